@@ -61,13 +61,10 @@ struct svc_ring {
 	_Atomic uint32_t armed;
 };
 
-/* Two counters that order one stream's tasks: the producer raises ready, the executor done. While
- * the executor asks for an echo, the stream writes behind its wait for done what it waited for. */
+/* Two counters that order one stream's tasks: the producer raises ready, the executor done. */
 struct svc_timeline {
 	_Alignas(SVC_CACHE_LINE) _Atomic uint64_t ready;
 	_Atomic uint64_t done;
-	_Atomic uint64_t echoed;
-	_Atomic uint32_t echo;
 };
 
 _Static_assert(sizeof(struct svc_ring) <= SVC_PAGE, "ring header");

@@ -16,9 +16,7 @@ enum svc_record_flags {
 	SVC_TASK_TIMELINE = 2,
 	SVC_TASK_AGREE = 4, /* the members' agreement words must be equal */
 	SVC_TASK_PLAN = 8,
-	/* GPUs: never by the kernels of NCCL's symmetric windows, which may sum in another order.
-	 * Of any member, it holds for all. */
-	SVC_TASK_NO_WINDOW = 16,
+	SVC_TASK_UNUSED = 16, /* older libraries set it; it means nothing */
 };
 #define SVC_TASK_SECOND_HALF (SVC_TASK_TIMELINE | SVC_TASK_AGREE | SVC_TASK_PLAN)
 

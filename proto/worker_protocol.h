@@ -9,13 +9,12 @@
 
 #include "wire.h"
 
-/* argv[0] starts so, then " gpuN", and with several nodes " of node N"; the UUID, spin_us,
- * WORKER_REPLAYS or not, what to pin or nothing */
-#define WORKER_NAME    "ncclsvcd: worker"
-#define WORKER_GPU     " gpu"
-#define WORKER_NODE    " of node "
-#define WORKER_REPLAYS "replays"
-#define WORKER_PROBE   "ncclsvcd: probe"
+/* argv[0] starts so, then " gpuN", and with several nodes " of node N"; the UUID, spin_us, what to
+ * pin or nothing */
+#define WORKER_NAME  "ncclsvcd: worker"
+#define WORKER_GPU   " gpu"
+#define WORKER_NODE  " of node "
+#define WORKER_PROBE "ncclsvcd: probe"
 
 #define WORKER_FD	  3 /* the socketpair */
 #define WORKER_QUEUE_FD	  4
@@ -85,8 +84,8 @@ struct worker_message {
 		struct {
 			uint32_t slot;
 			int32_t nranks, rank;
-			uint32_t hopeless; /* of an abort: another rank's part will never come */
-			uint64_t number;   /* of an init: more than any before */
+			uint32_t reserved;
+			uint64_t number; /* of an init: more than any before */
 			uint8_t id[NCCLSVC_ID_BYTES];
 		} comm;
 	};

@@ -121,9 +121,6 @@ bench_cuda() {
 	row own all_reduce --sync each -b 8 -e 32K -f 8 -n 200 "${rounds[@]}"
 	row own all_reduce --sync each -b 1M -e 16M -f 16 -n 200 "${rounds[@]}"
 	row lent all_reduce --sync each --memory lent -b 8 -e 32K -f 8 -n 200 "${rounds[@]}"
-	# Not the default through MPS: a worker's death then ends the others, too.
-	! $mps || NCCLSVCD_WINDOWS=on row 'lent, windows = on' all_reduce --spawn-daemon --sync each --memory lent \
-		-b 8 -e 32K -f 8 -n 200 "${rounds[@]}"
 	table 'Large, `--sync stream`' operation
 	row '' all_reduce -b 16M -e 16M "${rounds[@]}"
 	for op in all_reduce all_gather reduce_scatter sendrecv; do

@@ -203,13 +203,3 @@ ncclsvc_result ncclsvc_comm_set_timeout(ncclsvc_comm *comm, int timeout_ms)
 	session_unlock(comm->session);
 	return NCCLSVC_OK;
 }
-
-ncclsvc_result ncclsvc_comm_set_windows(ncclsvc_comm *comm, int allowed)
-{
-	if (!comm)
-		return error_argument("ncclsvc_comm_set_windows: the communicator is NULL");
-	session_lock(comm->session);
-	comm->flags = allowed ? 0 : SVC_TASK_NO_WINDOW;
-	session_unlock(comm->session);
-	return NCCLSVC_OK;
-}

@@ -21,7 +21,6 @@ struct ncclsvc_comm {
 	bool world, split;
 	ncclsvc_unique_id id;
 	uint64_t timeout_ns;
-	uint8_t flags;	      /* of its tasks: SVC_TASK_NO_WINDOW */
 	uint64_t seq;	      /* of the next task in this epoch */
 	uint64_t collectives; /* in this epoch */
 	/* The memory that its kernels share (cuda/peer.h), and the most bytes of an operation that

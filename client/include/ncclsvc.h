@@ -336,17 +336,10 @@ ncclsvc_result ncclsvc_stream_set(ncclsvc_session *session, struct CUstream_st *
 ncclsvc_result ncclsvc_stream_wait(ncclsvc_session *session, struct CUstream_st *stream,
 				   ncclsvc_task task);
 
-/* Whether tasks submitted from now on may run in NCCL's symmetric windows, where their memory is
- * lent (ncclsvc_mem_alloc_device): small ones are faster so, but may be summed in another order,
- * and end in other last bits than before. Allowed until set otherwise; not, if any member does not.
- */
-ncclsvc_result ncclsvc_comm_set_windows(ncclsvc_comm *comm, int allowed);
-
 /* Memory of the GPU `device` that the daemon owns and this process borrows: nothing is imported at
- * its first use, and small collectives are faster on it, if they use the same place in allocations
- * of the same size on all ranks, again and again. *ptr is a device pointer. Zeroed. Given back with
- * ncclsvc_mem_free, or with the session. After ncclsvc_reattach it can still be read, but not
- * submitted (NOT_FOUND): the daemon that lent it is gone. */
+ * its first use. *ptr is a device pointer. Zeroed. Given back with ncclsvc_mem_free, or with the
+ * session. After ncclsvc_reattach it can still be read, but not submitted (NOT_FOUND): the daemon
+ * that lent it is gone. */
 ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *session, int device, size_t bytes,
 					void **ptr);
 

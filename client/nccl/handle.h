@@ -48,8 +48,6 @@ struct ncclComm {
 	uint64_t shrinks, grows, splits;      /* splits: since it was revoked */
 	uint64_t splits_called, splits_ended; /* before: they go in the order of the calls */
 	struct registration *registrations;   /* memory.c's */
-	atomic_uint nwindows;		      /* of them; it is read without the lock */
-	bool windowed; /* its next tasks may use windows: of who submits, one at a time */
 	ncclsvc_task newest;
 	ncclResult_t async; /* the first failure, for good */
 	char text[768];
@@ -82,8 +80,6 @@ ncclResult_t handle_leave(ncclComm_t comm);
 
 /* ---- memory.c ---- */
 
-/* Is it in memory that was made the communicator's window? */
-bool windows_cover(ncclComm_t comm, const void *p);
 void registrations_free(struct ncclComm *comm);
 
 /* ---- mps.c ---- */

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ncclMemAlloc borrows memory from the daemon. Registration is a promise that memory will be used
- * again, which the service keeps for all of it: whatever an operation uses is imported once. A
- * window has to be memory that the daemon owns: then the communicator's small operations on it may
- * use NCCL's symmetric windows, as NCCL's own would, and others do not, so that all sum as there.
- */
+ * again, which the service keeps for all of it: whatever an operation uses is imported once. So is
+ * a window, which has to be memory of ncclMemAlloc. */
 #include <stdlib.h>
 #include <time.h>
 
@@ -159,7 +157,6 @@ static ncclResult_t register_with(const char *function, bool window, ncclComm_t 
 	pthread_mutex_lock(&comm->lock);
 	*made = (struct registration){comm->registrations, window, p, bytes};
 	comm->registrations = made;
-	comm->nwindows += window;
 	pthread_mutex_unlock(&comm->lock);
 	*handle = made;
 	return ncclSuccess;
@@ -175,10 +172,8 @@ static ncclResult_t deregister(const char *function, bool window, ncclComm_t com
 	while (*at && (*at != handle || (*at)->window != window))
 		at = &(*at)->next;
 	struct registration *found = *at;
-	if (found) {
+	if (found)
 		*at = found->next;
-		comm->nwindows -= window;
-	}
 	pthread_mutex_unlock(&comm->lock);
 	if (!found)
 		return fail(ncclInvalidArgument, "%s: %p is not registered with the communicator",
@@ -194,19 +189,6 @@ void registrations_free(struct ncclComm *comm)
 		comm->registrations = r->next;
 		free(r);
 	}
-}
-
-bool windows_cover(ncclComm_t comm, const void *p)
-{
-	if (!comm->nwindows) /* most have none, ever */
-		return false;
-	pthread_mutex_lock(&comm->lock);
-	const struct registration *r = comm->registrations;
-	while (r &&
-	       (!r->window || (const char *)p < r->base || (const char *)p >= r->base + r->bytes))
-		r = r->next;
-	pthread_mutex_unlock(&comm->lock);
-	return r;
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *p, size_t bytes, void **handle)

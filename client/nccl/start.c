@@ -151,7 +151,6 @@ static void ready(ncclComm_t comm, struct gpu_session *session, ncclsvc_comm *se
 {
 	ncclsvc_unique_id id;
 	ncclsvc_comm_get_id(service, &id);
-	ncclsvc_comm_set_windows(service, false); /* NCCL has them where they are asked for */
 	pthread_mutex_lock(&comm->lock);
 	memcpy(comm->id.internal, id.bytes, sizeof(id.bytes));
 	comm->session = session;

@@ -28,11 +28,6 @@ static ncclsvc_result submit_one(const struct operation *o, ncclsvc_task *task)
 	ncclsvc_result r = ncclsvc_stream_set(s, o->stream, 0);
 	if (r)
 		return r;
-	const bool windowed = windows_cover(o->comm, o->src) && windows_cover(o->comm, o->dst);
-	if (windowed != o->comm->windowed) {
-		ncclsvc_comm_set_windows(c, windowed);
-		o->comm->windowed = windowed;
-	}
 	switch (o->op) {
 	case NCCLSVC_ALL_REDUCE:
 		return ncclsvc_all_reduce(o->src, o->dst, o->count, type, redop, c, task);

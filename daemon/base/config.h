@@ -23,11 +23,6 @@ enum config_transport { CONFIG_TRANSPORT_NCCL, CONFIG_TRANSPORT_MPI };
 
 enum config_source { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_OPTION, CONFIG_ENVIRONMENT };
 
-/* AUTO: where it can be. */
-enum config_replay { CONFIG_REPLAY_AUTO, CONFIG_REPLAY_OFF };
-/* AUTO: where no MPS server would go down with a worker. */
-enum config_windows { CONFIG_WINDOWS_AUTO, CONFIG_WINDOWS_ON, CONFIG_WINDOWS_OFF };
-
 #define CONFIG_KEYS_MAX 40
 
 struct config {
@@ -54,8 +49,6 @@ struct config {
 	int keepalive_seconds;
 	int worker_seconds;
 	char mps[NCCLSVC_MPS_DIRECTORY_BYTES]; /* "off", or where it is; empty: choose */
-	int windows;			       /* enum config_windows */
-	int replay;			       /* enum config_replay */
 	int transport;			       /* enum config_transport */
 	uint64_t staging_bytes;		       /* of each GPU */
 	int64_t peer_bytes; /* of an operation in the members' kernels; 0: none, -1: auto */

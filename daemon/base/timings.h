@@ -53,8 +53,6 @@
 /* A member has left: its slot is given to another communicator when the scheduler has had so long
  * to finish with it. */
 #define COMM_LEAVING_NS		 UINT64_C(100000000)
-/* A window of NCCL's that is to go waits for tasks in flight. Then it goes. */
-#define WINDOW_LEAVE_NS		 UINT64_C(3000000000)
 /* The rendezvous of epochs across nodes was lost: what is said of those that are not announced here
  * is kept for so long, while other nodes may announce them. Then it is dropped. */
 #define UNEXPECTED_KEPT_NS	 UINT64_C(60000000000)
@@ -131,29 +129,17 @@
 /* ---- In a worker ---- */
 
 /* Communicators are asked for errors after this interval: NCCL announces none. */
-#define WORKER_WATCH_NS	       UINT64_C(50000000)
+#define WORKER_WATCH_NS UINT64_C(50000000)
 /* A slot on which no task has ended for so long may need an abort: until it moves again, no memory
  * is closed, since the driver would wait for the slot. */
-#define SLOT_STUCK_NS	       UINT64_C(20000000)
-/* Small collectives on windows are to end within, and take far less. Then another rank's worker
- * counts as gone. */
-#define WINDOW_STUCK_NS	       UINT64_C(100000000)
+#define SLOT_STUCK_NS	UINT64_C(20000000)
 /* A launch polls for the trainer's input for so long: less than a wait of the GPU costs. Then the
  * GPU waits. */
-#define INPUT_POLL_NS	       UINT64_C(1500)
+#define INPUT_POLL_NS	UINT64_C(1500)
 /* Memory that trainers gave back waits until no task is in flight. Then it is closed. */
-#define IMPORT_CLOSE_NS	       UINT64_C(10000000000)
+#define IMPORT_CLOSE_NS UINT64_C(10000000000)
 /* An abort in NCCL that takes longer is logged. */
-#define ABORT_LONG_NS	       UINT64_C(30000000000)
-/* A captured launch that was not used for so long gives its place to another. */
-#define REPLAY_STALE_NS	       UINT64_C(10000000000)
-/* Probes of which of a GPU's two queues a trainer's stream hears sooner. A probe is given up after
- * PROBE. The next one follows AGAIN after one without a result, or for another stream, and STALE
- * after one with a result. A result is clear if its least and most differ by less than SHARP. */
-#define SECOND_STREAM_PROBE_NS UINT64_C(4000000000)
-#define SECOND_STREAM_AGAIN_NS UINT64_C(2000000000)
-#define SECOND_STREAM_STALE_NS UINT64_C(20000000000)
-#define SECOND_STREAM_SHARP_NS UINT64_C(500)
+#define ABORT_LONG_NS	UINT64_C(30000000000)
 
 /* ---- MPS ---- */
 

@@ -510,12 +510,10 @@ void gpu_start_worker(struct gpu *g)
 		snprintf(name + n, sizeof(name) - (size_t)n, "%s%u", WORKER_NODE, s->coord->me);
 	snprintf(spin, sizeof(spin), "%d", s->config->spin_us);
 	svc_uuid_text(g->info.uuid, uuid);
-	char replays[] = WORKER_REPLAYS, none[] = "-";
-	char *argv[] = {name, uuid, spin, s->config->replay == CONFIG_REPLAY_OFF ? none : replays,
-			NULL, NULL};
+	char *argv[] = {name, uuid, spin, NULL, NULL};
 	if (s->staging) {
 		snprintf(pinned, sizeof(pinned), "%" PRIu64, s->staging->pinned);
-		argv[4] = pinned;
+		argv[3] = pinned;
 	}
 	atomic_store(&g->queue->generation, ++g->generation);
 	start_ticking(g);

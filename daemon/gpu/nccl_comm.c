@@ -428,8 +428,7 @@ void nccl_comm_abort(struct nccl_comm *p, const char *why)
 	if (p->user)
 		p->gpus->callbacks->aborts(p->user);
 	for (uint32_t k = 0; k < n; k++) {
-		struct worker_message m = {.kind = WORKER_COMM_ABORT,
-					   .comm = {.slot = p->slot, .hopeless = p->hopeless}};
+		struct worker_message m = {.kind = WORKER_COMM_ABORT, .comm = {.slot = p->slot}};
 		gpu_ask(gpu_of(p, k), &m, -1, on_aborted, p, gpu_patience_ns(p->gpus));
 	}
 }
@@ -476,7 +475,6 @@ static void break_off(struct nccl_comm *p, int result, int32_t device, const cha
 	const bool ran = m && callbacks->broken(m, result, p->lost);
 	if (m && !ran)
 		nccl_comm_detach(p);
-	p->hopeless = true;
 	nccl_comm_abort(p, why); /* which may free p */
 	if (m && !ran && across) /* the others may have begun */
 		callbacks->made(m, result, why);

@@ -39,7 +39,6 @@ struct nccl_comm {
 	struct creation *creation; /* until the engine gets it */
 	bool ready, bad, aborting;
 	bool released; /* while aborting: nothing waits for input any more */
-	bool hopeless; /* a rank is lost */
 	uint64_t idle_ns, abort_ns;
 	int32_t result; /* and text: why it could not be made */
 	char text[SVC_TEXT_BYTES];

@@ -102,8 +102,7 @@ void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *
 			&(struct command){.kind = COMMAND_REGION_ADD,
 					  .session = c->slot,
 					  .region = {call->region, (void *)(uintptr_t)m->address,
-						     m->bytes, call->serial, m->device,
-						     call->opcode == SVC_REGION_LEND}});
+						     m->bytes, call->serial, m->device}});
 		if (call->again) {
 			free(call);
 			gpu_ranges_restore(s, g, c);

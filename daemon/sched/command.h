@@ -95,7 +95,6 @@ struct command {
 			uint64_t bytes;
 			uint32_t serial; /* of the request, returned by the event */
 			int32_t device;	 /* -1: host; else base is the GPU's worker's */
-			bool lent;	 /* the worker's own memory, not imported */
 		} region;
 		struct {
 			uint32_t comm; /* slot */
@@ -105,7 +104,6 @@ struct command {
 			struct epoch_member *members;	  /* [nranks]; the executor frees it */
 			struct member_progress *progress; /* [nranks]; until EVENT_EPOCH_GONE */
 			enum transport_kind transport;
-			bool windows;	       /* NCCL may use lent memory as symmetric windows */
 			uint32_t comm_slot;    /* of every member's worker */
 			uint64_t internode_id; /* 0: all members are on this node */
 		} epoch_start;

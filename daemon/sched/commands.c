@@ -161,21 +161,12 @@ bool engine_let_session_go(struct engine *e, struct session *s)
 	return true;
 }
 
-static void region_gone(struct engine *e, const struct region *r)
-{
-	for (unsigned i = 0; i < TRANSPORTS; i++)
-		if (e->config.transports[i]->region_gone)
-			e->config.transports[i]->region_gone(e, r);
-}
-
 static void remove_session(struct engine *e, struct session *s)
 {
 	s->broken = true;
 	s->leaving = true;
 	ingest_drop_group(e, s);
 	e->inputs_ns = 0; /* what it does not signal any more is looked for at once */
-	for (uint32_t i = 0; i < s->nregions; i++)
-		region_gone(e, &s->regions[i]);
 	if (s->active)
 		engine_session_idle(e, s);
 	if (s->ring)
@@ -185,7 +176,7 @@ static void remove_session(struct engine *e, struct session *s)
 	e->leaving = s;
 }
 
-static void add_region(struct engine *e, struct session *s, const struct command *c)
+static void add_region(struct session *s, const struct command *c)
 {
 	uint32_t i = c->region.region;
 	if (i >= s->nregions) {
@@ -197,12 +188,10 @@ static void add_region(struct engine *e, struct session *s, const struct command
 	}
 	/* A new worker may have imported it again, while tasks that failed still hold it. */
 	struct region *r = &s->regions[i];
-	region_gone(e, r);
 	*r = (struct region){.base = c->region.base,
 			     .bytes = c->region.bytes,
 			     .pins = r->pins,
-			     .device = c->region.device,
-			     .lent = c->region.lent ? ++e->lent : 0};
+			     .device = c->region.device};
 }
 
 static void answer_region(struct engine *e, struct session *s, enum event_kind kind,
@@ -217,10 +206,8 @@ static void remove_region(struct engine *e, struct session *s, uint32_t region, 
 	struct region *r = &s->regions[region];
 	/* A group that is not closed yet holds no pins. */
 	const bool busy = r->pins || s->group;
-	if (!busy) {
-		region_gone(e, r);
+	if (!busy)
 		*r = (struct region){0};
-	}
 	answer_region(e, s, busy ? EVENT_REGION_BUSY : EVENT_REGION_GONE, region, serial);
 }
 
@@ -285,7 +272,6 @@ static void start_epoch(struct engine *e, const struct command *cmd)
 	c->epoch = cmd->epoch_start.epoch;
 	c->uid = cmd->epoch_start.uid;
 	c->transport = e->config.transports[cmd->epoch_start.transport];
-	c->may_window = cmd->epoch_start.windows;
 	c->comm_slot = cmd->epoch_start.comm_slot;
 	for (uint32_t k = 0; k < n; k++) {
 		const struct epoch_member *em = &cmd->epoch_start.members[k];
@@ -463,7 +449,7 @@ static bool run_command(struct engine *e, const struct command *c)
 		remove_session(e, s);
 		break;
 	case COMMAND_REGION_ADD:
-		add_region(e, s, c);
+		add_region(s, c);
 		break;
 	case COMMAND_REGION_DEL:
 		remove_region_later(e, s, c);

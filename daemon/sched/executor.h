@@ -26,7 +26,6 @@ struct member_progress {
 	_Atomic uint64_t collectives; /* collectives whose turn has come at this member; of one on
 					 another node: those that its node was ready for */
 	_Atomic uint64_t head_ns;     /* when the task whose turn it is came; 0: none */
-	_Atomic uint32_t windows;     /* NCCL's, symmetric, in lent memory */
 };
 
 struct failure {

@@ -19,7 +19,6 @@ struct session;
 struct internode_comm;
 struct transport;
 struct user;
-struct windows;
 
 enum place {
 	IN_GROUP, /* of an unfinished task group */
@@ -43,10 +42,9 @@ struct task {
 	bool decided;	/* a tombstone whose end is that of its collective on every member */
 	uint8_t shown;	/* the state that inspection knows */
 	bool in_flight; /* launched on a GPU */
-	uint8_t src_window, dst_window; /* as in struct launch */
-	struct set_match *match;	/* of a set: RUNNING, and not launched yet */
-	struct node_match *node_match;	/* RUNNING, and waits for other nodes */
-	struct task *next_in_group;	/* a circle, if they are launched as one; NULL: alone */
+	struct set_match *match;       /* of a set: RUNNING, and not launched yet */
+	struct node_match *node_match; /* RUNNING, and waits for other nodes */
+	struct task *next_in_group;    /* a circle, if they are launched as one; NULL: alone */
 	uint64_t visit;
 	uint64_t uid;
 	struct task *prev, *next; /* in a member's queue, a session's open group, or free */
@@ -112,8 +110,6 @@ struct comm {
 	uint64_t held;	   /* the round of set_launch in which its tasks have to wait */
 	uint32_t comm_slot;
 	struct comm *prev_launched, *next_launched;
-	bool may_window;	 /* small collectives on lent memory, in NCCL's symmetric windows */
-	struct windows *windows; /* NULL: none was thought of */
 	uint64_t uid;
 	struct member *members;
 	struct task *

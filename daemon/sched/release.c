@@ -275,8 +275,6 @@ bool release_member(struct engine *e, struct comm *c, int32_t rank)
 	if (m->gone)
 		return true;
 	set_drop(e, c, rank, &st);
-	if (c->transport->member_left)
-		c->transport->member_left(e, c);
 	if (m->session) {
 		struct session *s = m->session;
 		struct handle *h = &s->handles[m->handle];

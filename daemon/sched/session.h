@@ -17,7 +17,6 @@ struct region {
 	uint64_t bytes;
 	uint32_t pins;	/* pending tasks that name it */
 	int32_t device; /* -1: host */
-	uint64_t lent;	/* its worker's own memory: never the same again; 0: it is not */
 };
 
 struct handle {

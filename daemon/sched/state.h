@@ -125,7 +125,6 @@ struct engine {
 	struct device devices[ENGINE_DEVICES];
 	uint32_t gpu_inputs;	   /* tasks that wait for what a GPU writes: their timelines */
 	struct set_match *matched; /* in the order in which they matched */
-	uint64_t lent;		   /* regions of that kind, ever */
 	uint64_t nmatched;	   /* so far: their order */
 	bool matched_new;	   /* something may be launched */
 	struct launch_request *requests, *due; /* to the sequencer; and those that are due */

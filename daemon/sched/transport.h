@@ -22,7 +22,6 @@ struct credit_note;
 struct engine;
 struct node_match;
 struct operation_key;
-struct region;
 struct internode_comm;
 struct svc_record;
 struct task;
@@ -89,8 +88,6 @@ struct transport {
 	/* COMMAND_EPOCH_DEAD: workers have broken off all tasks that ran on GPUs. The epoch may end
 	 * a little later. */
 	void (*dead)(struct engine *e, struct comm *c);
-	/* A member has left: no collective of all members comes any more. */
-	void (*member_left)(struct engine *e, struct comm *c);
 
 	/* ---- Tasks ---- */
 
@@ -111,9 +108,6 @@ struct transport {
 	/* A command about GPUs or their workers: all transports get it, and each does its part.
 	 */
 	void (*command)(struct engine *e, const struct command *cmd);
-	/* The region is about to be forgotten; no pending task names it, unless its session ends.
-	 */
-	void (*region_gone)(struct engine *e, const struct region *r);
 	/* The engine ends, and its pool has: frees what the state points to. */
 	void (*finish)(struct engine *e);
 

@@ -49,7 +49,8 @@ static void make(struct worker *w, struct worker_message *m)
 	uint64_t start = worker_clock();
 	int least = 0, greatest = 0;
 	cu.cuCtxGetStreamPriorityRange(&least, &greatest);
-	CUresult error = second_stream_make(w, l, greatest);
+	CUresult error =
+		cu.cuStreamCreateWithPriority(&l->stream, CU_STREAM_NON_BLOCKING, greatest);
 	if (worker_bad(w, error, "no stream can be made for a communicator")) {
 		m->result = NCCLSVC_SYSTEM;
 		snprintf(m->text, sizeof(m->text), "no stream can be made: %s",
@@ -83,7 +84,7 @@ static void make(struct worker *w, struct worker_message *m)
 		comm_slot_end_apart(w, m->comm.slot, true);
 		return;
 	}
-	second_stream_destroy(l->stream, l->second_stream);
+	cu.cuStreamDestroy(l->stream);
 	*l = (struct comm_slot){0};
 }
 

@@ -11,7 +11,6 @@
 #include <stdint.h>
 
 struct launch;
-struct replays;
 struct worker;
 
 #define SLOT_WRITES 16 /* tasks whose end may be told together */
@@ -23,16 +22,9 @@ struct made_redop {
 	ncclRedOp_t op;
 };
 
-/* A lent allocation that is one of the communicator's windows. */
-struct slot_window {
-	struct import *import; /* NULL: no such window */
-	ncclWindow_t window;   /* NULL: prepared */
-};
-
 struct comm_slot {
 	ncclComm_t comm; /* NULL: free, or it is being aborted */
 	CUstream stream;
-	CUstream second_stream; /* through MPS: has no work; see second_stream.c */
 	int32_t nranks, rank;
 	uint64_t enqueued;	      /* seq of the last launch */
 	uint64_t completed, moved_ns; /* as seen last; and when it last was more, or all */
@@ -43,14 +35,6 @@ struct comm_slot {
 	struct slot_ending *ending; /* NCCL is at it; NULL: not yet, or it is over */
 	uint64_t abort_key;
 	struct made_redop redops[SVC_REDOPS_MADE];
-	struct slot_window windows[WORKER_WINDOWS];
-	struct replays *replays; /* NULL: none yet */
-	bool windowless;	 /* NCCL refused one: never again */
-	uint64_t window_seq;	 /* of the last task in windows */
-	/* The timeline of the last tasks, how many of it in a row, and when the streams were tried.
-	 */
-	uint32_t user_session, user_timeline, row;
-	uint64_t tried_ns, rest_ns; /* they are not again before that is over */
 	/* Writes that the stream still lacks: done counters, then progress. */
 	uint64_t due; /* seq; 0: nothing */
 	unsigned ntimelines, ntasks;

@@ -9,13 +9,11 @@
 
 #include "base/log.h"
 #include "base/timings.h"
-#include "launch.h"
 #include "worker.h"
 
 struct slot_ending {
 	struct slot_ending *prev, *next; /* of those that have left their slots */
-	CUstream stream, second_stream;
-	struct replays *replays; /* NCCL frees nothing before they are */
+	CUstream stream;
 	uint32_t slot;
 	bool told; /* that it takes long */
 	pthread_t thread;
@@ -49,8 +47,6 @@ static void begin(struct worker *w, struct comm_slot *l, uint32_t slot, bool abo
 		return;
 	}
 	*n = (struct slot_ending){.stream = l->stream,
-				  .second_stream = l->second_stream,
-				  .replays = l->replays,
 				  .slot = slot,
 				  .context = w->context,
 				  .comm = l->comm,
@@ -59,7 +55,6 @@ static void begin(struct worker *w, struct comm_slot *l, uint32_t slot, bool abo
 				  .begun_ns = worker_clock()};
 	l->ending = n;
 	l->comm = NULL; /* from here on the ending's alone */
-	l->replays = NULL;
 	if (pthread_create(&n->thread, NULL, end_main, n)) {
 		l->ending = NULL;
 		free(n);
@@ -67,22 +62,10 @@ static void begin(struct worker *w, struct comm_slot *l, uint32_t slot, bool abo
 	}
 }
 
-/* NCCL knows of no replay: what it frees may be in use until the stream is idle. */
-static void release(struct worker *w, struct slot_ending *n)
-{
-	CUresult error = n->replays ? cu.cuStreamQuery(n->stream) : CUDA_ERROR_NOT_READY;
-	if (error == CUDA_ERROR_NOT_READY)
-		return;
-	worker_bad(w, error, "the stream of a communicator that ends has failed");
-	replays_free(n->replays);
-	n->replays = NULL;
-}
-
 /* NCCL is through with it. */
 static void finish(struct slot_ending *n)
 {
 	pthread_join(n->thread, NULL);
-	replays_free(n->replays);
 	log_info("NCCL communicator %u: %s in %llu ms%s%s", n->slot,
 		 n->abort ? "aborted" : "destroyed",
 		 (unsigned long long)(worker_clock() - n->begun_ns) / 1000000,
@@ -104,7 +87,6 @@ void endings_watch(struct worker *w)
 	struct slot_ending *n, *next;
 	DL_FOREACH_SAFE (w->endings, n, next) {
 		w->in_flight++;
-		release(w, n);
 		if (!n->told && worker_clock() - n->begun_ns > ABORT_LONG_NS) {
 			n->told = true;
 			log_warning("NCCL communicator %u: NCCL has not ended it for %d s", n->slot,
@@ -113,7 +95,7 @@ void endings_watch(struct worker *w)
 		if (!atomic_load(&n->over))
 			continue;
 		DL_DELETE(w->endings, n);
-		second_stream_destroy(n->stream, n->second_stream);
+		cu.cuStreamDestroy(n->stream);
 		finish(n);
 	}
 }
@@ -125,13 +107,7 @@ bool comm_slot_abort(struct worker *w, const struct worker_message *m)
 		return false;
 	l->draining = true;
 	l->abort_key = m->key;
-	/* No abort reaches a symmetric kernel. With all of its ranks it ends by itself, once their
-	 * inputs are there. Without one of them ncclCommAbort would not return, and the daemon
-	 * would kill this worker: the worker ends itself. */
-	if (m->comm.hopeless && window_stuck(w, m->comm.slot))
-		worker_die(w, "a symmetric kernel waits for a rank that is lost");
-	else if (!window_pending(w, m->comm.slot))
-		begin(w, l, m->comm.slot, true);
+	begin(w, l, m->comm.slot, true);
 	return true;
 }
 
@@ -140,7 +116,6 @@ void comm_slot_destroy(struct worker *w, uint32_t slot)
 	struct comm_slot *l = &w->slots[slot];
 	if (!l->comm || l->draining)
 		return;
-	windows_drop(w, l);
 	comm_slot_end_apart(w, slot, false);
 }
 
@@ -151,12 +126,8 @@ void comm_slot_drain(struct worker *w, uint32_t slot)
 	struct comm_slot *l = &w->slots[slot];
 	struct worker_message m = {
 		.kind = WORKER_COMM_ABORT, .key = l->abort_key, .comm.slot = slot};
-	if (l->comm && !window_pending(w, slot))
-		begin(w, l, slot, true);
 	if (w->dying[0])
 		return;
-	if (l->ending)
-		release(w, l->ending);
 	if (l->ending && atomic_load(&l->ending->over)) {
 		finish(l->ending);
 		l->ending = NULL;
@@ -167,8 +138,7 @@ void comm_slot_drain(struct worker *w, uint32_t slot)
 	if (error == CUDA_ERROR_NOT_READY)
 		return;
 	worker_bad(w, error, "the stream of a communicator that is aborted has failed");
-	windows_drop(w, l);
-	second_stream_destroy(l->stream, l->second_stream);
+	cu.cuStreamDestroy(l->stream);
 	*l = (struct comm_slot){0};
 	worker_send(w, &m, -1);
 }

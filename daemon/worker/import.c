@@ -63,9 +63,6 @@ void session_open(struct worker *w, struct worker_message *m, int fd)
 		munmap(p, m->session.bytes);
 		return;
 	}
-	/* A worker that has died may have asked. */
-	for (uint32_t i = 0; i < SVC_TIMELINES; i++)
-		atomic_store(&t[i].echo, 0);
 	set_session(s,
 		    (struct session_timelines){p, m->session.bytes, m->session.entries, t, device});
 }
@@ -91,7 +88,6 @@ static void close_later(struct worker *w)
 
 void session_close(struct worker *w, uint32_t slot)
 {
-	second_stream_forget(w, slot);
 	const struct session_timelines was = w->sessions[slot];
 	struct closed_session *c = was.ring ? malloc(sizeof(*c)) : NULL;
 	set_session(&w->sessions[slot], (struct session_timelines){0});
@@ -154,7 +150,8 @@ struct import *import_find(struct worker *w, uint64_t address)
 	return NULL;
 }
 
-CUresult import_map(const struct worker *w, CUmemGenericAllocationHandle handle, uint64_t bytes,
+/* Maps memory at an address of its own. */
+static CUresult map(const struct worker *w, CUmemGenericAllocationHandle handle, uint64_t bytes,
 		    CUdeviceptr *address)
 {
 	CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, w->device},
@@ -203,7 +200,7 @@ static CUresult open_fd(const struct worker *w, struct import *i, int fd)
 		&i->handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	if (error)
 		return error;
-	error = import_map(w, i->handle, i->bytes, &i->address);
+	error = map(w, i->handle, i->bytes, &i->address);
 	if (error)
 		cu.cuMemRelease(i->handle);
 	return error;
@@ -272,23 +269,28 @@ void import_open(struct worker *w, struct worker_message *m, int fd)
 	}
 }
 
-/* As ncclMemAlloc does it. */
+/* Memory of this GPU that can be shared, with networks, too, where they reach it. */
 static CUresult make_lent(const struct worker *w, struct import *i, uint64_t bytes)
 {
-	const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-					  .requestedHandleTypes =
-						  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-					  .location = {CU_MEM_LOCATION_TYPE_DEVICE, w->device}};
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				    .requestedHandleTypes =
+					    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+				    .location = {CU_MEM_LOCATION_TYPE_DEVICE, w->device}};
 	size_t page = 0;
-	CUresult error = cu.cuMemGetAllocationGranularity(&page, &prop,
-							  CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+	int rdma = 0;
+	CUresult error = cu.cuDeviceGetAttribute(
+		&rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, w->device);
+	prop.allocFlags.gpuDirectRDMACapable = rdma != 0;
+	if (!error)
+		error = cu.cuMemGetAllocationGranularity(&page, &prop,
+							 CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
 	if (error)
 		return error;
 	i->bytes = (bytes + page - 1) / page * page;
 	error = cu.cuMemCreate(&i->handle, i->bytes, &prop, 0);
 	if (error)
 		return error;
-	error = import_map(w, i->handle, i->bytes, &i->address);
+	error = map(w, i->handle, i->bytes, &i->address);
 	if (error)
 		cu.cuMemRelease(i->handle);
 	return error;
@@ -300,41 +302,6 @@ static void unmap_handle(struct import *i)
 	cu.cuMemRelease(i->handle);
 }
 
-/* Memory of this GPU that can be shared; false with a sentence. */
-static bool alloc_lent(const struct worker *w, struct import *i, struct worker_message *m)
-{
-	void *p = NULL;
-	const char *why;
-	if (w->staging) {
-		CUresult error = make_lent(w, i, m->region.bytes);
-		if (!error)
-			return true;
-		why = gpu_api_cuda_error(error);
-	} else {
-		ncclResult_t result = nccl.ncclMemAlloc(&p, m->region.bytes);
-		i->address = (CUdeviceptr)p;
-		if (!result)
-			return true;
-		why = nccl.ncclGetErrorString(result);
-	}
-	m->result = NCCLSVC_NO_MEMORY;
-	snprintf(m->text, sizeof(m->text), "the GPU has no %llu bytes to lend: %s",
-		 (unsigned long long)m->region.bytes, why);
-	return false;
-}
-
-static CUresult free_lent(const struct worker *w, struct import *i)
-{
-	CUresult error = CUDA_SUCCESS;
-	if (w->staging) {
-		error = cu.cuMemUnmap(i->address, i->bytes);
-		unmap_handle(i);
-	} else {
-		nccl.ncclMemFree((void *)(uintptr_t)i->address);
-	}
-	return error;
-}
-
 int import_lend(struct worker *w, struct worker_message *m)
 {
 	int fd = -1;
@@ -343,33 +310,28 @@ int import_lend(struct worker *w, struct worker_message *m)
 		m->result = NCCLSVC_NO_MEMORY;
 		return -1;
 	}
-	if (!alloc_lent(w, i, m)) {
+	CUresult error = make_lent(w, i, m->region.bytes);
+	if (error) {
+		m->result = NCCLSVC_NO_MEMORY;
+		snprintf(m->text, sizeof(m->text), "the GPU has no %llu bytes to lend: %s",
+			 (unsigned long long)m->region.bytes, gpu_api_cuda_error(error));
 		free(i);
 		return -1;
 	}
-	CUdeviceptr base;
-	size_t bytes = 0;
-	CUmemGenericAllocationHandle handle;
-	CUresult error = cu.cuMemGetAddressRange(&base, &bytes, i->address);
-	if (!error)
-		error = cu.cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)i->address);
-	if (!error) {
-		error = cu.cuMemExportToShareableHandle(
-			&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-		cu.cuMemRelease(handle);
-	}
+	error = cu.cuMemExportToShareableHandle(&fd, i->handle,
+						CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 	if (worker_bad(w, error, "no memory can be lent to a trainer")) {
 		refuse(m, NCCLSVC_UNSUPPORTED, "memory of this GPU cannot be lent", error);
-		free_lent(w, i);
+		cu.cuMemUnmap(i->address, i->bytes);
+		unmap_handle(i);
 		free(i);
 		return -1;
 	}
 	i->kind = SVC_REGION_LENT;
-	i->bytes = bytes;
 	i->users = 1;
 	DL_APPEND(w->imports, i);
 	m->region.address = i->address;
-	m->region.bytes = bytes;
+	m->region.bytes = i->bytes;
 	return fd;
 }
 
@@ -389,19 +351,12 @@ static void let_import_go(struct worker *w, struct import *i)
 			error = cu.cuIpcCloseMemHandle(i->address);
 		break;
 	case SVC_REGION_VMM:
+	case SVC_REGION_LENT:
 		error = cu.cuMemUnmap(i->address, i->bytes);
 		unmap_handle(i);
 		break;
 	case SVC_REGION_MAPPINGS:
 		error = range_close(w, i);
-		break;
-	case SVC_REGION_LENT:
-		if (i->alias) {
-			error = cu.cuMemUnmap(i->alias, i->bytes);
-			cu.cuMemAddressFree(i->alias, i->bytes);
-		}
-		if (!error)
-			error = free_lent(w, i);
 		break;
 	}
 	worker_bad(w, error, "imported memory cannot be closed");

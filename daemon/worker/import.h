@@ -21,7 +21,6 @@ struct session_timelines {
 /* Memory behind an imported or lent address. */
 struct import {
 	CUdeviceptr address;
-	CUdeviceptr alias; /* lent: the same memory once more, for windows; 0: not yet */
 	uint64_t bytes;
 	uint32_t kind;			     /* enum svc_region_kind */
 	uint32_t users;			     /* 0: to be let go */
@@ -49,9 +48,6 @@ void import_open(struct worker *w, struct worker_message *m, int fd);
 int import_lend(struct worker *w, struct worker_message *m); /* the fd, the caller's; or -1 */
 void import_close(struct worker *w, uint64_t address);
 struct import *import_find(struct worker *w, uint64_t address);
-/* Maps memory at an address of its own. */
-CUresult import_map(const struct worker *w, CUmemGenericAllocationHandle handle, uint64_t bytes,
-		    CUdeviceptr *address);
 
 /* range.c: imports mapped once more, one behind the other. */
 void range_parts(struct worker *w, const struct worker_message *m);

@@ -21,7 +21,7 @@ struct batch {
 	CUstreamBatchMemOpParams ops[CUDA_BATCH_MEM_OPS_MAX];
 };
 
-const struct launch *launch_at(const struct worker *w, uint64_t i)
+static const struct launch *launch_at(const struct worker *w, uint64_t i)
 {
 	return &w->queue->launches[i & (WORKER_LAUNCHES - 1)];
 }
@@ -56,7 +56,7 @@ static CUdeviceptr device_address(const struct session_timelines *s, uint32_t ti
 }
 
 /* If the host sees that the input is there, the GPU need not wait for it. */
-bool launch_ready(const struct worker *w, const struct launch *l)
+static bool is_ready(const struct worker *w, const struct launch *l)
 {
 	const struct session_timelines *s = &w->sessions[l->session];
 	return !l->timeline || !s->ring ||
@@ -70,7 +70,7 @@ static bool ready_soon(const struct worker *w, const struct launch *l)
 	if (atomic_load_explicit(&s->host[l->timeline].done, memory_order_relaxed) + 1 < l->value)
 		return false;
 	for (uint64_t end = worker_clock() + INPUT_POLL_NS; worker_clock() < end;)
-		if (launch_ready(w, l))
+		if (is_ready(w, l))
 			return true;
 	return false;
 }
@@ -78,7 +78,7 @@ static bool ready_soon(const struct worker *w, const struct launch *l)
 static CUresult add_wait(struct worker *w, struct batch *b, const struct launch *l)
 {
 	const struct session_timelines *s = &w->sessions[l->session];
-	if (launch_ready(w, l) || ready_soon(w, l))
+	if (is_ready(w, l) || ready_soon(w, l))
 		return CUDA_SUCCESS;
 	w->slots[l->slot].waits_seq = l->seq;
 	return add(b, CU_STREAM_MEM_OP_WAIT_VALUE_64,
@@ -107,7 +107,8 @@ static ncclResult_t alone(const struct launch *l, CUstream stream)
 								   : ncclSuccess;
 }
 
-bool launch_copies(const struct launch *l)
+/* Does it need a copy of its source, which is not NCCL's? */
+static bool copies(const struct launch *l)
 {
 	return l->op == NCCLSVC_ALL_TO_ALL && l->src == l->dst && l->count;
 }
@@ -157,17 +158,14 @@ static void free_sources(struct sent *list)
 static ncclResult_t call(struct worker *w, const struct launch *l, struct sent **sent)
 {
 	struct comm_slot *slot = &w->slots[l->slot];
-	uint64_t from = l->src, to = l->dst;
+	uint64_t from = l->src;
 	ncclResult_t result = ncclSuccess;
-	if (!window_address(slot, l->src_window, &from) ||
-	    !window_address(slot, l->dst_window, &to))
-		return ncclInvalidUsage;
-	if (launch_copies(l) && slot->nranks > 1)
+	if (copies(l) && slot->nranks > 1)
 		result = copy_source(slot, l, &from, sent);
 	if (result)
 		return result;
 	const void *src = (const void *)(uintptr_t)from;
-	void *dst = (void *)(uintptr_t)to, *scratch = (void *)(uintptr_t)w->scratch;
+	void *dst = (void *)(uintptr_t)l->dst, *scratch = (void *)(uintptr_t)w->scratch;
 	ncclComm_t c = slot->comm;
 	CUstream s = slot->stream;
 	ncclRedOp_t redop = NCCLSVC_SUM;
@@ -213,7 +211,7 @@ static CUresult before(struct worker *w, uint64_t begin, uint64_t end, uint32_t 
 	return error ? error : flush(&b);
 }
 
-CUresult launch_tell(struct worker *w, uint32_t slot)
+static CUresult tell(struct worker *w, uint32_t slot)
 {
 	struct comm_slot *l = &w->slots[slot];
 	struct batch b = {.stream = l->stream};
@@ -245,7 +243,7 @@ static CUresult owe(struct worker *w, uint32_t slot, CUdeviceptr address, uint64
 			return CUDA_SUCCESS;
 		}
 	if (l->ntimelines == SLOT_WRITES)
-		error = launch_tell(w, slot);
+		error = tell(w, slot);
 	l->done[l->ntimelines].address = address;
 	l->done[l->ntimelines++].value = value;
 	return error;
@@ -265,15 +263,13 @@ static CUresult after(struct worker *w, uint64_t begin, uint64_t end, uint32_t s
 				    l->value);
 		w->slots[slot].due = l->seq;
 		w->slots[slot].ntasks++;
-		if (l->src_window)
-			w->slots[slot].window_seq = l->seq;
 	}
 	/* Each write costs a driver call. While more is to be launched behind it, who waits for
 	 * this task alone would wait little longer for a few. */
 	bool more = end < atomic_load_explicit(&w->queue->head, memory_order_acquire) &&
-		    launch_at(w, end)->slot == slot && !window_op(launch_at(w, end)) &&
-		    launch_ready(w, launch_at(w, end)) && w->slots[slot].ntasks < SLOT_WRITES;
-	return error || more ? error : launch_tell(w, slot);
+		    launch_at(w, end)->slot == slot && is_ready(w, launch_at(w, end)) &&
+		    w->slots[slot].ntasks < SLOT_WRITES;
+	return error || more ? error : tell(w, slot);
 }
 
 /* True for the first launch of the group on its slot. */
@@ -287,7 +283,7 @@ static bool first_on_slot(const struct worker *w, uint64_t begin, uint64_t i)
 
 /* Not so on a slot that was aborted meanwhile: its tasks have ended, or will without us. The rest
  * of their groups is launched all the same. */
-bool launch_usable(const struct worker *w, const struct launch *l)
+static bool is_usable(const struct worker *w, const struct launch *l)
 {
 	const struct comm_slot *slot = l->slot < WORKER_COMM_SLOTS ? &w->slots[l->slot] : NULL;
 	return slot && slot->comm && !slot->failed && !slot->draining &&
@@ -295,12 +291,13 @@ bool launch_usable(const struct worker *w, const struct launch *l)
 	       (!l->timeline || w->sessions[l->session].ring);
 }
 
-ncclResult_t launch_calls(struct worker *w, uint64_t begin, uint64_t end)
+/* NCCL's part of the launches [begin, end), one group. */
+static ncclResult_t calls(struct worker *w, uint64_t begin, uint64_t end)
 {
 	struct sent *sent = NULL;
 	ncclResult_t result = end - begin > 1 ? nccl.ncclGroupStart() : ncclSuccess;
 	for (uint64_t i = begin; i < end && !result; i++)
-		if (launch_usable(w, launch_at(w, i)))
+		if (is_usable(w, launch_at(w, i)))
 			result = call(w, launch_at(w, i), &sent);
 	if (end - begin > 1) {
 		ncclResult_t ended = nccl.ncclGroupEnd();
@@ -315,28 +312,25 @@ static void launch_group(struct worker *w, uint64_t begin, uint64_t end)
 	CUresult error = CUDA_SUCCESS;
 	ncclResult_t result = ncclSuccess;
 	const struct nvtx_names *names = nvtx_names_of(launch_at(w, begin)->op);
-	second_stream_before(w, launch_at(w, end - 1));
 	nvtx_begin(names->pre);
 	for (uint64_t i = begin; i < end && !error; i++)
-		if (launch_usable(w, launch_at(w, i)) && first_on_slot(w, begin, i))
+		if (is_usable(w, launch_at(w, i)) && first_on_slot(w, begin, i))
 			error = before(w, begin, end, launch_at(w, i)->slot);
 	nvtx_end();
 	nvtx_begin(names->op);
 	if (!error)
-		result = replay_call(w, begin, end);
+		result = calls(w, begin, end);
 	nvtx_end();
 	nvtx_begin(names->post);
 	for (uint64_t i = begin; i < end && !error && !result; i++)
-		if (launch_usable(w, launch_at(w, i)) && first_on_slot(w, begin, i))
+		if (is_usable(w, launch_at(w, i)) && first_on_slot(w, begin, i))
 			error = after(w, begin, end, launch_at(w, i)->slot);
 	nvtx_end();
-	if (!error && !result)
-		second_stream_after(w, launch_at(w, end - 1));
 	if (worker_bad(w, error, "a task could not be launched"))
 		result = ncclUnhandledCudaError;
 	if (result)
 		for (uint64_t i = begin; i < end; i++)
-			if (launch_usable(w, launch_at(w, i)))
+			if (is_usable(w, launch_at(w, i)))
 				comm_slot_failed(w, launch_at(w, i)->slot,
 						 svc_op_name(launch_at(w, i)->op), result);
 }
@@ -355,8 +349,6 @@ bool launch_next(struct worker *w)
 	if (first->op == LAUNCH_INIT) {
 		if (!comm_slot_init_run(w, first))
 			return false;
-	} else if (window_op(first)) {
-		window_run(w, first);
 	} else {
 		launch_group(w, w->tail, end);
 	}

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "launch.h"
 #include "worker.h"
 
 void redop_add(struct worker *w, struct worker_message *m)
@@ -42,8 +41,6 @@ void redop_del(struct worker *w, const struct worker_message *m)
 {
 	struct comm_slot *l = m->redop.slot < WORKER_COMM_SLOTS ? &w->slots[m->redop.slot] : NULL;
 	bool all = m->kind == WORKER_REDOPS_CLEAR;
-	if (l && all) /* another communicator takes the slot over */
-		replays_forget(w, m->redop.slot, false);
 	for (unsigned i = 0; l && l->comm && i < SVC_REDOPS_MADE; i++) {
 		if (!l->redops[i].made || (!all && m->redop.redop != SVC_REDOP_MADE + i))
 			continue;

@@ -154,7 +154,6 @@ static bool start(struct worker *w, const char *uuid, uint64_t staged, char *tex
 	m.device.memory_bytes = total;
 	m.device.worker_bytes = before - after;
 	m.device.mps = gpu_list_mps(w->device, &m.device.mps_server);
-	w->mps = m.device.mps == NCCLSVC_MPS_ACTIVE;
 	memcpy(m.device.uuid, w->uuid, sizeof(m.device.uuid));
 	memcpy(m.device.name, w->name, sizeof(m.device.name));
 	worker_send(w, &m, -1);
@@ -167,9 +166,7 @@ static void fall_asleep(struct worker *w, uint64_t waited_ns)
 {
 	struct pollfd fds[] = {{.fd = w->sock, .events = POLLIN},
 			       {.fd = w->bell, .events = POLLIN}};
-	/* A stream probe times its tasks by these looks. */
-	const unsigned share = w->stream_probe.ntasks ? SPIN_NAP_SHARE : NAP_SHARE;
-	const struct timespec nap = {.tv_nsec = (long)spin_nap_ns(waited_ns, share)};
+	const struct timespec nap = {.tv_nsec = (long)spin_nap_ns(waited_ns, NAP_SHARE)};
 	uint64_t count;
 	atomic_store(&w->queue->asleep, 1);
 	/* Either the engine sees the flag and rings, or we see its launch. */
@@ -193,8 +190,6 @@ static void run(struct worker *w)
 {
 	uint64_t busy_ns = worker_clock(), now = busy_ns;
 	for (unsigned rounds = 1; !w->quit; rounds++) {
-		if (w->stream_probe.ntasks)
-			second_stream_watch(w);
 		if (launch_next(w)) {
 			spin_waited(&w->spin, now - busy_ns);
 			busy_ns = now = worker_clock();
@@ -306,7 +301,7 @@ int worker_main(int argc, char *argv[])
 {
 	char text[SVC_TEXT_BYTES];
 	struct worker *w = calloc(1, sizeof(*w));
-	if (!w || argc < 4)
+	if (!w || argc < 3)
 		return EXIT_FAILURE;
 	w->sock = WORKER_FD;
 	w->queue_fd = WORKER_QUEUE_FD;
@@ -314,7 +309,6 @@ int worker_main(int argc, char *argv[])
 	cpu_set_t cpus;
 	spin_init(&w->spin, atoi(argv[2]),
 		  sched_getaffinity(0, sizeof(cpus), &cpus) ? 1 : (unsigned)CPU_COUNT(&cpus));
-	w->may_replay = !strcmp(argv[3], WORKER_REPLAYS);
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGINT, SIG_IGN); /* of a terminal: the supervisor decides */
 	signal(SIGTERM, SIG_IGN);
@@ -329,7 +323,7 @@ int worker_main(int argc, char *argv[])
 	 * without. With 32 a worker's end has been seen to take 0.4 s instead of 0.1. */
 	setenv(CUDA_CONNECTIONS_VARIABLE, CUDA_CONNECTIONS_TEXT(CUDA_CONNECTIONS_DEFAULT), 1);
 	start_watching(w);
-	const uint64_t staged = argc > 4 ? strtoull(argv[4], NULL, 10) : 0;
+	const uint64_t staged = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
 	if (!start(w, argv[1], staged, text, sizeof(text))) {
 		struct worker_message m = {.kind = WORKER_DYING, .result = NCCLSVC_UNSUPPORTED};
 		memcpy(m.text, text, sizeof(m.text));

@@ -6,10 +6,8 @@
  *
  *   worker.c         start, loop and sleep
  *   control.c        the supervisor's requests
- *   launch.h         from the queue to the GPU, in order: launch.c; replay.c for what comes again;
- *                    window.c for NCCL's symmetric windows; copy.c without NCCL
+ *   launch.h         from the queue to the GPU, in order: launch.c; copy.c without NCCL
  *   comm_slot.h      communicators: comm_slot.c, their ends in ending.c, reductions in redop.c
- *   second_stream.h  which of its two streams a communicator uses
  *   import.h         memory: import.c; range.c for several mappings as one
  *   probe.c          which GPUs there are: a process of its own
  */
@@ -23,7 +21,6 @@
 #include "gpu_api.h"
 #include "import.h"
 #include "ring.h"
-#include "second_stream.h"
 #include "spin.h"
 #include "worker_protocol.h"
 
@@ -55,9 +52,7 @@ struct worker {
 	struct import *range; /* that is being put together, or NULL */
 	struct closed_session *closed;
 	uint64_t closing_ns; /* since when something is to be let go; 0: nothing is */
-	bool may_replay, mps;
 	bool stuck; /* some slot waits for somebody's input, or has not got on for a while */
-	struct stream_probe stream_probe;
 	uint64_t tail, checked_ns;
 	uint32_t high_slot; /* slots from here on were never used */
 	uint32_t in_flight; /* slots with launches that have not completed */

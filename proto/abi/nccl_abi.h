@@ -215,15 +215,15 @@ typedef struct ncclMultimemHandle {
 	   CUstream stream))                                                                       \
 	X(ncclRedOpCreatePreMulSum, ncclResult_t,                                                  \
 	  (ncclRedOp_t * op, void *scalar, ncclDataType_t type, int residence, ncclComm_t comm))   \
-	X(ncclRedOpDestroy, ncclResult_t, (ncclRedOp_t op, ncclComm_t comm))                       \
+	X(ncclRedOpDestroy, ncclResult_t, (ncclRedOp_t op, ncclComm_t comm))
+
+/* What this project does not call. */
+#define NCCL_MORE_FUNCTIONS(X)                                                                     \
 	X(ncclMemAlloc, ncclResult_t, (void **p, size_t bytes))                                    \
 	X(ncclMemFree, ncclResult_t, (void *p))                                                    \
 	X(ncclCommWindowRegister, ncclResult_t,                                                    \
 	  (ncclComm_t comm, void *p, size_t bytes, ncclWindow_t *window, int flags))               \
-	X(ncclCommWindowDeregister, ncclResult_t, (ncclComm_t comm, ncclWindow_t window))
-
-/* What this project does not call. */
-#define NCCL_MORE_FUNCTIONS(X)                                                                     \
+	X(ncclCommWindowDeregister, ncclResult_t, (ncclComm_t comm, ncclWindow_t window))          \
 	X(ncclCommInitRank, ncclResult_t,                                                          \
 	  (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank))                              \
 	X(ncclCommInitAll, ncclResult_t, (ncclComm_t * comms, int n, const int *devices))          \

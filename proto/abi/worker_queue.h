@@ -20,24 +20,13 @@
 #define WORKER_LAUNCHES	  8192 /* a power of two, more than a task group has tasks */
 #define WORKER_COMM_SLOTS 256
 
-#define WORKER_WINDOWS 16 /* of a slot */
-
 enum { LAUNCH_MORE = 1 }; /* the same ncclGroup goes on */
 enum { COPY_IN, COPY_OUT, COPY_SLOTS };
 
-/* Beside tasks' operations: what becomes of a slot's window. Each alone, not in a group. */
-enum {
-	LAUNCH_PREPARE = 240, /* src: a lent allocation's address, count: its bytes */
-	LAUNCH_REGISTER,      /* what was prepared; waits for the other workers' */
-	LAUNCH_DROP,	      /* registered or prepared */
-};
-
-/* Also alone: NCCL makes the slot's communicator, which the supervisor has told the worker about,
- * or will in a moment; value: its number. Waits for the other workers'. */
+/* Beside tasks' operations, and alone, not in a group: NCCL makes the slot's communicator, which
+ * the supervisor has told the worker about, or will in a moment; value: its number. Waits for the
+ * other workers'. */
 enum { LAUNCH_INIT = 239 };
-
-/* How a slot's last LAUNCH_PREPARE or LAUNCH_REGISTER ended. */
-enum { WINDOW_GOOD = 1, WINDOW_BAD };
 
 struct launch {
 	uint64_t src, dst; /* in the worker's address space */
@@ -50,19 +39,17 @@ struct launch {
 	uint32_t timeline; /* 0: none */
 	int32_t peer;
 	uint8_t op, type, redop, flags;
-	uint8_t src_window, dst_window; /* 1 + that of the slot in which it lies; 0: in none */
 	/* A copy: blocks of count bytes, between src or dst and the staging memory. */
 	uint32_t blocks;
 	uint32_t generation;	      /* also of LAUNCH_INIT */
 	uint64_t host;		      /* offset */
 	uint64_t stride, host_stride; /* from block to block */
-	uint8_t pad[20];
+	uint8_t pad[24];
 };
 static_assert(sizeof(struct launch) == 128, "launch");
 
 struct slot_progress {
 	_Alignas(64) _Atomic uint64_t completed; /* by the GPU */
-	_Atomic uint32_t window;		 /* by the worker, before the GPU */
 };
 
 struct worker_queue {

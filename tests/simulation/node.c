@@ -165,7 +165,6 @@ void nodes_begin(uint32_t n)
 		.sessions_max = 64,
 		.comm_idle_seconds = (int)profile.keep,
 		.worker_seconds = 10,
-		.windows = CONFIG_WINDOWS_OFF,
 	};
 	nnodes = n;
 	nodes_ended = false;

@@ -86,17 +86,6 @@ void add_trainer(uint32_t i)
 				   .device = d}});
 }
 
-void lend(uint32_t trainer, uint32_t region, int32_t device, uint64_t base, uint64_t bytes)
-{
-	command((struct command){.kind = COMMAND_REGION_ADD,
-				 .session = trainer,
-				 .region = {.region = region,
-					    .base = (void *)(uintptr_t)base,
-					    .bytes = bytes,
-					    .device = device,
-					    .lent = true}});
-}
-
 void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int32_t *devices)
 {
 	struct command c = {.kind = COMMAND_EPOCH_START};
@@ -115,7 +104,6 @@ void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int32_t *d
 	c.epoch_start.members = members;
 	c.epoch_start.progress = progress_pages[comm];
 	c.epoch_start.transport = engine_transport;
-	c.epoch_start.windows = true;
 	c.epoch_start.comm_slot = comm;
 	command(c);
 }
@@ -278,8 +266,6 @@ void run_to(uint32_t device, uint64_t n)
 		const struct launch *l = launch(device, i);
 		if (l->timeline)
 			atomic_store(&line(l->session, l->timeline)->done, l->value);
-		atomic_store(&q->slots[l->slot].window,
-			     gpus[device].says ? gpus[device].says : WINDOW_GOOD);
 		atomic_store(&q->slots[l->slot].completed, l->seq);
 		gpus[device].seen++;
 	}

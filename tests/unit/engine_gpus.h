@@ -39,7 +39,6 @@ extern struct gpu {
 	struct worker_queue *queue;
 	int doorbell;
 	uint64_t seen; /* launches that the test has looked at */
-	uint32_t says; /* of windows; 0: WINDOW_GOOD */
 } gpus[DEVICES];
 
 extern struct trainer {
@@ -58,8 +57,6 @@ void command(struct command c);
 void add_device(uint32_t i);
 /* A session with memory on every device it is told. Regions: REGION + device. */
 void add_trainer(uint32_t i);
-/* Memory of the worker's own, as another region of the trainer. */
-void lend(uint32_t trainer, uint32_t region, int32_t device, uint64_t base, uint64_t bytes);
 /* Member k is trainer sessions[k] on devices[k]; they call it handle comm + 1, and a trainer that
  * is in it twice calls it comm + COMMS + 1 the second time. */
 void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int32_t *devices);

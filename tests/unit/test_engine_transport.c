@@ -12,8 +12,7 @@
 
 /* What the engine's thread has called, and what the transports are to answer. */
 static struct seen {
-	_Atomic uint32_t begins, ends, starts, ntasks, polls, reserves, launches, leaves, devices,
-		regions, finishes;
+	_Atomic uint32_t begins, ends, starts, ntasks, polls, reserves, launches, devices, finishes;
 	_Atomic bool let_go;
 	_Atomic int begun; /* what start returns */
 	_Atomic int room;  /* what reserve returns */
@@ -37,13 +36,6 @@ static void epoch_end(struct engine *e, struct comm *c)
 	(void)e;
 	assert_true(c->ended);
 	seen.ends++;
-}
-
-static void member_left(struct engine *e, struct comm *c)
-{
-	(void)e;
-	(void)c;
-	seen.leaves++;
 }
 
 static void keep(struct engine *e, struct task *t, enum transport_kind kind)
@@ -101,12 +93,6 @@ static void command_of(struct engine *e, const struct command *cmd)
 	seen.devices += cmd->kind == COMMAND_DEVICE_ADD;
 }
 
-static void region_gone(struct engine *e, const struct region *r)
-{
-	(void)e;
-	seen.regions += r->base != NULL;
-}
-
 static void finish(struct engine *e)
 {
 	(void)e;
@@ -117,11 +103,9 @@ static void finish(struct engine *e)
 static const struct transport plain = {
 	.epoch_begin = epoch_begin,
 	.epoch_end = epoch_end,
-	.member_left = member_left,
 	.start = toy_start,
 	.poll = toy_poll,
 	.command = command_of,
-	.region_gone = region_gone,
 	.finish = finish,
 };
 
@@ -304,21 +288,13 @@ static void an_epoch_ends_once_and_is_gone_with_its_last_task(void **state)
 	ends(0, a, NCCLSVC_PEER_GONE);
 	gone(0);
 	assert_int_equal(seen.ends, 1);
-	assert_int_equal(seen.leaves, 0);
 }
 
-static void transports_hear_of_members_regions_and_devices(void **state)
+static void transports_hear_of_devices(void **state)
 {
 	(void)state;
 	const uint32_t devices = seen.devices; /* of the engine's start */
 	assert_true(devices >= DEVICES);
-	begin(TRANSPORT_STAGED);
-	command((struct command){.kind = COMMAND_MEMBER_LEFT, .left = {.comm = 0, .rank = 1}});
-	becomes(&seen.leaves, 1);
-	command((struct command){.kind = COMMAND_REGION_DEL,
-				 .session = 0,
-				 .region = {.region = REGION, .serial = 1}});
-	becomes(&seen.regions, 1);
 }
 
 static int setup_counting(void **state)
@@ -351,7 +327,7 @@ int main(void)
 		TRANSPORT_TEST(a_held_set_is_not_asked_for_again_and_again),
 		TRANSPORT_TEST(a_set_that_never_fits_is_refused),
 		TRANSPORT_TEST(an_epoch_ends_once_and_is_gone_with_its_last_task),
-		TRANSPORT_TEST(transports_hear_of_members_regions_and_devices),
+		TRANSPORT_TEST(transports_hear_of_devices),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,7 +17,6 @@
 static void complete(struct engine *e, struct task *t, const ncclsvc_status *st)
 {
 	struct member *m = t->member;
-	window_completed(t);
 	nccl_completed(e, m);
 	if (t->record.timeline)
 		timeline_landed(t);
@@ -114,7 +113,7 @@ bool nccl_poll(struct engine *e)
 		const bool left = any_flies(c);
 		if (c->ended && !c->released && e->now - c->moved_ns > STREAM_RELEASE_NS)
 			timeline_release(c);
-		if (!window_step(e, c, left) && !left)
+		if (!left)
 			stop_watching(e, c);
 	}
 	if (!nccl_of(e)->launched && !nccl_of(e)->creations)
@@ -124,7 +123,6 @@ bool nccl_poll(struct engine *e)
 
 void nccl_epoch_end(struct engine *e, struct comm *c)
 {
-	window_leave(e, c);
 	c->moved_ns = e->now;
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct task *t;
@@ -141,7 +139,6 @@ void nccl_dead(struct engine *e, struct comm *c)
 	for (uint32_t k = 0; k < c->nranks; k++)
 		while (c->members[k].in_flight)
 			complete(e, c->members[k].in_flight, &c->end);
-	window_free(e, c);
 	if (c->launched)
 		stop_watching(e, c);
 }

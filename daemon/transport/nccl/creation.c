@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * When workers make an NCCL communicator. They wait for each other then, each in its one thread; as
- * they do when NCCL connects two of them for their first Send and Recv, or registers a window. Two
- * workers that did two such things in different orders would wait for ever. So all go through the
- * workers' queues, which are filled here; and with other nodes, in the sequencer's order. */
+ * they do when NCCL connects two of them for their first Send and Recv. Two workers that did two
+ * such things in different orders would wait for ever. So all go through the workers' queues, which
+ * are filled here; and with other nodes, in the sequencer's order. */
 #include <stdlib.h>
 #include <utlist.h>
 

@@ -87,17 +87,11 @@ static enum room reserve(struct engine *e, struct task *const *tasks, uint32_t n
 	return room;
 }
 
-struct launch *nccl_next_launch(struct engine *e, struct member *m)
-{
-	struct launch *l = device_next_slot(&e->devices[m->device]);
-	*l = (struct launch){.slot = m->comm->comm_slot, .seq = ++m->slot_seq};
-	return l;
-}
-
 static struct launch *write_launch(struct engine *e, struct task *t)
 {
 	const struct svc_record *r = &t->record;
-	struct launch *l = nccl_next_launch(e, t->member);
+	struct launch *l = device_next_slot(&e->devices[t->member->device]);
+	*l = (struct launch){.slot = t->comm->comm_slot, .seq = ++t->member->slot_seq};
 	t->slot_seq = l->seq;
 	l->src = (uint64_t)(uintptr_t)t->src;
 	l->dst = (uint64_t)(uintptr_t)t->dst;
@@ -110,13 +104,11 @@ static struct launch *write_launch(struct engine *e, struct task *t)
 	l->op = r->op;
 	l->type = r->type;
 	l->redop = r->redop;
-	l->src_window = t->src_window;
-	l->dst_window = t->dst_window;
 	l->flags = LAUNCH_MORE;
 	return l;
 }
 
-void nccl_watch(struct engine *e, struct comm *c)
+static void watch(struct engine *e, struct comm *c)
 {
 	if (c->launched)
 		return;
@@ -142,7 +134,7 @@ static void launch_bundle(struct engine *e, struct task *any)
 				continue;
 			last = write_launch(e, u);
 			u->member->n_in_flight++;
-			nccl_watch(e, u->comm);
+			watch(e, u->comm);
 			set_launched(e, u);
 		}
 		if (last)
@@ -153,11 +145,6 @@ static void launch_bundle(struct engine *e, struct task *any)
 
 static void launch(struct engine *e, struct task *const *tasks, uint32_t n)
 {
-	for (uint32_t i = 0; i < n; i++) {
-		const struct set_match *m = tasks[i]->match;
-		if (m && m->tasks[0] == tasks[i])
-			window_choose(e, m->comm, m->tasks, m->ntasks);
-	}
 	for (uint32_t i = 0; i < n; i++)
 		if (!tasks[i]->in_flight)
 			launch_bundle(e, tasks[i]);
@@ -172,12 +159,6 @@ static void command(struct engine *e, const struct command *cmd)
 		creation_add(e, cmd->creation);
 	else if (cmd->kind == COMMAND_MAKE_NOT)
 		creation_cancel(e, cmd->creation_number);
-}
-
-static void finish(struct engine *e)
-{
-	creation_finish(e);
-	window_finish(e);
 }
 
 void nccl_completed(struct engine *e, struct member *m)
@@ -196,12 +177,10 @@ const struct transport nccl_transport = {
 	.epoch_end = nccl_epoch_end,
 	.release = nccl_release,
 	.dead = nccl_dead,
-	.member_left = window_leave,
 	.start = set_add,
 	.reserve = reserve,
 	.launch = launch,
 	.poll = nccl_poll,
-	.region_gone = window_region_gone,
 	.command = command,
-	.finish = finish,
+	.finish = creation_finish,
 };
