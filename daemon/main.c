@@ -164,6 +164,7 @@ static void on_hangup(uv_signal_t *handle, int signum)
 	} else {
 		log_set_level((enum log_level)d->config.log_level);
 		start_keepalive(d);
+		server_reload(d->server);
 		log_info("SIGHUP: changed: %s", changes.applied[0] ? changes.applied : "nothing");
 		if (changes.restart[0])
 			log_warning("SIGHUP: these need a restart: %s", changes.restart);

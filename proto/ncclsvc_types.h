@@ -208,6 +208,14 @@ typedef struct ncclsvc_epoch_step {
 	uint64_t age_ns;
 } ncclsvc_epoch_step;
 
+/* What says up to how many bytes an operation runs in kernels. */
+typedef enum ncclsvc_peer_source {
+	NCCLSVC_PEER_UNKNOWN = 0, /* none does, or the daemon is too old to say */
+	NCCLSVC_PEER_DEFAULT = 1,
+	NCCLSVC_PEER_MEASURED = 2, /* ncclsvc-perf crossover, on this machine */
+	NCCLSVC_PEER_SET = 3,	   /* peer_bytes in ncclsvcd.conf(5) */
+} ncclsvc_peer_source;
+
 typedef struct ncclsvc_comm_info {
 	uint64_t comm; /* unique in the daemon's life */
 	uint32_t nranks, joined;
@@ -230,7 +238,7 @@ typedef struct ncclsvc_comm_info {
 	ncclsvc_epoch_step epoch_steps[NCCLSVC_EPOCH_STEPS]; /* the latest first */
 	/* Operations of so many bytes at most run in the members' kernels; 0: all on NCCL. */
 	uint32_t peer_bytes;
-	uint32_t reserved;
+	uint32_t peer_source; /* ncclsvc_peer_source */
 } ncclsvc_comm_info;
 
 /* What carries a GPU's memory. */
@@ -261,8 +269,7 @@ typedef struct ncclsvc_member_info {
 	uint64_t waiting_ns; /* age of its JOIN while joining, else of the task in turn; 0: none */
 	uint32_t elsewhere;  /* 1 + the node that knows more, if it is another one; else 0 */
 	uint32_t transport;  /* ncclsvc_transport, of a GPU's memory; the host's: 0 */
-	uint32_t windows;    /* allocations of lent memory that NCCL uses as symmetric windows */
-	uint32_t reserved;
+	uint32_t reserved[2];
 } ncclsvc_member_info;
 
 typedef struct ncclsvc_task_info {
@@ -376,6 +383,9 @@ typedef struct ncclsvc_device_info {
 	uint64_t age_ns;     /* in this state */
 	char name[NCCLSVC_NAME_BYTES];
 	char text[128]; /* what went wrong last; may be empty */
+	/* ncclsvc_peer_source of communicators of GPUs of this model; MEASURED: of some. */
+	uint32_t peer_source;
+	uint32_t reserved;
 } ncclsvc_device_info;
 
 typedef enum ncclsvc_node_state {

@@ -2,6 +2,7 @@
  * Submission: a single operation is a group of one. */
 #include <errno.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -82,7 +83,7 @@ static void finish_record(struct op *op, bool more)
 	struct svc_record *r = &op->record;
 	r->comm = op->comm->handle;
 	r->epoch = op->comm->epoch;
-	r->flags |= op->comm->flags | (more ? SVC_TASK_MORE : 0);
+	r->flags |= more ? SVC_TASK_MORE : 0;
 	if (op->src_staged) {
 		r->src_region = op->chunk->region;
 		r->src_offset = op->src_at;
@@ -177,24 +178,51 @@ static void publish_all(ncclsvc_session *s, struct op *ops, unsigned n)
 
 /* ---- Kernels ---- */
 
+/* Those of the ring first. Kernels come in an order that is the same on all ranks, whatever else is
+ * in their groups: else those of one rank would wait for those of another on one stream. */
+static int by_transport(const void *a, const void *b)
+{
+	const struct op *x = a, *y = b;
+	if (!x->kernel != !y->kernel)
+		return x->kernel ? 1 : -1;
+	if (x->kernel && x->comm->uid != y->comm->uid)
+		return x->comm->uid < y->comm->uid ? -1 : 1;
+	if (x->kernel && x->comm->rank != y->comm->rank) /* one session can have several */
+		return x->comm->rank < y->comm->rank ? -1 : 1;
+	const bool message = svc_op_is_p2p(x->record.op);
+	if (x->kernel && message != svc_op_is_p2p(y->record.op))
+		return message ? 1 : -1;
+	if (x->turn != y->turn)
+		return x->turn < y->turn ? -1 : 1;
+	return x->place < y->place ? -1 : 1;
+}
+
+/* A message in a kernel may be due on another rank before one that NCCL moves can end. */
+static void set_aside(struct op *ops, unsigned in_ring, unsigned n)
+{
+	bool any = false;
+	for (unsigned i = 0; i < in_ring; i++)
+		any = any || svc_op_is_p2p(ops[i].record.op);
+	for (unsigned i = in_ring; i < n; i++)
+		ops[i].aside = any && svc_op_is_p2p(ops[i].record.op);
+}
+
 /* Chooses each operation's transport, and brings those of the ring to the front. Returns their
- * number. The others are brought into an order that is the same on all ranks: kernels of several
- * communicators on one stream would else wait for each other. */
+ * number. */
 static unsigned choose(struct op *ops, unsigned n)
 {
 	unsigned in_ring = 0;
 	for (unsigned i = 0; i < n; i++) {
-		const enum kernel kernel = peer_choose(&ops[i]);
-		unsigned to = i;
-		ops[i].kernel = (uint8_t)kernel;
-		while (to > in_ring && (!kernel || ops[to - 1].comm->uid > ops[i].comm->uid))
-			to--;
-		if (to < i) {
-			const struct op op = ops[i];
-			memmove(&ops[to + 1], &ops[to], (i - to) * sizeof(op));
-			ops[to] = op;
-		}
-		in_ring += !kernel;
+		ops[i].kernel = (uint8_t)peer_choose(&ops[i]);
+		ops[i].place = i;
+		ops[i].turn = 0;
+		ops[i].aside = false;
+		in_ring += !ops[i].kernel;
+	}
+	if (n > 1 && in_ring < n) {
+		peer_turns(ops, n);
+		qsort(ops, n, sizeof(*ops), by_transport);
+		set_aside(ops, in_ring, n);
 	}
 	return in_ring;
 }
@@ -211,14 +239,18 @@ static ncclsvc_result prepare_kernels(ncclsvc_session *s, struct op *ops, unsign
 static ncclsvc_result launch_kernels(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	ncclsvc_result r = NCCLSVC_OK;
-	for (unsigned i = 0; i < n; i++) {
+	for (unsigned i = 0, k = 0; i < n; i++) {
+		if (i == k)
+			k += peer_join(&ops[i], n - i);
 		enter(s, &ops[i], 0);
 		ops[i].peer->refs++;
 	}
 	dispatch_tick(s);
 	session_unlock(s);
-	for (unsigned i = 0; i < n; i++) {
-		const ncclsvc_result launched = peer_launch(&ops[i]);
+	for (unsigned i = 0, k; i < n; i = k) {
+		for (k = i + 1; k < n && ops[k].joined;)
+			k++;
+		const ncclsvc_result launched = peer_launch(&ops[i], k - i);
 		r = r ? r : launched;
 	}
 	session_lock(s);

@@ -26,10 +26,17 @@ struct op {
 	bool detached;	    /* the stream does not wait for it */
 	uint64_t planned;   /* 0: not; else it grows with the order of groups */
 	uint16_t places[2]; /* of its regions, from 1; 0: none */
-	/* If it is a kernel: which, and its place among the communicator's. */
-	uint8_t kernel; /* enum kernel */
+	/* If a kernel does it: which, with how many of the operations before, and its place among
+	 * the communicator's. */
+	uint8_t kernel;	 /* enum kernel */
+	uint32_t joined; /* so many operations before it are in the same kernel */
+	uint32_t turn;	 /* a message's place among those of the group in its way */
+	uint32_t place;	 /* of all in the group */
+	bool aside;	 /* on another stream, beside those of the group that go to NCCL */
+	uint8_t blocks;
+	uint16_t threads;
 	struct peer *peer;
-	uint32_t sequence;
+	uint32_t sequence, round, message;
 	uint64_t operation, collective; /* how many, of all transports, were submitted before */
 	bool posts;
 	struct CUctx_st *push; /* to be current when it is launched, or NULL */

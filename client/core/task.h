@@ -28,7 +28,7 @@ struct slot {
 	uint64_t timeline_value;
 	/* The kernel, if the task is one of the peer transport, until it has ARRIVED: */
 	struct peer *peer;
-	uint32_t sequence;
+	uint32_t sequence, round; /* round 0: it is a message */
 	uint8_t blocks;
 	bool posted; /* the kernel posts its end */
 	/* Staging: what goes back to a plain pointer. */

@@ -29,7 +29,8 @@
 
 int ncclsvc_has_kernels(void)
 {
-	return ncclsvc_peer_collective_image_size && ncclsvc_peer_bulk_image_size;
+	return ncclsvc_peer_collective_image_size && ncclsvc_peer_bulk_image_size &&
+	       ncclsvc_peer_messages_image_size;
 }
 
 static CUresult load(const struct cuda *cuda, const void *image, const char *name, CUmodule *module,
@@ -47,16 +48,33 @@ static CUresult load(const struct cuda *cuda, const void *image, const char *nam
 	return e;
 }
 
+static void modules_unload(const struct cuda *cuda, struct peer_module *m)
+{
+	for (unsigned k = 0; k < KERNELS; k++)
+		if (m->functions[k])
+			cuda->cuModuleUnload(m->modules[k]);
+	*m = (struct peer_module){0};
+}
+
 static bool modules_load(const struct cuda *cuda, struct peer_module *m)
 {
-	if (load(cuda, ncclsvc_peer_collective_image, "ncclsvc_peer_collective", &m->modules[0],
-		 &m->functions[KERNEL_LINES]))
-		return false;
-	if (!load(cuda, ncclsvc_peer_bulk_image, "ncclsvc_peer_bulk", &m->modules[1],
-		  &m->functions[KERNEL_BULK]))
-		return true;
-	cuda->cuModuleUnload(m->modules[0]);
-	return false;
+	static const struct {
+		const void *image;
+		const char *name;
+	} kernels[KERNELS] = {
+		[KERNEL_LINES] = {ncclsvc_peer_collective_image, "ncclsvc_peer_collective"},
+		[KERNEL_BULK] = {ncclsvc_peer_bulk_image, "ncclsvc_peer_bulk"},
+		[KERNEL_MESSAGES] = {ncclsvc_peer_messages_image, "ncclsvc_peer_messages"},
+	};
+	for (unsigned k = KERNEL_NONE + 1; k < KERNELS; k++) {
+		if (load(cuda, kernels[k].image, kernels[k].name, &m->modules[k],
+			 &m->functions[k])) {
+			m->functions[k] = NULL;
+			modules_unload(cuda, m);
+			return false;
+		}
+	}
+	return true;
 }
 
 /* The kernels of the device, loaded when first asked for. The context is current. Locked. */
@@ -73,11 +91,10 @@ static const struct peer_module *module_of(struct gpu *g, int device)
 void peer_modules_unload(struct gpu *g)
 {
 	for (int d = 0; g->modules && d < GPU_DEVICES; d++) {
-		const struct peer_module *m = &g->modules[d];
+		struct peer_module *m = &g->modules[d];
 		if (!m->functions[KERNEL_LINES] || cuda_push(g->cuda, g->primary[d]))
 			continue;
-		g->cuda->cuModuleUnload(m->modules[0]);
-		g->cuda->cuModuleUnload(m->modules[1]);
+		modules_unload(g->cuda, m);
 		cuda_pop(g->cuda, g->primary[d]);
 	}
 	free(g->modules);
@@ -104,7 +121,8 @@ static bool prepare(ncclsvc_session *s, struct peer *p, int device)
 	const bool good = p->module &&
 			  !g->cuda->cuStreamCreate(&p->asking, CU_STREAM_NON_BLOCKING) &&
 			  !g->cuda->cuStreamCreate(&p->aside, CU_STREAM_NON_BLOCKING) &&
-			  !g->cuda->cuEventCreate(&p->input, CU_EVENT_DISABLE_TIMING);
+			  !g->cuda->cuEventCreate(&p->input, CU_EVENT_DISABLE_TIMING) &&
+			  !g->cuda->cuEventCreate(&p->fork, CU_EVENT_DISABLE_TIMING);
 	cuda_pop(g->cuda, p->context);
 	return good;
 }
@@ -123,6 +141,8 @@ static void destroy(struct peer *p)
 			p->cuda->cuStreamDestroy(p->aside);
 		if (p->input)
 			p->cuda->cuEventDestroy(p->input);
+		if (p->fork)
+			p->cuda->cuEventDestroy(p->fork);
 		cuda_pop(p->cuda, p->context);
 	}
 	if (p->pages)
@@ -153,7 +173,7 @@ struct peer *peer_new(ncclsvc_session *s, int device, int32_t number, int nranks
 	bool good = prepare(s, p, device);
 	session_unlock(s);
 	if (good)
-		good = !lent_map(s, number, device, PEER_STAGING + PEER_BULK, &p->own);
+		good = !lent_map(s, number, device, PEER_STAGING, &p->own);
 	if (good) {				/* else nothing is mapped there */
 		p->call.staging[0] = p->own.at; /* the member's own, until it knows its rank */
 		return p;
@@ -273,8 +293,6 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 	struct peer *p = comm->peer;
 	if (!p || peer_is_open(p))
 		return NCCLSVC_OK;
-	lent_forget(s, &p->own); /* the daemon holds it for the member */
-	p->own.region = 0;
 	p->call.staging[0] = 0;
 	p->call.staging[comm->rank] = p->own.at;
 	p->call.rank = (uint8_t)comm->rank;
@@ -283,6 +301,10 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 	const bool used = comm->peer_bytes;
 	if (used)
 		r = open_all(s, comm, p);
+	/* The daemon holds it for the member. Not before: it sends no descriptor as long as its
+	 * answer to something else has not been read. */
+	lent_forget(s, &p->own);
+	p->own.region = 0;
 	if (used && !r) {
 		session_lock(s);
 		s->kernel_hooks = &peer_hooks;
@@ -302,7 +324,7 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 
 static bool is_quiet(const struct peer *p)
 {
-	return p->over == p->sequence;
+	return p->over == (p->failed ? p->latest : p->sequence);
 }
 
 /* Locked; yields. */

@@ -14,11 +14,12 @@
 #include "proto/abi/peer.h"
 #include "state.h"
 
-enum kernel { KERNEL_NONE, KERNEL_LINES, KERNEL_BULK };
+/* In the order in which those of a group are launched. */
+enum kernel { KERNEL_NONE, KERNEL_LINES, KERNEL_BULK, KERNEL_MESSAGES, KERNELS };
 
 struct peer_module {
-	CUmodule modules[2];
-	CUfunction functions[KERNEL_BULK + 1]; /* by enum kernel */
+	CUmodule modules[KERNELS]; /* by enum kernel */
+	CUfunction functions[KERNELS];
 };
 
 /* The driver is asked about a buffer when it is new: each question costs more than a tenth of a
@@ -39,11 +40,15 @@ struct peer {
 	struct peer_call call; /* what all kernels are told alike */
 	CUstream asking;       /* of questions to the GPU */
 	CUstream aside;	       /* of operations that the trainer's stream does not wait for */
-	CUevent input;	       /* of those */
+	CUevent input;	       /* of those, and of messages on several streams */
+	CUevent fork;	       /* of operations beside others, with the session's lock */
 
 	/* With the session's lock. */
-	uint32_t sequence; /* of the newest operation */
-	uint32_t over;	   /* of the newest kernel that is known to have ended */
+	uint32_t sequence;	      /* of the newest kernel */
+	uint32_t round;		      /* of the newest collective */
+	uint32_t messages[PEER_WAYS]; /* how many there were */
+	uint32_t turns[PEER_WAYS];    /* those of the present group */
+	uint32_t over;		      /* of the newest kernel that is known to have ended */
 	uint32_t posting;  /* so many kernels more post their ends: somebody waits for them */
 	uint64_t asked_ns; /* the GPU */
 	uint64_t checked[PEER_CHECKED]; /* buffers that were memory of the GPU, by a hash */
@@ -51,7 +56,10 @@ struct peer {
 	/* Launches keep to the order of sequences; no other lock is held meanwhile. */
 	pthread_mutex_t turn;
 	pthread_cond_t turned;
-	uint32_t launched;
+	uint32_t launched; /* or skipped */
+	uint32_t latest;   /* kernel that was launched */
+	bool failed;	   /* a launch has: no other follows */
+	uint32_t records;
 	/* The stream of the newest kernel, and of how many blocks that is. */
 	bool any;
 	unsigned long long stream_id;
@@ -95,13 +103,29 @@ void peer_unref(struct peer *p);
 enum kernel peer_choose(const struct op *op);
 /* Refuses what cannot be launched. Locked. */
 ncclsvc_result peer_prepare(struct gpu *g, struct op *op);
+/* The first one's kernel does how many of the n operations? Notes it in all of them. */
+unsigned peer_join(struct op *ops, unsigned n);
 /* The operation is the next one of its communicator, which has kernels, whether it is one or not.
  * Locked. */
 void peer_enter(struct op *op, struct slot *slot);
-/* Not locked. */
-ncclsvc_result peer_launch(struct op *op);
+/* Launches the kernel of n operations. Not locked. */
+ncclsvc_result peer_launch(const struct op *ops, unsigned n);
 /* Later work on the stream waits for the kernel's task, which is pending. Locked. */
 ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struct slot *slot);
+
+/* ---- peer_messages.c ---- */
+
+static inline unsigned peer_way(const struct svc_record *r)
+{
+	return r->op == NCCLSVC_SEND ? PEER_WAY_TO((unsigned)r->peer)
+				     : PEER_WAY_FROM((unsigned)r->peer);
+}
+/* The group's operations, whose kernels are chosen: each message's turn. Locked. */
+void peer_turns(struct op *ops, unsigned n);
+/* What the kernel of these messages is told, and how it is launched: *m may be NULL. Returns the
+ * blocks. */
+unsigned peer_messages_describe(const struct peer *p, const struct op *ops, unsigned n,
+				struct peer_messages *m, unsigned *threads);
 
 /* ---- peer_task.c ---- */
 

@@ -20,13 +20,25 @@ static bool computes(const struct svc_record *r)
 	return !svc_op_reduces(r->op) || (r->type <= NCCLSVC_BFLOAT16 && r->redop < SVC_REDOP_MADE);
 }
 
+/* Above it NCCL is faster, since its lines are all data. */
+#define MESSAGE_BYTES_MOST (UINT64_C(2) << 20)
+
+static enum kernel choose_message(const struct op *op)
+{
+	const uint64_t bytes = op->record.count * svc_type_size(op->record.type);
+	return bytes <= op->comm->peer_bytes && bytes <= MESSAGE_BYTES_MOST ? KERNEL_MESSAGES
+									    : KERNEL_NONE;
+}
+
 enum kernel peer_choose(const struct op *op)
 {
 	const struct svc_record *r = &op->record;
 	const ncclsvc_comm *comm = op->comm;
-	/* Lists agree on more than a header holds. */
-	if (!comm->peer || svc_op_is_p2p(r->op) || !computes(r) || r->agreement)
+	/* Lists agree on more than a header holds; the daemon runs plans. */
+	if (!comm->peer || !computes(r) || r->agreement || op->planned)
 		return KERNEL_NONE;
+	if (svc_op_is_p2p(r->op))
+		return choose_message(op);
 	const uint32_t nranks = (uint32_t)comm->nranks;
 	const uint64_t bytes = svc_task_bytes(r, nranks);
 	const uint64_t slot = (uint64_t)PEER_SLOT_LINES(nranks) * PEER_LINE_DATA;
@@ -51,6 +63,13 @@ static uint64_t call_bytes(const struct op *op)
 	return svc_operation(r->op)->kind & SVC_OP_HAS_DATA ? r->count * svc_type_size(r->type) : 0;
 }
 
+static uint64_t header_of(const struct svc_record *r)
+{
+	const bool peer = svc_op_has_root(r->op) || svc_op_is_p2p(r->op);
+	return peer_header(r->op, r->type, r->redop, peer ? (uint8_t)r->peer : 0,
+			   (uint32_t)r->count);
+}
+
 static void describe(const struct op *op, struct peer_call *c)
 {
 	const struct svc_record *r = &op->record;
@@ -73,9 +92,7 @@ static void describe(const struct op *op, struct peer_call *c)
 	}
 	c->type = r->type;
 	c->redop = r->redop;
-	c->posts = op->posts;
-	c->header = peer_header(r->op, r->type, r->redop,
-				svc_op_has_root(r->op) ? (uint8_t)r->peer : 0, (uint32_t)r->count);
+	c->header = header_of(r);
 }
 
 static uint32_t at_most(uint64_t a, uint32_t b)
@@ -96,6 +113,45 @@ static void shape(const struct op *op, unsigned *blocks, unsigned *threads)
 	const uint32_t movers = at_most((lines + WARP - 1) / WARP * WARP, PEER_THREADS);
 	*blocks = lines > LINES_OF_BLOCK ? at_most(lines / LINES_OF_BLOCK, PEER_BLOCKS) : 1;
 	*threads = (movers ? movers : WARP) + WARP;
+}
+
+_Static_assert(PEER_WAYS <= PEER_PARTS, "a turn fits");
+
+/* How many messages: of whole turns, so that what they wait for is not in a later kernel of another
+ * rank, which has other messages, but as many turns at least. */
+static unsigned messages_join(const struct op *ops, unsigned n)
+{
+	unsigned most = 0, k = 0;
+	while (most < n && ops[most].kernel == KERNEL_MESSAGES && ops[most].comm == ops->comm)
+		most++;
+	for (unsigned i = 1; i <= most && i <= PEER_PARTS; i++)
+		if (i == most || ops[i].turn != ops[i - 1].turn)
+			k = i;
+	return k;
+}
+
+unsigned peer_join(struct op *ops, unsigned n)
+{
+	const unsigned k = ops->kernel == KERNEL_MESSAGES ? messages_join(ops, n) : 1;
+	unsigned blocks, threads;
+	if (ops->kernel == KERNEL_MESSAGES)
+		blocks = peer_messages_describe(ops->comm->peer, ops, k, NULL, &threads);
+	else
+		shape(ops, &blocks, &threads);
+	for (unsigned i = 0; i < k; i++) {
+		ops[i].joined = i;
+		ops[i].blocks = (uint8_t)blocks;
+		ops[i].threads = (uint16_t)threads;
+	}
+	return k;
+}
+
+/* ---- Streams ---- */
+
+static CUresult follow(const struct peer *p, CUevent event, CUstream from, CUstream stream)
+{
+	CUresult e = p->cuda->cuEventRecord(event, from);
+	return e ? e : p->cuda->cuStreamWaitEvent(stream, event, 0);
 }
 
 /* ---- Checks ---- */
@@ -121,6 +177,7 @@ static ncclsvc_result buffer_check(struct gpu *g, const struct op *op, const cha
 				      "%d",
 				      svc_op_name(op->record.op), name, (const void *)buffer,
 				      device, op->comm->label, op->comm->device);
+	*known = at;
 	return NCCLSVC_OK;
 }
 
@@ -134,8 +191,22 @@ static ncclsvc_result room_check(const struct op *op)
 		peer_ask(p);
 	if (p->sequence - p->over < PENDING_MAX)
 		return NCCLSVC_OK;
-	return error_set(NCCLSVC_AGAIN, "the stream has %d tasks pending on %s: wait for one",
+	return error_set(NCCLSVC_AGAIN, "%d kernels are pending on %s: wait for a task",
 			 PENDING_MAX, op->comm->label);
+}
+
+/* What waits on the stream by now is the operation's input; what the group gives to NCCL, and comes
+ * there next, is not. */
+static ncclsvc_result fork_aside(struct gpu *g, const struct op *op)
+{
+	const struct peer *p = op->comm->peer;
+	CUresult e = cuda_push(g->cuda, op->push);
+	if (!e) {
+		e = follow(p, p->fork, op->stream, p->aside);
+		cuda_pop(g->cuda, op->push);
+	}
+	return e ? cuda_error(g->cuda, e, "the group's messages cannot go beside the others")
+		 : NCCLSVC_OK;
 }
 
 ncclsvc_result peer_prepare(struct gpu *g, struct op *op)
@@ -152,46 +223,65 @@ ncclsvc_result peer_prepare(struct gpu *g, struct op *op)
 		return r;
 	op->push = st.push;
 	op->stream_id = op->detached ? DETACHED : st.id;
-	op->stream_context = op->detached ? NULL : st.context;
-	return NCCLSVC_OK;
+	op->stream_context = op->detached || op->aside ? NULL : st.context;
+	return op->aside ? fork_aside(g, op) : NCCLSVC_OK;
 }
 
 /* ---- Launching ---- */
 
+/* In this order: what is submitted has been entered. */
+static void page_enter(const struct op *op)
+{
+	struct peer_page *page = op->comm->peer->page;
+	if (op->kernel == KERNEL_MESSAGES)
+		__atomic_store_n(&page->messages[peer_way(&op->record)], op->message,
+				 __ATOMIC_RELEASE);
+	else if (op->kernel != KERNEL_NONE)
+		__atomic_store_n(&page->entered, op->round, __ATOMIC_RELEASE);
+	__atomic_store_n(&page->submitted, op->comm->collectives, __ATOMIC_RELEASE);
+}
+
 void peer_enter(struct op *op, struct slot *slot)
 {
 	struct peer *p = op->comm->peer;
-	if (op->kernel != KERNEL_NONE) {
+	if (op->kernel != KERNEL_NONE && !op->joined) {
 		p->sequence = peer_sequence_after(p->sequence);
-		__atomic_store_n(&p->page->entered, p->sequence, __ATOMIC_RELEASE);
+		p->posting -= p->posting ? 1 : 0;
 	}
-	__atomic_store_n(&p->page->submitted, op->comm->collectives, __ATOMIC_RELEASE);
+	op->round = 0;
+	if (op->kernel == KERNEL_MESSAGES)
+		op->message = ++p->messages[peer_way(&op->record)];
+	else if (op->kernel != KERNEL_NONE)
+		op->round = p->round = peer_sequence_after(p->round);
+	page_enter(op);
 	if (op->kernel == KERNEL_NONE)
 		return;
 	op->peer = p;
 	op->sequence = p->sequence;
 	op->posts = p->posting;
-	p->posting -= p->posting ? 1 : 0;
 	slot->peer = p;
 	slot->sequence = op->sequence;
+	slot->round = op->round;
 	slot->posted = op->posts;
-	unsigned blocks, threads;
-	shape(op, &blocks, &threads);
-	slot->blocks = (uint8_t)blocks;
+	slot->blocks = op->blocks;
 }
 
-static void note(const struct op *op, const struct peer_call *call)
+static void note(const struct op *op)
 {
-	struct peer_page *page = op->peer->page;
-	struct peer_record *record = &page->history[op->sequence % PEER_HISTORY];
+	struct peer *p = op->peer;
+	struct peer_record *record = &p->page->history[p->records % PEER_HISTORY];
 	__atomic_store_n(&record->sequence, 0, __ATOMIC_RELEASE);
 	record->operation = op->operation;
 	record->collective = (uint32_t)op->collective;
-	record->header = call->header;
+	record->round = op->round;
+	record->message = op->message;
+	record->header = header_of(&op->record);
 	record->launched_ns = now_ns();
 	record->timeout_ns = op->record.timeout_ns;
 	__atomic_store_n(&record->sequence, op->sequence, __ATOMIC_RELEASE);
-	__atomic_store_n(&page->launched, op->sequence, __ATOMIC_RELEASE);
+	__atomic_store_n(&p->page->records, ++p->records, __ATOMIC_RELEASE);
+	if (op->round)
+		__atomic_store_n(&p->page->reached, op->round, __ATOMIC_RELEASE);
 }
 
 /* The stream waits until all blocks of the kernel, or of later ones, have said that they ended. */
@@ -214,6 +304,8 @@ ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struc
 	struct gpu *g = s->gpu;
 	struct stream st;
 	const ncclsvc_comm *comm = comm_by_key(s, slot->comm_key);
+	if (__atomic_load_n(&slot->peer->failed, __ATOMIC_ACQUIRE))
+		return NCCLSVC_OK; /* it ends with its epoch */
 	ncclsvc_result r = comm ? stream_identify(g, comm->device, handle, &st) : NCCLSVC_OK;
 	if (r || !comm)
 		return r;
@@ -225,53 +317,100 @@ ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struc
 	return e ? cuda_error(g->cuda, e, "the stream cannot wait for the task") : NCCLSVC_OK;
 }
 
-/* Where the kernel goes: behind all that is on the trainer's stream. */
-static CUresult stream_for(const struct op *op, const struct peer *p, CUstream *stream)
+/* Operations of one kernel can be of several streams, detached or not. */
+static bool is_apart(const struct op *ops, unsigned n)
 {
-	*stream = op->stream;
-	if (!op->detached)
-		return CUDA_SUCCESS;
-	*stream = p->aside;
-	CUresult e = p->cuda->cuEventRecord(p->input, op->stream);
-	return e ? e : p->cuda->cuStreamWaitEvent(p->aside, p->input, 0);
+	bool apart = ops->aside;
+	for (unsigned i = 0; !apart && i < n; i++)
+		apart = ops[i].detached;
+	return apart;
 }
 
-static CUresult launch(const struct op *op, struct peer *p)
+/* The kernel's stream goes behind all that is on the trainer's streams. `done`: with the
+ * operation's own stream nothing is left to do. */
+static CUresult streams_join(const struct op *ops, unsigned n, const struct peer *p,
+			     CUstream stream, const struct op *done)
 {
-	struct peer_call call = p->call;
-	void *parameters[] = {&call};
-	unsigned blocks, threads;
-	CUstream stream;
-	describe(op, &call);
-	shape(op, &blocks, &threads);
-	/* The communicator's kernels run one after the other, also on several streams. */
-	const bool same = p->stream_id == op->stream_id && p->stream_context == op->stream_context;
-	CUresult e = cuda_push(p->cuda, op->push);
-	if (e)
-		return e;
-	e = stream_for(op, p, &stream);
-	if (!e && p->any && !same)
-		e = wait_ended(p, stream, p->launched, p->blocks);
-	note(op, &call);
-	if (!e)
-		e = p->cuda->cuLaunchKernel(p->module->functions[op->kernel], blocks, 1, 1, threads,
-					    1, 1, 0, stream, parameters, NULL);
-	cuda_pop(p->cuda, op->push);
-	p->any = true;
-	p->stream_id = op->stream_id;
-	p->stream_context = op->stream_context;
-	p->blocks = blocks;
+	CUresult e = CUDA_SUCCESS;
+	for (unsigned i = 0; !e && !ops->aside && i < n; i++) {
+		if (done && ops[i].stream == done->stream)
+			continue;
+		e = follow(p, p->input, ops[i].stream, stream);
+		done = &ops[i];
+	}
 	return e;
 }
 
-ncclsvc_result peer_launch(struct op *op)
+/* All streams whose operations are in the kernel wait for it, but those of detached ones. */
+static CUresult streams_follow(const struct op *ops, unsigned n, const struct peer *p,
+			       const struct op *done)
 {
-	struct peer *p = op->peer;
+	CUresult e = CUDA_SUCCESS;
+	for (unsigned i = 0; !e && i < n; i++) {
+		if (ops[i].detached || (done && ops[i].stream == done->stream))
+			continue;
+		e = wait_ended(p, ops[i].stream, ops->sequence, ops->blocks);
+		done = &ops[i];
+	}
+	return e;
+}
+
+static CUresult put(const struct op *ops, unsigned n, const struct peer *p, CUstream stream)
+{
+	struct peer_messages m = {.call = p->call};
+	void *parameters[] = {&m};
+	unsigned threads;
+	m.call.posts = ops->posts;
+	if (ops->kernel == KERNEL_MESSAGES)
+		peer_messages_describe(p, ops, n, &m, &threads);
+	else
+		describe(ops, &m.call);
+	return p->cuda->cuLaunchKernel(p->module->functions[ops->kernel], ops->blocks, 1, 1,
+				       ops->threads, 1, 1, 0, stream, parameters, NULL);
+}
+
+static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
+{
+	const bool apart = is_apart(ops, n);
+	const CUstream stream = apart ? p->aside : ops->stream;
+	const CUcontext context = apart ? NULL : ops->stream_context;
+	const uint64_t id = apart ? DETACHED : ops->stream_id;
+	/* The communicator's kernels run one after the other, also on several streams. */
+	const bool same = p->stream_id == id && p->stream_context == context;
+	CUresult e = cuda_push(p->cuda, ops->push);
+	if (e)
+		return e;
+	e = streams_join(ops, n, p, stream, apart ? NULL : ops);
+	if (!e && p->any && !same)
+		e = wait_ended(p, stream, p->latest, p->blocks);
+	for (unsigned i = 0; i < n; i++)
+		note(&ops[i]);
+	if (!e)
+		e = put(ops, n, p, stream);
+	if (!e)
+		e = streams_follow(ops, n, p, apart ? NULL : ops);
+	cuda_pop(p->cuda, ops->push);
+	if (e)
+		return e;
+	p->any = true;
+	p->latest = ops->sequence;
+	p->stream_id = id;
+	p->stream_context = context;
+	p->blocks = ops->blocks;
+	return CUDA_SUCCESS;
+}
+
+ncclsvc_result peer_launch(const struct op *ops, unsigned n)
+{
+	struct peer *p = ops->peer;
 	pthread_mutex_lock(&p->turn);
-	while (peer_sequence_after(p->launched) != op->sequence)
+	while (peer_sequence_after(p->launched) != ops->sequence)
 		pthread_cond_wait(&p->turned, &p->turn);
-	const CUresult e = launch(op, p);
-	p->launched = op->sequence;
+	/* Nothing is to wait on a stream for a kernel that does not come. */
+	const CUresult e = p->failed ? CUDA_SUCCESS : launch(ops, n, p);
+	if (e)
+		__atomic_store_n(&p->failed, true, __ATOMIC_RELEASE);
+	p->launched = ops->sequence;
 	pthread_cond_broadcast(&p->turned);
 	pthread_mutex_unlock(&p->turn);
 	if (!e)

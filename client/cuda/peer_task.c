@@ -67,14 +67,19 @@ static bool aborted(const struct peer *p)
 	return __atomic_load_n(&p->page->abort, __ATOMIC_RELAXED);
 }
 
-/* The header of the kernel that the rank launched with that sequence. False: its record is
- * overwritten. */
-static bool header_of(const struct peer *p, unsigned rank, uint32_t sequence, uint64_t *header)
+/* The header of the rank's collective of that round. False: its record is overwritten. */
+static bool header_of(const struct peer *p, unsigned rank, uint32_t round, uint64_t *header)
 {
-	const struct peer_record *r =
-		&peer_page_of(p->pages, rank)->history[sequence % PEER_HISTORY];
-	*header = __atomic_load_n(&r->header, __ATOMIC_ACQUIRE);
-	return __atomic_load_n(&r->sequence, __ATOMIC_ACQUIRE) == sequence;
+	const struct peer_record *history = peer_page_of(p->pages, rank)->history;
+	for (unsigned i = 0; i < PEER_HISTORY; i++) {
+		const struct peer_record *r = &history[i];
+		const uint32_t sequence = __atomic_load_n(&r->sequence, __ATOMIC_ACQUIRE);
+		if (!sequence || __atomic_load_n(&r->round, __ATOMIC_ACQUIRE) != round)
+			continue;
+		*header = __atomic_load_n(&r->header, __ATOMIC_ACQUIRE);
+		return __atomic_load_n(&r->sequence, __ATOMIC_ACQUIRE) == sequence;
+	}
+	return false;
 }
 
 /* The rank, of more than two, whose header differs from all others, which agree; n: none. */
@@ -91,13 +96,13 @@ static unsigned odd_one(const uint64_t *headers, unsigned n)
 	return n;
 }
 
-static void mismatched(const struct peer *p, uint32_t sequence, ncclsvc_status *status)
+static void mismatched(const struct peer *p, uint32_t round, ncclsvc_status *status)
 {
 	uint64_t headers[PEER_RANKS], value_a = 0, value_b = 0;
 	const unsigned n = p->call.nranks;
 	status->result = NCCLSVC_MISMATCH;
 	for (unsigned k = 0; k < n; k++)
-		if (!header_of(p, k, sequence, &headers[k]))
+		if (!header_of(p, k, round, &headers[k]))
 			return;
 	unsigned a = p->call.rank, b = odd_one(headers, n);
 	if (b < n) {
@@ -143,7 +148,7 @@ static bool finish(ncclsvc_session *s, struct slot *slot)
 		.rank_a = -1, .rank_b = -1, .epoch = slot->epoch, .done_ns = now_ns()};
 	if (is_over(p, slot) && (uint32_t)result == slot->sequence &&
 	    result >> 32 == PEER_MISMATCH) {
-		mismatched(p, slot->sequence, status);
+		mismatched(p, slot->round, status);
 		return true;
 	}
 	if (is_over(p, slot) && (!failed || !peer_reached(slot->sequence, (uint32_t)failed)))

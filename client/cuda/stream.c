@@ -134,7 +134,6 @@ static ncclsvc_result pair_room(ncclsvc_session *s, struct gpu *g, uint64_t sinc
 		s->timelines[i] = t;
 		atomic_store(&stream_counters(g, i)->ready, 0);
 		atomic_store(&stream_counters(g, i)->done, 0);
-		atomic_store(&stream_counters(g, i)->echoed, 0);
 		g->pairs[i] = (struct pair){0};
 		*index = i;
 		return NCCLSVC_OK;

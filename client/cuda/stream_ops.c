@@ -7,8 +7,6 @@
 #include "core/timeline.h"
 #include "state.h"
 
-#define ECHO_PENDING_MAX 64 /* a stream that holds more tasks has no room for echoes */
-
 static CUstreamBatchMemOpParams write_value(CUdeviceptr address, uint64_t value)
 {
 	return (CUstreamBatchMemOpParams){
@@ -21,11 +19,6 @@ static CUstreamBatchMemOpParams write_value(CUdeviceptr address, uint64_t value)
 static CUdeviceptr done_of(const struct pair *p)
 {
 	return p->ready + offsetof(struct svc_timeline, done);
-}
-
-static CUdeviceptr echoed_of(const struct pair *p)
-{
-	return p->ready + offsetof(struct svc_timeline, echoed);
 }
 
 static CUstreamBatchMemOpParams wait_done(const struct pair *p)
@@ -58,37 +51,21 @@ static bool same_stream(const struct pair *a, const struct pair *b)
 	return a->stream_id == b->stream_id && a->context == b->context;
 }
 
-/* The executor wants to know when the stream goes on. One that waits for others, too, could not
- * say. */
-static bool echoes(const struct gpu *g, uint32_t index, unsigned waits)
-{
-	const struct svc_timeline *t = stream_counters(g, index);
-	return waits == 1 && atomic_load_explicit(&t->echo, memory_order_relaxed) &&
-	       g->pairs[index].timeline->last - atomic_load(&t->done) < ECHO_PENDING_MAX;
-}
-
 /* All pairs of one stream at once, and every write before the first wait: the group's tasks may
  * start together or not at all. */
 static CUresult enqueue(struct gpu *g, const struct pair *first, const uint32_t *touched,
 			unsigned n)
 {
-	CUstreamBatchMemOpParams ops[2 * SVC_TIMELINES + 1];
+	CUstreamBatchMemOpParams ops[2 * SVC_TIMELINES];
 	unsigned nops = 0;
 	for (unsigned i = 0; i < n; i++) {
 		const struct pair *p = &g->pairs[touched[i]];
 		if (same_stream(p, first) && !p->idle)
 			ops[nops++] = write_value(p->ready, p->timeline->last);
 	}
-	const unsigned writes = nops;
 	for (unsigned i = 0; i < n; i++)
 		if (same_stream(&g->pairs[touched[i]], first) && g->pairs[touched[i]].wait_to)
 			ops[nops++] = wait_done(&g->pairs[touched[i]]);
-	const unsigned waits = nops - writes;
-	for (unsigned i = 0; i < n; i++) {
-		const struct pair *p = &g->pairs[touched[i]];
-		if (same_stream(p, first) && p->wait_to && echoes(g, touched[i], waits))
-			ops[nops++] = write_value(echoed_of(p), p->wait_to);
-	}
 	CUresult e = nops ? cuda_push(g->cuda, first->push) : CUDA_SUCCESS;
 	if (e || !nops)
 		return e;

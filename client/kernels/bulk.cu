@@ -238,7 +238,7 @@ KERNEL THREADS_MOST(PEER_BULK_THREADS + 32) ncclsvc_peer_bulk(struct peer_call c
 	struct work w;
 	if (thread() < 32)
 		sent[thread()] = 0;
-	work_begin(&w, &call, &words);
+	work_begin(&w, &call, &words, true);
 	if (thread() < movers())
 		move(&w, sent);
 	work_end(&w);

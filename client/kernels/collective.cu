@@ -2,7 +2,7 @@
  *
  * A collective on the stream that the trainer gave: each rank's kernel writes its data into the
  * staging memory of those that need it, and takes what the others have written into its own. The
- * stores carry the operation's sequence (proto/abi/peer.h), so nothing else is waited for.
+ * stores carry the operation's round (proto/abi/peer.h), so nothing else is waited for.
  *
  * The kernel is right with blocks of one thread, too: so runs its twin in C, whose thread is mover
  * and keeper (work.h). */
@@ -18,7 +18,7 @@
 DEVICE uint64_t line_at(const struct work *w, unsigned owner, unsigned sender, uint64_t i)
 {
 	const struct peer_call *c = w->call;
-	const uint64_t slot = (w->sequence & 1) * c->nranks + sender;
+	const uint64_t slot = (w->round & 1) * c->nranks + sender;
 	return c->staging[owner] + PEER_LINES +
 	       (slot * PEER_SLOT_LINES(c->nranks) + i) * sizeof(struct peer_line);
 }
@@ -102,7 +102,7 @@ DEVICE void line_send(struct work *w, uint64_t i)
 	for (unsigned k = 1; k < c->nranks; k++) {
 		const unsigned p = (c->rank + k) % c->nranks;
 		if (c->sends_to & 1u << p)
-			line_put(w, line_at(w, p, c->rank, i),
+			line_put(line_at(w, p, c->rank, i), w->round,
 				 c->src_each ? bytes_load(from + p * c->src_each, n) : same);
 	}
 }
@@ -146,7 +146,7 @@ KERNEL ncclsvc_peer_collective(struct peer_call call)
 {
 	SHARED struct block_words words;
 	struct work w;
-	work_begin(&w, &call, &words);
+	work_begin(&w, &call, &words, true);
 	if (thread() < movers())
 		move(&w);
 	work_end(&w);

@@ -11,7 +11,7 @@ DEVICE void headers_put(struct work *w)
 	const struct peer_call *c = w->call;
 	FOR_KEEPERS (p, c->nranks)
 		if (p != c->rank)
-			line_put(w, header_at(w, p, c->rank), c->header);
+			line_put(header_at(w, p, c->rank), w->round, c->header);
 }
 
 /* Waits for the headers, and so for all ranks: after a mismatch, too. A kernel that ended before
@@ -22,7 +22,7 @@ DEVICE void headers_take(struct work *w)
 	FOR_KEEPERS (p, c->nranks) {
 		const uint64_t from = header_at(w, c->rank, p);
 		uint64_t header = c->header;
-		while (p != c->rank && !line_there(w, from, &header))
+		while (p != c->rank && !line_there(from, w->round, &header))
 			if (waited(w) && w->words->stop != PEER_MISMATCH)
 				break;
 		header_compare(w, header);
@@ -37,10 +37,12 @@ DEVICE void begin(struct work *w)
 	state_load(w->state, &former, &dead, &blocks_before, &arrived);
 	words->former = former;
 	words->former_blocks = blocks_before;
-	words->sequence =
-		former + 1 ? former + 1 : 2; /* 0 is none, and the slots go on taking turns */
+	words->sequence = peer_sequence_after(former);
+	words->round = load32(&w->state->round);
+	if (w->round)
+		words->round = peer_sequence_after(words->round);
 	words->stop = words->dead = dead;
-	words->finished = 0;
+	words->finished = words->message = 0;
 }
 
 /* The sequence may go on once all blocks have read it: the next kernel is the next to ask. */
@@ -52,6 +54,8 @@ DEVICE void arrive(struct work *w)
 	if (before != blocks() - 1)
 		return;
 	store32(&w->state->blocks, blocks());
+	if (w->round)
+		store32(&w->state->round, w->round);
 	store32(&w->state->sequence, w->sequence);
 	store32(&w->state->arrived, 0);
 }
@@ -96,41 +100,46 @@ DEVICE void end(struct work *w)
 	else if (stop)
 		store32(&w->state->dead, stop);
 	if (stop)
-		post(&w->page->results[w->sequence % PEER_RESULTS], w, stop);
+		post(&w->page->results[w->sequence % PEER_RESULTS], stop, w->sequence);
 	if (stop && stop != PEER_MISMATCH && !w->words->dead)
-		post(&w->page->failed, w, stop);
+		post(&w->page->failed, stop, w->sequence);
 	if (stop || posts(w))
 		fence_system();
 	if (!posts(w) && w->heard && !block())
-		post(&w->page->ended, w, c->record);
+		post(&w->page->ended, c->record, w->sequence);
 	if (!block() && refreshes(w))
 		ended_refresh(w);
+	if (!w->round && !w->channel && w->heard)
+		post(&w->page->waits[w->way], 0, 0);
 	store32(&w->state->ended[block()], w->sequence);
 	if (posts(w) && ends_last(w))
-		post(&w->page->ended, w, c->record);
+		post(&w->page->ended, c->record, w->sequence);
 }
 
 /* ---- The kernel's first and last steps ---- */
 
 DEVICE void work_begin(struct work *w, const struct peer_call *call,
-		       volatile struct block_words *words)
+		       volatile struct block_words *words, bool collective)
 {
 	w->call = call;
 	w->state = (struct peer_state *)call->staging[call->rank];
 	w->page = (struct peer_page *)call->page;
 	w->words = words;
 	w->spins = 0;
+	w->round = collective;
 	w->looked = w->heard = 0;
 	if (keeps(LOOKER))
 		begin(w);
 	block_sync();
 	w->sequence = words->sequence;
+	w->round = collective ? words->round : 0;
 	if (keeps(LOOKER))
 		arrive(w);
-	if (!block() && !words->stop) {
+	if (block() || words->stop)
+		return;
+	if (collective)
 		headers_put(w);
-		former_look(w);
-	}
+	former_look(w);
 }
 
 /* Each warp that moves data calls it once. */
@@ -146,11 +155,12 @@ DEVICE void work_moved(struct work *w)
 
 DEVICE void work_end(struct work *w)
 {
-	if (!block())
+	const bool headers = w->round && !block();
+	if (headers)
 		headers_take(w);
 	if (!keeps(LOOKER))
 		return;
-	const uint32_t parts = movers() / WARP + (block() ? 0 : w->call->nranks);
+	const uint32_t parts = movers() / WARP + (headers ? w->call->nranks : 0);
 	while (w->words->finished != parts)
 		waited(w);
 	end(w);

@@ -52,6 +52,18 @@ DEVICE bool warp_all(bool so)
 	return all;
 }
 
+/* The same for the block's first n threads, a multiple of a warp's. */
+DEVICE bool threads_all(uint32_t n, bool so)
+{
+	uint32_t all;
+	asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.and.pred q, 1, %2, p; "
+		     "selp.u32 %0, 1, 0, q; }"
+		     : "=r"(all)
+		     : "r"((uint32_t)so), "r"(n)
+		     : "memory");
+	return all;
+}
+
 /* Between looks at what is not there yet. */
 DEVICE void rest(void)
 {
@@ -62,112 +74,6 @@ DEVICE uint64_t clock_ns(void)
 	uint64_t t;
 	asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
 	return t;
-}
-
-/* Lines: both halves at a time. */
-DEVICE void line_store(uint64_t to, uint64_t a, uint64_t b)
-{
-	asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(a), "l"(b)
-		     : "memory");
-}
-
-DEVICE void line_load(uint64_t from, uint64_t *a, uint64_t *b)
-{
-	asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
-		     : "=l"(*a), "=l"(*b)
-		     : "l"(from)
-		     : "memory");
-}
-
-/* Words that others write, too: in global memory, on whichever side of a bus. */
-DEVICE uint32_t load32(const uint32_t *from)
-{
-	uint32_t v;
-	asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
-	return v;
-}
-
-DEVICE void store32(uint32_t *to, uint32_t v)
-{
-	asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory");
-}
-
-DEVICE void store64(uint64_t *to, uint64_t v)
-{
-	asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory");
-}
-
-/* Counters: all that was stored before the release can be loaded after the acquire. */
-DEVICE uint64_t acquire64(const uint64_t *from)
-{
-	uint64_t v;
-	asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(from) : "memory");
-	return v;
-}
-
-DEVICE void release64(uint64_t *to, uint64_t v)
-{
-	asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory");
-}
-
-/* 16 bytes of a buffer, or of staging memory. The compiler keeps their order, so several loads are
- * issued before the first one's value is needed. */
-DEVICE void vector_load(uint64_t from, uint64_t *v)
-{
-	asm volatile("ld.global.v2.u64 {%0, %1}, [%2];"
-		     : "=l"(v[0]), "=l"(v[1])
-		     : "l"(from)
-		     : "memory");
-}
-
-DEVICE void vector_store(uint64_t to, const uint64_t *v)
-{
-	asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(v[0]), "l"(v[1]) : "memory");
-}
-
-/* Adds to a word that only this GPU uses, and returns its former value. */
-DEVICE uint32_t add32(uint32_t *to, uint32_t v)
-{
-	uint32_t old;
-	asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;"
-		     : "=r"(old)
-		     : "l"(to), "r"(v)
-		     : "memory");
-	return old;
-}
-
-/* Counts to n, and around; returns the new count. All that was stored before it by those that have
- * counted can be loaded after it. */
-DEVICE uint32_t count_around(uint32_t *count, uint32_t n)
-{
-	uint32_t old;
-	asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
-		     : "=r"(old)
-		     : "l"(count), "r"(n - 1)
-		     : "memory");
-	return old < n - 1 ? old + 1 : 0;
-}
-
-/* Between stores, of this thread or others whose stores it knows of, and a word that tells of them:
- * to the block, or to all processors. Likewise between looking at that word and loading. */
-DEVICE void fence_block(void)
-{
-	asm volatile("fence.acq_rel.cta;" ::: "memory");
-}
-
-DEVICE void fence_system(void)
-{
-	asm volatile("fence.acq_rel.sys;" ::: "memory");
-}
-
-/* The first words of this rank's state. */
-DEVICE void state_load(const struct peer_state *s, uint32_t *a, uint32_t *b, uint32_t *c,
-		       uint32_t *d)
-{
-	asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(*a), "=r"(*b), "=r"(*c), "=r"(*d)
-		     : "l"(s)
-		     : "memory");
 }
 
 /* Words of the block. */
@@ -189,5 +95,7 @@ DEVICE uint16_t float_half(float f)
 	asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
 	return h;
 }
+
+#include "platform_gpu_memory.h"
 
 #endif

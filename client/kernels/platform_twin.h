@@ -25,6 +25,12 @@ DEVICE bool warp_all(bool so)
 	return so;
 }
 
+DEVICE bool threads_all(uint32_t n, bool so)
+{
+	(void)n;
+	return so;
+}
+
 DEVICE uint32_t thread(void)
 {
 	return 0;
@@ -75,6 +81,11 @@ DEVICE void line_load(uint64_t from, uint64_t *a, uint64_t *b)
 }
 
 DEVICE uint32_t load32(const uint32_t *from)
+{
+	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+}
+
+DEVICE uint64_t load64(const uint64_t *from)
 {
 	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
 }

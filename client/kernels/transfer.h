@@ -73,7 +73,7 @@ DEVICE uint64_t slot_at(const struct work *w, const struct transfer *t, enum rin
 	const struct peer_call *c = w->call;
 	const uint32_t row = ring * (c->nranks - 1u) + peer_index(c, sender, owner);
 	const uint32_t slot = (row * t->channels + t->channel) * PEER_BULK_SLOTS;
-	return c->staging[owner] + PEER_STAGING + (w->sequence & 1) * (PEER_BULK_DATA / 2) +
+	return c->staging[owner] + PEER_BULK + (w->round & 1) * (PEER_BULK_DATA / 2) +
 	       (uint64_t)(slot + k % PEER_BULK_SLOTS) * t->slot;
 }
 
@@ -81,16 +81,16 @@ DEVICE uint64_t *counter_at(const struct work *w, const struct transfer *t, enum
 			    enum ring ring, unsigned owner, unsigned writer)
 {
 	const struct peer_call *c = w->call;
-	const uint32_t row = (what * 2u + (w->sequence & 1)) * 2 + ring;
+	const uint32_t row = (what * 2u + (w->round & 1)) * 2 + ring;
 	const uint32_t i = (row * PEER_RANKS + peer_index(c, writer, owner)) * PEER_BULK_CHANNELS;
-	return (uint64_t *)(c->staging[owner] + PEER_STAGING + PEER_BULK_DATA +
+	return (uint64_t *)(c->staging[owner] + PEER_BULK + PEER_BULK_DATA +
 			    (i + t->channel) * sizeof(struct peer_counter));
 }
 
 /* This rank's scratch memory for the channel. */
 DEVICE uint64_t scratch_at(const struct work *w, const struct transfer *t)
 {
-	return w->call->staging[w->call->rank] + PEER_STAGING + PEER_BULK_DATA +
+	return w->call->staging[w->call->rank] + PEER_BULK + PEER_BULK_DATA +
 	       PEER_BULK_COUNTERS * sizeof(struct peer_counter) + t->channel * PEER_BULK_SCRATCH;
 }
 
@@ -108,7 +108,7 @@ DEVICE bool counted(const struct work *w, const struct transfer *t, enum counter
 			if (!(mask & 1u << p))
 				continue;
 			const uint64_t v = acquire64(counter_at(w, t, what, ring, c->rank, p));
-			const uint32_t n = v >> 32 == w->sequence ? (uint32_t)v : 0;
+			const uint32_t n = v >> 32 == w->round ? (uint32_t)v : 0;
 			*seen = n < *seen ? n : *seen;
 		}
 	}
@@ -126,7 +126,7 @@ DEVICE void count_arrived(const struct work *w, const struct transfer *t, enum r
 		const unsigned p = peer(c, i);
 		if (mask & 1u << p)
 			release64(counter_at(w, t, ARRIVED, ring, p, c->rank),
-				  (uint64_t)w->sequence << 32 | count);
+				  (uint64_t)w->round << 32 | count);
 	}
 }
 
@@ -142,7 +142,7 @@ DEVICE void count_consumed(const struct work *w, const struct transfer *t, enum 
 		const unsigned p = peer(c, i);
 		if (mask & 1u << p)
 			store64(counter_at(w, t, CONSUMED, ring, p, c->rank),
-				(uint64_t)w->sequence << 32 | count);
+				(uint64_t)w->round << 32 | count);
 	}
 }
 

@@ -8,9 +8,10 @@
 
 void ncclsvc_peer_collective(struct peer_call call);
 void ncclsvc_peer_bulk(struct peer_call call);
+void ncclsvc_peer_messages(struct peer_messages messages);
 
-/* The block that this thread runs: by default the only one. A kernel's blocks may run in turn, or
- * in threads. */
+/* The block that this thread runs: by default the only one. A collective's blocks may run in turn,
+ * or in threads; those of a kernel of messages, in threads. */
 struct peer_block {
 	uint32_t number, of;
 };

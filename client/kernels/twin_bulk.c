@@ -15,5 +15,5 @@ _Static_assert(HALF >= ONE_STEP * RINGS, "slots have a unit");
 _Static_assert(HALF >= TWO_STEPS * RINGS * 2, "slots have a unit, also with results");
 _Static_assert(PEER_BULK_DATA + PEER_BULK_COUNTERS * sizeof(struct peer_counter) +
 			       PEER_BULK_CHANNELS * PEER_BULK_SCRATCH <=
-		       PEER_BULK,
+		       PEER_BULK_BYTES,
 	       "all of it fits");

@@ -17,6 +17,8 @@ struct block_words {
 	uint32_t stop;			/* enum peer_end */
 	uint32_t dead;			/* enum peer_end: a kernel before failed for all */
 	uint32_t finished;		/* warps that moved their data, and headers that came */
+	uint32_t round;			/* of this collective, or the newest one before */
+	uint32_t message;		/* the number of the one that the block moves */
 };
 
 /* One thread's view. */
@@ -26,14 +28,16 @@ struct work {
 	struct peer_page *page;
 	volatile struct block_words *words;
 	uint32_t sequence;
+	uint32_t round; /* 0: the kernel moves messages */
 	uint32_t spins;
 	uint32_t heartbeat;
 	uint64_t looked, heard; /* ns; 0: not yet */
+	uint32_t way, channel;	/* of the block, if the kernel moves messages */
 };
 
-DEVICE void post(uint64_t *to, const struct work *w, uint32_t above)
+DEVICE void post(uint64_t *to, uint32_t above, uint32_t below)
 {
-	store64(to, (uint64_t)above << 32 | w->sequence);
+	store64(to, (uint64_t)above << 32 | below);
 }
 
 DEVICE bool refreshes(const struct work *w)
@@ -70,15 +74,21 @@ DEVICE bool keeps(uint32_t lane)
 DEVICE uint64_t header_at(const struct work *w, unsigned owner, unsigned sender)
 {
 	return w->call->staging[owner] + PEER_HEADERS +
-	       ((w->sequence & 1) * PEER_RANKS + sender) * sizeof(struct peer_line);
+	       ((w->round & 1) * PEER_RANKS + sender) * sizeof(struct peer_line);
 }
 
-DEVICE bool line_there(const struct work *w, uint64_t from, uint64_t *data)
+DEVICE bool line_there(uint64_t from, uint32_t flag, uint64_t *data)
 {
 	uint64_t a, b;
 	line_load(from, &a, &b);
 	*data = (uint32_t)a | b << 32;
-	return a >> 32 == w->sequence && b >> 32 == w->sequence;
+	return a >> 32 == flag && b >> 32 == flag;
+}
+
+DEVICE void line_put(uint64_t to, uint32_t flag, uint64_t data)
+{
+	const uint64_t above = (uint64_t)flag << 32;
+	line_store(to, (uint32_t)data | above, data >> 32 | above);
 }
 
 /* ---- Waiting ---- */
@@ -96,8 +106,23 @@ DEVICE void headers_look(struct work *w)
 {
 	uint64_t header;
 	for (unsigned p = 0; p < w->call->nranks; p++)
-		if (p != w->call->rank && line_there(w, header_at(w, w->call->rank, p), &header))
+		if (p != w->call->rank &&
+		    line_there(header_at(w, w->call->rank, p), w->round, &header))
 			header_compare(w, header);
+}
+
+/* Says in the page what the block waits for: a collective's first block for all of them. */
+DEVICE void waits_post(const struct work *w)
+{
+	if (w->round ? block() : w->channel)
+		return;
+	if (!w->round)
+		post(&w->page->waits[w->way], w->sequence, w->words->message);
+	if (w->heard)
+		return;
+	store32(&w->page->round, w->words->round);
+	store32(&w->page->moves, !w->round);
+	post(&w->page->begun, w->call->record, w->sequence);
 }
 
 DEVICE void look(struct work *w)
@@ -108,7 +133,7 @@ DEVICE void look(struct work *w)
 	if (now - w->looked < PEER_LOOK_NS)
 		return;
 	w->looked = now;
-	if (!block())
+	if (!block() && w->round)
 		headers_look(w);
 	const uint32_t dead = load32(&w->page->abort) ? PEER_ABORTED : load32(&w->state->dead);
 	if (dead)
@@ -116,8 +141,7 @@ DEVICE void look(struct work *w)
 	else if (load32(&w->state->stopped) == w->sequence)
 		w->words->stop = PEER_MISMATCH;
 	const uint32_t heartbeat = load32(&w->page->heartbeat);
-	if (!w->heard && !block())
-		post(&w->page->begun, w, w->call->record);
+	waits_post(w);
 	if (!w->heard || heartbeat != w->heartbeat)
 		w->heard = now;
 	else if (now - w->heard > PEER_HEARTBEAT_NS)
@@ -136,18 +160,10 @@ DEVICE bool waited(struct work *w)
 	return w->words->stop;
 }
 
-/* ---- Lines ---- */
-
-DEVICE void line_put(const struct work *w, uint64_t to, uint64_t data)
-{
-	const uint64_t sequence = (uint64_t)w->sequence << 32;
-	line_store(to, (uint32_t)data | sequence, data >> 32 | sequence);
-}
-
 DEVICE uint64_t line_take(struct work *w, uint64_t from)
 {
 	uint64_t data;
-	while (!line_there(w, from, &data) && !waited(w))
+	while (!line_there(from, w->round, &data) && !waited(w))
 		;
 	return data;
 }

@@ -21,7 +21,7 @@
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
 #include "names.h"
-#include "peer.h"
+#include "peer/peer.h"
 #include "remote.h"
 #include "report.h"
 
@@ -404,8 +404,6 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	cmd.epoch_start.members = members;
 	cmd.epoch_start.progress = progress;
 	cmd.epoch_start.transport = transport_of(s, m);
-	cmd.epoch_start.windows =
-		cmd.epoch_start.transport == TRANSPORT_NCCL && comm_may_window(s, m);
 	cmd.epoch_start.comm_slot = m->nccl_comm ? m->nccl_comm->slot : 0;
 	cmd.epoch_start.internode_id = m->remote ? start->internode_id : 0;
 	executor_command(s->executor, &cmd);

@@ -95,9 +95,6 @@ bool comm_is_still_there(const struct communicator *m, uint32_t k);
 /* gpu.c: true if every worker is there and knows its member's timelines, and NCCL has a
  * communicator. Else whatever is missing has been asked for, and comm_try_start follows. */
 bool comm_gpus_ready(struct comms *s, struct communicator *m);
-/* May NCCL use lent memory of its members as symmetric windows? Not across nodes. Of an epoch whose
- * members are known. */
-bool comm_may_window(struct comms *s, const struct communicator *m);
 /* Answers every JOIN that waits with this error; rank: whose fault it is, or -1. Other nodes that
  * were about to begin are told. */
 void comm_fail_joins(struct comms *s, struct communicator *m, int result, int32_t rank,

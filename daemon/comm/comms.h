@@ -8,6 +8,7 @@
 #include "channel/cluster.h"
 #include "communicator.h"
 #include "coord/coord.h"
+#include "crossover.h"
 #include "gpu/gpu.h"
 #include "memory/memory.h"
 #include "sched/executor.h"
@@ -30,6 +31,7 @@ struct comms {
 	uint32_t ncomms;
 	uint64_t last_comm, last_plan;
 	struct plan *plans;
+	struct crossover crossover; /* peer_limit.c: of this machine, as measured */
 	struct communicator *world;
 	uint32_t world_first; /* this node's first rank in the world */
 };

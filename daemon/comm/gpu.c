@@ -158,20 +158,6 @@ void comm_join_again(struct communicator *m, int32_t rank, bool all)
 			remote_join(m, k);
 }
 
-bool comm_may_window(struct comms *s, const struct communicator *m)
-{
-	if (m->remote || s->config->windows == CONFIG_WINDOWS_OFF)
-		return false;
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		/* Who has just gone has none, and the epoch ends at once. */
-		const struct gpu *g = gpu_find(s->gpus, m->members[k].device);
-		if (!g || (s->config->windows == CONFIG_WINDOWS_AUTO &&
-			   g->info.mps == NCCLSVC_MPS_ACTIVE))
-			return false;
-	}
-	return true;
-}
-
 void comm_nccl_ready(struct communicator *m, int result, const char *why)
 {
 	struct comms *s = m->comms;

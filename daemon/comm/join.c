@@ -13,7 +13,7 @@
 #include "coord/rendezvous.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
-#include "peer.h"
+#include "peer/peer.h"
 #include "remote.h"
 #include "report.h"
 

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "comm.h"
 #include "comms.h"
-#include "peer.h"
+#include "peer/peer.h"
 #include "remote.h"
 
 void comm_left_while_joining(struct comms *s, struct communicator *m, int32_t rank)

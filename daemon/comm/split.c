@@ -10,7 +10,7 @@
 #include "comm.h"
 #include "comms.h"
 #include "coord/messages.h"
-#include "peer.h"
+#include "peer/peer.h"
 #include "remote.h"
 #include "report.h"
 

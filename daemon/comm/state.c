@@ -9,7 +9,7 @@
 #include "comms.h"
 #include "gpu/gpu.h"
 #include "names.h"
-#include "peer.h"
+#include "peer/peer.h"
 #include "remote.h"
 
 uint64_t comm_completion_ns(const struct comms *s)

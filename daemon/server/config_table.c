@@ -19,8 +19,6 @@ static const char *const transports[] = {"nccl", "mpi", NULL};
 static const char *const levels[] = {"error", "warning", "info", "debug", NULL};
 static const char *const bootstraps[] = {"auto", "none", "mpi", NULL};
 static const char *const targets[] = {"auto", "journal", "stderr", NULL};
-static const char *const replay[] = {"auto", "off", NULL};
-static const char *const windows[] = {"auto", "on", "off", NULL};
 static const char *const accesses[] = {"owner", "group", "any", NULL};
 
 #define AT(field)     offsetof(struct config, field)
@@ -78,10 +76,6 @@ const struct config_key config_keys[] = {
 	 NULL,
 	 "NVIDIA's MPS for workers and trainers: the directory of one that runs; auto: one that is "
 	 "found, else one of the daemon's own"},
-	{"windows", CONFIG_ENUM, false, AT(windows), 0, 0, CONFIG_WINDOWS_AUTO, NO_AUTO, windows,
-	 "whether small collectives on lent GPU memory use NCCL's symmetric windows"},
-	{"replay", CONFIG_ENUM, false, AT(replay), 0, 0, CONFIG_REPLAY_AUTO, NO_AUTO, replay,
-	 "whether repeated operations on the same GPU buffers are launched without NCCL's call"},
 	{"transport", CONFIG_ENUM, false, AT(transport), 0, 0, CONFIG_TRANSPORT_NCCL, NO_AUTO,
 	 transports,
 	 "what carries device memory: NCCL, or the host engine (and MPI between nodes), through "
@@ -92,7 +86,8 @@ const struct config_key config_keys[] = {
 	 "T, or a part of the RAM in %"},
 	{"peer_bytes", CONFIG_BYTES, true, AT(peer_bytes), 0, INT64_C(1) << 30, -1, -1, NULL,
 	 "the most bytes of an operation that the GPUs' processes run in kernels of their own; 0: "
-	 "all go to NCCL; auto: 8M with MPS, 64M without"},
+	 "all go to NCCL; auto: as ncclsvc-perf crossover has measured, else 8M with MPS, 64M "
+	 "without"},
 	{"world_data", CONFIG_INT, true, AT(world_data), 1, SVC_RANKS_MAX, 0, 0, NULL,
 	 "data parallelism of the world; auto: what the other two leave of its ranks"},
 	{"world_horizontal", CONFIG_INT, true, AT(world_horizontal), 1, SVC_RANKS_MAX, 1, NO_AUTO,

@@ -12,7 +12,7 @@
 #include "build_config.h"
 #include "channel/cluster.h"
 #include "comm/comm.h"
-#include "comm/peer.h"
+#include "comm/peer/peer.h"
 #include "comm/remote.h"
 #include "coord/plan.h"
 #include "coord/rendezvous.h"
@@ -208,6 +208,8 @@ static uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 			.age_ns = since(p->reply.time_ns, m->since_ns),
 			.ask_node = v.node != s->comms.coord.me ? v.node + 1 : 0,
 			.peer_bytes = peer_bytes(m),
+			.peer_source = peer_source(m),
+			.pending = peer_pending(m),
 		};
 		for (uint32_t k = 0; k < m->nranks; k++) {
 			ncclsvc_member_info member = {.rank = (int32_t)k,
@@ -252,6 +254,21 @@ static uint64_t list_each_member(struct server *s, struct chunk *p, uint64_t fro
 	return 0;
 }
 
+/* The age of a member's oldest task that is pending, in a kernel or not; 0: none is. */
+static uint64_t oldest_age(const struct communicator *m, const ncclsvc_member_info *i, uint64_t now)
+{
+	struct peer_operation op;
+	struct peer_range range;
+	const uint32_t k = (uint32_t)i->rank;
+	const uint64_t head = load(&m->progress[k].head_ns);
+	const uint64_t task = head && i->submitted > i->completed ? since(now, head) : 0;
+	const uint64_t kernel =
+		peer_operations(m, k, &range) && peer_operation(m, k, &range, 0, &op)
+			? since(now, op.record.launched_ns)
+			: 0;
+	return task > kernel ? task : kernel;
+}
+
 static bool list_one_member(struct server *s, struct chunk *p, const struct communicator *m,
 			    uint32_t k)
 {
@@ -277,12 +294,11 @@ static bool list_one_member(struct server *s, struct chunk *p, const struct comm
 	describe(s, m, &v, i);
 	if (!m->progress)
 		return true;
-	uint64_t head = load(&m->progress[k].head_ns);
-	i->windows = atomic_load_explicit(&m->progress[k].windows, memory_order_relaxed);
 	i->completed = load(&m->progress[k].completed);
 	i->submitted = load(&m->progress[k].submitted);
-	if (i->submitted > i->completed && head)
-		i->waiting_ns = since(p->reply.time_ns, head);
+	const uint64_t age = oldest_age(m, i, p->reply.time_ns);
+	if (age)
+		i->waiting_ns = age;
 	return true;
 }
 
@@ -374,7 +390,7 @@ static void describe_kernel(const struct communicator *m, uint32_t rank,
 		.redop = svc_op_reduces(r.op) ? r.redop : UINT8_MAX,
 		.state = (uint8_t)op->state,
 		.rank = (int32_t)rank,
-		.peer = svc_op_has_root(r.op) ? r.peer : -1,
+		.peer = svc_op_has_root(r.op) || svc_op_is_p2p(r.op) ? r.peer : -1,
 		.pid = member->pid,
 		.session = member->client ? member->client->id : 0,
 		.epoch = m->epoch,
@@ -397,16 +413,22 @@ static uint64_t kernel_place(uint64_t slot, uint64_t rank, uint64_t nth)
 static uint64_t list_kernels(struct server *s, struct chunk *p, uint64_t from)
 {
 	struct peer_operation op;
+	struct peer_range range;
 	uint64_t nth = from & 4095, rank = from >> 12 & 255;
 	for (uint64_t slot = (from - KERNELS_FROM) >> 20; slot < SVC_COMMS_MAX; slot++) {
 		const struct communicator *m = s->comms.comm_by_slot[slot];
-		for (; m && m->peer && rank < m->nranks; rank++, nth = 0)
-			for (; peer_operation(m, (uint32_t)rank, (uint32_t)nth, &op); nth++) {
+		for (; m && m->peer && rank < m->nranks; rank++, nth = 0) {
+			if (!peer_operations(m, (uint32_t)rank, &range))
+				continue;
+			for (; nth < range.n; nth++) {
+				if (!peer_operation(m, (uint32_t)rank, &range, (uint32_t)nth, &op))
+					continue;
 				ncclsvc_task_info *i = chunk_next(p, m->nranks);
 				if (!i)
 					return kernel_place(slot, rank, nth);
 				describe_kernel(m, (uint32_t)rank, &op, p->reply.time_ns, i);
 			}
+		}
 		rank = nth = 0;
 	}
 	return 0;
@@ -486,6 +508,7 @@ static uint64_t list_devices(struct server *s, struct chunk *p, uint64_t from)
 			return i;
 		*info = s->gpus.gpu[i]->info;
 		info->age_ns = since(p->reply.time_ns, s->gpus.gpu[i]->since_ns);
+		info->peer_source = peer_source_of(&s->comms, s->gpus.gpu[i]);
 	}
 	return 0;
 }

@@ -12,7 +12,7 @@
 #include "build_config.h"
 #include "comm/comm.h"
 #include "comm/gpus.h"
-#include "comm/peer.h"
+#include "comm/peer/peer.h"
 #include "comm/plans.h"
 #include "comm/remote.h"
 #include "gpu/gpu.h"

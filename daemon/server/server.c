@@ -18,6 +18,7 @@
 #include "base/loop.h"
 #include "channel/cluster.h"
 #include "comm/comm.h"
+#include "comm/peer/peer.h"
 #include "comm/plans.h"
 #include "comm/remote.h"
 #include "comm/report.h"
@@ -359,9 +360,15 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 		errno = error;
 		return NULL;
 	}
+	peer_limits_read(&s->comms);
 	if (cluster)
 		cluster_attach(cluster, callbacks->cluster, s);
 	return s;
+}
+
+void server_reload(struct server *s)
+{
+	peer_limits_read(&s->comms);
 }
 
 void server_drain(struct server *s, void (*drained)(void *arg), void *arg)

@@ -34,6 +34,9 @@ int server_listen(struct server *s, int fd);
 /* Takes a connected socket as a new session. */
 void server_adopt(struct server *s, int fd);
 
+/* The configuration has been read again: reads what lies beside it. */
+void server_reload(struct server *s);
+
 /* Lets pending tasks end and starts no new ones; drained is called once, when none is pending. */
 void server_drain(struct server *s, void (*drained)(void *arg), void *arg);
 /* Asks the executor for a sign of life; pong is called when it comes. */

@@ -52,6 +52,26 @@ ncclsvc_task kernels_sum(struct rank *r, CUdeviceptr p, size_t n)
 	return task;
 }
 
+void kernels_send(struct rank *r, CUdeviceptr p, size_t n, int to, ncclsvc_task *task)
+{
+	CHECK_OK(ncclsvc_send(at(p), n, NCCLSVC_UINT32, to, r->comm, task));
+}
+
+void kernels_recv(struct rank *r, CUdeviceptr p, size_t n, int from, ncclsvc_task *task)
+{
+	CHECK_OK(ncclsvc_recv(at(p), n, NCCLSVC_UINT32, from, r->comm, task));
+}
+
+void kernels_over(struct rank *r, ncclsvc_result expected)
+{
+	ncclsvc_result result = NCCLSVC_OK;
+	for (const uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000); !result; sleep_ms(1)) {
+		CHECK(now_ns() < end);
+		result = ncclsvc_comm_error(r->comm);
+	}
+	CHECK_RESULT(result, expected);
+}
+
 void kernels_rejoin(struct rank *r)
 {
 	stage("rejoining");

@@ -8,6 +8,7 @@
 #define SMALL	    64		      /* words of an operation in kernels */
 #define LARGE	    ((size_t)9 << 20) /* bytes of one that NCCL has */
 #define LARGE_WORDS (LARGE / sizeof(uint32_t))
+#define LONG_WORDS  ((size_t)1 << 19) /* of the longest message: more than rings hold */
 
 /* Skips the test if communicators have no kernels here. */
 void kernels_daemon_start(struct daemon *d);
@@ -16,6 +17,11 @@ void kernels_run(int n, client_main *main, void *arg);
 
 /* A sum of n words over all ranks, in place; not in a group. */
 ncclsvc_task kernels_sum(struct rank *r, CUdeviceptr p, size_t n);
+/* n words to or from another rank. */
+void kernels_send(struct rank *r, CUdeviceptr p, size_t n, int to, ncclsvc_task *task);
+void kernels_recv(struct rank *r, CUdeviceptr p, size_t n, int from, ncclsvc_task *task);
+/* Waits until the epoch is over, and somebody has yet to hear of it. */
+void kernels_over(struct rank *r, ncclsvc_result expected);
 /* After the epoch's end. */
 void kernels_rejoin(struct rank *r);
 

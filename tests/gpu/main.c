@@ -12,16 +12,26 @@
 struct setup setup;
 
 static const struct gpu_test *const tables[] = {
-	values_tests,	    random_tests,	 order_tests,	      memory_tests,
-	range_tests,	    refused_tests,	 member_tests,	      failure_tests,
-	lost_tests,	    nccl_tests,		 nccl_life_tests,     nccl_part_tests,
-	nccl_gone_tests,    nccl_redop_tests,	 nccl_window_tests,   nccl_newer_tests,
-	list_tests,	    list_world_tests,	 plan_tests,	      window_tests,
-	window_lost_tests,  replay_tests,	 second_stream_tests, creation_tests,
-	node_tests,	    node_gone_tests,	 staged_tests,	      staged_again_tests,
-	staged_gone_tests,  checkpoint_tests,	 mps_tests,	      peer_tests,
-	peer_watch_tests,   kernel_tests,	 kernel_wait_tests,   kernel_gone_tests,
-	kernel_leave_tests, kernel_stream_tests, kernel_random_tests,
+	values_tests,	      random_tests,
+	order_tests,	      memory_tests,
+	range_tests,	      refused_tests,
+	member_tests,	      failure_tests,
+	lost_tests,	      nccl_tests,
+	nccl_life_tests,      nccl_part_tests,
+	nccl_gone_tests,      nccl_redop_tests,
+	nccl_newer_tests,     list_tests,
+	list_world_tests,     plan_tests,
+	creation_tests,	      node_tests,
+	node_gone_tests,      staged_tests,
+	staged_again_tests,   staged_gone_tests,
+	checkpoint_tests,     mps_tests,
+	peer_tests,	      peer_watch_tests,
+	kernel_tests,	      kernel_wait_tests,
+	kernel_gone_tests,    kernel_leave_tests,
+	kernel_stream_tests,  kernel_random_tests,
+	kernel_message_tests, kernel_group_tests,
+	kernel_nccl_tests,    kernel_message_gone_tests,
+	kernel_circle_tests,  peer_message_tests,
 };
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 
@@ -199,8 +209,6 @@ static void run_mode(const struct options *o, bool mps, struct tally *tally)
 {
 	char text[256];
 	setup.mps = mps;
-	if (mps) /* where they are not by themselves */
-		setenv("NCCLSVCD_WINDOWS", "on", 0);
 	if (mps && !mps_start(text, sizeof(text))) {
 		printf("skip everything with MPS: %s\n", text);
 		tally->skipped++;

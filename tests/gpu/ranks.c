@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "watch.h"
 
@@ -138,6 +139,21 @@ ncclsvc_device_info device_info(ncclsvc_session *session, int device)
 	CHECK_EQ(info.device, device);
 	ncclsvc_list_free(list);
 	return info;
+}
+
+void why_says(const struct daemon *d, const char *text)
+{
+	char out[8192];
+	char *argv[] = {(char *)program("NCCLSVC_CTL"),
+			"--socket",
+			(char *)d->socket,
+			"why",
+			"--after",
+			"0",
+			NULL};
+	run_program(argv, out, sizeof(out));
+	if (!strstr(out, text))
+		check_failed(__FILE__, __LINE__, "why does not say \"%s\": %s", text, out);
 }
 
 static int open_fds(int pid)

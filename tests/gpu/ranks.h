@@ -41,6 +41,9 @@ ncclsvc_device_info device_info(ncclsvc_session *session, int device);
 /* Waits until the workers have let go all that trainers gave them. */
 void workers_finish(const struct daemon *d);
 
+/* ncclsvc-ctl why has the text in what it prints. */
+void why_says(const struct daemon *d, const char *text);
+
 /* Ranks that work on one node or several. */
 client_main random_rank, values_rank, mismatch_rank, circle_rank, timeout_rank;
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks that do not come, die or stand still while kernels of others wait for them. */
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include "kernels.h"
 #include "proto/abi/peer.h"
@@ -266,10 +269,68 @@ static void test_stopped(void)
 	gpu_daemon_stop(&d);
 }
 
+/* ---- A kernel that cannot be launched ---- */
+
+/* In this process. */
+static void launches_fail(bool fail)
+{
+	char path[4096];
+	snprintf(path, sizeof(path), "%s/fault.launch-fail", getenv("NCCLSVC_FAKE_DIR"));
+	if (!fail) {
+		CHECK(!unlink(path));
+		return;
+	}
+	FILE *file = fopen(path, "we");
+	CHECK(file && fprintf(file, "%d", (int)getpid()) > 0 && !fclose(file));
+}
+
+/* No stream waits for it, also if more comes on another one before the epoch's end is heard of. */
+static void unlaunched_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p;
+	CUstream other;
+	ncclsvc_task task;
+	rank_open(&r, c);
+	CHECK_CU(cu.cuMemAlloc(&p, SMALL * sizeof(uint32_t)));
+	CHECK_CU(cu.cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+	rank_check_usable(&r);
+	if (r.rank) {
+		wait_for(r.session, kernels_sum(&r, p, SMALL), NCCLSVC_PEER_GONE);
+	} else {
+		launches_fail(true);
+		CHECK_EQ(ncclsvc_all_reduce(at(p), at(p), SMALL, NCCLSVC_UINT32, NCCLSVC_SUM,
+					    r.comm, &task),
+			 NCCLSVC_NO_MEMORY);
+		launches_fail(false);
+		CHECK_OK(ncclsvc_stream_set(r.session, other, 0));
+		/* On a slow machine the daemon has ended the epoch by now. */
+		const ncclsvc_result later = ncclsvc_all_reduce(at(p), at(p), SMALL, NCCLSVC_UINT32,
+								NCCLSVC_SUM, r.comm, NULL);
+		CHECK(!later || later == NCCLSVC_PEER_GONE);
+		CHECK(gpu_stream_ends(other, WAIT_MS));
+		CHECK_OK(ncclsvc_stream_set(r.session, r.stream, 0));
+		wait_for(r.session, task, NCCLSVC_PEER_GONE);
+	}
+	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
+	kernels_rejoin(&r);
+	CHECK_CU(cu.cuStreamDestroy(other));
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+}
+
+static void test_unlaunched(void)
+{
+	if (!setup.fake)
+		skip_test("needs a stand-in whose launches can fail");
+	kernels_run(ranks_count(), unlaunched_rank, NULL);
+}
+
 const struct gpu_test kernel_gone_tests[] = {
 	{"kernels/timeout", test_timeout, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/killed", test_killed, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/killed/4", test_killed, 4, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"kernels/unlaunched", test_unlaunched, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/stopped", test_stopped, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };

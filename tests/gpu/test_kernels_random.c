@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Random collectives, most of them in kernels, some on NCCL: of any size, at any place. */
+ * Random collectives and groups of messages, most of them in kernels, some on NCCL: of any size, at
+ * any place. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels.h"
+#include "letters.h"
 #include "values.h"
 
 #define BYTES_MAX  ((size_t)3 << 20) /* from one rank to another, but in all: */
@@ -82,11 +84,20 @@ static void place(struct desk *d, uint64_t *own)
 	CHECK(d->bytes <= BUFFER);
 }
 
+static CUdeviceptr desk_from(const struct desk *d)
+{
+	return d->send + d->send_odd;
+}
+
+static CUdeviceptr desk_to(const struct desk *d)
+{
+	return d->call.in_place ? desk_from(d) : d->recv + d->recv_odd;
+}
+
 static void submit(struct desk *d, struct rank *r)
 {
 	const struct call *c = &d->call;
-	const CUdeviceptr from = d->send + d->send_odd;
-	const CUdeviceptr to = c->in_place ? from : d->recv + d->recv_odd;
+	const CUdeviceptr from = desk_from(d), to = desk_to(d);
 	memset(d->in, GUARD_BYTE, d->bytes);
 	for (size_t i = 0; i < call_sends(c); i++)
 		value_store(d->in + d->send_at, i, c->type, value_input(c, c->rank, i));
@@ -96,7 +107,11 @@ static void submit(struct desk *d, struct rank *r)
 	CHECK_OK(ncclsvc_stream_set(r->session, d->stream, 0));
 	CHECK_OK(call_submit(c, r->comm, call_sends(c) || !c->count ? from + d->send_at : 0,
 			     call_receives(c) || !c->count ? to + d->recv_at : 0, &d->task));
-	CHECK_CU(cu.cuMemcpyDtoHAsync(d->out, to, d->bytes, d->stream));
+}
+
+static void fetch(struct desk *d)
+{
+	CHECK_CU(cu.cuMemcpyDtoHAsync(d->out, desk_to(d), d->bytes, d->stream));
 }
 
 static void check_element(const struct desk *d, size_t i)
@@ -132,24 +147,56 @@ static void check(const struct desk *d, uint64_t *own)
 	}
 }
 
+static void tell(const struct desk *d)
+{
+	stage("seed %llu: %s %s %s, %zu elements, root %d, places %zu and %zu%s",
+	      (unsigned long long)setup.seed, ncclsvc_op_name(d->call.op),
+	      ncclsvc_type_name(d->call.type), ncclsvc_redop_name(d->call.redop), d->call.count,
+	      d->call.root, d->send_at, d->recv_at, d->call.in_place ? ", in place" : "");
+}
+
 static void step(struct rank *r, struct desk *desks, uint64_t *random, uint64_t *own)
 {
 	for (int i = 0; i < AT_ONCE; i++) {
 		struct desk *d = &desks[i];
 		d->call = draw_call(r, random);
 		place(d, own);
-		stage("seed %llu: %s %s %s, %zu elements, root %d, places %zu and %zu%s",
-		      (unsigned long long)setup.seed, ncclsvc_op_name(d->call.op),
-		      ncclsvc_type_name(d->call.type), ncclsvc_redop_name(d->call.redop),
-		      d->call.count, d->call.root, d->send_at, d->recv_at,
-		      d->call.in_place ? ", in place" : "");
+		tell(d);
 		submit(d, r);
+		fetch(d);
 	}
 	for (int i = 0; i < AT_ONCE; i++) {
 		rank_wait(r, desks[i].task);
 		CHECK_CU(cu.cuStreamSynchronize(desks[i].stream));
 		check(&desks[i], own);
 	}
+}
+
+/* Messages, and now and then a collective before or behind them. */
+static void group(struct rank *r, struct desk *d, struct letters *l, uint64_t *random,
+		  uint64_t *own)
+{
+	const uint32_t where = draw(random) % 3; /* the collective is; 2: there is none */
+	d->call = draw_call(r, random);
+	place(d, own);
+	letters_draw(l, r, random, own);
+	tell(d);
+	CHECK_OK(ncclsvc_group_begin(r->session));
+	if (where == 0)
+		submit(d, r);
+	letters_submit(l, r);
+	if (where == 1)
+		submit(d, r);
+	stage("seed %llu: a group of %u messages", (unsigned long long)setup.seed, l->n);
+	CHECK_OK(ncclsvc_group_end(r->session));
+	if (where < 2)
+		fetch(d);
+	letters_check(l, r);
+	if (where < 2) {
+		CHECK_CU(cu.cuStreamSynchronize(d->stream));
+		check(d, own);
+	}
+	CHECK_OK(ncclsvc_wait_all(r->session, WAIT_MS));
 }
 
 static void desk_open(struct desk *d)
@@ -175,20 +222,27 @@ static void any_rank(struct client *c)
 {
 	struct rank r;
 	struct desk desks[AT_ONCE];
+	struct letters letters;
 	uint64_t random = setup.seed, own = setup.seed + 1000 * (uint64_t)(c->rank + 1);
 	const unsigned steps = setup.quick ? 40 : 400;
 	rank_open(&r, c);
 	for (int i = 0; i < AT_ONCE; i++)
 		desk_open(&desks[i]);
-	for (unsigned i = 0; i < steps; i++)
+	letters_open(&letters);
+	for (unsigned i = 0; i < steps; i++) {
 		step(&r, desks, &random, &own);
+		if (draw(&random) % 2)
+			group(&r, &desks[0], &letters, &random, &own);
+	}
 	CHECK_OK(ncclsvc_stream_set(r.session, r.stream, 0));
 	rank_check_usable(&r);
 	for (int i = 0; i < AT_ONCE; i++)
 		desk_close(&desks[i]);
+	letters_close(&letters);
 	rank_close(&r);
 	if (!c->rank)
-		report("%u operations, seed %llu", steps * AT_ONCE, (unsigned long long)setup.seed);
+		report("%u collectives, and groups, seed %llu", steps * AT_ONCE,
+		       (unsigned long long)setup.seed);
 }
 
 static void test_random_2(void)

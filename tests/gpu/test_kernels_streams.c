@@ -214,10 +214,90 @@ static void test_threads(void)
 	kernels_run(1, threads_rank, NULL);
 }
 
+/* ---- Two ranks of one session, in one group ---- */
+
+struct joiner {
+	struct client *c;
+	ncclsvc_session *session;
+	int rank;
+	ncclsvc_comm *comm;
+};
+
+static void *join_main(void *arg)
+{
+	struct joiner *j = arg;
+	gpu_use(j->rank);
+	CHECK_OK(ncclsvc_comm_join_device(j->session, &j->c->id, 2, j->rank, j->rank, WAIT_MS,
+					  &j->comm));
+	return NULL;
+}
+
+/* All Recvs come first. */
+static void both(struct joiner j[2], CUstream streams[2], CUdeviceptr p[2], uint32_t value)
+{
+	ncclsvc_session *s = j->session;
+	for (int k = 0; k < 2; k++) {
+		gpu_use(k);
+		CHECK_CU(cu.cuMemsetD32Async(p[k], value + (unsigned)k, SMALL, streams[k]));
+	}
+	CHECK_OK(ncclsvc_group_begin(s));
+	for (int i = 0; i < 4; i++) {
+		const int k = i % 2;
+		gpu_use(k);
+		CHECK_OK(ncclsvc_stream_set(s, streams[k], 0));
+		if (i < 2)
+			CHECK_OK(ncclsvc_recv(at(p[k] + 4096), SMALL, NCCLSVC_UINT32, !k, j[k].comm,
+					      NULL));
+		else
+			CHECK_OK(
+				ncclsvc_send(at(p[k]), SMALL, NCCLSVC_UINT32, !k, j[k].comm, NULL));
+	}
+	CHECK_OK(ncclsvc_group_end(s));
+	for (int k = 0; k < 2; k++) {
+		gpu_use(k);
+		CHECK(gpu_stream_ends(streams[k], WAIT_MS));
+		gpu_check(p[k] + 4096, value + !k, SMALL, "what the other one sent");
+	}
+}
+
+static void both_ranks(struct client *c)
+{
+	struct joiner j[2];
+	pthread_t threads[2];
+	CUstream streams[2];
+	CUdeviceptr p[2];
+	ncclsvc_session *session = session_open(c->daemon);
+	for (int k = 0; k < 2; k++) {
+		j[k] = (struct joiner){.c = c, .session = session, .rank = k};
+		CHECK_EQ(pthread_create(&threads[k], NULL, join_main, &j[k]), 0);
+	}
+	for (int k = 0; k < 2; k++) {
+		CHECK_EQ(pthread_join(threads[k], NULL), 0);
+		gpu_use(k);
+		streams[k] = gpu_stream();
+		CHECK_CU(cu.cuMemAlloc(&p[k], 8192));
+	}
+	for (uint32_t value = 1; value < 20; value++)
+		both(j, streams, p, value);
+	for (int k = 0; k < 2; k++) {
+		gpu_use(k);
+		CHECK_OK(ncclsvc_comm_leave(j[k].comm));
+		CHECK_CU(cu.cuStreamDestroy(streams[k]));
+		CHECK_CU(cu.cuMemFree(p[k]));
+	}
+	ncclsvc_close(session);
+}
+
+static void test_both(void)
+{
+	kernels_run(1, both_ranks, NULL);
+}
+
 const struct gpu_test kernel_stream_tests[] = {
 	{"kernels/streams", test_streams, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/streams/4", test_streams, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/crossing", test_crossing, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/threads", test_threads, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"kernels/messages/one_session", test_both, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };

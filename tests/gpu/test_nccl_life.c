@@ -162,6 +162,7 @@ static void memory_rank(struct client *c)
 				  DROPIN_WORDS, "the sum in lent memory");
 		}
 		CHECK_NC(nc.ncclCommWindowDeregister(comm, window));
+		CHECK_NC_IS(nc.ncclCommWindowDeregister(comm, window), ncclInvalidArgument);
 		CHECK_NC(nc.ncclCommDeregister(comm, handle));
 		CHECK_NC(nc.ncclMemFree(lent));
 	}

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the kernels of a communicator's members share: handed out by the daemon, and broken off by
  * it. By hand, without the library. */
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -48,8 +51,8 @@ static void bad_staging(struct member m[2])
 static void handed_out(struct member m[2])
 {
 	stage("what is handed out");
-	CHECK_EQ(m[0].joined.peer_bytes, PEER_LINES_MOST);
-	CHECK_EQ(m[1].joined.peer_bytes, PEER_LINES_MOST);
+	CHECK(m[0].joined.peer_bytes > 0);
+	CHECK_EQ(m[1].joined.peer_bytes, m[0].joined.peer_bytes);
 	int fds[2][2];
 	for (int i = 0; i < 2; i++)
 		for (int rank = 0; rank < 2; rank++)
@@ -88,13 +91,18 @@ static void region_goes(struct member *m)
 	close(peer_staging_fd(m, 0));
 }
 
+static void held_becomes(struct raw *raw, uint64_t bytes)
+{
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; held_bytes(raw) != bytes; sleep_ms(1))
+		CHECK(now_ns() < end);
+}
+
 static void nothing_is_held(struct client *c)
 {
 	struct raw raw;
 	stage("what is still held");
 	raw_open(&raw, c->daemon);
-	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; held_bytes(&raw); sleep_ms(1))
-		CHECK(now_ns() < end);
+	held_becomes(&raw, 0);
 	raw_close(&raw);
 }
 
@@ -130,8 +138,8 @@ static void split(struct member m[2])
 	peer_join_end(&m[0]);
 	peer_join_end(&m[1]);
 	CHECK(m[0].joined.comm != whole[0]);
-	CHECK_EQ(m[0].joined.peer_bytes, PEER_LINES_MOST);
-	CHECK_EQ(m[1].joined.peer_bytes, PEER_LINES_MOST);
+	CHECK(m[0].joined.peer_bytes > 0);
+	CHECK_EQ(m[1].joined.peer_bytes, m[0].joined.peer_bytes);
 	close(peer_staging_fd(&m[0], 1));
 	m[0].joined.comm = whole[0];
 	m[1].joined.comm = whole[1];
@@ -151,7 +159,7 @@ static void member_leaves(struct member m[2])
 	raw_call(&m[1].raw, SVC_LEAVE, &leave, sizeof(leave), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	CHECK(!peer_aborted(pages, 0));
-	staging_refused(&m[0], m[0].joined.comm, 1, NCCLSVC_PEER_GONE, "rank 1");
+	close(peer_staging_fd(&m[0], 1)); /* a rank that opens it now can go on with the others */
 	leave.comm = m[0].joined.comm;
 	raw_call(&m[0].raw, SVC_LEAVE, &leave, sizeof(leave), NULL, 0, &reply);
 	peer_wait_aborted(pages);
@@ -183,49 +191,200 @@ static void test_staging(void)
 	ranks_run(1, staging_rank, NULL);
 }
 
-/* The most bytes that operations of an epoch may have that run in kernels. arg: what is due. */
-static void bytes_rank(struct client *c)
+/* The most bytes that operations of an epoch may have that run in kernels, and what says so. */
+struct limit {
+	uint32_t bytes;
+	ncclsvc_peer_source source;
+};
+
+static void is_listed(const struct daemon *d, const struct limit *due)
+{
+	ncclsvc_session *session = session_open(d);
+	ncclsvc_comm_info *list;
+	size_t n, found = 0;
+	CHECK_OK(ncclsvc_list_comms(session, &list, &n));
+	for (size_t i = 0; i < n; i++) {
+		if (list[i].state != NCCLSVC_COMM_READY)
+			continue;
+		CHECK_EQ(list[i].peer_bytes, due->bytes);
+		CHECK_EQ(list[i].peer_source, due->source);
+		found++;
+	}
+	CHECK_EQ(found, 1);
+	ncclsvc_list_free(list);
+	ncclsvc_close(session);
+}
+
+static void check_limit(const struct daemon *d, const struct limit *due)
 {
 	struct member m[2];
 	ncclsvc_unique_id id;
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	for (int i = 0; i < 2; i++) {
-		raw_open(&m[i].raw, c->daemon);
-		m[i].staging = peer_lend(&m[i].raw, i, PEER_STAGING + PEER_BULK);
+		raw_open(&m[i].raw, d);
+		m[i].staging = peer_lend(&m[i].raw, i, PEER_STAGING);
 	}
 	peer_join(m, &id, true);
-	CHECK_EQ(m[0].joined.peer_bytes, *(const uint32_t *)c->arg);
-	CHECK_EQ(m[1].joined.peer_bytes, *(const uint32_t *)c->arg);
+	CHECK_EQ(m[0].joined.peer_bytes, due->bytes);
+	CHECK_EQ(m[1].joined.peer_bytes, due->bytes);
+	is_listed(d, due);
+	held_becomes(&m[0].raw, (due->bytes ? 4 : 2) * PEER_STAGING); /* regions, members */
 	raw_close(&m[0].raw);
 	raw_close(&m[1].raw);
 }
 
-static void has_bytes(const char *key, const char *value, uint32_t due)
+static void limit_rank(struct client *c)
+{
+	check_limit(c->daemon, c->arg);
+}
+
+static void has_limit(const char *key, const char *value, struct limit due)
 {
 	setenv(key, value, 1);
-	ranks_run(1, bytes_rank, &due);
+	ranks_run(1, limit_rank, &due);
 	unsetenv(key);
 }
 
 static void test_bytes(void)
 {
-	has_bytes("NCCLSVCD_PEER_BYTES", "8M", 8 << 20);
-	has_bytes("NCCLSVCD_PEER_BYTES", "5000", 5000);
-	has_bytes("NCCLSVCD_PEER_BYTES", "auto", 64 << 20); /* without MPS */
-	has_bytes("NCCLSVCD_PEER_BYTES", "0", 0);
+	static const char key[] = "NCCLSVCD_PEER_BYTES";
+	has_limit(key, "8M", (struct limit){8 << 20, NCCLSVC_PEER_SET});
+	has_limit(key, "5000", (struct limit){5000, NCCLSVC_PEER_SET});
+	/* Without MPS */
+	has_limit(key, "auto", (struct limit){64 << 20, NCCLSVC_PEER_DEFAULT});
+	has_limit(key, "0", (struct limit){0, NCCLSVC_PEER_UNKNOWN});
+}
+
+/* ---- What was measured on the machine ---- */
+
+struct measured {
+	char dir[32], path[48];
+	char gpu[NCCLSVC_NAME_BYTES];
+};
+
+static void get_model(struct client *c)
+{
+	struct measured *f = c->arg;
+	ncclsvc_session *session = session_open(c->daemon);
+	ncclsvc_device_info *list;
+	size_t n;
+	CHECK_OK(ncclsvc_list_devices(session, &list, &n));
+	memcpy(f->gpu, list[0].name, sizeof(f->gpu));
+	ncclsvc_list_free(list);
+	ncclsvc_close(session);
+}
+
+/* %s in the format is the GPUs' model. */
+static void write_measured(const struct measured *f, const char *format)
+{
+	FILE *file = fopen(f->path, "we");
+	CHECK(file);
+	char *text;
+	const char *model = strstr(format, "%s");
+	CHECK(asprintf(&text, "%.*s%s%s\n", model ? (int)(model - format) : (int)strlen(format),
+		       format, model ? f->gpu : "", model ? model + 2 : "") > 0);
+	CHECK(fputs(text, file) >= 0);
+	CHECK(!fclose(file));
+	free(text);
+}
+
+/* A daemon that starts with the file. */
+static void starts_with(struct measured *f, const char *text, struct limit due, const char *log)
+{
+	struct daemon d;
+	write_measured(f, text);
+	gpu_daemon_start(&d);
+	check_limit(&d, &due);
+	CHECK(daemon_logged(&d, log));
+	gpu_daemon_stop(&d);
+}
+
+static void is_read_again(struct measured *f)
+{
+	struct daemon d;
+	const struct limit none = {64 << 20, NCCLSVC_PEER_DEFAULT};
+	const struct limit first = {1 << 20, NCCLSVC_PEER_MEASURED};
+	const struct limit second = {2 << 20, NCCLSVC_PEER_MEASURED};
+	unlink(f->path);
+	gpu_daemon_start(&d);
+	stage("no file");
+	check_limit(&d, &none);
+	stage("a new file");
+	write_measured(f, "2 no 1048576 %s");
+	CHECK_EQ(kill(d.pid, SIGHUP), 0);
+	CHECK(daemon_logged(&d, "says up to how many bytes"));
+	check_limit(&d, &first);
+	stage("a bad one");
+	write_measured(f, "2 no 1M %s");
+	CHECK_EQ(kill(d.pid, SIGHUP), 0);
+	CHECK(daemon_logged(&d, "is not used"));
+	check_limit(&d, &none);
+	stage("another");
+	write_measured(f, "2 no 2097152 %s");
+	CHECK_EQ(kill(d.pid, SIGHUP), 0);
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; now_ns() < end; sleep_ms(5)) {
+		ncclsvc_session *session = session_open(&d);
+		ncclsvc_device_info *list;
+		size_t n;
+		CHECK_OK(ncclsvc_list_devices(session, &list, &n));
+		const bool read = list[0].peer_source == NCCLSVC_PEER_MEASURED;
+		ncclsvc_list_free(list);
+		ncclsvc_close(session);
+		if (read)
+			break;
+	}
+	check_limit(&d, &second);
+	stage("it goes");
+	CHECK_EQ(unlink(f->path), 0);
+	CHECK_EQ(kill(d.pid, SIGHUP), 0);
+	CHECK(daemon_logged(&d, "has no limits any more"));
+	check_limit(&d, &none);
+	gpu_daemon_stop(&d);
+}
+
+static void test_measured(void)
+{
+	struct measured f = {.dir = "/tmp/ncclsvc-test-XXXXXX"};
+	const struct limit none = {64 << 20, NCCLSVC_PEER_DEFAULT};
+	CHECK(mkdtemp(f.dir));
+	snprintf(f.path, sizeof(f.path), "%s/crossover", f.dir);
+	setenv("STATE_DIRECTORY", f.dir, 1);
+	struct daemon d;
+	gpu_daemon_start(&d);
+	get_model(&(struct client){.daemon = &d, .arg = &f});
+	gpu_daemon_stop(&d);
+
+	starts_with(&f, "2 no 1048576 %s", (struct limit){1 << 20, NCCLSVC_PEER_MEASURED},
+		    "says up to how many bytes");
+	starts_with(&f, "2 yes 1048576 %s", none, "says up to how many bytes");
+	starts_with(&f, "3 no 1048576 %s", none, "says up to how many bytes");
+	starts_with(&f, "2 no 1048576 %s X", none, "it is of other GPUs");
+	starts_with(&f, "2 no 10485760000 %s", none, "is not used: line 1: ");
+	starts_with(&f,
+		    "\x7f"
+		    "ELF",
+		    none, "is not used: line 1: ");
+	setenv("NCCLSVCD_PEER_BYTES", "3M", 1);
+	starts_with(&f, "2 no 1048576 %s", (struct limit){3 << 20, NCCLSVC_PEER_SET}, "");
+	unsetenv("NCCLSVCD_PEER_BYTES");
+	is_read_again(&f);
+	unsetenv("STATE_DIRECTORY");
+	CHECK_EQ(rmdir(f.dir), 0);
 }
 
 static void test_reach(void)
 {
 	if (!setup.fake)
 		skip_test("only stand-ins can lack peer access");
-	has_bytes("NCCLSVC_FAKE_NO_PEER", "1-0", 0);
-	has_bytes("NCCLSVC_FAKE_NO_PEER", "0-2", 64 << 20);
+	const char *key = "NCCLSVC_FAKE_NO_PEER";
+	has_limit(key, "1-0", (struct limit){0, NCCLSVC_PEER_UNKNOWN});
+	has_limit(key, "0-2", (struct limit){64 << 20, NCCLSVC_PEER_DEFAULT});
 }
 
 const struct gpu_test peer_tests[] = {
 	{"peer/staging", test_staging, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"peer/bytes", test_bytes, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"peer/measured", test_measured, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"peer/reach", test_reach, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };

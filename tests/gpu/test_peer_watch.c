@@ -5,108 +5,46 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "peer.h"
 #include "proto/names.h"
+#include "scene.h"
 #include "watch.h"
 
 #define MS		  1000000ull
 #define QUIET_MS	  1000 /* after that the daemon looks once a second */
-#define NOTHING_MS	  350  /* nothing happens for so long */
 #define HEADER(op, count) peer_header(op, NCCLSVC_UINT32, NCCLSVC_SUM, 0, count)
-
-struct scene {
-	struct client *c;
-	struct member m[2];
-	ncclsvc_unique_id id;
-	struct peer_page *pages;
-};
-
-static struct peer_page *page(struct scene *s, int rank)
-{
-	return peer_page_of(s->pages, (uint32_t)rank);
-}
 
 /* ---- What the library does ---- */
 
-static void submitted(struct scene *s, int rank, uint64_t n)
-{
-	__atomic_store_n(&page(s, rank)->submitted, n, __ATOMIC_RELEASE);
-}
-
-/* The collective of that number, from 0, which is AllReduce of 8 words. */
+/* The collective of that number, from 0, which is AllReduce of 8 words: nothing but collectives is
+ * launched, so kernels and rounds have the same numbers. */
 static void launch(struct scene *s, int rank, uint32_t sequence, uint64_t number,
 		   uint64_t timeout_ns)
 {
-	struct peer_page *p = page(s, rank);
+	struct peer_page *p = scene_page(s, rank);
 	p->entered = sequence;
-	p->history[sequence % PEER_HISTORY] =
+	p->history[p->records % PEER_HISTORY] =
 		(struct peer_record){.operation = number,
 				     .collective = (uint32_t)number,
 				     .header = HEADER(NCCLSVC_ALL_REDUCE, 8),
 				     .launched_ns = now_ns(),
 				     .timeout_ns = timeout_ns,
-				     .sequence = sequence};
-	__atomic_store_n(&p->launched, sequence, __ATOMIC_RELEASE);
-	submitted(s, rank, number + 1);
+				     .sequence = sequence,
+				     .round = sequence};
+	__atomic_store_n(&p->records, p->records + 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&p->reached, sequence, __ATOMIC_RELEASE);
+	scene_submitted(s, rank, number + 1);
 }
 
 /* A kernel that waits, and one that has ended. */
 static void begin(struct scene *s, int rank, uint32_t sequence)
 {
-	__atomic_store_n(&page(s, rank)->begun, sequence, __ATOMIC_RELEASE);
+	scene_page(s, rank)->round = sequence;
+	__atomic_store_n(&scene_page(s, rank)->begun, sequence, __ATOMIC_RELEASE);
 }
 
 static void end(struct scene *s, int rank, uint32_t sequence)
 {
-	__atomic_store_n(&page(s, rank)->ended, sequence, __ATOMIC_RELEASE);
-}
-
-/* ---- Epochs ---- */
-
-static void open_epoch(struct scene *s)
-{
-	peer_join(s->m, &s->id, true);
-	s->pages = peer_pages_map(peer_staging_fd(&s->m[0], -1));
-}
-
-static void close_epoch(struct scene *s)
-{
-	munmap(s->pages, 2 * PEER_PAGE);
-}
-
-static bool over(struct scene *s)
-{
-	return peer_aborted(s->pages, 0);
-}
-
-static void nothing_happens(struct scene *s)
-{
-	for (uint64_t until = now_ns() + NOTHING_MS * MS; now_ns() < until; sleep_ms(10))
-		CHECK(!over(s));
-}
-
-/* The status that the member hears. */
-static ncclsvc_status heard(struct scene *s, int rank)
-{
-	struct raw_reply reply;
-	do {
-		CHECK(raw_next(&s->m[rank].raw, &reply));
-	} while (reply.header.opcode != SVC_EVENT_COMM);
-	CHECK_EQ(reply.event.comm, s->m[rank].joined.comm);
-	CHECK_EQ(reply.event.epoch, s->m[rank].joined.epoch);
-	CHECK_EQ(reply.event.status.result, reply.event.reason);
-	return reply.event.status;
-}
-
-/* Both hear the same. */
-static ncclsvc_status ends(struct scene *s, ncclsvc_result result)
-{
-	peer_wait_aborted(s->pages);
-	const ncclsvc_status st = heard(s, 0), other = heard(s, 1);
-	CHECK_EQ(st.result, result);
-	CHECK(!memcmp(&st, &other, sizeof(st)));
-	close_epoch(s);
-	return st;
+	__atomic_store_n(&scene_page(s, rank)->ended, sequence, __ATOMIC_RELEASE);
 }
 
 static void is_missing(const ncclsvc_status *st, int waits, int missing)
@@ -127,7 +65,7 @@ static void logged(struct scene *s, const char *text)
 
 static uint32_t heartbeat(struct scene *s, int rank)
 {
-	return __atomic_load_n(&page(s, rank)->heartbeat, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&scene_page(s, rank)->heartbeat, __ATOMIC_ACQUIRE);
 }
 
 static void beats(struct scene *s, uint32_t times)
@@ -142,7 +80,7 @@ static void beats(struct scene *s, uint32_t times)
 static void signs_of_life(struct scene *s)
 {
 	stage("signs of life");
-	open_epoch(s);
+	scene_open(s);
 	beats(s, 2);
 	sleep_ms(QUIET_MS + 200);
 	const uint32_t before = heartbeat(s, 0);
@@ -155,7 +93,7 @@ static void signs_of_life(struct scene *s)
 	beats(s, 10);
 	CHECK(setup.fake || now_ns() - from < 3000 * MS);
 	end(s, 0, 1);
-	nothing_happens(s);
+	scene_quiet(s);
 }
 
 /* ---- Deadlines ---- */
@@ -169,7 +107,7 @@ static void deadlines(struct scene *s)
 		launch(s, 1, k, k - 1, 0);
 	const uint64_t from = now_ns();
 	begin(s, 0, 99);
-	ncclsvc_status st = ends(s, NCCLSVC_TIMEOUT);
+	ncclsvc_status st = scene_ends(s, NCCLSVC_TIMEOUT);
 	CHECK(now_ns() - from >= 200 * MS);
 	is_missing(&st, 0, 1);
 	logged(s,
@@ -177,52 +115,52 @@ static void deadlines(struct scene *s)
 	       "TIMEOUT: the deadline passed waiting for rank 1");
 
 	stage("a rank whose stream is busy");
-	open_epoch(s);
+	scene_open(s);
 	launch(s, 0, 1, 0, 0);
 	launch(s, 1, 1, 0, 200 * MS);
 	begin(s, 1, 1);
-	st = ends(s, NCCLSVC_TIMEOUT);
+	st = scene_ends(s, NCCLSVC_TIMEOUT);
 	is_missing(&st, 1, 0);
 	logged(s, "for rank 0, whose stream has not come to it");
 
 	stage("kernels that do not end");
-	open_epoch(s);
+	scene_open(s);
 	for (int k = 0; k < 2; k++) {
 		launch(s, k, 1, 0, 200 * MS);
 		begin(s, k, 1);
 	}
-	st = ends(s, NCCLSVC_TIMEOUT);
+	st = scene_ends(s, NCCLSVC_TIMEOUT);
 	CHECK_EQ(st.missing_count, 0);
 	logged(s, "has begun on all GPUs, and does not end");
 
 	stage("a record that is overwritten");
-	open_epoch(s);
+	scene_open(s);
 	for (uint32_t k = 1; k < 3 * PEER_HISTORY; k++)
 		launch(s, 0, k, k - 1, 200 * MS);
 	begin(s, 0, 1);
-	st = ends(s, NCCLSVC_TIMEOUT);
+	st = scene_ends(s, NCCLSVC_TIMEOUT);
 	is_missing(&st, 0, 1);
 
 	stage("sequences that begin anew");
-	open_epoch(s);
+	scene_open(s);
 	launch(s, 1, UINT32_MAX, 0, 0);
 	launch(s, 0, peer_sequence_after(UINT32_MAX), 1, 200 * MS);
 	begin(s, 1, UINT32_MAX);
 	begin(s, 0, peer_sequence_after(UINT32_MAX));
-	st = ends(s, NCCLSVC_TIMEOUT);
+	st = scene_ends(s, NCCLSVC_TIMEOUT);
 	is_missing(&st, 0, 1);
 
 	stage("no deadline");
-	open_epoch(s);
+	scene_open(s);
 	launch(s, 0, 1, 0, 0);
 	begin(s, 0, 1);
-	nothing_happens(s);
+	scene_quiet(s);
 	stage("a deadline of a kernel that has ended");
 	end(s, 0, 1);
 	launch(s, 0, 2, 1, 200 * MS);
 	begin(s, 0, 2);
 	end(s, 0, 2);
-	nothing_happens(s);
+	scene_quiet(s);
 }
 
 /* ---- Ranks that go ---- */
@@ -235,19 +173,13 @@ static void leave(struct scene *s, int rank)
 	CHECK_EQ(reply.header.result, 0);
 }
 
-static void open_member(struct scene *s, int rank)
-{
-	raw_open(&s->m[rank].raw, s->c->daemon);
-	s->m[rank].staging = peer_lend(&s->m[rank].raw, rank, PEER_STAGING);
-}
-
 static void is_gone(struct scene *s)
 {
 	peer_wait_aborted(s->pages);
-	const ncclsvc_status st = heard(s, 0);
+	const ncclsvc_status st = scene_heard(s, 0);
 	CHECK_EQ(st.result, NCCLSVC_PEER_GONE);
 	CHECK_EQ(st.rank_a, 1);
-	close_epoch(s);
+	scene_close(s);
 }
 
 static void ranks_that_go(struct scene *s)
@@ -255,23 +187,23 @@ static void ranks_that_go(struct scene *s)
 	stage("a rank that leaves without it");
 	launch(s, 0, 3, 2, 0);
 	leave(s, 1);
-	nothing_happens(s);
+	scene_quiet(s);
 	begin(s, 0, 3);
 	is_gone(s);
 	logged(s, "for rank 1, which has not submitted it: PEER_GONE");
 
 	stage("a rank that leaves after it");
-	open_epoch(s);
+	scene_open(s);
 	launch(s, 0, 1, 0, 0);
 	launch(s, 1, 1, 0, 0);
 	begin(s, 0, 1);
 	leave(s, 1);
-	nothing_happens(s);
+	scene_quiet(s);
 	stage("and dies");
 	raw_close(&s->m[1].raw);
 	is_gone(s);
 	logged(s, "for rank 1, whose process has ended: PEER_GONE");
-	open_member(s, 1);
+	scene_member(s, 1);
 }
 
 /* ---- Ranks that disagree ---- */
@@ -294,14 +226,14 @@ static void disagrees(struct scene *s, int op, uint64_t count, unsigned field, u
 		      uint64_t b)
 {
 	struct raw_reply reply;
-	open_epoch(s);
+	scene_open(s);
 	launch(s, 0, 1, 0, 0);
 	begin(s, 0, 1);
 	const uint32_t serial = submit(s, 1, op, count);
-	submitted(s, 1, 1);
+	scene_submitted(s, 1, 1);
 	peer_wait_aborted(s->pages);
 	raw_reply_to(&s->m[1].raw, serial, &reply);
-	const ncclsvc_status st = heard(s, 0), *task = &reply.submit.status;
+	const ncclsvc_status st = scene_heard(s, 0), *task = &reply.submit.status;
 	CHECK_EQ(st.result, NCCLSVC_MISMATCH);
 	CHECK_EQ(st.rank_a, 0);
 	CHECK_EQ(st.rank_b, 1);
@@ -313,13 +245,13 @@ static void disagrees(struct scene *s, int op, uint64_t count, unsigned field, u
 	CHECK_EQ(task->rank_b, 1);
 	CHECK_EQ(task->field, field);
 	CHECK_EQ(task->value_b, b);
-	close_epoch(s);
+	scene_close(s);
 }
 
 static void break_off(struct scene *s)
 {
-	page(s, 1)->abort = 1;
-	const ncclsvc_status st = ends(s, NCCLSVC_PEER_GONE);
+	scene_page(s, 1)->abort = 1;
+	const ncclsvc_status st = scene_ends(s, NCCLSVC_PEER_GONE);
 	CHECK_EQ(st.rank_a, 1);
 }
 
@@ -334,11 +266,11 @@ static void ranks_that_disagree(struct scene *s)
 		  NCCLSVC_ALL_REDUCE);
 
 	stage("an operation that is not pending");
-	open_epoch(s);
+	scene_open(s);
 	launch(s, 0, 1, 0, 0);
 	begin(s, 0, 1);
-	submitted(s, 1, 1);
-	const ncclsvc_status st = ends(s, NCCLSVC_MISMATCH);
+	scene_submitted(s, 1, 1);
+	const ncclsvc_status st = scene_ends(s, NCCLSVC_MISMATCH);
 	CHECK_EQ(st.field, NCCLSVC_FIELD_OP);
 	CHECK_EQ(st.value_b, 0);
 	char sentence[SVC_TEXT_BYTES];
@@ -346,23 +278,23 @@ static void ranks_that_disagree(struct scene *s)
 	CHECK(strstr(sentence, "has another"));
 
 	stage("a rank that has chosen a kernel, and has yet to launch it");
-	open_epoch(s);
-	page(s, 1)->entered = 1;
-	submitted(s, 1, 3);
+	scene_open(s);
+	scene_page(s, 1)->entered = 1;
+	scene_submitted(s, 1, 3);
 	launch(s, 0, 1, 0, 0);
 	begin(s, 0, 1);
-	nothing_happens(s);
+	scene_quiet(s);
 	stage("a rank that breaks its kernels off");
 	break_off(s);
 
 	stage("a rank that is behind");
-	open_epoch(s);
+	scene_open(s);
 	launch(s, 0, 1, 0, 0);
 	launch(s, 1, 1, 0, 0);
-	submitted(s, 1, 7); /* on NCCL */
+	scene_submitted(s, 1, 7); /* on NCCL */
 	launch(s, 0, 2, 7, 0);
 	begin(s, 0, 2);
-	nothing_happens(s);
+	scene_quiet(s);
 	break_off(s);
 }
 
@@ -384,39 +316,53 @@ static void is_shown(const ncclsvc_task_info *t, int rank, uint64_t seq, unsigne
 		CHECK_EQ(t->waits_for[0], waits_for);
 }
 
+/* What all communicators have, as they say. */
+static uint64_t pending(ncclsvc_session *session)
+{
+	ncclsvc_comm_info *list;
+	size_t n;
+	uint64_t pending = 0;
+	CHECK_OK(ncclsvc_list_comms(session, &list, &n));
+	for (size_t i = 0; i < n; i++)
+		pending += list[i].pending;
+	ncclsvc_list_free(list);
+	return pending;
+}
+
+/* Whose oldest pending task has an age: bits of ranks. */
+static void ranks_wait(ncclsvc_session *session, unsigned due)
+{
+	ncclsvc_member_info *list;
+	size_t n;
+	unsigned waiting = 0;
+	CHECK_OK(ncclsvc_list_members(session, &list, &n));
+	for (size_t i = 0; i < n; i++)
+		waiting |= (list[i].waiting_ns > 0) << list[i].rank;
+	ncclsvc_list_free(list);
+	CHECK_EQ(waiting, due);
+}
+
+/* The list of tasks, and the communicator's number of them. */
 static ncclsvc_task_info *tasks(ncclsvc_session *session, size_t due)
 {
 	ncclsvc_task_info *list;
 	size_t n;
 	CHECK_OK(ncclsvc_list_tasks(session, &list, &n));
 	CHECK_EQ(n, due);
+	CHECK_EQ(pending(session), due);
 	return list;
-}
-
-static void why_says(struct scene *s, const char *text)
-{
-	char out[4096];
-	char *argv[] = {(char *)program("NCCLSVC_CTL"),
-			"--socket",
-			(char *)s->c->daemon->socket,
-			"why",
-			"--after",
-			"0",
-			NULL};
-	run_program(argv, out, sizeof(out));
-	if (!strstr(out, text))
-		check_failed(__FILE__, __LINE__, "why says: %s", out);
 }
 
 static void inspection(struct scene *s)
 {
 	ncclsvc_session *session = session_open(s->c->daemon);
 	stage("operations that are over");
-	open_epoch(s);
+	scene_open(s);
 	for (uint32_t k = 1; k < 5; k++)
 		launch(s, 0, k, k - 1, 0);
 	launch(s, 1, 1, 0, 0);
 	ncclsvc_list_free(tasks(session, 0));
+	ranks_wait(session, 0);
 
 	stage("a rank that has not launched it");
 	begin(s, 0, 2);
@@ -425,7 +371,8 @@ static void inspection(struct scene *s)
 	is_shown(&list[1], 0, 2, NCCLSVC_QUEUED, -1);
 	is_shown(&list[2], 0, 3, NCCLSVC_QUEUED, -1);
 	ncclsvc_list_free(list);
-	why_says(s, "rank 1");
+	ranks_wait(session, 1);
+	why_says(s->c->daemon, "rank 1");
 
 	stage("a rank whose stream has not come to it");
 	launch(s, 1, 2, 1, 0);
@@ -433,11 +380,12 @@ static void inspection(struct scene *s)
 	is_shown(&list[0], 0, 1, NCCLSVC_LAUNCHED, -1);
 	is_shown(&list[3], 1, 1, NCCLSVC_WAITING_INPUT, -1);
 	ncclsvc_list_free(list);
-	why_says(s, "waits on the GPUs for the stream of rank 1");
+	ranks_wait(session, 3);
+	why_says(s->c->daemon, "waits on the GPUs for the stream of rank 1");
 
 	stage("kernels that do not end");
 	begin(s, 1, 2);
-	why_says(s, "its kernels have begun on all GPUs, and do not end");
+	why_says(s->c->daemon, "its kernels have begun on all GPUs, and do not end");
 
 	stage("more than a message holds");
 	for (uint32_t k = 5; k < 2 + PEER_HISTORY - 2; k++)
@@ -449,7 +397,7 @@ static void inspection(struct scene *s)
 	end(s, 1, 2);
 	ncclsvc_list_free(tasks(session, 0));
 	ncclsvc_close(session);
-	nothing_happens(s);
+	scene_quiet(s);
 }
 
 /* ---- Pages full of anything ---- */
@@ -458,7 +406,7 @@ static void inspection(struct scene *s)
 static void scribble(struct scene *s, uint64_t *state)
 {
 	for (int i = 0; i < 2000; i++) {
-		uint32_t *words = (uint32_t *)(void *)page(s, (int)(draw(state) % 2));
+		uint32_t *words = (uint32_t *)(void *)scene_page(s, (int)(draw(state) % 2));
 		const uint32_t at = draw(state) % (PEER_PAGE / 4), value = draw(state);
 		if (at >= offsetof(struct peer_page, begun) / 4)
 			words[at] = value & 8 ? value : value & 6;
@@ -476,23 +424,24 @@ static void rubbish(struct scene *s)
 		scribble(s, &state);
 		CHECK_OK(ncclsvc_list_tasks(session, &list, &n));
 		ncclsvc_list_free(list);
-		if (!over(s))
+		CHECK(pending(session) <= 2 * PEER_HISTORY);
+		if (!scene_over(s))
 			continue;
-		heard(s, 0);
-		heard(s, 1);
-		close_epoch(s);
-		open_epoch(s);
+		scene_heard(s, 0);
+		scene_heard(s, 1);
+		scene_close(s);
+		scene_open(s);
 	}
 	ncclsvc_close(session);
-	close_epoch(s);
+	scene_close(s);
 }
 
 static void watch_rank(struct client *c)
 {
 	struct scene s = {.c = c};
 	CHECK_OK(ncclsvc_unique_id_create(&s.id));
-	open_member(&s, 0);
-	open_member(&s, 1);
+	scene_member(&s, 0);
+	scene_member(&s, 1);
 	signs_of_life(&s);
 	deadlines(&s);
 	ranks_that_go(&s);

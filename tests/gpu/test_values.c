@@ -180,7 +180,7 @@ static void test_values_4(void)
 
 /* ---- AllToAll in place ---- */
 
-#define IN_PLACE_ROUNDS 24 /* more than it takes until a launch is replayed */
+#define IN_PLACE_ROUNDS 4
 
 /* Every second round, every second rank is not in place. */
 static void in_place_round(struct rank *r, const struct call *c, int round, CUdeviceptr p,

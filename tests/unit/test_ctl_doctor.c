@@ -251,6 +251,39 @@ static void test_kernels(void **state)
 	says("kernels", DOCTOR_NOTE, "neither nvcc nor clang");
 }
 
+static bool tells_of(const char *check)
+{
+	for (size_t i = 0; i < report.n; i++)
+		if (!strcmp(report.checks[i].check, check))
+			return true;
+	return false;
+}
+
+static void test_crossover(void **state)
+{
+	(void)state;
+	judge(DOCTOR_NOTE);
+	assert_false(tells_of("crossover")); /* an older daemon does not say */
+	devices[0].peer_source = NCCLSVC_PEER_MEASURED;
+	devices[1].peer_source = NCCLSVC_PEER_DEFAULT;
+	judge(DOCTOR_NOTE);
+	says("crossover", DOCTOR_NOTE, "`ncclsvc-perf crossover --write`");
+	devices[1].peer_source = NCCLSVC_PEER_MEASURED;
+	judge(DOCTOR_NOTE);
+	says("crossover", DOCTOR_OK, "was measured");
+	devices[0].peer_source = devices[1].peer_source = NCCLSVC_PEER_SET;
+	judge(DOCTOR_NOTE);
+	assert_false(tells_of("crossover"));
+	devices[0].peer_source = devices[1].peer_source = NCCLSVC_PEER_DEFAULT;
+	facts.kernels = false;
+	judge(DOCTOR_NOTE);
+	assert_false(tells_of("crossover"));
+	facts.kernels = true;
+	facts.ndevices = 1;
+	judge(DOCTOR_WARNING); /* of the other GPU */
+	assert_false(tells_of("crossover"));
+}
+
 static void test_connections(void **state)
 {
 	(void)state;
@@ -357,11 +390,12 @@ static void test_limits(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(test_well),   TEST(test_staged),	   TEST(test_no_gpus),
-		TEST(test_socket), TEST(test_daemon),	   TEST(test_device_files),
-		TEST(test_driver), TEST(test_devices),	   TEST(test_compute_mode),
-		TEST(test_peers),  TEST(test_kernels),	   TEST(test_mps),
-		TEST(test_limits), TEST(test_connections), TEST(test_no_mps),
+		TEST(test_well),      TEST(test_staged),      TEST(test_no_gpus),
+		TEST(test_socket),    TEST(test_daemon),      TEST(test_device_files),
+		TEST(test_driver),    TEST(test_devices),     TEST(test_compute_mode),
+		TEST(test_peers),     TEST(test_kernels),     TEST(test_mps),
+		TEST(test_limits),    TEST(test_connections), TEST(test_no_mps),
+		TEST(test_crossover),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,6 +54,7 @@ static const ncclsvc_comm_info comms[] = {
 	 .epoch_steps = {{NCCLSVC_EPOCH_RUNNING, NCCLSVC_CAUSE_STARTED, 5},
 			 {NCCLSVC_EPOCH_ACQUIRING, NCCLSVC_CAUSE_GPUS_AWAITED, 6}},
 	 .peer_bytes = 8 << 20,
+	 .peer_source = NCCLSVC_PEER_MEASURED,
 	 .label = "gpus"},
 };
 static const ncclsvc_member_info members[] = {
@@ -349,7 +350,7 @@ static void test_comms(void **state)
 	(void)state;
 	assert_non_null(strstr(s, "world  broken       2  2 of 3"));
 	assert_non_null(strstr(s, "-  1, 2\n"));
-	assert_non_null(strstr(s, "1, 0 by mpi  8.0 MiB  -\n"));
+	assert_non_null(strstr(s, "1, 0 by mpi  8.0 MiB (measured)  -\n"));
 	assert_non_null(strstr(s, "gpus   running "));
 	assert_non_null(strstr(s, "1 idle, shown with --all.\n"));
 	assert_null(strstr(s, "idle one"));
@@ -379,6 +380,8 @@ static void test_comms(void **state)
 	assert_string_equal(str(json_array_get(list, 2), "epoch_state"), "running");
 	assert_int_equal(num(json_array_get(list, 2), "epoch_state_ns"), 5);
 	assert_int_equal(num(json_array_get(list, 2), "peer_bytes"), 8 << 20);
+	assert_string_equal(str(json_array_get(list, 2), "peer_source"), "measured");
+	assert_true(json_is_null(json_object_get(json_array_get(list, 0), "peer_source")));
 	json_t *steps = json_object_get(json_array_get(list, 2), "transitions");
 	assert_int_equal(json_array_size(steps), 2);
 	assert_string_equal(str(json_array_get(steps, 1), "to"), "acquiring");

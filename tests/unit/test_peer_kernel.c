@@ -17,7 +17,6 @@
 #include "kernels/twin.h"
 #include "proto/ncclsvc_types.h"
 
-#define STAGING	   (PEER_STAGING + PEER_BULK)
 #define FEW	   704			    /* bytes */
 #define MANY	   150000		    /* more than the slots of a channel hold */
 #define MOST	   (PEER_LINES_MOST + 1024) /* all tests */
@@ -75,7 +74,7 @@ static struct world *world_run(unsigned nranks, void (*work)(struct rank *))
 		r->number = i;
 		r->nranks = nranks;
 		r->world = w;
-		r->staging = mmap(NULL, STAGING, PROT_READ | PROT_WRITE,
+		r->staging = mmap(NULL, PEER_STAGING, PROT_READ | PROT_WRITE,
 				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		assert_ptr_not_equal(r->staging, MAP_FAILED);
 		state(r)->sequence = NEAR_WRAP;
@@ -91,7 +90,7 @@ static struct world *world_run(unsigned nranks, void (*work)(struct rank *))
 static void world_free(struct world *w)
 {
 	for (unsigned i = 0; i < w->nranks; i++)
-		munmap(w->ranks[i].staging, STAGING);
+		munmap(w->ranks[i].staging, PEER_STAGING);
 	pthread_barrier_destroy(&w->round);
 	free(w);
 }
@@ -419,7 +418,7 @@ static void all_reduce(struct rank *r, uint64_t bytes, unsigned round)
 /* The first counter of results that have arrived, for even sequences. */
 static uint64_t results_arrived(struct rank *r)
 {
-	const uint64_t at = PEER_STAGING + PEER_BULK_DATA;
+	const uint64_t at = PEER_BULK + PEER_BULK_DATA;
 	const uint64_t ring = PEER_RANKS * PEER_BULK_CHANNELS * sizeof(struct peer_counter);
 	return ((struct peer_counter *)(r->staging + at + ring))->value;
 }
@@ -583,14 +582,14 @@ static void abort_soon(struct rank *r)
 /* The rank is dead: its next kernel ends although nothing aborts it, and sends nothing. */
 static void dead_work(struct rank *r, struct peer_call c)
 {
-	char *peer = r->world->ranks[1].staging, *before = malloc(STAGING);
+	char *peer = r->world->ranks[1].staging, *before = malloc(PEER_STAGING);
 	assert_non_null(before);
-	memcpy(before, peer, STAGING);
+	memcpy(before, peer, PEER_STAGING);
 	const uint64_t first = r->page.failed;
 	kernel->run(c);
 	assert_int_equal(ABOVE(r->page.results[2]), PEER_ABORTED);
 	assert_true(r->page.failed == first);
-	assert_memory_equal(before, peer, STAGING);
+	assert_memory_equal(before, peer, PEER_STAGING);
 	free(before);
 }
 

@@ -11,11 +11,10 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/loop.h"
-#include "comm.h"
-#include "comms.h"
+#include "comm/comm.h"
+#include "comm/comms.h"
 #include "fdio.h"
 #include "gpu/gpu.h"
-#include "gpu/mps_service.h"
 #include "memory/memory.h"
 
 _Static_assert(sizeof(struct peer_page) <= PEER_PAGE, "a page for each member");
@@ -42,25 +41,30 @@ bool peer_staging_fits(struct client *c, unsigned opcode, uint32_t serial, int32
 	return false;
 }
 
+/* The memory counts for the member beside the region, which may go while the member holds it. */
+static bool take_shares(struct account *a, uint64_t bytes, char text[SVC_TEXT_BYTES])
+{
+	if (!account_take(a, SHARE_FDS, 1, text))
+		return false;
+	if (account_take(a, SHARE_REGION_BYTES, bytes, text))
+		return true;
+	account_give(a, SHARE_FDS, 1);
+	return false;
+}
+
+static void give_shares(struct account *a, uint64_t bytes)
+{
+	account_give(a, SHARE_FDS, 1);
+	account_give(a, SHARE_REGION_BYTES, bytes);
+}
+
 void peer_staging_drop(struct member *member)
 {
 	if (member->staging_fd < 0)
 		return;
-	account_give(member->client->account, SHARE_FDS, 1);
-	account_give(member->client->account, SHARE_REGION_BYTES, member->staging_bytes);
+	give_shares(member->client->account, member->staging_bytes);
 	account_close(member->client->account, &member->staging_fd, 1);
 	member->staging_fd = -1;
-}
-
-/* The memory counts for the member beside the region, which may go while the member holds it. */
-static bool take_shares(const struct client *c, uint64_t bytes, char text[SVC_TEXT_BYTES])
-{
-	if (!account_take(c->account, SHARE_FDS, 1, text))
-		return false;
-	if (account_take(c->account, SHARE_REGION_BYTES, bytes, text))
-		return true;
-	account_give(c->account, SHARE_FDS, 1);
-	return false;
 }
 
 void peer_staging_take(struct member *member, uint32_t region)
@@ -71,17 +75,15 @@ void peer_staging_take(struct member *member, uint32_t region)
 	peer_staging_drop(member);
 	if (!r)
 		return;
-	if (!take_shares(c, r->bytes, text)) {
+	if (!take_shares(c->account, r->bytes, text)) {
 		log_info("session %u (%s, pid %d): its staging memory is not used: %s", c->id,
 			 c->name, c->pid, text);
 		return;
 	}
 	member->staging_bytes = r->bytes;
 	member->staging_fd = fcntl(r->fd, F_DUPFD_CLOEXEC, 0);
-	if (member->staging_fd < 0) {
-		account_give(c->account, SHARE_FDS, 1);
-		account_give(c->account, SHARE_REGION_BYTES, r->bytes);
-	}
+	if (member->staging_fd < 0)
+		give_shares(c->account, r->bytes);
 }
 
 /* ---- Pages ---- */
@@ -111,32 +113,6 @@ static bool all_reach(const struct communicator *m)
 	return true;
 }
 
-/* The most bytes that the staging memory of all members has room for. */
-static uint32_t most_bytes(const struct communicator *m)
-{
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (m->members[k].staging_bytes < PEER_STAGING + PEER_BULK)
-			return PEER_LINES_MOST;
-	return UINT32_MAX;
-}
-
-/* From there on NCCL is faster where workers and trainers share their GPUs through MPS. */
-#define WITH_MPS_BYTES	  (UINT32_C(8) << 20)
-/* Without, a worker's kernel takes turns with what the trainer computes, and costs it much more
- * than one of the trainer's own, even if that takes twice as long as NCCL's. */
-#define WITHOUT_MPS_BYTES (UINT32_C(64) << 20)
-
-static uint32_t bytes_set(const struct communicator *m)
-{
-	const int64_t set = m->comms->config->peer_bytes;
-	if (set >= 0)
-		return set < UINT32_MAX ? (uint32_t)set : UINT32_MAX;
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (gpu_mps_of(m->comms->gpus, m->members[k].client) != NCCLSVC_MPS_ACTIVE)
-			return WITHOUT_MPS_BYTES;
-	return WITH_MPS_BYTES;
-}
-
 static bool pages_make(struct peer_pages *p, uint32_t nranks)
 {
 	p->bytes = (size_t)nranks * PEER_PAGE;
@@ -150,33 +126,65 @@ static bool pages_make(struct peer_pages *p, uint32_t nranks)
 	return false;
 }
 
-void peer_begin(struct communicator *m)
+/* From now on the memory counts for the communicator, and stays as long as its epoch: also when the
+ * member leaves, since the others' kernels use it. */
+static void staging_keep(struct communicator *m, uint32_t k)
+{
+	struct member *member = &m->members[k];
+	give_shares(member->client->account, member->staging_bytes);
+	account_add(m->account, SHARE_FDS, 1);
+	account_add(m->account, SHARE_REGION_BYTES, member->staging_bytes);
+	m->peer->staging[k] = (struct peer_staging){member->staging_fd, member->staging_bytes};
+	member->staging_fd = -1;
+}
+
+static void staging_let_go(struct communicator *m, uint32_t k)
+{
+	struct peer_staging *staging = &m->peer->staging[k];
+	give_shares(m->account, staging->bytes);
+	account_close(m->account, &staging->fd, 1);
+}
+
+/* False: the epoch does without kernels. */
+static bool pages_begin(struct communicator *m)
 {
 	char text[SVC_TEXT_BYTES];
 	if (!m->comms->config->peer_bytes || !all_have_staging(m) || !all_reach(m))
-		return;
+		return false;
 	if (!account_take(m->account, SHARE_FDS, 1, text)) {
 		log_info("communicator %s: its members' staging memory is not used: %s", m->label,
 			 text);
-		return;
+		return false;
 	}
 	m->peer = calloc(1, sizeof(*m->peer));
-	if (m->peer && pages_make(m->peer, m->nranks)) {
-		for (uint32_t k = 0; k < m->nranks; k++)
-			m->peer->members[k].session = m->members[k].client->id;
-		const uint32_t most = most_bytes(m), set = bytes_set(m);
-		m->peer->operation_bytes = set < most ? set : most;
-		m->peer->active_ns = clock_now();
-		loop_deadline(m->comms->loop, m->peer->active_ns);
-		return;
-	}
+	if (m->peer && pages_make(m->peer, m->nranks))
+		return true;
 	log_info("communicator %s: its members' staging memory is not used: the daemon has no "
-		 "memory "
-		 "for their pages",
+		 "memory for their pages",
 		 m->label);
 	account_give(m->account, SHARE_FDS, 1);
 	free(m->peer);
 	m->peer = NULL;
+	return false;
+}
+
+void peer_begin(struct communicator *m)
+{
+	if (!pages_begin(m)) {
+		for (uint32_t k = 0; k < m->nranks; k++)
+			if (comm_takes_part(&m->members[k]))
+				peer_staging_drop(&m->members[k]);
+		return;
+	}
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		m->peer->members[k].session = m->members[k].client->id;
+		staging_keep(m, k);
+	}
+	const struct peer_limit limit = peer_limit_of(m);
+	m->peer->operation_bytes = limit.bytes;
+	m->peer->limit_source = limit.source;
+	m->peer->active_ns = clock_now();
+	loop_deadline(m->comms->loop, m->peer->active_ns);
 }
 
 void peer_end(struct communicator *m)
@@ -186,6 +194,7 @@ void peer_end(struct communicator *m)
 		return;
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		__atomic_store_n(&peer_page_of(p->base, k)->abort, 1, __ATOMIC_RELEASE);
+		staging_let_go(m, k);
 	}
 	munmap(p->base, p->bytes);
 	close(p->fd);
@@ -197,6 +206,11 @@ void peer_end(struct communicator *m)
 uint32_t peer_bytes(const struct communicator *m)
 {
 	return m->peer ? m->peer->operation_bytes : 0;
+}
+
+ncclsvc_peer_source peer_source(const struct communicator *m)
+{
+	return peer_bytes(m) ? m->peer->limit_source : NCCLSVC_PEER_UNKNOWN;
 }
 
 void peer_staging_give(struct client *c, uint32_t serial, const struct svc_staging *r)
@@ -213,11 +227,8 @@ void peer_staging_give(struct client *c, uint32_t serial, const struct svc_stagi
 		client_error(c, SVC_STAGING, serial, NCCLSVC_STALE_EPOCH,
 			     "communicator %s has no epoch whose members all have staging memory",
 			     m->label);
-	} else if (r->rank >= 0 && m->members[r->rank].staging_fd < 0) {
-		client_error(c, SVC_STAGING, serial, NCCLSVC_PEER_GONE,
-			     "rank %d of communicator %s has left", r->rank, m->label);
 	} else {
-		const int fd = r->rank < 0 ? m->peer->fd : m->members[r->rank].staging_fd;
+		const int fd = r->rank < 0 ? m->peer->fd : m->peer->staging[r->rank].fd;
 		client_reply(c, SVC_STAGING, serial, NULL, 0, &fd, 1);
 	}
 }

@@ -6,12 +6,15 @@
 #define COMM_PEER_H
 
 #include "abi/peer.h"
-#include "communicator.h"
+#include "comm/communicator.h"
+
+struct comms;
+struct gpu;
 
 /* What the last look found out about a member. */
 struct peer_member {
 	uint32_t session; /* of the member that the epoch began with */
-	uint32_t launched;
+	uint32_t records;
 	uint32_t waits;	   /* the sequence of its kernel that waits; 0: none */
 	uint64_t waits_ns; /* since then */
 };
@@ -19,8 +22,17 @@ struct peer_member {
 /* A kernel waits in vain. */
 struct peer_stuck {
 	int32_t result; /* 0: none does */
-	uint32_t rank, sequence;
-	int32_t other; /* whose fault it is; -1: nobody's */
+	uint32_t rank;
+	uint32_t sequence;     /* of its kernel; 0: that has ended */
+	int32_t other;	       /* whose fault it is; -1: nobody's */
+	uint32_t circle;       /* bits: ranks that wait for each other */
+	uint32_t way, message; /* which message it is about; 0: it is a collective */
+	bool unlike;	       /* it received another message than the other had sent */
+};
+
+struct peer_staging {
+	int fd;
+	uint64_t bytes;
 };
 
 struct peer_pages {
@@ -28,28 +40,30 @@ struct peer_pages {
 	char *base; /* [nranks][PEER_PAGE] */
 	size_t bytes;
 	uint32_t operation_bytes; /* that an operation in kernels may have */
+	uint32_t limit_source;	  /* ncclsvc_peer_source of that */
 	uint32_t heartbeat;
 	uint64_t due_ns;	 /* the next look */
 	uint64_t active_ns;	 /* when one launched or waited last */
 	struct peer_stuck stuck; /* at the last look */
 	struct peer_member members[PEER_RANKS];
+	struct peer_staging staging[PEER_RANKS];
 };
 
 /* A region for JOIN or SPLIT: is it lent, on that device, and large enough? 0, none, always fits.
  * False: an error was sent. */
 bool peer_staging_fits(struct client *c, unsigned opcode, uint32_t serial, int32_t device,
 		       uint32_t region);
-/* The member holds the region's memory from now on, whatever becomes of the region. Without a
- * descriptor to spare it goes without. */
+/* The member holds the region's memory from now on, whatever becomes of the region, and then the
+ * epoch that it begins. Without a descriptor to spare it goes without. */
 void peer_staging_take(struct member *member, uint32_t region);
 void peer_staging_drop(struct member *member);
 
-/* The epoch begins: if all members have staging memory, makes their pages. */
+/* The epoch begins: if all members have staging memory, makes their pages; else lets it go. */
 void peer_begin(struct communicator *m);
 /* It is over: kernels that wait break off. */
 void peer_end(struct communicator *m);
 
-/* peer_watch.c: looks at the pages, if it is time: ends the epoch if a kernel waits in vain.
+/* watch.c: looks at the pages, if it is time: ends the epoch if a kernel waits in vain.
  * Returns when to look again; 0: there are none. */
 uint64_t peer_watch(struct communicator *m, uint64_t now);
 
@@ -59,6 +73,18 @@ bool peer_broken_off(const struct communicator *m, uint32_t rank);
 /* Of JOIN's reply: the most bytes of an operation that runs in the members' kernels; 0: none. */
 uint32_t peer_bytes(const struct communicator *m);
 
+/* ---- limit.c: from how many bytes on NCCL is faster ---- */
+
+struct peer_limit {
+	uint32_t bytes;
+	uint32_t source; /* ncclsvc_peer_source */
+};
+
+/* Reads what was measured on this machine, at the start and at a reload. */
+void peer_limits_read(struct comms *s);
+/* Of an epoch that begins. */
+struct peer_limit peer_limit_of(const struct communicator *m);
+
 /* ---- For the layers above ---- */
 
 /* An operation of a member that is under way in a kernel. */
@@ -66,12 +92,24 @@ struct peer_operation {
 	struct peer_record record;
 	uint32_t state;	   /* ncclsvc_state */
 	uint64_t waits_ns; /* when its kernel was first seen to wait; 0: it does not */
-	uint32_t missing;  /* bits: the ranks that have not launched it */
+	uint32_t missing;  /* bits: the ranks that have not launched their part */
 };
-/* If a kernel of the communicator waits, the member's nth operation from that on. False: there are
- * no more. */
-bool peer_operation(const struct communicator *m, uint32_t rank, uint32_t nth,
-		    struct peer_operation *op);
+/* If a kernel of the communicator waits, the member's operations from that on. */
+struct peer_range {
+	uint32_t first, n; /* the first record's number, and how many */
+};
+/* False: there are none. */
+bool peer_operations(const struct communicator *m, uint32_t rank, struct peer_range *range);
+/* The nth of them. False: it is not known any more. */
+bool peer_operation(const struct communicator *m, uint32_t rank, const struct peer_range *range,
+		    uint32_t nth, struct peer_operation *op);
+/* How many of these all members have. */
+uint32_t peer_pending(const struct communicator *m);
+
+/* What says the limit, of communicators of this GPU's model. */
+ncclsvc_peer_source peer_source_of(const struct comms *s, const struct gpu *g);
+/* The same of a communicator that is. */
+ncclsvc_peer_source peer_source(const struct communicator *m);
 
 /* STAGING. */
 void peer_staging_give(struct client *c, uint32_t serial, const struct svc_staging *r);

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Sends and Recvs: those that a thread submits together go into one kernel, in which each way's
+ * messages progress by themselves. */
+#include "core/comm.h"
+#include "peer.h"
+#include "proto/names.h"
+#include "proto/operation.h"
+
+#define WARP 32
+
+/* One message of each way before the second of any: should they not fit one kernel, it can be one
+ * of whole turns. */
+void peer_turns(struct op *ops, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		if (ops[i].kernel == KERNEL_MESSAGES)
+			ops[i].comm->peer->turns[peer_way(&ops[i].record)] = 0;
+	for (unsigned i = 0; i < n; i++)
+		if (ops[i].kernel == KERNEL_MESSAGES)
+			ops[i].turn = ops[i].comm->peer->turns[peer_way(&ops[i].record)]++;
+}
+
+static uint64_t message_bytes(const struct svc_record *r)
+{
+	return r->count * svc_type_size(r->type);
+}
+
+/* Lines of the longest slice: a thread each, as long as there are enough. */
+static unsigned movers(uint64_t bytes, uint32_t channels)
+{
+	const uint64_t lines = 1 + (bytes / channels + PEER_LINE_DATA) / PEER_LINE_DATA;
+	return lines < PEER_THREADS ? (unsigned)(lines + WARP - 1) / WARP * WARP : PEER_THREADS;
+}
+
+struct way {
+	unsigned n;
+	uint32_t channels;
+};
+
+static void way_add(const struct peer *p, struct way *way, const struct op *op, unsigned *threads)
+{
+	const uint64_t bytes = message_bytes(&op->record);
+	const uint32_t channels =
+		peer_channels(bytes, p->call.nranks, op->record.peer == p->call.rank);
+	const unsigned n = movers(bytes, channels) + WARP; /* the keepers' */
+	way->n++;
+	way->channels = channels > way->channels ? channels : way->channels;
+	*threads = n > *threads ? n : *threads;
+}
+
+static void parts_fill(const struct op *ops, unsigned n, struct peer_messages *m)
+{
+	uint8_t next[PEER_WAYS];
+	for (unsigned way = 0; way < PEER_WAYS; way++)
+		next[way] = m->first[way];
+	for (unsigned i = 0; i < n; i++) {
+		const struct svc_record *r = &ops[i].record;
+		const unsigned part = next[peer_way(r)]++;
+		m->parts[part].at = (uintptr_t)(r->op == NCCLSVC_SEND ? ops[i].src : ops[i].dst);
+		m->parts[part].header = peer_message(r->type, message_bytes(r));
+	}
+}
+
+unsigned peer_messages_describe(const struct peer *p, const struct op *ops, unsigned n,
+				struct peer_messages *m, unsigned *threads)
+{
+	struct way ways[PEER_WAYS] = {0};
+	unsigned blocks = 0, parts = 0;
+	*threads = 0;
+	for (unsigned i = 0; i < n; i++)
+		way_add(p, &ways[peer_way(&ops[i].record)], &ops[i], threads);
+	for (unsigned way = 0; way < PEER_WAYS; way++) {
+		for (uint32_t c = 0; c < ways[way].channels; c++, blocks++)
+			if (m)
+				m->block[blocks] = PEER_BLOCK_OF(way, c);
+		if (m)
+			m->first[way] = (uint8_t)parts;
+		parts += ways[way].n;
+	}
+	if (!m)
+		return blocks;
+	m->first[PEER_WAYS] = (uint8_t)parts;
+	parts_fill(ops, n, m);
+	return blocks;
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Up to how many bytes an operation runs in kernels of a communicator's members. peer_bytes says
+ * it; else the file of what was measured on this machine; else the defaults. All members are on
+ * this node, and are told one number when their epoch begins. */
+#include <limits.h>
+#include <string.h>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "comm/comm.h"
+#include "comm/comms.h"
+#include "crossover.h"
+#include "gpu/gpu.h"
+#include "gpu/mps_service.h"
+#include "peer.h"
+
+/* From there on NCCL is faster where workers and trainers share their GPUs through MPS. */
+#define WITH_MPS_BYTES	  (UINT32_C(8) << 20)
+/* Without, a worker's kernel takes turns with what the trainer computes, and costs it much more
+ * than one of the trainer's own, even if that takes twice as long as NCCL's. */
+#define WITHOUT_MPS_BYTES (UINT32_C(64) << 20)
+
+/* ---- What was measured ---- */
+
+static bool measured_on(const struct comms *s, const struct gpu *g)
+{
+	for (uint32_t i = 0; i < s->crossover.n; i++)
+		if (!strncmp(s->crossover.limits[i].gpu, g->info.name, sizeof(g->info.name)))
+			return true;
+	return false;
+}
+
+static bool measured_here(const struct comms *s)
+{
+	for (uint32_t i = 0; i < s->gpus->ngpus; i++)
+		if (measured_on(s, s->gpus->gpu[i]))
+			return true;
+	return false;
+}
+
+void peer_limits_read(struct comms *s)
+{
+	char path[PATH_MAX], why[CROSSOVER_TEXT];
+	const bool had = s->crossover.n;
+	if (!s->gpus->ngpus || !crossover_default_path(path, sizeof(path)))
+		return;
+	if (!crossover_read(&s->crossover, path, why))
+		log_warning("%s is not used: %s. `ncclsvc-perf crossover --write` makes another",
+			    path, why);
+	else if (s->crossover.n && !measured_here(s))
+		log_warning("%s is not used: it is of other GPUs than this machine's. "
+			    "`ncclsvc-perf crossover --write` measures on these",
+			    path);
+	else if (s->crossover.n)
+		log_info("%s says up to how many bytes operations run in kernels", path);
+	else if (had)
+		log_info("%s has no limits any more: the defaults are used", path);
+}
+
+ncclsvc_peer_source peer_source_of(const struct comms *s, const struct gpu *g)
+{
+	if (s->config->peer_bytes >= 0)
+		return NCCLSVC_PEER_SET;
+	return measured_on(s, g) ? NCCLSVC_PEER_MEASURED : NCCLSVC_PEER_DEFAULT;
+}
+
+/* ---- A communicator's ---- */
+
+static const struct gpu *gpu_of(const struct communicator *m, uint32_t rank)
+{
+	return m->comms->gpus->gpu[m->members[rank].device];
+}
+
+/* NULL: they are not of one. */
+static const char *model_of(const struct communicator *m)
+{
+	const char *model = gpu_of(m, 0)->info.name;
+	for (uint32_t k = 1; k < m->nranks; k++)
+		if (strncmp(gpu_of(m, k)->info.name, model, sizeof(gpu_of(m, k)->info.name)) != 0)
+			return NULL;
+	return model;
+}
+
+static bool all_use_mps(const struct communicator *m)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (gpu_mps_of(m->comms->gpus, m->members[k].client) != NCCLSVC_MPS_ACTIVE)
+			return false;
+	return true;
+}
+
+struct peer_limit peer_limit_of(const struct communicator *m)
+{
+	const int64_t set = m->comms->config->peer_bytes;
+	if (set >= 0)
+		return (struct peer_limit){set < UINT32_MAX ? (uint32_t)set : UINT32_MAX,
+					   NCCLSVC_PEER_SET};
+	const bool mps = all_use_mps(m);
+	const char *model = model_of(m);
+	const struct crossover_limit *l =
+		model ? crossover_find(&m->comms->crossover, model, m->nranks, mps) : NULL;
+	if (l)
+		return (struct peer_limit){l->bytes, NCCLSVC_PEER_MEASURED};
+	return (struct peer_limit){mps ? WITH_MPS_BYTES : WITHOUT_MPS_BYTES, NCCLSVC_PEER_DEFAULT};
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Inspection of operations that are under way in kernels. Nothing says how far a rank's stream is,
+ * but kernels that wait: what they wait for, and all behind it, is pending. */
+#include "look.h"
+#include "task.h"
+
+/* What the kernels that wait show. */
+struct waiting {
+	struct look looks[PEER_RANKS];
+	uint32_t round; /* the first that is waited for; 0: none */
+};
+
+static bool waiting_find(const struct communicator *m, struct waiting *w)
+{
+	bool any = false;
+	*w = (struct waiting){0}; /* a record can name a rank that is none */
+	for (uint32_t k = 0; m->peer && k < m->nranks; k++) {
+		struct look *l = &w->looks[k];
+		*l = peer_look_at(peer_member_page(m, k));
+		if (!peer_runs_kernels(m, k))
+			l->waits = l->ways = 0;
+		any = any || l->waits;
+		if (l->waits && l->round && (!w->round || peer_reached(w->round, l->round)))
+			w->round = l->round;
+	}
+	return any;
+}
+
+/* Does another rank wait for this operation? */
+static bool is_awaited(const struct waiting *w, uint32_t rank, const struct peer_record *r)
+{
+	if (r->round)
+		return w->round && peer_reached(r->round, w->round);
+	const struct svc_record record = svc_header_record(r->header);
+	const uint32_t peer = (uint32_t)record.peer;
+	const uint32_t way = record.op == NCCLSVC_SEND ? PEER_WAY_TO(peer) : PEER_WAY_FROM(peer);
+	const struct look *other = peer < PEER_RANKS ? &w->looks[peer] : NULL;
+	const uint32_t back = peer_way_back(way, rank);
+	return other && other->ways >> back & 1 &&
+	       (int32_t)(r->message - other->message[back]) >= 0;
+}
+
+/* The number of the rank's first record that is pending; that of the next one to come: none is. */
+static uint32_t first_pending(const struct communicator *m, const struct waiting *w, uint32_t rank)
+{
+	struct peer_record r;
+	const struct look *l = &w->looks[rank];
+	const struct peer_page *page = peer_member_page(m, rank);
+	for (uint32_t i = PEER_HISTORY - 1; i; i--) {
+		const uint32_t number = l->records - i;
+		if (peer_record(page, number, &r) &&
+		    (l->waits ? peer_reached(r.sequence, l->waits) : is_awaited(w, rank, &r)))
+			return number;
+	}
+	return l->records;
+}
+
+/* The ranks that have not submitted their part. */
+static uint32_t missing(const struct communicator *m, const struct waiting *w, uint32_t rank,
+			const struct peer_record *r)
+{
+	uint32_t ranks = 0;
+	const struct svc_record record = svc_header_record(r->header);
+	const uint32_t peer = (uint32_t)record.peer;
+	for (uint32_t k = 0; r->round && k < m->nranks; k++)
+		if (!peer_reached(w->looks[k].reached, r->round))
+			ranks |= UINT32_C(1) << k;
+	if (r->round || peer >= m->nranks)
+		return ranks;
+	const uint32_t way = record.op == NCCLSVC_SEND ? PEER_WAY_FROM(rank) : PEER_WAY_TO(rank);
+	return (int32_t)(w->looks[peer].messages[way] - r->message) < 0 ? UINT32_C(1) << peer : 0;
+}
+
+bool peer_operations(const struct communicator *m, uint32_t rank, struct peer_range *range)
+{
+	struct waiting w;
+	if (!waiting_find(m, &w) || !peer_runs_kernels(m, rank))
+		return false;
+	range->first = first_pending(m, &w, rank);
+	range->n = w.looks[rank].records - range->first;
+	return range->n;
+}
+
+bool peer_operation(const struct communicator *m, uint32_t rank, const struct peer_range *range,
+		    uint32_t nth, struct peer_operation *op)
+{
+	struct waiting w;
+	*op = (struct peer_operation){0};
+	if (!waiting_find(m, &w) ||
+	    !peer_record(peer_member_page(m, rank), range->first + nth, &op->record))
+		return false;
+	const struct look *l = &w.looks[rank];
+	const struct peer_member *member = &m->peer->members[rank];
+	const bool waits = l->waits == op->record.sequence;
+	op->missing = missing(m, &w, rank, &op->record);
+	if (waits)
+		op->state = op->missing ? NCCLSVC_WAITING_PEERS : NCCLSVC_LAUNCHED;
+	else /* its stream has not come to it, or to the one before */
+		op->state = nth ? NCCLSVC_QUEUED : NCCLSVC_WAITING_INPUT;
+	op->waits_ns = waits && member->waits == l->waits ? member->waits_ns : 0;
+	return true;
+}
+
+uint32_t peer_pending(const struct communicator *m)
+{
+	struct peer_range range;
+	uint32_t pending = 0;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (peer_operations(m, k, &range))
+			pending += range.n;
+	return pending;
+}

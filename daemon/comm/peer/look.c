@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "look.h"
+#include "comm/comm.h"
+#include "comm/comms.h"
+#include "operation.h"
+#include "task.h"
+
+/* The member has broken its kernels off, or one has failed in a way after which all fail. */
+static bool is_broken(const struct peer_page *page)
+{
+	return peer_load32(&page->abort) || peer_load64(&page->failed);
+}
+
+bool peer_broken_off(const struct communicator *m, uint32_t rank)
+{
+	return m->peer && is_broken(peer_member_page(m, rank));
+}
+
+/* A collective waits until it has ended, a kernel of messages as long as one of its ways does. */
+static void waits_look(const struct peer_page *page, struct look *l)
+{
+	const uint32_t begun = (uint32_t)peer_load64(&page->begun);
+	const uint32_t ended = (uint32_t)peer_load64(&page->ended);
+	l->newest = peer_load32(&page->round);
+	l->round = peer_load32(&page->moves) ? 0 : l->newest;
+	for (uint32_t way = 0; !l->round && way < PEER_WAYS; way++) {
+		const uint64_t waits = peer_load64(&page->waits[way]);
+		if (begun && waits >> 32 == begun)
+			l->ways |= UINT32_C(1) << way;
+		l->message[way] = (uint32_t)waits;
+	}
+	if (begun && (l->round ? !peer_reached(ended, begun) : l->ways))
+		l->waits = begun;
+}
+
+/* In the reverse order in which the member writes: what it has submitted, it has entered. */
+struct look peer_look_at(const struct peer_page *page)
+{
+	struct look l = {.submitted = peer_load64(&page->submitted)};
+	waits_look(page, &l);
+	for (uint32_t way = 0; way < PEER_WAYS; way++)
+		l.messages[way] = peer_load32(&page->messages[way]);
+	l.entered = peer_load32(&page->entered);
+	l.broken = is_broken(page);
+	l.reached = peer_load32(&page->reached);
+	l.records = peer_load32(&page->records);
+	return l;
+}
+
+bool peer_runs_kernels(const struct communicator *m, uint32_t rank)
+{
+	return comm_takes_part(&m->members[rank]) ||
+	       sessions_find(m->comms->sessions, m->peer->members[rank].session);
+}
+
+/* ---- Records ---- */
+
+bool peer_record(const struct peer_page *page, uint32_t number, struct peer_record *r)
+{
+	const struct peer_record *from = &page->history[number % PEER_HISTORY];
+	const uint32_t sequence = peer_load32(&from->sequence);
+	*r = (struct peer_record){.operation = peer_load64(&from->operation),
+				  .header = peer_load64(&from->header),
+				  .launched_ns = peer_load64(&from->launched_ns),
+				  .timeout_ns = peer_load64(&from->timeout_ns),
+				  .sequence = sequence,
+				  .collective = peer_load32(&from->collective),
+				  .round = peer_load32(&from->round),
+				  .message = peer_load32(&from->message)};
+	const uint32_t behind = peer_load32(&page->records) - number;
+	return sequence && peer_load32(&from->sequence) == sequence && behind &&
+	       behind < PEER_HISTORY;
+}
+
+uint32_t peer_record_way(const struct peer_record *r)
+{
+	const struct svc_record record = svc_header_record(r->header);
+	if (r->round || !svc_op_is_p2p(record.op) || (uint32_t)record.peer >= PEER_RANKS)
+		return PEER_WAYS;
+	return record.op == NCCLSVC_SEND ? PEER_WAY_TO((uint32_t)record.peer)
+					 : PEER_WAY_FROM((uint32_t)record.peer);
+}
+
+bool peer_record_of(const struct peer_page *page, uint32_t sequence, struct peer_record *r)
+{
+	const uint32_t records = peer_load32(&page->records);
+	for (uint32_t i = PEER_HISTORY - 1; i; i--)
+		if (peer_record(page, records - i, r) && r->sequence == sequence)
+			return true;
+	return false;
+}
+
+bool peer_record_in(const struct peer_page *page, uint32_t way, uint32_t sequence, uint32_t message,
+		    struct peer_record *r)
+{
+	const uint32_t records = peer_load32(&page->records);
+	for (uint32_t i = PEER_HISTORY - 1; i; i--)
+		if (peer_record(page, records - i, r) && peer_record_way(r) == way &&
+		    (!sequence || r->sequence == sequence) && (!message || r->message == message))
+			return true;
+	return false;
+}

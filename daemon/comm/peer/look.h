@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What stands in the pages of members whose kernels meet. All of it can be wrong, or change at any
+ * time: it is read once. */
+#ifndef COMM_PEER_LOOK_H
+#define COMM_PEER_LOOK_H
+
+#include "peer.h"
+
+/* One look at a member's page. */
+struct look {
+	uint64_t submitted;
+	uint32_t entered, reached, records;
+	uint32_t messages[PEER_WAYS];
+	uint32_t waits;		     /* as in struct peer_member */
+	uint32_t round;		     /* of that kernel; 0: it has messages */
+	uint32_t newest;	     /* round that it has begun */
+	uint32_t ways;		     /* bits: those of a kernel of messages that wait */
+	uint32_t message[PEER_WAYS]; /* which one waits there */
+	bool broken;		     /* it does not run kernels any more */
+};
+
+struct look peer_look_at(const struct peer_page *page);
+/* Its kernels can still run: it holds its rank, or has left and its process goes on. */
+bool peer_runs_kernels(const struct communicator *m, uint32_t rank);
+
+/* False: it was not written yet, or is overwritten. */
+bool peer_record(const struct peer_page *page, uint32_t number, struct peer_record *r);
+/* The first one of that kernel. */
+bool peer_record_of(const struct peer_page *page, uint32_t sequence, struct peer_record *r);
+/* The way's first message of that kernel and number. 0: of any. */
+bool peer_record_in(const struct peer_page *page, uint32_t way, uint32_t sequence, uint32_t message,
+		    struct peer_record *r);
+/* A message's; PEER_WAYS: it is none. */
+uint32_t peer_record_way(const struct peer_record *r);
+
+static inline uint64_t peer_load64(const uint64_t *word)
+{
+	return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+static inline uint32_t peer_load32(const uint32_t *word)
+{
+	return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+static inline struct peer_page *peer_member_page(const struct communicator *m, uint32_t rank)
+{
+	return peer_page_of(m->peer->base, rank);
+}
+
+/* The other rank's way for the same messages. */
+static inline uint32_t peer_way_back(uint32_t way, uint32_t rank)
+{
+	return way < PEER_RANKS ? PEER_WAY_FROM(rank) : PEER_WAY_TO(rank);
+}
+
+#endif

@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Looks at the pages of a communicator whose members' kernels meet. A kernel that waits for another
+ * rank's in vain can be ended only with the epoch: by its deadline, or because the other rank has
+ * gone, took NCCL for the same operation, or waits for this one elsewhere. What follows from the
+ * pages must be so at two looks. Then the worst that a member can do is to end its own epoch. */
+#include <stdio.h>
+#include <string.h>
+
+#include "account/task_table.h"
+#include "base/timings.h"
+#include "comm/comm.h"
+#include "comm/comms.h"
+#include "comm/report.h"
+#include "look.h"
+#include "names.h"
+#include "operation.h"
+#include "task.h"
+
+/* Of a record that is overwritten, the oldest one that is left tells. 0: none. */
+static uint64_t timeout_of(const struct peer_page *page, uint32_t sequence)
+{
+	struct peer_record r;
+	if (peer_record_of(page, sequence, &r) ||
+	    peer_record(page, peer_load32(&page->records) - (PEER_HISTORY - 2), &r))
+		return r.timeout_ns;
+	return 0;
+}
+
+/* The rank's first operation that waits on NCCL: a collective, or one of kind `op` with the peer.
+ * False: there is none. */
+static bool pending_record(const struct communicator *m, int32_t rank, unsigned op, int32_t peer,
+			   struct svc_record *r)
+{
+	const struct task_table *t = m->comms->executor->table(m->comms->executor);
+	const uint32_t high = atomic_load_explicit(&t->high, memory_order_acquire);
+	const bool message = svc_op_is_p2p(op);
+	uint64_t first = UINT64_MAX;
+	struct table_entry e;
+	for (uint32_t slot = 0; slot < high; slot++) {
+		if (!table_get(t, slot, &e) || e.comm_uid != m->uid || e.epoch != m->epoch ||
+		    e.rank != rank || e.seq >= first)
+			continue;
+		if (message ? e.op != op || e.peer != peer || e.state != NCCLSVC_WAITING_PEERS
+			    : svc_op_is_p2p(e.op))
+			continue;
+		first = e.seq;
+		*r = (struct svc_record){.op = e.op,
+					 .type = e.type,
+					 .redop = e.redop,
+					 .peer = e.peer,
+					 .count = e.count};
+	}
+	return first != UINT64_MAX;
+}
+
+/* ---- Does a kernel wait in vain? ---- */
+
+/* What a kernel waits for, of which each rank or one is to do its part. */
+struct awaited {
+	uint32_t round;		     /* of a collective; 0: a message */
+	uint32_t way, message;	     /* the other rank's */
+	const struct peer_record *r; /* of the one that waits; NULL: not known */
+};
+
+static unsigned way_op(uint32_t way)
+{
+	return way < PEER_RANKS ? NCCLSVC_SEND : NCCLSVC_RECV;
+}
+
+/* Is it to be launched, or was it? */
+static bool is_entered(const struct look *l, const struct awaited *a)
+{
+	if (!a->round)
+		return (int32_t)(l->messages[a->way] - a->message) >= 0;
+	return peer_reached(l->entered, a->round);
+}
+
+/* What the others wait for in a kernel is on NCCL's path for this rank. */
+static bool took_nccl(const struct communicator *m, uint32_t rank, const struct look *l,
+		      const struct awaited *a)
+{
+	struct svc_record r;
+	if (!a->round)
+		return pending_record(m, (int32_t)rank, way_op(a->way),
+				      (int32_t)(a->way % PEER_RANKS), &r);
+	return a->r && (int32_t)((uint32_t)l->submitted - a->r->collective) > 0;
+}
+
+/* Will the rank never come to it? Not 0: the reason. */
+static int absence(const struct communicator *m, uint32_t rank, const struct look *l,
+		   const struct awaited *a)
+{
+	const bool entered = is_entered(l, a);
+	if (l->broken)
+		return NCCLSVC_PEER_GONE;
+	if (!comm_takes_part(&m->members[rank]))
+		return entered && peer_runs_kernels(m, rank) ? 0 : NCCLSVC_PEER_GONE;
+	return !entered && took_nccl(m, rank, l, a) ? NCCLSVC_MISMATCH : 0;
+}
+
+/* What rank k is to do, so that a kernel of `rank` goes on. False: nothing. */
+static bool next_awaited(const struct look *looks, uint32_t rank, uint32_t way, uint32_t k,
+			 const struct peer_record *r, struct awaited *a)
+{
+	const struct look *l = &looks[rank];
+	*a = (struct awaited){.round = l->round, .r = r};
+	if (l->round)
+		return !way && k != rank;
+	a->way = peer_way_back(way, rank);
+	a->message = l->message[way];
+	return l->ways >> way & 1 && way % PEER_RANKS == k;
+}
+
+/* The first rank that will never do its part. False: all may. */
+static bool find_absence(const struct communicator *m, const struct look *looks, uint32_t rank,
+			 const struct peer_record *r, struct peer_stuck *stuck)
+{
+	struct awaited a;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		for (uint32_t way = 0; way < PEER_WAYS; way++) {
+			if (!next_awaited(looks, rank, way, k, r, &a))
+				continue;
+			stuck->result = absence(m, k, &looks[k], &a);
+			if (!stuck->result)
+				continue;
+			stuck->other = (int32_t)k;
+			stuck->way = way;
+			stuck->message = a.message;
+			return true;
+		}
+	return false;
+}
+
+/* The rank's kernel that waits moves the message, or one before it did. Of a Recv, that the sender
+ * waits for, earlier ones of the way do as well: they make room. So may a record that was
+ * overwritten. */
+static bool message_begun(const struct communicator *m, uint32_t rank, const struct look *l,
+			  const struct awaited *a)
+{
+	struct peer_record r;
+	const struct peer_page *page = peer_member_page(m, rank);
+	if (!l->waits || !is_entered(l, a))
+		return false;
+	if (!peer_record_in(page, a->way, 0, a->message, &r) || peer_reached(l->waits, r.sequence))
+		return true;
+	return way_op(a->way) == NCCLSVC_RECV && peer_record_in(page, a->way, l->waits, 0, &r);
+}
+
+/* The rank is in it, or past it. */
+static bool has_begun(const struct communicator *m, uint32_t rank, const struct look *l,
+		      const struct awaited *a)
+{
+	return a->round ? peer_reached(l->newest, a->round) : message_begun(m, rank, l, a);
+}
+
+/* The rank that `rank` waits for: the first that has not submitted it, else the first whose kernel
+ * has not begun. -1: all have. */
+static int32_t last_of(const struct communicator *m, const struct look *looks, uint32_t rank)
+{
+	struct awaited a;
+	for (int begun = 0; begun < 2; begun++)
+		for (uint32_t k = 0; k < m->nranks; k++)
+			for (uint32_t way = 0; way < PEER_WAYS; way++)
+				if (next_awaited(looks, rank, way, k, NULL, &a) &&
+				    !(begun ? has_begun(m, k, &looks[k], &a)
+					    : is_entered(&looks[k], &a)))
+					return (int32_t)k;
+	return -1;
+}
+
+/* ---- Circles ---- */
+
+/* The ranks whose kernels wait in something else, behind which is what this one waits for. */
+static uint32_t waits_behind(const struct communicator *m, const struct look *looks, uint32_t rank)
+{
+	uint32_t ranks = 0;
+	struct awaited a;
+	for (uint32_t k = 0; looks[rank].waits && k < m->nranks; k++)
+		for (uint32_t way = 0; looks[k].waits && way < PEER_WAYS; way++)
+			if (next_awaited(looks, rank, way, k, NULL, &a) &&
+			    !has_begun(m, k, &looks[k], &a))
+				ranks |= UINT32_C(1) << k;
+	return ranks;
+}
+
+/* Which rank waits behind which: once for all of them, since the records can change, and are many.
+ */
+struct behind {
+	uint32_t direct[PEER_RANKS], all[PEER_RANKS]; /* bits: ranks */
+};
+
+static void behind_find(const struct communicator *m, const struct look *looks, struct behind *b)
+{
+	const uint32_t n = m->nranks;
+	for (uint32_t k = 0; k < n; k++)
+		b->all[k] = b->direct[k] = waits_behind(m, looks, k);
+	for (uint32_t turn = 0; turn < n; turn++)
+		for (uint32_t k = 0; k < n; k++)
+			for (uint32_t i = 0; i < n; i++)
+				b->all[k] |= b->all[k] >> i & 1 ? b->all[i] : 0;
+}
+
+/* All ranks that wait for this one, and on which it waits: of one circle. 0: there is none. *next
+ * is the first of these on which the rank waits itself. */
+static uint32_t circle_of(const struct behind *b, uint32_t n, uint32_t rank, int32_t *next)
+{
+	uint32_t circle = 0;
+	for (uint32_t k = 0; k < n; k++)
+		if (b->all[rank] >> k & 1 && b->all[k] >> rank & 1)
+			circle |= UINT32_C(1) << k;
+	if (circle)
+		*next = __builtin_ctz(b->direct[rank] & circle);
+	return circle;
+}
+
+/* One of the messages between the two that the rank's kernel waits for. */
+static void note_message(const struct look *l, struct peer_stuck *stuck)
+{
+	for (uint32_t way = 0; !stuck->message && way < PEER_WAYS; way++)
+		if (l->ways >> way & 1 &&
+		    (stuck->other < 0 || way % PEER_RANKS == (uint32_t)stuck->other)) {
+			stuck->way = way;
+			stuck->message = l->message[way];
+		}
+}
+
+static struct peer_stuck stuck_at(const struct communicator *m, const struct look *looks,
+				  const struct behind *behind, uint32_t rank, uint64_t now)
+{
+	struct peer_record r;
+	const uint32_t sequence = looks[rank].waits;
+	const struct peer_page *page = peer_member_page(m, rank);
+	const bool known = peer_record_of(page, sequence, &r);
+	struct peer_stuck stuck = {.rank = rank, .sequence = sequence, .other = -1};
+	if (find_absence(m, looks, rank, known ? &r : NULL, &stuck))
+		return stuck;
+	stuck.circle = circle_of(behind, m->nranks, rank, &stuck.other);
+	if (stuck.circle) {
+		stuck.result = NCCLSVC_MISMATCH;
+		note_message(&looks[rank], &stuck);
+		return stuck;
+	}
+	const uint64_t timeout = timeout_of(page, sequence);
+	if (timeout && now - m->peer->members[rank].waits_ns > timeout) {
+		stuck.result = NCCLSVC_TIMEOUT;
+		stuck.other = last_of(m, looks, rank);
+		note_message(&looks[rank], &stuck);
+	}
+	return stuck;
+}
+
+/* A message whose Recv is on NCCL's path. Its own kernel may have ended. */
+static struct peer_stuck untaken(const struct communicator *m, const struct look *looks,
+				 uint32_t rank)
+{
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		const uint32_t way = PEER_WAY_TO(k), back = peer_way_back(way, rank);
+		const struct awaited a = {.way = back, .message = looks[k].messages[back] + 1};
+		if ((int32_t)(looks[rank].messages[way] - a.message) >= 0 &&
+		    took_nccl(m, k, &looks[k], &a))
+			return (struct peer_stuck){.result = NCCLSVC_MISMATCH,
+						   .rank = rank,
+						   .other = (int32_t)k,
+						   .way = way,
+						   .message = a.message};
+	}
+	return (struct peer_stuck){0};
+}
+
+/* Why the rank's kernels are broken off. */
+static struct peer_stuck broken_at(const struct communicator *m, uint32_t rank)
+{
+	const struct peer_page *page = peer_member_page(m, rank);
+	const uint64_t failed = peer_load64(&page->failed), sender = peer_load64(&page->unlike[2]);
+	if (failed >> 32 == PEER_UNLIKE && sender < m->nranks)
+		return (struct peer_stuck){.result = NCCLSVC_MISMATCH,
+					   .rank = rank,
+					   .sequence = (uint32_t)failed,
+					   .other = (int32_t)sender,
+					   .unlike = true};
+	return (struct peer_stuck){
+		.result = NCCLSVC_PEER_GONE, .rank = rank, .other = (int32_t)rank};
+}
+
+static struct peer_stuck find_stuck(const struct communicator *m, const struct look *looks,
+				    uint64_t now)
+{
+	struct behind behind;
+	/* Ranks that wait for one that is broken off tell less about the reason. */
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (looks[k].broken && comm_takes_part(&m->members[k]))
+			return broken_at(m, k);
+	behind_find(m, looks, &behind);
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		if (!looks[k].waits || !peer_runs_kernels(m, k))
+			continue;
+		const struct peer_stuck stuck = stuck_at(m, looks, &behind, k, now);
+		if (stuck.result)
+			return stuck;
+	}
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		const struct peer_stuck stuck = untaken(m, looks, k);
+		if (stuck.result)
+			return stuck;
+	}
+	return (struct peer_stuck){0};
+}
+
+static bool same(const struct peer_stuck *a, const struct peer_stuck *b)
+{
+	return a->result == b->result && a->rank == b->rank && a->sequence == b->sequence &&
+	       a->other == b->other && a->circle == b->circle && a->unlike == b->unlike &&
+	       a->way == b->way && a->message == b->message;
+}
+
+/* ---- Then the epoch is over ---- */
+
+static void order_status(ncclsvc_status *st, unsigned op_a, unsigned op_b)
+{
+	st->field = NCCLSVC_FIELD_ORDER;
+	st->value_a = op_a;
+	st->value_b = op_b;
+}
+
+/* What the other rank has in its kernel that waits. */
+static unsigned waiting_op(const struct communicator *m, const struct look *look, uint32_t rank)
+{
+	struct peer_record r;
+	if (look->ways)
+		return way_op((uint32_t)__builtin_ctz(look->ways));
+	return peer_record_of(peer_member_page(m, rank), look->waits, &r) ? r.header >> 56 : 0;
+}
+
+/* The headers of a message and of its receiver's Recv. */
+static void compare_unlike(const struct communicator *m, ncclsvc_status *st)
+{
+	const uint64_t *unlike = peer_member_page(m, (uint32_t)st->rank_a)->unlike;
+	struct svc_record r[2];
+	for (int i = 0; i < 2; i++) {
+		const uint64_t header = peer_load64(&unlike[i]);
+		const uint64_t size = svc_type_size((unsigned)(header >> 56));
+		r[i] = (struct svc_record){.op = i ? NCCLSVC_SEND : NCCLSVC_RECV,
+					   .type = (uint8_t)(header >> 56),
+					   .count = size ? PEER_MESSAGE_BYTES(header) / size : 0};
+	}
+	st->field = svc_record_differs(&r[0], &r[1], &st->value_a, &st->value_b);
+}
+
+/* b has taken NCCL for what a has launched with that header: it is another operation there. */
+static void compare(const struct communicator *m, uint64_t header, ncclsvc_status *st)
+{
+	const struct svc_record a = svc_header_record(header);
+	const unsigned opposite = a.op == NCCLSVC_SEND	 ? NCCLSVC_RECV
+				  : a.op == NCCLSVC_RECV ? NCCLSVC_SEND
+							 : a.op;
+	struct svc_record b = {0};
+	if (pending_record(m, st->rank_b, opposite, st->rank_a, &b))
+		st->field = svc_record_differs(&a, &b, &st->value_a, &st->value_b);
+	else
+		st->field = NCCLSVC_FIELD_OP;
+	if (st->field == NCCLSVC_FIELD_NONE)
+		st->field = NCCLSVC_FIELD_ORDER;
+	if (st->field == NCCLSVC_FIELD_ORDER || !b.op) {
+		st->value_a = a.op;
+		st->value_b = b.op;
+	}
+}
+
+/* All other ranks, two or more, have launched it. */
+static bool is_odd_one(const struct communicator *m, const struct peer_stuck *stuck,
+		       const struct look *looks)
+{
+	uint32_t n = 0;
+	const uint32_t round = looks[stuck->rank].round;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		n += (int32_t)k != stuck->other && round && peer_reached(looks[k].reached, round);
+	return stuck->result == NCCLSVC_MISMATCH && !stuck->message && !stuck->circle &&
+	       m->nranks > 2 && n == m->nranks - 1;
+}
+
+static ncclsvc_status status_of_stuck(const struct communicator *m, const struct peer_stuck *stuck,
+				      const struct look *looks, uint64_t header)
+{
+	const int32_t rank = (int32_t)stuck->rank, other = stuck->other;
+	const int32_t a = stuck->result == NCCLSVC_PEER_GONE ? other : rank;
+	const int32_t b = stuck->result == NCCLSVC_MISMATCH ? other : -1;
+	ncclsvc_status st = {.result = stuck->result,
+			     .started_ns = m->peer->members[rank].waits_ns,
+			     .rank_a = a,
+			     .pid_a = m->members[a].pid,
+			     .rank_b = b,
+			     .pid_b = b >= 0 ? m->members[b].pid : 0};
+	if (stuck->unlike)
+		compare_unlike(m, &st);
+	else if (stuck->circle)
+		order_status(&st, (unsigned)(header >> 56),
+			     waiting_op(m, &looks[other], (uint32_t)other));
+	else if (st.result == NCCLSVC_MISMATCH)
+		compare(m, header, &st);
+	if (other >= 0 && (st.result == NCCLSVC_TIMEOUT || is_odd_one(m, stuck, looks))) {
+		st.missing_count = 1;
+		st.missing[0] = other;
+	}
+	return st;
+}
+
+static const char *lack(const struct peer_stuck *stuck, const struct look *looks)
+{
+	struct awaited a;
+	const uint32_t k = (uint32_t)stuck->other;
+	bool entered = true;
+	for (uint32_t way = 0; way < PEER_WAYS; way++)
+		if (next_awaited(looks, stuck->rank, way, k, NULL, &a))
+			entered = entered && is_entered(&looks[k], &a);
+	if (looks[k].broken)
+		return "whose kernels are broken off";
+	if (stuck->circle)
+		return "whose kernel waits for that rank, in a circle";
+	if (stuck->result == NCCLSVC_MISMATCH)
+		return "which has submitted another";
+	if (!entered)
+		return "which has not submitted it";
+	return stuck->result == NCCLSVC_TIMEOUT ? "whose stream has not come to it"
+						: "whose process has ended";
+}
+
+/* "AllReduce #7 of rank 0 waits on the GPU for rank 1, which has not submitted it" */
+static void tell(struct communicator *m, const struct peer_stuck *stuck, const struct look *looks,
+		 const ncclsvc_status *st, const struct peer_record *r)
+{
+	char text[160], what[64] = "an operation";
+	if (r->sequence)
+		snprintf(what, sizeof(what), "%s #%llu", svc_op_name((unsigned)(r->header >> 56)),
+			 (unsigned long long)r->operation);
+	if (stuck->other < 0)
+		snprintf(text, sizeof(text),
+			 "%s of rank %u has begun on all GPUs, and does not end", what,
+			 stuck->rank);
+	else if (stuck->unlike)
+		snprintf(text, sizeof(text), "rank %u receives another message than rank %d sent",
+			 stuck->rank, stuck->other);
+	else if (!stuck->sequence && stuck->message)
+		snprintf(text, sizeof(text),
+			 "%s of rank %u ran in a kernel, which rank %d's Recv does not", what,
+			 stuck->rank, stuck->other);
+	else if (stuck->other == (int32_t)stuck->rank && !stuck->circle)
+		snprintf(text, sizeof(text), "rank %u's kernels are broken off", stuck->rank);
+	else
+		snprintf(text, sizeof(text), "%s of rank %u waits on the GPU for rank %d, %s", what,
+			 stuck->rank, stuck->other, lack(stuck, looks));
+	report_kernels(m, st, text);
+}
+
+static void end_epoch(struct communicator *m, const struct peer_stuck *stuck,
+		      const struct look *looks)
+{
+	struct peer_record r;
+	const struct peer_page *page = peer_member_page(m, stuck->rank);
+	if (stuck->message ? !peer_record_in(page, stuck->way, 0, stuck->message, &r)
+			   : !peer_record_of(page, stuck->sequence, &r))
+		r = (struct peer_record){0};
+	const ncclsvc_status st = status_of_stuck(m, stuck, looks, r.header);
+	tell(m, stuck, looks, &st, &r);
+	comm_end_epoch(m, NCCLSVC_CAUSE_KERNEL_STUCK, &st, stuck->other);
+}
+
+/* ---- The look ---- */
+
+static void look_at_all(struct communicator *m, struct look looks[PEER_RANKS], uint64_t now)
+{
+	struct peer_pages *p = m->peer;
+	p->heartbeat++;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct peer_page *page = peer_member_page(m, k);
+		struct peer_member *member = &p->members[k];
+		__atomic_store_n(&page->heartbeat, p->heartbeat, __ATOMIC_RELEASE);
+		looks[k] = peer_look_at(page);
+		if (looks[k].waits || looks[k].records != member->records)
+			p->active_ns = now;
+		if (looks[k].waits != member->waits)
+			member->waits_ns = now;
+		member->waits = looks[k].waits;
+		member->records = looks[k].records;
+	}
+}
+
+uint64_t peer_watch(struct communicator *m, uint64_t now)
+{
+	struct look looks[PEER_RANKS];
+	struct peer_pages *p = m->peer;
+	if (!p)
+		return 0;
+	if (now < p->due_ns)
+		return p->due_ns;
+	look_at_all(m, looks, now);
+	const struct peer_stuck stuck = find_stuck(m, looks, now);
+	if (stuck.result && same(&stuck, &p->stuck)) {
+		end_epoch(m, &stuck, looks);
+		return 0;
+	}
+	p->stuck = stuck;
+	const bool quiet = now - p->active_ns > PEER_LOOK_QUIET_NS;
+	p->due_ns = now + (quiet ? PEER_LOOK_QUIET_NS : PEER_LOOK_AGAIN_NS);
+	return p->due_ns;
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Of peer.h: the memory in which kernels meet. */
+#ifndef PROTO_PEER_STAGING_H
+#define PROTO_PEER_STAGING_H
+
+#include <stdint.h>
+
+#if defined(__CUDA__) || defined(__CUDACC__)
+#define PEER_INLINE static inline __attribute__((device))
+#else
+#define PEER_INLINE static inline
+#endif
+
+#define PEER_RANKS   8
+#define PEER_BLOCKS  32
+#define PEER_THREADS 512 /* of a block, that move data */
+
+/* ---- Staging memory: one for each rank and epoch, on that rank's GPU ---- */
+
+/* Eight bytes of data, in two halves with a flag above each: a 64-bit store is never torn, so data
+ * that has its flag is there. A collective's flag is its round. */
+struct peer_line {
+	uint64_t half[2];
+};
+
+#define PEER_LINE_DATA 8
+
+/* Written by the rank's own kernels, which read the first four words at a time. */
+struct peer_state {
+	uint32_t sequence;  /* of the newest kernel all of whose blocks have begun */
+	uint32_t dead;	    /* enum peer_end; but for PEER_GOOD all later operations fail, too */
+	uint32_t blocks;    /* of that kernel */
+	uint32_t arrived;   /* blocks of the next one */
+	uint32_t stopped;   /* the sequence of one that failed */
+	uint32_t ending[2]; /* blocks of kernels that post their end, for even and odd sequences */
+	uint32_t round;	    /* of the newest collective all of whose blocks have begun */
+	uint32_t ended[PEER_BLOCKS]; /* by block: the sequence of the last kernel that it ended */
+};
+
+#define PEER_HEADERS 1024		 /* offset of struct peer_line [2][PEER_RANKS] */
+#define PEER_CREDITS 1280		 /* of uint64_t [rank][channel], for messages */
+#define PEER_COUNTS  2560		 /* of struct peer_count [way][channel], likewise */
+#define PEER_LINES   8192		 /* of the slots: [2][nranks][lines] */
+#define PEER_BULK    (UINT64_C(4) << 20) /* where that of ncclsvc_peer_bulk begins */
+
+/* Larger operations have ncclsvc_peer_bulk; and so have those of more lines from one rank to
+ * another than a slot has, which may be fewer. */
+#define PEER_LINES_MOST (UINT64_C(256) << 10)
+
+/* How many lines one rank's data may have in another's slot. */
+#define PEER_SLOT_LINES(nranks)                                                                    \
+	((uint32_t)((PEER_BULK - PEER_LINES) / sizeof(struct peer_line) / 2 / (nranks)))
+
+/* ---- Staging memory of ncclsvc_peer_bulk: from PEER_BULK on ----
+ *
+ * A channel is a warp that sends, and one that receives from it on each other rank. Each channel
+ * has a ring of slots for each pair of ranks, and two counters: of chunks that have arrived, which
+ * the sender writes, and of chunks consumed, which the receiver writes into the sender's memory.
+ * Counters carry the round, as lines do. All of it exists twice, for odd and even rounds.
+ *
+ * A block has a multiple of 32 threads: from 64 to PEER_BULK_THREADS + 32. The chunks follow from
+ * the blocks and threads, and the kernel does not compare these: all ranks must launch the same,
+ * so the caller puts them into the header. */
+
+#define PEER_BULK_SLOTS	   4
+#define PEER_BULK_CHUNK	   32768 /* bytes at most; a slot may be smaller */
+#define PEER_BULK_THREADS  512	 /* of a block, that move data; more have too few registers */
+#define PEER_BULK_CHANNELS 512
+#define PEER_BULK_SCRATCH  2048 /* bytes of each channel */
+
+/* In this order: bytes of the slots, the counters ([what][odd round][ring][peer][channel]), and
+ * scratch memory. */
+#define PEER_BULK_DATA	   (UINT64_C(64) << 20)
+#define PEER_BULK_COUNTERS (8 * PEER_RANKS * PEER_BULK_CHANNELS)
+#define PEER_BULK_BYTES	   (UINT64_C(66) << 20)
+
+/* From so many bytes, AllReduce of two ranks takes two steps: each rank reduces a segment, then all
+ * gather the segments. More ranks always take two. The twin in C has another limit, for tests. */
+#ifndef PEER_TWO_STEPS
+#define PEER_TWO_STEPS (UINT64_C(1) << 40)
+#endif
+
+struct peer_counter {
+	uint64_t value; /* the round above, chunks below */
+	uint64_t pad;
+};
+
+/* ---- Staging memory of messages (Send with its Recv): from PEER_RINGS on ----
+ *
+ * A way is all messages to one rank, or from one. Each ordered pair of ranks has channels, and each
+ * channel a ring of lines in the receiver's memory. A message begins with a line that is its
+ * header; if it is long, each of its channels has a slice of it behind a header of its own. Lines
+ * are counted from the ring's first use on, and their flag says how often it has gone around. The
+ * receiver tells the sender from time to time how many lines it has consumed: so a sender waits for
+ * its receiver only where the ring is full. */
+
+#define PEER_WAYS	    (2 * PEER_RANKS)
+#define PEER_WAY_TO(rank)   (rank)
+#define PEER_WAY_FROM(rank) (PEER_RANKS + (rank))
+#define PEER_CHANNELS	    16 /* at most */
+#define PEER_RING_LINES	    UINT64_C(16384)
+#define PEER_RINGS	    (PEER_BULK + PEER_BULK_BYTES)
+#define PEER_RINGS_BYTES    (UINT64_C(8) << 20)		    /* [sender][channel] */
+#define PEER_STAGING	    (PEER_RINGS + PEER_RINGS_BYTES) /* bytes of it all */
+#define PEER_CHANNEL_LINES  512 /* a message of more has more channels */
+
+/* Of two ranks, so that all ways of a rank have PEER_BLOCKS blocks; a rank's way to itself has one.
+ */
+#define PEER_CHANNELS_OF(nranks) ((PEER_BLOCKS / 2 - 1) / ((nranks)-1))
+
+struct peer_count {
+	uint64_t lines;	   /* ever, of the channel */
+	uint64_t messages; /* likewise */
+};
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "scene.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#define NOTHING_MS 350 /* nothing happens for so long */
+
+struct peer_page *scene_page(struct scene *s, int rank)
+{
+	return peer_page_of(s->pages, (uint32_t)rank);
+}
+
+void scene_submitted(struct scene *s, int rank, uint64_t n)
+{
+	__atomic_store_n(&scene_page(s, rank)->submitted, n, __ATOMIC_RELEASE);
+}
+
+void scene_open(struct scene *s)
+{
+	peer_join(s->m, &s->id, true);
+	s->pages = peer_pages_map(peer_staging_fd(&s->m[0], -1));
+}
+
+void scene_close(struct scene *s)
+{
+	munmap(s->pages, 2 * PEER_PAGE);
+}
+
+bool scene_over(struct scene *s)
+{
+	return peer_aborted(s->pages, 0);
+}
+
+void scene_quiet(struct scene *s)
+{
+	for (uint64_t until = now_ns() + NOTHING_MS * UINT64_C(1000000); now_ns() < until;
+	     sleep_ms(10))
+		CHECK(!scene_over(s));
+}
+
+ncclsvc_status scene_heard(struct scene *s, int rank)
+{
+	struct raw_reply reply;
+	do {
+		CHECK(raw_next(&s->m[rank].raw, &reply));
+	} while (reply.header.opcode != SVC_EVENT_COMM);
+	CHECK_EQ(reply.event.comm, s->m[rank].joined.comm);
+	CHECK_EQ(reply.event.epoch, s->m[rank].joined.epoch);
+	CHECK_EQ(reply.event.status.result, reply.event.reason);
+	return reply.event.status;
+}
+
+ncclsvc_status scene_ends(struct scene *s, ncclsvc_result result)
+{
+	peer_wait_aborted(s->pages);
+	const ncclsvc_status st = scene_heard(s, 0), other = scene_heard(s, 1);
+	CHECK_EQ(st.result, result);
+	CHECK(!memcmp(&st, &other, sizeof(st)));
+	scene_close(s);
+	return st;
+}
+
+void scene_member(struct scene *s, int rank)
+{
+	raw_open(&s->m[rank].raw, s->c->daemon);
+	s->m[rank].staging = peer_lend(&s->m[rank].raw, rank, PEER_STAGING);
+}

@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The twin of the kernel for messages: each rank is a thread, and so is each block of its kernels.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "kernels/twin.h"
+#include "proto/ncclsvc_types.h"
+
+#define GUARD	   0xa5
+#define MOST	   (UINT64_C(3) << 20) /* bytes of a message: more than the rings of a pair hold */
+#define RING_BYTES (PEER_RING_LINES * PEER_LINE_DATA)
+#define ABOVE(v)   ((uint32_t)((v) >> 32))
+/* The third message, or a long one, has the flag of the ring's first use again. */
+#define NEAR_WRAP  (((UINT64_C(1) << 31) * PEER_RING_LINES) - 100)
+
+struct rank {
+	unsigned number, nranks;
+	pthread_t thread;
+	char *staging;
+	struct peer_page page;
+	struct world *world;
+	struct peer_messages kernel;
+	unsigned nblocks, nparts;
+};
+
+struct world {
+	unsigned nranks;
+	struct rank ranks[PEER_RANKS];
+	pthread_barrier_t round;
+	void (*work)(struct rank *);
+};
+
+static void *rank_main(void *arg)
+{
+	struct rank *r = arg;
+	r->world->work(r);
+	return NULL;
+}
+
+static void counts_begin(struct rank *r)
+{
+	struct peer_count *counts = (struct peer_count *)(void *)(r->staging + PEER_COUNTS);
+	uint64_t *credits = (uint64_t *)(void *)(r->staging + PEER_CREDITS);
+	for (unsigned i = 0; i < PEER_WAYS * PEER_CHANNELS; i++)
+		counts[i].lines = NEAR_WRAP;
+	for (unsigned i = 0; i < PEER_RANKS * PEER_CHANNELS; i++)
+		credits[i] = NEAR_WRAP;
+}
+
+/* All ranks do the work, each in a thread. */
+static struct world *world_run(unsigned nranks, void (*work)(struct rank *))
+{
+	struct world *w = calloc(1, sizeof(*w));
+	assert_non_null(w);
+	w->nranks = nranks;
+	w->work = work;
+	pthread_barrier_init(&w->round, NULL, nranks);
+	for (unsigned i = 0; i < nranks; i++) {
+		struct rank *r = &w->ranks[i];
+		r->number = i;
+		r->nranks = nranks;
+		r->world = w;
+		r->staging = mmap(NULL, PEER_STAGING, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		assert_ptr_not_equal(r->staging, MAP_FAILED);
+		counts_begin(r);
+	}
+	for (unsigned i = 0; i < nranks; i++)
+		assert_int_equal(pthread_create(&w->ranks[i].thread, NULL, rank_main, &w->ranks[i]),
+				 0);
+	for (unsigned i = 0; i < nranks; i++)
+		pthread_join(w->ranks[i].thread, NULL);
+	return w;
+}
+
+static void world_free(struct world *w)
+{
+	for (unsigned i = 0; i < w->nranks; i++)
+		munmap(w->ranks[i].staging, PEER_STAGING);
+	pthread_barrier_destroy(&w->round);
+	free(w);
+}
+
+/* ---- A rank's kernel ---- */
+
+static void kernel_begin(struct rank *r)
+{
+	r->kernel = (struct peer_messages){.call = {.page = (uintptr_t)&r->page,
+						    .rank = (uint8_t)r->number,
+						    .nranks = (uint8_t)r->nranks}};
+	for (unsigned i = 0; i < r->nranks; i++)
+		r->kernel.call.staging[i] = (uintptr_t)r->world->ranks[i].staging;
+	r->nblocks = r->nparts = 0;
+}
+
+/* Ways come in their order. */
+static void kernel_way(struct rank *r, unsigned way)
+{
+	r->kernel.first[way] = (uint8_t)r->nparts;
+}
+
+static void kernel_add(struct rank *r, const void *at, uint64_t bytes)
+{
+	assert_true(r->nparts < PEER_PARTS);
+	r->kernel.parts[r->nparts].at = (uintptr_t)at;
+	r->kernel.parts[r->nparts++].header = peer_message(NCCLSVC_UINT8, bytes);
+}
+
+static void kernel_way_end(struct rank *r, unsigned way)
+{
+	uint32_t channels = 0;
+	r->kernel.first[way + 1] = (uint8_t)r->nparts;
+	for (unsigned i = r->kernel.first[way]; i < r->nparts; i++) {
+		const uint32_t n = peer_channels(PEER_MESSAGE_BYTES(r->kernel.parts[i].header),
+						 r->nranks, way % PEER_RANKS == r->number);
+		channels = n > channels ? n : channels;
+	}
+	for (uint32_t c = 0; c < channels; c++)
+		r->kernel.block[r->nblocks++] = PEER_BLOCK_OF(way, c);
+}
+
+struct block {
+	const struct rank *rank;
+	uint32_t number;
+	pthread_t thread;
+};
+
+static void *block_main(void *arg)
+{
+	const struct block *b = arg;
+	ncclsvc_peer_block = (struct peer_block){b->number, b->rank->nblocks};
+	ncclsvc_peer_messages(b->rank->kernel);
+	return NULL;
+}
+
+static void kernel_run(const struct rank *r)
+{
+	struct block b[PEER_BLOCKS];
+	assert_true(r->nblocks && r->nblocks <= PEER_BLOCKS);
+	for (uint32_t i = 0; i < r->nblocks; i++) {
+		b[i] = (struct block){.rank = r, .number = i};
+		assert_int_equal(pthread_create(&b[i].thread, NULL, block_main, &b[i]), 0);
+	}
+	for (uint32_t i = 0; i < r->nblocks; i++)
+		pthread_join(b[i].thread, NULL);
+}
+
+/* One message alone. */
+static void message_run(struct rank *r, unsigned way, const void *at, uint64_t bytes)
+{
+	kernel_begin(r);
+	for (unsigned w = 0; w < PEER_WAYS; w++) {
+		kernel_way(r, w);
+		if (w == way)
+			kernel_add(r, at, bytes);
+		kernel_way_end(r, w);
+	}
+	kernel_run(r);
+}
+
+/* ---- Random messages, among all ranks, also from a rank to itself ---- */
+
+#define MESSAGES 14 /* of a round */
+#define ROUNDS	 150
+
+struct message {
+	unsigned from, to, offset;
+	uint64_t bytes;
+	uint8_t *buffer; /* of the rank that sends or receives it */
+};
+
+static uint8_t input(const struct message *m, uint64_t i, unsigned round)
+{
+	return (uint8_t)(m->from * 31 + m->to * 17 + i * 7 + i / 256 * 13 + m->bytes + round);
+}
+
+static uint64_t random_bytes(unsigned *seed)
+{
+	const unsigned n = (unsigned)rand_r(seed);
+	if (n % 8 == 0)
+		return 0;
+	return n % 64 == 1 ? MOST - n / 64 % 4096 : n % 8 < 3 ? n / 8 % 60000 : n / 8 % 300;
+}
+
+static unsigned random_messages(struct message *all, unsigned nranks, unsigned *seed)
+{
+	const unsigned n = 1 + (unsigned)rand_r(seed) % MESSAGES;
+	for (unsigned i = 0; i < n; i++)
+		all[i] = (struct message){.from = (unsigned)rand_r(seed) % nranks,
+					  .to = (unsigned)rand_r(seed) % nranks,
+					  .offset = (unsigned)rand_r(seed) % 32,
+					  .bytes = random_bytes(seed)};
+	return n;
+}
+
+static void message_add(struct rank *r, struct message *m, bool sends, unsigned round)
+{
+	uint8_t *at = malloc(m->bytes + 64);
+	assert_non_null(at);
+	memset(at, GUARD, m->bytes + 64);
+	for (uint64_t i = 0; sends && i < m->bytes; i++)
+		at[m->offset + i] = input(m, i, round);
+	m->buffer = at;
+	kernel_add(r, at + m->offset, m->bytes);
+}
+
+static void message_check(const struct message *m, unsigned round)
+{
+	for (uint64_t i = 0; i < m->bytes + 64; i++) {
+		const bool in = i >= m->offset && i < m->offset + m->bytes;
+		const uint8_t due = in ? input(m, i - m->offset, round) : GUARD;
+		if (m->buffer[i] != due)
+			fail_msg("from %u to %u, round %u, byte %d of %d: %u, due %u", m->from,
+				 m->to, round, (int)i - (int)m->offset, (int)m->bytes, m->buffer[i],
+				 due);
+	}
+}
+
+/* A copy of the messages for each of the two sides. */
+static void random_round(struct rank *r, unsigned *seed, unsigned round)
+{
+	struct message sent[MESSAGES], received[MESSAGES];
+	const unsigned n = random_messages(sent, r->nranks, seed);
+	memcpy(received, sent, sizeof(received));
+	kernel_begin(r);
+	for (unsigned way = 0; way < PEER_WAYS; way++) {
+		const bool sends = way < PEER_RANKS;
+		kernel_way(r, way);
+		for (unsigned i = 0; i < n; i++) {
+			struct message *m = sends ? &sent[i] : &received[i];
+			const unsigned own = sends ? m->from : m->to;
+			if (own == r->number && (sends ? m->to : m->from) == way % PEER_RANKS)
+				message_add(r, m, sends, round);
+		}
+		kernel_way_end(r, way);
+	}
+	if (r->nblocks)
+		kernel_run(r);
+	assert_int_equal(r->page.failed, 0);
+	for (unsigned i = 0; i < n; i++) {
+		if (received[i].to == r->number)
+			message_check(&received[i], round);
+		free(received[i].buffer);
+		free(sent[i].buffer);
+	}
+}
+
+static void random_work(struct rank *r)
+{
+	unsigned seed = r->nranks;
+	for (unsigned round = 0; round < ROUNDS; round++)
+		random_round(r, &seed, round);
+}
+
+static void random_ranks(void **unused)
+{
+	(void)unused;
+	for (unsigned nranks = 2; nranks <= PEER_RANKS; nranks++)
+		world_free(world_run(nranks, random_work));
+}
+
+/* ---- A sender does not wait for its receiver, as long as the ring has room ---- */
+
+#define STREAM	     120
+#define STREAM_BYTES 1000
+
+static void stream_work(struct rank *r)
+{
+	uint8_t data[STREAM_BYTES];
+	if (r->number)
+		pthread_barrier_wait(&r->world->round); /* all has been sent */
+	for (unsigned i = 0; i < STREAM; i++) {
+		memset(data, r->number ? GUARD : (int)i, sizeof(data));
+		message_run(r, r->number ? PEER_WAY_FROM(0) : PEER_WAY_TO(1), data, sizeof(data));
+		for (unsigned k = 0; k < sizeof(data); k++)
+			assert_int_equal(data[k], i % 256);
+	}
+	if (!r->number)
+		pthread_barrier_wait(&r->world->round);
+}
+
+static void sender_goes_ahead(void **unused)
+{
+	(void)unused;
+	assert_true(STREAM * (STREAM_BYTES / PEER_LINE_DATA + 1) < PEER_RING_LINES);
+	world_free(world_run(2, stream_work));
+}
+
+/* ---- Two long messages that cross: each kernel has both ways ---- */
+
+static void cross_work(struct rank *r)
+{
+	const unsigned other = !r->number;
+	uint8_t *out = malloc(MOST), *in = malloc(MOST);
+	assert_non_null(out);
+	assert_non_null(in);
+	memset(out, (int)r->number + 1, MOST);
+	kernel_begin(r);
+	for (unsigned w = 0; w < PEER_WAYS; w++) {
+		kernel_way(r, w);
+		if (w % PEER_RANKS == other)
+			kernel_add(r, w < PEER_RANKS ? out : in, MOST);
+		kernel_way_end(r, w);
+	}
+	assert_int_equal(r->nblocks, 2 * PEER_CHANNELS_OF(2));
+	kernel_run(r);
+	for (uint64_t i = 0; i < MOST; i++)
+		assert_int_equal(in[i], other + 1);
+	free(out);
+	free(in);
+}
+
+static void long_ones_cross(void **unused)
+{
+	(void)unused;
+	assert_true(MOST > PEER_CHANNELS_OF(2) * RING_BYTES);
+	world_free(world_run(2, cross_work));
+}
+
+/* ---- What does not fit together ---- */
+
+static void unlike_work(struct rank *r)
+{
+	static uint8_t data[2][4096];
+	message_run(r, r->number ? PEER_WAY_FROM(0) : PEER_WAY_TO(1), data[r->number],
+		    r->number ? 4096 : 100);
+	if (!r->number) {
+		assert_int_equal(r->page.failed, 0);
+		return;
+	}
+	assert_int_equal(ABOVE(r->page.failed), PEER_UNLIKE);
+	assert_int_equal(ABOVE(r->page.results[(uint32_t)r->page.failed % PEER_RESULTS]),
+			 PEER_UNLIKE);
+	assert_int_equal(r->page.unlike[0], peer_message(NCCLSVC_UINT8, 4096));
+	assert_int_equal(r->page.unlike[1], peer_message(NCCLSVC_UINT8, 100));
+	assert_int_equal(r->page.unlike[2], 0);
+}
+
+static void unlike_is_told(void **unused)
+{
+	(void)unused;
+	world_free(world_run(2, unlike_work));
+}
+
+/* ---- A message that does not come ---- */
+
+static void until(const uint64_t *word, uint64_t due)
+{
+	for (int i = 0; i < 20000 && __atomic_load_n(word, __ATOMIC_ACQUIRE) != due; i++)
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	assert_int_equal(__atomic_load_n(word, __ATOMIC_ACQUIRE), due);
+}
+
+/* Rank 0 receives what rank 1 has sent, and then what it does not send. What it would send after
+ * that may depend on it, and is not sent. */
+static void lost_work(struct rank *r)
+{
+	struct rank *other = &r->world->ranks[!r->number];
+	uint8_t data[100] = {0};
+	if (!r->number) {
+		message_run(r, PEER_WAY_FROM(1), data, sizeof(data));
+		assert_int_equal(data[99], 7);
+		message_run(r, PEER_WAY_FROM(1), data, sizeof(data));
+		assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
+		assert_int_equal(r->page.waits[PEER_WAY_FROM(1)], 0);
+		message_run(r, PEER_WAY_TO(1), data, sizeof(data));
+		for (uint64_t at = PEER_RINGS; at < PEER_STAGING; at++)
+			assert_int_equal(other->staging[at], 0);
+		return;
+	}
+	memset(data, 7, sizeof(data));
+	message_run(r, PEER_WAY_TO(0), data, sizeof(data));
+	until(&other->page.waits[PEER_WAY_FROM(1)], UINT64_C(2) << 32 | 2);
+	until(&other->page.begun, 2);
+	__atomic_store_n(&other->page.abort, 1, __ATOMIC_RELEASE);
+}
+
+static void lost_is_aborted(void **unused)
+{
+	(void)unused;
+	world_free(world_run(2, lost_work));
+}
+
+/* A ring that is full: the sender waits, until its page says that it is to end. */
+static void full_work(struct rank *r)
+{
+	struct rank *other = &r->world->ranks[!r->number];
+	if (!r->number) {
+		uint8_t *data = calloc(1, MOST);
+		assert_non_null(data);
+		message_run(r, PEER_WAY_TO(1), data, MOST);
+		assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
+		free(data);
+		return;
+	}
+	until(&other->page.waits[PEER_WAY_TO(1)], UINT64_C(1) << 32 | 1);
+	__atomic_store_n(&other->page.abort, 1, __ATOMIC_RELEASE);
+}
+
+static void full_is_aborted(void **unused)
+{
+	(void)unused;
+	world_free(world_run(2, full_work));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(random_ranks),	   cmocka_unit_test(sender_goes_ahead),
+		cmocka_unit_test(long_ones_cross), cmocka_unit_test(unlike_is_told),
+		cmocka_unit_test(lost_is_aborted), cmocka_unit_test(full_is_aborted),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
