@@ -9,77 +9,7 @@
 #include "modes.h"
 #include "process.h"
 
-#define KERNELS	    20 /* with --compute-ms, in a round: another stream's work fits in between them */
-#define FIRST_SPINS 20000
-
 /* ---- One row ---- */
-
-static uint64_t fresh_seed(struct bench *b)
-{
-	b->seed = b->seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-	return b->seed ^ perf_now_ns() << 20;
-}
-
-static bool run_round(struct subject *s, const struct command *command, unsigned round)
-{
-	cores_start(&s->cores);
-	if (!ranks_do(&s->ranks, command))
-		return false;
-	cores_stop(&s->cores);
-	static const size_t fields[MEASURES] = {[MEAN] = REPLY(elapsed_ns),
-						[SUBMIT] = REPLY(cpu_ns),
-						[MEDIAN] = REPLY(median_ns),
-						[P99] = REPLY(p99_ns)};
-	for (int m = 0; m < MEASURES; m++) {
-		const double of = m == MEAN || m == SUBMIT ? (double)command->iters : 1;
-		s->us[m][round] = ranks_mean(&s->ranks, fields[m]) / 1e3 / of;
-	}
-	return true;
-}
-
-/* How many iterations fit into the time of a round: one cold operation, then if that was slow a
- * warm one, tell how long it takes. */
-static bool fit(struct bench *b, struct ranks *ranks, const struct work *w, uint64_t *iters)
-{
-	const struct options *o = b->options;
-	struct command command = {.kind = COMMAND_TIME,
-				  .fill = 1,
-				  .sync = SYNC_EACH,
-				  .iters = 1,
-				  .seed = fresh_seed(b),
-				  .work = *w};
-	double round_us = o->time_cap_s * 1e6 / o->rounds, us;
-	for (int attempt = 0; attempt < 2; attempt++) {
-		if (!ranks_do(ranks, &command))
-			return false;
-		us = fmax(ranks_mean(ranks, REPLY(elapsed_ns)) / 1e3, (double)o->every_us);
-		if (us * (double)*iters <= round_us)
-			return true;
-		command.fill = 0;
-	}
-	uint64_t fitting = (uint64_t)(round_us / us);
-	*iters = fitting ? fitting : 1;
-	return true;
-}
-
-/* The subjects take turns, and in turns go first. */
-static bool run_rounds(struct bench *b, const struct command *command, unsigned n)
-{
-	const struct work *w = &command->work;
-	for (unsigned i = 0; i < n; i++)
-		cores_clear(&b->subjects[i].cores);
-	for (unsigned round = 0; round < b->options->rounds; round++) {
-		report_progress(&b->report, "%s %" PRIu64 " B %s: round %u of %u",
-				perf_op_name(w->op), work_bytes(w),
-				w->in_place ? "in place" : "out of place", round + 1,
-				b->options->rounds);
-		for (unsigned i = 0; i < n; i++) {
-			if (!run_round(&b->subjects[(round + i) % n], command, round))
-				return false;
-		}
-	}
-	return true;
-}
 
 static bool count_tasks(struct ranks *ranks)
 {
@@ -92,11 +22,11 @@ static bool run_rounds_and_tell(struct bench *b, const struct command *command, 
 {
 	struct ranks *ranks = &b->subjects[SERVICE].ranks;
 	if (!b->options->cuda)
-		return run_rounds(b, command, n);
+		return turns_run(b, command, n);
 	if (!count_tasks(ranks))
 		return false;
 	const double before = ranks_mean(ranks, REPLY(tasks));
-	if (!run_rounds(b, command, n) || !count_tasks(ranks))
+	if (!turns_run(b, command, n) || !count_tasks(ranks))
 		return false;
 	/* The daemon may have seen, of operations in kernels, the barriers before the rounds alone.
 	 */
@@ -113,7 +43,7 @@ static bool check(struct bench *b, struct ranks *ranks, const struct work *w, ui
 	for (unsigned i = 0; i < b->options->checks; i++) {
 		struct command command = {.kind = COMMAND_CHECK,
 					  .sync = (uint8_t)b->options->sync,
-					  .seed = fresh_seed(b),
+					  .seed = turns_seed(b),
 					  .work = *w};
 		if (!ranks_do(ranks, &command))
 			return false;
@@ -194,7 +124,7 @@ static bool measure(struct bench *b, const struct work *w, struct value *f)
 	const unsigned n = baseline_can(o, w) ? SUBJECTS : 1;
 	uint64_t iters = o->iters;
 	for (unsigned i = 0; i < n; i++) {
-		if (!fit(b, &b->subjects[i].ranks, w, &iters))
+		if (!turns_fit(b, &b->subjects[i].ranks, w, &iters))
 			return false;
 	}
 	struct command command = {.kind = COMMAND_TIME,
@@ -203,7 +133,7 @@ static bool measure(struct bench *b, const struct work *w, struct value *f)
 				  .warmup = o->warmup < iters ? o->warmup : iters,
 				  .every_us = (uint32_t)o->every_us,
 				  .latency = o->latency,
-				  .kernels = b->spins ? KERNELS : 0,
+				  .kernels = b->spins ? TURNS_KERNELS : 0,
 				  .spins = b->spins,
 				  .work = *w};
 	if (!run_rounds_and_tell(b, &command, n))
@@ -355,26 +285,6 @@ static bool watch_cores(struct bench *b, const char *socket)
 	       cores_add_ranks(&s->cores, &s->ranks) && cores_add_ranks(&base->cores, &base->ranks);
 }
 
-/* Finds how long a kernel must be for those of a round to take --compute-ms. Both subjects then run
- * the same. */
-static bool calibrate(struct bench *b)
-{
-	struct command command = {.kind = COMMAND_TIME,
-				  .kernels = KERNELS,
-				  .spins = FIRST_SPINS,
-				  .work = {.op = NCCLSVC_BARRIER, .nranks = b->options->ranks}};
-	for (int attempt = 0; attempt < 3; attempt++) { /* the first compiles the kernel */
-		if (!ranks_do(&b->subjects[SERVICE].ranks, &command))
-			return false;
-		double ms = ranks_mean(&b->subjects[SERVICE].ranks, REPLY(elapsed_ns)) / 1e6;
-		double spins = command.spins * b->options->compute_ms / (ms > 0 ? ms : 1);
-		if (attempt)
-			command.spins = spins < 1 ? 1 : spins > 1e9 ? 1000000000 : (uint32_t)spins;
-	}
-	b->spins = command.spins;
-	return b->n == 1 || ranks_do(&b->subjects[BASELINE].ranks, &command);
-}
-
 static bool start(struct bench *b, const char *socket)
 {
 	const struct options *o = b->options;
@@ -382,7 +292,7 @@ static bool start(struct bench *b, const char *socket)
 		return false;
 	return (!o->queued || queue_start(&b->queue, o, socket)) && start_service(b, socket) &&
 	       start_baseline(b) && (!o->with_cpu || watch_cores(b, socket)) &&
-	       (!o->compute_ms || calibrate(b));
+	       (!o->compute_ms || turns_calibrate(b, o->compute_ms));
 }
 
 static int run(struct bench *b)

@@ -27,7 +27,7 @@ struct bench {
 	struct queue queue; /* empty without --queued */
 	struct report report;
 	uint64_t seed;
-	uint32_t spins; /* with --compute-ms: of a kernel */
+	uint32_t spins; /* of a kernel beside the operations; 0: there are none */
 	uint64_t wrong;
 	struct value transport; /* of the service's operations in this row */
 	double busbw_sum;
@@ -50,6 +50,24 @@ enum figure {
 	BASE_CPU,
 	FIGURES,
 };
+
+/* ---- turns.c: what is compared takes turns ---- */
+
+/* Beside the operations, in a round: another stream's work fits in between them. */
+#define TURNS_KERNELS 20
+
+uint64_t turns_seed(struct bench *b);
+/* How many iterations fit into the time of a round: one cold operation, then if that was slow a
+ * warm one, tell how long it takes. */
+bool turns_fit(struct bench *b, struct ranks *ranks, const struct work *w, uint64_t *iters);
+bool turns_round(struct subject *s, const struct command *command, unsigned round);
+/* The first n subjects take turns, and in turns go first. */
+bool turns_run(struct bench *b, const struct command *command, unsigned n);
+/* Finds how long a kernel must be for those of a round to take so long. All subjects then run the
+ * same. */
+bool turns_calibrate(struct bench *b, unsigned ms);
+
+/* ---- collective_report.c ---- */
 
 /* Prints the table's head, a row, and the end. */
 void collective_report_begin(struct bench *b);

@@ -9,6 +9,9 @@
 #include "ranks.h"
 #include "report.h"
 
+/* On GPUs: members' kernels have memory in common, or the communicators do without. */
+enum { KERNELS, WITHOUT, WAYS };
+
 struct size {
 	uint32_t ranks;
 	double join_us, commit_us;
@@ -17,14 +20,16 @@ struct size {
 struct bench {
 	const struct options *options;
 	struct ranks ranks;
-	double join_us[ROUNDS_MAX], commit_us[ROUNDS_MAX];
+	double join_us[WAYS][ROUNDS_MAX], commit_us[ROUNDS_MAX];
+	uint64_t kernels; /* joins after which kernels had memory in common */
 	struct size first, last;
 };
 
 /* Of the slowest rank. */
-static bool once(struct bench *b, uint32_t n, double *join_us, double *commit_us)
+static bool once(struct bench *b, uint32_t n, int way, double *join_us, double *commit_us)
 {
-	struct command command = {.kind = COMMAND_JOIN_AND_PLAN, .work.nranks = n};
+	struct command command = {
+		.kind = COMMAND_JOIN_AND_PLAN, .kernels_off = way == WITHOUT, .work.nranks = n};
 	if (!ranks_new_id(command.id))
 		return false;
 	ranks_tell(&b->ranks, 0, n, &command);
@@ -36,33 +41,54 @@ static bool once(struct bench *b, uint32_t n, double *join_us, double *commit_us
 		*join_us = fmax(*join_us, (double)r->elapsed_ns / 1e3);
 		*commit_us = fmax(*commit_us, (double)r->commit_ns / 1e3);
 	}
+	b->kernels += b->ranks.members[0].reply.peer_bytes > 0;
 	return true;
 }
+
+enum { WITH_GPUS = 1 };
 
 static const struct column columns[] = {
 	{"ranks", "", "ranks", 6, 0, 0},
 	{"join", "(us)", "join_us", 12, 1, 0},
 	{"of each", "(us)", "join_each_us", 14, 2, 0},
+	{"no kernels", "(us)", "nccl_join_us", 12, 1, WITH_GPUS},
 	{"commit", "(us)", "commit_us", 12, 1, 0},
 	{"of each", "(us)", "commit_each_us", 14, 2, 0},
 };
 #define COLUMNS (sizeof(columns) / sizeof(columns[0]))
 
+/* The ways take turns. */
+static bool run_rounds(struct bench *b, struct report *r, uint32_t ranks)
+{
+	const unsigned rounds = b->options->rounds;
+	double none;
+	for (unsigned i = 0; i <= rounds; i++) { /* round 0 is to get warm */
+		report_progress(r, "%u ranks: round %u of %u", ranks, i, rounds);
+		const unsigned to = i ? i - 1 : 0;
+		if (caught_signal())
+			return false;
+		/* The plan's time is that of the way that comes last. */
+		if (b->options->cuda && !once(b, ranks, WITHOUT, &b->join_us[WITHOUT][to], &none))
+			return false;
+		if (!once(b, ranks, KERNELS, &b->join_us[KERNELS][to], &b->commit_us[to]))
+			return false;
+	}
+	return true;
+}
+
 static bool measure(struct bench *b, struct report *r, uint32_t ranks)
 {
 	const unsigned rounds = b->options->rounds;
-	if (!once(b, ranks, &b->join_us[0], &b->commit_us[0])) /* to get warm */
+	if (!run_rounds(b, r, ranks))
 		return false;
-	for (unsigned i = 0; i < rounds; i++) {
-		if (caught_signal() || !once(b, ranks, &b->join_us[i], &b->commit_us[i]))
-			return false;
-	}
-	const struct size s = {ranks, median(b->join_us, rounds), median(b->commit_us, rounds)};
+	const struct size s = {ranks, median(b->join_us[KERNELS], rounds),
+			       median(b->commit_us, rounds)};
 	report_row(r, columns, COLUMNS,
 		   (struct value[COLUMNS]){
 			   NUMBER(ranks),
 			   NUMBER(s.join_us),
 			   NUMBER(s.join_us / ranks),
+			   b->options->cuda ? NUMBER(median(b->join_us[WITHOUT], rounds)) : UNKNOWN,
 			   NUMBER(s.commit_us),
 			   NUMBER(s.commit_us / ranks),
 		   });
@@ -91,9 +117,20 @@ static bool measure_all(struct bench *b)
 		    "of the slowest rank, median of %u rounds; all ranks begin at once, and plan "
 		    "128 groups of a Send and a Recv",
 		    o->rounds);
+	if (o->cuda)
+		report_note(&r,
+			    "warm: the NCCL communicators are there. no kernels: NCCLSVC_PEER=0");
+	r.shown = o->cuda ? WITH_GPUS : 0;
 	report_titles(&r, columns, COLUMNS);
 	for (uint32_t n = o->ranks < 2 ? 1 : 2; good && n <= o->ranks; n *= 2)
 		good = measure(b, &r, n);
+	if (o->cuda && good) {
+		report_set(&r, "kernels", json_boolean(b->kernels));
+		if (!b->kernels)
+			report_note(&r,
+				    "The communicators have no kernels: `ncclsvc-ctl doctor` may "
+				    "say why.");
+	}
 	if (good) {
 		const double join = exponent(b, b->first.join_us, b->last.join_us);
 		const double commit = exponent(b, b->first.commit_us, b->last.commit_us);
@@ -115,6 +152,8 @@ int join_run(const struct options *o, const char *socket)
 						.nodes = o->nodes,
 						.dealt = true,
 						.no_ring = o->no_ring,
+						.memory = o->memory,
+						.gpus = o->cuda ? o->gpus : NULL,
 						.timeout_ms = o->timeout_ms};
 	b.options = o;
 	bool good = ranks_start_service(&b.ranks, &service, o->ranks) && measure_all(&b);

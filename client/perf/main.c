@@ -34,6 +34,8 @@ static int run(const struct options *o, const char *socket)
 		return sessions_run(o, socket);
 	case MODE_JOIN:
 		return join_run(o, socket);
+	case MODE_CROSSOVER:
+		return crossover_run(o);
 	}
 	return EXIT_ERROR;
 }

@@ -9,5 +9,7 @@
 int collective_run(const struct options *options, const char *socket);
 int sessions_run(const struct options *options, const char *socket);
 int join_run(const struct options *options, const char *socket);
+/* With daemons of its own. */
+int crossover_run(const struct options *options);
 
 #endif

@@ -5,7 +5,7 @@ _ncclsvc_perf()
 {
 	local cur prev word words operation=
 	local operations='all_reduce all_gather reduce_scatter broadcast reduce alltoall gather
-		scatter sendrecv barrier sessions join'
+		scatter sendrecv barrier sessions join crossover'
 	local common='--spawn-daemon --socket --rounds --timeout --json --help --version'
 	cur=${COMP_WORDS[COMP_CWORD]}
 	prev=${COMP_WORDS[COMP_CWORD - 1]}
@@ -18,7 +18,11 @@ _ncclsvc_perf()
 	case $operation in
 	'') words="$operations $common" ;;
 	sessions) words="$common --count --no-ring" ;;
-	join) words="$common --ranks --nodes --no-ring" ;;
+	crossover)
+		words="--write --ranks --gpus --minbytes --maxbytes --iters --warmup_iters --rounds --time-cap
+			--timeout --json --help --version"
+		;;
+	join) words="$common --ranks --nodes --no-ring --device --gpus" ;;
 	*)
 		words="$common --minbytes --maxbytes --stepbytes --stepfactor --iters --check
 			--warmup_iters --datatype --op --root --blocking --ranks --nodes --time-cap
@@ -39,7 +43,7 @@ _ncclsvc_perf()
 	--device) words='host cuda' ;;
 	--memory) words='shared plain own lent vmm' ;;
 	--sync) words='each stream last' ;;
-	--socket | --json)
+	--socket | --json | --write)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return
 		;;

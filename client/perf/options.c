@@ -30,12 +30,13 @@ enum kind {
 	DEVICE,
 	GPUS,
 	JSON,
+	WRITE,
 	HELP,
 	VERSION,
 };
 
 enum { OP = 1 << MODE_COLLECTIVE, SESSIONS = 1 << MODE_SESSIONS, JOIN = 1 << MODE_JOIN };
-enum { ALL = OP | SESSIONS | JOIN };
+enum { CROSSOVER = 1 << MODE_CROSSOVER, DAEMONS = OP | SESSIONS | JOIN, ALL = DAEMONS | CROSSOVER };
 enum { ANY, HOST, CUDA }; /* devices */
 
 struct option_row {
@@ -57,23 +58,24 @@ static const char memory_words[] = "own lent vmm shared plain";
 
 static const struct option_row rows[] = {
 	{.help = "Which daemon:"},
-	{"spawn-daemon", NULL, 0, ALL, FLAG, AT(spawn_daemon),
+	{"spawn-daemon", NULL, 0, DAEMONS, FLAG, AT(spawn_daemon),
 	 .help = "start a daemon for this run and stop it at the end"},
-	{"socket", "PATH", 0, ALL, PATH, AT(socket), .help = "use the daemon that listens there"},
+	{"socket", "PATH", 0, DAEMONS, PATH, AT(socket),
+	 .help = "use the daemon that listens there"},
 	{"nodes", "N", 0, OP | JOIN, NUMBER, AT(nodes), 1, 64,
 	 .help = "spread the ranks over N daemons, that mpirun starts, or whose sockets'\n"
 		 "paths have %r for the node's number (1)"},
 	{.help = "What to run, as nccl-tests:"},
-	{"minbytes", "SIZE", 'b', OP, SIZE, AT(min_bytes), .given = GIVEN_MIN,
-	 .help = "smallest size, with K, M or G (32M)"},
-	{"maxbytes", "SIZE", 'e', OP, SIZE, AT(max_bytes), .given = GIVEN_MAX,
-	 .help = "largest size (32M)"},
+	{"minbytes", "SIZE", 'b', OP | CROSSOVER, SIZE, AT(min_bytes), .given = GIVEN_MIN,
+	 .help = "smallest size, with K, M or G (32M; crossover: 1M)"},
+	{"maxbytes", "SIZE", 'e', OP | CROSSOVER, SIZE, AT(max_bytes), .given = GIVEN_MAX,
+	 .help = "largest size (32M; crossover: 64M)"},
 	{"stepbytes", "SIZE", 'i', OP, SIZE, AT(step_bytes), .help = "step between sizes (1M)"},
 	{"stepfactor", "N", 'f', OP, COUNT, AT(step_factor), 1, 65536,
 	 .help = "factor between sizes, instead of a step"},
-	{"iters", "N", 'n', OP, COUNT, AT(iters), 1, 1000000000,
+	{"iters", "N", 'n', OP | CROSSOVER, COUNT, AT(iters), 1, 1000000000,
 	 .help = "iterations in a round (20)"},
-	{"warmup_iters", "N", 'w', OP, COUNT, AT(warmup), 0, 1000000000,
+	{"warmup_iters", "N", 'w', OP | CROSSOVER, COUNT, AT(warmup), 0, 1000000000,
 	 .help = "iterations before each round (5)"},
 	{"check", "N", 'c', OP, NUMBER, AT(checks), 0, 1000000,
 	 .help = "checks of every element, at each size (1; 0: none)"},
@@ -83,8 +85,10 @@ static const struct option_row rows[] = {
 	{"blocking", "0|1", 'z', OP, BLOCKING, .given = GIVEN_SYNC,
 	 .help = "1: --sync each; 0: --sync stream"},
 	{.help = "How:"},
-	{"ranks", "N", 0, OP | JOIN, NUMBER, AT(ranks), 1, PERF_RANKS_MAX, .given = GIVEN_RANKS,
-	 .help = "client processes (2; join: up to 64)"},
+	{"ranks", "N", 0, OP | JOIN | CROSSOVER, NUMBER, AT(ranks), 1, PERF_RANKS_MAX,
+	 .given = GIVEN_RANKS,
+	 .help = "client processes (2; join: on the host up to 64; crossover: up to all\n"
+		 "GPUs)"},
 	{"rounds", "N", 0, ALL, NUMBER, AT(rounds), 1, ROUNDS_MAX,
 	 .help = "rounds of each measurement; the median counts (5)"},
 	{"sync", "each|stream|last", 0, OP, CHOICE, AT(sync), .words = sync_words,
@@ -98,12 +102,14 @@ static const struct option_row rows[] = {
 	 .help = "the median and the 99th percentile of single operations, too"},
 	{"queued", "N", 0, OP, NUMBER, AT(queued), 1, QUEUED_MAX,
 	 .help = "beside N tasks that wait, and are listed once a second"},
-	{"time-cap", "SECONDS", 0, OP, SECONDS, AT(time_cap_s), 0, 1000000,
-	 .help = "fewer iterations where a size would take longer (2)"},
+	{"time-cap", "SECONDS", 0, OP | CROSSOVER, SECONDS, AT(time_cap_s), 0, 1000000,
+	 .given = GIVEN_CAP,
+	 .help = "fewer iterations where a size would take longer (2; crossover: 0.5)"},
 	{"baseline", "NAME", 0, OP, CHOICE, AT(baseline), .words = "none mpi nccl pingpong",
 	 .help = "the same in turn by Open MPI (mpi), on GPUs by plain NCCL (nccl);\n"
 		 "or messages to a process and back (pingpong)"},
-	{"device", "host|cuda", 0, OP, DEVICE, .help = "where the buffers are (host)"},
+	{"device", "host|cuda", 0, OP | JOIN, DEVICE,
+	 .help = "where the buffers, or members, are (host)"},
 	{"memory", "NAME", 0, OP, CHOICE, AT(memory), .words = memory_words, .given = GIVEN_MEMORY,
 	 .help = "host: shared, or plain (malloc: the staged path) (shared);\n"
 		 "cuda: own (cuMemAlloc), lent (the daemon's), vmm (cuMemCreate) (own)"},
@@ -116,13 +122,16 @@ static const struct option_row rows[] = {
 	{"count", "N", 0, SESSIONS, NUMBER, AT(count), 1, 16000,
 	 .help = "sessions: how many (1000)"},
 	{.help = "On GPUs (--device cuda):"},
-	{"gpus", "LIST", 0, OP, GPUS, .device = CUDA,
+	{"gpus", "LIST", 0, OP | JOIN | CROSSOVER, GPUS, .device = CUDA,
 	 .help = "the ranks' CUDA devices, as 0,1 (rank i: i)"},
 	{"list", "N", 0, OP, NUMBER, AT(lists), 1, LISTS_MAX, .device = CUDA,
 	 .help = "all_gather: over lists of N tensors a rank"},
 	{"compute-ms", "MS", 0, OP, NUMBER, AT(compute_ms), 1, 10000, .device = CUDA,
 	 .help = "beside kernels on another stream, MS long in each round, that fill\n"
 		 "the GPU; the time is that until both are over"},
+	{.help = "crossover:"},
+	{"write", "[FILE]", 0, CROSSOVER, WRITE,
+	 .help = "for the daemon, to the file that it reads, or to FILE"},
 	{"help", NULL, 'h', ALL, HELP, .help = "this text"},
 	{"version", NULL, 'V', ALL, VERSION, .help = "the version"},
 };
@@ -137,6 +146,7 @@ static void print_help(void)
 	puts("usage: ncclsvc-perf OP [options]\n"
 	     "       ncclsvc-perf sessions [options]\n"
 	     "       ncclsvc-perf join [options]\n"
+	     "       ncclsvc-perf crossover [options]\n"
 	     "\n"
 	     "OP: all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter\n"
 	     "    sendrecv barrier\n");
@@ -182,8 +192,9 @@ const char *memory_name(const struct options *o)
 static bool parse_operation(struct options *o, const char *text)
 {
 	unsigned mode;
-	if (parse_choice(text, "sessions join", &mode)) {
+	if (parse_choice(text, "sessions join crossover", &mode)) {
 		o->mode = MODE_SESSIONS + mode;
+		o->cuda |= o->mode == MODE_CROSSOVER;
 		return true;
 	}
 	o->mode = MODE_COLLECTIVE;
@@ -250,6 +261,10 @@ static bool apply(struct options *o, const struct option_row *row, const char *a
 		o->json = true;
 		o->json_path = arg && strcmp(arg, "-") != 0 ? arg : NULL;
 		return true;
+	case WRITE:
+		o->write = true;
+		o->write_path = arg;
+		return !arg || *arg;
 	case HEADING:
 	case HELP:
 	case VERSION:
@@ -266,6 +281,12 @@ struct getopt_tables {
 	char shorts[2 * ROWS + 2];
 };
 
+/* Or none: the word after it is one unless it is something else. */
+static bool takes_file(const struct option_row *row)
+{
+	return row->kind == JSON || row->kind == WRITE;
+}
+
 static void make_tables(struct getopt_tables *t)
 {
 	size_t n = 0, at = 0;
@@ -273,9 +294,9 @@ static void make_tables(struct getopt_tables *t)
 	t->shorts[at++] = '-'; /* words that are no options come in their order */
 	for (size_t i = 0; i < ROWS; i++) {
 		const struct option_row *row = &rows[i];
-		const int takes = !row->argument      ? no_argument
-				  : row->kind == JSON ? optional_argument
-						      : required_argument;
+		const int takes = !row->argument    ? no_argument
+				  : takes_file(row) ? optional_argument
+						    : required_argument;
 		if (row->kind == HEADING)
 			continue;
 		t->longs[n++] = (struct option){row->name, takes, NULL, FIRST + (int)i};
@@ -301,8 +322,8 @@ static const struct option_row *row_of(int c)
 	return NULL;
 }
 
-/* Does the word after --json belong to it? Not if it is the operation, or another option. */
-static bool is_json_file(const char *word, bool have_operation)
+/* Does the word after the option belong to it? Not if it is the operation, or another option. */
+static bool is_file(const char *word, bool have_operation)
 {
 	struct options scratch;
 	if (!word || (word[0] == '-' && word[1]))
@@ -359,7 +380,7 @@ static int next(struct parser *p, int argc, char **argv)
 		fprintf(stderr, "Try 'ncclsvc-perf --help'.\n");
 		return EXIT_USAGE;
 	}
-	if (row->kind == JSON && !optarg && is_json_file(argv[optind], p->have_operation))
+	if (takes_file(row) && !optarg && is_file(argv[optind], p->have_operation))
 		optarg = argv[optind++];
 	return take_option(p, row, optarg);
 }
@@ -368,7 +389,7 @@ static int next(struct parser *p, int argc, char **argv)
 static int check_seen(const struct parser *p)
 {
 	const struct options *o = p->o;
-	static const char *const modes[] = {"an operation", "sessions", "join"};
+	static const char *const modes[] = {"an operation", "sessions", "join", "crossover"};
 	char format[80];
 	for (size_t i = 0; i < ROWS; i++) {
 		snprintf(format, sizeof(format), "%s does not take --%%s", modes[o->mode]);

@@ -9,7 +9,7 @@
 #include "command.h"
 #include "service.h"
 
-enum mode { MODE_COLLECTIVE, MODE_SESSIONS, MODE_JOIN };
+enum mode { MODE_COLLECTIVE, MODE_SESSIONS, MODE_JOIN, MODE_CROSSOVER };
 
 enum baseline { BASELINE_NONE, BASELINE_MPI, BASELINE_NCCL, BASELINE_PINGPONG };
 
@@ -27,6 +27,7 @@ enum given {
 	GIVEN_SYNC = 8,
 	GIVEN_MEMORY = 16,
 	GIVEN_EVERY = 32,
+	GIVEN_CAP = 64,
 };
 
 struct options {
@@ -65,6 +66,8 @@ struct options {
 	int gpus[PERF_RANKS_MAX]; /* CUDA ordinals, by rank */
 	unsigned gpus_n;	  /* given with --gpus */
 	unsigned compute_ms;	  /* 0: no kernels beside the operations */
+	bool write;		  /* MODE_CROSSOVER: what was measured, to a file */
+	const char *write_path;	  /* NULL: where the daemon looks for it */
 	const char *command_line;
 };
 

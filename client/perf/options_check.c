@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "abi/peer.h"
+#include "crossover.h"
 #include "ncclsvc.h"
 #include "options.h"
 #include "process.h"
@@ -103,16 +105,46 @@ static int check_nodes(const struct options *o)
 	return -1;
 }
 
+/* Doubling sizes, on GPUs, and what is measured must not take long. */
+static void default_crossover(struct options *o)
+{
+	o->op = NCCLSVC_ALL_REDUCE;
+	o->step_factor = 2;
+	if (!(o->given & GIVEN_MIN))
+		o->min_bytes = 1 << 20;
+	if (!(o->given & GIVEN_MAX))
+		o->max_bytes = 64 << 20;
+	if (!(o->given & GIVEN_CAP))
+		o->time_cap_s = 0.5;
+	if (!(o->given & GIVEN_RANKS) && !o->gpus_n)
+		o->ranks = PEER_RANKS;
+}
+
+static int check_crossover(const struct options *o)
+{
+	if (o->ranks < 2 || o->ranks > PEER_RANKS)
+		return options_refuse("%s: kernels are for 2 to 8 of them", "--ranks");
+	if (o->min_bytes < sizeof(float) || o->max_bytes > CROSSOVER_BYTES)
+		return options_refuse("%s: from 4 bytes to 1G", "--minbytes, --maxbytes");
+	return o->max_bytes < o->min_bytes
+		       ? options_refuse("%s is smaller than --minbytes", "--maxbytes")
+		       : -1;
+}
+
 int options_check(struct options *o)
 {
 	const double timeout_ms = o->timeout_s * 1000;
 	o->timeout_ms = timeout_ms < 1 ? 1 : (int)timeout_ms;
 	o->with_cpu = o->given & GIVEN_EVERY;
-	if (o->mode == MODE_JOIN && !(o->given & GIVEN_RANKS))
+	if (o->mode == MODE_JOIN && !o->cuda && !(o->given & GIVEN_RANKS))
 		o->ranks = 64;
+	if (o->mode == MODE_CROSSOVER)
+		default_crossover(o);
 	int status = o->cuda ? check_cuda(o) : check_host(o);
 	if (status < 0)
 		status = check_nodes(o);
+	if (status < 0 && o->mode == MODE_CROSSOVER)
+		return check_crossover(o);
 	if (status >= 0 || o->mode != MODE_COLLECTIVE)
 		return status;
 	if (o->root >= (int)o->ranks)

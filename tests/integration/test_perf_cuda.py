@@ -5,6 +5,7 @@ Environment: NCCLSVC_PERF, NCCLSVCD, NCCLSVC_PERF_NCCL, FAKE_DIR with the stand-
 PERF_MANUAL, the source of the man page."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -52,8 +53,10 @@ class PerfHost(unittest.TestCase):
 
     def test_join(self):
         r = self.report("join", "--ranks", "9")
+        self.assertNotIn("kernels", r)
         self.assertEqual([row["ranks"] for row in r["rows"]], [2, 4, 8])
         self.assertTrue(all(row["join_us"] > 0 and row["commit_us"] > 0 for row in r["rows"]))
+        self.assertTrue(all(row["nccl_join_us"] is None for row in r["rows"]))
 
     def test_the_start(self):
         r = self.report("all_reduce", "-b", "8", "-e", "8")
@@ -80,7 +83,7 @@ class PerfCuda(unittest.TestCase):
         self.dir = tempfile.TemporaryDirectory(prefix="ncclsvc-")
         self.addCleanup(self.dir.cleanup)
         self.env = dict(os.environ, NCCLSVC_FAKE_DIR=self.dir.name, NCCLSVC_FAKE_GPUS="2",
-                        LD_LIBRARY_PATH=os.environ["FAKE_DIR"])
+                        LD_LIBRARY_PATH=os.environ["FAKE_DIR"], STATE_DIRECTORY="/dev/null")
 
     def run_perf(self, *arguments, env=None):
         return subprocess.run([PERF, *arguments, "--device", "cuda", "--spawn-daemon",
@@ -105,14 +108,22 @@ class PerfCuda(unittest.TestCase):
                     self.assertGreater(row["time_us"], 0)
                     self.assertAlmostEqual(row["ratio"], row["time_us"] / row["baseline_us"])
 
-    @unittest.skipUnless("NCCLSVC_TEST_KERNELS" in os.environ, "no compiler for the kernels")
-    def test_the_table_has_the_transport(self):
+    def cell_of_the_transport(self, **variables):
         done = subprocess.run([PERF, "all_reduce", "--device", "cuda", "--spawn-daemon", "-b", "8",
-                               "-e", "8", "-n", "20", "--rounds", "1"], env=self.env, text=True,
-                              capture_output=True, timeout=120, check=False)
+                               "-e", "8", "-n", "20", "--rounds", "1"],
+                              env=dict(self.env, **variables), text=True, capture_output=True,
+                              timeout=120, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         titles, _, row = [line.lstrip("#").split() for line in done.stdout.splitlines()[-5:-2]]
-        self.assertEqual((titles[5], row[5]), ("transport", "peer"))
+        self.assertEqual(titles[5], "transport")
+        return row[5]
+
+    def test_the_table_has_the_transport(self):
+        self.assertEqual(self.cell_of_the_transport(NCCLSVC_PEER="0"), "nccl")
+        self.assertEqual(self.cell_of_the_transport(NCCLSVC_PEER="0", NCCLSVCD_TRANSPORT="mpi"),
+                         "mpi")
+        if "NCCLSVC_TEST_KERNELS" in os.environ:
+            self.assertEqual(self.cell_of_the_transport(), "peer")
 
     def transports(self, op, *arguments, **variables):
         self.env.update(variables)
@@ -124,8 +135,11 @@ class PerfCuda(unittest.TestCase):
         sizes = "-b", "512", "-e", "2K", "-f", "2"
         self.assertEqual(self.transports("all_reduce", *sizes, NCCLSVCD_PEER_BYTES="1K"),
                          ["peer", "peer", "nccl"])
+        self.assertEqual(self.transports("all_reduce", *sizes, NCCLSVCD_TRANSPORT="mpi"),
+                         ["peer", "peer", "mpi"])
+        self.env.pop("NCCLSVCD_TRANSPORT")
         self.assertEqual(self.transports("barrier"), ["peer"])
-        self.assertEqual(self.transports("sendrecv", "-b", "8", "-e", "8"), ["nccl"])
+        self.assertEqual(self.transports("sendrecv", *sizes), ["peer", "peer", "nccl"])
         self.assertEqual(self.transports("all_reduce", "-b", "8", "-e", "8", "-d", "float8e4m3"),
                          ["nccl"])
 
@@ -134,6 +148,105 @@ class PerfCuda(unittest.TestCase):
                                          NCCLSVC_PEER="0"), ["nccl"] * 3)
         self.assertEqual(self.transports("all_reduce", "-b", "8", "-e", "8", NCCLSVC_PEER="0",
                                          NCCLSVCD_TRANSPORT="mpi"), ["mpi"])
+
+    def crossover(self, *arguments, status=0):
+        done = subprocess.run([PERF, "crossover", "-b", "1K", "-e", "4K", "-n", "4", "--rounds",
+                               "2", "--timeout", "30", "--json", *arguments], env=self.env,
+                              text=True, capture_output=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, status, done.stderr)
+        return done.stderr if status else json.loads(done.stdout)
+
+    @unittest.skipUnless("NCCLSVC_TEST_KERNELS" in os.environ, "no compiler for the kernels")
+    def test_the_crossover(self):
+        self.env["NCCLSVC_FAKE_GPUS"] = "3"
+        r = self.crossover()
+        self.assertIsNone(r["written"])
+        self.assertEqual([(row["ranks"], row["mps"], row["bytes"]) for row in r["rows"]],
+                         [(ranks, "no", size) for ranks in (2, 3) for size in (1024, 2048, 4096)])
+        for row in r["rows"]:
+            for place in "", "in_place_":
+                kernels, nccl = row[place + "kernels_us"], row[place + "nccl_us"]
+                self.assertGreater(kernels, 0)
+                self.assertAlmostEqual(row[place + "ratio"], kernels / nccl)
+        self.assertEqual([(x["ranks"], x["mps"], x["gpu"]) for x in r["limits"]],
+                         [(2, False, "Fake GPU"), (3, False, "Fake GPU")])
+        for limit in r["limits"]:  # the size up to which kernels have won most
+            won = most = 0
+            best = 512
+            for row in r["rows"]:
+                if row["ranks"] == limit["ranks"]:
+                    won -= math.log(row["ratio"]) + math.log(row["in_place_ratio"])
+                    if won > most:
+                        most, best = won, row["bytes"]
+            self.assertEqual(limit["bytes"], best)
+
+    @unittest.skipUnless("NCCLSVC_TEST_KERNELS" in os.environ, "no compiler for the kernels")
+    def test_a_crossover_with_mps_and_without(self):
+        mps = os.environ["FAKE_MPS_DIR"]
+        self.env.update(PATH=mps + ":" + self.env["PATH"], NCCLSVC_FAKE_MPS=mps)
+        self.assertEqual([(x["ranks"], x["mps"]) for x in self.crossover()["limits"]],
+                         [(2, False), (2, True)])
+        self.env["NCCLSVCD_MPS"] = "auto"
+        self.assertEqual([x["mps"] for x in self.crossover()["limits"]], [True])
+
+    @unittest.skipUnless("NCCLSVC_TEST_KERNELS" in os.environ, "no compiler for the kernels")
+    def test_the_daemon_uses_a_crossover(self):
+        state = os.path.join(self.dir.name, "var", "lib")
+        path = os.path.join(state, "crossover")
+        self.env["STATE_DIRECTORY"] = state
+        sizes = "-b", "512", "-e", "2K", "-f", "2"
+        self.assertEqual(self.transports("all_reduce", *sizes), ["peer"] * 3)
+        r = self.crossover("--write", "--gpus", "1,0")
+        self.assertEqual(r["written"], path)
+        with open(path, encoding="utf-8") as f:
+            lines = [line for line in f if line[0] != "#"]
+        self.assertEqual(lines, [f"2 no {r['limits'][0]['bytes']} Fake GPU\n"])
+        with open(path, "w", encoding="utf-8") as f:
+            f.write("2 no 1024 Fake GPU\n3 yes 4096 Other GPU\n")
+        self.assertEqual(self.transports("all_reduce", *sizes), ["peer", "peer", "nccl"])
+        r = self.crossover("--write", path)  # what is of other GPUs stays
+        with open(path, encoding="utf-8") as f:
+            self.assertIn("3 yes 4096 Other GPU\n", f.readlines())
+        with open(path, "w", encoding="utf-8") as f:
+            f.write("2 no 1024 Fake GPU\nrubbish\n")
+        self.assertEqual(self.transports("all_reduce", *sizes), ["peer"] * 3)
+        self.crossover("--write")
+        with open(path, encoding="utf-8") as f:
+            self.assertNotIn("rubbish", f.read())
+
+    @unittest.skipUnless("NCCLSVC_TEST_KERNELS" in os.environ, "no compiler for the kernels")
+    def test_a_crossover_is_for_mps_or_not(self):
+        mps = os.environ["FAKE_MPS_DIR"]
+        sizes = "-b", "512", "-e", "2K", "-f", "2"
+        self.env.update(STATE_DIRECTORY=self.dir.name, PATH=mps + ":" + self.env["PATH"],
+                        NCCLSVC_FAKE_MPS=mps)
+        with open(os.path.join(self.dir.name, "crossover"), "w", encoding="utf-8") as f:
+            f.write("2 no 512 Fake GPU\n2 yes 1024 Fake GPU\n")
+        self.assertEqual(self.transports("all_reduce", *sizes), ["peer", "peer", "nccl"])
+        self.assertEqual(self.transports("all_reduce", *sizes, NCCLSVCD_MPS="off"),
+                         ["peer", "nccl", "nccl"])
+
+    def test_no_crossover(self):
+        self.assertIn("can't write", self.crossover("--write", "/dev/null/file", status=1))
+        for gpus, why in ("1", "there is one GPU"), ("2", "kernels take operations of up to 0 bytes"):
+            self.env.update(NCCLSVC_FAKE_GPUS=gpus, NCCLSVC_FAKE_NO_PEER="0-1")
+            self.assertIn(why, self.crossover(status=1))
+
+    @unittest.skipUnless("NCCLSVC_TEST_KERNELS" in os.environ, "no compiler for the kernels")
+    def test_join(self):
+        self.env["NCCLSVC_FAKE_GPUS"] = "4"
+        r = self.report("join", "--gpus", "3,1,2,0")
+        self.assertTrue(r["kernels"])
+        self.assertEqual([row["ranks"] for row in r["rows"]], [2, 4])
+        for row in r["rows"]:
+            for key in "join_us", "nccl_join_us", "commit_us":
+                self.assertGreater(row[key], 0)
+
+    def test_join_without_kernels(self):
+        self.env["NCCLSVC_FAKE_NO_PEER"] = "0-1"
+        r = self.report("join")
+        self.assertFalse(r["kernels"])
+        self.assertEqual([row["ranks"] for row in r["rows"]], [2])
 
     def test_at_a_pace(self):
         self.env["NCCLSVC_PEER"] = "0"  # so that workers have something to do
@@ -265,13 +378,17 @@ class PerfCuda(unittest.TestCase):
     def test_options_that_are_not_for_it(self):
         for words, option in (("sessions --every 5", "--every"), ("sessions --ranks 4", "--ranks"),
                               ("join --queued 5", "--queued"), ("all_reduce --count 5", "--count"),
-                              ("join --device cuda", "--device"),
+                              ("sessions --device cuda", "--device"),
+                              ("join --gpus 0,1", "--gpus"), ("join --memory own", "--memory"),
                               ("all_reduce --latency -z 0", "--latency"),
                               ("all_reduce --device cuda --baseline pingpong", "nccl"),
                               ("all_reduce --compute-ms 5", "--compute-ms"),
                               ("all_reduce --memory lent", "--memory lent"),
                               ("all_reduce --memory plain --device cuda", "--memory plain"),
-                              ("idle", "idle"), ("join --plain-memory", "--plain-memory")):
+                              ("crossover --socket /x", "--socket"),
+                              ("crossover --ranks 9", "--ranks"), ("crossover -e 2G", "--maxbytes"),
+                              ("crossover -b 2M -e 1M", "--maxbytes"),
+                              ("all_reduce --write", "--write"), ("idle", "idle"), ("join --plain-memory", "--plain-memory")):
             done = subprocess.run([PERF, *words.split()], env=self.env, text=True,
                                   capture_output=True, timeout=120, check=False)
             self.assertEqual((done.returncode, done.stdout), (2, ""), words)

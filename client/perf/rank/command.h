@@ -16,10 +16,11 @@ enum command_kind {
 	COMMAND_TIME,	  /* warm up, wait for the others, run iters times */
 	COMMAND_CHECK,	  /* fresh inputs, one run, compare */
 	COMMAND_QUIT,
-	/* Commands for the service's ranks on the host: */
+	/* Commands for the service's ranks: */
 	COMMAND_JOIN_AND_PLAN, /* the first work.nranks ranks join others, and commit a plan */
-	/* A command for those on GPUs: */
+	/* Commands for those on GPUs: */
 	COMMAND_TASKS, /* what the daemon has had to do with their operations */
+	COMMAND_PLACE, /* what the daemon says of the rank's GPU and communicator */
 	/* A command for the process that queues tasks (queue.h): */
 	COMMAND_FIGURES, /* how long listing took */
 };
@@ -32,11 +33,11 @@ enum sync {
 };
 
 struct command {
-	uint32_t kind;	 /* enum command_kind */
-	uint8_t fill;	 /* TIME: make inputs first */
-	uint8_t sync;	 /* enum sync */
-	uint8_t latency; /* TIME: the time of each operation, with SYNC_EACH */
-	uint8_t reserved;
+	uint32_t kind;	     /* enum command_kind */
+	uint8_t fill;	     /* TIME: make inputs first */
+	uint8_t sync;	     /* enum sync */
+	uint8_t latency;     /* TIME: the time of each operation, with SYNC_EACH */
+	uint8_t kernels_off; /* JOIN_AND_PLAN: communicators without kernels */
 	uint64_t bytes;
 	uint64_t iters, warmup;
 	uint64_t seed;
@@ -60,9 +61,11 @@ struct reply {
 	uint64_t listed;     /* FIGURES: tasks in the last list */
 	uint64_t tasks;	     /* TASKS: that the daemon has seen of this process in all */
 	uint64_t transport;  /* TASKS: ncclsvc_transport, of these */
+	uint64_t mps;	     /* PLACE: ncclsvc_mps, of this process */
+	uint64_t peer_bytes; /* PLACE, JOIN_AND_PLAN: of the largest operations in kernels */
 	uint64_t wrong;
 	int64_t gpu_bytes;	       /* JOIN: how much less is free of the GPU's memory */
-	char text[COMMAND_TEXT_BYTES]; /* why it failed */
+	char text[COMMAND_TEXT_BYTES]; /* why it failed; PLACE: the GPU's model */
 };
 
 /* The first message of a baseline's rank. */

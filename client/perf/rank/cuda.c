@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A rank of the service on a GPU. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "gpu_rank.h"
@@ -155,12 +157,10 @@ static bool finish(struct rank *r)
 }
 
 /* Operations in kernels pass the daemon by: it counts all others. */
-static bool count_tasks(struct rank *r, const struct command *command)
+static bool count_tasks(struct rank *r)
 {
 	ncclsvc_member_info *list = NULL;
 	size_t n = 0;
-	if (command->kind != COMMAND_TASKS)
-		return rank_fail(r, NCCLSVC_INVALID_ARGUMENT, "no command %u", command->kind);
 	ncclsvc_result result = ncclsvc_list_members(own(r)->session, &list, &n);
 	for (size_t i = 0; i < n; i++) {
 		if (list[i].pid != getpid())
@@ -170,6 +170,69 @@ static bool count_tasks(struct rank *r, const struct command *command)
 	}
 	ncclsvc_list_free(list);
 	return succeeded(r, result);
+}
+
+static ncclsvc_result tell_mps(struct rank *r)
+{
+	ncclsvc_session_info *list = NULL;
+	size_t n = 0;
+	ncclsvc_result result = ncclsvc_list_sessions(own(r)->session, &list, &n);
+	for (size_t i = 0; i < n; i++)
+		if (list[i].pid == getpid())
+			r->reply.mps = list[i].mps;
+	ncclsvc_list_free(list);
+	return result;
+}
+
+static ncclsvc_result tell_model(struct rank *r, int32_t device)
+{
+	ncclsvc_device_info *list = NULL;
+	size_t n = 0;
+	ncclsvc_result result = ncclsvc_list_devices(own(r)->session, &list, &n);
+	for (size_t i = 0; i < n; i++)
+		if (list[i].device == device)
+			snprintf(r->reply.text, sizeof(r->reply.text), "%.*s",
+				 (int)sizeof(list[i].name), list[i].name);
+	ncclsvc_list_free(list);
+	return result;
+}
+
+static bool tell_place(struct rank *r)
+{
+	ncclsvc_member_info *list = NULL;
+	size_t n = 0;
+	ncclsvc_result result = ncclsvc_list_members(own(r)->session, &list, &n);
+	for (size_t i = 0; i < n && !result; i++)
+		if (list[i].pid == getpid())
+			result = tell_model(r, list[i].device);
+	ncclsvc_list_free(list);
+	if (!result)
+		result = service_limit(own(r)->session, &r->reply.peer_bytes);
+	return succeeded(r, result ? result : tell_mps(r));
+}
+
+static bool join_and_plan(struct rank *r, const struct command *command)
+{
+	const struct cuda_rank *c = own(r);
+	setenv("NCCLSVC_PEER", command->kernels_off ? "0" : "1", 1); /* read at each join */
+	ncclsvc_result result = ncclsvc_stream_set(c->session, c->gpu.stream, 0);
+	if (!result)
+		result = service_join_and_plan(c->session, c->options, c->gpu.gpu.ordinal, command,
+					       &r->reply);
+	return succeeded(r, result);
+}
+
+static bool perform(struct rank *r, const struct command *command)
+{
+	switch (command->kind) {
+	case COMMAND_TASKS:
+		return count_tasks(r);
+	case COMMAND_PLACE:
+		return tell_place(r);
+	case COMMAND_JOIN_AND_PLAN:
+		return join_and_plan(r, command);
+	}
+	return rank_fail(r, NCCLSVC_INVALID_ARGUMENT, "no command %u", command->kind);
 }
 
 int service_cuda_main(const struct service_options *options, int fd)
@@ -183,7 +246,7 @@ int service_cuda_main(const struct service_options *options, int fd)
 		.begin = begin,
 		.submit = submit,
 		.finish = finish,
-		.perform = count_tasks,
+		.perform = perform,
 	};
 	struct cuda_rank c = {.gpu = {.rank = {.backend = &backend,
 					       .rank = options->rank,

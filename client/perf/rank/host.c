@@ -69,8 +69,7 @@ static bool release(struct rank *r, char *p)
 
 static ncclsvc_result wait_for(struct host_rank *h, const ncclsvc_task task[2])
 {
-	/* Longer than the task's own deadline, whose message names who is missing. */
-	const int timeout_ms = h->options->timeout_ms + 2000;
+	const int timeout_ms = service_patience_ms(h->options);
 	ncclsvc_result result = ncclsvc_wait(h->session, task[0], timeout_ms);
 	if (!result && task[1])
 		result = ncclsvc_wait(h->session, task[1], timeout_ms);
@@ -106,69 +105,19 @@ static bool finish(struct rank *r)
 	return wait_until(r, 0);
 }
 
-static ncclsvc_result barrier_of(struct host_rank *h, ncclsvc_comm *comm)
-{
-	ncclsvc_task task[2] = {0};
-	ncclsvc_result result = ncclsvc_barrier(comm, &task[0]);
-	return result ? result : wait_for(h, task);
-}
-
 static bool barrier(struct rank *r)
 {
-	return succeeded(r, barrier_of(own(r), own(r)->comm));
+	const struct host_rank *h = own(r);
+	return succeeded(r, service_barrier(h->session, h->options, h->comm));
 }
 
-/* ---- COMMAND_JOIN_AND_PLAN ---- */
-
-static ncclsvc_result join_another(struct host_rank *h, const struct command *c, uint8_t which,
-				   ncclsvc_comm **comm)
-{
-	struct service_options o = *h->options;
-	uint8_t id[NCCLSVC_ID_BYTES];
-	memcpy(id, c->id, sizeof(id));
-	id[0] ^= which;
-	o.nranks = (int)c->work.nranks;
-	return service_join(h->session, &o, id, NCCLSVC_DEVICE_HOST, comm);
-}
-
-static ncclsvc_result time_join(struct host_rank *h, const struct command *c, ncclsvc_comm **comm)
-{
-	uint64_t start = perf_now_ns();
-	ncclsvc_result result = join_another(h, c, 1, comm);
-	h->rank.reply.elapsed_ns = perf_now_ns() - start;
-	return result;
-}
-
-static ncclsvc_result time_plan(struct host_rank *h, ncclsvc_comm *comm, struct service_plan *plan)
-{
-	uint64_t start = perf_now_ns();
-	ncclsvc_result result = service_plan_start(plan, comm, h->options->timeout_ms);
-	h->rank.reply.commit_ns = perf_now_ns() - start;
-	return result;
-}
-
-/* One communicator to wait for the others in, then another by the clock, and a plan on it. */
-static bool join_and_plan(struct rank *r, const struct command *c)
+static bool perform(struct rank *r, const struct command *c)
 {
 	struct host_rank *h = own(r);
-	ncclsvc_comm *first = NULL, *comm = NULL;
-	struct service_plan plan = {0};
 	if (c->kind != COMMAND_JOIN_AND_PLAN)
 		return rank_fail(r, NCCLSVC_INVALID_ARGUMENT, "no command %u", c->kind);
-	ncclsvc_result result = join_another(h, c, 0, &first);
-	if (!result)
-		result = time_join(h, c, &comm);
-	if (!result)
-		result = barrier_of(h, first);
-	if (!result)
-		result = time_plan(h, comm, &plan);
-	if (!result) /* no rank gives up what others still wait for */
-		result = barrier_of(h, first);
-	ncclsvc_result ended[] = {ncclsvc_plan_terminate(plan.plan, h->options->timeout_ms),
-				  ncclsvc_comm_leave(comm), ncclsvc_comm_leave(first)};
-	for (size_t i = 0; i < sizeof(ended) / sizeof(ended[0]) && !result; i++)
-		result = ended[i];
-	return succeeded(r, result);
+	return succeeded(r, service_join_and_plan(h->session, h->options, NCCLSVC_DEVICE_HOST, c,
+						  &r->reply));
 }
 
 int service_host_main(const struct service_options *options, int fd)
@@ -181,7 +130,7 @@ int service_host_main(const struct service_options *options, int fd)
 		.wait = finish,
 		.finish = finish,
 		.barrier = barrier,
-		.perform = join_and_plan,
+		.perform = perform,
 	};
 	struct host_rank h = {
 		.rank = {.backend = &backend, .rank = options->rank, .nranks = options->nranks},

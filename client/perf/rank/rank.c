@@ -80,9 +80,12 @@ static bool submit_all(struct rank *r, const struct work *w, uint64_t n, struct 
 {
 	const struct backend *backend = r->backend;
 	const struct buffers b = buffers_of(r, w);
-	const uint64_t cpu = perf_cpu_ns();
+	uint64_t cpu = perf_cpu_ns();
 	for (uint64_t i = 0; i < n; i++) {
+		const uint64_t before = pace->every_ns ? perf_cpu_ns() : 0;
 		pace_wait(pace);
+		if (pace->every_ns)
+			cpu += perf_cpu_ns() - before; /* the pause is no part of a submission */
 		const uint64_t start = r->samples ? perf_now_ns() : 0;
 		if (!backend->submit(r, w, b.send, b.recv))
 			return false;

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 ncclsvc_result service_open(const struct service_options *o, ncclsvc_session **session)
 {
@@ -77,6 +78,36 @@ ncclsvc_result service_submit(ncclsvc_session *session, ncclsvc_comm *comm, cons
 		return ncclsvc_barrier(comm, t);
 	}
 	return NCCLSVC_INVALID_ARGUMENT;
+}
+
+int service_patience_ms(const struct service_options *o)
+{
+	return o->timeout_ms + 2000;
+}
+
+ncclsvc_result service_barrier(ncclsvc_session *session, const struct service_options *o,
+			       ncclsvc_comm *comm)
+{
+	ncclsvc_task task = 0;
+	ncclsvc_result result = ncclsvc_barrier(comm, &task);
+	return result ? result : ncclsvc_wait(session, task, service_patience_ms(o));
+}
+
+ncclsvc_result service_limit(ncclsvc_session *session, uint64_t *bytes)
+{
+	ncclsvc_member_info *members = NULL;
+	ncclsvc_comm_info *comms = NULL;
+	size_t n_members = 0, n_comms = 0;
+	ncclsvc_result result = ncclsvc_list_members(session, &members, &n_members);
+	if (!result)
+		result = ncclsvc_list_comms(session, &comms, &n_comms);
+	for (size_t i = 0; i < n_members; i++)
+		for (size_t k = 0; k < n_comms && members[i].pid == getpid(); k++)
+			if (comms[k].comm == members[i].comm && comms[k].peer_bytes > *bytes)
+				*bytes = comms[k].peer_bytes;
+	ncclsvc_list_free(members);
+	ncclsvc_list_free(comms);
+	return result;
 }
 
 /* So many, that a reset is seldom; and so few, that all fit into the ring. */

@@ -35,6 +35,17 @@ ncclsvc_result service_join(ncclsvc_session *session, const struct service_optio
 /* Submits the work. task[1] is SendRecv's second, or 0. */
 ncclsvc_result service_submit(ncclsvc_session *session, ncclsvc_comm *comm, const struct work *w,
 			      void *send, void *recv, ncclsvc_task task[2]);
+/* How long to wait for a task: longer than its own deadline, whose message names who is missing. */
+int service_patience_ms(const struct service_options *options);
+/* A barrier, to its end. */
+ncclsvc_result service_barrier(ncclsvc_session *session, const struct service_options *options,
+			       ncclsvc_comm *comm);
+/* The most bytes of an operation in kernels, in the communicators that this process is in. */
+ncclsvc_result service_limit(ncclsvc_session *session, uint64_t *bytes);
+/* Does COMMAND_JOIN_AND_PLAN; device as above. */
+ncclsvc_result service_join_and_plan(ncclsvc_session *session,
+				     const struct service_options *options, int device,
+				     const struct command *command, struct reply *reply);
 /* The thread's last failure as a reply. */
 void service_explain(struct reply *reply, ncclsvc_result result);
 
