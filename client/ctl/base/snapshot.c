@@ -244,6 +244,19 @@ const char *member_state_name(unsigned state)
 	return "?";
 }
 
+const char *peer_source_name(unsigned source)
+{
+	switch (source) {
+	case NCCLSVC_PEER_DEFAULT:
+		return "default";
+	case NCCLSVC_PEER_MEASURED:
+		return "measured";
+	case NCCLSVC_PEER_SET:
+		return "set";
+	}
+	return NULL;
+}
+
 const char *device_state_name(unsigned state)
 {
 	switch (state) {

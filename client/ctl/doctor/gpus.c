@@ -309,6 +309,30 @@ static void judge_kernels(const struct doctor_facts *f, struct doctor_report *r)
 			   "This library has kernels for small operations on GPUs.");
 }
 
+/* Up to how many bytes kernels are faster than NCCL. One GPU has no communicator that they are for.
+ */
+static void judge_crossover(const struct doctor_facts *f, struct doctor_report *r)
+{
+	size_t guessed = 0, measured = 0;
+	for (size_t i = 0; i < f->ndevices; i++) {
+		guessed += f->devices[i].peer_source == NCCLSVC_PEER_DEFAULT;
+		measured += f->devices[i].peer_source == NCCLSVC_PEER_MEASURED;
+	}
+	if (f->ndevices < 2 || !f->kernels)
+		return;
+	if (guessed)
+		doctor_say(r, "crossover", DOCTOR_NOTE,
+			   "From which size on NCCL is faster than kernels was not measured on "
+			   "this machine, and a default is used. While nothing else runs on the "
+			   "GPUs, `ncclsvc-perf crossover --write` measures it: as the daemon's "
+			   "user, or as root for the system's service. Then reload the daemon "
+			   "(SIGHUP).");
+	else if (measured)
+		doctor_say(r, "crossover", DOCTOR_OK,
+			   "From which size on NCCL is faster than kernels was measured on this "
+			   "machine.");
+}
+
 void doctor_judge_gpus(const struct doctor_facts *f, struct doctor_report *r)
 {
 	judge_files(f, r);
@@ -317,6 +341,7 @@ void doctor_judge_gpus(const struct doctor_facts *f, struct doctor_report *r)
 	judge_nccl(f, r);
 	judge_daemons(f, r);
 	judge_kernels(f, r);
+	judge_crossover(f, r);
 	if (!driver)
 		return;
 	judge_own(f, r);

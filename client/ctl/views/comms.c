@@ -17,7 +17,6 @@ static const struct table_column member_columns[] = {
 	{"COMM", true},	   {"LABEL", false},	{"RANK", true},	     {"STATE", false},
 	{"SESSION", true}, {"PID", true},	{"NAME", false},     {"EPOCH", true},
 	{"DEVICE", false}, {"SUBMITTED", true}, {"COMPLETED", true}, {"WAITING", true},
-	{"WINDOWS", true},
 };
 
 static enum table_style comm_style(unsigned state)
@@ -134,6 +133,19 @@ static const char *state_word(const ncclsvc_comm_info *x)
 	return ncclsvc_epoch_state_name(x->epoch_state);
 }
 
+/* Up to how many bytes operations run in them, and what says so. */
+static void kernels(const ncclsvc_comm_info *x, struct text *out)
+{
+	const char *source = peer_source_name(x->peer_source);
+	if (!x->peer_bytes) {
+		text_char(out, '-');
+		return;
+	}
+	units_bytes(out, x->peer_bytes);
+	if (source)
+		text_printf(out, " (%s)", source);
+}
+
 static void row(const struct view *v, struct table *t, const ncclsvc_comm_info *x)
 {
 	table_u64(t, x->comm);
@@ -150,10 +162,7 @@ static void row(const struct view *v, struct table *t, const ncclsvc_comm_info *
 	table_end(t, TABLE_PLAIN);
 	devices(v->s, x, table_cell(t));
 	table_end(t, TABLE_PLAIN);
-	if (x->peer_bytes)
-		units_bytes(table_cell(t), x->peer_bytes);
-	else
-		text_char(table_cell(t), '-');
+	kernels(x, table_cell(t));
 	table_end(t, TABLE_PLAIN);
 	not_joined(v->s, x, table_cell(t));
 	table_end(t, TABLE_PLAIN);
@@ -200,13 +209,6 @@ static void member_row(const struct view *v, struct table *t, const ncclsvc_comm
 	else
 		text_add(table_cell(t), m->elsewhere ? NOT_KNOWN : "-");
 	table_end(t, TABLE_PLAIN);
-	if (m->device < 0)
-		text_char(table_cell(t), '-');
-	else if (m->elsewhere)
-		text_add(table_cell(t), NOT_KNOWN);
-	else
-		text_u64(table_cell(t), m->windows);
-	table_end(t, TABLE_PLAIN);
 }
 
 /* Counts that only the member's own node has. */
@@ -234,7 +236,6 @@ static void member_element(struct json *j, const ncclsvc_member_info *m)
 	own_number(j, "submitted", m, m->submitted);
 	own_number(j, "completed", m, m->completed);
 	own_number(j, "waiting_ns", m, m->waiting_ns);
-	own_number(j, "windows", m, m->windows);
 	put_object_end(j);
 	text_flush(j->out, false);
 }
@@ -285,6 +286,7 @@ static void element(const struct view *v, struct json *j, const ncclsvc_comm_inf
 	put_string(j, "memory", transport(v->s, x) ? "cuda" : "host", SIZE_MAX);
 	put_string(j, "transport", transport(v->s, x), SIZE_MAX);
 	put_u64(j, "peer_bytes", x->peer_bytes);
+	put_string(j, "peer_source", peer_source_name(x->peer_source), SIZE_MAX);
 	if (x->refused[0]) {
 		put_object(j, "refused");
 		put_i64(j, "rank", x->refused_rank);

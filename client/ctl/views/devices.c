@@ -155,6 +155,7 @@ static void element(struct json *j, const ncclsvc_device_info *x)
 		put_u64(j, "mps_server", x->mps_server);
 	else
 		put_null(j, "mps_server");
+	put_string(j, "peer_source", peer_source_name(x->peer_source), SIZE_MAX);
 	put_string(j, "text", x->text[0] ? x->text : NULL, sizeof(x->text));
 	put_object_end(j);
 	text_flush(j->out, false);
