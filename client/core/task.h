@@ -28,9 +28,10 @@ struct slot {
 	uint64_t timeline_value;
 	/* The kernel, if the task is one of the peer transport, until it has ARRIVED: */
 	struct peer *peer;
-	uint32_t sequence, round; /* round 0: it is a message */
+	uint32_t serial, round; /* round 0: it is a message */
 	uint8_t blocks;
 	bool posted; /* the kernel posts its end */
+	const void *in; /* its source */
 	/* Staging: what goes back to a plain pointer. */
 	struct chunk *chunk;
 	void *out;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "core/call.h"
 #include "core/session.h"
+#include "core/task.h"
 #include "state.h"
 
 /* Zeroes it on a stream of its own, so as not to wait for other work. */
@@ -176,6 +177,24 @@ ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *s, int device, size_t b
 	return NCCLSVC_OK;
 }
 
+static bool holds(const struct device_region *region, const void *p)
+{
+	return (uintptr_t)p - region->base < region->bytes;
+}
+
+/* Some kernel that is pending uses the memory. The daemon knows of other tasks. Locked; yields. */
+static bool is_in_kernels(ncclsvc_session *s, const struct device_region *region)
+{
+	for (uint32_t i = 0; i < s->tasks.entries; i++) {
+		const struct slot *slot = &s->tasks.slots[i];
+		if (slot->state == SLOT_PENDING && slot->peer &&
+		    (holds(region, slot->in) || holds(region, slot->out)) &&
+		    task_ask(s, slot->number) == TASK_PENDING)
+			return true;
+	}
+	return false;
+}
+
 /* Locked; yields. */
 static ncclsvc_result give_back(ncclsvc_session *s, void *ptr)
 {
@@ -187,11 +206,13 @@ static ncclsvc_result give_back(ncclsvc_session *s, void *ptr)
 		return error_set(NCCLSVC_NOT_FOUND, "%p is no memory of the session", ptr);
 	uint32_t generation = s->generation;
 	region->busy = true;
-	if (!s->lost && region->id)
+	if (is_in_kernels(s, region))
+		r = error_set(NCCLSVC_BUSY, "tasks that are pending use the memory at %p", ptr);
+	if (!r && !s->lost && region->id)
 		r = call_run(s, &call, SVC_REGION_DEL,
 			     &(struct svc_region_del){.region = region->id}, -1,
 			     deadline_in(REQUEST_MS));
-	if (s->lost || generation != s->generation || r == NCCLSVC_NOT_FOUND)
+	if (r != NCCLSVC_BUSY && (s->lost || generation != s->generation || r == NCCLSVC_NOT_FOUND))
 		r = NCCLSVC_OK;
 	region->busy = false;
 	if (r)
