@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "abi/cuda_abi.h"
+#include "abi/cuda_graph_abi.h"
 
 #define CUDA_DRIVER_SONAME	   "libcuda.so.1"
 #define CUDA_DRIVER_VERSION_NEEDED 12000
@@ -15,6 +15,7 @@
 struct cuda {
 	CUDA_FUNCTIONS(CUDA_POINTER)
 	CUDA_KERNEL_FUNCTIONS(CUDA_POINTER)
+	CUDA_CAPTURE_FUNCTIONS(CUDA_POINTER)
 	CUDA_OPTIONAL_FUNCTIONS(CUDA_POINTER) /* NULL: the driver has none */
 };
 #undef CUDA_POINTER

@@ -88,20 +88,14 @@ typedef struct CUgraphExecUpdateResultInfo_st {
 	CUgraphNode errorNode, errorFromNode;
 } CUgraphExecUpdateResultInfo;
 
-/* What work that is captured needs. */
+/* What the library needs of graphs that its work is captured into. */
 #define CUDA_CAPTURE_FUNCTIONS(X)                                                                  \
 	X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (int *mode))     \
 	X(cuStreamGetCaptureInfo_v2, "cuStreamGetCaptureInfo_v2",                                  \
 	  (CUstream stream, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **after,  \
 	   size_t *n))                                                                             \
-	X(cuStreamGetCaptureInfo_v3, "cuStreamGetCaptureInfo_v3",                                  \
-	  (CUstream stream, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **after,  \
-	   const CUgraphEdgeData **edges, size_t *n))                                              \
 	X(cuStreamUpdateCaptureDependencies, "cuStreamUpdateCaptureDependencies",                  \
 	  (CUstream stream, CUgraphNode * after, size_t n, unsigned flags))                        \
-	X(cuStreamUpdateCaptureDependencies_v2, "cuStreamUpdateCaptureDependencies_v2",            \
-	  (CUstream stream, CUgraphNode * after, const CUgraphEdgeData *edges, size_t n,           \
-	   unsigned flags))                                                                        \
 	X(cuEventRecordWithFlags, "cuEventRecordWithFlags",                                        \
 	  (CUevent event, CUstream stream, unsigned flags))                                        \
 	X(cuStreamWaitValue32, "cuStreamWaitValue32_v2",                                           \
@@ -113,6 +107,12 @@ typedef struct CUgraphExecUpdateResultInfo_st {
 	  (CUuserObject * object, void *arg, CUhostFn destroy, unsigned n, unsigned flags))        \
 	X(cuUserObjectRetain, "cuUserObjectRetain", (CUuserObject object, unsigned n))             \
 	X(cuUserObjectRelease, "cuUserObjectRelease", (CUuserObject object, unsigned n))           \
+	X(cuGraphAddEventRecordNode, "cuGraphAddEventRecordNode",                                  \
+	  (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t n, CUevent event))  \
+	X(cuGraphAddDependencies, "cuGraphAddDependencies",                                        \
+	  (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t n))               \
+	X(cuGraphRemoveDependencies, "cuGraphRemoveDependencies",                                  \
+	  (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t n))               \
 	X(cuGraphRetainUserObject, "cuGraphRetainUserObject",                                      \
 	  (CUgraph graph, CUuserObject object, unsigned n, unsigned flags))                        \
 	X(cuGraphReleaseUserObject, "cuGraphReleaseUserObject",                                    \
@@ -120,6 +120,12 @@ typedef struct CUgraphExecUpdateResultInfo_st {
 
 /* For programs that launch graphs. */
 #define CUDA_GRAPH_FUNCTIONS(X)                                                                    \
+	X(cuStreamGetCaptureInfo_v3, "cuStreamGetCaptureInfo_v3",                                  \
+	  (CUstream stream, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **after,  \
+	   const CUgraphEdgeData **edges, size_t *n))                                              \
+	X(cuStreamUpdateCaptureDependencies_v2, "cuStreamUpdateCaptureDependencies_v2",            \
+	  (CUstream stream, CUgraphNode * after, const CUgraphEdgeData *edges, size_t n,           \
+	   unsigned flags))                                                                        \
 	X(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags",                              \
 	  (CUgraphExec * exec, CUgraph graph, unsigned long long flags))                           \
 	X(cuGraphInstantiateWithParams, "cuGraphInstantiateWithParams",                            \

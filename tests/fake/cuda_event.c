@@ -275,3 +275,19 @@ CUresult cuEventDestroy(CUevent event)
 	event_unref(event);
 	return CUDA_SUCCESS;
 }
+
+CUresult cuGraphAddEventRecordNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
+				   size_t n, CUevent event)
+{
+	struct CUctx_st *context;
+	CUresult error = enter_context(&context);
+	if (error)
+		return error;
+	if (!event)
+		return CUDA_ERROR_INVALID_HANDLE;
+	struct event_op *op = op_new(event, 0);
+	if (!op)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	return graph_add_node(node, graph, after, n, record_work.type, action_new(&record_work, op),
+			      NULL);
+}

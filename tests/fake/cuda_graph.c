@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Graphs and their nodes. A node depends on earlier ones of its graph alone. */
+ * Graphs and their nodes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,6 +42,15 @@ void nodes_add_all(struct nodes *to, const struct nodes *from)
 {
 	for (size_t i = 0; i < from->n; i++)
 		nodes_add(to, from->at[i]);
+}
+
+void nodes_remove(struct nodes *from, const struct CUgraphNode_st *node)
+{
+	size_t n = 0;
+	for (size_t i = 0; i < from->n; i++)
+		if (from->at[i] != node)
+			from->at[n++] = from->at[i];
+	from->n = n;
 }
 
 void nodes_clear(struct nodes *nodes)
@@ -128,18 +137,16 @@ struct CUgraphNode_st *graph_add(struct CUgraph_st *g, int type, struct action *
 	return n;
 }
 
+/* Without what it depends on. */
 static struct CUgraphNode_st *node_clone(struct CUgraph_st *to, struct CUgraphNode_st *n,
-					 struct CUgraphNode_st *const *clones, bool alike)
+					 bool alike)
 {
-	struct nodes after = {0};
-	for (size_t i = 0; i < n->after.n; i++)
-		nodes_add(&after, clones[n->after.at[i]->index]);
 	if (n->action)
 		atomic_fetch_add(&n->action->users, 1);
-	struct CUgraphNode_st *clone = graph_add(
-		to, n->type, n->action, n->child ? graph_clone(n->child, alike) : NULL, &after);
+	struct CUgraphNode_st *clone =
+		graph_add(to, n->type, n->action, n->child ? graph_clone(n->child, alike) : NULL,
+			  &(struct nodes){0});
 	clone->original = alike ? n->original : n;
-	nodes_clear(&after);
 	return clone;
 }
 
@@ -148,7 +155,10 @@ struct CUgraph_st *graph_clone(const struct CUgraph_st *graph, bool alike)
 	struct CUgraph_st *g = graph_new();
 	struct CUgraphNode_st **clones = graph_alloc(graph->n, sizeof(struct CUgraphNode_st *));
 	for (struct CUgraphNode_st *n = graph->nodes; n; n = n->next)
-		clones[n->index] = node_clone(g, n, clones, alike);
+		clones[n->index] = node_clone(g, n, alike);
+	for (const struct CUgraphNode_st *n = graph->nodes; n; n = n->next)
+		for (size_t i = 0; i < n->after.n; i++)
+			nodes_add(&clones[n->index]->after, clones[n->after.at[i]->index]);
 	free(clones);
 	g->held = held_clone(graph->held);
 	return g;
@@ -323,6 +333,48 @@ CUresult graph_add_node(CUgraphNode *node, CUgraph graph, const CUgraphNode *aft
 	}
 	nodes_clear(&set);
 	return graph_unlock(error);
+}
+
+/* Whether there are such edges, or none. */
+static bool edges_are(const CUgraphNode *from, const CUgraphNode *to, size_t n, bool there)
+{
+	for (size_t i = 0; i < n; i++) {
+		bool found = false;
+		for (size_t k = 0; k < to[i]->after.n; k++)
+			found = found || to[i]->after.at[k] == from[i];
+		if (found != there || from[i] == to[i])
+			return false;
+	}
+	return true;
+}
+
+static CUresult edges_change(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+			     size_t n, bool add)
+{
+	CUresult error = lock_graph(graph);
+	if (error)
+		return error;
+	if (!nodes_belong(graph, from, n) || !nodes_belong(graph, to, n) ||
+	    !edges_are(from, to, n, !add))
+		return graph_unlock(CUDA_ERROR_INVALID_VALUE);
+	for (size_t i = 0; i < n; i++)
+		if (add)
+			nodes_add(&to[i]->after, from[i]);
+		else
+			nodes_remove(&to[i]->after, from[i]);
+	return graph_unlock(CUDA_SUCCESS);
+}
+
+CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+				size_t n)
+{
+	return edges_change(graph, from, to, n, true);
+}
+
+CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+				   size_t n)
+{
+	return edges_change(graph, from, to, n, false);
 }
 
 CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t n)

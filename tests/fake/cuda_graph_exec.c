@@ -54,28 +54,56 @@ static void step_follows(struct step *s, size_t other)
 	s->after[s->n++] = other;
 }
 
-/* begin: the step that all of its nodes follow, or NONE. */
+static void steps_add(struct program *p, const struct CUgraph_st *g, size_t begin);
+
+/* begin: the step that all of its graph's nodes follow, or NONE. */
+static void node_steps_add(struct program *p, struct CUgraphNode_st *n, size_t begin)
+{
+	struct step *s = step_add(p, n->action, n->after.n + 1);
+	for (size_t i = 0; i < n->after.n; i++)
+		step_follows(s, n->after.at[i]->step);
+	if (begin != NONE)
+		step_follows(s, begin);
+	n->step = p->n - 1;
+	if (!n->child)
+		return;
+	if (!n->child->n)
+		fake_die("an executable graph is made of a node with an empty graph");
+	const size_t first = n->step;
+	steps_add(p, n->child, first);
+	s = step_add(p, NULL, n->child->n + 1);
+	step_follows(s, first);
+	for (const struct CUgraphNode_st *c = n->child->nodes; c; c = c->next)
+		step_follows(s, c->step);
+	n->step = p->n - 1;
+}
+
+static bool may_be_placed(const struct CUgraphNode_st *n)
+{
+	bool all = !n->placed;
+	for (size_t i = 0; all && i < n->after.n; i++)
+		all = n->after.at[i]->placed;
+	return all;
+}
+
+/* In the order in which they were added, but behind what they depend on. */
 static void steps_add(struct program *p, const struct CUgraph_st *g, size_t begin)
 {
-	for (struct CUgraphNode_st *n = g->nodes; n; n = n->next) {
-		struct step *s = step_add(p, n->action, n->after.n + 1);
-		for (size_t i = 0; i < n->after.n; i++)
-			step_follows(s, n->after.at[i]->step);
-		if (begin != NONE)
-			step_follows(s, begin);
-		n->step = p->n - 1;
-		if (!n->child)
-			continue;
-		if (!n->child->n)
-			fake_die("an executable graph is made of a node with an empty graph");
-		const size_t first = n->step;
-		steps_add(p, n->child, first);
-		s = step_add(p, NULL, n->child->n + 1);
-		step_follows(s, first);
-		for (const struct CUgraphNode_st *c = n->child->nodes; c; c = c->next)
-			step_follows(s, c->step);
-		n->step = p->n - 1;
+	size_t left = g->n;
+	for (struct CUgraphNode_st *n = g->nodes; n; n = n->next)
+		n->placed = false;
+	for (size_t before = 0; left != before;) {
+		before = left;
+		for (struct CUgraphNode_st *n = g->nodes; n; n = n->next) {
+			if (!may_be_placed(n))
+				continue;
+			node_steps_add(p, n, begin);
+			n->placed = true;
+			left--;
+		}
 	}
+	if (left)
+		fake_die("an executable graph is made of nodes that depend on each other");
 }
 
 /* ---- Branches ---- */

@@ -32,11 +32,12 @@ struct CUgraphNode_st {
 	int type;
 	struct action *action;	  /* NULL: it has none */
 	struct CUgraph_st *child; /* its own; NULL: it has none */
-	struct nodes after;	  /* earlier nodes of the graph */
+	struct nodes after;	  /* nodes of the graph */
 	CUgraphNode original;	  /* NULL: it is no clone */
 	size_t index;		  /* in its graph */
 	size_t step;		  /* of the executable graph that is being made */
 	bool reached;		  /* by a search */
+	bool placed;		  /* among the steps of the executable graph that is being made */
 };
 
 struct held; /* user objects, and how often */
@@ -73,6 +74,7 @@ CUresult graph_add_node(CUgraphNode *node, CUgraph graph, const CUgraphNode *aft
 
 void nodes_add(struct nodes *to, struct CUgraphNode_st *node); /* once */
 void nodes_add_all(struct nodes *to, const struct nodes *from);
+void nodes_remove(struct nodes *from, const struct CUgraphNode_st *node);
 void nodes_clear(struct nodes *nodes);
 
 /* ---- cuda_graph_exec.c --------------------------------------------------------------------- */

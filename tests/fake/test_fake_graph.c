@@ -341,6 +341,57 @@ static void children(struct ranks *ranks, int rank)
 	wrote(exec, 5);
 }
 
+/* What stream A's capture goes on from: one node. */
+static CUgraphNode last_of(CUgraph *graph)
+{
+	int status;
+	const CUgraphNode *after;
+	size_t n;
+	OK(cuStreamGetCaptureInfo_v2(A, &status, NULL, graph, &after, &n));
+	CHECK_EQ(n, 1);
+	return after[0];
+}
+
+/* A node that nothing follows, and that moves behind what is captured later. */
+static void edges(struct ranks *ranks, int rank)
+{
+	CUgraph graph;
+	CUgraphNode record;
+	(void)rank;
+	scene_open(ranks);
+	CUevent event = event_open();
+	begin(A, RELAXED);
+	OK(cuStreamWaitEvent(A, event, CU_EVENT_WAIT_EXTERNAL));
+	waits(A, 0, 1);
+	const CUgraphNode first = last_of(&graph);
+	OK(cuGraphAddEventRecordNode(&record, graph, &first, 1, event));
+	waits(A, 1, 1);
+	writes(A, 2, 1);
+	const CUgraphNode second = last_of(&graph);
+	CHECK_EQ(cuGraphAddDependencies(graph, &first, &record, 1), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuGraphRemoveDependencies(graph, &second, &record, 1), CUDA_ERROR_INVALID_VALUE);
+	OK(cuGraphAddDependencies(graph, &second, &record, 1));
+	OK(cuGraphRemoveDependencies(graph, &first, &record, 1));
+	CHECK(last_of(&graph) == second);
+	CHECK_EQ(nodes_in(graph), 5);
+	CHECK(end(A) == graph);
+	CUgraphExec exec = instantiate(graph), again = instantiate(graph);
+	launch(exec, A);
+	launch(again, C); /* behind it */
+	OK(cuStreamWaitEvent(B, event, CU_EVENT_WAIT_DEFAULT));
+	writes(B, 3, 1);
+	atomic_store(word(0), 1);
+	stays(3, 0);
+	atomic_store(word(1), 1);
+	await(2, 1);
+	OK(cuStreamSynchronize(B));
+	OK(cuStreamSynchronize(C));
+	CHECK_EQ(atomic_load(word(3)), 1);
+	OK(cuGraphDestroy(graph));
+	OK(cuGraphExecDestroy(exec));
+	OK(cuGraphExecDestroy(again));
+}
+
 static void instantiation(struct ranks *ranks, int rank)
 {
 	CUDA_GRAPH_INSTANTIATE_PARAMS params = {.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD,
@@ -502,6 +553,7 @@ PART(forks)
 PART(launches)
 PART(updates)
 PART(children)
+PART(edges)
 PART(instantiation)
 PART(user_objects)
 PART(mapped_anew)
@@ -509,11 +561,12 @@ PART(mapped_anew)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(kinds_test),	     cmocka_unit_test(pageable_test),
-		cmocka_unit_test(branches_test),     cmocka_unit_test(forks_test),
-		cmocka_unit_test(launches_test),     cmocka_unit_test(updates_test),
-		cmocka_unit_test(children_test),     cmocka_unit_test(instantiation_test),
-		cmocka_unit_test(user_objects_test), cmocka_unit_test(mapped_anew_test),
+		cmocka_unit_test(kinds_test),	      cmocka_unit_test(pageable_test),
+		cmocka_unit_test(branches_test),      cmocka_unit_test(forks_test),
+		cmocka_unit_test(launches_test),      cmocka_unit_test(updates_test),
+		cmocka_unit_test(children_test),      cmocka_unit_test(edges_test),
+		cmocka_unit_test(instantiation_test), cmocka_unit_test(user_objects_test),
+		cmocka_unit_test(mapped_anew_test),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -271,7 +271,7 @@ static void ended_check(struct comm *c, const struct peer_call *call, unsigned b
 	for (unsigned i = 0; i < blocks; i++)
 		CHECK_EQ(state->ended[i], state->sequence);
 	if (call->posts)
-		CHECK_EQ(c->page->ended, (uint64_t)call->record << 32 | state->sequence);
+		CHECK_EQ(c->page->ended, (uint64_t)call->serial << 32 | state->sequence);
 }
 
 static void eager(struct ranks *ranks, int rank, unsigned n)
@@ -286,7 +286,7 @@ static void eager(struct ranks *ranks, int rank, unsigned n)
 		call.src += (unsigned)rand_r(&seed) % 16;
 		call = shape(call, (unsigned)rand_r(&seed) % SHAPES, root);
 		call.posts = rand_r(&seed) & 1;
-		call.record = round;
+		call.serial = round;
 		const unsigned blocks = 1 + (unsigned)rand_r(&seed) % PEER_BLOCKS;
 		const unsigned shift = (unsigned)(call.src - c->src);
 		input_fill(c, round);
@@ -554,7 +554,7 @@ static void peer_killed(struct ranks *ranks, int rank)
 	struct comm *c = comm_make(ranks, 0, (unsigned)rank, MORTALS);
 	struct peer_call call = call_of(c, 640);
 	call.reduces = 1;
-	call.record = 7;
+	call.serial = 7;
 	if (rank == MORTALS - 1) {
 		for (unsigned p = 0; p < MORTALS - 1; p++)
 			CHECK(soon(waits, page_of(ranks, 0, p)));

@@ -183,10 +183,11 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	F(cuModuleLoadData) F(cuModuleUnload) F(cuModuleGetFunction) F(cuLaunchKernel)        \
 	F(cuFuncLoad)                                                                              \
 	F(cuThreadExchangeStreamCaptureMode) F(cuStreamGetCaptureInfo_v2)                          \
-	F(cuStreamGetCaptureInfo_v3) F(cuStreamUpdateCaptureDependencies)                          \
-	F(cuStreamUpdateCaptureDependencies_v2) F(cuEventRecordWithFlags) F(cuStreamWaitValue32)   \
+	F(cuStreamUpdateCaptureDependencies) F(cuEventRecordWithFlags) F(cuStreamWaitValue32)      \
 	F(cuStreamWriteValue32) F(cuLaunchHostFunc) F(cuUserObjectCreate) F(cuUserObjectRetain)    \
-	F(cuUserObjectRelease) F(cuGraphRetainUserObject) F(cuGraphReleaseUserObject)              \
+	F(cuUserObjectRelease) F(cuGraphAddEventRecordNode) F(cuGraphAddDependencies)              \
+	F(cuGraphRemoveDependencies) F(cuGraphRetainUserObject) F(cuGraphReleaseUserObject)        \
+	F(cuStreamGetCaptureInfo_v3) F(cuStreamUpdateCaptureDependencies_v2)                       \
 	F(cuGraphInstantiateWithFlags) F(cuGraphInstantiateWithParams) F(cuGraphUpload)            \
 	F(cuGraphLaunch) F(cuGraphExecUpdate) F(cuGraphExecKernelNodeSetParams)                    \
 	F(cuGraphExecChildGraphNodeSetParams) F(cuGraphExecDestroy) F(cuGraphGetNodes)             \

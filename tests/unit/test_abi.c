@@ -56,7 +56,8 @@ static void nccl_new_values(void **state)
  * older name, so that older drivers will do. */
 static bool older_will_do(const char *function)
 {
-	static const char *const names[] = {"cuEventElapsedTime",
+	static const char *const names[] = {"cuEventElapsedTime", "cuGraphAddDependencies",
+					    "cuGraphRemoveDependencies",
 					    "cuStreamUpdateCaptureDependencies"};
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		if (strcmp(function, names[i]) == 0)
