@@ -292,7 +292,10 @@ typedef struct ncclsvc_task_info {
 	/* Not 0: it is a kernel of its process, with this number on its communicator, and no task
 	 * of the daemon's: task is 0, and cannot be cancelled. */
 	uint32_t kernel;
-	uint32_t reserved;
+	/* Not 0: the kernel is in a CUDA graph, with this number among those of its process on the
+	 * communicator's epoch, from 1; and seq is the operation's place among the communicator's in
+	 * it. */
+	uint32_t graph;
 } ncclsvc_task_info;
 
 typedef struct ncclsvc_region_info {

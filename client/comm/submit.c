@@ -17,6 +17,7 @@
 #include "core/timeline.h"
 #include "cuda/gpu.h"
 #include "cuda/peer.h"
+#include "proto/names.h"
 #include "submit.h"
 
 #define SEND_MS 5000
@@ -118,6 +119,7 @@ static void enter(ncclsvc_session *s, struct op *op, uint64_t entry)
 	op->collective = op->comm->collectives;
 	op->comm->collectives += !svc_op_is_p2p(r->op);
 	slot->chunk = op->chunk;
+	slot->in = op->src;
 	slot->out = op->dst;
 	slot->out_at = op->dst_at;
 	slot->out_bytes = op->dst_staged ? op->dst_bytes : 0;
@@ -227,12 +229,33 @@ static unsigned choose(struct op *ops, unsigned n)
 	return in_ring;
 }
 
-static ncclsvc_result prepare_kernels(ncclsvc_session *s, struct op *ops, unsigned n)
+static ncclsvc_result prepare_kernels(ncclsvc_session *s, struct op *ops, unsigned n,
+				      const struct op *in_ring)
 {
 	ncclsvc_result r = NCCLSVC_OK;
-	for (unsigned i = 0; !r && i < n; i++)
+	unsigned captured = 0;
+	for (unsigned i = 0; !r && i < n; i++) {
 		r = peer_prepare(s->gpu, &ops[i]);
+		captured += ops[i].captured;
+	}
+	if (!r && captured && in_ring)
+		r = error_set(
+			NCCLSVC_UNSUPPORTED,
+			"%s: a group that is captured into a CUDA graph cannot have operations "
+			"that do not run in kernels",
+			svc_op_name(in_ring->record.op));
+	if (!r && captured && captured < n)
+		r = error_argument("a group has operations on streams that are being captured into "
+				   "a CUDA graph, and on others");
 	return r;
+}
+
+/* Kernels in graphs are no tasks. */
+static void capture_enter(struct op *op)
+{
+	op->peer = op->comm->peer;
+	if (op->task)
+		*op->task = 0;
 }
 
 /* CUDA blocks whoever launches more than a stream has room for: hence without the lock. */
@@ -242,15 +265,20 @@ static ncclsvc_result launch_kernels(ncclsvc_session *s, struct op *ops, unsigne
 	for (unsigned i = 0, k = 0; i < n; i++) {
 		if (i == k)
 			k += peer_join(&ops[i], n - i);
-		enter(s, &ops[i], 0);
+		if (ops[i].captured)
+			capture_enter(&ops[i]);
+		else
+			enter(s, &ops[i], 0);
 		ops[i].peer->refs++;
 	}
-	dispatch_tick(s);
+	if (!ops->captured)
+		dispatch_tick(s);
 	session_unlock(s);
 	for (unsigned i = 0, k; i < n; i = k) {
 		for (k = i + 1; k < n && ops[k].joined;)
 			k++;
-		const ncclsvc_result launched = peer_launch(&ops[i], k - i);
+		const ncclsvc_result launched =
+			ops->captured ? peer_capture(&ops[i], k - i) : peer_launch(&ops[i], k - i);
 		r = r ? r : launched;
 	}
 	session_lock(s);
@@ -299,7 +327,7 @@ ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
 	const unsigned in_ring = choose(ops, n), kernels = n - in_ring;
 	ncclsvc_result r = ready(s, ops, n);
 	if (!r && kernels)
-		r = prepare_kernels(s, ops + in_ring, kernels);
+		r = prepare_kernels(s, ops + in_ring, kernels, in_ring ? ops : NULL);
 	if (!r && in_ring)
 		r = submit_tasks(s, ops, in_ring, n);
 	if (!r && kernels)

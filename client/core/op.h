@@ -36,8 +36,10 @@ struct op {
 	uint8_t blocks;
 	uint16_t threads;
 	struct peer *peer;
-	uint32_t sequence, round, message;
-	uint64_t operation, collective; /* how many, of all transports, were submitted before */
+	uint32_t serial, round, message; /* 0: it is in a graph */
+	uint32_t newest;		 /* round of the communicator */
+	bool captured;			 /* the stream is, into a graph */
+	uint64_t operation, collective;	 /* how many, of all transports, were submitted before */
 	bool posts;
 	struct CUctx_st *push; /* to be current when it is launched, or NULL */
 	unsigned long long stream_id;

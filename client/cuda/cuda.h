@@ -15,6 +15,20 @@ ncclsvc_result cuda_error(const struct cuda *cuda, CUresult error, const char *w
 /* OK or INVALID_ARGUMENT. */
 ncclsvc_result cuda_device(const struct cuda *cuda, int ordinal, CUdevice *device);
 
+/* Until relaxed_end, no call of this thread's spoils a capture of a stream that it does not name.
+ * Returns what relaxed_end takes. */
+static inline int relaxed_begin(const struct cuda *cuda)
+{
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	return cuda->cuThreadExchangeStreamCaptureMode(&mode) ? -1 : mode;
+}
+
+static inline void relaxed_end(const struct cuda *cuda, int mode)
+{
+	if (mode >= 0)
+		cuda->cuThreadExchangeStreamCaptureMode(&mode);
+}
+
 /* Makes the context current, unless it is NULL. If that succeeds, cuda_pop undoes it. */
 static inline CUresult cuda_push(const struct cuda *cuda, CUcontext context)
 {

@@ -122,7 +122,8 @@ static bool prepare(ncclsvc_session *s, struct peer *p, int device)
 			  !g->cuda->cuStreamCreate(&p->asking, CU_STREAM_NON_BLOCKING) &&
 			  !g->cuda->cuStreamCreate(&p->aside, CU_STREAM_NON_BLOCKING) &&
 			  !g->cuda->cuEventCreate(&p->input, CU_EVENT_DISABLE_TIMING) &&
-			  !g->cuda->cuEventCreate(&p->fork, CU_EVENT_DISABLE_TIMING);
+			  !g->cuda->cuEventCreate(&p->fork, CU_EVENT_DISABLE_TIMING) &&
+			  !g->cuda->cuEventCreate(&p->order, CU_EVENT_DISABLE_TIMING);
 	cuda_pop(g->cuda, p->context);
 	return good;
 }
@@ -143,10 +144,13 @@ static void destroy(struct peer *p)
 			p->cuda->cuEventDestroy(p->input);
 		if (p->fork)
 			p->cuda->cuEventDestroy(p->fork);
+		if (p->order)
+			p->cuda->cuEventDestroy(p->order);
 		cuda_pop(p->cuda, p->context);
 	}
 	if (p->pages)
 		munmap(p->pages, p->pages_bytes);
+	peer_graphs_sweep(p);
 }
 
 void peer_unref(struct peer *p)
@@ -324,24 +328,43 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 
 static bool is_quiet(const struct peer *p)
 {
-	return p->over == (p->failed ? p->latest : p->sequence);
+	return p->over == (p->failed ? p->latest : p->serial);
+}
+
+static void pause_unlocked(ncclsvc_session *s)
+{
+	session_unlock(s);
+	nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+	session_lock(s);
+}
+
+/* Graphs that were launched end; those that are launched later do nothing. Locked; yields. */
+static void graphs_quiesce(ncclsvc_session *s, struct peer *p, uint64_t deadline)
+{
+	const uint32_t *abort = &p->page->abort;
+	while (!__atomic_load_n(abort, __ATOMIC_RELAXED) && !peer_graphs_quiet(p) &&
+	       now_ns() < deadline)
+		pause_unlocked(s);
+	peer_hooks.break_off(p);
 }
 
 /* Locked; yields. */
 static bool quiesce(ncclsvc_session *s, struct peer *p)
 {
 	const uint64_t deadline = now_ns() + CLOSE_NS;
-	if (p->page && !is_quiet(p))
+	if (!p->page)
+		return true;
+	if (!is_quiet(p))
 		peer_ask(p);
-	if (p->page && !is_quiet(p))
+	if (!is_quiet(p))
 		peer_hooks.break_off(p);
-	while (p->page && !is_quiet(p) && now_ns() < deadline) {
-		session_unlock(s);
-		nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
-		session_lock(s);
+	if (peer_graphs_live(p))
+		graphs_quiesce(s, p, deadline);
+	while (!is_quiet(p) && now_ns() < deadline) {
+		pause_unlocked(s);
 		peer_ask(p);
 	}
-	return !p->page || is_quiet(p);
+	return is_quiet(p);
 }
 
 /* Tasks of the kernels, which will not end otherwise. Locked. */
@@ -355,17 +378,33 @@ static void cancel_tasks(ncclsvc_session *s, const struct peer *p)
 	}
 }
 
-/* A stream that has not come to its kernel yet keeps the memory until the session closes. */
+/* Lets go what no kernel uses any more. Locked. */
+static void unfinished_sweep(struct gpu *g)
+{
+	for (struct peer **link = &g->unfinished, *p; (p = *link);) {
+		if (!is_quiet(p))
+			peer_ask(p);
+		if (is_quiet(p) && !peer_graphs_live(p)) {
+			*link = p->next;
+			peer_unref(p);
+		} else {
+			link = &p->next;
+		}
+	}
+}
+
+/* A stream that has not come to its kernel yet keeps the memory, and so does a graph. */
 static void close_one(ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	struct peer *p = comm->peer;
+	unfinished_sweep(s->gpu);
 	const bool quiet = quiesce(s, p);
 	cancel_tasks(s, p);
 	if (p->own.region && p->own.generation == s->generation) /* it was never open */
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = p->own.region});
 	comm->peer = NULL;
 	comm->peer_bytes = 0;
-	if (quiet) {
+	if (quiet && !peer_graphs_live(p)) {
 		peer_unref(p);
 	} else {
 		p->next = s->gpu->unfinished;
@@ -381,6 +420,19 @@ void peer_close(ncclsvc_session *s, ncclsvc_comm *comm)
 	session_unlock(s);
 }
 
+/* Memory that a kernel may still be about to use stays mapped for good: sessions' that are closed.
+ */
+static struct peer *kept;
+
+static void keep(struct peer *p)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	pthread_mutex_lock(&lock);
+	p->next = kept;
+	kept = p;
+	pthread_mutex_unlock(&lock);
+}
+
 void peers_close(ncclsvc_session *s)
 {
 	session_lock(s);
@@ -390,12 +442,10 @@ void peers_close(ncclsvc_session *s)
 	for (ncclsvc_comm *c = s->comms; c; c = c->next)
 		if (c->peer)
 			close_one(s, c);
-	/* Memory that a kernel may still be about to use stays mapped for good. */
+	unfinished_sweep(s->gpu);
 	for (struct peer *p = s->gpu->unfinished, *next; p; p = next) {
 		next = p->next;
-		peer_ask(p);
-		if (is_quiet(p))
-			peer_unref(p);
+		keep(p);
 	}
 	s->gpu->unfinished = NULL;
 	session_unlock(s);

@@ -22,6 +22,20 @@ struct peer_module {
 	CUfunction functions[KERNELS];
 };
 
+/* A graph that the communicator's kernels were captured into. Its user object keeps it. */
+struct peer_graph {
+	struct peer_graph *next; /* in peer.graphs */
+	uint64_t capture;	 /* the driver's number of that */
+	uint32_t number;	 /* among the member's in the epoch, from 1 */
+	uint32_t operations;	 /* that it has */
+	CUgraph graph;		 /* as long as it is being captured */
+	CUstream stream;	 /* of the newest kernel */
+	CUgraphNode kernel;	 /* that one */
+	CUgraphNode record;	 /* of peer.order, behind it */
+	struct peer *peer;
+	bool gone; /* neither the graph nor what was instantiated of it is there; atomic */
+};
+
 /* The driver is asked about a buffer when it is new: each question costs more than a tenth of a
  * submission. */
 #define PEER_CHECKED 64
@@ -42,18 +56,21 @@ struct peer {
 	CUstream aside;	       /* of operations that the trainer's stream does not wait for */
 	CUevent input;	       /* of those, and of messages on several streams */
 	CUevent fork;	       /* of operations beside others, with the session's lock */
+	CUevent order;	       /* of kernels in graphs and others: behind the newest */
 
-	/* With the session's lock. */
-	uint32_t sequence;	      /* of the newest kernel */
+	/* With the session's lock. Kernels in graphs do not count. */
+	uint32_t serial;	      /* of the newest kernel */
+	uint8_t serial_blocks;	      /* it has so many */
 	uint32_t round;		      /* of the newest collective */
 	uint32_t messages[PEER_WAYS]; /* how many there were */
 	uint32_t turns[PEER_WAYS];    /* those of the present group */
-	uint32_t over;		      /* of the newest kernel that is known to have ended */
+	uint32_t over;		      /* a kernel that is known to have ended, as all before it */
+	uint32_t told[PEER_BLOCKS];   /* by block: the newest one that had ended it */
 	uint32_t posting;  /* so many kernels more post their ends: somebody waits for them */
 	uint64_t asked_ns; /* the GPU */
 	uint64_t checked[PEER_CHECKED]; /* buffers that were memory of the GPU, by a hash */
 
-	/* Launches keep to the order of sequences; no other lock is held meanwhile. */
+	/* Launches keep to the order of serials; no other lock is held meanwhile. */
 	pthread_mutex_t turn;
 	pthread_cond_t turned;
 	uint32_t launched; /* or skipped */
@@ -65,6 +82,9 @@ struct peer {
 	unsigned long long stream_id;
 	CUcontext stream_context;
 	unsigned blocks;
+	struct peer_graph *graphs; /* the newest first */
+	/* How many there were, and how many are gone. Atomic. */
+	uint32_t ngraphs, graphs_gone;
 };
 
 static inline bool peer_is_open(const struct peer *p)
@@ -97,14 +117,22 @@ void peer_modules_unload(struct gpu *g);
 /* The last one lets it go: nothing of it runs. Locked. */
 void peer_unref(struct peer *p);
 
-/* ---- peer_submit.c ---- */
+/* ---- peer_kernel.c ---- */
 
 /* The kernel that an operation is for: all members come to the same answer. */
 enum kernel peer_choose(const struct op *op);
-/* Refuses what cannot be launched. Locked. */
-ncclsvc_result peer_prepare(struct gpu *g, struct op *op);
 /* The first one's kernel does how many of the n operations? Notes it in all of them. */
 unsigned peer_join(struct op *ops, unsigned n);
+uint64_t peer_header_of(const struct svc_record *r);
+/* Puts the kernel of n operations on the stream. graph: that it is captured into, or NULL. The
+ * context is current. */
+CUresult peer_put(const struct op *ops, unsigned n, const struct peer *p, CUstream stream,
+		  const struct peer_graph *graph);
+
+/* ---- peer_submit.c ---- */
+
+/* Refuses what cannot be launched, or captured. Locked. */
+ncclsvc_result peer_prepare(struct gpu *g, struct op *op);
 /* The operation is the next one of its communicator, which has kernels, whether it is one or not.
  * Locked. */
 void peer_enter(struct op *op, struct slot *slot);
@@ -112,6 +140,30 @@ void peer_enter(struct op *op, struct slot *slot);
 ncclsvc_result peer_launch(const struct op *ops, unsigned n);
 /* Later work on the stream waits for the kernel's task, which is pending. Locked. */
 ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struct slot *slot);
+/* The stream waits until all blocks of the kernel, or of later ones, have told that they ended. The
+ * context is current, as in the others that follow. */
+CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t serial, unsigned blocks);
+/* `stream` waits for what is on `from` by now. */
+CUresult peer_follow(const struct peer *p, CUevent event, CUstream from, CUstream stream);
+/* The kernel's stream waits for what is on the operations' streams. `done`: that one's is. */
+CUresult peer_streams_join(const struct op *ops, unsigned n, const struct peer *p, CUstream stream,
+			   const struct op *done);
+
+/* ---- peer_capture.c ---- */
+
+/* Captures the kernel of n operations, whose streams are all captured into one graph. Not locked.
+ */
+ncclsvc_result peer_capture(const struct op *ops, unsigned n);
+/* Some graph can still be launched. */
+static inline bool peer_graphs_live(const struct peer *p)
+{
+	return __atomic_load_n(&p->ngraphs, __ATOMIC_ACQUIRE) !=
+	       __atomic_load_n(&p->graphs_gone, __ATOMIC_ACQUIRE);
+}
+/* Those that were launched have ended. */
+bool peer_graphs_quiet(const struct peer *p);
+/* Frees what is known of those that are gone. With the turn, or when nobody else has p. */
+void peer_graphs_sweep(struct peer *p);
 
 /* ---- peer_messages.c ---- */
 

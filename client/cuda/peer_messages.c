@@ -55,7 +55,9 @@ static void parts_fill(const struct op *ops, unsigned n, struct peer_messages *m
 		next[way] = m->first[way];
 	for (unsigned i = 0; i < n; i++) {
 		const struct svc_record *r = &ops[i].record;
-		const unsigned part = next[peer_way(r)]++;
+		const unsigned way = peer_way(r), part = next[way]++;
+		if (part == m->first[way] && ops[i].message)
+			m->before[way] = ops[i].message - 1;
 		m->parts[part].at = (uintptr_t)(r->op == NCCLSVC_SEND ? ops[i].src : ops[i].dst);
 		m->parts[part].header = peer_message(r->type, message_bytes(r));
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Operations to kernels. */
+ * Kernels to streams. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "core/comm.h"
@@ -9,146 +9,11 @@
 #include "proto/operation.h"
 #include "proto/task.h"
 
-#define LINES_OF_BLOCK 512 /* measured: more blocks cost more than they bring */
-#define WARP	       32
-#define DETACHED       UINT64_MAX /* the library's own stream, for operations that none waits for */
-
-/* ---- Which ---- */
-
-static bool computes(const struct svc_record *r)
-{
-	return !svc_op_reduces(r->op) || (r->type <= NCCLSVC_BFLOAT16 && r->redop < SVC_REDOP_MADE);
-}
-
-/* Above it NCCL is faster, since its lines are all data. */
-#define MESSAGE_BYTES_MOST (UINT64_C(2) << 20)
-
-static enum kernel choose_message(const struct op *op)
-{
-	const uint64_t bytes = op->record.count * svc_type_size(op->record.type);
-	return bytes <= op->comm->peer_bytes && bytes <= MESSAGE_BYTES_MOST ? KERNEL_MESSAGES
-									    : KERNEL_NONE;
-}
-
-enum kernel peer_choose(const struct op *op)
-{
-	const struct svc_record *r = &op->record;
-	const ncclsvc_comm *comm = op->comm;
-	/* Lists agree on more than a header holds; the daemon runs plans. */
-	if (!comm->peer || !computes(r) || r->agreement || op->planned)
-		return KERNEL_NONE;
-	if (svc_op_is_p2p(r->op))
-		return choose_message(op);
-	const uint32_t nranks = (uint32_t)comm->nranks;
-	const uint64_t bytes = svc_task_bytes(r, nranks);
-	const uint64_t slot = (uint64_t)PEER_SLOT_LINES(nranks) * PEER_LINE_DATA;
-	if (bytes > comm->peer_bytes)
-		return KERNEL_NONE;
-	if (bytes <= PEER_LINES_MOST && r->count * svc_type_size(r->type) <= slot)
-		return KERNEL_LINES;
-	return comm->peer_bytes > PEER_LINES_MOST ? KERNEL_BULK : KERNEL_NONE;
-}
-
-/* ---- What the kernel is told ---- */
-
-static bool is_root(const struct svc_record *r, unsigned rank)
-{
-	return svc_op_has_root(r->op) && (unsigned)r->peer == rank;
-}
-
-/* From one rank to another. */
-static uint64_t call_bytes(const struct op *op)
-{
-	const struct svc_record *r = &op->record;
-	return svc_operation(r->op)->kind & SVC_OP_HAS_DATA ? r->count * svc_type_size(r->type) : 0;
-}
-
-static uint64_t header_of(const struct svc_record *r)
-{
-	const bool peer = svc_op_has_root(r->op) || svc_op_is_p2p(r->op);
-	return peer_header(r->op, r->type, r->redop, peer ? (uint8_t)r->peer : 0,
-			   (uint32_t)r->count);
-}
-
-static void describe(const struct op *op, struct peer_call *c)
-{
-	const struct svc_record *r = &op->record;
-	const struct svc_operation *what = svc_operation(r->op);
-	const uint64_t bytes = call_bytes(op);
-	const bool root = is_root(r, c->rank);
-	c->src = (uintptr_t)op->src;
-	c->dst = (uintptr_t)op->dst;
-	c->bytes = bytes;
-	c->reduces = svc_op_reduces(r->op);
-	c->src_each = what->src[root] == SVC_BLOCKS_EACH ? bytes : 0;
-	c->dst_each = what->dst[root] == SVC_BLOCKS_EACH ? bytes : 0;
-	c->sends_to = c->receives_from = 0;
-	for (unsigned p = 0; p < c->nranks; p++) {
-		const bool peer_root = is_root(r, p);
-		if (what->src[root] && what->dst[peer_root])
-			c->sends_to |= (uint8_t)(1u << p);
-		if (what->dst[root] && what->src[peer_root])
-			c->receives_from |= (uint8_t)(1u << p);
-	}
-	c->type = r->type;
-	c->redop = r->redop;
-	c->header = header_of(r);
-}
-
-static uint32_t at_most(uint64_t a, uint32_t b)
-{
-	return a < b ? (uint32_t)a : b;
-}
-
-/* The keepers' warp comes on top of those that move data. */
-static void shape(const struct op *op, unsigned *blocks, unsigned *threads)
-{
-	const uint64_t bytes = call_bytes(op);
-	if (op->kernel == KERNEL_BULK) {
-		*blocks = PEER_BLOCKS;
-		*threads = PEER_BULK_THREADS + WARP;
-		return;
-	}
-	const uint64_t lines = (bytes + PEER_LINE_DATA - 1) / PEER_LINE_DATA;
-	const uint32_t movers = at_most((lines + WARP - 1) / WARP * WARP, PEER_THREADS);
-	*blocks = lines > LINES_OF_BLOCK ? at_most(lines / LINES_OF_BLOCK, PEER_BLOCKS) : 1;
-	*threads = (movers ? movers : WARP) + WARP;
-}
-
-_Static_assert(PEER_WAYS <= PEER_PARTS, "a turn fits");
-
-/* How many messages: of whole turns, so that what they wait for is not in a later kernel of another
- * rank, which has other messages, but as many turns at least. */
-static unsigned messages_join(const struct op *ops, unsigned n)
-{
-	unsigned most = 0, k = 0;
-	while (most < n && ops[most].kernel == KERNEL_MESSAGES && ops[most].comm == ops->comm)
-		most++;
-	for (unsigned i = 1; i <= most && i <= PEER_PARTS; i++)
-		if (i == most || ops[i].turn != ops[i - 1].turn)
-			k = i;
-	return k;
-}
-
-unsigned peer_join(struct op *ops, unsigned n)
-{
-	const unsigned k = ops->kernel == KERNEL_MESSAGES ? messages_join(ops, n) : 1;
-	unsigned blocks, threads;
-	if (ops->kernel == KERNEL_MESSAGES)
-		blocks = peer_messages_describe(ops->comm->peer, ops, k, NULL, &threads);
-	else
-		shape(ops, &blocks, &threads);
-	for (unsigned i = 0; i < k; i++) {
-		ops[i].joined = i;
-		ops[i].blocks = (uint8_t)blocks;
-		ops[i].threads = (uint16_t)threads;
-	}
-	return k;
-}
+#define DETACHED UINT64_MAX /* the library's own stream, for operations that none waits for */
 
 /* ---- Streams ---- */
 
-static CUresult follow(const struct peer *p, CUevent event, CUstream from, CUstream stream)
+CUresult peer_follow(const struct peer *p, CUevent event, CUstream from, CUstream stream)
 {
 	CUresult e = p->cuda->cuEventRecord(event, from);
 	return e ? e : p->cuda->cuStreamWaitEvent(stream, event, 0);
@@ -187,9 +52,9 @@ static ncclsvc_result buffer_check(struct gpu *g, const struct op *op, const cha
 static ncclsvc_result room_check(const struct op *op)
 {
 	struct peer *p = op->comm->peer;
-	if (p->sequence - p->over >= PENDING_MAX)
+	if (p->serial - p->over >= PENDING_MAX)
 		peer_ask(p);
-	if (p->sequence - p->over < PENDING_MAX)
+	if (p->serial - p->over < PENDING_MAX)
 		return NCCLSVC_OK;
 	return error_set(NCCLSVC_AGAIN, "%d kernels are pending on %s: wait for a task",
 			 PENDING_MAX, op->comm->label);
@@ -202,7 +67,7 @@ static ncclsvc_result fork_aside(struct gpu *g, const struct op *op)
 	const struct peer *p = op->comm->peer;
 	CUresult e = cuda_push(g->cuda, op->push);
 	if (!e) {
-		e = follow(p, p->fork, op->stream, p->aside);
+		e = peer_follow(p, p->fork, op->stream, p->aside);
 		cuda_pop(g->cuda, op->push);
 	}
 	return e ? cuda_error(g->cuda, e, "the group's messages cannot go beside the others")
@@ -212,9 +77,13 @@ static ncclsvc_result fork_aside(struct gpu *g, const struct op *op)
 ncclsvc_result peer_prepare(struct gpu *g, struct op *op)
 {
 	struct stream st;
-	ncclsvc_result r = room_check(op);
-	if (!r)
-		r = stream_identify(g, op->comm->device, op->stream, &st);
+	ncclsvc_result r = stream_look(g, op->comm->device, op->stream, &st);
+	if (!r && st.captured && op->detached)
+		r = error_set(NCCLSVC_UNSUPPORTED,
+			      "the stream is being captured into a CUDA graph, whose end waits for "
+			      "all that is in it: operations cannot be detached from it");
+	if (!r && !st.captured)
+		r = room_check(op);
 	if (!r && op->src_bytes)
 		r = buffer_check(g, op, "sendbuf", op->src);
 	if (!r && op->dst_bytes && op->dst != op->src)
@@ -222,9 +91,10 @@ ncclsvc_result peer_prepare(struct gpu *g, struct op *op)
 	if (r)
 		return r;
 	op->push = st.push;
+	op->captured = st.captured;
 	op->stream_id = op->detached ? DETACHED : st.id;
 	op->stream_context = op->detached || op->aside ? NULL : st.context;
-	return op->aside ? fork_aside(g, op) : NCCLSVC_OK;
+	return op->aside && !op->captured ? fork_aside(g, op) : NCCLSVC_OK;
 }
 
 /* ---- Launching ---- */
@@ -245,7 +115,8 @@ void peer_enter(struct op *op, struct slot *slot)
 {
 	struct peer *p = op->comm->peer;
 	if (op->kernel != KERNEL_NONE && !op->joined) {
-		p->sequence = peer_sequence_after(p->sequence);
+		p->serial = peer_sequence_after(p->serial);
+		p->serial_blocks = op->blocks;
 		p->posting -= p->posting ? 1 : 0;
 	}
 	op->round = 0;
@@ -257,10 +128,11 @@ void peer_enter(struct op *op, struct slot *slot)
 	if (op->kernel == KERNEL_NONE)
 		return;
 	op->peer = p;
-	op->sequence = p->sequence;
+	op->serial = p->serial;
+	op->newest = p->round;
 	op->posts = p->posting;
 	slot->peer = p;
-	slot->sequence = op->sequence;
+	slot->serial = op->serial;
 	slot->round = op->round;
 	slot->posted = op->posts;
 	slot->blocks = op->blocks;
@@ -270,31 +142,29 @@ static void note(const struct op *op)
 {
 	struct peer *p = op->peer;
 	struct peer_record *record = &p->page->history[p->records % PEER_HISTORY];
-	__atomic_store_n(&record->sequence, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&record->serial, 0, __ATOMIC_RELEASE);
 	record->operation = op->operation;
 	record->collective = (uint32_t)op->collective;
 	record->round = op->round;
 	record->message = op->message;
-	record->header = header_of(&op->record);
+	record->header = peer_header_of(&op->record);
 	record->launched_ns = now_ns();
 	record->timeout_ns = op->record.timeout_ns;
-	__atomic_store_n(&record->sequence, op->sequence, __ATOMIC_RELEASE);
+	__atomic_store_n(&record->serial, op->serial, __ATOMIC_RELEASE);
 	__atomic_store_n(&p->page->records, ++p->records, __ATOMIC_RELEASE);
 	if (op->round)
 		__atomic_store_n(&p->page->reached, op->round, __ATOMIC_RELEASE);
 }
 
-/* The stream waits until all blocks of the kernel, or of later ones, have said that they ended. */
-static CUresult wait_ended(const struct peer *p, CUstream stream, uint32_t sequence,
-			   unsigned blocks)
+CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t serial, unsigned blocks)
 {
 	CUstreamBatchMemOpParams ops[PEER_BLOCKS];
-	const CUdeviceptr ended = p->own.at + offsetof(struct peer_state, ended);
+	const CUdeviceptr told = p->own.at + offsetof(struct peer_state, told);
 	for (unsigned i = 0; i < blocks; i++)
 		ops[i] = (CUstreamBatchMemOpParams){
 			.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
-				      .address = ended + i * sizeof(uint32_t),
-				      .value = sequence,
+				      .address = told + i * sizeof(uint32_t),
+				      .value = serial,
 				      .flags = CU_STREAM_WAIT_VALUE_GEQ}};
 	return p->cuda->cuStreamBatchMemOp(stream, blocks, ops, 0);
 }
@@ -311,7 +181,7 @@ ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struc
 		return r;
 	CUresult e = cuda_push(g->cuda, st.push);
 	if (!e) {
-		e = wait_ended(slot->peer, handle, slot->sequence, slot->blocks);
+		e = peer_wait_ended(slot->peer, handle, slot->serial, slot->blocks);
 		cuda_pop(g->cuda, st.push);
 	}
 	return e ? cuda_error(g->cuda, e, "the stream cannot wait for the task") : NCCLSVC_OK;
@@ -326,16 +196,14 @@ static bool is_apart(const struct op *ops, unsigned n)
 	return apart;
 }
 
-/* The kernel's stream goes behind all that is on the trainer's streams. `done`: with the
- * operation's own stream nothing is left to do. */
-static CUresult streams_join(const struct op *ops, unsigned n, const struct peer *p,
-			     CUstream stream, const struct op *done)
+CUresult peer_streams_join(const struct op *ops, unsigned n, const struct peer *p, CUstream stream,
+			   const struct op *done)
 {
 	CUresult e = CUDA_SUCCESS;
 	for (unsigned i = 0; !e && !ops->aside && i < n; i++) {
 		if (done && ops[i].stream == done->stream)
 			continue;
-		e = follow(p, p->input, ops[i].stream, stream);
+		e = peer_follow(p, p->input, ops[i].stream, stream);
 		done = &ops[i];
 	}
 	return e;
@@ -349,24 +217,10 @@ static CUresult streams_follow(const struct op *ops, unsigned n, const struct pe
 	for (unsigned i = 0; !e && i < n; i++) {
 		if (ops[i].detached || (done && ops[i].stream == done->stream))
 			continue;
-		e = wait_ended(p, ops[i].stream, ops->sequence, ops->blocks);
+		e = peer_wait_ended(p, ops[i].stream, ops->serial, ops->blocks);
 		done = &ops[i];
 	}
 	return e;
-}
-
-static CUresult put(const struct op *ops, unsigned n, const struct peer *p, CUstream stream)
-{
-	struct peer_messages m = {.call = p->call};
-	void *parameters[] = {&m};
-	unsigned threads;
-	m.call.posts = ops->posts;
-	if (ops->kernel == KERNEL_MESSAGES)
-		peer_messages_describe(p, ops, n, &m, &threads);
-	else
-		describe(ops, &m.call);
-	return p->cuda->cuLaunchKernel(p->module->functions[ops->kernel], ops->blocks, 1, 1,
-				       ops->threads, 1, 1, 0, stream, parameters, NULL);
 }
 
 static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
@@ -380,20 +234,25 @@ static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 	CUresult e = cuda_push(p->cuda, ops->push);
 	if (e)
 		return e;
-	e = streams_join(ops, n, p, stream, apart ? NULL : ops);
-	if (!e && p->any && !same)
-		e = wait_ended(p, stream, p->latest, p->blocks);
+	const bool graphs = peer_graphs_live(p);
+	e = peer_streams_join(ops, n, p, stream, apart ? NULL : ops);
+	if (!e && graphs)
+		e = p->cuda->cuStreamWaitEvent(stream, p->order, CU_EVENT_WAIT_DEFAULT);
+	else if (!e && p->any && !same)
+		e = peer_wait_ended(p, stream, p->latest, p->blocks);
 	for (unsigned i = 0; i < n; i++)
 		note(&ops[i]);
 	if (!e)
-		e = put(ops, n, p, stream);
+		e = peer_put(ops, n, p, stream, NULL);
+	if (!e && graphs)
+		e = p->cuda->cuEventRecord(p->order, stream);
 	if (!e)
 		e = streams_follow(ops, n, p, apart ? NULL : ops);
 	cuda_pop(p->cuda, ops->push);
 	if (e)
 		return e;
 	p->any = true;
-	p->latest = ops->sequence;
+	p->latest = ops->serial;
 	p->stream_id = id;
 	p->stream_context = context;
 	p->blocks = ops->blocks;
@@ -404,13 +263,13 @@ ncclsvc_result peer_launch(const struct op *ops, unsigned n)
 {
 	struct peer *p = ops->peer;
 	pthread_mutex_lock(&p->turn);
-	while (peer_sequence_after(p->launched) != ops->sequence)
+	while (peer_sequence_after(p->launched) != ops->serial)
 		pthread_cond_wait(&p->turned, &p->turn);
 	/* Nothing is to wait on a stream for a kernel that does not come. */
 	const CUresult e = p->failed ? CUDA_SUCCESS : launch(ops, n, p);
 	if (e)
 		__atomic_store_n(&p->failed, true, __ATOMIC_RELEASE);
-	p->launched = ops->sequence;
+	p->launched = ops->serial;
 	pthread_cond_broadcast(&p->turned);
 	pthread_mutex_unlock(&p->turn);
 	if (!e)

@@ -2,6 +2,7 @@
  *
  * How kernels of the peer transport ended. Nobody tells the host, unless somebody waits: then the
  * next kernels post their ends in the member's page, and the GPU is asked about those before. */
+#include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -21,24 +22,39 @@
 
 /* ---- How far ---- */
 
-static void known(struct peer *p, uint32_t sequence)
+static void known(struct peer *p, uint32_t serial)
 {
-	if (sequence && !peer_reached(p->over, sequence))
-		p->over = sequence;
+	if (serial && !peer_reached(p->over, serial))
+		p->over = serial;
 }
 
-/* The kernel before `sequence`, whose number has been passed over at the wrap. */
-static uint32_t before(uint32_t sequence)
+/* The kernel before that one: its number may have been passed over at the wrap. */
+static uint32_t before(uint32_t serial)
 {
-	return sequence - 1;
+	return serial - 1;
+}
+
+/* The newest kernel in no graph of which the page says that it has ended, or its block 0. */
+static uint32_t page_ended(const struct peer *p)
+{
+	return (uint32_t)(__atomic_load_n(&p->page->ended, __ATOMIC_ACQUIRE) >> 32);
 }
 
 /* A kernel's block 0 may say that it has ended while others still run; those before are over. */
 static void look(struct peer *p, const struct slot *slot)
 {
-	const uint32_t ended = (uint32_t)__atomic_load_n(&p->page->ended, __ATOMIC_ACQUIRE);
+	const uint32_t ended = page_ended(p);
 	if (ended)
-		known(p, ended == slot->sequence && slot->posted ? ended : before(ended));
+		known(p, ended == slot->serial && slot->posted ? ended : before(ended));
+}
+
+/* Have all its blocks ended, as the GPU said last? */
+static bool blocks_told(const struct peer *p, uint32_t serial, unsigned blocks)
+{
+	bool all = blocks;
+	for (unsigned i = 0; i < blocks; i++)
+		all = all && peer_reached(p->told[i], serial);
+	return all;
 }
 
 void peer_ask(struct peer *p)
@@ -47,17 +63,21 @@ void peer_ask(struct peer *p)
 	CUresult e = cuda_push(p->cuda, p->context);
 	if (e)
 		return;
+	const int mode = relaxed_begin(p->cuda);
 	e = p->cuda->cuMemcpyDtoHAsync(&state, p->own.at, sizeof(state), p->asking);
 	if (!e)
 		e = p->cuda->cuStreamSynchronize(p->asking);
+	relaxed_end(p->cuda, mode);
 	cuda_pop(p->cuda, p->context);
 	p->asked_ns = now_ns();
-	if (e || !state.sequence || state.blocks > PEER_BLOCKS)
+	if (e)
 		return;
-	bool all = true;
-	for (uint32_t i = 0; i < state.blocks; i++)
-		all = all && state.ended[i] == state.sequence;
-	known(p, all ? state.sequence : before(state.sequence));
+	memcpy(p->told, state.told, sizeof(p->told));
+	for (unsigned i = 0; i < PEER_BLOCKS; i++)
+		if (p->told[i]) /* it began when the kernel before had ended */
+			known(p, before(p->told[i]));
+	if (blocks_told(p, p->serial, p->serial_blocks))
+		known(p, p->serial);
 }
 
 /* ---- Statuses ---- */
@@ -73,11 +93,11 @@ static bool header_of(const struct peer *p, unsigned rank, uint32_t round, uint6
 	const struct peer_record *history = peer_page_of(p->pages, rank)->history;
 	for (unsigned i = 0; i < PEER_HISTORY; i++) {
 		const struct peer_record *r = &history[i];
-		const uint32_t sequence = __atomic_load_n(&r->sequence, __ATOMIC_ACQUIRE);
-		if (!sequence || __atomic_load_n(&r->round, __ATOMIC_ACQUIRE) != round)
+		const uint32_t serial = __atomic_load_n(&r->serial, __ATOMIC_ACQUIRE);
+		if (!serial || __atomic_load_n(&r->round, __ATOMIC_ACQUIRE) != round)
 			continue;
 		*header = __atomic_load_n(&r->header, __ATOMIC_ACQUIRE);
-		return __atomic_load_n(&r->sequence, __ATOMIC_ACQUIRE) == sequence;
+		return __atomic_load_n(&r->serial, __ATOMIC_ACQUIRE) == serial;
 	}
 	return false;
 }
@@ -126,14 +146,14 @@ static void mismatched(const struct peer *p, uint32_t round, ncclsvc_status *sta
 
 static bool is_over(const struct peer *p, const struct slot *slot)
 {
-	return peer_reached(p->over, slot->sequence);
+	return peer_reached(p->over, slot->serial) || blocks_told(p, slot->serial, slot->blocks);
 }
 
-static bool has_failed(const struct peer *p, uint32_t sequence)
+static bool has_failed(const struct peer *p, uint32_t serial)
 {
 	const uint64_t result =
-		__atomic_load_n(&p->page->results[sequence % PEER_RESULTS], __ATOMIC_ACQUIRE);
-	return (uint32_t)result == sequence || __atomic_load_n(&p->page->failed, __ATOMIC_ACQUIRE);
+		__atomic_load_n(&p->page->results[serial % PEER_RESULTS], __ATOMIC_ACQUIRE);
+	return (uint32_t)result == serial || __atomic_load_n(&p->page->failed, __ATOMIC_ACQUIRE);
 }
 
 /* The status of a kernel that is over, or whose epoch is. */
@@ -141,17 +161,16 @@ static bool finish(ncclsvc_session *s, struct slot *slot)
 {
 	const struct peer *p = slot->peer;
 	const uint64_t result =
-		__atomic_load_n(&p->page->results[slot->sequence % PEER_RESULTS], __ATOMIC_ACQUIRE);
+		__atomic_load_n(&p->page->results[slot->serial % PEER_RESULTS], __ATOMIC_ACQUIRE);
 	const uint64_t failed = __atomic_load_n(&p->page->failed, __ATOMIC_ACQUIRE);
 	ncclsvc_status *status = &slot->status;
 	*status = (ncclsvc_status){
 		.rank_a = -1, .rank_b = -1, .epoch = slot->epoch, .done_ns = now_ns()};
-	if (is_over(p, slot) && (uint32_t)result == slot->sequence &&
-	    result >> 32 == PEER_MISMATCH) {
+	if (is_over(p, slot) && (uint32_t)result == slot->serial && result >> 32 == PEER_MISMATCH) {
 		mismatched(p, slot->round, status);
 		return true;
 	}
-	if (is_over(p, slot) && (!failed || !peer_reached(slot->sequence, (uint32_t)failed)))
+	if (is_over(p, slot) && (!failed || !peer_reached(slot->serial, (uint32_t)failed)))
 		return true;
 	if (is_over(p, slot) && failed >> 32 == PEER_OVERLAP) {
 		status->result = NCCLSVC_SYSTEM;
@@ -171,7 +190,7 @@ static bool over(ncclsvc_session *s, struct slot *slot, bool ask)
 	struct peer *p = slot->peer;
 	if (!is_over(p, slot))
 		look(p, slot);
-	if (!is_over(p, slot) && (ask || aborted(p) || has_failed(p, slot->sequence)))
+	if (!is_over(p, slot) && (ask || aborted(p) || has_failed(p, slot->serial)))
 		peer_ask(p);
 	if (!is_over(p, slot) && !aborted(p))
 		return false;
@@ -185,23 +204,22 @@ static bool over(ncclsvc_session *s, struct slot *slot, bool ask)
 
 /* ---- Waiting ---- */
 
-static bool posted(const struct peer *p, uint32_t sequence)
+static bool posted(const struct peer *p, uint32_t serial)
 {
-	const uint32_t ended = (uint32_t)__atomic_load_n(&p->page->ended, __ATOMIC_ACQUIRE);
-	return peer_reached(ended, sequence) || aborted(p);
+	return peer_reached(page_ended(p), serial) || aborted(p);
 }
 
 /* Without the lock. */
-static void poll_page(const struct peer *p, uint32_t sequence, uint64_t until)
+static void poll_page(const struct peer *p, uint32_t serial, uint64_t until)
 {
-	while (!posted(p, sequence) && now_ns() < until)
+	while (!posted(p, serial) && now_ns() < until)
 		spin_pause();
 }
 
 static void wait(ncclsvc_session *s, struct slot *slot, uint64_t deadline)
 {
 	struct peer *p = slot->peer;
-	const uint32_t sequence = slot->sequence;
+	const uint32_t serial = slot->serial;
 	const bool posts = slot->posted;
 	const uint64_t now = now_ns();
 	p->posting = POSTING;
@@ -216,8 +234,8 @@ static void wait(ncclsvc_session *s, struct slot *slot, uint64_t deadline)
 	const uint64_t most = posts ? POLL_NS : ASK_NS;
 	p->refs++;
 	session_unlock(s);
-	poll_page(p, sequence, deadline < now + most ? deadline : now + most);
-	if (!posted(p, sequence) && now_ns() - now >= POLL_NS)
+	poll_page(p, serial, deadline < now + most ? deadline : now + most);
+	if (!posted(p, serial) && now_ns() - now >= POLL_NS)
 		nanosleep(&(struct timespec){.tv_nsec = (long)SLEEP_NS}, NULL);
 	session_lock(s);
 	peer_unref(p);
@@ -225,9 +243,9 @@ static void wait(ncclsvc_session *s, struct slot *slot, uint64_t deadline)
 
 static bool ask(struct peer *p)
 {
-	if (p->page && p->over != p->sequence)
+	if (p->page && p->over != p->serial)
 		peer_ask(p);
-	return p->page && p->over != p->sequence;
+	return p->page && p->over != p->serial;
 }
 
 static void break_off(struct peer *p)

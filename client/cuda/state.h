@@ -25,6 +25,7 @@ struct stream {
 	unsigned long long id;
 	CUcontext context; /* of a default stream */
 	CUcontext push;	   /* to be current when it is used, or NULL */
+	bool captured;	   /* into a graph, just now: then it has no id */
 };
 
 /* A stream's tasks on one communicator, in order. Its index is its timeline's. */
@@ -117,7 +118,9 @@ ncclsvc_result checkpoint_prove(ncclsvc_session *s, struct gpu *g, unsigned n);
 /* Ends the watch. */
 void checkpoint_close(struct gpu *g);
 
-/* stream.c: what the driver knows of a stream. UNSUPPORTED: it is being captured. */
+/* stream.c: what the driver knows of a stream. */
+ncclsvc_result stream_look(struct gpu *g, int device, CUstream handle, struct stream *st);
+/* The same. UNSUPPORTED: it is being captured. */
 ncclsvc_result stream_identify(struct gpu *g, int device, CUstream handle, struct stream *st);
 /* Finds the stream's timeline, or makes it. *yielded: find everything again. Locked. */
 ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,

@@ -19,8 +19,8 @@
 #include "state.h"
 
 #define CAPTURING                                                                                  \
-	"the stream is being captured into a CUDA graph: tasks cannot be captured, submit them "   \
-	"outside the capture"
+	"the stream is being captured into a CUDA graph: of what is submitted there, only "        \
+	"operations in kernels can be captured (see ncclsvc_all_reduce and the man page)"
 
 /* On one stream. The driver blocks whoever puts more on a stream than it has room for (about a
  * thousand), and what the stream waits for may need this session's lock. */
@@ -54,7 +54,7 @@ ncclsvc_result stream_context(struct gpu *g, int device, CUstream handle, CUcont
 	return r;
 }
 
-ncclsvc_result stream_identify(struct gpu *g, int device, CUstream handle, struct stream *st)
+ncclsvc_result stream_look(struct gpu *g, int device, CUstream handle, struct stream *st)
 {
 	int capture = CU_STREAM_CAPTURE_STATUS_NONE;
 	*st = (struct stream){.handle = handle};
@@ -69,9 +69,18 @@ ncclsvc_result stream_identify(struct gpu *g, int device, CUstream handle, struc
 			e = g->cuda->cuStreamGetId(handle, &st->id);
 		cuda_pop(g->cuda, st->push);
 	}
-	if (capture != CU_STREAM_CAPTURE_STATUS_NONE || e == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
-		return error_set(NCCLSVC_UNSUPPORTED, CAPTURING);
+	st->captured = capture != CU_STREAM_CAPTURE_STATUS_NONE;
+	if (e == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+		return error_set(NCCLSVC_UNSUPPORTED,
+				 "the default stream cannot be used while another one that it "
+				 "would wait for is being captured into a CUDA graph");
 	return e ? cuda_error(g->cuda, e, "the stream cannot be used") : NCCLSVC_OK;
+}
+
+ncclsvc_result stream_identify(struct gpu *g, int device, CUstream handle, struct stream *st)
+{
+	ncclsvc_result r = stream_look(g, device, handle, st);
+	return !r && st->captured ? error_set(NCCLSVC_UNSUPPORTED, CAPTURING) : r;
 }
 
 /* ---- pairs ---- */

@@ -16,10 +16,10 @@
 
 /* One channel of an ordered pair of ranks. */
 struct ring {
-	uint64_t lines;		  /* in the receiver's memory */
-	uint64_t *credits;	  /* in the sender's: how many lines the receiver has consumed */
-	struct peer_count *count; /* this rank's */
-	uint64_t at;		  /* the count at the message's first line */
+	uint64_t lines;	   /* in the receiver's memory */
+	uint64_t *credits; /* in the sender's: how many lines the receiver has consumed */
+	uint64_t *count;   /* this rank's: how many lines there were */
+	uint64_t at;	   /* the count at the message's first line */
 };
 
 DEVICE void ring_find(const struct work *w, struct ring *r)
@@ -33,8 +33,8 @@ DEVICE void ring_find(const struct work *w, struct ring *r)
 	const uint64_t count = w->way * PEER_CHANNELS + w->channel;
 	r->lines = c->staging[to] + PEER_RINGS + ring * PEER_RING_LINES * sizeof(struct peer_line);
 	r->credits = (uint64_t *)(c->staging[from] + PEER_CREDITS) + credit;
-	r->count = (struct peer_count *)(c->staging[c->rank] + PEER_COUNTS) + count;
-	r->at = load64(&r->count->lines);
+	r->count = (uint64_t *)(c->staging[c->rank] + PEER_COUNTS) + count;
+	r->at = load64(r->count);
 }
 
 DEVICE uint64_t ring_line(const struct ring *r, uint64_t at)
@@ -131,6 +131,7 @@ DEVICE void header_check(struct work *w, const struct slice *s, uint64_t header)
 	store64(&w->page->unlike[0], s->header);
 	store64(&w->page->unlike[1], header);
 	store64(&w->page->unlike[2], w->way % PEER_RANKS);
+	store64(&w->page->unlike[3], 0);
 	fence_system();
 	w->words->stop = PEER_UNLIKE;
 }
@@ -193,26 +194,24 @@ DEVICE void move(struct work *w, const struct peer_messages *m)
 {
 	struct ring r;
 	ring_find(w, &r);
-	uint64_t number = load64(&r.count->messages);
 	/* After a failure, what would be sent may depend on what was not received. */
 	const uint32_t past = w->words->dead ? 0 : m->first[w->way + 1];
 	for (uint32_t i = m->first[w->way]; i < past; i++) {
 		struct slice s;
 		if (!slice_cut(w, m, i, &s))
 			continue;
-		number++;
-		if (!thread())
-			w->words->message = (uint32_t)number;
+		if (!thread()) {
+			w->words->message = m->before[w->way] + i - m->first[w->way] + 1;
+			w->words->part = s.header;
+		}
 		if (w->way < PEER_RANKS)
 			slice_send(w, &r, &s);
 		else if (!slice_receive(w, &r, &s))
 			break;
 		r.at += s.lines;
 	}
-	if (!thread()) {
-		store64(&r.count->lines, r.at);
-		store64(&r.count->messages, number);
-	}
+	if (!thread())
+		store64(r.count, r.at);
 	work_moved(w);
 }
 

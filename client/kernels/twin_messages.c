@@ -7,7 +7,7 @@ _Static_assert(PEER_HEADERS + 2 * PEER_RANKS * sizeof(struct peer_line) <= PEER_
 	       "headers fit");
 _Static_assert(PEER_CREDITS + PEER_RANKS * PEER_CHANNELS * sizeof(uint64_t) <= PEER_COUNTS,
 	       "credits fit");
-_Static_assert(PEER_COUNTS + PEER_WAYS * PEER_CHANNELS * sizeof(struct peer_count) <= PEER_LINES,
+_Static_assert(PEER_COUNTS + PEER_WAYS * PEER_CHANNELS * sizeof(uint64_t) <= PEER_LINES,
 	       "counts fit");
 _Static_assert(PEER_BLOCKS *PEER_RING_LINES * sizeof(struct peer_line) <= PEER_RINGS_BYTES,
 	       "rings fit");

@@ -18,7 +18,9 @@ struct block_words {
 	uint32_t dead;			/* enum peer_end: a kernel before failed for all */
 	uint32_t finished;		/* warps that moved their data, and headers that came */
 	uint32_t round;			/* of this collective, or the newest one before */
-	uint32_t message;		/* the number of the one that the block moves */
+	uint32_t serial;  /* the call's; in a graph, that of the newest kernel before */
+	uint32_t message; /* the number of the one that the block moves */
+	uint64_t part;	  /* its header */
 };
 
 /* One thread's view. */
@@ -114,15 +116,22 @@ DEVICE void headers_look(struct work *w)
 /* Says in the page what the block waits for: a collective's first block for all of them. */
 DEVICE void waits_post(const struct work *w)
 {
+	const struct peer_call *c = w->call;
 	if (w->round ? block() : w->channel)
 		return;
 	if (!w->round)
 		post(&w->page->waits[w->way], w->sequence, w->words->message);
+	if (!w->round)
+		store64(&w->page->parts[w->way], w->words->part);
 	if (w->heard)
 		return;
-	store32(&w->page->round, w->words->round);
+	if (!c->graph)
+		store32(&w->page->round, c->round);
+	store32(&w->page->place, w->words->round);
 	store32(&w->page->moves, !w->round);
-	post(&w->page->begun, w->call->record, w->sequence);
+	store64(&w->page->header, c->header);
+	post(&w->page->graph, c->graph, c->index);
+	post(&w->page->begun, c->serial, w->sequence);
 }
 
 DEVICE void look(struct work *w)

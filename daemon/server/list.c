@@ -264,7 +264,7 @@ static uint64_t oldest_age(const struct communicator *m, const ncclsvc_member_in
 	const uint64_t task = head && i->submitted > i->completed ? since(now, head) : 0;
 	const uint64_t kernel =
 		peer_operations(m, k, &range) && peer_operation(m, k, &range, 0, &op)
-			? since(now, op.record.launched_ns)
+			? since(now, peer_operation_since(&op, now))
 			: 0;
 	return task > kernel ? task : kernel;
 }
@@ -395,8 +395,9 @@ static void describe_kernel(const struct communicator *m, uint32_t rank,
 		.session = member->client ? member->client->id : 0,
 		.epoch = m->epoch,
 		.nranks = m->nranks,
-		.age_ns = since(now, op->record.launched_ns),
-		.kernel = op->record.sequence,
+		.age_ns = since(now, peer_operation_since(op, now)),
+		.kernel = op->kernel,
+		.graph = op->graph,
 	};
 	i->state_ns = op->waits_ns ? since(now, op->waits_ns) : i->age_ns;
 	kernel_waits(op, i);

@@ -5,9 +5,11 @@
  * GPUs, hence no other includes.
  *
  * Sequences count a rank's kernels, rounds a communicator's collectives among them: rounds are the
- * same on all ranks. Neither is ever 0. Two slots take turns, which needs no acknowledgement: every
- * collective waits for the headers of all ranks. So when a rank begins round n + 2, all ranks have
- * begun n + 1, and with that ended n.
+ * same on all ranks. Neither is ever 0. The GPU counts them, since nobody tells the library when a
+ * CUDA graph is launched. What the library submits outside of graphs has numbers of its own:
+ * serials, and rounds without those in graphs. Two slots take turns, which needs no
+ * acknowledgement: every collective waits for the headers of all ranks. So when a rank begins round
+ * n + 2, all ranks have begun n + 1, and with that ended n.
  *
  * Known limit: rounds repeat after 2^32 - 2 collectives. A line or counter that none has written
  * since would then be taken for one of the new round. */
@@ -17,7 +19,8 @@
 #include "peer_page.h"
 #include "peer_staging.h"
 
-/* ---- One operation, as a kernel's argument: only `posts` changes from call to call ---- */
+/* ---- One operation, as a kernel's argument. In a CUDA graph it is the same at each launch: only
+ * `serial`, `round` and `posts` change from call to call, and they are 0 there ---- */
 
 struct peer_call {
 	uint64_t staging[PEER_RANKS]; /* by rank, as this process maps them */
@@ -27,7 +30,10 @@ struct peer_call {
 	uint64_t src_each; /* from receiver to receiver; 0: all get the same */
 	uint64_t dst_each; /* from sender to sender */
 	uint64_t header;   /* what all ranks must agree on, which the caller packs */
-	uint32_t record;   /* tells it apart where it posts; the library leaves it 0 */
+	uint32_t serial;   /* the library's number of the kernel, never 0; 0: it is in a graph */
+	uint32_t round;	   /* the library's number of the newest collective, this one or before */
+	uint32_t graph;	   /* the library's number of the graph, never 0; 0: it is in none */
+	uint32_t index;	   /* of the operation, among the communicator's in the graph, from 0 */
 	uint8_t rank, nranks;
 	uint8_t sends_to, receives_from; /* masks of ranks, this one among them if it copies */
 	uint8_t reduces;		 /* what is received becomes one result */
@@ -36,8 +42,8 @@ struct peer_call {
 			  it has posted its begin */
 };
 
-/* ---- Messages, as one kernel's argument. Of `call` it takes staging, page, record, rank, nranks
- * and posts. ---- */
+/* ---- Messages, as one kernel's argument. Of `call` it does not take what is about the data, nor
+ * the header. ---- */
 
 #define PEER_PARTS 32
 
@@ -48,6 +54,7 @@ struct peer_messages {
 	/* Those of a way, in the order in which they were submitted, are first[way] to
 	 * first[way + 1] - 1. */
 	uint8_t first[PEER_WAYS + 1];
+	uint32_t before[PEER_WAYS]; /* how many messages the way had; in a graph 0 */
 	struct {
 		uint64_t at;
 		uint64_t header; /* the type above, bytes below: peer_message */

@@ -34,12 +34,14 @@ struct peer_state {
 	uint32_t stopped;   /* the sequence of one that failed */
 	uint32_t ending[2]; /* blocks of kernels that post their end, for even and odd sequences */
 	uint32_t round;	    /* of the newest collective all of whose blocks have begun */
+	uint32_t serial;    /* of the newest kernel that is in no graph, likewise */
 	uint32_t ended[PEER_BLOCKS]; /* by block: the sequence of the last kernel that it ended */
+	uint32_t told[PEER_BLOCKS];  /* by block: the serial of the last that is in no graph */
 };
 
 #define PEER_HEADERS 1024		 /* offset of struct peer_line [2][PEER_RANKS] */
 #define PEER_CREDITS 1280		 /* of uint64_t [rank][channel], for messages */
-#define PEER_COUNTS  2560		 /* of struct peer_count [way][channel], likewise */
+#define PEER_COUNTS  2560		 /* of uint64_t [way][channel]: lines ever, likewise */
 #define PEER_LINES   8192		 /* of the slots: [2][nranks][lines] */
 #define PEER_BULK    (UINT64_C(4) << 20) /* where that of ncclsvc_peer_bulk begins */
 
@@ -107,10 +109,5 @@ struct peer_counter {
 /* Of two ranks, so that all ways of a rank have PEER_BLOCKS blocks; a rank's way to itself has one.
  */
 #define PEER_CHANNELS_OF(nranks) ((PEER_BLOCKS / 2 - 1) / ((nranks)-1))
-
-struct peer_count {
-	uint64_t lines;	   /* ever, of the channel */
-	uint64_t messages; /* likewise */
-};
 
 #endif

@@ -5,12 +5,13 @@
 #ifndef TESTS_GPU_H
 #define TESTS_GPU_H
 
-#include "proto/abi/cuda_abi.h"
+#include "proto/abi/cuda_graph_abi.h"
 #include "tests/integration/harness.h"
 
 #define DRIVER_POINTER(function, name, parameters) CUresult(*function) parameters;
 struct driver {
 	CUDA_FUNCTIONS(DRIVER_POINTER)
+	CUDA_CAPTURE_FUNCTIONS(DRIVER_POINTER)
 };
 #undef DRIVER_POINTER
 extern struct driver cu;

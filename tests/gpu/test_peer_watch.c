@@ -28,7 +28,7 @@ static void launch(struct scene *s, int rank, uint32_t sequence, uint64_t number
 				     .header = HEADER(NCCLSVC_ALL_REDUCE, 8),
 				     .launched_ns = now_ns(),
 				     .timeout_ns = timeout_ns,
-				     .sequence = sequence,
+				     .serial = sequence,
 				     .round = sequence};
 	__atomic_store_n(&p->records, p->records + 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&p->reached, sequence, __ATOMIC_RELEASE);
@@ -38,8 +38,9 @@ static void launch(struct scene *s, int rank, uint32_t sequence, uint64_t number
 /* A kernel that waits, and one that has ended. */
 static void begin(struct scene *s, int rank, uint32_t sequence)
 {
-	scene_page(s, rank)->round = sequence;
-	__atomic_store_n(&scene_page(s, rank)->begun, sequence, __ATOMIC_RELEASE);
+	struct peer_page *p = scene_page(s, rank);
+	p->round = p->place = sequence;
+	__atomic_store_n(&p->begun, (uint64_t)sequence << 32 | sequence, __ATOMIC_RELEASE);
 }
 
 static void end(struct scene *s, int rank, uint32_t sequence)

@@ -22,7 +22,7 @@ static void launch(struct scene *s, int rank, int op, uint32_t sequence, uint64_
 		.header = peer_header((uint8_t)op, NCCLSVC_UINT32, 0, (uint8_t)!rank, WORDS),
 		.launched_ns = now_ns(),
 		.timeout_ns = timeout_ns,
-		.sequence = sequence,
+		.serial = sequence,
 		.message = p->messages[way_of(rank, op)] + 1,
 	};
 	__atomic_store_n(&p->messages[way_of(rank, op)], p->messages[way_of(rank, op)] + 1,
@@ -43,7 +43,7 @@ static void waits(struct scene *s, int rank, int op, uint32_t sequence, uint32_t
 	p->moves = 1;
 	__atomic_store_n(&p->waits[way_of(rank, op)], (uint64_t)sequence << 32 | message,
 			 __ATOMIC_RELEASE);
-	__atomic_store_n(&p->begun, sequence, __ATOMIC_RELEASE);
+	__atomic_store_n(&p->begun, (uint64_t)sequence << 32 | sequence, __ATOMIC_RELEASE);
 }
 
 static void is_circle(struct scene *s, unsigned op_a, unsigned op_b)

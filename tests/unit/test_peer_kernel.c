@@ -20,6 +20,7 @@
 #define FEW	   704			    /* bytes */
 #define MANY	   150000		    /* more than the slots of a channel hold */
 #define MOST	   (PEER_LINES_MOST + 1024) /* all tests */
+#define SERIAL	   78			    /* of kernels for which it does not matter */
 #define NEAR_WRAP  UINT32_C(0xfffffffe)	    /* the second operation has sequence 2 */
 #define ABOVE(v)   ((uint32_t)((v) >> 32))
 #define GUARD	   0xa5
@@ -103,6 +104,7 @@ static struct peer_call call_of(struct rank *r, uint64_t bytes)
 		.dst = (uintptr_t)r->dst,
 		.bytes = bytes,
 		.header = bytes,
+		.serial = SERIAL,
 		.rank = (uint8_t)r->number,
 		.nranks = (uint8_t)r->nranks,
 		.sends_to = ALL(r->nranks),
@@ -334,8 +336,9 @@ static void posts_check(struct rank *r, const struct peer_call *c, struct posts 
 	assert_int_equal(r->page.failed, 0);
 	assert_int_equal(state(r)->sequence, posts->sequence);
 	for (unsigned i = 0; i < blocks; i++)
-		assert_int_equal(state(r)->ended[i], posts->sequence);
-	const uint64_t ended = (uint64_t)c->record << 32 | posts->sequence;
+		assert_true(state(r)->ended[i] == posts->sequence &&
+			    state(r)->told[i] == c->serial);
+	const uint64_t ended = (uint64_t)c->serial << 32 | posts->sequence;
 	if (c->posts || r->page.ended != posts->ended)
 		assert_true(r->page.ended == ended);
 	posts->ended = r->page.ended;
@@ -365,7 +368,7 @@ static void mixed_round(struct rank *r, unsigned *seed, unsigned round, struct p
 	const unsigned blocks = 1 + (unsigned)rand_r(seed) % BLOCKS_MOST;
 	const bool in_place = rand_r(seed) & 1;
 	c.posts = rand_r(seed) & 1;
-	c.record = round;
+	c.serial = peer_sequence_after(posts->sequence);
 	c.src += random_offset(seed);
 	c.dst += random_offset(seed);
 	shape_call(&c, shape, root);
@@ -532,10 +535,9 @@ static void mismatch_work(struct rank *r)
 	struct peer_call c = call_of(r, r->number + 1 == r->nranks ? 8 : n);
 	c.reduces = 1;
 	kernel->run(c);
-	const uint32_t sequence = NEAR_WRAP + 1;
-	const uint64_t result = r->page.results[sequence % PEER_RESULTS];
+	const uint64_t result = r->page.results[SERIAL % PEER_RESULTS];
 	assert_int_equal(ABOVE(result), PEER_MISMATCH);
-	assert_int_equal((uint32_t)result, sequence);
+	assert_int_equal((uint32_t)result, SERIAL);
 	assert_int_equal(r->page.failed, 0);
 	pthread_barrier_wait(&r->world->round);
 	memset(r->src, 1, n);
@@ -562,7 +564,7 @@ static void late_work(struct rank *r)
 		__atomic_store_n(came, 1, __ATOMIC_RELEASE);
 	}
 	kernel->run(c);
-	assert_int_equal(ABOVE(r->page.results[(NEAR_WRAP + 1) % PEER_RESULTS]), PEER_MISMATCH);
+	assert_int_equal(ABOVE(r->page.results[SERIAL % PEER_RESULTS]), PEER_MISMATCH);
 	assert_int_equal(__atomic_load_n(came, __ATOMIC_ACQUIRE), 1);
 }
 
@@ -587,7 +589,7 @@ static void dead_work(struct rank *r, struct peer_call c)
 	memcpy(before, peer, PEER_STAGING);
 	const uint64_t first = r->page.failed;
 	kernel->run(c);
-	assert_int_equal(ABOVE(r->page.results[2]), PEER_ABORTED);
+	assert_int_equal(ABOVE(r->page.results[c.serial % PEER_RESULTS]), PEER_ABORTED);
 	assert_true(r->page.failed == first);
 	assert_memory_equal(before, peer, PEER_STAGING);
 	free(before);
@@ -597,7 +599,7 @@ static void dead_work(struct rank *r, struct peer_call c)
 static void abort_work(struct rank *r)
 {
 	struct peer_call c = call_of(r, 64);
-	c.record = 77;
+	c.serial = 77;
 	if (r->number) {
 		abort_soon(&r->world->ranks[0]);
 		return;
@@ -641,8 +643,6 @@ static void overlap(void **unused)
 
 /* ---- Posts ---- */
 
-#define RECORD 78
-
 static uint32_t block_ended(struct rank *r, uint32_t number)
 {
 	return __atomic_load_n(&state(r)->ended[number], __ATOMIC_ACQUIRE);
@@ -655,13 +655,12 @@ static uint64_t page_ended(struct rank *r)
 
 static uint64_t posted(uint32_t sequence)
 {
-	return (uint64_t)RECORD << 32 | sequence;
+	return (uint64_t)SERIAL << 32 | sequence;
 }
 
 static struct peer_call posting_call(struct rank *r)
 {
 	struct peer_call c = call_of(r, kernel->bytes);
-	c.record = RECORD;
 	c.posts = 1;
 	return c;
 }
@@ -705,13 +704,86 @@ static void posts_after_all_blocks(void **unused)
 	world_free(world_run(2, posts_work));
 }
 
+/* ---- Kernels in graphs ---- */
+
+#define GRAPH 3
+#define INDEX 5
+
+static struct peer_call graph_call(struct rank *r, uint64_t bytes)
+{
+	struct peer_call c = call_of(r, bytes);
+	c.reduces = 1;
+	c.serial = 0;
+	c.graph = GRAPH;
+	c.index = INDEX;
+	return c;
+}
+
+/* Rank 1 is late to rank 0's, and its own is in no graph. */
+static void graph_work(struct rank *r)
+{
+	struct rank *waits = &r->world->ranks[0];
+	struct peer_call single = call_of(r, 64), c = graph_call(r, 64);
+	const uint32_t second = peer_sequence_after(NEAR_WRAP + 1);
+	single.reduces = 1;
+	kernel->run(single);
+	if (r->number) {
+		while (__atomic_load_n(&waits->page.begun, __ATOMIC_ACQUIRE) != second)
+			usleep(100);
+		assert_true(waits->page.graph == ((uint64_t)GRAPH << 32 | INDEX));
+		assert_int_equal(waits->page.header, c.header);
+		assert_int_equal(waits->page.place, second);
+		single.serial++;
+		kernel->run(single);
+		return;
+	}
+	kernel->run(c);
+	assert_int_equal(r->page.failed, 0);
+	assert_true(r->page.ended == ((uint64_t)SERIAL << 32 | second));
+	assert_int_equal(state(r)->ended[0], second);
+	assert_int_equal(state(r)->told[0], SERIAL);
+	assert_int_equal(state(r)->serial, SERIAL);
+}
+
+static void in_graph(void **unused)
+{
+	(void)unused;
+	world_free(world_run(2, graph_work));
+}
+
+/* All later kernels fail, and the page says why. */
+static void graph_mismatch_work(struct rank *r)
+{
+	struct peer_call c = graph_call(r, r->number ? 64 : 128);
+	const uint32_t next = peer_sequence_after(state(r)->serial);
+	kernel->run(c);
+	assert_true(r->page.failed == ((uint64_t)PEER_UNLIKE << 32 | next));
+	assert_int_equal(r->page.unlike[0], c.header);
+	assert_int_equal(r->page.unlike[1], r->number ? 128 : 64);
+	assert_int_equal(r->page.unlike[2], !r->number);
+	assert_int_equal(r->page.unlike[3], 1);
+	pthread_barrier_wait(&r->world->round);
+	c = call_of(r, 64);
+	kernel->run(c);
+	assert_int_equal(ABOVE(r->page.results[SERIAL % PEER_RESULTS]), PEER_UNLIKE);
+	assert_int_equal(state(r)->told[0], SERIAL);
+}
+
+static void graph_mismatch(void **unused)
+{
+	(void)unused;
+	world_free(world_run(2, graph_mismatch_work));
+}
+
 /* A kernel of one block, after which no word is older than it. */
 static void refresh_work(struct rank *r)
 {
 	struct peer_call c = call_of(r, 8);
-	c.record = RECORD;
+	c.serial = SERIAL;
 	for (unsigned i = 0; i < PEER_BLOCKS; i++)
 		state(r)->ended[i] = 2 * PEER_REFRESH - 2;
+	for (unsigned i = 0; i < PEER_BLOCKS; i++)
+		state(r)->told[i] = SERIAL;
 	state(r)->sequence = 2 * PEER_REFRESH - 2;
 	pthread_barrier_wait(&r->world->round);
 	kernel->run(c);
@@ -720,8 +792,12 @@ static void refresh_work(struct rank *r)
 	for (uint32_t i = 0; i < PEER_BLOCKS; i++)
 		assert_int_equal(block_ended(r, i), 2 * PEER_REFRESH);
 	assert_true(page_ended(r) == posted(2 * PEER_REFRESH));
+	assert_int_equal(state(r)->told[1], SERIAL);
+	c.serial = PEER_REFRESH;
 	kernel->run(c);
 	assert_int_equal(block_ended(r, 1), 2 * PEER_REFRESH);
+	for (uint32_t i = 0; i < PEER_BLOCKS; i++)
+		assert_int_equal(state(r)->told[i], PEER_REFRESH);
 	assert_int_equal(r->page.failed, 0);
 }
 
@@ -783,6 +859,8 @@ int main(void)
 		cmocka_unit_test(posts_after_all_blocks),
 		cmocka_unit_test(posts_failure),
 		cmocka_unit_test(refreshed),
+		cmocka_unit_test(in_graph),
+		cmocka_unit_test(graph_mismatch),
 	};
 	const struct CMUnitTest only_many[] = {
 		cmocka_unit_test(two_steps),

@@ -33,6 +33,7 @@ struct rank {
 	struct world *world;
 	struct peer_messages kernel;
 	unsigned nblocks, nparts;
+	uint32_t messages[PEER_WAYS]; /* how many there were */
 };
 
 struct world {
@@ -51,10 +52,10 @@ static void *rank_main(void *arg)
 
 static void counts_begin(struct rank *r)
 {
-	struct peer_count *counts = (struct peer_count *)(void *)(r->staging + PEER_COUNTS);
+	uint64_t *counts = (uint64_t *)(void *)(r->staging + PEER_COUNTS);
 	uint64_t *credits = (uint64_t *)(void *)(r->staging + PEER_CREDITS);
 	for (unsigned i = 0; i < PEER_WAYS * PEER_CHANNELS; i++)
-		counts[i].lines = NEAR_WRAP;
+		counts[i] = NEAR_WRAP;
 	for (unsigned i = 0; i < PEER_RANKS * PEER_CHANNELS; i++)
 		credits[i] = NEAR_WRAP;
 }
@@ -109,6 +110,7 @@ static void kernel_begin(struct rank *r)
 static void kernel_way(struct rank *r, unsigned way)
 {
 	r->kernel.first[way] = (uint8_t)r->nparts;
+	r->kernel.before[way] = r->messages[way];
 }
 
 static void kernel_add(struct rank *r, const void *at, uint64_t bytes)
@@ -122,6 +124,7 @@ static void kernel_way_end(struct rank *r, unsigned way)
 {
 	uint32_t channels = 0;
 	r->kernel.first[way + 1] = (uint8_t)r->nparts;
+	r->messages[way] += r->nparts - r->kernel.first[way];
 	for (unsigned i = r->kernel.first[way]; i < r->nparts; i++) {
 		const uint32_t n = peer_channels(PEER_MESSAGE_BYTES(r->kernel.parts[i].header),
 						 r->nranks, way % PEER_RANKS == r->number);

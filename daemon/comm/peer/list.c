@@ -7,7 +7,7 @@
 /* What the kernels that wait show. */
 struct waiting {
 	struct look looks[PEER_RANKS];
-	uint32_t round; /* the first that is waited for; 0: none */
+	uint32_t round; /* the first that is waited for, in no graph; 0: none */
 };
 
 static bool waiting_find(const struct communicator *m, struct waiting *w)
@@ -49,10 +49,24 @@ static uint32_t first_pending(const struct communicator *m, const struct waiting
 	for (uint32_t i = PEER_HISTORY - 1; i; i--) {
 		const uint32_t number = l->records - i;
 		if (peer_record(page, number, &r) &&
-		    (l->waits ? peer_reached(r.sequence, l->waits) : is_awaited(w, rank, &r)))
+		    (l->waits ? peer_reached(r.serial, l->serial) : is_awaited(w, rank, &r)))
 			return number;
 	}
 	return l->records;
+}
+
+/* The ranks that have not come to the collective in a graph; the rank's messages there wait for
+ * these. */
+static uint32_t missing_in_graph(const struct communicator *m, const struct waiting *w,
+				 uint32_t rank)
+{
+	uint32_t ranks = 0;
+	const struct look *l = &w->looks[rank];
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (l->moves ? l->ways >> PEER_WAY_TO(k) & 1 || l->ways >> PEER_WAY_FROM(k) & 1
+			     : !peer_reached(w->looks[k].place, l->place))
+			ranks |= UINT32_C(1) << k;
+	return ranks;
 }
 
 /* The ranks that have not submitted their part. */
@@ -76,9 +90,35 @@ bool peer_operations(const struct communicator *m, uint32_t rank, struct peer_ra
 	struct waiting w;
 	if (!waiting_find(m, &w) || !peer_runs_kernels(m, rank))
 		return false;
-	range->first = first_pending(m, &w, rank);
-	range->n = w.looks[rank].records - range->first;
+	/* What is behind an operation in a graph is not known. */
+	range->graph = w.looks[rank].waits ? w.looks[rank].graph : 0;
+	range->first = range->graph ? 0 : first_pending(m, &w, rank);
+	range->n = range->graph ? 1 : w.looks[rank].records - range->first;
 	return range->n;
+}
+
+/* False: the kernel waits no more. */
+static bool operation_in_graph(const struct communicator *m, const struct waiting *w, uint32_t rank,
+			       uint32_t graph, struct peer_operation *op)
+{
+	const struct look *l = &w->looks[rank];
+	if (!l->waits || l->graph != graph)
+		return false;
+	op->record = peer_record_of_graph(peer_member_page(m, rank), l);
+	op->graph = graph;
+	op->kernel = l->waits;
+	op->missing = missing_in_graph(m, w, rank);
+	return true;
+}
+
+static bool operation_of_record(const struct communicator *m, const struct waiting *w,
+				uint32_t rank, uint32_t number, struct peer_operation *op)
+{
+	if (!peer_record(peer_member_page(m, rank), number, &op->record))
+		return false;
+	op->kernel = op->record.serial;
+	op->missing = missing(m, w, rank, &op->record);
+	return true;
 }
 
 bool peer_operation(const struct communicator *m, uint32_t rank, const struct peer_range *range,
@@ -87,12 +127,12 @@ bool peer_operation(const struct communicator *m, uint32_t rank, const struct pe
 	struct waiting w;
 	*op = (struct peer_operation){0};
 	if (!waiting_find(m, &w) ||
-	    !peer_record(peer_member_page(m, rank), range->first + nth, &op->record))
+	    !(range->graph ? operation_in_graph(m, &w, rank, range->graph, op)
+			   : operation_of_record(m, &w, rank, range->first + nth, op)))
 		return false;
 	const struct look *l = &w.looks[rank];
 	const struct peer_member *member = &m->peer->members[rank];
-	const bool waits = l->waits == op->record.sequence;
-	op->missing = missing(m, &w, rank, &op->record);
+	const bool waits = l->waits && l->serial == op->record.serial;
 	if (waits)
 		op->state = op->missing ? NCCLSVC_WAITING_PEERS : NCCLSVC_LAUNCHED;
 	else /* its stream has not come to it, or to the one before */

@@ -2,6 +2,7 @@
 #include "look.h"
 #include "comm/comm.h"
 #include "comm/comms.h"
+#include "names.h"
 #include "operation.h"
 #include "task.h"
 
@@ -16,20 +17,38 @@ bool peer_broken_off(const struct communicator *m, uint32_t rank)
 	return m->peer && is_broken(peer_member_page(m, rank));
 }
 
+/* A message's header is told by type and bytes; it is to be as a record's. */
+static uint64_t message_header(uint32_t way, uint64_t part)
+{
+	const uint8_t type = (uint8_t)(part >> 56);
+	const uint64_t size = svc_type_size(type);
+	return peer_header(way < PEER_RANKS ? NCCLSVC_SEND : NCCLSVC_RECV, type, 0,
+			   (uint8_t)(way % PEER_RANKS),
+			   size ? (uint32_t)(PEER_MESSAGE_BYTES(part) / size) : 0);
+}
+
 /* A collective waits until it has ended, a kernel of messages as long as one of its ways does. */
 static void waits_look(const struct peer_page *page, struct look *l)
 {
-	const uint32_t begun = (uint32_t)peer_load64(&page->begun);
-	const uint32_t ended = (uint32_t)peer_load64(&page->ended);
-	l->newest = peer_load32(&page->round);
-	l->round = peer_load32(&page->moves) ? 0 : l->newest;
-	for (uint32_t way = 0; !l->round && way < PEER_WAYS; way++) {
+	const uint64_t posted = peer_load64(&page->begun), graph = peer_load64(&page->graph);
+	const uint32_t begun = (uint32_t)posted, ended = (uint32_t)peer_load64(&page->ended);
+	l->serial = (uint32_t)(posted >> 32);
+	l->graph = l->serial ? 0 : (uint32_t)(graph >> 32);
+	l->index = (uint32_t)graph;
+	l->place = peer_load32(&page->place);
+	l->moves = peer_load32(&page->moves);
+	l->round = l->moves || l->graph ? 0 : peer_load32(&page->round);
+	l->header = l->moves ? 0 : peer_load64(&page->header);
+	for (uint32_t way = 0; l->moves && way < PEER_WAYS; way++) {
 		const uint64_t waits = peer_load64(&page->waits[way]);
-		if (begun && waits >> 32 == begun)
-			l->ways |= UINT32_C(1) << way;
 		l->message[way] = (uint32_t)waits;
+		if (!begun || waits >> 32 != begun)
+			continue;
+		l->ways |= UINT32_C(1) << way;
+		if (!l->header)
+			l->header = message_header(way, peer_load64(&page->parts[way]));
 	}
-	if (begun && (l->round ? !peer_reached(ended, begun) : l->ways))
+	if (begun && (l->moves ? l->ways : !peer_reached(ended, begun)))
 		l->waits = begun;
 }
 
@@ -58,18 +77,17 @@ bool peer_runs_kernels(const struct communicator *m, uint32_t rank)
 bool peer_record(const struct peer_page *page, uint32_t number, struct peer_record *r)
 {
 	const struct peer_record *from = &page->history[number % PEER_HISTORY];
-	const uint32_t sequence = peer_load32(&from->sequence);
+	const uint32_t serial = peer_load32(&from->serial);
 	*r = (struct peer_record){.operation = peer_load64(&from->operation),
 				  .header = peer_load64(&from->header),
 				  .launched_ns = peer_load64(&from->launched_ns),
 				  .timeout_ns = peer_load64(&from->timeout_ns),
-				  .sequence = sequence,
+				  .serial = serial,
 				  .collective = peer_load32(&from->collective),
 				  .round = peer_load32(&from->round),
 				  .message = peer_load32(&from->message)};
 	const uint32_t behind = peer_load32(&page->records) - number;
-	return sequence && peer_load32(&from->sequence) == sequence && behind &&
-	       behind < PEER_HISTORY;
+	return serial && peer_load32(&from->serial) == serial && behind && behind < PEER_HISTORY;
 }
 
 uint32_t peer_record_way(const struct peer_record *r)
@@ -81,22 +99,29 @@ uint32_t peer_record_way(const struct peer_record *r)
 					 : PEER_WAY_FROM((uint32_t)record.peer);
 }
 
-bool peer_record_of(const struct peer_page *page, uint32_t sequence, struct peer_record *r)
+bool peer_record_of(const struct peer_page *page, uint32_t serial, struct peer_record *r)
 {
 	const uint32_t records = peer_load32(&page->records);
-	for (uint32_t i = PEER_HISTORY - 1; i; i--)
-		if (peer_record(page, records - i, r) && r->sequence == sequence)
+	for (uint32_t i = PEER_HISTORY - 1; serial && i; i--)
+		if (peer_record(page, records - i, r) && r->serial == serial)
 			return true;
 	return false;
 }
 
-bool peer_record_in(const struct peer_page *page, uint32_t way, uint32_t sequence, uint32_t message,
+struct peer_record peer_record_of_graph(const struct peer_page *page, const struct look *l)
+{
+	return (struct peer_record){.operation = l->index,
+				    .header = l->header,
+				    .timeout_ns = peer_load64(&page->timeout_ns)};
+}
+
+bool peer_record_in(const struct peer_page *page, uint32_t way, uint32_t serial, uint32_t message,
 		    struct peer_record *r)
 {
 	const uint32_t records = peer_load32(&page->records);
 	for (uint32_t i = PEER_HISTORY - 1; i; i--)
 		if (peer_record(page, records - i, r) && peer_record_way(r) == way &&
-		    (!sequence || r->sequence == sequence) && (!message || r->message == message))
+		    (!serial || r->serial == serial) && (!message || r->message == message))
 			return true;
 	return false;
 }

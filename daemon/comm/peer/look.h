@@ -12,8 +12,12 @@ struct look {
 	uint32_t entered, reached, records;
 	uint32_t messages[PEER_WAYS];
 	uint32_t waits;		     /* as in struct peer_member */
-	uint32_t round;		     /* of that kernel; 0: it has messages */
-	uint32_t newest;	     /* round that it has begun */
+	uint32_t serial;	     /* of that kernel; 0: it is in a graph */
+	uint32_t graph, index;	     /* then that, and its operation there */
+	bool moves;		     /* it has messages */
+	uint32_t round;		     /* the library's; 0: it has messages, or is in a graph */
+	uint32_t place;		     /* as the GPUs count rounds: the newest that has begun */
+	uint64_t header;	     /* of its collective, or of a message that waits */
 	uint32_t ways;		     /* bits: those of a kernel of messages that wait */
 	uint32_t message[PEER_WAYS]; /* which one waits there */
 	bool broken;		     /* it does not run kernels any more */
@@ -25,10 +29,12 @@ bool peer_runs_kernels(const struct communicator *m, uint32_t rank);
 
 /* False: it was not written yet, or is overwritten. */
 bool peer_record(const struct peer_page *page, uint32_t number, struct peer_record *r);
-/* The first one of that kernel. */
-bool peer_record_of(const struct peer_page *page, uint32_t sequence, struct peer_record *r);
+/* The first one of that kernel; of 0, one in a graph, none. */
+bool peer_record_of(const struct peer_page *page, uint32_t serial, struct peer_record *r);
+/* What the page says of an operation in a graph, whose kernel waits. */
+struct peer_record peer_record_of_graph(const struct peer_page *page, const struct look *l);
 /* The way's first message of that kernel and number. 0: of any. */
-bool peer_record_in(const struct peer_page *page, uint32_t way, uint32_t sequence, uint32_t message,
+bool peer_record_in(const struct peer_page *page, uint32_t way, uint32_t serial, uint32_t message,
 		    struct peer_record *r);
 /* A message's; PEER_WAYS: it is none. */
 uint32_t peer_record_way(const struct peer_record *r);

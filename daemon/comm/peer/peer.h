@@ -23,7 +23,8 @@ struct peer_member {
 struct peer_stuck {
 	int32_t result; /* 0: none does */
 	uint32_t rank;
-	uint32_t sequence;     /* of its kernel; 0: that has ended */
+	uint32_t sequence;     /* of its kernel, as the GPU counts; 0: that has ended */
+	uint32_t serial;       /* the library's of that; 0: it is in a graph */
 	int32_t other;	       /* whose fault it is; -1: nobody's */
 	uint32_t circle;       /* bits: ranks that wait for each other */
 	uint32_t way, message; /* which message it is about; 0: it is a collective */
@@ -89,20 +90,28 @@ struct peer_limit peer_limit_of(const struct communicator *m);
 
 /* An operation of a member that is under way in a kernel. */
 struct peer_operation {
-	struct peer_record record;
-	uint32_t state;	   /* ncclsvc_state */
-	uint64_t waits_ns; /* when its kernel was first seen to wait; 0: it does not */
-	uint32_t missing;  /* bits: the ranks that have not launched their part */
+	struct peer_record record; /* in a graph: operation is its place there */
+	uint32_t graph;		   /* the member's number of that; 0: none */
+	uint32_t kernel;	   /* its number, never 0 */
+	uint32_t state;		   /* ncclsvc_state */
+	uint64_t waits_ns;	   /* when its kernel was first seen to wait; 0: it does not */
+	uint32_t missing;	   /* bits: the ranks that have not launched their part */
 };
 /* If a kernel of the communicator waits, the member's operations from that on. */
 struct peer_range {
 	uint32_t first, n; /* the first record's number, and how many */
+	uint32_t graph;	   /* not 0: it is one operation, in that graph */
 };
 /* False: there are none. */
 bool peer_operations(const struct communicator *m, uint32_t rank, struct peer_range *range);
 /* The nth of them. False: it is not known any more. */
 bool peer_operation(const struct communicator *m, uint32_t rank, const struct peer_range *range,
 		    uint32_t nth, struct peer_operation *op);
+/* When it was launched; of one in a graph nobody tells, but when it was first seen to wait. */
+static inline uint64_t peer_operation_since(const struct peer_operation *op, uint64_t now)
+{
+	return !op->graph ? op->record.launched_ns : op->waits_ns ? op->waits_ns : now;
+}
 /* How many of these all members have. */
 uint32_t peer_pending(const struct communicator *m);
 

@@ -17,11 +17,14 @@
 #include "operation.h"
 #include "task.h"
 
-/* Of a record that is overwritten, the oldest one that is left tells. 0: none. */
-static uint64_t timeout_of(const struct peer_page *page, uint32_t sequence)
+/* Of the kernel that waits. Of a record that is overwritten, the oldest one that is left tells. 0:
+ * none. */
+static uint64_t timeout_of(const struct peer_page *page, const struct look *l)
 {
 	struct peer_record r;
-	if (peer_record_of(page, sequence, &r) ||
+	if (l->graph)
+		return peer_record_of_graph(page, l).timeout_ns;
+	if (peer_record_of(page, l->serial, &r) ||
 	    peer_record(page, peer_load32(&page->records) - (PEER_HISTORY - 2), &r))
 		return r.timeout_ns;
 	return 0;
@@ -58,8 +61,11 @@ static bool pending_record(const struct communicator *m, int32_t rank, unsigned 
 
 /* What a kernel waits for, of which each rank or one is to do its part. */
 struct awaited {
-	uint32_t round;		     /* of a collective; 0: a message */
-	uint32_t way, message;	     /* the other rank's */
+	bool moves;		     /* it is a message */
+	uint32_t graph;		     /* of the one that waits; 0: it is in none */
+	uint32_t round;		     /* of a collective in no graph */
+	uint32_t place;		     /* of a collective, as the GPUs count */
+	uint32_t way, message;	     /* the other rank's, if that is in no graph */
 	const struct peer_record *r; /* of the one that waits; NULL: not known */
 };
 
@@ -68,10 +74,12 @@ static unsigned way_op(uint32_t way)
 	return way < PEER_RANKS ? NCCLSVC_SEND : NCCLSVC_RECV;
 }
 
-/* Is it to be launched, or was it? */
+/* Is it to be launched, or was it? Of graphs, only the kernels tell. */
 static bool is_entered(const struct look *l, const struct awaited *a)
 {
-	if (!a->round)
+	if (a->graph)
+		return !a->moves && peer_reached(l->place, a->place);
+	if (a->moves)
 		return (int32_t)(l->messages[a->way] - a->message) >= 0;
 	return peer_reached(l->entered, a->round);
 }
@@ -81,7 +89,9 @@ static bool took_nccl(const struct communicator *m, uint32_t rank, const struct 
 		      const struct awaited *a)
 {
 	struct svc_record r;
-	if (!a->round)
+	if (a->graph)
+		return false;
+	if (a->moves)
 		return pending_record(m, (int32_t)rank, way_op(a->way),
 				      (int32_t)(a->way % PEER_RANKS), &r);
 	return a->r && (int32_t)((uint32_t)l->submitted - a->r->collective) > 0;
@@ -104,11 +114,12 @@ static bool next_awaited(const struct look *looks, uint32_t rank, uint32_t way, 
 			 const struct peer_record *r, struct awaited *a)
 {
 	const struct look *l = &looks[rank];
-	*a = (struct awaited){.round = l->round, .r = r};
-	if (l->round)
+	*a = (struct awaited){
+		.moves = l->moves, .graph = l->graph, .round = l->round, .place = l->place, .r = r};
+	if (!l->moves)
 		return !way && k != rank;
 	a->way = peer_way_back(way, rank);
-	a->message = l->message[way];
+	a->message = l->graph ? 0 : l->message[way];
 	return l->ways >> way & 1 && way % PEER_RANKS == k;
 }
 
@@ -140,18 +151,22 @@ static bool message_begun(const struct communicator *m, uint32_t rank, const str
 {
 	struct peer_record r;
 	const struct peer_page *page = peer_member_page(m, rank);
-	if (!l->waits || !is_entered(l, a))
+	if (!l->waits)
 		return false;
-	if (!peer_record_in(page, a->way, 0, a->message, &r) || peer_reached(l->waits, r.sequence))
+	if (a->graph || l->graph) /* it is not known which messages that rank's kernel has */
 		return true;
-	return way_op(a->way) == NCCLSVC_RECV && peer_record_in(page, a->way, l->waits, 0, &r);
+	if (!is_entered(l, a))
+		return false;
+	if (!peer_record_in(page, a->way, 0, a->message, &r) || peer_reached(l->serial, r.serial))
+		return true;
+	return way_op(a->way) == NCCLSVC_RECV && peer_record_in(page, a->way, l->serial, 0, &r);
 }
 
 /* The rank is in it, or past it. */
 static bool has_begun(const struct communicator *m, uint32_t rank, const struct look *l,
 		      const struct awaited *a)
 {
-	return a->round ? peer_reached(l->newest, a->round) : message_begun(m, rank, l, a);
+	return a->moves ? message_begun(m, rank, l, a) : peer_reached(l->place, a->place);
 }
 
 /* The rank that `rank` waits for: the first that has not submitted it, else the first whose kernel
@@ -231,8 +246,9 @@ static struct peer_stuck stuck_at(const struct communicator *m, const struct loo
 	struct peer_record r;
 	const uint32_t sequence = looks[rank].waits;
 	const struct peer_page *page = peer_member_page(m, rank);
-	const bool known = peer_record_of(page, sequence, &r);
-	struct peer_stuck stuck = {.rank = rank, .sequence = sequence, .other = -1};
+	const bool known = peer_record_of(page, looks[rank].serial, &r);
+	struct peer_stuck stuck = {
+		.rank = rank, .sequence = sequence, .serial = looks[rank].serial, .other = -1};
 	if (find_absence(m, looks, rank, known ? &r : NULL, &stuck))
 		return stuck;
 	stuck.circle = circle_of(behind, m->nranks, rank, &stuck.other);
@@ -241,7 +257,7 @@ static struct peer_stuck stuck_at(const struct communicator *m, const struct loo
 		note_message(&looks[rank], &stuck);
 		return stuck;
 	}
-	const uint64_t timeout = timeout_of(page, sequence);
+	const uint64_t timeout = timeout_of(page, &looks[rank]);
 	if (timeout && now - m->peer->members[rank].waits_ns > timeout) {
 		stuck.result = NCCLSVC_TIMEOUT;
 		stuck.other = last_of(m, looks, rank);
@@ -256,7 +272,8 @@ static struct peer_stuck untaken(const struct communicator *m, const struct look
 {
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		const uint32_t way = PEER_WAY_TO(k), back = peer_way_back(way, rank);
-		const struct awaited a = {.way = back, .message = looks[k].messages[back] + 1};
+		const struct awaited a = {
+			.moves = true, .way = back, .message = looks[k].messages[back] + 1};
 		if ((int32_t)(looks[rank].messages[way] - a.message) >= 0 &&
 		    took_nccl(m, k, &looks[k], &a))
 			return (struct peer_stuck){.result = NCCLSVC_MISMATCH,
@@ -276,7 +293,7 @@ static struct peer_stuck broken_at(const struct communicator *m, uint32_t rank)
 	if (failed >> 32 == PEER_UNLIKE && sender < m->nranks)
 		return (struct peer_stuck){.result = NCCLSVC_MISMATCH,
 					   .rank = rank,
-					   .sequence = (uint32_t)failed,
+					   .serial = (uint32_t)failed,
 					   .other = (int32_t)sender,
 					   .unlike = true};
 	return (struct peer_stuck){
@@ -310,8 +327,8 @@ static struct peer_stuck find_stuck(const struct communicator *m, const struct l
 static bool same(const struct peer_stuck *a, const struct peer_stuck *b)
 {
 	return a->result == b->result && a->rank == b->rank && a->sequence == b->sequence &&
-	       a->other == b->other && a->circle == b->circle && a->unlike == b->unlike &&
-	       a->way == b->way && a->message == b->message;
+	       a->serial == b->serial && a->other == b->other && a->circle == b->circle &&
+	       a->unlike == b->unlike && a->way == b->way && a->message == b->message;
 }
 
 /* ---- Then the epoch is over ---- */
@@ -329,20 +346,25 @@ static unsigned waiting_op(const struct communicator *m, const struct look *look
 	struct peer_record r;
 	if (look->ways)
 		return way_op((uint32_t)__builtin_ctz(look->ways));
-	return peer_record_of(peer_member_page(m, rank), look->waits, &r) ? r.header >> 56 : 0;
+	if (look->graph)
+		return (unsigned)(look->header >> 56);
+	return peer_record_of(peer_member_page(m, rank), look->serial, &r) ? r.header >> 56 : 0;
 }
 
-/* The headers of a message and of its receiver's Recv. */
+/* The headers of a message and of its receiver's Recv, or of a collective in a graph. */
 static void compare_unlike(const struct communicator *m, ncclsvc_status *st)
 {
 	const uint64_t *unlike = peer_member_page(m, (uint32_t)st->rank_a)->unlike;
 	struct svc_record r[2];
+	const bool message = !peer_load64(&unlike[3]);
 	for (int i = 0; i < 2; i++) {
 		const uint64_t header = peer_load64(&unlike[i]);
 		const uint64_t size = svc_type_size((unsigned)(header >> 56));
 		r[i] = (struct svc_record){.op = i ? NCCLSVC_SEND : NCCLSVC_RECV,
 					   .type = (uint8_t)(header >> 56),
 					   .count = size ? PEER_MESSAGE_BYTES(header) / size : 0};
+		if (!message)
+			r[i] = svc_header_record(header);
 	}
 	st->field = svc_record_differs(&r[0], &r[1], &st->value_a, &st->value_b);
 }
@@ -420,7 +442,8 @@ static const char *lack(const struct peer_stuck *stuck, const struct look *looks
 	if (stuck->result == NCCLSVC_MISMATCH)
 		return "which has submitted another";
 	if (!entered)
-		return "which has not submitted it";
+		return looks[stuck->rank].graph ? "whose kernel has not begun"
+						: "which has not submitted it";
 	return stuck->result == NCCLSVC_TIMEOUT ? "whose stream has not come to it"
 						: "whose process has ended";
 }
@@ -429,16 +452,23 @@ static const char *lack(const struct peer_stuck *stuck, const struct look *looks
 static void tell(struct communicator *m, const struct peer_stuck *stuck, const struct look *looks,
 		 const ncclsvc_status *st, const struct peer_record *r)
 {
-	char text[160], what[64] = "an operation";
-	if (r->sequence)
-		snprintf(what, sizeof(what), "%s #%llu", svc_op_name((unsigned)(r->header >> 56)),
-			 (unsigned long long)r->operation);
+	char text[192], what[96] = "an operation";
+	const struct look *l = &looks[stuck->rank];
+	const char *op = svc_op_name((unsigned)(r->header >> 56));
+	if (r->serial)
+		snprintf(what, sizeof(what), "%s #%llu", op, (unsigned long long)r->operation);
+	else if (r->header)
+		snprintf(what, sizeof(what), "%s (#%llu in CUDA graph %u)", op,
+			 (unsigned long long)r->operation, l->graph);
 	if (stuck->other < 0)
 		snprintf(text, sizeof(text),
 			 "%s of rank %u has begun on all GPUs, and does not end", what,
 			 stuck->rank);
 	else if (stuck->unlike)
-		snprintf(text, sizeof(text), "rank %u receives another message than rank %d sent",
+		snprintf(text, sizeof(text),
+			 peer_load64(&peer_member_page(m, stuck->rank)->unlike[3])
+				 ? "rank %u has another operation in a CUDA graph than rank %d"
+				 : "rank %u receives another message than rank %d sent",
 			 stuck->rank, stuck->other);
 	else if (!stuck->sequence && stuck->message)
 		snprintf(text, sizeof(text),
@@ -452,14 +482,24 @@ static void tell(struct communicator *m, const struct peer_stuck *stuck, const s
 	report_kernels(m, st, text);
 }
 
-static void end_epoch(struct communicator *m, const struct peer_stuck *stuck,
-		      const struct look *looks)
+/* What waits, or failed; zeros if that is not known. */
+static struct peer_record record_of_stuck(const struct communicator *m,
+					  const struct peer_stuck *stuck, const struct look *l)
 {
 	struct peer_record r;
 	const struct peer_page *page = peer_member_page(m, stuck->rank);
-	if (stuck->message ? !peer_record_in(page, stuck->way, 0, stuck->message, &r)
-			   : !peer_record_of(page, stuck->sequence, &r))
-		r = (struct peer_record){0};
+	if (l->graph && stuck->sequence)
+		return peer_record_of_graph(page, l);
+	if (stuck->message ? peer_record_in(page, stuck->way, 0, stuck->message, &r)
+			   : peer_record_of(page, stuck->serial, &r))
+		return r;
+	return (struct peer_record){0};
+}
+
+static void end_epoch(struct communicator *m, const struct peer_stuck *stuck,
+		      const struct look *looks)
+{
+	const struct peer_record r = record_of_stuck(m, stuck, &looks[stuck->rank]);
 	const ncclsvc_status st = status_of_stuck(m, stuck, looks, r.header);
 	tell(m, stuck, looks, &st, &r);
 	comm_end_epoch(m, NCCLSVC_CAUSE_KERNEL_STUCK, &st, stuck->other);
@@ -476,7 +516,9 @@ static void look_at_all(struct communicator *m, struct look looks[PEER_RANKS], u
 		struct peer_member *member = &p->members[k];
 		__atomic_store_n(&page->heartbeat, p->heartbeat, __ATOMIC_RELEASE);
 		looks[k] = peer_look_at(page);
-		if (looks[k].waits || looks[k].records != member->records)
+		/* Nobody tells when a graph is launched. */
+		if (looks[k].waits || looks[k].records != member->records ||
+		    peer_load32(&page->graphs))
 			p->active_ns = now;
 		if (looks[k].waits != member->waits)
 			member->waits_ns = now;

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kernels in CUDA graphs. A launch of a graph is not told to the library: so the GPU counts
+ * (proto/abi/peer.h), and an event that graphs and single kernels record and wait for keeps them
+ * in the order in which the program launches them. A graph waits for it before the communicator's
+ * first kernel, and records it behind the last one. */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "core/comm.h"
+#include "peer.h"
+#include "proto/names.h"
+
+/* ---- Which graphs there are ---- */
+
+/* A user object's: the driver calls it, on a thread of its own. */
+static void graph_gone(void *arg)
+{
+	struct peer_graph *graph = arg;
+	struct peer *p = graph->peer;
+	__atomic_sub_fetch(&p->page->graphs, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&graph->gone, true, __ATOMIC_RELEASE);
+	__atomic_add_fetch(&p->graphs_gone, 1, __ATOMIC_RELEASE); /* p may be gone with the last */
+}
+
+void peer_graphs_sweep(struct peer *p)
+{
+	for (struct peer_graph **link = &p->graphs, *graph; (graph = *link);) {
+		if (__atomic_load_n(&graph->gone, __ATOMIC_ACQUIRE)) {
+			*link = graph->next;
+			free(graph);
+		} else {
+			link = &graph->next;
+		}
+	}
+}
+
+bool peer_graphs_quiet(const struct peer *p)
+{
+	bool quiet = true;
+	if (!peer_graphs_live(p) || cuda_push(p->cuda, p->context))
+		return true;
+	const int mode = relaxed_begin(p->cuda);
+	quiet = p->cuda->cuEventQuery(p->order) != CUDA_ERROR_NOT_READY;
+	relaxed_end(p->cuda, mode);
+	cuda_pop(p->cuda, p->context);
+	return quiet;
+}
+
+/* As long as there was no graph, nobody recorded the event. */
+static CUresult order_begin(const struct peer *p)
+{
+	CUresult e = CUDA_SUCCESS;
+	if (peer_graphs_live(p))
+		return CUDA_SUCCESS;
+	if (p->any)
+		e = peer_wait_ended(p, p->aside, p->latest, p->blocks);
+	return e ? e : p->cuda->cuEventRecord(p->order, p->aside);
+}
+
+/* ---- Capturing ---- */
+
+/* The capture's first kernel. */
+static CUresult graph_begin(struct peer *p, uint64_t capture, CUgraph handle, CUstream stream)
+{
+	const struct cuda *cuda = p->cuda;
+	CUuserObject object;
+	CUresult e = order_begin(p);
+	struct peer_graph *graph = e ? NULL : malloc(sizeof(*graph));
+	if (!graph)
+		return e ? e : CUDA_ERROR_OUT_OF_MEMORY;
+	*graph = (struct peer_graph){.next = p->graphs,
+				     .capture = capture,
+				     .number = p->ngraphs + 1,
+				     .graph = handle,
+				     .stream = stream,
+				     .peer = p};
+	e = cuda->cuUserObjectCreate(&object, graph, graph_gone, 1,
+				     CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+	if (e) {
+		free(graph);
+		return e;
+	}
+	p->graphs = graph;
+	__atomic_add_fetch(&p->page->graphs, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&p->ngraphs, graph->number, __ATOMIC_RELEASE);
+	e = cuda->cuGraphRetainUserObject(handle, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
+	if (!e)
+		return cuda->cuStreamWaitEvent(stream, p->order, CU_EVENT_WAIT_EXTERNAL);
+	graph->capture = 0;
+	cuda->cuUserObjectRelease(object, 1); /* it is gone then */
+	return e;
+}
+
+/* The capture's, which is then the first of all. */
+static CUresult graph_find(struct peer *p, CUstream stream)
+{
+	int status;
+	uint64_t capture;
+	CUgraph handle;
+	CUresult e =
+		p->cuda->cuStreamGetCaptureInfo_v2(stream, &status, &capture, &handle, NULL, NULL);
+	if (e)
+		return e;
+	if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	for (struct peer_graph **link = &p->graphs, *graph; (graph = *link); link = &graph->next) {
+		if (graph->capture != capture)
+			continue;
+		*link = graph->next;
+		graph->next = p->graphs;
+		p->graphs = graph;
+		return CUDA_SUCCESS;
+	}
+	return graph_begin(p, capture, handle, stream);
+}
+
+/* The event is recorded behind the newest kernel, and nothing waits for that in the graph. */
+static CUresult record_behind(const struct peer *p, struct peer_graph *graph, CUgraphNode kernel)
+{
+	const struct cuda *cuda = p->cuda;
+	if (!graph->record)
+		return cuda->cuGraphAddEventRecordNode(&graph->record, graph->graph, &kernel, 1,
+						       p->order);
+	CUresult e = cuda->cuGraphAddDependencies(graph->graph, &kernel, &graph->record, 1);
+	return e ? e
+		 : cuda->cuGraphRemoveDependencies(graph->graph, &graph->kernel, &graph->record, 1);
+}
+
+static CUresult kernel_node(const struct peer *p, CUstream stream, CUgraphNode *kernel)
+{
+	int status;
+	const CUgraphNode *last;
+	size_t n;
+	CUresult e = p->cuda->cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &last, &n);
+	if (!e && n != 1)
+		e = CUDA_ERROR_UNKNOWN;
+	if (!e)
+		*kernel = last[0];
+	return e;
+}
+
+static CUresult capture(const struct op *ops, unsigned n, struct peer *p)
+{
+	const CUstream stream = ops->stream;
+	CUgraphNode kernel;
+	peer_graphs_sweep(p);
+	CUresult e = graph_find(p, stream);
+	struct peer_graph *graph = p->graphs;
+	if (!e)
+		e = peer_streams_join(ops, n, p, stream, ops);
+	if (!e && graph->kernel && graph->stream != stream)
+		e = p->cuda->cuStreamUpdateCaptureDependencies(stream, &graph->kernel, 1,
+							       CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
+	if (!e)
+		e = peer_put(ops, n, p, stream, graph);
+	if (!e)
+		e = kernel_node(p, stream, &kernel);
+	if (!e)
+		e = record_behind(p, graph, kernel);
+	for (unsigned i = 1; !e && i < n; i++)
+		if (ops[i].stream != stream)
+			e = peer_follow(p, p->input, stream, ops[i].stream);
+	if (e)
+		return e;
+	graph->stream = stream;
+	graph->kernel = kernel;
+	graph->operations += n;
+	__atomic_store_n(&p->page->timeout_ns, ops->record.timeout_ns, __ATOMIC_RELEASE);
+	return CUDA_SUCCESS;
+}
+
+ncclsvc_result peer_capture(const struct op *ops, unsigned n)
+{
+	struct peer *p = ops->peer;
+	CUresult e = cuda_push(p->cuda, ops->push);
+	if (!e) {
+		pthread_mutex_lock(&p->turn);
+		e = capture(ops, n, p);
+		pthread_mutex_unlock(&p->turn);
+		cuda_pop(p->cuda, ops->push);
+	}
+	return e ? cuda_error(p->cuda, e, "the operation's kernel was not captured") : NCCLSVC_OK;
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Operations to kernels: which, of what shape, and what it is told. */
+#include "core/comm.h"
+#include "peer.h"
+#include "proto/names.h"
+#include "proto/operation.h"
+#include "proto/task.h"
+
+#define LINES_OF_BLOCK 512 /* measured: more blocks cost more than they bring */
+#define WARP	       32
+
+/* ---- Which ---- */
+
+static bool computes(const struct svc_record *r)
+{
+	return !svc_op_reduces(r->op) || (r->type <= NCCLSVC_BFLOAT16 && r->redop < SVC_REDOP_MADE);
+}
+
+/* Above it NCCL is faster, since its lines are all data. */
+#define MESSAGE_BYTES_MOST (UINT64_C(2) << 20)
+
+static enum kernel choose_message(const struct op *op)
+{
+	const uint64_t bytes = op->record.count * svc_type_size(op->record.type);
+	return bytes <= op->comm->peer_bytes && bytes <= MESSAGE_BYTES_MOST ? KERNEL_MESSAGES
+									    : KERNEL_NONE;
+}
+
+enum kernel peer_choose(const struct op *op)
+{
+	const struct svc_record *r = &op->record;
+	const ncclsvc_comm *comm = op->comm;
+	/* Lists agree on more than a header holds; the daemon runs plans. */
+	if (!comm->peer || !computes(r) || r->agreement || op->planned)
+		return KERNEL_NONE;
+	if (svc_op_is_p2p(r->op))
+		return choose_message(op);
+	const uint32_t nranks = (uint32_t)comm->nranks;
+	const uint64_t bytes = svc_task_bytes(r, nranks);
+	const uint64_t slot = (uint64_t)PEER_SLOT_LINES(nranks) * PEER_LINE_DATA;
+	if (bytes > comm->peer_bytes)
+		return KERNEL_NONE;
+	if (bytes <= PEER_LINES_MOST && r->count * svc_type_size(r->type) <= slot)
+		return KERNEL_LINES;
+	return comm->peer_bytes > PEER_LINES_MOST ? KERNEL_BULK : KERNEL_NONE;
+}
+
+/* ---- What the kernel is told ---- */
+
+static bool is_root(const struct svc_record *r, unsigned rank)
+{
+	return svc_op_has_root(r->op) && (unsigned)r->peer == rank;
+}
+
+/* From one rank to another. */
+static uint64_t call_bytes(const struct op *op)
+{
+	const struct svc_record *r = &op->record;
+	return svc_operation(r->op)->kind & SVC_OP_HAS_DATA ? r->count * svc_type_size(r->type) : 0;
+}
+
+uint64_t peer_header_of(const struct svc_record *r)
+{
+	const bool peer = svc_op_has_root(r->op) || svc_op_is_p2p(r->op);
+	return peer_header(r->op, r->type, r->redop, peer ? (uint8_t)r->peer : 0,
+			   (uint32_t)r->count);
+}
+
+static void describe(const struct op *op, struct peer_call *c)
+{
+	const struct svc_record *r = &op->record;
+	const struct svc_operation *what = svc_operation(r->op);
+	const uint64_t bytes = call_bytes(op);
+	const bool root = is_root(r, c->rank);
+	c->src = (uintptr_t)op->src;
+	c->dst = (uintptr_t)op->dst;
+	c->bytes = bytes;
+	c->reduces = svc_op_reduces(r->op);
+	c->src_each = what->src[root] == SVC_BLOCKS_EACH ? bytes : 0;
+	c->dst_each = what->dst[root] == SVC_BLOCKS_EACH ? bytes : 0;
+	c->sends_to = c->receives_from = 0;
+	for (unsigned p = 0; p < c->nranks; p++) {
+		const bool peer_root = is_root(r, p);
+		if (what->src[root] && what->dst[peer_root])
+			c->sends_to |= (uint8_t)(1u << p);
+		if (what->dst[root] && what->src[peer_root])
+			c->receives_from |= (uint8_t)(1u << p);
+	}
+	c->type = r->type;
+	c->redop = r->redop;
+	c->header = peer_header_of(r);
+}
+
+static uint32_t at_most(uint64_t a, uint32_t b)
+{
+	return a < b ? (uint32_t)a : b;
+}
+
+/* The keepers' warp comes on top of those that move data. */
+static void shape(const struct op *op, unsigned *blocks, unsigned *threads)
+{
+	const uint64_t bytes = call_bytes(op);
+	if (op->kernel == KERNEL_BULK) {
+		*blocks = PEER_BLOCKS;
+		*threads = PEER_BULK_THREADS + WARP;
+		return;
+	}
+	const uint64_t lines = (bytes + PEER_LINE_DATA - 1) / PEER_LINE_DATA;
+	const uint32_t movers = at_most((lines + WARP - 1) / WARP * WARP, PEER_THREADS);
+	*blocks = lines > LINES_OF_BLOCK ? at_most(lines / LINES_OF_BLOCK, PEER_BLOCKS) : 1;
+	*threads = (movers ? movers : WARP) + WARP;
+}
+
+_Static_assert(PEER_WAYS <= PEER_PARTS, "a turn fits");
+
+/* How many messages: of whole turns, so that what they wait for is not in a later kernel of another
+ * rank, which has other messages, but as many turns at least. */
+static unsigned messages_join(const struct op *ops, unsigned n)
+{
+	unsigned most = 0, k = 0;
+	while (most < n && ops[most].kernel == KERNEL_MESSAGES && ops[most].comm == ops->comm)
+		most++;
+	for (unsigned i = 1; i <= most && i <= PEER_PARTS; i++)
+		if (i == most || ops[i].turn != ops[i - 1].turn)
+			k = i;
+	return k;
+}
+
+unsigned peer_join(struct op *ops, unsigned n)
+{
+	const unsigned k = ops->kernel == KERNEL_MESSAGES ? messages_join(ops, n) : 1;
+	unsigned blocks, threads;
+	if (ops->kernel == KERNEL_MESSAGES)
+		blocks = peer_messages_describe(ops->comm->peer, ops, k, NULL, &threads);
+	else
+		shape(ops, &blocks, &threads);
+	for (unsigned i = 0; i < k; i++) {
+		ops[i].joined = i;
+		ops[i].blocks = (uint8_t)blocks;
+		ops[i].threads = (uint16_t)threads;
+	}
+	return k;
+}
+
+CUresult peer_put(const struct op *ops, unsigned n, const struct peer *p, CUstream stream,
+		  const struct peer_graph *graph)
+{
+	struct peer_messages m = {.call = p->call};
+	void *parameters[] = {&m};
+	unsigned threads;
+	if (graph) {
+		m.call.graph = graph->number;
+		m.call.index = graph->operations;
+	} else {
+		m.call.serial = ops->serial;
+		m.call.round = ops->newest;
+		m.call.posts = ops->posts;
+	}
+	if (ops->kernel == KERNEL_MESSAGES)
+		peer_messages_describe(p, ops, n, &m, &threads);
+	else
+		describe(ops, &m.call);
+	return p->cuda->cuLaunchKernel(p->module->functions[ops->kernel], ops->blocks, 1, 1,
+				       ops->threads, 1, 1, 0, stream, parameters, NULL);
+}

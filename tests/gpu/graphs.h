@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * For tests of operations that are captured into CUDA graphs. */
+#ifndef TESTS_GPU_GRAPHS_H
+#define TESTS_GPU_GRAPHS_H
+
+#include "kernels.h"
+
+/* From here on the stream is captured, without regard for other threads' calls. */
+void graph_begin(CUstream stream);
+/* What was captured, ready to be launched. The graph itself is destroyed. */
+CUgraphExec graph_end(CUstream stream);
+/* The capture is over; what was captured goes. */
+void graph_drop(CUstream stream);
+CUgraphExec graph_instantiate(CUgraph graph);
+void graph_launch(CUgraphExec exec, CUstream stream);
+void graph_destroy(CUgraphExec exec);
+
+/* A sum in place, captured: it is no task. */
+void graph_sum(struct rank *r, CUdeviceptr p, size_t n);
+
+#endif
