@@ -91,10 +91,13 @@ static void row(const struct view *v, struct table *t, const ncclsvc_task_info *
 		const ncclsvc_comm_info *comm)
 {
 	bool moves = x->op != NCCLSVC_BARRIER;
-	if (x->kernel)
-		table_add(t, "kernel");
+	if (x->graph)
+		text_printf(table_cell(t), "graph %u", x->graph);
+	else if (x->kernel)
+		text_add(table_cell(t), "kernel");
 	else
-		table_u64(t, x->task);
+		text_u64(table_cell(t), x->task);
+	table_end(t, TABLE_PLAIN);
 	text_add(table_cell(t), ncclsvc_state_name(x->state));
 	table_end(t, style(x->state));
 	units_age(table_cell(t), x->age_ns);
@@ -125,6 +128,10 @@ static void element(struct json *j, const ncclsvc_task_info *x, const ncclsvc_co
 		put_u64(j, "kernel", x->kernel);
 	else
 		put_null(j, "kernel");
+	if (x->graph)
+		put_u64(j, "graph", x->graph);
+	else
+		put_null(j, "graph");
 	put_string(j, "state", ncclsvc_state_name(x->state), SIZE_MAX);
 	put_u64(j, "age_ns", x->age_ns);
 	put_u64(j, "state_ns", x->state_ns);

@@ -45,6 +45,14 @@ static void nothing(const struct view *v, const struct why_report *r)
 		    (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10));
 }
 
+static void put_graph(struct json *j, uint32_t graph)
+{
+	if (graph)
+		put_u64(j, "graph", graph);
+	else
+		put_null(j, "graph");
+}
+
 static void finding_json(struct json *j, const struct view *v, const struct why_finding *f)
 {
 	put_object(j, NULL);
@@ -54,6 +62,7 @@ static void finding_json(struct json *j, const struct view *v, const struct why_
 		put_u64(j, "seq", f->seq);
 	else
 		put_null(j, "seq");
+	put_graph(j, f->graph);
 	put_string(j, "op", f->op, SIZE_MAX);
 	if (f->age_known)
 		put_seconds(j, "age_s", f->age_ns);
@@ -102,6 +111,7 @@ static void finding_json(struct json *j, const struct view *v, const struct why_
 			put_u64(j, "seq", a->seq);
 		else
 			put_null(j, "seq");
+		put_graph(j, a->graph);
 		put_string(j, "op", a->op, SIZE_MAX);
 		put_seconds(j, "age_s", a->age_ns);
 		put_u64(j, "waiting", a->nwaiting);

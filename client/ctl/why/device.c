@@ -63,7 +63,8 @@ static size_t ranks_at(const struct why *w, const ncclsvc_task_info *t, unsigned
 	for (uint32_t rank = 0; rank < t->nranks; rank++) {
 		const ncclsvc_task_info **at = why_tasks(w, t->comm, (int32_t)rank, &n);
 		for (size_t i = 0; i < n; i++) {
-			if (at[i]->state != state || at[i]->op != t->op || at[i]->seq != t->seq)
+			if (at[i]->state != state || at[i]->op != t->op || at[i]->seq != t->seq ||
+			    at[i]->graph != t->graph)
 				continue;
 			ranks[found++] = (int32_t)rank;
 			break;

@@ -174,6 +174,7 @@ void why_find_tasks(struct why *w, const struct why_group *g, struct why_finding
 	const ncclsvc_task_info *t = g->tasks[0];
 	f->comm = t->comm;
 	f->seq = t->seq;
+	f->graph = t->graph;
 	f->op = ncclsvc_op_name(t->op);
 	f->nwaiting = g->n;
 	f->waiting = ctl_calloc(g->n, sizeof(*f->waiting));

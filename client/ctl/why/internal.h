@@ -120,6 +120,8 @@ void why_add_rank(const struct why *w, uint64_t comm, int32_t rank, struct text 
 void why_add_comm(const struct why *w, uint64_t id, uint32_t nranks, struct text *out);
 
 /* "Communicator world (id 1, 4 ranks) has waited 12.3 s at AllReduce #7 (...): " */
+/* "AllReduce #7", "AllReduce #2 of CUDA graph 1" */
+void why_add_operation(const char *op, uint64_t seq, uint32_t graph, struct text *out);
 void why_add_head(const struct why *w, const struct why_group *g, const char *verb,
 		  struct text *out);
 void why_tell_waiting(const struct why *w, const struct why_group *g, const struct why_finding *f,

@@ -44,9 +44,16 @@ void why_add_comm(const struct why *w, uint64_t id, uint32_t nranks, struct text
 	text_char(out, ')');
 }
 
+void why_add_operation(const char *op, uint64_t seq, uint32_t graph, struct text *out)
+{
+	text_printf(out, "%s #%llu", op, (unsigned long long)seq);
+	if (graph)
+		text_printf(out, " of CUDA graph %u", graph);
+}
+
 static void add_task(const ncclsvc_task_info *t, struct text *out)
 {
-	text_printf(out, "%s #%llu", ncclsvc_op_name(t->op), (unsigned long long)t->seq);
+	why_add_operation(ncclsvc_op_name(t->op), t->seq, t->graph, out);
 }
 
 static void add_shape(const ncclsvc_task_info *t, struct text *out)
@@ -398,8 +405,10 @@ void why_tell_also(const struct why *w, const struct why_finding *f, struct text
 			text_add(out, ", ");
 		text_add(out, "communicator ");
 		why_add_comm(w, a->comm, 0, out);
-		if (a->op)
-			text_printf(out, " at %s #%llu", a->op, (unsigned long long)a->seq);
+		if (a->op) {
+			text_add(out, " at ");
+			why_add_operation(a->op, a->seq, a->graph, out);
+		}
 		text_printf(out, " (%zu rank%s)", a->nwaiting, a->nwaiting == 1 ? "" : "s");
 	}
 	if (f->nalso > told)

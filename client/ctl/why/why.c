@@ -100,7 +100,7 @@ static void add_finding(struct why *w, const struct why_group *g, struct why_rep
 	} else if (old) {
 		old->also = ctl_grow(old->also, old->nalso, &old->also_room, sizeof(*old->also));
 		old->also[old->nalso++] =
-			(struct why_also){f.comm, f.seq, f.op, f.age_ns, f.nwaiting};
+			(struct why_also){f.comm, f.seq, f.graph, f.op, f.age_ns, f.nwaiting};
 		free_finding(&f);
 	} else {
 		report->findings = ctl_grow(report->findings, report->n, &report->room, sizeof(f));

@@ -33,6 +33,7 @@ struct why_culprit {
 /* Something else that waits for the same culprits. */
 struct why_also {
 	uint64_t comm, seq;
+	uint32_t graph; /* 0: none */
 	const char *op; /* NULL: joining */
 	uint64_t age_ns;
 	size_t nwaiting;
@@ -40,6 +41,7 @@ struct why_also {
 
 struct why_finding {
 	uint64_t comm, seq;
+	uint32_t graph; /* seq is the operation's place there; 0: it is in none */
 	const char *op; /* NULL: joining */
 	uint64_t age_ns;
 	bool age_known;
