@@ -115,7 +115,11 @@ static bool prepare(ncclsvc_session *s, struct peer *p, int device)
 {
 	struct gpu *g = s->gpu;
 	p->cuda = g->cuda;
-	if (gpu_primary(g, device, &p->context) || cuda_push(g->cuda, p->context))
+	if (cuda_device(g->cuda, device, &p->device))
+		return false;
+	if (g->cuda->cuDevicePrimaryCtxRetain(&p->context, p->device))
+		p->context = NULL;
+	if (!p->context || cuda_push(g->cuda, p->context))
 		return false;
 	p->module = module_of(g, device);
 	const bool good = p->module &&
@@ -148,6 +152,8 @@ static void destroy(struct peer *p)
 			p->cuda->cuEventDestroy(p->order);
 		cuda_pop(p->cuda, p->context);
 	}
+	if (p->context)
+		p->cuda->cuDevicePrimaryCtxRelease(p->device);
 	if (p->pages)
 		munmap(p->pages, p->pages_bytes);
 	peer_graphs_sweep(p);
@@ -163,10 +169,54 @@ void peer_unref(struct peer *p)
 	free(p);
 }
 
+/* ---- Those of epochs that are over ---- */
+
+static bool is_quiet(const struct peer *p)
+{
+	return p->over == (p->failed ? p->latest : p->serial);
+}
+
+/* Lets go those of the list that no kernel uses any more, nor will. Locked. */
+static void unused_free(struct peer **list)
+{
+	for (struct peer *p; (p = *list);) {
+		if (!is_quiet(p))
+			peer_ask(p);
+		if (is_quiet(p) && !peer_graphs_live(p)) {
+			*list = p->next;
+			peer_unref(p);
+		} else {
+			list = &p->next;
+		}
+	}
+}
+
+/* Of sessions that are closed: a stream may still come to a kernel, and a graph be launched. */
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct peer *kept;
+
+static void keep(struct peer *p)
+{
+	pthread_mutex_lock(&kept_lock);
+	p->next = kept;
+	kept = p;
+	pthread_mutex_unlock(&kept_lock);
+}
+
+static void kept_free(void)
+{
+	pthread_mutex_lock(&kept_lock);
+	unused_free(&kept);
+	pthread_mutex_unlock(&kept_lock);
+}
+
+/* ---- A new one ---- */
+
 struct peer *peer_new(ncclsvc_session *s, int device, int32_t number, int nranks)
 {
 	if (!wanted(s, nranks))
 		return NULL;
+	kept_free();
 	struct peer *p = calloc(1, sizeof(*p));
 	if (!p)
 		return NULL;
@@ -326,11 +376,6 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 
 /* ---- The end ---- */
 
-static bool is_quiet(const struct peer *p)
-{
-	return p->over == (p->failed ? p->latest : p->serial);
-}
-
 static void pause_unlocked(ncclsvc_session *s)
 {
 	session_unlock(s);
@@ -378,26 +423,11 @@ static void cancel_tasks(ncclsvc_session *s, const struct peer *p)
 	}
 }
 
-/* Lets go what no kernel uses any more. Locked. */
-static void unfinished_sweep(struct gpu *g)
-{
-	for (struct peer **link = &g->unfinished, *p; (p = *link);) {
-		if (!is_quiet(p))
-			peer_ask(p);
-		if (is_quiet(p) && !peer_graphs_live(p)) {
-			*link = p->next;
-			peer_unref(p);
-		} else {
-			link = &p->next;
-		}
-	}
-}
-
 /* A stream that has not come to its kernel yet keeps the memory, and so does a graph. */
 static void close_one(ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	struct peer *p = comm->peer;
-	unfinished_sweep(s->gpu);
+	unused_free(&s->gpu->unfinished);
 	const bool quiet = quiesce(s, p);
 	cancel_tasks(s, p);
 	if (p->own.region && p->own.generation == s->generation) /* it was never open */
@@ -420,19 +450,6 @@ void peer_close(ncclsvc_session *s, ncclsvc_comm *comm)
 	session_unlock(s);
 }
 
-/* Memory that a kernel may still be about to use stays mapped for good: sessions' that are closed.
- */
-static struct peer *kept;
-
-static void keep(struct peer *p)
-{
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	pthread_mutex_lock(&lock);
-	p->next = kept;
-	kept = p;
-	pthread_mutex_unlock(&lock);
-}
-
 void peers_close(ncclsvc_session *s)
 {
 	session_lock(s);
@@ -442,11 +459,12 @@ void peers_close(ncclsvc_session *s)
 	for (ncclsvc_comm *c = s->comms; c; c = c->next)
 		if (c->peer)
 			close_one(s, c);
-	unfinished_sweep(s->gpu);
-	for (struct peer *p = s->gpu->unfinished, *next; p; p = next) {
-		next = p->next;
+	unused_free(&s->gpu->unfinished);
+	if (s->gpu->unfinished)
+		s->gpu->modules = NULL; /* they stay loaded */
+	for (struct peer *p; (p = s->gpu->unfinished);) {
+		s->gpu->unfinished = p->next;
 		keep(p);
 	}
-	s->gpu->unfinished = NULL;
 	session_unlock(s);
 }

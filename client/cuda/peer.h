@@ -45,8 +45,9 @@ struct peer {
 	struct peer *next; /* in gpu.unfinished */
 	const struct cuda *cuda;
 	const struct peer_module *module;
-	CUcontext context;
-	unsigned refs; /* its communicator's, and of threads that launch or wait; locked */
+	CUdevice device;
+	CUcontext context; /* its primary one, retained; NULL: not yet */
+	unsigned refs;	   /* its communicator's, and of threads that launch or wait; locked */
 	struct lent own;
 	struct peer_page *pages; /* all ranks'; NULL: not open yet */
 	struct peer_page *page;	 /* this rank's */
