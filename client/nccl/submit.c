@@ -121,7 +121,8 @@ static ncclResult_t submit_session(struct gpu_session *session, struct operation
 		if (operations[i].task > operations[i].comm->newest)
 			operations[i].comm->newest = operations[i].task;
 		pthread_mutex_unlock(&operations[i].comm->lock);
-		session->newest = operations[i].task;
+		if (operations[i].task) /* else it is in a graph */
+			session->newest = operations[i].task;
 	}
 	return ncclSuccess;
 }

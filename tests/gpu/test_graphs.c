@@ -353,6 +353,11 @@ static void refused_rank(struct client *c)
 	struct rank *r = &s.r;
 	const CUstream other = gpu_stream();
 	CHECK_CU(cu.cuMemAlloc(&large, LARGE));
+	stage("waiting for what is in no graph");
+	const ncclsvc_task task = kernels_sum(r, s.q, WORDS);
+	CHECK_CU(cu.cuStreamBeginCapture(r->stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	rank_wait(r, task);
+	graph_drop(r->stream); /* it was not spoilt */
 	graph_begin(r->stream);
 	stage("what NCCL does");
 	is_refused(ncclsvc_all_reduce(at(large), at(large), LARGE_WORDS, NCCLSVC_UINT32,

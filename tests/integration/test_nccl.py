@@ -40,6 +40,59 @@ for unique in one, two:
     assert not nccl.ncclCommInitRank(ctypes.byref(comm), 1, unique, 0)
 """
 
+# As vLLM's pynccl: the library by its path, each name looked up, captures on a stream of its own.
+CAPTURES = """
+import ctypes, os, sys, time
+rank, ranks, id_file = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+WORDS, LAUNCHES = 256, 5
+UINT32, SUM, RELAXED, NON_BLOCKING = 3, 0, 2, 1
+NAMES = ("ncclGetErrorString ncclGetVersion ncclGetUniqueId ncclCommInitRank ncclAllReduce "
+         "ncclReduce ncclAllGather ncclReduceScatter ncclSend ncclRecv ncclBroadcast "
+         "ncclCommDestroy ncclGroupStart ncclGroupEnd ncclCommWindowRegister "
+         "ncclCommWindowDeregister ncclMemAlloc ncclMemFree").split()
+class Id(ctypes.Structure):
+    _fields_ = [("internal", ctypes.c_byte * 128)]
+library = ctypes.CDLL(os.environ["VLLM_NCCL_SO_PATH"])
+nccl = {name: getattr(library, name) for name in NAMES}
+cuda = ctypes.CDLL("libcuda.so.1")
+def check(error):
+    assert not error, error
+context, stream, p = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+comm, graph, launchable = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+check(cuda.cuInit(0))
+check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), rank))
+check(cuda.cuCtxSetCurrent(context))
+check(cuda.cuStreamCreate(ctypes.byref(stream), NON_BLOCKING))
+check(cuda.cuMemAlloc_v2(ctypes.byref(p), ctypes.c_size_t(4 * WORDS)))
+unique = Id()
+if rank == 0:
+    check(nccl["ncclGetUniqueId"](ctypes.byref(unique)))
+    with open(id_file + ".new", "wb") as f:
+        f.write(bytes(unique))
+    os.rename(id_file + ".new", id_file)
+while not os.path.exists(id_file):
+    time.sleep(0.01)
+with open(id_file, "rb") as f:
+    ctypes.memmove(ctypes.byref(unique), f.read(), 128)
+check(nccl["ncclCommInitRank"](ctypes.byref(comm), ranks, unique, rank))
+def sum_up():
+    check(nccl["ncclAllReduce"](p, p, ctypes.c_size_t(WORDS), UINT32, SUM, comm, stream))
+check(cuda.cuMemsetD32Async(p, 1, ctypes.c_size_t(WORDS), stream))
+sum_up()
+check(cuda.cuStreamBeginCapture_v2(stream, RELAXED))
+sum_up()
+sum_up()
+check(cuda.cuStreamEndCapture(stream, ctypes.byref(graph)))
+check(cuda.cuGraphInstantiateWithFlags(ctypes.byref(launchable), graph, ctypes.c_uint64(0)))
+for _ in range(LAUNCHES):
+    check(cuda.cuGraphLaunch(launchable, stream))
+check(cuda.cuStreamSynchronize(stream))
+words = (ctypes.c_uint32 * WORDS)()
+check(cuda.cuMemcpyDtoH_v2(words, p, ctypes.c_size_t(4 * WORDS)))
+assert set(words) == {ranks ** (1 + 2 * LAUNCHES)}, set(words)
+check(nccl["ncclCommDestroy"](comm))
+"""
+
 
 class Preload(unittest.TestCase):
     def setUp(self):
@@ -128,6 +181,16 @@ class Preload(unittest.TestCase):
         # It was the service, not a library behind our back.
         self.assertIn("version 2.28.9 (ncclsvc ", self.heard())
         self.assertIn("rank 0 of 2 on GPU 0", self.heard())
+
+    def test_a_client_by_ctypes_captures(self):
+        self.start_daemon()
+        env = dict(self.env, VLLM_NCCL_SO_PATH=ENV["NCCLSVC_NCCL"])
+        ranks = [subprocess.Popen([sys.executable, "-c", CAPTURES, str(rank), "2",
+                                   os.path.join(self.dir.name, "id")], env=env, text=True,
+                                  stderr=subprocess.PIPE) for rank in range(2)]
+        for rank in ranks:
+            said = rank.communicate(timeout=60)[1]
+            self.assertEqual((rank.returncode, said), (0, ""))
 
     def test_streams_do_not_hold_up_others(self):
         def connections(value):

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The drop-in: captures into CUDA graphs, as programs of NCCL make them. */
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "dropin.h"
+#include "graphs.h"
+
+#define LAUNCHES 10
+#define BESIDE	 200 /* sums of the other thread */
+
+/* ---- A capture that other threads could spoil ---- */
+
+struct beside {
+	ncclComm_t comm, asked;
+	CUdeviceptr p;
+	CUstream stream;
+	int gpu;
+	atomic_bool over;
+};
+
+/* As PyTorch's watchdog does. */
+static void *watch(void *arg)
+{
+	struct beside *b = arg;
+	while (!atomic_load(&b->over)) {
+		ncclResult_t state;
+		CHECK_NC(nc.ncclCommGetAsyncError(b->asked, &state));
+		CHECK_EQ(state, ncclSuccess);
+		sleep_ms(1);
+	}
+	return NULL;
+}
+
+/* On a communicator and a stream of its own. */
+static void *sum_beside(void *arg)
+{
+	struct beside *b = arg;
+	gpu_use(b->gpu);
+	for (int i = 0; i < BESIDE; i++)
+		CHECK_NC(dropin_sum(b->p, b->comm, b->stream));
+	return NULL;
+}
+
+static CUgraphExec capture(struct client *c, ncclComm_t comm, CUdeviceptr p, CUdeviceptr q,
+			   CUstream s)
+{
+	const int next = (c->rank + 1) % c->nranks, before = (c->rank + c->nranks - 1) % c->nranks;
+	CHECK_CU(cu.cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	CHECK_NC(dropin_sum(p, comm, s));
+	sleep_ms(20);
+	CHECK_NC(nc.ncclGroupStart());
+	CHECK_NC(nc.ncclSend(at(p), DROPIN_WORDS, NCCLSVC_UINT32, next, comm, s));
+	CHECK_NC(nc.ncclRecv(at(q), DROPIN_WORDS, NCCLSVC_UINT32, before, comm, s));
+	CHECK_NC(nc.ncclGroupEnd());
+	CHECK_NC(nc.ncclGroupStart());
+	CHECK_NC(dropin_sum(p, comm, s));
+	CHECK_NC(dropin_sum(q, comm, s));
+	CHECK_NC(nc.ncclGroupEnd());
+	return graph_end(s);
+}
+
+static void threads_rank(struct client *c)
+{
+	ncclComm_t comm = dropin_join(c);
+	pthread_t threads[2];
+	struct beside b = {.gpu = c->rank, .asked = comm};
+	CUdeviceptr p = dropin_words(1), q = dropin_words(0);
+	CUstream s = gpu_stream();
+	const uint32_t n = (uint32_t)c->nranks;
+	uint32_t value = 1;
+	CHECK_NC(nc.ncclCommSplit(comm, 0, c->rank, &b.comm, NULL));
+	b.p = dropin_words(0);
+	b.stream = gpu_stream();
+	stage("capturing beside other threads");
+	CHECK(!pthread_create(&threads[0], NULL, watch, &b));
+	CHECK(!pthread_create(&threads[1], NULL, sum_beside, &b));
+	CUgraphExec exec = capture(c, comm, p, q, s);
+	for (int i = 0; i < LAUNCHES; i++) {
+		graph_launch(exec, s);
+		CHECK_NC(dropin_sum(p, comm, s));
+		value *= n * n * n;
+	}
+	stage("waiting for the launches");
+	CHECK(gpu_stream_ends(s, WAIT_MS));
+	gpu_check(p, value, DROPIN_WORDS, "sums of a graph and others");
+	gpu_check(q, value / n, DROPIN_WORDS, "the sum of what was received");
+	atomic_store(&b.over, true);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	CHECK(gpu_stream_ends(b.stream, WAIT_MS));
+	stage("destroying the communicator before the graph");
+	graph_launch(exec, s);
+	CHECK_NC(nc.ncclCommDestroy(comm));
+	CHECK(gpu_stream_ends(s, WAIT_MS));
+	gpu_check(p, value * n * n, DROPIN_WORDS, "the last launch");
+	graph_launch(exec, s); /* it does nothing */
+	CHECK(gpu_stream_ends(s, WAIT_MS));
+	graph_destroy(exec);
+	CHECK_NC(nc.ncclCommDestroy(b.comm));
+	CHECK_CU(cu.cuMemFree(p));
+	CHECK_CU(cu.cuMemFree(q));
+	CHECK_CU(cu.cuMemFree(b.p));
+}
+
+static void test_threads(void)
+{
+	ranks_run(ranks_count(), threads_rank, NULL);
+}
+
+const struct gpu_test nccl_graph_tests[] = {
+	{"nccl/graphs", test_threads, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"nccl/graphs/4", test_threads, 4, 60, TEST_QUICK | TEST_ONE_NODE},
+	{0},
+};
