@@ -121,6 +121,13 @@ bench_cuda() {
 	row own all_reduce --sync each -b 8 -e 32K -f 8 -n 200 "${rounds[@]}"
 	row own all_reduce --sync each -b 1M -e 16M -f 16 -n 200 "${rounds[@]}"
 	row lent all_reduce --sync each --memory lent -b 8 -e 32K -f 8 -n 200 "${rounds[@]}"
+	table 'A short kernel before each operation: `--kernel`' operation
+	row '' all_reduce -b 8 -e 256K -f 8 -n 200 --kernel "${rounds[@]}"
+	table '50 operations in a CUDA graph, a short kernel before each: `--graph 50 --kernel -n 1000`' operation
+	for op in all_reduce all_gather reduce_scatter alltoall sendrecv; do
+		row '' "$op" -b 8 -e 256K -f 32 -n 1000 --graph 50 --kernel "${rounds[@]}"
+	done
+	row '' all_reduce -b 1M -e 4M -f 4 -n 200 --graph 50 --kernel "${rounds[@]}"
 	table 'Large, `--sync stream`' operation
 	row '' all_reduce -b 16M -e 16M "${rounds[@]}"
 	for op in all_reduce all_gather reduce_scatter sendrecv; do

@@ -43,6 +43,7 @@ static bool check(struct bench *b, struct ranks *ranks, const struct work *w, ui
 	for (unsigned i = 0; i < b->options->checks; i++) {
 		struct command command = {.kind = COMMAND_CHECK,
 					  .sync = (uint8_t)b->options->sync,
+					  .graph = b->options->graph,
 					  .seed = turns_seed(b),
 					  .work = *w};
 		if (!ranks_do(ranks, &command))
@@ -118,6 +119,12 @@ static bool baseline_can(const struct options *o, const struct work *w)
 	       (o->baseline == BASELINE_NCCL && work_nccl_can(w));
 }
 
+/* As many operations, or a few more: of whole graphs. */
+static uint64_t whole_graphs(const struct options *o, uint64_t n)
+{
+	return o->graph ? (n + o->graph - 1) / o->graph * o->graph : n;
+}
+
 static bool measure(struct bench *b, const struct work *w, struct value *f)
 {
 	const struct options *o = b->options;
@@ -127,10 +134,13 @@ static bool measure(struct bench *b, const struct work *w, struct value *f)
 		if (!turns_fit(b, &b->subjects[i].ranks, w, &iters))
 			return false;
 	}
+	const uint64_t warmup = o->warmup < iters ? o->warmup : iters;
 	struct command command = {.kind = COMMAND_TIME,
 				  .sync = (uint8_t)o->sync,
-				  .iters = iters,
-				  .warmup = o->warmup < iters ? o->warmup : iters,
+				  .iters = whole_graphs(o, iters),
+				  .warmup = whole_graphs(o, warmup),
+				  .graph = o->graph,
+				  .before = o->before,
 				  .every_us = (uint32_t)o->every_us,
 				  .latency = o->latency,
 				  .kernels = b->spins ? TURNS_KERNELS : 0,

@@ -79,6 +79,11 @@ static void show_head(struct bench *b)
 			    "beside kernels on another stream, %u ms in each round; time: until "
 			    "both are over",
 			    o->compute_ms);
+	if (o->graph)
+		report_note(r, "in CUDA graphs of %u operations each; time: a part of a launch's",
+			    o->graph);
+	if (o->before)
+		report_note(r, "a short kernel before each operation; time: with that");
 	if (o->every_us)
 		report_note(r,
 			    "every %" PRIu64 " us, if the former operation allows; time: "
@@ -132,6 +137,8 @@ void collective_report_begin(struct bench *b)
 	report_set(r, "sync", json_string(sync_name(o)));
 	report_set(r, "rounds", json_integer(o->rounds));
 	report_set(r, "compute_ms", json_integer(o->compute_ms));
+	report_set(r, "graph", json_integer(o->graph));
+	report_set(r, "kernel", json_boolean(o->before));
 	report_set(r, "every_us",
 		   o->with_cpu ? json_integer((json_int_t)o->every_us) : json_null());
 	report_set(r, "baseline",

@@ -26,7 +26,8 @@ _ncclsvc_perf()
 	*)
 		words="$common --minbytes --maxbytes --stepbytes --stepfactor --iters --check
 			--warmup_iters --datatype --op --root --blocking --ranks --nodes --time-cap
-			--every --latency --queued --baseline --no-ring --device --gpus --memory --sync --compute-ms"
+			--every --latency --queued --baseline --no-ring --device --gpus --memory --sync --compute-ms
+			--graph --kernel"
 		[ "$operation" != sendrecv ] || words+=' --plan'
 		[ "$operation" != all_gather ] || words+=' --list'
 		;;
@@ -49,7 +50,7 @@ _ncclsvc_perf()
 		;;
 	-[beifnwcr] | --minbytes | --maxbytes | --stepbytes | --stepfactor | --iters | \
 		--warmup_iters | --check | --root | --ranks | --rounds | --time-cap | --timeout | \
-		--count | --queued | --gpus | --compute-ms | \
+		--count | --queued | --gpus | --compute-ms | --graph | \
 		--every)
 		return
 		;;

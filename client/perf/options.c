@@ -129,6 +129,10 @@ static const struct option_row rows[] = {
 	{"compute-ms", "MS", 0, OP, NUMBER, AT(compute_ms), 1, 10000, .device = CUDA,
 	 .help = "beside kernels on another stream, MS long in each round, that fill\n"
 		 "the GPU; the time is that until both are over"},
+	{"graph", "N", 0, OP, NUMBER, AT(graph), 1, 1000, .device = CUDA,
+	 .help = "captured into a CUDA graph, N operations in each, which is launched"},
+	{"kernel", NULL, 0, OP, FLAG, AT(before), .device = CUDA,
+	 .help = "a short kernel of the rank's own before each operation"},
 	{.help = "crossover:"},
 	{"write", "[FILE]", 0, CROSSOVER, WRITE,
 	 .help = "for the daemon, to the file that it reads, or to FILE"},

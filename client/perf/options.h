@@ -66,6 +66,8 @@ struct options {
 	int gpus[PERF_RANKS_MAX]; /* CUDA ordinals, by rank */
 	unsigned gpus_n;	  /* given with --gpus */
 	unsigned compute_ms;	  /* 0: no kernels beside the operations */
+	unsigned graph;		  /* so many operations in a CUDA graph; 0: they are in none */
+	bool before;		  /* a short kernel before each operation */
 	bool write;		  /* MODE_CROSSOVER: what was measured, to a file */
 	const char *write_path;	  /* NULL: where the daemon looks for it */
 	const char *command_line;

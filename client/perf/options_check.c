@@ -88,6 +88,12 @@ static int check_kinds(const struct options *o)
 				      "--list and --sync last");
 	if (o->latency && o->sync != SYNC_EACH)
 		return options_refuse("%s needs --sync each", "--latency");
+	if (o->graph && (o->planned || o->lists))
+		return options_refuse("%s: these cannot be captured",
+				      "--graph with --plan or --list");
+	if (o->graph && (o->sync == SYNC_LAST || o->latency || o->every_us))
+		return options_refuse("%s: a graph is launched as a whole",
+				      "--graph with --sync last, --latency or --every");
 	if (o->queued && o->nodes > 1)
 		return options_refuse("%s is for one node", "--queued");
 	return -1;

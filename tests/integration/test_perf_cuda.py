@@ -336,6 +336,21 @@ class PerfCuda(unittest.TestCase):
         for key in "time_us", "baseline_us":  # of one of 20: 40 ms are 2 ms each
             self.assertGreater(row[key], 500)
 
+    def test_in_graphs(self):
+        r = self.report("all_reduce", "-b", "8", "-e", "512K", "-f", "256", "-n", "25", "--graph", "10",
+                        "--kernel")
+        self.assertEqual((r["graph"], r["kernel"], r["wrong"]), (10, True, 0))
+        self.assertEqual([row["transport"] for row in r["rows"]], ["peer"] * 3)
+        r = self.report("sendrecv", "-b", "4K", "-e", "4K", "-n", "20", "--graph", "5", "--sync", "each")
+        self.assertEqual((r["graph"], r["kernel"], r["wrong"]), (5, False, 0))
+
+    def test_no_graph_of_what_nccl_does(self):
+        done = subprocess.run([PERF, "all_reduce", "--device", "cuda", "--spawn-daemon", "-b", "128M",
+                               "-e", "128M", "-n", "2", "--graph", "2"], env=self.env, text=True,
+                              capture_output=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("captured into a CUDA graph", done.stderr)
+
     def test_the_start(self):
         r = self.report("all_reduce", "-b", "8", "-e", "8", "--baseline", "nccl")
         self.assertGreater(r["start_ms"], 0)
@@ -383,6 +398,10 @@ class PerfCuda(unittest.TestCase):
                               ("all_reduce --latency -z 0", "--latency"),
                               ("all_reduce --device cuda --baseline pingpong", "nccl"),
                               ("all_reduce --compute-ms 5", "--compute-ms"),
+                              ("all_reduce --graph 5", "--graph"),
+                              ("all_reduce --kernel", "--kernel"),
+                              ("all_reduce --device cuda --graph 5 --latency -z 1", "--graph"),
+                              ("all_gather --device cuda --graph 5 --list 2", "--graph"),
                               ("all_reduce --memory lent", "--memory lent"),
                               ("all_reduce --memory plain --device cuda", "--memory plain"),
                               ("crossover --socket /x", "--socket"),

@@ -44,7 +44,9 @@ struct command {
 	uint32_t kernels; /* TIME: how many run on another stream meanwhile, and how long each is */
 	uint32_t spins;
 	uint32_t every_us; /* TIME: from the begin of an operation to the next one's; 0: no pause */
-	uint32_t reserved2;
+	uint32_t graph;	   /* TIME, CHECK: so many are in a CUDA graph; 0: they are in none */
+	uint32_t before;   /* TIME: 1: a short kernel is before each */
+	uint32_t reserved;
 	struct work work;
 	uint8_t id[NCCLSVC_ID_BYTES];
 };

@@ -162,13 +162,55 @@ bool gpu_prepare_busy(struct gpu *g)
 	       GPU_DO(g, cuModuleGetFunction, &g->busy, g->module, "ncclsvc_busy");
 }
 
+static bool launch(struct gpu *g, CUstream stream, unsigned blocks, uint32_t spins)
+{
+	CUdeviceptr nowhere = 0;
+	void *parameters[] = {&nowhere, &spins};
+	return GPU_DO(g, cuLaunchKernel, g->busy, blocks, 1, 1, 256, 1, 1, 0, stream, parameters,
+		      NULL);
+}
+
 bool gpu_be_busy(struct gpu *g, CUstream stream, unsigned spins)
 {
 	/* Two full loads of every multiprocessor's 2048 threads. */
-	unsigned blocks = (unsigned)g->multiprocessors * 16;
-	CUdeviceptr nowhere = 0;
-	uint32_t n = spins ? spins : 1;
-	void *parameters[] = {&nowhere, &n};
-	return GPU_DO(g, cuLaunchKernel, g->busy, blocks, 1, 1, 256, 1, 1, 0, stream, parameters,
-		      NULL);
+	return launch(g, stream, (unsigned)g->multiprocessors * 16, spins ? spins : 1);
+}
+
+bool gpu_be_short(struct gpu *g, CUstream stream)
+{
+	return launch(g, stream, 1, 1);
+}
+
+/* ---- Graphs ---- */
+
+static bool graphs_load(struct gpu *g)
+{
+	static const struct dynlib_symbol symbols[] = {
+		{"cuGraphInstantiateWithFlags", offsetof(struct gpu, instantiate)},
+		{"cuGraphLaunch", offsetof(struct gpu, launch)},
+		{"cuGraphExecDestroy", offsetof(struct gpu, exec_destroy)},
+	};
+	return g->launch ||
+	       dynlib_open("libcuda.so.1", symbols, sizeof(symbols) / sizeof(symbols[0]), g,
+			   g->text, sizeof(g->text));
+}
+
+bool gpu_graph_end(struct gpu *g, CUstream stream, CUgraphExec *exec)
+{
+	CUgraph graph;
+	if (!graphs_load(g) || !GPU_DO(g, cuStreamEndCapture, stream, &graph))
+		return false;
+	const bool good =
+		gpu_good(g, g->instantiate(exec, graph, 0), "cuGraphInstantiateWithFlags");
+	return GPU_DO(g, cuGraphDestroy, graph) && good;
+}
+
+bool gpu_graph_launch(struct gpu *g, CUgraphExec exec, CUstream stream)
+{
+	return gpu_good(g, g->launch(exec, stream), "cuGraphLaunch");
+}
+
+bool gpu_graph_destroy(struct gpu *g, CUgraphExec exec)
+{
+	return gpu_good(g, g->exec_destroy(exec), "cuGraphExecDestroy");
 }

@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-#include "abi/cuda_abi.h"
+#include "abi/cuda_graph_abi.h"
 
 /* Where buffers come from. */
 enum memory {
@@ -34,6 +34,10 @@ struct gpu {
 	CUcontext context;
 	CUmodule module;
 	CUfunction busy;
+	/* Of graphs, when they are first needed. */
+	CUresult (*instantiate)(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
+	CUresult (*launch)(CUgraphExec exec, CUstream stream);
+	CUresult (*exec_destroy)(CUgraphExec exec);
 	int multiprocessors;
 	char text[256];
 };
@@ -57,5 +61,12 @@ bool gpu_free(struct gpu *gpu, enum memory memory, CUdeviceptr p);
 bool gpu_prepare_busy(struct gpu *gpu);
 /* Puts a kernel on the stream that fills the GPU for a time that `spins` is proportional to. */
 bool gpu_be_busy(struct gpu *gpu, CUstream stream, unsigned spins);
+/* One that takes as little time as a kernel can. */
+bool gpu_be_short(struct gpu *gpu, CUstream stream);
+
+/* Makes what the stream has captured executable. */
+bool gpu_graph_end(struct gpu *gpu, CUstream stream, CUgraphExec *exec);
+bool gpu_graph_launch(struct gpu *gpu, CUgraphExec exec, CUstream stream);
+bool gpu_graph_destroy(struct gpu *gpu, CUgraphExec exec);
 
 #endif

@@ -154,3 +154,37 @@ bool gpu_rank_compute_wait(struct rank *r)
 {
 	return DO(own(r), cuStreamSynchronize, own(r)->compute);
 }
+
+bool gpu_rank_short_kernel(struct rank *r)
+{
+	struct gpu_rank *g = own(r);
+	return (gpu_prepare_busy(&g->gpu) && gpu_be_short(&g->gpu, g->stream)) || failed(g);
+}
+
+/* ---- Graphs ---- */
+
+/* Kernels are loaded before: that is no part of a capture. */
+bool gpu_rank_capture_begin(struct rank *r)
+{
+	struct gpu_rank *g = own(r);
+	return (gpu_prepare_busy(&g->gpu) || failed(g)) &&
+	       DO(g, cuStreamBeginCapture, g->stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+}
+
+bool gpu_rank_capture_end(struct rank *r)
+{
+	struct gpu_rank *g = own(r);
+	return gpu_graph_end(&g->gpu, g->stream, &g->graph) || failed(g);
+}
+
+bool gpu_rank_launch(struct rank *r)
+{
+	struct gpu_rank *g = own(r);
+	return gpu_graph_launch(&g->gpu, g->graph, g->stream) || failed(g);
+}
+
+bool gpu_rank_drop(struct rank *r)
+{
+	struct gpu_rank *g = own(r);
+	return gpu_graph_destroy(&g->gpu, g->graph) || failed(g);
+}

@@ -14,6 +14,7 @@ struct gpu_rank {
 	char *spot;  /* 64 bytes, for barriers */
 	bool pinned; /* rank.host is */
 	enum memory memory;
+	CUgraphExec graph;
 };
 
 /* Opens the GPU and the streams. On failure rank.reply says why. */
@@ -32,12 +33,19 @@ bool gpu_rank_barrier(struct rank *r);
 bool gpu_rank_prepare(struct rank *r);
 bool gpu_rank_compute(struct rank *r, uint32_t kernels, uint32_t spins);
 bool gpu_rank_compute_wait(struct rank *r);
+bool gpu_rank_short_kernel(struct rank *r);
+bool gpu_rank_capture_begin(struct rank *r);
+bool gpu_rank_capture_end(struct rank *r);
+bool gpu_rank_launch(struct rank *r);
+bool gpu_rank_drop(struct rank *r);
 bool gpu_rank_free_memory(struct rank *r, size_t *bytes);
 
 /* Those that are the same for all backends on GPUs. */
 #define GPU_RANK_BACKEND                                                                           \
 	.stage = gpu_rank_stage, .put = gpu_rank_put, .get = gpu_rank_get, .wait = gpu_rank_wait,  \
 	.barrier = gpu_rank_barrier, .prepare = gpu_rank_prepare, .compute = gpu_rank_compute,     \
-	.compute_wait = gpu_rank_compute_wait, .free_memory = gpu_rank_free_memory
+	.compute_wait = gpu_rank_compute_wait, .short_kernel = gpu_rank_short_kernel,              \
+	.capture_begin = gpu_rank_capture_begin, .capture_end = gpu_rank_capture_end,              \
+	.launch = gpu_rank_launch, .drop = gpu_rank_drop, .free_memory = gpu_rank_free_memory
 
 #endif

@@ -76,18 +76,48 @@ static bool fill(struct rank *r, const struct work *w, uint64_t seed)
 
 /* ---- Commands ---- */
 
+/* One operation. */
+static bool submit(struct rank *r, const struct work *w)
+{
+	const struct buffers b = buffers_of(r, w);
+	return (!r->before || r->backend->short_kernel(r)) &&
+	       r->backend->submit(r, w, b.send, b.recv);
+}
+
+/* n operations are one graph from now on. */
+static bool capture(struct rank *r, const struct work *w, uint32_t n)
+{
+	const struct backend *backend = r->backend;
+	r->sync = SYNC_STREAM;
+	if (!n)
+		return true;
+	bool good = (!backend->begin || backend->begin(r, w)) && backend->capture_begin(r);
+	for (uint32_t i = 0; good && i < n; i++)
+		good = submit(r, w);
+	good = good && backend->capture_end(r);
+	r->graph = good ? n : 0;
+	return good;
+}
+
+static bool drop(struct rank *r)
+{
+	const bool good = !r->graph || r->backend->drop(r);
+	r->graph = 0;
+	return good;
+}
+
+/* n is a multiple of a graph's operations. */
 static bool submit_all(struct rank *r, const struct work *w, uint64_t n, struct pace *pace)
 {
 	const struct backend *backend = r->backend;
-	const struct buffers b = buffers_of(r, w);
 	uint64_t cpu = perf_cpu_ns();
-	for (uint64_t i = 0; i < n; i++) {
+	for (uint64_t i = 0; i < n; i += r->graph ? r->graph : 1) {
 		const uint64_t before = pace->every_ns ? perf_cpu_ns() : 0;
 		pace_wait(pace);
 		if (pace->every_ns)
 			cpu += perf_cpu_ns() - before; /* the pause is no part of a submission */
 		const uint64_t start = r->samples ? perf_now_ns() : 0;
-		if (!backend->submit(r, w, b.send, b.recv))
+		if (!(r->graph ? backend->launch(r) : submit(r, w)))
 			return false;
 		if (r->sync == SYNC_EACH && backend->wait && !backend->wait(r))
 			return false;
@@ -128,7 +158,8 @@ static bool warm_up(struct rank *r, const struct command *c)
 {
 	const struct backend *backend = r->backend;
 	struct pace pace = pace_start(c->every_us);
-	return (!c->fill || fill(r, &c->work, c->seed)) &&
+	r->before = c->before;
+	return (!c->fill || fill(r, &c->work, c->seed)) && capture(r, &c->work, c->graph) &&
 	       run_series(r, &c->work, c->warmup, (enum sync)c->sync, &pace) &&
 	       (!backend->prepare || backend->prepare(r)) && backend->barrier(r);
 }
@@ -174,8 +205,10 @@ static bool check(struct rank *r, const struct command *c)
 	char *all = reachable(r, r->recv), *result = all + (b.recv - r->recv);
 	struct pace none = pace_start(0);
 	data_poison(all, used);
+	r->before = false;
 	if (!put(r, r->recv, used + DATA_GUARD) || !fill(r, w, c->seed) ||
-	    !run_series(r, w, 1, (enum sync)c->sync, &none) || !get(r, r->recv, used + DATA_GUARD))
+	    !capture(r, w, c->graph ? 1 : 0) || !run_series(r, w, 1, (enum sync)c->sync, &none) ||
+	    !drop(r) || !get(r, r->recv, used + DATA_GUARD))
 		return false;
 	if (r->backend->result)
 		result = r->backend->result(r, w, b.send, b.recv);
@@ -195,7 +228,7 @@ static bool perform(struct rank *r, const struct command *c)
 		return make_buffers(r, c);
 	case COMMAND_TIME:
 		return warm_up(r, c) &&
-		       (c->latency && c->iters ? time_each(r, c) : time_series(r, c));
+		       (c->latency && c->iters ? time_each(r, c) : time_series(r, c)) && drop(r);
 	case COMMAND_CHECK:
 		return check(r, c);
 	}

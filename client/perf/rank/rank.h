@@ -42,6 +42,14 @@ struct backend {
 	/* Starts kernels on another stream; and waits for them. */
 	bool (*compute)(struct rank *r, uint32_t kernels, uint32_t spins);
 	bool (*compute_wait)(struct rank *r);
+	/* Puts a short kernel on the operations' stream. */
+	bool (*short_kernel)(struct rank *r);
+	/* From begin to end, what is put on that stream is captured, and launched instead. The end
+	 * fails if anything did. */
+	bool (*capture_begin)(struct rank *r);
+	bool (*capture_end)(struct rank *r);
+	bool (*launch)(struct rank *r);
+	bool (*drop)(struct rank *r);
 	/* Of the GPU. */
 	bool (*free_memory)(struct rank *r, size_t *bytes);
 
@@ -58,6 +66,8 @@ struct rank {
 	uint64_t bytes;
 	enum sync sync;
 	uint64_t *samples; /* of each operation, in ns; NULL: not wanted */
+	uint32_t graph;	   /* operations in the one that was captured; 0: there is none */
+	bool before;	   /* a short kernel is before each operation */
 	struct reply reply;
 };
 
