@@ -11,9 +11,10 @@
 
 bool cuda_driver_load(struct cuda *cuda, int *version, char *text, size_t size)
 {
-	static const struct dynlib_symbol symbols[] = {CUDA_FUNCTIONS(SYMBOL) CUDA_KERNEL_FUNCTIONS(
-		SYMBOL) CUDA_CAPTURE_FUNCTIONS(SYMBOL)};
-	static const struct dynlib_symbol optional[] = {CUDA_OPTIONAL_FUNCTIONS(SYMBOL)};
+	static const struct dynlib_symbol symbols[] = {CUDA_FUNCTIONS(SYMBOL)
+							       CUDA_KERNEL_FUNCTIONS(SYMBOL)};
+	static const struct dynlib_symbol optional[] = {CUDA_CAPTURE_FUNCTIONS(SYMBOL)
+								CUDA_OPTIONAL_FUNCTIONS(SYMBOL)};
 	void *library = dynlib_open(CUDA_DRIVER_SONAME, symbols,
 				    sizeof(symbols) / sizeof(symbols[0]), cuda, text, size);
 	if (!library)

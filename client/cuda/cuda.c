@@ -31,6 +31,15 @@ bool cuda_is_initialized(void)
 	return initialized;
 }
 
+bool cuda_captures(const struct cuda *c)
+{
+	return c->cuThreadExchangeStreamCaptureMode && c->cuStreamGetCaptureInfo_v2 &&
+	       c->cuStreamUpdateCaptureDependencies && c->cuUserObjectCreate &&
+	       c->cuUserObjectRelease && c->cuGraphRetainUserObject &&
+	       c->cuGraphAddEventRecordNode && c->cuGraphAddDependencies &&
+	       c->cuGraphRemoveDependencies;
+}
+
 ncclsvc_result cuda_error(const struct cuda *c, CUresult error, const char *what)
 {
 	char text[160];

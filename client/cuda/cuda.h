@@ -15,11 +15,16 @@ ncclsvc_result cuda_error(const struct cuda *cuda, CUresult error, const char *w
 /* OK or INVALID_ARGUMENT. */
 ncclsvc_result cuda_device(const struct cuda *cuda, int ordinal, CUdevice *device);
 
+/* The driver has all that captures need. */
+bool cuda_captures(const struct cuda *cuda);
+
 /* Until relaxed_end, no call of this thread's spoils a capture of a stream that it does not name.
  * Returns what relaxed_end takes. */
 static inline int relaxed_begin(const struct cuda *cuda)
 {
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	if (!cuda->cuThreadExchangeStreamCaptureMode)
+		return -1;
 	return cuda->cuThreadExchangeStreamCaptureMode(&mode) ? -1 : mode;
 }
 

@@ -82,6 +82,10 @@ ncclsvc_result peer_prepare(struct gpu *g, struct op *op)
 		r = error_set(NCCLSVC_UNSUPPORTED,
 			      "the stream is being captured into a CUDA graph, whose end waits for "
 			      "all that is in it: operations cannot be detached from it");
+	if (!r && st.captured && !cuda_captures(g->cuda))
+		r = error_set(NCCLSVC_UNSUPPORTED,
+			      "operations cannot be captured into CUDA graphs: the NVIDIA driver "
+			      "lacks calls that this needs");
 	if (!r && !st.captured)
 		r = room_check(op);
 	if (!r && op->src_bytes)

@@ -26,14 +26,15 @@ void check_cuda(const char *file, int line, const char *call, CUresult result)
 
 int gpu_driver_open(char *text, size_t size)
 {
-	static const struct dynlib_symbol symbols[] = {
-		CUDA_FUNCTIONS(DRIVER_ENTRY) CUDA_CAPTURE_FUNCTIONS(DRIVER_ENTRY)};
+	static const struct dynlib_symbol symbols[] = {CUDA_FUNCTIONS(DRIVER_ENTRY)};
+	static const struct dynlib_symbol optional[] = {CUDA_CAPTURE_FUNCTIONS(DRIVER_ENTRY)};
 	int n = 0;
 	if (!library)
 		library = dynlib_open("libcuda.so.1", symbols, sizeof(symbols) / sizeof(symbols[0]),
 				      &cu, text, size);
 	if (!library)
 		return -1;
+	dynlib_optional(library, optional, sizeof(optional) / sizeof(optional[0]), &cu);
 	CUresult error = cu.cuInit(0);
 	if (!error)
 		error = cu.cuDeviceGetCount(&n);
