@@ -326,7 +326,9 @@ ncclsvc_result ncclsvc_comm_join_device(ncclsvc_session *session, const ncclsvc_
 
 /* The calling thread's submissions on GPU communicators of the session use this stream until set to
  * another. NULL is CUDA's legacy default stream. The stream stays the caller's, and must not be
- * destroyed while its tasks are pending. A stream that is being captured is refused at submission.
+ * destroyed while its tasks are pending. On a stream that is being captured into a CUDA graph,
+ * operations that run in kernels (libncclsvc(3), KERNELS) are captured, and are no tasks: *task is
+ * 0. Others are UNSUPPORTED there, and so are detached ones; the capture goes on.
  * flags: 0 or NCCLSVC_STREAM_DETACHED. */
 ncclsvc_result ncclsvc_stream_set(ncclsvc_session *session, struct CUstream_st *stream,
 				  unsigned flags);
