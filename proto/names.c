@@ -103,6 +103,8 @@ static void add_value(struct text *t, unsigned field, uint64_t value)
 		add(t, "%s", svc_redop_name((unsigned)value));
 	else if (field == NCCLSVC_FIELD_AGREEMENT)
 		add(t, value ? "%#llx" : "none", (unsigned long long)value);
+	else if (field == NCCLSVC_FIELD_TAG)
+		add(t, "%lld", (long long)value);
 	else
 		add(t, "%llu", (unsigned long long)value);
 }

@@ -106,7 +106,8 @@ extern "C" {
 	X(NCCLSVC_FIELD_USER_TASKS, 13, "user_tasks_max")                                          \
 	X(NCCLSVC_FIELD_TASKS, 14, "tasks_max")                                                    \
 	/* of TIMEOUT: all ranks have submitted it, but not all of their task groups */            \
-	X(NCCLSVC_FIELD_GROUP, 15, "group")
+	X(NCCLSVC_FIELD_GROUP, 15, "group")                                                        \
+	X(NCCLSVC_FIELD_TAG, 16, "tag") /* of lists; the values are signed */
 
 /* X(name, value, "name"): the states of a communicator's epoch on its node. comm/epoch.h of the
  * daemon has the table of their transitions. */

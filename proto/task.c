@@ -71,6 +71,8 @@ int svc_record_check_half(const struct svc_record *r, char *text)
 		return refuse(text, "reserved fields of a task record are not zero");
 	if (!(r->flags & SVC_TASK_AGREE) != !r->agreement)
 		return refuse(text, "the agreement flag and the agreement disagree");
+	if (r->tag && !(r->flags & SVC_TASK_AGREE))
+		return refuse(text, "a task record has a tag without the agreement flag");
 	if (!(r->flags & SVC_TASK_PLAN) != !r->plan ||
 	    (!r->plan && (r->plan_group || r->plan_task)))
 		return refuse(text, "the plan flag and the plan disagree");
@@ -131,6 +133,9 @@ unsigned svc_record_differs(const struct svc_record *a, const struct svc_record 
 		return found(NCCLSVC_FIELD_OP, a->op, b->op, value_a, value_b);
 	if (a->agreement != b->agreement)
 		return found(NCCLSVC_FIELD_AGREEMENT, a->agreement, b->agreement, value_a, value_b);
+	if (a->tag != b->tag)
+		return found(NCCLSVC_FIELD_TAG, (uint64_t)a->tag, (uint64_t)b->tag, value_a,
+			     value_b);
 	if (!(kind & SVC_OP_HAS_DATA))
 		return NCCLSVC_FIELD_NONE;
 	if (a->type != b->type)

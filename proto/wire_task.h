@@ -14,7 +14,7 @@ enum svc_record_flags {
 	/* With any of these the record's second half counts; in a ring it is not read without. Each
 	 * field of it is zero without its flag. */
 	SVC_TASK_TIMELINE = 2,
-	SVC_TASK_AGREE = 4, /* the members' agreement words must be equal */
+	SVC_TASK_AGREE = 4, /* the members' agreement words and tags must be equal */
 	SVC_TASK_PLAN = 8,
 	SVC_TASK_UNUSED = 16, /* older libraries set it; it means nothing */
 };
@@ -40,7 +40,8 @@ struct svc_record {
 	uint64_t value; /* starts when timeline.ready >= value; then timeline.done becomes value */
 	uint64_t agreement;		/* with SVC_TASK_AGREE, and not 0 then */
 	uint32_t plan_group, plan_task; /* with SVC_TASK_PLAN */
-	uint64_t reserved[4];
+	int64_t tag;			/* with SVC_TASK_AGREE */
+	uint64_t reserved[3];
 };
 
 /* The reply to SUBMIT comes when the task has ended, with result 0 or the task's result, and

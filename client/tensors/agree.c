@@ -1,22 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the members of a list operation must have in common, in 64 bits: 4 say what it is, 20 stand
- * for the tag, 40 for types and shapes. */
+ * What the members of a list operation must have in common beside the tag, in 64 bits: 4 say what
+ * it is, 60 stand for types and shapes. */
 #include <stdio.h>
 
 #include "base/error.h"
 #include "tensors.h"
 
-#define TAG_BITS    20
-#define DIGEST_BITS 40
-#define MASK(bits)  ((UINT64_C(1) << (bits)) - 1)
+#define DIGEST_BITS 60
+#define DIGEST_MASK ((UINT64_C(1) << DIGEST_BITS) - 1)
 
-uint64_t agreement(enum agreed what, int64_t tag, uint64_t digest)
+uint64_t agreement(enum agreed what, uint64_t digest)
 {
-	uint64_t t = (uint64_t)tag;
-	t ^= t >> TAG_BITS ^ t >> 2 * TAG_BITS ^ t >> 3 * TAG_BITS;
 	digest ^= digest >> DIGEST_BITS;
-	return (uint64_t)what << (TAG_BITS + DIGEST_BITS) | (t & MASK(TAG_BITS)) << DIGEST_BITS |
-	       (digest & MASK(DIGEST_BITS));
+	return (uint64_t)what << DIGEST_BITS | (digest & DIGEST_MASK);
 }
 
 static const char *what_is(uint64_t word)
@@ -29,7 +25,7 @@ static const char *what_is(uint64_t word)
 		[AGREED_ALL_GATHER] = "an AllGather of tensors",
 		[AGREED_REDUCE_SCATTER] = "a ReduceScatter of tensors",
 	};
-	uint64_t what = word >> (TAG_BITS + DIGEST_BITS);
+	uint64_t what = word >> DIGEST_BITS;
 	if (!word)
 		return "no list of tensors";
 	return what < sizeof(names) / sizeof(names[0]) && names[what] ? names[what]
@@ -43,16 +39,16 @@ ncclsvc_result agreement_explain(ncclsvc_session *s, ncclsvc_task task, ncclsvc_
 	if (result != NCCLSVC_MISMATCH || ncclsvc_task_status(s, task, &st) ||
 	    st.field != NCCLSVC_FIELD_AGREEMENT)
 		return result;
-	const uint64_t differ = st.value_a ^ st.value_b;
-	if (differ >> (TAG_BITS + DIGEST_BITS))
+	if (st.value_a >> DIGEST_BITS != st.value_b >> DIGEST_BITS)
 		return error_set(
 			result,
 			"MISMATCH: mode differs: rank %d (pid %d) has %s, rank %d (pid %d) "
 			"has %s",
 			st.rank_a, st.pid_a, what_is(st.value_a), st.rank_b, st.pid_b,
 			what_is(st.value_b));
-	return error_set(result, "MISMATCH: %s: ranks %d (pid %d) and %d (pid %d), each with %s",
-			 differ >> DIGEST_BITS ? "tag differs"
-					       : "types or shapes of the tensors differ",
-			 st.rank_a, st.pid_a, st.rank_b, st.pid_b, what_is(st.value_a));
+	return error_set(
+		result,
+		"MISMATCH: types or shapes of the tensors differ: ranks %d (pid %d) and %d "
+		"(pid %d), each with %s",
+		st.rank_a, st.pid_a, st.rank_b, st.pid_b, what_is(st.value_a));
 }

@@ -162,7 +162,7 @@ static ncclsvc_result prepare_all_reduce(struct ncclsvc_request *r, const struct
 	}
 	const ncclsvc_type type = r->list.tensors[0].type;
 	request_op(r, r->lists->comm, c->op, from, to, f.bytes / svc_type_size(type), type,
-		   agreement(AGREED_ALL_REDUCE, 0, digest_tensors(r->list.tensors, r->list.n)));
+		   agreement(AGREED_ALL_REDUCE, digest_tensors(r->list.tensors, r->list.n)));
 	return NCCLSVC_OK;
 }
 
@@ -250,7 +250,7 @@ static ncclsvc_result prepare_fused(struct ncclsvc_request *r, const struct call
 		char *own = whole + (uint64_t)r->lists->comm->rank * share * f.size;
 		request_op(r, r->lists->comm, c->op, gather ? own : whole, gather ? whole : own,
 			   share, r->list.tensors[0].type,
-			   agreement(gather ? AGREED_ALL_GATHER : AGREED_REDUCE_SCATTER, 0,
+			   agreement(gather ? AGREED_ALL_GATHER : AGREED_REDUCE_SCATTER,
 				     digest_tensors(r->list.tensors, r->list.n)));
 	}
 	free(f.owners);

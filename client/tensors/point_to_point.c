@@ -44,8 +44,7 @@ static void send_data(struct ncclsvc_request *r, char *src, char *dst, uint64_t 
 /* All of a list that is static: on GPUs, with what says so. */
 static void send_static(struct ncclsvc_request *r, char *src, char *dst)
 {
-	uint64_t word =
-		agreement(AGREED_STATIC, r->tag, digest_tensors(r->list.tensors, r->list.n));
+	uint64_t word = agreement(AGREED_STATIC, digest_tensors(r->list.tensors, r->list.n));
 	if (on_gpu(r->lists))
 		send_ahead(r, NULL, NULL, 0, word);
 	send_data(r, src, dst, word);
@@ -56,20 +55,20 @@ static uint64_t announced(const struct ncclsvc_request *r, enum agreed what)
 	uint64_t digest = DIGEST_START;
 	for (size_t i = 0; i < r->nwords; i++)
 		digest = digest_add(digest, r->words[i]);
-	return agreement(what, r->tag, digest);
+	return agreement(what, digest);
 }
 
 /* The announcement that shapes follow, which the receiver does not know yet. */
-static uint64_t shapes_follow(const struct ncclsvc_request *r)
+static uint64_t shapes_follow(void)
 {
-	return agreement(AGREED_SHAPES, r->tag, 0);
+	return agreement(AGREED_SHAPES, 0);
 }
 
 static void first_ahead(struct ncclsvc_request *r)
 {
 	bool send = r->op == NCCLSVC_SEND;
 	send_ahead(r, send ? r->words : NULL, send ? NULL : r->words, ANNOUNCE_FIRST,
-		   shapes_follow(r));
+		   shapes_follow());
 	r->left_host = 0;
 	r->left_data = on_gpu(r->lists); /* whatever becomes of the shapes */
 	r->step = SHAPES_FIRST;
@@ -186,7 +185,7 @@ static ncclsvc_result proceed_send(struct ncclsvc_request *r)
 	data_is_due(r, rest);
 	if (rest)
 		send_ahead(r, r->words + ANNOUNCE_FIRST, NULL, r->nwords - ANNOUNCE_FIRST,
-			   shapes_follow(r));
+			   shapes_follow());
 	send_data(r, r->at, NULL, announced(r, AGREED_AHEAD));
 	return NCCLSVC_OK;
 }
@@ -281,7 +280,7 @@ static ncclsvc_result receive_first(struct ncclsvc_request *r)
 	if (!words)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	r->words = words;
-	send_ahead(r, NULL, words + ANNOUNCE_FIRST, nwords - ANNOUNCE_FIRST, shapes_follow(r));
+	send_ahead(r, NULL, words + ANNOUNCE_FIRST, nwords - ANNOUNCE_FIRST, shapes_follow());
 	r->left_host = 0;
 	r->left_data = 1;
 	r->step = SHAPES_REST;

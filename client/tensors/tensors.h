@@ -66,7 +66,7 @@ enum agreed {
 };
 
 /* Never 0, never SVC_AGREEMENT_REFUSED. */
-uint64_t agreement(enum agreed what, int64_t tag, uint64_t digest);
+uint64_t agreement(enum agreed what, uint64_t digest);
 /* If that was why the task failed, says so in words. Returns result. */
 ncclsvc_result agreement_explain(ncclsvc_session *s, ncclsvc_task task, ncclsvc_result result);
 

@@ -25,11 +25,11 @@ def write(target, name, data):
 
 
 def record(op, count=0, peer=-1, dtype=7, redop=0, flags=0, src=(1, 0), dst=(1, 0), timeout=0,
-           timeline=0, value=0, agreement=0, comm=0, epoch=0, number=0, plan=None):
+           timeline=0, value=0, agreement=0, tag=0, comm=0, epoch=0, number=0, plan=None):
     flags |= (2 if timeline else 0) | (4 if agreement else 0) | (8 if plan else 0)
-    return struct.pack("=QIIBBBBiQIIQQQIIQQII32x", number, comm, epoch, op, dtype, redop, flags,
+    return struct.pack("=QIIBBBBiQIIQQQIIQQIIq24x", number, comm, epoch, op, dtype, redop, flags,
                        peer, count, src[0], dst[0], src[1], dst[1], timeout, timeline, 0, value,
-                       agreement, *(plan or (0, 0)))
+                       agreement, *(plan or (0, 0)), tag)
 
 
 def join(nranks, rank, comm_id=ID, flags=0, timeout=0):

@@ -335,14 +335,13 @@ static void what_is_allowed(void **state)
 
 static void agreement_words(void **state)
 {
-	const uint64_t word = agreement(AGREED_STATIC, 7, 99);
+	const uint64_t word = agreement(AGREED_STATIC, 99);
 	(void)state;
-	assert_int_equal(word, agreement(AGREED_STATIC, 7, 99));
-	assert_int_not_equal(word, agreement(AGREED_SHAPES, 7, 99));
-	assert_int_not_equal(word, agreement(AGREED_STATIC, 8, 99));
-	assert_int_not_equal(word, agreement(AGREED_STATIC, 7, 98));
+	assert_int_equal(word, agreement(AGREED_STATIC, 99));
+	assert_int_not_equal(word, agreement(AGREED_SHAPES, 99));
+	assert_int_not_equal(word, agreement(AGREED_STATIC, 98));
 	for (int what = AGREED_STATIC; what <= AGREED_REDUCE_SCATTER; what++) {
-		uint64_t most = agreement((enum agreed)what, -1, UINT64_MAX);
+		uint64_t most = agreement((enum agreed)what, UINT64_MAX);
 		assert_true(most && most != UINT64_MAX);
 	}
 }

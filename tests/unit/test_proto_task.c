@@ -218,6 +218,10 @@ static void bad_fields_are_named(void **state)
 	r = record(NCCLSVC_BARRIER);
 	r.flags = SVC_TASK_AGREE;
 	refused(r, "agreement");
+	r = record(NCCLSVC_SEND);
+	r.flags = SVC_TASK_PLAN;
+	r.plan = r.tag = 1;
+	refused(r, "tag");
 	r = record(NCCLSVC_BARRIER);
 	r.flags = SVC_TASK_AGREE;
 	r.agreement = 1;
@@ -240,7 +244,7 @@ static void bad_fields_are_named(void **state)
 	r.flags = SVC_TASK_PLAN;
 	r.plan = 1;
 	refused(r, "planned");
-	for (int i = 0; i < 4; i++) {
+	for (size_t i = 0; i < sizeof(r.reserved) / sizeof(r.reserved[0]); i++) {
 		r = record(NCCLSVC_BARRIER);
 		r.reserved[i] = 1;
 		refused(r, "reserved");
@@ -315,6 +319,11 @@ static void agreement_words_must_be_equal(void **state)
 		assert_int_equal(vb, 0);
 		b = a;
 		assert_int_equal(svc_record_differs(&a, &b, &va, &vb), NCCLSVC_FIELD_NONE);
+		b.tag = 1 << 20;
+		assert_int_equal(svc_record_differs(&a, &b, &va, &vb), NCCLSVC_FIELD_TAG);
+		assert_int_equal(va, 0);
+		assert_int_equal(vb, 1 << 20);
+		b.tag = 0;
 		b.agreement = SVC_AGREEMENT_REFUSED;
 		assert_int_equal(check(&b, RANKS, 1, text), 0);
 		assert_true(svc_record_refuses(&b));
