@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "core/comm.h"
+#include "core/session.h"
 #include "peer.h"
 #include "proto/names.h"
 
@@ -45,6 +46,19 @@ bool peer_graphs_quiet(const struct peer *p)
 	relaxed_end(p->cuda, mode);
 	cuda_pop(p->cuda, p->context);
 	return quiet;
+}
+
+unsigned ncclsvc_comm_graphs(ncclsvc_comm *comm)
+{
+	if (!comm)
+		return 0;
+	session_lock(comm->session);
+	const struct peer *p = comm->peer;
+	const unsigned n = p ? __atomic_load_n(&p->ngraphs, __ATOMIC_ACQUIRE) -
+					   __atomic_load_n(&p->graphs_gone, __ATOMIC_ACQUIRE)
+			     : 0;
+	session_unlock(comm->session);
+	return n;
 }
 
 /* As long as there was no graph, nobody recorded the event. */

@@ -165,6 +165,12 @@ ncclsvc_result ncclsvc_comm_leave(ncclsvc_comm *comm);
  * others are inside calls with the communicator; does not block. NULL is allowed. */
 void ncclsvc_comm_abort(ncclsvc_comm *comm);
 
+/* How many CUDA graphs have operations of the communicator's present epoch: those that the program
+ * has not destroyed, or of which something that was instantiated is left. Launched once the
+ * communicator is left, or has another epoch, these operations do nothing. From any thread; does
+ * not block. NULL: 0. */
+unsigned ncclsvc_comm_graphs(ncclsvc_comm *comm);
+
 int ncclsvc_comm_rank(const ncclsvc_comm *comm);
 int ncclsvc_comm_size(const ncclsvc_comm *comm);
 uint32_t ncclsvc_comm_epoch(const ncclsvc_comm *comm);

@@ -217,6 +217,12 @@ ncclResult_t handle_leave(ncclComm_t comm)
 	if (comm->state == COMM_READY)
 		comm->state = COMM_LEFT;
 	pthread_mutex_unlock(&comm->lock);
+	const unsigned graphs = ncclsvc_comm_graphs(service);
+	if (graphs)
+		warn("communicator %p: %u CUDA graph%s of this process ha%s operations of it, "
+		     "which do "
+		     "nothing from now on: destroy graphs before their communicator",
+		     (void *)comm, graphs, graphs == 1 ? "" : "s", graphs == 1 ? "s" : "ve");
 	ncclsvc_result r = ncclsvc_comm_leave(service);
 	return r ? fail_service(r) : ncclSuccess;
 }

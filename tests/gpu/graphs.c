@@ -38,6 +38,16 @@ CUgraphExec graph_end(CUstream stream)
 	return exec;
 }
 
+void graph_update(CUgraphExec exec, CUstream stream)
+{
+	CUgraph graph;
+	CUgraphExecUpdateResultInfo info;
+	CHECK_CU(cu.cuStreamEndCapture(stream, &graph));
+	CALL(cuGraphExecUpdate_v2, (CUgraphExec, CUgraph, CUgraphExecUpdateResultInfo *), exec,
+	     graph, &info);
+	CHECK_CU(cu.cuGraphDestroy(graph));
+}
+
 void graph_drop(CUstream stream)
 {
 	CUgraph graph;

@@ -14,6 +14,8 @@ void graph_drop(CUstream stream);
 CUgraphExec graph_instantiate(CUgraph graph);
 void graph_launch(CUgraphExec exec, CUstream stream);
 void graph_destroy(CUgraphExec exec);
+/* Gives it what the stream has captured, which is alike; as JAX does. The graph is destroyed. */
+void graph_update(CUgraphExec exec, CUstream stream);
 
 /* A sum in place, captured: it is no task. */
 void graph_sum(struct rank *r, CUdeviceptr p, size_t n);

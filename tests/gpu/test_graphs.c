@@ -335,6 +335,49 @@ static void test_streams(void)
 	kernels_run(ranks_count(), streams_rank, NULL);
 }
 
+/* ---- Updates ---- */
+
+/* What is captured again, on other buffers, takes the place of what was; also in the next epoch,
+ * whose memory it then keeps, and not that of the one before. */
+static void updates_rank(struct client *c)
+{
+	struct scene s;
+	scene_begin(&s, c);
+	struct rank *r = &s.r;
+	graph_begin(r->stream);
+	graph_sum(r, s.p, WORDS);
+	graph_sum(r, s.p, WORDS);
+	CUgraphExec exec = graph_end(r->stream);
+	launch_sums(&s, exec, 2);
+	check_value(&s, "sums");
+	for (int epoch = 0; epoch < 3; epoch++) {
+		stage("captured again, epoch %d", epoch);
+		graph_begin(r->stream);
+		graph_sum(r, s.q, WORDS);
+		graph_sum(r, s.q, WORDS);
+		graph_update(exec, r->stream);
+		gpu_fill(s.q, 1, WORDS);
+		graph_launch(exec, r->stream);
+		sum_single(&s);
+		graph_launch(exec, r->stream);
+		check_value(&s, "a single sum");
+		gpu_check(s.q, (uint32_t)(r->n * r->n * r->n * r->n), WORDS, "sums of the update");
+		stage("joining again");
+		CHECK_OK(ncclsvc_comm_leave(r->comm));
+		rank_join(r);
+		rank_check_usable(r);
+	}
+	graph_launch(exec, r->stream); /* it does nothing */
+	check_value(&s, "nothing");
+	graph_destroy(exec);
+	scene_end(&s);
+}
+
+static void test_updates(void)
+{
+	kernels_run(ranks_count(), updates_rank, NULL);
+}
+
 /* ---- What cannot be captured ---- */
 
 static void is_refused(ncclsvc_result result, ncclsvc_result expected, const char *text)
@@ -409,6 +452,7 @@ const struct gpu_test graph_tests[] = {
 	{"graphs/operations/4", test_operations, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/streams", test_streams, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/streams/4", test_streams, 4, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/updates", test_updates, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/refused", test_refused, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };

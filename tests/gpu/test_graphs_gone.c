@@ -38,12 +38,14 @@ static void is_dead(struct rank *r, CUgraphExec exec, CUdeviceptr p)
 static void captures_anew(struct rank *r, CUdeviceptr p)
 {
 	stage("captured anew");
+	const unsigned graphs = ncclsvc_comm_graphs(r->comm);
 	gpu_fill(p, 1, SMALL);
 	CUgraphExec exec = capture_sums(r, p, SMALL, 2);
 	graph_launch(exec, r->stream);
 	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
 	gpu_check(p, (uint32_t)(r->n * r->n), SMALL, "sums of a graph");
 	rank_check_usable(r);
+	CHECK_EQ(ncclsvc_comm_graphs(r->comm), graphs + 1);
 	graph_destroy(exec);
 }
 
@@ -243,12 +245,14 @@ static void outliving_rank(struct client *c)
 	gpu_fill(p, 1, SMALL);
 	CUgraphExec exec = capture_sums(&r, p, SMALL, 3), other = capture_sums(&r, p, SMALL, 1);
 	graph_launch(exec, r.stream);
+	CHECK_EQ(ncclsvc_comm_graphs(r.comm), 2);
 	CHECK_OK(ncclsvc_comm_leave(r.comm));
 	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
 	gpu_check(p, (uint32_t)(r.n * r.n * r.n), SMALL, "sums of a graph");
 	is_dead(&r, exec, p);
 	stage("joining again");
 	rank_join(&r);
+	CHECK_EQ(ncclsvc_comm_graphs(r.comm), 0);
 	rank_check_usable(&r);
 	graph_destroy(other);
 	CHECK_OK(ncclsvc_comm_leave(r.comm));

@@ -108,8 +108,55 @@ static void test_threads(void)
 	ranks_run(ranks_count(), threads_rank, NULL);
 }
 
+/* ---- A rank that dies ---- */
+
+enum word { READY = 1 };
+
+static void mortal_rank(struct client *c)
+{
+	ncclComm_t comm = dropin_join(c);
+	CUdeviceptr p = dropin_words(1);
+	CUstream s = gpu_stream();
+	CHECK_CU(cu.cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	CHECK_NC(dropin_sum(p, comm, s));
+	CUgraphExec exec = graph_end(s);
+	graph_launch(exec, s);
+	CHECK(gpu_stream_ends(s, WAIT_MS));
+	say(c, READY);
+	if (c->rank == c->nranks - 1)
+		for (;;)
+			sleep_ms(1000);
+	stage("launching for a rank that dies");
+	graph_launch(exec, s);
+	CHECK_EQ(dropin_fails(comm, WAIT_MS), ncclRemoteError);
+	CHECK_SAYS(comm, "died or left");
+	CHECK(gpu_stream_ends(s, WAIT_MS));
+	CHECK_NC_IS(dropin_sum(p, comm, s), ncclRemoteError);
+	graph_launch(exec, s); /* it does nothing */
+	CHECK(gpu_stream_ends(s, WAIT_MS));
+	CHECK_NC(nc.ncclCommAbort(comm));
+	graph_launch(exec, s);
+	CHECK(gpu_stream_ends(s, WAIT_MS));
+	graph_destroy(exec);
+	CHECK_CU(cu.cuMemFree(p));
+}
+
+static void test_killed(void)
+{
+	struct daemon d;
+	struct client ranks[RANKS_MAX];
+	const int n = ranks_count();
+	gpu_daemon_start(&d);
+	clients_start(ranks, n, &d, mortal_rank, NULL);
+	hear_all(ranks, n, READY);
+	client_kill(&ranks[n - 1]);
+	ranks_end(ranks, n - 1);
+	gpu_daemon_stop(&d);
+}
+
 const struct gpu_test nccl_graph_tests[] = {
 	{"nccl/graphs", test_threads, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"nccl/graphs/4", test_threads, 4, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"nccl/graphs/killed", test_killed, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };
