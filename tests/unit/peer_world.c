@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "peer_world.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+const struct kernel few = {ncclsvc_peer_collective, FEW, 400, 11};
+const struct kernel many = {ncclsvc_peer_bulk, MANY, 200, 6007};
+const struct kernel *kernel;
+
+int with_few(void **unused)
+{
+	(void)unused;
+	kernel = &few;
+	return 0;
+}
+
+int with_many(void **unused)
+{
+	(void)unused;
+	kernel = &many;
+	return 0;
+}
+
+static void *rank_main(void *arg)
+{
+	struct rank *r = arg;
+	r->world->work(r);
+	return NULL;
+}
+
+struct world *world_run(unsigned nranks, void (*work)(struct rank *))
+{
+	struct world *w = calloc(1, sizeof(*w));
+	assert_non_null(w);
+	w->nranks = nranks;
+	w->work = work;
+	pthread_barrier_init(&w->round, NULL, nranks);
+	for (unsigned i = 0; i < nranks; i++) {
+		struct rank *r = &w->ranks[i];
+		r->number = i;
+		r->nranks = nranks;
+		r->world = w;
+		r->staging = mmap(NULL, PEER_STAGING, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		assert_ptr_not_equal(r->staging, MAP_FAILED);
+		state(r)->sequence = NEAR_WRAP;
+	}
+	for (unsigned i = 0; i < nranks; i++)
+		assert_int_equal(pthread_create(&w->ranks[i].thread, NULL, rank_main, &w->ranks[i]),
+				 0);
+	for (unsigned i = 0; i < nranks; i++)
+		pthread_join(w->ranks[i].thread, NULL);
+	return w;
+}
+
+void world_free(struct world *w)
+{
+	for (unsigned i = 0; i < w->nranks; i++)
+		munmap(w->ranks[i].staging, PEER_STAGING);
+	pthread_barrier_destroy(&w->round);
+	free(w);
+}
+
+struct peer_call call_of(struct rank *r, uint64_t bytes)
+{
+	struct peer_call c = {
+		.page = (uintptr_t)&r->page,
+		.src = (uintptr_t)r->src,
+		.dst = (uintptr_t)r->dst,
+		.bytes = bytes,
+		.header = bytes,
+		.serial = SERIAL,
+		.rank = (uint8_t)r->number,
+		.nranks = (uint8_t)r->nranks,
+		.sends_to = ALL(r->nranks),
+		.receives_from = ALL(r->nranks),
+		.type = NCCLSVC_UINT8,
+		.redop = NCCLSVC_SUM,
+	};
+	for (unsigned i = 0; i < r->nranks; i++)
+		c.staging[i] = (uintptr_t)r->world->ranks[i].staging;
+	return c;
+}
+
+/* ---- Kernels of several blocks ---- */
+
+struct block {
+	const struct kernel *kernel;
+	const struct peer_call *call;
+	struct peer_block block;
+	pthread_t thread;
+};
+
+static void *block_main(void *arg)
+{
+	const struct block *b = arg;
+	ncclsvc_peer_block = b->block;
+	b->kernel->run(*b->call);
+	ncclsvc_peer_block = (struct peer_block){0, 1};
+	return NULL;
+}
+
+void block_run(const struct kernel *k, const struct peer_call *c, uint32_t number, uint32_t blocks)
+{
+	struct block b = {.kernel = k, .call = c, .block = {number, blocks}};
+	block_main(&b);
+}
+
+void blocks_in_turn(const struct kernel *k, const struct peer_call *c, uint32_t blocks)
+{
+	for (uint32_t i = 0; i < blocks; i++)
+		block_run(k, c, i, blocks);
+}
+
+void blocks_at_once(const struct kernel *k, const struct peer_call *c, uint32_t blocks)
+{
+	struct block b[BLOCKS_MOST];
+	for (uint32_t i = 0; i < blocks; i++) {
+		b[i] = (struct block){.kernel = k, .call = c, .block = {i, blocks}};
+		assert_int_equal(pthread_create(&b[i].thread, NULL, block_main, &b[i]), 0);
+	}
+	for (uint32_t i = 0; i < blocks; i++)
+		pthread_join(b[i].thread, NULL);
+}

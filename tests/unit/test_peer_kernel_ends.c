@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How the collective kernels end, and what they say of it: ranks that differ or do not come, posts,
+ * and kernels in graphs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "peer_world.h"
+
+/* ---- Failures ---- */
+
+/* The last rank sends less; afterwards all is well again. */
+static void mismatch_work(struct rank *r)
+{
+	const unsigned n = kernel->bytes;
+	struct peer_call c = call_of(r, r->number + 1 == r->nranks ? 8 : n);
+	c.reduces = 1;
+	kernel->run(c);
+	const uint64_t result = r->page.results[SERIAL % PEER_RESULTS];
+	assert_int_equal(ABOVE(result), PEER_MISMATCH);
+	assert_int_equal((uint32_t)result, SERIAL);
+	assert_int_equal(r->page.failed, 0);
+	pthread_barrier_wait(&r->world->round);
+	memset(r->src, 1, n);
+	c = call_of(r, n);
+	c.reduces = 1;
+	kernel->run(c);
+	assert_int_equal(r->page.failed, 0);
+	assert_int_equal(r->dst[n - 1], r->nranks);
+}
+
+static void mismatch(void **unused)
+{
+	(void)unused;
+	world_free(world_run(3, mismatch_work));
+}
+
+/* Rank 0's kernel has found that the last rank's header differs, but rank 1 comes late. */
+static void late_work(struct rank *r)
+{
+	struct peer_call c = call_of(r, r->number + 1 == r->nranks ? 8 : 640);
+	uint32_t *came = &r->world->ranks[1].page.heartbeat;
+	if (r->number == 1) {
+		usleep(20000);
+		__atomic_store_n(came, 1, __ATOMIC_RELEASE);
+	}
+	kernel->run(c);
+	assert_int_equal(ABOVE(r->page.results[SERIAL % PEER_RESULTS]), PEER_MISMATCH);
+	assert_int_equal(__atomic_load_n(came, __ATOMIC_ACQUIRE), 1);
+}
+
+static void mismatch_waits_for_all(void **unused)
+{
+	(void)unused;
+	world_free(world_run(3, late_work));
+}
+
+static void abort_soon(struct rank *r)
+{
+	while (!__atomic_load_n(&r->page.begun, __ATOMIC_ACQUIRE))
+		usleep(100);
+	__atomic_store_n(&r->page.abort, 1, __ATOMIC_RELEASE);
+}
+
+/* The rank is dead: its next kernel ends although nothing aborts it, and sends nothing. */
+static void dead_work(struct rank *r, struct peer_call c)
+{
+	char *peer = r->world->ranks[1].staging, *before = malloc(PEER_STAGING);
+	assert_non_null(before);
+	memcpy(before, peer, PEER_STAGING);
+	const uint64_t first = r->page.failed;
+	kernel->run(c);
+	assert_int_equal(ABOVE(r->page.results[c.serial % PEER_RESULTS]), PEER_ABORTED);
+	assert_true(r->page.failed == first);
+	assert_memory_equal(before, peer, PEER_STAGING);
+	free(before);
+}
+
+/* Rank 1 never comes, but aborts rank 0's kernel, which has said that it waits. */
+static void abort_work(struct rank *r)
+{
+	struct peer_call c = call_of(r, 64);
+	c.serial = 77;
+	if (r->number) {
+		abort_soon(&r->world->ranks[0]);
+		return;
+	}
+	kernel->run(c);
+	assert_int_equal(ABOVE(r->page.begun), 77);
+	assert_true(r->page.begun == r->page.ended);
+	assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
+	dead_work(r, c);
+}
+
+static void aborted(void **unused)
+{
+	(void)unused;
+	world_free(world_run(2, abort_work));
+}
+
+/* A kernel that waits, and another one of the same rank beside it. */
+static void overlap_work(struct rank *r)
+{
+	struct rank *waits = &r->world->ranks[0];
+	struct peer_call c = call_of(waits, 64);
+	if (!r->number) {
+		kernel->run(c);
+		return;
+	}
+	while (!__atomic_load_n(&waits->page.begun, __ATOMIC_ACQUIRE))
+		usleep(100);
+	kernel->run(c);
+	assert_int_equal(ABOVE(__atomic_load_n(&waits->page.failed, __ATOMIC_ACQUIRE)),
+			 PEER_OVERLAP);
+}
+
+static void overlap(void **unused)
+{
+	(void)unused;
+	struct world *w = world_run(2, overlap_work);
+	assert_int_equal(state(&w->ranks[0])->dead, PEER_OVERLAP);
+	world_free(w);
+}
+
+/* ---- Posts ---- */
+
+static uint32_t block_ended(struct rank *r, uint32_t number)
+{
+	return __atomic_load_n(&state(r)->ended[number], __ATOMIC_ACQUIRE);
+}
+
+static uint64_t page_ended(struct rank *r)
+{
+	return __atomic_load_n(&r->page.ended, __ATOMIC_ACQUIRE);
+}
+
+static uint64_t posted(uint32_t sequence)
+{
+	return (uint64_t)SERIAL << 32 | sequence;
+}
+
+static struct peer_call posting_call(struct rank *r)
+{
+	struct peer_call c = call_of(r, kernel->bytes);
+	c.posts = 1;
+	return c;
+}
+
+/* Rank 1 runs its blocks one after the other, in either order, so that rank 0's other block waits.
+ */
+static void posts_round(struct rank *r, uint32_t first, uint32_t sequence)
+{
+	const uint64_t before = r->page.ended;
+	struct peer_call c = posting_call(r);
+	if (r->number) {
+		struct rank *other = &r->world->ranks[0];
+		block_run(kernel, &c, first, 2);
+		assert_true(page_ended(r) == before);
+		while (block_ended(other, first) != sequence)
+			usleep(100);
+		usleep(2000);
+		assert_int_not_equal(block_ended(other, !first), sequence);
+		assert_int_not_equal((uint32_t)page_ended(other), sequence);
+		block_run(kernel, &c, !first, 2);
+	} else {
+		blocks_at_once(kernel, &c, 2);
+	}
+	assert_int_equal(r->page.failed, 0);
+	assert_true(page_ended(r) == posted(sequence));
+}
+
+static void posts_work(struct rank *r)
+{
+	posts_round(r, 0, NEAR_WRAP + 1);
+	pthread_barrier_wait(&r->world->round);
+	posts_round(r, 1, 2);
+	struct peer_call c = posting_call(r);
+	kernel->run(c); /* of one block */
+	assert_true(page_ended(r) == posted(3));
+}
+
+static void posts_after_all_blocks(void **unused)
+{
+	(void)unused;
+	world_free(world_run(2, posts_work));
+}
+
+/* A kernel of one block, after which no word is older than it. */
+static void refresh_work(struct rank *r)
+{
+	struct peer_call c = call_of(r, 8);
+	c.serial = SERIAL;
+	for (unsigned i = 0; i < PEER_BLOCKS; i++)
+		state(r)->ended[i] = 2 * PEER_REFRESH - 2;
+	for (unsigned i = 0; i < PEER_BLOCKS; i++)
+		state(r)->told[i] = SERIAL;
+	state(r)->sequence = 2 * PEER_REFRESH - 2;
+	pthread_barrier_wait(&r->world->round);
+	kernel->run(c);
+	assert_int_equal(block_ended(r, 1), 2 * PEER_REFRESH - 2);
+	kernel->run(c);
+	for (uint32_t i = 0; i < PEER_BLOCKS; i++)
+		assert_int_equal(block_ended(r, i), 2 * PEER_REFRESH);
+	assert_true(page_ended(r) == posted(2 * PEER_REFRESH));
+	assert_int_equal(state(r)->told[1], SERIAL);
+	c.serial = PEER_REFRESH;
+	kernel->run(c);
+	assert_int_equal(block_ended(r, 1), 2 * PEER_REFRESH);
+	for (uint32_t i = 0; i < PEER_BLOCKS; i++)
+		assert_int_equal(state(r)->told[i], PEER_REFRESH);
+	assert_int_equal(r->page.failed, 0);
+}
+
+static void refreshed(void **unused)
+{
+	(void)unused;
+	world_free(world_run(2, refresh_work));
+}
+
+/* Rank 1 never comes, and aborts rank 0's. */
+static void failure_work(struct rank *r)
+{
+	struct peer_call c = posting_call(r);
+	if (r->number) {
+		struct rank *other = &r->world->ranks[0];
+		while (!__atomic_load_n(&other->page.begun, __ATOMIC_ACQUIRE))
+			usleep(100);
+		assert_int_equal(page_ended(other), 0);
+		abort_soon(other);
+		return;
+	}
+	blocks_at_once(kernel, &c, 2);
+	assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
+	assert_true(page_ended(r) == posted(NEAR_WRAP + 1));
+	kernel->run(c); /* it is dead */
+	assert_true(page_ended(r) == posted(2));
+}
+
+static void posts_failure(void **unused)
+{
+	(void)unused;
+	world_free(world_run(2, failure_work));
+}
+
+/* ---- Kernels in graphs ---- */
+
+#define GRAPH 3
+#define INDEX 5
+
+static struct peer_call graph_call(struct rank *r, uint64_t bytes)
+{
+	struct peer_call c = call_of(r, bytes);
+	c.reduces = 1;
+	c.serial = 0;
+	c.graph = GRAPH;
+	c.index = INDEX;
+	return c;
+}
+
+/* Rank 1 is late to rank 0's, and its own is in no graph. */
+static void graph_work(struct rank *r)
+{
+	struct rank *waits = &r->world->ranks[0];
+	struct peer_call single = call_of(r, 64), c = graph_call(r, 64);
+	const uint32_t second = peer_sequence_after(NEAR_WRAP + 1);
+	single.reduces = 1;
+	kernel->run(single);
+	if (r->number) {
+		while (__atomic_load_n(&waits->page.begun, __ATOMIC_ACQUIRE) != second)
+			usleep(100);
+		assert_true(waits->page.graph == ((uint64_t)GRAPH << 32 | INDEX));
+		assert_int_equal(waits->page.header, c.header);
+		assert_int_equal(waits->page.place, second);
+		single.serial++;
+		kernel->run(single);
+		return;
+	}
+	kernel->run(c);
+	assert_int_equal(r->page.failed, 0);
+	assert_true(r->page.ended == ((uint64_t)SERIAL << 32 | second));
+	assert_int_equal(state(r)->ended[0], second);
+	assert_int_equal(state(r)->told[0], SERIAL);
+	assert_int_equal(state(r)->serial, SERIAL);
+}
+
+static void in_graph(void **unused)
+{
+	(void)unused;
+	world_free(world_run(2, graph_work));
+}
+
+/* All later kernels fail, and the page says why. */
+static void graph_mismatch_work(struct rank *r)
+{
+	struct peer_call c = graph_call(r, r->number ? 64 : 128);
+	const uint32_t next = peer_sequence_after(state(r)->serial);
+	kernel->run(c);
+	assert_true(r->page.failed == ((uint64_t)PEER_UNLIKE << 32 | next));
+	assert_int_equal(r->page.unlike[0], c.header);
+	assert_int_equal(r->page.unlike[1], r->number ? 128 : 64);
+	assert_int_equal(r->page.unlike[2], !r->number);
+	assert_int_equal(r->page.unlike[3], 1);
+	pthread_barrier_wait(&r->world->round);
+	c = call_of(r, 64);
+	kernel->run(c);
+	assert_int_equal(ABOVE(r->page.results[SERIAL % PEER_RESULTS]), PEER_UNLIKE);
+	assert_int_equal(state(r)->told[0], SERIAL);
+}
+
+static void graph_mismatch(void **unused)
+{
+	(void)unused;
+	world_free(world_run(2, graph_mismatch_work));
+}
+
+int main(void)
+{
+	const struct CMUnitTest both[] = {
+		cmocka_unit_test(mismatch),
+		cmocka_unit_test(mismatch_waits_for_all),
+		cmocka_unit_test(aborted),
+		cmocka_unit_test(overlap),
+		cmocka_unit_test(posts_after_all_blocks),
+		cmocka_unit_test(posts_failure),
+		cmocka_unit_test(refreshed),
+		cmocka_unit_test(in_graph),
+		cmocka_unit_test(graph_mismatch),
+	};
+	return cmocka_run_group_tests_name("few bytes", both, with_few, NULL) +
+	       cmocka_run_group_tests_name("many bytes", both, with_many, NULL);
+}
