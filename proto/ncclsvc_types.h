@@ -294,8 +294,8 @@ typedef struct ncclsvc_task_info {
 	 * of the daemon's: task is 0, and cannot be cancelled. */
 	uint32_t kernel;
 	/* Not 0: the kernel is in a CUDA graph, with this number among those of its process on the
-	 * communicator's epoch, from 1; and seq is the operation's place among the communicator's in
-	 * it. */
+	 * communicator's epoch, from 1; and seq is the operation's place among the communicator's
+	 * in it. */
 	uint32_t graph;
 } ncclsvc_task_info;
 

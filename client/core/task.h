@@ -30,7 +30,7 @@ struct slot {
 	struct peer *peer;
 	uint32_t serial, round; /* round 0: it is a message */
 	uint8_t blocks;
-	bool posted; /* the kernel posts its end */
+	bool posted;	/* the kernel posts its end */
 	const void *in; /* its source */
 	/* Staging: what goes back to a plain pointer. */
 	struct chunk *chunk;

@@ -115,12 +115,10 @@ ncclsvc_result checkpoint_look(ncclsvc_session *s, struct gpu *g, bool *restored
  * before, since the driver lets streams go on when the process is restored: then they fail, too.
  * Locked. */
 ncclsvc_result checkpoint_prove(ncclsvc_session *s, struct gpu *g, unsigned n);
-/* Ends the watch. */
-void checkpoint_close(struct gpu *g);
+void checkpoint_close(struct gpu *g); /* ends the watch */
 
-/* stream.c: what the driver knows of a stream. */
+/* stream.c: what the driver knows of a stream. identify: UNSUPPORTED, if it is being captured. */
 ncclsvc_result stream_look(struct gpu *g, int device, CUstream handle, struct stream *st);
-/* The same. UNSUPPORTED: it is being captured. */
 ncclsvc_result stream_identify(struct gpu *g, int device, CUstream handle, struct stream *st);
 /* Finds the stream's timeline, or makes it. *yielded: find everything again. Locked. */
 ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
@@ -131,8 +129,7 @@ void streams_number(struct gpu *g, struct op *op);
 ncclsvc_result stream_context(struct gpu *g, int device, CUstream handle, CUcontext *push);
 /* Of a pair, by its index. */
 struct svc_timeline *stream_counters(const struct gpu *g, uint32_t index);
-/* The connection is about to change. */
-void streams_forget(ncclsvc_session *s);
+void streams_forget(ncclsvc_session *s); /* the connection is about to change */
 /* stream_ops.c: puts writes and waits on the streams that stream_find found. Locked. */
 ncclsvc_result streams_enqueue(ncclsvc_session *s, const struct op *ops, unsigned n);
 

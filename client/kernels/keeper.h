@@ -4,6 +4,7 @@
 #ifndef KERNELS_KEEPER_H
 #define KERNELS_KEEPER_H
 
+#include "ending.h"
 #include "work.h"
 
 DEVICE void headers_put(struct work *w)
@@ -73,87 +74,6 @@ DEVICE void former_look(struct work *w)
 		if (ended != w->words->former && ended != w->sequence)
 			w->words->stop = PEER_OVERLAP;
 	}
-}
-
-/* Is this block the last of the kernel to come here? The former kernel's blocks may still count
- * while this one's do. */
-DEVICE bool ends_last(struct work *w)
-{
-	if (blocks() == 1)
-		return true;
-	if (count_around(&w->state->ending[w->sequence & 1], blocks()))
-		return false;
-	fence_system();
-	return true;
-}
-
-/* For the blocks that this kernel does not have. */
-DEVICE void refresh(uint32_t *words, uint32_t value)
-{
-	for (uint32_t i = blocks(); i < PEER_BLOCKS; i++)
-		store32(&words[i], value);
-}
-
-/* Says which rank's header differs. */
-DEVICE void unlike_post(struct work *w)
-{
-	const struct peer_call *c = w->call;
-	uint64_t header;
-	for (unsigned p = 0; p < c->nranks; p++) {
-		if (p == c->rank || !line_there(header_at(w, c->rank, p), w->round, &header) ||
-		    header == c->header)
-			continue;
-		store64(&w->page->unlike[0], c->header);
-		store64(&w->page->unlike[1], header);
-		store64(&w->page->unlike[2], p);
-		store64(&w->page->unlike[3], 1);
-	}
-	fence_system();
-}
-
-/* After a mismatch the communicator goes on, and the task tells. In a graph there is none: all
- * later kernels fail, too, so that the daemon tells. */
-DEVICE void failure_post(struct work *w, uint32_t stop)
-{
-	const bool graph = w->call->graph;
-	const uint32_t serial = w->words->serial;
-	if (stop == PEER_MISMATCH)
-		store32(&w->state->stopped, w->sequence);
-	if (!graph)
-		post(&w->page->results[serial % PEER_RESULTS], stop, serial);
-	if (stop == PEER_MISMATCH && (!graph || block()))
-		return;
-	if (stop == PEER_MISMATCH) {
-		unlike_post(w);
-		stop = PEER_UNLIKE;
-	}
-	store32(&w->state->dead, stop);
-	if (!w->words->dead)
-		post(&w->page->failed, stop, graph ? peer_sequence_after(serial) : serial);
-}
-
-/* Words that say more than `ended` and `told` are there before them. */
-DEVICE void end(struct work *w)
-{
-	const struct peer_call *c = w->call;
-	const uint32_t stop = w->words->stop;
-	if (stop)
-		failure_post(w, stop);
-	if (stop || posts(w))
-		fence_system();
-	if (!posts(w) && w->heard && !block())
-		post(&w->page->ended, w->words->serial, w->sequence);
-	if (!block() && refreshes(w))
-		refresh(w->state->ended, w->sequence);
-	if (!block() && !c->graph && c->serial % PEER_REFRESH == 0)
-		refresh(w->state->told, c->serial);
-	if (!w->round && !w->channel && w->heard)
-		post(&w->page->waits[w->way], 0, 0);
-	store32(&w->state->ended[block()], w->sequence);
-	if (!c->graph)
-		store32(&w->state->told[block()], c->serial);
-	if (posts(w) && ends_last(w))
-		post(&w->page->ended, w->words->serial, w->sequence);
 }
 
 /* ---- The kernel's first and last steps ---- */

@@ -126,6 +126,21 @@ void daemon_finishes(const struct daemon *d)
 		     u.memfds, d->base.fds, d->base.memfds);
 }
 
+/* What the daemon holds, once that is the same at so many looks; memfds: so many, or -1. */
+static struct usage still(const struct daemon *d, int memfds, int looks)
+{
+	struct usage u = daemon_usage(d);
+	const uint64_t end = now_ns() + WAIT_MS * 1000000ull;
+	for (int same = 0; same < looks && now_ns() < end;) {
+		sleep_ms(5);
+		const struct usage v = daemon_usage(d);
+		same = v.fds == u.fds && v.memfds == (memfds < 0 ? u.memfds : memfds) ? same + 1
+										      : 0;
+		u = v;
+	}
+	return u;
+}
+
 /* A session with everything; *before: what the daemon held when it was new */
 static void warm_up(const struct daemon *d, struct usage *before)
 {
@@ -136,7 +151,7 @@ static void warm_up(const struct daemon *d, struct usage *before)
 		if (now_ns() > end || waitpid(d->pid, &status, WNOHANG))
 			check_failed(__FILE__, __LINE__, "the daemon does not serve %s", d->socket);
 	}
-	*before = daemon_usage(d);
+	*before = still(d, -1, 4);
 	raw_hello(&r);
 	raw_attach(&r, SVC_RING_MIN);
 	struct raw_region region = raw_region(&r, SVC_PAGE);
@@ -153,14 +168,7 @@ static void note_base(struct daemon *d)
 {
 	struct usage before;
 	warm_up(d, &before);
-	struct usage u = daemon_usage(d);
-	uint64_t end = now_ns() + WAIT_MS * 1000000ull;
-	for (int still = 0; still < 10 && now_ns() < end;) {
-		sleep_ms(5);
-		struct usage v = daemon_usage(d);
-		still = v.fds == u.fds && v.memfds == before.memfds ? still + 1 : 0;
-		u = v;
-	}
+	const struct usage u = still(d, before.memfds, 10);
 	/* What one session takes once may stay: what more would be kept is a leak. */
 	CHECK(u.fds <= before.fds + 1);
 	CHECK_EQ(u.memfds, before.memfds);

@@ -51,29 +51,24 @@ int ranks_teardown(void **state)
 	return error;
 }
 
-static void fault_path(const struct rank_group *c, const char *kind, const char *name,
-		       char path[128])
+static void fault_path(const struct rank_group *c, const char *name, char path[128])
 {
-	snprintf(path, 128, "%s/%s.%s", c->fake, kind, name);
+	snprintf(path, 128, "%s/fault.%s", c->fake, name);
 }
 
 void fault_on(const struct rank_group *c, const char *name, int pid)
 {
-	char path[128], other[128], text[16] = "";
-	fault_path(c, "fault", name, path);
-	fault_path(c, "new", name, other);
-	int fd = open(other, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
-	CHECK(fd >= 0);
-	int length = pid ? snprintf(text, sizeof(text), "%d", pid) : 0;
-	CHECK_EQ(write(fd, text, (size_t)length), length);
+	char path[128];
+	fault_path(c, name, path);
+	int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && dprintf(fd, "%d", pid) > 0);
 	close(fd);
-	CHECK_EQ(rename(other, path), 0); /* complete when it appears */
 }
 
 void fault_off(const struct rank_group *c, const char *name)
 {
 	char path[128];
-	fault_path(c, "fault", name, path);
+	fault_path(c, name, path);
 	CHECK_EQ(unlink(path), 0);
 }
 
