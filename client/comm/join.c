@@ -15,6 +15,7 @@
 #include "cuda/mps.h"
 #include "cuda/peer.h"
 #include "join.h"
+#include "launcher.h"
 
 /* The daemon answers a JOIN by its deadline; this is for the answer's way. */
 #define GRACE_NS UINT64_C(5000000000)
@@ -253,20 +254,45 @@ ncclsvc_result ncclsvc_comm_join_device(ncclsvc_session *s, const ncclsvc_unique
 	return r ? r : joining_wait(&j, comm);
 }
 
+ncclsvc_result world_ask(ncclsvc_session *s, struct svc_world_reply *reply)
+{
+	struct call call = {0};
+	session_lock(s);
+	ncclsvc_result r =
+		call_run(s, &call, SVC_WORLD, &(struct svc_world){0}, -1, deadline_in(REQUEST_MS));
+	session_unlock(s);
+	memcpy(reply, call.body, sizeof(*reply));
+	return r;
+}
+
+ncclsvc_result world_rank(int given, int ranks, int *rank)
+{
+	*rank = given;
+	if (given < NCCLSVC_RANK_LAUNCHER)
+		return error_argument("rank is %d: give a rank, -1 for any free one, or "
+				      "NCCLSVC_RANK_LAUNCHER",
+				      given);
+	return given == NCCLSVC_RANK_LAUNCHER ? launcher_rank(ranks, rank) : NCCLSVC_OK;
+}
+
 ncclsvc_result ncclsvc_comm_world(ncclsvc_session *s, int rank, int timeout_ms, ncclsvc_comm **comm)
 {
 	struct ncclsvc_joining j;
+	struct svc_world_reply world = {0};
 	if (!s || !comm)
 		return error_argument("ncclsvc_comm_world: the session or comm is NULL");
-	if (rank < -1)
-		return error_argument("rank is %d: give a rank, or -1 for any free one", rank);
+	ncclsvc_result r = rank == NCCLSVC_RANK_LAUNCHER ? world_ask(s, &world) : NCCLSVC_OK;
+	if (!r)
+		r = world_rank(rank, world.ranks, &rank);
+	if (r)
+		return r;
 	struct svc_join request = {
 		.rank = rank,
 		.device = SVC_DEVICE_HOST,
 		.flags = SVC_JOIN_WORLD,
 		.timeout_ns = timeout_on_wire(timeout_ms),
 	};
-	ncclsvc_result r = begin_join(s, &request, NCCLSVC_DEVICE_HOST, timeout_ms, &j);
+	r = begin_join(s, &request, NCCLSVC_DEVICE_HOST, timeout_ms, &j);
 	return r ? r : joining_wait(&j, comm);
 }
 

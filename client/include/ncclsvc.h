@@ -116,9 +116,16 @@ ncclsvc_result ncclsvc_unique_id_create(ncclsvc_unique_id *id);
 ncclsvc_result ncclsvc_comm_join(ncclsvc_session *session, const ncclsvc_unique_id *id, int nranks,
 				 int rank, int timeout_ms, ncclsvc_comm **comm);
 
-/* Joins the daemon's world communicator (its --ranks) as `rank`, or as any free rank if -1. With
- * several nodes, the world has the ranks of all of them, node 0's first; a rank is one of this
- * node's. */
+/* The rank that the launcher has given to the process, by its environment: torchrun (RANK,
+ * WORLD_SIZE), Open MPI (OMPI_COMM_WORLD_RANK, _SIZE), PMI (PMI_RANK, PMI_SIZE), srun
+ * (SLURM_PROCID, SLURM_STEP_NUM_TASKS), or, without any of these, PMIx (PMIX_RANK). The launcher
+ * counts whose job has as many processes as the world has ranks. */
+#define NCCLSVC_RANK_LAUNCHER (-2)
+
+/* Joins the daemon's world communicator (its --ranks) as `rank`, as any free rank if -1, or as
+ * NCCLSVC_RANK_LAUNCHER says. With several nodes, the world has the ranks of all of them, node 0's
+ * first; a rank is one of this node's. INVALID_ARGUMENT: no launcher's job has the world's size, or
+ * two of them differ; or the rank is another node's. */
 ncclsvc_result ncclsvc_comm_world(ncclsvc_session *session, int rank, int timeout_ms,
 				  ncclsvc_comm **comm);
 

@@ -74,7 +74,7 @@ typedef struct ncclsvc_world ncclsvc_world;
 
 typedef struct ncclsvc_world_options {
 	size_t size; /* sizeof(ncclsvc_world_options): lets the struct grow */
-	int rank;    /* in the world; -1: any that is free */
+	int rank;    /* in the world; -1: any that is free; or NCCLSVC_RANK_LAUNCHER */
 	int device;  /* NCCLSVC_DEVICE_HOST, NCCLSVC_DEVICE_LOCAL, or a CUDA ordinal of this process
 		      */
 	/* 0: as the daemon's configuration says, section [world]. Without that, horizontal and

@@ -35,8 +35,6 @@ static ncclsvc_result take_options(const ncclsvc_world_options *options, ncclsvc
 			return error_set(NCCLSVC_UNSUPPORTED,
 					 "an option is set that this library does not know");
 	*o = *options;
-	if (o->rank < -1)
-		return error_argument("rank is %d: give a rank, or -1 for any free one", o->rank);
 	if (o->device < NCCLSVC_DEVICE_LOCAL)
 		return error_argument("device is %d: give a GPU's number, NCCLSVC_DEVICE_LOCAL or "
 				      "NCCLSVC_DEVICE_HOST",
@@ -52,17 +50,6 @@ static ncclsvc_result take_options(const ncclsvc_world_options *options, ncclsvc
 				      : o->pipeline < 0	  ? o->pipeline
 							  : o->local);
 	return NCCLSVC_OK;
-}
-
-static ncclsvc_result ask(ncclsvc_session *s, struct svc_world_reply *reply)
-{
-	struct call call = {0};
-	session_lock(s);
-	ncclsvc_result r =
-		call_run(s, &call, SVC_WORLD, &(struct svc_world){0}, -1, deadline_in(REQUEST_MS));
-	session_unlock(s);
-	memcpy(reply, call.body, sizeof(*reply));
-	return r;
 }
 
 static int given(int option, int configured)
@@ -153,14 +140,17 @@ static ncclsvc_result join_all(ncclsvc_world *w, int timeout_ms)
 
 static ncclsvc_result start(ncclsvc_world *w, const ncclsvc_world_options *o, int timeout_ms)
 {
+	int rank;
 	struct svc_world_reply reply;
-	ncclsvc_result r = ask(w->session, &reply);
+	ncclsvc_result r = world_ask(w->session, &reply);
+	if (!r)
+		r = world_rank(o->rank, reply.ranks, &rank);
 	if (r)
 		return r;
 	w->sizes = sizes_of(o, &reply);
-	r = ncclsvc_layout_of(&w->sizes, o->rank < 0 ? 0 : o->rank, &w->layout);
+	r = ncclsvc_layout_of(&w->sizes, rank < 0 ? 0 : rank, &w->layout);
 	if (!r)
-		r = ncclsvc_comm_world(w->session, o->rank, timeout_ms, &w->host);
+		r = ncclsvc_comm_world(w->session, rank, timeout_ms, &w->host);
 	if (!r && ncclsvc_comm_size(w->host) != w->sizes.world)
 		r = error_set(NCCLSVC_PROTOCOL, "the daemon's world has %d ranks, not %d",
 			      ncclsvc_comm_size(w->host), w->sizes.world);

@@ -164,8 +164,8 @@ static void bad_parameters_are_named_before_anything_is_joined(void **state)
 	o.local = 0;
 	o.rank = 4;
 	refused(s, &o, "rank is 4");
-	o.rank = -2;
-	refused(s, &o, "rank is -2");
+	o.rank = -3;
+	refused(s, &o, "rank is -3");
 	o.rank = 0;
 	o.device = -3;
 	refused(s, &o, "device is -3");

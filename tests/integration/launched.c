@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A rank that a launcher has started: it joins the world as that, by either call, and sums. Prints
+ * its rank, or why it has none. */
+#include <stdio.h>
+#include <string.h>
+
+#include "ncclsvc_world.h"
+
+static int complain(void)
+{
+	fprintf(stderr, "%s\n", ncclsvc_last_error());
+	return 1;
+}
+
+int main(int argc, char *argv[])
+{
+	const ncclsvc_world_options options = {.size = sizeof(options),
+					       .rank = NCCLSVC_RANK_LAUNCHER,
+					       .device = NCCLSVC_DEVICE_HOST};
+	ncclsvc_session *session;
+	ncclsvc_comm *comm;
+	ncclsvc_world *world = NULL;
+	ncclsvc_task task;
+	if (ncclsvc_open(NULL, &session))
+		return complain();
+	if (argc > 1 && !strcmp(argv[1], "world")) {
+		if (ncclsvc_world_init(session, &options, 20000, &world))
+			return complain();
+		comm = ncclsvc_world_host_comm(world);
+	} else if (ncclsvc_comm_world(session, NCCLSVC_RANK_LAUNCHER, 20000, &comm)) {
+		return complain();
+	}
+	int sum = ncclsvc_comm_rank(comm);
+	if (ncclsvc_all_reduce(&sum, &sum, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task) ||
+	    ncclsvc_wait(session, task, 20000))
+		return complain();
+	printf("%d %d\n", ncclsvc_comm_rank(comm), sum);
+	ncclsvc_world_free(world);
+	ncclsvc_close(session);
+	return 0;
+}
