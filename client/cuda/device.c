@@ -171,8 +171,8 @@ static ncclsvc_result place_all(ncclsvc_session *s, struct gpu *g, struct op *op
 	return r;
 }
 
-ncclsvc_result gpu_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint64_t *since,
-			   bool *finished)
+static ncclsvc_result prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint64_t *since,
+			      bool *finished)
 {
 	struct gpu *g = s->gpu;
 	ncclsvc_result r = NCCLSVC_OK;
@@ -199,7 +199,17 @@ ncclsvc_result gpu_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint6
 	return r;
 }
 
-ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned n)
+/* Another thread may capture into a graph meanwhile: nothing here is of that. */
+ncclsvc_result gpu_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint64_t *since,
+			   bool *finished)
+{
+	const int mode = relaxed_begin(s->gpu->cuda);
+	ncclsvc_result r = prepare(s, ops, n, since, finished);
+	relaxed_end(s->gpu->cuda, mode);
+	return r;
+}
+
+static ncclsvc_result enqueue(ncclsvc_session *s, const struct op *ops, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		if (ops[i].comm->device >= 0)
@@ -210,6 +220,14 @@ ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned 
 	/* Workers that have lost their daemon say so, and let go what they then see in the ring.
 	 * The doorbell's fence lies between our records and this look. */
 	return r ? r : session_check(s);
+}
+
+ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned n)
+{
+	const int mode = relaxed_begin(s->gpu->cuda);
+	ncclsvc_result r = enqueue(s, ops, n);
+	relaxed_end(s->gpu->cuda, mode);
+	return r;
 }
 
 void gpu_reattached(ncclsvc_session *s)

@@ -88,19 +88,6 @@ static const struct peer_module *module_of(struct gpu *g, int device)
 	return m->functions[KERNEL_LINES] || modules_load(g->cuda, m) ? m : NULL;
 }
 
-void peer_modules_unload(struct gpu *g)
-{
-	for (int d = 0; g->modules && d < GPU_DEVICES; d++) {
-		struct peer_module *m = &g->modules[d];
-		if (!m->functions[KERNEL_LINES] || cuda_push(g->cuda, g->primary[d]))
-			continue;
-		modules_unload(g->cuda, m);
-		cuda_pop(g->cuda, g->primary[d]);
-	}
-	free(g->modules);
-	g->modules = NULL;
-}
-
 /* ---- Before JOIN ---- */
 
 static bool wanted(const ncclsvc_session *s, int nranks)
@@ -159,55 +146,93 @@ static void destroy(struct peer *p)
 	peer_graphs_sweep(p);
 }
 
-void peer_unref(struct peer *p)
+/* ---- Those of epochs that are over ---- */
+
+static bool is_quiet(const struct peer *p)
 {
-	if (--p->refs)
-		return;
+	if (p->failed) /* nothing came after that one */
+		return !p->any || peer_reached(p->over, p->latest) ||
+		       peer_blocks_told(p, p->latest, p->blocks);
+	return !p->serial || peer_reached(p->over, p->serial);
+}
+
+/* Asks the GPU, if nothing else tells. */
+static bool becomes_quiet(struct peer *p)
+{
+	if (p->page && !is_quiet(p))
+		peer_ask(p);
+	return !p->page || is_quiet(p);
+}
+
+static void release(struct peer *p)
+{
+	const int mode = relaxed_begin(p->cuda);
 	destroy(p);
+	relaxed_end(p->cuda, mode);
 	pthread_mutex_destroy(&p->turn);
 	pthread_cond_destroy(&p->turned);
 	free(p);
 }
 
-/* ---- Those of epochs that are over ---- */
-
-static bool is_quiet(const struct peer *p)
-{
-	return p->over == (p->failed ? p->latest : p->serial);
-}
-
-/* Lets go those of the list that no kernel uses any more, nor will. Locked. */
-static void unused_free(struct peer **list)
-{
-	for (struct peer *p; (p = *list);) {
-		if (!is_quiet(p))
-			peer_ask(p);
-		if (is_quiet(p) && !peer_graphs_live(p)) {
-			*list = p->next;
-			peer_unref(p);
-		} else {
-			list = &p->next;
-		}
-	}
-}
-
-/* Of sessions that are closed: a stream may still come to a kernel, and a graph be launched. */
+/* A stream may still come to a kernel of theirs, or a graph be launched. Of all sessions, also when
+ * they are closed. */
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct peer *kept;
 
-static void keep(struct peer *p)
+void peer_unref(struct peer *p)
 {
+	if (--p->refs)
+		return;
+	if (!peer_graphs_live(p) && becomes_quiet(p)) {
+		release(p);
+		return;
+	}
 	pthread_mutex_lock(&kept_lock);
 	p->next = kept;
 	kept = p;
 	pthread_mutex_unlock(&kept_lock);
 }
 
-static void kept_free(void)
+static void kept_sweep(void)
 {
 	pthread_mutex_lock(&kept_lock);
-	unused_free(&kept);
+	for (struct peer **link = &kept, *p; (p = *link);) {
+		if (peer_graphs_live(p) || !becomes_quiet(p)) {
+			link = &p->next;
+			continue;
+		}
+		*link = p->next;
+		release(p);
+	}
 	pthread_mutex_unlock(&kept_lock);
+}
+
+static bool modules_are_kept(const struct gpu *g)
+{
+	bool any = false;
+	pthread_mutex_lock(&kept_lock);
+	for (const struct peer *p = kept; p; p = p->next)
+		any = any || (g->modules && p->module >= g->modules &&
+			      p->module < g->modules + GPU_DEVICES);
+	pthread_mutex_unlock(&kept_lock);
+	return any;
+}
+
+void peer_modules_unload(struct gpu *g)
+{
+	if (modules_are_kept(g)) {
+		g->modules = NULL;
+		return;
+	}
+	for (int d = 0; g->modules && d < GPU_DEVICES; d++) {
+		struct peer_module *m = &g->modules[d];
+		if (!m->functions[KERNEL_LINES] || cuda_push(g->cuda, g->primary[d]))
+			continue;
+		modules_unload(g->cuda, m);
+		cuda_pop(g->cuda, g->primary[d]);
+	}
+	free(g->modules);
+	g->modules = NULL;
 }
 
 /* ---- A new one ---- */
@@ -216,7 +241,7 @@ struct peer *peer_new(ncclsvc_session *s, int device, int32_t number, int nranks
 {
 	if (!wanted(s, nranks))
 		return NULL;
-	kept_free();
+	kept_sweep();
 	struct peer *p = calloc(1, sizeof(*p));
 	if (!p)
 		return NULL;
@@ -383,33 +408,30 @@ static void pause_unlocked(ncclsvc_session *s)
 	session_lock(s);
 }
 
-/* Graphs that were launched end; those that are launched later do nothing. Locked; yields. */
+/* Launches that are under way end, or are broken off; later ones do nothing. Locked; yields. */
 static void graphs_quiesce(ncclsvc_session *s, struct peer *p, uint64_t deadline)
 {
 	const uint32_t *abort = &p->page->abort;
 	while (!__atomic_load_n(abort, __ATOMIC_RELAXED) && !peer_graphs_quiet(p) &&
 	       now_ns() < deadline)
 		pause_unlocked(s);
-	peer_hooks.break_off(p);
+	if (!peer_graphs_quiet(p))
+		peer_hooks.break_off(p);
+	peer_graphs_end(p);
 }
 
 /* Locked; yields. */
-static bool quiesce(ncclsvc_session *s, struct peer *p)
+static void quiesce(ncclsvc_session *s, struct peer *p)
 {
 	const uint64_t deadline = now_ns() + CLOSE_NS;
 	if (!p->page)
-		return true;
-	if (!is_quiet(p))
-		peer_ask(p);
-	if (!is_quiet(p))
+		return;
+	if (!becomes_quiet(p))
 		peer_hooks.break_off(p);
 	if (peer_graphs_live(p))
 		graphs_quiesce(s, p, deadline);
-	while (!is_quiet(p) && now_ns() < deadline) {
+	while (!becomes_quiet(p) && now_ns() < deadline)
 		pause_unlocked(s);
-		peer_ask(p);
-	}
-	return is_quiet(p);
 }
 
 /* Tasks of the kernels, which will not end otherwise. Locked. */
@@ -423,23 +445,17 @@ static void cancel_tasks(ncclsvc_session *s, const struct peer *p)
 	}
 }
 
-/* A stream that has not come to its kernel yet keeps the memory, and so does a graph. */
 static void close_one(ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	struct peer *p = comm->peer;
-	unused_free(&s->gpu->unfinished);
-	const bool quiet = quiesce(s, p);
+	quiesce(s, p);
 	cancel_tasks(s, p);
 	if (p->own.region && p->own.generation == s->generation) /* it was never open */
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = p->own.region});
 	comm->peer = NULL;
 	comm->peer_bytes = 0;
-	if (quiet && !peer_graphs_live(p)) {
-		peer_unref(p);
-	} else {
-		p->next = s->gpu->unfinished;
-		s->gpu->unfinished = p;
-	}
+	peer_unref(p);
+	kept_sweep();
 }
 
 void peer_close(ncclsvc_session *s, ncclsvc_comm *comm)
@@ -459,12 +475,5 @@ void peers_close(ncclsvc_session *s)
 	for (ncclsvc_comm *c = s->comms; c; c = c->next)
 		if (c->peer)
 			close_one(s, c);
-	unused_free(&s->gpu->unfinished);
-	if (s->gpu->unfinished)
-		s->gpu->modules = NULL; /* they stay loaded */
-	for (struct peer *p; (p = s->gpu->unfinished);) {
-		s->gpu->unfinished = p->next;
-		keep(p);
-	}
 	session_unlock(s);
 }

@@ -42,7 +42,7 @@ struct peer_graph {
 
 /* A member's part of one epoch. */
 struct peer {
-	struct peer *next; /* in gpu.unfinished */
+	struct peer *next; /* of those that are kept */
 	const struct cuda *cuda;
 	const struct peer_module *module;
 	CUdevice device;
@@ -115,7 +115,7 @@ void peer_close(ncclsvc_session *s, ncclsvc_comm *comm);
 /* Closes the parts of all communicators, when the session closes. */
 void peers_close(ncclsvc_session *s);
 void peer_modules_unload(struct gpu *g);
-/* The last one lets it go: nothing of it runs. Locked. */
+/* The last one lets it go, if nothing of it runs, nor can be launched; else it is kept. Locked. */
 void peer_unref(struct peer *p);
 
 /* ---- peer_kernel.c ---- */
@@ -163,6 +163,8 @@ static inline bool peer_graphs_live(const struct peer *p)
 }
 /* Those that were launched have ended. */
 bool peer_graphs_quiet(const struct peer *p);
+/* Later launches do nothing. The GPU is told. */
+void peer_graphs_end(const struct peer *p);
 /* Frees what is known of those that are gone. With the turn, or when nobody else has p. */
 void peer_graphs_sweep(struct peer *p);
 
@@ -185,5 +187,7 @@ unsigned peer_messages_describe(const struct peer *p, const struct op *ops, unsi
 extern const struct kernel_hooks peer_hooks;
 /* Looks, or asks the GPU, how far the kernels are. Locked. */
 void peer_ask(struct peer *p);
+/* Have all blocks of that kernel ended, as the GPU said last? */
+bool peer_blocks_told(const struct peer *p, uint32_t serial, unsigned blocks);
 
 #endif

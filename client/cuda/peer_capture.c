@@ -48,6 +48,18 @@ bool peer_graphs_quiet(const struct peer *p)
 	return quiet;
 }
 
+void peer_graphs_end(const struct peer *p)
+{
+	const CUdeviceptr dead = p->own.at + offsetof(struct peer_state, dead);
+	if (cuda_push(p->cuda, p->context))
+		return;
+	const int mode = relaxed_begin(p->cuda);
+	if (!p->cuda->cuMemsetD32Async(dead, PEER_ABORTED, 1, p->asking))
+		p->cuda->cuStreamSynchronize(p->asking);
+	relaxed_end(p->cuda, mode);
+	cuda_pop(p->cuda, p->context);
+}
+
 unsigned ncclsvc_comm_graphs(ncclsvc_comm *comm)
 {
 	if (!comm)
@@ -96,6 +108,7 @@ static CUresult graph_begin(struct peer *p, uint64_t capture, CUgraph handle, CU
 		return e;
 	}
 	p->graphs = graph;
+	__atomic_store_n(&p->page->captured, 1, __ATOMIC_RELEASE);
 	__atomic_add_fetch(&p->page->graphs, 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&p->ngraphs, graph->number, __ATOMIC_RELEASE);
 	e = cuda->cuGraphRetainUserObject(handle, object, 1, CU_GRAPH_USER_OBJECT_MOVE);

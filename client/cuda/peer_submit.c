@@ -52,12 +52,14 @@ static ncclsvc_result buffer_check(struct gpu *g, const struct op *op, const cha
 static ncclsvc_result room_check(const struct op *op)
 {
 	struct peer *p = op->comm->peer;
-	if (p->serial - p->over >= PENDING_MAX)
+	/* While graphs live, each waits for an event, and records it. */
+	const uint32_t most = peer_graphs_live(p) ? PENDING_MAX / 3 : PENDING_MAX;
+	if (p->serial - p->over >= most)
 		peer_ask(p);
-	if (p->serial - p->over < PENDING_MAX)
+	if (p->serial - p->over < most)
 		return NCCLSVC_OK;
-	return error_set(NCCLSVC_AGAIN, "%d kernels are pending on %s: wait for a task",
-			 PENDING_MAX, op->comm->label);
+	return error_set(NCCLSVC_AGAIN, "%u kernels are pending on %s: wait for a task", most,
+			 op->comm->label);
 }
 
 /* What waits on the stream by now is the operation's input; what the group gives to NCCL, and comes
@@ -227,6 +229,16 @@ static CUresult streams_follow(const struct op *ops, unsigned n, const struct pe
 	return e;
 }
 
+/* The kernel is on its stream. */
+static void put_note(struct peer *p, const struct op *op, uint64_t id, CUcontext context)
+{
+	p->any = true;
+	p->latest = op->serial;
+	p->stream_id = id;
+	p->stream_context = context;
+	p->blocks = op->blocks;
+}
+
 static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 {
 	const bool apart = is_apart(ops, n);
@@ -248,19 +260,14 @@ static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 		note(&ops[i]);
 	if (!e)
 		e = peer_put(ops, n, p, stream, NULL);
+	if (!e)
+		put_note(p, ops, id, context);
 	if (!e && graphs)
 		e = p->cuda->cuEventRecord(p->order, stream);
 	if (!e)
 		e = streams_follow(ops, n, p, apart ? NULL : ops);
 	cuda_pop(p->cuda, ops->push);
-	if (e)
-		return e;
-	p->any = true;
-	p->latest = ops->serial;
-	p->stream_id = id;
-	p->stream_context = context;
-	p->blocks = ops->blocks;
-	return CUDA_SUCCESS;
+	return e;
 }
 
 ncclsvc_result peer_launch(const struct op *ops, unsigned n)

@@ -48,8 +48,7 @@ static void look(struct peer *p, const struct slot *slot)
 		known(p, ended == slot->serial && slot->posted ? ended : before(ended));
 }
 
-/* Have all its blocks ended, as the GPU said last? */
-static bool blocks_told(const struct peer *p, uint32_t serial, unsigned blocks)
+bool peer_blocks_told(const struct peer *p, uint32_t serial, unsigned blocks)
 {
 	bool all = blocks;
 	for (unsigned i = 0; i < blocks; i++)
@@ -76,7 +75,7 @@ void peer_ask(struct peer *p)
 	for (unsigned i = 0; i < PEER_BLOCKS; i++)
 		if (p->told[i]) /* it began when the kernel before had ended */
 			known(p, before(p->told[i]));
-	if (blocks_told(p, p->serial, p->serial_blocks))
+	if (peer_blocks_told(p, p->serial, p->serial_blocks))
 		known(p, p->serial);
 }
 
@@ -122,7 +121,8 @@ static void mismatched(const struct peer *p, uint32_t round, ncclsvc_status *sta
 	const unsigned n = p->call.nranks;
 	status->result = NCCLSVC_MISMATCH;
 	for (unsigned k = 0; k < n; k++)
-		if (!header_of(p, k, round, &headers[k]))
+		if (__atomic_load_n(&peer_page_of(p->pages, k)->captured, __ATOMIC_RELAXED) ||
+		    !header_of(p, k, round, &headers[k]))
 			return;
 	unsigned a = p->call.rank, b = odd_one(headers, n);
 	if (b < n) {
@@ -146,7 +146,8 @@ static void mismatched(const struct peer *p, uint32_t round, ncclsvc_status *sta
 
 static bool is_over(const struct peer *p, const struct slot *slot)
 {
-	return peer_reached(p->over, slot->serial) || blocks_told(p, slot->serial, slot->blocks);
+	return peer_reached(p->over, slot->serial) ||
+	       peer_blocks_told(p, slot->serial, slot->blocks);
 }
 
 static bool has_failed(const struct peer *p, uint32_t serial)

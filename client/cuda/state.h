@@ -91,7 +91,6 @@ struct gpu {
 	unsigned nsorted;
 	struct device_region *ranges; /* of these; they are not sorted, for they overlap */
 	struct peer_module *modules;  /* GPU_DEVICES; NULL: none yet */
-	struct peer *unfinished;      /* of epochs that are over, whose kernels are still due */
 	uint16_t (*pins)[2]; /* for each slot of tasks: places of its regions, from 1; 0: none */
 };
 

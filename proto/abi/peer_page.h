@@ -70,8 +70,10 @@ struct peer_page {
 	uint32_t reached;   /* the same, of the newest that was launched */
 	uint32_t records;   /* how many records were written */
 	uint32_t graphs;    /* how many have kernels of the member, and were not destroyed */
+	uint32_t captured;  /* 1: there were some. What one member has in a graph another one can
+			       have submitted: then their numbers do not compare any more */
 	uint64_t timeout_ns; /* of the operation that was captured last; 0: none */
-	uint32_t pad3[8];
+	uint32_t pad3[7];
 	uint32_t messages[PEER_WAYS];		  /* how many are to be launched, or were */
 	struct peer_record history[PEER_HISTORY]; /* the newest: by number % PEER_HISTORY */
 	/* Of kernels in no graph that failed, and above it enum peer_end: by serial % PEER_RESULTS.

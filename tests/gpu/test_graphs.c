@@ -367,8 +367,10 @@ static void updates_rank(struct client *c)
 		rank_join(r);
 		rank_check_usable(r);
 	}
+	gpu_fill(s.q, 1, WORDS);
 	graph_launch(exec, r->stream); /* it does nothing */
 	check_value(&s, "nothing");
+	gpu_check(s.q, 1, WORDS, "nothing");
 	graph_destroy(exec);
 	scene_end(&s);
 }

@@ -296,8 +296,11 @@ static void unlaunched_rank(struct client *c)
 	CHECK_CU(cu.cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
 	rank_check_usable(&r);
 	if (r.rank) {
+		kernels_sum(&r, p, SMALL);
 		wait_for(r.session, kernels_sum(&r, p, SMALL), NCCLSVC_PEER_GONE);
 	} else {
+		kernels_sum(&r, p, SMALL);
+		CHECK(gpu_stream_ends(r.stream, WAIT_MS));
 		launches_fail(true);
 		CHECK_EQ(ncclsvc_all_reduce(at(p), at(p), SMALL, NCCLSVC_UINT32, NCCLSVC_SUM,
 					    r.comm, &task),
@@ -313,7 +316,12 @@ static void unlaunched_rank(struct client *c)
 		wait_for(r.session, task, NCCLSVC_PEER_GONE);
 	}
 	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
-	kernels_rejoin(&r);
+	stage("leaving");
+	const uint64_t begin = now_ns();
+	CHECK_OK(ncclsvc_comm_leave(r.comm));
+	CHECK(now_ns() - begin < UINT64_C(1500000000)); /* none is waited for */
+	rank_join(&r);
+	rank_check_usable(&r);
 	CHECK_CU(cu.cuStreamDestroy(other));
 	CHECK_CU(cu.cuMemFree(p));
 	rank_close(&r);

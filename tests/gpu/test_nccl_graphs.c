@@ -96,6 +96,7 @@ static void threads_rank(struct client *c)
 	gpu_check(p, value * n * n, DROPIN_WORDS, "the last launch");
 	graph_launch(exec, s); /* it does nothing */
 	CHECK(gpu_stream_ends(s, WAIT_MS));
+	gpu_check(p, value * n * n, DROPIN_WORDS, "what the graph has not touched");
 	graph_destroy(exec);
 	CHECK_NC(nc.ncclCommDestroy(b.comm));
 	CHECK_CU(cu.cuMemFree(p));

@@ -36,6 +36,8 @@ static bool is_awaited(const struct waiting *w, uint32_t rank, const struct peer
 	const uint32_t way = record.op == NCCLSVC_SEND ? PEER_WAY_TO(peer) : PEER_WAY_FROM(peer);
 	const struct look *other = peer < PEER_RANKS ? &w->looks[peer] : NULL;
 	const uint32_t back = peer_way_back(way, rank);
+	if (other && other->graph) /* it counts its own */
+		return false;
 	return other && other->ways >> back & 1 &&
 	       (int32_t)(r->message - other->message[back]) >= 0;
 }
@@ -74,10 +76,12 @@ static uint32_t missing(const struct communicator *m, const struct waiting *w, u
 			const struct peer_record *r)
 {
 	uint32_t ranks = 0;
+	const struct look *l = &w->looks[rank];
 	const struct svc_record record = svc_header_record(r->header);
 	const uint32_t peer = (uint32_t)record.peer;
 	for (uint32_t k = 0; r->round && k < m->nranks; k++)
-		if (!peer_reached(w->looks[k].reached, r->round))
+		if (!peer_reached(w->looks[k].reached, r->round) &&
+		    !(l->serial == r->serial && peer_reached(w->looks[k].place, l->place)))
 			ranks |= UINT32_C(1) << k;
 	if (r->round || peer >= m->nranks)
 		return ranks;

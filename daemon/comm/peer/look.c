@@ -61,6 +61,7 @@ struct look peer_look_at(const struct peer_page *page)
 		l.messages[way] = peer_load32(&page->messages[way]);
 	l.entered = peer_load32(&page->entered);
 	l.broken = is_broken(page);
+	l.captured = peer_load32(&page->captured);
 	l.reached = peer_load32(&page->reached);
 	l.records = peer_load32(&page->records);
 	return l;

@@ -15,6 +15,7 @@ struct look {
 	uint32_t serial;	     /* of that kernel; 0: it is in a graph */
 	uint32_t graph, index;	     /* then that, and its operation there */
 	bool moves;		     /* it has messages */
+	bool captured;		     /* the member has had operations in graphs */
 	uint32_t round;		     /* the library's; 0: it has messages, or is in a graph */
 	uint32_t place;		     /* as the GPUs count rounds: the newest that has begun */
 	uint64_t header;	     /* of its collective, or of a message that waits */

@@ -63,6 +63,7 @@ static bool pending_record(const struct communicator *m, int32_t rank, unsigned 
 struct awaited {
 	bool moves;		     /* it is a message */
 	uint32_t graph;		     /* of the one that waits; 0: it is in none */
+	bool uncounted;		     /* members have, or had, operations in graphs */
 	uint32_t round;		     /* of a collective in no graph */
 	uint32_t place;		     /* of a collective, as the GPUs count */
 	uint32_t way, message;	     /* the other rank's, if that is in no graph */
@@ -81,7 +82,7 @@ static bool is_entered(const struct look *l, const struct awaited *a)
 		return !a->moves && peer_reached(l->place, a->place);
 	if (a->moves)
 		return (int32_t)(l->messages[a->way] - a->message) >= 0;
-	return peer_reached(l->entered, a->round);
+	return peer_reached(l->entered, a->round) || peer_reached(l->place, a->place);
 }
 
 /* What the others wait for in a kernel is on NCCL's path for this rank. */
@@ -89,7 +90,7 @@ static bool took_nccl(const struct communicator *m, uint32_t rank, const struct 
 		      const struct awaited *a)
 {
 	struct svc_record r;
-	if (a->graph)
+	if (a->uncounted)
 		return false;
 	if (a->moves)
 		return pending_record(m, (int32_t)rank, way_op(a->way),
@@ -116,6 +117,7 @@ static bool next_awaited(const struct look *looks, uint32_t rank, uint32_t way, 
 	const struct look *l = &looks[rank];
 	*a = (struct awaited){
 		.moves = l->moves, .graph = l->graph, .round = l->round, .place = l->place, .r = r};
+	a->uncounted = l->captured || looks[k].captured;
 	if (!l->moves)
 		return !way && k != rank;
 	a->way = peer_way_back(way, rank);
@@ -153,8 +155,9 @@ static bool message_begun(const struct communicator *m, uint32_t rank, const str
 	const struct peer_page *page = peer_member_page(m, rank);
 	if (!l->waits)
 		return false;
-	if (a->graph || l->graph) /* it is not known which messages that rank's kernel has */
-		return true;
+	if (a->graph ||
+	    l->graph) /* it is not known which messages that rank's kernel has, if any */
+		return l->moves;
 	if (!is_entered(l, a))
 		return false;
 	if (!peer_record_in(page, a->way, 0, a->message, &r) || peer_reached(l->serial, r.serial))
@@ -272,6 +275,8 @@ static struct peer_stuck untaken(const struct communicator *m, const struct look
 {
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		const uint32_t way = PEER_WAY_TO(k), back = peer_way_back(way, rank);
+		if (looks[rank].captured || looks[k].captured)
+			continue;
 		const struct awaited a = {
 			.moves = true, .way = back, .message = looks[k].messages[back] + 1};
 		if ((int32_t)(looks[rank].messages[way] - a.message) >= 0 &&
