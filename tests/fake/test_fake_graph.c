@@ -390,6 +390,7 @@ static void edges(struct ranks *ranks, int rank)
 	OK(cuGraphDestroy(graph));
 	OK(cuGraphExecDestroy(exec));
 	OK(cuGraphExecDestroy(again));
+	OK(cuEventDestroy(event));
 }
 
 static void instantiation(struct ranks *ranks, int rank)
