@@ -52,9 +52,14 @@ static int staging_make(struct gpus *s)
 
 int staging_choose(struct gpus *s, const char *no_nccl)
 {
-	if (s->config->transport == CONFIG_TRANSPORT_NCCL && !no_nccl[0])
+	if (s->config->transport != CONFIG_TRANSPORT_MPI && !no_nccl[0])
 		return 0;
-	if (s->config->transport == CONFIG_TRANSPORT_NCCL)
+	if (s->config->transport == CONFIG_TRANSPORT_NCCL) {
+		log_error("transport = nccl, but NCCL cannot be used: %s", no_nccl);
+		errno = ENODEV;
+		return -1;
+	}
+	if (s->config->transport == CONFIG_TRANSPORT_AUTO)
 		log_warning("NCCL cannot be used: %s. GPU memory is staged through host memory, "
 			    "which is slower, as with transport = mpi",
 			    no_nccl);

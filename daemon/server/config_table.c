@@ -15,7 +15,7 @@
 #include "svc_limits.h"
 
 static const char *const devices[] = {"auto", "cuda", "host", NULL};
-static const char *const transports[] = {"nccl", "mpi", NULL};
+static const char *const transports[] = {"auto", "nccl", "mpi", NULL};
 static const char *const levels[] = {"error", "warning", "info", "debug", NULL};
 static const char *const bootstraps[] = {"auto", "none", "mpi", NULL};
 static const char *const targets[] = {"auto", "journal", "stderr", NULL};
@@ -76,10 +76,11 @@ const struct config_key config_keys[] = {
 	 NULL,
 	 "NVIDIA's MPS for workers and trainers: the directory of one that runs; auto: one that is "
 	 "found, else one of the daemon's own"},
-	{"transport", CONFIG_ENUM, false, AT(transport), 0, 0, CONFIG_TRANSPORT_NCCL, NO_AUTO,
+	{"transport", CONFIG_ENUM, false, AT(transport), 0, 0, CONFIG_TRANSPORT_AUTO, NO_AUTO,
 	 transports,
-	 "what carries device memory: NCCL, or the host engine (and MPI between nodes), through "
-	 "pinned host memory"},
+	 "what carries device memory: NCCL, or (mpi) the host engine, and MPI between nodes, "
+	 "through "
+	 "pinned host memory; auto: NCCL if it can be used"},
 	{"staging_bytes", CONFIG_BYTES, false, AT(staging_bytes), 2 * STAGING_SLOT_BYTES,
 	 INT64_C(1) << 40, INT64_C(64) << 20, NO_AUTO, NULL,
 	 "pinned host memory for each GPU, where the transport is mpi: bytes, with K, M, G or "

@@ -15,12 +15,11 @@ static void says(const char *text, const char *part)
 		check_failed(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", text, part);
 }
 
-/* With device = cuda the daemon exits, and says why; with auto it runs, and says why it has no GPU.
- */
-static void refuses(const struct rank_group *c, const char *why, const char *more)
+/* With that option the daemon exits, and says why. */
+static void does_not_start(const struct rank_group *c, const char *key, const char *value,
+			   const char *what, const char *why, const char *more)
 {
 	static char out[1 << 16];
-	struct daemon d;
 	char socket[108];
 	snprintf(socket, sizeof(socket), "%s/refused.s", c->fake);
 	char *argv[] = {(char *)(uintptr_t)program("NCCLSVCD"),
@@ -28,14 +27,21 @@ static void refuses(const struct rank_group *c, const char *why, const char *mor
 			socket,
 			"--log-target",
 			"stderr",
-			"--device",
-			"cuda",
+			(char *)(uintptr_t)key,
+			(char *)(uintptr_t)value,
 			NULL};
 	CHECK(run_program(argv, out, sizeof(out)) != 0);
-	says(out, "no GPU can be used");
+	says(out, what);
 	says(out, why);
 	says(out, more);
 	CHECK(!strstr(out, "Sanitizer"));
+}
+
+/* With device = auto it runs, and says why it has no GPU. */
+static void refuses(const struct rank_group *c, const char *why, const char *more)
+{
+	struct daemon d;
+	does_not_start(c, "--device", "cuda", "no GPU can be used", why, more);
 	daemon_start(&d, "--device", "auto", NULL);
 	CHECK(daemon_says(&d, "no GPU is used"));
 	CHECK(daemon_says(&d, why));
@@ -43,10 +49,12 @@ static void refuses(const struct rank_group *c, const char *why, const char *mor
 	daemon_stop(&d);
 }
 
-/* Without NCCL it goes on, and says so everywhere. */
+/* Without NCCL it goes on, if that is not required, and says so everywhere. */
 static void goes_without(struct rank_group *c, const char *why, const char *more)
 {
 	static char out[1 << 16];
+	does_not_start(c, "--transport", "nccl", "transport = nccl, but NCCL cannot be used", why,
+		       more);
 	char *doctor[] = {(char *)(uintptr_t)program("NCCLSVC_CTL"), "doctor", "--socket", NULL,
 			  NULL};
 	ranks_start_daemon(c, NULL);
