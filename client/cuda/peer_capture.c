@@ -170,7 +170,7 @@ static CUresult kernel_node(const struct peer *p, CUstream stream, CUgraphNode *
 static CUresult capture(const struct op *ops, unsigned n, struct peer *p)
 {
 	const CUstream stream = ops->stream;
-	CUgraphNode kernel;
+	CUgraphNode kernel = NULL;
 	peer_graphs_sweep(p);
 	CUresult e = graph_find(p, stream);
 	struct peer_graph *graph = p->graphs;
