@@ -7,6 +7,7 @@
 #define WORDS	 512
 #define BYTES	 (WORDS * sizeof(uint32_t))
 #define LAUNCHES 20
+#define DELAY	 ((size_t)1 << 20)
 #define MANY	 ((size_t)1 << 18) /* words of an operation in chunks */
 
 /* ---- Launches, and what is between them ---- */
@@ -24,7 +25,7 @@ static void scene_begin(struct scene *s, struct client *c)
 	CHECK_CU(cu.cuMemAlloc(&s->p, BYTES));
 	CHECK_CU(cu.cuMemAlloc(&s->q, BYTES));
 	CHECK_CU(cu.cuMemAlloc(&s->many, MANY * sizeof(uint32_t)));
-	CHECK_CU(cu.cuMemAlloc(&s->scratch, (size_t)1 << 20));
+	CHECK_CU(cu.cuMemAlloc(&s->scratch, 2 * DELAY));
 	gpu_fill(s->p, 1, WORDS);
 	gpu_fill(s->q, 1, WORDS);
 	gpu_fill(s->many, 1, MANY);
@@ -40,6 +41,12 @@ static void scene_end(struct scene *s)
 	CHECK_CU(cu.cuMemFree(s->many));
 	CHECK_CU(cu.cuMemFree(s->scratch));
 	rank_close(&s->r);
+}
+
+/* What comes next on the stream: the scene's, or one other. */
+static void come_late(const struct scene *s, CUstream stream)
+{
+	gpu_delay(stream, stream == s->r.stream ? s->scratch : s->scratch + DELAY, DELAY, 4);
 }
 
 /* p times the number of ranks. */
@@ -251,7 +258,7 @@ static void forked(struct scene *s, CUstream other)
 	CHECK_CU(cu.cuStreamWaitEvent(other, fork, 0));
 	for (int i = 0; i < 4; i++) {
 		if ((i + r->rank) % 2)
-			gpu_delay(i & 1 ? other : r->stream, s->scratch, (size_t)1 << 20, 3);
+			come_late(s, i & 1 ? other : r->stream);
 		CHECK_OK(ncclsvc_stream_set(r->session, i & 1 ? other : r->stream, 0));
 		graph_sum(r, s->p, WORDS);
 	}
@@ -280,10 +287,10 @@ static void unordered(struct scene *s, CUstream other)
 	uint32_t q = 1;
 	for (int i = 0; i < LAUNCHES; i++) {
 		if ((i + r->rank) % 3 == 0)
-			gpu_delay(r->stream, s->scratch, (size_t)1 << 20, 4);
+			come_late(s, r->stream);
 		launch_sums(s, exec, 2);
 		if ((i + r->rank) % 4 == 0)
-			gpu_delay(other, s->scratch, (size_t)1 << 20, 4);
+			come_late(s, other);
 		CHECK_OK(ncclsvc_stream_set(r->session, other, 0));
 		kernels_sum(r, s->q, WORDS);
 		q *= (uint32_t)r->n;
@@ -308,7 +315,7 @@ static void twins(struct scene *s, CUstream other)
 	CHECK_CU(cu.cuGraphDestroy(graph));
 	for (int i = 0; i < LAUNCHES; i++) {
 		if ((i + r->rank) % 3 == 0)
-			gpu_delay(i & 1 ? other : r->stream, s->scratch, (size_t)1 << 20, 4);
+			come_late(s, i & 1 ? other : r->stream);
 		graph_launch(i & 1 ? two : one, i & 1 ? other : r->stream);
 		s->value *= (uint32_t)r->n;
 	}

@@ -22,6 +22,15 @@ struct juggler {
 	unsigned steps;
 };
 
+/* What comes next on the stream. */
+static void come_late(const struct juggler *j, CUstream stream)
+{
+	unsigned i = 0;
+	while (i < STREAMS - 1 && j->streams[i] != stream)
+		i++;
+	gpu_delay(stream, j->scratch + i * SCRATCH, SCRATCH, 5);
+}
+
 /* The next sum is on another stream, which waits for nothing of this one but the task. Now and then
  * a stream has something else to do before. */
 static void juggle(struct juggler *j, CUstream stream, CUstream then, unsigned flags)
@@ -29,7 +38,7 @@ static void juggle(struct juggler *j, CUstream stream, CUstream then, unsigned f
 	struct rank *r = &j->r;
 	CHECK_OK(ncclsvc_stream_set(r->session, stream, flags));
 	if ((j->steps + (unsigned)r->rank) % 5 == 0)
-		gpu_delay(stream, j->scratch, SCRATCH, 5);
+		come_late(j, stream);
 	const ncclsvc_task task = kernels_sum(r, j->p, SMALL);
 	CHECK_OK(ncclsvc_stream_wait(r->session, then, task));
 	CHECK_CU(cu.cuMemcpyDtoDAsync(j->copies + j->steps++ * SUM_BYTES, j->p, SUM_BYTES, then));
@@ -69,7 +78,7 @@ static void unrelated(struct juggler *j)
 		CHECK_OK(ncclsvc_stream_set(r->session, stream_of(j, i),
 					    i % 3 ? 0 : NCCLSVC_STREAM_DETACHED));
 		if ((i + (unsigned)r->rank) % 7 == 0)
-			gpu_delay(stream_of(j, i), j->scratch, SCRATCH, 5);
+			come_late(j, stream_of(j, i));
 		kernels_sum(r, j->p, SMALL);
 		j->value *= (uint32_t)r->n;
 	}
@@ -97,7 +106,7 @@ static void juggling_rank(struct client *c)
 	rank_open(&j.r, c);
 	CHECK_CU(cu.cuMemAlloc(&j.p, SUM_BYTES));
 	CHECK_CU(cu.cuMemAlloc(&j.copies, 4 * STEPS * SUM_BYTES));
-	CHECK_CU(cu.cuMemAlloc(&j.scratch, SCRATCH));
+	CHECK_CU(cu.cuMemAlloc(&j.scratch, STREAMS * SCRATCH));
 	for (int i = 0; i < STREAMS; i++)
 		j.streams[i] = gpu_stream();
 	gpu_fill(j.p, 1, SMALL);
