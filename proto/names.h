@@ -28,6 +28,19 @@ static inline size_t svc_type_size(unsigned type)
 	return type < sizeof(sizes) ? sizes[type] : 0;
 }
 
+/* Others, which NCCL has not, are moved only: as one of NCCL's of their size. */
+static inline bool svc_type_reduces(unsigned type)
+{
+	return type <= NCCLSVC_FLOAT8E5M2;
+}
+
+static inline unsigned svc_nccl_type(unsigned type)
+{
+	if (svc_type_reduces(type))
+		return type;
+	return svc_type_size(type) == 1 ? NCCLSVC_UINT8 : NCCLSVC_FLOAT16;
+}
+
 bool svc_redop_known(unsigned redop);
 /* One of SVC_REDOP_ADD's. */
 bool svc_redop_made(unsigned redop);

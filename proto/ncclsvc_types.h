@@ -67,7 +67,10 @@ extern "C" {
 	X(NCCLSVC_FLOAT64, 8, "float64", 8)                                                        \
 	X(NCCLSVC_BFLOAT16, 9, "bfloat16", 2)                                                      \
 	X(NCCLSVC_FLOAT8E4M3, 10, "float8e4m3", 1) /* on GPUs only */                              \
-	X(NCCLSVC_FLOAT8E5M2, 11, "float8e5m2", 1)
+	X(NCCLSVC_FLOAT8E5M2, 11, "float8e5m2", 1)                                                 \
+	X(NCCLSVC_BOOL, 12, "bool", 1) /* this and all that follow: moved, not reduced */          \
+	X(NCCLSVC_INT16, 13, "int16", 2)                                                           \
+	X(NCCLSVC_UINT16, 14, "uint16", 2)
 
 /* X(name, value, "name"): values as in ncclRedOp_t */
 #define NCCLSVC_REDOPS(X)                                                                          \

@@ -31,8 +31,9 @@ ncclsvc_result ncclsvc_redop_create_premulsum(ncclsvc_comm *comm, const void *sc
 	if (!comm || !scalar || !redop)
 		return error_argument("ncclsvc_redop_create_premulsum: comm, scalar or redop is "
 				      "NULL");
-	if (!size)
-		return error_argument("ncclsvc_redop_create_premulsum: unknown element type %d",
+	if (!size || !svc_type_reduces(type))
+		return error_argument("ncclsvc_redop_create_premulsum: %d is no element type, or "
+				      "one that is not reduced",
 				      (int)type);
 	ncclsvc_session *s = comm->session;
 	session_lock(s);

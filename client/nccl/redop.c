@@ -132,7 +132,9 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
 {
 	static const char function[] = "ncclRedOpCreatePreMulSum";
 	struct made like = {.type = type};
-	const size_t bytes = ncclsvc_type_size((unsigned)type);
+	const size_t bytes = (unsigned)type <= NCCLSVC_FLOAT8E5M2
+				     ? ncclsvc_type_size((unsigned)type)
+				     : 0; /* NCCL has no others */
 	if (!op || !scalar || !bytes)
 		return fail(ncclInvalidArgument,
 			    "ncclRedOpCreatePreMulSum: op or scalar is NULL, or %d is no data type",

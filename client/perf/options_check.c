@@ -56,6 +56,18 @@ static int check_host(struct options *o)
 	return -1;
 }
 
+/* "all" are those that the operation knows. */
+static int check_types(struct options *o)
+{
+	if (!work_reduces(o->op))
+		return -1;
+	if (o->types & ~PERF_MOVED_TYPES)
+		o->types &= ~PERF_MOVED_TYPES;
+	if (o->types & PERF_MOVED_TYPES)
+		return options_refuse("%s are moved, not reduced", "bool, int16 and uint16");
+	return -1;
+}
+
 /* One of the two alone is the only size where the other's default would contradict it. */
 static int check_sizes(struct options *o)
 {
@@ -155,6 +167,8 @@ int options_check(struct options *o)
 		return status;
 	if (o->root >= (int)o->ranks)
 		return options_refuse("%s is no rank: they count from 0 to --ranks - 1", "--root");
-	status = check_sizes(o);
+	status = check_types(o);
+	if (status < 0)
+		status = check_sizes(o);
 	return status >= 0 ? status : check_kinds(o);
 }

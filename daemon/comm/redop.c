@@ -81,10 +81,11 @@ void comm_redop_add(struct comms *s, struct client *c, uint32_t serial,
 	static const uint8_t none[sizeof(r->scalar)];
 	struct worker_message w = {.kind = WORKER_REDOP_ADD};
 	const size_t size = svc_type_size(r->type);
-	if (!size || r->reserved[0] || r->reserved[1] || r->reserved[2] ||
-	    memcmp(r->scalar + size, none, sizeof(r->scalar) - size) != 0) {
+	if (!size || !svc_type_reduces(r->type) || r->reserved[0] || r->reserved[1] ||
+	    r->reserved[2] || memcmp(r->scalar + size, none, sizeof(r->scalar) - size) != 0) {
 		client_error(c, SVC_REDOP_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "unknown element type, or what is behind the scalar is not zero");
+			     "an element type that is not reduced, or what is behind the scalar is "
+			     "not zero");
 		return;
 	}
 	/* A worker that is busy would have all of them kept for it. */

@@ -168,6 +168,7 @@ static ncclResult_t call(struct worker *w, const struct launch *l, struct sent *
 	void *dst = (void *)(uintptr_t)l->dst, *scratch = (void *)(uintptr_t)w->scratch;
 	ncclComm_t c = slot->comm;
 	CUstream s = slot->stream;
+	const int type = (int)svc_nccl_type(l->type);
 	ncclRedOp_t redop = NCCLSVC_SUM;
 	if (svc_op_reduces(l->op) && !redop_find(slot, l->redop, l->type, &redop))
 		return ncclInvalidArgument;
@@ -175,25 +176,25 @@ static ncclResult_t call(struct worker *w, const struct launch *l, struct sent *
 		return alone(l, s);
 	switch (l->op) {
 	case NCCLSVC_ALL_REDUCE:
-		return nccl.ncclAllReduce(src, dst, l->count, l->type, redop, c, s);
+		return nccl.ncclAllReduce(src, dst, l->count, type, redop, c, s);
 	case NCCLSVC_ALL_GATHER:
-		return nccl.ncclAllGather(src, dst, l->count, l->type, c, s);
+		return nccl.ncclAllGather(src, dst, l->count, type, c, s);
 	case NCCLSVC_REDUCE_SCATTER:
-		return nccl.ncclReduceScatter(src, dst, l->count, l->type, redop, c, s);
+		return nccl.ncclReduceScatter(src, dst, l->count, type, redop, c, s);
 	case NCCLSVC_BROADCAST:
-		return nccl.ncclBroadcast(src, dst, l->count, l->type, l->peer, c, s);
+		return nccl.ncclBroadcast(src, dst, l->count, type, l->peer, c, s);
 	case NCCLSVC_REDUCE:
-		return nccl.ncclReduce(src, dst, l->count, l->type, redop, l->peer, c, s);
+		return nccl.ncclReduce(src, dst, l->count, type, redop, l->peer, c, s);
 	case NCCLSVC_ALL_TO_ALL:
-		return nccl.ncclAlltoAll(src, dst, l->count, l->type, c, s);
+		return nccl.ncclAlltoAll(src, dst, l->count, type, c, s);
 	case NCCLSVC_GATHER:
-		return nccl.ncclGather(src, dst, l->count, l->type, l->peer, c, s);
+		return nccl.ncclGather(src, dst, l->count, type, l->peer, c, s);
 	case NCCLSVC_SCATTER:
-		return nccl.ncclScatter(src, dst, l->count, l->type, l->peer, c, s);
+		return nccl.ncclScatter(src, dst, l->count, type, l->peer, c, s);
 	case NCCLSVC_SEND:
-		return nccl.ncclSend(src, l->count, l->type, l->peer, c, s);
+		return nccl.ncclSend(src, l->count, type, l->peer, c, s);
 	case NCCLSVC_RECV:
-		return nccl.ncclRecv(dst, l->count, l->type, l->peer, c, s);
+		return nccl.ncclRecv(dst, l->count, type, l->peer, c, s);
 	case NCCLSVC_BARRIER:
 		return nccl.ncclAllReduce(scratch, scratch, 1, NCCLSVC_INT8, NCCLSVC_SUM, c, s);
 	}

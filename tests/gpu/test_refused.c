@@ -339,8 +339,10 @@ static void redops(struct client *c, CUdeviceptr p)
 	redop_refused(&raw, r, NCCLSVC_NOT_FOUND, "no communicator 77");
 	r = good, r.comm = raw_join_alone(&raw).comm;
 	redop_refused(&raw, r, NCCLSVC_UNSUPPORTED, "of the host");
-	r = good, r.type = 12;
-	redop_refused(&raw, r, NCCLSVC_INVALID_ARGUMENT, "unknown element type");
+	for (unsigned type = NCCLSVC_BOOL; type <= NCCLSVC_UINT16 + 1; type++) {
+		r = good, r.type = (uint8_t)type;
+		redop_refused(&raw, r, NCCLSVC_INVALID_ARGUMENT, "not reduced");
+	}
 	r = good, r.scalar[4] = 1;
 	redop_refused(&raw, r, NCCLSVC_INVALID_ARGUMENT, "not zero");
 	struct svc_redop_del del = {.comm = good.comm, .redop = 3};

@@ -129,6 +129,8 @@ static bool defined(const struct bench *b, const struct call *c)
 	bool fp8 = c->type == NCCLSVC_FLOAT8E4M3 || c->type == NCCLSVC_FLOAT8E5M2;
 	if (!op_reduces(c->op))
 		return c->redop == NCCLSVC_SUM;
+	if (c->type >= TYPES)
+		return false;
 	return !fp8 || (!setup.staged && b->capability >= 90);
 }
 
@@ -141,7 +143,7 @@ void values_rank(struct client *client)
 	uint64_t random = setup.seed; /* the same on every rank */
 	bench_open(&b, client);
 	for (size_t o = 0; o < COLLECTIVES; o++)
-		for (int type = 0; type < TYPES; type++)
+		for (int type = 0; type < TYPES + MOVED; type++)
 			for (int redop = 0; redop < REDOPS; redop++)
 				for (size_t k = 0; k < 2 * ncounts; k++) {
 					struct call c = {

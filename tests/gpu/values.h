@@ -5,7 +5,8 @@
 
 #include "ranks.h"
 
-#define TYPES  12
+#define TYPES  12 /* NCCL's */
+#define MOVED  3  /* others, which are not reduced */
 #define REDOPS 5
 
 struct call {

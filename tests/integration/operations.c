@@ -184,7 +184,8 @@ static void every_redop(struct call *c)
 
 void every_type(struct call *c)
 {
-	for (int type = NCCLSVC_INT8; type <= NCCLSVC_BFLOAT16; type++) {
+	const int last = svc_op_reduces(c->op) ? NCCLSVC_BFLOAT16 : NCCLSVC_UINT16;
+	for (int type = NCCLSVC_INT8; type <= last; type++) {
 		c->type = (ncclsvc_type)type;
 		c->size = svc_type_size(c->type);
 		every_redop(c);

@@ -8,7 +8,8 @@
 int reference_input(int rank, size_t i, ncclsvc_type type, ncclsvc_redop redop)
 {
 	unsigned mix = (unsigned)i * 2654435761u + (unsigned)rank * 40503u;
-	bool negative = type != NCCLSVC_UINT8 && type != NCCLSVC_UINT32 && type != NCCLSVC_UINT64;
+	bool negative = type != NCCLSVC_UINT8 && type != NCCLSVC_UINT32 && type != NCCLSVC_UINT64 &&
+			type != NCCLSVC_BOOL && type != NCCLSVC_UINT16;
 	mix ^= mix >> 13;
 	if (redop == NCCLSVC_PROD)
 		return 1 + (int)(mix % 2);
@@ -22,7 +23,7 @@ double reference_fraction(int rank, size_t i)
 
 bool type_is_float(ncclsvc_type type)
 {
-	return type >= NCCLSVC_FLOAT16;
+	return type >= NCCLSVC_FLOAT16 && type <= NCCLSVC_FLOAT8E5M2;
 }
 
 double type_epsilon(ncclsvc_type type)
@@ -92,7 +93,10 @@ static double bfloat_value(uint16_t b)
 	X(NCCLSVC_INT32, int32_t)                                                                  \
 	X(NCCLSVC_UINT32, uint32_t)                                                                \
 	X(NCCLSVC_INT64, int64_t)                                                                  \
-	X(NCCLSVC_UINT64, uint64_t)
+	X(NCCLSVC_UINT64, uint64_t)                                                                \
+	X(NCCLSVC_BOOL, uint8_t) /* this and what follows is only moved */                         \
+	X(NCCLSVC_INT16, int16_t)                                                                  \
+	X(NCCLSVC_UINT16, uint16_t)
 
 void element_store(void *buf, size_t i, ncclsvc_type type, double value)
 {
@@ -116,7 +120,7 @@ void element_store(void *buf, size_t i, ncclsvc_type type, double value)
 		break;
 	case NCCLSVC_FLOAT8E4M3: /* only moved on the host, as bytes */
 	case NCCLSVC_FLOAT8E5M2:
-		((uint8_t *)buf)[i] = (uint8_t)(int64_t)value;
+		((int8_t *)buf)[i] = (int8_t)(int64_t)value;
 		break;
 	}
 }
@@ -138,7 +142,7 @@ double element_load(const void *buf, size_t i, ncclsvc_type type)
 		return ((const double *)buf)[i];
 	case NCCLSVC_FLOAT8E4M3:
 	case NCCLSVC_FLOAT8E5M2:
-		return ((const uint8_t *)buf)[i];
+		return ((const int8_t *)buf)[i];
 	}
 	return NAN;
 }

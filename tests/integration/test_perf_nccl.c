@@ -94,6 +94,10 @@ static void test_types(void **state)
 		}
 		check(work_of(NCCLSVC_ALL_GATHER, type, NCCLSVC_SUM));
 	}
+	for (unsigned type = NCCLSVC_BOOL; type <= NCCLSVC_UINT16; type++) {
+		check(work_of(NCCLSVC_ALL_GATHER, type, NCCLSVC_SUM));
+		check(work_of(PERF_SENDRECV, type, NCCLSVC_SUM));
+	}
 }
 
 /* The check itself: a rank with other inputs must not go unseen. */

@@ -76,9 +76,10 @@ static ncclResult_t send_and_receive(const struct rank *r, const struct nccl *n,
 	ncclResult_t result = n->ncclGroupStart();
 	if (result)
 		return result;
-	result = n->ncclSend(from, w->count, w->type, next, n->comm, stream_of(r));
+	const int type = (int)work_nccl_type(w->type);
+	result = n->ncclSend(from, w->count, type, next, n->comm, stream_of(r));
 	if (!result)
-		result = n->ncclRecv(to, w->count, w->type, before, n->comm, stream_of(r));
+		result = n->ncclRecv(to, w->count, type, before, n->comm, stream_of(r));
 	ncclResult_t end = n->ncclGroupEnd();
 	return result ? result : end;
 }
@@ -88,7 +89,7 @@ static ncclResult_t call(struct rank *r, const struct work *w, const char *from,
 	const struct nccl *n = nccl_of(r);
 	char *spot = ((struct gpu_rank *)r)->spot;
 	size_t count = w->count;
-	int type = w->type, redop = w->redop; /* numbered alike */
+	int type = (int)work_nccl_type(w->type), redop = w->redop; /* numbered alike */
 	ncclComm_t comm = n->comm;
 	CUstream stream = stream_of(r);
 	switch (w->op) {
