@@ -180,8 +180,9 @@ static void publish_all(ncclsvc_session *s, struct op *ops, unsigned n)
 
 /* ---- Kernels ---- */
 
-/* Those of the ring first. Kernels come in an order that is the same on all ranks, whatever else is
- * in their groups: else those of one rank would wait for those of another on one stream. */
+/* The operations of the ring come first. Kernels come in an order that is the same on all ranks,
+ * whatever else is in their groups: else those of one rank would wait for those of another on one
+ * stream. */
 static int by_transport(const void *a, const void *b)
 {
 	const struct op *x = a, *y = b;

@@ -156,7 +156,7 @@ static bool is_quiet(const struct peer *p)
 	return !p->serial || peer_reached(p->over, p->serial);
 }
 
-/* Asks the GPU, if nothing else tells. */
+/* The same, where the GPU is asked if nothing else tells. */
 static bool becomes_quiet(struct peer *p)
 {
 	if (p->page && !is_quiet(p))
@@ -174,8 +174,8 @@ static void release(struct peer *p)
 	free(p);
 }
 
-/* A stream may still come to a kernel of theirs, or a graph be launched. Of all sessions, also when
- * they are closed. */
+/* The parts whose kernels a stream may still come to, or whose graphs may be launched: of all
+ * sessions, also of closed ones. */
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct peer *kept;
 

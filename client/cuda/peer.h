@@ -14,6 +14,8 @@
 #include "proto/abi/peer.h"
 #include "state.h"
 
+#define WARP 32
+
 /* In the order in which those of a group are launched. */
 enum kernel { KERNEL_NONE, KERNEL_LINES, KERNEL_BULK, KERNEL_MESSAGES, KERNELS };
 
@@ -161,11 +163,11 @@ static inline bool peer_graphs_live(const struct peer *p)
 	return __atomic_load_n(&p->ngraphs, __ATOMIC_ACQUIRE) !=
 	       __atomic_load_n(&p->graphs_gone, __ATOMIC_ACQUIRE);
 }
-/* Those that were launched have ended. */
+/* The graphs that were launched have ended. */
 bool peer_graphs_quiet(const struct peer *p);
-/* Later launches do nothing. The GPU is told. */
+/* Tells the GPU that later launches of the graphs do nothing. */
 void peer_graphs_end(const struct peer *p);
-/* Frees what is known of those that are gone. With the turn, or when nobody else has p. */
+/* Frees the records of graphs that are gone. With the turn, or when nobody else has p. */
 void peer_graphs_sweep(struct peer *p);
 
 /* ---- peer_messages.c ---- */
@@ -177,8 +179,8 @@ static inline unsigned peer_way(const struct svc_record *r)
 }
 /* The group's operations, whose kernels are chosen: each message's turn. Locked. */
 void peer_turns(struct op *ops, unsigned n);
-/* What the kernel of these messages is told, and how it is launched: *m may be NULL. Returns the
- * blocks. */
+/* Describes the kernel of these messages: its argument, if m is not NULL, and its threads. Returns
+ * the blocks. */
 unsigned peer_messages_describe(const struct peer *p, const struct op *ops, unsigned n,
 				struct peer_messages *m, unsigned *threads);
 

@@ -7,7 +7,6 @@
 #include "proto/task.h"
 
 #define LINES_OF_BLOCK 512 /* measured: more blocks cost more than they bring */
-#define WARP	       32
 
 /* ---- Which ---- */
 

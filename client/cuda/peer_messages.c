@@ -6,8 +6,6 @@
 #include "proto/names.h"
 #include "proto/operation.h"
 
-#define WARP 32
-
 /* One message of each way before the second of any: should they not fit one kernel, it can be one
  * of whole turns. */
 void peer_turns(struct op *ops, unsigned n)

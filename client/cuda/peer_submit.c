@@ -62,8 +62,8 @@ static ncclsvc_result room_check(const struct op *op)
 			 op->comm->label);
 }
 
-/* What waits on the stream by now is the operation's input; what the group gives to NCCL, and comes
- * there next, is not. */
+/* The operation's input is what is on the stream by now: what the group gives to NCCL comes there
+ * next, and is none of it. */
 static ncclsvc_result fork_aside(struct gpu *g, const struct op *op)
 {
 	const struct peer *p = op->comm->peer;

@@ -32,11 +32,11 @@ struct scan {
 	char path[PATH_MAX];	/* of the file; empty: none is written */
 	struct crossover known; /* what is to stand in it */
 	json_t *limits;
-	/* Of the ranks that run: */
+	/* How the ranks of this run use their GPUs: */
 	bool mps, measured[2]; /* measured: without and with MPS */
 	char gpu[NCCLSVC_NAME_BYTES];
-	/* Of this number of ranks: what kernels have won in all sizes so far, as a sum of
-	 * logarithms, and the most that was, up to which size. */
+	/* For the number of ranks that is measured: what kernels have won in all sizes so far, as a
+	 * sum of logarithms, and the most that was, up to which size. */
 	double won, most;
 	uint64_t limit;
 };
@@ -136,7 +136,7 @@ static bool start_ranks(struct scan *s, int subject, uint32_t n)
 	       ranks_buffers(ranks, o->max_bytes);
 }
 
-/* Which GPUs they are on, and how. */
+/* Asks the ranks which GPUs they are on, and how. */
 static bool look(struct scan *s)
 {
 	const struct command command = {.kind = COMMAND_PLACE};

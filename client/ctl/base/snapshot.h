@@ -63,7 +63,7 @@ bool node_is_silent(const ncclsvc_node_info *node);
 const char *comm_state_name(unsigned state);
 const char *member_state_name(unsigned state);
 const char *device_state_name(unsigned state);
-/* Of ncclsvc_peer_source; NULL: unknown. */
+/* The name of one of ncclsvc_peer_source; NULL: unknown. */
 const char *peer_source_name(unsigned source);
 bool task_is_pending(const ncclsvc_task_info *task);
 /* How many of waits_for, and of ask_nodes, are filled. */

@@ -34,7 +34,7 @@ struct gpu {
 	CUcontext context;
 	CUmodule module;
 	CUfunction busy;
-	/* Of graphs, when they are first needed. */
+	/* The calls for graphs, looked up when the first is needed. */
 	CUresult (*instantiate)(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
 	CUresult (*launch)(CUgraphExec exec, CUstream stream);
 	CUresult (*exec_destroy)(CUgraphExec exec);

@@ -13,6 +13,7 @@
 #include "dynlib.h"
 #include "gpu_rank.h"
 #include "mps.h"
+#include "names.h"
 
 #define DESTROY_S 10
 
@@ -76,7 +77,7 @@ static ncclResult_t send_and_receive(const struct rank *r, const struct nccl *n,
 	ncclResult_t result = n->ncclGroupStart();
 	if (result)
 		return result;
-	const int type = (int)work_nccl_type(w->type);
+	const int type = (int)svc_nccl_type(w->type);
 	result = n->ncclSend(from, w->count, type, next, n->comm, stream_of(r));
 	if (!result)
 		result = n->ncclRecv(to, w->count, type, before, n->comm, stream_of(r));
@@ -89,7 +90,7 @@ static ncclResult_t call(struct rank *r, const struct work *w, const char *from,
 	const struct nccl *n = nccl_of(r);
 	char *spot = ((struct gpu_rank *)r)->spot;
 	size_t count = w->count;
-	int type = (int)work_nccl_type(w->type), redop = w->redop; /* numbered alike */
+	int type = (int)svc_nccl_type(w->type), redop = w->redop;
 	ncclComm_t comm = n->comm;
 	CUstream stream = stream_of(r);
 	switch (w->op) {

@@ -93,13 +93,6 @@ bool work_mpi_can(const struct work *w)
 	return !reduces && w->count % PERF_MPI_BLOCK == 0 && w->count / PERF_MPI_BLOCK <= INT_MAX;
 }
 
-unsigned work_nccl_type(unsigned type)
-{
-	if (!(PERF_MOVED_TYPES >> type & 1))
-		return type; /* numbered alike */
-	return work_type_size(type) == 1 ? NCCLSVC_UINT8 : NCCLSVC_FLOAT16;
-}
-
 bool work_nccl_can(const struct work *w)
 {
 	return w->op != NCCLSVC_ALL_TO_ALL || !w->in_place;

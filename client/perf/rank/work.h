@@ -51,8 +51,6 @@ bool work_mpi_can(const struct work *w);
 #define PERF_GPU_TYPES	 (1u << NCCLSVC_FLOAT8E4M3 | 1u << NCCLSVC_FLOAT8E5M2)
 /* These are not reduced. */
 #define PERF_MOVED_TYPES (1u << NCCLSVC_BOOL | 1u << NCCLSVC_INT16 | 1u << NCCLSVC_UINT16)
-/* NCCL's type to move or reduce it. */
-unsigned work_nccl_type(unsigned type);
 /* NCCL has no AllToAll in place. */
 bool work_nccl_can(const struct work *w);
 

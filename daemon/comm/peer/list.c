@@ -4,7 +4,7 @@
 #include "look.h"
 #include "task.h"
 
-/* What the kernels that wait show. */
+/* Looks at all members, of which some have kernels that wait. */
 struct waiting {
 	struct look looks[PEER_RANKS];
 	uint32_t round; /* the first that is waited for, in no graph; 0: none */
@@ -94,7 +94,7 @@ bool peer_operations(const struct communicator *m, uint32_t rank, struct peer_ra
 	struct waiting w;
 	if (!waiting_find(m, &w) || !peer_runs_kernels(m, rank))
 		return false;
-	/* What is behind an operation in a graph is not known. */
+	/* Nobody knows which operations are behind one in a graph. */
 	range->graph = w.looks[rank].waits ? w.looks[rank].graph : 0;
 	range->first = range->graph ? 0 : first_pending(m, &w, rank);
 	range->n = range->graph ? 1 : w.looks[rank].records - range->first;

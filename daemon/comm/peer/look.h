@@ -32,7 +32,7 @@ bool peer_runs_kernels(const struct communicator *m, uint32_t rank);
 bool peer_record(const struct peer_page *page, uint32_t number, struct peer_record *r);
 /* The first one of that kernel; of 0, one in a graph, none. */
 bool peer_record_of(const struct peer_page *page, uint32_t serial, struct peer_record *r);
-/* What the page says of an operation in a graph, whose kernel waits. */
+/* The record of an operation in a graph whose kernel waits, as the page says. */
 struct peer_record peer_record_of_graph(const struct peer_page *page, const struct look *l);
 /* The way's first message of that kernel and number. 0: of any. */
 bool peer_record_in(const struct peer_page *page, uint32_t way, uint32_t serial, uint32_t message,
