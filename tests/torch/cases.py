@@ -4,6 +4,7 @@ the same ones. Run by ./run through torchrun: cases.py CASE... --out FILE [--ste
 
 import argparse
 import ctypes
+import gc
 import json
 import os
 import sys
@@ -13,50 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+import graphs
+from training import Block, adam, batch, device, model, rank, seed, total, world
+
 STEPS = 10
-
-
-def seed(extra=0):
-    torch.manual_seed(1234 + extra)
-    torch.cuda.manual_seed(1234 + extra)
-
-
-def device():
-    return torch.device("cuda", torch.cuda.current_device())
-
-
-def rank():
-    return dist.get_rank()
-
-
-def world():
-    return dist.get_world_size()
-
-
-def total(tensor):
-    """One exact number for a tensor: sums in float64 of what is small integers or is compared alike."""
-    return float(tensor.detach().to(torch.float64).sum().item())
-
-
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        return x + self.down(torch.relu(self.up(x)))
-
-
-def model(width=256, depth=4):
-    seed()
-    return nn.Sequential(*[Block(width) for _ in range(depth)], nn.Linear(width, 10)).to(device())
-
-
-def batch(step, width=256, rows=32, part=None):
-    seed(1000 * step + (rank() if part is None else part))
-    return (torch.randn(rows, width, device=device()),
-            torch.randint(0, 10, (rows,), device=device()))
 
 
 def train(net, optimizer, steps, each=None, width=256, part=None):
@@ -71,10 +32,6 @@ def train(net, optimizer, steps, each=None, width=256, part=None):
         if each:
             each(step)
     return losses
-
-
-def adam(net):
-    return torch.optim.AdamW(net.parameters(), lr=1e-3)
 
 
 # ---- Training -----------------------------------------------------------------------------------
@@ -593,11 +550,13 @@ def one(name, options):
     result["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     with open(f"{options.out}.{name}.{rank()}", "w", encoding="utf-8") as f:
         json.dump(result, f)
+    gc.collect()  # plain NCCL's communicators do not end before the last graph that uses them
     dist.destroy_process_group()
     torch.cuda.empty_cache()
 
 
-CASES = {name[5:]: f for name, f in list(globals().items()) if name.startswith("case_")}
+CASES = {name[5:]: f for name, f in [*globals().items(), *vars(graphs).items()]
+         if name.startswith("case_")}
 
 
 def main():

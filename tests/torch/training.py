@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the cases train, and on what."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def seed(extra=0):
+    torch.manual_seed(1234 + extra)
+    torch.cuda.manual_seed(1234 + extra)
+
+
+def device():
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def rank():
+    return dist.get_rank()
+
+
+def world():
+    return dist.get_world_size()
+
+
+def total(tensor):
+    """One exact number for a tensor: sums in float64 of what is small integers or is compared alike."""
+    return float(tensor.detach().to(torch.float64).sum().item())
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+
+def model(width=256, depth=4):
+    seed()
+    return nn.Sequential(*[Block(width) for _ in range(depth)], nn.Linear(width, 10)).to(device())
+
+
+def batch(step, width=256, rows=32, part=None):
+    seed(1000 * step + (rank() if part is None else part))
+    return (torch.randn(rows, width, device=device()),
+            torch.randint(0, 10, (rows,), device=device()))
+
+
+def adam(net):
+    return torch.optim.AdamW(net.parameters(), lr=1e-3)
