@@ -144,7 +144,8 @@ extern "C" {
 	X(NCCLSVC_CAUSE_FORGOTTEN, 16, "forgotten") /* for another communicator's sake */          \
 	X(NCCLSVC_CAUSE_DAEMON_ENDS, 17, "daemon-ends")                                            \
 	X(NCCLSVC_CAUSE_FAULT, 18, "fault") /* a transition that is not in the table */            \
-	X(NCCLSVC_CAUSE_KERNEL_STUCK, 19, "kernel-stuck") /* a member's waits in vain */
+	X(NCCLSVC_CAUSE_KERNEL_STUCK, 19, "kernel-stuck") /* a member's waits in vain */           \
+	X(NCCLSVC_CAUSE_GRAPH_FAILED, 20, "graph-failed") /* an operation that a graph started */
 
 #define NCCLSVC_ENUM4(name, value, ...) name = (value),
 typedef enum ncclsvc_result { NCCLSVC_RESULTS(NCCLSVC_ENUM4) } ncclsvc_result;
@@ -296,9 +297,8 @@ typedef struct ncclsvc_task_info {
 	/* Not 0: it is a kernel of its process, with this number on its communicator, and no task
 	 * of the daemon's: task is 0, and cannot be cancelled. */
 	uint32_t kernel;
-	/* Not 0: the kernel is in a CUDA graph, with this number among those of its process on the
-	 * communicator's epoch, from 1; and seq is the operation's place among the communicator's
-	 * in it. */
+	/* Not 0: the operation is in a CUDA graph, with this number among those of its process on
+	 * the communicator's epoch, from 1; and seq is its place among the communicator's in it. */
 	uint32_t graph;
 } ncclsvc_task_info;
 

@@ -86,6 +86,14 @@ int svc_record_check_half(const struct svc_record *r, char *text)
 		return refuse(text, "no such timeline");
 	if (r->value && !r->timeline)
 		return refuse(text, "a task record has a timeline's value without its flag");
+	if (!(r->flags & SVC_TASK_TRIGGER))
+		return r->graph || r->graph_place
+			       ? refuse(text, "a task record has a graph without the trigger flag")
+			       : 0;
+	if (!r->timeline || r->plan)
+		return refuse(text, "a stream starts a task by a timeline, and no planned one");
+	if (!r->value || r->value > SVC_TRIGGER_MAX)
+		return refuse(text, "a trigger's number is not 0, and has 32 bits");
 	return 0;
 }
 

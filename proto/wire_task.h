@@ -17,8 +17,27 @@ enum svc_record_flags {
 	SVC_TASK_AGREE = 4, /* the members' agreement words and tags must be equal */
 	SVC_TASK_PLAN = 8,
 	SVC_TASK_UNUSED = 16, /* older libraries set it; it means nothing */
+	/* A stream starts the task, by the word timeline.ready. From version 2 */
+	SVC_TASK_TRIGGER = 32,
 };
-#define SVC_TASK_SECOND_HALF (SVC_TASK_TIMELINE | SVC_TASK_AGREE | SVC_TASK_PLAN)
+#define SVC_TASK_SECOND_HALF (SVC_TASK_TIMELINE | SVC_TASK_AGREE | SVC_TASK_PLAN | SVC_TASK_TRIGGER)
+
+/* A task group with SVC_TASK_TRIGGER, all of one communicator, timeline and value (a trigger's
+ * number, not 0, at most 32 bits), waits in the daemon until the stream has written that number to
+ * the timeline's `ready`. The daemon sets `ready` back to 0, and the tasks are submitted then. When
+ * they have run, the GPU writes 1 to the low half of `done`, by 32 bits; the stream waits for
+ * done >= 1, and writes 0 to the low half. So a CUDA graph, in which all values are fixed, can be
+ * launched again and again. A timeline has one group under way at a time: the streams see to it.
+ *
+ * By socket (SVC_SUBMIT), such tasks are kept, and run each time that the number is written; the
+ * reply says that they are. SVC_TRIGGER_DEL ends that. In the ring they run once, and end as all
+ * others.
+ *
+ * If any of a timeline's triggered tasks fails, the daemon sets the high half of `done`, for good:
+ * no stream waits any more, nothing runs, and the communicator's epoch is over. */
+#define SVC_TRIGGER_DONE UINT64_C(1)
+#define SVC_TRIGGER_DEAD (UINT64_C(1) << 32)
+#define SVC_TRIGGER_MAX	 UINT32_MAX
 
 /* An agreement word: this member takes part, but refuses. Nothing runs, and all learn who it was.
  */
@@ -41,13 +60,22 @@ struct svc_record {
 	uint64_t agreement;		/* with SVC_TASK_AGREE, and not 0 then */
 	uint32_t plan_group, plan_task; /* with SVC_TASK_PLAN */
 	int64_t tag;			/* with SVC_TASK_AGREE */
-	uint64_t reserved[3];
+	/* With SVC_TASK_TRIGGER, for inspection: the CUDA graph that starts it, from 1, and the
+	 * operation's place in it; 0: it is in none. */
+	uint32_t graph, graph_place;
+	uint64_t reserved[2];
 };
 
 /* The reply to SUBMIT comes when the task has ended, with result 0 or the task's result, and
  * struct svc_submit_reply in both cases. (An error before it became a task: struct svc_error.) */
 struct svc_submit_reply {
 	ncclsvc_status status;
+};
+
+/* The kept tasks of this trigger are forgotten: no graph has them any more. */
+struct svc_trigger_del {
+	uint32_t timeline;
+	uint32_t value;
 };
 
 /* Ends a pending task, all pending tasks of a communicator, or a whole session. Allowed to the

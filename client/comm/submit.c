@@ -17,6 +17,7 @@
 #include "core/timeline.h"
 #include "cuda/gpu.h"
 #include "cuda/peer.h"
+#include "cuda/trigger.h"
 #include "proto/names.h"
 #include "submit.h"
 
@@ -112,7 +113,7 @@ static void enter(ncclsvc_session *s, struct op *op, uint64_t entry)
 	slot->spoiled = false;
 	slot->op = r->op;
 	slot->timeline = (uint8_t)r->timeline;
-	slot->timeline_value = r->value;
+	slot->timeline_value = op->triggered ? SVC_TRIGGER_DEAD : r->value;
 	slot->comm_key = op->comm->key;
 	slot->epoch = op->comm->epoch;
 	op->operation = slot->seq = op->comm->seq++;
@@ -230,65 +231,95 @@ static unsigned choose(struct op *ops, unsigned n)
 	return in_ring;
 }
 
-static ncclsvc_result prepare_kernels(ncclsvc_session *s, struct op *ops, unsigned n,
-				      const struct op *in_ring)
+static ncclsvc_result prepare_kernels(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	ncclsvc_result r = NCCLSVC_OK;
-	unsigned captured = 0;
-	for (unsigned i = 0; !r && i < n; i++) {
+	for (unsigned i = 0; !r && i < n; i++)
 		r = peer_prepare(s->gpu, &ops[i]);
-		captured += ops[i].captured;
-	}
-	if (!r && captured && in_ring)
-		r = error_set(
-			NCCLSVC_UNSUPPORTED,
-			"%s: a group that is captured into a CUDA graph cannot have operations "
-			"that do not run in kernels",
-			svc_op_name(in_ring->record.op));
-	if (!r && captured && captured < n)
-		r = error_argument("a group has operations on streams that are being captured into "
-				   "a CUDA graph, and on others");
 	return r;
 }
 
-/* Kernels in graphs are no tasks. */
-static void capture_enter(struct op *op)
+/* How many of them are captured, all or none; else *r is set. */
+static unsigned count_captured(const struct op *ops, unsigned n, ncclsvc_result *r)
 {
-	op->peer = op->comm->peer;
-	if (op->task)
-		*op->task = 0;
+	unsigned captured = 0;
+	for (unsigned i = 0; i < n; i++)
+		captured += ops[i].captured;
+	if (captured && captured < n && !*r)
+		*r = error_argument("a group has operations on streams that are being captured "
+				    "into a CUDA graph, and on others");
+	return captured;
+}
+
+static ncclsvc_result put_kernels(struct op *ops, unsigned n,
+				  ncclsvc_result (*put)(const struct op *ops, unsigned n))
+{
+	ncclsvc_result r = NCCLSVC_OK;
+	for (unsigned i = 0, k; i < n; i = k) {
+		for (k = i + 1; k < n && ops[k].joined;)
+			k++;
+		const ncclsvc_result each = put(&ops[i], k - i);
+		r = r ? r : each;
+	}
+	return r;
+}
+
+static void join_kernels(struct op *ops, unsigned n)
+{
+	for (unsigned i = 0; i < n;)
+		i += peer_join(&ops[i], n - i);
 }
 
 /* CUDA blocks whoever launches more than a stream has room for: hence without the lock. */
 static ncclsvc_result launch_kernels(ncclsvc_session *s, struct op *ops, unsigned n)
 {
-	ncclsvc_result r = NCCLSVC_OK;
-	for (unsigned i = 0, k = 0; i < n; i++) {
-		if (i == k)
-			k += peer_join(&ops[i], n - i);
-		if (ops[i].captured)
-			capture_enter(&ops[i]);
-		else
-			enter(s, &ops[i], 0);
+	join_kernels(ops, n);
+	for (unsigned i = 0; i < n; i++) {
+		enter(s, &ops[i], 0);
 		ops[i].peer->refs++;
 	}
-	if (!ops->captured)
-		dispatch_tick(s);
+	dispatch_tick(s);
 	session_unlock(s);
-	for (unsigned i = 0, k; i < n; i = k) {
-		for (k = i + 1; k < n && ops[k].joined;)
-			k++;
-		const ncclsvc_result launched =
-			ops->captured ? peer_capture(&ops[i], k - i) : peer_launch(&ops[i], k - i);
-		r = r ? r : launched;
-	}
+	ncclsvc_result r = put_kernels(ops, n, peer_launch);
 	session_lock(s);
 	for (unsigned i = 0; i < n; i++)
 		peer_unref(ops[i].peer);
 	return r;
 }
 
-/* Submits the operations of the ring, which are the first n of all. */
+/* The first in_ring operations go to NCCL. What is in graphs is no task. */
+static ncclsvc_result capture(ncclsvc_session *s, struct op *ops, unsigned in_ring, unsigned n)
+{
+	const unsigned kernels = n - in_ring;
+	ncclsvc_result r = NCCLSVC_OK;
+	join_kernels(ops + in_ring, kernels);
+	for (unsigned i = 0; i < n; i++) {
+		ops[i].peer = ops[i].comm->peer;
+		ops[i].peer->refs++;
+		if (ops[i].task)
+			*ops[i].task = 0;
+	}
+	session_unlock(s);
+	if (in_ring)
+		r = triggers_capture(ops, in_ring, TRIGGER_START | (kernels ? 0 : TRIGGER_END));
+	if (!r && kernels)
+		r = put_kernels(ops + in_ring, kernels, peer_capture);
+	if (!r && kernels && in_ring)
+		r = triggers_capture(ops, in_ring, TRIGGER_END);
+	session_lock(s);
+	for (unsigned i = 0; i < n; i++)
+		peer_unref(ops[i].peer);
+	return r;
+}
+
+/* Two of a group: what a stream starts is a group of its own on each communicator. */
+static bool are_one(const struct op *a, const struct op *b)
+{
+	return a->triggered == b->triggered && (!a->triggered || a->comm == b->comm);
+}
+
+/* Submits the operations of the ring, which are the first n of all. If they are captured, all are
+ * over. */
 static ncclsvc_result submit_tasks(ncclsvc_session *s, struct op *ops, unsigned n, unsigned all)
 {
 	bool staged = false, finished = true;
@@ -310,8 +341,18 @@ static ncclsvc_result submit_tasks(ncclsvc_session *s, struct op *ops, unsigned 
 		if (!r && !finished)
 			r = ready(s, ops, all);
 	}
+	if (!r && count_captured(ops, all, &r) && !r) {
+		triggers_sort(ops, n);
+		r = triggers_keep(s, ops, n);
+		if (r)
+			return r;
+		r = ready(s, ops, all);
+		if (r)
+			triggers_drop(ops, n);
+		return r ? r : capture(s, ops, n, all);
+	}
 	for (unsigned i = 0; !r && i < n; i++)
-		finish_record(&ops[i], i + 1 < n);
+		finish_record(&ops[i], i + 1 < n && are_one(&ops[i], &ops[i + 1]));
 	if (!r && s->options.no_ring)
 		r = send_all(s, ops, n);
 	else if (!r)
@@ -328,10 +369,12 @@ ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
 	const unsigned in_ring = choose(ops, n), kernels = n - in_ring;
 	ncclsvc_result r = ready(s, ops, n);
 	if (!r && kernels)
-		r = prepare_kernels(s, ops + in_ring, kernels, in_ring ? ops : NULL);
+		r = prepare_kernels(s, ops + in_ring, kernels);
 	if (!r && in_ring)
 		r = submit_tasks(s, ops, in_ring, n);
-	if (!r && kernels)
+	else if (!r && count_captured(ops, n, &r) && !r)
+		return capture(s, ops, 0, n);
+	if (!r && kernels && !ops->captured)
 		r = launch_kernels(s, ops + in_ring, kernels);
 	return r;
 }

@@ -39,6 +39,9 @@ struct op {
 	uint32_t serial, round, message; /* 0: it is in a graph */
 	uint32_t newest;		 /* round of the communicator */
 	bool captured;			 /* the stream is, into a graph */
+	bool triggered;			 /* the stream starts it: cuda/trigger.h */
+	uint32_t trigger;		 /* its number, if it goes to NCCL so, or from a graph */
+	struct trigger *kept;		 /* for a graph */
 	uint64_t operation, collective;	 /* how many, of all transports, were submitted before */
 	bool posts;
 	struct CUctx_st *push; /* to be current when it is launched, or NULL */

@@ -11,6 +11,7 @@
 #include "core/session.h"
 #include "peer.h"
 #include "state.h"
+#include "trigger.h"
 
 /* The session's GPU part, made when first needed. NULL with the error set. Locked. */
 static struct gpu *gpu_get(ncclsvc_session *s)
@@ -171,6 +172,25 @@ static ncclsvc_result place_all(ncclsvc_session *s, struct gpu *g, struct op *op
 	return r;
 }
 
+/* Those that streams start come to the end. */
+static void number_all(struct gpu *g, struct op *ops, unsigned n, bool finished)
+{
+	unsigned triggered = 0;
+	for (unsigned i = 0; i < n; i++) {
+		triggered += ops[i].triggered;
+		if (ops[i].comm->device < 0 || ops[i].triggered || ops[i].captured)
+			continue;
+		if (finished)
+			streams_number(g, &ops[i]);
+		else
+			ops[i].record.timeline = 0;
+	}
+	if (!finished || !triggered)
+		return;
+	triggers_sort(ops, n);
+	triggers_number(ops + n - triggered, triggered);
+}
+
 static ncclsvc_result prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint64_t *since,
 			      bool *finished)
 {
@@ -188,14 +208,7 @@ static ncclsvc_result prepare(ncclsvc_session *s, struct op *ops, unsigned n, ui
 	if (!r && !yielded)
 		r = checkpoint_look(s, g, &yielded);
 	*finished = !r && !yielded;
-	for (unsigned i = 0; i < n; i++) {
-		if (ops[i].comm->device < 0)
-			continue;
-		if (*finished)
-			streams_number(g, &ops[i]);
-		else
-			ops[i].record.timeline = 0;
-	}
+	number_all(g, ops, n, *finished);
 	return r;
 }
 
@@ -214,7 +227,17 @@ static ncclsvc_result enqueue(ncclsvc_session *s, const struct op *ops, unsigned
 	for (unsigned i = 0; i < n; i++)
 		if (ops[i].comm->device >= 0)
 			device_pin(s, &ops[i], s->tasks.next - n + i);
-	ncclsvc_result r = streams_enqueue(s, ops, n);
+	unsigned others = n;
+	while (others && ops[others - 1].triggered)
+		others--;
+	ncclsvc_result started = NCCLSVC_OK, ended = NCCLSVC_OK;
+	/* All starts come before the first wait. */
+	if (others < n)
+		started = triggers_launch(s, ops + others, n - others, TRIGGER_START);
+	ncclsvc_result r = streams_enqueue(s, ops, others);
+	if (others < n)
+		ended = triggers_launch(s, ops + others, n - others, TRIGGER_END);
+	r = r ? r : started ? started : ended;
 	if (!r)
 		r = checkpoint_prove(s, s->gpu, n);
 	/* Workers that have lost their daemon say so, and let go what they then see in the ring.
@@ -271,9 +294,10 @@ void gpu_drop_retired(ncclsvc_session *s)
 	session_lock(s);
 	memcpy(contexts, g->primary, sizeof(contexts));
 	session_unlock(s);
-	page_unregister(g->cuda, &g->retired, contexts);
+	const bool unused = page_unregister(g->cuda, &g->retired, contexts);
 	session_lock(s);
-	connection_unref(g->retired.connection);
+	if (unused)
+		connection_unref(g->retired.connection);
 	g->retired.connection = NULL;
 	session_unlock(s);
 }
@@ -288,8 +312,8 @@ void gpu_quiesce(ncclsvc_session *s)
 	if (g->page.connection) {
 		/* The daemon gives up what is pending, and writes to the timelines no more. */
 		shutdown(g->page.connection->sock, SHUT_RDWR);
-		page_unregister(g->cuda, &g->page, g->primary);
-		connection_unref(g->page.connection);
+		if (page_unregister(g->cuda, &g->page, g->primary))
+			connection_unref(g->page.connection);
 		g->page.connection = NULL;
 	}
 }

@@ -127,6 +127,18 @@ struct device_region *device_region_insert(ncclsvc_session *s, struct gpu *g, ui
 	return r;
 }
 
+void device_place_pin(ncclsvc_session *s, uint16_t place)
+{
+	s->gpu->regions[place - 1].pins++;
+}
+
+void device_place_unpin(ncclsvc_session *s, uint16_t place)
+{
+	struct device_region *r = &s->gpu->regions[place - 1];
+	if (!--r->pins && r->gone)
+		let_go(s, r);
+}
+
 void device_pin(ncclsvc_session *s, const struct op *op, uint64_t task)
 {
 	struct gpu *g = s->gpu;
@@ -134,7 +146,7 @@ void device_pin(ncclsvc_session *s, const struct op *op, uint64_t task)
 	for (int i = 0; i < 2; i++) {
 		pins[i] = op->places[i];
 		if (pins[i])
-			g->regions[pins[i] - 1].pins++;
+			device_place_pin(s, pins[i]);
 	}
 }
 
@@ -143,11 +155,8 @@ void device_unpin(ncclsvc_session *s, uint64_t task)
 	struct gpu *g = s->gpu;
 	const uint16_t *pins = g->pins[task & (s->tasks.entries - 1)];
 	for (int i = 0; i < 2; i++) {
-		if (!pins[i])
-			continue;
-		struct device_region *r = &g->regions[pins[i] - 1];
-		if (!--r->pins && r->gone)
-			let_go(s, r);
+		if (pins[i])
+			device_place_unpin(s, pins[i]);
 	}
 }
 

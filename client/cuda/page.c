@@ -3,6 +3,7 @@
 #include "core/session.h"
 #include "core/timeline.h"
 #include "state.h"
+#include "trigger.h"
 
 #define FOR_GOOD (UINT64_C(1) << 62) /* beyond every value; comparisons are cyclic */
 
@@ -28,7 +29,7 @@ ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device)
 	return NCCLSVC_OK;
 }
 
-void page_unregister(const struct cuda *cuda, struct page *page, const CUcontext *contexts)
+bool page_unregister(const struct cuda *cuda, struct page *page, const CUcontext *contexts)
 {
 	struct svc_timeline *timelines = svc_timelines(page->connection->ring);
 	/* Whatever a stream waits for here, it will not come any more. */
@@ -38,11 +39,12 @@ void page_unregister(const struct cuda *cuda, struct page *page, const CUcontext
 		if (!contexts[d] || cuda_push(cuda, contexts[d]))
 			continue;
 		cuda->cuCtxSynchronize();
-		if (page->ours && d == page->device)
+		if (page->ours && d == page->device && !triggers_live_anywhere())
 			cuda->cuMemHostUnregister(timelines);
 		cuda_pop(cuda, contexts[d]);
 	}
 	page->ours = false;
+	return !triggers_live_anywhere();
 }
 
 ncclsvc_result page_address(struct gpu *g, const struct stream *st, CUdevice *device,

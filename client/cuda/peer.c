@@ -4,6 +4,7 @@
  * staging memory is mapped and zeroed, before JOIN: nothing of that may be due while a peer's
  * kernel waits. */
 #include "peer.h"
+#include "trigger.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -144,6 +145,7 @@ static void destroy(struct peer *p)
 	if (p->pages)
 		munmap(p->pages, p->pages_bytes);
 	peer_graphs_sweep(p);
+	triggers_free(p);
 }
 
 /* ---- Those of epochs that are over ---- */
@@ -450,6 +452,8 @@ static void close_one(ncclsvc_session *s, ncclsvc_comm *comm)
 	struct peer *p = comm->peer;
 	quiesce(s, p);
 	cancel_tasks(s, p);
+	triggers_sweep(s, p);
+	triggers_forget(s, p);
 	if (p->own.region && p->own.generation == s->generation) /* it was never open */
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = p->own.region});
 	comm->peer = NULL;

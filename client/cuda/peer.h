@@ -88,6 +88,14 @@ struct peer {
 	struct peer_graph *graphs; /* the newest first */
 	/* How many there were, and how many are gone. Atomic. */
 	uint32_t ngraphs, graphs_gone;
+
+	/* Of operations in graphs that go to NCCL (trigger.h), with the session's lock: */
+	uint32_t trigger_line;	/* their timeline; 0: none yet */
+	CUdeviceptr trigger_at; /* its words */
+	uint32_t trigger_numbers;
+	struct trigger *triggers;
+	/* How many there were, and how many are gone with their graphs. Atomic. */
+	uint32_t ntriggers, triggers_gone;
 };
 
 static inline bool peer_is_open(const struct peer *p)
@@ -161,8 +169,22 @@ ncclsvc_result peer_capture(const struct op *ops, unsigned n);
 static inline bool peer_graphs_live(const struct peer *p)
 {
 	return __atomic_load_n(&p->ngraphs, __ATOMIC_ACQUIRE) !=
-	       __atomic_load_n(&p->graphs_gone, __ATOMIC_ACQUIRE);
+		       __atomic_load_n(&p->graphs_gone, __ATOMIC_ACQUIRE) ||
+	       __atomic_load_n(&p->ntriggers, __ATOMIC_ACQUIRE) !=
+		       __atomic_load_n(&p->triggers_gone, __ATOMIC_ACQUIRE);
 }
+/* What else is captured, beside kernels: trigger.c. With the turn, and the context of the stream,
+ * whose capture's graph is meant, but for _place. */
+struct peer_graph_place {
+	uint32_t graph, operation; /* the next one's, from 0 */
+};
+ncclsvc_result peer_graph_place(const struct op *op, struct peer_graph_place *at);
+/* What comes next on the stream is behind all that the graph has of the communicator. */
+CUresult peer_graph_follow(struct peer *p, CUstream stream);
+/* So many operations are in what came last. */
+CUresult peer_graph_note(const struct op *op, unsigned n, CUstream stream);
+/* gone(arg) is called when the graph is gone, or at once, if this fails. Without the turn. */
+CUresult peer_graph_hold(const struct peer *p, CUstream stream, void *arg, void (*gone)(void *));
 /* The graphs that were launched have ended. */
 bool peer_graphs_quiet(const struct peer *p);
 /* Tells the GPU that later launches of the graphs do nothing. */

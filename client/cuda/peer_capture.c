@@ -154,7 +154,7 @@ static CUresult record_behind(const struct peer *p, struct peer_graph *graph, CU
 		 : cuda->cuGraphRemoveDependencies(graph->graph, &graph->kernel, &graph->record, 1);
 }
 
-static CUresult kernel_node(const struct peer *p, CUstream stream, CUgraphNode *kernel)
+static CUresult last_node(const struct peer *p, CUstream stream, CUgraphNode *kernel)
 {
 	int status;
 	const CUgraphNode *last;
@@ -167,34 +167,86 @@ static CUresult kernel_node(const struct peer *p, CUstream stream, CUgraphNode *
 	return e;
 }
 
-static CUresult capture(const struct op *ops, unsigned n, struct peer *p)
+CUresult peer_graph_follow(struct peer *p, CUstream stream)
 {
-	const CUstream stream = ops->stream;
-	CUgraphNode kernel = NULL;
 	peer_graphs_sweep(p);
 	CUresult e = graph_find(p, stream);
 	struct peer_graph *graph = p->graphs;
-	if (!e)
-		e = peer_streams_join(ops, n, p, stream, ops);
 	if (!e && graph->kernel && graph->stream != stream)
 		e = p->cuda->cuStreamUpdateCaptureDependencies(stream, &graph->kernel, 1,
 							       CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
+	return e;
+}
+
+CUresult peer_graph_note(const struct op *op, unsigned n, CUstream stream)
+{
+	struct peer *p = op->peer;
+	CUgraphNode node = NULL;
+	CUresult e = graph_find(p, stream);
+	struct peer_graph *graph = p->graphs;
 	if (!e)
-		e = peer_put(ops, n, p, stream, graph);
+		e = last_node(p, stream, &node);
 	if (!e)
-		e = kernel_node(p, stream, &kernel);
-	if (!e)
-		e = record_behind(p, graph, kernel);
-	for (unsigned i = 1; !e && i < n; i++)
-		if (ops[i].stream != stream)
-			e = peer_follow(p, p->input, stream, ops[i].stream);
+		e = record_behind(p, graph, node);
 	if (e)
 		return e;
 	graph->stream = stream;
-	graph->kernel = kernel;
+	graph->kernel = node;
 	graph->operations += n;
-	__atomic_store_n(&p->page->timeout_ns, ops->record.timeout_ns, __ATOMIC_RELEASE);
+	__atomic_store_n(&p->page->timeout_ns, op->record.timeout_ns, __ATOMIC_RELEASE);
 	return CUDA_SUCCESS;
+}
+
+ncclsvc_result peer_graph_place(const struct op *op, struct peer_graph_place *at)
+{
+	struct peer *p = op->comm->peer;
+	CUresult e = cuda_push(p->cuda, op->push);
+	if (!e) {
+		pthread_mutex_lock(&p->turn);
+		peer_graphs_sweep(p);
+		e = graph_find(p, op->stream);
+		if (!e)
+			*at = (struct peer_graph_place){p->graphs->number, p->graphs->operations};
+		pthread_mutex_unlock(&p->turn);
+		cuda_pop(p->cuda, op->push);
+	}
+	return e ? cuda_error(p->cuda, e, "the stream's capture cannot be used") : NCCLSVC_OK;
+}
+
+CUresult peer_graph_hold(const struct peer *p, CUstream stream, void *arg, void (*gone)(void *))
+{
+	int status;
+	CUgraph graph;
+	CUuserObject object;
+	const struct cuda *cuda = p->cuda;
+	CUresult e = cuda->cuStreamGetCaptureInfo_v2(stream, &status, NULL, &graph, NULL, NULL);
+	if (!e)
+		e = cuda->cuUserObjectCreate(&object, arg, gone, 1,
+					     CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+	if (e) {
+		gone(arg);
+		return e;
+	}
+	e = cuda->cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
+	if (e)
+		cuda->cuUserObjectRelease(object, 1); /* it is gone then */
+	return e;
+}
+
+static CUresult capture(const struct op *ops, unsigned n, struct peer *p)
+{
+	const CUstream stream = ops->stream;
+	CUresult e = peer_streams_join(ops, n, p, stream, ops);
+	if (!e)
+		e = peer_graph_follow(p, stream);
+	if (!e)
+		e = peer_put(ops, n, p, stream, p->graphs);
+	if (!e)
+		e = peer_graph_note(ops, n, stream);
+	for (unsigned i = 1; !e && i < n; i++)
+		if (ops[i].stream != stream)
+			e = peer_follow(p, p->input, stream, ops[i].stream);
+	return e;
 }
 
 ncclsvc_result peer_capture(const struct op *ops, unsigned n)

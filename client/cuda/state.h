@@ -99,8 +99,8 @@ ncclsvc_result gpu_primary(struct gpu *g, int device, CUcontext *context);
 /* page.c: the present connection's, through the device's context. Locked. */
 ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device);
 /* Frees the streams, and waits until none in these contexts (GPU_DEVICES) can still use the page.
- * Not locked. */
-void page_unregister(const struct cuda *cuda, struct page *page, const CUcontext *contexts);
+ * False: CUDA graphs can, and it stays as it is for good. Not locked. */
+bool page_unregister(const struct cuda *cuda, struct page *page, const CUcontext *contexts);
 /* The stream's device, and where the page is for it. */
 ncclsvc_result page_address(struct gpu *g, const struct stream *st, CUdevice *device,
 			    CUdeviceptr *address);
@@ -122,6 +122,8 @@ ncclsvc_result stream_identify(struct gpu *g, int device, CUstream handle, struc
 /* Finds the stream's timeline, or makes it. *yielded: find everything again. Locked. */
 ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
 			   bool *yielded);
+/* A timeline of the connection that no other stream ever takes over. Locked. */
+ncclsvc_result stream_line(ncclsvc_session *s, struct gpu *g, uint32_t *index);
 /* Gives the operation the next value of its stream's timeline. */
 void streams_number(struct gpu *g, struct op *op);
 /* The context that has to be current while the stream is used; NULL: the present one. */
@@ -148,6 +150,10 @@ void device_regions_forget(struct gpu *g);
 /* The memory stays known until the task is over. */
 void device_pin(ncclsvc_session *s, const struct op *op, uint64_t task);
 void device_unpin(ncclsvc_session *s, uint64_t task); /* it has ended */
+
+/* The same of a region by its place, from 1, for as long as is needed. */
+void device_place_pin(ncclsvc_session *s, uint16_t place);
+void device_place_unpin(ncclsvc_session *s, uint16_t place);
 
 /* device_range.c: a buffer that begins in the mapping `first` and does not end there. */
 struct buffer;

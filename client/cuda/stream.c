@@ -17,10 +17,11 @@
 #include "peer.h"
 #include "proto/names.h"
 #include "state.h"
+#include "trigger.h"
 
 #define CAPTURING                                                                                  \
-	"the stream is being captured into a CUDA graph: of what is submitted there, only "        \
-	"operations in kernels can be captured (see ncclsvc_all_reduce and the man page)"
+	"the stream is being captured into a CUDA graph: operations are captured, but neither "    \
+	"planned ones nor lists (see ncclsvc_all_reduce and the man page)"
 
 /* On one stream. The driver blocks whoever puts more on a stream than it has room for (about a
  * thousand), and what the stream waits for may need this session's lock. */
@@ -128,36 +129,55 @@ static void arrived(ncclsvc_session *s)
 
 static const struct stream_hooks stream_hooks = {.arrived = arrived, .ended = device_unpin};
 
-/* A place for one more pair. */
-static ncclsvc_result pair_room(ncclsvc_session *s, struct gpu *g, uint64_t since, uint32_t *index,
-				bool *yielded)
+static ncclsvc_result no_line(void)
+{
+	return error_set(NCCLSVC_LIMIT,
+			 "the session's %d timelines are all in use: wait for tasks, or use fewer "
+			 "streams and communicators at once",
+			 SVC_TIMELINES - 1);
+}
+
+/* 0: all are taken. */
+static ncclsvc_result new_line(ncclsvc_session *s, struct gpu *g, uint32_t *index)
 {
 	uint32_t i = 1;
 	while (i < SVC_TIMELINES && s->timelines[i])
 		i++;
-	if (i < SVC_TIMELINES) {
-		ncclsvc_timeline *t = calloc(1, sizeof(*t));
-		if (!t)
-			return error_set(NCCLSVC_NO_MEMORY, "out of memory");
-		*t = (ncclsvc_timeline){.session = s, .index = i, .of_stream = &stream_hooks};
-		s->timelines[i] = t;
-		atomic_store(&stream_counters(g, i)->ready, 0);
-		atomic_store(&stream_counters(g, i)->done, 0);
-		g->pairs[i] = (struct pair){0};
-		*index = i;
+	*index = i < SVC_TIMELINES ? i : 0;
+	if (!*index)
 		return NCCLSVC_OK;
-	}
+	ncclsvc_timeline *t = calloc(1, sizeof(*t));
+	if (!t)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	*t = (ncclsvc_timeline){.session = s, .index = i, .of_stream = &stream_hooks};
+	s->timelines[i] = t;
+	atomic_store(&stream_counters(g, i)->ready, 0);
+	atomic_store(&stream_counters(g, i)->done, 0);
+	g->pairs[i] = (struct pair){0};
+	return NCCLSVC_OK;
+}
+
+/* A place for one more pair. */
+static ncclsvc_result pair_room(ncclsvc_session *s, struct gpu *g, uint64_t since, uint32_t *index,
+				bool *yielded)
+{
+	ncclsvc_result r = new_line(s, g, index);
+	if (r || *index)
+		return r;
 	*index = idle_pair(g, since);
 	if (*index)
 		return NCCLSVC_OK;
 	tasks_look(s);
 	*yielded = true;
 	if (g->page.connection == s->connection && !idle_pair(g, since))
-		return error_set(NCCLSVC_LIMIT,
-				 "the session's %d timelines are all in use: wait for tasks, or "
-				 "use fewer streams and communicators at once",
-				 SVC_TIMELINES - 1);
+		return no_line();
 	return NCCLSVC_OK;
+}
+
+ncclsvc_result stream_line(ncclsvc_session *s, struct gpu *g, uint32_t *index)
+{
+	ncclsvc_result r = new_line(s, g, index);
+	return r || *index ? r : no_line();
 }
 
 static bool stands_alone(const struct gpu *g, const struct stream *st)
@@ -179,9 +199,16 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 	CUdeviceptr address;
 	uint32_t index;
 	const ncclsvc_comm *comm = op->comm;
-	ncclsvc_result r = stream_identify(g, comm->device, op->stream, &st);
+	ncclsvc_result r = stream_look(g, comm->device, op->stream, &st);
 	if (r)
 		return r;
+	op->push = st.push;
+	op->captured = st.captured;
+	op->triggered = !st.captured && !op->planned && triggers_live(comm->peer);
+	if (op->captured)
+		return op->planned ? error_set(NCCLSVC_UNSUPPORTED, CAPTURING) : NCCLSVC_OK;
+	if (op->triggered)
+		return trigger_prepare(s, op);
 	struct pair *p = pair_find(g, &st, op);
 	if (!p) {
 		r = page_register(s, g, comm->device);
@@ -322,6 +349,8 @@ static ncclsvc_result wait_on(ncclsvc_session *s, CUstream handle, ncclsvc_task 
 			(unsigned long long)task);
 	if (state == TASK_ENDED || !timeline)
 		return NCCLSVC_OK;
+	if (timeline->last == SVC_TRIGGER_DEAD)
+		return trigger_stream_wait(s, handle, slot);
 	const struct pair *p = &g->pairs[slot->timeline];
 	struct stream st;
 	CUdevice device;

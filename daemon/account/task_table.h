@@ -27,6 +27,7 @@ struct table_entry {
 	uint8_t op, type, redop, reserved;
 	uint32_t state;
 	uint64_t state_ns;
+	uint32_t graph, graph_place; /* as in its record */
 };
 
 #define TABLE_WORDS (sizeof(struct table_entry) / sizeof(uint64_t))

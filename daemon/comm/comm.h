@@ -158,6 +158,8 @@ void comm_node_lost(struct communicator *m, uint32_t node);
 void comm_member_left(struct comms *s, uint32_t slot, uint32_t epoch, int32_t rank);
 void comm_internode_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result,
 			   int32_t node);
+/* An operation that a stream started has failed with that status: the epoch is over for it. */
+void comm_trigger_failed(struct comms *s, uint32_t slot, const ncclsvc_status *st);
 void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const char *text);
 void comm_split_refused(struct communicator *m, int result, const char *text);
 /* m: that is split; NULL: its epoch is over here. */

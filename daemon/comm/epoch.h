@@ -38,7 +38,8 @@ enum members_here {
 /* An epoch that runs cannot go on. */
 #define EPOCH_LOSS                                                                                 \
 	(EPOCH_CAUSE(MEMBER_DIED) | EPOCH_CAUSE(NODE_LOST) | EPOCH_CAUSE(GPU_LOST) |               \
-	 EPOCH_CAUSE(ENDED_ELSEWHERE) | EPOCH_CAUSE(NODES_FAILED) | EPOCH_CAUSE(KERNEL_STUCK))
+	 EPOCH_CAUSE(ENDED_ELSEWHERE) | EPOCH_CAUSE(NODES_FAILED) | EPOCH_CAUSE(KERNEL_STUCK) |    \
+	 EPOCH_CAUSE(GRAPH_FAILED))
 
 /* A row of the table. */
 struct epoch_transition {

@@ -114,6 +114,18 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 }
 
 /* The engine finds that the nodes can't go on together. */
+void comm_trigger_failed(struct comms *s, uint32_t slot, const ncclsvc_status *st)
+{
+	struct communicator *m = s->comm_by_slot[slot];
+	const int32_t rank = st->missing_count ? st->missing[0]
+			     : st->rank_b >= 0 ? st->rank_b
+					       : st->rank_a;
+	if (!m || m->epoch != st->epoch || !epoch_lives(&m->life))
+		return;
+	comm_end_epoch(m, NCCLSVC_CAUSE_GRAPH_FAILED, st, rank);
+	remote_break(m, st->result, rank, -1);
+}
+
 void comm_internode_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result, int32_t node)
 {
 	struct communicator *m = s->comm_by_slot[slot];

@@ -38,6 +38,7 @@ enum command_kind {
 	COMMAND_MAKE_NOT,     /* if it was not yet */
 	COMMAND_STAGING, /* memory that device memory is staged through: for good, before any epoch
 			  */
+	COMMAND_TRIGGER_DEL,
 	COMMAND_DEVICE_WORKER, /* a GPU whose memory is staged has a worker, or has lost it */
 };
 
@@ -148,6 +149,7 @@ struct command {
 			uint32_t serial;
 			struct svc_record record;
 		} task;
+		struct svc_trigger_del trigger;
 		struct {
 			enum svc_cancel_kind kind; /* a task or a communicator */
 			uint64_t id; /* unique id of the task; slot of the communicator */

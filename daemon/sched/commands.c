@@ -16,6 +16,7 @@
 #include "release.h"
 #include "set.h"
 #include "timeline.h"
+#include "trigger.h"
 
 /* Between two looks at the rings */
 #define COMMANDS_PER_ROUND  64
@@ -166,6 +167,7 @@ static void remove_session(struct engine *e, struct session *s)
 	s->broken = true;
 	s->leaving = true;
 	ingest_drop_group(e, s);
+	triggers_free(e, s);
 	e->inputs_ns = 0; /* what it does not signal any more is looked for at once */
 	if (s->active)
 		engine_session_idle(e, s);
@@ -229,16 +231,11 @@ static void remove_region_later(struct engine *e, struct session *s, const struc
 	engine_session_active(e, s);
 }
 
-static bool ring_empty(const struct session *s)
-{
-	return svc_number_load(&svc_record_slot(s->ring, s->entries, s->next)->number) != s->next;
-}
-
 void engine_regions_depart(struct engine *e, struct session *s)
 {
 	struct departure *d;
 	for (uint32_t n = 0; n < DEPARTURES_PER_TURN && (d = s->departures); n++) {
-		if (s->next < d->until && !s->broken && !ring_empty(s))
+		if (s->next < d->until && !s->broken && !session_ring_empty(s))
 			return;
 		remove_region(e, s, d->region, d->serial);
 		DL_DELETE(s->departures, d);
@@ -465,6 +462,9 @@ static bool run_command(struct engine *e, const struct command *c)
 		break;
 	case COMMAND_TASK:
 		ingest_socket(e, s, c->task.serial, &c->task.record);
+		break;
+	case COMMAND_TRIGGER_DEL:
+		trigger_del(e, s, c->trigger.timeline, c->trigger.value);
 		break;
 	case COMMAND_CANCEL:
 		over = cancel(e, c);

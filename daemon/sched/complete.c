@@ -102,12 +102,24 @@ static inline void fill_times(const struct engine *e, const struct task *t, nccl
 	st->epoch = t->record.epoch;
 }
 
+/* The library is not told of it: it hears that the epoch is over. */
+static void report_triggered(struct engine *e, const struct comm *c, const struct svc_record *r,
+			     int32_t rank, uint64_t seq, const ncclsvc_status *st)
+{
+	struct event event = {.kind = EVENT_TRIGGER_FAILED,
+			      .tasks = {c->slot, rank, r->op, seq, *st}};
+	event.tasks.status.epoch = r->epoch;
+	engine_event(e, &event);
+}
+
 /* Tells the supervisor of a failure, not of each task that it ends: of each result once in a while.
  * The end of an epoch is the supervisor's own doing, and a member's own end is no failure. */
 static void report(struct engine *e, const struct task *t, const ncclsvc_status *st)
 {
 	struct comm *c = t->comm;
 	const uint32_t bit = UINT32_C(1) << (-st->result & 31);
+	if (c && !c->ended && t->record.flags & SVC_TASK_TRIGGER)
+		report_triggered(e, c, &t->record, t->rank, t->seq, st);
 	if (!c || c->ended || c->ending || (st->result == NCCLSVC_CANCELLED && !st->pid_a))
 		return;
 	if (e->now - c->reported_ns >= LOG_WINDOW_NS) {
@@ -131,7 +143,7 @@ static void tell(struct engine *e, struct task *t, const ncclsvc_status *how)
 		struct svc_submit_reply reply = {st};
 		s->socket_tasks--;
 		send_reply(e, s, t->serial, st.result, &reply, sizeof(reply));
-	} else {
+	} else if (t->record.number) { /* else a trigger keeps it */
 		write_status(e, s, t->record.number, &st);
 	}
 	if (st.result) {
@@ -150,7 +162,7 @@ static __attribute__((noinline)) void complete_in_full(struct engine *e, struct 
 {
 	tell(e, t, how);
 	if (t->record.timeline)
-		timeline_told(t);
+		timeline_told(t, !how->result);
 }
 
 void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how)
@@ -190,6 +202,9 @@ void complete_refused(struct engine *e, struct session *s, const struct svc_reco
 	st.submitted_ns = st.done_ns = e->now;
 	write_status(e, s, record->number, &st);
 	timeline_refused(s, record); /* even then, a stream may wait for it */
+	const struct handle *h = record->comm < s->nhandles ? &s->handles[record->comm] : NULL;
+	if (record->flags & SVC_TASK_TRIGGER && h && h->comm)
+		report_triggered(e, h->comm, record, h->rank, 0, &st);
 }
 
 /* The caller's fence stands between the statuses and this look, as the client's stands between its

@@ -21,7 +21,8 @@ enum event_kind {
 	EVENT_EPOCH_DIRTY,  /* nodes may not have launched alike: its NCCL communicator is done for
 			     */
 	EVENT_TASKS_FAILED, /* of a communicator whose epoch goes on: for the log */
-	EVENT_MEMBER_LEFT,  /* another node has said so of its member, by what it failed */
+	EVENT_TRIGGER_FAILED,	/* of a communicator whose epoch is to end for it: `tasks`, too */
+	EVENT_MEMBER_LEFT,	/* another node has said so of its member, by what it failed */
 	EVENT_INTERNODE_FAILED, /* an epoch on several nodes can't go on: end it on all of them */
 };
 

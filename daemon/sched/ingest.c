@@ -10,6 +10,7 @@
 #include "plan.h"
 #include "set.h"
 #include "task.h"
+#include "trigger.h"
 
 /* Records taken from one ring before the others get their turn. */
 #define BATCH		  64
@@ -107,6 +108,12 @@ static __attribute__((noinline)) int check_more(struct engine *e, const struct t
 		*text = "timelines need an attached ring";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
+	if (r->flags & SVC_TASK_TRIGGER && !(c->transport->flags & TRANSPORT_ON_STREAMS)) {
+		*text = on_gpu ? "tasks are started by streams with NCCL, and this daemon's "
+				 "transport is mpi"
+			       : "tasks are started by streams on communicators of GPUs only";
+		return NCCLSVC_UNSUPPORTED;
+	}
 	if (r->plan && (result = plan_check(t, c, text)))
 		return result;
 	/* While draining, only tasks that others already wait for are let in. */
@@ -184,14 +191,8 @@ void ingest_drop_group(struct engine *e, struct session *s)
 	refuse_group(e, s, &st);
 }
 
-static void close_group(struct engine *e, struct session *s)
+void ingest_group(struct engine *e, struct task *first, uint32_t n)
 {
-	struct task *first = s->group;
-	uint32_t n = s->group_tasks;
-	if (s->group_end.result) {
-		refuse_group(e, s, &s->group_end);
-		return;
-	}
 	uint32_t id = n > 1 ? ++e->groups : 0;
 	bool simple = true;
 	struct task *t;
@@ -202,12 +203,27 @@ static void close_group(struct engine *e, struct session *s)
 	}
 	if (n > 1 && !simple)
 		set_link(first);
-	s->group = NULL;
-	s->group_tasks = 0;
 	if (simple && fast_path_may(first, n))
 		fast_path_post(e, first, n);
 	else
 		order_enqueue(e, first, n);
+}
+
+static void close_group(struct engine *e, struct session *s)
+{
+	struct task *first = s->group;
+	const uint32_t n = s->group_tasks;
+	const bool triggered = first->record.flags & SVC_TASK_TRIGGER;
+	if (!s->group_end.result && triggered)
+		s->group_end = status_of(trigger_group(e, first, n));
+	if (s->group_end.result) {
+		refuse_group(e, s, &s->group_end);
+		return;
+	}
+	s->group = NULL;
+	s->group_tasks = 0;
+	if (!triggered)
+		ingest_group(e, first, n);
 }
 
 static const struct user *with_most_tasks(const struct engine *e)
@@ -278,6 +294,31 @@ static __attribute__((noinline)) void refuse_unadmitted(struct engine *e, struct
 	refuse(e, s, NULL, record, serial, by_socket, &why, text);
 }
 
+static bool is_kept(const struct task *t)
+{
+	return t->by_socket && t->record.flags & SVC_TASK_TRIGGER;
+}
+
+/* It is no part of an open group. */
+static void refuse_kept(struct engine *e, struct session *s, struct task *t,
+			const ncclsvc_status *why, const char *text)
+{
+	complete_refused(e, s, &t->record, t->serial, true, why, text);
+	task_free(e, t);
+}
+
+static void keep(struct engine *e, struct session *s, struct task *t)
+{
+	const char *text;
+	const int result = trigger_keep(e, t, &text);
+	if (!result)
+		return;
+	const ncclsvc_status why = status_of(result);
+	e->live--;
+	s->socket_tasks--;
+	refuse_kept(e, s, t, &why, text);
+}
+
 /* t->record is a copy. False: it waits for commands, as if it had not been looked at. */
 static bool take(struct engine *e, struct session *s, struct task *t)
 {
@@ -292,10 +333,17 @@ static bool take(struct engine *e, struct session *s, struct task *t)
 	if (result) {
 		ncclsvc_status why = end ? *end : status_of(result);
 		s->socket_tasks -= t->by_socket;
-		refuse(e, s, t, &t->record, t->serial, t->by_socket, &why, text);
+		if (is_kept(t))
+			refuse_kept(e, s, t, &why, text);
+		else
+			refuse(e, s, t, &t->record, t->serial, t->by_socket, &why, text);
 		return true;
 	}
 	e->live++;
+	if (is_kept(t)) {
+		keep(e, s, t);
+		return true;
+	}
 	if (t->record.plan) {
 		plan_hold(e, t);
 		return true;

@@ -16,6 +16,7 @@
 #include "internode/internode_comm.h"
 #include "release.h"
 #include "set.h"
+#include "trigger.h"
 
 #define EPOLL_EVENTS		64
 #define ROUNDS_PER_CLOCK	4   /* without work; after work it is read at once */
@@ -100,7 +101,7 @@ static int sleep_ms(const struct engine *e)
 /* Is something waited for that a GPU writes, or room for a set? */
 static bool waits_for_gpus(const struct engine *e)
 {
-	return e->polled || e->gpu_inputs || e->matched_new;
+	return e->polled || e->gpu_inputs || e->matched_new || e->triggering;
 }
 
 /* No interrupt tells of a counter that a GPU writes. What lasts long may be seen late. ms: at most
@@ -252,6 +253,8 @@ void *engine_main(void *arg)
 			engine_run_commands(e);
 		bool took = poll_rings(e);
 		busy |= took;
+		if (e->triggering)
+			busy |= triggers_poll(e);
 		if (e->inputs)
 			order_check_inputs(e);
 		if (deadlines_first(&e->deadlines))

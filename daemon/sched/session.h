@@ -31,6 +31,8 @@ struct handle {
 struct line {
 	uint32_t in_flight; /* tasks */
 	uint64_t owed;	    /* what done must come to, once nothing flies */
+	struct trigger *triggers;
+	const struct comm *comm; /* the triggers' */
 };
 
 /* All sessions of one uid. Users take turns, so that none waits for more than a turn of each other
@@ -39,6 +41,7 @@ struct user {
 	struct user *prev, *next; /* the engine's */
 	uint32_t uid, sessions;
 	uint32_t tasks;			   /* alive, tombstones too */
+	uint32_t triggered;		   /* operations that triggers hold */
 	struct session *active;		   /* whose rings are polled */
 	struct member *ready, **ready_end; /* whose queues may move */
 };
@@ -76,8 +79,16 @@ struct session {
 	int fd, doorbell, completion;
 	struct session *prev_active, *next_leaving;
 	uint32_t inputs;
-	struct line *lines; /* [SVC_TIMELINES]; NULL: no communicator of GPUs yet */
+	struct line *lines;  /* [SVC_TIMELINES]; NULL: no communicator of GPUs yet */
+	uint64_t triggering; /* bits: lines that have triggers */
+	struct session *prev_triggering, *next_triggering;
 };
+
+/* All records that were there have been taken. */
+static inline bool session_ring_empty(const struct session *s)
+{
+	return svc_number_load(&svc_record_slot(s->ring, s->entries, s->next)->number) != s->next;
+}
 
 /* ---- ingest.c ---- */
 
@@ -86,5 +97,7 @@ uint32_t ingest_ring(struct engine *e, struct session *s);
 void ingest_socket(struct engine *e, struct session *s, uint32_t serial,
 		   const struct svc_record *record);
 void ingest_drop_group(struct engine *e, struct session *s);
+/* These tasks, one group, come to their members' queues. */
+void ingest_group(struct engine *e, struct task *first, uint32_t n);
 
 #endif

@@ -5,7 +5,7 @@
  *   member.h    tasks, members and communicators; session.h: trainers
  *   loop.c      the thread, its rounds and its sleep; commands.c: what the supervisor asks
  *   engine.c    beginning and end, queues to and from the supervisor, the memory of tasks
- *   ingest.c    ring and socket records -> tasks
+ *   ingest.c    ring and socket records -> tasks; trigger.c: when a stream says so
  *   order.c     whose turn it is on a communicator; match.c: which tasks match; release.h: those
  *               that fail; task_state.c: what these share; fast_path.c: past the queue
  *   plan.c      planned tasks, held until their group is whole
@@ -96,10 +96,11 @@ struct engine {
 	struct comm **comms;	   /* by slot */
 	struct session *dirty;
 	uint32_t nactive, cores;
-	bool crowded;	   /* more pollers than cores: they yield at every round */
-	uint32_t ready;	   /* members */
-	uint64_t turns;	   /* that they have had so far */
-	struct user *turn; /* whose it was last */
+	bool crowded;		    /* more pollers than cores: they yield at every round */
+	uint32_t ready;		    /* members */
+	uint64_t turns;		    /* that they have had so far */
+	struct user *turn;	    /* whose it was last */
+	struct session *triggering; /* that have triggers */
 	struct task *inputs;
 	uint32_t ninputs, inputs_due; /* due: have not been looked at since a session fell asleep */
 	struct deadlines deadlines;

@@ -27,7 +27,7 @@ void order_make_ready(struct engine *e, struct member *m)
 static bool input_there(const struct task *t)
 {
 	const struct svc_record *r = &t->record;
-	return !r->timeline ||
+	return !r->timeline || r->flags & SVC_TASK_TRIGGER ||
 	       atomic_load_explicit(&svc_timelines(t->session->ring)[r->timeline].ready,
 				    memory_order_relaxed) >= r->value;
 }
@@ -113,6 +113,8 @@ void order_publish(struct engine *e, struct task *t)
 		.redop = svc_op_reduces(r->op) ? r->redop : UINT8_MAX,
 		.state = state_of(t),
 		.state_ns = e->now,
+		.graph = r->graph,
+		.graph_place = r->graph_place,
 	};
 	t->published = true;
 	t->shown = (uint8_t)entry.state;

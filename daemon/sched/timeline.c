@@ -31,19 +31,26 @@ static void forget_owed(const struct session *s, uint32_t timeline)
 		l->owed = 0;
 }
 
+/* What the streams of a failed task, or of one that has run, wait for. */
+static uint64_t value_of(const struct svc_record *r)
+{
+	return r->flags & SVC_TASK_TRIGGER ? SVC_TRIGGER_DEAD : r->value;
+}
+
 /* A task of the timeline is over: flew if the GPU is through with it, at_once if nobody is to wait
  * for those that it is not through with yet. */
 static void end(const struct session *s, const struct svc_record *r, bool flew, bool at_once)
 {
 	struct line *l = s->lines ? &s->lines[r->timeline] : NULL;
+	const uint64_t value = value_of(r);
 	if (l && !flew)
 		forget_owed(s, r->timeline);
-	if (l && l->owed < r->value)
-		l->owed = r->value;
+	if (l && l->owed < value)
+		l->owed = value;
 	if (!l || at_once || !l->in_flight)
-		raise(done_of(s, r->timeline), l ? l->owed : r->value);
+		raise(done_of(s, r->timeline), l ? l->owed : value);
 	else if (flew)
-		raise(done_of(s, r->timeline), r->value);
+		raise(done_of(s, r->timeline), value);
 }
 
 /* The same for a staged task, or a record that is none (but is NULL). Those of one group end in any
@@ -81,8 +88,10 @@ void timeline_flies(const struct task *t)
 	t->session->lines[t->record.timeline].in_flight++;
 }
 
-void timeline_told(const struct task *t)
+void timeline_told(const struct task *t, bool well)
 {
+	if (well && t->record.flags & SVC_TASK_TRIGGER)
+		return; /* the GPU has written it, and the stream may have taken it back */
 	if (t->comm && is_staged(t->member))
 		end_staged(t->session, &t->record, t->member, t);
 	else if (t->session->ring && !(t->in_flight && t->tombstone))
@@ -116,6 +125,14 @@ void timeline_refused(const struct session *s, const struct svc_record *r)
 		end(s, r, false, false);
 }
 
+void timeline_kill(const struct session *s, uint32_t timeline)
+{
+	struct line *l = &s->lines[timeline];
+	l->owed = SVC_TRIGGER_DEAD;
+	if (!l->in_flight)
+		raise(done_of(s, timeline), l->owed);
+}
+
 void timeline_release(struct comm *c)
 {
 	const struct task *t;
@@ -129,6 +146,6 @@ void timeline_release(struct comm *c)
 void timeline_release_input(const struct task *t)
 {
 	const struct svc_record *r = &t->record;
-	if (r->timeline)
+	if (r->timeline && !(r->flags & SVC_TASK_TRIGGER))
 		raise(&svc_timelines(t->session->ring)[r->timeline].ready, r->value);
 }

@@ -5,7 +5,8 @@
  *   done is raised, never set back, and passes a task's value only once nothing that the stream
  *   waits for with it can still write to its memory. So the value of a task that fails before it is
  *   launched is owed while others of its timeline are in flight, and raised behind the last of
- * them; only a release (below) does not wait for them. done is raised once for a task: when its
+ * them; only a release (below) does not wait for them. Of triggered tasks (proto/wire_task.h), a
+ * failure raises it to what no stream takes back. done is raised once for a task: when its
  * client is told, or, of a task that was launched, when it lands. A smaller value that the GPU
  * wrote meanwhile is raised again then. ready is raised only of a task whose trainer does not do it
  * any more. */
@@ -20,11 +21,13 @@ void timeline_reserve(struct session *s);
 /* ... is launched on a GPU; */
 void timeline_flies(const struct task *t);
 /* ... its client is told how it ended (before it lands, if it flies and its epoch is over); */
-void timeline_told(const struct task *t);
+void timeline_told(const struct task *t, bool well);
 /* ... the GPU is through with it. */
 void timeline_landed(const struct task *t);
 /* A record that became no task: a stream may wait for it all the same. */
 void timeline_refused(const struct session *s, const struct svc_record *r);
+/* No stream waits any more for what triggers of the timeline start (trigger.h). */
+void timeline_kill(const struct session *s, uint32_t timeline);
 /* Streams of the communicator do not wait for what flies any more, whatever the GPUs are in. */
 void timeline_release(struct comm *c);
 /* The GPU does not wait for the task's input any more. */

@@ -451,7 +451,8 @@ static uint64_t list_tasks(struct server *s, struct chunk *p, uint64_t from)
 		*i = (ncclsvc_task_info){
 			.task = e.uid,
 			.comm = e.comm_uid,
-			.seq = e.seq,
+			.seq = e.graph ? e.graph_place : e.seq,
+			.graph = e.graph,
 			.count = e.count,
 			.bytes = e.bytes,
 			.op = e.op,

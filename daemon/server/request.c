@@ -275,6 +275,13 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 	case SVC_SUBMIT:
 		submit(s, c, h->serial, body);
 		break;
+	case SVC_TRIGGER_DEL: {
+		struct command cmd = {.kind = COMMAND_TRIGGER_DEL, .session = c->slot};
+		cmd.trigger = *(const struct svc_trigger_del *)body;
+		executor_command(s->executor, &cmd);
+		client_reply(c, h->opcode, h->serial, NULL, 0, NULL, 0);
+		break;
+	}
 	case SVC_LIST: {
 		const struct svc_list *m = body;
 		if (reserved_is_zero(c, h, m->reserved))

@@ -243,6 +243,9 @@ static void handle_event(struct server *s, const struct event *ev)
 			report_tasks(s->comms.comm_by_slot[ev->tasks.comm], &ev->tasks.status,
 				     ev->tasks.op, ev->tasks.rank, ev->tasks.seq);
 		break;
+	case EVENT_TRIGGER_FAILED:
+		comm_trigger_failed(&s->comms, ev->tasks.comm, &ev->tasks.status);
+		break;
 	case EVENT_INTERNODE_FAILED:
 		comm_internode_failed(&s->comms, ev->internode.comm, ev->internode.epoch,
 				      ev->internode.result, ev->internode.node);

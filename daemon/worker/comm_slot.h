@@ -39,6 +39,7 @@ struct comm_slot {
 	uint64_t due; /* seq; 0: nothing */
 	unsigned ntimelines, ntasks;
 	struct {
+		int operation; /* CU_STREAM_MEM_OP_WRITE_VALUE_64, or _32 */
 		CUdeviceptr address;
 		uint64_t value;
 	} done[SLOT_WRITES];

@@ -135,6 +135,9 @@ void sessions_release(struct worker *w)
 			if (r->flags & SVC_TASK_TIMELINE && r->timeline < SVC_TIMELINES)
 				raise(&s->host[r->timeline].done, r->value);
 		}
+		for (uint32_t i = 0; s->ring && i < SVC_TIMELINES; i++)
+			if (atomic_load(&s->host[i].triggers))
+				raise(&s->host[i].done, SVC_TRIGGER_DEAD);
 	}
 	pthread_mutex_unlock(&sessions_lock);
 }

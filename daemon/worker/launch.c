@@ -59,7 +59,7 @@ static CUdeviceptr device_address(const struct session_timelines *s, uint32_t ti
 static bool is_ready(const struct worker *w, const struct launch *l)
 {
 	const struct session_timelines *s = &w->sessions[l->session];
-	return !l->timeline || !s->ring ||
+	return !l->timeline || !s->ring || l->flags & LAUNCH_TRIGGERED ||
 	       atomic_load_explicit(&s->host[l->timeline].ready, memory_order_acquire) >= l->value;
 }
 
@@ -220,8 +220,7 @@ static CUresult tell(struct worker *w, uint32_t slot)
 	if (!l->due)
 		return CUDA_SUCCESS;
 	for (unsigned i = 0; i < l->ntimelines && !error; i++)
-		error = add(&b, CU_STREAM_MEM_OP_WRITE_VALUE_64, l->done[i].address,
-			    l->done[i].value);
+		error = add(&b, l->done[i].operation, l->done[i].address, l->done[i].value);
 	if (!error)
 		error = add(&b, CU_STREAM_MEM_OP_WRITE_VALUE_64,
 			    w->progress + slot * sizeof(struct slot_progress), l->due);
@@ -234,9 +233,12 @@ static CUresult tell(struct worker *w, uint32_t slot)
 }
 
 /* The last value of a timeline speaks for those before it. */
-static CUresult owe(struct worker *w, uint32_t slot, CUdeviceptr address, uint64_t value)
+static CUresult owe(struct worker *w, uint32_t slot, const struct launch *launch)
 {
 	struct comm_slot *l = &w->slots[slot];
+	const CUdeviceptr address = device_address(&w->sessions[launch->session], launch->timeline,
+						   offsetof(struct svc_timeline, done));
+	const uint64_t value = launch->value;
 	CUresult error = CUDA_SUCCESS;
 	for (unsigned i = 0; i < l->ntimelines; i++)
 		if (l->done[i].address == address) {
@@ -245,6 +247,9 @@ static CUresult owe(struct worker *w, uint32_t slot, CUdeviceptr address, uint64
 		}
 	if (l->ntimelines == SLOT_WRITES)
 		error = tell(w, slot);
+	l->done[l->ntimelines].operation = launch->flags & LAUNCH_TRIGGERED
+						   ? CU_STREAM_MEM_OP_WRITE_VALUE_32
+						   : CU_STREAM_MEM_OP_WRITE_VALUE_64;
 	l->done[l->ntimelines].address = address;
 	l->done[l->ntimelines++].value = value;
 	return error;
@@ -258,10 +263,7 @@ static CUresult after(struct worker *w, uint64_t begin, uint64_t end, uint32_t s
 		if (l->slot != slot)
 			continue;
 		if (l->timeline)
-			error = owe(w, slot,
-				    device_address(&w->sessions[l->session], l->timeline,
-						   offsetof(struct svc_timeline, done)),
-				    l->value);
+			error = owe(w, slot, l);
 		w->slots[slot].due = l->seq;
 		w->slots[slot].ntasks++;
 	}

@@ -20,7 +20,10 @@
 #define WORKER_LAUNCHES	  8192 /* a power of two, more than a task group has tasks */
 #define WORKER_COMM_SLOTS 256
 
-enum { LAUNCH_MORE = 1 }; /* the same ncclGroup goes on */
+enum {
+	LAUNCH_MORE = 1,      /* the same ncclGroup goes on */
+	LAUNCH_TRIGGERED = 2, /* its input is there; done's low half becomes `value`, by 32 bits */
+};
 enum { COPY_IN, COPY_OUT, COPY_SLOTS };
 
 /* Beside tasks' operations, and alone, not in a group: NCCL makes the slot's communicator, which

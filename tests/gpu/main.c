@@ -33,7 +33,8 @@ static const struct gpu_test *const tables[] = {
 	kernel_nccl_tests,    kernel_message_gone_tests,
 	kernel_circle_tests,  peer_message_tests,
 	graph_tests,	      graph_gone_tests,
-	graph_mixed_tests,    nccl_graph_tests,
+	graph_mixed_tests,    graph_nccl_tests,
+	nccl_graph_tests,
 };
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 

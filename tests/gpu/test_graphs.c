@@ -400,28 +400,15 @@ static void is_refused(ncclsvc_result result, ncclsvc_result expected, const cha
 static void refused_rank(struct client *c)
 {
 	struct scene s;
-	CUdeviceptr large;
 	scene_begin(&s, c);
 	struct rank *r = &s.r;
 	const CUstream other = gpu_stream();
-	CHECK_CU(cu.cuMemAlloc(&large, LARGE));
 	stage("waiting for what is in no graph");
 	const ncclsvc_task task = kernels_sum(r, s.q, WORDS);
 	CHECK_CU(cu.cuStreamBeginCapture(r->stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 	rank_wait(r, task);
 	graph_drop(r->stream); /* it was not spoilt */
 	graph_begin(r->stream);
-	stage("what NCCL does");
-	is_refused(ncclsvc_all_reduce(at(large), at(large), LARGE_WORDS, NCCLSVC_UINT32,
-				      NCCLSVC_SUM, r->comm, NULL),
-		   NCCLSVC_UNSUPPORTED, "captured");
-	stage("a group of both");
-	CHECK_OK(ncclsvc_group_begin(r->session));
-	CHECK_OK(ncclsvc_all_reduce(at(s.p), at(s.p), WORDS, NCCLSVC_UINT32, NCCLSVC_SUM, r->comm,
-				    NULL));
-	CHECK_OK(ncclsvc_all_reduce(at(large), at(large), LARGE_WORDS, NCCLSVC_UINT32, NCCLSVC_SUM,
-				    r->comm, NULL));
-	is_refused(ncclsvc_group_end(r->session), NCCLSVC_UNSUPPORTED, "do not run in kernels");
 	stage("what is detached");
 	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, NCCLSVC_STREAM_DETACHED));
 	is_refused(ncclsvc_all_reduce(at(s.p), at(s.p), WORDS, NCCLSVC_UINT32, NCCLSVC_SUM, r->comm,
@@ -443,7 +430,6 @@ static void refused_rank(struct client *c)
 	launch_sums(&s, exec, 1);
 	check_value(&s, "the sum");
 	graph_destroy(exec);
-	CHECK_CU(cu.cuMemFree(large));
 	scene_end(&s);
 	CHECK_CU(cu.cuStreamDestroy(other));
 }

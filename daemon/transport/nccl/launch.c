@@ -105,6 +105,10 @@ static struct launch *write_launch(struct engine *e, struct task *t)
 	l->type = r->type;
 	l->redop = r->redop;
 	l->flags = LAUNCH_MORE;
+	if (r->flags & SVC_TASK_TRIGGER) {
+		l->flags |= LAUNCH_TRIGGERED;
+		l->value = SVC_TRIGGER_DONE;
+	}
 	return l;
 }
 
@@ -138,7 +142,7 @@ static void launch_bundle(struct engine *e, struct task *any)
 			set_launched(e, u);
 		}
 		if (last)
-			last->flags = 0;
+			last->flags &= (uint8_t)~LAUNCH_MORE;
 		t = t->next_in_group;
 	} while (t && t != first);
 }

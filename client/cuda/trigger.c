@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "trigger.h"
+
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/ring.h"
+#include "core/call.h"
+#include "core/session.h"
+#include "core/timeline.h"
+
+/* What the daemon keeps for a graph: a group's operations on one communicator. The graph's user
+ * object holds it. */
+struct trigger {
+	struct trigger *next;
+	struct peer *peer;
+	uint32_t number;
+	bool gone;	/* the graph is; atomic */
+	bool forgotten; /* the daemon, or its memory of this, is */
+	unsigned nplaces;
+	uint16_t places[]; /* of its operations' regions, from 1 */
+};
+
+static uint32_t live; /* atomic */
+
+bool triggers_live_anywhere(void)
+{
+	return __atomic_load_n(&live, __ATOMIC_ACQUIRE);
+}
+
+static int by_comm(const void *a, const void *b)
+{
+	const struct op *x = a, *y = b;
+	if (x->triggered != y->triggered)
+		return x->triggered ? 1 : -1;
+	if (x->comm->key != y->comm->key)
+		return x->comm->key < y->comm->key ? -1 : 1;
+	return x->place < y->place ? -1 : 1;
+}
+
+void triggers_sort(struct op *ops, unsigned n)
+{
+	qsort(ops, n, sizeof(*ops), by_comm);
+}
+
+/* How many of the operations, from the first on, are of its communicator. */
+static unsigned run_of(const struct op *ops, unsigned n)
+{
+	unsigned k = 1;
+	while (k < n && ops[k].comm == ops->comm)
+		k++;
+	return k;
+}
+
+/* ---- The end of triggers ---- */
+
+/* A user object's: the driver calls it, on a thread of its own. */
+static void trigger_gone(void *arg)
+{
+	struct trigger *t = arg;
+	struct peer *p = t->peer;
+	__atomic_store_n(&t->gone, true, __ATOMIC_RELEASE);
+	__atomic_sub_fetch(&live, 1, __ATOMIC_RELEASE);
+	__atomic_add_fetch(&p->triggers_gone, 1,
+			   __ATOMIC_RELEASE); /* p may be gone with the last */
+}
+
+static void unpin(ncclsvc_session *s, struct trigger *t)
+{
+	/* Numbers of another connection are other regions'. */
+	for (unsigned i = 0; i < t->nplaces && t->peer->own.generation == s->generation; i++)
+		device_place_unpin(s, t->places[i]);
+	t->nplaces = 0;
+	t->forgotten = true;
+}
+
+void triggers_sweep(ncclsvc_session *s, struct peer *p)
+{
+	for (struct trigger **link = &p->triggers, *t; (t = *link);) {
+		if (!__atomic_load_n(&t->gone, __ATOMIC_ACQUIRE)) {
+			link = &t->next;
+			continue;
+		}
+		if (!t->forgotten && p->own.generation == s->generation)
+			call_forget(s, SVC_TRIGGER_DEL,
+				    &(struct svc_trigger_del){.timeline = p->trigger_line,
+							      .value = t->number});
+		unpin(s, t);
+		*link = t->next;
+		free(t);
+	}
+}
+
+void triggers_forget(ncclsvc_session *s, struct peer *p)
+{
+	for (struct trigger *t = p->triggers; t; t = t->next)
+		if (!t->forgotten)
+			unpin(s, t);
+}
+
+void triggers_free(struct peer *p)
+{
+	while (p->triggers) {
+		struct trigger *t = p->triggers;
+		p->triggers = t->next;
+		free(t);
+	}
+}
+
+/* ---- Keeping ---- */
+
+/* The member's timeline in this epoch, which no other stream ever takes over. */
+static ncclsvc_result line_make(ncclsvc_session *s, const ncclsvc_comm *comm, struct peer *p)
+{
+	struct gpu *g = s->gpu;
+	struct svc_timeline *words;
+	if (p->trigger_line)
+		return NCCLSVC_OK;
+	ncclsvc_result r = page_register(s, g, comm->device);
+	if (!r)
+		r = stream_line(s, g, &p->trigger_line);
+	if (r)
+		return r;
+	words = stream_counters(g, p->trigger_line);
+	CUresult e = cuda_push(p->cuda, p->context);
+	if (!e) {
+		e = p->cuda->cuMemHostGetDevicePointer(&p->trigger_at, words, 0);
+		cuda_pop(p->cuda, p->context);
+	}
+	if (e)
+		return cuda_error(p->cuda, e, "the GPU cannot reach the timelines");
+	s->timelines[p->trigger_line]->last = SVC_TRIGGER_DEAD; /* what lets its streams go */
+	atomic_store(&words->triggers, 1);
+	return NCCLSVC_OK;
+}
+
+static struct trigger *trigger_new(ncclsvc_session *s, struct op *ops, unsigned n)
+{
+	struct peer *p = ops->comm->peer;
+	struct trigger *t = malloc(sizeof(*t) + 2 * n * sizeof(t->places[0]));
+	if (!t)
+		return NULL;
+	p->trigger_numbers += p->trigger_numbers == SVC_TRIGGER_MAX ? 2 : 1;
+	*t = (struct trigger){.next = p->triggers, .peer = p, .number = p->trigger_numbers};
+	for (unsigned i = 0; i < 2 * n; i++) {
+		const uint16_t place = ops[i / 2].places[i % 2];
+		if (!place)
+			continue;
+		device_place_pin(s, place);
+		t->places[t->nplaces++] = place;
+	}
+	for (unsigned i = 0; i < n; i++) {
+		ops[i].trigger = t->number;
+		ops[i].kept = t;
+	}
+	p->triggers = t;
+	return t;
+}
+
+/* Locked; yields. */
+static ncclsvc_result send(ncclsvc_session *s, const struct op *op,
+			   const struct peer_graph_place *at)
+{
+	struct call call = {.fd = -1};
+	struct svc_record r = op->record;
+	r.comm = op->comm->handle;
+	r.epoch = op->comm->epoch;
+	r.flags |= SVC_TASK_TIMELINE | SVC_TASK_TRIGGER;
+	r.timeline = op->comm->peer->trigger_line;
+	r.value = op->trigger;
+	r.graph = at->graph;
+	r.graph_place = at->operation;
+	return call_run(s, &call, SVC_SUBMIT, &r, -1, deadline_in(REQUEST_MS));
+}
+
+static ncclsvc_result keep(ncclsvc_session *s, struct op *ops, unsigned n)
+{
+	struct peer *p = ops->comm->peer;
+	struct peer_graph_place at;
+	ncclsvc_result r = peer_graph_place(ops, &at);
+	struct trigger *t = r ? NULL : trigger_new(s, ops, n);
+	if (!t)
+		return r ? r : error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	p->refs++;
+	for (unsigned i = 0; !r && i < n; i++, at.operation++)
+		r = send(s, &ops[i], &at);
+	/* It counts as a graph's from here on: what fails later lets its user object go. */
+	__atomic_add_fetch(&live, 1, __ATOMIC_RELEASE);
+	__atomic_add_fetch(&p->ntriggers, 1, __ATOMIC_RELEASE);
+	if (r)
+		trigger_gone(t);
+	peer_unref(p);
+	return r;
+}
+
+ncclsvc_result triggers_keep(ncclsvc_session *s, struct op *ops, unsigned n)
+{
+	ncclsvc_result r = NCCLSVC_OK;
+	for (unsigned i = 0; !r && i < n; i++) {
+		struct peer *p = ops[i].comm->peer;
+		if (!p)
+			return error_set(NCCLSVC_UNSUPPORTED,
+					 "communicator %s: operations can be captured into CUDA "
+					 "graphs where its 2 to %d ranks are GPUs of one node that "
+					 "can access each other's memory",
+					 ops[i].comm->label, PEER_RANKS);
+		triggers_sweep(s, p);
+		r = line_make(s, ops[i].comm, p);
+	}
+	for (unsigned i = 0, k; !r && i < n; i += k) {
+		k = run_of(&ops[i], n - i);
+		r = keep(s, &ops[i], k);
+		if (r)
+			triggers_drop(ops, i);
+	}
+	return r;
+}
+
+void triggers_drop(const struct op *ops, unsigned n)
+{
+	for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i))
+		trigger_gone(ops[i].kept);
+}
+
+/* ---- On streams ---- */
+
+static CUdeviceptr word(const struct op *op, size_t at)
+{
+	return op->comm->peer->trigger_at + at;
+}
+
+/* For all communicators; every start comes before the first wait. */
+static CUresult put(const struct op *ops, unsigned n, CUstream stream, unsigned parts)
+{
+	CUstreamBatchMemOpParams params[3 * SVC_TIMELINES];
+	unsigned nparams = 0;
+	const size_t ready = offsetof(struct svc_timeline, ready),
+		     done = offsetof(struct svc_timeline, done);
+	for (unsigned i = 0; parts & TRIGGER_START && i < n; i += run_of(&ops[i], n - i))
+		params[nparams++] = (CUstreamBatchMemOpParams){
+			.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64,
+				       .address = word(&ops[i], ready),
+				       .value64 = ops[i].trigger}};
+	for (unsigned i = 0; parts & TRIGGER_END && i < n; i += run_of(&ops[i], n - i))
+		params[nparams++] = (CUstreamBatchMemOpParams){
+			.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64,
+				      .address = word(&ops[i], done),
+				      .value64 = SVC_TRIGGER_DONE,
+				      .flags = CU_STREAM_WAIT_VALUE_GEQ}};
+	for (unsigned i = 0; parts & TRIGGER_END && i < n; i += run_of(&ops[i], n - i))
+		params[nparams++] = (CUstreamBatchMemOpParams){
+			.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
+				       .address = word(&ops[i], done)}};
+	return ops->peer->cuda->cuStreamBatchMemOp(stream, nparams, params, 0);
+}
+
+/* The operations' streams wait for what is on that one. */
+static CUresult streams_follow(const struct op *ops, unsigned n, CUstream stream)
+{
+	CUresult e = CUDA_SUCCESS;
+	for (unsigned i = 0; !e && i < n; i++)
+		if (!ops[i].detached && ops[i].stream != stream)
+			e = peer_follow(ops->peer, ops->peer->input, stream, ops[i].stream);
+	return e;
+}
+
+/* Each communicator's part comes behind what its graph has of it. */
+static CUresult capture_behind(const struct op *ops, unsigned n, CUstream stream)
+{
+	CUresult e = CUDA_SUCCESS;
+	for (unsigned i = 0; !e && i < n; i += run_of(&ops[i], n - i)) {
+		pthread_mutex_lock(&ops[i].peer->turn);
+		e = peer_graph_follow(ops[i].peer, stream);
+		pthread_mutex_unlock(&ops[i].peer->turn);
+	}
+	return e;
+}
+
+/* The graph holds the triggers. */
+static CUresult capture_hold(const struct op *ops, unsigned n, CUstream stream)
+{
+	CUresult e = CUDA_SUCCESS;
+	for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i)) {
+		if (!e)
+			e = peer_graph_hold(ops[i].peer, stream, ops[i].kept, trigger_gone);
+		else
+			trigger_gone(ops[i].kept);
+	}
+	return e;
+}
+
+static CUresult capture_note(const struct op *ops, unsigned n, CUstream stream)
+{
+	CUresult e = CUDA_SUCCESS;
+	for (unsigned i = 0, k; !e && i < n; i += k) {
+		k = run_of(&ops[i], n - i);
+		pthread_mutex_lock(&ops[i].peer->turn);
+		e = peer_graph_note(&ops[i], k, stream);
+		pthread_mutex_unlock(&ops[i].peer->turn);
+	}
+	return e;
+}
+
+static CUresult capture(const struct op *ops, unsigned n, unsigned parts)
+{
+	const CUstream stream = ops->stream;
+	CUresult e = CUDA_SUCCESS;
+	if (parts & TRIGGER_START)
+		e = capture_hold(ops, n, stream);
+	if (!e && parts & TRIGGER_START)
+		e = peer_streams_join(ops, n, ops->peer, stream, ops);
+	if (!e)
+		e = capture_behind(ops, n, stream);
+	if (!e)
+		e = put(ops, n, stream, parts);
+	if (!e && parts & TRIGGER_END)
+		e = capture_note(ops, n, stream);
+	return e || !(parts & TRIGGER_END) ? e : streams_follow(ops, n, stream);
+}
+
+ncclsvc_result triggers_capture(const struct op *ops, unsigned n, unsigned parts)
+{
+	const struct cuda *cuda = ops->peer->cuda;
+	CUresult e = cuda_push(cuda, ops->push);
+	if (!e) {
+		e = capture(ops, n, parts);
+		cuda_pop(cuda, ops->push);
+	} else if (parts & TRIGGER_START) {
+		triggers_drop(ops, n);
+	}
+	return e ? cuda_error(cuda, e, "the operations were not captured") : NCCLSVC_OK;
+}
+
+/* ---- In no graph ---- */
+
+/* Each puts five things on its stream, of about a thousand for which there is room. */
+#define PENDING_MAX 128
+
+ncclsvc_result trigger_prepare(ncclsvc_session *s, struct op *op)
+{
+	const struct peer *p = op->comm->peer;
+	op->peer = op->comm->peer;
+	if (s->timelines[p->trigger_line]->pending >= PENDING_MAX)
+		return error_set(NCCLSVC_AGAIN,
+				 "%d operations beside CUDA graphs are pending on "
+				 "%s: wait for a task",
+				 PENDING_MAX, op->comm->label);
+	return NCCLSVC_OK;
+}
+
+void triggers_number(struct op *ops, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		struct peer *p = ops[i].peer;
+		const bool first = !i || ops[i - 1].comm != ops[i].comm;
+		if (first)
+			p->trigger_numbers += p->trigger_numbers == SVC_TRIGGER_MAX ? 2 : 1;
+		ops[i].trigger = p->trigger_numbers;
+		ops[i].record.timeline = p->trigger_line;
+		ops[i].record.value = ops[i].trigger;
+		ops[i].record.flags |= SVC_TASK_TIMELINE | SVC_TASK_TRIGGER;
+	}
+}
+
+static bool any_detached(const struct op *ops, unsigned n)
+{
+	while (n && !ops[n - 1].detached)
+		n--;
+	return n;
+}
+
+static CUresult launch(const struct op *ops, unsigned n, unsigned parts)
+{
+	const struct peer *p = ops->peer;
+	const bool apart = any_detached(ops, n);
+	const CUstream stream = apart ? p->aside : ops->stream;
+	CUresult e = CUDA_SUCCESS;
+	if (parts & TRIGGER_START)
+		e = peer_streams_join(ops, n, p, stream, apart ? NULL : ops);
+	for (unsigned i = 0; !e && parts & TRIGGER_START && i < n; i += run_of(&ops[i], n - i))
+		e = p->cuda->cuStreamWaitEvent(stream, ops[i].peer->order, CU_EVENT_WAIT_DEFAULT);
+	if (!e)
+		e = put(ops, n, stream, parts);
+	for (unsigned i = 0; !e && parts & TRIGGER_END && i < n; i += run_of(&ops[i], n - i))
+		e = p->cuda->cuEventRecord(ops[i].peer->order, stream);
+	return e || !(parts & TRIGGER_END) ? e : streams_follow(ops, n, stream);
+}
+
+/* Nothing starts them: they run on what is there. */
+static void start_all(ncclsvc_session *s, const struct op *ops, unsigned n)
+{
+	for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i))
+		atomic_store(&stream_counters(s->gpu, ops[i].record.timeline)->ready,
+			     ops[i].trigger);
+	ring_doorbell(s->connection);
+}
+
+/* From the first part to the last, no kernel comes between. */
+static void turns(const struct op *ops, unsigned n, int (*call)(pthread_mutex_t *mutex))
+{
+	for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i))
+		call(&ops[i].peer->turn);
+}
+
+ncclsvc_result triggers_launch(ncclsvc_session *s, const struct op *ops, unsigned n, unsigned parts)
+{
+	const struct cuda *cuda = ops->peer->cuda;
+	if (parts & TRIGGER_START)
+		turns(ops, n, pthread_mutex_lock);
+	CUresult e = cuda_push(cuda, ops->push);
+	if (!e) {
+		e = launch(ops, n, parts);
+		cuda_pop(cuda, ops->push);
+	}
+	if (parts & TRIGGER_END)
+		turns(ops, n, pthread_mutex_unlock);
+	if (!e)
+		return NCCLSVC_OK;
+	start_all(s, ops, n);
+	return cuda_error(cuda, e,
+			  "the driver put nothing on the stream: the tasks are submitted and run "
+			  "without its order, and their buffers will hold anything");
+}
+
+ncclsvc_result trigger_stream_wait(ncclsvc_session *s, CUstream handle, const struct slot *slot)
+{
+	const ncclsvc_comm *comm = comm_by_key(s, slot->comm_key);
+	struct stream st;
+	if (!comm || !comm->peer) /* it ends with its epoch */
+		return NCCLSVC_OK;
+	const struct cuda *cuda = s->gpu->cuda;
+	ncclsvc_result r = stream_identify(s->gpu, comm->device, handle, &st);
+	CUresult e = r ? CUDA_SUCCESS : cuda_push(cuda, st.push);
+	if (!r && !e) {
+		e = cuda->cuStreamWaitEvent(handle, comm->peer->order, CU_EVENT_WAIT_DEFAULT);
+		cuda_pop(cuda, st.push);
+	}
+	return e ? cuda_error(cuda, e, "the stream cannot wait for the task") : r;
+}

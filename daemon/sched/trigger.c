@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "trigger.h"
+
+#include <stdlib.h>
+#include <utlist.h>
+
+#include "commands.h"
+#include "complete.h"
+#include "order.h"
+#include "task.h"
+#include "timeline.h"
+
+/* An operation, as it was checked. */
+struct triggered {
+	struct svc_record record;
+	struct member *member;
+	char *src, *dst;
+};
+
+struct trigger {
+	struct trigger *next; /* of its timeline */
+	uint64_t value;
+	uint32_t n;
+	bool kept; /* else it runs once */
+	struct triggered ops[];
+};
+
+static struct svc_timeline *words(const struct session *s, uint32_t timeline)
+{
+	return &svc_timelines(s->ring)[timeline];
+}
+
+/* ---- Adding and removing ---- */
+
+static void pin(struct session *s, const struct triggered *op, int by)
+{
+	const struct svc_record *r = &op->record;
+	if (r->src_region)
+		s->regions[r->src_region].pins += (uint32_t)by;
+	if (r->dst_region)
+		s->regions[r->dst_region].pins += (uint32_t)by;
+}
+
+static void watch(struct engine *e, struct session *s, uint32_t timeline)
+{
+	if (!s->triggering)
+		DL_APPEND2(e->triggering, s, prev_triggering, next_triggering);
+	s->triggering |= UINT64_C(1) << timeline;
+}
+
+static void unwatch(struct engine *e, struct session *s, uint32_t timeline)
+{
+	const uint64_t bit = UINT64_C(1) << timeline;
+	if (!(s->triggering & bit))
+		return;
+	s->triggering &= ~bit;
+	if (!s->triggering)
+		DL_DELETE2(e->triggering, s, prev_triggering, next_triggering);
+}
+
+/* Takes it out of its timeline, at *link. */
+static void release(struct engine *e, struct session *s, uint32_t timeline, struct trigger **link)
+{
+	struct trigger *t = *link;
+	*link = t->next;
+	for (uint32_t i = 0; i < t->n; i++)
+		pin(s, &t->ops[i], -1);
+	s->user->triggered -= t->n;
+	free(t);
+	if (!s->lines[timeline].triggers)
+		unwatch(e, s, timeline);
+}
+
+/* Why the timeline has no place for n operations of the task's member; NULL: it has. */
+static const char *refusal(const struct engine *e, const struct task *t, uint32_t n, int *result)
+{
+	const struct session *s = t->session;
+	const struct line *l = &s->lines[t->record.timeline];
+	*result = NCCLSVC_INVALID_ARGUMENT;
+	if (l->owed >= SVC_TRIGGER_DEAD || (l->comm && l->comm != t->comm))
+		return "the timeline's triggers were of another communicator, or of an epoch that "
+		       "is over";
+	*result = NCCLSVC_LIMIT;
+	if (s->user->triggered + n > e->config.user_tasks_max)
+		return "too many operations of this user wait for streams to start them";
+	*result = NCCLSVC_OK;
+	return NULL;
+}
+
+/* Room for n operations more in the trigger at *link, or in a new one. NULL: no memory. */
+static struct trigger *extend(struct trigger **link, uint32_t n)
+{
+	struct trigger *old = *link;
+	const uint32_t had = old ? old->n : 0;
+	struct trigger *t = realloc(old, sizeof(*t) + (had + n) * sizeof(t->ops[0]));
+	if (t && !old)
+		*t = (struct trigger){0};
+	if (t)
+		*link = t;
+	return t;
+}
+
+static void append(struct trigger *trigger, const struct task *t)
+{
+	struct triggered *op = &trigger->ops[trigger->n++];
+	*op = (struct triggered){t->record, t->member, t->src, t->dst};
+	t->session->user->triggered++;
+	pin(t->session, op, 1);
+}
+
+static struct trigger **find(const struct session *s, uint32_t timeline, uint64_t value)
+{
+	struct trigger **link = &s->lines[timeline].triggers;
+	while (*link && (*link)->value != value)
+		link = &(*link)->next;
+	return link;
+}
+
+int trigger_keep(struct engine *e, struct task *t, const char **text)
+{
+	struct session *s = t->session;
+	const uint32_t timeline = t->record.timeline;
+	int result;
+	*text = refusal(e, t, 1, &result);
+	if (result)
+		return result;
+	struct trigger *trigger = extend(find(s, timeline, t->record.value), 1);
+	*text = "out of memory";
+	if (!trigger)
+		return NCCLSVC_NO_MEMORY;
+	trigger->value = t->record.value;
+	trigger->kept = true;
+	append(trigger, t);
+	s->lines[timeline].comm = t->comm;
+	watch(e, s, timeline);
+	t->record.timeline = 0; /* of what is kept, nothing waits for this end */
+	complete_task(e, t, &complete_ok);
+	task_free(e, t);
+	return NCCLSVC_OK;
+}
+
+/* All of one member, timeline and number. */
+static bool is_one(const struct task *first)
+{
+	const struct svc_record *a = &first->record;
+	const struct task *t;
+	DL_FOREACH (first, t) {
+		const struct svc_record *b = &t->record;
+		if (!(b->flags & SVC_TASK_TRIGGER) || t->member != first->member ||
+		    b->timeline != a->timeline || b->value != a->value)
+			return false;
+	}
+	return true;
+}
+
+int trigger_group(struct engine *e, struct task *first, uint32_t n)
+{
+	struct session *s = first->session;
+	const uint32_t timeline = first->record.timeline;
+	struct trigger **link = find(s, timeline, first->record.value);
+	struct task *t, *next;
+	int result;
+	if (!is_one(first) || *link)
+		return NCCLSVC_INVALID_ARGUMENT;
+	if (refusal(e, first, n, &result))
+		return result;
+	if (!extend(link, n))
+		return NCCLSVC_NO_MEMORY;
+	(*link)->value = first->record.value;
+	s->lines[timeline].comm = first->comm;
+	watch(e, s, timeline);
+	DL_FOREACH_SAFE (first, t, next) {
+		append(*link, t);
+		DL_DELETE(first, t);
+		task_free(e, t);
+	}
+	return NCCLSVC_OK;
+}
+
+void trigger_del(struct engine *e, struct session *s, uint32_t timeline, uint64_t value)
+{
+	if (!s->lines || timeline >= SVC_TIMELINES)
+		return;
+	struct trigger **link = find(s, timeline, value);
+	if (*link && (*link)->kept)
+		release(e, s, timeline, link);
+}
+
+/* ---- The end of an epoch ---- */
+
+/* Those that run once are tasks for their client. */
+static void refuse_once(struct engine *e, struct session *s, const struct trigger *t,
+			const ncclsvc_status *end)
+{
+	for (uint32_t i = 0; !t->kept && i < t->n; i++) {
+		e->live--;
+		complete_refused(e, s, &t->ops[i].record, 0, false, end, "");
+	}
+}
+
+void triggers_end(struct engine *e, struct session *s, const struct comm *c,
+		  const ncclsvc_status *end)
+{
+	for (uint32_t i = 0; s->lines && i < SVC_TIMELINES; i++) {
+		struct line *l = &s->lines[i];
+		if (l->comm != c)
+			continue;
+		timeline_kill(s, i);
+		while (l->triggers) {
+			refuse_once(e, s, l->triggers, end);
+			release(e, s, i, &l->triggers);
+		}
+		l->comm = NULL;
+	}
+}
+
+void triggers_free(struct engine *e, struct session *s)
+{
+	for (uint32_t i = 0; s->lines && i < SVC_TIMELINES; i++)
+		while (s->lines[i].triggers)
+			release(e, s, i, &s->lines[i].triggers);
+}
+
+/* ---- Starting ---- */
+
+static struct task *make(struct engine *e, struct session *s, const struct triggered *op)
+{
+	struct task *t = task_alloc(e, s);
+	if (!t)
+		return NULL;
+	t->record = op->record;
+	t->serial = 0;
+	t->rank = (int32_t)(op->member - op->member->comm->members);
+	t->member = op->member;
+	t->comm = op->member->comm;
+	t->src = op->src;
+	t->dst = op->dst;
+	return t;
+}
+
+static void free_all(struct engine *e, struct task *first)
+{
+	struct task *t, *next;
+	DL_FOREACH_SAFE (first, t, next) {
+		DL_DELETE(first, t);
+		task_free(e, t);
+	}
+}
+
+/* False: the user has no room for so many tasks; the word stays, and is seen again. (The stream
+ * writes the next one when these have run.) */
+static bool start(struct engine *e, struct session *s, const struct trigger *trigger)
+{
+	struct task *first = NULL;
+	for (uint32_t i = 0; i < trigger->n; i++) {
+		struct task *t = make(e, s, &trigger->ops[i]);
+		if (!t) {
+			free_all(e, first);
+			return false;
+		}
+		DL_APPEND(first, t);
+	}
+	if (trigger->kept) {
+		e->live += trigger->n;
+		table_count(&s->counts->submitted, trigger->n);
+	}
+	atomic_store(&words(s, trigger->ops[0].record.timeline)->ready, 0);
+	ingest_group(e, first, trigger->n);
+	return true;
+}
+
+/* A word that is no trigger's yet may become one: its record can be on its way. */
+static bool look(struct engine *e, struct session *s, uint32_t timeline)
+{
+	const uint64_t value =
+		atomic_load_explicit(&words(s, timeline)->ready, memory_order_acquire);
+	if (!value)
+		return false;
+	/* What the trainer submitted before it launched the graph comes first. */
+	if (!session_ring_empty(s) || s->group) {
+		engine_session_active(e, s);
+		return false;
+	}
+	struct trigger **link = find(s, timeline, value);
+	if (!*link || !start(e, s, *link))
+		return false;
+	if (!(*link)->kept)
+		release(e, s, timeline, link);
+	return true;
+}
+
+bool triggers_poll(struct engine *e)
+{
+	bool any = false;
+	struct session *s, *next;
+	DL_FOREACH_SAFE2 (e->triggering, s, next, next_triggering) {
+		for (uint64_t lines = s->triggering; lines; lines &= lines - 1)
+			any |= look(e, s, (uint32_t)__builtin_ctzll(lines));
+	}
+	return any;
+}

@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Operations in CUDA graphs that NCCL runs in the workers. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "graphs.h"
+
+#define LAUNCHES   6
+#define TIMEOUT_MS 300
+#define MS	   UINT64_C(1000000)
+#define BLOCK	   ((size_t)1 << 20) /* words of a large message */
+
+enum word { READY = 1, GO };
+
+/* ---- Launches ---- */
+
+struct buffers {
+	struct rank r;
+	CUdeviceptr small, large;
+	uint32_t sums; /* what one of both is multiplied with */
+};
+
+static void buffers_fill(const struct buffers *b)
+{
+	gpu_fill(b->small, 1, SMALL);
+	gpu_fill(b->large, 1, LARGE_WORDS);
+}
+
+static void buffers_open(struct buffers *b, struct client *c)
+{
+	*b = (struct buffers){0};
+	rank_open(&b->r, c);
+	b->sums = (uint32_t)b->r.n;
+	CHECK_CU(cu.cuMemAlloc(&b->small, SMALL * sizeof(uint32_t)));
+	CHECK_CU(cu.cuMemAlloc(&b->large, LARGE));
+	buffers_fill(b);
+}
+
+static void buffers_close(struct buffers *b)
+{
+	CHECK_OK(ncclsvc_stream_set(b->r.session, b->r.stream, 0));
+	rank_sync(&b->r);
+	CHECK_CU(cu.cuMemFree(b->small));
+	CHECK_CU(cu.cuMemFree(b->large));
+	rank_close(&b->r);
+}
+
+static void buffers_check(const struct buffers *b, uint32_t small, uint32_t large, const char *what)
+{
+	CHECK(gpu_stream_ends(b->r.stream, WAIT_MS));
+	gpu_check(b->small, small, SMALL, what);
+	gpu_check(b->large, large, LARGE_WORDS, what);
+}
+
+static void sum_large(struct buffers *b)
+{
+	CHECK_OK(ncclsvc_all_reduce(at(b->large), at(b->large), LARGE_WORDS, NCCLSVC_UINT32,
+				    NCCLSVC_SUM, b->r.comm, NULL));
+}
+
+static CUgraphExec capture(struct buffers *b, int small, int large)
+{
+	graph_begin(b->r.stream);
+	for (; small; small--)
+		graph_sum(&b->r, b->small, SMALL);
+	for (; large; large--)
+		sum_large(b);
+	return graph_end(b->r.stream);
+}
+
+static void launches_rank(struct client *c)
+{
+	struct buffers b;
+	uint32_t small = 1, large = 1;
+	buffers_open(&b, c);
+	stage("a graph of one sum");
+	CUgraphExec one = capture(&b, 0, 1);
+	buffers_check(&b, 1, 1, "what was captured has not run");
+	for (int i = 0; i < LAUNCHES; i++, large *= b.sums)
+		graph_launch(one, b.r.stream);
+	buffers_check(&b, small, large, "sums of a graph");
+	stage("single sums between launches");
+	for (int i = 0; i < LAUNCHES; i++, large *= b.sums * b.sums) {
+		sum_large(&b);
+		graph_launch(one, b.r.stream);
+	}
+	buffers_check(&b, small, large, "sums of a graph, and others");
+	stage("both transports in one graph");
+	CUgraphExec both = capture(&b, 2, 1);
+	CHECK_EQ(ncclsvc_comm_graphs(b.r.comm), 2);
+	for (int i = 0; i < LAUNCHES; i++) {
+		graph_launch(i % 3 ? both : one, b.r.stream);
+		small *= i % 3 ? b.sums * b.sums : 1;
+		large *= b.sums;
+		if (i % 2)
+			kernels_sum(&b.r, b.small, SMALL);
+		small *= i % 2 ? b.sums : 1;
+	}
+	buffers_check(&b, small, large, "sums of both");
+	graph_destroy(one);
+	graph_destroy(both);
+	stage("after the graphs");
+	while (ncclsvc_comm_graphs(b.r.comm))
+		usleep(1000);
+	sum_large(&b);
+	buffers_check(&b, small, large * b.sums, "a sum after the graphs");
+	rank_check_usable(&b.r);
+	buffers_close(&b);
+}
+
+static void test_launches(void)
+{
+	kernels_run(ranks_count(), launches_rank, NULL);
+}
+
+/* ---- Groups, streams ---- */
+
+static void exchange(struct buffers *b, CUdeviceptr from, CUdeviceptr to, size_t n)
+{
+	struct rank *r = &b->r;
+	CHECK_OK(ncclsvc_group_begin(r->session));
+	kernels_send(r, from, n, (r->rank + 1) % r->n, NULL);
+	kernels_recv(r, to, n, (r->rank + r->n - 1) % r->n, NULL);
+	CHECK_OK(ncclsvc_group_end(r->session));
+}
+
+static void groups_rank(struct client *c)
+{
+	struct buffers b;
+	CUdeviceptr to;
+	buffers_open(&b, c);
+	struct rank *r = &b.r;
+	const uint32_t before = (uint32_t)((r->rank + r->n - 1) % r->n);
+	CHECK_CU(cu.cuMemAlloc(&to, BLOCK * sizeof(uint32_t)));
+	gpu_fill(to, 0, BLOCK);
+	gpu_fill(b.large, (uint32_t)r->rank, BLOCK);
+	stage("a group of messages");
+	graph_begin(r->stream);
+	exchange(&b, b.large, to, BLOCK);
+	CUgraphExec messages = graph_end(r->stream);
+	for (int i = 0; i < LAUNCHES; i++) {
+		graph_launch(messages, r->stream);
+		if (i % 2)
+			exchange(&b, b.large, to, BLOCK);
+	}
+	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
+	gpu_check(to, before, BLOCK, "large messages");
+	stage("a group of both transports");
+	buffers_fill(&b);
+	graph_begin(r->stream);
+	CHECK_OK(ncclsvc_group_begin(r->session));
+	sum_large(&b);
+	CHECK_OK(ncclsvc_all_reduce(at(b.small), at(b.small), SMALL, NCCLSVC_UINT32, NCCLSVC_SUM,
+				    r->comm, NULL));
+	CHECK_OK(ncclsvc_group_end(r->session));
+	CUgraphExec both = graph_end(r->stream);
+	graph_launch(both, r->stream);
+	graph_launch(messages, r->stream);
+	graph_launch(both, r->stream);
+	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
+	gpu_check(b.small, b.sums * b.sums, SMALL, "small sums of groups");
+	gpu_check(b.large, b.sums * b.sums, LARGE_WORDS, "large sums of groups");
+	graph_destroy(messages);
+	graph_destroy(both);
+	CHECK_CU(cu.cuMemFree(to));
+	buffers_close(&b);
+}
+
+static void test_groups(void)
+{
+	kernels_run(ranks_count(), groups_rank, NULL);
+}
+
+/* Two executables, launched on two streams, and single operations on both and detached. */
+static void streams_rank(struct client *c)
+{
+	struct buffers b;
+	uint32_t large = 1;
+	ncclsvc_task task;
+	buffers_open(&b, c);
+	struct rank *r = &b.r;
+	const CUstream other = gpu_stream();
+	CUgraphExec first = capture(&b, 0, 1), second = capture(&b, 1, 1);
+	stage("launches on two streams");
+	for (int i = 0; i < LAUNCHES; i++, large *= b.sums * b.sums) {
+		graph_launch(i % 2 ? first : second, i % 2 ? other : r->stream);
+		CHECK_OK(ncclsvc_stream_set(r->session, i % 3 ? other : r->stream,
+					    i % 3 ? 0 : NCCLSVC_STREAM_DETACHED));
+		CHECK_OK(ncclsvc_all_reduce(at(b.large), at(b.large), LARGE_WORDS, NCCLSVC_UINT32,
+					    NCCLSVC_SUM, r->comm, &task));
+	}
+	stage("waiting for a task beside graphs");
+	rank_wait(r, task);
+	CHECK(gpu_stream_ends(other, WAIT_MS));
+	buffers_check(&b, b.sums * b.sums * b.sums, large, "sums on two streams");
+	graph_destroy(first);
+	graph_destroy(second);
+	CHECK_CU(cu.cuStreamDestroy(other));
+	buffers_close(&b);
+}
+
+static void test_streams(void)
+{
+	kernels_run(ranks_count(), streams_rank, NULL);
+}
+
+/* ---- What goes wrong ---- */
+
+/* A graph of an epoch that is over does nothing, in no time; in the new one all is as before. */
+static void goes_on(struct buffers *b, CUgraphExec dead)
+{
+	kernels_rejoin(&b->r);
+	stage("a graph of an epoch that is over");
+	buffers_fill(b);
+	const uint64_t begin = now_ns();
+	graph_launch(dead, b->r.stream);
+	graph_launch(dead, b->r.stream);
+	buffers_check(b, 1, 1, "what a graph of an epoch that is over has not touched");
+	CHECK(now_ns() - begin < limit_ms(1000) * MS);
+	stage("captured anew");
+	CUgraphExec exec = capture(b, 1, 1);
+	graph_launch(exec, b->r.stream);
+	buffers_check(b, b->sums, b->sums, "sums of a graph");
+	graph_destroy(exec);
+	rank_check_usable(&b->r);
+}
+
+/* The last rank does not launch it. */
+static void absent_rank(struct client *c)
+{
+	struct buffers b;
+	buffers_open(&b, c);
+	CHECK_OK(ncclsvc_comm_set_timeout(b.r.comm, TIMEOUT_MS));
+	CUgraphExec exec = capture(&b, 0, 1);
+	CHECK_OK(ncclsvc_comm_set_timeout(b.r.comm, NCCLSVC_NO_TIMEOUT));
+	graph_launch(exec, b.r.stream);
+	CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
+	if (b.r.rank == b.r.n - 1) {
+		CHECK_EQ(hear(c), GO);
+	} else {
+		graph_launch(exec, b.r.stream);
+		CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
+		say(c, READY);
+	}
+	kernels_over(&b.r, NCCLSVC_TIMEOUT);
+	goes_on(&b, exec);
+	graph_destroy(exec);
+	buffers_close(&b);
+}
+
+static void test_timeout(void)
+{
+	struct daemon d;
+	struct client ranks[RANKS_MAX];
+	const int n = ranks_count();
+	kernels_daemon_start(&d);
+	clients_start(ranks, n, &d, absent_rank, NULL);
+	hear_all(ranks, n - 1, READY);
+	say(&ranks[n - 1], GO);
+	ranks_end(ranks, n);
+	gpu_daemon_stop(&d);
+}
+
+/* The last rank's graph has another count. */
+static void different_rank(struct client *c)
+{
+	struct buffers b;
+	buffers_open(&b, c);
+	CUgraphExec good = capture(&b, 0, 1);
+	graph_begin(b.r.stream);
+	CHECK_OK(ncclsvc_all_reduce(at(b.large), at(b.large), LARGE_WORDS - (b.r.rank == b.r.n - 1),
+				    NCCLSVC_UINT32, NCCLSVC_SUM, b.r.comm, NULL));
+	CUgraphExec bad = graph_end(b.r.stream);
+	graph_launch(good, b.r.stream);
+	graph_launch(bad, b.r.stream);
+	graph_launch(good, b.r.stream);
+	CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
+	kernels_over(&b.r, NCCLSVC_MISMATCH);
+	if (!strstr(ncclsvc_last_error(), "count"))
+		check_failed(__FILE__, __LINE__, "\"%s\" does not name the field",
+			     ncclsvc_last_error());
+	goes_on(&b, good);
+	graph_destroy(good);
+	graph_destroy(bad);
+	buffers_close(&b);
+}
+
+static void test_mismatch(void)
+{
+	kernels_run(ranks_count(), different_rank, NULL);
+}
+
+/* The last rank is killed while the others' graphs wait for it. */
+static void bereft_rank(struct client *c)
+{
+	struct buffers b;
+	buffers_open(&b, c);
+	CUgraphExec exec = capture(&b, 1, 2);
+	graph_launch(exec, b.r.stream);
+	CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
+	say(c, READY);
+	CHECK_EQ(hear(c), GO);
+	if (b.r.rank == b.r.n - 1) {
+		say(c, READY);
+		pause();
+	}
+	CUgraphExec large = capture(&b, 0, 1);
+	graph_launch(large, b.r.stream);
+	say(c, READY);
+	CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
+	kernels_over(&b.r, NCCLSVC_PEER_GONE);
+	graph_launch(exec, b.r.stream);
+	CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
+	graph_destroy(exec);
+	graph_destroy(large);
+	say(c, READY);
+	pause();
+}
+
+static void test_killed(void)
+{
+	struct daemon d;
+	struct client ranks[RANKS_MAX];
+	const int n = ranks_count();
+	kernels_daemon_start(&d);
+	clients_start(ranks, n, &d, bereft_rank, NULL);
+	hear_all(ranks, n, READY);
+	say_all(ranks, n, GO);
+	hear_all(ranks, n, READY);
+	usleep(50000); /* so that what they launched waits */
+	client_kill(&ranks[n - 1]);
+	hear_all(ranks, n - 1, READY);
+	for (int i = 0; i < n - 1; i++)
+		client_kill(&ranks[i]);
+	gpu_daemon_stop(&d);
+}
+
+/* The daemon is killed while a graph waits for another rank. */
+static void orphan_rank(struct client *c)
+{
+	struct buffers b;
+	buffers_open(&b, c);
+	CUgraphExec exec = capture(&b, 1, 1);
+	graph_launch(exec, b.r.stream);
+	CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
+	CUgraphExec large = capture(&b, 0, 1);
+	if (b.r.rank != b.r.n - 1)
+		graph_launch(large, b.r.stream);
+	say(c, READY);
+	CHECK_EQ(hear(c), GO);
+	CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
+	graph_launch(large, b.r.stream);
+	CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
+	ncclsvc_close(b.r.session);
+	stage("after the session");
+	graph_launch(exec, b.r.stream);
+	graph_launch(large, b.r.stream);
+	CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
+	graph_destroy(exec);
+	graph_destroy(large);
+}
+
+static void test_daemon(void)
+{
+	struct daemon d;
+	struct client ranks[RANKS_MAX];
+	const int n = ranks_count();
+	kernels_daemon_start(&d);
+	clients_start(ranks, n, &d, orphan_rank, NULL);
+	hear_all(ranks, n, READY);
+	usleep(50000);
+	daemon_kill(&d);
+	say_all(ranks, n, GO);
+	ranks_end(ranks, n);
+}
+
+/* The communicator goes while its graphs live. */
+static void leaves_rank(struct client *c)
+{
+	struct buffers b;
+	buffers_open(&b, c);
+	CUgraphExec exec = capture(&b, 1, 1);
+	graph_launch(exec, b.r.stream);
+	buffers_check(&b, b.sums, b.sums, "sums of a graph");
+	say(c, READY);
+	CHECK_EQ(hear(c), GO);
+	CHECK_OK(ncclsvc_comm_leave(b.r.comm));
+	graph_launch(exec, b.r.stream);
+	buffers_check(&b, b.sums, b.sums, "what a graph has not touched");
+	graph_destroy(exec);
+	CHECK_CU(cu.cuMemFree(b.small));
+	CHECK_CU(cu.cuMemFree(b.large));
+	ncclsvc_close(b.r.session);
+}
+
+static void test_leaves(void)
+{
+	struct daemon d;
+	struct client ranks[RANKS_MAX];
+	const int n = ranks_count();
+	kernels_daemon_start(&d);
+	clients_start(ranks, n, &d, leaves_rank, NULL);
+	hear_all(ranks, n, READY);
+	say_all(ranks, n, GO);
+	ranks_end(ranks, n);
+	gpu_daemon_stop(&d);
+}
+
+const struct gpu_test graph_nccl_tests[] = {
+	{"graphs/large/launches", test_launches, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/large/launches/4", test_launches, 4, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/large/groups", test_groups, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/large/groups/4", test_groups, 4, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/large/streams", test_streams, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/large/timeout", test_timeout, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/large/mismatch", test_mismatch, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/large/mismatch/4", test_mismatch, 4, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/large/killed", test_killed, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/large/killed/4", test_killed, 4, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/large/daemon", test_daemon, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/large/leaves", test_leaves, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{0},
+};
