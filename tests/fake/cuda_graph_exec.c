@@ -444,7 +444,13 @@ static bool pair(struct CUgraph_st *new, const struct CUgraph_st *old,
 			if (n->after.at[i]->index != o->after.at[i]->index)
 				return false;
 		result->result = CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
-		if (n->type != o->type || (n->child && !pair(n->child, o->child, result)))
+		if (n->type != o->type)
+			return false;
+		result->result = CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
+		if (n->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP &&
+		    !memops_updatable(o->action, n->action))
+			return false;
+		if (n->child && !pair(n->child, o->child, result))
 			return false;
 		n->original = o->original;
 	}

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What streams write and wait for: words in device memory or registered host memory. */
+ * What streams and graphs write and wait for: words in device memory or registered host memory. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "fake.h"
+#include "graph.h"
 
 struct memops {
 	struct CUctx_st *context;
@@ -90,6 +90,19 @@ static void memops_run(void *arg, const atomic_int *stop)
 
 static const struct fake_work memops_work = {CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, memops_run, free,
 					     NULL};
+
+/* Addresses and values may change; the number of operations, their kinds and their context may
+ * not. */
+bool memops_updatable(const struct action *old, const struct action *new)
+{
+	const struct memops *o = old->arg, *n = new->arg;
+	if (o->context != n->context || o->n != n->n)
+		return false;
+	for (unsigned i = 0; i < o->n; i++)
+		if (o->ops[i].operation != n->ops[i].operation)
+			return false;
+	return true;
+}
 
 static CUresult memops_check(const CUstreamBatchMemOpParams *op)
 {

@@ -88,6 +88,11 @@ CUresult exec_set_action(CUgraphExec exec, CUgraphNode node, struct action *acti
 /* If the stream is captured, the graph becomes a node's. */
 CUresult capture_launch(struct CUstream_st *stream, const struct CUgraph_st *graph, bool *captured);
 
+/* ---- cuda_memop.c -------------------------------------------------------------------------- */
+
+/* Whether a node of an executable graph that has the old operations can be given the new ones. */
+bool memops_updatable(const struct action *old, const struct action *new);
+
 /* ---- cuda_host.c: user objects ------------------------------------------------------------- */
 
 void held_drop(struct held *held);

@@ -47,6 +47,19 @@ void stays(unsigned i, uint64_t value)
 	CHECK_EQ(atomic_load(word(i)), value);
 }
 
+void map(CUdeviceptr p)
+{
+	const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+					  .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	const CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0},
+					CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUmemGenericAllocationHandle handle;
+	OK(cuMemCreate(&handle, SCENE_MAPPING, &prop, 0));
+	OK(cuMemMap(p, SCENE_MAPPING, 0, handle, 0));
+	OK(cuMemSetAccess(p, SCENE_MAPPING, &access, 1));
+	OK(cuMemRelease(handle));
+}
+
 CUevent event_open(void)
 {
 	CUevent event;

@@ -22,6 +22,10 @@ void await(unsigned i, uint64_t value);
 /* The word keeps the value for a while. */
 void stays(unsigned i, uint64_t value);
 
+/* Maps new memory of GPU 0 at reserved addresses. */
+#define SCENE_MAPPING ((size_t)2 << 20)
+void map(CUdeviceptr p);
+
 CUevent event_open(void);
 void begin(CUstream stream, int mode);
 CUgraph end(CUstream stream);

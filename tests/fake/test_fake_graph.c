@@ -13,7 +13,6 @@
 #define A	streams[0]
 #define B	streams[1]
 #define C	streams[2]
-#define MIB	((size_t)1 << 20)
 
 /* ---- What is captured ---- */
 
@@ -500,39 +499,20 @@ static void user_objects(struct ranks *ranks, int rank)
 
 /* ---- Memory that is mapped anew ---- */
 
-static CUmemGenericAllocationHandle physical(void)
-{
-	const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-					  .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-	CUmemGenericAllocationHandle handle;
-	OK(cuMemCreate(&handle, 2 * MIB, &prop, 0));
-	return handle;
-}
-
-static void map(CUdeviceptr p)
-{
-	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0},
-				  CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	CUmemGenericAllocationHandle handle = physical();
-	OK(cuMemMap(p, 2 * MIB, 0, handle, 0));
-	OK(cuMemSetAccess(p, 2 * MIB, &access, 1));
-	OK(cuMemRelease(handle));
-}
-
 static void mapped_anew(struct ranks *ranks, int rank)
 {
 	CUdeviceptr p;
 	unsigned char byte = 0;
 	(void)rank;
 	scene_open(ranks);
-	OK(cuMemAddressReserve(&p, 2 * MIB, 0, 0, 0));
+	OK(cuMemAddressReserve(&p, SCENE_MAPPING, 0, 0, 0));
 	map(p);
 	begin(A, RELAXED);
 	OK(cuMemsetD8Async(p, 7, 64, A));
 	CUgraphExec exec = end_exec(A);
 	launch(exec, A);
 	OK(cuStreamSynchronize(A));
-	OK(cuMemUnmap(p, 2 * MIB));
+	OK(cuMemUnmap(p, SCENE_MAPPING));
 	map(p);
 	launch(exec, A);
 	OK(cuStreamSynchronize(A));

@@ -36,6 +36,27 @@ static void allocations(struct ranks *ranks, int rank)
 	OK(cuMemFreeAsync(pool, A));
 }
 
+/* Updates that give a node's memory operations to another GPU. */
+static void other_context(struct ranks *ranks, int rank)
+{
+	CUgraphExecUpdateResultInfo result;
+	(void)rank;
+	scene_open(ranks);
+	begin(A, RELAXED);
+	writes(A, 0, 1);
+	CUgraphExec exec = end_exec(A);
+	gpu_open(1);
+	CUstream stream = stream_open();
+	begin(stream, RELAXED);
+	writes(stream, 0, 2);
+	CHECK_EQ(cuGraphExecUpdate(exec, end(stream), &result),
+		 CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+	CHECK_EQ(result.result, CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED);
+	launch(exec, A);
+	OK(cuStreamSynchronize(A));
+	CHECK_EQ(atomic_load(word(0)), 1);
+}
+
 /* ---- Misuse ---- */
 
 static struct ranks *scene_ranks;
@@ -84,6 +105,65 @@ static void memory_unregistered(void)
 	CUgraphExec exec = end_exec(A);
 	OK(cuMemHostUnregister(page));
 	replay(exec);
+}
+
+/* Memory operations in nodes. */
+
+static void word_freed(void)
+{
+	scene_open(scene_ranks);
+	memory = gpu_alloc(4096);
+	begin(A, RELAXED);
+	OK(cuStreamWriteValue32(A, memory, 1, 0));
+	CUgraphExec exec = end_exec(A);
+	OK(cuMemFree(memory));
+	replay(exec);
+}
+
+static void word_other(void)
+{
+	scene_open(scene_ranks);
+	memory = gpu_alloc(4096);
+	begin(A, RELAXED);
+	OK(cuStreamWaitValue64(A, memory, 0, 0));
+	CUgraphExec exec = end_exec(A);
+	const CUdeviceptr former = memory;
+	OK(cuMemFree(memory));
+	CHECK_EQ(gpu_alloc(4096), former);
+	replay(exec);
+}
+
+static void word_unmapped(void)
+{
+	scene_open(scene_ranks);
+	OK(cuMemAddressReserve(&memory, SCENE_MAPPING, 0, 0, 0));
+	map(memory);
+	begin(A, RELAXED);
+	OK(cuStreamWriteValue64(A, memory, 1, 0));
+	CUgraphExec exec = end_exec(A);
+	launch(exec, A);
+	OK(cuStreamSynchronize(A));
+	OK(cuMemUnmap(memory, SCENE_MAPPING));
+	replay(exec);
+}
+
+/* While a launch waits for the word. */
+static void word_unregistered(void)
+{
+	CUdeviceptr p;
+	scene_open(scene_ranks);
+	char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	OK(cuMemHostRegister(page, 4096, CU_MEMHOSTREGISTER_DEVICEMAP));
+	OK(cuMemHostGetDevicePointer(&p, page, 0));
+	begin(A, RELAXED);
+	writes(A, 0, 1);
+	OK(cuStreamWaitValue32(A, p, 1, 0));
+	CUgraphExec exec = end_exec(A);
+	launch(exec, A);
+	await(0, 1);
+	snooze(5);
+	OK(cuMemHostUnregister(page));
+	cuStreamSynchronize(A);
 }
 
 static void exec_gone(void)
@@ -256,6 +336,10 @@ static const struct {
 	{memory_freed, "uses memory that is not there: it was freed since the capture"},
 	{memory_other, "uses memory that was freed since the capture"},
 	{memory_unregistered, "it was freed since the capture"},
+	{word_freed, "uses memory that is not there: it was freed since the capture"},
+	{word_other, "uses memory that was freed since the capture"},
+	{word_unmapped, "uses memory that is not there: it was freed since the capture"},
+	{word_unregistered, "uses memory that is not there: it was freed since the capture"},
 	{exec_gone, "an executable graph is used that does not exist"},
 	{graph_gone, "a graph is used that does not exist"},
 	{graph_captured, "a graph is destroyed while a stream is captured into it"},
@@ -349,6 +433,12 @@ static void misused_test(void **state)
 	ranks_run(1, misused, -1);
 }
 
+static void other_context_test(void **state)
+{
+	(void)state;
+	ranks_run(1, other_context, -1);
+}
+
 static void allocations_test(void **state)
 {
 	(void)state;
@@ -360,6 +450,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(allocations_test),
 		cmocka_unit_test(context_fails_test),
+		cmocka_unit_test(other_context_test),
 		cmocka_unit_test(misused_test),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

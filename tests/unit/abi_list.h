@@ -59,7 +59,7 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	C(CU_STREAM_CAPTURE_MODE_GLOBAL) C(CU_STREAM_CAPTURE_MODE_RELAXED)                         \
 	C(CU_STREAM_WAIT_VALUE_GEQ) C(CU_STREAM_WRITE_VALUE_DEFAULT)                               \
 	C(CU_STREAM_MEM_OP_WAIT_VALUE_32) C(CU_STREAM_MEM_OP_WAIT_VALUE_64)                        \
-	C(CU_STREAM_MEM_OP_WRITE_VALUE_64)                                                         \
+	C(CU_STREAM_MEM_OP_WRITE_VALUE_32) C(CU_STREAM_MEM_OP_WRITE_VALUE_64)                      \
 	C(CU_MEM_ALLOCATION_TYPE_PINNED) C(CU_MEM_LOCATION_TYPE_DEVICE)                            \
 	C(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) C(CU_MEM_ACCESS_FLAGS_PROT_READWRITE)          \
 	C(CU_MEM_ALLOC_GRANULARITY_MINIMUM) C(CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) S(CUresult)    \
@@ -94,7 +94,7 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	C(CU_STREAM_SET_CAPTURE_DEPENDENCIES) C(CU_EVENT_RECORD_DEFAULT)                           \
 	C(CU_EVENT_RECORD_EXTERNAL) C(CU_EVENT_WAIT_DEFAULT) C(CU_EVENT_WAIT_EXTERNAL)             \
 	C(CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) C(CU_GRAPH_USER_OBJECT_MOVE)                          \
-	C(CU_STREAM_MEM_OP_WRITE_VALUE_32) C(CU_GRAPH_NODE_TYPE_KERNEL)                            \
+	C(CU_GRAPH_NODE_TYPE_KERNEL)                                                               \
 	C(CU_GRAPH_NODE_TYPE_MEMCPY) C(CU_GRAPH_NODE_TYPE_MEMSET) C(CU_GRAPH_NODE_TYPE_HOST)       \
 	C(CU_GRAPH_NODE_TYPE_GRAPH) C(CU_GRAPH_NODE_TYPE_EMPTY) C(CU_GRAPH_NODE_TYPE_WAIT_EVENT)   \
 	C(CU_GRAPH_NODE_TYPE_EVENT_RECORD) C(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)                      \
@@ -102,7 +102,8 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	C(CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY) C(CU_LAUNCH_ATTRIBUTE_PRIORITY)           \
 	C(CUDA_GRAPH_INSTANTIATE_SUCCESS) C(CUDA_GRAPH_INSTANTIATE_ERROR)                          \
 	C(CU_GRAPH_EXEC_UPDATE_SUCCESS) C(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED)             \
-	C(CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED) S(CUgraphNode) S(CUgraphExec)              \
+	C(CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED)                                            \
+	C(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED) S(CUgraphNode) S(CUgraphExec)             \
 	S(CUuserObject) S(CUhostFn) S(CUDA_KERNEL_NODE_PARAMS) S(CUlaunchAttributeValue)           \
 	S(CUgraphEdgeData) S(CUDA_GRAPH_INSTANTIATE_PARAMS) S(CUgraphExecUpdateResultInfo)         \
 	O(CUDA_KERNEL_NODE_PARAMS, func) O(CUDA_KERNEL_NODE_PARAMS, gridDimX)                      \
