@@ -16,7 +16,7 @@
 #include "core/socket.h"
 #include "core/timeline.h"
 #include "cuda/gpu.h"
-#include "cuda/peer.h"
+#include "cuda/peer_graph.h"
 #include "cuda/trigger.h"
 #include "proto/names.h"
 #include "submit.h"

@@ -3,7 +3,7 @@
  * What a member's kernels share with others, from JOIN to LEAVE. The kernels are loaded, and the
  * staging memory is mapped and zeroed, before JOIN: nothing of that may be due while a peer's
  * kernel waits. */
-#include "peer.h"
+#include "peer_graph.h"
 #include "trigger.h"
 
 #include <stdlib.h>

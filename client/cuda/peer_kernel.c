@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Operations to kernels: which, of what shape, and what it is told. */
 #include "core/comm.h"
-#include "peer.h"
+#include "peer_graph.h"
 #include "proto/names.h"
 #include "proto/operation.h"
 #include "proto/task.h"

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "core/comm.h"
 #include "core/session.h"
-#include "peer.h"
+#include "peer_graph.h"
 #include "proto/names.h"
 #include "proto/operation.h"
 #include "proto/task.h"

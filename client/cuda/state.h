@@ -7,17 +7,10 @@
 #include "core/op.h"
 #include "cuda.h"
 #include "gpu.h"
+#include "page.h"
 
 #define GPU_DEVICES    64
 #define DEVICE_REGIONS 1024
-
-/* The timelines of one connection, as GPUs see them: the page stays mapped while it is registered.
- */
-struct page {
-	struct connection *connection; /* NULL: none */
-	int device;		       /* whose context registered it */
-	bool ours;		       /* to be unregistered */
-};
 
 /* A stream as the driver knows it. */
 struct stream {
@@ -96,15 +89,6 @@ struct gpu {
 
 /* device.c: the device's primary context, retained until the session closes. Locked. */
 ncclsvc_result gpu_primary(struct gpu *g, int device, CUcontext *context);
-/* page.c: the present connection's, through the device's context. Locked. */
-ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device);
-/* Frees the streams, and waits until none in these contexts (GPU_DEVICES) can still use the page.
- * False: CUDA graphs can, and it stays as it is for good. Not locked. */
-bool page_unregister(const struct cuda *cuda, struct page *page, const CUcontext *contexts);
-/* The stream's device, and where the page is for it. */
-ncclsvc_result page_address(struct gpu *g, const struct stream *st, CUdevice *device,
-			    CUdeviceptr *address);
-
 /* checkpoint.c: before the first region is registered. Locked. */
 ncclsvc_result checkpoint_watch(struct gpu *g, int device);
 /* Before a submission: was the process restored from a checkpoint since? Then no region of before

@@ -9,6 +9,7 @@
 #include "core/call.h"
 #include "core/session.h"
 #include "core/timeline.h"
+#include "peer_graph.h"
 
 /* What the daemon keeps for a graph: a group's operations on one communicator. The graph's user
  * object holds it. */

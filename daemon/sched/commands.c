@@ -15,8 +15,8 @@
 #include "plan.h"
 #include "release.h"
 #include "set.h"
-#include "timeline.h"
-#include "trigger.h"
+#include "streams/timeline.h"
+#include "streams/trigger.h"
 
 /* Between two looks at the rings */
 #define COMMANDS_PER_ROUND  64

@@ -16,7 +16,7 @@
 #include "complete.h"
 #include "fdio.h"
 #include "state.h"
-#include "timeline.h"
+#include "streams/timeline.h"
 
 const ncclsvc_status complete_ok = {.rank_a = -1, .rank_b = -1};
 

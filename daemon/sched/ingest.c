@@ -9,8 +9,8 @@
 #include "names.h"
 #include "plan.h"
 #include "set.h"
+#include "streams/trigger.h"
 #include "task.h"
-#include "trigger.h"
 
 /* Records taken from one ring before the others get their turn. */
 #define BATCH		  64

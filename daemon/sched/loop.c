@@ -16,7 +16,7 @@
 #include "internode/internode_comm.h"
 #include "release.h"
 #include "set.h"
-#include "trigger.h"
+#include "streams/trigger.h"
 
 #define EPOLL_EVENTS		64
 #define ROUNDS_PER_CLOCK	4   /* without work; after work it is read at once */

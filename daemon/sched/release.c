@@ -9,8 +9,8 @@
 #include "names.h"
 #include "plan.h"
 #include "set.h"
+#include "streams/trigger.h"
 #include "task.h"
-#include "trigger.h"
 
 /* What no simple task has part in. */
 static void leave_all(struct engine *e, struct task *t)

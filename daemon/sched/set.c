@@ -15,7 +15,7 @@
 #include "complete.h"
 #include "internode/node_match.h"
 #include "internode/sequence.h"
-#include "timeline.h"
+#include "streams/timeline.h"
 
 /* ---- Matches ---- */
 

@@ -5,13 +5,15 @@
  *   member.h    tasks, members and communicators; session.h: trainers
  *   loop.c      the thread, its rounds and its sleep; commands.c: what the supervisor asks
  *   engine.c    beginning and end, queues to and from the supervisor, the memory of tasks
- *   ingest.c    ring and socket records -> tasks; trigger.c: when a stream says so
+ *   ingest.c    ring and socket records -> tasks; streams/trigger.c: when a
+ *               stream says so
  *   order.c     whose turn it is on a communicator; match.c: which tasks match; release.h: those
  *               that fail; task_state.c: what these share; fast_path.c: past the queue
  *   plan.c      planned tasks, held until their group is whole
  *   set.c       what is launched as one, for transports that do so
  *   transport.h what moves the bytes
- *   complete.c  telling the clients; timeline.c: what their streams wait for
+ *   complete.c  telling the clients; streams/timeline.c: what their
+ *               streams wait for
  *   internode/  communicators on several nodes: internode_comm.h
  */
 #ifndef SCHED_STATE_H

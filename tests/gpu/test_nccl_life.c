@@ -47,9 +47,7 @@ static void refused_operations(ncclComm_t comm, CUstream s)
 	CHECK_SAYS(NULL, "99 is no data type");
 	stage("a captured stream, for what runs in no kernel");
 	CHECK_CU(cu.cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-	CHECK_NC_IS(nc.ncclAllReduce(at(p), at(p), 1, NCCLSVC_FLOAT8E4M3, NCCLSVC_SUM, comm, s),
-		    ncclInvalidUsage);
-	CHECK_SAYS(NULL, "captured");
+	CHECK_NC(nc.ncclAllReduce(at(p), at(p), 1, NCCLSVC_FLOAT8E4M3, NCCLSVC_SUM, comm, s));
 	CHECK_CU(cu.cuStreamEndCapture(s, &graph));
 	if (graph)
 		CHECK_CU(cu.cuGraphDestroy(graph));

@@ -12,7 +12,7 @@
 #include "nccl.h"
 #include "sched/complete.h"
 #include "sched/order.h"
-#include "sched/timeline.h"
+#include "sched/streams/timeline.h"
 
 static void complete(struct engine *e, struct task *t, const ncclsvc_status *st)
 {

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <utlist.h>
 
-#include "commands.h"
-#include "complete.h"
-#include "order.h"
+#include "sched/commands.h"
+#include "sched/complete.h"
+#include "sched/order.h"
 #include "task.h"
 #include "timeline.h"
 

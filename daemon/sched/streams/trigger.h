@@ -7,7 +7,7 @@
 #ifndef SCHED_TRIGGER_H
 #define SCHED_TRIGGER_H
 
-#include "state.h"
+#include "sched/state.h"
 
 /* The task, which came by socket, is kept, and over: it is one of its trigger's operations. Not OK:
  * it is as it was, and *text says why. */

@@ -13,7 +13,7 @@
 #ifndef SCHED_TIMELINE_H
 #define SCHED_TIMELINE_H
 
-#include "state.h"
+#include "sched/state.h"
 
 /* What the timelines of a session need from now on is reserved. */
 void timeline_reserve(struct session *s);
