@@ -65,7 +65,9 @@ struct svc_ring {
 struct svc_timeline {
 	_Alignas(SVC_CACHE_LINE) _Atomic uint64_t ready;
 	_Atomic uint64_t done;
-	_Atomic uint32_t triggers; /* not 0, for good: of triggered tasks (wire_task.h) */
+	/* Of triggered tasks (wire_task.h). */
+	_Atomic uint32_t triggers; /* not 0, for good: it is theirs */
+	_Atomic uint32_t go, next;
 };
 
 _Static_assert(sizeof(struct svc_ring) <= SVC_PAGE, "ring header");

@@ -79,9 +79,10 @@ struct peer {
 	uint32_t ngraphs, graphs_gone;
 
 	/* Of operations in graphs that go to NCCL (trigger.h), with the session's lock: */
-	uint32_t trigger_line;	/* their timeline; 0: none yet */
-	CUdeviceptr trigger_at; /* its words */
-	uint32_t trigger_numbers;
+	uint32_t trigger_line;	  /* their timeline; 0: none yet */
+	CUdeviceptr trigger_at;	  /* its words */
+	uint32_t trigger_numbers; /* the newest one's */
+	uint32_t trigger_graph;	  /* its graph; 0: none */
 	struct trigger *triggers;
 	/* How many there were, and how many are gone with their graphs. Atomic. */
 	uint32_t ntriggers, triggers_gone;

@@ -136,14 +136,24 @@ static ncclsvc_result line_make(ncclsvc_session *s, const ncclsvc_comm *comm, st
 	return NCCLSVC_OK;
 }
 
-static struct trigger *trigger_new(ncclsvc_session *s, struct op *ops, unsigned n)
+/* Those of one graph follow each other without a gap, and so do no others. graph 0: in none. */
+static uint32_t next_number(struct peer *p, uint32_t graph)
+{
+	const bool follows = graph && graph == p->trigger_graph;
+	p->trigger_graph = graph;
+	p->trigger_numbers += follows ? 1 : 2;
+	if (p->trigger_numbers < 2) /* it has wrapped */
+		p->trigger_numbers = 2;
+	return p->trigger_numbers;
+}
+
+static struct trigger *trigger_new(ncclsvc_session *s, struct op *ops, unsigned n, uint32_t graph)
 {
 	struct peer *p = ops->comm->peer;
 	struct trigger *t = malloc(sizeof(*t) + 2 * n * sizeof(t->places[0]));
 	if (!t)
 		return NULL;
-	p->trigger_numbers += p->trigger_numbers == SVC_TRIGGER_MAX ? 2 : 1;
-	*t = (struct trigger){.next = p->triggers, .peer = p, .number = p->trigger_numbers};
+	*t = (struct trigger){.next = p->triggers, .peer = p, .number = next_number(p, graph)};
 	for (unsigned i = 0; i < 2 * n; i++) {
 		const uint16_t place = ops[i / 2].places[i % 2];
 		if (!place)
@@ -180,7 +190,7 @@ static ncclsvc_result keep(ncclsvc_session *s, struct op *ops, unsigned n)
 	struct peer *p = ops->comm->peer;
 	struct peer_graph_place at;
 	ncclsvc_result r = peer_graph_place(ops, &at);
-	struct trigger *t = r ? NULL : trigger_new(s, ops, n);
+	struct trigger *t = r ? NULL : trigger_new(s, ops, n, at.graph);
 	if (!t)
 		return r ? r : error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	p->refs++;
@@ -226,34 +236,76 @@ void triggers_drop(const struct op *ops, unsigned n)
 
 /* ---- On streams ---- */
 
-static CUdeviceptr word(const struct op *op, size_t at)
+#define WORD(op, word) ((op)->peer->trigger_at + offsetof(struct svc_timeline, word))
+
+static CUstreamBatchMemOpParams write_32(CUdeviceptr address, uint32_t value)
 {
-	return op->comm->peer->trigger_at + at;
+	return (CUstreamBatchMemOpParams){
+		.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
+			       .address = address,
+			       .value = value}};
+}
+
+static CUstreamBatchMemOpParams write_64(CUdeviceptr address, uint64_t value)
+{
+	return (CUstreamBatchMemOpParams){
+		.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64,
+			       .address = address,
+			       .value64 = value}};
+}
+
+static CUstreamBatchMemOpParams wait_64(CUdeviceptr address, uint64_t value)
+{
+	return (CUstreamBatchMemOpParams){.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64,
+							.address = address,
+							.value64 = value,
+							.flags = CU_STREAM_WAIT_VALUE_GEQ}};
+}
+
+/* Memory operations for one stream, sent together. */
+struct batch {
+	const struct cuda *cuda;
+	CUstream stream;
+	unsigned n;
+	CUresult error;
+	CUstreamBatchMemOpParams ops[CUDA_BATCH_MEM_OPS_MAX];
+};
+
+static void flush(struct batch *b)
+{
+	if (b->n && !b->error)
+		b->error = b->cuda->cuStreamBatchMemOp(b->stream, b->n, b->ops, 0);
+	b->n = 0;
+}
+
+static void add(struct batch *b, CUstreamBatchMemOpParams op)
+{
+	if (b->n == CUDA_BATCH_MEM_OPS_MAX)
+		flush(b);
+	b->ops[b->n++] = op;
 }
 
 /* For all communicators; every start comes before the first wait. */
 static CUresult put(const struct op *ops, unsigned n, CUstream stream, unsigned parts)
 {
-	CUstreamBatchMemOpParams params[3 * SVC_TIMELINES];
-	unsigned nparams = 0;
-	const size_t ready = offsetof(struct svc_timeline, ready),
-		     done = offsetof(struct svc_timeline, done);
-	for (unsigned i = 0; parts & TRIGGER_START && i < n; i += run_of(&ops[i], n - i))
-		params[nparams++] = (CUstreamBatchMemOpParams){
-			.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64,
-				       .address = word(&ops[i], ready),
-				       .value64 = ops[i].trigger}};
+	struct batch b;
+	b.cuda = ops->peer->cuda;
+	b.stream = stream;
+	b.n = 0;
+	b.error = CUDA_SUCCESS;
+	for (unsigned i = 0; parts & TRIGGER_START && i < n; i += run_of(&ops[i], n - i)) {
+		add(&b, write_32(WORD(&ops[i], go), 1));
+		add(&b, write_64(WORD(&ops[i], ready), ops[i].trigger));
+	}
 	for (unsigned i = 0; parts & TRIGGER_END && i < n; i += run_of(&ops[i], n - i))
-		params[nparams++] = (CUstreamBatchMemOpParams){
-			.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64,
-				      .address = word(&ops[i], done),
-				      .value64 = SVC_TRIGGER_DONE,
-				      .flags = CU_STREAM_WAIT_VALUE_GEQ}};
-	for (unsigned i = 0; parts & TRIGGER_END && i < n; i += run_of(&ops[i], n - i))
-		params[nparams++] = (CUstreamBatchMemOpParams){
-			.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
-				       .address = word(&ops[i], done)}};
-	return ops->peer->cuda->cuStreamBatchMemOp(stream, nparams, params, 0);
+		add(&b, wait_64(WORD(&ops[i], done), SVC_TRIGGER_DONE));
+	for (unsigned i = 0; parts & TRIGGER_END && i < n; i += run_of(&ops[i], n - i)) {
+		add(&b, write_32(WORD(&ops[i], done), 0));
+		if (ops[i].kept)
+			add(&b, write_32(WORD(&ops[i], next), ops[i].trigger + 1));
+	}
+	flush(&b);
+	return b.error;
 }
 
 /* The operations' streams wait for what is on that one. */
@@ -355,9 +407,8 @@ void triggers_number(struct op *ops, unsigned n)
 	for (unsigned i = 0; i < n; i++) {
 		struct peer *p = ops[i].peer;
 		const bool first = !i || ops[i - 1].comm != ops[i].comm;
-		if (first)
-			p->trigger_numbers += p->trigger_numbers == SVC_TRIGGER_MAX ? 2 : 1;
-		ops[i].trigger = p->trigger_numbers;
+		ops[i].kept = NULL;
+		ops[i].trigger = first ? next_number(p, 0) : p->trigger_numbers;
 		ops[i].record.timeline = p->trigger_line;
 		ops[i].record.value = ops[i].trigger;
 		ops[i].record.flags |= SVC_TASK_TIMELINE | SVC_TASK_TRIGGER;
@@ -391,9 +442,11 @@ static CUresult launch(const struct op *ops, unsigned n, unsigned parts)
 /* Nothing starts them: they run on what is there. */
 static void start_all(ncclsvc_session *s, const struct op *ops, unsigned n)
 {
-	for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i))
-		atomic_store(&stream_counters(s->gpu, ops[i].record.timeline)->ready,
-			     ops[i].trigger);
+	for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i)) {
+		struct svc_timeline *words = stream_counters(s->gpu, ops[i].record.timeline);
+		atomic_store(&words->go, 1);
+		atomic_store(&words->ready, ops[i].trigger);
+	}
 	ring_doorbell(s->connection);
 }
 

@@ -50,6 +50,9 @@
  * end), and for LAST at most. Then it exits. */
 #define SUPERVISOR_LOST_STILL_NS UINT64_C(300000000)
 #define SUPERVISOR_LOST_LAST_NS	 UINT64_C(3000000000)
+/* The scheduler looks often for what CUDA graphs start, for so long after the last of it. Then it
+ * naps as it does while tasks last long. */
+#define TRIGGERS_EXPECTED_NS	 UINT64_C(10000000)
 /* A member has left: its slot is given to another communicator when the scheduler has had so long
  * to finish with it. */
 #define COMM_LEAVING_NS		 UINT64_C(100000000)

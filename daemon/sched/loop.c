@@ -108,7 +108,10 @@ static bool waits_for_gpus(const struct engine *e)
  * so long; negative: for ever. */
 static uint64_t nap_ns(const struct engine *e, int ms)
 {
-	const uint64_t ns = spin_nap_ns(e->now - e->busy_ns, SPIN_NAP_SHARE);
+	uint64_t ns = spin_nap_ns(e->now - e->busy_ns, SPIN_NAP_SHARE);
+	/* A graph that has started one operation waits until the next is seen. */
+	if (e->triggering && e->now - e->triggered_ns < TRIGGERS_EXPECTED_NS)
+		ns = SPIN_NAP_MIN_NS;
 	return ms >= 0 && (uint64_t)ms * 1000000 < ns ? (uint64_t)ms * 1000000 : ns;
 }
 

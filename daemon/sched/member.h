@@ -120,6 +120,7 @@ struct comm {
 	uint64_t collectives; /* finished */
 	uint32_t decisions;   /* tombstones of collectives in queues: decision.c */
 	bool misnumbered;     /* such collectives no longer have the right nth */
+	uint32_t triggering;  /* timelines with triggers for it */
 	uint32_t blocked, gone;
 	int32_t gone_rank; /* one of them */
 	struct plan *plan; /* NULL: none */

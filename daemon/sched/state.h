@@ -103,6 +103,8 @@ struct engine {
 	uint64_t turns;		    /* that they have had so far */
 	struct user *turn;	    /* whose it was last */
 	struct session *triggering; /* that have triggers */
+	uint32_t triggering_comms;  /* whose operations these are */
+	uint64_t triggered_ns;	    /* when one of them last started */
 	struct task *inputs;
 	uint32_t ninputs, inputs_due; /* due: have not been looked at since a session fell asleep */
 	struct deadlines deadlines;

@@ -27,7 +27,9 @@ void order_make_ready(struct engine *e, struct member *m)
 static bool input_there(const struct task *t)
 {
 	const struct svc_record *r = &t->record;
-	return !r->timeline || r->flags & SVC_TASK_TRIGGER ||
+	if (r->flags & SVC_TASK_TRIGGER)
+		return t->session->lines[r->timeline].ahead != r->value;
+	return !r->timeline ||
 	       atomic_load_explicit(&svc_timelines(t->session->ring)[r->timeline].ready,
 				    memory_order_relaxed) >= r->value;
 }

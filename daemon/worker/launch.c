@@ -59,7 +59,7 @@ static CUdeviceptr device_address(const struct session_timelines *s, uint32_t ti
 static bool is_ready(const struct worker *w, const struct launch *l)
 {
 	const struct session_timelines *s = &w->sessions[l->session];
-	return !l->timeline || !s->ring || l->flags & LAUNCH_TRIGGERED ||
+	return !l->timeline || !s->ring ||
 	       atomic_load_explicit(&s->host[l->timeline].ready, memory_order_acquire) >= l->value;
 }
 
@@ -75,9 +75,23 @@ static bool ready_soon(const struct worker *w, const struct launch *l)
 	return false;
 }
 
+/* Of one group at a time: the word is taken back. */
+static CUresult add_go(struct worker *w, struct batch *b, const struct launch *l)
+{
+	const struct session_timelines *s = &w->sessions[l->session];
+	const CUdeviceptr go = device_address(s, l->timeline, offsetof(struct svc_timeline, go));
+	if (atomic_exchange(&s->host[l->timeline].go, 0))
+		return CUDA_SUCCESS;
+	w->slots[l->slot].waits_seq = l->seq;
+	CUresult error = add(b, CU_STREAM_MEM_OP_WAIT_VALUE_32, go, 1);
+	return error ? error : add(b, CU_STREAM_MEM_OP_WRITE_VALUE_32, go, 0);
+}
+
 static CUresult add_wait(struct worker *w, struct batch *b, const struct launch *l)
 {
 	const struct session_timelines *s = &w->sessions[l->session];
+	if (l->flags & LAUNCH_TRIGGERED)
+		return add_go(w, b, l);
 	if (is_ready(w, l) || ready_soon(w, l))
 		return CUDA_SUCCESS;
 	w->slots[l->slot].waits_seq = l->seq;

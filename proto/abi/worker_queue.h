@@ -22,7 +22,7 @@
 
 enum {
 	LAUNCH_MORE = 1,      /* the same ncclGroup goes on */
-	LAUNCH_TRIGGERED = 2, /* its input is there; done's low half becomes `value`, by 32 bits */
+	LAUNCH_TRIGGERED = 2, /* waits for go >= 1, and takes it back; done's low half = value */
 };
 enum { COPY_IN, COPY_OUT, COPY_SLOTS };
 

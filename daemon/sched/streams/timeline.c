@@ -146,6 +146,9 @@ void timeline_release(struct comm *c)
 void timeline_release_input(const struct task *t)
 {
 	const struct svc_record *r = &t->record;
-	if (r->timeline && !(r->flags & SVC_TASK_TRIGGER))
-		raise(&svc_timelines(t->session->ring)[r->timeline].ready, r->value);
+	struct svc_timeline *words = &svc_timelines(t->session->ring)[r->timeline];
+	if (r->flags & SVC_TASK_TRIGGER)
+		atomic_store(&words->go, 1);
+	else if (r->timeline)
+		raise(&words->ready, r->value);
 }

@@ -41,8 +41,12 @@ static void pin(struct session *s, const struct triggered *op, int by)
 		s->regions[r->dst_region].pins += (uint32_t)by;
 }
 
-static void watch(struct engine *e, struct session *s, uint32_t timeline)
+static void watch(struct engine *e, struct session *s, uint32_t timeline, struct comm *c)
 {
+	if (s->triggering >> timeline & 1)
+		return;
+	e->triggering_comms += !c->triggering++;
+	s->lines[timeline].comm = c;
 	if (!s->triggering)
 		DL_APPEND2(e->triggering, s, prev_triggering, next_triggering);
 	s->triggering |= UINT64_C(1) << timeline;
@@ -54,6 +58,7 @@ static void unwatch(struct engine *e, struct session *s, uint32_t timeline)
 	if (!(s->triggering & bit))
 		return;
 	s->triggering &= ~bit;
+	e->triggering_comms -= !--s->lines[timeline].comm->triggering;
 	if (!s->triggering)
 		DL_DELETE2(e->triggering, s, prev_triggering, next_triggering);
 }
@@ -131,8 +136,7 @@ int trigger_keep(struct engine *e, struct task *t, const char **text)
 	trigger->value = t->record.value;
 	trigger->kept = true;
 	append(trigger, t);
-	s->lines[timeline].comm = t->comm;
-	watch(e, s, timeline);
+	watch(e, s, timeline, t->comm);
 	t->record.timeline = 0; /* of what is kept, nothing waits for this end */
 	complete_task(e, t, &complete_ok);
 	task_free(e, t);
@@ -167,8 +171,7 @@ int trigger_group(struct engine *e, struct task *first, uint32_t n)
 	if (!extend(link, n))
 		return NCCLSVC_NO_MEMORY;
 	(*link)->value = first->record.value;
-	s->lines[timeline].comm = first->comm;
-	watch(e, s, timeline);
+	watch(e, s, timeline, first->comm);
 	DL_FOREACH_SAFE (first, t, next) {
 		append(*link, t);
 		DL_DELETE(first, t);
@@ -211,6 +214,7 @@ void triggers_end(struct engine *e, struct session *s, const struct comm *c,
 			release(e, s, i, &l->triggers);
 		}
 		l->comm = NULL;
+		l->ahead = 0;
 	}
 }
 
@@ -264,18 +268,57 @@ static bool start(struct engine *e, struct session *s, const struct trigger *tri
 		e->live += trigger->n;
 		table_count(&s->counts->submitted, trigger->n);
 	}
-	atomic_store(&words(s, trigger->ops[0].record.timeline)->ready, 0);
+	e->triggered_ns = e->now;
 	ingest_group(e, first, trigger->n);
 	return true;
+}
+
+/* What comes next in the graph may be launched, and wait for its input on the GPU. But streams can
+ * share a queue of the GPU: what waits may hold back what its input depends on, unless there is one
+ * communicator alone. */
+static bool look_ahead(struct engine *e, struct session *s, uint32_t timeline)
+{
+	_Atomic uint32_t *next = &words(s, timeline)->next;
+	struct line *l = &s->lines[timeline];
+	const uint32_t value = atomic_load_explicit(next, memory_order_acquire);
+	if (!value)
+		return false;
+	atomic_store(next, 0);
+	struct trigger **link = find(s, timeline, value);
+	if (!*link || !(*link)->kept || e->triggering_comms > 1 || !session_ring_empty(s) ||
+	    s->group)
+		return false;
+	l->ahead = value;
+	if (!start(e, s, *link))
+		l->ahead = 0;
+	return l->ahead;
+}
+
+/* The graph was changed since: another operation has come to what was launched ahead. */
+static void fail(struct engine *e, const struct comm *c)
+{
+	struct event event = {.kind = EVENT_TRIGGER_FAILED,
+			      .tasks = {.comm = c->slot, .status = status_of(NCCLSVC_PROTOCOL)}};
+	event.tasks.status.epoch = c->epoch;
+	engine_event(e, &event);
 }
 
 /* A word that is no trigger's yet may become one: its record can be on its way. */
 static bool look(struct engine *e, struct session *s, uint32_t timeline)
 {
-	const uint64_t value =
-		atomic_load_explicit(&words(s, timeline)->ready, memory_order_acquire);
+	struct svc_timeline *w = words(s, timeline);
+	struct line *l = &s->lines[timeline];
+	const uint64_t value = atomic_load_explicit(&w->ready, memory_order_acquire);
 	if (!value)
-		return false;
+		return look_ahead(e, s, timeline);
+	atomic_store(&w->next, 0); /* the stream writes it when this has run */
+	if (l->ahead) {
+		if (value != l->ahead)
+			fail(e, l->comm);
+		l->ahead = 0;
+		atomic_store(&w->ready, 0);
+		return true;
+	}
 	/* What the trainer submitted before it launched the graph comes first. */
 	if (!session_ring_empty(s) || s->group) {
 		engine_session_active(e, s);
@@ -284,6 +327,7 @@ static bool look(struct engine *e, struct session *s, uint32_t timeline)
 	struct trigger **link = find(s, timeline, value);
 	if (!*link || !start(e, s, *link))
 		return false;
+	atomic_store(&w->ready, 0);
 	if (!(*link)->kept)
 		release(e, s, timeline, link);
 	return true;

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of ./bench-decode: decode_rank.py RANK WORLD PORT PLAIN DROPIN ROUNDS. The same graph with
+each of the two libraries, which it loads by path as vLLM does; their launches take turns."""
+
+import ctypes
+import json
+import statistics
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+WIDTH, LAYERS, LAUNCHES = 4096, 80, 20
+BF16, SUM = 9, 0
+
+
+class UniqueId(ctypes.Structure):
+    _fields_ = [("internal", ctypes.c_byte * 128)]
+
+
+class Library:
+    def __init__(self, path, rank, world):
+        self.nccl = ctypes.CDLL(path)
+        unique, comm = UniqueId(), ctypes.c_void_p()
+        if rank == 0:
+            self.check(self.nccl.ncclGetUniqueId(ctypes.byref(unique)))
+        shared = torch.tensor(list(unique.internal), dtype=torch.int8)
+        dist.broadcast(shared, src=0)
+        ctypes.memmove(ctypes.byref(unique), bytes(x & 0xff for x in shared.tolist()), 128)
+        self.nccl.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
+        self.check(self.nccl.ncclCommInitRank(ctypes.byref(comm), world, unique, rank))
+        self.comm = comm
+        self.nccl.ncclAllReduce.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
+                                            ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
+                                            ctypes.c_void_p]
+
+    @staticmethod
+    def check(result):
+        if result:
+            raise RuntimeError(f"NCCL gives {result}")
+
+    def all_reduce(self, x):
+        stream = torch.cuda.current_stream().cuda_stream
+        self.check(self.nccl.ncclAllReduce(x.data_ptr(), x.data_ptr(), x.numel(), BF16, SUM,
+                                           self.comm, stream))
+
+    def destroy(self):
+        self.nccl.ncclCommDestroy.argtypes = [ctypes.c_void_p]
+        self.check(self.nccl.ncclCommDestroy(self.comm))
+
+
+def loop(library, weight, x):
+    for _ in range(LAYERS):
+        x = x @ weight
+        library.all_reduce(x)
+    return x
+
+
+def captured(library, weight, x):
+    """The graph, its result, and ms of its end, instantiation and first launch."""
+    loop(library, weight, x)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    context = torch.cuda.graph(graph, capture_error_mode="thread_local")
+    context.__enter__()
+    out = loop(library, weight, x)
+    begin = time.perf_counter()
+    context.__exit__(None, None, None)  # PyTorch instantiates it here
+    dist.barrier()
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph, out, (time.perf_counter() - begin) * 1e3
+
+
+def timed(graph):
+    dist.barrier()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(LAUNCHES):
+        graph.replay()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - begin) / LAUNCHES * 1e6
+
+
+def main():
+    rank, world, port, rounds = (int(sys.argv[i]) for i in (1, 2, 3, 6))
+    torch.cuda.set_device(rank)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank,
+                            world_size=world)
+    libraries = [Library(path, rank, world) for path in sys.argv[4:6]]
+    torch.manual_seed(rank)
+    weight = torch.randn(WIDTH, WIDTH, device="cuda", dtype=torch.bfloat16) / WIDTH ** 0.5 / world
+    results = []
+    for rows in 1, 8, 64:
+        torch.manual_seed(rows)
+        x = torch.randn(rows, WIDTH, device="cuda", dtype=torch.bfloat16)
+        graphs, outs, firsts = zip(*(captured(library, weight, x) for library in libraries))
+        for graph in graphs:
+            timed(graph)
+        times = [[timed(graph) for graph in graphs] for _ in range(rounds)]
+        plain, ours = (statistics.median(t[i] for t in times) for i in (0, 1))
+        results.append({"rows": rows, "plain_us": plain, "service_us": ours,
+                        "plain_first_ms": firsts[0], "service_first_ms": firsts[1],
+                        "same": bool(torch.equal(*outs))})
+        del graphs, outs
+        torch.cuda.synchronize()
+    print("result " + json.dumps(results), flush=True)
+    for library in libraries:
+        library.destroy()
+
+
+if __name__ == "__main__":
+    main()
