@@ -67,7 +67,7 @@ struct svc_timeline {
 	_Atomic uint64_t done;
 	/* Of triggered tasks (wire_task.h). */
 	_Atomic uint32_t triggers; /* not 0, for good: it is theirs */
-	_Atomic uint32_t go, next;
+	_Atomic uint32_t go;
 };
 
 _Static_assert(sizeof(struct svc_ring) <= SVC_PAGE, "ring header");

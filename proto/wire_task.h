@@ -29,9 +29,9 @@ enum svc_record_flags {
  * done >= 1, and writes 0 to the low half. So a CUDA graph, in which all values are fixed, can be
  * launched again and again. A timeline has one group under way at a time: the streams see to it.
  *
- * Before `ready`, the stream writes 1 to `go`: their input is there. The worker sets that back. A
- * graph in which trigger n + 1 always comes behind trigger n may write n + 1 to `next` when n has
- * run; then the daemon may launch the tasks of n + 1 ahead, and the GPU waits for `go`.
+ * Before `ready`, the stream writes 1 to `go`: their input is there. The worker sets that back. If
+ * triggers n and n + 1 are kept, n + 1 comes behind n wherever that comes: so the daemon may launch
+ * it ahead, and the GPU waits for `go`.
  *
  * By socket (SVC_SUBMIT), such tasks are kept, and run each time that the number is written; the
  * reply says that they are. SVC_TRIGGER_DEL ends that. In the ring they run once, and end as all

@@ -299,11 +299,8 @@ static CUresult put(const struct op *ops, unsigned n, CUstream stream, unsigned 
 	}
 	for (unsigned i = 0; parts & TRIGGER_END && i < n; i += run_of(&ops[i], n - i))
 		add(&b, wait_64(WORD(&ops[i], done), SVC_TRIGGER_DONE));
-	for (unsigned i = 0; parts & TRIGGER_END && i < n; i += run_of(&ops[i], n - i)) {
+	for (unsigned i = 0; parts & TRIGGER_END && i < n; i += run_of(&ops[i], n - i))
 		add(&b, write_32(WORD(&ops[i], done), 0));
-		if (ops[i].kept)
-			add(&b, write_32(WORD(&ops[i], next), ops[i].trigger + 1));
-	}
 	flush(&b);
 	return b.error;
 }

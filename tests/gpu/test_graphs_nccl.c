@@ -115,6 +115,31 @@ static void test_launches(void)
 	kernels_run(ranks_count(), launches_rank, NULL);
 }
 
+/* As JAX does it: an executable graph gets the operations of newer captures, which go. */
+static void updates_rank(struct client *c)
+{
+	struct buffers b;
+	uint32_t large = 1;
+	buffers_open(&b, c);
+	CUgraphExec exec = capture(&b, 0, 2);
+	for (int i = 0; i < LAUNCHES; i++) {
+		graph_begin(b.r.stream);
+		sum_large(&b);
+		sum_large(&b);
+		graph_update(exec, b.r.stream);
+		graph_launch(exec, b.r.stream);
+		large *= b.sums * b.sums;
+	}
+	buffers_check(&b, 1, large, "sums of an updated graph");
+	graph_destroy(exec);
+	buffers_close(&b);
+}
+
+static void test_updates(void)
+{
+	kernels_run(ranks_count(), updates_rank, NULL);
+}
+
 /* ---- Groups, streams ---- */
 
 static void exchange(struct buffers *b, CUdeviceptr from, CUdeviceptr to, size_t n)
@@ -292,6 +317,59 @@ static void test_mismatch(void)
 	kernels_run(ranks_count(), different_rank, NULL);
 }
 
+/* What waits is told with its graph and its place there; cancelled, it ends the epoch. */
+static void shown_rank(struct client *c)
+{
+	struct buffers b;
+	ncclsvc_task_info *list;
+	size_t n, found = 0;
+	buffers_open(&b, c);
+	CUgraphExec exec = capture(&b, 2, 1);
+	graph_launch(exec, b.r.stream);
+	CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
+	if (b.r.rank == b.r.n - 1) {
+		say(c, READY);
+		CHECK_EQ(hear(c), GO);
+	} else {
+		CUgraphExec large = capture(&b, 0, 1);
+		graph_launch(large, b.r.stream);
+		for (int i = 0; !found && i < WAIT_MS; i++) {
+			usleep(1000);
+			CHECK_OK(ncclsvc_list_tasks(b.r.session, &list, &n));
+			for (size_t k = 0; k < n; k++)
+				if (list[k].graph == 2 && list[k].rank == b.r.rank) {
+					CHECK_EQ(list[k].op, NCCLSVC_ALL_REDUCE);
+					CHECK_EQ(list[k].seq, 0);
+					CHECK_EQ(list[k].count, LARGE_WORDS);
+					found = list[k].task;
+				}
+			ncclsvc_list_free(list);
+		}
+		CHECK(found);
+		say(c, READY);
+		CHECK_EQ(hear(c), GO);
+		CHECK_OK(ncclsvc_cancel_task(b.r.session, found, NULL));
+		CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
+		graph_destroy(large);
+	}
+	kernels_over(&b.r, NCCLSVC_CANCELLED);
+	goes_on(&b, exec);
+	graph_destroy(exec);
+	buffers_close(&b);
+}
+
+static void test_shown(void)
+{
+	struct daemon d;
+	struct client ranks[RANKS_MAX];
+	kernels_daemon_start(&d);
+	clients_start(ranks, 2, &d, shown_rank, NULL);
+	hear_all(ranks, 2, READY);
+	say_all(ranks, 2, GO);
+	ranks_end(ranks, 2);
+	gpu_daemon_stop(&d);
+}
+
 /* The last rank is killed while the others' graphs wait for it. */
 static void bereft_rank(struct client *c)
 {
@@ -414,6 +492,8 @@ const struct gpu_test graph_nccl_tests[] = {
 	{"graphs/large/groups", test_groups, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/groups/4", test_groups, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/streams", test_streams, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/large/updates", test_updates, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/large/shown", test_shown, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/timeout", test_timeout, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/mismatch", test_mismatch, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/mismatch/4", test_mismatch, 4, 60, TEST_QUICK | TEST_ONE_NODE},

@@ -2,8 +2,10 @@
 #include "trigger.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <utlist.h>
 
+#include "base/hash.h"
 #include "sched/commands.h"
 #include "sched/complete.h"
 #include "sched/order.h"
@@ -18,8 +20,8 @@ struct triggered {
 };
 
 struct trigger {
-	struct trigger *next; /* of its timeline */
-	uint64_t value;
+	UT_hash_handle hh; /* in its timeline, by number */
+	uint32_t number;
 	uint32_t n;
 	bool kept; /* else it runs once */
 	struct triggered ops[];
@@ -41,12 +43,17 @@ static void pin(struct session *s, const struct triggered *op, int by)
 		s->regions[r->dst_region].pins += (uint32_t)by;
 }
 
-static void watch(struct engine *e, struct session *s, uint32_t timeline, struct comm *c)
+static struct trigger *find(const struct session *s, uint32_t timeline, uint64_t number)
 {
-	if (s->triggering >> timeline & 1)
-		return;
-	e->triggering_comms += !c->triggering++;
-	s->lines[timeline].comm = c;
+	struct trigger *t;
+	const uint32_t key = (uint32_t)number;
+	HASH_FIND(hh, s->lines[timeline].triggers, &key, sizeof(key), t);
+	return t;
+}
+
+/* The word is looked at until its member's epoch is over. */
+static void watch(struct engine *e, struct session *s, uint32_t timeline)
+{
 	if (!s->triggering)
 		DL_APPEND2(e->triggering, s, prev_triggering, next_triggering);
 	s->triggering |= UINT64_C(1) << timeline;
@@ -55,25 +62,31 @@ static void watch(struct engine *e, struct session *s, uint32_t timeline, struct
 static void unwatch(struct engine *e, struct session *s, uint32_t timeline)
 {
 	const uint64_t bit = UINT64_C(1) << timeline;
-	if (!(s->triggering & bit))
-		return;
-	s->triggering &= ~bit;
-	e->triggering_comms -= !--s->lines[timeline].comm->triggering;
-	if (!s->triggering)
+	if (s->triggering == bit)
 		DL_DELETE2(e->triggering, s, prev_triggering, next_triggering);
+	s->triggering &= ~bit;
 }
 
-/* Takes it out of its timeline, at *link. */
-static void release(struct engine *e, struct session *s, uint32_t timeline, struct trigger **link)
+static void insert(struct engine *e, const struct task *of, struct trigger *t)
 {
-	struct trigger *t = *link;
-	*link = t->next;
+	struct line *l = &of->session->lines[of->record.timeline];
+	if (!l->triggers)
+		e->triggering_comms += !of->comm->triggering++;
+	l->comm = of->comm;
+	HASH_ADD(hh, l->triggers, number, sizeof(t->number), t);
+	watch(e, of->session, of->record.timeline);
+}
+
+static void release(struct engine *e, struct session *s, uint32_t timeline, struct trigger *t)
+{
+	struct line *l = &s->lines[timeline];
+	HASH_DELETE(hh, l->triggers, t);
 	for (uint32_t i = 0; i < t->n; i++)
 		pin(s, &t->ops[i], -1);
 	s->user->triggered -= t->n;
 	free(t);
-	if (!s->lines[timeline].triggers)
-		unwatch(e, s, timeline);
+	if (!l->triggers)
+		e->triggering_comms -= !--l->comm->triggering;
 }
 
 /* Why the timeline has no place for n operations of the task's member; NULL: it has. */
@@ -92,19 +105,6 @@ static const char *refusal(const struct engine *e, const struct task *t, uint32_
 	return NULL;
 }
 
-/* Room for n operations more in the trigger at *link, or in a new one. NULL: no memory. */
-static struct trigger *extend(struct trigger **link, uint32_t n)
-{
-	struct trigger *old = *link;
-	const uint32_t had = old ? old->n : 0;
-	struct trigger *t = realloc(old, sizeof(*t) + (had + n) * sizeof(t->ops[0]));
-	if (t && !old)
-		*t = (struct trigger){0};
-	if (t)
-		*link = t;
-	return t;
-}
-
 static void append(struct trigger *trigger, const struct task *t)
 {
 	struct triggered *op = &trigger->ops[trigger->n++];
@@ -113,30 +113,43 @@ static void append(struct trigger *trigger, const struct task *t)
 	pin(t->session, op, 1);
 }
 
-static struct trigger **find(const struct session *s, uint32_t timeline, uint64_t value)
+/* A trigger of the task's number, with room for n operations more than `old` has, which it takes
+ * over. NULL: no memory. */
+static struct trigger *make_trigger(struct engine *e, const struct task *of, struct trigger *old,
+				    uint32_t n)
 {
-	struct trigger **link = &s->lines[timeline].triggers;
-	while (*link && (*link)->value != value)
-		link = &(*link)->next;
-	return link;
+	const uint32_t had = old ? old->n : 0;
+	struct trigger *t = malloc(sizeof(*t) + (had + n) * sizeof(t->ops[0]));
+	if (!t)
+		return NULL;
+	t->number = (uint32_t)of->record.value;
+	t->n = had;
+	t->kept = of->by_socket;
+	if (old) {
+		struct line *l = &of->session->lines[of->record.timeline];
+		memcpy(t->ops, old->ops, had * sizeof(t->ops[0]));
+		HASH_DELETE(hh, l->triggers, old);
+		HASH_ADD(hh, l->triggers, number, sizeof(t->number), t);
+		free(old);
+	} else {
+		insert(e, of, t);
+	}
+	return t;
 }
 
 int trigger_keep(struct engine *e, struct task *t, const char **text)
 {
 	struct session *s = t->session;
-	const uint32_t timeline = t->record.timeline;
 	int result;
 	*text = refusal(e, t, 1, &result);
 	if (result)
 		return result;
-	struct trigger *trigger = extend(find(s, timeline, t->record.value), 1);
+	struct trigger *old = find(s, t->record.timeline, t->record.value);
+	struct trigger *trigger = make_trigger(e, t, old, 1);
 	*text = "out of memory";
 	if (!trigger)
 		return NCCLSVC_NO_MEMORY;
-	trigger->value = t->record.value;
-	trigger->kept = true;
 	append(trigger, t);
-	watch(e, s, timeline, t->comm);
 	t->record.timeline = 0; /* of what is kept, nothing waits for this end */
 	complete_task(e, t, &complete_ok);
 	task_free(e, t);
@@ -160,20 +173,17 @@ static bool is_one(const struct task *first)
 int trigger_group(struct engine *e, struct task *first, uint32_t n)
 {
 	struct session *s = first->session;
-	const uint32_t timeline = first->record.timeline;
-	struct trigger **link = find(s, timeline, first->record.value);
 	struct task *t, *next;
 	int result;
-	if (!is_one(first) || *link)
+	if (!is_one(first) || find(s, first->record.timeline, first->record.value))
 		return NCCLSVC_INVALID_ARGUMENT;
 	if (refusal(e, first, n, &result))
 		return result;
-	if (!extend(link, n))
+	struct trigger *trigger = make_trigger(e, first, NULL, n);
+	if (!trigger)
 		return NCCLSVC_NO_MEMORY;
-	(*link)->value = first->record.value;
-	watch(e, s, timeline, first->comm);
 	DL_FOREACH_SAFE (first, t, next) {
-		append(*link, t);
+		append(trigger, t);
 		DL_DELETE(first, t);
 		task_free(e, t);
 	}
@@ -184,9 +194,9 @@ void trigger_del(struct engine *e, struct session *s, uint32_t timeline, uint64_
 {
 	if (!s->lines || timeline >= SVC_TIMELINES)
 		return;
-	struct trigger **link = find(s, timeline, value);
-	if (*link && (*link)->kept)
-		release(e, s, timeline, link);
+	struct trigger *t = find(s, timeline, value);
+	if (t && t->kept)
+		release(e, s, timeline, t);
 }
 
 /* ---- The end of an epoch ---- */
@@ -211,8 +221,9 @@ void triggers_end(struct engine *e, struct session *s, const struct comm *c,
 		timeline_kill(s, i);
 		while (l->triggers) {
 			refuse_once(e, s, l->triggers, end);
-			release(e, s, i, &l->triggers);
+			release(e, s, i, l->triggers);
 		}
+		unwatch(e, s, i);
 		l->comm = NULL;
 		l->ahead = 0;
 	}
@@ -220,9 +231,12 @@ void triggers_end(struct engine *e, struct session *s, const struct comm *c,
 
 void triggers_free(struct engine *e, struct session *s)
 {
-	for (uint32_t i = 0; s->lines && i < SVC_TIMELINES; i++)
+	for (uint32_t i = 0; s->lines && i < SVC_TIMELINES; i++) {
 		while (s->lines[i].triggers)
-			release(e, s, i, &s->lines[i].triggers);
+			release(e, s, i, s->lines[i].triggers);
+		if (s->triggering >> i & 1)
+			unwatch(e, s, i);
+	}
 }
 
 /* ---- Starting ---- */
@@ -251,8 +265,7 @@ static void free_all(struct engine *e, struct task *first)
 	}
 }
 
-/* False: the user has no room for so many tasks; the word stays, and is seen again. (The stream
- * writes the next one when these have run.) */
+/* False: the user has no room for so many tasks. */
 static bool start(struct engine *e, struct session *s, const struct trigger *trigger)
 {
 	struct task *first = NULL;
@@ -276,25 +289,18 @@ static bool start(struct engine *e, struct session *s, const struct trigger *tri
 /* What comes next in the graph may be launched, and wait for its input on the GPU. But streams can
  * share a queue of the GPU: what waits may hold back what its input depends on, unless there is one
  * communicator alone. */
-static bool look_ahead(struct engine *e, struct session *s, uint32_t timeline)
+static void start_ahead(struct engine *e, struct session *s, uint32_t timeline, uint64_t value)
 {
-	_Atomic uint32_t *next = &words(s, timeline)->next;
 	struct line *l = &s->lines[timeline];
-	const uint32_t value = atomic_load_explicit(next, memory_order_acquire);
-	if (!value)
-		return false;
-	atomic_store(next, 0);
-	struct trigger **link = find(s, timeline, value);
-	if (!*link || !(*link)->kept || e->triggering_comms > 1 || !session_ring_empty(s) ||
-	    s->group)
-		return false;
+	const struct trigger *t = find(s, timeline, value);
+	if (!t || !t->kept || e->triggering_comms > 1)
+		return;
 	l->ahead = value;
-	if (!start(e, s, *link))
+	if (!start(e, s, t))
 		l->ahead = 0;
-	return l->ahead;
 }
 
-/* The graph was changed since: another operation has come to what was launched ahead. */
+/* A stream has written what it must not: its graph, or this word, was changed. */
 static void fail(struct engine *e, const struct comm *c)
 {
 	struct event event = {.kind = EVENT_TRIGGER_FAILED,
@@ -303,34 +309,42 @@ static void fail(struct engine *e, const struct comm *c)
 	engine_event(e, &event);
 }
 
-/* A word that is no trigger's yet may become one: its record can be on its way. */
-static bool look(struct engine *e, struct session *s, uint32_t timeline)
+/* The stream has come to that trigger. False: it is to be seen again. */
+static bool arrive(struct engine *e, struct session *s, uint32_t timeline, uint64_t value)
 {
-	struct svc_timeline *w = words(s, timeline);
 	struct line *l = &s->lines[timeline];
-	const uint64_t value = atomic_load_explicit(&w->ready, memory_order_acquire);
-	if (!value)
-		return look_ahead(e, s, timeline);
-	atomic_store(&w->next, 0); /* the stream writes it when this has run */
-	if (l->ahead) {
-		if (value != l->ahead)
-			fail(e, l->comm);
-		l->ahead = 0;
-		atomic_store(&w->ready, 0);
+	struct trigger *t = find(s, timeline, value);
+	if (!t || (l->ahead && l->ahead != value)) {
+		fail(e, l->comm);
 		return true;
 	}
+	if (!l->ahead && !start(e, s, t))
+		return false;
+	l->ahead = 0;
+	if (t->kept)
+		start_ahead(e, s, timeline, value + 1);
+	else
+		release(e, s, timeline, t);
+	return true;
+}
+
+static bool look(struct engine *e, struct session *s, uint32_t timeline)
+{
+	_Atomic uint64_t *ready = &words(s, timeline)->ready;
+	const uint64_t value = atomic_load_explicit(ready, memory_order_acquire);
+	if (!value)
+		return false;
 	/* What the trainer submitted before it launched the graph comes first. */
 	if (!session_ring_empty(s) || s->group) {
 		engine_session_active(e, s);
 		return false;
 	}
-	struct trigger **link = find(s, timeline, value);
-	if (!*link || !start(e, s, *link))
-		return false;
-	atomic_store(&w->ready, 0);
-	if (!(*link)->kept)
-		release(e, s, timeline, link);
-	return true;
+	/* The stream writes the next one when these have run. */
+	atomic_store(ready, 0);
+	if (arrive(e, s, timeline, value))
+		return true;
+	atomic_store(ready, value);
+	return false;
 }
 
 bool triggers_poll(struct engine *e)
