@@ -7,6 +7,7 @@
 #include "complete.h"
 #include "names.h"
 #include "set.h"
+#include "streams/timeline.h"
 #include "task.h"
 
 void order_make_ready(struct engine *e, struct member *m)
@@ -23,24 +24,13 @@ void order_make_ready(struct engine *e, struct member *m)
 	order_update_blocked(m);
 }
 
-/* For a launched task the GPU asks. */
-static bool input_there(const struct task *t)
-{
-	const struct svc_record *r = &t->record;
-	if (r->flags & SVC_TASK_TRIGGER)
-		return t->session->lines[r->timeline].ahead != r->value;
-	return !r->timeline ||
-	       atomic_load_explicit(&svc_timelines(t->session->ring)[r->timeline].ready,
-				    memory_order_relaxed) >= r->value;
-}
-
 static uint32_t state_of(const struct task *t)
 {
 	if (t->tombstone)
 		return NCCLSVC_FAILED;
 	if (t->place == IN_PLAN)
 		return NCCLSVC_WAITING_GROUP;
-	if (t->waits_input || (t->in_flight && !input_there(t)))
+	if (t->waits_input || (t->in_flight && !timeline_input_there(t)))
 		return NCCLSVC_WAITING_INPUT;
 	if (t->place == RUNNING && !t->node_match && (!t->match || t->in_flight))
 		return NCCLSVC_LAUNCHED;

@@ -75,13 +75,16 @@ static bool ready_soon(const struct worker *w, const struct launch *l)
 	return false;
 }
 
-/* Of one group at a time: the word is taken back. */
+/* The word is for what the stream comes to next: if that may be an earlier launch, which the GPU
+ * has still to begin, the GPU alone takes it back. */
 static CUresult add_go(struct worker *w, struct batch *b, const struct launch *l)
 {
 	const struct session_timelines *s = &w->sessions[l->session];
 	const CUdeviceptr go = device_address(s, l->timeline, offsetof(struct svc_timeline, go));
-	if (atomic_exchange(&s->host[l->timeline].go, 0))
+	if (!(l->flags & LAUNCH_AHEAD)) {
+		atomic_store(&s->host[l->timeline].go, 0);
 		return CUDA_SUCCESS;
+	}
 	w->slots[l->slot].waits_seq = l->seq;
 	CUresult error = add(b, CU_STREAM_MEM_OP_WAIT_VALUE_32, go, 1);
 	return error ? error : add(b, CU_STREAM_MEM_OP_WRITE_VALUE_32, go, 0);

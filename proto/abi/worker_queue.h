@@ -22,7 +22,8 @@
 
 enum {
 	LAUNCH_MORE = 1,      /* the same ncclGroup goes on */
-	LAUNCH_TRIGGERED = 2, /* waits for go >= 1, and takes it back; done's low half = value */
+	LAUNCH_TRIGGERED = 2, /* done's low half becomes `value`; go is taken back */
+	LAUNCH_AHEAD = 4,     /* so is, too, when it has come: the GPU waits for it */
 };
 enum { COPY_IN, COPY_OUT, COPY_SLOTS };
 

@@ -8,6 +8,7 @@
 #include "graphs.h"
 
 #define LAUNCHES   6
+#define CHAIN	   5
 #define TIMEOUT_MS 300
 #define MS	   UINT64_C(1000000)
 #define BLOCK	   ((size_t)1 << 20) /* words of a large message */
@@ -113,6 +114,30 @@ static void launches_rank(struct client *c)
 static void test_launches(void)
 {
 	kernels_run(ranks_count(), launches_rank, NULL);
+}
+
+/* Each operation is launched ahead, while the one before it runs, or waits. */
+static void chain_rank(struct client *c)
+{
+	struct buffers b;
+	uint32_t large = 1;
+	buffers_open(&b, c);
+	CUgraphExec exec = capture(&b, 0, CHAIN);
+	for (int i = 0; i < LAUNCHES; i++) {
+		if (i % 2)
+			gpu_stream_ends(b.r.stream, WAIT_MS);
+		graph_launch(exec, b.r.stream);
+		for (int k = 0; k < CHAIN; k++)
+			large *= b.sums;
+	}
+	buffers_check(&b, 1, large, "a chain of sums");
+	graph_destroy(exec);
+	buffers_close(&b);
+}
+
+static void test_chain(void)
+{
+	kernels_run(ranks_count(), chain_rank, NULL);
 }
 
 /* As JAX does it: an executable graph gets the operations of newer captures, which go. */
@@ -492,6 +517,8 @@ const struct gpu_test graph_nccl_tests[] = {
 	{"graphs/large/groups", test_groups, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/groups/4", test_groups, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/streams", test_streams, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/large/chain", test_chain, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/large/chain/4", test_chain, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/updates", test_updates, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/shown", test_shown, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/timeout", test_timeout, 2, 60, TEST_QUICK | TEST_ONE_NODE},

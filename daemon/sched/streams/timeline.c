@@ -143,6 +143,16 @@ void timeline_release(struct comm *c)
 				end(t->session, &t->record, true, true);
 }
 
+bool timeline_input_there(const struct task *t)
+{
+	const struct svc_record *r = &t->record;
+	if (r->flags & SVC_TASK_TRIGGER)
+		return t->session->lines[r->timeline].ahead != r->value;
+	return !r->timeline ||
+	       atomic_load_explicit(&svc_timelines(t->session->ring)[r->timeline].ready,
+				    memory_order_relaxed) >= r->value;
+}
+
 void timeline_release_input(const struct task *t)
 {
 	const struct svc_record *r = &t->record;

@@ -30,6 +30,8 @@ void timeline_refused(const struct session *s, const struct svc_record *r);
 void timeline_kill(const struct session *s, uint32_t timeline);
 /* Streams of the communicator do not wait for what flies any more, whatever the GPUs are in. */
 void timeline_release(struct comm *c);
+/* Has its trainer's stream come to it? For a launched task the GPU asks. */
+bool timeline_input_there(const struct task *t);
 /* The GPU does not wait for the task's input any more. */
 void timeline_release_input(const struct task *t);
 

@@ -13,6 +13,7 @@
 #include "abi/worker_queue.h"
 #include "nccl.h"
 #include "sched/set.h"
+#include "sched/streams/timeline.h"
 #include "transport/device/device.h"
 
 /* Of one member. A launch blocks its worker when the driver's queues are full, and then nothing
@@ -106,7 +107,7 @@ static struct launch *write_launch(struct engine *e, struct task *t)
 	l->redop = r->redop;
 	l->flags = LAUNCH_MORE;
 	if (r->flags & SVC_TASK_TRIGGER) {
-		l->flags |= LAUNCH_TRIGGERED;
+		l->flags |= LAUNCH_TRIGGERED | (timeline_input_there(t) ? 0 : LAUNCH_AHEAD);
 		l->value = SVC_TRIGGER_DONE;
 	}
 	return l;
