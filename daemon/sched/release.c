@@ -9,6 +9,7 @@
 #include "names.h"
 #include "plan.h"
 #include "set.h"
+#include "streams/timeline.h"
 #include "streams/trigger.h"
 #include "task.h"
 
@@ -149,6 +150,19 @@ static void name_missing(const struct task *t, ncclsvc_status *st)
 	}
 }
 
+/* What was launched ahead counts from when its stream has come to it. */
+static uint64_t deadline_of(const struct engine *e, const struct task *t)
+{
+	const uint64_t since =
+		timeline_input_there(t) ? t->session->lines[t->record.timeline].arrived_ns : e->now;
+	return since + t->record.timeout_ns;
+}
+
+static bool is_early(const struct engine *e, const struct task *t)
+{
+	return t->record.flags & SVC_TASK_TRIGGER && deadline_of(e, t) > e->now;
+}
+
 void release_overdue(struct engine *e)
 {
 	struct deadline *d;
@@ -156,6 +170,10 @@ void release_overdue(struct engine *e)
 	while ((d = deadlines_first(&e->deadlines)) && d->at_ns <= e->now && e->steps < enough) {
 		struct task *t = (struct task *)((char *)d - offsetof(struct task, deadline));
 		deadlines_remove(&e->deadlines, d);
+		if (is_early(e, t)) {
+			deadlines_add(&e->deadlines, d, deadline_of(e, t));
+			continue;
+		}
 		ncclsvc_status st = status_of(NCCLSVC_TIMEOUT);
 		order_name_ranks(t->comm, &st, t->rank, -1);
 		name_missing(t, &st);

@@ -320,6 +320,7 @@ static bool arrive(struct engine *e, struct session *s, uint32_t timeline, uint6
 	}
 	if (!l->ahead && !start(e, s, t))
 		return false;
+	l->arrived_ns = e->now;
 	l->ahead = 0;
 	if (t->kept)
 		start_ahead(e, s, timeline, value + 1);
