@@ -210,6 +210,21 @@ static OrtStatus *find_device(struct kernel *k, const OrtKernelInfo *info)
 
 /* ---- What ONNX Runtime calls ---- */
 
+/* While a graph is loaded, ONNX Runtime does not say which node an error is of. */
+static OrtStatus *with_node(const struct kernel *k, const OrtKernelInfo *info, OrtStatus *status)
+{
+	char name[128] = "";
+	size_t size = sizeof(name);
+	OrtStatus *none = k->ort->KernelInfo_GetNodeName(info, name, &size);
+	if (none)
+		k->ort->ReleaseStatus(none);
+	OrtStatus *whole =
+		status_new(k->ort, ORT_ERROR_INVALID_ARGUMENT, "%s node %s: %s", k->op->name,
+			   none ? "" : name, k->ort->GetErrorMessage(status));
+	k->ort->ReleaseStatus(status);
+	return whole;
+}
+
 OrtStatus *kernel_new(const OrtCustomOp *op, const OrtApi *ort, const OrtKernelInfo *info,
 		      void **kernel)
 {
@@ -221,10 +236,12 @@ OrtStatus *kernel_new(const OrtCustomOp *op, const OrtApi *ort, const OrtKernelI
 	OrtStatus *status = check(k, info);
 	if (!status)
 		status = find_device(k, info);
-	if (status)
-		kernel_free(k);
-	else
+	if (!status) {
 		*kernel = k;
+		return NULL;
+	}
+	status = with_node(k, info, status);
+	kernel_free(k);
 	return status;
 }
 

@@ -125,7 +125,9 @@ typedef struct OrtApi {
 						  OrtTypeInfo **type);
 	OrtStatus *(*KernelInfo_GetOutputTypeInfo)(const OrtKernelInfo *info, size_t i,
 						   OrtTypeInfo **type);
-	void *gap_236[31];
+	void *gap_236[8];
+	OrtStatus *(*KernelInfo_GetNodeName)(const OrtKernelInfo *info, char *name, size_t *size);
+	void *gap_245[22];
 	OrtStatus *(*ShapeInferContext_GetInputCount)(const OrtShapeInferContext *context,
 						      size_t *n);
 	/* *info is the context's. */
@@ -213,6 +215,7 @@ ORT_ENTRY(230, KernelInfo_GetInputCount);
 ORT_ENTRY(231, KernelInfo_GetOutputCount);
 ORT_ENTRY(234, KernelInfo_GetInputTypeInfo);
 ORT_ENTRY(235, KernelInfo_GetOutputTypeInfo);
+ORT_ENTRY(244, KernelInfo_GetNodeName);
 ORT_ENTRY(267, ShapeInferContext_GetInputCount);
 ORT_ENTRY(268, ShapeInferContext_GetInputTypeShape);
 ORT_ENTRY(270, ShapeInferContext_SetOutputTypeShape);
