@@ -122,6 +122,11 @@ ncclsvc_tensors *service_lists(struct group *group);
 /* For each operation. */
 int service_timeout_ms(void);
 
+/* For programs, which call it by name: after PEER_GONE or DAEMON_LOST all surviving ranks call it,
+ * and wait in it for the restarted ones. A ncclsvc_result, 0 if all is well. Without a world there
+ * is nothing to do. */
+__attribute__((visibility("default"))) int ncclsvc_ort_rejoin(int timeout_ms);
+
 /* ---- gpu.c ---- */
 
 /* Sets one byte of device memory, in the stream's order. False: the driver refused. */

@@ -17,10 +17,16 @@
 
 #define TIMEOUT_S 600
 
+/* Lists of one communicator. Groups that are one communicator (those of this rank alone) share
+ * them. */
 struct group {
 	pthread_mutex_t lock;
+	ncclsvc_comm *comm;
 	ncclsvc_tensors *lists;
 };
+
+#define HOST   NCCLSVC_GROUP_TYPES /* all ranks in host memory, beside a GPU's world */
+#define GROUPS (NCCLSVC_GROUP_TYPES + 1)
 
 static struct {
 	pthread_mutex_t lock;
@@ -28,13 +34,11 @@ static struct {
 	int device;
 	ncclsvc_session *session;
 	ncclsvc_world *world;
-	struct group groups[NCCLSVC_GROUP_TYPES];
-	struct group host; /* beside a GPU's world */
+	struct group groups[GROUPS];
 } service = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 	.device = NCCLSVC_DEVICE_HOST,
-	.groups = {[0 ... NCCLSVC_GROUP_TYPES - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}},
-	.host = {.lock = PTHREAD_MUTEX_INITIALIZER},
+	.groups = {[0 ... GROUPS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}},
 };
 
 int service_timeout_ms(void)
@@ -66,33 +70,74 @@ OrtStatus *service_use_gpu(const OrtApi *ort, int device)
 	return status;
 }
 
-static ncclsvc_result join(void)
+/* ---- Joining: under the service's lock ---- */
+
+static ncclsvc_comm *comm_of(const ncclsvc_world *world, unsigned group)
 {
-	const ncclsvc_options options = {.size = sizeof(options)};
-	const ncclsvc_world_options world = {
-		.size = sizeof(world),
-		.rank = NCCLSVC_RANK_LAUNCHER,
-		.device = service.device,
-	};
+	if (group == HOST)
+		return service.device < 0 ? NULL : ncclsvc_world_host_comm(world);
+	return ncclsvc_world_comm(world, (ncclsvc_group_type)group);
+}
+
+static struct group *group_of(const ncclsvc_comm *comm)
+{
+	for (unsigned i = 0; i < GROUPS; i++)
+		if (service.groups[i].lists && service.groups[i].comm == comm)
+			return &service.groups[i];
+	return NULL;
+}
+
+static void close_lists(void)
+{
+	for (unsigned i = 0; i < GROUPS; i++) {
+		ncclsvc_tensors_close(service.groups[i].lists);
+		service.groups[i].lists = NULL;
+	}
+}
+
+/* All of them at once, in the order of their types: on GPUs the members of a group wait for each
+ * other, and would wait in a circle if each rank opened its groups as its graph comes to them. */
+static ncclsvc_result open_lists(const ncclsvc_world *world)
+{
 	ncclsvc_result r = NCCLSVC_OK;
-	if (!service.session)
-		r = ncclsvc_open(&options, &service.session);
-	if (!r)
-		r = ncclsvc_world_init(service.session, &world, service_timeout_ms(),
-				       &service.world);
-	service.pid = getpid();
+	for (unsigned i = 0; !r && i < GROUPS; i++) {
+		struct group *g = &service.groups[i];
+		g->comm = comm_of(world, i);
+		if (g->comm && !group_of(g->comm))
+			r = ncclsvc_tensors_open(g->comm, service_timeout_ms(), &g->lists);
+	}
 	return r;
 }
 
-static ncclsvc_result open_lists(struct group *g, ncclsvc_group_type type)
+static OrtStatus *join(const OrtApi *ort)
 {
-	if (g == &service.host)
-		return ncclsvc_tensors_open(ncclsvc_world_host_comm(service.world),
-					    service_timeout_ms(), &g->lists);
-	return ncclsvc_tensors_open_group(service.world, type, service_timeout_ms(), &g->lists);
+	const ncclsvc_options options = {.size = sizeof(options)};
+	const ncclsvc_world_options choice = {
+		.size = sizeof(choice),
+		.rank = NCCLSVC_RANK_LAUNCHER,
+		.device = service.device,
+	};
+	ncclsvc_world *world = NULL;
+	ncclsvc_result r = NCCLSVC_OK;
+	service.pid = getpid();
+	if (!service.session)
+		r = ncclsvc_open(&options, &service.session);
+	if (!r)
+		r = ncclsvc_world_init(service.session, &choice, service_timeout_ms(), &world);
+	if (!r)
+		r = open_lists(world);
+	if (!r) {
+		service.world = world;
+		return NULL;
+	}
+	OrtStatus *status = status_of(ort, r);
+	close_lists();
+	ncclsvc_world_free(world);
+	return status;
 }
 
-/* Under the service's lock. */
+/* ---- Groups ---- */
+
 static OrtStatus *find(const struct kernel *k, struct group **group)
 {
 	if (service.session && service.pid != getpid())
@@ -100,18 +145,17 @@ static OrtStatus *find(const struct kernel *k, struct group **group)
 				  "the process was forked from %d, which had run an operation "
 				  "before: start processes that have run none",
 				  (int)service.pid);
-	const ncclsvc_result joined = service.world ? NCCLSVC_OK : join();
-	if (joined)
-		return status_of(k->ort, joined);
+	OrtStatus *status = service.world ? NULL : join(k->ort);
+	if (status)
+		return status;
 	const bool beside = k->device < 0 && service.device >= 0;
 	if (beside && k->group != NCCLSVC_GROUP_GLOBAL)
 		return status_new(k->ort, ORT_ERROR_NOT_IMPLEMENTED,
 				  "the tensors are in host memory, and the process's group %s is "
 				  "of GPU %d: use the CUDA provider, or group_type 0",
 				  ncclsvc_group_type_name(k->group), service.device);
-	struct group *g = beside ? &service.host : &service.groups[k->group];
-	*group = g;
-	return g->lists ? NULL : status_of(k->ort, open_lists(g, k->group));
+	*group = group_of(comm_of(service.world, beside ? HOST : k->group));
+	return NULL;
 }
 
 static OrtStatus *set_stream(const struct kernel *k, const OrtKernelContext *context)
@@ -144,4 +188,23 @@ void service_leave(struct group *group)
 ncclsvc_tensors *service_lists(struct group *group)
 {
 	return group->lists;
+}
+
+/* ---- After a loss ---- */
+
+int ncclsvc_ort_rejoin(int timeout_ms)
+{
+	pthread_mutex_lock(&service.lock);
+	ncclsvc_result r = NCCLSVC_OK;
+	for (unsigned i = 0; i < GROUPS; i++) /* until the threads inside have got their errors */
+		pthread_mutex_lock(&service.groups[i].lock);
+	if (service.world)
+		r = ncclsvc_world_rejoin(service.world, timeout_ms);
+	for (unsigned i = 0; service.world && !r && i < GROUPS; i++)
+		if (service.groups[i].lists)
+			r = ncclsvc_tensors_rejoin(service.groups[i].lists, timeout_ms);
+	for (unsigned i = 0; i < GROUPS; i++)
+		pthread_mutex_unlock(&service.groups[i].lock);
+	pthread_mutex_unlock(&service.lock);
+	return r;
 }

@@ -23,21 +23,24 @@ fork = multiprocessing.get_context("fork")
 class Ranks:
     """n processes that each call function(rank, *args); results[rank] is what it returns."""
 
-    def __init__(self, n, function, *args, options=(), env=None):
+    def __init__(self, n, function, *args, options=()):
         self.daemon = Daemon("--ranks", str(n), *options)
-        self.pipes, self.processes = [], []
+        self.call = function, args
+        self.pipes, self.processes = [None] * n, [None] * n
         for rank in range(n):
-            here, there = fork.Pipe()
-            variables = {"NCCLSVC_SOCKET": self.daemon.path, "RANK": str(rank), "WORLD_SIZE": str(n),
-                         "NCCLSVC_ORT_TIMEOUT": "20", **(env or {})}
-            process = fork.Process(target=self.run, args=(there, variables, function, rank, args))
-            process.start()
-            there.close()
-            self.pipes.append(here)
-            self.processes.append(process)
+            self.start(rank)
+
+    def start(self, rank):
+        here, there = fork.Pipe()
+        variables = {"NCCLSVC_SOCKET": self.daemon.path, "RANK": str(rank), "WORLD_SIZE": str(len(self.pipes)),
+                     "NCCLSVC_ORT_TIMEOUT": "20"}
+        self.pipes[rank] = here
+        self.processes[rank] = fork.Process(target=self.run, args=(there, variables, rank, *self.call))
+        self.processes[rank].start()
+        there.close()
 
     @staticmethod
-    def run(pipe, variables, function, rank, args):
+    def run(pipe, variables, rank, function, args):
         os.environ.update(variables)
         try:
             pipe.send((True, function(rank, *args)))
@@ -67,7 +70,7 @@ class Ranks:
             except BrokenPipeError:
                 pass
         for process in self.processes:
-            process.join(WAIT)
+            process.join(10)
             if process.is_alive():
                 process.kill()
         code, log = self.daemon.stop()

@@ -3,6 +3,7 @@
 
 Environment: NCCLSVCD, ORT_LIBRARY, ORT_PYTHON."""
 
+import ctypes
 import gc
 import os
 import sys
@@ -468,7 +469,49 @@ def threads(rank):
     return sums, messages
 
 
+def sums_until_a_loss(rank, idle, killed):
+    """After the loss, rejoins, and sums on; the restarted rank just begins."""
+    session = collective("NcclAllReduce", 2)
+    sums = []
+
+    def more(n):
+        for _ in range(n):
+            sums.append(session.run(None, feed([floats(3) + rank, floats(1)]))[0].tolist())
+    if killed.is_set():
+        more(3)
+        return sums
+    more(2)
+    if rank == 1:
+        idle.set()
+        time.sleep(600)
+    error = refused(more, 1)
+    library = ctypes.CDLL(os.environ["ORT_LIBRARY"])
+    return error, library.ncclsvc_ort_rejoin(20000), more(3), sums
+
+
 class Process(Case):
+    def test_survivors_rejoin(self):
+        idle, killed = fork.Event(), fork.Event()
+        ranks = Ranks(3, sums_until_a_loss, idle, killed)
+        try:
+            self.assertTrue(idle.wait(20))
+            with svc.Session(ranks.daemon.path) as session:
+                eventually(lambda: len([t for t in map(svc.Task, session.records(svc.LIST_TASKS))
+                                        if t.waits_for == [1]]) == 2, "two that wait for rank 1")
+            killed.set()
+            ranks.kill(1)
+            ranks.processes[1].join()
+            ranks.start(1)
+            again = ranks.result(1)
+            survivors = [ranks.result(0), ranks.result(2)]
+        finally:
+            ranks.end()
+        for error, result, _, sums in survivors:
+            self.says(error, "Fail", "PEER_GONE: .*rank 1")
+            self.assertEqual(result, 0)
+            self.assertEqual(sums, [[3, 6, 9]] * 5)
+        self.assertEqual(again, [[3, 6, 9]] * 3)
+
     def test_the_library_stays_when_its_sessions_go(self):
         for mapped, first, second in run(2, library_stays):
             self.assertTrue(mapped)
