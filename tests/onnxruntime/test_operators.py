@@ -36,6 +36,17 @@ def floats(*shape, start=0):
     return np.arange(start, start + int(np.prod(shape)), dtype=np.float32).reshape(shape)
 
 
+def tasks(ranks):
+    """What is pending in the daemon."""
+    with svc.Session(ranks.daemon.path) as session:
+        return [svc.Task(body) for body in session.records(svc.LIST_TASKS)]
+
+
+def waiting_for(ranks, rank):
+    """The ranks that wait for this one alone."""
+    return sorted(t.rank for t in tasks(ranks) if t.waits_for == [rank])
+
+
 class Case(unittest.TestCase):
     def says(self, got, kind, pattern):
         """The class of the exception, and its sentence."""
@@ -253,12 +264,8 @@ class Messages(unittest.TestCase):
         ready = fork.Event()
         ranks = Ranks(2, layout, ready)
         try:
-            with svc.Session(ranks.daemon.path) as session:
-                def sends():
-                    return [svc.Task(body) for body in session.records(svc.LIST_TASKS)
-                            if svc.Task(body).op == 9]
-                task, = eventually(sends, "Send")
-                self.assertEqual(task.bytes, 1124)
+            send_of, = eventually(lambda: [t for t in tasks(ranks) if t.op == 9], "Send")
+            self.assertEqual(send_of.bytes, 1124)
             ready.set()
             received = ranks.result(1)
             self.assertTrue(ranks.result(0)[0])
@@ -319,10 +326,11 @@ def signals_order(rank):
     return refused(go, receive([FLOAT]), 0)
 
 
-def victim(rank, op):
+def victim(rank, op, idle):
     """Rank 1 joins, and then does nothing until it is killed."""
     join(rank)
     if rank == 1:
+        idle.set()
         time.sleep(600)
     if op == "Recv":
         return refused(go, receive([FLOAT]), 1)
@@ -402,11 +410,11 @@ class Errors(Case):
     def test_a_peer_is_killed(self):
         for op in "Recv", "Send", "NcclAllReduce", "NcclAllGather":
             with self.subTest(op=op):
-                ranks = Ranks(2, victim, op)
+                idle = fork.Event()
+                ranks = Ranks(2, victim, op, idle)
                 try:
-                    with svc.Session(ranks.daemon.path) as session:
-                        eventually(lambda: [t for t in map(svc.Task, session.records(svc.LIST_TASKS))
-                                            if t.rank == 0 and t.count], "task that waits")
+                    self.assertTrue(idle.wait(20))
+                    eventually(lambda: waiting_for(ranks, 1) == [0], "task that waits")
                     ranks.kill(1)
                     began = time.monotonic()
                     got = ranks.result(0)
@@ -495,9 +503,7 @@ class Process(Case):
         ranks = Ranks(3, sums_until_a_loss, idle, killed)
         try:
             self.assertTrue(idle.wait(20))
-            with svc.Session(ranks.daemon.path) as session:
-                eventually(lambda: len([t for t in map(svc.Task, session.records(svc.LIST_TASKS))
-                                        if t.waits_for == [1]]) == 2, "two that wait for rank 1")
+            eventually(lambda: waiting_for(ranks, 1) == [0, 2], "two that wait")
             killed.set()
             ranks.kill(1)
             ranks.processes[1].join()
