@@ -83,7 +83,7 @@ def owned(rank, op, size, lists):
     results = []
     for counts in lists:
         session = collective(op, len(counts))
-        inputs = [floats(n) + 10000 * i + 100000 * rank for i, n in enumerate(counts)]
+        inputs = [floats(n) + np.float32(10000 * i + 100000 * rank) for i, n in enumerate(counts)]
         try:
             results.append(session.run(None, feed(inputs)))
         except Exception as error:
