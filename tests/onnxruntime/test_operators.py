@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators in graphs that ONNX Runtime runs, in two to eight processes.
 
-Environment: NCCLSVCD, ORT_LIBRARY, ORT_PYTHON."""
+Environment: NCCLSVCD, ORT_LIBRARY, ORT_PYTHON, ORT_MANUAL."""
 
 import ctypes
 import gc
 import os
-import sys
+import re
 import threading
 import time
 import unittest
@@ -225,6 +225,17 @@ def add_behind_recv(rank):
     return [session.run(None, {})[0] for _ in range(2)]
 
 
+def alike(rank):
+    """Nodes that are alike and have constant inputs, or outputs that are not used."""
+    if rank == 0:
+        session = load([node("Send", ["true", "rank1", x], [f"sent{x}"]) for x in ("x", "x2")],
+                       [value("x", FLOAT), value("x2", FLOAT)], [value("sentx2", BOOL)], [TRUE, rank_of(1)])
+        return [session.run(None, {"x": floats(2) + i, "x2": floats(2) + i}) for i in range(2)]
+    session = load([node("Recv", ["true", "rank0"], [f"received{y}", y]) for y in ("y", "y2")],
+                   [], [value("y", FLOAT), value("y2", FLOAT)], [TRUE, rank_of(0)])
+    return [[y.tolist() for y in session.run(None, {})] for i in range(2)]
+
+
 SIZES = [24, 512, 4, 0, 100]
 
 
@@ -259,6 +270,9 @@ class Messages(unittest.TestCase):
         _, received = run(2, add_behind_recv)
         for got, shape in zip(received, [(2, 3), (7,)], strict=True):
             np.testing.assert_array_equal(got, floats(*shape) * 2 + 1)
+
+    def test_nodes_are_neither_merged_nor_folded(self):
+        self.assertEqual(run(2, alike)[1], [[[0, 1], [0, 1]], [[1, 2], [1, 2]]])
 
     def test_tensors_stand_in_one_buffer(self):
         ready = fork.Event()
@@ -390,6 +404,8 @@ class Errors(Case):
         self.says(refused(receive, [FLOAT], [[2, None]], shapes="static"), "RuntimeException", "dimension 1 of received tensor 0")
         for text in "dynamic", "no such thing at all":
             self.says(refused(send, [FLOAT], shapes=text), "RuntimeException", "neither 'ahead' nor 'static'")
+        self.says(refused(load, [node("Recv", ["true", "rank1"], ["done", "y"]), plain("Neg", ["y"], ["z"])], [],
+                          [value("z", FLOAT)], [TRUE, rank_of(1)]), "Fail", "output arg \\(y\\)|Type Error.*y")
         self.says(refused(load, [node("NcclAllReduce", ["x", "x"], ["y"])], [value("x", FLOAT)], [value("y", FLOAT)]),
                   "RuntimeException", "2 inputs and 1 outputs")
 
@@ -497,7 +513,21 @@ def sums_until_a_loss(rank, idle, killed):
     return error, library.ncclsvc_ort_rejoin(20000), more(3), sums
 
 
+def manual(rank, code):
+    """The page's program, with the library where it is here."""
+    printed = []
+    code = code.replace("libncclsvc_ort.so", os.environ["ORT_LIBRARY"])
+    exec(code, {"print": lambda results: printed.append(results[0].tolist())})
+    return printed
+
+
 class Process(Case):
+    def test_the_manual_is_true(self):
+        with open(os.environ["ORT_MANUAL"], encoding="utf-8") as page:
+            code, = re.findall(r"^# EXAMPLE\n.*?^```\n(.*?)^```\n", page.read(), re.M | re.S)
+        for printed in run(2, manual, code):
+            self.assertEqual(printed, [[0, 2, 4, 6]])
+
     def test_survivors_rejoin(self):
         idle, killed = fork.Event(), fork.Event()
         ranks = Ranks(3, sums_until_a_loss, idle, killed)
