@@ -11,7 +11,6 @@
 #include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "ort.h"
 
@@ -30,7 +29,6 @@ struct group {
 
 static struct {
 	pthread_mutex_t lock;
-	pid_t pid; /* whose session it is */
 	int device;
 	ncclsvc_session *session;
 	ncclsvc_world *world;
@@ -119,7 +117,6 @@ static OrtStatus *join(const OrtApi *ort)
 	};
 	ncclsvc_world *world = NULL;
 	ncclsvc_result r = NCCLSVC_OK;
-	service.pid = getpid();
 	if (!service.session)
 		r = ncclsvc_open(&options, &service.session);
 	if (!r)
@@ -140,11 +137,6 @@ static OrtStatus *join(const OrtApi *ort)
 
 static OrtStatus *find(const struct kernel *k, struct group **group)
 {
-	if (service.session && service.pid != getpid())
-		return status_new(k->ort, ORT_ERROR_FAIL,
-				  "the process was forked from %d, which had run an operation "
-				  "before: start processes that have run none",
-				  (int)service.pid);
 	OrtStatus *status = service.world ? NULL : join(k->ort);
 	if (status)
 		return status;
