@@ -110,7 +110,36 @@ def dynamic(rank):
             for shape in [(1,), (3, 4), (0,), (2, 1, 5)]]
 
 
+def in_place(rank):
+    """Inputs that nothing else needs, all of one shape: ONNX Runtime lets outputs have their memory."""
+    n = 4
+    nodes = [plain("Mul", [f"x{i}", "two"], [f"a{i}"]) for i in range(n)]
+    nodes.append(node("NcclAllReduce", names("a", n), names("b", n)))
+    nodes += [plain("Neg", [f"b{i}"], [f"z{i}"]) for i in range(n)]
+    session = load(nodes, [value(x, FLOAT, ["rows", 3]) for x in names("x", n)],
+                   [value(z, FLOAT) for z in names("z", n)], [constant("two", np.float32(2))])
+    shapes = [output.shape for output in session.get_outputs()]
+    return shapes, session.run(None, feed([floats(2, 3, start=i) + rank for i in range(n)]))
+
+
+def inferred(shape):
+    """What ONNX Runtime takes for the shape of an output."""
+    return load([node("NcclAllReduce", ["x"], ["y"])], [value("x", FLOAT, shape)],
+                [value("y", FLOAT)]).get_outputs()[0].shape
+
+
 class Collectives(unittest.TestCase):
+    def test_outputs_in_the_memory_of_inputs(self):
+        for shapes, results in run(2, in_place):
+            self.assertEqual(shapes, [["rows", 3]] * 4)
+            for i, got in enumerate(results):
+                np.testing.assert_array_equal(got, -4 * floats(2, 3, start=i) - 2)
+
+    def test_shapes_of_outputs_are_inferred(self):
+        self.assertEqual(inferred([4, "n"]), [4, "n"])
+        self.assertEqual(inferred([]), inferred(None))
+        self.assertNotIn(-1, inferred([None, 3]))
+
     def test_all_reduce_of_all_types(self):
         for results in run(2, reduce_all_types):
             for kind, got in zip(REDUCED, results):
