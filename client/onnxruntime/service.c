@@ -30,6 +30,7 @@ struct group {
 static struct {
 	pthread_mutex_t lock;
 	int device;
+	int timeout_ms; /* of the environment, once an operation has asked for the world */
 	ncclsvc_session *session;
 	ncclsvc_world *world;
 	struct group groups[GROUPS];
@@ -41,12 +42,21 @@ static struct {
 
 int service_timeout_ms(void)
 {
+	return service.timeout_ms;
+}
+
+static OrtStatus *take_timeout(const OrtApi *ort)
+{
 	const char *text = getenv("NCCLSVC_ORT_TIMEOUT");
 	char *end;
 	const long s = text ? strtol(text, &end, 10) : TIMEOUT_S;
 	if (text && (end == text || *end || s < 0 || s > INT_MAX / 1000))
-		return TIMEOUT_S * 1000;
-	return s ? (int)s * 1000 : NCCLSVC_NO_TIMEOUT;
+		return status_new(ort, ORT_ERROR_INVALID_ARGUMENT,
+				  "NCCLSVC_ORT_TIMEOUT is '%s': it must be a number of seconds, or "
+				  "0 for none",
+				  text);
+	service.timeout_ms = s ? (int)s * 1000 : NCCLSVC_NO_TIMEOUT;
+	return NULL;
 }
 
 OrtStatus *service_use_gpu(const OrtApi *ort, int device)
@@ -117,6 +127,9 @@ static OrtStatus *join(const OrtApi *ort)
 	};
 	ncclsvc_world *world = NULL;
 	ncclsvc_result r = NCCLSVC_OK;
+	OrtStatus *status = take_timeout(ort);
+	if (status)
+		return status;
 	if (!service.session)
 		r = ncclsvc_open(&options, &service.session);
 	if (!r)
@@ -127,7 +140,7 @@ static OrtStatus *join(const OrtApi *ort)
 		service.world = world;
 		return NULL;
 	}
-	OrtStatus *status = status_of(ort, r);
+	status = status_of(ort, r);
 	close_lists();
 	ncclsvc_world_free(world);
 	return status;

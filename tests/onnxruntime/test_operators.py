@@ -454,6 +454,21 @@ class Errors(Case):
         got, = run(1, alone)
         self.says(got, "InvalidArgument", "WORLD_SIZE is 3")
 
+    def test_a_timeout_that_is_no_number(self):
+        def alone(rank):
+            os.environ["NCCLSVC_ORT_TIMEOUT"] = "10s"
+            return refused(collective("NcclAllReduce", 1).run, None, feed([floats(1)]))
+        got, = run(1, alone)
+        self.says(got, "InvalidArgument", "NCCLSVC_ORT_TIMEOUT is '10s'")
+
+    def test_a_peer_that_does_not_come(self):
+        def late(rank):
+            os.environ["NCCLSVC_ORT_TIMEOUT"] = "1"
+            join(rank)
+            return None if rank else refused(go, receive([FLOAT]), 1)
+        got, _ = run(2, late)
+        self.says(got, "Fail", "TIMEOUT: .*rank.* 1")
+
     def test_a_peer_is_killed(self):
         for op in "Recv", "Send", "NcclAllReduce", "NcclAllGather":
             with self.subTest(op=op):
