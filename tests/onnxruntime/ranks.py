@@ -6,6 +6,7 @@ Environment: NCCLSVCD, ORT_LIBRARY."""
 import multiprocessing
 import os
 import signal
+import subprocess
 import traceback
 
 import numpy as np
@@ -13,18 +14,27 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from test_client import Daemon
+from test_client import Daemon, eventually
 
 DOMAIN = "com.microsoft"
 WAIT = 60
 fork = multiprocessing.get_context("fork")
 
 
+class Restarting(Daemon):
+    def restart(self):
+        """Kills it, and starts another one in its place."""
+        self.process.kill()
+        self.process.wait()
+        self.process = subprocess.Popen(self.process.args, stdout=self.log, stderr=self.log)
+        eventually(self.answers, "daemon")
+
+
 class Ranks:
     """n processes that each call function(rank, *args); results[rank] is what it returns."""
 
     def __init__(self, n, function, *args, options=()):
-        self.daemon = Daemon("--ranks", str(n), *options)
+        self.daemon = Restarting("--ranks", str(n), *options)
         self.call = function, args
         self.pipes, self.processes = [None] * n, [None] * n
         for rank in range(n):

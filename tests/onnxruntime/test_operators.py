@@ -575,7 +575,33 @@ def manual(rank, code):
     return printed
 
 
+def sums_on_two_daemons(rank, ready):
+    session = collective("NcclAllReduce", 1)
+    first = session.run(None, feed([floats(3)]))[0].tolist()
+    ready[rank].set()
+    error = refused(session.run, None, feed([floats(3)])) if rank == 0 else None
+    ready[2].wait()
+    library = ctypes.CDLL(os.environ["ORT_LIBRARY"])
+    return first, error, library.ncclsvc_ort_rejoin(20000), session.run(None, feed([floats(3)]))[0].tolist()
+
+
 class Process(Case):
+    def test_the_daemon_is_killed_and_started_again(self):
+        ready = [fork.Event() for _ in range(3)]
+        ranks = Ranks(2, sums_on_two_daemons, ready)
+        try:
+            for event in ready[:2]:
+                self.assertTrue(event.wait(20))
+            eventually(lambda: waiting_for(ranks, 1) == [0], "one that waits")
+            ranks.daemon.restart()
+            ready[2].set()
+            results = [ranks.result(rank) for rank in range(2)]
+        finally:
+            ranks.end()
+        self.says(results[0][1], "Fail", "DAEMON_LOST")
+        for first, _, result, again in results:
+            self.assertEqual((first, result, again), ([0, 2, 4], 0, [0, 2, 4]))
+
     def test_the_manual_is_true(self):
         with open(os.environ["ORT_MANUAL"], encoding="utf-8") as page:
             code, = re.findall(r"^# EXAMPLE\n.*?^```\n(.*?)^```\n", page.read(), re.M | re.S)
