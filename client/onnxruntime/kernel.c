@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A node of a graph. Whatever can be refused is refused when the graph is loaded: then no other
+ * A node of a graph. All that can be refused is refused when the graph is loaded: then no other
  * rank waits for an operation that never comes. */
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +56,7 @@ static OrtStatus *take_shapes(const OrtApi *ort, const OrtKernelInfo *info, stru
 
 /* ---- Types ---- */
 
-/* What the graph says of an input or output; without a shape, ndims is -1. */
+/* The type and shape that the graph gives an input or output; without a shape, ndims is -1. */
 static OrtStatus *describe(const OrtApi *ort, const OrtKernelInfo *info, bool output, size_t i,
 			   ncclsvc_tensor *tensor, int64_t *dims)
 {
@@ -73,7 +73,7 @@ static OrtStatus *describe(const OrtApi *ort, const OrtKernelInfo *info, bool ou
 		status = value_describe(ort, is, tensor, dims);
 	if (type)
 		ort->ReleaseTypeInfo(type);
-	/* The interface does not tell a scalar from a shape that nobody knows. */
+	/* The interface does not tell a scalar from an unknown shape. */
 	if (!status && !tensor->ndims)
 		tensor->ndims = -1;
 	for (int d = 0; !status && d < tensor->ndims; d++)
@@ -208,7 +208,7 @@ static OrtStatus *find_device(struct kernel *k, const OrtKernelInfo *info)
 	return status ? status : service_use_gpu(k->ort, k->device);
 }
 
-/* ---- What ONNX Runtime calls ---- */
+/* ---- ONNX Runtime's calls ---- */
 
 /* While a graph is loaded, ONNX Runtime does not say which node an error is of. */
 static OrtStatus *with_node(const struct kernel *k, const OrtKernelInfo *info, OrtStatus *status)

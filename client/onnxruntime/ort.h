@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files of the operators share.
+ * Declarations that the files of the operators share.
  *
  *   register.c         the entry that ONNX Runtime calls, and the table of operators
  *   kernel.c           a node of a graph: its attributes and types, checked when it is loaded
@@ -88,8 +88,8 @@ struct kernel {
 	int64_t tag;
 	ncclsvc_group_type group;
 	ncclsvc_shapes shapes;
-	struct values outputs; /* Recv: what the graph says of them; -1: a dimension or ndims is
-				* not known */
+	struct values outputs; /* Recv: the types and shapes that the graph gives them; -1: a
+				* dimension or ndims that is not known */
 };
 
 OrtStatus *kernel_new(const OrtCustomOp *op, const OrtApi *ort, const OrtKernelInfo *info,

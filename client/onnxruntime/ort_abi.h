@@ -2,8 +2,8 @@
  *
  * The part of ONNX Runtime's C interface that custom operators need, as version 18 of it has it
  * (ONNX Runtime 1.18). OrtApi is a table of function pointers that only ever grows at its end:
- * later releases give the same table, and more. What is not used here is a gap. The assertions at
- * the end hold each entry to its number in the table.
+ * later releases give the same table, and more. Entries that are not used here are gaps. The
+ * assertions at the end hold each entry to its number in the table.
  *
  * A function that can fail returns an OrtStatus, which is its caller's; NULL is success.
  */

@@ -39,7 +39,7 @@ def floats(*shape, start=0):
 
 
 def tasks(ranks):
-    """What is pending in the daemon."""
+    """The tasks that are pending in the daemon."""
     with svc.Session(ranks.daemon.path) as session:
         return [svc.Task(body) for body in session.records(svc.LIST_TASKS)]
 
@@ -123,7 +123,7 @@ def in_place(rank):
 
 
 def inferred(shape):
-    """What ONNX Runtime takes for the shape of an output."""
+    """The shape of an output, as ONNX Runtime infers it."""
     return load([node("NcclAllReduce", ["x"], ["y"])], [value("x", FLOAT, shape)],
                 [value("y", FLOAT)]).get_outputs()[0].shape
 
@@ -241,7 +241,7 @@ def exchange(rank):
 
 
 def add_behind_recv(rank):
-    """bfloat16 on its way; the Adds use what was received, and one of them the shape that nobody declared."""
+    """bfloat16 on its way; the Adds use the received tensors, whose shapes are not declared."""
     if rank == 0:
         session = load([plain("Cast", ["x"], ["b"], to=BFLOAT),
                         node("Send", ["true", "rank1", "x", "b"], ["sent"])],
