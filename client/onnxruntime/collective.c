@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * NcclAllReduce, NcclAllGather, NcclReduceScatter: as many outputs as inputs, of the same types and
+ * shapes. ONNX Runtime may let an output have its input's memory: then it is worked on in place. */
+#include "ort.h"
+
+typedef ncclsvc_result collective(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
+				  const ncclsvc_tensor *outputs, size_t n);
+
+static OrtStatus *outputs_like(const OrtApi *ort, OrtKernelContext *context,
+			       const struct values *inputs, struct values *outputs)
+{
+	OrtStatus *status = values_make(ort, outputs, inputs->n);
+	for (size_t i = 0; !status && i < outputs->n; i++) {
+		outputs->tensors[i] = inputs->tensors[i];
+		status = value_output(ort, context, i, &outputs->tensors[i]);
+	}
+	return status;
+}
+
+static OrtStatus *compute(const struct kernel *k, OrtKernelContext *context, collective *run)
+{
+	struct values inputs, outputs = {0};
+	struct group *group;
+	OrtStatus *status = values_inputs(k->ort, context, 0, &inputs);
+	if (status)
+		return status;
+	status = outputs_like(k->ort, context, &inputs, &outputs);
+	if (!status)
+		status = service_enter(k, context, &group);
+	if (!status) {
+		status = status_of(k->ort, run(service_lists(group), inputs.tensors,
+					       outputs.tensors, inputs.n));
+		service_leave(group);
+	}
+	values_free(&inputs);
+	values_free(&outputs);
+	return status;
+}
+
+static ncclsvc_result all_reduce(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
+				 const ncclsvc_tensor *outputs, size_t n)
+{
+	return ncclsvc_tensors_all_reduce(lists, inputs, outputs, n, NCCLSVC_SUM,
+					  service_timeout_ms(), NULL);
+}
+
+static ncclsvc_result all_gather(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
+				 const ncclsvc_tensor *outputs, size_t n)
+{
+	return ncclsvc_tensors_all_gather(lists, inputs, outputs, n, service_timeout_ms(), NULL);
+}
+
+static ncclsvc_result reduce_scatter(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
+				     const ncclsvc_tensor *outputs, size_t n)
+{
+	return ncclsvc_tensors_reduce_scatter(lists, inputs, outputs, n, NCCLSVC_SUM,
+					      service_timeout_ms(), NULL);
+}
+
+OrtStatus *all_reduce_compute(const struct kernel *k, OrtKernelContext *context)
+{
+	return compute(k, context, all_reduce);
+}
+
+OrtStatus *all_gather_compute(const struct kernel *k, OrtKernelContext *context)
+{
+	return compute(k, context, all_gather);
+}
+
+OrtStatus *reduce_scatter_compute(const struct kernel *k, OrtKernelContext *context)
+{
+	return compute(k, context, reduce_scatter);
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Declarations that the files of the operators share.
+ *
+ *   register.c         the entry that ONNX Runtime calls, and the table of operators
+ *   kernel.c           a node of a graph: its attributes and types, checked when it is loaded
+ *   point_to_point.c   Send and Recv
+ *   collective.c       NcclAllReduce, NcclAllGather, NcclReduceScatter
+ *   value.c            ONNX Runtime's tensors as ncclsvc's
+ *   status.c           errors
+ *   service.c          the process's session, its world and its groups
+ *   gpu.c              the one thing that the library does on a GPU by itself
+ */
+#ifndef ORT_H
+#define ORT_H
+
+#include <ncclsvc_tensors.h>
+
+#include "ort_abi.h"
+
+struct kernel;
+struct CUstream_st;
+
+struct ort_operator {
+	OrtCustomOp custom; /* the first: ONNX Runtime hands out pointers to it */
+	const char *name;
+	const char *provider; /* NULL: the CPU's */
+	bool sends, receives; /* else it is a collective */
+	bool reduces;
+	OrtStatus *(*compute)(const struct kernel *kernel, OrtKernelContext *context);
+};
+
+static inline bool operator_is_collective(const struct ort_operator *op)
+{
+	return !op->sends && !op->receives;
+}
+
+/* How many inputs or outputs stand before the tensors. */
+static inline size_t operator_inputs(const struct ort_operator *op)
+{
+	return operator_is_collective(op) ? 0 : 2; /* input_signal, remote_rank */
+}
+
+static inline size_t operator_outputs(const struct ort_operator *op)
+{
+	return operator_is_collective(op) ? 0 : 1; /* output_signal */
+}
+
+/* ---- status.c ---- */
+
+OrtStatus *status_new(const OrtApi *ort, enum ort_error code, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+/* NULL if the result is OK; else with the sentence of this thread's last error. */
+OrtStatus *status_of(const OrtApi *ort, ncclsvc_result result);
+
+/* ---- value.c ---- */
+
+struct values {
+	size_t n;
+	ncclsvc_tensor *tensors;
+	int64_t (*dims)[NCCLSVC_DIMS_MAX];
+};
+
+/* Room for n tensors. */
+OrtStatus *values_make(const OrtApi *ort, struct values *values, size_t n);
+void values_free(struct values *values);
+/* The inputs from number `first` on. */
+OrtStatus *values_inputs(const OrtApi *ort, const OrtKernelContext *context, size_t first,
+			 struct values *values);
+/* Allocates output i with the shape, and sets the tensor's data. */
+OrtStatus *value_output(const OrtApi *ort, OrtKernelContext *context, size_t i,
+			ncclsvc_tensor *tensor);
+/* Type and shape of a tensor, whose dims has room for NCCLSVC_DIMS_MAX. */
+OrtStatus *value_describe(const OrtApi *ort, const OrtTensorTypeAndShapeInfo *info,
+			  ncclsvc_tensor *tensor, int64_t *dims);
+/* The single element of an input in host memory, of the type that the graph gives it. */
+OrtStatus *value_element(const OrtApi *ort, const OrtKernelContext *context, size_t i,
+			 const char *name, const void **element);
+/* Of a type as ONNX numbers it: "float", "string", or "?"; and the ncclsvc_type, or -1. */
+const char *value_type_name(int64_t type);
+int value_type(int64_t type);
+
+/* ---- kernel.c ---- */
+
+struct kernel {
+	const struct ort_operator *op;
+	const OrtApi *ort;
+	int device; /* a CUDA ordinal, or NCCLSVC_DEVICE_HOST */
+	int64_t tag;
+	ncclsvc_group_type group;
+	ncclsvc_shapes shapes;
+	struct values outputs; /* Recv: the types and shapes that the graph gives them; -1: a
+				* dimension or ndims that is not known */
+};
+
+OrtStatus *kernel_new(const OrtCustomOp *op, const OrtApi *ort, const OrtKernelInfo *info,
+		      void **kernel);
+OrtStatus *kernel_compute(void *kernel, OrtKernelContext *context);
+void kernel_free(void *kernel);
+
+/* ---- point_to_point.c, collective.c ---- */
+
+OrtStatus *send_compute(const struct kernel *kernel, OrtKernelContext *context);
+OrtStatus *recv_compute(const struct kernel *kernel, OrtKernelContext *context);
+OrtStatus *all_reduce_compute(const struct kernel *kernel, OrtKernelContext *context);
+OrtStatus *all_gather_compute(const struct kernel *kernel, OrtKernelContext *context);
+OrtStatus *reduce_scatter_compute(const struct kernel *kernel, OrtKernelContext *context);
+
+/* ---- service.c ---- */
+
+/* Lists of one group. They are one thread's at a time. */
+struct group;
+
+/* A kernel of the CUDA provider is loaded: from the first operation on, the process's world is on
+ * this GPU. Fails if it is on another one, or in host memory, already. */
+OrtStatus *service_use_gpu(const OrtApi *ort, int device);
+/* The group's lists for the kernel's device, with the thread's stream set to the context's. The
+ * first call joins the world. Blocks while another thread has them. */
+OrtStatus *service_enter(const struct kernel *kernel, const OrtKernelContext *context,
+			 struct group **group);
+void service_leave(struct group *group);
+ncclsvc_tensors *service_lists(struct group *group);
+/* For each operation. */
+int service_timeout_ms(void);
+
+/* For programs, which call it by name: after PEER_GONE or DAEMON_LOST all surviving ranks call it,
+ * and wait in it for the restarted ones. A ncclsvc_result, 0 if all is well. Without a world there
+ * is nothing to do. */
+__attribute__((visibility("default"))) int ncclsvc_ort_rejoin(int timeout_ms);
+
+/* ---- gpu.c ---- */
+
+/* Sets one byte of device memory, in the stream's order. False: the driver refused. */
+bool gpu_set_byte(struct CUstream_st *stream, void *at, unsigned char byte);
+
+#endif

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Send and Recv: input_signal, remote_rank and the tensors to send; output_signal and the tensors
+ * received. */
+#include <limits.h>
+
+#include "ort.h"
+
+/* The inputs before the tensors. A false signal, and a rank that is the own one, are the library's
+ * to refuse: it tells the peer. */
+static OrtStatus *take(const struct kernel *k, const OrtKernelContext *context, ncclsvc_message *m)
+{
+	const void *signal, *rank;
+	OrtStatus *status = value_element(k->ort, context, 0, "input_signal", &signal);
+	if (!status)
+		status = value_element(k->ort, context, 1, "remote_rank", &rank);
+	if (status)
+		return status;
+	const int64_t remote = *(const int64_t *)rank;
+	if (remote < INT_MIN || remote > INT_MAX)
+		return status_new(k->ort, ORT_ERROR_INVALID_ARGUMENT,
+				  "remote_rank is %lld, which no rank is", (long long)remote);
+	*m = (ncclsvc_message){
+		.size = sizeof(*m),
+		.input_signal = *(const bool *)signal,
+		.remote_rank = (int)remote,
+		.tag = k->tag,
+		.shapes = k->shapes,
+	};
+	return NULL;
+}
+
+static OrtStatus *signal_done(const struct kernel *k, OrtKernelContext *context)
+{
+	ncclsvc_tensor signal = {.type = NCCLSVC_BOOL};
+	void *stream = NULL;
+	OrtStatus *status = value_output(k->ort, context, 0, &signal);
+	if (status)
+		return status;
+	if (k->device == NCCLSVC_DEVICE_HOST) {
+		*(bool *)signal.data = true;
+		return NULL;
+	}
+	status = k->ort->KernelContext_GetGPUComputeStream(context, &stream);
+	if (!status && !gpu_set_byte(stream, signal.data, true))
+		status = status_new(k->ort, ORT_ERROR_FAIL,
+				    "CUDA's driver did not set output_signal");
+	return status;
+}
+
+/* ---- Send ---- */
+
+OrtStatus *send_compute(const struct kernel *k, OrtKernelContext *context)
+{
+	ncclsvc_message message;
+	struct values tensors;
+	struct group *group;
+	OrtStatus *status = take(k, context, &message);
+	if (!status)
+		status = values_inputs(k->ort, context, operator_inputs(k->op), &tensors);
+	if (status)
+		return status;
+	message.n = tensors.n;
+	message.tensors = tensors.tensors;
+	status = service_enter(k, context, &group);
+	if (!status) {
+		status = status_of(k->ort, ncclsvc_tensors_send(service_lists(group), &message,
+								service_timeout_ms(), NULL));
+		service_leave(group);
+	}
+	values_free(&tensors);
+	return status ? status : signal_done(k, context);
+}
+
+/* ---- Recv ---- */
+
+struct allocation {
+	const struct kernel *kernel;
+	OrtKernelContext *context;
+	OrtStatus *status; /* why it failed */
+};
+
+static ncclsvc_result allocate(ncclsvc_tensor *tensors, size_t n, void *arg)
+{
+	struct allocation *a = arg;
+	const size_t first = operator_outputs(a->kernel->op);
+	for (size_t i = 0; i < n && !a->status; i++)
+		a->status = value_output(a->kernel->ort, a->context, first + i, &tensors[i]);
+	return a->status ? NCCLSVC_NO_MEMORY : NCCLSVC_OK;
+}
+
+OrtStatus *recv_compute(const struct kernel *k, OrtKernelContext *context)
+{
+	struct allocation allocation = {.kernel = k, .context = context};
+	ncclsvc_message message;
+	struct group *group;
+	OrtStatus *status = take(k, context, &message);
+	if (status)
+		return status;
+	message.n = k->outputs.n;
+	message.tensors = k->outputs.tensors;
+	message.allocate = allocate;
+	message.arg = &allocation;
+	status = service_enter(k, context, &group);
+	if (status)
+		return status;
+	const ncclsvc_result result =
+		ncclsvc_tensors_recv(service_lists(group), &message, service_timeout_ms(), NULL);
+	status = allocation.status ? allocation.status : status_of(k->ort, result);
+	service_leave(group);
+	return status ? status : signal_done(k, context);
+}

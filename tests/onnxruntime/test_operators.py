@@ -1,0 +1,651 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators in graphs that ONNX Runtime runs, in two to eight processes.
+
+Environment: NCCLSVCD, ORT_LIBRARY, ORT_PYTHON, ORT_MANUAL."""
+
+import ctypes
+import gc
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+import wheels  # first
+
+import numpy as np
+import onnxruntime
+from onnx import TensorProto
+
+import ncclsvc_client as svc
+from ranks import FALSE, TRUE, Ranks, constant, fork, load, node, plain, rank_of, refused, run, value
+from test_client import eventually
+
+FLOAT, DOUBLE, HALF, BFLOAT = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16
+BOOL, STRING, INT64 = TensorProto.BOOL, TensorProto.STRING, TensorProto.INT64
+REDUCED = [FLOAT, DOUBLE, HALF, BFLOAT, TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32,
+           TensorProto.UINT32, INT64, TensorProto.UINT64]
+MOVED = REDUCED + [BOOL, TensorProto.INT16, TensorProto.UINT16]
+
+
+def names(letter, n):
+    return [f"{letter}{i}" for i in range(n)]
+
+
+def floats(*shape, start=0):
+    return np.arange(start, start + int(np.prod(shape)), dtype=np.float32).reshape(shape)
+
+
+def tasks(ranks):
+    """The tasks that are pending in the daemon."""
+    with svc.Session(ranks.daemon.path) as session:
+        return [svc.Task(body) for body in session.records(svc.LIST_TASKS)]
+
+
+def waiting_for(ranks, rank):
+    """The ranks that wait for this one alone."""
+    return sorted(t.rank for t in tasks(ranks) if t.waits_for == [rank])
+
+
+class Case(unittest.TestCase):
+    def says(self, got, kind, pattern):
+        """The class of the exception, and its sentence."""
+        self.assertEqual(got[0], kind, got)
+        self.assertRegex(got[1], pattern)
+
+
+# Collectives
+
+def collective(op, n, kind=FLOAT, shape=None, **attributes):
+    """Inputs x0... of float, which the graph casts to the type, and outputs z0..., cast back."""
+    nodes = [plain("Cast", [f"x{i}"], [f"a{i}"], to=kind) for i in range(n)]
+    nodes.append(node(op, names("a", n), names("b", n), **attributes))
+    nodes += [plain("Cast", [f"b{i}"], [f"z{i}"], to=FLOAT) for i in range(n)]
+    return load(nodes, [value(x, FLOAT, shape) for x in names("x", n)], [value(z, FLOAT) for z in names("z", n)])
+
+
+def feed(arrays):
+    return {f"x{i}": a for i, a in enumerate(arrays)}
+
+
+def reduce_all_types(rank):
+    """A matrix, a scalar, nothing, and a vector, of each type."""
+    results = []
+    for kind in REDUCED:
+        session = collective("NcclAllReduce", 4, kind)
+        inputs = [floats(2, 3) + rank, np.array(7 * rank, np.float32), floats(0, 5), floats(5, start=rank)]
+        results.append(session.run(None, feed(inputs)))
+    return results
+
+
+def owned(rank, op, size, lists):
+    """Each list of counts once: values tell the rank, the tensor and the element."""
+    results = []
+    for counts in lists:
+        session = collective(op, len(counts))
+        inputs = [floats(n) + np.float32(10000 * i + 100000 * rank) for i, n in enumerate(counts)]
+        try:
+            results.append(session.run(None, feed(inputs)))
+        except Exception as error:
+            results.append((type(error).__name__, str(error)))
+    return results
+
+
+def gather_moved_types(rank):
+    """Of types that are not reduced, too: rank 0 owns the first tensor, rank 1 the second."""
+    results = []
+    for kind in MOVED:
+        session = collective("NcclAllGather", 2, kind)
+        inputs = [np.full(32, 1 - rank, np.float32), np.full(8, rank, np.float32)]
+        results.append(session.run(None, feed(inputs)))
+    return results
+
+
+def dynamic(rank):
+    """One session; another shape in each run."""
+    session = collective("NcclAllReduce", 2, shape=None)
+    return [session.run(None, feed([floats(*shape) + rank, floats(*reversed(shape))]))
+            for shape in [(1,), (3, 4), (0,), (2, 1, 5)]]
+
+
+def in_place(rank):
+    """Inputs that nothing else needs, all of one shape: ONNX Runtime lets outputs have their memory."""
+    n = 4
+    nodes = [plain("Mul", [f"x{i}", "two"], [f"a{i}"]) for i in range(n)]
+    nodes.append(node("NcclAllReduce", names("a", n), names("b", n)))
+    nodes += [plain("Neg", [f"b{i}"], [f"z{i}"]) for i in range(n)]
+    session = load(nodes, [value(x, FLOAT, ["rows", 3]) for x in names("x", n)],
+                   [value(z, FLOAT) for z in names("z", n)], [constant("two", np.float32(2))])
+    shapes = [output.shape for output in session.get_outputs()]
+    return shapes, session.run(None, feed([floats(2, 3, start=i) + rank for i in range(n)]))
+
+
+def inferred(shape):
+    """The shape of an output, as ONNX Runtime infers it."""
+    return load([node("NcclAllReduce", ["x"], ["y"])], [value("x", FLOAT, shape)],
+                [value("y", FLOAT)]).get_outputs()[0].shape
+
+
+class Collectives(unittest.TestCase):
+    def test_outputs_in_the_memory_of_inputs(self):
+        for shapes, results in run(2, in_place):
+            self.assertEqual(shapes, [["rows", 3]] * 4)
+            for i, got in enumerate(results):
+                np.testing.assert_array_equal(got, -4 * floats(2, 3, start=i) - 2)
+
+    def test_shapes_of_outputs_are_inferred(self):
+        self.assertEqual(inferred([4, "n"]), [4, "n"])
+        self.assertEqual(inferred([]), inferred(None))
+        self.assertNotIn(-1, inferred([None, 3]))
+
+    def test_all_reduce_of_all_types(self):
+        for results in run(2, reduce_all_types):
+            for kind, got in zip(REDUCED, results):
+                with self.subTest(type=kind):
+                    want = [floats(2, 3) * 2 + 1, np.float32(7), floats(0, 5), floats(5) * 2 + 1]
+                    for a, b in zip(got, want, strict=True):
+                        np.testing.assert_array_equal(a, b)
+
+    def test_all_gather_moves_all_types(self):
+        for results in run(2, gather_moved_types):
+            for kind, got in zip(MOVED, results, strict=True):
+                with self.subTest(type=kind):
+                    np.testing.assert_array_equal(got[0], np.ones(32, np.float32))
+                    np.testing.assert_array_equal(got[1], np.ones(8, np.float32))
+
+    def test_shapes_may_change(self):
+        for results in run(2, dynamic):
+            for shape, (one, two) in zip([(1,), (3, 4), (0,), (2, 1, 5)], results, strict=True):
+                np.testing.assert_array_equal(one, floats(*shape) * 2 + 1)
+                np.testing.assert_array_equal(two, floats(*reversed(shape)) * 2)
+
+    def partition(self, op, size, total, per_rank, check):
+        """Tensors as large as a rank's range are owned one by each rank; one element more is refused."""
+        counts = [per_rank] * (total // per_rank) + ([total % per_rank] if total % per_rank else [])
+        over = [counts[0] + 1, *counts[1:]] if total >= per_rank else [per_rank + 1]
+        for rank, (good, bad) in enumerate(run(size, owned, op, size, [counts, over])):
+            for i, got in enumerate(good):
+                np.testing.assert_array_equal(got, check(rank, i, counts[i]))
+            if sum(over) + 32 * size - sum(over) % (32 * size) == per_rank * size:  # still the same ranges
+                self.assertEqual(bad[0], "InvalidArgument", bad)
+                self.assertIn("tensor 0", bad[1])
+
+    TABLE = [(950, 2, 480), (950, 4, 256), (64, 2, 64), (1024, 2, 544), (256, 8, 64), (1, 8, 32)]
+
+    def test_all_gather_divides_as_documented(self):
+        for total, size, per_rank in self.TABLE:
+            with self.subTest(total=total, size=size):
+                self.partition("NcclAllGather", size, total, per_rank,
+                               lambda rank, i, n: floats(n) + 10000 * i + 100000 * i)
+
+    def test_reduce_scatter_divides_as_documented(self):
+        for total, size, per_rank in self.TABLE:
+            def check(rank, i, n):
+                mine = floats(n) + 10000 * i
+                return size * mine + 100000 * (size * (size - 1) // 2) if rank == i else mine + 100000 * rank
+            with self.subTest(total=total, size=size):
+                self.partition("NcclReduceScatter", size, total, per_rank, check)
+
+    def test_a_tensor_across_two_ranges_is_refused_on_all_ranks(self):
+        counts = [6, 85, 512, 91, 256]
+        for op in "NcclAllGather", "NcclReduceScatter":
+            for bad, good in run(2, owned, op, 2, [counts, [4, 3]]):
+                self.assertEqual(bad[0], "InvalidArgument")
+                self.assertRegex(bad[1], r"tensor 2\b.*\b91\b.*\b603\b")
+                self.assertEqual(len(good), 2)  # the next one runs
+
+
+# Messages
+
+def send(kinds, **attributes):
+    """Sends x0... to the rank `peer`."""
+    n = len(kinds)
+    return load([node("Send", ["signal", "peer", *names("x", n)], ["sent"], **attributes)],
+                [value("signal", BOOL, []), value("peer", INT64, []),
+                 *[value(x, kind) for x, kind in zip(names("x", n), kinds)]],
+                [value("sent", BOOL)])
+
+
+def receive(kinds, declared=None, **attributes):
+    """Receives y0... from the rank `peer`."""
+    n = len(kinds)
+    declared = declared or [None] * n
+    return load([node("Recv", ["signal", "peer"], ["received", *names("y", n)], **attributes)],
+                [value("signal", BOOL, []), value("peer", INT64, [])],
+                [value("received", BOOL), *[value(y, k, s) for y, k, s in zip(names("y", n), kinds, declared)]])
+
+
+def go(session, peer, arrays=(), signal=True):
+    return session.run(None, {"signal": np.array(signal), "peer": np.array(peer, np.int64), **feed(arrays)})
+
+
+NUMPY = {FLOAT: np.float32, DOUBLE: np.float64, HALF: np.float16, BOOL: np.bool_, TensorProto.INT8: np.int8,
+         TensorProto.UINT8: np.uint8, TensorProto.INT16: np.int16, TensorProto.UINT16: np.uint16,
+         TensorProto.INT32: np.int32, TensorProto.UINT32: np.uint32, INT64: np.int64, TensorProto.UINT64: np.uint64}
+
+
+def mixed_lists(shift):
+    return [np.arange(6).reshape(2, 3).astype(t) if i != shift else np.zeros((0, 4), t)
+            for i, t in enumerate(NUMPY.values())]
+
+
+def exchange(rank):
+    """One list of all types, with a tensor that is empty, and other shapes in the second run."""
+    if rank == 0:
+        session = send(list(NUMPY), tag=7, element_types=list(NUMPY))
+        return [go(session, 1, mixed_lists(0)), go(session, 1, [a.T for a in mixed_lists(3)])]
+    session = receive(list(NUMPY), tag=7, element_types=list(NUMPY))
+    return [go(session, 0), go(session, 0)]
+
+
+def add_behind_recv(rank):
+    """bfloat16 on its way; the Adds use the received tensors, whose shapes are not declared."""
+    if rank == 0:
+        session = load([plain("Cast", ["x"], ["b"], to=BFLOAT),
+                        node("Send", ["true", "rank1", "x", "b"], ["sent"])],
+                       [value("x", FLOAT)], [value("sent", BOOL)], [TRUE, rank_of(1)])
+        return [session.run(None, {"x": floats(*shape)})[0] for shape in [(2, 3), (7,)]]
+    session = load([node("Recv", ["true", "rank0"], ["received", "y", "b"]),
+                    plain("Cast", ["b"], ["c"], to=FLOAT),
+                    plain("Add", ["y", "c"], ["z"]),
+                    plain("Add", ["z", "one"], ["w"])],
+                   [], [value("w", FLOAT)], [TRUE, rank_of(0), constant("one", np.float32(1))],
+                   [value("y", FLOAT), value("b", BFLOAT)])
+    return [session.run(None, {})[0] for _ in range(2)]
+
+
+def alike(rank):
+    """Nodes that are alike and have constant inputs, or outputs that are not used."""
+    if rank == 0:
+        session = load([node("Send", ["true", "rank1", x], [f"sent{x}"]) for x in ("x", "x2")],
+                       [value("x", FLOAT), value("x2", FLOAT)], [value("sentx2", BOOL)], [TRUE, rank_of(1)])
+        return [session.run(None, {"x": floats(2) + i, "x2": floats(2) + i}) for i in range(2)]
+    session = load([node("Recv", ["true", "rank0"], [f"received{y}", y]) for y in ("y", "y2")],
+                   [], [value("y", FLOAT), value("y2", FLOAT)], [TRUE, rank_of(0)])
+    return [[y.tolist() for y in session.run(None, {})] for i in range(2)]
+
+
+SIZES = [24, 512, 4, 0, 100]
+
+
+def join(rank):
+    """The first operation joins the world: one that is refused does."""
+    return refused(go, send([FLOAT]), rank, [floats(1)])
+
+
+def layout(rank, ready):
+    """The message's tensors stand at 0, 256, 768, 1024 and 1024 of 1124 bytes."""
+    kinds = [TensorProto.UINT8] * len(SIZES)
+    arrays = [np.full(n, i + 1, np.uint8) for i, n in enumerate(SIZES)]
+    if rank == 0:
+        return go(send(kinds, shapes="static"), 1, arrays)
+    session = receive(kinds, [[n] for n in SIZES], shapes="static")
+    join(rank)
+    ready.wait()
+    return go(session, 0)
+
+
+class Messages(unittest.TestCase):
+    def test_lists_of_all_types_with_any_shapes(self):
+        sent, received = run(2, exchange)
+        self.assertEqual([s[0].tolist() for s in sent], [True, True])
+        for got, want in zip(received, [mixed_lists(0), [a.T for a in mixed_lists(3)]], strict=True):
+            self.assertTrue(got[0])
+            for a, b in zip(got[1:], want, strict=True):
+                self.assertEqual(a.dtype, b.dtype)
+                np.testing.assert_array_equal(a, b)
+
+    def test_an_add_behind_a_recv(self):
+        _, received = run(2, add_behind_recv)
+        for got, shape in zip(received, [(2, 3), (7,)], strict=True):
+            np.testing.assert_array_equal(got, floats(*shape) * 2 + 1)
+
+    def test_nodes_are_neither_merged_nor_folded(self):
+        self.assertEqual(run(2, alike)[1], [[[0, 1], [0, 1]], [[1, 2], [1, 2]]])
+
+    def test_tensors_stand_in_one_buffer(self):
+        ready = fork.Event()
+        ranks = Ranks(2, layout, ready)
+        try:
+            send_of, = eventually(lambda: [t for t in tasks(ranks) if t.op == 9], "Send")
+            self.assertEqual(send_of.bytes, 1124)
+            ready.set()
+            received = ranks.result(1)
+            self.assertTrue(ranks.result(0)[0])
+        finally:
+            ready.set()
+            ranks.end()
+        for i, (got, n) in enumerate(zip(received[1:], SIZES, strict=True)):
+            np.testing.assert_array_equal(got, np.full(n, i + 1, np.uint8))
+
+
+# Errors
+
+def own_rank(rank):
+    """Both are refused, and the communicator is as before."""
+    first = refused(go, send([FLOAT]), rank, [floats(3)])
+    second = refused(go, receive([FLOAT]), rank)
+    third = collective("NcclAllReduce", 1).run(None, feed([floats(3)]))[0].tolist()
+    return first, second, third
+
+
+def no_such_rank(rank):
+    join(rank)
+    return [refused(go, send([FLOAT]), peer, [floats(1)]) for peer in (1, -1, 1 << 40)]
+
+
+def false_signal(rank):
+    if rank == 0:
+        return refused(go, send([FLOAT]), 1, [floats(3)], signal=False)
+    return refused(go, receive([FLOAT]), 0)
+
+
+def other_tag(rank):
+    if rank == 0:
+        return refused(go, send([FLOAT], tag=5), 1, [floats(3)])
+    return refused(go, receive([FLOAT], tag=6), 0)
+
+
+def other_shapes(rank):
+    """One side says that shapes are known, the other that they are sent."""
+    if rank == 0:
+        return refused(go, send([FLOAT]), 1, [floats(3)])
+    return refused(go, receive([FLOAT], [[3]], shapes="static"), 0)
+
+
+def undeclared_shape(rank):
+    """The graph says [2, n], and three rows come."""
+    if rank == 0:
+        return refused(go, send([FLOAT]), 1, [floats(3, 4)])
+    return refused(go, receive([FLOAT], [[2, None]]), 0)
+
+
+def signals_order(rank):
+    """The second Send hangs on the first one's signal, which is false for a refused one: it does not run."""
+    if rank == 0:
+        session = load([node("Send", ["false", "rank1", "x"], ["one"]), node("Send", ["one", "rank1", "x"], ["two"])],
+                       [value("x", FLOAT)], [value("two", BOOL)], [FALSE, rank_of(1)])
+        return refused(session.run, None, {"x": floats(2)})
+    return refused(go, receive([FLOAT]), 0)
+
+
+def victim(rank, op, idle):
+    """Rank 1 joins, and then does nothing until it is killed."""
+    join(rank)
+    if rank == 1:
+        idle.set()
+        time.sleep(600)
+    if op == "Recv":
+        return refused(go, receive([FLOAT]), 1)
+    if op == "Send":
+        return refused(go, send([FLOAT]), 1, [floats(3)])
+    return refused(collective(op, 1).run, None, feed([floats(3)]))
+
+
+class Errors(Case):
+    def test_own_rank(self):
+        for rank, (send_error, recv_error, after) in enumerate(run(2, own_rank)):
+            self.says(send_error, "InvalidArgument",
+                      f"Send-of-sent.*INVALID_ARGUMENT: sending data to rank {rank} on the rank {rank}")
+            self.says(recv_error, "InvalidArgument", f"receiving data from rank {rank} on the rank {rank}")
+            self.assertEqual(after, [0, 2, 4])
+
+    def test_no_such_rank(self):
+        two, negative, large = run(1, no_such_rank)[0]
+        self.says(two, "InvalidArgument", "remote_rank is 1")
+        self.says(negative, "InvalidArgument", "remote_rank is -1")
+        self.says(large, "InvalidArgument", f"remote_rank is {1 << 40}")
+
+    def test_a_false_signal_is_told_to_both(self):
+        sender, receiver = run(2, false_signal)
+        self.says(sender, "InvalidArgument", "input_signal is false")
+        self.says(receiver, "InvalidArgument", "rank 0")
+
+    def test_signals_order_nodes(self):
+        sender, receiver = run(2, signals_order)
+        self.says(sender, "InvalidArgument", "Send-of-one.*input_signal is false")
+        self.says(receiver, "InvalidArgument", "rank 0")
+
+    def test_tags_are_compared(self):
+        for got in run(2, other_tag):
+            self.says(got, "InvalidArgument", "MISMATCH: .*tag.*5.*6|MISMATCH: .*tag.*6.*5")
+
+    def test_modes_are_compared(self):
+        for got in run(2, other_shapes):
+            self.says(got, "InvalidArgument", "MISMATCH")
+
+    def test_a_shape_that_the_graph_does_not_allow(self):
+        for got in run(2, undeclared_shape):
+            self.assertEqual(got[0], "InvalidArgument", got)
+
+    def test_refused_when_loaded(self):
+        for kind, name in (BOOL, "bool"), (TensorProto.INT16, "int16"), (TensorProto.UINT16, "uint16"):
+            for op in "NcclAllReduce", "NcclReduceScatter":
+                self.says(refused(collective, op, 1, kind), "RuntimeException", f"{op} node {op}-of-b0: .*type {name}, which is moved, not reduced")
+        self.says(refused(collective, "NcclAllGather", 1, STRING), "RuntimeException", "type string")
+        self.says(refused(receive, [STRING]), "RuntimeException", "type string")
+        self.says(refused(send, [FLOAT, STRING]), "RuntimeException", "type string")
+        self.says(refused(collective, "NcclAllReduce", 1, group_type=6), "RuntimeException", "group_type is 6")
+        self.says(refused(send, [FLOAT], element_types=[DOUBLE]), "RuntimeException",
+                  r"element_types\[0\] is 11 \(double\), and the tensor's type is float32")
+        self.says(refused(receive, [FLOAT, FLOAT], element_types=[FLOAT]), "RuntimeException",
+                  "element_types has 1 values, and there are 2 tensors")
+        self.says(refused(receive, [FLOAT], [[2, None]], shapes="static"), "RuntimeException", "dimension 1 of received tensor 0")
+        for text in "dynamic", "no such thing at all":
+            self.says(refused(send, [FLOAT], shapes=text), "RuntimeException", "neither 'ahead' nor 'static'")
+        self.says(refused(load, [node("Recv", ["true", "rank1"], ["done", "y"]), plain("Neg", ["y"], ["z"])], [],
+                          [value("z", FLOAT)], [TRUE, rank_of(1)]), "Fail", "output arg \\(y\\)|Type Error.*y")
+        self.says(refused(load, [node("NcclAllReduce", ["x", "x"], ["y"])], [value("x", FLOAT)], [value("y", FLOAT)]),
+                  "RuntimeException", "2 inputs and 1 outputs")
+
+    def test_no_daemon(self):
+        def alone(rank):
+            os.environ["NCCLSVC_SOCKET"] += ".none"
+            return refused(collective("NcclAllReduce", 1).run, None, feed([floats(1)]))
+        got, = run(1, alone)
+        self.says(got, "Fail", "NcclAllReduce.*DAEMON_LOST: .*none")
+
+    def test_no_launcher(self):
+        def alone(rank):
+            os.environ["WORLD_SIZE"] = "3"
+            return refused(collective("NcclAllReduce", 1).run, None, feed([floats(1)]))
+        got, = run(1, alone)
+        self.says(got, "InvalidArgument", "WORLD_SIZE is 3")
+
+    def test_a_timeout_that_is_no_number(self):
+        def alone(rank):
+            os.environ["NCCLSVC_ORT_TIMEOUT"] = "10s"
+            return refused(collective("NcclAllReduce", 1).run, None, feed([floats(1)]))
+        got, = run(1, alone)
+        self.says(got, "InvalidArgument", "NCCLSVC_ORT_TIMEOUT is '10s'")
+
+    def test_a_peer_that_does_not_come(self):
+        def late(rank):
+            os.environ["NCCLSVC_ORT_TIMEOUT"] = "1"
+            join(rank)
+            return None if rank else refused(go, receive([FLOAT]), 1)
+        got, _ = run(2, late)
+        self.says(got, "Fail", "TIMEOUT: .*rank.* 1")
+
+    def test_a_peer_is_killed(self):
+        for op in "Recv", "Send", "NcclAllReduce", "NcclAllGather":
+            with self.subTest(op=op):
+                idle = fork.Event()
+                ranks = Ranks(2, victim, op, idle)
+                try:
+                    self.assertTrue(idle.wait(20))
+                    eventually(lambda: waiting_for(ranks, 1) == [0], "task that waits")
+                    ranks.kill(1)
+                    began = time.monotonic()
+                    got = ranks.result(0)
+                    self.assertLess(time.monotonic() - began, 5)
+                finally:
+                    ranks.end()
+                self.says(got, "Fail", f"PEER_GONE: .*rank 1 .*{ranks.processes[1].pid}")
+
+
+# The library in its process
+
+def library_stays(rank):
+    session = collective("NcclAllReduce", 1)
+    first = session.run(None, feed([floats(3)]))[0].tolist()
+    del session
+    gc.collect()
+    return first, collective("NcclAllReduce", 1).run(None, feed([floats(3)]))[0].tolist()
+
+
+# A process of its own: a forked one has the library from its parent.
+IS_MAPPED = """
+import gc, os, onnxruntime
+options = onnxruntime.SessionOptions()
+options.register_custom_ops_library(os.environ["ORT_LIBRARY"])
+del options
+gc.collect()
+print(os.path.basename(os.environ["ORT_LIBRARY"]) in open("/proc/self/maps").read())
+"""
+
+
+def forked(rank):
+    join(rank)
+
+    def child(pipe):
+        pipe.send(refused(collective("NcclAllReduce", 1).run, None, feed([floats(1)])))
+    here, there = fork.Pipe()
+    process = fork.Process(target=child, args=(there,))
+    process.start()
+    got = here.recv()
+    process.join()
+    return got, collective("NcclAllReduce", 1).run(None, feed([floats(2)]))[0].tolist()
+
+
+def threads(rank):
+    """Two sessions in two threads: data groups {0, 1} and {2, 3}, and messages between them."""
+    peer = (rank + 2) % 4
+    reduce = collective("NcclAllReduce", 1, group_type=1)
+    sums, messages, rounds = [], [], 20
+
+    def reducing():
+        for i in range(rounds):
+            sums.append(reduce.run(None, feed([np.array([rank + i], np.float32)]))[0].tolist())
+
+    def talking():
+        sender, receiver = send([FLOAT]), receive([FLOAT])
+        for i in range(rounds):
+            if rank < 2:
+                go(sender, peer, [np.array([rank * 100 + i], np.float32)])
+                messages.append(go(receiver, peer)[1].tolist())
+            else:
+                messages.append(go(receiver, peer)[1].tolist())
+                go(sender, peer, [np.array([rank * 100 + i], np.float32)])
+    both = [threading.Thread(target=reducing), threading.Thread(target=talking)]
+    for t in both:
+        t.start()
+    for t in both:
+        t.join()
+    return sums, messages
+
+
+def sums_until_a_loss(rank, idle, killed):
+    """After the loss, rejoins, and sums on; the restarted rank just begins."""
+    session = collective("NcclAllReduce", 2)
+    sums = []
+
+    def more(n):
+        for _ in range(n):
+            sums.append(session.run(None, feed([floats(3) + rank, floats(1)]))[0].tolist())
+    if killed.is_set():
+        more(3)
+        return sums
+    more(2)
+    if rank == 1:
+        idle.set()
+        time.sleep(600)
+    error = refused(more, 1)
+    library = ctypes.CDLL(os.environ["ORT_LIBRARY"])
+    return error, library.ncclsvc_ort_rejoin(20000), more(3), sums
+
+
+def manual(rank, code):
+    """The page's program, with the library where it is here."""
+    printed = []
+    code = code.replace("libncclsvc_ort.so", os.environ["ORT_LIBRARY"])
+    exec(code, {"print": lambda results: printed.append(results[0].tolist())})
+    return printed
+
+
+def sums_on_two_daemons(rank, ready):
+    session = collective("NcclAllReduce", 1)
+    first = session.run(None, feed([floats(3)]))[0].tolist()
+    ready[rank].set()
+    error = refused(session.run, None, feed([floats(3)])) if rank == 0 else None
+    ready[2].wait()
+    library = ctypes.CDLL(os.environ["ORT_LIBRARY"])
+    return first, error, library.ncclsvc_ort_rejoin(20000), session.run(None, feed([floats(3)]))[0].tolist()
+
+
+class Process(Case):
+    def test_the_daemon_is_killed_and_started_again(self):
+        ready = [fork.Event() for _ in range(3)]
+        ranks = Ranks(2, sums_on_two_daemons, ready)
+        try:
+            for event in ready[:2]:
+                self.assertTrue(event.wait(20))
+            eventually(lambda: waiting_for(ranks, 1) == [0], "one that waits")
+            ranks.daemon.restart()
+            ready[2].set()
+            results = [ranks.result(rank) for rank in range(2)]
+        finally:
+            ranks.end()
+        self.says(results[0][1], "Fail", "DAEMON_LOST")
+        for first, _, result, again in results:
+            self.assertEqual((first, result, again), ([0, 2, 4], 0, [0, 2, 4]))
+
+    def test_the_manual_is_true(self):
+        with open(os.environ["ORT_MANUAL"], encoding="utf-8") as page:
+            code, = re.findall(r"^# EXAMPLE\n.*?^```\n(.*?)^```\n", page.read(), re.M | re.S)
+        for printed in run(2, manual, code):
+            self.assertEqual(printed, [[0, 2, 4, 6]])
+
+    def test_survivors_rejoin(self):
+        idle, killed = fork.Event(), fork.Event()
+        ranks = Ranks(3, sums_until_a_loss, idle, killed)
+        try:
+            self.assertTrue(idle.wait(20))
+            eventually(lambda: waiting_for(ranks, 1) == [0, 2], "two that wait")
+            killed.set()
+            ranks.kill(1)
+            ranks.processes[1].join()
+            ranks.start(1)
+            again = ranks.result(1)
+            survivors = [ranks.result(0), ranks.result(2)]
+        finally:
+            ranks.end()
+        for error, result, _, sums in survivors:
+            self.says(error, "Fail", "PEER_GONE: .*rank 1")
+            self.assertEqual(result, 0)
+            self.assertEqual(sums, [[3, 6, 9]] * 5)
+        self.assertEqual(again, [[3, 6, 9]] * 3)
+
+    def test_the_library_stays_when_its_sessions_go(self):
+        self.assertEqual(subprocess.check_output([sys.executable, "-c", IS_MAPPED], text=True), "True\n")
+        for first, second in run(2, library_stays):
+            self.assertEqual(first, [0, 2, 4])
+            self.assertEqual(second, [0, 2, 4])
+
+    def test_a_forked_process_is_told(self):
+        for error, parents in run(2, forked):
+            self.says(error, "Fail", "was forked from")
+            self.assertEqual(parents, [0, 2])  # its session is as before
+
+    def test_two_threads(self):
+        results = run(4, threads, options=["--world-data", "2", "--world-pipeline", "2"])
+        for rank, (sums, messages) in enumerate(results):
+            pair = 1 if rank < 2 else 5
+            self.assertEqual(sums, [[pair + 2 * i] for i in range(20)])
+            self.assertEqual(messages, [[(rank + 2) % 4 * 100 + i] for i in range(20)])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
