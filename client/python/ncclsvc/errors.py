@@ -13,7 +13,7 @@ from .status import Status
 _RANK_AND_PID = re.compile(r"\brank (\d+) \(pid (\d+)")
 
 
-class Error(Exception):
+class Error(RuntimeError):
     """A call or a task failed.
 
     code     what failed, a Result
