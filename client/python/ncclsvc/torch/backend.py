@@ -258,16 +258,25 @@ class Backend(C10DBackend):
         return self._give(self._host.barrier())
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
-        """Raises TimeoutError with the ranks that have not come."""
-        deadline = seconds(opts.timeout)
-        before, self._host.comm.timeout = self._host.comm.timeout, deadline
+        """Raises RuntimeError with the ranks that have not come, in gloo's words."""
+        timeout: timedelta = opts.timeout
+        if self._rank == 0 and not timeout:
+            raise RuntimeError("Rank 0 timed out in monitoredBarrier after 0 ms.")
+        before, self._host.comm.timeout = self._host.comm.timeout, seconds(timeout)
         try:
             self._host.barrier().wait()
-        except TimeoutError as error:
-            missing = ", ".join(map(str, error.status.missing)) if error.status else "others"
-            raise RuntimeError(f"Ranks {missing} failed to pass monitoredBarrier in {opts.timeout}: {error}") from error
         except Error as error:
-            raise RuntimeError(f"monitoredBarrier failed: {error}") from error
+            if self._rank:
+                raise RuntimeError(
+                    f"Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting for "
+                    f"send/recv from rank 0: {error}"
+                ) from error
+            missing = error.status.missing if error.status else ()
+            if isinstance(error, TimeoutError) and missing:
+                shown = ", ".join(map(str, missing if wait_all_ranks else missing[:1]))
+                who = f"Ranks {shown}" if wait_all_ranks and len(missing) > 1 else f"Rank {shown}"
+                raise RuntimeError(f"{who} failed to pass monitoredBarrier in {timeout}: {error}") from error
+            raise RuntimeError(f"Rank 0 failed in monitoredBarrier: {error}") from error
         finally:
             self._host.comm.timeout = before
 
