@@ -36,7 +36,7 @@ def take_gloos_place():
     import ncclsvc.torch.backend as backend
 
     def create(options, _):
-        return backend.Backend(options.store, options.group_rank, options.group_size, options.timeout)
+        return backend.create(options.store, options.group_rank, options.group_size, options.timeout)
     if hasattr(dist.Backend, "_ensure_backend_registered"):
         dist.Backend._ensure_backend_registered("gloo")
     dist.Backend._plugins["GLOO"] = dist.Backend._BackendPlugin(create, True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import threading
-from typing import TYPE_CHECKING, Any, Generator, Optional
+from typing import TYPE_CHECKING, Any, Callable, Generator, Optional
 
 from .comm import Comm
 from .errors import error_of
@@ -53,12 +53,15 @@ class Joining:
             raise error_of(self._result, self._message)
         return Comm(self.session, self._comm.value, self._device) if self._comm.value else None
 
-    def wait(self) -> Any:
+    def wait(self, look: Optional[Callable[[], None]] = None) -> Any:
         """Blocks until all have joined, or the time given to the join is up. Returns the communicator; of a split with
-        a negative colour, None."""
+        a negative colour, None. look() is called ten times a second meanwhile; it may cancel."""
         thread = self._begin()
         try:
-            thread.join()
+            while thread.is_alive():
+                thread.join(0.1)
+                if look and thread.is_alive():
+                    look()
         except BaseException:
             self._give_up(thread)
             raise

@@ -25,6 +25,7 @@ Tensors = Sequence[torch.Tensor]
 _session: Optional[Session] = None
 _session_pid = 0
 _session_lock = threading.Lock()
+_alive: set[Backend] = set()  # c10d alone would keep the C++ part only
 
 
 def process_session() -> Session:
@@ -43,7 +44,9 @@ def seconds(timeout: timedelta) -> Optional[float]:
 
 def create(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Backend:
     """What register_backend calls, on all ranks of a new process group."""
-    return Backend(store, rank, size, timeout)
+    backend = Backend(store, rank, size, timeout)
+    _alive.add(backend)
+    return backend
 
 
 class Backend(C10DBackend):
@@ -62,7 +65,6 @@ class Backend(C10DBackend):
         self._host = Host(self._session, self._id, size, rank, self._timeout)
         self._devices: dict[int, Device] = {}
         self._coalesced: Optional[list[HostWork]] = None
-        self._sequence = 0
 
     def _device(self, device: torch.device) -> Device:
         if device.index not in self._devices:
@@ -76,7 +78,6 @@ class Backend(C10DBackend):
         """The GPU of an operation's tensors; None is the host. Raises ValueError for what cannot be moved."""
         device = tensors[0].device
         check_dense(tensors, device)
-        self._sequence += 1
         if device.type not in ("cpu", "cuda"):
             raise ValueError(f"the backend ncclsvc is for tensors of the host and of CUDA, not of {device.type}")
         return self._device(device) if device.type == "cuda" else None
@@ -103,7 +104,7 @@ class Backend(C10DBackend):
     def name(self) -> str:
         return "ncclsvc"
 
-    def getBackendName(self) -> str:  # the name that c10d's dispatcher asks for
+    def getBackendName(self) -> str:  # what c10d calls from C++
         return "ncclsvc"
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -114,17 +115,12 @@ class Backend(C10DBackend):
 
     _set_default_timeout = set_timeout
 
-    def set_sequence_number_for_group(self) -> None:
-        self._sequence = 0
-
-    def get_sequence_number_for_group(self) -> int:
-        return self._sequence
-
     def shutdown(self) -> None:
         """Leaves the communicators."""
         for part in [*self._devices.values(), self._host]:
             part.close()
         self._devices.clear()
+        _alive.discard(self)
 
     def abort(self) -> None:
         """The same, and breaks off what waits inside GPUs first."""
@@ -156,6 +152,8 @@ class Backend(C10DBackend):
         return self._give(self._host.broadcast(tensors, opts.rootRank))
 
     def allreduce(self, tensors: Tensors, opts: Any) -> Any:
+        if tensors[0].is_sparse and tensors[0].device.type == "cpu":
+            return self._host.all_reduce_sparse(tensors, opts.reduceOp)
         if device := self._of(tensors):
             return device.all_reduce(tensors, opts.reduceOp, opts.asyncOp)
         return self._give(self._host.all_reduce(tensors, opts.reduceOp))

@@ -11,13 +11,14 @@ import threading
 from typing import Any, Callable, Optional
 
 from ..comm import Comm
-from ..errors import TimeoutError
+from ..errors import AgainError, TimeoutError
 from ..ids import UniqueId
 from ..session import Session
 from ..tasks import Task
 from ..tensors import Buffer
 
 TAGS_MAX = 256  # of one pair: each is a communicator
+Broken = Callable[[], Optional[BaseException]]  # why a peer will never come, or None
 
 
 class Message:
@@ -52,26 +53,38 @@ class Message:
 
 
 class Channel:
-    def __init__(self, session: Session, id: UniqueId, rank: int, timeout: Optional[float]) -> None:
+    """One ordered pair of ranks, and tag."""
+
+    def __init__(self, session: Session, id: UniqueId, rank: int, timeout: Optional[float], broken: Broken) -> None:
+        self._broken = broken
         self._lock = threading.Lock()
         self._queue: list[Message] = []
         self._comm: Optional[Comm] = None
         self._error: Optional[BaseException] = None
+        self._gone: Optional[BaseException] = None
         self._joining = session.join_begin(id, 2, rank, timeout=timeout)
         self._timeout = timeout
         threading.Thread(target=self._join, name="ncclsvc-channel", daemon=True).start()
 
     def _join(self) -> None:
+        comm: Optional[Comm] = None
+        error: Optional[BaseException] = None
         try:
-            comm, error = self._joining.wait(), None
+            comm = self._joining.wait(self._look)
             comm.timeout = self._timeout
         except BaseException as failure:
-            comm, error = None, failure
+            error = self._gone or failure
         with self._lock:
             self._comm, self._error = comm, error
             for message in self._queue:
                 message._run(comm, error)
             self._queue.clear()
+
+    def _look(self) -> None:
+        """Now and then while it is joined: a peer that has gone does not join."""
+        self._gone = self._broken()
+        if self._gone:
+            self._joining.cancel()
 
     def put(self, message: Message) -> None:
         with self._lock:
@@ -92,8 +105,8 @@ class Channel:
 class Channels:
     """Those of one process group."""
 
-    def __init__(self, session: Session, id: UniqueId, rank: int, timeout: Optional[float]) -> None:
-        self._session, self._id, self._rank, self._timeout = session, id, rank, timeout
+    def __init__(self, session: Session, id: UniqueId, rank: int, timeout: Optional[float], broken: Broken) -> None:
+        self._session, self._id, self._rank, self._timeout, self._broken = session, id, rank, timeout, broken
         self._channels: dict[tuple[int, int, int], Channel] = {}
         self._lock = threading.Lock()
 
@@ -104,7 +117,7 @@ class Channels:
                 if sum(other[:2] == key[:2] for other in self._channels) >= TAGS_MAX:
                     raise ValueError(f"rank {source} and rank {destination} use more than {TAGS_MAX} tags")
                 id = self._id.derive(f"message {source} {destination} {tag}")
-                self._channels[key] = Channel(self._session, id, int(self._rank == destination), self._timeout)
+                self._channels[key] = Channel(self._session, id, int(self._rank == destination), self._timeout, self._broken)
             return self._channels[key]
 
     def send(self, buffer: Buffer, peer: int, tag: int) -> Message:
@@ -126,8 +139,6 @@ class Channels:
 
 def retried(session: Session, submit: Callable[[], Any]) -> Any:
     """While the ring is full, waits for room."""
-    from ..errors import AgainError
-
     while True:
         try:
             return submit()

@@ -8,6 +8,8 @@ from typing import Any, Callable, Optional, Sequence
 import torch
 
 from ..comm import Comm
+from ..enums import ReduceOp
+from ..errors import Error
 from ..ids import UniqueId
 from ..session import Session
 from .channels import Channels, retried
@@ -27,11 +29,19 @@ class Host:
         self.comm: Comm = session.join(id, size, rank, timeout=timeout)
         self.comm.timeout = timeout
         self.size, self.rank = size, rank
-        self._channels = Channels(session, id, rank, timeout)
+        self._gone: Optional[Error] = None
+        self._channels = Channels(session, id, rank, timeout, self._broken)
 
     def close(self) -> None:
         self._channels.close()
         self.comm.leave()
+
+    def _broken(self) -> Optional[Error]:
+        """Why no message comes any more, if a rank has gone."""
+        if error := self.comm.error():
+            if isinstance(error, ConnectionError):
+                self._gone = error
+        return self._gone
 
     def set_timeout(self, timeout: Optional[float]) -> None:
         self.comm.timeout = timeout
@@ -71,6 +81,34 @@ class Host:
                 tensor.detach().copy_(_combined(how.bitwise, whole))
 
         return self._work(tasks, tensors, finish)
+
+    def all_reduce_sparse(self, tensors: Tensors, op: Any) -> HostWork:
+        """Sums. Every rank gets the entries of all; how many these are, it waits for."""
+        if Reduction(op, tensors[0].dtype).op is not ReduceOp.SUM:
+            raise ValueError("sparse tensors are summed, not otherwise reduced")
+        works, sums = [], []
+        for tensor in tensors:
+            own = tensor.detach().coalesce()
+            entries = torch.empty(self.size, dtype=torch.int64)
+            self.all_gather(entries, torch.tensor([own._nnz()])).wait()
+            most = int(entries.max())
+            indices, values = own.indices(), own.values()
+            indices = torch.nn.functional.pad(indices, (0, most - own._nnz()))
+            values = torch.cat([values, values.new_zeros(most - own._nnz(), *values.shape[1:])])
+            all_indices = indices.new_empty(self.size, *indices.shape)
+            all_values = values.new_empty(self.size * most, *values.shape[1:])
+            works += [self.all_gather(all_indices, indices), self.all_gather(all_values, values)]
+            sums.append((tensor, entries, all_indices, all_values.unflatten(0, (self.size, most))))
+
+        def finish() -> None:
+            for tensor, entries, indices, values in sums:
+                counts = entries.tolist()
+                where = torch.cat([part[:, :n] for part, n in zip(indices, counts)], dim=1)
+                what = torch.cat([part[:n] for part, n in zip(values, counts)])
+                with torch.no_grad():  # detach() would make another sparse tensor
+                    tensor.copy_(torch.sparse_coo_tensor(where, what, tensor.shape).coalesce())
+
+        return self._work([task for work in works for task in work._tasks], tensors, finish)
 
     def reduce(self, tensor: torch.Tensor, op: Any, root: int) -> HostWork:
         how = Reduction(op, tensor.dtype)

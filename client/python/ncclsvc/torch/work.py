@@ -10,9 +10,17 @@ from typing import Any, Callable, Optional, Sequence
 import torch
 import torch.distributed as dist
 
-from ..errors import Error
+from ..errors import TimeoutError
 from ..session import Session
 from ..tasks import Task
+
+
+def in_torchs_words(error: Exception) -> Exception:
+    """The deadline of a task is the process group's timeout: programs look for "Timed out"."""
+    if not isinstance(error, TimeoutError):
+        return error
+    said = TimeoutError(f"Work Timed out after the process group's timeout: {error.message}", error.status)
+    return said.with_traceback(error.__traceback__)
 
 
 class HostWork(dist.Work):
@@ -34,6 +42,7 @@ class HostWork(dist.Work):
         self._ended = False
         self._error: Optional[BaseException] = None
         self._future: Optional[torch.futures.Future[Any]] = None
+        self._ending: torch.futures.Future[Any]
 
     def _end(self, timeout: Optional[float]) -> None:
         """Waits for all tasks, and keeps the first failure. Raises TimeoutError if they go on."""
@@ -43,10 +52,10 @@ class HostWork(dist.Work):
             for task in self._tasks:
                 try:
                     task.wait(timeout)
-                except Error as error:
+                except Exception as error:
                     if not task.done():
                         raise
-                    self._error = self._error or error
+                    self._error = self._error or in_torchs_words(error)
             if self._finish and not self._error:
                 self._finish()
             self._ended, self._finish, self._tasks = True, None, []
@@ -79,24 +88,25 @@ class HostWork(dist.Work):
         return self._results
 
     def get_future(self) -> torch.futures.Future[Any]:
+        """Its value is the list of the operation's tensors; waiting for it raises RuntimeError with the failure's text."""
         with self._lock:
-            begin = self._future is None
-            if begin:
-                self._future = torch.futures.Future()
-        assert self._future is not None
-        if begin:
-            _completions.add(self)
+            if self._future is None:
+                self._ending = torch.futures.Future()
+                # C++, as in DDP, sees only failures of this kind, not those of set_exception.
+                self._future = self._ending.then(self._value)
+                _completions.add(self)
         return self._future
+
+    def _value(self, _: Any) -> list[torch.Tensor]:
+        if self._error:
+            raise self._error
+        return self._results
 
     def _complete(self) -> bool:
         """Whether it has ended, and its future is set."""
         if not self.is_completed():
             return False
-        assert self._future is not None
-        if self._error:
-            self._future.set_exception(self._error)  # type: ignore[arg-type]
-        else:
-            self._future.set_result(self._results)
+        self._ending.set_result(None)
         return True
 
 
