@@ -3,7 +3,9 @@
 
 import asyncio
 import os
+import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -261,6 +263,17 @@ class Parts(Ranks, unittest.TestCase):
 
     def test_inspection(self):
         together(inspects, n=2)
+
+    def test_the_program_of_the_readme(self):
+        with open(os.environ["PACKAGE_README"], encoding="utf-8") as file:
+            program = re.search(r"```python\n(.*?)```", file.read(), re.S)[1]
+        self.assertIn("session.world()", program)
+        ranks = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(4)]
+        said = "".join(rank.communicate(timeout=60)[0] for rank in ranks)
+        self.assertEqual([rank.returncode for rank in ranks], [0] * 4)
+        for r in range(4):
+            self.assertIn(f"rank {r} of 4: 0 wrong\n", said)
+            self.assertIn(f"rank {r}: {(r - 1) % 4} from the left\n", said)
 
 
 class Losses(unittest.TestCase):
