@@ -20,7 +20,7 @@ except ImportError:
 import ncclsvc
 from ncclsvc import DataType, GroupType, ReduceOp, Shapes, Spec
 from package_ranks import Ranks, run
-from test_client import Daemon
+from test_client import Daemon, eventually
 from test_package_ranks import T, together
 
 
@@ -227,6 +227,13 @@ def survives(rank, comm_id, pipe):
         assert (x == 3).all(), x
 
 
+def taken_again(session, comm_id):
+    try:
+        return session.join(comm_id, 2, 1, timeout=T)
+    except ncclsvc.RankTakenError:  # the daemon has not seen the other process end
+        return None
+
+
 def comes_back(rank, comm_id, pids):
     """Rank 1 dies, and is there again; rank 0 goes on with its handle."""
     with ncclsvc.Session() as session:
@@ -240,7 +247,7 @@ def comes_back(rank, comm_id, pids):
             signal.pause()
         else:
             pids.get(timeout=T)
-            comm = session.join(comm_id, 2, 1, timeout=T)
+            comm = eventually(lambda: taken_again(session, comm_id), "place for the rank")
         comm.barrier().wait(T)
         return comm.epoch
 
