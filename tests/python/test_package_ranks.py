@@ -219,10 +219,17 @@ def a_task_nobody_waits_for(session, comm):
     assert (out == comm.size).all()
     assert isinstance(failing.exception(), ncclsvc.MismatchError)
     session.wait_all(T)
-    for _ in range(600):  # more than are kept before the session looks
+    for _ in range(600):
         comm.barrier()
     session.wait_all(T)
     assert not session._kept
+    most = 0
+    for _ in range(200):  # of tasks that end meanwhile, few are kept
+        comm.all_reduce(out)
+        time.sleep(0.0005)
+        most = max(most, len(session._kept))
+    assert most < 100, most
+    session.wait_all(T)
 
 
 def a_peer_dies(session, comm, pids):

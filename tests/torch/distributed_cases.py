@@ -40,6 +40,8 @@ def take_gloos_place():
     if hasattr(dist.Backend, "_ensure_backend_registered"):
         dist.Backend._ensure_backend_registered("gloo")
     dist.Backend._plugins["GLOO"] = dist.Backend._BackendPlugin(create, True)
+    # DDP's logger would take what is of gloo's type for a C++ object of gloo's class.
+    dist.Backend.backend_type_map["gloo"] = dist.ProcessGroup.BackendType.CUSTOM
 
 
 class Lines(unittest.TestResult):

@@ -106,7 +106,8 @@ class Comm:
     def split(self, colour: int, key: int = 0, timeout: Optional[float] = 60.0) -> Optional[Comm]:
         """All members call it. Those of one colour form a communicator, ranked by (key, rank here). With a negative
         colour, the member takes part and gets None."""
-        return self.split_begin(colour, key, timeout).wait()
+        part: Optional[Comm] = self.split_begin(colour, key, timeout).wait()
+        return part
 
     def split_begin(self, colour: int, key: int = 0, timeout: Optional[float] = 60.0) -> Joining:
         """As split; the result is to be waited for, awaited or cancelled."""
@@ -208,9 +209,7 @@ class Comm:
         self._pair(data, out, data.count, out.count)
         if data.count % self.size:
             raise ValueError(f"{data.count} elements are not as many for each of {self.size} ranks")
-        return self._submit(
-            lib.all_to_all, (data, out), data.address, out.address, data.count // self.size, data.type
-        )
+        return self._submit(lib.all_to_all, (data, out), data.address, out.address, data.count // self.size, data.type)
 
     def gather(self, send: Any, recv: Any = None, root: int = 0) -> Task:
         """recv on the root: size times as many elements as send. It is not used on other ranks."""

@@ -100,10 +100,12 @@ def _is_contiguous(tensor: _DLTensor, shape: tuple[int, ...]) -> bool:
 
 
 def read(obj: Any) -> Tensor:
-    """An object with __dlpack__ and __dlpack_device__. Raises what these raise, or TypeError for other devices' memory."""
+    """An object with __dlpack__ and __dlpack_device__. Raises what these raise; TypeError for other devices."""
     device_type, device = obj.__dlpack_device__()
     if device_type not in (CPU, CUDA, CUDA_HOST):
-        raise TypeError(f"its memory is on a device that DLPack numbers {int(device_type)}, not the host's or a CUDA GPU's")
+        raise TypeError(
+            f"its memory is on a device that DLPack numbers {int(device_type)}, not the host's or a CUDA GPU's"
+        )
     capsule = _capsule(obj, int(device_type))
     readonly = False
     if _is_valid(capsule, b"dltensor_versioned"):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from typing import Optional
 
@@ -70,7 +71,7 @@ class PeerGoneError(Error, ConnectionError):
     code = Result.PEER_GONE
 
 
-class TimeoutError(Error, TimeoutError):  # noqa: A001: the builtin's name, and its subclass
+class TimeoutError(Error, builtins.TimeoutError):
     """A deadline passed: of the task (status is set), or of the wait alone, and the task goes on (status is None)."""
 
     code = Result.TIMEOUT
@@ -166,9 +167,7 @@ class NcclError(Error):
     code = Result.NCCL_ERROR
 
 
-CLASSES: dict[Result, type[Error]] = {
-    c.code: c for c in Error.__subclasses__() if "code" in vars(c)
-}
+CLASSES: dict[Result, type[Error]] = {c.code: c for c in Error.__subclasses__() if "code" in vars(c)}
 
 
 def error_of(result: int, message: str, status: Optional[Status] = None) -> Error:

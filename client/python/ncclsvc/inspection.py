@@ -13,10 +13,14 @@ _Record = TypeVar("_Record", bound=s.Record)
 
 
 class Inspection:
-    """The part of Session that looks. Lists are snapshots of the whole daemon; each record is the C struct of that name,
-    with its fields as attributes, and as_dict(). Ages are nanoseconds. All block for the daemon's answer, 10 s at most."""
+    """The part of Session that looks.
 
-    _pointer: int
+    Lists are snapshots of the whole daemon. Each record is the C struct of that name, with its fields as attributes,
+    and as_dict(). Ages are nanoseconds. All block for the daemon's answer, 10 s at most."""
+
+    @property
+    def _pointer(self) -> int:
+        raise NotImplementedError
 
     def _list(self, name: str, kind: type[_Record]) -> list[_Record]:
         found, n = ctypes.POINTER(kind)(), ctypes.c_size_t()

@@ -87,4 +87,3 @@ class Joining:
     def __del__(self) -> None:
         if not self.session.closed:
             self._free(self._pointer)
-

@@ -12,7 +12,7 @@ from .structs import PartitionRecord
 
 
 class Spec(NamedTuple):
-    """A tensor's type and shape. Where it says what is allowed, a dimension of -1 is any, and a shape of None is any."""
+    """A tensor's type and shape. Of what is allowed: a dimension of -1 is any, a shape of None is any."""
 
     type: DataType
     shape: Optional[tuple[int, ...]]

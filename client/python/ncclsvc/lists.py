@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Callable, Generator, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Generator, NamedTuple, Optional, Sequence, Union
 
 from .comm import Comm, Reduction
 from .enums import MESSAGE_ONE_BUFFER, GroupType, ReduceOp, Result, Shapes
@@ -22,6 +22,20 @@ if TYPE_CHECKING:
 __all__ = ["Lists", "Partition", "Request", "Spec", "aggregate", "partition", "partition_tensors"]
 
 Given = Sequence[Union[Any, Spec]]
+_Both = tuple[Callable[..., int], Callable[..., int]]  # what waits, and what begins
+_SEND: _Both = (lib.tensors_send, lib.tensors_isend)
+_RECV: _Both = (lib.tensors_recv, lib.tensors_irecv)
+
+
+class _How(NamedTuple):
+    """A message but for its tensors."""
+
+    peer: int
+    tag: int
+    shapes: Shapes
+    flags: int = 0
+    output: bool = False
+    incoming: Optional[Incoming] = None
 
 
 class Request:
@@ -89,9 +103,10 @@ class Request:
 class Lists:
     """List operations of one rank on a communicator, or on a world's group. Used by one thread at a time.
 
-    All members give as many tensors with the same types and shapes, and the same tag and mode of a message. They compare
-    that before anything moves: MismatchError on all sides. A call that is refused on one rank fails on the others with
-    InvalidArgumentError, so that nobody waits in vain: that holds for tensors that this package refuses, too.
+    All members give as many tensors with the same types and shapes, and the same tag and mode of a message. They
+    compare that before anything moves: MismatchError on all sides. A call that is refused on one rank fails on the
+    others with InvalidArgumentError, so that nobody waits in vain: that holds for tensors that this package refuses,
+    too.
 
     timeout is for the peers to come; None is the communicator's own. On GPUs all members make it together."""
 
@@ -159,11 +174,11 @@ class Lists:
         timeout: Optional[float] = None,
     ) -> None:
         """Sends a list and waits for it. With Shapes.AHEAD, types and shapes are sent first: recv_ahead takes it."""
-        self._message(lib.tensors_send, tensors, peer, tag, shapes, 0, timeout)
+        self._message(_SEND, tensors, _How(peer, tag, shapes), timeout)
 
     def isend(self, tensors: Sequence[Any], peer: int, tag: int = 0, shapes: Shapes = Shapes.STATIC) -> Request:
         """Begins to send a list."""
-        return self._imessage(lib.tensors_isend, tensors, peer, tag, shapes, 0)
+        return self._imessage(_SEND, tensors, _How(peer, tag, shapes))
 
     def recv(
         self,
@@ -175,12 +190,12 @@ class Lists:
     ) -> None:
         """Receives into tensors of the sender's types and shapes. one_buffer: gaps between them may be written."""
         flags = MESSAGE_ONE_BUFFER if one_buffer else 0
-        self._message(lib.tensors_recv, tensors, peer, tag, Shapes.STATIC, flags, timeout, output=True)
+        self._message(_RECV, tensors, _How(peer, tag, Shapes.STATIC, flags, output=True), timeout)
 
     def irecv(self, tensors: Sequence[Any], peer: int, tag: int = 0, one_buffer: bool = False) -> Request:
         """Begins to receive into tensors of the sender's types and shapes."""
         flags = MESSAGE_ONE_BUFFER if one_buffer else 0
-        return self._imessage(lib.tensors_irecv, tensors, peer, tag, Shapes.STATIC, flags, output=True)
+        return self._imessage(_RECV, tensors, _How(peer, tag, Shapes.STATIC, flags, output=True))
 
     def recv_ahead(
         self,
@@ -192,55 +207,52 @@ class Lists:
     ) -> list[Any]:
         """Receives a list whose shapes the sender sends first, and returns its tensors. specs say what is allowed: a
         dimension of -1 is any, a shape of None is any. allocate makes a tensor of exactly that type and shape; the
-        default makes NumPy arrays. Raises MismatchError for what is not allowed; the sender gets InvalidArgumentError."""
+        default makes NumPy arrays. What is not allowed is a MismatchError, and the sender's InvalidArgumentError."""
         incoming = Incoming(allocate)
-        self._message(lib.tensors_recv, specs, peer, tag, Shapes.AHEAD, 0, timeout, incoming=incoming)
+        self._message(_RECV, specs, _How(peer, tag, Shapes.AHEAD, incoming=incoming), timeout)
         return incoming.tensors
 
     def irecv_ahead(
         self, specs: Sequence[Spec], peer: int, tag: int = 0, allocate: Optional[Callable[[Spec], Any]] = None
     ) -> Request:
-        """Begins it; wait() returns the tensors. Until its data is under way, plain operations of the communicator are the
-        caller's to hold back, and other lists are refused (BusyError)."""
-        return self._imessage(lib.tensors_irecv, specs, peer, tag, Shapes.AHEAD, 0, incoming=Incoming(allocate))
+        """Begins it; wait() returns the tensors. Until its data is under way, plain operations of the communicator are
+        the caller's to hold back, and other lists are refused (BusyError)."""
+        return self._imessage(_RECV, specs, _How(peer, tag, Shapes.AHEAD, incoming=Incoming(allocate)))
 
-    def _record(
-        self, records: Optional[Records], n: int, peer: int, tag: int, shapes: Shapes, flags: int, incoming: Optional[Incoming]
-    ) -> MessageRecord:
-        message = MessageRecord(ctypes.sizeof(MessageRecord), True, peer, tag, shapes, flags, n)
+    def _record(self, records: Optional[Records], n: int, how: _How) -> MessageRecord:
+        message = MessageRecord(ctypes.sizeof(MessageRecord), True, how.peer, how.tag, how.shapes, how.flags, n)
         message.tensors = records.array if records else None
-        if incoming:
-            message.allocate = incoming.callback
+        if how.incoming:
+            message.allocate = how.incoming.callback
         return message
 
-    def _begin(
-        self, call: Callable[[MessageRecord], int], tensors: Given, peer: int, tag: int, shapes: Shapes, flags: int,
-        output: bool = False, incoming: Optional[Incoming] = None,
-    ) -> Records:
+    def _begin(self, call: Callable[[MessageRecord], int], tensors: Given, how: _How) -> Records:
         """Makes the message and gives it to `call`. What is refused here still takes its turn, in the library."""
         try:
-            records = Records(tensors, self.comm, output)
+            records = Records(tensors, self.comm, how.output)
         except (TypeError, ValueError):
-            call(self._record(None, 1, peer, tag, shapes, flags, incoming))
+            call(self._record(None, 1, how))
             raise
-        result = call(self._record(records, len(tensors), peer, tag, shapes, flags, incoming))
+        result = call(self._record(records, len(tensors), how))
         message = last_error()
-        if incoming and incoming.error:
-            raise incoming.error
+        if how.incoming and how.incoming.error:
+            raise how.incoming.error
         if result:
             raise error_of(result, message)
         return records
 
-    def _message(self, function: Callable[..., int], *args: Any, **more: Any) -> None:
-        *args, timeout = args
-        pointer, done = self._pointer, ctypes.c_bool()
-        self._begin(lambda message: function(pointer, message, milliseconds(timeout), ctypes.byref(done)), *args, **more)
+    def _message(self, both: _Both, tensors: Given, how: _How, timeout: Optional[float]) -> None:
+        """Waits for it: in Python, which handles signals, unless it has a timeout of its own."""
+        if timeout is None:
+            self._imessage(both, tensors, how).wait()
+            return
+        pointer, done, ms = self._pointer, ctypes.c_bool(), milliseconds(timeout)
+        self._begin(lambda message: both[0](pointer, message, ms, ctypes.byref(done)), tensors, how)
 
-    def _imessage(self, function: Callable[..., int], *args: Any, incoming: Optional[Incoming] = None, **more: Any) -> Request:
+    def _imessage(self, both: _Both, tensors: Given, how: _How) -> Request:
         pointer, request = self._pointer, ctypes.c_void_p()
-        call = lambda message: function(pointer, message, ctypes.byref(request))  # noqa: E731
-        records = self._begin(call, *args, incoming=incoming, **more)
-        return Request(self, request.value or 0, records, incoming)
+        records = self._begin(lambda message: both[1](pointer, message, ctypes.byref(request)), tensors, how)
+        return Request(self, request.value or 0, records, how.incoming)
 
     # ---- Collectives ----
 
@@ -251,26 +263,26 @@ class Lists:
         op: Reduction = ReduceOp.SUM,
         timeout: Optional[float] = None,
     ) -> None:
-        """One AllReduce over all tensors, which may lie anywhere; those of one list are of one type. Without outputs, in
-        place."""
-        self._collective(lib.tensors_all_reduce, inputs, outputs, (int(op),), timeout, True)
+        """One AllReduce over all tensors, which may lie anywhere; those of one list are of one type. Without outputs,
+        in place."""
+        self._collective(lib.tensors_all_reduce, inputs, outputs, (int(op),), timeout)
 
     def iall_reduce(
         self, inputs: Sequence[Any], outputs: Optional[Sequence[Any]] = None, op: Reduction = ReduceOp.SUM
     ) -> Request:
         """Begins it."""
-        return self._collective(lib.tensors_all_reduce, inputs, outputs, (int(op),), None, False)
+        return self._icollective(lib.tensors_all_reduce, inputs, outputs, (int(op),))
 
     def all_gather(
         self, inputs: Given, outputs: Optional[Sequence[Any]] = None, timeout: Optional[float] = None
     ) -> None:
-        """The tensors, laid one after the other, are divided by partition_tensors. Every rank gets all of them, each from
-        its owner. An input that another rank owns may be a Spec, if outputs are given."""
-        self._collective(lib.tensors_all_gather, inputs, outputs, (), timeout, True)
+        """The tensors, laid one after the other, are divided by partition_tensors. Every rank gets all of them, each
+        from its owner. An input that another rank owns may be a Spec, if outputs are given."""
+        self._collective(lib.tensors_all_gather, inputs, outputs, (), timeout)
 
     def iall_gather(self, inputs: Given, outputs: Optional[Sequence[Any]] = None) -> Request:
         """Begins it."""
-        return self._collective(lib.tensors_all_gather, inputs, outputs, (), None, False)
+        return self._icollective(lib.tensors_all_gather, inputs, outputs, ())
 
     def reduce_scatter(
         self,
@@ -280,27 +292,41 @@ class Lists:
         timeout: Optional[float] = None,
     ) -> None:
         """Divided likewise: the owner of a tensor gets it reduced; its other outputs are its inputs."""
-        self._collective(lib.tensors_reduce_scatter, inputs, outputs, (int(op),), timeout, True)
+        self._collective(lib.tensors_reduce_scatter, inputs, outputs, (int(op),), timeout)
 
     def ireduce_scatter(
         self, inputs: Sequence[Any], outputs: Optional[Sequence[Any]] = None, op: Reduction = ReduceOp.SUM
     ) -> Request:
         """Begins it."""
-        return self._collective(lib.tensors_reduce_scatter, inputs, outputs, (int(op),), None, False)
+        return self._icollective(lib.tensors_reduce_scatter, inputs, outputs, (int(op),))
 
     def _collective(
-        self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[int, ...], timeout: Any, wait: bool
+        self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[int, ...], timeout: Optional[float]
+    ) -> None:
+        """Waits for it: as with messages."""
+        if timeout is None:
+            self._icollective(function, inputs, outputs, op).wait()
+        else:
+            self._call(function, inputs, outputs, op, milliseconds(timeout), None)
+
+    def _icollective(self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[int, ...]) -> Request:
+        request = ctypes.c_void_p()
+        kept = self._call(function, inputs, outputs, op, 0, ctypes.byref(request))
+        return Request(self, request.value or 0, kept)
+
+    def _call(
+        self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[int, ...], ms: int, request: Any
     ) -> Any:
-        pointer, request = self._pointer, ctypes.c_void_p()
-        where = None if wait else ctypes.byref(request)
+        """What it returns is to be kept until the operation has ended."""
+        pointer = self._pointer
         try:
             given = Records(inputs, self.comm, output=outputs is None)
             taken = None if outputs is None else Records(outputs, self.comm, output=True)
-            if taken and [b[:2] for b in taken.layout] != [b[:2] for b in given.layout]:
+            if taken and taken.layout != given.layout:
                 raise ValueError(f"outputs have other types or shapes than inputs: {taken.layout}, not {given.layout}")
         except (TypeError, ValueError):
-            function(pointer, None, None, 1, *op, 0, where)  # takes its turn, and fails on all ranks
+            function(pointer, None, None, 1, *op, 0, request)  # takes its turn, and fails on all ranks
             raise
         array = taken.array if taken else None
-        check(function(pointer, given.array, array, len(inputs), *op, milliseconds(timeout), where))
-        return None if wait else Request(self, request.value or 0, (given, taken))
+        check(function(pointer, given.array, array, len(inputs), *op, ms, request))
+        return given, taken

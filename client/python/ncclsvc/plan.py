@@ -38,7 +38,7 @@ class Plan:
     """One member's part of a plan of a communicator's Sends and Recvs; a member has one at a time.
 
     Plan groups of tasks, end() the plan with all members, launch() it, submit the tasks in any order and from any
-    thread, and reset() it for the next iteration. One thread plans. As a context manager, it is terminated at the end."""
+    thread, and reset() it for the next iteration. One thread plans. A context manager terminates it."""
 
     def __init__(self, comm: Comm) -> None:
         self.comm = comm
@@ -62,8 +62,8 @@ class Plan:
         check(lib.plan_group_end(self._pointer))
 
     def plan_send(self, peer: int, count: Optional[int] = None, type: Optional[DataType] = None) -> None:
-        """A Send of the open group, of so many elements; without count, of whatever is submitted. The k-th Send from a to
-        b, in plan order, matches the k-th Recv at b from a."""
+        """A Send of the open group, of so many elements; without count, of whatever is submitted. The k-th Send from a
+        to b, in plan order, matches the k-th Recv at b from a."""
         self._plan(lib.plan_send, peer, count, type)
 
     def plan_recv(self, peer: int, count: Optional[int] = None, type: Optional[DataType] = None) -> None:
@@ -76,9 +76,9 @@ class Plan:
         check(function(self._pointer, PLAN_ANY if count is None else count, type or 0, peer))
 
     def end(self, timeout: Optional[float] = 60.0) -> None:
-        """Ends the plan and commits it: returns when all members have, with one answer for all. Raises MismatchError for
-        a Send without its Recv, groups that wait for each other in a circle, or sizes that differ, with rank, group and
-        task; TimeoutError with the ranks that lack."""
+        """Ends the plan and commits it: returns when all members have, with one answer for all. Raises MismatchError
+        for a Send without its Recv, groups that wait for each other in a circle, or sizes that differ, with rank, group
+        and task; TimeoutError with the ranks that lack."""
         check(lib.plan_end(self._pointer, milliseconds(timeout)))
 
     def launch(self) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import os
 import sys
@@ -19,11 +20,9 @@ from .ids import UniqueId
 from .joining import Joining
 from .library import check, last_error, lib, milliseconds
 from .memory import DeviceMemory, Handle, allocated, host_memory
-from .streams import Group, Order, ThreadState, Timeline, ordered, stream_pointer
+from .streams import Group, ThreadState, Timeline, ordered, stream_pointer
 from .structs import Options, StatusRecord
 from .tasks import Task
-
-_REAP = 256  # tasks whose buffers are kept before the session looks which of them have ended
 
 
 class Session(inspection.Inspection):
@@ -62,7 +61,6 @@ class Session(inspection.Inspection):
         self._thread = ThreadState()
         self._waits = Waits(lambda: self._pointer)
         self._kept: dict[int, tuple[Any, ...]] = {}
-        self._reap_at = _REAP
         self._children: dict[Any, None] = {}  # what must be closed before the session, in the order of its making
 
     @property
@@ -119,8 +117,9 @@ class Session(inspection.Inspection):
         """Joins the communicator `id` of `size` ranks; returns when all have joined.
 
         device is this process's CUDA ordinal, for tensors on that GPU; None is host memory. Raises MismatchError if the
-        others gave another size, RankTakenError if a live process holds the rank, TimeoutError with the missing ranks."""
-        return self.join_begin(id, size, rank, device, timeout).wait()
+        others gave another size, RankTakenError if a live process holds the rank, TimeoutError with the missing."""
+        comm: Comm = self.join_begin(id, size, rank, device, timeout).wait()
+        return comm
 
     def join_begin(
         self,
@@ -157,7 +156,7 @@ class Session(inspection.Inspection):
         return host_memory(self._handle, address, nbytes)
 
     def register_fd(self, fd: int, nbytes: int) -> ctypes.Array[ctypes.c_uint8]:
-        """The first nbytes of a memfd that is sealed with F_SEAL_SHRINK, as memory of the session. The fd may be closed."""
+        """The first nbytes of a memfd that is sealed with F_SEAL_SHRINK, as session memory. The fd may be closed."""
         address = allocated(lib.mem_register_fd, self._pointer, fd, nbytes)
         assert self._handle is not None
         return host_memory(self._handle, address, nbytes)
@@ -169,7 +168,7 @@ class Session(inspection.Inspection):
         kind = numpy.dtype(dtype)
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         count = math.prod(shape)
-        memory = self.alloc(max(1, count * kind.itemsize))
+        memory: Any = self.alloc(max(1, count * kind.itemsize))
         return numpy.frombuffer(memory, kind, count).reshape(shape)
 
     def alloc_device(self, device: int, nbytes: int) -> DeviceMemory:
@@ -226,23 +225,22 @@ class Session(inspection.Inspection):
     # ---- Tasks that no call has told the end of ----
 
     def _keep(self, number: int, buffers: tuple[Any, ...]) -> None:
-        """The buffers, until the task is seen to end: the library writes results of plain memory only then."""
+        """The buffers, until the task is seen to end: the library writes results of plain memory only then. Two other
+        tasks are looked at each time, so that what nobody waits for is not kept for long."""
         if number:
+            self._reap()
             self._kept[number] = buffers
-            if len(self._kept) >= self._reap_at:
-                self._reap()
 
     def _let_go(self, number: int) -> None:
         self._kept.pop(number, None)
 
     def _reap(self) -> None:
-        """Lets go of what has ended. Failures stay, without their buffers, for wait_all to tell."""
+        """Failures stay, without their buffers, for wait_all to tell."""
         record = StatusRecord()
-        for number in list(self._kept):
-            if lib.task_status(self._pointer, number, record) == Result.IN_PROGRESS:
-                continue
-            if record.result == Result.OK:
-                self._let_go(number)
-            elif number in self._kept:
+        for number in list(itertools.islice(self._kept, 2)):
+            pending = lib.task_status(self._pointer, number, record) == Result.IN_PROGRESS
+            buffers = self._kept.pop(number, ())
+            if pending:
+                self._kept[number] = buffers  # to the end
+            elif record.result != Result.OK:
                 self._kept[number] = ()
-        self._reap_at = max(_REAP, 2 * len(self._kept))

@@ -131,16 +131,18 @@ def _find(obj: Any) -> Buffer:
     if hasattr(obj, "__cuda_array_interface__"):
         return _from_cuda(obj)
     raise TypeError(
-        f"{_name(obj)} has no memory to hand over: neither the buffer protocol, nor DLPack, nor __cuda_array_interface__"
+        f"{_name(obj)} has no memory to hand over: it lacks the buffer protocol, DLPack and __cuda_array_interface__"
     )
 
 
 def _name(obj: Any) -> str:
-    return obj.__class__.__name__
+    return str(obj.__class__.__name__)
 
 
 def _not_contiguous(obj: Any, shape: tuple[int, ...]) -> ValueError:
-    return ValueError(f"the {_name(obj)} of shape {shape} is not contiguous in row-major order: make a copy of it that is")
+    return ValueError(
+        f"the {_name(obj)} of shape {shape} is not contiguous in row-major order: make a copy of it that is"
+    )
 
 
 def _from_format(obj: Any, code: str, itemsize: int) -> DataType:

@@ -51,8 +51,15 @@ class Layout:
             kind: WorldGroup(*(getattr(group, name) for name in ("id", "index", "size", "first", "step")))
             for kind, group in zip(GroupType, record.groups)
         }
-        plain = (getattr(record, name) for name, _ in LayoutRecord._fields_[:-1])
-        return cls(*plain, groups)
+        return cls(
+            rank=record.rank,
+            size=record.size,
+            local_rank=record.local_rank,
+            local_size=record.local_size,
+            node=record.node,
+            nodes=record.nodes,
+            groups=groups,
+        )
 
 
 def layout_of(rank: int, world: int, local: int, data: int, horizontal: int = 1, pipeline: int = 1) -> Layout:
@@ -74,8 +81,8 @@ class World:
     local     ranks of a full node; 0: as the daemon says
     timeout   seconds, for each communicator
 
-    Raises InvalidArgumentError for bad sizes, before anything is joined; MismatchError on all ranks if two mean different
-    worlds; UnsupportedError on all ranks if one cannot use its GPU."""
+    Raises InvalidArgumentError for bad sizes, before anything is joined; MismatchError on all ranks if two mean
+    different worlds; UnsupportedError on all ranks if one cannot use its GPU."""
 
     def __init__(
         self,

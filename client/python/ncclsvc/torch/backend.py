@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backend of a process group: each operation goes to the host's communicator or to the GPU's, as its tensors say."""
+"""The backend of a process group. Each operation goes to the communicator of its tensors: the host's or a GPU's."""
 
 from __future__ import annotations
 
 import os
 import threading
 from datetime import timedelta
-from typing import Any, Optional, Sequence
+from typing import Any, Optional, Sequence, Union
 
 import torch
-import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10DBackend
+from torch._C._distributed_c10d import Store
 
 from ..errors import Error, TimeoutError
 from ..ids import UniqueId
@@ -42,7 +42,7 @@ def seconds(timeout: timedelta) -> Optional[float]:
     return timeout.total_seconds() if timedelta(0) < timeout < timedelta(days=24) else None
 
 
-def create(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Backend:
+def create(store: Store, rank: int, size: int, timeout: timedelta) -> Backend:
     """What register_backend calls, on all ranks of a new process group."""
     backend = Backend(store, rank, size, timeout)
     _alive.add(backend)
@@ -52,7 +52,7 @@ def create(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Backe
 class Backend(C10DBackend):
     """Made by torch.distributed. Joins the group's communicators: the host's at once, the GPUs' at their first use."""
 
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self._rank, self._size, self._timeout = rank, size, seconds(timeout)
         self._options = C10DBackend.Options("ncclsvc", timeout=timeout)
@@ -82,6 +82,9 @@ class Backend(C10DBackend):
             raise ValueError(f"the backend ncclsvc is for tensors of the host and of CUDA, not of {device.type}")
         return self._device(device) if device.type == "cuda" else None
 
+    def _parts(self) -> list[Union[Device, Host]]:
+        return [*self._devices.values(), self._host]
+
     def _give(self, work: Any) -> Any:
         if self._coalesced is not None and isinstance(work, HostWork):
             self._coalesced.append(work)
@@ -110,14 +113,14 @@ class Backend(C10DBackend):
     def set_timeout(self, timeout: timedelta) -> None:
         """Of operations from now on."""
         self._timeout = seconds(timeout)
-        for part in [self._host, *self._devices.values()]:
+        for part in self._parts():
             part.set_timeout(self._timeout)
 
     _set_default_timeout = set_timeout
 
     def shutdown(self) -> None:
         """Leaves the communicators."""
-        for part in [*self._devices.values(), self._host]:
+        for part in self._parts():
             part.close()
         self._devices.clear()
         _alive.discard(self)
@@ -218,18 +221,22 @@ class Backend(C10DBackend):
         device = self._of([output, tensor])
         if not output_sizes and not sizes:
             if output.numel() != tensor.numel() or tensor.shape[:1].numel() % self._size:
-                raise ValueError(f"{tuple(tensor.shape)} is not divided evenly among {self._size} ranks, or not as the output")
+                raise ValueError(
+                    f"{tuple(tensor.shape)} is not divided evenly among {self._size} ranks, or not as the output"
+                )
             if device:
                 return device.all_to_all(output, tensor, opts.asyncOp)
             return self._give(self._host.all_to_all(output, tensor))
         for value, parts in ((output, output_sizes), (tensor, sizes)):
             if parts and (len(parts) != self._size or sum(parts) != value.shape[0]):
-                raise ValueError(f"split sizes {list(parts)} do not divide {value.shape[0]} rows among {self._size} ranks")
+                raise ValueError(
+                    f"split sizes {list(parts)} do not divide {value.shape[0]} rows among {self._size} ranks"
+                )
         taken, given = self._split(output, output_sizes), self._split(tensor, sizes)
         return self._exchange(device, taken, given, opts)
 
     def _split(self, tensor: torch.Tensor, sizes: Sequence[int]) -> Tensors:
-        return tensor.split(list(sizes) if sizes else tensor.shape[0] // self._size)
+        return torch.split(tensor, list(sizes) if sizes else tensor.shape[0] // self._size)
 
     def alltoall(self, outputs: Tensors, tensors: Tensors, opts: Any) -> Any:
         return self._exchange(self._of([*outputs, *tensors]), outputs, tensors, opts)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends and Recvs of host tensors: a communicator for each ordered pair of ranks and tag.
 
-So messages of one pair and tag keep their order, and nothing else waits for them: no collective, and no message the other
-way. (Tasks of one communicator run in the order of their submission.) A channel is joined at its first message, by a
-thread, since the other side may come late; messages wait for that in a queue."""
+So messages of one pair and tag keep their order, and nothing else waits for them: no collective, and no message the
+other way. (Tasks of one communicator run in the order of their submission.) A channel is joined at its first message,
+by a thread, since the other side may come late; messages wait for that in a queue."""
 
 from __future__ import annotations
 
@@ -117,7 +117,9 @@ class Channels:
                 if sum(other[:2] == key[:2] for other in self._channels) >= TAGS_MAX:
                     raise ValueError(f"rank {source} and rank {destination} use more than {TAGS_MAX} tags")
                 id = self._id.derive(f"message {source} {destination} {tag}")
-                self._channels[key] = Channel(self._session, id, int(self._rank == destination), self._timeout, self._broken)
+                self._channels[key] = Channel(
+                    self._session, id, int(self._rank == destination), self._timeout, self._broken
+                )
             return self._channels[key]
 
     def send(self, buffer: Buffer, peer: int, tag: int) -> Message:
@@ -137,10 +139,10 @@ class Channels:
             self._channels.clear()
 
 
-def retried(session: Session, submit: Callable[[], Any]) -> Any:
+def retried(session: Session, submit: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
     """While the ring is full, waits for room."""
     while True:
         try:
-            return submit()
+            return submit(*arguments, **more)
         except AgainError:
             session.dispatch(0.01)

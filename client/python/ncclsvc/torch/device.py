@@ -30,7 +30,7 @@ class Device:
         self.session, self.size, self.rank, self.device = session, size, rank, device
         self.comm = session.join(id, size, rank, device.index, timeout=timeout)
         self.comm.timeout = timeout
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._group: Any = None  # of coalesced operations
         self._group_streams: list[Any] = []
         self._group_results: list[torch.Tensor] = []

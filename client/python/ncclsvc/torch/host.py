@@ -46,8 +46,8 @@ class Host:
     def set_timeout(self, timeout: Optional[float]) -> None:
         self.comm.timeout = timeout
 
-    def _submit(self, call: Callable[[], Any]) -> Any:
-        return retried(self.session, call)
+    def _submit(self, call: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+        return retried(self.session, call, *arguments, **more)
 
     def _work(self, tasks: Sequence[Any], results: Tensors, finish: Optional[Callable[[], None]] = None) -> HostWork:
         return HostWork(self.session, tasks, results, finish)
@@ -65,7 +65,7 @@ class Host:
             if data.data_ptr() != tensor.data_ptr():
                 copies.append((tensor, data))
             buffer = how.buffer(data)
-            tasks.append(self._submit(lambda: self.comm.all_reduce(buffer, op=how.op)))
+            tasks.append(self._submit(self.comm.all_reduce, buffer, op=how.op))
         return self._work(tasks, tensors, lambda: _copy(copies))
 
     def _all_reduce_bits(self, tensors: Tensors, how: Reduction) -> HostWork:
@@ -73,7 +73,7 @@ class Host:
         for tensor in tensors:
             data = tensor.detach().contiguous()
             whole = torch.empty((self.size, *tensor.shape), dtype=tensor.dtype)
-            tasks.append(self._submit(lambda: self.comm.all_gather(moved(data), moved(whole))))
+            tasks.append(self._submit(self.comm.all_gather, moved(data), moved(whole)))
             gathered.append((tensor, whole))
 
         def finish() -> None:
@@ -98,7 +98,7 @@ class Host:
             all_indices = indices.new_empty(self.size, *indices.shape)
             all_values = values.new_empty(self.size * most, *values.shape[1:])
             works += [self.all_gather(all_indices, indices), self.all_gather(all_values, values)]
-            sums.append((tensor, entries, all_indices, all_values.unflatten(0, (self.size, most))))
+            sums.append((tensor, entries, all_indices, all_values.view(self.size, most, *values.shape[1:])))
 
         def finish() -> None:
             for tensor, entries, indices, values in sums:
@@ -114,13 +114,15 @@ class Host:
         how = Reduction(op, tensor.dtype)
         if how.bitwise:
             whole = torch.empty((self.size, *tensor.shape), dtype=tensor.dtype)
-            data = moved(tensor.detach().contiguous())
-            task = self._submit(lambda: self.comm.gather(data, moved(whole), root))
-            at_root = lambda: tensor.detach().copy_(_combined(how.bitwise, whole))  # noqa: E731
+            task = self._submit(self.comm.gather, moved(tensor.detach().contiguous()), moved(whole), root)
+
+            def at_root() -> None:
+                tensor.detach().copy_(_combined(how.bitwise, whole))
+
             return self._work([task], [tensor], at_root if self.rank == root else None)
         data = tensor.detach().to(how.wide or tensor.dtype).contiguous()
         buffer = how.buffer(data)
-        task = self._submit(lambda: self.comm.reduce(buffer, root=root, op=how.op))
+        task = self._submit(self.comm.reduce, buffer, root=root, op=how.op)
         copied = self.rank == root and data.data_ptr() != tensor.data_ptr()
         return self._work([task], [tensor], (lambda: _copy([(tensor, data)])) if copied else None)
 
@@ -131,14 +133,14 @@ class Host:
             if data.data_ptr() != tensor.data_ptr():
                 copies.append((tensor, data))
             buffer = moved(data)
-            tasks.append(self._submit(lambda: self.comm.broadcast(buffer, root)))
+            tasks.append(self._submit(self.comm.broadcast, buffer, root))
         return self._work(tasks, tensors, lambda: _copy(copies))
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> HostWork:
         """output: as many elements as all ranks' tensors together."""
         whole = output.detach().contiguous()
         send, recv = moved(tensor.detach().contiguous()), moved(whole)
-        task = self._submit(lambda: self.comm.all_gather(send, recv))
+        task = self._submit(self.comm.all_gather, send, recv)
         return self._work([task], [output], _back(output, whole))
 
     def all_gather_list(self, outputs: Tensors, tensor: torch.Tensor) -> HostWork:
@@ -148,7 +150,7 @@ class Host:
         direct = flat_view(outputs)
         whole = torch.empty(self.size * tensor.numel(), dtype=tensor.dtype) if direct is None else direct
         send, recv = moved(tensor.detach().contiguous()), moved(whole)
-        task = self._submit(lambda: self.comm.all_gather(send, recv))
+        task = self._submit(self.comm.all_gather, send, recv)
         return self._work([task], outputs, None if direct is not None else lambda: _spread(whole, outputs))
 
     def _all_gather_uneven(self, outputs: Tensors, tensor: torch.Tensor) -> HostWork:
@@ -165,15 +167,15 @@ class Host:
     def gather(self, outputs: Tensors, tensor: torch.Tensor, root: int) -> HostWork:
         send = moved(tensor.detach().contiguous())
         if self.rank != root:
-            return self._work([self._submit(lambda: self.comm.gather(send, None, root))], ())
+            return self._work([self._submit(self.comm.gather, send, None, root)], ())
         whole = torch.empty(self.size * tensor.numel(), dtype=tensor.dtype)
-        task = self._submit(lambda: self.comm.gather(send, moved(whole), root))
+        task = self._submit(self.comm.gather, send, moved(whole), root)
         return self._work([task], outputs, lambda: _spread(whole, outputs))
 
     def scatter(self, output: torch.Tensor, tensors: Tensors, root: int) -> HostWork:
         data = output.detach().contiguous()
         send = moved(_joined(tensors)) if self.rank == root else None
-        task = self._submit(lambda: self.comm.scatter(moved(data), send, root))
+        task = self._submit(self.comm.scatter, moved(data), send, root)
         return self._work([task], [output], _back(output, data))
 
     def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Any) -> HostWork:
@@ -184,7 +186,7 @@ class Host:
         data = tensor.detach().to(how.wide or tensor.dtype).contiguous()
         part = output.detach().to(how.wide or output.dtype).contiguous()
         send, recv = how.buffer(data), how.buffer(part)
-        task = self._submit(lambda: self.comm.reduce_scatter(send, recv, how.op))
+        task = self._submit(self.comm.reduce_scatter, send, recv, how.op)
         return self._work([task], [output], _back(output, part))
 
     def reduce_scatter_list(self, output: torch.Tensor, tensors: Tensors, op: Any) -> HostWork:
@@ -200,7 +202,7 @@ class Host:
         """A block of as many elements from and to each rank."""
         whole = output.detach().contiguous()
         send, recv = moved(tensor.detach().contiguous()), moved(whole)
-        task = self._submit(lambda: self.comm.all_to_all(send, recv))
+        task = self._submit(self.comm.all_to_all, send, recv)
         return self._work([task], [output], _back(output, whole))
 
     def exchange(self, outputs: Tensors, tensors: Tensors) -> HostWork:

@@ -88,7 +88,7 @@ class HostWork(dist.Work):
         return self._results
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Its value is the list of the operation's tensors; waiting for it raises RuntimeError with the failure's text."""
+        """Its value is the list of the operation's tensors; waiting for it raises the failure."""
         with self._lock:
             if self._future is None:
                 self._ending = torch.futures.Future()
@@ -198,7 +198,7 @@ class DeviceWork(dist.Work):
         """As NCCL's: done at once, and its value is used in the order of the stream."""
         device = torch.device("cuda", self._comm.device)
         future: torch.futures.Future[Any] = torch.futures.Future(devices=[device])
-        stream = torch.cuda.Stream(device)
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         for event in self._events:
             event.wait(stream)
         with torch.cuda.stream(stream):
