@@ -11,6 +11,10 @@ import subprocess
 import sys
 import unittest
 
+import torch
+
+import ncclsvc
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.join(HERE, "..", "python"))
 from test_client import Daemon
@@ -48,6 +52,27 @@ class Backend(unittest.TestCase):
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=timeout, check=False)
         self.assertEqual(done.returncode, 0, done.stderr[-4000:])
         return done.stdout
+
+    def test_tensors(self):
+        """PyTorch's tensors in the package's own operations, by DLPack."""
+        with ncclsvc.Session(socket=self.daemon.path) as session:
+            comm = session.join(os.urandom(128), 1, 0)
+            for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool):
+                x, y = torch.ones(3, 4, dtype=dtype), torch.zeros(12, dtype=dtype)
+                buffer = ncclsvc.as_buffer(x)
+                self.assertEqual((buffer.address, buffer.shape, buffer.device), (x.data_ptr(), (3, 4), None))
+                comm.all_gather(x, y).wait(30)
+                self.assertTrue(torch.equal(y.view(3, 4), x))
+            memory = torch.frombuffer(session.alloc(64), dtype=torch.float32)
+            memory += 2
+            comm.all_reduce(memory).wait(30)
+            self.assertEqual(memory.sum().item(), 32)
+            for bad, error, text in ((torch.ones(3, 4).t(), ValueError, "not contiguous"),
+                                     (torch.ones(3, requires_grad=True), TypeError, "give its detach"),
+                                     (torch.ones(3, dtype=torch.complex64), TypeError, "none of ncclsvc's types"),
+                                     (torch.ones(3, device="meta"), TypeError, "DLPack|device")):
+                with self.assertRaisesRegex(error, text):
+                    comm.all_reduce(bad)
 
     def test_operations(self):
         for ranks in ("2", "3"):

@@ -191,7 +191,7 @@ def _from_dlpack(obj: Any) -> Buffer:
         raise TypeError(f"the {_name(obj)} requires a gradient: give its detach()")
     try:
         tensor = dlpack.read(obj)
-    except (BufferError, RuntimeError, TypeError) as error:
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise TypeError(f"{_name(obj)} does not hand over its memory by DLPack: {error}") from None
     if tensor.type is None:
         raise TypeError(f"{_name(obj)} has elements of {tensor.type_name}, which is none of ncclsvc's types")
@@ -219,8 +219,10 @@ def source(obj: Any, what: str = "the input") -> Buffer:
     """As as_buffer; the error names the argument."""
     try:
         return as_buffer(obj)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{what}: {error}") from None
+    except TypeError as error:
+        raise TypeError(f"{what}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from None
 
 
 def destination(obj: Any, what: str = "the output") -> Buffer:
