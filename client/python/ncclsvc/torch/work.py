@@ -12,7 +12,6 @@ import torch.distributed as dist
 
 from ..errors import TimeoutError
 from ..session import Session
-from ..tasks import Task
 
 
 def in_torchs_words(error: Exception) -> Exception:
@@ -60,7 +59,7 @@ class HostWork(dist.Work):
                 self._finish()
             self._ended, self._finish, self._tasks = True, None, []
 
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: B008
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         seconds = timeout.total_seconds()
         self._end(seconds if seconds > 0 else None)
         if self._error:
@@ -159,19 +158,20 @@ class DeviceWork(dist.Work):
         events: Sequence[Any],
         results: Sequence[torch.Tensor] = (),
         block: bool = False,
-        task: Optional[Task] = None,
     ) -> None:
         super().__init__()
-        self._comm, self._events, self._results, self._block, self._task = comm, events, list(results), block, task
+        self._comm, self._events, self._results, self._block = comm, events, list(results), block
+        self._error: Optional[BaseException] = None
 
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: B008
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         current = torch.cuda.current_stream(self._comm.device)
         for event in self._events:
             event.wait(current)
         if self._block:
             current.synchronize()
-        if error := self._comm.error():
-            raise error
+        self._error = self._error or self._comm.error()  # which tells each error once
+        if self._error:
+            raise self._error
         return True
 
     def synchronize(self) -> None:
@@ -187,9 +187,7 @@ class DeviceWork(dist.Work):
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> Optional[BaseException]:
-        if self._task is None or not self._task.done():
-            return None
-        return self._task.exception()
+        return self._error
 
     def result(self) -> list[torch.Tensor]:
         return self._results
