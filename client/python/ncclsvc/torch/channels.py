@@ -18,6 +18,7 @@ from ..tasks import Task
 from ..tensors import Buffer
 
 TAGS_MAX = 256  # of one pair: each is a communicator
+JOIN_SECONDS = 300.0  # at least: a group's timeout is for operations, and its ranks may come late
 Broken = Callable[[], Optional[BaseException]]  # why a peer will never come, or None
 
 
@@ -137,6 +138,10 @@ class Channels:
             for channel in self._channels.values():
                 channel.close()
             self._channels.clear()
+
+
+def time_to_join(timeout: Optional[float]) -> Optional[float]:
+    return None if timeout is None else max(timeout, JOIN_SECONDS)
 
 
 def retried(session: Session, submit: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
