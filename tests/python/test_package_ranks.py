@@ -315,7 +315,7 @@ def a_join_is_given_up(rank):
             pass
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         for blocked in (lambda: session.join(os.urandom(128), 2, 0, timeout=None),
-                        lambda: session.join(os.urandom(128), 2, 0, timeout=0.3)):
+                        lambda: session.join(os.urandom(128), 2, 0, timeout=T)):
             signal.setitimer(signal.ITIMER_REAL, 0.1)
             try:
                 blocked()
