@@ -33,9 +33,9 @@ def eventually(check, what):
 
 
 class Daemon:
-    def __init__(self, *options, **extra):
+    def __init__(self, *options, socket=None, **extra):
         self.dir = tempfile.TemporaryDirectory(prefix="ncclsvc-test-")
-        self.path = os.path.join(self.dir.name, "s")
+        self.path = socket or os.path.join(self.dir.name, "s")
         env = {k: v for k, v in os.environ.items() if not k.startswith("NCCLSVC")}
         env.update(extra)  # of its environment
         self.log = open(os.path.join(self.dir.name, "log"), "w+")

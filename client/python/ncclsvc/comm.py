@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Communicators, and the operations on them."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+
+from .enums import DataType, ReduceOp
+from .errors import Error, error_of
+from .library import check, last_error, lib, milliseconds
+from .memory import allocated
+from .tasks import Task
+from .tensors import Buffer, destination, source
+
+if TYPE_CHECKING:
+    from .ids import UniqueId
+    from .joining import Joining
+    from .session import Session
+
+
+class PreMulSum:
+    """A reduction that sums what each rank has multiplied by its own scalar. Made by Comm.premulsum."""
+
+    def __init__(self, comm: Comm, scalar: Any) -> None:
+        buffer, number = source(scalar, "the scalar"), ctypes.c_int()
+        if buffer.count != 1:
+            raise ValueError(f"the scalar has {buffer.count} elements")
+        check(lib.redop_create_premulsum(comm._pointer, buffer.address, buffer.type, ctypes.byref(number)))
+        self.comm, self.type, self.number = comm, buffer.type, number.value
+
+    def destroy(self) -> None:
+        """When all tasks that name it have ended."""
+        check(lib.redop_destroy(self.comm._pointer, self.number))
+
+    def __int__(self) -> int:
+        return self.number
+
+
+Reduction = Union[ReduceOp, PreMulSum]
+
+
+class Comm:
+    """One rank of one communicator. Made by Session.join, Session.world, Comm.split and World.comm.
+
+    Operations submit, and return a Task: nothing blocks. Their tensors have the buffer protocol or DLPack, are
+    contiguous, and are the daemon's until the task ends. Operations of one communicator run in the order of their
+    submission; those of a task group have no order. Counts are NCCL's, shapes are free: only numbers of elements must
+    fit. Memory of the session (Session.alloc) is used in place; of other host memory, the library copies the input at
+    the submission, and the result when a wait, await or done() finds that the task has ended.
+
+    All operations raise TypeError for what is no tensor or has another type than its counterpart, and ValueError for
+    one that is not contiguous, read-only though it is written, of the wrong size, or on another device; then the
+    library's refusals: InvalidArgumentError, AgainError, StaleEpochError, DaemonLostError. All that before anything is
+    submitted. What goes wrong later is the task's failure: MismatchError, PeerGoneError, TimeoutError and others."""
+
+    def __init__(self, session: Session, pointer: int, device: Optional[int] = None, owner: Any = None) -> None:
+        self.session = session
+        self.device = device  #: CUDA ordinal, or None for host memory
+        self._address: Optional[int] = pointer
+        self._owner = owner  # the world that leaves it
+        self._timeout: Optional[float] = None
+        if owner is None:
+            session._children[self] = None
+
+    # ---- Membership ----
+
+    @property
+    def _pointer(self) -> int:
+        if self._address is None or self.session.closed:
+            raise ValueError("the communicator was left, or its session is closed")
+        return self._address
+
+    @property
+    def rank(self) -> int:
+        return int(lib.comm_rank(self._pointer))
+
+    @property
+    def size(self) -> int:
+        return int(lib.comm_size(self._pointer))
+
+    @property
+    def epoch(self) -> int:
+        return int(lib.comm_epoch(self._pointer))
+
+    @property
+    def id(self) -> UniqueId:
+        from .ids import UniqueId
+
+        found = UniqueId(bytes(128))
+        lib.comm_get_id(self._pointer, found._record)
+        return found
+
+    @property
+    def timeout(self) -> Optional[float]:
+        """Deadline in seconds of tasks submitted from now on, from their submission; None is none. When it passes, the
+        task fails on every member with TimeoutError, which names who is missing."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, timeout: Optional[float]) -> None:
+        check(lib.comm_set_timeout(self._pointer, milliseconds(timeout)))
+        self._timeout = timeout
+
+    def split(self, colour: int, key: int = 0, timeout: Optional[float] = 60.0) -> Optional[Comm]:
+        """All members call it. Those of one colour form a communicator, ranked by (key, rank here). With a negative
+        colour, the member takes part and gets None."""
+        part: Optional[Comm] = self.split_begin(colour, key, timeout).wait()
+        return part
+
+    def split_begin(self, colour: int, key: int = 0, timeout: Optional[float] = 60.0) -> Joining:
+        """As split; the result is to be waited for, awaited or cancelled."""
+        from .joining import Joining
+
+        pointer = allocated(lib.comm_split_begin, self._pointer, colour, key, milliseconds(timeout))
+        return Joining(self.session, pointer, self.device)
+
+    def rejoin(self, timeout: Optional[float] = 60.0) -> None:
+        """After PeerGoneError: joins the next epoch with the same rank; returns when all members are there, the
+        restarted one, too."""
+        check(lib.comm_rejoin(self._pointer, milliseconds(timeout)))
+
+    def leave(self) -> None:
+        """The rank's pending tasks are cancelled; the others' fail with PeerGoneError. May be called again."""
+        if self._owner is not None:
+            raise ValueError("the communicator is a world's: close that")
+        if self._address is None or self.session.closed:
+            return
+        address, self._address = self._address, None
+        self.session._children.pop(self, None)
+        check(lib.comm_leave(address))
+
+    def _close_with_session(self) -> None:
+        lib.comm_leave(self._address)
+        self._address = None
+
+    def __enter__(self) -> Comm:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.leave()
+
+    def abort(self) -> None:
+        """Breaks off what this member's operations wait for inside GPUs; then leave or rejoin. From any thread."""
+        lib.comm_abort(self._pointer)
+
+    def error(self) -> Optional[Error]:
+        """Takes the first error that no wait has told, of a task or a member that went. None: there is none."""
+        result = lib.comm_error(self._pointer)
+        return error_of(result, last_error()) if result else None
+
+    @property
+    def graphs(self) -> int:
+        """How many CUDA graphs have operations of the present epoch."""
+        return int(lib.comm_graphs(self._pointer))
+
+    def premulsum(self, scalar: Any) -> PreMulSum:
+        """On GPUs alone. scalar is a tensor of one element in host memory, whose type the operations have."""
+        return PreMulSum(self, scalar)
+
+    # ---- Operations ----
+
+    def all_reduce(self, send: Any, recv: Any = None, op: Reduction = ReduceOp.SUM) -> Task:
+        """recv[i] = reduction over all ranks of send[i]. send, recv: as many elements; without recv, in place."""
+        out = destination(send if recv is None else recv)
+        data = out if recv is None else source(send)
+        self._pair(data, out, data.count, out.count)
+        return self._submit(lib.all_reduce, (data, out), data.address, out.address, data.count, data.type, int(op))
+
+    def all_gather(self, send: Any, recv: Any) -> Task:
+        """recv: size times as many elements as send, a block for each rank. In place: send is recv's own block."""
+        data, out = source(send), destination(recv)
+        self._pair(data, out, data.count * self.size, out.count)
+        return self._submit(lib.all_gather, (data, out), data.address, out.address, data.count, data.type)
+
+    def reduce_scatter(self, send: Any, recv: Any, op: Reduction = ReduceOp.SUM) -> Task:
+        """send: size blocks of recv's elements; rank r gets the reduction of block r. In place: recv is that block."""
+        data, out = source(send), destination(recv)
+        self._pair(data, out, data.count, out.count * self.size)
+        return self._submit(lib.reduce_scatter, (data, out), data.address, out.address, out.count, out.type, int(op))
+
+    def broadcast(self, buffer: Any, root: int = 0, send: Any = None) -> Task:
+        """buffer of every rank gets the root's; on the root, `send` is the input if it is given (as many elements)."""
+        self._check_rank(root, "root")
+        out = destination(buffer, "the buffer")
+        data = out if send is None or self.rank != root else source(send)
+        self._pair(data, out, data.count, out.count)
+        return self._submit(lib.broadcast, (data, out), data.address, out.address, out.count, out.type, root)
+
+    def reduce(self, send: Any, recv: Any = None, root: int = 0, op: Reduction = ReduceOp.SUM) -> Task:
+        """recv on the root gets the reduction over all ranks (as many elements as send); without it, send does. recv
+        is not used on other ranks."""
+        self._check_rank(root, "root")
+        if self.rank != root:
+            data = source(send)
+            self._check_device(data)
+            return self._submit(lib.reduce, (data,), data.address, None, data.count, data.type, int(op), root)
+        out = destination(send if recv is None else recv)
+        data = out if recv is None else source(send)
+        self._pair(data, out, data.count, out.count)
+        return self._submit(lib.reduce, (data, out), data.address, out.address, data.count, data.type, int(op), root)
+
+    def all_to_all(self, send: Any, recv: Any = None) -> Task:
+        """Block r of send goes to rank r, block r of recv comes from it: as many elements, a multiple of the
+        communicator's size. Without recv, in place."""
+        out = destination(send if recv is None else recv)
+        data = out if recv is None else source(send)
+        self._pair(data, out, data.count, out.count)
+        if data.count % self.size:
+            raise ValueError(f"{data.count} elements are not as many for each of {self.size} ranks")
+        return self._submit(lib.all_to_all, (data, out), data.address, out.address, data.count // self.size, data.type)
+
+    def gather(self, send: Any, recv: Any = None, root: int = 0) -> Task:
+        """recv on the root: size times as many elements as send. It is not used on other ranks."""
+        self._check_rank(root, "root")
+        data = source(send)
+        if self.rank != root:
+            self._check_device(data)
+            return self._submit(lib.gather, (data,), data.address, None, data.count, data.type, root)
+        if recv is None:
+            raise TypeError("the root needs an output")
+        out = destination(recv)
+        self._pair(data, out, data.count * self.size, out.count)
+        return self._submit(lib.gather, (data, out), data.address, out.address, data.count, data.type, root)
+
+    def scatter(self, recv: Any, send: Any = None, root: int = 0) -> Task:
+        """send on the root: size times as many elements as recv; rank r gets block r. It is not used on other ranks."""
+        self._check_rank(root, "root")
+        out = destination(recv)
+        if self.rank != root:
+            self._check_device(out)
+            return self._submit(lib.scatter, (out,), None, out.address, out.count, out.type, root)
+        if send is None:
+            raise TypeError("the root needs an input")
+        data = source(send)
+        self._pair(data, out, data.count, out.count * self.size)
+        return self._submit(lib.scatter, (data, out), data.address, out.address, out.count, out.type, root)
+
+    def send(self, buffer: Any, peer: int) -> Task:
+        """The k-th Send from a to b matches the k-th Recv at b from a, which has as many elements of the same type.
+        Exchanges in both directions belong in one group (Session.group)."""
+        self._check_rank(peer, "peer")
+        data = source(buffer)
+        self._check_device(data)
+        return self._submit(lib.send, (data,), data.address, data.count, data.type, peer)
+
+    def recv(self, buffer: Any, peer: int) -> Task:
+        """See send."""
+        self._check_rank(peer, "peer")
+        out = destination(buffer)
+        self._check_device(out)
+        return self._submit(lib.recv, (out,), out.address, out.count, out.type, peer)
+
+    def barrier(self) -> Task:
+        """Ends when all ranks have submitted theirs."""
+        return self._submit(lib.barrier, ())
+
+    # ---- Inside ----
+
+    def _check_rank(self, rank: int, what: str) -> None:
+        if not 0 <= operator.index(rank) < self.size:
+            raise ValueError(f"{what} {rank} is no rank of a communicator of {self.size}")
+
+    def _check_device(self, buffer: Buffer) -> None:
+        if (buffer.device is None) != (self.device is None):
+            have, want = ("a GPU's" if d is not None else "the host's" for d in (buffer.device, self.device))
+            raise ValueError(f"the tensor is in {have} memory, and the communicator is for {want}")
+
+    def _pair(self, data: Buffer, out: Buffer, need: int, have: int) -> None:
+        self._check_device(data)
+        self._check_device(out)
+        if data.type is not out.type:
+            raise TypeError(f"the input has elements of {_name(data.type)}, the output of {_name(out.type)}")
+        if need != have:
+            raise ValueError(
+                f"with {self.size} ranks, an input of {data.count} elements does not fit an output of {out.count}"
+            )
+
+    def _submit(self, function: Callable[..., int], buffers: tuple[Buffer, ...], *arguments: Any) -> Task:
+        task, pointer = Task(self.session), self._pointer
+        if group := self.session._thread.group:
+            group._add(pointer, lambda number: function(*arguments, pointer, number), task, buffers)
+            return task
+        number = ctypes.c_uint64()
+        check(function(*arguments, pointer, ctypes.byref(number)))
+        task._set(number.value)
+        self.session._keep(number.value, buffers)
+        return task
+
+    def __repr__(self) -> str:
+        if self._address is None or self.session.closed:
+            return "<Comm, left>"
+        return f"<Comm {bytes(self.id)[:4].hex()}, rank {self.rank} of {self.size}>"
+
+
+def _name(kind: DataType) -> str:
+    return kind.name.lower()

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ids of communicators."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Union
+
+from .enums import ID_BYTES
+from .library import check, lib
+from .structs import UniqueId as Record
+
+
+class UniqueId:
+    """The id of a communicator: 128 bytes. Who knows it, and runs as the same user, can join.
+
+    UniqueId() makes a random one, to be given to the other ranks by the application's own means (bytes(id))."""
+
+    def __init__(self, value: Union[bytes, None] = None) -> None:
+        self._record = Record()
+        if value is None:
+            check(lib.unique_id_create(self._record))
+        elif len(value) != ID_BYTES:
+            raise ValueError(f"an id has {ID_BYTES} bytes, not {len(value)}")
+        else:
+            self._record.bytes[:] = value
+
+    @classmethod
+    def of(cls, value: Union[UniqueId, bytes]) -> UniqueId:
+        return value if isinstance(value, UniqueId) else cls(value)
+
+    def derive(self, name: str) -> UniqueId:
+        """Another id that all who know this one can compute. It tells nobody this one."""
+        return UniqueId(hashlib.shake_256(bytes(self) + name.encode()).digest(ID_BYTES))
+
+    def __bytes__(self) -> bytes:
+        return bytes(self._record.bytes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UniqueId) and bytes(self) == bytes(other)
+
+    def __hash__(self) -> int:
+        return hash(bytes(self))
+
+    def __repr__(self) -> str:
+        return f"UniqueId({bytes(self)[:4].hex()}...)"

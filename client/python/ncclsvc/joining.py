@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joining a communicator in two steps, so that a thread or coroutine can give up."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import threading
+from typing import TYPE_CHECKING, Any, Callable, Generator, Optional
+
+from .comm import Comm
+from .errors import error_of
+from .library import last_error, lib
+
+if TYPE_CHECKING:
+    from .session import Session
+
+
+class Joining:
+    """A join or split under way. Wait for it, or await it, once. Ctrl-C and the cancellation of the coroutine cancel
+    it, too. Dropping it cancels what has not been waited for."""
+
+    def __init__(self, session: Session, pointer: int, device: Optional[int]) -> None:
+        self.session = session
+        self._pointer, self._device = pointer, device
+        self._free = lib.joining_free
+        self._began = False
+        self._result = 0
+        self._message = ""
+        self._comm = ctypes.c_void_p()
+
+    def _run(self) -> None:
+        """In a thread of its own, since Python handles no signal while its main thread is in the library."""
+        self._result = lib.joining_wait(self._pointer, ctypes.byref(self._comm))
+        self._message = last_error()
+
+    def _begin(self) -> threading.Thread:
+        if self._began:
+            raise ValueError("this join was waited for before")
+        self._began = True
+        thread = threading.Thread(target=self._run, name="ncclsvc-join", daemon=True)
+        thread.start()
+        return thread
+
+    def _give_up(self, thread: threading.Thread) -> None:
+        self.cancel()
+        thread.join()  # soon: it is cancelled
+        if not self._result and self._comm.value:
+            lib.comm_leave(self._comm.value)
+
+    def _end(self) -> Optional[Comm]:
+        if self._result:
+            raise error_of(self._result, self._message)
+        return Comm(self.session, self._comm.value, self._device) if self._comm.value else None
+
+    def wait(self, look: Optional[Callable[[], None]] = None) -> Any:
+        """Blocks until all have joined, or the time given to the join is up. Returns the communicator; of a split with
+        a negative colour, None. look() is called ten times a second meanwhile; it may cancel."""
+        thread = self._begin()
+        try:
+            while thread.is_alive():
+                thread.join(0.1)
+                if look and thread.is_alive():
+                    look()
+        except BaseException:
+            self._give_up(thread)
+            raise
+        return self._end()
+
+    def cancel(self) -> None:
+        """From any thread: the wait ends with CancelledError, unless all have joined before."""
+        lib.joining_cancel(self._pointer)
+
+    async def _wait_async(self) -> Optional[Comm]:
+        loop = asyncio.get_running_loop()
+        thread = self._begin()
+        try:
+            await loop.run_in_executor(None, thread.join)
+        except BaseException:
+            self._give_up(thread)
+            raise
+        return self._end()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._wait_async().__await__()
+
+    def __del__(self) -> None:
+        if not self.session.closed:
+            self._free(self._pointer)

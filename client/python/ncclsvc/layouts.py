@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How lists of tensors are laid out and divided. Arithmetic: it needs no daemon."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import NamedTuple, Optional, Sequence
+
+from .enums import DataType
+from .library import check, lib
+from .structs import PartitionRecord
+
+
+class Spec(NamedTuple):
+    """A tensor's type and shape. Of what is allowed: a dimension of -1 is any, a shape of None is any."""
+
+    type: DataType
+    shape: Optional[tuple[int, ...]]
+
+
+class Partition(NamedTuple):
+    """A vector of `total` elements, divided among ranks: rank r owns [r * per_rank, (r + 1) * per_rank) of the padded
+    one."""
+
+    total: int
+    padded: int
+    per_rank: int
+
+
+def _array(values: Sequence[int]) -> ctypes.Array[ctypes.c_uint64]:
+    if any(v < 0 for v in values):
+        raise ValueError(f"sizes are not negative: {list(values)}")
+    return (ctypes.c_uint64 * len(values))(*values)
+
+
+def aggregate(nbytes: Sequence[int]) -> tuple[list[int], int]:
+    """Offsets of parts of these sizes in an aggregated buffer, each rounded up to 256, and the size of it all."""
+    offsets, total = _array([0] * len(nbytes)), ctypes.c_uint64()
+    check(lib.aggregate(_array(nbytes), len(nbytes), offsets, ctypes.byref(total)))
+    return list(offsets), total.value
+
+
+def _plain(record: PartitionRecord) -> Partition:
+    return Partition(record.total, record.padded, record.per_rank)
+
+
+def partition(total: int, size: int) -> Partition:
+    """How `total` elements are divided among `size` ranks."""
+    record = PartitionRecord()
+    check(lib.partition_of(_array([total])[0], size, record))
+    return _plain(record)
+
+
+def partition_tensors(counts: Sequence[int], size: int) -> tuple[list[int], Partition]:
+    """The owner of each tensor of these element counts, laid one after the other. Raises InvalidArgumentError with the
+    tensor that does not end in its owner's range."""
+    owners, record = (ctypes.c_int * len(counts))(), PartitionRecord()
+    check(lib.partition_tensors(_array(counts), len(counts), size, record, owners))
+    return list(owners), _plain(record)

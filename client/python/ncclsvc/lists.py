@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists of tensors, sent, received, reduced, gathered and scattered as one operation."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, Callable, Generator, NamedTuple, Optional, Sequence, Union
+
+from .comm import Comm, Reduction
+from .enums import MESSAGE_ONE_BUFFER, GroupType, ReduceOp, Result, Shapes
+from .errors import Error, TimeoutError, error_of
+from .layouts import Partition, Spec, aggregate, partition, partition_tensors
+from .library import check, last_error, lib, milliseconds
+from .listed import Incoming, Records
+from .memory import allocated
+from .structs import MessageRecord
+from .tasks import wait_in_parts
+
+if TYPE_CHECKING:
+    from .world import World
+
+__all__ = ["Lists", "Partition", "Request", "Spec", "aggregate", "partition", "partition_tensors"]
+
+Given = Sequence[Union[Any, Spec]]
+_Both = tuple[Callable[..., int], Callable[..., int]]  # what waits, and what begins
+_SEND: _Both = (lib.tensors_send, lib.tensors_isend)
+_RECV: _Both = (lib.tensors_recv, lib.tensors_irecv)
+
+
+class _How(NamedTuple):
+    """A message but for its tensors."""
+
+    peer: int
+    tag: int
+    shapes: Shapes
+    flags: int = 0
+    output: bool = False
+    incoming: Optional[Incoming] = None
+
+
+class Request:
+    """A list operation under way. wait() or await it: where shapes are sent ahead, it goes on only within these."""
+
+    def __init__(self, lists: Lists, pointer: int, kept: Any, incoming: Optional[Incoming] = None) -> None:
+        self.lists = lists
+        self._address: Optional[int] = pointer
+        self._kept = kept
+        self._incoming = incoming
+        self._error: Optional[Error] = None
+        lists._requests.add(self)
+
+    def _test(self) -> int:
+        return int(lib.request_test(self._handle()))
+
+    def _handle(self) -> int:
+        if self._address is None or self.lists.comm.session.closed:
+            raise ValueError("the request is over, or its session is closed")
+        return self._address
+
+    def wait(self, timeout: Optional[float] = None) -> Any:
+        """Blocks until it has ended. Returns what a Recv with shapes sent ahead has allocated, else None.
+
+        Raises its failure, or TimeoutError after `timeout` seconds, and then it goes on."""
+        if self._address is not None:
+            pointer = self._handle()
+            result = wait_in_parts(lambda ms: int(lib.request_wait(pointer, ms)), self._test, timeout)
+            if result is None:
+                raise TimeoutError("the request has not ended within the time of this wait; it goes on")
+            self._end(result)
+        return self._outcome()
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        if self._address is not None:
+            result = self._test()
+            if result == Result.IN_PROGRESS:
+                return False
+            self._end(result)
+        return True
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if self._address is not None:
+            result = yield from self.lists.comm.session._waits.until(self._test).__await__()
+            if self._address is not None:
+                self._end(result)
+        return self._outcome()
+
+    def _end(self, result: int) -> None:
+        if result:
+            self._error = error_of(result, last_error())
+        lib.request_free(self._address)
+        self._address, self._kept = None, None
+        self.lists._requests.discard(self)
+
+    def _outcome(self) -> Any:
+        if self._incoming and self._incoming.error:
+            raise self._incoming.error
+        if self._error:
+            raise self._error
+        return self._incoming.tensors if self._incoming else None
+
+
+class Lists:
+    """List operations of one rank on a communicator, or on a world's group. Used by one thread at a time.
+
+    All members give as many tensors with the same types and shapes, and the same tag and mode of a message. They
+    compare that before anything moves: MismatchError on all sides. A call that is refused on one rank fails on the
+    others with InvalidArgumentError, so that nobody waits in vain: that holds for tensors that this package refuses,
+    too.
+
+    timeout is for the peers to come; None is the communicator's own. On GPUs all members make it together."""
+
+    def __init__(self, comm: Comm, timeout: Optional[float] = 60.0) -> None:
+        self._set(comm, allocated(lib.tensors_open, comm._pointer, milliseconds(timeout)))
+
+    @classmethod
+    def of_group(cls, world: World, kind: GroupType, timeout: Optional[float] = 60.0) -> Lists:
+        """Of this rank's group of a world."""
+        self = cls.__new__(cls)
+        pointer = allocated(lib.tensors_open_group, world._pointer, kind, milliseconds(timeout))
+        self._set(world.comm(kind), pointer)
+        return self
+
+    def _set(self, comm: Comm, pointer: int) -> None:
+        self.comm = comm
+        self._address: Optional[int] = pointer
+        self._requests: set[Request] = set()
+        comm.session._children[self] = None
+
+    @property
+    def _pointer(self) -> int:
+        if self._address is None or self.comm.session.closed:
+            raise ValueError("the lists are closed")
+        return self._address
+
+    def rejoin(self, timeout: Optional[float] = 60.0) -> None:
+        """After the communicator has been rejoined: all members call it."""
+        check(lib.tensors_rejoin(self._pointer, milliseconds(timeout)))
+
+    def close(self) -> None:
+        """Raises BusyError if a request is under way. May be called again."""
+        if self._address is None or self.comm.session.closed:
+            return
+        for request in list(self._requests):
+            request.done()
+        check(lib.tensors_close(self._address))
+        self._address = None
+        self.comm.session._children.pop(self, None)
+
+    def _close_with_session(self) -> None:
+        lib.tensors_close(self._address)  # if it is busy, its memory stays until the process ends
+        self._address = None
+
+    def __enter__(self) -> Lists:
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is None or not self._requests:
+            self.close()
+
+    @property
+    def copied(self) -> int:
+        """Bytes copied so far between tensors and the library's buffers."""
+        return int(lib.tensors_copied(self._pointer))
+
+    # ---- Messages ----
+
+    def send(
+        self,
+        tensors: Sequence[Any],
+        peer: int,
+        tag: int = 0,
+        shapes: Shapes = Shapes.STATIC,
+        timeout: Optional[float] = None,
+    ) -> None:
+        """Sends a list and waits for it. With Shapes.AHEAD, types and shapes are sent first: recv_ahead takes it."""
+        self._message(_SEND, tensors, _How(peer, tag, shapes), timeout)
+
+    def isend(self, tensors: Sequence[Any], peer: int, tag: int = 0, shapes: Shapes = Shapes.STATIC) -> Request:
+        """Begins to send a list."""
+        return self._imessage(_SEND, tensors, _How(peer, tag, shapes))
+
+    def recv(
+        self,
+        tensors: Sequence[Any],
+        peer: int,
+        tag: int = 0,
+        one_buffer: bool = False,
+        timeout: Optional[float] = None,
+    ) -> None:
+        """Receives into tensors of the sender's types and shapes. one_buffer: gaps between them may be written."""
+        flags = MESSAGE_ONE_BUFFER if one_buffer else 0
+        self._message(_RECV, tensors, _How(peer, tag, Shapes.STATIC, flags, output=True), timeout)
+
+    def irecv(self, tensors: Sequence[Any], peer: int, tag: int = 0, one_buffer: bool = False) -> Request:
+        """Begins to receive into tensors of the sender's types and shapes."""
+        flags = MESSAGE_ONE_BUFFER if one_buffer else 0
+        return self._imessage(_RECV, tensors, _How(peer, tag, Shapes.STATIC, flags, output=True))
+
+    def recv_ahead(
+        self,
+        specs: Sequence[Spec],
+        peer: int,
+        tag: int = 0,
+        allocate: Optional[Callable[[Spec], Any]] = None,
+        timeout: Optional[float] = None,
+    ) -> list[Any]:
+        """Receives a list whose shapes the sender sends first, and returns its tensors. specs say what is allowed: a
+        dimension of -1 is any, a shape of None is any. allocate makes a tensor of exactly that type and shape; the
+        default makes NumPy arrays. What is not allowed is a MismatchError, and the sender's InvalidArgumentError."""
+        incoming = Incoming(allocate)
+        self._message(_RECV, specs, _How(peer, tag, Shapes.AHEAD, incoming=incoming), timeout)
+        return incoming.tensors
+
+    def irecv_ahead(
+        self, specs: Sequence[Spec], peer: int, tag: int = 0, allocate: Optional[Callable[[Spec], Any]] = None
+    ) -> Request:
+        """Begins it; wait() returns the tensors. Until its data is under way, plain operations of the communicator are
+        the caller's to hold back, and other lists are refused (BusyError)."""
+        return self._imessage(_RECV, specs, _How(peer, tag, Shapes.AHEAD, incoming=Incoming(allocate)))
+
+    def _record(self, records: Optional[Records], n: int, how: _How) -> MessageRecord:
+        message = MessageRecord(ctypes.sizeof(MessageRecord), True, how.peer, how.tag, how.shapes, how.flags, n)
+        message.tensors = records.array if records else None
+        if how.incoming:
+            message.allocate = how.incoming.callback
+        return message
+
+    def _begin(self, call: Callable[[MessageRecord], int], tensors: Given, how: _How) -> Records:
+        """Makes the message and gives it to `call`. What is refused here still takes its turn, in the library."""
+        try:
+            records = Records(tensors, self.comm, how.output)
+        except (TypeError, ValueError):
+            call(self._record(None, 1, how))
+            raise
+        result = call(self._record(records, len(tensors), how))
+        message = last_error()
+        if how.incoming and how.incoming.error:
+            raise how.incoming.error
+        if result:
+            raise error_of(result, message)
+        return records
+
+    def _message(self, both: _Both, tensors: Given, how: _How, timeout: Optional[float]) -> None:
+        """Waits for it: in Python, which handles signals, unless it has a timeout of its own."""
+        if timeout is None:
+            self._imessage(both, tensors, how).wait()
+            return
+        pointer, done, ms = self._pointer, ctypes.c_bool(), milliseconds(timeout)
+        self._begin(lambda message: both[0](pointer, message, ms, ctypes.byref(done)), tensors, how)
+
+    def _imessage(self, both: _Both, tensors: Given, how: _How) -> Request:
+        pointer, request = self._pointer, ctypes.c_void_p()
+        records = self._begin(lambda message: both[1](pointer, message, ctypes.byref(request)), tensors, how)
+        return Request(self, request.value or 0, records, how.incoming)
+
+    # ---- Collectives ----
+
+    def all_reduce(
+        self,
+        inputs: Sequence[Any],
+        outputs: Optional[Sequence[Any]] = None,
+        op: Reduction = ReduceOp.SUM,
+        timeout: Optional[float] = None,
+    ) -> None:
+        """One AllReduce over all tensors, which may lie anywhere; those of one list are of one type. Without outputs,
+        in place."""
+        self._collective(lib.tensors_all_reduce, inputs, outputs, (int(op),), timeout)
+
+    def iall_reduce(
+        self, inputs: Sequence[Any], outputs: Optional[Sequence[Any]] = None, op: Reduction = ReduceOp.SUM
+    ) -> Request:
+        """Begins it."""
+        return self._icollective(lib.tensors_all_reduce, inputs, outputs, (int(op),))
+
+    def all_gather(
+        self, inputs: Given, outputs: Optional[Sequence[Any]] = None, timeout: Optional[float] = None
+    ) -> None:
+        """The tensors, laid one after the other, are divided by partition_tensors. Every rank gets all of them, each
+        from its owner. An input that another rank owns may be a Spec, if outputs are given."""
+        self._collective(lib.tensors_all_gather, inputs, outputs, (), timeout)
+
+    def iall_gather(self, inputs: Given, outputs: Optional[Sequence[Any]] = None) -> Request:
+        """Begins it."""
+        return self._icollective(lib.tensors_all_gather, inputs, outputs, ())
+
+    def reduce_scatter(
+        self,
+        inputs: Sequence[Any],
+        outputs: Optional[Sequence[Any]] = None,
+        op: Reduction = ReduceOp.SUM,
+        timeout: Optional[float] = None,
+    ) -> None:
+        """Divided likewise: the owner of a tensor gets it reduced; its other outputs are its inputs."""
+        self._collective(lib.tensors_reduce_scatter, inputs, outputs, (int(op),), timeout)
+
+    def ireduce_scatter(
+        self, inputs: Sequence[Any], outputs: Optional[Sequence[Any]] = None, op: Reduction = ReduceOp.SUM
+    ) -> Request:
+        """Begins it."""
+        return self._icollective(lib.tensors_reduce_scatter, inputs, outputs, (int(op),))
+
+    def _collective(
+        self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[int, ...], timeout: Optional[float]
+    ) -> None:
+        """Waits for it: as with messages."""
+        if timeout is None:
+            self._icollective(function, inputs, outputs, op).wait()
+        else:
+            self._call(function, inputs, outputs, op, milliseconds(timeout), None)
+
+    def _icollective(self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[int, ...]) -> Request:
+        request = ctypes.c_void_p()
+        kept = self._call(function, inputs, outputs, op, 0, ctypes.byref(request))
+        return Request(self, request.value or 0, kept)
+
+    def _call(
+        self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[int, ...], ms: int, request: Any
+    ) -> Any:
+        """What it returns is to be kept until the operation has ended."""
+        pointer = self._pointer
+        try:
+            given = Records(inputs, self.comm, output=outputs is None)
+            taken = None if outputs is None else Records(outputs, self.comm, output=True)
+            if taken and taken.layout != given.layout:
+                raise ValueError(f"outputs have other types or shapes than inputs: {taken.layout}, not {given.layout}")
+        except (TypeError, ValueError):
+            function(pointer, None, None, 1, *op, 0, request)  # takes its turn, and fails on all ranks
+            raise
+        array = taken.array if taken else None
+        check(function(pointer, given.array, array, len(inputs), *op, ms, request))
+        return given, taken

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans: Sends and Recvs in groups that are known, and matched between all ranks, before the first of them runs."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
+
+from .enums import PLAN_ANY, DataType
+from .errors import InvalidArgumentError, TimeoutError
+from .library import check, lib, milliseconds
+from .memory import allocated
+from .tasks import Task
+from .tensors import Buffer, destination, source
+
+if TYPE_CHECKING:
+    from .comm import Comm
+
+
+class PlannedTask(Task):
+    """Ends when its whole group does, and raises the group's first failure."""
+
+    __slots__ = ("plan",)
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan.comm.session)
+        self.plan = plan
+
+    def _wait(self, timeout_ms: int) -> int:
+        return int(lib.plan_wait(self.plan._pointer, self.number, timeout_ms))
+
+    def _test(self) -> int:
+        return int(lib.plan_test(self.plan._pointer, self.number))
+
+
+class Plan:
+    """One member's part of a plan of a communicator's Sends and Recvs; a member has one at a time.
+
+    Plan groups of tasks, end() the plan with all members, launch() it, submit the tasks in any order and from any
+    thread, and reset() it for the next iteration. One thread plans. A context manager terminates it."""
+
+    def __init__(self, comm: Comm) -> None:
+        self.comm = comm
+        self._address: Optional[int] = allocated(lib.plan_start, comm._pointer)
+        self._held: list[Buffer] = []  # of blocking calls whose task may go on
+        comm.session._children[self] = None
+
+    @property
+    def _pointer(self) -> int:
+        if self._address is None or self.comm.session.closed:
+            raise ValueError("the plan is terminated, or its session is closed")
+        return self._address
+
+    # ---- Planning ----
+
+    @contextmanager
+    def group(self) -> Iterator[Plan]:
+        """`with plan.group():` plans one group. Groups run strictly one after the other, and do not nest."""
+        check(lib.plan_group_start(self._pointer))
+        yield self
+        check(lib.plan_group_end(self._pointer))
+
+    def plan_send(self, peer: int, count: Optional[int] = None, type: Optional[DataType] = None) -> None:
+        """A Send of the open group, of so many elements; without count, of whatever is submitted. The k-th Send from a
+        to b, in plan order, matches the k-th Recv at b from a."""
+        self._plan(lib.plan_send, peer, count, type)
+
+    def plan_recv(self, peer: int, count: Optional[int] = None, type: Optional[DataType] = None) -> None:
+        """A Recv of the open group: see plan_send."""
+        self._plan(lib.plan_recv, peer, count, type)
+
+    def _plan(self, function: Callable[..., int], peer: int, count: Optional[int], type: Optional[DataType]) -> None:
+        if (count is None) != (type is None):
+            raise TypeError("count and type are given both, or neither")
+        check(function(self._pointer, PLAN_ANY if count is None else count, type or 0, peer))
+
+    def end(self, timeout: Optional[float] = 60.0) -> None:
+        """Ends the plan and commits it: returns when all members have, with one answer for all. Raises MismatchError
+        for a Send without its Recv, groups that wait for each other in a circle, or sizes that differ, with rank, group
+        and task; TimeoutError with the ranks that lack."""
+        check(lib.plan_end(self._pointer, milliseconds(timeout)))
+
+    def launch(self) -> None:
+        """From now on tasks may be submitted."""
+        check(lib.plan_launch(self._pointer))
+
+    # ---- Running ----
+
+    def submit_send(self, buffer: Any, peer: int) -> PlannedTask:
+        """Submits the earliest planned Send to the peer that has not been. Tensors are as with Comm.send; later work on
+        a CUDA stream does not wait for it. Raises InvalidArgumentError if it was not planned, or already submitted."""
+        return self._submit(lib.plan_submit_send, source(buffer), peer)
+
+    def submit_recv(self, buffer: Any, peer: int) -> PlannedTask:
+        """See submit_send."""
+        return self._submit(lib.plan_submit_recv, destination(buffer), peer)
+
+    def _submit(self, function: Callable[..., int], buffer: Buffer, peer: int) -> PlannedTask:
+        self._check(buffer)
+        task, number = PlannedTask(self), ctypes.c_uint64()
+        check(function(self._pointer, buffer.address, buffer.count, buffer.type, peer, ctypes.byref(number)))
+        task._set(number.value)
+        self.comm.session._keep(number.value, (buffer,))
+        return task
+
+    def send(self, buffer: Any, peer: int, timeout: Optional[float] = None) -> None:
+        """Submits a Send and waits for its group. If this rank has not submitted all of the group, it copies the buffer
+        and returns at once: reset() tells then how it ended."""
+        self._run(lib.plan_submit_send_and_wait, source(buffer), peer, timeout)
+
+    def recv(self, buffer: Any, peer: int, timeout: Optional[float] = None) -> None:
+        """Submits a Recv and waits for its group."""
+        self._run(lib.plan_submit_recv_and_wait, destination(buffer), peer, timeout)
+
+    def _run(self, function: Callable[..., int], buffer: Buffer, peer: int, timeout: Optional[float]) -> None:
+        self._check(buffer)
+        try:
+            check(function(self._pointer, buffer.address, buffer.count, buffer.type, peer, milliseconds(timeout)))
+        except TimeoutError:
+            self._held.append(buffer)  # the task may be under way
+            raise
+
+    def _check(self, buffer: Buffer) -> None:
+        self.comm._check_device(buffer)
+        if self.comm.session._thread.group:
+            raise InvalidArgumentError("planned tasks are in groups of the plan: the thread has a task group open")
+
+    def reset(self, timeout: Optional[float] = None) -> None:
+        """Waits until all groups of this iteration are over, and begins the next one. Raises the first failure that no
+        call has told, or TimeoutError with a task that was not submitted. After Comm.rejoin, commits the plan again
+        with the other members."""
+        check(lib.plan_reset(self._pointer, milliseconds(timeout)))
+        self._held.clear()
+
+    @property
+    def iterations(self) -> int:
+        """Ended with reset."""
+        return int(lib.plan_iterations(self._pointer))
+
+    def terminate(self, timeout: Optional[float] = 10.0) -> None:
+        """Waits for groups that were submitted whole, cancels others, and gives the plan up. Raises a failure that no
+        call has told; the plan is terminated then, too. May be called again."""
+        if self._address is None or self.comm.session.closed:
+            return
+        address, self._address = self._address, None
+        self.comm.session._children.pop(self, None)
+        check(lib.plan_terminate(address, milliseconds(timeout)))
+        self._held.clear()
+
+    def _close_with_session(self) -> None:
+        lib.plan_terminate(self._address, 0)
+        self._address = None
+
+    def __enter__(self) -> Plan:
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is None:
+            self.terminate()
+        elif self._address is not None and not self.comm.session.closed:
+            self.comm.session._children.pop(self, None)
+            self._close_with_session()

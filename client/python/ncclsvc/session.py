@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions: connections to the node's daemon."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import os
+import sys
+import time
+from typing import Any, Optional, Union
+
+from . import inspection
+from .aio import Waits
+from .comm import Comm
+from .enums import DEVICE_HOST, RANK_LAUNCHER, STREAM_DETACHED, Result
+from .errors import Error, error_of
+from .ids import UniqueId
+from .joining import Joining
+from .library import check, last_error, lib, milliseconds
+from .memory import DeviceMemory, Handle, allocated, host_memory
+from .streams import Group, ThreadState, Timeline, ordered, stream_pointer
+from .structs import Options, StatusRecord
+from .tasks import Task
+
+
+class Session(inspection.Inspection):
+    """One connection to a daemon. Closed by close(), or as a context manager.
+
+    socket        path; None: $NCCLSVC_SOCKET, else the user's daemon, else the system's
+    name          shown by ncclsvc-ctl; None: the script's
+    ring_entries  tasks in flight, a power of two from 16 to 65536; 0: 1024
+    no_ring       submit over the socket: slower, for debugging and inspection
+    timeout       seconds to connect
+
+    Raises DaemonLostError if nobody listens. Methods may be called from any thread. After fork(2) the child opens its
+    own. Open the first session before CUDA is initialized: where the daemon's workers use MPS, this process then does,
+    too.
+
+    Timeouts are seconds; None is none."""
+
+    def __init__(
+        self,
+        socket: Optional[str] = None,
+        name: Optional[str] = None,
+        ring_entries: int = 0,
+        no_ring: bool = False,
+        timeout: float = 5.0,
+    ) -> None:
+        name = name or os.path.basename(sys.argv[0] if sys.argv else "") or "python"
+        options = Options(
+            ctypes.sizeof(Options),
+            os.fsencode(socket) if socket else None,
+            name.encode(),
+            ring_entries,
+            no_ring,
+            max(1, milliseconds(timeout)),
+        )
+        self._handle: Optional[Handle] = Handle(allocated(lib.open, options))
+        self._thread = ThreadState()
+        self._waits = Waits(lambda: self._pointer)
+        self._kept: dict[int, tuple[Any, ...]] = {}
+        self._children: dict[Any, None] = {}  # what must be closed before the session, in the order of its making
+
+    @property
+    def _pointer(self) -> int:
+        if self._handle is None:
+            raise ValueError("the session is closed")
+        return self._handle.pointer
+
+    @property
+    def closed(self) -> bool:
+        return self._handle is None
+
+    def close(self) -> None:
+        """Leaves every communicator and abandons pending tasks. Memory of the session stays usable as long as arrays
+        refer to it; the connection ends with the last of them."""
+        for child in reversed(list(self._children)):
+            child._close_with_session()
+        self._children.clear()
+        self._handle = None
+        self._kept.clear()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def reattach(self, timeout: Optional[float] = 60.0) -> None:
+        """After DaemonLostError: connects to the same socket again, registers the session's memory with its contents,
+        and rejoins its communicators. If it fails half-way, call it again."""
+        check(lib.reattach(self._pointer, milliseconds(timeout)))
+
+    def fileno(self) -> int:
+        """A file descriptor that becomes readable when there is something to dispatch. asyncio needs no call of it."""
+        fd = int(lib.get_fd(self._pointer))
+        if fd < 0:
+            raise error_of(Result.SYSTEM, last_error())
+        return fd
+
+    def dispatch(self, timeout: Optional[float] = 0.0) -> None:
+        """Handles what is there, waiting up to `timeout` for something. Raises DaemonLostError."""
+        check(lib.dispatch(self._pointer, milliseconds(timeout)))
+
+    # ---- Communicators ----
+
+    def join(
+        self,
+        id: Union[UniqueId, bytes],
+        size: int,
+        rank: int,
+        device: Optional[int] = None,
+        timeout: Optional[float] = 60.0,
+    ) -> Comm:
+        """Joins the communicator `id` of `size` ranks; returns when all have joined.
+
+        device is this process's CUDA ordinal, for tensors on that GPU; None is host memory. Raises MismatchError if the
+        others gave another size, RankTakenError if a live process holds the rank, TimeoutError with the missing."""
+        comm: Comm = self.join_begin(id, size, rank, device, timeout).wait()
+        return comm
+
+    def join_begin(
+        self,
+        id: Union[UniqueId, bytes],
+        size: int,
+        rank: int,
+        device: Optional[int] = None,
+        timeout: Optional[float] = 60.0,
+    ) -> Joining:
+        """As join, in two steps: the result is to be waited for, awaited or cancelled."""
+        ordinal = DEVICE_HOST if device is None else device
+        record = UniqueId.of(id)._record
+        pointer = allocated(lib.comm_join_begin, self._pointer, record, size, rank, ordinal, milliseconds(timeout))
+        return Joining(self, pointer, device)
+
+    def world(self, rank: Optional[int] = None, timeout: Optional[float] = 60.0) -> Comm:
+        """Joins the daemon's world communicator (its --ranks) in host memory, as `rank`, or as any free one.
+
+        RANK_LAUNCHER is the rank that torchrun, mpirun or srun has given to this process."""
+        chosen = -1 if rank is None else rank
+        if chosen < 0 and chosen not in (-1, RANK_LAUNCHER):
+            raise ValueError(f"rank {rank}: a rank is not negative")
+        return Comm(self, allocated(lib.comm_world, self._pointer, chosen, milliseconds(timeout)))
+
+    # ---- Memory ----
+
+    def alloc(self, nbytes: int) -> ctypes.Array[ctypes.c_uint8]:
+        """Zeroed shared memory, which the daemon reads and writes in place: the fast path. It has the buffer protocol:
+        numpy.frombuffer and torch.frombuffer make tensors of it. Freed when the last reference goes.
+
+        Raises LimitError at the user's quota, and NoMemoryError."""
+        address = allocated(lib.mem_alloc, self._pointer, nbytes)
+        assert self._handle is not None
+        return host_memory(self._handle, address, nbytes)
+
+    def register_fd(self, fd: int, nbytes: int) -> ctypes.Array[ctypes.c_uint8]:
+        """The first nbytes of a memfd that is sealed with F_SEAL_SHRINK, as session memory. The fd may be closed."""
+        address = allocated(lib.mem_register_fd, self._pointer, fd, nbytes)
+        assert self._handle is not None
+        return host_memory(self._handle, address, nbytes)
+
+    def zeros(self, shape: Union[int, tuple[int, ...]], dtype: Any = "float32") -> Any:
+        """A NumPy array of zeros in memory of the session (alloc)."""
+        import numpy
+
+        kind = numpy.dtype(dtype)
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        count = math.prod(shape)
+        memory: Any = self.alloc(max(1, count * kind.itemsize))
+        return numpy.frombuffer(memory, kind, count).reshape(shape)
+
+    def alloc_device(self, device: int, nbytes: int) -> DeviceMemory:
+        """Zeroed memory of a GPU, which the daemon lends: it is not imported at its first use."""
+        address = allocated(lib.mem_alloc_device, self._pointer, device, nbytes)
+        assert self._handle is not None
+        return DeviceMemory(self._handle, address, nbytes, device)
+
+    def sweep(self) -> None:
+        """Has the daemon give back GPU memory that this process has freed."""
+        lib.mem_sweep(self._pointer)
+
+    # ---- Order ----
+
+    def group(self) -> Group:
+        """`with session.group():` submits the block's operations together, without order among them. Exchanges of
+        Send and Recv in both directions belong in one."""
+        return Group(self)
+
+    def stream(self, stream: Any, detached: bool = False) -> Any:
+        """`with session.stream(s):` the thread's operations on GPU communicators run after what is on the stream, and
+        later work on it after them. Detached: later work does not wait; stream_wait orders it.
+
+        stream is an integer, PyTorch's or CuPy's stream, or None for CUDA's legacy default stream."""
+        flags = STREAM_DETACHED if detached else 0
+        return ordered(self, self._thread.order._replace(stream=stream_pointer(stream), flags=flags))
+
+    def stream_wait(self, stream: Any, task: Task) -> None:
+        """Work put on the stream from now on runs after the task. Returns at once."""
+        check(lib.stream_wait(self._pointer, stream_pointer(stream), task.number))
+
+    def timeline(self) -> Timeline:
+        """Raises LimitError after 63 in a session, UnsupportedError without a ring."""
+        return Timeline(self)
+
+    # ---- Completion ----
+
+    def wait_all(self, timeout: Optional[float] = None) -> None:
+        """Waits for every task submitted so far. Raises the first failure that no call has told; then all are told."""
+        end = None if timeout is None else time.monotonic() + timeout
+        failure: Optional[Error] = None
+        for number in sorted(self._kept):
+            task = Task(self)
+            task._set(number)
+            try:
+                task.wait(None if end is None else max(0.0, end - time.monotonic()))
+            except Error as error:
+                if number in self._kept:  # it has not ended
+                    raise
+                failure = failure or error
+        if failure:
+            raise failure
+
+    # ---- Tasks that no call has told the end of ----
+
+    def _keep(self, number: int, buffers: tuple[Any, ...]) -> None:
+        """The buffers, until the task is seen to end: the library writes results of plain memory only then. Two other
+        tasks are looked at each time, so that what nobody waits for is not kept for long."""
+        if number:
+            self._reap()
+            self._kept[number] = buffers
+
+    def _let_go(self, number: int) -> None:
+        self._kept.pop(number, None)
+
+    def _reap(self) -> None:
+        """Failures stay, without their buffers, for wait_all to tell."""
+        record = StatusRecord()
+        for number in list(itertools.islice(self._kept, 2)):
+            pending = lib.task_status(self._pointer, number, record) == Result.IN_PROGRESS
+            buffers = self._kept.pop(number, ())
+            if pending:
+                self._kept[number] = buffers  # to the end
+            elif record.result != Result.OK:
+                self._kept[number] = ()

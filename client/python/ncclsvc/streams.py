@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a thread's submissions are ordered by: CUDA streams and timelines; and task groups."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Callable, Iterator, NamedTuple, Optional
+
+from .library import check, lib
+
+if TYPE_CHECKING:
+    from .session import Session
+    from .tasks import Task
+
+
+def stream_pointer(stream: Any) -> int:
+    """A CUDA stream's handle: of an integer, PyTorch's or CuPy's stream, an object with __cuda_stream__, or None, which
+    is CUDA's legacy default stream."""
+    if stream is None:
+        return 0
+    if isinstance(stream, int):
+        return stream
+    if hasattr(stream, "__cuda_stream__"):
+        found = stream.__cuda_stream__
+        return int((found() if callable(found) else found)[1])
+    for name in ("cuda_stream", "ptr"):
+        if hasattr(stream, name):
+            return int(getattr(stream, name))
+    raise TypeError(f"{type(stream).__name__} is no CUDA stream")
+
+
+class Order(NamedTuple):
+    """What is set on a thread."""
+
+    stream: int = 0
+    flags: int = 0
+    timeline: Optional[int] = None
+    value: int = 0
+
+
+class ThreadState(threading.local):
+    """Of one session, what each thread has set."""
+
+    order = Order()
+    group: Optional[Group] = None
+
+
+def apply(session: Session, order: Order) -> None:
+    """Sets it on the calling thread. Raises the library's refusal."""
+    state = session._thread
+    if order[:2] != state.order[:2]:
+        check(lib.stream_set(session._pointer, order.stream, order.flags))
+    if order[2:] != state.order[2:]:
+        check(lib.timeline_set(session._pointer, order.timeline, order.value))
+    state.order = order
+
+
+@contextmanager
+def ordered(session: Session, order: Order) -> Iterator[None]:
+    before = session._thread.order
+    apply(session, order)
+    try:
+        yield
+    finally:
+        apply(session, before)
+
+
+class Timeline:
+    """Two counters in shared memory, `ready` and `done`. Made by Session.timeline.
+
+    Tasks that are submitted inside `with timeline.at(value)` wait until ready has reached the value, and raise done to
+    it when they end."""
+
+    def __init__(self, session: Session) -> None:
+        pointer = ctypes.c_void_p()
+        check(lib.timeline_create(session._pointer, ctypes.byref(pointer)))
+        self.session = session
+        self._address = pointer.value
+
+    @property
+    def _pointer(self) -> int:
+        if not self._address or not self.session._pointer:
+            raise ValueError("the timeline is destroyed")
+        return self._address
+
+    def at(self, value: int) -> Any:
+        """A context in which the thread's submissions use (timeline, value)."""
+        return ordered(self.session, self.session._thread.order._replace(timeline=self._pointer, value=value))
+
+    def signal(self, value: int) -> None:
+        """Raises ready to value; never lowers it."""
+        check(lib.timeline_signal(self._pointer, value))
+
+    @property
+    def done(self) -> int:
+        return int(lib.timeline_done(self._pointer))
+
+    def destroy(self) -> None:
+        """Raises BusyError if a pending task uses it. It goes with its session, too."""
+        check(lib.timeline_destroy(self._pointer))
+        self._address = None
+
+
+class Group:
+    """Operations that are submitted together, with no order among them: all or, on an error, none. Made by
+    Session.group.
+
+    Operations inside `with session.group()` are only checked and collected. The end of the block submits them; if the
+    block raises, nothing is submitted."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._collected: list[tuple[Callable[[Any], int], Task, tuple[Any, ...], Order]] = []
+        self._comm = 0  # one of theirs
+
+    def __enter__(self) -> Group:
+        if self.session._thread.group:
+            raise ValueError("groups do not nest")
+        self.session._thread.group = self
+        return self
+
+    def _add(self, comm: int, call: Callable[[Any], int], task: Task, buffers: tuple[Any, ...]) -> None:
+        self._comm = comm
+        self._collected.append((call, task, buffers, self.session._thread.order))
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        self.session._thread.group = None
+        if kind is None and self._collected:
+            self._submit()
+
+    def _submit(self) -> None:
+        numbers = [ctypes.c_uint64() for _ in self._collected]
+        pointer = self.session._pointer
+        before = self.session._thread.order
+        check(lib.group_begin(pointer))
+        try:
+            for number, (call, _, _, order) in zip(numbers, self._collected):
+                apply(self.session, order)
+                call(ctypes.byref(number))  # a refusal is group_end's result, too
+        except BaseException:
+            lib.send(None, 1, 0, -1, self._comm, None)  # is refused, so that the group submits nothing
+            lib.group_end(pointer)
+            raise
+        try:
+            check(lib.group_end(pointer))
+        finally:
+            apply(self.session, before)
+        for number, (_, task, buffers, _) in zip(numbers, self._collected):
+            task._set(number.value)
+            self.session._keep(number.value, buffers)

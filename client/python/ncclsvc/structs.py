@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The structs of the public headers. tests/python/test_package_abi.py compares every size and offset with the C
+compiler's."""
+
+from __future__ import annotations
+
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    Structure,
+    c_bool,
+    c_char,
+    c_char_p,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint,
+    c_uint8,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from typing import Any
+
+from .enums import EPOCH_STEPS, GROUP_TYPES, ID_BYTES, MISSING_SHOWN, NAME_BYTES, REFUSED_BYTES
+
+NODE_TEXT_BYTES = 64
+TEXT_BYTES = 128
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, Record):
+        return value.as_dict()
+    return [_plain(v) for v in value] if hasattr(value, "__len__") else value
+
+
+class Record(Structure):
+    """A struct that the daemon has filled in. Its fields are attributes."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as plain Python values, text decoded."""
+        return {name: _plain(getattr(self, name)) for name, *_ in self._fields_ if name != "reserved"}
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items())
+        return f"{type(self).__name__}({fields})"
+
+
+class UniqueId(Structure):
+    _fields_ = [("bytes", c_uint8 * ID_BYTES)]
+
+
+class Options(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("socket", c_char_p),
+        ("name", c_char_p),
+        ("ring_entries", c_uint32),
+        ("no_ring", c_bool),
+        ("timeout_ms", c_int),
+    ]
+
+
+class StatusRecord(Record):
+    _fields_ = [
+        ("number", c_uint64),
+        ("result", c_int32),
+        ("field", c_uint32),
+        ("submitted_ns", c_uint64),
+        ("started_ns", c_uint64),
+        ("done_ns", c_uint64),
+        ("rank_a", c_int32),
+        ("rank_b", c_int32),
+        ("pid_a", c_int32),
+        ("pid_b", c_int32),
+        ("epoch", c_uint32),
+        ("missing_count", c_uint32),
+        ("value_a", c_uint64),
+        ("value_b", c_uint64),
+        ("missing", c_int32 * MISSING_SHOWN),
+        ("reserved", c_uint64 * 2),
+    ]
+
+
+class SessionInfo(Record):
+    _fields_ = [
+        ("session", c_uint32),
+        ("pid", c_int32),
+        ("uid", c_uint32),
+        ("ring_entries", c_uint32),
+        ("age_ns", c_uint64),
+        ("submitted", c_uint64),
+        ("completed", c_uint64),
+        ("failed", c_uint64),
+        ("comms", c_uint32),
+        ("regions", c_uint32),
+        ("region_bytes", c_uint64),
+        ("name", c_char * NAME_BYTES),
+        ("mps", c_uint32),
+        ("protocol", c_uint32),
+    ]
+
+
+class EpochStep(Record):
+    _fields_ = [("state", c_uint32), ("cause", c_uint32), ("age_ns", c_uint64)]
+
+
+class CommInfo(Record):
+    _fields_ = [
+        ("comm", c_uint64),
+        ("nranks", c_uint32),
+        ("joined", c_uint32),
+        ("epoch", c_uint32),
+        ("state", c_uint32),
+        ("pending", c_uint32),
+        ("uid", c_uint32),
+        ("age_ns", c_uint64),
+        ("id", c_uint8 * ID_BYTES),
+        ("label", c_char * NAME_BYTES),
+        ("ask_node", c_uint32),
+        ("refused_rank", c_int32),
+        ("refused_pid", c_int32),
+        ("refused", c_char * REFUSED_BYTES),
+        ("epoch_state", c_uint32),
+        ("epoch_state_ns", c_uint64),
+        ("epoch_faults", c_uint32),
+        ("epoch_step_count", c_uint32),
+        ("epoch_steps", EpochStep * EPOCH_STEPS),
+        ("peer_bytes", c_uint32),
+        ("peer_source", c_uint32),
+    ]
+
+
+class MemberInfo(Record):
+    _fields_ = [
+        ("comm", c_uint64),
+        ("rank", c_int32),
+        ("state", c_uint32),
+        ("session", c_uint32),
+        ("pid", c_int32),
+        ("epoch", c_uint32),
+        ("device", c_int32),
+        ("submitted", c_uint64),
+        ("completed", c_uint64),
+        ("waiting_ns", c_uint64),
+        ("elsewhere", c_uint32),
+        ("transport", c_uint32),
+        ("reserved", c_uint32 * 2),
+    ]
+
+
+class TaskInfo(Record):
+    _fields_ = [
+        ("task", c_uint64),
+        ("comm", c_uint64),
+        ("seq", c_uint64),
+        ("count", c_uint64),
+        ("bytes", c_uint64),
+        ("op", c_uint8),
+        ("type", c_uint8),
+        ("redop", c_uint8),
+        ("state", c_uint8),
+        ("rank", c_int32),
+        ("peer", c_int32),
+        ("pid", c_int32),
+        ("session", c_uint32),
+        ("epoch", c_uint32),
+        ("nranks", c_uint32),
+        ("group", c_uint32),
+        ("age_ns", c_uint64),
+        ("state_ns", c_uint64),
+        ("waits_count", c_uint32),
+        ("waits_for", c_int32 * MISSING_SHOWN),
+        ("ask_count", c_uint32),
+        ("ask_nodes", c_uint32 * MISSING_SHOWN),
+        ("kernel", c_uint32),
+        ("graph", c_uint32),
+    ]
+
+
+class RegionInfo(Record):
+    _fields_ = [
+        ("session", c_uint32),
+        ("region", c_uint32),
+        ("pid", c_int32),
+        ("kind", c_uint32),
+        ("bytes", c_uint64),
+        ("age_ns", c_uint64),
+        ("device", c_int32),
+        ("reserved", c_uint32),
+    ]
+
+
+class PlanInfo(Record):
+    _fields_ = [
+        ("plan", c_uint64),
+        ("comm", c_uint64),
+        ("rank", c_int32),
+        ("pid", c_int32),
+        ("session", c_uint32),
+        ("epoch", c_uint32),
+        ("groups", c_uint32),
+        ("tasks", c_uint32),
+        ("iterations", c_uint64),
+        ("running", c_uint32),
+        ("group", c_uint32),
+        ("group_tasks", c_uint32),
+        ("group_enqueued", c_uint32),
+        ("enqueued", c_uint32),
+        ("left", c_uint32),
+        ("age_ns", c_uint64),
+    ]
+
+
+class PlanTaskInfo(Record):
+    _fields_ = [
+        ("plan", c_uint64),
+        ("rank", c_int32),
+        ("peer", c_int32),
+        ("group", c_uint32),
+        ("task", c_uint32),
+        ("op", c_uint8),
+        ("type", c_uint8),
+        ("state", c_uint8),
+        ("reserved", c_uint8 * 5),
+        ("count", c_uint64),
+    ]
+
+
+class DeviceInfo(Record):
+    _fields_ = [
+        ("device", c_int32),
+        ("state", c_uint32),
+        ("pid", c_int32),
+        ("restarts", c_uint32),
+        ("uuid", c_uint8 * 16),
+        ("memory_bytes", c_uint64),
+        ("worker_bytes", c_uint64),
+        ("import_bytes", c_uint64),
+        ("lent_bytes", c_uint64),
+        ("imports", c_uint32),
+        ("lent", c_uint32),
+        ("nccl_comms", c_uint32),
+        ("nccl_comms_idle", c_uint32),
+        ("driver_version", c_int32),
+        ("nccl_version", c_int32),
+        ("mps", c_uint32),
+        ("transport", c_uint32),
+        ("mps_server", c_uint64),
+        ("age_ns", c_uint64),
+        ("name", c_char * NAME_BYTES),
+        ("text", c_char * TEXT_BYTES),
+        ("peer_source", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class NodeInfo(Record):
+    _fields_ = [
+        ("node", c_uint32),
+        ("state", c_uint32),
+        ("pid", c_int32),
+        ("host_ranks", c_uint32),
+        ("gone_ns", c_uint64),
+        ("host", c_char * NODE_TEXT_BYTES),
+        ("address", c_char * NODE_TEXT_BYTES),
+        ("heard_ns", c_uint64),
+        ("messages", c_uint64),
+    ]
+
+
+class DaemonInfo(Record):
+    _fields_ = [
+        ("version", c_char * NAME_BYTES),
+        ("protocol_min", c_uint16),
+        ("protocol_max", c_uint16),
+        ("pid", c_int32),
+        ("uid", c_uint32),
+        ("draining", c_uint32),
+        ("uptime_ns", c_uint64),
+        ("host_ranks", c_uint32),
+        ("engine_threads", c_uint32),
+        ("sessions", c_uint32),
+        ("sessions_max", c_uint32),
+        ("comms", c_uint32),
+        ("comms_max", c_uint32),
+        ("regions", c_uint32),
+        ("tasks_max", c_uint32),
+        ("region_bytes", c_uint64),
+        ("tasks_pending", c_uint64),
+        ("tasks_completed", c_uint64),
+        ("tasks_failed", c_uint64),
+        ("last_failure", StatusRecord),
+        ("last_failure_comm", c_uint64),
+        ("last_failure_age_ns", c_uint64),
+        ("mps", c_uint32),
+        ("mps_pid", c_int32),
+        ("mps_starts", c_uint32),
+        ("mps_losses", c_uint32),
+        ("mps_age_ns", c_uint64),
+        ("mps_text", c_char * TEXT_BYTES),
+    ]
+
+
+class GroupRecord(Structure):
+    _fields_ = [("id", c_int), ("index", c_int), ("size", c_int), ("first", c_int), ("step", c_int)]
+
+
+class WorldSizes(Structure):
+    _fields_ = [
+        ("world", c_int),
+        ("local", c_int),
+        ("data", c_int),
+        ("horizontal", c_int),
+        ("pipeline", c_int),
+    ]
+
+
+class LayoutRecord(Structure):
+    _fields_ = [
+        ("rank", c_int),
+        ("size", c_int),
+        ("local_rank", c_int),
+        ("local_size", c_int),
+        ("node", c_int),
+        ("nodes", c_int),
+        ("groups", GroupRecord * GROUP_TYPES),
+    ]
+
+
+class WorldOptions(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("rank", c_int),
+        ("device", c_int),
+        ("data", c_int),
+        ("horizontal", c_int),
+        ("pipeline", c_int),
+        ("local", c_int),
+    ]
+
+
+class TensorRecord(Structure):
+    _fields_ = [("data", c_void_p), ("type", c_int), ("ndims", c_int), ("dims", POINTER(c_int64))]
+
+
+class PartitionRecord(Structure):
+    _fields_ = [("total", c_uint64), ("padded", c_uint64), ("per_rank", c_uint64)]
+
+
+ALLOCATE = CFUNCTYPE(c_int, POINTER(TensorRecord), c_size_t, c_void_p)
+
+
+class MessageRecord(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("input_signal", c_bool),
+        ("remote_rank", c_int),
+        ("tag", c_int64),
+        ("shapes", c_int),
+        ("flags", c_uint),
+        ("n", c_size_t),
+        ("tensors", POINTER(TensorRecord)),
+        ("allocate", ALLOCATE),
+        ("arg", c_void_p),
+    ]
+
+
+# The header's name of each.
+NAMES: dict[str, type[Structure]] = {
+    "ncclsvc_unique_id": UniqueId,
+    "ncclsvc_options": Options,
+    "ncclsvc_status": StatusRecord,
+    "ncclsvc_session_info": SessionInfo,
+    "ncclsvc_epoch_step": EpochStep,
+    "ncclsvc_comm_info": CommInfo,
+    "ncclsvc_member_info": MemberInfo,
+    "ncclsvc_task_info": TaskInfo,
+    "ncclsvc_region_info": RegionInfo,
+    "ncclsvc_plan_info": PlanInfo,
+    "ncclsvc_plan_task_info": PlanTaskInfo,
+    "ncclsvc_device_info": DeviceInfo,
+    "ncclsvc_node_info": NodeInfo,
+    "ncclsvc_daemon_info": DaemonInfo,
+    "ncclsvc_group": GroupRecord,
+    "ncclsvc_world_sizes": WorldSizes,
+    "ncclsvc_layout": LayoutRecord,
+    "ncclsvc_world_options": WorldOptions,
+    "ncclsvc_tensor": TensorRecord,
+    "ncclsvc_partition": PartitionRecord,
+    "ncclsvc_message": MessageRecord,
+}

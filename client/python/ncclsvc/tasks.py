@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks: what an operation returns, to be waited for, asked or awaited."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Callable, Generator, Optional
+
+from .enums import Result
+from .errors import Error, TimeoutError, error_of
+from .library import last_error, lib, milliseconds
+from .status import Status
+from .structs import StatusRecord
+
+if TYPE_CHECKING:
+    from .session import Session
+
+# A wait is cut into parts of so many seconds, between which Python handles signals such as Ctrl-C.
+_PART = 0.2
+
+
+def wait_in_parts(wait: Callable[[int], int], test: Callable[[], int], timeout: Optional[float]) -> Optional[int]:
+    """wait(milliseconds) until it says another thing than TIMEOUT, which may be that of the wait or of what is waited
+    for: test() tells. None: the wait's time is up. Else the result, whose sentence is then last_error()."""
+    milliseconds(timeout)  # checks it
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = _PART if end is None else max(0.0, min(_PART, end - time.monotonic()))
+        result = wait(milliseconds(left))
+        if result != Result.TIMEOUT:
+            return result
+        result = test()
+        if result != Result.IN_PROGRESS:
+            return result
+        if end is not None and time.monotonic() >= end:
+            return None
+
+
+class Task:
+    """A submitted operation. Its buffers are the daemon's until it has ended, and the session keeps them alive.
+
+    `await task` waits in asyncio; wait() blocks. Both raise the task's failure, a subclass of Error."""
+
+    __slots__ = ("session", "number", "_submitted")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.number = 0  #: in the session; 0: captured into a CUDA graph, or still in an open group
+        self._submitted = False
+
+    def _set(self, number: int) -> None:
+        self.number = number
+        self._submitted = True
+
+    def _handle(self) -> int:
+        if not self._submitted:
+            raise ValueError("the task is in a group that has not ended, or that failed: it is not submitted")
+        return self.session._pointer
+
+    # What a plan's tasks do otherwise.
+    def _wait(self, timeout_ms: int) -> int:
+        return int(lib.wait(self._handle(), self.number, timeout_ms))
+
+    def _test(self) -> int:
+        return int(lib.test(self._handle(), self.number))
+
+    def wait(self, timeout: Optional[float] = None) -> None:
+        """Blocks until the task has ended. May be called again.
+
+        Raises the task's failure, or TimeoutError after `timeout` seconds: the task goes on if the error's status is
+        None."""
+        result = wait_in_parts(self._wait, self._test, timeout)
+        if result is None:
+            raise TimeoutError(last_error() or "the task has not ended within the time of this wait; it goes on")
+        self._finish(result)
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not. Does not block, and raises nothing of the task's."""
+        result = self._test()
+        if result == Result.IN_PROGRESS:
+            return False
+        self.session._let_go(self.number)
+        return True
+
+    def exception(self) -> Optional[Error]:
+        """Its failure; None if it went well. Raises BusyError if it has not ended."""
+        result = self._test()
+        if result == Result.IN_PROGRESS:
+            raise error_of(Result.BUSY, f"task {self.number} has not ended")
+        return self._outcome(result)
+
+    def status(self) -> Status:
+        """How it ended, with its times. Raises BusyError if it has not ended."""
+        record = StatusRecord()
+        if lib.task_status(self._handle(), self.number, record) == Result.IN_PROGRESS:
+            raise error_of(Result.BUSY, f"task {self.number} has not ended")
+        return Status.of(record)
+
+    def _outcome(self, result: int) -> Optional[Error]:
+        message = last_error()
+        self.session._let_go(self.number)
+        if result == Result.OK:
+            return None
+        record = StatusRecord()
+        known = self.number and lib.task_status(self._handle(), self.number, record) == Result.OK
+        return error_of(result, message, Status.of(record) if known and record.result == result else None)
+
+    def _finish(self, result: int) -> None:
+        if error := self._outcome(result):
+            raise error
+
+    def __await__(self) -> Generator[Any, None, None]:
+        result = yield from self.session._waits.until(self._test).__await__()
+        self._finish(result)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.number}>"

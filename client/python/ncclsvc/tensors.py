@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of other packages as memory that the library can take: no copy is made here.
+
+Accepted is whatever has the buffer protocol (NumPy, array, bytearray, mmap, ctypes), DLPack (PyTorch, CuPy, JAX) or
+__cuda_array_interface__ (Numba): elements in row-major order, without gaps, of one of ncclsvc's types."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from ctypes import POINTER, Structure, c_char_p, c_int, c_ssize_t, c_void_p
+from typing import Any, Optional
+
+from . import dlpack
+from .enums import DataType
+
+_FORMAT, _STRIDES = 0x4, 0x18  # PyBUF_*; strides include the shape
+
+_INTEGERS = {1: DataType.INT8, 2: DataType.INT16, 4: DataType.INT32, 8: DataType.INT64}
+_UNSIGNED = {1: DataType.UINT8, 2: DataType.UINT16, 4: DataType.UINT32, 8: DataType.UINT64}
+_FLOATS = {2: DataType.FLOAT16, 4: DataType.FLOAT32, 8: DataType.FLOAT64}
+_KINDS = {"i": _INTEGERS, "u": _UNSIGNED, "f": _FLOATS, "b": {1: DataType.BOOL}}
+# What NumPy has by the package ml_dtypes only, and does not export by the buffer protocol.
+_EXTENSIONS = {
+    "bfloat16": DataType.BFLOAT16,
+    "float8_e4m3fn": DataType.FLOAT8E4M3,
+    "float8_e5m2": DataType.FLOAT8E5M2,
+}
+
+
+class _PyBuffer(Structure):
+    _fields_ = [
+        ("buf", c_void_p),
+        ("obj", c_void_p),
+        ("len", c_ssize_t),
+        ("itemsize", c_ssize_t),
+        ("readonly", c_int),
+        ("ndim", c_int),
+        ("format", c_char_p),
+        ("shape", POINTER(c_ssize_t)),
+        ("strides", POINTER(c_ssize_t)),
+        ("suboffsets", POINTER(c_ssize_t)),
+        ("internal", c_void_p),
+    ]
+
+
+_get = ctypes.pythonapi.PyObject_GetBuffer
+_get.argtypes = [ctypes.py_object, POINTER(_PyBuffer), c_int]
+_release = ctypes.pythonapi.PyBuffer_Release
+_release.restype, _release.argtypes = None, [POINTER(_PyBuffer)]
+_has_buffer = ctypes.pythonapi.PyObject_CheckBuffer
+_has_buffer.argtypes = [ctypes.py_object]
+
+
+class _Export:
+    """Holds an object's buffer, so that the object can neither resize nor free it."""
+
+    def __init__(self, obj: Any) -> None:
+        self.view: Optional[_PyBuffer] = None
+        view = _PyBuffer()
+        _get(obj, view, _FORMAT | _STRIDES)
+        self.view = view
+
+    def __del__(self) -> None:
+        if self.view is not None:
+            _release(self.view)
+
+
+class Buffer:
+    """Memory of one tensor: its address, the number and type of its elements, and what keeps it alive.
+
+    device is a CUDA ordinal, or None for host memory. Hold it until the operation has ended: operations do that for
+    the buffers that they are given."""
+
+    __slots__ = ("address", "type", "shape", "device", "readonly", "owner")
+
+    def __init__(
+        self,
+        address: int,
+        type: DataType,
+        shape: tuple[int, ...],
+        device: Optional[int] = None,
+        readonly: bool = False,
+        owner: Any = None,
+    ) -> None:
+        self.address = address
+        self.type = type
+        self.shape = shape
+        self.device = device
+        self.readonly = readonly
+        self.owner = owner
+
+    @property
+    def count(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * self.type.itemsize
+
+    def __repr__(self) -> str:
+        where = "host" if self.device is None else f"GPU {self.device}"
+        return f"Buffer({self.type.name.lower()}, shape {self.shape}, {where}, {self.address:#x})"
+
+
+def as_buffer(obj: Any, type: Optional[DataType] = None) -> Buffer:
+    """The memory of obj. With `type`, its elements are taken for that type, which must be as large: so uint16 can hold
+    bfloat16.
+
+    Raises TypeError if obj is no tensor, or its type is none of ncclsvc's, and ValueError if it is not contiguous."""
+    buffer = _find(obj)
+    if type is not None and type is not buffer.type:
+        if type.itemsize != buffer.type.itemsize:
+            raise TypeError(f"elements of {buffer.type.itemsize} bytes cannot be taken for {type.name.lower()}")
+        return Buffer(buffer.address, type, buffer.shape, buffer.device, buffer.readonly, buffer.owner)
+    return buffer
+
+
+def _find(obj: Any) -> Buffer:
+    if isinstance(obj, Buffer):
+        return obj
+    extension = _EXTENSIONS.get(getattr(getattr(obj, "dtype", None), "name", ""))
+    if extension and hasattr(obj, "view") and not hasattr(obj, "__cuda_array_interface__"):
+        raw = _from_protocol(obj.view("u1" if extension.itemsize == 1 else "u2"))
+        return Buffer(raw.address, extension, raw.shape, raw.device, raw.readonly, raw.owner)
+    if _has_buffer(obj):
+        return _from_protocol(obj)
+    if hasattr(obj, "__dlpack__"):
+        return _from_dlpack(obj)
+    if hasattr(obj, "__cuda_array_interface__"):
+        return _from_cuda(obj)
+    raise TypeError(
+        f"{_name(obj)} has no memory to hand over: it lacks the buffer protocol, DLPack and __cuda_array_interface__"
+    )
+
+
+def _name(obj: Any) -> str:
+    return str(obj.__class__.__name__)
+
+
+def _not_contiguous(obj: Any, shape: tuple[int, ...]) -> ValueError:
+    return ValueError(
+        f"the {_name(obj)} of shape {shape} is not contiguous in row-major order: make a copy of it that is"
+    )
+
+
+def _from_format(obj: Any, code: str, itemsize: int) -> DataType:
+    kind = code.lstrip("@=<|") or "B"
+    if kind == "?":
+        found = {1: DataType.BOOL}.get(itemsize)
+    elif kind in ("e", "f", "d"):
+        found = _FLOATS.get(itemsize)
+    elif kind in ("b", "h", "i", "l", "q", "n"):
+        found = _INTEGERS.get(itemsize)
+    elif kind in ("B", "H", "I", "L", "Q", "N", "c"):
+        found = _UNSIGNED.get(itemsize)
+    else:
+        found = None
+    if found is None:
+        raise TypeError(f"{_name(obj)} has elements of format {code!r}, which is none of ncclsvc's types")
+    return found
+
+
+def _is_c_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
+    expected = itemsize
+    for size, stride in zip(reversed(shape), reversed(strides)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _from_protocol(obj: Any) -> Buffer:
+    try:
+        export = _Export(obj)
+    except (BufferError, ValueError) as error:
+        raise TypeError(f"{_name(obj)} does not export its memory: {error}") from None
+    view = export.view
+    assert view is not None
+    shape = tuple(view.shape[: view.ndim])
+    kind = _from_format(obj, (view.format or b"B").decode(), view.itemsize)
+    strides = tuple(view.strides[: view.ndim]) if view.strides else ()
+    if view.suboffsets or not (0 in shape or _is_c_contiguous(shape, strides, view.itemsize)):
+        raise _not_contiguous(obj, shape)
+    return Buffer(view.buf or 0, kind, shape, None, bool(view.readonly), export)
+
+
+def _from_dlpack(obj: Any) -> Buffer:
+    if getattr(obj, "requires_grad", False):
+        raise TypeError(f"the {_name(obj)} requires a gradient: give its detach()")
+    try:
+        tensor = dlpack.read(obj)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise TypeError(f"{_name(obj)} does not hand over its memory by DLPack: {error}") from None
+    if tensor.type is None:
+        raise TypeError(f"{_name(obj)} has elements of {tensor.type_name}, which is none of ncclsvc's types")
+    if not tensor.contiguous:
+        raise _not_contiguous(obj, tensor.shape)
+    return Buffer(tensor.address, tensor.type, tensor.shape, tensor.device, tensor.readonly, (obj, tensor.owner))
+
+
+def _from_cuda(obj: Any) -> Buffer:
+    interface = obj.__cuda_array_interface__
+    shape = tuple(interface["shape"])
+    code = interface["typestr"]
+    kind = _KINDS.get(code[1], {}).get(int(code[2:])) if code[0] in "<|" else None
+    if kind is None:
+        raise TypeError(f"{_name(obj)} has elements of type {code!r}, which is none of ncclsvc's types")
+    strides = interface.get("strides")
+    if strides is not None and 0 not in shape and not _is_c_contiguous(shape, tuple(strides), kind.itemsize):
+        raise _not_contiguous(obj, shape)
+    address, readonly = interface["data"]
+    device = getattr(getattr(obj, "device", None), "id", 0)  # CuPy's; the interface itself does not tell
+    return Buffer(address or 0, kind, shape, device, readonly, obj)
+
+
+def source(obj: Any, what: str = "the input") -> Buffer:
+    """As as_buffer; the error names the argument."""
+    try:
+        return as_buffer(obj)
+    except TypeError as error:
+        raise TypeError(f"{what}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from None
+
+
+def destination(obj: Any, what: str = "the output") -> Buffer:
+    """As source, and must be writable: else ValueError."""
+    buffer = source(obj, what)
+    if buffer.readonly:
+        raise ValueError(f"{what}: {_name(obj)} is read-only")
+    return buffer

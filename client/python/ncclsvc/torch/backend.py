@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend of a process group. Each operation goes to the communicator of its tensors: the host's or a GPU's."""
+
+from __future__ import annotations
+
+import os
+import threading
+from datetime import timedelta
+from typing import Any, Optional, Sequence, Union
+
+import torch
+from torch._C._distributed_c10d import Backend as C10DBackend
+from torch._C._distributed_c10d import Store
+
+from ..errors import Error, TimeoutError
+from ..ids import UniqueId
+from ..session import Session
+from .convert import check_dense
+from .device import Device
+from .host import Host, merged
+from .work import HostWork
+
+Tensors = Sequence[torch.Tensor]
+
+_session: Optional[Session] = None
+_session_pid = 0
+_session_lock = threading.Lock()
+_alive: set[Backend] = set()  # c10d alone would keep the C++ part only
+
+
+def process_session() -> Session:
+    """The one that all process groups of this process share."""
+    global _session, _session_pid
+    with _session_lock:
+        if _session is None or _session.closed or _session_pid != os.getpid():
+            _session, _session_pid = Session(), os.getpid()
+        return _session
+
+
+def seconds(timeout: timedelta) -> Optional[float]:
+    """None, which is no deadline, of what c10d takes for none."""
+    return timeout.total_seconds() if timedelta(0) < timeout < timedelta(days=24) else None
+
+
+def create(store: Store, rank: int, size: int, timeout: timedelta) -> Backend:
+    """What register_backend calls, on all ranks of a new process group."""
+    backend = Backend(store, rank, size, timeout)
+    _alive.add(backend)
+    return backend
+
+
+class Backend(C10DBackend):
+    """Made by torch.distributed. Joins the group's communicators: the host's at once, the GPUs' at their first use."""
+
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)
+        self._rank, self._size, self._timeout = rank, size, seconds(timeout)
+        self._options = C10DBackend.Options("ncclsvc", timeout=timeout)
+        self._session = process_session()
+        if rank == 0:
+            self._id = UniqueId()
+            store.set("ncclsvc_id", bytes(self._id).hex())
+        else:
+            self._id = UniqueId(bytes.fromhex(store.get("ncclsvc_id").decode()))
+        self._host = Host(self._session, self._id, size, rank, self._timeout)
+        self._devices: dict[int, Device] = {}
+        self._coalesced: Optional[list[HostWork]] = None
+
+    def _device(self, device: torch.device) -> Device:
+        if device.index not in self._devices:
+            id = self._id.derive(f"cuda {len(self._devices)}")
+            self._devices[device.index] = Device(self._session, id, self._size, self._rank, device, self._timeout)
+            if self._coalesced is not None:
+                self._devices[device.index].start_coalescing()
+        return self._devices[device.index]
+
+    def _of(self, tensors: Tensors) -> Optional[Device]:
+        """The GPU of an operation's tensors; None is the host. Raises ValueError for what cannot be moved."""
+        device = tensors[0].device
+        check_dense(tensors, device)
+        if device.type not in ("cpu", "cuda"):
+            raise ValueError(f"the backend ncclsvc is for tensors of the host and of CUDA, not of {device.type}")
+        return self._device(device) if device.type == "cuda" else None
+
+    def _parts(self) -> list[Union[Device, Host]]:
+        return [*self._devices.values(), self._host]
+
+    def _give(self, work: Any) -> Any:
+        if self._coalesced is not None and isinstance(work, HostWork):
+            self._coalesced.append(work)
+        return work
+
+    # ---- What the group is ----
+
+    @property
+    def options(self) -> Any:
+        return self._options
+
+    @property
+    def supports_coalescing(self) -> bool:
+        return True
+
+    @property
+    def supports_splitting(self) -> bool:
+        return False
+
+    def name(self) -> str:
+        return "ncclsvc"
+
+    def getBackendName(self) -> str:  # what c10d calls from C++
+        return "ncclsvc"
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Of operations from now on."""
+        self._timeout = seconds(timeout)
+        for part in self._parts():
+            part.set_timeout(self._timeout)
+
+    _set_default_timeout = set_timeout
+
+    def shutdown(self) -> None:
+        """Leaves the communicators."""
+        for part in self._parts():
+            part.close()
+        self._devices.clear()
+        _alive.discard(self)
+
+    def abort(self) -> None:
+        """The same, and breaks off what waits inside GPUs first."""
+        for device in self._devices.values():
+            device.abort()
+        self.shutdown()
+
+    # ---- Several operations as one ----
+
+    def start_coalescing(self) -> None:
+        self._coalesced = []
+        for device in self._devices.values():
+            device.start_coalescing()
+
+    def end_coalescing(self) -> Any:
+        works, self._coalesced = self._coalesced or [], None
+        on_gpus = [device.end_coalescing() for device in self._devices.values()]
+        if not works and len(on_gpus) == 1:
+            return on_gpus[0]
+        for work in on_gpus:
+            work.wait()
+        return merged(self._session, works, [tensor for work in works for tensor in work._results])
+
+    # ---- Operations ----
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> Any:
+        if device := self._of(tensors):
+            return device.broadcast(tensors, opts.rootRank, opts.asyncOp)
+        return self._give(self._host.broadcast(tensors, opts.rootRank))
+
+    def allreduce(self, tensors: Tensors, opts: Any) -> Any:
+        if tensors[0].is_sparse and tensors[0].device.type == "cpu":
+            return self._host.all_reduce_sparse(tensors, opts.reduceOp)
+        if device := self._of(tensors):
+            return device.all_reduce(tensors, opts.reduceOp, opts.asyncOp)
+        return self._give(self._host.all_reduce(tensors, opts.reduceOp))
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: Tensors, opts: Any) -> Any:
+        if device := self._of(tensors):
+            return device.reduce(tensors[0], opts.reduceOp, opts.rootRank, opts.asyncOp)
+        return self._give(self._host.reduce(tensors[0], opts.reduceOp, opts.rootRank))
+
+    def allgather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> Any:
+        if device := self._of([*tensors, *outputs[0]]):
+            return device.all_gather_list(outputs[0], tensors[0], opts.asyncOp)
+        return self._give(self._host.all_gather_list(outputs[0], tensors[0]))
+
+    def allgather_coalesced(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> Any:
+        """outputs[r][i] is rank r's tensors[i]."""
+        works = [self._host.all_gather_list([o[i] for o in outputs], t) for i, t in enumerate(tensors)]
+        return merged(self._session, works, [t for o in outputs for t in o])
+
+    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> Any:
+        _fits(output, tensor, self._size, "output", "input")
+        if device := self._of([tensor, output]):
+            return device.all_gather(output, tensor, opts.asyncOp)
+        return self._give(self._host.all_gather(output, tensor))
+
+    def all_gather_single_coalesced(self, outputs: Tensors, tensors: Tensors, opts: Any) -> Any:
+        works = [self.all_gather_single(o, t, opts) for o, t in zip(outputs, tensors)]
+        return works[-1] if self._of(tensors) else merged(self._session, works, outputs)
+
+    def gather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> Any:
+        taken = outputs[0] if outputs else []
+        if device := self._of([*tensors, *taken]):
+            return device.gather(taken, tensors[0], opts.rootRank, opts.asyncOp)
+        return self._give(self._host.gather(taken, tensors[0], opts.rootRank))
+
+    def scatter(self, outputs: Tensors, tensors: Sequence[Tensors], opts: Any) -> Any:
+        given = tensors[0] if tensors else []
+        if device := self._of([*outputs, *given]):
+            return device.scatter(outputs[0], given, opts.rootRank, opts.asyncOp)
+        return self._give(self._host.scatter(outputs[0], given, opts.rootRank))
+
+    def reduce_scatter(self, outputs: Tensors, tensors: Sequence[Tensors], opts: Any) -> Any:
+        if device := self._of([*outputs, *tensors[0]]):
+            return device.reduce_scatter_list(outputs[0], tensors[0], opts.reduceOp, opts.asyncOp)
+        return self._give(self._host.reduce_scatter_list(outputs[0], tensors[0], opts.reduceOp))
+
+    def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> Any:
+        _fits(tensor, output, self._size, "input", "output")
+        if device := self._of([output, tensor]):
+            return device.reduce_scatter(output, tensor, opts.reduceOp, opts.asyncOp)
+        return self._give(self._host.reduce_scatter(output, tensor, opts.reduceOp))
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, tensors: Tensors, opts: Any) -> Any:
+        works = [self.reduce_scatter_single(o, t, opts) for o, t in zip(outputs, tensors)]
+        return works[-1] if self._of(tensors) else merged(self._session, works, outputs)
+
+    def all_to_all_single(
+        self, output: torch.Tensor, tensor: torch.Tensor, output_sizes: Sequence[int], sizes: Sequence[int], opts: Any
+    ) -> Any:
+        device = self._of([output, tensor])
+        if not output_sizes and not sizes:
+            if output.numel() != tensor.numel() or tensor.shape[:1].numel() % self._size:
+                raise ValueError(
+                    f"{tuple(tensor.shape)} is not divided evenly among {self._size} ranks, or not as the output"
+                )
+            if device:
+                return device.all_to_all(output, tensor, opts.asyncOp)
+            return self._give(self._host.all_to_all(output, tensor))
+        for value, parts in ((output, output_sizes), (tensor, sizes)):
+            if parts and (len(parts) != self._size or sum(parts) != value.shape[0]):
+                raise ValueError(
+                    f"split sizes {list(parts)} do not divide {value.shape[0]} rows among {self._size} ranks"
+                )
+        taken, given = self._split(output, output_sizes), self._split(tensor, sizes)
+        return self._exchange(device, taken, given, opts)
+
+    def _split(self, tensor: torch.Tensor, sizes: Sequence[int]) -> Tensors:
+        return torch.split(tensor, list(sizes) if sizes else tensor.shape[0] // self._size)
+
+    def alltoall(self, outputs: Tensors, tensors: Tensors, opts: Any) -> Any:
+        return self._exchange(self._of([*outputs, *tensors]), outputs, tensors, opts)
+
+    def _exchange(self, device: Optional[Device], outputs: Tensors, tensors: Tensors, opts: Any) -> Any:
+        if device:
+            return device.exchange(outputs, tensors, opts.asyncOp)
+        return self._give(self._host.exchange(outputs, tensors))
+
+    def send(self, tensors: Tensors, peer: int, tag: int = 0) -> Any:
+        if device := self._of(tensors):
+            return device.send(tensors, peer)
+        return self._give(self._host.send(tensors, peer, tag))
+
+    def recv(self, tensors: Tensors, peer: int, tag: int = 0) -> Any:
+        if device := self._of(tensors):
+            return device.recv(tensors, peer)
+        return self._give(self._host.recv(tensors, peer, tag))
+
+    def barrier(self, opts: Any) -> Any:
+        """Of the hosts; what is on this process's current streams has ended, too."""
+        for device in self._devices.values():
+            torch.cuda.current_stream(device.device).synchronize()
+        return self._give(self._host.barrier())
+
+    def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
+        """Raises RuntimeError with the ranks that have not come, in gloo's words."""
+        timeout: timedelta = opts.timeout
+        if self._rank == 0 and not timeout:
+            raise RuntimeError("Rank 0 timed out in monitoredBarrier after 0 ms.")
+        before, self._host.comm.timeout = self._host.comm.timeout, seconds(timeout)
+        try:
+            self._host.barrier().wait()
+        except Error as error:
+            if self._rank:
+                raise RuntimeError(
+                    f"Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting for "
+                    f"send/recv from rank 0: {error}"
+                ) from error
+            missing = error.status.missing if error.status else ()
+            if isinstance(error, TimeoutError) and missing:
+                shown = ", ".join(map(str, missing if wait_all_ranks else missing[:1]))
+                who = f"Ranks {shown}" if wait_all_ranks and len(missing) > 1 else f"Rank {shown}"
+                raise RuntimeError(f"{who} failed to pass monitoredBarrier in {timeout}: {error}") from error
+            raise RuntimeError(f"Rank 0 failed in monitoredBarrier: {error}") from error
+        finally:
+            self._host.comm.timeout = before
+
+
+def _fits(large: torch.Tensor, small: torch.Tensor, size: int, of_large: str, of_small: str) -> None:
+    if large.dtype is not small.dtype:
+        raise TypeError(f"the {of_large} has elements of {large.dtype}, the {of_small} of {small.dtype}")
+    if large.numel() != size * small.numel():
+        raise ValueError(
+            f"with {size} ranks, the {of_large} has {size} times as many elements as the {of_small}, not "
+            f"{large.numel()} and {small.numel()}"
+        )

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sends and Recvs of host tensors: a communicator for each ordered pair of ranks and tag.
+
+So messages of one pair and tag keep their order, and nothing else waits for them: no collective, and no message the
+other way. (Tasks of one communicator run in the order of their submission.) A channel is joined at its first message,
+by a thread, since the other side may come late; messages wait for that in a queue."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Optional
+
+from ..comm import Comm
+from ..errors import AgainError, TimeoutError
+from ..ids import UniqueId
+from ..session import Session
+from ..tasks import Task
+from ..tensors import Buffer
+
+TAGS_MAX = 256  # of one pair: each is a communicator
+JOIN_SECONDS = 300.0  # at least: a group's timeout is for operations, and its ranks may come late
+Broken = Callable[[], Optional[BaseException]]  # why a peer will never come, or None
+
+
+class Message:
+    """A task that is submitted once its channel is joined. Has what HostWork needs of a Task."""
+
+    def __init__(self, submit: Callable[[Comm], Task]) -> None:
+        self._submit = submit
+        self._submitted = threading.Event()
+        self._task: Optional[Task] = None
+        self._error: Optional[BaseException] = None
+
+    def _run(self, comm: Optional[Comm], error: Optional[BaseException]) -> None:
+        try:
+            if comm is None:
+                assert error is not None
+                raise error
+            self._task = self._submit(comm)
+        except BaseException as failure:
+            self._error = failure
+        self._submitted.set()
+
+    def wait(self, timeout: Optional[float] = None) -> None:
+        if not self._submitted.wait(timeout):
+            raise TimeoutError("the peer has not come to its side of the message within the time of this wait")
+        if self._error:
+            raise self._error
+        assert self._task is not None
+        self._task.wait(timeout)
+
+    def done(self) -> bool:
+        return self._submitted.is_set() and (self._task is None or self._task.done())
+
+
+class Channel:
+    """One ordered pair of ranks, and tag."""
+
+    def __init__(self, session: Session, id: UniqueId, rank: int, timeout: Optional[float], broken: Broken) -> None:
+        self._broken = broken
+        self._lock = threading.Lock()
+        self._queue: list[Message] = []
+        self._comm: Optional[Comm] = None
+        self._error: Optional[BaseException] = None
+        self._gone: Optional[BaseException] = None
+        self._joining = session.join_begin(id, 2, rank, timeout=timeout)
+        self._timeout = timeout
+        threading.Thread(target=self._join, name="ncclsvc-channel", daemon=True).start()
+
+    def _join(self) -> None:
+        comm: Optional[Comm] = None
+        error: Optional[BaseException] = None
+        try:
+            comm = self._joining.wait(self._look)
+            comm.timeout = self._timeout
+        except BaseException as failure:
+            error = self._gone or failure
+        with self._lock:
+            self._comm, self._error = comm, error
+            for message in self._queue:
+                message._run(comm, error)
+            self._queue.clear()
+
+    def _look(self) -> None:
+        """Now and then while it is joined: a peer that has gone does not join."""
+        self._gone = self._broken()
+        if self._gone:
+            self._joining.cancel()
+
+    def put(self, message: Message) -> None:
+        with self._lock:
+            if self._comm or self._error:
+                message._run(self._comm, self._error)
+            else:
+                self._queue.append(message)
+
+    def close(self) -> None:
+        self._joining.cancel()
+        with self._lock:
+            comm, self._comm = self._comm, None
+            self._error = ValueError("the process group was destroyed")
+        if comm:
+            comm.leave()
+
+
+class Channels:
+    """Those of one process group."""
+
+    def __init__(self, session: Session, id: UniqueId, rank: int, timeout: Optional[float], broken: Broken) -> None:
+        self._session, self._id, self._rank, self._timeout, self._broken = session, id, rank, timeout, broken
+        self._channels: dict[tuple[int, int, int], Channel] = {}
+        self._lock = threading.Lock()
+
+    def _channel(self, source: int, destination: int, tag: int) -> Channel:
+        key = (source, destination, tag)
+        with self._lock:
+            if key not in self._channels:
+                if sum(other[:2] == key[:2] for other in self._channels) >= TAGS_MAX:
+                    raise ValueError(f"rank {source} and rank {destination} use more than {TAGS_MAX} tags")
+                id = self._id.derive(f"message {source} {destination} {tag}")
+                self._channels[key] = Channel(
+                    self._session, id, int(self._rank == destination), self._timeout, self._broken
+                )
+            return self._channels[key]
+
+    def send(self, buffer: Buffer, peer: int, tag: int) -> Message:
+        message = Message(lambda comm: retried(self._session, lambda: comm.send(buffer, 1)))
+        self._channel(self._rank, peer, tag).put(message)
+        return message
+
+    def recv(self, buffer: Buffer, peer: int, tag: int) -> Message:
+        message = Message(lambda comm: retried(self._session, lambda: comm.recv(buffer, 0)))
+        self._channel(peer, self._rank, tag).put(message)
+        return message
+
+    def close(self) -> None:
+        with self._lock:
+            for channel in self._channels.values():
+                channel.close()
+            self._channels.clear()
+
+
+def time_to_join(timeout: Optional[float]) -> Optional[float]:
+    return None if timeout is None else max(timeout, JOIN_SECONDS)
+
+
+def retried(session: Session, submit: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+    """While the ring is full, waits for room."""
+    while True:
+        try:
+            return submit(*arguments, **more)
+        except AgainError:
+            session.dispatch(0.01)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's tensors and reductions as ncclsvc's."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+
+from ..enums import DataType, ReduceOp
+from ..tensors import Buffer
+
+_REDUCED = {
+    torch.int8: DataType.INT8,
+    torch.uint8: DataType.UINT8,
+    torch.int32: DataType.INT32,
+    torch.int64: DataType.INT64,
+    torch.uint32: DataType.UINT32,
+    torch.uint64: DataType.UINT64,
+    torch.float16: DataType.FLOAT16,
+    torch.float32: DataType.FLOAT32,
+    torch.float64: DataType.FLOAT64,
+    torch.bfloat16: DataType.BFLOAT16,
+    torch.float8_e4m3fn: DataType.FLOAT8E4M3,
+    torch.float8_e5m2: DataType.FLOAT8E5M2,
+}
+_OPS = {
+    dist.ReduceOp.SUM: ReduceOp.SUM,
+    dist.ReduceOp.AVG: ReduceOp.AVG,
+    dist.ReduceOp.PRODUCT: ReduceOp.PROD,
+    dist.ReduceOp.MIN: ReduceOp.MIN,
+    dist.ReduceOp.MAX: ReduceOp.MAX,
+}
+_BITWISE: dict[Any, Callable[..., torch.Tensor]] = {
+    dist.ReduceOp.BAND: torch.bitwise_and,
+    dist.ReduceOp.BOR: torch.bitwise_or,
+    dist.ReduceOp.BXOR: torch.bitwise_xor,
+}
+_OF_BOOL = {dist.ReduceOp.SUM: ReduceOp.MAX, dist.ReduceOp.MAX: ReduceOp.MAX, dist.ReduceOp.PRODUCT: ReduceOp.MIN,
+            dist.ReduceOp.MIN: ReduceOp.MIN}  # fmt: skip
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.data_ptr()
+
+
+def _buffer(tensor: torch.Tensor, kind: DataType, count: int) -> Buffer:
+    # The caching allocator keeps a GPU's memory for its stream; host memory is kept by the owner.
+    on_gpu = tensor.is_cuda
+    return Buffer(_address(tensor), kind, (count,), tensor.get_device() if on_gpu else None, False,
+                  None if on_gpu else tensor)  # fmt: skip
+
+
+def moved(tensor: torch.Tensor) -> Buffer:
+    """A contiguous tensor of any type, as bytes."""
+    return _buffer(tensor, DataType.UINT8, tensor.numel() * tensor.element_size())
+
+
+class Reduction:
+    """How tensors of one type are reduced by one of PyTorch's operations.
+
+    bool is uint8 whose sum is the maximum; complex numbers are summed as pairs of real ones; 16-bit integers as 32-bit
+    ones; bitwise operations gather (`bitwise` is set then)."""
+
+    def __init__(self, op: Any, dtype: torch.dtype) -> None:
+        kind = op.op if hasattr(op, "op") else op
+        self.bitwise: Optional[Callable[..., torch.Tensor]] = None
+        self.wide: Optional[torch.dtype] = None
+        self._parts = 1
+        if kind == dist.ReduceOp.PREMUL_SUM:
+            raise NotImplementedError("PREMUL_SUM is not offered by this backend: multiply before, and take SUM")
+        if kind in _BITWISE:
+            if dtype.is_floating_point or dtype.is_complex:
+                raise ValueError(f"{kind} is for integers, not {dtype}")
+            self.bitwise = _BITWISE[kind]
+            return
+        self.op = _OPS[kind]
+        if dtype is torch.bool:
+            if kind not in _OF_BOOL:
+                raise ValueError(f"{kind} is not for {dtype}")
+            self.op, self.type = _OF_BOOL[kind], DataType.UINT8
+        elif dtype in (torch.int16, torch.uint16):
+            self.wide, self.type = torch.int32, DataType.INT32
+        elif dtype.is_complex:
+            if self.op not in (ReduceOp.SUM, ReduceOp.AVG):
+                raise ValueError(f"all_reduce does not support {kind} on complex tensors")
+            self.type = _REDUCED[dtype.to_real()]
+            self._parts = 2
+        elif dtype in _REDUCED:
+            self.type = _REDUCED[dtype]
+        else:
+            raise TypeError(f"{dtype} is none of the types that are reduced")
+
+    def buffer(self, tensor: torch.Tensor) -> Buffer:
+        """A contiguous tensor of that type, or of `wide`."""
+        return _buffer(tensor, self.type, tensor.numel() * self._parts)
+
+
+def flat_view(tensors: Sequence[torch.Tensor]) -> Optional[torch.Tensor]:
+    """One flat tensor over all of these, if they have one size and lie one after the other in one storage."""
+    first = tensors[0]
+    size = first.numel()
+    for i, tensor in enumerate(tensors):
+        alike = tensor.dtype is first.dtype and tensor.numel() == size and tensor.is_contiguous()
+        one = tensor.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        if not (alike and one and tensor.storage_offset() == first.storage_offset() + i * size):
+            return None
+    return first.detach().as_strided((size * len(tensors),), (1,))
+
+
+def check_dense(tensors: Sequence[torch.Tensor], device: Optional[torch.device] = None) -> None:
+    """Raises ValueError for sparse tensors and for those of several devices."""
+    for tensor in tensors:
+        if tensor.layout is not torch.strided:
+            raise ValueError(f"ncclsvc moves dense tensors, not {tensor.layout}")
+        if device is not None and tensor.device != device:
+            raise ValueError(f"tensors are on {device} and {tensor.device}: they must be on one device")

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations on CUDA tensors, in stream order: no host waits for them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, Optional, Sequence
+
+import torch
+
+from ..ids import UniqueId
+from ..session import Session
+from .channels import retried, time_to_join
+from .convert import Reduction, flat_view, moved
+from .work import DeviceWork
+
+Tensors = Sequence[torch.Tensor]
+
+
+class Device:
+    """A process group's communicator of one GPU each.
+
+    Asynchronous operations run on a stream of this group's, after what is on the current stream; others on the current
+    one. Sends and Recvs have no tags here, and run in the order of their submission: exchanges belong in one
+    batch_isend_irecv, as with NCCL."""
+
+    def __init__(
+        self, session: Session, id: UniqueId, size: int, rank: int, device: torch.device, timeout: Optional[float]
+    ) -> None:
+        self.session, self.size, self.rank, self.device = session, size, rank, device
+        self.comm = session.join(id, size, rank, device.index, timeout=time_to_join(timeout))
+        self.comm.timeout = timeout
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._group: Any = None  # of coalesced operations
+        self._group_streams: list[Any] = []
+        self._group_results: list[torch.Tensor] = []
+
+    def close(self) -> None:
+        self.comm.leave()
+
+    def abort(self) -> None:
+        self.comm.abort()
+
+    def set_timeout(self, timeout: Optional[float]) -> None:
+        self.comm.timeout = timeout
+
+    # ---- Streams ----
+
+    @contextmanager
+    def _on_stream(self, asynchronous: bool, tensors: Tensors) -> Iterator[Any]:
+        """The stream of an operation, set for the library and for PyTorch."""
+        current = torch.cuda.current_stream(self.device)
+        stream = self._stream if asynchronous else current
+        if asynchronous:
+            stream.wait_stream(current)
+            for tensor in tensors:
+                tensor.record_stream(stream)
+        with torch.cuda.stream(stream), self.session.stream(stream.cuda_stream):
+            yield stream
+
+    def _work(self, stream: Any, results: Tensors, block: bool = False) -> DeviceWork:
+        if self._group:
+            self._group_streams.append(stream)
+            self._group_results += results
+            return DeviceWork(self.comm, [], results)
+        return DeviceWork(self.comm, [stream.record_event()], results, block)
+
+    def _run(
+        self, call: Callable[[], Any], asynchronous: bool, used: Tensors, results: Tensors, block: bool = False
+    ) -> DeviceWork:
+        with self._on_stream(asynchronous, used) as stream:
+            retried(self.session, call)
+            return self._work(stream, results, block)
+
+    def start_coalescing(self) -> None:
+        self._group = self.session.group()
+        self._group.__enter__()
+        self._group_streams, self._group_results = [], []
+
+    def end_coalescing(self) -> DeviceWork:
+        group, self._group = self._group, None
+        group.__exit__(None)
+        streams = {stream.cuda_stream: stream for stream in self._group_streams}
+        return DeviceWork(self.comm, [stream.record_event() for stream in streams.values()], self._group_results)
+
+    def _plain(self, what: str) -> None:
+        if self._group:
+            raise ValueError(f"{what} cannot be coalesced: it copies after the operation")
+
+    # ---- Operations ----
+
+    def barrier(self) -> DeviceWork:
+        return self._run(self.comm.barrier, False, (), (), block=True)
+
+    def all_reduce(self, tensors: Tensors, op: Any, asynchronous: bool) -> DeviceWork:
+        def call() -> None:
+            for tensor in tensors:
+                how = _reduction(op, tensor)
+                self.comm.all_reduce(how.buffer(tensor), op=how.op)
+
+        return self._run(call, asynchronous, tensors, tensors)
+
+    def reduce(self, tensor: torch.Tensor, op: Any, root: int, asynchronous: bool) -> DeviceWork:
+        how = _reduction(op, tensor)
+        call = lambda: self.comm.reduce(how.buffer(tensor), root=root, op=how.op)  # noqa: E731
+        return self._run(call, asynchronous, [tensor], [tensor])
+
+    def broadcast(self, tensors: Tensors, root: int, asynchronous: bool) -> DeviceWork:
+        def call() -> None:
+            for tensor in tensors:
+                self.comm.broadcast(_moved(tensor), root)
+
+        return self._run(call, asynchronous, tensors, tensors)
+
+    def all_gather(self, output: torch.Tensor, tensor: torch.Tensor, asynchronous: bool) -> DeviceWork:
+        call = lambda: self.comm.all_gather(_moved(tensor), _moved(output))  # noqa: E731
+        return self._run(call, asynchronous, [output, tensor], [output])
+
+    def all_gather_list(self, outputs: Tensors, tensor: torch.Tensor, asynchronous: bool) -> DeviceWork:
+        if any(output.numel() != tensor.numel() for output in outputs):
+            raise ValueError("tensors of all_gather are of one size here; use all_gather of padded ones")
+        direct = flat_view(outputs)
+        if direct is not None:
+            return self.all_gather(direct, tensor, asynchronous)
+        self._plain("all_gather into separate tensors")
+        with self._on_stream(asynchronous, [*outputs, tensor]) as stream:
+            whole = tensor.new_empty(self.size * tensor.numel())
+            retried(self.session, lambda: self.comm.all_gather(_moved(tensor), moved(whole)))
+            for part, output in zip(whole.chunk(self.size), outputs):
+                output.detach().copy_(part.view_as(output))
+            return self._work(stream, outputs)
+
+    def gather(self, outputs: Tensors, tensor: torch.Tensor, root: int, asynchronous: bool) -> DeviceWork:
+        self._plain("gather")
+        with self._on_stream(asynchronous, [*outputs, tensor]) as stream:
+            at_root = self.rank == root
+            whole = tensor.new_empty(self.size * tensor.numel()) if at_root else None
+            recv = moved(whole) if whole is not None else None
+            retried(self.session, lambda: self.comm.gather(_moved(tensor), recv, root))
+            if whole is not None:
+                for part, output in zip(whole.chunk(self.size), outputs):
+                    output.detach().copy_(part.view_as(output))
+            return self._work(stream, outputs)
+
+    def scatter(self, output: torch.Tensor, tensors: Tensors, root: int, asynchronous: bool) -> DeviceWork:
+        self._plain("scatter")
+        with self._on_stream(asynchronous, [output, *tensors]) as stream:
+            send = moved(_joined(tensors)) if self.rank == root else None
+            retried(self.session, lambda: self.comm.scatter(_moved(output), send, root))
+            return self._work(stream, [output])
+
+    def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Any, asynchronous: bool) -> DeviceWork:
+        how = _reduction(op, tensor)
+        _contiguous(output)
+        call = lambda: self.comm.reduce_scatter(how.buffer(tensor), how.buffer(output), how.op)  # noqa: E731
+        return self._run(call, asynchronous, [output, tensor], [output])
+
+    def reduce_scatter_list(self, output: torch.Tensor, tensors: Tensors, op: Any, asynchronous: bool) -> DeviceWork:
+        if any(tensor.numel() != output.numel() for tensor in tensors):
+            raise ValueError("tensors of reduce_scatter are of one size here")
+        with self._on_stream(asynchronous, [output, *tensors]) as stream:
+            whole, how = _joined(tensors), _reduction(op, output)
+            retried(self.session, lambda: self.comm.reduce_scatter(how.buffer(whole), how.buffer(output), how.op))
+            return self._work(stream, [output])
+
+    def all_to_all(self, output: torch.Tensor, tensor: torch.Tensor, asynchronous: bool) -> DeviceWork:
+        call = lambda: self.comm.all_to_all(_moved(tensor), _moved(output))  # noqa: E731
+        return self._run(call, asynchronous, [output, tensor], [output])
+
+    def exchange(self, outputs: Tensors, tensors: Tensors, asynchronous: bool) -> DeviceWork:
+        def sends() -> None:
+            for peer in range(self.size):
+                if peer != self.rank and tensors[peer].numel():
+                    self.comm.send(_moved(tensors[peer]), peer)
+                if peer != self.rank and outputs[peer].numel():
+                    self.comm.recv(_moved(outputs[peer]), peer)
+
+        def call() -> None:
+            if self._group:
+                return sends()
+            with self.session.group():
+                sends()
+
+        with self._on_stream(asynchronous, [*outputs, *tensors]) as stream:
+            outputs[self.rank].detach().copy_(tensors[self.rank].view_as(outputs[self.rank]))
+            retried(self.session, call)
+            return self._work(stream, outputs)
+
+    def send(self, tensors: Tensors, peer: int) -> DeviceWork:
+        def call() -> None:
+            for tensor in tensors:
+                self.comm.send(_moved(tensor), peer)
+
+        return self._run(call, False, tensors, ())
+
+    def recv(self, tensors: Tensors, peer: int) -> DeviceWork:
+        def call() -> None:
+            for tensor in tensors:
+                self.comm.recv(_moved(tensor), peer)
+
+        return self._run(call, False, tensors, tensors)
+
+
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_contiguous():
+        raise ValueError(f"CUDA tensors are contiguous; one has shape {tuple(tensor.shape)}, strides {tensor.stride()}")
+    return tensor.detach()
+
+
+def _moved(tensor: torch.Tensor) -> Any:
+    return moved(_contiguous(tensor))
+
+
+def _reduction(op: Any, tensor: torch.Tensor) -> Reduction:
+    _contiguous(tensor)
+    how = Reduction(op, tensor.dtype)
+    if how.bitwise or how.wide:
+        raise ValueError(f"{op} of {tensor.dtype} is offered for host tensors only")
+    return how
+
+
+def _joined(tensors: Tensors) -> torch.Tensor:
+    whole = flat_view(tensors)
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) if whole is None else whole

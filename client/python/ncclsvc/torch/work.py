@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operations return: torch.distributed.Work."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any, Callable, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+
+from ..errors import TimeoutError
+from ..session import Session
+
+
+def in_torchs_words(error: Exception) -> Exception:
+    """The deadline of a task is the process group's timeout: programs look for "Timed out"."""
+    if not isinstance(error, TimeoutError):
+        return error
+    said = TimeoutError(f"Work Timed out after the process group's timeout: {error.message}", error.status)
+    return said.with_traceback(error.__traceback__)
+
+
+class HostWork(dist.Work):
+    """Tasks on host memory. `finish` copies results to where they belong, once all tasks have ended well."""
+
+    def __init__(
+        self,
+        session: Session,
+        tasks: Sequence[Any],
+        results: Sequence[torch.Tensor] = (),
+        finish: Optional[Callable[[], None]] = None,
+    ) -> None:
+        super().__init__()
+        self._session = session
+        self._tasks = list(tasks)
+        self._results = list(results)
+        self._finish = finish
+        self._lock = threading.Lock()
+        self._ended = False
+        self._error: Optional[BaseException] = None
+        self._future: Optional[torch.futures.Future[Any]] = None
+        self._ending: torch.futures.Future[Any]
+
+    def _end(self, timeout: Optional[float]) -> None:
+        """Waits for all tasks, and keeps the first failure. Raises TimeoutError if they go on."""
+        with self._lock:
+            if self._ended:
+                return
+            for task in self._tasks:
+                try:
+                    task.wait(timeout)
+                except Exception as error:
+                    if not task.done():
+                        raise
+                    self._error = self._error or in_torchs_words(error)
+            if self._finish and not self._error:
+                self._finish()
+            self._ended, self._finish, self._tasks = True, None, []
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        seconds = timeout.total_seconds()
+        self._end(seconds if seconds > 0 else None)
+        if self._error:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        if not self._ended and all(task.done() for task in self._tasks):
+            self._end(None)
+        return self._ended
+
+    def is_success(self) -> bool:
+        return self._ended and self._error is None
+
+    def exception(self) -> Optional[BaseException]:
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        return self._results
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Its value is the list of the operation's tensors; waiting for it raises the failure."""
+        with self._lock:
+            if self._future is None:
+                self._ending = torch.futures.Future()
+                # C++, as in DDP, sees only failures of this kind, not those of set_exception.
+                self._future = self._ending.then(self._value)
+                _completions.add(self)
+        return self._future
+
+    def _value(self, _: Any) -> list[torch.Tensor]:
+        if self._error:
+            raise self._error
+        return self._results
+
+    def _complete(self) -> bool:
+        """Whether it has ended, and its future is set."""
+        if not self.is_completed():
+            return False
+        self._ending.set_result(None)
+        return True
+
+
+class _Completions:
+    """A thread that sets the futures of works: nobody need wait for these."""
+
+    def __init__(self) -> None:
+        self._new: list[HostWork] = []
+        self._changed = threading.Condition()
+        self._thread: Optional[threading.Thread] = None
+
+    def add(self, work: HostWork) -> None:
+        with self._changed:
+            self._new.append(work)
+            if self._thread is None or not self._thread.is_alive():  # also after a fork
+                self._thread = threading.Thread(target=self._run, name="ncclsvc-futures", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        pending: list[HostWork] = []
+        while True:
+            with self._changed:
+                while not self._new and not pending:
+                    self._changed.wait()
+                pending += self._new
+                self._new.clear()
+            pending = [work for work in pending if not work._complete()]
+            if pending:
+                _doze(pending[0])
+
+
+def _doze(work: HostWork) -> None:
+    """Until the work has ended, but not long: others may end before, and new ones come."""
+    try:
+        work._end(0.002)
+    except BaseException:  # its time is up; what else is wrong, _complete tells
+        pass
+
+
+_completions = _Completions()
+
+
+class DeviceWork(dist.Work):
+    """Tasks in the order of CUDA streams: waiting puts an event into the current stream, and blocks no host."""
+
+    def __init__(
+        self,
+        comm: Any,
+        events: Sequence[Any],
+        results: Sequence[torch.Tensor] = (),
+        block: bool = False,
+    ) -> None:
+        super().__init__()
+        self._comm, self._events, self._results, self._block = comm, events, list(results), block
+        self._error: Optional[BaseException] = None
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        current = torch.cuda.current_stream(self._comm.device)
+        for event in self._events:
+            event.wait(current)
+        if self._block:
+            current.synchronize()
+        self._error = self._error or self._comm.error()  # which tells each error once
+        if self._error:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return all(event.query() for event in self._events)
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> Optional[BaseException]:
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        return self._results
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """As NCCL's: done at once, and its value is used in the order of the stream."""
+        device = torch.device("cuda", self._comm.device)
+        future: torch.futures.Future[Any] = torch.futures.Future(devices=[device])
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        for event in self._events:
+            event.wait(stream)
+        with torch.cuda.stream(stream):
+            future.set_result(self._results)
+        return future

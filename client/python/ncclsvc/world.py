@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The world of a training run: its ranks, its nodes, and the groups of data, horizontal and pipeline parallelism."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional
+
+from .comm import Comm
+from .enums import DEVICE_HOST, GroupType
+from .library import check, lib, milliseconds
+from .memory import allocated
+from .structs import LayoutRecord, WorldOptions, WorldSizes
+
+if TYPE_CHECKING:
+    from .session import Session
+
+
+@dataclass(frozen=True)
+class WorldGroup:
+    """One group as one of its ranks sees it."""
+
+    id: int  #: groups of one type are numbered from 0, in the order of their first ranks
+    index: int  #: this rank's place in it
+    size: int
+    first: int
+    step: int
+
+    @property
+    def ranks(self) -> range:
+        """World ranks, in the group's order."""
+        return range(self.first, self.first + self.step * self.size, self.step or 1)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a rank stands."""
+
+    rank: int  #: of the world
+    size: int
+    local_rank: int  #: on its node
+    local_size: int
+    node: int
+    nodes: int
+    groups: dict[GroupType, WorldGroup]
+
+    @classmethod
+    def of(cls, record: LayoutRecord) -> Layout:
+        groups = {
+            kind: WorldGroup(*(getattr(group, name) for name in ("id", "index", "size", "first", "step")))
+            for kind, group in zip(GroupType, record.groups)
+        }
+        return cls(
+            rank=record.rank,
+            size=record.size,
+            local_rank=record.local_rank,
+            local_size=record.local_size,
+            node=record.node,
+            nodes=record.nodes,
+            groups=groups,
+        )
+
+
+def layout_of(rank: int, world: int, local: int, data: int, horizontal: int = 1, pipeline: int = 1) -> Layout:
+    """Where a rank of `world` ranks stands, with `local` ranks on each node. Arithmetic: it needs no daemon.
+
+    data x horizontal x pipeline is world; else InvalidArgumentError names what does not hold."""
+    record = LayoutRecord()
+    check(lib.layout_of(WorldSizes(world, local, data, horizontal, pipeline), rank, record))
+    return Layout.of(record)
+
+
+class World:
+    """This rank's communicators, one for each type of group. All ranks make it.
+
+    rank      in the world; None: any that is free; RANK_LAUNCHER: as torchrun, mpirun or srun says
+    device    None: host memory; DEVICE_LOCAL: this process's GPU number local_rank; else a CUDA ordinal
+    data, horizontal, pipeline
+              sizes; 0: as the daemon's configuration says, else 1, and data what they leave
+    local     ranks of a full node; 0: as the daemon says
+    timeout   seconds, for each communicator
+
+    Raises InvalidArgumentError for bad sizes, before anything is joined; MismatchError on all ranks if two mean
+    different worlds; UnsupportedError on all ranks if one cannot use its GPU."""
+
+    def __init__(
+        self,
+        session: Session,
+        rank: Optional[int] = None,
+        device: Optional[int] = None,
+        data: int = 0,
+        horizontal: int = 0,
+        pipeline: int = 0,
+        local: int = 0,
+        timeout: Optional[float] = 60.0,
+    ) -> None:
+        options = WorldOptions(
+            ctypes.sizeof(WorldOptions),
+            -1 if rank is None else rank,
+            DEVICE_HOST if device is None else device,
+            data,
+            horizontal,
+            pipeline,
+            local,
+        )
+        self.session = session
+        self._address: Optional[int] = allocated(lib.world_init, session._pointer, options, milliseconds(timeout))
+        self.layout = Layout.of(lib.world_layout(self._address).contents)
+        ordinal = int(lib.world_device(self._address))
+        self.device = None if ordinal == DEVICE_HOST else ordinal  #: CUDA ordinal, or None
+        self._comms = {
+            kind: Comm(session, lib.world_comm(self._address, kind), self.device, owner=self) for kind in GroupType
+        }
+        self.host_comm = Comm(session, lib.world_host_comm(self._address), None, owner=self)  #: all ranks, host memory
+        session._children[self] = None
+
+    @property
+    def _pointer(self) -> int:
+        if self._address is None or self.session.closed:
+            raise ValueError("the world is closed")
+        return self._address
+
+    def comm(self, kind: GroupType) -> Comm:
+        """The communicator of this rank's group of that type. The world leaves it."""
+        return self._comms[kind]
+
+    def rejoin(self, timeout: Optional[float] = 60.0) -> None:
+        """After PeerGoneError or DaemonLostError: connects again if need be, and joins the next epoch of every
+        communicator that is over. All surviving ranks call it; restarted ones make their World. If it fails, call it
+        again."""
+        check(lib.world_rejoin(self._pointer, milliseconds(timeout)))
+
+    def close(self) -> None:
+        """Leaves all its communicators. May be called again."""
+        if self._address is not None and not self.session.closed:
+            self.session._children.pop(self, None)
+            self._close_with_session()
+
+    def _close_with_session(self) -> None:
+        lib.world_free(self._address)
+        self._address = None
+        for comm in [*self._comms.values(), self.host_comm]:
+            comm._address = None
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""client/python on GPUs: device memory, streams and lent memory. On the stand-ins for CUDA and NCCL, which LD_LIBRARY_PATH
+names, or on two real GPUs without them.
+
+Environment: NCCLSVCD; NCCLSVC_FAKE_GPUS=2 for the stand-ins."""
+
+import ctypes
+import os
+import sys
+import tempfile
+import unittest
+from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
+
+import ncclsvc
+from package_ranks import run
+from test_client import Daemon
+
+T = 60
+N = 2
+
+
+class Cuda:
+    """As much of the driver as this test needs, on one device."""
+
+    def __init__(self, device):
+        self.lib = ctypes.CDLL("libcuda.so.1")
+        self.device = device
+        context = c_void_p()
+        self("cuInit", c_uint(0))
+        self("cuDevicePrimaryCtxRetain", byref(context), c_int(device))
+        self("cuCtxSetCurrent", context)
+
+    def __call__(self, name, *arguments):
+        result = self.lib[name](*arguments)
+        if result:
+            raise AssertionError(f"{name}: {result}")
+
+    def stream(self):
+        stream = c_void_p()
+        self("cuStreamCreate", byref(stream), c_uint(1))
+        return stream.value
+
+    def array(self, values):
+        return Array(self, values)
+
+
+class Array:
+    """Of floats in device memory, as CuPy describes it."""
+
+    def __init__(self, cuda, values, address=None):
+        self.cuda, self.n = cuda, len(values)
+        pointer = c_uint64(address or 0)
+        if not address:
+            cuda("cuMemAlloc_v2", byref(pointer), c_size_t(4 * self.n))
+        self.address = pointer.value
+        self.write(values)
+        self.__cuda_array_interface__ = {"shape": (self.n,), "typestr": "<f4", "data": (self.address, False), "version": 3}
+
+    def write(self, values):
+        self.cuda("cuMemcpyHtoD_v2", c_uint64(self.address), (ctypes.c_float * self.n)(*values), c_size_t(4 * self.n))
+
+    def read(self):
+        values = (ctypes.c_float * self.n)()
+        self.cuda("cuMemcpyDtoH_v2", values, c_uint64(self.address), c_size_t(4 * self.n))
+        return list(values)
+
+
+def on_gpus(rank, comm_id):
+    with ncclsvc.Session() as session:
+        cuda = Cuda(rank)
+        comm = session.join(comm_id, N, rank, device=rank, timeout=T)
+        stream = cuda.stream()
+        x, y = cuda.array([rank + 1.0] * 1000), cuda.array([0.0] * 1000)
+        with session.stream(stream):
+            tasks = [comm.all_reduce(x, y) for _ in range(3)]
+            cuda("cuStreamSynchronize", c_void_p(stream))  # no call of the library's
+        assert y.read() == [3.0] * 1000
+        assert session._thread.order.stream == 0
+        for task in tasks:
+            task.wait(T)
+        whole = cuda.array([0.0] * 2000)
+        with session.stream(stream, detached=True):
+            task = comm.all_gather(x, whole)
+        session.stream_wait(stream, task)
+        cuda("cuStreamSynchronize", c_void_p(stream))
+        assert whole.read() == [1.0] * 1000 + [2.0] * 1000
+        with session.stream(stream), session.group():
+            comm.send(x, 1 - rank)
+            got = comm.recv(y, 1 - rank)
+        got.wait(T)
+        assert y.read() == [2.0 - rank] * 1000
+        # Memory that the daemon lends.
+        lent = session.alloc_device(rank, 4000)
+        assert lent.nbytes == 4000 and ncclsvc.as_buffer(lent).count == 4000
+        z = Array(cuda, [rank + 1.0] * 1000, address=lent.address)
+        comm.all_reduce(z, op=ncclsvc.ReduceOp.MAX).wait(T)
+        assert z.read() == [2.0] * 1000
+        regions = len([r for r in session.regions() if r.kind == 3 and r.pid == os.getpid()])
+        del lent, z
+        assert len([r for r in session.regions() if r.kind == 3 and r.pid == os.getpid()]) == regions - 1
+        scaled = comm.premulsum(ctypes.c_float(10.0 * (rank + 1)))
+        comm.all_reduce(x, y, scaled).wait(T)
+        assert y.read() == [50.0] * 1000
+        scaled.destroy()
+        with ncclsvc.Lists(comm) as lists:
+            lists.all_reduce([x, y])
+            cuda("cuCtxSynchronize")
+            assert x.read() == [3.0] * 1000 and y.read() == [100.0] * 1000
+        for bad, kind, text in ((bytearray(4), ValueError, "the host's memory, and the communicator is for a GPU's"),
+                                (ncclsvc.Buffer(64, ncclsvc.DataType.FLOAT32, (1,), rank), ncclsvc.Error, "")):
+            try:
+                comm.all_reduce(bad)
+                raise AssertionError(f"{bad} was taken")
+            except kind as error:
+                assert text in str(error), error
+        assert {d.device for d in session.devices()} == {0, 1}
+        comm.barrier().wait(T)
+        assert comm.error() is None
+        return True
+
+
+class Gpus(unittest.TestCase):
+    def test_two_gpus(self):
+        with tempfile.TemporaryDirectory(prefix="ncclsvc-fake-") as fake:
+            os.environ["NCCLSVC_FAKE_DIR"] = fake
+            extra = {k: os.environ[k] for k in ("NCCLSVC_FAKE_DIR", "NCCLSVC_FAKE_GPUS") if k in os.environ}
+            daemon = Daemon("--device", "cuda", "--mps", "off", **extra)
+            os.environ["NCCLSVC_SOCKET"] = daemon.path
+            for peer in ("1", "0"):  # with kernels of the library's, and with NCCL alone
+                os.environ["NCCLSVC_PEER"] = peer
+                self.assertEqual(run(N, on_gpus, os.urandom(128)), [True] * N)
+            code, log = daemon.stop()
+            self.assertEqual(code, 0, log)
+
+
+if __name__ == "__main__":
+    if not __debug__:
+        sys.exit("tests need their assertions: run without -O")
+    unittest.main()

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rank 1 of 2 dies while DDP trains. Prints its pid, then what rank 0 is told by a collective, DDP and a message: the call,
+the rank and pid of the exception, and its text. The daemon is $NCCLSVC_SOCKET's."""
+
+import os
+import signal
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+import ncclsvc.torch  # registers the backend
+from common import free_port
+
+
+def train(net, x):
+    net(x).sum().backward()
+
+
+def rank_main(rank, port, pids):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    dist.init_process_group("ncclsvc", rank=rank, world_size=2)
+    net, x = nn_ddp(), torch.ones(4)
+    for _ in range(3):  # DDP has its buckets then
+        train(net, x)
+    if rank == 1:
+        pids.put(os.getpid())
+        signal.pause()
+    pid = pids.get(timeout=30)
+    works = [dist.all_reduce(torch.ones(4), async_op=True)]
+    os.kill(pid, signal.SIGKILL)
+    print(pid)
+    for name, call in (("work", works[0].wait), ("backward", lambda: train(net, x)), ("recv", lambda: dist.recv(x, 1))):
+        try:
+            call()
+        except RuntimeError as error:  # in C++, as in backward(), an exception is its text
+            text = str(error).split("\n", 1)[0]
+            print(name, getattr(error, "rank", "?"), getattr(error, "pid", "?"), text, flush=True)
+    os._exit(0)
+
+
+def nn_ddp():
+    return torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+
+
+def main():
+    context = mp.get_context("spawn")
+    pids, port = context.Queue(), free_port()
+    ranks = [context.Process(target=rank_main, args=(rank, port, pids)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(60)
+        if rank.is_alive():
+            rank.kill()
+    return ranks[0].exitcode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every operation of the backend "ncclsvc" on tensors of many types and layouts, with a process for each rank. Ends with 1
+and a traceback if a result is wrong. On GPUs (--device cuda, by hand) with a GPU for each rank.
+
+The daemon is $NCCLSVC_SOCKET's."""
+
+import argparse
+import os
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+import ncclsvc.torch
+from common import free_port
+
+MOVED = (torch.bool, torch.int16, torch.complex64, torch.bfloat16, torch.float32, torch.int64)
+REDUCED = (torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class Rank:
+    """One rank's tests. Tensors hold small numbers, which all types have exactly."""
+
+    def __init__(self, device):
+        self.device, self.r, self.n = device, dist.get_rank(), dist.get_world_size()
+
+    def full(self, value, shape=(2, 3), dtype=torch.float32):
+        return torch.full(shape, value, dtype=dtype, device=self.device)
+
+    def same(self, tensor, value):
+        expected = value if isinstance(value, torch.Tensor) else torch.full_like(tensor, value)
+        if not torch.equal(tensor.cpu(), expected.cpu().to(tensor.dtype)):
+            raise AssertionError(f"rank {self.r}: {tensor}, not {expected}")
+
+    def all_reduce(self):
+        n, ops = self.n, dist.ReduceOp
+        values = range(1, n + 1)
+        product = 1
+        for v in values:
+            product *= v
+        for dtype in REDUCED:
+            for op, expected in ((ops.SUM, sum(values)), (ops.MAX, n), (ops.MIN, 1), (ops.PRODUCT, product)):
+                x = self.full(self.r + 1, dtype=dtype)
+                dist.all_reduce(x, op)
+                self.same(x, expected)
+        x = self.full(self.r == 0, dtype=torch.bool)
+        dist.all_reduce(x)
+        self.same(x, True)
+        x = self.full(complex(1, self.r), dtype=torch.complex64)
+        dist.all_reduce(x)
+        self.same(x, complex(n, n * (n - 1) // 2))
+        x = self.full(float(self.r))
+        dist.all_reduce(x, ops.AVG)
+        self.same(x, (n - 1) / 2)
+        work = dist.all_reduce(x, async_op=True)
+        work.get_future().wait()
+        work.wait()
+        self.same(x, n * (n - 1) / 2)
+
+    def of_the_host_alone(self):
+        x = self.full(1 << self.r, dtype=torch.int32)
+        dist.all_reduce(x, dist.ReduceOp.BOR)
+        self.same(x, (1 << self.n) - 1)
+        x = self.full(7, dtype=torch.int32)
+        dist.reduce(x, 0, dist.ReduceOp.BXOR)
+        self.same(x, (7 if self.n % 2 else 0) if self.r == 0 else 7)
+        x = self.full(self.r, dtype=torch.int16)
+        dist.all_reduce(x)
+        self.same(x, self.n * (self.n - 1) // 2)
+        x = self.full(self.r, (3, 4))[:, 1:3]  # not contiguous
+        dist.all_reduce(x)
+        self.same(x, self.n * (self.n - 1) // 2)
+        taken = [torch.zeros(k + 1) for k in range(self.n)]  # uneven
+        dist.all_gather(taken, torch.full((self.r + 1,), float(self.r)))
+        for k, t in enumerate(taken):
+            self.same(t, k)
+        for _ in range(2):  # each to each, Sends first: messages wait for no other
+            works = [dist.isend(self.full(self.r), k, tag=k) for k in range(self.n) if k != self.r]
+            for k in range(self.n):
+                if k != self.r:
+                    x = self.full(-1)
+                    dist.recv(x, k, tag=self.r)
+                    self.same(x, k)
+            for work in works:
+                work.wait()
+        works = []  # tags in another order than they were sent in
+        if self.r == 0:
+            for tag in (1, 2, 3):
+                works.append(dist.isend(self.full(tag), 1, tag=tag))
+        elif self.r == 1:
+            for tag in (3, 1, 2):
+                x = self.full(0)
+                dist.recv(x, 0, tag=tag)
+                self.same(x, tag)
+        for work in works:
+            work.wait()
+
+    def moves(self):
+        n, r = self.n, self.r
+        for dtype in MOVED:
+            x = self.full(1 if r == 1 else 0, dtype=dtype)
+            dist.broadcast(x, 1)
+            self.same(x, 1)
+            own = self.full(r % 2, dtype=dtype)
+            taken = [torch.zeros_like(own) for _ in range(n)]
+            dist.all_gather(taken, own)
+            for k, t in enumerate(taken):
+                self.same(t, k % 2)
+            whole = self.full(0, (n * 2, 3), dtype)
+            dist.all_gather_into_tensor(whole, own)
+            self.same(whole, torch.cat(taken))
+            dist.gather(own, taken if r == 0 else None, 0)
+            out = torch.zeros_like(own)
+            dist.scatter(out, taken if r == 0 else None, 0)
+            self.same(out, r % 2)
+
+    def reduce_scatter(self):
+        n, r = self.n, self.r
+        blocks = [self.full(float(k + r)) for k in range(n)]
+        expected = sum(r + k for k in range(n))
+        out = self.full(0.0)
+        dist.reduce_scatter(out, blocks)
+        self.same(out, expected)
+        out = self.full(0.0)
+        dist.reduce_scatter_tensor(out, torch.cat(blocks))
+        self.same(out, expected)
+        x = self.full(float(r))
+        dist.reduce(x, n - 1)
+        self.same(x, n * (n - 1) / 2 if r == n - 1 else r)
+
+    def all_to_all(self):
+        n, r = self.n, self.r
+        send = torch.arange(n, device=self.device).repeat_interleave(2) + 10 * r
+        recv = torch.zeros_like(send)
+        dist.all_to_all_single(recv, send)
+        self.same(recv, torch.arange(n).repeat_interleave(2) * 10 + r)
+        sizes = [k + 1 for k in range(n)]  # rank k gets k + 1 rows of each
+        send = torch.cat([torch.full((s, 2), float(10 * r + k)) for k, s in enumerate(sizes)]).to(self.device)
+        recv = torch.zeros((n * (r + 1), 2), device=self.device)
+        dist.all_to_all_single(recv, send, [r + 1] * n, sizes)
+        self.same(recv, torch.cat([torch.full((r + 1, 2), float(10 * k + r)) for k in range(n)]))
+        outs = [torch.zeros(k + 1, device=self.device) for k in range(n)]
+        dist.all_to_all(outs, [torch.full((r + 1,), float(r), device=self.device) for _ in range(n)])
+        for k, out in enumerate(outs):
+            self.same(out, k)
+
+    def messages(self):
+        n, r = self.n, self.r
+        out, x = self.full(float(r)), self.full(-1.0)
+        ops = [dist.P2POp(dist.isend, out, (r + 1) % n), dist.P2POp(dist.irecv, x, (r - 1) % n)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        self.same(x, (r - 1) % n)
+
+    def groups(self):
+        """Subgroups, of which one goes while others work; and a timeout with names."""
+        pair = dist.new_group([0, 1])
+        if self.r < 2:
+            x = self.full(self.r)
+            dist.all_reduce(x, group=pair)
+            self.same(x, 1)
+            dist.destroy_process_group(pair)
+        dist.barrier()
+        short = dist.new_group(timeout=timedelta(seconds=1))
+        if self.r == 0:
+            try:
+                dist.all_reduce(torch.zeros(2), group=short)
+                raise AssertionError("all_reduce went on without the others")
+            except ncclsvc.TimeoutError as error:
+                if error.status.missing != tuple(range(1, self.n)) or "Timed out" not in str(error):
+                    raise
+        dist.barrier()
+
+    def refusals(self):
+        if self.device.type == "cpu":
+            one, odd = torch.zeros(1), torch.zeros(self.n + 1)
+            for call, text in ((lambda: dist.all_gather_into_tensor(odd, one), "times as many elements"),
+                               (lambda: dist.all_to_all_single(odd, odd.clone()), "not divided evenly"),
+                               (lambda: dist.all_reduce(one, dist.ReduceOp.BAND), "for integers")):
+                try:
+                    call()
+                except Exception as error:
+                    if text not in str(error):
+                        raise
+                    continue
+                raise AssertionError(f"a call was taken that is refused with: {text}")
+        dist.barrier()
+
+
+def rank_main(rank, options, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    device = torch.device(options.device, rank if options.device == "cuda" else None)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("ncclsvc", rank=rank, world_size=options.ranks)
+    tests = Rank(device)
+    names = ["all_reduce", "moves", "reduce_scatter", "all_to_all", "messages", "groups", "refusals"]
+    for name in names + (["of_the_host_alone"] if device.type == "cpu" else []):
+        getattr(tests, name)()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        if rank == 0:
+            print(name, flush=True)
+    dist.destroy_process_group()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=3)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    options = parser.parse_args()
+    mp.spawn(rank_main, (options, free_port()), options.ranks)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
