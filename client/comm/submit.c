@@ -312,6 +312,28 @@ static ncclsvc_result capture(ncclsvc_session *s, struct op *ops, unsigned in_ri
 	return r;
 }
 
+/* The first n are no kernels. */
+static ncclsvc_result capture_tasks(ncclsvc_session *s, struct op *ops, unsigned n, unsigned all)
+{
+	unsigned alone = 0;
+	ncclsvc_result r = NCCLSVC_OK;
+	triggers_sort(ops, n);
+	for (; !r && alone < n && ops[alone].comm->nranks == 1; alone++)
+		r = capture_alone(s->gpu, &ops[alone]);
+	if (r || alone == all)
+		return r;
+	ops += alone;
+	n -= alone;
+	all -= alone;
+	r = n ? triggers_keep(s, ops, n) : NCCLSVC_OK;
+	if (r)
+		return r;
+	r = ready(s, ops, all);
+	if (r)
+		triggers_drop(ops, n);
+	return r ? r : capture(s, ops, n, all);
+}
+
 /* Two of a group: what a stream starts is a group of its own on each communicator. */
 static bool are_one(const struct op *a, const struct op *b)
 {
@@ -341,16 +363,8 @@ static ncclsvc_result submit_tasks(ncclsvc_session *s, struct op *ops, unsigned 
 		if (!r && !finished)
 			r = ready(s, ops, all);
 	}
-	if (!r && count_captured(ops, all, &r) && !r) {
-		triggers_sort(ops, n);
-		r = triggers_keep(s, ops, n);
-		if (r)
-			return r;
-		r = ready(s, ops, all);
-		if (r)
-			triggers_drop(ops, n);
-		return r ? r : capture(s, ops, n, all);
-	}
+	if (!r && count_captured(ops, all, &r) && !r)
+		return capture_tasks(s, ops, n, all);
 	for (unsigned i = 0; !r && i < n; i++)
 		finish_record(&ops[i], i + 1 < n && are_one(&ops[i], &ops[i + 1]));
 	if (!r && s->options.no_ring)

@@ -11,6 +11,7 @@
 #include "core/session.h"
 #include "peer_graph.h"
 #include "proto/names.h"
+#include "proto/operation.h"
 
 /* ---- Which graphs there are ---- */
 
@@ -247,6 +248,29 @@ static CUresult capture(const struct op *ops, unsigned n, struct peer *p)
 		if (ops[i].stream != stream)
 			e = peer_follow(p, p->input, stream, ops[i].stream);
 	return e;
+}
+
+ncclsvc_result capture_alone(const struct gpu *g, struct op *op)
+{
+	const struct svc_record *r = &op->record;
+	CUresult e = CUDA_SUCCESS;
+	if (svc_op_is_p2p(r->op) || (svc_op_reduces(r->op) && svc_redop_made(r->redop)))
+		return error_set(
+			NCCLSVC_UNSUPPORTED,
+			"%s: communicator %s has one rank, and neither messages to oneself "
+			"nor premulsum are captured into CUDA graphs there",
+			svc_op_name(r->op), op->comm->label);
+	if (op->task)
+		*op->task = 0;
+	if (!op->dst_bytes || op->src == op->dst)
+		return NCCLSVC_OK;
+	e = cuda_push(g->cuda, op->push);
+	if (!e) {
+		e = g->cuda->cuMemcpyDtoDAsync((uintptr_t)op->dst, (uintptr_t)op->src,
+					       op->dst_bytes, op->stream);
+		cuda_pop(g->cuda, op->push);
+	}
+	return e ? cuda_error(g->cuda, e, "the operation's copy was not captured") : NCCLSVC_OK;
 }
 
 ncclsvc_result peer_capture(const struct op *ops, unsigned n)

@@ -22,6 +22,8 @@ struct peer_graph {
 /* Captures the kernel of n operations, whose streams are all captured into one graph. Not locked.
  */
 ncclsvc_result peer_capture(const struct op *ops, unsigned n);
+/* The same of an operation of a communicator of one rank: a copy. Locked. */
+ncclsvc_result capture_alone(const struct gpu *g, struct op *op);
 /* Some graph can still be launched. */
 static inline bool peer_graphs_live(const struct peer *p)
 {

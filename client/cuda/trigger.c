@@ -33,6 +33,8 @@ bool triggers_live_anywhere(void)
 static int by_comm(const void *a, const void *b)
 {
 	const struct op *x = a, *y = b;
+	if ((x->comm->nranks == 1) != (y->comm->nranks == 1))
+		return x->comm->nranks == 1 ? -1 : 1;
 	if (x->triggered != y->triggered)
 		return x->triggered ? 1 : -1;
 	if (x->comm->key != y->comm->key)

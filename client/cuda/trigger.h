@@ -19,7 +19,7 @@ static inline bool triggers_live(const struct peer *p)
 }
 /* The same of any member of this process. */
 bool triggers_live_anywhere(void);
-/* Brings those of each communicator together, behind all others. */
+/* Brings those of each communicator together: of one rank, that no stream starts, all others. */
 void triggers_sort(struct op *ops, unsigned n);
 /* The daemon is to keep the operations, whose buffers are known, and of which graphs will have
  * those of each communicator as one trigger. Locked; yields. */

@@ -256,6 +256,38 @@ static void test_streams(void)
 	kernels_run(ranks_count(), streams_rank, NULL);
 }
 
+/* Communicators of one rank copy. */
+static void alone_rank(struct client *c)
+{
+	struct buffers b;
+	ncclsvc_comm *alone;
+	ncclsvc_unique_id id;
+	buffers_open(&b, c);
+	struct rank *r = &b.r;
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	CHECK_OK(ncclsvc_comm_join_device(r->session, &id, 1, 0, r->gpu, WAIT_MS, &alone));
+	gpu_fill(b.small, 7, SMALL);
+	graph_begin(r->stream);
+	CHECK_OK(ncclsvc_all_reduce(at(b.small), at(b.large), SMALL, NCCLSVC_UINT32, NCCLSVC_MAX,
+				    alone, NULL));
+	CHECK_OK(ncclsvc_barrier(alone, NULL));
+	CHECK_RESULT(ncclsvc_send(at(b.small), SMALL, NCCLSVC_UINT32, 0, alone, NULL),
+		     NCCLSVC_UNSUPPORTED);
+	graph_sum(r, b.large, SMALL);
+	CUgraphExec exec = graph_end(r->stream);
+	graph_launch(exec, r->stream);
+	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
+	gpu_check(b.large, 7 * b.sums, SMALL, "the sum of copies");
+	graph_destroy(exec);
+	CHECK_OK(ncclsvc_comm_leave(alone));
+	buffers_close(&b);
+}
+
+static void test_alone(void)
+{
+	kernels_run(ranks_count(), alone_rank, NULL);
+}
+
 /* ---- What goes wrong ---- */
 
 /* A graph of an epoch that is over does nothing, in no time; in the new one all is as before. */
@@ -521,6 +553,7 @@ const struct gpu_test graph_nccl_tests[] = {
 	{"graphs/large/chain/4", test_chain, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/updates", test_updates, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/shown", test_shown, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/large/alone", test_alone, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/timeout", test_timeout, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/mismatch", test_mismatch, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/mismatch/4", test_mismatch, 4, 60, TEST_QUICK | TEST_ONE_NODE},
