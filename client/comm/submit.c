@@ -294,7 +294,7 @@ static ncclsvc_result capture(ncclsvc_session *s, struct op *ops, unsigned in_ri
 	ncclsvc_result r = NCCLSVC_OK;
 	join_kernels(ops + in_ring, kernels);
 	for (unsigned i = 0; i < n; i++) {
-		ops[i].peer = ops[i].comm->peer;
+		ops[i].peer = comm_captures(ops[i].comm);
 		ops[i].peer->refs++;
 		if (ops[i].task)
 			*ops[i].task = 0;

@@ -28,12 +28,18 @@ struct ncclsvc_comm {
 	 */
 	struct peer *peer;
 	uint32_t peer_bytes;
+	struct peer *bare; /* without kernels: what CUDA graphs need in its place; NULL: none */
 	/* Not OK: the epoch is over and why. */
 	ncclsvc_result broken;
 	ncclsvc_status end;
 	bool broken_told;
 	char label[NCCLSVC_NAME_BYTES];
 };
+
+static inline struct peer *comm_captures(const ncclsvc_comm *comm)
+{
+	return comm->peer ? comm->peer : comm->bare;
+}
 
 ncclsvc_comm *comm_by_handle(const ncclsvc_session *s, uint32_t handle); /* locked */
 ncclsvc_comm *comm_by_key(const ncclsvc_session *s, uint32_t key);	 /* locked */

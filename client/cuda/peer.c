@@ -99,7 +99,7 @@ static bool wanted(const ncclsvc_session *s, int nranks)
 }
 
 /* Context, kernels, streams. Locked. */
-static bool prepare(ncclsvc_session *s, struct peer *p, int device)
+static bool prepare(ncclsvc_session *s, struct peer *p, int device, bool kernels)
 {
 	struct gpu *g = s->gpu;
 	p->cuda = g->cuda;
@@ -109,8 +109,9 @@ static bool prepare(ncclsvc_session *s, struct peer *p, int device)
 		p->context = NULL;
 	if (!p->context || cuda_push(g->cuda, p->context))
 		return false;
-	p->module = module_of(g, device);
-	const bool good = p->module &&
+	if (kernels)
+		p->module = module_of(g, device);
+	const bool good = (p->module || !kernels) &&
 			  !g->cuda->cuStreamCreate(&p->asking, CU_STREAM_NON_BLOCKING) &&
 			  !g->cuda->cuStreamCreate(&p->aside, CU_STREAM_NON_BLOCKING) &&
 			  !g->cuda->cuEventCreate(&p->input, CU_EVENT_DISABLE_TIMING) &&
@@ -239,19 +240,47 @@ void peer_modules_unload(struct gpu *g)
 
 /* ---- A new one ---- */
 
-struct peer *peer_new(ncclsvc_session *s, int device, int32_t number, int nranks)
+static struct peer *allocate(void)
 {
-	if (!wanted(s, nranks))
-		return NULL;
-	kept_sweep();
 	struct peer *p = calloc(1, sizeof(*p));
 	if (!p)
 		return NULL;
 	pthread_mutex_init(&p->turn, NULL);
 	pthread_cond_init(&p->turned, NULL);
 	p->refs = 1;
+	return p;
+}
+
+ncclsvc_result peer_bare(ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	if (comm_captures(comm))
+		return NCCLSVC_OK;
+	struct peer *p = allocate();
+	if (!p)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	p->own.generation = s->generation;
+	const int mode = relaxed_begin(s->gpu->cuda);
+	const bool good = prepare(s, p, comm->device, false);
+	relaxed_end(s->gpu->cuda, mode);
+	if (good) {
+		comm->bare = p;
+		return NCCLSVC_OK;
+	}
+	peer_unref(p);
+	return error_set(NCCLSVC_SYSTEM, "CUDA gives no streams and events on GPU %d",
+			 comm->device);
+}
+
+struct peer *peer_new(ncclsvc_session *s, int device, int32_t number, int nranks)
+{
+	if (!wanted(s, nranks))
+		return NULL;
+	kept_sweep();
+	struct peer *p = allocate();
+	if (!p)
+		return NULL;
 	session_lock(s);
-	bool good = prepare(s, p, device);
+	bool good = prepare(s, p, device, true);
 	session_unlock(s);
 	if (good)
 		good = !lent_map(s, number, device, PEER_STAGING, &p->own);
@@ -462,11 +491,24 @@ static void close_one(ncclsvc_session *s, ncclsvc_comm *comm)
 	kept_sweep();
 }
 
+static void close_bare(ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	struct peer *p = comm->bare;
+	if (!p)
+		return;
+	triggers_sweep(s, p);
+	triggers_forget(s, p);
+	comm->bare = NULL;
+	peer_unref(p);
+	kept_sweep();
+}
+
 void peer_close(ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	session_lock(s);
 	if (comm->peer)
 		close_one(s, comm);
+	close_bare(s, comm);
 	session_unlock(s);
 }
 
@@ -476,8 +518,10 @@ void peers_close(ncclsvc_session *s)
 	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
 		if (c->peer)
 			peer_hooks.break_off(c->peer);
-	for (ncclsvc_comm *c = s->comms; c; c = c->next)
+	for (ncclsvc_comm *c = s->comms; c; c = c->next) {
 		if (c->peer)
 			close_one(s, c);
+		close_bare(s, c);
+	}
 	session_unlock(s);
 }

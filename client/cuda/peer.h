@@ -118,6 +118,12 @@ void peer_modules_unload(struct gpu *g);
 /* The last one lets it go, if nothing of it runs, nor can be launched; else it is kept. Locked. */
 void peer_unref(struct peer *p);
 
+/* Refusals of captures. */
+ncclsvc_result peer_cannot_detach(void);
+ncclsvc_result peer_cannot_capture(void);
+/* What captures of a communicator without kernels need: streams and events alone. Locked. */
+ncclsvc_result peer_bare(ncclsvc_session *s, ncclsvc_comm *comm);
+
 /* ---- peer_kernel.c ---- */
 
 /* The kernel that an operation is for: all members come to the same answer. */

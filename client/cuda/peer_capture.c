@@ -13,6 +13,20 @@
 #include "proto/names.h"
 #include "proto/operation.h"
 
+ncclsvc_result peer_cannot_detach(void)
+{
+	return error_set(NCCLSVC_UNSUPPORTED,
+			 "the stream is being captured into a CUDA graph, whose end waits for all "
+			 "that is in it: operations cannot be detached from it");
+}
+
+ncclsvc_result peer_cannot_capture(void)
+{
+	return error_set(NCCLSVC_UNSUPPORTED,
+			 "operations cannot be captured into CUDA graphs: the NVIDIA driver lacks "
+			 "calls that this needs");
+}
+
 /* ---- Which graphs there are ---- */
 
 /* A user object's: the driver calls it, on a thread of its own. */
@@ -20,7 +34,8 @@ static void graph_gone(void *arg)
 {
 	struct peer_graph *graph = arg;
 	struct peer *p = graph->peer;
-	__atomic_sub_fetch(&p->page->graphs, 1, __ATOMIC_RELEASE);
+	if (p->page)
+		__atomic_sub_fetch(&p->page->graphs, 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&graph->gone, true, __ATOMIC_RELEASE);
 	__atomic_add_fetch(&p->graphs_gone, 1, __ATOMIC_RELEASE); /* p may be gone with the last */
 }
@@ -66,7 +81,7 @@ unsigned ncclsvc_comm_graphs(ncclsvc_comm *comm)
 	if (!comm)
 		return 0;
 	session_lock(comm->session);
-	const struct peer *p = comm->peer;
+	const struct peer *p = comm_captures(comm);
 	const unsigned n = p ? __atomic_load_n(&p->ngraphs, __ATOMIC_ACQUIRE) -
 					   __atomic_load_n(&p->graphs_gone, __ATOMIC_ACQUIRE)
 			     : 0;
@@ -109,8 +124,10 @@ static CUresult graph_begin(struct peer *p, uint64_t capture, CUgraph handle, CU
 		return e;
 	}
 	p->graphs = graph;
-	__atomic_store_n(&p->page->captured, 1, __ATOMIC_RELEASE);
-	__atomic_add_fetch(&p->page->graphs, 1, __ATOMIC_RELEASE);
+	if (p->page) {
+		__atomic_store_n(&p->page->captured, 1, __ATOMIC_RELEASE);
+		__atomic_add_fetch(&p->page->graphs, 1, __ATOMIC_RELEASE);
+	}
 	__atomic_store_n(&p->ngraphs, graph->number, __ATOMIC_RELEASE);
 	e = cuda->cuGraphRetainUserObject(handle, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
 	if (!e)
@@ -194,13 +211,14 @@ CUresult peer_graph_note(const struct op *op, unsigned n, CUstream stream)
 	graph->stream = stream;
 	graph->kernel = node;
 	graph->operations += n;
-	__atomic_store_n(&p->page->timeout_ns, op->record.timeout_ns, __ATOMIC_RELEASE);
+	if (p->page)
+		__atomic_store_n(&p->page->timeout_ns, op->record.timeout_ns, __ATOMIC_RELEASE);
 	return CUDA_SUCCESS;
 }
 
 ncclsvc_result peer_graph_place(const struct op *op, struct peer_graph_place *at)
 {
-	struct peer *p = op->comm->peer;
+	struct peer *p = comm_captures(op->comm);
 	CUresult e = cuda_push(p->cuda, op->push);
 	if (!e) {
 		pthread_mutex_lock(&p->turn);

@@ -81,13 +81,9 @@ ncclsvc_result peer_prepare(struct gpu *g, struct op *op)
 	struct stream st;
 	ncclsvc_result r = stream_look(g, op->comm->device, op->stream, &st);
 	if (!r && st.captured && op->detached)
-		r = error_set(NCCLSVC_UNSUPPORTED,
-			      "the stream is being captured into a CUDA graph, whose end waits for "
-			      "all that is in it: operations cannot be detached from it");
+		r = peer_cannot_detach();
 	if (!r && st.captured && !cuda_captures(g->cuda))
-		r = error_set(NCCLSVC_UNSUPPORTED,
-			      "operations cannot be captured into CUDA graphs: the NVIDIA driver "
-			      "lacks calls that this needs");
+		r = peer_cannot_capture();
 	if (!r && !st.captured)
 		r = room_check(op);
 	if (!r && op->src_bytes)

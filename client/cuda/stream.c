@@ -204,7 +204,9 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 		return r;
 	op->push = st.push;
 	op->captured = st.captured;
-	op->triggered = !st.captured && !op->planned && triggers_live(comm->peer);
+	op->triggered = !st.captured && !op->planned && triggers_live(comm_captures(comm));
+	if (op->captured && op->detached)
+		return peer_cannot_detach();
 	if (op->captured)
 		return op->planned ? error_set(NCCLSVC_UNSUPPORTED, CAPTURING) : NCCLSVC_OK;
 	if (op->triggered)

@@ -151,7 +151,7 @@ static uint32_t next_number(struct peer *p, uint32_t graph)
 
 static struct trigger *trigger_new(ncclsvc_session *s, struct op *ops, unsigned n, uint32_t graph)
 {
-	struct peer *p = ops->comm->peer;
+	struct peer *p = comm_captures(ops->comm);
 	struct trigger *t = malloc(sizeof(*t) + 2 * n * sizeof(t->places[0]));
 	if (!t)
 		return NULL;
@@ -180,7 +180,7 @@ static ncclsvc_result send(ncclsvc_session *s, const struct op *op,
 	r.comm = op->comm->handle;
 	r.epoch = op->comm->epoch;
 	r.flags |= SVC_TASK_TIMELINE | SVC_TASK_TRIGGER;
-	r.timeline = op->comm->peer->trigger_line;
+	r.timeline = comm_captures(op->comm)->trigger_line;
 	r.value = op->trigger;
 	r.graph = at->graph;
 	r.graph_place = at->operation;
@@ -189,7 +189,7 @@ static ncclsvc_result send(ncclsvc_session *s, const struct op *op,
 
 static ncclsvc_result keep(ncclsvc_session *s, struct op *ops, unsigned n)
 {
-	struct peer *p = ops->comm->peer;
+	struct peer *p = comm_captures(ops->comm);
 	struct peer_graph_place at;
 	ncclsvc_result r = peer_graph_place(ops, &at);
 	struct trigger *t = r ? NULL : trigger_new(s, ops, n, at.graph);
@@ -210,14 +210,13 @@ static ncclsvc_result keep(ncclsvc_session *s, struct op *ops, unsigned n)
 ncclsvc_result triggers_keep(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	ncclsvc_result r = NCCLSVC_OK;
+	if (!cuda_captures(s->gpu->cuda))
+		return peer_cannot_capture();
 	for (unsigned i = 0; !r && i < n; i++) {
-		struct peer *p = ops[i].comm->peer;
-		if (!p)
-			return error_set(NCCLSVC_UNSUPPORTED,
-					 "communicator %s: operations can be captured into CUDA "
-					 "graphs where its 2 to %d ranks are GPUs of one node that "
-					 "can access each other's memory",
-					 ops[i].comm->label, PEER_RANKS);
+		r = peer_bare(s, ops[i].comm);
+		if (r)
+			return r;
+		struct peer *p = comm_captures(ops[i].comm);
 		triggers_sweep(s, p);
 		r = line_make(s, ops[i].comm, p);
 	}
@@ -391,8 +390,8 @@ ncclsvc_result triggers_capture(const struct op *ops, unsigned n, unsigned parts
 
 ncclsvc_result trigger_prepare(ncclsvc_session *s, struct op *op)
 {
-	const struct peer *p = op->comm->peer;
-	op->peer = op->comm->peer;
+	struct peer *p = comm_captures(op->comm);
+	op->peer = p;
 	if (s->timelines[p->trigger_line]->pending >= PENDING_MAX)
 		return error_set(NCCLSVC_AGAIN,
 				 "%d operations beside CUDA graphs are pending on "
@@ -480,13 +479,14 @@ ncclsvc_result trigger_stream_wait(ncclsvc_session *s, CUstream handle, const st
 {
 	const ncclsvc_comm *comm = comm_by_key(s, slot->comm_key);
 	struct stream st;
-	if (!comm || !comm->peer) /* it ends with its epoch */
+	if (!comm || !comm_captures(comm)) /* it ends with its epoch */
 		return NCCLSVC_OK;
 	const struct cuda *cuda = s->gpu->cuda;
 	ncclsvc_result r = stream_identify(s->gpu, comm->device, handle, &st);
 	CUresult e = r ? CUDA_SUCCESS : cuda_push(cuda, st.push);
 	if (!r && !e) {
-		e = cuda->cuStreamWaitEvent(handle, comm->peer->order, CU_EVENT_WAIT_DEFAULT);
+		e = cuda->cuStreamWaitEvent(handle, comm_captures(comm)->order,
+					    CU_EVENT_WAIT_DEFAULT);
 		cuda_pop(cuda, st.push);
 	}
 	return e ? cuda_error(cuda, e, "the stream cannot wait for the task") : r;

@@ -543,6 +543,35 @@ static void test_leaves(void)
 	gpu_daemon_stop(&d);
 }
 
+/* ---- Without kernels ---- */
+
+/* Also on several nodes. */
+static void run_bare(client_main *main)
+{
+	setenv("NCCLSVC_PEER", "0", 1);
+	ranks_run(ranks_count(), main, NULL);
+}
+
+static void test_bare_launches(void)
+{
+	run_bare(launches_rank);
+}
+
+static void test_bare_chain(void)
+{
+	run_bare(chain_rank);
+}
+
+static void test_bare_streams(void)
+{
+	run_bare(streams_rank);
+}
+
+static void test_bare_mismatch(void)
+{
+	run_bare(different_rank);
+}
+
 const struct gpu_test graph_nccl_tests[] = {
 	{"graphs/large/launches", test_launches, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/launches/4", test_launches, 4, 60, TEST_QUICK | TEST_ONE_NODE},
@@ -560,6 +589,10 @@ const struct gpu_test graph_nccl_tests[] = {
 	{"graphs/large/killed", test_killed, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/killed/4", test_killed, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/daemon", test_daemon, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/bare/launches", test_bare_launches, 2, 60, TEST_QUICK},
+	{"graphs/bare/chain", test_bare_chain, 2, 60, TEST_QUICK},
+	{"graphs/bare/streams", test_bare_streams, 2, 60, TEST_QUICK},
+	{"graphs/bare/mismatch", test_bare_mismatch, 2, 60, TEST_QUICK},
 	{"graphs/large/leaves", test_leaves, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };

@@ -300,7 +300,7 @@ static void start_ahead(struct engine *e, struct session *s, uint32_t timeline, 
 		l->ahead = 0;
 }
 
-/* A stream has written what it must not: its graph, or this word, was changed. */
+/* A stream has written a number that no graph which lives has. */
 static void fail(struct engine *e, const struct comm *c)
 {
 	struct event event = {.kind = EVENT_TRIGGER_FAILED,
@@ -309,19 +309,21 @@ static void fail(struct engine *e, const struct comm *c)
 	engine_event(e, &event);
 }
 
-/* The stream has come to that trigger. False: it is to be seen again. */
+/* The stream has come to that trigger. False: it is to be seen again. What was launched ahead may
+ * have run before its own number was seen: another number says so. */
 static bool arrive(struct engine *e, struct session *s, uint32_t timeline, uint64_t value)
 {
 	struct line *l = &s->lines[timeline];
 	struct trigger *t = find(s, timeline, value);
-	if (!t || (l->ahead && l->ahead != value)) {
+	const bool started = l->ahead == value;
+	if (!t) {
 		fail(e, l->comm);
 		return true;
 	}
-	if (!l->ahead && !start(e, s, t))
-		return false;
-	l->arrived_ns = e->now;
 	l->ahead = 0;
+	l->arrived_ns = e->now;
+	if (!started && !start(e, s, t))
+		return false;
 	if (t->kept)
 		start_ahead(e, s, timeline, value + 1);
 	else
@@ -333,6 +335,7 @@ static bool look(struct engine *e, struct session *s, uint32_t timeline)
 {
 	_Atomic uint64_t *ready = &words(s, timeline)->ready;
 	const uint64_t value = atomic_load_explicit(ready, memory_order_acquire);
+	uint64_t seen = value;
 	if (!value)
 		return false;
 	/* What the trainer submitted before it launched the graph comes first. */
@@ -340,8 +343,9 @@ static bool look(struct engine *e, struct session *s, uint32_t timeline)
 		engine_session_active(e, s);
 		return false;
 	}
-	/* The stream writes the next one when these have run. */
-	atomic_store(ready, 0);
+	/* The stream writes the next one when these have run: of what is launched ahead, that may
+	 * be now. */
+	atomic_compare_exchange_strong(ready, &seen, 0);
 	if (arrive(e, s, timeline, value))
 		return true;
 	atomic_store(ready, value);
