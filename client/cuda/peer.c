@@ -255,6 +255,9 @@ ncclsvc_result peer_bare(ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	if (comm_captures(comm))
 		return NCCLSVC_OK;
+	if (s->connection->version < 2)
+		return error_set(NCCLSVC_UNSUPPORTED, "operations cannot be captured into CUDA "
+						      "graphs: the daemon is of an older version");
 	struct peer *p = allocate();
 	if (!p)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
@@ -494,6 +497,9 @@ static void close_one(ncclsvc_session *s, ncclsvc_comm *comm)
 static void close_bare(ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	struct peer *p = comm->bare;
+	const uint64_t deadline = now_ns() + CLOSE_NS;
+	while (p && !peer_graphs_quiet(p) && !comm->broken && now_ns() < deadline)
+		pause_unlocked(s);
 	if (!p)
 		return;
 	triggers_sweep(s, p);

@@ -86,6 +86,7 @@ struct peer {
 	struct trigger *triggers;
 	/* How many there were, and how many are gone with their graphs. Atomic. */
 	uint32_t ntriggers, triggers_gone;
+	uint32_t triggers_swept; /* of those that are gone */
 };
 
 static inline bool peer_is_open(const struct peer *p)

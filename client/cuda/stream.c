@@ -204,7 +204,7 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 		return r;
 	op->push = st.push;
 	op->captured = st.captured;
-	op->triggered = !st.captured && !op->planned && triggers_live(comm_captures(comm));
+	op->triggered = !st.captured && !op->planned && triggers_look(s, comm_captures(comm));
 	if (op->captured && op->detached)
 		return peer_cannot_detach();
 	if (op->captured)

@@ -10,6 +10,8 @@
 #include "core/session.h"
 #include "core/timeline.h"
 #include "peer_graph.h"
+#include "proto/names.h"
+#include "proto/operation.h"
 
 /* What the daemon keeps for a graph: a group's operations on one communicator. The graph's user
  * object holds it. */
@@ -78,6 +80,13 @@ static void unpin(ncclsvc_session *s, struct trigger *t)
 	t->forgotten = true;
 }
 
+bool triggers_look(ncclsvc_session *s, struct peer *p)
+{
+	if (p && p->triggers_swept != __atomic_load_n(&p->triggers_gone, __ATOMIC_ACQUIRE))
+		triggers_sweep(s, p);
+	return p && triggers_live(p);
+}
+
 void triggers_sweep(ncclsvc_session *s, struct peer *p)
 {
 	for (struct trigger **link = &p->triggers, *t; (t = *link);) {
@@ -92,6 +101,7 @@ void triggers_sweep(ncclsvc_session *s, struct peer *p)
 		unpin(s, t);
 		*link = t->next;
 		free(t);
+		p->triggers_swept++;
 	}
 }
 
@@ -213,6 +223,14 @@ ncclsvc_result triggers_keep(ncclsvc_session *s, struct op *ops, unsigned n)
 	if (!cuda_captures(s->gpu->cuda))
 		return peer_cannot_capture();
 	for (unsigned i = 0; !r && i < n; i++) {
+		const struct svc_record *record = &ops[i].record;
+		/* Its number, and with it another scalar, may be another reduction's by then. */
+		if (svc_op_reduces(record->op) && svc_redop_made(record->redop))
+			return error_set(
+				NCCLSVC_UNSUPPORTED,
+				"%s: premulsum is not captured into CUDA graphs: scale the "
+				"input by a kernel, and use sum",
+				svc_op_name(record->op));
 		r = peer_bare(s, ops[i].comm);
 		if (r)
 			return r;

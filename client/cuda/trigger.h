@@ -14,8 +14,8 @@
 /* Some graph that has them can still be launched. */
 static inline bool triggers_live(const struct peer *p)
 {
-	return p && __atomic_load_n(&p->ntriggers, __ATOMIC_ACQUIRE) !=
-			    __atomic_load_n(&p->triggers_gone, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&p->ntriggers, __ATOMIC_ACQUIRE) !=
+	       __atomic_load_n(&p->triggers_gone, __ATOMIC_ACQUIRE);
 }
 /* The same of any member of this process. */
 bool triggers_live_anywhere(void);
@@ -41,7 +41,9 @@ ncclsvc_result triggers_launch(ncclsvc_session *s, const struct op *ops, unsigne
 			       unsigned parts);
 /* Later work on the stream waits for all that triggers have started so far. Locked. */
 ncclsvc_result trigger_stream_wait(ncclsvc_session *s, CUstream handle, const struct slot *slot);
-/* Tells the daemon of graphs that are gone. Locked. */
+/* Do such graphs live? p can be NULL. Tells the daemon of those that are gone, as _sweep. Locked.
+ */
+bool triggers_look(ncclsvc_session *s, struct peer *p);
 void triggers_sweep(ncclsvc_session *s, struct peer *p);
 /* The member takes no part any more, and the daemon has forgotten its triggers. Locked. */
 void triggers_forget(ncclsvc_session *s, struct peer *p);

@@ -203,7 +203,8 @@ void complete_refused(struct engine *e, struct session *s, const struct svc_reco
 	write_status(e, s, record->number, &st);
 	timeline_refused(s, record); /* even then, a stream may wait for it */
 	const struct handle *h = record->comm < s->nhandles ? &s->handles[record->comm] : NULL;
-	if (record->flags & SVC_TASK_TRIGGER && h && h->comm)
+	if (record->flags & SVC_TASK_TRIGGER && h && h->comm &&
+	    h->comm->transport->flags & TRANSPORT_ON_STREAMS)
 		report_triggered(e, h->comm, record, h->rank, 0, &st);
 }
 

@@ -52,6 +52,7 @@ struct device {
 	struct worker_queue *queue; /* NULL: none */
 	int doorbell;
 	uint32_t wanted;
+	uint32_t triggering; /* communicators with operations in CUDA graphs */
 	uint64_t head;	     /* of what is written; the queue's own is what the worker may see */
 	uint32_t generation; /* of its worker, if that only copies; 0: there is none */
 	uint64_t copies[2];  /* seq of each slot's last */
@@ -103,7 +104,6 @@ struct engine {
 	uint64_t turns;		    /* that they have had so far */
 	struct user *turn;	    /* whose it was last */
 	struct session *triggering; /* that have triggers */
-	uint32_t triggering_comms;  /* whose operations these are */
 	uint64_t triggered_ns;	    /* when one of them last started */
 	struct task *inputs;
 	uint32_t ninputs, inputs_due; /* due: have not been looked at since a session fell asleep */

@@ -91,7 +91,9 @@ static void row(const struct view *v, struct table *t, const ncclsvc_task_info *
 		const ncclsvc_comm_info *comm)
 {
 	bool moves = x->op != NCCLSVC_BARRIER;
-	if (x->graph)
+	if (x->graph && x->task)
+		text_printf(table_cell(t), "%llu, graph %u", (unsigned long long)x->task, x->graph);
+	else if (x->graph)
 		text_printf(table_cell(t), "graph %u", x->graph);
 	else if (x->kernel)
 		text_add(table_cell(t), "kernel");

@@ -67,11 +67,28 @@ static void unwatch(struct engine *e, struct session *s, uint32_t timeline)
 	s->triggering &= ~bit;
 }
 
+/* On each of its GPUs here, so many more communicators are triggered. */
+static void count(struct engine *e, const struct comm *c, int by)
+{
+	for (uint32_t k = 0; k < c->nranks; k++)
+		if (c->members[k].device >= 0)
+			e->devices[c->members[k].device].triggering += (uint32_t)by;
+}
+
+static bool shares_gpus(const struct engine *e, const struct comm *c)
+{
+	bool shares = false;
+	for (uint32_t k = 0; k < c->nranks; k++)
+		shares = shares || (c->members[k].device >= 0 &&
+				    e->devices[c->members[k].device].triggering > 1);
+	return shares;
+}
+
 static void insert(struct engine *e, const struct task *of, struct trigger *t)
 {
 	struct line *l = &of->session->lines[of->record.timeline];
-	if (!l->triggers)
-		e->triggering_comms += !of->comm->triggering++;
+	if (!l->triggers && !of->comm->triggering++)
+		count(e, of->comm, 1);
 	l->comm = of->comm;
 	HASH_ADD(hh, l->triggers, number, sizeof(t->number), t);
 	watch(e, of->session, of->record.timeline);
@@ -85,8 +102,8 @@ static void release(struct engine *e, struct session *s, uint32_t timeline, stru
 		pin(s, &t->ops[i], -1);
 	s->user->triggered -= t->n;
 	free(t);
-	if (!l->triggers)
-		e->triggering_comms -= !--l->comm->triggering;
+	if (!l->triggers && !--l->comm->triggering)
+		count(e, l->comm, -1);
 }
 
 /* Why the timeline has no place for n operations of the task's member; NULL: it has. */
@@ -287,13 +304,13 @@ static bool start(struct engine *e, struct session *s, const struct trigger *tri
 }
 
 /* What comes next in the graph may be launched, and wait for its input on the GPU. But streams can
- * share a queue of the GPU: what waits may hold back what its input depends on, unless there is one
- * communicator alone. */
+ * share a queue of the GPU: what waits may hold back what its input depends on, unless the GPUs
+ * have one such communicator alone. */
 static void start_ahead(struct engine *e, struct session *s, uint32_t timeline, uint64_t value)
 {
 	struct line *l = &s->lines[timeline];
 	const struct trigger *t = find(s, timeline, value);
-	if (!t || !t->kept || e->triggering_comms > 1)
+	if (!t || !t->kept || shares_gpus(e, l->comm))
 		return;
 	l->ahead = value;
 	if (!start(e, s, t))
