@@ -174,8 +174,8 @@ void ncclsvc_comm_abort(ncclsvc_comm *comm);
 
 /* How many CUDA graphs have operations of the communicator's present epoch: those that the program
  * has not destroyed, or of which something that was instantiated is left. Launched once the
- * communicator is left, or has another epoch, these operations do nothing. From any thread; does
- * not block. NULL: 0. */
+ * communicator is left, or has another epoch, these operations do nothing and do not wait. Copies
+ * of communicators of one rank do not count. From any thread; does not block. NULL: 0. */
 unsigned ncclsvc_comm_graphs(ncclsvc_comm *comm);
 
 int ncclsvc_comm_rank(const ncclsvc_comm *comm);
@@ -230,8 +230,8 @@ ncclsvc_result ncclsvc_mem_free(ncclsvc_session *session, void *ptr);
  *
  * *task may be NULL if the task is not to be waited for (its error is then the communicator's).
  * Errors at submission: INVALID_ARGUMENT, AGAIN (the ring is full, or 512 tasks are pending on the
- * stream, or in kernels on the communicator: nothing was submitted), STALE_EPOCH (rejoin first),
- * DAEMON_LOST. Others are the task's. */
+ * stream, or in kernels on the communicator, or fewer beside CUDA graphs: nothing was submitted),
+ * STALE_EPOCH (rejoin first), DAEMON_LOST. Others are the task's. */
 
 /* sendbuf, recvbuf: count elements. */
 ncclsvc_result ncclsvc_all_reduce(const void *sendbuf, void *recvbuf, size_t count,
@@ -340,9 +340,17 @@ ncclsvc_result ncclsvc_comm_join_device(ncclsvc_session *session, const ncclsvc_
 
 /* The calling thread's submissions on GPU communicators of the session use this stream until set to
  * another. NULL is CUDA's legacy default stream. The stream stays the caller's, and must not be
- * destroyed while its tasks are pending. On a stream that is being captured into a CUDA graph,
- * operations that run in kernels (libncclsvc(3), KERNELS) are captured, and are no tasks: *task is
- * 0. Others are UNSUPPORTED there, and so are detached ones; the capture goes on.
+ * destroyed while its tasks are pending.
+ *
+ * On a stream that is being captured into a CUDA graph, operations are captured, and are no tasks:
+ * *task is 0. Those that go to NCCL are sent to the daemon then, and the call blocks for its
+ * answers, 10 s at most each; LIMIT: the session has no timeline left for the communicator's
+ * epoch, or the user has too many operations in graphs. UNSUPPORTED, and the capture goes on:
+ * planned operations, lists of tensors, detached streams, and of communicators of one rank Send,
+ * Recv and premulsum. A reduction of ncclsvc_redop_create_premulsum must live as long as graphs
+ * that use it. A failure in a graph ends the epoch (ncclsvc_comm_error). libncclsvc(3), CUDA
+ * GRAPHS.
+ *
  * flags: 0 or NCCLSVC_STREAM_DETACHED. */
 ncclsvc_result ncclsvc_stream_set(ncclsvc_session *session, struct CUstream_st *stream,
 				  unsigned flags);
@@ -371,7 +379,9 @@ void ncclsvc_mem_sweep(ncclsvc_session *session);
  * most. */
 ncclsvc_result ncclsvc_redop_create_premulsum(ncclsvc_comm *comm, const void *scalar,
 					      ncclsvc_type type, ncclsvc_redop *redop);
-/* Tasks that name it have ended: a pending one would fail, and the communicator with it. */
+/* Tasks that name it have ended: a pending one would fail, and the communicator with it. CUDA
+ * graphs that have operations with it are not launched any more: they would fail likewise, or use
+ * the scalar of a newer one. */
 ncclsvc_result ncclsvc_redop_destroy(ncclsvc_comm *comm, ncclsvc_redop redop);
 
 /* ---- Completion ------------------------------------------------------------------------ */
