@@ -208,7 +208,9 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 	if (op->captured && op->detached)
 		return peer_cannot_detach();
 	if (op->captured)
-		return op->planned ? error_set(NCCLSVC_UNSUPPORTED, CAPTURING) : NCCLSVC_OK;
+		return op->planned || op->record.flags & SVC_TASK_AGREE
+			       ? error_set(NCCLSVC_UNSUPPORTED, CAPTURING)
+			       : NCCLSVC_OK;
 	if (op->triggered)
 		return trigger_prepare(s, op);
 	struct pair *p = pair_find(g, &st, op);

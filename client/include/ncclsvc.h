@@ -346,10 +346,9 @@ ncclsvc_result ncclsvc_comm_join_device(ncclsvc_session *session, const ncclsvc_
  * *task is 0. Those that go to NCCL are sent to the daemon then, and the call blocks for its
  * answers, 10 s at most each; LIMIT: the session has no timeline left for the communicator's
  * epoch, or the user has too many operations in graphs. UNSUPPORTED, and the capture goes on:
- * planned operations, lists of tensors, detached streams, and of communicators of one rank Send,
- * Recv and premulsum. A reduction of ncclsvc_redop_create_premulsum must live as long as graphs
- * that use it. A failure in a graph ends the epoch (ncclsvc_comm_error). libncclsvc(3), CUDA
- * GRAPHS.
+ * premulsum, planned operations, lists of tensors, detached streams, and Send and Recv of
+ * communicators of one rank. A failure in a graph ends the epoch (ncclsvc_comm_error).
+ * libncclsvc(3), CUDA GRAPHS.
  *
  * flags: 0 or NCCLSVC_STREAM_DETACHED. */
 ncclsvc_result ncclsvc_stream_set(ncclsvc_session *session, struct CUstream_st *stream,
@@ -379,9 +378,7 @@ void ncclsvc_mem_sweep(ncclsvc_session *session);
  * most. */
 ncclsvc_result ncclsvc_redop_create_premulsum(ncclsvc_comm *comm, const void *scalar,
 					      ncclsvc_type type, ncclsvc_redop *redop);
-/* Tasks that name it have ended: a pending one would fail, and the communicator with it. CUDA
- * graphs that have operations with it are not launched any more: they would fail likewise, or use
- * the scalar of a newer one. */
+/* Tasks that name it have ended: a pending one would fail, and the communicator with it. */
 ncclsvc_result ncclsvc_redop_destroy(ncclsvc_comm *comm, ncclsvc_redop redop);
 
 /* ---- Completion ------------------------------------------------------------------------ */
