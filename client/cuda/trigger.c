@@ -217,7 +217,7 @@ static ncclsvc_result keep(ncclsvc_session *s, struct op *ops, unsigned n)
 	return r;
 }
 
-ncclsvc_result triggers_keep(ncclsvc_session *s, struct op *ops, unsigned n)
+static ncclsvc_result keep_all(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	ncclsvc_result r = NCCLSVC_OK;
 	if (!cuda_captures(s->gpu->cuda))
@@ -244,6 +244,14 @@ ncclsvc_result triggers_keep(ncclsvc_session *s, struct op *ops, unsigned n)
 		if (r)
 			triggers_drop(ops, i);
 	}
+	return r;
+}
+
+ncclsvc_result triggers_keep(ncclsvc_session *s, struct op *ops, unsigned n)
+{
+	const int mode = relaxed_begin(s->gpu->cuda);
+	ncclsvc_result r = keep_all(s, ops, n);
+	relaxed_end(s->gpu->cuda, mode);
 	return r;
 }
 
