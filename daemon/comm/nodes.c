@@ -9,6 +9,7 @@
 #include "comms.h"
 #include "coord/messages.h"
 #include "remote.h"
+#include "report.h"
 
 /* The epoch that is about to begin lacks that node. */
 static void begin_without(struct communicator *m, uint32_t node)
@@ -122,6 +123,9 @@ void comm_trigger_failed(struct comms *s, uint32_t slot, const ncclsvc_status *s
 					       : st->rank_a;
 	if (!m || m->epoch != st->epoch || !epoch_lives(&m->life))
 		return;
+	if (st->result == NCCLSVC_PROTOCOL) /* of no task */
+		report_kernels(m, st,
+			       "a stream has started operations of a CUDA graph that is gone");
 	comm_end_epoch(m, NCCLSVC_CAUSE_GRAPH_FAILED, st, rank);
 	remote_break(m, st->result, rank, -1);
 }
