@@ -485,7 +485,10 @@ static void capture_rank(struct client *c)
 	CHECK_CU(cu.cuMemAlloc(&p, BYTES));
 	gpu_fill(p, 1, 64);
 	CHECK_CU(cu.cuStreamBeginCapture(r.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-	refused(&r, p, 64, NCCLSVC_UNSUPPORTED, "captured");
+	stage("a message to oneself");
+	CHECK_RESULT(ncclsvc_send(at(p), 64, NCCLSVC_UINT8, 0, r.comm, NULL), NCCLSVC_UNSUPPORTED);
+	CHECK(strstr(ncclsvc_last_error(), "captured"));
+	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), 64, NCCLSVC_UINT8, NCCLSVC_SUM, r.comm, NULL));
 	CHECK_CU(cu.cuStreamEndCapture(r.stream, &graph)); /* it was not spoilt */
 	if (graph)
 		CHECK_CU(cu.cuGraphDestroy(graph));

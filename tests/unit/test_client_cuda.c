@@ -114,7 +114,7 @@ static void detached_tasks_are_waited_for_by_name(void **state)
 	GOOD(cu.cuStreamDestroy(other));
 }
 
-static void a_captured_stream_is_refused(void **state)
+static void what_a_captured_stream_refuses(void **state)
 {
 	CUgraph graph;
 	(void)state;
@@ -126,12 +126,13 @@ static void a_captured_stream_is_refused(void **state)
 	assert_int_equal(ncclsvc_stream_set(s, stream, NCCLSVC_STREAM_DETACHED), NCCLSVC_OK);
 	ncclsvc_task task = reduce(comm, p, 16);
 	unsigned known = peer.ncuda;
-	assert_int_equal(ncclsvc_stream_set(s, other, 0), NCCLSVC_OK);
+	assert_int_equal(ncclsvc_stream_set(s, other, NCCLSVC_STREAM_DETACHED), NCCLSVC_OK);
 	GOOD(cu.cuStreamBeginCapture(other, CU_STREAM_CAPTURE_MODE_RELAXED));
 	assert_int_equal(
 		ncclsvc_all_reduce(buffer, buffer, 16, NCCLSVC_FLOAT32, NCCLSVC_SUM, comm, NULL),
 		NCCLSVC_UNSUPPORTED);
-	says("captured");
+	says("detached");
+	assert_int_equal(ncclsvc_stream_set(s, other, 0), NCCLSVC_OK);
 	assert_int_equal(ncclsvc_stream_wait(s, other, task), NCCLSVC_UNSUPPORTED);
 	says("captured");
 	GOOD(cu.cuStreamEndCapture(other, &graph));
@@ -454,7 +455,7 @@ int main(void)
 		GPU_TEST(a_task_runs_in_its_streams_order),
 		GPU_TEST(a_group_is_ready_as_a_whole),
 		GPU_TEST(detached_tasks_are_waited_for_by_name),
-		GPU_TEST(a_captured_stream_is_refused),
+		GPU_TEST(what_a_captured_stream_refuses),
 		GPU_TEST(default_streams_and_bare_threads),
 		GPU_TEST(timelines_are_used_again_once_idle),
 		GPU_TEST(a_lost_daemon_frees_the_streams),
