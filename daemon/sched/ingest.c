@@ -348,6 +348,9 @@ static bool take(struct engine *e, struct session *s, struct task *t)
 		plan_hold(e, t);
 		return true;
 	}
+	if (s->group && (s->group->record.flags ^ t->record.flags) & SVC_TASK_TRIGGER &&
+	    !s->group_end.result)
+		s->group_end = status_of(NCCLSVC_INVALID_ARGUMENT);
 	DL_APPEND(s->group, t);
 	s->group_tasks++;
 	if (!(t->record.flags & SVC_TASK_MORE))

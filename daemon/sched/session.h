@@ -86,6 +86,15 @@ struct session {
 	struct session *prev_triggering, *next_triggering;
 };
 
+/* The record's regions, which ingest.c found or made 0, are named by so many more. */
+static inline void session_pin(struct session *s, const struct svc_record *r, int by)
+{
+	if (r->src_region)
+		s->regions[r->src_region].pins += (uint32_t)by;
+	if (r->dst_region)
+		s->regions[r->dst_region].pins += (uint32_t)by;
+}
+
 /* All records that were there have been taken. */
 static inline bool session_ring_empty(const struct session *s)
 {

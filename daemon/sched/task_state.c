@@ -48,13 +48,7 @@ void order_show_published(struct engine *e, struct task *t)
 
 void order_pin(struct task *t, int by)
 {
-	const struct svc_record *r = &t->record;
-	struct session *s = t->session;
-	/* ingest.c found them, or made them 0. */
-	if (r->src_region)
-		s->regions[r->src_region].pins += (uint32_t)by;
-	if (r->dst_region)
-		s->regions[r->dst_region].pins += (uint32_t)by;
+	session_pin(t->session, &t->record, by);
 }
 
 void order_stop_input_wait(struct engine *e, struct task *t)

@@ -156,9 +156,11 @@ bool timeline_input_there(const struct task *t)
 void timeline_release_input(const struct task *t)
 {
 	const struct svc_record *r = &t->record;
+	if (!r->timeline)
+		return;
 	struct svc_timeline *words = &svc_timelines(t->session->ring)[r->timeline];
 	if (r->flags & SVC_TASK_TRIGGER)
 		atomic_store(&words->go, 1);
-	else if (r->timeline)
+	else
 		raise(&words->ready, r->value);
 }

@@ -34,15 +34,6 @@ static struct svc_timeline *words(const struct session *s, uint32_t timeline)
 
 /* ---- Adding and removing ---- */
 
-static void pin(struct session *s, const struct triggered *op, int by)
-{
-	const struct svc_record *r = &op->record;
-	if (r->src_region)
-		s->regions[r->src_region].pins += (uint32_t)by;
-	if (r->dst_region)
-		s->regions[r->dst_region].pins += (uint32_t)by;
-}
-
 static struct trigger *find(const struct session *s, uint32_t timeline, uint64_t number)
 {
 	struct trigger *t;
@@ -99,7 +90,7 @@ static void release(struct engine *e, struct session *s, uint32_t timeline, stru
 	struct line *l = &s->lines[timeline];
 	HASH_DELETE(hh, l->triggers, t);
 	for (uint32_t i = 0; i < t->n; i++)
-		pin(s, &t->ops[i], -1);
+		session_pin(s, &t->ops[i].record, -1);
 	s->user->triggered -= t->n;
 	free(t);
 	if (!l->triggers && !--l->comm->triggering)
@@ -124,10 +115,9 @@ static const char *refusal(const struct engine *e, const struct task *t, uint32_
 
 static void append(struct trigger *trigger, const struct task *t)
 {
-	struct triggered *op = &trigger->ops[trigger->n++];
-	*op = (struct triggered){t->record, t->member, t->src, t->dst};
+	trigger->ops[trigger->n++] = (struct triggered){t->record, t->member, t->src, t->dst};
 	t->session->user->triggered++;
-	pin(t->session, op, 1);
+	session_pin(t->session, &t->record, 1);
 }
 
 /* A trigger of the task's number, with room for n operations more than `old` has, which it takes
@@ -162,6 +152,9 @@ int trigger_keep(struct engine *e, struct task *t, const char **text)
 	if (result)
 		return result;
 	struct trigger *old = find(s, t->record.timeline, t->record.value);
+	*text = "the trigger's number is another group's, or the group is too large";
+	if (old && (!old->kept || old->ops[0].member != t->member || old->n == SVC_GROUP_TASKS))
+		return NCCLSVC_INVALID_ARGUMENT;
 	struct trigger *trigger = make_trigger(e, t, old, 1);
 	*text = "out of memory";
 	if (!trigger)
@@ -249,8 +242,11 @@ void triggers_end(struct engine *e, struct session *s, const struct comm *c,
 void triggers_free(struct engine *e, struct session *s)
 {
 	for (uint32_t i = 0; s->lines && i < SVC_TIMELINES; i++) {
-		while (s->lines[i].triggers)
+		while (s->lines[i].triggers) {
+			const struct trigger *t = s->lines[i].triggers;
+			e->live -= t->kept ? 0 : t->n;
 			release(e, s, i, s->lines[i].triggers);
+		}
 		if (s->triggering >> i & 1)
 			unwatch(e, s, i);
 	}
@@ -299,6 +295,7 @@ static bool start(struct engine *e, struct session *s, const struct trigger *tri
 		table_count(&s->counts->submitted, trigger->n);
 	}
 	e->triggered_ns = e->now;
+	e->steps += trigger->n * STEP_RECORD;
 	ingest_group(e, first, trigger->n);
 	return true;
 }
@@ -374,8 +371,11 @@ bool triggers_poll(struct engine *e)
 	bool any = false;
 	struct session *s, *next;
 	DL_FOREACH_SAFE2 (e->triggering, s, next, next_triggering) {
-		for (uint64_t lines = s->triggering; lines; lines &= lines - 1)
-			any |= look(e, s, (uint32_t)__builtin_ctzll(lines));
+		/* One group of each session in a round: others have their turn. */
+		bool one = false;
+		for (uint64_t lines = s->triggering; lines && !one; lines &= lines - 1)
+			one = look(e, s, (uint32_t)__builtin_ctzll(lines));
+		any |= one;
 	}
 	return any;
 }
