@@ -5,28 +5,12 @@
 #include "core/op.h"
 #include "core/session.h"
 #include "core/timeline.h"
+#include "memop.h"
 #include "state.h"
-
-static CUstreamBatchMemOpParams write_value(CUdeviceptr address, uint64_t value)
-{
-	return (CUstreamBatchMemOpParams){
-		.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64,
-			       .address = address,
-			       .value64 = value,
-			       .flags = CU_STREAM_WRITE_VALUE_DEFAULT}};
-}
 
 static CUdeviceptr done_of(const struct pair *p)
 {
 	return p->ready + offsetof(struct svc_timeline, done);
-}
-
-static CUstreamBatchMemOpParams wait_done(const struct pair *p)
-{
-	return (CUstreamBatchMemOpParams){.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64,
-							.address = done_of(p),
-							.value64 = p->wait_to,
-							.flags = CU_STREAM_WAIT_VALUE_GEQ}};
 }
 
 static CUresult one_by_one(const struct cuda *cuda, CUstream stream,
@@ -61,11 +45,12 @@ static CUresult enqueue(struct gpu *g, const struct pair *first, const uint32_t 
 	for (unsigned i = 0; i < n; i++) {
 		const struct pair *p = &g->pairs[touched[i]];
 		if (same_stream(p, first) && !p->idle)
-			ops[nops++] = write_value(p->ready, p->timeline->last);
+			ops[nops++] = memop_write_64(p->ready, p->timeline->last);
 	}
 	for (unsigned i = 0; i < n; i++)
 		if (same_stream(&g->pairs[touched[i]], first) && g->pairs[touched[i]].wait_to)
-			ops[nops++] = wait_done(&g->pairs[touched[i]]);
+			ops[nops++] = memop_wait_64(done_of(&g->pairs[touched[i]]),
+						    g->pairs[touched[i]].wait_to);
 	CUresult e = nops ? cuda_push(g->cuda, first->push) : CUDA_SUCCESS;
 	if (e || !nops)
 		return e;

@@ -9,12 +9,13 @@
 #include "core/call.h"
 #include "core/session.h"
 #include "core/timeline.h"
+#include "memop.h"
 #include "peer_graph.h"
 #include "proto/names.h"
 #include "proto/operation.h"
 
-/* What the daemon keeps for a graph: a group's operations on one communicator. The graph's user
- * object holds it. */
+/* A group's operations on one communicator, which the daemon keeps for a graph. The graph's user
+ * object holds the trigger. */
 struct trigger {
 	struct trigger *next;
 	struct peer *peer;
@@ -148,7 +149,7 @@ static ncclsvc_result line_make(ncclsvc_session *s, const ncclsvc_comm *comm, st
 	return NCCLSVC_OK;
 }
 
-/* Those of one graph follow each other without a gap, and so do no others. graph 0: in none. */
+/* The numbers of one graph follow each other without a gap, and no others do. graph 0: in none. */
 static uint32_t next_number(struct peer *p, uint32_t graph)
 {
 	const bool follows = graph && graph == p->trigger_graph;
@@ -265,30 +266,6 @@ void triggers_drop(const struct op *ops, unsigned n)
 
 #define WORD(op, word) ((op)->peer->trigger_at + offsetof(struct svc_timeline, word))
 
-static CUstreamBatchMemOpParams write_32(CUdeviceptr address, uint32_t value)
-{
-	return (CUstreamBatchMemOpParams){
-		.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
-			       .address = address,
-			       .value = value}};
-}
-
-static CUstreamBatchMemOpParams write_64(CUdeviceptr address, uint64_t value)
-{
-	return (CUstreamBatchMemOpParams){
-		.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64,
-			       .address = address,
-			       .value64 = value}};
-}
-
-static CUstreamBatchMemOpParams wait_64(CUdeviceptr address, uint64_t value)
-{
-	return (CUstreamBatchMemOpParams){.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64,
-							.address = address,
-							.value64 = value,
-							.flags = CU_STREAM_WAIT_VALUE_GEQ}};
-}
-
 /* Memory operations for one stream, sent together. */
 struct batch {
 	const struct cuda *cuda;
@@ -321,13 +298,13 @@ static CUresult put(const struct op *ops, unsigned n, CUstream stream, unsigned 
 	b.n = 0;
 	b.error = CUDA_SUCCESS;
 	for (unsigned i = 0; parts & TRIGGER_START && i < n; i += run_of(&ops[i], n - i)) {
-		add(&b, write_32(WORD(&ops[i], go), 1));
-		add(&b, write_64(WORD(&ops[i], ready), ops[i].trigger));
+		add(&b, memop_write_32(WORD(&ops[i], go), 1));
+		add(&b, memop_write_64(WORD(&ops[i], ready), ops[i].trigger));
 	}
 	for (unsigned i = 0; parts & TRIGGER_END && i < n; i += run_of(&ops[i], n - i))
-		add(&b, wait_64(WORD(&ops[i], done), SVC_TRIGGER_DONE));
+		add(&b, memop_wait_64(WORD(&ops[i], done), SVC_TRIGGER_DONE));
 	for (unsigned i = 0; parts & TRIGGER_END && i < n; i += run_of(&ops[i], n - i))
-		add(&b, write_32(WORD(&ops[i], done), 0));
+		add(&b, memop_write_32(WORD(&ops[i], done), 0));
 	flush(&b);
 	return b.error;
 }
