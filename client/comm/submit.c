@@ -319,7 +319,7 @@ static ncclsvc_result capture_tasks(ncclsvc_session *s, struct op *ops, unsigned
 	ncclsvc_result r = NCCLSVC_OK;
 	triggers_sort(ops, n);
 	for (; !r && alone < n && ops[alone].comm->nranks == 1; alone++)
-		r = capture_alone(s->gpu, &ops[alone]);
+		r = peer_capture_alone(s->gpu, &ops[alone]);
 	if (r || alone == all)
 		return r;
 	ops += alone;

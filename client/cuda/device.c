@@ -172,7 +172,7 @@ static ncclsvc_result place_all(ncclsvc_session *s, struct gpu *g, struct op *op
 	return r;
 }
 
-/* Those that streams start come to the end. */
+/* Operations that streams start come to the end. */
 static void number_all(struct gpu *g, struct op *ops, unsigned n, bool finished)
 {
 	unsigned triggered = 0;

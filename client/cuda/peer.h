@@ -78,7 +78,7 @@ struct peer {
 	/* How many there were, and how many are gone. Atomic. */
 	uint32_t ngraphs, graphs_gone;
 
-	/* Of operations in graphs that go to NCCL (trigger.h), with the session's lock: */
+	/* The triggers (trigger.h): operations in graphs that go to NCCL. Session's lock: */
 	uint32_t trigger_line;	  /* their timeline; 0: none yet */
 	CUdeviceptr trigger_at;	  /* its words */
 	uint32_t trigger_numbers; /* the newest one's */
@@ -122,7 +122,7 @@ void peer_unref(struct peer *p);
 /* Refusals of captures. */
 ncclsvc_result peer_cannot_detach(void);
 ncclsvc_result peer_cannot_capture(void);
-/* What captures of a communicator without kernels need: streams and events alone. Locked. */
+/* A communicator without kernels gets the streams and events that captures need. Locked. */
 ncclsvc_result peer_bare(ncclsvc_session *s, ncclsvc_comm *comm);
 
 /* ---- peer_kernel.c ---- */

@@ -268,7 +268,7 @@ static CUresult capture(const struct op *ops, unsigned n, struct peer *p)
 	return e;
 }
 
-ncclsvc_result capture_alone(const struct gpu *g, struct op *op)
+ncclsvc_result peer_capture_alone(const struct gpu *g, struct op *op)
 {
 	const struct svc_record *r = &op->record;
 	CUresult e = CUDA_SUCCESS;

@@ -23,7 +23,7 @@ struct peer_graph {
  */
 ncclsvc_result peer_capture(const struct op *ops, unsigned n);
 /* The same of an operation of a communicator of one rank: a copy. Locked. */
-ncclsvc_result capture_alone(const struct gpu *g, struct op *op);
+ncclsvc_result peer_capture_alone(const struct gpu *g, struct op *op);
 /* Some graph can still be launched. */
 static inline bool peer_graphs_live(const struct peer *p)
 {
@@ -32,13 +32,13 @@ static inline bool peer_graphs_live(const struct peer *p)
 	       __atomic_load_n(&p->ntriggers, __ATOMIC_ACQUIRE) !=
 		       __atomic_load_n(&p->triggers_gone, __ATOMIC_ACQUIRE);
 }
-/* What else is captured, beside kernels: trigger.c. With the turn, and the context of the stream,
+/* Captures beside kernels (trigger.c). Called with the turn, and the context of the stream,
  * whose capture's graph is meant, but for _place. */
 struct peer_graph_place {
 	uint32_t graph, operation; /* the next one's, from 0 */
 };
 ncclsvc_result peer_graph_place(const struct op *op, struct peer_graph_place *at);
-/* What comes next on the stream is behind all that the graph has of the communicator. */
+/* The stream's next entry comes behind all that the graph has of the communicator. */
 CUresult peer_graph_follow(struct peer *p, CUstream stream);
 /* So many operations are in what came last. */
 CUresult peer_graph_note(const struct op *op, unsigned n, CUstream stream);

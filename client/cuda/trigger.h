@@ -26,7 +26,7 @@ void triggers_sort(struct op *ops, unsigned n);
 ncclsvc_result triggers_keep(ncclsvc_session *s, struct op *ops, unsigned n);
 /* No graph will have what was kept. */
 void triggers_drop(const struct op *ops, unsigned n);
-/* What goes on a stream for them: they start; it waits for their end. */
+/* The parts of a trigger on a stream: its operations start; the stream waits for their end. */
 enum trigger_part { TRIGGER_START = 1, TRIGGER_END = 2 };
 /* Puts parts of what is kept into the graph. Not locked. */
 ncclsvc_result triggers_capture(const struct op *ops, unsigned n, unsigned parts);

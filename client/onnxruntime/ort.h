@@ -75,7 +75,7 @@ OrtStatus *value_describe(const OrtApi *ort, const OrtTensorTypeAndShapeInfo *in
 /* The single element of an input in host memory, of the type that the graph gives it. */
 OrtStatus *value_element(const OrtApi *ort, const OrtKernelContext *context, size_t i,
 			 const char *name, const void **element);
-/* Of a type as ONNX numbers it: "float", "string", or "?"; and the ncclsvc_type, or -1. */
+/* The name of a type as ONNX numbers it: "float", "string", or "?"; and the ncclsvc_type, or -1. */
 const char *value_type_name(int64_t type);
 int value_type(int64_t type);
 

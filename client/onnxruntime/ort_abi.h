@@ -28,7 +28,7 @@ typedef struct OrtMemoryInfo OrtMemoryInfo;
 typedef struct OrtAllocator OrtAllocator;
 typedef struct OrtShapeInferContext OrtShapeInferContext;
 
-/* Of a status: Python raises an exception of a class of its own for each. */
+/* Codes of a status: Python raises an exception of a class of its own for each. */
 enum ort_error {
 	ORT_ERROR_FAIL = 1,
 	ORT_ERROR_INVALID_ARGUMENT = 2,

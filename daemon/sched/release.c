@@ -150,7 +150,7 @@ static void name_missing(const struct task *t, ncclsvc_status *st)
 	}
 }
 
-/* What was launched ahead counts from when its stream has come to it. */
+/* A task that was launched ahead counts from when its stream has come to it. */
 static uint64_t deadline_of(const struct engine *e, const struct task *t)
 {
 	const uint64_t since =

@@ -94,7 +94,7 @@ bool peer_operations(const struct communicator *m, uint32_t rank, struct peer_ra
 	struct waiting w;
 	if (!waiting_find(m, &w) || !peer_runs_kernels(m, rank))
 		return false;
-	/* Nobody knows which operations are behind one in a graph. */
+	/* The operations behind one in a graph are not known. */
 	range->graph = w.looks[rank].waits ? w.looks[rank].graph : 0;
 	range->first = range->graph ? 0 : first_pending(m, &w, rank);
 	range->n = range->graph ? 1 : w.looks[rank].records - range->first;
