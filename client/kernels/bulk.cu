@@ -225,7 +225,7 @@ DEVICE void move(struct work *w, volatile uint32_t *sent)
 		bool moved = t.phases & SEND && send_step(w, &t);
 		moved |= t.phases & RECEIVE && receive_step(w, &t);
 		moved |= t.phases & GATHER && gather_step(w, &t);
-		if (!moved && !warp_all(!waited(w)))
+		if (!moved && !warp_all(!mover_waited(w)))
 			break;
 	}
 	work_moved(w);

@@ -23,37 +23,107 @@ DEVICE uint64_t line_at(const struct work *w, unsigned owner, unsigned sender, u
 	       (slot * PEER_SLOT_LINES(c->nranks) + i) * sizeof(struct peer_line);
 }
 
+/* ---- Lines: a thread's next `n`, which lie `step` apart. The compiler knows n, so the loads of
+ * all are issued before the first one's value is needed; but more code takes longer to fetch, so
+ * operations of few lines have n = 1. ---- */
+
+#define LINES 2 /* at most; measured: 4 bring no more */
+
+struct lines {
+	uint64_t first, step, past;
+	unsigned n;
+};
+
+#define EACH_OF(l)   UNROLLED for (unsigned u = 0; u < (l)->n; u++)
+#define EACH_LINE(l) EACH_OF(l) if (line_of(l, u) < (l)->past)
+
+DEVICE uint64_t line_of(const struct lines *l, unsigned u)
+{
+	return l->first + u * l->step;
+}
+
+DEVICE uint32_t line_bytes(const struct peer_call *c, uint64_t i)
+{
+	const uint64_t left = c->bytes - i * PEER_LINE_DATA;
+	return left < PEER_LINE_DATA ? (uint32_t)left : PEER_LINE_DATA;
+}
+
+DEVICE void lines_load(const struct peer_call *c, const struct lines *l, uint64_t from,
+		       uint64_t data[LINES])
+{
+	EACH_LINE(l)
+	data[u] = bytes_load(from + line_of(l, u) * PEER_LINE_DATA, line_bytes(c, line_of(l, u)));
+}
+
+DEVICE void lines_store(const struct peer_call *c, const struct lines *l, uint64_t to,
+			const uint64_t data[LINES])
+{
+	EACH_LINE(l)
+	bytes_store(to + line_of(l, u) * PEER_LINE_DATA, data[u], line_bytes(c, line_of(l, u)));
+}
+
+/* What rank p has sent. */
+DEVICE void lines_take(struct work *w, const struct lines *l, unsigned p, uint64_t data[LINES])
+{
+	bool all = false;
+	while (!all) {
+		all = true;
+		EACH_LINE(l)
+		all &= line_there(line_at(w, w->call->rank, p, line_of(l, u)), w->round, &data[u]);
+		if (!all && mover_waited(w))
+			break;
+	}
+}
+
 /* ---- Reductions: in the order of ranks, so all ranks have the same bits ---- */
 
-/* Elements of type T, which lie in the line as `field`; sums are made in S, which wraps. */
+#define EACH_VALUE(N) EACH_OF(l) UNROLLED for (unsigned k = 0; k < (N); k++)
+
+/* A line has N elements of type T in its `field`; sums are made in S, which wraps. data: this
+ * rank's, and then the result. */
 #define REDUCE(T, S, N, field, GET, PUT, SCALE, AFTER)                                             \
 	do {                                                                                       \
-		T all[N] = {0};                                                                    \
+		T all[LINES][N] = {{0}};                                                           \
+		union line_values x[LINES] = {{0}};                                                \
 		ROLLED for (unsigned p = 0; p < c->nranks; p++)                                    \
 		{                                                                                  \
-			union line_values v;                                                       \
-			v.bits = p == c->rank ? own : line_take(w, line_at(w, c->rank, p, i));     \
-			for (unsigned k = 0; k < N; k++) {                                         \
-				const T x = AVERAGED(GET(v.field[k]), SCALE);                      \
-				if (!p)                                                            \
-					all[k] = x;                                                \
-				else if (c->redop == NCCLSVC_PROD)                                 \
-					all[k] = (T)((S)all[k] * (S)x);                            \
-				else if (c->redop == NCCLSVC_MAX)                                  \
-					all[k] = LARGER(all[k], x);                                \
-				else if (c->redop == NCCLSVC_MIN)                                  \
-					all[k] = SMALLER(all[k], x);                               \
-				else                                                               \
-					all[k] = (T)((S)all[k] + (S)x);                            \
+			uint64_t bits[LINES] = {0};                                                \
+			if (p != c->rank)                                                          \
+				lines_take(w, l, p, bits);                                         \
+			EACH_OF(l) x[u].bits = p == c->rank ? data[u] : bits[u];                   \
+			if (!p) {                                                                  \
+				EACH_VALUE(N) all[u][k] = AVERAGED(GET(x[u].field[k]), SCALE);     \
+				continue;                                                          \
+			}                                                                          \
+			switch (c->redop) {                                                        \
+			case NCCLSVC_SUM:                                                          \
+				EACH_VALUE(N)                                                      \
+				all[u][k] = (T)((S)all[u][k] + (S)GET(x[u].field[k]));             \
+				break;                                                             \
+			case NCCLSVC_PROD:                                                         \
+				EACH_VALUE(N)                                                      \
+				all[u][k] = (T)((S)all[u][k] * (S)GET(x[u].field[k]));             \
+				break;                                                             \
+			case NCCLSVC_MAX:                                                          \
+				EACH_VALUE(N)                                                      \
+				all[u][k] = LARGER(all[u][k], GET(x[u].field[k]));                 \
+				break;                                                             \
+			case NCCLSVC_MIN:                                                          \
+				EACH_VALUE(N)                                                      \
+				all[u][k] = SMALLER(all[u][k], GET(x[u].field[k]));                \
+				break;                                                             \
+			default: /* NCCLSVC_AVG */                                                 \
+				EACH_VALUE(N)                                                      \
+				all[u][k] = (T)((S)all[u][k] +                                     \
+						(S)AVERAGED(GET(x[u].field[k]), SCALE));           \
 			}                                                                          \
 		}                                                                                  \
-		union line_values out;                                                             \
-		for (unsigned k = 0; k < N; k++)                                                   \
-			out.field[k] = PUT(AFTER(all[k]));                                         \
-		return out.bits;                                                                   \
-	} while (0)
+		EACH_VALUE(N) x[u].field[k] = PUT(AFTER(all[u][k]));                               \
+		EACH_OF(l) data[u] = x[u].bits;                                                    \
+	} while (0);                                                                               \
+	break
 
-DEVICE uint64_t line_reduce(struct work *w, uint64_t own, uint64_t i)
+DEVICE void lines_reduce(struct work *w, const struct lines *l, uint64_t data[LINES])
 {
 	const struct peer_call *c = w->call;
 	const float scale = 1.0f / (float)c->nranks;
@@ -84,65 +154,73 @@ DEVICE uint64_t line_reduce(struct work *w, uint64_t own, uint64_t i)
 
 /* ---- The data ---- */
 
-DEVICE uint32_t line_bytes(const struct peer_call *c, uint64_t i)
-{
-	const uint64_t left = c->bytes - i * PEER_LINE_DATA;
-	return left < PEER_LINE_DATA ? (uint32_t)left : PEER_LINE_DATA;
-}
-
-/* This rank's line i, to all that need it. */
-DEVICE void line_send(struct work *w, uint64_t i)
+/* This rank's lines, to all that need them. */
+DEVICE void lines_send(struct work *w, const struct lines *l)
 {
 	const struct peer_call *c = w->call;
-	const uint64_t from = c->src + i * PEER_LINE_DATA;
-	const uint32_t n = line_bytes(c, i);
-	uint64_t same = 0;
+	uint64_t data[LINES] = {0};
 	if (!c->src_each)
-		same = bytes_load(from, n);
+		lines_load(c, l, c->src, data);
 	for (unsigned k = 1; k < c->nranks; k++) {
 		const unsigned p = (c->rank + k) % c->nranks;
-		if (c->sends_to & 1u << p)
-			line_put(line_at(w, p, c->rank, i), w->round,
-				 c->src_each ? bytes_load(from + p * c->src_each, n) : same);
+		if (!(c->sends_to & 1u << p))
+			continue;
+		if (c->src_each)
+			lines_load(c, l, c->src + p * c->src_each, data);
+		EACH_LINE(l) line_put(line_at(w, p, c->rank, line_of(l, u)), w->round, data[u]);
 	}
 }
 
-/* All that comes for this rank's line i. If the buffers are the same, whoever writes a place has
- * read it before. */
-DEVICE void line_receive(struct work *w, uint64_t i)
+/* All that comes for these lines of this rank. If the buffers are the same, whoever writes a place
+ * has read it before. */
+DEVICE void lines_receive(struct work *w, const struct lines *l)
 {
 	const struct peer_call *c = w->call;
-	const uint64_t at = i * PEER_LINE_DATA;
-	const uint32_t n = line_bytes(c, i);
-	uint64_t own = 0;
+	uint64_t own[LINES] = {0}, data[LINES] = {0};
 	if (c->sends_to & 1u << c->rank)
-		own = bytes_load(c->src + c->rank * c->src_each + at, n);
+		lines_load(c, l, c->src + c->rank * c->src_each, own);
 	if (c->reduces) {
-		bytes_store(c->dst + at, line_reduce(w, own, i), n);
+		lines_reduce(w, l, own);
+		lines_store(c, l, c->dst, own);
 		return;
 	}
-	for (unsigned p = 0; p < c->nranks; p++)
-		if (c->receives_from & 1u << p)
-			bytes_store(c->dst + p * c->dst_each + at,
-				    p == c->rank ? own : line_take(w, line_at(w, c->rank, p, i)),
-				    n);
+	for (unsigned p = 0; p < c->nranks; p++) {
+		if (!(c->receives_from & 1u << p))
+			continue;
+		if (p != c->rank)
+			lines_take(w, l, p, data);
+		EACH_OF(l) data[u] = p == c->rank ? own[u] : data[u];
+		lines_store(c, l, c->dst + p * c->dst_each, data);
+	}
+}
+
+DEVICE void lines_move(struct work *w, uint64_t lines, unsigned n)
+{
+	const struct peer_call *c = w->call;
+	const struct lines all = {
+		.first = (uint64_t)block() * movers() + thread(),
+		.step = (uint64_t)blocks() * movers(),
+		.past = w->words->stop ? 0 : lines,
+		.n = n,
+	};
+	struct lines l = all;
+	for (; c->sends_to && l.first < l.past; l.first += l.n * l.step)
+		lines_send(w, &l);
+	for (l = all; c->receives_from && l.first < l.past; l.first += l.n * l.step)
+		lines_receive(w, &l);
 }
 
 DEVICE void move(struct work *w)
 {
-	const struct peer_call *c = w->call;
-	const uint64_t lines = (c->bytes + PEER_LINE_DATA - 1) / PEER_LINE_DATA;
-	const uint64_t first = (uint64_t)block() * movers() + thread();
-	const uint64_t step = (uint64_t)blocks() * movers();
-	const uint64_t past = w->words->stop ? 0 : lines;
-	for (uint64_t i = first; c->sends_to && i < past; i += step)
-		line_send(w, i);
-	for (uint64_t i = first; c->receives_from && i < past; i += step)
-		line_receive(w, i);
+	const uint64_t lines = (w->call->bytes + PEER_LINE_DATA - 1) / PEER_LINE_DATA;
+	if (lines <= (uint64_t)blocks() * movers())
+		lines_move(w, lines, 1);
+	else
+		lines_move(w, lines, LINES);
 	work_moved(w);
 }
 
-KERNEL ncclsvc_peer_collective(struct peer_call call)
+KERNEL THREADS_MOST(PEER_THREADS + 32) ncclsvc_peer_collective(struct peer_call call)
 {
 	SHARED struct block_words words;
 	struct work w;

@@ -100,7 +100,7 @@ DEVICE bool ring_has_room(struct work *w, const struct ring *r, uint64_t at, uin
 {
 	while (at >= *credits + PEER_RING_LINES) {
 		*credits = load64(r->credits);
-		if (at >= *credits + PEER_RING_LINES && waited(w))
+		if (at >= *credits + PEER_RING_LINES && mover_waited(w))
 			return false;
 	}
 	return true;
@@ -164,7 +164,7 @@ DEVICE void window_receive(struct work *w, const struct ring *r, const struct sl
 			all = true;
 			EACH_LINE(past)
 			all &= line_there(ring_line(r, r->at + k), ring_flag(r->at + k), &data[u]);
-			if (!all && waited(w))
+			if (!all && mover_waited(w))
 				return;
 			if (!all && !i && w->spins % 64 == 0)
 				header_look(w, r, s);

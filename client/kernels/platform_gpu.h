@@ -13,6 +13,7 @@
 #define THREADS_MOST(n) __attribute__((launch_bounds(n)))
 #define DEVICE		static __attribute__((device)) inline __attribute__((always_inline))
 #define SHARED		static __attribute__((shared))
+#define MOVERS_KEEP	0 /* may a thread that moves data be the keeper, too? */
 
 #define REGISTER(function, name)                                                                   \
 	DEVICE uint32_t function(void)                                                             \

@@ -16,7 +16,8 @@
 #define THREADS_MOST(n)
 #define DEVICE static inline
 #define SHARED
-#define WARP 1u
+#define MOVERS_KEEP 1 /* may a thread that moves data be the keeper, too? */
+#define WARP	    1u
 #define ROLLED
 #define UNROLLED
 

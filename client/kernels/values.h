@@ -12,13 +12,10 @@ DEVICE uint64_t bytes_load(uint64_t from, uint32_t n)
 	if (n == 8 && !(from & 7))
 		return *(const uint64_t *)from;
 	uint64_t v = 0;
-	if (!(from & 3) && !(n & 3)) {
-		for (uint32_t i = 0; i < n; i += 4)
-			v |= (uint64_t) * (const uint32_t *)(from + i) << 8 * i;
-		return v;
-	}
-	for (uint32_t i = 0; i < n; i++)
-		v |= (uint64_t) * (const uint8_t *)(from + i) << 8 * i;
+	const bool words = !((from | n) & 3);
+	ROLLED for (uint32_t i = 0; i < n; i += words ? 4 : 1) v |=
+		(words ? (uint64_t) * (const uint32_t *)(from + i) : *(const uint8_t *)(from + i))
+		<< 8 * i;
 	return v;
 }
 
@@ -26,11 +23,14 @@ DEVICE void bytes_store(uint64_t to, uint64_t v, uint32_t n)
 {
 	if (n == 8 && !(to & 7)) {
 		*(uint64_t *)to = v;
-	} else if (!(to & 3) && !(n & 3)) {
-		for (uint32_t i = 0; i < n; i += 4)
+		return;
+	}
+	const bool words = !((to | n) & 3);
+	ROLLED for (uint32_t i = 0; i < n; i += words ? 4 : 1)
+	{
+		if (words)
 			*(uint32_t *)(to + i) = (uint32_t)(v >> 8 * i);
-	} else {
-		for (uint32_t i = 0; i < n; i++)
+		else
 			*(uint8_t *)(to + i) = (uint8_t)(v >> 8 * i);
 	}
 }

@@ -158,23 +158,30 @@ DEVICE void look(struct work *w)
 	w->heartbeat = heartbeat;
 }
 
-/* Called while something is not there yet. True: it will not come. */
-DEVICE bool waited(struct work *w)
+DEVICE bool rested(struct work *w)
 {
 	if (++w->spins % 64)
 		return false;
 	rest();
+	return true;
+}
+
+/* Called while something is not there yet. True: it will not come. */
+DEVICE bool waited(struct work *w)
+{
+	if (!rested(w))
+		return false;
 	if (keeps(LOOKER))
 		look(w);
 	return w->words->stop;
 }
 
-DEVICE uint64_t line_take(struct work *w, uint64_t from)
+/* The same by a thread that moves data, which on a GPU keeps nothing: the compiler is to know. */
+DEVICE bool mover_waited(struct work *w)
 {
-	uint64_t data;
-	while (!line_there(from, w->round, &data) && !waited(w))
-		;
-	return data;
+	if (MOVERS_KEEP)
+		return waited(w);
+	return rested(w) && w->words->stop;
 }
 
 #endif

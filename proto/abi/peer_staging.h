@@ -39,15 +39,15 @@ struct peer_state {
 	uint32_t told[PEER_BLOCKS];  /* by block: the serial of the last that is in no graph */
 };
 
-#define PEER_HEADERS 1024		 /* offset of struct peer_line [2][PEER_RANKS] */
-#define PEER_CREDITS 1280		 /* of uint64_t [rank][channel], for messages */
-#define PEER_COUNTS  2560		 /* of uint64_t [way][channel]: lines ever, likewise */
-#define PEER_LINES   8192		 /* of the slots: [2][nranks][lines] */
-#define PEER_BULK    (UINT64_C(4) << 20) /* where that of ncclsvc_peer_bulk begins */
+#define PEER_HEADERS 1024 /* offset of struct peer_line [2][PEER_RANKS] */
+#define PEER_CREDITS 1280 /* of uint64_t [rank][channel], for messages */
+#define PEER_COUNTS  2560 /* of uint64_t [way][channel]: lines ever, likewise */
+#define PEER_LINES   8192 /* of the slots: [2][nranks][lines] */
+#define PEER_BULK    (PEER_LINES + (UINT64_C(4) << 20)) /* where that of ncclsvc_peer_bulk begins */
 
 /* Larger operations have ncclsvc_peer_bulk; and so have those of more lines from one rank to
  * another than a slot has, which may be fewer. */
-#define PEER_LINES_MOST (UINT64_C(256) << 10)
+#define PEER_LINES_MOST (UINT64_C(512) << 10)
 
 /* How many lines one rank's data may have in another's slot. */
 #define PEER_SLOT_LINES(nranks)                                                                    \
@@ -74,7 +74,7 @@ struct peer_state {
  * scratch memory. */
 #define PEER_BULK_DATA	   (UINT64_C(64) << 20)
 #define PEER_BULK_COUNTERS (8 * PEER_RANKS * PEER_BULK_CHANNELS)
-#define PEER_BULK_BYTES	   (UINT64_C(66) << 20)
+#define PEER_BULK_BYTES	   ((UINT64_C(66) << 20) - PEER_LINES)
 
 /* From so many bytes, AllReduce of two ranks takes two steps: each rank reduces a segment, then all
  * gather the segments. More ranks always take two. The twin in C has another limit, for tests. */
