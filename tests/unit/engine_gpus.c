@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine_gpus.h"
 
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -63,12 +65,15 @@ void add_trainer(uint32_t i)
 	void *p = mmap(NULL, svc_ring_size(ENTRIES), PROT_READ | PROT_WRITE,
 		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(p, MAP_FAILED);
-	*t = (struct trainer){.ring = p, .doorbell = eventfd(0, EFD_NONBLOCK)};
+	int pair[2];
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair), 0);
+	*t = (struct trainer){
+		.ring = p, .doorbell = eventfd(0, EFD_NONBLOCK), .fd = pair[0], .sock = pair[1]};
 	command((struct command){
 		.kind = COMMAND_SESSION_ADD,
 		.session = i,
 		.session_add = {
-			.id = i + 1, .pid = (int32_t)i + 100, .fd = -1, .counts = &t->counts}});
+			.id = i + 1, .pid = (int32_t)i + 100, .fd = t->fd, .counts = &t->counts}});
 	struct command ring = {.kind = COMMAND_SESSION_RING, .session = i};
 	ring.ring.ring = t->ring;
 	ring.ring.entries = ENTRIES;
@@ -118,8 +123,8 @@ void end_epoch(uint32_t comm, int32_t result, int32_t rank)
 int setup(void **state)
 {
 	struct engine_config config = {.threads = 1,
-				       .tasks_max = 65536,
-				       .user_tasks_max = 65536,
+				       .tasks_max = USER_TASKS,
+				       .user_tasks_max = USER_TASKS,
 				       .spin_us = 0,
 				       .sessions_max = SESSIONS,
 				       .comms_max = COMMS,
@@ -147,6 +152,8 @@ int teardown(void **state)
 			continue;
 		munmap(trainers[i].ring, svc_ring_size(ENTRIES));
 		close(trainers[i].doorbell);
+		close(trainers[i].fd);
+		close(trainers[i].sock);
 		trainers[i] = (struct trainer){0};
 	}
 	return 0;
@@ -214,6 +221,21 @@ uint64_t submit(uint32_t trainer, const struct svc_record *records, unsigned n)
 uint64_t submit_one(uint32_t trainer, struct svc_record r)
 {
 	return submit(trainer, &r, 1);
+}
+
+int32_t submit_by_socket(uint32_t trainer, struct svc_record r)
+{
+	struct {
+		struct svc_header header;
+		char body[1024];
+	} reply;
+	struct pollfd p = {.fd = trainers[trainer].sock, .events = POLLIN};
+	command((struct command){.kind = COMMAND_TASK, .session = trainer, .task = {7, r}});
+	assert_int_equal(poll(&p, 1, WAIT_NS / 1000000), 1);
+	assert_true(recv(p.fd, &reply, sizeof(reply), 0) > 0);
+	assert_int_equal(reply.header.opcode, SVC_SUBMIT | SVC_REPLY);
+	assert_int_equal(reply.header.serial, 7);
+	return reply.header.result;
 }
 
 bool over(uint32_t trainer, uint64_t n)

@@ -19,14 +19,15 @@
 #include "sched/engine.h"
 #include "sched/executor.h"
 
-#define DEVICES	 4
-#define SESSIONS 8
-#define COMMS	 8
-#define ENTRIES	 4096
-#define BYTES	 4096
-#define REGION	 1
-#define WAIT_NS	 UINT64_C(10000000000)
-#define QUIET_NS 20000000 /* as long as it takes to believe that nothing comes */
+#define DEVICES	   4
+#define SESSIONS   8
+#define COMMS	   8
+#define ENTRIES	   4096
+#define USER_TASKS 32768
+#define BYTES	   4096
+#define REGION	   1
+#define WAIT_NS	   UINT64_C(10000000000)
+#define QUIET_NS   20000000 /* as long as it takes to believe that nothing comes */
 
 extern struct executor *engine;
 /* Before setup; else there is one node. */
@@ -45,6 +46,7 @@ extern struct trainer {
 	struct svc_ring *ring;
 	struct session_counts counts;
 	int doorbell;
+	int fd, sock; /* the daemon's end of its socket, and its own */
 	uint64_t last;
 	uint64_t values[SVC_TIMELINES];
 } trainers[SESSIONS];
@@ -69,6 +71,8 @@ struct svc_record on_timeline(struct svc_record r, uint32_t trainer, uint32_t ti
 /* Returns the number of the first of n tasks, which are one group. */
 uint64_t submit(uint32_t trainer, const struct svc_record *records, unsigned n);
 uint64_t submit_one(uint32_t trainer, struct svc_record r);
+/* By socket. Returns the result that the reply tells. */
+int32_t submit_by_socket(uint32_t trainer, struct svc_record r);
 bool over(uint32_t trainer, uint64_t n);
 void ends(uint32_t trainer, uint64_t n, int32_t result);
 struct svc_timeline *line(uint32_t trainer, uint32_t timeline);

@@ -36,9 +36,10 @@ static struct svc_timeline *words(const struct session *s, uint32_t timeline)
 
 static struct trigger *find(const struct session *s, uint32_t timeline, uint64_t number)
 {
-	struct trigger *t;
+	struct trigger *t = NULL;
 	const uint32_t key = (uint32_t)number;
-	HASH_FIND(hh, s->lines[timeline].triggers, &key, sizeof(key), t);
+	if (number <= SVC_TRIGGER_MAX)
+		HASH_FIND(hh, s->lines[timeline].triggers, &key, sizeof(key), t);
 	return t;
 }
 

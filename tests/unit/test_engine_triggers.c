@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Tasks that a stream starts (sched/streams/trigger.h), by clients that keep to the rules, and by
+ * others: these harm themselves alone. */
+#include "engine_gpus.h"
+
+#define LINE 1 /* the timeline of all that follows */
+
+static struct svc_record triggered(uint32_t comm, uint32_t device, uint64_t number)
+{
+	struct svc_record r = record(comm, NCCLSVC_ALL_REDUCE, device);
+	r.flags = SVC_TASK_TIMELINE | SVC_TASK_TRIGGER;
+	r.timeline = LINE;
+	r.value = number;
+	return r;
+}
+
+static void keep(uint32_t trainer, uint32_t comm, uint64_t number)
+{
+	assert_int_equal(submit_by_socket(trainer, triggered(comm, trainer, number)), 0);
+}
+
+/* What the stream writes. */
+static void arrive(uint32_t trainer, uint64_t number)
+{
+	atomic_store(&line(trainer, LINE)->ready, number);
+}
+
+/* What it reads, and takes back. */
+static void comes_back(uint32_t trainer)
+{
+	goes_on(trainer, LINE, SVC_TRIGGER_DONE);
+	atomic_store(&line(trainer, LINE)->done, 0);
+}
+
+/* Communicator 0 of trainers 0 and 1, and 1 of 2 and 3. */
+static void start_two(void)
+{
+	for (uint32_t i = 0; i < 4; i++)
+		add_trainer(i);
+	START(0, 2, LIST(0, 1), LIST(0, 1));
+	START(1, 2, LIST(2, 3), LIST(2, 3));
+}
+
+static struct event next_event(enum event_kind kind)
+{
+	struct event ev;
+	for (uint64_t until = now_ns() + WAIT_NS;
+	     !engine->next_event(engine, &ev) || ev.kind != kind;)
+		assert_true(now_ns() < until);
+	return ev;
+}
+
+/* The bystanders' communicator works. */
+static void others_go_on(void)
+{
+	const uint64_t before = head(2);
+	const uint64_t a = submit_one(2, record(1, NCCLSVC_ALL_REDUCE, 2));
+	const uint64_t b = submit_one(3, record(1, NCCLSVC_ALL_REDUCE, 3));
+	launched(2, before + 1);
+	launched(3, before + 1);
+	run_all(2);
+	run_all(3);
+	ends(2, a, 0);
+	ends(3, b, 0);
+}
+
+/* ---- By the rules ---- */
+
+static void what_is_kept_runs_each_time_that_its_number_comes(void **state)
+{
+	(void)state;
+	start_two();
+	keep(0, 0, 7);
+	keep(1, 0, 9);
+	for (uint64_t round = 1; round <= 3; round++) {
+		arrive(0, 7);
+		nothing_comes();
+		arrive(1, 9);
+		launched(0, round);
+		launched(1, round);
+		assert_int_equal(launch(0, round - 1)->flags, LAUNCH_TRIGGERED);
+		run_all(0);
+		run_all(1);
+		comes_back(0);
+		comes_back(1);
+		assert_int_equal(atomic_load(&line(0, LINE)->ready), 0);
+	}
+}
+
+static void what_follows_is_launched_ahead(void **state)
+{
+	(void)state;
+	start_two();
+	for (uint32_t i = 0; i < 2; i++) {
+		keep(i, 0, 1);
+		keep(i, 0, 2);
+	}
+	arrive(0, 1);
+	arrive(1, 1);
+	launched(0, 2);
+	launched(1, 2);
+	assert_int_equal(launch(0, 1)->flags, LAUNCH_TRIGGERED | LAUNCH_AHEAD);
+	run_to(0, 1);
+	run_to(1, 1);
+	comes_back(0);
+	comes_back(1);
+	arrive(0, 2);
+	arrive(1, 2);
+	nothing_comes(); /* it is there already */
+	run_all(0);
+	run_all(1);
+	comes_back(0);
+	comes_back(1);
+}
+
+static void what_is_not_kept_runs_once(void **state)
+{
+	(void)state;
+	start_two();
+	const uint64_t a = submit_one(0, triggered(0, 0, 5)), b = submit_one(1, triggered(0, 1, 5));
+	nothing_comes();
+	arrive(0, 5);
+	arrive(1, 5);
+	launched(0, 1);
+	launched(1, 1);
+	run_all(0);
+	run_all(1);
+	ends(0, a, 0);
+	ends(1, b, 0);
+	comes_back(0);
+	arrive(0, 5); /* it is over */
+	assert_int_equal(next_event(EVENT_TRIGGER_FAILED).tasks.comm, 0);
+	others_go_on();
+}
+
+/* ---- Against them ---- */
+
+static void numbers_that_nobody_keeps(void **state)
+{
+	static const uint64_t numbers[] = {8, UINT32_MAX, SVC_TRIGGER_DEAD | 7, UINT64_MAX};
+	(void)state;
+	start_two();
+	keep(0, 0, 7);
+	keep(1, 0, 7);
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		arrive(0, numbers[i]);
+		assert_int_equal(next_event(EVENT_TRIGGER_FAILED).tasks.comm, 0);
+		others_go_on();
+	}
+	nothing_comes();
+	end_epoch(0, NCCLSVC_PROTOCOL, 0);
+	next_event(EVENT_EPOCH_GONE);
+	assert_true(atomic_load(&line(0, LINE)->done) >= SVC_TRIGGER_DEAD);
+	arrive(0, 7); /* nobody looks any more */
+	others_go_on();
+	assert_int_equal(head(0), 0);
+}
+
+static void a_number_has_one_group(void **state)
+{
+	(void)state;
+	start_two();
+	keep(0, 0, 7);
+	keep(1, 0, 7);
+	const uint64_t once = submit_one(0, triggered(0, 0, 8));
+	nothing_comes(); /* the ring has been read */
+	assert_int_equal(submit_by_socket(0, triggered(0, 0, 8)), NCCLSVC_INVALID_ARGUMENT);
+	assert_false(over(0, once));
+	arrive(0, 7);
+	arrive(1, 7);
+	launched(0, 1);
+	run_all(0);
+	comes_back(0);
+	/* In the ring, a stream may wait for it: its communicator is to end, and the timeline. */
+	ends(0, submit_one(0, triggered(0, 0, 7)), NCCLSVC_INVALID_ARGUMENT);
+	assert_int_equal(next_event(EVENT_TRIGGER_FAILED).tasks.comm, 0);
+	run_all(1);
+	end_epoch(0, NCCLSVC_PROTOCOL, 0);
+	goes_on(0, LINE, SVC_TRIGGER_DEAD);
+	others_go_on();
+}
+
+static void a_group_is_of_one_kind_and_number(void **state)
+{
+	(void)state;
+	start_two();
+	const struct svc_record plain = record(0, NCCLSVC_ALL_REDUCE, 0);
+	struct svc_record groups[][2] = {{triggered(0, 0, 1), plain},
+					 {plain, triggered(0, 0, 1)},
+					 {triggered(0, 0, 1), triggered(0, 0, 2)}};
+	for (uint32_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {
+		for (unsigned k = 0; k < 2; k++) /* each refusal is of a timeline of its own */
+			groups[i][k].timeline += groups[i][k].timeline ? i : 0;
+		const uint64_t first = submit(0, groups[i], 2);
+		ends(0, first, NCCLSVC_INVALID_ARGUMENT);
+		ends(0, first + 1, NCCLSVC_INVALID_ARGUMENT);
+	}
+	nothing_comes();
+	others_go_on();
+}
+
+static void a_timeline_is_of_one_communicator(void **state)
+{
+	(void)state;
+	start_two();
+	START(2, 2, LIST(0, 2), LIST(0, 2));
+	keep(0, 0, 1);
+	assert_int_equal(submit_by_socket(0, triggered(2, 0, 2)), NCCLSVC_INVALID_ARGUMENT);
+	ends(0, submit_one(0, triggered(2, 0, 2)), NCCLSVC_INVALID_ARGUMENT);
+}
+
+static void records_that_cannot_be(void **state)
+{
+	struct svc_record bad[5];
+	(void)state;
+	start_two();
+	for (size_t i = 0; i < 5; i++)
+		bad[i] = triggered(0, 0, 1);
+	bad[0].value = 0;
+	bad[1].value = SVC_TRIGGER_DEAD;
+	bad[2].timeline = SVC_TIMELINES;
+	bad[3].count = UINT64_MAX / 2;
+	bad[4].src_region = 77;
+	for (size_t i = 0; i < 5; i++) {
+		assert_int_not_equal(submit_by_socket(0, bad[i]), 0);
+		const uint64_t n = submit_one(0, bad[i]);
+		ends(0, n, NCCLSVC_INVALID_ARGUMENT);
+	}
+	arrive(0, 1); /* no timeline is watched */
+	others_go_on();
+	assert_int_equal(atomic_load(&line(0, LINE)->ready), 1);
+}
+
+static void groups_and_users_have_limits(void **state)
+{
+	(void)state;
+	start_two();
+	for (uint32_t i = 0; i < SVC_GROUP_TASKS; i++)
+		keep(0, 0, 1);
+	assert_int_equal(submit_by_socket(0, triggered(0, 0, 1)), NCCLSVC_INVALID_ARGUMENT);
+	for (uint32_t i = SVC_GROUP_TASKS; i < USER_TASKS; i++)
+		keep(0, 0, 2 + i);
+	assert_int_equal(submit_by_socket(0, triggered(0, 0, 1 << 20)), NCCLSVC_LIMIT);
+	ends(0, submit_one(0, triggered(0, 0, 1 << 21)), NCCLSVC_LIMIT);
+	others_go_on();
+}
+
+static void nothing_is_deleted_that_is_not_kept(void **state)
+{
+	static const struct svc_trigger_del none[] = {{.timeline = SVC_TIMELINES, .value = 7},
+						      {.timeline = UINT32_MAX, .value = 7},
+						      {.timeline = 2, .value = 7},
+						      {.timeline = LINE, .value = 8},
+						      {.timeline = LINE, .value = 5}};
+	(void)state;
+	start_two();
+	keep(0, 0, 7);
+	keep(1, 0, 7);
+	const uint64_t once = submit_one(0, triggered(0, 0, 5));
+	nothing_comes();
+	for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+		command((struct command){
+			.kind = COMMAND_TRIGGER_DEL, .session = 0, .trigger = none[i]});
+	arrive(0, 7);
+	arrive(1, 7);
+	launched(0, 1);
+	assert_false(over(0, once));
+	run_all(0);
+	comes_back(0);
+	command((struct command){.kind = COMMAND_TRIGGER_DEL,
+				 .session = 0,
+				 .trigger = {.timeline = LINE, .value = 7}});
+	arrive(0, 7);
+	next_event(EVENT_TRIGGER_FAILED);
+}
+
+static void a_session_that_ends_leaves_nothing(void **state)
+{
+	(void)state;
+	start_two();
+	keep(0, 0, 7);
+	submit_one(0, triggered(0, 0, 5));
+	nothing_comes();
+	end_epoch(0, NCCLSVC_PEER_GONE, 0);
+	command((struct command){.kind = COMMAND_SESSION_DEL, .session = 0});
+	next_event(EVENT_SESSION_GONE);
+	others_go_on();
+	command((struct command){.kind = COMMAND_DRAIN});
+	next_event(EVENT_DRAINED);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		ENGINE_TEST(what_is_kept_runs_each_time_that_its_number_comes),
+		ENGINE_TEST(what_follows_is_launched_ahead),
+		ENGINE_TEST(what_is_not_kept_runs_once),
+		ENGINE_TEST(numbers_that_nobody_keeps),
+		ENGINE_TEST(a_number_has_one_group),
+		ENGINE_TEST(a_group_is_of_one_kind_and_number),
+		ENGINE_TEST(a_timeline_is_of_one_communicator),
+		ENGINE_TEST(records_that_cannot_be),
+		ENGINE_TEST(groups_and_users_have_limits),
+		ENGINE_TEST(nothing_is_deleted_that_is_not_kept),
+		ENGINE_TEST(a_session_that_ends_leaves_nothing),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
