@@ -5,6 +5,7 @@ names, or on two real GPUs without them.
 Environment: NCCLSVCD; NCCLSVC_FAKE_GPUS=2 for the stand-ins."""
 
 import ctypes
+import importlib.util
 import os
 import sys
 import tempfile
@@ -119,7 +120,61 @@ def on_gpus(rank, comm_id):
         return True
 
 
+def cupy_array(rank):
+    import cupy
+
+    cupy.cuda.Device(rank).use()
+    return cupy.full(1000, rank + 1, dtype=cupy.float32), lambda x: x.get().tolist(), cupy.cuda.get_current_stream()
+
+
+def torch_array(rank):
+    import torch
+
+    x = torch.full((10, 100), rank + 1.0, device=f"cuda:{rank}")
+    return x, lambda x: x.flatten().tolist(), torch.cuda.current_stream(rank)
+
+
+def jax_array(rank):
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    import jax
+
+    x = jax.device_put(jax.numpy.full(1000, rank + 1.0), jax.devices()[rank])
+    return x.block_until_ready(), lambda x: jax.device_get(x).tolist(), None
+
+
+def of_a_library(rank, comm_id, make):
+    """Arrays of another library, taken without a copy, in the order of its stream."""
+    x, values, stream = make(rank)
+    with ncclsvc.Session() as session:
+        comm = session.join(comm_id, N, rank, device=rank, timeout=T)
+        y = Cuda(rank).array([0.0] * 1000)
+        with session.stream(stream):
+            comm.all_reduce(x, y).wait(T)
+        assert y.read() == [3.0] * 1000
+        assert values(x) == [rank + 1.0] * 1000
+        try:
+            with session.stream(stream):
+                comm.all_reduce(x).wait(T)
+            assert values(x) == [3.0] * 1000
+        except ValueError as error:  # JAX's arrays cannot be written
+            assert make is jax_array and "read-only" in str(error), error
+        assert not session.regions() or all(r.kind != 3 for r in session.regions())  # nothing was lent
+    return True
+
+
 class Gpus(unittest.TestCase):
+    def test_arrays_of_libraries(self):
+        if "NCCLSVC_FAKE_GPUS" in os.environ:
+            self.skipTest("CuPy, PyTorch and JAX need real GPUs")
+        daemon = Daemon("--device", "cuda", "--mps", "off")
+        os.environ["NCCLSVC_SOCKET"] = daemon.path
+        for name, make in (("cupy", cupy_array), ("torch", torch_array), ("jax", jax_array)):
+            if importlib.util.find_spec(name):
+                with self.subTest(name):
+                    self.assertEqual(run(N, of_a_library, os.urandom(128), make), [True] * N)
+        code, log = daemon.stop()
+        self.assertEqual(code, 0, log)
+
     def test_two_gpus(self):
         with tempfile.TemporaryDirectory(prefix="ncclsvc-fake-") as fake:
             os.environ["NCCLSVC_FAKE_DIR"] = fake
