@@ -65,10 +65,11 @@ ncclsvc_result ncclsvc_plan_end(ncclsvc_plan *plan, int timeout_ms);
 
 /* ---- Running ---------------------------------------------------------------------------- */
 
-/* Blocking submissions of this member's are as NcclService's: each returns when its whole group is
- * done, with the failure of its own task alone (then at once), and no Send is copied for it. So it
- * takes a thread for each task of a group; one thread that submits two of them one after the other
- * gets TIMEOUT, which names the other. INVALID_ARGUMENT: after plan_launch. Never blocks. */
+/* If strict, this member's blocking submissions are as NcclService's: a Send, too, returns when its
+ * whole group is done, and is not copied to return earlier; each returns the failure of its own
+ * task alone, as soon as that fails. So it takes a thread for each task of a group: one thread that
+ * submits two of them one after the other gets TIMEOUT, which names the one that lacks.
+ * INVALID_ARGUMENT: after plan_launch. Never blocks. */
 ncclsvc_result ncclsvc_plan_set_strict(ncclsvc_plan *plan, bool strict);
 
 /* From now on tasks may be submitted. INVALID_ARGUMENT: before plan_end, or twice. */
@@ -95,10 +96,10 @@ typedef struct ncclsvc_planned {
 } ncclsvc_planned;
 
 /* Submits a task: with NCCLSVC_PLANNED_WAIT as the calls that wait do, else as those that return
- * (timeout_ms is not used then). The four calls are shorthands for it, without STABLE and for the
- * first group. Of several places of the group that are alike, it takes the first. *task (may be
- * NULL) is 0 if the task was not submitted; after a wait's TIMEOUT it goes on. INVALID_ARGUMENT: as
- * theirs, or the group has no free place for it: the sentence says what the group has. */
+ * (timeout_ms is not used then). The four calls are shorthands for it, with NCCLSVC_PLAN_FIRST. Of
+ * several places of the group that are alike, it takes the first. *task (may be NULL) is 0 if the
+ * task was not submitted; after a wait's TIMEOUT it goes on. INVALID_ARGUMENT: as theirs, or the
+ * group has no free place for it: the sentence says what the group has. */
 ncclsvc_result ncclsvc_plan_submit(ncclsvc_plan *plan, const ncclsvc_planned *planned,
 				   int timeout_ms, ncclsvc_task *task);
 
