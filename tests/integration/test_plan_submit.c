@@ -388,6 +388,8 @@ static void never(struct client *me)
 		}
 		if (leaves)
 			CHECK_OK(ncclsvc_plan_terminate(d.plan, WAIT_MS));
+		else
+			check_usable(d.s, d.comm); /* the other rank has terminated, too */
 		ncclsvc_close(d.s);
 	}
 }
