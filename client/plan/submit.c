@@ -18,15 +18,14 @@
 
 #define TASKS_SHOWN 4 /* of a group, in a sentence */
 
-/* The first of `alike` that is not before this operation, peer and place. */
-static uint32_t lower_bound(const ncclsvc_plan *p, unsigned op, int peer, uint32_t place)
+/* The first of `alike` that is not before this operation and peer. */
+static uint32_t lower_bound(const ncclsvc_plan *p, unsigned op, int peer)
 {
 	uint32_t low = 0, high = p->ntasks;
 	while (low < high) {
 		uint32_t middle = low + (high - low) / 2;
 		const struct svc_plan_task *t = &p->tasks[p->alike[middle]];
-		if (t->op < op || (t->op == op && t->peer < peer) ||
-		    (t->op == op && t->peer == peer && p->alike[middle] < place))
+		if (t->op < op || (t->op == op && t->peer < peer))
 			low = middle + 1;
 		else
 			high = middle;
@@ -41,7 +40,7 @@ static bool is_kind(const ncclsvc_plan *p, uint32_t i, unsigned op, int peer)
 }
 
 /* "2 tasks: Send to rank 1 (submitted), Recv from rank 0". */
-static void add_group(const ncclsvc_plan *p, uint32_t group, char *text, size_t size)
+static void group_text(const ncclsvc_plan *p, uint32_t group, char *text, size_t size)
 {
 	const uint32_t n = p->first[group + 1] - p->first[group];
 	size_t used = (size_t)snprintf(text, size, "%u task%s", n, n == 1 ? "" : "s");
@@ -57,7 +56,7 @@ static void add_group(const ncclsvc_plan *p, uint32_t group, char *text, size_t 
 		snprintf(text + used, size - used, " and %u more", n - TASKS_SHOWN);
 }
 
-/* Takes the first free place of the group for the operation, which some group has. Locked. */
+/* Takes the first free place of the group for the operation. Locked. */
 static ncclsvc_result take_in_group(ncclsvc_plan *p, unsigned op, int peer, uint32_t group,
 				    uint32_t *place)
 {
@@ -65,23 +64,30 @@ static ncclsvc_result take_in_group(ncclsvc_plan *p, unsigned op, int peer, uint
 	if (group >= p->ngroups)
 		return error_argument("there is no group %u: the plan has %u, counted from 0",
 				      group, p->ngroups);
-	for (uint32_t i = lower_bound(p, op, peer, p->first[group]);
-	     is_kind(p, i, op, peer) && p->alike[i] < p->first[group + 1]; i++)
-		if (p->numbers[p->alike[i]] == PLACE_FREE) {
-			*place = p->alike[i];
+	for (uint32_t i = p->first[group]; i < p->first[group + 1]; i++)
+		if (p->tasks[i].op == op && p->tasks[i].peer == peer &&
+		    p->numbers[i] == PLACE_FREE) {
+			*place = i;
+			p->numbers[i] = PLACE_TAKEN;
 			return NCCLSVC_OK;
 		}
-	add_group(p, group, text, sizeof(text));
+	group_text(p, group, text, sizeof(text));
 	return error_argument("%s %s rank %d has no free place in group %u of this iteration, "
 			      "which has %s",
 			      svc_op_name(op), op == NCCLSVC_SEND ? "to" : "from", peer, group,
 			      text);
 }
 
-/* Takes the earliest free place for the operation. Locked. */
-static ncclsvc_result take_first(ncclsvc_plan *p, unsigned op, int peer, uint32_t begin,
+/* Takes the earliest free place for the operation, or the group's. Locked. */
+static ncclsvc_result take_place(ncclsvc_plan *p, unsigned op, int peer, uint32_t group,
 				 uint32_t *place)
 {
+	const char *name = svc_op_name(op), *word = op == NCCLSVC_SEND ? "to" : "from";
+	uint32_t begin = lower_bound(p, op, peer);
+	if (!is_kind(p, begin, op, peer))
+		return error_argument("%s %s rank %d is not planned", name, word, peer);
+	if (group != NCCLSVC_PLAN_FIRST)
+		return take_in_group(p, op, peer, group, place);
 	uint32_t i = begin + p->full[begin];
 	while (is_kind(p, i, op, peer) && p->numbers[p->alike[i]] != PLACE_FREE)
 		i++;
@@ -89,30 +95,16 @@ static ncclsvc_result take_first(ncclsvc_plan *p, unsigned op, int peer, uint32_
 	if (!is_kind(p, i, op, peer))
 		return error_argument("%s %s rank %d: all %u tasks that are planned were submitted "
 				      "in this iteration: ncclsvc_plan_reset begins the next",
-				      svc_op_name(op), op == NCCLSVC_SEND ? "to" : "from", peer,
-				      i - begin);
+				      name, word, peer, i - begin);
 	*place = p->alike[i];
+	p->numbers[*place] = PLACE_TAKEN;
 	return NCCLSVC_OK;
-}
-
-static ncclsvc_result take_place(ncclsvc_plan *p, unsigned op, int peer, uint32_t group,
-				 uint32_t *place)
-{
-	const uint32_t begin = lower_bound(p, op, peer, 0);
-	if (!is_kind(p, begin, op, peer))
-		return error_argument("%s %s rank %d is not planned", svc_op_name(op),
-				      op == NCCLSVC_SEND ? "to" : "from", peer);
-	ncclsvc_result r = group == NCCLSVC_PLAN_FIRST ? take_first(p, op, peer, begin, place)
-						       : take_in_group(p, op, peer, group, place);
-	if (!r)
-		p->numbers[*place] = PLACE_TAKEN;
-	return r;
 }
 
 static void give_place_back(ncclsvc_plan *p, uint32_t place)
 {
 	const struct svc_plan_task *t = &p->tasks[place];
-	uint32_t begin = lower_bound(p, t->op, t->peer, 0), i = begin;
+	uint32_t begin = lower_bound(p, t->op, t->peer), i = begin;
 	while (p->alike[i] != place)
 		i++;
 	if (p->full[begin] > i - begin)
