@@ -248,3 +248,23 @@ void svc_uuid_text(const uint8_t u[16], char text[SVC_UUID_TEXT])
 		 u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13],
 		 u[14], u[15]);
 }
+
+bool svc_label_ok(const char label[NCCLSVC_LABEL_BYTES])
+{
+	size_t n = 0;
+	while (n < NCCLSVC_LABEL_BYTES && label[n] >= ' ' && label[n] <= '~')
+		n++;
+	if (n == NCCLSVC_LABEL_BYTES)
+		return false;
+	while (n < NCCLSVC_LABEL_BYTES && !label[n])
+		n++;
+	return n == NCCLSVC_LABEL_BYTES;
+}
+
+const char *svc_label_quote(const char label[NCCLSVC_LABEL_BYTES], char text[SVC_QUOTED_BYTES])
+{
+	text[0] = '\0';
+	if (label[0])
+		snprintf(text, SVC_QUOTED_BYTES, " \"%.*s\"", NCCLSVC_LABEL_BYTES - 1, label);
+	return text;
+}

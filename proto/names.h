@@ -49,6 +49,12 @@ bool svc_redop_made(unsigned redop);
 #define SVC_UUID_TEXT 41
 void svc_uuid_text(const uint8_t uuid[16], char text[SVC_UUID_TEXT]);
 
+/* A text that ends, of printable ASCII, and zeros behind it: it stands in sentences and logs. */
+bool svc_label_ok(const char label[NCCLSVC_LABEL_BYTES]);
+/* ' "label"', or nothing if it is empty. Returns text. */
+#define SVC_QUOTED_BYTES (NCCLSVC_LABEL_BYTES + 3)
+const char *svc_label_quote(const char label[NCCLSVC_LABEL_BYTES], char text[SVC_QUOTED_BYTES]);
+
 /* Writes how a task ended as one sentence, always NUL-terminated, and returns buf. */
 char *svc_status_sentence(const ncclsvc_status *st, char *buf, size_t size);
 /* The same without the result's name. */

@@ -160,6 +160,7 @@ typedef enum ncclsvc_epoch_cause { NCCLSVC_EPOCH_CAUSES(NCCLSVC_ENUM4) } ncclsvc
 
 #define NCCLSVC_ID_BYTES      128 /* as ncclUniqueId */
 #define NCCLSVC_NAME_BYTES    48  /* NUL included */
+#define NCCLSVC_LABEL_BYTES   24  /* NUL included */
 #define NCCLSVC_REFUSED_BYTES 256 /* NUL included */
 #define NCCLSVC_MISSING_SHOWN 8	  /* ranks named one by one in a status */
 #define NCCLSVC_EPOCH_STEPS   8	  /* transitions of an epoch's state that are remembered */
@@ -300,6 +301,7 @@ typedef struct ncclsvc_task_info {
 	/* Not 0: the operation is in a CUDA graph, with this number among those of its process on
 	 * the communicator's epoch, from 1; and seq is its place among the communicator's in it. */
 	uint32_t graph;
+	char label[NCCLSVC_LABEL_BYTES]; /* ncclsvc_plan_label's, if it is planned; empty: none */
 } ncclsvc_task_info;
 
 typedef struct ncclsvc_region_info {
@@ -343,7 +345,8 @@ typedef struct ncclsvc_plan_task_info {
 	uint8_t op, type;     /* type: where count is given */
 	uint8_t state;	      /* ncclsvc_plan_state */
 	uint8_t reserved[5];
-	uint64_t count; /* UINT64_MAX: any */
+	uint64_t count;			 /* UINT64_MAX: any */
+	char label[NCCLSVC_LABEL_BYTES]; /* ncclsvc_plan_label's; empty: none */
 } ncclsvc_plan_task_info;
 
 typedef enum ncclsvc_device_state {

@@ -4,6 +4,7 @@
 #ifndef PROTO_WIRE_COMM_H
 #define PROTO_WIRE_COMM_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "ncclsvc_types.h"
@@ -110,7 +111,12 @@ struct svc_plan_task {
 	int32_t peer;
 	uint32_t reserved2;
 	uint64_t count; /* elements; SVC_PLAN_ANY: whatever is submitted */
+	/* From version 2: */
+	char label[NCCLSVC_LABEL_BYTES]; /* its user's name for it, as svc_label_ok has it */
 };
+
+/* Bytes of an entry in the file of a session that speaks this version. */
+size_t svc_plan_task_size(unsigned version);
 
 struct svc_plan_commit {
 	uint32_t comm;

@@ -13,11 +13,13 @@
  *   PlanNewGroupStart, -End        ncclsvc_plan_group_start, ncclsvc_plan_group_end
  *   PlanSend, PlanRecv             ncclsvc_plan_send, ncclsvc_plan_recv
  *   Launch                         ncclsvc_plan_launch
- *   SubmitSendAndWait, -Recv-      ncclsvc_plan_submit_send_and_wait, _recv_and_wait
+ *   SubmitSendAndWait, -Recv-      ncclsvc_plan_submit_send_and_wait, _recv_and_wait, of a plan
+ *                                  with ncclsvc_plan_set_strict
+ *   EnqueueTask's info             ncclsvc_plan_label
  *   Reset, Terminate               ncclsvc_plan_reset, ncclsvc_plan_terminate
  *
  * Threads: all functions may be called from any thread, but for those from plan_start to plan_end
- * (one thread plans) and plan_terminate (the last call).
+ * (one thread plans; others may wait for the launch) and plan_terminate (the last call).
  * Errors: as everywhere, a result and ncclsvc_last_error(). Nothing ends the process.
  */
 #ifndef NCCLSVC_PLAN_H
@@ -51,6 +53,10 @@ ncclsvc_result ncclsvc_plan_group_end(ncclsvc_plan *plan);
 ncclsvc_result ncclsvc_plan_send(ncclsvc_plan *plan, size_t count, ncclsvc_type type, int peer);
 ncclsvc_result ncclsvc_plan_recv(ncclsvc_plan *plan, size_t count, ncclsvc_type type, int peer);
 
+/* Names the task that was planned last, for inspection and in errors: at most 23 characters of
+ * printable ASCII, copied; "" takes the name away. INVALID_ARGUMENT: another text, or no task. */
+ncclsvc_result ncclsvc_plan_label(ncclsvc_plan *plan, const char *label);
+
 /* Ends the plan and commits it. Blocks until all members have, for at most timeout_ms; all get the
  * same answer. MISMATCH: the plans do not fit, the sentence names ranks, group and task. TIMEOUT
  * names the ranks that have not committed. PEER_GONE: a member or its node is gone. After an error
@@ -59,8 +65,43 @@ ncclsvc_result ncclsvc_plan_end(ncclsvc_plan *plan, int timeout_ms);
 
 /* ---- Running ---------------------------------------------------------------------------- */
 
+/* If strict, this member's blocking submissions are as NcclService's: a Send, too, returns when its
+ * whole group is done, and is not copied to return earlier; each returns the failure of its own
+ * task alone, as soon as that fails. So it takes a thread for each task of a group: one thread that
+ * submits two of them one after the other gets TIMEOUT, which names the one that lacks.
+ * INVALID_ARGUMENT: after plan_launch. Never blocks. */
+ncclsvc_result ncclsvc_plan_set_strict(ncclsvc_plan *plan, bool strict);
+
 /* From now on tasks may be submitted. INVALID_ARGUMENT: before plan_end, or twice. */
 ncclsvc_result ncclsvc_plan_launch(ncclsvc_plan *plan);
+
+#define NCCLSVC_PLAN_FIRST UINT32_MAX /* a group: the first that has a free place for the task */
+
+/* Flags of a submission. */
+#define NCCLSVC_PLANNED_WAIT   1u /* it blocks */
+/* The caller leaves the buffer as it is until the task's group is done: a blocking Send that
+ * returns early is not copied, if it is in session memory or a GPU's. */
+#define NCCLSVC_PLANNED_STABLE 2u
+
+typedef struct ncclsvc_planned {
+	size_t size;   /* sizeof(ncclsvc_planned): lets the struct grow */
+	ncclsvc_op op; /* NCCLSVC_SEND or NCCLSVC_RECV */
+	ncclsvc_type type;
+	const void *sendbuf; /* a Send's; NULL for a Recv */
+	void *recvbuf;	     /* a Recv's; NULL for a Send */
+	size_t count;	     /* elements */
+	int peer;
+	uint32_t group; /* from 0, or NCCLSVC_PLAN_FIRST */
+	unsigned flags;
+} ncclsvc_planned;
+
+/* Submits a task: with NCCLSVC_PLANNED_WAIT as the calls that wait do, else as those that return
+ * (timeout_ms is not used then). The four calls are shorthands for it, with NCCLSVC_PLAN_FIRST. Of
+ * several places of the group that are alike, it takes the first. *task (may be NULL) is 0 if the
+ * task was not submitted; after a wait's TIMEOUT it goes on. INVALID_ARGUMENT: as theirs, or the
+ * group has no free place for it: the sentence says what the group has. */
+ncclsvc_result ncclsvc_plan_submit(ncclsvc_plan *plan, const ncclsvc_planned *planned,
+				   int timeout_ms, ncclsvc_task *task);
 
 /* Submit a task and return. It takes the earliest place of this iteration that was planned for this
  * operation and peer and has not been taken: places that are alike go in order of submission,
@@ -70,9 +111,9 @@ ncclsvc_result ncclsvc_plan_launch(ncclsvc_plan *plan);
  * ordered after the thread's stream, and later work on the stream does not wait, as with
  * NCCLSVC_STREAM_DETACHED; once its group is submitted, ncclsvc_stream_wait orders what needs the
  * result. Tasks of one stream must be submitted in the order of their groups.
- * *task may be NULL. INVALID_ARGUMENT: not planned, all its places are taken (reset first), another
- * count or type than planned, or the thread has an open task group. STALE_EPOCH: rejoin the
- * communicator, then reset. AGAIN: the ring is full. */
+ * *task may be NULL. INVALID_ARGUMENT: not launched, not planned, all its places are taken (reset
+ * first), another count or type than planned, or the thread has an open task group. STALE_EPOCH:
+ * rejoin the communicator, then reset. AGAIN: the ring is full. */
 ncclsvc_result ncclsvc_plan_submit_send(ncclsvc_plan *plan, const void *sendbuf, size_t count,
 					ncclsvc_type type, int peer, ncclsvc_task *task);
 ncclsvc_result ncclsvc_plan_submit_recv(ncclsvc_plan *plan, void *recvbuf, size_t count,
@@ -89,8 +130,11 @@ ncclsvc_result ncclsvc_plan_test(ncclsvc_plan *plan, ncclsvc_task task);
 /* Submit a task and wait for its group. But a Send whose group cannot begin yet, because this rank
  * has not submitted all of it (or of an earlier one), is copied, and returns: its buffer is free
  * again, and a single thread can go on to submit what lacks. How such a Send ended, another task of
- * its group tells, or plan_reset. TIMEOUT as plan_wait; a Recv is still under way then, and its
- * buffer in use, until plan_reset or plan_terminate. */
+ * its group tells, or plan_reset. With plan_set_strict, Sends are as Recvs. Before plan_launch,
+ * they first wait for another thread to launch; the wait ends, too, when the plan is terminated,
+ * or its communicator breaks or is left. TIMEOUT: not launched in that time, and nothing was
+ * submitted; or as plan_wait: then the task is still under way, and its buffer in use, until
+ * plan_reset or plan_terminate. */
 ncclsvc_result ncclsvc_plan_submit_send_and_wait(ncclsvc_plan *plan, const void *sendbuf,
 						 size_t count, ncclsvc_type type, int peer,
 						 int timeout_ms);

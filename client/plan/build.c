@@ -14,6 +14,8 @@ ncclsvc_result plan_usable(const ncclsvc_plan *p, const char *function)
 {
 	if (!p)
 		return error_argument("%s: the plan is NULL", function);
+	if (p->over)
+		return error_argument("%s: the plan has been terminated", function);
 	if (!p->comm)
 		return error_argument("%s: the plan's communicator has been left", function);
 	return NCCLSVC_OK;
@@ -148,6 +150,25 @@ ncclsvc_result ncclsvc_plan_recv(ncclsvc_plan *plan, size_t count, ncclsvc_type 
 	return add(plan, NCCLSVC_RECV, count, type, peer, "ncclsvc_plan_recv");
 }
 
+ncclsvc_result ncclsvc_plan_label(ncclsvc_plan *p, const char *label)
+{
+	char text[NCCLSVC_LABEL_BYTES] = "";
+	ncclsvc_result r = open_for_change(p, "ncclsvc_plan_label");
+	if (r)
+		return r;
+	if (!p->ntasks)
+		return error_argument("ncclsvc_plan_label: no task is planned yet");
+	if (!label)
+		return error_argument("ncclsvc_plan_label: the label is NULL");
+	memcpy(text, label, strnlen(label, sizeof(text)));
+	if (!svc_label_ok(text))
+		return error_argument("ncclsvc_plan_label: a label has at most %d characters, all "
+				      "of printable ASCII",
+				      NCCLSVC_LABEL_BYTES - 1);
+	memcpy(p->tasks[p->ntasks - 1].label, text, sizeof(text));
+	return NCCLSVC_OK;
+}
+
 /* ---- The end of it ---- */
 
 static int by_kind(const void *pa, const void *pb, void *arg)
@@ -213,8 +234,10 @@ void plan_free(ncclsvc_plan *p)
 
 const char *place_text(const ncclsvc_plan *p, uint32_t place, char text[PLACE_TEXT])
 {
+	char label[SVC_QUOTED_BYTES];
 	const struct svc_plan_task *t = &p->tasks[place];
-	snprintf(text, PLACE_TEXT, "%s %s rank %d in group %u", svc_op_name(t->op),
-		 t->op == NCCLSVC_SEND ? "to" : "from", t->peer, t->group);
+	snprintf(text, PLACE_TEXT, "%s%s %s rank %d in group %u", svc_op_name(t->op),
+		 svc_label_quote(t->label, label), t->op == NCCLSVC_SEND ? "to" : "from", t->peer,
+		 t->group);
 	return text;
 }

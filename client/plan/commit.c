@@ -2,6 +2,7 @@
  * Handing a plan to the daemon, and giving it up. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -59,21 +60,22 @@ void plan_begin_iteration(ncclsvc_plan *p)
 	s->planned_groups += p->ngroups;
 }
 
-/* The memfd is the caller's. */
+/* The memfd is the caller's. Its entries are those of the session's version. */
 static ncclsvc_result write_plan(const ncclsvc_plan *p, int *fd)
 {
-	size_t bytes = p->ntasks * sizeof(*p->tasks);
-	*fd = svc_memfd_create("ncclsvc-plan", bytes ? bytes : sizeof(*p->tasks), false);
+	const size_t entry = svc_plan_task_size(p->session->connection->version);
+	const size_t bytes = p->ntasks ? p->ntasks * entry : entry;
+	*fd = svc_memfd_create("ncclsvc-plan", bytes, false);
 	if (*fd < 0)
 		return error_set(NCCLSVC_SYSTEM, "no memory file for the plan: %s", strerror(-*fd));
-	for (size_t done = 0; done < bytes;) {
-		ssize_t n = pwrite(*fd, (const char *)p->tasks + done, bytes - done, (off_t)done);
-		if (n <= 0) {
-			close(*fd);
-			return error_set(NCCLSVC_SYSTEM, "the plan cannot be written: %m");
-		}
-		done += (size_t)n;
+	char *to = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+	if (to == MAP_FAILED) {
+		close(*fd);
+		return error_set(NCCLSVC_SYSTEM, "the plan cannot be written: %m");
 	}
+	for (uint32_t i = 0; i < p->ntasks; i++)
+		memcpy(to + i * entry, &p->tasks[i], entry);
+	munmap(to, bytes);
 	return NCCLSVC_OK;
 }
 
@@ -150,6 +152,21 @@ ncclsvc_result ncclsvc_plan_launch(ncclsvc_plan *p)
 				   "ncclsvc_plan_end first");
 	else
 		p->phase = PLAN_LAUNCHED;
+	pthread_cond_broadcast(&p->session->changed); /* submissions may wait for it */
+	session_unlock(p->session);
+	return r;
+}
+
+ncclsvc_result ncclsvc_plan_set_strict(ncclsvc_plan *p, bool strict)
+{
+	ncclsvc_result r = plan_lock(p, "ncclsvc_plan_set_strict");
+	if (r)
+		return r;
+	if (p->phase == PLAN_LAUNCHED)
+		r = error_argument("ncclsvc_plan_set_strict: the plan has been launched: say it "
+				   "before");
+	else
+		p->strict = strict;
 	session_unlock(p->session);
 	return r;
 }
@@ -169,6 +186,7 @@ static void leave(ncclsvc_session *s, const ncclsvc_comm *comm)
 	for (ncclsvc_plan *p = s->plans; p; p = p->next)
 		if (p->comm == comm)
 			p->comm = NULL;
+	pthread_cond_broadcast(&s->changed); /* threads may wait for a launch */
 }
 
 static void free_all(ncclsvc_session *s)

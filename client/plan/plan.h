@@ -5,7 +5,7 @@
  *   build.c    planning
  *   commit.c   handing it to the daemon, again after a rejoin; giving it up
  *   submit.c   places and tasks; bounce.c: copies in GPUs' memory
- *   wait.c     groups and iterations
+ *   wait.c     the launch, groups and iterations
  */
 #ifndef CLIENT_PLAN_H
 #define CLIENT_PLAN_H
@@ -35,8 +35,10 @@ struct ncclsvc_plan {
 	ncclsvc_comm *comm; /* NULL: it was left */
 	enum plan_phase phase;
 	bool group_open;
-	bool busy; /* a thread commits or resets it */
-	bool over; /* its user has it no more, but its copies' memory is not freed yet */
+	bool busy;	  /* a thread commits or resets it */
+	bool strict;	  /* ncclsvc_plan_set_strict */
+	bool over;	  /* its user has it no more, but it is not freed yet */
+	unsigned waiting; /* threads, for its launch: it stays until they have gone */
 	struct svc_plan_task *tasks;
 	uint32_t ngroups, ntasks, room;
 
@@ -83,10 +85,13 @@ ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline);
 /* bounce.c: copies what is sent, and sends that. Locked; yields. */
 ncclsvc_result bounce_copy(ncclsvc_plan *p, uint32_t place, struct op *op, uint64_t deadline);
 void bounces_free(ncclsvc_plan *p);
-/* "Send to rank 1 in group 3" of a place. */
-#define PLACE_TEXT 64
+/* 'Send "label" to rank 1 in group 3' of a place. */
+#define PLACE_TEXT 96
 const char *place_text(const ncclsvc_plan *p, uint32_t place, char text[PLACE_TEXT]);
-/* wait.c: waits for a whole group; own is the place of one that was submitted. Locked; yields. */
-ncclsvc_result group_wait(ncclsvc_plan *p, uint32_t own, uint64_t deadline);
+/* wait.c: until another thread has launched it. Locked; yields. */
+ncclsvc_result launch_wait(ncclsvc_plan *p, uint64_t deadline, const char *function);
+/* Waits for a whole group; own is the place of one that was submitted. Gives the first failure in
+ * it, or only its own, for which no other is waited then. Locked; yields. */
+ncclsvc_result group_wait(ncclsvc_plan *p, uint32_t own, bool own_only, uint64_t deadline);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Submitting a planned task: it takes a place, and is an operation like any other from then on. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -13,6 +14,9 @@
 #include "cuda/gpu.h"
 #include "plan.h"
 #include "proto/names.h"
+#include "proto/task.h"
+
+#define TASKS_SHOWN 4 /* of a group, in a sentence */
 
 /* The first of `alike` that is not before this operation and peer. */
 static uint32_t lower_bound(const ncclsvc_plan *p, unsigned op, int peer)
@@ -35,13 +39,55 @@ static bool is_kind(const ncclsvc_plan *p, uint32_t i, unsigned op, int peer)
 	       p->tasks[p->alike[i]].peer == peer;
 }
 
-/* Takes the earliest free place for the operation. Locked. */
-static ncclsvc_result take_place(ncclsvc_plan *p, unsigned op, int peer, uint32_t *place)
+/* "2 tasks: Send to rank 1 (submitted), Recv from rank 0". */
+static void group_text(const ncclsvc_plan *p, uint32_t group, char *text, size_t size)
+{
+	const uint32_t n = p->first[group + 1] - p->first[group];
+	size_t used = (size_t)snprintf(text, size, "%u task%s", n, n == 1 ? "" : "s");
+	for (uint32_t i = 0; i < n && i < TASKS_SHOWN && used < size; i++) {
+		const uint32_t place = p->first[group] + i;
+		const struct svc_plan_task *t = &p->tasks[place];
+		used += (size_t)snprintf(text + used, size - used, "%s%s %s rank %d%s",
+					 i ? ", " : ": ", svc_op_name(t->op),
+					 t->op == NCCLSVC_SEND ? "to" : "from", t->peer,
+					 p->numbers[place] == PLACE_FREE ? "" : " (submitted)");
+	}
+	if (n > TASKS_SHOWN && used < size)
+		snprintf(text + used, size - used, " and %u more", n - TASKS_SHOWN);
+}
+
+/* Takes the first free place of the group for the operation. Locked. */
+static ncclsvc_result take_in_group(ncclsvc_plan *p, unsigned op, int peer, uint32_t group,
+				    uint32_t *place)
+{
+	char text[192];
+	if (group >= p->ngroups)
+		return error_argument("there is no group %u: the plan has %u, counted from 0",
+				      group, p->ngroups);
+	for (uint32_t i = p->first[group]; i < p->first[group + 1]; i++)
+		if (p->tasks[i].op == op && p->tasks[i].peer == peer &&
+		    p->numbers[i] == PLACE_FREE) {
+			*place = i;
+			p->numbers[i] = PLACE_TAKEN;
+			return NCCLSVC_OK;
+		}
+	group_text(p, group, text, sizeof(text));
+	return error_argument("%s %s rank %d has no free place in group %u of this iteration, "
+			      "which has %s",
+			      svc_op_name(op), op == NCCLSVC_SEND ? "to" : "from", peer, group,
+			      text);
+}
+
+/* Takes the earliest free place for the operation, or the group's. Locked. */
+static ncclsvc_result take_place(ncclsvc_plan *p, unsigned op, int peer, uint32_t group,
+				 uint32_t *place)
 {
 	const char *name = svc_op_name(op), *word = op == NCCLSVC_SEND ? "to" : "from";
 	uint32_t begin = lower_bound(p, op, peer);
 	if (!is_kind(p, begin, op, peer))
 		return error_argument("%s %s rank %d is not planned", name, word, peer);
+	if (group != NCCLSVC_PLAN_FIRST)
+		return take_in_group(p, op, peer, group, place);
 	uint32_t i = begin + p->full[begin];
 	while (is_kind(p, i, op, peer) && p->numbers[p->alike[i]] != PLACE_FREE)
 		i++;
@@ -119,30 +165,30 @@ static ncclsvc_result submit_op(ncclsvc_plan *p, uint32_t place, struct op *op, 
 	return r ? r : ops_submit(p->session, op, 1);
 }
 
-/* wait_ms: NULL does not wait. Locked; yields. */
-static ncclsvc_result submit(ncclsvc_plan *p, struct op *op, size_t count, ncclsvc_type type,
-			     const int *wait_ms, ncclsvc_task *task, const char *function)
+/* Locked; yields. */
+static ncclsvc_result submit(ncclsvc_plan *p, struct op *op, const ncclsvc_planned *x,
+			     uint64_t deadline, ncclsvc_task *task, const char *function)
 {
 	uint32_t place = 0;
 	ncclsvc_task number = 0;
+	const bool waits = x->flags & NCCLSVC_PLANNED_WAIT;
 	ncclsvc_result r = plan_running(p, function);
 	if (!r && p->busy)
 		r = error_set(NCCLSVC_BUSY, "%s: another thread resets the plan", function);
 	if (!r)
-		r = take_place(p, op->record.op, op->record.peer, &place);
+		r = take_place(p, op->record.op, op->record.peer, x->group, &place);
 	if (r)
 		return r;
 	const uint64_t iteration = p->base;
-	const uint64_t deadline = wait_ms ? deadline_in(*wait_ms) : NO_DEADLINE;
-	const bool returns = wait_ms && op->record.op == NCCLSVC_SEND && !completes(p, place);
-	r = check_size(p, place, count, type);
+	const bool returns = waits && !p->strict && x->op == NCCLSVC_SEND && !completes(p, place);
+	r = check_size(p, place, x->count, x->type);
 	if (!r) {
 		op->record.flags |= SVC_TASK_PLAN;
 		op->record.plan = p->handle;
 		op->record.plan_group = p->tasks[place].group;
 		op->record.plan_task = place - p->first[p->tasks[place].group];
 		op->planned = p->base + op->record.plan_group;
-		op->copied = returns;
+		op->copied = returns && !(x->flags & NCCLSVC_PLANNED_STABLE);
 		op->task = &number;
 		r = submit_op(p, place, op, deadline);
 	}
@@ -155,57 +201,111 @@ static ncclsvc_result submit(ncclsvc_plan *p, struct op *op, size_t count, nccls
 		return r;
 	}
 	submitted(p, place, number);
-	if (!r && wait_ms && !returns)
-		r = group_wait(p, place, deadline);
+	if (!r && waits && !returns)
+		r = group_wait(p, place, p->strict, deadline);
 	return r;
 }
 
-/* What a call names: its operation, and the buffer that this has. */
-static ncclsvc_result call(ncclsvc_plan *p, unsigned kind, const void *src, void *dst, size_t count,
-			   ncclsvc_type type, int peer, const int *wait_ms, ncclsvc_task *task,
-			   const char *function)
+static ncclsvc_result call(ncclsvc_plan *p, const ncclsvc_planned *x, int timeout_ms,
+			   ncclsvc_task *task, const char *function)
 {
-	struct op op = {.src = src, .dst = dst};
+	const bool waits = x->flags & NCCLSVC_PLANNED_WAIT;
+	const uint64_t deadline = waits ? deadline_in(timeout_ms) : NO_DEADLINE;
+	struct op op = {.src = x->sendbuf, .dst = x->recvbuf};
 	ncclsvc_result r = plan_lock(p, function);
 	if (r)
 		return r;
+	if (waits && p->phase != PLAN_LAUNCHED)
+		r = launch_wait(p, deadline, function);
 	op.comm = p->comm;
 	op.record = (struct svc_record){
-		.op = (uint8_t)kind,
-		.type = type > UINT8_MAX ? UINT8_MAX : (uint8_t)type,
-		.peer = peer,
-		.count = count,
+		.op = (uint8_t)x->op,
+		.type = x->type > UINT8_MAX ? UINT8_MAX : (uint8_t)x->type,
+		.peer = x->peer,
+		.count = x->count,
 	};
-	r = submit(p, &op, count, type, wait_ms, task, function);
+	if (!r)
+		r = submit(p, &op, x, deadline, task, function);
 	session_unlock(p->session);
 	return r;
+}
+
+ncclsvc_result ncclsvc_plan_submit(ncclsvc_plan *plan, const ncclsvc_planned *planned,
+				   int timeout_ms, ncclsvc_task *task)
+{
+	const unsigned known = NCCLSVC_PLANNED_WAIT | NCCLSVC_PLANNED_STABLE;
+	if (task)
+		*task = 0;
+	if (!planned)
+		return error_argument("ncclsvc_plan_submit: the task is NULL");
+	if (planned->size < sizeof(*planned))
+		return error_argument("ncclsvc_plan_submit: its size is %zu, which must be "
+				      "sizeof(ncclsvc_planned), %zu at least",
+				      planned->size, sizeof(*planned));
+	if (planned->flags & ~known)
+		return error_argument("ncclsvc_plan_submit: the flags are %#x, known are %#x",
+				      planned->flags, known);
+	if (!svc_op_is_p2p((unsigned)planned->op))
+		return error_argument("ncclsvc_plan_submit: the operation is %d, and must be "
+				      "NCCLSVC_SEND or NCCLSVC_RECV",
+				      (int)planned->op);
+	if (planned->op == NCCLSVC_SEND ? planned->recvbuf != NULL : planned->sendbuf != NULL)
+		return error_argument("ncclsvc_plan_submit: a %s has no %s: leave it NULL",
+				      svc_op_name(planned->op),
+				      planned->op == NCCLSVC_SEND ? "recvbuf" : "sendbuf");
+	return call(plan, planned, timeout_ms, task, "ncclsvc_plan_submit");
+}
+
+/* ---- Shorthands ---- */
+
+static ncclsvc_planned send_of(const void *buf, size_t count, ncclsvc_type type, int peer,
+			       unsigned flags)
+{
+	return (ncclsvc_planned){.op = NCCLSVC_SEND,
+				 .type = type,
+				 .sendbuf = buf,
+				 .count = count,
+				 .peer = peer,
+				 .group = NCCLSVC_PLAN_FIRST,
+				 .flags = flags};
+}
+
+static ncclsvc_planned recv_of(void *buf, size_t count, ncclsvc_type type, int peer, unsigned flags)
+{
+	return (ncclsvc_planned){.op = NCCLSVC_RECV,
+				 .type = type,
+				 .recvbuf = buf,
+				 .count = count,
+				 .peer = peer,
+				 .group = NCCLSVC_PLAN_FIRST,
+				 .flags = flags};
 }
 
 ncclsvc_result ncclsvc_plan_submit_send(ncclsvc_plan *plan, const void *sendbuf, size_t count,
 					ncclsvc_type type, int peer, ncclsvc_task *task)
 {
-	return call(plan, NCCLSVC_SEND, sendbuf, NULL, count, type, peer, NULL, task,
-		    "ncclsvc_plan_submit_send");
+	const ncclsvc_planned x = send_of(sendbuf, count, type, peer, 0);
+	return call(plan, &x, 0, task, "ncclsvc_plan_submit_send");
 }
 
 ncclsvc_result ncclsvc_plan_submit_recv(ncclsvc_plan *plan, void *recvbuf, size_t count,
 					ncclsvc_type type, int peer, ncclsvc_task *task)
 {
-	return call(plan, NCCLSVC_RECV, NULL, recvbuf, count, type, peer, NULL, task,
-		    "ncclsvc_plan_submit_recv");
+	const ncclsvc_planned x = recv_of(recvbuf, count, type, peer, 0);
+	return call(plan, &x, 0, task, "ncclsvc_plan_submit_recv");
 }
 
 ncclsvc_result ncclsvc_plan_submit_send_and_wait(ncclsvc_plan *plan, const void *sendbuf,
 						 size_t count, ncclsvc_type type, int peer,
 						 int timeout_ms)
 {
-	return call(plan, NCCLSVC_SEND, sendbuf, NULL, count, type, peer, &timeout_ms, NULL,
-		    "ncclsvc_plan_submit_send_and_wait");
+	const ncclsvc_planned x = send_of(sendbuf, count, type, peer, NCCLSVC_PLANNED_WAIT);
+	return call(plan, &x, timeout_ms, NULL, "ncclsvc_plan_submit_send_and_wait");
 }
 
 ncclsvc_result ncclsvc_plan_submit_recv_and_wait(ncclsvc_plan *plan, void *recvbuf, size_t count,
 						 ncclsvc_type type, int peer, int timeout_ms)
 {
-	return call(plan, NCCLSVC_RECV, NULL, recvbuf, count, type, peer, &timeout_ms, NULL,
-		    "ncclsvc_plan_submit_recv_and_wait");
+	const ncclsvc_planned x = recv_of(recvbuf, count, type, peer, NCCLSVC_PLANNED_WAIT);
+	return call(plan, &x, timeout_ms, NULL, "ncclsvc_plan_submit_recv_and_wait");
 }

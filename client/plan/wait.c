@@ -40,6 +40,35 @@ static ncclsvc_result plan_timeout(const ncclsvc_plan *p, uint32_t group, const 
 			 n - 1);
 }
 
+/* A moment, or until another thread has changed something. Locked; yields. */
+static void pause_for(ncclsvc_session *s, uint64_t deadline)
+{
+	const uint64_t slice = now_ns() + SLICE_NS;
+	session_wait(s, deadline < slice ? deadline : slice);
+	socket_pump(s);
+	tasks_look(s);
+}
+
+/* ---- The launch ---- */
+
+ncclsvc_result launch_wait(ncclsvc_plan *p, uint64_t deadline, const char *function)
+{
+	ncclsvc_result r = plan_live(p, function);
+	p->waiting++;
+	while (!r && p->phase != PLAN_LAUNCHED) {
+		if (now_ns() >= deadline) {
+			r = error_set(NCCLSVC_TIMEOUT,
+				      "%s: the plan was not launched within the time of this wait",
+				      function);
+			break;
+		}
+		pause_for(p->session, deadline);
+		r = plan_live(p, function);
+	}
+	p->waiting--;
+	return r;
+}
+
 static bool is_task(uint64_t number)
 {
 	return number != PLACE_FREE && number != PLACE_TAKEN;
@@ -54,7 +83,7 @@ static ncclsvc_result group_timeout(const ncclsvc_plan *p, uint32_t group)
 	return plan_timeout(p, group, what);
 }
 
-ncclsvc_result group_wait(ncclsvc_plan *p, uint32_t own, uint64_t deadline)
+ncclsvc_result group_wait(ncclsvc_plan *p, uint32_t own, bool own_only, uint64_t deadline)
 {
 	ncclsvc_session *s = p->session;
 	const uint32_t group = p->tasks[own].group;
@@ -72,7 +101,8 @@ ncclsvc_result group_wait(ncclsvc_plan *p, uint32_t own, uint64_t deadline)
 		const uint64_t other = p->numbers[i];
 		if (task_wait(s, other, deadline))
 			return iteration == p->base ? group_timeout(p, group) : NCCLSVC_TIMEOUT;
-		r = task_report(s, other);
+		if (!own_only)
+			r = task_report(s, other);
 	}
 	return r;
 }
@@ -101,7 +131,7 @@ ncclsvc_result ncclsvc_plan_wait(ncclsvc_plan *p, ncclsvc_task task, int timeout
 		return r;
 	bool here = p->numbers && task && is_task(task) && find_place(p, task, &place);
 	if (here)
-		r = group_wait(p, place, deadline);
+		r = group_wait(p, place, false, deadline);
 	session_unlock(p->session);
 	return here ? r : ncclsvc_wait(p->session, task, timeout_ms);
 }
@@ -169,15 +199,12 @@ static ncclsvc_result wait_submitted(ncclsvc_plan *p, uint64_t iteration, uint64
 {
 	ncclsvc_session *s = p->session;
 	while (p->base == iteration && p->nsubmitted < p->ntasks) {
-		uint64_t now = now_ns(), slice = now + SLICE_NS;
 		ncclsvc_result r = plan_live(p, "ncclsvc_plan_reset");
 		if (r)
 			return r;
-		if (now >= deadline)
+		if (now_ns() >= deadline)
 			return plan_timeout(p, p->ngroups - 1, "this iteration of the plan");
-		session_wait(s, deadline < slice ? deadline : slice);
-		socket_pump(s);
-		tasks_look(s);
+		pause_for(s, deadline);
 	}
 	return NCCLSVC_OK;
 }
@@ -272,8 +299,8 @@ static ncclsvc_result give_up(ncclsvc_plan *p, uint64_t deadline)
 }
 
 /* To free a GPU's memory waits for all the process's streams there, and while tasks are pending one
- * may wait for a peer: then the next plan that ends does it, or the session's end. Locked; yields.
- */
+ * may wait for a peer: then the next plan that ends does it, or the session's end. So it is with a
+ * plan whose launch threads wait for. Locked; yields. */
 static void free_over(ncclsvc_session *s)
 {
 	ncclsvc_plan **at = &s->plans;
@@ -281,7 +308,7 @@ static void free_over(ncclsvc_session *s)
 	const bool idle = s->tasks.oldest == s->tasks.next;
 	while (*at) {
 		ncclsvc_plan *p = *at;
-		if (!p->over || (p->bounces && !idle)) {
+		if (!p->over || p->waiting || (p->bounces && !idle)) {
 			at = &p->next;
 			continue;
 		}
@@ -302,6 +329,7 @@ ncclsvc_result ncclsvc_plan_terminate(ncclsvc_plan *p, int timeout_ms)
 		r = give_up(p, deadline);
 	p->comm = NULL;
 	p->over = true;
+	pthread_cond_broadcast(&s->changed);
 	free_over(s);
 	session_unlock(s);
 	return r;

@@ -27,7 +27,8 @@ struct table_entry {
 	uint8_t op, type, redop, reserved;
 	uint32_t state;
 	uint64_t state_ns;
-	uint32_t graph, graph_place; /* as in its record */
+	uint32_t graph, graph_place; /* as in its record, like the following */
+	uint32_t plan, plan_group, plan_task, reserved2;
 };
 
 #define TABLE_WORDS (sizeof(struct table_entry) / sizeof(uint64_t))

@@ -2,6 +2,8 @@
  * How far each member has come in its plan, read while the executor goes on. */
 #include "coord/plan.h"
 
+#include <string.h>
+
 /* In the iteration that is under way. */
 struct progress {
 	uint64_t iteration; /* from 0 */
@@ -90,6 +92,7 @@ bool plan_task_info(const struct plan *p, uint32_t rank, uint32_t i, ncclsvc_pla
 		.state = NCCLSVC_PLAN_MISSING,
 		.count = t->count,
 	};
+	memcpy(info->label, t->label, sizeof(info->label));
 	if (t->group < at.running)
 		info->state = NCCLSVC_PLAN_DONE;
 	else if (is_enqueued(m, &at, i))

@@ -60,6 +60,12 @@ static const struct svc_plan_task *task_of(const struct matching *m, const struc
 	return &m->plan->members[e->rank].tasks[e->task];
 }
 
+static const char *quoted(const struct matching *m, const struct end *e,
+			  char text[SVC_QUOTED_BYTES])
+{
+	return svc_label_quote(task_of(m, e)->label, text);
+}
+
 static bool gather(struct matching *m)
 {
 	size_t n = 0;
@@ -104,12 +110,14 @@ static int unmatched(const struct matching *m, struct end *const *list, size_t i
 		     char *text)
 {
 	const struct end *e = list[i];
-	return refuse(text, NCCLSVC_MISMATCH,
-		      "the plans do not match: rank %u's %s %s rank %u (the %s no. %u between the "
-		      "two, in its group %u) has no %s in the plan of rank %u",
-		      e->rank, sends ? "Send" : "Recv", sends ? "to" : "from",
-		      sends ? e->to : e->from, sends ? "Send" : "Recv", ordinal(list, i) + 1,
-		      task_of(m, e)->group, sends ? "Recv" : "Send", sends ? e->to : e->from);
+	char label[SVC_QUOTED_BYTES];
+	return refuse(
+		text, NCCLSVC_MISMATCH,
+		"the plans do not match: rank %u's %s%s %s rank %u (the %s no. %u between the "
+		"two, in its group %u) has no %s in the plan of rank %u",
+		e->rank, sends ? "Send" : "Recv", quoted(m, e, label), sends ? "to" : "from",
+		sends ? e->to : e->from, sends ? "Send" : "Recv", ordinal(list, i) + 1,
+		task_of(m, e)->group, sends ? "Recv" : "Send", sends ? e->to : e->from);
 }
 
 static int check_sizes(const struct matching *m, const struct end *s, const struct end *r,
@@ -120,12 +128,13 @@ static int check_sizes(const struct matching *m, const struct end *s, const stru
 		return 0;
 	if (a->count == b->count && a->type == b->type)
 		return 0;
+	char sent[SVC_QUOTED_BYTES], received[SVC_QUOTED_BYTES];
 	return refuse(text, NCCLSVC_MISMATCH,
-		      "the plans do not match: rank %u's Send to rank %u in its group %u is of "
-		      "%llu %s, the Recv in rank %u's group %u of %llu %s",
-		      s->from, s->to, a->group, (unsigned long long)a->count,
-		      svc_type_name(a->type), s->to, b->group, (unsigned long long)b->count,
-		      svc_type_name(b->type));
+		      "the plans do not match: rank %u's Send%s to rank %u in its group %u is of "
+		      "%llu %s, the Recv%s in rank %u's group %u of %llu %s",
+		      s->from, quoted(m, s, sent), s->to, a->group, (unsigned long long)a->count,
+		      svc_type_name(a->type), quoted(m, r, received), s->to, b->group,
+		      (unsigned long long)b->count, svc_type_name(b->type));
 }
 
 static int pair_up(const struct matching *m, char *text)

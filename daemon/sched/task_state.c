@@ -101,6 +101,9 @@ void order_publish(struct engine *e, struct task *t)
 		.state_ns = e->now,
 		.graph = r->graph,
 		.graph_place = r->graph_place,
+		.plan = r->plan,
+		.plan_group = r->plan_group,
+		.plan_task = r->plan_task,
 	};
 	t->published = true;
 	t->shown = (uint8_t)entry.state;

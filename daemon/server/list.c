@@ -368,6 +368,21 @@ static void list_waits(const struct server *s, const struct table_entry *e, nccl
 			add_wait(m, k, asked, i);
 }
 
+/* Of a planned task, if its plan is still there. */
+static void list_label(const struct server *s, const struct table_entry *e, ncclsvc_task_info *i)
+{
+	const struct communicator *m =
+		e->plan && e->comm < SVC_COMMS_MAX ? s->comms.comm_by_slot[e->comm] : NULL;
+	ncclsvc_plan_task_info planned;
+	if (!m || m->uid != e->comm_uid || m->epoch != e->epoch || !m->plan)
+		return;
+	const struct plan_member *p = &m->plan->members[e->rank];
+	if (p->handle == e->plan && e->plan_group < p->ngroups &&
+	    plan_task_info(m->plan, (uint32_t)e->rank, p->first[e->plan_group] + e->plan_task,
+			   &planned))
+		memcpy(i->label, planned.label, sizeof(i->label));
+}
+
 static void kernel_waits(const struct peer_operation *op, ncclsvc_task_info *i)
 {
 	for (uint32_t rank = 0; rank < PEER_RANKS && i->state == NCCLSVC_WAITING_PEERS; rank++)
@@ -470,6 +485,7 @@ static uint64_t list_tasks(struct server *s, struct chunk *p, uint64_t from)
 			.state_ns = since(p->reply.time_ns, e.state_ns),
 		};
 		list_waits(s, &e, i);
+		list_label(s, &e, i);
 	}
 	return list_kernels(s, p, from < KERNELS_FROM ? KERNELS_FROM : from);
 }

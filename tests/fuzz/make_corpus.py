@@ -93,8 +93,14 @@ PAIR_1 = PAIR.replace(SAY_HELLO, SAY_HELLO_1, 1)  # its first session is of vers
 PEERS = {"broadcast": 1, "reduce": 1, "gather": 0, "scatter": 0}
 
 
-def plan_file(*tasks):
+def plan_file(*tasks, label=b"label"):
     return bytes([8, 0, len(tasks)]) + b"".join(
+        struct.pack("=IBBHiIQ24s", group, op, 0, 0, peer, 0, 2**64 - 1, label) for group, op, peer in tasks)
+
+
+def plan_file_1(*tasks):
+    """Of version 1: two entries where there is one in version 2."""
+    return bytes([8, 0, len(tasks) // 2]) + b"".join(
         struct.pack("=IBBHiIQ", group, op, 0, 0, peer, 0, 2**64 - 1) for group, op, peer in tasks)
 
 
@@ -117,6 +123,10 @@ def plans():
           + named("plan_drop") + READ)
     write("fuzz_session", "plan_twice", own + tasks[0] + tasks[0] + commit(2, 4) + READ + HANG_UP)
     write("fuzz_session", "plan_leave", own + tasks[2] + request(LEAVE, struct.pack("=II", 1, 0)) + READ)
+    write("fuzz_session", "plan_version_1", plan_file_1((0, 9, 0), (0, 10, 0), (1, 10, 0), (1, 9, 0))
+          + ALONE.replace(SAY_HELLO, SAY_HELLO_1, 1) + commit(2, 4) + READ + b"".join(tasks))
+    write("fuzz_session", "plan_label", plan_file((0, 9, 0), (0, 10, 0), label=b"x" * 24) + ALONE
+          + commit(1, 2) + READ + plan_file((0, 9, 0), (0, 10, 0), label=b"a\x1bb") + commit(1, 2) + READ)
     pair = PAIR + plan_file((0, 9, 1), (1, 10, 1)) + commit(2, 2) + SWITCH \
         + plan_file((0, 10, 0), (1, 9, 0)) + commit(2, 2) + READ + SWITCH + READ
     write("fuzz_session", "plan_pair", pair + planned(10, 1, 1, 0) + planned(9, 1, 0, 0) + SWITCH

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The planned service on GPUs. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,8 +21,8 @@ struct desk {
 	CUdeviceptr out, in; /* GROUPS of WORDS each */
 };
 
-/* Groups of a Send to the next and a Recv from the last rank. */
-static void desk_open(struct desk *d, struct client *c)
+/* Groups of a Send to the next and a Recv from the last rank, not launched yet. */
+static void desk_plan(struct desk *d, struct client *c)
 {
 	rank_open(&d->r, c);
 	d->next = (d->r.rank + 1) % d->r.n;
@@ -36,6 +37,11 @@ static void desk_open(struct desk *d, struct client *c)
 		CHECK_OK(ncclsvc_plan_group_end(d->plan));
 	}
 	CHECK_OK(ncclsvc_plan_end(d->plan, WAIT_MS));
+}
+
+static void desk_open(struct desk *d, struct client *c)
+{
+	desk_plan(d, c);
 	CHECK_OK(ncclsvc_plan_launch(d->plan));
 }
 
@@ -182,6 +188,143 @@ static void blocking_rank(struct client *c)
 static void test_blocking(void)
 {
 	ranks_run(ranks_count(), blocking_rank, NULL);
+}
+
+/* ---- Tasks as ncclsvc_plan_submit has them ---- */
+
+static ncclsvc_planned task_of(const struct desk *d, ncclsvc_op op, CUdeviceptr buf, uint32_t group,
+			       unsigned flags)
+{
+	const bool sends = op == NCCLSVC_SEND;
+	return (ncclsvc_planned){.size = sizeof(ncclsvc_planned),
+				 .op = op,
+				 .type = NCCLSVC_UINT32,
+				 .sendbuf = sends ? at(buf) : NULL,
+				 .recvbuf = sends ? NULL : at(buf),
+				 .count = WORDS,
+				 .peer = sends ? d->next : d->last,
+				 .group = group,
+				 .flags = flags};
+}
+
+static ncclsvc_result submit(const struct desk *d, ncclsvc_op op, CUdeviceptr buf, uint32_t group,
+			     unsigned flags)
+{
+	const ncclsvc_planned x = task_of(d, op, buf, group, flags);
+	return ncclsvc_plan_submit(d->plan, &x, WAIT_MS, NULL);
+}
+
+/* Backwards on streams of their own; and on one stream against the order. */
+static void groups_rank(struct client *c)
+{
+	struct desk d;
+	CUstream streams[GROUPS];
+	desk_open(&d, c);
+	for (int g = 0; g < GROUPS; g++)
+		streams[g] = gpu_stream();
+	for (int round = 0; round < 5; round++) {
+		stage("round %d", round);
+		for (int g = GROUPS - 1; g >= 0; g--) {
+			CHECK_OK(ncclsvc_stream_set(d.r.session, streams[g], 0));
+			CHECK_CU(cu.cuMemsetD32Async(part(d.out, g), word_of(d.r.rank, round, g),
+						     WORDS, streams[g]));
+			CHECK_OK(submit(&d, NCCLSVC_SEND, part(d.out, g), (uint32_t)g, 0));
+			CHECK_OK(submit(&d, NCCLSVC_RECV, part(d.in, g), (uint32_t)g, 0));
+		}
+		CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
+		for (int g = 0; g < GROUPS; g++)
+			gpu_check(part(d.in, g), word_of(d.last, round, g), WORDS, "what came");
+	}
+	stage("against the order");
+	CHECK_OK(ncclsvc_stream_set(d.r.session, d.r.stream, 0));
+	CHECK_OK(submit(&d, NCCLSVC_RECV, d.in, 1, 0));
+	CHECK_RESULT(submit(&d, NCCLSVC_SEND, d.out, 0, 0), NCCLSVC_INVALID_ARGUMENT);
+	CHECK(strstr(ncclsvc_last_error(), "order of the plan's groups"));
+	desk_close(&d);
+}
+
+static void test_groups(void)
+{
+	ranks_run(ranks_count(), groups_rank, NULL);
+}
+
+/* The buffer is changed against the promise: it shows whether there is a copy. */
+static void stable_rank(struct client *c)
+{
+	struct desk d;
+	desk_open(&d, c);
+	for (int g = 0; g < GROUPS; g++) {
+		const unsigned flags = g % 2 ? 0 : NCCLSVC_PLANNED_STABLE;
+		gpu_fill(d.out, word_of(d.r.rank, 0, g), WORDS);
+		CHECK_OK(
+			submit(&d, NCCLSVC_SEND, d.out, (uint32_t)g, NCCLSVC_PLANNED_WAIT | flags));
+		gpu_fill(d.out, word_of(d.r.rank, 1, g), WORDS);
+		CHECK_OK(submit(&d, NCCLSVC_RECV, d.in, (uint32_t)g, NCCLSVC_PLANNED_WAIT));
+		gpu_check(d.in, word_of(d.last, flags ? 1 : 0, g), WORDS, "what came");
+	}
+	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
+	desk_close(&d);
+}
+
+static void test_stable(void)
+{
+	ranks_run(ranks_count(), stable_rank, NULL);
+}
+
+/* ---- A strict plan: a thread for each task, from before the launch on ---- */
+
+struct blocking {
+	struct desk *d;
+	ncclsvc_op op;
+	CUstream stream;
+	pthread_t thread;
+};
+
+static void *block(void *arg)
+{
+	const struct blocking *b = arg;
+	struct desk *d = b->d;
+	const CUdeviceptr buf = b->op == NCCLSVC_SEND ? d->out : d->in;
+	gpu_use(d->r.gpu);
+	CHECK_OK(ncclsvc_stream_set(d->r.session, b->stream, 0));
+	for (int g = 0; g < GROUPS; g++) {
+		if (b->op == NCCLSVC_SEND)
+			CHECK_CU(cu.cuMemsetD32Async(part(buf, g), word_of(d->r.rank, 0, g), WORDS,
+						     b->stream));
+		CHECK_OK(submit(d, b->op, part(buf, g), NCCLSVC_PLAN_FIRST, NCCLSVC_PLANNED_WAIT));
+	}
+	return NULL;
+}
+
+static void strict_rank(struct client *c)
+{
+	struct desk d;
+	ncclsvc_task task;
+	desk_plan(&d, c);
+	CHECK_OK(ncclsvc_plan_set_strict(d.plan, true));
+	struct blocking b[2] = {{&d, NCCLSVC_SEND, gpu_stream(), 0},
+				{&d, NCCLSVC_RECV, gpu_stream(), 0}};
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(pthread_create(&b[i].thread, NULL, block, &b[i]), 0);
+	sleep_ms(20);
+	CHECK_OK(ncclsvc_plan_launch(d.plan));
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(pthread_join(b[i].thread, NULL), 0);
+	for (int g = 0; g < GROUPS; g++)
+		gpu_check(part(d.in, g), word_of(d.last, 0, g), WORDS, "what came");
+	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
+	stage("one thread");
+	const ncclsvc_planned x = task_of(&d, NCCLSVC_SEND, d.out, 0, NCCLSVC_PLANNED_WAIT);
+	CHECK_RESULT(ncclsvc_plan_submit(d.plan, &x, 50, &task), NCCLSVC_TIMEOUT);
+	CHECK(strstr(ncclsvc_last_error(), "has not submitted the Recv from rank"));
+	CHECK_OK(submit(&d, NCCLSVC_RECV, d.in, 0, NCCLSVC_PLANNED_WAIT));
+	CHECK_OK(ncclsvc_plan_wait(d.plan, task, WAIT_MS));
+	desk_close(&d);
+}
+
+static void test_strict(void)
+{
+	ranks_run(ranks_count(), strict_rank, NULL);
 }
 
 /* ---- Blocking Sends beside a stream that waits for a peer ---- */
@@ -426,6 +569,9 @@ const struct gpu_test plan_tests[] = {
 	{"plan/streams", test_streams, 2, 120, TEST_QUICK},
 	{"plan/any-order", test_any_order, 2, 60, TEST_QUICK},
 	{"plan/one-thread", test_blocking, 2, 60, TEST_QUICK},
+	{"plan/by-group", test_groups, 2, 60, TEST_QUICK},
+	{"plan/stable", test_stable, 2, 60, TEST_QUICK},
+	{"plan/strict", test_strict, 2, 60, TEST_QUICK},
 	{"plan/beside-waiting", test_beside, 2, 60, TEST_QUICK},
 	{"plan/ends-beside-waiting", test_ending, 2, 60, TEST_QUICK},
 	{"plan/deadlines", test_failing, 2, 60, TEST_QUICK},

@@ -180,10 +180,13 @@ static void commit_mismatch(struct client *me)
 	CHECK_OK(ncclsvc_plan_group_start(d.plan));
 	CHECK_OK(d.me ? ncclsvc_plan_recv(d.plan, 9, NCCLSVC_FLOAT32, 0)
 		      : ncclsvc_plan_send(d.plan, 8, NCCLSVC_FLOAT32, 1));
+	CHECK_OK(ncclsvc_plan_label(d.plan, d.me ? "act in" : "act out"));
 	CHECK_OK(ncclsvc_plan_group_end(d.plan));
 	CHECK_RESULT(ncclsvc_plan_end(d.plan, WAIT_MS), NCCLSVC_MISMATCH);
 	CHECK_SAYS("8 float32");
 	CHECK_SAYS("9 float32");
+	CHECK_SAYS("rank 0's Send \"act out\" to rank 1");
+	CHECK_SAYS("the Recv \"act in\"");
 	desk_close(&d);
 	/* Both receive first, each in a group of its own. */
 	desk_open(&d, me);

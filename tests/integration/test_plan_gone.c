@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Plans when members die or leave, when tasks are cancelled, and when the daemon goes; and what
  * inspection shows of them. */
+#include <stdio.h>
 #include <string.h>
 
 #include "harness.h"
@@ -18,7 +19,14 @@ struct desk {
 	int other;
 };
 
-/* Group 0: Send and Recv; group 1: the same again. */
+static void label(ncclsvc_plan *p, const char *what, int rank)
+{
+	char text[NCCLSVC_LABEL_BYTES];
+	snprintf(text, sizeof(text), "%s of %d", what, rank);
+	CHECK_OK(ncclsvc_plan_label(p, text));
+}
+
+/* Group 0: Send and Recv, with labels; group 1: the same again, without. */
 static void desk_open(struct desk *d, struct client *me)
 {
 	*d = (struct desk){.other = 1 - me->rank};
@@ -29,7 +37,11 @@ static void desk_open(struct desk *d, struct client *me)
 	for (int g = 0; g < 2; g++) {
 		CHECK_OK(ncclsvc_plan_group_start(d->plan));
 		CHECK_OK(ncclsvc_plan_send(d->plan, 1, NCCLSVC_INT32, d->other));
+		if (!g)
+			label(d->plan, "grad", me->rank);
 		CHECK_OK(ncclsvc_plan_recv(d->plan, ANY, d->other));
+		if (!g)
+			label(d->plan, "act", me->rank);
 		CHECK_OK(ncclsvc_plan_group_end(d->plan));
 	}
 	CHECK_OK(ncclsvc_plan_end(d->plan, WAIT_MS));
@@ -327,17 +339,21 @@ static void programs_show_what_lacks(const struct daemon *d)
 {
 	ctl(d, WORDS("plan"), 0,
 	    SAYS("group 0 of 2", "group 1: 1 of 2 enqueued", "group 0: 1 of 2 enqueued",
-		 "Send to 1", "Recv from 0"));
+		 "Send to 1", "Recv \"act of 1\" from 0"));
 	ctl(d, WORDS("plan", "--rank", "1", "--json"), 0,
 	    SAYS("\"command\":\"plan\"", "\"rank\":1", "\"iterations\":1", "\"group_enqueued\":1",
-		 "\"missing\":[{\"op\":\"Recv\",\"peer\":0,\"group\":0,\"task\":1}]",
+		 "\"missing\":[{\"op\":\"Recv\",\"peer\":0,\"group\":0,\"task\":1,\"label\":\"act "
+		 "of 1\"}]",
 		 "\"terminated\":false"));
 	ctl(d, WORDS("plan", "--rank", "7"), 0, SAYS("No plan matches."));
 	ctl(d, WORDS("plan", "--pid", "7"), 2, SAYS("means nothing"));
 	ctl(d, WORDS("tasks", "--state", "waiting-group", "--rank", "1"), 0,
-	    SAYS("waiting-group", "Send"));
+	    SAYS("waiting-group", "Send \"grad of 1\""));
+	ctl(d, WORDS("tasks", "--state", "waiting-group", "--json"), 0,
+	    SAYS("\"plan_label\":\"grad of 1\"", "\"plan_label\":null"));
 	ctl(d, WORDS("why", "--after", "0"), 3,
-	    SAYS("of its plan's group 0 it has not submitted the Recv from rank 0"));
+	    SAYS("of its plan's group 0 it has not submitted the Recv \"act of 1\" from rank 0",
+		 "\"grad of 1\""));
 	ctl(d, WORDS("why", "--after", "0", "--json"), 3, SAYS("\"cause\":\"plan\""));
 }
 
@@ -366,6 +382,8 @@ static void inspection_shows_what_lacks(void **state)
 	CHECK_OK(ncclsvc_list_plan_tasks(s, &tasks, &n));
 	CHECK_EQ(n, 8);
 	static const uint8_t states[] = {2, 2, 1, 2, 2, 1, 1, 1};
+	static const char *const labels[] = {"grad of 0", "act of 0", "", "",
+					     "grad of 1", "act of 1", "", ""};
 	for (unsigned i = 0; i < 8; i++) {
 		CHECK_EQ(tasks[i].rank, i / 4);
 		CHECK_EQ(tasks[i].group, i / 2 % 2);
@@ -374,6 +392,7 @@ static void inspection_shows_what_lacks(void **state)
 		CHECK_EQ(tasks[i].peer, 1 - tasks[i].rank);
 		CHECK_EQ(tasks[i].state, states[i]);
 		CHECK_EQ(tasks[i].count, i % 2 ? UINT64_MAX : 1);
+		CHECK(!strcmp(tasks[i].label, labels[i]));
 	}
 	ncclsvc_list_free(tasks);
 	programs_show_what_lacks(&d);

@@ -77,6 +77,12 @@ static void bad_commits(struct raw *r, struct svc_plan_commit m)
 	BAD_TASK(0, type, 1, "type");
 	BAD_TASK(2, type, 200, "type");
 	memcpy(t, good, sizeof(t));
+	memset(t[1].label, 'x', sizeof(t[1].label));
+	refused(r, &m, t, bad, "task 1 has a label that does not end");
+	BAD_TASK(0, label[0], '\033', "printable");
+	BAD_TASK(0, label[0], '\x9b', "printable");
+	BAD_TASK(0, label[1], 'x', "label");
+	memcpy(t, good, sizeof(t));
 	t[3].count = 3;
 	refused(r, &m, t, NCCLSVC_MISMATCH, "2 int32");
 	t[3] = (struct svc_plan_task){.group = 1, .op = NCCLSVC_RECV, .count = SVC_PLAN_ANY};

@@ -3,8 +3,10 @@
  * ring, and the library works with a daemon that speaks the lowest alone. */
 #include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "harness_raw.h"
+#include "ncclsvc_plan.h"
 #include "relay.h"
 
 enum { READY = 1, GO, DONE };
@@ -241,6 +243,87 @@ static void a_join_that_waits_is_taken_back(void **state)
 	daemon_stop(&d);
 }
 
+static void plans_end(ncclsvc_session *watch)
+{
+	const uint64_t then = now_ns();
+	for (size_t n = 1; n; sleep_ms(1)) {
+		ncclsvc_plan_info *list;
+		CHECK_OK(ncclsvc_list_plans(watch, &list, &n));
+		ncclsvc_list_free(list);
+		CHECK(in_time(then, now_ns(), WAIT_MS * UINT64_C(1000000)));
+	}
+}
+
+static const char *const labels[] = {"first of 0", "second of 0", "first of 1", "second of 1"};
+
+/* Two Sends from rank 0 to rank 1, with labels where the version has them. */
+static uint32_t commit_plan(struct rank *k, unsigned version, int me)
+{
+	static const size_t entries[] = {0, 24, 48};
+	struct svc_plan_task t[2] = {
+		{.op = me ? NCCLSVC_RECV : NCCLSVC_SEND,
+		 .peer = 1 - me,
+		 .type = NCCLSVC_INT32,
+		 .count = COUNT},
+	};
+	t[1] = t[0];
+	t[1].group = 1;
+	for (int i = 0; i < 2; i++)
+		memcpy(t[i].label, labels[2 * me + i], strlen(labels[2 * me + i]));
+	const size_t entry = entries[version];
+	const int fd = svc_memfd_create("plan", 2 * entry, false);
+	CHECK(fd >= 0);
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(pwrite(fd, &t[i], entry, (off_t)(i * entry)), entry);
+	const struct svc_plan_commit m = {
+		.comm = k->comm.comm, .epoch = k->comm.epoch, .groups = 2, .tasks = 2};
+	const uint32_t serial = raw_send(&k->r, SVC_PLAN_COMMIT, &m, sizeof(m), &fd, 1);
+	close(fd);
+	return serial;
+}
+
+static void check_labels(ncclsvc_session *watch, const unsigned versions[2])
+{
+	ncclsvc_plan_task_info *list;
+	size_t n;
+	CHECK_OK(ncclsvc_list_plan_tasks(watch, &list, &n));
+	CHECK_EQ(n, sizeof(labels) / sizeof(labels[0]));
+	for (size_t i = 0; i < n; i++) {
+		const char *due = versions[i / 2] > 1 ? labels[i] : "";
+		CHECK_EQ(list[i].group, i % 2);
+		CHECK_EQ(list[i].count, COUNT);
+		CHECK(!strcmp(list[i].label, due));
+	}
+	ncclsvc_list_free(list);
+}
+
+static void planned_tasks_have_labels_in_version_2(void **state)
+{
+	struct daemon d;
+	(void)state;
+	daemon_start(&d, NULL);
+	ncclsvc_session *watch = session_open(&d);
+	for (int i = 0; i < 4; i++) {
+		const unsigned v[] = {1 + i % 2, 1 + i / 2};
+		struct rank k[2];
+		uint32_t serials[2];
+		open_pair(k, &d, v[0], v[1]);
+		for (int r = 0; r < 2; r++)
+			serials[r] = commit_plan(&k[r], v[r], r);
+		for (int r = 0; r < 2; r++) {
+			struct raw_reply reply;
+			raw_reply_to(&k[r].r, serials[r], &reply);
+			CHECK_EQ(reply.header.result, 0);
+		}
+		check_labels(watch, v);
+		close_rank(&k[0]);
+		close_rank(&k[1]);
+		plans_end(watch);
+	}
+	ncclsvc_close(watch);
+	daemon_stop(&d);
+}
+
 /* ---- No version in common ---- */
 
 static void a_future_client_is_told_both_ranges(void **state)
@@ -271,6 +354,28 @@ static void a_future_client_is_told_both_ranges(void **state)
 
 /* ---- The library and a daemon of the lowest version ---- */
 
+/* The label stays here, then. */
+static void planned(ncclsvc_comm *comm, int other, int32_t *v)
+{
+	ncclsvc_plan *p;
+	CHECK_OK(ncclsvc_plan_start(comm, &p));
+	CHECK_OK(ncclsvc_plan_group_start(p));
+	CHECK_OK(ncclsvc_plan_send(p, 1, NCCLSVC_INT32, other));
+	CHECK_OK(ncclsvc_plan_label(p, "ours"));
+	CHECK_OK(ncclsvc_plan_recv(p, NCCLSVC_PLAN_ANY, NCCLSVC_INT32, other));
+	CHECK_OK(ncclsvc_plan_group_end(p));
+	CHECK_OK(ncclsvc_plan_end(p, WAIT_MS));
+	CHECK_OK(ncclsvc_plan_launch(p));
+	v[0] = 10 - other;
+	CHECK_OK(ncclsvc_plan_submit_recv(p, v + 1, 1, NCCLSVC_INT32, other, NULL));
+	CHECK_RESULT(ncclsvc_plan_reset(p, 0), NCCLSVC_TIMEOUT);
+	CHECK(strstr(ncclsvc_last_error(), "Send \"ours\" to rank"));
+	CHECK_OK(ncclsvc_plan_submit_send(p, v, 1, NCCLSVC_INT32, other, NULL));
+	CHECK_OK(ncclsvc_plan_reset(p, WAIT_MS));
+	CHECK_EQ(v[1], 9 + other);
+	CHECK_OK(ncclsvc_plan_terminate(p, WAIT_MS));
+}
+
 static void work(struct client *me)
 {
 	ncclsvc_session *s = NULL;
@@ -283,6 +388,7 @@ static void work(struct client *me)
 	check_usable(s, comm);
 	CHECK_OK(ncclsvc_comm_split(comm, me->rank, 0, WAIT_MS, &half));
 	check_usable(s, half);
+	planned(comm, 1 - me->rank, v);
 	if (me->rank == 0) {
 		say(me, READY);
 		CHECK_OK(ncclsvc_recv(v, 1, NCCLSVC_INT32, 1, comm, &task));
@@ -402,6 +508,7 @@ int main(void)
 		TEST(the_end_of_an_epoch_is_longer_in_version_2),
 		TEST(version_1_has_no_join_cancel),
 		TEST(a_join_that_waits_is_taken_back),
+		TEST(planned_tasks_have_labels_in_version_2),
 		TEST(a_future_client_is_told_both_ranges),
 		TEST(the_library_works_with_the_lowest),
 		TEST(the_lowest_takes_no_join_back),

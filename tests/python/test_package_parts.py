@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import unittest
+from multiprocessing.pool import ThreadPool
 
 try:
     import numpy as np
@@ -127,7 +128,7 @@ def plans(session, comm):
     peer, out, back = 1 - comm.rank, np.arange(4.0), np.zeros(4)
     with ncclsvc.Plan(comm) as plan:
         with plan.group():
-            plan.plan_send(peer)
+            plan.plan_send(peer, label="out")
             plan.plan_recv(peer, 4, DataType.FLOAT64)
         raised(ncclsvc.InvalidArgumentError, plan.launch)
         plan.end(T)
@@ -150,9 +151,16 @@ def plans(session, comm):
         error = raised(ncclsvc.TimeoutError, lambda: waiting.wait(0.05))
         assert error.status is None
         raised(ncclsvc.TimeoutError, lambda: plan.reset(0.05))
-        plan.submit_recv(back, peer)
+        for group in (-1, 1):
+            error = raised(ncclsvc.InvalidArgumentError, lambda: plan.submit_recv(back, peer, group=group))
+            assert f"there is no group {group}" in str(error), error
+        plan.submit_recv(back, peer, group=0)
+        plan.reset(T)
+        plan.send(out, peer, T, stable=True)
+        plan.recv(back, peer, T)
         plan.reset(T)
         assert len(session.plans()) == 2 and len(session.plan_tasks()) == 4
+        assert [task.label for task in session.plan_tasks()] == [b"out", b"", b"out", b""]
         comm.barrier().wait(T)
     assert not session._kept or session.wait_all(T) is None
     # A Send that no rank receives.
@@ -163,6 +171,29 @@ def plans(session, comm):
     assert "Send" in str(error) and "group 0" in str(error), error
     plan.terminate()
     raised(ValueError, plan.launch)
+    strict_plan(comm, peer)
+
+
+def strict_plan(comm, peer):
+    out, back = np.full(4, comm.rank + 1.0), np.zeros(4)
+    with ncclsvc.Plan(comm, strict=True) as plan:
+        with plan.group():
+            plan.plan_send(peer)
+            plan.plan_recv(peer, label="back")
+        threads = ThreadPool(1)
+        raised(ncclsvc.TimeoutError, lambda: plan.send(out, peer, 0.05))
+        late = threads.apply_async(plan.recv, (back, peer, T))  # it waits for the launch
+        plan.end(T)
+        plan.launch()
+        plan.send(out, peer, T)
+        late.get(T)
+        assert (back == peer + 1).all(), back
+        plan.reset(T)
+        error = raised(ncclsvc.TimeoutError, lambda: plan.send(out, peer, 0.05))
+        assert 'Recv "back"' in str(error), error
+        plan.recv(back, peer, T)
+        plan.reset(T)
+        threads.close()
 
 
 def a_world(rank):

@@ -372,6 +372,7 @@ struct trainer *trainer_start(uint32_t node, uint32_t place)
 	t->client.slot = place;
 	t->client.pid = ++last_pid;
 	t->client.uid = USER;
+	t->client.version = SVC_PROTOCOL_MAX;
 	t->client.state = CLIENT_OPEN;
 	t->client.account = account_get(&n->accounts, USER);
 	account_add(t->client.account, SHARE_SESSIONS, 1);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The analysis behind `ncclsvc-ctl why`, on situations made here: whom or what one task waits for,
  * and what becomes of many findings. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -157,6 +158,13 @@ static void test_plan_held(void **state)
 	     "rank 0 (pid 110, trainer-0) has submitted it, but of its plan's group 3 it has not "
 	     "submitted the Recv from rank 1");
 	blames(f, 0, WORLD, 0, PID(0), "joined");
+	/* Names, if they have any. */
+	why_free(&scene.report);
+	snprintf(scene.tasks[0].label, NCCLSVC_LABEL_BYTES, "grad");
+	snprintf(scene.plan_tasks[1].label, NCCLSVC_LABEL_BYTES, "a\033ct");
+	f = only(WHY_PLAN);
+	says(f, "Send #0 \"grad\"");
+	says(f, "it has not submitted the Recv \"a?ct\" from rank 1");
 }
 
 static void test_plan_held_elsewhere(void **state)

@@ -111,6 +111,31 @@ static void examples(void **state)
 	expect(PLANS("S1 R2", "R0 S2", "R1 S0"), OK, OK, "");
 }
 
+/* Rank 0 sends 8 bytes, rank 1 receives 7, or nothing. */
+static void labels_stand_in_sentences(void **state)
+{
+	char text[PLAN_TEXT];
+	(void)state;
+	for (uint32_t received = 0; received < 2; received++) {
+		struct plan *p = plan_create(2);
+		struct svc_plan_task *sends = calloc(1, sizeof(*sends));
+		struct svc_plan_task *recvs = calloc(1, sizeof(*recvs));
+		*sends = (struct svc_plan_task){.op = NCCLSVC_SEND,
+						.type = NCCLSVC_INT8,
+						.peer = 1,
+						.count = 8,
+						.label = "grad of layer 3"};
+		*recvs = (struct svc_plan_task){
+			.op = NCCLSVC_RECV, .type = NCCLSVC_INT8, .count = 7, .label = "grad"};
+		assert_int_equal(plan_set(p, 0, 1, 1, sends, text), 0);
+		assert_int_equal(plan_set(p, 1, 1, received, recvs, text), 0);
+		assert_int_equal(plan_match(p, text), MISMATCH);
+		assert_non_null(strstr(text, "rank 0's Send \"grad of layer 3\" to rank 1"));
+		assert_true(!strstr(text, "the Recv \"grad\" in rank 1's group 0") == !received);
+		plan_free(p);
+	}
+}
+
 static void bad_plans_alone(void **state)
 {
 	char text[PLAN_TEXT];
@@ -251,6 +276,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(examples),
+		cmocka_unit_test(labels_stand_in_sentences),
 		cmocka_unit_test(bad_plans_alone),
 		cmocka_unit_test(random_plans),
 	};

@@ -115,6 +115,35 @@ static void sentences_fit_any_buffer(void **state)
 		}
 }
 
+static void labels_are_short_printable_texts(void **state)
+{
+	char text[SVC_QUOTED_BYTES];
+	static const struct {
+		char label[NCCLSVC_LABEL_BYTES];
+		bool ok;
+	} labels[] = {
+		{"", true},
+		{" ", true},
+		{"grad of layer 3, ~\"!", true},
+		{"12345678901234567890123", true},
+		{{"123456789012345678901234"}, false},
+		{"a\tb", false},
+		{"a\nb", false},
+		{"\x7f", false},
+		{"\xc3\xa4", false},
+		{"\x9b[2J", false},
+		{{'a', '\0', 'b'}, false},
+		{{[23] = 'a'}, false},
+	};
+	(void)state;
+	for (size_t i = 0; i < sizeof(labels) / sizeof(labels[0]); i++)
+		assert_int_equal(svc_label_ok(labels[i].label), labels[i].ok);
+	assert_string_equal(svc_label_quote("", text), "");
+	assert_string_equal(svc_label_quote("a b", text), " \"a b\"");
+	assert_string_equal(svc_label_quote("12345678901234567890123", text),
+			    " \"12345678901234567890123\"");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -122,6 +151,7 @@ int main(void)
 		cmocka_unit_test(unknown_values_are_a_question_mark),
 		cmocka_unit_test(sentences_name_ranks_pids_and_values),
 		cmocka_unit_test(sentences_fit_any_buffer),
+		cmocka_unit_test(labels_are_short_printable_texts),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -138,6 +138,15 @@ void text_name(struct text *t, const char *s, size_t max)
 	}
 }
 
+void text_quoted(struct text *t, const char *s, size_t max)
+{
+	if (!s[0])
+		return;
+	text_add(t, " \"");
+	text_name(t, s, max);
+	text_char(t, '"');
+}
+
 size_t text_width(const char *s, size_t n)
 {
 	size_t width = 0;

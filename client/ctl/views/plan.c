@@ -21,8 +21,9 @@ static bool wanted(const struct view *v, const ncclsvc_plan_info *x)
 
 static void add_missing(const ncclsvc_plan_task_info *t, struct text *out)
 {
-	text_printf(out, "%s %s %d", ncclsvc_op_name(t->op), t->op == NCCLSVC_SEND ? "to" : "from",
-		    t->peer);
+	text_add(out, ncclsvc_op_name(t->op));
+	text_quoted(out, t->label, sizeof(t->label));
+	text_printf(out, " %s %d", t->op == NCCLSVC_SEND ? "to" : "from", t->peer);
 }
 
 static void row(const struct view *v, struct table *t, const ncclsvc_plan_info *x)
@@ -94,6 +95,8 @@ static void element(const struct view *v, struct json *j, const ncclsvc_plan_inf
 		put_i64(j, "peer", missing[i]->peer);
 		put_u64(j, "group", missing[i]->group);
 		put_u64(j, "task", missing[i]->task);
+		put_string(j, "label", missing[i]->label[0] ? missing[i]->label : NULL,
+			   sizeof(missing[i]->label));
 		put_object_end(j);
 	}
 	put_array_end(j);

@@ -110,7 +110,9 @@ static void row(const struct view *v, struct table *t, const ncclsvc_task_info *
 		text_u64(table_cell(t), x->comm);
 	table_end(t, TABLE_PLAIN);
 	table_u64(t, x->seq);
-	table_add(t, ncclsvc_op_name(x->op));
+	text_add(table_cell(t), ncclsvc_op_name(x->op));
+	text_quoted(table_cell(t), x->label, sizeof(x->label));
+	table_end(t, TABLE_PLAIN);
 	table_add(t, moves ? ncclsvc_type_name(x->type) : "-");
 	table_add(t, op_reduces(x->op) ? ncclsvc_redop_name(x->redop) : "-");
 	table_u64(t, x->count);
@@ -159,6 +161,7 @@ static void element(struct json *j, const ncclsvc_task_info *x, const ncclsvc_co
 		put_u64(j, "group", x->group);
 	else
 		put_null(j, "group");
+	put_string(j, "plan_label", x->label[0] ? x->label : NULL, sizeof(x->label));
 	put_array(j, "waits_for");
 	for (uint32_t i = 0; i < task_waits_shown(x); i++)
 		put_i64(j, NULL, x->waits_for[i]);

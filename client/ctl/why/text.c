@@ -54,6 +54,7 @@ void why_add_operation(const char *op, uint64_t seq, uint32_t graph, struct text
 static void add_task(const ncclsvc_task_info *t, struct text *out)
 {
 	why_add_operation(ncclsvc_op_name(t->op), t->seq, t->graph, out);
+	text_quoted(out, t->label, sizeof(t->label));
 }
 
 static void add_shape(const ncclsvc_task_info *t, struct text *out)

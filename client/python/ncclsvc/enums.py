@@ -141,6 +141,7 @@ class Shapes(enum.IntEnum):
 # #defines of the headers, by their names without NCCLSVC_.
 ID_BYTES = 128
 NAME_BYTES = 48
+LABEL_BYTES = 24
 REFUSED_BYTES = 256
 MISSING_SHOWN = 8
 EPOCH_STEPS = 8
@@ -152,3 +153,6 @@ MESSAGE_ONE_BUFFER = 1
 DIMS_MAX = 32
 GROUP_TYPES = 6
 PLAN_ANY = 2**64 - 1
+PLAN_FIRST = 2**32 - 1
+PLANNED_WAIT = 1
+PLANNED_STABLE = 2

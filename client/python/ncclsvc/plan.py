@@ -7,10 +7,11 @@ import ctypes
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
 
-from .enums import PLAN_ANY, DataType
+from .enums import PLAN_ANY, PLAN_FIRST, PLANNED_STABLE, PLANNED_WAIT, DataType, Op
 from .errors import InvalidArgumentError, TimeoutError
 from .library import check, lib, milliseconds
 from .memory import allocated
+from .structs import PlannedRecord
 from .tasks import Task
 from .tensors import Buffer, destination, source
 
@@ -38,13 +39,15 @@ class Plan:
     """One member's part of a plan of a communicator's Sends and Recvs; a member has one at a time.
 
     Plan groups of tasks, end() the plan with all members, launch() it, submit the tasks in any order and from any
-    thread, and reset() it for the next iteration. One thread plans. A context manager terminates it."""
+    thread, and reset() it for the next iteration. One thread plans. With strict, send and recv return only when their
+    whole group is done, with their own task's failure: a thread for each task. A context manager terminates it."""
 
-    def __init__(self, comm: Comm) -> None:
+    def __init__(self, comm: Comm, strict: bool = False) -> None:
         self.comm = comm
         self._address: Optional[int] = allocated(lib.plan_start, comm._pointer)
         self._held: list[Buffer] = []  # of blocking calls whose task may go on
         comm.session._children[self] = None
+        check(lib.plan_set_strict(self._pointer, strict))
 
     @property
     def _pointer(self) -> int:
@@ -61,19 +64,24 @@ class Plan:
         yield self
         check(lib.plan_group_end(self._pointer))
 
-    def plan_send(self, peer: int, count: Optional[int] = None, type: Optional[DataType] = None) -> None:
+    def plan_send(self, peer: int, count: Optional[int] = None, type: Optional[DataType] = None, label: str = "") -> None:
         """A Send of the open group, of so many elements; without count, of whatever is submitted. The k-th Send from a
-        to b, in plan order, matches the k-th Recv at b from a."""
-        self._plan(lib.plan_send, peer, count, type)
+        to b, in plan order, matches the k-th Recv at b from a. The label, 23 characters of ASCII at most, is its name
+        in errors and for inspection."""
+        self._plan(lib.plan_send, peer, count, type, label)
 
-    def plan_recv(self, peer: int, count: Optional[int] = None, type: Optional[DataType] = None) -> None:
+    def plan_recv(self, peer: int, count: Optional[int] = None, type: Optional[DataType] = None, label: str = "") -> None:
         """A Recv of the open group: see plan_send."""
-        self._plan(lib.plan_recv, peer, count, type)
+        self._plan(lib.plan_recv, peer, count, type, label)
 
-    def _plan(self, function: Callable[..., int], peer: int, count: Optional[int], type: Optional[DataType]) -> None:
+    def _plan(
+        self, function: Callable[..., int], peer: int, count: Optional[int], type: Optional[DataType], label: str
+    ) -> None:
         if (count is None) != (type is None):
             raise TypeError("count and type are given both, or neither")
         check(function(self._pointer, PLAN_ANY if count is None else count, type or 0, peer))
+        if label:
+            check(lib.plan_label(self._pointer, label.encode()))
 
     def end(self, timeout: Optional[float] = 60.0) -> None:
         """Ends the plan and commits it: returns when all members have, with one answer for all. Raises MismatchError
@@ -87,44 +95,70 @@ class Plan:
 
     # ---- Running ----
 
-    def submit_send(self, buffer: Any, peer: int) -> PlannedTask:
-        """Submits the earliest planned Send to the peer that has not been. Tensors are as with Comm.send; later work on
-        a CUDA stream does not wait for it. Raises InvalidArgumentError if it was not planned, or already submitted."""
-        return self._submit(lib.plan_submit_send, source(buffer), peer)
+    def submit_send(self, buffer: Any, peer: int, group: Optional[int] = None) -> PlannedTask:
+        """Submits the earliest planned Send to the peer that has not been, or the group's. Tensors are as with
+        Comm.send; later work on a CUDA stream does not wait for it. Raises InvalidArgumentError if it was not planned,
+        or already submitted."""
+        return self._submit(Op.SEND, source(buffer), peer, group)
 
-    def submit_recv(self, buffer: Any, peer: int) -> PlannedTask:
+    def submit_recv(self, buffer: Any, peer: int, group: Optional[int] = None) -> PlannedTask:
         """See submit_send."""
-        return self._submit(lib.plan_submit_recv, destination(buffer), peer)
+        return self._submit(Op.RECV, destination(buffer), peer, group)
 
-    def _submit(self, function: Callable[..., int], buffer: Buffer, peer: int) -> PlannedTask:
-        self._check(buffer)
-        task, number = PlannedTask(self), ctypes.c_uint64()
-        check(function(self._pointer, buffer.address, buffer.count, buffer.type, peer, ctypes.byref(number)))
-        task._set(number.value)
-        self.comm.session._keep(number.value, (buffer,))
-        return task
-
-    def send(self, buffer: Any, peer: int, timeout: Optional[float] = None) -> None:
-        """Submits a Send and waits for its group. If this rank has not submitted all of the group, it copies the buffer
-        and returns at once: reset() tells then how it ended."""
-        self._run(lib.plan_submit_send_and_wait, source(buffer), peer, timeout)
-
-    def recv(self, buffer: Any, peer: int, timeout: Optional[float] = None) -> None:
-        """Submits a Recv and waits for its group."""
-        self._run(lib.plan_submit_recv_and_wait, destination(buffer), peer, timeout)
-
-    def _run(self, function: Callable[..., int], buffer: Buffer, peer: int, timeout: Optional[float]) -> None:
-        self._check(buffer)
-        try:
-            check(function(self._pointer, buffer.address, buffer.count, buffer.type, peer, milliseconds(timeout)))
-        except TimeoutError:
-            self._held.append(buffer)  # the task may be under way
-            raise
-
-    def _check(self, buffer: Buffer) -> None:
+    def _call(self, op: Op, buffer: Buffer, peer: int, group: Optional[int], flags: int, timeout_ms: int) -> int:
+        """The task's number."""
         self.comm._check_device(buffer)
         if self.comm.session._thread.group:
             raise InvalidArgumentError("planned tasks are in groups of the plan: the thread has a task group open")
+        if group is not None and not 0 <= group < PLAN_FIRST:
+            raise InvalidArgumentError(f"there is no group {group}: groups of the plan count from 0")
+        number = ctypes.c_uint64()
+        planned = PlannedRecord(
+            size=ctypes.sizeof(PlannedRecord),
+            op=op,
+            type=buffer.type,
+            count=buffer.count,
+            peer=peer,
+            group=PLAN_FIRST if group is None else group,
+            flags=flags,
+        )
+        setattr(planned, "sendbuf" if op == Op.SEND else "recvbuf", buffer.address)
+        check(lib.plan_submit(self._pointer, ctypes.byref(planned), timeout_ms, ctypes.byref(number)))
+        return number.value
+
+    def _submit(self, op: Op, buffer: Buffer, peer: int, group: Optional[int]) -> PlannedTask:
+        task = PlannedTask(self)
+        task._set(self._call(op, buffer, peer, group, 0, 0))
+        self.comm.session._keep(task.number, (buffer,))
+        return task
+
+    def send(
+        self,
+        buffer: Any,
+        peer: int,
+        timeout: Optional[float] = None,
+        group: Optional[int] = None,
+        stable: bool = False,
+    ) -> None:
+        """Submits a Send and waits for its group; before launch(), first for another thread to launch. If this rank has
+        not submitted all of the group, and the plan is not strict, it returns at once, and reset() tells how it ended:
+        the buffer was copied then, or with stable is not to be changed until its group is done."""
+        self._run(Op.SEND, source(buffer), peer, timeout, group, PLANNED_STABLE if stable else 0)
+
+    def recv(self, buffer: Any, peer: int, timeout: Optional[float] = None, group: Optional[int] = None) -> None:
+        """Submits a Recv and waits for its group, as send does."""
+        self._run(Op.RECV, destination(buffer), peer, timeout, group, 0)
+
+    def _run(
+        self, op: Op, buffer: Buffer, peer: int, timeout: Optional[float], group: Optional[int], flags: int
+    ) -> None:
+        try:
+            self._call(op, buffer, peer, group, PLANNED_WAIT | flags, milliseconds(timeout))
+        except TimeoutError:
+            self._held.append(buffer)  # the task may be under way
+            raise
+        if flags:
+            self._held.append(buffer)
 
     def reset(self, timeout: Optional[float] = None) -> None:
         """Waits until all groups of this iteration are over, and begins the next one. Raises the first failure that no

@@ -24,7 +24,7 @@ from ctypes import (
 )
 from typing import Any
 
-from .enums import EPOCH_STEPS, GROUP_TYPES, ID_BYTES, MISSING_SHOWN, NAME_BYTES, REFUSED_BYTES
+from .enums import EPOCH_STEPS, GROUP_TYPES, ID_BYTES, LABEL_BYTES, MISSING_SHOWN, NAME_BYTES, REFUSED_BYTES
 
 NODE_TEXT_BYTES = 64
 TEXT_BYTES = 128
@@ -179,6 +179,7 @@ class TaskInfo(Record):
         ("ask_nodes", c_uint32 * MISSING_SHOWN),
         ("kernel", c_uint32),
         ("graph", c_uint32),
+        ("label", c_char * LABEL_BYTES),
     ]
 
 
@@ -228,6 +229,7 @@ class PlanTaskInfo(Record):
         ("state", c_uint8),
         ("reserved", c_uint8 * 5),
         ("count", c_uint64),
+        ("label", c_char * LABEL_BYTES),
     ]
 
 
@@ -370,6 +372,20 @@ class MessageRecord(Structure):
     ]
 
 
+class PlannedRecord(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("op", c_int),
+        ("type", c_int),
+        ("sendbuf", c_void_p),
+        ("recvbuf", c_void_p),
+        ("count", c_size_t),
+        ("peer", c_int),
+        ("group", c_uint32),
+        ("flags", c_uint),
+    ]
+
+
 # The header's name of each.
 NAMES: dict[str, type[Structure]] = {
     "ncclsvc_unique_id": UniqueId,
@@ -383,6 +399,7 @@ NAMES: dict[str, type[Structure]] = {
     "ncclsvc_region_info": RegionInfo,
     "ncclsvc_plan_info": PlanInfo,
     "ncclsvc_plan_task_info": PlanTaskInfo,
+    "ncclsvc_planned": PlannedRecord,
     "ncclsvc_device_info": DeviceInfo,
     "ncclsvc_node_info": NodeInfo,
     "ncclsvc_daemon_info": DaemonInfo,
