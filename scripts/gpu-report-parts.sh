@@ -126,7 +126,7 @@ tests() {
 	ran=$(awk -v name="$name" '
 		function flush() {
 			if (test != "")
-				print "| " (name == test ? test : name ": " test) " | " how " | " seconds " | " said " |"
+				print "| " (index(test, name) ? test : name ": " test) " | " how " | " seconds " | " said " |"
 			test = ""
 		}
 		/^(ok|FAIL) / { flush(); how = $1; test = $2; seconds = $3; said = ""; next }
@@ -186,24 +186,23 @@ ratio() {
 }
 
 part_nodes() {
-	local rows='' name nodes rounds=20 each=("$gpus")
+	local rows='' name nodes rounds=20 ranks=2
 	! $tiny || rounds=2
 	: >"$dir/tests.notes"
-	[ "$gpus" -eq 2 ] || each=(2 "$gpus")
-	for name in "${each[@]}"; do
-		ratio "$name"
+	ratio 2
+	[ "$gpus" -eq 2 ] || ratio "$gpus"
+	[ "$gpus" -lt 4 ] || ranks=4
+	# These start daemons of their own: two, or three where the first of them must go.
+	for name in values/$ranks random/$ranks trainer_inside worker_inside daemon_inside sequencer_busy; do
+		tests "$name" "nodes/$name" --repeat "$rounds"
 	done
-	if [ "$gpus" -ge 4 ]; then
-		for name in values random trainer_inside worker_inside; do
-			tests "2 daemons of 2" "nodes/$name/4" --repeat "$rounds"
-		done
-	fi
-	for nodes in "${each[@]}"; do
-		for name in plan/ random/ failures/trainer_inside; do
-			tests "$nodes daemons" "$name" --nodes "$nodes" --repeat "$rounds" --quick
+	# These have as many as they are told; 4 ranks at most.
+	for ((nodes = 2; nodes <= ranks; nodes *= 2)); do
+		for name in plan/streams plan/any-order plan/one-thread plan/deadlines values/$ranks random/$ranks; do
+			tests "$nodes daemons" "$name" --nodes "$nodes"
 		done
 	done
-	show_tests '[--nodes N --quick]'
+	show_tests '[--nodes N]'
 }
 
 # ---- PyTorch
@@ -216,13 +215,12 @@ torch_step() {
 		note "$name: no PyTorch here"
 		return
 	fi
-	step "$limit" "$name" python3 "$root/tests/torch/$script" --dropin "$dropin" --daemon "$bin/ncclsvcd" \
-		--gpus "$gpus" "$@" || true
-	if [ "$script" = run ]; then
-		show_log 80
-	else
+	if step "$limit" "$name" python3 "$root/tests/torch/$script" --dropin "$dropin" --daemon "$bin/ncclsvcd" \
+		--gpus "$gpus" "$@" && [ "$script" != run ]; then
 		printf '\n'
 		cat "$dir/log"
+	else
+		show_log 80
 	fi
 }
 
