@@ -121,7 +121,8 @@ part_crossover() {
 tests() {
 	local name=$1 test=$2 ran
 	shift 2
-	step 120 "$name" "$bin/ncclsvc-gpu-tests" --gpus "$gpus" --filter "^$test" "$@" >"$dir/said" || show_log 30 >>"$dir/said"
+	step 120 "$name" "$bin/ncclsvc-gpu-tests" --gpus "$gpus" --filter "^$test" "$@" >"$dir/said" ||
+		printf '```\n%s\n```\n' "$(sed -n '/^FAIL/,$p' "$dir/log" | head -n 25)" >>"$dir/said"
 	grep -v '^`[^`]\|^$' "$dir/said" >>"$dir/tests.notes" || true
 	ran=$(awk -v name="$name" '
 		function flush() {
