@@ -97,6 +97,7 @@ run_bench() {
 	shift
 	! $tiny || set -- "$@" --max 8K
 	step 200 "$name" "$root/scripts/bench" --bin "$bin" --device cuda --quick --ranks "$gpus" "$@" || true
+	echo
 	sed 's/^##/####/' "$dir/log"
 }
 
