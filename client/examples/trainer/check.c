@@ -68,7 +68,7 @@ static bool check_optimizer(const struct options *o)
 	if (o->nccl && (o->rank >= 0 || o->single))
 		REFUSE("--nccl is checked before the ranks are started: leave --rank and --single "
 		       "out");
-	/* Ranks of one stage differ in who owns what alone. */
+	/* One rank of each stage will do: all of a stage divide the same tensors. */
 	for (int z = 0; z < o->pipeline; z++)
 		if (!stage_make(&stage, o, z * o->data * o->horizontal))
 			return false;

@@ -13,7 +13,7 @@
 
 #define MAGIC UINT64_C(0x32746e696f70) /* "point2" */
 
-/* Whoever reads it must be the same part of the same run. */
+/* Only the same part of a run of the same shape may read it. */
 struct head {
 	uint64_t magic, step;
 	int32_t data, horizontal, pipeline, zero;

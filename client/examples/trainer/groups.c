@@ -101,8 +101,10 @@ ncclsvc_result groups_sum(struct rank *r, ncclsvc_comm *comm, struct buffer *b, 
 	return NCCLSVC_OK;
 }
 
-/* A list ends, with an error, as soon as one of its members has gone; a member that another one's
- * end has made go is such a member. So these need not look around. */
+/* A list fails as soon as a member of the data group has gone. When a rank of another group has
+ * gone, a member notices, and closes its session: so these waits end, too, and need not look
+ * around.
+ */
 
 ncclsvc_result groups_reduce_scatter(struct rank *r)
 {

@@ -70,8 +70,8 @@ ncclsvc_result groups_barrier(struct rank *r);
 
 /* ---- pipeline.c ---- */
 
-/* A step has so many slots; in each, a rank works on what micro_forward and micro_backward say (-1:
- * nothing), and exchanges with its neighbours then. */
+/* A step has so many slots. In each, a rank works on the micro-batches that pipeline_forward and
+ * pipeline_backward name (-1: none), and exchanges with its neighbours at its end. */
 int64_t pipeline_slots(const struct rank *r);
 int64_t pipeline_forward(const struct rank *r, int stage, int64_t slot);
 int64_t pipeline_backward(const struct rank *r, int stage, int64_t slot);

@@ -47,7 +47,8 @@ static int larger_first(const void *a, const void *b)
 	return x->layer != y->layer ? x->layer - y->layer : (int)x->kind - (int)y->kind;
 }
 
-/* Each tensor to the rank that has the least so far, the largest first; parts[]: their sizes. */
+/* Gives each tensor, the largest first, to the rank that has the least so far; parts: how much each
+ * has. */
 static void distribute(struct stage *s, int ranks, size_t *parts)
 {
 	qsort(s->tensors, s->n_tensors, sizeof(s->tensors[0]), larger_first);
