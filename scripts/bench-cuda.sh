@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# The part of scripts/bench that measures GPUs; sourced there. Uses $perf, $dir, $ranks and
-# $mps, and sets $failed.
+# The part of scripts/bench that measures GPUs; sourced there. Uses $perf, $dir, $ranks,
+# $mps and $max, and sets $failed.
 # The backquotes are Markdown.
 # shellcheck disable=SC2016,SC2034,SC2154
 
@@ -77,6 +77,14 @@ start_row() {
 	END
 }
 
+# at_most SIZE: SIZE, or --max if that is less
+at_most() {
+	local size
+	size=$(numfmt --from=iec "$1")
+	[ -z "$max" ] || [ "$size" -le "$max" ] || size=$max
+	echo "$size"
+}
+
 table() {
 	printf '\n### %s\n\n' "$1"
 	printf '| %s | bytes | service us | NCCL us | ratio | busbw GB/s | wrong |\n' "$2"
@@ -96,8 +104,9 @@ own_table() {
 }
 
 bench_cuda() {
-	local op sync top=1G large=(-b 256M -e 1G -f 4) rounds=(--rounds 5 --time-cap 0.3)
-	! $quick || { top=64M large=(-b 64M -e 64M) rounds=(--rounds 3 --time-cap 0.2); }
+	local op sync top large rounds=(--rounds 5 --time-cap 0.3)
+	top=$(at_most 1G) large=(-b "$(at_most 256M)" -e "$top" -f 4)
+	! $quick || { top=$(at_most 64M) large=(-b "$top" -e "$top") rounds=(--rounds 3 --time-cap 0.2); }
 	trap 'stop_cuda; rm -rf "$dir"' EXIT
 	$mps || export NCCLSVCD_MPS=off
 	start_daemon
@@ -118,18 +127,18 @@ bench_cuda() {
 		row '' "$op" -b 8 -e "$top" -f 512 --rounds 3 --time-cap 0.1
 	done
 	table 'AllReduce, `--sync each`' memory
-	row own all_reduce --sync each -b 8 -e 32K -f 8 -n 200 "${rounds[@]}"
-	row own all_reduce --sync each -b 1M -e 16M -f 16 -n 200 "${rounds[@]}"
-	row lent all_reduce --sync each --memory lent -b 8 -e 32K -f 8 -n 200 "${rounds[@]}"
+	row own all_reduce --sync each -b 8 -e "$(at_most 32K)" -f 8 -n 200 "${rounds[@]}"
+	row own all_reduce --sync each -b "$(at_most 1M)" -e "$(at_most 16M)" -f 16 -n 200 "${rounds[@]}"
+	row lent all_reduce --sync each --memory lent -b 8 -e "$(at_most 32K)" -f 8 -n 200 "${rounds[@]}"
 	table 'A short kernel before each operation: `--kernel`' operation
-	row '' all_reduce -b 8 -e 256K -f 8 -n 200 --kernel "${rounds[@]}"
+	row '' all_reduce -b 8 -e "$(at_most 256K)" -f 8 -n 200 --kernel "${rounds[@]}"
 	table '50 operations in a CUDA graph, a short kernel before each: `--graph 50 --kernel -n 1000`' operation
 	for op in all_reduce all_gather reduce_scatter alltoall sendrecv; do
-		row '' "$op" -b 8 -e 256K -f 32 -n 1000 --graph 50 --kernel "${rounds[@]}"
+		row '' "$op" -b 8 -e "$(at_most 256K)" -f 32 -n 1000 --graph 50 --kernel "${rounds[@]}"
 	done
-	row '' all_reduce -b 1M -e 4M -f 4 -n 200 --graph 50 --kernel "${rounds[@]}"
+	row '' all_reduce -b "$(at_most 1M)" -e "$(at_most 4M)" -f 4 -n 200 --graph 50 --kernel "${rounds[@]}"
 	table 'Large, `--sync stream`' operation
-	row '' all_reduce -b 16M -e 16M "${rounds[@]}"
+	row '' all_reduce -b "$(at_most 16M)" -e "$(at_most 16M)" "${rounds[@]}"
 	for op in all_reduce all_gather reduce_scatter sendrecv; do
 		row '' "$op" "${large[@]}" -c 0 "${rounds[@]}"
 	done
@@ -140,7 +149,7 @@ bench_cuda() {
 	table '200 small tasks, the last waited for: `-n 200 --sync last`' operation
 	row '' all_reduce -b 1K -e 1K -n 200 --sync last "${rounds[@]}"
 	table 'A twentieth of a training step: `-n 20 --compute-ms 20`' operation
-	row '' all_reduce -b 64M -e 64M -n 20 --compute-ms 20 --rounds 5
+	row '' all_reduce -b "$(at_most 64M)" -e "$(at_most 64M)" -n 20 --compute-ms 20 --rounds 5
 	for sync in stream last; do
 		own_table "CPU time of a submission, \`--sync $sync\`" all_reduce -b 1K -e 1K -n 200 -c 0 --rounds 25 \
 			--every 0 --sync "$sync" --baseline nccl

@@ -19,6 +19,21 @@ die() {
 	exit 1
 }
 
+# The commit that this checkout, or bundle, is of.
+commit() {
+	cat "$root/COMMIT" 2>/dev/null || git -C "$root" describe --always --dirty 2>/dev/null || echo unknown
+}
+
+# The machine and its system, as lines of Markdown.
+machine() {
+	local cpu
+	cpu=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)
+	cat <<-END
+		- machine: ${cpu:-unknown CPU}, $(nproc) cores, $(awk '/^MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo) memory
+		- system: $( (. /etc/os-release && echo "$PRETTY_NAME") ), Linux $(uname -r), $(mpirun --version 2>/dev/null | head -n 1 || true)
+	END
+}
+
 jobs() {
 	nproc 2>/dev/null || echo 2
 }

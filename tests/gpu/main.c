@@ -54,7 +54,7 @@ static void usage(FILE *f)
 	      "  --mps          with an MPS server of the tests' own\n"
 	      "  --both         first without, then with\n"
 	      "  --quick        a part of the tests, each shorter: under a minute on 2 GPUs\n"
-	      "  --filter TEXT  the tests whose name has TEXT in it\n"
+	      "  --filter TEXT  the tests whose name has TEXT in it; ^TEXT: begins with it\n"
 	      "  --nodes N      ranks on N daemons, with GPUs of their own, started by mpirun,\n"
 	      "                 where a test is about ranks; others run as ever\n"
 	      "  --repeat N     N rounds of each test that kills somebody\n"
@@ -193,11 +193,20 @@ static void run_one(const struct gpu_test *t, struct tally *tally)
 		runner_run(t, tally);
 }
 
+static bool matches(const char *name, const char *filter)
+{
+	if (!filter)
+		return true;
+	if (*filter == '^')
+		return !strncmp(name, filter + 1, strlen(filter + 1));
+	return strstr(name, filter);
+}
+
 static void run_all(const struct options *o, struct tally *tally)
 {
 	for (size_t i = 0; i < TABLES; i++)
 		for (const struct gpu_test *t = tables[i]; t->name; t++) {
-			if (o->filter && !strstr(t->name, o->filter))
+			if (!matches(t->name, o->filter))
 				continue;
 			if (setup.quick && !(t->flags & TEST_QUICK))
 				continue;

@@ -108,7 +108,9 @@ static void test_timeout(void)
 
 /* ---- Trainers that are killed ---- */
 
-enum when { WAITED_FOR, HAS_SENT, AT_WORK, ROUNDS };
+enum when { WAITED_FOR, HAS_SENT, AT_WORK, WHENS };
+
+#define OVER UINT64_MAX /* in place of a round's number */
 
 /* Until one fails. */
 static ncclsvc_result one_by_one(struct rank *r, CUdeviceptr p)
@@ -168,23 +170,35 @@ static void mortal_rank(struct client *c)
 		say(c, READY);
 		stage("waiting for a round");
 		const uint64_t round = hear(c);
-		if (round == ROUNDS)
+		if (round == OVER)
 			break;
 		stage("round %d", (int)round);
+		const enum when when = (enum when)(round % WHENS);
 		if (r.rank == (int)round % r.n)
-			await_death(&r, p, (enum when)round);
-		survive(&r, p, (enum when)round);
+			await_death(&r, p, when);
+		survive(&r, p, when);
 	}
 	CHECK_CU(cu.cuMemFree(p));
 	rank_close(&r);
 }
 
-/* In round k, rank k % n dies. */
-static uint64_t kill_one(struct client *ranks, int n, enum when when)
+/* The longest since a trainer was killed, of each kind of round. */
+struct delays {
+	uint64_t told, released, whole;
+};
+
+static void later(uint64_t *worst, uint64_t killed, uint64_t now)
 {
-	const int victim = (int)when % n;
-	uint64_t last = 0;
-	say_all(ranks, n, when);
+	if (now - killed > *worst)
+		*worst = now - killed;
+}
+
+/* In round k, rank k % n dies. */
+static void kill_one(struct client *ranks, int n, int round, struct delays *w)
+{
+	const int victim = round % n;
+	const enum when when = (enum when)(round % WHENS);
+	say_all(ranks, n, (uint64_t)round);
 	hear_all(ranks, n, READY);
 	sleep_ms(20);
 	const uint64_t killed = now_ns();
@@ -195,36 +209,44 @@ static uint64_t kill_one(struct client *ranks, int n, enum when when)
 	for (int i = 0; i < n; i++) {
 		if (i == victim)
 			continue;
-		CHECK(hear(&ranks[i]) - killed < limit_ms(setup.mps ? 2000 : 300) * MS);
-		const uint64_t released = hear(&ranks[i]) - killed;
-		last = last > released ? last : released;
+		later(&w->told, killed, hear(&ranks[i]));
+		later(&w->released, killed, hear(&ranks[i]));
 	}
-	CHECK(last < PEER_HEARTBEAT_NS / 2); /* then kernels would end by themselves */
+	CHECK(w->told < limit_ms(setup.mps ? 2000 : 300) * MS);
+	CHECK(w->released < PEER_HEARTBEAT_NS / 2); /* then kernels would end by themselves */
 	for (int i = 0; i < n; i++)
 		if (i == victim)
 			client_start(&ranks[i], mortal_rank);
 		else
 			say(&ranks[i], GO);
 	hear_all(ranks, n, READY);
-	return last;
+	later(&w->whole, killed, now_ns());
+}
+
+static void report_delays(const char *text, const struct delays *w)
+{
+	report("%s: told after %d ms, streams released after %d, rebuilt in %d", text,
+	       (int)(w->told / MS), (int)(w->released / MS), (int)(w->whole / MS));
 }
 
 static void test_killed(void)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	const int n = ranks_count();
-	uint64_t released[ROUNDS];
+	const int n = ranks_count(), rounds = setup.repeat > WHENS ? setup.repeat : WHENS;
+	struct delays worst[WHENS] = {{0}};
 	kernels_daemon_start(&d);
 	clients_start(ranks, n, &d, mortal_rank, NULL);
 	hear_all(ranks, n, READY);
-	for (int k = 0; k < ROUNDS; k++)
-		released[k] = kill_one(ranks, n, (enum when)k);
-	say_all(ranks, n, ROUNDS);
+	for (int k = 0; k < rounds; k++)
+		kill_one(ranks, n, k, &worst[k % WHENS]);
+	say_all(ranks, n, OVER);
 	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
-	report("streams released after %d, %d and %d ms", (int)(released[0] / MS),
-	       (int)(released[1] / MS), (int)(released[2] / MS));
+	report("%d rounds; at worst", rounds);
+	report_delays("waited for", &worst[WAITED_FOR]);
+	report_delays("has sent", &worst[HAS_SENT]);
+	report_delays("at work", &worst[AT_WORK]);
 }
 
 /* ---- A trainer that stands still ---- */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example trainer: 4 processes learn what one does, to the last bit, and outlive their deaths.
+"""The example trainer: D x H x P processes learn what one does, to the last bit, and outlive their deaths.
 
 Environment: NCCLSVCD, TRAINER, TEXT to learn from, NODES=2 if the daemon can be one of two, and FAKE_DIR with stand-ins for CUDA and NCCL."""
 
@@ -15,6 +15,12 @@ import unittest
 from test_client import Daemon, eventually
 
 STEPS = 24
+SHAPES = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (2, 2, 2), (4, 1, 1), (1, 3, 1),
+          (1, 1, 3)]
+
+
+def shape(data, horizontal, pipeline):
+    return ("--data", str(data), "--horizontal", str(horizontal), "--pipeline", str(pipeline))
 
 
 class Trainer(unittest.TestCase):
@@ -23,26 +29,35 @@ class Trainer(unittest.TestCase):
         self.addCleanup(self.dir.cleanup)
         self.env = dict(os.environ)
         self.files = 0
+        self.daemon = None
+        self.addCleanup(self.stop)
 
-    def start(self, *options, **extra):
-        daemon = Daemon("--ranks", "4", *options, **extra)
+    def start(self, *options, ranks=4, **extra):
+        """A daemon, until the test ends or another one is started."""
+        self.stop()
+        daemon = Daemon("--ranks", str(ranks), *options, **extra)
         self.env.update(extra, NCCLSVC_SOCKET=daemon.path)
+        self.daemon = daemon
 
-        def stop():
+    def stop(self):
+        daemon, self.daemon = self.daemon, None
+        if daemon:
             code, log = daemon.stop()
             self.assertEqual(code, 0, log)
-        self.addCleanup(stop)
 
     def path(self, name):
         return os.path.join(self.dir.name, name)
+
+    def run_trainer(self, *options, steps=STEPS):
+        return subprocess.run([os.environ["TRAINER"], "--text", os.environ["TEXT"], "--steps", str(steps),
+                               *options], env=self.env, capture_output=True, text=True, timeout=200,
+                              check=False)
 
     def train(self, *options, steps=STEPS):
         """What it learned, by step, and what it said."""
         self.files += 1
         losses = self.path(f"losses{self.files}")
-        done = subprocess.run([os.environ["TRAINER"], "--text", os.environ["TEXT"], "--steps", str(steps),
-                               "--losses", losses, *options], env=self.env, capture_output=True,
-                              text=True, timeout=200, check=False)
+        done = self.run_trainer("--losses", losses, *options, steps=steps)
         self.assertEqual(done.returncode, 0, done.stderr)
         with open(losses, encoding="ascii") as f:
             pairs = [line.split() for line in f]
@@ -51,53 +66,108 @@ class Trainer(unittest.TestCase):
             self.assertEqual(by_step.setdefault(int(step), loss), loss, step)
         return by_step, done.stdout + done.stderr
 
-    def single(self, steps=STEPS):
-        losses, said = self.train("--single", "--curve", steps=steps)
+    def refused(self, sentence, *options, status=2):
+        done = self.run_trainer(*options)
+        self.assertEqual(done.returncode, status, done.stderr)
+        self.assertIn(sentence, done.stderr)
+        self.assertNotIn("rank ", done.stdout)  # none has started
+
+    def single(self, *options, steps=STEPS):
+        losses, said = self.train("--single", "--curve", *options, steps=steps)
         self.assertEqual(sorted(losses), list(range(steps)))
         self.assertLess(sum(map(float, list(losses.values())[-5:])),
                         sum(map(float, list(losses.values())[:5])) * 0.9)
         self.assertIn("####", said)
         return losses
 
-    def test_four_learn_what_one_does(self):
-        self.start()
-        losses, said = self.train()
-        self.assertEqual(losses, self.single())
-        self.assertEqual(len(re.findall(r"^ +\d  start            0 ", said, re.M)), 4)
+    def test_all_shapes_learn_what_one_does(self):
+        expected = self.single()
+        for data, horizontal, pipeline in SHAPES:
+            ranks = data * horizontal * pipeline
+            self.start(ranks=ranks)
+            for zero in (False, True) if data > 1 else (False,):
+                options = shape(data, horizontal, pipeline) + (("--zero",) if zero else ())
+                with self.subTest(options=options):
+                    losses, said = self.train(*options)
+                    self.assertEqual(losses, expected)
+                    self.assertEqual(len(re.findall(r"^ +\d  start            0 ", said, re.M)), ranks)
+                    self.assertEqual("--zero without NCCL" in said, zero)
 
-    def test_a_stage_is_killed_and_goes_on(self):
+    def test_gradients_accumulate(self):
+        whole, halves = self.single(), self.single("--accumulate", "2", steps=2 * STEPS)
+        for step, loss in whole.items():  # the same samples, and the same updates
+            self.assertEqual((float(halves[2 * step]) + float(halves[2 * step + 1])) / 2, float(loss), step)
+        self.start()
+        for options in (shape(2, 1, 2), shape(2, 2, 1) + ("--zero",)):
+            losses, _ = self.train("--accumulate", "2", *options, steps=2 * STEPS)
+            self.assertEqual(losses, halves)
+
+    def kill(self, victim, options, expected):
+        checkpoints = tempfile.mkdtemp(dir=self.dir.name)
+        losses, said = self.train(*options, "--checkpoints", checkpoints, "--every", "6", "--kill",
+                                  f"{victim}:15")
+        self.assertEqual(losses, expected)
+        self.assertIn(f"rank {victim} (pid ", said)
+        self.assertRegex(said, rf"(?m)^ +{victim}  start           12 ")
+        self.assertEqual(len(re.findall(r"^ +\d  failure         12 ", said, re.M)), 3, said)
+        self.assertEqual(len(os.listdir(checkpoints)), 8)
+
+    def test_a_rank_is_killed_and_goes_on(self):
         expected = self.single()
         self.start()
-        for victim in (0, 3):  # of each stage and replica
-            with self.subTest(victim=victim):
-                checkpoints = self.path(f"checkpoints{victim}")
-                os.mkdir(checkpoints)
-                losses, said = self.train("--checkpoints", checkpoints, "--every", "6", "--kill",
-                                          f"{victim}:15")
-                self.assertEqual(losses, expected)
-                self.assertIn(f"rank {victim} (pid ", said)
-                self.assertRegex(said, rf"(?m)^ +{victim}  start           12 ")
-                self.assertEqual(len(re.findall(r"^ +\d  failure         12 ", said, re.M)), 3, said)
-                self.assertEqual(len(os.listdir(checkpoints)), 8)
+        for victim, options in ((0, shape(2, 1, 2)), (3, shape(2, 1, 2) + ("--zero",)),
+                                (1, shape(1, 2, 2)), (2, shape(2, 2, 1) + ("--zero",))):
+            with self.subTest(victim=victim, options=options):
+                self.kill(victim, options, expected)
 
     def test_a_run_is_continued(self):
         expected = self.single()
         self.start()
-        os.mkdir(self.path("checkpoints"))
-        options = ("--checkpoints", self.path("checkpoints"), "--every", "5")
-        first, _ = self.train(*options, steps=12)
-        second, said = self.train(*options)
-        self.assertEqual(len(re.findall(r"^ +\d  start           10 ", said, re.M)), 4)
-        self.assertEqual(sorted(second), list(range(10, STEPS)))
-        self.assertEqual({**first, **second}, expected)
-        # And one whose files are no checkpoints says so.
-        with open(self.path("checkpoints/rank1-20.ckpt"), "wb") as f:
-            f.write(b"nonsense")
-        done = subprocess.run([os.environ["TRAINER"], "--text", os.environ["TEXT"], "--steps", "30",
-                               *options], env=self.env, capture_output=True, text=True, timeout=100,
-                              check=False)
+        for zero in ((), ("--zero",)):
+            checkpoints = tempfile.mkdtemp(dir=self.dir.name)
+            options = shape(2, 1, 2) + zero + ("--checkpoints", checkpoints, "--every", "5")
+            first, _ = self.train(*options, steps=12)
+            second, said = self.train(*options)
+            self.assertEqual(len(re.findall(r"^ +\d  start           10 ", said, re.M)), 4)
+            self.assertEqual(sorted(second), list(range(10, STEPS)))
+            self.assertEqual({**first, **second}, expected)
+        # A run of another shape, and one whose files are no checkpoints, say so.
+        done = self.run_trainer(*(o for o in options if o != "--zero"))
         self.assertEqual(done.returncode, 1)
         self.assertIn("cannot read the checkpoint", done.stderr)
+        with open(os.path.join(checkpoints, "rank1-20.ckpt"), "wb") as f:
+            f.write(b"nonsense")
+        done = self.run_trainer(*options)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("cannot read the checkpoint", done.stderr)
+
+    def test_bad_parameters_are_refused_by_name(self):
+        os.mkdir(self.path("checkpoints"))
+        for options, sentence in {
+                shape(65, 1, 1): '--data "65" makes no sense',
+                shape(1, 0, 1): '--horizontal "0" makes no sense',
+                shape(8, 3, 4): "is 96 ranks: 64 at most",
+                shape(1, 5, 1): "--horizontal 5 does not divide the model's width of 48",
+                shape(1, 1, 5): "--pipeline 5 is more than the model's 4 layers",
+                shape(2, 1, 1) + ("--rank", "2"): "--rank 2: --data 2 x",
+                shape(2, 1, 1) + ("--kill", "2:1"): "--kill 2: there are ranks 0 to 1",
+                shape(2, 1, 1) + ("--nodes", "3"): "--nodes 3 does not divide the 2 ranks",
+                shape(2, 1, 1) + ("--single",): "--single is one process",
+                ("--accumulate", "5"): "--steps 24 is not a multiple of --accumulate 5",
+                ("--accumulate", "4", "--checkpoints", self.path("checkpoints")):
+                    "--every 10 is not a multiple of --accumulate 4",
+                ("--accumulate", "3"): "--batch 64 is not a multiple of 24",
+                shape(3, 1, 1): "--batch 64 is not a multiple of 24: --data 3 x",
+                ("--zero",): "--zero divides the optimizer among replicas: it needs --data 2",
+                shape(2, 1, 1) + ("--unpadded",): "--unpadded is for --zero",
+                shape(2, 1, 1) + ("--zero", "--unpadded"): "a tensor must belong to one rank",
+                ("--nccl",): "--nccl is for --device cuda",
+                ("--text", "/nobody"): "cannot learn from /nobody"}.items():
+            with self.subTest(options=options):
+                self.refused(sentence, *options)
+        self.start()
+        self.refused("is 2, and the daemon's world has 4 ranks on 1 node: start ncclsvcd --ranks 2",
+                     *shape(2, 1, 1), status=1)
 
     def start_nodes(self, n):
         sockets = self.path("s%r")
@@ -124,32 +194,39 @@ class Trainer(unittest.TestCase):
         self.start_nodes(2)
         os.mkdir(self.path("checkpoints"))
         # The stages are on different nodes: their plan goes across.
-        losses, said = self.train("--nodes", "2", "--checkpoints", self.path("checkpoints"),
-                                  "--every", "6", "--kill", "2:15")
+        losses, said = self.train("--nodes", "2", *shape(2, 1, 2), "--zero", "--checkpoints",
+                                  self.path("checkpoints"), "--every", "6", "--kill", "2:15")
         self.assertEqual(losses, expected)
         self.assertRegex(said, r"(?m)^ +2  start           12 ")
         self.assertEqual(len(re.findall(r"^ +\d  failure         12 ", said, re.M)), 3, said)
 
     def test_without_a_daemon(self):
         self.env["NCCLSVC_SOCKET"] = self.path("nobody")
-        done = subprocess.run([os.environ["TRAINER"], "--text", os.environ["TEXT"]], env=self.env,
-                              capture_output=True, text=True, timeout=100, check=False)
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("no daemon listens", done.stderr)
+        self.refused("no daemon listens", status=1)
+
+    def start_gpus(self, *options):
+        self.start("--device", "cuda", *options, NCCLSVC_FAKE_DIR=tempfile.mkdtemp(dir=self.dir.name),
+                   NCCLSVC_FAKE_GPUS="4", LD_LIBRARY_PATH=os.environ["FAKE_DIR"])
 
     @unittest.skipUnless("FAKE_DIR" in os.environ, "needs stand-ins for CUDA and NCCL")
     def test_on_gpus(self):
         expected = self.single()
-        os.mkdir(self.path("fake"))
-        self.start("--device", "cuda", NCCLSVC_FAKE_DIR=self.path("fake"), NCCLSVC_FAKE_GPUS="4",
-                   LD_LIBRARY_PATH=os.environ["FAKE_DIR"])
-        losses, _ = self.train("--device", "cuda")
-        self.assertEqual(losses, expected)
-        os.mkdir(self.path("checkpoints"))
-        losses, said = self.train("--device", "cuda", "--checkpoints", self.path("checkpoints"),
-                                  "--every", "6", "--kill", "2:15")
-        self.assertEqual(losses, expected)
-        self.assertRegex(said, r"(?m)^ +2  start           12 ")
+        self.start_gpus()
+        for options in shape(2, 1, 2), shape(2, 2, 1) + ("--zero",), shape(4, 1, 1) + ("--zero",):
+            losses, said = self.train("--device", "cuda", "--nccl", *options)
+            self.assertEqual(losses, expected)
+            self.assertNotIn("without NCCL", said)
+        self.kill(2, shape(2, 1, 2) + ("--device", "cuda"), expected)
+        self.kill(1, shape(2, 2, 1) + ("--device", "cuda", "--zero"), expected)
+
+    @unittest.skipUnless("FAKE_DIR" in os.environ, "needs stand-ins for CUDA and NCCL")
+    def test_on_gpus_without_nccl(self):
+        options = shape(2, 1, 2) + ("--device", "cuda", "--zero")
+        self.start_gpus("--transport", "mpi")
+        losses, said = self.train(*options)
+        self.assertEqual(losses, self.single())
+        self.assertIn("--zero without NCCL", said)
+        self.refused("--nccl: 4 of the daemon's 4 GPUs are not on NCCL", *options, "--nccl", status=1)
 
 
 if __name__ == "__main__":

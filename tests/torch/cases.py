@@ -155,10 +155,11 @@ def exchange(ops):
         work.wait()
 
 
-def case_pipeline(steps):
-    """1F1B's exchanges: activations down and gradients up, in one batch where both are due."""
-    first, last = rank() == 0, rank() == world() - 1
-    seed(rank())
+def pipeline(steps, apart=1, group=None, data=None):
+    """1F1B's exchanges: activations down and gradients up, in one batch where both are due. The ranks
+    of neighbours are so far apart, and members of group; data has the replicas of a stage."""
+    first, last = rank() < apart, rank() + apart >= world()
+    seed(rank() // apart)
     stage = nn.Sequential(Block(128), Block(128)).to(device())
     optimizer, losses = torch.optim.SGD(stage.parameters(), lr=1e-2), []
     for step in range(steps):
@@ -166,14 +167,14 @@ def case_pipeline(steps):
         for micro in range(4):
             x = torch.empty(16, 128, device=device())
             if first:
-                seed(100 * step + micro)
+                seed(1000 * rank() + 100 * step + micro)
                 x = torch.randn(16, 128, device=device())
             else:
-                exchange([dist.P2POp(dist.irecv, x, rank() - 1)])
+                exchange([dist.P2POp(dist.irecv, x, rank() - apart, group)])
             x.requires_grad_(not first)
             out = stage(x)
             if not last:
-                exchange([dist.P2POp(dist.isend, out.detach().contiguous(), rank() + 1)])
+                exchange([dist.P2POp(dist.isend, out.detach().contiguous(), rank() + apart, group)])
             kept.append((x, out))
         for x, out in kept:
             if last:
@@ -182,13 +183,29 @@ def case_pipeline(steps):
                 loss.backward()
             else:
                 gradient = torch.empty_like(out)
-                exchange([dist.P2POp(dist.irecv, gradient, rank() + 1)])
+                exchange([dist.P2POp(dist.irecv, gradient, rank() + apart, group)])
                 out.backward(gradient)
             if not first:
-                exchange([dist.P2POp(dist.isend, x.grad, rank() - 1)])
+                exchange([dist.P2POp(dist.isend, x.grad, rank() - apart, group)])
+        for p in stage.parameters() if data else []:
+            dist.all_reduce(p.grad, dist.ReduceOp.AVG, group=data)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     return {"losses": losses or [total(p) for p in stage.parameters()]}
+
+
+def case_pipeline(steps):
+    return pipeline(steps)
+
+
+def case_pipeline_data(steps):
+    """Two stages, and replicas of each."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    if world() < 4 or world() % 2:
+        return {"skipped": "needs an even number of ranks, 4 at least"}
+    mesh = init_device_mesh("cuda", (2, world() // 2), mesh_dim_names=("pipeline", "data"))
+    return pipeline(steps, world() // 2, mesh["pipeline"].get_group(), mesh["data"].get_group())
 
 
 def case_ring(steps):

@@ -15,39 +15,64 @@
 
 #define RESTARTS 10
 
+struct command {
+	const char *argv[40];
+	char text[24][32];
+	size_t n, texts;
+};
+
+static void add(struct command *c, const char *option, const char *value)
+{
+	c->argv[c->n++] = option;
+	if (value)
+		c->argv[c->n++] = value;
+}
+
+static void add_number(struct command *c, const char *option, uint64_t value)
+{
+	char *text = c->text[c->texts++];
+	snprintf(text, sizeof(c->text[0]), "%llu", (unsigned long long)value);
+	add(c, option, text);
+}
+
+/* What a rank's command line would be by hand. */
+static void make_command(struct command *c, const struct options *o, int rank, bool again)
+{
+	*c = (struct command){.argv = {o->program}, .n = 1};
+	add_number(c, "--rank", (uint64_t)rank);
+	add_number(c, "--data", (uint64_t)o->data);
+	add_number(c, "--horizontal", (uint64_t)o->horizontal);
+	add_number(c, "--pipeline", (uint64_t)o->pipeline);
+	add_number(c, "--batch", o->batch);
+	add_number(c, "--accumulate", o->accumulate);
+	add_number(c, "--nodes", (uint64_t)o->nodes);
+	add_number(c, "--steps", o->steps);
+	add_number(c, "--every", o->interval);
+	add(c, "--text", o->text);
+	add(c, "--device", o->cuda ? "cuda" : "host");
+	if (o->checkpoints)
+		add(c, "--checkpoints", o->checkpoints);
+	if (o->losses)
+		add(c, "--losses", o->losses);
+	if (o->zero)
+		add(c, "--zero", NULL);
+	if (o->unpadded)
+		add(c, "--unpadded", NULL);
+	if (o->curve)
+		add(c, "--curve", NULL);
+	if (o->kill_rank >= 0 && !again) {
+		char *text = c->text[c->texts++];
+		snprintf(text, sizeof(c->text[0]), "%d:%llu", o->kill_rank,
+			 (unsigned long long)o->kill_step);
+		add(c, "--kill", text);
+	}
+}
+
 /* The program itself, so that a rank starts as it would by hand. */
 static pid_t start(const struct options *o, int rank, bool again)
 {
-	char number[16], nodes[16], steps[24], interval[24], kill_at[48];
-	const char *argv[24] = {o->program, "--rank", number,	"--nodes", nodes,
-				"--steps",  steps,    "--text", o->text};
-	int n = 9;
-	snprintf(number, sizeof(number), "%d", rank);
-	snprintf(nodes, sizeof(nodes), "%d", o->nodes);
-	snprintf(steps, sizeof(steps), "%llu", (unsigned long long)o->steps);
-	snprintf(interval, sizeof(interval), "%llu", (unsigned long long)o->interval);
-	snprintf(kill_at, sizeof(kill_at), "%d:%llu", o->kill_rank,
-		 (unsigned long long)o->kill_step);
-	if (o->checkpoints) {
-		argv[n++] = "--checkpoints";
-		argv[n++] = o->checkpoints;
-		argv[n++] = "--every";
-		argv[n++] = interval;
-	}
-	if (o->losses) {
-		argv[n++] = "--losses";
-		argv[n++] = o->losses;
-	}
-	if (o->cuda) {
-		argv[n++] = "--device";
-		argv[n++] = "cuda";
-	}
-	if (o->curve)
-		argv[n++] = "--curve";
-	if (o->kill_rank >= 0 && !again) {
-		argv[n++] = "--kill";
-		argv[n++] = kill_at;
-	}
+	struct command c;
+	make_command(&c, o, rank, again);
 	fflush(NULL);
 	pid_t parent = getpid(), pid = fork();
 	if (pid)
@@ -55,7 +80,7 @@ static pid_t start(const struct options *o, int rank, bool again)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
 		_exit(1);
-	execvp("/proc/self/exe", (char *const *)argv);
+	execvp("/proc/self/exe", (char *const *)c.argv);
 	say("cannot start %s: %s", o->program, strerror(errno));
 	_exit(1);
 }
@@ -73,7 +98,7 @@ static void times_open(void)
 
 static void times_show(void)
 {
-	char text[4096];
+	char text[RANKS_MAX * 256];
 	const char *fd = getenv(TIMES_FD);
 	ssize_t n = fd ? pread(atoi(fd), text, sizeof(text), 0) : 0;
 	if (n <= 0)
@@ -85,9 +110,10 @@ static void times_show(void)
 
 static int run(const struct options *o)
 {
-	pid_t pids[RANKS];
+	const int ranks = ranks_of(o);
+	pid_t pids[RANKS_MAX];
 	int running = 0, failed = 0, restarts = 0, status;
-	for (int k = 0; k < RANKS; k++) {
+	for (int k = 0; k < ranks; k++) {
 		pids[k] = start(o, k, false);
 		running += pids[k] > 0;
 		failed += pids[k] < 0;
@@ -95,9 +121,9 @@ static int run(const struct options *o)
 	while (running && !failed) {
 		pid_t pid = wait(&status);
 		int k = 0;
-		while (k < RANKS && pids[k] != pid)
+		while (k < ranks && pids[k] != pid)
 			k++;
-		if (k == RANKS)
+		if (k == ranks)
 			continue;
 		running--;
 		if (WIFSIGNALED(status) && restarts++ < RESTARTS) {
@@ -111,7 +137,7 @@ static int run(const struct options *o)
 		pids[k] = -1;
 		failed += !WIFEXITED(status) || WEXITSTATUS(status);
 	}
-	for (int k = 0; k < RANKS && failed; k++)
+	for (int k = 0; k < ranks && failed; k++)
 		if (pids[k] > 0) {
 			kill(pids[k], SIGKILL);
 			waitpid(pids[k], &status, 0);
@@ -121,6 +147,8 @@ static int run(const struct options *o)
 
 int launch_run(const struct options *o)
 {
+	if (!check_daemon(o))
+		return 1;
 	times_open();
 	int status = run(o);
 	times_show();

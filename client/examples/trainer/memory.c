@@ -81,18 +81,28 @@ struct CUstream_st *gpu_stream(const struct gpu *g)
 	return g->stream;
 }
 
+static bool make_shared(struct buffer *b, ncclsvc_session *s)
+{
+	if (ncclsvc_mem_alloc(s, b->bytes, &b->shared)) {
+		say("%s", ncclsvc_last_error());
+		return false;
+	}
+	b->host = b->shared;
+	return true;
+}
+
 bool buffer_make(struct buffer *b, ncclsvc_session *s, struct gpu *g, size_t bytes)
 {
 	device_pointer p = 0;
 	*b = (struct buffer){.bytes = bytes};
-	if (!g) {
-		if (ncclsvc_mem_alloc(s, bytes, &b->host))
-			say("%s", ncclsvc_last_error());
-		b->shared = b->host;
-		return b->host;
+	if (s && !g)
+		return make_shared(b, s);
+	b->host = b->heap = calloc(1, bytes);
+	if (!b->heap) {
+		say("out of memory");
+		return false;
 	}
-	b->host = calloc(1, bytes);
-	if (!b->host || !good(g->cuMemAlloc_v2(&p, bytes), "cuMemAlloc"))
+	if (g && !good(g->cuMemAlloc_v2(&p, bytes), "cuMemAlloc"))
 		return false;
 	b->shared = (void *)(uintptr_t)p;
 	return true;
@@ -100,10 +110,8 @@ bool buffer_make(struct buffer *b, ncclsvc_session *s, struct gpu *g, size_t byt
 
 void buffer_free(struct buffer *b, struct gpu *g)
 {
-	if (!g) /* the session's */
-		return;
-	free(b->host);
-	if (b->shared)
+	free(b->heap);
+	if (g && b->shared)
 		g->cuMemFree_v2((uintptr_t)b->shared);
 	*b = (struct buffer){0};
 }

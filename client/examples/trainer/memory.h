@@ -11,6 +11,7 @@ struct gpu;
 struct buffer {
 	void *host;   /* where the process reads and writes */
 	void *shared; /* what tasks are given */
+	void *heap;   /* host, if it is not the session's */
 	size_t bytes;
 };
 
@@ -19,7 +20,8 @@ struct gpu *gpu_open(int ordinal);
 void gpu_close(struct gpu *g); /* NULL is allowed */
 struct CUstream_st *gpu_stream(const struct gpu *g);
 
-/* gpu: NULL for shared memory of the session. Each complains and returns false. */
+/* gpu: NULL for shared memory of the session; with neither, the process's own. Each complains and
+ * returns false. */
 bool buffer_make(struct buffer *b, ncclsvc_session *s, struct gpu *g, size_t bytes);
 void buffer_free(struct buffer *b, struct gpu *g);
 /* To the GPU, on its stream. */

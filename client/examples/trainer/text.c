@@ -11,7 +11,7 @@
 bool text_read(struct text *t, const char *path)
 {
 	FILE *f = fopen(path, "re");
-	t->at = malloc(TEXT_MAX);
+	*t = (struct text){malloc(TEXT_MAX), 0};
 	t->n = f && t->at ? fread(t->at, 1, TEXT_MAX, f) : 0;
 	int error = errno;
 	if (f)
@@ -22,12 +22,14 @@ bool text_read(struct text *t, const char *path)
 	if (t->n > CONTEXT)
 		return true;
 	say("cannot learn from %s: %s", path, f ? "it is too short" : strerror(error));
+	text_free(t);
 	return false;
 }
 
 void text_free(struct text *t)
 {
 	free(t->at);
+	t->at = NULL;
 }
 
 static uint64_t mix(uint64_t x)
@@ -37,12 +39,10 @@ static uint64_t mix(uint64_t x)
 	return x ^ x >> 31;
 }
 
-void text_samples(const struct text *t, uint64_t step, int replica, int micro,
-		  struct sample samples[MICRO])
+void text_samples(const struct text *t, uint64_t micro, struct sample samples[MICRO])
 {
-	uint64_t first = (step * REPLICAS + (uint64_t)replica) * MICROS + (uint64_t)micro;
 	for (uint64_t i = 0; i < MICRO; i++) {
-		const uint8_t *at = t->at + mix(first * MICRO + i + 1) % (t->n - CONTEXT);
+		const uint8_t *at = t->at + mix(micro * MICRO + i + 1) % (t->n - CONTEXT);
 		memcpy(samples[i].context, at, CONTEXT);
 		samples[i].next = at[CONTEXT];
 	}

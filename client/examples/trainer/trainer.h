@@ -1,15 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A small trainer: a language model of characters, an MLP in two stages, trained on 4 processes as
- * 2 x 2: pipeline by two, data by two. Micro-batches go through the pipeline by a plan (activations
- * one way, their gradients the other); gradients are summed over the data group by AllReduce.
+ * A small trainer: a language model of characters on D x H x P processes. Data parallelism divides
+ * the batch, horizontal (tensor) parallelism the matrices of each layer, pipeline parallelism the
+ * layers. With --zero, each replica keeps the optimizer's state of its part of the parameters
+ * alone.
  *
- *   model.c       the two stages: forward, backward, update
+ *   check.c       what is refused, by name, before anything is started
+ *   stage.c       the tensors that a rank has, and which of them it updates
+ *   model.c       the layers: forward and backward
+ *   fixed.h       sums that have the same bits in any order
  *   text.c        the text and the samples of a step
- *   parallel.c    one rank of the 2 x 2; single.c: all of it in one process
- *   memory.c      its buffers, in shared memory or on a GPU
+ *   memory.c      a rank's buffers, in shared memory or on a GPU
+ *   groups.c      its communicators, and how it waits for the others
+ *   pipeline.c    the plan of a step, and what each slot of it exchanges
+ *   step.c        a step: forward and backward of all layers, and the optimizer
+ *   rank.c        a rank's life, from the connection to the end
  *   checkpoint.c  what survives a crash
  *   launch.c      starts the ranks, and those that died once more
+ *   show.c        losses and times
  */
 #ifndef TRAINER_H
 #define TRAINER_H
@@ -18,48 +26,50 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define STAGES	 2
-#define REPLICAS 2
-#define RANKS	 (STAGES * REPLICAS)
-
-/* ---- model.c ---- */
+#define RANKS_MAX 64
 
 #define CONTEXT	   8  /* characters that the next one is guessed from */
 #define EMBEDDING  12 /* numbers for each */
-#define HIDDEN	   96
+#define WIDTH	   (CONTEXT * EMBEDDING)
+#define HIDDEN	   48  /* a layer's inner width, which horizontal parallelism divides */
+#define LAYERS	   4   /* pipeline parallelism divides them */
 #define CHARACTERS 128 /* ASCII */
-#define MICRO	   8   /* samples in a micro-batch */
-#define MICROS	   4   /* of a replica, in a step */
-#define BATCH	   (REPLICAS * MICROS * MICRO)
+#define MICRO	   8   /* samples in a micro-batch, which goes through the pipeline as one */
 
-#define STAGE0_PARAMS (CHARACTERS * EMBEDDING + CONTEXT * EMBEDDING * HIDDEN + HIDDEN)
-#define STAGE1_PARAMS (HIDDEN * HIDDEN + HIDDEN + HIDDEN * CHARACTERS + CHARACTERS)
-#define ACTIVATIONS   ((size_t)MICRO * HIDDEN) /* what goes from stage 0 to stage 1 */
-
-struct sample {
-	uint8_t context[CONTEXT], next;
+struct options {
+	const char *text, *checkpoints, *losses; /* files; NULL: none */
+	const char *program;
+	uint64_t steps, interval; /* interval: steps between checkpoints */
+	uint64_t batch;		  /* samples of an update, of all replicas */
+	uint64_t accumulate;	  /* steps of an update */
+	int data, horizontal, pipeline;
+	int rank;  /* -1: start all of them */
+	int nodes; /* daemons; in the socket's path, %r is the node */
+	bool zero, unpadded, nccl;
+	bool single, cuda, curve;
+	int kill_rank; /* -1: none */
+	uint64_t kill_step;
 };
 
-struct stage {
-	int stage;
-	size_t n;
-	float *params, *velocity; /* [n] */
-};
+static inline int ranks_of(const struct options *o)
+{
+	return o->data * o->horizontal * o->pipeline;
+}
 
-/* Deterministic initial values. False: out of memory. */
-bool stage_make(struct stage *s, int stage);
-void stage_free(struct stage *s);
-void stage_init(struct stage *s);
-/* act: [MICRO][HIDDEN] */
-void stage0_forward(const struct stage *s, const struct sample *in, float *act);
-/* Adds to grads what dact, the loss's gradient by act, asks for. */
-void stage0_backward(const struct stage *s, const struct sample *in, const float *act,
-		     const float *dact, float *grads);
-/* Both ways at once: adds to grads, fills dact, and returns the sum of the samples' losses. */
-double stage1_both(const struct stage *s, const struct sample *in, const float *act, float *dact,
-		   float *grads);
-/* grads: the sum over the batch. */
-void stage_update(struct stage *s, const float *grads);
+/* Of a replica, in a step. */
+static inline uint64_t micros_of(const struct options *o)
+{
+	return o->batch / ((uint64_t)o->data * o->accumulate * MICRO);
+}
+
+/* ---- check.c: each complains, and returns false ---- */
+
+/* Of the options alone. */
+bool check_options(const struct options *o);
+/* Of the daemon that the ranks will use. */
+bool check_daemon(const struct options *o);
+/* A rank's socket; NULL: as the library finds it. The world's first ranks are node 0's. */
+const char *socket_of(const struct options *o, int rank, char *path, size_t size);
 
 /* ---- text.c ---- */
 
@@ -68,42 +78,24 @@ struct text {
 	size_t n;
 };
 
+struct sample {
+	uint8_t context[CONTEXT], next;
+};
+
 /* Complains and returns false if there is too little. */
 bool text_read(struct text *t, const char *path);
 void text_free(struct text *t);
-/* A micro-batch of a step, the same whoever asks. */
-void text_samples(const struct text *t, uint64_t step, int replica, int micro,
-		  struct sample samples[MICRO]);
+/* Micro-batch `micro` of the run, counted over all steps and replicas. */
+void text_samples(const struct text *t, uint64_t micro, struct sample samples[MICRO]);
 
-/* ---- checkpoint.c ---- */
+/* ---- rank.c, launch.c ---- */
 
-/* The newest step that this rank can go on from; 0: the beginning. */
-uint64_t checkpoint_newest(const char *dir, int rank);
-/* Complain and return false. */
-bool checkpoint_load(const char *dir, int rank, uint64_t step, struct stage *s);
-bool checkpoint_save(const char *dir, int rank, uint64_t step, const struct stage *s,
-		     uint64_t interval);
-
-/* ---- parallel.c, single.c, launch.c ---- */
-
-struct options {
-	const char *text, *checkpoints, *losses; /* files; NULL: none */
-	const char *program;
-	uint64_t steps, interval; /* interval: between checkpoints */
-	int rank;		  /* -1: start all of them */
-	int nodes;		  /* daemons; in the socket's path, %r is the node */
-	bool single, cuda, curve;
-	int kill_rank; /* -1: none */
-	uint64_t kill_step;
-};
-
-/* Trains as one process, or as options->rank; start_ns: when the process started. The exit status.
- */
-int single_run(const struct options *o);
+/* Trains as options->rank, or as one process without a daemon; start_ns: when the process started.
+ * The exit status. */
 int rank_run(const struct options *o, uint64_t start_ns);
 int launch_run(const struct options *o);
 
-/* ---- main.c ---- */
+/* ---- show.c ---- */
 
 uint64_t now_ns(void);
 __attribute__((format(printf, 1, 2))) void say(const char *format, ...);

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One rank: what it has, and how its files work together. Functions that talk to others return a
+ * result, and leave the sentence in ncclsvc_last_error(), or have complained if it is SYSTEM. */
+#ifndef TRAINER_RANK_H
+#define TRAINER_RANK_H
+
+#include <ncclsvc_plan.h>
+
+#include "memory.h"
+#include "model.h"
+
+#define LIMIT_MS 60000 /* for anything */
+
+/* What goes between stages, of each micro-batch. */
+enum route { ACT_IN, ACT_OUT, GRAD_IN, GRAD_OUT, ROUTES };
+
+struct rank {
+	const struct options *o;
+	struct stage stage;
+	size_t micros; /* micro-batches in a step */
+	struct text text;
+	struct losses losses;
+	struct gpu *gpu;
+	float *velocity;    /* [own_end - own]: the optimizer's state */
+	float *micro_grads; /* [n]: of one micro-batch */
+	float *x, *h;	    /* [micros][layers + 1][ROW], [micros][layers][MICRO][hidden] */
+	struct sample (*samples)[MICRO];  /* [micros] */
+	struct weights weights, grads_at; /* into parameters, micro_grads */
+	/* Of this connection. Communicators of one rank are NULL; without a daemon all are. */
+	ncclsvc_session *session;
+	ncclsvc_world *world;
+	ncclsvc_comm *all, *data, *horizontal, *pipeline;
+	ncclsvc_tensors *lists; /* of the data group, with --zero */
+	ncclsvc_plan *plan;
+	struct buffer parameters, grads; /* [n] floats, [n] sums */
+	struct buffer parts, loss;	 /* [ROW] sums, one sum */
+	struct buffer *routes[ROUTES];	 /* [micros], where there is such a neighbour */
+	uint64_t start_ns, connected_ns, joined_ns, planned_ns;
+	bool stepped, failed;
+};
+
+#define TRY(call)                                                                                  \
+	do {                                                                                       \
+		ncclsvc_result result_ = (call);                                                   \
+		if (result_)                                                                       \
+			return result_;                                                            \
+	} while (0)
+#define NEED(call)                                                                                 \
+	do {                                                                                       \
+		if (!(call))                                                                       \
+			return NCCLSVC_SYSTEM;                                                     \
+	} while (0)
+
+/* ---- groups.c ---- */
+
+ncclsvc_result groups_join(struct rank *r);
+void groups_leave(struct rank *r);
+/* Wait, and look at all other ranks meanwhile. */
+ncclsvc_result groups_await(const struct rank *r, ncclsvc_task task);
+ncclsvc_result groups_await_planned(const struct rank *r, ncclsvc_task task);
+ncclsvc_result groups_reset_plan(const struct rank *r);
+/* The first n integers of a buffer become the sums over the group. comm: NULL is a group of one. */
+ncclsvc_result groups_sum(struct rank *r, ncclsvc_comm *comm, struct buffer *b, size_t n);
+/* With --zero: sums of gradients for their owners; their owners' parameters for all. */
+ncclsvc_result groups_reduce_scatter(struct rank *r);
+ncclsvc_result groups_all_gather(struct rank *r);
+/* The least of all ranks' numbers. */
+ncclsvc_result groups_least(struct rank *r, uint64_t *n);
+ncclsvc_result groups_barrier(struct rank *r);
+
+/* ---- pipeline.c ---- */
+
+/* A step has so many slots. In each, a rank works on the micro-batches that pipeline_forward and
+ * pipeline_backward name (-1: none), and exchanges with its neighbours at its end. */
+int64_t pipeline_slots(const struct rank *r);
+int64_t pipeline_forward(const struct rank *r, int stage, int64_t slot);
+int64_t pipeline_backward(const struct rank *r, int stage, int64_t slot);
+ncclsvc_result pipeline_plan(struct rank *r);
+ncclsvc_result pipeline_exchange(struct rank *r, int64_t slot);
+static inline int pipeline_stage(const struct rank *r)
+{
+	return r->stage.layout.groups[NCCLSVC_GROUP_PIPELINE].index;
+}
+
+/* ---- step.c ---- */
+
+ncclsvc_result step_run(struct rank *r, uint64_t step);
+
+/* ---- checkpoint.c ---- */
+
+/* The newest step that this rank can go on from; 0: the beginning. */
+uint64_t checkpoint_newest(const struct rank *r);
+/* Parameters and optimizer. Complain and return false. */
+bool checkpoint_load(struct rank *r, uint64_t step);
+bool checkpoint_save(const struct rank *r, uint64_t step);
+
+#endif
