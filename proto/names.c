@@ -54,6 +54,14 @@ const char *svc_result_meaning(int result)
 	return "unknown result";
 }
 
+bool svc_result_known(int result)
+{
+	switch (result) {
+		NCCLSVC_RESULTS(CASE_TRUE)
+	}
+	return false;
+}
+
 bool svc_redop_known(unsigned redop)
 {
 	switch (redop) {
