@@ -72,8 +72,10 @@ typedef struct ncclsvc_tensors ncclsvc_tensors; /* list operations of one rank o
 typedef struct ncclsvc_request ncclsvc_request; /* one of them under way */
 
 /* Prepares the communicator for lists. It stays the caller's, and must outlive *lists, which is the
- * caller's, too, to be closed before the session. On GPUs all members call it: it joins one more
- * communicator of theirs, in host memory, and blocks up to timeout_ms for that. */
+ * caller's, too, to be closed before the session. All members call it, once: it joins one more
+ * communicator of theirs, in host memory, for what lists say before their data, and blocks up to
+ * timeout_ms for that. RANK_TAKEN: this rank has lists on the communicator already. Others
+ * as of ncclsvc_comm_join. */
 ncclsvc_result ncclsvc_tensors_open(ncclsvc_comm *comm, int timeout_ms, ncclsvc_tensors **lists);
 /* The same, of this rank's group of a world: types 0 to 5. */
 ncclsvc_result ncclsvc_tensors_open_group(const ncclsvc_world *world, ncclsvc_group_type type,

@@ -3,10 +3,10 @@
  * Send and Recv of lists. A list of static shapes is one message. With shapes ahead, the sender
  * first sends them, on the host; when they match, the data follows.
  *
- * Which of the two it is must be the same on both sides, so their first messages have to match. On
- * the host all messages are on one communicator. On GPUs what is ahead goes by a communicator of
- * the host, so a static list says there that it is one, in an empty message; and whoever finds that
- * the peer meant the other mode, takes the turn of the data, too, by refusing it. */
+ * Which of the two it is must be the same on both sides, so their first messages have to match.
+ * What is ahead goes by the communicator beside the lists', so a static list says there that it is
+ * one, in an empty message; and whoever finds that the peer meant the other mode, takes the turn of
+ * the data, too, by refusing it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,12 +41,11 @@ static void send_data(struct ncclsvc_request *r, char *src, char *dst, uint64_t 
 	r->undecided = false;
 }
 
-/* All of a list that is static: on GPUs, with what says so. */
+/* All of a list that is static, with what says so. */
 static void send_static(struct ncclsvc_request *r, char *src, char *dst)
 {
 	uint64_t word = agreement(AGREED_STATIC, digest_tensors(r->list.tensors, r->list.n));
-	if (on_gpu(r->lists))
-		send_ahead(r, NULL, NULL, 0, word);
+	send_ahead(r, NULL, NULL, 0, word);
 	send_data(r, src, dst, word);
 }
 
@@ -70,7 +69,7 @@ static void first_ahead(struct ncclsvc_request *r)
 	send_ahead(r, send ? r->words : NULL, send ? NULL : r->words, ANNOUNCE_FIRST,
 		   shapes_follow());
 	r->left_host = 0;
-	r->left_data = on_gpu(r->lists); /* whatever becomes of the shapes */
+	r->left_data = 1; /* whatever becomes of the shapes */
 	r->step = SHAPES_FIRST;
 	r->undecided = true;
 }
@@ -135,9 +134,7 @@ static struct ncclsvc_request *make(ncclsvc_tensors *l, const ncclsvc_message *m
 	r->flags = m->flags;
 	r->allocate = m->allocate;
 	r->arg = m->arg;
-	bool ahead = m->shapes == NCCLSVC_SHAPES_AHEAD;
-	r->due_host = on_gpu(l) || ahead;
-	r->due_data = on_gpu(l) || !ahead;
+	r->due_host = 1;
 	return r;
 }
 

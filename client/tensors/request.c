@@ -80,10 +80,10 @@ void request_op(struct ncclsvc_request *r, ncclsvc_comm *comm, unsigned op, cons
 	};
 }
 
-static uint64_t timeout_of(const struct ncclsvc_request *r, const ncclsvc_comm *comm)
+static uint64_t timeout_of(const struct ncclsvc_request *r)
 {
 	if (!r->has_deadline)
-		return comm->timeout_ns;
+		return r->lists->comm->timeout_ns;
 	uint64_t now = now_ns();
 	return now < r->deadline ? r->deadline - now : 1;
 }
@@ -98,7 +98,7 @@ static ncclsvc_result submit(struct ncclsvc_request *r)
 	for (unsigned i = 0; !result && i < r->nops; i++) {
 		struct op *op = &r->ops[i];
 		op->task = &r->tasks[i];
-		op->record.timeout_ns = timeout_of(r, op->comm);
+		op->record.timeout_ns = timeout_of(r);
 		result = op_check(op);
 		if (!result && op->comm->device >= 0)
 			result = stream_choose(op, t);

@@ -97,8 +97,7 @@ struct stage_buffer {
 struct ncclsvc_tensors {
 	ncclsvc_session *session;
 	ncclsvc_comm *comm;
-	ncclsvc_comm
-		*host; /* for what is said beforehand: comm itself, or, on GPUs, one beside it */
+	ncclsvc_comm *host; /* one beside it, in host memory: for what is said beforehand */
 	struct stage_buffer *buffers;
 	struct ncclsvc_request *requests;
 	struct spin spin; /* of waits for copies */
