@@ -95,6 +95,34 @@ uint64_t ncclsvc_tensors_copied(const ncclsvc_tensors *l)
 	return l ? l->copied : 0;
 }
 
+/* ---- Memory ---- */
+
+static ncclsvc_result memory_get(ncclsvc_tensors *l, uint64_t bytes, void **at)
+{
+	return on_gpu(l) ? ncclsvc_mem_alloc_device(l->session, l->comm->device, bytes, at)
+			 : ncclsvc_mem_alloc(l->session, bytes, at);
+}
+
+ncclsvc_result ncclsvc_tensors_allocate(ncclsvc_tensors *l, ncclsvc_tensor *tensors, size_t n,
+					void **memory)
+{
+	struct list list;
+	void *at = NULL;
+	if (!l || !memory)
+		return error_argument("ncclsvc_tensors_allocate: lists or memory is NULL");
+	ncclsvc_result r = list_take(&list, tensors, n, false);
+	if (r)
+		return r;
+	if (list.total)
+		r = memory_get(l, list.total, &at);
+	for (size_t i = 0; !r && i < n; i++)
+		tensors[i].data = list.bytes[i] ? (char *)at + list.offsets[i] : NULL;
+	if (!r)
+		*memory = at;
+	list_free(&list);
+	return r;
+}
+
 /* ---- Buffers ---- */
 
 static uint32_t generation_of(ncclsvc_session *s)
@@ -148,9 +176,7 @@ static ncclsvc_result make(ncclsvc_tensors *l, uint64_t bytes, uint32_t generati
 	struct stage_buffer *b = calloc(1, sizeof(*b));
 	if (!b)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
-	ncclsvc_result r =
-		on_gpu(l) ? ncclsvc_mem_alloc_device(l->session, l->comm->device, size, &at)
-			  : ncclsvc_mem_alloc(l->session, size, &at);
+	ncclsvc_result r = memory_get(l, size, &at);
 	if (r) {
 		free(b);
 		return r;

@@ -65,7 +65,7 @@ enum agreed {
 	AGREED_REDUCE_SCATTER,
 };
 
-/* Never 0, never SVC_AGREEMENT_REFUSED. */
+/* Never 0, never a refusal (SVC_AGREEMENT_REFUSES). */
 uint64_t agreement(enum agreed what, uint64_t digest);
 /* If that was why the task failed, says so in words. Returns result. */
 ncclsvc_result agreement_explain(ncclsvc_session *s, ncclsvc_task task, ncclsvc_result result);
