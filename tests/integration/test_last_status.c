@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "harness.h"
+#include "ncclsvc_plan.h"
 
 enum { READY = 1, GO };
 
@@ -130,6 +131,69 @@ static void tasks_and_waits(void **state)
 	daemon_stop(&d);
 }
 
+/* ---- Plans ---- */
+
+static void planning(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	ncclsvc_plan *plan;
+	int32_t v = 5;
+	ncclsvc_task task;
+	CHECK_OK(ncclsvc_plan_start(comm, &plan));
+	CHECK_OK(ncclsvc_plan_group_start(plan));
+	CHECK_OK(me->rank ? ncclsvc_plan_recv(plan, 1, NCCLSVC_INT32, 0)
+			  : ncclsvc_plan_send(plan, 1, NCCLSVC_INT32, 1));
+	CHECK_OK(ncclsvc_plan_group_end(plan));
+	CHECK_OK(ncclsvc_plan_end(plan, WAIT_MS));
+	CHECK_OK(ncclsvc_plan_launch(plan));
+	if (me->rank == 0) {
+		CHECK_EQ(hear(me), GO);
+		CHECK_OK(ncclsvc_plan_terminate(plan, 0));
+		CHECK_EQ(hear(me), GO);
+		ncclsvc_close(s);
+		return;
+	}
+	CHECK_OK(ncclsvc_plan_submit_recv(plan, &v, 1, NCCLSVC_INT32, 0, &task));
+	CHECK_RESULT(ncclsvc_plan_wait(plan, task, 10), NCCLSVC_TIMEOUT);
+	knows_nothing_more(NCCLSVC_TIMEOUT);
+	CHECK_RESULT(ncclsvc_plan_reset(plan, 10), NCCLSVC_TIMEOUT);
+	knows_nothing_more(NCCLSVC_TIMEOUT);
+	say(me, READY);
+	/* The other member's end of the plan, as whoever waits for it, and the iteration, is told.
+	 */
+	for (int whole = 0; whole < 2; whole++) {
+		CHECK_RESULT(whole ? ncclsvc_plan_reset(plan, WAIT_MS)
+				   : ncclsvc_plan_wait(plan, task, WAIT_MS),
+			     whole ? NCCLSVC_OK : NCCLSVC_CANCELLED); /* told once */
+		const ncclsvc_status st = last(NCCLSVC_CANCELLED);
+		CHECK(st.number == task && st.field == NCCLSVC_FIELD_PLAN);
+		CHECK(st.rank_a == 0 && st.pid_a > 0);
+	}
+	CHECK_OK(ncclsvc_plan_submit_recv(plan, &v, 1, NCCLSVC_INT32, 0, &task));
+	CHECK_RESULT(ncclsvc_plan_reset(plan, WAIT_MS), NCCLSVC_CANCELLED);
+	const ncclsvc_status st = last(NCCLSVC_CANCELLED);
+	CHECK(st.number == task && st.field == NCCLSVC_FIELD_PLAN && st.rank_a == 0);
+	CHECK_OK(ncclsvc_plan_terminate(plan, WAIT_MS));
+	say(me, READY);
+	ncclsvc_close(s);
+}
+
+static void planned_tasks(void **state)
+{
+	struct daemon d;
+	struct client clients[2];
+	(void)state;
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, planning, NULL);
+	for (int i = 0; i < 2; i++) {
+		CHECK_EQ(hear(&clients[1]), READY);
+		say(&clients[0], GO);
+	}
+	clients_end(clients, 2);
+	daemon_stop(&d);
+}
+
 /* ---- Groups ---- */
 
 static void abandoning(struct client *me)
@@ -179,6 +243,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(calls_without_a_task),
 		TEST(tasks_and_waits),
+		TEST(planned_tasks),
 		TEST(groups_that_are_abandoned_submit_nothing),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
