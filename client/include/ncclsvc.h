@@ -60,7 +60,7 @@ const char *ncclsvc_last_error(void);
  * ended: so TIMEOUT with number 0 is that of a wait, and what was waited for goes on. Valid as the
  * sentence. INVALID_ARGUMENT: status is NULL. */
 ncclsvc_result ncclsvc_last_status(ncclsvc_status *status);
-/* For callbacks that fail: stores the sentence (as printf makes it, cut to some 500 bytes, spaces
+/* For callbacks that fail: stores the sentence (as printf makes it, cut to some 600 bytes, spaces
  * for control characters) as the thread's last error, and returns the result. A result that is no
  * failure becomes INVALID_ARGUMENT. */
 NCCLSVC_PRINTF(2, 3)

@@ -97,10 +97,11 @@ typedef struct ncclsvc_request ncclsvc_request; /* one of them under way */
 /* Prepares the communicator for lists. It stays the caller's, and must outlive *lists, which is the
  * caller's, too, to be closed before the session. All members call it, once: it joins one more
  * communicator of theirs, in host memory, for what lists say before their data, and blocks up to
- * timeout_ms for that. RANK_TAKEN: this rank has lists on the communicator already. Others
- * as of ncclsvc_comm_join. */
+ * timeout_ms for that. RANK_TAKEN: this rank has lists on the communicator already. Others as of
+ * ncclsvc_comm_join. */
 ncclsvc_result ncclsvc_tensors_open(ncclsvc_comm *comm, int timeout_ms, ncclsvc_tensors **lists);
-/* The same, of this rank's group of a world: types 0 to 5. */
+/* The same, of this rank's group of a world: types 0 to 5. Groups that are one communicator, as
+ * those of this rank alone, have one ncclsvc_tensors. */
 ncclsvc_result ncclsvc_tensors_open_group(const ncclsvc_world *world, ncclsvc_group_type type,
 					  int timeout_ms, ncclsvc_tensors **lists);
 /* After the communicator has been rejoined: all members call it. */
