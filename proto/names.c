@@ -54,6 +54,14 @@ const char *svc_result_meaning(int result)
 	return "unknown result";
 }
 
+bool svc_result_known(int result)
+{
+	switch (result) {
+		NCCLSVC_RESULTS(CASE_TRUE)
+	}
+	return false;
+}
+
 bool svc_redop_known(unsigned redop)
 {
 	switch (redop) {
@@ -121,6 +129,26 @@ static void add_missing(struct text *t, const ncclsvc_status *st)
 		add(t, " and %u more", st->missing_count - shown);
 }
 
+static const char *refusal_text(uint64_t refusal)
+{
+	switch (refusal) {
+		NCCLSVC_REFUSALS(CASE_NAME)
+	}
+	return "";
+}
+
+/* "rank 1 (pid 7) refused the list: its allocate callback failed: out of memory" */
+static void add_refusal(struct text *t, const ncclsvc_status *st)
+{
+	const char *why = refusal_text(st->value_a);
+	add_rank(t, st->rank_a, st->pid_a);
+	add(t, " refused the list: %s", why);
+	if (st->value_a == NCCLSVC_REFUSAL_ALLOCATE)
+		add(t, ": ");
+	if (!*why || st->value_a == NCCLSVC_REFUSAL_ALLOCATE)
+		add(t, "%s", svc_result_meaning(st->result));
+}
+
 /* "rank 2 (pid 7) has 5" */
 static void add_side(struct text *t, unsigned field, int32_t rank, int32_t pid, uint64_t value)
 {
@@ -134,6 +162,10 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 	struct text t = {buf, size};
 	if (size)
 		buf[0] = '\0';
+	if (st->field == NCCLSVC_FIELD_REFUSAL && st->rank_a >= 0) {
+		add_refusal(&t, st);
+		return buf;
+	}
 	switch (st->result) {
 	case NCCLSVC_MISMATCH:
 		if (st->field == NCCLSVC_FIELD_ORDER)
@@ -200,14 +232,6 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 		add(&t, "cancelled on request");
 		if (st->pid_a > 0)
 			add(&t, " of pid %d", st->pid_a);
-		break;
-	case NCCLSVC_INVALID_ARGUMENT:
-		if (st->field == NCCLSVC_FIELD_AGREEMENT && st->rank_a >= 0) {
-			add_rank(&t, st->rank_a, st->pid_a);
-			add(&t, " takes part, but refuses: its own error says why");
-			break;
-		}
-		add(&t, "%s", svc_result_meaning(st->result));
 		break;
 	case NCCLSVC_LIMIT:
 		if (st->field == NCCLSVC_FIELD_USER_TASKS) {

@@ -10,6 +10,7 @@
 #include "ncclsvc_types.h"
 
 const char *svc_result_name(int result);
+bool svc_result_known(int result);
 const char *svc_result_meaning(int result);
 const char *svc_op_name(unsigned op);
 const char *svc_type_name(unsigned type);

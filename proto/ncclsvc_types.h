@@ -110,7 +110,17 @@ extern "C" {
 	X(NCCLSVC_FIELD_TASKS, 14, "tasks_max")                                                    \
 	/* of TIMEOUT: all ranks have submitted it, but not all of their task groups */            \
 	X(NCCLSVC_FIELD_GROUP, 15, "group")                                                        \
-	X(NCCLSVC_FIELD_TAG, 16, "tag") /* of lists; the values are signed */
+	X(NCCLSVC_FIELD_TAG, 16, "tag") /* of lists; the values are signed */                      \
+	/* of a list: rank_a has refused it; value_a says what for (ncclsvc_refusal) */            \
+	X(NCCLSVC_FIELD_REFUSAL, 17, "refusal")
+
+/* X(name, value, "why"): what a member has refused a list for, beside the result. Other values:
+ * unknown, as NONE. */
+#define NCCLSVC_REFUSALS(X)                                                                        \
+	X(NCCLSVC_REFUSAL_NONE, 0, "") /* the result says all */                                   \
+	X(NCCLSVC_REFUSAL_SIGNAL, 1, "its input_signal is false")                                  \
+	X(NCCLSVC_REFUSAL_SHAPES, 2, "it does not allow the sender's types or shapes")             \
+	X(NCCLSVC_REFUSAL_ALLOCATE, 3, "its allocate callback failed")
 
 /* X(name, value, "name"): the states of a communicator's epoch on its node. comm/epoch.h of the
  * daemon has the table of their transitions. */
@@ -154,6 +164,7 @@ typedef enum ncclsvc_type { NCCLSVC_TYPES(NCCLSVC_ENUM4) } ncclsvc_type;
 typedef enum ncclsvc_redop { NCCLSVC_REDOPS(NCCLSVC_ENUM4) } ncclsvc_redop;
 typedef enum ncclsvc_state { NCCLSVC_STATES(NCCLSVC_ENUM4) } ncclsvc_state;
 typedef enum ncclsvc_field { NCCLSVC_FIELDS(NCCLSVC_ENUM4) } ncclsvc_field;
+typedef enum ncclsvc_refusal { NCCLSVC_REFUSALS(NCCLSVC_ENUM4) } ncclsvc_refusal;
 typedef enum ncclsvc_epoch_state { NCCLSVC_EPOCH_STATES(NCCLSVC_ENUM4) } ncclsvc_epoch_state;
 typedef enum ncclsvc_epoch_cause { NCCLSVC_EPOCH_CAUSES(NCCLSVC_ENUM4) } ncclsvc_epoch_cause;
 #undef NCCLSVC_ENUM4
@@ -172,7 +183,7 @@ typedef enum ncclsvc_epoch_cause { NCCLSVC_EPOCH_CAUSES(NCCLSVC_ENUM4) } ncclsvc
 typedef struct ncclsvc_status {
 	uint64_t number;       /* the task's number in its session */
 	int32_t result;	       /* ncclsvc_result */
-	uint32_t field;	       /* ncclsvc_field, for MISMATCH */
+	uint32_t field;	       /* ncclsvc_field: what it is about */
 	uint64_t submitted_ns; /* CLOCK_MONOTONIC */
 	uint64_t started_ns;   /* 0: it never started */
 	uint64_t done_ns;

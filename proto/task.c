@@ -162,6 +162,36 @@ unsigned svc_record_differs(const struct svc_record *a, const struct svc_record 
 	return NCCLSVC_FIELD_NONE;
 }
 
+uint64_t svc_refusal(int result, unsigned reason)
+{
+	const bool fits = result < 0 && result >= -0xff;
+	const uint64_t low = (uint64_t) - (fits ? result : NCCLSVC_INVALID_ARGUMENT);
+	return SVC_AGREEMENT_REFUSES | (uint64_t)(reason & 0xff) << 8 | low;
+}
+
+int svc_refusal_result(uint64_t word)
+{
+	const int result = -(int)(word & 0xff);
+	switch (result) {
+	case NCCLSVC_PROTOCOL:
+	case NCCLSVC_MISMATCH:
+	case NCCLSVC_LIMIT:
+	case NCCLSVC_CANCELLED:
+	case NCCLSVC_PERMISSION:
+	case NCCLSVC_NOT_FOUND:
+	case NCCLSVC_NO_MEMORY:
+	case NCCLSVC_UNSUPPORTED:
+	case NCCLSVC_SYSTEM:
+		return result;
+	}
+	return NCCLSVC_INVALID_ARGUMENT;
+}
+
+unsigned svc_refusal_reason(uint64_t word)
+{
+	return word == SVC_AGREEMENT_REFUSED ? NCCLSVC_REFUSAL_NONE : word >> 8 & 0xff;
+}
+
 struct svc_record svc_header_record(uint64_t header)
 {
 	return (struct svc_record){.op = (uint8_t)(header >> 56),

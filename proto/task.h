@@ -34,8 +34,15 @@ int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank
 /* True if the member only takes part to say that it refuses: then nobody's record counts. */
 static inline bool svc_record_refuses(const struct svc_record *r)
 {
-	return r->agreement == SVC_AGREEMENT_REFUSED;
+	return r->agreement >= SVC_AGREEMENT_REFUSES;
 }
+
+/* The agreement word of a member that refuses, and what is in it. The result is one that may be
+ * another member's, too; others become INVALID_ARGUMENT, so that nobody mistakes them for the state
+ * of its own session or communicator (DAEMON_LOST, say). The reason may be any number. */
+uint64_t svc_refusal(int result, unsigned reason);
+int svc_refusal_result(uint64_t word);
+unsigned svc_refusal_reason(uint64_t word);
 
 /* The first field in which two members' collectives disagree, or NCCLSVC_FIELD_NONE. For a pair of
  * point-to-point tasks, a is the Send and b the Recv. Fills the two differing values. */

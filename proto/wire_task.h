@@ -43,8 +43,11 @@ enum svc_record_flags {
 #define SVC_TRIGGER_DEAD (UINT64_C(1) << 32)
 #define SVC_TRIGGER_MAX	 UINT32_MAX
 
-/* An agreement word: this member takes part, but refuses. Nothing runs, and all learn who it was.
- */
+/* An agreement word whose four highest bits are set: this member takes part, but refuses. Nothing
+ * runs, and all learn who it was, and why: the low 8 bits are the result with its sign changed, the
+ * next 8 an ncclsvc_refusal (task.h packs them). From version 2; before that, and for members that
+ * say no more, all bits are set. */
+#define SVC_AGREEMENT_REFUSES (UINT64_C(0xf) << 60)
 #define SVC_AGREEMENT_REFUSED UINT64_MAX
 
 struct svc_record {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The calling thread's last error, and the names of the vocabulary. */
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -7,23 +8,83 @@
 #include "error.h"
 #include "proto/names.h"
 
-static _Thread_local char last_error[LOST_TEXT * 2];
+static _Thread_local struct error last = {.status = {.rank_a = -1, .rank_b = -1}};
+
+static void store(const ncclsvc_status *status, const char *format, va_list args)
+{
+	/* The arguments may point into last.text itself. */
+	char text[sizeof(last.text)];
+	vsnprintf(text, sizeof(text), format, args);
+	snprintf(last.text, sizeof(last.text), "%s", text);
+	last.status = *status;
+}
+
+static ncclsvc_status nothing_but(ncclsvc_result result)
+{
+	return (ncclsvc_status){.result = result, .rank_a = -1, .rank_b = -1};
+}
 
 ncclsvc_result error_set(ncclsvc_result result, const char *format, ...)
 {
-	/* The arguments may point into last_error itself. */
-	char text[sizeof(last_error)];
+	const ncclsvc_status status = nothing_but(result);
 	va_list args;
 	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
+	store(&status, format, args);
 	va_end(args);
-	snprintf(last_error, sizeof(last_error), "%s", text);
 	return result;
+}
+
+ncclsvc_result error_set_status(const ncclsvc_status *status, const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	store(status, format, args);
+	va_end(args);
+	return (ncclsvc_result)status->result;
+}
+
+void error_keep(struct error *e)
+{
+	*e = last;
+}
+
+ncclsvc_result error_again(const struct error *e)
+{
+	last = *e;
+	return (ncclsvc_result)e->status.result;
+}
+
+void error_clear(void)
+{
+	last.text[0] = '\0';
+	last.status = nothing_but(NCCLSVC_OK);
 }
 
 const char *ncclsvc_last_error(void)
 {
-	return last_error;
+	return last.text;
+}
+
+ncclsvc_result ncclsvc_last_status(ncclsvc_status *status)
+{
+	if (!status)
+		return error_argument("ncclsvc_last_status: status is NULL");
+	*status = last.status;
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_set_error(ncclsvc_result result, const char *format, ...)
+{
+	const bool failure = result < 0 && svc_result_known(result);
+	const ncclsvc_status status = nothing_but(failure ? result : NCCLSVC_INVALID_ARGUMENT);
+	va_list args;
+	va_start(args, format);
+	store(&status, format ? format : "", args);
+	va_end(args);
+	for (char *c = last.text; *c; c++)
+		if (iscntrl((unsigned char)*c))
+			*c = ' ';
+	return (ncclsvc_result)status.result;
 }
 
 const char *ncclsvc_version(void)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Task groups: operations kept until the thread ends its group. */
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -45,7 +44,7 @@ void group_refuse(struct thread_state *t, ncclsvc_result why)
 	if (t->refused)
 		return;
 	t->refused = why;
-	snprintf(t->refusal, sizeof(t->refusal), "%s", ncclsvc_last_error());
+	error_keep(&t->refusal);
 }
 
 ncclsvc_result ncclsvc_group_begin(ncclsvc_session *s)
@@ -68,24 +67,36 @@ ncclsvc_result ncclsvc_group_begin(ncclsvc_session *s)
 	return NCCLSVC_OK;
 }
 
-ncclsvc_result ncclsvc_group_end(ncclsvc_session *s)
+/* Locked. */
+static ncclsvc_result submit(ncclsvc_session *s, const struct thread_state *t)
 {
-	if (!s)
-		return error_argument("ncclsvc_group_end: the session is NULL");
-	ncclsvc_result r = NCCLSVC_OK;
+	if (t->refused)
+		return error_again(&t->refusal);
+	return t->nops ? ops_submit(s, t->ops, t->nops) : NCCLSVC_OK;
+}
+
+static ncclsvc_result end(ncclsvc_session *s, bool submits)
+{
 	session_lock(s);
 	struct thread_state *t = thread_find(s);
 	if (!t || !t->grouping) {
 		session_unlock(s);
 		return error_argument("this thread has begun no group");
 	}
-	if (t->refused)
-		r = error_set(t->refused, "%s", t->refusal);
-	else if (t->nops)
-		r = ops_submit(s, t->ops, t->nops);
+	const ncclsvc_result r = submits ? submit(s, t) : NCCLSVC_OK;
 	t->grouping = false;
 	t->nops = 0;
 	thread_tidy(s, t);
 	session_unlock(s);
 	return r;
+}
+
+ncclsvc_result ncclsvc_group_end(ncclsvc_session *s)
+{
+	return s ? end(s, true) : error_argument("ncclsvc_group_end: the session is NULL");
+}
+
+ncclsvc_result ncclsvc_group_abandon(ncclsvc_session *s)
+{
+	return s ? end(s, false) : error_argument("ncclsvc_group_abandon: the session is NULL");
 }

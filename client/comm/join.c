@@ -162,10 +162,10 @@ static ncclsvc_result joining_wait(struct ncclsvc_joining *j, ncclsvc_comm **out
 	if (!r && comm)
 		r = peer_open(j->session, comm);
 	if (r && comm) {
-		char why[LOST_TEXT];
-		snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
+		struct error why;
+		error_keep(&why);
 		ncclsvc_comm_leave(comm);
-		return error_set(r, "%s", why);
+		return error_again(&why);
 	}
 	if (!r)
 		*out = comm;
@@ -511,7 +511,7 @@ static ncclsvc_result each_gpu_comm(ncclsvc_session *s, const struct call *calls
 ncclsvc_result comms_rejoin(ncclsvc_session *s, uint64_t deadline)
 {
 	ncclsvc_result first = NCCLSVC_OK;
-	char why[LOST_TEXT] = "";
+	struct error why = {0};
 	size_t n, begun = 0;
 	uint64_t now = now_ns();
 	uint64_t timeout_ns = deadline == NO_DEADLINE ? 0 : deadline > now ? deadline - now : 1;
@@ -533,21 +533,21 @@ ncclsvc_result comms_rejoin(ncclsvc_session *s, uint64_t deadline)
 			break;
 	}
 	if (first)
-		snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
+		error_keep(&why);
 	for (size_t i = 0; i < begun; i++) {
 		ncclsvc_result r = call_finish(s, &calls[i], deadline);
 		/* Another thread may have left the communicator meanwhile: not a failure. */
 		if (r && !first && comm_by_key(s, calls[i].comm_key)) {
 			first = r;
-			snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
+			error_keep(&why);
 		}
 	}
 	if (!first)
 		first = each_gpu_comm(s, calls, begun, peer_open);
-	if (first && !why[0])
-		snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
+	if (first && !why.status.result)
+		error_keep(&why);
 	free(calls);
-	return first ? error_set(first, "%s", why) : NCCLSVC_OK;
+	return first ? error_again(&why) : NCCLSVC_OK;
 }
 
 ncclsvc_result ncclsvc_comm_leave(ncclsvc_comm *comm)

@@ -121,10 +121,13 @@ static ncclsvc_result broken_error(const ncclsvc_comm *comm, ncclsvc_result resu
 				 comm->split ? "reattach, then split again"
 					     : "reattach, or rejoin it");
 	char sentence[SVC_TEXT_BYTES];
-	svc_status_sentence(&comm->end, sentence, sizeof(sentence));
-	return error_set(result, "communicator %s: epoch %u is over: %s%s", comm->label,
-			 comm->epoch, sentence,
-			 comm->broken == NCCLSVC_PEER_GONE ? "" : "; rejoin the communicator");
+	ncclsvc_status status = comm->end;
+	svc_status_reason(&status, sentence, sizeof(sentence));
+	status.result = result;
+	status.number = 0; /* it is no task's */
+	return error_set_status(
+		&status, "communicator %s: epoch %u is over: %s%s", comm->label, comm->epoch,
+		sentence, comm->broken == NCCLSVC_PEER_GONE ? "" : "; rejoin the communicator");
 }
 
 ncclsvc_result comm_check(const ncclsvc_comm *comm)

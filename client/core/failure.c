@@ -49,10 +49,10 @@ static ncclsvc_result tell(struct failure *f)
 {
 	char sentence[SVC_TEXT_BYTES];
 	f->reported = true;
-	svc_status_sentence(&f->status, sentence, sizeof(sentence));
-	return error_set((ncclsvc_result)f->status.result, "%s #%llu on communicator %s: %s%s%s",
-			 svc_op_name(f->op), (unsigned long long)f->seq, f->comm, sentence,
-			 f->text[0] ? ": " : "", f->text);
+	svc_status_reason(&f->status, sentence, sizeof(sentence));
+	return error_set_status(&f->status, "%s #%llu on communicator %s: %s%s%s",
+				svc_op_name(f->op), (unsigned long long)f->seq, f->comm, sentence,
+				f->text[0] ? ": " : "", f->text);
 }
 
 ncclsvc_result task_report(ncclsvc_session *s, uint64_t task)
@@ -67,8 +67,8 @@ ncclsvc_result task_report(ncclsvc_session *s, uint64_t task)
 	struct failure *f = failure_find(&s->tasks, task);
 	if (f)
 		return tell(f);
-	return error_set((ncclsvc_result)status.result, "task %llu: %s", (unsigned long long)task,
-			 svc_status_sentence(&status, sentence, sizeof(sentence)));
+	return error_set_status(&status, "task %llu: %s", (unsigned long long)task,
+				svc_status_reason(&status, sentence, sizeof(sentence)));
 }
 
 ncclsvc_result failures_report(ncclsvc_session *s, uint32_t comm_key, uint64_t last)

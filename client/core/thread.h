@@ -21,7 +21,7 @@ struct thread_state {
 	struct op *ops;
 	unsigned nops, room;
 	ncclsvc_result refused; /* the group's first refusal, and why */
-	char refusal[LOST_TEXT];
+	struct error refusal;
 };
 
 struct thread_state *thread_find(ncclsvc_session *s); /* NULL: nothing known; locked */

@@ -10,8 +10,9 @@
  * parent's end; calls give DAEMON_LOST there, if the fork found no other thread in the library, and
  * ncclsvc_close does nothing.
  * Signals: no handlers are installed, SIGPIPE is never raised, no threads are created.
- * Errors: every function that can fail returns an ncclsvc_result, and leaves a sentence for the
- * calling thread in ncclsvc_last_error(). On failure, outputs are untouched unless stated.
+ * Errors: every function that can fail returns an ncclsvc_result, and leaves for the calling thread
+ * a sentence in ncclsvc_last_error() and, for programs, what it knows in ncclsvc_last_status(). On
+ * failure, outputs are untouched unless stated.
  * Time: all timeouts are milliseconds; negative means none, 0 means "do not wait".
  */
 #ifndef NCCLSVC_H
@@ -29,6 +30,12 @@ extern "C" {
 
 #define NCCLSVC_NO_TIMEOUT (-1)
 
+#ifdef __GNUC__
+#define NCCLSVC_PRINTF(at, first) __attribute__((format(printf, at, first)))
+#else
+#define NCCLSVC_PRINTF(at, first)
+#endif
+
 typedef struct ncclsvc_session ncclsvc_session; /* one connection to the daemon */
 typedef struct ncclsvc_comm ncclsvc_comm;	/* one rank of one communicator */
 typedef uint64_t ncclsvc_task;			/* a submitted task of a session; 0 is none */
@@ -44,8 +51,20 @@ const char *ncclsvc_result_name(ncclsvc_result result);
 /* "members of a communicator submitted different tasks". Static; never NULL. */
 const char *ncclsvc_result_meaning(ncclsvc_result result);
 /* What went wrong in this thread's last failed call, as one sentence that names ranks, pids and
- * fields where they are known. Valid until the thread's next call. Never NULL. */
+ * fields where they are known, and leaves out the result's name. Valid until the thread's next
+ * call. Never NULL. */
 const char *ncclsvc_last_error(void);
+/* The same for programs: *status has the result that the call returned. If a task has failed, or
+ * the end of an epoch is the reason, it has the ranks, pids, field and values that are known of
+ * that; else nothing: ranks are -1, all other fields 0. number is the task, or 0 if no task has
+ * ended: so TIMEOUT with number 0 is that of a wait, and what was waited for goes on. Valid as the
+ * sentence. INVALID_ARGUMENT: status is NULL. */
+ncclsvc_result ncclsvc_last_status(ncclsvc_status *status);
+/* For callbacks that fail: stores the sentence (as printf makes it, cut to some 600 bytes, spaces
+ * for control characters) as the thread's last error, and returns the result. A result that is no
+ * failure becomes INVALID_ARGUMENT. */
+NCCLSVC_PRINTF(2, 3)
+ncclsvc_result ncclsvc_set_error(ncclsvc_result result, const char *format, ...);
 /* The library's version, "1.2.3". Static. */
 const char *ncclsvc_version(void);
 /* 1 if the library has the kernels that small operations on GPUs run in; 0 if it was built without
@@ -276,6 +295,9 @@ ncclsvc_result ncclsvc_barrier(ncclsvc_comm *comm, ncclsvc_task *task);
  * fails. */
 ncclsvc_result ncclsvc_group_begin(ncclsvc_session *session);
 ncclsvc_result ncclsvc_group_end(ncclsvc_session *session);
+/* Ends the thread's group without submitting anything; each *task is untouched. Does not block.
+ * INVALID_ARGUMENT: the thread has begun no group. */
+ncclsvc_result ncclsvc_group_abandon(ncclsvc_session *session);
 
 /* ---- Timelines: order by counters in shared memory --------------------------------------
  *
@@ -383,9 +405,9 @@ ncclsvc_result ncclsvc_redop_destroy(ncclsvc_comm *comm, ncclsvc_redop redop);
 
 /* ---- Completion ------------------------------------------------------------------------ */
 
-/* Waits until the task has ended and returns its result. TIMEOUT: of this wait (the task goes on)
- * or, if ncclsvc_task_status says so, of the task itself. Waiting twice is allowed. task 0 is OK.
- */
+/* Waits until the task has ended and returns its result. TIMEOUT: of this wait, and the task goes
+ * on, if ncclsvc_last_status has number 0; else of the task itself. Waiting twice is allowed. task
+ * 0 is OK. */
 ncclsvc_result ncclsvc_wait(ncclsvc_session *session, ncclsvc_task task, int timeout_ms);
 /* Waits for every task submitted so far; returns the first failure among those no call has
  * reported. */

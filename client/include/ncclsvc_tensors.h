@@ -4,10 +4,12 @@
  * gathered and scattered as one. On a communicator of the host or of GPUs.
  *
  * A list call that is refused (a bad argument, no memory) still takes its turn, so that nobody
- * waits for it in vain: its own caller gets the reason at once, and the other members of the
- * operation get INVALID_ARGUMENT with its rank. No tensor moves then. What the members must have in
- * common (mode, tag, types, shapes) is compared before anything moves: MISMATCH on all sides, in
- * words.
+ * waits for it in vain. It fails with the same result on all members of the operation: on its own
+ * at once, with the reason in full; on the others, ncclsvc_last_status has the field
+ * NCCLSVC_FIELD_REFUSAL, the rank that has refused as rank_a, and an ncclsvc_refusal as value_a. (A
+ * daemon of protocol version 1 tells them INVALID_ARGUMENT alone.) No tensor moves then. What the
+ * members must have in common (mode, tag, types, shapes) is compared before anything moves:
+ * MISMATCH on all sides, in words.
  *
  * Threads: an ncclsvc_tensors and its requests are used by one thread at a time. The calling thread
  * must not have a task group open or a timeline set.
@@ -39,6 +41,27 @@ typedef struct ncclsvc_tensor {
 	int ndims;	     /* 0: a scalar, which has one element */
 	const int64_t *dims; /* may be NULL if ndims is 0 */
 } ncclsvc_tensor;
+
+/* A tensor with its dimensions: NCCLSVC_TENSOR(x, NCCLSVC_FLOAT32, 2, 3), or without any a scalar.
+ * In C, they live as long as the block in which it stands; in C++ until the end of the expression,
+ * so there it is for arguments. */
+#ifndef __cplusplus
+#define NCCLSVC_TENSOR(data, type, ...)                                                            \
+	((ncclsvc_tensor){(data), (type),                                                          \
+			  (int)(sizeof((int64_t[]){0, __VA_ARGS__}) / sizeof(int64_t)) - 1,        \
+			  (const int64_t[]){0, __VA_ARGS__} + 1})
+#else
+}
+namespace ncclsvc
+{
+template <int n> ncclsvc_tensor tensor(void *data, ncclsvc_type type, const int64_t (&dims)[n])
+{
+	return {data, type, n - 1, dims + 1};
+}
+} // namespace ncclsvc
+extern "C" {
+#define NCCLSVC_TENSOR(data, type, ...) ncclsvc::tensor(data, type, {0, __VA_ARGS__})
+#endif
 
 /* *count elements in *bytes (each may be NULL). INVALID_ARGUMENT: the type is unknown, a dimension
  * is negative, there are more than NCCLSVC_DIMS_MAX, or their product overflows. */
@@ -72,10 +95,13 @@ typedef struct ncclsvc_tensors ncclsvc_tensors; /* list operations of one rank o
 typedef struct ncclsvc_request ncclsvc_request; /* one of them under way */
 
 /* Prepares the communicator for lists. It stays the caller's, and must outlive *lists, which is the
- * caller's, too, to be closed before the session. On GPUs all members call it: it joins one more
- * communicator of theirs, in host memory, and blocks up to timeout_ms for that. */
+ * caller's, too, to be closed before the session. All members call it, once: it joins one more
+ * communicator of theirs, in host memory, for what lists say before their data, and blocks up to
+ * timeout_ms for that. RANK_TAKEN: this rank has lists on the communicator already. Others as of
+ * ncclsvc_comm_join. */
 ncclsvc_result ncclsvc_tensors_open(ncclsvc_comm *comm, int timeout_ms, ncclsvc_tensors **lists);
-/* The same, of this rank's group of a world: types 0 to 5. */
+/* The same, of this rank's group of a world: types 0 to 5. Groups that are one communicator, as
+ * those of this rank alone, have one ncclsvc_tensors. */
 ncclsvc_result ncclsvc_tensors_open_group(const ncclsvc_world *world, ncclsvc_group_type type,
 					  int timeout_ms, ncclsvc_tensors **lists);
 /* After the communicator has been rejoined: all members call it. */
@@ -86,6 +112,15 @@ ncclsvc_result ncclsvc_tensors_close(ncclsvc_tensors *lists);
 /* Bytes copied so far between tensors and the library's buffers; those that go as they lie are not.
  */
 uint64_t ncclsvc_tensors_copied(const ncclsvc_tensors *lists);
+
+/* Sets the data of n tensors to one new piece of memory (of the session, or lent on the
+ * communicator's GPU), at the offsets of ncclsvc_aggregate: so the list is sent as it lies, and
+ * received so with NCCLSVC_MESSAGE_ONE_BUFFER. Tensors without elements get NULL. *memory is the
+ * caller's, to be given to ncclsvc_mem_free; NULL if there is nothing. Also within a message's
+ * allocate. INVALID_ARGUMENT: a tensor's; the sentence names it. Others as of ncclsvc_mem_alloc and
+ * ncclsvc_mem_alloc_device, which it waits for. */
+ncclsvc_result ncclsvc_tensors_allocate(ncclsvc_tensors *lists, ncclsvc_tensor *tensors, size_t n,
+					void **memory);
 
 /* ---- Send and Recv ----------------------------------------------------------------------------
  *
@@ -104,13 +139,16 @@ typedef enum ncclsvc_shapes {
 #define NCCLSVC_MESSAGE_ONE_BUFFER 1u /* Recv may write to the gaps between tensors */
 
 /* The receiver's: is given types and shapes (valid until it returns) and sets every tensor's data.
- * Anything but OK refuses the message. It must not call list functions. */
+ * Anything but OK refuses the message: the result is that of the call, on both sides. (Results that
+ * speak of a session's or a communicator's own state, as DAEMON_LOST, AGAIN or TIMEOUT do, become
+ * INVALID_ARGUMENT.) Its caller reads what ncclsvc_set_error was given, or why the callback's last
+ * call of the library has failed. It must not call list functions but ncclsvc_tensors_allocate. */
 typedef ncclsvc_result ncclsvc_allocate(ncclsvc_tensor *tensors, size_t n, void *arg);
 
 typedef struct ncclsvc_message {
 	size_t size;	   /* sizeof(ncclsvc_message): lets the struct grow */
 	bool input_signal; /* must be true */
-	int remote_rank;
+	int64_t remote_rank;
 	int64_t tag;
 	ncclsvc_shapes shapes;
 	unsigned flags;
@@ -132,6 +170,11 @@ ncclsvc_result ncclsvc_tensors_send(ncclsvc_tensors *lists, const ncclsvc_messag
 				    int timeout_ms, bool *output_signal);
 ncclsvc_result ncclsvc_tensors_recv(ncclsvc_tensors *lists, const ncclsvc_message *message,
 				    int timeout_ms, bool *output_signal);
+/* The same for one tensor of a static shape: each is a list of one, and matches such a list. */
+ncclsvc_result ncclsvc_tensor_send(ncclsvc_tensors *lists, ncclsvc_tensor tensor, int64_t peer,
+				   int64_t tag, int timeout_ms);
+ncclsvc_result ncclsvc_tensor_recv(ncclsvc_tensors *lists, ncclsvc_tensor tensor, int64_t peer,
+				   int64_t tag, int timeout_ms);
 /* Each begins one. On success *request is the caller's, to be freed. Where shapes are sent ahead,
  * it goes on only within wait and test, on both sides; until its data is under way, other tasks of
  * the communicator must not overtake it: lists that would are refused (BUSY, nothing happened),
@@ -143,7 +186,7 @@ ncclsvc_result ncclsvc_tensors_irecv(ncclsvc_tensors *lists, const ncclsvc_messa
 				     ncclsvc_request **request);
 
 /* Waits until it has ended and returns its result; tensors are then the caller's again. TIMEOUT: of
- * this wait, if ncclsvc_request_test is then IN_PROGRESS. Waiting twice is allowed. */
+ * this wait, and it goes on, if ncclsvc_last_status has number 0. Waiting twice is allowed. */
 ncclsvc_result ncclsvc_request_wait(ncclsvc_request *request, int timeout_ms);
 /* IN_PROGRESS, or the result. Does not wait. */
 ncclsvc_result ncclsvc_request_test(ncclsvc_request *request);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Send and Recv: input_signal, remote_rank and the tensors to send; output_signal and the tensors
  * received. */
-#include <limits.h>
-
 #include "ort.h"
 
 /* The inputs before the tensors. A false signal, and a rank that is the own one, are the library's
@@ -15,14 +13,10 @@ static OrtStatus *take(const struct kernel *k, const OrtKernelContext *context, 
 		status = value_element(k->ort, context, 1, "remote_rank", &rank);
 	if (status)
 		return status;
-	const int64_t remote = *(const int64_t *)rank;
-	if (remote < INT_MIN || remote > INT_MAX)
-		return status_new(k->ort, ORT_ERROR_INVALID_ARGUMENT,
-				  "remote_rank is %lld, which no rank is", (long long)remote);
 	*m = (ncclsvc_message){
 		.size = sizeof(*m),
 		.input_signal = *(const bool *)signal,
-		.remote_rank = (int)remote,
+		.remote_rank = *(const int64_t *)rank,
 		.tag = k->tag,
 		.shapes = k->shapes,
 	};

@@ -2,7 +2,6 @@
  * Errors as ONNX Runtime's. It adds the operator's and the node's name to the sentence. */
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "ort.h"
 
@@ -35,9 +34,6 @@ OrtStatus *status_of(const OrtApi *ort, ncclsvc_result result)
 {
 	if (!result)
 		return NULL;
-	/* Sentences about tasks have the result's name in them. */
-	const char *name = ncclsvc_result_name(result), *sentence = ncclsvc_last_error();
-	if (strstr(sentence, name))
-		return status_new(ort, code_of(result), "%s", sentence);
-	return status_new(ort, code_of(result), "%s: %s", name, sentence);
+	return status_new(ort, code_of(result), "%s: %s", ncclsvc_result_name(result),
+			  ncclsvc_last_error());
 }

@@ -177,21 +177,17 @@ ncclsvc_result ncclsvc_plan_test(ncclsvc_plan *p, ncclsvc_task task)
 static ncclsvc_result iteration_report(const ncclsvc_plan *p)
 {
 	ncclsvc_session *s = p->session;
-	ncclsvc_result first = NCCLSVC_OK;
-	char why[LOST_TEXT];
+	struct error first = {0};
 	for (uint32_t i = 0; s->tasks.nfailures != p->failures && i < p->ntasks; i++) {
 		if (!is_task(p->numbers[i]))
 			continue;
 		struct failure *f = failure_find(&s->tasks, p->numbers[i]);
 		if (!f || f->reported)
 			continue;
-		ncclsvc_result r = task_report(s, p->numbers[i]);
-		if (!first) {
-			first = r;
-			snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
-		}
+		if (task_report(s, p->numbers[i]) && !first.status.result)
+			error_keep(&first);
 	}
-	return first ? error_set(first, "%s", why) : NCCLSVC_OK;
+	return first.status.result ? error_again(&first) : NCCLSVC_OK;
 }
 
 /* Until other threads have submitted all, or one has begun the next iteration. Locked; yields. */
@@ -281,21 +277,21 @@ static ncclsvc_result give_up(ncclsvc_plan *p, uint64_t deadline)
 {
 	ncclsvc_session *s = p->session;
 	struct call call = {0};
-	char why[LOST_TEXT];
+	struct error why;
 	bool alive = p->phase >= PLAN_COMMITTED && !s->lost && !plan_stale(p) && !p->comm->broken;
 	ncclsvc_result r = NCCLSVC_OK;
 	if (alive && p->phase == PLAN_LAUNCHED)
 		r = wait_whole_groups(p, deadline);
 	if (!r && p->phase == PLAN_LAUNCHED)
 		r = iteration_report(p);
-	snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
+	error_keep(&why);
 	if (alive && !s->lost && p->comm)
 		call_run(s, &call, SVC_PLAN_DROP,
 			 &(struct svc_plan_drop){p->comm->handle, p->handle}, -1,
 			 deadline_in(REQUEST_MS));
 	if (p->phase == PLAN_LAUNCHED)
 		let_land(p);
-	return r ? error_set(r, "%s", why) : NCCLSVC_OK;
+	return r ? error_again(&why) : NCCLSVC_OK;
 }
 
 /* To free a GPU's memory waits for all the process's streams there, and while tasks are pending one

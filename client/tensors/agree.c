@@ -40,15 +40,13 @@ ncclsvc_result agreement_explain(ncclsvc_session *s, ncclsvc_task task, ncclsvc_
 	    st.field != NCCLSVC_FIELD_AGREEMENT)
 		return result;
 	if (st.value_a >> DIGEST_BITS != st.value_b >> DIGEST_BITS)
-		return error_set(
-			result,
-			"MISMATCH: mode differs: rank %d (pid %d) has %s, rank %d (pid %d) "
-			"has %s",
+		return error_set_status(
+			&st, "mode differs: rank %d (pid %d) has %s, rank %d (pid %d) has %s",
 			st.rank_a, st.pid_a, what_is(st.value_a), st.rank_b, st.pid_b,
 			what_is(st.value_b));
-	return error_set(
-		result,
-		"MISMATCH: types or shapes of the tensors differ: ranks %d (pid %d) and %d "
-		"(pid %d), each with %s",
+	return error_set_status(
+		&st,
+		"types or shapes of the tensors differ: ranks %d (pid %d) and %d (pid %d), each "
+		"with %s",
 		st.rank_a, st.pid_a, st.rank_b, st.pid_b, what_is(st.value_a));
 }

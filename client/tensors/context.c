@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lists on a communicator: the communicator beside it, and buffers that are kept for the next list.
- */
+ * Lists on a communicator: the communicator beside it, memory for tensors, and buffers that are
+ * kept for the next list. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -10,6 +11,7 @@
 #include "request.h"
 
 #define COMPANION    UINT64_C(0x6c69737473) /* of its id */
+#define LABEL	     "lists on "
 #define SMALLEST     ((uint64_t)64 << 10)
 #define DOUBLED	     ((uint64_t)64 << 20) /* up to here sizes are powers of two, to be used again */
 #define LARGE_UNIT   ((uint64_t)16 << 20)
@@ -23,18 +25,20 @@ ncclsvc_result ncclsvc_tensors_open(ncclsvc_comm *comm, int timeout_ms, ncclsvc_
 	ncclsvc_tensors *l = calloc(1, sizeof(*l));
 	if (!l)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
-	*l = (ncclsvc_tensors){.session = comm->session, .comm = comm, .host = comm};
-	ncclsvc_result r = NCCLSVC_OK;
-	if (on_gpu(l)) {
-		id_derive(&comm->id, COMPANION, &id);
-		r = ncclsvc_comm_join(l->session, &id, comm->nranks, comm->rank, timeout_ms,
-				      &l->host);
-	}
-	if (r)
+	*l = (ncclsvc_tensors){.session = comm->session, .comm = comm};
+	id_derive(&comm->id, COMPANION, &id);
+	ncclsvc_result r =
+		ncclsvc_comm_join(l->session, &id, comm->nranks, comm->rank, timeout_ms, &l->host);
+	if (r) {
 		free(l);
-	else
-		*lists = l;
-	return r;
+		return r;
+	}
+	session_lock(l->session); /* sentences have it */
+	snprintf(l->host->label, sizeof(l->host->label), LABEL "%.*s",
+		 (int)(sizeof(l->host->label) - sizeof(LABEL)), comm->label);
+	session_unlock(l->session);
+	*lists = l;
+	return NCCLSVC_OK;
 }
 
 ncclsvc_result ncclsvc_tensors_open_group(const ncclsvc_world *world, ncclsvc_group_type type,
@@ -51,7 +55,7 @@ ncclsvc_result ncclsvc_tensors_rejoin(ncclsvc_tensors *l, int timeout_ms)
 {
 	if (!l)
 		return error_argument("ncclsvc_tensors_rejoin: lists is NULL");
-	return l->host == l->comm ? NCCLSVC_OK : comm_renew(l->host, timeout_ms);
+	return comm_renew(l->host, timeout_ms);
 }
 
 static ncclsvc_result buffer_free(ncclsvc_tensors *l, struct stage_buffer *buffer)
@@ -79,7 +83,7 @@ ncclsvc_result ncclsvc_tensors_close(ncclsvc_tensors *l)
 		request_drop(l->requests);
 	while (!r && l->buffers)
 		r = buffer_free(l, l->buffers);
-	if (!r && l->host != l->comm)
+	if (!r)
 		r = ncclsvc_comm_leave(l->host);
 	if (!r)
 		free(l);
@@ -89,6 +93,34 @@ ncclsvc_result ncclsvc_tensors_close(ncclsvc_tensors *l)
 uint64_t ncclsvc_tensors_copied(const ncclsvc_tensors *l)
 {
 	return l ? l->copied : 0;
+}
+
+/* ---- Memory ---- */
+
+static ncclsvc_result memory_get(ncclsvc_tensors *l, uint64_t bytes, void **at)
+{
+	return on_gpu(l) ? ncclsvc_mem_alloc_device(l->session, l->comm->device, bytes, at)
+			 : ncclsvc_mem_alloc(l->session, bytes, at);
+}
+
+ncclsvc_result ncclsvc_tensors_allocate(ncclsvc_tensors *l, ncclsvc_tensor *tensors, size_t n,
+					void **memory)
+{
+	struct list list;
+	void *at = NULL;
+	if (!l || !memory)
+		return error_argument("ncclsvc_tensors_allocate: lists or memory is NULL");
+	ncclsvc_result r = list_take(&list, tensors, n, false);
+	if (r)
+		return r;
+	if (list.total)
+		r = memory_get(l, list.total, &at);
+	for (size_t i = 0; !r && i < n; i++)
+		tensors[i].data = list.bytes[i] ? (char *)at + list.offsets[i] : NULL;
+	if (!r)
+		*memory = at;
+	list_free(&list);
+	return r;
 }
 
 /* ---- Buffers ---- */
@@ -144,9 +176,7 @@ static ncclsvc_result make(ncclsvc_tensors *l, uint64_t bytes, uint32_t generati
 	struct stage_buffer *b = calloc(1, sizeof(*b));
 	if (!b)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
-	ncclsvc_result r =
-		on_gpu(l) ? ncclsvc_mem_alloc_device(l->session, l->comm->device, size, &at)
-			  : ncclsvc_mem_alloc(l->session, size, &at);
+	ncclsvc_result r = memory_get(l, size, &at);
 	if (r) {
 		free(b);
 		return r;

@@ -3,10 +3,10 @@
  * Send and Recv of lists. A list of static shapes is one message. With shapes ahead, the sender
  * first sends them, on the host; when they match, the data follows.
  *
- * Which of the two it is must be the same on both sides, so their first messages have to match. On
- * the host all messages are on one communicator. On GPUs what is ahead goes by a communicator of
- * the host, so a static list says there that it is one, in an empty message; and whoever finds that
- * the peer meant the other mode, takes the turn of the data, too, by refusing it. */
+ * Which of the two it is must be the same on both sides, so their first messages have to match.
+ * What is ahead goes by the communicator beside the lists', so a static list says there that it is
+ * one, in an empty message; and whoever finds that the peer meant the other mode, takes the turn of
+ * the data, too, by refusing it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +15,7 @@
 #include "core/thread.h"
 #include "nvtx.h"
 #include "proto/names.h"
+#include "proto/task.h"
 #include "request.h"
 
 enum step { SHAPES_FIRST, SHAPES_REST, DATA };
@@ -41,12 +42,11 @@ static void send_data(struct ncclsvc_request *r, char *src, char *dst, uint64_t 
 	r->undecided = false;
 }
 
-/* All of a list that is static: on GPUs, with what says so. */
+/* All of a list that is static, with what says so. */
 static void send_static(struct ncclsvc_request *r, char *src, char *dst)
 {
 	uint64_t word = agreement(AGREED_STATIC, digest_tensors(r->list.tensors, r->list.n));
-	if (on_gpu(r->lists))
-		send_ahead(r, NULL, NULL, 0, word);
+	send_ahead(r, NULL, NULL, 0, word);
 	send_data(r, src, dst, word);
 }
 
@@ -70,7 +70,7 @@ static void first_ahead(struct ncclsvc_request *r)
 	send_ahead(r, send ? r->words : NULL, send ? NULL : r->words, ANNOUNCE_FIRST,
 		   shapes_follow());
 	r->left_host = 0;
-	r->left_data = on_gpu(r->lists); /* whatever becomes of the shapes */
+	r->left_data = 1; /* whatever becomes of the shapes */
 	r->step = SHAPES_FIRST;
 	r->undecided = true;
 }
@@ -99,10 +99,11 @@ static ncclsvc_result check_peer(const ncclsvc_tensors *l, const ncclsvc_message
 	if (m->remote_rank == comm->rank)
 		return error_argument(send ? "sending data to rank %d on the rank %d"
 					   : "receiving data from rank %d on the rank %d",
-				      m->remote_rank, comm->rank);
+				      comm->rank, comm->rank);
 	if (m->remote_rank < 0 || m->remote_rank >= comm->nranks)
-		return error_argument("remote_rank is %d: the communicator's %d ranks are 0 to %d",
-				      m->remote_rank, comm->nranks, comm->nranks - 1);
+		return error_argument("remote_rank is %lld: the communicator's %d ranks are 0 to "
+				      "%d",
+				      (long long)m->remote_rank, comm->nranks, comm->nranks - 1);
 	return NCCLSVC_OK;
 }
 
@@ -127,17 +128,16 @@ static struct ncclsvc_request *make(ncclsvc_tensors *l, const ncclsvc_message *m
 				    int timeout_ms)
 {
 	struct ncclsvc_request *r =
-		request_new(l, send ? NCCLSVC_SEND : NCCLSVC_RECV, m->remote_rank, timeout_ms);
+		request_new(l, send ? NCCLSVC_SEND : NCCLSVC_RECV, (int)m->remote_rank, timeout_ms);
 	if (!r)
 		return NULL;
 	r->tag = m->tag;
 	r->shapes = m->shapes;
 	r->flags = m->flags;
+	r->refusal = m->input_signal ? NCCLSVC_REFUSAL_NONE : NCCLSVC_REFUSAL_SIGNAL;
 	r->allocate = m->allocate;
 	r->arg = m->arg;
-	bool ahead = m->shapes == NCCLSVC_SHAPES_AHEAD;
-	r->due_host = on_gpu(l) || ahead;
-	r->due_data = on_gpu(l) || !ahead;
+	r->due_host = 1;
 	return r;
 }
 
@@ -213,15 +213,24 @@ static ncclsvc_result prepare_send(struct ncclsvc_request *r, const ncclsvc_mess
 
 /* ---- Recv ---- */
 
+/* The result is that of all members, and the sentence what the callback has left. */
+static ncclsvc_result allocate_failed(struct ncclsvc_request *r, ncclsvc_result result)
+{
+	const int told = svc_refusal_result(svc_refusal(result, NCCLSVC_REFUSAL_ALLOCATE));
+	const char *why = ncclsvc_last_error();
+	r->refusal = NCCLSVC_REFUSAL_ALLOCATE;
+	return error_set((ncclsvc_result)told, "the receiver's allocate callback failed: %s",
+			 *why ? why : svc_result_meaning(told));
+}
+
 /* The receiver's own memory for shapes that are known. */
 static ncclsvc_result allocate(struct ncclsvc_request *r)
 {
 	if (r->allocate) {
+		error_clear();
 		ncclsvc_result result = r->allocate(r->list.tensors, r->list.n, r->arg);
 		if (result)
-			return error_set(result < 0 ? result : NCCLSVC_INVALID_ARGUMENT,
-					 "the receiver's allocate refused the list: %s",
-					 ncclsvc_result_name(result));
+			return allocate_failed(r, result);
 		/* It was to set data alone, and may have touched anything. */
 		uint64_t total = r->list.total;
 		result = list_measure(&r->list);
@@ -256,8 +265,8 @@ static ncclsvc_result place(struct ncclsvc_request *r)
 static ncclsvc_result receive_announced(struct ncclsvc_request *r)
 {
 	ncclsvc_result result = announce_read(r->words, r->nwords, &r->list);
-	if (!result)
-		result = announce_allowed(&r->list, &r->allowed);
+	if (!result && (result = announce_allowed(&r->list, &r->allowed)))
+		r->refusal = NCCLSVC_REFUSAL_SHAPES;
 	if (!result)
 		result = place(r);
 	if (!result)
@@ -271,6 +280,8 @@ static ncclsvc_result receive_first(struct ncclsvc_request *r)
 	ncclsvc_result result = announce_length(r->words, r->allowed.n, &nwords);
 	bool rest = nwords > ANNOUNCE_FIRST;
 	data_is_due(r, rest);
+	if (result == NCCLSVC_MISMATCH)
+		r->refusal = NCCLSVC_REFUSAL_SHAPES;
 	if (result)
 		return result;
 	r->nwords = nwords;
@@ -333,10 +344,11 @@ static ncclsvc_result begin(ncclsvc_tensors *l, const ncclsvc_message *m, bool s
 	if (no_peer && !m->input_signal)
 		return check_message(m, send);
 	if (!no_peer)
-		no_peer = requests_finished(l, m->remote_rank);
+		no_peer = requests_finished(l, (int)m->remote_rank);
 	if (no_peer)
 		return no_peer;
-	uint64_t range = nvtx_start(send ? "PreSend" : "PreRecv", m->tag, m->remote_rank);
+	const int peer = (int)m->remote_rank;
+	uint64_t range = nvtx_start(send ? "PreSend" : "PreRecv", m->tag, peer);
 	struct ncclsvc_request *r = make(l, m, send, timeout_ms);
 	result = r ? NCCLSVC_OK : NCCLSVC_NO_MEMORY;
 	if (!result) {
@@ -348,7 +360,7 @@ static ncclsvc_result begin(ncclsvc_tensors *l, const ncclsvc_message *m, bool s
 	if (!r)
 		return result;
 	if (!result)
-		r->range = nvtx_start(send ? "Send" : "Recv", m->tag, m->remote_rank);
+		r->range = nvtx_start(send ? "Send" : "Recv", m->tag, peer);
 	result = request_begin(r, result);
 	if (!result)
 		*out = r;
@@ -366,7 +378,7 @@ static ncclsvc_result transfer(ncclsvc_tensors *l, const ncclsvc_message *m, boo
 		result = request_finish(r);
 	if (result)
 		return result;
-	uint64_t range = nvtx_start(send ? "PostSend" : "PostRecv", m->tag, m->remote_rank);
+	uint64_t range = nvtx_start(send ? "PostSend" : "PostRecv", m->tag, (int)m->remote_rank);
 	if (output_signal)
 		*output_signal = true;
 	nvtx_stop(range);
@@ -383,6 +395,31 @@ ncclsvc_result ncclsvc_tensors_recv(ncclsvc_tensors *l, const ncclsvc_message *m
 				    bool *output_signal)
 {
 	return transfer(l, m, false, timeout_ms, output_signal);
+}
+
+static ncclsvc_result transfer_one(ncclsvc_tensors *l, const ncclsvc_tensor *tensor, int64_t peer,
+				   int64_t tag, bool send, int timeout_ms)
+{
+	const ncclsvc_message m = {.size = sizeof(m),
+				   .input_signal = true,
+				   .remote_rank = peer,
+				   .tag = tag,
+				   .shapes = NCCLSVC_SHAPES_STATIC,
+				   .n = 1,
+				   .tensors = tensor};
+	return transfer(l, &m, send, timeout_ms, NULL);
+}
+
+ncclsvc_result ncclsvc_tensor_send(ncclsvc_tensors *l, ncclsvc_tensor tensor, int64_t peer,
+				   int64_t tag, int timeout_ms)
+{
+	return transfer_one(l, &tensor, peer, tag, true, timeout_ms);
+}
+
+ncclsvc_result ncclsvc_tensor_recv(ncclsvc_tensors *l, ncclsvc_tensor tensor, int64_t peer,
+				   int64_t tag, int timeout_ms)
+{
+	return transfer_one(l, &tensor, peer, tag, false, timeout_ms);
 }
 
 ncclsvc_result ncclsvc_tensors_isend(ncclsvc_tensors *l, const ncclsvc_message *m,

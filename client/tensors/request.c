@@ -5,7 +5,6 @@
  *
  * Its turns on the communicators are counted. If it ends before it has taken all of them, it takes
  * the rest by saying that it refuses: so the peers' tasks end, and the next lists match again. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -20,6 +19,7 @@
 #include "cuda/gpu.h"
 #include "nvtx.h"
 #include "proto/names.h"
+#include "proto/task.h"
 #include "request.h"
 
 #define TRIES  1000
@@ -80,10 +80,10 @@ void request_op(struct ncclsvc_request *r, ncclsvc_comm *comm, unsigned op, cons
 	};
 }
 
-static uint64_t timeout_of(const struct ncclsvc_request *r, const ncclsvc_comm *comm)
+static uint64_t timeout_of(const struct ncclsvc_request *r)
 {
 	if (!r->has_deadline)
-		return comm->timeout_ns;
+		return r->lists->comm->timeout_ns;
 	uint64_t now = now_ns();
 	return now < r->deadline ? r->deadline - now : 1;
 }
@@ -98,7 +98,7 @@ static ncclsvc_result submit(struct ncclsvc_request *r)
 	for (unsigned i = 0; !result && i < r->nops; i++) {
 		struct op *op = &r->ops[i];
 		op->task = &r->tasks[i];
-		op->record.timeout_ns = timeout_of(r, op->comm);
+		op->record.timeout_ns = timeout_of(r);
 		result = op_check(op);
 		if (!result && op->comm->device >= 0)
 			result = stream_choose(op, t);
@@ -120,7 +120,7 @@ static void set_result(struct ncclsvc_request *r, ncclsvc_result result)
 	if (r->result || !result)
 		return;
 	r->result = result;
-	snprintf(r->why, sizeof(r->why), "%s", ncclsvc_last_error());
+	error_keep(&r->why);
 }
 
 ncclsvc_result request_copy_out(struct ncclsvc_request *r, ncclsvc_task after)
@@ -147,21 +147,30 @@ static ncclsvc_result submit_all(struct ncclsvc_request *r)
 	return result;
 }
 
+/* What the other members are told. */
+static uint64_t refusal_word(const struct ncclsvc_request *r)
+{
+	ncclsvc_session *s = r->lists->session;
+	session_lock(s);
+	const bool reasons = s->connection->version >= 2;
+	session_unlock(s);
+	return reasons ? svc_refusal(r->result, r->refusal) : SVC_AGREEMENT_REFUSED;
+}
+
 /* Takes the turns that are left, so that no other request waits for them. The results of these
  * tasks are ignored. */
 static void refuse(struct ncclsvc_request *r)
 {
 	ncclsvc_task former[OPS_MAX];
 	unsigned ntasks = r->ntasks, nseen = r->nseen;
+	const uint64_t word = refusal_word(r);
 	memcpy(former, r->tasks, sizeof(former));
 	r->nops = r->left_host = r->left_data = 0;
 	r->redop = NCCLSVC_SUM;
 	for (; r->due_host; r->due_host--)
-		request_op(r, r->lists->host, r->op, NULL, NULL, 0, NCCLSVC_UINT8,
-			   SVC_AGREEMENT_REFUSED);
+		request_op(r, r->lists->host, r->op, NULL, NULL, 0, NCCLSVC_UINT8, word);
 	for (; r->due_data; r->due_data--)
-		request_op(r, r->lists->comm, r->op, NULL, NULL, 0, NCCLSVC_UINT8,
-			   SVC_AGREEMENT_REFUSED);
+		request_op(r, r->lists->comm, r->op, NULL, NULL, 0, NCCLSVC_UINT8, word);
 	for (unsigned i = 0; i < r->nops; i++)
 		r->ops[i].quiet = true;
 	ncclsvc_result result = r->nops ? submit(r) : NCCLSVC_OK;
@@ -192,7 +201,7 @@ void request_end(struct ncclsvc_request *r, ncclsvc_result result)
 
 static ncclsvc_result told(const struct ncclsvc_request *r)
 {
-	return r->result ? error_set(r->result, "%s", r->why) : NCCLSVC_OK;
+	return r->result ? error_again(&r->why) : NCCLSVC_OK;
 }
 
 ncclsvc_result request_begin(struct ncclsvc_request *r, ncclsvc_result prepared)

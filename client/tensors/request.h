@@ -18,7 +18,8 @@ struct ncclsvc_request {
 	bool undecided; /* which tasks it still needs, what comes will tell */
 	bool ended;
 	ncclsvc_result result;
-	char why[LOST_TEXT * 2];
+	struct error why;  /* of result */
+	uint8_t refusal;   /* ncclsvc_refusal, if this member refuses */
 	uint64_t deadline; /* of tasks to come */
 	bool has_deadline;
 	/* Prepared and not yet submitted. */

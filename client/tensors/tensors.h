@@ -65,7 +65,7 @@ enum agreed {
 	AGREED_REDUCE_SCATTER,
 };
 
-/* Never 0, never SVC_AGREEMENT_REFUSED. */
+/* Never 0, never a refusal (SVC_AGREEMENT_REFUSES). */
 uint64_t agreement(enum agreed what, uint64_t digest);
 /* If that was why the task failed, says so in words. Returns result. */
 ncclsvc_result agreement_explain(ncclsvc_session *s, ncclsvc_task task, ncclsvc_result result);
@@ -97,8 +97,7 @@ struct stage_buffer {
 struct ncclsvc_tensors {
 	ncclsvc_session *session;
 	ncclsvc_comm *comm;
-	ncclsvc_comm
-		*host; /* for what is said beforehand: comm itself, or, on GPUs, one beside it */
+	ncclsvc_comm *host; /* one beside it, in host memory: for what is said beforehand */
 	struct stage_buffer *buffers;
 	struct ncclsvc_request *requests;
 	struct spin spin; /* of waits for copies */

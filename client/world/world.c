@@ -166,7 +166,7 @@ ncclsvc_result ncclsvc_world_init(ncclsvc_session *session, const ncclsvc_world_
 				  int timeout_ms, ncclsvc_world **world)
 {
 	ncclsvc_world_options o;
-	char why[LOST_TEXT];
+	struct error why;
 	if (!session || !world)
 		return error_argument("ncclsvc_world_init: the session or world is NULL");
 	ncclsvc_result r = take_options(options, &o);
@@ -183,9 +183,9 @@ ncclsvc_result ncclsvc_world_init(ncclsvc_session *session, const ncclsvc_world_
 		*world = w;
 		return NCCLSVC_OK;
 	}
-	snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
+	error_keep(&why);
 	ncclsvc_world_free(w);
-	return error_set(r, "%s", why);
+	return error_again(&why);
 }
 
 void ncclsvc_world_free(ncclsvc_world *w)

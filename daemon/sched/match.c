@@ -34,8 +34,10 @@ void order_end_collective(struct engine *e, struct comm *c, const ncclsvc_status
 
 ncclsvc_status order_refused_status(const struct task *t)
 {
-	ncclsvc_status st = status_of(NCCLSVC_INVALID_ARGUMENT);
-	st.field = NCCLSVC_FIELD_AGREEMENT;
+	const uint64_t word = t->record.agreement;
+	ncclsvc_status st = status_of((ncclsvc_result)svc_refusal_result(word));
+	st.field = NCCLSVC_FIELD_REFUSAL;
+	st.value_a = svc_refusal_reason(word);
 	order_name_ranks(t->comm, &st, t->rank, -1);
 	return st;
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Lists of tensors in GPU memory: in stream order, in both modes, agreed and refused. Those of a
  * world are in test_lists_world.c. */
+#include <string.h>
+
 #include "lists.h"
 
 /* ---- Send and Recv ---- */
@@ -124,13 +126,18 @@ static const struct clash clashes[] = {
 	{"the other mode", {S, A}, {1, 1}, {false}, MISMATCHES, {"mode differs", "mode differs"}},
 	{"tag", {S, S}, {1, 2}, {false}, MISMATCHES, {"tag differs", "tag differs"}},
 	{"tag ahead", {A, A}, {1, 2}, {false}, MISMATCHES, {"tag differs", "tag differs"}},
-	{"sender's signal", {S, S}, {1, 1}, {true, false}, REFUSED, {"input_signal", "rank 0"}},
+	{"sender's signal",
+	 {S, S},
+	 {1, 1},
+	 {true, false},
+	 REFUSED,
+	 {"input_signal", "input_signal"}},
 	{"sender's signal, ahead",
 	 {A, S},
 	 {1, 1},
 	 {true, false},
 	 REFUSED,
-	 {"input_signal", "rank 0"}},
+	 {"input_signal", "input_signal"}},
 	{"receiver's signal", {S, S}, {1, 1}, {false, true}, REFUSED, {"rank 1", "input_signal"}},
 	{"receiver's signal, ahead",
 	 {A, A},
@@ -198,7 +205,7 @@ static void host_memory_rank(struct client *c)
 		m.tensors = &t;
 	CHECK_RESULT(c->rank ? ncclsvc_tensors_recv(d.lists, &m, WAIT_MS, NULL)
 			     : ncclsvc_tensors_send(d.lists, &m, WAIT_MS, NULL),
-		     c->rank ? NCCLSVC_INVALID_ARGUMENT : NCCLSVC_UNSUPPORTED);
+		     NCCLSVC_UNSUPPORTED);
 	says(c->rank ? "rank 0" : "no device memory");
 	t.data = at(d.memory[0]);
 	CHECK_RESULT(ncclsvc_tensors_all_reduce(d.lists, &t, NULL, c->rank ? 1 : 0, NCCLSVC_SUM,
@@ -340,6 +347,53 @@ static void test_refused(void)
 	ranks_run(ranks_count(), refused_rank, NULL);
 }
 
+/* ---- Lists in one piece ---- */
+
+static ncclsvc_result one_piece(ncclsvc_tensor *tensors, size_t n, void *arg)
+{
+	struct desk *d = arg;
+	void *memory;
+	ncclsvc_result r = ncclsvc_tensors_allocate(d->lists, tensors, n, &memory);
+	for (size_t i = 0; !r && i < n; i++)
+		d->tensors[i].data = tensors[i].data;
+	return r;
+}
+
+static void one_piece_rank(struct client *c)
+{
+	struct desk d;
+	desk_open(&d, c);
+	const uint64_t before = ncclsvc_tensors_copied(d.lists);
+	for (int mode = S; mode <= A; mode++) {
+		ncclsvc_tensor own[TENSORS];
+		memcpy(own, d.tensors, sizeof(own));
+		CHECK_OK(one_piece(d.tensors, c->rank && mode == A ? 0 : TENSORS, &d));
+		CHECK(!((uintptr_t)d.tensors[1].data % 4));
+		ncclsvc_message m = desk_message(&d, 1 - c->rank, (ncclsvc_shapes)mode, 3);
+		m.flags = c->rank ? NCCLSVC_MESSAGE_ONE_BUFFER : 0;
+		m.allocate = c->rank && mode == A ? one_piece : NULL;
+		m.arg = &d;
+		for (int i = 0; c->rank == 0 && i < TENSORS; i++)
+			CHECK_CU(cu.cuMemsetD32Async((CUdeviceptr)(uintptr_t)d.tensors[i].data,
+						     (uint32_t)(60 + i), (size_t)dims[i],
+						     d.r.stream));
+		CHECK_OK(c->rank ? ncclsvc_tensors_recv(d.lists, &m, WAIT_MS, NULL)
+				 : ncclsvc_tensors_send(d.lists, &m, WAIT_MS, NULL));
+		for (int i = 0; i < TENSORS; i++)
+			gpu_check((CUdeviceptr)(uintptr_t)d.tensors[i].data, (uint32_t)(60 + i),
+				  (size_t)dims[i], "a list in one piece");
+		CHECK_OK(ncclsvc_mem_free(d.r.session, d.tensors[0].data));
+		memcpy(d.tensors, own, sizeof(own));
+	}
+	CHECK(ncclsvc_tensors_copied(d.lists) == before);
+	desk_close(&d);
+}
+
+static void test_one_piece(void)
+{
+	ranks_run(2, one_piece_rank, NULL);
+}
+
 /* ---- More than an int counts ---- */
 
 #define LARGE ((int64_t)1 << 31)
@@ -393,6 +447,7 @@ const struct gpu_test list_tests[] = {
 	{"lists/host_memory", test_host_memory, 2, 60, TEST_QUICK},
 	{"lists/collectives", test_collectives, 2, 60, TEST_QUICK},
 	{"lists/refused", test_refused, 2, 60, 0},
+	{"lists/one_piece", test_one_piece, 2, 60, TEST_QUICK},
 	{"lists/large", test_large, 2, 120, TEST_REAL},
 	{0},
 };

@@ -6,6 +6,7 @@
 
 #include "bystanders.h"
 #include "harness_raw.h"
+#include "proto/task.h"
 
 #define RANKS 3
 #define N     64
@@ -73,7 +74,7 @@ static void all_reduce(struct scene *s, const uint64_t *words, ncclsvc_status *s
 		struct svc_record r = task_of(s, k, NCCLSVC_ALL_REDUCE, -1, words[k]);
 		for (int i = 0; i < N; i++)
 			v[i] = k + 1;
-		if (words[k] == SVC_AGREEMENT_REFUSED)
+		if (words[k] >= SVC_AGREEMENT_REFUSES)
 			r.count = 0;
 		numbers[k] = raw_ring_submit(&s->r[k], r);
 	}
@@ -85,11 +86,12 @@ static void all_reduce(struct scene *s, const uint64_t *words, ncclsvc_status *s
 	}
 }
 
-static void all_same(const ncclsvc_status *st, ncclsvc_result result)
+static void all_same(const ncclsvc_status *st, ncclsvc_result result, ncclsvc_field field)
 {
 	for (int k = 0; k < RANKS; k++) {
 		CHECK_EQ(st[k].result, result);
-		CHECK_EQ(st[k].field, result ? NCCLSVC_FIELD_AGREEMENT : NCCLSVC_FIELD_NONE);
+		CHECK_EQ(st[k].field, field);
+		CHECK_EQ(st[k].value_a, st[0].value_a);
 		CHECK_EQ(st[k].rank_a, st[0].rank_a);
 		CHECK_EQ(st[k].rank_b, st[0].rank_b);
 		if (result)
@@ -105,19 +107,19 @@ static void collectives_with_other_words_move_nothing(void **state)
 	(void)state;
 	scene_start(&s);
 	all_reduce(&s, (uint64_t[]){7, 7, 7}, st);
-	all_same(st, NCCLSVC_OK);
+	all_same(st, NCCLSVC_OK, NCCLSVC_FIELD_NONE);
 	all_reduce(&s, (uint64_t[]){7, 7, 8}, st);
-	all_same(st, NCCLSVC_MISMATCH);
+	all_same(st, NCCLSVC_MISMATCH, NCCLSVC_FIELD_AGREEMENT);
 	CHECK(st[0].rank_a == 2 || st[0].rank_b == 2);
 	CHECK_EQ(st[0].value_a + st[0].value_b, 15);
 	CHECK(strstr(ncclsvc_status_sentence(&st[0], text, sizeof(text)), "agreement differs"));
 	/* One without a word has not agreed. */
 	all_reduce(&s, (uint64_t[]){7, 0, 7}, st);
-	all_same(st, NCCLSVC_MISMATCH);
+	all_same(st, NCCLSVC_MISMATCH, NCCLSVC_FIELD_AGREEMENT);
 	CHECK(st[0].rank_a == 1 || st[0].rank_b == 1);
 	CHECK(strstr(ncclsvc_status_sentence(&st[0], text, sizeof(text)), "has none"));
 	all_reduce(&s, (uint64_t[]){0, 0, 0}, st);
-	all_same(st, NCCLSVC_OK);
+	all_same(st, NCCLSVC_OK, NCCLSVC_FIELD_NONE);
 	scene_end(&s);
 }
 
@@ -127,21 +129,29 @@ static void a_refusal_ends_it_for_all_and_names_its_rank(void **state)
 	ncclsvc_status st[RANKS];
 	char text[SVC_TEXT_BYTES];
 	const uint64_t no = SVC_AGREEMENT_REFUSED;
+	/* What the members say, and what all are told: nothing of another's session, or unknown. */
+	const uint64_t say[RANKS] = {no, svc_refusal(NCCLSVC_NO_MEMORY, NCCLSVC_REFUSAL_ALLOCATE),
+				     svc_refusal(NCCLSVC_DAEMON_LOST, 0xee) | 0xabcd0000};
+	static const ncclsvc_result told[RANKS] = {NCCLSVC_INVALID_ARGUMENT, NCCLSVC_NO_MEMORY,
+						   NCCLSVC_INVALID_ARGUMENT};
+	static const char *const why[RANKS] = {"refused the list: an argument", "allocate callback",
+					       "refused the list: an argument"};
 	(void)state;
 	scene_start(&s);
 	for (int who = 0; who < RANKS; who++) {
 		uint64_t words[RANKS] = {9, 9, 9};
-		words[who] = no;
+		words[who] = say[who];
 		all_reduce(&s, words, st);
-		all_same(st, NCCLSVC_INVALID_ARGUMENT);
+		all_same(st, told[who], NCCLSVC_FIELD_REFUSAL);
 		CHECK_EQ(st[0].rank_a, who);
 		CHECK_EQ(st[0].pid_a, getpid());
-		CHECK(strstr(ncclsvc_status_sentence(&st[0], text, sizeof(text)), "refuses"));
+		CHECK_EQ(st[0].value_a, svc_refusal_reason(say[who]));
+		CHECK(strstr(ncclsvc_status_sentence(&st[0], text, sizeof(text)), why[who]));
 		all_reduce(&s, (uint64_t[]){9, 9, 9}, st);
-		all_same(st, NCCLSVC_OK);
+		all_same(st, NCCLSVC_OK, NCCLSVC_FIELD_NONE);
 	}
 	all_reduce(&s, (uint64_t[]){no, no, no}, st);
-	all_same(st, NCCLSVC_INVALID_ARGUMENT);
+	all_same(st, NCCLSVC_INVALID_ARGUMENT, NCCLSVC_FIELD_REFUSAL);
 	/* Whoever is there hears of it before the last has come. */
 	struct svc_record r0 = task_of(&s, 0, NCCLSVC_ALL_REDUCE, -1, 9);
 	struct svc_record r1 = task_of(&s, 1, NCCLSVC_ALL_REDUCE, -1, no);
@@ -154,7 +164,7 @@ static void a_refusal_ends_it_for_all_and_names_its_rank(void **state)
 	CHECK_EQ(st[2].result, NCCLSVC_INVALID_ARGUMENT);
 	CHECK_EQ(st[2].rank_a, 1);
 	all_reduce(&s, (uint64_t[]){9, 9, 9}, st);
-	all_same(st, NCCLSVC_OK);
+	all_same(st, NCCLSVC_OK, NCCLSVC_FIELD_NONE);
 	scene_end(&s);
 }
 
@@ -189,8 +199,10 @@ static void a_send_and_its_recv_agree_or_move_nothing(void **state)
 	CHECK_EQ(st.value_b, 4);
 	CHECK_EQ(pair(&s, 3, 3, N - 1).field, NCCLSVC_FIELD_COUNT);
 	CHECK_EQ(pair(&s, 0, 3, N).field, NCCLSVC_FIELD_AGREEMENT);
-	st = pair(&s, 3, SVC_AGREEMENT_REFUSED, 0);
-	CHECK_EQ(st.result, NCCLSVC_INVALID_ARGUMENT);
+	st = pair(&s, 3, svc_refusal(NCCLSVC_MISMATCH, NCCLSVC_REFUSAL_SHAPES), 0);
+	CHECK_EQ(st.result, NCCLSVC_MISMATCH);
+	CHECK_EQ(st.field, NCCLSVC_FIELD_REFUSAL);
+	CHECK_EQ(st.value_a, NCCLSVC_REFUSAL_SHAPES);
 	CHECK_EQ(st.rank_a, 2);
 	st = pair(&s, SVC_AGREEMENT_REFUSED, 3, N);
 	CHECK_EQ(st.result, NCCLSVC_INVALID_ARGUMENT);

@@ -81,15 +81,15 @@ static const struct clash clashes[] = {
 	 {1, 1},
 	 {F, NCCLSVC_INT32},
 	 {4, -1},
-	 {NCCLSVC_INVALID_ARGUMENT, NCCLSVC_MISMATCH},
-	 {"rank 1 (pid ", "sender has float32, the receiver allows int32"}},
+	 BOTH_MISMATCH,
+	 {"refused the list: it does not allow", "sender has float32, the receiver allows int32"}},
 	{"a shape that is not allowed",
 	 {A, A},
 	 {1, 1},
 	 {F, F},
 	 {4, 3},
-	 {NCCLSVC_INVALID_ARGUMENT, NCCLSVC_MISMATCH},
-	 {"refuses", "a dimension of tensor 0 differs"}},
+	 BOTH_MISMATCH,
+	 {"rank 1 (pid ", "a dimension of tensor 0 differs"}},
 };
 
 static void clashing(struct client *me)
@@ -129,6 +129,17 @@ static void sides_that_disagree_are_told_and_go_on(void **state)
 
 /* ---- Refusals ---- */
 
+/* By this rank, whose process the test knows; -1: by this side itself. */
+static void check_refusal(int rank, ncclsvc_refusal why)
+{
+	ncclsvc_status st;
+	CHECK_OK(ncclsvc_last_status(&st));
+	CHECK_EQ(st.rank_a, rank);
+	CHECK_EQ(st.field, rank < 0 ? NCCLSVC_FIELD_NONE : NCCLSVC_FIELD_REFUSAL);
+	CHECK_EQ(st.value_a, rank < 0 ? 0 : why);
+	CHECK(rank < 0 ? !st.pid_a && !st.number : st.pid_a > 0 && st.number);
+}
+
 static void refusing(struct client *me)
 {
 	struct side x = side_open(me);
@@ -147,7 +158,8 @@ static void refusing(struct client *me)
 		CHECK_RESULT(sender ? ncclsvc_tensors_send(x.lists, &m, WAIT_MS, &done)
 				    : ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, &done),
 			     NCCLSVC_INVALID_ARGUMENT);
-		says(sender ? "input_signal is false" : "rank 0 (pid ");
+		says("input_signal is false");
+		check_refusal(sender ? -1 : 0, NCCLSVC_REFUSAL_SIGNAL);
 		CHECK(!done);
 		got_free(&got);
 		check_in_step(&x, 1);
@@ -156,14 +168,17 @@ static void refusing(struct client *me)
 		CHECK_RESULT(sender ? ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL)
 				    : ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL),
 			     NCCLSVC_INVALID_ARGUMENT);
-		says(sender ? "rank 1 (pid " : "input_signal is false");
+		says("input_signal is false");
+		check_refusal(sender ? 1 : -1, NCCLSVC_REFUSAL_SIGNAL);
 		check_in_step(&x, 2);
 		/* The receiver's allocate refuses. */
 		got.refuse = NCCLSVC_NO_MEMORY;
 		CHECK_RESULT(sender ? ncclsvc_tensors_send(x.lists, &good, WAIT_MS, NULL)
 				    : ncclsvc_tensors_recv(x.lists, &good, WAIT_MS, NULL),
-			     sender ? NCCLSVC_INVALID_ARGUMENT : NCCLSVC_NO_MEMORY);
-		says(sender ? "rank 1 (pid " : "allocate refused");
+			     NCCLSVC_NO_MEMORY);
+		says(sender ? "its allocate callback failed: out of memory"
+			    : "the receiver's allocate callback failed: out of memory");
+		check_refusal(sender ? 1 : -1, NCCLSVC_REFUSAL_ALLOCATE);
 		got_free(&got);
 		check_in_step(&x, 3);
 		/* The sender's tensor is none. */
@@ -173,6 +188,7 @@ static void refusing(struct client *me)
 				    : ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL),
 			     NCCLSVC_INVALID_ARGUMENT);
 		says(sender ? "tensor 0: a tensor's type is 77" : "rank 0 (pid ");
+		check_refusal(sender ? -1 : 0, NCCLSVC_REFUSAL_NONE);
 		t.type = F;
 		got_free(&got);
 		t.data = sender ? NULL : data;
@@ -219,8 +235,14 @@ static void alone(struct client *me)
 	m.remote_rank = 2;
 	CHECK_RESULT(ncclsvc_tensors_irecv(x.lists, &m, &r), NCCLSVC_INVALID_ARGUMENT);
 	says("remote_rank is 2");
-	m.remote_rank = -1;
-	CHECK_RESULT(ncclsvc_tensors_isend(x.lists, &m, &r), NCCLSVC_INVALID_ARGUMENT);
+	/* All 64 bits count. */
+	const int64_t far[] = {-1, (INT64_C(1) << 32) + x.peer, INT64_MIN + x.peer, INT64_MAX};
+	for (size_t i = 0; i < sizeof(far) / sizeof(far[0]); i++) {
+		m.remote_rank = far[i];
+		CHECK_RESULT(ncclsvc_tensors_isend(x.lists, &m, &r), NCCLSVC_INVALID_ARGUMENT);
+		snprintf(words, sizeof(words), "remote_rank is %lld:", (long long)far[i]);
+		says(words);
+	}
 	m.size--;
 	CHECK_RESULT(ncclsvc_tensors_isend(x.lists, &m, &r), NCCLSVC_INVALID_ARGUMENT);
 	says("message.size");
@@ -239,6 +261,8 @@ static void alone(struct client *me)
 	CHECK_RESULT(ncclsvc_tensors_isend(x.lists, NULL, &r), NCCLSVC_INVALID_ARGUMENT);
 	CHECK_RESULT(ncclsvc_tensors_isend(x.lists, &m, NULL), NCCLSVC_INVALID_ARGUMENT);
 	CHECK_RESULT(ncclsvc_tensors_open(NULL, 0, &x.lists), NCCLSVC_INVALID_ARGUMENT);
+	ncclsvc_tensors *again = NULL;
+	CHECK_RESULT(ncclsvc_tensors_open(x.comm, WAIT_MS, &again), NCCLSVC_RANK_TAKEN);
 	CHECK_RESULT(ncclsvc_tensors_rejoin(NULL, 0), NCCLSVC_INVALID_ARGUMENT);
 	CHECK_OK(ncclsvc_tensors_rejoin(x.lists, WAIT_MS));
 	CHECK_OK(ncclsvc_tensors_close(NULL));

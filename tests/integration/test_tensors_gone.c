@@ -23,10 +23,15 @@ static void late(struct client *me)
 		m.arg = &got;
 		if (sender)
 			CHECK_EQ(hear(me), GO);
-		CHECK_RESULT(sender ? ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL)
-				    : ncclsvc_tensors_recv(x.lists, &m, 50, NULL),
+		/* The communicator's own is that of all that belongs to a list. */
+		CHECK_OK(ncclsvc_comm_set_timeout(x.comm, sender ? WAIT_MS : 50));
+		CHECK_RESULT(sender ? ncclsvc_tensors_send(x.lists, &m, NCCLSVC_NO_TIMEOUT, NULL)
+				    : ncclsvc_tensors_recv(x.lists, &m, NCCLSVC_NO_TIMEOUT, NULL),
 			     NCCLSVC_TIMEOUT);
 		says("deadline");
+		ncclsvc_status st;
+		CHECK_OK(ncclsvc_last_status(&st));
+		CHECK(st.result == NCCLSVC_TIMEOUT && st.number);
 		memory_free(t, n);
 		got_free(&got);
 		if (!sender)
@@ -141,14 +146,21 @@ static void plain_peer(struct client *me)
 	ncclsvc_tensor t = {data, NCCLSVC_FLOAT32, 1, &dim};
 	ncclsvc_message m = message(&x, NCCLSVC_SHAPES_STATIC, 1, 1, &t);
 	if (me->rank == 0) {
-		CHECK_RESULT(ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL), NCCLSVC_MISMATCH);
+		/* Its data has met the plain Recv, and what it says before that nobody. */
+		CHECK_RESULT(ncclsvc_tensors_send(x.lists, &m, 300, NULL), NCCLSVC_TIMEOUT);
+		says("lists on ");
 		says("rank 1");
-		says("no list of tensors");
+		say(me, READY);
+		CHECK_OK(ncclsvc_send(data, 16, NCCLSVC_UINT8, 1, x.comm, &task));
+		wait_for(x.s, task, NCCLSVC_MISMATCH);
 	} else {
 		data[0] = 7;
 		CHECK_OK(ncclsvc_recv(data, 16, NCCLSVC_UINT8, 0, x.comm, &task));
 		wait_for(x.s, task, NCCLSVC_MISMATCH);
 		CHECK(data[0] == 7);
+		/* A list in turn, as the peer's plain Send is. */
+		CHECK_EQ(hear(me), GO);
+		CHECK_RESULT(ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL), NCCLSVC_TIMEOUT);
 	}
 	check_in_step(&x, 8);
 	side_close(&x);
@@ -156,25 +168,42 @@ static void plain_peer(struct client *me)
 
 static void a_list_does_not_match_a_plain_recv(void **state)
 {
+	struct daemon d;
+	struct client clients[2];
 	(void)state;
-	run_pair(plain_peer);
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, plain_peer, NULL);
+	CHECK_EQ(hear(&clients[0]), READY);
+	say(&clients[1], GO);
+	clients_end(clients, 2);
+	daemon_stop(&d);
 }
 
-/* Rank 0 speaks the protocol by hand, and says what no library would. */
+/* The k-th list of rank 0, which speaks the protocol by hand, says what no library would. */
+#define LIES	4
+#define TENSORS UINT64_C(0x3173726f736e6574)
+static const uint64_t lies[LIES][8] = {
+	{0},
+	{TENSORS, 2},
+	{TENSORS, 1, UINT64_MAX, 0},
+	{TENSORS, 1, 1, 4, 1, NCCLSVC_FLOAT32, UINT64_MAX},
+};
+static const ncclsvc_result lie_results[LIES] = {NCCLSVC_PROTOCOL, NCCLSVC_MISMATCH,
+						 NCCLSVC_PROTOCOL, NCCLSVC_INVALID_ARGUMENT};
+
 static void receive_lies(struct client *me)
 {
 	if (me->rank == 0)
 		return; /* the test itself is this rank */
 	struct side x = side_open(me);
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < LIES; i++) {
 		struct got got = {0};
 		const ncclsvc_tensor t = {NULL, NCCLSVC_FLOAT32, -1, NULL};
 		ncclsvc_message m = message(&x, NCCLSVC_SHAPES_AHEAD, 3, 1, &t);
 		m.allocate = allocate;
 		m.arg = &got;
 		ncclsvc_result r = ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL);
-		CHECK(r == NCCLSVC_PROTOCOL || r == NCCLSVC_MISMATCH ||
-		      r == NCCLSVC_INVALID_ARGUMENT);
+		CHECK_EQ(r, lie_results[i]);
 		CHECK_EQ(got.calls, 0);
 		say(me, READY);
 	}
@@ -183,34 +212,57 @@ static void receive_lies(struct client *me)
 	ncclsvc_close(x.s);
 }
 
+static struct svc_join_reply joined(struct raw *r, const ncclsvc_unique_id *id)
+{
+	struct raw_reply reply;
+	struct svc_join join = raw_join_request(id, 2, 0);
+	raw_call(r, SVC_JOIN, &join, sizeof(join), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	return reply.join;
+}
+
+/* The id of the communicator that the other rank joins beside this one. */
+static ncclsvc_unique_id id_beside(struct daemon *d, const ncclsvc_unique_id *id)
+{
+	ncclsvc_session *s = session_open(d);
+	ncclsvc_unique_id beside;
+	for (bool found = false; !found; sleep_ms(5)) {
+		ncclsvc_comm_info *list;
+		size_t n;
+		CHECK_OK(ncclsvc_list_comms(s, &list, &n));
+		for (size_t i = 0; i < n; i++) {
+			if (list[i].nranks != 2 || !memcmp(list[i].id, id->bytes, sizeof(*id)))
+				continue;
+			memcpy(beside.bytes, list[i].id, sizeof(beside));
+			found = true;
+		}
+		ncclsvc_list_free(list);
+	}
+	ncclsvc_close(s);
+	return beside;
+}
+
 static void lies_do_not_reach_the_receiver(void **state)
 {
 	struct daemon d;
 	struct client c[2];
 	struct raw r;
-	struct raw_reply reply;
 	(void)state;
 	daemon_start(&d, NULL);
 	clients_start(c, 2, &d, receive_lies, NULL);
 	raw_open(&r, &d);
 	raw_attach(&r, 64);
-	struct svc_join join = raw_join_request(&c[1].id, 2, 0);
-	raw_call(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, &reply);
-	CHECK_EQ(reply.header.result, 0);
+	const struct svc_join_reply comm = joined(&r, &c[1].id);
+	const ncclsvc_unique_id id = id_beside(&d, &c[1].id);
+	const struct svc_join_reply beside = joined(&r, &id);
 	struct raw_region region = raw_region(&r, SVC_PAGE);
 	uint64_t *words = region.base;
-	for (int i = 0; i < 4; i++) {
-		static const uint64_t lies[4][8] = {
-			{0},
-			{UINT64_C(0x3173726f736e6574), 2},
-			{UINT64_C(0x3173726f736e6574), 1, UINT64_MAX, 0},
-			{UINT64_C(0x3173726f736e6574), 1, 1, 4, 1, NCCLSVC_FLOAT32, UINT64_MAX},
-		};
+	for (int i = 0; i < LIES; i++) {
 		memset(words, 0, SVC_PAGE);
 		memcpy(words, lies[i], sizeof(lies[i]));
 		struct svc_record send = {
-			.comm = reply.join.comm,
-			.epoch = reply.join.epoch,
+			.comm = beside.comm,
+			.epoch = beside.epoch,
 			.op = NCCLSVC_SEND,
 			.type = NCCLSVC_UINT64,
 			.peer = 1,
@@ -222,9 +274,14 @@ static void lies_do_not_reach_the_receiver(void **state)
 		};
 		CHECK_EQ(raw_ring_wait(&r, raw_ring_submit(&r, send)).result, NCCLSVC_OK);
 		/* The receiver refuses the data. */
+		send.comm = comm.comm;
+		send.epoch = comm.epoch;
 		send.count = 0;
 		ncclsvc_status st = raw_ring_wait(&r, raw_ring_submit(&r, send));
-		CHECK_EQ(st.result, NCCLSVC_INVALID_ARGUMENT);
+		CHECK_EQ(st.result, lie_results[i]);
+		CHECK_EQ(st.field, NCCLSVC_FIELD_REFUSAL);
+		CHECK_EQ(st.value_a, lie_results[i] == NCCLSVC_MISMATCH ? NCCLSVC_REFUSAL_SHAPES
+									: NCCLSVC_REFUSAL_NONE);
 		CHECK_EQ(st.rank_a, 1);
 		CHECK_EQ(hear(&c[1]), READY);
 	}

@@ -23,6 +23,7 @@ LISTS = {  # an X macro of the headers, the prefix of its names, and what has th
     "NCCLSVC_REDOPS": ("NCCLSVC_", enums.ReduceOp),
     "NCCLSVC_STATES": ("NCCLSVC_", enums.TaskState),
     "NCCLSVC_FIELDS": ("NCCLSVC_FIELD_", enums.Field),
+    "NCCLSVC_REFUSALS": ("NCCLSVC_REFUSAL_", enums.Refusal),
 }
 CONSTANTS = ("ID_BYTES", "NAME_BYTES", "LABEL_BYTES", "REFUSED_BYTES", "MISSING_SHOWN", "EPOCH_STEPS", "RANK_LAUNCHER", "DEVICE_HOST",
              "DEVICE_LOCAL", "STREAM_DETACHED", "MESSAGE_ONE_BUFFER", "DIMS_MAX", "GROUP_TYPES", "PLAN_ANY", "PLAN_FIRST",
@@ -61,7 +62,7 @@ def prototypes():
         for match in re.finditer(r"^((?:const )?\w+ \**)(?:ncclsvc_)(\w+)\(([^()]*)\);", header(name), re.M):
             returns, function, parameters = (" ".join(part.split()) for part in match.groups())
             types = [] if parameters == "void" else [re.sub(r"\w+$", "", p.strip()).strip()
-                                                     for p in parameters.split(",")]
+                                                     for p in parameters.split(",") if p.strip() != "..."]
             yield returns, function, types
 
 
@@ -86,6 +87,8 @@ def expected(c_type):
         return {library.CALLBACK}
     pointed, stars = plain.rstrip("*").strip(), plain.count("*")
     known = structs.NAMES.get(pointed) or NUMBERS.get(pointed) or (ctypes.c_int if pointed in ENUMS else None)
+    if stars == 0:
+        return {known}
     if stars == 1:
         return {ctypes.POINTER(known) if known else ctypes.c_void_p}
     return {ctypes.POINTER(ctypes.POINTER(known)) if known else ctypes.POINTER(ctypes.c_void_p)}

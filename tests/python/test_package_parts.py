@@ -42,8 +42,12 @@ def messages(session, comm):
             lists.send(tensors, peer=1, tag=8, shapes=Shapes.AHEAD)
             request = lists.isend(tensors, peer=1)
             assert request.wait(T) is None and request.done()
-            refused = raised(ncclsvc.InvalidArgumentError, lambda: lists.send(tensors[:1], 1, shapes=Shapes.AHEAD))
-            assert refused.rank == 1, refused
+            refused = raised(ncclsvc.MismatchError, lambda: lists.send(tensors[:1], 1, shapes=Shapes.AHEAD))
+            assert refused.rank == 1 and refused.pid, refused
+            assert refused.status.field == ncclsvc.Field.REFUSAL, refused.status
+            assert refused.status.values[0] == ncclsvc.Refusal.SHAPES, refused.status
+            theirs = raised(ncclsvc.InvalidArgumentError, lambda: lists.send(tensors[:1], 1, shapes=Shapes.AHEAD))
+            assert theirs.rank == 1 and theirs.status.values[0] == ncclsvc.Refusal.ALLOCATE, theirs
             mine = raised(ValueError, lambda: lists.send([np.zeros((4, 4))[:, 1]], 1))
             assert "tensor 0: the ndarray of shape (4,) is not contiguous" in str(mine)
             lists.send(tensors, 1)
@@ -57,6 +61,8 @@ def messages(session, comm):
             asyncio.run(awaited(lists.irecv(tensors, peer=0)))
             check(tensors)
             raised(ncclsvc.MismatchError, lambda: lists.recv_ahead([Spec(DataType.FLOAT32, (2, 4))], 0))
+            raised(ZeroDivisionError, lambda: lists.recv_ahead(any_shape[:1], 0, allocate=lambda spec: 1 / 0))
+            assert "callback failed: ZeroDivisionError" in ncclsvc.library.last_error()
             theirs = raised(ncclsvc.InvalidArgumentError, lambda: lists.recv([np.zeros(4)], 0))
             assert theirs.rank == 0, theirs
             lists.recv(tensors, 0)

@@ -43,8 +43,14 @@ static void failures_are_told_once_and_remembered(void **state)
 	assert_int_equal(ncclsvc_wait(s, first, WAIT_MS), NCCLSVC_MISMATCH);
 	assert_string_equal(
 		ncclsvc_last_error(),
-		"Barrier #0 on communicator world: MISMATCH: count differs: rank 0 (pid "
-		"12) has 8, rank 1 (pid 13) has 16");
+		"Barrier #0 on communicator world: count differs: rank 0 (pid 12) has 8, rank 1 "
+		"(pid 13) has 16");
+	assert_int_equal(ncclsvc_last_status(&st), NCCLSVC_OK);
+	assert_int_equal(st.number, first);
+	assert_int_equal(st.result, NCCLSVC_MISMATCH);
+	assert_int_equal(st.field, NCCLSVC_FIELD_COUNT);
+	assert_true(st.rank_a == 0 && st.pid_a == 12 && st.value_a == 8);
+	assert_true(st.rank_b == 1 && st.pid_b == 13 && st.value_b == 16);
 	assert_int_equal(ncclsvc_wait(s, second, WAIT_MS), NCCLSVC_OK);
 	assert_int_equal(ncclsvc_comm_error(comm), NCCLSVC_CANCELLED);
 	says("Barrier #2");

@@ -98,6 +98,35 @@ static void sentences_name_ranks_pids_and_values(void **state)
 	assert_non_null(strstr(s, "rank 0 (pid 5)"));
 }
 
+static void sentences_say_what_a_list_was_refused_for(void **state)
+{
+	(void)state;
+	ncclsvc_status st = {.result = NCCLSVC_NO_MEMORY,
+			     .field = NCCLSVC_FIELD_REFUSAL,
+			     .rank_a = 1,
+			     .pid_a = 7,
+			     .rank_b = -1,
+			     .value_a = NCCLSVC_REFUSAL_ALLOCATE};
+	assert_string_equal(sentence(&st), "NO_MEMORY: rank 1 (pid 7) refused the list: its "
+					   "allocate callback failed: out of memory");
+	st.value_a = NCCLSVC_REFUSAL_NONE;
+	assert_string_equal(sentence(&st),
+			    "NO_MEMORY: rank 1 (pid 7) refused the list: out of memory");
+	st.result = NCCLSVC_INVALID_ARGUMENT;
+	st.value_a = NCCLSVC_REFUSAL_SIGNAL;
+	assert_string_equal(sentence(&st), "INVALID_ARGUMENT: rank 1 (pid 7) refused the list: its "
+					   "input_signal is false");
+	st.result = NCCLSVC_MISMATCH;
+	st.value_a = NCCLSVC_REFUSAL_SHAPES;
+	assert_string_equal(sentence(&st), "MISMATCH: rank 1 (pid 7) refused the list: it does not "
+					   "allow the sender's types or shapes");
+	/* Of a newer library. */
+	st.result = NCCLSVC_SYSTEM;
+	st.value_a = UINT64_MAX;
+	assert_string_equal(sentence(&st),
+			    "SYSTEM: rank 1 (pid 7) refused the list: a system call failed");
+}
+
 static void sentences_fit_any_buffer(void **state)
 {
 	(void)state;
@@ -150,6 +179,7 @@ int main(void)
 		cmocka_unit_test(every_value_has_its_name),
 		cmocka_unit_test(unknown_values_are_a_question_mark),
 		cmocka_unit_test(sentences_name_ranks_pids_and_values),
+		cmocka_unit_test(sentences_say_what_a_list_was_refused_for),
 		cmocka_unit_test(sentences_fit_any_buffer),
 		cmocka_unit_test(labels_are_short_printable_texts),
 	};

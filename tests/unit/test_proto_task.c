@@ -345,6 +345,42 @@ static void agreement_words_must_be_equal(void **state)
 	}
 }
 
+static void refusals_are_read_whatever_they_say(void **state)
+{
+	(void)state;
+	const uint64_t word = svc_refusal(NCCLSVC_NO_MEMORY, NCCLSVC_REFUSAL_ALLOCATE);
+	const struct svc_record r = {.agreement = word};
+	assert_true(svc_record_refuses(&r));
+	assert_true(word != SVC_AGREEMENT_REFUSED);
+	assert_int_equal(svc_refusal_result(word), NCCLSVC_NO_MEMORY);
+	assert_int_equal(svc_refusal_reason(word), NCCLSVC_REFUSAL_ALLOCATE);
+	/* Of a member that says no more. */
+	assert_int_equal(svc_refusal_result(SVC_AGREEMENT_REFUSED), NCCLSVC_INVALID_ARGUMENT);
+	assert_int_equal(svc_refusal_reason(SVC_AGREEMENT_REFUSED), NCCLSVC_REFUSAL_NONE);
+	/* No result of another's session or communicator, and none that is not a failure. */
+	static const int others[] = {NCCLSVC_OK,
+				     NCCLSVC_IN_PROGRESS,
+				     NCCLSVC_DAEMON_LOST,
+				     NCCLSVC_AGAIN,
+				     NCCLSVC_STALE_EPOCH,
+				     NCCLSVC_PEER_GONE,
+				     NCCLSVC_TIMEOUT,
+				     -200,
+				     -256 - 17,
+				     INT32_MIN,
+				     INT32_MAX};
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		assert_int_equal(svc_refusal_result(svc_refusal(others[i], 0)),
+				 NCCLSVC_INVALID_ARGUMENT);
+	for (unsigned low = 0; low < 0x10000; low++) {
+		const int result = svc_refusal_result(SVC_AGREEMENT_REFUSES | low);
+		assert_true(result < 0 && svc_result_known(result));
+		assert_true(svc_refusal_reason(SVC_AGREEMENT_REFUSES | low) == low >> 8);
+	}
+	assert_true(svc_record_refuses(
+		&(struct svc_record){.agreement = svc_refusal(NCCLSVC_SYSTEM, UINT32_MAX)}));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -358,6 +394,7 @@ int main(void)
 		cmocka_unit_test(differences_are_found_and_valued),
 		cmocka_unit_test(a_send_and_its_recv_agree_on_type_and_count),
 		cmocka_unit_test(agreement_words_must_be_equal),
+		cmocka_unit_test(refusals_are_read_whatever_they_say),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -155,10 +155,7 @@ ncclsvc_result service_plan_submit(struct service_plan *p, ncclsvc_comm *comm, c
 void service_explain(struct reply *reply, ncclsvc_result result)
 {
 	reply->result = result;
-	const char *why = ncclsvc_last_error(), *name = ncclsvc_result_name(result);
-	if (!*why)
-		why = ncclsvc_result_meaning(result);
-	const bool named = strstr(why, name); /* a status's sentence has it */
-	snprintf(reply->text, sizeof(reply->text), "%s%s%s", named ? "" : name, named ? "" : ": ",
-		 why);
+	const char *why = ncclsvc_last_error();
+	snprintf(reply->text, sizeof(reply->text), "%s: %s", ncclsvc_result_name(result),
+		 *why ? why : ncclsvc_result_meaning(result));
 }

@@ -11,7 +11,7 @@
 `import ncclsvc.torch` adds the backend "ncclsvc" to torch.distributed. README.md of the package has more."""
 
 from .comm import Comm, PreMulSum
-from .enums import DEVICE_LOCAL, RANK_LAUNCHER, DataType, Field, GroupType, Op, ReduceOp, Result, Shapes, TaskState
+from .enums import DEVICE_LOCAL, RANK_LAUNCHER, DataType, Field, GroupType, Op, ReduceOp, Refusal, Result, Shapes, TaskState
 from .errors import (
     AgainError,
     BusyError,
@@ -86,6 +86,7 @@ __all__ = [
     "RankTakenError",
     "ReduceOp",
     "Request",
+    "Refusal",
     "Result",
     "Session",
     "Shapes",

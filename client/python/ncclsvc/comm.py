@@ -8,8 +8,8 @@ import operator
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from .enums import DataType, ReduceOp
-from .errors import Error, error_of
-from .library import check, last_error, lib, milliseconds
+from .errors import Error
+from .library import check, failure, lib, milliseconds
 from .memory import allocated
 from .tasks import Task
 from .tensors import Buffer, destination, source
@@ -148,7 +148,7 @@ class Comm:
     def error(self) -> Optional[Error]:
         """Takes the first error that no wait has told, of a task or a member that went. None: there is none."""
         result = lib.comm_error(self._pointer)
-        return error_of(result, last_error()) if result else None
+        return failure(result) if result else None
 
     @property
     def graphs(self) -> int:
@@ -280,7 +280,7 @@ class Comm:
     def _submit(self, function: Callable[..., int], buffers: tuple[Buffer, ...], *arguments: Any) -> Task:
         task, pointer = Task(self.session), self._pointer
         if group := self.session._thread.group:
-            group._add(pointer, lambda number: function(*arguments, pointer, number), task, buffers)
+            group._add(lambda number: function(*arguments, pointer, number), task, buffers)
             return task
         number = ctypes.c_uint64()
         check(function(*arguments, pointer, ctypes.byref(number)))

@@ -118,6 +118,7 @@ class Field(enum.IntEnum):
     TASKS = 14
     GROUP = 15
     TAG = 16
+    REFUSAL = 17
 
 
 class GroupType(enum.IntEnum):
@@ -129,6 +130,15 @@ class GroupType(enum.IntEnum):
     CROSS_NODE = 3
     HORIZONTAL = 4
     PIPELINE = 5
+
+
+class Refusal(enum.IntEnum):
+    """What a member has refused a list for, beside the result: values[0] of a status with the field REFUSAL."""
+
+    NONE = 0
+    SIGNAL = 1
+    SHAPES = 2
+    ALLOCATE = 3
 
 
 class Shapes(enum.IntEnum):

@@ -21,9 +21,9 @@ class Error(RuntimeError):
     message  one sentence, which names ranks, pids and fields where they are known
     rank     the rank that is to blame (gone, missing, or unlike all others), or None
     pid      its process, or None
-    status   how the task ended, in full; None if no task did
+    status   how the task ended, in full, or who has ended the epoch; None if neither is the reason
 
-    For a task, rank and pid are its status's. Of other calls, they are the first that the sentence names."""
+    With a status, rank and pid are its own; without, they are the first that the sentence names."""
 
     code: Result = Result.SYSTEM
 

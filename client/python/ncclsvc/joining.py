@@ -9,8 +9,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Callable, Generator, Optional
 
 from .comm import Comm
-from .errors import error_of
-from .library import last_error, lib
+from .errors import Error
+from .library import failure, lib
 
 if TYPE_CHECKING:
     from .session import Session
@@ -26,13 +26,13 @@ class Joining:
         self._free = lib.joining_free
         self._began = False
         self._result = 0
-        self._message = ""
+        self._error: Optional[Error] = None
         self._comm = ctypes.c_void_p()
 
     def _run(self) -> None:
         """In a thread of its own, since Python handles no signal while its main thread is in the library."""
         self._result = lib.joining_wait(self._pointer, ctypes.byref(self._comm))
-        self._message = last_error()
+        self._error = failure(self._result) if self._result else None
 
     def _begin(self) -> threading.Thread:
         if self._began:
@@ -49,8 +49,8 @@ class Joining:
             lib.comm_leave(self._comm.value)
 
     def _end(self) -> Optional[Comm]:
-        if self._result:
-            raise error_of(self._result, self._message)
+        if self._error:
+            raise self._error
         return Comm(self.session, self._comm.value, self._device) if self._comm.value else None
 
     def wait(self, look: Optional[Callable[[], None]] = None) -> Any:

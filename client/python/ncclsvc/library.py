@@ -10,12 +10,13 @@ import ctypes
 import math
 import os
 from ctypes import POINTER as P
-from ctypes import c_bool, c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from ctypes import c_bool, c_char_p, c_int, c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from typing import Any, Callable
 
 from . import structs as s
 from .enums import Result
-from .errors import error_of
+from .errors import Error, error_of
+from .status import Status
 
 SONAME = "libncclsvc.so.0"
 CALLBACK = ctypes.CFUNCTYPE(None, c_uint64, c_int, c_void_p)
@@ -27,6 +28,7 @@ _ROOTED = [*_MOVE, c_int]
 _TASK = [c_void_p, P(c_uint64)]
 _PEER = [c_void_p, c_size_t, c_int, c_int]
 _LIST = [c_void_p, P(s.TensorRecord), P(s.TensorRecord), c_size_t]
+_ONE_TENSOR = [c_void_p, s.TensorRecord, c_int64, c_int64, c_int]
 _PLANNED = [c_void_p, c_void_p, c_size_t, c_int, c_int]
 
 
@@ -36,6 +38,8 @@ def _snapshot(record: type[ctypes.Structure]) -> list[Any]:
 
 # Functions that return an ncclsvc_result: name without "ncclsvc_", and arguments.
 RESULTS: dict[str, list[Any]] = {
+    "last_status": [P(s.StatusRecord)],
+    "set_error": [c_int, c_char_p],  # and what the format names
     "open": [P(s.Options), P(c_void_p)],
     "reattach": [c_void_p, c_int],
     "unique_id_create": [P(s.UniqueId)],
@@ -66,6 +70,7 @@ RESULTS: dict[str, list[Any]] = {
     "barrier": _TASK,
     "group_begin": [c_void_p],
     "group_end": [c_void_p],
+    "group_abandon": [c_void_p],
     "timeline_create": [c_void_p, P(c_void_p)],
     "timeline_destroy": [c_void_p],
     "timeline_set": [c_void_p, c_void_p, c_uint64],
@@ -106,6 +111,9 @@ RESULTS: dict[str, list[Any]] = {
     "tensors_close": [c_void_p],
     "tensors_send": [c_void_p, P(s.MessageRecord), c_int, P(c_bool)],
     "tensors_recv": [c_void_p, P(s.MessageRecord), c_int, P(c_bool)],
+    "tensor_send": _ONE_TENSOR,
+    "tensor_recv": _ONE_TENSOR,
+    "tensors_allocate": [c_void_p, P(s.TensorRecord), c_size_t, P(c_void_p)],
     "tensors_isend": [c_void_p, P(s.MessageRecord), P(c_void_p)],
     "tensors_irecv": [c_void_p, P(s.MessageRecord), P(c_void_p)],
     "tensors_all_reduce": [*_LIST, c_int, c_int, P(c_void_p)],
@@ -212,10 +220,18 @@ def last_error() -> str:
     return str(lib.last_error().decode("utf-8", "replace"))
 
 
+def failure(result: int) -> Error:
+    """What the calling thread's last call has failed with."""
+    record = s.StatusRecord()
+    lib.last_status(record)
+    known = record.result == result and (record.number or record.rank_a >= 0)
+    return error_of(result, last_error(), Status.of(record) if known else None)
+
+
 def check(result: int) -> None:
     """Raises what the calling thread's last call has failed with."""
     if result != Result.OK:
-        raise error_of(result, last_error())
+        raise failure(result)
 
 
 def milliseconds(timeout: float | None) -> int:

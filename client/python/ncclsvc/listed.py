@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, Union
 
 from .enums import DataType, Result
 from .layouts import Spec
+from .library import lib
 from .structs import ALLOCATE, TensorRecord
 from .tensors import Buffer, destination, source
 
@@ -82,5 +83,6 @@ class Incoming:
                 self._buffers.append(buffer)
         except BaseException as error:  # the library's frames are below: nothing may pass them
             self.error = error
-            return int(Result.NO_MEMORY if isinstance(error, MemoryError) else Result.INVALID_ARGUMENT)
+            result = Result.NO_MEMORY if isinstance(error, MemoryError) else Result.INVALID_ARGUMENT
+            return int(lib.set_error(result, b"%s", repr(error).encode("utf-8", "backslashreplace")))
         return int(Result.OK)

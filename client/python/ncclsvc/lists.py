@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, NamedTuple, Optional
 
 from .comm import Comm, Reduction
 from .enums import MESSAGE_ONE_BUFFER, GroupType, ReduceOp, Result, Shapes
-from .errors import Error, TimeoutError, error_of
+from .errors import Error, TimeoutError
 from .layouts import Partition, Spec, aggregate, partition, partition_tensors
-from .library import check, last_error, lib, milliseconds
+from .library import check, failure, lib, milliseconds
 from .listed import Incoming, Records
 from .memory import allocated
 from .structs import MessageRecord
@@ -87,7 +87,7 @@ class Request:
 
     def _end(self, result: int) -> None:
         if result:
-            self._error = error_of(result, last_error())
+            self._error = failure(result)
         lib.request_free(self._address)
         self._address, self._kept = None, None
         self.lists._requests.discard(self)
@@ -104,11 +104,12 @@ class Lists:
     """List operations of one rank on a communicator, or on a world's group. Used by one thread at a time.
 
     All members give as many tensors with the same types and shapes, and the same tag and mode of a message. They
-    compare that before anything moves: MismatchError on all sides. A call that is refused on one rank fails on the
-    others with InvalidArgumentError, so that nobody waits in vain: that holds for tensors that this package refuses,
-    too.
+    compare that before anything moves: MismatchError on all sides. A call that is refused on one rank fails alike on the
+    others, with that rank in the error and a Refusal in its status, so that nobody waits in vain: that holds for tensors
+    that this package refuses, too, as InvalidArgumentError.
 
-    timeout is for the peers to come; None is the communicator's own. On GPUs all members make it together."""
+    All members make it, once; timeout is for them to come. Those of the methods are for the peers; None is the
+    communicator's own."""
 
     def __init__(self, comm: Comm, timeout: Optional[float] = 60.0) -> None:
         self._set(comm, allocated(lib.tensors_open, comm._pointer, milliseconds(timeout)))
@@ -207,7 +208,7 @@ class Lists:
     ) -> list[Any]:
         """Receives a list whose shapes the sender sends first, and returns its tensors. specs say what is allowed: a
         dimension of -1 is any, a shape of None is any. allocate makes a tensor of exactly that type and shape; the
-        default makes NumPy arrays. What is not allowed is a MismatchError, and the sender's InvalidArgumentError."""
+        default makes NumPy arrays. What is not allowed is a MismatchError on both sides."""
         incoming = Incoming(allocate)
         self._message(_RECV, specs, _How(peer, tag, Shapes.AHEAD, incoming=incoming), timeout)
         return incoming.tensors
@@ -234,11 +235,9 @@ class Lists:
             call(self._record(None, 1, how))
             raise
         result = call(self._record(records, len(tensors), how))
-        message = last_error()
         if how.incoming and how.incoming.error:
             raise how.incoming.error
-        if result:
-            raise error_of(result, message)
+        check(result)
         return records
 
     def _message(self, both: _Both, tensors: Given, how: _How, timeout: Optional[float]) -> None:

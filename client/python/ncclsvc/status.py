@@ -49,7 +49,7 @@ class Status:
     @property
     def rank(self) -> Optional[int]:
         """The rank to blame: the one that is gone, missing, or unlike all others; None: none of them alone."""
-        if self.result == Result.MISMATCH:
+        if self.result == Result.MISMATCH and self.field != Field.REFUSAL:
             alone = self.missing_count == 1 and self.missing == (self.ranks[1],)
             return self.ranks[1] if alone else None
         if self.result == Result.TIMEOUT and self.field != Field.NODE:

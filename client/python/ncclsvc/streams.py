@@ -113,7 +113,6 @@ class Group:
     def __init__(self, session: Session) -> None:
         self.session = session
         self._collected: list[tuple[Callable[[Any], int], Task, tuple[Any, ...], Order]] = []
-        self._comm = 0  # one of theirs
 
     def __enter__(self) -> Group:
         if self.session._thread.group:
@@ -121,8 +120,7 @@ class Group:
         self.session._thread.group = self
         return self
 
-    def _add(self, comm: int, call: Callable[[Any], int], task: Task, buffers: tuple[Any, ...]) -> None:
-        self._comm = comm
+    def _add(self, call: Callable[[Any], int], task: Task, buffers: tuple[Any, ...]) -> None:
         self._collected.append((call, task, buffers, self.session._thread.order))
 
     def __exit__(self, kind: Any, *_: Any) -> None:
@@ -140,8 +138,7 @@ class Group:
                 apply(self.session, order)
                 call(ctypes.byref(number))  # a refusal is group_end's result, too
         except BaseException:
-            lib.send(None, 1, 0, -1, self._comm, None)  # is refused, so that the group submits nothing
-            lib.group_end(pointer)
+            lib.group_abandon(pointer)
             raise
         try:
             check(lib.group_end(pointer))

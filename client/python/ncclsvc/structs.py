@@ -361,7 +361,7 @@ class MessageRecord(Structure):
     _fields_ = [
         ("size", c_size_t),
         ("input_signal", c_bool),
-        ("remote_rank", c_int),
+        ("remote_rank", c_int64),
         ("tag", c_int64),
         ("shapes", c_int),
         ("flags", c_uint),

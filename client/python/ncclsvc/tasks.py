@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, Optional
 
 from .enums import Result
 from .errors import Error, TimeoutError, error_of
-from .library import last_error, lib, milliseconds
+from .library import failure, last_error, lib, milliseconds
 from .status import Status
 from .structs import StatusRecord
 
@@ -97,13 +97,9 @@ class Task:
         return Status.of(record)
 
     def _outcome(self, result: int) -> Optional[Error]:
-        message = last_error()
+        error = None if result == Result.OK else failure(result)
         self.session._let_go(self.number)
-        if result == Result.OK:
-            return None
-        record = StatusRecord()
-        known = self.number and lib.task_status(self._handle(), self.number, record) == Result.OK
-        return error_of(result, message, Status.of(record) if known and record.result == result else None)
+        return error
 
     def _finish(self, result: int) -> None:
         if error := self._outcome(result):
