@@ -110,7 +110,13 @@ struct svc_plan_task {
 	int32_t peer;
 	uint32_t reserved2;
 	uint64_t count; /* elements; SVC_PLAN_ANY: whatever is submitted */
+	/* From version 2: */
+	/* Not 0: a list of tensors, and what both sides must have in common. Its count is that of
+	 * the bytes, or SVC_PLAN_ANY: then its shapes are sent ahead. */
+	uint64_t agreement;
+	int64_t tag; /* of a list */
 };
+#define SVC_PLAN_TASK_BYTES_1 24 /* of an entry of version 1 */
 
 struct svc_plan_commit {
 	uint32_t comm;

@@ -246,23 +246,37 @@ static bool read_whole(int fd, char *to, size_t bytes)
 	return true;
 }
 
+/* Entries of a version-1 session, read to the array's start, to their places in it. */
+static void spread(struct svc_plan_task *tasks, uint32_t n)
+{
+	struct svc_plan_task t = {0};
+	while (n-- > 0) {
+		memcpy(&t, (const char *)tasks + n * (size_t)SVC_PLAN_TASK_BYTES_1,
+		       SVC_PLAN_TASK_BYTES_1);
+		tasks[n] = t;
+	}
+}
+
 /* Returns a result, with a sentence. */
 static int take_plan(struct communicator *m, uint32_t rank, const struct svc_plan_commit *r, int fd,
-		     char *text)
+		     unsigned version, char *text)
 {
-	size_t bytes = r->tasks * sizeof(struct svc_plan_task);
-	if (!svc_memfd_trusted(fd, bytes, text))
+	const size_t bytes = r->tasks * sizeof(struct svc_plan_task);
+	const size_t given = version < 2 ? r->tasks * (size_t)SVC_PLAN_TASK_BYTES_1 : bytes;
+	if (!svc_memfd_trusted(fd, given, text))
 		return NCCLSVC_INVALID_ARGUMENT;
 	if (!charge(m, m->forming, r->groups + r->tasks + 1, text))
 		return NCCLSVC_LIMIT;
 	struct svc_plan_task *tasks =
 		account_memory_left(m->account, bytes) ? malloc(bytes ? bytes : 1) : NULL;
-	if (!tasks || !read_whole(fd, (char *)tasks, bytes)) {
+	if (!tasks || !read_whole(fd, (char *)tasks, given)) {
 		snprintf(text, PLAN_TEXT, tasks ? "the plan cannot be read" : "out of memory");
 		int result = tasks ? NCCLSVC_SYSTEM : NCCLSVC_NO_MEMORY;
 		free(tasks);
 		return result;
 	}
+	if (version < 2)
+		spread(tasks, r->tasks);
 	return plan_set(m->forming, rank, r->groups, r->tasks, tasks, text);
 }
 
@@ -283,7 +297,7 @@ void plan_commit(struct comms *s, struct client *c, uint32_t serial,
 		return;
 	}
 	uint32_t before = m->forming->quota;
-	int result = take_plan(m, rank, r, fd, text);
+	int result = take_plan(m, rank, r, fd, c->version, text);
 	if (!result && !remote_plan(m, rank, serial)) {
 		result = NCCLSVC_BUSY;
 		snprintf(text, sizeof(text),
