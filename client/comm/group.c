@@ -64,28 +64,44 @@ ncclsvc_result ncclsvc_group_begin(ncclsvc_session *s)
 		return error_argument("this thread has begun a group already: groups do not nest");
 	t->grouping = true;
 	t->nops = 0;
+	t->lists = NULL;
 	t->refused = NCCLSVC_OK;
 	return NCCLSVC_OK;
+}
+
+/* Locked; yields. */
+static ncclsvc_result submit(ncclsvc_session *s, struct thread_state *t)
+{
+	ncclsvc_result r = NCCLSVC_OK;
+	if (t->refused)
+		return error_set(t->refused, "%s", t->refusal);
+	if (t->lists && t->nops) {
+		session_unlock(s);
+		r = s->list_hooks->join(t);
+		session_lock(s);
+	}
+	return r || !t->nops ? r : ops_submit(s, t->ops, t->nops);
 }
 
 ncclsvc_result ncclsvc_group_end(ncclsvc_session *s)
 {
 	if (!s)
 		return error_argument("ncclsvc_group_end: the session is NULL");
-	ncclsvc_result r = NCCLSVC_OK;
 	session_lock(s);
 	struct thread_state *t = thread_find(s);
 	if (!t || !t->grouping) {
 		session_unlock(s);
 		return error_argument("this thread has begun no group");
 	}
-	if (t->refused)
-		r = error_set(t->refused, "%s", t->refusal);
-	else if (t->nops)
-		r = ops_submit(s, t->ops, t->nops);
+	struct ncclsvc_tensors *lists = t->lists;
+	const bool joined = t->nops;
+	ncclsvc_result r = submit(s, t);
 	t->grouping = false;
 	t->nops = 0;
+	t->lists = NULL;
 	thread_tidy(s, t);
 	session_unlock(s);
+	if (lists)
+		s->list_hooks->ended(lists, joined, r);
 	return r;
 }

@@ -83,6 +83,7 @@ static void committed(ncclsvc_session *s, struct call *call)
 	ncclsvc_plan *p = call->arg;
 	memcpy(&reply, call->body, sizeof(reply));
 	p->handle = reply.plan;
+	p->uid = reply.uid;
 	p->generation = s->generation;
 }
 
@@ -117,6 +118,7 @@ ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline)
 	if (r)
 		return r;
 	p->epoch = epoch;
+	p->round = 0;
 	plan_begin_iteration(p);
 	return NCCLSVC_OK;
 }

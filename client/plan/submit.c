@@ -14,14 +14,13 @@
 #include "plan.h"
 #include "proto/names.h"
 
-/* The first of `alike` that is not before this operation and peer. */
-static uint32_t lower_bound(const ncclsvc_plan *p, unsigned op, int peer)
+/* The first of `alike` that is not before this kind. */
+static uint32_t lower_bound(const ncclsvc_plan *p, const struct svc_plan_task *kind)
 {
 	uint32_t low = 0, high = p->ntasks;
 	while (low < high) {
 		uint32_t middle = low + (high - low) / 2;
-		const struct svc_plan_task *t = &p->tasks[p->alike[middle]];
-		if (t->op < op || (t->op == op && t->peer < peer))
+		if (plan_compare_kinds(&p->tasks[p->alike[middle]], kind) < 0)
 			low = middle + 1;
 		else
 			high = middle;
@@ -29,36 +28,33 @@ static uint32_t lower_bound(const ncclsvc_plan *p, unsigned op, int peer)
 	return low;
 }
 
-static bool is_kind(const ncclsvc_plan *p, uint32_t i, unsigned op, int peer)
+static bool is_kind(const ncclsvc_plan *p, uint32_t i, const struct svc_plan_task *kind)
 {
-	return i < p->ntasks && p->tasks[p->alike[i]].op == op &&
-	       p->tasks[p->alike[i]].peer == peer;
+	return i < p->ntasks && !plan_compare_kinds(&p->tasks[p->alike[i]], kind);
 }
 
-/* Takes the earliest free place for the operation. Locked. */
-static ncclsvc_result take_place(ncclsvc_plan *p, unsigned op, int peer, uint32_t *place)
+ncclsvc_result plan_take_place(ncclsvc_plan *p, const struct svc_plan_task *kind, uint32_t *place)
 {
-	const char *name = svc_op_name(op), *word = op == NCCLSVC_SEND ? "to" : "from";
-	uint32_t begin = lower_bound(p, op, peer);
-	if (!is_kind(p, begin, op, peer))
-		return error_argument("%s %s rank %d is not planned", name, word, peer);
+	char text[PLACE_TEXT];
+	uint32_t begin = lower_bound(p, kind);
+	if (!is_kind(p, begin, kind))
+		return error_argument("%s is not planned", kind_text(kind, text));
 	uint32_t i = begin + p->full[begin];
-	while (is_kind(p, i, op, peer) && p->numbers[p->alike[i]] != PLACE_FREE)
+	while (is_kind(p, i, kind) && p->numbers[p->alike[i]] != PLACE_FREE)
 		i++;
 	p->full[begin] = i - begin;
-	if (!is_kind(p, i, op, peer))
-		return error_argument("%s %s rank %d: all %u tasks that are planned were submitted "
-				      "in this iteration: ncclsvc_plan_reset begins the next",
-				      name, word, peer, i - begin);
+	if (!is_kind(p, i, kind))
+		return error_argument("%s: all %u tasks that are planned were submitted in this "
+				      "iteration: ncclsvc_plan_reset begins the next",
+				      kind_text(kind, text), i - begin);
 	*place = p->alike[i];
 	p->numbers[*place] = PLACE_TAKEN;
 	return NCCLSVC_OK;
 }
 
-static void give_place_back(ncclsvc_plan *p, uint32_t place)
+void plan_give_back(ncclsvc_plan *p, uint32_t place)
 {
-	const struct svc_plan_task *t = &p->tasks[place];
-	uint32_t begin = lower_bound(p, t->op, t->peer), i = begin;
+	uint32_t begin = lower_bound(p, &p->tasks[place]), i = begin;
 	while (p->alike[i] != place)
 		i++;
 	if (p->full[begin] > i - begin)
@@ -96,66 +92,75 @@ static void submitted(ncclsvc_plan *p, uint32_t place, uint64_t task)
 	pthread_cond_broadcast(&p->session->changed); /* a reset may wait for it */
 }
 
-/* Locked; yields. */
-static ncclsvc_result submit_op(ncclsvc_plan *p, uint32_t place, struct op *op, uint64_t deadline)
+ncclsvc_result plan_submit_at(ncclsvc_plan *p, uint32_t place, struct op *op, uint64_t deadline)
+{
+	uint64_t number = 0;
+	const uint64_t iteration = p->base;
+	ncclsvc_task *task = op->task;
+	op->record.flags |= SVC_TASK_PLAN;
+	op->record.plan = p->handle;
+	op->record.plan_group = p->tasks[place].group;
+	op->record.plan_task = place - p->first[p->tasks[place].group];
+	op->record.timeout_ns = p->comm->timeout_ns;
+	op->planned = p->base + op->record.plan_group;
+	op->detached = true;
+	op->task = &number;
+	ncclsvc_result r = NCCLSVC_OK;
+	if (op->copied && p->comm->device >= 0)
+		r = bounce_copy(p, place, op, deadline);
+	if (!r)
+		r = ops_submit(p->session, op, 1);
+	if (op->entered && task)
+		*task = number;
+	/* Else the epoch ended meanwhile, and all has begun anew. */
+	if (op->entered && iteration == p->base)
+		submitted(p, place, number);
+	return r;
+}
+
+/* What the thread has set. Locked. */
+static ncclsvc_result prepare(const ncclsvc_plan *p, struct op *op)
 {
 	struct thread_state *t = thread_find(p->session);
 	if (t && t->grouping)
 		return error_argument("%s: a planned task cannot be in a task group of its own: "
 				      "end the thread's group first",
 				      svc_op_name(op->record.op));
-	op->record.timeout_ns = p->comm->timeout_ns;
 	if (t && t->timeline && p->comm->device < 0) {
 		op->record.flags |= SVC_TASK_TIMELINE;
 		op->record.timeline = t->timeline->index;
 		op->record.value = t->timeline_value;
 	}
 	ncclsvc_result r = op_check(op);
-	if (!r && p->comm->device >= 0)
-		r = stream_choose(op, t);
-	op->detached = true;
-	if (!r && op->copied && p->comm->device >= 0)
-		r = bounce_copy(p, place, op, deadline);
-	return r ? r : ops_submit(p->session, op, 1);
+	return !r && p->comm->device >= 0 ? stream_choose(op, t) : r;
 }
 
 /* wait_ms: NULL does not wait. Locked; yields. */
 static ncclsvc_result submit(ncclsvc_plan *p, struct op *op, size_t count, ncclsvc_type type,
-			     const int *wait_ms, ncclsvc_task *task, const char *function)
+			     const int *wait_ms, const char *function)
 {
 	uint32_t place = 0;
-	ncclsvc_task number = 0;
+	const struct svc_plan_task kind = {.op = op->record.op, .peer = op->record.peer};
 	ncclsvc_result r = plan_running(p, function);
 	if (!r && p->busy)
 		r = error_set(NCCLSVC_BUSY, "%s: another thread resets the plan", function);
 	if (!r)
-		r = take_place(p, op->record.op, op->record.peer, &place);
+		r = plan_take_place(p, &kind, &place);
 	if (r)
 		return r;
 	const uint64_t iteration = p->base;
 	const uint64_t deadline = wait_ms ? deadline_in(*wait_ms) : NO_DEADLINE;
-	const bool returns = wait_ms && op->record.op == NCCLSVC_SEND && !completes(p, place);
+	op->copied = wait_ms && op->record.op == NCCLSVC_SEND && !completes(p, place);
 	r = check_size(p, place, count, type);
-	if (!r) {
-		op->record.flags |= SVC_TASK_PLAN;
-		op->record.plan = p->handle;
-		op->record.plan_group = p->tasks[place].group;
-		op->record.plan_task = place - p->first[p->tasks[place].group];
-		op->planned = p->base + op->record.plan_group;
-		op->copied = returns;
-		op->task = &number;
-		r = submit_op(p, place, op, deadline);
-	}
-	if (op->entered && task)
-		*task = number;
+	if (!r)
+		r = prepare(p, op);
+	if (!r)
+		r = plan_submit_at(p, place, op, deadline);
 	if (iteration != p->base)
-		return r; /* the epoch ended meanwhile, and all has begun anew */
-	if (!op->entered) {
-		give_place_back(p, place);
 		return r;
-	}
-	submitted(p, place, number);
-	if (!r && wait_ms && !returns)
+	if (!op->entered)
+		plan_give_back(p, place);
+	else if (!r && wait_ms && !op->copied)
 		r = group_wait(p, place, deadline);
 	return r;
 }
@@ -165,7 +170,7 @@ static ncclsvc_result call(ncclsvc_plan *p, unsigned kind, const void *src, void
 			   ncclsvc_type type, int peer, const int *wait_ms, ncclsvc_task *task,
 			   const char *function)
 {
-	struct op op = {.src = src, .dst = dst};
+	struct op op = {.src = src, .dst = dst, .task = task};
 	ncclsvc_result r = plan_lock(p, function);
 	if (r)
 		return r;
@@ -176,7 +181,7 @@ static ncclsvc_result call(ncclsvc_plan *p, unsigned kind, const void *src, void
 		.peer = peer,
 		.count = count,
 	};
-	r = submit(p, &op, count, type, wait_ms, task, function);
+	r = submit(p, &op, count, type, wait_ms, function);
 	session_unlock(p->session);
 	return r;
 }

@@ -207,7 +207,7 @@ ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
 		r = plan_live(p, "ncclsvc_plan_reset");
 	if (!r && plan_stale(p)) {
 		r = plan_commit(p, deadline);
-	} else if (!r && p->nsubmitted) {
+	} else if (!r && (p->nsubmitted || p->claims)) {
 		/* Others may still submit: not `busy`. */
 		const uint64_t iteration = p->base;
 		r = wait_iteration(p, iteration, deadline);
@@ -215,6 +215,7 @@ ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
 			r = iteration_report(p);
 			plan_begin_iteration(p);
 			p->iterations++;
+			p->round++;
 		}
 	} else if (!r && !p->ntasks) {
 		p->iterations++;
@@ -302,6 +303,7 @@ ncclsvc_result ncclsvc_plan_terminate(ncclsvc_plan *p, int timeout_ms)
 		r = give_up(p, deadline);
 	p->comm = NULL;
 	p->over = true;
+	plan_claims_forget(p);
 	free_over(s);
 	session_unlock(s);
 	return r;
