@@ -114,7 +114,7 @@ static const struct bad_task bad_tasks[] = {
 	{"another count", {PLANNED(NCCLSVC_SEND, 1, 1), .type = NCCLSVC_INT32}, ARGUMENT},
 	{"another type", {PLANNED(NCCLSVC_RECV, 1, 0), .type = NCCLSVC_FLOAT32}, ARGUMENT},
 	{"a list in another's place",
-	 {PLANNED(NCCLSVC_SEND, 0, 0), .flags = SVC_TASK_PLAN | SVC_TASK_AGREE, .agreement = 7},
+	 {.op = NCCLSVC_SEND, .flags = SVC_TASK_PLAN | SVC_TASK_AGREE, .agreement = 7},
 	 ARGUMENT},
 	{"another plan", {PLANNED(NCCLSVC_SEND, 0, 0), .plan = 99}, NCCLSVC_NOT_FOUND},
 	{"in a group", {.op = NCCLSVC_SEND, .flags = SVC_TASK_PLAN | SVC_TASK_MORE}, ARGUMENT},
