@@ -10,7 +10,7 @@ import ctypes
 import math
 import os
 from ctypes import POINTER as P
-from ctypes import c_bool, c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from ctypes import c_bool, c_char_p, c_int, c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from typing import Any, Callable
 
 from . import structs as s
@@ -28,6 +28,8 @@ _TASK = [c_void_p, P(c_uint64)]
 _PEER = [c_void_p, c_size_t, c_int, c_int]
 _LIST = [c_void_p, P(s.TensorRecord), P(s.TensorRecord), c_size_t]
 _PLANNED = [c_void_p, c_void_p, c_size_t, c_int, c_int]
+_PLAN_LIST = [c_void_p, c_int, c_int64, P(s.TensorRecord), c_size_t, c_int]
+_PLANNED_LIST = [c_void_p, c_void_p, P(s.MessageRecord), P(c_void_p)]
 
 
 def _snapshot(record: type[ctypes.Structure]) -> list[Any]:
@@ -119,6 +121,10 @@ RESULTS: dict[str, list[Any]] = {
     "plan_group_end": [c_void_p],
     "plan_send": _PEER,
     "plan_recv": _PEER,
+    "plan_tensors_send": _PLAN_LIST,
+    "plan_tensors_recv": _PLAN_LIST,
+    "plan_submit_tensors_send": _PLANNED_LIST,
+    "plan_submit_tensors_recv": _PLANNED_LIST,
     "plan_end": [c_void_p, c_int],
     "plan_launch": [c_void_p],
     "plan_submit_send": [*_PLANNED, P(c_uint64)],

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence, Union
 
-from .enums import PLAN_ANY, DataType
+from .enums import PLAN_ANY, DataType, Shapes
 from .errors import InvalidArgumentError, TimeoutError
+from .layouts import Spec
 from .library import check, lib, milliseconds
+from .listed import Records
 from .memory import allocated
 from .tasks import Task
 from .tensors import Buffer, destination, source
@@ -69,6 +71,25 @@ class Plan:
     def plan_recv(self, peer: int, count: Optional[int] = None, type: Optional[DataType] = None) -> None:
         """A Recv of the open group: see plan_send."""
         self._plan(lib.plan_recv, peer, count, type)
+
+    def plan_send_list(
+        self, tensors: Sequence[Union[Any, Spec]], peer: int, tag: int = 0, shapes: Shapes = Shapes.STATIC
+    ) -> None:
+        """A list of tensors (or Specs) that is sent: Lists.plan_isend submits it. What a plan can know of lists is
+        matched by end(): with Shapes.AHEAD, the number of tensors and their types."""
+        self._plan_list(lib.plan_tensors_send, tensors, peer, tag, shapes)
+
+    def plan_recv_list(
+        self, tensors: Sequence[Union[Any, Spec]], peer: int, tag: int = 0, shapes: Shapes = Shapes.STATIC
+    ) -> None:
+        """A list of tensors that is received: Lists.plan_irecv, or plan_irecv_ahead."""
+        self._plan_list(lib.plan_tensors_recv, tensors, peer, tag, shapes)
+
+    def _plan_list(
+        self, function: Callable[..., int], tensors: Sequence[Union[Any, Spec]], peer: int, tag: int, shapes: Shapes
+    ) -> None:
+        records = Records(tensors, self.comm, output=False)
+        check(function(self._pointer, shapes, tag, records.array, len(tensors), peer))
 
     def _plan(self, function: Callable[..., int], peer: int, count: Optional[int], type: Optional[DataType]) -> None:
         if (count is None) != (type is None):
