@@ -16,6 +16,8 @@
  *   SubmitSendAndWait, -Recv-      ncclsvc_plan_submit_send_and_wait, _recv_and_wait
  *   Reset, Terminate               ncclsvc_plan_reset, ncclsvc_plan_terminate
  *
+ * Lists of tensors can be tasks, too: see ncclsvc_tensors.h.
+ *
  * Threads: all functions may be called from any thread, but for those from plan_start to plan_end
  * (one thread plans) and plan_terminate (the last call).
  * Errors: as everywhere, a result and ncclsvc_last_error(). Nothing ends the process.
