@@ -95,7 +95,8 @@ PEERS = {"broadcast": 1, "reduce": 1, "gather": 0, "scatter": 0}
 
 def plan_file(*tasks):
     return bytes([8, 0, len(tasks)]) + b"".join(
-        struct.pack("=IBBHiIQ", group, op, 0, 0, peer, 0, 2**64 - 1) for group, op, peer in tasks)
+        struct.pack("=IBBHiIQQq", group, op, 0, 0, peer, 0, 2**64 - 1, *(listed or (0, 0)))
+        for group, op, peer, *listed in tasks)
 
 
 def commit(ngroups, ntasks):
@@ -116,6 +117,9 @@ def plans():
     write("fuzz_session", "plan", own + b"".join(tasks[::-1]) + b"".join(tasks) + tasks[1]
           + named("plan_drop") + READ)
     write("fuzz_session", "plan_twice", own + tasks[0] + tasks[0] + commit(2, 4) + READ + HANG_UP)
+    lists = plan_file((0, 9, 0, 7, -1), (0, 10, 0, 7, -1), (1, 9, 0, 7, 2), (1, 10, 0, 7, 2))
+    write("fuzz_session", "plan_lists", lists + ALONE + commit(2, 4) + READ + b"".join(tasks)
+          + ring(record(9, 100, 0, src=(1, 0), agreement=7, tag=-1, plan=(0, 0))) + READ)
     write("fuzz_session", "plan_leave", own + tasks[2] + request(LEAVE, struct.pack("=II", 1, 0)) + READ)
     pair = PAIR + plan_file((0, 9, 1), (1, 10, 1)) + commit(2, 2) + SWITCH \
         + plan_file((0, 10, 0), (1, 9, 0)) + commit(2, 2) + READ + SWITCH + READ
