@@ -59,22 +59,44 @@ void plan_begin_iteration(ncclsvc_plan *p)
 	s->planned_groups += p->ngroups;
 }
 
-/* The memfd is the caller's. */
-static ncclsvc_result write_plan(const ncclsvc_plan *p, int *fd)
+static bool has_lists(const ncclsvc_plan *p)
 {
-	size_t bytes = p->ntasks * sizeof(*p->tasks);
-	*fd = svc_memfd_create("ncclsvc-plan", bytes ? bytes : sizeof(*p->tasks), false);
-	if (*fd < 0)
-		return error_set(NCCLSVC_SYSTEM, "no memory file for the plan: %s", strerror(-*fd));
+	for (uint32_t i = 0; i < p->ntasks; i++)
+		if (p->tasks[i].agreement)
+			return true;
+	return false;
+}
+
+static ncclsvc_result write_all(int fd, const char *from, size_t bytes, off_t at)
+{
 	for (size_t done = 0; done < bytes;) {
-		ssize_t n = pwrite(*fd, (const char *)p->tasks + done, bytes - done, (off_t)done);
-		if (n <= 0) {
-			close(*fd);
+		ssize_t n = pwrite(fd, from + done, bytes - done, at + (off_t)done);
+		if (n <= 0)
 			return error_set(NCCLSVC_SYSTEM, "the plan cannot be written: %m");
-		}
 		done += (size_t)n;
 	}
 	return NCCLSVC_OK;
+}
+
+/* The memfd is the caller's. */
+static ncclsvc_result write_plan(const ncclsvc_plan *p, int *fd)
+{
+	const bool old = p->session->connection->version < 2;
+	const size_t entry = old ? SVC_PLAN_TASK_BYTES_1 : sizeof(*p->tasks);
+	ncclsvc_result r = NCCLSVC_OK;
+	if (old && has_lists(p))
+		return error_set(NCCLSVC_UNSUPPORTED, "the daemon speaks protocol version 1, which "
+						      "has no lists of tensors in plans");
+	*fd = svc_memfd_create("ncclsvc-plan", p->ntasks ? p->ntasks * entry : entry, false);
+	if (*fd < 0)
+		return error_set(NCCLSVC_SYSTEM, "no memory file for the plan: %s", strerror(-*fd));
+	if (!old)
+		r = write_all(*fd, (const char *)p->tasks, p->ntasks * entry, 0);
+	for (uint32_t i = 0; old && !r && i < p->ntasks; i++)
+		r = write_all(*fd, (const char *)&p->tasks[i], entry, (off_t)(i * entry));
+	if (r)
+		close(*fd);
+	return r;
 }
 
 static void committed(ncclsvc_session *s, struct call *call)
@@ -89,7 +111,7 @@ static void committed(ncclsvc_session *s, struct call *call)
 
 ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline)
 {
-	int fd;
+	int fd = -1;
 	ncclsvc_session *s = p->session;
 	struct call call = {.on_reply = committed, .arg = p};
 	ncclsvc_result r = session_check(s);

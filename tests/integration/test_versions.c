@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "harness_raw.h"
+#include "ncclsvc_tensors.h"
 #include "relay.h"
 
 enum { READY = 1, GO, DONE };
@@ -271,6 +272,43 @@ static void a_future_client_is_told_both_ranges(void **state)
 
 /* ---- The library and a daemon of the lowest version ---- */
 
+/* Entries of plans are shorter there, and no lists. */
+static void plan(struct client *me, ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	const int64_t dim = 4;
+	const ncclsvc_tensor t = {NULL, NCCLSVC_INT8, 1, &dim};
+	const int peer = 1 - me->rank;
+	ncclsvc_plan *p;
+	for (int lists = 1; lists >= 0; lists--) {
+		CHECK_OK(ncclsvc_plan_start(comm, &p));
+		for (int g = 0; g < 3; g++) {
+			CHECK_OK(ncclsvc_plan_group_start(p));
+			CHECK_OK(ncclsvc_plan_send(p, 1 + (size_t)g, NCCLSVC_INT32, peer));
+			CHECK_OK(ncclsvc_plan_recv(p, NCCLSVC_PLAN_ANY, 0, peer));
+			if (lists)
+				CHECK_OK(ncclsvc_plan_tensors_send(p, NCCLSVC_SHAPES_STATIC, 1, &t,
+								   1, peer));
+			CHECK_OK(ncclsvc_plan_group_end(p));
+		}
+		CHECK_RESULT(ncclsvc_plan_end(p, WAIT_MS),
+			     lists ? NCCLSVC_UNSUPPORTED : NCCLSVC_OK);
+		if (lists)
+			CHECK_OK(ncclsvc_plan_terminate(p, WAIT_MS));
+	}
+	int32_t *v = shared(s, 4096);
+	CHECK_OK(ncclsvc_plan_launch(p));
+	for (int g = 0; g < 3; g++) {
+		v[g] = me->rank + g;
+		CHECK_OK(ncclsvc_plan_submit_send(p, v, 1 + (size_t)g, NCCLSVC_INT32, peer, NULL));
+		CHECK_OK(ncclsvc_plan_submit_recv(p, v + 8, 1 + (size_t)g, NCCLSVC_INT32, peer,
+						  NULL));
+	}
+	CHECK_OK(ncclsvc_plan_reset(p, WAIT_MS));
+	CHECK_EQ(v[8], peer);
+	CHECK_EQ(v[10], peer + 2);
+	CHECK_OK(ncclsvc_plan_terminate(p, WAIT_MS));
+}
+
 static void work(struct client *me)
 {
 	ncclsvc_session *s = NULL;
@@ -283,6 +321,7 @@ static void work(struct client *me)
 	check_usable(s, comm);
 	CHECK_OK(ncclsvc_comm_split(comm, me->rank, 0, WAIT_MS, &half));
 	check_usable(s, half);
+	plan(me, s, comm);
 	if (me->rank == 0) {
 		say(me, READY);
 		CHECK_OK(ncclsvc_recv(v, 1, NCCLSVC_INT32, 1, comm, &task));
