@@ -74,7 +74,8 @@ ncclsvc_result ncclsvc_plan_launch(ncclsvc_plan *plan);
  * result. Tasks of one stream must be submitted in the order of their groups.
  * *task may be NULL. INVALID_ARGUMENT: not planned, all its places are taken (reset first), another
  * count or type than planned, or the thread has an open task group. STALE_EPOCH: rejoin the
- * communicator, then reset. AGAIN: the ring is full. */
+ * communicator, then reset. AGAIN: the ring is full. BUSY: another thread resets the plan, or a
+ * list of an earlier group will come to this stream. */
 ncclsvc_result ncclsvc_plan_submit_send(ncclsvc_plan *plan, const void *sendbuf, size_t count,
 					ncclsvc_type type, int peer, ncclsvc_task *task);
 ncclsvc_result ncclsvc_plan_submit_recv(ncclsvc_plan *plan, void *recvbuf, size_t count,

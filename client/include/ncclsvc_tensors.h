@@ -176,8 +176,9 @@ ncclsvc_result ncclsvc_plan_tensors_recv(ncclsvc_plan *plan, ncclsvc_shapes shap
 /* Submit a list, in any order, and return. It takes the earliest free place of its operation, peer,
  * mode and tag; plain tasks have other places. lists are of the plan's communicator. *request is
  * the caller's, to be waited for and freed; it ends with its own data, perhaps before its group.
- * GPUs: as ncclsvc_plan_submit_send, but outputs are there when the request has ended. An error
- * submits nothing, and the place is free: INVALID_ARGUMENT also if other types or shapes were
+ * GPUs: as ncclsvc_plan_submit_send, but outputs are there when the request has ended; and nothing
+ * of a later group can be submitted on the stream of a list that waits for its shapes (BUSY). An
+ * error submits nothing, and the place is free: INVALID_ARGUMENT also if other types or shapes were
  * planned. With shapes ahead it goes on within list calls, once all such lists of its group are
  * submitted and the groups before are whole; ncclsvc_plan_reset counts it as submitted only when
  * its shapes are known: wait for the request first. It fails with CANCELLED if the plan is

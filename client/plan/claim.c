@@ -70,7 +70,8 @@ static ncclsvc_result take(ncclsvc_plan *p, const ncclsvc_comm *comm,
 }
 
 ncclsvc_result plan_claim(ncclsvc_plan *p, struct plan_claim *c, const ncclsvc_comm *comm,
-			  const struct svc_plan_task *task, const char *function)
+			  const struct svc_plan_task *task, const void *stream,
+			  const char *function)
 {
 	uint32_t place = 0;
 	ncclsvc_result r = plan_lock(p, function);
@@ -78,7 +79,7 @@ ncclsvc_result plan_claim(ncclsvc_plan *p, struct plan_claim *c, const ncclsvc_c
 		return r;
 	r = take(p, comm, task, &place, function);
 	if (!r) {
-		*c = (struct plan_claim){p->session, p->claims, p, place, p->base};
+		*c = (struct plan_claim){p->session, p->claims, p, place, p->base, stream};
 		p->claims = c;
 	}
 	session_unlock(p->session);
@@ -161,4 +162,27 @@ void plan_claims_forget(ncclsvc_plan *p)
 {
 	while (p->claims)
 		unlink_claim(p->claims);
+}
+
+bool plan_has_claims(const ncclsvc_plan *p)
+{
+	const struct plan_claim *c = p->claims;
+	while (c && c->iteration != p->base)
+		c = c->next;
+	return c;
+}
+
+ncclsvc_result plan_claims_precede(const ncclsvc_plan *p, uint32_t place, const void *stream)
+{
+	char text[PLACE_TEXT];
+	for (const struct plan_claim *c = p->claims; c; c = c->next)
+		if (c->iteration == p->base && c->stream == stream &&
+		    p->tasks[c->place].group < p->tasks[place].group)
+			return error_set(
+				NCCLSVC_BUSY,
+				"the %s waits for its shapes, and will be on this stream, "
+				"which follows the order of the plan's groups: wait for its "
+				"request first",
+				place_text(p, c->place, text));
+	return NCCLSVC_OK;
 }

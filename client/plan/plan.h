@@ -71,6 +71,7 @@ struct plan_claim {
 	ncclsvc_plan *plan;	 /* NULL: none, or it was terminated */
 	uint32_t place;
 	uint64_t iteration; /* the plan's base when it was taken */
+	const void *stream; /* of a GPU, on which its data will be */
 };
 
 static inline bool plan_is_ahead(const struct svc_plan_task *t)
@@ -117,9 +118,11 @@ void plan_give_back(ncclsvc_plan *p, uint32_t place);
 ncclsvc_result plan_submit_at(ncclsvc_plan *p, uint32_t place, struct op *op, uint64_t deadline);
 
 /* claim.c. Not locked, but for the last. Takes the place of a list of this kind and agreement on
- * the communicator; INVALID_ARGUMENT: there is none, or another list was planned there. */
+ * the communicator, whose data will be on the stream; INVALID_ARGUMENT: there is none, or another
+ * list was planned there. */
 ncclsvc_result plan_claim(ncclsvc_plan *p, struct plan_claim *c, const ncclsvc_comm *comm,
-			  const struct svc_plan_task *task, const char *function);
+			  const struct svc_plan_task *task, const void *stream,
+			  const char *function);
 /* Gives the place back, unless its task was submitted, or its iteration is over. */
 void plan_claim_drop(struct plan_claim *c);
 /* OK: the shapes of its group's lists are to be announced now. IN_PROGRESS: not all of these lists
@@ -133,6 +136,10 @@ uint32_t plan_claim_group(const struct plan_claim *c);
 ncclsvc_result plan_claim_submit(struct plan_claim *c, struct op *op);
 /* The plan is terminated. Locked. */
 void plan_claims_forget(ncclsvc_plan *p);
+/* Of this iteration. Locked. */
+bool plan_has_claims(const ncclsvc_plan *p);
+/* BUSY: a list of a former group will come to this stream. Locked. */
+ncclsvc_result plan_claims_precede(const ncclsvc_plan *p, uint32_t place, const void *stream);
 
 /* wait.c: waits for a whole group; own is the place of one that was submitted. Locked; yields. */
 ncclsvc_result group_wait(ncclsvc_plan *p, uint32_t own, uint64_t deadline);

@@ -106,10 +106,13 @@ ncclsvc_result plan_submit_at(ncclsvc_plan *p, uint32_t place, struct op *op, ui
 	op->detached = true;
 	op->task = &number;
 	ncclsvc_result r = NCCLSVC_OK;
-	if (op->copied && p->comm->device >= 0)
+	if (p->comm->device >= 0)
+		r = plan_claims_precede(p, place, op->stream);
+	if (!r && op->copied && p->comm->device >= 0)
 		r = bounce_copy(p, place, op, deadline);
 	if (!r)
 		r = ops_submit(p->session, op, 1);
+	op->task = task;
 	if (op->entered && task)
 		*task = number;
 	/* Else the epoch ended meanwhile, and all has begun anew. */

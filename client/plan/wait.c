@@ -207,7 +207,7 @@ ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
 		r = plan_live(p, "ncclsvc_plan_reset");
 	if (!r && plan_stale(p)) {
 		r = plan_commit(p, deadline);
-	} else if (!r && (p->nsubmitted || p->claims)) {
+	} else if (!r && (p->nsubmitted || plan_has_claims(p))) {
 		/* Others may still submit: not `busy`. */
 		const uint64_t iteration = p->base;
 		r = wait_iteration(p, iteration, deadline);

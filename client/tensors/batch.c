@@ -249,6 +249,11 @@ bool request_is_open(const struct ncclsvc_request *r)
 	return r->batch && r->batch->open;
 }
 
+bool request_is_held(const struct ncclsvc_request *r)
+{
+	return r->batch && !r->batch->begun;
+}
+
 /* Withdrawn, as if it had never been. */
 static ncclsvc_result drop(struct ncclsvc_request *r, ncclsvc_result result)
 {

@@ -178,7 +178,8 @@ static ncclsvc_result begin(struct ncclsvc_request *r, ncclsvc_plan *plan, const
 	if (!result)
 		result = describe(&task, r->op, m->shapes, m->tag, m->tensors, m->n, r->peer);
 	if (!result)
-		result = plan_claim(plan, &r->claim, r->lists->comm, &task, function);
+		result = plan_claim(plan, &r->claim, r->lists->comm, &task, r->stream.handle,
+				    function);
 	if (!result)
 		result = message_prepare(r, m);
 	if (!result)

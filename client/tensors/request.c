@@ -256,20 +256,16 @@ static void nap(struct ncclsvc_request *r, uint64_t *since)
 	}
 }
 
-ncclsvc_result ncclsvc_request_wait(ncclsvc_request *r, int timeout_ms)
+/* TIMEOUT if it has not ended; the error is not set then. */
+static ncclsvc_result wait_until(struct ncclsvc_request *r, uint64_t deadline, bool held)
 {
-	if (!r)
-		return error_argument("ncclsvc_request_wait: the request is NULL");
-	ncclsvc_result result = check_open(r);
-	if (result)
-		return result;
-	uint64_t deadline = deadline_in(timeout_ms), since = 0;
+	uint64_t since = 0;
 	while (go_on(r)) {
 		int left = deadline_left_ms(deadline);
 		if (!left)
-			return error_set(NCCLSVC_TIMEOUT,
-					 "the list has not ended within the time of "
-					 "this wait; it goes on");
+			return NCCLSVC_TIMEOUT;
+		if (held && !request_is_held(r))
+			return NCCLSVC_OK;
 		if (r->nseen < r->ntasks && !lists_await_others(r->lists, r)) {
 			ncclsvc_wait(r->lists->session, r->tasks[r->nseen], left);
 			since = 0;
@@ -279,6 +275,19 @@ ncclsvc_result ncclsvc_request_wait(ncclsvc_request *r, int timeout_ms)
 	}
 	if (since)
 		spin_waited(&r->lists->spin, now_ns() - since);
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_request_wait(ncclsvc_request *r, int timeout_ms)
+{
+	if (!r)
+		return error_argument("ncclsvc_request_wait: the request is NULL");
+	ncclsvc_result result = check_open(r);
+	if (result)
+		return result;
+	if (wait_until(r, deadline_in(timeout_ms), false))
+		return error_set(NCCLSVC_TIMEOUT, "the list has not ended within the time of this "
+						  "wait; it goes on");
 	return request_told(r);
 }
 
@@ -292,9 +301,26 @@ ncclsvc_result ncclsvc_request_free(ncclsvc_request *r)
 	return NCCLSVC_OK;
 }
 
+/* No task of it has a deadline yet. */
+static uint64_t held_deadline(const struct ncclsvc_request *r)
+{
+	const uint64_t timeout = r->lists->comm->timeout_ns;
+	if (r->has_deadline)
+		return r->deadline;
+	return timeout ? now_ns() + timeout : NO_DEADLINE;
+}
+
 ncclsvc_result request_finish(struct ncclsvc_request *r)
 {
-	ncclsvc_result result = ncclsvc_request_wait(r, NCCLSVC_NO_TIMEOUT);
+	if (request_is_held(r) && wait_until(r, held_deadline(r), true) && request_is_held(r)) {
+		request_fail(r, error_set(NCCLSVC_TIMEOUT,
+					  "the list was not submitted within its time: one that "
+					  "was begun before it waits for its shapes"));
+		r->forgotten = true;
+		return request_told(r);
+	}
+	wait_until(r, NO_DEADLINE, false);
+	ncclsvc_result result = request_told(r);
 	request_drop(r);
 	return result;
 }

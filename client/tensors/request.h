@@ -135,6 +135,8 @@ ncclsvc_result request_begin(struct ncclsvc_request *r, ncclsvc_result prepared)
 void lists_go_on(ncclsvc_tensors *lists);
 /* Do turns of other requests depend on calls of lists_go_on? */
 bool lists_await_others(const ncclsvc_tensors *lists, const struct ncclsvc_request *r);
+/* Nothing of it has been submitted, as others have their turn. */
+bool request_is_held(const struct ncclsvc_request *r);
 /* Its task group has not ended. */
 bool request_is_open(const struct ncclsvc_request *r);
 

@@ -173,7 +173,19 @@ static void test_refused(void)
 
 /* ---- Plans ---- */
 
-enum { ROUNDS = 4 }; /* groups of a plan, one for each pair of modes */
+enum { ROUNDS = 5 }; /* groups of a plan: each pair of modes, and one after them */
+
+/* While a list waits for its shapes, nothing of a later group comes to its stream. */
+static void submit_plain(struct ring *r, ncclsvc_plan *p, int round)
+{
+	const bool ahead = mode_of(r->d.r.rank, round) == A && mode_of(r->last, round) == A;
+	for (int i = 0; i < 1 + ahead; i++)
+		CHECK_RESULT(ncclsvc_plan_submit_send(p, at(r->plain_out), WORDS, NCCLSVC_UINT32,
+						      r->next, NULL),
+			     i ? NCCLSVC_BUSY : NCCLSVC_OK);
+	if (ahead)
+		says("waits for its shapes");
+}
 
 static void plan_rank(struct client *c)
 {
@@ -200,14 +212,15 @@ static void plan_rank(struct client *c)
 			const ncclsvc_message out = ring_message(&r, true, round),
 					      in = ring_message(&r, false, round);
 			const bool first = (i + c->rank) % 2;
-			for (int half = 0; half < 2; half++)
+			for (int half = 0; half < 2; half++) {
 				CHECK_OK((half == 0) == first ? ncclsvc_plan_submit_tensors_send(
 									p, r.d.lists, &out, &r.sent)
 							      : ncclsvc_plan_submit_tensors_recv(
 									p, r.d.lists, &in, &r.got));
+				if (half == 0)
+					submit_plain(&r, p, round);
+			}
 			ncclsvc_task task;
-			CHECK_OK(ncclsvc_plan_submit_send(p, at(r.plain_out), WORDS, NCCLSVC_UINT32,
-							  r.next, NULL));
 			CHECK_OK(ncclsvc_plan_submit_recv(p, at(r.plain_in), WORDS, NCCLSVC_UINT32,
 							  r.last, &task));
 			ring_end(&r, round, false);

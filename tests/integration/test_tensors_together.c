@@ -38,6 +38,52 @@ static void requests_drive_each_other(void **state)
 	run_pair(waiting_in_any_order);
 }
 
+/* A call that waits is held back behind a list whose peer is late: its own time ends it. */
+static void held(struct client *me)
+{
+	struct side x = side_open(me);
+	struct letter first, second;
+	letter_make(&second, me->rank == 0, x.peer, S, 2, 3, 5);
+	letter_fill(&second);
+	if (me->rank == 1) {
+		letter_begin(&x, &first, false, 0, A, 1, 3, 4);
+		CHECK_RESULT(ncclsvc_tensors_recv(x.lists, &second.message, 30, NULL),
+			     NCCLSVC_TIMEOUT);
+		says("begun before it waits for its shapes");
+		CHECK_OK(ncclsvc_comm_set_timeout(x.comm, 30));
+		CHECK_RESULT(ncclsvc_tensors_recv(x.lists, &second.message, -1, NULL),
+			     NCCLSVC_TIMEOUT);
+		CHECK_OK(ncclsvc_comm_set_timeout(x.comm, -1));
+		say(me, READY);
+		letter_end(&first);
+	} else {
+		CHECK_EQ(hear(me), GO);
+		letter_begin(&x, &first, true, 1, A, 1, 3, 4);
+		letter_end(&first);
+		for (int i = 0; i < 2; i++) {
+			CHECK_RESULT(ncclsvc_tensors_send(x.lists, &second.message, WAIT_MS, NULL),
+				     NCCLSVC_INVALID_ARGUMENT);
+			says("rank 1");
+		}
+	}
+	letter_free(&second);
+	check_in_step(&x, 4);
+	side_close(&x);
+}
+
+static void a_list_that_is_held_back_keeps_its_deadline(void **state)
+{
+	struct daemon d;
+	struct client clients[2];
+	(void)state;
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, held, NULL);
+	CHECK_EQ(hear(&clients[1]), READY);
+	say(&clients[0], GO);
+	clients_end(clients, 2);
+	daemon_stop(&d);
+}
+
 /* ---- In groups ---- */
 
 /* Both ranks send first. The bits of `modes` say which list has its shapes ahead; a plain
@@ -385,10 +431,15 @@ static void a_peer_that_dies_ends_the_group(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(requests_drive_each_other), TEST(lists_in_groups_cross),
-		TEST(groups_of_lists_queue_up),	 TEST(a_pipeline_needs_no_thread),
-		TEST(collectives_join_groups),	 TEST(a_refused_list_takes_its_turn_in_the_group),
-		TEST(groups_that_cannot_be),	 TEST(a_peer_that_dies_ends_the_group),
+		TEST(requests_drive_each_other),
+		TEST(a_list_that_is_held_back_keeps_its_deadline),
+		TEST(lists_in_groups_cross),
+		TEST(groups_of_lists_queue_up),
+		TEST(a_pipeline_needs_no_thread),
+		TEST(collectives_join_groups),
+		TEST(a_refused_list_takes_its_turn_in_the_group),
+		TEST(groups_that_cannot_be),
+		TEST(a_peer_that_dies_ends_the_group),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
