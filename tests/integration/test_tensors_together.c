@@ -60,9 +60,10 @@ static void held(struct client *me)
 		CHECK_EQ(hear(me), GO);
 		letter_begin(&x, &first, true, 1, A, 1, 3, 4);
 		letter_end(&first);
-		for (int i = 0; i < 2; i++) {
-			CHECK_RESULT(ncclsvc_tensors_send(x.lists, &second.message, WAIT_MS, NULL),
-				     NCCLSVC_INVALID_ARGUMENT);
+		for (int i = 0; i < 2; i++) { /* as its deadline is seen before or after */
+			const ncclsvc_result r =
+				ncclsvc_tensors_send(x.lists, &second.message, WAIT_MS, NULL);
+			CHECK(r == NCCLSVC_INVALID_ARGUMENT || r == NCCLSVC_TIMEOUT);
 			says("rank 1");
 		}
 	}
