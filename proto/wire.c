@@ -68,7 +68,7 @@ _Static_assert(sizeof(struct svc_region_range) == 472, "range");
 _Static_assert(sizeof(struct svc_list_reply) == 32, "list reply");
 _Static_assert(sizeof(struct svc_record) == 128, "record");
 _Static_assert(sizeof(struct svc_world_reply) == 64, "world reply");
-_Static_assert(sizeof(struct svc_plan_task) == 48, "planned task");
+_Static_assert(sizeof(struct svc_plan_task) == 64, "planned task");
 _Static_assert(sizeof(ncclsvc_status) == 128, "status");
 _Static_assert(offsetof(struct svc_record, timeline) == SVC_HALF, "record halves");
 _Static_assert(offsetof(ncclsvc_status, value_a) == SVC_HALF, "status halves");

@@ -113,6 +113,10 @@ struct svc_plan_task {
 	uint64_t count; /* elements; SVC_PLAN_ANY: whatever is submitted */
 	/* From version 2: */
 	char label[NCCLSVC_LABEL_BYTES]; /* its user's name for it, as svc_label_ok has it */
+	/* Not 0: a list of tensors, and what both sides must have in common. Its count is that of
+	 * the bytes, or SVC_PLAN_ANY: then its shapes are sent ahead. */
+	uint64_t agreement;
+	int64_t tag; /* of a list */
 };
 
 /* Bytes of an entry in the file of a session that speaks this version. */

@@ -63,16 +63,23 @@ ncclsvc_result ncclsvc_group_begin(ncclsvc_session *s)
 		return error_argument("this thread has begun a group already: groups do not nest");
 	t->grouping = true;
 	t->nops = 0;
+	t->lists = NULL;
 	t->refused = NCCLSVC_OK;
 	return NCCLSVC_OK;
 }
 
-/* Locked. */
-static ncclsvc_result submit(ncclsvc_session *s, const struct thread_state *t)
+/* Locked; yields. */
+static ncclsvc_result submit(ncclsvc_session *s, struct thread_state *t)
 {
+	ncclsvc_result r = NCCLSVC_OK;
 	if (t->refused)
 		return error_again(&t->refusal);
-	return t->nops ? ops_submit(s, t->ops, t->nops) : NCCLSVC_OK;
+	if (t->lists && t->nops) {
+		session_unlock(s);
+		r = s->list_hooks->join(t);
+		session_lock(s);
+	}
+	return r || !t->nops ? r : ops_submit(s, t->ops, t->nops);
 }
 
 static ncclsvc_result end(ncclsvc_session *s, bool submits)
@@ -83,12 +90,20 @@ static ncclsvc_result end(ncclsvc_session *s, bool submits)
 		session_unlock(s);
 		return error_argument("this thread has begun no group");
 	}
-	const ncclsvc_result r = submits ? submit(s, t) : NCCLSVC_OK;
+	struct ncclsvc_tensors *lists = t->lists;
+	const bool joined = t->nops;
+	const ncclsvc_result r =
+		submits ? submit(s, t)
+			: error_set(NCCLSVC_CANCELLED, "the task group was abandoned");
+	const bool withdrawn = !submits || r == NCCLSVC_AGAIN || r == NCCLSVC_BUSY;
 	t->grouping = false;
 	t->nops = 0;
+	t->lists = NULL;
 	thread_tidy(s, t);
 	session_unlock(s);
-	return r;
+	if (lists)
+		s->list_hooks->ended(lists, joined, withdrawn, r);
+	return submits ? r : NCCLSVC_OK;
 }
 
 ncclsvc_result ncclsvc_group_end(ncclsvc_session *s)

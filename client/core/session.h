@@ -46,6 +46,7 @@ struct ncclsvc_session {
 	uint32_t comm_keys;
 	struct ncclsvc_plan *plans;
 	const struct plan_hooks *plan_hooks;	 /* NULL: there never was a plan */
+	const struct list_hooks *list_hooks;	 /* NULL: there never was a list in a task group */
 	const struct kernel_hooks *kernel_hooks; /* NULL: there never was a kernel */
 	uint64_t planned_groups;		 /* ever, of all plans' iterations */
 	struct regions regions;

@@ -62,18 +62,26 @@ struct thread_state *thread_make(ncclsvc_session *s)
 	return t;
 }
 
-ncclsvc_result thread_plain(ncclsvc_session *s)
+ncclsvc_result thread_untimed(ncclsvc_session *s)
 {
 	ncclsvc_result r = NCCLSVC_OK;
 	session_lock(s);
 	const struct thread_state *t = thread_find(s);
-	if (t && t->grouping)
-		r = error_argument("this thread has begun a task group: end it first");
-	else if (t && t->timeline)
+	if (t && t->timeline)
 		r = error_set(NCCLSVC_UNSUPPORTED,
 			      "a timeline is set on this thread: set it to NULL first");
 	session_unlock(s);
 	return r;
+}
+
+ncclsvc_result thread_plain(ncclsvc_session *s)
+{
+	session_lock(s);
+	const struct thread_state *t = thread_find(s);
+	const bool grouping = t && t->grouping;
+	session_unlock(s);
+	return grouping ? error_argument("this thread has begun a task group: end it first")
+			: thread_untimed(s);
 }
 
 static void thread_free(struct thread_state *t)

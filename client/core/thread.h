@@ -20,7 +20,8 @@ struct thread_state {
 	bool grouping;
 	struct op *ops;
 	unsigned nops, room;
-	ncclsvc_result refused; /* the group's first refusal, and why */
+	struct ncclsvc_tensors *lists; /* those that have lists in the group */
+	ncclsvc_result refused;	       /* the group's first refusal, and why */
 	struct error refusal;
 };
 
@@ -34,5 +35,18 @@ void threads_free(ncclsvc_session *s);
 /* OK, or a refusal: the thread has a group open or a timeline set, and what follows submits tasks
  * that it waits for itself. Not locked. */
 ncclsvc_result thread_plain(ncclsvc_session *s);
+/* The same, but a group may be open. */
+ncclsvc_result thread_untimed(ncclsvc_session *s);
+
+/* What lists do when a thread's group ends. Not locked. */
+struct list_hooks {
+	/* The group has other operations, too: adds those of the lists. */
+	ncclsvc_result (*join)(struct thread_state *t);
+	/* The group is over. joined: the lists' operations were in it, and result says whether
+	 * these are tasks now. withdrawn: nothing of it has happened, and nobody is told. Keeps the
+	 * last error. */
+	void (*ended)(struct ncclsvc_tensors *lists, bool joined, bool withdrawn,
+		      ncclsvc_result result);
+};
 
 #endif

@@ -295,8 +295,8 @@ ncclsvc_result ncclsvc_barrier(ncclsvc_comm *comm, ncclsvc_task *task);
  * fails. */
 ncclsvc_result ncclsvc_group_begin(ncclsvc_session *session);
 ncclsvc_result ncclsvc_group_end(ncclsvc_session *session);
-/* Ends the thread's group without submitting anything; each *task is untouched. Does not block.
- * INVALID_ARGUMENT: the thread has begun no group. */
+/* Ends the thread's group without submitting anything; each *task is untouched, and requests of
+ * lists end with CANCELLED. Does not block. INVALID_ARGUMENT: the thread has begun no group. */
 ncclsvc_result ncclsvc_group_abandon(ncclsvc_session *session);
 
 /* ---- Timelines: order by counters in shared memory --------------------------------------

@@ -18,6 +18,8 @@
  *   EnqueueTask's info             ncclsvc_plan_label
  *   Reset, Terminate               ncclsvc_plan_reset, ncclsvc_plan_terminate
  *
+ * Lists of tensors can be tasks, too: see ncclsvc_tensors.h.
+ *
  * Threads: all functions may be called from any thread, but for those from plan_start to plan_end
  * (one thread plans; others may wait for the launch) and plan_terminate (the last call).
  * Errors: as everywhere, a result and ncclsvc_last_error(). Nothing ends the process.
@@ -113,7 +115,8 @@ ncclsvc_result ncclsvc_plan_submit(ncclsvc_plan *plan, const ncclsvc_planned *pl
  * result. Tasks of one stream must be submitted in the order of their groups.
  * *task may be NULL. INVALID_ARGUMENT: not launched, not planned, all its places are taken (reset
  * first), another count or type than planned, or the thread has an open task group. STALE_EPOCH:
- * rejoin the communicator, then reset. AGAIN: the ring is full. */
+ * rejoin the communicator, then reset. AGAIN: the ring is full. BUSY: another thread resets the
+ * plan, or a list of an earlier group will come to this stream. */
 ncclsvc_result ncclsvc_plan_submit_send(ncclsvc_plan *plan, const void *sendbuf, size_t count,
 					ncclsvc_type type, int peer, ncclsvc_task *task);
 ncclsvc_result ncclsvc_plan_submit_recv(ncclsvc_plan *plan, void *recvbuf, size_t count,

@@ -12,17 +12,18 @@
  * MISMATCH on all sides, in words.
  *
  * Threads: an ncclsvc_tensors and its requests are used by one thread at a time. The calling thread
- * must not have a task group open or a timeline set.
- * GPUs: tensors are device memory of the communicator's GPU. Their copies are put on the thread's
- * stream (ncclsvc_stream_set), before and after the operation: all is in stream order. After
- * ncclsvc_stream_set with NCCLSVC_STREAM_DETACHED, the stream waits for a list all the same. Of a
- * call that does not wait and fails, outputs hold anything; of one that waits, nothing has moved.
- * Errors and times are as in ncclsvc.h.
+ * must not have a timeline set; nor a task group open, but for calls that return a request.
+ * GPUs: tensors are device memory of the communicator's GPU. Their copies are put on the stream
+ * that the thread has set (ncclsvc_stream_set), before and after the operation: all is in stream
+ * order. After ncclsvc_stream_set with NCCLSVC_STREAM_DETACHED, the stream waits for a list all the
+ * same. Of a call that does not wait and fails, outputs hold anything; of one that waits, nothing
+ * has moved. Errors and times are as in ncclsvc.h.
  */
 #ifndef NCCLSVC_TENSORS_H
 #define NCCLSVC_TENSORS_H
 
 #include "ncclsvc.h"
+#include "ncclsvc_plan.h"
 #include "ncclsvc_world.h"
 
 #ifdef __cplusplus
@@ -176,22 +177,61 @@ ncclsvc_result ncclsvc_tensor_send(ncclsvc_tensors *lists, ncclsvc_tensor tensor
 ncclsvc_result ncclsvc_tensor_recv(ncclsvc_tensors *lists, ncclsvc_tensor tensor, int64_t peer,
 				   int64_t tag, int timeout_ms);
 /* Each begins one. On success *request is the caller's, to be freed. Where shapes are sent ahead,
- * it goes on only within wait and test, on both sides; until its data is under way, other tasks of
- * the communicator must not overtake it: lists that would are refused (BUSY, nothing happened),
- * plain operations are the caller's to hold back. An error ends it before it has begun, as above.
- */
+ * requests go on only within list calls of this rank, which drive all requests of the
+ * ncclsvc_tensors: a list is submitted when the data of those that were begun before is. Plain
+ * operations of the communicator must not overtake such a list: the caller holds them back. An
+ * error ends it before it has begun, as above.
+ *
+ * In a task group (ncclsvc_group_begin), the lists are submitted together: two ranks can send to
+ * each other. If some send their shapes ahead, the data of all that the group has on one
+ * ncclsvc_tensors is one group of its own, when all their shapes are known; if several of those go
+ * from one rank to another, the other side has them in one group, too. A list that is refused takes
+ * its turn in the group. If ncclsvc_group_end fails, so do the group's lists, and their peers are
+ * told; after AGAIN, and BUSY (the group has plain operations, which would overtake a list with its
+ * shapes ahead), nothing of it was submitted. Before it, wait and test are INVALID_ARGUMENT. */
 ncclsvc_result ncclsvc_tensors_isend(ncclsvc_tensors *lists, const ncclsvc_message *message,
 				     ncclsvc_request **request);
 ncclsvc_result ncclsvc_tensors_irecv(ncclsvc_tensors *lists, const ncclsvc_message *message,
 				     ncclsvc_request **request);
 
-/* Waits until it has ended and returns its result; tensors are then the caller's again. TIMEOUT: of
- * this wait, and it goes on, if ncclsvc_last_status has number 0. Waiting twice is allowed. */
+/* Waits until it has ended and returns its result (also of lists in plans); tensors are then the
+ * caller's again. TIMEOUT: of this wait, and it goes on, if ncclsvc_last_status has number 0.
+ * Waiting twice is allowed. */
 ncclsvc_result ncclsvc_request_wait(ncclsvc_request *request, int timeout_ms);
 /* IN_PROGRESS, or the result. Does not wait. */
 ncclsvc_result ncclsvc_request_test(ncclsvc_request *request);
 /* BUSY: it has not ended; nothing happened. NULL is allowed. */
 ncclsvc_result ncclsvc_request_free(ncclsvc_request *request);
+
+/* ---- In plans ----------------------------------------------------------------------------------
+ *
+ * A list is a task of a plan's open group, as in ncclsvc_plan.h. What a plan can know of it, all of
+ * a static list, is matched by ncclsvc_plan_end; of shapes sent ahead, number and types of the
+ * tensors are, and shapes are agreed on in each iteration. Groups with the same lists of shapes
+ * ahead must be able to begin together, on the host, too. tensors: types, and dims (ignored with
+ * shapes ahead); read during the call. MISMATCH at plan_end, in words: one is a list and the other
+ * is not, mode, tag, types or shapes differ. Else as ncclsvc_plan_send and ncclsvc_plan_recv. */
+ncclsvc_result ncclsvc_plan_tensors_send(ncclsvc_plan *plan, ncclsvc_shapes shapes, int64_t tag,
+					 const ncclsvc_tensor *tensors, size_t n, int peer);
+ncclsvc_result ncclsvc_plan_tensors_recv(ncclsvc_plan *plan, ncclsvc_shapes shapes, int64_t tag,
+					 const ncclsvc_tensor *tensors, size_t n, int peer);
+
+/* Submit a list, in any order, and return. It takes the earliest free place of its operation, peer,
+ * mode and tag; plain tasks have other places. lists are of the plan's communicator. *request is
+ * the caller's, to be waited for and freed; it ends with its own data, perhaps before its group.
+ * GPUs: as ncclsvc_plan_submit_send, but outputs are there when the request has ended; and nothing
+ * of a later group can be submitted on the stream of a list that waits for its shapes (BUSY). An
+ * error submits nothing, and the place is free: INVALID_ARGUMENT also if other types or shapes were
+ * planned. With shapes ahead it goes on within list calls, once all such lists of its group are
+ * submitted and the groups before are whole; ncclsvc_plan_reset counts it as submitted only when
+ * its shapes are known: wait for the request first. It fails with CANCELLED if the plan is
+ * terminated before, and with STALE_EPOCH if the plan was committed again. */
+ncclsvc_result ncclsvc_plan_submit_tensors_send(ncclsvc_plan *plan, ncclsvc_tensors *lists,
+						const ncclsvc_message *message,
+						ncclsvc_request **request);
+ncclsvc_result ncclsvc_plan_submit_tensors_recv(ncclsvc_plan *plan, ncclsvc_tensors *lists,
+						const ncclsvc_message *message,
+						ncclsvc_request **request);
 
 /* ---- Collectives -------------------------------------------------------------------------------
  *

@@ -108,21 +108,17 @@ static uint32_t tasks_in_group(const ncclsvc_plan *p)
 	return n;
 }
 
-static ncclsvc_result add(ncclsvc_plan *p, unsigned op, size_t count, ncclsvc_type type, int peer,
-			  const char *function)
+ncclsvc_result plan_add(ncclsvc_plan *p, const struct svc_plan_task *task, const char *function)
 {
-	bool any = count == NCCLSVC_PLAN_ANY;
 	ncclsvc_result r = open_for_change(p, function);
 	if (r)
 		return r;
 	if (!p->group_open)
 		return error_argument("%s: no group is open: call ncclsvc_plan_group_start first",
 				      function);
-	if (peer < 0 || peer >= p->comm->nranks)
+	if (task->peer < 0 || task->peer >= p->comm->nranks)
 		return error_argument("%s: the peer is %d: it must be a rank from 0 to %d",
-				      function, peer, p->comm->nranks - 1);
-	if (!any && !svc_type_size(type))
-		return error_argument("%s: the element type %d is unknown", function, (int)type);
+				      function, task->peer, p->comm->nranks - 1);
 	if (p->ntasks == SVC_PLAN_TASKS)
 		return error_set(NCCLSVC_LIMIT, "a plan has at most %d tasks", SVC_PLAN_TASKS);
 	if (p->ntasks >= SVC_GROUP_TASKS && tasks_in_group(p) >= SVC_GROUP_TASKS)
@@ -130,14 +126,23 @@ static ncclsvc_result add(ncclsvc_plan *p, unsigned op, size_t count, ncclsvc_ty
 	r = grow(p);
 	if (r)
 		return r;
-	p->tasks[p->ntasks++] = (struct svc_plan_task){
-		.group = p->ngroups - 1,
-		.op = (uint8_t)op,
-		.type = any ? 0 : (uint8_t)type,
-		.peer = peer,
-		.count = any ? SVC_PLAN_ANY : count,
-	};
+	p->tasks[p->ntasks] = *task;
+	p->tasks[p->ntasks++].group = p->ngroups - 1;
 	return NCCLSVC_OK;
+}
+
+static ncclsvc_result add(ncclsvc_plan *p, unsigned op, size_t count, ncclsvc_type type, int peer,
+			  const char *function)
+{
+	const bool any = count == NCCLSVC_PLAN_ANY;
+	if (!any && !svc_type_size(type))
+		return error_argument("%s: the element type %d is unknown", function, (int)type);
+	return plan_add(p,
+			&(struct svc_plan_task){.op = (uint8_t)op,
+						.type = any ? 0 : (uint8_t)type,
+						.peer = peer,
+						.count = any ? SVC_PLAN_ANY : count},
+			function);
 }
 
 ncclsvc_result ncclsvc_plan_send(ncclsvc_plan *plan, size_t count, ncclsvc_type type, int peer)
@@ -171,16 +176,25 @@ ncclsvc_result ncclsvc_plan_label(ncclsvc_plan *p, const char *label)
 
 /* ---- The end of it ---- */
 
-static int by_kind(const void *pa, const void *pb, void *arg)
+int plan_compare_kinds(const struct svc_plan_task *a, const struct svc_plan_task *b)
 {
-	const struct svc_plan_task *tasks = arg;
-	const uint32_t i = *(const uint32_t *)pa, k = *(const uint32_t *)pb;
-	const struct svc_plan_task *a = &tasks[i], *b = &tasks[k];
 	if (a->op != b->op)
 		return a->op < b->op ? -1 : 1;
 	if (a->peer != b->peer)
 		return a->peer < b->peer ? -1 : 1;
-	return i < k ? -1 : i > k;
+	if (!a->agreement != !b->agreement)
+		return a->agreement ? 1 : -1;
+	if (plan_is_ahead(a) != plan_is_ahead(b))
+		return plan_is_ahead(a) ? 1 : -1;
+	return a->tag < b->tag ? -1 : a->tag > b->tag;
+}
+
+static int by_kind(const void *pa, const void *pb, void *arg)
+{
+	const struct svc_plan_task *tasks = arg;
+	const uint32_t i = *(const uint32_t *)pa, k = *(const uint32_t *)pb;
+	const int order = plan_compare_kinds(&tasks[i], &tasks[k]);
+	return order ? order : i < k ? -1 : i > k;
 }
 
 /* A calloc of nothing may give NULL. */
@@ -232,12 +246,23 @@ void plan_free(ncclsvc_plan *p)
 	free(p);
 }
 
-const char *place_text(const ncclsvc_plan *p, uint32_t place, char text[PLACE_TEXT])
+const char *kind_text(const struct svc_plan_task *t, char text[PLACE_TEXT])
 {
 	char label[SVC_QUOTED_BYTES];
+	int n = snprintf(text, PLACE_TEXT, "%s%s %s rank %d", svc_op_name(t->op),
+			 svc_label_quote(t->label, label), t->op == NCCLSVC_SEND ? "to" : "from",
+			 t->peer);
+	if (t->agreement)
+		snprintf(text + n, PLACE_TEXT - (size_t)n, " of a list (%s, tag %lld)",
+			 plan_is_ahead(t) ? "shapes ahead" : "static shapes", (long long)t->tag);
+	return text;
+}
+
+const char *place_text(const ncclsvc_plan *p, uint32_t place, char text[PLACE_TEXT])
+{
 	const struct svc_plan_task *t = &p->tasks[place];
-	snprintf(text, PLACE_TEXT, "%s%s %s rank %d in group %u", svc_op_name(t->op),
-		 svc_label_quote(t->label, label), t->op == NCCLSVC_SEND ? "to" : "from", t->peer,
-		 t->group);
+	kind_text(t, text);
+	const size_t n = strlen(text);
+	snprintf(text + n, PLACE_TEXT - n, " in group %u", t->group);
 	return text;
 }

@@ -60,11 +60,23 @@ void plan_begin_iteration(ncclsvc_plan *p)
 	s->planned_groups += p->ngroups;
 }
 
+static bool has_lists(const ncclsvc_plan *p)
+{
+	for (uint32_t i = 0; i < p->ntasks; i++)
+		if (p->tasks[i].agreement)
+			return true;
+	return false;
+}
+
 /* The memfd is the caller's. Its entries are those of the session's version. */
 static ncclsvc_result write_plan(const ncclsvc_plan *p, int *fd)
 {
-	const size_t entry = svc_plan_task_size(p->session->connection->version);
+	const unsigned version = p->session->connection->version;
+	const size_t entry = svc_plan_task_size(version);
 	const size_t bytes = p->ntasks ? p->ntasks * entry : entry;
+	if (version < 2 && has_lists(p))
+		return error_set(NCCLSVC_UNSUPPORTED, "the daemon speaks protocol version 1, which "
+						      "has no lists of tensors in plans");
 	*fd = svc_memfd_create("ncclsvc-plan", bytes, false);
 	if (*fd < 0)
 		return error_set(NCCLSVC_SYSTEM, "no memory file for the plan: %s", strerror(-*fd));
@@ -85,12 +97,13 @@ static void committed(ncclsvc_session *s, struct call *call)
 	ncclsvc_plan *p = call->arg;
 	memcpy(&reply, call->body, sizeof(reply));
 	p->handle = reply.plan;
+	p->uid = reply.uid;
 	p->generation = s->generation;
 }
 
 ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline)
 {
-	int fd;
+	int fd = -1;
 	ncclsvc_session *s = p->session;
 	struct call call = {.on_reply = committed, .arg = p};
 	ncclsvc_result r = session_check(s);
@@ -119,6 +132,7 @@ ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline)
 	if (r)
 		return r;
 	p->epoch = epoch;
+	p->round = 0;
 	plan_begin_iteration(p);
 	return NCCLSVC_OK;
 }

@@ -18,14 +18,13 @@
 
 #define TASKS_SHOWN 4 /* of a group, in a sentence */
 
-/* The first of `alike` that is not before this operation and peer. */
-static uint32_t lower_bound(const ncclsvc_plan *p, unsigned op, int peer)
+/* The first of `alike` that is not before this kind. */
+static uint32_t lower_bound(const ncclsvc_plan *p, const struct svc_plan_task *kind)
 {
 	uint32_t low = 0, high = p->ntasks;
 	while (low < high) {
 		uint32_t middle = low + (high - low) / 2;
-		const struct svc_plan_task *t = &p->tasks[p->alike[middle]];
-		if (t->op < op || (t->op == op && t->peer < peer))
+		if (plan_compare_kinds(&p->tasks[p->alike[middle]], kind) < 0)
 			low = middle + 1;
 		else
 			high = middle;
@@ -33,78 +32,71 @@ static uint32_t lower_bound(const ncclsvc_plan *p, unsigned op, int peer)
 	return low;
 }
 
-static bool is_kind(const ncclsvc_plan *p, uint32_t i, unsigned op, int peer)
+static bool is_kind(const ncclsvc_plan *p, uint32_t i, const struct svc_plan_task *kind)
 {
-	return i < p->ntasks && p->tasks[p->alike[i]].op == op &&
-	       p->tasks[p->alike[i]].peer == peer;
+	return i < p->ntasks && !plan_compare_kinds(&p->tasks[p->alike[i]], kind);
 }
 
 /* "2 tasks: Send to rank 1 (submitted), Recv from rank 0". */
 static void group_text(const ncclsvc_plan *p, uint32_t group, char *text, size_t size)
 {
+	char kind[PLACE_TEXT];
 	const uint32_t n = p->first[group + 1] - p->first[group];
 	size_t used = (size_t)snprintf(text, size, "%u task%s", n, n == 1 ? "" : "s");
 	for (uint32_t i = 0; i < n && i < TASKS_SHOWN && used < size; i++) {
 		const uint32_t place = p->first[group] + i;
-		const struct svc_plan_task *t = &p->tasks[place];
-		used += (size_t)snprintf(text + used, size - used, "%s%s %s rank %d%s",
-					 i ? ", " : ": ", svc_op_name(t->op),
-					 t->op == NCCLSVC_SEND ? "to" : "from", t->peer,
+		used += (size_t)snprintf(text + used, size - used, "%s%s%s", i ? ", " : ": ",
+					 kind_text(&p->tasks[place], kind),
 					 p->numbers[place] == PLACE_FREE ? "" : " (submitted)");
 	}
 	if (n > TASKS_SHOWN && used < size)
 		snprintf(text + used, size - used, " and %u more", n - TASKS_SHOWN);
 }
 
-/* Takes the first free place of the group for the operation. Locked. */
-static ncclsvc_result take_in_group(ncclsvc_plan *p, unsigned op, int peer, uint32_t group,
-				    uint32_t *place)
+/* Takes the first free place of the group for the kind. Locked. */
+static ncclsvc_result take_in_group(ncclsvc_plan *p, const struct svc_plan_task *kind,
+				    uint32_t group, uint32_t *place)
 {
-	char text[192];
+	char text[TASKS_SHOWN * PLACE_TEXT], kind_is[PLACE_TEXT];
 	if (group >= p->ngroups)
 		return error_argument("there is no group %u: the plan has %u, counted from 0",
 				      group, p->ngroups);
 	for (uint32_t i = p->first[group]; i < p->first[group + 1]; i++)
-		if (p->tasks[i].op == op && p->tasks[i].peer == peer &&
-		    p->numbers[i] == PLACE_FREE) {
+		if (!plan_compare_kinds(&p->tasks[i], kind) && p->numbers[i] == PLACE_FREE) {
 			*place = i;
 			p->numbers[i] = PLACE_TAKEN;
 			return NCCLSVC_OK;
 		}
 	group_text(p, group, text, sizeof(text));
-	return error_argument("%s %s rank %d has no free place in group %u of this iteration, "
-			      "which has %s",
-			      svc_op_name(op), op == NCCLSVC_SEND ? "to" : "from", peer, group,
-			      text);
+	return error_argument("%s has no free place in group %u of this iteration, which has %s",
+			      kind_text(kind, kind_is), group, text);
 }
 
-/* Takes the earliest free place for the operation, or the group's. Locked. */
-static ncclsvc_result take_place(ncclsvc_plan *p, unsigned op, int peer, uint32_t group,
-				 uint32_t *place)
+ncclsvc_result plan_take_place(ncclsvc_plan *p, const struct svc_plan_task *kind, uint32_t group,
+			       uint32_t *place)
 {
-	const char *name = svc_op_name(op), *word = op == NCCLSVC_SEND ? "to" : "from";
-	uint32_t begin = lower_bound(p, op, peer);
-	if (!is_kind(p, begin, op, peer))
-		return error_argument("%s %s rank %d is not planned", name, word, peer);
+	char text[PLACE_TEXT];
+	uint32_t begin = lower_bound(p, kind);
+	if (!is_kind(p, begin, kind))
+		return error_argument("%s is not planned", kind_text(kind, text));
 	if (group != NCCLSVC_PLAN_FIRST)
-		return take_in_group(p, op, peer, group, place);
+		return take_in_group(p, kind, group, place);
 	uint32_t i = begin + p->full[begin];
-	while (is_kind(p, i, op, peer) && p->numbers[p->alike[i]] != PLACE_FREE)
+	while (is_kind(p, i, kind) && p->numbers[p->alike[i]] != PLACE_FREE)
 		i++;
 	p->full[begin] = i - begin;
-	if (!is_kind(p, i, op, peer))
-		return error_argument("%s %s rank %d: all %u tasks that are planned were submitted "
-				      "in this iteration: ncclsvc_plan_reset begins the next",
-				      name, word, peer, i - begin);
+	if (!is_kind(p, i, kind))
+		return error_argument("%s: all %u tasks that are planned were submitted in this "
+				      "iteration: ncclsvc_plan_reset begins the next",
+				      kind_text(kind, text), i - begin);
 	*place = p->alike[i];
 	p->numbers[*place] = PLACE_TAKEN;
 	return NCCLSVC_OK;
 }
 
-static void give_place_back(ncclsvc_plan *p, uint32_t place)
+void plan_give_back(ncclsvc_plan *p, uint32_t place)
 {
-	const struct svc_plan_task *t = &p->tasks[place];
-	uint32_t begin = lower_bound(p, t->op, t->peer), i = begin;
+	uint32_t begin = lower_bound(p, &p->tasks[place]), i = begin;
 	while (p->alike[i] != place)
 		i++;
 	if (p->full[begin] > i - begin)
@@ -142,66 +134,79 @@ static void submitted(ncclsvc_plan *p, uint32_t place, uint64_t task)
 	pthread_cond_broadcast(&p->session->changed); /* a reset may wait for it */
 }
 
-/* Locked; yields. */
-static ncclsvc_result submit_op(ncclsvc_plan *p, uint32_t place, struct op *op, uint64_t deadline)
+ncclsvc_result plan_submit_at(ncclsvc_plan *p, uint32_t place, struct op *op, uint64_t deadline)
+{
+	uint64_t number = 0;
+	const uint64_t iteration = p->base;
+	ncclsvc_task *task = op->task;
+	op->record.flags |= SVC_TASK_PLAN;
+	op->record.plan = p->handle;
+	op->record.plan_group = p->tasks[place].group;
+	op->record.plan_task = place - p->first[p->tasks[place].group];
+	op->record.timeout_ns = p->comm->timeout_ns;
+	op->planned = p->base + op->record.plan_group;
+	op->detached = true;
+	op->task = &number;
+	ncclsvc_result r = NCCLSVC_OK;
+	if (p->comm->device >= 0)
+		r = plan_claims_precede(p, place, op->stream);
+	if (!r && op->copied && p->comm->device >= 0)
+		r = bounce_copy(p, place, op, deadline);
+	if (!r)
+		r = ops_submit(p->session, op, 1);
+	op->task = task;
+	if (op->entered && task)
+		*task = number;
+	/* Else the epoch ended meanwhile, and all has begun anew. */
+	if (op->entered && iteration == p->base)
+		submitted(p, place, number);
+	return r;
+}
+
+/* What the thread has set. Locked. */
+static ncclsvc_result prepare(const ncclsvc_plan *p, struct op *op)
 {
 	struct thread_state *t = thread_find(p->session);
 	if (t && t->grouping)
 		return error_argument("%s: a planned task cannot be in a task group of its own: "
 				      "end the thread's group first",
 				      svc_op_name(op->record.op));
-	op->record.timeout_ns = p->comm->timeout_ns;
 	if (t && t->timeline && p->comm->device < 0) {
 		op->record.flags |= SVC_TASK_TIMELINE;
 		op->record.timeline = t->timeline->index;
 		op->record.value = t->timeline_value;
 	}
 	ncclsvc_result r = op_check(op);
-	if (!r && p->comm->device >= 0)
-		r = stream_choose(op, t);
-	op->detached = true;
-	if (!r && op->copied && p->comm->device >= 0)
-		r = bounce_copy(p, place, op, deadline);
-	return r ? r : ops_submit(p->session, op, 1);
+	return !r && p->comm->device >= 0 ? stream_choose(op, t) : r;
 }
 
 /* Locked; yields. */
 static ncclsvc_result submit(ncclsvc_plan *p, struct op *op, const ncclsvc_planned *x,
-			     uint64_t deadline, ncclsvc_task *task, const char *function)
+			     uint64_t deadline, const char *function)
 {
 	uint32_t place = 0;
-	ncclsvc_task number = 0;
+	const struct svc_plan_task kind = {.op = op->record.op, .peer = op->record.peer};
 	const bool waits = x->flags & NCCLSVC_PLANNED_WAIT;
 	ncclsvc_result r = plan_running(p, function);
 	if (!r && p->busy)
 		r = error_set(NCCLSVC_BUSY, "%s: another thread resets the plan", function);
 	if (!r)
-		r = take_place(p, op->record.op, op->record.peer, x->group, &place);
+		r = plan_take_place(p, &kind, x->group, &place);
 	if (r)
 		return r;
 	const uint64_t iteration = p->base;
 	const bool returns = waits && !p->strict && x->op == NCCLSVC_SEND && !completes(p, place);
+	op->copied = returns && !(x->flags & NCCLSVC_PLANNED_STABLE);
 	r = check_size(p, place, x->count, x->type);
-	if (!r) {
-		op->record.flags |= SVC_TASK_PLAN;
-		op->record.plan = p->handle;
-		op->record.plan_group = p->tasks[place].group;
-		op->record.plan_task = place - p->first[p->tasks[place].group];
-		op->planned = p->base + op->record.plan_group;
-		op->copied = returns && !(x->flags & NCCLSVC_PLANNED_STABLE);
-		op->task = &number;
-		r = submit_op(p, place, op, deadline);
-	}
-	if (op->entered && task)
-		*task = number;
+	if (!r)
+		r = prepare(p, op);
+	if (!r)
+		r = plan_submit_at(p, place, op, deadline);
 	if (iteration != p->base)
-		return r; /* the epoch ended meanwhile, and all has begun anew */
-	if (!op->entered) {
-		give_place_back(p, place);
 		return r;
-	}
-	submitted(p, place, number);
-	if (!r && waits && !returns)
+	if (!op->entered)
+		plan_give_back(p, place);
+	else if (!r && waits && !returns)
 		r = group_wait(p, place, p->strict, deadline);
 	return r;
 }
@@ -211,7 +216,7 @@ static ncclsvc_result call(ncclsvc_plan *p, const ncclsvc_planned *x, int timeou
 {
 	const bool waits = x->flags & NCCLSVC_PLANNED_WAIT;
 	const uint64_t deadline = waits ? deadline_in(timeout_ms) : NO_DEADLINE;
-	struct op op = {.src = x->sendbuf, .dst = x->recvbuf};
+	struct op op = {.src = x->sendbuf, .dst = x->recvbuf, .task = task};
 	ncclsvc_result r = plan_lock(p, function);
 	if (r)
 		return r;
@@ -225,7 +230,7 @@ static ncclsvc_result call(ncclsvc_plan *p, const ncclsvc_planned *x, int timeou
 		.count = x->count,
 	};
 	if (!r)
-		r = submit(p, &op, x, deadline, task, function);
+		r = submit(p, &op, x, deadline, function);
 	session_unlock(p->session);
 	return r;
 }

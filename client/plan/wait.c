@@ -230,7 +230,7 @@ ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
 		r = plan_live(p, "ncclsvc_plan_reset");
 	if (!r && plan_stale(p)) {
 		r = plan_commit(p, deadline);
-	} else if (!r && p->nsubmitted) {
+	} else if (!r && (p->nsubmitted || plan_has_claims(p))) {
 		/* Others may still submit: not `busy`. */
 		const uint64_t iteration = p->base;
 		r = wait_iteration(p, iteration, deadline);
@@ -238,6 +238,7 @@ ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
 			r = iteration_report(p);
 			plan_begin_iteration(p);
 			p->iterations++;
+			p->round++;
 		}
 	} else if (!r && !p->ntasks) {
 		p->iterations++;
@@ -326,6 +327,7 @@ ncclsvc_result ncclsvc_plan_terminate(ncclsvc_plan *p, int timeout_ms)
 	p->comm = NULL;
 	p->over = true;
 	pthread_cond_broadcast(&s->changed);
+	plan_claims_forget(p);
 	free_over(s);
 	session_unlock(s);
 	return r;

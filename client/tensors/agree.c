@@ -20,7 +20,7 @@ static const char *what_is(uint64_t word)
 	static const char *const names[] = {
 		[AGREED_STATIC] = "a list of static shapes",
 		[AGREED_SHAPES] = "a list with its shapes ahead",
-		[AGREED_AHEAD] = "a list with its shapes ahead",
+		[AGREED_AHEAD] = "the data of a list with its shapes ahead",
 		[AGREED_ALL_REDUCE] = "an AllReduce of tensors",
 		[AGREED_ALL_GATHER] = "an AllGather of tensors",
 		[AGREED_REDUCE_SCATTER] = "a ReduceScatter of tensors",

@@ -42,18 +42,19 @@ uint64_t *announce_write(const struct list *l, size_t *nwords)
 
 ncclsvc_result announce_length(const uint64_t *first, size_t n, size_t *nwords)
 {
-	if (first[0] != ANNOUNCE_MAGIC)
+	const uint64_t tensors = first[1], dims = first[2];
+	if (first[0] != ANNOUNCE_MAGIC || tensors > NCCLSVC_TENSORS_MAX)
 		return error_set(NCCLSVC_PROTOCOL, "the sender's shapes are in a form that this "
 						   "library does not know");
-	if (first[1] != n)
+	if (dims > tensors * NCCLSVC_DIMS_MAX)
+		return error_set(NCCLSVC_PROTOCOL,
+				 "the sender announces %llu dimensions of %llu tensors",
+				 (unsigned long long)dims, (unsigned long long)tensors);
+	*nwords = HEAD + 2 * (size_t)tensors + (size_t)dims;
+	if (tensors != n)
 		return error_set(NCCLSVC_MISMATCH,
 				 "number of tensors differs: the sender has %llu, the receiver %zu",
-				 (unsigned long long)first[1], n);
-	if (first[2] > (uint64_t)n * NCCLSVC_DIMS_MAX)
-		return error_set(NCCLSVC_PROTOCOL,
-				 "the sender announces %llu dimensions of %zu tensors",
-				 (unsigned long long)first[2], n);
-	*nwords = HEAD + 2 * n + (size_t)first[2];
+				 (unsigned long long)tensors, n);
 	return NCCLSVC_OK;
 }
 

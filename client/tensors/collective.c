@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "core/comm.h"
-#include "core/thread.h"
 #include "proto/names.h"
 #include "request.h"
 
@@ -161,9 +160,9 @@ static ncclsvc_result prepare_all_reduce(struct ncclsvc_request *r, const struct
 		from = to = r->buffer->at;
 	}
 	const ncclsvc_type type = r->list.tensors[0].type;
-	request_op(r, r->lists->comm, c->op, from, to, f.bytes / svc_type_size(type), type,
-		   agreement(AGREED_ALL_REDUCE, digest_tensors(r->list.tensors, r->list.n)));
-	return NCCLSVC_OK;
+	return request_data(
+		r, from, to, f.bytes / svc_type_size(type), type,
+		agreement(AGREED_ALL_REDUCE, digest_tensors(r->list.tensors, r->list.n)));
 }
 
 /* ---- AllGather and ReduceScatter ---- */
@@ -248,10 +247,10 @@ static ncclsvc_result prepare_fused(struct ncclsvc_request *r, const struct call
 		uint64_t share = f.partition.per_rank;
 		char *whole = r->buffer->at;
 		char *own = whole + (uint64_t)r->lists->comm->rank * share * f.size;
-		request_op(r, r->lists->comm, c->op, gather ? own : whole, gather ? whole : own,
-			   share, r->list.tensors[0].type,
-			   agreement(gather ? AGREED_ALL_GATHER : AGREED_REDUCE_SCATTER,
-				     digest_tensors(r->list.tensors, r->list.n)));
+		result = request_data(r, gather ? own : whole, gather ? whole : own, share,
+				      r->list.tensors[0].type,
+				      agreement(gather ? AGREED_ALL_GATHER : AGREED_REDUCE_SCATTER,
+						digest_tensors(r->list.tensors, r->list.n)));
 	}
 	free(f.owners);
 	return result;
@@ -271,9 +270,7 @@ static ncclsvc_result run(const struct call_of *c, int timeout_ms, ncclsvc_reque
 {
 	if (!c->lists)
 		return error_argument("%s of tensors: lists is NULL", svc_op_name(c->op));
-	ncclsvc_result result = thread_plain(c->lists->session);
-	if (!result)
-		result = requests_finished(c->lists, -1);
+	ncclsvc_result result = lists_usable(c->lists, !request);
 	if (result)
 		return result;
 	bool reduce = c->op == NCCLSVC_ALL_REDUCE;

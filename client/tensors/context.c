@@ -76,8 +76,9 @@ ncclsvc_result ncclsvc_tensors_close(ncclsvc_tensors *l)
 	ncclsvc_result r = NCCLSVC_OK;
 	if (!l)
 		return NCCLSVC_OK;
+	lists_go_on(l);
 	for (struct ncclsvc_request *q = l->requests; q; q = q->next)
-		if (ncclsvc_request_test(q) == NCCLSVC_IN_PROGRESS)
+		if (q->batch || request_close(q))
 			return error_set(NCCLSVC_BUSY, "a list is under way: wait for it first");
 	while (l->requests)
 		request_drop(l->requests);

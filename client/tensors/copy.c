@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Copies between tensors and buffers: by the CPU, or put on the thread's stream. */
+ * Copies between tensors and buffers: by the CPU, or put on the request's stream. */
 #include <string.h>
 
 #include "base/error.h"
 #include "core/comm.h"
 #include "core/session.h"
-#include "core/thread.h"
 #include "cuda/state.h"
 #include "tensors.h"
 
 #define EVENT_DISABLE_TIMING 2u
 
-/* The thread's stream, while copies are put on it. */
+/* The request's stream, while copies are put on it. */
 struct use {
 	const struct cuda *cuda;
 	CUstream stream;
@@ -35,11 +34,7 @@ static ncclsvc_result choose_context(ncclsvc_tensors *l, struct use *u)
 static ncclsvc_result use_stream(ncclsvc_tensors *l, struct use *u)
 {
 	int capture = CU_STREAM_CAPTURE_STATUS_NONE;
-	*u = (struct use){.cuda = l->session->gpu->cuda};
-	session_lock(l->session);
-	const struct thread_state *t = thread_find(l->session);
-	u->stream = t ? t->stream : NULL;
-	session_unlock(l->session);
+	*u = (struct use){.cuda = l->session->gpu->cuda, .stream = l->stream.handle};
 	ncclsvc_result r = choose_context(l, u);
 	CUresult e = r ? CUDA_SUCCESS : cuda_push(u->cuda, u->push);
 	if (e)
@@ -160,11 +155,8 @@ ncclsvc_result copy_in(ncclsvc_tensors *l, struct stage_buffer *buffer, const st
 /* A stream that does not wait for its tasks has to wait for this one. */
 static ncclsvc_result after(ncclsvc_tensors *l, const struct use *u, ncclsvc_task task)
 {
-	session_lock(l->session);
-	const struct thread_state *t = thread_find(l->session);
-	bool detached = t && t->stream_flags & NCCLSVC_STREAM_DETACHED;
-	session_unlock(l->session);
-	return detached && task ? ncclsvc_stream_wait(l->session, u->stream, task) : NCCLSVC_OK;
+	return l->stream.detached && task ? ncclsvc_stream_wait(l->session, u->stream, task)
+					  : NCCLSVC_OK;
 }
 
 ncclsvc_result copy_out(ncclsvc_tensors *l, const struct stage_buffer *buffer,

@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "core/comm.h"
-#include "core/thread.h"
 #include "nvtx.h"
 #include "proto/names.h"
 #include "proto/task.h"
@@ -20,64 +19,56 @@
 
 enum step { SHAPES_FIRST, SHAPES_REST, DATA };
 
-/* The data's turns, after what was ahead. */
-static void data_is_due(struct ncclsvc_request *r, bool rest)
+static ncclsvc_result prepare_data(struct ncclsvc_request *r, char *src, char *dst, uint64_t word)
 {
-	r->due_host = rest;
-	r->due_data = 1;
-}
-
-/* A message ahead of the data, with these turns left after it. */
-static void send_ahead(struct ncclsvc_request *r, const uint64_t *src, uint64_t *dst, size_t nwords,
-		       uint64_t word)
-{
-	request_op(r, r->lists->host, r->op, src, dst, nwords, NCCLSVC_UINT64, word);
-}
-
-static void send_data(struct ncclsvc_request *r, char *src, char *dst, uint64_t word)
-{
-	request_op(r, r->lists->comm, r->op, src, dst, r->list.total, NCCLSVC_UINT8, word);
-	r->left_host = r->left_data = 0;
 	r->step = DATA;
-	r->undecided = false;
+	return request_data(r, src, dst, r->list.total, NCCLSVC_UINT8, word);
 }
 
-/* All of a list that is static, with what says so. */
-static void send_static(struct ncclsvc_request *r, char *src, char *dst)
+/* All of a list that is static, with what says so, unless a plan has said it. */
+static ncclsvc_result prepare_static(struct ncclsvc_request *r, char *src, char *dst)
 {
 	uint64_t word = agreement(AGREED_STATIC, digest_tensors(r->list.tensors, r->list.n));
-	send_ahead(r, NULL, NULL, 0, word);
-	send_data(r, src, dst, word);
+	ncclsvc_result result = NCCLSVC_OK;
+	if (!r->planned)
+		result = request_ahead(r, NULL, NULL, 0, word);
+	return result ? result : prepare_data(r, src, dst, word);
 }
 
-static uint64_t announced(const struct ncclsvc_request *r, enum agreed what)
+static uint64_t announced(const struct ncclsvc_request *r)
 {
 	uint64_t digest = DIGEST_START;
 	for (size_t i = 0; i < r->nwords; i++)
 		digest = digest_add(digest, r->words[i]);
-	return agreement(what, digest);
+	return agreement(AGREED_AHEAD, digest);
 }
 
-/* The announcement that shapes follow, which the receiver does not know yet. */
-static uint64_t shapes_follow(void)
+/* The announcement that shapes follow, which the receiver does not know yet. In a plan, of which
+ * list of it. */
+static uint64_t shapes_follow(const struct ncclsvc_request *r)
 {
-	return agreement(AGREED_SHAPES, 0);
+	return agreement(AGREED_SHAPES, r->planned ? plan_claim_number(&r->claim) : 0);
 }
 
-static void first_ahead(struct ncclsvc_request *r)
+static ncclsvc_result prepare_words(struct ncclsvc_request *r, size_t from, size_t n, unsigned step)
 {
-	bool send = r->op == NCCLSVC_SEND;
-	send_ahead(r, send ? r->words : NULL, send ? NULL : r->words, ANNOUNCE_FIRST,
-		   shapes_follow());
-	r->left_host = 0;
-	r->left_data = 1; /* whatever becomes of the shapes */
-	r->step = SHAPES_FIRST;
-	r->undecided = true;
+	const bool send = r->op == NCCLSVC_SEND;
+	uint64_t *words = r->words + from;
+	r->step = step;
+	return request_ahead(r, send ? words : NULL, send ? NULL : words, n, shapes_follow(r));
+}
+
+/* Both sides have the first words: these turns follow. */
+static bool announced_rest(struct ncclsvc_request *r, size_t nwords)
+{
+	r->owes_ahead = nwords > ANNOUNCE_FIRST;
+	r->owes_data = true;
+	return r->owes_ahead;
 }
 
 /* ---- Checks, in their order ---- */
 
-static ncclsvc_result check_call(ncclsvc_tensors *l, const ncclsvc_message *m)
+static ncclsvc_result check_call(ncclsvc_tensors *l, const ncclsvc_message *m, bool waits)
 {
 	if (!l || !m)
 		return error_argument("lists or message is NULL");
@@ -89,7 +80,7 @@ static ncclsvc_result check_call(ncclsvc_tensors *l, const ncclsvc_message *m)
 		if (more[i])
 			return error_set(NCCLSVC_UNSUPPORTED, "a field of the message is set that "
 							      "this library does not know");
-	return thread_plain(l->session);
+	return lists_usable(l, waits);
 }
 
 /* Without a valid peer no refusal can be sent. */
@@ -107,15 +98,22 @@ static ncclsvc_result check_peer(const ncclsvc_tensors *l, const ncclsvc_message
 	return NCCLSVC_OK;
 }
 
-static ncclsvc_result check_message(const ncclsvc_message *m, bool send)
+ncclsvc_result shapes_check(ncclsvc_shapes shapes)
+{
+	if (shapes == NCCLSVC_SHAPES_STATIC || shapes == NCCLSVC_SHAPES_AHEAD)
+		return NCCLSVC_OK;
+	return error_argument("shapes is %d: give NCCLSVC_SHAPES_STATIC or NCCLSVC_SHAPES_AHEAD",
+			      (int)shapes);
+}
+
+ncclsvc_result message_check(const ncclsvc_message *m, bool send)
 {
 	if (!m->input_signal)
 		return error_argument("input_signal is false: it must be true before data is %s",
 				      send ? "sent" : "received");
-	if (m->shapes != NCCLSVC_SHAPES_STATIC && m->shapes != NCCLSVC_SHAPES_AHEAD)
-		return error_argument("shapes is %d: give NCCLSVC_SHAPES_STATIC or "
-				      "NCCLSVC_SHAPES_AHEAD",
-				      (int)m->shapes);
+	ncclsvc_result result = shapes_check(m->shapes);
+	if (result)
+		return result;
 	if (m->flags & ~NCCLSVC_MESSAGE_ONE_BUFFER)
 		return error_argument("flags are %#x, which this library does not know", m->flags);
 	if (!send && m->shapes == NCCLSVC_SHAPES_AHEAD && !m->allocate)
@@ -137,7 +135,7 @@ static struct ncclsvc_request *make(ncclsvc_tensors *l, const ncclsvc_message *m
 	r->refusal = m->input_signal ? NCCLSVC_REFUSAL_NONE : NCCLSVC_REFUSAL_SIGNAL;
 	r->allocate = m->allocate;
 	r->arg = m->arg;
-	r->due_host = 1;
+	r->owes_ahead = r->owes_data = true;
 	return r;
 }
 
@@ -177,22 +175,18 @@ static ncclsvc_result pack(struct ncclsvc_request *r)
 
 static ncclsvc_result proceed_send(struct ncclsvc_request *r)
 {
-	bool rest = r->nwords > ANNOUNCE_FIRST;
-	if (r->step == DATA) {
+	if (r->step == DATA)
 		request_end(r, NCCLSVC_OK);
-		return NCCLSVC_OK;
-	}
-	data_is_due(r, rest);
-	if (rest)
-		send_ahead(r, r->words + ANNOUNCE_FIRST, NULL, r->nwords - ANNOUNCE_FIRST,
-			   shapes_follow());
-	send_data(r, r->at, NULL, announced(r, AGREED_AHEAD));
+	else if (r->step == SHAPES_FIRST && announced_rest(r, r->nwords))
+		return prepare_words(r, ANNOUNCE_FIRST, r->nwords - ANNOUNCE_FIRST, SHAPES_REST);
+	else
+		return prepare_data(r, r->at, NULL, announced(r));
 	return NCCLSVC_OK;
 }
 
 static ncclsvc_result prepare_send(struct ncclsvc_request *r, const ncclsvc_message *m)
 {
-	ncclsvc_result result = check_message(m, true);
+	ncclsvc_result result = message_check(m, true);
 	if (!result)
 		result = list_take(&r->list, m->tensors, m->n, false);
 	if (!result)
@@ -204,11 +198,8 @@ static ncclsvc_result prepare_send(struct ncclsvc_request *r, const ncclsvc_mess
 		result = pack(r);
 	if (result)
 		return result;
-	if (r->shapes == NCCLSVC_SHAPES_AHEAD)
-		first_ahead(r);
-	else
-		send_static(r, r->at, NULL);
-	return NCCLSVC_OK;
+	return r->shapes == NCCLSVC_SHAPES_AHEAD ? prepare_words(r, 0, ANNOUNCE_FIRST, SHAPES_FIRST)
+						 : prepare_static(r, r->at, NULL);
 }
 
 /* ---- Recv ---- */
@@ -269,17 +260,14 @@ static ncclsvc_result receive_announced(struct ncclsvc_request *r)
 		r->refusal = NCCLSVC_REFUSAL_SHAPES;
 	if (!result)
 		result = place(r);
-	if (!result)
-		send_data(r, NULL, r->at, announced(r, AGREED_AHEAD));
-	return result;
+	return result ? result : prepare_data(r, NULL, r->at, announced(r));
 }
 
 static ncclsvc_result receive_first(struct ncclsvc_request *r)
 {
 	size_t nwords = 0;
 	ncclsvc_result result = announce_length(r->words, r->allowed.n, &nwords);
-	bool rest = nwords > ANNOUNCE_FIRST;
-	data_is_due(r, rest);
+	const bool rest = announced_rest(r, nwords);
 	if (result == NCCLSVC_MISMATCH)
 		r->refusal = NCCLSVC_REFUSAL_SHAPES;
 	if (result)
@@ -291,11 +279,7 @@ static ncclsvc_result receive_first(struct ncclsvc_request *r)
 	if (!words)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	r->words = words;
-	send_ahead(r, NULL, words + ANNOUNCE_FIRST, nwords - ANNOUNCE_FIRST, shapes_follow());
-	r->left_host = 0;
-	r->left_data = 1;
-	r->step = SHAPES_REST;
-	return NCCLSVC_OK;
+	return prepare_words(r, ANNOUNCE_FIRST, nwords - ANNOUNCE_FIRST, SHAPES_REST);
 }
 
 static ncclsvc_result proceed_recv(struct ncclsvc_request *r)
@@ -315,7 +299,7 @@ static ncclsvc_result proceed_recv(struct ncclsvc_request *r)
 static ncclsvc_result prepare_recv(struct ncclsvc_request *r, const ncclsvc_message *m)
 {
 	bool ahead = m->shapes == NCCLSVC_SHAPES_AHEAD;
-	ncclsvc_result result = check_message(m, false);
+	ncclsvc_result result = message_check(m, false);
 	if (!result)
 		result = list_take(ahead ? &r->allowed : &r->list, m->tensors, m->n, ahead);
 	if (!result && !ahead)
@@ -324,44 +308,50 @@ static ncclsvc_result prepare_recv(struct ncclsvc_request *r, const ncclsvc_mess
 		result = error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	if (result)
 		return result;
-	if (ahead)
-		first_ahead(r);
-	else
-		send_static(r, NULL, r->at);
-	return NCCLSVC_OK;
+	return ahead ? prepare_words(r, 0, ANNOUNCE_FIRST, SHAPES_FIRST)
+		     : prepare_static(r, NULL, r->at);
 }
 
 /* ---- The calls ---- */
 
-static ncclsvc_result begin(ncclsvc_tensors *l, const ncclsvc_message *m, bool send, int timeout_ms,
-			    bool waited, ncclsvc_request **out)
+ncclsvc_result message_prepare(struct ncclsvc_request *r, const ncclsvc_message *m)
 {
-	ncclsvc_result result = check_call(l, m);
+	const bool send = r->op == NCCLSVC_SEND;
+	uint64_t range = nvtx_start(send ? "PreSend" : "PreRecv", m->tag, m->remote_rank);
+	r->proceed = send ? proceed_send : proceed_recv;
+	ncclsvc_result result = send ? prepare_send(r, m) : prepare_recv(r, m);
+	nvtx_stop(range);
+	if (!result)
+		r->range = nvtx_start(send ? "Send" : "Recv", m->tag, m->remote_rank);
+	return result;
+}
+
+ncclsvc_result message_request(ncclsvc_tensors *l, const ncclsvc_message *m, bool send,
+			       int timeout_ms, bool waited, struct ncclsvc_request **r)
+{
+	ncclsvc_result result = check_call(l, m, waited);
 	if (result)
 		return result;
 	/* The signal comes before the rank; but who is no peer is not told. */
-	ncclsvc_result no_peer = check_peer(l, m, send);
-	if (no_peer && !m->input_signal)
-		return check_message(m, send);
-	if (!no_peer)
-		no_peer = requests_finished(l, (int)m->remote_rank);
-	if (no_peer)
-		return no_peer;
-	const int peer = (int)m->remote_rank;
-	uint64_t range = nvtx_start(send ? "PreSend" : "PreRecv", m->tag, peer);
-	struct ncclsvc_request *r = make(l, m, send, timeout_ms);
-	result = r ? NCCLSVC_OK : NCCLSVC_NO_MEMORY;
-	if (!result) {
-		r->waited = waited;
-		r->proceed = send ? proceed_send : proceed_recv;
-		result = send ? prepare_send(r, m) : prepare_recv(r, m);
-	}
-	nvtx_stop(range);
-	if (!r)
+	result = check_peer(l, m, send);
+	if (result && !m->input_signal)
+		return message_check(m, send);
+	if (result)
 		return result;
+	*r = make(l, m, send, timeout_ms);
+	if (!*r)
+		return NCCLSVC_NO_MEMORY;
+	(*r)->waited = waited;
+	return NCCLSVC_OK;
+}
+
+static ncclsvc_result begin(ncclsvc_tensors *l, const ncclsvc_message *m, bool send, int timeout_ms,
+			    bool waited, ncclsvc_request **out)
+{
+	struct ncclsvc_request *r = NULL;
+	ncclsvc_result result = message_request(l, m, send, timeout_ms, waited, &r);
 	if (!result)
-		r->range = nvtx_start(send ? "Send" : "Recv", m->tag, peer);
-	result = request_begin(r, result);
+		result = request_begin(r, message_prepare(r, m));
 	if (!result)
 		*out = r;
 	return result;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A list operation under way. It is made of tasks, some of which follow from what others brought;
- * it goes on whenever its owner looks.
+ * A list operation under way. It is made of tasks, some of which follow from what others brought.
  *
  * Its turns on the communicators are counted. If it ends before it has taken all of them, it takes
  * the rest by saying that it refuses: so the peers' tasks end, and the next lists match again. */
@@ -13,17 +12,11 @@
 #include "base/error.h"
 #include "comm/submit.h"
 #include "core/comm.h"
-#include "core/op.h"
 #include "core/session.h"
 #include "core/thread.h"
-#include "cuda/gpu.h"
 #include "nvtx.h"
-#include "proto/names.h"
 #include "proto/task.h"
 #include "request.h"
-
-#define TRIES  1000
-#define NAP_NS 1000000
 
 struct ncclsvc_request *request_new(ncclsvc_tensors *l, uint8_t op, int peer, int timeout_ms)
 {
@@ -35,9 +28,16 @@ struct ncclsvc_request *request_new(ncclsvc_tensors *l, uint8_t op, int peer, in
 	r->lists = l;
 	r->op = op;
 	r->peer = peer;
-	r->due_data = 1;
+	r->owes_data = true;
 	r->has_deadline = timeout_ms >= 0;
 	r->deadline = deadline_in(timeout_ms);
+	session_lock(l->session);
+	const struct thread_state *t = thread_find(l->session);
+	if (t)
+		r->stream =
+			(struct list_stream){t->stream, t->stream_flags & NCCLSVC_STREAM_DETACHED};
+	session_unlock(l->session);
+	l->stream = r->stream;
 	r->next = l->requests;
 	l->requests = r;
 	return r;
@@ -49,6 +49,7 @@ void request_drop(struct ncclsvc_request *r)
 	while (*at != r)
 		at = &(*at)->next;
 	*at = r->next;
+	plan_claim_drop(&r->claim);
 	buffer_put(r->buffer);
 	list_free(&r->list);
 	list_free(&r->outputs);
@@ -60,15 +61,17 @@ void request_drop(struct ncclsvc_request *r)
 	free(r);
 }
 
-/* ---- Submission ---- */
+/* ---- Preparing ---- */
 
-void request_op(struct ncclsvc_request *r, ncclsvc_comm *comm, unsigned op, const void *src,
-		void *dst, uint64_t count, ncclsvc_type type, uint64_t word)
+static ncclsvc_result prepare(struct ncclsvc_request *r, struct op *op, ncclsvc_comm *comm,
+			      const void *src, void *dst, uint64_t count, ncclsvc_type type,
+			      uint64_t word)
 {
-	r->ops[r->nops++] = (struct op){
-		.record = {.op = (uint8_t)op,
+	*op = (struct op){
+		.record = {.op = r->op,
 			   .type = (uint8_t)type,
-			   .redop = (uint8_t)r->redop,
+			   .redop = (uint8_t)(word == SVC_AGREEMENT_REFUSED ? NCCLSVC_SUM
+									    : r->redop),
 			   .flags = SVC_TASK_AGREE,
 			   .peer = r->peer,
 			   .count = count,
@@ -78,42 +81,28 @@ void request_op(struct ncclsvc_request *r, ncclsvc_comm *comm, unsigned op, cons
 		.src = src,
 		.dst = dst,
 	};
-}
-
-static uint64_t timeout_of(const struct ncclsvc_request *r)
-{
-	if (!r->has_deadline)
-		return r->lists->comm->timeout_ns;
-	uint64_t now = now_ns();
-	return now < r->deadline ? r->deadline - now : 1;
-}
-
-/* All that is prepared, or nothing. */
-static ncclsvc_result submit(struct ncclsvc_request *r)
-{
-	ncclsvc_session *s = r->lists->session;
-	ncclsvc_result result = NCCLSVC_OK;
-	session_lock(s);
-	const struct thread_state *t = thread_find(s);
-	for (unsigned i = 0; !result && i < r->nops; i++) {
-		struct op *op = &r->ops[i];
-		op->task = &r->tasks[i];
-		op->record.timeout_ns = timeout_of(r);
-		result = op_check(op);
-		if (!result && op->comm->device >= 0)
-			result = stream_choose(op, t);
+	if (comm->device >= 0) {
+		op->stream = r->stream.handle;
+		op->detached = r->stream.detached;
 	}
-	if (!result)
-		result = ops_submit(s, r->ops, r->nops);
-	session_unlock(s);
-	if (result)
-		return result;
-	r->ntasks = r->nops;
-	r->nseen = r->nops = 0;
-	r->due_host = r->left_host;
-	r->due_data = r->left_data;
-	return NCCLSVC_OK;
+	return op_check(op);
 }
+
+ncclsvc_result request_ahead(struct ncclsvc_request *r, const void *src, void *dst, uint64_t nwords,
+			     uint64_t word)
+{
+	r->has_ahead = true;
+	return prepare(r, &r->ahead, r->lists->host, src, dst, nwords, NCCLSVC_UINT64, word);
+}
+
+ncclsvc_result request_data(struct ncclsvc_request *r, const void *src, void *dst, uint64_t count,
+			    ncclsvc_type type, uint64_t word)
+{
+	r->has_data = true;
+	return prepare(r, &r->data, r->lists->comm, src, dst, count, type, word);
+}
+
+/* ---- Ending ---- */
 
 static void set_result(struct ncclsvc_request *r, ncclsvc_result result)
 {
@@ -121,6 +110,85 @@ static void set_result(struct ncclsvc_request *r, ncclsvc_result result)
 		return;
 	r->result = result;
 	error_keep(&r->why);
+}
+
+/* What the other members are told. */
+static uint64_t refusal_word(const struct ncclsvc_request *r)
+{
+	ncclsvc_session *s = r->lists->session;
+	session_lock(s);
+	const bool reasons = s->connection->version >= 2;
+	session_unlock(s);
+	return reasons ? svc_refusal(r->result, r->refusal) : SVC_AGREEMENT_REFUSED;
+}
+
+void request_fail(struct ncclsvc_request *r, ncclsvc_result result)
+{
+	set_result(r, result);
+	const uint64_t word = refusal_word(r);
+	r->has_ahead = r->has_data = false;
+	if (r->owes_ahead)
+		request_ahead(r, NULL, NULL, 0, word);
+	if (r->owes_data)
+		request_data(r, NULL, NULL, 0, NCCLSVC_UINT8, word);
+}
+
+void request_waive(struct ncclsvc_request *r)
+{
+	r->owes_ahead = r->owes_data = false;
+	r->has_ahead = r->has_data = false;
+}
+
+void request_end(struct ncclsvc_request *r, ncclsvc_result result)
+{
+	set_result(r, result);
+	r->ended = true;
+	buffer_put(r->buffer);
+	r->buffer = NULL;
+	nvtx_stop(r->range);
+	r->range = 0;
+}
+
+ncclsvc_result request_told(const struct ncclsvc_request *r)
+{
+	return r->result ? error_again(&r->why) : NCCLSVC_OK;
+}
+
+/* ---- Going on ---- */
+
+/* IN_PROGRESS, or OK when all that was submitted has ended, well or not. */
+static ncclsvc_result look(struct ncclsvc_request *r)
+{
+	for (; r->nseen < r->ntasks; r->nseen++) {
+		ncclsvc_task task = r->tasks[r->nseen];
+		ncclsvc_result result = ncclsvc_test(r->lists->session, task);
+		if (result == NCCLSVC_IN_PROGRESS)
+			return result;
+		if (result)
+			request_fail(r, agreement_explain(r->lists->session, task, result));
+	}
+	return NCCLSVC_OK;
+}
+
+bool request_settled(const struct ncclsvc_request *r)
+{
+	return !r->has_ahead && r->nseen == r->ntasks &&
+	       (r->has_data || (r->result && !r->owes_data));
+}
+
+bool request_step(struct ncclsvc_request *r)
+{
+	r->lists->stream = r->stream;
+	while (!r->has_ahead && !request_settled(r)) {
+		if (look(r))
+			return false;
+		if (r->result || r->has_data)
+			continue;
+		ncclsvc_result result = r->proceed(r);
+		if (result)
+			request_fail(r, result);
+	}
+	return true;
 }
 
 ncclsvc_result request_copy_out(struct ncclsvc_request *r, ncclsvc_task after)
@@ -137,152 +205,53 @@ ncclsvc_result request_copy_out(struct ncclsvc_request *r, ncclsvc_task after)
 	return result;
 }
 
-/* On a GPU, what comes is copied in stream order: at once, unless the caller waits for it anyhow.
- */
-static ncclsvc_result submit_all(struct ncclsvc_request *r)
+ncclsvc_result request_close(struct ncclsvc_request *r)
 {
-	ncclsvc_result result = submit(r);
-	if (!result && on_gpu(r->lists) && !r->waited)
-		set_result(r, request_copy_out(r, r->tasks[r->ntasks - 1]));
-	return result;
-}
-
-/* What the other members are told. */
-static uint64_t refusal_word(const struct ncclsvc_request *r)
-{
-	ncclsvc_session *s = r->lists->session;
-	session_lock(s);
-	const bool reasons = s->connection->version >= 2;
-	session_unlock(s);
-	return reasons ? svc_refusal(r->result, r->refusal) : SVC_AGREEMENT_REFUSED;
-}
-
-/* Takes the turns that are left, so that no other request waits for them. The results of these
- * tasks are ignored. */
-static void refuse(struct ncclsvc_request *r)
-{
-	ncclsvc_task former[OPS_MAX];
-	unsigned ntasks = r->ntasks, nseen = r->nseen;
-	const uint64_t word = refusal_word(r);
-	memcpy(former, r->tasks, sizeof(former));
-	r->nops = r->left_host = r->left_data = 0;
-	r->redop = NCCLSVC_SUM;
-	for (; r->due_host; r->due_host--)
-		request_op(r, r->lists->host, r->op, NULL, NULL, 0, NCCLSVC_UINT8, word);
-	for (; r->due_data; r->due_data--)
-		request_op(r, r->lists->comm, r->op, NULL, NULL, 0, NCCLSVC_UINT8, word);
-	for (unsigned i = 0; i < r->nops; i++)
-		r->ops[i].quiet = true;
-	ncclsvc_result result = r->nops ? submit(r) : NCCLSVC_OK;
-	for (int i = 0; result == NCCLSVC_AGAIN && i < TRIES; i++) {
-		nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
-		result = submit(r);
-	}
-	r->nops = 0;
-	r->ntasks = ntasks;
-	r->nseen = nseen;
-	memcpy(r->tasks, former, sizeof(former));
-}
-
-/* ---- Ending ---- */
-
-void request_end(struct ncclsvc_request *r, ncclsvc_result result)
-{
-	set_result(r, result);
-	if (r->due_host || r->due_data)
-		refuse(r);
-	r->ended = true;
-	r->undecided = false;
-	buffer_put(r->buffer);
-	r->buffer = NULL;
-	nvtx_stop(r->range);
-	r->range = 0;
-}
-
-static ncclsvc_result told(const struct ncclsvc_request *r)
-{
-	return r->result ? error_again(&r->why) : NCCLSVC_OK;
-}
-
-ncclsvc_result request_begin(struct ncclsvc_request *r, ncclsvc_result prepared)
-{
-	ncclsvc_result result = prepared;
-	if (!result)
-		result = submit_all(r);
-	if (!result)
-		return NCCLSVC_OK;
-	if (result == NCCLSVC_AGAIN) /* as if it had never been */
-		r->due_host = r->due_data = 0;
-	request_end(r, result);
-	result = told(r);
-	request_drop(r);
-	return result;
-}
-
-/* ---- Going on ---- */
-
-/* IN_PROGRESS, or OK when all that was submitted has ended, well or not. */
-static ncclsvc_result look(struct ncclsvc_request *r)
-{
-	for (; r->nseen < r->ntasks; r->nseen++) {
-		ncclsvc_task task = r->tasks[r->nseen];
-		ncclsvc_result result = ncclsvc_test(r->lists->session, task);
-		if (result == NCCLSVC_IN_PROGRESS)
-			return result;
-		if (result)
-			set_result(r, agreement_explain(r->lists->session, task, result));
-	}
-	return NCCLSVC_OK;
-}
-
-/* IN_PROGRESS, or OK when it has ended. */
-static ncclsvc_result go_on(struct ncclsvc_request *r)
-{
+	ncclsvc_result result;
+	r->lists->stream = r->stream;
 	while (!r->ended) {
-		ncclsvc_result result = look(r);
+		if (look(r))
+			return NCCLSVC_IN_PROGRESS;
+		result = copy_done(r->lists, &r->event);
 		if (result == NCCLSVC_IN_PROGRESS)
 			return result;
-		if (r->event && (result = copy_done(r->lists, &r->event))) {
-			if (result == NCCLSVC_IN_PROGRESS)
-				return result;
-			set_result(r, result);
-		}
-		if (!r->result && !r->nops)
-			set_result(r, r->proceed(r));
-		if (!r->result && r->event)
-			continue; /* copies are under way */
-		if (!r->result && r->nops) {
-			result = submit_all(r);
-			if (result == NCCLSVC_AGAIN)
-				return NCCLSVC_IN_PROGRESS;
-			set_result(r, result);
-		}
-		if (r->result && !r->ended)
+		if (!result && !r->result)
+			result = r->proceed(r);
+		set_result(r, result);
+		if (r->result)
 			request_end(r, r->result);
 	}
 	return NCCLSVC_OK;
 }
 
-ncclsvc_result requests_finished(ncclsvc_tensors *l, int peer)
+/* ---- The caller's ---- */
+
+/* IN_PROGRESS, or OK when it has ended. */
+static ncclsvc_result go_on(struct ncclsvc_request *r)
 {
-	for (struct ncclsvc_request *r = l->requests; r; r = r->next)
-		if (r->undecided && (peer < 0 || r->peer == peer) && go_on(r) && r->undecided)
-			return error_set(NCCLSVC_BUSY,
-					 "a list with its shapes ahead is under way with rank %d: "
-					 "wait for it first",
-					 r->peer);
-	return NCCLSVC_OK;
+	lists_go_on(r->lists);
+	return r->batch ? NCCLSVC_IN_PROGRESS : request_close(r);
+}
+
+static ncclsvc_result check_open(const struct ncclsvc_request *r)
+{
+	return request_is_open(r) ? error_argument("the request is of a task group that has not "
+						   "ended: call ncclsvc_group_end first")
+				  : NCCLSVC_OK;
 }
 
 ncclsvc_result ncclsvc_request_test(ncclsvc_request *r)
 {
 	if (!r)
 		return error_argument("ncclsvc_request_test: the request is NULL");
-	return go_on(r) ? NCCLSVC_IN_PROGRESS : told(r);
+	ncclsvc_result result = check_open(r);
+	if (result)
+		return result;
+	return go_on(r) ? NCCLSVC_IN_PROGRESS : request_told(r);
 }
 
-/* An event of copies has not ended since then; 0: this is the first look. */
-static void await_event(struct ncclsvc_request *r, uint64_t *since)
+/* Nothing wakes the thread up. 0: this is the first look. */
+static void nap(struct ncclsvc_request *r, uint64_t *since)
 {
 	ncclsvc_session *s = r->lists->session;
 	struct spin *spin = &r->lists->spin;
@@ -298,42 +267,71 @@ static void await_event(struct ncclsvc_request *r, uint64_t *since)
 	}
 }
 
-ncclsvc_result ncclsvc_request_wait(ncclsvc_request *r, int timeout_ms)
+/* TIMEOUT if it has not ended; the error is not set then. */
+static ncclsvc_result wait_until(struct ncclsvc_request *r, uint64_t deadline, bool held)
 {
-	if (!r)
-		return error_argument("ncclsvc_request_wait: the request is NULL");
-	uint64_t deadline = deadline_in(timeout_ms), since = 0;
+	uint64_t since = 0;
 	while (go_on(r)) {
 		int left = deadline_left_ms(deadline);
 		if (!left)
-			return error_set(NCCLSVC_TIMEOUT,
-					 "the list has not ended within the time of "
-					 "this wait; it goes on");
-		if (r->nseen < r->ntasks) {
+			return NCCLSVC_TIMEOUT;
+		if (held && !request_is_held(r))
+			return NCCLSVC_OK;
+		if (r->nseen < r->ntasks && !lists_await_others(r->lists, r)) {
 			ncclsvc_wait(r->lists->session, r->tasks[r->nseen], left);
 			since = 0;
 		} else {
-			await_event(r, &since);
+			nap(r, &since);
 		}
 	}
 	if (since)
 		spin_waited(&r->lists->spin, now_ns() - since);
-	return told(r);
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_request_wait(ncclsvc_request *r, int timeout_ms)
+{
+	if (!r)
+		return error_argument("ncclsvc_request_wait: the request is NULL");
+	ncclsvc_result result = check_open(r);
+	if (result)
+		return result;
+	if (wait_until(r, deadline_in(timeout_ms), false))
+		return error_set(NCCLSVC_TIMEOUT, "the list has not ended within the time of this "
+						  "wait; it goes on");
+	return request_told(r);
 }
 
 ncclsvc_result ncclsvc_request_free(ncclsvc_request *r)
 {
 	if (!r)
 		return NCCLSVC_OK;
-	if (go_on(r))
+	if (request_is_open(r) || go_on(r))
 		return error_set(NCCLSVC_BUSY, "the list is under way: wait for it first");
 	request_drop(r);
 	return NCCLSVC_OK;
 }
 
+/* No task of it has a deadline yet. */
+static uint64_t held_deadline(const struct ncclsvc_request *r)
+{
+	const uint64_t timeout = r->lists->comm->timeout_ns;
+	if (r->has_deadline)
+		return r->deadline;
+	return timeout ? now_ns() + timeout : NO_DEADLINE;
+}
+
 ncclsvc_result request_finish(struct ncclsvc_request *r)
 {
-	ncclsvc_result result = ncclsvc_request_wait(r, NCCLSVC_NO_TIMEOUT);
+	if (request_is_held(r) && wait_until(r, held_deadline(r), true) && request_is_held(r)) {
+		request_fail(r, error_set(NCCLSVC_TIMEOUT,
+					  "the list was not submitted within its time: one that "
+					  "was begun before it waits for its shapes"));
+		r->forgotten = true;
+		return request_told(r);
+	}
+	wait_until(r, NO_DEADLINE, false);
+	ncclsvc_result result = request_told(r);
 	request_drop(r);
 	return result;
 }

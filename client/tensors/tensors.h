@@ -7,6 +7,7 @@
  *   announce.c              types and shapes on their way to the receiver
  *   context.c, copy.c       buffers, and copies to and from them
  *   request.c               an operation under way; point_to_point.c, collective.c: its steps
+ *   batch.c                 whose turn it is; planned.c: turns in a plan
  */
 #ifndef CLIENT_TENSORS_H
 #define CLIENT_TENSORS_H
@@ -16,6 +17,7 @@
 #include "proto/spin.h"
 
 struct CUevent_st;
+struct CUstream_st;
 
 /* ---- list.c ---- */
 
@@ -76,7 +78,8 @@ ncclsvc_result agreement_explain(ncclsvc_session *s, ncclsvc_task task, ncclsvc_
 
 /* All words, the first message filled up; the caller's. NULL: no memory. */
 uint64_t *announce_write(const struct list *list, size_t *nwords);
-/* How many words there are in all, of a list that should have n tensors. */
+/* How many words there are in all, of a list that should have n tensors. *nwords is set, too, if it
+ * has another number of them. */
 ncclsvc_result announce_length(const uint64_t *first, size_t n, size_t *nwords);
 /* Checks every word, and fills a list without data. */
 ncclsvc_result announce_read(const uint64_t *words, size_t nwords, struct list *list);
@@ -94,13 +97,23 @@ struct stage_buffer {
 	uint64_t clean; /* digest of the layout whose gaps are zero; 0: none */
 };
 
+struct list_stream {
+	struct CUstream_st *handle;
+	bool detached;
+};
+
 struct ncclsvc_tensors {
 	ncclsvc_session *session;
 	ncclsvc_comm *comm;
 	ncclsvc_comm *host; /* one beside it, in host memory: for what is said beforehand */
 	struct stage_buffer *buffers;
 	struct ncclsvc_request *requests;
-	struct spin spin; /* of waits for copies */
+	struct batch *queue;		       /* the first has its turn */
+	struct batch *planned;		       /* of plans, in no order */
+	struct batch *open;		       /* of the thread's open task group, or NULL */
+	struct ncclsvc_tensors *next_in_group; /* others that have one in it */
+	struct list_stream stream;	       /* for copies: of the request that goes on */
+	struct spin spin;		       /* of waits for copies */
 	uint64_t copied;
 };
 
@@ -112,7 +125,7 @@ static inline bool on_gpu(const ncclsvc_tensors *lists)
 ncclsvc_result buffer_get(ncclsvc_tensors *lists, uint64_t bytes, struct stage_buffer **buffer);
 void buffer_put(struct stage_buffer *buffer); /* NULL is allowed */
 
-/* ---- copy.c: host memory at once, GPU memory on the thread's stream ---- */
+/* ---- copy.c: host memory at once, GPU memory on the request's stream ---- */
 
 struct part {
 	char *at;	 /* the tensor's */

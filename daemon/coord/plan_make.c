@@ -61,6 +61,10 @@ static int check_task(const struct plan *p, uint32_t rank, const struct plan_mem
 		wrong = "has a peer that is no rank of the communicator";
 	else if (t->reserved || t->reserved2)
 		wrong = "has a reserved field that is not zero";
+	else if (t->agreement == SVC_AGREEMENT_REFUSED)
+		wrong = "is a list that refuses";
+	else if (t->tag && !t->agreement)
+		wrong = "has a tag, and is no list of tensors";
 	else if (t->count == SVC_PLAN_ANY ? t->type != 0 : !svc_type_size(t->type))
 		wrong = "has an unknown element type";
 	else if (!svc_label_ok(t->label))

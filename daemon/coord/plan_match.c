@@ -120,6 +120,48 @@ static int unmatched(const struct matching *m, struct end *const *list, size_t i
 		task_of(m, e)->group, sends ? "Recv" : "Send", sends ? e->to : e->from);
 }
 
+/* ---- Lists of tensors ---- */
+
+#define LIST_TEXT 80
+
+static bool is_ahead(const struct svc_plan_task *t)
+{
+	return t->agreement && t->count == SVC_PLAN_ANY;
+}
+
+static const char *list_text(const struct svc_plan_task *t, char text[LIST_TEXT])
+{
+	if (!t->agreement)
+		return "no list of tensors";
+	snprintf(text, LIST_TEXT, "a list %s, tag %lld",
+		 is_ahead(t) ? "with its shapes ahead" : "of static shapes", (long long)t->tag);
+	return text;
+}
+
+static int check_lists(const struct matching *m, const struct end *s, const struct end *r,
+		       char *text)
+{
+	char one[LIST_TEXT], other[LIST_TEXT];
+	const struct svc_plan_task *a = task_of(m, s), *b = task_of(m, r);
+	const bool alike =
+		!a->agreement == !b->agreement && a->tag == b->tag && is_ahead(a) == is_ahead(b);
+	if (alike && a->agreement == b->agreement)
+		return 0;
+	if (alike)
+		return refuse(text, NCCLSVC_MISMATCH,
+			      "the plans do not match: the lists of rank %u's Send to rank %u in "
+			      "its group %u (its task %u), and of the Recv in rank %u's group %u "
+			      "(its task %u), differ in %s",
+			      s->from, s->to, a->group, s->task, s->to, b->group, r->task,
+			      is_ahead(a) ? "the number or types of their tensors"
+					  : "types or shapes of their tensors");
+	return refuse(text, NCCLSVC_MISMATCH,
+		      "the plans do not match: rank %u's Send to rank %u in its group %u (its task "
+		      "%u) is %s; the Recv in rank %u's group %u (its task %u) is %s",
+		      s->from, s->to, a->group, s->task, list_text(a, one), s->to, b->group,
+		      r->task, list_text(b, other));
+}
+
 static int check_sizes(const struct matching *m, const struct end *s, const struct end *r,
 		       char *text)
 {
@@ -149,7 +191,9 @@ static int pair_up(const struct matching *m, char *text)
 			return unmatched(m, m->sends, i, true, text);
 		if (!same)
 			return unmatched(m, m->recvs, i, false, text);
-		int error = check_sizes(m, s, r, text);
+		int error = check_lists(m, s, r, text);
+		if (!error)
+			error = check_sizes(m, s, r, text);
 		if (error)
 			return error;
 		s->other = r;
@@ -160,15 +204,17 @@ static int pair_up(const struct matching *m, char *text)
 
 /* ---- The dry run ---- */
 
-/* A group of a member. Groups that start only together are one unit, of which `unit` leads to the
- * first; on the host each is one of its own. */
+/* A group of a member. Groups that begin only together are one unit, of which `unit` leads to the
+ * first: on GPUs, those with a task in common; on the host, those with a list in common whose
+ * shapes are sent ahead, since all shapes of a group are known before it begins. */
 struct node {
 	uint32_t rank, group;
-	uint32_t unit; /* index of another node, or its own */
-	uint32_t
-		waiting; /* of the unit's first: groups not started; on the host: unmatched tasks */
-	uint32_t next;	 /* of the same unit, circular */
-	bool started, over;
+	uint32_t unit;	  /* index of another node, or its own */
+	uint32_t absent;  /* of the unit's first: groups that no member has come to */
+	uint32_t waiting; /* unmatched tasks */
+	uint32_t next;	  /* of the same unit, circular */
+	bool started;	  /* its member has come to it */
+	bool begun, over;
 };
 
 struct dry_run {
@@ -201,7 +247,7 @@ static void join_units(struct dry_run *d, uint32_t a, uint32_t b)
 	if (a == b)
 		return;
 	d->nodes[b].unit = a;
-	d->nodes[a].waiting += d->nodes[b].waiting;
+	d->nodes[a].absent += d->nodes[b].absent;
 	/* Two circles become one. */
 	uint32_t next = d->nodes[a].next;
 	d->nodes[a].next = d->nodes[b].next;
@@ -225,12 +271,17 @@ static bool prepare(struct dry_run *d)
 	for (uint32_t k = 0; k < p->nranks; k++)
 		for (uint32_t g = 0; g < p->members[k].ngroups; g++) {
 			uint32_t i = (uint32_t)d->base[k] + g;
-			uint32_t tasks = p->members[k].missing[g];
-			d->nodes[i] = (struct node){k, g,     i,    p->whole_groups ? 1 : tasks,
-						    i, false, false};
+			d->nodes[i] = (struct node){.rank = k,
+						    .group = g,
+						    .unit = i,
+						    .absent = 1,
+						    .waiting = p->members[k].missing[g],
+						    .next = i};
 		}
-	for (size_t i = 0; p->whole_groups && i < d->m->nsends; i++)
-		join_units(d, node_of(d, d->m->sends[i]), node_of(d, d->m->sends[i]->other));
+	for (size_t i = 0; i < d->m->nsends; i++)
+		if (p->whole_groups || is_ahead(task_of(d->m, d->m->sends[i])))
+			join_units(d, node_of(d, d->m->sends[i]),
+				   node_of(d, d->m->sends[i]->other));
 	return true;
 }
 
@@ -248,23 +299,12 @@ static void end_node(struct dry_run *d, uint32_t i)
 	go_on(d, d->nodes[i].rank);
 }
 
-/* All of it starts together: and ends. */
-static void start_whole(struct dry_run *d, uint32_t i)
+/* A task is over when both sides have begun. */
+static void begin_node(struct dry_run *d, uint32_t i)
 {
-	uint32_t unit = unit_of(d, i), k = unit;
-	if (--d->nodes[unit].waiting)
-		return;
-	do {
-		end_node(d, k);
-		k = d->nodes[k].next;
-	} while (k != unit);
-}
-
-/* A task is over when both sides have started. */
-static void start_alone(struct dry_run *d, uint32_t i)
-{
-	const struct node *node = &d->nodes[i];
+	struct node *node = &d->nodes[i];
 	const struct plan_member *pm = &d->m->plan->members[node->rank];
+	node->begun = true;
 	if (!node->waiting) {
 		end_node(d, i);
 		return;
@@ -273,9 +313,9 @@ static void start_alone(struct dry_run *d, uint32_t i)
 		const struct end *e = &d->m->ends[d->m->base[node->rank] + t];
 		uint32_t other = node_of(d, e->other);
 		/* Both sides in one group are seen twice. */
-		if (!d->nodes[other].started || (other == i && e->other < e))
+		if (!d->nodes[other].begun || (other == i && e->other < e))
 			continue;
-		bool ends_here = --d->nodes[i].waiting == 0;
+		bool ends_here = --node->waiting == 0;
 		if (--d->nodes[other].waiting == 0)
 			end_node(d, other);
 		if (other != i && ends_here)
@@ -283,30 +323,46 @@ static void start_alone(struct dry_run *d, uint32_t i)
 	}
 }
 
-/* A task of a group that is stuck whose other side's group has not started. */
-static const struct end *waits_at(const struct dry_run *d, uint32_t rank)
+/* Its member has come to it. When that holds of all of its unit, they begin. */
+static void reach_node(struct dry_run *d, uint32_t i)
+{
+	uint32_t unit = unit_of(d, i), k = unit;
+	d->nodes[i].started = true;
+	if (--d->nodes[unit].absent)
+		return;
+	do {
+		begin_node(d, k);
+		k = d->nodes[k].next;
+	} while (k != unit);
+}
+
+/* A task of a group that is stuck whose other side's group its member has not come to; or that has
+ * not begun. */
+static const struct end *waits_at(const struct dry_run *d, uint32_t rank, bool begun)
 {
 	const struct plan_member *pm = &d->m->plan->members[rank];
 	uint32_t group = d->at[rank];
 	for (uint32_t t = pm->first[group]; t < pm->first[group + 1]; t++) {
 		const struct end *e = &d->m->ends[d->m->base[rank] + t];
-		if (!d->nodes[node_of(d, e->other)].started)
+		const struct node *other = &d->nodes[node_of(d, e->other)];
+		if (begun ? !other->begun : !other->started)
 			return e;
 	}
 	return NULL;
 }
 
-/* On GPUs, whose own tasks have all matched: somebody it hangs together with waits. */
-static const struct end *waits_through(struct dry_run *d, uint32_t rank)
+/* The task by which the rank's group waits: its own, or one of a group of its unit. */
+static const struct end *waits_through(const struct dry_run *d, uint32_t rank)
 {
 	uint32_t begin = (uint32_t)d->base[rank] + d->at[rank], i = begin;
 	do {
-		const struct end *e = d->nodes[i].started ? waits_at(d, d->nodes[i].rank) : NULL;
+		const struct end *e =
+			d->nodes[i].started ? waits_at(d, d->nodes[i].rank, false) : NULL;
 		if (e)
 			return e;
 		i = d->nodes[i].next;
 	} while (i != begin);
-	return NULL;
+	return waits_at(d, rank, true);
 }
 
 static int stuck(struct dry_run *d, uint32_t rank, char *text)
@@ -315,9 +371,7 @@ static int stuck(struct dry_run *d, uint32_t rank, char *text)
 	const struct end *e = NULL;
 	/* After so many steps it has gone round at least once. */
 	for (uint32_t i = 0; i < p->nranks; i++) {
-		e = waits_at(d, rank);
-		if (!e)
-			e = waits_through(d, rank);
+		e = waits_through(d, rank);
 		if (!e)
 			break;
 		rank = e->other->rank;
@@ -325,9 +379,7 @@ static int stuck(struct dry_run *d, uint32_t rank, char *text)
 	size_t at = (size_t)snprintf(text, PLAN_TEXT, "the plan can never be carried out: ");
 	uint32_t begin = rank;
 	for (int i = 0; i < 3; i++) {
-		e = waits_at(d, rank);
-		if (!e)
-			e = waits_through(d, rank);
+		e = waits_through(d, rank);
 		if (!e || at >= PLAN_TEXT)
 			break;
 		at += (size_t)snprintf(text + at, PLAN_TEXT - at,
@@ -348,14 +400,8 @@ static int run_dry(struct dry_run *d, char *text)
 	const struct plan *p = d->m->plan;
 	for (uint32_t k = 0; k < p->nranks; k++)
 		go_on(d, k);
-	while (d->nstack) {
-		uint32_t i = d->stack[--d->nstack];
-		d->nodes[i].started = true;
-		if (p->whole_groups)
-			start_whole(d, i);
-		else
-			start_alone(d, i);
-	}
+	while (d->nstack)
+		reach_node(d, d->stack[--d->nstack]);
 	for (uint32_t k = 0; k < p->nranks; k++)
 		if (d->at[k] < p->members[k].ngroups)
 			return stuck(d, k, text);

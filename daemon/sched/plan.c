@@ -65,6 +65,10 @@ int plan_check(const struct task *t, const struct comm *c, const char **text)
 	const struct svc_plan_task *due = &m->tasks[i];
 	if (due->op != r->op || due->peer != r->peer)
 		*text = "the plan has another operation or peer in this place";
+	else if (!due->agreement != !r->agreement || due->tag != r->tag)
+		*text = "of this place and the task, one is a list of tensors, or has another tag";
+	else if (svc_record_refuses(r))
+		*text = NULL; /* its size means nothing */
 	else if (due->count != SVC_PLAN_ANY && (due->count != r->count || due->type != r->type))
 		*text = "the plan has another count or type in this place";
 	else if (m->slots[i].iteration == m->iteration)

@@ -95,12 +95,13 @@ PEERS = {"broadcast": 1, "reduce": 1, "gather": 0, "scatter": 0}
 
 def plan_file(*tasks, label=b"label"):
     return bytes([8, 0, len(tasks)]) + b"".join(
-        struct.pack("=IBBHiIQ24s", group, op, 0, 0, peer, 0, 2**64 - 1, label) for group, op, peer in tasks)
+        struct.pack("=IBBHiIQ24sQq", group, op, 0, 0, peer, 0, 2**64 - 1, label, *(listed or (0, 0)))
+        for group, op, peer, *listed in tasks)
 
 
 def plan_file_1(*tasks):
-    """Of version 1: two entries where there is one in version 2."""
-    return bytes([8, 0, len(tasks) // 2]) + b"".join(
+    """Of version 1: entries of 24 bytes."""
+    return bytes([8, 0, len(tasks) * 24 // 64]) + b"".join(
         struct.pack("=IBBHiIQ", group, op, 0, 0, peer, 0, 2**64 - 1) for group, op, peer in tasks)
 
 
@@ -122,9 +123,12 @@ def plans():
     write("fuzz_session", "plan", own + b"".join(tasks[::-1]) + b"".join(tasks) + tasks[1]
           + named("plan_drop") + READ)
     write("fuzz_session", "plan_twice", own + tasks[0] + tasks[0] + commit(2, 4) + READ + HANG_UP)
+    lists = plan_file((0, 9, 0, 7, -1), (0, 10, 0, 7, -1), (1, 9, 0, 7, 2), (1, 10, 0, 7, 2))
+    write("fuzz_session", "plan_lists", lists + ALONE + commit(2, 4) + READ + b"".join(tasks)
+          + ring(record(9, 100, 0, src=(1, 0), agreement=7, tag=-1, plan=(0, 0))) + READ)
     write("fuzz_session", "plan_leave", own + tasks[2] + request(LEAVE, struct.pack("=II", 1, 0)) + READ)
-    write("fuzz_session", "plan_version_1", plan_file_1((0, 9, 0), (0, 10, 0), (1, 10, 0), (1, 9, 0))
-          + ALONE.replace(SAY_HELLO, SAY_HELLO_1, 1) + commit(2, 4) + READ + b"".join(tasks))
+    write("fuzz_session", "plan_version_1", plan_file_1(*((group, op, 0) for group in range(4) for op in (9, 10)))
+          + ALONE.replace(SAY_HELLO, SAY_HELLO_1, 1) + commit(4, 8) + READ + b"".join(tasks))
     write("fuzz_session", "plan_label", plan_file((0, 9, 0), (0, 10, 0), label=b"x" * 24) + ALONE
           + commit(1, 2) + READ + plan_file((0, 9, 0), (0, 10, 0), label=b"a\x1bb") + commit(1, 2) + READ)
     pair = PAIR + plan_file((0, 9, 1), (1, 10, 1)) + commit(2, 2) + SWITCH \

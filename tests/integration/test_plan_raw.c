@@ -75,6 +75,8 @@ static void bad_commits(struct raw *r, struct svc_plan_commit m)
 	BAD_TASK(0, reserved, 1, "reserved");
 	BAD_TASK(0, reserved2, 1, "reserved");
 	BAD_TASK(0, type, 1, "type");
+	BAD_TASK(0, tag, 1, "is no list");
+	BAD_TASK(0, agreement, SVC_AGREEMENT_REFUSED, "refuses");
 	BAD_TASK(2, type, 200, "type");
 	memcpy(t, good, sizeof(t));
 	memset(t[1].label, 'x', sizeof(t[1].label));
@@ -85,6 +87,9 @@ static void bad_commits(struct raw *r, struct svc_plan_commit m)
 	memcpy(t, good, sizeof(t));
 	t[3].count = 3;
 	refused(r, &m, t, NCCLSVC_MISMATCH, "2 int32");
+	memcpy(t, good, sizeof(t));
+	t[3].agreement = 5;
+	refused(r, &m, t, NCCLSVC_MISMATCH, "no list of tensors");
 	t[3] = (struct svc_plan_task){.group = 1, .op = NCCLSVC_RECV, .count = SVC_PLAN_ANY};
 	refused(r, &m, t, NCCLSVC_MISMATCH, "has no");
 	/* Whatever is no memfd. */
@@ -114,6 +119,9 @@ static const struct bad_task bad_tasks[] = {
 	{"another operation", {PLANNED(NCCLSVC_RECV, 0, 0)}, ARGUMENT},
 	{"another count", {PLANNED(NCCLSVC_SEND, 1, 1), .type = NCCLSVC_INT32}, ARGUMENT},
 	{"another type", {PLANNED(NCCLSVC_RECV, 1, 0), .type = NCCLSVC_FLOAT32}, ARGUMENT},
+	{"a list in another's place",
+	 {.op = NCCLSVC_SEND, .flags = SVC_TASK_PLAN | SVC_TASK_AGREE, .agreement = 7},
+	 ARGUMENT},
 	{"another plan", {PLANNED(NCCLSVC_SEND, 0, 0), .plan = 99}, NCCLSVC_NOT_FOUND},
 	{"in a group", {.op = NCCLSVC_SEND, .flags = SVC_TASK_PLAN | SVC_TASK_MORE}, ARGUMENT},
 };

@@ -332,6 +332,7 @@ static void not_waiting(struct client *me)
 			sleep_ms(1);
 		CHECK_OK(ncclsvc_request_test(r[0]));
 		memory_free(t[0], n);
+		check_in_step(&x, 78);
 	} else {
 		ncclsvc_message m = message(&x, NCCLSVC_SHAPES_AHEAD, 1, n, t[0]);
 		m.allocate = allocate;
@@ -341,12 +342,17 @@ static void not_waiting(struct client *me)
 		CHECK_RESULT(ncclsvc_request_wait(r[0], 30), NCCLSVC_TIMEOUT);
 		CHECK_RESULT(ncclsvc_request_free(r[0]), NCCLSVC_BUSY);
 		CHECK_RESULT(ncclsvc_tensors_close(x.lists), NCCLSVC_BUSY);
-		CHECK_RESULT(ncclsvc_tensors_irecv(x.lists, &m, &r[1]), NCCLSVC_BUSY);
-		says("under way with rank 0");
-		CHECK_RESULT(ncclsvc_tensors_all_gather(x.lists, t[0], NULL, n, WAIT_MS, NULL),
-			     NCCLSVC_BUSY);
+		/* One that would overtake it is held back, and drives it when it is waited for. */
+		memory_of(t[1], some_list(t[1]), 0);
+		ncclsvc_message after = message(&x, NCCLSVC_SHAPES_STATIC, 5, n, t[1]);
+		CHECK_OK(ncclsvc_tensors_irecv(x.lists, &after, &r[1]));
+		CHECK_RESULT(ncclsvc_request_wait(r[1], 30), NCCLSVC_TIMEOUT);
 		CHECK_EQ(got.calls, 0);
 		say(me, READY);
+		CHECK_OK(ncclsvc_request_wait(r[1], WAIT_MS));
+		check_list(t[1], n, 78);
+		memory_free(t[1], n);
+		CHECK_OK(ncclsvc_request_free(r[1]));
 		CHECK_OK(ncclsvc_request_wait(r[0], WAIT_MS));
 		check_list(got.tensors, n, 77);
 		got_free(&got);

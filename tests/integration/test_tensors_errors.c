@@ -127,6 +127,31 @@ static void sides_that_disagree_are_told_and_go_on(void **state)
 	run_pair(clashing);
 }
 
+/* Rank 0's list is announced in two messages; rank 1 expects one tensor. */
+static void of_other_lengths(struct client *me)
+{
+	struct side x = side_open(me);
+	const int64_t dim = 4;
+	float data[4] = {0};
+	ncclsvc_tensor t[200];
+	for (size_t i = 0; i < 200; i++)
+		t[i] = (ncclsvc_tensor){data, F, 1, &dim};
+	ncclsvc_message m = message(&x, A, 1, me->rank ? 1 : 200, t);
+	m.allocate = me->rank ? allocate : NULL;
+	CHECK_RESULT(me->rank ? ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL)
+			      : ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL),
+		     NCCLSVC_MISMATCH);
+	says(me->rank ? "the sender has 200, the receiver 1" : "rank 1");
+	check_in_step(&x, 3);
+	side_close(&x);
+}
+
+static void another_number_of_tensors(void **state)
+{
+	(void)state;
+	run_pair(of_other_lengths);
+}
+
 /* ---- Refusals ---- */
 
 /* By this rank, whose process the test knows; -1: by this side itself. */
@@ -249,7 +274,7 @@ static void alone(struct client *me)
 	m.size++;
 	m.remote_rank = x.peer;
 	CHECK_OK(ncclsvc_group_begin(x.s));
-	CHECK_RESULT(ncclsvc_tensors_isend(x.lists, &m, &r), NCCLSVC_INVALID_ARGUMENT);
+	CHECK_RESULT(ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL), NCCLSVC_INVALID_ARGUMENT);
 	says("task group");
 	CHECK_OK(ncclsvc_group_end(x.s));
 	ncclsvc_timeline *timeline;
@@ -282,6 +307,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(sides_that_disagree_are_told_and_go_on),
+		TEST(another_number_of_tensors),
 		TEST(a_refusal_is_the_peers_error_too),
 		TEST(calls_without_a_peer_are_refused_here),
 	};

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "harness_raw.h"
-#include "ncclsvc_plan.h"
+#include "ncclsvc_tensors.h"
 #include "relay.h"
 
 enum { READY = 1, GO, DONE };
@@ -259,7 +259,6 @@ static const char *const labels[] = {"first of 0", "second of 0", "first of 1", 
 /* Two Sends from rank 0 to rank 1, with labels where the version has them. */
 static uint32_t commit_plan(struct rank *k, unsigned version, int me)
 {
-	static const size_t entries[] = {0, 24, 48};
 	struct svc_plan_task t[2] = {
 		{.op = me ? NCCLSVC_RECV : NCCLSVC_SEND,
 		 .peer = 1 - me,
@@ -270,7 +269,7 @@ static uint32_t commit_plan(struct rank *k, unsigned version, int me)
 	t[1].group = 1;
 	for (int i = 0; i < 2; i++)
 		memcpy(t[i].label, labels[2 * me + i], strlen(labels[2 * me + i]));
-	const size_t entry = entries[version];
+	const size_t entry = version > 1 ? sizeof(t[0]) : 24;
 	const int fd = svc_memfd_create("plan", 2 * entry, false);
 	CHECK(fd >= 0);
 	for (int i = 0; i < 2; i++)
@@ -376,6 +375,43 @@ static void planned(ncclsvc_comm *comm, int other, int32_t *v)
 	CHECK_OK(ncclsvc_plan_terminate(p, WAIT_MS));
 }
 
+/* Entries of plans are shorter there, and no lists. */
+static void plan(struct client *me, ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	const int64_t dim = 4;
+	const ncclsvc_tensor t = {NULL, NCCLSVC_INT8, 1, &dim};
+	const int peer = 1 - me->rank;
+	ncclsvc_plan *p;
+	for (int lists = 1; lists >= 0; lists--) {
+		CHECK_OK(ncclsvc_plan_start(comm, &p));
+		for (int g = 0; g < 3; g++) {
+			CHECK_OK(ncclsvc_plan_group_start(p));
+			CHECK_OK(ncclsvc_plan_send(p, 1 + (size_t)g, NCCLSVC_INT32, peer));
+			CHECK_OK(ncclsvc_plan_recv(p, NCCLSVC_PLAN_ANY, 0, peer));
+			if (lists)
+				CHECK_OK(ncclsvc_plan_tensors_send(p, NCCLSVC_SHAPES_STATIC, 1, &t,
+								   1, peer));
+			CHECK_OK(ncclsvc_plan_group_end(p));
+		}
+		CHECK_RESULT(ncclsvc_plan_end(p, WAIT_MS),
+			     lists ? NCCLSVC_UNSUPPORTED : NCCLSVC_OK);
+		if (lists)
+			CHECK_OK(ncclsvc_plan_terminate(p, WAIT_MS));
+	}
+	int32_t *v = shared(s, 4096);
+	CHECK_OK(ncclsvc_plan_launch(p));
+	for (int g = 0; g < 3; g++) {
+		v[g] = me->rank + g;
+		CHECK_OK(ncclsvc_plan_submit_send(p, v, 1 + (size_t)g, NCCLSVC_INT32, peer, NULL));
+		CHECK_OK(ncclsvc_plan_submit_recv(p, v + 8, 1 + (size_t)g, NCCLSVC_INT32, peer,
+						  NULL));
+	}
+	CHECK_OK(ncclsvc_plan_reset(p, WAIT_MS));
+	CHECK_EQ(v[8], peer);
+	CHECK_EQ(v[10], peer + 2);
+	CHECK_OK(ncclsvc_plan_terminate(p, WAIT_MS));
+}
+
 static void work(struct client *me)
 {
 	ncclsvc_session *s = NULL;
@@ -389,6 +425,7 @@ static void work(struct client *me)
 	CHECK_OK(ncclsvc_comm_split(comm, me->rank, 0, WAIT_MS, &half));
 	check_usable(s, half);
 	planned(comm, 1 - me->rank, v);
+	plan(me, s, comm);
 	if (me->rank == 0) {
 		say(me, READY);
 		CHECK_OK(ncclsvc_recv(v, 1, NCCLSVC_INT32, 1, comm, &task));

@@ -202,6 +202,36 @@ def strict_plan(comm, peer):
         threads.close()
 
 
+def planned_lists(session, comm):
+    peer = 1 - comm.rank
+    with ncclsvc.Lists(comm) as lists, ncclsvc.Plan(comm) as plan:
+        tensors, back = [np.full((2, 3), comm.rank + 1.0), np.full(4, 7.0)], [np.zeros((2, 3)), np.zeros(4)]
+        any_shape = [Spec(DataType.FLOAT64, None)]
+        with plan.group():
+            plan.plan_send_list(tensors, peer, tag=1)
+            plan.plan_recv_list(back, peer, tag=1)
+            plan.plan_send_list(any_shape, peer, tag=2, shapes=Shapes.AHEAD)
+            plan.plan_recv_list(any_shape, peer, tag=2, shapes=Shapes.AHEAD)
+        plan.end(T)
+        plan.launch()
+        for step in range(1, 4):
+            requests = [
+                lists.plan_irecv_ahead(plan, any_shape, peer, tag=2),
+                lists.plan_isend(plan, tensors, peer, tag=1),
+                lists.plan_irecv(plan, back, peer, tag=1),
+                lists.plan_isend(plan, [np.full((step,), float(step))], peer, tag=2, shapes=Shapes.AHEAD),
+            ]
+            ahead = requests[0].wait(T)[0]
+            assert ahead.shape == (step,) and (ahead == step).all(), ahead
+            for request in requests:
+                request.wait(T)
+            assert (back[0] == peer + 1).all() and (back[1] == 7).all(), back
+            plan.reset(T)
+        error = raised(ncclsvc.InvalidArgumentError, lambda: lists.plan_isend(plan, tensors[:1], peer, tag=1))
+        assert "other types or shapes" in str(error), error
+        comm.barrier().wait(T)
+
+
 def a_world(rank):
     with ncclsvc.Session() as session:
         with ncclsvc.World(session, data=2, pipeline=2, timeout=T) as world:
@@ -301,6 +331,9 @@ class Parts(Ranks, unittest.TestCase):
 
     def test_plans(self):
         together(plans, n=2)
+
+    def test_planned_lists(self):
+        together(planned_lists, n=2)
 
     def test_a_world(self):
         self.assertEqual(sorted(run(4, a_world)), [0, 1, 2, 3])

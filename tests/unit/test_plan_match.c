@@ -15,6 +15,16 @@
 #define RANKS	  4
 #define TASKS_MAX 64
 
+/* A list in writing, its last letter is its tag: a, b have their shapes ahead, l, m do not; a and b
+ * differ in their word, as l and m do. */
+static void make_list(struct svc_plan_task *t, const char *c)
+{
+	t->agreement = (uint64_t)c[0];
+	t->tag = c[1] - '0';
+	t->count = strchr("ab", c[0]) ? SVC_PLAN_ANY : 4;
+	t->type = strchr("ab", c[0]) ? 0 : NCCLSVC_UINT8;
+}
+
 /* A plan in writing: for each rank "S1 R2 | S0", groups between bars. */
 static struct plan *parse(const char *const *ranks, uint32_t n, bool whole_groups, int *result,
 			  char *text)
@@ -39,6 +49,8 @@ static struct plan *parse(const char *const *ranks, uint32_t n, bool whole_group
 			if (c[2] == ':') { /* a count of bytes */
 				tasks[ntasks - 1].count = (uint64_t)(c[3] - '0');
 				tasks[ntasks - 1].type = NCCLSVC_INT8;
+			} else if (c[2] && strchr("ablm", c[2])) {
+				make_list(&tasks[ntasks - 1], c + 2);
 			}
 		}
 		*result = plan_set(p, k, groups, ntasks, tasks, text);
@@ -136,6 +148,32 @@ static void labels_stand_in_sentences(void **state)
 	}
 }
 
+static void lists(void **state)
+{
+	(void)state;
+	expect(PLANS("S1a1 R1l2", "R0a1 S0l2"), OK, OK, "");
+	expect(PLANS("S1a1", "R0"), MISMATCH, MISMATCH,
+	       "rank 0's Send to rank 1 in its group 0 (its task 0) is a list with its shapes "
+	       "ahead, tag 1; the Recv in rank 1's group 0 (its task 0) is no list of tensors");
+	expect(PLANS("S1 S1", "R0 R0l1"), MISMATCH, MISMATCH, "(its task 1) is no list of tensors");
+	expect(PLANS("S1a1", "R0l1"), MISMATCH, MISMATCH, "is a list of static shapes, tag 1");
+	expect(PLANS("S1a1", "R0a2"), MISMATCH, MISMATCH, "ahead, tag 2");
+	expect(PLANS("S1l1", "R0l3"), MISMATCH, MISMATCH, "static shapes, tag 3");
+	expect(PLANS("S1l1", "R0m1"), MISMATCH, MISMATCH, "differ in types or shapes");
+	expect(PLANS("S1a1", "R0b1"), MISMATCH, MISMATCH, "the number or types of their tensors");
+	/* On the host, too, groups with shapes ahead in common begin together. */
+	expect(PLANS("S1a1 S1a1", "R0a1|R0a1"), MISMATCH, MISMATCH,
+	       "rank 0 in its group 0 waits for rank 1's group 1");
+	expect(PLANS("S1 S1a1", "R0|R0a1"), MISMATCH, MISMATCH, "waits for");
+	expect(PLANS("S1a1|S1a1", "R0a1|R0a1"), OK, OK, "");
+	expect(PLANS("S1l1 S1l1", "R0l1|R0l1"), OK, MISMATCH, "waits for");
+	expect(PLANS("R2|S1a1", "R0a1 S2a1", "S0|R1a1"), OK, OK, "");
+	expect(PLANS("S1a1|R2", "R0a1 S2a1", "S0|R1a1"), MISMATCH, MISMATCH, "waits for");
+	expect(PLANS("R2|S1a1", "R0a1 S2a1", "R1a1|S0"), MISMATCH, MISMATCH, "waits for");
+	expect(PLANS("S1a1|R2", "R0a1 S2a1", "S0|S0 R1a1"), MISMATCH, MISMATCH, "no. 2");
+	expect(PLANS("S1l1|R2", "R0l1 S2l1", "S0|R1l1"), OK, MISMATCH, "waits for");
+}
+
 static void bad_plans_alone(void **state)
 {
 	char text[PLAN_TEXT];
@@ -149,6 +187,17 @@ static void bad_plans_alone(void **state)
 	assert_int_equal(plan_set(p, 0, 1, SVC_GROUP_TASKS + 1, tasks, text), NCCLSVC_LIMIT);
 	plan_unset(p, 0);
 	assert_null(p->members[0].tasks);
+	for (int i = 0; i < 2; i++) {
+		tasks = calloc(1, sizeof(*tasks));
+		*tasks = (struct svc_plan_task){.op = NCCLSVC_SEND, .count = SVC_PLAN_ANY};
+		if (i)
+			tasks->tag = 1;
+		else
+			tasks->agreement = SVC_AGREEMENT_REFUSED;
+		assert_int_equal(plan_set(p, 0, 1, 1, tasks, text), NCCLSVC_INVALID_ARGUMENT);
+		assert_non_null(strstr(text, i ? "has a tag" : "refuses"));
+		plan_unset(p, 0);
+	}
 	plan_free(p);
 }
 
@@ -275,9 +324,8 @@ static void random_plans(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(examples),
-		cmocka_unit_test(labels_stand_in_sentences),
-		cmocka_unit_test(bad_plans_alone),
+		cmocka_unit_test(examples),	cmocka_unit_test(labels_stand_in_sentences),
+		cmocka_unit_test(lists),	cmocka_unit_test(bad_plans_alone),
 		cmocka_unit_test(random_plans),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

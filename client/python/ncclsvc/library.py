@@ -30,6 +30,8 @@ _PEER = [c_void_p, c_size_t, c_int, c_int]
 _LIST = [c_void_p, P(s.TensorRecord), P(s.TensorRecord), c_size_t]
 _ONE_TENSOR = [c_void_p, s.TensorRecord, c_int64, c_int64, c_int]
 _PLANNED = [c_void_p, c_void_p, c_size_t, c_int, c_int]
+_PLAN_LIST = [c_void_p, c_int, c_int64, P(s.TensorRecord), c_size_t, c_int]
+_PLANNED_LIST = [c_void_p, c_void_p, P(s.MessageRecord), P(c_void_p)]
 
 
 def _snapshot(record: type[ctypes.Structure]) -> list[Any]:
@@ -128,6 +130,10 @@ RESULTS: dict[str, list[Any]] = {
     "plan_send": _PEER,
     "plan_recv": _PEER,
     "plan_label": [c_void_p, c_char_p],
+    "plan_tensors_send": _PLAN_LIST,
+    "plan_tensors_recv": _PLAN_LIST,
+    "plan_submit_tensors_send": _PLANNED_LIST,
+    "plan_submit_tensors_recv": _PLANNED_LIST,
     "plan_end": [c_void_p, c_int],
     "plan_set_strict": [c_void_p, c_bool],
     "plan_launch": [c_void_p],

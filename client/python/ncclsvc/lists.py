@@ -17,6 +17,7 @@ from .structs import MessageRecord
 from .tasks import wait_in_parts
 
 if TYPE_CHECKING:
+    from .plan import Plan
     from .world import World
 
 __all__ = ["Lists", "Partition", "Request", "Spec", "aggregate", "partition", "partition_tensors"]
@@ -39,7 +40,8 @@ class _How(NamedTuple):
 
 
 class Request:
-    """A list operation under way. wait() or await it: where shapes are sent ahead, it goes on only within these."""
+    """A list operation under way. wait() or await it: where shapes are sent ahead, it goes on only within such calls
+    for any request of its Lists."""
 
     def __init__(self, lists: Lists, pointer: int, kept: Any, incoming: Optional[Incoming] = None) -> None:
         self.lists = lists
@@ -217,7 +219,7 @@ class Lists:
         self, specs: Sequence[Spec], peer: int, tag: int = 0, allocate: Optional[Callable[[Spec], Any]] = None
     ) -> Request:
         """Begins it; wait() returns the tensors. Until its data is under way, plain operations of the communicator are
-        the caller's to hold back, and other lists are refused (BusyError)."""
+        the caller's to hold back; other lists follow it."""
         return self._imessage(_RECV, specs, _How(peer, tag, Shapes.AHEAD, incoming=Incoming(allocate)))
 
     def _record(self, records: Optional[Records], n: int, how: _How) -> MessageRecord:
@@ -249,9 +251,39 @@ class Lists:
         self._begin(lambda message: both[0](pointer, message, ms, ctypes.byref(done)), tensors, how)
 
     def _imessage(self, both: _Both, tensors: Given, how: _How) -> Request:
+        return self._request(both[1], tensors, how)
+
+    def _request(self, function: Callable[..., int], tensors: Given, how: _How, *before: Any) -> Request:
         pointer, request = self._pointer, ctypes.c_void_p()
-        records = self._begin(lambda message: both[1](pointer, message, ctypes.byref(request)), tensors, how)
+        records = self._begin(lambda message: function(*before, pointer, message, ctypes.byref(request)), tensors, how)
         return Request(self, request.value or 0, records, how.incoming)
+
+    # ---- In plans ----
+
+    def plan_isend(
+        self, plan: Plan, tensors: Sequence[Any], peer: int, tag: int = 0, shapes: Shapes = Shapes.STATIC
+    ) -> Request:
+        """Submits a list that Plan.plan_send_list planned."""
+        return self._request(lib.plan_submit_tensors_send, tensors, _How(peer, tag, shapes), plan._pointer)
+
+    def plan_irecv(
+        self, plan: Plan, tensors: Sequence[Any], peer: int, tag: int = 0, one_buffer: bool = False
+    ) -> Request:
+        """Submits a list of static shapes that Plan.plan_recv_list planned."""
+        how = _How(peer, tag, Shapes.STATIC, MESSAGE_ONE_BUFFER if one_buffer else 0, output=True)
+        return self._request(lib.plan_submit_tensors_recv, tensors, how, plan._pointer)
+
+    def plan_irecv_ahead(
+        self,
+        plan: Plan,
+        specs: Sequence[Spec],
+        peer: int,
+        tag: int = 0,
+        allocate: Optional[Callable[[Spec], Any]] = None,
+    ) -> Request:
+        """Submits a planned list whose shapes the sender sends first; wait() returns the tensors."""
+        how = _How(peer, tag, Shapes.AHEAD, incoming=Incoming(allocate))
+        return self._request(lib.plan_submit_tensors_recv, specs, how, plan._pointer)
 
     # ---- Collectives ----
 

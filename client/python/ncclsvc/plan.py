@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence, Union
 
-from .enums import PLAN_ANY, PLAN_FIRST, PLANNED_STABLE, PLANNED_WAIT, DataType, Op
+from .enums import PLAN_ANY, PLAN_FIRST, PLANNED_STABLE, PLANNED_WAIT, DataType, Op, Shapes
 from .errors import InvalidArgumentError, TimeoutError
+from .layouts import Spec
 from .library import check, lib, milliseconds
+from .listed import Records
 from .memory import allocated
 from .structs import PlannedRecord
 from .tasks import Task
@@ -74,12 +76,36 @@ class Plan:
         """A Recv of the open group: see plan_send."""
         self._plan(lib.plan_recv, peer, count, type, label)
 
+    def plan_send_list(
+        self, tensors: Sequence[Union[Any, Spec]], peer: int, tag: int = 0, shapes: Shapes = Shapes.STATIC, label: str = ""
+    ) -> None:
+        """A list of tensors (or Specs) that is sent: Lists.plan_isend submits it. What a plan can know of lists is
+        matched by end(): with Shapes.AHEAD, the number of tensors and their types."""
+        self._plan_list(lib.plan_tensors_send, tensors, peer, tag, shapes, label)
+
+    def plan_recv_list(
+        self, tensors: Sequence[Union[Any, Spec]], peer: int, tag: int = 0, shapes: Shapes = Shapes.STATIC, label: str = ""
+    ) -> None:
+        """A list of tensors that is received: Lists.plan_irecv, or plan_irecv_ahead."""
+        self._plan_list(lib.plan_tensors_recv, tensors, peer, tag, shapes, label)
+
+    def _plan_list(
+        self, function: Callable[..., int], tensors: Sequence[Union[Any, Spec]], peer: int, tag: int, shapes: Shapes,
+        label: str,
+    ) -> None:
+        records = Records(tensors, self.comm, output=False)
+        check(function(self._pointer, shapes, tag, records.array, len(tensors), peer))
+        self._label(label)
+
     def _plan(
         self, function: Callable[..., int], peer: int, count: Optional[int], type: Optional[DataType], label: str
     ) -> None:
         if (count is None) != (type is None):
             raise TypeError("count and type are given both, or neither")
         check(function(self._pointer, PLAN_ANY if count is None else count, type or 0, peer))
+        self._label(label)
+
+    def _label(self, label: str) -> None:
         if label:
             check(lib.plan_label(self._pointer, label.encode()))
 

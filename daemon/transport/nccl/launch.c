@@ -122,12 +122,19 @@ static void watch(struct engine *e, struct comm *c)
 	DL_APPEND2(nccl_of(e)->launched, c, prev_launched, next_launched);
 }
 
+/* NCCL matches the Sends and Recvs of two ranks in their order, which must be the same on both. The
+ * tasks of a plan's group come in any order, and have that of their places. */
+static bool comes_before(const struct task *a, const struct task *b)
+{
+	return a->record.plan ? a->record.plan_task < b->record.plan_task : a->uid < b->uid;
+}
+
 /* One member's group, or its only task: one ncclGroup on each of its GPUs. */
 static void launch_bundle(struct engine *e, struct task *any)
 {
 	struct task *first = any, *t = any;
 	while (t->next_in_group && (t = t->next_in_group) != any)
-		if (t->uid < first->uid)
+		if (comes_before(t, first))
 			first = t;
 	t = first;
 	do {

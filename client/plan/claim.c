@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Places that lists of tensors take, and later fill. */
+#include "base/clock.h"
+#include "base/error.h"
+#include "core/comm.h"
+#include "core/op.h"
+#include "core/session.h"
+#include "plan.h"
+
+#define LIST_OF_PLAN "a list of the plan"
+#define SPREAD	     UINT64_C(0x9e3779b97f4a7c15) /* odd: numbers that differ stay different */
+
+/* OK: the claim stands. Locked. */
+static ncclsvc_result check(const struct plan_claim *c)
+{
+	const ncclsvc_plan *p = c->plan;
+	if (!p)
+		return error_set(NCCLSVC_CANCELLED,
+				 "the plan of the list was terminated before the list's data was "
+				 "submitted");
+	ncclsvc_result r = plan_running(p, LIST_OF_PLAN);
+	if (!r && p->busy)
+		r = error_set(NCCLSVC_BUSY, LIST_OF_PLAN ": another thread resets the plan");
+	if (!r && c->iteration != p->base)
+		r = error_set(NCCLSVC_STALE_EPOCH,
+			      LIST_OF_PLAN ": its epoch ended, and the plan was committed again");
+	return r;
+}
+
+static void unlink_claim(struct plan_claim *c)
+{
+	struct plan_claim **at = &c->plan->claims;
+	while (*at != c)
+		at = &(*at)->next;
+	*at = c->next;
+	c->plan = NULL;
+}
+
+/* Locked. */
+static void drop(struct plan_claim *c)
+{
+	ncclsvc_plan *p = c->plan;
+	if (!p)
+		return;
+	if (c->iteration == p->base && p->numbers[c->place] == PLACE_TAKEN)
+		plan_give_back(p, c->place);
+	unlink_claim(c);
+}
+
+/* Locked. */
+static ncclsvc_result take(ncclsvc_plan *p, const ncclsvc_comm *comm,
+			   const struct svc_plan_task *task, uint32_t *place, const char *function)
+{
+	char text[PLACE_TEXT];
+	ncclsvc_result r = plan_running(p, function);
+	if (!r && p->busy)
+		r = error_set(NCCLSVC_BUSY, "%s: another thread resets the plan", function);
+	if (!r && p->comm != comm)
+		r = error_argument("%s: the lists are of another communicator than the plan",
+				   function);
+	if (!r)
+		r = plan_take_place(p, task, NCCLSVC_PLAN_FIRST, place);
+	if (r || p->tasks[*place].agreement == task->agreement)
+		return r;
+	plan_give_back(p, *place);
+	return error_argument("%s: the %s was planned with %s", function,
+			      place_text(p, *place, text),
+			      plan_is_ahead(task) ? "another number of tensors, or other types"
+						  : "tensors of other types or shapes");
+}
+
+ncclsvc_result plan_claim(ncclsvc_plan *p, struct plan_claim *c, const ncclsvc_comm *comm,
+			  const struct svc_plan_task *task, const void *stream,
+			  const char *function)
+{
+	uint32_t place = 0;
+	ncclsvc_result r = plan_lock(p, function);
+	if (r)
+		return r;
+	r = take(p, comm, task, &place, function);
+	if (!r) {
+		*c = (struct plan_claim){p->session, p->claims, p, place, p->base, stream};
+		p->claims = c;
+	}
+	session_unlock(p->session);
+	return r;
+}
+
+void plan_claim_drop(struct plan_claim *c)
+{
+	if (!c->session)
+		return;
+	session_lock(c->session);
+	drop(c);
+	session_unlock(c->session);
+}
+
+/* Locked. */
+static bool group_is_taken(const ncclsvc_plan *p, uint32_t group)
+{
+	for (uint32_t i = p->first[group]; i < p->first[group + 1]; i++)
+		if (plan_is_ahead(&p->tasks[i]) && p->numbers[i] == PLACE_FREE)
+			return false;
+	return true;
+}
+
+ncclsvc_result plan_claim_turn(const struct plan_claim *c)
+{
+	session_lock(c->session);
+	ncclsvc_result r = check(c);
+	if (r == NCCLSVC_BUSY)
+		r = NCCLSVC_IN_PROGRESS;
+	if (!r) {
+		const uint32_t group = c->plan->tasks[c->place].group;
+		const bool due = c->plan->group == group && group_is_taken(c->plan, group);
+		r = due ? NCCLSVC_OK : NCCLSVC_IN_PROGRESS;
+	}
+	session_unlock(c->session);
+	return r;
+}
+
+uint32_t plan_claim_group(const struct plan_claim *c)
+{
+	session_lock(c->session);
+	const uint32_t group = c->plan ? c->plan->tasks[c->place].group : 0;
+	session_unlock(c->session);
+	return group;
+}
+
+uint64_t plan_claim_number(const struct plan_claim *c)
+{
+	uint64_t number = 0;
+	session_lock(c->session);
+	const ncclsvc_plan *p = c->plan;
+	if (p) {
+		const struct svc_plan_task *t = &p->tasks[c->place];
+		uint64_t nth = 0; /* of such lists between the two */
+		for (uint32_t i = 0; i < c->place; i++)
+			nth += plan_is_ahead(&p->tasks[i]) && p->tasks[i].op == t->op &&
+			       p->tasks[i].peer == t->peer;
+		number = ((p->uid * SPREAD) ^ p->round) * SPREAD ^ nth;
+	}
+	session_unlock(c->session);
+	return number;
+}
+
+ncclsvc_result plan_claim_submit(struct plan_claim *c, struct op *op)
+{
+	session_lock(c->session);
+	ncclsvc_result r = check(c);
+	if (r == NCCLSVC_BUSY)
+		r = NCCLSVC_AGAIN;
+	if (!r)
+		r = plan_submit_at(c->plan, c->place, op, NO_DEADLINE);
+	if (op->entered && c->plan)
+		unlink_claim(c);
+	session_unlock(c->session);
+	return r;
+}
+
+void plan_claims_forget(ncclsvc_plan *p)
+{
+	while (p->claims)
+		unlink_claim(p->claims);
+}
+
+bool plan_has_claims(const ncclsvc_plan *p)
+{
+	const struct plan_claim *c = p->claims;
+	while (c && c->iteration != p->base)
+		c = c->next;
+	return c;
+}
+
+ncclsvc_result plan_claims_precede(const ncclsvc_plan *p, uint32_t place, const void *stream)
+{
+	char text[PLACE_TEXT];
+	for (const struct plan_claim *c = p->claims; c; c = c->next)
+		if (c->iteration == p->base && c->stream == stream &&
+		    p->tasks[c->place].group < p->tasks[place].group)
+			return error_set(
+				NCCLSVC_BUSY,
+				"the %s waits for its shapes, and will be on this stream, "
+				"which follows the order of the plan's groups: wait for its "
+				"request first",
+				place_text(p, c->place, text));
+	return NCCLSVC_OK;
+}

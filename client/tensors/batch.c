@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests that take their turns together (request.h): those of a task group, or a single one. With
+ * static shapes alone, a batch is through when it is submitted. If some send their shapes ahead,
+ * the data of all waits until these are known, and is one task group then: NCCL would wait for ever
+ * if two ranks that send to each other began with their Sends.
+ *
+ * A group that has plain operations, too, is submitted by ncclsvc_group_end with what its lists
+ * submit first. */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/group.h"
+#include "comm/submit.h"
+#include "core/comm.h"
+#include "core/session.h"
+#include "core/thread.h"
+#include "planned.h"
+#include "request.h"
+
+#define OPS_EACH 2 /* of a request in one submission */
+#define OPS_FEW	 8 /* so many without an allocation */
+
+enum { AHEAD = 1, DATA = 2 }; /* what is submitted of each request */
+
+/* ---- Submission ---- */
+
+static uint64_t timeout_of(const struct ncclsvc_request *r)
+{
+	if (!r->has_deadline)
+		return r->lists->comm->timeout_ns;
+	uint64_t now = now_ns();
+	return now < r->deadline ? r->deadline - now : 1;
+}
+
+/* Of a refusal, the result is ignored. */
+static unsigned gather(struct ncclsvc_request *r, unsigned parts, struct op *ops)
+{
+	unsigned n = 0;
+	if (parts & AHEAD && r->has_ahead)
+		ops[n++] = r->ahead;
+	if (parts & DATA && r->has_data)
+		ops[n++] = r->data;
+	for (unsigned i = 0; i < n; i++) {
+		ops[i].record.timeout_ns = timeout_of(r);
+		ops[i].task = r->result ? NULL : &r->tasks[r->ntasks + i];
+		ops[i].quiet = r->result;
+	}
+	return n;
+}
+
+/* On a GPU, what comes is copied in stream order: at once, unless the caller waits for it anyhow.
+ */
+static void submitted(struct ncclsvc_request *r, unsigned parts)
+{
+	const bool data = parts & DATA && r->has_data;
+	if (parts & AHEAD && r->has_ahead) {
+		r->ntasks += !r->result;
+		r->has_ahead = r->owes_ahead = false;
+	}
+	if (!data)
+		return;
+	r->ntasks += !r->result;
+	r->has_data = r->owes_data = false;
+	if (r->result || !on_gpu(r->lists) || r->waited)
+		return;
+	r->lists->stream = r->stream;
+	ncclsvc_result result = request_copy_out(r, r->tasks[r->ntasks - 1]);
+	if (result)
+		request_fail(r, result);
+}
+
+static struct ncclsvc_request *next_of(const struct ncclsvc_request *r, bool alone)
+{
+	return alone ? NULL : r->next_in_batch;
+}
+
+/* A new epoch's turns are others. Locked. */
+static ncclsvc_result check_epochs(const struct batch *b)
+{
+	const ncclsvc_tensors *l = b->first->lists;
+	if (b->epoch == l->comm->epoch && b->host_epoch == l->host->epoch)
+		return NCCLSVC_OK;
+	return error_set(NCCLSVC_STALE_EPOCH,
+			 "the list is of an epoch of communicator %s that is over", l->comm->label);
+}
+
+/* Of this request and those behind it, or of it alone: all, or nothing. */
+static ncclsvc_result submit(struct ncclsvc_request *first, bool alone, unsigned parts)
+{
+	ncclsvc_session *s = first->lists->session;
+	struct op few[OPS_FEW], *ops = few;
+	unsigned n = 0, room = 0;
+	ncclsvc_result result;
+	for (struct ncclsvc_request *r = first; r; r = next_of(r, alone))
+		room += OPS_EACH;
+	if (room > OPS_FEW && !(ops = calloc(room, sizeof(*ops))))
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	session_lock(s);
+	for (struct ncclsvc_request *r = first; r; r = next_of(r, alone))
+		n += gather(r, parts, ops + n);
+	result = check_epochs(first->batch);
+	if (!result && n)
+		result = ops_submit(s, ops, n);
+	session_unlock(s);
+	if (ops != few)
+		free(ops);
+	for (struct ncclsvc_request *r = first; !result && r; r = next_of(r, alone))
+		submitted(r, parts);
+	return result;
+}
+
+/* The same; if that cannot be, each fails, and refuses by itself. False: the ring is full. */
+static bool submit_or_refuse(struct ncclsvc_request *first, bool alone, unsigned parts)
+{
+	ncclsvc_result result = submit(first, alone, parts);
+	if (!result || result == NCCLSVC_AGAIN)
+		return !result;
+	for (struct ncclsvc_request *r = first; r; r = next_of(r, alone))
+		request_fail(r, result);
+	for (struct ncclsvc_request *r = first; r; r = next_of(r, alone)) {
+		result = submit(r, true, parts);
+		if (result == NCCLSVC_AGAIN)
+			return false;
+		if (result)
+			request_waive(r);
+	}
+	return true;
+}
+
+/* ---- Batches ---- */
+
+struct batch *batch_new(ncclsvc_tensors *l)
+{
+	struct batch *b = calloc(1, sizeof(*b));
+	if (!b) {
+		error_set(NCCLSVC_NO_MEMORY, "out of memory");
+		return NULL;
+	}
+	session_lock(l->session);
+	b->epoch = l->comm->epoch;
+	b->host_epoch = l->host->epoch;
+	session_unlock(l->session);
+	return b;
+}
+
+void batch_close(struct batch *b)
+{
+	struct ncclsvc_request *next;
+	for (struct ncclsvc_request *r = b->first; r; r = next) {
+		next = r->next_in_batch;
+		r->batch = NULL;
+		if (r->result && r->nseen == r->ntasks)
+			request_end(r, r->result);
+		if (r->forgotten)
+			request_drop(r);
+	}
+	free(b);
+}
+
+static void batch_add(struct batch *b, struct ncclsvc_request *r)
+{
+	struct ncclsvc_request **at = &b->first;
+	while (*at)
+		at = &(*at)->next_in_batch;
+	*at = r;
+	r->batch = b;
+	b->ahead = b->ahead || r->shapes == NCCLSVC_SHAPES_AHEAD;
+}
+
+static unsigned first_parts(const struct batch *b)
+{
+	return b->ahead ? AHEAD : AHEAD | DATA;
+}
+
+static bool begin_batch(struct batch *b)
+{
+	b->begun = b->begun || submit_or_refuse(b->first, false, first_parts(b));
+	return b->begun;
+}
+
+static bool any_ahead(const struct batch *b)
+{
+	for (const struct ncclsvc_request *r = b->first; r; r = r->next_in_batch)
+		if (r->has_ahead)
+			return true;
+	return false;
+}
+
+bool batch_go_on(struct batch *b)
+{
+	bool ended = begin_batch(b), more = b->ahead;
+	while (ended && more) {
+		for (struct ncclsvc_request *r = b->first; r; r = r->next_in_batch)
+			ended = request_step(r) && ended;
+		more = any_ahead(b);
+		if (ended && more)
+			ended = submit_or_refuse(b->first, false, AHEAD);
+	}
+	return ended;
+}
+
+void lists_go_on(ncclsvc_tensors *l)
+{
+	struct batch *b;
+	while ((b = l->queue) && batch_go_on(b) &&
+	       (!b->ahead || submit_or_refuse(b->first, false, DATA))) {
+		l->queue = b->next;
+		batch_close(b);
+	}
+	planned_go_on(l);
+}
+
+static void append(ncclsvc_tensors *l, struct batch *b)
+{
+	struct batch **at = &l->queue;
+	while (*at)
+		at = &(*at)->next;
+	*at = b;
+}
+
+static bool others_go_on(const struct batch *b, const struct ncclsvc_request *r)
+{
+	for (const struct ncclsvc_request *q = b->first; q; q = q->next_in_batch)
+		if (q != r && !request_settled(q))
+			return true;
+	return false;
+}
+
+bool lists_await_others(const ncclsvc_tensors *l, const struct ncclsvc_request *r)
+{
+	bool others = l->queue && others_go_on(l->queue, r);
+	for (const struct batch *b = l->planned; b && !others; b = b->next)
+		others = others_go_on(b, r);
+	return others;
+}
+
+/* ---- Beginning ---- */
+
+ncclsvc_result lists_usable(const ncclsvc_tensors *l, bool waits)
+{
+	return waits ? thread_plain(l->session) : thread_untimed(l->session);
+}
+
+bool request_is_open(const struct ncclsvc_request *r)
+{
+	return r->batch && r->batch->open;
+}
+
+bool request_is_held(const struct ncclsvc_request *r)
+{
+	return r->batch && !r->batch->begun;
+}
+
+/* Withdrawn, as if it had never been. */
+static ncclsvc_result drop(struct ncclsvc_request *r, ncclsvc_result result)
+{
+	request_drop(r);
+	return result;
+}
+
+static ncclsvc_result begin(struct ncclsvc_request *r, struct batch *b)
+{
+	ncclsvc_tensors *l = r->lists;
+	const bool refused = r->result;
+	struct error why;
+	lists_go_on(l);
+	if (!l->queue && !begin_batch(b) && !refused) {
+		free(b);
+		return drop(r, NCCLSVC_AGAIN);
+	}
+	if (b->begun && !b->ahead)
+		batch_close(b);
+	else
+		append(l, b);
+	if (!r->result || r->ntasks)
+		return NCCLSVC_OK;
+	ncclsvc_result result = request_told(r);
+	if (r->ended)
+		return drop(r, result);
+	r->forgotten = true;
+	error_keep(&why);
+	lists_go_on(l);
+	return error_again(&why);
+}
+
+static struct thread_state *open_group(ncclsvc_session *s)
+{
+	session_lock(s);
+	struct thread_state *t = thread_find(s);
+	session_unlock(s);
+	return t && t->grouping ? t : NULL;
+}
+
+ncclsvc_result request_begin(struct ncclsvc_request *r, ncclsvc_result prepared)
+{
+	ncclsvc_tensors *l = r->lists;
+	struct thread_state *t = open_group(l->session);
+	if (prepared)
+		request_fail(r, prepared);
+	struct batch *b = t && l->open ? l->open : batch_new(l);
+	if (!b)
+		return drop(r, NCCLSVC_NO_MEMORY);
+	batch_add(b, r);
+	if (!t)
+		return begin(r, b);
+	if (!l->open) {
+		b->open = true;
+		l->open = b;
+		l->next_in_group = t->lists;
+		t->lists = l;
+		session_lock(l->session);
+		l->session->list_hooks = &list_hooks;
+		session_unlock(l->session);
+	}
+	if (!prepared)
+		return NCCLSVC_OK;
+	r->forgotten = true;
+	return request_told(r);
+}
+
+/* ---- The end of a task group ---- */
+
+static ncclsvc_result join_one(struct batch *b, struct thread_state *t)
+{
+	struct op ops[OPS_EACH];
+	ncclsvc_result result = NCCLSVC_OK;
+	for (struct ncclsvc_request *r = b->first; !result && r; r = r->next_in_batch) {
+		const unsigned n = gather(r, first_parts(b), ops);
+		for (unsigned i = 0; !result && i < n; i++)
+			result = group_add(t, &ops[i]);
+	}
+	return result;
+}
+
+static ncclsvc_result join(struct thread_state *t)
+{
+	ncclsvc_result result = NCCLSVC_OK;
+	for (ncclsvc_tensors *l = t->lists; !result && l; l = l->next_in_group) {
+		lists_go_on(l);
+		if (l->queue)
+			return error_set(
+				NCCLSVC_BUSY,
+				"a list with its shapes ahead is under way, and the group "
+				"has plain operations, which must not overtake it: wait for "
+				"it first; nothing of the group was submitted");
+		session_lock(l->session);
+		result = check_epochs(l->open);
+		session_unlock(l->session);
+		if (!result)
+			result = join_one(l->open, t);
+	}
+	return result;
+}
+
+/* Nothing of the group has happened. */
+static void withdraw(struct batch *b, ncclsvc_result result)
+{
+	for (struct ncclsvc_request *r = b->first; r; r = r->next_in_batch) {
+		request_fail(r, result);
+		request_waive(r);
+	}
+	batch_close(b);
+}
+
+static void end_one(ncclsvc_tensors *l, struct batch *b, bool joined, bool withdrawn,
+		    ncclsvc_result result)
+{
+	b->open = false;
+	b->begun = joined && !result;
+	if (withdrawn) {
+		withdraw(b, result);
+		return;
+	}
+	for (struct ncclsvc_request *r = b->first; r; r = r->next_in_batch)
+		if (result)
+			request_fail(r, result);
+		else if (joined)
+			submitted(r, first_parts(b));
+	append(l, b);
+	lists_go_on(l);
+}
+
+static void ended(ncclsvc_tensors *l, bool joined, bool withdrawn, ncclsvc_result result)
+{
+	struct error why;
+	error_keep(&why);
+	for (ncclsvc_tensors *next; l; l = next) {
+		struct batch *b = l->open;
+		next = l->next_in_group;
+		l->open = NULL;
+		l->next_in_group = NULL;
+		if (result)
+			error_again(&why);
+		end_one(l, b, joined, withdrawn, result);
+	}
+	if (result)
+		error_again(&why);
+}
+
+const struct list_hooks list_hooks = {.join = join, .ended = ended};

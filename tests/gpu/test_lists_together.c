@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Lists of tensors in GPU memory in all directions at once, by one thread: in task groups, and in
+ * plans. */
+#include <stdlib.h>
+
+#include "lists.h"
+#include "ncclsvc_plan.h"
+
+#define S     NCCLSVC_SHAPES_STATIC
+#define A     NCCLSVC_SHAPES_AHEAD
+#define WORDS 3000 /* of a plain operation */
+
+/* A ring: each rank sends to the next, and receives from the last. */
+struct ring {
+	struct desk d; /* what is sent */
+	int next, last;
+	struct desk in; /* the tensors that are received; nothing else of it */
+	CUdeviceptr plain_out, plain_in;
+	ncclsvc_request *sent, *got;
+};
+
+static void ring_open(struct ring *r, struct client *c)
+{
+	desk_open(&r->d, c);
+	r->next = (c->rank + 1) % c->nranks;
+	r->last = (c->rank + c->nranks - 1) % c->nranks;
+	r->in = r->d;
+	for (int i = 0; i < TENSORS; i++) {
+		CHECK_CU(cu.cuMemAlloc(&r->in.memory[i], (size_t)dims[i] * 4));
+		r->in.tensors[i].data = at(r->in.memory[i]);
+	}
+	CHECK_CU(cu.cuMemAlloc(&r->plain_out, WORDS * 4));
+	CHECK_CU(cu.cuMemAlloc(&r->plain_in, WORDS * 4));
+}
+
+static void ring_close(struct ring *r)
+{
+	for (int i = 0; i < TENSORS; i++)
+		CHECK_CU(cu.cuMemFree(r->in.memory[i]));
+	CHECK_CU(cu.cuMemFree(r->plain_out));
+	CHECK_CU(cu.cuMemFree(r->plain_in));
+	desk_close(&r->d);
+}
+
+/* Each sender's mode of this round. */
+static ncclsvc_shapes mode_of(int rank, int round)
+{
+	return round >> rank % 2 & 1 ? A : S;
+}
+
+static uint32_t value_of(int rank, int round)
+{
+	return (uint32_t)(1000 * (rank + 1) + 10 * round);
+}
+
+/* Values come late, and what is received is garbage before. */
+static void ring_fill(struct ring *r, int round)
+{
+	const CUstream s = r->d.r.stream;
+	desk_fill(&r->in, 0xbad, false);
+	CHECK_CU(cu.cuMemsetD32Async(r->plain_in, 0xbad, WORDS, s));
+	desk_fill(&r->d, value_of(r->d.r.rank, round), true);
+	CHECK_CU(cu.cuMemsetD32Async(r->plain_out, value_of(r->d.r.rank, round) + 7, WORDS, s));
+}
+
+static ncclsvc_message ring_message(struct ring *r, bool send, int round)
+{
+	const int from = send ? r->d.r.rank : r->last;
+	ncclsvc_message m = desk_message(send ? &r->d : &r->in, send ? r->next : r->last,
+					 mode_of(from, round), from);
+	m.allocate = !send && m.shapes == A ? desk_allocate : NULL;
+	m.arg = &r->in;
+	return m;
+}
+
+static void ring_end(struct ring *r, int round, bool plain)
+{
+	CHECK_OK(ncclsvc_request_wait(round % 2 ? r->sent : r->got, WAIT_MS));
+	CHECK_OK(ncclsvc_request_wait(round % 2 ? r->got : r->sent, WAIT_MS));
+	CHECK_OK(ncclsvc_request_free(r->sent));
+	CHECK_OK(ncclsvc_request_free(r->got));
+	desk_check(&r->in, value_of(r->last, round), "what came from the last rank");
+	if (plain)
+		gpu_check(r->plain_in, value_of(r->last, round) + 7, WORDS, "the plain one");
+}
+
+/* ---- Task groups ---- */
+
+static void group_of(struct ring *r, int round, bool plain)
+{
+	ncclsvc_session *s = r->d.r.session;
+	const ncclsvc_message out = ring_message(r, true, round),
+			      in = ring_message(r, false, round);
+	CHECK_OK(ncclsvc_group_begin(s));
+	CHECK_OK(ncclsvc_tensors_isend(r->d.lists, &out, &r->sent));
+	if (plain) {
+		CHECK_OK(ncclsvc_send(at(r->plain_out), WORDS, NCCLSVC_UINT32, r->next, r->d.r.comm,
+				      NULL));
+		CHECK_OK(ncclsvc_recv(at(r->plain_in), WORDS, NCCLSVC_UINT32, r->last, r->d.r.comm,
+				      NULL));
+	}
+	CHECK_OK(ncclsvc_tensors_irecv(r->d.lists, &in, &r->got));
+	CHECK_OK(ncclsvc_group_end(s));
+}
+
+static void group_rank(struct client *c)
+{
+	struct ring r;
+	ring_open(&r, c);
+	for (int round = 0; round < 16; round++) {
+		stage("round %d", round);
+		const unsigned flags = round % 3 ? 0 : NCCLSVC_STREAM_DETACHED;
+		const bool plain = round / 4 % 2;
+		CHECK_OK(ncclsvc_stream_set(r.d.r.session, r.d.r.stream, flags));
+		ring_fill(&r, round);
+		group_of(&r, round, plain);
+		if (round % 4 == 0) /* no list was ahead: all is in stream order */
+			desk_check(&r.in, value_of(r.last, round), "what the stream waited for");
+		/* The stream that was set when they were begun is theirs. */
+		CHECK_OK(ncclsvc_stream_set(r.d.r.session, NULL, 0));
+		ring_end(&r, round, plain && !flags);
+	}
+	CHECK_OK(ncclsvc_stream_set(r.d.r.session, r.d.r.stream, 0));
+	ring_close(&r);
+}
+
+static void test_groups(void)
+{
+	ranks_run(ranks_count(), group_rank, NULL);
+}
+
+/* ---- Refusals ---- */
+
+/* Rank 0's first list each way is refused: by the call, or by its tag. */
+static void refused_rank(struct client *c)
+{
+	struct ring r;
+	const bool guilty = c->rank == 0;
+	ring_open(&r, c);
+	for (int i = 0; i < 16; i++) {
+		stage("case %d", i);
+		const bool send = (i >> 3 & 1) == guilty, by_tag = i & 4;
+		ncclsvc_request *first = NULL;
+		ncclsvc_message m = ring_message(&r, send, i & 1 ? 3 : 0);
+		ring_fill(&r, i & 2 ? 3 : 0);
+		m.input_signal = by_tag || !guilty;
+		m.tag = by_tag && guilty ? 99 : 7;
+		CHECK_OK(ncclsvc_group_begin(r.d.r.session));
+		CHECK_RESULT(send ? ncclsvc_tensors_isend(r.d.lists, &m, &first)
+				  : ncclsvc_tensors_irecv(r.d.lists, &m, &first),
+			     m.input_signal ? NCCLSVC_OK : NCCLSVC_INVALID_ARGUMENT);
+		for (int out = 0; out < 2; out++) {
+			m = ring_message(&r, out, i & 2 ? 3 : 0);
+			CHECK_OK(out ? ncclsvc_tensors_isend(r.d.lists, &m, &r.sent)
+				     : ncclsvc_tensors_irecv(r.d.lists, &m, &r.got));
+		}
+		CHECK_OK(ncclsvc_group_end(r.d.r.session));
+		ring_end(&r, i & 2 ? 3 : 0, false);
+		if (first) {
+			CHECK_RESULT(ncclsvc_request_wait(first, WAIT_MS),
+				     by_tag ? NCCLSVC_MISMATCH : NCCLSVC_INVALID_ARGUMENT);
+			says(by_tag ? "tag differs" : "rank 0");
+			CHECK_OK(ncclsvc_request_free(first));
+		}
+	}
+	ring_close(&r);
+}
+
+static void test_refused(void)
+{
+	ranks_run(2, refused_rank, NULL);
+}
+
+/* ---- Plans ---- */
+
+enum { ROUNDS = 5 }; /* groups of a plan: each pair of modes, and one after them */
+
+/* While a list waits for its shapes, nothing of a later group comes to its stream. */
+static void submit_plain(struct ring *r, ncclsvc_plan *p, int round)
+{
+	const bool ahead = mode_of(r->d.r.rank, round) == A && mode_of(r->last, round) == A;
+	for (int i = 0; i < 1 + ahead; i++)
+		CHECK_RESULT(ncclsvc_plan_submit_send(p, at(r->plain_out), WORDS, NCCLSVC_UINT32,
+						      r->next, NULL),
+			     i ? NCCLSVC_BUSY : NCCLSVC_OK);
+	if (ahead)
+		says("waits for its shapes");
+}
+
+static void plan_rank(struct client *c)
+{
+	struct ring r;
+	ncclsvc_plan *p;
+	ring_open(&r, c);
+	CHECK_OK(ncclsvc_plan_start(r.d.r.comm, &p));
+	for (int round = 0; round < ROUNDS; round++) {
+		CHECK_OK(ncclsvc_plan_group_start(p));
+		CHECK_OK(ncclsvc_plan_tensors_send(p, mode_of(c->rank, round), c->rank, r.d.tensors,
+						   TENSORS, r.next));
+		CHECK_OK(ncclsvc_plan_tensors_recv(p, mode_of(r.last, round), r.last, r.in.tensors,
+						   TENSORS, r.last));
+		CHECK_OK(ncclsvc_plan_send(p, WORDS, NCCLSVC_UINT32, r.next));
+		CHECK_OK(ncclsvc_plan_recv(p, NCCLSVC_PLAN_ANY, 0, r.last));
+		CHECK_OK(ncclsvc_plan_group_end(p));
+	}
+	CHECK_OK(ncclsvc_plan_end(p, WAIT_MS));
+	CHECK_OK(ncclsvc_plan_launch(p));
+	for (int i = 0; i < 3; i++) {
+		for (int round = 0; round < ROUNDS; round++) {
+			stage("iteration %d, group %d", i, round);
+			ring_fill(&r, round);
+			const ncclsvc_message out = ring_message(&r, true, round),
+					      in = ring_message(&r, false, round);
+			const bool first = (i + c->rank) % 2;
+			for (int half = 0; half < 2; half++) {
+				CHECK_OK((half == 0) == first ? ncclsvc_plan_submit_tensors_send(
+									p, r.d.lists, &out, &r.sent)
+							      : ncclsvc_plan_submit_tensors_recv(
+									p, r.d.lists, &in, &r.got));
+				if (half == 0)
+					submit_plain(&r, p, round);
+			}
+			ncclsvc_task task;
+			CHECK_OK(ncclsvc_plan_submit_recv(p, at(r.plain_in), WORDS, NCCLSVC_UINT32,
+							  r.last, &task));
+			ring_end(&r, round, false);
+			CHECK_OK(ncclsvc_plan_wait(p, task, WAIT_MS));
+			gpu_check(r.plain_in, value_of(r.last, round) + 7, WORDS, "the plain one");
+		}
+		CHECK_OK(ncclsvc_plan_reset(p, WAIT_MS));
+	}
+	CHECK_OK(ncclsvc_plan_terminate(p, WAIT_MS));
+	ring_close(&r);
+}
+
+static void test_planned(void)
+{
+	ranks_run(ranks_count(), plan_rank, NULL);
+}
+
+const struct gpu_test list_together_tests[] = {
+	{"lists/groups", test_groups, 2, 120, TEST_QUICK},
+	{"lists/groups_refused", test_refused, 2, 120, TEST_QUICK},
+	{"lists/planned", test_planned, 2, 120, TEST_QUICK},
+	{0},
+};

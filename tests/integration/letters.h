@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Single lists on their way: what is sent, and what must come. */
+#ifndef TESTS_LETTERS_H
+#define TESTS_LETTERS_H
+
+#include "tensors.h"
+
+#define S NCCLSVC_SHAPES_STATIC
+#define A NCCLSVC_SHAPES_AHEAD
+
+#define LETTER_TENSORS 200 /* at most: more than 60 are announced in two messages */
+
+struct letter {
+	bool send;
+	ncclsvc_message message;
+	unsigned seed; /* of the values, and of shapes that are sent ahead */
+	ncclsvc_tensor tensors[LETTER_TENSORS];
+	int64_t dims[LETTER_TENSORS][2];
+	struct got got;
+	ncclsvc_request *request;
+};
+
+/* A list of n tensors to or from the peer. */
+void letter_make(struct letter *l, bool send, int peer, ncclsvc_shapes shapes, int64_t tag,
+		 size_t n, unsigned seed);
+/* Gives tensors of static shapes, or those that are sent, their memory. */
+void letter_fill(struct letter *l);
+/* Makes, fills and begins it. */
+void letter_begin(const struct side *x, struct letter *l, bool send, int peer,
+		  ncclsvc_shapes shapes, int64_t tag, size_t n, unsigned seed);
+/* Waits for it, looks at what came, and frees all. */
+void letter_end(struct letter *l);
+/* The same of one that must fail. */
+void letter_fails(struct letter *l, ncclsvc_result result, const char *why);
+void letter_free(struct letter *l);
+
+#endif
