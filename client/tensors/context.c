@@ -51,7 +51,7 @@ ncclsvc_result ncclsvc_tensors_rejoin(ncclsvc_tensors *l, int timeout_ms)
 {
 	if (!l)
 		return error_argument("ncclsvc_tensors_rejoin: lists is NULL");
-	return l->host == l->comm ? NCCLSVC_OK : comm_renew(l->host, timeout_ms);
+	return l->host == l->comm ? NCCLSVC_OK : comm_renew(l->host, timeout_ms, NULL);
 }
 
 static ncclsvc_result buffer_free(ncclsvc_tensors *l, struct stage_buffer *buffer)

@@ -11,7 +11,19 @@
 `import ncclsvc.torch` adds the backend "ncclsvc" to torch.distributed. README.md of the package has more."""
 
 from .comm import Comm, PreMulSum
-from .enums import DEVICE_LOCAL, RANK_LAUNCHER, DataType, Field, GroupType, Op, ReduceOp, Result, Shapes, TaskState
+from .enums import (
+    DEVICE_LOCAL,
+    RANK_LAUNCHER,
+    WORLD_LAUNCHER,
+    DataType,
+    Field,
+    GroupType,
+    Op,
+    ReduceOp,
+    Result,
+    Shapes,
+    TaskState,
+)
 from .errors import (
     AgainError,
     BusyError,
@@ -101,6 +113,7 @@ __all__ = [
     "UnsupportedError",
     "VersionError",
     "WorkerLostError",
+    "WORLD_LAUNCHER",
     "World",
     "WorldGroup",
     "aggregate",
