@@ -19,40 +19,55 @@
 struct source {
 	const char *rank, *size;
 	const char *local_rank, *local_sizes[LOCAL_SIZES]; /* the first that is set */
-	/* What names the job together, in this order, and which of it must be set. */
+	/* What names the job together; the first so many must be set. */
 	const char *job[JOB_PARTS];
 	unsigned required;
 };
 
 /* Those that are started by others come first. */
 static const struct source sources[] = {
-	{"RANK",
-	 "WORLD_SIZE",
-	 "LOCAL_RANK",
-	 {"LOCAL_WORLD_SIZE"},
-	 {"MASTER_PORT", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"},
-	 2}, /* torchrun */
-	{"OMPI_COMM_WORLD_RANK",
-	 "OMPI_COMM_WORLD_SIZE",
-	 "OMPI_COMM_WORLD_LOCAL_RANK",
-	 {"OMPI_COMM_WORLD_LOCAL_SIZE"},
-	 {"PMIX_NAMESPACE"},
-	 1},
-	{"OMPI_COMM_WORLD_RANK", /* before version 3 */
-	 "OMPI_COMM_WORLD_SIZE",
-	 NULL,
-	 {NULL},
-	 {"OMPI_MCA_ess_base_jobid"},
-	 1},
-	{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", {"MPI_LOCALNRANKS"}, {"PMI_JOBID"}, 1},
-	{"SLURM_PROCID",
-	 "SLURM_STEP_NUM_TASKS",
-	 "SLURM_LOCALID",
-	 {"SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"},
-	 {"SLURM_JOB_ID", "SLURM_STEP_ID"},
-	 2},
+	{
+		/* torchrun */
+		.rank = "RANK",
+		.size = "WORLD_SIZE",
+		.local_rank = "LOCAL_RANK",
+		.local_sizes = {"LOCAL_WORLD_SIZE"},
+		.job = {"MASTER_PORT", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"},
+		.required = 2,
+	},
+	{
+		.rank = "OMPI_COMM_WORLD_RANK",
+		.size = "OMPI_COMM_WORLD_SIZE",
+		.local_rank = "OMPI_COMM_WORLD_LOCAL_RANK",
+		.local_sizes = {"OMPI_COMM_WORLD_LOCAL_SIZE"},
+		.job = {"PMIX_NAMESPACE"},
+		.required = 1,
+	},
+	{
+		/* Open MPI without PMIx */
+		.rank = "OMPI_COMM_WORLD_RANK",
+		.size = "OMPI_COMM_WORLD_SIZE",
+		.job = {"OMPI_MCA_ess_base_jobid"},
+		.required = 1,
+	},
+	{
+		.rank = "PMI_RANK",
+		.size = "PMI_SIZE",
+		.local_rank = "MPI_LOCALRANKID",
+		.local_sizes = {"MPI_LOCALNRANKS"},
+		.job = {"PMI_JOBID"},
+		.required = 1,
+	},
+	{
+		.rank = "SLURM_PROCID",
+		.size = "SLURM_STEP_NUM_TASKS",
+		.local_rank = "SLURM_LOCALID",
+		.local_sizes = {"SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"},
+		.job = {"SLURM_JOB_ID", "SLURM_STEP_ID"},
+		.required = 2,
+	},
 	/* Beside the variables of those that use PMIx. */
-	{"PMIX_RANK", NULL, NULL, {NULL}, {"PMIX_NAMESPACE"}, 1},
+	{.rank = "PMIX_RANK", .job = {"PMIX_NAMESPACE"}, .required = 1},
 };
 #define SOURCES (sizeof(sources) / sizeof(sources[0]))
 
