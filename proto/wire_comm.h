@@ -16,8 +16,22 @@
  * members' devices differ, and its tasks move memory of these devices only. All members are of one
  * kind. As ncclCommInitRank: the reply comes when all nranks have joined. With SVC_JOIN_WORLD, id
  * and nranks are zero, and rank -1 asks for any free rank. A member of a broken communicator
- * rejoins it with the same message; its old handle stays valid and is returned again. */
-enum svc_join_flags { SVC_JOIN_WORLD = 1 };
+ * rejoins it with the same message; its old handle stays valid and is returned again. With
+ * SVC_JOIN_FAIL_FAST, the JOIN ends with PEER_GONE when the process of another rank that waits
+ * ends; else it waits on, for the process that takes the rank. */
+enum svc_join_flags { SVC_JOIN_WORLD = 1, SVC_JOIN_FAIL_FAST = 2 /* from version 2 */ };
+
+/* An id that is made of the name of a job can be guessed, so it has this at byte SVC_JOB_AT, and
+ * only the user that it names may join. What is derived of it (id_derive) keeps these bytes. */
+#define SVC_JOB_AT  8
+#define SVC_JOB_TAG UINT64_C(0x6a6f62206f662075)
+#define SVC_JOB_OWN UINT32_MAX /* as user: the client's own, which the daemon fills in */
+
+struct svc_job {
+	uint64_t tag;
+	uint32_t user;
+	uint32_t reserved;
+};
 
 struct svc_join {
 	uint8_t id[NCCLSVC_ID_BYTES];

@@ -133,25 +133,45 @@ struct ncclsvc_joining {
 	ncclsvc_comm *comm; /* NULL: it is the caller's, or never became one */
 	struct call call;
 	uint64_t deadline; /* of the answer */
+	const ncclsvc_comm *beside;
 };
+
+/* Begins a call that the end of beside's epoch cancels (NULL: nothing does). Locked. */
+static ncclsvc_result begin_beside(ncclsvc_session *s, struct call *call, unsigned opcode,
+				   const void *body, uint64_t deadline, const ncclsvc_comm *beside)
+{
+	const ncclsvc_result r = beside ? comm_end(beside) : NCCLSVC_OK;
+	call->beside = beside ? beside->key : 0;
+	return r ? r : call_begin(s, call, opcode, body, -1, deadline);
+}
+
+/* If it was cancelled so, the error is that of the end. Locked; yields. */
+static ncclsvc_result finish_beside(ncclsvc_session *s, struct call *call, uint64_t deadline,
+				    const ncclsvc_comm *beside)
+{
+	const ncclsvc_result r = call_finish(s, call, deadline);
+	return r == NCCLSVC_CANCELLED && beside && beside->broken ? comm_end(beside) : r;
+}
 
 /* On OK, takes comm over, and j has to stay where it is until joining_wait. Locked. */
 static ncclsvc_result joining_begin(ncclsvc_session *s, ncclsvc_comm *comm, unsigned opcode,
-				    const void *body, int timeout_ms, struct ncclsvc_joining *j)
+				    const void *body, int timeout_ms, const ncclsvc_comm *beside,
+				    struct ncclsvc_joining *j)
 {
 	*j = (struct ncclsvc_joining){
 		.session = s,
 		.comm = comm,
 		.call = {.on_reply = joined, .arg = comm},
 		.deadline = answer_deadline(timeout_ms),
+		.beside = beside,
 	};
-	return call_begin(s, &j->call, opcode, body, -1, j->deadline);
+	return begin_beside(s, &j->call, opcode, body, j->deadline, beside);
 }
 
 static ncclsvc_result joining_wait(struct ncclsvc_joining *j, ncclsvc_comm **out)
 {
 	session_lock(j->session);
-	ncclsvc_result r = call_finish(j->session, &j->call, j->deadline);
+	ncclsvc_result r = finish_beside(j->session, &j->call, j->deadline, j->beside);
 	session_unlock(j->session);
 	ncclsvc_comm *comm = j->comm;
 	j->comm = NULL;
@@ -180,7 +200,8 @@ static void joining_cancel(struct ncclsvc_joining *j)
 }
 
 static ncclsvc_result begin_join(ncclsvc_session *s, struct svc_join *request, int device,
-				 int timeout_ms, struct ncclsvc_joining *j)
+				 int timeout_ms, const ncclsvc_comm *beside,
+				 struct ncclsvc_joining *j)
 {
 	ncclsvc_comm *comm = comm_new(s);
 	if (!comm)
@@ -194,7 +215,7 @@ static ncclsvc_result begin_join(ncclsvc_session *s, struct svc_join *request, i
 	memcpy(comm->id.bytes, request->id, sizeof(comm->id.bytes));
 	label(comm, NULL);
 	session_lock(s);
-	ncclsvc_result r = joining_begin(s, comm, SVC_JOIN, request, timeout_ms, j);
+	ncclsvc_result r = joining_begin(s, comm, SVC_JOIN, request, timeout_ms, beside, j);
 	session_unlock(s);
 	if (r)
 		comm_discard(s, comm);
@@ -208,8 +229,8 @@ static void say_mps(int device, struct svc_join *request)
 }
 
 /* device: this process's, or NCCLSVC_DEVICE_HOST. */
-static ncclsvc_result begin_join_id(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks,
-				    int rank, int device, int timeout_ms, struct ncclsvc_joining *j)
+static ncclsvc_result id_request(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks,
+				 int rank, int device, int timeout_ms, struct svc_join *request)
 {
 	int32_t number = SVC_DEVICE_HOST;
 	ncclsvc_result r = NCCLSVC_OK;
@@ -223,15 +244,23 @@ static ncclsvc_result begin_join_id(ncclsvc_session *s, const ncclsvc_unique_id 
 		return error_argument("nranks is %d, 1 to %d are possible", nranks, SVC_RANKS_MAX);
 	if (rank < 0 || rank >= nranks)
 		return error_argument("rank %d is not within 0 to %d", rank, nranks - 1);
-	struct svc_join request = {
+	*request = (struct svc_join){
 		.nranks = nranks,
 		.rank = rank,
 		.device = number,
 		.timeout_ns = timeout_on_wire(timeout_ms),
 	};
-	memcpy(request.id, id->bytes, sizeof(request.id));
-	say_mps(device, &request);
-	return begin_join(s, &request, device, timeout_ms, j);
+	memcpy(request->id, id->bytes, sizeof(request->id));
+	say_mps(device, request);
+	return NCCLSVC_OK;
+}
+
+static ncclsvc_result begin_join_id(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks,
+				    int rank, int device, int timeout_ms, struct ncclsvc_joining *j)
+{
+	struct svc_join request;
+	ncclsvc_result r = id_request(s, id, nranks, rank, device, timeout_ms, &request);
+	return r ? r : begin_join(s, &request, device, timeout_ms, NULL, j);
 }
 
 ncclsvc_result ncclsvc_comm_join(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks,
@@ -275,6 +304,16 @@ ncclsvc_result world_rank(int given, int ranks, int *rank)
 	return given == NCCLSVC_RANK_LAUNCHER ? launcher_rank(ranks, rank) : NCCLSVC_OK;
 }
 
+static struct svc_join world_request(int rank, int timeout_ms)
+{
+	return (struct svc_join){
+		.rank = rank,
+		.device = SVC_DEVICE_HOST,
+		.flags = SVC_JOIN_WORLD,
+		.timeout_ns = timeout_on_wire(timeout_ms),
+	};
+}
+
 ncclsvc_result ncclsvc_comm_world(ncclsvc_session *s, int rank, int timeout_ms, ncclsvc_comm **comm)
 {
 	struct ncclsvc_joining j;
@@ -286,13 +325,35 @@ ncclsvc_result ncclsvc_comm_world(ncclsvc_session *s, int rank, int timeout_ms, 
 		r = world_rank(rank, world.ranks, &rank);
 	if (r)
 		return r;
-	struct svc_join request = {
-		.rank = rank,
-		.device = SVC_DEVICE_HOST,
-		.flags = SVC_JOIN_WORLD,
-		.timeout_ns = timeout_on_wire(timeout_ms),
-	};
-	r = begin_join(s, &request, NCCLSVC_DEVICE_HOST, timeout_ms, &j);
+	struct svc_join request = world_request(rank, timeout_ms);
+	r = begin_join(s, &request, NCCLSVC_DEVICE_HOST, timeout_ms, NULL, &j);
+	return r ? r : joining_wait(&j, comm);
+}
+
+ncclsvc_result world_join(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks, int rank,
+			  int timeout_ms, ncclsvc_comm **comm)
+{
+	struct ncclsvc_joining j;
+	struct svc_join request = world_request(rank, timeout_ms);
+	ncclsvc_result r = NCCLSVC_OK;
+	if (id)
+		r = id_request(s, id, nranks, rank, NCCLSVC_DEVICE_HOST, timeout_ms, &request);
+	if (r)
+		return r;
+	request.flags |= SVC_JOIN_FAIL_FAST;
+	r = begin_join(s, &request, NCCLSVC_DEVICE_HOST, timeout_ms, NULL, &j);
+	return r ? r : joining_wait(&j, comm);
+}
+
+ncclsvc_result group_join(const ncclsvc_comm *world, const ncclsvc_unique_id *id, int nranks,
+			  int rank, int device, int timeout_ms, ncclsvc_comm **comm)
+{
+	struct ncclsvc_joining j;
+	struct svc_join request;
+	ncclsvc_session *s = world->session;
+	ncclsvc_result r = id_request(s, id, nranks, rank, device, timeout_ms, &request);
+	if (!r)
+		r = begin_join(s, &request, device, timeout_ms, world, &j);
 	return r ? r : joining_wait(&j, comm);
 }
 
@@ -323,7 +384,7 @@ static ncclsvc_result begin_split(ncclsvc_comm *parent, int colour, int key, int
 		.timeout_ns = timeout_on_wire(timeout_ms),
 	};
 	if (!r)
-		r = joining_begin(s, comm, SVC_SPLIT, &request, timeout_ms, j);
+		r = joining_begin(s, comm, SVC_SPLIT, &request, timeout_ms, NULL, j);
 	session_unlock(s);
 	if (r)
 		comm_discard(s, comm);
@@ -429,10 +490,8 @@ static struct svc_join rejoin_request(const ncclsvc_comm *comm, uint64_t timeout
 	return request;
 }
 
-ncclsvc_result ncclsvc_comm_rejoin(ncclsvc_comm *comm, int timeout_ms)
+static ncclsvc_result rejoin(ncclsvc_comm *comm, int timeout_ms, const ncclsvc_comm *beside)
 {
-	if (!comm)
-		return error_argument("ncclsvc_comm_rejoin: the communicator is NULL");
 	ncclsvc_session *s = comm->session;
 	struct call call = {.on_reply = rejoined, .comm_key = comm->key};
 	int32_t number = SVC_DEVICE_HOST;
@@ -450,16 +509,26 @@ ncclsvc_result ncclsvc_comm_rejoin(ncclsvc_comm *comm, int timeout_ms)
 	session_lock(s);
 	comm->daemon_device = number;
 	struct svc_join request = rejoin_request(comm, timeout_on_wire(timeout_ms));
-	r = call_run(s, &call, SVC_JOIN, &request, -1, answer_deadline(timeout_ms));
+	const uint64_t deadline = answer_deadline(timeout_ms);
+	r = begin_beside(s, &call, SVC_JOIN, &request, deadline, beside);
+	if (!r)
+		r = finish_beside(s, &call, deadline, beside);
 	session_unlock(s);
 	if (!r && !over) /* it was over, but this session had not heard of it */
 		peer_close(s, comm);
 	return r ? r : peer_open(s, comm);
 }
 
-ncclsvc_result comm_renew(ncclsvc_comm *comm, int timeout_ms)
+ncclsvc_result ncclsvc_comm_rejoin(ncclsvc_comm *comm, int timeout_ms)
 {
-	ncclsvc_result r = ncclsvc_comm_rejoin(comm, timeout_ms);
+	if (!comm)
+		return error_argument("ncclsvc_comm_rejoin: the communicator is NULL");
+	return rejoin(comm, timeout_ms, NULL);
+}
+
+ncclsvc_result comm_renew(ncclsvc_comm *comm, int timeout_ms, const ncclsvc_comm *beside)
+{
+	ncclsvc_result r = rejoin(comm, timeout_ms, beside);
 	if (r != NCCLSVC_RANK_TAKEN)
 		return r;
 	/* By this session, if it has heard of no end of the epoch. */

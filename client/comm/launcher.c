@@ -6,20 +6,68 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "proto/svc_limits.h"
 
+#define LOCAL_SIZES 2
+#define JOB_PARTS   3
+
+/* Environment variables; NULL: the launcher does not say. */
 struct source {
-	const char *rank, *size; /* environment variables; size NULL: the launcher does not say */
+	const char *rank, *size;
+	const char *local_rank, *local_sizes[LOCAL_SIZES]; /* the first that is set */
+	/* What names the job together; the first so many must be set. */
+	const char *job[JOB_PARTS];
+	unsigned required;
 };
 
+/* Those that are started by others come first. */
 static const struct source sources[] = {
-	{"RANK", "WORLD_SIZE"}, /* torchrun */
-	{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-	{"PMI_RANK", "PMI_SIZE"},
-	{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
-	{"PMIX_RANK", NULL}, /* beside the variables of those that use PMIx */
+	{
+		/* torchrun */
+		.rank = "RANK",
+		.size = "WORLD_SIZE",
+		.local_rank = "LOCAL_RANK",
+		.local_sizes = {"LOCAL_WORLD_SIZE"},
+		.job = {"MASTER_PORT", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"},
+		.required = 2,
+	},
+	{
+		.rank = "OMPI_COMM_WORLD_RANK",
+		.size = "OMPI_COMM_WORLD_SIZE",
+		.local_rank = "OMPI_COMM_WORLD_LOCAL_RANK",
+		.local_sizes = {"OMPI_COMM_WORLD_LOCAL_SIZE"},
+		.job = {"PMIX_NAMESPACE"},
+		.required = 1,
+	},
+	{
+		/* Open MPI without PMIx */
+		.rank = "OMPI_COMM_WORLD_RANK",
+		.size = "OMPI_COMM_WORLD_SIZE",
+		.job = {"OMPI_MCA_ess_base_jobid"},
+		.required = 1,
+	},
+	{
+		.rank = "PMI_RANK",
+		.size = "PMI_SIZE",
+		.local_rank = "MPI_LOCALRANKID",
+		.local_sizes = {"MPI_LOCALNRANKS"},
+		.job = {"PMI_JOBID"},
+		.required = 1,
+	},
+	{
+		.rank = "SLURM_PROCID",
+		.size = "SLURM_STEP_NUM_TASKS",
+		.local_rank = "SLURM_LOCALID",
+		.local_sizes = {"SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"},
+		.job = {"SLURM_JOB_ID", "SLURM_STEP_ID"},
+		.required = 2,
+	},
+	/* Beside the variables of those that use PMIx. */
+	{.rank = "PMIX_RANK", .job = {"PMIX_NAMESPACE"}, .required = 1},
 };
 #define SOURCES (sizeof(sources) / sizeof(sources[0]))
 
@@ -55,8 +103,8 @@ static ncclsvc_result none(int world, const struct source *other, int size)
 {
 	if (other)
 		return error_argument(
-			"%s is %d, but the daemon's world has %d ranks: start as many "
-			"processes, or set ranks in ncclsvcd.conf(5)",
+			"%s is %d, but the world has %d ranks: start as many processes, or make "
+			"the world as large (its options, or ranks in ncclsvcd.conf(5))",
 			other->size, size, world);
 	return error_argument(
 		"no launcher has given this process a rank: none of RANK (torchrun), "
@@ -89,4 +137,138 @@ ncclsvc_result launcher_rank(int world, int *rank)
 		}
 	}
 	return found ? NCCLSVC_OK : none(world, other, other_size);
+}
+
+static bool says_size(const struct source *s)
+{
+	return s->size && getenv(s->rank) && getenv(s->size);
+}
+
+/* The next launcher whose job is as large as the world. */
+static const struct source *next_of_world(const struct source *s, int world)
+{
+	bool sized = false;
+	for (size_t i = 0; i < SOURCES; i++)
+		sized |= says_size(&sources[i]);
+	for (s = s ? s + 1 : sources; s < sources + SOURCES; s++) {
+		int rank, size;
+		if (!s->size && sized) /* the launcher that uses it has spoken */
+			continue;
+		if (!ask(s, world, &rank, &size) && rank >= 0)
+			return s;
+	}
+	return NULL;
+}
+
+ncclsvc_result launcher_size(int *world)
+{
+	for (size_t i = 0; i < SOURCES; i++) {
+		const struct source *s = &sources[i];
+		if (!says_size(s))
+			continue;
+		const ncclsvc_result r = number_of(s->size, SVC_RANKS_MAX, world);
+		if (!r && *world < 1)
+			return error_argument("%s is 0: it must be at least 1", s->size);
+		return r;
+	}
+	return error_argument("no launcher says how many ranks its job has: none of WORLD_SIZE "
+			      "(torchrun), OMPI_COMM_WORLD_SIZE, PMI_SIZE and SLURM_STEP_NUM_TASKS "
+			      "is set, or without the rank that belongs to it: set world in the "
+			      "options");
+}
+
+/* ---- Nodes ---- */
+
+/* Slurm says 4(x2),3 for two nodes of 4 ranks and one of 3. */
+static ncclsvc_result first_number(const char *name, int world, int *number)
+{
+	char *end;
+	const char *text = getenv(name);
+	errno = 0;
+	const long n = strtol(text, &end, 10);
+	if (errno || end == text || (*end && *end != '(' && *end != ',') || n < 1)
+		return error_argument("%s is '%s': it must begin with the number of ranks on a "
+				      "node",
+				      name, text);
+	*number = n < world ? (int)n : world;
+	return NCCLSVC_OK;
+}
+
+static ncclsvc_result check_placed(const struct source *s, const char *size, int rank, int local)
+{
+	int local_rank;
+	if (rank < 0 || !s->local_rank || !getenv(s->local_rank))
+		return NCCLSVC_OK;
+	const ncclsvc_result r = number_of(s->local_rank, SVC_RANKS_MAX, &local_rank);
+	if (r || local_rank == rank % local)
+		return r;
+	return error_argument("%s is %d, but with %d ranks on a node (%s) rank %d has the local "
+			      "rank %d: place the ranks node by node (mpirun --map-by ppr:%d:node, "
+			      "srun --distribution=block), or set local in the options",
+			      s->local_rank, local_rank, local, size, rank, rank % local, local);
+}
+
+ncclsvc_result launcher_local(int world, int placed, int *local)
+{
+	*local = 0;
+	for (const struct source *s = NULL; (s = next_of_world(s, world));)
+		for (size_t i = 0; i < LOCAL_SIZES; i++) {
+			const char *name = s->local_sizes[i];
+			if (!name || !getenv(name))
+				continue;
+			const ncclsvc_result r = first_number(name, world, local);
+			return r ? r : check_placed(s, name, placed, *local);
+		}
+	return NCCLSVC_OK;
+}
+
+/* ---- The job ---- */
+
+static bool is_loopback(const char *address)
+{
+	return !strcmp(address, "localhost") || !strcmp(address, "::1") ||
+	       !strncmp(address, "127.", 4);
+}
+
+static bool add(char name[LAUNCHER_JOB], const char *key, const char *value)
+{
+	const size_t at = strlen(name);
+	const int n = snprintf(name + at, LAUNCHER_JOB - at, "%s=%s ", key, value);
+	return n > 0 && (size_t)n < LAUNCHER_JOB - at;
+}
+
+/* Two nodes can each have a job with an address that means the node itself. */
+static bool add_part(char name[LAUNCHER_JOB], const char *key, const char *value)
+{
+	char host[256] = "";
+	if (!add(name, key, value))
+		return false;
+	if (strcmp(key, "MASTER_ADDR") != 0 || !is_loopback(value))
+		return true;
+	return !gethostname(host, sizeof(host) - 1) && add(name, "host", host);
+}
+
+ncclsvc_result launcher_job(int world, char name[LAUNCHER_JOB])
+{
+	for (const struct source *s = NULL; (s = next_of_world(s, world));) {
+		unsigned found = 0;
+		name[0] = '\0';
+		for (size_t i = 0; i < JOB_PARTS && s->job[i]; i++) {
+			const char *value = getenv(s->job[i]);
+			if (!value || !*value)
+				continue;
+			if (!add_part(name, s->job[i], value))
+				return error_argument("%s is too long for the name of a job: set "
+						      "job in the options",
+						      s->job[i]);
+			found += i < s->required;
+		}
+		if (found == s->required)
+			return NCCLSVC_OK;
+	}
+	return error_argument("no launcher says which job this process is of, with a world of %d "
+			      "ranks: neither MASTER_ADDR and MASTER_PORT (torchrun), "
+			      "PMIX_NAMESPACE, PMI_JOBID, nor SLURM_JOB_ID and SLURM_STEP_ID: set "
+			      "job in the options",
+			      world);
 }

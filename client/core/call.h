@@ -13,6 +13,7 @@ struct call {
 	uint16_t opcode;
 	bool done;
 	uint32_t comm_key; /* of the communicator that it rejoins, which may be left meanwhile */
+	uint32_t beside;   /* of one whose epoch's end cancels it; 0: none */
 	int32_t result;
 	int fd; /* of the reply; the caller's, -1 if none */
 	/* Runs locked in the thread that receives a good reply, before it reads on */
@@ -40,6 +41,8 @@ ncclsvc_result call_run(ncclsvc_session *s, struct call *call, unsigned opcode, 
 /* Ends a call that has not been answered with CANCELLED: a JOIN by the daemon's answer, others, and
  * where the daemon knows no JOIN_CANCEL, at once, with the text. Locked. */
 void call_cancel(ncclsvc_session *s, struct call *call, const char *text);
+/* Cancels the calls beside that communicator, whose epoch is over. Locked. */
+void calls_cancel_beside(ncclsvc_session *s, uint32_t comm_key);
 /* Ends the calls that would rejoin the communicator; late answers are given back. Locked. */
 void calls_give_up(ncclsvc_session *s, uint32_t comm_key);
 /* A request without a caller: its answer is dropped. False: it was not sent. Locked. */

@@ -98,6 +98,7 @@ void comm_event(ncclsvc_session *s, const struct svc_event_comm *event)
 					     .pid_a = event->pid,
 					     .rank_b = -1};
 	comm->broken_told = false;
+	calls_cancel_beside(s, comm->key);
 	dispatch_kick(s);
 }
 
@@ -133,6 +134,11 @@ static ncclsvc_result broken_error(const ncclsvc_comm *comm, ncclsvc_result resu
 ncclsvc_result comm_check(const ncclsvc_comm *comm)
 {
 	return comm->broken ? broken_error(comm, NCCLSVC_STALE_EPOCH) : NCCLSVC_OK;
+}
+
+ncclsvc_result comm_end(const ncclsvc_comm *comm)
+{
+	return comm->broken ? broken_error(comm, comm->broken) : NCCLSVC_OK;
 }
 
 void comms_free(ncclsvc_session *s)

@@ -49,6 +49,8 @@ bool join_reply_valid(const struct svc_join_reply *reply);
 void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_reply *reply);
 /* OK, or STALE_EPOCH with a sentence. Locked. */
 ncclsvc_result comm_check(const ncclsvc_comm *comm);
+/* OK, or what has ended the epoch, with a sentence. Locked. */
+ncclsvc_result comm_end(const ncclsvc_comm *comm);
 void comm_event(ncclsvc_session *s, const struct svc_event_comm *event); /* locked */
 /* Leaves what a reply to JOIN or SPLIT brought that came too late for its caller. Locked. */
 void comm_give_back(ncclsvc_session *s, const struct svc_join_reply *reply);

@@ -338,6 +338,16 @@ void call_cancel(ncclsvc_session *s, struct call *call, const char *text)
 	wake_reader(s);
 }
 
+void calls_cancel_beside(ncclsvc_session *s, uint32_t comm_key)
+{
+	struct call *next;
+	for (struct call *c = s->calls; c; c = next) {
+		next = c->next;
+		if (c->beside == comm_key)
+			call_cancel(s, c, "the epoch of the world is over");
+	}
+}
+
 void calls_give_up(ncclsvc_session *s, uint32_t comm_key)
 {
 	for (struct call **at = &s->calls; *at;) {

@@ -70,7 +70,8 @@ const char *ncclsvc_group_type_name(unsigned type);
 
 typedef struct ncclsvc_world ncclsvc_world;
 
-#define NCCLSVC_DEVICE_LOCAL (-2) /* this process's GPU number local_rank */
+#define NCCLSVC_DEVICE_LOCAL   (-2) /* this process's GPU number local_rank */
+#define NCCLSVC_WORLD_LAUNCHER (-2)
 
 typedef struct ncclsvc_world_options {
 	size_t size; /* sizeof(ncclsvc_world_options): lets the struct grow */
@@ -80,16 +81,24 @@ typedef struct ncclsvc_world_options {
 	/* 0: as the daemon's configuration says, section [world]. Without that, horizontal and
 	 * pipeline are 1, and data is what they leave of the world. */
 	int data, horizontal, pipeline;
-	int local; /* ranks of a full node; 0: as the daemon says */
+	int local; /* ranks of a full node; 0: as the daemon, or with `world` the launcher, says */
+	/* How many ranks the world has. 0: it is the daemon's, of its configuration. Else it is the
+	 * job's: rank is not -1, and 0 above means 1 for horizontal and pipeline. */
+	int world; /* or NCCLSVC_WORLD_LAUNCHER: as the launcher of NCCLSVC_RANK_LAUNCHER says */
+	/* A name that all ranks give and no other job of this user; NULL: the launcher's (see
+	 * ncclsvc_world(3)). Read during the call alone. */
+	const char *job;
 } ncclsvc_world_options;
 
-/* Joins the daemon's world, checks that all ranks mean the same one, and joins this rank's group of
- * each type, on the host or on a GPU. All ranks call it. options may be NULL: any rank, on the
- * host. On success *world is the caller's, to be freed before the session is closed. Blocks up to
- * timeout_ms for each communicator. A group of one rank shares a communicator with the others such.
- * INVALID_ARGUMENT: bad parameters are named before anything is joined. MISMATCH, on all ranks:
- * parameters differ, with the parameter and two ranks. UNSUPPORTED, on all ranks: one of them
- * cannot use its GPU. Others are those of ncclsvc_comm_join. */
+/* Joins the daemon's world or that of a job, checks that all ranks mean the same one, and joins
+ * this rank's group of each type, on the host or on a GPU. All ranks call it. options may be NULL:
+ * any rank, on the host. On success *world is the caller's, to be freed before the session is
+ * closed. Blocks up to timeout_ms for each communicator. A group of one rank shares a communicator
+ * with the others such. INVALID_ARGUMENT: bad parameters are named before anything is joined.
+ * MISMATCH, on all ranks: parameters differ, with the parameter and two ranks; on one rank: its
+ * world has another size than that of those who came before, who wait on. UNSUPPORTED, on all
+ * ranks: one of them cannot use its GPU. PEER_GONE: that rank, with its pid, ended while this one
+ * waited. Others are those of ncclsvc_comm_join. */
 ncclsvc_result ncclsvc_world_init(ncclsvc_session *session, const ncclsvc_world_options *options,
 				  int timeout_ms, ncclsvc_world **world);
 

@@ -55,7 +55,7 @@ ncclsvc_result ncclsvc_tensors_rejoin(ncclsvc_tensors *l, int timeout_ms)
 {
 	if (!l)
 		return error_argument("ncclsvc_tensors_rejoin: lists is NULL");
-	return comm_renew(l->host, timeout_ms);
+	return comm_renew(l->host, timeout_ms, NULL);
 }
 
 static ncclsvc_result buffer_free(ncclsvc_tensors *l, struct stage_buffer *buffer)

@@ -14,27 +14,31 @@
 #include "core/session.h"
 #include "core/thread.h"
 #include "cuda/gpu.h"
+#include "job.h"
 #include "world.h"
 
 #define ALONE NCCLSVC_GROUP_TYPES /* takes part in ids as if it were a type */
 
 /* ---- What is asked for ---- */
 
+/* The options' size before they had a job. */
+#define WITHOUT_JOB offsetof(ncclsvc_world_options, world)
+
 static ncclsvc_result take_options(const ncclsvc_world_options *options, ncclsvc_world_options *o)
 {
 	*o = (ncclsvc_world_options){.size = sizeof(*o), .rank = -1, .device = NCCLSVC_DEVICE_HOST};
 	if (!options)
 		return NCCLSVC_OK;
-	if (options->size < sizeof(*o))
+	if (options->size < sizeof(*o) && options->size != WITHOUT_JOB)
 		return error_argument("options.size is %zu: set it to "
 				      "sizeof(ncclsvc_world_options)",
 				      options->size);
-	const char *more = (const char *)options + sizeof(*o);
-	for (size_t i = 0; i < options->size - sizeof(*o); i++)
-		if (more[i])
+	const char *all = (const char *)options;
+	for (size_t i = sizeof(*o); i < options->size; i++)
+		if (all[i])
 			return error_set(NCCLSVC_UNSUPPORTED,
 					 "an option is set that this library does not know");
-	*o = *options;
+	memcpy(o, options, options->size < sizeof(*o) ? options->size : sizeof(*o));
 	if (o->device < NCCLSVC_DEVICE_LOCAL)
 		return error_argument("device is %d: give a GPU's number, NCCLSVC_DEVICE_LOCAL or "
 				      "NCCLSVC_DEVICE_HOST",
@@ -60,18 +64,21 @@ static int given(int option, int configured)
 /* What the options leave open is as the daemon says. */
 static ncclsvc_world_sizes sizes_of(const ncclsvc_world_options *o, const struct svc_world_reply *w)
 {
-	ncclsvc_world_sizes s = {
+	return (ncclsvc_world_sizes){
 		.world = w->ranks,
 		.local = given(o->local, w->local_ranks),
 		.data = given(o->data, w->data),
 		.horizontal = given(o->horizontal, w->horizontal),
 		.pipeline = given(o->pipeline, w->pipeline),
 	};
-	if (!s.data) {
-		int64_t others = (int64_t)s.horizontal * s.pipeline;
-		s.data = others > 0 && others <= s.world ? (int)(s.world / others) : 1;
-	}
-	return s;
+}
+
+/* Data parallelism is what the others leave. */
+static void fill_data(ncclsvc_world_sizes *s)
+{
+	const int64_t others = (int64_t)s->horizontal * s->pipeline;
+	if (!s->data)
+		s->data = others > 0 && others <= s->world ? (int)(s->world / others) : 1;
 }
 
 /* ---- Joining ---- */
@@ -87,10 +94,9 @@ static ncclsvc_result join(const ncclsvc_world *w, unsigned type, const ncclsvc_
 {
 	ncclsvc_unique_id id;
 	if (*comm)
-		return comm_renew(*comm, timeout_ms);
+		return comm_renew(*comm, timeout_ms, w->host);
 	id_derive(&w->base, key_of(type, g->id, w->device != NCCLSVC_DEVICE_HOST), &id);
-	return ncclsvc_comm_join_device(w->session, &id, g->size, g->index, w->device, timeout_ms,
-					comm);
+	return group_join(w->host, &id, g->size, g->index, w->device, timeout_ms, comm);
 }
 
 /* All ranks join their groups in the order of the types, so none waits for one that waits for it.
@@ -138,19 +144,34 @@ static ncclsvc_result join_all(ncclsvc_world *w, int timeout_ms)
 	return r ? r : join_groups(w, timeout_ms);
 }
 
+/* The daemon's world. */
+static ncclsvc_result daemon_world(const ncclsvc_world *w, const ncclsvc_world_options *o,
+				   ncclsvc_world_sizes *sizes, int *rank)
+{
+	struct svc_world_reply reply;
+	if (o->job)
+		return error_argument("job is given, but world is 0, the daemon's world: give the "
+				      "number of ranks, or NCCLSVC_WORLD_LAUNCHER");
+	ncclsvc_result r = world_ask(w->session, &reply);
+	if (r)
+		return r;
+	*sizes = sizes_of(o, &reply);
+	return world_rank(o->rank, reply.ranks, rank);
+}
+
 static ncclsvc_result start(ncclsvc_world *w, const ncclsvc_world_options *o, int timeout_ms)
 {
 	int rank;
-	struct svc_world_reply reply;
-	ncclsvc_result r = world_ask(w->session, &reply);
-	if (!r)
-		r = world_rank(o->rank, reply.ranks, &rank);
+	ncclsvc_unique_id id;
+	ncclsvc_result r = o->world ? job_of(w->session, o, &w->sizes, &rank, &id)
+				    : daemon_world(w, o, &w->sizes, &rank);
 	if (r)
 		return r;
-	w->sizes = sizes_of(o, &reply);
+	fill_data(&w->sizes);
 	r = ncclsvc_layout_of(&w->sizes, rank < 0 ? 0 : rank, &w->layout);
 	if (!r)
-		r = ncclsvc_comm_world(w->session, rank, timeout_ms, &w->host);
+		r = world_join(w->session, o->world ? &id : NULL, w->sizes.world, rank, timeout_ms,
+			       &w->host);
 	if (!r && ncclsvc_comm_size(w->host) != w->sizes.world)
 		r = error_set(NCCLSVC_PROTOCOL, "the daemon's world has %d ranks, not %d",
 			      ncclsvc_comm_size(w->host), w->sizes.world);
@@ -209,7 +230,7 @@ ncclsvc_result ncclsvc_world_rejoin(ncclsvc_world *w, int timeout_ms)
 	if (!r)
 		r = session_reattach(w->session, timeout_ms, false);
 	if (!r)
-		r = comm_renew(w->host, timeout_ms);
+		r = comm_renew(w->host, timeout_ms, NULL);
 	return r ? r : join_all(w, timeout_ms);
 }
 

@@ -362,7 +362,7 @@ static void turn_away_others(struct communicator *m)
 			 k, m->label, who->pid, who->session, who->node,
 			 coord_host(&m->comms->coord, who->node));
 		if (member->state == NCCLSVC_MEMBER_JOINING) {
-			remote_unjoin(m, k, member->client->id, false);
+			remote_unjoin(m, k, member->client->id, WITHDRAW_CANCELLED);
 			comm_refuse_join(m, k, NCCLSVC_RANK_TAKEN, text);
 		}
 		if (comm_alive(member))

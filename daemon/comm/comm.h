@@ -124,7 +124,7 @@ struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *
 /* ---- For the layers above ---- */
 
 int comm_create_world(struct comms *s);
-void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct svc_join *j);
+void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct svc_join *request);
 void comm_leave(struct client *c, uint32_t serial, uint32_t handle);
 /* join: the serial of the request that is taken back. */
 void comm_join_cancel(struct client *c, uint32_t serial, uint32_t join);

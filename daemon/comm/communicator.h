@@ -32,6 +32,7 @@ struct member {
 	uint64_t redops; /* bits: its worker may have made them, and not been told to let them go */
 	bool fresh;	 /* this JOIN made the handle: it goes if the JOIN fails */
 	bool overdue;	 /* it was asked who is missing */
+	bool fail_fast;	 /* its JOIN has SVC_JOIN_FAIL_FAST */
 	bool late;	 /* its JOIN's deadline has passed in this attempt of the members to join */
 };
 

@@ -121,7 +121,7 @@ static void answer_joins(struct communicator *m, ncclsvc_epoch_cause cause, int 
 		member->state = NCCLSVC_MEMBER_BROKEN;
 		member->deadline_ns = 0;
 		if (member->fresh)
-			remote_unjoin(m, k, c->id, false);
+			remote_unjoin(m, k, c->id, WITHDRAW_CANCELLED);
 		if (member->fresh)
 			comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
 		client_error(c, m->reply_opcode, serial, result, "%s", why);

@@ -34,7 +34,7 @@ static bool check_join(struct comms *s, struct client *c, uint32_t serial, const
 {
 	const char *wrong = NULL;
 	bool world = j->flags & SVC_JOIN_WORLD;
-	if (j->flags & ~SVC_JOIN_WORLD)
+	if (j->flags & ~(SVC_JOIN_WORLD | SVC_JOIN_FAIL_FAST))
 		wrong = "unknown flags";
 	else if (j->timeout_ns > SVC_TIMEOUT_MAX_NS)
 		wrong = "the timeout is out of range";
@@ -170,6 +170,7 @@ static void take_rank(struct comms *s, struct client *c, struct communicator *m,
 	member->overdue = member->late = false;
 	member->pid = c->pid;
 	member->device = j->device;
+	member->fail_fast = j->flags & SVC_JOIN_FAIL_FAST;
 	peer_staging_take(member, j->staging);
 	m->reply_opcode = SVC_JOIN;
 	member->serial = serial;
@@ -191,9 +192,29 @@ static int32_t a_missing_rank(const struct communicator *m)
 	return 0;
 }
 
-void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct svc_join *j)
+/* False: the id is made of the name of another user's job, and an error was sent. */
+static bool own_job(struct client *c, uint32_t serial, struct svc_join *j)
 {
-	if (!check_join(s, c, serial, j))
+	struct svc_job job;
+	memcpy(&job, j->id + SVC_JOB_AT, sizeof(job));
+	if (job.tag != SVC_JOB_TAG || job.user == c->uid)
+		return true;
+	if (job.user != SVC_JOB_OWN) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_PERMISSION,
+			     "the id is that of a job of user %u: a process of user %u cannot join",
+			     job.user, c->uid);
+		return false;
+	}
+	job.user = c->uid;
+	memcpy(j->id + SVC_JOB_AT, &job, sizeof(job));
+	return true;
+}
+
+void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct svc_join *request)
+{
+	struct svc_join own = *request;
+	const struct svc_join *j = &own;
+	if (!own_job(c, serial, &own) || !check_join(s, c, serial, j))
 		return;
 	gpu_mps_joined(s->gpus, c, j);
 	struct communicator *m = find_or_create(s, c, serial, j);
@@ -283,7 +304,7 @@ static bool ask_missing(struct comms *s, struct communicator *m, uint32_t rank)
 	member->overdue = true;
 	member->deadline_ns = clock_now() + NODE_ANSWER_NS;
 	loop_deadline(s->loop, member->deadline_ns);
-	remote_unjoin(m, rank, member->client->id, true);
+	remote_unjoin(m, rank, member->client->id, WITHDRAW_LATE);
 	return true;
 }
 
@@ -315,6 +336,6 @@ void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank)
 	if (starts)
 		comm_join_again(m, (int32_t)rank, true);
 	if (m->members[rank].client)
-		remote_unjoin(m, rank, m->members[rank].client->id, false);
+		remote_unjoin(m, rank, m->members[rank].client->id, WITHDRAW_CANCELLED);
 	comm_refuse_join(m, rank, NCCLSVC_TIMEOUT, text);
 }

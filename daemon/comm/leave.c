@@ -24,7 +24,7 @@ static void leave(struct client *c, struct communicator *m, int32_t rank)
 	if (member->state == NCCLSVC_MEMBER_JOINED)
 		remote_left(m, (uint32_t)rank, 0);
 	else
-		remote_unjoin(m, (uint32_t)rank, c->id, false);
+		remote_unjoin(m, (uint32_t)rank, c->id, WITHDRAW_CANCELLED);
 	const bool joining = member->state == NCCLSVC_MEMBER_JOINING;
 	const bool starts = comm_is_still_there(m, (uint32_t)rank);
 	if (joining) {
@@ -103,7 +103,9 @@ bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns)
 		if (was == NCCLSVC_MEMBER_JOINING)
 			m->joining--;
 		if (was != NCCLSVC_MEMBER_JOINED)
-			remote_unjoin(m, (uint32_t)rank, c->id, false);
+			remote_unjoin(m, (uint32_t)rank, c->id,
+				      was == NCCLSVC_MEMBER_JOINING ? WITHDRAW_DIED
+								    : WITHDRAW_CANCELLED);
 		comm_vacate(m, member,
 			    was == NCCLSVC_MEMBER_JOINING ? NCCLSVC_MEMBER_ABSENT
 							  : NCCLSVC_MEMBER_DEAD);

@@ -208,6 +208,7 @@ void remote_join(struct communicator *m, uint32_t rank)
 		.epoch = known,
 		.runs = runs,
 		.split = m->reply_opcode == SVC_SPLIT,
+		.fail_fast = member->fail_fast,
 		.serial = member->serial,
 		.transport =
 			m->comms->gpus->staging ? NCCLSVC_TRANSPORT_MPI : NCCLSVC_TRANSPORT_NCCL,
@@ -239,10 +240,10 @@ void remote_part_refused(struct comms *s, const struct control_part *part, int32
 	remote_send(s, rendezvous_of(&s->coord, part->id), CONTROL_REFUSE, &r, sizeof(r));
 }
 
-void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, bool late)
+void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, enum withdrawal why)
 {
 	struct control_withdraw w = {
-		.rank = rank, .session = session, .serial = m->members[rank].serial, .late = late};
+		.rank = rank, .session = session, .serial = m->members[rank].serial, .why = why};
 	memcpy(w.id, m->id, sizeof(w.id));
 	tell_rendezvous(m, CONTROL_WITHDRAW, &w, sizeof(w));
 }
@@ -253,7 +254,7 @@ void remote_late(struct communicator *m, uint32_t rank, uint32_t serial)
 				     .rank = rank,
 				     .session = m->members[rank].client->id,
 				     .serial = serial,
-				     .late = true};
+				     .why = WITHDRAW_LATE};
 	memcpy(w.id, m->id, sizeof(w.id));
 	remote_send(m->comms, m->coordinator, CONTROL_WITHDRAW, &w, sizeof(w));
 }

@@ -41,7 +41,7 @@ void remote_refused(struct communicator *m, int result);
  * then. */
 void remote_part_refused(struct comms *s, const struct control_part *part, int32_t pid, int result,
 			 const char *text);
-void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, bool late);
+void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, enum withdrawal why);
 /* The epoch is over because of this rank (-1: none), or of that node (-1: none). */
 void remote_break(struct communicator *m, int result, int32_t rank, int32_t node);
 /* plan: the number of the one that it is through with; 0: it has left the epoch. */

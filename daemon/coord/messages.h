@@ -18,7 +18,8 @@ struct control_join {
 	uint32_t cuda;
 	uint32_t epoch; /* the last that this node knows of */
 	uint32_t split;
-	uint32_t runs; /* it is in that epoch already: where members gathered was lost */
+	uint32_t fail_fast; /* SVC_JOIN_FAIL_FAST */
+	uint32_t runs;	    /* it is in that epoch already: where members gathered was lost */
 	int32_t device;
 	uint32_t transport; /* ncclsvc_transport, of GPUs' memory */
 	uint32_t serial;    /* of the client's request */
@@ -28,12 +29,18 @@ struct control_join {
 	char label[NCCLSVC_NAME_BYTES];
 };
 
+enum withdrawal {
+	WITHDRAW_CANCELLED, /* by its member, or it holds the rank no longer */
+	WITHDRAW_LATE,	    /* its time is up */
+	WITHDRAW_DIED,	    /* its member's process has ended while the JOIN waited */
+};
+
 /* Takes back the request with that serial. */
 struct control_withdraw {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t epoch; /* in which a SPLIT or a plan is asked for; 0: a JOIN, or a rank */
 	uint32_t rank, session, serial;
-	uint32_t late; /* its time is up; else its member has gone */
+	uint32_t why; /* enum withdrawal */
 	uint32_t reserved;
 };
 

@@ -207,14 +207,19 @@ static void fail_join(struct coord *c, struct rendezvous *r, uint32_t rank, int 
 	send_refusal(c, s->node, &m, result, text);
 }
 
+static void fail_slot(struct coord *c, struct rendezvous *r, uint32_t rank, int result,
+		      const char *text)
+{
+	if (r->members[rank].state != SLOT_JOINING)
+		return;
+	fail_join(c, r, rank, result, text);
+	free_slot(c, r, &r->members[rank]);
+}
+
 static void fail_all_joins(struct coord *c, struct rendezvous *r, int result, const char *text)
 {
-	for (uint32_t k = 0; k < r->nranks; k++) {
-		if (r->members[k].state != SLOT_JOINING)
-			continue;
-		fail_join(c, r, k, result, text);
-		free_slot(c, r, &r->members[k]);
-	}
+	for (uint32_t k = 0; k < r->nranks; k++)
+		fail_slot(c, r, k, result, text);
 }
 
 /* No other client can ever take a slot of a SPLIT's part: its JOINs fail, now and later, and its
@@ -398,6 +403,7 @@ static void take(struct coord *c, uint32_t from, struct rendezvous *r, const str
 				  .serial = m->serial,
 				  .pid = m->pid,
 				  .device = m->device,
+				  .fail_fast = m->fail_fast,
 				  .since_ns = coord_now(c)};
 }
 
@@ -465,13 +471,26 @@ static void fail_part(struct coord *c, struct rendezvous *r, uint32_t rank, bool
 	refuse_part(c, r, late ? NCCLSVC_TIMEOUT : NCCLSVC_PEER_GONE, text);
 }
 
+/* This rank's member waited, and has died: its slot is free. */
+static void fail_fast(struct coord *c, struct rendezvous *r, uint32_t rank)
+{
+	char text[SVC_TEXT_BYTES];
+	snprintf(text, sizeof(text),
+		 "rank %u (pid %d) of communicator %s ended before all ranks had joined: start it "
+		 "again, and join again",
+		 rank, r->members[rank].pid, r->label);
+	for (uint32_t k = 0; k < r->nranks; k++)
+		if (r->members[k].fail_fast)
+			fail_slot(c, r, k, NCCLSVC_PEER_GONE, text);
+}
+
 void rendezvous_withdrawn(struct coord *c, uint32_t from, const struct control_withdraw *m)
 {
 	struct rendezvous *r = rendezvous_find(c, m->id);
 	if (!r || m->epoch || m->rank >= r->nranks)
 		return;
 	struct member_slot *s = &r->members[m->rank];
-	const bool late = m->late, joining = s->state == SLOT_JOINING;
+	const bool late = m->why == WITHDRAW_LATE, joining = s->state == SLOT_JOINING;
 	if (s->node != from || s->session != m->session || s->state == SLOT_FREE)
 		return;
 	if (late && !joining)
@@ -483,6 +502,8 @@ void rendezvous_withdrawn(struct coord *c, uint32_t from, const struct control_w
 	free_slot(c, r, s);
 	if (joining && r->split)
 		fail_part(c, r, m->rank, late);
+	else if (joining && m->why == WITHDRAW_DIED)
+		fail_fast(c, r, m->rank);
 }
 
 void rendezvous_broken(struct coord *c, uint32_t from, const struct control_break *m)
@@ -523,11 +544,17 @@ void rendezvous_node_lost(struct coord *c, uint32_t node)
 		if (r->running)
 			end_epoch(r);
 		const bool waits = r->joining;
-		for (uint32_t k = 0; k < r->nranks; k++)
-			if (r->members[k].node == node)
-				free_slot(c, r, &r->members[k]);
+		int32_t died = -1; /* a member of that node that waited */
+		for (uint32_t k = 0; k < r->nranks; k++) {
+			if (r->members[k].node != node)
+				continue;
+			died = r->members[k].state == SLOT_JOINING ? (int32_t)k : died;
+			free_slot(c, r, &r->members[k]);
+		}
 		if (waits && r->split)
 			fail_part(c, r, 0, false);
+		else if (died >= 0)
+			fail_fast(c, r, (uint32_t)died);
 	}
 }
 

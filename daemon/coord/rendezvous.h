@@ -16,6 +16,7 @@ struct member_slot {
 	int32_t pid, device;
 	uint64_t since_ns; /* when its JOIN came */
 	bool late;	   /* its deadline has passed in this attempt of the members to join */
+	bool fail_fast;	   /* its JOIN ends when another member that waits dies */
 };
 
 struct rendezvous {

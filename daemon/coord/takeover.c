@@ -80,7 +80,7 @@ static void drop(struct coord *c, struct kept_join *k)
 	free(k);
 }
 
-/* All members of a SPLIT's part hear that one has gone: its JOIN is handled, and then this. */
+/* Others that wait may have to hear of it: then its JOIN is handled, and then this. */
 void takeover_withdrawn(struct coord *c, uint32_t from, const struct control_withdraw *m)
 {
 	struct kept_join *k, *next;
@@ -90,7 +90,7 @@ void takeover_withdrawn(struct coord *c, uint32_t from, const struct control_wit
 			continue;
 		k->withdrawn = true;
 		k->withdraw = *m;
-		if (!m->late && !k->join.split)
+		if (m->why == WITHDRAW_CANCELLED && !k->join.split)
 			drop(c, k);
 	}
 	rendezvous_withdrawn(c, from, m);

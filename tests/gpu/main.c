@@ -33,6 +33,7 @@ static const struct gpu_test *const tables[] = {
 
 struct options {
 	int gpus, times;
+	int part, parts; /* every parts-th test, from the part-th on */
 	bool with_mps, without_mps, list;
 	const char *filter;
 };
@@ -48,6 +49,7 @@ static void usage(FILE *f)
 	      "  --both         first without, then with\n"
 	      "  --quick        a part of the tests, each shorter: under a minute on 2 GPUs\n"
 	      "  --filter TEXT  the tests whose name has TEXT in it; ^TEXT: begins with it\n"
+	      "  --part K/N     every Nth test, from the Kth on\n"
 	      "  --nodes N      ranks on N daemons, with GPUs of their own, started by mpirun,\n"
 	      "                 where a test is about ranks; others run as ever\n"
 	      "  --repeat N     N rounds of each test that kills somebody\n"
@@ -72,9 +74,19 @@ static int number(const char *text)
 	return (int)n;
 }
 
+static void take_part(const char *text, struct options *o)
+{
+	char of;
+	if (sscanf(text, "%d/%d%c", &o->part, &o->parts, &of) == 2 && o->part >= 1 &&
+	    o->part <= o->parts)
+		return;
+	fprintf(stderr, "ncclsvc-gpu-tests: '%s' is no part: give K/N, with K from 1 to N\n", text);
+	exit(2);
+}
+
 static void parse(int argc, char *argv[], struct options *o)
 {
-	enum { GPUS = 1, NODES, NO_MPS, MPS, BOTH, QUICK, FILTER, REPEAT, SEED, LIST, HELP };
+	enum { GPUS = 1, NODES, NO_MPS, MPS, BOTH, QUICK, FILTER, PART, REPEAT, SEED, LIST, HELP };
 	static const struct option known[] = {
 		{"gpus", required_argument, NULL, GPUS},
 		{"nodes", required_argument, NULL, NODES},
@@ -83,6 +95,7 @@ static void parse(int argc, char *argv[], struct options *o)
 		{"both", no_argument, NULL, BOTH},
 		{"quick", no_argument, NULL, QUICK},
 		{"filter", required_argument, NULL, FILTER},
+		{"part", required_argument, NULL, PART},
 		{"repeat", required_argument, NULL, REPEAT},
 		{"seed", required_argument, NULL, SEED},
 		{"list", no_argument, NULL, LIST},
@@ -110,6 +123,9 @@ static void parse(int argc, char *argv[], struct options *o)
 			break;
 		case FILTER:
 			o->filter = optarg;
+			break;
+		case PART:
+			take_part(optarg, o);
 			break;
 		case REPEAT:
 			setup.repeat = number(optarg);
@@ -197,11 +213,14 @@ static bool matches(const char *name, const char *filter)
 
 static void run_all(const struct options *o, struct tally *tally)
 {
+	int n = 0;
 	for (size_t i = 0; i < TABLES; i++)
 		for (const struct gpu_test *t = tables[i]; t->name; t++) {
 			if (!matches(t->name, o->filter))
 				continue;
 			if (setup.quick && !(t->flags & TEST_QUICK))
+				continue;
+			if (n++ % o->parts != o->part - 1)
 				continue;
 			if (o->list)
 				printf("%s\n", t->name);
@@ -231,7 +250,7 @@ static void run_mode(const struct options *o, bool mps, struct tally *tally)
 
 int main(int argc, char *argv[])
 {
-	struct options o = {.gpus = RANKS_MAX};
+	struct options o = {.gpus = RANKS_MAX, .part = 1, .parts = 1};
 	struct tally tally = {0};
 	char text[256];
 	setup.seed = now_ns() % 1000000 + 1;

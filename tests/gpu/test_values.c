@@ -257,14 +257,14 @@ static void test_all_to_all_in_place(void)
 
 static void big_rank(struct client *client)
 {
-	const size_t count = (UINT64_C(1) << 31) + 4099, need = UINT64_C(16) << 30;
+	const size_t count = (UINT64_C(1) << 31) + 4099;
 	const size_t places[] = {0, 1, (1u << 31) - 1, 1u << 31, count - 1};
 	struct rank r;
 	struct buffer b;
 	ncclsvc_task task;
 	rank_open(&r, client);
 	size_t unused = gpu_unused_memory();
-	say(client, unused >= need);
+	say(client, unused >= count + (UINT64_C(512) << 20));
 	if (!hear(client)) {
 		rank_close(&r);
 		return;
@@ -277,7 +277,7 @@ static void big_rank(struct client *client)
 	stage("AllReduce of %zu int8", count);
 	CHECK_OK(ncclsvc_all_reduce(at(b.p), at(b.p), count, NCCLSVC_INT8, NCCLSVC_SUM, r.comm,
 				    &task));
-	rank_wait(&r, task);
+	CHECK_OK(ncclsvc_wait(r.session, task, 200000));
 	stage("reading it");
 	char *image = malloc(count);
 	CHECK(image);
@@ -309,7 +309,7 @@ static void test_big(void)
 	ranks_end(ranks, 2);
 	gpu_daemon_stop(&d);
 	if (!enough)
-		skip_test("less than 16 GiB of GPU memory are free");
+		skip_test("less than 2.5 GiB of GPU memory are free");
 }
 
 const struct gpu_test values_tests[] = {
@@ -317,6 +317,6 @@ const struct gpu_test values_tests[] = {
 	{"values/2", test_values_2, 2, 120, TEST_QUICK},
 	{"values/4", test_values_4, 4, 180, TEST_QUICK},
 	{"values/all_to_all_in_place", test_all_to_all_in_place, 2, 60, TEST_QUICK},
-	{"values/big", test_big, 2, 120, TEST_REAL},
+	{"values/big", test_big, 2, 300, 0},
 	{0},
 };

@@ -68,8 +68,7 @@ static void note_usage(struct daemon *d)
 	for (int still = 0; still < 10; sleep_ms(2)) {
 		CHECK_OK(ncclsvc_daemon(session, &info));
 		u = daemon_usage(d);
-		/* What one session takes once may stay. */
-		bool gone = u.memfds == before.memfds && u.fds <= before.fds + 1;
+		bool gone = u.memfds == before.memfds && u.fds <= before.fds;
 		still = gone && info.sessions == 1 && u.fds == d->base.fds ? still + 1 : 0;
 		d->base = u;
 		CHECK(now_ns() < end);

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A rank that a launcher has started: it joins the world as that, by either call, and sums. Prints
- * its rank, or why it has none. */
+ * A rank that a launcher has started: it joins the world as that, by either call, or that of its
+ *job, and sums. Prints its rank, or why it has none.
+ *
+ *	launched [world | job [NAME SIZE RANK]]
+ */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ncclsvc_world.h"
@@ -14,16 +18,23 @@ static int complain(void)
 
 int main(int argc, char *argv[])
 {
-	const ncclsvc_world_options options = {.size = sizeof(options),
-					       .rank = NCCLSVC_RANK_LAUNCHER,
-					       .device = NCCLSVC_DEVICE_HOST};
+	ncclsvc_world_options options = {.size = sizeof(options),
+					 .rank = NCCLSVC_RANK_LAUNCHER,
+					 .device = NCCLSVC_DEVICE_HOST};
 	ncclsvc_session *session;
 	ncclsvc_comm *comm;
 	ncclsvc_world *world = NULL;
 	ncclsvc_task task;
 	if (ncclsvc_open(NULL, &session))
 		return complain();
-	if (argc > 1 && !strcmp(argv[1], "world")) {
+	if (argc > 1 && !strcmp(argv[1], "job"))
+		options.world = NCCLSVC_WORLD_LAUNCHER;
+	if (argc > 4) {
+		options.job = argv[2];
+		options.world = atoi(argv[3]);
+		options.rank = atoi(argv[4]);
+	}
+	if (argc > 1) {
 		if (ncclsvc_world_init(session, &options, 20000, &world))
 			return complain();
 		comm = ncclsvc_world_host_comm(world);

@@ -59,6 +59,96 @@ static void a_world_has_the_daemons_nodes(void **state)
 	cluster_stop(&c);
 }
 
+/* ---- A job's world ---- */
+
+enum { READY = 1, GO };
+
+static ncclsvc_world_options job_options(const struct client *me)
+{
+	return (ncclsvc_world_options){.size = sizeof(ncclsvc_world_options),
+				       .rank = me->rank,
+				       .device = NCCLSVC_DEVICE_HOST,
+				       .local = 2,
+				       .world = RANKS,
+				       .job = "one"};
+}
+
+static void rank_of_job(struct client *me)
+{
+	ncclsvc_world *w;
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_world_options o = job_options(me);
+	o.local = 0;
+	CHECK_RESULT(ncclsvc_world_init(s, &o, WAIT_MS, &w), NCCLSVC_INVALID_ARGUMENT);
+	CHECK(strstr(ncclsvc_last_error(), "set local in the options"));
+	o.local = 2;
+	CHECK_OK(ncclsvc_world_init(s, &o, WAIT_MS, &w));
+	CHECK_EQ(ncclsvc_world_layout(w)->node, me->rank / 2);
+	for (unsigned type = 0; type < NCCLSVC_GROUP_TYPES; type++)
+		check_usable(s, ncclsvc_world_comm(w, (ncclsvc_group_type)type));
+	check_usable(s, ncclsvc_world_host_comm(w));
+	ncclsvc_world_free(w);
+	ncclsvc_close(s);
+}
+
+/* The daemons' own world has one rank on each node. */
+static void a_job_brings_its_world_to_two_nodes(void **state)
+{
+	struct cluster c;
+	struct client clients[RANKS];
+	(void)state;
+	cluster_start(&c, 2, "--ranks", "1", NULL);
+	cluster_clients(clients, RANKS, &c, IN_BLOCKS, rank_of_job, NULL);
+	clients_end(clients, RANKS);
+	cluster_stop(&c);
+}
+
+/* Only the death of rank 2, of the other node, ends the wait of ranks 0 and 1. */
+static void hears_of_a_death(struct client *me)
+{
+	ncclsvc_world *w = NULL;
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_world_options o = job_options(me);
+	say(me, READY);
+	CHECK_RESULT(ncclsvc_world_init(s, &o, NCCLSVC_NO_TIMEOUT, &w),
+		     me->rank < 2 ? NCCLSVC_PEER_GONE : NCCLSVC_DAEMON_LOST);
+	if (me->rank < 2)
+		CHECK(strstr(ncclsvc_last_error(), "rank 2 (pid "));
+	CHECK(!w);
+	ncclsvc_close(s);
+}
+
+static void killed_while_others_wait(bool node)
+{
+	struct cluster c;
+	struct client clients[3];
+	cluster_start(&c, 2, NULL);
+	cluster_clients(clients, 3, &c, IN_BLOCKS, hears_of_a_death, NULL);
+	hear_all(clients, 3, READY);
+	/* Node 0 is the rendezvous of this job's id, and knows all who wait. */
+	ncclsvc_session *s = session_open(&c.nodes[0]);
+	members_reach(s, NCCLSVC_MEMBER_JOINING, 3);
+	ncclsvc_close(s);
+	if (node)
+		cluster_kill(&c, 1);
+	else
+		client_kill(&clients[2]);
+	clients_end(clients, 3);
+	cluster_stop(&c);
+}
+
+static void a_rank_killed_before_all_have_joined_is_named(void **state)
+{
+	(void)state;
+	killed_while_others_wait(false);
+}
+
+static void so_is_that_of_a_node_that_is_lost(void **state)
+{
+	(void)state;
+	killed_while_others_wait(true);
+}
+
 /* MPI's start as a program of its own, while the launcher speaks of two. */
 static void one_of_two(const char *variable, const char *advice)
 {
@@ -86,6 +176,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_world_has_the_daemons_nodes),
+		TEST(a_job_brings_its_world_to_two_nodes),
+		TEST(a_rank_killed_before_all_have_joined_is_named),
+		TEST(so_is_that_of_a_node_that_is_lost),
 		TEST(a_daemon_that_mpi_takes_for_the_only_one_ends),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

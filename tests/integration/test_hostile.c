@@ -429,6 +429,10 @@ static void tries_to_meddle(struct client *me)
 	raw_refused(&r, SVC_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_PERMISSION, "");
 	struct svc_join join = raw_join_request(&o->id, 2, 1);
 	raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_PERMISSION, "");
+	/* The id of a job can be guessed, but not taken before its user comes. */
+	const struct svc_job job = {.tag = SVC_JOB_TAG, .user = getuid() + 1};
+	memcpy(join.id + SVC_JOB_AT, &job, sizeof(job));
+	raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_PERMISSION, "job of user");
 	raw_close(&r);
 	/* It may look, but ids are keys. */
 	ncclsvc_session *s = session_open(me->daemon);

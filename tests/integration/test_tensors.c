@@ -206,38 +206,6 @@ static void the_phases_show_in_a_profiler(void **state)
 	run_pair(profiled);
 }
 
-#define LARGE ((int64_t)1 << 31)
-
-static void large(struct client *me)
-{
-	struct side x = side_open(me);
-	const int64_t much = LARGE + 8, few = 10;
-	const bool sender = me->rank == 0;
-	char *a = malloc((size_t)much), b[40];
-	CHECK(a);
-	/* The small one first: as they lie, they are no buffer. */
-	const ncclsvc_tensor t[] = {{b, NCCLSVC_INT32, 1, &few}, {a, NCCLSVC_INT8, 1, &much}};
-	ncclsvc_message m = message(&x, NCCLSVC_SHAPES_STATIC, 1, 2, t);
-	memset(a, sender ? 0x31 : 0, (size_t)much);
-	memset(b, sender ? 0x32 : 0, sizeof(b));
-	CHECK_OK(sender ? ncclsvc_tensors_send(x.lists, &m, -1, NULL)
-			: ncclsvc_tensors_recv(x.lists, &m, -1, NULL));
-	CHECK(ncclsvc_tensors_copied(x.lists) == (uint64_t)much + sizeof(b));
-	CHECK_EQ(b[39], 0x32);
-	for (int64_t i = 0; i < much; i += i < LARGE - 4096 ? 4093 : 1)
-		CHECK_EQ(a[i], 0x31);
-	free(a);
-	side_close(&x);
-}
-
-static void a_list_that_no_int_counts(void **state)
-{
-	(void)state;
-	if (!getenv("NCCLSVC_TEST_LARGE"))
-		skip_because("NCCLSVC_TEST_LARGE is not set: it takes 9 GiB of memory");
-	run_pair(large);
-}
-
 /* ---- Shapes ahead ---- */
 
 static void shapes_ahead(struct client *me)
@@ -384,7 +352,6 @@ int main(void)
 		TEST(tensors_of_two_allocations_are_not_one_buffer),
 		TEST(gaps_carry_nothing_of_former_lists),
 		TEST(the_phases_show_in_a_profiler),
-		TEST(a_list_that_no_int_counts),
 		TEST(lists_with_their_shapes_ahead),
 		TEST(lists_under_way),
 	};

@@ -252,6 +252,11 @@ def a_world(rank):
                 assert (tensor == 2).all()
             raised(ncclsvc.InvalidArgumentError, lambda: ncclsvc.World(session, data=3, pipeline=2, timeout=T))
         raised(ValueError, lambda: world.comm(GroupType.GLOBAL).barrier())
+        with ncclsvc.World(session, rank, pipeline=4, world=4, job="parts", timeout=T) as world:
+            assert world.layout.rank == rank and world.comm(GroupType.PIPELINE).size == 4
+            world.host_comm.barrier().wait(T)
+        error = raised(ncclsvc.InvalidArgumentError, lambda: ncclsvc.World(session, rank, job="parts", timeout=T))
+        assert "world is 0" in str(error)
         return layout.rank
 
 

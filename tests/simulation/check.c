@@ -384,6 +384,9 @@ void check_error(const struct trainer *t, const struct request *r, int result, c
 	if (result == NCCLSVC_TIMEOUT && r->deadline && clock_now() < r->deadline &&
 	    r->kind == ASK_JOIN)
 		fail("pid %d: a JOIN ends with TIMEOUT before its deadline", t->client.pid);
+	if (result == NCCLSVC_PEER_GONE && r->kind == ASK_JOIN && !r->cuda && !t->fail_fast)
+		fail("pid %d: a JOIN that waits for whoever comes ends with PEER_GONE",
+		     t->client.pid);
 	/* Where the epoch was about to begin on GPUs, or where members gathered was lost, all join
 	 * again. */
 	if (result == NCCLSVC_TIMEOUT && r->kind == ASK_JOIN && !r->cuda && all_live())

@@ -42,7 +42,9 @@ static uint32_t any_node(void)
 static struct trainer *trainer_at(uint32_t node, uint32_t place)
 {
 	struct trainer *t = nodes[node].trainers[place];
-	return t ? t : trainer_start(node, place);
+	if (!t && (t = trainer_start(node, place)))
+		t->fail_fast = chance(30);
+	return t;
 }
 
 static uint32_t any_handle(const struct trainer *t)

@@ -129,6 +129,7 @@ struct trainer {
 	struct client client;
 	uint32_t node, place;
 	bool dying;
+	bool fail_fast; /* its JOINs are SVC_JOIN_FAIL_FAST */
 	uint32_t last_serial;
 	struct request *requests;
 	struct belief beliefs[HANDLES_MAX]; /* by handle */

@@ -265,6 +265,7 @@ void trainer_join(struct trainer *t, const uint8_t *id, uint32_t nranks, uint32_
 	struct svc_join j = {.nranks = (int32_t)nranks,
 			     .rank = (int32_t)rank,
 			     .device = cuda ? (int32_t)(t->place % GPUS_HERE) : SVC_DEVICE_HOST,
+			     .flags = t->fail_fast ? SVC_JOIN_FAIL_FAST : 0,
 			     .timeout_ns = timeout};
 	memcpy(b.id, id, sizeof(b.id));
 	memcpy(j.id, id, sizeof(j.id));

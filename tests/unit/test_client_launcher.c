@@ -4,8 +4,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -33,7 +35,7 @@ static const struct row rows[] = {
 	{"OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 RANK=2 WORLD_SIZE=4", 2, NULL},
 	{"", -1, "no launcher"},
 	{"RANK=1", -1, "no launcher"},
-	{"RANK=1 WORLD_SIZE=8", -1, "WORLD_SIZE is 8, but the daemon's world has 4 ranks"},
+	{"RANK=1 WORLD_SIZE=8", -1, "WORLD_SIZE is 8, but the world has 4 ranks"},
 	{"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 PMIX_RANK=1", -1,
 	 "OMPI_COMM_WORLD_SIZE is 2"},
 	{"RANK=1 WORLD_SIZE=4 PMI_RANK=2 PMI_SIZE=4", -1, "RANK is 1, and PMI_RANK is 2"},
@@ -45,33 +47,173 @@ static const struct row rows[] = {
 	{"PMIX_RANK=9", -1, "PMIX_RANK is '9'"},
 };
 
+static void set_environment(const char *environment)
+{
+	char words[256], *rest = NULL;
+	clearenv();
+	assert_true(strlen(environment) < sizeof(words));
+	strcpy(words, environment);
+	for (char *w = strtok_r(words, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) {
+		char *value = strchr(w, '=');
+		*value = '\0';
+		setenv(w, value + 1, 1);
+	}
+}
+
+static void check_refused(ncclsvc_result r, const char *why)
+{
+	assert_int_equal(r, NCCLSVC_INVALID_ARGUMENT);
+	if (!strstr(ncclsvc_last_error(), why))
+		fail_msg("'%s' does not say '%s'", ncclsvc_last_error(), why);
+}
+
 static void ranks(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		char words[128], *rest = NULL;
 		int rank = -1;
-		clearenv();
-		strcpy(words, rows[i].environment);
-		for (char *w = strtok_r(words, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) {
-			char *value = strchr(w, '=');
-			*value = '\0';
-			setenv(w, value + 1, 1);
-		}
+		set_environment(rows[i].environment);
 		const ncclsvc_result r = launcher_rank(WORLD, &rank);
 		if (rows[i].rank >= 0) {
 			assert_int_equal(r, NCCLSVC_OK);
 			assert_int_equal(rank, rows[i].rank);
 			continue;
 		}
-		assert_int_equal(r, NCCLSVC_INVALID_ARGUMENT);
-		if (!strstr(ncclsvc_last_error(), rows[i].why))
-			fail_msg("'%s' does not say '%s'", ncclsvc_last_error(), rows[i].why);
+		check_refused(r, rows[i].why);
 	}
+}
+
+/* ---- Sizes, nodes and jobs ---- */
+
+#define TORCHRUN "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 "
+#define OMPI	 "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 PMIX_RANK=3 "
+#define SLURM	 "SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1 "
+
+static const struct number {
+	const char *environment;
+	int number; /* -1: it is refused */
+	const char *why;
+} sizes[] =
+	{
+		{TORCHRUN, 4, NULL},
+		{OMPI, 4, NULL},
+		{SLURM, 4, NULL},
+		{"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 " TORCHRUN, 4, NULL},
+		{"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 " TORCHRUN, 4, NULL},
+		{"", -1, "set world in the options"},
+		{"PMIX_RANK=1", -1, "set world in the options"},
+		{"WORLD_SIZE=4", -1, "set world in the options"},
+		{"RANK=0 WORLD_SIZE=0", -1, "WORLD_SIZE is 0"},
+		{"RANK=0 WORLD_SIZE=-4", -1, "WORLD_SIZE is '-4'"},
+		{"RANK=0 WORLD_SIZE=65537", -1, "WORLD_SIZE is '65537'"},
+},
+  locals[] = {
+	  /* of the world of 4, rank 3 */
+	  {"", 0, NULL},
+	  {TORCHRUN, 2, NULL},
+	  {OMPI, 0, NULL},
+	  {OMPI "OMPI_COMM_WORLD_LOCAL_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=3", 4, NULL},
+	  {SLURM "SLURM_NTASKS_PER_NODE=2", 2, NULL},
+	  {SLURM "SLURM_STEP_TASKS_PER_NODE=2(x2) SLURM_NTASKS_PER_NODE=4", 2, NULL},
+	  {"SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE=3,1", 3,
+	   NULL},
+	  /* srun has started one torchrun on each node: its tasks are not the ranks. */
+	  {"SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 "
+	   "SLURM_STEP_TASKS_PER_NODE=1(x2) " TORCHRUN,
+	   2, NULL},
+	  /* --distribution=cyclic */
+	  {"SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE=2(x2)",
+	   -1, "SLURM_LOCALID is 0, but with 2 ranks on a node"},
+	  {SLURM "SLURM_STEP_TASKS_PER_NODE=x", -1, "SLURM_STEP_TASKS_PER_NODE is 'x'"},
+	  {SLURM "SLURM_STEP_TASKS_PER_NODE=0(x2)", -1, "SLURM_STEP_TASKS_PER_NODE is '0(x2)'"},
+	  {SLURM "SLURM_STEP_TASKS_PER_NODE=2y", -1, "SLURM_STEP_TASKS_PER_NODE is '2y'"},
+};
+
+static void check_number(const struct number *n, ncclsvc_result r, int number)
+{
+	if (n->number < 0) {
+		check_refused(r, n->why);
+		return;
+	}
+	assert_int_equal(r, NCCLSVC_OK);
+	assert_int_equal(number, n->number);
+}
+
+static void sizes_and_nodes(void **state)
+{
+	int number;
+	(void)state;
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		set_environment(sizes[i].environment);
+		const ncclsvc_result r = launcher_size(&number);
+		check_number(&sizes[i], r, number);
+	}
+	for (size_t i = 0; i < sizeof(locals) / sizeof(locals[0]); i++) {
+		set_environment(locals[i].environment);
+		const ncclsvc_result r = launcher_local(WORLD, 3, &number);
+		check_number(&locals[i], r, number);
+	}
+	/* A rank that the program gives itself has nothing to do with the launcher's place. */
+	set_environment(TORCHRUN "LOCAL_RANK=0");
+	assert_int_equal(launcher_local(WORLD, -1, &number), NCCLSVC_OK);
+	assert_int_equal(number, 2);
+}
+
+static const struct job_row {
+	const char *environment, *name; /* name NULL: there is none */
+} job_rows[] = {
+	{TORCHRUN "MASTER_ADDR=10.0.0.1 MASTER_PORT=29500",
+	 "MASTER_PORT=29500 MASTER_ADDR=10.0.0.1 "},
+	{TORCHRUN "MASTER_ADDR=n1 MASTER_PORT=29500 TORCHELASTIC_RUN_ID=r7",
+	 "MASTER_PORT=29500 MASTER_ADDR=n1 TORCHELASTIC_RUN_ID=r7 "},
+	{OMPI "PMIX_NAMESPACE=42", "PMIX_NAMESPACE=42 "},
+	{OMPI "OMPI_MCA_ess_base_jobid=43", "OMPI_MCA_ess_base_jobid=43 "},
+	{"PMIX_RANK=3 PMIX_NAMESPACE=44", "PMIX_NAMESPACE=44 "},
+	{SLURM "SLURM_JOB_ID=7 SLURM_STEP_ID=1", "SLURM_JOB_ID=7 SLURM_STEP_ID=1 "},
+	{"PMI_RANK=3 PMI_SIZE=4 " SLURM "SLURM_JOB_ID=7 SLURM_STEP_ID=1",
+	 "SLURM_JOB_ID=7 SLURM_STEP_ID=1 "},
+	/* The job of another size is not the world's. */
+	{"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=8 PMIX_RANK=1 PMIX_NAMESPACE=42", NULL},
+	{"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_JOB_ID=7 SLURM_STEP_ID=1", NULL},
+	{TORCHRUN "MASTER_ADDR=n1", NULL},
+	{TORCHRUN "MASTER_ADDR=n1 MASTER_PORT=", NULL},
+	{SLURM "SLURM_JOB_ID=7", NULL},
+	{"", NULL},
+};
+
+static void jobs(void **state)
+{
+	char name[LAUNCHER_JOB], host[256] = "", with_host[LAUNCHER_JOB];
+	(void)state;
+	for (size_t i = 0; i < sizeof(job_rows) / sizeof(job_rows[0]); i++) {
+		set_environment(job_rows[i].environment);
+		const ncclsvc_result r = launcher_job(WORLD, name);
+		if (!job_rows[i].name) {
+			check_refused(r, "set job in the options");
+			continue;
+		}
+		assert_int_equal(r, NCCLSVC_OK);
+		assert_string_equal(name, job_rows[i].name);
+	}
+	/* Each node can have a job at this address. */
+	set_environment(TORCHRUN "MASTER_ADDR=localhost MASTER_PORT=29500");
+	assert_int_equal(gethostname(host, sizeof(host) - 1), 0);
+	snprintf(with_host, sizeof(with_host), "MASTER_PORT=29500 MASTER_ADDR=localhost host=%s ",
+		 host);
+	assert_int_equal(launcher_job(WORLD, name), NCCLSVC_OK);
+	assert_string_equal(name, with_host);
+	char run[LAUNCHER_JOB + 1] = "";
+	memset(run, 'x', LAUNCHER_JOB);
+	setenv("TORCHELASTIC_RUN_ID", run, 1);
+	check_refused(launcher_job(WORLD, name), "TORCHELASTIC_RUN_ID is too long");
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(ranks)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(ranks),
+		cmocka_unit_test(sizes_and_nodes),
+		cmocka_unit_test(jobs),
+	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

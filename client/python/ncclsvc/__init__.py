@@ -11,7 +11,20 @@
 `import ncclsvc.torch` adds the backend "ncclsvc" to torch.distributed. README.md of the package has more."""
 
 from .comm import Comm, PreMulSum
-from .enums import DEVICE_LOCAL, RANK_LAUNCHER, DataType, Field, GroupType, Op, ReduceOp, Refusal, Result, Shapes, TaskState
+from .enums import (
+    DEVICE_LOCAL,
+    RANK_LAUNCHER,
+    WORLD_LAUNCHER,
+    DataType,
+    Field,
+    GroupType,
+    Op,
+    ReduceOp,
+    Refusal,
+    Result,
+    Shapes,
+    TaskState,
+)
 from .errors import (
     AgainError,
     BusyError,
@@ -102,6 +115,7 @@ __all__ = [
     "UnsupportedError",
     "VersionError",
     "WorkerLostError",
+    "WORLD_LAUNCHER",
     "World",
     "WorldGroup",
     "aggregate",

@@ -343,6 +343,8 @@ class WorldOptions(Structure):
         ("horizontal", c_int),
         ("pipeline", c_int),
         ("local", c_int),
+        ("world", c_int),
+        ("job", c_char_p),
     ]
 
 

@@ -80,6 +80,9 @@ class World:
               sizes; 0: as the daemon's configuration says, else 1, and data what they leave
     local     ranks of a full node; 0: as the daemon says
     timeout   seconds, for each communicator
+    world     ranks in all; 0: the daemon's world; WORLD_LAUNCHER: as torchrun, mpirun or srun says. Then rank is not
+              None, the daemon's configuration does not count, and local 0 is as the launcher says
+    job       with `world`: a name that all its ranks give; None: as the launcher says
 
     Raises InvalidArgumentError for bad sizes, before anything is joined; MismatchError on all ranks if two mean
     different worlds; UnsupportedError on all ranks if one cannot use its GPU."""
@@ -94,6 +97,8 @@ class World:
         pipeline: int = 0,
         local: int = 0,
         timeout: Optional[float] = 60.0,
+        world: int = 0,
+        job: Optional[str] = None,
     ) -> None:
         options = WorldOptions(
             ctypes.sizeof(WorldOptions),
@@ -103,6 +108,8 @@ class World:
             horizontal,
             pipeline,
             local,
+            world,
+            None if job is None else job.encode(),
         )
         self.session = session
         self._address: Optional[int] = allocated(lib.world_init, session._pointer, options, milliseconds(timeout))
