@@ -152,12 +152,10 @@ def of_a_library(rank, comm_id, make):
             comm.all_reduce(x, y).wait(T)
         assert y.read() == [3.0] * 1000
         assert values(x) == [rank + 1.0] * 1000
-        try:
+        if make is not jax_array:  # whose arrays cannot be written
             with session.stream(stream):
                 comm.all_reduce(x).wait(T)
             assert values(x) == [3.0] * 1000
-        except ValueError as error:  # JAX's arrays cannot be written
-            assert make is jax_array and "read-only" in str(error), error
         assert not session.regions() or all(r.kind != 3 for r in session.regions())  # nothing was lent
     return True
 

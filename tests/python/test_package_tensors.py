@@ -107,6 +107,25 @@ class Tensors(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "ndarray is read-only"):
             destination(x)
 
+    def test_gpu_memory_is_not_the_hosts(self):
+        class OnGpu(bytearray):
+            """Has the buffer protocol, which is not for its memory, as CuPy's and JAX's arrays; and its DLPack refuses,
+            as PyTorch's where another GPU is the current one."""
+
+            __cuda_array_interface__ = {"shape": (2, 3), "typestr": "<f4", "data": (0x7000, False), "version": 3}
+
+            def __dlpack__(self, **options):
+                raise BufferError("another GPU is the current one")
+
+            def __dlpack_device__(self):
+                return 2, 3
+
+        buffer = as_buffer(OnGpu(24))
+        self.assertEqual((buffer.address, buffer.shape, buffer.type, buffer.device), (0x7000, (2, 3), DataType.FLOAT32, 3))
+        del OnGpu.__cuda_array_interface__
+        with self.assertRaisesRegex(TypeError, "DLPack: another GPU is the current one"):
+            as_buffer(OnGpu(24))
+
     @unittest.skipUnless(numpy, "needs NumPy")
     def test_dlpack(self):
         class Foreign:

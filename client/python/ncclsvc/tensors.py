@@ -120,6 +120,8 @@ def as_buffer(obj: Any, type: Optional[DataType] = None) -> Buffer:
 def _find(obj: Any) -> Buffer:
     if isinstance(obj, Buffer):
         return obj
+    if _cuda_device(obj) is not None:
+        return _from_dlpack(obj)
     extension = _EXTENSIONS.get(getattr(getattr(obj, "dtype", None), "name", ""))
     if extension and hasattr(obj, "view") and not hasattr(obj, "__cuda_array_interface__"):
         raw = _from_protocol(obj.view("u1" if extension.itemsize == 1 else "u2"))
@@ -186,12 +188,24 @@ def _from_protocol(obj: Any) -> Buffer:
     return Buffer(view.buf or 0, kind, shape, None, bool(view.readonly), export)
 
 
+def _cuda_device(obj: Any) -> Optional[int]:
+    """Of an object on a GPU: CuPy's and JAX's have the buffer protocol, too, which fails there."""
+    try:
+        kind, device = obj.__dlpack_device__()
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
+        return None
+    return int(device) if kind == dlpack.CUDA else None
+
+
 def _from_dlpack(obj: Any) -> Buffer:
     if getattr(obj, "requires_grad", False):
         raise TypeError(f"the {_name(obj)} requires a gradient: give its detach()")
     try:
         tensor = dlpack.read(obj)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        # PyTorch's refuses where another GPU is the thread's current one.
+        if _cuda_device(obj) is not None and hasattr(obj, "__cuda_array_interface__"):
+            return _from_cuda(obj)
         raise TypeError(f"{_name(obj)} does not hand over its memory by DLPack: {error}") from None
     if tensor.type is None:
         raise TypeError(f"{_name(obj)} has elements of {tensor.type_name}, which is none of ncclsvc's types")
@@ -211,7 +225,9 @@ def _from_cuda(obj: Any) -> Buffer:
     if strides is not None and 0 not in shape and not _is_c_contiguous(shape, tuple(strides), kind.itemsize):
         raise _not_contiguous(obj, shape)
     address, readonly = interface["data"]
-    device = getattr(getattr(obj, "device", None), "id", 0)  # CuPy's; the interface itself does not tell
+    device = _cuda_device(obj)
+    if device is None:  # the interface itself does not tell
+        device = getattr(getattr(obj, "device", None), "id", 0)
     return Buffer(address or 0, kind, shape, device, readonly, obj)
 
 
