@@ -195,7 +195,9 @@ part_nodes() {
 	[ "$gpus" -eq 2 ] || ratio "$gpus"
 	[ "$gpus" -lt 4 ] || ranks=4
 	# These start daemons of their own: two, or three where the first of them must go.
-	for name in values/$ranks random/$ranks trainer_inside worker_inside daemon_inside sequencer_busy; do
+	local names=(values/$ranks random/$ranks trainer_inside worker_inside daemon_inside)
+	[ "$gpus" -lt 3 ] || names+=(sequencer_busy)
+	for name in "${names[@]}"; do
 		tests "$name" "nodes/$name" --repeat "$rounds"
 	done
 	# These have as many as they are told; 4 ranks at most.

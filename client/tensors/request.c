@@ -70,8 +70,7 @@ static ncclsvc_result prepare(struct ncclsvc_request *r, struct op *op, ncclsvc_
 	*op = (struct op){
 		.record = {.op = r->op,
 			   .type = (uint8_t)type,
-			   .redop = (uint8_t)(word == SVC_AGREEMENT_REFUSED ? NCCLSVC_SUM
-									    : r->redop),
+			   .redop = (uint8_t)r->redop,
 			   .flags = SVC_TASK_AGREE,
 			   .peer = r->peer,
 			   .count = count,
@@ -126,6 +125,7 @@ void request_fail(struct ncclsvc_request *r, ncclsvc_result result)
 {
 	set_result(r, result);
 	const uint64_t word = refusal_word(r);
+	r->redop = NCCLSVC_SUM; /* the caller's may be unknown */
 	r->has_ahead = r->has_data = false;
 	if (r->owes_ahead)
 		request_ahead(r, NULL, NULL, 0, word);

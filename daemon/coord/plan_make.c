@@ -61,7 +61,7 @@ static int check_task(const struct plan *p, uint32_t rank, const struct plan_mem
 		wrong = "has a peer that is no rank of the communicator";
 	else if (t->reserved || t->reserved2)
 		wrong = "has a reserved field that is not zero";
-	else if (t->agreement == SVC_AGREEMENT_REFUSED)
+	else if (t->agreement >= SVC_AGREEMENT_REFUSES)
 		wrong = "is a list that refuses";
 	else if (t->tag && !t->agreement)
 		wrong = "has a tag, and is no list of tensors";

@@ -76,6 +76,7 @@ static void bad_commits(struct raw *r, struct svc_plan_commit m)
 	BAD_TASK(0, reserved2, 1, "reserved");
 	BAD_TASK(0, type, 1, "type");
 	BAD_TASK(0, tag, 1, "is no list");
+	BAD_TASK(0, agreement, SVC_AGREEMENT_REFUSES, "refuses");
 	BAD_TASK(0, agreement, SVC_AGREEMENT_REFUSED, "refuses");
 	BAD_TASK(2, type, 200, "type");
 	memcpy(t, good, sizeof(t));
