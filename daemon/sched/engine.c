@@ -19,6 +19,7 @@
 #include "internode/sequence.h"
 #include "internode/unexpected.h"
 #include "set.h"
+#include "streams/trigger.h"
 
 static void write_eventfd(int fd)
 {
@@ -220,8 +221,10 @@ static void engine_free(struct engine *e)
 	if (e->pool)
 		pool_destroy(e->pool);
 	for (uint32_t i = 0; e->sessions && i < e->config.sessions_max; i++)
-		if (e->sessions[i])
+		if (e->sessions[i]) {
+			triggers_free(e, e->sessions[i]);
 			engine_free_session(e->sessions[i]);
+		}
 	DL_FOREACH_SAFE (e->users, u, next)
 		free(u);
 	for (unsigned i = 0; i < TRANSPORTS; i++) {

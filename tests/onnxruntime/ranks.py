@@ -116,7 +116,8 @@ def constant(name, array):
     return onnx.numpy_helper.from_array(np.asarray(array), name)
 
 
-def load(nodes, inputs, outputs, constants=(), declared=(), optimize=True):
+def load(nodes, inputs, outputs, constants=(), declared=(), optimize=True, gpu=None):
+    """gpu: all nodes must run there."""
     graph = helper.make_graph(list(nodes), "test", inputs, outputs, list(constants), value_info=list(declared))
     model = helper.make_model(graph, ir_version=9,
                               opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)])
@@ -126,7 +127,11 @@ def load(nodes, inputs, outputs, constants=(), declared=(), optimize=True):
     if not optimize:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4  # errors are exceptions anyway
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    providers = ["CPUExecutionProvider"]
+    if gpu is not None:
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        providers = [("CUDAExecutionProvider", {"device_id": str(gpu)})]
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
 
 
 def refused(call, *args, **more):
