@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """client/python on GPUs: device memory, streams and lent memory. On the stand-ins for CUDA and NCCL, which LD_LIBRARY_PATH
-names, or on two real GPUs without them.
+names, or by hand on two real GPUs without them, where arrays of CuPy, PyTorch and JAX are tried, too:
+
+    NCCLSVCD=.../ncclsvcd NCCLSVC_LIBRARY=.../libncclsvc.so.0 PYTHONPATH=client/python:tests/python:tests/fuzz \\
+        python3 tests/python/test_package_gpus.py
 
 Environment: NCCLSVCD; NCCLSVC_FAKE_GPUS=2 for the stand-ins."""
 
