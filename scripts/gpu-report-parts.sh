@@ -195,7 +195,7 @@ part_nodes() {
 	[ "$gpus" -eq 2 ] || ratio "$gpus"
 	[ "$gpus" -lt 4 ] || ranks=4
 	# These start daemons of their own: two, or three where the first of them must go.
-	local names=(values/$ranks random/$ranks trainer_inside worker_inside daemon_inside)
+	local names=("values/$ranks" "random/$ranks" trainer_inside worker_inside daemon_inside)
 	[ "$gpus" -lt 3 ] || names+=(sequencer_busy)
 	for name in "${names[@]}"; do
 		tests "$name" "nodes/$name" --repeat "$rounds"
