@@ -8,7 +8,7 @@
 
 #define LOST_TEXT (SVC_TEXT_BYTES + 64) /* of a sentence about a lost session */
 
-/* What a failed call leaves behind. */
+/* A failure: its status and its sentence. */
 struct error {
 	ncclsvc_status
 		status; /* its result; what else is known of a task that failed, or nothing */

@@ -19,12 +19,12 @@
 struct source {
 	const char *rank, *size;
 	const char *local_rank, *local_sizes[LOCAL_SIZES]; /* the first that is set */
-	/* What names the job together; the first so many must be set. */
+	/* The variables that together name the job; the first `required` of them must be set. */
 	const char *job[JOB_PARTS];
 	unsigned required;
 };
 
-/* Those that are started by others come first. */
+/* Launchers that another one starts come before it: torchrun under srun, say. */
 static const struct source sources[] = {
 	{
 		/* torchrun */

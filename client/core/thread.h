@@ -38,7 +38,7 @@ ncclsvc_result thread_plain(ncclsvc_session *s);
 /* The same, but a group may be open. */
 ncclsvc_result thread_untimed(ncclsvc_session *s);
 
-/* What lists do when a thread's group ends. Not locked. */
+/* Callbacks of the lists module, for the end of a thread's task group. Called unlocked. */
 struct list_hooks {
 	/* The group has other operations, too: adds those of the lists. */
 	ncclsvc_result (*join)(struct thread_state *t);

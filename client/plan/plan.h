@@ -133,7 +133,7 @@ void plan_claim_drop(struct plan_claim *c);
  * have their places taken, or a former group is not submitted whole. Else the plan is over for it.
  */
 ncclsvc_result plan_claim_turn(const struct plan_claim *c);
-/* What both sides know of it: a number that no other list of this communicator has. */
+/* A number that both sides derive for the list, and no other list of this communicator has. */
 uint64_t plan_claim_number(const struct plan_claim *c);
 uint32_t plan_claim_group(const struct plan_claim *c);
 /* Submits the data. The claim is dropped if that becomes a task, though it be with an error. */

@@ -143,6 +143,10 @@ void client_start(struct client *c, client_main *main);
 void clients_end(struct client *clients, int n);
 void clients_end_within(struct client *clients, int n, unsigned ms);
 void client_kill(struct client *c);
+/* Runs n of them on a daemon with this option --ranks. When all have said 1, the last one is
+ * killed, and perhaps the daemon, which is started again, as the rank is; the others are told 2.
+ * All say 1 once more, are told 2, and end. */
+void clients_recover(int n, const char *ranks, client_main *main, bool daemon_too);
 
 /* Waits until these, which have been told to ask the daemon something, sleep until it answers, and
  * the daemon has read what they ask. Those that were killed are skipped. */

@@ -145,6 +145,28 @@ void client_kill(struct client *c)
 	forget(c);
 }
 
+void clients_recover(int n, const char *ranks, client_main *main, bool daemon_too)
+{
+	enum { READY = 1, GO };
+	struct daemon d;
+	struct client clients[CLIENTS_MAX];
+	CHECK(n > 0 && n <= CLIENTS_MAX);
+	daemon_start(&d, "--ranks", ranks, NULL);
+	clients_start(clients, n, &d, main, NULL);
+	hear_all(clients, n, READY);
+	client_kill(&clients[n - 1]);
+	if (daemon_too) {
+		daemon_kill(&d);
+		daemon_restart(&d, "--ranks", ranks, NULL);
+	}
+	client_start(&clients[n - 1], main);
+	say_all(clients, n - 1, GO);
+	hear_all(clients, n, READY);
+	say_all(clients, n, GO);
+	clients_end(clients, n);
+	daemon_stop(&d);
+}
+
 void clients_cleanup(void)
 {
 	for (int i = 0; i < CLIENTS_MAX; i++) {

@@ -328,36 +328,16 @@ static void recovering(struct client *me)
 	ncclsvc_close(s);
 }
 
-static void recover(bool daemon_too)
-{
-	struct daemon d;
-	struct client clients[RANKS];
-	daemon_start(&d, "--ranks", "1", NULL);
-	clients_start(clients, RANKS, &d, recovering, NULL);
-	hear_all(clients, RANKS, READY);
-	client_kill(&clients[RANKS - 1]);
-	if (daemon_too) {
-		daemon_kill(&d);
-		daemon_restart(&d, "--ranks", "1", NULL);
-	}
-	client_start(&clients[RANKS - 1], recovering);
-	say_all(clients, RANKS - 1, GO);
-	hear_all(clients, RANKS, READY);
-	say_all(clients, RANKS, GO);
-	clients_end(clients, RANKS);
-	daemon_stop(&d);
-}
-
 static void a_rank_that_dies_comes_back(void **state)
 {
 	(void)state;
-	recover(false);
+	clients_recover(RANKS, "1", recovering, false);
 }
 
 static void so_it_does_with_the_daemon(void **state)
 {
 	(void)state;
-	recover(true);
+	clients_recover(RANKS, "1", recovering, true);
 }
 
 int main(void)

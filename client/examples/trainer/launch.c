@@ -35,7 +35,7 @@ static void add_number(struct command *c, const char *option, uint64_t value)
 	add(c, option, text);
 }
 
-/* What a rank's command line would be by hand. */
+/* The command line that starts this one rank. */
 static void make_command(struct command *c, const struct options *o, int rank, bool again)
 {
 	*c = (struct command){.argv = {o->program}, .n = 1};

@@ -37,7 +37,7 @@ int64_t pipeline_backward(const struct rank *r, int stage, int64_t slot)
 	return within(r, slot - 2 * (r->o->pipeline - 1) + stage);
 }
 
-/* What this rank exchanges at the end of a slot, Sends first. */
+/* Messages of this rank at the end of a slot, Sends first. */
 static size_t moves_of(const struct rank *r, int64_t slot, struct move moves[ROUTES])
 {
 	const int z = pipeline_stage(r), above = z + 1, below = z - 1;

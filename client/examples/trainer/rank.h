@@ -11,7 +11,7 @@
 
 #define LIMIT_MS 60000 /* for anything */
 
-/* What goes between stages, of each micro-batch. */
+/* Messages between stages, for each micro-batch: activations and gradients, in and out. */
 enum route { ACT_IN, ACT_OUT, GRAD_IN, GRAD_OUT, ROUTES };
 
 struct rank {
@@ -26,7 +26,7 @@ struct rank {
 	float *x, *h;	    /* [micros][layers + 1][ROW], [micros][layers][MICRO][hidden] */
 	struct sample (*samples)[MICRO];  /* [micros] */
 	struct weights weights, grads_at; /* into parameters, micro_grads */
-	/* Of this connection. Communicators of one rank are NULL; without a daemon all are. */
+	/* The connection: communicators of one rank are NULL, and without a daemon all of it. */
 	ncclsvc_session *session;
 	ncclsvc_world *world;
 	ncclsvc_comm *all, *data, *horizontal, *pipeline;

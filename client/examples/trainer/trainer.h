@@ -56,7 +56,7 @@ static inline int ranks_of(const struct options *o)
 	return o->data * o->horizontal * o->pipeline;
 }
 
-/* Of a replica, in a step. */
+/* Micro-batches of one replica in a step. */
 static inline uint64_t micros_of(const struct options *o)
 {
 	return o->batch / ((uint64_t)o->data * o->accumulate * MICRO);
@@ -64,9 +64,9 @@ static inline uint64_t micros_of(const struct options *o)
 
 /* ---- check.c: each complains, and returns false ---- */
 
-/* Of the options alone. */
+/* True if the options fit each other; else it has said which do not. */
 bool check_options(const struct options *o);
-/* Of the daemon that the ranks will use. */
+/* True if the daemon's world fits the options; else likewise. */
 bool check_daemon(const struct options *o);
 /* A rank's socket; NULL: as the library finds it. The world's first ranks are node 0's. */
 const char *socket_of(const struct options *o, int rank, char *path, size_t size);
