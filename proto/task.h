@@ -37,6 +37,12 @@ static inline bool svc_record_refuses(const struct svc_record *r)
 	return r->agreement >= SVC_AGREEMENT_REFUSES;
 }
 
+/* Is the plan's task a list of tensors whose shapes are sent ahead? */
+static inline bool svc_plan_is_ahead(const struct svc_plan_task *t)
+{
+	return t->agreement && t->count == SVC_PLAN_ANY;
+}
+
 /* The agreement word of a member that refuses, and what is in it. The result is one that may be
  * another member's, too; others become INVALID_ARGUMENT, so that nobody mistakes them for the state
  * of its own session or communicator (DAEMON_LOST, say). The reason may be any number. */

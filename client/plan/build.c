@@ -184,8 +184,8 @@ int plan_compare_kinds(const struct svc_plan_task *a, const struct svc_plan_task
 		return a->peer < b->peer ? -1 : 1;
 	if (!a->agreement != !b->agreement)
 		return a->agreement ? 1 : -1;
-	if (plan_is_ahead(a) != plan_is_ahead(b))
-		return plan_is_ahead(a) ? 1 : -1;
+	if (svc_plan_is_ahead(a) != svc_plan_is_ahead(b))
+		return svc_plan_is_ahead(a) ? 1 : -1;
 	return a->tag < b->tag ? -1 : a->tag > b->tag;
 }
 
@@ -254,7 +254,8 @@ const char *kind_text(const struct svc_plan_task *t, char text[PLACE_TEXT])
 			 t->peer);
 	if (t->agreement)
 		snprintf(text + n, PLACE_TEXT - (size_t)n, " of a list (%s, tag %lld)",
-			 plan_is_ahead(t) ? "shapes ahead" : "static shapes", (long long)t->tag);
+			 svc_plan_is_ahead(t) ? "shapes ahead" : "static shapes",
+			 (long long)t->tag);
 	return text;
 }
 

@@ -65,8 +65,8 @@ static ncclsvc_result take(ncclsvc_plan *p, const ncclsvc_comm *comm,
 	plan_give_back(p, *place);
 	return error_argument("%s: the %s was planned with %s", function,
 			      place_text(p, *place, text),
-			      plan_is_ahead(task) ? "another number of tensors, or other types"
-						  : "tensors of other types or shapes");
+			      svc_plan_is_ahead(task) ? "another number of tensors, or other types"
+						      : "tensors of other types or shapes");
 }
 
 ncclsvc_result plan_claim(ncclsvc_plan *p, struct plan_claim *c, const ncclsvc_comm *comm,
@@ -99,7 +99,7 @@ void plan_claim_drop(struct plan_claim *c)
 static bool group_is_taken(const ncclsvc_plan *p, uint32_t group)
 {
 	for (uint32_t i = p->first[group]; i < p->first[group + 1]; i++)
-		if (plan_is_ahead(&p->tasks[i]) && p->numbers[i] == PLACE_FREE)
+		if (svc_plan_is_ahead(&p->tasks[i]) && p->numbers[i] == PLACE_FREE)
 			return false;
 	return true;
 }
@@ -136,7 +136,7 @@ uint64_t plan_claim_number(const struct plan_claim *c)
 		const struct svc_plan_task *t = &p->tasks[c->place];
 		uint64_t nth = 0; /* of such lists between the two */
 		for (uint32_t i = 0; i < c->place; i++)
-			nth += plan_is_ahead(&p->tasks[i]) && p->tasks[i].op == t->op &&
+			nth += svc_plan_is_ahead(&p->tasks[i]) && p->tasks[i].op == t->op &&
 			       p->tasks[i].peer == t->peer;
 		number = ((p->uid * SPREAD) ^ p->round) * SPREAD ^ nth;
 	}

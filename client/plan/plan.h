@@ -12,7 +12,7 @@
 
 #include "core/op.h"
 #include "core/session.h"
-#include "proto/wire.h"
+#include "proto/task.h"
 
 #define PLACE_FREE  UINT64_C(0)
 #define PLACE_TAKEN UINT64_MAX /* its task is being submitted */
@@ -75,11 +75,6 @@ struct plan_claim {
 	uint64_t iteration; /* the plan's base when it was taken */
 	const void *stream; /* of a GPU, on which its data will be */
 };
-
-static inline bool plan_is_ahead(const struct svc_plan_task *t)
-{
-	return t->agreement && t->count == SVC_PLAN_ANY;
-}
 
 /* OK, or INVALID_ARGUMENT with a sentence that begins with the function. Another thread may leave
  * the communicator whenever the session is not locked. */

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "names.h"
+#include "task.h"
 
 __attribute__((format(printf, 3, 4))) static int refuse(char *text, int result, const char *format,
 							...)
@@ -124,42 +125,40 @@ static int unmatched(const struct matching *m, struct end *const *list, size_t i
 
 #define LIST_TEXT 80
 
-static bool is_ahead(const struct svc_plan_task *t)
-{
-	return t->agreement && t->count == SVC_PLAN_ANY;
-}
-
 static const char *list_text(const struct svc_plan_task *t, char text[LIST_TEXT])
 {
 	if (!t->agreement)
 		return "no list of tensors";
 	snprintf(text, LIST_TEXT, "a list %s, tag %lld",
-		 is_ahead(t) ? "with its shapes ahead" : "of static shapes", (long long)t->tag);
+		 svc_plan_is_ahead(t) ? "with its shapes ahead" : "of static shapes",
+		 (long long)t->tag);
 	return text;
 }
 
 static int check_lists(const struct matching *m, const struct end *s, const struct end *r,
 		       char *text)
 {
-	char one[LIST_TEXT], other[LIST_TEXT];
+	char one[LIST_TEXT], other[LIST_TEXT], sent[SVC_QUOTED_BYTES], received[SVC_QUOTED_BYTES];
 	const struct svc_plan_task *a = task_of(m, s), *b = task_of(m, r);
-	const bool alike =
-		!a->agreement == !b->agreement && a->tag == b->tag && is_ahead(a) == is_ahead(b);
+	const bool alike = !a->agreement == !b->agreement && a->tag == b->tag &&
+			   svc_plan_is_ahead(a) == svc_plan_is_ahead(b);
 	if (alike && a->agreement == b->agreement)
 		return 0;
 	if (alike)
 		return refuse(text, NCCLSVC_MISMATCH,
-			      "the plans do not match: the lists of rank %u's Send to rank %u in "
-			      "its group %u (its task %u), and of the Recv in rank %u's group %u "
+			      "the plans do not match: the lists of rank %u's Send%s to rank %u in "
+			      "its group %u (its task %u), and of the Recv%s in rank %u's group %u "
 			      "(its task %u), differ in %s",
-			      s->from, s->to, a->group, s->task, s->to, b->group, r->task,
-			      is_ahead(a) ? "the number or types of their tensors"
-					  : "types or shapes of their tensors");
-	return refuse(text, NCCLSVC_MISMATCH,
-		      "the plans do not match: rank %u's Send to rank %u in its group %u (its task "
-		      "%u) is %s; the Recv in rank %u's group %u (its task %u) is %s",
-		      s->from, s->to, a->group, s->task, list_text(a, one), s->to, b->group,
-		      r->task, list_text(b, other));
+			      s->from, quoted(m, s, sent), s->to, a->group, s->task,
+			      quoted(m, r, received), s->to, b->group, r->task,
+			      svc_plan_is_ahead(a) ? "the number or types of their tensors"
+						   : "types or shapes of their tensors");
+	return refuse(
+		text, NCCLSVC_MISMATCH,
+		"the plans do not match: rank %u's Send%s to rank %u in its group %u (its task "
+		"%u) is %s; the Recv%s in rank %u's group %u (its task %u) is %s",
+		s->from, quoted(m, s, sent), s->to, a->group, s->task, list_text(a, one),
+		quoted(m, r, received), s->to, b->group, r->task, list_text(b, other));
 }
 
 static int check_sizes(const struct matching *m, const struct end *s, const struct end *r,
@@ -279,7 +278,7 @@ static bool prepare(struct dry_run *d)
 						    .next = i};
 		}
 	for (size_t i = 0; i < d->m->nsends; i++)
-		if (p->whole_groups || is_ahead(task_of(d->m, d->m->sends[i])))
+		if (p->whole_groups || svc_plan_is_ahead(task_of(d->m, d->m->sends[i])))
 			join_units(d, node_of(d, d->m->sends[i]),
 				   node_of(d, d->m->sends[i]->other));
 	return true;

@@ -146,6 +146,22 @@ static void labels_stand_in_sentences(void **state)
 		assert_true(!strstr(text, "the Recv \"grad\" in rank 1's group 0") == !received);
 		plan_free(p);
 	}
+	struct plan *p = plan_create(2);
+	struct svc_plan_task *list = calloc(1, sizeof(*list)), *plain = calloc(1, sizeof(*plain));
+	*list = (struct svc_plan_task){.op = NCCLSVC_SEND,
+				       .type = NCCLSVC_UINT8,
+				       .peer = 1,
+				       .count = 8,
+				       .label = "weights",
+				       .agreement = 7};
+	*plain = (struct svc_plan_task){
+		.op = NCCLSVC_RECV, .type = NCCLSVC_UINT8, .count = 8, .label = "theirs"};
+	assert_int_equal(plan_set(p, 0, 1, 1, list, text), 0);
+	assert_int_equal(plan_set(p, 1, 1, 1, plain, text), 0);
+	assert_int_equal(plan_match(p, text), MISMATCH);
+	assert_non_null(strstr(text, "rank 0's Send \"weights\" to rank 1"));
+	assert_non_null(strstr(text, "the Recv \"theirs\" in rank 1's group 0"));
+	plan_free(p);
 }
 
 static void lists(void **state)
