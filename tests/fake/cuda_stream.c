@@ -193,10 +193,9 @@ CUresult fake_stream_enqueue(CUstream handle, const struct fake_work *work, void
 	return error ? error : stream_queue(s, work, arg);
 }
 
-CUresult stream_wait(struct CUstream_st *s)
+static void drain(struct CUstream_st *s)
 {
 	pthread_mutex_lock(&s->lock);
-	struct CUctx_st *context = s->context;
 	uint64_t until = s->queued;
 	s->users++;
 	while (s->ended < until)
@@ -204,18 +203,25 @@ CUresult stream_wait(struct CUstream_st *s)
 	s->users--;
 	pthread_cond_broadcast(&s->changed);
 	pthread_mutex_unlock(&s->lock);
+}
+
+CUresult stream_wait(struct CUstream_st *s)
+{
+	struct CUctx_st *context = s->context;
+	drain(s);
 	return atomic_load(&context->error);
 }
 
 CUresult streams_wait(struct CUctx_st *context)
 {
-	/* Stream objects are never freed; one that is destroyed meanwhile only has no work. */
+	/* Stream objects are never freed; one that is destroyed meanwhile has no work, or that of
+	 * the stream that the object is by then. */
 	pthread_mutex_lock(&streams_lock);
 	for (struct CUstream_st *s = all; s; s = s->next) {
 		if (s->context != context)
 			continue;
 		pthread_mutex_unlock(&streams_lock);
-		stream_wait(s);
+		drain(s);			   /* it has no context any more, perhaps */
 		pthread_mutex_lock(&streams_lock); /* s is still in the list */
 	}
 	pthread_mutex_unlock(&streams_lock);

@@ -107,32 +107,48 @@ bool reap(pid_t pid, int *status, unsigned ms)
 	}
 }
 
+/* Says so if it did not end well. */
+static bool ended_well(const struct client *c, int status)
+{
+	const bool exited = WIFEXITED(status);
+	const int number = exited ? WEXITSTATUS(status) : WTERMSIG(status);
+	if (exited && !number)
+		return true;
+	print_error("rank %d (pid %d) ended with %s %d\n", c->rank, c->pid,
+		    exited ? "exit code" : "signal", number);
+	return false;
+}
+
 void clients_end(struct client *clients, int n)
 {
 	clients_end_within(clients, n, 2 * WAIT_MS);
 }
 
+/* In any order: those that are left may wait for one that has failed. */
 void clients_end_within(struct client *clients, int n, unsigned ms)
 {
 	bool good = true;
-	for (int i = 0; i < n; i++) {
-		int status = 0;
-		if (!clients[i].pid)
-			continue;
-		if (!reap(clients[i].pid, &status, good ? ms : 100)) {
-			print_error("rank %d (pid %d) does not end\n", i, clients[i].pid);
-			good = false;
-			continue;
+	int left;
+	for (uint64_t end = now_ns() + ms * 1000000ull;; sleep_ms(1)) {
+		left = 0;
+		for (int i = 0; i < n; i++) {
+			int status;
+			if (!clients[i].pid)
+				continue;
+			if (!reap(clients[i].pid, &status, 0)) {
+				left++;
+				continue;
+			}
+			good = ended_well(&clients[i], status) && good;
+			forget(&clients[i]);
 		}
-		if (!WIFEXITED(status) || WEXITSTATUS(status)) {
-			print_error("rank %d (pid %d) ended with %s %d\n", i, clients[i].pid,
-				    WIFEXITED(status) ? "exit code" : "signal",
-				    WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
-			good = false;
-		}
-		forget(&clients[i]);
+		if (!left || !good || now_ns() > end)
+			break;
 	}
-	CHECK(good && "every client succeeded");
+	for (int i = 0; good && i < n; i++)
+		if (clients[i].pid)
+			print_error("rank %d (pid %d) does not end\n", i, clients[i].pid);
+	CHECK(good && !left && "every client succeeded");
 }
 
 void client_kill(struct client *c)
@@ -249,9 +265,13 @@ uint64_t hear_within(struct client *c, int ms)
 	/* It has gone with a word unread; what it said before is still there. */
 	if (n < 0 && errno == ECONNRESET)
 		n = recv(c->link, &word, sizeof(word), 0);
-	if (n != sizeof(word))
+	if (n != sizeof(word)) {
+		int status;
+		if (!self && reap(c->pid, &status, 1000))
+			ended_well(c, status);
 		check_failed(__FILE__, __LINE__, "%s has gone",
 			     self ? "the test" : "a client process");
+	}
 	return word;
 }
 
