@@ -130,6 +130,35 @@ def list_collectives(session, comm):
         assert "outputs have other types or shapes" in str(error), error
 
 
+def grouped_lists(session, comm):
+    """Both send first; with a plain operation beside them; nothing of a block that raises."""
+    peer = 1 - comm.rank
+    tensors, back, x = [np.full(5, comm.rank + 1.0), np.ones((2, 2))], [np.zeros(5), np.zeros((2, 2))], np.ones(3)
+    with ncclsvc.Lists(comm) as lists:
+        for shapes in Shapes:
+            with session.group():
+                requests = [lists.isend(tensors, peer, tag=3, shapes=shapes)]
+                assert "group" in str(raised(ValueError, requests[0].done))
+                if shapes is Shapes.AHEAD:
+                    requests.append(lists.irecv_ahead([Spec(DataType.FLOAT64, None)] * 2, peer, tag=3))
+                else:
+                    requests.append(lists.irecv(back, peer, tag=3))
+                    task = comm.all_reduce(x)
+            got = [request.wait(T) for request in requests][1] or back
+            assert (got[0] == peer + 1).all() and (got[1] == 1).all(), got
+        task.wait(T)
+        assert (x == 2).all()
+        try:
+            with session.group():
+                dropped = lists.isend(tensors, peer)
+                lists.irecv([np.zeros((4, 4))[:, 1]], peer)
+        except ValueError as error:
+            assert "not contiguous" in str(error), error
+        error = raised(ncclsvc.CancelledError, lambda: dropped.wait(T))
+        assert "abandoned" in str(error), error
+        lists.iall_reduce(back).wait(T)
+
+
 def plans(session, comm):
     peer, out, back = 1 - comm.rank, np.arange(4.0), np.zeros(4)
     with ncclsvc.Plan(comm) as plan:
@@ -336,6 +365,9 @@ class Parts(Ranks, unittest.TestCase):
 
     def test_plans(self):
         together(plans, n=2)
+
+    def test_grouped_lists(self):
+        together(grouped_lists, n=2)
 
     def test_planned_lists(self):
         together(planned_lists, n=2)

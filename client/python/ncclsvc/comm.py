@@ -278,14 +278,13 @@ class Comm:
             )
 
     def _submit(self, function: Callable[..., int], buffers: tuple[Buffer, ...], *arguments: Any) -> Task:
-        task, pointer = Task(self.session), self._pointer
+        task, number = Task(self.session), ctypes.c_uint64()
+        check(function(*arguments, self._pointer, ctypes.byref(number)))
         if group := self.session._thread.group:
-            group._add(lambda number: function(*arguments, pointer, number), task, buffers)
-            return task
-        number = ctypes.c_uint64()
-        check(function(*arguments, pointer, ctypes.byref(number)))
-        task._set(number.value)
-        self.session._keep(number.value, buffers)
+            group._add(task, number, buffers)
+        else:
+            task._set(number.value)
+            self.session._keep(number.value, buffers)
         return task
 
     def __repr__(self) -> str:

@@ -49,6 +49,7 @@ class Request:
         self._kept = kept
         self._incoming = incoming
         self._error: Optional[Error] = None
+        self._group = lists.comm.session._thread.group
         lists._requests.add(self)
 
     def _test(self) -> int:
@@ -57,6 +58,8 @@ class Request:
     def _handle(self) -> int:
         if self._address is None or self.lists.comm.session.closed:
             raise ValueError("the request is over, or its session is closed")
+        if self._group and self._group.open:
+            raise ValueError("the request is in a group that has not ended: it has not begun")
         return self._address
 
     def wait(self, timeout: Optional[float] = None) -> Any:
@@ -108,7 +111,7 @@ class Lists:
     All members give as many tensors with the same types and shapes, and the same tag and mode of a message. They
     compare that before anything moves: MismatchError on all sides. A call that is refused on one rank fails alike on the
     others, with that rank in the error and a Refusal in its status, so that nobody waits in vain: that holds for tensors
-    that this package refuses, too, as InvalidArgumentError.
+    that this package refuses, too, as InvalidArgumentError. (Not in a Session.group, which the refusal ends.)
 
     All members make it, once; timeout is for them to come. Those of the methods are for the peers; None is the
     communicator's own."""

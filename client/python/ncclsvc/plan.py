@@ -134,8 +134,6 @@ class Plan:
     def _call(self, op: Op, buffer: Buffer, peer: int, group: Optional[int], flags: int, timeout_ms: int) -> int:
         """The task's number."""
         self.comm._check_device(buffer)
-        if self.comm.session._thread.group:
-            raise InvalidArgumentError("planned tasks are in groups of the plan: the thread has a task group open")
         if group is not None and not 0 <= group < PLAN_FIRST:
             raise InvalidArgumentError(f"there is no group {group}: groups of the plan count from 0")
         number = ctypes.c_uint64()

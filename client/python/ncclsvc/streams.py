@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, Iterator, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Optional
 
 from .library import check, lib
 
@@ -107,43 +107,30 @@ class Group:
     """Operations that are submitted together, with no order among them: all or, on an error, none. Made by
     Session.group.
 
-    Operations inside `with session.group()` are only checked and collected. The end of the block submits them; if the
-    block raises, nothing is submitted."""
+    The end of `with session.group()` submits the operations of the block, and begins its lists (Lists.isend, ...); if
+    the block raises, nothing is submitted, and ranks that wait for its operations do so until their deadlines."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._collected: list[tuple[Callable[[Any], int], Task, tuple[Any, ...], Order]] = []
+        self.open = False  #: its block is running
+        self._members: list[tuple[Task, ctypes.c_uint64, tuple[Any, ...]]] = []
 
     def __enter__(self) -> Group:
-        if self.session._thread.group:
-            raise ValueError("groups do not nest")
+        check(lib.group_begin(self.session._pointer))
         self.session._thread.group = self
+        self.open = True
         return self
 
-    def _add(self, call: Callable[[Any], int], task: Task, buffers: tuple[Any, ...]) -> None:
-        self._collected.append((call, task, buffers, self.session._thread.order))
+    def _add(self, task: Task, number: ctypes.c_uint64, buffers: tuple[Any, ...]) -> None:
+        self._members.append((task, number, buffers))
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         self.session._thread.group = None
-        if kind is None and self._collected:
-            self._submit()
-
-    def _submit(self) -> None:
-        numbers = [ctypes.c_uint64() for _ in self._collected]
-        pointer = self.session._pointer
-        before = self.session._thread.order
-        check(lib.group_begin(pointer))
-        try:
-            for number, (call, _, _, order) in zip(numbers, self._collected):
-                apply(self.session, order)
-                call(ctypes.byref(number))  # a refusal is group_end's result, too
-        except BaseException:
-            lib.group_abandon(pointer)
-            raise
-        try:
-            check(lib.group_end(pointer))
-        finally:
-            apply(self.session, before)
-        for number, (_, task, buffers, _) in zip(numbers, self._collected):
-            task._set(number.value)
-            self.session._keep(number.value, buffers)
+        self.open = False
+        if kind is None:
+            check(lib.group_end(self.session._pointer))
+            for task, number, buffers in self._members:
+                task._set(number.value)
+                self.session._keep(number.value, buffers)
+        elif not self.session.closed:
+            lib.group_abandon(self.session._pointer)
