@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "join_request.h"
+
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "core/comm.h"
+#include "core/session.h"
+#include "cuda/mps.h"
+
+uint64_t join_deadline(int timeout_ms)
+{
+	return timeout_ms < 0 ? NO_DEADLINE : deadline_in(timeout_ms) + JOIN_GRACE_NS;
+}
+
+void join_answer_bad(ncclsvc_session *s, struct call *call)
+{
+	session_lose(s, "the daemon broke the protocol: its answer to %s is out of range",
+		     svc_shape_of(s->connection->version, call->opcode)->name);
+	call->result = NCCLSVC_DAEMON_LOST;
+	snprintf(call->text, sizeof(call->text), "%s", s->lost_text);
+}
+
+ncclsvc_result join_begin(ncclsvc_session *s, struct call *call, unsigned opcode, const void *body,
+			  uint64_t deadline, const ncclsvc_comm *beside)
+{
+	const ncclsvc_result r = beside ? comm_end(beside) : NCCLSVC_OK;
+	call->beside = beside ? beside->key : 0;
+	return r ? r : call_begin(s, call, opcode, body, -1, deadline);
+}
+
+ncclsvc_result join_finish(ncclsvc_session *s, struct call *call, uint64_t deadline,
+			   const ncclsvc_comm *beside)
+{
+	const ncclsvc_result r = call_finish(s, call, deadline);
+	return r == NCCLSVC_CANCELLED && beside && beside->broken ? comm_end(beside) : r;
+}
+
+void join_say_mps(int device, struct svc_join *request)
+{
+	if (device != NCCLSVC_DEVICE_HOST)
+		request->mps = mps_of_device(device, &request->mps_server);
+}
