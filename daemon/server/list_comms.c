@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Lists of communicators, their members and their plans. */
+#include <string.h>
+
+#include "comm/peer/peer.h"
+#include "comm/remote.h"
+#include "coord/plan.h"
+#include "coord/rendezvous.h"
+#include "gpu/gpu.h"
+#include "list_parts.h"
+
+/* Of an epoch that does not run, members are known where they gather. */
+static struct rendezvous_view look(struct server *s, const struct communicator *m)
+{
+	if (!epoch_runs(&m->life) && !m->start)
+		return rendezvous_look(&s->comms.coord, m->id);
+	return (struct rendezvous_view){.node = s->comms.coord.me};
+}
+
+static void describe(const struct server *s, const struct communicator *m,
+		     const struct rendezvous_view *v, ncclsvc_member_info *i)
+{
+	if (m->members[i->rank].client)
+		return;
+	if (m->start) { /* all have joined, and it is about to begin */
+		i->state = NCCLSVC_MEMBER_JOINING;
+		i->pid = m->start->members[i->rank].pid;
+		i->elsewhere = m->start->members[i->rank].node + 1;
+	} else {
+		rendezvous_describe(&s->comms.coord, v, i);
+	}
+}
+
+/* Communicators that gather here, though this node has no member of them; from that number on. */
+static const struct rendezvous *next_unstarted(const struct server *s, uint64_t number)
+{
+	const struct rendezvous *g = s->comms.coord.rendezvous;
+	while (g && (g->number < number || !g->held || g->running || remote_find(&s->comms, g->id)))
+		g = g->hh.next;
+	return g;
+}
+
+_Static_assert(sizeof(((struct refusal *)0)->text) == NCCLSVC_REFUSED_BYTES, "one text");
+
+static uint32_t unstarted_state(const struct rendezvous *g)
+{
+	return g->joining < g->held ? NCCLSVC_COMM_BROKEN : NCCLSVC_COMM_FORMING;
+}
+
+/* A refused JOIN is shown as long as members wait for an epoch to begin. */
+static void add_refusal(const struct refusal *r, ncclsvc_comm_info *i)
+{
+	if (!r->pid || i->state == NCCLSVC_COMM_READY || i->state == NCCLSVC_COMM_IDLE)
+		return;
+	i->refused_rank = r->rank;
+	i->refused_pid = r->pid;
+	memcpy(i->refused, r->text, sizeof(i->refused));
+}
+
+/* They come behind the slots. */
+static uint64_t list_unstarted_comms(struct server *s, struct chunk *p, uint64_t from)
+{
+	const struct rendezvous *g = next_unstarted(s, from - SVC_COMMS_MAX);
+	for (; g; g = next_unstarted(s, g->number + 1)) {
+		ncclsvc_comm_info *i = chunk_next(p, g->nranks);
+		if (!i)
+			return SVC_COMMS_MAX + g->number;
+		*i = (ncclsvc_comm_info){
+			.comm = g->number,
+			.nranks = g->nranks,
+			.joined = g->joining,
+			.epoch = g->epoch,
+			.state = unstarted_state(g),
+			.uid = g->uid,
+			.age_ns = since(p->reply.time_ns, g->since_ns),
+		};
+		if (client_allows(p->asker, g->uid))
+			memcpy(i->id, g->id, sizeof(i->id));
+		memcpy(i->label, g->label, sizeof(i->label));
+		add_refusal(&g->refused, i);
+	}
+	return 0;
+}
+
+static bool is_in(uint32_t member_state)
+{
+	return member_state == NCCLSVC_MEMBER_JOINED || member_state == NCCLSVC_MEMBER_JOINING;
+}
+
+static void add_life(const struct epoch_life *e, uint64_t now, ncclsvc_comm_info *i)
+{
+	struct epoch_step steps[NCCLSVC_EPOCH_STEPS];
+	i->epoch_state = e->state;
+	i->epoch_state_ns = since(now, e->since_ns);
+	i->epoch_faults = e->faults;
+	i->epoch_step_count = epoch_last_steps(e, steps);
+	for (uint32_t k = 0; k < i->epoch_step_count; k++)
+		i->epoch_steps[k] = (ncclsvc_epoch_step){steps[k].to, steps[k].cause,
+							 since(now, steps[k].at_ns)};
+}
+
+uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
+{
+	for (uint64_t slot = from; slot < SVC_COMMS_MAX; slot++) {
+		const struct communicator *m = s->comms.comm_by_slot[slot];
+		ncclsvc_comm_info *i = m ? chunk_next(p, m->nranks) : NULL;
+		if (!m)
+			continue;
+		if (!i)
+			return slot;
+		const struct rendezvous_view v = look(s, m);
+		*i = (ncclsvc_comm_info){
+			.comm = m->uid,
+			.nranks = m->nranks,
+			.epoch = m->epoch,
+			.state = comm_state(m),
+			.uid = m->owner,
+			.age_ns = since(p->reply.time_ns, m->since_ns),
+			.ask_node = v.node != s->comms.coord.me ? v.node + 1 : 0,
+			.peer_bytes = peer_bytes(m),
+			.peer_source = peer_source(m),
+			.pending = peer_pending(m),
+		};
+		for (uint32_t k = 0; k < m->nranks; k++) {
+			ncclsvc_member_info member = {.rank = (int32_t)k,
+						      .state = m->members[k].state};
+			describe(s, m, &v, &member);
+			i->joined += is_in(member.state);
+			if (m->progress)
+				i->pending += (uint32_t)(load(&m->progress[k].submitted) -
+							 load(&m->progress[k].completed));
+		}
+		if (i->state == NCCLSVC_COMM_IDLE && v.rendezvous && v.rendezvous->held &&
+		    !v.rendezvous->running)
+			i->state = unstarted_state(v.rendezvous);
+		if (client_allows(p->asker, m->owner))
+			memcpy(i->id, m->id, sizeof(i->id));
+		memcpy(i->label, m->label, sizeof(i->label));
+		add_life(&m->life, p->reply.time_ns, i);
+		add_refusal(v.rendezvous ? &v.rendezvous->refused : &m->refused, i);
+	}
+	return list_unstarted_comms(s, p, from < SVC_COMMS_MAX ? SVC_COMMS_MAX : from);
+}
+
+/* Lists one member; false: not in this chunk. */
+typedef bool list_member(struct server *s, struct chunk *p, const struct communicator *m,
+			 uint32_t rank);
+
+static uint64_t list_each_member(struct server *s, struct chunk *p, uint64_t from,
+				 list_member *list)
+{
+	uint64_t k = (uint32_t)from;
+	for (uint64_t slot = from >> 32; slot < SVC_COMMS_MAX; slot++, k = 0) {
+		const struct communicator *m = s->comms.comm_by_slot[slot];
+		for (; m && k < m->nranks; k++)
+			if (!chunk_works(p, 1) || !list(s, p, m, (uint32_t)k))
+				return at_rank(slot, k);
+	}
+	return 0;
+}
+
+/* The age of a member's oldest task that is pending, in a kernel or not; 0: none is. */
+static uint64_t oldest_age(const struct communicator *m, const ncclsvc_member_info *i, uint64_t now)
+{
+	struct peer_operation op;
+	struct peer_range range;
+	const uint32_t k = (uint32_t)i->rank;
+	const uint64_t head = load(&m->progress[k].head_ns);
+	const uint64_t task = head && i->submitted > i->completed ? since(now, head) : 0;
+	const uint64_t kernel =
+		peer_operations(m, k, &range) && peer_operation(m, k, &range, 0, &op)
+			? since(now, peer_operation_since(&op, now))
+			: 0;
+	return task > kernel ? task : kernel;
+}
+
+static bool list_one_member(struct server *s, struct chunk *p, const struct communicator *m,
+			    uint32_t k)
+{
+	const struct member *member = &m->members[k];
+	ncclsvc_member_info *i = chunk_next(p, 1);
+	if (!i)
+		return false;
+	*i = (ncclsvc_member_info){
+		.comm = m->uid,
+		.rank = (int32_t)k,
+		.state = member->state,
+		.session = member->client ? member->client->id : 0,
+		.pid = member->pid,
+		.epoch = m->epoch,
+		.device = member->device,
+		.elsewhere = member->client ? 0 : (uint32_t)(member->node + 1),
+		.transport =
+			m->cuda && s->gpus.staging ? NCCLSVC_TRANSPORT_MPI : NCCLSVC_TRANSPORT_NCCL,
+	};
+	if (member->state == NCCLSVC_MEMBER_JOINING)
+		i->waiting_ns = since(p->reply.time_ns, member->since_ns);
+	const struct rendezvous_view v = look(s, m);
+	describe(s, m, &v, i);
+	if (!m->progress)
+		return true;
+	i->completed = load(&m->progress[k].completed);
+	i->submitted = load(&m->progress[k].submitted);
+	const uint64_t age = oldest_age(m, i, p->reply.time_ns);
+	if (age)
+		i->waiting_ns = age;
+	return true;
+}
+
+static uint64_t list_unstarted_members(const struct server *s, struct chunk *p, uint64_t from)
+{
+	uint64_t k = (uint32_t)from;
+	const struct rendezvous *g = next_unstarted(s, (from >> 32) - SVC_COMMS_MAX);
+	for (; g; g = next_unstarted(s, g->number + 1), k = 0) {
+		const struct rendezvous_view v = {s->comms.coord.me, g};
+		for (; k < g->nranks; k++) {
+			ncclsvc_member_info *i = chunk_next(p, 1);
+			if (!i)
+				return at_rank(SVC_COMMS_MAX + g->number, k);
+			*i = (ncclsvc_member_info){.comm = g->number,
+						   .rank = (int32_t)k,
+						   .epoch = g->epoch,
+						   .device = SVC_DEVICE_HOST};
+			rendezvous_describe(&s->comms.coord, &v, i);
+		}
+	}
+	return 0;
+}
+
+uint64_t list_members(struct server *s, struct chunk *p, uint64_t from)
+{
+	const uint64_t unstarted = at_rank(SVC_COMMS_MAX, 0);
+	uint64_t next = list_each_member(s, p, from, list_one_member);
+	return next ? next : list_unstarted_members(s, p, from < unstarted ? unstarted : from);
+}
+
+static bool list_one_plan(struct server *s, struct chunk *p, const struct communicator *m,
+			  uint32_t k)
+{
+	const struct member *member = &m->members[k];
+	(void)s;
+	if (!m->plan || !m->plan->members[k].handle)
+		return true;
+	ncclsvc_plan_info *i = chunk_next(p, m->plan->members[k].ntasks / 16 + 1);
+	if (!i)
+		return false;
+	*i = (ncclsvc_plan_info){
+		.comm = m->uid,
+		.rank = (int32_t)k,
+		.pid = member->pid,
+		.session = member->client ? member->client->id : 0,
+		.epoch = m->epoch,
+		.age_ns = since(p->reply.time_ns, m->plan->since_ns),
+	};
+	plan_info(m->plan, k, i);
+	return true;
+}
+
+uint64_t list_plans(struct server *s, struct chunk *p, uint64_t from)
+{
+	return list_each_member(s, p, from, list_one_plan);
+}
+
+/* The place: communicator, rank, task. */
+uint64_t list_plan_tasks(struct server *s, struct chunk *p, uint64_t from)
+{
+	ncclsvc_plan_task_info info;
+	uint64_t k = from >> 32 & UINT16_MAX, i = (uint32_t)from;
+	for (uint64_t slot = from >> 48; slot < SVC_COMMS_MAX; slot++, k = i = 0) {
+		const struct communicator *m = s->comms.comm_by_slot[slot];
+		for (; m && m->plan && k < m->nranks; k++, i = 0) {
+			if (!chunk_works(p, 1))
+				return slot << 48 | k << 32 | i;
+			for (; plan_task_info(m->plan, (uint32_t)k, (uint32_t)i, &info); i++) {
+				ncclsvc_plan_task_info *next = chunk_next(p, 1);
+				if (!next)
+					return slot << 48 | k << 32 | i;
+				*next = info;
+			}
+		}
+	}
+	return 0;
+}

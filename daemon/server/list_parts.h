@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lists for inspection. A reply holds a chunk of a list: as many records as fit a message and as
+ * can be read in a fraction of a millisecond, and where the next chunk begins. So a list of any
+ * length neither holds up the loop nor takes memory. The executor is never asked.
+ *
+ * list_comms.c: communicators, their members, their plans; list_tasks.c: tasks; list.c: the rest.
+ */
+#ifndef SERVER_LIST_PARTS_H
+#define SERVER_LIST_PARTS_H
+
+#include "base/clock.h"
+#include "comm/comm.h"
+#include "server_state.h"
+
+struct chunk {
+	const struct client *asker;
+	uint32_t room;		     /* for so many records */
+	uint32_t work;		     /* left for this chunk */
+	struct svc_list_reply reply; /* the body of the message: this and the records */
+	_Alignas(8) char records[SVC_LIST_MESSAGE_MAX - sizeof(struct svc_header) -
+				 sizeof(struct svc_list_reply)];
+};
+
+_Static_assert(offsetof(struct chunk, records) ==
+		       offsetof(struct chunk, reply) + sizeof(struct svc_list_reply),
+	       "one body");
+
+/* Looking at so many entries of tables. False: not in this chunk. */
+static inline bool chunk_works(struct chunk *p, uint32_t entries)
+{
+	if (!p->work)
+		return false;
+	p->work -= entries < p->work ? entries : p->work;
+	return true;
+}
+
+/* The place of the next record, for which so many entries are looked at. NULL: not in this chunk.
+ */
+static inline void *chunk_next(struct chunk *p, uint32_t entries)
+{
+	if (p->reply.count == p->room || !chunk_works(p, entries))
+		return NULL;
+	return p->records + p->reply.record_size * p->reply.count++;
+}
+
+static inline uint64_t load(const _Atomic uint64_t *counter)
+{
+	return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+static inline uint64_t since(uint64_t now, uint64_t then)
+{
+	return now > then ? now - then : 0;
+}
+
+/* A place: a communicator or session, and what of it. */
+static inline uint64_t at_rank(uint64_t slot, uint64_t rank)
+{
+	return slot << 32 | rank;
+}
+
+/* Each begins at a place, and returns that of the next chunk; 0: the list is complete. */
+typedef uint64_t list_chunk(struct server *s, struct chunk *p, uint64_t from);
+list_chunk list_comms, list_members, list_plans, list_plan_tasks, list_tasks;
+
+#endif
