@@ -34,6 +34,8 @@ void failure_keep(ncclsvc_session *s, const struct slot *slot, const char *text)
 		.status = slot->status,
 	};
 	snprintf(f->comm, sizeof(f->comm), "%s", comm_label(s, slot->comm_key));
+	if (slot->place)
+		s->plan_hooks->label(s, slot, f->label);
 	snprintf(f->text, sizeof(f->text), "%s", text);
 }
 
@@ -47,11 +49,12 @@ struct failure *failure_find(const struct tasks *t, uint64_t task)
 
 static ncclsvc_result tell(struct failure *f)
 {
-	char sentence[SVC_TEXT_BYTES];
+	char sentence[SVC_TEXT_BYTES], label[SVC_QUOTED_BYTES];
 	f->reported = true;
 	svc_status_reason(&f->status, sentence, sizeof(sentence));
-	return error_set_status(&f->status, "%s #%llu on communicator %s: %s%s%s",
-				svc_op_name(f->op), (unsigned long long)f->seq, f->comm, sentence,
+	return error_set_status(&f->status, "%s%s #%llu on communicator %s: %s%s%s",
+				svc_op_name(f->op), svc_label_quote(f->label, label),
+				(unsigned long long)f->seq, f->comm, sentence,
 				f->text[0] ? ": " : "", f->text);
 }
 

@@ -16,7 +16,8 @@ struct failure {
 	uint64_t seq;
 	ncclsvc_status status;
 	char comm[NCCLSVC_NAME_BYTES];
-	char text[LOST_TEXT]; /* more than the status can say; may be empty */
+	char label[NCCLSVC_LABEL_BYTES]; /* of a planned task */
+	char text[LOST_TEXT];		 /* more than the status can say; may be empty */
 };
 
 /* Remembers that the task failed; text says more than the status, or is "". Locked */

@@ -212,4 +212,13 @@ static void free_all(ncclsvc_session *s)
 	}
 }
 
-const struct plan_hooks plan_hooks = {.comm_left = leave, .closing = free_all};
+static void copy_label(const ncclsvc_session *s, const struct slot *slot,
+		       char label[NCCLSVC_LABEL_BYTES])
+{
+	const uint32_t place = slot->place - 1u;
+	for (const ncclsvc_plan *p = s->plans; p; p = p->next)
+		if (p->numbers && place < p->ntasks && p->numbers[place] == slot->number)
+			memcpy(label, p->tasks[place].label, NCCLSVC_LABEL_BYTES);
+}
+
+const struct plan_hooks plan_hooks = {.comm_left = leave, .closing = free_all, .label = copy_label};

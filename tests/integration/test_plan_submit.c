@@ -243,6 +243,13 @@ static void labels(struct client *me)
 	CHECK_SAYS("has not submitted the Send \"12345678901234567890123\" to rank");
 	CHECK_OK(submit(&d, NCCLSVC_SEND, &v, 0, 0));
 	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
+	/* The task's own failure: its group's other task comes too late. */
+	CHECK_OK(ncclsvc_comm_set_timeout(d.comm, 50));
+	CHECK_OK(submit(&d, NCCLSVC_SEND, &v, 0, 0));
+	sleep_ms(100);
+	CHECK_OK(submit(&d, NCCLSVC_RECV, &v, 0, 0));
+	CHECK_RESULT(ncclsvc_plan_reset(d.plan, WAIT_MS), NCCLSVC_TIMEOUT);
+	CHECK_SAYS("Send \"12345678901234567890123\" #");
 	desk_close(&d);
 }
 
