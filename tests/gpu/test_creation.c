@@ -274,13 +274,14 @@ static void test_many_nodes_4(void)
 /* ---- Somebody leaves ---- */
 
 #define LEAVERS	 60
-#define LEAVE_US 8000 /* about as long as a JOIN takes on two nodes */
+#define LEAVE_US 8000		     /* about as long as a JOIN takes on two nodes */
+#define LEFT_NS	 UINT64_C(300000000) /* who is left waits so long for the leaver to come again */
 
 static uint32_t ask_to_join(struct raw *raw, const ncclsvc_unique_id *id, int rank)
 {
 	struct svc_join join = raw_join_request(id, 2, rank);
 	join.device = 0;
-	join.timeout_ns = UINT64_C(10000000000);
+	join.timeout_ns = LEFT_NS;
 	return raw_send(raw, SVC_JOIN, &join, sizeof(join), NULL, 0);
 }
 
