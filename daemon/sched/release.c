@@ -245,7 +245,7 @@ static void close_epoch(struct engine *e, struct comm *c, const ncclsvc_status *
 		h->ended = c->epoch;
 		h->end = end_of(c, end, k);
 		s->members--;
-		triggers_end(e, s, c, &h->end);
+		triggers_end(e, s, m, &h->end);
 		if (s->group && s->spoiled != e->ends)
 			spoil_group(s, c, -1, &h->end);
 		s->spoiled = e->ends;
@@ -300,7 +300,7 @@ bool release_member(struct engine *e, struct comm *c, int32_t rank)
 		struct handle *h = &s->handles[m->handle];
 		s->members -= h->comm != NULL;
 		*h = (struct handle){0};
-		triggers_end(e, s, c, &own);
+		triggers_end(e, s, m, &own);
 		spoil_group(s, c, rank, &own);
 		if (!clear_member(e, m, &own, e->steps + STEP_SLICE))
 			return false;

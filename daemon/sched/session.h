@@ -32,9 +32,11 @@ struct line {
 	uint32_t in_flight; /* tasks */
 	uint64_t owed;	    /* what done must come to, once nothing flies */
 	struct trigger *triggers;
-	struct comm *comm;   /* the triggers' */
-	uint64_t arrived_ns; /* when the stream came to the newest of them */
-	uint64_t ahead;	     /* the trigger that was started, and whose input is not there; or 0 */
+	struct comm *comm;	     /* the triggers' */
+	const struct member *member; /* whose they are */
+	uint64_t arrived_ns;	     /* when the stream came to the newest of them */
+	uint64_t seen;	/* 1 and the commands queued when a number was first seen; 0: none is */
+	uint64_t ahead; /* the trigger that was started, and whose input is not there; or 0 */
 };
 
 /* All sessions of one uid. Users take turns, so that none waits for more than a turn of each other

@@ -289,6 +289,60 @@ static void a_session_that_ends_leaves_nothing(void **state)
 	next_event(EVENT_DRAINED);
 }
 
+/* A member leaves when the GPU is through with its operation, which nobody has seen. */
+static void a_member_leaves_as_its_operation_ends(void **state)
+{
+	(void)state;
+	start_two();
+	keep(0, 0, 7);
+	keep(1, 0, 9);
+	arrive(0, 7);
+	arrive(1, 9);
+	launched(0, 1);
+	launched(1, 1);
+	command((struct command){.kind = COMMAND_MEMBER_LEFT, .left = {0, 0}});
+	pause_ns(QUIET_NS);
+	run_all(0);
+	run_all(1);
+	pause_ns(QUIET_NS);
+	/* The stream takes the low half back. */
+	atomic_fetch_and(&line(0, LINE)->done, ~UINT64_C(0xffffffff));
+	pause_ns(QUIET_NS);
+	assert_true(atomic_load(&line(0, LINE)->done) >= SVC_TRIGGER_DEAD);
+}
+
+/* Two of a session's ranks: one leaves, and the other's triggers go on. */
+static void another_rank_of_the_session_leaves(void **state)
+{
+	(void)state;
+	for (uint32_t i = 0; i < 4; i++)
+		add_trainer(i);
+	START(0, 3, LIST(0, 0, 1), LIST(0, 1, 2));
+	struct svc_record send = p2p(COMMS, NCCLSVC_SEND, 1, 2);
+	send.flags = SVC_TASK_TIMELINE | SVC_TASK_TRIGGER;
+	send.timeline = LINE;
+	send.value = 7;
+	assert_int_equal(submit_by_socket(0, send), 0);
+	struct svc_record recv = p2p(0, NCCLSVC_RECV, 2, 1);
+	recv.flags = SVC_TASK_TIMELINE | SVC_TASK_TRIGGER;
+	recv.timeline = LINE;
+	recv.value = 7;
+	assert_int_equal(submit_by_socket(1, recv), 0);
+	for (int i = 1; i <= 2; i++) {
+		arrive(0, 7);
+		arrive(1, 7);
+		launched(1, (uint64_t)i);
+		launched(2, (uint64_t)i);
+		run_all(1);
+		run_all(2);
+		comes_back(0);
+		comes_back(1);
+		if (i == 1)
+			command((struct command){.kind = COMMAND_MEMBER_LEFT, .left = {0, 0}});
+		pause_ns(QUIET_NS);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -303,6 +357,8 @@ int main(void)
 		ENGINE_TEST(groups_and_users_have_limits),
 		ENGINE_TEST(nothing_is_deleted_that_is_not_kept),
 		ENGINE_TEST(a_session_that_ends_leaves_nothing),
+		ENGINE_TEST(a_member_leaves_as_its_operation_ends),
+		ENGINE_TEST(another_rank_of_the_session_leaves),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

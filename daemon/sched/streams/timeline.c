@@ -102,7 +102,8 @@ void timeline_landed(const struct task *t)
 {
 	t->session->lines[t->record.timeline].in_flight--;
 	/* What the GPU wrote just now may have been less than its stream was told. */
-	if (t->tombstone)
+	if (t->tombstone || (t->record.flags & SVC_TASK_TRIGGER &&
+			     t->session->lines[t->record.timeline].owed >= SVC_TRIGGER_DEAD))
 		end(t->session, &t->record, true, t->comm->released);
 }
 

@@ -82,6 +82,7 @@ static void insert(struct engine *e, const struct task *of, struct trigger *t)
 	if (!l->triggers && !of->comm->triggering++)
 		count(e, of->comm, 1);
 	l->comm = of->comm;
+	l->member = of->member;
 	HASH_ADD(hh, l->triggers, number, sizeof(t->number), t);
 	watch(e, of->session, of->record.timeline);
 }
@@ -104,7 +105,7 @@ static const char *refusal(const struct engine *e, const struct task *t, uint32_
 	const struct session *s = t->session;
 	const struct line *l = &s->lines[t->record.timeline];
 	*result = NCCLSVC_INVALID_ARGUMENT;
-	if (l->owed >= SVC_TRIGGER_DEAD || (l->comm && l->comm != t->comm))
+	if (l->owed >= SVC_TRIGGER_DEAD || (l->comm && l->member != t->member))
 		return "the timeline's triggers were of another communicator, or of an epoch that "
 		       "is over";
 	*result = NCCLSVC_LIMIT;
@@ -222,12 +223,12 @@ static void refuse_once(struct engine *e, struct session *s, const struct trigge
 	}
 }
 
-void triggers_end(struct engine *e, struct session *s, const struct comm *c,
+void triggers_end(struct engine *e, struct session *s, const struct member *m,
 		  const ncclsvc_status *end)
 {
 	for (uint32_t i = 0; s->lines && i < SVC_TIMELINES; i++) {
 		struct line *l = &s->lines[i];
-		if (l->comm != c)
+		if (!l->comm || l->member != m)
 			continue;
 		timeline_kill(s, i);
 		while (l->triggers) {
@@ -283,6 +284,9 @@ static void free_all(struct engine *e, struct task *first)
 static bool start(struct engine *e, struct session *s, const struct trigger *trigger)
 {
 	struct task *first = NULL;
+	e->steps += STEP_RECORD;
+	if (trigger->n > e->config.user_tasks_max - s->user->tasks)
+		return false;
 	for (uint32_t i = 0; i < trigger->n; i++) {
 		struct task *t = make(e, s, &trigger->ops[i]);
 		if (!t) {
@@ -348,10 +352,16 @@ static bool arrive(struct engine *e, struct session *s, uint32_t timeline, uint6
 
 static bool look(struct engine *e, struct session *s, uint32_t timeline)
 {
+	struct line *l = &s->lines[timeline];
 	_Atomic uint64_t *ready = &words(s, timeline)->ready;
 	const uint64_t value = atomic_load_explicit(ready, memory_order_acquire);
 	uint64_t seen = value;
 	if (!value)
+		return false;
+	/* What the trainer had deleted before it launched the graph is in the queue. */
+	if (!l->seen)
+		l->seen = atomic_load(&e->commands_queued) + 1;
+	if (l->seen - 1 > e->commands_run)
 		return false;
 	/* What the trainer submitted before it launched the graph comes first. */
 	if (!session_ring_empty(s) || s->group) {
@@ -361,10 +371,12 @@ static bool look(struct engine *e, struct session *s, uint32_t timeline)
 	/* The stream writes the next one when these have run: of what is launched ahead, that may
 	 * be now. */
 	atomic_compare_exchange_strong(ready, &seen, 0);
-	if (arrive(e, s, timeline, value))
-		return true;
-	atomic_store(ready, value);
-	return false;
+	if (!arrive(e, s, timeline, value)) {
+		atomic_store(ready, value);
+		return false;
+	}
+	l->seen = 0;
+	return true;
 }
 
 bool triggers_poll(struct engine *e)

@@ -19,7 +19,7 @@ bool triggers_poll(struct engine *e);
 void trigger_del(struct engine *e, struct session *s, uint32_t timeline, uint64_t value);
 /* The member takes no part any more: its triggers go, and the timelines are dead. end: what those
  * are told that were to run once. */
-void triggers_end(struct engine *e, struct session *s, const struct comm *c,
+void triggers_end(struct engine *e, struct session *s, const struct member *m,
 		  const ncclsvc_status *end);
 /* With the session. */
 void triggers_free(struct engine *e, struct session *s);
