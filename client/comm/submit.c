@@ -316,22 +316,24 @@ static ncclsvc_result capture(ncclsvc_session *s, struct op *ops, unsigned in_ri
 static ncclsvc_result capture_tasks(ncclsvc_session *s, struct op *ops, unsigned n, unsigned all)
 {
 	unsigned alone = 0;
-	ncclsvc_result r = NCCLSVC_OK;
+	struct op *copies = ops;
 	triggers_sort(ops, n);
-	for (; !r && alone < n && ops[alone].comm->nranks == 1; alone++)
-		r = peer_capture_alone(s->gpu, &ops[alone]);
-	if (r || alone == all)
-		return r;
+	while (alone < n && ops[alone].comm->nranks == 1)
+		alone++;
 	ops += alone;
 	n -= alone;
 	all -= alone;
-	r = n ? triggers_keep(s, ops, n) : NCCLSVC_OK;
+	ncclsvc_result r = n ? triggers_keep(s, ops, n) : NCCLSVC_OK;
 	if (r)
 		return r;
-	r = ready(s, ops, all);
+	/* A refusal leaves nothing in the graph. */
+	if (all)
+		r = ready(s, ops, all);
+	for (unsigned i = 0; !r && i < alone; i++)
+		r = peer_capture_alone(s->gpu, &copies[i]);
 	if (r)
-		triggers_drop(ops, n);
-	return r ? r : capture(s, ops, n, all);
+		triggers_take_back(s, ops, n);
+	return r || !all ? r : capture(s, ops, n, all);
 }
 
 /* Two of a group: what a stream starts is a group of its own on each communicator. */

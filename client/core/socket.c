@@ -269,6 +269,7 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 		struct connection *c = connection_ref(s->connection);
 		struct pollfd p = {.fd = c->sock, .events = POLLOUT};
 		int left = deadline_left_ms(deadline);
+		socket_pump(s);
 		session_unlock(s);
 		poll(&p, 1, left < 0 || left > 100 ? 100 : left);
 		session_lock(s);

@@ -225,6 +225,21 @@ void tasks_look(ncclsvc_session *s)
 	}
 }
 
+uint32_t tasks_on_timeline(const ncclsvc_session *s, uint32_t timeline)
+{
+	const struct tasks *t = &s->tasks;
+	const struct connection *c = s->connection;
+	uint32_t pending = 0;
+	bool bad = false;
+	for (uint64_t n = window_start(t); n < t->next; n++) {
+		const struct slot *slot = task_slot(t, n);
+		pending += slot->number == n && slot->state == SLOT_PENDING &&
+			   slot->timeline == timeline &&
+			   !(c->ring && ring_ended(c, slot->entry, &bad));
+	}
+	return pending;
+}
+
 void tasks_spoil(ncclsvc_session *s, uint64_t from)
 {
 	const struct tasks *t = &s->tasks;

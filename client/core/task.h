@@ -68,6 +68,8 @@ enum task_state task_look(ncclsvc_session *s, uint64_t task);
 enum task_state task_ask(ncclsvc_session *s, uint64_t task);
 /* Looks at every task that may be pending. Locked; yields. */
 void tasks_look(ncclsvc_session *s);
+/* How many of the timeline's tasks the daemon has not ended. Takes nothing in. Locked. */
+uint32_t tasks_on_timeline(const ncclsvc_session *s, uint32_t timeline);
 /* The process was restored from a checkpoint: tasks on GPUs fail at their ends, if they are pending
  * and detached, or from the task `from` on. Locked. */
 void tasks_spoil(ncclsvc_session *s, uint64_t from);

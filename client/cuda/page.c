@@ -32,6 +32,7 @@ ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device)
 bool page_unregister(const struct cuda *cuda, struct page *page, const CUcontext *contexts)
 {
 	struct svc_timeline *timelines = svc_timelines(page->connection->ring);
+	const bool stays = page->triggers && triggers_live_anywhere();
 	/* Whatever a stream waits for here, it will not come any more. */
 	for (int i = 1; i < SVC_TIMELINES; i++)
 		timeline_raise(&timelines[i].done, FOR_GOOD);
@@ -39,12 +40,12 @@ bool page_unregister(const struct cuda *cuda, struct page *page, const CUcontext
 		if (!contexts[d] || cuda_push(cuda, contexts[d]))
 			continue;
 		cuda->cuCtxSynchronize();
-		if (page->ours && d == page->device && !triggers_live_anywhere())
+		if (page->ours && d == page->device && !stays)
 			cuda->cuMemHostUnregister(timelines);
 		cuda_pop(cuda, contexts[d]);
 	}
 	page->ours = false;
-	return !triggers_live_anywhere();
+	return !stays;
 }
 
 ncclsvc_result page_address(struct gpu *g, const struct stream *st, CUdevice *device,

@@ -15,6 +15,7 @@ struct page {
 	struct connection *connection; /* NULL: none */
 	int device;		       /* whose context registered it */
 	bool ours;		       /* to be unregistered */
+	bool triggers;		       /* graphs write to it (trigger.h), or did */
 };
 
 /* The present connection's, through the device's context. Locked. */

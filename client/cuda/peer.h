@@ -87,6 +87,8 @@ struct peer {
 	/* How many there were, and how many are gone with their graphs. Atomic. */
 	uint32_t ntriggers, triggers_gone;
 	uint32_t triggers_swept; /* of those that are gone */
+	uint64_t due_clock;	 /* of the submission that triggers_due was last asked for */
+	bool due;		 /* and what it said */
 };
 
 static inline bool peer_is_open(const struct peer *p)

@@ -70,6 +70,8 @@ static ncclsvc_result fork_aside(struct gpu *g, const struct op *op)
 	CUresult e = cuda_push(g->cuda, op->push);
 	if (!e) {
 		e = peer_follow(p, p->fork, op->stream, p->aside);
+		if (!e && peer_graphs_live(p))
+			e = p->cuda->cuStreamWaitEvent(p->aside, p->order, CU_EVENT_WAIT_DEFAULT);
 		cuda_pop(g->cuda, op->push);
 	}
 	return e ? cuda_error(g->cuda, e, "the group's messages cannot go beside the others")
@@ -248,7 +250,8 @@ static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 		return e;
 	const bool graphs = peer_graphs_live(p);
 	e = peer_streams_join(ops, n, p, stream, apart ? NULL : ops);
-	if (!e && graphs)
+	/* What is set aside waited for it before its group, of which the event may be by now. */
+	if (!e && graphs && !ops->aside)
 		e = p->cuda->cuStreamWaitEvent(stream, p->order, CU_EVENT_WAIT_DEFAULT);
 	else if (!e && p->any && !same)
 		e = peer_wait_ended(p, stream, p->latest, p->blocks);
@@ -258,6 +261,8 @@ static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 		e = peer_put(ops, n, p, stream, NULL);
 	if (!e)
 		put_note(p, ops, id, context);
+	if (!e && graphs && ops->aside)
+		e = p->cuda->cuStreamWaitEvent(stream, p->order, CU_EVENT_WAIT_DEFAULT);
 	if (!e && graphs)
 		e = p->cuda->cuEventRecord(p->order, stream);
 	if (!e)

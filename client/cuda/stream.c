@@ -204,7 +204,12 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 		return r;
 	op->push = st.push;
 	op->captured = st.captured;
-	op->triggered = !st.captured && !op->planned && triggers_look(s, comm_captures(comm));
+	op->triggered = !st.captured && triggers_due(s, comm_captures(comm), g->clock);
+	if (op->triggered && op->planned)
+		return error_set(NCCLSVC_UNSUPPORTED,
+				 "%s: communicator %s has operations in CUDA graphs that NCCL "
+				 "does: plans go on another communicator meanwhile",
+				 svc_op_name(op->record.op), comm->label);
 	if (op->captured && op->detached)
 		return peer_cannot_detach();
 	if (op->captured)

@@ -59,6 +59,13 @@ static unsigned run_of(const struct op *ops, unsigned n)
 	return k;
 }
 
+/* Operations in no graph that their streams have started, or will. */
+static uint32_t pending_on(const ncclsvc_session *s, const struct peer *p)
+{
+	const uint32_t line = p->trigger_line;
+	return line && s->timelines[line]->pending ? tasks_on_timeline(s, line) : 0;
+}
+
 /* ---- The end of triggers ---- */
 
 /* A user object's: the driver calls it, on a thread of its own. */
@@ -81,24 +88,30 @@ static void unpin(ncclsvc_session *s, struct trigger *t)
 	t->forgotten = true;
 }
 
-bool triggers_look(ncclsvc_session *s, struct peer *p)
+bool triggers_due(ncclsvc_session *s, struct peer *p, uint64_t clock)
 {
-	if (p && p->triggers_swept != __atomic_load_n(&p->triggers_gone, __ATOMIC_ACQUIRE))
+	if (!p || p->due_clock == clock)
+		return p && p->due;
+	if (p->triggers_swept != __atomic_load_n(&p->triggers_gone, __ATOMIC_ACQUIRE))
 		triggers_sweep(s, p);
-	return p && triggers_live(p);
+	p->due_clock = clock;
+	p->due = triggers_live(p) || pending_on(s, p);
+	return p->due;
 }
 
 void triggers_sweep(ncclsvc_session *s, struct peer *p)
 {
+	/* What the socket has no room for now is told later. */
 	for (struct trigger **link = &p->triggers, *t; (t = *link);) {
 		if (!__atomic_load_n(&t->gone, __ATOMIC_ACQUIRE)) {
 			link = &t->next;
 			continue;
 		}
-		if (!t->forgotten && p->own.generation == s->generation)
-			call_forget(s, SVC_TRIGGER_DEL,
-				    &(struct svc_trigger_del){.timeline = p->trigger_line,
-							      .value = t->number});
+		if (!t->forgotten && p->own.generation == s->generation && !s->lost &&
+		    !call_forget(s, SVC_TRIGGER_DEL,
+				 &(struct svc_trigger_del){.timeline = p->trigger_line,
+							   .value = t->number}))
+			return;
 		unpin(s, t);
 		*link = t->next;
 		free(t);
@@ -144,6 +157,7 @@ static ncclsvc_result line_make(ncclsvc_session *s, const ncclsvc_comm *comm, st
 	}
 	if (e)
 		return cuda_error(p->cuda, e, "the GPU cannot reach the timelines");
+	g->page.triggers = true;
 	s->timelines[p->trigger_line]->last = SVC_TRIGGER_DEAD; /* what lets its streams go */
 	atomic_store(&words->triggers, 1);
 	return NCCLSVC_OK;
@@ -198,6 +212,23 @@ static ncclsvc_result send(ncclsvc_session *s, const struct op *op,
 	return call_run(s, &call, SVC_SUBMIT, &r, -1, deadline_in(REQUEST_MS));
 }
 
+/* No graph will have it, but its number follows those of one: that graph's launches must not meet
+ * it. Keeps the last error. Locked; yields. */
+static void take_back(ncclsvc_session *s, struct trigger *t)
+{
+	const struct svc_trigger_del request = {.timeline = t->peer->trigger_line,
+						.value = t->number};
+	struct call call = {.fd = -1};
+	struct error why;
+	error_keep(&why);
+	if (!t->forgotten)
+		call_run(s, &call, SVC_TRIGGER_DEL, &request, -1, deadline_in(REQUEST_MS));
+	error_again(&why);
+	if (!t->forgotten)
+		unpin(s, t);
+	trigger_gone(t);
+}
+
 static ncclsvc_result keep(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	struct peer *p = comm_captures(ops->comm);
@@ -213,9 +244,15 @@ static ncclsvc_result keep(ncclsvc_session *s, struct op *ops, unsigned n)
 	__atomic_add_fetch(&live, 1, __ATOMIC_RELEASE);
 	__atomic_add_fetch(&p->ntriggers, 1, __ATOMIC_RELEASE);
 	if (r)
-		trigger_gone(t);
+		take_back(s, t);
 	peer_unref(p);
 	return r;
+}
+
+void triggers_take_back(ncclsvc_session *s, const struct op *ops, unsigned n)
+{
+	for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i))
+		take_back(s, ops[i].kept);
 }
 
 static ncclsvc_result keep_all(ncclsvc_session *s, struct op *ops, unsigned n)
@@ -243,7 +280,7 @@ static ncclsvc_result keep_all(ncclsvc_session *s, struct op *ops, unsigned n)
 		k = run_of(&ops[i], n - i);
 		r = keep(s, &ops[i], k);
 		if (r)
-			triggers_drop(ops, i);
+			triggers_take_back(s, ops, i);
 	}
 	return r;
 }
@@ -254,12 +291,6 @@ ncclsvc_result triggers_keep(ncclsvc_session *s, struct op *ops, unsigned n)
 	ncclsvc_result r = keep_all(s, ops, n);
 	relaxed_end(s->gpu->cuda, mode);
 	return r;
-}
-
-void triggers_drop(const struct op *ops, unsigned n)
-{
-	for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i))
-		trigger_gone(ops[i].kept);
 }
 
 /* ---- On streams ---- */
@@ -381,7 +412,8 @@ ncclsvc_result triggers_capture(const struct op *ops, unsigned n, unsigned parts
 		e = capture(ops, n, parts);
 		cuda_pop(cuda, ops->push);
 	} else if (parts & TRIGGER_START) {
-		triggers_drop(ops, n);
+		for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i))
+			trigger_gone(ops[i].kept);
 	}
 	return e ? cuda_error(cuda, e, "the operations were not captured") : NCCLSVC_OK;
 }
@@ -395,7 +427,8 @@ ncclsvc_result trigger_prepare(ncclsvc_session *s, struct op *op)
 {
 	struct peer *p = comm_captures(op->comm);
 	op->peer = p;
-	if (s->timelines[p->trigger_line]->pending >= PENDING_MAX)
+	if (s->timelines[p->trigger_line]->pending >= PENDING_MAX &&
+	    pending_on(s, p) >= PENDING_MAX)
 		return error_set(NCCLSVC_AGAIN,
 				 "%d operations beside CUDA graphs are pending on "
 				 "%s: wait for a task",

@@ -24,8 +24,8 @@ void triggers_sort(struct op *ops, unsigned n);
 /* The daemon is to keep the operations, whose buffers are known, and of which graphs will have
  * those of each communicator as one trigger. Locked; yields. */
 ncclsvc_result triggers_keep(ncclsvc_session *s, struct op *ops, unsigned n);
-/* No graph will have what was kept. */
-void triggers_drop(const struct op *ops, unsigned n);
+/* No graph will have what was kept. Keeps the last error. Locked; yields. */
+void triggers_take_back(ncclsvc_session *s, const struct op *ops, unsigned n);
 /* The parts of a trigger on a stream: its operations start; the stream waits for their end. */
 enum trigger_part { TRIGGER_START = 1, TRIGGER_END = 2 };
 /* Puts parts of what is kept into the graph. Not locked. */
@@ -41,9 +41,11 @@ ncclsvc_result triggers_launch(ncclsvc_session *s, const struct op *ops, unsigne
 			       unsigned parts);
 /* Later work on the stream waits for all that triggers have started so far. Locked. */
 ncclsvc_result trigger_stream_wait(ncclsvc_session *s, CUstream handle, const struct slot *slot);
-/* Do such graphs live? p can be NULL. Tells the daemon of those that are gone, as _sweep. Locked.
- */
-bool triggers_look(ncclsvc_session *s, struct peer *p);
+/* Are operations on the member's communicator to be started by their streams, as those of graphs
+ * are? Yes as long as such graphs live, or such operations are pending; the answer is one for all
+ * of a submission (clock). p can be NULL. Tells the daemon of graphs that are gone, as _sweep.
+ * Locked. */
+bool triggers_due(ncclsvc_session *s, struct peer *p, uint64_t clock);
 void triggers_sweep(ncclsvc_session *s, struct peer *p);
 /* The member takes no part any more, and the daemon has forgotten its triggers. Locked. */
 void triggers_forget(ncclsvc_session *s, struct peer *p);
