@@ -33,8 +33,9 @@ class Restarting(Daemon):
 class Ranks:
     """n processes that each call function(rank, *args); results[rank] is what it returns."""
 
-    def __init__(self, n, function, *args, options=()):
-        self.daemon = Restarting("--ranks", str(n), *options)
+    def __init__(self, n, function, *args, options=(), **environment):
+        """options and environment are the daemon's."""
+        self.daemon = Restarting("--ranks", str(n), *options, **environment)
         self.call = function, args
         self.pipes, self.processes = [None] * n, [None] * n
         for rank in range(n):

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators of the CUDA provider, by stand-ins for CUDA, NCCL and ONNX Runtime. test_gpus.py runs them in the real
+one, on GPUs.
+
+Environment: as stand_in.py, NCCLSVCD, LD_LIBRARY_PATH."""
+
+import os
+import tempfile
+import unittest
+
+import wheels  # noqa: F401  first
+
+from ranks import run
+from stand_in import BOOL, FLOAT, INT64, Cuda, Runtime, Tensor, on_host
+
+GPUS = ("--device", "cuda", "--mps", "off")
+ROUNDS = 3
+ANY = Tensor(FLOAT, [-1])
+SIGNAL, PEER = Tensor(BOOL, []), Tensor(INT64, [])
+
+
+def refused(call, *arguments):
+    try:
+        call(*arguments)
+    except RuntimeError as error:
+        return str(error)
+    raise AssertionError("it was not refused")
+
+
+def machine(rank):
+    cuda = Cuda(rank)
+    return cuda, Runtime(cuda, rank)
+
+
+def to(rank):
+    return [on_host(BOOL, True), on_host(INT64, rank)]
+
+
+def collectives(rank):
+    """Two tensors each, of sizes that differ from time to time; the first is rank 0's, the second rank 1's."""
+    cuda, runtime = machine(rank)
+    results = {}
+    for op in "NcclAllReduce", "NcclAllGather", "NcclReduceScatter":
+        kernel = runtime.kernel(op, [ANY] * 2, [ANY] * 2)
+        for k in range(1, ROUNDS + 1):
+            inputs = [cuda.tensor(FLOAT, [rank + 1.0] * 1024 * k), cuda.tensor(FLOAT, [rank + 3.0] * (1024 * k - 64))]
+            outputs = [cuda.read(tensor) for tensor in runtime.run(kernel, inputs)]
+            results[op, k] = [(len(values), *set(values)) for values in outputs]
+    for group in 1, 5:  # of all ranks, and of this one
+        kernel = runtime.kernel("NcclAllReduce", [ANY], [ANY], group_type=group)
+        results[group] = set(cuda.read(runtime.run(kernel, [cuda.tensor(FLOAT, [rank + 1.0] * 5)])[0]))
+    kernel = runtime.kernel("NcclAllReduce", [ANY] * 2, [ANY] * 2)
+    empty, full = runtime.run(kernel, [Tensor(FLOAT, [0]), cuda.tensor(FLOAT, [2.0] * 3)])
+    results["empty"] = cuda.read(empty), cuda.read(full)
+    return results
+
+
+def messages(rank):
+    """Rank 0 sends shapes that change. Signals are written on the GPU, in the stream's order."""
+    cuda, runtime = machine(rank)
+    types = [ANY, Tensor(BOOL, [-1])]
+    if rank == 0:
+        kernel = runtime.kernel("Send", [SIGNAL, PEER, *types], [SIGNAL], tag=3)
+        flags = cuda.tensor(BOOL, [True, False, True])
+        return [cuda.read(runtime.run(kernel, [*to(1), cuda.tensor(FLOAT, [float(k)] * 1000 * k), flags])[0])
+                for k in range(1, ROUNDS + 1)]
+    kernel = runtime.kernel("Recv", [SIGNAL, PEER], [SIGNAL, *types], tag=3)
+    return [[cuda.read(tensor) for tensor in runtime.run(kernel, to(0))] for _ in range(ROUNDS)]
+
+
+def mistakes(rank):
+    """The own rank; another tag; a kernel of another GPU than the world's."""
+    cuda, runtime = machine(rank)
+    x = cuda.tensor(FLOAT, [1.0])
+    send = runtime.kernel("Send", [SIGNAL, PEER, ANY], [SIGNAL], tag=5)
+    own = refused(runtime.run, send, [*to(rank), x])
+    if rank == 0:
+        tag = refused(runtime.run, send, [*to(1), x])
+    else:
+        tag = refused(runtime.run, runtime.kernel("Recv", [SIGNAL, PEER], [SIGNAL, ANY], tag=6), to(0))
+    runtime.device = 1 - rank
+    return own, tag, refused(runtime.kernel, "NcclAllReduce", [ANY], [ANY])
+
+
+class StandIn(unittest.TestCase):
+    def run_ranks(self, function):
+        with tempfile.TemporaryDirectory() as gpus:
+            environment = {"NCCLSVC_FAKE_DIR": gpus, "NCCLSVC_FAKE_GPUS": "2"}
+            os.environ.update(environment)  # for the ranks
+            return run(2, function, options=GPUS, **environment)
+
+    def test_collectives(self):
+        for rank, results in enumerate(self.run_ranks(collectives)):
+            for k in range(1, ROUNDS + 1):
+                n = 1024 * k
+                self.assertEqual(results["NcclAllReduce", k], [(n, 3.0), (n - 64, 7.0)])
+                self.assertEqual(results["NcclAllGather", k], [(n, 1.0), (n - 64, 4.0)])
+                # What is the other's passes through.
+                self.assertEqual(results["NcclReduceScatter", k][rank], [(n, 3.0), (n - 64, 7.0)][rank])
+                self.assertEqual(results["NcclReduceScatter", k][1 - rank], [(n, 2.0), (n - 64, 3.0)][1 - rank])
+            self.assertEqual((results[1], results[5]), ({3.0}, {rank + 1.0}))
+            self.assertEqual(results["empty"], ([], [4.0] * 3))
+
+    def test_messages(self):
+        sent, received = self.run_ranks(messages)
+        self.assertEqual(sent, [[True]] * ROUNDS)
+        self.assertEqual(received, [[[True], [float(k)] * 1000 * k, [True, False, True]] for k in range(1, ROUNDS + 1)])
+
+    def test_mistakes(self):
+        for rank, (own, tag, gpu) in enumerate(self.run_ranks(mistakes)):
+            self.assertIn(f"sending data to rank {rank} on the rank {rank}", own)
+            self.assertIn("MISMATCH", tag)
+            self.assertIn("GPU", gpu)
+
+
+if __name__ == "__main__":
+    unittest.main()
