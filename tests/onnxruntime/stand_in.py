@@ -16,9 +16,10 @@ C_TYPES = {FLOAT: ctypes.c_float, INT64: c_int64, BOOL: ctypes.c_bool}
 GOOD = None  # a status
 ENTRIES = 300
 OPERATOR = ["CreateKernel", "GetName", "GetExecutionProviderType", "GetInputType", "GetInputTypeCount", "GetOutputType",
-            "GetOutputTypeCount", "KernelCompute", "KernelDestroy", "GetInputCharacteristic", "GetOutputCharacteristic",
-            "GetInputMemoryType", "GetVariadicInputMinArity", "GetVariadicInputHomogeneity", "GetVariadicOutputMinArity",
-            "GetVariadicOutputHomogeneity", "CreateKernelV2", "KernelComputeV2"]
+            "GetOutputTypeCount", "KernelCompute", "KernelDestroy", "GetInputCharacteristic",
+            "GetOutputCharacteristic", "GetInputMemoryType", "GetVariadicInputMinArity",
+            "GetVariadicInputHomogeneity", "GetVariadicOutputMinArity", "GetVariadicOutputHomogeneity",
+            "CreateKernelV2", "KernelComputeV2"]
 
 
 class Cuda:
