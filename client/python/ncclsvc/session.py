@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 import sys
+import threading
 import time
 from typing import Any, Optional, Union
 
@@ -60,6 +61,7 @@ class Session(inspection.Inspection):
         self._handle: Optional[Handle] = Handle(allocated(lib.open, options))
         self._thread = ThreadState()
         self._waits = Waits(lambda: self._pointer)
+        self._lock = threading.RLock()  # of _kept; a finalizer may come in between, and submit
         self._kept: dict[int, tuple[Any, ...]] = {}
         self._children: dict[Any, None] = {}  # what must be closed before the session, in the order of its making
 
@@ -210,7 +212,9 @@ class Session(inspection.Inspection):
         """Waits for every task submitted so far. Raises the first failure that no call has told; then all are told."""
         end = None if timeout is None else time.monotonic() + timeout
         failure: Optional[Error] = None
-        for number in sorted(self._kept):
+        with self._lock:
+            numbers = sorted(self._kept)
+        for number in numbers:
             task = Task(self)
             task._set(number)
             try:
@@ -227,15 +231,19 @@ class Session(inspection.Inspection):
     def _keep(self, number: int, buffers: tuple[Any, ...]) -> None:
         """The buffers, until the task is seen to end: the library writes results of plain memory only then. Two other
         tasks are looked at each time, so that what nobody waits for is not kept for long."""
-        if number:
-            self._reap()
+        if not number:
+            return
+        with self._lock:
             self._kept[number] = buffers
+            if not self.closed:
+                self._reap()
 
     def _let_go(self, number: int) -> None:
-        self._kept.pop(number, None)
+        with self._lock:
+            self._kept.pop(number, None)
 
     def _reap(self) -> None:
-        """Failures stay, without their buffers, for wait_all to tell."""
+        """Failures stay, without their buffers, for wait_all to tell. Locked."""
         record = StatusRecord()
         for number in list(itertools.islice(self._kept, 2)):
             pending = lib.task_status(self._pointer, number, record) == Result.IN_PROGRESS
