@@ -5,19 +5,38 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import Callable
 
 from .enums import Result
 from .library import lib
+from .memory import Pointer
+
+_Entry = tuple[Callable[[], int], "asyncio.Future[int]"]
+
+
+class _Reader:
+    """What one event loop waits for. It refers to the session, so that the file descriptor is open as long as the loop
+    polls it."""
+
+    def __init__(self, pointer: Pointer) -> None:
+        self.pointer = pointer
+        self.fd = int(lib.get_fd(pointer))
+        self.entries: list[_Entry] = []
+
+    def end(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In the loop's thread."""
+        if not loop.is_closed():
+            loop.remove_reader(self.fd)
 
 
 class Waits:
     """What coroutines wait for in one session, in any number of event loops. Every wake-up asks all of them."""
 
-    def __init__(self, pointer: Callable[[], int]) -> None:
+    def __init__(self, pointer: Callable[[], Pointer]) -> None:
         self._pointer = pointer
         self._lock = threading.Lock()
-        self._waiting: dict[asyncio.AbstractEventLoop, list[tuple[Callable[[], int], asyncio.Future[int]]]] = {}
+        self._readers: dict[asyncio.AbstractEventLoop, _Reader] = {}
 
     async def until(self, test: Callable[[], int]) -> int:
         """The first result of test() that is not IN_PROGRESS. The last error is this call's then."""
@@ -25,38 +44,67 @@ class Waits:
         if result != Result.IN_PROGRESS:
             return result
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[int] = loop.create_future()
-        entry = (test, future)
-        with self._lock:
-            waiting = self._waiting.setdefault(loop, [])
-            waiting.append(entry)
-            if len(waiting) == 1:
-                loop.add_reader(lib.get_fd(self._pointer()), self._wake, loop)
+        entry = (test, loop.create_future())
+        self._add(loop, entry)
         try:
-            await future
+            result = test()  # again: another thread may have dispatched before the entry was there
+            if result != Result.IN_PROGRESS:
+                return result
+            await entry[1]
         finally:
             self._remove(loop, entry)
         return test()
 
-    def _remove(self, loop: asyncio.AbstractEventLoop, entry: tuple[Callable[[], int], asyncio.Future[int]]) -> None:
+    def _add(self, loop: asyncio.AbstractEventLoop, entry: _Entry) -> None:
         with self._lock:
-            waiting = self._waiting[loop]
-            waiting.remove(entry)
-            if not waiting:
-                loop.remove_reader(lib.get_fd(self._pointer()))
-                del self._waiting[loop]
+            if loop not in self._readers:
+                reader = _Reader(self._pointer())
+                loop.add_reader(reader.fd, self._wake, loop)
+                self._readers[loop] = reader
+            self._readers[loop].entries.append(entry)
+
+    def _remove(self, loop: asyncio.AbstractEventLoop, entry: _Entry) -> None:
+        with self._lock:
+            reader = self._readers.get(loop)
+            if reader is None:  # the session is closed
+                return
+            reader.entries.remove(entry)
+            if not reader.entries:
+                del self._readers[loop]
+                reader.end(loop)
 
     def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
-        lib.dispatch(self._pointer(), 0)  # if the daemon is lost, all tasks say so
+        if reader := self._readers.get(loop):  # else the session is closed
+            lib.dispatch(reader.pointer, 0)  # if the daemon is lost, all tasks say so
+            self.look()
+
+    def look(self) -> None:
+        """After each dispatch: ends the waits that are over."""
         with self._lock:
-            waiting = [(other, entry) for other, entries in self._waiting.items() for entry in entries]
-        for other, (test, future) in waiting:
-            if test() == Result.IN_PROGRESS:
-                continue
-            if other is loop:
-                _resolve(future)
-            else:
-                other.call_soon_threadsafe(_resolve, future)
+            waiting = [(loop, entry) for loop, reader in self._readers.items() for entry in reader.entries]
+        for loop, (test, future) in waiting:
+            with suppress(Exception):  # which the wait's own test raises
+                if test() == Result.IN_PROGRESS:
+                    continue
+            _run(loop, _resolve, future)
+
+    def close(self) -> None:
+        """The session is closed: all waits end, and raise that."""
+        with self._lock:
+            readers, self._readers = self._readers, {}
+        for loop, reader in readers.items():
+            _run(loop, reader.end, loop)
+            for _, future in reader.entries:
+                _run(loop, _resolve, future)
+
+
+def _run(loop: asyncio.AbstractEventLoop, function: Callable[..., None], argument: object) -> None:
+    """Calls the function in the loop's thread, or here if none runs the loop. If the loop is closed, nobody waits."""
+    with suppress(RuntimeError):
+        if loop.is_running() and loop is not asyncio._get_running_loop():
+            loop.call_soon_threadsafe(function, argument)
+        else:
+            function(argument)
 
 
 def _resolve(future: asyncio.Future[int]) -> None:

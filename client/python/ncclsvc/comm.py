@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 from .enums import DataType, ReduceOp
 from .errors import Error
 from .library import check, failure, lib, milliseconds
-from .memory import allocated
+from .memory import Pointer, allocated
 from .tasks import Task
 from .tensors import Buffer, destination, source
 
@@ -67,10 +67,10 @@ class Comm:
     # ---- Membership ----
 
     @property
-    def _pointer(self) -> int:
-        if self._address is None or self.session.closed:
+    def _pointer(self) -> Pointer:
+        if (address := self._address) is None or self.session.closed:
             raise ValueError("the communicator was left, or its session is closed")
-        return self._address
+        return self.session._refer(address)
 
     @property
     def rank(self) -> int:
@@ -129,7 +129,7 @@ class Comm:
             return
         address, self._address = self._address, None
         self.session._children.pop(self, None)
-        check(lib.comm_leave(address))
+        check(lib.comm_leave(self.session._refer(address)))
 
     def _close_with_session(self) -> None:
         lib.comm_leave(self._address)

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from . import structs as s
 from .library import check, lib
+from .memory import Pointer
 
 _Record = TypeVar("_Record", bound=s.Record)
 
@@ -19,7 +20,7 @@ class Inspection:
     and as_dict(). Ages are nanoseconds. All block for the daemon's answer, 10 s at most."""
 
     @property
-    def _pointer(self) -> int:
+    def _pointer(self) -> Pointer:
         raise NotImplementedError
 
     def _list(self, name: str, kind: type[_Record]) -> list[_Record]:

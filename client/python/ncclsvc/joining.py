@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any, Callable, Generator, Optional
 
 from .comm import Comm
 from .errors import Error
 from .library import failure, lib
+from .memory import Pointer
 
 if TYPE_CHECKING:
     from .session import Session
@@ -22,31 +24,36 @@ class Joining:
 
     def __init__(self, session: Session, pointer: int, device: Optional[int]) -> None:
         self.session = session
-        self._pointer, self._device = pointer, device
-        self._free = lib.joining_free
+        self._device = device
+        with session._lock:
+            self._pointer: Optional[Pointer] = session._refer(pointer)
+            session._joinings.add(self)
+        weakref.finalize(self._pointer, lib.joining_free, pointer).atexit = False  # no thread is in a call on it then
         self._began = False
         self._result = 0
         self._error: Optional[Error] = None
         self._comm = ctypes.c_void_p()
 
-    def _run(self) -> None:
+    def _run(self, pointer: Pointer) -> None:
         """In a thread of its own, since Python handles no signal while its main thread is in the library."""
-        self._result = lib.joining_wait(self._pointer, ctypes.byref(self._comm))
+        self._result = lib.joining_wait(pointer, ctypes.byref(self._comm))
         self._error = failure(self._result) if self._result else None
+        self._pointer = None
 
     def _begin(self) -> threading.Thread:
-        if self._began:
-            raise ValueError("this join was waited for before")
+        pointer = self._pointer
+        if self._began or pointer is None:
+            raise ValueError("this join was waited for before, or its session is closed")
         self._began = True
-        thread = threading.Thread(target=self._run, name="ncclsvc-join", daemon=True)
+        thread = threading.Thread(target=self._run, args=(pointer,), name="ncclsvc-join", daemon=True)
         thread.start()
         return thread
 
     def _give_up(self, thread: threading.Thread) -> None:
         self.cancel()
         thread.join()  # soon: it is cancelled
-        if not self._result and self._comm.value:
-            lib.comm_leave(self._comm.value)
+        if comm := None if self._result else self._end():
+            comm.leave()
 
     def _end(self) -> Optional[Comm]:
         if self._error:
@@ -69,7 +76,12 @@ class Joining:
 
     def cancel(self) -> None:
         """From any thread: the wait ends with CancelledError, unless all have joined before."""
-        lib.joining_cancel(self._pointer)
+        if pointer := self._pointer:
+            lib.joining_cancel(pointer)
+
+    def _close_with_session(self) -> None:
+        self.cancel()
+        self._pointer = None
 
     async def _wait_async(self) -> Optional[Comm]:
         loop = asyncio.get_running_loop()
@@ -83,7 +95,3 @@ class Joining:
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._wait_async().__await__()
-
-    def __del__(self) -> None:
-        if not self.session.closed:
-            self._free(self._pointer)

@@ -12,7 +12,7 @@ from .errors import Error, TimeoutError
 from .layouts import Partition, Spec, aggregate, partition, partition_tensors
 from .library import check, failure, lib, milliseconds
 from .listed import Incoming, Records
-from .memory import allocated
+from .memory import Pointer, allocated
 from .structs import MessageRecord
 from .tasks import wait_in_parts
 
@@ -53,22 +53,23 @@ class Request:
         lists._requests.add(self)
 
     def _test(self) -> int:
+        if self._address is None:  # another wait has ended it, and kept its outcome
+            return Result.OK
         return int(lib.request_test(self._handle()))
 
-    def _handle(self) -> int:
-        if self._address is None or self.lists.comm.session.closed:
+    def _handle(self) -> Pointer:
+        if (address := self._address) is None or self.lists.comm.session.closed:
             raise ValueError("the request is over, or its session is closed")
         if self._group and self._group.open:
             raise ValueError("the request is in a group that has not ended: it has not begun")
-        return self._address
+        return self.lists.comm.session._refer(address)
 
     def wait(self, timeout: Optional[float] = None) -> Any:
         """Blocks until it has ended. Returns what a Recv with shapes sent ahead has allocated, else None.
 
         Raises its failure, or TimeoutError after `timeout` seconds, and then it goes on."""
         if self._address is not None:
-            pointer = self._handle()
-            result = wait_in_parts(lambda ms: int(lib.request_wait(pointer, ms)), self._test, timeout)
+            result = wait_in_parts(lambda ms: int(lib.request_wait(self._handle(), ms)), self._test, timeout)
             if result is None:
                 raise TimeoutError("the request has not ended within the time of this wait; it goes on")
             self._end(result)
@@ -93,7 +94,7 @@ class Request:
     def _end(self, result: int) -> None:
         if result:
             self._error = failure(result)
-        lib.request_free(self._address)
+        lib.request_free(self._handle())
         self._address, self._kept = None, None
         self.lists._requests.discard(self)
 
@@ -134,10 +135,10 @@ class Lists:
         comm.session._children[self] = None
 
     @property
-    def _pointer(self) -> int:
-        if self._address is None or self.comm.session.closed:
+    def _pointer(self) -> Pointer:
+        if (address := self._address) is None or self.comm.session.closed:
             raise ValueError("the lists are closed")
-        return self._address
+        return self.comm.session._refer(address)
 
     def rejoin(self, timeout: Optional[float] = 60.0) -> None:
         """After the communicator has been rejoined: all members call it."""
@@ -149,7 +150,7 @@ class Lists:
             return
         for request in list(self._requests):
             request.done()
-        check(lib.tensors_close(self._address))
+        check(lib.tensors_close(self._pointer))
         self._address = None
         self.comm.session._children.pop(self, None)
 
@@ -250,16 +251,19 @@ class Lists:
         if timeout is None:
             self._imessage(both, tensors, how).wait()
             return
-        pointer, done, ms = self._pointer, ctypes.c_bool(), milliseconds(timeout)
-        self._begin(lambda message: both[0](pointer, message, ms, ctypes.byref(done)), tensors, how)
+        done, ms = ctypes.c_bool(), milliseconds(timeout)
+        self._begin(lambda message: both[0](self._pointer, message, ms, ctypes.byref(done)), tensors, how)
 
     def _imessage(self, both: _Both, tensors: Given, how: _How) -> Request:
-        return self._request(both[1], tensors, how)
+        return self._request(lambda *rest: both[1](self._pointer, *rest), tensors, how)
 
-    def _request(self, function: Callable[..., int], tensors: Given, how: _How, *before: Any) -> Request:
-        pointer, request = self._pointer, ctypes.c_void_p()
-        records = self._begin(lambda message: function(*before, pointer, message, ctypes.byref(request)), tensors, how)
+    def _request(self, function: Callable[..., int], tensors: Given, how: _How) -> Request:
+        request = ctypes.c_void_p()
+        records = self._begin(lambda message: function(message, ctypes.byref(request)), tensors, how)
         return Request(self, request.value or 0, records, how.incoming)
+
+    def _planned(self, function: Callable[..., int], plan: Plan, tensors: Given, how: _How) -> Request:
+        return self._request(lambda *rest: function(plan._pointer, self._pointer, *rest), tensors, how)
 
     # ---- In plans ----
 
@@ -267,14 +271,14 @@ class Lists:
         self, plan: Plan, tensors: Sequence[Any], peer: int, tag: int = 0, shapes: Shapes = Shapes.STATIC
     ) -> Request:
         """Submits a list that Plan.plan_send_list planned."""
-        return self._request(lib.plan_submit_tensors_send, tensors, _How(peer, tag, shapes), plan._pointer)
+        return self._planned(lib.plan_submit_tensors_send, plan, tensors, _How(peer, tag, shapes))
 
     def plan_irecv(
         self, plan: Plan, tensors: Sequence[Any], peer: int, tag: int = 0, one_buffer: bool = False
     ) -> Request:
         """Submits a list of static shapes that Plan.plan_recv_list planned."""
         how = _How(peer, tag, Shapes.STATIC, MESSAGE_ONE_BUFFER if one_buffer else 0, output=True)
-        return self._request(lib.plan_submit_tensors_recv, tensors, how, plan._pointer)
+        return self._planned(lib.plan_submit_tensors_recv, plan, tensors, how)
 
     def plan_irecv_ahead(
         self,
@@ -286,7 +290,7 @@ class Lists:
     ) -> Request:
         """Submits a planned list whose shapes the sender sends first; wait() returns the tensors."""
         how = _How(peer, tag, Shapes.AHEAD, incoming=Incoming(allocate))
-        return self._request(lib.plan_submit_tensors_recv, specs, how, plan._pointer)
+        return self._planned(lib.plan_submit_tensors_recv, plan, specs, how)
 
     # ---- Collectives ----
 
@@ -352,15 +356,14 @@ class Lists:
         self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[int, ...], ms: int, request: Any
     ) -> Any:
         """What it returns is to be kept until the operation has ended."""
-        pointer = self._pointer
         try:
             given = Records(inputs, self.comm, output=outputs is None)
             taken = None if outputs is None else Records(outputs, self.comm, output=True)
             if taken and taken.layout != given.layout:
                 raise ValueError(f"outputs have other types or shapes than inputs: {taken.layout}, not {given.layout}")
         except (TypeError, ValueError):
-            function(pointer, None, None, 1, *op, 0, request)  # takes its turn, and fails on all ranks
+            function(self._pointer, None, None, 1, *op, 0, request)  # takes its turn, and fails on all ranks
             raise
         array = taken.array if taken else None
-        check(function(pointer, given.array, array, len(inputs), *op, ms, request))
+        check(function(self._pointer, given.array, array, len(inputs), *op, ms, request))
         return given, taken

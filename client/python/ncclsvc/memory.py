@@ -12,7 +12,7 @@ from .library import check, lib
 
 
 class Handle:
-    """An ncclsvc_session. It is closed when nobody refers to it any more: the Session, or memory of it."""
+    """An ncclsvc_session. It is closed when nobody refers to it any more: the session's Calls, or memory of it."""
 
     def __init__(self, pointer: int) -> None:
         self.pointer = pointer
@@ -28,6 +28,29 @@ class Handle:
         for one in pending:
             if lib.mem_free(self.pointer, one) == Result.BUSY:
                 self.unfreed.append(one)
+
+
+class Calls:
+    """What every call into the library on an open session refers to, and the Session itself until its close(). With the
+    last of them, what close() has left here ends: no communicator goes while another thread is in a call on it."""
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+        self.children: dict[Any, None] = {}  # what is closed before the handle, in the order of its making
+        self.kept: dict[int, Any] = {}  # buffers of pending tasks, which the library may write to until then
+
+    def __del__(self) -> None:
+        for child in reversed(list(self.children)):
+            child._close_with_session()
+        self.children.clear()
+        self.kept.clear()
+
+
+class Pointer(ctypes.c_void_p):
+    """An argument of the library's functions that refers to its session's Calls. It lives as long as the call: no
+    variable holds it, since a traceback would."""
+
+    calls: Calls
 
 
 def host_memory(handle: Handle, address: int, nbytes: int) -> ctypes.Array[ctypes.c_uint8]:
@@ -54,5 +77,7 @@ class DeviceMemory:
 def allocated(function: Any, *arguments: Any) -> int:
     """The address that a function stores by its last argument."""
     pointer = ctypes.c_void_p()
-    check(function(*arguments, ctypes.byref(pointer)))
+    result = function(*arguments, ctypes.byref(pointer))
+    del arguments  # which the traceback of an error would hold
+    check(result)
     return pointer.value or 0

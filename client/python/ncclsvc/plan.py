@@ -12,7 +12,7 @@ from .errors import InvalidArgumentError, TimeoutError
 from .layouts import Spec
 from .library import check, lib, milliseconds
 from .listed import Records
-from .memory import allocated
+from .memory import Pointer, allocated
 from .structs import PlannedRecord
 from .tasks import Task
 from .tensors import Buffer, destination, source
@@ -52,10 +52,10 @@ class Plan:
         check(lib.plan_set_strict(self._pointer, strict))
 
     @property
-    def _pointer(self) -> int:
-        if self._address is None or self.comm.session.closed:
+    def _pointer(self) -> Pointer:
+        if (address := self._address) is None or self.comm.session.closed:
             raise ValueError("the plan is terminated, or its session is closed")
-        return self._address
+        return self.comm.session._refer(address)
 
     # ---- Planning ----
 
@@ -203,7 +203,7 @@ class Plan:
             return
         address, self._address = self._address, None
         self.comm.session._children.pop(self, None)
-        check(lib.plan_terminate(address, milliseconds(timeout)))
+        check(lib.plan_terminate(self.comm.session._refer(address), milliseconds(timeout)))
         self._held.clear()
 
     def _close_with_session(self) -> None:

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from typing import Any, Optional, Union
 
 from . import inspection
@@ -20,7 +21,7 @@ from .errors import Error, error_of
 from .ids import UniqueId
 from .joining import Joining
 from .library import check, last_error, lib, milliseconds
-from .memory import DeviceMemory, Handle, allocated, host_memory
+from .memory import Calls, DeviceMemory, Handle, Pointer, allocated, host_memory
 from .streams import Group, ThreadState, Timeline, ordered, stream_pointer
 from .structs import Options, StatusRecord
 from .tasks import Task
@@ -58,31 +59,47 @@ class Session(inspection.Inspection):
             no_ring,
             max(1, milliseconds(timeout)),
         )
-        self._handle: Optional[Handle] = Handle(allocated(lib.open, options))
+        self._calls: Optional[Calls] = Calls(Handle(allocated(lib.open, options)))
         self._thread = ThreadState()
         self._waits = Waits(lambda: self._pointer)
-        self._lock = threading.RLock()  # of _kept; a finalizer may come in between, and submit
+        self._lock = threading.RLock()  # of _calls, _joinings, _kept; a finalizer may come in between, and submit
         self._kept: dict[int, tuple[Any, ...]] = {}
         self._children: dict[Any, None] = {}  # what must be closed before the session, in the order of its making
+        self._joinings: weakref.WeakSet[Joining] = weakref.WeakSet()
+
+    def _open_calls(self) -> Calls:
+        if (calls := self._calls) is None:
+            raise ValueError("the session is closed")
+        return calls
+
+    def _refer(self, address: int) -> Pointer:
+        """The address as an argument: the session does not end while the library has it."""
+        pointer = Pointer(address)
+        pointer.calls = self._open_calls()
+        return pointer
 
     @property
-    def _pointer(self) -> int:
-        if self._handle is None:
-            raise ValueError("the session is closed")
-        return self._handle.pointer
+    def _pointer(self) -> Pointer:
+        return self._refer(self._open_calls().handle.pointer)
 
     @property
     def closed(self) -> bool:
-        return self._handle is None
+        return self._calls is None
 
     def close(self) -> None:
         """Leaves every communicator and abandons pending tasks. Memory of the session stays usable as long as arrays
-        refer to it; the connection ends with the last of them."""
-        for child in reversed(list(self._children)):
-            child._close_with_session()
-        self._children.clear()
-        self._handle = None
-        self._kept.clear()
+        refer to it; the connection ends with the last of them.
+
+        Other threads' and coroutines' waits then raise ValueError, and their joins CancelledError. If another thread is
+        in a call on the session, communicators are left when that returns."""
+        with self._lock:
+            calls, self._calls, joinings = self._calls, None, list(self._joinings)
+        if calls is None:
+            return
+        calls.children, calls.kept = self._children, self._kept
+        for joining in joinings:
+            joining._close_with_session()
+        self._waits.close()
 
     def __enter__(self) -> Session:
         return self
@@ -104,7 +121,10 @@ class Session(inspection.Inspection):
 
     def dispatch(self, timeout: Optional[float] = 0.0) -> None:
         """Handles what is there, waiting up to `timeout` for something. Raises DaemonLostError."""
-        check(lib.dispatch(self._pointer, milliseconds(timeout)))
+        try:
+            check(lib.dispatch(self._pointer, milliseconds(timeout)))
+        finally:
+            self._waits.look()  # the loops' file descriptor is drained now
 
     # ---- Communicators ----
 
@@ -154,14 +174,12 @@ class Session(inspection.Inspection):
 
         Raises LimitError at the user's quota, and NoMemoryError."""
         address = allocated(lib.mem_alloc, self._pointer, nbytes)
-        assert self._handle is not None
-        return host_memory(self._handle, address, nbytes)
+        return host_memory(self._open_calls().handle, address, nbytes)
 
     def register_fd(self, fd: int, nbytes: int) -> ctypes.Array[ctypes.c_uint8]:
         """The first nbytes of a memfd that is sealed with F_SEAL_SHRINK, as session memory. The fd may be closed."""
         address = allocated(lib.mem_register_fd, self._pointer, fd, nbytes)
-        assert self._handle is not None
-        return host_memory(self._handle, address, nbytes)
+        return host_memory(self._open_calls().handle, address, nbytes)
 
     def zeros(self, shape: Union[int, tuple[int, ...]], dtype: Any = "float32") -> Any:
         """A NumPy array of zeros in memory of the session (alloc)."""
@@ -176,8 +194,7 @@ class Session(inspection.Inspection):
     def alloc_device(self, device: int, nbytes: int) -> DeviceMemory:
         """Zeroed memory of a GPU, which the daemon lends: it is not imported at its first use."""
         address = allocated(lib.mem_alloc_device, self._pointer, device, nbytes)
-        assert self._handle is not None
-        return DeviceMemory(self._handle, address, nbytes, device)
+        return DeviceMemory(self._open_calls().handle, address, nbytes, device)
 
     def sweep(self) -> None:
         """Has the daemon give back GPU memory that this process has freed."""

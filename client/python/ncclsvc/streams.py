@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Optional
 
 from .library import check, lib
+from .memory import Pointer
 
 if TYPE_CHECKING:
     from .session import Session
@@ -80,14 +81,14 @@ class Timeline:
         self._address = pointer.value
 
     @property
-    def _pointer(self) -> int:
-        if not self._address or not self.session._pointer:
+    def _pointer(self) -> Pointer:
+        if not (address := self._address):
             raise ValueError("the timeline is destroyed")
-        return self._address
+        return self.session._refer(address)
 
     def at(self, value: int) -> Any:
         """A context in which the thread's submissions use (timeline, value)."""
-        return ordered(self.session, self.session._thread.order._replace(timeline=self._pointer, value=value))
+        return ordered(self.session, self.session._thread.order._replace(timeline=self._pointer.value, value=value))
 
     def signal(self, value: int) -> None:
         """Raises ready to value; never lowers it."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, Optional
 from .enums import Result
 from .errors import Error, TimeoutError, error_of
 from .library import failure, last_error, lib, milliseconds
+from .memory import Pointer
 from .status import Status
 from .structs import StatusRecord
 
@@ -52,7 +53,7 @@ class Task:
         self.number = number
         self._submitted = True
 
-    def _handle(self) -> int:
+    def _handle(self) -> Pointer:
         if not self._submitted:
             raise ValueError("the task is in a group that has not ended, or that failed: it is not submitted")
         return self.session._pointer

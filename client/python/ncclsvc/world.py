@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from .comm import Comm
 from .enums import DEVICE_HOST, GroupType
 from .library import check, lib, milliseconds
-from .memory import allocated
+from .memory import Pointer, allocated
 from .structs import LayoutRecord, WorldOptions, WorldSizes
 
 if TYPE_CHECKING:
@@ -113,20 +113,20 @@ class World:
         )
         self.session = session
         self._address: Optional[int] = allocated(lib.world_init, session._pointer, options, milliseconds(timeout))
-        self.layout = Layout.of(lib.world_layout(self._address).contents)
-        ordinal = int(lib.world_device(self._address))
+        self.layout = Layout.of(lib.world_layout(self._pointer).contents)
+        ordinal = int(lib.world_device(self._pointer))
         self.device = None if ordinal == DEVICE_HOST else ordinal  #: CUDA ordinal, or None
         self._comms = {
-            kind: Comm(session, lib.world_comm(self._address, kind), self.device, owner=self) for kind in GroupType
+            kind: Comm(session, lib.world_comm(self._pointer, kind), self.device, owner=self) for kind in GroupType
         }
-        self.host_comm = Comm(session, lib.world_host_comm(self._address), None, owner=self)  #: all ranks, host memory
+        self.host_comm = Comm(session, lib.world_host_comm(self._pointer), None, owner=self)  #: all ranks, host memory
         session._children[self] = None
 
     @property
-    def _pointer(self) -> int:
-        if self._address is None or self.session.closed:
+    def _pointer(self) -> Pointer:
+        if (address := self._address) is None or self.session.closed:
             raise ValueError("the world is closed")
-        return self._address
+        return self.session._refer(address)
 
     def comm(self, kind: GroupType) -> Comm:
         """The communicator of this rank's group of that type. The world leaves it."""
