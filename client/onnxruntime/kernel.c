@@ -8,15 +8,41 @@
 
 /* ---- Attributes ---- */
 
+/* Reading an attribute has failed: either the node does not have it, which is well, or it is of
+ * another kind than the one named. */
+static OrtStatus *check_absent(const OrtApi *ort, const OrtKernelInfo *info, const char *name,
+			       const char *kind, OrtStatus *failed)
+{
+	int64_t integer;
+	float real;
+	size_t length = 0, integers = 0, reals = 0;
+	OrtStatus *const reads[] = {
+		failed,
+		ort->KernelInfoGetAttribute_int64(info, name, &integer),
+		ort->KernelInfoGetAttribute_float(info, name, &real),
+		ort->KernelInfoGetAttribute_string(info, name, NULL, &length),
+		ort->KernelInfoGetAttributeArray_int64(info, name, NULL, &integers),
+		ort->KernelInfoGetAttributeArray_float(info, name, NULL, &reals),
+	};
+	bool absent = true;
+	for (size_t i = 0; i < sizeof(reads) / sizeof(*reads); i++) {
+		absent = absent && reads[i];
+		if (reads[i])
+			ort->ReleaseStatus(reads[i]);
+	}
+	return absent ? NULL
+		      : status_new(ort, ORT_ERROR_INVALID_ARGUMENT, "the attribute %s is not %s",
+				   name, kind);
+}
+
 static OrtStatus *take_int(const OrtApi *ort, const OrtKernelInfo *info, const char *name,
 			   int64_t otherwise, int64_t *value)
 {
 	OrtStatus *status = ort->KernelInfoGetAttribute_int64(info, name, value);
-	if (status) { /* there is none */
-		ort->ReleaseStatus(status);
-		*value = otherwise;
-	}
-	return NULL;
+	if (!status)
+		return NULL;
+	*value = otherwise;
+	return check_absent(ort, info, name, "an integer", status);
 }
 
 static OrtStatus *take_group(const OrtApi *ort, const OrtKernelInfo *info, struct kernel *k)
@@ -39,10 +65,8 @@ static OrtStatus *take_shapes(const OrtApi *ort, const OrtKernelInfo *info, stru
 	size_t size = 0;
 	k->shapes = NCCLSVC_SHAPES_AHEAD;
 	OrtStatus *status = ort->KernelInfoGetAttribute_string(info, "shapes", NULL, &size);
-	if (status) { /* there is none */
-		ort->ReleaseStatus(status);
-		return NULL;
-	}
+	if (status)
+		return check_absent(ort, info, "shapes", "a string", status);
 	if (size <= sizeof(text))
 		status = ort->KernelInfoGetAttribute_string(info, "shapes", text, &size);
 	if (status || !strcmp(text, "ahead"))
@@ -102,10 +126,8 @@ static OrtStatus *check_element_types(const OrtApi *ort, const OrtKernelInfo *in
 {
 	size_t n = 0;
 	OrtStatus *status = ort->KernelInfoGetAttributeArray_int64(info, "element_types", NULL, &n);
-	if (status) {
-		ort->ReleaseStatus(status);
-		return NULL;
-	}
+	if (status)
+		return check_absent(ort, info, "element_types", "a list of integers", status);
 	if (n != tensors->n)
 		return status_new(ort, ORT_ERROR_INVALID_ARGUMENT,
 				  "element_types has %zu values, and there are %zu tensors", n,

@@ -91,7 +91,9 @@ typedef struct OrtApi {
 	OrtStatus *(*MemoryInfoGetId)(const OrtMemoryInfo *info, int *id);
 	void *gap_73[4];
 	OrtStatus *(*AllocatorGetInfo)(const OrtAllocator *allocator, const OrtMemoryInfo **info);
-	void *gap_78[8];
+	void *gap_78[7];
+	OrtStatus *(*KernelInfoGetAttribute_float)(const OrtKernelInfo *info, const char *name,
+						   float *value);
 	OrtStatus *(*KernelInfoGetAttribute_int64)(const OrtKernelInfo *info, const char *name,
 						   int64_t *value);
 	OrtStatus *(*KernelInfoGetAttribute_string)(const OrtKernelInfo *info, const char *name,
@@ -110,8 +112,10 @@ typedef struct OrtApi {
 	void (*ReleaseTensorTypeAndShapeInfo)(OrtTensorTypeAndShapeInfo *info);
 	void *gap_100[32];
 	void (*ReleaseAllocator)(OrtAllocator *allocator);
-	void *gap_133[30];
+	void *gap_133[29];
 	/* values NULL: *size becomes the number of values. */
+	OrtStatus *(*KernelInfoGetAttributeArray_float)(const OrtKernelInfo *info, const char *name,
+							float *values, size_t *size);
 	OrtStatus *(*KernelInfoGetAttributeArray_int64)(const OrtKernelInfo *info, const char *name,
 							int64_t *values, size_t *size);
 	void *gap_164[29];
@@ -199,6 +203,7 @@ ORT_ENTRY(64, GetTensorShapeElementCount);
 ORT_ENTRY(65, GetTensorTypeAndShape);
 ORT_ENTRY(72, MemoryInfoGetId);
 ORT_ENTRY(77, AllocatorGetInfo);
+ORT_ENTRY(85, KernelInfoGetAttribute_float);
 ORT_ENTRY(86, KernelInfoGetAttribute_int64);
 ORT_ENTRY(87, KernelInfoGetAttribute_string);
 ORT_ENTRY(88, KernelContext_GetInputCount);
@@ -209,6 +214,7 @@ ORT_ENTRY(93, ReleaseStatus);
 ORT_ENTRY(98, ReleaseTypeInfo);
 ORT_ENTRY(99, ReleaseTensorTypeAndShapeInfo);
 ORT_ENTRY(132, ReleaseAllocator);
+ORT_ENTRY(162, KernelInfoGetAttributeArray_float);
 ORT_ENTRY(163, KernelInfoGetAttributeArray_int64);
 ORT_ENTRY(193, KernelContext_GetGPUComputeStream);
 ORT_ENTRY(230, KernelInfo_GetInputCount);

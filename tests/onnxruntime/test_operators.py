@@ -433,6 +433,14 @@ class Errors(Case):
                   r"element_types\[0\] is 11 \(double\), and the tensor's type is float32")
         self.says(refused(receive, [FLOAT, FLOAT], element_types=[FLOAT]), "RuntimeException",
                   "element_types has 1 values, and there are 2 tensors")
+        for other in 1.0, "1", [1], [1.0], ["1"]:
+            self.says(refused(collective, "NcclAllReduce", 1, group_type=other), "RuntimeException",
+                      "the attribute group_type is not an integer")
+            self.says(refused(send, [FLOAT], tag=other), "RuntimeException", "the attribute tag is not an integer")
+        for other in 1.0, 1, [1], ["ahead"]:
+            self.says(refused(send, [FLOAT], shapes=other), "RuntimeException", "the attribute shapes is not a string")
+        for other in 1.0, "1", 1, [1.0], ["1"]:
+            self.says(refused(send, [FLOAT], element_types=other), "RuntimeException", "element_types (has 0|is not)")
         self.says(refused(receive, [FLOAT], [[2, None]], shapes="static"), "RuntimeException", "dimension 1 of received tensor 0")
         for text in "dynamic", "no such thing at all":
             self.says(refused(send, [FLOAT], shapes=text), "RuntimeException", "neither 'ahead' nor 'static'")
