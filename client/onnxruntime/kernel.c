@@ -162,7 +162,14 @@ static OrtStatus *check_collective(const OrtApi *ort, const struct ort_operator 
 				    inputs->n, noutputs);
 	for (size_t i = 0; !status && i < inputs->n; i++) {
 		const ncclsvc_type type = inputs->tensors[i].type;
-		if (op->reduces && type >= NCCLSVC_BOOL)
+		if (!op->reduces)
+			continue;
+		if (!op->provider && (type == NCCLSVC_FLOAT8E4M3 || type == NCCLSVC_FLOAT8E5M2))
+			status = status_new(
+				ort, ORT_ERROR_NOT_IMPLEMENTED,
+				"input %zu is of type %s, which is reduced on GPUs alone", i,
+				ncclsvc_type_name(type));
+		if (type >= NCCLSVC_BOOL)
 			status = status_new(ort, ORT_ERROR_NOT_IMPLEMENTED,
 					    "input %zu is of type %s, which is moved, not reduced",
 					    i, ncclsvc_type_name(type));

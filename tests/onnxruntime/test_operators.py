@@ -425,6 +425,11 @@ class Errors(Case):
         for kind, name in (BOOL, "bool"), (TensorProto.INT16, "int16"), (TensorProto.UINT16, "uint16"):
             for op in "NcclAllReduce", "NcclReduceScatter":
                 self.says(refused(collective, op, 1, kind), "RuntimeException", f"{op} node {op}-of-b0: .*type {name}, which is moved, not reduced")
+        for kind in TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2:
+            graph = [value("x", kind)], [value("y", kind)]
+            load([node("NcclAllGather", ["x"], ["y"])], *graph)
+            for op in "NcclAllReduce", "NcclReduceScatter":
+                self.says(refused(load, [node(op, ["x"], ["y"])], *graph), "RuntimeException", "reduced on GPUs alone")
         self.says(refused(collective, "NcclAllGather", 1, STRING), "RuntimeException", "type string")
         self.says(refused(receive, [STRING]), "RuntimeException", "type string")
         self.says(refused(send, [FLOAT, STRING]), "RuntimeException", "type string")
