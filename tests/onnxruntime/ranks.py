@@ -132,7 +132,10 @@ def load(nodes, inputs, outputs, constants=(), declared=(), optimize=True, gpu=N
     if gpu is not None:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         providers = [("CUDAExecutionProvider", {"device_id": str(gpu)})]
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
+    if gpu is not None and "CUDAExecutionProvider" not in session.get_providers():
+        raise AssertionError("ONNX Runtime could not load its CUDA provider, and took the CPU: its log says why")
+    return session
 
 
 def refused(call, *args, **more):

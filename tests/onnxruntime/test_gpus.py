@@ -3,16 +3,34 @@
 
     NCCLSVCD=.../ncclsvcd ORT_LIBRARY=.../libncclsvc_ort.so PYTHONPATH=tests/python python3 tests/onnxruntime/test_gpus.py
 
+The provider's own library must find CUDA's and cuDNN's, and has no RUNPATH. Where they are packages of pip beside
+onnxruntime-gpu, their folders go into LD_LIBRARY_PATH before Python starts:
+
+    export LD_LIBRARY_PATH=$(echo .../site-packages/nvidia/*/lib | tr ' ' :)
+
 All nodes of each graph run on the GPU, in the order of ONNX Runtime's stream: what precedes an operator there, and what
 follows it, has no other order with it."""
 
+import glob
+import os
+import subprocess
 import sys
 import unittest
+
+
+def lacks(onnxruntime):
+    """What the CUDA provider's library does not find: without it, ONNX Runtime takes the CPU instead."""
+    name = os.path.join(os.path.dirname(onnxruntime.__file__), "capi", "libonnxruntime_providers_cuda.so")
+    lines = subprocess.run(["ldd", *glob.glob(name)], capture_output=True, text=True).stdout.splitlines()
+    return ", ".join(sorted({line.split()[0] for line in lines if line.endswith("not found")}))
+
 
 try:
     import onnxruntime
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         raise ImportError("onnxruntime has no CUDAExecutionProvider")
+    if lacking := lacks(onnxruntime):
+        raise ImportError(f"the CUDA provider does not find {lacking}: see LD_LIBRARY_PATH above")
 except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
@@ -66,6 +84,31 @@ def messages(rank):
     return [session.run(None, {}) for _ in range(ROUNDS)]
 
 
+def signals(rank):
+    """Two messages in a row: the second node's input_signal is the first one's output_signal."""
+    op, peer = ("Send", "Recv")[rank], f"rank{1 - rank}"
+    if rank == 0:
+        session = load([plain("Mul", ["x", "two"], ["a"]), node(op, ["true", peer, "a"], ["first"], tag=1),
+                        node(op, ["first", peer, "x"], ["second"], tag=2)],
+                       [value("x", FLOAT)], [value("second", BOOL)], [TRUE, rank_of(1), constant("two", np.float32(2))], gpu=0)
+        return [session.run(None, {"x": floats(1000, start=k)}) for k in range(ROUNDS)]
+    session = load([node(op, ["true", peer], ["first", "y"], tag=1), node(op, ["first", peer], ["second", "z"], tag=2),
+                    plain("Sub", ["y", "z"], ["d"])],
+                   [], [value("second", BOOL), value("d", FLOAT)], [TRUE, rank_of(0)],
+                   [value("y", FLOAT), value("z", FLOAT)], gpu=1)
+    return [session.run(None, {}) for _ in range(ROUNDS)]
+
+
+def beside(rank):
+    """Sums of the data group on the GPU, and of all ranks on the CPU, in turn."""
+    def session(**more):
+        group = {} if "gpu" not in more else {"group_type": 1}
+        return load([plain("Mul", ["x", "two"], ["a"]), node("NcclAllReduce", ["a"], ["y"], **group)],
+                    [value("x", FLOAT)], [value("y", FLOAT)], [constant("two", np.float32(2))], **more)
+    sessions = [session(gpu=rank), session()]
+    return [one.run(None, {"x": floats(1000) + rank})[0] for _ in range(ROUNDS) for one in sessions]
+
+
 def mistakes(rank):
     own = load([node("Send", ["true", f"rank{rank}", "x"], ["sent"])], [value("x", FLOAT)], [value("sent", BOOL)],
                [TRUE, rank_of(rank)], gpu=rank)
@@ -102,6 +145,18 @@ class OnGpus(unittest.TestCase):
             self.assertTrue(received)
             np.testing.assert_array_equal(z, 2 * floats(k + 1, 1000) + 1)
             self.assertEqual(b.tolist(), [True, False, True])
+
+    def test_signals(self):
+        sent, got = run(2, signals, options=GPUS)
+        self.assertEqual([bool(second) for second, in sent], [True] * ROUNDS)
+        for k, (second, difference) in enumerate(got):
+            self.assertTrue(second)
+            np.testing.assert_array_equal(difference, floats(1000, start=k))
+
+    def test_a_group_and_the_cpu_beside(self):
+        for results in run(2, beside, options=(*GPUS, "--world-data", "2")):
+            for y in results:
+                np.testing.assert_array_equal(y, 4 * floats(1000) + 2)
 
     def test_mistakes(self):
         for rank, (own, other) in enumerate(run(2, mistakes, options=GPUS)):
