@@ -173,11 +173,17 @@ class Rank:
                     raise
         dist.barrier()
 
+    def own_blocks_that_differ(self):
+        """Of this rank alone: no other one is involved."""
+        alone = [torch.zeros(2 if r == self.r else 0) for r in range(self.n)]
+        dist.all_to_all([torch.zeros(3 if r == self.r else 0) for r in range(self.n)], alone)
+
     def refusals(self):
         if self.device.type == "cpu":
             one, odd = torch.zeros(1), torch.zeros(self.n + 1)
             for call, text in ((lambda: dist.all_gather_into_tensor(odd, one), "times as many elements"),
                                (lambda: dist.all_to_all_single(odd, odd.clone()), "not divided evenly"),
+                               (lambda: self.own_blocks_that_differ(), "the own block has 2 elements in the input"),
                                (lambda: dist.all_reduce(one, dist.ReduceOp.BAND), "for integers")):
                 try:
                     call()

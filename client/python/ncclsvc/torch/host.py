@@ -209,6 +209,9 @@ class Host:
         """A tensor from and to each rank, of whatever size, in one group."""
         given = [tensor.detach().contiguous() for tensor in tensors]
         taken = [output.detach().contiguous() for output in outputs]
+        mine, own = given[self.rank].numel(), taken[self.rank].numel()
+        if mine != own:
+            raise ValueError(f"the own block has {mine} elements in the input, and {own} in the output")
 
         def submit() -> list[Any]:
             tasks = []

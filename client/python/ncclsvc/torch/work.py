@@ -56,7 +56,10 @@ class HostWork(dist.Work):
                         raise
                     self._error = self._error or in_torchs_words(error)
             if self._finish and not self._error:
-                self._finish()
+                try:
+                    self._finish()
+                except Exception as error:
+                    self._error = error
             self._ended, self._finish, self._tasks = True, None, []
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
