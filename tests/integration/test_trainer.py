@@ -3,6 +3,7 @@
 
 Environment: NCCLSVCD, TRAINER, TEXT to learn from, NODES=2 if the daemon can be one of two, and FAKE_DIR with stand-ins for CUDA and NCCL."""
 
+import ctypes
 import os
 import re
 import shutil
@@ -140,6 +141,7 @@ class Trainer(unittest.TestCase):
         done = self.run_trainer(*options)
         self.assertEqual(done.returncode, 1)
         self.assertIn("cannot read the checkpoint", done.stderr)
+        self.assertNotRegex(done.stderr, r"(?m)rank \d+: $")  # it has no other error to tell
 
     def test_bad_parameters_are_refused_by_name(self):
         os.mkdir(self.path("checkpoints"))
@@ -162,6 +164,9 @@ class Trainer(unittest.TestCase):
                 shape(2, 1, 1) + ("--unpadded",): "--unpadded is for --zero",
                 shape(2, 1, 1) + ("--zero", "--unpadded"): "a tensor must belong to one rank",
                 ("--nccl",): "--nccl is for --device cuda",
+                ("--checkpoints", self.path("nobody")): f"--checkpoints {self.path('nobody')}: No such file or directory",
+                ("--checkpoints", os.environ["TEXT"]): "Not a directory",
+                ("--losses", self.path("nobody/losses")): "nobody/losses: No such file or directory",
                 ("--text", "/nobody"): "cannot learn from /nobody"}.items():
             with self.subTest(options=options):
                 self.refused(sentence, *options)
@@ -199,6 +204,14 @@ class Trainer(unittest.TestCase):
         self.assertEqual(losses, expected)
         self.assertRegex(said, r"(?m)^ +2  start           12 ")
         self.assertEqual(len(re.findall(r"^ +\d  failure         12 ", said, re.M)), 3, said)
+
+    def test_without_a_driver(self):
+        try:
+            ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            self.refused("--device cuda: no driver: libcuda.so.1", "--device", "cuda")
+        else:
+            self.skipTest("there is a driver")
 
     def test_without_a_daemon(self):
         self.env["NCCLSVC_SOCKET"] = self.path("nobody")

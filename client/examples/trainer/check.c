@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Bad parameters are refused by name, with what to do, before a rank is started. */
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "memory.h"
 #include "stage.h"
 
 #define REFUSE(...)                                                                                \
@@ -75,10 +79,27 @@ static bool check_optimizer(const struct options *o)
 	return true;
 }
 
+/* What a rank would find out after its first steps. */
+static bool check_files(const struct options *o)
+{
+	int dir = o->checkpoints ? open(o->checkpoints, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+	if (o->checkpoints && (dir < 0 || faccessat(dir, ".", W_OK | X_OK, 0)))
+		REFUSE("--checkpoints %s: %s", o->checkpoints, strerror(errno));
+	if (dir >= 0)
+		close(dir);
+	FILE *losses = o->losses ? fopen(o->losses, "ae") : NULL;
+	if (o->losses && !losses)
+		REFUSE("--losses %s: %s", o->losses, strerror(errno));
+	if (losses)
+		fclose(losses);
+	return true;
+}
+
 bool check_options(const struct options *o)
 {
 	struct text text;
-	if (!check_shape(o) || !check_steps(o) || !check_optimizer(o) || !text_read(&text, o->text))
+	if (!check_shape(o) || !check_steps(o) || !check_optimizer(o) || !check_files(o) ||
+	    (o->cuda && !gpu_driver()) || !text_read(&text, o->text))
 		return false;
 	text_free(&text);
 	return true;

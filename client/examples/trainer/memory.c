@@ -59,12 +59,18 @@ static bool start(struct gpu *g, void *library, int ordinal)
 	       good(cuStreamCreate(&g->stream, 1 /* non-blocking */), "cuStreamCreate");
 }
 
-struct gpu *gpu_open(int ordinal)
+void *gpu_driver(void)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-	struct gpu *g = library ? calloc(1, sizeof(*g)) : NULL;
 	if (!library)
-		say("no driver: %s", dlerror());
+		say("--device cuda: no driver: %s", dlerror());
+	return library;
+}
+
+struct gpu *gpu_open(int ordinal)
+{
+	void *library = gpu_driver();
+	struct gpu *g = library ? calloc(1, sizeof(*g)) : NULL;
 	if (g && start(g, library, ordinal))
 		return g;
 	free(g);

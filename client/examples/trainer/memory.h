@@ -15,6 +15,8 @@ struct buffer {
 	size_t bytes;
 };
 
+/* NULL, having complained: there is no driver of CUDA. */
+void *gpu_driver(void);
 /* NULL, having complained: no driver, or no such GPU. */
 struct gpu *gpu_open(int ordinal);
 void gpu_close(struct gpu *g); /* NULL is allowed */

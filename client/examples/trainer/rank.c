@@ -186,7 +186,7 @@ int rank_run(const struct options *o, uint64_t start_ns)
 	const bool good = make(&r, o);
 	for (int lives = 0; good && lives < LIVES; lives++) {
 		result = live(&r);
-		if (result)
+		if (result && *ncclsvc_last_error()) /* else it has complained */
 			say("rank %d: %s", o->rank, ncclsvc_last_error());
 		disconnect(&r);
 		if (!worth_another(result))
