@@ -149,6 +149,18 @@ class Abi(unittest.TestCase):
         failures = {r for r in enums.Result if r < 0}
         self.assertEqual(set(errors.CLASSES), failures)
 
+    def test_a_result_that_is_not_known(self):
+        from ncclsvc import status, structs
+        self.assertEqual(status.Status.of(structs.StatusRecord(result=-99)).result, -99)
+
+    def test_integers_that_do_not_fit(self):
+        import ncclsvc
+        for call in (lambda: ncclsvc.aggregate([2**64]), lambda: ncclsvc.partition(5, 2**32 + 1),
+                     lambda: ncclsvc.partition_tensors([1, 2**64 + 1], 1),
+                     lambda: ncclsvc.layout_of(2**32, 2**32 + 1, 1, 1)):
+            with self.assertRaisesRegex(ValueError, "is out of range"):
+                call()
+
     def test_versions(self):
         import ncclsvc
         self.assertEqual(ncclsvc.__version__, ncclsvc.version())

@@ -93,6 +93,7 @@ def types(session, comm):
         x = np.arange(8).astype(kind) if comm.rank == 0 else np.zeros(8, kind)
         comm.broadcast(x).wait(T)
         np.testing.assert_array_equal(x, np.arange(8).astype(kind))
+    assert session.zeros(np.int64(5)).shape == (5,) and session.zeros((np.int64(2), 3)).shape == (2, 3)
     h = np.array(1.5, "f2")
     comm.all_reduce(h).wait(T)
     assert h == 1.5 * comm.size
@@ -129,6 +130,12 @@ def refusals(session, comm):
             (lambda: comm.all_gather(x[1:3], x), ncclsvc.InvalidArgumentError, "overlap"),
             (lambda: comm.premulsum(np.float32(2)), ncclsvc.UnsupportedError, ""),
             (lambda: session.world(rank=-7), ValueError, "rank -7"),
+            (lambda: session.world(rank=2**32), ValueError, "4294967296 is out of range"),
+            (lambda: session.join(None, n, 0), TypeError, "not None"),
+            (lambda: session.join(bytes(128), 2**32 + 1, 0), ValueError, "4294967297 is out of range"),
+            (lambda: comm.split(2**32), ValueError, "4294967296 is out of range"),
+            (lambda: session.alloc(2**64 + 1), ValueError, "is out of range"),
+            (lambda: ncclsvc.World(session, data=2**32 + 1), ValueError, "4294967297 is out of range"),
             (lambda: comm.barrier().wait(-1), ValueError, "a timeout is")):
         try:
             call()
@@ -329,6 +336,12 @@ def a_join_is_given_up(rank):
         assert asyncio.run(wait(session.join_begin(os.urandom(128), 1, 0))).size == 1
 
 
+def a_script_of_any_name(rank):
+    sys.argv = [os.fsdecode(b"/x/a\xe4.py")]
+    with ncclsvc.Session() as session:
+        assert session.sessions()[0].name == b"a?.py", session.sessions()
+
+
 def splits(session, comm):
     part = comm.split(comm.rank % 2, key=-comm.rank)
     assert part.size == (2 if comm.rank % 2 == 0 else 1) and part.rank == (1 if comm.rank == 0 and part.size == 2 else 0)
@@ -407,6 +420,9 @@ class Package(Ranks, unittest.TestCase):
 
     def test_a_join_is_given_up(self):
         run(1, a_join_is_given_up)
+
+    def test_a_script_of_any_name(self):
+        run(1, a_script_of_any_name)
 
     def test_splits(self):
         self.assertEqual(together(splits), [True] * N)

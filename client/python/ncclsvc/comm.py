@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from .enums import DataType, ReduceOp
 from .errors import Error
-from .library import check, failure, lib, milliseconds
+from .library import check, failure, integer, lib, milliseconds
 from .memory import Pointer, allocated
 from .tasks import Task
 from .tensors import Buffer, destination, source
@@ -113,7 +113,8 @@ class Comm:
         """As split; the result is to be waited for, awaited or cancelled."""
         from .joining import Joining
 
-        pointer = allocated(lib.comm_split_begin, self._pointer, colour, key, milliseconds(timeout))
+        numbers = integer(colour), integer(key), milliseconds(timeout)
+        pointer = allocated(lib.comm_split_begin, self._pointer, *numbers)
         return Joining(self.session, pointer, self.device)
 
     def rejoin(self, timeout: Optional[float] = 60.0) -> None:

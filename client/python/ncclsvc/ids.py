@@ -27,6 +27,8 @@ class UniqueId:
 
     @classmethod
     def of(cls, value: Union[UniqueId, bytes]) -> UniqueId:
+        if value is None:
+            raise TypeError("an id is a UniqueId or its bytes, not None")
         return value if isinstance(value, UniqueId) else cls(value)
 
     def derive(self, name: str) -> UniqueId:

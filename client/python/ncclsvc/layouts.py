@@ -7,7 +7,7 @@ import ctypes
 from typing import NamedTuple, Optional, Sequence
 
 from .enums import DataType
-from .library import check, lib
+from .library import check, integer, lib
 from .structs import PartitionRecord
 
 
@@ -30,7 +30,7 @@ class Partition(NamedTuple):
 def _array(values: Sequence[int]) -> ctypes.Array[ctypes.c_uint64]:
     if any(v < 0 for v in values):
         raise ValueError(f"sizes are not negative: {list(values)}")
-    return (ctypes.c_uint64 * len(values))(*values)
+    return (ctypes.c_uint64 * len(values))(*(integer(v, ctypes.c_uint64) for v in values))
 
 
 def aggregate(nbytes: Sequence[int]) -> tuple[list[int], int]:
@@ -47,7 +47,7 @@ def _plain(record: PartitionRecord) -> Partition:
 def partition(total: int, size: int) -> Partition:
     """How `total` elements are divided among `size` ranks."""
     record = PartitionRecord()
-    check(lib.partition_of(_array([total])[0], size, record))
+    check(lib.partition_of(_array([total])[0], integer(size), record))
     return _plain(record)
 
 
@@ -55,5 +55,5 @@ def partition_tensors(counts: Sequence[int], size: int) -> tuple[list[int], Part
     """The owner of each tensor of these element counts, laid one after the other. Raises InvalidArgumentError with the
     tensor that does not end in its owner's range."""
     owners, record = (ctypes.c_int * len(counts))(), PartitionRecord()
-    check(lib.partition_tensors(_array(counts), len(counts), size, record, owners))
+    check(lib.partition_tensors(_array(counts), len(counts), integer(size), record, owners))
     return list(owners), _plain(record)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import os
 from ctypes import POINTER as P
 from ctypes import c_bool, c_char_p, c_int, c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
@@ -238,6 +239,14 @@ def check(result: int) -> None:
     """Raises what the calling thread's last call has failed with."""
     if result != Result.OK:
         raise failure(result)
+
+
+def integer(value: Any, kind: Any = c_int) -> int:
+    """An integer, for an argument of this type. Raises ValueError if it does not fit: ctypes would cut it."""
+    number = operator.index(value)
+    if kind(number).value != number:
+        raise ValueError(f"{number} is out of range")
+    return number
 
 
 def milliseconds(timeout: float | None) -> int:

@@ -10,7 +10,7 @@ from .comm import Comm, Reduction
 from .enums import MESSAGE_ONE_BUFFER, GroupType, ReduceOp, Result, Shapes
 from .errors import Error, TimeoutError
 from .layouts import Partition, Spec, aggregate, partition, partition_tensors
-from .library import check, failure, lib, milliseconds
+from .library import check, failure, integer, lib, milliseconds
 from .listed import Incoming, Records
 from .memory import Pointer, allocated
 from .structs import MessageRecord
@@ -227,7 +227,8 @@ class Lists:
         return self._imessage(_RECV, specs, _How(peer, tag, Shapes.AHEAD, incoming=Incoming(allocate)))
 
     def _record(self, records: Optional[Records], n: int, how: _How) -> MessageRecord:
-        message = MessageRecord(ctypes.sizeof(MessageRecord), True, how.peer, how.tag, how.shapes, how.flags, n)
+        peer, tag = integer(how.peer), integer(how.tag, ctypes.c_int64)
+        message = MessageRecord(ctypes.sizeof(MessageRecord), True, peer, tag, how.shapes, how.flags, n)
         message.tensors = records.array if records else None
         if how.incoming:
             message.allocate = how.incoming.callback

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence, U
 from .enums import PLAN_ANY, PLAN_FIRST, PLANNED_STABLE, PLANNED_WAIT, DataType, Op, Shapes
 from .errors import InvalidArgumentError, TimeoutError
 from .layouts import Spec
-from .library import check, lib, milliseconds
+from .library import check, integer, lib, milliseconds
 from .listed import Records
 from .memory import Pointer, allocated
 from .structs import PlannedRecord
@@ -94,6 +94,7 @@ class Plan:
         label: str,
     ) -> None:
         records = Records(tensors, self.comm, output=False)
+        tag, peer = integer(tag, ctypes.c_int64), integer(peer)
         check(function(self._pointer, shapes, tag, records.array, len(tensors), peer))
         self._label(label)
 
@@ -102,7 +103,8 @@ class Plan:
     ) -> None:
         if (count is None) != (type is None):
             raise TypeError("count and type are given both, or neither")
-        check(function(self._pointer, PLAN_ANY if count is None else count, type or 0, peer))
+        planned = PLAN_ANY if count is None else integer(count, ctypes.c_size_t)
+        check(function(self._pointer, planned, type or 0, integer(peer)))
         self._label(label)
 
     def _label(self, label: str) -> None:
@@ -142,7 +144,7 @@ class Plan:
             op=op,
             type=buffer.type,
             count=buffer.count,
-            peer=peer,
+            peer=integer(peer),
             group=PLAN_FIRST if group is None else group,
             flags=flags,
         )

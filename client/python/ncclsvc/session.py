@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
+import operator
 import os
 import sys
 import threading
@@ -20,7 +21,7 @@ from .enums import DEVICE_HOST, RANK_LAUNCHER, STREAM_DETACHED, Result
 from .errors import Error, error_of
 from .ids import UniqueId
 from .joining import Joining
-from .library import check, last_error, lib, milliseconds
+from .library import check, integer, last_error, lib, milliseconds
 from .memory import Calls, DeviceMemory, Handle, Pointer, allocated, host_memory
 from .streams import Group, ThreadState, Timeline, ordered, stream_pointer
 from .structs import Options, StatusRecord
@@ -54,7 +55,7 @@ class Session(inspection.Inspection):
         options = Options(
             ctypes.sizeof(Options),
             os.fsencode(socket) if socket else None,
-            name.encode(),
+            name.encode("utf-8", "replace"),  # a file name of other bytes, in logs and JSON
             ring_entries,
             no_ring,
             max(1, milliseconds(timeout)),
@@ -152,16 +153,16 @@ class Session(inspection.Inspection):
         timeout: Optional[float] = 60.0,
     ) -> Joining:
         """As join, in two steps: the result is to be waited for, awaited or cancelled."""
-        ordinal = DEVICE_HOST if device is None else device
+        numbers = [integer(number) for number in (size, rank, DEVICE_HOST if device is None else device)]
         record = UniqueId.of(id)._record
-        pointer = allocated(lib.comm_join_begin, self._pointer, record, size, rank, ordinal, milliseconds(timeout))
+        pointer = allocated(lib.comm_join_begin, self._pointer, record, *numbers, milliseconds(timeout))
         return Joining(self, pointer, device)
 
     def world(self, rank: Optional[int] = None, timeout: Optional[float] = 60.0) -> Comm:
         """Joins the daemon's world communicator (its --ranks) in host memory, as `rank`, or as any free one.
 
         RANK_LAUNCHER is the rank that torchrun, mpirun or srun has given to this process."""
-        chosen = -1 if rank is None else rank
+        chosen = -1 if rank is None else integer(rank)
         if chosen < 0 and chosen not in (-1, RANK_LAUNCHER):
             raise ValueError(f"rank {rank}: a rank is not negative")
         return Comm(self, allocated(lib.comm_world, self._pointer, chosen, milliseconds(timeout)))
@@ -173,11 +174,13 @@ class Session(inspection.Inspection):
         numpy.frombuffer and torch.frombuffer make tensors of it. Freed when the last reference goes.
 
         Raises LimitError at the user's quota, and NoMemoryError."""
+        nbytes = integer(nbytes, ctypes.c_size_t)
         address = allocated(lib.mem_alloc, self._pointer, nbytes)
         return host_memory(self._open_calls().handle, address, nbytes)
 
     def register_fd(self, fd: int, nbytes: int) -> ctypes.Array[ctypes.c_uint8]:
         """The first nbytes of a memfd that is sealed with F_SEAL_SHRINK, as session memory. The fd may be closed."""
+        nbytes = integer(nbytes, ctypes.c_size_t)
         address = allocated(lib.mem_register_fd, self._pointer, fd, nbytes)
         return host_memory(self._open_calls().handle, address, nbytes)
 
@@ -186,14 +189,15 @@ class Session(inspection.Inspection):
         import numpy
 
         kind = numpy.dtype(dtype)
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        shape = (operator.index(shape),) if hasattr(shape, "__index__") else tuple(shape)
         count = math.prod(shape)
         memory: Any = self.alloc(max(1, count * kind.itemsize))
         return numpy.frombuffer(memory, kind, count).reshape(shape)
 
     def alloc_device(self, device: int, nbytes: int) -> DeviceMemory:
         """Zeroed memory of a GPU, which the daemon lends: it is not imported at its first use."""
-        address = allocated(lib.mem_alloc_device, self._pointer, device, nbytes)
+        nbytes = integer(nbytes, ctypes.c_size_t)
+        address = allocated(lib.mem_alloc_device, self._pointer, integer(device), nbytes)
         return DeviceMemory(self._open_calls().handle, address, nbytes, device)
 
     def sweep(self) -> None:

@@ -14,11 +14,18 @@ def _known(value: int) -> Optional[int]:
     return value if value >= 0 else None
 
 
+def _result(value: int) -> int:
+    try:
+        return Result(value)
+    except ValueError:
+        return value
+
+
 @dataclass(frozen=True)
 class Status:
     """ncclsvc_status, with the rank that is to blame worked out. Times are of CLOCK_MONOTONIC, in nanoseconds."""
 
-    result: Result
+    result: int  #: a Result, unless the library is newer than this package
     field: int  #: a Field, of MISMATCH and some others
     submitted_ns: int
     started_ns: int  #: 0: it never started
@@ -33,7 +40,7 @@ class Status:
     @classmethod
     def of(cls, record: StatusRecord) -> Status:
         return cls(
-            result=Result(record.result),
+            result=_result(record.result),
             field=record.field,
             submitted_ns=record.submitted_ns,
             started_ns=record.started_ns,

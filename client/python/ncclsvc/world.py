@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from .comm import Comm
 from .enums import DEVICE_HOST, GroupType
-from .library import check, lib, milliseconds
+from .library import check, integer, lib, milliseconds
 from .memory import Pointer, allocated
 from .structs import LayoutRecord, WorldOptions, WorldSizes
 
@@ -67,7 +67,8 @@ def layout_of(rank: int, world: int, local: int, data: int, horizontal: int = 1,
 
     data x horizontal x pipeline is world; else InvalidArgumentError names what does not hold."""
     record = LayoutRecord()
-    check(lib.layout_of(WorldSizes(world, local, data, horizontal, pipeline), rank, record))
+    sizes = WorldSizes(*map(integer, (world, local, data, horizontal, pipeline)))
+    check(lib.layout_of(sizes, integer(rank), record))
     return Layout.of(record)
 
 
@@ -102,13 +103,8 @@ class World:
     ) -> None:
         options = WorldOptions(
             ctypes.sizeof(WorldOptions),
-            -1 if rank is None else rank,
-            DEVICE_HOST if device is None else device,
-            data,
-            horizontal,
-            pipeline,
-            local,
-            world,
+            *map(integer, (-1 if rank is None else rank, DEVICE_HOST if device is None else device)),
+            *map(integer, (data, horizontal, pipeline, local, world)),
             None if job is None else job.encode(),
         )
         self.session = session
