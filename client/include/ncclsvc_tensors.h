@@ -107,8 +107,8 @@ ncclsvc_result ncclsvc_tensors_open_group(const ncclsvc_world *world, ncclsvc_gr
 					  int timeout_ms, ncclsvc_tensors **lists);
 /* After the communicator has been rejoined: all members call it. */
 ncclsvc_result ncclsvc_tensors_rejoin(ncclsvc_tensors *lists, int timeout_ms);
-/* BUSY: a request is under way; nothing happened. Requests that have ended are freed, too. NULL is
- * allowed. */
+/* BUSY: a request is under way, or a copy of one that failed is still on its stream; nothing
+ * happened. Requests that have ended are freed, too. NULL is allowed. */
 ncclsvc_result ncclsvc_tensors_close(ncclsvc_tensors *lists);
 /* Bytes copied so far between tensors and the library's buffers; those that go as they lie are not.
  */

@@ -58,6 +58,12 @@ ncclsvc_result ncclsvc_tensors_rejoin(ncclsvc_tensors *l, int timeout_ms)
 	return comm_renew(l->host, timeout_ms, NULL);
 }
 
+/* A list has it, or one that failed has left its copy on a stream. */
+static bool in_use(ncclsvc_tensors *l, struct stage_buffer *buffer)
+{
+	return buffer->busy || copy_done(l, &buffer->copied) == NCCLSVC_IN_PROGRESS;
+}
+
 static ncclsvc_result buffer_free(ncclsvc_tensors *l, struct stage_buffer *buffer)
 {
 	ncclsvc_result r = ncclsvc_mem_free(l->session, buffer->at);
@@ -82,6 +88,10 @@ ncclsvc_result ncclsvc_tensors_close(ncclsvc_tensors *l)
 			return error_set(NCCLSVC_BUSY, "a list is under way: wait for it first");
 	while (l->requests)
 		request_drop(l->requests);
+	for (struct stage_buffer *b = l->buffers; b; b = b->next)
+		if (copy_done(l, &b->copied) == NCCLSVC_IN_PROGRESS)
+			return error_set(NCCLSVC_BUSY, "a copy of a list that failed is still on "
+						       "its stream: synchronize the stream first");
 	while (!r && l->buffers)
 		r = buffer_free(l, l->buffers);
 	if (!r)
@@ -141,7 +151,7 @@ static void tidy(ncclsvc_tensors *l, uint32_t generation)
 	unsigned idle = 0;
 	for (struct stage_buffer *b = l->buffers; b; b = next) {
 		next = b->next;
-		if (b->busy)
+		if (in_use(l, b))
 			continue;
 		/* Memory that a daemon lent goes with it. */
 		if (on_gpu(l) && b->generation != generation) {
@@ -196,7 +206,7 @@ ncclsvc_result buffer_get(ncclsvc_tensors *l, uint64_t bytes, struct stage_buffe
 	ncclsvc_result r = NCCLSVC_OK;
 	tidy(l, generation);
 	for (struct stage_buffer *b = l->buffers; b; b = b->next)
-		if (!b->busy && b->bytes >= bytes && (!best || b->bytes < best->bytes))
+		if (!in_use(l, b) && b->bytes >= bytes && (!best || b->bytes < best->bytes))
 			best = b;
 	if (!best)
 		r = make(l, bytes, generation, &best);

@@ -136,6 +136,16 @@ static ncclsvc_result finish(const struct use *u, CUresult e)
 	return e ? cuda_error(u->cuda, e, "the tensors cannot be copied") : NCCLSVC_OK;
 }
 
+static CUresult mark(const struct use *u, CUevent *event)
+{
+	CUresult e = u->cuda->cuEventCreate(event, EVENT_DISABLE_TIMING);
+	if (!e && (e = u->cuda->cuEventRecord(*event, u->stream)))
+		u->cuda->cuEventDestroy(*event);
+	if (e)
+		*event = NULL;
+	return e;
+}
+
 ncclsvc_result copy_in(ncclsvc_tensors *l, struct stage_buffer *buffer, const struct part *parts,
 		       size_t n, uint64_t start, uint64_t end, uint64_t layout)
 {
@@ -149,6 +159,10 @@ ncclsvc_result copy_in(ncclsvc_tensors *l, struct stage_buffer *buffer, const st
 	if (!e)
 		e = put_all(l, &u, buffer->at, parts, n, true);
 	buffer->clean = e ? 0 : layout;
+	if (on_gpu(l)) {
+		const CUresult marked = mark(&u, &buffer->copied);
+		e = e ? e : marked;
+	}
 	return finish(&u, e);
 }
 
@@ -171,15 +185,8 @@ ncclsvc_result copy_out(ncclsvc_tensors *l, const struct stage_buffer *buffer,
 		r = after(l, &u, task);
 	if (!r)
 		e = put_all(l, &u, buffer->at, parts, n, false);
-	if (!r && !e && on_gpu(l) && event) {
-		e = u.cuda->cuEventCreate(event, EVENT_DISABLE_TIMING);
-		if (e)
-			*event = NULL;
-		else if ((e = u.cuda->cuEventRecord(*event, u.stream))) {
-			u.cuda->cuEventDestroy(*event);
-			*event = NULL;
-		}
-	}
+	if (!r && !e && on_gpu(l) && event)
+		e = mark(&u, event);
 	ncclsvc_result finished = finish(&u, e);
 	return r ? r : finished;
 }

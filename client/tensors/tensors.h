@@ -94,7 +94,8 @@ struct stage_buffer {
 	size_t bytes;
 	uint32_t generation; /* of the connection it was made with */
 	bool busy;
-	uint64_t clean; /* digest of the layout whose gaps are zero; 0: none */
+	struct CUevent_st *copied; /* behind the last copy to it, or NULL: that is over */
+	uint64_t clean;		   /* digest of the layout whose gaps are zero; 0: none */
 };
 
 struct list_stream {

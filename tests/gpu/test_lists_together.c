@@ -171,6 +171,90 @@ static void test_refused(void)
 	ranks_run(2, refused_rank, NULL);
 }
 
+/* ---- Copies that a failed list leaves on its stream ---- */
+
+enum { LOST = 333, SENT = 111, KEPT = 5, OTHER_TAG = 99, COPIED_MS = 100 };
+
+/* The first list's copy waits on its stream until the second list, on another one, has been copied.
+ */
+static void leave_behind(struct ring *r, bool by_group)
+{
+	ncclsvc_session *s = r->d.r.session;
+	const CUstream late = gpu_stream(), other = gpu_stream();
+	const uint64_t open = 1;
+	CUdeviceptr gate;
+	const ncclsvc_message lost = desk_message(&r->in, 1, S, KEPT),
+			      kept = desk_message(&r->d, 1, S, KEPT);
+	CHECK_CU(cu.cuMemAlloc(&gate, sizeof(open)));
+	gpu_fill(gate, 0, 2);
+	CHECK_CU(cu.cuStreamWaitValue64(late, gate, 1, CU_STREAM_WAIT_VALUE_GEQ));
+	CHECK_OK(ncclsvc_stream_set(s, late, 0));
+	if (by_group)
+		CHECK_OK(ncclsvc_group_begin(s));
+	CHECK_OK(ncclsvc_tensors_isend(r->d.lists, &lost, &r->sent));
+	if (by_group)
+		CHECK_OK(ncclsvc_group_abandon(s));
+	CHECK_RESULT(ncclsvc_request_wait(r->sent, WAIT_MS),
+		     by_group ? NCCLSVC_CANCELLED : NCCLSVC_MISMATCH);
+	CHECK_OK(ncclsvc_request_free(r->sent));
+	CHECK_RESULT(ncclsvc_tensors_close(r->d.lists), NCCLSVC_BUSY);
+	CHECK_OK(ncclsvc_stream_set(s, other, 0));
+	CHECK_OK(ncclsvc_tensors_isend(r->d.lists, &kept, &r->sent));
+	sleep_ms(COPIED_MS);
+	gpu_put(gate, &open, sizeof(open));
+	CHECK(gpu_stream_ends(late, WAIT_MS));
+	say(r->d.r.c, 1);
+	CHECK_OK(ncclsvc_request_wait(r->sent, WAIT_MS));
+	CHECK_OK(ncclsvc_request_free(r->sent));
+	CHECK_OK(ncclsvc_stream_set(s, r->d.r.stream, 0));
+	CHECK_CU(cu.cuMemFree(gate));
+}
+
+static void receive_second(struct ring *r, bool by_group)
+{
+	bool done;
+	ncclsvc_message m = desk_message(&r->in, 0, S, OTHER_TAG);
+	if (!by_group)
+		CHECK_RESULT(ncclsvc_tensors_recv(r->d.lists, &m, WAIT_MS, &done),
+			     NCCLSVC_MISMATCH);
+	CHECK_EQ(hear(r->d.r.c), 1);
+	m.tag = KEPT;
+	CHECK_OK(ncclsvc_tensors_recv(r->d.lists, &m, WAIT_MS, &done));
+	desk_check(&r->in, SENT, "the second list");
+}
+
+static void left_rank(struct client *c)
+{
+	struct ring r;
+	const bool *by_group = c->arg;
+	ring_open(&r, c);
+	desk_fill(&r.d, SENT, false);
+	desk_fill(&r.in, LOST, false);
+	CHECK(gpu_stream_ends(r.d.r.stream, WAIT_MS));
+	if (c->rank == 0)
+		leave_behind(&r, *by_group);
+	else
+		receive_second(&r, *by_group);
+	ncclsvc_comm_error(r.d.r.comm);
+	ring_close(&r);
+}
+
+/* The group of the first list is abandoned, or its tag does not match. */
+static void test_left(void)
+{
+	for (int i = 0; i < 2; i++) {
+		bool by_group = i;
+		struct daemon d;
+		struct client ranks[2];
+		gpu_daemon_start(&d);
+		clients_start(ranks, 2, &d, left_rank, &by_group);
+		CHECK_EQ(hear(&ranks[0]), 1);
+		say(&ranks[1], 1);
+		ranks_end(ranks, 2);
+		gpu_daemon_stop(&d);
+	}
+}
+
 /* ---- Plans ---- */
 
 enum { ROUNDS = 5 }; /* groups of a plan: each pair of modes, and one after them */
@@ -241,6 +325,7 @@ static void test_planned(void)
 const struct gpu_test list_together_tests[] = {
 	{"lists/groups", test_groups, 2, 120, TEST_QUICK},
 	{"lists/groups_refused", test_refused, 2, 120, TEST_QUICK},
+	{"lists/left", test_left, 2, 120, TEST_QUICK},
 	{"lists/planned", test_planned, 2, 120, TEST_QUICK},
 	{0},
 };
