@@ -101,6 +101,9 @@ static ncclsvc_result submit(struct ncclsvc_request *first, bool alone, unsigned
 	for (struct ncclsvc_request *r = first; r; r = next_of(r, alone))
 		n += gather(r, parts, ops + n);
 	result = check_epochs(first->batch);
+	if (!result && n > SVC_GROUP_TASKS)
+		result = error_argument("a group has at most %d tasks: these lists have %u",
+					SVC_GROUP_TASKS, n);
 	if (!result && n)
 		result = ops_submit(s, ops, n);
 	session_unlock(s);

@@ -94,13 +94,20 @@ void sleep_ms(unsigned ms)
 		;
 }
 
-ncclsvc_session *session_open(const struct daemon *d)
+ncclsvc_session *session_with_ring(const struct daemon *d, uint32_t entries)
 {
-	ncclsvc_options options = {
-		.size = sizeof(options), .socket = d->socket, .timeout_ms = WAIT_MS};
+	ncclsvc_options options = {.size = sizeof(options),
+				   .socket = d->socket,
+				   .timeout_ms = WAIT_MS,
+				   .ring_entries = entries};
 	ncclsvc_session *session;
 	CHECK_OK(ncclsvc_open(&options, &session));
 	return session;
+}
+
+ncclsvc_session *session_open(const struct daemon *d)
+{
+	return session_with_ring(d, 0);
 }
 
 ncclsvc_comm *comm_join(struct client *c, ncclsvc_session *session)

@@ -162,6 +162,7 @@ void say_all(struct client *clients, int n, uint64_t word);
 /* ---- Shorthands for both ---- */
 
 ncclsvc_session *session_open(const struct daemon *d);
+ncclsvc_session *session_with_ring(const struct daemon *d, uint32_t entries);
 ncclsvc_comm *comm_join(struct client *c, ncclsvc_session *session);
 void *shared(ncclsvc_session *session, size_t bytes);
 void wait_for(ncclsvc_session *session, ncclsvc_task task, ncclsvc_result expected);

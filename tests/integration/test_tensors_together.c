@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "letters.h"
+#include "proto/wire.h"
 
 enum { READY = 1, GO };
 
@@ -318,6 +319,40 @@ static void a_refused_list_takes_its_turn_in_the_group(void **state)
 	run_pair(refusing);
 }
 
+enum { MANY = SVC_GROUP_TASKS / 2 + 2, RING = 16384 };
+
+/* A group of lists alone that is too large, and single lists on the other side. */
+static void crowded(struct client *me)
+{
+	static ncclsvc_request *requests[MANY];
+	static int32_t v[MANY];
+	const int64_t one = 1;
+	struct side x = side_on(me, session_with_ring(me->daemon, RING));
+	if (me->rank == 0)
+		CHECK_OK(ncclsvc_group_begin(x.s));
+	for (int i = 0; i < MANY; i++) {
+		const ncclsvc_tensor t = {&v[i], NCCLSVC_INT32, 1, &one};
+		const ncclsvc_message m = message(&x, S, i, 1, &t);
+		CHECK_OK(me->rank ? ncclsvc_tensors_irecv(x.lists, &m, &requests[i])
+				  : ncclsvc_tensors_isend(x.lists, &m, &requests[i]));
+	}
+	if (me->rank == 0)
+		CHECK_OK(ncclsvc_group_end(x.s));
+	for (int i = 0; i < MANY; i++) {
+		CHECK_RESULT(ncclsvc_request_wait(requests[i], WAIT_MS), NCCLSVC_INVALID_ARGUMENT);
+		says(me->rank ? "rank 0" : "at most 4096 tasks");
+		CHECK_OK(ncclsvc_request_free(requests[i]));
+	}
+	check_in_step(&x, 3);
+	side_close(&x);
+}
+
+static void a_group_that_is_too_large_is_the_peers_error_too(void **state)
+{
+	(void)state;
+	run_pair(crowded);
+}
+
 /* The group itself is refused, or not over. */
 static void bad_groups(struct client *me)
 {
@@ -451,6 +486,7 @@ int main(void)
 		TEST(a_pipeline_needs_no_thread),
 		TEST(collectives_join_groups),
 		TEST(a_refused_list_takes_its_turn_in_the_group),
+		TEST(a_group_that_is_too_large_is_the_peers_error_too),
 		TEST(groups_that_cannot_be),
 		TEST(a_peer_that_dies_ends_the_group),
 	};
