@@ -125,7 +125,10 @@ ncclsvc_result ncclsvc_tensors_allocate(ncclsvc_tensors *lists, ncclsvc_tensor *
 
 /* ---- Send and Recv ----------------------------------------------------------------------------
  *
- * Both sides give the same tag and mode. Lists from one rank to another match in order.
+ * Both sides give the same tag and mode. Lists from one rank to another match in order. One that
+ * the daemon ends with LIMIT (user_tasks_max, say) has not taken its turn: once a call has seen
+ * that, this rank's further lists are STALE_EPOCH until it has left the communicator and joined it
+ * again.
  *
  * A list whose tensors already stand at the offsets of ncclsvc_aggregate from the first one's start
  * is sent as it lies. It is received as it lies if there are no gaps between tensors, or if

@@ -80,6 +80,11 @@ static struct ncclsvc_request *next_of(const struct ncclsvc_request *r, bool alo
 static ncclsvc_result check_epochs(const struct batch *b)
 {
 	const ncclsvc_tensors *l = b->first->lists;
+	if (l->missed == l->comm->epoch)
+		return error_set(NCCLSVC_STALE_EPOCH,
+				 "a list before was ended with LIMIT, and has not taken its turn "
+				 "on communicator %s: leave and join it again",
+				 l->comm->label);
 	if (b->epoch == l->comm->epoch && b->host_epoch == l->host->epoch)
 		return NCCLSVC_OK;
 	return error_set(NCCLSVC_STALE_EPOCH,

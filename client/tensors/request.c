@@ -156,6 +156,18 @@ ncclsvc_result request_told(const struct ncclsvc_request *r)
 
 /* ---- Going on ---- */
 
+/* The daemon has no room for the task, and no peer sees it: later lists would match wrong ones. */
+static void check_turn(const struct ncclsvc_request *r, ncclsvc_task task)
+{
+	ncclsvc_status st;
+	ncclsvc_tensors *l = r->lists;
+	if (ncclsvc_task_status(l->session, task, &st) || st.field == NCCLSVC_FIELD_REFUSAL)
+		return;
+	session_lock(l->session);
+	l->missed = l->comm->epoch;
+	session_unlock(l->session);
+}
+
 /* IN_PROGRESS, or OK when all that was submitted has ended, well or not. */
 static ncclsvc_result look(struct ncclsvc_request *r)
 {
@@ -164,6 +176,8 @@ static ncclsvc_result look(struct ncclsvc_request *r)
 		ncclsvc_result result = ncclsvc_test(r->lists->session, task);
 		if (result == NCCLSVC_IN_PROGRESS)
 			return result;
+		if (result == NCCLSVC_LIMIT)
+			check_turn(r, task);
 		if (result)
 			request_fail(r, agreement_explain(r->lists->session, task, result));
 	}

@@ -303,6 +303,64 @@ static void calls_without_a_peer_are_refused_here(void **state)
 	run_pair(alone);
 }
 
+/* ---- No room ---- */
+
+enum { PENDING = 7, HELD = 1, FREE };
+
+/* Rank 0's first list is not admitted, and the next one is not taken for it. */
+static void short_of_room(struct client *me)
+{
+	struct side x = side_open(me);
+	ncclsvc_comm *other;
+	ncclsvc_task tasks[PENDING];
+	int32_t v[PENDING] = {0};
+	float f = 1;
+	const int64_t one = 1;
+	const ncclsvc_tensor t = {&f, F, 1, &one};
+	CHECK_OK(ncclsvc_comm_split(x.comm, 0, me->rank, WAIT_MS, &other));
+	for (int i = 0; me->rank == 0 && i < PENDING; i++)
+		CHECK_OK(ncclsvc_recv(&v[i], 1, NCCLSVC_INT32, 1, other, &tasks[i]));
+	if (me->rank == 0) {
+		CHECK_RESULT(ncclsvc_tensor_send(x.lists, t, 1, 1, WAIT_MS), NCCLSVC_LIMIT);
+		says("user_tasks_max");
+		say(me, HELD);
+	} else {
+		CHECK_EQ(hear(me), FREE);
+	}
+	for (int i = 0; i < PENDING; i++) {
+		if (me->rank)
+			CHECK_OK(ncclsvc_send(&v[i], 1, NCCLSVC_INT32, 0, other, &tasks[i]));
+		wait_for(x.s, tasks[i], NCCLSVC_OK);
+	}
+	if (me->rank == 0) {
+		CHECK_RESULT(ncclsvc_tensor_send(x.lists, t, 1, 1, WAIT_MS), NCCLSVC_STALE_EPOCH);
+		says("not taken its turn");
+		CHECK_OK(ncclsvc_tensors_close(x.lists));
+		CHECK_OK(ncclsvc_comm_leave(x.comm));
+		x = side_on(me, x.s);
+	} else {
+		CHECK_RESULT(ncclsvc_tensor_recv(x.lists, t, 0, 1, WAIT_MS), NCCLSVC_PEER_GONE);
+		CHECK_OK(ncclsvc_comm_rejoin(x.comm, WAIT_MS));
+		CHECK_OK(ncclsvc_tensors_rejoin(x.lists, WAIT_MS));
+	}
+	check_in_step(&x, 3);
+	CHECK_OK(ncclsvc_comm_leave(other));
+	side_close(&x);
+}
+
+static void a_list_without_room_is_not_overtaken(void **state)
+{
+	struct daemon d;
+	struct client clients[2];
+	(void)state;
+	daemon_start(&d, "--user-tasks-max", "8", NULL);
+	clients_start(clients, 2, &d, short_of_room, NULL);
+	CHECK_EQ(hear(&clients[0]), HELD);
+	say(&clients[1], FREE);
+	clients_end(clients, 2);
+	daemon_stop(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -310,6 +368,7 @@ int main(void)
 		TEST(another_number_of_tensors),
 		TEST(a_refusal_is_the_peers_error_too),
 		TEST(calls_without_a_peer_are_refused_here),
+		TEST(a_list_without_room_is_not_overtaken),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
