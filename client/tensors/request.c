@@ -281,16 +281,22 @@ static void nap(struct ncclsvc_request *r, uint64_t *since)
 	}
 }
 
-/* TIMEOUT if it has not ended; the error is not set then. */
-static ncclsvc_result wait_until(struct ncclsvc_request *r, uint64_t deadline, bool held)
+/* Others have their turn, or the ring has no room. */
+static bool is_unsubmitted(const struct ncclsvc_request *r)
+{
+	return r->has_ahead || r->has_data;
+}
+
+/* TIMEOUT if it has not ended; the error is not set then. tasks_too: the deadline is not only for
+ * what is to be submitted. */
+static ncclsvc_result wait_until(struct ncclsvc_request *r, uint64_t deadline, bool tasks_too)
 {
 	uint64_t since = 0;
 	while (go_on(r)) {
-		int left = deadline_left_ms(deadline);
+		int left =
+			deadline_left_ms(tasks_too || is_unsubmitted(r) ? deadline : NO_DEADLINE);
 		if (!left)
 			return NCCLSVC_TIMEOUT;
-		if (held && !request_is_held(r))
-			return NCCLSVC_OK;
 		if (r->nseen < r->ntasks && !lists_await_others(r->lists, r)) {
 			ncclsvc_wait(r->lists->session, r->tasks[r->nseen], left);
 			since = 0;
@@ -310,7 +316,7 @@ ncclsvc_result ncclsvc_request_wait(ncclsvc_request *r, int timeout_ms)
 	ncclsvc_result result = check_open(r);
 	if (result)
 		return result;
-	if (wait_until(r, deadline_in(timeout_ms), false))
+	if (wait_until(r, deadline_in(timeout_ms), true))
 		return error_set(NCCLSVC_TIMEOUT, "the list has not ended within the time of this "
 						  "wait; it goes on");
 	return request_told(r);
@@ -326,8 +332,8 @@ ncclsvc_result ncclsvc_request_free(ncclsvc_request *r)
 	return NCCLSVC_OK;
 }
 
-/* No task of it has a deadline yet. */
-static uint64_t held_deadline(const struct ncclsvc_request *r)
+/* Of what is not submitted: tasks have their own. */
+static uint64_t submit_deadline(const struct ncclsvc_request *r)
 {
 	const uint64_t timeout = r->lists->comm->timeout_ns;
 	if (r->has_deadline)
@@ -337,14 +343,16 @@ static uint64_t held_deadline(const struct ncclsvc_request *r)
 
 ncclsvc_result request_finish(struct ncclsvc_request *r)
 {
-	if (request_is_held(r) && wait_until(r, held_deadline(r), true) && request_is_held(r)) {
+	if (wait_until(r, submit_deadline(r), false)) {
 		request_fail(r, error_set(NCCLSVC_TIMEOUT,
-					  "the list was not submitted within its time: one that "
-					  "was begun before it waits for its shapes"));
+					  "the list was not submitted within its time: %s",
+					  request_is_held(r)
+						  ? "one that was begun before it waits for its "
+						    "shapes"
+						  : "the ring has no room"));
 		r->forgotten = true;
 		return request_told(r);
 	}
-	wait_until(r, NO_DEADLINE, false);
 	ncclsvc_result result = request_told(r);
 	request_drop(r);
 	return result;

@@ -86,6 +86,64 @@ static void a_list_that_is_held_back_keeps_its_deadline(void **state)
 	daemon_stop(&d);
 }
 
+enum { RING_LEAST = 16 };
+
+/* Rank 0's ring has room for the shapes alone, until its oldest task has ended. */
+static void starved(struct client *me)
+{
+	struct side x = side_on(me, session_with_ring(me->daemon, RING_LEAST));
+	struct letter l;
+	ncclsvc_comm *other;
+	ncclsvc_task oldest = 0, task;
+	int32_t in, v = 0;
+	CHECK_OK(ncclsvc_comm_split(x.comm, 0, me->rank, WAIT_MS, &other));
+	for (int send = 0; send < 2; send++) {
+		if (me->rank == 0)
+			CHECK_OK(ncclsvc_recv(&in, 1, NCCLSVC_INT32, 1, other, &oldest));
+		for (int i = 0; i < RING_LEAST - 2; i++) {
+			CHECK_OK(me->rank ? ncclsvc_recv(&v, 1, NCCLSVC_INT32, 0, x.comm, &task)
+					  : ncclsvc_send(&v, 1, NCCLSVC_INT32, 1, x.comm, &task));
+			wait_for(x.s, task, NCCLSVC_OK);
+		}
+		if (me->rank == 0) {
+			letter_make(&l, send, 1, A, 1, 3, 4);
+			letter_fill(&l);
+			CHECK_RESULT(send ? ncclsvc_tensors_send(x.lists, &l.message, 200, NULL)
+					  : ncclsvc_tensors_recv(x.lists, &l.message, 200, NULL),
+				     NCCLSVC_TIMEOUT);
+			says("the ring has no room");
+			say(me, READY);
+			wait_for(x.s, oldest, NCCLSVC_OK);
+			letter_free(&l);
+		} else {
+			letter_begin(&x, &l, !send, 0, A, 1, 3, 4);
+			CHECK_EQ(hear(me), GO);
+			CHECK_OK(ncclsvc_send(&v, 1, NCCLSVC_INT32, 0, other, &task));
+			wait_for(x.s, task, NCCLSVC_OK);
+		}
+		check_in_step(&x, 4);
+		if (me->rank)
+			letter_fails(&l, NCCLSVC_INVALID_ARGUMENT, "rank 0");
+	}
+	CHECK_OK(ncclsvc_comm_leave(other));
+	side_close(&x);
+}
+
+static void a_full_ring_does_not_hold_up_the_deadline(void **state)
+{
+	struct daemon d;
+	struct client clients[2];
+	(void)state;
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, starved, NULL);
+	for (int i = 0; i < 2; i++) {
+		CHECK_EQ(hear(&clients[0]), READY);
+		say(&clients[1], GO);
+	}
+	clients_end(clients, 2);
+	daemon_stop(&d);
+}
+
 /* ---- In groups ---- */
 
 /* Both ranks send first. The bits of `modes` say which list has its shapes ahead; a plain
@@ -481,6 +539,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(requests_drive_each_other),
 		TEST(a_list_that_is_held_back_keeps_its_deadline),
+		TEST(a_full_ring_does_not_hold_up_the_deadline),
 		TEST(lists_in_groups_cross),
 		TEST(groups_of_lists_queue_up),
 		TEST(a_pipeline_needs_no_thread),
