@@ -21,7 +21,7 @@ ncclsvc_result plan_usable(const ncclsvc_plan *p, const char *function)
 	return NCCLSVC_OK;
 }
 
-ncclsvc_result plan_lock(const ncclsvc_plan *p, const char *function)
+ncclsvc_result plan_lock(ncclsvc_plan *p, const char *function)
 {
 	if (!p)
 		return plan_usable(p, function);
@@ -29,7 +29,15 @@ ncclsvc_result plan_lock(const ncclsvc_plan *p, const char *function)
 	ncclsvc_result r = plan_usable(p, function);
 	if (r)
 		session_unlock(p->session);
+	else
+		p->calls++;
 	return r;
+}
+
+void plan_unlock(ncclsvc_plan *p)
+{
+	p->calls--;
+	session_unlock(p->session);
 }
 
 ncclsvc_result ncclsvc_plan_start(ncclsvc_comm *comm, ncclsvc_plan **plan)

@@ -82,7 +82,7 @@ ncclsvc_result plan_claim(ncclsvc_plan *p, struct plan_claim *c, const ncclsvc_c
 		*c = (struct plan_claim){p->session, p->claims, p, place, p->base, stream};
 		p->claims = c;
 	}
-	session_unlock(p->session);
+	plan_unlock(p);
 	return r;
 }
 
@@ -150,8 +150,12 @@ ncclsvc_result plan_claim_submit(struct plan_claim *c, struct op *op)
 	ncclsvc_result r = check(c);
 	if (r == NCCLSVC_BUSY)
 		r = NCCLSVC_AGAIN;
-	if (!r)
-		r = plan_submit_at(c->plan, c->place, op, NO_DEADLINE);
+	if (!r) {
+		ncclsvc_plan *p = c->plan;
+		p->calls++;
+		r = plan_submit_at(p, c->place, op, NO_DEADLINE);
+		p->calls--;
+	}
 	if (op->entered && c->plan)
 		unlink_claim(c);
 	session_unlock(c->session);

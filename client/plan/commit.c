@@ -150,7 +150,7 @@ ncclsvc_result ncclsvc_plan_end(ncclsvc_plan *p, int timeout_ms)
 		r = plan_commit(p, deadline_in(timeout_ms));
 	if (!r)
 		p->phase = PLAN_COMMITTED;
-	session_unlock(p->session);
+	plan_unlock(p);
 	return r;
 }
 
@@ -167,7 +167,7 @@ ncclsvc_result ncclsvc_plan_launch(ncclsvc_plan *p)
 	else
 		p->phase = PLAN_LAUNCHED;
 	pthread_cond_broadcast(&p->session->changed); /* submissions may wait for it */
-	session_unlock(p->session);
+	plan_unlock(p);
 	return r;
 }
 
@@ -181,7 +181,7 @@ ncclsvc_result ncclsvc_plan_set_strict(ncclsvc_plan *p, bool strict)
 				   "before");
 	else
 		p->strict = strict;
-	session_unlock(p->session);
+	plan_unlock(p);
 	return r;
 }
 

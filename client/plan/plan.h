@@ -35,10 +35,10 @@ struct ncclsvc_plan {
 	ncclsvc_comm *comm; /* NULL: it was left */
 	enum plan_phase phase;
 	bool group_open;
-	bool busy;	  /* a thread commits or resets it */
-	bool strict;	  /* ncclsvc_plan_set_strict */
-	bool over;	  /* its user has it no more, but it is not freed yet */
-	unsigned waiting; /* threads, for its launch: it stays until they have gone */
+	bool busy;	/* a thread commits or resets it */
+	bool strict;	/* ncclsvc_plan_set_strict */
+	bool over;	/* its user gives it up, or has it no more, but it is not freed yet */
+	unsigned calls; /* that are inside: it stays until they have returned */
 	struct svc_plan_task *tasks;
 	uint32_t ngroups, ntasks, room;
 
@@ -79,8 +79,9 @@ struct plan_claim {
 /* OK, or INVALID_ARGUMENT with a sentence that begins with the function. Another thread may leave
  * the communicator whenever the session is not locked. */
 ncclsvc_result plan_usable(const ncclsvc_plan *p, const char *function);
-/* The same; on OK the session is locked. */
-ncclsvc_result plan_lock(const ncclsvc_plan *p, const char *function);
+/* The same; on OK the session is locked, and the plan stays until plan_unlock. */
+ncclsvc_result plan_lock(ncclsvc_plan *p, const char *function);
+void plan_unlock(ncclsvc_plan *p);
 /* The same, and session and epoch are not over. Locked. */
 ncclsvc_result plan_live(const ncclsvc_plan *p, const char *function);
 /* The same, launched and of the present epoch. Locked. */

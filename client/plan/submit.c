@@ -231,7 +231,7 @@ static ncclsvc_result call(ncclsvc_plan *p, const ncclsvc_planned *x, int timeou
 	};
 	if (!r)
 		r = submit(p, &op, x, deadline, function);
-	session_unlock(p->session);
+	plan_unlock(p);
 	return r;
 }
 

@@ -54,7 +54,6 @@ static void pause_for(ncclsvc_session *s, uint64_t deadline)
 ncclsvc_result launch_wait(ncclsvc_plan *p, uint64_t deadline, const char *function)
 {
 	ncclsvc_result r = plan_live(p, function);
-	p->waiting++;
 	while (!r && p->phase != PLAN_LAUNCHED) {
 		if (now_ns() >= deadline) {
 			r = error_set(NCCLSVC_TIMEOUT,
@@ -65,7 +64,6 @@ ncclsvc_result launch_wait(ncclsvc_plan *p, uint64_t deadline, const char *funct
 		pause_for(p->session, deadline);
 		r = plan_live(p, function);
 	}
-	p->waiting--;
 	return r;
 }
 
@@ -132,8 +130,9 @@ ncclsvc_result ncclsvc_plan_wait(ncclsvc_plan *p, ncclsvc_task task, int timeout
 	bool here = p->numbers && task && is_task(task) && find_place(p, task, &place);
 	if (here)
 		r = group_wait(p, place, false, deadline);
-	session_unlock(p->session);
-	return here ? r : ncclsvc_wait(p->session, task, timeout_ms);
+	ncclsvc_session *s = p->session;
+	plan_unlock(p);
+	return here ? r : ncclsvc_wait(s, task, timeout_ms);
 }
 
 /* As group_wait, without waiting. Locked. */
@@ -167,8 +166,9 @@ ncclsvc_result ncclsvc_plan_test(ncclsvc_plan *p, ncclsvc_task task)
 	bool here = p->numbers && task && is_task(task) && find_place(p, task, &place);
 	if (here)
 		r = group_test(p, place);
-	session_unlock(p->session);
-	return here ? r : ncclsvc_test(p->session, task);
+	ncclsvc_session *s = p->session;
+	plan_unlock(p);
+	return here ? r : ncclsvc_test(s, task);
 }
 
 /* ---- An iteration ---- */
@@ -243,7 +243,7 @@ ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
 	} else if (!r && !p->ntasks) {
 		p->iterations++;
 	}
-	session_unlock(p->session);
+	plan_unlock(p);
 	return r;
 }
 
@@ -297,7 +297,7 @@ static ncclsvc_result give_up(ncclsvc_plan *p, uint64_t deadline)
 
 /* To free a GPU's memory waits for all the process's streams there, and while tasks are pending one
  * may wait for a peer: then the next plan that ends does it, or the session's end. So it is with a
- * plan whose launch threads wait for. Locked; yields. */
+ * plan that other threads' calls have not returned from. Locked; yields. */
 static void free_over(ncclsvc_session *s)
 {
 	ncclsvc_plan **at = &s->plans;
@@ -305,7 +305,7 @@ static void free_over(ncclsvc_session *s)
 	const bool idle = s->tasks.oldest == s->tasks.next;
 	while (*at) {
 		ncclsvc_plan *p = *at;
-		if (!p->over || p->waiting || (p->bounces && !idle)) {
+		if (!p->over || p->calls || (p->bounces && !idle)) {
 			at = &p->next;
 			continue;
 		}
@@ -322,12 +322,14 @@ ncclsvc_result ncclsvc_plan_terminate(ncclsvc_plan *p, int timeout_ms)
 	uint64_t deadline = deadline_in(timeout_ms);
 	ncclsvc_session *s = p->session;
 	session_lock(s);
+	p->over = true;
+	p->calls++;
+	pthread_cond_broadcast(&s->changed); /* threads may wait for its launch */
+	plan_claims_forget(p);
 	if (p->comm)
 		r = give_up(p, deadline);
 	p->comm = NULL;
-	p->over = true;
-	pthread_cond_broadcast(&s->changed);
-	plan_claims_forget(p);
+	p->calls--;
 	free_over(s);
 	session_unlock(s);
 	return r;

@@ -113,11 +113,65 @@ static void a_communicator_is_left_while_a_thread_resets(void **state)
 	run_clients(2, leaves);
 }
 
+/* Threads wait for the launch, and go on as the plan ends: each call returns, with whatever result.
+ */
+struct submitting {
+	struct desk *d;
+	bool send;
+	pthread_barrier_t *begun;
+};
+
+static void *submit_one(void *arg)
+{
+	const struct submitting *x = arg;
+	int32_t v = 0;
+	pthread_barrier_wait(x->begun);
+	if (x->send)
+		ncclsvc_plan_submit_send_and_wait(x->d->plan, &v, 1, NCCLSVC_INT8, x->d->other,
+						  WAIT_MS);
+	else
+		ncclsvc_plan_submit_recv_and_wait(x->d->plan, &v, 1, NCCLSVC_INT8, x->d->other,
+						  WAIT_MS);
+	return NULL;
+}
+
+static void ends(struct client *me)
+{
+	struct desk d;
+	pthread_t threads[2];
+	pthread_barrier_t begun;
+	struct submitting x[2] = {{&d, true, &begun}, {&d, false, &begun}};
+	CHECK_EQ(pthread_barrier_init(&begun, NULL, 3), 0);
+	desk_open(&d, me);
+	for (int round = 0; round < ROUNDS / 3; round++) {
+		plan_exchange(&d);
+		for (int i = 0; i < 2; i++)
+			CHECK_EQ(pthread_create(&threads[i], NULL, submit_one, &x[i]), 0);
+		pthread_barrier_wait(&begun);
+		sleep_ms(50); /* until both wait */
+		CHECK_OK(ncclsvc_plan_set_strict(d.plan, round % 2));
+		launch(&d);
+		ncclsvc_plan_terminate(d.plan, WAIT_MS);
+		for (int i = 0; i < 2; i++)
+			CHECK_EQ(pthread_join(threads[i], NULL), 0);
+		ncclsvc_comm_error(d.comm);
+		CHECK_OK(ncclsvc_plan_start(d.comm, &d.plan));
+	}
+	desk_close(&d);
+}
+
+static void a_plan_ends_while_threads_submit(void **state)
+{
+	(void)state;
+	run_clients(2, ends);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(threads_that_reset_see_one_end),
 		TEST(a_communicator_is_left_while_a_thread_resets),
+		TEST(a_plan_ends_while_threads_submit),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
