@@ -18,14 +18,30 @@
 
 /* ---- What lacks ---- */
 
+/* The list was submitted, but not its data. Locked. */
+static ncclsvc_result list_timeout(const ncclsvc_plan *p, uint32_t place, const char *what)
+{
+	char text[PLACE_TEXT];
+	return error_set(NCCLSVC_TIMEOUT,
+			 "%s: the %s waits for its shapes: rank %d has not submitted its side, or "
+			 "this rank has not waited for the list's request",
+			 what, place_text(p, place, text), p->tasks[place].peer);
+}
+
 /* TIMEOUT, and which task lacks, up to this group. Locked. */
 static ncclsvc_result plan_timeout(const ncclsvc_plan *p, uint32_t group, const char *what)
 {
 	char text[PLACE_TEXT];
-	uint32_t n = 0, first = 0;
-	for (uint32_t i = 0; i < p->first[group + 1]; i++)
-		if ((p->numbers[i] == PLACE_FREE || p->numbers[i] == PLACE_TAKEN) && !n++)
+	uint32_t n = 0, first = 0, list = p->ntasks;
+	for (uint32_t i = 0; i < p->first[group + 1]; i++) {
+		const bool taken = p->numbers[i] == PLACE_TAKEN;
+		if (taken && svc_plan_is_ahead(&p->tasks[i]))
+			list = i < list ? i : list;
+		else if ((taken || p->numbers[i] == PLACE_FREE) && !n++)
 			first = i;
+	}
+	if (!n && list < p->ntasks)
+		return list_timeout(p, list, what);
 	if (!n)
 		return error_set(NCCLSVC_TIMEOUT,
 				 "%s: not over in time, though this rank has submitted it whole: "

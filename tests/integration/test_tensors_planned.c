@@ -510,6 +510,51 @@ static void a_peer_that_dies(void **state)
 	daemon_stop(&d);
 }
 
+/* A list whose shapes are late was submitted, and is not what this rank lacks. */
+static void late_shapes(struct client *me)
+{
+	struct desk d = desk_open(me);
+	struct letter l;
+	int32_t v = 0;
+	const bool first = me->rank == 0;
+	CHECK_OK(ncclsvc_plan_group_start(d.plan));
+	plan_part(&d, first, d.x.peer, A, 1, 3);
+	CHECK_OK(first ? ncclsvc_plan_recv(d.plan, NCCLSVC_PLAN_ANY, 0, 1)
+		       : ncclsvc_plan_send(d.plan, NCCLSVC_PLAN_ANY, 0, 0));
+	CHECK_OK(ncclsvc_plan_group_end(d.plan));
+	launch(&d);
+	if (first) {
+		submit_part(&d, &l, true, 1, A, 1, 3, 5);
+		CHECK_RESULT(ncclsvc_plan_reset(d.plan, 50), NCCLSVC_TIMEOUT);
+		says("has not submitted the Recv from rank 1");
+		CHECK_OK(ncclsvc_plan_submit_recv(d.plan, &v, 1, NCCLSVC_INT32, 1, NULL));
+		CHECK_RESULT(ncclsvc_plan_reset(d.plan, 50), NCCLSVC_TIMEOUT);
+		says("in group 0 waits for its shapes: rank 1 has not");
+		say(me, READY);
+		CHECK_EQ(hear(me), GO);
+	} else {
+		CHECK_EQ(hear(me), GO);
+		submit_part(&d, &l, false, 0, A, 1, 3, 5);
+		CHECK_OK(ncclsvc_plan_submit_send(d.plan, &v, 1, NCCLSVC_INT32, 0, NULL));
+	}
+	letter_end(&l);
+	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
+	desk_close(&d);
+}
+
+static void a_list_without_its_shapes_is_not_blamed(void **state)
+{
+	struct daemon d;
+	struct client clients[2];
+	(void)state;
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, late_shapes, NULL);
+	CHECK_EQ(hear(&clients[0]), READY);
+	say_all(clients, 2, GO);
+	clients_end(clients, 2);
+	daemon_stop(&d);
+}
+
 /* Its epoch ends while it waits for the others of its group. */
 static void left_over(struct client *me)
 {
@@ -573,6 +618,7 @@ int main(void)
 		TEST(lists_have_places_of_their_own),
 		TEST(a_refusal_takes_the_place),
 		TEST(a_peer_that_dies),
+		TEST(a_list_without_its_shapes_is_not_blamed),
 		TEST(plans_that_end_before_their_lists),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
