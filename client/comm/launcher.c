@@ -71,10 +71,17 @@ static const struct source sources[] = {
 };
 #define SOURCES (sizeof(sources) / sizeof(sources[0]))
 
+/* NULL: it is not set, or empty. */
+static const char *value_of(const char *name)
+{
+	const char *text = getenv(name);
+	return text && *text ? text : NULL;
+}
+
 static ncclsvc_result number_of(const char *name, int most, int *number)
 {
 	char *end;
-	const char *text = getenv(name);
+	const char *text = value_of(name);
 	errno = 0;
 	const long n = strtol(text, &end, 10);
 	if (errno || end == text || *end || n < 0 || n > most)
@@ -90,7 +97,7 @@ static ncclsvc_result ask(const struct source *s, int world, int *rank, int *siz
 	ncclsvc_result r = NCCLSVC_OK;
 	*rank = -1;
 	*size = 0;
-	if (!getenv(s->rank) || (s->size && !getenv(s->size)))
+	if (!value_of(s->rank) || (s->size && !value_of(s->size)))
 		return NCCLSVC_OK;
 	if (s->size)
 		r = number_of(s->size, SVC_RANKS_MAX, size);
@@ -141,7 +148,7 @@ ncclsvc_result launcher_rank(int world, int *rank)
 
 static bool says_size(const struct source *s)
 {
-	return s->size && getenv(s->rank) && getenv(s->size);
+	return s->size && value_of(s->rank) && value_of(s->size);
 }
 
 /* The next launcher whose job is as large as the world. */
@@ -183,7 +190,7 @@ ncclsvc_result launcher_size(int *world)
 static ncclsvc_result first_number(const char *name, int world, int *number)
 {
 	char *end;
-	const char *text = getenv(name);
+	const char *text = value_of(name);
 	errno = 0;
 	const long n = strtol(text, &end, 10);
 	if (errno || end == text || (*end && *end != '(' && *end != ',') || n < 1)
@@ -197,7 +204,7 @@ static ncclsvc_result first_number(const char *name, int world, int *number)
 static ncclsvc_result check_placed(const struct source *s, const char *size, int rank, int local)
 {
 	int local_rank;
-	if (rank < 0 || !s->local_rank || !getenv(s->local_rank))
+	if (rank < 0 || !s->local_rank || !value_of(s->local_rank))
 		return NCCLSVC_OK;
 	const ncclsvc_result r = number_of(s->local_rank, SVC_RANKS_MAX, &local_rank);
 	if (r || local_rank == rank % local)
@@ -214,7 +221,7 @@ ncclsvc_result launcher_local(int world, int placed, int *local)
 	for (const struct source *s = NULL; (s = next_of_world(s, world));)
 		for (size_t i = 0; i < LOCAL_SIZES; i++) {
 			const char *name = s->local_sizes[i];
-			if (!name || !getenv(name))
+			if (!name || !value_of(name))
 				continue;
 			const ncclsvc_result r = first_number(name, world, local);
 			return r ? r : check_placed(s, name, placed, *local);
@@ -254,8 +261,8 @@ ncclsvc_result launcher_job(int world, char name[LAUNCHER_JOB])
 		unsigned found = 0;
 		name[0] = '\0';
 		for (size_t i = 0; i < JOB_PARTS && s->job[i]; i++) {
-			const char *value = getenv(s->job[i]);
-			if (!value || !*value)
+			const char *value = value_of(s->job[i]);
+			if (!value)
 				continue;
 			if (!add_part(name, s->job[i], value))
 				return error_argument("%s is too long for the name of a job: set "

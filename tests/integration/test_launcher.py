@@ -50,6 +50,10 @@ class Launchers(unittest.TestCase):
                 codes, said = self.ranks(lambda rank: {rank_of: str(rank), size_of: str(WORLD)}, how)
                 self.assertEqual(codes, [0] * WORLD, said)
                 self.assertEqual([text for text, _ in said], [f"{rank} 6\n" for rank in range(WORLD)])
+        # Empty is unset.
+        codes, said = self.ranks(lambda rank: {"RANK": "", "WORLD_SIZE": str(WORLD), "LOCAL_RANK": "",
+                                               "PMI_RANK": str(rank), "PMI_SIZE": str(WORLD)})
+        self.assertEqual(codes, [0] * WORLD, said)
 
     @unittest.skipUnless(shutil.which("mpirun"), "needs mpirun")
     def test_by_mpirun(self):

@@ -42,7 +42,8 @@ static const struct row rows[] = {
 	{"RANK=4 WORLD_SIZE=4", -1, "RANK is '4': it must be a number from 0 to 3"},
 	{"RANK=-1 WORLD_SIZE=4", -1, "RANK is '-1'"},
 	{"RANK=1x WORLD_SIZE=4", -1, "RANK is '1x'"},
-	{"RANK= WORLD_SIZE=4", -1, "RANK is ''"},
+	{"RANK= WORLD_SIZE=4", -1, "no launcher has given"},
+	{"RANK= WORLD_SIZE=4 PMI_RANK=2 PMI_SIZE=4", 2, NULL},
 	{"RANK=1 WORLD_SIZE=99999999999999999999", -1, "WORLD_SIZE is '99999999999999999999'"},
 	{"PMIX_RANK=9", -1, "PMIX_RANK is '9'"},
 };
