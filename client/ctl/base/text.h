@@ -26,7 +26,8 @@ void text_char(struct text *t, char c);
 void text_pad(struct text *t, size_t n);
 void text_u64(struct text *t, uint64_t value);
 void text_i64(struct text *t, int64_t value);
-__attribute__((format(printf, 2, 3))) void text_printf(struct text *t, const char *format, ...);
+__attribute__((format(printf, 2, 3), nonnull(2))) void text_printf(struct text *t,
+								   const char *format, ...);
 /* At most max bytes of a name that another process chose: control characters and broken UTF-8
  * become '?', so that it can't talk to the terminal. */
 void text_name(struct text *t, const char *s, size_t max);
