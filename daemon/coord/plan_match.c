@@ -147,18 +147,17 @@ static int check_lists(const struct matching *m, const struct end *s, const stru
 	if (alike)
 		return refuse(text, NCCLSVC_MISMATCH,
 			      "the plans do not match: the lists of rank %u's Send%s to rank %u in "
-			      "its group %u (its task %u), and of the Recv%s in rank %u's group %u "
-			      "(its task %u), differ in %s",
-			      s->from, quoted(m, s, sent), s->to, a->group, s->task,
-			      quoted(m, r, received), s->to, b->group, r->task,
+			      "its group %u, and of the Recv%s in rank %u's group %u, differ in %s",
+			      s->from, quoted(m, s, sent), s->to, a->group, quoted(m, r, received),
+			      s->to, b->group,
 			      svc_plan_is_ahead(a) ? "the number or types of their tensors"
 						   : "types or shapes of their tensors");
-	return refuse(
-		text, NCCLSVC_MISMATCH,
-		"the plans do not match: rank %u's Send%s to rank %u in its group %u (its task "
-		"%u) is %s; the Recv%s in rank %u's group %u (its task %u) is %s",
-		s->from, quoted(m, s, sent), s->to, a->group, s->task, list_text(a, one),
-		quoted(m, r, received), s->to, b->group, r->task, list_text(b, other));
+	/* What differs comes first: long labels may cost the end. */
+	return refuse(text, NCCLSVC_MISMATCH,
+		      "the plans do not match: %s is sent, %s received: rank %u's Send%s to rank "
+		      "%u in its group %u, the Recv%s in rank %u's group %u",
+		      list_text(a, one), list_text(b, other), s->from, quoted(m, s, sent), s->to,
+		      a->group, quoted(m, r, received), s->to, b->group);
 }
 
 static int check_sizes(const struct matching *m, const struct end *s, const struct end *r,

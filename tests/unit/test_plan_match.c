@@ -169,10 +169,12 @@ static void lists(void **state)
 	(void)state;
 	expect(PLANS("S1a1 R1l2", "R0a1 S0l2"), OK, OK, "");
 	expect(PLANS("S1a1", "R0"), MISMATCH, MISMATCH,
-	       "rank 0's Send to rank 1 in its group 0 (its task 0) is a list with its shapes "
-	       "ahead, tag 1; the Recv in rank 1's group 0 (its task 0) is no list of tensors");
-	expect(PLANS("S1 S1", "R0 R0l1"), MISMATCH, MISMATCH, "(its task 1) is no list of tensors");
-	expect(PLANS("S1a1", "R0l1"), MISMATCH, MISMATCH, "is a list of static shapes, tag 1");
+	       "a list with its shapes ahead, tag 1 is sent, no list of tensors received: rank 0's "
+	       "Send to rank 1 in its group 0, the Recv in rank 1's group 0");
+	expect(PLANS("S1 S1", "R0 R0l1"), MISMATCH, MISMATCH,
+	       "no list of tensors is sent, a list of static shapes, tag 1 received");
+	expect(PLANS("S1a1", "R0l1"), MISMATCH, MISMATCH,
+	       "a list of static shapes, tag 1 received");
 	expect(PLANS("S1a1", "R0a2"), MISMATCH, MISMATCH, "ahead, tag 2");
 	expect(PLANS("S1l1", "R0l3"), MISMATCH, MISMATCH, "static shapes, tag 3");
 	expect(PLANS("S1l1", "R0m1"), MISMATCH, MISMATCH, "differ in types or shapes");
