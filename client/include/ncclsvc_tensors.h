@@ -213,7 +213,8 @@ ncclsvc_result ncclsvc_request_free(ncclsvc_request *request);
  * tensors are, and shapes are agreed on in each iteration. Groups with the same lists of shapes
  * ahead must be able to begin together, on the host, too. tensors: types, and dims (ignored with
  * shapes ahead); read during the call. MISMATCH at plan_end, in words: one is a list and the other
- * is not, mode, tag, types or shapes differ. Else as ncclsvc_plan_send and ncclsvc_plan_recv. */
+ * is not, mode, tag, types or shapes differ. Else as ncclsvc_plan_send and ncclsvc_plan_recv, but
+ * the own rank is no peer. */
 ncclsvc_result ncclsvc_plan_tensors_send(ncclsvc_plan *plan, ncclsvc_shapes shapes, int64_t tag,
 					 const ncclsvc_tensor *tensors, size_t n, int peer);
 ncclsvc_result ncclsvc_plan_tensors_recv(ncclsvc_plan *plan, ncclsvc_shapes shapes, int64_t tag,

@@ -49,20 +49,26 @@ static ncclsvc_result describe(struct svc_plan_task *task, unsigned op, ncclsvc_
 	return NCCLSVC_OK;
 }
 
-ncclsvc_result ncclsvc_plan_tensors_send(ncclsvc_plan *plan, ncclsvc_shapes shapes, int64_t tag,
-					 const ncclsvc_tensor *tensors, size_t n, int peer)
+static ncclsvc_result plan(ncclsvc_plan *p, unsigned op, ncclsvc_shapes shapes, int64_t tag,
+			   const ncclsvc_tensor *tensors, size_t n, int peer, const char *function)
 {
 	struct svc_plan_task task;
-	ncclsvc_result r = describe(&task, NCCLSVC_SEND, shapes, tag, tensors, n, peer);
-	return r ? r : plan_add(plan, &task, "ncclsvc_plan_tensors_send");
+	ncclsvc_result r = describe(&task, op, shapes, tag, tensors, n, peer);
+	if (!r && p && p->comm)
+		r = peer_check(p->comm, peer, op == NCCLSVC_SEND);
+	return r ? r : plan_add(p, &task, function);
 }
 
-ncclsvc_result ncclsvc_plan_tensors_recv(ncclsvc_plan *plan, ncclsvc_shapes shapes, int64_t tag,
+ncclsvc_result ncclsvc_plan_tensors_send(ncclsvc_plan *p, ncclsvc_shapes shapes, int64_t tag,
 					 const ncclsvc_tensor *tensors, size_t n, int peer)
 {
-	struct svc_plan_task task;
-	ncclsvc_result r = describe(&task, NCCLSVC_RECV, shapes, tag, tensors, n, peer);
-	return r ? r : plan_add(plan, &task, "ncclsvc_plan_tensors_recv");
+	return plan(p, NCCLSVC_SEND, shapes, tag, tensors, n, peer, "ncclsvc_plan_tensors_send");
+}
+
+ncclsvc_result ncclsvc_plan_tensors_recv(ncclsvc_plan *p, ncclsvc_shapes shapes, int64_t tag,
+					 const ncclsvc_tensor *tensors, size_t n, int peer)
+{
+	return plan(p, NCCLSVC_RECV, shapes, tag, tensors, n, peer, "ncclsvc_plan_tensors_recv");
 }
 
 /* ---- Running ---- */

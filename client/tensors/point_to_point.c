@@ -83,19 +83,23 @@ static ncclsvc_result check_call(ncclsvc_tensors *l, const ncclsvc_message *m, b
 	return lists_usable(l, waits);
 }
 
+ncclsvc_result peer_check(const ncclsvc_comm *comm, int64_t peer, bool send)
+{
+	if (peer != comm->rank)
+		return NCCLSVC_OK;
+	return error_argument(send ? "sending data to rank %d on the rank %d"
+				   : "receiving data from rank %d on the rank %d",
+			      comm->rank, comm->rank);
+}
+
 /* Without a valid peer no refusal can be sent. */
 static ncclsvc_result check_peer(const ncclsvc_tensors *l, const ncclsvc_message *m, bool send)
 {
 	const ncclsvc_comm *comm = l->comm;
-	if (m->remote_rank == comm->rank)
-		return error_argument(send ? "sending data to rank %d on the rank %d"
-					   : "receiving data from rank %d on the rank %d",
-				      comm->rank, comm->rank);
-	if (m->remote_rank < 0 || m->remote_rank >= comm->nranks)
-		return error_argument("remote_rank is %lld: the communicator's %d ranks are 0 to "
-				      "%d",
-				      (long long)m->remote_rank, comm->nranks, comm->nranks - 1);
-	return NCCLSVC_OK;
+	if (m->remote_rank >= 0 && m->remote_rank < comm->nranks)
+		return peer_check(comm, m->remote_rank, send);
+	return error_argument("remote_rank is %lld: the communicator's %d ranks are 0 to %d",
+			      (long long)m->remote_rank, comm->nranks, comm->nranks - 1);
 }
 
 ncclsvc_result shapes_check(ncclsvc_shapes shapes)

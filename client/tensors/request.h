@@ -92,6 +92,8 @@ void request_drop(struct ncclsvc_request *r);
 /* ---- point_to_point.c ---- */
 
 ncclsvc_result shapes_check(ncclsvc_shapes shapes);
+/* Not the own rank. */
+ncclsvc_result peer_check(const ncclsvc_comm *comm, int64_t peer, bool send);
 ncclsvc_result message_check(const ncclsvc_message *m, bool send);
 /* A request for the message, or a refusal of a call that takes no turn. */
 ncclsvc_result message_request(ncclsvc_tensors *lists, const ncclsvc_message *m, bool send,

@@ -63,6 +63,8 @@ static int check_task(const struct plan *p, uint32_t rank, const struct plan_mem
 		wrong = "has a reserved field that is not zero";
 	else if (t->agreement >= SVC_AGREEMENT_REFUSES)
 		wrong = "is a list that refuses";
+	else if (t->agreement && (uint32_t)t->peer == rank)
+		wrong = "is a list to or from its own rank";
 	else if (t->tag && !t->agreement)
 		wrong = "has a tag, and is no list of tensors";
 	else if (t->count == SVC_PLAN_ANY ? t->type != 0 : !svc_type_size(t->type))

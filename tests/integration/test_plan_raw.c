@@ -90,7 +90,7 @@ static void bad_commits(struct raw *r, struct svc_plan_commit m)
 	refused(r, &m, t, NCCLSVC_MISMATCH, "2 int32");
 	memcpy(t, good, sizeof(t));
 	t[3].agreement = 5;
-	refused(r, &m, t, NCCLSVC_MISMATCH, "no list of tensors");
+	refused(r, &m, t, bad, "task 3 is a list to or from its own rank");
 	t[3] = (struct svc_plan_task){.group = 1, .op = NCCLSVC_RECV, .count = SVC_PLAN_ANY};
 	refused(r, &m, t, NCCLSVC_MISMATCH, "has no");
 	/* Whatever is no memfd. */

@@ -296,6 +296,10 @@ static void bad_planning(ncclsvc_plan *p, int peer)
 	CHECK_RESULT(ncclsvc_plan_tensors_send(p, S, 0, NULL, 1, peer), NCCLSVC_INVALID_ARGUMENT);
 	CHECK_RESULT(ncclsvc_plan_tensors_recv(p, S, 0, &t, 1, 9), NCCLSVC_INVALID_ARGUMENT);
 	says("the peer is 9");
+	CHECK_RESULT(ncclsvc_plan_tensors_send(p, A, 0, &t, 1, 1 - peer), NCCLSVC_INVALID_ARGUMENT);
+	says("sending data to rank");
+	CHECK_RESULT(ncclsvc_plan_tensors_recv(p, S, 0, &t, 1, 1 - peer), NCCLSVC_INVALID_ARGUMENT);
+	says("receiving data from rank");
 	t.dims = &bad_dim;
 	CHECK_RESULT(ncclsvc_plan_tensors_send(p, S, 0, &t, 1, peer), NCCLSVC_INVALID_ARGUMENT);
 	says("tensor 0");
