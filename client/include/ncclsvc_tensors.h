@@ -46,22 +46,24 @@ typedef struct ncclsvc_tensor {
 /* A tensor with its dimensions: NCCLSVC_TENSOR(x, NCCLSVC_FLOAT32, 2, 3), or without any a scalar.
  * In C, they live as long as the block in which it stands; in C++ until the end of the expression,
  * so there it is for arguments. */
+#define NCCLSVC_TENSOR_TYPE(type, ...) (type)
 #ifndef __cplusplus
-#define NCCLSVC_TENSOR(data, type, ...)                                                            \
-	((ncclsvc_tensor){(data), (type),                                                          \
-			  (int)(sizeof((int64_t[]){0, __VA_ARGS__}) / sizeof(int64_t)) - 1,        \
-			  (const int64_t[]){0, __VA_ARGS__} + 1})
+#define NCCLSVC_TENSOR(data, ... /* type, dims */)                                                 \
+	((ncclsvc_tensor){(data), NCCLSVC_TENSOR_TYPE(__VA_ARGS__, 0),                             \
+			  (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)) - 1,           \
+			  (const int64_t[]){__VA_ARGS__} + 1})
 #else
 }
 namespace ncclsvc
 {
-template <int n> ncclsvc_tensor tensor(void *data, ncclsvc_type type, const int64_t (&dims)[n])
+template <int n> ncclsvc_tensor tensor(void *data, ncclsvc_type type, const int64_t (&rest)[n])
 {
-	return {data, type, n - 1, dims + 1};
+	return {data, type, n - 1, rest + 1};
 }
 } // namespace ncclsvc
 extern "C" {
-#define NCCLSVC_TENSOR(data, type, ...) ncclsvc::tensor(data, type, {0, __VA_ARGS__})
+#define NCCLSVC_TENSOR(data, ... /* type, dims */)                                                 \
+	ncclsvc::tensor(data, NCCLSVC_TENSOR_TYPE(__VA_ARGS__, 0), {__VA_ARGS__})
 #endif
 
 /* *count elements in *bytes (each may be NULL). INVALID_ARGUMENT: the type is unknown, a dimension
