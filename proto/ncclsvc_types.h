@@ -355,7 +355,8 @@ typedef struct ncclsvc_plan_task_info {
 	uint32_t group, task; /* task: within its group */
 	uint8_t op, type;     /* type: where count is given */
 	uint8_t state;	      /* ncclsvc_plan_state */
-	uint8_t reserved[5];
+	uint8_t ahead;	      /* 1: a list: MISSING until its shapes are known, too */
+	uint8_t reserved[4];
 	uint64_t count;			 /* UINT64_MAX: any */
 	char label[NCCLSVC_LABEL_BYTES]; /* ncclsvc_plan_label's; empty: none */
 } ncclsvc_plan_task_info;

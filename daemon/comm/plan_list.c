@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "task.h"
+
 /* In the iteration that is under way. */
 struct progress {
 	uint64_t iteration; /* from 0 */
@@ -90,6 +92,7 @@ bool plan_task_info(const struct plan *p, uint32_t rank, uint32_t i, ncclsvc_pla
 		.op = t->op,
 		.type = t->type,
 		.state = NCCLSVC_PLAN_MISSING,
+		.ahead = svc_plan_is_ahead(t),
 		.count = t->count,
 	};
 	memcpy(info->label, t->label, sizeof(info->label));

@@ -514,6 +514,17 @@ static void a_peer_that_dies(void **state)
 	daemon_stop(&d);
 }
 
+/* The daemon lists which tasks are lists with their shapes ahead: the first of each rank. */
+static void check_ahead(const struct desk *d)
+{
+	ncclsvc_plan_task_info *tasks;
+	size_t n;
+	CHECK_OK(ncclsvc_list_plan_tasks(d->x.s, &tasks, &n));
+	for (size_t i = 0; i < n; i++)
+		CHECK_EQ(tasks[i].ahead, tasks[i].task == 0);
+	ncclsvc_list_free(tasks);
+}
+
 /* A list whose shapes are late was submitted, and is not what this rank lacks. */
 static void late_shapes(struct client *me)
 {
@@ -534,6 +545,7 @@ static void late_shapes(struct client *me)
 		CHECK_OK(ncclsvc_plan_submit_recv(d.plan, &v, 1, NCCLSVC_INT32, 1, NULL));
 		CHECK_RESULT(ncclsvc_plan_reset(d.plan, 50), NCCLSVC_TIMEOUT);
 		says("in group 0 waits for its shapes: rank 1 has not");
+		check_ahead(&d);
 		say(me, READY);
 		CHECK_EQ(hear(me), GO);
 	} else {

@@ -165,6 +165,11 @@ static void test_plan_held(void **state)
 	f = only(WHY_PLAN);
 	says(f, "Send #0 \"grad\"");
 	says(f, "it has not submitted the Recv \"a?ct\" from rank 1");
+	/* A list is not there before its shapes are known. */
+	why_free(&scene.report);
+	scene.plan_tasks[1].ahead = 1;
+	says(only(WHY_PLAN),
+	     "it has not submitted, or waits for the shapes of, the Recv \"a?ct\" from rank 1");
 }
 
 static void test_plan_held_elsewhere(void **state)

@@ -9,7 +9,8 @@ bool why_add_missing(const struct why *w, uint64_t comm, int32_t rank, struct te
 	size_t n = plan ? snapshot_plan_missing(w->s, plan, &first, 1) : 0;
 	if (!n || plan->left)
 		return false;
-	text_printf(out, " of its plan's group %u it has not submitted the %s", plan->group,
+	text_printf(out, " of its plan's group %u it has not submitted%s the %s", plan->group,
+		    first->ahead ? ", or waits for the shapes of," : "",
 		    ncclsvc_op_name(first->op));
 	text_quoted(out, first->label, sizeof(first->label));
 	text_printf(out, " %s rank %d", first->op == NCCLSVC_SEND ? "to" : "from", first->peer);
