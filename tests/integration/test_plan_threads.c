@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "plan_desk.h"
 
@@ -119,12 +120,14 @@ struct submitting {
 	struct desk *d;
 	bool send;
 	pthread_barrier_t *begun;
+	pid_t tid;
 };
 
 static void *submit_one(void *arg)
 {
-	const struct submitting *x = arg;
+	struct submitting *x = arg;
 	int32_t v = 0;
+	x->tid = gettid();
 	pthread_barrier_wait(x->begun);
 	if (x->send)
 		ncclsvc_plan_submit_send_and_wait(x->d->plan, &v, 1, NCCLSVC_INT8, x->d->other,
@@ -135,12 +138,22 @@ static void *submit_one(void *arg)
 	return NULL;
 }
 
+/* It is in its call by then. */
+static void wait_until_asleep(const struct submitting *x)
+{
+	const uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
+	for (int asleep = 0; asleep < 20; sleep_ms(1)) {
+		asleep = process_state(x->tid) == 'S' ? asleep + 1 : 0;
+		CHECK(now_ns() < end);
+	}
+}
+
 static void ends(struct client *me)
 {
 	struct desk d;
 	pthread_t threads[2];
 	pthread_barrier_t begun;
-	struct submitting x[2] = {{&d, true, &begun}, {&d, false, &begun}};
+	struct submitting x[2] = {{&d, true, &begun, 0}, {&d, false, &begun, 0}};
 	CHECK_EQ(pthread_barrier_init(&begun, NULL, 3), 0);
 	desk_open(&d, me);
 	for (int round = 0; round < ROUNDS / 3; round++) {
@@ -148,7 +161,8 @@ static void ends(struct client *me)
 		for (int i = 0; i < 2; i++)
 			CHECK_EQ(pthread_create(&threads[i], NULL, submit_one, &x[i]), 0);
 		pthread_barrier_wait(&begun);
-		sleep_ms(50); /* until both wait */
+		for (int i = 0; i < 2; i++)
+			wait_until_asleep(&x[i]);
 		CHECK_OK(ncclsvc_plan_set_strict(d.plan, round % 2));
 		launch(&d);
 		ncclsvc_plan_terminate(d.plan, WAIT_MS);

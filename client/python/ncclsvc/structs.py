@@ -227,7 +227,8 @@ class PlanTaskInfo(Record):
         ("op", c_uint8),
         ("type", c_uint8),
         ("state", c_uint8),
-        ("reserved", c_uint8 * 5),
+        ("ahead", c_uint8),
+        ("reserved", c_uint8 * 4),
         ("count", c_uint64),
         ("label", c_char * LABEL_BYTES),
     ]
