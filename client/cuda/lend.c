@@ -137,18 +137,11 @@ void lent_forget(ncclsvc_session *s, const struct lent *lent)
 	session_unlock(s);
 }
 
-ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *s, int device, size_t bytes, void **ptr)
+static ncclsvc_result allocate(ncclsvc_session *s, int device, size_t bytes, void **ptr)
 {
 	struct lent lent;
 	int32_t number;
-	if (!s || !ptr)
-		return error_argument("ncclsvc_mem_alloc_device: the session or ptr is NULL");
-	if (!bytes || bytes > SVC_REGION_MAX)
-		return error_argument("%zu bytes cannot be allocated: give 1 to %llu", bytes,
-				      (unsigned long long)SVC_REGION_MAX);
-	ncclsvc_result r = gpu_usable(s);
-	if (!r)
-		r = device_match(s, device, &number);
+	ncclsvc_result r = device_match(s, device, &number);
 	if (!r)
 		r = lent_map(s, number, device, bytes, &lent);
 	if (r)
@@ -175,6 +168,22 @@ ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *s, int device, size_t b
 	}
 	*ptr = (void *)(uintptr_t)lent.at;
 	return NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *s, int device, size_t bytes, void **ptr)
+{
+	if (!s || !ptr)
+		return error_argument("ncclsvc_mem_alloc_device: the session or ptr is NULL");
+	if (!bytes || bytes > SVC_REGION_MAX)
+		return error_argument("%zu bytes cannot be allocated: give 1 to %llu", bytes,
+				      (unsigned long long)SVC_REGION_MAX);
+	ncclsvc_result r = gpu_usable(s);
+	if (r)
+		return r;
+	const int mode = relaxed_begin(s->gpu->cuda);
+	r = allocate(s, device, bytes, ptr);
+	relaxed_end(s->gpu->cuda, mode);
+	return r;
 }
 
 static bool holds(const struct device_region *region, const void *p)
@@ -222,7 +231,9 @@ static ncclsvc_result give_back(ncclsvc_session *s, void *ptr)
 	region->lent = false;
 	device_region_drop(s, g, region);
 	session_unlock(s);
+	const int mode = relaxed_begin(g->cuda);
 	shared_unmap(g->cuda, gone.base, gone.bytes);
+	relaxed_end(g->cuda, mode);
 	session_lock(s);
 	return NCCLSVC_OK;
 }

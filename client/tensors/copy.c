@@ -15,6 +15,7 @@ struct use {
 	const struct cuda *cuda;
 	CUstream stream;
 	CUcontext push; /* was made current, or NULL */
+	int mode;	/* for relaxed_end: other threads may capture */
 };
 
 static ncclsvc_result choose_context(ncclsvc_tensors *l, struct use *u)
@@ -31,10 +32,9 @@ static ncclsvc_result choose_context(ncclsvc_tensors *l, struct use *u)
 	return r;
 }
 
-static ncclsvc_result use_stream(ncclsvc_tensors *l, struct use *u)
+static ncclsvc_result check_stream(ncclsvc_tensors *l, struct use *u)
 {
 	int capture = CU_STREAM_CAPTURE_STATUS_NONE;
-	*u = (struct use){.cuda = l->session->gpu->cuda, .stream = l->stream.handle};
 	ncclsvc_result r = choose_context(l, u);
 	CUresult e = r ? CUDA_SUCCESS : cuda_push(u->cuda, u->push);
 	if (e)
@@ -49,6 +49,16 @@ static ncclsvc_result use_stream(ncclsvc_tensors *l, struct use *u)
 		return error_set(NCCLSVC_UNSUPPORTED, "the stream is being captured into a CUDA "
 						      "graph: lists cannot be captured");
 	return cuda_error(u->cuda, e, "the stream cannot be used");
+}
+
+static ncclsvc_result use_stream(ncclsvc_tensors *l, struct use *u)
+{
+	*u = (struct use){.cuda = l->session->gpu->cuda, .stream = l->stream.handle};
+	u->mode = relaxed_begin(u->cuda);
+	ncclsvc_result r = check_stream(l, u);
+	if (r)
+		relaxed_end(u->cuda, u->mode);
+	return r;
 }
 
 static CUdeviceptr device(const char *at)
@@ -131,8 +141,10 @@ static ncclsvc_result begin(ncclsvc_tensors *l, struct use *u)
 
 static ncclsvc_result finish(const struct use *u, CUresult e)
 {
-	if (u->cuda)
+	if (u->cuda) {
 		cuda_pop(u->cuda, u->push);
+		relaxed_end(u->cuda, u->mode);
+	}
 	return e ? cuda_error(u->cuda, e, "the tensors cannot be copied") : NCCLSVC_OK;
 }
 
@@ -208,7 +220,9 @@ ncclsvc_result copy_done(ncclsvc_tensors *l, CUevent *event)
 	if (!*event)
 		return NCCLSVC_OK;
 	const struct cuda *cuda = l->session->gpu->cuda;
+	const int mode = relaxed_begin(cuda);
 	CUresult e = cuda->cuEventQuery(*event);
+	relaxed_end(cuda, mode);
 	if (e == CUDA_ERROR_NOT_READY)
 		return NCCLSVC_IN_PROGRESS;
 	cuda->cuEventDestroy(*event);

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include "graphs.h"
+#include "ncclsvc_tensors.h"
 
 #define LATE_MS 500 /* enough for looks at what would be stuck */
 #define BYTES	(SMALL * sizeof(uint32_t))
@@ -243,15 +244,21 @@ static void test_streams(void)
 struct beside {
 	struct rank *r;
 	CUstream stream;
-	CUdeviceptr large;
+	CUdeviceptr large, parts[2];
+	ncclsvc_tensors *lists;
 };
 
-static void *submit_large(void *arg)
+static void *submit_beside(void *arg)
 {
 	const struct beside *b = arg;
+	const ncclsvc_tensor list[2] = {NCCLSVC_TENSOR(at(b->parts[0]), NCCLSVC_UINT32, SMALL),
+					NCCLSVC_TENSOR(at(b->parts[1]), NCCLSVC_UINT32, SMALL)};
 	gpu_use(b->r->gpu);
 	CHECK_OK(ncclsvc_stream_set(b->r->session, b->stream, 0));
 	rank_wait(b->r, kernels_sum(b->r, b->large, LARGE_WORDS));
+	for (int i = 0; i < 2; i++) /* copied, and asked for the copies' ends */
+		CHECK_OK(ncclsvc_tensors_all_reduce(b->lists, list, NULL, 2, NCCLSVC_SUM, WAIT_MS,
+						    NULL));
 	return NULL;
 }
 
@@ -265,9 +272,12 @@ static void beside_rank(struct client *c)
 	rank_open(&r, c);
 	const CUdeviceptr p = words(BYTES);
 	struct beside b = {.r = &r, .stream = gpu_stream(), .large = words(LARGE)};
+	for (int i = 0; i < 2; i++)
+		b.parts[i] = words(BYTES);
+	CHECK_OK(ncclsvc_tensors_open(r.comm, WAIT_MS, &b.lists));
 	CHECK_CU(cu.cuStreamBeginCapture(r.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 	graph_sum(&r, p, SMALL);
-	CHECK(!pthread_create(&thread, NULL, submit_large, &b));
+	CHECK(!pthread_create(&thread, NULL, submit_beside, &b));
 	pthread_join(thread, NULL);
 	CHECK_OK(ncclsvc_stream_set(r.session, r.stream, 0));
 	graph_sum(&r, p, SMALL);
@@ -279,6 +289,11 @@ static void beside_rank(struct client *c)
 	gpu_check(p, (uint32_t)(r.n * r.n), SMALL, "sums of the graph");
 	gpu_check(b.large, (uint32_t)r.n, LARGE_WORDS, "the sum beside it");
 	graph_destroy(exec);
+	CHECK_OK(ncclsvc_tensors_close(b.lists));
+	for (int i = 0; i < 2; i++) {
+		gpu_check(b.parts[i], (uint32_t)(r.n * r.n), SMALL, "the lists beside it");
+		CHECK_CU(cu.cuMemFree(b.parts[i]));
+	}
 	CHECK_CU(cu.cuStreamDestroy(b.stream));
 	CHECK_CU(cu.cuMemFree(p));
 	CHECK_CU(cu.cuMemFree(b.large));
