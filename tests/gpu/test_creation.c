@@ -136,10 +136,10 @@ static void test_abandoned(void)
 	ncclsvc_session *session = session_open(&w.c.nodes[0]);
 	const int worker = device_info(session, 0).pid;
 	/* Rank 0's worker makes the id: until then, all wait. */
-	CHECK_EQ(kill(worker, SIGSTOP), 0);
+	process_stop(worker);
 	say_all(ranks, 2, GO);
 	sleep_ms(300);
-	CHECK_EQ(kill(w.c.nodes[1].pid, SIGSTOP), 0);
+	process_stop(w.c.nodes[1].pid);
 	CHECK_EQ(kill(worker, SIGCONT), 0);
 	sleep_ms(300);
 	uint64_t killed = now_ns();

@@ -281,7 +281,7 @@ static void test_stopped(void)
 	kernels_daemon_start(&d);
 	clients_start(ranks, n, &d, stopped_rank, NULL);
 	hear_all(ranks, n, READY);
-	CHECK_EQ(kill(ranks[n - 1].pid, SIGSTOP), 0);
+	process_stop(ranks[n - 1].pid);
 	say_all(ranks, n, GO);
 	hear_all(ranks, n - 1, READY);
 	sleep_ms(1500);

@@ -309,12 +309,12 @@ static void test_stopped(void)
 	kernels_daemon_start(&d);
 	clients_start(ranks, n, &d, stopped_rank, NULL);
 	hear_all(ranks, n, READY);
-	CHECK_EQ(kill(ranks[n - 1].pid, SIGSTOP), 0);
+	process_stop(ranks[n - 1].pid);
 	say_all(ranks, n, GO);
 	hear_all(ranks, n - 1, READY);
 	snprintf(text, sizeof(text), "rank %d", n - 1);
 	check_shown(&d, n);
-	CHECK_EQ(kill(ranks[0].pid, SIGSTOP), 0);
+	process_stop(ranks[0].pid);
 	why_says(&d, text);
 	sleep_ms(1200);
 	CHECK_EQ(kill(ranks[n - 1].pid, SIGCONT), 0);

@@ -307,7 +307,7 @@ static void stop_node(int stopped)
 	nodes_clients(&w, ranks, patient_rank, &yes);
 	hear_all(ranks, 2, READY);
 	sleep_ms(30);
-	CHECK_EQ(kill(w.c.nodes[stopped].pid, SIGSTOP), 0);
+	process_stop(w.c.nodes[stopped].pid);
 	client_kill(&ranks[victim]);
 	CHECK(cluster_logged(&w.c, "did not agree"));
 	CHECK_EQ(kill(w.c.nodes[stopped].pid, SIGCONT), 0);

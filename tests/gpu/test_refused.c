@@ -385,7 +385,7 @@ static void many_redops(struct client *c, pid_t worker)
 	const struct svc_redop_add add = {.comm = raw_join_gpu(&raw, &record),
 					  .type = NCCLSVC_FLOAT32};
 	stage("many reductions at once");
-	CHECK_EQ(kill(worker, SIGSTOP), 0);
+	process_stop(worker);
 	for (int i = 0; i < SVC_REDOPS_ASKED; i++)
 		serials[i] = raw_send(&raw, SVC_REDOP_ADD, &add, sizeof(add), NULL, 0);
 	redop_refused(&raw, add, NCCLSVC_BUSY, "no answer yet");

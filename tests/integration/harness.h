@@ -116,6 +116,8 @@ bool daemon_logged(const struct daemon *d, const char *text);
 int run_program(char *const argv[], char *out, size_t size);
 /* Of its first thread, as the system shows it: 'S', 'Z' ...; 0: there is none. */
 char process_state(pid_t pid);
+/* SIGSTOP, until all of its threads have stopped: some run on when kill has returned. */
+void process_stop(pid_t pid);
 /* Waits until the system has taken the killed process apart, and says when. */
 uint64_t process_gone(pid_t pid);
 /* A program's path from the environment; fails if it is not set. */

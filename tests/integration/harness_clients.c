@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Client processes: forked from the test, each with a session of its own. */
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -210,6 +211,28 @@ char process_state(pid_t pid)
 	if (rest)
 		sscanf(rest + 1, " %c", &state);
 	return state;
+}
+
+static bool all_stopped(pid_t pid)
+{
+	char path[64];
+	bool stopped = true;
+	const struct dirent *thread;
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	DIR *threads = opendir(path);
+	CHECK(threads);
+	while (stopped && (thread = readdir(threads)))
+		stopped = thread->d_name[0] == '.' ||
+			  strchr("TZX", process_state((pid_t)atoi(thread->d_name)));
+	closedir(threads);
+	return stopped;
+}
+
+void process_stop(pid_t pid)
+{
+	CHECK_EQ(kill(pid, SIGSTOP), 0);
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; !all_stopped(pid); sleep_ms(1))
+		CHECK(now_ns() < end);
 }
 
 uint64_t process_gone(pid_t pid)

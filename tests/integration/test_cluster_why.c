@@ -133,7 +133,7 @@ static void a_stopped_rank_is_blamed_where_it_is_known(void **state)
 	cluster_start(&c, NODES, NULL);
 	cluster_clients(clients, RANKS, &c, IN_BLOCKS, one_is_stopped, NULL);
 	hear_all(clients, RANKS, READY);
-	CHECK_EQ(kill(clients[5].pid, SIGSTOP), 0);
+	process_stop(clients[5].pid);
 	say_all(clients, RANKS - 1, GO);
 	hear_all(clients, RANKS - 1, READY);
 	/* Of node 1, the others know that its ranks are there; of node 2, nothing. */
@@ -216,7 +216,7 @@ static void a_stopped_daemon_is_the_first_suspect(void **state)
 	hear_all(clients, RANKS, READY);
 	silence_is(&c.nodes[0], false);
 	uint64_t stopped = now_ns();
-	CHECK_EQ(kill(c.nodes[2].pid, SIGSTOP), 0);
+	process_stop(c.nodes[2].pid);
 	say_all(clients, RANKS, GO);
 	hear_all(clients, RANKS, READY);
 	for (int node = 0; node < 2; node++) {
@@ -422,7 +422,7 @@ static void a_join_names_the_coordinator_that_does_not_answer(void **state)
 	struct client clients[2];
 	(void)state;
 	cluster_start(&c, NODES, NULL);
-	CHECK_EQ(kill(c.nodes[2].pid, SIGSTOP), 0);
+	process_stop(c.nodes[2].pid);
 	cluster_clients(clients, 2, &c, IN_TURN, coordinator_is_stopped, NULL);
 	hear_all(clients, 2, READY);
 	CHECK_EQ(kill(c.nodes[2].pid, SIGCONT), 0);

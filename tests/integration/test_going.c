@@ -29,7 +29,7 @@ static void end(struct scene *s)
 /* What is sent and closed before it goes on, it reads after the close. */
 static void stop(const struct scene *s)
 {
-	CHECK_EQ(kill(s->d.pid, SIGSTOP), 0);
+	process_stop(s->d.pid);
 }
 
 static void go_on(const struct scene *s)

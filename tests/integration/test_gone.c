@@ -320,7 +320,7 @@ static void a_stopped_rank_is_waited_for(void **state)
 	daemon_start(&d, NULL);
 	clients_start(clients, 2, &d, is_stopped, NULL);
 	hear_all(clients, 2, READY);
-	CHECK_EQ(kill(clients[1].pid, SIGSTOP), 0);
+	process_stop(clients[1].pid);
 	say_all(clients, 2, GO);
 	ncclsvc_session *s = session_open(&d);
 	ncclsvc_task_info task = tasks_reach(s, NCCLSVC_WAITING_PEERS, 1);

@@ -193,7 +193,7 @@ static void nobody_was_let_run(void **state)
 	for (int i = 0; i < 2; i++)
 		ranks_begin(&c, i, ORDER_JOIN, 2, 2, i, i, WAIT_MS, 1);
 	clients_ask(c.ranks, 2);
-	CHECK_EQ(kill(c.d.pid, SIGSTOP), 0);
+	process_stop(c.d.pid);
 	sleep_ms(2700);
 	CHECK_EQ(kill(c.d.pid, SIGCONT), 0);
 	sleep_ms(50); /* it is the first to look */

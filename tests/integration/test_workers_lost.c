@@ -186,7 +186,7 @@ static void killed_while_a_communicator_is_made(void **state)
 	(void)state;
 	ranks_start(&c, 2, "--worker-seconds", "2", NULL);
 	int pid = device_of(&c, 1).pid;
-	CHECK_EQ(kill(pid, SIGSTOP), 0);
+	process_stop(pid);
 	for (int i = 0; i < 2; i++)
 		ranks_begin(&c, i, ORDER_JOIN, 2, 2, i, i, WAIT_MS, 1);
 	clients_ask(c.ranks, 2);
@@ -210,7 +210,7 @@ static void killed_while_it_imports(void **state)
 	ranks_start(&c, 2, NULL);
 	int pid = device_of(&c, 1).pid;
 	ranks_must(&c, 1, ORDER_NEW, NCCLSVC_OK, 0);
-	CHECK_EQ(kill(pid, SIGSTOP), 0);
+	process_stop(pid);
 	ranks_begin(&c, 1, ORDER_SUM, 0, WORDS, 1);
 	clients_ask(c.ranks, 2);
 	CHECK_EQ(kill(pid, SIGKILL), 0);
@@ -280,7 +280,7 @@ static void before_the_epoch(int n)
 	/* The last rank goes while the communicator is made, which then waits for whoever comes. */
 	for (int i = 0; i < n; i++)
 		pids[i] = device_of(&c, i).pid;
-	CHECK_EQ(kill(pids[last], SIGSTOP), 0);
+	process_stop(pids[last]);
 	for (int i = 0; i < n; i++)
 		ranks_begin(&c, i, ORDER_JOIN, 2, n, i, i, WAIT_MS, 1);
 	clients_ask(c.ranks, n);

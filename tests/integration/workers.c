@@ -119,7 +119,7 @@ uint64_t worker_kill(const struct rank_group *c, int device)
 
 void worker_pause(int pid)
 {
-	CHECK_EQ(kill(pid, SIGSTOP), 0);
+	process_stop(pid);
 }
 
 void worker_continue(int pid)
