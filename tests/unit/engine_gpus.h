@@ -26,8 +26,8 @@
 #define USER_TASKS 32768
 #define BYTES	   4096
 #define REGION	   1
-#define WAIT_NS	   UINT64_C(10000000000)
-#define QUIET_NS   20000000 /* as long as it takes to believe that nothing comes */
+#define WAIT_NS	   UINT64_C(25000000000) /* for what has to happen, with sanitizers, too */
+#define QUIET_NS   20000000		 /* as long as it takes to believe that nothing comes */
 
 extern struct executor *engine;
 /* Before setup; else there is one node. */
