@@ -17,7 +17,7 @@ ncclsvc_result join_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 /* If it was cancelled so, the error is that of the end. Locked; yields. */
 ncclsvc_result join_finish(ncclsvc_session *s, struct call *call, uint64_t deadline,
 			   const ncclsvc_comm *beside);
-/* How the process uses the GPU. */
+/* Fills in how the process uses the GPU: under which MPS. */
 void join_say_mps(int device, struct svc_join *request);
 
 #endif

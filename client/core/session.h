@@ -23,7 +23,7 @@ struct gpu;
 struct plan_hooks {
 	void (*comm_left)(ncclsvc_session *s, const ncclsvc_comm *comm); /* locked */
 	void (*closing)(ncclsvc_session *s); /* nothing runs on GPUs any more */
-	/* Of a planned task; untouched if its plan has gone on. Locked. */
+	/* Copies a planned task's label; leaves it alone if the plan has gone on. Locked. */
 	void (*label)(const ncclsvc_session *s, const struct slot *slot,
 		      char label[NCCLSVC_LABEL_BYTES]);
 };

@@ -250,7 +250,8 @@ static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 		return e;
 	const bool graphs = peer_graphs_live(p);
 	e = peer_streams_join(ops, n, p, stream, apart ? NULL : ops);
-	/* What is set aside waited for it before its group, of which the event may be by now. */
+	/* A kernel that is set aside waited for the event before its group, which may have recorded
+	 * it since. */
 	if (!e && graphs && !ops->aside)
 		e = p->cuda->cuStreamWaitEvent(stream, p->order, CU_EVENT_WAIT_DEFAULT);
 	else if (!e && p->any && !same)

@@ -59,10 +59,11 @@ static unsigned run_of(const struct op *ops, unsigned n)
 	return k;
 }
 
-/* Operations in no graph that their streams have started, or will. */
+/* How many operations in no graph wait for their streams to start them, or run. */
 static uint32_t pending_on(const ncclsvc_session *s, const struct peer *p)
 {
-	const uint32_t line = p->trigger_line;
+	/* Lines of another connection are other streams'. */
+	const uint32_t line = p->own.generation == s->generation ? p->trigger_line : 0;
 	return line && s->timelines[line]->pending ? tasks_on_timeline(s, line) : 0;
 }
 
@@ -101,7 +102,7 @@ bool triggers_due(ncclsvc_session *s, struct peer *p, uint64_t clock)
 
 void triggers_sweep(ncclsvc_session *s, struct peer *p)
 {
-	/* What the socket has no room for now is told later. */
+	/* A deletion that the socket has no room for is sent by a later sweep. */
 	for (struct trigger **link = &p->triggers, *t; (t = *link);) {
 		if (!__atomic_load_n(&t->gone, __ATOMIC_ACQUIRE)) {
 			link = &t->next;
@@ -221,7 +222,7 @@ static void take_back(ncclsvc_session *s, struct trigger *t)
 	struct call call = {.fd = -1};
 	struct error why;
 	error_keep(&why);
-	if (!t->forgotten)
+	if (!t->forgotten && t->peer->own.generation == s->generation)
 		call_run(s, &call, SVC_TRIGGER_DEL, &request, -1, deadline_in(REQUEST_MS));
 	error_again(&why);
 	if (!t->forgotten)

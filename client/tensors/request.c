@@ -332,7 +332,7 @@ ncclsvc_result ncclsvc_request_free(ncclsvc_request *r)
 	return NCCLSVC_OK;
 }
 
-/* Of what is not submitted: tasks have their own. */
+/* The deadline of what is not submitted yet: tasks have their own. */
 static uint64_t submit_deadline(const struct ncclsvc_request *r)
 {
 	const uint64_t timeout = r->lists->comm->timeout_ns;

@@ -152,7 +152,7 @@ static int check_lists(const struct matching *m, const struct end *s, const stru
 			      s->to, b->group,
 			      svc_plan_is_ahead(a) ? "the number or types of their tensors"
 						   : "types or shapes of their tensors");
-	/* What differs comes first: long labels may cost the end. */
+	/* The difference comes first: long labels may cost the sentence its end. */
 	return refuse(text, NCCLSVC_MISMATCH,
 		      "the plans do not match: %s is sent, %s received: rank %u's Send%s to rank "
 		      "%u in its group %u, the Recv%s in rank %u's group %u",

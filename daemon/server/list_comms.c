@@ -9,7 +9,7 @@
 #include "gpu/gpu.h"
 #include "list_parts.h"
 
-/* Of an epoch that does not run, members are known where they gather. */
+/* Members of an epoch that does not run are known where they gather. */
 static struct rendezvous_view look(struct server *s, const struct communicator *m)
 {
 	if (!epoch_runs(&m->life) && !m->start)

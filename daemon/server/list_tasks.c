@@ -48,7 +48,7 @@ static void list_waits(const struct server *s, const struct table_entry *e, nccl
 			add_wait(m, k, asked, i);
 }
 
-/* Of a planned task, if its plan is still there. */
+/* Adds a planned task's label, if its plan is still there. */
 static void list_label(const struct server *s, const struct table_entry *e, ncclsvc_task_info *i)
 {
 	const struct communicator *m =

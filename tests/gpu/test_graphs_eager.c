@@ -68,8 +68,8 @@ static void bare_run(client_main *main, void *arg)
 
 /* ---- The last graph goes ---- */
 
-/* What its stream has yet to start stays before what is submitted when the graph is gone. arg: the
- * latter is on another stream, and only rank 0 is late. */
+/* A sum that its stream has yet to start stays before one that is submitted when the graph is gone.
+ * arg: the latter is on another stream, and only rank 0 is late. */
 static void last_rank(struct client *c)
 {
 	struct rank r;

@@ -79,7 +79,7 @@ static bool check_optimizer(const struct options *o)
 	return true;
 }
 
-/* What a rank would find out after its first steps. */
+/* Files that cannot be written: a rank would find out after its first steps. */
 static bool check_files(const struct options *o)
 {
 	int dir = o->checkpoints ? open(o->checkpoints, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;

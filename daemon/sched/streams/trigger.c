@@ -358,7 +358,7 @@ static bool look(struct engine *e, struct session *s, uint32_t timeline)
 	uint64_t seen = value;
 	if (!value)
 		return false;
-	/* What the trainer had deleted before it launched the graph is in the queue. */
+	/* Deletions that the trainer sent before it launched the graph are in the queue. */
 	if (!l->seen)
 		l->seen = atomic_load(&e->commands_queued) + 1;
 	if (l->seen - 1 > e->commands_run)
