@@ -148,7 +148,8 @@ ncclsvc_result ncclsvc_plan_submit_recv_and_wait(ncclsvc_plan *plan, void *recvb
  * next one. Returns the iteration's first failure that no call has told. TIMEOUT: nothing was
  * changed; the sentence names a task that was not submitted, if that is why. An iteration of which
  * nothing was submitted has nothing to wait for. Of several threads that wait, one begins the next
- * iteration and returns the failure, and the others return OK. INVALID_ARGUMENT: the communicator
+ * iteration and returns the failure, and the others return OK. An iteration that went well has done
+ * so though a member has left since: the next submission tells. INVALID_ARGUMENT: the communicator
  * was left meanwhile.
  * After the communicator has been rejoined (or the session reattached, which rejoins it) the plan
  * is committed again, with the other members' (who reset, or commit, theirs), and the iteration

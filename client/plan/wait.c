@@ -231,6 +231,16 @@ static ncclsvc_result wait_iteration(ncclsvc_plan *p, uint64_t iteration, uint64
 	return r;
 }
 
+/* It was submitted whole, and is over without a failure. Locked. */
+static bool went_well(const ncclsvc_plan *p)
+{
+	ncclsvc_session *s = p->session;
+	bool well = p->ntasks && p->nsubmitted == p->ntasks;
+	for (uint32_t i = 0; well && i < p->ntasks; i++)
+		well = task_over(s, p->numbers[i]) && !failure_find(&s->tasks, p->numbers[i]);
+	return well;
+}
+
 ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
 {
 	uint64_t deadline = deadline_in(timeout_ms);
@@ -242,7 +252,8 @@ ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
 		r = error_argument("ncclsvc_plan_reset: the plan has not been launched");
 	else if (p->busy)
 		r = error_set(NCCLSVC_BUSY, "ncclsvc_plan_reset: another thread resets the plan");
-	if (!r)
+	/* A member that was quicker may have left since. */
+	if (!r && !went_well(p))
 		r = plan_live(p, "ncclsvc_plan_reset");
 	if (!r && plan_stale(p)) {
 		r = plan_commit(p, deadline);

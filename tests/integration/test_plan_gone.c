@@ -193,6 +193,46 @@ static void held_tasks_fail_when_a_member_leaves(void **state)
 	daemon_stop(&d);
 }
 
+/* ---- A member leaves that has done its part ---- */
+
+static void one_is_quicker(struct client *me)
+{
+	struct desk d;
+	desk_open(&d, me);
+	if (me->rank == 1) {
+		iterate(&d, 6, 5);
+		desk_close(&d);
+		say(me, DONE);
+		return;
+	}
+	for (int g = 0; g < 2; g++) {
+		submit_recv(&d, 1 + g);
+		submit_send(&d, 5);
+	}
+	hear(me);
+	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
+	CHECK_EQ(ncclsvc_plan_iterations(d.plan), 1);
+	CHECK_EQ(d.v[1], 6);
+	CHECK_RESULT(ncclsvc_plan_submit_recv(d.plan, &d.v[1], 1, NCCLSVC_INT32, 1, NULL),
+		     NCCLSVC_STALE_EPOCH);
+	CHECK_RESULT(ncclsvc_plan_reset(d.plan, WAIT_MS), NCCLSVC_STALE_EPOCH);
+	desk_close(&d);
+}
+
+static void an_iteration_outlasts_its_members(void **state)
+{
+	(void)state;
+	struct daemon d;
+	struct client clients[2];
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, one_is_quicker, NULL);
+	CHECK_EQ(hear(&clients[1]), DONE);
+	clients_end(&clients[1], 1);
+	say(&clients[0], GO);
+	clients_end(clients, 1);
+	daemon_stop(&d);
+}
+
 /* ---- Cancelled; what holds memory ---- */
 
 static void cancelled(struct client *me)
@@ -415,6 +455,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(held_tasks_fail_when_a_member_dies),
 		TEST(held_tasks_fail_when_a_member_leaves),
+		TEST(an_iteration_outlasts_its_members),
 		TEST(held_tasks_can_be_cancelled),
 		TEST(plans_outlive_their_daemon),
 		TEST(inspection_shows_what_lacks),
