@@ -46,8 +46,9 @@ extern struct trainer {
 	struct svc_ring *ring;
 	struct session_counts counts;
 	int doorbell;
-	int fd, sock; /* the daemon's end of its socket, and its own */
-	uint64_t last;
+	int fd, sock;	    /* the daemon's end of its socket, and its own */
+	uint64_t last;	    /* number in its ring */
+	uint64_t submitted; /* by socket, too */
 	uint64_t values[SVC_TIMELINES];
 } trainers[SESSIONS];
 
@@ -85,6 +86,8 @@ const struct launch *launch(uint32_t device, uint64_t i);
 /* The worker takes the first n launches ever, or all, and its GPU is through with them. */
 void run_to(uint32_t device, uint64_t n);
 void run_all(uint32_t device);
+/* The engine has taken what was submitted, however busy the machine, and has had time since. */
+void quiet(void);
 void nothing_comes(void);
 
 #define START(comm, n, sessions, devices)                                                          \

@@ -149,7 +149,7 @@ static void a_cancellation_comes_too_late(void **state)
 	await_sent(INTERNODE_READY, NODES * (NODES - 1));
 	cancel(0);
 	await_sent(INTERNODE_ASK, 1);
-	pause_ns(QUIET_NS);
+	quiet();
 	assert_false(over(0, n[0]) || over(1, n[1]));
 	hold(2, 0, false);
 	hold(2, 1, false);
@@ -170,7 +170,7 @@ static void a_cancellation_comes_too_late_for_the_sequencer(void **state)
 	await_sent(INTERNODE_REQUEST, 1);
 	cancel(1);
 	await_sent(INTERNODE_WITHDRAW, 1);
-	pause_ns(QUIET_NS);
+	quiet();
 	n[2] = sum(2);
 	await_sent(INTERNODE_REQUEST, 2);
 	goes_well(0, n[0]);
@@ -242,7 +242,7 @@ static void a_recv_waits_for_a_member_that_has_left(void **state)
 {
 	(void)state;
 	leaves(1, 1);
-	pause_ns(QUIET_NS);
+	quiet();
 	a_member_leaves_whom_a_recv_waits_for(state);
 }
 
@@ -271,7 +271,7 @@ static void a_member_leaves_that_has_sent(void **state)
 	leaves(1, 1);
 	leaves(0, 1);
 	leaves(2, 1);
-	pause_ns(QUIET_NS);
+	quiet();
 	assert_false(over(0, received));
 	hold(1, 0, false);
 	goes_well(0, received);

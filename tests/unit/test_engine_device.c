@@ -235,7 +235,7 @@ static void streams_wait_for_what_flies(void **state)
 	end_epoch(0, NCCLSVC_PEER_GONE, 1);
 	ends(0, a, NCCLSVC_PEER_GONE);
 	ends(0, c, NCCLSVC_PEER_GONE);
-	pause_ns(QUIET_NS);
+	quiet();
 	assert_int_equal(atomic_load(&line(0, 1)->done), 0);
 	run_all(0);
 	comes_to(0, 5);
@@ -308,7 +308,7 @@ static void inputs_are_released_only_after_the_epoch(void **state)
 		submit_one(i, on_timeline(record(0, NCCLSVC_ALL_REDUCE, i), i, 1));
 	launched(0, 1);
 	command((struct command){.kind = COMMAND_EPOCH_RELEASE, .epoch_end = {.comm = 0}});
-	pause_ns(QUIET_NS);
+	quiet();
 	assert_int_equal(atomic_load(&line(0, 1)->ready), 0);
 	end_epoch(0, NCCLSVC_PEER_GONE, 1);
 	command((struct command){.kind = COMMAND_EPOCH_RELEASE, .epoch_end = {.comm = 0}});

@@ -315,7 +315,7 @@ static void without_memory_the_epoch_ends(void **state)
 	r.src_region = MEMORY;
 	uint64_t a = submit_one(0, r);
 	says(2, INTERNODE_READY, 0, &r);
-	pause_ns(QUIET_NS);
+	quiet();
 	atomic_store(&poor, true);
 	says(1, INTERNODE_READY, 0, &r);
 	const struct event ev = next_event(EVENT_INTERNODE_FAILED);
@@ -332,11 +332,11 @@ static void what_a_lost_node_was_ready_for_ends_too(void **state)
 	const struct svc_record r = broadcast();
 	uint64_t a = submit_one(0, r);
 	says(2, INTERNODE_READY, 0, &r);
-	pause_ns(QUIET_NS);
+	quiet();
 	command((struct command){.kind = COMMAND_NODE_LOST, .node = {1}});
-	pause_ns(QUIET_NS);
+	quiet();
 	says(1, INTERNODE_READY, 0, &r);
-	pause_ns(QUIET_NS);
+	quiet();
 	assert_int_equal(receives(1), 0);
 	end_epoch(0, NCCLSVC_PEER_GONE, 1);
 	ends(0, a, NCCLSVC_PEER_GONE);
@@ -350,7 +350,7 @@ static void what_came_before_the_epoch_is_received(void **state)
 	says(2, INTERNODE_READY, 0, &r);
 	all_is_received();
 	ahead = 60;
-	pause_ns(QUIET_NS);
+	quiet();
 	begin_epoch();
 	uint64_t a = submit_one(0, r);
 	ends_under_way(a);
@@ -382,7 +382,7 @@ static void is_refused(int node, unsigned n)
 static void announce(uint32_t slot, uint64_t internode_id)
 {
 	command((struct command){.kind = COMMAND_EPOCH_NAMED, .epoch_named = {slot, internode_id}});
-	pause_ns(QUIET_NS);
+	quiet();
 }
 
 /* The names of a rendezvous come in order. */
@@ -392,7 +392,7 @@ static void what_is_passed_over_is_not_kept(void **state)
 	gives_credit(1, INTERNODE_ID);
 	all_is_received();
 	ahead = 100000;
-	pause_ns(QUIET_NS);
+	quiet();
 	assert_int_equal(refused[1], 0);
 	announce(UINT32_MAX, INTERNODE_ID + 1);
 	is_refused(1, 1);
@@ -411,7 +411,7 @@ static void what_is_announced_is_kept(void **state)
 	gives_credit(1, INTERNODE_ID);
 	all_is_received();
 	ahead = 100000;
-	pause_ns(QUIET_NS);
+	quiet();
 	assert_int_equal(refused[1], 0);
 	announce(0, 0);
 	is_refused(1, 1);
@@ -444,7 +444,7 @@ static void names_of_a_lost_node_are_kept_for_a_while(void **state)
 	all_is_received();
 	assert_int_equal(refused[2], 0);
 	ahead = 60;
-	pause_ns(QUIET_NS);
+	quiet();
 	is_refused(2, 2);
 	gives_credit(2, first + 2);
 	all_is_received();

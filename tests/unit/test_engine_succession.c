@@ -77,10 +77,10 @@ static void what_has_failed_twice_is_remembered_once(void **state)
 	hold_from(0, 2, INTERNODE_FAILED);
 	const uint64_t received = recv_within(1, 0, QUIET_NS);
 	await_sent(INTERNODE_FAILED, 2);
-	pause_ns(QUIET_NS); /* node 1 hears it */
+	quiet(); /* node 1 hears it */
 	lose_sequencer();
 	ends(1, received, NCCLSVC_TIMEOUT);
-	pause_ns(QUIET_NS);
+	quiet();
 	const uint64_t sent = send_to(0, 1);
 	ends(0, sent, NCCLSVC_TIMEOUT);
 	usable();
@@ -125,7 +125,7 @@ static void failures_of_one_epoch_push_out_no_others(void **state)
 	for (unsigned i = 0; i < others; i++)
 		submit_one(0, other);
 	await_sent(INTERNODE_FAILED, 2 + others);
-	pause_ns(QUIET_NS); /* node 1 hears it */
+	quiet(); /* node 1 hears it */
 	lose_sequencer();
 	ends(1, received, NCCLSVC_TIMEOUT);
 	const uint64_t sent = send_to(0, 1);

@@ -301,13 +301,13 @@ static void a_member_leaves_as_its_operation_ends(void **state)
 	launched(0, 1);
 	launched(1, 1);
 	command((struct command){.kind = COMMAND_MEMBER_LEFT, .left = {0, 0}});
-	pause_ns(QUIET_NS);
+	quiet();
 	run_all(0);
 	run_all(1);
-	pause_ns(QUIET_NS);
+	quiet();
 	/* The stream takes the low half back. */
 	atomic_fetch_and(&line(0, LINE)->done, ~UINT64_C(0xffffffff));
-	pause_ns(QUIET_NS);
+	quiet();
 	assert_true(atomic_load(&line(0, LINE)->done) >= SVC_TRIGGER_DEAD);
 }
 
@@ -339,7 +339,7 @@ static void another_rank_of_the_session_leaves(void **state)
 		comes_back(1);
 		if (i == 1)
 			command((struct command){.kind = COMMAND_MEMBER_LEFT, .left = {0, 0}});
-		pause_ns(QUIET_NS);
+		quiet();
 	}
 }
 
