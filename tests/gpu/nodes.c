@@ -91,7 +91,8 @@ void nodes_run(int n, int each, client_main *main, void *arg)
 	nodes_stop(&w);
 }
 
-int nodes_inits(const struct nodes *w, int nranks)
+/* So far: mpirun passes on what the daemons log, in time. */
+static int inits(const struct nodes *w, int nranks)
 {
 	char line[512], text[64];
 	int n = 0;
@@ -103,4 +104,12 @@ int nodes_inits(const struct nodes *w, int nranks)
 		     strstr(line, text);
 	fclose(f);
 	return n;
+}
+
+void nodes_check_inits(const struct nodes *w, int nranks, int n)
+{
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; inits(w, nranks) < n; sleep_ms(5))
+		CHECK(now_ns() < end);
+	sleep_ms(20);
+	CHECK_EQ(inits(w, nranks), n);
 }

@@ -20,7 +20,7 @@ struct daemon *node_of(struct nodes *w, int gpu);
 void nodes_clients(struct nodes *w, struct client *clients, client_main *main, void *arg);
 /* As ranks_run. */
 void nodes_run(int n, int each, client_main *main, void *arg);
-/* How often NCCL has made a communicator of so many ranks, counted by rank. */
-int nodes_inits(const struct nodes *w, int nranks);
+/* NCCL has made a communicator of so many ranks n times, counted by rank. */
+void nodes_check_inits(const struct nodes *w, int nranks, int n);
 
 #endif

@@ -315,7 +315,7 @@ static void stop_node(int stopped)
 	client_start(&ranks[victim], patient_rank);
 	CHECK_EQ(hear(&ranks[victim]), READY);
 	ranks_end(ranks, 2);
-	CHECK_EQ(nodes_inits(&w, 2), 4); /* NCCL has begun anew, on both */
+	nodes_check_inits(&w, 2, 4); /* NCCL has begun anew, on both */
 	nodes_stop(&w);
 }
 
