@@ -3,6 +3,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 import threading
 import time
@@ -71,6 +72,56 @@ def closed_while_others_wait(rank):
                 raise AssertionError("closed, and joined")
             except ValueError as error:
                 assert "closed" in str(error)
+
+
+def planned(session, peer, launched=True):
+    """One end's plan of a Recv, whose Send the other end has planned, and does not submit."""
+    plans = [ncclsvc.Plan(comm) for comm in pair(session, peer)]
+    for plan, add in zip(plans, (lambda: plans[0].plan_recv(1), lambda: plans[1].plan_send(0))):
+        with plan.group():
+            add()
+    thread = threading.Thread(target=lambda: plans[1].end(T))
+    thread.start()
+    plans[0].end(T)
+    thread.join(T)
+    if launched:
+        plans[0].launch()
+    return plans[0]
+
+
+def recv_before_launch(session, peer):
+    plan = planned(session, peer, launched=False)
+    return lambda: plan.recv(np.zeros(4), 1)
+
+
+def recv_alone(session, peer):
+    plan = planned(session, peer)
+    return lambda: plan.recv(np.zeros(4), 1)
+
+
+def reset_alone(session, peer):
+    plan = planned(session, peer)
+    plan.submit_recv(np.zeros(4), 1)
+    return plan.reset
+
+
+def plans_are_waited_for_in_parts(rank):
+    """So that a signal is heard, and the session's close."""
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    for waiting in recv_before_launch, recv_alone, reset_alone:
+        with ncclsvc.Session() as peer:
+            with ncclsvc.Session() as session:
+                call = waiting(session, peer)
+                signal.setitimer(signal.ITIMER_REAL, 0.1)
+                try:
+                    call()
+                    raise AssertionError("nobody sends")
+                except KeyboardInterrupt:
+                    pass
+            session = ncclsvc.Session()
+            call, began = waiting(session, peer), time.monotonic()
+            assert ended_by_close(session, call) is ValueError
+            assert time.monotonic() - began < 5
 
 
 def a_kept_error_leaves_the_session_to_close(rank):
@@ -241,6 +292,9 @@ def closed_while_a_coroutine_waits(rank):
 class Threads(Ranks, unittest.TestCase):
     def test_close_while_others_wait(self):
         run(1, closed_while_others_wait)
+
+    def test_plans_in_parts(self):
+        run(1, plans_are_waited_for_in_parts)
 
     def test_kept_errors(self):
         run(1, a_kept_error_leaves_the_session_to_close)

@@ -7,14 +7,14 @@ import ctypes
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence, Union
 
-from .enums import PLAN_ANY, PLAN_FIRST, PLANNED_STABLE, PLANNED_WAIT, DataType, Op, Shapes
-from .errors import InvalidArgumentError, TimeoutError
+from .enums import PLAN_ANY, PLAN_FIRST, PLANNED_STABLE, PLANNED_WAIT, DataType, Op, Result, Shapes
+from .errors import InvalidArgumentError
 from .layouts import Spec
-from .library import check, integer, lib, milliseconds
+from .library import check, failure, integer, lib, milliseconds
 from .listed import Records
 from .memory import Pointer, allocated
 from .structs import PlannedRecord
-from .tasks import Task
+from .tasks import Task, wait_in_parts
 from .tensors import Buffer, destination, source
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class Plan:
     def __init__(self, comm: Comm, strict: bool = False) -> None:
         self.comm = comm
         self._address: Optional[int] = allocated(lib.plan_start, comm._pointer)
+        self._strict = strict
+        self._committed: Optional[tuple[int, int]] = None  # in which epoch
         self._held: list[Buffer] = []  # of blocking calls whose task may go on
         comm.session._children[self] = None
         check(lib.plan_set_strict(self._pointer, strict))
@@ -116,6 +118,10 @@ class Plan:
         for a Send without its Recv, groups that wait for each other in a circle, or sizes that differ, with rank, group
         and task; TimeoutError with the ranks that lack."""
         check(lib.plan_end(self._pointer, milliseconds(timeout)))
+        self._committed = self._epoch()
+
+    def _epoch(self) -> tuple[int, int]:
+        return self.comm.session._attached, self.comm.epoch
 
     def launch(self) -> None:
         """From now on tasks may be submitted."""
@@ -133,12 +139,16 @@ class Plan:
         """See submit_send."""
         return self._submit(Op.RECV, destination(buffer), peer, group)
 
-    def _call(self, op: Op, buffer: Buffer, peer: int, group: Optional[int], flags: int, timeout_ms: int) -> int:
-        """The task's number."""
+    def _call(self, planned: PlannedRecord, timeout_ms: int) -> tuple[int, int]:
+        """The result, and the task's number; 0: it was not submitted."""
+        number = ctypes.c_uint64()
+        result = lib.plan_submit(self._pointer, ctypes.byref(planned), timeout_ms, ctypes.byref(number))
+        return int(result), number.value
+
+    def _planned(self, op: Op, buffer: Buffer, peer: int, group: Optional[int], flags: int) -> PlannedRecord:
         self.comm._check_device(buffer)
         if group is not None and not 0 <= group < PLAN_FIRST:
             raise InvalidArgumentError(f"there is no group {group}: groups of the plan count from 0")
-        number = ctypes.c_uint64()
         planned = PlannedRecord(
             size=ctypes.sizeof(PlannedRecord),
             op=op,
@@ -149,12 +159,13 @@ class Plan:
             flags=flags,
         )
         setattr(planned, "sendbuf" if op == Op.SEND else "recvbuf", buffer.address)
-        check(lib.plan_submit(self._pointer, ctypes.byref(planned), timeout_ms, ctypes.byref(number)))
-        return number.value
+        return planned
 
     def _submit(self, op: Op, buffer: Buffer, peer: int, group: Optional[int]) -> PlannedTask:
         task = PlannedTask(self)
-        task._set(self._call(op, buffer, peer, group, 0, 0))
+        result, number = self._call(self._planned(op, buffer, peer, group, 0), 0)
+        check(result)
+        task._set(number)
         self.comm.session._keep(task.number, (buffer,))
         return task
 
@@ -178,19 +189,45 @@ class Plan:
     def _run(
         self, op: Op, buffer: Buffer, peer: int, timeout: Optional[float], group: Optional[int], flags: int
     ) -> None:
+        planned, number = self._planned(op, buffer, peer, group, PLANNED_WAIT | flags), 0
+
+        def wait(timeout_ms: int) -> int:
+            nonlocal number
+            if number:
+                return int(lib.plan_wait(self._pointer, number, timeout_ms))
+            result, number = self._call(planned, timeout_ms)
+            return result
+
+        def test() -> int:
+            return int(lib.plan_test(self._pointer, number)) if number else Result.IN_PROGRESS
+
+        result: Optional[int] = None
         try:
-            self._call(op, buffer, peer, group, PLANNED_WAIT | flags, milliseconds(timeout))
-        except TimeoutError:
-            self._held.append(buffer)  # the task may be under way
-            raise
-        if flags:
-            self._held.append(buffer)
+            result = wait_in_parts(wait, test, timeout)
+        finally:
+            if number and (flags or result is None):  # the task may be under way
+                self._held.append(buffer)
+        if self._strict and number and result:
+            result = lib.test(self.comm.session._pointer, number)  # its own failure alone
+        check(Result.TIMEOUT if result is None else result)
 
     def reset(self, timeout: Optional[float] = None) -> None:
         """Waits until all groups of this iteration are over, and begins the next one. Raises the first failure that no
         call has told, or TimeoutError with a task that was not submitted. After Comm.rejoin, commits the plan again
         with the other members."""
-        check(lib.plan_reset(self._pointer, milliseconds(timeout)))
+
+        def wait(timeout_ms: int) -> int:
+            return int(lib.plan_reset(self._pointer, timeout_ms))
+
+        def test() -> int:
+            return Result.TIMEOUT if failure(Result.TIMEOUT).status else Result.IN_PROGRESS
+
+        if self._committed == self._epoch():
+            result = wait_in_parts(wait, test, timeout)
+        else:  # it is committed again, in one piece, since all members get one answer
+            result = wait(milliseconds(timeout))
+        check(Result.TIMEOUT if result is None else result)
+        self._committed = self._epoch()
         self._held.clear()
 
     @property

@@ -61,6 +61,7 @@ class Session(inspection.Inspection):
             max(1, milliseconds(timeout)),
         )
         self._calls: Optional[Calls] = Calls(Handle(allocated(lib.open, options)))
+        self._attached = 0  # how often again
         self._thread = ThreadState()
         self._waits = Waits(lambda: self._pointer)
         self._lock = threading.RLock()  # of _calls, _joinings, _kept; a finalizer may come in between, and submit
@@ -111,6 +112,7 @@ class Session(inspection.Inspection):
     def reattach(self, timeout: Optional[float] = 60.0) -> None:
         """After DaemonLostError: connects to the same socket again, registers the session's memory with its contents,
         and rejoins its communicators. If it fails half-way, call it again."""
+        self._attached += 1
         check(lib.reattach(self._pointer, milliseconds(timeout)))
 
     def fileno(self) -> int:
