@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rank 1 of 2 dies while DDP trains. Prints its pid, then what rank 0 is told by a collective, DDP and a message: the call,
-the rank and pid of the exception, and its text. The daemon is $NCCLSVC_SOCKET's."""
+the rank and pid of the exception, and its text. On GPUs with --device cuda: by hand. The daemon is $NCCLSVC_SOCKET's."""
 
+import argparse
 import os
 import signal
 import sys
@@ -18,21 +19,24 @@ def train(net, x):
     net(x).sum().backward()
 
 
-def rank_main(rank, port, pids):
+def rank_main(rank, kind, port, pids):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
+    if kind == "cuda":
+        torch.cuda.set_device(rank)
     dist.init_process_group("ncclsvc", rank=rank, world_size=2)
-    net, x = nn_ddp(), torch.ones(4)
+    device = torch.device(kind, rank if kind == "cuda" else None)
+    net, x = nn_ddp(device), torch.ones(4, device=device)
     for _ in range(3):  # DDP has its buckets then
         train(net, x)
     if rank == 1:
         pids.put(os.getpid())
         signal.pause()
     pid = pids.get(timeout=30)
-    works = [dist.all_reduce(torch.ones(4), async_op=True)]
+    work = dist.all_reduce(torch.ones(4, device=device), async_op=True)
     os.kill(pid, signal.SIGKILL)
     print(pid)
-    for name, call in (("work", works[0].wait), ("backward", lambda: train(net, x)), ("recv", lambda: dist.recv(x, 1))):
+    for name, call in (("work", lambda: ended(work, device)), ("backward", lambda: train(net, x)), ("recv", lambda: dist.recv(x, 1))):
         try:
             call()
         except RuntimeError as error:  # in C++, as in backward(), an exception is its text
@@ -41,14 +45,24 @@ def rank_main(rank, port, pids):
     os._exit(0)
 
 
-def nn_ddp():
-    return torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+def ended(work, device):
+    """On a GPU, waiting orders the stream alone: what has failed is told once the stream is through."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    work.wait()
+
+
+def nn_ddp(device):
+    return torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4).to(device))
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    kind = parser.parse_args().device
     context = mp.get_context("spawn")
     pids, port = context.Queue(), free_port()
-    ranks = [context.Process(target=rank_main, args=(rank, port, pids)) for rank in range(2)]
+    ranks = [context.Process(target=rank_main, args=(rank, kind, port, pids)) for rank in range(2)]
     for rank in ranks:
         rank.start()
     for rank in ranks:

@@ -97,6 +97,77 @@ class Rank:
         for work in works:
             work.wait()
 
+    def of_gpus_alone(self):
+        self.in_order()
+        self.not_kept()
+        self.on_another_device()
+        self.captured()
+        self.host_beside()
+
+    def in_order(self):
+        """Many at once, between kernels: nothing waits on the host."""
+        tensors = [self.full(float(self.r + i), (1 << 14,)) for i in range(100)]
+        works = []
+        for x in tensors:
+            x.mul_(2)
+            works.append(dist.all_reduce(x, async_op=True))
+        for x, work in zip(tensors, works):
+            work.wait()
+            x.add_(1)
+        for i, x in enumerate(tensors):
+            self.same(x, 2 * (self.n * i + self.n * (self.n - 1) / 2) + 1)
+        works[-1].get_future().wait()
+
+    def not_kept(self):
+        """Memory that its owner gives up meanwhile is not given to others before the operation is over."""
+        for _ in range(100):
+            work = dist.all_reduce(self.full(float(self.r), (1 << 16,)), async_op=True)
+            x = self.full(7.0, (1 << 16,))
+            work.wait()
+            self.same(x, 7.0)
+
+    def on_another_device(self):
+        """PyTorch's current device is another one than the tensor's."""
+        with torch.cuda.device((self.r + 1) % self.n):
+            x = self.full(float(self.r + 1))
+            dist.all_reduce(x)
+            work = dist.all_reduce(x, async_op=True)
+            work.wait()
+        torch.cuda.synchronize()
+        self.same(x, self.n * self.n * (self.n + 1) / 2)
+
+    def captured(self):
+        """In a CUDA graph, on the capturing stream and asynchronously."""
+        x = self.full(1.0, (4096,))
+        with torch.cuda.stream(torch.cuda.Stream()):
+            dist.all_reduce(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            dist.all_reduce(x)
+            dist.all_reduce(x)
+            y = x * 2
+            dist.all_reduce(y, async_op=True).wait()
+            y.add_(1)
+        for _ in range(5):
+            x.fill_(1)
+            graph.replay()
+            torch.cuda.synchronize()
+            self.same(x, self.n**2)
+            self.same(y, 2 * self.n**3 + 1)
+
+    def host_beside(self):
+        """One group has both."""
+        host, own = torch.full((3,), float(self.r)), self.full(float(self.r))
+        dist.all_reduce(own)
+        dist.all_reduce(host)
+        self.same(own, self.n * (self.n - 1) / 2)
+        self.same(host, self.n * (self.n - 1) / 2)
+        taken = [None] * self.n
+        dist.all_gather_object(taken, {"rank": self.r})
+        if taken != [{"rank": k} for k in range(self.n)]:
+            raise AssertionError(f"rank {self.r}: {taken}")
+
     def moves(self):
         n, r = self.n, self.r
         for dtype in MOVED:
@@ -179,19 +250,25 @@ class Rank:
         dist.all_to_all([torch.zeros(3 if r == self.r else 0) for r in range(self.n)], alone)
 
     def refusals(self):
+        one, odd = self.full(0, (1,)), self.full(0, (self.n + 1,))
+        cases = [(lambda: dist.all_gather_into_tensor(odd, one), "times as many elements"),
+                 (lambda: dist.all_to_all_single(odd, odd.clone()), "not divided evenly")]
         if self.device.type == "cpu":
-            one, odd = torch.zeros(1), torch.zeros(self.n + 1)
-            for call, text in ((lambda: dist.all_gather_into_tensor(odd, one), "times as many elements"),
-                               (lambda: dist.all_to_all_single(odd, odd.clone()), "not divided evenly"),
-                               (lambda: self.own_blocks_that_differ(), "the own block has 2 elements in the input"),
-                               (lambda: dist.all_reduce(one, dist.ReduceOp.BAND), "for integers")):
-                try:
-                    call()
-                except Exception as error:
-                    if text not in str(error):
-                        raise
-                    continue
-                raise AssertionError(f"a call was taken that is refused with: {text}")
+            cases += [(self.own_blocks_that_differ, "the own block has 2 elements in the input"),
+                      (lambda: dist.all_reduce(one, dist.ReduceOp.BAND), "for integers")]
+        else:
+            numbers, columns = self.full(1, dtype=torch.int32), self.full(0, (4, 4))[:, :2]
+            cases += [(lambda: dist.all_reduce(columns), "contiguous"),
+                      (lambda: dist.all_reduce(numbers, dist.ReduceOp.BOR), "BOR of torch.int32 is offered for host"),
+                      (lambda: dist.all_gather_into_tensor(torch.zeros(self.n), one), "on one device")]
+        for call, text in cases:
+            try:
+                call()
+            except Exception as error:
+                if text not in str(error):
+                    raise
+                continue
+            raise AssertionError(f"a call was taken that is refused with: {text}")
         dist.barrier()
 
 
@@ -204,7 +281,7 @@ def rank_main(rank, options, port):
     dist.init_process_group("ncclsvc", rank=rank, world_size=options.ranks)
     tests = Rank(device)
     names = ["all_reduce", "moves", "reduce_scatter", "all_to_all", "messages", "groups", "refusals"]
-    for name in names + (["of_the_host_alone"] if device.type == "cpu" else []):
+    for name in [*names, "of_the_host_alone" if device.type == "cpu" else "of_gpus_alone"]:
         getattr(tests, name)()
         if device.type == "cuda":
             torch.cuda.synchronize()

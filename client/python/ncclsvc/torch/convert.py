@@ -64,7 +64,7 @@ class Reduction:
     ones; bitwise operations gather (`bitwise` is set then)."""
 
     def __init__(self, op: Any, dtype: torch.dtype) -> None:
-        kind = op.op if hasattr(op, "op") else op
+        self.kind = kind = op.op if hasattr(op, "op") else op
         self.bitwise: Optional[Callable[..., torch.Tensor]] = None
         self.wide: Optional[torch.dtype] = None
         self._parts = 1

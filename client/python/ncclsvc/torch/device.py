@@ -50,13 +50,15 @@ class Device:
     def _on_stream(self, asynchronous: bool, tensors: Tensors) -> Iterator[Any]:
         """The stream of an operation, set for the library and for PyTorch."""
         current = torch.cuda.current_stream(self.device)
-        stream = self._stream if asynchronous else current
-        if asynchronous:
-            stream.wait_stream(current)
-            for tensor in tensors:
-                tensor.record_stream(stream)
-        with torch.cuda.stream(stream), self.session.stream(stream.cuda_stream):
-            yield stream
+        if not asynchronous:
+            with self.session.stream(current.cuda_stream):
+                yield current
+            return
+        self._stream.wait_stream(current)
+        for tensor in tensors:
+            tensor.record_stream(self._stream)
+        with torch.cuda.stream(self._stream), self.session.stream(self._stream.cuda_stream):
+            yield self._stream
 
     def _work(self, stream: Any, results: Tensors, block: bool = False) -> DeviceWork:
         if self._group:
@@ -215,7 +217,7 @@ def _reduction(op: Any, tensor: torch.Tensor) -> Reduction:
     _contiguous(tensor)
     how = Reduction(op, tensor.dtype)
     if how.bitwise or how.wide:
-        raise ValueError(f"{op} of {tensor.dtype} is offered for host tensors only")
+        raise ValueError(f"{how.kind} of {tensor.dtype} is offered for host tensors only")
     return how
 
 
