@@ -209,7 +209,7 @@ static void unlike(struct rank *r, CUdeviceptr p, const struct variant *v)
 	CHECK(now_ns() - begin < limit_ms(1500) * UINT64_C(1000000));
 	const ncclsvc_status st = status_of(r->session, task);
 	check_unlike(v, &st);
-	CHECK_RESULT(ncclsvc_comm_error(r->comm), NCCLSVC_MISMATCH);
+	kernels_over(r, NCCLSVC_MISMATCH);
 	CHECK_RESULT(ncclsvc_send(at(p), SMALL, NCCLSVC_UINT32, r->rank ? 0 : 1, r->comm, NULL),
 		     NCCLSVC_STALE_EPOCH);
 	stage("waiting for the stream");
