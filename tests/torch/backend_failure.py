@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rank 1 of 2 dies while DDP trains. Prints its pid, then what rank 0 is told by a collective, DDP and a message: the call,
-the rank and pid of the exception, and its text. On GPUs with --device cuda: by hand. The daemon is $NCCLSVC_SOCKET's."""
+the rank and pid of the exception, and its text. On GPUs (--device cuda, by hand) with a GPU for each rank.
+
+The daemon is $NCCLSVC_SOCKET's."""
 
 import argparse
 import os
@@ -12,20 +14,18 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import ncclsvc.torch  # registers the backend
-from common import free_port
+from common import free_port, rank_device
 
 
 def train(net, x):
     net(x).sum().backward()
 
 
-def rank_main(rank, kind, port, pids):
+def rank_main(rank, device, port, pids):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
-    if kind == "cuda":
-        torch.cuda.set_device(rank)
+    device = rank_device(device, rank)
     dist.init_process_group("ncclsvc", rank=rank, world_size=2)
-    device = torch.device(kind, rank if kind == "cuda" else None)
     net, x = nn_ddp(device), torch.ones(4, device=device)
     for _ in range(3):  # DDP has its buckets then
         train(net, x)
@@ -36,7 +36,8 @@ def rank_main(rank, kind, port, pids):
     work = dist.all_reduce(torch.ones(4, device=device), async_op=True)
     os.kill(pid, signal.SIGKILL)
     print(pid)
-    for name, call in (("work", lambda: ended(work, device)), ("backward", lambda: train(net, x)), ("recv", lambda: dist.recv(x, 1))):
+    calls = (("work", lambda: ended(work, device)), ("backward", lambda: train(net, x)), ("recv", lambda: dist.recv(x, 1)))
+    for name, call in calls:
         try:
             call()
         except RuntimeError as error:  # in C++, as in backward(), an exception is its text
@@ -59,10 +60,10 @@ def nn_ddp(device):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    kind = parser.parse_args().device
+    options = parser.parse_args()
     context = mp.get_context("spawn")
     pids, port = context.Queue(), free_port()
-    ranks = [context.Process(target=rank_main, args=(rank, kind, port, pids)) for rank in range(2)]
+    ranks = [context.Process(target=rank_main, args=(rank, options.device, port, pids)) for rank in range(2)]
     for rank in ranks:
         rank.start()
     for rank in ranks:

@@ -7,6 +7,7 @@ The daemon is $NCCLSVC_SOCKET's."""
 import argparse
 import os
 import sys
+import time
 from datetime import timedelta
 
 import torch
@@ -14,7 +15,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import ncclsvc.torch
-from common import free_port
+from common import free_port, rank_device
 
 MOVED = (torch.bool, torch.int16, torch.complex64, torch.bfloat16, torch.float32, torch.int64)
 REDUCED = (torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -98,14 +99,14 @@ class Rank:
             work.wait()
 
     def of_gpus_alone(self):
-        self.in_order()
-        self.not_kept()
+        self.many_at_once()
+        self.memory_given_up()
         self.on_another_device()
         self.captured()
         self.host_beside()
 
-    def in_order(self):
-        """Many at once, between kernels: nothing waits on the host."""
+    def many_at_once(self):
+        """Each between two kernels of the current stream."""
         tensors = [self.full(float(self.r + i), (1 << 14,)) for i in range(100)]
         works = []
         for x in tensors:
@@ -116,15 +117,20 @@ class Rank:
             x.add_(1)
         for i, x in enumerate(tensors):
             self.same(x, 2 * (self.n * i + self.n * (self.n - 1) / 2) + 1)
-        works[-1].get_future().wait()
 
-    def not_kept(self):
-        """Memory that its owner gives up meanwhile is not given to others before the operation is over."""
-        for _ in range(100):
-            work = dist.all_reduce(self.full(float(self.r), (1 << 16,)), async_op=True)
-            x = self.full(7.0, (1 << 16,))
+    def memory_given_up(self):
+        """Nobody holds the input of an asynchronous operation: PyTorch must not give its memory to the next tensor before
+        the operation has read it. The ranks are late in turn, so that the others' operations wait."""
+        for i in range(4 * self.n):
+            if i % self.n == self.r:
+                time.sleep(0.01)
+            whole = self.full(0.0, (self.n << 22,))
+            work = dist.all_gather_into_tensor(whole, self.full(float(self.r), (1 << 22,)), async_op=True)
+            taken = self.full(-1.0, (1 << 22,))
             work.wait()
-            self.same(x, 7.0)
+            for k, part in enumerate(whole.chunk(self.n)):
+                self.same(part, k)
+            self.same(taken, -1.0)
 
     def on_another_device(self):
         """PyTorch's current device is another one than the tensor's."""
@@ -275,9 +281,7 @@ class Rank:
 def rank_main(rank, options, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
-    device = torch.device(options.device, rank if options.device == "cuda" else None)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    device = rank_device(options.device, rank)
     dist.init_process_group("ncclsvc", rank=rank, world_size=options.ranks)
     tests = Rank(device)
     names = ["all_reduce", "moves", "reduce_scatter", "all_to_all", "messages", "groups", "refusals"]

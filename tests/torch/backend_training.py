@@ -19,7 +19,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
-from common import free_port
+from common import free_port, rank_device
 
 STEPS, ROWS, WIDTH = 8, 16, 32
 
@@ -115,12 +115,10 @@ def rank_main(rank, options, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(options.ranks),
                       LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
-    device = torch.device(options.device, rank if options.device == "cuda" else None)
+    device = rank_device(options.device, rank)
     if options.backend == "ncclsvc":
         import ncclsvc.torch  # registers it
         assert ncclsvc.torch.Backend
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
     dist.init_process_group(options.backend)
     losses = {kind.__name__: kind(device) for kind in (ddp, fsdp2, pipeline)}
     everyone = [None] * options.ranks

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What run and bench share."""
+"""What the programs here share."""
 
 import os
 import socket
@@ -12,6 +12,16 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def rank_device(kind, rank):
+    """Of a rank of torch.distributed: the host for "cpu", for "cuda" the GPU of its number, which is the current one then."""
+    import torch  # the programs that only start others do without
+
+    if kind == "cpu":
+        return torch.device("cpu")
+    torch.cuda.set_device(rank)
+    return torch.device("cuda", rank)
 
 
 def start_daemon(options, directory):
