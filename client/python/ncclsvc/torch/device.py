@@ -48,7 +48,7 @@ class Device:
 
     @contextmanager
     def _on_stream(self, asynchronous: bool, tensors: Tensors) -> Iterator[Any]:
-        """The stream of an operation, set for the library and for PyTorch."""
+        """The stream of an operation, which the library and PyTorch use in the block."""
         current = torch.cuda.current_stream(self.device)
         if not asynchronous:
             with self.session.stream(current.cuda_stream):
