@@ -339,7 +339,9 @@ static void short_of_room(struct client *me)
 		CHECK_OK(ncclsvc_comm_leave(x.comm));
 		x = side_on(me, x.s);
 	} else {
-		CHECK_RESULT(ncclsvc_tensor_recv(x.lists, t, 0, 1, WAIT_MS), NCCLSVC_PEER_GONE);
+		/* Here or there, as it has been heard of. */
+		const ncclsvc_result r = ncclsvc_tensor_recv(x.lists, t, 0, 1, WAIT_MS);
+		CHECK(r == NCCLSVC_STALE_EPOCH || r == NCCLSVC_PEER_GONE);
 		CHECK_OK(ncclsvc_comm_rejoin(x.comm, WAIT_MS));
 		CHECK_OK(ncclsvc_tensors_rejoin(x.lists, WAIT_MS));
 	}

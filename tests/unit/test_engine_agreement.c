@@ -169,6 +169,7 @@ static void a_cancellation_comes_too_late_for_the_sequencer(void **state)
 	hold(0, 2, true);
 	n[0] = sum(0);
 	n[1] = sum(1);
+	await_taken(0, 1);
 	await_sent(INTERNODE_REQUEST, 1);
 	cancel(1);
 	await_sent(INTERNODE_WITHDRAW, 1);
