@@ -342,7 +342,9 @@ static void a_coordinator_without_members_shows_them(void **state)
 	cluster_clients(clients, 3, &c, IN_BLOCKS, no_member_of_the_coordinators_node_joins, NULL);
 	/* Rank 2 is on node 2: it leaves, and joins on node 0. */
 	join_here(&c.nodes[0], 1);
+	join_here(&c.nodes[2], 1);
 	client_kill(&clients[2]);
+	join_here(&c.nodes[2], 0);
 	clients[2].daemon = &c.nodes[0];
 	client_start(&clients[2], no_member_of_the_coordinators_node_joins);
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;; sleep_ms(20)) {

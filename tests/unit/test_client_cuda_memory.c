@@ -401,13 +401,14 @@ static void parts_of_a_range_that_is_being_made_stay(void **state)
 	GOOD(cu.cuMemAddressReserve(&w.at, w.bytes, 0, 0, 0));
 	for (size_t i = 0; i < 2; i++)
 		map_at(w.at + i * one, one, create(one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	for (unsigned i = 0; i < MORE; i++)
+		p[i] = new_memory(4096);
 	peer.holds_ranges = true;
 	assert_int_equal(pthread_create(&thread, NULL, submit_across, &w), 0);
 	while (!peer.opcodes[SVC_REGION_RANGE])
 		usleep(1000);
-	/* As many as there are places. */
+	/* As many as there are places, and before that thread's deadline for its answer. */
 	for (unsigned i = 0; i < MORE; i++) {
-		p[i] = new_memory(4096);
 		ncclsvc_task task = reduce(w.comm, p[i], 4);
 		ids[i] = record(i + 1).src_region;
 		work(i + 1);
