@@ -49,6 +49,14 @@ static void remember(const struct client *c)
 	alive[i].link = c->link;
 }
 
+/* cmocka's handlers would go on in the test, in a process that is not the test. */
+static void die_of_crashes(void)
+{
+	static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS};
+	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+		signal(signals[i], SIG_DFL);
+}
+
 void client_start(struct client *c, client_main *main)
 {
 	int link[2];
@@ -67,6 +75,7 @@ void client_start(struct client *c, client_main *main)
 				close(alive[i].link);
 		close(link[0]);
 		daemons_forget();
+		die_of_crashes();
 		c->pid = getpid();
 		c->link = link[1];
 		self = c;

@@ -3,7 +3,9 @@
 #ifndef TESTS_PLAN_DESK_H
 #define TESTS_PLAN_DESK_H
 
+#include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "harness.h"
 #include "ncclsvc_plan.h"
@@ -39,6 +41,17 @@ static inline void check(const int32_t *buf, int32_t base)
 			check_failed(__FILE__, __LINE__, "\"%s\" is not in: %s", text,             \
 				     ncclsvc_last_error());                                        \
 	} while (0)
+
+/* A thread has written its number there, and is in the call that it makes next. */
+static inline void wait_until_asleep(const _Atomic pid_t *tid)
+{
+	const uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
+	for (int asleep = 0; asleep < 20; sleep_ms(1)) {
+		const pid_t thread = atomic_load(tid);
+		asleep = thread && process_state(thread) == 'S' ? asleep + 1 : 0;
+		CHECK(now_ns() < end);
+	}
+}
 
 struct desk {
 	struct client *c;

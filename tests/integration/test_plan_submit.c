@@ -271,12 +271,14 @@ struct blocking {
 	ncclsvc_result result;
 	ncclsvc_task task;
 	char why[256];
+	_Atomic pid_t tid;
 	_Atomic bool returned;
 };
 
 static void *block(void *arg)
 {
 	struct blocking *b = arg;
+	atomic_store(&b->tid, gettid());
 	const ncclsvc_planned x =
 		task_of(b->d, b->op, b->buf, b->n, NCCLSVC_PLAN_FIRST, NCCLSVC_PLANNED_WAIT);
 	b->result = ncclsvc_plan_submit(b->d->plan, &x, b->timeout_ms, &b->task);
@@ -377,7 +379,8 @@ static void never(struct client *me)
 		CHECK_OK(ncclsvc_plan_end(d.plan, WAIT_MS));
 		for (int i = 0; i < 2; i++)
 			begin(&b[i], &d, i ? NCCLSVC_RECV : NCCLSVC_SEND, &v, 1, -1);
-		sleep_ms(20);
+		for (int i = 0; i < 2; i++)
+			wait_until_asleep(&b[i].tid);
 		if (leaves) {
 			CHECK_OK(ncclsvc_barrier(d.comm, NULL)); /* both wait by now */
 			CHECK_OK(ncclsvc_wait_all(d.s, WAIT_MS));
@@ -414,7 +417,7 @@ static void orphaned(struct client *me)
 	int32_t v = 0;
 	desk_open(&d, me);
 	begin(&b, &d, NCCLSVC_SEND, &v, 1, -1);
-	sleep_ms(20);
+	wait_until_asleep(&b.tid);
 	say(me, READY);
 	if (me->rank == 1)
 		hear(me); /* killed here */

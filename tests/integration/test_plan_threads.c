@@ -13,6 +13,7 @@
 struct resetting {
 	ncclsvc_plan *plan;
 	pthread_t thread;
+	_Atomic pid_t tid;
 	ncclsvc_result result;
 	char why[256];
 };
@@ -20,6 +21,7 @@ struct resetting {
 static void *reset(void *arg)
 {
 	struct resetting *r = arg;
+	atomic_store(&r->tid, gettid());
 	r->result = ncclsvc_plan_reset(r->plan, 5000);
 	snprintf(r->why, sizeof(r->why), "%s", ncclsvc_last_error());
 	return NULL;
@@ -28,6 +30,7 @@ static void *reset(void *arg)
 static void reset_begin(struct resetting *r, ncclsvc_plan *plan)
 {
 	r->plan = plan;
+	atomic_store(&r->tid, 0);
 	CHECK_EQ(pthread_create(&r->thread, NULL, reset, r), 0);
 }
 
@@ -88,7 +91,7 @@ static void leaves(struct client *me)
 		exchange_desk(&d, me);
 		int32_t *v = shared(d.s, 8);
 		if (!d.me) {
-			sleep_ms(100); /* meanwhile the other waits */
+			sleep_ms(300); /* meanwhile the other waits */
 			CHECK_OK(ncclsvc_plan_terminate(d.plan, WAIT_MS));
 			ncclsvc_close(d.s);
 			continue;
@@ -97,7 +100,7 @@ static void leaves(struct client *me)
 		if (whole)
 			CHECK_OK(ncclsvc_plan_submit_send(d.plan, v + 1, 1, NCCLSVC_INT8, 0, NULL));
 		reset_begin(&r, d.plan);
-		sleep_ms(20);
+		wait_until_asleep(&r.tid);
 		CHECK_OK(ncclsvc_comm_leave(d.comm));
 		reset_end(&r, whole ? NCCLSVC_CANCELLED : NCCLSVC_INVALID_ARGUMENT);
 		CHECK(whole || strstr(r.why, "left"));
@@ -120,14 +123,14 @@ struct submitting {
 	struct desk *d;
 	bool send;
 	pthread_barrier_t *begun;
-	pid_t tid;
+	_Atomic pid_t tid;
 };
 
 static void *submit_one(void *arg)
 {
 	struct submitting *x = arg;
 	int32_t v = 0;
-	x->tid = gettid();
+	atomic_store(&x->tid, gettid());
 	pthread_barrier_wait(x->begun);
 	if (x->send)
 		ncclsvc_plan_submit_send_and_wait(x->d->plan, &v, 1, NCCLSVC_INT8, x->d->other,
@@ -136,16 +139,6 @@ static void *submit_one(void *arg)
 		ncclsvc_plan_submit_recv_and_wait(x->d->plan, &v, 1, NCCLSVC_INT8, x->d->other,
 						  WAIT_MS);
 	return NULL;
-}
-
-/* It is in its call by then. */
-static void wait_until_asleep(const struct submitting *x)
-{
-	const uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
-	for (int asleep = 0; asleep < 20; sleep_ms(1)) {
-		asleep = process_state(x->tid) == 'S' ? asleep + 1 : 0;
-		CHECK(now_ns() < end);
-	}
 }
 
 static void ends(struct client *me)
@@ -162,7 +155,7 @@ static void ends(struct client *me)
 			CHECK_EQ(pthread_create(&threads[i], NULL, submit_one, &x[i]), 0);
 		pthread_barrier_wait(&begun);
 		for (int i = 0; i < 2; i++)
-			wait_until_asleep(&x[i]);
+			wait_until_asleep(&x[i].tid);
 		CHECK_OK(ncclsvc_plan_set_strict(d.plan, round % 2));
 		launch(&d);
 		ncclsvc_plan_terminate(d.plan, WAIT_MS);

@@ -163,6 +163,8 @@ def refusals(session, comm):
 
 def awaits(session, comm):
     """A hundred tasks in one loop, a task that another coroutine of the process lets end, and cancellation."""
+    told = comm.split(0)
+
     async def main():
         x = [np.full(5, k + comm.rank, "i4") for k in range(100)]
         await asyncio.gather(*(wait(comm.all_reduce(one)) for one in x))
@@ -175,8 +177,9 @@ def awaits(session, comm):
                 raise AssertionError("the Barrier ended without rank 0")
             except asyncio.TimeoutError:
                 pass
+            await told.barrier()
         else:
-            await asyncio.sleep(0.2)
+            await told.barrier()
             late = comm.barrier()
         await late
         await late  # again
@@ -231,9 +234,10 @@ def a_task_nobody_waits_for(session, comm):
     session.wait_all(T)
     assert not session._kept
     most = 0
-    for _ in range(200):  # of tasks that end meanwhile, few are kept
-        comm.all_reduce(out)
-        time.sleep(0.0005)
+    for k in range(200):  # of tasks that end meanwhile, few are kept
+        task = comm.all_reduce(out)
+        if k % 20 == 19:
+            task.wait(T)
         most = max(most, len(session._kept))
     assert most < 100, most
     session.wait_all(T)
