@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own cases for backends (torch.testing._internal.distributed.distributed_test), with gloo, or with the backend
-"ncclsvc" in gloo's place: so that also cases for gloo alone run. Prints a line of JSON for each: name, outcome, reason.
+"""PyTorch's own cases for backends (torch.testing._internal.distributed.distributed_test), with gloo on 3 ranks or nccl on 2
+GPUs, or with the backend "ncclsvc" in the place of either: so that also cases for that one alone run. Prints a line of JSON
+for each: name, outcome, reason.
 
 Ranks are forks of this process, which has imported PyTorch once. The daemon is $NCCLSVC_SOCKET's."""
 
@@ -12,8 +13,18 @@ import sys
 import tempfile
 import unittest
 
-os.environ.update(BACKEND="gloo", WORLD_SIZE="3", MASTER_ADDR="127.0.0.1", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="",
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("backend", choices=["gloo", "nccl", "ncclsvc"])
+parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="the tensors of cases for the backend ncclsvc")
+parser.add_argument("--match", default="", help="a regular expression for names of cases")
+parser.add_argument("--part", default="0/1", help="K/N: the K-th of N parts of the cases, counted from 0")
+options = parser.parse_args()
+cuda = options.backend == "nccl" or options.device == "cuda"
+other = "nccl" if cuda else "gloo"
+os.environ.update(BACKEND=other, WORLD_SIZE="2" if cuda else "3", MASTER_ADDR="127.0.0.1", OMP_NUM_THREADS="1",
                   TEMP_DIR=tempfile.mkdtemp(prefix="ncclsvc-cases-"))
+# CUDA must not be initialized before ranks are forked.
+os.environ.update({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} if cuda else {"CUDA_VISIBLE_DEVICES": ""})
 
 import torch
 import torch.distributed as dist
@@ -29,19 +40,19 @@ class Cases(TestDistBackend, DistributedTest._DistTestBase):
         self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
 
-def take_gloos_place():
+def take_place():
     # PyTorch's own lists of backends whose operations its profiler records: no other backend is in them.
     for name in ("PROFILING_SUPPORTED_BACKENDS", "SEND_RECV_PROFILING_SUPPORTED_BACKENDS"):
-        getattr(distributed_test, name).remove("gloo")
+        getattr(distributed_test, name).remove(other)
     import ncclsvc.torch.backend as backend
 
     def create(options, _):
         return backend.create(options.store, options.group_rank, options.group_size, options.timeout)
     if hasattr(dist.Backend, "_ensure_backend_registered"):
-        dist.Backend._ensure_backend_registered("gloo")
-    dist.Backend._plugins["GLOO"] = dist.Backend._BackendPlugin(create, True)
-    # DDP's logger would take what is of gloo's type for a C++ object of gloo's class.
-    dist.Backend.backend_type_map["gloo"] = dist.ProcessGroup.BackendType.CUSTOM
+        dist.Backend._ensure_backend_registered(other)
+    dist.Backend._plugins[other.upper()] = dist.Backend._BackendPlugin(create, True)
+    # DDP's logger would take what is of that type for a C++ object of its class.
+    dist.Backend.backend_type_map[other] = dist.ProcessGroup.BackendType.CUSTOM
 
 
 class Lines(unittest.TestResult):
@@ -61,14 +72,11 @@ class Lines(unittest.TestResult):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("backend", choices=["gloo", "ncclsvc"])
-    parser.add_argument("--match", default="", help="a regular expression for names of cases")
-    options = parser.parse_args()
     if options.backend == "ncclsvc":
-        take_gloos_place()
+        take_place()
+    part, parts = map(int, options.part.split("/"))
     names = [name for name in unittest.TestLoader().getTestCaseNames(Cases) if re.search(options.match, name)]
-    suite = unittest.TestSuite(map(Cases, names))
+    suite = unittest.TestSuite(map(Cases, names[part::parts]))
     suite.run(Lines())
 
 
