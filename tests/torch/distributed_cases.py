@@ -3,7 +3,7 @@
 GPUs, or with the backend "ncclsvc" in the place of either: so that also cases for that one alone run. Prints a line of JSON
 for each: name, outcome, reason.
 
-Ranks are forks of this process, which has imported PyTorch once. The daemon is $NCCLSVC_SOCKET's."""
+Without GPUs, ranks are forks of this process, which has imported PyTorch once. The daemon is $NCCLSVC_SOCKET's."""
 
 import argparse
 import json
@@ -21,10 +21,10 @@ parser.add_argument("--part", default="0/1", help="K/N: the K-th of N parts of t
 options = parser.parse_args()
 cuda = options.backend == "nccl" or options.device == "cuda"
 other = "nccl" if cuda else "gloo"
-os.environ.update(BACKEND=other, WORLD_SIZE="2" if cuda else "3", MASTER_ADDR="127.0.0.1", OMP_NUM_THREADS="1",
-                  TEMP_DIR=tempfile.mkdtemp(prefix="ncclsvc-cases-"))
-# CUDA must not be initialized before ranks are forked.
-os.environ.update({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} if cuda else {"CUDA_VISIBLE_DEVICES": ""})
+os.environ.update(BACKEND=other, WORLD_SIZE="2" if cuda else "3", MASTER_ADDR="127.0.0.1", OMP_NUM_THREADS="1")
+os.environ.setdefault("TEMP_DIR", tempfile.mkdtemp(prefix="ncclsvc-cases-"))
+if not cuda:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import torch
 import torch.distributed as dist
@@ -37,7 +37,7 @@ torch.set_num_threads(1)
 class Cases(TestDistBackend, DistributedTest._DistTestBase):
     def setUp(self):
         super().setUp()
-        self._start_processes(torch.multiprocessing.get_context("fork").Process)
+        self._start_processes(torch.multiprocessing.get_context("spawn" if cuda else "fork").Process)
 
 
 def take_place():
@@ -53,6 +53,10 @@ def take_place():
     dist.Backend._plugins[other.upper()] = dist.Backend._BackendPlugin(create, True)
     # DDP's logger would take what is of that type for a C++ object of its class.
     dist.Backend.backend_type_map[other] = dist.ProcessGroup.BackendType.CUSTOM
+
+
+if options.backend == "ncclsvc":
+    take_place()
 
 
 class Lines(unittest.TestResult):
@@ -72,8 +76,6 @@ class Lines(unittest.TestResult):
 
 
 def main():
-    if options.backend == "ncclsvc":
-        take_place()
     part, parts = map(int, options.part.split("/"))
     names = [name for name in unittest.TestLoader().getTestCaseNames(Cases) if re.search(options.match, name)]
     suite = unittest.TestSuite(map(Cases, names[part::parts]))
