@@ -164,6 +164,7 @@ static ncclsvc_result install(ncclsvc_session *s, struct connection *new)
 	connection_unref(s->connection);
 	s->connection = new;
 	s->generation++;
+	s->forgotten = 0;
 	tasks_restart(&s->tasks);
 	s->lost = false;
 	s->unfinished = true;

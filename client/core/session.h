@@ -44,6 +44,7 @@ struct ncclsvc_session {
 
 	uint32_t serial;
 	struct call *calls;
+	uint32_t forgotten; /* requests without a caller that are not answered yet */
 	struct tasks tasks;
 	ncclsvc_comm *comms;
 	uint32_t comm_keys;

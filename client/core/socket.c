@@ -120,6 +120,7 @@ static void take_reply(ncclsvc_session *s, const struct svc_header *h, const voi
 		at = &(*at)->next;
 	struct call *c = *at;
 	if (!c) {
+		s->forgotten -= h->serial == SERIAL_FORGET && s->forgotten;
 		svc_close_fds(fds, nfds);
 		give_back(s, h, body);
 		return;
@@ -365,5 +366,7 @@ void calls_give_up(ncclsvc_session *s, uint32_t comm_key)
 bool call_forget(ncclsvc_session *s, unsigned opcode, const void *body)
 {
 	/* If the buffer is full, what was to be freed lives until the session ends. */
-	return !s->lost && !frame_send(s->connection, opcode, SERIAL_FORGET, body, -1);
+	const bool sent = !s->lost && !frame_send(s->connection, opcode, SERIAL_FORGET, body, -1);
+	s->forgotten += sent;
+	return sent;
 }

@@ -100,18 +100,22 @@ bool triggers_due(ncclsvc_session *s, struct peer *p, uint64_t clock)
 	return p->due;
 }
 
+#define UNANSWERED_MAX 64
+
 void triggers_sweep(ncclsvc_session *s, struct peer *p)
 {
-	/* A deletion that the socket has no room for is sent by a later sweep. */
+	/* A deletion that the socket has no room for is sent by a later sweep; so is one whose
+	 * answer could take the room of an operation's, for which the daemon does not wait. */
 	for (struct trigger **link = &p->triggers, *t; (t = *link);) {
 		if (!__atomic_load_n(&t->gone, __ATOMIC_ACQUIRE)) {
 			link = &t->next;
 			continue;
 		}
 		if (!t->forgotten && p->own.generation == s->generation && !s->lost &&
-		    !call_forget(s, SVC_TRIGGER_DEL,
-				 &(struct svc_trigger_del){.timeline = p->trigger_line,
-							   .value = t->number}))
+		    (s->forgotten >= UNANSWERED_MAX ||
+		     !call_forget(s, SVC_TRIGGER_DEL,
+				  &(struct svc_trigger_del){.timeline = p->trigger_line,
+							    .value = t->number})))
 			return;
 		unpin(s, t);
 		*link = t->next;
