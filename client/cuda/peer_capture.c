@@ -124,10 +124,8 @@ static CUresult graph_begin(struct peer *p, uint64_t capture, CUgraph handle, CU
 		return e;
 	}
 	p->graphs = graph;
-	if (p->page) {
-		__atomic_store_n(&p->page->captured, 1, __ATOMIC_RELEASE);
+	if (p->page)
 		__atomic_add_fetch(&p->page->graphs, 1, __ATOMIC_RELEASE);
-	}
 	__atomic_store_n(&p->ngraphs, graph->number, __ATOMIC_RELEASE);
 	e = cuda->cuGraphRetainUserObject(handle, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
 	if (!e)

@@ -137,7 +137,6 @@ void peer_enter(struct op *op, struct slot *slot)
 	op->posts = p->posting;
 	slot->peer = p;
 	slot->serial = op->serial;
-	slot->round = op->round;
 	slot->posted = op->posts;
 	slot->blocks = op->blocks;
 }

@@ -86,21 +86,6 @@ static bool aborted(const struct peer *p)
 	return __atomic_load_n(&p->page->abort, __ATOMIC_RELAXED);
 }
 
-/* The header of the rank's collective of that round. False: its record is overwritten. */
-static bool header_of(const struct peer *p, unsigned rank, uint32_t round, uint64_t *header)
-{
-	const struct peer_record *history = peer_page_of(p->pages, rank)->history;
-	for (unsigned i = 0; i < PEER_HISTORY; i++) {
-		const struct peer_record *r = &history[i];
-		const uint32_t serial = __atomic_load_n(&r->serial, __ATOMIC_ACQUIRE);
-		if (!serial || __atomic_load_n(&r->round, __ATOMIC_ACQUIRE) != round)
-			continue;
-		*header = __atomic_load_n(&r->header, __ATOMIC_ACQUIRE);
-		return __atomic_load_n(&r->serial, __ATOMIC_ACQUIRE) == serial;
-	}
-	return false;
-}
-
 /* The rank, of more than two, whose header differs from all others, which agree; n: none. */
 static unsigned odd_one(const uint64_t *headers, unsigned n)
 {
@@ -115,15 +100,14 @@ static unsigned odd_one(const uint64_t *headers, unsigned n)
 	return n;
 }
 
-static void mismatched(const struct peer *p, uint32_t round, ncclsvc_status *status)
+static void mismatched(const struct peer *p, uint32_t serial, ncclsvc_status *status)
 {
 	uint64_t headers[PEER_RANKS], value_a = 0, value_b = 0;
+	const uint64_t *posted = p->page->headers[serial % PEER_RESULTS];
 	const unsigned n = p->call.nranks;
 	status->result = NCCLSVC_MISMATCH;
 	for (unsigned k = 0; k < n; k++)
-		if (__atomic_load_n(&peer_page_of(p->pages, k)->captured, __ATOMIC_RELAXED) ||
-		    !header_of(p, k, round, &headers[k]))
-			return;
+		headers[k] = __atomic_load_n(&posted[k], __ATOMIC_RELAXED);
 	unsigned a = p->call.rank, b = odd_one(headers, n);
 	if (b < n) {
 		a = !b;
@@ -133,7 +117,7 @@ static void mismatched(const struct peer *p, uint32_t round, ncclsvc_status *sta
 		for (b = 0; b < n && headers[b] == headers[a];)
 			b++;
 	}
-	if (b == n) /* not what the kernel has seen */
+	if (b == n) /* another kernel's, since */
 		return;
 	const struct svc_record mine = svc_header_record(headers[a]),
 				other = svc_header_record(headers[b]);
@@ -168,7 +152,7 @@ static bool finish(ncclsvc_session *s, struct slot *slot)
 	*status = (ncclsvc_status){
 		.rank_a = -1, .rank_b = -1, .epoch = slot->epoch, .done_ns = now_ns()};
 	if (is_over(p, slot) && (uint32_t)result == slot->serial && result >> 32 == PEER_MISMATCH) {
-		mismatched(p, slot->round, status);
+		mismatched(p, slot->serial, status);
 		return true;
 	}
 	if (is_over(p, slot) && (!failed || !peer_reached(slot->serial, (uint32_t)failed)))

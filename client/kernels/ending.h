@@ -43,6 +43,18 @@ DEVICE void unlike_post(struct work *w)
 	fence_system();
 }
 
+/* Of a kernel in no graph: what each rank has there. All have come, unless it is broken off. */
+DEVICE void headers_post(struct work *w, uint32_t serial)
+{
+	const struct peer_call *c = w->call;
+	for (unsigned p = 0; p < c->nranks; p++) {
+		uint64_t header;
+		if (p == c->rank || !line_there(header_at(w, c->rank, p), w->round, &header))
+			header = c->header;
+		store64(&w->page->headers[serial % PEER_RESULTS][p], header);
+	}
+}
+
 /* After a mismatch the communicator goes on, and the task tells. In a graph there is none: all
  * later kernels fail, too, so that the daemon tells. */
 DEVICE void failure_post(struct work *w, uint32_t stop)
@@ -51,6 +63,8 @@ DEVICE void failure_post(struct work *w, uint32_t stop)
 	const uint32_t serial = w->words->serial;
 	if (stop == PEER_MISMATCH)
 		store32(&w->state->stopped, w->sequence);
+	if (stop == PEER_MISMATCH && !graph && !block())
+		headers_post(w, serial);
 	if (!graph)
 		post(&w->page->results[serial % PEER_RESULTS], stop, serial);
 	if (stop == PEER_MISMATCH && (!graph || block()))

@@ -107,10 +107,15 @@ DEVICE void header_compare(struct work *w, uint64_t header)
 DEVICE void headers_look(struct work *w)
 {
 	uint64_t header;
-	for (unsigned p = 0; p < w->call->nranks; p++)
-		if (p != w->call->rank &&
-		    line_there(header_at(w, w->call->rank, p), w->round, &header))
-			header_compare(w, header);
+	uint32_t came = 1u << w->call->rank;
+	for (unsigned p = 0; p < w->call->nranks; p++) {
+		if (p == w->call->rank ||
+		    !line_there(header_at(w, w->call->rank, p), w->round, &header))
+			continue;
+		came |= 1u << p;
+		header_compare(w, header);
+	}
+	store32(&w->page->came, came);
 }
 
 /* Says in the page what the block waits for: a collective's first block for all of them. */

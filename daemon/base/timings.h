@@ -34,7 +34,7 @@
 #define EPOCH_CLOSE_NS		 UINT64_C(1000000000)
 /* An epoch that all nodes have ended waits for operations of the host that are under way. Then they
  * are aborted. */
-#define EPOCH_DRAIN_NS		 UINT64_C(30000000)
+#define EPOCH_DRAIN_NS		 UINT64_C(25000000)
 /* The supervisor waits for tasks that were launched on GPUs before their epoch ended, so that
  * NCCL's communicator can be kept. Then it is aborted. (At most: worker_seconds may be shorter.) */
 #define EPOCH_LAND_NS		 UINT64_C(10000000000)
@@ -62,8 +62,10 @@
 
 /* The supervisor looks at the pages of a communicator whose members' kernels meet, and writes its
  * sign of life, after this interval: QUIET when for so long no member has launched one, and none
- * has waited. A kernel that at two looks waits for what will not come ends the epoch. */
-#define PEER_LOOK_AGAIN_NS UINT64_C(100000000)
+ * has waited. A kernel that at so many looks waits for what will not come ends the epoch: within 100
+ * ms, and the GPUs and the scheduler had 50 ms to go on. */
+#define PEER_LOOK_AGAIN_NS UINT64_C(25000000)
+#define PEER_LOOKS	   3
 #define PEER_LOOK_QUIET_NS UINT64_C(1000000000)
 
 /* ---- Everywhere ---- */

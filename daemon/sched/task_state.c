@@ -30,7 +30,8 @@ static uint32_t state_of(const struct task *t)
 		return NCCLSVC_FAILED;
 	if (t->place == IN_PLAN)
 		return NCCLSVC_WAITING_GROUP;
-	if (t->waits_input || (t->in_flight && !timeline_input_there(t)))
+	const bool early = t->in_flight || t->record.flags & SVC_TASK_TRIGGER;
+	if (t->waits_input || (early && !timeline_input_there(t)))
 		return NCCLSVC_WAITING_INPUT;
 	if (t->place == RUNNING && !t->node_match && (!t->match || t->in_flight))
 		return NCCLSVC_LAUNCHED;

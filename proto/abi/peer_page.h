@@ -53,7 +53,7 @@ struct peer_page {
 	uint64_t graph;
 	uint64_t header; /* the call's, if it has no messages */
 	uint32_t place;	 /* its round, as all ranks' GPUs count them */
-	uint32_t pad1;
+	uint32_t came;	 /* bits: the ranks that have begun it, too */
 	/* What it waits for: by way, a message's number, and above it the kernel's sequence, until
 	 * the way's messages have been moved. */
 	uint64_t waits[PEER_WAYS];
@@ -70,15 +70,15 @@ struct peer_page {
 	uint32_t reached;   /* the same, of the newest that was launched */
 	uint32_t records;   /* how many records were written */
 	uint32_t graphs;    /* how many have kernels of the member, and were not destroyed */
-	uint32_t captured;  /* 1: there were some. What one member has in a graph another one can
-			       have submitted: then their numbers do not compare any more */
 	uint64_t timeout_ns; /* of the operation that was captured last; 0: none */
-	uint32_t pad3[7];
+	uint32_t pad3[8];
 	uint32_t messages[PEER_WAYS];		  /* how many are to be launched, or were */
 	struct peer_record history[PEER_HISTORY]; /* the newest: by number % PEER_HISTORY */
 	/* Of kernels in no graph that failed, and above it enum peer_end: by serial % PEER_RESULTS.
 	 */
 	uint64_t results[PEER_RESULTS];
+	/* With PEER_MISMATCH: all ranks' headers. */
+	uint64_t headers[PEER_RESULTS][PEER_RANKS];
 };
 
 /* A kernel whose sequence is a multiple of this posts its end, also with posts = 0, and writes

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks of which one has in a graph what another one submits; first captures, threads that submit
- * beside a capture, and ranks that leave with graphs. */
+ * What is listed of a graph; first captures, groups on two streams, threads that submit beside a
+ * capture, and ranks that leave with graphs. */
 #include <pthread.h>
 
 #include "graphs.h"
@@ -31,78 +31,7 @@ static void stall(CUstream stream)
 	CHECK_CU(cu.cuLaunchHostFunc(stream, sleep_late, NULL));
 }
 
-/* What the stream has captured becomes a graph that is launched once. */
-static void launch_once(struct rank *r)
-{
-	CUgraphExec exec = graph_end(r->stream);
-	graph_launch(exec, r->stream);
-	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
-	graph_destroy(exec);
-}
-
-/* ---- In a graph here, submitted there ---- */
-
-/* The numbers of the ranks' single sums then differ. One comes late to the second, and has
- * something of NCCL's behind it. */
-static void sums_rank(struct client *c)
-{
-	struct rank r;
-	rank_open(&r, c);
-	const CUdeviceptr p = words(BYTES), large = words(LARGE);
-	const bool last = r.rank == r.n - 1;
-	if (last) {
-		graph_begin(r.stream);
-		graph_sum(&r, p, SMALL);
-		launch_once(&r);
-		stall(r.stream);
-	} else {
-		rank_wait(&r, kernels_sum(&r, p, SMALL));
-	}
-	kernels_sum(&r, p, SMALL);
-	kernels_sum(&r, large, LARGE_WORDS);
-	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
-	gpu_check(p, (uint32_t)(r.n * r.n), SMALL, "sums in a graph and in none");
-	CHECK_OK(ncclsvc_comm_error(r.comm));
-	CHECK_CU(cu.cuMemFree(p));
-	CHECK_CU(cu.cuMemFree(large));
-	rank_close(&r);
-}
-
-static void test_sums(void)
-{
-	kernels_run(ranks_count(), sums_rank, NULL);
-}
-
-/* Rank 1 has a Recv in a graph, and a large one that its sender comes late to. */
-static void messages_rank(struct client *c)
-{
-	struct rank r;
-	ncclsvc_task task;
-	rank_open(&r, c);
-	const CUdeviceptr p = words(BYTES), large = words(LARGE);
-	if (r.rank == 0) {
-		kernels_send(&r, p, SMALL, 1, NULL);
-		CHECK(gpu_stream_ends(r.stream, WAIT_MS));
-		sleep_ms(LATE_MS);
-		kernels_send(&r, large, LARGE_WORDS, 1, &task);
-		rank_wait(&r, task);
-	} else if (r.rank == 1) {
-		graph_begin(r.stream);
-		kernels_recv(&r, p, SMALL, 0, NULL);
-		launch_once(&r);
-		kernels_recv(&r, large, LARGE_WORDS, 0, &task);
-		rank_wait(&r, task);
-	}
-	rank_check_usable(&r);
-	CHECK_CU(cu.cuMemFree(p));
-	CHECK_CU(cu.cuMemFree(large));
-	rank_close(&r);
-}
-
-static void test_messages(void)
-{
-	kernels_run(ranks_count(), messages_rank, NULL);
-}
+/* ---- Listed ---- */
 
 /* Rank 0 waits in a graph for the message after those that were submitted, which are over. */
 static void listed_rank(struct client *c)
@@ -117,21 +46,22 @@ static void listed_rank(struct client *c)
 			kernels_recv(&r, p, SMALL, 1, NULL);
 	}
 	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
-	if (!r.rank) {
-		graph_begin(r.stream);
-		kernels_recv(&r, p, SMALL, 1, NULL);
-		CUgraphExec exec = graph_end(r.stream);
-		graph_launch(exec, r.stream);
-		sleep_ms(100);
-		say(c, READY);
-		CHECK(gpu_stream_ends(r.stream, WAIT_MS));
-		graph_destroy(exec);
-	} else {
-		say(c, READY);
-		CHECK_EQ(hear(c), GO);
+	graph_begin(r.stream);
+	if (r.rank)
 		kernels_send(&r, p, SMALL, 0, NULL);
-		CHECK(gpu_stream_ends(r.stream, WAIT_MS));
+	else
+		kernels_recv(&r, p, SMALL, 1, NULL);
+	CUgraphExec exec = graph_end(r.stream);
+	if (!r.rank)
+		graph_launch(exec, r.stream);
+	sleep_ms(100);
+	say(c, READY);
+	if (r.rank) {
+		CHECK_EQ(hear(c), GO);
+		graph_launch(exec, r.stream);
 	}
+	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
+	graph_destroy(exec);
 	CHECK_CU(cu.cuMemFree(p));
 	rank_close(&r);
 }
@@ -372,11 +302,8 @@ static void test_leaves(void)
 	gpu_daemon_stop(&d);
 }
 
-const struct gpu_test graph_mixed_tests[] = {
-	{"graphs/mixed/sums", test_sums, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"graphs/mixed/sums/4", test_sums, 4, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"graphs/mixed/messages", test_messages, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"graphs/mixed/listed", test_listed, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+const struct gpu_test graph_beside_tests[] = {
+	{"graphs/listed", test_listed, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/first", test_first, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/groups", test_streams, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/groups/4", test_streams, 4, 60, TEST_QUICK | TEST_ONE_NODE},

@@ -36,6 +36,7 @@ static void waits_look(const struct peer_page *page, struct look *l)
 	l->graph = l->serial ? 0 : (uint32_t)(graph >> 32);
 	l->index = (uint32_t)graph;
 	l->place = peer_load32(&page->place);
+	l->came = peer_load32(&page->came);
 	l->moves = peer_load32(&page->moves);
 	l->round = l->moves || l->graph ? 0 : peer_load32(&page->round);
 	l->header = l->moves ? 0 : peer_load64(&page->header);
@@ -61,7 +62,6 @@ struct look peer_look_at(const struct peer_page *page)
 		l.messages[way] = peer_load32(&page->messages[way]);
 	l.entered = peer_load32(&page->entered);
 	l.broken = is_broken(page);
-	l.captured = peer_load32(&page->captured);
 	l.reached = peer_load32(&page->reached);
 	l.records = peer_load32(&page->records);
 	return l;

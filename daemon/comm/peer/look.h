@@ -15,9 +15,9 @@ struct look {
 	uint32_t serial;	     /* of that kernel; 0: it is in a graph */
 	uint32_t graph, index;	     /* then that, and its operation there */
 	bool moves;		     /* it has messages */
-	bool captured;		     /* the member has had operations in graphs */
 	uint32_t round;		     /* the library's; 0: it has messages, or is in a graph */
 	uint32_t place;		     /* as the GPUs count rounds: the newest that has begun */
+	uint32_t came;		     /* bits: the ranks that have begun it, too */
 	uint64_t header;	     /* of its collective, or of a message that waits */
 	uint32_t ways;		     /* bits: those of a kernel of messages that wait */
 	uint32_t message[PEER_WAYS]; /* which one waits there */

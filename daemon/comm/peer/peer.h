@@ -45,7 +45,8 @@ struct peer_pages {
 	uint32_t heartbeat;
 	uint64_t due_ns;	 /* the next look */
 	uint64_t active_ns;	 /* when one launched or waited last */
-	struct peer_stuck stuck; /* at the last look */
+	struct peer_stuck stuck; /* at the last look, and so many before */
+	unsigned stuck_looks;
 	struct peer_member members[PEER_RANKS];
 	struct peer_staging staging[PEER_RANKS];
 };

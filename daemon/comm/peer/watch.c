@@ -3,7 +3,7 @@
  * Looks at the pages of a communicator whose members' kernels meet. A kernel that waits for another
  * rank's in vain can be ended only with the epoch: by its deadline, or because the other rank has
  * gone, took NCCL for the same operation, or waits for this one elsewhere. What follows from the
- * pages must be so at two looks. Then the worst that a member can do is to end its own epoch. */
+ * pages must be so at PEER_LOOKS looks. Then the worst that a member can do is to end its own epoch. */
 #include <stdio.h>
 #include <string.h>
 
@@ -30,22 +30,38 @@ static uint64_t timeout_of(const struct peer_page *page, const struct look *l)
 	return 0;
 }
 
-/* The rank's first operation that waits on NCCL: a collective, or one of kind `op` with the peer.
- * False: there is none. */
-static bool pending_record(const struct communicator *m, int32_t rank, unsigned op, int32_t peer,
+/* Whether an operation is in a graph is the same on all its ranks. */
+enum place { IN_NO_GRAPH = 1, IN_A_GRAPH = 2, ANYWHERE = IN_NO_GRAPH | IN_A_GRAPH };
+
+/* An operation of the rank on NCCL: a collective (op 0), or a Send or Recv with the peer. */
+struct sought {
+	uint32_t rank;
+	enum place place;
+	unsigned op;
+	int32_t peer;
+	bool waits; /* its stream has come to it, and other ranks have not submitted it */
+};
+
+static bool is_sought(const struct communicator *m, const struct table_entry *e,
+		      const struct sought *x)
+{
+	return e->comm_uid == m->uid && e->epoch == m->epoch && e->rank == (int32_t)x->rank &&
+	       x->place & (e->graph ? IN_A_GRAPH : IN_NO_GRAPH) &&
+	       (!x->waits || e->state == NCCLSVC_WAITING_PEERS) &&
+	       (svc_op_is_p2p(x->op) ? e->op == x->op && e->peer == x->peer
+				     : !svc_op_is_p2p(e->op));
+}
+
+/* The first of them. False: there is none. */
+static bool pending_record(const struct communicator *m, const struct sought *x,
 			   struct svc_record *r)
 {
 	const struct task_table *t = m->comms->executor->table(m->comms->executor);
 	const uint32_t high = atomic_load_explicit(&t->high, memory_order_acquire);
-	const bool message = svc_op_is_p2p(op);
 	uint64_t first = UINT64_MAX;
 	struct table_entry e;
 	for (uint32_t slot = 0; slot < high; slot++) {
-		if (!table_get(t, slot, &e) || e.comm_uid != m->uid || e.epoch != m->epoch ||
-		    e.rank != rank || e.seq >= first)
-			continue;
-		if (message ? e.op != op || e.peer != peer || e.state != NCCLSVC_WAITING_PEERS
-			    : svc_op_is_p2p(e.op))
+		if (!table_get(t, slot, &e) || e.seq >= first || !is_sought(m, &e, x))
 			continue;
 		first = e.seq;
 		*r = (struct svc_record){.op = e.op,
@@ -63,9 +79,9 @@ static bool pending_record(const struct communicator *m, int32_t rank, unsigned 
 struct awaited {
 	bool moves;		     /* it is a message */
 	uint32_t graph;		     /* of the one that waits; 0: it is in none */
-	bool uncounted;		     /* members have, or had, operations in graphs */
 	uint32_t round;		     /* of a collective in no graph */
 	uint32_t place;		     /* of a collective, as the GPUs count */
+	uint32_t rank, came;	     /* the one that waits, and who has begun it, too */
 	uint32_t way, message;	     /* the other rank's, if that is in no graph */
 	const struct peer_record *r; /* of the one that waits; NULL: not known */
 };
@@ -85,16 +101,41 @@ static bool is_entered(const struct look *l, const struct awaited *a)
 	return peer_reached(l->entered, a->round) || peer_reached(l->place, a->place);
 }
 
-/* What the others wait for in a kernel is on NCCL's path for this rank. */
+/* The rank's stream waits, in a graph, for an operation on NCCL that the one in the kernel has none
+ * for. That kernel waits for one of this rank's behind it: a communicator's graphs, and all kernels
+ * beside them, run one after the other. */
+static bool waits_in_graph(const struct communicator *m, uint32_t rank, const struct awaited *a)
+{
+	struct svc_record r;
+	struct sought x = {
+		.rank = rank, .place = IN_A_GRAPH, .peer = (int32_t)a->rank, .waits = true};
+	for (x.op = NCCLSVC_SEND; x.op <= NCCLSVC_RECV; x.op++)
+		if (pending_record(m, &x, &r))
+			return true;
+	x.op = 0;
+	return pending_record(m, &x, &r) &&
+	       !pending_record(m, &(struct sought){.rank = a->rank, .place = IN_A_GRAPH}, &r);
+}
+
+/* What the others wait for in a kernel is on NCCL's path for this rank. Ranks count what is in no
+ * graph alike; graphs' launches nobody counts. */
 static bool took_nccl(const struct communicator *m, uint32_t rank, const struct look *l,
 		      const struct awaited *a)
 {
 	struct svc_record r;
-	if (a->uncounted)
+	if (!a->moves && a->came >> rank & 1)
 		return false;
+	if (waits_in_graph(m, rank, a))
+		return true;
+	if (a->graph)
+		return false;
+	const struct sought x = {.rank = rank,
+				 .place = IN_NO_GRAPH,
+				 .op = way_op(a->way),
+				 .peer = (int32_t)(a->way % PEER_RANKS),
+				 .waits = true};
 	if (a->moves)
-		return pending_record(m, (int32_t)rank, way_op(a->way),
-				      (int32_t)(a->way % PEER_RANKS), &r);
+		return pending_record(m, &x, &r);
 	return a->r && (int32_t)((uint32_t)l->submitted - a->r->collective) > 0;
 }
 
@@ -115,9 +156,13 @@ static bool next_awaited(const struct look *looks, uint32_t rank, uint32_t way, 
 			 const struct peer_record *r, struct awaited *a)
 {
 	const struct look *l = &looks[rank];
-	*a = (struct awaited){
-		.moves = l->moves, .graph = l->graph, .round = l->round, .place = l->place, .r = r};
-	a->uncounted = l->captured || looks[k].captured;
+	*a = (struct awaited){.moves = l->moves,
+			      .graph = l->graph,
+			      .round = l->round,
+			      .place = l->place,
+			      .rank = rank,
+			      .came = l->came,
+			      .r = r};
 	if (!l->moves)
 		return !way && k != rank;
 	a->way = peer_way_back(way, rank);
@@ -275,10 +320,10 @@ static struct peer_stuck untaken(const struct communicator *m, const struct look
 {
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		const uint32_t way = PEER_WAY_TO(k), back = peer_way_back(way, rank);
-		if (looks[rank].captured || looks[k].captured)
-			continue;
-		const struct awaited a = {
-			.moves = true, .way = back, .message = looks[k].messages[back] + 1};
+		const struct awaited a = {.moves = true,
+					  .way = back,
+					  .message = looks[k].messages[back] + 1,
+					  .rank = rank};
 		if ((int32_t)(looks[rank].messages[way] - a.message) >= 0 &&
 		    took_nccl(m, k, &looks[k], &a))
 			return (struct peer_stuck){.result = NCCLSVC_MISMATCH,
@@ -382,7 +427,12 @@ static void compare(const struct communicator *m, uint64_t header, ncclsvc_statu
 				  : a.op == NCCLSVC_RECV ? NCCLSVC_SEND
 							 : a.op;
 	struct svc_record b = {0};
-	if (pending_record(m, st->rank_b, opposite, st->rank_a, &b))
+	const struct sought x = {.rank = (uint32_t)st->rank_b,
+				 .place = ANYWHERE,
+				 .op = opposite,
+				 .peer = st->rank_a,
+				 .waits = svc_op_is_p2p(opposite)};
+	if (pending_record(m, &x, &b))
 		st->field = svc_record_differs(&a, &b, &st->value_a, &st->value_b);
 	else
 		st->field = NCCLSVC_FIELD_OP;
@@ -542,7 +592,8 @@ uint64_t peer_watch(struct communicator *m, uint64_t now)
 		return p->due_ns;
 	look_at_all(m, looks, now);
 	const struct peer_stuck stuck = find_stuck(m, looks, now);
-	if (stuck.result && same(&stuck, &p->stuck)) {
+	p->stuck_looks = stuck.result && same(&stuck, &p->stuck) ? p->stuck_looks + 1 : 1;
+	if (stuck.result && p->stuck_looks == PEER_LOOKS) {
 		end_epoch(m, &stuck, looks);
 		return 0;
 	}

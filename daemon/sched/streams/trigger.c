@@ -328,6 +328,15 @@ static void fail(struct engine *e, const struct comm *c)
 	engine_event(e, &event);
 }
 
+static void show_all(struct engine *e, const struct member *m)
+{
+	struct task *t;
+	DL_FOREACH (m->queue, t)
+		order_show_state(e, t);
+	DL_FOREACH (m->in_flight, t)
+		order_show_state(e, t);
+}
+
 /* The stream has come to that trigger. False: it is to be seen again. What was launched ahead may
  * have run before its own number was seen: another number says so. */
 static bool arrive(struct engine *e, struct session *s, uint32_t timeline, uint64_t value)
@@ -341,7 +350,9 @@ static bool arrive(struct engine *e, struct session *s, uint32_t timeline, uint6
 	}
 	l->ahead = 0;
 	l->arrived_ns = e->now;
-	if (!started && !start(e, s, t))
+	if (started)
+		show_all(e, l->member);
+	else if (!start(e, s, t))
 		return false;
 	if (t->kept)
 		start_ahead(e, s, timeline, value + 1);

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks that differ in a CUDA graph, or outside of one after graphs: what goes to NCCL on one and
+ * into a kernel on another, and what both have in kernels. */
+#include <string.h>
+
+#include "graphs.h"
+
+#define MS UINT64_C(1000000)
+
+static CUdeviceptr words(size_t n)
+{
+	CUdeviceptr p;
+	CHECK_CU(cu.cuMemAlloc(&p, n * sizeof(uint32_t)));
+	gpu_fill(p, 1, n);
+	return p;
+}
+
+static bool is_last(const struct rank *r)
+{
+	return r->rank == r->n - 1;
+}
+
+static void says(const char *text)
+{
+	if (!strstr(ncclsvc_last_error(), text))
+		check_failed(__FILE__, __LINE__, "\"%s\" is not in: %s", text,
+			     ncclsvc_last_error());
+}
+
+static CUgraphExec capture_sum(struct rank *r, CUdeviceptr p, size_t n)
+{
+	graph_begin(r->stream);
+	graph_sum(r, p, SMALL);
+	graph_sum(r, p, n);
+	graph_sum(r, p, SMALL);
+	return graph_end(r->stream);
+}
+
+/* Without a deadline: all ranks' streams go on in time, and all hear what differs. */
+static void is_told(struct rank *r, uint64_t since, const char *text)
+{
+	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
+	kernels_over(r, NCCLSVC_MISMATCH);
+	says(text);
+	const unsigned ms = (unsigned)((now_ns() - since) / MS);
+	if (!r->rank)
+		report("told after %u ms", ms);
+	CHECK(ms < limit_ms(100));
+}
+
+/* ---- In the graph ---- */
+
+static void replay_rank(struct client *c)
+{
+	struct rank r;
+	rank_open(&r, c);
+	const CUdeviceptr p = words(LARGE_WORDS);
+	CUgraphExec good = capture_sum(&r, p, LARGE_WORDS);
+	CUgraphExec bad = capture_sum(&r, p, is_last(&r) ? LARGE_WORDS : SMALL);
+	for (int epoch = 0; epoch < 2; epoch++) {
+		graph_launch(good, r.stream);
+		CHECK(gpu_stream_ends(r.stream, WAIT_MS));
+		rank_check_usable(&r);
+		const uint64_t begin = now_ns();
+		graph_launch(bad, r.stream);
+		is_told(&r, begin, "count");
+		kernels_rejoin(&r);
+		graph_destroy(good);
+		graph_destroy(bad);
+		good = capture_sum(&r, p, LARGE_WORDS);
+		bad = capture_sum(&r, p, is_last(&r) ? LARGE_WORDS : SMALL);
+	}
+	graph_destroy(good);
+	graph_destroy(bad);
+	rank_check_usable(&r);
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+}
+
+static void test_replay(void)
+{
+	kernels_run(ranks_count(), replay_rank, NULL);
+}
+
+/* ---- In none, with graphs before ---- */
+
+/* The first is a failure of the task alone. */
+static void sums_differ(struct rank *r, CUdeviceptr p)
+{
+	ncclsvc_task task;
+	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), is_last(r) ? SMALL / 2 : SMALL, NCCLSVC_UINT32,
+				    NCCLSVC_SUM, r->comm, &task));
+	CHECK_RESULT(ncclsvc_wait(r->session, task, WAIT_MS), NCCLSVC_MISMATCH);
+	says("count");
+	rank_check_usable(r);
+	const uint64_t begin = now_ns();
+	kernels_sum(r, p, is_last(r) ? LARGE_WORDS : SMALL);
+	is_told(r, begin, "count");
+	kernels_rejoin(r);
+}
+
+/* A Send in a kernel, whose Recv is not. */
+static void messages_differ(struct rank *r, CUdeviceptr p)
+{
+	const uint64_t begin = now_ns();
+	if (r->rank == 0)
+		kernels_send(r, p, SMALL, 1, NULL);
+	else if (r->rank == 1)
+		kernels_recv(r, p, LARGE_WORDS, 0, NULL);
+	is_told(r, begin, "count");
+	kernels_rejoin(r);
+}
+
+/* The graph lives, or is gone. */
+static void after_rank(struct client *c)
+{
+	struct rank r;
+	rank_open(&r, c);
+	const CUdeviceptr p = words(LARGE_WORDS);
+	for (int round = 0; round < 4; round++) {
+		stage("%s after a graph that %s", round < 2 ? "sums" : "messages",
+		      round % 2 ? "lives" : "is gone");
+		CUgraphExec exec = capture_sum(&r, p, SMALL);
+		for (int i = 0; i < 3; i++)
+			graph_launch(exec, r.stream);
+		CHECK(gpu_stream_ends(r.stream, WAIT_MS));
+		if (round % 2 == 0)
+			graph_destroy(exec);
+		rank_check_usable(&r);
+		if (round < 2)
+			sums_differ(&r, p);
+		else
+			messages_differ(&r, p);
+		if (round % 2)
+			graph_destroy(exec);
+	}
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+}
+
+static void test_after(void)
+{
+	kernels_run(ranks_count(), after_rank, NULL);
+}
+
+const struct gpu_test graph_differ_tests[] = {
+	{"graphs/differ/replay", test_replay, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/differ/replay/4", test_replay, 4, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/differ/after", test_after, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/differ/after/4", test_after, 4, 60, TEST_QUICK | TEST_ONE_NODE},
+	{0},
+};
