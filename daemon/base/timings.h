@@ -62,8 +62,8 @@
 
 /* The supervisor looks at the pages of a communicator whose members' kernels meet, and writes its
  * sign of life, after this interval: QUIET when for so long no member has launched one, and none
- * has waited. A kernel that at so many looks waits for what will not come ends the epoch: within 100
- * ms, and the GPUs and the scheduler had 50 ms to go on. */
+ * has waited. A kernel that at so many looks waits for what will not come ends the epoch: within
+ * 100 ms, and the GPUs and the scheduler had 50 ms to go on. */
 #define PEER_LOOK_AGAIN_NS UINT64_C(25000000)
 #define PEER_LOOKS	   3
 #define PEER_LOOK_QUIET_NS UINT64_C(1000000000)

@@ -3,7 +3,8 @@
  * Looks at the pages of a communicator whose members' kernels meet. A kernel that waits for another
  * rank's in vain can be ended only with the epoch: by its deadline, or because the other rank has
  * gone, took NCCL for the same operation, or waits for this one elsewhere. What follows from the
- * pages must be so at PEER_LOOKS looks. Then the worst that a member can do is to end its own epoch. */
+ * pages must be so at PEER_LOOKS looks. Then the worst that a member can do is to end its own
+ * epoch. */
 #include <stdio.h>
 #include <string.h>
 
