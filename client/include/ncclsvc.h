@@ -452,7 +452,8 @@ ncclsvc_result ncclsvc_list_nodes(ncclsvc_session *session, ncclsvc_node_info **
 void ncclsvc_list_free(void *list);
 
 /* End a task, a communicator's tasks, or a session, by the ids inspection shows. The owner, root
- * and the daemon's user may. *cancelled (may be NULL): how many tasks ended. */
+ * and the daemon's user may. *cancelled (may be NULL): how many tasks ended. If kernels of the
+ * communicator wait for each other, its epoch is over as well: nothing less ends them. */
 ncclsvc_result ncclsvc_cancel_task(ncclsvc_session *session, uint64_t task, uint64_t *cancelled);
 ncclsvc_result ncclsvc_cancel_comm(ncclsvc_session *session, uint64_t comm, uint64_t *cancelled);
 ncclsvc_result ncclsvc_cancel_session(ncclsvc_session *session, uint32_t id, uint64_t *cancelled);

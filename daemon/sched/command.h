@@ -157,6 +157,7 @@ struct command {
 				serial; /* session id of who asked: the event returns them */
 			uint32_t uid;	/* of the asker; 0 may cancel everybody's */
 			int32_t pid;
+			uint32_t kernels; /* operations that are ended elsewhere, and count */
 		} cancel;
 	};
 };

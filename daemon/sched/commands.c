@@ -396,7 +396,7 @@ static bool cancel(struct engine *e, const struct command *c)
 					.cancelled = {.asker = c->cancel.asker,
 						      .serial = c->cancel.serial,
 						      .result = result,
-						      .count = at->count}});
+						      .count = at->count + c->cancel.kernels}});
 	*at = (struct cancelling){0};
 	return true;
 }

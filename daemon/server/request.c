@@ -147,8 +147,8 @@ static void cancel(struct server *s, struct client *c, uint32_t serial, const st
 			     "%d cancellations of this session are under way", SVC_CANCELS);
 		return;
 	}
+	struct communicator *comm = NULL;
 	if (m->kind == SVC_CANCEL_COMM) {
-		struct communicator *comm = NULL;
 		for (uint32_t i = 0; i < SVC_COMMS_MAX && !comm; i++)
 			if (s->comms.comm_by_slot[i] && s->comms.comm_by_slot[i]->uid == id)
 				comm = s->comms.comm_by_slot[i];
@@ -165,6 +165,7 @@ static void cancel(struct server *s, struct client *c, uint32_t serial, const st
 		}
 		id = comm->slot;
 	}
+	const uint32_t kernels = comm ? peer_pending(comm) : 0;
 	c->cancels++;
 	executor_command(s->executor,
 			 &(struct command){
@@ -174,8 +175,11 @@ static void cancel(struct server *s, struct client *c, uint32_t serial, const st
 					    .asker = c->id,
 					    .serial = serial,
 					    .uid = client_allows(c, UINT32_MAX) ? 0 : c->uid,
-					    .pid = c->pid},
+					    .pid = c->pid,
+					    .kernels = kernels},
 			 });
+	if (kernels)
+		peer_cancel(comm, c->pid);
 }
 
 static void submit(struct server *s, struct client *c, uint32_t serial, const struct svc_record *r)

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks that differ in a CUDA graph, or outside of one after graphs: what goes to NCCL on one and
- * into a kernel on another, and what both have in kernels. */
+ * into a kernel on another, what both have in kernels, and the order of two communicators. */
 #include <string.h>
 
 #include "graphs.h"
 
 #define MS UINT64_C(1000000)
+
+enum word { READY = 1 };
 
 static CUdeviceptr words(size_t n)
 {
@@ -143,7 +145,64 @@ static void test_after(void)
 	kernels_run(ranks_count(), after_rank, NULL);
 }
 
+/* ---- Two communicators, in another order on each rank ---- */
+
+/* Nothing of either can go on. An operator cancels one: its epoch is over, and the other's goes on.
+ */
+static void crossed_rank(struct client *c)
+{
+	struct rank r;
+	rank_open(&r, c);
+	struct rank other = r;
+	ncclsvc_unique_id id = c->id;
+	id.bytes[3] ^= 1;
+	CHECK_OK(
+		ncclsvc_comm_join_device(r.session, &id, r.n, r.rank, r.gpu, WAIT_MS, &other.comm));
+	const CUdeviceptr p = words(SMALL), q = words(SMALL);
+	CUgraphExec first = capture_sum(&r, p, SMALL), second = capture_sum(&other, q, SMALL);
+	graph_launch(r.rank ? first : second, r.stream);
+	graph_launch(r.rank ? second : first, r.stream);
+	say(c, READY);
+	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
+	kernels_over(&r, NCCLSVC_CANCELLED);
+	says("cancelled on request");
+	rank_check_usable(&other);
+	gpu_check(q, (uint32_t)(r.n * r.n * r.n), SMALL, "sums of the other communicator");
+	kernels_rejoin(&r);
+	rank_check_usable(&r);
+	graph_destroy(first);
+	graph_destroy(second);
+	CHECK_OK(ncclsvc_comm_leave(other.comm));
+	CHECK_CU(cu.cuMemFree(p));
+	CHECK_CU(cu.cuMemFree(q));
+	rank_close(&r);
+}
+
+static void test_crossed(void)
+{
+	struct daemon d;
+	struct client ranks[2];
+	size_t n;
+	uint64_t cancelled = 0;
+	ncclsvc_comm_info *list;
+	kernels_daemon_start(&d);
+	clients_start(ranks, 2, &d, crossed_rank, NULL);
+	hear_all(ranks, 2, READY);
+	sleep_ms(300);
+	ncclsvc_session *session = session_open(&d);
+	CHECK_OK(ncclsvc_list_comms(session, &list, &n));
+	for (size_t i = 0; i < n; i++)
+		if (memcmp(list[i].id, &ranks[0].id, NCCLSVC_ID_BYTES) == 0)
+			CHECK_OK(ncclsvc_cancel_comm(session, list[i].comm, &cancelled));
+	CHECK(cancelled);
+	ncclsvc_list_free(list);
+	ncclsvc_close(session);
+	ranks_end(ranks, 2);
+	gpu_daemon_stop(&d);
+}
+
 const struct gpu_test graph_differ_tests[] = {
+	{"graphs/differ/crossed", test_crossed, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/differ/replay", test_replay, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/differ/replay/4", test_replay, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/differ/after", test_after, 2, 60, TEST_QUICK | TEST_ONE_NODE},

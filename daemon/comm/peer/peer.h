@@ -68,6 +68,8 @@ void peer_end(struct communicator *m);
 /* watch.c: looks at the pages, if it is time: ends the epoch if a kernel waits in vain.
  * Returns when to look again; 0: there are none. */
 uint64_t peer_watch(struct communicator *m, uint64_t now);
+/* Ends the epoch, on request of that process: nothing less ends a kernel that waits. */
+void peer_cancel(struct communicator *m, int32_t pid);
 
 /* Has the member broken its kernels off, or has one failed for good? Then it takes no part in
  * those to come. */

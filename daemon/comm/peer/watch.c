@@ -561,6 +561,14 @@ static void end_epoch(struct communicator *m, const struct peer_stuck *stuck,
 	comm_end_epoch(m, NCCLSVC_CAUSE_KERNEL_STUCK, &st, stuck->other);
 }
 
+void peer_cancel(struct communicator *m, int32_t pid)
+{
+	const ncclsvc_status st = {
+		.result = NCCLSVC_CANCELLED, .rank_a = -1, .rank_b = -1, .pid_a = pid};
+	report_kernels(m, &st, "operations that wait in kernels");
+	comm_end_epoch(m, NCCLSVC_CAUSE_KERNEL_STUCK, &st, -1);
+}
+
 /* ---- The look ---- */
 
 static void look_at_all(struct communicator *m, struct look looks[PEER_RANKS], uint64_t now)
