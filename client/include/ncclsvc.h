@@ -91,8 +91,9 @@ typedef struct ncclsvc_options {
 	size_t size;	    /* sizeof(ncclsvc_options): lets the struct grow */
 	const char *socket; /* NULL: $NCCLSVC_SOCKET, else the user's daemon, else the system's */
 	const char *name;   /* shown by ncclsvc-ctl; NULL: the program's name */
-	uint32_t ring_entries; /* tasks in flight: a power of two, 16..65536; 0: 1024. LIMIT: over
-				* the daemon's ring_max, which is 16384 unless it says otherwise */
+	uint32_t ring_entries; /* tasks, from the oldest in flight on: a power of two, 16..65536;
+				* 0: 1024. LIMIT: over the daemon's ring_max, which is 16384 unless
+				* it says otherwise */
 	bool no_ring;	       /* submit over the socket: slower, for debugging and comparison */
 	int timeout_ms;	       /* to connect and attach; 0: 5000 */
 } ncclsvc_options;
