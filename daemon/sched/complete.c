@@ -118,10 +118,10 @@ static void report(struct engine *e, const struct task *t, const ncclsvc_status 
 {
 	struct comm *c = t->comm;
 	const uint32_t bit = UINT32_C(1) << (-st->result & 31);
-	if (c && !c->ended && t->record.flags & SVC_TASK_TRIGGER)
-		report_triggered(e, c, &t->record, t->rank, t->seq, st);
 	if (!c || c->ended || c->ending || (st->result == NCCLSVC_CANCELLED && !st->pid_a))
 		return;
+	if (t->record.flags & SVC_TASK_TRIGGER)
+		report_triggered(e, c, &t->record, t->rank, t->seq, st);
 	if (e->now - c->reported_ns >= LOG_WINDOW_NS) {
 		c->reported_ns = e->now;
 		c->reported = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Operations in CUDA graphs that NCCL runs in the workers. */
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -572,6 +573,56 @@ static void test_bare_mismatch(void)
 	run_bare(different_rank);
 }
 
+/* The last rank goes while its own graph waits for the others: they hear which rank it was. */
+static void departs_rank(struct client *c)
+{
+	struct buffers b;
+	char rank[40];
+	buffers_open(&b, c);
+	const int last = b.r.n - 1;
+	CUgraphExec exec = capture(&b, 0, 1);
+	graph_launch(exec, b.r.stream);
+	CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
+	if (b.r.rank == last) {
+		say(c, (uint64_t)getpid());
+		CHECK_EQ(hear(c), GO);
+		graph_launch(exec, b.r.stream);
+		sleep_ms(50); /* so that it waits */
+		CHECK_OK(ncclsvc_comm_leave(b.r.comm));
+		CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
+		say(c, READY);
+		pause();
+	}
+	snprintf(rank, sizeof(rank), "rank %d (pid %d)", last, (int)hear(c));
+	graph_launch(exec, b.r.stream);
+	CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
+	kernels_over(&b.r, NCCLSVC_PEER_GONE);
+	if (!strstr(ncclsvc_last_error(), rank))
+		check_failed(__FILE__, __LINE__, "\"%s\" does not name %s", ncclsvc_last_error(),
+			     rank);
+	graph_destroy(exec);
+	say(c, READY);
+	pause();
+}
+
+static void test_bare_departs(void)
+{
+	struct daemon d;
+	struct client ranks[RANKS_MAX];
+	const int n = ranks_count();
+	setenv("NCCLSVC_PEER", "0", 1);
+	gpu_daemon_start(&d);
+	clients_start(ranks, n, &d, departs_rank, NULL);
+	const uint64_t pid = hear(&ranks[n - 1]);
+	say(&ranks[n - 1], GO);
+	CHECK_EQ(hear(&ranks[n - 1]), READY);
+	say_all(ranks, n - 1, pid);
+	hear_all(ranks, n - 1, READY);
+	for (int i = 0; i < n; i++)
+		client_kill(&ranks[i]);
+	gpu_daemon_stop(&d);
+}
+
 const struct gpu_test graph_nccl_tests[] = {
 	{"graphs/large/launches", test_launches, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/launches/4", test_launches, 4, 60, TEST_QUICK | TEST_ONE_NODE},
@@ -593,6 +644,7 @@ const struct gpu_test graph_nccl_tests[] = {
 	{"graphs/bare/chain", test_bare_chain, 2, 60, TEST_QUICK},
 	{"graphs/bare/streams", test_bare_streams, 2, 60, TEST_QUICK},
 	{"graphs/bare/mismatch", test_bare_mismatch, 2, 60, TEST_QUICK},
+	{"graphs/bare/departs", test_bare_departs, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/leaves", test_leaves, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };
