@@ -311,6 +311,31 @@ static void a_member_leaves_as_its_operation_ends(void **state)
 	assert_true(atomic_load(&line(0, LINE)->done) >= SVC_TRIGGER_DEAD);
 }
 
+/* The epoch ends while the GPU runs one operation, and the next is launched ahead. */
+static void no_stream_goes_on_before_what_is_ahead_has_ended(void **state)
+{
+	(void)state;
+	start_two();
+	for (uint32_t i = 0; i < 2; i++) {
+		keep(i, 0, 1);
+		keep(i, 0, 2);
+		arrive(i, 1);
+	}
+	launched(0, 2);
+	launched(1, 2);
+	end_epoch(0, NCCLSVC_PEER_GONE, 1);
+	quiet();
+	run_to(0, 1);
+	run_to(1, 1);
+	comes_back(0);
+	quiet();
+	assert_int_equal(atomic_load(&line(0, LINE)->done), 0);
+	run_all(0);
+	run_all(1);
+	goes_on(0, LINE, SVC_TRIGGER_DEAD);
+	next_event(EVENT_EPOCH_GONE);
+}
+
 /* Two of a session's ranks: one leaves, and the other's triggers go on. */
 static void another_rank_of_the_session_leaves(void **state)
 {
@@ -358,6 +383,7 @@ int main(void)
 		ENGINE_TEST(nothing_is_deleted_that_is_not_kept),
 		ENGINE_TEST(a_session_that_ends_leaves_nothing),
 		ENGINE_TEST(a_member_leaves_as_its_operation_ends),
+		ENGINE_TEST(no_stream_goes_on_before_what_is_ahead_has_ended),
 		ENGINE_TEST(another_rank_of_the_session_leaves),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

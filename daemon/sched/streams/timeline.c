@@ -31,26 +31,28 @@ static void forget_owed(const struct session *s, uint32_t timeline)
 		l->owed = 0;
 }
 
-/* What the streams of a failed task, or of one that has run, wait for. */
-static uint64_t value_of(const struct svc_record *r)
+/* done comes to the value, and to all that is owed: at once, or once nothing of the timeline flies.
+ */
+static void owe(const struct session *s, uint32_t timeline, uint64_t value, bool at_once)
 {
-	return r->flags & SVC_TASK_TRIGGER ? SVC_TRIGGER_DEAD : r->value;
+	struct line *l = s->lines ? &s->lines[timeline] : NULL;
+	if (l && l->owed < value)
+		l->owed = value;
+	if (!l || at_once || !l->in_flight)
+		raise(done_of(s, timeline), l ? l->owed : value);
 }
 
 /* A task of the timeline is over: flew if the GPU is through with it, at_once if nobody is to wait
  * for those that it is not through with yet. */
 static void end(const struct session *s, const struct svc_record *r, bool flew, bool at_once)
 {
-	struct line *l = s->lines ? &s->lines[r->timeline] : NULL;
-	const uint64_t value = value_of(r);
-	if (l && !flew)
+	const bool triggered = r->flags & SVC_TASK_TRIGGER;
+	if (s->lines && !flew)
 		forget_owed(s, r->timeline);
-	if (l && l->owed < value)
-		l->owed = value;
-	if (!l || at_once || !l->in_flight)
-		raise(done_of(s, r->timeline), l ? l->owed : value);
-	else if (flew)
-		raise(done_of(s, r->timeline), value);
+	owe(s, r->timeline, triggered ? SVC_TRIGGER_DEAD : r->value, at_once);
+	/* What flies behind it has a greater value, and may wait for this one's stream. */
+	if (flew && !triggered)
+		raise(done_of(s, r->timeline), r->value);
 }
 
 /* The same for a staged task, or a record that is none (but is NULL). Those of one group end in any
@@ -128,10 +130,7 @@ void timeline_refused(const struct session *s, const struct svc_record *r)
 
 void timeline_kill(const struct session *s, uint32_t timeline)
 {
-	struct line *l = &s->lines[timeline];
-	l->owed = SVC_TRIGGER_DEAD;
-	if (!l->in_flight)
-		raise(done_of(s, timeline), l->owed);
+	owe(s, timeline, SVC_TRIGGER_DEAD, false);
 }
 
 void timeline_release(struct comm *c)
