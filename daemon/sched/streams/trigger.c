@@ -43,7 +43,7 @@ static struct trigger *find(const struct session *s, uint32_t timeline, uint64_t
 	return t;
 }
 
-/* The word is looked at until its member's epoch is over. */
+/* The word is looked at until its member's epoch is over, or to end for what it said. */
 static void watch(struct engine *e, struct session *s, uint32_t timeline)
 {
 	if (!s->triggering)
@@ -319,13 +319,16 @@ static void start_ahead(struct engine *e, struct session *s, uint32_t timeline, 
 		l->ahead = 0;
 }
 
-/* A stream has written a number that no graph which lives has. */
-static void fail(struct engine *e, const struct comm *c)
+/* A stream has written a number that no graph which lives has. The epoch is to end for it: nobody
+ * needs to look at the word again. */
+static void fail(struct engine *e, struct session *s, uint32_t timeline)
 {
+	const struct comm *c = s->lines[timeline].comm;
 	struct event event = {.kind = EVENT_TRIGGER_FAILED,
 			      .tasks = {.comm = c->slot, .status = status_of(NCCLSVC_PROTOCOL)}};
 	event.tasks.status.epoch = c->epoch;
 	engine_event(e, &event);
+	unwatch(e, s, timeline);
 }
 
 static void show_all(struct engine *e, const struct member *m)
@@ -345,7 +348,7 @@ static bool arrive(struct engine *e, struct session *s, uint32_t timeline, uint6
 	struct trigger *t = find(s, timeline, value);
 	const bool started = l->ahead == value;
 	if (!t) {
-		fail(e, l->comm);
+		fail(e, s, timeline);
 		return true;
 	}
 	l->ahead = 0;
