@@ -123,9 +123,12 @@ void comm_trigger_failed(struct comms *s, uint32_t slot, const ncclsvc_status *s
 					       : st->rank_a;
 	if (!m || m->epoch != st->epoch || !epoch_lives(&m->life))
 		return;
-	if (st->result == NCCLSVC_PROTOCOL) /* of no task */
+	/* Of no task: */
+	if (st->result == NCCLSVC_PROTOCOL)
 		report_kernels(m, st,
 			       "a stream has started operations of a CUDA graph that is gone");
+	if (st->result == NCCLSVC_LIMIT)
+		report_kernels(m, st, "no room for operations that a stream starts");
 	comm_end_epoch(m, NCCLSVC_CAUSE_GRAPH_FAILED, st, rank);
 	remote_break(m, st->result, rank, -1);
 }

@@ -158,7 +158,8 @@ void report_kernels(struct communicator *m, const ncclsvc_status *st, const char
 	add(&l, "%s: ", sentence);
 	add_status(&l, m, st);
 	if (st->result != NCCLSVC_PEER_GONE) /* it is in that one's advice */
-		add(&l, " The epoch is over: all members must join again.");
+		add(&l, "%s The epoch is over: all members must join again.",
+		    *advice(st->result) ? "" : ".");
 	log_warning("%s", l.text);
 }
 

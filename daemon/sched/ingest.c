@@ -235,8 +235,7 @@ static const struct user *with_most_tasks(const struct engine *e)
 	return most;
 }
 
-/* The status for a task that has no room: by the limit of its user, or of the daemon. */
-static ncclsvc_status no_room(const struct engine *e, const struct session *s)
+ncclsvc_status ingest_no_room(const struct engine *e, const struct session *s)
 {
 	ncclsvc_status why = status_of(NCCLSVC_LIMIT);
 	const bool own = s->user->tasks >= e->config.user_tasks_max;
@@ -288,7 +287,7 @@ static __attribute__((noinline)) void refuse_unadmitted(struct engine *e, struct
 	const char *text = too_many(s, by_socket);
 	table_count(&s->counts->submitted, 1);
 	if (!text) {
-		why = no_room(e, s);
+		why = ingest_no_room(e, s);
 		text = svc_status_reason(&why, sentence, sizeof(sentence));
 	}
 	refuse(e, s, NULL, record, serial, by_socket, &why, text);

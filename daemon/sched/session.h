@@ -110,6 +110,8 @@ uint32_t ingest_ring(struct engine *e, struct session *s);
 void ingest_socket(struct engine *e, struct session *s, uint32_t serial,
 		   const struct svc_record *record);
 void ingest_drop_group(struct engine *e, struct session *s);
+/* The status for a task that has no room: by the limit of its user, or of the daemon. */
+ncclsvc_status ingest_no_room(const struct engine *e, const struct session *s);
 /* These tasks, one group, come to their members' queues. */
 void ingest_group(struct engine *e, struct task *first, uint32_t n);
 

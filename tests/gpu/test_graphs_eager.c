@@ -190,7 +190,8 @@ static void partial_rank(struct client *c)
 	rank_close(&r);
 }
 
-static void test_partial(void)
+/* The ranks' user has few tasks; they go on together, n times. */
+static void few_run(client_main *main, int n)
 {
 	char few[16];
 	struct daemon d;
@@ -199,13 +200,53 @@ static void test_partial(void)
 	setenv("NCCLSVCD_USER_TASKS_MAX", few, 1);
 	setenv("NCCLSVC_PEER", "0", 1);
 	gpu_daemon_start(&d);
-	clients_start(ranks, 2, &d, partial_rank, NULL);
-	for (int i = 0; i < 2; i++) {
+	clients_start(ranks, 2, &d, main, NULL);
+	while (n--) {
 		hear_all(ranks, 2, READY);
 		say_all(ranks, 2, GO);
 	}
 	ranks_end(ranks, 2);
 	gpu_daemon_stop(&d);
+}
+
+static void test_partial(void)
+{
+	few_run(partial_rank, 2);
+}
+
+/* The user has as many tasks as it may have, which wait on another communicator: a launch of a
+ * graph fails, and does not wait for them. */
+static void crowded_rank(struct client *c)
+{
+	struct rank r;
+	ncclsvc_comm *other;
+	ncclsvc_unique_id id = c->id;
+	id.bytes[0] ^= 1;
+	rank_open(&r, c);
+	CHECK_OK(ncclsvc_comm_join_device(r.session, &id, r.n, r.rank, r.gpu, WAIT_MS, &other));
+	CUdeviceptr p = words(LARGE_WORDS, 1), q = words(SMALL, 1);
+	CUgraphExec exec = sums_in_graph(&r, p, 1);
+	say(c, READY);
+	CHECK_EQ(hear(c), GO); /* both ranks have captured it */
+	CHECK_OK(ncclsvc_stream_set(r.session, gpu_stream(), 0));
+	for (int i = 0; r.rank == 0 && i < FEW_TASKS; i++)
+		CHECK_OK(ncclsvc_all_reduce(at(q), at(q), SMALL, NCCLSVC_UINT32, NCCLSVC_SUM, other,
+					    NULL));
+	say(c, READY);
+	CHECK_EQ(hear(c), GO);
+	graph_launch(exec, r.stream);
+	CHECK(gpu_stream_ends(r.stream, STUCK_MS));
+	kernels_over(&r, NCCLSVC_LIMIT);
+	if (!strstr(ncclsvc_last_error(), "user_tasks_max"))
+		check_failed(__FILE__, __LINE__, "\"%s\" does not name the limit",
+			     ncclsvc_last_error());
+	graph_destroy(exec);
+	ncclsvc_close(r.session);
+}
+
+static void test_crowded(void)
+{
+	few_run(crowded_rank, 2);
 }
 
 static ncclsvc_comm *comm_alone(struct rank *r)
@@ -407,6 +448,7 @@ const struct gpu_test graph_eager_tests[] = {
 	{"graphs/eager/unwatched", test_unwatched, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/eager/recapture", test_recapture, 2, 100, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/eager/partial", test_partial, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/eager/crowded", test_crowded, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/eager/copy", test_copy, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/eager/planned", test_planned, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/eager/group", test_group, 2, 60, TEST_QUICK | TEST_ONE_NODE},

@@ -280,21 +280,30 @@ static void free_all(struct engine *e, struct task *first)
 	}
 }
 
-/* False: the user has no room for so many tasks. */
-static bool start(struct engine *e, struct session *s, const struct trigger *trigger)
+/* NULL: there is no room for so many tasks, as *why says. */
+static struct task *make_all(struct engine *e, struct session *s, const struct trigger *trigger,
+			     ncclsvc_status *why)
 {
 	struct task *first = NULL;
-	e->steps += STEP_RECORD;
-	if (trigger->n > e->config.user_tasks_max - s->user->tasks)
-		return false;
 	for (uint32_t i = 0; i < trigger->n; i++) {
 		struct task *t = make(e, s, &trigger->ops[i]);
 		if (!t) {
+			*why = ingest_no_room(e, s);
 			free_all(e, first);
-			return false;
+			return NULL;
 		}
 		DL_APPEND(first, t);
 	}
+	return first;
+}
+
+static bool start(struct engine *e, struct session *s, const struct trigger *trigger,
+		  ncclsvc_status *why)
+{
+	e->steps += STEP_RECORD;
+	struct task *first = make_all(e, s, trigger, why);
+	if (!first)
+		return false;
 	if (trigger->kept) {
 		e->live += trigger->n;
 		table_count(&s->counts->submitted, trigger->n);
@@ -312,25 +321,27 @@ static void start_ahead(struct engine *e, struct session *s, uint32_t timeline, 
 {
 	struct line *l = &s->lines[timeline];
 	const struct trigger *t = find(s, timeline, value);
+	ncclsvc_status why;
 	if (!t || !t->kept || shares_gpus(e, l->comm))
 		return;
 	l->ahead = value;
-	if (!start(e, s, t))
+	if (!start(e, s, t, &why))
 		l->ahead = 0;
 }
 
-/* A stream has written a number that no graph which lives has. The epoch is to end for it: nobody
- * needs to look at the word again. */
-static void fail(struct engine *e, struct session *s, uint32_t timeline)
+/* What a stream has started does not run. The epoch is to end for it: nobody needs to look at the
+ * word again. */
+static void fail(struct engine *e, struct session *s, uint32_t timeline, const ncclsvc_status *why)
 {
 	const struct comm *c = s->lines[timeline].comm;
 	struct event event = {.kind = EVENT_TRIGGER_FAILED,
-			      .tasks = {.comm = c->slot, .status = status_of(NCCLSVC_PROTOCOL)}};
+			      .tasks = {.comm = c->slot, .status = *why}};
 	event.tasks.status.epoch = c->epoch;
 	engine_event(e, &event);
 	unwatch(e, s, timeline);
 }
 
+/* Their streams have come to some: inspection is to know. */
 static void show_all(struct engine *e, const struct member *m)
 {
 	struct task *t;
@@ -340,28 +351,28 @@ static void show_all(struct engine *e, const struct member *m)
 		order_show_state(e, t);
 }
 
-/* The stream has come to that trigger. False: it is to be seen again. What was launched ahead may
- * have run before its own number was seen: another number says so. */
-static bool arrive(struct engine *e, struct session *s, uint32_t timeline, uint64_t value)
+/* The stream has come to that trigger. What was launched ahead may have run before its own number
+ * was seen: another number says so. */
+static void arrive(struct engine *e, struct session *s, uint32_t timeline, uint64_t value)
 {
 	struct line *l = &s->lines[timeline];
 	struct trigger *t = find(s, timeline, value);
 	const bool started = l->ahead == value;
+	ncclsvc_status why = status_of(NCCLSVC_PROTOCOL); /* no graph that lives has it */
 	if (!t) {
-		fail(e, s, timeline);
-		return true;
+		fail(e, s, timeline, &why);
+		return;
 	}
 	l->ahead = 0;
 	l->arrived_ns = e->now;
 	if (started)
 		show_all(e, l->member);
-	else if (!start(e, s, t))
-		return false;
-	if (t->kept)
+	if (!started && !start(e, s, t, &why))
+		fail(e, s, timeline, &why);
+	else if (t->kept)
 		start_ahead(e, s, timeline, value + 1);
 	else
 		release(e, s, timeline, t);
-	return true;
 }
 
 static bool look(struct engine *e, struct session *s, uint32_t timeline)
@@ -385,10 +396,7 @@ static bool look(struct engine *e, struct session *s, uint32_t timeline)
 	/* The stream writes the next one when these have run: of what is launched ahead, that may
 	 * be now. */
 	atomic_compare_exchange_strong(ready, &seen, 0);
-	if (!arrive(e, s, timeline, value)) {
-		atomic_store(ready, value);
-		return false;
-	}
+	arrive(e, s, timeline, value);
 	l->seen = 0;
 	return true;
 }
