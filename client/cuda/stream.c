@@ -191,11 +191,27 @@ static bool stands_alone(const struct gpu *g, const struct stream *st)
 	return !e && flags & CU_STREAM_NON_BLOCKING;
 }
 
+/* The page as the stream's GPU reaches it, which is to be the communicator's. */
+static ncclsvc_result find_page(ncclsvc_session *s, struct gpu *g, const ncclsvc_comm *comm,
+				const struct stream *st, CUdeviceptr *address)
+{
+	CUdevice device, due;
+	ncclsvc_result r = page_register(s, g, comm->device);
+	if (!r)
+		r = page_address(g, st, &device, address);
+	if (!r)
+		r = cuda_device(g->cuda, comm->device, &due);
+	if (!r && device != due)
+		r = error_argument("the stream is of GPU %d, the communicator %s of GPU %d: set a "
+				   "stream of the communicator's GPU",
+				   device, comm->label, comm->device);
+	return r;
+}
+
 ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
 			   bool *yielded)
 {
 	struct stream st;
-	CUdevice device;
 	CUdeviceptr address;
 	uint32_t index;
 	const ncclsvc_comm *comm = op->comm;
@@ -212,27 +228,22 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 				 svc_op_name(op->record.op), comm->label);
 	if (op->captured && op->detached)
 		return peer_cannot_detach();
-	if (op->captured)
+	if (op->captured) /* of which GPU it is, drivers before 12.5 do not tell meanwhile */
 		return op->planned || op->record.flags & SVC_TASK_AGREE
 			       ? error_set(NCCLSVC_UNSUPPORTED, CAPTURING)
 			       : NCCLSVC_OK;
+	struct pair *p = op->triggered ? NULL : pair_find(g, &st, op);
+	if (!p) {
+		r = find_page(s, g, comm, &st, &address);
+		if (r)
+			return r;
+	}
 	if (op->triggered)
 		return trigger_prepare(s, op);
-	struct pair *p = pair_find(g, &st, op);
 	if (!p) {
-		r = page_register(s, g, comm->device);
-		if (!r)
-			r = page_address(g, &st, &device, &address);
-		CUdevice due;
-		if (!r)
-			r = cuda_device(g->cuda, comm->device, &due);
-		if (!r && device != due)
-			r = error_argument("the stream is of GPU %d, the communicator %s of GPU "
-					   "%d: set a stream of the communicator's GPU",
-					   device, comm->label, comm->device);
 		CUcontext unused;
-		if (!r) /* it is asked again when the page goes */
-			r = gpu_primary(g, device, &unused);
+		/* It is asked again when the page goes. */
+		r = gpu_primary(g, comm->device, &unused);
 		if (!r)
 			r = pair_room(s, g, since, &index, yielded);
 		if (r || *yielded)

@@ -9,6 +9,7 @@
 
 struct CUevent_st {
 	atomic_uint refs; /* its handle, operations under way, and nodes */
+	struct CUctx_st *context;
 	bool timing;
 	atomic_bool destroyed;
 	struct capture_point point; /* of its last record, if that was captured */
@@ -143,6 +144,7 @@ CUresult cuEventCreate(CUevent *event, unsigned flags)
 	if (!e)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	atomic_init(&e->refs, 1);
+	e->context = context;
 	e->timing = !(flags & CU_EVENT_DISABLE_TIMING);
 	pthread_mutex_init(&e->lock, NULL);
 	*event = e;
@@ -174,7 +176,7 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned flags)
 	struct CUstream_st *stream = stream_enter(handle, &error);
 	if (!stream)
 		return error;
-	if (!event)
+	if (!event || event->context != stream_context(stream))
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
 		return CUDA_ERROR_INVALID_VALUE;

@@ -23,13 +23,15 @@ CUDA_OPTIONAL_FUNCTIONS(DECLARE)
 
 struct CUfunc_st {
 	struct CUfunc_st *next; /* of the module */
-	atomic_uint users;	/* the module, and kernels that will run, or are in graphs */
+	struct CUctx_st *context;
+	atomic_uint users; /* the module, and kernels that will run, or are in graphs */
 	atomic_bool unloaded;
 	const struct peer_kernel *peer; /* NULL: another one */
 };
 
 struct CUmod_st {
 	struct CUmod_st *next;
+	struct CUctx_st *context;
 	struct CUfunc_st *functions;
 	bool fat;
 	size_t bytes;
@@ -76,6 +78,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
 	*module = malloc(sizeof(**module) + bytes);
 	if (!*module)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	(*module)->context = context;
 	(*module)->functions = NULL;
 	(*module)->fat = fat;
 	(*module)->bytes = bytes;
@@ -160,8 +163,10 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 	if (!f)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&lock);
-	*f = (struct CUfunc_st){
-		.next = module->functions, .users = 1, .peer = peer_kernel_find(name)};
+	*f = (struct CUfunc_st){.next = module->functions,
+				.context = module->context,
+				.users = 1,
+				.peer = peer_kernel_find(name)};
 	module->functions = f;
 	pthread_mutex_unlock(&lock);
 	*function = f;
@@ -271,6 +276,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
 	struct CUstream_st *stream = stream_enter(handle, &error);
 	if (!stream)
 		return error;
+	if (function->context != stream_context(stream))
+		return CUDA_ERROR_INVALID_HANDLE;
 	struct kernel *k = kernel_new(stream_context(stream), &p);
 	return k ? stream_put(stream, &kernel_work, k) : CUDA_ERROR_OUT_OF_MEMORY;
 }

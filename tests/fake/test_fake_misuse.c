@@ -57,6 +57,44 @@ static void other_context(struct ranks *ranks, int rank)
 	CHECK_EQ(atomic_load(word(0)), 1);
 }
 
+static CUfunction kernel_open(struct cuda *cuda, CUmodule *module)
+{
+	char why[256];
+	int version;
+	CUfunction function;
+	CHECK(cuda_driver_load(cuda, &version, why, sizeof(why)));
+	OK(cuda->cuModuleLoadData(module, ".version 7.0 .entry some_kernel()"));
+	OK(cuda->cuModuleGetFunction(&function, *module, "some_kernel"));
+	return function;
+}
+
+static CUresult kernel_launch(const struct cuda *cuda, CUfunction function, CUstream stream)
+{
+	uint32_t n = 1;
+	void *parameters[] = {NULL, &n};
+	return cuda->cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL);
+}
+
+/* Events are recorded, and kernels run, on streams of their own context; waits are for all. */
+static void across_contexts(struct ranks *ranks, int rank)
+{
+	struct cuda cuda;
+	CUmodule module;
+	(void)rank;
+	scene_open(ranks);
+	CUevent event = event_open();
+	CUfunction function = kernel_open(&cuda, &module);
+	gpu_open(1);
+	CUstream stream = stream_open();
+	CHECK_EQ(cuEventRecord(event, stream), CUDA_ERROR_INVALID_HANDLE);
+	CHECK_EQ(kernel_launch(&cuda, function, stream), CUDA_ERROR_INVALID_HANDLE);
+	OK(cuEventRecord(event, A));
+	OK(kernel_launch(&cuda, function, A));
+	OK(cuStreamWaitEvent(stream, event, 0));
+	OK(cuStreamSynchronize(stream));
+	OK(cuStreamSynchronize(A));
+}
+
 /* ---- Misuse ---- */
 
 static struct ranks *scene_ranks;
@@ -248,18 +286,11 @@ static void event_gone(void)
 static void module_gone(void)
 {
 	struct cuda cuda;
-	char why[256];
-	int version;
 	CUmodule module;
-	CUfunction function;
-	uint32_t n = 1;
-	void *parameters[] = {NULL, &n};
 	scene_open(scene_ranks);
-	CHECK(cuda_driver_load(&cuda, &version, why, sizeof(why)));
-	OK(cuda.cuModuleLoadData(&module, ".version 7.0 .entry some_kernel()"));
-	OK(cuda.cuModuleGetFunction(&function, module, "some_kernel"));
+	CUfunction function = kernel_open(&cuda, &module);
 	begin(A, RELAXED);
-	OK(cuda.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, A, parameters, NULL));
+	OK(kernel_launch(&cuda, function, A));
 	CUgraphExec exec = end_exec(A);
 	launch(exec, A);
 	OK(cuStreamSynchronize(A));
@@ -439,6 +470,12 @@ static void other_context_test(void **state)
 	ranks_run(1, other_context, -1);
 }
 
+static void across_contexts_test(void **state)
+{
+	(void)state;
+	ranks_run(1, across_contexts, -1);
+}
+
 static void allocations_test(void **state)
 {
 	(void)state;
@@ -448,9 +485,8 @@ static void allocations_test(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(allocations_test),
-		cmocka_unit_test(context_fails_test),
-		cmocka_unit_test(other_context_test),
+		cmocka_unit_test(allocations_test),   cmocka_unit_test(context_fails_test),
+		cmocka_unit_test(other_context_test), cmocka_unit_test(across_contexts_test),
 		cmocka_unit_test(misused_test),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

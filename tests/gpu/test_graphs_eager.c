@@ -249,6 +249,40 @@ static void test_crowded(void)
 	few_run(crowded_rank, 2);
 }
 
+/* A stream of another GPU is refused beside graphs, too, and the communicator goes on. */
+static void stranger_rank(struct client *c)
+{
+	struct rank r;
+	rank_open(&r, c);
+	CUdeviceptr p = words(LARGE_WORDS, 1);
+	CUgraphExec exec = sums_in_graph(&r, p, 1);
+	gpu_use(1 - r.gpu);
+	CUstream stream = gpu_stream();
+	gpu_use(r.gpu);
+	CHECK_OK(ncclsvc_stream_set(r.session, stream, 0));
+	for (int i = 0; i < 2; i++) {
+		CHECK_RESULT(sum(&r, p), NCCLSVC_INVALID_ARGUMENT);
+		if (!strstr(ncclsvc_last_error(), "the stream is of GPU"))
+			check_failed(__FILE__, __LINE__, "\"%s\"", ncclsvc_last_error());
+		CHECK_OK(ncclsvc_stream_set(r.session, r.stream, 0));
+		graph_launch(exec, r.stream);
+		CHECK_OK(sum(&r, p));
+		CHECK_OK(ncclsvc_stream_set(r.session, stream, 0));
+	}
+	CHECK_OK(ncclsvc_stream_set(r.session, r.stream, 0));
+	CHECK(gpu_stream_ends(r.stream, STUCK_MS));
+	gpu_check(p, 16, LARGE_WORDS, "sums on the communicator's GPU");
+	graph_destroy(exec);
+	CHECK_CU(cu.cuStreamDestroy(stream));
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+}
+
+static void test_stranger(void)
+{
+	bare_run(stranger_rank, NULL);
+}
+
 static ncclsvc_comm *comm_alone(struct rank *r)
 {
 	ncclsvc_unique_id id;
@@ -449,6 +483,7 @@ const struct gpu_test graph_eager_tests[] = {
 	{"graphs/eager/recapture", test_recapture, 2, 100, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/eager/partial", test_partial, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/eager/crowded", test_crowded, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/eager/stranger", test_stranger, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/eager/copy", test_copy, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/eager/planned", test_planned, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/eager/group", test_group, 2, 60, TEST_QUICK | TEST_ONE_NODE},
