@@ -29,10 +29,16 @@ CUgraphExec graph_instantiate(CUgraph graph)
 	return exec;
 }
 
-CUgraphExec graph_end(CUstream stream)
+CUgraph graph_captured(CUstream stream)
 {
 	CUgraph graph;
 	CHECK_CU(cu.cuStreamEndCapture(stream, &graph));
+	return graph;
+}
+
+CUgraphExec graph_end(CUstream stream)
+{
+	CUgraph graph = graph_captured(stream);
 	CUgraphExec exec = graph_instantiate(graph);
 	CHECK_CU(cu.cuGraphDestroy(graph));
 	return exec;
@@ -40,18 +46,40 @@ CUgraphExec graph_end(CUstream stream)
 
 void graph_update(CUgraphExec exec, CUstream stream)
 {
-	CUgraph graph;
+	CUgraph graph = graph_captured(stream);
 	CUgraphExecUpdateResultInfo info;
-	CHECK_CU(cu.cuStreamEndCapture(stream, &graph));
 	CALL(cuGraphExecUpdate_v2, (CUgraphExec, CUgraph, CUgraphExecUpdateResultInfo *), exec,
 	     graph, &info);
 	CHECK_CU(cu.cuGraphDestroy(graph));
 }
 
-void graph_drop(CUstream stream)
+CUgraph graph_new(void)
 {
 	CUgraph graph;
-	CHECK_CU(cu.cuStreamEndCapture(stream, &graph));
+	CALL(cuGraphCreate, (CUgraph *, unsigned), &graph, 0);
+	return graph;
+}
+
+CUgraphNode graph_add_child(CUgraph graph, CUgraphNode after, CUgraph child)
+{
+	CUgraphNode node;
+	CALL(cuGraphAddChildGraphNode,
+	     (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraph), &node, graph, &after,
+	     after != NULL, child);
+	CHECK_CU(cu.cuGraphDestroy(child));
+	return node;
+}
+
+void graph_set_child(CUgraphExec exec, CUgraphNode node, CUgraph child)
+{
+	CALL(cuGraphExecChildGraphNodeSetParams, (CUgraphExec, CUgraphNode, CUgraph), exec, node,
+	     child);
+	CHECK_CU(cu.cuGraphDestroy(child));
+}
+
+void graph_drop(CUstream stream)
+{
+	CUgraph graph = graph_captured(stream);
 	if (graph)
 		CHECK_CU(cu.cuGraphDestroy(graph));
 }

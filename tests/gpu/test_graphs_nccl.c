@@ -30,14 +30,19 @@ static void buffers_fill(const struct buffers *b)
 	gpu_fill(b->large, 1, LARGE_WORDS);
 }
 
+static void buffers_new(struct buffers *b)
+{
+	CHECK_CU(cu.cuMemAlloc(&b->small, SMALL * sizeof(uint32_t)));
+	CHECK_CU(cu.cuMemAlloc(&b->large, LARGE));
+	buffers_fill(b);
+}
+
 static void buffers_open(struct buffers *b, struct client *c)
 {
 	*b = (struct buffers){0};
 	rank_open(&b->r, c);
 	b->sums = (uint32_t)b->r.n;
-	CHECK_CU(cu.cuMemAlloc(&b->small, SMALL * sizeof(uint32_t)));
-	CHECK_CU(cu.cuMemAlloc(&b->large, LARGE));
-	buffers_fill(b);
+	buffers_new(b);
 }
 
 static void buffers_close(struct buffers *b)
@@ -62,14 +67,25 @@ static void sum_large(struct buffers *b)
 				    NCCLSVC_SUM, b->r.comm, NULL));
 }
 
-static CUgraphExec capture(struct buffers *b, int small, int large)
+static void capture_sums(struct buffers *b, int small, int large)
 {
 	graph_begin(b->r.stream);
 	for (; small; small--)
 		graph_sum(&b->r, b->small, SMALL);
 	for (; large; large--)
 		sum_large(b);
+}
+
+static CUgraphExec capture(struct buffers *b, int small, int large)
+{
+	capture_sums(b, small, large);
 	return graph_end(b->r.stream);
+}
+
+static CUgraph captured(struct buffers *b, int small, int large)
+{
+	capture_sums(b, small, large);
+	return graph_captured(b->r.stream);
 }
 
 static void launches_rank(struct client *c)
@@ -164,6 +180,44 @@ static void updates_rank(struct client *c)
 static void test_updates(void)
 {
 	kernels_run(ranks_count(), updates_rank, NULL);
+}
+
+/* As JAX does it, too: children of one graph, of which the first gets the operations of newer
+ * captures, with one buffer and another in turn, while launches are pending. */
+static void children_rank(struct client *c)
+{
+	struct buffers b, other;
+	uint32_t small[2] = {1, 1}, large[2] = {1, 1}; /* of b and of the other */
+	buffers_open(&b, c);
+	other = b;
+	buffers_new(&other);
+	CUgraph graph = graph_new();
+	CUgraphNode first = graph_add_child(graph, NULL, captured(&b, 1, 2));
+	graph_add_child(graph, first, captured(&b, 1, 1));
+	CUgraphExec exec = graph_instantiate(graph);
+	for (int i = 0; i < LAUNCHES; i++) {
+		graph_launch(exec, b.r.stream);
+		small[i % 2] *= b.sums;
+		large[i % 2] *= b.sums * b.sums;
+		sum_large(&b);
+		small[0] *= b.sums;
+		large[0] *= b.sums * b.sums;
+		graph_set_child(exec, first, captured(i % 2 ? &b : &other, 1, 2));
+	}
+	buffers_check(&b, small[0], large[0], "sums of children, and beside them");
+	buffers_check(&other, small[1], large[1], "sums of newer children");
+	graph_destroy(exec);
+	CHECK_CU(cu.cuGraphDestroy(graph));
+	while (ncclsvc_comm_graphs(b.r.comm))
+		usleep(1000);
+	CHECK_CU(cu.cuMemFree(other.small));
+	CHECK_CU(cu.cuMemFree(other.large));
+	buffers_close(&b);
+}
+
+static void test_children(void)
+{
+	kernels_run(ranks_count(), children_rank, NULL);
 }
 
 /* ---- Groups, streams ---- */
@@ -563,6 +617,11 @@ static void test_bare_chain(void)
 	run_bare(chain_rank);
 }
 
+static void test_bare_children(void)
+{
+	run_bare(children_rank);
+}
+
 static void test_bare_streams(void)
 {
 	run_bare(streams_rank);
@@ -632,6 +691,7 @@ const struct gpu_test graph_nccl_tests[] = {
 	{"graphs/large/chain", test_chain, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/chain/4", test_chain, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/updates", test_updates, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/large/children", test_children, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/shown", test_shown, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/alone", test_alone, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/timeout", test_timeout, 2, 60, TEST_QUICK | TEST_ONE_NODE},
@@ -642,6 +702,7 @@ const struct gpu_test graph_nccl_tests[] = {
 	{"graphs/large/daemon", test_daemon, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/bare/launches", test_bare_launches, 2, 60, TEST_QUICK},
 	{"graphs/bare/chain", test_bare_chain, 2, 60, TEST_QUICK},
+	{"graphs/bare/children", test_bare_children, 2, 60, TEST_QUICK},
 	{"graphs/bare/streams", test_bare_streams, 2, 60, TEST_QUICK},
 	{"graphs/bare/mismatch", test_bare_mismatch, 2, 60, TEST_QUICK},
 	{"graphs/bare/departs", test_bare_departs, 2, 60, TEST_QUICK | TEST_ONE_NODE},
