@@ -78,6 +78,7 @@ enum svc_opcode {
 	SVC_JOIN_CANCEL = 27, /* from version 2 */
 	SVC_STAGING = 28,     /* from version 2 */
 	SVC_TRIGGER_DEL = 29, /* from version 2 */
+	SVC_ABORT = 30,	      /* from version 2 */
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,

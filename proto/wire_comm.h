@@ -79,6 +79,13 @@ struct svc_leave {
 	uint32_t reserved;
 };
 
+/* Ends the epoch for all members, as the end of this session would; it keeps its rank, and may JOIN
+ * again. An epoch that is over already stays as it is. From version 2. */
+struct svc_abort {
+	uint32_t comm;
+	uint32_t epoch;
+};
+
 struct svc_split {
 	uint32_t comm;
 	int32_t colour; /* negative: takes part, joins nothing */

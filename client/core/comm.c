@@ -197,10 +197,14 @@ void ncclsvc_comm_abort(ncclsvc_comm *comm)
 {
 	if (!comm)
 		return;
-	session_lock(comm->session);
-	if (comm->peer && comm->session->kernel_hooks)
-		comm->session->kernel_hooks->break_off(comm->peer);
-	session_unlock(comm->session);
+	ncclsvc_session *s = comm->session;
+	session_lock(s);
+	if (comm->peer && s->kernel_hooks)
+		s->kernel_hooks->break_off(comm->peer);
+	if (comm->handle)
+		call_forget(s, SVC_ABORT,
+			    &(struct svc_abort){.comm = comm->handle, .epoch = comm->epoch});
+	session_unlock(s);
 }
 
 ncclsvc_result ncclsvc_comm_set_timeout(ncclsvc_comm *comm, int timeout_ms)

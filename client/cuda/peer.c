@@ -17,6 +17,7 @@
 #include "core/call.h"
 #include "core/comm.h"
 #include "core/session.h"
+#include "core/socket.h"
 #include "kernels/image.h"
 
 #define WITHOUT                                                                                    \
@@ -498,8 +499,10 @@ static void close_bare(ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	struct peer *p = comm->bare;
 	const uint64_t deadline = now_ns() + CLOSE_NS;
-	while (p && !peer_graphs_quiet(p) && !comm->broken && now_ns() < deadline)
+	while (p && !peer_graphs_quiet(p) && !comm->broken && now_ns() < deadline) {
 		pause_unlocked(s);
+		socket_pump(s); /* the epoch may be over */
+	}
 	if (!p)
 		return;
 	triggers_sweep(s, p);

@@ -126,6 +126,7 @@ struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *
 int comm_create_world(struct comms *s);
 void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct svc_join *request);
 void comm_leave(struct client *c, uint32_t serial, uint32_t handle);
+void comm_abort(struct client *c, uint32_t serial, const struct svc_abort *request);
 /* join: the serial of the request that is taken back. */
 void comm_join_cancel(struct client *c, uint32_t serial, uint32_t join);
 void comm_split(struct comms *s, struct client *c, uint32_t serial, const struct svc_split *r);

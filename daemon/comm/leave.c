@@ -66,6 +66,20 @@ void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
 	client_reply(c, SVC_LEAVE, serial, NULL, 0, NULL, 0);
 }
 
+void comm_abort(struct client *c, uint32_t serial, const struct svc_abort *request)
+{
+	int32_t rank = -1;
+	struct communicator *m = comm_of_handle(c, request->comm, &rank);
+	if (!m) {
+		client_error(c, SVC_ABORT, serial, NCCLSVC_NOT_FOUND,
+			     "there is no communicator %u in this session", request->comm);
+		return;
+	}
+	if (m->epoch == request->epoch && comm_takes_part(&m->members[rank]))
+		comm_break_epoch(m, NCCLSVC_CAUSE_ABORTED, rank);
+	client_reply(c, SVC_ABORT, serial, NULL, 0, NULL, 0);
+}
+
 static bool waits_to_join(const struct membership *at, uint32_t serial)
 {
 	const struct communicator *m = at->comm;

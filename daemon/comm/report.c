@@ -139,8 +139,8 @@ void report_epoch(struct communicator *m, const ncclsvc_status *st)
 		return;
 	begin(&l, m);
 	if (st->result == NCCLSVC_PEER_GONE && st->field != NCCLSVC_FIELD_NODE && !waiting) {
-		add(&l, "rank %d (pid %d) has ended, and no task was pending", st->rank_a,
-		    st->pid_a);
+		add(&l, "rank %d (pid %d) has ended or aborted, and no task was pending",
+		    st->rank_a, st->pid_a);
 		log_info("%s", l.text);
 		return;
 	}

@@ -40,6 +40,7 @@ static bool takes_memory(unsigned opcode)
 	case SVC_REDOP_DEL:
 	case SVC_JOIN_CANCEL:
 	case SVC_LEAVE:
+	case SVC_ABORT:
 	case SVC_PLAN_DROP:
 	case SVC_LIST:
 	case SVC_DAEMON_INFO:
@@ -264,6 +265,9 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 			comm_leave(c, h->serial, m->comm);
 		break;
 	}
+	case SVC_ABORT:
+		comm_abort(c, h->serial, body);
+		break;
 	case SVC_STAGING:
 		peer_staging_give(c, h->serial, body);
 		break;

@@ -7,7 +7,7 @@ import struct
 
 HELLO, ATTACH, REGION_ADD, REGION_DEL, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
 SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
-WORLD, JOIN_CANCEL, STAGING = 19, 27, 28
+WORLD, JOIN_CANCEL, STAGING, ABORT = 19, 27, 28, 30
 REFUSED = 2**64 - 1
 PLAN_COMMIT, PLAN_DROP = 15, 16
 PLAN_FILE = 6  # the kind of fd that holds plans
@@ -47,6 +47,7 @@ BODIES = {
     "join_cancel": (JOIN_CANCEL, struct.pack("=II", 4, 0)),
     "staging": (STAGING, struct.pack("=Ii", 1, -1)),
     "leave": (LEAVE, struct.pack("=II", 1, 0)),
+    "abort": (ABORT, struct.pack("=II", 1, 1)),
     "split": (SPLIT, struct.pack("=IiiIQ", 1, 0, 0, 0, 0)),
     "list_tasks": (LIST, struct.pack("=IIQ", 4, 0, 0)),
     "daemon_info": (DAEMON_INFO, bytes(8)),

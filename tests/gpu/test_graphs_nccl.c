@@ -598,6 +598,63 @@ static void test_leaves(void)
 	gpu_daemon_stop(&d);
 }
 
+/* The last rank breaks off what waits for the others: a graph's operation, then one in no graph. */
+static void aborting_rank(struct client *c)
+{
+	struct buffers b;
+	ncclsvc_task task = 0;
+	buffers_open(&b, c);
+	const bool last = b.r.rank == b.r.n - 1;
+	CUgraphExec exec = capture(&b, 0, 1);
+	stage("breaking off a launch");
+	say(c, READY);
+	CHECK_EQ(hear(c), GO);
+	if (last) {
+		graph_launch(exec, b.r.stream);
+		ncclsvc_comm_abort(b.r.comm);
+		CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
+	}
+	kernels_over(&b.r, NCCLSVC_PEER_GONE);
+	goes_on(&b, exec);
+	graph_destroy(exec);
+	while (ncclsvc_comm_graphs(b.r.comm))
+		sleep_ms(1);
+	stage("breaking off an operation");
+	say(c, READY);
+	CHECK_EQ(hear(c), GO);
+	if (last) {
+		CHECK_OK(ncclsvc_all_reduce(at(b.large), at(b.large), LARGE_WORDS, NCCLSVC_UINT32,
+					    NCCLSVC_SUM, b.r.comm, &task));
+		ncclsvc_comm_abort(b.r.comm);
+		CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
+		wait_for(b.r.session, task, NCCLSVC_CANCELLED);
+	} else {
+		kernels_over(&b.r, NCCLSVC_PEER_GONE);
+	}
+	kernels_rejoin(&b.r);
+	buffers_close(&b);
+}
+
+static void run_abort(struct daemon *d)
+{
+	struct client ranks[RANKS_MAX];
+	const int n = ranks_count();
+	clients_start(ranks, n, d, aborting_rank, NULL);
+	for (int i = 0; i < 2; i++) {
+		hear_all(ranks, n, READY);
+		say_all(ranks, n, GO);
+	}
+	ranks_end(ranks, n);
+	gpu_daemon_stop(d);
+}
+
+static void test_abort(void)
+{
+	struct daemon d;
+	kernels_daemon_start(&d);
+	run_abort(&d);
+}
+
 /* ---- Without kernels ---- */
 
 /* Also on several nodes. */
@@ -625,6 +682,14 @@ static void test_bare_children(void)
 static void test_bare_streams(void)
 {
 	run_bare(streams_rank);
+}
+
+static void test_bare_abort(void)
+{
+	struct daemon d;
+	setenv("NCCLSVC_PEER", "0", 1);
+	gpu_daemon_start(&d);
+	run_abort(&d);
 }
 
 static void test_bare_mismatch(void)
@@ -699,11 +764,13 @@ const struct gpu_test graph_nccl_tests[] = {
 	{"graphs/large/mismatch/4", test_mismatch, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/killed", test_killed, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/killed/4", test_killed, 4, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/large/abort", test_abort, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/daemon", test_daemon, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/bare/launches", test_bare_launches, 2, 60, TEST_QUICK},
 	{"graphs/bare/chain", test_bare_chain, 2, 60, TEST_QUICK},
 	{"graphs/bare/children", test_bare_children, 2, 60, TEST_QUICK},
 	{"graphs/bare/streams", test_bare_streams, 2, 60, TEST_QUICK},
+	{"graphs/bare/abort", test_bare_abort, 2, 60, TEST_QUICK},
 	{"graphs/bare/mismatch", test_bare_mismatch, 2, 60, TEST_QUICK},
 	{"graphs/bare/departs", test_bare_departs, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/leaves", test_leaves, 2, 60, TEST_QUICK | TEST_ONE_NODE},

@@ -2,6 +2,7 @@
  * The drop-in: captures into CUDA graphs, as programs of NCCL make them. */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 
 #include "dropin.h"
 #include "graphs.h"
@@ -155,9 +156,53 @@ static void test_killed(void)
 	gpu_daemon_stop(&d);
 }
 
+/* ---- A rank that gives up ---- */
+
+#define BREAK_OFF_MS 1500 /* less than a rank that leaves waits for its launches */
+
+/* The last one does not wait for its launch that the others do not make. */
+static void revoking_rank(struct client *c)
+{
+	ncclComm_t comm = dropin_join(c);
+	CUdeviceptr p = dropin_words(1);
+	CUstream s = gpu_stream();
+	CHECK_CU(cu.cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	CHECK_NC(dropin_sum(p, comm, s));
+	CUgraphExec exec = graph_end(s);
+	graph_launch(exec, s);
+	CHECK(gpu_stream_ends(s, WAIT_MS));
+	if (c->rank == c->nranks - 1) {
+		stage("revoking while a launch waits");
+		graph_launch(exec, s);
+		const uint64_t begin = now_ns();
+		CHECK_NC(nc.ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
+		CHECK(now_ns() - begin < BREAK_OFF_MS * UINT64_C(1000000));
+		CHECK(gpu_stream_ends(s, WAIT_MS));
+	} else {
+		CHECK_EQ(dropin_fails(comm, WAIT_MS), ncclRemoteError);
+		CHECK_SAYS(comm, "died or left");
+	}
+	CHECK_NC(nc.ncclCommAbort(comm));
+	graph_destroy(exec);
+	CHECK_CU(cu.cuMemFree(p));
+}
+
+static void test_revoke(void)
+{
+	ranks_run(ranks_count(), revoking_rank, NULL);
+}
+
+static void test_bare_revoke(void)
+{
+	setenv("NCCLSVC_PEER", "0", 1);
+	test_revoke();
+}
+
 const struct gpu_test nccl_graph_tests[] = {
 	{"nccl/graphs", test_threads, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"nccl/graphs/4", test_threads, 4, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"nccl/graphs/revoke", test_revoke, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"nccl/graphs/bare/revoke", test_bare_revoke, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"nccl/graphs/killed", test_killed, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };

@@ -243,6 +243,35 @@ static void a_join_that_waits_is_taken_back(void **state)
 	daemon_stop(&d);
 }
 
+/* The epoch is over for both members, and no other one is. */
+static void a_member_aborts(void **state)
+{
+	struct daemon d;
+	struct rank k[2];
+	struct raw_reply reply;
+	(void)state;
+	daemon_start(&d, NULL);
+	open_pair(k, &d, 2, 2);
+	struct svc_abort abort = {.comm = k[1].comm.comm + 1, .epoch = k[1].comm.epoch};
+	raw_refused(&k[1].r, SVC_ABORT, &abort, sizeof(abort), NULL, 0, NCCLSVC_NOT_FOUND,
+		    "no communicator");
+	abort = (struct svc_abort){.comm = k[1].comm.comm, .epoch = k[1].comm.epoch + 1};
+	raw_call(&k[1].r, SVC_ABORT, &abort, sizeof(abort), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	sum_by_ring(k);
+	abort.epoch = k[1].comm.epoch;
+	raw_send(&k[1].r, SVC_ABORT, &abort, sizeof(abort), NULL, 0);
+	for (int i = 0; i < 2; i++) {
+		CHECK(raw_next(&k[i].r, &reply));
+		CHECK_EQ(reply.header.opcode, SVC_EVENT_COMM);
+		CHECK_EQ(reply.event.status.result, NCCLSVC_PEER_GONE);
+		CHECK_EQ(reply.event.status.rank_a, 1);
+	}
+	close_rank(&k[0]);
+	close_rank(&k[1]);
+	daemon_stop(&d);
+}
+
 static void plans_end(ncclsvc_session *watch)
 {
 	const uint64_t then = now_ns();
@@ -545,6 +574,7 @@ int main(void)
 		TEST(the_end_of_an_epoch_is_longer_in_version_2),
 		TEST(version_1_has_no_join_cancel),
 		TEST(a_join_that_waits_is_taken_back),
+		TEST(a_member_aborts),
 		TEST(planned_tasks_have_labels_in_version_2),
 		TEST(a_future_client_is_told_both_ranges),
 		TEST(the_library_works_with_the_lowest),
