@@ -287,13 +287,13 @@ ncclsvc_result connection_open(const struct connection_options *o, uint64_t dead
 
 struct connection *connection_ref(struct connection *connection)
 {
-	connection->refs++;
+	__atomic_add_fetch(&connection->refs, 1, __ATOMIC_RELAXED);
 	return connection;
 }
 
 void connection_unref(struct connection *c)
 {
-	if (--c->refs)
+	if (__atomic_sub_fetch(&c->refs, 1, __ATOMIC_ACQ_REL))
 		return;
 	if (c->ring)
 		munmap(c->ring, c->ring_size);

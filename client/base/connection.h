@@ -24,7 +24,7 @@ struct connection_options {
 struct connection {
 	struct connection *next, **back; /* fork.c's list; NULL: not in it */
 	bool foreign;  /* this process was forked: it is the parent's, and has no fds here */
-	unsigned refs; /* under the session's lock */
+	unsigned refs; /* atomic */
 	int sock;
 	unsigned version;	  /* of the protocol; before HELLO's reply the lowest */
 	int doorbell, completion; /* an eventfd and a socket; -1 without a ring */

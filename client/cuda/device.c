@@ -262,7 +262,7 @@ void gpu_reattached(ncclsvc_session *s)
 	device_regions_forget(g);
 	/* Streams may still have to write to the page: it stays until they must be through. */
 	g->retired = g->page;
-	g->page = (struct page){0};
+	g->page = NULL;
 }
 
 void ncclsvc_mem_sweep(ncclsvc_session *s)
@@ -288,18 +288,14 @@ void ncclsvc_mem_sweep(ncclsvc_session *s)
 void gpu_drop_retired(ncclsvc_session *s)
 {
 	struct gpu *g = s->gpu;
-	if (!g || !g->retired.connection)
+	if (!g || !g->retired)
 		return;
 	CUcontext contexts[GPU_DEVICES];
 	session_lock(s);
 	memcpy(contexts, g->primary, sizeof(contexts));
 	session_unlock(s);
-	const bool unused = page_unregister(g->cuda, &g->retired, contexts);
-	session_lock(s);
-	if (unused)
-		connection_unref(g->retired.connection);
-	g->retired.connection = NULL;
-	session_unlock(s);
+	page_retire(g->retired, contexts);
+	g->retired = NULL;
 }
 
 void gpu_quiesce(ncclsvc_session *s)
@@ -309,12 +305,11 @@ void gpu_quiesce(ncclsvc_session *s)
 		return;
 	peers_close(s);
 	gpu_drop_retired(s);
-	if (g->page.connection) {
+	if (g->page) {
 		/* The daemon gives up what is pending, and writes to the timelines no more. */
-		shutdown(g->page.connection->sock, SHUT_RDWR);
-		if (page_unregister(g->cuda, &g->page, g->primary))
-			connection_unref(g->page.connection);
-		g->page.connection = NULL;
+		shutdown(g->page->connection->sock, SHUT_RDWR);
+		page_retire(g->page, g->primary);
+		g->page = NULL;
 	}
 }
 

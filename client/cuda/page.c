@@ -1,51 +1,94 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The page of the session memory that holds the timelines, as GPUs reach it. */
+#include <stdlib.h>
+
+#include "base/error.h"
 #include "core/session.h"
 #include "core/timeline.h"
 #include "state.h"
-#include "trigger.h"
 
 #define FOR_GOOD (UINT64_C(1) << 62) /* beyond every value; comparisons are cyclic */
 
+static void destroy(struct page *page)
+{
+	if (page->context && !cuda_push(page->cuda, page->context)) {
+		if (page->ours)
+			page->cuda->cuMemHostUnregister(svc_timelines(page->connection->ring));
+		cuda_pop(page->cuda, page->context);
+	}
+	if (page->context)
+		page->cuda->cuDevicePrimaryCtxRelease(page->device);
+	connection_unref(page->connection);
+	free(page);
+}
+
+struct page *page_ref(struct page *page)
+{
+	__atomic_add_fetch(&page->refs, 1, __ATOMIC_RELAXED);
+	return page;
+}
+
+void page_unref(struct page *page)
+{
+	if (page && !__atomic_sub_fetch(&page->refs, 1, __ATOMIC_ACQ_REL))
+		destroy(page);
+}
+
+static CUresult map(struct page *page)
+{
+	CUresult e = page->cuda->cuDevicePrimaryCtxRetain(&page->context, page->device);
+	if (e) {
+		page->context = NULL;
+		return e;
+	}
+	e = cuda_push(page->cuda, page->context);
+	if (e)
+		return e;
+	e = page->cuda->cuMemHostRegister(svc_timelines(page->connection->ring), SVC_PAGE,
+					  CU_MEMHOSTREGISTER_PORTABLE |
+						  CU_MEMHOSTREGISTER_DEVICEMAP);
+	cuda_pop(page->cuda, page->context);
+	page->ours = !e;
+	return e == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED ? CUDA_SUCCESS : e;
+}
+
 ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device)
 {
-	CUcontext context;
-	if (g->page.connection == s->connection)
+	CUdevice cu;
+	if (g->page)
 		return NCCLSVC_OK;
-	ncclsvc_result r = gpu_primary(g, device, &context);
+	ncclsvc_result r = cuda_device(g->cuda, device, &cu);
 	if (r)
 		return r;
-	CUresult e = cuda_push(g->cuda, context);
-	if (!e) {
-		e = g->cuda->cuMemHostRegister(svc_timelines(s->connection->ring), SVC_PAGE,
-					       CU_MEMHOSTREGISTER_PORTABLE |
-						       CU_MEMHOSTREGISTER_DEVICEMAP);
-		cuda_pop(g->cuda, context);
-	}
-	if (e && e != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
+	struct page *page = malloc(sizeof(*page));
+	if (!page)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	*page = (struct page){.refs = 1,
+			      .cuda = g->cuda,
+			      .connection = connection_ref(s->connection),
+			      .device = cu};
+	CUresult e = map(page);
+	if (e) {
+		page_unref(page);
 		return cuda_error(g->cuda, e, "the timelines cannot be registered with the GPU");
-	g->page = (struct page){
-		.connection = connection_ref(s->connection), .device = device, .ours = !e};
+	}
+	g->page = page;
 	return NCCLSVC_OK;
 }
 
-bool page_unregister(const struct cuda *cuda, struct page *page, const CUcontext *contexts)
+void page_retire(struct page *page, const CUcontext *contexts)
 {
 	struct svc_timeline *timelines = svc_timelines(page->connection->ring);
-	const bool stays = page->triggers && triggers_live_anywhere();
 	/* Whatever a stream waits for here, it will not come any more. */
 	for (int i = 1; i < SVC_TIMELINES; i++)
 		timeline_raise(&timelines[i].done, FOR_GOOD);
 	for (int d = 0; d < GPU_DEVICES; d++) {
-		if (!contexts[d] || cuda_push(cuda, contexts[d]))
+		if (!contexts[d] || cuda_push(page->cuda, contexts[d]))
 			continue;
-		cuda->cuCtxSynchronize();
-		if (page->ours && d == page->device && !stays)
-			cuda->cuMemHostUnregister(timelines);
-		cuda_pop(cuda, contexts[d]);
+		page->cuda->cuCtxSynchronize();
+		cuda_pop(page->cuda, contexts[d]);
 	}
-	page->ours = false;
-	return !stays;
+	page_unref(page);
 }
 
 ncclsvc_result page_address(struct gpu *g, const struct stream *st, CUdevice *device,
@@ -63,7 +106,7 @@ ncclsvc_result page_address(struct gpu *g, const struct stream *st, CUdevice *de
 		e = g->cuda->cuCtxGetDevice(device);
 		if (!e)
 			e = g->cuda->cuMemHostGetDevicePointer(
-				address, svc_timelines(g->page.connection->ring), 0);
+				address, svc_timelines(g->page->connection->ring), 0);
 		cuda_pop(g->cuda, context);
 	}
 	cuda_pop(g->cuda, st->push);

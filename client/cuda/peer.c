@@ -148,6 +148,7 @@ static void destroy(struct peer *p)
 		munmap(p->pages, p->pages_bytes);
 	peer_graphs_sweep(p);
 	triggers_free(p);
+	page_unref(p->trigger_page);
 }
 
 /* ---- Those of epochs that are over ---- */
@@ -277,9 +278,9 @@ ncclsvc_result peer_bare(ncclsvc_session *s, ncclsvc_comm *comm)
 
 struct peer *peer_new(ncclsvc_session *s, int device, int32_t number, int nranks)
 {
+	kept_sweep();
 	if (!wanted(s, nranks))
 		return NULL;
-	kept_sweep();
 	struct peer *p = allocate();
 	if (!p)
 		return NULL;
@@ -492,7 +493,6 @@ static void close_one(ncclsvc_session *s, ncclsvc_comm *comm)
 	comm->peer = NULL;
 	comm->peer_bytes = 0;
 	peer_unref(p);
-	kept_sweep();
 }
 
 static void close_bare(ncclsvc_session *s, ncclsvc_comm *comm)
@@ -509,7 +509,6 @@ static void close_bare(ncclsvc_session *s, ncclsvc_comm *comm)
 	triggers_forget(s, p);
 	comm->bare = NULL;
 	peer_unref(p);
-	kept_sweep();
 }
 
 void peer_close(ncclsvc_session *s, ncclsvc_comm *comm)
@@ -518,6 +517,7 @@ void peer_close(ncclsvc_session *s, ncclsvc_comm *comm)
 	if (comm->peer)
 		close_one(s, comm);
 	close_bare(s, comm);
+	kept_sweep();
 	session_unlock(s);
 }
 
@@ -532,5 +532,6 @@ void peers_close(ncclsvc_session *s)
 			close_one(s, c);
 		close_bare(s, c);
 	}
+	kept_sweep();
 	session_unlock(s);
 }

@@ -79,10 +79,11 @@ struct peer {
 	uint32_t ngraphs, graphs_gone;
 
 	/* The triggers (trigger.h): operations in graphs that go to NCCL. Session's lock: */
-	uint32_t trigger_line;	  /* their timeline; 0: none yet */
-	CUdeviceptr trigger_at;	  /* its words */
-	uint32_t trigger_numbers; /* the newest one's */
-	uint32_t trigger_graph;	  /* its graph; 0: none */
+	uint32_t trigger_line;	   /* their timeline; 0: none yet */
+	struct page *trigger_page; /* that is in it; NULL: none yet */
+	CUdeviceptr trigger_at;	   /* its words */
+	uint32_t trigger_numbers;  /* the newest one's */
+	uint32_t trigger_graph;	   /* its graph; 0: none */
 	struct trigger *triggers;
 	/* How many there were, and how many are gone with their graphs. Atomic. */
 	uint32_t ntriggers, triggers_gone;

@@ -75,8 +75,8 @@ struct gpu {
 	uint64_t restores;		/* that were noticed */
 	uint64_t clock;			/* counts submissions, to tell what was used last */
 	CUcontext primary[GPU_DEVICES]; /* retained */
-	struct page page, retired;
-	bool no_batch; /* the driver takes single stream operations alone */
+	struct page *page, *retired;	/* NULL: none */
+	bool no_batch;			/* the driver takes single stream operations alone */
 	struct pair pairs[SVC_TIMELINES];
 	uint32_t recent;	       /* pair */
 	struct device_region *regions; /* DEVICE_REGIONS */

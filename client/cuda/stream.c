@@ -88,7 +88,7 @@ ncclsvc_result stream_identify(struct gpu *g, int device, CUstream handle, struc
 
 struct svc_timeline *stream_counters(const struct gpu *g, uint32_t index)
 {
-	return &svc_timelines(g->page.connection->ring)[index];
+	return &svc_timelines(g->page->connection->ring)[index];
 }
 
 /* Planned tasks run in another order than the others, and need a timeline of their own. */
@@ -169,7 +169,7 @@ static ncclsvc_result pair_room(ncclsvc_session *s, struct gpu *g, uint64_t sinc
 		return NCCLSVC_OK;
 	tasks_look(s);
 	*yielded = true;
-	if (g->page.connection == s->connection && !idle_pair(g, since))
+	if (g->page && !idle_pair(g, since))
 		return no_line();
 	return NCCLSVC_OK;
 }

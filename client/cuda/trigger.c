@@ -26,13 +26,6 @@ struct trigger {
 	uint16_t places[]; /* of its operations' regions, from 1 */
 };
 
-static uint32_t live; /* atomic */
-
-bool triggers_live_anywhere(void)
-{
-	return __atomic_load_n(&live, __ATOMIC_ACQUIRE);
-}
-
 static int by_comm(const void *a, const void *b)
 {
 	const struct op *x = a, *y = b;
@@ -75,7 +68,6 @@ static void trigger_gone(void *arg)
 	struct trigger *t = arg;
 	struct peer *p = t->peer;
 	__atomic_store_n(&t->gone, true, __ATOMIC_RELEASE);
-	__atomic_sub_fetch(&live, 1, __ATOMIC_RELEASE);
 	__atomic_add_fetch(&p->triggers_gone, 1,
 			   __ATOMIC_RELEASE); /* p may be gone with the last */
 }
@@ -147,14 +139,15 @@ static ncclsvc_result line_make(ncclsvc_session *s, const ncclsvc_comm *comm, st
 {
 	struct gpu *g = s->gpu;
 	struct svc_timeline *words;
+	uint32_t line;
 	if (p->trigger_line)
 		return NCCLSVC_OK;
 	ncclsvc_result r = page_register(s, g, comm->device);
 	if (!r)
-		r = stream_line(s, g, &p->trigger_line);
+		r = stream_line(s, g, &line);
 	if (r)
 		return r;
-	words = stream_counters(g, p->trigger_line);
+	words = stream_counters(g, line);
 	CUresult e = cuda_push(p->cuda, p->context);
 	if (!e) {
 		e = p->cuda->cuMemHostGetDevicePointer(&p->trigger_at, words, 0);
@@ -162,8 +155,9 @@ static ncclsvc_result line_make(ncclsvc_session *s, const ncclsvc_comm *comm, st
 	}
 	if (e)
 		return cuda_error(p->cuda, e, "the GPU cannot reach the timelines");
-	g->page.triggers = true;
-	s->timelines[p->trigger_line]->last = SVC_TRIGGER_DEAD; /* what lets its streams go */
+	p->trigger_line = line;
+	p->trigger_page = page_ref(g->page);
+	s->timelines[line]->last = SVC_TRIGGER_DEAD; /* what lets its streams go */
 	atomic_store(&words->triggers, 1);
 	return NCCLSVC_OK;
 }
@@ -246,7 +240,6 @@ static ncclsvc_result keep(ncclsvc_session *s, struct op *ops, unsigned n)
 	for (unsigned i = 0; !r && i < n; i++, at.operation++)
 		r = send(s, &ops[i], &at);
 	/* It counts as a graph's from here on: what fails later lets its user object go. */
-	__atomic_add_fetch(&live, 1, __ATOMIC_RELEASE);
 	__atomic_add_fetch(&p->ntriggers, 1, __ATOMIC_RELEASE);
 	if (r)
 		take_back(s, t);

@@ -17,8 +17,6 @@ static inline bool triggers_live(const struct peer *p)
 	return __atomic_load_n(&p->ntriggers, __ATOMIC_ACQUIRE) !=
 	       __atomic_load_n(&p->triggers_gone, __ATOMIC_ACQUIRE);
 }
-/* The same of any member of this process. */
-bool triggers_live_anywhere(void);
 /* Brings those of each communicator together: of one rank, that no stream starts, all others. */
 void triggers_sort(struct op *ops, unsigned n);
 /* The daemon is to keep the operations, whose buffers are known, and of which graphs will have

@@ -692,6 +692,79 @@ static void test_bare_abort(void)
 	run_abort(&d);
 }
 
+static int rings_mapped(void)
+{
+	char line[512];
+	int n = 0;
+	FILE *f = fopen("/proc/self/maps", "re");
+	CHECK(f);
+	while (fgets(line, sizeof(line), f))
+		n += strstr(line, "memfd:ncclsvc-ring") != NULL;
+	fclose(f);
+	return n;
+}
+
+/* Captures and launches in a session of its own, and closes it. */
+static CUgraphExec visit(struct rank *r, CUdeviceptr p, int visit, bool keeps)
+{
+	struct rank o = *r;
+	ncclsvc_unique_id id = r->c->id;
+	stage("session %d", visit);
+	id.bytes[4] ^= (char)(visit + 1);
+	o.session = session_open(r->c->daemon);
+	CHECK_OK(ncclsvc_comm_join_device(o.session, &id, o.n, o.rank, o.gpu, WAIT_MS, &o.comm));
+	CHECK_OK(ncclsvc_stream_set(o.session, o.stream, 0));
+	graph_begin(o.stream);
+	graph_sum(&o, p, SMALL);
+	CUgraphExec exec = graph_end(o.stream);
+	graph_launch(exec, o.stream);
+	CHECK(gpu_stream_ends(o.stream, WAIT_MS));
+	if (!keeps)
+		graph_destroy(exec);
+	ncclsvc_close(o.session);
+	return exec;
+}
+
+/* What graphs held goes when they have gone, and a communicator is joined. */
+static void rings_become(struct rank *r, int n)
+{
+	ncclsvc_comm *alone;
+	ncclsvc_unique_id id;
+	const uint64_t end = now_ns() + WAIT_MS * MS;
+	while (rings_mapped() != n) {
+		CHECK(now_ns() < end);
+		CHECK_OK(ncclsvc_unique_id_create(&id));
+		CHECK_OK(ncclsvc_comm_join_device(r->session, &id, 1, 0, r->gpu, WAIT_MS, &alone));
+		CHECK_OK(ncclsvc_comm_leave(alone));
+		sleep_ms(1);
+	}
+}
+
+/* What a session shared with the daemon goes with it, or with its own graphs. */
+static void visiting_rank(struct client *c)
+{
+	struct buffers b;
+	buffers_open(&b, c);
+	CUgraphExec exec = capture(&b, 0, 1);
+	const int before = rings_mapped();
+	for (int i = 0; i < 3; i++)
+		visit(&b.r, b.small, i, false);
+	rings_become(&b.r, before);
+	CUgraphExec kept = visit(&b.r, b.small, 3, true);
+	CHECK(rings_mapped() > before);
+	graph_launch(kept, b.r.stream); /* it does nothing */
+	CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
+	graph_destroy(kept);
+	rings_become(&b.r, before);
+	graph_destroy(exec);
+	buffers_close(&b);
+}
+
+static void test_bare_sessions(void)
+{
+	run_bare(visiting_rank);
+}
+
 static void test_bare_mismatch(void)
 {
 	run_bare(different_rank);
@@ -771,6 +844,7 @@ const struct gpu_test graph_nccl_tests[] = {
 	{"graphs/bare/children", test_bare_children, 2, 60, TEST_QUICK},
 	{"graphs/bare/streams", test_bare_streams, 2, 60, TEST_QUICK},
 	{"graphs/bare/abort", test_bare_abort, 2, 60, TEST_QUICK},
+	{"graphs/bare/sessions", test_bare_sessions, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/bare/mismatch", test_bare_mismatch, 2, 60, TEST_QUICK},
 	{"graphs/bare/departs", test_bare_departs, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/large/leaves", test_leaves, 2, 60, TEST_QUICK | TEST_ONE_NODE},
