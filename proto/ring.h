@@ -66,7 +66,7 @@ struct svc_timeline {
 	_Alignas(SVC_CACHE_LINE) _Atomic uint64_t ready;
 	_Atomic uint64_t done;
 	/* Of triggered tasks (wire_task.h). */
-	_Atomic uint32_t triggers; /* not 0, for good: it is theirs */
+	_Atomic uint32_t triggers; /* not 0: it is theirs; back to 0 when the daemon lets it go */
 	_Atomic uint32_t go;
 };
 

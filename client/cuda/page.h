@@ -18,6 +18,7 @@ struct page {
 	CUdevice device;
 	CUcontext context; /* its primary one, retained, which has registered it */
 	bool ours;	   /* to be unregistered */
+	uint64_t given;	   /* bits: timelines that members who had them are through with; atomic */
 };
 
 /* The present connection's, through the device's context. Locked. */

@@ -148,6 +148,9 @@ static void destroy(struct peer *p)
 		munmap(p->pages, p->pages_bytes);
 	peer_graphs_sweep(p);
 	triggers_free(p);
+	if (p->trigger_page)
+		__atomic_fetch_or(&p->trigger_page->given, UINT64_C(1) << p->trigger_line,
+				  __ATOMIC_RELEASE);
 	page_unref(p->trigger_page);
 }
 
@@ -161,12 +164,12 @@ static bool is_quiet(const struct peer *p)
 	return !p->serial || peer_reached(p->over, p->serial);
 }
 
-/* The same, where the GPU is asked if nothing else tells. */
+/* The same, where the GPU is asked if nothing else tells; and streams are through with triggers. */
 static bool becomes_quiet(struct peer *p)
 {
 	if (p->page && !is_quiet(p))
 		peer_ask(p);
-	return !p->page || is_quiet(p);
+	return (!p->page || is_quiet(p)) && (!p->trigger_line || peer_order_reached(p));
 }
 
 static void release(struct peer *p)

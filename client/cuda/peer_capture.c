@@ -52,16 +52,20 @@ void peer_graphs_sweep(struct peer *p)
 	}
 }
 
-bool peer_graphs_quiet(const struct peer *p)
+bool peer_order_reached(const struct peer *p)
 {
-	bool quiet = true;
-	if (!peer_graphs_live(p) || cuda_push(p->cuda, p->context))
+	if (cuda_push(p->cuda, p->context))
 		return true;
 	const int mode = relaxed_begin(p->cuda);
-	quiet = p->cuda->cuEventQuery(p->order) != CUDA_ERROR_NOT_READY;
+	const bool reached = p->cuda->cuEventQuery(p->order) != CUDA_ERROR_NOT_READY;
 	relaxed_end(p->cuda, mode);
 	cuda_pop(p->cuda, p->context);
-	return quiet;
+	return reached;
+}
+
+bool peer_graphs_quiet(const struct peer *p)
+{
+	return !peer_graphs_live(p) || peer_order_reached(p);
 }
 
 void peer_graphs_end(const struct peer *p)

@@ -44,6 +44,8 @@ CUresult peer_graph_follow(struct peer *p, CUstream stream);
 CUresult peer_graph_note(const struct op *op, unsigned n, CUstream stream);
 /* gone(arg) is called when the graph is gone, or at once, if this fails. Without the turn. */
 CUresult peer_graph_hold(const struct peer *p, CUstream stream, void *arg, void (*gone)(void *));
+/* Streams are through with all that recorded the event of the order. */
+bool peer_order_reached(const struct peer *p);
 /* The graphs that were launched have ended. */
 bool peer_graphs_quiet(const struct peer *p);
 /* Tells the GPU that later launches of the graphs do nothing. */

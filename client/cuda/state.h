@@ -106,7 +106,8 @@ ncclsvc_result stream_identify(struct gpu *g, int device, CUstream handle, struc
 /* Finds the stream's timeline, or makes it. *yielded: find everything again. Locked. */
 ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
 			   bool *yielded);
-/* A timeline of the connection that no other stream ever takes over. Locked. */
+/* A timeline of the connection that no other stream takes over, until it is among those that are
+ * given back (page.h). Locked. */
 ncclsvc_result stream_line(ncclsvc_session *s, struct gpu *g, uint32_t *index);
 /* Gives the operation the next value of its stream's timeline. */
 void streams_number(struct gpu *g, struct op *op);

@@ -5,7 +5,8 @@
  * the worker's stream does the opposite.
  *
  * A timeline's counters never go back while its page lives, not even when another pair takes it
- * over: some stream may still have to wait for an old value. */
+ * over: some stream may still have to wait for an old value. But those of triggers begin anew: the
+ * event behind them tells when no stream has to (trigger.h). */
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -133,26 +134,43 @@ static ncclsvc_result no_line(void)
 {
 	return error_set(NCCLSVC_LIMIT,
 			 "the session's %d timelines are all in use: wait for tasks, or use fewer "
-			 "streams and communicators at once",
+			 "streams and communicators at once; each epoch of a communicator of which "
+			 "CUDA graphs have operations of NCCL's holds one until it is over and "
+			 "these graphs are destroyed",
 			 SVC_TIMELINES - 1);
+}
+
+/* A member's triggers had it, and nobody is at it any more: neither streams nor the daemon. Tasks
+ * that have ended may not have been looked at. */
+static bool is_given(const ncclsvc_session *s, const struct gpu *g, uint32_t i)
+{
+	return __atomic_load_n(&g->page->given, __ATOMIC_ACQUIRE) >> i & 1 &&
+	       !atomic_load(&stream_counters(g, i)->triggers) &&
+	       (!s->timelines[i]->pending || !tasks_on_timeline(s, i));
 }
 
 /* 0: all are taken. */
 static ncclsvc_result new_line(ncclsvc_session *s, struct gpu *g, uint32_t *index)
 {
 	uint32_t i = 1;
-	while (i < SVC_TIMELINES && s->timelines[i])
+	while (i < SVC_TIMELINES && s->timelines[i] && !is_given(s, g, i))
 		i++;
 	*index = i < SVC_TIMELINES ? i : 0;
 	if (!*index)
 		return NCCLSVC_OK;
-	ncclsvc_timeline *t = calloc(1, sizeof(*t));
+	ncclsvc_timeline *t = s->timelines[i];
+	if (!t)
+		t = calloc(1, sizeof(*t));
 	if (!t)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
-	*t = (ncclsvc_timeline){.session = s, .index = i, .of_stream = &stream_hooks};
+	*t = (ncclsvc_timeline){
+		.session = s, .index = i, .of_stream = &stream_hooks, .pending = t->pending};
 	s->timelines[i] = t;
-	atomic_store(&stream_counters(g, i)->ready, 0);
-	atomic_store(&stream_counters(g, i)->done, 0);
+	__atomic_fetch_and(&g->page->given, ~(UINT64_C(1) << i), __ATOMIC_RELAXED);
+	struct svc_timeline *words = stream_counters(g, i);
+	atomic_store(&words->ready, 0);
+	atomic_store(&words->done, 0);
+	atomic_store(&words->go, 0);
 	g->pairs[i] = (struct pair){0};
 	return NCCLSVC_OK;
 }

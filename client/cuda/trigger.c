@@ -134,7 +134,7 @@ void triggers_free(struct peer *p)
 
 /* ---- Keeping ---- */
 
-/* The member's timeline in this epoch, which no other stream ever takes over. */
+/* The member's timeline in this epoch. */
 static ncclsvc_result line_make(ncclsvc_session *s, const ncclsvc_comm *comm, struct peer *p)
 {
 	struct gpu *g = s->gpu;
@@ -158,7 +158,6 @@ static ncclsvc_result line_make(ncclsvc_session *s, const ncclsvc_comm *comm, st
 	p->trigger_line = line;
 	p->trigger_page = page_ref(g->page);
 	s->timelines[line]->last = SVC_TRIGGER_DEAD; /* what lets its streams go */
-	atomic_store(&words->triggers, 1);
 	return NCCLSVC_OK;
 }
 
@@ -199,15 +198,17 @@ static struct trigger *trigger_new(ncclsvc_session *s, struct op *ops, unsigned 
 static ncclsvc_result send(ncclsvc_session *s, const struct op *op,
 			   const struct peer_graph_place *at)
 {
+	const struct peer *p = comm_captures(op->comm);
 	struct call call = {.fd = -1};
 	struct svc_record r = op->record;
 	r.comm = op->comm->handle;
 	r.epoch = op->comm->epoch;
 	r.flags |= SVC_TASK_TIMELINE | SVC_TASK_TRIGGER;
-	r.timeline = comm_captures(op->comm)->trigger_line;
+	r.timeline = p->trigger_line;
 	r.value = op->trigger;
 	r.graph = at->graph;
 	r.graph_place = at->operation;
+	atomic_store(&svc_timelines(p->trigger_page->connection->ring)[r.timeline].triggers, 1);
 	return call_run(s, &call, SVC_SUBMIT, &r, -1, deadline_in(REQUEST_MS));
 }
 

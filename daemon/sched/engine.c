@@ -185,6 +185,8 @@ void task_free(struct engine *e, struct task *t)
 {
 	t->session->tasks--;
 	t->session->user->tasks--;
+	if (t->triggered)
+		trigger_task_over(t);
 	if (t->published)
 		unpublish_task(e, t);
 	t->uid = 0;

@@ -42,6 +42,7 @@ struct task {
 	bool decided;	/* a tombstone whose end is that of its collective on every member */
 	uint8_t shown;	/* the state that inspection knows */
 	bool in_flight; /* launched on a GPU */
+	bool triggered; /* a trigger has started it */
 	struct set_match *match;       /* of a set: RUNNING, and not launched yet */
 	struct node_match *node_match; /* RUNNING, and waits for other nodes */
 	struct task *next_in_group;    /* a circle, if they are launched as one; NULL: alone */

@@ -31,6 +31,7 @@ struct handle {
 struct line {
 	uint32_t in_flight; /* tasks */
 	uint64_t owed;	    /* what done must come to, once nothing flies */
+	uint32_t triggered; /* tasks that its triggers have started, and that are not over */
 	struct trigger *triggers;
 	struct comm *comm;	     /* the triggers' */
 	const struct member *member; /* whose they are */

@@ -692,6 +692,46 @@ static void test_bare_abort(void)
 	run_abort(&d);
 }
 
+#define EPOCHS 70 /* more than a session has timelines */
+
+/* A graph in each of many communicators, one of which is destroyed last. */
+static void epochs_rank(struct client *c)
+{
+	struct buffers b;
+	buffers_open(&b, c);
+	struct rank o = b.r;
+	CUgraphExec oldest = NULL;
+	for (int i = 0; i < EPOCHS; i++) {
+		ncclsvc_unique_id id = c->id;
+		stage("communicator %d", i);
+		id.bytes[4] ^= (char)(i + 1);
+		CHECK_OK(ncclsvc_comm_join_device(o.session, &id, o.n, o.rank, o.gpu, WAIT_MS,
+						  &o.comm));
+		gpu_fill(b.small, 1, SMALL);
+		graph_begin(o.stream);
+		graph_sum(&o, b.small, SMALL);
+		CUgraphExec exec = graph_end(o.stream);
+		graph_launch(exec, o.stream);
+		rank_wait(&o, kernels_sum(&o, b.small, SMALL));
+		gpu_check(b.small, b.sums * b.sums, SMALL, "sums of a graph and another");
+		if (i)
+			graph_destroy(exec);
+		else
+			oldest = exec;
+		CHECK_OK(ncclsvc_comm_leave(o.comm));
+		graph_launch(oldest, o.stream); /* it does nothing */
+	}
+	buffers_check(&b, b.sums * b.sums, 1, "what the oldest graph has not touched");
+	graph_destroy(oldest);
+	rank_check_usable(&b.r);
+	buffers_close(&b);
+}
+
+static void test_bare_epochs(void)
+{
+	run_bare(epochs_rank);
+}
+
 static int rings_mapped(void)
 {
 	char line[512];
@@ -844,6 +884,7 @@ const struct gpu_test graph_nccl_tests[] = {
 	{"graphs/bare/children", test_bare_children, 2, 60, TEST_QUICK},
 	{"graphs/bare/streams", test_bare_streams, 2, 60, TEST_QUICK},
 	{"graphs/bare/abort", test_bare_abort, 2, 60, TEST_QUICK},
+	{"graphs/bare/epochs", test_bare_epochs, 2, 60, TEST_QUICK},
 	{"graphs/bare/sessions", test_bare_sessions, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/bare/mismatch", test_bare_mismatch, 2, 60, TEST_QUICK},
 	{"graphs/bare/departs", test_bare_departs, 2, 60, TEST_QUICK | TEST_ONE_NODE},

@@ -353,6 +353,48 @@ static void no_stream_goes_on_before_what_is_ahead_has_ended(void **state)
 	next_event(EVENT_EPOCH_GONE);
 }
 
+/* The client may use the timeline anew when nothing of the epoch is at it any more. */
+static void a_timeline_is_let_go(void **state)
+{
+	(void)state;
+	start_two();
+	_Atomic uint32_t *triggers = &line(0, LINE)->triggers;
+	atomic_store(triggers, 1);
+	atomic_store(&line(1, LINE)->triggers, 1);
+	keep(0, 0, 7);
+	keep(1, 0, 9);
+	arrive(0, 7);
+	arrive(1, 9);
+	launched(0, 1);
+	launched(1, 1);
+	end_epoch(0, NCCLSVC_PEER_GONE, 1);
+	quiet();
+	assert_int_equal(atomic_load(triggers), 1);
+	run_all(0);
+	run_all(1);
+	quiet();
+	assert_int_equal(atomic_load(triggers), 0);
+	assert_true(atomic_load(&line(0, LINE)->done) >= SVC_TRIGGER_DEAD);
+	/* Late records make it owe something again. */
+	ends(0, submit_one(0, triggered(0, 0, 8)), NCCLSVC_PEER_GONE);
+	START(0, 2, LIST(0, 1), LIST(0, 1));
+	assert_int_equal(submit_by_socket(0, triggered(0, 0, 7)), NCCLSVC_INVALID_ARGUMENT);
+	for (uint32_t i = 0; i < 2; i++) {
+		atomic_store(&line(i, LINE)->ready, 0);
+		atomic_store(&line(i, LINE)->done, 0);
+		atomic_store(&line(i, LINE)->triggers, 1);
+		keep(i, 0, 3);
+		arrive(i, 3);
+	}
+	launched(0, 2);
+	launched(1, 2);
+	run_all(0);
+	run_all(1);
+	comes_back(0);
+	comes_back(1);
+	assert_int_equal(atomic_load(triggers), 1);
+}
+
 /* Two of a session's ranks: one leaves, and the other's triggers go on. */
 static void another_rank_of_the_session_leaves(void **state)
 {
@@ -401,6 +443,7 @@ int main(void)
 		ENGINE_TEST(a_session_that_ends_leaves_nothing),
 		ENGINE_TEST(a_member_leaves_as_its_operation_ends),
 		ENGINE_TEST(no_stream_goes_on_before_what_is_ahead_has_ended),
+		ENGINE_TEST(a_timeline_is_let_go),
 		ENGINE_TEST(another_rank_of_the_session_leaves),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

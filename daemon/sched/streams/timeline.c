@@ -23,8 +23,7 @@ static _Atomic uint64_t *done_of(const struct session *s, uint32_t timeline)
 	return &svc_timelines(s->ring)[timeline].done;
 }
 
-/* While nothing of it flies, all that is owed has been raised, or it is another stream's by now. */
-static void forget_owed(const struct session *s, uint32_t timeline)
+void timeline_forget_owed(const struct session *s, uint32_t timeline)
 {
 	struct line *l = &s->lines[timeline];
 	if (!l->in_flight && atomic_load(done_of(s, timeline)) < l->owed)
@@ -48,7 +47,7 @@ static void end(const struct session *s, const struct svc_record *r, bool flew, 
 {
 	const bool triggered = r->flags & SVC_TASK_TRIGGER;
 	if (s->lines && !flew)
-		forget_owed(s, r->timeline);
+		timeline_forget_owed(s, r->timeline);
 	owe(s, r->timeline, triggered ? SVC_TRIGGER_DEAD : r->value, at_once);
 	/* What flies behind it has a greater value, and may wait for this one's stream. */
 	if (flew && !triggered)
@@ -86,7 +85,7 @@ static bool is_staged(const struct member *m)
 
 void timeline_flies(const struct task *t)
 {
-	forget_owed(t->session, t->record.timeline);
+	timeline_forget_owed(t->session, t->record.timeline);
 	t->session->lines[t->record.timeline].in_flight++;
 }
 

@@ -17,6 +17,8 @@
 
 /* What the timelines of a session need from now on is reserved. */
 void timeline_reserve(struct session *s);
+/* While nothing of it flies, all that is owed has been raised, or it is another stream's by now. */
+void timeline_forget_owed(const struct session *s, uint32_t timeline);
 /* The task has a timeline, and ... */
 /* ... is launched on a GPU; */
 void timeline_flies(const struct task *t);

@@ -99,11 +99,28 @@ static void release(struct engine *e, struct session *s, uint32_t timeline, stru
 		count(e, l->comm, -1);
 }
 
+/* The client may use the timeline anew: no member has triggers on it, and nothing of it runs. */
+static void let_go(struct session *s, uint32_t timeline)
+{
+	struct line *l = &s->lines[timeline];
+	if (l->comm || l->triggered || l->in_flight)
+		return;
+	l->seen = 0;
+	atomic_store(&words(s, timeline)->triggers, 0);
+}
+
+void trigger_task_over(const struct task *t)
+{
+	t->session->lines[t->record.timeline].triggered--;
+	let_go(t->session, t->record.timeline);
+}
+
 /* Why the timeline has no place for n operations of the task's member; NULL: it has. */
 static const char *refusal(const struct engine *e, const struct task *t, uint32_t n, int *result)
 {
 	const struct session *s = t->session;
 	const struct line *l = &s->lines[t->record.timeline];
+	timeline_forget_owed(s, t->record.timeline);
 	*result = NCCLSVC_INVALID_ARGUMENT;
 	if (l->owed >= SVC_TRIGGER_DEAD || (l->comm && l->member != t->member))
 		return "the timeline's triggers were of another communicator, or of an epoch that "
@@ -151,8 +168,10 @@ int trigger_keep(struct engine *e, struct task *t, const char **text)
 	struct session *s = t->session;
 	int result;
 	*text = refusal(e, t, 1, &result);
-	if (result)
+	if (result) {
+		let_go(s, t->record.timeline);
 		return result;
+	}
 	struct trigger *old = find(s, t->record.timeline, t->record.value);
 	*text = "the trigger's number is another group's, or the group is too large";
 	if (old && (!old->kept || old->ops[0].member != t->member || old->n == SVC_GROUP_TASKS))
@@ -238,6 +257,7 @@ void triggers_end(struct engine *e, struct session *s, const struct member *m,
 		unwatch(e, s, i);
 		l->comm = NULL;
 		l->ahead = 0;
+		let_go(s, i);
 	}
 }
 
@@ -268,6 +288,8 @@ static struct task *make(struct engine *e, struct session *s, const struct trigg
 	t->comm = op->member->comm;
 	t->src = op->src;
 	t->dst = op->dst;
+	t->triggered = true;
+	s->lines[op->record.timeline].triggered++;
 	return t;
 }
 

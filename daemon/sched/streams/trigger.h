@@ -16,6 +16,8 @@ int trigger_keep(struct engine *e, struct task *t, const char **text);
 int trigger_group(struct engine *e, struct task *first, uint32_t n);
 /* Looks at the words. True: something was submitted. */
 bool triggers_poll(struct engine *e);
+/* A task that a trigger has started is freed. */
+void trigger_task_over(const struct task *t);
 void trigger_del(struct engine *e, struct session *s, uint32_t timeline, uint64_t value);
 /* The member takes no part any more: its triggers go, and the timelines are dead. end: what those
  * are told that were to run once. */
