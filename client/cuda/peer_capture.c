@@ -93,6 +93,28 @@ unsigned ncclsvc_comm_graphs(ncclsvc_comm *comm)
 	return n;
 }
 
+/* The daemon ends the epoch then. */
+static bool is_broken_off(const struct peer *p)
+{
+	if (p->trigger_line &&
+	    atomic_load(&svc_timelines(p->trigger_page->connection->ring)[p->trigger_line].done) >=
+		    SVC_TRIGGER_DEAD)
+		return true;
+	return p->page && (__atomic_load_n(&p->page->abort, __ATOMIC_RELAXED) ||
+			   __atomic_load_n(&p->page->failed, __ATOMIC_RELAXED));
+}
+
+int ncclsvc_comm_graphs_running(ncclsvc_comm *comm)
+{
+	if (!comm)
+		return 0;
+	session_lock(comm->session);
+	const struct peer *p = comm_captures(comm);
+	const bool running = p && (!peer_graphs_quiet(p) || (!comm->broken && is_broken_off(p)));
+	session_unlock(comm->session);
+	return running;
+}
+
 /* As long as there was no graph, nobody recorded the event. */
 static CUresult order_begin(const struct peer *p)
 {

@@ -198,6 +198,11 @@ void ncclsvc_comm_abort(ncclsvc_comm *comm);
  * of communicators of one rank do not count. From any thread; does not block. NULL: 0. */
 unsigned ncclsvc_comm_graphs(ncclsvc_comm *comm);
 
+/* Not 0: launches of these graphs are under way, or wait for what is before them on their streams;
+ * or one has been broken off, and ncclsvc_comm_error is about to say why. From any thread; does not
+ * block. NULL: 0. */
+int ncclsvc_comm_graphs_running(ncclsvc_comm *comm);
+
 int ncclsvc_comm_rank(const ncclsvc_comm *comm);
 int ncclsvc_comm_size(const ncclsvc_comm *comm);
 uint32_t ncclsvc_comm_epoch(const ncclsvc_comm *comm);

@@ -217,9 +217,10 @@ void handle_flush(ncclComm_t comm)
 	pthread_mutex_lock(&comm->lock);
 	ncclsvc_task newest = comm->newest;
 	pthread_mutex_unlock(&comm->lock);
-	while (newest && !handle_over(comm) &&
-	       ncclsvc_task_status(comm->session->service, newest, &status) ==
-		       NCCLSVC_IN_PROGRESS) {
+	while (!handle_over(comm) &&
+	       ((newest && ncclsvc_task_status(comm->session->service, newest, &status) ==
+				   NCCLSVC_IN_PROGRESS) ||
+		ncclsvc_comm_graphs_running(comm->service))) {
 		pause_for(&ns);
 		handle_look(comm);
 	}

@@ -156,6 +156,107 @@ static void test_killed(void)
 	gpu_daemon_stop(&d);
 }
 
+/* ---- Launches that are not over ---- */
+
+#define SLOW_MS 2500 /* more than a rank that leaves waits for its launches */
+
+static void slow(void *arg)
+{
+	(void)arg;
+	sleep_ms(SLOW_MS);
+}
+
+/* Finalizes, then destroys, while launches wait for what is before them on their stream. */
+static void slow_rank(struct client *c)
+{
+	for (int finalizes = 0; finalizes < 2; finalizes++) {
+		ncclComm_t comm;
+		CUdeviceptr p = dropin_words(1);
+		CUstream s = gpu_stream();
+		const uint32_t n = (uint32_t)c->nranks;
+		stage("a slow launch, finalizes: %d", finalizes);
+		CHECK_NC(nc.ncclCommInitRank(&comm, c->nranks, dropin_id_number(c, finalizes),
+					     c->rank));
+		CHECK_CU(cu.cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+		CHECK_NC(dropin_sum(p, comm, s));
+		CUgraphExec exec = graph_end(s);
+		CHECK_CU(cu.cuLaunchHostFunc(s, slow, NULL));
+		graph_launch(exec, s);
+		if (finalizes)
+			CHECK_NC(nc.ncclCommFinalize(comm));
+		else
+			CHECK_NC(nc.ncclCommDestroy(comm));
+		CHECK_CU(cu.cuStreamQuery(s));
+		gpu_check(p, n, DROPIN_WORDS, "the sum of a slow launch");
+		if (finalizes)
+			CHECK_NC(nc.ncclCommDestroy(comm));
+		graph_destroy(exec);
+		CHECK_CU(cu.cuMemFree(p));
+	}
+}
+
+static void opened_slow_rank(struct client *c)
+{
+	dropin_open(c->daemon);
+	gpu_use(c->rank);
+	slow_rank(c);
+}
+
+static void test_slow(void)
+{
+	ranks_run(ranks_count(), opened_slow_rank, NULL);
+}
+
+static void test_bare_slow(void)
+{
+	setenv("NCCLSVC_PEER", "0", 1);
+	test_slow();
+}
+
+/* The last rank waits for the other one, which leaves. */
+static void abandoned_rank(struct client *c)
+{
+	ncclComm_t comm = dropin_join(c);
+	CUdeviceptr p = dropin_words(1);
+	CUstream s = gpu_stream();
+	CHECK_CU(cu.cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	CHECK_NC(dropin_sum(p, comm, s));
+	CUgraphExec exec = graph_end(s);
+	graph_launch(exec, s);
+	CHECK(gpu_stream_ends(s, WAIT_MS));
+	if (c->rank == c->nranks - 1) {
+		stage("finalizing while a launch waits for ranks that leave");
+		graph_launch(exec, s);
+		sleep_ms(100);
+		say(c, READY);
+		CHECK_NC_IS(nc.ncclCommFinalize(comm), ncclRemoteError);
+		CHECK_SAYS(comm, "died or left");
+	} else {
+		CHECK_EQ(hear(c), READY);
+	}
+	CHECK_NC(nc.ncclCommDestroy(comm));
+	graph_destroy(exec);
+	CHECK_CU(cu.cuMemFree(p));
+}
+
+static void test_abandoned(void)
+{
+	struct daemon d;
+	struct client ranks[2];
+	gpu_daemon_start(&d);
+	clients_start(ranks, 2, &d, abandoned_rank, NULL);
+	CHECK_EQ(hear(&ranks[1]), READY);
+	say(&ranks[0], READY);
+	ranks_end(ranks, 2);
+	gpu_daemon_stop(&d);
+}
+
+static void test_bare_abandoned(void)
+{
+	setenv("NCCLSVC_PEER", "0", 1);
+	test_abandoned();
+}
+
 /* ---- A rank that gives up ---- */
 
 #define BREAK_OFF_MS 1500 /* less than a rank that leaves waits for its launches */
@@ -201,6 +302,10 @@ static void test_bare_revoke(void)
 const struct gpu_test nccl_graph_tests[] = {
 	{"nccl/graphs", test_threads, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"nccl/graphs/4", test_threads, 4, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"nccl/graphs/slow", test_slow, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"nccl/graphs/bare/slow", test_bare_slow, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"nccl/graphs/abandoned", test_abandoned, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"nccl/graphs/bare/abandoned", test_bare_abandoned, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"nccl/graphs/revoke", test_revoke, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"nccl/graphs/bare/revoke", test_bare_revoke, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"nccl/graphs/killed", test_killed, 2, 60, TEST_QUICK | TEST_ONE_NODE},

@@ -156,6 +156,11 @@ class Comm:
         """How many CUDA graphs have operations of the present epoch."""
         return int(lib.comm_graphs(self._pointer))
 
+    @property
+    def graphs_running(self) -> bool:
+        """Whether launches of these graphs are under way, or wait for what is before them on their streams."""
+        return bool(lib.comm_graphs_running(self._pointer))
+
     def premulsum(self, scalar: Any) -> PreMulSum:
         """On GPUs alone. scalar is a tensor of one element in host memory, whose type the operations have."""
         return PreMulSum(self, scalar)
