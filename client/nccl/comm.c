@@ -166,29 +166,29 @@ static void sweep(struct gpu_session *session)
 		ncclsvc_mem_sweep(session->service);
 }
 
-void handle_look(ncclComm_t comm)
-{
-	sweep(comm->session);
-	char text[sizeof(comm->text)];
-	ncclsvc_result r = ncclsvc_comm_error(comm->service);
-	if (!r)
-		return;
-	if (r == NCCLSVC_DAEMON_LOST)
-		comm->session->lost = true;
-	snprintf(text, sizeof(text), "%s: %s", ncclsvc_result_name(r), ncclsvc_last_error());
-	/* Whatever it was, it came from elsewhere. */
-	ncclResult_t result = result_of(r);
-	if (result == ncclInvalidArgument)
-		result = ncclRemoteError;
-	handle_latch(comm, fail(result, "%s", text), text);
-}
-
 bool handle_over(ncclComm_t comm)
 {
 	pthread_mutex_lock(&comm->lock);
 	bool over = comm->aborted || comm->revoked || comm->async;
 	pthread_mutex_unlock(&comm->lock);
 	return over;
+}
+
+void handle_look(ncclComm_t comm)
+{
+	sweep(comm->session);
+	char text[sizeof(comm->text)];
+	ncclsvc_result r = ncclsvc_comm_error(comm->service);
+	if (r == NCCLSVC_DAEMON_LOST)
+		comm->session->lost = true;
+	if (!r || handle_over(comm)) /* an abort of the own is no failure */
+		return;
+	snprintf(text, sizeof(text), "%s: %s", ncclsvc_result_name(r), ncclsvc_last_error());
+	/* Whatever it was, it came from elsewhere. */
+	ncclResult_t result = result_of(r);
+	if (result == ncclInvalidArgument)
+		result = ncclRemoteError;
+	handle_latch(comm, fail(result, "%s", text), text);
 }
 
 void handle_cancel_join(ncclComm_t comm)
