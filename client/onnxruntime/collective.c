@@ -4,7 +4,7 @@
 #include "ort.h"
 
 typedef ncclsvc_result collective(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
-				  const ncclsvc_tensor *outputs, size_t n);
+				  const ncclsvc_tensor *outputs, size_t n, int timeout_ms);
 
 static OrtStatus *outputs_like(const OrtApi *ort, OrtKernelContext *context,
 			       const struct values *inputs, struct values *outputs)
@@ -17,44 +17,46 @@ static OrtStatus *outputs_like(const OrtApi *ort, OrtKernelContext *context,
 	return status;
 }
 
+/* What is refused here takes its turn as an operation that the library refuses: all members hear of
+ * it, instead of waiting. */
 static OrtStatus *compute(const struct kernel *k, OrtKernelContext *context, collective *run)
 {
-	struct values inputs, outputs = {0};
+	struct values inputs = {0}, outputs = {0};
 	struct group *group;
-	OrtStatus *status = values_inputs(k->ort, context, 0, &inputs);
-	if (status)
-		return status;
-	status = outputs_like(k->ort, context, &inputs, &outputs);
-	if (!status)
-		status = service_enter(k, context, &group);
+	OrtStatus *refusal = values_inputs(k->ort, context, 0, &inputs);
+	if (!refusal)
+		refusal = outputs_like(k->ort, context, &inputs, &outputs);
+	OrtStatus *status = service_enter(k, context, &group);
 	if (!status) {
-		status = status_of(k->ort, run(service_lists(group), inputs.tensors,
-					       outputs.tensors, inputs.n));
+		ncclsvc_tensors *lists = service_lists(group);
+		status = status_of(k->ort, refusal ? run(lists, NULL, NULL, 1, 0)
+						   : run(lists, inputs.tensors, outputs.tensors,
+							 inputs.n, service_timeout_ms()));
 		service_leave(group);
 	}
+	status = status_first(k->ort, refusal, status);
 	values_free(&inputs);
 	values_free(&outputs);
 	return status;
 }
 
 static ncclsvc_result all_reduce(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
-				 const ncclsvc_tensor *outputs, size_t n)
+				 const ncclsvc_tensor *outputs, size_t n, int timeout_ms)
 {
-	return ncclsvc_tensors_all_reduce(lists, inputs, outputs, n, NCCLSVC_SUM,
-					  service_timeout_ms(), NULL);
+	return ncclsvc_tensors_all_reduce(lists, inputs, outputs, n, NCCLSVC_SUM, timeout_ms, NULL);
 }
 
 static ncclsvc_result all_gather(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
-				 const ncclsvc_tensor *outputs, size_t n)
+				 const ncclsvc_tensor *outputs, size_t n, int timeout_ms)
 {
-	return ncclsvc_tensors_all_gather(lists, inputs, outputs, n, service_timeout_ms(), NULL);
+	return ncclsvc_tensors_all_gather(lists, inputs, outputs, n, timeout_ms, NULL);
 }
 
 static ncclsvc_result reduce_scatter(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
-				     const ncclsvc_tensor *outputs, size_t n)
+				     const ncclsvc_tensor *outputs, size_t n, int timeout_ms)
 {
-	return ncclsvc_tensors_reduce_scatter(lists, inputs, outputs, n, NCCLSVC_SUM,
-					      service_timeout_ms(), NULL);
+	return ncclsvc_tensors_reduce_scatter(lists, inputs, outputs, n, NCCLSVC_SUM, timeout_ms,
+					      NULL);
 }
 
 OrtStatus *all_reduce_compute(const struct kernel *k, OrtKernelContext *context)

@@ -88,6 +88,12 @@ static OrtStatus *describe(const OrtApi *ort, const OrtKernelInfo *info, bool ou
 	const OrtTensorTypeAndShapeInfo *is = NULL;
 	OrtStatus *status = output ? ort->KernelInfo_GetOutputTypeInfo(info, i, &type)
 				   : ort->KernelInfo_GetInputTypeInfo(info, i, &type);
+	if (status && output) /* "does not have a type" */
+		return status_first(ort,
+				    status_new(ort, ORT_ERROR_INVALID_ARGUMENT,
+					       "output %zu has no name in the graph: give it one",
+					       i),
+				    status);
 	if (!status)
 		status = ort->CastTypeInfoToTensorInfo(type, &is);
 	if (!status && !is)
@@ -196,13 +202,23 @@ static OrtStatus *check_static(const OrtApi *ort, struct values *outputs)
 	return NULL;
 }
 
+/* All outputs are written: ONNX Runtime gives none to one without a name. */
+static OrtStatus *check_outputs(const OrtApi *ort, const OrtKernelInfo *info)
+{
+	struct values outputs = {0};
+	OrtStatus *status = describe_all(ort, info, true, 0, &outputs);
+	values_free(&outputs);
+	return status;
+}
+
 static OrtStatus *check(struct kernel *k, const OrtKernelInfo *info)
 {
 	const struct ort_operator *op = k->op;
 	const OrtApi *ort = k->ort;
 	struct values inputs = {0};
-	OrtStatus *status =
-		op->receives ? NULL : describe_all(ort, info, false, operator_inputs(op), &inputs);
+	OrtStatus *status = check_outputs(ort, info);
+	if (!status && !op->receives)
+		status = describe_all(ort, info, false, operator_inputs(op), &inputs);
 	if (!status && operator_is_collective(op)) {
 		status = take_group(ort, info, k);
 		status = status ? status : check_collective(ort, op, &inputs, info);

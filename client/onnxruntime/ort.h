@@ -51,6 +51,8 @@ OrtStatus *status_new(const OrtApi *ort, enum ort_error code, const char *format
 	__attribute__((format(printf, 3, 4)));
 /* NULL if the result is OK; else with the sentence of this thread's last error. */
 OrtStatus *status_of(const OrtApi *ort, ncclsvc_result result);
+/* The first of two, of which each may be NULL; the other one is released. */
+OrtStatus *status_first(const OrtApi *ort, OrtStatus *first, OrtStatus *second);
 
 /* ---- value.c ---- */
 

@@ -4,18 +4,19 @@
 #include "ort.h"
 
 /* The inputs before the tensors. A false signal, and a rank that is the own one, are the library's
- * to refuse: it tells the peer. */
-static OrtStatus *take(const struct kernel *k, const OrtKernelContext *context, ncclsvc_message *m)
+ * to refuse: it tells the peer. So what is refused here becomes a false signal, once it is known
+ * whose turn it takes. */
+static OrtStatus *take(const struct kernel *k, const OrtKernelContext *context, ncclsvc_message *m,
+		       OrtStatus **refusal)
 {
 	const void *signal, *rank;
-	OrtStatus *status = value_element(k->ort, context, 0, "input_signal", &signal);
-	if (!status)
-		status = value_element(k->ort, context, 1, "remote_rank", &rank);
+	OrtStatus *status = value_element(k->ort, context, 1, "remote_rank", &rank);
 	if (status)
 		return status;
+	*refusal = value_element(k->ort, context, 0, "input_signal", &signal);
 	*m = (ncclsvc_message){
 		.size = sizeof(*m),
-		.input_signal = *(const bool *)signal,
+		.input_signal = !*refusal && *(const bool *)signal,
 		.remote_rank = *(const int64_t *)rank,
 		.tag = k->tag,
 		.shapes = k->shapes,
@@ -46,13 +47,14 @@ static OrtStatus *signal_done(const struct kernel *k, OrtKernelContext *context)
 OrtStatus *send_compute(const struct kernel *k, OrtKernelContext *context)
 {
 	ncclsvc_message message;
-	struct values tensors;
+	struct values tensors = {0};
 	struct group *group;
-	OrtStatus *status = take(k, context, &message);
-	if (!status)
-		status = values_inputs(k->ort, context, operator_inputs(k->op), &tensors);
+	OrtStatus *refusal, *status = take(k, context, &message, &refusal);
 	if (status)
 		return status;
+	if (!refusal)
+		refusal = values_inputs(k->ort, context, operator_inputs(k->op), &tensors);
+	message.input_signal = message.input_signal && !refusal;
 	message.n = tensors.n;
 	message.tensors = tensors.tensors;
 	status = service_enter(k, context, &group);
@@ -62,6 +64,7 @@ OrtStatus *send_compute(const struct kernel *k, OrtKernelContext *context)
 		service_leave(group);
 	}
 	values_free(&tensors);
+	status = status_first(k->ort, refusal, status);
 	return status ? status : signal_done(k, context);
 }
 
@@ -87,7 +90,7 @@ OrtStatus *recv_compute(const struct kernel *k, OrtKernelContext *context)
 	struct allocation allocation = {.kernel = k, .context = context};
 	ncclsvc_message message;
 	struct group *group;
-	OrtStatus *status = take(k, context, &message);
+	OrtStatus *refusal, *status = take(k, context, &message, &refusal);
 	if (status)
 		return status;
 	message.n = k->outputs.n;
@@ -95,11 +98,12 @@ OrtStatus *recv_compute(const struct kernel *k, OrtKernelContext *context)
 	message.allocate = allocate;
 	message.arg = &allocation;
 	status = service_enter(k, context, &group);
-	if (status)
-		return status;
-	const ncclsvc_result result =
-		ncclsvc_tensors_recv(service_lists(group), &message, service_timeout_ms(), NULL);
-	status = allocation.status ? allocation.status : status_of(k->ort, result);
-	service_leave(group);
+	if (!status) {
+		status = status_of(k->ort, ncclsvc_tensors_recv(service_lists(group), &message,
+								service_timeout_ms(), NULL));
+		status = status_first(k->ort, allocation.status, status);
+		service_leave(group);
+	}
+	status = status_first(k->ort, refusal, status);
 	return status ? status : signal_done(k, context);
 }

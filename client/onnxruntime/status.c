@@ -37,3 +37,12 @@ OrtStatus *status_of(const OrtApi *ort, ncclsvc_result result)
 	return status_new(ort, code_of(result), "%s: %s", ncclsvc_result_name(result),
 			  ncclsvc_last_error());
 }
+
+OrtStatus *status_first(const OrtApi *ort, OrtStatus *first, OrtStatus *second)
+{
+	if (!first)
+		return second;
+	if (second)
+		ort->ReleaseStatus(second);
+	return first;
+}

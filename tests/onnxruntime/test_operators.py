@@ -343,6 +343,28 @@ def false_signal(rank):
     return refused(go, receive([FLOAT]), 0)
 
 
+def refused_by_one(rank):
+    """Step 1 is what one rank's operator cannot take; the next steps are as if it had not been."""
+    signal = [value("signal", BOOL, None), value("peer", INT64, [])]
+    if rank == 0:
+        message = load([node("Send", ["signal", "peer", "x0"], ["sent"])], [*signal, value("x0", FLOAT)], [value("sent", BOOL)])
+    else:
+        message = load([node("Recv", ["signal", "peer"], ["received", "y0"])], signal,
+                       [value("received", BOOL), value("y0", FLOAT, None)])
+    reduce = collective("NcclAllReduce", 1)
+    results = []
+    for one in 0, 1:  # whose signal has two elements
+        for step in range(3):
+            def exchange_one():
+                return go(message, 1 - rank, [floats(2, start=step)] if rank == 0 else [],
+                          signal=[True, True] if step == 1 and rank == one else True)
+            results.append(refused(exchange_one) if step == 1 else exchange_one()[-1].tolist())
+    for step in range(3):
+        x = floats(*[1] * 40) if step == 1 and rank == 0 else floats(3, start=step)
+        results.append(refused(reduce.run, None, feed([x])) if step == 1 else reduce.run(None, feed([x]))[0].tolist())
+    return results
+
+
 def other_tag(rank):
     if rank == 0:
         return refused(go, send([FLOAT], tag=5), 1, [floats(3)])
@@ -409,6 +431,18 @@ class Errors(Case):
         self.says(sender, "InvalidArgument", "Send-of-one.*input_signal is false")
         self.says(receiver, "InvalidArgument", "rank 0")
 
+    def test_what_one_rank_refuses_all_hear(self):
+        sender, receiver = run(2, refused_by_one)
+        self.says(sender[1], "InvalidArgument", "input_signal has 2 elements")
+        self.says(receiver[1], "InvalidArgument", "rank 0")
+        self.says(sender[4], "InvalidArgument", "rank 1")
+        self.says(receiver[4], "InvalidArgument", "input_signal has 2 elements")
+        self.assertEqual([receiver[k] for k in (0, 2, 3, 5)], [[0, 1], [2, 3]] * 2)
+        self.says(sender[7], "NotImplemented", "40 dimensions")
+        self.says(receiver[7], "InvalidArgument", "rank 0")
+        for got in sender, receiver:
+            self.assertEqual(got[6::2], [[0, 2, 4], [4, 6, 8]])
+
     def test_tags_are_compared(self):
         for got in run(2, other_tag):
             self.says(got, "InvalidArgument", "MISMATCH: .*tag.*5.*6|MISMATCH: .*tag.*6.*5")
@@ -453,6 +487,8 @@ class Errors(Case):
                           [value("z", FLOAT)], [TRUE, rank_of(1)]), "Fail", "output arg \\(y\\)|Type Error.*y")
         self.says(refused(load, [node("NcclAllReduce", ["x", "x"], ["y"])], [value("x", FLOAT)], [value("y", FLOAT)]),
                   "RuntimeException", "2 inputs and 1 outputs")
+        self.says(refused(load, [node("NcclAllReduce", ["x", "x"], ["y", ""])], [value("x", FLOAT)], [value("y", FLOAT)]),
+                  "RuntimeException", "NcclAllReduce-of-y: output 1 has no name")
 
     def test_no_daemon(self):
         def alone(rank):
