@@ -24,6 +24,7 @@ static const char *what_is(uint64_t word)
 		[AGREED_ALL_REDUCE] = "an AllReduce of tensors",
 		[AGREED_ALL_GATHER] = "an AllGather of tensors",
 		[AGREED_REDUCE_SCATTER] = "a ReduceScatter of tensors",
+		[AGREED_PLANNED] = "a planned list with its shapes ahead",
 	};
 	uint64_t what = word >> DIGEST_BITS;
 	if (!word)
@@ -44,6 +45,12 @@ ncclsvc_result agreement_explain(ncclsvc_session *s, ncclsvc_task task, ncclsvc_
 			&st, "mode differs: rank %d (pid %d) has %s, rank %d (pid %d) has %s",
 			st.rank_a, st.pid_a, what_is(st.value_a), st.rank_b, st.pid_b,
 			what_is(st.value_b));
+	if (st.value_a >> DIGEST_BITS == AGREED_PLANNED)
+		return error_set_status(
+			&st,
+			"ranks %d (pid %d) and %d (pid %d) are at different planned lists with "
+			"their shapes ahead",
+			st.rank_a, st.pid_a, st.rank_b, st.pid_b);
 	return error_set_status(
 		&st,
 		"types or shapes of the tensors differ: ranks %d (pid %d) and %d (pid %d), each "

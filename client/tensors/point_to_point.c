@@ -43,11 +43,11 @@ static uint64_t announced(const struct ncclsvc_request *r)
 	return agreement(AGREED_AHEAD, digest);
 }
 
-/* The announcement that shapes follow, which the receiver does not know yet. In a plan, of which
- * list of it. */
+/* The announcement that shapes follow, which the receiver does not know yet. */
 static uint64_t shapes_follow(const struct ncclsvc_request *r)
 {
-	return agreement(AGREED_SHAPES, r->planned ? plan_claim_number(&r->claim) : 0);
+	return r->planned ? agreement(AGREED_PLANNED, plan_claim_number(&r->claim))
+			  : agreement(AGREED_SHAPES, 0);
 }
 
 static ncclsvc_result prepare_words(struct ncclsvc_request *r, size_t from, size_t n, unsigned step)

@@ -65,6 +65,7 @@ enum agreed {
 	AGREED_ALL_REDUCE,
 	AGREED_ALL_GATHER,
 	AGREED_REDUCE_SCATTER,
+	AGREED_PLANNED, /* shapes of a planned list are on their way; of which one */
 };
 
 /* Never 0, never a refusal (SVC_AGREEMENT_REFUSES). */

@@ -397,6 +397,34 @@ static void lists_have_places_of_their_own(void **state)
 	run_pair(misplaced);
 }
 
+/* ---- Beside lists that are in no plan ---- */
+
+/* The ranks come to a planned and a plain list in another order. */
+static void beside_plain(struct client *me)
+{
+	struct desk d = desk_open(me);
+	struct letter planned, plain;
+	const bool first = me->rank == 0;
+	CHECK_OK(ncclsvc_plan_group_start(d.plan));
+	plan_part(&d, first, d.x.peer, A, 1, 3);
+	CHECK_OK(ncclsvc_plan_group_end(d.plan));
+	launch(&d);
+	if (first)
+		submit_part(&d, &planned, first, d.x.peer, A, 1, 3, 5);
+	letter_begin(&d.x, &plain, first, d.x.peer, A, 1, 3, 6);
+	if (!first)
+		submit_part(&d, &planned, first, d.x.peer, A, 1, 3, 5);
+	letter_fails(&planned, NCCLSVC_MISMATCH, "a planned list with its shapes ahead");
+	letter_fails(&plain, NCCLSVC_MISMATCH, "a planned list with its shapes ahead");
+	desk_close(&d);
+}
+
+static void plain_lists_keep_the_order(void **state)
+{
+	(void)state;
+	run_pair(beside_plain);
+}
+
 /* ---- Refused when its shapes are known ---- */
 
 static void refusing(struct client *me)
@@ -632,6 +660,7 @@ int main(void)
 		TEST(a_planned_pipeline_needs_no_thread),
 		TEST(plans_that_do_not_match),
 		TEST(lists_have_places_of_their_own),
+		TEST(plain_lists_keep_the_order),
 		TEST(a_refusal_takes_the_place),
 		TEST(a_peer_that_dies),
 		TEST(a_list_without_its_shapes_is_not_blamed),
