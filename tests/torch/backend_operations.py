@@ -7,6 +7,7 @@ The daemon is $NCCLSVC_SOCKET's."""
 import argparse
 import os
 import sys
+import threading
 import time
 from datetime import timedelta
 
@@ -97,6 +98,28 @@ class Rank:
                 self.same(x, tag)
         for work in works:
             work.wait()
+        self.futures()
+
+    def futures(self):
+        """A thread waits for a message, which rank 1 sends after it has got what another work's future sends."""
+        x, y = self.full(-1.0), self.full(1.0)
+        if self.r == 0:
+            message = dist.irecv(x, 1, tag=5)
+            message.get_future()
+            waiter = threading.Thread(target=message.wait, daemon=True)
+            waiter.start()
+            time.sleep(0.1)
+        work = dist.all_reduce(y, async_op=True)
+        if self.r == 0:
+            work.get_future().then(lambda _: dist.send(y, 1, tag=5))
+            waiter.join(20)
+            if waiter.is_alive():
+                raise AssertionError("the future of a work is not set while another work is waited for")
+            self.same(x, self.n)
+        work.wait()
+        if self.r == 1:
+            dist.recv(x, 0, tag=5)
+            dist.send(x, 0, tag=5)
 
     def of_gpus_alone(self):
         self.many_at_once()

@@ -44,23 +44,27 @@ class HostWork(dist.Work):
         self._ending: torch.futures.Future[Any]
 
     def _end(self, timeout: Optional[float]) -> None:
-        """Waits for all tasks, and keeps the first failure. Raises TimeoutError if they go on."""
+        """Waits for all tasks, and keeps the first failure. Raises TimeoutError if they go on.
+
+        Several threads may wait here: the lock is for what comes after, which one of them does."""
+        failure: Optional[BaseException] = None
+        for task in self._tasks:
+            try:
+                task.wait(timeout)
+            except Exception as error:
+                if not task.done():
+                    raise
+                failure = failure or in_torchs_words(error)
         with self._lock:
             if self._ended:
                 return
-            for task in self._tasks:
-                try:
-                    task.wait(timeout)
-                except Exception as error:
-                    if not task.done():
-                        raise
-                    self._error = self._error or in_torchs_words(error)
-            if self._finish and not self._error:
+            if self._finish and not failure:
                 try:
                     self._finish()
                 except Exception as error:
-                    self._error = error
-            self._ended, self._finish, self._tasks = True, None, []
+                    failure = error
+            self._error, self._finish, self._tasks = failure, None, []
+            self._ended = True
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         seconds = timeout.total_seconds()
