@@ -12,7 +12,7 @@ import torch
 from torch._C._distributed_c10d import Backend as C10DBackend
 from torch._C._distributed_c10d import Store
 
-from ..errors import Error, TimeoutError
+from ..errors import Error, LimitError, TimeoutError
 from ..ids import UniqueId
 from ..session import Session
 from .convert import check_dense
@@ -21,6 +21,8 @@ from .host import Host, merged
 from .work import HostWork
 
 Tensors = Sequence[torch.Tensor]
+
+RING_ENTRIES = 16384  # the default of ring_max
 
 _session: Optional[Session] = None
 _session_pid = 0
@@ -33,8 +35,16 @@ def process_session() -> Session:
     global _session, _session_pid
     with _session_lock:
         if _session is None or _session.closed or _session_pid != os.getpid():
-            _session, _session_pid = Session(), os.getpid()
+            _session, _session_pid = _long_ring(), os.getpid()
         return _session
+
+
+def _long_ring() -> Session:
+    """A pending Recv lets as many tasks follow it as the ring has entries."""
+    try:
+        return Session(ring_entries=RING_ENTRIES)
+    except LimitError:  # the daemon's ring_max, or the user's memory
+        return Session()
 
 
 def seconds(timeout: timedelta) -> Optional[float]:

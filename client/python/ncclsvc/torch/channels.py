@@ -7,12 +7,16 @@ by a thread, since the other side may come late; messages wait for that in a que
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from typing import Any, Callable, Optional
 
 from ..comm import Comm
+from ..enums import TaskState
 from ..errors import AgainError, TimeoutError
 from ..ids import UniqueId
+from ..library import lib
 from ..session import Session
 from ..tasks import Task
 from ..tensors import Buffer
@@ -124,12 +128,12 @@ class Channels:
             return self._channels[key]
 
     def send(self, buffer: Buffer, peer: int, tag: int) -> Message:
-        message = Message(lambda comm: retried(self._session, lambda: comm.send(buffer, 1)))
+        message = Message(lambda comm: retried(comm, lambda: comm.send(buffer, 1)))
         self._channel(self._rank, peer, tag).put(message)
         return message
 
     def recv(self, buffer: Buffer, peer: int, tag: int) -> Message:
-        message = Message(lambda comm: retried(self._session, lambda: comm.recv(buffer, 0)))
+        message = Message(lambda comm: retried(comm, lambda: comm.recv(buffer, 0)))
         self._channel(peer, self._rank, tag).put(message)
         return message
 
@@ -144,10 +148,22 @@ def time_to_join(timeout: Optional[float]) -> Optional[float]:
     return None if timeout is None else max(timeout, JOIN_SECONDS)
 
 
-def retried(session: Session, submit: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
-    """While the ring is full, waits for room."""
+def retried(comm: Comm, submit: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+    """While the ring is full, waits for room, up to the communicator's timeout: another group's task may be in the way."""
+    end = None if comm.timeout is None else time.monotonic() + comm.timeout
     while True:
         try:
             return submit(*arguments, **more)
-        except AgainError:
-            session.dispatch(0.01)
+        except AgainError as error:
+            if end is not None and time.monotonic() >= end:
+                raise TimeoutError(f"Timed out before the submission: {error.message}{_oldest(comm.session)}") from None
+            comm.session.dispatch(0.01)
+
+
+def _oldest(session: Session) -> str:
+    ended = (TaskState.DONE, TaskState.FAILED)
+    own = [task for task in session.tasks() if task.pid == os.getpid() and task.state not in ended]
+    if not own:
+        return ""
+    task = max(own, key=lambda task: task.age_ns)
+    return f" (the oldest that is pending: {lib.op_name(task.op).decode()}, submitted {task.age_ns / 1e9:.1f} s ago)"

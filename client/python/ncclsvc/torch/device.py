@@ -71,7 +71,7 @@ class Device:
         self, call: Callable[[], Any], asynchronous: bool, used: Tensors, results: Tensors, block: bool = False
     ) -> DeviceWork:
         with self._on_stream(asynchronous, used) as stream:
-            retried(self.session, call)
+            retried(self.comm, call)
             return self._work(stream, results, block)
 
     def start_coalescing(self) -> None:
@@ -127,7 +127,7 @@ class Device:
         self._plain("all_gather into separate tensors")
         with self._on_stream(asynchronous, [*outputs, tensor]) as stream:
             whole = tensor.new_empty(self.size * tensor.numel())
-            retried(self.session, lambda: self.comm.all_gather(_moved(tensor), moved(whole)))
+            retried(self.comm, lambda: self.comm.all_gather(_moved(tensor), moved(whole)))
             for part, output in zip(whole.chunk(self.size), outputs):
                 output.detach().copy_(part.view_as(output))
             return self._work(stream, outputs)
@@ -138,7 +138,7 @@ class Device:
             at_root = self.rank == root
             whole = tensor.new_empty(self.size * tensor.numel()) if at_root else None
             recv = moved(whole) if whole is not None else None
-            retried(self.session, lambda: self.comm.gather(_moved(tensor), recv, root))
+            retried(self.comm, lambda: self.comm.gather(_moved(tensor), recv, root))
             if whole is not None:
                 for part, output in zip(whole.chunk(self.size), outputs):
                     output.detach().copy_(part.view_as(output))
@@ -148,7 +148,7 @@ class Device:
         self._plain("scatter")
         with self._on_stream(asynchronous, [output, *tensors]) as stream:
             send = moved(_joined(tensors)) if self.rank == root else None
-            retried(self.session, lambda: self.comm.scatter(_moved(output), send, root))
+            retried(self.comm, lambda: self.comm.scatter(_moved(output), send, root))
             return self._work(stream, [output])
 
     def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Any, asynchronous: bool) -> DeviceWork:
@@ -162,7 +162,7 @@ class Device:
             raise ValueError("tensors of reduce_scatter are of one size here")
         with self._on_stream(asynchronous, [output, *tensors]) as stream:
             whole, how = _joined(tensors), _reduction(op, output)
-            retried(self.session, lambda: self.comm.reduce_scatter(how.buffer(whole), how.buffer(output), how.op))
+            retried(self.comm, lambda: self.comm.reduce_scatter(how.buffer(whole), how.buffer(output), how.op))
             return self._work(stream, [output])
 
     def all_to_all(self, output: torch.Tensor, tensor: torch.Tensor, asynchronous: bool) -> DeviceWork:
@@ -185,7 +185,7 @@ class Device:
 
         with self._on_stream(asynchronous, [*outputs, *tensors]) as stream:
             outputs[self.rank].detach().copy_(tensors[self.rank].view_as(outputs[self.rank]))
-            retried(self.session, call)
+            retried(self.comm, call)
             return self._work(stream, outputs)
 
     def send(self, tensors: Tensors, peer: int) -> DeviceWork:

@@ -47,7 +47,7 @@ class Host:
         self.comm.timeout = timeout
 
     def _submit(self, call: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
-        return retried(self.session, call, *arguments, **more)
+        return retried(self.comm, call, *arguments, **more)
 
     def _work(self, tasks: Sequence[Any], results: Tensors, finish: Optional[Callable[[], None]] = None) -> HostWork:
         return HostWork(self.session, tasks, results, finish)
