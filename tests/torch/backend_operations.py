@@ -102,6 +102,7 @@ class Rank:
             work.wait()
         self.futures()
         self.full_ring()
+        self.timeout_of_messages()
 
     def futures(self):
         """A thread waits for a message, which rank 1 sends after it has got what another work's future sends."""
@@ -146,6 +147,18 @@ class Rank:
         elif self.r == 0:
             for work in works:
                 work.wait()
+        dist.barrier()
+
+    def timeout_of_messages(self):
+        """It is the group's present one, also where a pair has been joined before it was changed."""
+        group, x = dist.new_group(), self.full(0.0)
+        if self.r == 1:
+            dist.send(x, 0, group=group)
+        elif self.r == 0:
+            dist.recv(x, 1, group=group)
+            dist.set_timeout(timedelta(seconds=1), group)
+            work = dist.irecv(x, 1, group=group)
+            self.refused(lambda: work.wait(timedelta(seconds=20)), "Timed out after the process group's timeout")
         dist.barrier()
 
     def refused(self, call, text):

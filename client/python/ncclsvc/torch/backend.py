@@ -64,7 +64,7 @@ class Backend(C10DBackend):
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
-        self._rank, self._size, self._timeout = rank, size, seconds(timeout)
+        self._rank, self._size = rank, size
         self._options = C10DBackend.Options("ncclsvc", timeout=timeout)
         self._session = process_session()
         if rank == 0:
@@ -72,14 +72,15 @@ class Backend(C10DBackend):
             store.set("ncclsvc_id", bytes(self._id).hex())
         else:
             self._id = UniqueId(bytes.fromhex(store.get("ncclsvc_id").decode()))
-        self._host = Host(self._session, self._id, size, rank, self._timeout)
+        self._host = Host(self._session, self._id, size, rank, seconds(timeout))
         self._devices: dict[int, Device] = {}
         self._coalesced: Optional[list[HostWork]] = None
 
     def _device(self, device: torch.device) -> Device:
         if device.index not in self._devices:
             id = self._id.derive(f"cuda {len(self._devices)}")
-            self._devices[device.index] = Device(self._session, id, self._size, self._rank, device, self._timeout)
+            timeout = self._host.comm.timeout
+            self._devices[device.index] = Device(self._session, id, self._size, self._rank, device, timeout)
             if self._coalesced is not None:
                 self._devices[device.index].start_coalescing()
         return self._devices[device.index]
@@ -122,9 +123,8 @@ class Backend(C10DBackend):
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Of operations from now on."""
-        self._timeout = seconds(timeout)
         for part in self._parts():
-            part.set_timeout(self._timeout)
+            part.comm.timeout = seconds(timeout)
 
     _set_default_timeout = set_timeout
 

@@ -61,6 +61,7 @@ class Channel:
     """One ordered pair of ranks, and tag."""
 
     def __init__(self, session: Session, id: UniqueId, rank: int, timeout: Optional[float], broken: Broken) -> None:
+        """timeout: of the join."""
         self._broken = broken
         self._lock = threading.Lock()
         self._queue: list[Message] = []
@@ -68,7 +69,6 @@ class Channel:
         self._error: Optional[BaseException] = None
         self._gone: Optional[BaseException] = None
         self._joining = session.join_begin(id, 2, rank, timeout=timeout)
-        self._timeout = timeout
         threading.Thread(target=self._join, name="ncclsvc-channel", daemon=True).start()
 
     def _join(self) -> None:
@@ -76,7 +76,6 @@ class Channel:
         error: Optional[BaseException] = None
         try:
             comm = self._joining.wait(self._look)
-            comm.timeout = self._timeout
         except BaseException as failure:
             error = self._gone or failure
         with self._lock:
@@ -108,10 +107,10 @@ class Channel:
 
 
 class Channels:
-    """Those of one process group."""
+    """Those of one process group. Its communicator has the timeout."""
 
-    def __init__(self, session: Session, id: UniqueId, rank: int, timeout: Optional[float], broken: Broken) -> None:
-        self._session, self._id, self._rank, self._timeout, self._broken = session, id, rank, timeout, broken
+    def __init__(self, group: Comm, id: UniqueId, broken: Broken) -> None:
+        self._group, self._id, self._rank, self._broken = group, id, group.rank, broken
         self._channels: dict[tuple[int, int, int], Channel] = {}
         self._lock = threading.Lock()
 
@@ -122,19 +121,23 @@ class Channels:
                 if sum(other[:2] == key[:2] for other in self._channels) >= TAGS_MAX:
                     raise ValueError(f"rank {source} and rank {destination} use more than {TAGS_MAX} tags")
                 id = self._id.derive(f"message {source} {destination} {tag}")
-                self._channels[key] = Channel(
-                    self._session, id, int(self._rank == destination), self._timeout, self._broken
-                )
+                side = int(self._rank == destination)
+                self._channels[key] = Channel(self._group.session, id, side, self._group.timeout, self._broken)
             return self._channels[key]
 
     def send(self, buffer: Buffer, peer: int, tag: int) -> Message:
-        message = Message(lambda comm: retried(comm, lambda: comm.send(buffer, 1)))
-        self._channel(self._rank, peer, tag).put(message)
-        return message
+        return self._put(self._channel(self._rank, peer, tag), lambda comm: comm.send(buffer, 1))
 
     def recv(self, buffer: Buffer, peer: int, tag: int) -> Message:
-        message = Message(lambda comm: retried(comm, lambda: comm.recv(buffer, 0)))
-        self._channel(peer, self._rank, tag).put(message)
+        return self._put(self._channel(peer, self._rank, tag), lambda comm: comm.recv(buffer, 0))
+
+    def _put(self, channel: Channel, call: Callable[[Comm], Task]) -> Message:
+        def submit(comm: Comm) -> Any:
+            comm.timeout = self._group.timeout
+            return retried(comm, call, comm)
+
+        message = Message(submit)
+        channel.put(message)
         return message
 
     def close(self) -> None:

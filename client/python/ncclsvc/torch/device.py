@@ -41,9 +41,6 @@ class Device:
     def abort(self) -> None:
         self.comm.abort()
 
-    def set_timeout(self, timeout: Optional[float]) -> None:
-        self.comm.timeout = timeout
-
     # ---- Streams ----
 
     @contextmanager

@@ -30,7 +30,7 @@ class Host:
         self.comm.timeout = timeout
         self.size, self.rank = size, rank
         self._gone: Optional[Error] = None
-        self._channels = Channels(session, id, rank, timeout, self._broken)
+        self._channels = Channels(self.comm, id, self._broken)
 
     def close(self) -> None:
         self._channels.close()
@@ -42,9 +42,6 @@ class Host:
             if isinstance(error, ConnectionError):
                 self._gone = error
         return self._gone
-
-    def set_timeout(self, timeout: Optional[float]) -> None:
-        self.comm.timeout = timeout
 
     def _submit(self, call: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
         return retried(self.comm, call, *arguments, **more)
