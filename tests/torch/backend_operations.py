@@ -29,6 +29,7 @@ class Rank:
 
     def __init__(self, device):
         self.device, self.r, self.n = device, dist.get_rank(), dist.get_world_size()
+        self.own = [dist.new_group([k]) for k in range(self.n)][self.r]
 
     def full(self, value, shape=(2, 3), dtype=torch.float32):
         return torch.full(shape, value, dtype=dtype, device=self.device)
@@ -328,9 +329,18 @@ class Rank:
         dist.all_to_all([torch.zeros(3 if r == self.r else 0) for r in range(self.n)], alone)
 
     def refusals(self):
+        """On all ranks, before anything is submitted."""
         one, odd = self.full(0, (1,)), self.full(0, (self.n + 1,))
+        many, large = [one] * (self.n + 1), [odd] * self.n
         cases = [(lambda: dist.all_gather_into_tensor(odd, one), "times as many elements"),
-                 (lambda: dist.all_to_all_single(odd, odd.clone()), "not divided evenly")]
+                 (lambda: dist.all_to_all_single(odd, odd.clone()), "not divided evenly"),
+                 (lambda: dist.all_gather(many, one), f"each of {self.n} ranks, not {self.n + 1}"),
+                 (lambda: dist.all_gather(large, one), f"has {self.n + 1} elements, where this rank's has 1"),
+                 (lambda: dist.gather(one, many, self.r, group=self.own), "each of 1 ranks"),
+                 (lambda: dist.scatter(one, large[:1], self.r, group=self.own), "where this rank's has 1"),
+                 (lambda: dist.reduce_scatter(one, many), f"each of {self.n} ranks"),
+                 (lambda: dist.reduce_scatter(one, large), "where this rank's has 1"),
+                 (lambda: dist.all_to_all(many, many), f"each of {self.n} ranks")]
         if self.device.type == "cpu":
             cases += [(self.own_blocks_that_differ, "the own block has 2 elements in the input"),
                       (lambda: dist.all_reduce(one, dist.ReduceOp.BAND), "for integers")]

@@ -93,6 +93,19 @@ class Backend(C10DBackend):
             raise ValueError(f"the backend ncclsvc is for tensors of the host and of CUDA, not of {device.type}")
         return self._device(device) if device.type == "cuda" else None
 
+    def _check_list(self, parts: Tensors, own: torch.Tensor, even: bool) -> None:
+        """One for each rank, this rank's of its own tensor's size; those of others, too, if the operation is `even`."""
+        self._check_number(parts)
+        for rank, part in enumerate(parts):
+            if part.numel() != own.numel() and (even or rank == self._rank):
+                raise ValueError(
+                    f"tensor {rank} of the list has {part.numel()} elements, where this rank's has {own.numel()}"
+                )
+
+    def _check_number(self, parts: Sequence[Any]) -> None:
+        if len(parts) != self._size:
+            raise ValueError(f"a list has a tensor for each of {self._size} ranks, not {len(parts)}")
+
     def _parts(self) -> list[Union[Device, Host]]:
         return [*self._devices.values(), self._host]
 
@@ -179,13 +192,18 @@ class Backend(C10DBackend):
         return self._give(self._host.reduce(tensors[0], opts.reduceOp, opts.rootRank))
 
     def allgather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> Any:
+        self._check_list(outputs[0], tensors[0], False)
         if device := self._of([*tensors, *outputs[0]]):
             return device.all_gather_list(outputs[0], tensors[0], opts.asyncOp)
         return self._give(self._host.all_gather_list(outputs[0], tensors[0]))
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> Any:
         """outputs[r][i] is rank r's tensors[i]."""
-        works = [self._host.all_gather_list([o[i] for o in outputs], t) for i, t in enumerate(tensors)]
+        self._check_number(outputs)
+        lists = [[o[i] for o in outputs] for i in range(len(tensors))]
+        for parts, tensor in zip(lists, tensors):
+            self._check_list(parts, tensor, False)
+        works = [self._host.all_gather_list(parts, tensor) for parts, tensor in zip(lists, tensors)]
         return merged(self._session, works, [t for o in outputs for t in o])
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> Any:
@@ -200,17 +218,22 @@ class Backend(C10DBackend):
 
     def gather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> Any:
         taken = outputs[0] if outputs else []
+        if self._rank == opts.rootRank:
+            self._check_list(taken, tensors[0], True)
         if device := self._of([*tensors, *taken]):
             return device.gather(taken, tensors[0], opts.rootRank, opts.asyncOp)
         return self._give(self._host.gather(taken, tensors[0], opts.rootRank))
 
     def scatter(self, outputs: Tensors, tensors: Sequence[Tensors], opts: Any) -> Any:
         given = tensors[0] if tensors else []
+        if self._rank == opts.rootRank:
+            self._check_list(given, outputs[0], True)
         if device := self._of([*outputs, *given]):
             return device.scatter(outputs[0], given, opts.rootRank, opts.asyncOp)
         return self._give(self._host.scatter(outputs[0], given, opts.rootRank))
 
     def reduce_scatter(self, outputs: Tensors, tensors: Sequence[Tensors], opts: Any) -> Any:
+        self._check_list(tensors[0], outputs[0], False)
         if device := self._of([*outputs, *tensors[0]]):
             return device.reduce_scatter_list(outputs[0], tensors[0], opts.reduceOp, opts.asyncOp)
         return self._give(self._host.reduce_scatter_list(outputs[0], tensors[0], opts.reduceOp))
@@ -249,6 +272,8 @@ class Backend(C10DBackend):
         return torch.split(tensor, list(sizes) if sizes else tensor.shape[0] // self._size)
 
     def alltoall(self, outputs: Tensors, tensors: Tensors, opts: Any) -> Any:
+        for parts in (outputs, tensors):
+            self._check_number(parts)
         return self._exchange(self._of([*outputs, *tensors]), outputs, tensors, opts)
 
     def _exchange(self, device: Optional[Device], outputs: Tensors, tensors: Tensors, opts: Any) -> Any:
