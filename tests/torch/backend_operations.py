@@ -71,6 +71,10 @@ class Rank:
         x = self.full(7, dtype=torch.int32)
         dist.reduce(x, 0, dist.ReduceOp.BXOR)
         self.same(x, (7 if self.n % 2 else 0) if self.r == 0 else 7)
+        blocks, x = [self.full(1 << self.r | k << 8, dtype=torch.int32) for k in range(self.n)], self.full(0, dtype=torch.int32)
+        for call, given in ((dist.reduce_scatter, blocks), (dist.reduce_scatter_tensor, torch.cat(blocks))):
+            call(x.zero_(), given, dist.ReduceOp.BOR)
+            self.same(x, (1 << self.n) - 1 | self.r << 8)
         x = self.full(self.r, dtype=torch.int16)
         dist.all_reduce(x)
         self.same(x, self.n * (self.n - 1) // 2)

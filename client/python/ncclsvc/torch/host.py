@@ -179,7 +179,9 @@ class Host:
         """tensor: as many elements as all ranks' outputs together."""
         how = Reduction(op, tensor.dtype)
         if how.bitwise:
-            raise NotImplementedError("reduce_scatter of this backend has no bitwise operations")
+            whole = torch.empty((self.size, *output.shape), dtype=output.dtype)
+            task = self._submit(self.comm.all_to_all, moved(tensor.detach().contiguous()), moved(whole))
+            return self._work([task], [output], lambda: _copy([(output, _combined(how.bitwise, whole))]))
         data = tensor.detach().to(how.wide or tensor.dtype).contiguous()
         part = output.detach().to(how.wide or output.dtype).contiguous()
         send, recv = how.buffer(data), how.buffer(part)
