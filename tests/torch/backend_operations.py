@@ -344,6 +344,7 @@ class Rank:
                  (lambda: dist.scatter(one, large[:1], self.r, group=self.own), "where this rank's has 1"),
                  (lambda: dist.reduce_scatter(one, many), f"each of {self.n} ranks"),
                  (lambda: dist.reduce_scatter(one, large), "where this rank's has 1"),
+                 (lambda: dist.all_reduce(one.expand(4)), "expanded"),
                  (lambda: dist.all_to_all(many, many), f"each of {self.n} ranks")]
         if self.device.type == "cpu":
             cases += [(self.own_blocks_that_differ, "the own block has 2 elements in the input"),

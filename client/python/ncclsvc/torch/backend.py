@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import Store
 from ..errors import Error, LimitError, TimeoutError
 from ..ids import UniqueId
 from ..session import Session
-from .convert import check_dense
+from .convert import check_dense, check_writable
 from .device import Device
 from .host import Host, merged
 from .work import HostWork
@@ -85,10 +85,12 @@ class Backend(C10DBackend):
                 self._devices[device.index].start_coalescing()
         return self._devices[device.index]
 
-    def _of(self, tensors: Tensors) -> Optional[Device]:
+    def _of(self, inputs: Tensors, outputs: Tensors) -> Optional[Device]:
         """The GPU of an operation's tensors; None is the host. Raises ValueError for what cannot be moved."""
+        tensors = [*outputs, *inputs]
         device = tensors[0].device
         check_dense(tensors, device)
+        check_writable(outputs)
         if device.type not in ("cpu", "cuda"):
             raise ValueError(f"the backend ncclsvc is for tensors of the host and of CUDA, not of {device.type}")
         return self._device(device) if device.type == "cuda" else None
@@ -173,27 +175,27 @@ class Backend(C10DBackend):
     # ---- Operations ----
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Any:
-        if device := self._of(tensors):
+        if device := self._of((), tensors):
             return device.broadcast(tensors, opts.rootRank, opts.asyncOp)
         return self._give(self._host.broadcast(tensors, opts.rootRank))
 
     def allreduce(self, tensors: Tensors, opts: Any) -> Any:
         if tensors[0].is_sparse and tensors[0].device.type == "cpu":
             return self._host.all_reduce_sparse(tensors, opts.reduceOp)
-        if device := self._of(tensors):
+        if device := self._of((), tensors):
             return device.all_reduce(tensors, opts.reduceOp, opts.asyncOp)
         return self._give(self._host.all_reduce(tensors, opts.reduceOp))
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
-        if device := self._of(tensors):
+        if device := self._of((), tensors):
             return device.reduce(tensors[0], opts.reduceOp, opts.rootRank, opts.asyncOp)
         return self._give(self._host.reduce(tensors[0], opts.reduceOp, opts.rootRank))
 
     def allgather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> Any:
         self._check_list(outputs[0], tensors[0], False)
-        if device := self._of([*tensors, *outputs[0]]):
+        if device := self._of(tensors, outputs[0]):
             return device.all_gather_list(outputs[0], tensors[0], opts.asyncOp)
         return self._give(self._host.all_gather_list(outputs[0], tensors[0]))
 
@@ -208,19 +210,19 @@ class Backend(C10DBackend):
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> Any:
         _fits(output, tensor, self._size, "output", "input")
-        if device := self._of([tensor, output]):
+        if device := self._of([tensor], [output]):
             return device.all_gather(output, tensor, opts.asyncOp)
         return self._give(self._host.all_gather(output, tensor))
 
     def all_gather_single_coalesced(self, outputs: Tensors, tensors: Tensors, opts: Any) -> Any:
         works = [self.all_gather_single(o, t, opts) for o, t in zip(outputs, tensors)]
-        return works[-1] if self._of(tensors) else merged(self._session, works, outputs)
+        return works[-1] if self._of(tensors, outputs) else merged(self._session, works, outputs)
 
     def gather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> Any:
         taken = outputs[0] if outputs else []
         if self._rank == opts.rootRank:
             self._check_list(taken, tensors[0], True)
-        if device := self._of([*tensors, *taken]):
+        if device := self._of(tensors, taken):
             return device.gather(taken, tensors[0], opts.rootRank, opts.asyncOp)
         return self._give(self._host.gather(taken, tensors[0], opts.rootRank))
 
@@ -228,30 +230,30 @@ class Backend(C10DBackend):
         given = tensors[0] if tensors else []
         if self._rank == opts.rootRank:
             self._check_list(given, outputs[0], True)
-        if device := self._of([*outputs, *given]):
+        if device := self._of(given, outputs):
             return device.scatter(outputs[0], given, opts.rootRank, opts.asyncOp)
         return self._give(self._host.scatter(outputs[0], given, opts.rootRank))
 
     def reduce_scatter(self, outputs: Tensors, tensors: Sequence[Tensors], opts: Any) -> Any:
         self._check_list(tensors[0], outputs[0], False)
-        if device := self._of([*outputs, *tensors[0]]):
+        if device := self._of(tensors[0], outputs):
             return device.reduce_scatter_list(outputs[0], tensors[0], opts.reduceOp, opts.asyncOp)
         return self._give(self._host.reduce_scatter_list(outputs[0], tensors[0], opts.reduceOp))
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> Any:
         _fits(tensor, output, self._size, "input", "output")
-        if device := self._of([output, tensor]):
+        if device := self._of([tensor], [output]):
             return device.reduce_scatter(output, tensor, opts.reduceOp, opts.asyncOp)
         return self._give(self._host.reduce_scatter(output, tensor, opts.reduceOp))
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, tensors: Tensors, opts: Any) -> Any:
         works = [self.reduce_scatter_single(o, t, opts) for o, t in zip(outputs, tensors)]
-        return works[-1] if self._of(tensors) else merged(self._session, works, outputs)
+        return works[-1] if self._of(tensors, outputs) else merged(self._session, works, outputs)
 
     def all_to_all_single(
         self, output: torch.Tensor, tensor: torch.Tensor, output_sizes: Sequence[int], sizes: Sequence[int], opts: Any
     ) -> Any:
-        device = self._of([output, tensor])
+        device = self._of([tensor], [output])
         if not output_sizes and not sizes:
             if output.numel() != tensor.numel() or tensor.shape[:1].numel() % self._size:
                 raise ValueError(
@@ -274,7 +276,7 @@ class Backend(C10DBackend):
     def alltoall(self, outputs: Tensors, tensors: Tensors, opts: Any) -> Any:
         for parts in (outputs, tensors):
             self._check_number(parts)
-        return self._exchange(self._of([*outputs, *tensors]), outputs, tensors, opts)
+        return self._exchange(self._of(tensors, outputs), outputs, tensors, opts)
 
     def _exchange(self, device: Optional[Device], outputs: Tensors, tensors: Tensors, opts: Any) -> Any:
         if device:
@@ -282,12 +284,12 @@ class Backend(C10DBackend):
         return self._give(self._host.exchange(outputs, tensors))
 
     def send(self, tensors: Tensors, peer: int, tag: int = 0) -> Any:
-        if device := self._of(tensors):
+        if device := self._of(tensors, ()):
             return device.send(tensors, peer)
         return self._give(self._host.send(tensors, peer, tag))
 
     def recv(self, tensors: Tensors, peer: int, tag: int = 0) -> Any:
-        if device := self._of(tensors):
+        if device := self._of((), tensors):
             return device.recv(tensors, peer)
         return self._give(self._host.recv(tensors, peer, tag))
 

@@ -109,6 +109,13 @@ def flat_view(tensors: Sequence[torch.Tensor]) -> Optional[torch.Tensor]:
     return first.detach().as_strided((size * len(tensors),), (1,))
 
 
+def check_writable(tensors: Sequence[torch.Tensor]) -> None:
+    """Raises ValueError for expanded tensors, which have one place for several elements."""
+    for tensor in tensors:
+        if any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride())):
+            raise ValueError(f"an output is an expanded tensor (strides {tensor.stride()}): give its contiguous()")
+
+
 def check_dense(tensors: Sequence[torch.Tensor], device: Optional[torch.device] = None) -> None:
     """Raises ValueError for sparse tensors and for those of several devices."""
     for tensor in tensors:
