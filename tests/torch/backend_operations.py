@@ -5,6 +5,7 @@ and a traceback if a result is wrong. On GPUs (--device cuda, by hand) with a GP
 The daemon is $NCCLSVC_SOCKET's."""
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -81,10 +82,6 @@ class Rank:
         x = self.full(self.r, (3, 4))[:, 1:3]  # not contiguous
         dist.all_reduce(x)
         self.same(x, self.n * (self.n - 1) // 2)
-        taken = [torch.zeros(k + 1) for k in range(self.n)]  # uneven
-        dist.all_gather(taken, torch.full((self.r + 1,), float(self.r)))
-        for k, t in enumerate(taken):
-            self.same(t, k)
         for _ in range(2):  # each to each, Sends first: messages wait for no other
             works = [dist.isend(self.full(self.r), k, tag=k) for k in range(self.n) if k != self.r]
             for k in range(self.n):
@@ -108,6 +105,8 @@ class Rank:
         self.futures()
         self.full_ring()
         self.timeout_of_messages()
+        with ncclsvc.Session() as session:
+            self.uneven(GpusStandIn(session, self.n, self.r))
 
     def futures(self):
         """A thread waits for a message, which rank 1 sends after it has got what another work's future sends."""
@@ -284,6 +283,18 @@ class Rank:
         dist.reduce(x, n - 1)
         self.same(x, n * (n - 1) / 2 if r == n - 1 else r)
 
+    def uneven(self, one=dist):
+        """Rank k's tensors have k elements: rank 0's are empty."""
+        taken = [self.full(-1.0, (k,)) for k in range(self.n)]
+        one.all_gather(taken, self.full(float(self.r), (self.r,)))
+        for k, t in enumerate(taken):
+            self.same(t, k)
+        total = self.n * (self.n - 1) // 2
+        for op, divisor, dtype in ((dist.ReduceOp.SUM, 1, torch.int64), (dist.ReduceOp.AVG, self.n, torch.float32)):
+            out = self.full(-1, (self.r,), dtype)
+            one.reduce_scatter(out, [self.full(self.r + k, (k,), dtype) for k in range(self.n)], op)
+            self.same(out, (total + self.n * self.r) / divisor)
+
     def all_to_all(self):
         n, r = self.n, self.r
         send = torch.arange(n, device=self.device).repeat_interleave(2) + 10 * r
@@ -359,13 +370,34 @@ class Rank:
         dist.barrier()
 
 
+class GpusStandIn(ncclsvc.torch.device.Device):
+    """What the backend does for CUDA tensors, for tensors of the host: without streams."""
+
+    def __init__(self, session, size, rank):
+        self.session, self.size, self.rank, self._group = session, size, rank, None
+        self.comm = session.join(b"stand-in".ljust(128), size, rank)
+
+    @contextlib.contextmanager
+    def _on_stream(self, *_):
+        yield
+
+    def _work(self, *_):
+        self.session.wait_all(30)
+
+    def all_gather(self, outputs, tensor):
+        self.all_gather_list(outputs, tensor, False)
+
+    def reduce_scatter(self, output, tensors, op):
+        self.reduce_scatter_list(output, tensors, op, False)
+
+
 def rank_main(rank, options, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     device = rank_device(options.device, rank)
     dist.init_process_group("ncclsvc", rank=rank, world_size=options.ranks)
     tests = Rank(device)
-    names = ["all_reduce", "moves", "reduce_scatter", "all_to_all", "messages", "groups", "refusals"]
+    names = ["all_reduce", "moves", "reduce_scatter", "uneven", "all_to_all", "messages", "groups", "refusals"]
     for name in [*names, "of_the_host_alone" if device.type == "cpu" else "of_gpus_alone"]:
         getattr(tests, name)()
         if device.type == "cuda":

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
@@ -82,6 +82,10 @@ class Device:
         streams = {stream.cuda_stream: stream for stream in self._group_streams}
         return DeviceWork(self.comm, [stream.record_event() for stream in streams.values()], self._group_results)
 
+    def _together(self) -> Any:
+        """A group, unless coalesced operations have one."""
+        return nullcontext() if self._group else self.session.group()
+
     def _plain(self, what: str) -> None:
         if self._group:
             raise ValueError(f"{what} cannot be coalesced: it copies after the operation")
@@ -116,8 +120,16 @@ class Device:
         return self._run(call, asynchronous, [output, tensor], [output])
 
     def all_gather_list(self, outputs: Tensors, tensor: torch.Tensor, asynchronous: bool) -> DeviceWork:
+        """Sizes may differ between ranks, as outputs say: then it is a Broadcast of each rank's."""
         if any(output.numel() != tensor.numel() for output in outputs):
-            raise ValueError("tensors of all_gather are of one size here; use all_gather of padded ones")
+
+            def call() -> None:
+                with self._together():
+                    for rank, output in enumerate(outputs):
+                        if output.numel():
+                            self.comm.broadcast(_moved(output), rank, _moved(tensor))
+
+            return self._run(call, asynchronous, [*outputs, tensor], outputs)
         direct = flat_view(outputs)
         if direct is not None:
             return self.all_gather(direct, tensor, asynchronous)
@@ -155,8 +167,17 @@ class Device:
         return self._run(call, asynchronous, [output, tensor], [output])
 
     def reduce_scatter_list(self, output: torch.Tensor, tensors: Tensors, op: Any, asynchronous: bool) -> DeviceWork:
+        """Sizes may differ between ranks, as tensors say: then it is a Reduce to each rank."""
         if any(tensor.numel() != output.numel() for tensor in tensors):
-            raise ValueError("tensors of reduce_scatter are of one size here")
+            how = _reduction(op, output)
+
+            def call() -> None:
+                with self._together():
+                    for rank, tensor in enumerate(tensors):
+                        if tensor.numel():
+                            self.comm.reduce(how.buffer(_contiguous(tensor)), how.buffer(output), rank, how.op)
+
+            return self._run(call, asynchronous, [output, *tensors], [output])
         with self._on_stream(asynchronous, [output, *tensors]) as stream:
             whole, how = _joined(tensors), _reduction(op, output)
             retried(self.comm, lambda: self.comm.reduce_scatter(how.buffer(whole), how.buffer(output), how.op))
@@ -167,18 +188,13 @@ class Device:
         return self._run(call, asynchronous, [output, tensor], [output])
 
     def exchange(self, outputs: Tensors, tensors: Tensors, asynchronous: bool) -> DeviceWork:
-        def sends() -> None:
-            for peer in range(self.size):
-                if peer != self.rank and tensors[peer].numel():
-                    self.comm.send(_moved(tensors[peer]), peer)
-                if peer != self.rank and outputs[peer].numel():
-                    self.comm.recv(_moved(outputs[peer]), peer)
-
         def call() -> None:
-            if self._group:
-                return sends()
-            with self.session.group():
-                sends()
+            with self._together():
+                for peer in range(self.size):
+                    if peer != self.rank and tensors[peer].numel():
+                        self.comm.send(_moved(tensors[peer]), peer)
+                    if peer != self.rank and outputs[peer].numel():
+                        self.comm.recv(_moved(outputs[peer]), peer)
 
         with self._on_stream(asynchronous, [*outputs, *tensors]) as stream:
             outputs[self.rank].detach().copy_(tensors[self.rank].view_as(outputs[self.rank]))
