@@ -105,6 +105,7 @@ class Rank:
         self.futures()
         self.full_ring()
         self.timeout_of_messages()
+        self.types_that_differ()
         with ncclsvc.Session() as session:
             self.uneven(GpusStandIn(session, self.n, self.r))
 
@@ -164,6 +165,18 @@ class Rank:
             work = dist.irecv(x, 1, group=group)
             self.refused(lambda: work.wait(timedelta(seconds=20)), "Timed out after the process group's timeout")
         dist.barrier()
+
+    def types_that_differ(self):
+        """As many bytes on all ranks, of another type on rank 1."""
+        for one, other in ((torch.float32, torch.int32), (torch.bool, torch.uint8), (torch.int16, torch.bfloat16)):
+            x, group = self.full(0, dtype=other if self.r == 1 else one), dist.new_group()
+            y, taken = torch.zeros_like(x), [torch.zeros_like(x) for _ in range(self.n)]
+            for call in (lambda: dist.broadcast(x, 0, group=group), lambda: dist.all_gather(taken, x, group=group),
+                         lambda: dist.all_to_all_single(y.view(-1), x.view(-1), group=group)):
+                self.refused(call, "type")
+            if self.r < 2:
+                message = (lambda: dist.recv(x, 0, group=group)) if self.r else (lambda: dist.send(x, 1, group=group))
+                self.refused(message, "type")
 
     def refused(self, call, text):
         try:

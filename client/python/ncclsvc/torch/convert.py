@@ -25,6 +25,7 @@ _REDUCED = {
     torch.float8_e4m3fn: DataType.FLOAT8E4M3,
     torch.float8_e5m2: DataType.FLOAT8E5M2,
 }
+_MOVED = {**_REDUCED, torch.bool: DataType.BOOL, torch.int16: DataType.INT16, torch.uint16: DataType.UINT16}
 _OPS = {
     dist.ReduceOp.SUM: ReduceOp.SUM,
     dist.ReduceOp.AVG: ReduceOp.AVG,
@@ -53,8 +54,9 @@ def _buffer(tensor: torch.Tensor, kind: DataType, count: int) -> Buffer:
 
 
 def moved(tensor: torch.Tensor) -> Buffer:
-    """A contiguous tensor of any type, as bytes."""
-    return _buffer(tensor, DataType.UINT8, tensor.numel() * tensor.element_size())
+    """A contiguous tensor of any type; of types that ncclsvc lacks, as bytes."""
+    kind = _MOVED.get(tensor.dtype, DataType.UINT8)
+    return _buffer(tensor, kind, tensor.nbytes // kind.itemsize)
 
 
 class Reduction:
