@@ -106,6 +106,7 @@ class Rank:
         self.full_ring()
         self.timeout_of_messages()
         self.types_that_differ()
+        self.many_tags()
         with ncclsvc.Session() as session:
             self.uneven(GpusStandIn(session, self.n, self.r))
 
@@ -177,6 +178,17 @@ class Rank:
             if self.r < 2:
                 message = (lambda: dist.recv(x, 0, group=group)) if self.r else (lambda: dist.send(x, 1, group=group))
                 self.refused(message, "type")
+
+    def many_tags(self):
+        """Each is a communicator: up to those of a session, 1023."""
+        group, x = dist.new_group(), self.full(0.0)
+        for tag in range(300):
+            if self.r == 0:
+                dist.send(x, 1, group=group, tag=tag)
+            elif self.r == 1:
+                dist.recv(x, 0, group=group, tag=tag)
+        dist.barrier()
+        dist.destroy_process_group(group)
 
     def refused(self, call, text):
         try:

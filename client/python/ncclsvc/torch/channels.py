@@ -21,7 +21,6 @@ from ..session import Session
 from ..tasks import Task
 from ..tensors import Buffer
 
-TAGS_MAX = 256  # of one pair: each is a communicator
 JOIN_SECONDS = 300.0  # at least: a group's timeout is for operations, and its ranks may come late
 Broken = Callable[[], Optional[BaseException]]  # why a peer will never come, or None
 
@@ -118,8 +117,6 @@ class Channels:
         key = (source, destination, tag)
         with self._lock:
             if key not in self._channels:
-                if sum(other[:2] == key[:2] for other in self._channels) >= TAGS_MAX:
-                    raise ValueError(f"rank {source} and rank {destination} use more than {TAGS_MAX} tags")
                 id = self._id.derive(f"message {source} {destination} {tag}")
                 side = int(self._rank == destination)
                 self._channels[key] = Channel(self._group.session, id, side, self._group.timeout, self._broken)
