@@ -50,6 +50,8 @@ def messages(session, comm):
             assert theirs.rank == 1 and theirs.status.values[0] == ncclsvc.Refusal.ALLOCATE, theirs
             mine = raised(ValueError, lambda: lists.send([np.zeros((4, 4))[:, 1]], 1))
             assert "tensor 0: the ndarray of shape (4,) is not contiguous" in str(mine)
+            assert "out of range" in str(raised(ValueError, lambda: lists.send(tensors, 1, shapes=2**32 + 1)))
+            raised(ncclsvc.InvalidArgumentError, lambda: lists.send([np.zeros(3)], 1, shapes=Shapes.AHEAD))
             lists.send(tensors, 1)
         else:
             tensors = [np.zeros(shape, "f4") for shape in shapes]
@@ -65,6 +67,10 @@ def messages(session, comm):
             assert "callback failed: ZeroDivisionError" in ncclsvc.library.last_error()
             theirs = raised(ncclsvc.InvalidArgumentError, lambda: lists.recv([np.zeros(4)], 0))
             assert theirs.rank == 0, theirs
+            theirs = raised(ncclsvc.InvalidArgumentError, lambda: lists.recv(tensors, 0))
+            assert theirs.rank == 0, theirs
+            mine = raised(ValueError, lambda: lists.recv_ahead([Spec(DataType.FLOAT64, (2**64 + 3,))], 0))
+            assert "out of range" in str(mine), mine
             lists.recv(tensors, 0)
             check(tensors)
         assert not lists._requests
@@ -124,6 +130,8 @@ def list_collectives(session, comm):
         bad = np.zeros((4, 4))[:, 0] if r == 0 else np.zeros(4)
         error = raised(ValueError, lambda: lists.all_reduce([bad]))
         assert r == 0 or (isinstance(error, ncclsvc.InvalidArgumentError) and error.rank == 0), error
+        error = raised(ValueError, lambda: lists.all_reduce([np.zeros(4)], op=2**32 if r == 0 else ReduceOp.SUM))
+        assert "out of range" in str(error) if r == 0 else error.rank == 0, error
         error = raised(ncclsvc.MismatchError, lambda: lists.all_reduce([np.zeros(4 + r)]))
         lists.iall_reduce([np.zeros(4)]).wait(T)
         error = raised(ValueError, lambda: lists.all_reduce([np.zeros(4)], [np.zeros(5)]))

@@ -34,7 +34,7 @@ class PreMulSum:
         """When all tasks that name it have ended."""
         check(lib.redop_destroy(self.comm._pointer, self.number))
 
-    def __int__(self) -> int:
+    def __index__(self) -> int:
         return self.number
 
 
@@ -172,7 +172,7 @@ class Comm:
         out = destination(send if recv is None else recv)
         data = out if recv is None else source(send)
         self._pair(data, out, data.count, out.count)
-        return self._submit(lib.all_reduce, (data, out), data.address, out.address, data.count, data.type, int(op))
+        return self._submit(lib.all_reduce, (data, out), data.address, out.address, data.count, data.type, integer(op))
 
     def all_gather(self, send: Any, recv: Any) -> Task:
         """recv: size times as many elements as send, a block for each rank. In place: send is recv's own block."""
@@ -184,7 +184,7 @@ class Comm:
         """send: size blocks of recv's elements; rank r gets the reduction of block r. In place: recv is that block."""
         data, out = source(send), destination(recv)
         self._pair(data, out, data.count, out.count * self.size)
-        return self._submit(lib.reduce_scatter, (data, out), data.address, out.address, out.count, out.type, int(op))
+        return self._submit(lib.reduce_scatter, (data, out), data.address, out.address, out.count, out.type, integer(op))
 
     def broadcast(self, buffer: Any, root: int = 0, send: Any = None) -> Task:
         """buffer of every rank gets the root's; on the root, `send` is the input if it is given (as many elements)."""
@@ -201,11 +201,11 @@ class Comm:
         if self.rank != root:
             data = source(send)
             self._check_device(data)
-            return self._submit(lib.reduce, (data,), data.address, None, data.count, data.type, int(op), root)
+            return self._submit(lib.reduce, (data,), data.address, None, data.count, data.type, integer(op), root)
         out = destination(send if recv is None else recv)
         data = out if recv is None else source(send)
         self._pair(data, out, data.count, out.count)
-        return self._submit(lib.reduce, (data, out), data.address, out.address, data.count, data.type, int(op), root)
+        return self._submit(lib.reduce, (data, out), data.address, out.address, data.count, data.type, integer(op), root)
 
     def all_to_all(self, send: Any, recv: Any = None) -> Task:
         """Block r of send goes to rank r, block r of recv comes from it: as many elements, a multiple of the

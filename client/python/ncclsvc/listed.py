@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, Union
 
 from .enums import DataType, Result
 from .layouts import Spec
-from .library import lib
+from .library import integer, lib
 from .structs import ALLOCATE, TensorRecord
 from .tensors import Buffer, destination, source
 
@@ -36,7 +36,7 @@ class Records:
         spec = tensor if buffer is None else Spec(buffer.type, buffer.shape)
         record.type, record.ndims = spec.type, -1 if spec.shape is None else len(spec.shape)
         if spec.shape:
-            dims = (ctypes.c_int64 * len(spec.shape))(*spec.shape)
+            dims = (ctypes.c_int64 * len(spec.shape))(*(integer(size, ctypes.c_int64) for size in spec.shape))
             record.dims = ctypes.cast(dims, type(record.dims))
             self._dims.append(dims)
         self.buffers.append(buffer)

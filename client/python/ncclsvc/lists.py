@@ -237,6 +237,7 @@ class Lists:
     def _begin(self, call: Callable[[MessageRecord], int], tensors: Given, how: _How) -> Records:
         """Makes the message and gives it to `call`. What is refused here still takes its turn, in the library."""
         try:
+            integer(how.shapes)
             records = Records(tensors, self.comm, how.output)
         except (TypeError, ValueError):
             call(self._record(None, 1, how))
@@ -304,13 +305,13 @@ class Lists:
     ) -> None:
         """One AllReduce over all tensors, which may lie anywhere; those of one list are of one type. Without outputs,
         in place."""
-        self._collective(lib.tensors_all_reduce, inputs, outputs, (int(op),), timeout)
+        self._collective(lib.tensors_all_reduce, inputs, outputs, (op,), timeout)
 
     def iall_reduce(
         self, inputs: Sequence[Any], outputs: Optional[Sequence[Any]] = None, op: Reduction = ReduceOp.SUM
     ) -> Request:
         """Begins it."""
-        return self._icollective(lib.tensors_all_reduce, inputs, outputs, (int(op),))
+        return self._icollective(lib.tensors_all_reduce, inputs, outputs, (op,))
 
     def all_gather(
         self, inputs: Given, outputs: Optional[Sequence[Any]] = None, timeout: Optional[float] = None
@@ -331,16 +332,16 @@ class Lists:
         timeout: Optional[float] = None,
     ) -> None:
         """Divided likewise: the owner of a tensor gets it reduced; its other outputs are its inputs."""
-        self._collective(lib.tensors_reduce_scatter, inputs, outputs, (int(op),), timeout)
+        self._collective(lib.tensors_reduce_scatter, inputs, outputs, (op,), timeout)
 
     def ireduce_scatter(
         self, inputs: Sequence[Any], outputs: Optional[Sequence[Any]] = None, op: Reduction = ReduceOp.SUM
     ) -> Request:
         """Begins it."""
-        return self._icollective(lib.tensors_reduce_scatter, inputs, outputs, (int(op),))
+        return self._icollective(lib.tensors_reduce_scatter, inputs, outputs, (op,))
 
     def _collective(
-        self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[int, ...], timeout: Optional[float]
+        self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[Reduction, ...], timeout: Optional[float]
     ) -> None:
         """Waits for it: as with messages."""
         if timeout is None:
@@ -348,13 +349,13 @@ class Lists:
         else:
             self._call(function, inputs, outputs, op, milliseconds(timeout), None)
 
-    def _icollective(self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[int, ...]) -> Request:
+    def _icollective(self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[Reduction, ...]) -> Request:
         request = ctypes.c_void_p()
         kept = self._call(function, inputs, outputs, op, 0, ctypes.byref(request))
         return Request(self, request.value or 0, kept)
 
     def _call(
-        self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[int, ...], ms: int, request: Any
+        self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[Reduction, ...], ms: int, request: Any
     ) -> Any:
         """What it returns is to be kept until the operation has ended."""
         try:
@@ -362,9 +363,10 @@ class Lists:
             taken = None if outputs is None else Records(outputs, self.comm, output=True)
             if taken and taken.layout != given.layout:
                 raise ValueError(f"outputs have other types or shapes than inputs: {taken.layout}, not {given.layout}")
+            numbers = [integer(reduction) for reduction in op]
         except (TypeError, ValueError):
-            function(self._pointer, None, None, 1, *op, 0, request)  # takes its turn, and fails on all ranks
+            function(self._pointer, None, None, 1, *(ReduceOp.SUM for _ in op), 0, request)  # takes its turn, and fails on all ranks
             raise
         array = taken.array if taken else None
-        check(function(self._pointer, given.array, array, len(inputs), *op, ms, request))
+        check(function(self._pointer, given.array, array, len(inputs), *numbers, ms, request))
         return given, taken

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
-import operator
 import os
 import sys
 import threading
@@ -191,7 +190,7 @@ class Session(inspection.Inspection):
         import numpy
 
         kind = numpy.dtype(dtype)
-        shape = (operator.index(shape),) if hasattr(shape, "__index__") else tuple(shape)
+        shape = tuple(integer(n, ctypes.c_size_t) for n in ((shape,) if hasattr(shape, "__index__") else shape))
         count = math.prod(shape)
         memory: Any = self.alloc(max(1, count * kind.itemsize))
         return numpy.frombuffer(memory, kind, count).reshape(shape)
