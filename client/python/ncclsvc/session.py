@@ -209,12 +209,13 @@ class Session(inspection.Inspection):
 
     def group(self) -> Group:
         """`with session.group():` submits the block's operations together, without order among them. Exchanges of
-        Send and Recv in both directions belong in one."""
+        Send and Recv in both directions belong in one. No await within: the thread's other coroutines would be in it."""
         return Group(self)
 
     def stream(self, stream: Any, detached: bool = False) -> Any:
         """`with session.stream(s):` the thread's operations on GPU communicators run after what is on the stream, and
-        later work on it after them. Detached: later work does not wait; stream_wait orders it.
+        later work on it after them. Detached: later work does not wait; stream_wait orders it. No await within: the
+        thread's other coroutines would use the stream, too.
 
         stream is an integer, PyTorch's or CuPy's stream, or None for CUDA's legacy default stream."""
         flags = STREAM_DETACHED if detached else 0

@@ -87,7 +87,8 @@ class Timeline:
         return self.session._refer(address)
 
     def at(self, value: int) -> Any:
-        """A context in which the thread's submissions use (timeline, value)."""
+        """A context in which the thread's submissions use (timeline, value). No await within: those of the thread's
+        other coroutines would, too."""
         return ordered(self.session, self.session._thread.order._replace(timeline=self._pointer.value, value=value))
 
     def signal(self, value: int) -> None:
