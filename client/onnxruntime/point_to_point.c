@@ -54,8 +54,7 @@ OrtStatus *send_compute(const struct kernel *k, OrtKernelContext *context)
 		return status;
 	if (!refusal)
 		refusal = values_inputs(k->ort, context, operator_inputs(k->op), &tensors);
-	message.input_signal = message.input_signal && !refusal;
-	message.n = tensors.n;
+	message.n = refusal ? 1 : tensors.n; /* the library refuses one that is NULL */
 	message.tensors = tensors.tensors;
 	status = service_enter(k, context, &group);
 	if (!status) {

@@ -353,11 +353,12 @@ def refused_by_one(rank):
                        [value("received", BOOL), value("y0", FLOAT, None)])
     reduce = collective("NcclAllReduce", 1)
     results = []
-    for one in 0, 1:  # whose signal has two elements
+    for wrong in 0, 1, "dims":  # a rank whose signal has two elements; a tensor
         for step in range(3):
             def exchange_one():
-                return go(message, 1 - rank, [floats(2, start=step)] if rank == 0 else [],
-                          signal=[True, True] if step == 1 and rank == one else True)
+                x = floats(*[1] * 40) if step == 1 and wrong == "dims" else floats(2, start=step)
+                return go(message, 1 - rank, [x] if rank == 0 else [],
+                          signal=[True, True] if step == 1 and rank == wrong else True)
             results.append(refused(exchange_one) if step == 1 else exchange_one()[-1].tolist())
     for step in range(3):
         x = floats(*[1] * 40) if step == 1 and rank == 0 else floats(3, start=step)
@@ -437,11 +438,13 @@ class Errors(Case):
         self.says(receiver[1], "InvalidArgument", "rank 0")
         self.says(sender[4], "InvalidArgument", "rank 1")
         self.says(receiver[4], "InvalidArgument", "input_signal has 2 elements")
-        self.assertEqual([receiver[k] for k in (0, 2, 3, 5)], [[0, 1], [2, 3]] * 2)
         self.says(sender[7], "NotImplemented", "40 dimensions")
-        self.says(receiver[7], "InvalidArgument", "rank 0")
+        self.says(receiver[7], "InvalidArgument", "rank 0.*refused the list: an argument")
+        self.assertEqual([receiver[k] for k in (0, 2, 3, 5, 6, 8)], [[0, 1], [2, 3]] * 3)
+        self.says(sender[10], "NotImplemented", "40 dimensions")
+        self.says(receiver[10], "InvalidArgument", "rank 0")
         for got in sender, receiver:
-            self.assertEqual(got[6::2], [[0, 2, 4], [4, 6, 8]])
+            self.assertEqual(got[9::2], [[0, 2, 4], [4, 6, 8]])
 
     def test_tags_are_compared(self):
         for got in run(2, other_tag):
