@@ -26,7 +26,7 @@ static OrtStatus *compute(const struct kernel *k, OrtKernelContext *context, col
 	OrtStatus *refusal = values_inputs(k->ort, context, 0, &inputs);
 	if (!refusal)
 		refusal = outputs_like(k->ort, context, &inputs, &outputs);
-	OrtStatus *status = service_enter(k, context, &group);
+	OrtStatus *status = service_enter(k, context, &group, &refusal);
 	if (!status) {
 		ncclsvc_tensors *lists = service_lists(group);
 		status = status_of(k->ort, refusal ? run(lists, NULL, NULL, 1, 0)

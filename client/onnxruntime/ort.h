@@ -116,9 +116,11 @@ struct group;
  * this GPU. Fails if it is on another one, or in host memory, already. */
 OrtStatus *service_use_gpu(const OrtApi *ort, int device);
 /* The group's lists for the kernel's device, with the thread's stream set to the context's. The
- * first call joins the world. Blocks while another thread has them. */
+ * first call joins the world. Blocks while another thread has them. If they cannot be used with
+ * such a kernel, *refusal says why, unless it was set before: the operation is refused in its
+ * turn. */
 OrtStatus *service_enter(const struct kernel *kernel, const OrtKernelContext *context,
-			 struct group **group);
+			 struct group **group, OrtStatus **refusal);
 void service_leave(struct group *group);
 ncclsvc_tensors *service_lists(struct group *group);
 /* For each operation. */

@@ -54,9 +54,9 @@ OrtStatus *send_compute(const struct kernel *k, OrtKernelContext *context)
 		return status;
 	if (!refusal)
 		refusal = values_inputs(k->ort, context, operator_inputs(k->op), &tensors);
+	status = service_enter(k, context, &group, &refusal);
 	message.n = refusal ? 1 : tensors.n; /* the library refuses one that is NULL */
-	message.tensors = tensors.tensors;
-	status = service_enter(k, context, &group);
+	message.tensors = refusal ? NULL : tensors.tensors;
 	if (!status) {
 		status = status_of(k->ort, ncclsvc_tensors_send(service_lists(group), &message,
 								service_timeout_ms(), NULL));
@@ -92,11 +92,11 @@ OrtStatus *recv_compute(const struct kernel *k, OrtKernelContext *context)
 	OrtStatus *refusal, *status = take(k, context, &message, &refusal);
 	if (status)
 		return status;
-	message.n = k->outputs.n;
-	message.tensors = k->outputs.tensors;
 	message.allocate = allocate;
 	message.arg = &allocation;
-	status = service_enter(k, context, &group);
+	status = service_enter(k, context, &group, &refusal);
+	message.n = refusal ? 1 : k->outputs.n;
+	message.tensors = refusal ? NULL : k->outputs.tensors;
 	if (!status) {
 		status = status_of(k->ort, ncclsvc_tensors_recv(service_lists(group), &message,
 								service_timeout_ms(), NULL));

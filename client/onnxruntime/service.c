@@ -148,41 +148,46 @@ static OrtStatus *join(const OrtApi *ort)
 
 /* ---- Groups ---- */
 
-static OrtStatus *find(const struct kernel *k, struct group **group)
+static OrtStatus *find(const struct kernel *k, struct group **group, OrtStatus **refusal)
 {
 	OrtStatus *status = service.world ? NULL : join(k->ort);
 	if (status)
 		return status;
 	const bool beside = k->device < 0 && service.device >= 0;
-	if (beside && k->group != NCCLSVC_GROUP_GLOBAL)
-		return status_new(k->ort, ORT_ERROR_NOT_IMPLEMENTED,
-				  "the tensors are in host memory, and the process's group %s is "
-				  "of GPU %d: use the CUDA provider, or group_type 0",
-				  ncclsvc_group_type_name(k->group), service.device);
-	*group = group_of(comm_of(service.world, beside ? HOST : k->group));
+	const bool all = k->group == NCCLSVC_GROUP_GLOBAL;
+	if (beside && !all)
+		*refusal = status_first(
+			k->ort, *refusal,
+			status_new(k->ort, ORT_ERROR_NOT_IMPLEMENTED,
+				   "the tensors are in host memory, and the process's group %s is "
+				   "of GPU %d: use the CUDA provider, or group_type 0",
+				   ncclsvc_group_type_name(k->group), service.device));
+	*group = group_of(comm_of(service.world, beside && all ? HOST : k->group));
 	return NULL;
 }
 
 static OrtStatus *set_stream(const struct kernel *k, const OrtKernelContext *context)
 {
 	void *stream = NULL;
-	OrtStatus *status = k->ort->KernelContext_GetGPUComputeStream(context, &stream);
+	OrtStatus *status = NULL;
+	if (k->device >= 0)
+		status = k->ort->KernelContext_GetGPUComputeStream(context, &stream);
 	if (status)
 		return status;
 	return status_of(k->ort, ncclsvc_stream_set(service.session, stream, 0));
 }
 
 OrtStatus *service_enter(const struct kernel *k, const OrtKernelContext *context,
-			 struct group **group)
+			 struct group **group, OrtStatus **refusal)
 {
 	pthread_mutex_lock(&service.lock);
-	OrtStatus *status = find(k, group);
+	OrtStatus *status = find(k, group, refusal);
 	pthread_mutex_unlock(&service.lock);
-	if (!status && k->device >= 0)
-		status = set_stream(k, context);
-	if (!status)
-		pthread_mutex_lock(&(*group)->lock);
-	return status;
+	if (status)
+		return status;
+	*refusal = status_first(k->ort, *refusal, set_stream(k, context));
+	pthread_mutex_lock(&(*group)->lock);
+	return NULL;
 }
 
 void service_leave(struct group *group)

@@ -82,6 +82,27 @@ def mistakes(rank):
     return own, tag, refused(runtime.kernel, "NcclAllReduce", [ANY], [ANY])
 
 
+def refusals(rank):
+    """What one rank's operator cannot take, and after each the same as it should be."""
+    cuda, runtime = machine(rank)
+    x, wide, two = cuda.tensor(FLOAT, [rank + 1.0]), cuda.tensor(FLOAT, [1.0]), on_host(BOOL, True)
+    wide.dims, two.dims = [1] * 40, [2]
+    if rank == 0:
+        message = runtime.kernel("Send", [SIGNAL, PEER, ANY], [SIGNAL])
+    else:
+        message = runtime.kernel("Recv", [SIGNAL, PEER], [SIGNAL, ANY])
+    reduce = runtime.kernel("NcclAllReduce", [ANY], [ANY], group_type=1)
+    elsewhere = runtime.kernel("NcclAllReduce", [ANY], [ANY], provider=None, group_type=1)
+    signal, peer = to(1 - rank)
+    good = [signal, peer, *[x] * (rank == 0)]
+    results = []
+    for bad in [two, *good[1:]], [signal, peer, *[wide] * (rank == 0)]:
+        results.append((refused(runtime.run, message, bad), cuda.read(runtime.run(message, good)[-1])))
+    for kernel, one in (reduce, wide if rank == 0 else x), (reduce if rank == 0 else elsewhere, x):
+        results.append((refused(runtime.run, kernel, [one]), cuda.read(runtime.run(reduce, [x])[0])))
+    return results
+
+
 class StandIn(unittest.TestCase):
     def run_ranks(self, function):
         with tempfile.TemporaryDirectory() as gpus:
@@ -111,6 +132,14 @@ class StandIn(unittest.TestCase):
             self.assertIn(f"sending data to rank {rank} on the rank {rank}", own)
             self.assertIn("MISMATCH", tag)
             self.assertIn("GPU", gpu)
+
+    def test_what_one_rank_refuses_all_hear(self):
+        sender, receiver = self.run_ranks(refusals)
+        self.assertEqual([got for _, got in sender[2:] + receiver], [[3.0]] * 2 + [[1.0]] * 2 + [[3.0]] * 2)
+        for (mine, _), own in zip(sender, ("2 elements", "40 dim", "40 dim", "rank 1 (pid")):
+            self.assertIn(own, mine)
+        for (theirs, _), own in zip(receiver, ("2 elements", "rank 0 (pid", "rank 0 (pid", "in host memory")):
+            self.assertIn(own, theirs)
 
 
 if __name__ == "__main__":
