@@ -3,9 +3,8 @@
  * received. */
 #include "ort.h"
 
-/* The inputs before the tensors. A false signal, and a rank that is the own one, are the library's
- * to refuse: it tells the peer. So what is refused here becomes a false signal, once it is known
- * whose turn it takes. */
+/* The inputs before the tensors. A false signal is the library's to refuse: it tells the peer. So a
+ * signal that is refused here becomes a false one, once it is known whose turn it takes. */
 static OrtStatus *take(const struct kernel *k, const OrtKernelContext *context, ncclsvc_message *m,
 		       OrtStatus **refusal)
 {
