@@ -399,8 +399,8 @@ static void lists_have_places_of_their_own(void **state)
 
 /* ---- Beside lists that are in no plan ---- */
 
-/* The ranks come to a planned and a plain list in another order. */
-static void beside_plain(struct client *me)
+/* The ranks come to a planned and a plain list in another order; then in the same. */
+static void beside_plain_of(struct client *me, ncclsvc_shapes shapes)
 {
 	struct desk d = desk_open(me);
 	struct letter planned, plain;
@@ -411,18 +411,34 @@ static void beside_plain(struct client *me)
 	launch(&d);
 	if (first)
 		submit_part(&d, &planned, first, d.x.peer, A, 1, 3, 5);
-	letter_begin(&d.x, &plain, first, d.x.peer, A, 1, 3, 6);
+	letter_begin(&d.x, &plain, first, d.x.peer, shapes, 1, 3, 6);
 	if (!first)
 		submit_part(&d, &planned, first, d.x.peer, A, 1, 3, 5);
 	letter_fails(&planned, NCCLSVC_MISMATCH, "a planned list with its shapes ahead");
 	letter_fails(&plain, NCCLSVC_MISMATCH, "a planned list with its shapes ahead");
+	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
+	submit_part(&d, &planned, first, d.x.peer, A, 1, 3, 7);
+	letter_begin(&d.x, &plain, first, d.x.peer, shapes, 1, 3, 8);
+	letter_end(&planned);
+	letter_end(&plain);
 	desk_close(&d);
+}
+
+static void beside_plain(struct client *me)
+{
+	beside_plain_of(me, A);
+}
+
+static void beside_static(struct client *me)
+{
+	beside_plain_of(me, S);
 }
 
 static void plain_lists_keep_the_order(void **state)
 {
 	(void)state;
 	run_pair(beside_plain);
+	run_pair(beside_static);
 }
 
 /* ---- Refused when its shapes are known ---- */
