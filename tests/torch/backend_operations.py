@@ -72,7 +72,8 @@ class Rank:
         x = self.full(7, dtype=torch.int32)
         dist.reduce(x, 0, dist.ReduceOp.BXOR)
         self.same(x, (7 if self.n % 2 else 0) if self.r == 0 else 7)
-        blocks, x = [self.full(1 << self.r | k << 8, dtype=torch.int32) for k in range(self.n)], self.full(0, dtype=torch.int32)
+        x = self.full(0, dtype=torch.int32)
+        blocks = [self.full(1 << self.r | k << 8, dtype=torch.int32) for k in range(self.n)]
         for call, given in ((dist.reduce_scatter, blocks), (dist.reduce_scatter_tensor, torch.cat(blocks))):
             call(x.zero_(), given, dist.ReduceOp.BOR)
             self.same(x, (1 << self.n) - 1 | self.r << 8)
@@ -143,7 +144,7 @@ class Rank:
             dist.recv(x, 1, group=patient)  # both sides have joined
             works = [dist.irecv(x, 1, group=patient) for _ in range(16)]
             begin = time.monotonic()
-            self.refused(lambda: dist.all_reduce(x, group=hasty), "Timed out .* wait for task .* oldest that is pending: Recv")
+            self.refused(lambda: dist.all_reduce(x, group=hasty), "Timed out .* for task .* oldest that is pending: Recv")
             if time.monotonic() - begin > 10:
                 raise AssertionError("the timeout of the group did not end the submission")
         dist.barrier()

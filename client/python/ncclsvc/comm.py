@@ -182,9 +182,9 @@ class Comm:
 
     def reduce_scatter(self, send: Any, recv: Any, op: Reduction = ReduceOp.SUM) -> Task:
         """send: size blocks of recv's elements; rank r gets the reduction of block r. In place: recv is that block."""
-        data, out = source(send), destination(recv)
+        data, out, number = source(send), destination(recv), integer(op)
         self._pair(data, out, data.count, out.count * self.size)
-        return self._submit(lib.reduce_scatter, (data, out), data.address, out.address, out.count, out.type, integer(op))
+        return self._submit(lib.reduce_scatter, (data, out), data.address, out.address, out.count, out.type, number)
 
     def broadcast(self, buffer: Any, root: int = 0, send: Any = None) -> Task:
         """buffer of every rank gets the root's; on the root, `send` is the input if it is given (as many elements)."""
@@ -198,14 +198,15 @@ class Comm:
         """recv on the root gets the reduction over all ranks (as many elements as send); without it, send does. recv
         is not used on other ranks."""
         self._check_rank(root, "root")
+        number = integer(op)
         if self.rank != root:
             data = source(send)
             self._check_device(data)
-            return self._submit(lib.reduce, (data,), data.address, None, data.count, data.type, integer(op), root)
+            return self._submit(lib.reduce, (data,), data.address, None, data.count, data.type, number, root)
         out = destination(send if recv is None else recv)
         data = out if recv is None else source(send)
         self._pair(data, out, data.count, out.count)
-        return self._submit(lib.reduce, (data, out), data.address, out.address, data.count, data.type, integer(op), root)
+        return self._submit(lib.reduce, (data, out), data.address, out.address, data.count, data.type, number, root)
 
     def all_to_all(self, send: Any, recv: Any = None) -> Task:
         """Block r of send goes to rank r, block r of recv comes from it: as many elements, a multiple of the

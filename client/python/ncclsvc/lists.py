@@ -341,7 +341,7 @@ class Lists:
         return self._icollective(lib.tensors_reduce_scatter, inputs, outputs, (op,))
 
     def _collective(
-        self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[Reduction, ...], timeout: Optional[float]
+        self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[Any, ...], timeout: Optional[float]
     ) -> None:
         """Waits for it: as with messages."""
         if timeout is None:
@@ -349,13 +349,13 @@ class Lists:
         else:
             self._call(function, inputs, outputs, op, milliseconds(timeout), None)
 
-    def _icollective(self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[Reduction, ...]) -> Request:
+    def _icollective(self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[Any, ...]) -> Request:
         request = ctypes.c_void_p()
         kept = self._call(function, inputs, outputs, op, 0, ctypes.byref(request))
         return Request(self, request.value or 0, kept)
 
     def _call(
-        self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[Reduction, ...], ms: int, request: Any
+        self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[Any, ...], ms: int, request: Any
     ) -> Any:
         """What it returns is to be kept until the operation has ended."""
         try:
@@ -365,7 +365,8 @@ class Lists:
                 raise ValueError(f"outputs have other types or shapes than inputs: {taken.layout}, not {given.layout}")
             numbers = [integer(reduction) for reduction in op]
         except (TypeError, ValueError):
-            function(self._pointer, None, None, 1, *(ReduceOp.SUM for _ in op), 0, request)  # takes its turn, and fails on all ranks
+            # Takes its turn, and fails on all ranks.
+            function(self._pointer, None, None, 1, *(ReduceOp.SUM for _ in op), 0, request)
             raise
         array = taken.array if taken else None
         check(function(self._pointer, given.array, array, len(inputs), *numbers, ms, request))

@@ -209,7 +209,8 @@ class Session(inspection.Inspection):
 
     def group(self) -> Group:
         """`with session.group():` submits the block's operations together, without order among them. Exchanges of
-        Send and Recv in both directions belong in one. No await within: the thread's other coroutines would be in it."""
+        Send and Recv in both directions belong in one. No await within: the thread's other coroutines would be in
+        it."""
         return Group(self)
 
     def stream(self, stream: Any, detached: bool = False) -> Any:

@@ -149,7 +149,8 @@ def time_to_join(timeout: Optional[float]) -> Optional[float]:
 
 
 def retried(comm: Comm, submit: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
-    """While the ring is full, waits for room, up to the communicator's timeout: another group's task may be in the way."""
+    """While the ring is full, waits for room, as long as the communicator's timeout: the task in the way may have a
+    longer one."""
     end = None if comm.timeout is None else time.monotonic() + comm.timeout
     while True:
         try:
