@@ -93,6 +93,8 @@ static void across_contexts(struct ranks *ranks, int rank)
 	OK(cuStreamWaitEvent(stream, event, 0));
 	OK(cuStreamSynchronize(stream));
 	OK(cuStreamSynchronize(A));
+	OK(cuEventDestroy(event));
+	OK(cuda.cuModuleUnload(module));
 }
 
 /* ---- Misuse ---- */
