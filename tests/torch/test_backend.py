@@ -10,10 +10,12 @@ import signal
 import subprocess
 import sys
 import unittest
+from datetime import timedelta
 
 import torch
 
 import ncclsvc
+from ncclsvc.torch.work import HostWork
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.join(HERE, "..", "python"))
@@ -73,6 +75,20 @@ class Backend(unittest.TestCase):
                                      (torch.ones(3, device="meta"), TypeError, "DLPack|device")):
                 with self.assertRaisesRegex(error, text):
                     comm.all_reduce(bad)
+
+    def test_a_wait_whose_time_is_up_as_the_task_ends(self):
+        class Late:
+            def wait(self, timeout):
+                if timeout:
+                    raise ncclsvc.TimeoutError("it goes on")
+
+            def done(self):
+                return True
+
+        work = HostWork(None, [Late()])
+        with self.assertRaisesRegex(ncclsvc.TimeoutError, "it goes on"):
+            work.wait(timedelta(milliseconds=2))
+        self.assertTrue(work.wait())
 
     def test_operations(self):
         for ranks in ("2", "3"):

@@ -52,7 +52,8 @@ class HostWork(dist.Work):
             try:
                 task.wait(timeout)
             except Exception as error:
-                if not task.done():
+                # The wait's time may be up just before the task ends.
+                if not task.done() or (isinstance(error, TimeoutError) and error.status is None):
                     raise
                 failure = failure or in_torchs_words(error)
         with self._lock:
