@@ -132,6 +132,9 @@ def refusals(session, comm):
             (lambda: comm.all_reduce(x, op=2**32), ValueError, "4294967296 is out of range"),
             (lambda: comm.all_reduce(x, op=1.9), TypeError, "float"),
             (lambda: session.zeros(-5, "u1"), ValueError, "-5 is out of range"),
+            (lambda: session.register_fd(2**32, 1), ValueError, "4294967296 is out of range"),
+            (lambda: session.cancel_session(2**32 + 2**31), ValueError, "6442450944 is out of range"),
+            (lambda: ncclsvc.Session(ring_entries=2**32), ValueError, "4294967296 is out of range"),
             (lambda: session.zeros((-2, -2)), ValueError, "-2 is out of range"),
             (lambda: session.world(rank=-7), ValueError, "rank -7"),
             (lambda: session.world(rank=2**32), ValueError, "4294967296 is out of range"),
@@ -365,6 +368,12 @@ def order(session, comm):
         task = comm.all_reduce(x)
     outside = comm.session._thread.order.timeline
     assert outside is None and not task.done()
+    for value, call in ((-1, timeline.at), (2**64 + 6, timeline.signal)):
+        try:
+            call(value)
+            raise AssertionError(f"{value} is no value of a timeline")
+        except ValueError as error:
+            assert f"{value} is out of range" in str(error), error
     timeline.signal(4)
     try:
         task.wait(0.05)

@@ -7,7 +7,7 @@ import ctypes
 from typing import TypeVar
 
 from . import structs as s
-from .library import check, lib
+from .library import check, integer, lib
 from .memory import Pointer
 
 _Record = TypeVar("_Record", bound=s.Record)
@@ -67,15 +67,15 @@ class Inspection:
 
     def cancel_task(self, task: int) -> int:
         """Ends a task, by the number that tasks() shows. How many tasks ended; NotFoundError if there is none."""
-        return self._cancel(lib.cancel_task, task)
+        return self._cancel(lib.cancel_task, integer(task, ctypes.c_uint64))
 
     def cancel_comm(self, comm: int) -> int:
         """Ends a communicator's tasks, by the number that comms() shows."""
-        return self._cancel(lib.cancel_comm, comm)
+        return self._cancel(lib.cancel_comm, integer(comm, ctypes.c_uint64))
 
     def cancel_session(self, session: int) -> int:
         """Ends a session, by the number that sessions() shows."""
-        return self._cancel(lib.cancel_session, session)
+        return self._cancel(lib.cancel_session, integer(session, ctypes.c_uint32))
 
     def _cancel(self, function: object, number: int) -> int:
         cancelled = ctypes.c_uint64()

@@ -34,7 +34,7 @@ class Records:
             comm._check_device(buffer)
             record.data = buffer.address
         spec = tensor if buffer is None else Spec(buffer.type, buffer.shape)
-        record.type, record.ndims = spec.type, -1 if spec.shape is None else len(spec.shape)
+        record.type, record.ndims = integer(spec.type), -1 if spec.shape is None else len(spec.shape)
         if spec.shape:
             dims = (ctypes.c_int64 * len(spec.shape))(*(integer(size, ctypes.c_int64) for size in spec.shape))
             record.dims = ctypes.cast(dims, type(record.dims))

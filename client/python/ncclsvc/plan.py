@@ -97,7 +97,7 @@ class Plan:
     ) -> None:
         records = Records(tensors, self.comm, output=False)
         tag, peer = integer(tag, ctypes.c_int64), integer(peer)
-        check(function(self._pointer, shapes, tag, records.array, len(tensors), peer))
+        check(function(self._pointer, integer(shapes), tag, records.array, len(tensors), peer))
         self._label(label)
 
     def _plan(
@@ -106,7 +106,7 @@ class Plan:
         if (count is None) != (type is None):
             raise TypeError("count and type are given both, or neither")
         planned = PLAN_ANY if count is None else integer(count, ctypes.c_size_t)
-        check(function(self._pointer, planned, type or 0, integer(peer)))
+        check(function(self._pointer, planned, integer(type or 0), integer(peer)))
         self._label(label)
 
     def _label(self, label: str) -> None:

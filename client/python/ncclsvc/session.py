@@ -55,7 +55,7 @@ class Session(inspection.Inspection):
             ctypes.sizeof(Options),
             os.fsencode(socket) if socket else None,
             name.encode("utf-8", "replace"),  # a file name of other bytes, in logs and JSON
-            ring_entries,
+            integer(ring_entries, ctypes.c_uint32),
             no_ring,
             max(1, milliseconds(timeout)),
         )
@@ -182,7 +182,7 @@ class Session(inspection.Inspection):
     def register_fd(self, fd: int, nbytes: int) -> ctypes.Array[ctypes.c_uint8]:
         """The first nbytes of a memfd that is sealed with F_SEAL_SHRINK, as session memory. The fd may be closed."""
         nbytes = integer(nbytes, ctypes.c_size_t)
-        address = allocated(lib.mem_register_fd, self._pointer, fd, nbytes)
+        address = allocated(lib.mem_register_fd, self._pointer, integer(fd), nbytes)
         return host_memory(self._open_calls().handle, address, nbytes)
 
     def zeros(self, shape: Union[int, tuple[int, ...]], dtype: Any = "float32") -> Any:

@@ -8,7 +8,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Optional
 
-from .library import check, lib
+from .library import check, integer, lib
 from .memory import Pointer
 
 if TYPE_CHECKING:
@@ -89,11 +89,12 @@ class Timeline:
     def at(self, value: int) -> Any:
         """A context in which the thread's submissions use (timeline, value). No await within: those of the thread's
         other coroutines would, too."""
+        value = integer(value, ctypes.c_uint64)
         return ordered(self.session, self.session._thread.order._replace(timeline=self._pointer.value, value=value))
 
     def signal(self, value: int) -> None:
         """Raises ready to value; never lowers it."""
-        check(lib.timeline_signal(self._pointer, value))
+        check(lib.timeline_signal(self._pointer, integer(value, ctypes.c_uint64)))
 
     @property
     def done(self) -> int:
