@@ -289,6 +289,28 @@ def closed_while_a_coroutine_waits(rank):
     asyncio.run(main(in_a_thread))
 
 
+def no_await_in_a_group(rank):
+    """Another coroutine's operations would be in it."""
+    async def main(session):
+        comm = session.join(os.urandom(128), 1, 0)
+        before = comm.barrier()
+        try:
+            with session.group():
+                inside = comm.barrier()
+                await before
+            raise AssertionError("awaited in a group")
+        except ValueError as error:
+            assert "no await inside a group" in str(error), error
+        await before
+        try:
+            await inside
+            raise AssertionError("abandoned, and awaited")
+        except ValueError as error:
+            assert "not submitted" in str(error), error
+    with ncclsvc.Session() as session:
+        asyncio.run(main(session))
+
+
 class Threads(Ranks, unittest.TestCase):
     def test_close_while_others_wait(self):
         run(1, closed_while_others_wait)
@@ -310,6 +332,9 @@ class Threads(Ranks, unittest.TestCase):
 
     def test_one_request_and_two_coroutines(self):
         run(1, one_request_and_two_coroutines)
+
+    def test_no_await_in_a_group(self):
+        run(1, no_await_in_a_group)
 
     def test_close_while_a_coroutine_waits(self):
         run(1, closed_while_a_coroutine_waits)

@@ -11,6 +11,7 @@ from typing import Callable
 from .enums import Result
 from .library import lib
 from .memory import Pointer
+from .streams import ThreadState
 
 _Entry = tuple[Callable[[], int], "asyncio.Future[int]"]
 
@@ -33,13 +34,16 @@ class _Reader:
 class Waits:
     """What coroutines wait for in one session, in any number of event loops. Every wake-up asks all of them."""
 
-    def __init__(self, pointer: Callable[[], Pointer]) -> None:
+    def __init__(self, pointer: Callable[[], Pointer], thread: ThreadState) -> None:
         self._pointer = pointer
+        self._thread = thread
         self._lock = threading.Lock()
         self._readers: dict[asyncio.AbstractEventLoop, _Reader] = {}
 
     async def until(self, test: Callable[[], int]) -> int:
         """The first result of test() that is not IN_PROGRESS. The last error is this call's then."""
+        if self._thread.group:
+            raise ValueError("no await inside a group: what other coroutines submit meanwhile would be in it, too")
         result = test()
         if result != Result.IN_PROGRESS:
             return result

@@ -62,7 +62,7 @@ class Session(inspection.Inspection):
         self._calls: Optional[Calls] = Calls(Handle(allocated(lib.open, options)))
         self._attached = 0  # how often again
         self._thread = ThreadState()
-        self._waits = Waits(lambda: self._pointer)
+        self._waits = Waits(lambda: self._pointer, self._thread)
         self._lock = threading.RLock()  # of _calls, _joinings, _kept; a finalizer may come in between, and submit
         self._kept: dict[int, tuple[Any, ...]] = {}
         self._children: dict[Any, None] = {}  # what must be closed before the session, in the order of its making
