@@ -26,6 +26,8 @@ _REDUCED = {
     torch.float8_e5m2: DataType.FLOAT8E5M2,
 }
 _MOVED = {**_REDUCED, torch.bool: DataType.BOOL, torch.int16: DataType.INT16, torch.uint16: DataType.UINT16}
+for _float8 in (torch.float8_e4m3fn, torch.float8_e5m2):  # not all releases of NCCL have it: as bytes
+    del _MOVED[_float8]
 _OPS = {
     dist.ReduceOp.SUM: ReduceOp.SUM,
     dist.ReduceOp.AVG: ReduceOp.AVG,
