@@ -292,9 +292,11 @@ static void what_all_were_ready_for_is_done(void **state)
 	hold(1, 0, true);
 	for (uint32_t k = 0; k < NODES; k++)
 		first[k] = sum(k);
+	await_sent(INTERNODE_READY, NODES * (NODES - 1));
 	second[0] = sum(0);
 	second[1] = sum(1);
-	await_sent(INTERNODE_READY, NODES * (NODES - 1));
+	await_taken(0, 2);
+	await_taken(1, 2);
 	for (uint32_t k = NODES; k-- > 0;) {
 		engine = engines[k];
 		end_epoch(0, NCCLSVC_PEER_GONE, 2);
