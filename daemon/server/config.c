@@ -22,7 +22,7 @@ struct load {
 	FILE *err;
 	unsigned errors;
 	const char *file; /* --config or NCCLSVCD_CONFIG; NULL: the default */
-	bool help, version, check;
+	bool help, version, check, quiet;
 };
 
 struct ini_source {
@@ -200,7 +200,7 @@ static void read_file(struct load *l, char *const envp[])
 
 /* ---- The command line ------------------------------------------------------------------ */
 
-enum { OPT_CONFIG = 256, OPT_CHECK, OPT_HELP, OPT_VERSION, OPT_KEY };
+enum { OPT_CONFIG = 256, OPT_CHECK, OPT_QUIET, OPT_HELP, OPT_VERSION, OPT_KEY };
 
 /* Those that a shortened name could be, in buf. False: they are not several. */
 static bool could_be(const struct option *options, const char *arg, char *buf, size_t size)
@@ -256,6 +256,7 @@ static void read_options(struct load *l, int argc, char *argv[], bool apply)
 	}
 	options[n++] = (struct option){"config", required_argument, NULL, OPT_CONFIG};
 	options[n++] = (struct option){"check-config", no_argument, NULL, OPT_CHECK};
+	options[n++] = (struct option){"quiet", no_argument, NULL, OPT_QUIET};
 	options[n++] = (struct option){"help", no_argument, NULL, OPT_HELP};
 	options[n++] = (struct option){"version", no_argument, NULL, OPT_VERSION};
 	options[n] = (struct option){0};
@@ -269,6 +270,9 @@ static void read_options(struct load *l, int argc, char *argv[], bool apply)
 			break;
 		case OPT_CHECK:
 			l->check = true;
+			break;
+		case OPT_QUIET:
+			l->quiet = true;
 			break;
 		case OPT_HELP:
 		case 'h':
@@ -366,6 +370,7 @@ static void print_help(FILE *out)
 		"\n"
 		"  --config FILE    read this file instead of the default one\n"
 		"  --check-config   print what is in force and from where, and exit\n"
+		"  --quiet          with --check-config: print errors only\n"
 		"  --help, -h       print this and exit\n"
 		"  --version, -V    print the version and exit\n\n"
 		"Options marked (SIGHUP) may change while the daemon runs: change the file, then\n"
@@ -450,10 +455,10 @@ int config_load(struct config *c, int argc, char *argv[], char *const envp[], FI
 		fprintf(out, "ncclsvcd %s\n", NCCLSVC_VERSION_STRING);
 	else if (l.errors)
 		return 2;
-	else if (l.check)
-		config_print(c, out);
-	else
+	else if (!l.check)
 		return -1;
+	else if (!l.quiet)
+		config_print(c, out);
 	return 0;
 }
 

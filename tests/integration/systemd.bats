@@ -31,7 +31,7 @@ needs() {
 units() {
 	for unit in ncclsvcd.service ncclsvcd.socket; do
 		[ -f "$1/$unit" ] || return 1
-		sed "s|^ExecStart=[^ ]*|ExecStart=$daemon|" "$1/$unit" >"$dir/$unit"
+		sed -E "s|^(Exec[A-Za-z]+=)[^ ]*/ncclsvcd|\\1$daemon|" "$1/$unit" >"$dir/$unit"
 	done
 }
 
@@ -77,6 +77,51 @@ has_ended() {
 	grep -qx 'DeviceAllow=char-nvidia rw' "$unit"
 	grep -qx 'DeviceAllow=char-nvidia-uvm rw' "$unit"
 	[ "$(grep -c '^DeviceAllow=' "$unit")" -eq "$(grep -c '^DeviceAllow=char-nvidia' "$unit")" ]
+}
+
+@test "a reload with a faulty configuration fails, and the daemon keeps the old one" {
+	# What systemd would run, one after the other, until one fails.
+	units "$BUILD/scripts/systemd"
+	mkdir "$dir/conf"
+	echo "ranks = 3" >"$dir/conf/ncclsvcd.conf"
+	export CONFIGURATION_DIRECTORY=$dir/conf
+	"$daemon" --socket "$dir/s" 2>"$dir/log" 3>&- &
+	pids+=($!)
+	MAINPID=$!
+	eventually "$ctl" --socket "$dir/s" status
+	reload=$(sed -n 's/^ExecReload=//p' "$dir/ncclsvcd.service" | sed "s/\$MAINPID/$MAINPID/; s|--check-config|& --socket $dir/s|" |
+		paste -sd '&' | sed 's/&/ \&\& /')
+	run sh -c "$reload"
+	echo "$reload: $output"
+	[ "$status" -eq 0 ]
+	[ -z "$output" ]
+	eventually grep -q 'SIGHUP: changed' "$dir/log"
+	echo "ranks = many" >"$dir/conf/ncclsvcd.conf"
+	run sh -c "$reload"
+	echo "$output"
+	[ "$status" -eq 2 ]
+	[[ $output == *"ranks"* ]]
+	[ "$(grep -c SIGHUP "$dir/log")" -eq 1 ]
+	"$ctl" --socket "$dir/s" status
+}
+
+@test "an installation under another prefix reads its configuration there" {
+	grep -qx "Environment=CONFIGURATION_DIRECTORY=$(sed -n 's/#define NCCLSVC_SYSCONFDIR "\(.*\)"/\1/p' "$BUILD/build_config.h")" \
+		"$BUILD/scripts/systemd/ncclsvcd.service"
+}
+
+@test "no key at a restart leaves the unit failed for good" {
+	for unit in "$BUILD/scripts/systemd/ncclsvcd.service" "$BUILD/scripts/systemd/user/ncclsvcd.service"; do
+		grep -qx 'StartLimitIntervalSec=0' "$unit"
+		grep -qx 'OOMPolicy=continue' "$unit"
+	done
+}
+
+@test "core files leave out what clients have registered" {
+	"$daemon" --socket "$dir/s" 2>"$dir/log" 3>&- &
+	pids+=($!)
+	eventually "$ctl" --socket "$dir/s" status
+	[ "$(cat "/proc/${pids[0]}/coredump_filter")" = 00000031 ]
 }
 
 @test "the user units are in order" {

@@ -193,6 +193,23 @@ static void test_check_config_round_trip(void **state)
 	assert_int_equal(second.c.drain_seconds, 0);
 }
 
+static void test_quiet_check_prints_errors_only(void **state)
+{
+	static struct outcome o;
+
+	(void)state;
+	write_file("ranks = 3\n");
+	LOAD(&o, no_env, "--check-config", "--quiet", "--config", file);
+	assert_int_equal(o.rc, 0);
+	assert_string_equal(o.out, "");
+	assert_string_equal(o.err, "");
+	write_file("ranks = many\n");
+	LOAD(&o, no_env, "--check-config", "--quiet", "--config", file);
+	assert_int_equal(o.rc, 2);
+	assert_string_equal(o.out, "");
+	assert_non_null(strstr(o.err, "ranks"));
+}
+
 static void test_all_errors_are_listed(void **state)
 {
 	char *env[] = {no_env[0], no_env[1], "NCCLSVCD_LOG_LEVLE=debug", "NCCLSVCD_RANKS=none",
@@ -580,6 +597,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_order_of_sources, make_file, drop_file),
 		cmocka_unit_test_setup_teardown(test_config_from_environment, make_file, drop_file),
 		cmocka_unit_test_setup_teardown(test_check_config_round_trip, make_file, drop_file),
+		cmocka_unit_test_setup_teardown(test_quiet_check_prints_errors_only, make_file,
+						drop_file),
 		cmocka_unit_test_setup_teardown(test_all_errors_are_listed, make_file, drop_file),
 		cmocka_unit_test(test_the_world_has_a_section),
 		cmocka_unit_test(test_option_errors),
