@@ -185,6 +185,21 @@ static void fill_standard_fds(void)
 		close(fd);
 }
 
+/* What clients have registered is theirs: core files hold private memory and ELF headers, and no
+ * shared mappings. Workers inherit it. */
+static void keep_clients_out_of_core_files(void)
+{
+	static const char mask[] = "0x31"; /* core(5): private anonymous, ELF headers, huge */
+	const int fd = open("/proc/self/coredump_filter", O_WRONLY | O_CLOEXEC);
+	const ssize_t n = fd >= 0 ? write(fd, mask, sizeof(mask) - 1) : -1;
+	if (n < 0)
+		log_warning("core files of this daemon may hold clients' memory: "
+			    "/proc/self/coredump_filter cannot be written: %s",
+			    strerror(errno));
+	if (fd >= 0)
+		close(fd);
+}
+
 static void raise_fd_limit(void)
 {
 	struct rlimit r;
@@ -266,6 +281,7 @@ static int fill_node_in(struct daemon *d)
 static int start(struct daemon *d)
 {
 	raise_fd_limit();
+	keep_clients_out_of_core_files();
 	if (!nofail_reserve_fill()) {
 		log_error("cannot start: there is no memory for the reserve");
 		return -1;

@@ -4,6 +4,7 @@
 #include "launch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -297,6 +298,18 @@ static void end_without_supervisor(struct worker *w)
 		release_until_still(w);
 }
 
+/* When memory is short, the kernel ends a worker before the supervisor, which gave its own score a
+ * lower value (OOMScoreAdjust= of the unit). */
+static void raise_oom_score(void)
+{
+	const int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+	const ssize_t n = fd >= 0 ? write(fd, "0", 1) : 0;
+	if (n < 0 && errno != EACCES) /* an operator has raised it further */
+		log_warning("/proc/self/oom_score_adj cannot be written: %s", strerror(errno));
+	if (fd >= 0)
+		close(fd);
+}
+
 int worker_main(int argc, char *argv[])
 {
 	char text[SVC_TEXT_BYTES];
@@ -313,6 +326,7 @@ int worker_main(int argc, char *argv[])
 	signal(SIGINT, SIG_IGN); /* of a terminal: the supervisor decides */
 	signal(SIGTERM, SIG_IGN);
 	prctl(PR_SET_NAME, "ncclsvcd-gpu");
+	raise_oom_score();
 	prctl(PR_SET_TIMERSLACK, SPIN_SLACK_NS);
 	/* Inspection is ours, and NCCL's own would listen on one port for all of a node. */
 	setenv("NCCL_RAS_ENABLE", "0", 0);
