@@ -55,6 +55,17 @@ static bool on_one_machine(char *const envp[])
 	return number_of(envp, "SLURM_STEP_NUM_NODES") == 1;
 }
 
+/* A launcher's variables may have come along unmeant: a daemon that was to be alone would wait in
+ * silence for others. */
+static void tell_cluster(const struct config *config, char *const envp[], long n)
+{
+	const char *variable = paths_env(envp, "OMPI_COMM_WORLD_SIZE") ? "OMPI_COMM_WORLD_SIZE"
+								       : "SLURM_STEP_NUM_TASKS";
+	log_info("%s=%ld: this daemon and %ld others form a cluster; it waits up to %d s for them. "
+		 "For a daemon of one node, set cluster_bootstrap = none",
+		 variable, n, n - 1, config->cluster_seconds);
+}
+
 int cluster_wanted(const struct config *config, char *const envp[])
 {
 	long n = started_together(envp);
@@ -63,8 +74,10 @@ int cluster_wanted(const struct config *config, char *const envp[])
 	if (n < 2)
 		return 0;
 	if (paths_env(envp, "OMPI_COMM_WORLD_SIZE") || paths_env(envp, "PMIX_RANK") ||
-	    paths_env(envp, "PMI_RANK"))
+	    paths_env(envp, "PMI_RANK")) {
+		tell_cluster(config, envp, n);
 		return 1;
+	}
 	log_error("Slurm started %ld tasks without PMIx, by which daemons find each other: use "
 		  "srun --mpi=pmix; or, if each daemon is to be alone, --cluster-bootstrap none",
 		  n);
