@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Results, sentences, and the lines of NCCL_DEBUG. */
+#include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,10 +72,50 @@ static enum level level(void)
 	return (enum level)is;
 }
 
+/* NCCL_DEBUG_FILE with %h (host), %p (pid) and %% put in, as in NCCL. False: too long. */
+static bool debug_path(const char *format, char path[PATH_MAX])
+{
+	size_t n = 0;
+	char host[65] = "?";
+	gethostname(host, sizeof(host) - 1);
+	for (const char *c = format; *c; c++) {
+		char part[sizeof(host)] = {*c};
+		if (*c == '%' && c[1] == 'h')
+			snprintf(part, sizeof(part), "%s", host);
+		else if (*c == '%' && c[1] == 'p')
+			snprintf(part, sizeof(part), "%d", getpid());
+		if (*c == '%' && (c[1] == 'h' || c[1] == 'p' || c[1] == '%'))
+			c++;
+		const size_t length = strlen(part);
+		if (n + length >= PATH_MAX)
+			return false;
+		memcpy(path + n, part, length);
+		n += length;
+	}
+	path[n] = 0;
+	return true;
+}
+
+static int debug_file;
+
+static void debug_file_open(void)
+{
+	char path[PATH_MAX];
+	const char *format = getenv("NCCL_DEBUG_FILE");
+	debug_file = STDERR_FILENO;
+	if (!format || level() <= LEVEL_VERSION || !debug_path(format, path))
+		return;
+	const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+	if (fd >= 0)
+		debug_file = fd;
+}
+
 /* One write for each line: those of several processes do not mix. */
 static void print(const char *kind, const char *text)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	char line[SENTENCE + 256], host[65] = "?";
+	pthread_once(&once, debug_file_open);
 	gethostname(host, sizeof(host) - 1);
 	int n = snprintf(line, sizeof(line), "%s:%d:%d NCCL %s %s\n", host, getpid(), gettid(),
 			 kind, text);
@@ -81,7 +123,7 @@ static void print(const char *kind, const char *text)
 		n = (int)sizeof(line) - 1;
 		line[n - 1] = '\n';
 	}
-	if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0)
+	if (n > 0 && write(debug_file, line, (size_t)n) < 0)
 		return; /* there is nowhere to say so */
 }
 
@@ -104,10 +146,9 @@ void inform(const char *format, ...)
 		return;
 	if (!atomic_exchange(&introduced, true)) {
 		int version = NCCL_ABI_VERSION;
-		ncclResult_t r = session_nccl_version(&version);
-		snprintf(text, sizeof(text), "version %d.%d.%d%s (ncclsvc %s)", version / 10000,
-			 version % 10000 / 100, version % 100,
-			 r ? " of the interface, no daemon yet" : "", NCCLSVC_VERSION_STRING);
+		session_nccl_version(&version);
+		snprintf(text, sizeof(text), "version %d.%d.%d (ncclsvc %s)", version / 10000,
+			 version % 10000 / 100, version % 100, NCCLSVC_VERSION_STRING);
 		print("INFO", text);
 	}
 	va_start(args, format);

@@ -133,35 +133,32 @@ static ncclsvc_result ask_version(ncclsvc_session *service, int *version, bool *
 	return r;
 }
 
-ncclResult_t session_nccl_version(int *version)
+/* What the daemon's workers have; 0: there is no daemon, or it has no GPU that works. */
+static int version_of_daemon(void)
 {
-	static atomic_int known;
 	const ncclsvc_options options = {.size = sizeof(options), .no_ring = true};
 	ncclsvc_session *service;
 	bool starting = true;
-	if (in_the_daemon())
-		return ncclSystemError;
-	if (known) {
-		*version = known;
-		return ncclSuccess;
-	}
+	int found = 0;
 	ncclsvc_result r = ncclsvc_open(&options, &service);
 	if (r)
-		return fail(ncclSystemError, "the daemon does not tell NCCL's version: %s",
-			    ncclsvc_last_error());
-	int found = 0;
+		return 0;
 	for (int ms = 0; !r && !found && starting && ms < VERSION_WAIT_MS; ms += 20) {
 		r = ask_version(service, &found, &starting);
 		if (!r && !found && starting)
 			nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
 	}
 	ncclsvc_close(service);
-	if (r)
-		return fail_service(r);
-	if (!found)
-		return fail(ncclSystemError,
-			    "the daemon has no GPU that works: see ncclsvc-ctl devices and "
-			    "ncclsvc-ctl doctor");
-	known = *version = found;
+	return found;
+}
+
+ncclResult_t session_nccl_version(int *version)
+{
+	static atomic_int known;
+	if (in_the_daemon())
+		return ncclSystemError;
+	if (!known)
+		known = version_of_daemon();
+	*version = known ? known : NCCL_VERSION_NEEDED;
 	return ncclSuccess;
 }
