@@ -232,6 +232,8 @@ typedef enum ncclsvc_peer_source {
 	NCCLSVC_PEER_DEFAULT = 1,
 	NCCLSVC_PEER_MEASURED = 2, /* ncclsvc-perf crossover, on this machine */
 	NCCLSVC_PEER_SET = 3,	   /* peer_bytes in ncclsvcd.conf(5) */
+	/* None does: a member's process cannot map the memory of another member's GPU. */
+	NCCLSVC_PEER_OUT_OF_REACH = 4,
 } ncclsvc_peer_source;
 
 typedef struct ncclsvc_comm_info {

@@ -18,8 +18,10 @@ struct svc_empty {
 
 static const struct svc_shape join_1 = {
 	.name = "JOIN", .request = sizeof(struct svc_join), .reply = JOINED_1, .since = 1};
-static const struct svc_shape split_1 = {
-	.name = "SPLIT", .request = sizeof(struct svc_split), .reply = JOINED_1, .since = 1};
+static const struct svc_shape split_1 = {.name = "SPLIT",
+					 .request = offsetof(struct svc_split, out_of_reach),
+					 .reply = JOINED_1,
+					 .since = 1};
 
 static const struct svc_shape requests[SVC_OPCODE_END] = {
 	SHAPE(1, HELLO, svc_hello, svc_hello_reply, 0, 0),

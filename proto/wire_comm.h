@@ -41,7 +41,10 @@ struct svc_join {
 	uint64_t timeout_ns; /* 0: none */
 	/* How CUDA uses the device in this process, for inspection; zeros with SVC_DEVICE_HOST. */
 	uint64_t mps_server; /* as struct mps has it; 0 unless mps is NCCLSVC_MPS_ACTIVE */
-	uint32_t mps;	     /* ncclsvc_mps */
+	uint16_t mps;	     /* ncclsvc_mps */
+	/* Bits: devices of the daemon whose memory this process cannot map, for example because it
+	 * has no device node of theirs. Their communicators have no kernels. From version 2. */
+	uint16_t out_of_reach;
 	/* 0, or a lent region of the member's GPU, zeroed and of PEER_STAGING bytes at least
 	 * (abi/peer.h). If all members have one, their kernels may use it. From version 2. */
 	uint32_t staging;
@@ -92,6 +95,9 @@ struct svc_split {
 	int32_t key;
 	uint32_t staging;    /* as in JOIN, of the part's member */
 	uint64_t timeout_ns; /* 0: none */
+	/* From version 2: */
+	uint16_t out_of_reach; /* as in JOIN */
+	uint16_t reserved[3];
 };
 
 /* Makes a reduction of a communicator of GPUs: sums of what each rank has multiplied by its scalar,

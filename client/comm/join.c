@@ -154,6 +154,7 @@ static ncclsvc_result begin_join(ncclsvc_session *s, struct svc_join *request, i
 	if (device != NCCLSVC_DEVICE_HOST)
 		comm->peer = peer_new(s, device, request->device, request->nranks);
 	request->staging = peer_region(comm->peer);
+	request->out_of_reach = peer_out_of_reach(comm->peer);
 	comm->world = request->flags & SVC_JOIN_WORLD;
 	comm->device = device;
 	comm->daemon_device = request->device;
@@ -321,6 +322,7 @@ static ncclsvc_result begin_split(ncclsvc_comm *parent, int colour, int key, int
 		.key = key,
 		.staging = peer_region(comm->peer),
 		.timeout_ns = timeout_on_wire(timeout_ms),
+		.out_of_reach = peer_out_of_reach(comm->peer),
 	};
 	if (!r)
 		r = joining_begin(s, comm, SVC_SPLIT, &request, timeout_ms, NULL, j);

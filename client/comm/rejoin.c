@@ -42,6 +42,7 @@ static struct svc_join rejoin_request(const ncclsvc_comm *comm, uint64_t timeout
 		.device = comm->daemon_device,
 		.flags = comm->world ? SVC_JOIN_WORLD : 0,
 		.staging = peer_region(comm->peer),
+		.out_of_reach = peer_out_of_reach(comm->peer),
 		.timeout_ns = timeout_ns,
 	};
 	if (!comm->world)

@@ -13,6 +13,8 @@
 #include "state.h"
 #include "trigger.h"
 
+#define REACH_BYTES ((size_t)2 << 20) /* of a device that is tried */
+
 /* The session's GPU part, made when first needed. NULL with the error set. Locked. */
 static struct gpu *gpu_get(ncclsvc_session *s)
 {
@@ -108,6 +110,59 @@ ncclsvc_result device_match(ncclsvc_session *s, int device, int32_t *number)
 		r = match(list, n, &uuid, device, number);
 	ncclsvc_list_free(list);
 	return r;
+}
+
+static bool is_visible(const struct cuda *cuda, const uint8_t uuid[16])
+{
+	int n = 0;
+	CUdevice cu;
+	CUuuid own;
+	if (cuda->cuDeviceGetCount(&n))
+		return false;
+	for (int i = 0; i < n; i++)
+		if (!cuda->cuDeviceGet(&cu, i) && !cuda->cuDeviceGetUuid(&own, cu) &&
+		    !memcmp(own.bytes, uuid, sizeof(own.bytes)))
+			return true;
+	return false;
+}
+
+static uint16_t try_devices(ncclsvc_session *s, int device)
+{
+	ncclsvc_device_info *list = NULL;
+	size_t n = 0;
+	uint16_t out = 0;
+	if (ncclsvc_list_devices(s, &list, &n))
+		return 0;
+	for (size_t i = 0; i < n; i++) {
+		const int32_t number = list[i].device;
+		if (number < 0 || number >= 16 || list[i].state != NCCLSVC_DEVICE_READY ||
+		    is_visible(s->gpu->cuda, list[i].uuid))
+			continue;
+		if (!lent_can_map(s, number, device, REACH_BYTES))
+			out |= (uint16_t)(1u << number);
+	}
+	ncclsvc_list_free(list);
+	return out;
+}
+
+/* A device that CUDA shows is in reach. Of the others, a little memory is tried: one that only
+ * CUDA_VISIBLE_DEVICES hides can be mapped, one without a device node cannot. The answer holds for
+ * the process; the numbers are this daemon's. */
+uint16_t devices_out_of_reach(ncclsvc_session *s, int device)
+{
+	struct gpu *g = s->gpu;
+	session_lock(s);
+	const bool known = g->reach_generation == s->generation + 1;
+	const uint16_t before = g->out_of_reach;
+	session_unlock(s);
+	if (known)
+		return before;
+	const uint16_t out = try_devices(s, device);
+	session_lock(s);
+	g->out_of_reach = out;
+	g->reach_generation = s->generation + 1;
+	session_unlock(s);
+	return out;
 }
 
 ncclsvc_result gpu_usable(ncclsvc_session *s)

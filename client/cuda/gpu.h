@@ -12,6 +12,9 @@ struct thread_state;
 
 /* OK if the session can have GPU communicators: there is a ring and a driver. Not locked. */
 ncclsvc_result gpu_usable(ncclsvc_session *s);
+/* Bits: the daemon's devices whose memory this process cannot map for its own `device`. Not locked.
+ */
+uint16_t devices_out_of_reach(ncclsvc_session *s, int device);
 /* The daemon's number for this process's device. Not locked. */
 ncclsvc_result device_match(ncclsvc_session *s, int device, int32_t *number);
 /* After a reattach: finds the communicators' devices again. Locked; yields. */

@@ -129,6 +129,21 @@ ncclsvc_result lent_map(ncclsvc_session *s, int32_t number, int device, size_t b
 	return r;
 }
 
+bool lent_can_map(ncclsvc_session *s, int32_t number, int device, size_t bytes)
+{
+	struct svc_region_lend_reply reply;
+	struct lent lent;
+	int fd;
+	if (ask(s, number, bytes, &fd, &reply, &lent.generation))
+		return true; /* nothing is known */
+	lent.region = reply.region;
+	const bool can = !take(s, fd, device, reply.bytes, &lent.at);
+	if (can)
+		shared_unmap(s->gpu->cuda, lent.at, reply.bytes);
+	lent_forget(s, &lent);
+	return can;
+}
+
 void lent_forget(ncclsvc_session *s, const struct lent *lent)
 {
 	session_lock(s);

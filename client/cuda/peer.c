@@ -292,7 +292,8 @@ struct peer *peer_new(ncclsvc_session *s, int device, int32_t number, int nranks
 	session_unlock(s);
 	if (good)
 		good = !lent_map(s, number, device, PEER_STAGING, &p->own);
-	if (good) {				/* else nothing is mapped there */
+	if (good) { /* else nothing is mapped there */
+		p->out_of_reach = devices_out_of_reach(s, device);
 		p->call.staging[0] = p->own.at; /* the member's own, until it knows its rank */
 		return p;
 	}

@@ -37,8 +37,9 @@ struct peer {
 	const struct cuda *cuda;
 	const struct peer_module *module;
 	CUdevice device;
-	CUcontext context; /* its primary one, retained; NULL: not yet */
-	unsigned refs;	   /* its communicator's, and of threads that launch or wait; locked */
+	CUcontext context;     /* its primary one, retained; NULL: not yet */
+	unsigned refs;	       /* its communicator's, and of threads that launch or wait; locked */
+	uint16_t out_of_reach; /* as JOIN says it */
 	struct lent own;
 	struct peer_page *pages; /* all ranks'; NULL: not open yet */
 	struct peer_page *page;	 /* this rank's */
@@ -111,6 +112,10 @@ void peer_renew(ncclsvc_session *s, ncclsvc_comm *comm, int32_t number);
 static inline uint32_t peer_region(const struct peer *p)
 {
 	return p ? p->own.region : 0;
+}
+static inline uint16_t peer_out_of_reach(const struct peer *p)
+{
+	return p ? p->out_of_reach : 0;
 }
 /* After JOIN or SPLIT: maps what the others gave, or lets go what the epoch does without. */
 ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm);

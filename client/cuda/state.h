@@ -84,6 +84,8 @@ struct gpu {
 	unsigned nsorted;
 	struct device_region *ranges; /* of these; they are not sorted, for they overlap */
 	struct peer_module *modules;  /* GPU_DEVICES; NULL: none yet */
+	uint64_t reach_generation;    /* 1 + that of the connection; 0: not known yet */
+	uint16_t out_of_reach;	      /* then the daemon's devices that were tried in vain */
 	uint16_t (*pins)[2]; /* for each slot of tasks: places of its regions, from 1; 0: none */
 };
 
@@ -176,6 +178,9 @@ struct lent {
 	uint32_t region;
 	uint32_t generation; /* of the connection */
 };
+/* Can this process map so much memory of the daemon's device `number`? Also true if the daemon
+ * lends none. */
+bool lent_can_map(ncclsvc_session *s, int32_t number, int device, size_t bytes);
 ncclsvc_result lent_map(ncclsvc_session *s, int32_t number, int device, size_t bytes,
 			struct lent *lent);
 /* The daemon forgets the region; the memory stays mapped. */

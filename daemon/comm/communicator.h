@@ -63,6 +63,7 @@ struct communicator {
 	char label[NCCLSVC_NAME_BYTES];
 	bool world;
 	bool cuda;		     /* its members' devices are GPUs */
+	bool out_of_reach;	     /* a member cannot map another's: no kernels */
 	unsigned reply_opcode;	     /* what its members wait for: JOIN or SPLIT */
 	struct nccl_comm *nccl_comm; /* while an epoch runs or is about to */
 	uint32_t owner;		     /* uid */

@@ -171,6 +171,8 @@ static void take_rank(struct comms *s, struct client *c, struct communicator *m,
 	member->pid = c->pid;
 	member->device = j->device;
 	member->fail_fast = j->flags & SVC_JOIN_FAIL_FAST;
+	if (j->staging)
+		c->out_of_reach = j->out_of_reach;
 	peer_staging_take(member, j->staging);
 	m->reply_opcode = SVC_JOIN;
 	member->serial = serial;

@@ -104,6 +104,8 @@ void comm_split(struct comms *s, struct client *c, uint32_t serial, const struct
 			     "rank %d has asked for this split already", rank);
 		return;
 	}
+	if (r->staging)
+		c->out_of_reach = r->out_of_reach;
 	m->split[rank] = (struct split_request){
 		.here = true,
 		.colour = r->colour,

@@ -72,6 +72,7 @@ struct client {
 	uint32_t entries;
 	int doorbell, completion;
 	int ring_fd; /* kept for GPUs' workers; else -1 */
+	uint32_t out_of_reach; /* bits: GPUs whose memory its process cannot map */
 	uint32_t gpu_asked,
 		gpu_known; /* bits: workers that were told of the timelines, and have them */
 

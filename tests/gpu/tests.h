@@ -45,7 +45,7 @@ extern const struct gpu_test values_tests[], random_tests[], order_tests[], memo
 	nccl_newer_tests[], list_tests[], list_together_tests[], list_world_tests[], plan_tests[],
 	range_tests[], creation_tests[], node_tests[], node_gone_tests[], staged_tests[],
 	staged_again_tests[], staged_gone_tests[], checkpoint_tests[], mps_tests[], peer_tests[],
-	peer_watch_tests[], kernel_tests[], kernel_wait_tests[], kernel_gone_tests[],
+	reach_tests[], peer_watch_tests[], kernel_tests[], kernel_wait_tests[], kernel_gone_tests[],
 	kernel_leave_tests[], kernel_stream_tests[], kernel_random_tests[], kernel_message_tests[],
 	kernel_circle_tests[], kernel_message_gone_tests[], kernel_group_tests[],
 	kernel_nccl_tests[], peer_message_tests[], graph_tests[], graph_gone_tests[],

@@ -48,8 +48,9 @@ static int set_up(void **state)
 		strcpy(facts.driver.gpus[i].name, "G");
 		facts.driver.gpus[i].peers = 3u & ~(1u << i);
 	}
-	static const char *const files[] = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"};
-	for (facts.nfiles = 0; facts.nfiles < 3; facts.nfiles++)
+	static const char *const files[] = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0",
+					    "/dev/nvidia1"};
+	for (facts.nfiles = 0; facts.nfiles < 4; facts.nfiles++)
 		strcpy(facts.files[facts.nfiles].path, files[facts.nfiles]);
 	facts.memlock = facts.nofile = UINT64_MAX;
 	facts.kernels = true;
@@ -90,7 +91,7 @@ static void test_well(void **state)
 	(void)state;
 	judge(DOCTOR_NOTE);
 	says("daemon", DOCTOR_OK, "ncclsvcd 1.2.3");
-	says("device-files", DOCTOR_OK, "3 files");
+	says("device-files", DOCTOR_OK, "4 files");
 	says("driver", DOCTOR_OK, "CUDA 13.0");
 	says("nccl", DOCTOR_OK, "2.28.9");
 	says("devices", DOCTOR_OK, "Device 1 (G) is ready: this process's GPU 1.");
@@ -169,6 +170,10 @@ static void test_device_files(void **state)
 	facts.files[2].error = 0;
 	judge(DOCTOR_WARNING);
 	says("device-files", DOCTOR_WARNING, "/dev/nvidia-uvm is missing");
+	facts.nfiles = 3; /* nvidiactl, nvidia1, nvidia0 */
+	strcpy(facts.files[1].path, "/dev/nvidia-uvm");
+	judge(DOCTOR_NOTE);
+	says("device-files", DOCTOR_NOTE, "the device nodes of 1 of 2 GPUs");
 }
 
 static void test_driver(void **state)

@@ -253,6 +253,8 @@ const char *peer_source_name(unsigned source)
 		return "measured";
 	case NCCLSVC_PEER_SET:
 		return "set";
+	case NCCLSVC_PEER_OUT_OF_REACH:
+		return "out of reach";
 	}
 	return NULL;
 }

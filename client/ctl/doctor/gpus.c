@@ -67,6 +67,28 @@ static void judge_files(const struct doctor_facts *f, struct doctor_report *r)
 			   f->nfiles);
 }
 
+static bool is_node_of_gpu(const struct doctor_file *x)
+{
+	static const char prefix[] = "/dev/nvidia";
+	const char *number = x->path + sizeof(prefix) - 1;
+	return !strncmp(x->path, prefix, sizeof(prefix) - 1) && *number &&
+	       !number[strspn(number, "0123456789")];
+}
+
+/* CUDA opens no memory of a GPU whose device node the process lacks. */
+static void judge_nodes(const struct doctor_facts *f, struct doctor_report *r)
+{
+	size_t nodes = 0;
+	for (size_t i = 0; i < f->nfiles; i++)
+		nodes += is_node_of_gpu(&f->files[i]) && !f->files[i].error;
+	if (nodes && nodes < f->ndevices)
+		doctor_say(r, "device-files", DOCTOR_NOTE,
+			   "This process has the device nodes of %zu of %zu GPUs. Communicators "
+			   "with the others run on NCCL in the daemon's workers, without kernels, "
+			   "which makes small operations slower.",
+			   nodes, f->ndevices);
+}
+
 static void judge_visible(const struct doctor_facts *f, struct doctor_report *r)
 {
 	if (!f->visible)
@@ -336,6 +358,7 @@ static void judge_crossover(const struct doctor_facts *f, struct doctor_report *
 void doctor_judge_gpus(const struct doctor_facts *f, struct doctor_report *r)
 {
 	judge_files(f, r);
+	judge_nodes(f, r);
 	judge_visible(f, r);
 	bool driver = judge_driver(f, r);
 	judge_nccl(f, r);

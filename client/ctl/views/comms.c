@@ -137,11 +137,10 @@ static const char *state_word(const ncclsvc_comm_info *x)
 static void kernels(const ncclsvc_comm_info *x, struct text *out)
 {
 	const char *source = peer_source_name(x->peer_source);
-	if (!x->peer_bytes) {
+	if (x->peer_bytes)
+		units_bytes(out, x->peer_bytes);
+	else
 		text_char(out, '-');
-		return;
-	}
-	units_bytes(out, x->peer_bytes);
 	if (source)
 		text_printf(out, " (%s)", source);
 }

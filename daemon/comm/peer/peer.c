@@ -113,6 +113,31 @@ static bool all_reach(const struct communicator *m)
 	return true;
 }
 
+/* Which GPU of another member the process cannot map, or -1. */
+static int32_t out_of_reach(const struct communicator *m, uint32_t rank)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (k != rank && m->members[rank].client->out_of_reach >> m->members[k].device & 1)
+			return m->members[k].device;
+	return -1;
+}
+
+/* All members alike do without kernels, if one of them cannot map what the others lend. */
+static bool all_can_map(struct communicator *m)
+{
+	m->out_of_reach = false;
+	for (uint32_t k = 0; k < m->nranks && !m->out_of_reach; k++) {
+		const int32_t gpu = out_of_reach(m, k);
+		m->out_of_reach = gpu >= 0;
+		if (m->out_of_reach)
+			log_info("communicator %s: all its operations run on NCCL in the workers: "
+				 "the process of rank %u (pid %d) cannot map the memory of gpu%d; "
+				 "it may lack that GPU's device node",
+				 m->label, k, m->members[k].pid, gpu);
+	}
+	return !m->out_of_reach;
+}
+
 static bool pages_make(struct peer_pages *p, uint32_t nranks)
 {
 	p->bytes = (size_t)nranks * PEER_PAGE;
@@ -149,7 +174,8 @@ static void staging_let_go(struct communicator *m, uint32_t k)
 static bool pages_begin(struct communicator *m)
 {
 	char text[SVC_TEXT_BYTES];
-	if (!m->comms->config->peer_bytes || !all_have_staging(m) || !all_reach(m))
+	if (!m->comms->config->peer_bytes || !all_have_staging(m) || !all_reach(m) ||
+	    !all_can_map(m))
 		return false;
 	if (!account_take(m->account, SHARE_FDS, 1, text)) {
 		log_info("communicator %s: its members' staging memory is not used: %s", m->label,
@@ -210,6 +236,8 @@ uint32_t peer_bytes(const struct communicator *m)
 
 ncclsvc_peer_source peer_source(const struct communicator *m)
 {
+	if (m->out_of_reach)
+		return NCCLSVC_PEER_OUT_OF_REACH;
 	return peer_bytes(m) ? m->peer->limit_source : NCCLSVC_PEER_UNKNOWN;
 }
 
