@@ -17,6 +17,7 @@
 #include "fork.h"
 #include "frame.h"
 #include "proto/fdio.h"
+#include "trust.h"
 
 #define RETRY_MS 20
 
@@ -254,6 +255,8 @@ static ncclsvc_result open_once(const struct connection_options *o, uint64_t dea
 				 .entries = o->entries};
 	fork_watch(c);
 	ncclsvc_result r = connect_to(o, deadline, &c->sock);
+	if (!r)
+		r = trust_check(c->sock, o->address.sun_path);
 	if (!r)
 		r = hello(c, o, deadline, &ring_max);
 	if (!r && !o->no_ring) {

@@ -14,6 +14,7 @@
 #include <sys/types.h>
 
 #define DAEMON_UID    65532 /* of a daemon that is not root's */
+#define DAEMON_NAME   "65532"
 #define BYSTANDER_UID 65533
 #define ATTACKER_UID  65534
 

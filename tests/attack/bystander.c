@@ -5,6 +5,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -184,6 +185,7 @@ static void become_bystander(void)
 	if (setgroups(0, NULL) || setresgid(BYSTANDER_UID, BYSTANDER_UID, BYSTANDER_UID) ||
 	    setresuid(BYSTANDER_UID, BYSTANDER_UID, BYSTANDER_UID))
 		_exit(1);
+	setenv("NCCLSVC_DAEMON_USER", DAEMON_NAME, 1);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 

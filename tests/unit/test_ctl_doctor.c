@@ -142,7 +142,7 @@ static void test_socket(void **state)
 	says("socket", DOCTOR_PROBLEM, "mode 0660, user 0, group 42");
 	facts.socket_writable = true;
 	judge(DOCTOR_PROBLEM);
-	says("daemon", DOCTOR_PROBLEM, "No daemon answers: no daemon listens.");
+	says("daemon", DOCTOR_PROBLEM, "The daemon cannot be used: no daemon listens.");
 }
 
 static void test_daemon(void **state)

@@ -36,9 +36,10 @@ class Session(inspection.Inspection):
     no_ring       submit over the socket: slower, for debugging and inspection
     timeout       seconds to connect
 
-    Raises DaemonLostError if nobody listens. Methods may be called from any thread. After fork(2) the child opens its
-    own. Open the first session before CUDA is initialized: where the daemon's workers use MPS, this process then does,
-    too.
+    Raises DaemonLostError if nobody listens, and PermissionDeniedError if the listener is not trusted: its user is
+    neither this process's, nor root, nor $NCCLSVC_DAEMON_USER (default: ncclsvc). Methods may be called from any
+    thread. After fork(2) the child opens its own. Open the first session before CUDA is initialized: where the daemon's
+    workers use MPS, this process then does, too.
 
     Timeouts are seconds; None is none."""
 
