@@ -264,6 +264,11 @@ static int listen_own(struct daemon *d)
 		log_error("%s", why);
 		return -1;
 	}
+	if (paths_socket_dir_shared(d->path))
+		log_warning("other users can write to the directory of %s: one of them could take "
+			    "the socket's place, and keep clients from this daemon. Choose a "
+			    "directory that only this user can write to (--socket)",
+			    d->path);
 	return server_listen(d->server, socket_take(&d->socket)) < 0 ? -1 : 0;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include "build_config.h"
 
@@ -95,23 +96,39 @@ int paths_check_socket(const char *path, char *why, size_t why_size)
 	return 0;
 }
 
-int paths_make_socket_dir(const char *socket, mode_t mode)
+/* False: the directory is the root or the working one, or its name is too long. */
+static bool directory_of(const char *socket, char dir[PATH_MAX])
 {
 	const char *slash = strrchr(socket, '/');
+	if (!slash || slash == socket || slash - socket >= PATH_MAX)
+		return false;
+	memcpy(dir, socket, (size_t)(slash - socket));
+	dir[slash - socket] = '\0';
+	return true;
+}
+
+int paths_make_socket_dir(const char *socket, mode_t mode)
+{
 	char dir[PATH_MAX];
 	struct stat st;
 
-	if (!slash || slash == socket)
-		return 0;
-	if ((size_t)(slash - socket) >= sizeof(dir))
-		return -ENAMETOOLONG;
-	memcpy(dir, socket, (size_t)(slash - socket));
-	dir[slash - socket] = '\0';
-	if (!mkdir(dir, mode))
+	if (!directory_of(socket, dir) || !mkdir(dir, mode))
 		return 0;
 	if (errno != EEXIST)
 		return -errno;
 	if (stat(dir, &st))
 		return -errno;
 	return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
+}
+
+bool paths_socket_dir_shared(const char *socket)
+{
+	char dir[PATH_MAX];
+	struct stat st;
+
+	if (!directory_of(socket, dir) || stat(dir, &st))
+		return false;
+	/* Root may have been told to serve from the directory of a user. */
+	const bool foreign = st.st_uid != geteuid() && st.st_uid && geteuid();
+	return foreign || st.st_mode & S_IWOTH;
 }

@@ -3,6 +3,7 @@
 #ifndef DAEMON_PATHS_H
 #define DAEMON_PATHS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -24,5 +25,8 @@ int paths_check_socket(const char *path, char *why, size_t why_size);
 
 /* Makes the directory of a socket if it is missing (its parent must exist). Returns 0 or -errno. */
 int paths_make_socket_dir(const char *socket, mode_t mode);
+
+/* May another unprivileged user replace the socket, or have taken its name before? */
+bool paths_socket_dir_shared(const char *socket);
 
 #endif

@@ -519,6 +519,32 @@ static void test_make_socket_dir(void **state)
 	assert_int_equal(rmdir(dir), 0);
 }
 
+static void test_shared_socket_dir(void **state)
+{
+	char dir[] = "/tmp/test_config.XXXXXX", path[128];
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	snprintf(path, sizeof(path), "%s/x.sock", dir);
+	assert_false(paths_socket_dir_shared(path));
+	assert_int_equal(chmod(dir, 01777), 0); /* the sticky bit keeps nobody from being first */
+	assert_true(paths_socket_dir_shared(path));
+	assert_int_equal(chmod(dir, 0775), 0); /* a group is chosen */
+	assert_false(paths_socket_dir_shared(path));
+	if (!geteuid()) {
+		assert_int_equal(chown(dir, 65533, 65533), 0);
+		assert_false(paths_socket_dir_shared(path));
+		assert_int_equal(seteuid(65532), 0);
+		assert_true(paths_socket_dir_shared(path));
+		assert_int_equal(seteuid(0), 0);
+		assert_int_equal(seteuid(65533), 0);
+		assert_false(paths_socket_dir_shared(path));
+		assert_int_equal(seteuid(0), 0);
+	}
+	assert_int_equal(rmdir(dir), 0);
+	assert_false(paths_socket_dir_shared(path));
+}
+
 static void test_passed_socket_needs_no_path(void **state)
 {
 	char pid[32];
@@ -610,6 +636,7 @@ int main(void)
 		cmocka_unit_test(test_socket_paths),
 		cmocka_unit_test(test_config_paths),
 		cmocka_unit_test(test_make_socket_dir),
+		cmocka_unit_test(test_shared_socket_dir),
 		cmocka_unit_test(test_passed_socket_needs_no_path),
 		cmocka_unit_test(test_help_and_version),
 		cmocka_unit_test_setup_teardown(test_reload, make_file, drop_file),
