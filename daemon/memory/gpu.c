@@ -56,6 +56,7 @@ static void forget(struct client *c, struct mapping *m)
 		account_close(c->account, &m->fd, 1);
 	memory_give(c, m->kind, m->bytes);
 	gpu_range_free(m->range);
+	handle_unbind(m);
 	*m = (struct mapping){0};
 }
 
@@ -68,6 +69,15 @@ static void count_import(struct gpu *g, const struct mapping *m, int by)
 	uint32_t *n = lent ? &g->info.lent : &g->info.imports;
 	*bytes += by > 0 ? m->bytes : -m->bytes;
 	*n += (uint32_t)by;
+}
+
+/* True: what the handle names is not this user's. */
+static bool handle_refused(struct memory *s, const struct client *c, struct mapping *m,
+			   uint64_t address, struct worker_message *refusal)
+{
+	*refusal = (struct worker_message){.result = handle_mapped(&s->handles, c, m, address)};
+	snprintf(refusal->text, sizeof(refusal->text), "%s", handle_refusal(refusal->result));
+	return refusal->result;
 }
 
 void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
@@ -86,6 +96,13 @@ void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *
 		return;
 	}
 	m->pending = false;
+	struct worker_message refusal;
+	if (good && m->kind == SVC_REGION_IPC &&
+	    handle_refused(s, c, m, answer->region.address, &refusal)) {
+		close_address(g, answer->region.address);
+		answer = &refusal;
+		good = false;
+	}
 	if (good && call->opcode == SVC_REGION_LEND && !call->again) {
 		/* The driver may have rounded up further than we did. */
 		const uint64_t more = answer->region.bytes - m->bytes;
@@ -176,6 +193,14 @@ void gpu_memory_add(struct memory *s, struct client *c, uint32_t serial,
 			      .since_ns = clock_now(),
 			      .fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1};
 	memcpy(m->handle, r->handle, sizeof(m->handle));
+	const ncclsvc_result bound =
+		kind == SVC_REGION_IPC ? handle_bind(&s->handles, c, m) : NCCLSVC_OK;
+	if (bound) {
+		client_error(c, opcode, serial, bound, "%s", handle_refusal(bound));
+		forget(c, m);
+		free(call);
+		return;
+	}
 	import(s, g, c, m, call);
 }
 
@@ -234,6 +259,7 @@ void gpu_memory_lost(struct memory *s, struct gpu *g)
 			if (!m->address || m->device != g->index)
 				continue;
 			m->address = 0;
+			handle_unmapped(m);
 			/* Whatever the next worker has there is not to be touched in its name. */
 			if (c->state == CLIENT_OPEN)
 				executor_command(

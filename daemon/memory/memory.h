@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What sessions have registered: rings and regions of host memory (memory.c), memory of GPUs
- * (gpu.c), and ranges of it (range.c). */
+ * (gpu.c), by handles that belong to users (handles.c), and ranges of it (range.c). */
 #ifndef MEMORY_MEMORY_H
 #define MEMORY_MEMORY_H
 
 #include "gpu/gpu.h"
+#include "handles.h"
 #include "session/client.h"
 
 struct range;
@@ -26,6 +27,7 @@ struct memory {
 	const struct memory_callbacks *callbacks;
 	void *owner; /* the callbacks' argument */
 	uint64_t last_import;
+	struct handles handles;
 };
 
 struct mapping {
@@ -40,9 +42,10 @@ struct mapping {
 	uint64_t import;  /* of the last request for that: an answer to an older one is late */
 	uint64_t bytes, buffer_id;
 	uint64_t since_ns;
-	uint32_t fault;	     /* number of fault_watch */
-	uint8_t handle[64];  /* CUDA IPC */
-	struct range *range; /* of a range, else NULL */
+	uint32_t fault;				    /* number of fault_watch */
+	uint8_t handle[64];			    /* CUDA IPC */
+	struct range *range;			    /* of a range, else NULL */
+	struct handle_owner *owner, *address_owner; /* of CUDA IPC; NULL: not bound */
 };
 
 /* ---- memory.c ---- */
