@@ -8,7 +8,6 @@
 
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include "core/session.h"
 #include "core/socket.h"
 #include "kernels/image.h"
+#include "proto/fdio.h"
 
 #define WITHOUT                                                                                    \
 	"; to do without such kernels, set NCCLSVC_PEER=0 for one rank, or peer_bytes = 0 in "     \
@@ -338,10 +338,10 @@ static ncclsvc_result fetch(ncclsvc_session *s, const ncclsvc_comm *comm, int32_
 /* Takes over the fd. The context is current. */
 static CUresult pages_map(struct peer *p, int fd, unsigned nranks)
 {
-	struct stat st;
+	char text[SVC_TEXT_BYTES];
 	const size_t bytes = (size_t)nranks * PEER_PAGE;
 	void *at = MAP_FAILED;
-	if (!fstat(fd, &st) && st.st_size >= (off_t)bytes)
+	if (svc_memfd_trusted(fd, bytes, text))
 		at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	close(fd);
 	if (at == MAP_FAILED)
@@ -412,14 +412,16 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 	struct peer *p = comm->peer;
 	if (!p || peer_is_open(p))
 		return NCCLSVC_OK;
-	p->call.staging[0] = 0;
-	p->call.staging[comm->rank] = p->own.at;
-	p->call.rank = (uint8_t)comm->rank;
-	p->call.nranks = (uint8_t)comm->nranks;
 	ncclsvc_result r = NCCLSVC_OK;
-	const bool used = comm->peer_bytes;
-	if (used)
+	/* A member of a split has staging memory before it knows how many ranks its part has. */
+	const bool used = comm->peer_bytes && comm->nranks <= PEER_RANKS;
+	if (used) {
+		p->call.staging[0] = 0;
+		p->call.staging[comm->rank] = p->own.at;
+		p->call.rank = (uint8_t)comm->rank;
+		p->call.nranks = (uint8_t)comm->nranks;
 		r = open_all(s, comm, p);
+	}
 	/* The daemon holds it for the member. Not before: it sends no descriptor as long as its
 	 * answer to something else has not been read. */
 	lent_forget(s, &p->own);

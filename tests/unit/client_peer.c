@@ -129,9 +129,20 @@ static void attach(struct peer *p, const struct svc_header *h, const struct svc_
 		reply.size = SVC_PAGE;
 	if (p->fault == OTHER_ENTRIES)
 		reply.entries *= 2;
-	int fds[] = {fd, p->doorbell, completion[1]};
+	if (p->fault == SPINS_LONG)
+		atomic_store(&p->ring->spin_ns, UINT32_MAX);
+	int fds[] = {fd, p->doorbell, completion[1]}, broken[2];
+	REQUIRE(!pipe2(broken, O_CLOEXEC | O_NONBLOCK));
+	close(broken[0]);
+	if (p->fault == DOORBELL_PIPE)
+		fds[1] = broken[1];
+	if (p->fault == DOORBELL_BLOCKS)
+		REQUIRE(!fcntl(p->doorbell, F_SETFL, 0));
+	if (p->fault == COMPLETION_FILE)
+		fds[2] = fd;
 	put(p, h, 0, &reply, sizeof(reply), fds, p->fault == NO_RING_FDS ? 0 : 3);
 	close(completion[1]);
+	close(broken[1]);
 	close(fd);
 }
 
@@ -148,8 +159,23 @@ static void join(struct peer *p, const struct svc_header *h, const struct svc_jo
 	memcpy(reply.id, j->id, sizeof(reply.id));
 	if (p->fault == JOIN_RANGE)
 		reply.rank = reply.nranks;
+	if (p->fault == JOIN_MORE_RANKS)
+		reply.nranks++;
+	if (p->fault == JOIN_OTHER_RANK)
+		reply.rank = !reply.rank;
 	put(p, h, 0, &reply, svc_shape_cut(svc_shape_of(p->version, SVC_JOIN), sizeof(reply)), NULL,
 	    0);
+}
+
+/* As large as the communicator, with this member last. */
+static void split(struct peer *p, const struct svc_header *h)
+{
+	struct svc_join_reply reply = {.comm = ++p->joins,
+				       .epoch = 1,
+				       .nranks = p->split_ranks,
+				       .rank = p->split_ranks - 1};
+	put(p, h, 0, &reply, svc_shape_cut(svc_shape_of(p->version, SVC_SPLIT), sizeof(reply)),
+	    NULL, 0);
 }
 
 static void put_list(struct peer *p, const struct svc_header *h, const struct svc_list_reply *head,
@@ -273,6 +299,9 @@ static void answer(struct peer *p, const struct svc_header *h, const void *body)
 		break;
 	case SVC_JOIN:
 		join(p, h, body);
+		break;
+	case SVC_SPLIT:
+		split(p, h);
 		break;
 	case SVC_LIST:
 		if (((const struct svc_list *)body)->what == SVC_LIST_DEVICES)

@@ -39,6 +39,12 @@ enum fault {
 	LIST_CUT,
 	LIST_CIRCLES,
 	JOIN_RANGE,
+	JOIN_MORE_RANKS,
+	JOIN_OTHER_RANK,
+	DOORBELL_PIPE,
+	DOORBELL_BLOCKS,
+	COMPLETION_FILE,
+	SPINS_LONG,
 	UNASKED_REPLY,
 };
 
@@ -60,6 +66,7 @@ struct peer {
 	int doorbell, completion;
 	uint32_t regions, joins;
 	int32_t join_device;	     /* of the last JOIN */
+	int32_t split_ranks;	     /* what a SPLIT makes */
 	struct svc_hello_reply says; /* of MPS, in the answer to HELLO */
 	/* GPUs: */
 	ncclsvc_device_info devices[4];

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "abi/peer.h"
 #include "client_cuda.h"
 
 static ncclsvc_result try_reduce(ncclsvc_comm *comm, const void *from, void *to, size_t n)
@@ -338,6 +339,38 @@ static void lent_memory(void **state)
 	GOOD(cu.cuStreamDestroy(stream));
 }
 
+/* A member gives staging memory before it knows how large its part is; kernels reach 8 ranks. */
+static void staging_memory_of_a_part_too_large_for_kernels(void **state)
+{
+	enum { RANKS = 16 };
+	ncclsvc_unique_id id;
+	ncclsvc_comm *parent, *part;
+	size_t before, after, total;
+	(void)state;
+	if (!fake || !ncclsvc_has_kernels())
+		skip();
+	ncclsvc_session *s = session(false);
+	GOOD(cu.cuMemGetInfo(&before, &total));
+	CUmemGenericAllocationHandle handle =
+		create(PEER_STAGING, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	GOOD(cu.cuMemExportToShareableHandle(&peer.lend_fd, handle,
+					     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	peer.lend_bytes = PEER_STAGING;
+	peer.split_ranks = RANKS;
+	unsetenv("NCCLSVC_PEER");
+	assert_int_equal(ncclsvc_unique_id_create(&id), NCCLSVC_OK);
+	assert_int_equal(ncclsvc_comm_join_device(s, &id, RANKS, RANKS - 1, 0, WAIT_MS, &parent),
+			 NCCLSVC_OK);
+	assert_int_equal(ncclsvc_comm_split(parent, 0, 0, WAIT_MS, &part), NCCLSVC_OK);
+	assert_int_equal(peer.opcodes[SVC_REGION_LEND], 1);
+	setenv("NCCLSVC_PEER", "0", 1);
+	ncclsvc_close(s);
+	GOOD(cu.cuMemRelease(handle));
+	close(peer.lend_fd);
+	GOOD(cu.cuMemGetInfo(&after, &total));
+	assert_int_equal(after, before);
+}
+
 /* More allocations than the table has places. */
 static void the_table_is_bounded(void **state)
 {
@@ -447,6 +480,7 @@ int main(void)
 		GPU_TEST(many_mappings_are_ranges_of_ranges),
 		GPU_TEST(unsharable_memory_is_refused_by_name),
 		GPU_TEST(lent_memory),
+		GPU_TEST(staging_memory_of_a_part_too_large_for_kernels),
 		GPU_TEST(the_table_is_bounded),
 		GPU_TEST(parts_of_a_range_that_is_being_made_stay),
 	};
