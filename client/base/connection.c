@@ -2,6 +2,7 @@
  * A connection: connect, HELLO, ATTACH. Everything here happens before any other thread can see
  * the connection, so it is one exchange after the other. */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -224,6 +225,20 @@ static ncclsvc_result map_ring(struct connection *c, const struct svc_attach_rep
 	return NCCLSVC_OK;
 }
 
+/* To write to another kind of file could block, or raise SIGPIPE. */
+static bool is_eventfd(int fd)
+{
+	struct stat st;
+	const int flags = fcntl(fd, F_GETFL);
+	return !fstat(fd, &st) && !(st.st_mode & S_IFMT) && flags >= 0 && flags & O_NONBLOCK;
+}
+
+static bool is_socket(int fd)
+{
+	struct stat st;
+	return !fstat(fd, &st) && S_ISSOCK(st.st_mode);
+}
+
 static ncclsvc_result attach(struct connection *c, uint64_t deadline)
 {
 	struct svc_attach request = {.entries = c->entries};
@@ -237,6 +252,10 @@ static ncclsvc_result attach(struct connection *c, uint64_t deadline)
 	close(a.fds[0]);
 	c->doorbell = a.fds[1];
 	c->completion = a.fds[2];
+	if (!r && (!is_eventfd(c->doorbell) || !is_socket(c->completion)))
+		r = error_set(NCCLSVC_PROTOCOL,
+			      "the daemon gave a doorbell that is no eventfd, or a completion "
+			      "socket that is none");
 	return r;
 }
 

@@ -43,7 +43,8 @@ void ring_doorbell(const struct connection *c)
 	(void)written;
 }
 
-static bool poll_for(const struct connection *c, uint64_t n, struct spin *spin, uint64_t start)
+static bool poll_for(const struct connection *c, uint64_t n, struct spin *spin, uint64_t start,
+		     uint64_t deadline)
 {
 	const uint64_t *number = &svc_status_slot(c->ring, c->entries, n)->number;
 	/* The engine may wait for this very core: let it have it, at once if cores are scarce. */
@@ -66,7 +67,7 @@ static bool poll_for(const struct connection *c, uint64_t n, struct spin *spin, 
 		uint64_t before = spent, now = now_ns();
 		spent = now - start;
 		spin_looked(spin, spent - before, now);
-	} while (spent < spin_budget_ns(spin, start + spent));
+	} while (spent < spin_budget_ns(spin, start + spent) && start + spent < deadline);
 	return false;
 }
 
@@ -93,7 +94,7 @@ bool ring_sleep(const struct connection *c, uint64_t n, struct spin *spin, uint6
 	if (!spin)
 		return sleep_for(c, n, start, deadline);
 	spin_value(spin, atomic_load_explicit(&c->ring->spin_ns, memory_order_relaxed));
-	if (spin_budget_ns(spin, start) && poll_for(c, n, spin, start))
+	if (spin_budget_ns(spin, start) && poll_for(c, n, spin, start, deadline))
 		return true;
 	bool woken = sleep_for(c, n, now_ns(), deadline);
 	spin_waited(spin, now_ns() - start);

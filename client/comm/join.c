@@ -57,6 +57,13 @@ static void label(ncclsvc_comm *comm, const ncclsvc_comm *parent)
 	}
 }
 
+/* Callers have buffers for as many ranks as they have asked for. */
+static bool is_as_asked(const ncclsvc_comm *comm, const struct svc_join_reply *reply)
+{
+	return (!comm->nranks || reply->nranks == comm->nranks) &&
+	       (comm->rank < 0 || reply->rank == comm->rank);
+}
+
 /* A handle has to be known before the next message, which may be its EVENT_COMM. */
 static void joined(ncclsvc_session *s, struct call *call)
 {
@@ -65,11 +72,11 @@ static void joined(ncclsvc_session *s, struct call *call)
 	memcpy(&reply, call->body, sizeof(reply));
 	if (call->opcode == SVC_SPLIT && !reply.comm)
 		return;
-	if (!join_reply_valid(&reply)) {
+	ncclsvc_comm *holder = comm_by_handle(s, reply.comm);
+	if (!join_reply_valid(&reply) || (!holder && !is_as_asked(comm, &reply))) {
 		join_answer_bad(s, call);
 		return;
 	}
-	ncclsvc_comm *holder = comm_by_handle(s, reply.comm);
 	if (holder) {
 		comm_apply(s, holder, &reply);
 		call->result = NCCLSVC_INVALID_ARGUMENT;
@@ -156,6 +163,8 @@ static ncclsvc_result begin_join(ncclsvc_session *s, struct svc_join *request, i
 	request->staging = peer_region(comm->peer);
 	request->out_of_reach = peer_out_of_reach(comm->peer);
 	comm->world = request->flags & SVC_JOIN_WORLD;
+	comm->nranks = request->nranks;
+	comm->rank = request->rank;
 	comm->device = device;
 	comm->daemon_device = request->device;
 	memcpy(comm->id.bytes, request->id, sizeof(comm->id.bytes));
@@ -305,6 +314,7 @@ static ncclsvc_result begin_split(ncclsvc_comm *parent, int colour, int key, int
 	if (!comm)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	comm->split = true;
+	comm->rank = -1;
 	comm->device = parent->device;
 	comm->daemon_device = parent->daemon_device;
 	/* How many ranks its part has, the member learns with the answer. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The library against a peer that misbehaves, answers out of order, or goes away. */
 #include "base/clock.h"
+#include "base/ring.h"
 #include "client_peer.h"
 #include "core/call.h"
 #include "core/session.h"
@@ -41,6 +42,9 @@ static void bad_daemons_are_refused_and_nothing_leaks(void **state)
 		{NO_MAGIC, NCCLSVC_PROTOCOL, "no ring"},
 		{OTHER_RING_VERSION, NCCLSVC_PROTOCOL,
 		 "is of protocol version 3, the session of 2"},
+		{DOORBELL_PIPE, NCCLSVC_PROTOCOL, "no eventfd"},
+		{DOORBELL_BLOCKS, NCCLSVC_PROTOCOL, "no eventfd"},
+		{COMPLETION_FILE, NCCLSVC_PROTOCOL, "completion"},
 		{CHOOSES_VERSION_0, NCCLSVC_PROTOCOL, "chose protocol version 0 of 1 to 2"},
 		{CHOOSES_VERSION_3, NCCLSVC_PROTOCOL, "chose protocol version 3 of 1 to 2"},
 	};
@@ -229,6 +233,44 @@ static void nonsense_on_the_socket_ends_the_session(void **state)
 	ncclsvc_close(s);
 }
 
+/* The caller's buffers are for as many ranks as it has asked for. */
+static void another_join_than_was_asked_for(void **state)
+{
+	static const enum fault faults[] = {JOIN_MORE_RANKS, JOIN_OTHER_RANK};
+	ncclsvc_unique_id id;
+	ncclsvc_comm *comm;
+	(void)state;
+	assert_int_equal(ncclsvc_unique_id_create(&id), NCCLSVC_OK);
+	for (size_t i = 0; i < 2; i++) {
+		ncclsvc_session *s = session(false);
+		peer.fault = faults[i];
+		assert_int_equal(ncclsvc_comm_join(s, &id, 2, 1, WAIT_MS, &comm),
+				 NCCLSVC_DAEMON_LOST);
+		says("broke the protocol");
+		ncclsvc_close(s);
+		s = session(false);
+		if (faults[i] == JOIN_OTHER_RANK)
+			assert_int_equal(ncclsvc_comm_world(s, 1, WAIT_MS, &comm),
+					 NCCLSVC_DAEMON_LOST);
+		ncclsvc_close(s);
+		peer.fault = NO_FAULT;
+	}
+}
+
+/* However long it pays to poll, as the daemon says. */
+static void a_wait_that_polls_ends_in_time(void **state)
+{
+	(void)state;
+	peer.fault = SPINS_LONG;
+	ncclsvc_session *s = session(false);
+	barrier(world(s));
+	struct spin spin = {.worth_ns = UINT32_MAX, .budget_ns = UINT32_MAX, .always = true};
+	const uint64_t since = now_ns();
+	assert_false(ring_sleep(s->connection, 1, &spin, deadline_in(10)));
+	assert_true(now_ns() - since < UINT64_C(2000000000)); /* else 4.3 s */
+	ncclsvc_close(s);
+}
+
 static void lists_of_other_daemons(void **state)
 {
 	ncclsvc_session_info *list = NULL;
@@ -378,6 +420,8 @@ int main(void)
 		TEST(an_event_of_another_version_ends_the_session),
 		TEST(socket_tasks_end_in_any_order),
 		TEST(nonsense_on_the_socket_ends_the_session),
+		TEST(another_join_than_was_asked_for),
+		TEST(a_wait_that_polls_ends_in_time),
 		TEST(lists_of_other_daemons),
 		TEST(reattaching_keeps_handles_and_memory),
 		TEST(reattaching_waits_until_a_going_daemon_is_gone),
