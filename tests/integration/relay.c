@@ -49,7 +49,10 @@ static void pass_on(const struct relay *r, struct connection *c, int from)
 	}
 	if (from == 0)
 		set_versions(r, message, (size_t)n);
-	const int error = svc_send(c->ends[!from], message, (size_t)n, fds, nfds, 0);
+	size_t length = (size_t)n;
+	if (from == 1 && r->mangle)
+		r->mangle(message, &length, fds, &nfds);
+	const int error = svc_send(c->ends[!from], message, length, fds, nfds, 0);
 	svc_close_fds(fds, nfds);
 	if (error)
 		hang_up(c);
@@ -88,16 +91,11 @@ static void relay_run(struct client *me)
 	}
 }
 
-void relay_start(struct relay *r, const struct daemon *d, unsigned version_min,
-		 unsigned version_max)
+/* Everything but listener and process is set. */
+static void start(struct relay *r, const char *name)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	*r = (struct relay){.behind = *d,
-			    .daemon = d,
-			    .version_min = (uint16_t)version_min,
-			    .version_max = (uint16_t)version_max};
-	snprintf(r->behind.socket, sizeof(r->behind.socket), "%.64s/relay-%u-%u", d->dir,
-		 version_min, version_max);
+	snprintf(r->behind.socket, sizeof(r->behind.socket), "%.64s/%s", r->daemon->dir, name);
 	memcpy(address.sun_path, r->behind.socket, sizeof(address.sun_path));
 	r->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	CHECK(r->listener >= 0);
@@ -106,6 +104,30 @@ void relay_start(struct relay *r, const struct daemon *d, unsigned version_min,
 	r->process = (struct client){.arg = r, .link = -1};
 	client_start(&r->process, relay_run);
 	close(r->listener);
+}
+
+void relay_start(struct relay *r, const struct daemon *d, unsigned version_min,
+		 unsigned version_max)
+{
+	char name[32];
+	*r = (struct relay){.behind = *d,
+			    .daemon = d,
+			    .version_min = (uint16_t)version_min,
+			    .version_max = (uint16_t)version_max};
+	snprintf(name, sizeof(name), "relay-%u-%u", version_min, version_max);
+	start(r, name);
+}
+
+void relay_start_mangling(struct relay *r, const struct daemon *d,
+			  void (*mangle)(unsigned char *message, size_t *length, int *fds,
+					 unsigned *nfds))
+{
+	*r = (struct relay){.behind = *d,
+			    .daemon = d,
+			    .version_min = SVC_PROTOCOL_MIN,
+			    .version_max = SVC_PROTOCOL_MAX,
+			    .mangle = mangle};
+	start(r, "mangling");
 }
 
 void relay_stop(struct relay *r)

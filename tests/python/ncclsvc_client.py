@@ -39,6 +39,7 @@ DEVICE_STATES = {1: "starting", 2: "ready", 3: "lost", 4: "failed"}
 
 MESSAGE_MAX = 32768  # of the reply to LIST; of others, 512
 HEADER = struct.Struct("=IHHIi")
+CREDENTIALS = struct.Struct("=iII")
 ERROR = struct.Struct("=HHHH256s")
 HELLO_REQUEST = struct.Struct("=HHI48s")
 HELLO_REPLY = struct.Struct("=HHHHIIIIQ48s96s")
@@ -223,6 +224,10 @@ class Session:
         self.sock.settimeout(timeout)
         try:
             self.sock.connect(path)
+            peer = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+            _, uid, _ = CREDENTIALS.unpack(peer)
+            if uid not in (0, os.geteuid()):
+                raise PermissionError(f"uid {uid} listens at {path}")
             body = HELLO_REQUEST.pack(versions[0], versions[1], 0, name.encode()[:47])
             reply, _ = self.call(HELLO, body)
         except BaseException:
