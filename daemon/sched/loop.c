@@ -240,64 +240,75 @@ static bool poll_transports(struct engine *e)
 	return any;
 }
 
+/* What one round leaves to the next. */
+struct rounds {
+	unsigned idle; /* rounds without work, so far */
+	unsigned unflushed, streak;
+};
+
+/* True: there was work, or there is more. */
+static bool do_round(struct engine *e, struct rounds *r)
+{
+	/* Between rounds, where nobody waits for it */
+	if (r->idle % ROUNDS_PER_CLOCK == 0)
+		read_clock(e, r->idle);
+	e->round_ns = e->now;
+	bool busy = engine_commands_wait(e);
+	if (busy)
+		engine_run_commands(e);
+	bool took = poll_rings(e);
+	busy |= took;
+	if (e->triggering)
+		busy |= triggers_poll(e);
+	if (e->inputs)
+		order_check_inputs(e);
+	if (deadlines_first(&e->deadlines))
+		release_overdue(e);
+	order_run_ready(e);
+	busy |= e->ready || e->inputs_due;
+	if (e->matched_new)
+		set_launch(e);
+	if (e->polled)
+		busy |= poll_transports(e);
+	/* Who waits for other nodes looks at once; else their news can wait a little. */
+	if (e->config.mpi && (e->committed || e->ops || e->now - e->listened_ns >= ENGINE_LOOK_NS))
+		busy |= internode_comm_poll(e);
+	/* To look for sleepers is to wait until the statuses are out. Who polls sees them
+	 * without; so first see whether there is more to do. */
+	r->unflushed = e->dirty ? r->unflushed + 1 : 0;
+	if (r->unflushed && (!took || e->jobs || r->unflushed == ROUNDS_UNFLUSHED)) {
+		complete_flush(e);
+		r->unflushed = 0;
+	}
+	free_leaving(e);
+	finish_drain(e);
+	answer_ping(e);
+	/* Busy with others, it must not forget that a deadline is to be kept. */
+	if (e->nunpublished &&
+	    (e->jobs || r->idle >= ROUNDS_UNPUBLISHED || r->streak % ROUNDS_UNPUBLISHED_BUSY == 0))
+		engine_publish(e);
+	if (e->jobs) {
+		busy |= pool_help(e->pool);
+		busy |= collect_jobs(e);
+	}
+	/* Who is busy with some must not be deaf to others' doorbells. */
+	if ((busy && e->jobs) || e->now - e->looked_ns >= ENGINE_LOOK_NS)
+		look(e, 0);
+	return busy;
+}
+
 void *engine_main(void *arg)
 {
 	struct engine *e = arg;
-	unsigned rounds = 0, unflushed = 0, streak = 0;
+	struct rounds r = {0};
 	uint64_t yielded_ns = 0;
 	prctl(PR_SET_TIMERSLACK, SPIN_SLACK_NS);
 	while (!e->stop) {
-		/* Between rounds, where nobody waits for it */
-		if (rounds % ROUNDS_PER_CLOCK == 0)
-			read_clock(e, rounds);
-		e->round_ns = e->now;
-		bool busy = engine_commands_wait(e);
-		if (busy)
-			engine_run_commands(e);
-		bool took = poll_rings(e);
-		busy |= took;
-		if (e->triggering)
-			busy |= triggers_poll(e);
-		if (e->inputs)
-			order_check_inputs(e);
-		if (deadlines_first(&e->deadlines))
-			release_overdue(e);
-		order_run_ready(e);
-		busy |= e->ready || e->inputs_due;
-		if (e->matched_new)
-			set_launch(e);
-		if (e->polled)
-			busy |= poll_transports(e);
-		/* Who waits for other nodes looks at once; else their news can wait a little. */
-		if (e->config.mpi &&
-		    (e->committed || e->ops || e->now - e->listened_ns >= ENGINE_LOOK_NS))
-			busy |= internode_comm_poll(e);
-		/* To look for sleepers is to wait until the statuses are out. Who polls sees them
-		 * without; so first see whether there is more to do. */
-		unflushed = e->dirty ? unflushed + 1 : 0;
-		if (unflushed && (!took || e->jobs || unflushed == ROUNDS_UNFLUSHED)) {
-			complete_flush(e);
-			unflushed = 0;
-		}
-		free_leaving(e);
-		finish_drain(e);
-		answer_ping(e);
-		/* Busy with others, it must not forget that a deadline is to be kept. */
-		if (e->nunpublished && (e->jobs || rounds >= ROUNDS_UNPUBLISHED ||
-					streak % ROUNDS_UNPUBLISHED_BUSY == 0))
-			engine_publish(e);
-		if (e->jobs) {
-			busy |= pool_help(e->pool);
-			busy |= collect_jobs(e);
-		}
-		/* Who is busy with some must not be deaf to others' doorbells. */
-		if ((busy && e->jobs) || e->now - e->looked_ns >= ENGINE_LOOK_NS)
-			look(e, 0);
-		if (busy) {
-			if (rounds)
+		if (do_round(e, &r)) {
+			if (r.idle)
 				spin_waited(&e->spin, e->now - e->busy_ns);
-			streak++;
-			rounds = 0;
+			r.streak++;
+			r.idle = 0;
 			e->busy_ns = e->now;
 			continue;
 		}
@@ -308,7 +319,19 @@ void *engine_main(void *arg)
 			sched_yield();
 			yielded_ns = e->now;
 		}
-		rounds++;
+		r.idle++;
 	}
 	return NULL;
+}
+
+void engine_settle(struct engine *e)
+{
+	struct rounds r = {0};
+	do {
+		look(e, 0);
+		while (do_round(e, &r))
+			;
+	} while (!sessions_idle(e) && !e->stop);
+	complete_flush(e);
+	engine_publish(e);
 }

@@ -176,6 +176,8 @@ struct engine {
 #define ENGINE_WAKES UINT64_MAX
 /* The thread, until COMMAND_STOP. Returns NULL. */
 void *engine_main(void *arg);
+/* The same without the thread, which was never started: does what there is to do now. For tests. */
+void engine_settle(struct engine *e);
 
 /* engine.c */
 /* The next command; false: none waits. It stays until engine_command_done. */

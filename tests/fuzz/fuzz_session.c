@@ -10,12 +10,13 @@
  *   3 read what the server says          8 into the plans' file: place, number, entries
  *                                        9 HELLO of the lowest version
  *
- * Whatever comes, in the end all is closed, and no fd may be left.
+ * The two sessions are different users'. The scheduler runs in this thread, and descriptors are
+ * closed in it, so an input always does the same. Whatever comes, in the end all is closed: no fd
+ * may be left, nobody holds a share, and another user's request is answered.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,12 +28,14 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
 #include "callbacks.h"
 #include "fdio.h"
 #include "ring.h"
-#include "server/server.h"
+#include "scheduler.h"
+#include "server/server_state.h"
 
 #define REQUIRE(condition)                                                                         \
 	do {                                                                                       \
@@ -45,6 +48,9 @@
 #define ACTIONS_MAX 256
 #define REGION	    65536
 #define FD_KINDS    7
+#define FDS	    256	 /* looked at; a session has a few */
+#define FIRST_UID   1000 /* of peers[0]; the next users are peers[1] and the bystander */
+#define PUMPS_MAX   1000
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -69,9 +75,11 @@ struct input {
 static uv_loop_t loop;
 static struct server *server;
 static struct config config;
+static uint32_t next_uid; /* of whoever connects */
+static struct peer bystander;
 static int kinds[FD_KINDS];
-static int fds_at_rest;
-static bool answered;
+static int fds_at_rest, pipes_at_rest;
+static uint64_t held_at_rest[SHARES];
 
 static uint8_t take_byte(struct input *in)
 {
@@ -91,48 +99,56 @@ static void take_bytes(struct input *in, void *dst, size_t n)
 	in->left -= have;
 }
 
-/* Pipes are left out: libFuzzer opens some to its symbolizer, and no session has any. */
-static int open_fds(void)
+/* Those that poll does not call invalid: quick to count. */
+static int all_fds(void)
 {
+	struct pollfd fds[FDS];
 	int n = 0;
-	DIR *dir = opendir("/proc/self/fd");
-	REQUIRE(dir);
-	for (struct dirent *e; (e = readdir(dir));) {
-		char target[16];
-		ssize_t length = readlinkat(dirfd(dir), e->d_name, target, sizeof(target));
-		n += length > 5 && memcmp(target, "pipe:", 5) != 0;
-	}
-	closedir(dir);
+	for (int i = 0; i < FDS; i++)
+		fds[i] = (struct pollfd){.fd = i};
+	REQUIRE(poll(fds, FDS, 0) >= 0);
+	for (int i = 0; i < FDS; i++)
+		n += !(fds[i].revents & POLLNVAL);
 	return n;
 }
 
-static double seconds(void)
+/* Pipes are libFuzzer's, which opens some to its symbolizer; no session has any. */
+static int pipes(void)
 {
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+	int n = 0;
+	for (int i = 0; i < FDS; i++) {
+		char path[32], target[8];
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", i);
+		n += readlink(path, target, sizeof(target)) >= 5 && !memcmp(target, "pipe:", 5);
+	}
+	return n;
+}
+
+/* ---- Instead of the system ---- */
+
+int __real_getsockopt(int fd, int level, int option, void *value, socklen_t *size);
+int __wrap_getsockopt(int fd, int level, int option, void *value, socklen_t *size);
+
+int __wrap_getsockopt(int fd, int level, int option, void *value, socklen_t *size)
+{
+	const int error = __real_getsockopt(fd, level, option, value, size);
+	if (!error && level == SOL_SOCKET && option == SO_PEERCRED)
+		((struct ucred *)value)->uid = next_uid;
+	return error;
 }
 
 /* ---- The server's turn ---- */
 
-static void on_pong(void *arg)
-{
-	(void)arg;
-	answered = true;
-}
-
-/* Until the server has read what was sent and its engine has done what follows. */
+/* Until the server has read what was sent and its scheduler has done what follows. */
 static void pump(void)
 {
-	answered = false;
-	for (int i = 0; i < 3; i++)
-		uv_run(&loop, UV_RUN_NOWAIT);
-	server_ping(server, on_pong, NULL);
-	double end = seconds() + 5;
-	while (!answered) {
-		uv_run(&loop, UV_RUN_NOWAIT);
-		REQUIRE(seconds() < end);
-	}
+	int n = 0;
+	uv_run(&loop, UV_RUN_NOWAIT);
+	do {
+		scheduler_settle();
+		server_handle_events(server);
+		REQUIRE(++n < PUMPS_MAX);
+	} while (scheduler_has_more());
 }
 
 static uint32_t sessions(void)
@@ -144,11 +160,12 @@ static uint32_t sessions(void)
 
 /* ---- A client ---- */
 
-static void peer_open(struct peer *p)
+static void peer_open(struct peer *p, uint32_t uid)
 {
 	int pair[2];
 	REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
 	*p = (struct peer){.sock = pair[0], .doorbell = -1};
+	next_uid = uid;
 	server_adopt(server, pair[1]);
 }
 
@@ -339,7 +356,10 @@ static void act(struct peer *peers, unsigned *who, struct input *in)
 		return;
 	}
 	if (p->sock < 0)
-		peer_open(p);
+		peer_open(p, FIRST_UID + *who);
+	/* What is sent is read when something depends on it, several messages at once. */
+	if (action == 3 || action == 5 || action == 7)
+		pump();
 	switch (action) {
 	case 0:
 		do_hello(p, SVC_PROTOCOL_MAX);
@@ -366,7 +386,6 @@ static void act(struct peer *peers, unsigned *who, struct input *in)
 		peer_close(p);
 		break;
 	}
-	pump();
 }
 
 /* ---- Beginning and end ---- */
@@ -381,9 +400,12 @@ static int memfd(size_t bytes, bool sealed)
 
 static void stop(void)
 {
+	peer_close(&bystander);
 	server_close(server, 0, NULL);
-	while (!server_closed(server))
-		uv_run(&loop, UV_RUN_ONCE);
+	while (!server_closed(server)) {
+		scheduler_settle();
+		uv_run(&loop, UV_RUN_NOWAIT);
+	}
 	server_destroy(server);
 	uv_loop_close(&loop);
 	for (int i = 0; i < FD_KINDS; i++)
@@ -398,7 +420,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	config = (struct config){
 		.device = CONFIG_DEVICE_HOST,
 		.ranks = 2,
-		.engine_threads = 2,
+		.engine_threads = 1,
 		.spin_us = 0,
 		.sessions_max = 64,
 		.ring_max = 64,
@@ -428,29 +450,85 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	return 0;
 }
 
+static void ask(struct peer *p, uint16_t opcode, const void *body, size_t length)
+{
+	struct {
+		struct svc_header h;
+		unsigned char body[sizeof(struct svc_hello)];
+	} m = {.h = {(uint32_t)(sizeof(m.h) + length), opcode, 0, ++p->serial, 0}};
+	memcpy(m.body, body, length);
+	REQUIRE(svc_send(p->sock, &m, m.h.length, NULL, 0, MSG_DONTWAIT) == 0);
+	pump();
+	unsigned char reply[SVC_MESSAGE_MAX];
+	int fds[SVC_FDS_MAX];
+	unsigned nfds;
+	struct svc_header h;
+	REQUIRE(svc_recv(p->sock, reply, sizeof(reply), fds, &nfds, MSG_DONTWAIT) > 0);
+	memcpy(&h, reply, sizeof(h));
+	REQUIRE(h.opcode == (opcode | SVC_REPLY) && !h.result && !nfds);
+}
+
+static void bystander_comes(void)
+{
+	const struct svc_hello hello = {.version_min = SVC_PROTOCOL_MAX,
+					.version_max = SVC_PROTOCOL_MAX,
+					.name = "bystander"};
+	peer_open(&bystander, FIRST_UID + 2);
+	ask(&bystander, SVC_HELLO, &hello, sizeof(hello));
+}
+
+/* As if much time had passed: what is kept for a while goes. */
+static void pass_time(void)
+{
+	server->loop.expire(server->loop.arg, clock_now() + UINT64_C(1000000000));
+	pump();
+}
+
+static bool at_rest(void)
+{
+	return sessions() == 1 &&
+	       !memcmp(server->accounts.held, held_at_rest, sizeof(held_at_rest));
+}
+
+static void rest(void)
+{
+	if (!fds_at_rest) {
+		bystander_comes();
+		fds_at_rest = all_fds();
+		pipes_at_rest = pipes();
+		memcpy(held_at_rest, server->accounts.held, sizeof(held_at_rest));
+	}
+	for (int n = 0; !at_rest(); n++) {
+		pump();
+		pass_time();
+		REQUIRE(n < PUMPS_MAX);
+	}
+	const struct svc_daemon_info_request request = {0};
+	ask(&bystander, SVC_DAEMON_INFO, &request, sizeof(request));
+	const int now = all_fds();
+	if (now == fds_at_rest)
+		return;
+	const int more = pipes() - pipes_at_rest;
+	if (now != fds_at_rest + more) {
+		fprintf(stderr, "%d fds are open, %d were before\n", now - more, fds_at_rest);
+		abort();
+	}
+	fds_at_rest += more;
+	pipes_at_rest += more;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct input in = {data, size};
 	struct peer peers[2] = {{.sock = -1, .doorbell = -1}, {.sock = -1, .doorbell = -1}};
 	unsigned who = 0;
-	pump();
 	if (!fds_at_rest)
-		fds_at_rest = open_fds();
+		rest();
 	for (int i = 0; in.left && i < ACTIONS_MAX; i++)
 		act(peers, &who, &in);
+	pump();
 	peer_close(&peers[0]);
 	peer_close(&peers[1]);
-	double end = seconds() + 10;
-	while (sessions()) {
-		pump();
-		REQUIRE(seconds() < end);
-	}
-	int left = open_fds();
-	for (; left != fds_at_rest && seconds() < end; left = open_fds())
-		sched_yield(); /* a thread closes what came with messages */
-	if (left != fds_at_rest) {
-		fprintf(stderr, "%d fds are open, %d were before\n", left, fds_at_rest);
-		abort();
-	}
+	rest();
 	return 0;
 }

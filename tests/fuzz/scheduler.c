@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "scheduler.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+#include "sched/state.h"
+
+static struct engine *engine;
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *arg),
+			  void *arg);
+int __wrap_pthread_join(pthread_t thread, void **result);
+
+/* Other threads cannot be made: what they would do is done at once. */
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *arg),
+			  void *arg)
+{
+	(void)thread;
+	(void)attr;
+	if (run != engine_main)
+		return EAGAIN;
+	engine = arg;
+	return 0;
+}
+
+int __wrap_pthread_join(pthread_t thread, void **result)
+{
+	(void)thread;
+	(void)result;
+	return 0;
+}
+
+void scheduler_settle(void)
+{
+	engine_settle(engine);
+}
+
+bool scheduler_has_more(void)
+{
+	return engine->events || engine->commands;
+}
