@@ -6,6 +6,8 @@
 #include "clock.h"
 #include "nofail.h"
 
+#define STEPS_AT_ONCE 200000 /* of a job: some 4 ms */
+
 static void *uv_malloc(size_t bytes)
 {
 	return nofail_malloc(bytes, "the event loop");
@@ -54,6 +56,33 @@ void loop_deadline(struct loop *l, uint64_t at_ns)
 	l->next_deadline_ns = at_ns;
 	uv_update_time(l->uv);
 	uv_timer_start(&l->timer, on_timer, at_ns > now ? (at_ns - now + 999999) / 1000000 : 0, 0);
+}
+
+static void on_work(uv_work_t *work)
+{
+	struct loop_job *job = work->data;
+	job->run(job);
+}
+
+static void on_work_done(uv_work_t *work, int status)
+{
+	struct loop_job *job = work->data;
+	(void)status; /* nothing cancels it */
+	job->loop->handles--;
+	job->done(job);
+}
+
+void loop_run_job(struct loop *l, struct loop_job *job, uint64_t steps)
+{
+	if (steps <= STEPS_AT_ONCE) {
+		job->run(job);
+		job->done(job);
+		return;
+	}
+	job->loop = l;
+	job->work.data = job;
+	l->handles++;
+	uv_queue_work(l->uv, &job->work, on_work, on_work_done);
 }
 
 static void on_timer_closed(uv_handle_t *handle)

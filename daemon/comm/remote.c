@@ -103,6 +103,12 @@ static void op_make_nccl_id(void *arg, const uint8_t *id, uint32_t epoch, int32_
 	nodes_make_id(arg, id, epoch, device);
 }
 
+static void op_run_job(void *arg, struct loop_job *job, uint64_t steps)
+{
+	struct comms *s = arg;
+	loop_run_job(s->loop, job, steps);
+}
+
 static uint64_t op_new_uid(void *arg)
 {
 	struct comms *s = arg;
@@ -119,6 +125,7 @@ void remote_start(struct comms *s)
 		.deadline = op_deadline,
 		.random_id = op_random_id,
 		.make_nccl_id = op_make_nccl_id,
+		.run_job = op_run_job,
 		.new_uid = op_new_uid,
 	};
 	coord_init(&s->coord, &ops, s, s->cluster ? s->cluster->me : 0,

@@ -25,6 +25,7 @@
 struct barrier;
 struct coordinator;
 struct kept_join;
+struct loop_job;
 struct lost_node;
 struct rendezvous;
 struct shared_comm;
@@ -46,6 +47,8 @@ struct coord_ops {
 	int (*random_id)(void *arg, uint8_t id[NCCLSVC_ID_BYTES]);
 	/* Has this node make an id of NCCL's, by its GPU; nccl_pool_id follows, perhaps at once. */
 	void (*make_nccl_id)(void *arg, const uint8_t *id, uint32_t epoch, int32_t device);
+	/* Has it run and done: at once, or later (base/loop.h). */
+	void (*run_job)(void *arg, struct loop_job *job, uint64_t steps);
 	/* What inspection calls a communicator of which this node has no member. */
 	uint64_t (*new_uid)(void *arg);
 };

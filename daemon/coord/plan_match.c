@@ -2,7 +2,10 @@
  *
  * Matching the members' plans. The k-th Send from a to b matches the k-th Recv at b from a, counted
  * in plan order. Then the plan is run dry: a group starts when its member's former one has ended,
- * and ends when all its tasks have matched; what cannot end never will. */
+ * and ends when all its tasks have matched; what cannot end never will.
+ *
+ * All of it, a refusal's explanation too, takes PLAN_MATCH_STEPS steps for each task, group and
+ * rank: nothing here looks at a task again for each rank, or at a rank for each task. */
 #include "plan.h"
 
 #include <stdarg.h>
@@ -44,17 +47,8 @@ struct matching {
 	size_t *base;	  /* [nranks + 1]: where a member's begin */
 	struct end **sends, **recvs;
 	size_t nsends, nrecvs;
+	uint64_t steps;
 };
-
-static int by_pair(const void *pa, const void *pb)
-{
-	const struct end *a = *(struct end *const *)pa, *b = *(struct end *const *)pb;
-	if (a->from != b->from)
-		return a->from < b->from ? -1 : 1;
-	if (a->to != b->to)
-		return a->to < b->to ? -1 : 1;
-	return a->task < b->task ? -1 : a->task > b->task;
-}
 
 static const struct svc_plan_task *task_of(const struct matching *m, const struct end *e)
 {
@@ -65,6 +59,47 @@ static const char *quoted(const struct matching *m, const struct end *e,
 			  char text[SVC_QUOTED_BYTES])
 {
 	return svc_label_quote(task_of(m, e)->label, text);
+}
+
+static uint32_t sender(const struct end *e)
+{
+	return e->from;
+}
+
+static uint32_t receiver(const struct end *e)
+{
+	return e->to;
+}
+
+/* From one array into another; those of one key keep their order. at: [nranks + 1]. */
+static void sort_by(struct matching *m, uint32_t (*key)(const struct end *),
+		    struct end *const *from, struct end **to, size_t n, size_t *at)
+{
+	const uint32_t nranks = m->plan->nranks;
+	memset(at, 0, (nranks + (size_t)1) * sizeof(*at));
+	for (size_t i = 0; i < n; i++)
+		at[key(from[i]) + 1]++;
+	for (uint32_t k = 0; k < nranks; k++)
+		at[k + 1] += at[k];
+	for (size_t i = 0; i < n; i++)
+		to[at[key(from[i])]++] = from[i];
+	m->steps += n + nranks;
+}
+
+/* By sender, then by receiver, then in the order of the member's plan, in which they are. False:
+ * out of memory. */
+static bool sort(struct matching *m, struct end **list, size_t n)
+{
+	struct end **other = array(n, sizeof(*other));
+	size_t *at = array((size_t)m->plan->nranks + 1, sizeof(*at));
+	if (other && at) {
+		sort_by(m, receiver, list, other, n, at);
+		sort_by(m, sender, other, list, n, at);
+	}
+	const bool sorted = other && at;
+	free(other);
+	free(at);
+	return sorted;
 }
 
 static bool gather(struct matching *m)
@@ -93,9 +128,8 @@ static bool gather(struct matching *m)
 			else
 				m->recvs[m->nrecvs++] = e;
 		}
-	qsort(m->sends, m->nsends, sizeof(struct end *), by_pair);
-	qsort(m->recvs, m->nrecvs, sizeof(struct end *), by_pair);
-	return true;
+	m->steps += n + p->nranks;
+	return sort(m, m->sends, m->nsends) && sort(m, m->recvs, m->nrecvs);
 }
 
 /* Which of this kind it is between the two, from 0. */
@@ -177,9 +211,10 @@ static int check_sizes(const struct matching *m, const struct end *s, const stru
 		      (unsigned long long)b->count, svc_type_name(b->type));
 }
 
-static int pair_up(const struct matching *m, char *text)
+static int pair_up(struct matching *m, char *text)
 {
 	for (size_t i = 0; i < m->nsends || i < m->nrecvs; i++) {
+		m->steps++;
 		struct end *s = i < m->nsends ? m->sends[i] : NULL;
 		struct end *r = i < m->nrecvs ? m->recvs[i] : NULL;
 		bool same = s && r && s->from == r->from && s->to == r->to;
@@ -216,12 +251,15 @@ struct node {
 };
 
 struct dry_run {
-	const struct matching *m;
+	struct matching *m;
 	struct node *nodes; /* all members' groups, member by member */
 	size_t *base;	    /* [nranks + 1] */
 	uint32_t *at;	    /* [nranks]: the group that each is in */
 	uint32_t *stack;    /* nodes to be started */
 	size_t nstack;
+	/* Of a plan that is stuck: */
+	const struct end **waits;      /* [nranks]: the task by which its group waits; or NULL */
+	const struct end **unit_waits; /* by a unit's first node: the same of one of its groups */
 };
 
 static uint32_t node_of(const struct dry_run *d, const struct end *e)
@@ -234,16 +272,23 @@ static uint32_t unit_of(struct dry_run *d, uint32_t i)
 	while (d->nodes[i].unit != i) {
 		d->nodes[i].unit = d->nodes[d->nodes[i].unit].unit;
 		i = d->nodes[i].unit;
+		d->m->steps++;
 	}
 	return i;
 }
 
+/* Before anybody has come to any group, so `absent` is the size. */
 static void join_units(struct dry_run *d, uint32_t a, uint32_t b)
 {
 	a = unit_of(d, a);
 	b = unit_of(d, b);
 	if (a == b)
 		return;
+	if (d->nodes[a].absent < d->nodes[b].absent) {
+		const uint32_t smaller = a;
+		a = b;
+		b = smaller;
+	}
 	d->nodes[b].unit = a;
 	d->nodes[a].absent += d->nodes[b].absent;
 	/* Two circles become one. */
@@ -276,6 +321,7 @@ static bool prepare(struct dry_run *d)
 						    .waiting = p->members[k].missing[g],
 						    .next = i};
 		}
+	d->m->steps += n + p->nranks + d->m->nsends;
 	for (size_t i = 0; i < d->m->nsends; i++)
 		if (p->whole_groups || svc_plan_is_ahead(task_of(d->m, d->m->sends[i])))
 			join_units(d, node_of(d, d->m->sends[i]),
@@ -310,6 +356,7 @@ static void begin_node(struct dry_run *d, uint32_t i)
 	for (uint32_t t = pm->first[node->group]; t < pm->first[node->group + 1]; t++) {
 		const struct end *e = &d->m->ends[d->m->base[node->rank] + t];
 		uint32_t other = node_of(d, e->other);
+		d->m->steps++;
 		/* Both sides in one group are seen twice. */
 		if (!d->nodes[other].begun || (other == i && e->other < e))
 			continue;
@@ -334,51 +381,72 @@ static void reach_node(struct dry_run *d, uint32_t i)
 	} while (k != unit);
 }
 
-/* A task of a group that is stuck whose other side's group its member has not come to; or that has
- * not begun. */
-static const struct end *waits_at(const struct dry_run *d, uint32_t rank, bool begun)
+/* ---- Why it is stuck ---- */
+
+static bool is_stuck(const struct dry_run *d, uint32_t rank)
+{
+	return d->at[rank] < d->m->plan->members[rank].ngroups;
+}
+
+/* The first task of the rank's group whose other side's group has not begun; while its own has not,
+ * either: whose member has not come to it. NULL: there is none, another group of its unit waits. */
+static const struct end *waits_at(const struct dry_run *d, uint32_t rank)
 {
 	const struct plan_member *pm = &d->m->plan->members[rank];
-	uint32_t group = d->at[rank];
+	const uint32_t group = d->at[rank];
+	const bool begun = d->nodes[d->base[rank] + group].begun;
 	for (uint32_t t = pm->first[group]; t < pm->first[group + 1]; t++) {
 		const struct end *e = &d->m->ends[d->m->base[rank] + t];
 		const struct node *other = &d->nodes[node_of(d, e->other)];
+		d->m->steps++;
 		if (begun ? !other->begun : !other->started)
 			return e;
 	}
 	return NULL;
 }
 
-/* The task by which the rank's group waits: its own, or one of a group of its unit. */
-static const struct end *waits_through(const struct dry_run *d, uint32_t rank)
+/* Each rank that is stuck is asked once, and its unit remembers an answer for all. */
+static bool find_waits(struct dry_run *d)
 {
-	uint32_t begin = (uint32_t)d->base[rank] + d->at[rank], i = begin;
-	do {
-		const struct end *e =
-			d->nodes[i].started ? waits_at(d, d->nodes[i].rank, false) : NULL;
-		if (e)
-			return e;
-		i = d->nodes[i].next;
-	} while (i != begin);
-	return waits_at(d, rank, true);
+	const uint32_t nranks = d->m->plan->nranks;
+	d->waits = array(nranks, sizeof(*d->waits));
+	d->unit_waits = array(d->base[nranks], sizeof(*d->unit_waits));
+	if (!d->waits || !d->unit_waits)
+		return false;
+	for (uint32_t k = 0; k < nranks; k++) {
+		d->m->steps++;
+		if (!is_stuck(d, k))
+			continue;
+		const uint32_t unit = unit_of(d, (uint32_t)d->base[k] + d->at[k]);
+		d->waits[k] = waits_at(d, k);
+		if (!d->unit_waits[unit])
+			d->unit_waits[unit] = d->waits[k];
+	}
+	return true;
+}
+
+/* The task by which the rank's group waits: its own, or one of a group of its unit. */
+static const struct end *waits_through(struct dry_run *d, uint32_t rank)
+{
+	d->m->steps++;
+	return d->waits[rank] ? d->waits[rank]
+			      : d->unit_waits[unit_of(d, (uint32_t)d->base[rank] + d->at[rank])];
 }
 
 static int stuck(struct dry_run *d, uint32_t rank, char *text)
 {
 	const struct plan *p = d->m->plan;
 	const struct end *e = NULL;
+	if (!find_waits(d))
+		return NCCLSVC_NO_MEMORY;
 	/* After so many steps it has gone round at least once. */
-	for (uint32_t i = 0; i < p->nranks; i++) {
-		e = waits_through(d, rank);
-		if (!e)
-			break;
-		rank = e->other->rank;
-	}
+	for (uint32_t i = 0; i < p->nranks; i++)
+		rank = waits_through(d, rank)->other->rank;
 	size_t at = (size_t)snprintf(text, PLAN_TEXT, "the plan can never be carried out: ");
 	uint32_t begin = rank;
 	for (int i = 0; i < 3; i++) {
 		e = waits_through(d, rank);
-		if (!e || at >= PLAN_TEXT)
+		if (at >= PLAN_TEXT)
 			break;
 		at += (size_t)snprintf(text + at, PLAN_TEXT - at,
 				       "%srank %u in its group %u waits for rank %u's group %u",
@@ -401,12 +469,20 @@ static int run_dry(struct dry_run *d, char *text)
 	while (d->nstack)
 		reach_node(d, d->stack[--d->nstack]);
 	for (uint32_t k = 0; k < p->nranks; k++)
-		if (d->at[k] < p->members[k].ngroups)
+		if (is_stuck(d, k))
 			return stuck(d, k, text);
 	return 0;
 }
 
-int plan_match(const struct plan *p, char text[PLAN_TEXT])
+uint64_t plan_match_steps(const struct plan *p)
+{
+	uint64_t size = p->nranks;
+	for (uint32_t k = 0; k < p->nranks; k++)
+		size += (uint64_t)p->members[k].ngroups + p->members[k].ntasks;
+	return size * PLAN_MATCH_STEPS;
+}
+
+int plan_match(const struct plan *p, char text[PLAN_TEXT], uint64_t *steps)
 {
 	struct matching m = {.plan = p};
 	struct dry_run d = {.m = &m};
@@ -415,6 +491,7 @@ int plan_match(const struct plan *p, char text[PLAN_TEXT])
 		result = prepare(&d) ? run_dry(&d, text) : NCCLSVC_NO_MEMORY;
 	if (result == NCCLSVC_NO_MEMORY)
 		snprintf(text, PLAN_TEXT, "no memory to match the plans");
+	*steps = m.steps;
 	free(m.base);
 	free(m.ends);
 	free(m.sends);
@@ -423,5 +500,7 @@ int plan_match(const struct plan *p, char text[PLAN_TEXT])
 	free(d.base);
 	free(d.at);
 	free(d.stack);
+	free(d.waits);
+	free(d.unit_waits);
 	return result;
 }

@@ -2,15 +2,24 @@
  * The plans of a communicator's members: gathered, matched, and in force or not, which all members'
  * nodes are told. Plans are committed in rounds: each ends with one result. A message of a
  * round that is over is ignored: its node has failed the commit, as the result said. */
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/loop.h"
 #include "coordinator.h"
 #include "plan.h"
 
-/* Of one round. */
+/* Of one round. While the plan is matched, which may be in another thread, nobody else changes or
+ * frees it, also when the round has ended. */
 struct planning {
+	struct loop_job matching;
+	bool is_matched;
+	struct coord *coord;
+	struct coordinator *coordinator; /* NULL: the round has ended meanwhile */
+	int result;			 /* of the matching, with a sentence */
+	char text[PLAN_TEXT];
 	struct plan *plan;
 	uint32_t whole; /* members whose plans are here */
 	struct planning_member {
@@ -20,15 +29,22 @@ struct planning {
 	} members[];
 };
 
+static void release(struct planning *p)
+{
+	for (uint32_t k = 0; k < p->plan->nranks; k++)
+		free(p->members[k].tasks);
+	plan_free(p->plan);
+	free(p);
+}
+
 void plans_forget(struct coordinator *r)
 {
 	struct planning *p = r->planning;
-	for (uint32_t k = 0; p && k < r->nranks; k++)
-		free(p->members[k].tasks);
-	if (p)
-		plan_free(p->plan);
-	free(p);
 	r->planning = NULL;
+	if (p && p->is_matched)
+		p->coordinator = NULL;
+	else if (p)
+		release(p);
 }
 
 /* The round is over. */
@@ -48,7 +64,7 @@ void plans_fail(struct coord *c, struct coordinator *r, int result, const char *
 		tell_plan_result(c, r, result, text);
 }
 
-static struct planning *begin(const struct coordinator *r, bool cuda)
+static struct planning *begin(struct coord *c, struct coordinator *r, bool cuda)
 {
 	struct planning *p = calloc(1, sizeof(*p) + r->nranks * sizeof(p->members[0]));
 	if (!p)
@@ -59,6 +75,8 @@ static struct planning *begin(const struct coordinator *r, bool cuda)
 		return NULL;
 	}
 	p->plan->whole_groups = cuda;
+	p->coord = c;
+	p->coordinator = r;
 	return p;
 }
 
@@ -79,6 +97,36 @@ static bool add_chunk(struct planning_member *pm, const struct control_plan *m)
 	return true;
 }
 
+static struct planning *planning_of(struct loop_job *job)
+{
+	return (struct planning *)((char *)job - offsetof(struct planning, matching));
+}
+
+static void match(struct loop_job *job)
+{
+	struct planning *p = planning_of(job);
+	uint64_t steps;
+	p->result = plan_match(p->plan, p->text, &steps);
+}
+
+static void matched(struct loop_job *job)
+{
+	struct planning *p = planning_of(job);
+	p->is_matched = false;
+	if (p->coordinator)
+		tell_plan_result(p->coord, p->coordinator, p->result, p->text);
+	else
+		release(p);
+}
+
+static void start_matching(struct coord *c, struct planning *p)
+{
+	p->is_matched = true;
+	p->matching.run = match;
+	p->matching.done = matched;
+	c->ops->run_job(c->arg, &p->matching, plan_match_steps(p->plan));
+}
+
 /* A member's plan is here: perhaps all are. */
 static void member_is_whole(struct coord *c, struct coordinator *r, const struct control_plan *m)
 {
@@ -87,11 +135,10 @@ static void member_is_whole(struct coord *c, struct coordinator *r, const struct
 	struct svc_plan_task *tasks = p->members[m->rank].tasks;
 	p->members[m->rank].tasks = NULL;
 	int result = plan_set(p->plan, m->rank, m->groups, m->tasks, tasks, text);
-	if (!result && ++p->whole < r->nranks)
-		return;
-	if (!result)
-		result = plan_match(p->plan, text);
-	tell_plan_result(c, r, result, text);
+	if (result)
+		tell_plan_result(c, r, result, text);
+	else if (++p->whole == r->nranks)
+		start_matching(c, p);
 }
 
 void plans_take(struct coord *c, uint32_t from, const struct control_plan *m)
@@ -108,7 +155,7 @@ void plans_take(struct coord *c, uint32_t from, const struct control_plan *m)
 		r->plan_round = m->round;
 	}
 	if (!r->planning)
-		r->planning = begin(r, m->cuda);
+		r->planning = begin(c, r, m->cuda);
 	if (!r->planning)
 		tell_plan_result(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for the plans");
 	else if (r->nleft || r->plan_round >= PLAN_NUMBER_MAX)
@@ -123,7 +170,8 @@ void plans_withdrawn(struct coord *c, struct coordinator *r, const struct contro
 {
 	char text[SVC_TEXT_BYTES];
 	struct rank_names missing = {0};
-	if (!r->planning || r->planning->members[m->rank].serial != m->serial)
+	if (!r->planning || r->planning->members[m->rank].serial != m->serial ||
+	    r->planning->is_matched) /* then the result comes soon */
 		return;
 	for (uint32_t k = 0; k < r->nranks; k++)
 		if (!r->planning->members[k].whole)

@@ -49,7 +49,8 @@
 #define SKIPPED		 77
 
 static const struct attack *const tables[] = {session_attacks, task_attacks, memory_attacks,
-					      listing_attacks, comm_attacks, descriptor_attacks};
+					      listing_attacks, comm_attacks, descriptor_attacks,
+					      plan_attacks};
 
 struct options {
 	const char *daemon;

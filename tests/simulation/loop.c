@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
+#include <utlist.h>
+
 #include "base/clock.h"
 #include "base/loop.h"
 #include "simulation.h"
@@ -52,4 +54,56 @@ void loop_deadline(struct loop *l, uint64_t at_ns)
 	/* To the millisecond, and never at once, as libuv's. */
 	at(at_ns > now_ns ? now_ns + (at_ns - now_ns + MS - 1) / MS * MS : now_ns + 1000,
 	   (int)(node - nodes), on_timer, t);
+}
+
+/* ---- Jobs ---- */
+
+struct late_job {
+	struct late_job *prev, *next;
+	struct loop_job *job;
+};
+
+static struct late_job *late_jobs;
+
+static void run(struct loop_job *job)
+{
+	job->run(job);
+	job->done(job);
+}
+
+static void run_late(struct late_job *late)
+{
+	struct loop_job *job = late->job;
+	DL_DELETE(late_jobs, late);
+	free(late);
+	run(job);
+}
+
+static void on_job(void *arg)
+{
+	run_late(*(struct late_job **)arg);
+}
+
+/* At once, or after what else happens meanwhile. */
+void loop_run_job(struct loop *l, struct loop_job *job, uint64_t steps)
+{
+	const struct node_state *node = l->arg;
+	(void)steps;
+	if (chance(50)) {
+		run(job);
+		return;
+	}
+	struct late_job *late = malloc(sizeof(*late)), **arg = malloc(sizeof(*arg));
+	if (!late || !arg)
+		abort();
+	late->job = job;
+	DL_APPEND(late_jobs, late);
+	*arg = late;
+	at(now_ns + below(20 * MS), (int)(node - nodes), on_job, arg);
+}
+
+void jobs_end(void)
+{
+	while (late_jobs)
+		run_late(late_jobs);
 }

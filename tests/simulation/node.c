@@ -192,6 +192,7 @@ void nodes_end(void)
 	nodes_ended = true;
 	for (uint32_t k = 0; k < nnodes; k++)
 		end(&nodes[k]);
+	jobs_end();
 }
 
 void node_lose(uint32_t node)

@@ -77,6 +77,8 @@ extern bool nodes_ended; /* what happens while they are freed does not count */
 
 void nodes_begin(uint32_t n);
 void nodes_end(void);
+/* Runs those that wait: of what they work on, nothing is left but that itself. */
+void jobs_end(void);
 uint32_t node_of(const struct comms *s);
 /* Loses it. The others hear of that later, each at its own time. */
 void node_lose(uint32_t node);
