@@ -103,11 +103,10 @@ static ncclsvc_result refused(const struct answer *a)
 
 static ncclsvc_result said_bye(const struct answer *a)
 {
-	struct svc_event_bye bye;
-	memcpy(&bye, a->body, sizeof(bye));
-	bye.text[sizeof(bye.text) - 1] = '\0';
-	return error_set(bye.reason < 0 ? (ncclsvc_result)bye.reason : NCCLSVC_DAEMON_LOST,
-			 "the daemon hung up: %s", bye.text);
+	char text[SVC_TEXT_BYTES];
+	const int reason = frame_bye(a->body, text);
+	return error_set(reason < 0 ? (ncclsvc_result)reason : NCCLSVC_DAEMON_LOST,
+			 "the daemon hung up: %s", text);
 }
 
 static ncclsvc_result receive(const struct connection *c, uint64_t deadline, struct answer *a)

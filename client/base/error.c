@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The calling thread's last error, and the names of the vocabulary. */
-#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 
 #include "build_config.h"
 #include "error.h"
 #include "proto/names.h"
+#include "proto/printable.h"
 
 static _Thread_local struct error last = {.status = {.rank_a = -1, .rank_b = -1}};
 
@@ -81,9 +81,7 @@ ncclsvc_result ncclsvc_set_error(ncclsvc_result result, const char *format, ...)
 	va_start(args, format);
 	store(&status, format ? format : "", args);
 	va_end(args);
-	for (char *c = last.text; *c; c++)
-		if (iscntrl((unsigned char)*c))
-			*c = ' ';
+	svc_make_printable(last.text, sizeof(last.text));
 	return (ncclsvc_result)status.result;
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Messages of the daemon: which are well-formed. */
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "frame.h"
 #include "proto/fdio.h"
 #include "proto/names.h"
+#include "proto/printable.h"
 
 /* The bytes of records that follow a reply. */
 static size_t records_due(const struct svc_shape *shape, const struct svc_header *h,
@@ -118,9 +118,16 @@ void frame_error_text(const void *body, int result, char *text)
 {
 	struct svc_error e;
 	memcpy(&e, body, sizeof(e));
-	e.text[sizeof(e.text) - 1] = '\0';
-	for (char *c = e.text; *c; c++)
-		if (iscntrl((unsigned char)*c))
-			*c = ' ';
+	svc_make_printable(e.text, sizeof(e.text));
 	snprintf(text, SVC_TEXT_BYTES, "%s", e.text[0] ? e.text : svc_result_meaning(result));
+}
+
+int frame_bye(const void *body, char *text)
+{
+	struct svc_event_bye bye;
+	memcpy(&bye, body, sizeof(bye));
+	svc_make_printable(bye.text, sizeof(bye.text));
+	snprintf(text, SVC_TEXT_BYTES, "%s",
+		 bye.text[0] ? bye.text : svc_result_meaning(bye.reason));
+	return bye.reason;
 }

@@ -21,7 +21,9 @@ int frame_send(const struct connection *c, unsigned opcode, uint32_t serial, con
  * Never blocks. */
 ssize_t frame_receive(const struct connection *c, void *message, size_t room, int *fds,
 		      unsigned *nfds);
-/* The sentence of a reply that carries an error, cleaned for printing. */
+/* The sentence of a reply that carries an error, printable, in SVC_TEXT_BYTES. */
 void frame_error_text(const void *body, int result, char *text);
+/* The same of SVC_EVENT_BYE; returns its reason. */
+int frame_bye(const void *body, char *text);
 
 #endif

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "call.h"
+#include "proto/printable.h"
 #include "session.h"
 
 ncclsvc_result ncclsvc_daemon(ncclsvc_session *s, ncclsvc_daemon_info *info)
@@ -21,7 +22,8 @@ ncclsvc_result ncclsvc_daemon(ncclsvc_session *s, ncclsvc_daemon_info *info)
 		return r;
 	struct svc_daemon_info_reply reply;
 	memcpy(&reply, call.body, sizeof(reply));
-	reply.info.version[sizeof(reply.info.version) - 1] = '\0';
+	svc_make_printable(reply.info.version, sizeof(reply.info.version));
+	svc_make_printable(reply.info.mps_text, sizeof(reply.info.mps_text));
 	*info = reply.info;
 	return NCCLSVC_OK;
 }
@@ -96,21 +98,27 @@ static ncclsvc_result get_list(ncclsvc_session *s, uint32_t what, size_t record_
 	return NCCLSVC_OK;
 }
 
-#define LIST(function, what, type)                                                                 \
+/* texts: the record's, so that nobody who prints them need look at them again. */
+#define LIST(function, what, type, texts)                                                          \
 	ncclsvc_result function(ncclsvc_session *s, type **list, size_t *n)                        \
 	{                                                                                          \
-		return get_list(s, what, sizeof(type), (void **)list, n);                          \
+		ncclsvc_result r = get_list(s, what, sizeof(type), (void **)list, n);              \
+		for (type *x = r ? NULL : *list; x && x < *list + *n; x++) {                       \
+			texts                                                                      \
+		}                                                                                  \
+		return r;                                                                          \
 	}
+#define TEXT(field) svc_make_printable(x->field, sizeof(x->field));
 
-LIST(ncclsvc_list_sessions, SVC_LIST_SESSIONS, ncclsvc_session_info)
-LIST(ncclsvc_list_comms, SVC_LIST_COMMS, ncclsvc_comm_info)
-LIST(ncclsvc_list_members, SVC_LIST_MEMBERS, ncclsvc_member_info)
-LIST(ncclsvc_list_tasks, SVC_LIST_TASKS, ncclsvc_task_info)
-LIST(ncclsvc_list_regions, SVC_LIST_REGIONS, ncclsvc_region_info)
-LIST(ncclsvc_list_devices, SVC_LIST_DEVICES, ncclsvc_device_info)
-LIST(ncclsvc_list_nodes, SVC_LIST_NODES, ncclsvc_node_info)
-LIST(ncclsvc_list_plans, SVC_LIST_PLANS, ncclsvc_plan_info)
-LIST(ncclsvc_list_plan_tasks, SVC_LIST_PLAN_TASKS, ncclsvc_plan_task_info)
+LIST(ncclsvc_list_sessions, SVC_LIST_SESSIONS, ncclsvc_session_info, TEXT(name))
+LIST(ncclsvc_list_comms, SVC_LIST_COMMS, ncclsvc_comm_info, TEXT(label) TEXT(refused))
+LIST(ncclsvc_list_members, SVC_LIST_MEMBERS, ncclsvc_member_info, )
+LIST(ncclsvc_list_tasks, SVC_LIST_TASKS, ncclsvc_task_info, TEXT(label))
+LIST(ncclsvc_list_regions, SVC_LIST_REGIONS, ncclsvc_region_info, )
+LIST(ncclsvc_list_devices, SVC_LIST_DEVICES, ncclsvc_device_info, TEXT(name) TEXT(text))
+LIST(ncclsvc_list_nodes, SVC_LIST_NODES, ncclsvc_node_info, TEXT(host) TEXT(address))
+LIST(ncclsvc_list_plans, SVC_LIST_PLANS, ncclsvc_plan_info, )
+LIST(ncclsvc_list_plan_tasks, SVC_LIST_PLAN_TASKS, ncclsvc_plan_task_info, TEXT(label))
 
 void ncclsvc_list_free(void *list)
 {

@@ -149,11 +149,9 @@ static void take_event(ncclsvc_session *s, const struct svc_header *h, const voi
 		memcpy(&event, body, sizeof(event));
 		comm_event(s, &event);
 	} else if (h->opcode == SVC_EVENT_BYE) {
-		struct svc_event_bye bye;
-		memcpy(&bye, body, sizeof(bye));
-		bye.text[sizeof(bye.text) - 1] = '\0';
-		session_lose(s, "the daemon ended the session: %s",
-			     bye.text[0] ? bye.text : svc_result_meaning(bye.reason));
+		char text[SVC_TEXT_BYTES];
+		frame_bye(body, text);
+		session_lose(s, "the daemon ended the session: %s", text);
 	}
 }
 

@@ -18,6 +18,7 @@
 #include <systemd/sd-journal.h>
 #endif
 
+#include "printable.h"
 #include "timings.h"
 
 #define TEXT_BYTES 1024
@@ -229,6 +230,8 @@ void log_write(struct log_site *site, enum log_level level, const char *format, 
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
+	/* Of drivers, workers, other nodes, or a file's path: one message is one line. */
+	svc_make_printable(text, sizeof(text));
 
 	pthread_mutex_lock(&lock);
 	sweep(now, false);

@@ -19,6 +19,7 @@
 #include "gpu/mps_service.h"
 #include "memory/memory.h"
 #include "names.h"
+#include "printable.h"
 #include "server_state.h"
 
 /* True, and the session is told: the reserve for what was admitted before is not whole. */
@@ -86,6 +87,7 @@ static void hello(struct server *s, struct client *c, uint32_t serial, const str
 		return;
 	}
 	memcpy(c->name, m->name, sizeof(c->name));
+	svc_make_printable(c->name, sizeof(c->name));
 	c->version = (uint16_t)version;
 	c->state = CLIENT_OPEN;
 	executor_command(s->executor, &(struct command){.kind = COMMAND_SESSION_ADD,

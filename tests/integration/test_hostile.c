@@ -523,6 +523,34 @@ static void a_flood_of_cancellations(void **state)
 	daemon_stop(&d);
 }
 
+/* The name is made printable where it comes in: the log, errors to others and lists show that. */
+static void a_name_forges_nothing(void **state)
+{
+	struct daemon d;
+	struct raw r;
+	struct raw_reply reply;
+	struct svc_hello hello = {.version_min = SVC_PROTOCOL_MIN,
+				  .version_max = SVC_PROTOCOL_MAX,
+				  .name = "a\n\033[2J\xe2\x80\xae\xc3\xa9"};
+	ncclsvc_session *s;
+	ncclsvc_session_info *list;
+	size_t n, found = 0;
+	(void)state;
+	daemon_start(&d, NULL);
+	raw_connect(&r, &d);
+	raw_call(&r, SVC_HELLO, &hello, sizeof(hello), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, NCCLSVC_OK);
+	s = session_open(&d);
+	CHECK_OK(ncclsvc_list_sessions(s, &list, &n));
+	for (size_t i = 0; i < n; i++)
+		found += !strcmp(list[i].name, "a ?[2J???\xc3\xa9");
+	CHECK_EQ(found, 1);
+	ncclsvc_list_free(list);
+	ncclsvc_close(s);
+	raw_close(&r);
+	daemon_stop(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -536,6 +564,7 @@ int main(void)
 		TEST(a_silent_crowd_is_sent_away),
 		TEST(a_flood_of_cancellations),
 		TEST(a_daemon_out_of_fds_goes_on),
+		TEST(a_name_forges_nothing),
 		TEST(another_user_is_refused_by_policy),
 		TEST(another_user_may_not_meddle),
 	};

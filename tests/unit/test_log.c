@@ -178,6 +178,16 @@ static void test_nobody_reads(void **state)
 	close(ends[0]);
 }
 
+/* What another process wrote may stand in a message: it forges no line. */
+static void test_one_line(void **state)
+{
+	(void)state;
+	log_init(LOG_TARGET_STDERR, LOG_LEVEL_INFO);
+	log_info("session 1 (%s) ended", "a\n2026-01-01T00:00:00.000Z error: forged\033[2J");
+	assert_int_equal(count("\n"), 1);
+	assert_non_null(strstr(logged(), "(a 2026-01-01T00:00:00.000Z error: forged?[2J) ended"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -187,6 +197,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_repeats_are_limited, catch_stderr,
 						free_stderr),
 		cmocka_unit_test_setup_teardown(test_threads, catch_stderr, free_stderr),
+		cmocka_unit_test_setup_teardown(test_one_line, catch_stderr, free_stderr),
 		cmocka_unit_test_setup_teardown(test_nobody_reads, catch_stderr, free_stderr),
 	};
 

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "proto/printable.h"
+
 static void begin(struct json *j, const char *key)
 {
 	if (j->comma)
@@ -53,7 +55,7 @@ void put_string(struct json *j, const char *key, const char *s, size_t max)
 	size_t n = strnlen(s, max);
 	for (size_t i = 0; i < n;) {
 		unsigned char c = (unsigned char)s[i];
-		size_t length = text_char_length(s + i, n - i);
+		size_t length = svc_printable_length(s + i, n - i);
 		if (c == '"' || c == '\\') {
 			text_char(j->out, '\\');
 			text_char(j->out, (char)c);

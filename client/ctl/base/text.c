@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "proto/printable.h"
+
 #define FLUSH_BYTES 65536
 
 static _Noreturn void out_of_memory(void)
@@ -102,34 +104,11 @@ void text_printf(struct text *t, const char *format, ...)
 	va_end(again);
 }
 
-size_t text_char_length(const char *s, size_t n)
-{
-	static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
-	if (!n)
-		return 0;
-	uint32_t c = (unsigned char)s[0];
-	if (c < 0x80)
-		return c >= 0x20 && c != 0x7f;
-	size_t length = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
-	if (c < 0xc0 || c > 0xf4 || length > n)
-		return 0;
-	c &= 0x7fu >> length;
-	for (size_t i = 1; i < length; i++) {
-		if (((unsigned char)s[i] & 0xc0) != 0x80)
-			return 0;
-		c = c << 6 | ((unsigned char)s[i] & 0x3f);
-	}
-	/* Overlong, a surrogate, past the end, or a C1 control. */
-	if (c < smallest[length] || (c >= 0xd800 && c < 0xe000) || c > 0x10ffff || c < 0xa0)
-		return 0;
-	return length;
-}
-
 void text_name(struct text *t, const char *s, size_t max)
 {
 	size_t n = strnlen(s, max);
 	for (size_t i = 0; i < n;) {
-		size_t length = text_char_length(s + i, n - i);
+		size_t length = svc_printable_length(s + i, n - i);
 		if (length)
 			text_addn(t, s + i, length);
 		else

@@ -28,13 +28,10 @@ void text_u64(struct text *t, uint64_t value);
 void text_i64(struct text *t, int64_t value);
 __attribute__((format(printf, 2, 3), nonnull(2))) void text_printf(struct text *t,
 								   const char *format, ...);
-/* At most max bytes of a name that another process chose: control characters and broken UTF-8
- * become '?', so that it can't talk to the terminal. */
+/* At most max bytes of a name that another process chose, made printable (proto/printable.h). */
 void text_name(struct text *t, const char *s, size_t max);
 /* ' "name"', so; nothing if it is empty. */
 void text_quoted(struct text *t, const char *s, size_t max);
-/* Length of the character at s in bytes if it is valid UTF-8 and no control character, else 0. */
-size_t text_char_length(const char *s, size_t n);
 /* Columns that n bytes take on a terminal. */
 size_t text_width(const char *s, size_t n);
 /* Hands on what has gathered, if much has or if all is set. */
