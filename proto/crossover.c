@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "abi/peer.h"
+#include "fdio.h"
 
 #define FILE_BYTES 65536 /* at most */
 #define LINE_BYTES 128
@@ -142,31 +143,12 @@ static const char *take_text(struct crossover *c, const char *text, size_t size,
 	return wrong;
 }
 
-/* Returns how many bytes there are, or -errno; -EISDIR of all that is no regular file. */
-static ssize_t read_file(const char *path, char *text, size_t size)
-{
-	struct stat st;
-	ssize_t n;
-	/* Opening a pipe must not wait. */
-	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	if (fd < 0)
-		return -errno;
-	if (fstat(fd, &st))
-		n = -errno;
-	else if (!S_ISREG(st.st_mode))
-		n = -EISDIR;
-	else if ((n = read(fd, text, size)) < 0)
-		n = -errno;
-	close(fd);
-	return n;
-}
-
 bool crossover_read(struct crossover *c, const char *path, char why[CROSSOVER_TEXT])
 {
 	char text[FILE_BYTES + 1];
 	unsigned number = 0;
 	c->n = 0;
-	const ssize_t n = read_file(path, text, sizeof(text));
+	const ssize_t n = svc_read_file(path, text, sizeof(text));
 	if (n == -ENOENT || n == -ENOTDIR)
 		return true;
 	if (n < 0) {

@@ -162,6 +162,26 @@ bool svc_memfd_filled(int fd, uint64_t bytes)
 	return !fstat(fd, &st) && (uint64_t)st.st_blocks * 512 >= bytes;
 }
 
+ssize_t svc_read_file(const char *path, void *to, size_t size)
+{
+	struct stat st;
+	size_t done = 0;
+	ssize_t n = 0;
+	/* Opening a pipe must not wait. */
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+		close(fd);
+		return -EISDIR;
+	}
+	while (done < size && (n = read(fd, (char *)to + done, size - done)) > 0)
+		done += (size_t)n;
+	const int error = errno;
+	close(fd);
+	return n < 0 ? -error : (ssize_t)done;
+}
+
 int svc_populate(void *base, size_t bytes)
 {
 	int done;

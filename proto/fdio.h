@@ -40,6 +40,11 @@ bool svc_memfd_trusted(int fd, uint64_t bytes, char *text);
  * none: whoever touches it first allocates them, and has them counted in its control group. */
 bool svc_memfd_filled(int fd, uint64_t bytes);
 
+/* Reads a regular file's first bytes, as many as there is room for: a caller that bounds the length
+ * has room for one more. Waits for no other process. Returns how many there are, or -errno; -EISDIR
+ * of all that is no regular file. */
+ssize_t svc_read_file(const char *path, void *to, size_t size);
+
 /* Allocates the pages of a writable mapping, and keeps what is in them. Returns 0 or -errno. */
 int svc_populate(void *base, size_t bytes);
 

@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/timings.h"
+#include "fdio.h"
 #include "mps.h"
 
 #define PROGRAM	 "nvidia-cuda-mps-control"
@@ -274,18 +275,16 @@ static bool was_started_here(const struct mps_control *c, pid_t pid)
 
 bool mps_control_adopt(struct mps_control *c)
 {
-	char path[NCCLSVC_MPS_DIRECTORY_BYTES + sizeof(PID_FILE) + 1];
+	char path[NCCLSVC_MPS_DIRECTORY_BYTES + sizeof(PID_FILE) + 1], text[16] = "";
 	int pid = 0;
 	if (!mps_control_ready(c))
 		return false;
 	snprintf(path, sizeof(path), "%s/%s", c->directory, PID_FILE);
-	FILE *f = fopen(path, "re");
-	if (!f)
-		return false;
-	const bool read = fscanf(f, "%d", &pid) == 1 && pid > 0;
-	fclose(f);
+	const ssize_t n = svc_read_file(path, text, sizeof(text) - 1);
+	if (n > 0)
+		pid = atoi(text);
 	/* First the descriptor, then the look: it stays this process's. */
-	if (!read || watch(c, pid))
+	if (pid <= 0 || watch(c, pid))
 		return false;
 	if (was_started_here(c, pid))
 		return true;

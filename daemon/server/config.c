@@ -13,9 +13,12 @@
 #include "base/paths.h"
 #include "build_config.h"
 #include "config_table.h"
+#include "fdio.h"
 
 #define ENV_PREFIX "NCCLSVCD_"
 #define NAME_BYTES 64
+#define FILE_BYTES (1 << 20) /* at most */
+#define ERRORS_MAX 100	     /* of a file; then it is not read on */
 
 struct load {
 	struct config *c;
@@ -80,6 +83,11 @@ static char *read_line(char *buf, int size, void *arg)
 	size_t n;
 	int c;
 
+	if (s->l->errors >= ERRORS_MAX) {
+		complain(s->l, "%s:%d: too many errors: the rest is not read", s->l->c->file,
+			 s->line);
+		return NULL;
+	}
 	if (!fgets(buf, size, s->stream))
 		return NULL;
 	s->line++;
@@ -159,12 +167,25 @@ static int take_line(void *arg, const char *section, const char *name, const cha
 	return 1;
 }
 
+static void parse(struct load *l, char *text, size_t bytes)
+{
+	struct ini_source s = {.l = l, .stream = fmemopen(text, bytes, "r")};
+	const unsigned before = l->errors;
+	const int bad = s.stream ? ini_parse_stream(read_line, &s, take_line, &s) : -1;
+
+	if (bad > 0 && l->errors == before)
+		complain(l, "%s:%d: not 'key = value', a [section] or a comment", l->c->file, bad);
+	else if (bad < 0)
+		complain(l, "%s: out of memory", l->c->file);
+	if (s.stream)
+		fclose(s.stream);
+}
+
 static void read_file(struct load *l, char *const envp[])
 {
-	struct ini_source s = {.l = l};
 	struct config *c = l->c;
-	unsigned before;
-	int bad;
+	char *text;
+	ssize_t n;
 
 	if (l->file) {
 		if (!l->file[0]) {
@@ -180,22 +201,18 @@ static void read_file(struct load *l, char *const envp[])
 		c->file[0] = '\0';
 		return;
 	}
-	s.stream = fopen(c->file, "re");
-	if (!s.stream) {
-		if (l->file || errno != ENOENT)
-			complain(l, "%s: %s", c->file, strerror(errno));
+	text = malloc(FILE_BYTES + 1);
+	n = text ? svc_read_file(c->file, text, FILE_BYTES + 1) : -ENOMEM;
+	if (n > FILE_BYTES)
+		complain(l, "%s: the file is longer than %d bytes", c->file, FILE_BYTES);
+	else if (n >= 0)
+		parse(l, text, (size_t)n);
+	else if (l->file || n != -ENOENT)
+		complain(l, "%s: %s", c->file,
+			 n == -EISDIR ? "it is no regular file" : strerror((int)-n));
+	if (n < 0)
 		c->file[0] = '\0';
-		return;
-	}
-	before = l->errors;
-	bad = ini_parse_stream(read_line, &s, take_line, &s);
-	if (bad > 0 && l->errors == before)
-		complain(l, "%s:%d: not 'key = value', a [section] or a comment", c->file, bad);
-	else if (bad < 0)
-		complain(l, "%s: out of memory", c->file);
-	if (ferror(s.stream))
-		complain(l, "%s: cannot be read", c->file);
-	fclose(s.stream);
+	free(text);
 }
 
 /* ---- The command line ------------------------------------------------------------------ */

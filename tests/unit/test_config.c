@@ -288,7 +288,7 @@ static void test_file_errors(void **state)
 	EXPECT_ERRORS(&o, "/nonexistent/file: No such file or directory");
 
 	LOAD(&o, no_env, "--config=/");
-	assert_int_equal(o.rc, 2);
+	EXPECT_ERRORS(&o, "it is no regular file");
 
 	write_file("ranks = 1\nnonsense\n");
 	LOAD(&o, no_env, "--config", file);
@@ -301,6 +301,40 @@ static void test_file_errors(void **state)
 	LOAD(&o, no_env, "--config", file);
 	EXPECT_ERRORS(&o, ":2: the line is longer than");
 	assert_int_equal(o.c.ranks, 7);
+}
+
+/* Of whatever file: an answer comes soon. */
+static void test_no_file(void **state)
+{
+	static struct outcome o;
+	char fifo[sizeof(file) + 8], text[1000];
+
+	(void)state;
+	snprintf(fifo, sizeof(fifo), "%s.fifo", file);
+	assert_int_equal(mkfifo(fifo, 0600), 0);
+	LOAD(&o, no_env, "--check-config", "--config", fifo);
+	EXPECT_ERRORS(&o, "it is no regular file");
+	unlink(fifo);
+	LOAD(&o, no_env, "--config=/dev/zero");
+	EXPECT_ERRORS(&o, "it is no regular file");
+
+	write_file("");
+	LOAD(&o, no_env, "--config", file);
+	assert_int_equal(o.rc, -1);
+	assert_int_equal(truncate(file, 1 << 20), 0);
+	LOAD(&o, no_env, "--config", file);
+	assert_null(strstr(o.err, "the file is longer"));
+	assert_int_equal(truncate(file, (1 << 20) + 1), 0);
+	LOAD(&o, no_env, "--config", file);
+	EXPECT_ERRORS(&o, "the file is longer than 1048576 bytes");
+
+	for (size_t i = 0; i < sizeof(text) - 5; i += 4)
+		memcpy(text + i, "a=1\n", 5);
+	write_file(text);
+	LOAD(&o, no_env, "--config", file);
+	assert_int_equal(o.rc, 2);
+	assert_non_null(strstr(o.err, "too many errors: the rest is not read"));
+	assert_null(strstr(o.err, ":101:"));
 }
 
 static void takes_value(const char *key, const char *text, const char *formatted)
@@ -629,6 +663,7 @@ int main(void)
 		cmocka_unit_test(test_the_world_has_a_section),
 		cmocka_unit_test(test_option_errors),
 		cmocka_unit_test_setup_teardown(test_file_errors, make_file, drop_file),
+		cmocka_unit_test_setup_teardown(test_no_file, make_file, drop_file),
 		cmocka_unit_test(test_values),
 		cmocka_unit_test(test_percent_of_ram),
 		cmocka_unit_test(test_engine_threads),
