@@ -16,6 +16,7 @@
 
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/memory_left.h"
 #include "base/nofail.h"
 #include "base/paths.h"
 #include "base/timings.h"
@@ -27,6 +28,8 @@
 #include "session/socket.h"
 #include "worker/worker_main.h"
 #include "worker_protocol.h"
+
+#define MIB (UINT64_C(1) << 20)
 
 struct daemon {
 	uv_loop_t loop;
@@ -283,10 +286,26 @@ static int fill_node_in(struct daemon *d)
 	return -1;
 }
 
+/* Before anything is taken: what runs out of it half-way, libuv for one, may end the process
+ * without a word. */
+static bool has_memory(const struct daemon *d)
+{
+	const uint64_t more = server_bytes(&d->config) + NOFAIL_RESERVE_BYTES;
+	if (memory_left(more))
+		return true;
+	log_error("cannot start: with this configuration the daemon needs %llu MiB of address "
+		  "space. Raise RLIMIT_AS (LimitAS= of a systemd unit) or what the system may "
+		  "commit, or lower tasks_max or engine_threads",
+		  (unsigned long long)((memory_held() + more) / MIB + 1));
+	return false;
+}
+
 static int start(struct daemon *d)
 {
 	raise_fd_limit();
 	keep_clients_out_of_core_files();
+	if (!has_memory(d))
+		return -1;
 	if (!nofail_reserve_fill()) {
 		log_error("cannot start: there is no memory for the reserve");
 		return -1;
@@ -377,7 +396,10 @@ int main(int argc, char *argv[], char *envp[])
 		log_warning("this build has no journal support: logging to stderr");
 	signal(SIGPIPE, SIG_IGN);
 	loop_init_memory();
-	uv_loop_init(&d.loop);
+	if (uv_loop_init(&d.loop)) {
+		log_error("cannot start: the event loop: %m");
+		return EXIT_FAILURE;
+	}
 	uv_signal_init(&d.loop, &d.term);
 	uv_signal_init(&d.loop, &d.interrupt);
 	uv_signal_init(&d.loop, &d.hangup);

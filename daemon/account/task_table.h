@@ -61,6 +61,12 @@ static inline void table_count(_Atomic uint64_t *counter, int64_t by)
 	atomic_store_explicit(counter, n + (uint64_t)by, memory_order_relaxed);
 }
 
+/* Of memory, for each task. */
+static inline uint64_t table_bytes_each(void)
+{
+	return sizeof(struct table_slot);
+}
+
 /* Returns 0 or -ENOMEM. */
 int table_init(struct task_table *t, uint32_t size);
 void table_fini(struct task_table *t);

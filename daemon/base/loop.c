@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "loop.h"
 
+#include <signal.h>
 #include <stdlib.h>
 
 #include "clock.h"
@@ -28,6 +29,67 @@ void loop_init_memory(void)
 	uv_replace_allocator(uv_malloc, uv_realloc, uv_calloc, free);
 }
 
+static void on_closed(uv_handle_t *handle)
+{
+	struct loop *l = handle->data;
+	l->handles--;
+}
+
+/* ---- Jobs ---- */
+
+static void on_job(uv_async_t *async)
+{
+	struct loop *l = async->data;
+	pthread_mutex_lock(&l->job_lock);
+	struct loop_job *job = l->jobs_run, *next;
+	l->jobs_run = NULL;
+	pthread_mutex_unlock(&l->job_lock);
+	for (; job; job = next) {
+		next = job->next;
+		pthread_join(job->thread, NULL);
+		l->jobs--;
+		job->done(job);
+	}
+	if (l->closing && !l->jobs)
+		uv_close((uv_handle_t *)&l->on_job, on_closed);
+}
+
+static void *run_job(void *arg)
+{
+	struct loop_job *job = arg;
+	struct loop *l = job->loop;
+	job->run(job);
+	pthread_mutex_lock(&l->job_lock);
+	job->next = l->jobs_run;
+	l->jobs_run = job;
+	uv_async_send(&l->on_job);
+	pthread_mutex_unlock(&l->job_lock);
+	return NULL;
+}
+
+static bool start_thread(struct loop_job *job)
+{
+	sigset_t all, old;
+	sigfillset(&all); /* signals are the loop's */
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	const bool started = !pthread_create(&job->thread, NULL, run_job, job);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return started;
+}
+
+void loop_run_job(struct loop *l, struct loop_job *job, uint64_t steps)
+{
+	job->loop = l;
+	if (steps > STEPS_AT_ONCE && start_thread(job)) {
+		l->jobs++;
+		return;
+	}
+	job->run(job);
+	job->done(job);
+}
+
+/* ---- Deadlines ---- */
+
 static void on_timer(uv_timer_t *timer)
 {
 	struct loop *l = timer->data;
@@ -45,7 +107,10 @@ void loop_open(struct loop *l, uv_loop_t *uv, uint64_t (*expire)(void *arg, uint
 	l->arg = arg;
 	l->timer.data = l;
 	uv_timer_init(uv, &l->timer);
-	l->handles = 1;
+	l->on_job.data = l;
+	uv_async_init(uv, &l->on_job, on_job);
+	pthread_mutex_init(&l->job_lock, NULL);
+	l->handles = 2;
 }
 
 void loop_deadline(struct loop *l, uint64_t at_ns)
@@ -58,41 +123,10 @@ void loop_deadline(struct loop *l, uint64_t at_ns)
 	uv_timer_start(&l->timer, on_timer, at_ns > now ? (at_ns - now + 999999) / 1000000 : 0, 0);
 }
 
-static void on_work(uv_work_t *work)
-{
-	struct loop_job *job = work->data;
-	job->run(job);
-}
-
-static void on_work_done(uv_work_t *work, int status)
-{
-	struct loop_job *job = work->data;
-	(void)status; /* nothing cancels it */
-	job->loop->handles--;
-	job->done(job);
-}
-
-void loop_run_job(struct loop *l, struct loop_job *job, uint64_t steps)
-{
-	if (steps <= STEPS_AT_ONCE) {
-		job->run(job);
-		job->done(job);
-		return;
-	}
-	job->loop = l;
-	job->work.data = job;
-	l->handles++;
-	uv_queue_work(l->uv, &job->work, on_work, on_work_done);
-}
-
-static void on_timer_closed(uv_handle_t *handle)
-{
-	struct loop *l = handle->data;
-	l->handles--;
-}
-
 void loop_close(struct loop *l)
 {
 	l->closing = true;
-	uv_close((uv_handle_t *)&l->timer, on_timer_closed);
+	uv_close((uv_handle_t *)&l->timer, on_closed);
+	if (!l->jobs)
+		uv_close((uv_handle_t *)&l->on_job, on_closed);
 }

@@ -20,15 +20,20 @@ static const char *read_text(const char *path, char *text, size_t bytes)
 	return text;
 }
 
+uint64_t memory_held(void)
+{
+	char text[128];
+	uint64_t pages = 0;
+	sscanf(read_text("/proc/self/statm", text, sizeof(text)), "%" SCNu64, &pages);
+	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 static bool address_space_left(uint64_t bytes)
 {
 	struct rlimit limit;
-	char text[128];
-	uint64_t pages = 0;
 	if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY)
 		return true;
-	sscanf(read_text("/proc/self/statm", text, sizeof(text)), "%" SCNu64, &pages);
-	const uint64_t held = pages * (uint64_t)sysconf(_SC_PAGESIZE);
+	const uint64_t held = memory_held();
 	return held <= limit.rlim_cur && bytes <= limit.rlim_cur - held;
 }
 

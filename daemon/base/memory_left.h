@@ -12,5 +12,7 @@
  * so many bytes more? Nothing is taken to find out: other threads allocate meanwhile. Any thread.
  */
 bool memory_left(uint64_t bytes);
+/* The process's address space. */
+uint64_t memory_held(void);
 
 #endif

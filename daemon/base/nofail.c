@@ -8,7 +8,7 @@
 
 #include "log.h"
 
-#define PIECES 64
+#define PIECES (NOFAIL_RESERVE_BYTES / PIECE_BYTES)
 #define PIECE_BYTES                                                                                \
 	((size_t)1 << 20) /* no allocator takes more from the system for a small one               \
 			   */

@@ -24,6 +24,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#define NOFAIL_RESERVE_BYTES ((size_t)64 << 20)
+
 /* Is the reserve whole? Fills it first, as far as there is memory. Any thread; cheap if it is. */
 bool nofail_reserve_fill(void);
 /* Gives the reserve back, for tests. */

@@ -286,6 +286,32 @@ static bool make_transport_states(struct engine *e)
 	return true;
 }
 
+static uint32_t published_mask(uint32_t tasks_max)
+{
+	uint32_t mask = 0;
+	while (mask + 1 < tasks_max)
+		mask = 2 * mask + 1;
+	return mask;
+}
+
+uint64_t engine_bytes(const struct engine_config *c)
+{
+	const struct engine *e = NULL;
+	pthread_attr_t attr;
+	size_t stack = 0;
+	if (!pthread_getattr_default_np(&attr)) {
+		pthread_attr_getstacksize(&attr, &stack);
+		pthread_attr_destroy(&attr);
+	}
+	const uint64_t each_task = sizeof(*e->tasks) + sizeof(*e->visited) +
+				   (c->mpi ? sizeof(*e->granted) : 0) + table_bytes_each();
+	const uint64_t each_published = sizeof(*e->published) + sizeof(*e->decided);
+	return c->tasks_max * each_task +
+	       (published_mask(c->tasks_max) + UINT64_C(1)) * each_published +
+	       c->sessions_max * sizeof(*e->sessions) + c->comms_max * sizeof(*e->comms) +
+	       c->threads * (uint64_t)stack;
+}
+
 struct executor *engine_create(const struct engine_config *config, executor_notify *notify,
 			       void *arg)
 {
@@ -308,8 +334,7 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	e->comms = calloc(config->comms_max, sizeof(*e->comms));
 	e->tasks = calloc(config->tasks_max, sizeof(*e->tasks));
 	e->visited = calloc(config->tasks_max, sizeof(*e->visited));
-	while (e->published_mask + 1 < config->tasks_max)
-		e->published_mask = 2 * e->published_mask + 1;
+	e->published_mask = published_mask(config->tasks_max);
 	e->published = calloc(e->published_mask + 1, sizeof(*e->published));
 	e->decided = calloc(e->published_mask + 1, sizeof(*e->decided));
 	e->lost = calloc(config->nodes + 1, sizeof(*e->lost));

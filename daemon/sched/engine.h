@@ -22,6 +22,8 @@ struct engine_config {
 	const struct transport *const *transports; /* [TRANSPORTS] */
 };
 
+/* Address space that engine_create takes, stacks included. */
+uint64_t engine_bytes(const struct engine_config *config);
 /* Returns NULL with errno set. */
 struct executor *engine_create(const struct engine_config *config, executor_notify *notify,
 			       void *arg);

@@ -32,6 +32,8 @@
 
 #define ACCEPTS_PER_TURN 256
 #define EVENTS_PER_TURN	 256
+/* What is left to connections and requests (account_memory_left), and the small tables. */
+#define OTHER_BYTES	 (UINT64_C(96) << 20)
 
 /* ---- Deadlines ---- */
 
@@ -296,6 +298,29 @@ static void notify_fault(void *arg)
 
 /* ---- Beginning and end ---- */
 
+static struct engine_config engine_config_of(const struct config *config,
+					     const struct cluster *cluster)
+{
+	return (struct engine_config){
+		.threads = (unsigned)config->engine_threads,
+		.tasks_max = (uint32_t)config->tasks_max,
+		.user_tasks_max = (uint32_t)config->user_tasks_max,
+		.spin_us = config->spin_us,
+		.sessions_max = SVC_SESSIONS_MAX,
+		.comms_max = SVC_COMMS_MAX,
+		.mpi = cluster ? cluster->mpi : NULL,
+		.node = cluster ? cluster->me : 0,
+		.nodes = cluster ? cluster->n : 1,
+		.transports = transports,
+	};
+}
+
+uint64_t server_bytes(const struct config *config)
+{
+	const struct engine_config ec = engine_config_of(config, NULL);
+	return engine_bytes(&ec) + OTHER_BYTES;
+}
+
 struct server *server_create(uv_loop_t *loop, const struct config *config, const char *path,
 			     struct cluster *cluster, const struct server_callbacks *callbacks)
 {
@@ -335,18 +360,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 	uv_async_init(loop, &s->faults, on_faults);
 	s->loop.handles += 2;
 	remote_start(&s->comms);
-	struct engine_config ec = {
-		.threads = (unsigned)config->engine_threads,
-		.tasks_max = (uint32_t)config->tasks_max,
-		.user_tasks_max = (uint32_t)config->user_tasks_max,
-		.spin_us = config->spin_us,
-		.sessions_max = SVC_SESSIONS_MAX,
-		.comms_max = SVC_COMMS_MAX,
-		.mpi = cluster ? cluster->mpi : NULL,
-		.node = cluster ? cluster->me : 0,
-		.nodes = cluster ? cluster->n : 1,
-		.transports = transports,
-	};
+	const struct engine_config ec = engine_config_of(config, cluster);
 	if (!sessions_open(&s->sessions, &s->loop, callbacks->session, s) &&
 	    s->comms.comm_by_slot && s->spare_fd >= 0)
 		s->executor = engine_create(&ec, notify, s);

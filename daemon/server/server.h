@@ -25,6 +25,8 @@ struct server_callbacks {
 	const struct memory_callbacks *memory;
 };
 
+/* Address space that a server of one node needs, to work and not only to start. */
+uint64_t server_bytes(const struct config *config);
 /* config is borrowed, and may change between calls where a reload allows; so is path, the socket's.
  * Returns NULL with errno set. */
 struct server *server_create(uv_loop_t *loop, const struct config *config, const char *path,
