@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -162,6 +163,11 @@ bool svc_memfd_filled(int fd, uint64_t bytes)
 	return !fstat(fd, &st) && (uint64_t)st.st_blocks * 512 >= bytes;
 }
 
+static bool is_null_device(const struct stat *st)
+{
+	return S_ISCHR(st->st_mode) && st->st_rdev == makedev(1, 3);
+}
+
 ssize_t svc_read_file(const char *path, void *to, size_t size)
 {
 	struct stat st;
@@ -171,7 +177,7 @@ ssize_t svc_read_file(const char *path, void *to, size_t size)
 	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	if (fd < 0)
 		return -errno;
-	if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+	if (fstat(fd, &st) || !(S_ISREG(st.st_mode) || is_null_device(&st))) {
 		close(fd);
 		return -EISDIR;
 	}

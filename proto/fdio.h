@@ -42,7 +42,7 @@ bool svc_memfd_filled(int fd, uint64_t bytes);
 
 /* Reads a regular file's first bytes, as many as there is room for: a caller that bounds the length
  * has room for one more. Waits for no other process. Returns how many there are, or -errno; -EISDIR
- * of all that is no regular file. */
+ * of all that is no regular file, nor /dev/null. */
 ssize_t svc_read_file(const char *path, void *to, size_t size);
 
 /* Allocates the pages of a writable mapping, and keeps what is in them. Returns 0 or -errno. */

@@ -318,6 +318,8 @@ static void test_no_file(void **state)
 	LOAD(&o, no_env, "--config=/dev/zero");
 	EXPECT_ERRORS(&o, "it is no regular file");
 
+	LOAD(&o, no_env, "--config=/dev/null");
+	assert_int_equal(o.rc, -1);
 	write_file("");
 	LOAD(&o, no_env, "--config", file);
 	assert_int_equal(o.rc, -1);
