@@ -28,6 +28,8 @@ ncclsvc_result ncclsvc_daemon(ncclsvc_session *s, ncclsvc_daemon_info *info)
 	return NCCLSVC_OK;
 }
 
+#define LIST_BYTES_MAX ((size_t)1 << 30) /* no daemon has so much to tell */
+
 /* A list as its chunks come. */
 struct list {
 	char *records;
@@ -67,6 +69,9 @@ static ncclsvc_result get_chunks(ncclsvc_session *s, uint32_t what, struct list 
 		if (chunk->head.what != what || !chunk->head.record_size ||
 		    (chunk->head.next && chunk->head.next <= request.from))
 			return error_set(NCCLSVC_PROTOCOL, "the daemon's list %u is malformed",
+					 what);
+		if ((l->n + chunk->head.count) * l->record_size > LIST_BYTES_MAX)
+			return error_set(NCCLSVC_LIMIT, "the daemon's list %u is longer than 1 GiB",
 					 what);
 		if (!append(l, chunk))
 			return error_set(NCCLSVC_NO_MEMORY, "no memory for a list of %zu records",

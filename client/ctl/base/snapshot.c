@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/svc_limits.h"
+
 #define SILENT_NS UINT64_C(1000000000)
 
 static int order_u64(uint64_t a, uint64_t b)
@@ -66,8 +68,21 @@ static void sort(void *list, size_t n, size_t size, int (*order)(const void *, c
 		qsort(list, n, size, order);
 }
 
+/* Numbers that others count to. A daemon that is false, or of a version with other limits, may say
+ * anything. */
+static void bound(struct snapshot *s)
+{
+	for (size_t i = 0; i < s->ncomms; i++)
+		if (s->comms[i].nranks > SVC_RANKS_MAX)
+			s->comms[i].nranks = SVC_RANKS_MAX;
+	for (size_t i = 0; i < s->ntasks; i++)
+		if (s->tasks[i].nranks > SVC_RANKS_MAX)
+			s->tasks[i].nranks = SVC_RANKS_MAX;
+}
+
 void snapshot_order(struct snapshot *s)
 {
+	bound(s);
 	sort(s->sessions, s->nsessions, sizeof(*s->sessions), by_session);
 	sort(s->comms, s->ncomms, sizeof(*s->comms), by_comm);
 	sort(s->members, s->nmembers, sizeof(*s->members), by_rank);
@@ -153,12 +168,12 @@ const ncclsvc_plan_info *snapshot_plan(const struct snapshot *s, uint64_t comm, 
 size_t snapshot_plan_missing(const struct snapshot *s, const ncclsvc_plan_info *plan,
 			     const ncclsvc_plan_task_info **missing, size_t max)
 {
-	size_t n = 0;
+	size_t n = 0, looked = 0;
 	ncclsvc_plan_task_info key = {.plan = plan->plan, .rank = plan->rank, .group = plan->group};
 	/* The group's first, if it has any. */
 	const ncclsvc_plan_task_info *t =
 		find(&key, s->plan_tasks, s->nplan_tasks, sizeof(key), by_place);
-	for (; t && t < s->plan_tasks + s->nplan_tasks; t++) {
+	for (; t && t < s->plan_tasks + s->nplan_tasks && looked < SVC_GROUP_TASKS; t++, looked++) {
 		if (t->plan != plan->plan || t->rank != plan->rank || t->group != plan->group)
 			break;
 		if (t->state != NCCLSVC_PLAN_MISSING)

@@ -55,28 +55,32 @@ static bool is_in(unsigned state)
 	return state == NCCLSVC_MEMBER_JOINED || state == NCCLSVC_MEMBER_JOINING;
 }
 
+static bool is_not_missing(const ncclsvc_member_info *m)
+{
+	return is_in(m->state) || m->state == NCCLSVC_MEMBER_UNKNOWN;
+}
+
 /* The ranks that a communicator lacks, the first of them named. */
 static void not_joined(const struct snapshot *s, const ncclsvc_comm_info *x, struct text *out)
 {
 	size_t n, at = 0;
 	const ncclsvc_member_info *m = snapshot_members(s, x->comm, &n);
 	int32_t ranks[NCCLSVC_MISSING_SHOWN];
-	uint32_t shown = 0, total = 0, unknown = 0;
+	uint32_t shown = 0, total = x->nranks, unknown = 0;
 	if (x->state == NCCLSVC_COMM_READY || x->state == NCCLSVC_COMM_IDLE) {
 		text_char(out, '-');
 		return;
 	}
-	for (uint32_t rank = 0; rank < x->nranks; rank++) {
-		while (at < n && m[at].rank < (int32_t)rank)
+	for (size_t i = 0; i < n; i++) {
+		unknown += m[i].state == NCCLSVC_MEMBER_UNKNOWN;
+		total -= total && is_not_missing(&m[i]);
+	}
+	/* As many steps as members are listed, and some: nranks may be anything. */
+	for (int32_t rank = 0; shown < total && shown < NCCLSVC_MISSING_SHOWN; rank++) {
+		while (at < n && m[at].rank < rank)
 			at++;
-		bool listed = at < n && m[at].rank == (int32_t)rank;
-		if (listed && m[at].state == NCCLSVC_MEMBER_UNKNOWN)
-			unknown++;
-		if (listed && (is_in(m[at].state) || m[at].state == NCCLSVC_MEMBER_UNKNOWN))
-			continue;
-		if (shown < NCCLSVC_MISSING_SHOWN)
-			ranks[shown++] = (int32_t)rank;
-		total++;
+		if (at == n || m[at].rank != rank || !is_not_missing(&m[at]))
+			ranks[shown++] = rank;
 	}
 	if (total || !unknown)
 		units_waits(out, ranks, shown, total);

@@ -132,6 +132,7 @@ static void why_json(const struct view *v, const struct why_report *r)
 	for (size_t i = 0; i < r->n; i++)
 		finding_json(&j, v, &r->findings[i]);
 	put_array_end(&j);
+	put_u64(&j, "unseen", r->unseen);
 	view_json_failure(&j, &v->s->daemon);
 	view_json_end(&j);
 }
@@ -152,6 +153,9 @@ void view_why(const struct view *v, const struct why_report *r)
 	if (r->n > PARAGRAPHS)
 		text_printf(v->out, "\nAnd %zu more: see ncclsvc-ctl why --json.\n",
 			    r->n - PARAGRAPHS);
+	if (r->unseen)
+		text_printf(v->out, "\n%zu more are not looked at: the daemon lists too much.\n",
+			    r->unseen);
 	if (v->s->daemon.last_failure.result != NCCLSVC_OK && r->n)
 		text_char(v->out, '\n');
 	last_failure(v);

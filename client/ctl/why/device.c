@@ -10,7 +10,7 @@
 bool why_on_gpus(const struct why *w, uint64_t comm)
 {
 	size_t n;
-	const ncclsvc_member_info *m = snapshot_members(w->s, comm, &n);
+	const ncclsvc_member_info *m = why_members(w, comm, &n);
 	for (size_t i = 0; i < n; i++)
 		if (m[i].device >= 0)
 			return true;
@@ -20,7 +20,7 @@ bool why_on_gpus(const struct why *w, uint64_t comm)
 const ncclsvc_member_info *why_bad_device(const struct why *w, uint64_t comm)
 {
 	size_t n;
-	const ncclsvc_member_info *m = snapshot_members(w->s, comm, &n);
+	const ncclsvc_member_info *m = why_members(w, comm, &n);
 	for (size_t i = 0; i < n; i++) {
 		const ncclsvc_device_info *d =
 			m[i].device < 0 ? NULL : snapshot_device(w->s, m[i].device);
@@ -80,7 +80,7 @@ static void tell_streams(const struct why *w, const struct why_group *g, const i
 	why_add_head(w, g, "waited", out);
 	text_add(out, "it was launched, and waits on the GPUs for the stream of ");
 	for (size_t i = 0; i < n && i < WHY_TOLD; i++) {
-		const ncclsvc_member_info *m = snapshot_member(w->s, t->comm, ranks[i]);
+		const ncclsvc_member_info *m = why_member(w, t->comm, ranks[i]);
 		if (i)
 			text_add(out, ", of ");
 		why_add_rank(w, t->comm, ranks[i], out);

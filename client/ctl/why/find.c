@@ -10,7 +10,7 @@
 void why_blame(const struct why *w, struct why_finding *f, uint64_t comm, int32_t rank,
 	       bool stopped)
 {
-	const ncclsvc_member_info *m = snapshot_member(w->s, comm, rank);
+	const ncclsvc_member_info *m = why_member(w, comm, rank);
 	const ncclsvc_session_info *s = m ? snapshot_session(w->s, m->session) : NULL;
 	struct why_culprit culprit = {
 		.comm = comm,
@@ -49,7 +49,7 @@ static void blame_path(const struct why *w, struct why_finding *f, const struct 
 }
 
 /* All ranks a group waits for, as far as they are known. */
-static int32_t *missing_ranks(const struct why_group *g, size_t *n)
+static int32_t *missing_ranks(const struct why *w, const struct why_group *g, size_t *n)
 {
 	const ncclsvc_task_info *t = g->tasks[0];
 	size_t shown = task_waits_shown(t), total = shown;
@@ -62,7 +62,7 @@ static int32_t *missing_ranks(const struct why_group *g, size_t *n)
 	*n = 0;
 	for (size_t i = 0; i < shown && !derive; i++)
 		ranks[(*n)++] = t->waits_for[i];
-	for (size_t rank = 0, at = 0; derive && rank < t->nranks; rank++) {
+	for (size_t rank = 0, at = 0; derive && rank < t->nranks; rank++, ++*w->steps) {
 		if (at < g->n && g->tasks[at]->rank == (int32_t)rank)
 			at++;
 		else if (*n < total)
@@ -90,7 +90,7 @@ static void find_waiting(struct why *w, const struct why_group *g, struct why_fi
 {
 	struct why_path told[WHY_TOLD], path;
 	size_t ntold = 0, nmissing;
-	int32_t *missing = missing_ranks(g, &nmissing);
+	int32_t *missing = missing_ranks(w, g, &nmissing);
 	for (size_t i = 0; i < nmissing && i < WALKED_MAX; i++) {
 		why_walk(w, g->tasks[0], missing[i], &path);
 		keep(told, &ntold, &path);
@@ -109,10 +109,10 @@ static void find_waiting(struct why *w, const struct why_group *g, struct why_fi
 	free(missing);
 }
 
-static void count_member(const struct snapshot *s, const ncclsvc_comm_info *c, int32_t rank,
+static void count_member(const struct why *w, const ncclsvc_comm_info *c, int32_t rank,
 			 struct why_census *census)
 {
-	const ncclsvc_member_info *m = snapshot_member(s, c->comm, rank);
+	const ncclsvc_member_info *m = why_member(w, c->comm, rank);
 	switch (m ? m->state : NCCLSVC_MEMBER_ABSENT) {
 	case NCCLSVC_MEMBER_JOINING:
 	case NCCLSVC_MEMBER_JOINED:
@@ -147,7 +147,7 @@ void why_find_joining(struct why *w, const struct why_group *g, struct why_findi
 		.unknown = ranks + 4 * (size_t)c->nranks,
 	};
 	for (uint32_t rank = 0; rank < c->nranks; rank++)
-		count_member(w->s, c, (int32_t)rank, &census);
+		count_member(w, c, (int32_t)rank, &census);
 	for (size_t i = 0; i < census.ndead; i++)
 		why_blame(w, f, c->comm, census.dead[i], false);
 	for (size_t i = 0; i < census.nbroken; i++)

@@ -84,7 +84,7 @@ static void join_age(const struct why *w, struct why_group *g)
 	bool broken = c->state == NCCLSVC_COMM_BROKEN;
 	uint64_t oldest = 0;
 	size_t n;
-	const ncclsvc_member_info *m = snapshot_members(w->s, c->comm, &n);
+	const ncclsvc_member_info *m = why_members(w, c->comm, &n);
 	for (size_t i = 0; i < n; i++) {
 		const ncclsvc_session_info *s = snapshot_session(w->s, m[i].session);
 		if (m[i].state == NCCLSVC_MEMBER_JOINING && m[i].waiting_ns > g->age_ns)

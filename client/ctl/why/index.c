@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SEARCH_STEPS 8 /* a binary search */
+
 static int order_u64(uint64_t a, uint64_t b)
 {
 	return (a > b) - (a < b);
@@ -33,10 +35,10 @@ static int by_session(const void *pa, const void *pb)
 	return order ? order : order_place(a->comm, a->rank, b->comm, b->rank);
 }
 
-void why_index(struct why *w, const struct why_input *in)
+void why_index(struct why *w, const struct why_input *in, uint64_t *steps)
 {
 	const struct snapshot *s = in->s;
-	*w = (struct why){.in = in, .s = s};
+	*w = (struct why){.in = in, .s = s, .steps = steps};
 	w->tasks = ctl_calloc(s->ntasks, sizeof(w->tasks[0]));
 	for (size_t i = 0; i < s->ntasks; i++)
 		if (task_is_pending(&s->tasks[i]))
@@ -72,7 +74,21 @@ const ncclsvc_task_info **why_tasks(const struct why *w, uint64_t comm, int32_t 
 	       (end == low || w->tasks[end]->state != NCCLSVC_QUEUED))
 		end++;
 	*n = end - low;
+	*w->steps += SEARCH_STEPS + *n;
 	return w->tasks + low;
+}
+
+const ncclsvc_member_info *why_members(const struct why *w, uint64_t comm, size_t *n)
+{
+	const ncclsvc_member_info *m = snapshot_members(w->s, comm, n);
+	*w->steps += SEARCH_STEPS + *n;
+	return m;
+}
+
+const ncclsvc_member_info *why_member(const struct why *w, uint64_t comm, int32_t rank)
+{
+	*w->steps += SEARCH_STEPS;
+	return snapshot_member(w->s, comm, rank);
 }
 
 const ncclsvc_member_info **why_memberships(const struct why *w, uint32_t session, size_t *n)
@@ -89,6 +105,7 @@ const ncclsvc_member_info **why_memberships(const struct why *w, uint32_t sessio
 	while (end < w->s->nmembers && w->by_session[end]->session == session)
 		end++;
 	*n = end - low;
+	*w->steps += SEARCH_STEPS + *n;
 	return w->by_session + low;
 }
 
@@ -96,7 +113,7 @@ bool why_session_has_tasks(const struct why *w, uint32_t session)
 {
 	size_t n, ntasks;
 	const ncclsvc_member_info **m = why_memberships(w, session, &n);
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = 0; i < n && why_goes_on(w); i++) {
 		why_tasks(w, m[i]->comm, m[i]->rank, &ntasks);
 		if (ntasks)
 			return true;

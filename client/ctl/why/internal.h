@@ -7,6 +7,8 @@
 #include "base/text.h"
 #include "why.h"
 
+#define WHY_STEPS_MAX 20000000 /* in all: about a second */
+
 #define WHY_STEPS 256 /* in one chain */
 #define WHY_TOLD  3   /* chains told in one paragraph */
 #define WHY_ALSO  3   /* consequences named in one paragraph */
@@ -22,12 +24,22 @@ struct why {
 	const ncclsvc_member_info **by_session;
 	uint32_t *seen; /* per member of the snapshot: the last walk that came by */
 	uint32_t walk;
+	uint64_t *steps; /* looks at a record so far; beyond WHY_STEPS_MAX it is broken off */
 };
 
-void why_index(struct why *w, const struct why_input *in);
+/* Is it still worth while? A daemon that is false may list what has no end, or nearly none. */
+static inline bool why_goes_on(const struct why *w)
+{
+	return *w->steps < WHY_STEPS_MAX;
+}
+
+void why_index(struct why *w, const struct why_input *in, uint64_t *steps);
 void why_index_free(struct why *w);
 /* What a rank is at: its first pending task, and those after it that are not queued behind it. */
 const ncclsvc_task_info **why_tasks(const struct why *w, uint64_t comm, int32_t rank, size_t *n);
+/* As snapshot_members and snapshot_member. */
+const ncclsvc_member_info *why_members(const struct why *w, uint64_t comm, size_t *n);
+const ncclsvc_member_info *why_member(const struct why *w, uint64_t comm, int32_t rank);
 /* Every place of a session in a communicator. */
 const ncclsvc_member_info **why_memberships(const struct why *w, uint32_t session, size_t *n);
 bool why_session_has_tasks(const struct why *w, uint32_t session);

@@ -23,7 +23,7 @@ enum why_cause why_asks(const struct why *w, const ncclsvc_task_info *t)
 const ncclsvc_node_info *why_silent_node(const struct why *w, uint64_t comm)
 {
 	size_t n;
-	const ncclsvc_member_info *m = snapshot_members(w->s, comm, &n);
+	const ncclsvc_member_info *m = why_members(w, comm, &n);
 	for (size_t i = 0; i < n; i++)
 		if (m[i].elsewhere && is_silent(w, m[i].elsewhere - 1))
 			return snapshot_node(w->s, m[i].elsewhere - 1);
@@ -50,7 +50,7 @@ static int32_t *ranks_of(const struct why *w, const ncclsvc_task_info *t, uint32
 			 size_t *found)
 {
 	size_t n;
-	const ncclsvc_member_info *m = snapshot_members(w->s, t->comm, &n);
+	const ncclsvc_member_info *m = why_members(w, t->comm, &n);
 	int32_t *ranks = ctl_calloc(n + 1, sizeof(*ranks));
 	*found = 0;
 	if (op_is_p2p(t->op)) {

@@ -23,7 +23,7 @@ static void add_process(const struct why *w, int32_t pid, uint32_t session, stru
 
 void why_add_rank(const struct why *w, uint64_t comm, int32_t rank, struct text *out)
 {
-	const ncclsvc_member_info *m = snapshot_member(w->s, comm, rank);
+	const ncclsvc_member_info *m = why_member(w, comm, rank);
 	text_printf(out, "rank %d", rank);
 	if (m && m->elsewhere && m->pid > 0)
 		text_printf(out, " (pid %d on node %u)", m->pid, m->elsewhere - 1);

@@ -31,7 +31,7 @@ static void tell_who(const struct why *w, uint64_t comm, const int32_t *ranks, s
 static bool all_alive(const struct why *w, uint64_t comm, const struct why_census *c)
 {
 	for (size_t i = 0; i < c->ndead; i++) {
-		const ncclsvc_member_info *m = snapshot_member(w->s, comm, c->dead[i]);
+		const ncclsvc_member_info *m = why_member(w, comm, c->dead[i]);
 		char process = m && !m->elsewhere ? why_process(w, m->pid) : '\0';
 		if (!process || process == 'Z' || process == 'X')
 			return false;

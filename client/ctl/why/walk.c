@@ -43,7 +43,7 @@ static bool walk_tasks(struct why *w, const ncclsvc_task_info **tasks, size_t n,
 		       struct why_path *at, struct why_path *best)
 {
 	struct why_step *here = &at->step[at->n - 1];
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = 0; i < n && why_goes_on(w); i++) {
 		const ncclsvc_task_info *t = tasks[i];
 		here->t = t;
 		if (t->state == NCCLSVC_WAITING_INPUT) {
@@ -72,7 +72,7 @@ static bool walk_session(struct why *w, const ncclsvc_member_info *m, struct why
 {
 	size_t n, ntasks;
 	const ncclsvc_member_info **places = why_memberships(w, m->session, &n);
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = 0; i < n && why_goes_on(w); i++) {
 		if (places[i]->comm == m->comm)
 			continue;
 		const ncclsvc_task_info **tasks =
@@ -129,6 +129,10 @@ static bool walk_step(struct why *w, struct why_path *at, struct why_path *best)
 static bool walk(struct why *w, uint64_t comm, int32_t rank, struct why_path *at,
 		 struct why_path *best)
 {
+	if (!why_goes_on(w)) {
+		ends(at, WHY_RUNNING, '\0', best);
+		return false;
+	}
 	for (unsigned i = 0; i < at->n; i++) {
 		if (at->step[i].comm != comm || at->step[i].rank != rank)
 			continue;
@@ -137,7 +141,7 @@ static bool walk(struct why *w, uint64_t comm, int32_t rank, struct why_path *at
 		best->cause = WHY_DEADLOCK;
 		return true;
 	}
-	const ncclsvc_member_info *m = snapshot_member(w->s, comm, rank);
+	const ncclsvc_member_info *m = why_member(w, comm, rank);
 	if (m) {
 		uint32_t *seen = &w->seen[m - w->s->members];
 		if (*seen == w->walk)
@@ -157,8 +161,7 @@ static bool walk(struct why *w, uint64_t comm, int32_t rank, struct why_path *at
 void why_walk(struct why *w, const ncclsvc_task_info *t, int32_t rank, struct why_path *best)
 {
 	struct why_path at = {.n = 1, .cycle = -1};
-	at.step[0] =
-		(struct why_step){t->comm, t->rank, snapshot_member(w->s, t->comm, t->rank), t};
+	at.step[0] = (struct why_step){t->comm, t->rank, why_member(w, t->comm, t->rank), t};
 	*best = at;
 	if (rank == t->rank) {
 		best->step[best->n++] = at.step[0];

@@ -17,9 +17,10 @@ static bool same_process(const struct why_culprit *a, const struct why_culprit *
 	return a->comm == b->comm && a->rank == b->rank;
 }
 
-static bool blames(const struct why_finding *f, const struct why_culprit *culprit)
+static bool blames(const struct why *w, const struct why_finding *f,
+		   const struct why_culprit *culprit)
 {
-	for (size_t i = 0; i < f->nculprits; i++)
+	for (size_t i = 0; i < f->nculprits; i++, ++*w->steps)
 		if (same_process(&f->culprits[i], culprit))
 			return true;
 	return false;
@@ -32,9 +33,10 @@ static bool same_nodes(const struct why_finding *a, const struct why_finding *b)
 }
 
 /* An older finding that says already who is to blame for this one, or NULL. */
-static struct why_finding *told_before(struct why_report *report, const struct why_finding *f)
+static struct why_finding *told_before(const struct why *w, struct why_report *report,
+				       const struct why_finding *f)
 {
-	for (size_t i = 0; i < report->n; i++) {
+	for (size_t i = 0; i < report->n && why_goes_on(w); i++, ++*w->steps) {
 		struct why_finding *old = &report->findings[i];
 		size_t k = 0;
 		if (!f->nculprits) {
@@ -43,7 +45,7 @@ static struct why_finding *told_before(struct why_report *report, const struct w
 				return old;
 			continue;
 		}
-		while (k < f->nculprits && blames(old, &f->culprits[k]))
+		while (k < f->nculprits && blames(w, old, &f->culprits[k]))
 			k++;
 		if (k == f->nculprits)
 			return old;
@@ -59,13 +61,14 @@ static bool same_operation(const struct why_finding *old, const struct why_findi
 }
 
 /* True if the ranks that wait here are those that the older finding blames: it says so already. */
-static bool names(const struct why_finding *old, const struct why_finding *f)
+static bool names(const struct why *w, const struct why_finding *old, const struct why_finding *f)
 {
-	for (size_t i = 0; i < f->nwaiting; i++) {
+	for (size_t i = 0; i < f->nwaiting && why_goes_on(w); i++) {
 		size_t k = 0;
 		while (k < old->nculprits &&
 		       (old->culprits[k].comm != f->comm || old->culprits[k].rank != f->waiting[i]))
 			k++;
+		*w->steps += k;
 		if (k == old->nculprits)
 			return false;
 	}
@@ -94,8 +97,8 @@ static void add_finding(struct why *w, const struct why_group *g, struct why_rep
 	else
 		why_find_joining(w, g, &f, &out);
 	f.text = text_steal(&out);
-	struct why_finding *old = told_before(report, &f);
-	if (old && (same_operation(old, &f) || names(old, &f))) {
+	struct why_finding *old = told_before(w, report, &f);
+	if (old && (same_operation(old, &f) || names(w, old, &f))) {
 		free_finding(&f);
 	} else if (old) {
 		old->also = ctl_grow(old->also, old->nalso, &old->also_room, sizeof(*old->also));
@@ -111,13 +114,16 @@ static void add_finding(struct why *w, const struct why_group *g, struct why_rep
 void why_analyse(const struct why_input *in, struct why_report *report)
 {
 	struct why w;
-	size_t nheld, ngroups;
+	uint64_t steps = 0;
+	size_t nheld, ngroups, i = 0;
 	*report = (struct why_report){0};
-	why_index(&w, in);
+	why_index(&w, in, &steps);
 	const ncclsvc_task_info **held = why_held_up(&w, &nheld, report);
 	struct why_group *groups = why_gather(&w, held, nheld, &ngroups);
-	for (size_t i = 0; i < ngroups; i++)
+	for (; i < ngroups && why_goes_on(&w); i++)
 		add_finding(&w, &groups[i], report);
+	report->unseen = ngroups - i;
+	report->steps = steps;
 	for (size_t i = 0; i < report->n; i++) {
 		struct why_finding *f = &report->findings[i];
 		struct text out = TEXT_INIT(-1);

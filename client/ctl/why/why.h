@@ -63,6 +63,8 @@ struct why_report {
 	size_t n, room;
 	uint64_t oldest_ns; /* of all tasks that wait */
 	size_t pending;
+	size_t unseen;	/* groups of tasks, and communicators, that were too many to look at */
+	uint64_t steps; /* that it took */
 };
 
 /* State of a process as in /proc/PID/stat, '\0' if unknown. */
