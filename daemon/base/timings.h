@@ -21,7 +21,8 @@
  * register its members of the epochs that run. Then it handles JOINs without. */
 #define NODES_REGISTER_NS	 UINT64_C(3000000000)
 /* A rendezvous without members is kept for so long at least (comm_idle_seconds may be shorter):
- * that of a SPLIT's part that cannot begin refuses JOINs that are still under way. */
+ * that of a SPLIT's part that cannot begin refuses JOINs that are still under way. So is a
+ * coordinator that others ask before its epoch's START has come. */
 #define RENDEZVOUS_KEPT_NS	 UINT64_C(60000000000)
 /* The sequencer tells the nodes that wait for an operation on GPUs which nodes have requested it,
  * so that inspection names those that have not, after this interval. */

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/nofail.h"
+#include "base/timings.h"
 #include "plan.h"
 
 #define COORDINATORS_MAX SVC_COMMS_MAX
@@ -43,14 +45,19 @@ static void forget_an_unstarted(struct coord *c)
 		}
 }
 
+/* When it is forgotten, if START has not come until then. */
+static uint64_t unstarted_end(const struct coord *c, const struct coordinator *r)
+{
+	return r->since_ns + (c->keep_ns > RENDEZVOUS_KEPT_NS ? c->keep_ns : RENDEZVOUS_KEPT_NS);
+}
+
 static struct coordinator *create(struct coord *c, const struct control_epoch *m)
 {
 	if (HASH_COUNT(c->coordinators) >= COORDINATORS_MAX)
 		forget_an_unstarted(c);
-	struct coordinator *r =
-		HASH_COUNT(c->coordinators) < COORDINATORS_MAX ? calloc(1, sizeof(*r)) : NULL;
-	if (!r)
+	if (HASH_COUNT(c->coordinators) >= COORDINATORS_MAX)
 		return NULL;
+	struct coordinator *r = nofail_calloc(1, sizeof(*r), "an epoch's coordinator");
 	memcpy(r->id, m->id, sizeof(r->id));
 	memcpy(r->label, m->label, sizeof(r->label));
 	r->label[sizeof(r->label) - 1] = '\0';
@@ -58,11 +65,11 @@ static struct coordinator *create(struct coord *c, const struct control_epoch *m
 	r->nranks = m->nranks;
 	r->since_ns = coord_now(c);
 	HASH_ADD(hh, c->coordinators, id, sizeof(r->id), r);
-	c->ops->deadline(c->arg, r->since_ns + c->keep_ns);
+	c->ops->deadline(c->arg, unstarted_end(c, r));
 	return r;
 }
 
-/* The epoch's, made if need be. NULL: it is over, or there is no memory. */
+/* The epoch's, made if need be. NULL: it is over, or there are too many. */
 static struct coordinator *get(struct coord *c, const struct control_epoch *m)
 {
 	struct coordinator *r = find(c, m->id);
@@ -182,7 +189,7 @@ uint64_t coordinator_expire(struct coord *c)
 	const uint64_t now = coord_now(c);
 	uint64_t next = 0;
 	HASH_ITER (hh, c->coordinators, r, tmp) {
-		const uint64_t end = r->since_ns + c->keep_ns;
+		const uint64_t end = unstarted_end(c, r);
 		if (r->started)
 			continue;
 		if (now >= end)

@@ -38,8 +38,8 @@ struct coordinator {
 
 /* ---- coordinator.c ---- */
 
-/* The one for that request of that node, made if need be. NULL: its epoch is over, or there is no
- * memory. */
+/* The one for that request of that node, made if need be. NULL: its epoch is over, or there are
+ * too many. */
 struct coordinator *coordinator_for(struct coord *c, uint32_t from, const struct control_epoch *m);
 /* NULL: there is none. */
 struct coordinator *coordinator_find(const struct coord *c, const uint8_t *id, uint32_t epoch);
@@ -48,7 +48,7 @@ void coordinator_tell(struct coord *c, const struct coordinator *r, const struct
 /* The request of that round has failed. */
 struct control_result coordinator_result(const uint8_t *id, uint32_t epoch, uint32_t asked,
 					 uint32_t round, int result, const char *text);
-/* Says so to one node: this one knows of a later epoch, or has no memory. */
+/* Says so to one node: this one knows of a later epoch, or has too many. */
 void coordinator_refuse(struct coord *c, uint32_t to, const struct control_epoch *of,
 			uint32_t asked, uint32_t round);
 void coordinator_start(struct coord *c, const struct control_start *m);

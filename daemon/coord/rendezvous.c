@@ -10,6 +10,7 @@
 #include <utlist.h>
 
 #include "base/log.h"
+#include "base/nofail.h"
 #include "base/timings.h"
 
 #define RENDEZVOUS_MAX SVC_COMMS_MAX
@@ -59,15 +60,20 @@ static void forget(struct coord *c, struct rendezvous *r)
 	free(r);
 }
 
-static struct rendezvous *create(struct coord *c, const uint8_t *id, uint32_t nranks)
+/* A JOIN is refused if there is no memory; but of a SPLIT's part, nobody else can ever take the
+ * slot, and the other members would wait for ever. */
+static struct rendezvous *create(struct coord *c, const uint8_t *id, uint32_t nranks, bool part)
 {
 	/* Communicators that are held are counted for their users (SHARE_COMMS). The others give
 	 * way. */
 	if (HASH_COUNT(c->rendezvous) >= RENDEZVOUS_MAX && c->idle)
 		forget(c, c->idle);
-	struct rendezvous *r =
-		HASH_COUNT(c->rendezvous) < RENDEZVOUS_MAX ? calloc(1, sizeof(*r)) : NULL;
-	struct member_slot *members = calloc(nranks, sizeof(*members));
+	if (HASH_COUNT(c->rendezvous) >= RENDEZVOUS_MAX)
+		return NULL;
+	static const char what[] = "a SPLIT's part";
+	struct rendezvous *r = part ? nofail_calloc(1, sizeof(*r), what) : calloc(1, sizeof(*r));
+	struct member_slot *members = part ? nofail_calloc(nranks, sizeof(*members), what)
+					   : calloc(nranks, sizeof(*members));
 	if (!r || !members) {
 		free(r);
 		free(members);
@@ -239,7 +245,7 @@ void rendezvous_refused(struct coord *c, uint32_t from, const struct control_ref
 	if (m->session)
 		return; /* it is this node's */
 	if (!r && m->part)
-		r = create(c, m->id, m->nranks);
+		r = create(c, m->id, m->nranks, true);
 	if (!r || m->rank >= r->nranks)
 		return;
 	if (r->members[m->rank].state != SLOT_FREE && r->members[m->rank].node != from)
@@ -378,7 +384,7 @@ static struct rendezvous *rendezvous_for(struct coord *c, uint32_t from,
 		forget(c, r);
 		r = NULL;
 	}
-	if (!r && !(r = create(c, m->id, m->nranks))) {
+	if (!r && !(r = create(c, m->id, m->nranks, m->split))) {
 		refuse(c, from, NULL, m, NCCLSVC_LIMIT,
 		       "node %u has no room for more communicators", c->me);
 		return NULL;
