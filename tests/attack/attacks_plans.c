@@ -78,28 +78,55 @@ static bool commit(struct conn *c, int rank, const struct member *m)
 	return sent;
 }
 
+static bool open_and_join(struct attacker *a, struct conn conns[SESSIONS],
+			  struct member members[RANKS])
+{
+	for (int i = 0; i < SESSIONS; i++)
+		if (!conn_open(&conns[i], a->socket))
+			return false;
+	return join(conns, members);
+}
+
+static bool commit_all(struct conn conns[SESSIONS], const struct member members[RANKS])
+{
+	for (int k = 0; k < RANKS; k++)
+		if (!commit(&conns[k / EACH], k, &members[k]))
+			return false;
+	return true;
+}
+
 static void plan_stuck(struct attacker *a)
 {
 	static struct conn conns[SESSIONS];
 	static struct member members[RANKS];
-	for (int i = 0; i < SESSIONS; i++)
-		if (!conn_open(&conns[i], a->socket))
-			attack_hold();
-	if (!join(conns, members))
+	if (!open_and_join(a, conns, members))
 		attack_hold();
 	attack_ready(a, "a plan of %d lists on %d ranks", RANKS * NEIGHBOURS, RANKS);
-	for (;;) {
-		for (int k = 0; k < RANKS; k++)
-			if (!commit(&conns[k / EACH], k, &members[k]))
-				attack_hold();
-		if (!read_answers(conns, members))
-			attack_hold();
+	while (commit_all(conns, members) && read_answers(conns, members)) {
 		a->asked += RANKS;
 		a->refused += RANKS;
 	}
+	attack_hold();
+}
+
+/* The plan is matched while its members go. */
+static void plan_dies(struct attacker *a)
+{
+	static struct conn conns[SESSIONS];
+	static struct member members[RANKS];
+	while (open_and_join(a, conns, members) && commit_all(conns, members)) {
+		attack_ready(a, "sessions of %d ranks end with their plan", RANKS);
+		a->asked += RANKS;
+		for (int i = 0; i < SESSIONS; i++)
+			conn_close(&conns[i]);
+		a->ended += SESSIONS;
+	}
+	attack_harms(a, "a new session was refused");
+	attack_hold();
 }
 
 const struct attack plan_attacks[] = {
 	{"plan-stuck", "a plan of 232,000 lists on 4,000 ranks that can never be carried out",
 	 .run = plan_stuck},
+	{"plan-dies", "the same, and its sessions end at once", .run = plan_dies},
 	{0}};
