@@ -270,9 +270,9 @@ bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
 		if ((int32_t)k == rank || !comm_alive(&m->members[k]) ||
 		    m->members[k].device != j->device)
 			continue;
-		comm_turn_away(c, m, serial, rank, NCCLSVC_INVALID_ARGUMENT,
+		comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
 			       "ranks %u (pid %d) and %d (pid %d) of communicator %s have both "
-			       "taken device %d",
+			       "taken device %d: each rank needs a GPU of its own",
 			       k, m->members[k].pid, rank, c->pid, m->label, j->device);
 		return false;
 	}

@@ -187,7 +187,19 @@ static void send_refusal(struct coord *c, uint32_t node, const struct control_jo
 	coord_send(c, node, CONTROL_REFUSE, &refusal, sizeof(refusal));
 }
 
-/* A JOIN that comes and is not taken, which those hear of who wait for the rank. */
+static void fail_all_joins(struct coord *c, struct rendezvous *r, int result, const char *text);
+
+/* A JOIN is not taken, which those hear of who wait for the rank. If it does not fit the others',
+ * no JOIN of that program ever will: they need not wait for their deadlines. */
+static void tell_refusal(struct coord *c, struct rendezvous *r, uint32_t rank, int32_t pid,
+			 int result, const char *text)
+{
+	note_refusal(r, rank, pid, text);
+	if (result == NCCLSVC_MISMATCH)
+		fail_all_joins(c, r, result, text);
+}
+
+/* A JOIN that comes and is not taken. */
 __attribute__((format(printf, 6, 7))) static void refuse(struct coord *c, uint32_t node,
 							 struct rendezvous *r,
 							 const struct control_join *m, int result,
@@ -198,9 +210,9 @@ __attribute__((format(printf, 6, 7))) static void refuse(struct coord *c, uint32
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	if (r && r->uid == m->uid)
-		note_refusal(r, m->rank, m->pid, text);
 	send_refusal(c, node, m, result, text);
+	if (r && r->uid == m->uid)
+		tell_refusal(c, r, m->rank, m->pid, result, text);
 }
 
 /* A JOIN that was taken, and fails. */
@@ -253,7 +265,7 @@ void rendezvous_refused(struct coord *c, uint32_t from, const struct control_ref
 	if (m->part)
 		refuse_part(c, r, m->result, m->text);
 	else
-		note_refusal(r, m->rank, m->pid, m->text);
+		tell_refusal(c, r, m->rank, m->pid, m->result, m->text);
 }
 
 /* ---- JOIN ---- */

@@ -178,6 +178,9 @@ static void differing(struct client *me)
 		error_has("nranks differs: rank 2");
 		o.world = RANKS;
 		o.local = 1;
+	} else {
+		CHECK_RESULT(ncclsvc_world_init(s, &o, WAIT_MS, &w), NCCLSVC_MISMATCH);
+		error_has("nranks differs: rank 2");
 	}
 	CHECK_RESULT(ncclsvc_world_init(s, &o, WAIT_MS, &w), NCCLSVC_MISMATCH);
 	error_has("local size of the world differs: rank 0 has 4, rank 2 has 1");
