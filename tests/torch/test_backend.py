@@ -43,17 +43,26 @@ class Backend(unittest.TestCase):
     def setUp(self):
         self.daemon = Daemon("--ranks", "3")
         self.env = dict(os.environ, NCCLSVC_SOCKET=self.daemon.path, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+        ctl = os.path.join(os.path.dirname(os.environ["NCCLSVCD"]), "..", "client", "ctl", "ncclsvc-ctl")
+        if os.path.exists(ctl):
+            self.env["NCCLSVC_CTL"] = ctl
 
     def tearDown(self):
         code, log = self.daemon.stop()
         self.assertEqual(code, 0, log)
         self.assertNotIn("a defect of the daemon", log)
 
-    def program(self, *arguments, timeout=300):
-        done = subprocess.run([sys.executable, os.path.join(HERE, arguments[0]), *arguments[1:]], env=self.env,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=timeout, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr[-4000:])
-        return done.stdout
+    def program(self, *arguments, timeout=300, launcher=()):
+        command = [sys.executable, *launcher, os.path.join(HERE, arguments[0]), *arguments[1:]]
+        process = subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True, start_new_session=True)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # its ranks, too
+            raise
+        self.assertEqual(process.returncode, 0, err[-4000:])
+        return out
 
     def test_tensors(self):
         """PyTorch's tensors in the package's own operations, by DLPack."""
@@ -93,6 +102,16 @@ class Backend(unittest.TestCase):
     def test_operations(self):
         for ranks in ("2", "3"):
             self.assertIn("of_the_host_alone", self.program("backend_operations.py", "--ranks", ranks))
+
+    def test_callbacks_wait(self):
+        """As those of PyTorch's hooks for DDP do."""
+        self.program("backend_futures.py", "waiting", timeout=120)
+
+    def test_callbacks_meet_the_timeout(self):
+        self.program("backend_futures.py", "timeout", timeout=120)
+
+    def test_callbacks_run_as_the_interpreter_ends(self):
+        self.program("backend_futures.py", "exit", "--times", "8")
 
     def test_training(self):
         """With two ranks, sums are the same bits in any order: so are all losses."""

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Optional, Sequence, Union
 
@@ -18,11 +20,12 @@ from ..session import Session
 from .convert import check_dense, check_writable
 from .device import Device
 from .host import Host, merged
-from .work import HostWork
+from .work import HostWork, completions
 
 Tensors = Sequence[torch.Tensor]
 
 RING_ENTRIES = 16384  # the default of ring_max
+EXIT_SECONDS = 10.0  # for callbacks of futures that run as the interpreter ends
 
 _session: Optional[Session] = None
 _session_pid = 0
@@ -57,6 +60,18 @@ def create(store: Store, rank: int, size: int, timeout: timedelta) -> Backend:
     backend = Backend(store, rank, size, timeout)
     _alive.add(backend)
     return backend
+
+
+@atexit.register
+def _at_exit() -> None:
+    """A thread that is in a callback when the interpreter is gone aborts the process. So all groups are left, which ends
+    what callbacks wait for, and the threads of the futures end."""
+    if _session_pid != os.getpid():
+        return
+    for backend in list(_alive):
+        with suppress(Exception):  # such as the daemon's loss, on which all ends, too
+            backend.shutdown()
+    completions.stop(EXIT_SECONDS)
 
 
 class Backend(C10DBackend):

@@ -22,6 +22,7 @@ from ..tasks import Task
 from ..tensors import Buffer
 
 JOIN_SECONDS = 300.0  # at least: a group's timeout is for operations, and its ranks may come late
+DESTROYED = "the process group was destroyed"
 Broken = Callable[[], Optional[BaseException]]  # why a peer will never come, or None
 
 
@@ -100,7 +101,7 @@ class Channel:
         self._joining.cancel()
         with self._lock:
             comm, self._comm = self._comm, None
-            self._error = ValueError("the process group was destroyed")
+            self._error = ValueError(DESTROYED)
         if comm:
             comm.leave()
 
@@ -112,10 +113,13 @@ class Channels:
         self._group, self._id, self._rank, self._broken = group, id, group.rank, broken
         self._channels: dict[tuple[int, int, int], Channel] = {}
         self._lock = threading.Lock()
+        self._closed = False
 
     def _channel(self, source: int, destination: int, tag: int) -> Channel:
         key = (source, destination, tag)
         with self._lock:
+            if self._closed:
+                raise ValueError(DESTROYED)
             if key not in self._channels:
                 id = self._id.derive(f"message {source} {destination} {tag}")
                 side = int(self._rank == destination)
@@ -139,6 +143,7 @@ class Channels:
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             for channel in self._channels.values():
                 channel.close()
             self._channels.clear()

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections import deque
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Callable, Optional, Sequence
 
@@ -97,64 +100,126 @@ class HostWork(dist.Work):
     def get_future(self) -> torch.futures.Future[Any]:
         """Its value is the list of the operation's tensors; waiting for it raises the failure."""
         with self._lock:
-            if self._future is None:
-                self._ending = torch.futures.Future()
-                # C++, as in DDP, sees only failures of this kind, not those of set_exception.
-                self._future = self._ending.then(self._value)
-                _completions.add(self)
-        return self._future
+            if self._future is not None:
+                return self._future
+            self._ending = torch.futures.Future()
+            # C++, as in DDP, sees only failures of this kind, not those of set_exception.
+            future = self._future = self._ending.then(self._value)
+        completions.add(self)
+        return future
 
     def _value(self, _: Any) -> list[torch.Tensor]:
         if self._error:
             raise self._error
         return self._results
 
-    def _complete(self) -> bool:
-        """Whether it has ended, and its future is set."""
-        if not self.is_completed():
-            return False
+    def _has_ended(self) -> bool:
+        """As is_completed, which raises if the session is closed: it has failed then."""
+        try:
+            return self.is_completed()
+        except Exception as error:
+            with self._lock:
+                self._error, self._ended = self._error or error, True
+            return True
+
+    def _set_future(self) -> None:
+        """Runs the future's callbacks."""
         self._ending.set_result(None)
-        return True
 
 
-class _Completions:
-    """A thread that sets the futures of works: nobody need wait for these."""
+class Completions:
+    """Threads that set the futures of works which have ended.
+
+    The callbacks of a future run in the thread that sets it, and may wait for other futures. So one thread polls the
+    works; before it sets a future, it has another thread go on. The number of threads is that of the callbacks that wait,
+    plus two."""
 
     def __init__(self) -> None:
-        self._new: list[HostWork] = []
+        self._start()
+        os.register_at_fork(after_in_child=self._start)
+
+    def _start(self) -> None:
         self._changed = threading.Condition()
-        self._thread: Optional[threading.Thread] = None
+        self._pending: list[HostWork] = []
+        self._ended: deque[HostWork] = deque()  # their futures are not set yet
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0  # of the threads
+        self._polling = self._stopped = False
 
     def add(self, work: HostWork) -> None:
         with self._changed:
-            self._new.append(work)
-            if self._thread is None or not self._thread.is_alive():  # also after a fork
-                self._thread = threading.Thread(target=self._run, name="ncclsvc-futures", daemon=True)
-                self._thread.start()
+            self._pending.append(work)
+            self._go_on()
+
+    def stop(self, timeout: float) -> None:
+        """Sets the futures of all that has ended or does now. No thread is left, unless a callback takes longer than
+        `timeout`."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._threads, timeout)
+
+    def _go_on(self) -> None:
+        """Locked. There is work for another thread, unless that is polling."""
+        if self._idle:
             self._changed.notify()
+        elif self._ended or not self._polling:
+            thread = threading.Thread(target=self._run, name="ncclsvc-futures", daemon=True)
+            self._threads.add(thread)
+            try:
+                thread.start()
+            except RuntimeError:  # Python 3.12 starts none while the interpreter ends: the others go on
+                self._threads.remove(thread)
 
     def _run(self) -> None:
-        pending: list[HostWork] = []
-        while True:
-            with self._changed:
-                while not self._new and not pending:
+        while work := self._next():
+            work._set_future()
+            del work  # and its tensors
+        with self._changed:
+            self._threads.remove(threading.current_thread())
+            self._changed.notify_all()
+
+    def _next(self) -> Optional[HostWork]:
+        """A work that has ended. None: this thread ends, as another one is idle already."""
+        with self._changed:
+            while not self._ended:
+                if self._pending and not self._polling:
+                    self._poll()
+                elif self._idle or self._stopped:
+                    return None
+                else:
+                    self._idle += 1
                     self._changed.wait()
-                pending += self._new
-                self._new.clear()
-            pending = [work for work in pending if not work._complete()]
-            if pending:
-                _doze(pending[0])
+                    self._idle -= 1
+            work = self._ended.popleft()
+            if self._ended or self._pending:
+                self._go_on()
+            return work
+
+    def _poll(self) -> None:
+        """Locked, but not while it polls."""
+        self._polling, pending = True, self._pending
+        self._pending = []
+        self._changed.release()
+        ended: list[HostWork] = []
+        others: list[HostWork] = []
+        for work in pending:
+            (ended if work._has_ended() else others).append(work)
+        if not ended:
+            _doze(pending[0])
+        self._changed.acquire()
+        self._polling = False
+        self._ended += ended
+        self._pending = others + self._pending
 
 
 def _doze(work: HostWork) -> None:
     """Until the work has ended, but not long: others may end before, and new ones come."""
-    try:
+    with suppress(BaseException):  # its time is up; what else is wrong, _has_ended keeps
         work._end(0.002)
-    except BaseException:  # its time is up; what else is wrong, _complete tells
-        pass
 
 
-_completions = _Completions()
+completions = Completions()
 
 
 class DeviceWork(dist.Work):
