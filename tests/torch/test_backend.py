@@ -113,6 +113,13 @@ class Backend(unittest.TestCase):
     def test_callbacks_run_as_the_interpreter_ends(self):
         self.program("backend_futures.py", "exit", "--times", "8")
 
+    def test_restarts(self):
+        """The store outlives the ranks: the second life's meet each other."""
+        launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "3", "--max-restarts", "2",
+                    "--monitor-interval", "0.1")
+        out = self.program("restarted_rank.py", launcher=launcher, timeout=120)
+        self.assertEqual(out.split().count("done"), 3, out)
+
     def test_training(self):
         """With two ranks, sums are the same bits in any order: so are all losses."""
         single = json.loads(self.program("backend_training.py", "--single"))["single"]

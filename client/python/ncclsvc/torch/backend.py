@@ -82,12 +82,16 @@ class Backend(C10DBackend):
         self._rank, self._size = rank, size
         self._options = C10DBackend.Options("ncclsvc", timeout=timeout)
         self._session = process_session()
+        # torchrun's store outlives the processes of a life that failed.
+        key = f"ncclsvc_id_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         if rank == 0:
             self._id = UniqueId()
-            store.set("ncclsvc_id", bytes(self._id).hex())
+            store.set(key, bytes(self._id).hex())
         else:
-            self._id = UniqueId(bytes.fromhex(store.get("ncclsvc_id").decode()))
+            self._id = UniqueId(bytes.fromhex(store.get(key).decode()))
         self._host = Host(self._session, self._id, size, rank, seconds(timeout))
+        if rank == 0:  # all have joined
+            store.delete_key(key)
         self._devices: dict[int, Device] = {}
         self._coalesced: Optional[list[HostWork]] = None
 

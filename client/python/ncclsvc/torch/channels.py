@@ -21,7 +21,6 @@ from ..session import Session
 from ..tasks import Task
 from ..tensors import Buffer
 
-JOIN_SECONDS = 300.0  # at least: a group's timeout is for operations, and its ranks may come late
 DESTROYED = "the process group was destroyed"
 Broken = Callable[[], Optional[BaseException]]  # why a peer will never come, or None
 
@@ -147,10 +146,6 @@ class Channels:
             for channel in self._channels.values():
                 channel.close()
             self._channels.clear()
-
-
-def time_to_join(timeout: Optional[float]) -> Optional[float]:
-    return None if timeout is None else max(timeout, JOIN_SECONDS)
 
 
 def retried(comm: Comm, submit: Callable[..., Any], *arguments: Any, **more: Any) -> Any:

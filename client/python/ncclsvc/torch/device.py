@@ -10,7 +10,7 @@ import torch
 
 from ..ids import UniqueId
 from ..session import Session
-from .channels import retried, time_to_join
+from .channels import retried
 from .convert import Reduction, flat_view, moved
 from .work import DeviceWork
 
@@ -28,7 +28,7 @@ class Device:
         self, session: Session, id: UniqueId, size: int, rank: int, device: torch.device, timeout: Optional[float]
     ) -> None:
         self.session, self.size, self.rank, self.device = session, size, rank, device
-        self.comm = session.join(id, size, rank, device.index, timeout=time_to_join(timeout))
+        self.comm = session.join(id, size, rank, device.index, timeout=timeout)
         self.comm.timeout = timeout
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._group: Any = None  # of coalesced operations

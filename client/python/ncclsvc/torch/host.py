@@ -12,7 +12,7 @@ from ..enums import ReduceOp
 from ..errors import Error
 from ..ids import UniqueId
 from ..session import Session
-from .channels import Channels, retried, time_to_join
+from .channels import Channels, retried
 from .convert import Reduction, flat_view, moved
 from .work import HostWork
 
@@ -26,7 +26,7 @@ class Host:
 
     def __init__(self, session: Session, id: UniqueId, size: int, rank: int, timeout: Optional[float]) -> None:
         self.session = session
-        self.comm: Comm = session.join(id, size, rank, timeout=time_to_join(timeout))
+        self.comm: Comm = session.join(id, size, rank, timeout=timeout)
         self.comm.timeout = timeout
         self.size, self.rank = size, rank
         self._gone: Optional[Error] = None
