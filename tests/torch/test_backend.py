@@ -33,8 +33,6 @@ KNOWN = {
     "test_send_recv_any_source": ANY_SOURCE,
     "test_send_recv_any_source_autograd_profiler": ANY_SOURCE,
     "test_send_recv_any_source_torch_profiler": ANY_SOURCE,
-    "test_all_gather_object_subgroup": "TORCH_DISTRIBUTED_DEBUG=DETAIL asks a backend for sequence numbers, which one that "
-                                       "is made in Python cannot tell",
     "test_ddp_logging_data_cpu": "compares settings of gloo itself",
 }
 
@@ -102,6 +100,10 @@ class Backend(unittest.TestCase):
     def test_operations(self):
         for ranks in ("2", "3"):
             self.assertIn("of_the_host_alone", self.program("backend_operations.py", "--ranks", ranks))
+
+    def test_detail(self):
+        """TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+        self.program("backend_detail.py")
 
     def test_callbacks_wait(self):
         """As those of PyTorch's hooks for DDP do."""

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import threading
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Optional, Sequence, Union
+from typing import Any, Callable, Optional, Sequence, Union
 
 import torch
 from torch._C._distributed_c10d import Backend as C10DBackend
@@ -74,6 +75,17 @@ def _at_exit() -> None:
     completions.stop(EXIT_SECONDS)
 
 
+def _collective(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Counts it: with TORCH_DISTRIBUTED_DEBUG=DETAIL, PyTorch compares the numbers of all ranks."""
+
+    @functools.wraps(method)
+    def counted(self: Backend, *arguments: Any) -> Any:
+        self._sequence += 1
+        return method(self, *arguments)
+
+    return counted
+
+
 class Backend(C10DBackend):
     """Made by torch.distributed. Joins the group's communicators: the host's at once, the GPUs' at their first use."""
 
@@ -81,6 +93,7 @@ class Backend(C10DBackend):
         super().__init__(rank, size)
         self._rank, self._size = rank, size
         self._options = C10DBackend.Options("ncclsvc", timeout=timeout)
+        self._sequence = 0
         self._session = process_session()
         # torchrun's store outlives the processes of a life that failed.
         key = f"ncclsvc_id_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
@@ -155,6 +168,9 @@ class Backend(C10DBackend):
     def getBackendName(self) -> str:  # what c10d calls from C++
         return "ncclsvc"
 
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
     def set_timeout(self, timeout: timedelta) -> None:
         """Of operations from now on."""
         for part in self._parts():
@@ -193,11 +209,13 @@ class Backend(C10DBackend):
 
     # ---- Operations ----
 
+    @_collective
     def broadcast(self, tensors: Tensors, opts: Any) -> Any:
         if device := self._of((), tensors):
             return device.broadcast(tensors, opts.rootRank, opts.asyncOp)
         return self._give(self._host.broadcast(tensors, opts.rootRank))
 
+    @_collective
     def allreduce(self, tensors: Tensors, opts: Any) -> Any:
         if tensors[0].is_sparse and tensors[0].device.type == "cpu":
             return self._host.all_reduce_sparse(tensors, opts.reduceOp)
@@ -207,17 +225,20 @@ class Backend(C10DBackend):
 
     allreduce_coalesced = allreduce
 
+    @_collective
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
         if device := self._of((), tensors):
             return device.reduce(tensors[0], opts.reduceOp, opts.rootRank, opts.asyncOp)
         return self._give(self._host.reduce(tensors[0], opts.reduceOp, opts.rootRank))
 
+    @_collective
     def allgather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> Any:
         self._check_list(outputs[0], tensors[0], False)
         if device := self._of(tensors, outputs[0]):
             return device.all_gather_list(outputs[0], tensors[0], opts.asyncOp)
         return self._give(self._host.all_gather_list(outputs[0], tensors[0]))
 
+    @_collective
     def allgather_coalesced(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> Any:
         """outputs[r][i] is rank r's tensors[i]."""
         self._check_number(outputs)
@@ -227,6 +248,7 @@ class Backend(C10DBackend):
         works = [self._host.all_gather_list(parts, tensor) for parts, tensor in zip(lists, tensors)]
         return merged(self._session, works, [t for o in outputs for t in o])
 
+    @_collective
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> Any:
         _fits(output, tensor, self._size, "output", "input")
         if device := self._of([tensor], [output]):
@@ -237,6 +259,7 @@ class Backend(C10DBackend):
         works = [self.all_gather_single(o, t, opts) for o, t in zip(outputs, tensors)]
         return works[-1] if self._of(tensors, outputs) else merged(self._session, works, outputs)
 
+    @_collective
     def gather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> Any:
         taken = outputs[0] if outputs else []
         if self._rank == opts.rootRank:
@@ -245,6 +268,7 @@ class Backend(C10DBackend):
             return device.gather(taken, tensors[0], opts.rootRank, opts.asyncOp)
         return self._give(self._host.gather(taken, tensors[0], opts.rootRank))
 
+    @_collective
     def scatter(self, outputs: Tensors, tensors: Sequence[Tensors], opts: Any) -> Any:
         given = tensors[0] if tensors else []
         if self._rank == opts.rootRank:
@@ -253,12 +277,14 @@ class Backend(C10DBackend):
             return device.scatter(outputs[0], given, opts.rootRank, opts.asyncOp)
         return self._give(self._host.scatter(outputs[0], given, opts.rootRank))
 
+    @_collective
     def reduce_scatter(self, outputs: Tensors, tensors: Sequence[Tensors], opts: Any) -> Any:
         self._check_list(tensors[0], outputs[0], False)
         if device := self._of(tensors[0], outputs):
             return device.reduce_scatter_list(outputs[0], tensors[0], opts.reduceOp, opts.asyncOp)
         return self._give(self._host.reduce_scatter_list(outputs[0], tensors[0], opts.reduceOp))
 
+    @_collective
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> Any:
         _fits(tensor, output, self._size, "input", "output")
         if device := self._of([tensor], [output]):
@@ -269,6 +295,7 @@ class Backend(C10DBackend):
         works = [self.reduce_scatter_single(o, t, opts) for o, t in zip(outputs, tensors)]
         return works[-1] if self._of(tensors, outputs) else merged(self._session, works, outputs)
 
+    @_collective
     def all_to_all_single(
         self, output: torch.Tensor, tensor: torch.Tensor, output_sizes: Sequence[int], sizes: Sequence[int], opts: Any
     ) -> Any:
@@ -292,6 +319,7 @@ class Backend(C10DBackend):
     def _split(self, tensor: torch.Tensor, sizes: Sequence[int]) -> Tensors:
         return torch.split(tensor, list(sizes) if sizes else tensor.shape[0] // self._size)
 
+    @_collective
     def alltoall(self, outputs: Tensors, tensors: Tensors, opts: Any) -> Any:
         for parts in (outputs, tensors):
             self._check_number(parts)
@@ -312,6 +340,7 @@ class Backend(C10DBackend):
             return device.recv(tensors, peer)
         return self._give(self._host.recv(tensors, peer, tag))
 
+    @_collective
     def barrier(self, opts: Any) -> Any:
         """Of the hosts; what is on this process's current streams has ended, too."""
         for device in self._devices.values():
