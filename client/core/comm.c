@@ -65,7 +65,7 @@ void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_re
 	comm->seq = comm->collectives = 0;
 	comm->peer_bytes = reply->peer_bytes;
 	comm->broken = NCCLSVC_OK;
-	comm->broken_told = true;
+	comm->broken_told = comm->end_told = true;
 	if (comm->key)
 		failures_forgive(s, comm->key);
 }
@@ -98,6 +98,7 @@ void comm_event(ncclsvc_session *s, const struct svc_event_comm *event)
 					     .pid_a = event->pid,
 					     .rank_b = -1};
 	comm->broken_told = false;
+	comm->end_told = failure_told(s, comm->key, comm->epoch, comm->broken);
 	calls_cancel_beside(s, comm->key);
 	dispatch_kick(s);
 }
@@ -108,6 +109,7 @@ void comms_break(ncclsvc_session *s)
 		c->handle = 0;
 		c->broken = NCCLSVC_DAEMON_LOST;
 		c->broken_told = false;
+		c->end_told = true; /* session_check does */
 		c->end =
 			(ncclsvc_status){.result = NCCLSVC_DAEMON_LOST, .rank_a = -1, .rank_b = -1};
 		if (c->peer && s->kernel_hooks)
@@ -131,9 +133,13 @@ static ncclsvc_result broken_error(const ncclsvc_comm *comm, ncclsvc_result resu
 		sentence, comm->broken == NCCLSVC_PEER_GONE ? "" : "; rejoin the communicator");
 }
 
-ncclsvc_result comm_check(const ncclsvc_comm *comm)
+ncclsvc_result comm_check(ncclsvc_comm *comm)
 {
-	return comm->broken ? broken_error(comm, NCCLSVC_STALE_EPOCH) : NCCLSVC_OK;
+	if (!comm->broken)
+		return NCCLSVC_OK;
+	const ncclsvc_result r = comm->end_told ? NCCLSVC_STALE_EPOCH : comm->broken;
+	comm->end_told = true;
+	return broken_error(comm, r);
 }
 
 ncclsvc_result comm_end(const ncclsvc_comm *comm)
@@ -186,7 +192,7 @@ ncclsvc_result ncclsvc_comm_error(ncclsvc_comm *comm)
 	tasks_look(s);
 	ncclsvc_result r = failures_report(s, comm->key, UINT64_MAX);
 	if (!r && comm->broken && !comm->broken_told) {
-		comm->broken_told = true;
+		comm->broken_told = comm->end_told = true;
 		r = broken_error(comm, comm->broken);
 	}
 	session_unlock(s);

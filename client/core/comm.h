@@ -32,7 +32,8 @@ struct ncclsvc_comm {
 	/* Not OK: the epoch is over and why. */
 	ncclsvc_result broken;
 	ncclsvc_status end;
-	bool broken_told;
+	bool broken_told; /* by ncclsvc_comm_error */
+	bool end_told;	  /* by any call: others are STALE_EPOCH */
 	char label[NCCLSVC_NAME_BYTES];
 };
 
@@ -47,8 +48,9 @@ void comm_unlink(ncclsvc_session *s, const ncclsvc_comm *comm);		 /* locked */
 bool join_reply_valid(const struct svc_join_reply *reply);
 /* A new epoch begins. Locked. */
 void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_reply *reply);
-/* OK, or STALE_EPOCH with a sentence. Locked. */
-ncclsvc_result comm_check(const ncclsvc_comm *comm);
+/* OK, or the epoch is over: what has ended it if no call has told that, else STALE_EPOCH; with a
+ * sentence. Locked. */
+ncclsvc_result comm_check(ncclsvc_comm *comm);
 /* OK, or what has ended the epoch, with a sentence. Locked. */
 ncclsvc_result comm_end(const ncclsvc_comm *comm);
 void comm_event(ncclsvc_session *s, const struct svc_event_comm *event); /* locked */

@@ -47,10 +47,26 @@ struct failure *failure_find(const struct tasks *t, uint64_t task)
 	return NULL;
 }
 
-static ncclsvc_result tell(struct failure *f)
+bool failure_told(const ncclsvc_session *s, uint32_t comm_key, uint32_t epoch,
+		  ncclsvc_result result)
+{
+	const struct tasks *t = &s->tasks;
+	for (uint64_t i = first_kept(t); i < t->nfailures; i++) {
+		const struct failure *f = failure_at(t, i);
+		if (f->told && f->comm_key == comm_key && f->status.epoch == epoch &&
+		    f->status.result == (int)result)
+			return true;
+	}
+	return false;
+}
+
+static ncclsvc_result tell(ncclsvc_session *s, struct failure *f)
 {
 	char sentence[SVC_TEXT_BYTES], label[SVC_QUOTED_BYTES];
-	f->reported = true;
+	ncclsvc_comm *comm = comm_by_key(s, f->comm_key);
+	f->reported = f->told = true;
+	if (comm && comm->epoch == f->status.epoch && (int)comm->broken == f->status.result)
+		comm->end_told = true;
 	svc_status_reason(&f->status, sentence, sizeof(sentence));
 	return error_set_status(&f->status, "%s%s #%llu on communicator %s: %s%s%s",
 				svc_op_name(f->op), svc_label_quote(f->label, label),
@@ -69,7 +85,7 @@ ncclsvc_result task_report(ncclsvc_session *s, uint64_t task)
 		return NCCLSVC_OK;
 	struct failure *f = failure_find(&s->tasks, task);
 	if (f)
-		return tell(f);
+		return tell(s, f);
 	return error_set_status(&status, "task %llu: %s", (unsigned long long)task,
 				svc_status_reason(&status, sentence, sizeof(sentence)));
 }
@@ -86,7 +102,7 @@ ncclsvc_result failures_report(ncclsvc_session *s, uint32_t comm_key, uint64_t l
 			first = f;
 		f->reported = !comm_key;
 	}
-	return first ? tell(first) : NCCLSVC_OK;
+	return first ? tell(s, first) : NCCLSVC_OK;
 }
 
 void failures_forgive(ncclsvc_session *s, uint32_t comm_key)

@@ -10,7 +10,8 @@
 
 /* A failed task, kept longer than its slot. */
 struct failure {
-	bool reported; /* some call has told the user */
+	bool reported; /* some call has told the user, or none is to */
+	bool told;     /* some call has told the user */
 	uint8_t op;
 	uint32_t comm_key;
 	uint64_t seq;
@@ -23,6 +24,9 @@ struct failure {
 /* Remembers that the task failed; text says more than the status, or is "". Locked */
 void failure_keep(ncclsvc_session *s, const struct slot *slot, const char *text);
 struct failure *failure_find(const struct tasks *t, uint64_t task);
+/* Has a call told a task's failure with this result, of that epoch of that communicator? Locked. */
+bool failure_told(const ncclsvc_session *s, uint32_t comm_key, uint32_t epoch,
+		  ncclsvc_result result);
 /* Returns an ended task's result, leaves its sentence, and counts it as told. Locked. */
 ncclsvc_result task_report(ncclsvc_session *s, uint64_t task);
 /* Returns the result of the first failure nobody was told of, and leaves its sentence: of one

@@ -256,7 +256,8 @@ ncclsvc_result ncclsvc_mem_free(ncclsvc_session *session, void *ptr);
  * *task may be NULL if the task is not to be waited for (its error is then the communicator's).
  * Errors at submission: INVALID_ARGUMENT, AGAIN (the ring is full, or 512 tasks are pending on the
  * stream, or in kernels on the communicator, or fewer beside CUDA graphs: nothing was submitted),
- * STALE_EPOCH (rejoin first), DAEMON_LOST. Others are the task's. */
+ * DAEMON_LOST; and once the epoch is over, what has ended it (PEER_GONE, say, with rank and pid),
+ * or STALE_EPOCH if some call has told that: rejoin. Others are the task's. */
 
 /* sendbuf, recvbuf: count elements. */
 ncclsvc_result ncclsvc_all_reduce(const void *sendbuf, void *recvbuf, size_t count,

@@ -113,13 +113,25 @@ static void victim_waits(struct client *me)
 	say(me, READY);
 	CHECK_EQ(hear(me), GO);
 	uint32_t epoch = ncclsvc_comm_epoch(comm);
+	for (int i = 0; i < 20; i++) /* most likely, the library hears that the epoch is over */
+		CHECK_OK(ncclsvc_dispatch(s, 10));
 	/* The dead rank's task is gone with it: it must not be matched. */
 	ncclsvc_result result =
 		ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task);
 	if (result == NCCLSVC_OK)
 		result = ncclsvc_wait(s, task, WAIT_MS);
-	CHECK(result == NCCLSVC_STALE_EPOCH || result == NCCLSVC_PEER_GONE);
+	/* Whichever call is the first to tell, it names the dead rank. */
+	CHECK_RESULT(result, NCCLSVC_PEER_GONE);
+	ncclsvc_status st;
+	CHECK_OK(ncclsvc_last_status(&st));
+	CHECK_EQ(st.result, NCCLSVC_PEER_GONE);
+	CHECK_EQ(st.rank_a, 1);
+	CHECK(st.pid_a > 0);
+	CHECK(strstr(ncclsvc_last_error(), "rank 1 (pid "));
 	CHECK_EQ(v[0], 5);
+	while (!ncclsvc_comm_error(comm)) /* tells of the member once more */
+		sleep_ms(1);
+	CHECK_RESULT(ncclsvc_barrier(comm, &task), NCCLSVC_STALE_EPOCH);
 	rejoin_and_check(s, comm, epoch);
 	ncclsvc_close(s);
 }

@@ -391,7 +391,8 @@ static void never(struct client *me)
 		for (int i = 0; i < 2; i++) {
 			/* The other rank may have left a moment before. */
 			CHECK_EQ(pthread_join(b[i].thread, NULL), 0);
-			const bool gone = leaves && b[i].result == NCCLSVC_STALE_EPOCH;
+			const bool gone = leaves && (b[i].result == NCCLSVC_STALE_EPOCH ||
+						     b[i].result == NCCLSVC_PEER_GONE);
 			CHECK(gone || b[i].result == NCCLSVC_INVALID_ARGUMENT);
 			CHECK(gone || strstr(b[i].why, leaves ? "left" : "terminated"));
 			CHECK_EQ(b[i].task, 0);
@@ -421,7 +422,7 @@ static void orphaned(struct client *me)
 	say(me, READY);
 	if (me->rank == 1)
 		hear(me); /* killed here */
-	end(&b, NCCLSVC_STALE_EPOCH, "rank 1");
+	end(&b, NCCLSVC_PEER_GONE, "rank 1");
 	CHECK_OK(ncclsvc_plan_terminate(d.plan, WAIT_MS));
 	ncclsvc_close(d.s);
 }

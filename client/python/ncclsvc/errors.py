@@ -119,8 +119,8 @@ class RankTakenError(Error):
     code = Result.RANK_TAKEN
 
 
-class StaleEpochError(Error):
-    """The communicator moved on. Rejoin it."""
+class StaleEpochError(Error, ConnectionError):
+    """The communicator moved on: a call has told why before. Rejoin it."""
 
     code = Result.STALE_EPOCH
 
