@@ -103,8 +103,9 @@ typedef struct ncclsvc_request ncclsvc_request; /* one of them under way */
  * timeout_ms for that. RANK_TAKEN: this rank has lists on the communicator already. Others as of
  * ncclsvc_comm_join. */
 ncclsvc_result ncclsvc_tensors_open(ncclsvc_comm *comm, int timeout_ms, ncclsvc_tensors **lists);
-/* The same, of this rank's group of a world: types 0 to 5. Groups that are one communicator, as
- * those of this rank alone, have one ncclsvc_tensors. */
+/* The same, of this rank's group of a world: types 0 to 5. Groups that are one communicator
+ * (ncclsvc_world_comm gives the same for both), as those of this rank alone, have one
+ * ncclsvc_tensors: opened for one of them, it is RANK_TAKEN for the others. */
 ncclsvc_result ncclsvc_tensors_open_group(const ncclsvc_world *world, ncclsvc_group_type type,
 					  int timeout_ms, ncclsvc_tensors **lists);
 /* After the communicator has been rejoined: all members call it. */
@@ -127,10 +128,13 @@ ncclsvc_result ncclsvc_tensors_allocate(ncclsvc_tensors *lists, ncclsvc_tensor *
 
 /* ---- Send and Recv ----------------------------------------------------------------------------
  *
- * Both sides give the same tag and mode. Lists from one rank to another match in order. One that
- * the daemon ends with LIMIT (user_tasks_max, say) has not taken its turn: once a call has seen
- * that, this rank's further lists are STALE_EPOCH until it has left the communicator and joined it
- * again.
+ * Both sides give the same tag and mode. Lists from one rank to another match in order. A call that
+ * is refused takes its turn, too: the peer's list fails with it. Some take none, and the peer's
+ * list goes on waiting for the next one: lists or message is NULL, message.size or an unknown field
+ * of it is wrong, remote_rank is no other rank (so no peer is known), the thread's task group or
+ * timeline does not allow the call, or it is made within allocate. A list that the daemon ends with
+ * LIMIT (user_tasks_max, say) has not taken its turn: once a call has seen that, this rank's
+ * further lists are STALE_EPOCH until it has left the communicator and joined it again.
  *
  * A list whose tensors already stand at the offsets of ncclsvc_aggregate from the first one's start
  * is sent as it lies. It is received as it lies if there are no gaps between tensors, or if
@@ -148,7 +152,8 @@ typedef enum ncclsvc_shapes {
  * Anything but OK refuses the message: the result is that of the call, on both sides. (Results that
  * speak of a session's or a communicator's own state, as DAEMON_LOST, AGAIN or TIMEOUT do, become
  * INVALID_ARGUMENT.) Its caller reads what ncclsvc_set_error was given, or why the callback's last
- * call of the library has failed. It must not call list functions but ncclsvc_tensors_allocate. */
+ * call of the library has failed. List functions but ncclsvc_tensors_allocate are refused within
+ * it: INVALID_ARGUMENT. */
 typedef ncclsvc_result ncclsvc_allocate(ncclsvc_tensor *tensors, size_t n, void *arg);
 
 typedef struct ncclsvc_message {

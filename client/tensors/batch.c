@@ -212,6 +212,8 @@ bool batch_go_on(struct batch *b)
 void lists_go_on(ncclsvc_tensors *l)
 {
 	struct batch *b;
+	if (l->allocating) /* a call of allocate's: the request that called it goes on already */
+		return;
 	while ((b = l->queue) && batch_go_on(b) &&
 	       (!b->ahead || submit_or_refuse(b->first, false, DATA))) {
 		l->queue = b->next;
@@ -246,8 +248,18 @@ bool lists_await_others(const ncclsvc_tensors *l, const struct ncclsvc_request *
 
 /* ---- Beginning ---- */
 
+ncclsvc_result lists_callable(const ncclsvc_tensors *l)
+{
+	return l->allocating ? error_argument("a list function is called within allocate, which "
+					      "may call ncclsvc_tensors_allocate alone")
+			     : NCCLSVC_OK;
+}
+
 ncclsvc_result lists_usable(const ncclsvc_tensors *l, bool waits)
 {
+	const ncclsvc_result r = lists_callable(l);
+	if (r)
+		return r;
 	return waits ? thread_plain(l->session) : thread_untimed(l->session);
 }
 

@@ -3,6 +3,7 @@
  * kept for the next list. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "comm/join.h"
@@ -17,18 +18,33 @@
 #define LARGE_UNIT   ((uint64_t)16 << 20)
 #define BUFFERS_IDLE 8
 
+static ncclsvc_result check_first(const ncclsvc_comm *comm, const ncclsvc_unique_id *id)
+{
+	ncclsvc_result r = NCCLSVC_OK;
+	session_lock(comm->session);
+	for (const ncclsvc_comm *c = comm->session->comms; !r && c; c = c->next)
+		if (c->rank == comm->rank && !memcmp(&c->id, id, sizeof(*id)))
+			r = error_set(NCCLSVC_RANK_TAKEN,
+				      "this rank has lists on communicator %s already",
+				      comm->label);
+	session_unlock(comm->session);
+	return r;
+}
+
 ncclsvc_result ncclsvc_tensors_open(ncclsvc_comm *comm, int timeout_ms, ncclsvc_tensors **lists)
 {
 	ncclsvc_unique_id id;
 	if (!comm || !lists)
 		return error_argument("ncclsvc_tensors_open: the communicator or lists is NULL");
+	id_derive(&comm->id, COMPANION, &id);
+	ncclsvc_result r = check_first(comm, &id);
+	if (r)
+		return r;
 	ncclsvc_tensors *l = calloc(1, sizeof(*l));
 	if (!l)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	*l = (ncclsvc_tensors){.session = comm->session, .comm = comm};
-	id_derive(&comm->id, COMPANION, &id);
-	ncclsvc_result r =
-		ncclsvc_comm_join(l->session, &id, comm->nranks, comm->rank, timeout_ms, &l->host);
+	r = ncclsvc_comm_join(l->session, &id, comm->nranks, comm->rank, timeout_ms, &l->host);
 	if (r) {
 		free(l);
 		return r;
@@ -55,7 +71,8 @@ ncclsvc_result ncclsvc_tensors_rejoin(ncclsvc_tensors *l, int timeout_ms)
 {
 	if (!l)
 		return error_argument("ncclsvc_tensors_rejoin: lists is NULL");
-	return comm_renew(l->host, timeout_ms, NULL);
+	const ncclsvc_result r = lists_callable(l);
+	return r ? r : comm_renew(l->host, timeout_ms, NULL);
 }
 
 /* A list has it, or one that failed has left its copy on a stream. */

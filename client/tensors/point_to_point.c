@@ -223,7 +223,9 @@ static ncclsvc_result allocate(struct ncclsvc_request *r)
 {
 	if (r->allocate) {
 		error_clear();
+		r->lists->allocating = true;
 		ncclsvc_result result = r->allocate(r->list.tensors, r->list.n, r->arg);
+		r->lists->allocating = false;
 		if (result)
 			return allocate_failed(r, result);
 		/* It was to set data alone, and may have touched anything. */

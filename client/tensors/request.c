@@ -249,6 +249,9 @@ static ncclsvc_result go_on(struct ncclsvc_request *r)
 
 static ncclsvc_result check_open(const struct ncclsvc_request *r)
 {
+	const ncclsvc_result result = lists_callable(r->lists);
+	if (result)
+		return result;
 	return request_is_open(r) ? error_argument("the request is of a task group that has not "
 						   "ended: call ncclsvc_group_end first")
 				  : NCCLSVC_OK;

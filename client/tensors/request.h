@@ -129,7 +129,9 @@ bool batch_go_on(struct batch *b);
 void batch_close(struct batch *b);
 extern const struct list_hooks list_hooks;
 
-/* OK, or a refusal: the thread has a timeline set, or a group open though the call waits. */
+/* OK, or a refusal: the call is made within a receiver's allocate. */
+ncclsvc_result lists_callable(const ncclsvc_tensors *lists);
+/* The same, or the thread has a timeline set, or a group open though the call waits. */
 ncclsvc_result lists_usable(const ncclsvc_tensors *lists, bool waits);
 /* The request takes its turn, or joins the thread's open group. An error ends and frees it, after
  * its peers were told if need be. */

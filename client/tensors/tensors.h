@@ -117,6 +117,7 @@ struct ncclsvc_tensors {
 	struct list_stream stream;	       /* for copies: of the request that goes on */
 	struct spin spin;		       /* of waits for copies */
 	uint64_t copied;
+	bool allocating; /* a receiver's allocate is being called */
 	uint32_t missed; /* the communicator's epoch in which a list got no turn; 0: none */
 };
 

@@ -567,6 +567,15 @@ static void in_groups(struct client *me)
 		CHECK_EQ(v[3], sum);
 		CHECK_OK(ncclsvc_tensors_close(lists));
 	}
+	/* Two groups of one communicator have one ncclsvc_tensors. */
+	CHECK(ncclsvc_world_comm(w, NCCLSVC_GROUP_HORIZONTAL) ==
+	      ncclsvc_world_comm(w, NCCLSVC_GROUP_PIPELINE));
+	ncclsvc_tensors *again;
+	CHECK_OK(ncclsvc_tensors_open_group(w, NCCLSVC_GROUP_HORIZONTAL, WAIT_MS, &lists));
+	CHECK_RESULT(ncclsvc_tensors_open_group(w, NCCLSVC_GROUP_PIPELINE, WAIT_MS, &again),
+		     NCCLSVC_RANK_TAKEN);
+	CHECK(strstr(ncclsvc_last_error(), "this rank has lists"));
+	CHECK_OK(ncclsvc_tensors_close(lists));
 	check_usable(s, ncclsvc_world_host_comm(w)); /* nobody leaves before all are done */
 	ncclsvc_world_free(w);
 	ncclsvc_close(s);

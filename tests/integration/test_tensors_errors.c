@@ -288,6 +288,7 @@ static void alone(struct client *me)
 	CHECK_RESULT(ncclsvc_tensors_open(NULL, 0, &x.lists), NCCLSVC_INVALID_ARGUMENT);
 	ncclsvc_tensors *again = NULL;
 	CHECK_RESULT(ncclsvc_tensors_open(x.comm, WAIT_MS, &again), NCCLSVC_RANK_TAKEN);
+	says("this rank has lists on communicator");
 	CHECK_RESULT(ncclsvc_tensors_rejoin(NULL, 0), NCCLSVC_INVALID_ARGUMENT);
 	CHECK_OK(ncclsvc_tensors_rejoin(x.lists, WAIT_MS));
 	CHECK_OK(ncclsvc_tensors_close(NULL));
@@ -295,6 +296,75 @@ static void alone(struct client *me)
 	/* None of these took a turn. */
 	check_in_step(&x, 9);
 	side_close(&x);
+}
+
+/* Every list function is called within allocate, which goes well. */
+struct nesting {
+	struct side *x;
+	ncclsvc_request *other;
+	struct got got;
+};
+
+static ncclsvc_result allocate_nested(ncclsvc_tensor *tensors, size_t n, void *arg)
+{
+	struct nesting *in = arg;
+	struct side *x = in->x;
+	const int64_t dim = 4;
+	float data[4] = {0};
+	ncclsvc_tensor t = {data, F, 1, &dim};
+	ncclsvc_message m = message(x, S, 1, 1, &t);
+	ncclsvc_request *r = NULL;
+	void *memory;
+	CHECK_RESULT(ncclsvc_tensors_recv(x->lists, &m, WAIT_MS, NULL), NCCLSVC_INVALID_ARGUMENT);
+	says("within allocate");
+	CHECK_RESULT(ncclsvc_tensors_isend(x->lists, &m, &r), NCCLSVC_INVALID_ARGUMENT);
+	CHECK_RESULT(ncclsvc_tensors_all_reduce(x->lists, &t, NULL, 1, NCCLSVC_SUM, WAIT_MS, &r),
+		     NCCLSVC_INVALID_ARGUMENT);
+	CHECK_RESULT(ncclsvc_request_wait(in->other, WAIT_MS), NCCLSVC_INVALID_ARGUMENT);
+	CHECK_RESULT(ncclsvc_request_test(in->other), NCCLSVC_INVALID_ARGUMENT);
+	CHECK_RESULT(ncclsvc_request_free(in->other), NCCLSVC_BUSY);
+	CHECK_RESULT(ncclsvc_tensors_rejoin(x->lists, WAIT_MS), NCCLSVC_INVALID_ARGUMENT);
+	CHECK_RESULT(ncclsvc_tensors_close(x->lists), NCCLSVC_BUSY);
+	CHECK_OK(ncclsvc_tensors_allocate(x->lists, &t, 1, &memory));
+	CHECK_OK(ncclsvc_mem_free(x->s, memory));
+	return allocate(tensors, n, &in->got);
+}
+
+static void nested(struct client *me)
+{
+	struct side x = side_open(me);
+	struct nesting in = {.x = &x};
+	const int64_t dim = 4;
+	float data[2][4] = {{1, 2, 3, 4}, {0}};
+	ncclsvc_tensor t[2] = {{data[0], F, 1, &dim}, {data[1], F, 1, &dim}};
+	ncclsvc_message m = message(&x, A, 1, 1, &t[0]), next = message(&x, S, 2, 1, &t[1]);
+	ncclsvc_request *r;
+	if (me->rank) {
+		m.allocate = allocate_nested;
+		m.arg = &in;
+	}
+	CHECK_OK(ncclsvc_group_begin(x.s));
+	CHECK_OK(me->rank ? ncclsvc_tensors_irecv(x.lists, &m, &r)
+			  : ncclsvc_tensors_isend(x.lists, &m, &r));
+	CHECK_OK(me->rank ? ncclsvc_tensors_irecv(x.lists, &next, &in.other)
+			  : ncclsvc_tensors_isend(x.lists, &next, &in.other));
+	CHECK_OK(ncclsvc_group_end(x.s));
+	CHECK_OK(ncclsvc_request_wait(r, WAIT_MS));
+	CHECK_EQ(in.got.calls, me->rank);
+	if (me->rank)
+		CHECK(!memcmp(in.got.tensors[0].data, data[0], sizeof(data[0])));
+	CHECK_OK(ncclsvc_request_wait(in.other, WAIT_MS));
+	CHECK_OK(ncclsvc_request_free(r));
+	CHECK_OK(ncclsvc_request_free(in.other));
+	got_free(&in.got);
+	check_in_step(&x, 4);
+	side_close(&x);
+}
+
+static void list_functions_within_allocate_are_refused(void **state)
+{
+	(void)state;
+	run_pair(nested);
 }
 
 static void calls_without_a_peer_are_refused_here(void **state)
@@ -370,6 +440,7 @@ int main(void)
 		TEST(another_number_of_tensors),
 		TEST(a_refusal_is_the_peers_error_too),
 		TEST(calls_without_a_peer_are_refused_here),
+		TEST(list_functions_within_allocate_are_refused),
 		TEST(a_list_without_room_is_not_overtaken),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -92,6 +92,9 @@ def allocating(session, comm):
         raised(ncclsvc.Error, lambda: lists.send([np.ones(4)], 1, shapes=Shapes.AHEAD))
         raised(ncclsvc.Error, lambda: lists.send([np.ones(4)], 1, shapes=Shapes.AHEAD))
         lists.send([np.ones((2, 2))], 1, shapes=Shapes.AHEAD)
+        lists.send([np.ones((2, 2))], 1, shapes=Shapes.AHEAD)
+        raised(ncclsvc.InvalidArgumentError, lambda: lists.send([np.ones(4)], 1, shapes=Shapes.AHEAD))
+        lists.send([np.ones(3)], 1)
     else:
         specs = [Spec(DataType.FLOAT64, None)]
         raised(ZeroDivisionError, lambda: lists.recv_ahead(specs, 0, allocate=lambda spec: 1 / 0))
@@ -102,8 +105,29 @@ def allocating(session, comm):
         (tensor,) = asyncio.run(awaited(request))
         assert asked == [Spec(DataType.FLOAT64, (2, 2))] and (tensor == 1).all()
         assert (request.wait()[0] == 1).all()
+        nested_calls(lists, specs)
     lists.close()
     lists.close()
+
+
+def nested_calls(lists, specs):
+    """Within allocate, all calls of the lists are refused: those of the request that calls it, too."""
+    back, refused, requests = [np.zeros(3)], [], []
+    calls = (lambda: lists.recv(back, 0), lambda: lists.irecv(back, 0), lambda: lists.recv(back, 0, timeout=T),
+             lambda: lists.all_reduce(back), lambda: requests[0].wait(T), lambda: requests[0].done())
+
+    def allocate(spec):
+        refused.extend(raised(ncclsvc.InvalidArgumentError, call) for call in calls)
+        return np.zeros(spec.shape)
+
+    requests.append(lists.irecv_ahead(specs, 0, allocate=allocate))
+    (tensor,) = requests[0].wait(T)
+    assert (tensor == 1).all() and len(refused) == len(calls)
+    assert all("within allocate" in str(error) for error in refused), refused
+    error = raised(ncclsvc.InvalidArgumentError, lambda: lists.recv_ahead(specs, 0, allocate=lambda spec: lists.recv(back, 0)))
+    assert "within allocate" in str(error), error
+    lists.recv(back, 0)
+    assert (back[0] == 1).all()
 
 
 def list_collectives(session, comm):

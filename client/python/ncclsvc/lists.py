@@ -92,9 +92,10 @@ class Request:
         return self._outcome()
 
     def _end(self, result: int) -> None:
-        if result:
-            self._error = failure(result)
-        lib.request_free(self._handle())
+        error = failure(result) if result else None
+        if lib.request_free(self._handle()) and error:  # the call was refused, and the request goes on
+            raise error
+        self._error = error
         self._address, self._kept = None, None
         self.lists._requests.discard(self)
 
@@ -112,7 +113,9 @@ class Lists:
     All members give as many tensors with the same types and shapes, and the same tag and mode of a message. They
     compare that before anything moves: MismatchError on all sides. A call that is refused on one rank fails alike on the
     others, with that rank in the error and a Refusal in its status, so that nobody waits in vain: that holds for tensors
-    that this package refuses, too, as InvalidArgumentError. (Not in a Session.group, which the refusal ends.)
+    that this package refuses, too, as InvalidArgumentError. (Not in a Session.group, which the refusal ends.) A message
+    whose peer is no other rank tells nobody: the peer that waits for it gets the next one. Within an `allocate`, all calls
+    here are InvalidArgumentErrors, without a turn.
 
     All members make it, once; timeout is for them to come. Those of the methods are for the peers; None is the
     communicator's own."""
