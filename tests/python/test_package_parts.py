@@ -194,9 +194,13 @@ def grouped_lists(session, comm):
 def plans(session, comm):
     peer, out, back = 1 - comm.rank, np.arange(4.0), np.zeros(4)
     with ncclsvc.Plan(comm) as plan:
-        with plan.group():
-            plan.plan_send(peer, label="out")
-            plan.plan_recv(peer, 4, DataType.FLOAT64)
+        def planning_fails():
+            with plan.group():
+                plan.plan_send(peer, label="out")
+                plan.plan_recv(peer, 4, DataType.FLOAT64)
+                1 / 0
+
+        raised(ZeroDivisionError, planning_fails)
         raised(ncclsvc.InvalidArgumentError, plan.launch)
         plan.end(T)
         plan.launch()

@@ -63,9 +63,15 @@ class Plan:
 
     @contextmanager
     def group(self) -> Iterator[Plan]:
-        """`with plan.group():` plans one group. Groups run strictly one after the other, and do not nest."""
+        """`with plan.group():` plans one group. Groups run strictly one after the other, and do not nest. If the block
+        raises, the group has what was planned before."""
         check(lib.plan_group_start(self._pointer))
-        yield self
+        try:
+            yield self
+        except BaseException:
+            if self._address is not None and not self.comm.session.closed:
+                lib.plan_group_end(self._pointer)
+            raise
         check(lib.plan_group_end(self._pointer))
 
     def plan_send(self, peer: int, count: Optional[int] = None, type: Optional[DataType] = None, label: str = "") -> None:
