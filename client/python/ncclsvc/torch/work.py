@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from contextlib import suppress
 from datetime import timedelta
@@ -15,6 +16,8 @@ import torch.distributed as dist
 
 from ..errors import TimeoutError
 from ..session import Session
+
+PATIENCE = 0.0005  # seconds that a callback may take before another thread goes on
 
 
 def in_torchs_words(error: Exception) -> Exception:
@@ -130,9 +133,9 @@ class HostWork(dist.Work):
 class Completions:
     """Threads that set the futures of works which have ended.
 
-    The callbacks of a future run in the thread that sets it, and may wait for other futures. So one thread polls the
-    works; before it sets a future, it has another thread go on. The number of threads is that of the callbacks that wait,
-    plus two."""
+    The callbacks of a future run in the thread that sets it, and may wait for other futures. So another thread stands by,
+    and takes the turn of one that has been in a callback for PATIENCE seconds. The number of threads is that of the
+    callbacks that wait, plus two."""
 
     def __init__(self) -> None:
         self._start()
@@ -143,13 +146,15 @@ class Completions:
         self._pending: list[HostWork] = []
         self._ended: deque[HostWork] = deque()  # their futures are not set yet
         self._threads: set[threading.Thread] = set()
-        self._idle = 0  # of the threads
-        self._polling = self._stopped = False
+        self._turn: Optional[threading.Thread] = None  # which polls, and sets futures
+        self._since: Optional[float] = None  # when it began to set one
+        self._idle = self._standing_by = self._stopped = False  # one thread, at most
 
     def add(self, work: HostWork) -> None:
         with self._changed:
             self._pending.append(work)
-            self._go_on()
+            if self._turn is None or self._since is not None:
+                self._stand_by()
 
     def stop(self, timeout: float) -> None:
         """Sets the futures of all that has ended or does now. No thread is left, unless a callback takes longer than
@@ -159,47 +164,62 @@ class Completions:
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._threads, timeout)
 
-    def _go_on(self) -> None:
-        """Locked. There is work for another thread, unless that is polling."""
+    def _stand_by(self) -> None:
+        """Locked. There is work: has a thread look after it."""
+        if self._standing_by and self._turn is not None:
+            return
         if self._idle:
             self._changed.notify()
-        elif self._ended or not self._polling:
-            thread = threading.Thread(target=self._run, name="ncclsvc-futures", daemon=True)
-            self._threads.add(thread)
-            try:
-                thread.start()
-            except RuntimeError:  # Python 3.12 starts none while the interpreter ends: the others go on
-                self._threads.remove(thread)
+            return
+        thread = threading.Thread(target=self._run, name="ncclsvc-futures", daemon=True)
+        self._threads.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:  # Python 3.12 starts none while the interpreter ends: the others go on
+            self._threads.remove(thread)
 
     def _run(self) -> None:
-        while work := self._next():
+        me = threading.current_thread()
+        while work := self._next(me):
             work._set_future()
             del work  # and its tensors
         with self._changed:
-            self._threads.remove(threading.current_thread())
+            self._threads.remove(me)
             self._changed.notify_all()
 
-    def _next(self) -> Optional[HostWork]:
+    def _next(self, me: threading.Thread) -> Optional[HostWork]:
         """A work that has ended. None: this thread ends, as another one is idle already."""
         with self._changed:
-            while not self._ended:
-                if self._pending and not self._polling:
-                    self._poll()
-                elif self._idle or self._stopped:
+            while True:
+                if self._turn is me:
+                    self._turn = self._since = None
+                work = bool(self._ended or self._pending)
+                if work and self._may_take():
+                    self._turn, self._since = me, None
+                    if not self._ended:
+                        self._poll()
+                    if self._ended:
+                        return self._take()
+                elif self._idle or (self._stopped and not work and self._turn is None):
                     return None
                 else:
-                    self._idle += 1
-                    self._changed.wait()
-                    self._idle -= 1
-            work = self._ended.popleft()
-            if self._ended or self._pending:
-                self._go_on()
-            return work
+                    self._idle, self._standing_by = True, work
+                    self._changed.wait(PATIENCE if work else None)
+                    self._idle = self._standing_by = False
+
+    def _may_take(self) -> bool:
+        return self._turn is None or (self._since is not None and time.monotonic() - self._since >= PATIENCE)
+
+    def _take(self) -> HostWork:
+        work = self._ended.popleft()
+        self._since = time.monotonic()
+        if self._ended or self._pending:
+            self._stand_by()
+        return work
 
     def _poll(self) -> None:
         """Locked, but not while it polls."""
-        self._polling, pending = True, self._pending
-        self._pending = []
+        pending, self._pending = self._pending, []
         self._changed.release()
         ended: list[HostWork] = []
         others: list[HostWork] = []
@@ -208,7 +228,6 @@ class Completions:
         if not ended:
             _doze(pending[0])
         self._changed.acquire()
-        self._polling = False
         self._ended += ended
         self._pending = others + self._pending
 
