@@ -117,6 +117,8 @@ class Lists:
     whose peer is no other rank tells nobody: the peer that waits for it gets the next one. Within an `allocate`, all calls
     here are InvalidArgumentErrors, without a turn.
 
+    A rank that leaves the communicator or ends while others' lists are under way fails these: let all end with a barrier.
+
     All members make it, once; timeout is for them to come. Those of the methods are for the peers; None is the
     communicator's own."""
 

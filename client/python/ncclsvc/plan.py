@@ -42,7 +42,10 @@ class Plan:
 
     Plan groups of tasks, end() the plan with all members, launch() it, submit the tasks in any order and from any
     thread, and reset() it for the next iteration. One thread plans. With strict, send and recv return only when their
-    whole group is done, with their own task's failure: a thread for each task. A context manager terminates it."""
+    whole group is done, with their own task's failure: a thread for each task. A context manager terminates it.
+
+    A member that leaves the communicator or ends while others' tasks are under way fails these: let all end with a
+    barrier."""
 
     def __init__(self, comm: Comm, strict: bool = False) -> None:
         self.comm = comm
