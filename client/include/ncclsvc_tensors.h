@@ -132,10 +132,10 @@ ncclsvc_result ncclsvc_tensors_allocate(ncclsvc_tensors *lists, ncclsvc_tensor *
  * call takes its turn, too: the peer's list fails with it. Some take none, and the peer's list
  * matches the next one instead: lists or message is NULL; message.size is wrong or a field is set
  * that the library does not know; remote_rank is the own rank or no rank, so that no peer is known;
- * the thread's task group or timeline does not allow the call; or it is made within allocate. A list
- * that the daemon ends with LIMIT (user_tasks_max, say) has not taken its turn: once a call has seen
- * that, this rank's further lists are STALE_EPOCH until it has left the communicator and joined it
- * again.
+ * the thread's task group or timeline does not allow the call; or it is made within allocate. A
+ * list that the daemon ends with LIMIT (user_tasks_max, say) has not taken its turn: once a call
+ * has seen that, this rank's further lists are STALE_EPOCH until it has left the communicator and
+ * joined it again.
  *
  * A list whose tensors already stand at the offsets of ncclsvc_aggregate from the first one's start
  * is sent as it lies. It is received as it lies if there are no gaps between tensors, or if
