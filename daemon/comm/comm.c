@@ -131,7 +131,6 @@ struct communicator *comm_create(struct comms *s, const uint8_t *id, uint32_t nr
 	m->uid = ++s->last_comm;
 	memcpy(m->id, id, sizeof(m->id));
 	m->nranks = nranks;
-	m->owner = a->uid;
 	m->since_ns = m->idle_ns = clock_now();
 	epoch_begin(&m->life, m->since_ns);
 	set_label(m);
@@ -159,6 +158,17 @@ void comm_forget(struct comms *s, struct communicator *m)
 	free(m->starts[1]);
 	remote_forget_unexpected(m);
 	free(m);
+}
+
+void comm_hand_over(struct communicator *m, struct account *a)
+{
+	struct account *before = m->account;
+	m->account = a;
+	account_add(a, SHARE_RANKS, m->nranks);
+	account_add(a, SHARE_COMMS, 1);
+	account_give(before, SHARE_RANKS, m->nranks);
+	account_give(before, SHARE_COMMS, 1);
+	account_put(before);
 }
 
 int comm_create_world(struct comms *s)

@@ -9,10 +9,12 @@
 struct control_break;
 struct control_start;
 
-/* The account, its owner's, holds something else already. NULL: over a limit, or out of memory, as
- * text says. */
+/* The account, of the user to whom it belongs, holds something else already. NULL: over a limit, or
+ * out of memory, as text says. */
 struct communicator *comm_create(struct comms *s, const uint8_t *id, uint32_t nranks,
 				 struct account *a, char text[SVC_TEXT_BYTES]);
+/* The world, which nobody holds and which is there already, belongs to this user from now on. */
+void comm_hand_over(struct communicator *m, struct account *a);
 /* 0: the session has its limit. */
 uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank);
 /* Forgets a communicator that no epoch has run on. */

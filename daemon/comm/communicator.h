@@ -66,8 +66,7 @@ struct communicator {
 	bool out_of_reach;	     /* a member cannot map another's: no kernels */
 	unsigned reply_opcode;	     /* what its members wait for: JOIN or SPLIT */
 	struct nccl_comm *nccl_comm; /* while an epoch runs or is about to */
-	uint32_t owner;		     /* uid */
-	struct account *account;     /* that its ranks count for */
+	struct account *account;     /* of the user to whom it belongs: all its members are his */
 	uint32_t nranks, epoch;
 	struct epoch_life life;
 	struct member *members; /* [nranks] */

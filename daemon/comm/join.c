@@ -86,12 +86,12 @@ static struct communicator *find_or_create(struct comms *s, struct client *c, ui
 		m = s->world;
 	else
 		HASH_FIND(hh, s->comms, j->id, sizeof(j->id), m);
-	/* One that nobody holds belongs to whoever comes next. */
-	if (m && !m->occupied && m->owner != c->uid && m->world)
-		m->owner = c->uid;
-	if (m && m->owner != c->uid) {
+	/* If nobody holds the world, it belongs to the user who comes next. */
+	if (m && m->world && !m->occupied && m->account != c->account)
+		comm_hand_over(m, c->account);
+	if (m && m->account != c->account) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_PERMISSION,
-			     "communicator %s belongs to user %u", m->label, m->owner);
+			     "communicator %s belongs to user %u", m->label, m->account->uid);
 		return NULL;
 	}
 	if (m && !(j->flags & SVC_JOIN_WORLD) && m->nranks != (uint32_t)j->nranks) {

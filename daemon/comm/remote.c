@@ -208,7 +208,7 @@ void remote_join(struct communicator *m, uint32_t rank)
 		.nranks = m->nranks,
 		.rank = rank,
 		.pid = member->pid,
-		.uid = m->owner,
+		.uid = m->account->uid,
 		.session = member->client->id,
 		.cuda = m->cuda,
 		.device = member->device,

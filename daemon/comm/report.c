@@ -90,7 +90,7 @@ static const char *advice(int result)
 static void begin(struct line *l, const struct communicator *m)
 {
 	add(l, "communicator %s (id %llu, user %u): ", m->label, (unsigned long long)m->uid,
-	    m->owner);
+	    m->account->uid);
 }
 
 static void add_status(struct line *l, const struct communicator *m, const ncclsvc_status *st)
@@ -167,6 +167,6 @@ void report_request(struct communicator *m, const char *request, int result, con
 {
 	if (may_write(m->account))
 		log_warning("communicator %s (id %llu, user %u): %s: %s: %s", m->label,
-			    (unsigned long long)m->uid, m->owner, request, svc_result_name(result),
-			    text);
+			    (unsigned long long)m->uid, m->account->uid, request,
+			    svc_result_name(result), text);
 }

@@ -114,7 +114,7 @@ uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 			.nranks = m->nranks,
 			.epoch = m->epoch,
 			.state = comm_state(m),
-			.uid = m->owner,
+			.uid = m->account->uid,
 			.age_ns = since(p->reply.time_ns, m->since_ns),
 			.ask_node = v.node != s->comms.coord.me ? v.node + 1 : 0,
 			.peer_bytes = peer_bytes(m),
@@ -133,7 +133,7 @@ uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 		if (i->state == NCCLSVC_COMM_IDLE && v.rendezvous && v.rendezvous->held &&
 		    !v.rendezvous->running)
 			i->state = unstarted_state(v.rendezvous);
-		if (client_allows(p->asker, m->owner))
+		if (client_allows(p->asker, m->account->uid))
 			memcpy(i->id, m->id, sizeof(i->id));
 		memcpy(i->label, m->label, sizeof(i->label));
 		add_life(&m->life, p->reply.time_ns, i);

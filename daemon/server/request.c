@@ -160,10 +160,10 @@ static void cancel(struct server *s, struct client *c, uint32_t serial, const st
 				     "there is no communicator %llu", (unsigned long long)id);
 			return;
 		}
-		if (!client_allows(c, comm->owner)) {
+		if (!client_allows(c, comm->account->uid)) {
 			client_error(c, SVC_CANCEL, serial, NCCLSVC_PERMISSION,
 				     "communicator %llu belongs to user %u", (unsigned long long)id,
-				     comm->owner);
+				     comm->account->uid);
 			return;
 		}
 		id = comm->slot;

@@ -340,6 +340,55 @@ static void a_users_tasks_are_limited(void **state)
 	daemon_stop(&d);
 }
 
+/* Another user than the daemon's holds the world, and what it is split into. */
+static void splits_the_world(struct client *me)
+{
+	struct raw r;
+	struct raw_reply world, part;
+	CHECK_EQ(setgroups(0, NULL), 0);
+	CHECK_EQ(setresgid(NOBODY, NOBODY, NOBODY), 0);
+	CHECK_EQ(setresuid(NOBODY, NOBODY, NOBODY), 0);
+	raw_open(&r, me->daemon);
+	const struct svc_join join = {
+		.flags = SVC_JOIN_WORLD, .rank = -1, .device = SVC_DEVICE_HOST};
+	raw_call(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, &world);
+	CHECK_EQ(world.header.result, NCCLSVC_OK);
+	const struct svc_split split = {.comm = world.join.comm};
+	raw_call(&r, SVC_SPLIT, &split, sizeof(split), NULL, 0, &part);
+	CHECK_EQ(part.header.result, NCCLSVC_OK);
+	const struct svc_split again = {.comm = part.join.comm}; /* of a part */
+	raw_call(&r, SVC_SPLIT, &again, sizeof(again), NULL, 0, &part);
+	CHECK_EQ(part.header.result, NCCLSVC_OK);
+	/* The world counts for who holds it, too. */
+	raw_refused(&r, SVC_SPLIT, &split, sizeof(split), NULL, 0, NCCLSVC_LIMIT,
+		    "user 65534 has 3 communicators");
+	const struct svc_cancel cancel = {.kind = SVC_CANCEL_COMM, .id = part.join.comm_uid};
+	raw_call(&r, SVC_CANCEL, &cancel, sizeof(cancel), NULL, 0, &world);
+	CHECK_EQ(world.header.result, NCCLSVC_OK);
+	struct svc_join back = {.nranks = 1, .device = SVC_DEVICE_HOST};
+	memcpy(back.id, part.join.id, sizeof(back.id));
+	raw_close(&r);
+	raw_open(&r, me->daemon);
+	do {
+		raw_call(&r, SVC_JOIN, &back, sizeof(back), NULL, 0, &part);
+	} while (part.header.result == NCCLSVC_RANK_TAKEN); /* until the former session has ended */
+	CHECK_EQ(part.header.result, NCCLSVC_OK);
+	raw_close(&r);
+}
+
+static void parts_of_the_world_belong_to_its_user(void **state)
+{
+	struct daemon d;
+	struct client other;
+	(void)state;
+	if (getuid() != 0)
+		skip_because("only root can become another user");
+	daemon_start(&d, "--access", "any", "--ranks", "1", "--user-comms-max", "3", NULL);
+	clients_start(&other, 1, &d, splits_the_world, NULL);
+	clients_end(&other, 1);
+	daemon_stop(&d);
+}
+
 static void a_ring_over_the_limit_is_refused(void **state)
 {
 	struct daemon d;
@@ -447,12 +496,19 @@ static void a_session_costs_little(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(a_user_has_a_quota_of_memory),   TEST(sessions_are_limited),
-		TEST(a_users_sessions_are_limited),   TEST(communicators_are_limited),
-		TEST(a_sessions_handles_are_limited), TEST(a_sessions_regions_are_limited),
-		TEST(a_full_ring_says_again),	      TEST(tasks_by_socket_are_limited),
-		TEST(a_users_tasks_are_limited),      TEST(a_ring_over_the_limit_is_refused),
-		TEST(a_users_rings_are_limited),      TEST(a_thousand_sessions_leave_no_trace),
+		TEST(a_user_has_a_quota_of_memory),
+		TEST(sessions_are_limited),
+		TEST(a_users_sessions_are_limited),
+		TEST(communicators_are_limited),
+		TEST(a_sessions_handles_are_limited),
+		TEST(a_sessions_regions_are_limited),
+		TEST(a_full_ring_says_again),
+		TEST(tasks_by_socket_are_limited),
+		TEST(a_users_tasks_are_limited),
+		TEST(parts_of_the_world_belong_to_its_user),
+		TEST(a_ring_over_the_limit_is_refused),
+		TEST(a_users_rings_are_limited),
+		TEST(a_thousand_sessions_leave_no_trace),
 		TEST(a_session_costs_little),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
