@@ -35,11 +35,15 @@ struct attack {
 	unsigned files;	      /* its RLIMIT_NOFILE; 0: as it is */
 	unsigned address_mib; /* what its RLIMIT_AS leaves it, once the bystanders work; 0: none */
 	unsigned pinned_mib;  /* memory that the attack may cost; 0: not judged */
+	unsigned ranks;	      /* --ranks of the daemon; 0: its default */
+	/* Of a core: what the daemon may use more than before, once the attack is ready; 0: not
+	 * judged. The attack is to be idle then. */
+	unsigned cpu_percent;
 };
 
 /* Sorted by what they are about; the last has no name. */
 extern const struct attack task_attacks[], memory_attacks[], listing_attacks[], comm_attacks[],
-	session_attacks[], descriptor_attacks[], plan_attacks[];
+	session_attacks[], descriptor_attacks[], plan_attacks[], share_attacks[];
 
 uint64_t clock_ns(void); /* CLOCK_MONOTONIC */
 void pause_ms(unsigned ms);

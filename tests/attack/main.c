@@ -44,13 +44,14 @@
 #define REQUEST_LIMIT_MS 250
 #define BEAT_LIMIT_MS	 250 /* later than it was due */
 #define PREPARE_S	 60  /* for an attack to be under way */
+#define QUIET_MS	 700 /* of measuring the CPU time before the attack */
 #define AFTER_MS	 700 /* of measuring, when its processes are dead */
 #define HELD_UP_S	 10  /* more, for what is under way then */
 #define SKIPPED		 77
 
 static const struct attack *const tables[] = {session_attacks, task_attacks, memory_attacks,
 					      listing_attacks, comm_attacks, descriptor_attacks,
-					      plan_attacks};
+					      plan_attacks, share_attacks};
 
 struct options {
 	const char *daemon;
@@ -134,6 +135,7 @@ struct outcome {
 	double reduce_p50, reduce_p99, reduce_worst, request_worst, beat_gap; /* ms */
 	unsigned long rss_mib, pinned_mib;
 	unsigned fds;
+	double quiet_cpu, cpu; /* percent of a core, before the attack and once it is ready */
 	char verdict[256];
 };
 
@@ -150,16 +152,28 @@ static bool watch(struct target *t, const struct attacker *until_ready, double s
 	return true;
 }
 
-static bool run(const struct attack *attack, struct shared *s, struct target *t,
-		const struct options *o)
+/* Watches for so long, and says which percentage of a core the daemon has used. */
+static bool watch_cpu(struct target *t, double seconds, double *percent)
 {
+	const uint64_t used = target_cpu_ns(t), begin = clock_ns();
+	if (!watch(t, NULL, seconds))
+		return false;
+	*percent = 100 * (double)(target_cpu_ns(t) - used) / (double)(clock_ns() - begin);
+	return true;
+}
+
+static bool run(const struct attack *attack, struct shared *s, struct target *t,
+		const struct options *o, struct outcome *r)
+{
+	if (attack->cpu_percent && !watch_cpu(t, QUIET_MS / 1e3, &r->quiet_cpu))
+		return false;
 	pid_t pid = fork();
 	if (!pid) {
 		become_attacker();
 		attack->run(&s->attacker);
 		_exit(0);
 	}
-	bool alive = watch(t, &s->attacker, PREPARE_S) && watch(t, NULL, o->seconds);
+	bool alive = watch(t, &s->attacker, PREPARE_S) && watch_cpu(t, o->seconds, &r->cpu);
 	kill(-pid, SIGKILL);
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
@@ -209,6 +223,9 @@ static void conclude(const struct attack *attack, struct shared *s, const struct
 		judge(r, "the watchdog starved");
 	if (attack->pinned_mib && r->pinned_mib > attack->pinned_mib)
 		judge(r, "more than %u MiB of memory", attack->pinned_mib);
+	/* Without the slack: a loaded machine does not make it more. */
+	if (attack->cpu_percent && r->cpu > r->quiet_cpu + attack->cpu_percent)
+		judge(r, "idle, it costs more than %u %% of a core", attack->cpu_percent);
 }
 
 static struct outcome try_attack(const struct attack *attack, struct shared *s,
@@ -230,7 +247,7 @@ static struct outcome try_attack(const struct attack *attack, struct shared *s,
 	s->attacker.socket = t.socket;
 	bystanders_reset(&s->bystanders);
 	target_watch(&t, true);
-	r.survived = run(attack, s, &t, o);
+	r.survived = run(attack, s, &t, o, &r);
 	r.reduce_open = gauge_close(&s->bystanders.reduce);
 	r.request_open = gauge_close(&s->bystanders.request);
 	bystanders_stop(&s->bystanders);
@@ -258,10 +275,10 @@ static void print_head(const struct options *o)
 	       "%.0f ms, beats every %d ms at most %.0f ms late\n",
 	       o->seconds, REDUCE_LIMIT_MS * o->slack, REQUEST_LIMIT_MS * o->slack, BEAT_MS,
 	       BEAT_LIMIT_MS * o->slack);
-	printf("# %19s | %26s | %9s | %8s | %5s %6s %6s |\n", "", "AllReduce (ms)", "request",
-	       "beat gap", "RSS", "memfds", "");
-	printf("# %-19s | %8s %8s %8s | %9s | %8s | %5s %6s %6s | verdict\n", "attack", "median",
-	       "p99", "worst", "worst, ms", "ms", "MiB", "+MiB", "fds");
+	printf("# %19s | %26s | %9s | %8s | %5s %6s %6s %4s |\n", "", "AllReduce (ms)", "request",
+	       "beat gap", "RSS", "memfds", "", "CPU");
+	printf("# %-19s | %8s %8s %8s | %9s | %8s | %5s %6s %6s %4s | verdict\n", "attack",
+	       "median", "p99", "worst", "worst, ms", "ms", "MiB", "+MiB", "fds", "%");
 }
 
 static void print_row(const struct attack *attack, const struct attacker *a,
@@ -270,9 +287,9 @@ static void print_row(const struct attack *attack, const struct attacker *a,
 	char reduce[16], request[16];
 	snprintf(reduce, sizeof(reduce), "%s%.1f", r->reduce_open ? ">" : "", r->reduce_worst);
 	snprintf(request, sizeof(request), "%s%.1f", r->request_open ? ">" : "", r->request_worst);
-	printf("  %-19s | %8.3f %8.3f %8s | %9s | %8.0f | %5lu %6lu %6u | %s", attack->name,
+	printf("  %-19s | %8.3f %8.3f %8s | %9s | %8.0f | %5lu %6lu %6u %4.0f | %s", attack->name,
 	       r->reduce_p50, r->reduce_p99, reduce, request, r->beat_gap, r->rss_mib,
-	       r->pinned_mib, r->fds, r->verdict[0] ? r->verdict : "good");
+	       r->pinned_mib, r->fds, r->cpu, r->verdict[0] ? r->verdict : "good");
 	printf(" (%s", a->note);
 	if (a->asked)
 		printf("; %llu asked", (unsigned long long)a->asked);
@@ -296,11 +313,11 @@ static void print_json(const struct attack *attack, const struct attacker *a,
 	printf("%s\n {\"attack\": \"%s\", \"good\": %s, \"verdict\": \"%s\", \"survived\": %s,\n"
 	       "  \"all_reduce_ms\": {\"median\": %.4f, \"p99\": %.4f, \"worst\": %.4f},\n"
 	       "  \"request_worst_ms\": %.4f, \"beat_gap_ms\": %.1f, \"rss_mib\": %lu,"
-	       " \"memfds_mib\": %lu, \"fds\": %u,\n"
+	       " \"memfds_mib\": %lu, \"fds\": %u, \"cpu_percent\": %.1f,\n"
 	       "  \"note\": \"%s\", \"asked\": %llu, \"refused\": %llu, \"ended\": %llu}",
 	       first ? "" : ",", attack->name, r->verdict[0] ? "false" : "true", verdict,
 	       r->survived ? "true" : "false", r->reduce_p50, r->reduce_p99, r->reduce_worst,
-	       r->request_worst, r->beat_gap, r->rss_mib, r->pinned_mib, r->fds, a->note,
+	       r->request_worst, r->beat_gap, r->rss_mib, r->pinned_mib, r->fds, r->cpu, a->note,
 	       (unsigned long long)a->asked, (unsigned long long)a->refused,
 	       (unsigned long long)a->ended);
 	fflush(stdout);

@@ -45,10 +45,15 @@ __attribute__((noreturn)) static void become_daemon(const struct target *t, cons
 		"--access", "any",  "--log-target",	   "stderr", "--config",	"/dev/null",
 		"--device", "host", "--cluster-bootstrap", "none",   "--drain-seconds", "1"};
 	const char *argv[32] = {program, "--socket", t->socket};
-	char beat[32];
+	char beat[32], ranks[16];
 	size_t n = 3;
 	for (size_t i = 0; i < sizeof(set) / sizeof(set[0]); i++)
 		argv[n++] = set[i];
+	snprintf(ranks, sizeof(ranks), "%u", attack->ranks);
+	if (attack->ranks) {
+		argv[n++] = "--ranks";
+		argv[n++] = ranks;
+	}
 	int log = open(t->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
 	dup2(log, STDOUT_FILENO);
 	dup2(log, STDERR_FILENO);
@@ -87,6 +92,23 @@ static unsigned long status_of(const struct target *t, const char *name)
 	char path[64];
 	snprintf(path, sizeof(path), "/proc/%d/status", t->pid);
 	return number_of(path, name);
+}
+
+uint64_t target_cpu_ns(const struct target *t)
+{
+	char path[64], line[1024] = "";
+	unsigned long user = 0, system = 0;
+	snprintf(path, sizeof(path), "/proc/%d/stat", t->pid);
+	FILE *f = fopen(path, "re");
+	if (f && fgets(line, sizeof(line), f)) {
+		const char *behind_name = strrchr(line, ')');
+		if (behind_name)
+			sscanf(behind_name, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu",
+			       &user, &system);
+	}
+	if (f)
+		fclose(f);
+	return (user + system) * (UINT64_C(1000000000) / (uint64_t)sysconf(_SC_CLK_TCK));
 }
 
 static unsigned count_fds(const struct target *t)

@@ -25,6 +25,8 @@ bool target_start(struct target *t, const char *program, const struct attack *at
 bool target_limit(struct target *t, const struct attack *attack);
 /* Notes beats and use; from now on if `first`. False: it has ended. */
 bool target_watch(struct target *t, bool first);
+/* The CPU time that it has used, in ns. */
+uint64_t target_cpu_ns(const struct target *t);
 /* Ends it. */
 void target_stop(struct target *t);
 /* The log's last lines, to stderr. */
