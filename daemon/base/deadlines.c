@@ -35,16 +35,25 @@ static void sift_down(struct deadlines *h, uint32_t place)
 	put(h, place, d);
 }
 
+int deadlines_reserve(struct deadlines *h, uint32_t n)
+{
+	uint32_t room = h->room ? h->room : 64;
+	while (room < n + 1)
+		room *= 2;
+	if (room == h->room)
+		return 0;
+	struct deadline **heap = realloc(h->heap, room * sizeof(*heap));
+	if (!heap)
+		return -ENOMEM;
+	h->heap = heap;
+	h->room = room;
+	return 0;
+}
+
 int deadlines_add(struct deadlines *h, struct deadline *d, uint64_t at_ns)
 {
-	if (h->n + 1 >= h->room) {
-		uint32_t room = h->room ? h->room * 2 : 64;
-		struct deadline **heap = realloc(h->heap, room * sizeof(*heap));
-		if (!heap)
-			return -ENOMEM;
-		h->heap = heap;
-		h->room = room;
-	}
+	if (deadlines_reserve(h, h->n + 1))
+		return -ENOMEM;
 	d->at_ns = at_ns;
 	put(h, ++h->n, d);
 	sift_up(h, h->n);

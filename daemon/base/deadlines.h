@@ -16,6 +16,8 @@ struct deadlines {
 	uint32_t n, room;
 };
 
+/* Room for n: so many can be added without an error. Returns 0, or -ENOMEM with nothing changed. */
+int deadlines_reserve(struct deadlines *h, uint32_t n);
 /* Returns 0, or -ENOMEM with nothing changed. */
 int deadlines_add(struct deadlines *h, struct deadline *d, uint64_t at_ns);
 void deadlines_take(struct deadlines *h, struct deadline *d);

@@ -86,9 +86,16 @@
 #define USER_TURN_NS	    UINT64_C(2000000)
 /* The communicators of a session that ends are left for so long. Then others have their turn. */
 #define SESSION_END_TURN_NS UINT64_C(1000000)
-/* A message that a socket did not take is sent again after this interval: the kernel does not
- * announce room for descriptors. */
+/* The scheduler's events, and messages of this node to itself, are handled for so long before each
+ * request, which pays for them. Then the request has its turn, or I/O, and the rest later. */
+#define OWN_TURN_NS	    UINT64_C(1000000)
+/* Overdue requests and sessions are ended for so long. Then I/O has its turn, and NAP_NS later the
+ * rest. */
+#define EXPIRE_TURN_NS	    UINT64_C(1000000)
+/* A message that a socket did not take is sent again after this interval, which doubles up to MAX:
+ * the kernel announces neither room for descriptors nor that all has been read. */
 #define SEND_AGAIN_NS	    UINT64_C(10000000)
+#define SEND_AGAIN_MAX_NS   UINT64_C(640000000)
 /* A user's thread that closes descriptors ends when it had none for so long. */
 #define CLOSER_IDLE_NS	    UINT64_C(100000000)
 /* The daemon's end waits for all sessions to be released. Then it exits, and says so. */

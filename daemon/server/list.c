@@ -2,7 +2,6 @@
  * The lists of what stands by itself, and their dispatch. */
 #include <string.h>
 #include <unistd.h>
-#include <utlist.h>
 
 #include "base/clock.h"
 #include "base/config.h"
@@ -164,6 +163,7 @@ void list_daemon(struct server *s, struct client *c, uint32_t serial)
 			.uptime_ns = since(now, s->start_ns),
 			.host_ranks = (uint32_t)s->config->ranks,
 			.engine_threads = s->executor->threads,
+			.sessions = s->sessions.nopen,
 			.sessions_max = (uint32_t)s->config->sessions_max,
 			.comms = s->comms.ncomms,
 			.comms_max = (uint32_t)s->config->comms_max,
@@ -177,9 +177,6 @@ void list_daemon(struct server *s, struct client *c, uint32_t serial)
 			.last_failure_comm = f.comm_uid,
 			.last_failure_age_ns = f.status.done_ns ? since(now, f.status.done_ns) : 0,
 		}};
-	struct client *other;
-	DL_FOREACH (s->sessions.clients, other)
-		r.info.sessions += other->state == CLIENT_OPEN;
 	gpu_mps_describe(&s->gpus, &r.info);
 	client_reply(c, SVC_DAEMON_INFO, serial, &r, sizeof(r), NULL, 0);
 }

@@ -89,7 +89,7 @@ static void hello(struct server *s, struct client *c, uint32_t serial, const str
 	memcpy(c->name, m->name, sizeof(c->name));
 	svc_make_printable(c->name, sizeof(c->name));
 	c->version = (uint16_t)version;
-	c->state = CLIENT_OPEN;
+	client_opened(c);
 	executor_command(s->executor, &(struct command){.kind = COMMAND_SESSION_ADD,
 							.session = c->slot,
 							.session_add = {c->id, c->pid, c->uid,

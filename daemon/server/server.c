@@ -16,6 +16,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/timings.h"
 #include "channel/cluster.h"
 #include "comm/comm.h"
 #include "comm/peer/peer.h"
@@ -31,7 +32,6 @@
 #include "transport/transports.h"
 
 #define ACCEPTS_PER_TURN 256
-#define EVENTS_PER_TURN	 256
 /* What is left to connections and requests (account_memory_left), and the small tables. */
 #define OTHER_BYTES	 (UINT64_C(96) << 20)
 
@@ -39,17 +39,16 @@
 
 static uint64_t expire_silent(struct server *s, uint64_t now)
 {
-	uint64_t limit = (uint64_t)s->config->hello_seconds * 1000000000, next = 0;
-	struct client *c, *after;
-	DL_FOREACH_SAFE (s->sessions.clients, c, after) {
-		if (c->state != CLIENT_NEW)
-			continue;
-		if (c->since_ns + limit <= now)
-			client_close(c, NCCLSVC_TIMEOUT, "no HELLO came in time");
-		else
-			next = earlier(next, c->since_ns + limit);
+	const uint64_t limit = (uint64_t)s->config->hello_seconds * 1000000000;
+	const uint64_t until = clock_now() + EXPIRE_TURN_NS;
+	for (struct client *c; (c = s->sessions.silent);) {
+		if (c->since_ns + limit > now)
+			return c->since_ns + limit;
+		if (clock_now() > until)
+			return clock_now() + NAP_NS;
+		client_close(c, NCCLSVC_TIMEOUT, "no HELLO came in time");
 	}
-	return next;
+	return 0;
 }
 
 static uint64_t expire(void *arg, uint64_t now)
@@ -264,12 +263,13 @@ static void handle_event(struct server *s, const struct event *ev)
 
 void server_handle_events(struct server *s)
 {
+	const uint64_t until = clock_now() + OWN_TURN_NS;
 	struct event ev;
-	for (int i = 0; i < EVENTS_PER_TURN; i++) {
+	do {
 		if (!s->executor->next_event(s->executor, &ev))
 			return;
 		handle_event(s, &ev);
-	}
+	} while (clock_now() < until);
 	uv_async_send(&s->events); /* for the rest */
 }
 

@@ -6,6 +6,7 @@
 #include <linux/futex.h>
 #include <linux/sockios.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,8 +36,11 @@ static void watch(struct client *c)
 	int events = UV_DISCONNECT;
 	if (!c->out && !c->events)
 		events |= UV_READABLE;
-	else if (!c->retry_ns)
+	else if (!c->retry.place)
 		events |= UV_WRITABLE;
+	if (events == c->polled)
+		return; /* libuv would tell the kernel all the same */
+	c->polled = events;
 	uv_poll_start(&c->poll, events, on_poll);
 }
 
@@ -45,14 +49,14 @@ static void watch(struct client *c)
 static bool has_time(const struct client *c)
 {
 	const struct account *a = c->account;
-	return a->turn != uv_now(c->sessions->loop->uv) || a->turn_ns < USER_TURN_NS;
+	return a->turn != c->sessions->turn || a->turn_ns < USER_TURN_NS;
 }
 
 static void spend_time(struct client *c, uint64_t since_ns)
 {
 	struct account *a = c->account;
-	if (a->turn != uv_now(c->sessions->loop->uv)) {
-		a->turn = uv_now(c->sessions->loop->uv);
+	if (a->turn != c->sessions->turn) {
+		a->turn = c->sessions->turn;
 		a->turn_ns = 0;
 	}
 	a->turn_ns += clock_now() - since_ns;
@@ -152,6 +156,19 @@ static bool must_wait(const struct client *c, size_t length, unsigned nfds)
 	return (nfds || length > SVC_MESSAGE_MAX) && !ioctl(c->fd, SIOCOUTQ, &unread) && unread > 0;
 }
 
+/* A process that does not read for a while is asked less and less often. */
+static void try_again_later(struct client *c)
+{
+	struct sessions *s = c->sessions;
+	c->retry_after_ns = c->retry_after_ns ? c->retry_after_ns * 2 : SEND_AGAIN_NS;
+	if (c->retry_after_ns > SEND_AGAIN_MAX_NS)
+		c->retry_after_ns = SEND_AGAIN_MAX_NS;
+	const uint64_t at = clock_now() + c->retry_after_ns;
+	deadlines_remove(&s->retries, &c->retry);
+	deadlines_add(&s->retries, &c->retry, at); /* there is room */
+	loop_deadline(s->loop, at);
+}
+
 /* Returns 0, -EAGAIN (the message is to be sent later), or another -errno. */
 static int try_send(struct client *c, const void *message, size_t length, const int *fds,
 		    unsigned nfds)
@@ -159,14 +176,14 @@ static int try_send(struct client *c, const void *message, size_t length, const 
 	int error = must_wait(c, length, nfds)
 			    ? -ETOOMANYREFS
 			    : svc_send(c->fd, message, length, fds, nfds, MSG_DONTWAIT);
+	if (!error)
+		c->retry_after_ns = 0;
 	if (error == -ENOBUFS)
 		return -EAGAIN;
 	/* Sockets hold as many descriptors of this daemon as it may open (ETOOMANYREFS). */
 	if (error != -ETOOMANYREFS && error != -ENOMEM)
 		return error;
-	c->retry_ns = clock_now() + SEND_AGAIN_NS;
-	c->sessions->retries = true;
-	loop_deadline(c->sessions->loop, c->retry_ns);
+	try_again_later(c);
 	return -EAGAIN;
 }
 
@@ -279,6 +296,7 @@ static void try_free(struct client *c)
 	account_give(c->account, SHARE_SESSIONS, 1);
 	account_put(c->account);
 	DL_DELETE(s->clients, c);
+	HASH_DEL(s->by_id, c);
 	s->nclients--;
 	free(c->memberships);
 	free(c);
@@ -328,10 +346,10 @@ static void on_leaving(uv_idle_t *idle)
 {
 	struct sessions *s = idle->data;
 	struct client *c, *next;
-	DL_FOREACH_SAFE2 (s->leaving, c, next, next_leaving) {
+	DL_FOREACH_SAFE2 (s->leaving, c, next, next_waiting) {
 		if (!has_time(c) || !leave(c))
 			continue;
-		DL_DELETE2(s->leaving, c, prev_leaving, next_leaving);
+		DL_DELETE2(s->leaving, c, prev_waiting, next_waiting);
 		try_free(c);
 	}
 	if (!s->leaving)
@@ -360,7 +378,12 @@ void client_close(struct client *c, int reason, const char *text)
 	if (c->state == CLIENT_OPEN)
 		log_end(c, text);
 	c->known = c->state == CLIENT_OPEN;
+	if (c->known)
+		s->nopen--;
+	else
+		DL_DELETE2(s->silent, c, prev_waiting, next_waiting);
 	c->state = CLIENT_CLOSING;
+	deadlines_remove(&s->retries, &c->retry);
 	while (c->out)
 		drop_outgoing(c, c->out);
 	if (reason)
@@ -369,9 +392,10 @@ void client_close(struct client *c, int reason, const char *text)
 	shutdown(c->fd, SHUT_RDWR);
 	uv_poll_stop(&c->poll);
 	uv_close((uv_handle_t *)&c->poll, on_poll_closed);
-	if (leave(c))
+	/* Thousands of a user's sessions may end at once. */
+	if (has_time(c) && leave(c))
 		return;
-	DL_APPEND2(s->leaving, c, prev_leaving, next_leaving);
+	DL_APPEND2(s->leaving, c, prev_waiting, next_waiting);
 	uv_idle_start(&s->leave, on_leaving);
 }
 
@@ -446,7 +470,6 @@ static void read_messages(struct client *c)
 static void write_messages(struct client *c)
 {
 	int error = 0;
-	c->retry_ns = 0;
 	while (c->out && !error) {
 		struct outgoing *o = c->out;
 		error = try_send(c, o->message, o->length, o->fds, o->nfds);
@@ -463,18 +486,15 @@ static void write_messages(struct client *c)
 
 uint64_t client_retry(struct sessions *s, uint64_t now)
 {
-	struct client *c, *after;
-	uint64_t next = 0;
-	if (!s->retries)
-		return 0;
-	DL_FOREACH_SAFE (s->clients, c, after) {
-		if (c->retry_ns && c->retry_ns <= now && c->state != CLIENT_CLOSING)
-			write_messages(c);
-		if (c->state != CLIENT_CLOSING)
-			next = earlier(next, c->retry_ns);
+	const uint64_t until = clock_now() + EXPIRE_TURN_NS;
+	struct deadline *d;
+	while ((d = deadlines_first(&s->retries)) && d->at_ns <= now) {
+		if (clock_now() > until)
+			return clock_now() + NAP_NS;
+		deadlines_remove(&s->retries, d);
+		write_messages((struct client *)((char *)d - offsetof(struct client, retry)));
 	}
-	s->retries = next;
-	return next;
+	return d ? d->at_ns : 0;
 }
 
 static void on_poll(uv_poll_t *poll, int status, int events)
@@ -498,6 +518,13 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 }
 
 /* ---- Beginning ---- */
+
+void client_opened(struct client *c)
+{
+	c->state = CLIENT_OPEN;
+	c->sessions->nopen++;
+	DL_DELETE2(c->sessions->silent, c, prev_waiting, next_waiting);
+}
 
 struct client *client_create(struct sessions *s, int fd, struct account *account,
 			     const struct ucred *cred)
@@ -531,6 +558,8 @@ struct client *client_create(struct sessions *s, int fd, struct account *account
 	s->by_slot[slot] = c;
 	s->nclients++;
 	DL_APPEND(s->clients, c);
+	DL_APPEND2(s->silent, c, prev_waiting, next_waiting);
+	HASH_ADD(hh, s->by_id, id, sizeof(c->id), c);
 	watch(c);
 	return c;
 }

@@ -8,6 +8,8 @@
 
 #include "account/account.h"
 #include "account/task_table.h"
+#include "base/deadlines.h"
+#include "base/hash.h"
 #include "ring.h"
 
 struct communicator;
@@ -52,18 +54,20 @@ struct client {
 	struct account *account;
 	uint64_t since_ns;
 	uv_poll_t poll;
+	int polled; /* for these events */
 	bool poll_closed, executor_gone;
 	bool known;	 /* at its end: the executor has it */
 	char lost[64];	 /* why it is to be closed; empty: it is not */
 	int lost_reason; /* for its BYE; 0: none, the client has closed its end */
 	struct outgoing *out;
-	uint32_t queued;     /* bytes of those */
-	uint64_t retry_ns;   /* when to send them again; 0: when the socket has room */
-	bool events;	     /* some membership has one */
-	uint32_t leaving_at; /* at its end: the next membership to be vacated */
-	struct client *prev_leaving, *next_leaving;
-	unsigned cancels; /* that the executor has not answered */
-	unsigned redops;  /* that a worker has not */
+	uint32_t queued;	 /* bytes of those */
+	struct deadline retry;	 /* to send them again; in no heap: when the socket has room */
+	uint64_t retry_after_ns; /* the last interval before that; 0: the last message was sent */
+	bool events;		 /* some membership has one */
+	uint32_t leaving_at;	 /* at its end: the next membership to be vacated */
+	struct client *prev_waiting, *next_waiting; /* while it is silent, or leaving */
+	unsigned cancels;			    /* that the executor has not answered */
+	unsigned redops;			    /* that a worker has not */
 	struct session_counts counts;
 
 	struct svc_ring *ring; /* NULL: none */
@@ -84,11 +88,14 @@ struct client {
 	uint32_t nmemberships, comms;
 	uint32_t last_plan; /* handle */
 	struct client *prev, *next;
+	UT_hash_handle hh; /* by id */
 };
 
 /* The account's share of sessions and of fds was taken; the client gives it back. */
 struct client *client_create(struct sessions *s, int fd, struct account *account,
 			     const struct ucred *cred);
+/* It has said HELLO. */
+void client_opened(struct client *c);
 /* Sends a reply. fds stay the caller's. */
 void client_reply(struct client *c, unsigned opcode, uint32_t serial, const void *body, size_t size,
 		  const int *fds, unsigned nfds);
@@ -96,7 +103,8 @@ void client_error(struct client *c, unsigned opcode, uint32_t serial, int result
 		  const char *format, ...) __attribute__((format(printf, 5, 6)));
 /* Tells of the epoch's end. At most one event waits for each membership. */
 void client_comm_event(struct client *c, const struct svc_event_comm *event);
-/* Sends again what could not be sent; returns when to call next, 0: when something else fails. */
+/* Sends again what could not be sent; returns when to call next, 0: when something else fails. It
+ * looks at those alone whose time has come, for EXPIRE_TURN_NS. */
 uint64_t client_retry(struct sessions *s, uint64_t now);
 /* Ends the session. A reason other than 0 is told in an event with the text. */
 void client_close(struct client *c, int reason, const char *text);

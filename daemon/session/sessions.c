@@ -3,10 +3,15 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <utlist.h>
 
 #include "base/loop.h"
 #include "client.h"
+
+static void on_turn(uv_prepare_t *prepare)
+{
+	struct sessions *s = prepare->data;
+	s->turn++;
+}
 
 int sessions_open(struct sessions *s, struct loop *loop, const struct session_callbacks *callbacks,
 		  void *owner)
@@ -14,14 +19,16 @@ int sessions_open(struct sessions *s, struct loop *loop, const struct session_ca
 	s->loop = loop;
 	s->callbacks = callbacks;
 	s->owner = owner;
-	s->leave.data = s;
+	s->leave.data = s->count_turn.data = s;
 	uv_idle_init(loop->uv, &s->leave);
-	loop->handles++;
+	uv_prepare_init(loop->uv, &s->count_turn);
+	loop->handles += 2;
+	uv_prepare_start(&s->count_turn, on_turn);
 	s->by_slot = calloc(SVC_SESSIONS_MAX, sizeof(*s->by_slot));
-	return s->by_slot ? 0 : -ENOMEM;
+	return s->by_slot ? deadlines_reserve(&s->retries, SVC_SESSIONS_MAX) : -ENOMEM;
 }
 
-static void on_leave_closed(uv_handle_t *handle)
+static void on_closed(uv_handle_t *handle)
 {
 	struct sessions *s = handle->data;
 	s->loop->handles--;
@@ -29,20 +36,19 @@ static void on_leave_closed(uv_handle_t *handle)
 
 void sessions_close(struct sessions *s)
 {
-	uv_close((uv_handle_t *)&s->leave, on_leave_closed);
+	uv_close((uv_handle_t *)&s->leave, on_closed);
+	uv_close((uv_handle_t *)&s->count_turn, on_closed);
 }
 
 void sessions_free(struct sessions *s)
 {
 	free(s->by_slot);
+	deadlines_fini(&s->retries);
 }
 
 struct client *sessions_find(struct sessions *s, uint32_t id)
 {
 	struct client *c;
-	DL_FOREACH (s->clients, c) {
-		if (c->id == id)
-			return c;
-	}
-	return NULL;
+	HASH_FIND(hh, s->by_id, &id, sizeof(id), c);
+	return c;
 }

@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "base/deadlines.h"
+
 struct client;
 struct loop;
 struct svc_header;
@@ -31,10 +33,14 @@ struct sessions {
 	void *owner; /* the callbacks' argument */
 	struct client *clients;
 	struct client **by_slot; /* [SVC_SESSIONS_MAX] */
-	uint32_t nclients;
-	bool retries;		/* some client has retry_ns */
-	struct client *leaving; /* that still hold memberships */
+	struct client *by_id;	 /* hash */
+	uint32_t nclients, nopen;
+	struct client *silent;	  /* those that have not said HELLO, the oldest first */
+	struct deadlines retries; /* of messages that sockets did not take; room for all clients */
+	struct client *leaving;	  /* that still hold memberships */
 	uv_idle_t leave;
+	uv_prepare_t count_turn;
+	uint64_t turn; /* of the loop; its time may be set several times in one */
 	uint32_t last_session;
 };
 

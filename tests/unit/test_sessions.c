@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Sessions: what waits is looked at when its time has come, and what one user's sessions lead to
+ * is done in turns. These tests count, they do not measure. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/loop.h"
+#include "base/timings.h"
+#include "session/client.h"
+#include "session/sessions.h"
+#include "wire.h"
+
+enum { SESSIONS = 100, LONG = 4000 };
+
+struct scene {
+	uv_loop_t uv;
+	struct loop loop;
+	struct config config;
+	struct accounts accounts;
+	struct sessions sessions;
+	struct client *client[SESSIONS];
+	int peer[SESSIONS];
+	unsigned vacated;
+	struct client *ended[SESSIONS]; /* of which the executor has yet to answer */
+	unsigned nended;
+};
+
+static uint64_t expire(void *arg, uint64_t now)
+{
+	struct scene *x = arg;
+	return client_retry(&x->sessions, now);
+}
+
+static void on_request(void *owner, struct client *c, const struct svc_header *h, const void *body,
+		       int *fds)
+{
+	(void)owner, (void)c, (void)h, (void)body, (void)fds;
+}
+
+/* Takes a session's whole turn. */
+static bool on_vacate(void *owner, struct client *c, uint64_t until_ns)
+{
+	struct scene *x = owner;
+	(void)c;
+	x->vacated++;
+	while (clock_now() <= until_ns)
+		;
+	return true;
+}
+
+static void on_end_tasks(void *owner, struct client *c)
+{
+	struct scene *x = owner;
+	x->ended[x->nended++] = c;
+}
+
+static void turn(struct scene *x)
+{
+	uv_run(&x->uv, UV_RUN_ONCE);
+	while (x->nended)
+		client_executor_gone(x->ended[--x->nended]);
+}
+
+static void on_free_memory(void *owner, struct client *c)
+{
+	(void)owner, (void)c;
+}
+
+static const struct session_callbacks callbacks = {on_request, on_vacate, on_end_tasks,
+						   on_free_memory};
+
+static void begin(struct scene *x)
+{
+	const struct ucred cred = {.pid = getpid(), .uid = 1000};
+	char text[SVC_TEXT_BYTES];
+	memset(x, 0, sizeof(*x));
+	x->config = (struct config){.sessions_max = SESSIONS, .user_sessions_max = SESSIONS};
+	uv_loop_init(&x->uv);
+	loop_open(&x->loop, &x->uv, expire, x);
+	accounts_init(&x->accounts, &x->config);
+	assert_int_equal(sessions_open(&x->sessions, &x->loop, &callbacks, x), 0);
+	for (int i = 0; i < SESSIONS; i++) {
+		int fds[2];
+		assert_int_equal(
+			socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds),
+			0);
+		struct account *a = account_get(&x->accounts, cred.uid);
+		assert_true(account_take(a, SHARE_SESSIONS, 1, text));
+		assert_true(account_take(a, SHARE_FDS, 1, text));
+		x->client[i] = client_create(&x->sessions, fds[0], a, &cred);
+		x->peer[i] = fds[1];
+		assert_non_null(x->client[i]);
+	}
+}
+
+static void end(struct scene *x)
+{
+	struct client *c = x->sessions.clients, *next;
+	for (; c; c = next) {
+		next = c->next;
+		client_close(c, 0, NULL);
+	}
+	while (x->sessions.nclients)
+		turn(x);
+	sessions_close(&x->sessions);
+	loop_close(&x->loop);
+	uv_run(&x->uv, UV_RUN_DEFAULT);
+	assert_int_equal(uv_loop_close(&x->uv), 0);
+	for (int i = 0; i < SESSIONS; i++)
+		close(x->peer[i]);
+	sessions_free(&x->sessions);
+	accounts_fini(&x->accounts);
+}
+
+static void reply_long(struct client *c)
+{
+	static const char body[LONG];
+	client_reply(c, SVC_LIST, 1, body, sizeof(body), NULL, 0);
+}
+
+static void sessions_are_found_and_counted(void **state)
+{
+	struct scene *x = *state;
+	begin(x);
+	for (int i = 0; i < SESSIONS; i++)
+		assert_ptr_equal(sessions_find(&x->sessions, x->client[i]->id), x->client[i]);
+	assert_null(sessions_find(&x->sessions, 0));
+	/* The one that has been silent for the longest time is the first. */
+	assert_ptr_equal(x->sessions.silent, x->client[0]);
+	client_opened(x->client[0]);
+	assert_ptr_equal(x->sessions.silent, x->client[1]);
+	client_close(x->client[1], 0, NULL);
+	assert_ptr_equal(x->sessions.silent, x->client[2]);
+	assert_int_equal(x->sessions.nopen, 1);
+	client_close(x->client[0], 0, NULL);
+	assert_int_equal(x->sessions.nopen, 0);
+	end(x);
+}
+
+/* As it would be called when the first deadline has come. Returns how many messages were tried. */
+static unsigned retry_first(struct scene *x)
+{
+	uint64_t at[SESSIONS];
+	unsigned tried = 0;
+	for (int i = 0; i < SESSIONS; i++)
+		at[i] = x->client[i]->retry.at_ns;
+	client_retry(&x->sessions, deadlines_first(&x->sessions.retries)->at_ns);
+	for (int i = 0; i < SESSIONS; i++)
+		tried += x->client[i]->retry.at_ns != at[i];
+	return tried;
+}
+
+static void what_is_not_read_is_tried_less_and_less_often(void **state)
+{
+	struct scene *x = *state;
+	begin(x);
+	for (int i = 0; i < SESSIONS; i++) {
+		client_opened(x->client[i]);
+		reply_long(x->client[i]);
+		reply_long(x->client[i]);
+	}
+	assert_int_equal(x->sessions.retries.n, SESSIONS);
+	unsigned tried = 0, doublings = 0;
+	for (uint64_t ns = SEND_AGAIN_NS; ns < SEND_AGAIN_MAX_NS; ns *= 2)
+		doublings++;
+	while (deadlines_first(&x->sessions.retries) &&
+	       x->client[SESSIONS - 1]->retry_after_ns < SEND_AGAIN_MAX_NS)
+		tried += retry_first(x);
+	/* Each is tried when its time has come, and no other with it. */
+	assert_in_range(tried, SESSIONS, SESSIONS * (doublings + 1));
+	assert_int_equal(retry_first(x), 1);
+	end(x);
+}
+
+static void what_is_read_at_last_is_followed_by_what_waits(void **state)
+{
+	struct scene *x = *state;
+	char message[2 * LONG];
+	begin(x);
+	struct client *c = x->client[0];
+	client_opened(c);
+	reply_long(c);
+	reply_long(c);
+	assert_true(read(x->peer[0], message, sizeof(message)) > LONG);
+	assert_true(read(x->peer[0], message, sizeof(message)) < 0);
+	client_retry(&x->sessions, c->retry.at_ns);
+	assert_true(read(x->peer[0], message, sizeof(message)) > LONG);
+	assert_int_equal(x->sessions.retries.n, 0);
+	assert_int_equal(c->retry_after_ns, 0);
+	assert_null(c->out);
+	end(x);
+}
+
+/* Their peers have gone, and answers waited: nothing is left to be read. */
+static void sessions_of_one_user_end_in_turns(void **state)
+{
+	struct scene *x = *state;
+	begin(x);
+	for (int i = 0; i < SESSIONS; i++) {
+		client_opened(x->client[i]);
+		reply_long(x->client[i]);
+		reply_long(x->client[i]);
+		close(x->peer[i]);
+		x->peer[i] = -1;
+	}
+	unsigned before = 0, turns = 0;
+	while (x->vacated < SESSIONS) {
+		turn(x);
+		/* What has begun before the time is over ends, in a turn's I/O and in its idle
+		 * handle. */
+		assert_in_range(x->vacated - before, 0,
+				2 * (1 + USER_TURN_NS / SESSION_END_TURN_NS));
+		before = x->vacated;
+		turns++;
+	}
+	assert_in_range(turns, SESSIONS / 6, 100000);
+	end(x);
+}
+
+int main(void)
+{
+	static struct scene scene;
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_prestate(sessions_are_found_and_counted, &scene),
+		cmocka_unit_test_prestate(what_is_not_read_is_tried_less_and_less_often, &scene),
+		cmocka_unit_test_prestate(what_is_read_at_last_is_followed_by_what_waits, &scene),
+		cmocka_unit_test_prestate(sessions_of_one_user_end_in_turns, &scene),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
