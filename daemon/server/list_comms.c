@@ -31,13 +31,19 @@ static void describe(const struct server *s, const struct communicator *m,
 	}
 }
 
-/* Communicators that gather here, though this node has no member of them; from that number on. */
-static const struct rendezvous *next_unstarted(const struct server *s, uint64_t number)
+/* Communicators that gather here, though this node has no member of them: from g on, of those from
+ * that number on. Numbers ascend. */
+static const struct rendezvous *next_unstarted(const struct server *s, const struct rendezvous *g,
+					       uint64_t number)
 {
-	const struct rendezvous *g = s->comms.coord.rendezvous;
 	while (g && (g->number < number || !g->held || g->running || remote_find(&s->comms, g->id)))
 		g = g->hh.next;
 	return g;
+}
+
+static const struct rendezvous *first_unstarted(const struct server *s, uint64_t number)
+{
+	return next_unstarted(s, s->comms.coord.rendezvous, number);
 }
 
 _Static_assert(sizeof(((struct refusal *)0)->text) == NCCLSVC_REFUSED_BYTES, "one text");
@@ -60,8 +66,8 @@ static void add_refusal(const struct refusal *r, ncclsvc_comm_info *i)
 /* They come behind the slots. */
 static uint64_t list_unstarted_comms(struct server *s, struct chunk *p, uint64_t from)
 {
-	const struct rendezvous *g = next_unstarted(s, from - SVC_COMMS_MAX);
-	for (; g; g = next_unstarted(s, g->number + 1)) {
+	const struct rendezvous *g = first_unstarted(s, from - SVC_COMMS_MAX);
+	for (; g; g = next_unstarted(s, g->hh.next, 0)) {
 		ncclsvc_comm_info *i = chunk_next(p, g->nranks);
 		if (!i)
 			return SVC_COMMS_MAX + g->number;
@@ -210,8 +216,8 @@ static bool list_one_member(struct server *s, struct chunk *p, const struct comm
 static uint64_t list_unstarted_members(const struct server *s, struct chunk *p, uint64_t from)
 {
 	uint64_t k = (uint32_t)from;
-	const struct rendezvous *g = next_unstarted(s, (from >> 32) - SVC_COMMS_MAX);
-	for (; g; g = next_unstarted(s, g->number + 1), k = 0) {
+	const struct rendezvous *g = first_unstarted(s, (from >> 32) - SVC_COMMS_MAX);
+	for (; g; g = next_unstarted(s, g->hh.next, 0), k = 0) {
 		const struct rendezvous_view v = {s->comms.coord.me, g};
 		for (; k < g->nranks; k++) {
 			ncclsvc_member_info *i = chunk_next(p, 1);
