@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "base/clock.h"
 #include "base/config.h"
@@ -48,24 +49,27 @@ static void set_label(struct communicator *m)
 		 m->id[3]);
 }
 
-/* No rank is taken, and no task runs. */
-static bool forgettable(const struct communicator *m)
+void comm_note_idle(struct communicator *m)
 {
-	return m->life.state == NCCLSVC_EPOCH_IDLE && !m->world;
+	struct comms *s = m->comms;
+	if (m->prev_idle)
+		DL_DELETE2(s->idle, m, prev_idle, next_idle);
+	m->prev_idle = NULL;
+	if (comm_is_forgettable(m))
+		DL_APPEND2(s->idle, m, prev_idle, next_idle);
 }
 
-/* An idle communicator gives its place to a new one, unless it was only just made. of: whose it
- * must be; NULL: anybody's. False: there is none. */
+/* The communicator that has been idle for the longest time gives its place to a new one. One that
+ * was only just made is not in the list. of: whose it must be; NULL: anybody's. False: there is
+ * none. */
 static bool evict(struct comms *s, const struct account *of)
 {
-	struct communicator *m, *tmp, *oldest = NULL;
-	HASH_ITER (hh, s->comms, m, tmp)
-		if (forgettable(m) && m->idle_ns > m->since_ns && (!of || m->account == of) &&
-		    (!oldest || m->idle_ns < oldest->idle_ns))
-			oldest = m;
-	if (oldest)
-		comm_forget(s, oldest);
-	return oldest;
+	struct communicator *m = s->idle;
+	while (m && of && m->account != of)
+		m = m->next_idle;
+	if (m)
+		comm_forget(s, m);
+	return m;
 }
 
 /* A user over the limit makes room among the user's own idle communicators. Only a daemon that is
@@ -82,13 +86,15 @@ static bool take_place(struct comms *s, struct account *a, char *text)
 
 static struct communicator *allocate(struct comms *s, const struct account *a, uint32_t nranks)
 {
-	uint32_t slot = 0;
-	while (slot < SVC_COMMS_MAX && s->comm_by_slot[slot])
-		slot++;
-	struct communicator *m = slot < SVC_COMMS_MAX ? calloc(1, sizeof(*m)) : NULL;
+	while (s->free_slot < SVC_COMMS_MAX && s->comm_by_slot[s->free_slot])
+		s->free_slot++;
+	if (s->free_slot == SVC_COMMS_MAX ||
+	    deadlines_reserve(&s->joins, (uint32_t)s->accounts->held[SHARE_RANKS]))
+		return NULL;
+	struct communicator *m = calloc(1, sizeof(*m));
 	if (!m)
 		return NULL;
-	m->slot = slot;
+	m->slot = s->free_slot;
 	const uint64_t start = sizeof(*m->start) + nranks * sizeof(m->start->members[0]);
 	const uint64_t bytes = nranks * sizeof(*m->members) + 2 * start;
 	if (account_memory_left(a, bytes)) {
@@ -137,6 +143,7 @@ struct communicator *comm_create(struct comms *s, const uint8_t *id, uint32_t nr
 	s->comm_by_slot[m->slot] = m;
 	s->ncomms++;
 	HASH_ADD(hh, s->comms, id, sizeof(m->id), m);
+	comm_deadline(m, comm_idle_end(m));
 	return m;
 }
 
@@ -146,7 +153,12 @@ void comm_forget(struct comms *s, struct communicator *m)
 	nccl_comm_release(&m->nccl_comm);
 	plan_forget(m);
 	HASH_DEL(s->comms, m);
+	if (m->prev_idle)
+		DL_DELETE2(s->idle, m, prev_idle, next_idle);
+	deadlines_remove(&s->deadlines, &m->deadline);
 	s->comm_by_slot[m->slot] = NULL;
+	if (m->slot < s->free_slot)
+		s->free_slot = m->slot;
 	s->ncomms--;
 	account_give(m->account, SHARE_RANKS, m->nranks);
 	account_give(m->account, SHARE_COMMS, 1);
@@ -169,6 +181,12 @@ void comm_hand_over(struct communicator *m, struct account *a)
 	account_give(before, SHARE_RANKS, m->nranks);
 	account_give(before, SHARE_COMMS, 1);
 	account_put(before);
+}
+
+int comms_open(struct comms *s)
+{
+	s->comm_by_slot = calloc(SVC_COMMS_MAX, sizeof(struct communicator *));
+	return s->comm_by_slot ? deadlines_reserve(&s->deadlines, SVC_COMMS_MAX) : -ENOMEM;
 }
 
 int comm_create_world(struct comms *s)
@@ -211,6 +229,9 @@ void comm_free_all(struct comms *s)
 	struct communicator *m, *tmp;
 	HASH_ITER (hh, s->comms, m, tmp)
 		comm_forget(s, m);
+	deadlines_fini(&s->deadlines);
+	deadlines_fini(&s->joins);
+	free(s->comm_by_slot);
 }
 
 /* ---- Handles ---- */
@@ -268,7 +289,7 @@ void comm_vacate(struct communicator *m, struct member *member, uint32_t state)
 	m->occupied--;
 	member->client = NULL;
 	member->state = state;
-	member->deadline_ns = 0;
+	comm_join_deadline(m->comms, member, 0);
 	member->overdue = false;
 }
 
@@ -343,7 +364,7 @@ static int32_t fill_members(struct comms *s, struct communicator *m, struct epoc
 			.node = s->coord.me,
 		};
 		member->state = NCCLSVC_MEMBER_JOINED;
-		member->deadline_ns = 0;
+		comm_join_deadline(s, member, 0);
 		member->overdue = false;
 		m->joining--;
 	}
@@ -544,52 +565,4 @@ struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *
 	if (at)
 		*rank = at->rank;
 	return at ? at->comm : NULL;
-}
-
-/* ---- Deadlines ---- */
-
-/* What still runs on GPUs may never end by itself. Returns the next deadline; 0: none. */
-static uint64_t expire_draining(struct communicator *m, uint64_t now)
-{
-	const uint64_t end = m->life.since_ns + comm_completion_ns(m->comms);
-	if (m->life.state != NCCLSVC_EPOCH_DRAINING || !m->nccl_comm || m->nccl_comm->aborting)
-		return 0;
-	if (end > now)
-		return end;
-	comm_event(m, NCCLSVC_CAUSE_DEADLINE);
-	nccl_comm_abort(m->nccl_comm, "tasks of a past epoch do not end");
-	return 0;
-}
-
-uint64_t comm_expire(struct comms *s, uint64_t now)
-{
-	uint64_t next = 0;
-	struct communicator *m, *tmp;
-	HASH_ITER (hh, s->comms, m, tmp) {
-		for (uint32_t k = 0; k < m->nranks && m->joining; k++) {
-			uint64_t at = m->members[k].deadline_ns;
-			if (!at)
-				continue;
-			if (at <= now)
-				comm_expire_join(s, m, k);
-			else
-				next = earlier(next, at);
-		}
-		next = earlier(next, comm_split_expire(m, now));
-		next = earlier(next, plan_expire(m, now));
-		next = earlier(next, peer_watch(m, now));
-		if (m->cuda && m->start)
-			comm_try_start(s, m);
-		next = earlier(next, expire_draining(m, now));
-		if (!forgettable(m))
-			continue;
-		uint64_t end = m->idle_ns + (uint64_t)s->config->comm_idle_seconds * 1000000000;
-		if (end <= now) {
-			comm_event(m, NCCLSVC_CAUSE_DEADLINE);
-			comm_forget(s, m);
-		} else {
-			next = earlier(next, end);
-		}
-	}
-	return next;
 }

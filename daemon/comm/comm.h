@@ -19,6 +19,19 @@ void comm_hand_over(struct communicator *m, struct account *a);
 uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank);
 /* Forgets a communicator that no epoch has run on. */
 void comm_discard(struct comms *s, struct communicator *m);
+/* Has the communicator looked at by then. */
+void comm_deadline(struct communicator *m, uint64_t at_ns);
+/* Has the member's JOIN ended by then; 0: there is no deadline any more. */
+void comm_join_deadline(struct comms *s, struct member *member, uint64_t at_ns);
+/* When it may be forgotten, if no rank is taken until then. */
+uint64_t comm_idle_end(const struct communicator *m);
+/* No rank is taken, and no task runs. */
+static inline bool comm_is_forgettable(const struct communicator *m)
+{
+	return m->life.state == NCCLSVC_EPOCH_IDLE && !m->world;
+}
+/* Whether that is so has perhaps changed. */
+void comm_note_idle(struct communicator *m);
 /* If every rank is taken, and its GPU ready: starts the epoch and answers every member. */
 void comm_try_start(struct comms *s, struct communicator *m);
 
@@ -125,20 +138,23 @@ struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *
 
 /* ---- For the layers above ---- */
 
+/* Returns 0 or -ENOMEM; comm_free_all is due then, too. */
+int comms_open(struct comms *s);
 int comm_create_world(struct comms *s);
 void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct svc_join *request);
 void comm_leave(struct client *c, uint32_t serial, uint32_t handle);
 void comm_abort(struct client *c, uint32_t serial, const struct svc_abort *request);
 /* join: the serial of the request that is taken back. */
 void comm_join_cancel(struct client *c, uint32_t serial, uint32_t join);
-void comm_split(struct comms *s, struct client *c, uint32_t serial, const struct svc_split *r);
+void comm_split(struct client *c, uint32_t serial, const struct svc_split *r);
 /* Frees the ranks of a client that is gone, until then at the most. True: all of them. */
 bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns);
 /* What inspection shows: ncclsvc_comm_state. */
 uint32_t comm_state(const struct communicator *m);
 void comm_epoch_gone(struct comms *s, uint32_t slot);
 void comm_epoch_dirty(struct comms *s, uint32_t slot);
-/* Ends what is overdue; returns the next deadline, 0 for none. */
+/* Ends what is overdue; returns the next deadline, 0 for none. It looks at those communicators and
+ * members alone whose time has come, for EXPIRE_TURN_NS each. */
 uint64_t comm_expire(struct comms *s, uint64_t now);
 /* What a communicator of GPUs waited for may be there now. */
 void comm_gpu_ready(struct comms *s);
@@ -167,6 +183,8 @@ void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const c
 void comm_split_refused(struct communicator *m, int result, const char *text);
 /* m: that is split; NULL: its epoch is over here. */
 void comm_split_parts(struct comms *s, struct communicator *m, const struct control_result *p);
+/* The configuration has changed. */
+void comms_reload(struct comms *s);
 void comm_free_all(struct comms *s);
 
 /* world.c */

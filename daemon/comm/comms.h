@@ -28,7 +28,10 @@ struct comms {
 	struct cluster *cluster;    /* the connections to the others; NULL: this node is alone */
 	struct communicator *comms; /* by id */
 	struct communicator **comm_by_slot; /* [SVC_COMMS_MAX] */
-	uint32_t ncomms;
+	uint32_t ncomms, free_slot;	    /* no slot below that is free */
+	struct communicator *idle;  /* that may be forgotten, the first that became so before */
+	struct deadlines deadlines; /* of communicators; room for SVC_COMMS_MAX */
+	struct deadlines joins;	    /* of members that wait in JOIN; room for all ranks */
 	uint64_t last_comm, last_plan;
 	struct plan *plans;
 	struct crossover crossover; /* peer_limit.c: of this machine, as measured */

@@ -3,6 +3,7 @@
 #ifndef COMM_COMMUNICATOR_H
 #define COMM_COMMUNICATOR_H
 
+#include "base/deadlines.h"
 #include "base/hash.h"
 #include "coord/messages.h"
 #include "coord/missing.h"
@@ -17,13 +18,13 @@ struct plan;
 struct comms;
 
 struct member {
-	uint32_t state;	       /* ncclsvc_member_state */
-	struct client *client; /* NULL: absent or dead */
-	uint32_t handle;       /* in client->memberships */
-	uint32_t serial;       /* of the JOIN that waits */
-	uint64_t deadline_ns;  /* of that; 0: none */
-	uint64_t since_ns;     /* when it came */
-	int32_t pid;	       /* the last holder's */
+	uint32_t state;		  /* ncclsvc_member_state */
+	struct client *client;	  /* NULL: absent or dead */
+	uint32_t handle;	  /* in client->memberships */
+	uint32_t serial;	  /* of the JOIN that waits */
+	struct deadline deadline; /* of that; in comms->joins if there is one */
+	uint64_t since_ns;	  /* when it came */
+	int32_t pid;		  /* the last holder's */
 	int32_t device;
 	int staging_fd; /* that came with its JOIN; -1: none */
 	uint64_t staging_bytes;
@@ -85,9 +86,11 @@ struct communicator {
 	bool split_lost,
 		plan_lost; /* this round's was given up here, and its result has not come */
 	uint64_t since_ns;
-	uint64_t idle_ns;     /* when the last member here went */
-	uint32_t coordinator; /* of the epoch: rank 0's node; of a part, of the SPLIT before */
-	uint32_t remote;      /* members of the epoch on other nodes */
+	uint64_t idle_ns;			    /* when the last member here went */
+	struct communicator *prev_idle, *next_idle; /* while it is in comms->idle */
+	struct deadline deadline; /* the first of what it waits for, but for JOINs */
+	uint32_t coordinator;	  /* of the epoch: rank 0's node; of a part, of the SPLIT before */
+	uint32_t remote;	  /* members of the epoch on other nodes */
 	struct control_start *starts[2]; /* room for the next two */
 	struct control_start *start;	 /* all have joined; NULL: not yet, or it has begun */
 	struct control_start *begun; /* of the epoch that runs, or was the last to; NULL: none */

@@ -81,7 +81,7 @@ bool comm_gpus_ready(struct comms *s, struct communicator *m)
 		return true;
 	uint64_t due = nccl_comm_due(s->gpus, &w);
 	if (due) {
-		loop_deadline(s->loop, due);
+		comm_deadline(m, due);
 		return false;
 	}
 	nccl_comm_release(&m->nccl_comm);
@@ -119,7 +119,7 @@ static void answer_joins(struct communicator *m, ncclsvc_epoch_cause cause, int 
 			continue;
 		m->joining--;
 		member->state = NCCLSVC_MEMBER_BROKEN;
-		member->deadline_ns = 0;
+		comm_join_deadline(m->comms, member, 0);
 		if (member->fresh)
 			remote_unjoin(m, k, c->id, WITHDRAW_CANCELLED);
 		if (member->fresh)

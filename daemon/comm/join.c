@@ -152,6 +152,7 @@ static void take_rank(struct comms *s, struct client *c, struct communicator *m,
 	struct member *member = &m->members[rank];
 	const uint32_t handle = comm_alive(member) ? member->handle : comm_new_handle(c, m, rank);
 	if (!handle) {
+		comm_note_idle(m); /* it may have been made for this */
 		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
 			     "a session has at most %d communicators", SVC_SESSION_COMMS - 1);
 		return;
@@ -177,11 +178,9 @@ static void take_rank(struct comms *s, struct client *c, struct communicator *m,
 	m->reply_opcode = SVC_JOIN;
 	member->serial = serial;
 	member->since_ns = clock_now();
-	member->deadline_ns = j->timeout_ns ? member->since_ns + j->timeout_ns : 0;
+	comm_join_deadline(s, member, j->timeout_ns ? member->since_ns + j->timeout_ns : 0);
 	m->joining++;
 	comm_event(m, NCCLSVC_CAUSE_JOINED);
-	if (member->deadline_ns)
-		loop_deadline(s->loop, member->deadline_ns);
 	remote_join(m, (uint32_t)rank);
 }
 
@@ -281,7 +280,7 @@ void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const c
 	struct client *c = member->client;
 	uint32_t serial = member->serial;
 	member->state = NCCLSVC_MEMBER_BROKEN;
-	member->deadline_ns = 0;
+	comm_join_deadline(m->comms, member, 0);
 	member->late = result == NCCLSVC_TIMEOUT;
 	if (!member->late || !m->late_reported)
 		report_request(m, "JOIN", result, text);
@@ -304,8 +303,7 @@ static bool ask_missing(struct comms *s, struct communicator *m, uint32_t rank)
 	if (member->overdue)
 		return false;
 	member->overdue = true;
-	member->deadline_ns = clock_now() + NODE_ANSWER_NS;
-	loop_deadline(s->loop, member->deadline_ns);
+	comm_join_deadline(s, member, clock_now() + NODE_ANSWER_NS);
 	remote_unjoin(m, rank, member->client->id, WITHDRAW_LATE);
 	return true;
 }

@@ -278,8 +278,7 @@ static int take_plan(struct communicator *m, uint32_t rank, const struct svc_pla
 	return plan_set(m->forming, rank, r->groups, r->tasks, tasks, text);
 }
 
-void plan_commit(struct comms *s, struct client *c, uint32_t serial,
-		 const struct svc_plan_commit *r, int fd)
+void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit *r, int fd)
 {
 	uint32_t rank;
 	char text[PLAN_TEXT];
@@ -317,7 +316,7 @@ void plan_commit(struct comms *s, struct client *c, uint32_t serial,
 		.deadline_ns = r->timeout_ns ? clock_now() + r->timeout_ns : 0,
 	};
 	if (r->timeout_ns)
-		loop_deadline(s->loop, m->commits[rank].deadline_ns);
+		comm_deadline(m, m->commits[rank].deadline_ns);
 	m->committing++;
 }
 

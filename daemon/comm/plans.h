@@ -5,8 +5,7 @@
 
 #include "communicator.h"
 
-void plan_commit(struct comms *s, struct client *c, uint32_t serial,
-		 const struct svc_plan_commit *r, int fd);
+void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit *r, int fd);
 void plan_terminate(struct comms *s, struct client *c, uint32_t serial,
 		    const struct svc_plan_drop *r);
 void plan_dropped(struct comms *s, uint32_t asker, uint32_t serial);

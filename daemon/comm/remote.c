@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/nofail.h"
+#include "base/timings.h"
 #include "comm.h"
 #include "comms.h"
 #include "coord/rendezvous.h"
@@ -26,9 +27,14 @@ struct own_message {
 
 void remote_handle_own(struct comms *s)
 {
+	const uint64_t until = clock_now() + OWN_TURN_NS;
 	/* Those that come meanwhile are this turn's too. */
 	while (s->own_messages) {
 		struct own_message *m = s->own_messages;
+		if (clock_now() > until) {
+			uv_async_send(&s->own);
+			return;
+		}
 		DL_DELETE(s->own_messages, m);
 		remote_handle(s, s->coord.me, m->kind, m->body, m->size);
 		free(m);

@@ -64,7 +64,7 @@ uint64_t comm_split_expire(struct communicator *m, uint64_t now)
 	return next;
 }
 
-void comm_split(struct comms *s, struct client *c, uint32_t serial, const struct svc_split *r)
+void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 {
 	struct communicator *m = NULL;
 	if (r->comm && r->comm < c->nmemberships)
@@ -115,23 +115,33 @@ void comm_split(struct comms *s, struct client *c, uint32_t serial, const struct
 		.deadline_ns = r->timeout_ns ? clock_now() + r->timeout_ns : 0,
 	};
 	if (r->timeout_ns)
-		loop_deadline(s->loop, m->split[rank].deadline_ns);
+		comm_deadline(m, m->split[rank].deadline_ns);
 	remote_split(m, (uint32_t)rank);
 }
 
 /* ---- What comes of it ---- */
 
-/* The other members of a part, which may be lost before it begins. */
-static void note_nodes(struct communicator *part, const struct control_result *p)
+/* The other members of the parts, which may be lost before these begin. */
+static void note_nodes(struct comms *s, const struct control_result *p)
 {
 	for (uint32_t k = 0; k < p->count; k++) {
 		const struct control_part_of *other = &p->parts[k];
-		if (!memcmp(other->part.id, part->id, sizeof(part->id)) &&
-		    other->node != part->comms->coord.me && other->part.rank < part->nranks)
+		struct communicator *part =
+			other->node != s->coord.me ? remote_find(s, other->part.id) : NULL;
+		if (part && other->part.rank < part->nranks)
 			part->members[other->part.rank].node = (int32_t)other->node;
 	}
 }
 
+static bool lacks_node(const struct comms *s, const struct control_result *p)
+{
+	for (uint32_t k = 0; k < p->count; k++)
+		if (coord_is_gone(&s->coord, p->parts[k].node))
+			return true;
+	return false;
+}
+
+/* Of a split that lacks a node. */
 static bool part_lacks_node(const struct comms *s, const struct control_result *p,
 			    const struct control_part *part)
 {
@@ -144,11 +154,12 @@ static bool part_lacks_node(const struct comms *s, const struct control_result *
 
 /* Takes one member's slot in its part, and joins it. Returns a result, with a sentence. */
 static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
-		     const struct split_request *r, const struct control_result *all, char *text)
+		     const struct split_request *r, const struct control_result *all, bool lacks,
+		     char *text)
 {
 	const struct control_part *p = &all->parts[rank].part;
 	struct communicator *part = remote_find(s, p->id);
-	if (part_lacks_node(s, all, p)) {
+	if (lacks && part_lacks_node(s, all, p)) {
 		snprintf(text, SVC_TEXT_BYTES, "a member's node went before the split was done");
 		return NCCLSVC_PEER_GONE;
 	}
@@ -170,13 +181,11 @@ static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 	part->cuda = m->cuda;
 	part->reply_opcode = SVC_SPLIT;
 	part->coordinator = m->coordinator;
-	note_nodes(part, all);
 	part->members[p->rank] = (struct member){
 		.state = NCCLSVC_MEMBER_JOINING,
 		.client = from->client,
 		.handle = handle,
 		.serial = r->serial,
-		.deadline_ns = r->deadline_ns,
 		.since_ns = clock_now(),
 		.pid = from->pid,
 		.device = from->device,
@@ -184,6 +193,7 @@ static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 		.node = -1,
 		.fresh = true,
 	};
+	comm_join_deadline(s, &part->members[p->rank], r->deadline_ns);
 	peer_staging_take(&part->members[p->rank], r->staging);
 	part->occupied++;
 	part->joining++;
@@ -194,7 +204,7 @@ static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 
 /* The request of rank k of m, a member of this node. */
 static void split_one(struct comms *s, struct communicator *m, uint32_t k,
-		      const struct split_request *r, const struct control_result *p)
+		      const struct split_request *r, const struct control_result *p, bool lacks)
 {
 	const struct control_part *part = &p->parts[k].part;
 	const struct svc_join_reply none = {0};
@@ -204,7 +214,7 @@ static void split_one(struct comms *s, struct communicator *m, uint32_t k,
 		client_reply(c, SVC_SPLIT, r->serial, &none, sizeof(none), NULL, 0);
 		return;
 	}
-	const int result = join_part(s, m, k, r, p, text);
+	const int result = join_part(s, m, k, r, p, lacks, text);
 	if (!result)
 		return;
 	remote_part_refused(s, part, m->members[k].pid, result, text);
@@ -215,16 +225,18 @@ static void split_one(struct comms *s, struct communicator *m, uint32_t k,
 void comm_split_parts(struct comms *s, struct communicator *m, const struct control_result *p)
 {
 	struct split_request *split = m ? m->split : NULL;
+	const bool lacks = lacks_node(s, p);
 	if (m)
 		m->split = NULL;
 	for (uint32_t k = 0; k < p->count; k++) {
 		if (p->parts[k].node != s->coord.me)
 			continue;
 		if (split && split[k].here && m->members[k].client)
-			split_one(s, m, k, &split[k], p);
+			split_one(s, m, k, &split[k], p, lacks);
 		else if (p->parts[k].part.nranks)
 			remote_part_refused(s, &p->parts[k].part, 0, NCCLSVC_PEER_GONE,
 					    "a member went before the split was done");
 	}
+	note_nodes(s, p);
 	free(split);
 }

@@ -76,7 +76,7 @@ static void drain(struct communicator *m, const ncclsvc_status *why)
 	m->plan = NULL; /* the executor gives it back */
 	peer_end(m);
 	if (m->cuda)
-		loop_deadline(s->loop, m->life.since_ns + comm_completion_ns(s));
+		comm_deadline(m, m->life.since_ns + comm_completion_ns(s));
 	struct command cmd = {.kind = COMMAND_EPOCH_END};
 	cmd.epoch_end.comm = m->slot;
 	cmd.epoch_end.status = *why;
@@ -125,7 +125,6 @@ static void not_in_table(struct communicator *m, ncclsvc_epoch_cause cause,
 
 void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause, const ncclsvc_status *why)
 {
-	struct comms *s = m->comms;
 	const enum members_here members = members_here_of(m);
 	const ncclsvc_epoch_state was = m->life.state;
 	const uint64_t now = clock_now();
@@ -140,9 +139,9 @@ void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause, const ncc
 	if (!m->occupied) {
 		m->idle_ns = now;
 		if (!m->world)
-			loop_deadline(s->loop,
-				      now + (uint64_t)s->config->comm_idle_seconds * 1000000000);
+			comm_deadline(m, comm_idle_end(m));
 	}
+	comm_note_idle(m);
 	if (was != m->life.state && m->life.state == NCCLSVC_EPOCH_DRAINING)
 		drain(m, why);
 }

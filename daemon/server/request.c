@@ -211,7 +211,7 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 			     "the first message must be HELLO");
 		return;
 	}
-	/* It came before this request; and what comes of it may end the session. */
+	/* They came before this request; and what comes of them may end the session. */
 	server_handle_events(s);
 	remote_handle_own(&s->comms);
 	if (c->state == CLIENT_CLOSING)
@@ -274,10 +274,10 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 		peer_staging_give(c, h->serial, body);
 		break;
 	case SVC_SPLIT:
-		comm_split(&s->comms, c, h->serial, body);
+		comm_split(c, h->serial, body);
 		break;
 	case SVC_PLAN_COMMIT:
-		plan_commit(&s->comms, c, h->serial, body, fds[0]);
+		plan_commit(c, h->serial, body, fds[0]);
 		break;
 	case SVC_PLAN_DROP:
 		plan_terminate(&s->comms, c, h->serial, body);

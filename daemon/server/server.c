@@ -351,9 +351,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 				  .sessions = &s->sessions,
 				  .gpus = &s->gpus,
 				  .memory = &s->memory,
-				  .cluster = cluster,
-				  .comm_by_slot =
-					  calloc(SVC_COMMS_MAX, sizeof(struct communicator *))};
+				  .cluster = cluster};
 	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	s->events.data = s->faults.data = s;
 	uv_async_init(loop, &s->events, on_events);
@@ -362,7 +360,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 	remote_start(&s->comms);
 	const struct engine_config ec = engine_config_of(config, cluster);
 	if (!sessions_open(&s->sessions, &s->loop, callbacks->session, s) &&
-	    s->comms.comm_by_slot && s->spare_fd >= 0)
+	    !comms_open(&s->comms) && s->spare_fd >= 0)
 		s->executor = engine_create(&ec, notify, s);
 	s->gpus.executor = s->memory.executor = s->comms.executor = s->executor;
 	memory_start(&s->memory);
@@ -386,6 +384,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 void server_reload(struct server *s)
 {
 	peer_limits_read(&s->comms);
+	comms_reload(&s->comms);
 }
 
 void server_drain(struct server *s, void (*drained)(void *arg), void *arg)
@@ -480,6 +479,5 @@ void server_destroy(struct server *s)
 	if (s->spare_fd >= 0)
 		close(s->spare_fd);
 	sessions_free(&s->sessions);
-	free(s->comms.comm_by_slot);
 	free(s);
 }

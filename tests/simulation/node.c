@@ -146,9 +146,8 @@ static void begin(uint32_t k)
 		.gpus = &n->gpus,
 		.memory = &n->memory,
 		.cluster = nnodes > 1 ? &n->cluster : NULL,
-		.comm_by_slot = calloc(SVC_COMMS_MAX, sizeof(struct communicator *)),
 	};
-	if (!n->cluster.nodes || !n->comms.comm_by_slot)
+	if (!n->cluster.nodes || comms_open(&n->comms))
 		abort();
 	for (uint32_t i = 0; i < nnodes; i++)
 		snprintf(n->cluster.nodes[i].info.host, CLUSTER_HOST_BYTES, "host%u", i);
@@ -184,7 +183,6 @@ static void end(struct node_state *n)
 	remote_free(&n->comms);
 	accounts_fini(&n->accounts);
 	free(n->cluster.nodes);
-	free(n->comms.comm_by_slot);
 }
 
 void nodes_end(void)

@@ -313,7 +313,7 @@ void trainer_split(struct trainer *t, uint32_t handle, int32_t colour, int32_t k
 	struct request *r = ask(t, ASK_SPLIT, b, handle, timeout);
 	r->colour = colour;
 	r->key = key;
-	comm_split(comms_of(t), &t->client, r->serial, &s);
+	comm_split(&t->client, r->serial, &s);
 }
 
 /* In a ring; a wrong one sends what nobody receives. */
@@ -344,7 +344,7 @@ void trainer_commit(struct trainer *t, uint32_t handle, bool wrong, uint64_t tim
 	      t->client.pid, b->id[0], b->id[1], b->rank, wrong ? "wrong" : "right",
 	      (double)timeout / (double)S);
 	const uint32_t serial = ask(t, ASK_PLAN, b, handle, timeout)->serial;
-	plan_commit(comms_of(t), &t->client, serial, &commit, fd);
+	plan_commit(&t->client, serial, &commit, fd);
 	close(fd);
 }
 

@@ -210,7 +210,7 @@ void peer_begin(struct communicator *m)
 	m->peer->operation_bytes = limit.bytes;
 	m->peer->limit_source = limit.source;
 	m->peer->active_ns = clock_now();
-	loop_deadline(m->comms->loop, m->peer->active_ns);
+	comm_deadline(m, m->peer->active_ns);
 }
 
 void peer_end(struct communicator *m)

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Communicators: what is overdue. Two heaps say what is due next, the members' JOINs and, of each
+ * communicator, the first of all else: its split, its plan, a look at its pages, its end. So a
+ * deadline costs nothing for what is not due, however much there is. */
+#include <stddef.h>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/loop.h"
+#include "base/timings.h"
+#include "comm.h"
+#include "comms.h"
+#include "gpu/nccl_comm.h"
+#include "peer/peer.h"
+#include "remote.h"
+
+/* What still runs on GPUs may never end by itself. Returns the next deadline; 0: none. */
+static uint64_t expire_draining(struct communicator *m, uint64_t now)
+{
+	const uint64_t end = m->life.since_ns + comm_completion_ns(m->comms);
+	if (m->life.state != NCCLSVC_EPOCH_DRAINING || !m->nccl_comm || m->nccl_comm->aborting)
+		return 0;
+	if (end > now)
+		return end;
+	comm_event(m, NCCLSVC_CAUSE_DEADLINE);
+	nccl_comm_abort(m->nccl_comm, "tasks of a past epoch do not end");
+	return 0;
+}
+
+void comm_deadline(struct communicator *m, uint64_t at_ns)
+{
+	struct comms *s = m->comms;
+	if (m->deadline.place && m->deadline.at_ns <= at_ns)
+		return;
+	deadlines_remove(&s->deadlines, &m->deadline);
+	deadlines_add(&s->deadlines, &m->deadline, at_ns); /* there is room */
+	loop_deadline(s->loop, at_ns);
+}
+
+void comm_join_deadline(struct comms *s, struct member *member, uint64_t at_ns)
+{
+	deadlines_remove(&s->joins, &member->deadline);
+	if (!at_ns)
+		return;
+	deadlines_add(&s->joins, &member->deadline, at_ns); /* there is room */
+	loop_deadline(s->loop, at_ns);
+}
+
+uint64_t comm_idle_end(const struct communicator *m)
+{
+	return m->idle_ns + (uint64_t)m->comms->config->comm_idle_seconds * 1000000000;
+}
+
+/* Looks at what waits for all members: at most once at each of them. */
+static void expire_communicator(struct comms *s, struct communicator *m, uint64_t now)
+{
+	uint64_t next = comm_split_expire(m, now);
+	next = earlier(next, plan_expire(m, now));
+	next = earlier(next, peer_watch(m, now));
+	if (m->cuda && m->start)
+		comm_try_start(s, m);
+	next = earlier(next, expire_draining(m, now));
+	if (comm_is_forgettable(m)) {
+		const uint64_t end = comm_idle_end(m);
+		if (end <= now) {
+			comm_event(m, NCCLSVC_CAUSE_DEADLINE);
+			comm_forget(s, m);
+			return;
+		}
+		next = earlier(next, end);
+	}
+	if (next)
+		comm_deadline(m, next);
+}
+
+static uint64_t expire_communicators(struct comms *s, uint64_t now)
+{
+	const uint64_t until = clock_now() + EXPIRE_TURN_NS;
+	struct deadline *d;
+	while ((d = deadlines_first(&s->deadlines)) && d->at_ns <= now) {
+		if (clock_now() > until)
+			return clock_now() + NAP_NS;
+		deadlines_remove(&s->deadlines, d);
+		expire_communicator(
+			s,
+			(struct communicator *)((char *)d -
+						offsetof(struct communicator, deadline)),
+			now);
+		remote_handle_own(s);
+	}
+	return d ? d->at_ns : 0;
+}
+
+/* What each leads to is part of this turn, too: else it would all be due at once. */
+static uint64_t expire_joins(struct comms *s, uint64_t now)
+{
+	const uint64_t until = clock_now() + EXPIRE_TURN_NS;
+	struct deadline *d;
+	while ((d = deadlines_first(&s->joins)) && d->at_ns <= now) {
+		const struct member *member =
+			(struct member *)((char *)d - offsetof(struct member, deadline));
+		if (clock_now() > until)
+			return clock_now() + NAP_NS;
+		const struct membership at = member->client->memberships[member->handle];
+		deadlines_remove(&s->joins, d);
+		comm_expire_join(s, at.comm, (uint32_t)at.rank);
+		remote_handle_own(s);
+	}
+	return d ? d->at_ns : 0;
+}
+
+uint64_t comm_expire(struct comms *s, uint64_t now)
+{
+	const uint64_t next = expire_communicators(s, now);
+	return earlier(next, expire_joins(s, now));
+}
+
+void comms_reload(struct comms *s)
+{
+	struct communicator *m, *tmp;
+	HASH_ITER (hh, s->comms, m, tmp)
+		comm_deadline(m, clock_now());
+}
