@@ -37,7 +37,7 @@ struct attack {
 	unsigned pinned_mib;  /* memory that the attack may cost; 0: not judged */
 	unsigned ranks;	      /* --ranks of the daemon; 0: its default */
 	/* Of a core: what the daemon may use more than before, once the attack is ready; 0: not
-	 * judged. The attack is to be idle then. */
+	 * judged. The attack is to do little then. */
 	unsigned cpu_percent;
 };
 

@@ -76,7 +76,8 @@ static void world_parts(struct attacker *a)
 			first = last;
 		parts += n;
 	}
-	for (unsigned i = 0; i < open_many(a, more, 4); i++)
+	const unsigned others = open_many(a, more, 4);
+	for (unsigned i = 0; i < others; i++)
 		for (int k = 1; k < SVC_SESSION_COMMS && rank_alone(&more[i], &rank); k++)
 			alone++;
 	attack_ready(a, "%d parts of the world, %d communicators", parts, alone);
@@ -124,12 +125,13 @@ static void joins_late(struct attacker *a)
 /* Most of what a user may have waits for peers; one JOIN after the other passes its deadline. */
 static void joins_wide(struct attacker *a)
 {
-	static struct conn c, d;
+	static struct conn c, more[3], d;
 	unsigned wide = 0, small = 0;
 	if (conn_open(&c, a->socket))
 		wide = join_unmet(a, &c, 62, WIDE, 0);
-	for (unsigned n = 1000; n == 1000 && conn_open(&d, a->socket); small += n)
-		n = join_unmet(a, &d, 1000, 2, 0);
+	const unsigned others = open_many(a, more, 3);
+	for (unsigned i = 0; i < others; i++)
+		small += join_unmet(a, &more[i], 900, 2, 0);
 	attack_ready(a, "%u communicators of %d ranks, %u of 2", wide, WIDE, small);
 	while (conn_open(&d, a->socket)) {
 		struct answer answer;
@@ -142,6 +144,36 @@ static void joins_wide(struct attacker *a)
 		conn_close(&d);
 	}
 	attack_hold();
+}
+
+/* Each deadline is earlier than all before: the loop's timer is set again each time. */
+static void joins_earlier(struct attacker *a)
+{
+	enum { CROWD = 1500, EACH = 8, STEP_NS = 4000 };
+	static struct conn c[CROWD];
+	struct answer answer;
+	struct svc_join join = {.nranks = 2, .device = SVC_DEVICE_HOST};
+	const unsigned n = open_many(a, c, CROWD);
+	attack_ready(a, "%u sessions", n);
+	for (uint64_t at = 0;;) {
+		for (unsigned i = 0; i < n; i++)
+			for (int k = 0; k < EACH; k++) {
+				const uint64_t now = clock_ns();
+				if (at < now + 100000000)
+					at = now + UINT64_C(1000000000);
+				random_id(join.id);
+				join.timeout_ns = at - now;
+				if (conn_send(&c[i], SVC_JOIN, &join, sizeof(join), -1, 0))
+					attack_hold();
+				const struct svc_join_cancel cancel = {.serial = c[i].serial};
+				conn_send(&c[i], SVC_JOIN_CANCEL, &cancel, sizeof(cancel), -1, 0);
+				at -= STEP_NS;
+				a->asked += 2;
+			}
+		for (unsigned i = 0; i < n; i++)
+			while (conn_next(&c[i], &answer, 0) == 1)
+				a->refused += answer.header.result != 0;
+	}
 }
 
 static void read_all(struct conn *c, unsigned n, unsigned each, unsigned opcode)
@@ -231,7 +263,10 @@ const struct attack share_attacks[] = {
 	 .run = world_parts, .ranks = WORLD},
 	{"joins-late", "65,520 JOINs pass their deadlines at one time", .run = joins_late},
 	{"joins-wide", "JOINs pass their deadlines beside 250,000 ranks that wait",
-	 .run = joins_wide},
+	 .run = joins_wide, .cpu_percent = 40},
+	{"joins-earlier",
+	 "1,500 sessions JOIN and take it back, each time with an earlier deadline",
+	 .run = joins_earlier},
 	{"split-apart", "4,096 ranks SPLIT into as many parts", .run = split_apart},
 	{"crowd-dies", "1,000 sessions with 3,000 communicators and answers unread end at once",
 	 .run = crowd_dies},
