@@ -29,10 +29,10 @@ static void on_end_tasks(void *owner, struct client *c)
 			 &(struct command){.kind = COMMAND_SESSION_DEL, .session = c->slot});
 }
 
-static void on_free_memory(void *owner, struct client *c)
+static bool on_free_memory(void *owner, struct client *c, uint64_t until_ns)
 {
 	struct server *s = owner;
-	memory_free_all(&s->memory, c);
+	return memory_free_all(&s->memory, c, until_ns);
 }
 
 static const struct session_callbacks session_callbacks = {

@@ -51,7 +51,8 @@ static struct limit limit_of(const struct accounts *all, enum share share)
 		return (struct limit){"tasks and groups in plans", NULL, NULL, SVC_USER_PLAN_TASKS,
 				      UINT64_MAX};
 	case SHARE_REGIONS:
-		return of_system("registered regions", "vm.max_map_count", all->regions_max);
+		return of_system("mappings of registered memory", "vm.max_map_count",
+				 all->regions_max);
 	case SHARE_REGION_BYTES:
 		return (struct limit){"bytes of registered memory", "user_region_bytes", NULL,
 				      c->user_region_bytes, UINT64_MAX};
@@ -78,10 +79,11 @@ static uint64_t max_map_count(void)
 	return n;
 }
 
-void accounts_init(struct accounts *all, const struct config *config)
+void accounts_init(struct accounts *all, const struct config *config, void (*closed)(void *arg),
+		   void *arg)
 {
 	struct rlimit fds;
-	*all = (struct accounts){.config = config};
+	*all = (struct accounts){.config = config, .closed = closed, .arg = arg};
 	/* Each session's ring is a mapping, too. */
 	const uint64_t maps = max_map_count();
 	const uint64_t own = MAPPINGS_RESERVE + (uint64_t)config->sessions_max;
@@ -111,7 +113,7 @@ struct account *account_get(struct accounts *all, uint32_t uid)
 	a = calloc(1, sizeof(*a));
 	if (!a)
 		return NULL;
-	a->closer = closer_create();
+	a->closer = closer_create(all->closed, all->arg);
 	if (!a->closer) {
 		free(a);
 		return NULL;
@@ -124,7 +126,12 @@ struct account *account_get(struct accounts *all, uint32_t uid)
 
 static void finish_closed(struct account *a)
 {
-	account_give(a, SHARE_FDS, closer_closed(a->closer));
+	struct closer_amount closed[CLOSER_KINDS];
+	closer_closed(a->closer, closed);
+	account_give(a, SHARE_FDS, closed[CLOSER_FD].n);
+	account_give(a, SHARE_REGIONS, closed[CLOSER_REGION].n);
+	account_give(a, SHARE_REGION_BYTES, closed[CLOSER_REGION].bytes);
+	account_give(a, SHARE_RING_BYTES, closed[CLOSER_RING].bytes);
 }
 
 void account_close(struct account *a, const int *fds, unsigned n)
@@ -132,6 +139,16 @@ void account_close(struct account *a, const int *fds, unsigned n)
 	account_add(a, SHARE_FDS, n);
 	closer_add(a->closer, fds, n);
 	finish_closed(a);
+}
+
+void account_unmap_region(struct account *a, void *base, uint64_t bytes, uint64_t mappings)
+{
+	closer_unmap(a->closer, CLOSER_REGION, base, bytes, mappings);
+}
+
+void account_unmap_ring(struct account *a, void *base, uint64_t bytes)
+{
+	closer_unmap(a->closer, CLOSER_RING, base, bytes, 0);
 }
 
 void account_put(struct account *a)
@@ -143,6 +160,13 @@ void account_put(struct account *a)
 	HASH_DEL(a->all->by_uid, a);
 	closer_destroy(a->closer);
 	free(a);
+}
+
+void accounts_collect(struct accounts *all)
+{
+	struct account *a, *next;
+	HASH_ITER (hh, all->by_uid, a, next)
+		account_put(a);
 }
 
 /* ---- Taking and giving ---- */
@@ -192,8 +216,7 @@ bool account_all_taken(const struct account *a, enum share share)
 bool account_take(struct account *a, enum share share, uint64_t n, char text[SVC_TEXT_BYTES])
 {
 	const struct limit l = limit_of(a->all, share);
-	if (share == SHARE_FDS)
-		finish_closed(a);
+	finish_closed(a);
 	/* A reload may have lowered a limit below what is held. */
 	if (a->held[share] > l.user || n > l.user - a->held[share]) {
 		tell_user_limit(a, share, &l, n, text);

@@ -22,7 +22,7 @@ enum share {
 	SHARE_COMMS,
 	SHARE_RANKS,	  /* member slots, in all communicators */
 	SHARE_PLAN_TASKS, /* and groups, in all plans */
-	SHARE_REGIONS,	  /* mappings of registered memory */
+	SHARE_REGIONS,	  /* mappings of registered memory, as many as it may become (fault.h) */
 	SHARE_REGION_BYTES,
 	SHARE_RING_BYTES,
 	SHARE_QUEUE_BYTES, /* of replies that sessions have not read */
@@ -46,11 +46,18 @@ struct accounts {
 	struct account *by_uid;
 	uint64_t held[SHARES];	       /* of all users together */
 	uint64_t regions_max, fds_max; /* what the system allows this process */
+	void (*closed)(void *arg);
+	void *arg;
 };
 
-/* config is borrowed. Reads the system's limits: vm.max_map_count and RLIMIT_NOFILE. */
-void accounts_init(struct accounts *all, const struct config *config);
+/* config is borrowed. Reads the system's limits: vm.max_map_count and RLIMIT_NOFILE. closed is
+ * called, by any thread, when accounts_collect is due. */
+void accounts_init(struct accounts *all, const struct config *config, void (*closed)(void *arg),
+		   void *arg);
 void accounts_fini(struct accounts *all);
+/* Gives back what users' threads have closed and unmapped, and frees the accounts that hold nothing
+ * more. */
+void accounts_collect(struct accounts *all);
 
 /* The user's account, made if need be; NULL if out of memory. */
 struct account *account_get(struct accounts *all, uint32_t uid);
@@ -70,6 +77,10 @@ void account_add(struct account *a, enum share share, uint64_t n);
 /* Closes descriptors that came from the user's processes, by a thread. Until they are closed they
  * count for SHARE_FDS, also beyond the limit: they are there already. */
 void account_close(struct account *a, const int *fds, unsigned n);
+/* Unmaps a region, for which so many of SHARE_REGIONS were taken, or a ring. Until then, that and
+ * its bytes are held. */
+void account_unmap_region(struct account *a, void *base, uint64_t bytes, uint64_t mappings);
+void account_unmap_ring(struct account *a, void *base, uint64_t bytes);
 
 /* If the user's request takes so many bytes, would the system still give the daemon a reserve for
  * its own needs? RLIMIT_AS and vm.overcommit_memory=2 show here. The user with the most memory must

@@ -1,33 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "closer.h"
+#include "nofail.h"
 #include "timings.h"
 
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+
+/* The address space is locked for the length of one call, so large mappings go in pieces. */
+#define PIECE ((size_t)4 << 20)
+
+struct job {
+	struct job *next;
+	enum closer_kind kind;
+	int fd; /* of CLOSER_FD */
+	void *base;
+	struct closer_amount amount;
+};
 
 struct closer {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	int *fds;
-	unsigned n, room;
+	struct job *first, *last;
+	struct closer_amount done[CLOSER_KINDS];
 	bool running;	/* there is a thread */
 	bool destroyed; /* the thread frees it at its end */
-	_Atomic uint32_t closed;
+	void (*closed)(void *arg);
+	void *arg;
 };
 
-struct closer *closer_create(void)
+struct closer *closer_create(void (*closed)(void *arg), void *arg)
 {
 	struct closer *c = calloc(1, sizeof(*c));
 	pthread_condattr_t attr;
 	if (!c)
 		return NULL;
+	c->closed = closed;
+	c->arg = arg;
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_mutex_init(&c->lock, NULL);
@@ -40,7 +55,6 @@ static void release(struct closer *c)
 {
 	pthread_mutex_destroy(&c->lock);
 	pthread_cond_destroy(&c->changed);
-	free(c->fds);
 	free(c);
 }
 
@@ -54,23 +68,42 @@ static bool wait_for_more(struct closer *c)
 		until.tv_sec++;
 		until.tv_nsec -= 1000000000;
 	}
-	while (!c->n && !c->destroyed)
+	while (!c->first && !c->destroyed)
 		if (pthread_cond_timedwait(&c->changed, &c->lock, &until))
 			break;
-	return c->n;
+	return c->first;
+}
+
+static void unmap(char *base, size_t bytes)
+{
+	for (size_t at = 0; at < bytes; at += PIECE)
+		munmap(base + at, bytes - at < PIECE ? bytes - at : PIECE);
+}
+
+/* Locked, but not while the first job is done. */
+static void do_first(struct closer *c)
+{
+	struct job *job = c->first;
+	c->first = job->next;
+	pthread_mutex_unlock(&c->lock);
+	if (job->kind == CLOSER_FD)
+		close(job->fd);
+	else
+		unmap(job->base, job->amount.bytes);
+	pthread_mutex_lock(&c->lock);
+	c->done[job->kind].n += job->amount.n;
+	c->done[job->kind].bytes += job->amount.bytes;
+	free(job);
+	if (!c->first && !c->destroyed)
+		c->closed(c->arg);
 }
 
 static void *run(void *arg)
 {
 	struct closer *c = arg;
 	pthread_mutex_lock(&c->lock);
-	while (wait_for_more(c)) {
-		const int fd = c->fds[--c->n];
-		pthread_mutex_unlock(&c->lock);
-		close(fd);
-		atomic_fetch_add(&c->closed, 1);
-		pthread_mutex_lock(&c->lock);
-	}
+	while (wait_for_more(c))
+		do_first(c);
 	c->running = false;
 	const bool destroyed = c->destroyed;
 	pthread_mutex_unlock(&c->lock);
@@ -96,39 +129,63 @@ static bool start(struct closer *c)
 	return c->running;
 }
 
-/* Locked. */
-static bool make_room(struct closer *c, unsigned n)
+static struct job *make_job(enum closer_kind kind, uint64_t n)
 {
-	if (n <= c->room - c->n)
-		return true;
-	const unsigned room = 2 * (c->n + n);
-	int *fds = realloc(c->fds, room * sizeof(*fds));
-	if (!fds)
-		return false;
-	c->fds = fds;
-	c->room = room;
-	return true;
+	struct job *job = nofail_calloc(1, sizeof(*job), "what a session has left");
+	job->kind = kind;
+	job->amount.n = n;
+	return job;
+}
+
+/* Locked. */
+static void append(struct closer *c, struct job *job)
+{
+	if (c->first)
+		c->last->next = job;
+	else
+		c->first = job;
+	c->last = job;
+}
+
+/* Locked. */
+static void begin(struct closer *c)
+{
+	if (c->running || start(c))
+		pthread_cond_signal(&c->changed);
+	else
+		while (c->first)
+			do_first(c);
 }
 
 void closer_add(struct closer *c, const int *fds, unsigned n)
 {
 	pthread_mutex_lock(&c->lock);
-	const bool taken = make_room(c, n) && (c->running || start(c));
-	if (taken) {
-		memcpy(c->fds + c->n, fds, n * sizeof(*fds));
-		c->n += n;
-		pthread_cond_signal(&c->changed);
+	for (unsigned i = 0; i < n; i++) {
+		struct job *job = make_job(CLOSER_FD, 1);
+		job->fd = fds[i];
+		append(c, job);
 	}
+	begin(c);
 	pthread_mutex_unlock(&c->lock);
-	for (unsigned i = 0; !taken && i < n; i++) {
-		close(fds[i]);
-		atomic_fetch_add(&c->closed, 1);
-	}
 }
 
-uint32_t closer_closed(struct closer *c)
+void closer_unmap(struct closer *c, enum closer_kind kind, void *base, size_t bytes, uint64_t n)
 {
-	return atomic_exchange(&c->closed, 0);
+	struct job *job = make_job(kind, n);
+	job->base = base;
+	job->amount.bytes = bytes;
+	pthread_mutex_lock(&c->lock);
+	append(c, job);
+	begin(c);
+	pthread_mutex_unlock(&c->lock);
+}
+
+void closer_closed(struct closer *c, struct closer_amount closed[CLOSER_KINDS])
+{
+	pthread_mutex_lock(&c->lock);
+	memcpy(closed, c->done, sizeof(c->done));
+	memset(c->done, 0, sizeof(c->done));
+	pthread_mutex_unlock(&c->lock);
 }
 
 void closer_destroy(struct closer *c)

@@ -1,23 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Closes file descriptors that came from a client, in a thread. The last close of a socket with
- * SO_LINGER, of a file of the client's own file system (FUSE), or of a memfd of gigabytes takes as
- * long as the client likes: that must not delay other users. Each user has a closer.
+ * Closes file descriptors and unmaps memory that came from a client, in a thread. The last close of
+ * a socket with SO_LINGER, of a file of the client's own file system (FUSE), or of a memfd of
+ * gigabytes takes as long as the client likes: that must not delay other users. Each user has a
+ * closer. It works in the order in which things were given to it.
  */
 #ifndef DAEMON_CLOSER_H
 #define DAEMON_CLOSER_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct closer;
 
-/* NULL: out of memory. */
-struct closer *closer_create(void);
-/* Descriptors that still wait are closed all the same. The closer may be NULL. */
+enum closer_kind { CLOSER_FD, CLOSER_REGION, CLOSER_RING, CLOSER_KINDS };
+
+/* What was closed or unmapped, or is to be. */
+struct closer_amount {
+	uint64_t n; /* descriptors, or what the user was charged for a mapping */
+	uint64_t bytes;
+};
+
+/* closed is called when nothing is left to be done, by the thread or by whoever added the last; not
+ * after closer_destroy. NULL: out of memory. */
+struct closer *closer_create(void (*closed)(void *arg), void *arg);
+/* What still waits is closed all the same. The closer may be NULL. */
 void closer_destroy(struct closer *c);
-/* Takes the descriptors. Where no thread can be made, they are closed at once. */
+/* Takes the descriptors. Where no thread can be made, this and closer_unmap do it at once. */
 void closer_add(struct closer *c, const int *fds, unsigned n);
-/* How many it has closed since this was asked before. */
-uint32_t closer_closed(struct closer *c);
+/* Takes a mapping, for which the user was charged n. */
+void closer_unmap(struct closer *c, enum closer_kind kind, void *base, size_t bytes, uint64_t n);
+/* What it has closed since this was asked before. */
+void closer_closed(struct closer *c, struct closer_amount closed[CLOSER_KINDS]);
 
 #endif

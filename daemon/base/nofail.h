@@ -11,8 +11,9 @@
  *
  * The reserve has 64 MiB. It must cover what is allocated here after admission has stopped: what
  * ends the things that were admitted, if the scheduler runs none of it meanwhile. A command and its
- * event take 368 bytes. With the default limits there are 4,096 sessions, the start and the end of
- * 4,096 epochs, and 65,530 regions (vm.max_map_count) that may end: 29 MB. The rest is for members
+ * event take 368 bytes, and a region's entry in the queue of what is to be unmapped 64. With the
+ * default limits there are 4,096 sessions, the start and the end of 4,096 epochs, and 65,530
+ * regions (vm.max_map_count) that may end: 33 MB. The rest is for members
  * that leave (176 bytes, room for 200,000), and for the messages of failed collectives to other
  * nodes (at most 700 bytes, room for 50,000), which are freed when MPI has sent them; those have no
  * other bound. The reserve's pages are not touched: it costs address space, not memory. Only when

@@ -84,7 +84,8 @@
 
 /* Requests of one user are handled for so long. Then others have their turn. */
 #define USER_TURN_NS	    UINT64_C(2000000)
-/* The communicators of a session that ends are left for so long. Then others have their turn. */
+/* A session that ends leaves its communicators, and lets its memory go, for so long. Then others
+ * have their turn. */
 #define SESSION_END_TURN_NS UINT64_C(1000000)
 /* The scheduler's events, and messages of this node to itself, are handled for so long before each
  * request, which pays for them. Then the request has its turn, or I/O, and the rest later. */
@@ -96,7 +97,7 @@
  * the kernel announces neither room for descriptors nor that all has been read. */
 #define SEND_AGAIN_NS	    UINT64_C(10000000)
 #define SEND_AGAIN_MAX_NS   UINT64_C(640000000)
-/* A user's thread that closes descriptors ends when it had none for so long. */
+/* A user's thread that closes descriptors and unmaps memory ends when it had none for so long. */
 #define CLOSER_IDLE_NS	    UINT64_C(100000000)
 /* The daemon's end waits for all sessions to be released. Then it exits, and says so. */
 #define SESSIONS_END_MS	    5000

@@ -57,7 +57,7 @@ static void forget(struct client *c, struct mapping *m)
 	memory_give(c, m->kind, m->bytes);
 	gpu_range_free(m->range);
 	handle_unbind(m);
-	*m = (struct mapping){0};
+	memory_clear(c, m);
 }
 
 static void count_import(struct gpu *g, const struct mapping *m, int by)
@@ -182,16 +182,17 @@ void gpu_memory_add(struct memory *s, struct client *c, uint32_t serial,
 		free(call);
 		return;
 	}
-	struct mapping *m = &c->mappings[i];
-	*m = (struct mapping){.used = true,
-			      .pending = true,
-			      .import = call->import,
-			      .kind = kind,
-			      .device = r->device,
-			      .bytes = r->bytes,
-			      .buffer_id = r->buffer_id,
-			      .since_ns = clock_now(),
-			      .fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1};
+	struct mapping *m =
+		memory_set(c, i,
+			   &(struct mapping){.used = true,
+					     .pending = true,
+					     .import = call->import,
+					     .kind = kind,
+					     .device = r->device,
+					     .bytes = r->bytes,
+					     .buffer_id = r->buffer_id,
+					     .since_ns = clock_now(),
+					     .fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1});
 	memcpy(m->handle, r->handle, sizeof(m->handle));
 	const ncclsvc_result bound =
 		kind == SVC_REGION_IPC ? handle_bind(&s->handles, c, m) : NCCLSVC_OK;
@@ -228,14 +229,15 @@ void gpu_memory_lend(struct memory *s, struct client *c, uint32_t serial,
 		free(call);
 		return;
 	}
-	c->mappings[i] = (struct mapping){.used = true,
-					  .pending = true,
-					  .import = call->import,
-					  .kind = SVC_REGION_LENT,
-					  .device = r->device,
-					  .bytes = bytes,
-					  .since_ns = clock_now(),
-					  .fd = -1};
+	memory_set(c, i,
+		   &(struct mapping){.used = true,
+				     .pending = true,
+				     .import = call->import,
+				     .kind = SVC_REGION_LENT,
+				     .device = r->device,
+				     .bytes = bytes,
+				     .since_ns = clock_now(),
+				     .fd = -1});
 	gpu_ask(g, &(struct worker_message){.kind = WORKER_LEND, .region.bytes = bytes}, -1,
 		gpu_region_imported, call, gpu_patience_ns(s->gpus));
 }

@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <utlist.h>
 
 #include "base/clock.h"
 #include "base/config.h"
@@ -17,6 +16,10 @@
 #include "memory.h"
 #include "sched/executor.h"
 #include "session/sessions.h"
+
+#define FAILURES_PER_TURN 16 /* mappings; each may end a session */
+#define REPLACEMENT_MIN	  ((uint64_t)4 << 20)
+#define REPLACEMENT_MAX	  ((uint64_t)256 << 20)
 
 /* ---- Rings ---- */
 
@@ -48,7 +51,10 @@ static bool make_ring(struct client *c, uint32_t entries, int fds[RING_FDS])
 	void *p = MAP_FAILED;
 	if (fd >= 0 && doorbell >= 0 && make_completion(completion))
 		p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (p == MAP_FAILED) {
+	const uint32_t fault = p == MAP_FAILED ? 0 : fault_watch(p, size, false, c->slot);
+	if (!fault) {
+		if (p != MAP_FAILED)
+			munmap(p, size);
 		int all[] = {fd, doorbell, completion[0], completion[1]};
 		svc_close_fds(all, 4);
 		return false;
@@ -57,7 +63,7 @@ static bool make_ring(struct client *c, uint32_t entries, int fds[RING_FDS])
 	fds[1] = doorbell;
 	fds[2] = completion[1];
 	c->ring = p;
-	c->ring_fault = fault_watch(p, size, false);
+	c->ring_fault = fault;
 	c->ring_size = size;
 	c->entries = entries;
 	c->doorbell = doorbell;
@@ -141,30 +147,53 @@ void memory_attach(struct memory *s, struct client *c, uint32_t serial, const st
 
 /* ---- Regions ---- */
 
+/* The lower numbers first. */
+static void add_free(struct client *c, uint32_t from, uint32_t to)
+{
+	for (uint32_t i = to; i-- > from;) {
+		c->mappings[i].next_free = c->free_mapping;
+		c->free_mapping = i;
+	}
+}
+
 uint32_t memory_free_region(struct client *c)
 {
-	for (uint32_t i = 1; i < c->nmappings; i++)
-		if (!c->mappings[i].used)
-			return i;
-	uint32_t n = c->nmappings ? c->nmappings * 2 : 8;
-	if (n > SVC_SESSION_REGIONS)
-		n = SVC_SESSION_REGIONS;
-	if (n <= c->nmappings)
-		return 0;
-	struct mapping *m = realloc(c->mappings, n * sizeof(*m));
+	const uint32_t had = c->nmappings;
+	if (c->free_mapping)
+		return c->free_mapping;
+	const uint32_t n = !had ? 8 : had < SVC_SESSION_REGIONS / 2 ? had * 2 : SVC_SESSION_REGIONS;
+	struct mapping *m = n > had ? realloc(c->mappings, n * sizeof(*m)) : NULL;
 	if (!m)
 		return 0;
-	memset(m + c->nmappings, 0, (n - c->nmappings) * sizeof(*m));
-	uint32_t i = c->nmappings ? c->nmappings : 1;
+	memset(m + had, 0, (n - had) * sizeof(*m));
 	c->mappings = m;
 	c->nmappings = n;
-	return i;
+	add_free(c, had ? had : 1, n);
+	return c->free_mapping;
+}
+
+struct mapping *memory_set(struct client *c, uint32_t region, const struct mapping *m)
+{
+	c->free_mapping = c->mappings[region].next_free;
+	c->mappings[region] = *m;
+	return &c->mappings[region];
+}
+
+void memory_clear(struct client *c, struct mapping *m)
+{
+	*m = (struct mapping){.next_free = c->free_mapping};
+	c->free_mapping = (uint32_t)(m - c->mappings);
 }
 
 /* Imported memory is the trainer's own: only its mapping counts. */
 static uint64_t counted_bytes(uint32_t kind, uint64_t bytes)
 {
 	return kind == SVC_REGION_MEMFD || kind == SVC_REGION_LENT ? bytes : 0;
+}
+
+static uint64_t counted_mappings(uint32_t kind, uint64_t bytes)
+{
+	return kind == SVC_REGION_MEMFD ? fault_mappings(bytes) : 1;
 }
 
 static uint64_t counted_fds(uint32_t kind)
@@ -176,11 +205,12 @@ bool memory_take(struct client *c, unsigned opcode, uint32_t serial, uint32_t ki
 {
 	struct account *a = c->account;
 	const uint64_t n = counted_bytes(kind, bytes), fds = counted_fds(kind);
+	const uint64_t mappings = counted_mappings(kind, bytes);
 	char text[SVC_TEXT_BYTES];
-	if (!account_take(a, SHARE_REGIONS, 1, text))
+	if (!account_take(a, SHARE_REGIONS, mappings, text))
 		goto refused;
 	if (!account_take(a, SHARE_REGION_BYTES, n, text))
-		goto give_region;
+		goto give_mappings;
 	if (!account_take(a, SHARE_FDS, fds, text))
 		goto give_bytes;
 	c->regions++;
@@ -188,8 +218,8 @@ bool memory_take(struct client *c, unsigned opcode, uint32_t serial, uint32_t ki
 	return true;
 give_bytes:
 	account_give(a, SHARE_REGION_BYTES, n);
-give_region:
-	account_give(a, SHARE_REGIONS, 1);
+give_mappings:
+	account_give(a, SHARE_REGIONS, mappings);
 refused:
 	client_error(c, opcode, serial, NCCLSVC_LIMIT, "%s", text);
 	return false;
@@ -198,20 +228,27 @@ refused:
 void memory_give(struct client *c, uint32_t kind, uint64_t bytes)
 {
 	const uint64_t n = counted_bytes(kind, bytes);
-	account_give(c->account, SHARE_REGIONS, 1);
+	account_give(c->account, SHARE_REGIONS, counted_mappings(kind, bytes));
 	account_give(c->account, SHARE_REGION_BYTES, n);
 	account_give(c->account, SHARE_FDS, counted_fds(kind));
 	c->regions--;
 	c->region_bytes -= n;
 }
 
-/* Returns MAP_FAILED, with errno set, also where the region would leave nothing for the daemon. */
-static void *map_region(const struct account *a, int fd, uint64_t bytes)
+/* Returns the number of fault_watch and the mapping, or 0 with errno set, also where the region
+ * would leave nothing for the daemon. */
+static uint32_t map_region(const struct client *c, int fd, uint64_t bytes, void **base)
 {
-	if (account_memory_left(a, bytes))
-		return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	errno = ENOMEM;
-	return MAP_FAILED;
+	if (!account_memory_left(c->account, bytes))
+		return 0;
+	*base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (*base == MAP_FAILED)
+		return 0;
+	const uint32_t fault = fault_watch(*base, bytes, true, c->slot);
+	if (!fault)
+		munmap(*base, bytes);
+	return fault;
 }
 
 void memory_add(struct memory *s, struct client *c, uint32_t serial, const struct svc_region_add *r,
@@ -246,86 +283,36 @@ void memory_add(struct memory *s, struct client *c, uint32_t serial, const struc
 	}
 	if (!memory_take(c, SVC_REGION_ADD, serial, r->kind, r->bytes))
 		return;
-	void *p = map_region(c->account, fd, r->bytes);
-	if (p == MAP_FAILED) {
+	void *p;
+	const uint32_t fault = map_region(c, fd, r->bytes, &p);
+	if (!fault) {
 		memory_give(c, r->kind, r->bytes);
 		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_NO_MEMORY,
 			     "the daemon cannot map the region: %s", strerror(errno));
 		return;
 	}
-	c->mappings[i] = (struct mapping){.used = true,
-					  .kind = SVC_REGION_MEMFD,
-					  .device = SVC_DEVICE_HOST,
-					  .fd = -1,
-					  .base = p,
-					  .bytes = r->bytes,
-					  .fault = fault_watch(p, r->bytes, true),
-					  .since_ns = clock_now()};
+	memory_set(c, i,
+		   &(struct mapping){.used = true,
+				     .kind = SVC_REGION_MEMFD,
+				     .device = SVC_DEVICE_HOST,
+				     .fd = -1,
+				     .base = p,
+				     .bytes = r->bytes,
+				     .fault = fault,
+				     .since_ns = clock_now()});
 	executor_command(s->executor, &(struct command){.kind = COMMAND_REGION_ADD,
 							.session = c->slot,
 							.region = {.region = i,
 								   .base = p,
 								   .bytes = r->bytes,
 								   .serial = serial,
-								   .device = SVC_DEVICE_HOST}});
+								   .device = SVC_DEVICE_HOST,
+								   .fault = fault}});
 	struct svc_region_reply reply = {.region = i};
 	client_reply(c, SVC_REGION_ADD, serial, &reply, sizeof(reply), NULL, 0);
 }
 
-/* Whoever unmaps last frees the pages, up to 200 us a MiB: no other session should wait for that,
- * nor for the address space, which is locked for the length of one call. */
-#define UNMAP_AT_ONCE (UINT64_C(4) << 20)
-
-struct unmapping {
-	uv_work_t work;
-	void *base;
-	size_t bytes;
-};
-
-static void unmap_work(uv_work_t *work)
-{
-	const struct unmapping *u = work->data;
-	for (size_t at = 0; at < u->bytes; at += UNMAP_AT_ONCE) {
-		size_t left = u->bytes - at;
-		munmap((char *)u->base + at, left < UNMAP_AT_ONCE ? left : UNMAP_AT_ONCE);
-	}
-}
-
-static void unmap_done(uv_work_t *work, int status)
-{
-	(void)status;
-	free(work->data);
-}
-
-static void unmap_beside(uv_loop_t *loop, void *base, size_t bytes)
-{
-	struct unmapping *u = bytes > UNMAP_AT_ONCE ? malloc(sizeof(*u)) : NULL;
-	if (u)
-		*u = (struct unmapping){.work.data = u, .base = base, .bytes = bytes};
-	if (u && !uv_queue_work(loop, &u->work, unmap_work, unmap_done))
-		return;
-	free(u);
-	munmap(base, bytes);
-}
-
-static void nothing(uv_work_t *work)
-{
-	(void)work;
-}
-
-static void nothing_done(uv_work_t *work, int status)
-{
-	(void)status;
-	free(work);
-}
-
-void memory_start(struct memory *s)
-{
-	uv_work_t *work = malloc(sizeof(*work));
-	if (!work || uv_queue_work(s->loop->uv, work, nothing, nothing_done))
-		free(work);
-}
-
+/* What is unmapped last frees the pages, up to 200 us a MiB: the user's own thread does that. */
 static void unmap(struct memory *s, struct client *c, struct mapping *m)
 {
 	if (m->kind != SVC_REGION_MEMFD) {
@@ -333,9 +320,10 @@ static void unmap(struct memory *s, struct client *c, struct mapping *m)
 		return;
 	}
 	fault_unwatch(m->fault);
-	unmap_beside(s->loop->uv, m->base, m->bytes);
-	memory_give(c, m->kind, m->bytes);
-	*m = (struct mapping){0};
+	c->regions--;
+	c->region_bytes -= m->bytes;
+	account_unmap_region(c->account, m->base, m->bytes, fault_mappings(m->bytes));
+	memory_clear(c, m);
 }
 
 void memory_remove(struct memory *s, struct client *c, uint32_t serial, uint32_t region)
@@ -370,44 +358,63 @@ void memory_removed(struct memory *s, struct client *c, uint32_t serial, uint32_
 	client_reply(c, SVC_REGION_DEL, serial, NULL, 0, NULL, 0);
 }
 
-static const char *what_failed(const struct client *c)
+bool memory_fail(struct memory *s)
 {
-	if (c->ring && fault_at(c->ring))
-		return "a page of its ring failed";
-	for (uint32_t i = 1; i < c->nmappings; i++)
-		if (c->mappings[i].fault && fault_at(c->mappings[i].base))
-			return "a page of its registered memory failed: it was punched out, and "
-			       "the "
-			       "system has no other, or it is damaged";
-	return NULL;
-}
-
-void memory_fail(struct memory *s)
-{
-	struct client *c, *next;
-	DL_FOREACH_SAFE (s->sessions->clients, c, next) {
-		const char *text = c->state == CLIENT_OPEN ? what_failed(c) : NULL;
-		if (text)
-			client_close(c, NCCLSVC_NO_MEMORY, text);
+	uint32_t number = 1, slot;
+	for (int i = 0; i < FAILURES_PER_TURN && (number = fault_next(&slot)); i++) {
+		struct client *c = s->sessions->by_slot[slot];
+		if (c->state == CLIENT_OPEN)
+			client_close(c, NCCLSVC_NO_MEMORY,
+				     number == c->ring_fault
+					     ? "a page of its ring failed"
+					     : "a page of its registered memory failed: it was "
+					       "punched out, and the system has no other, or it is "
+					       "damaged");
 	}
+	return !number;
 }
 
-void memory_free_all(struct memory *s, struct client *c)
+static void free_ring(struct client *c)
 {
-	for (uint32_t i = 1; i < c->nmappings; i++)
-		if (c->mappings[i].used)
-			unmap(s, c, &c->mappings[i]);
+	int fds[] = {c->ring_fd, c->doorbell, c->completion};
+	for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
+		if (fds[i] >= 0)
+			account_close(c->account, &fds[i], 1);
+	account_give(c->account, SHARE_FDS, RING_FDS);
+	fault_unwatch(c->ring_fault);
+	account_unmap_ring(c->account, c->ring, c->ring_size);
+}
+
+bool memory_free_all(struct memory *s, struct client *c, uint64_t until_ns)
+{
+	for (; c->nmappings > 1; c->nmappings--) {
+		struct mapping *m = &c->mappings[c->nmappings - 1];
+		if (m->used)
+			unmap(s, c, m);
+		if (clock_now() >= until_ns)
+			return false;
+	}
 	free(c->mappings);
 	gpu_session_close(s, c);
-	if (c->ring_fd >= 0)
-		close(c->ring_fd);
-	if (c->ring) {
-		give_ring(c, c->ring_size);
-		fault_unwatch(c->ring_fault);
-		munmap(c->ring, c->ring_size);
-	}
-	if (c->doorbell >= 0)
-		close(c->doorbell);
-	if (c->completion >= 0)
-		close(c->completion);
+	if (c->ring)
+		free_ring(c);
+	return true;
+}
+
+/* ---- Start ---- */
+
+/* The pages that replace failed ones: so many that registered memory takes at most half of what a
+ * user may have of the system's mappings, within bounds. */
+static size_t replacement_bytes(const struct memory *s, uint64_t mappings)
+{
+	const uint64_t bytes = s->config->user_region_bytes / (mappings * 3 / 8 + 1);
+	const uint64_t steps = bytes / REPLACEMENT_MIN + 1;
+	return steps * REPLACEMENT_MIN < REPLACEMENT_MAX ? steps * REPLACEMENT_MIN
+							 : REPLACEMENT_MAX;
+}
+
+int memory_start(struct memory *s, uint64_t mappings, void (*failed)(void *arg), void *arg)
+{
+	return fault_start((uint32_t)mappings + SVC_SESSIONS_MAX, replacement_bytes(s, mappings),
+			   failed, arg);
 }

@@ -43,6 +43,7 @@ struct mapping {
 	uint64_t bytes, buffer_id;
 	uint64_t since_ns;
 	uint32_t fault;				    /* number of fault_watch */
+	uint32_t next_free;
 	uint8_t handle[64];			    /* CUDA IPC */
 	struct range *range;			    /* of a range, else NULL */
 	struct handle_owner *owner, *address_owner; /* of CUDA IPC; NULL: not bound */
@@ -50,19 +51,25 @@ struct mapping {
 
 /* ---- memory.c ---- */
 
-/* Has the loop make its threads: without memory, later, it would abort. */
-void memory_start(struct memory *s);
+/* Room for as many mappings of registered memory. failed is called by any thread when memory_fail
+ * is due. Returns 0 or -errno. */
+int memory_start(struct memory *s, uint64_t mappings, void (*failed)(void *arg), void *arg);
 void memory_attach(struct memory *s, struct client *c, uint32_t serial, const struct svc_attach *a);
 void memory_add(struct memory *s, struct client *c, uint32_t serial, const struct svc_region_add *r,
 		int fd);
 void memory_remove(struct memory *s, struct client *c, uint32_t serial, uint32_t region);
 void memory_removed(struct memory *s, struct client *c, uint32_t serial, uint32_t region,
 		    bool gone);
-void memory_free_all(struct memory *s, struct client *c);
-/* Ends the sessions whose memory has failed (fault.h). */
-void memory_fail(struct memory *s);
-/* The number of a free entry of c->mappings; 0: the session has its limit. */
+/* Lets go all that the session has registered, and its ring, until then at the most. True: nothing
+ * is left. */
+bool memory_free_all(struct memory *s, struct client *c, uint64_t until_ns);
+/* Ends sessions whose memory has failed (fault.h). False: there may be more. */
+bool memory_fail(struct memory *s);
+/* The number of a free entry of c->mappings; 0: the session has its limit. memory_set makes it the
+ * region, memory_clear makes it free again. */
 uint32_t memory_free_region(struct client *c);
+struct mapping *memory_set(struct client *c, uint32_t region, const struct mapping *m);
+void memory_clear(struct client *c, struct mapping *m);
 /* Counts a region of this kind, before it is made, for the session and its user. False: an error
  * was sent. */
 bool memory_take(struct client *c, unsigned opcode, uint32_t serial, uint32_t kind, uint64_t bytes);

@@ -119,16 +119,17 @@ void gpu_range_add(struct memory *s, struct client *c, uint32_t serial,
 		free(range);
 		return;
 	}
-	c->mappings[i] = (struct mapping){.used = true,
-					  .pending = true,
-					  .import = call->import,
-					  .kind = SVC_REGION_MAPPINGS,
-					  .device = r->device,
-					  .bytes = r->bytes,
-					  .since_ns = clock_now(),
-					  .fd = -1,
-					  .range = range};
-	gpu_range_map(s, g, c, &c->mappings[i], gpu_region_imported, call);
+	const struct mapping *m = memory_set(c, i,
+					     &(struct mapping){.used = true,
+							       .pending = true,
+							       .import = call->import,
+							       .kind = SVC_REGION_MAPPINGS,
+							       .device = r->device,
+							       .bytes = r->bytes,
+							       .since_ns = clock_now(),
+							       .fd = -1,
+							       .range = range});
+	gpu_range_map(s, g, c, m, gpu_region_imported, call);
 }
 
 void gpu_ranges_restore(struct memory *s, struct gpu *g, struct client *c)

@@ -96,6 +96,7 @@ struct command {
 			uint64_t bytes;
 			uint32_t serial; /* of the request, returned by the event */
 			int32_t device;	 /* -1: host; else base is the GPU's worker's */
+			uint32_t fault;	 /* number of fault_watch, of host memory */
 		} region;
 		struct {
 			uint32_t comm; /* slot */

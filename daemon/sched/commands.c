@@ -193,7 +193,8 @@ static void add_region(struct session *s, const struct command *c)
 	*r = (struct region){.base = c->region.base,
 			     .bytes = c->region.bytes,
 			     .pins = r->pins,
-			     .device = c->region.device};
+			     .device = c->region.device,
+			     .fault = c->region.fault};
 }
 
 static void answer_region(struct engine *e, struct session *s, enum event_kind kind,

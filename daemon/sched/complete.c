@@ -25,11 +25,17 @@ ncclsvc_status status_of(int result)
 	return (ncclsvc_status){.result = result, .rank_a = -1, .rank_b = -1};
 }
 
+static bool region_failed(const struct task *t, uint32_t region)
+{
+	return region && fault_failed(t->session->regions[region].fault);
+}
+
 const ncclsvc_status *complete_ran(struct task *const *tasks, uint32_t n, ncclsvc_status *st)
 {
 	for (uint32_t k = 0; fault_any() && k < n; k++) {
 		const struct task *t = tasks[k];
-		if (!fault_at(t->src) && !fault_at(t->dst))
+		if (!region_failed(t, t->record.src_region) &&
+		    !region_failed(t, t->record.dst_region))
 			continue;
 		*st = status_of(NCCLSVC_PEER_GONE);
 		st->rank_a = t->rank;

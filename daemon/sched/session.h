@@ -17,6 +17,7 @@ struct region {
 	uint64_t bytes;
 	uint32_t pins;	/* pending tasks that name it */
 	int32_t device; /* -1: host */
+	uint32_t fault; /* number of fault_watch; 0: a GPU's */
 };
 
 struct handle {

@@ -287,13 +287,26 @@ static void notify(void *arg)
 static void on_faults(uv_async_t *async)
 {
 	struct server *s = async->data;
-	memory_fail(&s->memory);
+	if (!memory_fail(&s->memory))
+		uv_async_send(async); /* for the rest */
 }
 
 static void notify_fault(void *arg)
 {
 	struct server *s = arg;
 	uv_async_send(&s->faults);
+}
+
+static void on_closed(uv_async_t *async)
+{
+	struct server *s = async->data;
+	accounts_collect(&s->accounts);
+}
+
+static void notify_closed(void *arg)
+{
+	struct server *s = arg;
+	uv_async_send(&s->closed);
 }
 
 /* ---- Beginning and end ---- */
@@ -332,7 +345,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 	s->path = path;
 	s->cluster = cluster;
 	s->start_ns = clock_now();
-	accounts_init(&s->accounts, config);
+	accounts_init(&s->accounts, config, notify_closed, s);
 	s->gpus = (struct gpus){.loop = &s->loop,
 				.config = config,
 				.path = path,
@@ -353,19 +366,18 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 				  .memory = &s->memory,
 				  .cluster = cluster};
 	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	s->events.data = s->faults.data = s;
+	s->events.data = s->faults.data = s->closed.data = s;
 	uv_async_init(loop, &s->events, on_events);
 	uv_async_init(loop, &s->faults, on_faults);
-	s->loop.handles += 2;
+	uv_async_init(loop, &s->closed, on_closed);
+	s->loop.handles += 3;
 	remote_start(&s->comms);
 	const struct engine_config ec = engine_config_of(config, cluster);
 	if (!sessions_open(&s->sessions, &s->loop, callbacks->session, s) &&
 	    !comms_open(&s->comms) && s->spare_fd >= 0)
 		s->executor = engine_create(&ec, notify, s);
 	s->gpus.executor = s->memory.executor = s->comms.executor = s->executor;
-	memory_start(&s->memory);
-	const uint32_t mappings = (uint32_t)s->accounts.regions_max + SVC_SESSIONS_MAX;
-	if (!s->executor || fault_start(mappings, notify_fault, s) ||
+	if (!s->executor || memory_start(&s->memory, s->accounts.regions_max, notify_fault, s) ||
 	    comm_create_world(&s->comms) || gpu_start(&s->gpus)) {
 		int error = errno ? errno : ENOMEM;
 		server_close(s, 0, NULL);
@@ -431,6 +443,7 @@ static void let_executor_go(struct server *s)
 {
 	uv_close((uv_handle_t *)&s->events, on_handle_closed);
 	uv_close((uv_handle_t *)&s->faults, on_handle_closed);
+	uv_close((uv_handle_t *)&s->closed, on_handle_closed);
 	sessions_close(&s->sessions);
 	remote_close(&s->comms);
 	gpu_stop(&s->gpus);

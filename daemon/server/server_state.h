@@ -28,7 +28,7 @@ struct server {
 	const struct config *config;
 	const char *path; /* of its socket: what belongs to this daemon alone is beside it */
 	struct executor *executor;
-	uv_async_t events, faults;
+	uv_async_t events, faults, closed;
 	struct listener *listeners;
 	int spare_fd; /* given up for a moment to turn a connection away when fds run out */
 	struct sessions sessions;

@@ -29,6 +29,7 @@
 #define CLOSED		  "its process has closed the connection"
 
 static void on_poll(uv_poll_t *poll, int status, int events);
+static void on_leaving(uv_idle_t *idle);
 
 /* A session that does not read its replies is not asked for more requests. */
 static void watch(struct client *c)
@@ -284,12 +285,51 @@ bool client_allows(const struct client *c, uint32_t uid)
 
 /* ---- Ending ---- */
 
+/* True: the session holds no communicator any more, and the executor was told. */
+static bool vacate(struct client *c, uint64_t until_ns)
+{
+	const struct sessions *s = c->sessions;
+	if (!s->callbacks->vacate(s->owner, c, until_ns))
+		return false;
+	c->vacated = true;
+	if (c->known)
+		s->callbacks->end_tasks(s->owner, c);
+	else
+		c->executor_gone = true;
+	return true;
+}
+
+static bool free_memory(struct client *c, uint64_t until_ns)
+{
+	c->memory_gone = c->sessions->callbacks->free_memory(c->sessions->owner, c, until_ns);
+	return c->memory_gone;
+}
+
+/* Goes on with what is first to be done for at most SESSION_END_TURN_NS. True: it is done. */
+static bool take_turn(struct client *c)
+{
+	const uint64_t begin = clock_now(), until = begin + SESSION_END_TURN_NS;
+	const bool done = c->vacated ? free_memory(c, until) : vacate(c, until);
+	spend_time(c, begin);
+	return done;
+}
+
+/* True: it is done at once. Else try_free is called when it is. */
+static bool take_turns(struct client *c)
+{
+	struct sessions *s = c->sessions;
+	if (has_time(c) && take_turn(c))
+		return true;
+	DL_APPEND2(s->leaving, c, prev_waiting, next_waiting);
+	uv_idle_start(&s->leave, on_leaving);
+	return false;
+}
+
 static void try_free(struct client *c)
 {
 	struct sessions *s = c->sessions;
-	if (!c->poll_closed || !c->executor_gone)
+	if (!c->poll_closed || !c->executor_gone || (!c->memory_gone && !take_turns(c)))
 		return;
-	s->callbacks->free_memory(s->owner, c);
 	account_close(c->account, &c->fd, 1); /* unread messages may hold descriptors */
 	account_give(c->account, SHARE_FDS, 1);
 	s->by_slot[c->slot] = NULL;
@@ -300,6 +340,20 @@ static void try_free(struct client *c)
 	s->nclients--;
 	free(c->memberships);
 	free(c);
+}
+
+static void on_leaving(uv_idle_t *idle)
+{
+	struct sessions *s = idle->data;
+	struct client *c, *next;
+	DL_FOREACH_SAFE2 (s->leaving, c, next, next_waiting) {
+		if (!has_time(c) || !take_turn(c))
+			continue;
+		DL_DELETE2(s->leaving, c, prev_waiting, next_waiting);
+		try_free(c);
+	}
+	if (!s->leaving)
+		uv_idle_stop(idle);
 }
 
 static void on_poll_closed(uv_handle_t *handle)
@@ -325,37 +379,6 @@ static void end_ring(struct client *c, int reason)
 	syscall(SYS_futex, &c->ring->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Vacates what the session holds, for at most SESSION_END_TURN_NS. True: nothing is left, and the
- * executor was told. */
-static bool leave(struct client *c)
-{
-	const uint64_t begin = clock_now();
-	const bool done =
-		c->sessions->callbacks->vacate(c->sessions->owner, c, begin + SESSION_END_TURN_NS);
-	spend_time(c, begin);
-	if (!done)
-		return false;
-	if (c->known)
-		c->sessions->callbacks->end_tasks(c->sessions->owner, c);
-	else
-		c->executor_gone = true;
-	return true;
-}
-
-static void on_leaving(uv_idle_t *idle)
-{
-	struct sessions *s = idle->data;
-	struct client *c, *next;
-	DL_FOREACH_SAFE2 (s->leaving, c, next, next_waiting) {
-		if (!has_time(c) || !leave(c))
-			continue;
-		DL_DELETE2(s->leaving, c, prev_waiting, next_waiting);
-		try_free(c);
-	}
-	if (!s->leaving)
-		uv_idle_stop(idle);
-}
-
 /* A session that its process closes has ended in good order, or comm_break_for tells more. One that
  * has only asked (ncclsvc-ctl) is not worth a line. */
 static void log_end(const struct client *c, const char *text)
@@ -372,7 +395,6 @@ static void log_end(const struct client *c, const char *text)
 
 void client_close(struct client *c, int reason, const char *text)
 {
-	struct sessions *s = c->sessions;
 	if (c->state == CLIENT_CLOSING)
 		return;
 	if (c->state == CLIENT_OPEN)
@@ -392,11 +414,7 @@ void client_close(struct client *c, int reason, const char *text)
 	shutdown(c->fd, SHUT_RDWR);
 	uv_poll_stop(&c->poll);
 	uv_close((uv_handle_t *)&c->poll, on_poll_closed);
-	/* Thousands of a user's sessions may end at once. */
-	if (has_time(c) && leave(c))
-		return;
-	DL_APPEND2(s->leaving, c, prev_waiting, next_waiting);
-	uv_idle_start(&s->leave, on_leaving);
+	take_turns(c);
 }
 
 /* ---- Reading ---- */

@@ -56,9 +56,10 @@ struct client {
 	uv_poll_t poll;
 	int polled; /* for these events */
 	bool poll_closed, executor_gone;
-	bool known;	 /* at its end: the executor has it */
-	char lost[64];	 /* why it is to be closed; empty: it is not */
-	int lost_reason; /* for its BYE; 0: none, the client has closed its end */
+	bool vacated, memory_gone; /* at its end */
+	bool known;		   /* at its end: the executor has it */
+	char lost[64];		   /* why it is to be closed; empty: it is not */
+	int lost_reason;	   /* for its BYE; 0: none, the client has closed its end */
 	struct outgoing *out;
 	uint32_t queued;	 /* bytes of those */
 	struct deadline retry;	 /* to send them again; in no heap: when the socket has room */
@@ -82,6 +83,7 @@ struct client {
 
 	struct mapping *mappings; /* [1..nmappings) */
 	uint32_t nmappings, regions;
+	uint32_t free_mapping; /* the first of those that are not used; 0: none */
 	uint64_t region_bytes;
 
 	struct membership *memberships; /* [1..nmemberships) */

@@ -23,8 +23,8 @@ struct session_callbacks {
 	bool (*vacate)(void *owner, struct client *c, uint64_t until_ns);
 	/* The session ends: client_executor_gone follows when its tasks are over. */
 	void (*end_tasks)(void *owner, struct client *c);
-	/* Frees the session's registered memory. */
-	void (*free_memory)(void *owner, struct client *c);
+	/* Frees the session's registered memory, until then at the most. True: all of it. */
+	bool (*free_memory)(void *owner, struct client *c, uint64_t until_ns);
 };
 
 struct sessions {
@@ -37,7 +37,7 @@ struct sessions {
 	uint32_t nclients, nopen;
 	struct client *silent;	  /* those that have not said HELLO, the oldest first */
 	struct deadlines retries; /* of messages that sockets did not take; room for all clients */
-	struct client *leaving;	  /* that still hold memberships */
+	struct client *leaving;	  /* that still hold memberships or memory */
 	uv_idle_t leave;
 	uv_prepare_t count_turn;
 	uint64_t turn; /* of the loop; its time may be set several times in one */

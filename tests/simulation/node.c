@@ -128,13 +128,18 @@ static void gpus_begin(struct node_state *n)
 	}
 }
 
+static void closed(void *node)
+{
+	(void)node;
+}
+
 static void begin(uint32_t k)
 {
 	struct node_state *n = &nodes[k];
 	*n = (struct node_state){.alive = true};
 	n->loop.expire = expire;
 	n->loop.arg = n;
-	accounts_init(&n->accounts, &config);
+	accounts_init(&n->accounts, &config, closed, n);
 	n->cluster = (struct cluster){
 		.me = k, .n = nnodes, .nodes = calloc(nnodes, sizeof(*n->cluster.nodes))};
 	n->comms = (struct comms){

@@ -131,7 +131,7 @@ static int commands_without_memory(bool reserve)
 					.comms_max = 16,
 					.transports = transports};
 	struct executor *engine = engine_create(&c, notify, NULL);
-	accounts_init(&accounts, &config);
+	accounts_init(&accounts, &config, notify, NULL);
 	struct account *a = account_get(&accounts, 1);
 	sem_init(&in_command, 0, 0);
 	sem_init(&go_on, 0, 0);
