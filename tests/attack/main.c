@@ -51,7 +51,7 @@
 
 static const struct attack *const tables[] = {session_attacks, task_attacks, memory_attacks,
 					      listing_attacks, comm_attacks, descriptor_attacks,
-					      plan_attacks, share_attacks};
+					      plan_attacks, share_attacks, region_attacks};
 
 struct options {
 	const char *daemon;

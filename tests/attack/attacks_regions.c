@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attacks by registered memory that is punched out, or that is let go all at once. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "flood.h"
+
+#define PAGE UINT64_C(4096)
+#define MIB  (UINT64_C(1) << 20)
+
+static int make_memfd(uint64_t bytes)
+{
+	const int fd = svc_memfd_create("attack", bytes, true);
+	if (fd >= 0 && !fallocate(fd, 0, 0, (off_t)bytes))
+		return fd;
+	close(fd);
+	return -1;
+}
+
+static void punch(int memfd, uint64_t bytes)
+{
+	fallocate(memfd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes);
+}
+
+struct owner {
+	struct conn conn;
+	struct rank rank;
+};
+
+static bool open_owner(struct attacker *a, struct owner *o)
+{
+	if (conn_open(&o->conn, a->socket) && conn_attach(&o->conn, 16384) &&
+	    rank_alone(&o->conn, &o->rank))
+		return true;
+	conn_close(&o->conn);
+	return false;
+}
+
+/* Bytes from one region, or the first half of it, to another, or the second half. */
+static void submit_copy(struct owner *o, uint32_t from, uint32_t to, uint64_t bytes)
+{
+	struct svc_record record = rank_record(&o->rank);
+	record.op = NCCLSVC_ALL_REDUCE;
+	record.type = NCCLSVC_FLOAT32;
+	record.count = bytes / 4;
+	record.src_region = from;
+	record.dst_region = to;
+	record.dst_offset = from == to ? bytes : 0;
+	conn_submit(&o->conn, &record);
+}
+
+static void wait_for_ends(struct attacker *a, struct owner *owners, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		struct answer answer;
+		while (conn_next(&owners[i].conn, &answer, 10000) == 1)
+			svc_close_fds(answer.fds, answer.nfds);
+		conn_close(&owners[i].conn);
+		a->ended++;
+	}
+}
+
+/* Regions of a page each until the daemon refuses more. */
+static unsigned fill_share(struct attacker *a)
+{
+	const int memfd = make_memfd(PAGE);
+	unsigned n = 0;
+	struct conn *c = NULL;
+	for (uint32_t last = SVC_SESSION_REGIONS - 1; last == SVC_SESSION_REGIONS - 1;) {
+		c = calloc(1, sizeof(*c)); /* stays open */
+		if (!c || !conn_open(c, a->socket))
+			break;
+		for (last = 0; last < SVC_SESSION_REGIONS - 1 && conn_region(c, memfd, PAGE); n++)
+			last++;
+	}
+	return n;
+}
+
+/* All that the daemon maps is punched, and then copied from end to end by each session: each piece
+ * that the daemon replaces is a mapping more. */
+static void punched(struct attacker *a)
+{
+	enum { OWNERS = 16 };
+	static struct owner owners[OWNERS];
+	unsigned filled = 0;
+	const uint64_t bytes = 1024 * MIB;
+	for (int memfd; (memfd = make_memfd(bytes)) >= 0; close(memfd)) {
+		unsigned n = 0;
+		uint32_t region[OWNERS];
+		while (n < OWNERS && open_owner(a, &owners[n])) {
+			region[n] = conn_region(&owners[n].conn, memfd, bytes);
+			a->asked++;
+			a->refused += !region[n];
+			n++;
+		}
+		if (!filled)
+			filled = fill_share(a);
+		punch(memfd, bytes);
+		for (unsigned i = 0; i < n; i++)
+			if (region[i])
+				submit_copy(&owners[i], region[i], region[i], bytes / 2);
+		attack_ready(a, "%u sessions, 1 GiB each, and %u regions", n, filled);
+		wait_for_ends(a, owners, n);
+	}
+	attack_hold();
+}
+
+/* The same with as many regions as the daemon allows, each of one page. */
+static void punched_small(struct attacker *a)
+{
+	enum { OWNERS = 16 };
+	static struct owner owners[OWNERS];
+	static unsigned regions[OWNERS];
+	for (int memfd; (memfd = make_memfd(PAGE)) >= 0; close(memfd)) {
+		unsigned n = 0, all = 0;
+		for (; n < OWNERS && open_owner(a, &owners[n]); n++) {
+			regions[n] = 0;
+			while (regions[n] < SVC_SESSION_REGIONS - 1 &&
+			       conn_region(&owners[n].conn, memfd, PAGE))
+				regions[n]++;
+			all += regions[n];
+		}
+		punch(memfd, PAGE);
+		for (unsigned i = 0; i < n; i++)
+			for (unsigned k = 1; k <= regions[i]; k++)
+				submit_copy(&owners[i], k, k, PAGE / 2);
+		attack_ready(a, "%u regions", all);
+		wait_for_ends(a, owners, n);
+	}
+	attack_hold();
+}
+
+/* Sessions whose process ends, with memory that nobody else has: the daemon frees all of it. */
+static void ends(struct attacker *a)
+{
+	enum { REGIONS = 1024 };
+	const uint64_t bytes = 4 * MIB;
+	for (;; a->ended++) {
+		int to_parent[2];
+		char byte;
+		if (pipe(to_parent))
+			return;
+		if (attack_fork()) {
+			struct conn c;
+			unsigned n = 0;
+			int memfd = -1;
+			for (bool good = conn_open(&c, a->socket); good && n < REGIONS; n += good) {
+				memfd = make_memfd(bytes);
+				good = memfd >= 0 && conn_region(&c, memfd, bytes);
+				close(memfd);
+			}
+			attack_ready(a, "%u regions of 4 MiB", n);
+			_exit(0);
+		}
+		close(to_parent[1]);
+		ssize_t got = read(to_parent[0], &byte, 1); /* until it has ended */
+		(void)got;
+		close(to_parent[0]);
+		wait(NULL);
+	}
+}
+
+const struct attack region_attacks[] = {
+	{"regions-punched", "1 GiB, registered by 16 sessions, is punched out and used",
+	 .run = punched},
+	{"regions-punched-4k", "16 sessions' 4,095 regions of 4 KiB are punched out and used",
+	 .run = punched_small},
+	{"regions-end", "sessions with 4 GiB in regions of 4 MiB end", .run = ends},
+	{0}};
