@@ -37,7 +37,10 @@ int svc_memfd_create(const char *name, size_t size, bool frozen);
 bool svc_memfd_trusted(int fd, uint64_t bytes, char *text);
 
 /* Does the file have as many pages as this many bytes need? A file that was only made long has
- * none: whoever touches it first allocates them, and has them counted in its control group. */
+ * none: whoever touches it first allocates them, and has them counted in its control group. The
+ * pages may lie elsewhere in the file, or be punched out later: this finds mistakes, it is no check
+ * to rely on (daemon/base/fault.h). An exact one, by SEEK_HOLE, would wait as long as the file's
+ * owner likes: he holds the inode's lock while he allocates or punches. */
 bool svc_memfd_filled(int fd, uint64_t bytes);
 
 /* Reads a regular file's first bytes, as many as there is room for: a caller that bounds the length

@@ -151,6 +151,11 @@ void account_unmap_ring(struct account *a, void *base, uint64_t bytes)
 	closer_unmap(a->closer, CLOSER_RING, base, bytes, 0);
 }
 
+bool account_closing(const struct account *a)
+{
+	return closer_busy(a->closer);
+}
+
 void account_put(struct account *a)
 {
 	finish_closed(a);

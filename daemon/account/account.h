@@ -82,6 +82,10 @@ void account_close(struct account *a, const int *fds, unsigned n);
 void account_unmap_region(struct account *a, void *base, uint64_t bytes, uint64_t mappings);
 void account_unmap_ring(struct account *a, void *base, uint64_t bytes);
 
+/* Is something of the user's still to be closed or unmapped? Then accounts_collect is due when some
+ * of it is, and what was refused may be taken. */
+bool account_closing(const struct account *a);
+
 /* If the user's request takes so many bytes, would the system still give the daemon a reserve for
  * its own needs? RLIMIT_AS and vm.overcommit_memory=2 show here. The user with the most memory must
  * leave a larger reserve than the others. */

@@ -28,6 +28,9 @@ struct closer {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	struct job *first, *last;
+	unsigned left;	/* with the one that is being done */
+	bool collected; /* closer_closed has returned all that is done */
+	bool awaited;	/* somebody wants to know of the next that is done */
 	struct closer_amount done[CLOSER_KINDS];
 	bool running;	/* there is a thread */
 	bool destroyed; /* the thread frees it at its end */
@@ -41,6 +44,7 @@ struct closer *closer_create(void (*closed)(void *arg), void *arg)
 	pthread_condattr_t attr;
 	if (!c)
 		return NULL;
+	c->collected = true;
 	c->closed = closed;
 	c->arg = arg;
 	pthread_condattr_init(&attr);
@@ -94,8 +98,11 @@ static void do_first(struct closer *c)
 	c->done[job->kind].n += job->amount.n;
 	c->done[job->kind].bytes += job->amount.bytes;
 	free(job);
-	if (!c->first && !c->destroyed)
+	c->collected = false;
+	c->left--;
+	if ((!c->left || c->awaited) && !c->destroyed)
 		c->closed(c->arg);
+	c->awaited = false;
 }
 
 static void *run(void *arg)
@@ -145,6 +152,7 @@ static void append(struct closer *c, struct job *job)
 	else
 		c->first = job;
 	c->last = job;
+	c->left++;
 }
 
 /* Locked. */
@@ -180,11 +188,21 @@ void closer_unmap(struct closer *c, enum closer_kind kind, void *base, size_t by
 	pthread_mutex_unlock(&c->lock);
 }
 
+bool closer_busy(struct closer *c)
+{
+	pthread_mutex_lock(&c->lock);
+	const bool busy = c->left || !c->collected;
+	c->awaited = true;
+	pthread_mutex_unlock(&c->lock);
+	return busy;
+}
+
 void closer_closed(struct closer *c, struct closer_amount closed[CLOSER_KINDS])
 {
 	pthread_mutex_lock(&c->lock);
 	memcpy(closed, c->done, sizeof(c->done));
 	memset(c->done, 0, sizeof(c->done));
+	c->collected = true;
 	pthread_mutex_unlock(&c->lock);
 }
 

@@ -8,6 +8,7 @@
 #ifndef DAEMON_CLOSER_H
 #define DAEMON_CLOSER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,8 +22,8 @@ struct closer_amount {
 	uint64_t bytes;
 };
 
-/* closed is called when nothing is left to be done, by the thread or by whoever added the last; not
- * after closer_destroy. NULL: out of memory. */
+/* closed is called when nothing is left to be done, and once after closer_busy, by the thread or by
+ * whoever added the last; not after closer_destroy. NULL: out of memory. */
 struct closer *closer_create(void (*closed)(void *arg), void *arg);
 /* What still waits is closed all the same. The closer may be NULL. */
 void closer_destroy(struct closer *c);
@@ -30,6 +31,9 @@ void closer_destroy(struct closer *c);
 void closer_add(struct closer *c, const int *fds, unsigned n);
 /* Takes a mapping, for which the user was charged n. */
 void closer_unmap(struct closer *c, enum closer_kind kind, void *base, size_t bytes, uint64_t n);
+/* Is something left to be done, or was something done that closer_closed has not returned? Then
+ * closed is called when the next is done, or it was called. */
+bool closer_busy(struct closer *c);
 /* What it has closed since this was asked before. */
 void closer_closed(struct closer *c, struct closer_amount closed[CLOSER_KINDS]);
 

@@ -119,7 +119,8 @@ void memory_attach(struct memory *s, struct client *c, uint32_t serial, const st
 		return;
 	}
 	if (!take_ring(c, svc_ring_size(a->entries), text)) {
-		client_error(c, SVC_ATTACH, serial, NCCLSVC_LIMIT, "%s", text);
+		if (!client_wait(c))
+			client_error(c, SVC_ATTACH, serial, NCCLSVC_LIMIT, "%s", text);
 		return;
 	}
 	int fds[RING_FDS];
@@ -214,6 +215,7 @@ bool memory_take(struct client *c, unsigned opcode, uint32_t serial, uint32_t ki
 	if (!account_take(a, SHARE_FDS, fds, text))
 		goto give_bytes;
 	c->regions++;
+	c->sessions->nregions++;
 	c->region_bytes += n;
 	return true;
 give_bytes:
@@ -221,7 +223,8 @@ give_bytes:
 give_mappings:
 	account_give(a, SHARE_REGIONS, mappings);
 refused:
-	client_error(c, opcode, serial, NCCLSVC_LIMIT, "%s", text);
+	if (!client_wait(c))
+		client_error(c, opcode, serial, NCCLSVC_LIMIT, "%s", text);
 	return false;
 }
 
@@ -232,6 +235,7 @@ void memory_give(struct client *c, uint32_t kind, uint64_t bytes)
 	account_give(c->account, SHARE_REGION_BYTES, n);
 	account_give(c->account, SHARE_FDS, counted_fds(kind));
 	c->regions--;
+	c->sessions->nregions--;
 	c->region_bytes -= n;
 }
 
@@ -321,6 +325,7 @@ static void unmap(struct memory *s, struct client *c, struct mapping *m)
 	}
 	fault_unwatch(m->fault);
 	c->regions--;
+	c->sessions->nregions--;
 	c->region_bytes -= m->bytes;
 	account_unmap_region(c->account, m->base, m->bytes, fault_mappings(m->bytes));
 	memory_clear(c, m);

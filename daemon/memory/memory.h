@@ -71,7 +71,7 @@ uint32_t memory_free_region(struct client *c);
 struct mapping *memory_set(struct client *c, uint32_t region, const struct mapping *m);
 void memory_clear(struct client *c, struct mapping *m);
 /* Counts a region of this kind, before it is made, for the session and its user. False: an error
- * was sent. */
+ * was sent, or the request waits (client_wait). */
 bool memory_take(struct client *c, unsigned opcode, uint32_t serial, uint32_t kind, uint64_t bytes);
 void memory_give(struct client *c, uint32_t kind, uint64_t bytes);
 

@@ -167,7 +167,7 @@ void list_daemon(struct server *s, struct client *c, uint32_t serial)
 			.sessions_max = (uint32_t)s->config->sessions_max,
 			.comms = s->comms.ncomms,
 			.comms_max = (uint32_t)s->config->comms_max,
-			.regions = (uint32_t)s->accounts.held[SHARE_REGIONS],
+			.regions = s->sessions.nregions,
 			.tasks_max = t->size,
 			.region_bytes = s->accounts.held[SHARE_REGION_BYTES],
 			.tasks_pending = load(&t->pending),

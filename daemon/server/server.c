@@ -301,6 +301,8 @@ static void on_closed(uv_async_t *async)
 {
 	struct server *s = async->data;
 	accounts_collect(&s->accounts);
+	if (!client_wake(&s->sessions))
+		uv_async_send(async); /* for the rest */
 }
 
 static void notify_closed(void *arg)

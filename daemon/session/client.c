@@ -35,7 +35,9 @@ static void on_leaving(uv_idle_t *idle);
 static void watch(struct client *c)
 {
 	int events = UV_DISCONNECT;
-	if (!c->out && !c->events)
+	if (c->waiting.length)
+		; /* it is woken */
+	else if (!c->out && !c->events)
 		events |= UV_READABLE;
 	else if (!c->retry.place)
 		events |= UV_WRITABLE;
@@ -393,6 +395,19 @@ static void log_end(const struct client *c, const char *text)
 		log_debug("session %u (%s, pid %d) has ended", c->id, c->name, c->pid);
 }
 
+/* Descriptors that came with a message, and were counted. */
+static void drop_fds(struct client *c, const int *fds, unsigned nfds)
+{
+	account_close(c->account, fds, nfds);
+	account_give(c->account, SHARE_FDS, nfds);
+}
+
+static void stop_waiting(struct client *c)
+{
+	c->sessions->waiting -= c->waiting.length != 0;
+	c->waiting.length = 0;
+}
+
 void client_close(struct client *c, int reason, const char *text)
 {
 	if (c->state == CLIENT_CLOSING)
@@ -408,6 +423,9 @@ void client_close(struct client *c, int reason, const char *text)
 	deadlines_remove(&s->retries, &c->retry);
 	while (c->out)
 		drop_outgoing(c, c->out);
+	if (c->waiting.length)
+		drop_fds(c, c->waiting.fds, c->waiting.nfds);
+	stop_waiting(c);
 	if (reason)
 		say_bye(c, reason, text ? text : "");
 	end_ring(c, reason);
@@ -418,6 +436,34 @@ void client_close(struct client *c, int reason, const char *text)
 }
 
 /* ---- Reading ---- */
+
+bool client_wait(struct client *c)
+{
+	c->waiting.asked = account_closing(c->account);
+	return c->waiting.asked;
+}
+
+/* The request waits, with its descriptors and their share. */
+static void keep_waiting(struct client *c, const char *message, size_t length, const int *fds,
+			 unsigned nfds)
+{
+	memmove(c->waiting.message, message, SVC_MESSAGE_MAX); /* it may have waited before */
+	memmove(c->waiting.fds, fds, nfds * sizeof(*fds));
+	c->waiting.length = length;
+	c->waiting.nfds = nfds;
+	c->sessions->waiting++;
+	watch(c);
+}
+
+/* All of the message's buffer is the request, with zeros at its end. */
+static void handle_request(struct client *c, const struct svc_header *h, const char *message,
+			   int *fds, unsigned nfds)
+{
+	c->waiting.asked = false;
+	c->sessions->callbacks->request(c->sessions->owner, c, h, message + sizeof(*h), fds);
+	if (c->waiting.asked && c->state != CLIENT_CLOSING)
+		keep_waiting(c, message, h->length, fds, nfds);
+}
 
 static void judge(struct client *c, const char *message, size_t length, int *fds, unsigned nfds)
 {
@@ -431,8 +477,7 @@ static void judge(struct client *c, const char *message, size_t length, int *fds
 		client_error(c, h.opcode & ~SVC_REPLY, h.serial, NCCLSVC_PROTOCOL, "%s", text);
 		break;
 	case SVC_GOOD:
-		c->sessions->callbacks->request(c->sessions->owner, c, &h, message + sizeof(h),
-						fds);
+		handle_request(c, &h, message, fds, nfds);
 		break;
 	}
 }
@@ -448,19 +493,51 @@ static void take_message(struct client *c, const char *message, ssize_t n, int *
 		judge(c, message, (size_t)n, fds, nfds);
 }
 
-/* The descriptors that came are the user's, also while they wait to be closed. */
+/* The descriptors that came count for the user, also while they wait to be closed. */
 static void take_with_fds(struct client *c, const char *message, ssize_t n, int *fds, unsigned nfds)
 {
 	char text[SVC_TEXT_BYTES];
 	struct account *a = c->account;
-	const bool room = account_take(a, SHARE_FDS, nfds, text);
-	if (room)
-		take_message(c, message, n, fds, nfds);
-	else
+	if (!account_take(a, SHARE_FDS, nfds, text)) {
 		client_close(c, NCCLSVC_LIMIT, text);
-	account_close(a, fds, nfds);
-	if (room)
-		account_give(a, SHARE_FDS, nfds);
+		account_close(a, fds, nfds);
+		return;
+	}
+	take_message(c, message, n, fds, nfds);
+	if (!c->waiting.length)
+		drop_fds(c, fds, nfds);
+}
+
+/* Handles the request that waits once more. */
+static void wake(struct client *c)
+{
+	const uint64_t begin = clock_now();
+	char *message = c->waiting.message;
+	const size_t length = c->waiting.length;
+	int *fds = c->waiting.fds;
+	const unsigned nfds = c->waiting.nfds;
+	stop_waiting(c);
+	judge(c, message, length, fds, nfds);
+	if (!c->waiting.length)
+		drop_fds(c, fds, nfds);
+	if (c->state != CLIENT_CLOSING)
+		watch(c);
+	spend_time(c, begin);
+}
+
+bool client_wake(struct sessions *s)
+{
+	bool all = true;
+	struct client *c, *next;
+	if (!s->waiting)
+		return true;
+	DL_FOREACH_SAFE (s->clients, c, next) {
+		if (c->waiting.length && has_time(c))
+			wake(c);
+		else
+			all &= !c->waiting.length;
+	}
+	return all;
 }
 
 static void read_messages(struct client *c)
@@ -469,7 +546,8 @@ static void read_messages(struct client *c)
 	int fds[SVC_FDS_KERNEL];
 	unsigned nfds;
 	for (int i = 0; i < MESSAGES_PER_TURN; i++) {
-		if (c->state == CLIENT_CLOSING || c->lost[0] || c->out || c->events || !has_time(c))
+		if (c->state == CLIENT_CLOSING || c->lost[0] || c->out || c->events ||
+		    c->waiting.length || !has_time(c))
 			return;
 		const uint64_t begin = clock_now();
 		ssize_t n = svc_recv_all(c->fd, message, sizeof(message), fds, &nfds, MSG_DONTWAIT);
@@ -531,7 +609,8 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 	if (c->state != CLIENT_CLOSING && (events & UV_READABLE))
 		read_messages(c);
 	/* The client has closed its end while answers waited: drop them. */
-	if (c->state != CLIENT_CLOSING && (events & UV_DISCONNECT) && (c->out || c->events))
+	if (c->state != CLIENT_CLOSING && (events & UV_DISCONNECT) &&
+	    (c->out || c->events || c->waiting.length))
 		client_close(c, 0, CLOSED);
 }
 

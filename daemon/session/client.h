@@ -65,6 +65,13 @@ struct client {
 	struct deadline retry;	 /* to send them again; in no heap: when the socket has room */
 	uint64_t retry_after_ns; /* the last interval before that; 0: the last message was sent */
 	bool events;		 /* some membership has one */
+	struct {
+		bool asked; /* by the request that is being handled */
+		size_t length;
+		_Alignas(8) char message[SVC_MESSAGE_MAX];
+		int fds[SVC_FDS_MAX];
+		unsigned nfds;
+	} waiting;		 /* the request that waits; length 0: none does */
 	uint32_t leaving_at;	 /* at its end: the next membership to be vacated */
 	struct client *prev_waiting, *next_waiting; /* while it is silent, or leaving */
 	unsigned cancels;			    /* that the executor has not answered */
@@ -103,6 +110,12 @@ void client_reply(struct client *c, unsigned opcode, uint32_t serial, const void
 		  const int *fds, unsigned nfds);
 void client_error(struct client *c, unsigned opcode, uint32_t serial, int result,
 		  const char *format, ...) __attribute__((format(printf, 5, 6)));
+/* The request that is being handled was refused its share. Is something of the user's still to be
+ * unmapped or closed, which counts until then? Then the request waits, and is handled again; it
+ * must have changed nothing, and get no answer now. No other is read from the session. */
+bool client_wait(struct client *c);
+/* Handles waiting requests again. False: there was no time for all. */
+bool client_wake(struct sessions *s);
 /* Tells of the epoch's end. At most one event waits for each membership. */
 void client_comm_event(struct client *c, const struct svc_event_comm *event);
 /* Sends again what could not be sent; returns when to call next, 0: when something else fails. It

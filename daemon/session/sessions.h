@@ -37,6 +37,8 @@ struct sessions {
 	uint32_t nclients, nopen;
 	struct client *silent;	  /* those that have not said HELLO, the oldest first */
 	struct deadlines retries; /* of messages that sockets did not take; room for all clients */
+	uint32_t nregions;	  /* that they have registered */
+	uint32_t waiting;	  /* clients whose request waits */
 	struct client *leaving;	  /* that still hold memberships or memory */
 	uv_idle_t leave;
 	uv_prepare_t count_turn;

@@ -162,10 +162,43 @@ static void ends(struct attacker *a)
 	}
 }
 
+/* Small tasks on the last page, while all of the memory is punched out: whoever touches a page that
+ * is being punched out waits until all are. */
+static void punching(struct attacker *a)
+{
+	const uint64_t bytes = 4096 * MIB;
+	struct owner o;
+	for (int memfd; (memfd = make_memfd(bytes)) >= 0; close(memfd)) {
+		if (!open_owner(a, &o))
+			break;
+		const uint32_t region = conn_region(&o.conn, memfd, bytes);
+		struct svc_record record = rank_record(&o.rank);
+		record.op = NCCLSVC_ALL_REDUCE;
+		record.type = NCCLSVC_FLOAT32;
+		record.count = 4;
+		record.src_region = record.dst_region = region;
+		record.src_offset = bytes - PAGE;
+		record.dst_offset = bytes - PAGE / 2;
+		attack_ready(a, "one region of 4 GiB");
+		if (attack_fork()) {
+			punch(memfd, bytes);
+			_exit(0);
+		}
+		for (int i = 0; i < 16000 && !atomic_load(&o.conn.ring->ended); i++, a->asked++) {
+			conn_submit(&o.conn, &record);
+			usleep(100);
+		}
+		wait(NULL);
+		wait_for_ends(a, &o, 1);
+	}
+	attack_hold();
+}
+
 const struct attack region_attacks[] = {
 	{"regions-punched", "1 GiB, registered by 16 sessions, is punched out and used",
 	 .run = punched},
 	{"regions-punched-4k", "16 sessions' 4,095 regions of 4 KiB are punched out and used",
 	 .run = punched_small},
 	{"regions-end", "sessions with 4 GiB in regions of 4 MiB end", .run = ends},
+	{"regions-punching", "small tasks on memory that is being punched out", .run = punching},
 	{0}};

@@ -2,8 +2,11 @@
  * Limits and quotas: LIMIT, and nothing changed. And a thousand sessions leave no trace. */
 #include <fcntl.h>
 #include <grp.h>
+#include <netinet/in.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "harness.h"
@@ -50,6 +53,73 @@ static void a_user_has_a_quota_of_memory(void **state)
 	ncclsvc_close(s);
 	raw_region_close(&half);
 	raw_close(&r);
+	daemon_stop(&d);
+}
+
+/* A connection with unsent data: its close waits until the other end, which is returned, is read.
+ */
+static int slow_to_close(int *fd)
+{
+	static const char data[1 << 16];
+	const struct linger linger = {1, 600};
+	struct sockaddr_in address = {.sin_family = AF_INET,
+				      .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t size = sizeof(address);
+	const int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	*fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	CHECK_EQ(bind(server, (struct sockaddr *)&address, size), 0);
+	CHECK_EQ(listen(server, 1), 0);
+	CHECK_EQ(getsockname(server, (struct sockaddr *)&address, &size), 0);
+	CHECK_EQ(connect(*fd, (struct sockaddr *)&address, size), 0);
+	const int other = accept(server, NULL, NULL);
+	CHECK(other >= 0);
+	CHECK_EQ(setsockopt(*fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), 0);
+	while (send(*fd, data, sizeof(data), MSG_DONTWAIT) > 0)
+		;
+	close(server);
+	return other;
+}
+
+/* What a session has let go counts until it is unmapped: here, behind a descriptor whose close
+ * takes long. A registration that needs it waits; other sessions do not. */
+static void a_registration_waits_for_what_is_let_go(void **state)
+{
+	static char data[1 << 16];
+	struct daemon d;
+	struct raw r, other;
+	struct raw_reply reply;
+	struct svc_daemon_info_request info = {0};
+	struct svc_region_add add = {.bytes = 768 << 10, .kind = SVC_REGION_MEMFD};
+	int fd;
+	(void)state;
+	daemon_start(&d, "--user-region-bytes", "1M", NULL);
+	raw_open(&r, &d);
+	raw_open(&other, &d);
+	struct raw_region region = raw_region(&r, add.bytes);
+	struct svc_region_del del = {.region = region.id};
+	const int far_end = slow_to_close(&fd);
+	kill(d.pid, SIGSTOP); /* its close is to be the last */
+	const uint32_t passed = raw_send(&r, SVC_DAEMON_INFO, &info, sizeof(info), &fd, 1);
+	close(fd);
+	kill(d.pid, SIGCONT);
+	raw_reply_to(&r, passed, &reply);
+	CHECK_EQ(reply.header.result, NCCLSVC_PROTOCOL);
+	raw_call(&r, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	const uint32_t serial = raw_send(&r, SVC_REGION_ADD, &add, sizeof(add), &region.fd, 1);
+	raw_call(&other, SVC_DAEMON_INFO, &info, sizeof(info), NULL, 0, &reply);
+	CHECK_EQ(reply.info.info.regions, 0);
+	while (read(far_end, data, sizeof(data)) > 0)
+		;
+	close(far_end);
+	raw_reply_to(&r, serial, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	/* It does not wait for what is not being let go. */
+	raw_refused(&other, SVC_REGION_ADD, &add, sizeof(add), &region.fd, 1, NCCLSVC_LIMIT,
+		    "user_region_bytes");
+	raw_region_close(&region);
+	raw_close(&r);
+	raw_close(&other);
 	daemon_stop(&d);
 }
 
@@ -497,6 +567,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_user_has_a_quota_of_memory),
+		TEST(a_registration_waits_for_what_is_let_go),
 		TEST(sessions_are_limited),
 		TEST(a_users_sessions_are_limited),
 		TEST(communicators_are_limited),
