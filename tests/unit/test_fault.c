@@ -175,7 +175,7 @@ enum { THREADS = 4, TURNS = 50 };
 static void *write_all(void *base)
 {
 	for (size_t at = 0; at < BYTES; at += 512)
-		((volatile char *)base)[at] = 1;
+		__atomic_store_n((char *)base + at, 1, __ATOMIC_RELAXED);
 	return NULL;
 }
 
