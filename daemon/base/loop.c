@@ -6,6 +6,7 @@
 
 #include "clock.h"
 #include "nofail.h"
+#include "timings.h"
 
 #define STEPS_AT_ONCE 200000 /* of a job: some 4 ms */
 
@@ -113,14 +114,19 @@ void loop_open(struct loop *l, uv_loop_t *uv, uint64_t (*expire)(void *arg, uint
 	l->handles = 2;
 }
 
+/* libuv runs timers until none is due. So a timer that is set while timers run must not be due in
+ * the same turn, however late it is, or nothing else of the loop would ever run again: the loop's
+ * time stands still meanwhile (uv_update_time is never called), and the timer is set for later than
+ * that. */
 void loop_deadline(struct loop *l, uint64_t at_ns)
 {
 	if (l->closing || (l->next_deadline_ns && l->next_deadline_ns <= at_ns))
 		return;
-	const uint64_t now = clock_now();
+	const uint64_t soonest_ns = clock_now() + LOOP_PAUSE_NS;
+	const uint64_t due_ms = ((at_ns > soonest_ns ? at_ns : soonest_ns) + 999999) / 1000000;
+	const uint64_t loop_ms = uv_now(l->uv);
 	l->next_deadline_ns = at_ns;
-	uv_update_time(l->uv);
-	uv_timer_start(&l->timer, on_timer, at_ns > now ? (at_ns - now + 999999) / 1000000 : 0, 0);
+	uv_timer_start(&l->timer, on_timer, due_ms > loop_ms ? due_ms - loop_ms : 1, 0);
 }
 
 void loop_close(struct loop *l)

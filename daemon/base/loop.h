@@ -42,7 +42,7 @@ void loop_init_memory(void);
 
 void loop_open(struct loop *l, uv_loop_t *uv, uint64_t (*expire)(void *arg, uint64_t now),
 	       void *arg);
-/* Has expire called by then. */
+/* Has expire called then, but not before the loop has looked at its descriptors again. */
 void loop_deadline(struct loop *l, uint64_t at_ns);
 /* steps: of some 20 ns each. A job of few is run, and done, at once; so is any if there can be no
  * thread. */

@@ -82,6 +82,9 @@
 
 /* ---- The supervisor's loop: no user delays the others ---- */
 
+/* After a deadline's work, the loop serves its descriptors for so long at least before the next
+ * deadline's, also if that has passed. */
+#define LOOP_PAUSE_NS	    UINT64_C(1000000)
 /* Requests of one user are handled for so long. Then others have their turn. */
 #define USER_TURN_NS	    UINT64_C(2000000)
 /* A session that ends leaves its communicators, and lets its memory go, for so long. Then others
