@@ -36,6 +36,7 @@ struct account {
 	uint64_t held[SHARES];
 	struct closer *closer;
 	uint64_t turn, turn_ns; /* time that the user's requests took in this turn of the loop */
+	uint64_t looked_ns;	/* until then, the user's share of looks at pages is used up */
 	uint64_t report_ns;	/* when the user's present share of the log began */
 	uint32_t reports;	/* failures since then */
 	UT_hash_handle hh;

@@ -68,6 +68,10 @@
 #define PEER_LOOK_AGAIN_NS UINT64_C(25000000)
 #define PEER_LOOKS	   3
 #define PEER_LOOK_QUIET_NS UINT64_C(1000000000)
+/* The communicators of all users are looked at for so long in a turn of the loop. Those of one user
+ * get 1/PEER_LOOKS_SHARE of the supervisor's time; with more of them, looks come later. */
+#define PEER_LOOKS_TURN_NS UINT64_C(1000000)
+#define PEER_LOOKS_SHARE   8
 
 /* ---- Everywhere ---- */
 

@@ -18,6 +18,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/nofail.h"
 #include "comms.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
@@ -166,6 +167,7 @@ void comm_forget(struct comms *s, struct communicator *m)
 	free(m->members);
 	free(m->split);
 	free(m->progress);
+	free(m->pending);
 	free(m->starts[0]);
 	free(m->starts[1]);
 	remote_forget_unexpected(m);
@@ -231,6 +233,7 @@ void comm_free_all(struct comms *s)
 		comm_forget(s, m);
 	deadlines_fini(&s->deadlines);
 	deadlines_fini(&s->joins);
+	deadlines_fini(&s->looks);
 	free(s->comm_by_slot);
 }
 
@@ -424,6 +427,8 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	int32_t vanished = fill_members(s, m, members);
 	if (vanished < 0)
 		peer_begin(m);
+	if (m->peer)
+		m->pending = nofail_calloc(m->nranks, sizeof(*m->pending), "an epoch's members");
 	m->begun = start;
 	m->start = NULL;
 	m->start_is_over = false;
@@ -434,6 +439,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	cmd.epoch_start.uid = m->uid;
 	cmd.epoch_start.members = members;
 	cmd.epoch_start.progress = progress;
+	cmd.epoch_start.pending = m->pending;
 	cmd.epoch_start.transport = transport_of(s, m);
 	cmd.epoch_start.comm_slot = m->nccl_comm ? m->nccl_comm->slot : 0;
 	cmd.epoch_start.internode_id = m->remote ? start->internode_id : 0;
@@ -465,7 +471,9 @@ void comm_epoch_gone(struct comms *s, uint32_t slot)
 	struct communicator *m = s->comm_by_slot[slot];
 	comm_event(m, NCCLSVC_CAUSE_RELEASED);
 	free(m->progress);
+	free(m->pending);
 	m->progress = NULL;
+	m->pending = NULL;
 	nccl_comm_release(&m->nccl_comm);
 	comm_try_start(s, m);
 	if (m->cuda) /* others may have waited for its NCCL communicator */

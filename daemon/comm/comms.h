@@ -4,6 +4,7 @@
 #define COMM_COMMS_H
 
 #include "account/account.h"
+#include "base/deadlines.h"
 #include "base/loop.h"
 #include "channel/cluster.h"
 #include "communicator.h"
@@ -35,6 +36,7 @@ struct comms {
 	uint64_t last_comm, last_plan;
 	struct plan *plans;
 	struct crossover crossover; /* peer_limit.c: of this machine, as measured */
+	struct deadlines looks;	    /* peer/watch.c: at the pages of communicators */
 	struct communicator *world;
 	uint32_t world_first; /* this node's first rank in the world */
 };

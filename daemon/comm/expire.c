@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Communicators: what is overdue. Two heaps say what is due next, the members' JOINs and, of each
- * communicator, the first of all else: its split, its plan, a look at its pages, its end. So a
- * deadline costs nothing for what is not due, however much there is. */
+ * communicator, the first of all else: its split, its plan, its end; peer/watch.c has a third one.
+ * So a deadline costs nothing for what is not due, however much there is. */
 #include <stddef.h>
 
 #include "base/clock.h"
@@ -57,7 +57,6 @@ static void expire_communicator(struct comms *s, struct communicator *m, uint64_
 {
 	uint64_t next = comm_split_expire(m, now);
 	next = earlier(next, plan_expire(m, now));
-	next = earlier(next, peer_watch(m, now));
 	if (m->cuda && m->start)
 		comm_try_start(s, m);
 	next = earlier(next, expire_draining(m, now));
@@ -112,7 +111,8 @@ static uint64_t expire_joins(struct comms *s, uint64_t now)
 
 uint64_t comm_expire(struct comms *s, uint64_t now)
 {
-	const uint64_t next = expire_communicators(s, now);
+	uint64_t next = peer_watch(s, now);
+	next = earlier(next, expire_communicators(s, now));
 	return earlier(next, expire_joins(s, now));
 }
 

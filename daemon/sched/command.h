@@ -5,6 +5,7 @@
 
 #include "ring.h"
 
+struct member_pending;
 struct member_progress;
 struct plan;
 struct session_counts;
@@ -105,6 +106,7 @@ struct command {
 			uint64_t uid;
 			struct epoch_member *members;	  /* [nranks]; the executor frees it */
 			struct member_progress *progress; /* [nranks]; until EVENT_EPOCH_GONE */
+			struct member_pending *pending;	  /* the same; NULL: nobody reads it */
 			enum transport_kind transport;
 			uint32_t comm_slot;    /* of every member's worker */
 			uint64_t internode_id; /* 0: all members are on this node */

@@ -12,6 +12,7 @@
 #include "complete.h"
 #include "internode/internode_comm.h"
 #include "internode/unexpected.h"
+#include "pending.h"
 #include "plan.h"
 #include "release.h"
 #include "set.h"
@@ -299,6 +300,7 @@ static void start_epoch(struct engine *e, const struct command *cmd)
 	if (cmd->epoch_start.internode_id)
 		internode_comm_create(e, c, cmd);
 	free(cmd->epoch_start.members);
+	pending_begin(c, cmd->epoch_start.pending);
 	e->comms[c->slot] = c;
 	if (c->transport->epoch_begin)
 		c->transport->epoch_begin(e, c);

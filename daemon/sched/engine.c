@@ -18,6 +18,7 @@
 #include "internode/internode_comm.h"
 #include "internode/sequence.h"
 #include "internode/unexpected.h"
+#include "pending.h"
 #include "set.h"
 #include "streams/trigger.h"
 
@@ -178,6 +179,7 @@ static void unpublish_task(struct engine *e, struct task *t)
 	while (*at != t)
 		at = &(*at)->next_published;
 	*at = t->next_published;
+	pending_hide(t);
 	table_clear(&e->table, t->slot);
 }
 
@@ -239,6 +241,7 @@ static void engine_free(struct engine *e)
 	for (uint32_t i = 0; e->comms && i < e->config.comms_max; i++)
 		if (e->comms[i]) {
 			internode_comm_free(e, e->comms[i]);
+			pending_end(e->comms[i]);
 			free(e->comms[i]->members);
 			free(e->comms[i]->collective);
 			free(e->comms[i]);

@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "abi/peer_staging.h"
 #include "command.h"
 #include "event.h"
 #include "ring.h"
@@ -26,6 +27,26 @@ struct member_progress {
 	_Atomic uint64_t collectives; /* collectives whose turn has come at this member; of one on
 					 another node: those that its node was ready for */
 	_Atomic uint64_t head_ns;     /* when the task whose turn it is came; 0: none */
+};
+
+/* What a member of a communicator whose kernels meet has pending beside these: the first task of
+ * each kind, as its slot in the task table + 1; 0: there is none. The executor writes, the
+ * supervisor reads, and a slot can have another task by then. */
+enum pending_kind {
+	PENDING_COLLECTIVE_QUEUED, /* or failed, and still to match */
+	PENDING_COLLECTIVE_WAITS,  /* for other members to submit it */
+	PENDING_COLLECTIVE_LAUNCHED,
+	PENDING_MESSAGE_WAITS, /* a Send or Recv, by its way (PEER_WAY_) */
+	PENDING_KINDS_OF_PLACE = PENDING_MESSAGE_WAITS + PEER_WAYS,
+};
+
+/* To be added to a kind. No kind is 0. */
+#define PENDING_IN_NO_GRAPH 1
+#define PENDING_IN_GRAPH    (PENDING_IN_NO_GRAPH + PENDING_KINDS_OF_PLACE)
+#define PENDING_KINDS	    (PENDING_IN_GRAPH + PENDING_KINDS_OF_PLACE)
+
+struct member_pending {
+	_Atomic uint32_t first[PENDING_KINDS];
 };
 
 struct failure {

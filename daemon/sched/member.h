@@ -17,6 +17,7 @@ struct set_match;
 struct plan;
 struct session;
 struct internode_comm;
+struct pending;
 struct transport;
 struct user;
 
@@ -41,8 +42,9 @@ struct task {
 	bool published; /* inspection knows it, and its deadline counts */
 	bool decided;	/* a tombstone whose end is that of its collective on every member */
 	uint8_t shown;	/* the state that inspection knows */
-	bool in_flight; /* launched on a GPU */
-	bool triggered; /* a trigger has started it */
+	uint8_t pending_kind;	       /* 0: in no list of pending.c */
+	bool in_flight;		       /* launched on a GPU */
+	bool triggered;		       /* a trigger has started it */
 	struct set_match *match;       /* of a set: RUNNING, and not launched yet */
 	struct node_match *node_match; /* RUNNING, and waits for other nodes */
 	struct task *next_in_group;    /* a circle, if they are launched as one; NULL: alone */
@@ -59,8 +61,9 @@ struct task {
 	int32_t rank;
 	struct svc_record record;
 	struct task *prev_input, *next_input; /* waits for its timeline */
-	struct task *next_published;	      /* with the same place in the engine's hash */
-	uint64_t nth;			      /* of a collective in a queue: see decision.c */
+	struct task *prev_pending, *next_pending;
+	struct task *next_published; /* with the same place in the engine's hash */
+	uint64_t nth;		     /* of a collective in a queue: see decision.c */
 	struct task *next_decided;
 	ncclsvc_status end; /* of a tombstone */
 	uint64_t slot_seq;  /* of a launched task */
@@ -118,10 +121,11 @@ struct comm {
 	uint32_t collective_here;
 	bool poisoned; /* a tombstone is among them: it ended so, and so will all */
 	ncclsvc_status poison;
-	uint64_t collectives; /* finished */
-	uint32_t decisions;   /* tombstones of collectives in queues: decision.c */
-	bool misnumbered;     /* such collectives no longer have the right nth */
-	uint32_t triggering;  /* timelines with triggers for it */
+	uint64_t collectives;	       /* finished */
+	struct pending *pending_tasks; /* [nranks]: pending.c; NULL: nobody looks */
+	uint32_t decisions;	       /* tombstones of collectives in queues: decision.c */
+	bool misnumbered;	       /* such collectives no longer have the right nth */
+	uint32_t triggering;	       /* timelines with triggers for it */
 	uint32_t blocked, gone;
 	int32_t gone_rank; /* one of them */
 	struct plan *plan; /* NULL: none */

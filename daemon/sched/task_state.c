@@ -6,6 +6,7 @@
 
 #include "complete.h"
 #include "names.h"
+#include "pending.h"
 #include "set.h"
 #include "streams/timeline.h"
 #include "task.h"
@@ -38,13 +39,18 @@ static uint32_t state_of(const struct task *t)
 	return t->place < AT_HEAD ? NCCLSVC_QUEUED : NCCLSVC_WAITING_PEERS;
 }
 
-void order_show_published(struct engine *e, struct task *t)
+void order_show_as(struct engine *e, struct task *t, uint32_t state)
 {
-	uint32_t state = state_of(t);
 	if (state == t->shown)
 		return;
 	t->shown = (uint8_t)state;
 	table_state(&e->table, t->slot, state, e->now);
+	pending_show(t, state);
+}
+
+void order_show_published(struct engine *e, struct task *t)
+{
+	order_show_as(e, t, state_of(t));
 }
 
 void order_pin(struct task *t, int by)
@@ -109,6 +115,7 @@ void order_publish(struct engine *e, struct task *t)
 	t->published = true;
 	t->shown = (uint8_t)entry.state;
 	t->slot = table_put(&e->table, &entry);
+	pending_show(t, entry.state);
 	/* Without memory for its deadline, a task has none. */
 	if (r->timeout_ns && !t->tombstone)
 		deadlines_add(&e->deadlines, &t->deadline, t->submitted_ns + r->timeout_ns);
@@ -119,6 +126,7 @@ void order_free_comm(struct engine *e, struct comm *c)
 	engine_event(e, &(struct event){.kind = EVENT_EPOCH_GONE, .epoch = {c->slot}});
 	e->comms[c->slot] = NULL;
 	internode_comm_free(e, c);
+	pending_end(c);
 	free(c->members);
 	free(c->collective);
 	free(c);

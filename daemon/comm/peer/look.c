@@ -91,7 +91,8 @@ bool peer_record(const struct peer_page *page, uint32_t number, struct peer_reco
 	return serial && peer_load32(&from->serial) == serial && behind && behind < PEER_HISTORY;
 }
 
-uint32_t peer_record_way(const struct peer_record *r)
+/* A message's; PEER_WAYS: it is none. */
+static uint32_t way_of(const struct peer_record *r)
 {
 	const struct svc_record record = svc_header_record(r->header);
 	if (r->round || !svc_op_is_p2p(record.op) || (uint32_t)record.peer >= PEER_RANKS)
@@ -116,13 +117,37 @@ struct peer_record peer_record_of_graph(const struct peer_page *page, const stru
 				    .timeout_ns = peer_load64(&page->timeout_ns)};
 }
 
-bool peer_record_in(const struct peer_page *page, uint32_t way, uint32_t serial, uint32_t message,
+bool peer_record_in(const struct peer_page *page, uint32_t way, uint32_t message,
 		    struct peer_record *r)
 {
 	const uint32_t records = peer_load32(&page->records);
 	for (uint32_t i = PEER_HISTORY - 1; i; i--)
-		if (peer_record(page, records - i, r) && peer_record_way(r) == way &&
-		    (!serial || r->serial == serial) && (!message || r->message == message))
+		if (peer_record(page, records - i, r) && way_of(r) == way && r->message == message)
 			return true;
 	return false;
+}
+
+struct peer_history peer_history_of(const struct peer_page *page, uint32_t serial,
+				    const uint32_t messages[PEER_WAYS])
+{
+	struct peer_record r;
+	struct peer_history h = {0};
+	const uint32_t records = peer_load32(&page->records);
+	for (uint32_t i = PEER_HISTORY - 1; i; i--) {
+		if (!peer_record(page, records - i, &r))
+			continue;
+		const uint32_t way = way_of(&r);
+		const bool waits = r.serial == serial;
+		if (waits && !h.known) {
+			h.known = true;
+			h.record = r;
+		}
+		if (way == PEER_WAYS)
+			continue;
+		if (waits)
+			h.ways |= UINT32_C(1) << way;
+		if (!h.serials[way] && (!messages[way] || r.message == messages[way]))
+			h.serials[way] = r.serial;
+	}
+	return h;
 }

@@ -6,6 +6,14 @@
 
 #include "peer.h"
 
+/* What a page's records say about the kernel that waits, from one reading of them. */
+struct peer_history {
+	bool known; /* it has this record, the first of several: */
+	struct peer_record record;
+	uint32_t ways;		     /* bits: those that it has messages of */
+	uint32_t serials[PEER_WAYS]; /* of the kernel with the message asked for; 0: not known */
+};
+
 /* One look at a member's page. */
 struct look {
 	uint64_t submitted;
@@ -22,6 +30,7 @@ struct look {
 	uint32_t ways;		     /* bits: those of a kernel of messages that wait */
 	uint32_t message[PEER_WAYS]; /* which one waits there */
 	bool broken;		     /* it does not run kernels any more */
+	struct peer_history history; /* once that was read */
 };
 
 struct look peer_look_at(const struct peer_page *page);
@@ -32,13 +41,15 @@ bool peer_runs_kernels(const struct communicator *m, uint32_t rank);
 bool peer_record(const struct peer_page *page, uint32_t number, struct peer_record *r);
 /* The first one of that kernel; of 0, one in a graph, none. */
 bool peer_record_of(const struct peer_page *page, uint32_t serial, struct peer_record *r);
+/* Reads PEER_HISTORY records at most. messages: the number of one in each way that is asked for; 0:
+ * of any. */
+struct peer_history peer_history_of(const struct peer_page *page, uint32_t serial,
+				    const uint32_t messages[PEER_WAYS]);
 /* The record of an operation in a graph whose kernel waits, as the page says. */
 struct peer_record peer_record_of_graph(const struct peer_page *page, const struct look *l);
-/* The way's first message of that kernel and number. 0: of any. */
-bool peer_record_in(const struct peer_page *page, uint32_t way, uint32_t serial, uint32_t message,
+/* The way's first message of that number. */
+bool peer_record_in(const struct peer_page *page, uint32_t way, uint32_t message,
 		    struct peer_record *r);
-/* A message's; PEER_WAYS: it is none. */
-uint32_t peer_record_way(const struct peer_record *r);
 
 static inline uint64_t peer_load64(const uint64_t *word)
 {

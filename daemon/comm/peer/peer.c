@@ -183,8 +183,11 @@ static bool pages_begin(struct communicator *m)
 		return false;
 	}
 	m->peer = calloc(1, sizeof(*m->peer));
-	if (m->peer && pages_make(m->peer, m->nranks))
-		return true;
+	if (m->peer && !deadlines_add(&m->comms->looks, &m->peer->look, clock_now())) {
+		if (pages_make(m->peer, m->nranks))
+			return true;
+		deadlines_remove(&m->comms->looks, &m->peer->look);
+	}
 	log_info("communicator %s: its members' staging memory is not used: the daemon has no "
 		 "memory for their pages",
 		 m->label);
@@ -209,8 +212,9 @@ void peer_begin(struct communicator *m)
 	const struct peer_limit limit = peer_limit_of(m);
 	m->peer->operation_bytes = limit.bytes;
 	m->peer->limit_source = limit.source;
+	m->peer->comm = m;
 	m->peer->active_ns = clock_now();
-	comm_deadline(m, m->peer->active_ns);
+	loop_deadline(m->comms->loop, m->peer->look.at_ns);
 }
 
 void peer_end(struct communicator *m)
@@ -218,6 +222,7 @@ void peer_end(struct communicator *m)
 	struct peer_pages *p = m->peer;
 	if (!p)
 		return;
+	deadlines_remove(&m->comms->looks, &p->look);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		__atomic_store_n(&peer_page_of(p->base, k)->abort, 1, __ATOMIC_RELEASE);
 		staging_let_go(m, k);

@@ -6,6 +6,7 @@
 #define COMM_PEER_H
 
 #include "abi/peer.h"
+#include "base/deadlines.h"
 #include "comm/communicator.h"
 
 struct comms;
@@ -43,7 +44,8 @@ struct peer_pages {
 	uint32_t operation_bytes; /* that an operation in kernels may have */
 	uint32_t limit_source;	  /* ncclsvc_peer_source of that */
 	uint32_t heartbeat;
-	uint64_t due_ns;	 /* the next look */
+	struct communicator *comm;
+	struct deadline look;	 /* the next one, in comms->looks */
 	uint64_t active_ns;	 /* when one launched or waited last */
 	struct peer_stuck stuck; /* at the last look, and so many before */
 	unsigned stuck_looks;
@@ -65,9 +67,10 @@ void peer_begin(struct communicator *m);
 /* It is over: kernels that wait break off. */
 void peer_end(struct communicator *m);
 
-/* watch.c: looks at the pages, if it is time: ends the epoch if a kernel waits in vain.
- * Returns when to look again; 0: there are none. */
-uint64_t peer_watch(struct communicator *m, uint64_t now);
+/* watch.c: looks at the pages of communicators whose time has come, as many as there is time for in
+ * a turn of the loop: ends the epochs in which a kernel waits in vain. Returns when to look again;
+ * 0: there are none. */
+uint64_t peer_watch(struct comms *s, uint64_t now);
 /* Ends the epoch, on request of that process: nothing less ends a kernel that waits. */
 void peer_cancel(struct communicator *m, int32_t pid);
 

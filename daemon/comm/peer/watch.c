@@ -5,10 +5,12 @@
  * gone, took NCCL for the same operation, or waits for this one elsewhere. What follows from the
  * pages must be so at PEER_LOOKS looks. Then the worst that a member can do is to end its own
  * epoch. */
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "account/task_table.h"
+#include "base/clock.h"
 #include "base/timings.h"
 #include "comm/comm.h"
 #include "comm/comms.h"
@@ -25,53 +27,17 @@ static uint64_t timeout_of(const struct peer_page *page, const struct look *l)
 	struct peer_record r;
 	if (l->graph)
 		return peer_record_of_graph(page, l).timeout_ns;
-	if (peer_record_of(page, l->serial, &r) ||
-	    peer_record(page, peer_load32(&page->records) - (PEER_HISTORY - 2), &r))
+	if (l->history.known)
+		return l->history.record.timeout_ns;
+	if (peer_record(page, peer_load32(&page->records) - (PEER_HISTORY - 2), &r))
 		return r.timeout_ns;
 	return 0;
 }
 
-/* Whether an operation is in a graph is the same on all its ranks. */
-enum place { IN_NO_GRAPH = 1, IN_A_GRAPH = 2, ANYWHERE = IN_NO_GRAPH | IN_A_GRAPH };
-
-/* An operation of the rank on NCCL: a collective (op 0), or a Send or Recv with the peer. */
-struct sought {
-	uint32_t rank;
-	enum place place;
-	unsigned op;
-	int32_t peer;
-	bool waits; /* its stream has come to it, and other ranks have not submitted it */
-};
-
-static bool is_sought(const struct communicator *m, const struct table_entry *e,
-		      const struct sought *x)
+/* The rank's first task of the kind on NCCL, as its slot in the task table + 1. 0: it has none. */
+static uint32_t pending(const struct communicator *m, uint32_t rank, uint32_t kind)
 {
-	return e->comm_uid == m->uid && e->epoch == m->epoch && e->rank == (int32_t)x->rank &&
-	       x->place & (e->graph ? IN_A_GRAPH : IN_NO_GRAPH) &&
-	       (!x->waits || e->state == NCCLSVC_WAITING_PEERS) &&
-	       (svc_op_is_p2p(x->op) ? e->op == x->op && e->peer == x->peer
-				     : !svc_op_is_p2p(e->op));
-}
-
-/* The first of them. False: there is none. */
-static bool pending_record(const struct communicator *m, const struct sought *x,
-			   struct svc_record *r)
-{
-	const struct task_table *t = m->comms->executor->table(m->comms->executor);
-	const uint32_t high = atomic_load_explicit(&t->high, memory_order_acquire);
-	uint64_t first = UINT64_MAX;
-	struct table_entry e;
-	for (uint32_t slot = 0; slot < high; slot++) {
-		if (!table_get(t, slot, &e) || e.seq >= first || !is_sought(m, &e, x))
-			continue;
-		first = e.seq;
-		*r = (struct svc_record){.op = e.op,
-					 .type = e.type,
-					 .redop = e.redop,
-					 .peer = e.peer,
-					 .count = e.count};
-	}
-	return first != UINT64_MAX;
+	return atomic_load_explicit(&m->pending[rank].first[kind], memory_order_acquire);
 }
 
 /* ---- Does a kernel wait in vain? ---- */
@@ -107,15 +73,14 @@ static bool is_entered(const struct look *l, const struct awaited *a)
  * beside them, run one after the other. */
 static bool waits_in_graph(const struct communicator *m, uint32_t rank, const struct awaited *a)
 {
-	struct svc_record r;
-	struct sought x = {
-		.rank = rank, .place = IN_A_GRAPH, .peer = (int32_t)a->rank, .waits = true};
-	for (x.op = NCCLSVC_SEND; x.op <= NCCLSVC_RECV; x.op++)
-		if (pending_record(m, &x, &r))
-			return true;
-	x.op = 0;
-	return pending_record(m, &x, &r) &&
-	       !pending_record(m, &(struct sought){.rank = a->rank, .place = IN_A_GRAPH}, &r);
+	const uint32_t messages = PENDING_IN_GRAPH + PENDING_MESSAGE_WAITS;
+	if (pending(m, rank, messages + PEER_WAY_TO(a->rank)) ||
+	    pending(m, rank, messages + PEER_WAY_FROM(a->rank)))
+		return true;
+	return pending(m, rank, PENDING_IN_GRAPH + PENDING_COLLECTIVE_WAITS) &&
+	       !pending(m, a->rank, PENDING_IN_GRAPH + PENDING_COLLECTIVE_QUEUED) &&
+	       !pending(m, a->rank, PENDING_IN_GRAPH + PENDING_COLLECTIVE_WAITS) &&
+	       !pending(m, a->rank, PENDING_IN_GRAPH + PENDING_COLLECTIVE_LAUNCHED);
 }
 
 /* What the others wait for in a kernel is on NCCL's path for this rank. Ranks count what is in no
@@ -123,20 +88,14 @@ static bool waits_in_graph(const struct communicator *m, uint32_t rank, const st
 static bool took_nccl(const struct communicator *m, uint32_t rank, const struct look *l,
 		      const struct awaited *a)
 {
-	struct svc_record r;
 	if (!a->moves && a->came >> rank & 1)
 		return false;
 	if (waits_in_graph(m, rank, a))
 		return true;
 	if (a->graph)
 		return false;
-	const struct sought x = {.rank = rank,
-				 .place = IN_NO_GRAPH,
-				 .op = way_op(a->way),
-				 .peer = (int32_t)(a->way % PEER_RANKS),
-				 .waits = true};
 	if (a->moves)
-		return pending_record(m, &x, &r);
+		return pending(m, rank, PENDING_IN_NO_GRAPH + PENDING_MESSAGE_WAITS + a->way);
 	return a->r && (int32_t)((uint32_t)l->submitted - a->r->collective) > 0;
 }
 
@@ -194,11 +153,9 @@ static bool find_absence(const struct communicator *m, const struct look *looks,
 /* The rank's kernel that waits moves the message, or one before it did. Of a Recv, that the sender
  * waits for, earlier ones of the way do as well: they make room. So may a record that was
  * overwritten. */
-static bool message_begun(const struct communicator *m, uint32_t rank, const struct look *l,
-			  const struct awaited *a)
+static bool message_begun(const struct look *l, const struct awaited *a)
 {
-	struct peer_record r;
-	const struct peer_page *page = peer_member_page(m, rank);
+	const uint32_t serial = l->history.serials[a->way];
 	if (!l->waits)
 		return false;
 	if (a->graph ||
@@ -206,16 +163,15 @@ static bool message_begun(const struct communicator *m, uint32_t rank, const str
 		return l->moves;
 	if (!is_entered(l, a))
 		return false;
-	if (!peer_record_in(page, a->way, 0, a->message, &r) || peer_reached(l->serial, r.serial))
+	if (!serial || peer_reached(l->serial, serial))
 		return true;
-	return way_op(a->way) == NCCLSVC_RECV && peer_record_in(page, a->way, l->serial, 0, &r);
+	return way_op(a->way) == NCCLSVC_RECV && l->history.ways >> a->way & 1;
 }
 
 /* The rank is in it, or past it. */
-static bool has_begun(const struct communicator *m, uint32_t rank, const struct look *l,
-		      const struct awaited *a)
+static bool has_begun(const struct look *l, const struct awaited *a)
 {
-	return a->moves ? message_begun(m, rank, l, a) : peer_reached(l->place, a->place);
+	return a->moves ? message_begun(l, a) : peer_reached(l->place, a->place);
 }
 
 /* The rank that `rank` waits for: the first that has not submitted it, else the first whose kernel
@@ -227,8 +183,7 @@ static int32_t last_of(const struct communicator *m, const struct look *looks, u
 		for (uint32_t k = 0; k < m->nranks; k++)
 			for (uint32_t way = 0; way < PEER_WAYS; way++)
 				if (next_awaited(looks, rank, way, k, NULL, &a) &&
-				    !(begun ? has_begun(m, k, &looks[k], &a)
-					    : is_entered(&looks[k], &a)))
+				    !(begun ? has_begun(&looks[k], &a) : is_entered(&looks[k], &a)))
 					return (int32_t)k;
 	return -1;
 }
@@ -243,13 +198,12 @@ static uint32_t waits_behind(const struct communicator *m, const struct look *lo
 	for (uint32_t k = 0; looks[rank].waits && k < m->nranks; k++)
 		for (uint32_t way = 0; looks[k].waits && way < PEER_WAYS; way++)
 			if (next_awaited(looks, rank, way, k, NULL, &a) &&
-			    !has_begun(m, k, &looks[k], &a))
+			    !has_begun(&looks[k], &a))
 				ranks |= UINT32_C(1) << k;
 	return ranks;
 }
 
-/* Which rank waits behind which: once for all of them, since the records can change, and are many.
- */
+/* Which rank waits behind which. */
 struct behind {
 	uint32_t direct[PEER_RANKS], all[PEER_RANKS]; /* bits: ranks */
 };
@@ -292,25 +246,22 @@ static void note_message(const struct look *l, struct peer_stuck *stuck)
 static struct peer_stuck stuck_at(const struct communicator *m, const struct look *looks,
 				  const struct behind *behind, uint32_t rank, uint64_t now)
 {
-	struct peer_record r;
-	const uint32_t sequence = looks[rank].waits;
-	const struct peer_page *page = peer_member_page(m, rank);
-	const bool known = peer_record_of(page, looks[rank].serial, &r);
+	const struct look *l = &looks[rank];
 	struct peer_stuck stuck = {
-		.rank = rank, .sequence = sequence, .serial = looks[rank].serial, .other = -1};
-	if (find_absence(m, looks, rank, known ? &r : NULL, &stuck))
+		.rank = rank, .sequence = l->waits, .serial = l->serial, .other = -1};
+	if (find_absence(m, looks, rank, l->history.known ? &l->history.record : NULL, &stuck))
 		return stuck;
 	stuck.circle = circle_of(behind, m->nranks, rank, &stuck.other);
 	if (stuck.circle) {
 		stuck.result = NCCLSVC_MISMATCH;
-		note_message(&looks[rank], &stuck);
+		note_message(l, &stuck);
 		return stuck;
 	}
-	const uint64_t timeout = timeout_of(page, &looks[rank]);
+	const uint64_t timeout = timeout_of(peer_member_page(m, rank), l);
 	if (timeout && now - m->peer->members[rank].waits_ns > timeout) {
 		stuck.result = NCCLSVC_TIMEOUT;
 		stuck.other = last_of(m, looks, rank);
-		note_message(&looks[rank], &stuck);
+		note_message(l, &stuck);
 	}
 	return stuck;
 }
@@ -351,14 +302,39 @@ static struct peer_stuck broken_at(const struct communicator *m, uint32_t rank)
 		.result = NCCLSVC_PEER_GONE, .rank = rank, .other = (int32_t)rank};
 }
 
-static struct peer_stuck find_stuck(const struct communicator *m, const struct look *looks,
-				    uint64_t now)
+/* Which message of each of the rank's ways another rank's kernel waits for; 0: that is not known.
+ */
+static void find_asked(const struct communicator *m, const struct look *looks, uint32_t rank,
+		       uint32_t messages[PEER_WAYS])
+{
+	for (uint32_t way = 0; way < PEER_WAYS; way++) {
+		const uint32_t k = way % PEER_RANKS;
+		const bool asks = k < m->nranks && !looks[k].graph;
+		messages[way] = asks ? looks[k].message[peer_way_back(way, rank)] : 0;
+	}
+}
+
+/* Once for each look, since the records can change, and are many: PEER_HISTORY in a page. */
+static void read_histories(const struct communicator *m, struct look *looks)
+{
+	uint32_t messages[PEER_WAYS];
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		if (!looks[k].waits || !looks[k].serial)
+			continue;
+		find_asked(m, looks, k, messages);
+		looks[k].history =
+			peer_history_of(peer_member_page(m, k), looks[k].serial, messages);
+	}
+}
+
+static struct peer_stuck find_stuck(const struct communicator *m, struct look *looks, uint64_t now)
 {
 	struct behind behind;
 	/* Ranks that wait for one that is broken off tell less about the reason. */
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (looks[k].broken && comm_takes_part(&m->members[k]))
 			return broken_at(m, k);
+	read_histories(m, looks);
 	behind_find(m, looks, &behind);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		if (!looks[k].waits || !peer_runs_kernels(m, k))
@@ -420,6 +396,42 @@ static void compare_unlike(const struct communicator *m, ncclsvc_status *st)
 	st->field = svc_record_differs(&r[0], &r[1], &st->value_a, &st->value_b);
 }
 
+/* If the rank's first task of the kind is older than *seq. */
+static void take_older(const struct communicator *m, uint32_t rank, uint32_t kind, uint64_t *seq,
+		       struct svc_record *r)
+{
+	struct table_entry e;
+	const uint32_t slot = pending(m, rank, kind);
+	const struct task_table *t = m->comms->executor->table(m->comms->executor);
+	if (!slot || !table_get(t, slot - 1, &e) || e.comm_uid != m->uid || e.epoch != m->epoch ||
+	    e.rank != (int32_t)rank || e.seq >= *seq)
+		return;
+	*seq = e.seq;
+	*r = (struct svc_record){
+		.op = e.op, .type = e.type, .redop = e.redop, .peer = e.peer, .count = e.count};
+}
+
+/* The rank's oldest collective on NCCL, or the Send or Recv with the other rank that waits; with op
+ * 0: there is none. */
+static struct svc_record pending_record(const struct communicator *m, uint32_t rank, unsigned op,
+					int32_t other)
+{
+	const uint32_t places[] = {PENDING_IN_NO_GRAPH, PENDING_IN_GRAPH};
+	const uint32_t way =
+		op == NCCLSVC_SEND ? PEER_WAY_TO((uint32_t)other) : PEER_WAY_FROM((uint32_t)other);
+	struct svc_record r = {0};
+	uint64_t seq = UINT64_MAX;
+	for (unsigned i = 0; i < 2; i++) {
+		if (svc_op_is_p2p(op)) {
+			take_older(m, rank, places[i] + PENDING_MESSAGE_WAITS + way, &seq, &r);
+			continue;
+		}
+		for (uint32_t kind = 0; kind < PENDING_MESSAGE_WAITS; kind++)
+			take_older(m, rank, places[i] + kind, &seq, &r);
+	}
+	return r;
+}
+
 /* b has taken NCCL for what a has launched with that header: it is another operation there. */
 static void compare(const struct communicator *m, uint64_t header, ncclsvc_status *st)
 {
@@ -427,13 +439,8 @@ static void compare(const struct communicator *m, uint64_t header, ncclsvc_statu
 	const unsigned opposite = a.op == NCCLSVC_SEND	 ? NCCLSVC_RECV
 				  : a.op == NCCLSVC_RECV ? NCCLSVC_SEND
 							 : a.op;
-	struct svc_record b = {0};
-	const struct sought x = {.rank = (uint32_t)st->rank_b,
-				 .place = ANYWHERE,
-				 .op = opposite,
-				 .peer = st->rank_a,
-				 .waits = svc_op_is_p2p(opposite)};
-	if (pending_record(m, &x, &b))
+	const struct svc_record b = pending_record(m, (uint32_t)st->rank_b, opposite, st->rank_a);
+	if (b.op)
 		st->field = svc_record_differs(&a, &b, &st->value_a, &st->value_b);
 	else
 		st->field = NCCLSVC_FIELD_OP;
@@ -546,7 +553,7 @@ static struct peer_record record_of_stuck(const struct communicator *m,
 	const struct peer_page *page = peer_member_page(m, stuck->rank);
 	if (l->graph && stuck->sequence)
 		return peer_record_of_graph(page, l);
-	if (stuck->message ? peer_record_in(page, stuck->way, 0, stuck->message, &r)
+	if (stuck->message ? peer_record_in(page, stuck->way, stuck->message, &r)
 			   : peer_record_of(page, stuck->serial, &r))
 		return r;
 	return (struct peer_record){0};
@@ -591,23 +598,49 @@ static void look_at_all(struct communicator *m, struct look looks[PEER_RANKS], u
 	}
 }
 
-uint64_t peer_watch(struct communicator *m, uint64_t now)
+/* False: the epoch is over, and its pages are gone. */
+static bool look(struct communicator *m, uint64_t now)
 {
 	struct look looks[PEER_RANKS];
 	struct peer_pages *p = m->peer;
-	if (!p)
-		return 0;
-	if (now < p->due_ns)
-		return p->due_ns;
 	look_at_all(m, looks, now);
 	const struct peer_stuck stuck = find_stuck(m, looks, now);
 	p->stuck_looks = stuck.result && same(&stuck, &p->stuck) ? p->stuck_looks + 1 : 1;
 	if (stuck.result && p->stuck_looks == PEER_LOOKS) {
 		end_epoch(m, &stuck, looks);
-		return 0;
+		return false;
 	}
 	p->stuck = stuck;
-	const bool quiet = now - p->active_ns > PEER_LOOK_QUIET_NS;
-	p->due_ns = now + (quiet ? PEER_LOOK_QUIET_NS : PEER_LOOK_AGAIN_NS);
-	return p->due_ns;
+	return true;
+}
+
+/* From the end of this look. A user's looks follow each other at intervals in which all of his
+ * together take PEER_LOOKS_SHARE of the time, however many there are. */
+static uint64_t next_look(const struct communicator *m, uint64_t began, uint64_t ended)
+{
+	struct account *a = m->account;
+	const bool quiet = ended - m->peer->active_ns > PEER_LOOK_QUIET_NS;
+	const uint64_t due = ended + (quiet ? PEER_LOOK_QUIET_NS : PEER_LOOK_AGAIN_NS);
+	a->looked_ns =
+		(a->looked_ns > began ? a->looked_ns : began) + (ended - began) * PEER_LOOKS_SHARE;
+	return due > a->looked_ns ? due : a->looked_ns;
+}
+
+uint64_t peer_watch(struct comms *s, uint64_t now)
+{
+	struct deadline *d;
+	const uint64_t enough = now + PEER_LOOKS_TURN_NS;
+	while ((d = deadlines_first(&s->looks)) && d->at_ns <= now && now < enough) {
+		struct peer_pages *p =
+			(struct peer_pages *)((char *)d - offsetof(struct peer_pages, look));
+		struct communicator *m = p->comm;
+		const uint64_t began = now;
+		const bool goes_on = look(m, began);
+		now = clock_now();
+		if (!goes_on)
+			continue;
+		deadlines_take(&s->looks, d);
+		deadlines_add(&s->looks, d, next_look(m, began, now)); /* it has room */
+	}
+	return d ? d->at_ns : 0;
 }

@@ -263,7 +263,7 @@ static enum begun start(struct engine *e, const struct match *m)
 		op->record = t->record;
 		t->started_ns = e->now;
 		if (t->published)
-			table_state(&e->table, t->slot, NCCLSVC_LAUNCHED, e->now);
+			order_show_as(e, t, NCCLSVC_LAUNCHED);
 	}
 	op->pair = svc_op_is_p2p(op->record.op);
 	op->size = svc_type_size(op->record.type);

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How much the supervisor does when it looks at pages: what stands in them is hostile, and one user
+ * has many. The test is linked so that it counts. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "account/account.h"
+#include "account/task_table.h"
+#include "base/clock.h"
+#include "base/timings.h"
+#include "comm/comm.h"
+#include "comm/comms.h"
+#include "comm/peer/look.h"
+
+#define MANY 300 /* communicators of one user */
+
+static struct {
+	unsigned histories, scans, tasks;
+} count;
+
+struct peer_history __real_peer_history_of(const struct peer_page *page, uint32_t serial,
+					   const uint32_t messages[PEER_WAYS]);
+struct peer_history __wrap_peer_history_of(const struct peer_page *page, uint32_t serial,
+					   const uint32_t messages[PEER_WAYS])
+{
+	count.histories++;
+	return __real_peer_history_of(page, serial, messages);
+}
+
+bool __wrap_peer_record_of(const struct peer_page *page, uint32_t serial, struct peer_record *r)
+{
+	(void)page;
+	(void)serial;
+	(void)r;
+	count.scans++;
+	return false;
+}
+
+bool __wrap_peer_record_in(const struct peer_page *page, uint32_t way, uint32_t message,
+			   struct peer_record *r)
+{
+	(void)page;
+	(void)way;
+	(void)message;
+	(void)r;
+	count.scans++;
+	return false;
+}
+
+bool __wrap_table_get(const struct task_table *t, uint32_t slot, struct table_entry *e)
+{
+	(void)t;
+	(void)slot;
+	(void)e;
+	count.tasks++;
+	return false;
+}
+
+/* ---- Communicators with pages ---- */
+
+static struct comms comms;
+static struct client client;
+
+static struct communicator *begin(struct account *a, uint32_t nranks)
+{
+	struct communicator *m = calloc(1, sizeof(*m));
+	assert_non_null(m);
+	m->comms = &comms;
+	m->account = a;
+	m->nranks = nranks;
+	m->members = calloc(nranks, sizeof(*m->members));
+	m->pending = calloc(nranks, sizeof(*m->pending));
+	m->peer = calloc(1, sizeof(*m->peer));
+	assert_true(m->members && m->pending && m->peer);
+	m->peer->comm = m;
+	m->peer->base = calloc(nranks, PEER_PAGE);
+	assert_non_null(m->peer->base);
+	for (uint32_t k = 0; k < nranks; k++) {
+		m->members[k].client = &client;
+		m->members[k].state = NCCLSVC_MEMBER_JOINED;
+	}
+	assert_int_equal(deadlines_add(&comms.looks, &m->peer->look, 1), 0);
+	memset(&count, 0, sizeof(count));
+	return m;
+}
+
+static void end(struct communicator *m)
+{
+	deadlines_remove(&comms.looks, &m->peer->look);
+	free(m->peer->base);
+	free(m->peer);
+	free(m->pending);
+	free(m->members);
+	free(m);
+}
+
+static void end_all(void)
+{
+	deadlines_fini(&comms.looks);
+}
+
+/* All ways of all ranks wait for what no record has; what waits changes from look to look, so that
+ * the epoch never ends. */
+static void fill(struct communicator *m, uint32_t kernel)
+{
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct peer_page *p = peer_member_page(m, k);
+		p->moves = 1;
+		p->begun = (uint64_t)kernel << 32 | kernel;
+		p->records = 3 * PEER_HISTORY;
+		for (uint32_t way = 0; way < PEER_WAYS; way++) {
+			p->waits[way] = (uint64_t)kernel << 32 | kernel;
+			p->messages[way] = kernel + 1;
+		}
+		for (uint32_t i = 0; i < PEER_HISTORY; i++)
+			p->history[i] = (struct peer_record){
+				.header = peer_header(NCCLSVC_SEND, NCCLSVC_UINT32, 0, 0, 8),
+				.serial = UINT32_MAX,
+				.message = UINT32_MAX};
+	}
+}
+
+static void is_due(struct communicator *m)
+{
+	deadlines_remove(&comms.looks, &m->peer->look);
+	assert_int_equal(deadlines_add(&comms.looks, &m->peer->look, 1), 0);
+}
+
+static void a_look_reads_each_record_once(void **state)
+{
+	static struct account user;
+	(void)state;
+	struct communicator *m = begin(&user, PEER_RANKS);
+	for (uint32_t kernel = 1; kernel < 10; kernel++) {
+		fill(m, kernel);
+		is_due(m);
+		peer_watch(&comms, clock_now());
+		assert_int_equal(count.histories, kernel * PEER_RANKS);
+	}
+	assert_int_equal(count.scans, 0);
+	assert_int_equal(count.tasks, 0); /* however many there are */
+	end(m);
+	end_all();
+}
+
+/* Each of them is looked at, and others are not late. */
+static void looks_of_one_user_leave_time(void **state)
+{
+	static struct account user, other;
+	struct communicator *m[MANY];
+	uint64_t took = 0, last = 0;
+	(void)state;
+	for (int i = 0; i < MANY; i++) {
+		m[i] = begin(&user, PEER_RANKS);
+		fill(m[i], 1);
+	}
+	struct communicator *bystander = begin(&other, 2);
+	const uint64_t began = clock_now();
+	while (count.histories < MANY * PEER_RANKS || !bystander->peer->heartbeat) {
+		const uint64_t now = clock_now();
+		assert_int_not_equal(peer_watch(&comms, now), 0);
+		took += clock_now() - now;
+	}
+	for (int i = 0; i < MANY; i++)
+		if (m[i]->peer->look.at_ns > last)
+			last = m[i]->peer->look.at_ns;
+	assert_true(last - began >= took * PEER_LOOKS_SHARE / 2);
+	assert_true(bystander->peer->look.at_ns <= clock_now() + PEER_LOOK_QUIET_NS);
+	for (int i = 0; i < MANY; i++)
+		end(m[i]);
+	end(bystander);
+	end_all();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_look_reads_each_record_once),
+		cmocka_unit_test(looks_of_one_user_leave_time),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
