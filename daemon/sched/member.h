@@ -47,6 +47,7 @@ struct task {
 	bool triggered;		       /* a trigger has started it */
 	struct set_match *match;       /* of a set: RUNNING, and not launched yet */
 	struct node_match *node_match; /* RUNNING, and waits for other nodes */
+	struct task *prev_in_group;    /* of that: */
 	struct task *next_in_group;    /* a circle, if they are launched as one; NULL: alone */
 	uint64_t visit;
 	uint64_t uid;

@@ -182,17 +182,25 @@ void release_overdue(struct engine *e)
 	}
 }
 
-/* Ends all tasks of a member that do not run, up to so many steps. False: there are more. */
+/* Ends all tasks of a member that do not run, up to so many steps: those that have matched as
+ * `matched` says, with what they have matched. False: there are more. */
 static bool clear_member(struct engine *e, struct member *m, const ncclsvc_status *st,
-			 uint64_t enough)
+			 const ncclsvc_status *matched, uint64_t enough)
 {
 	struct task *t, *next;
 	struct comm *c = m->comm;
 	for (t = m->queue; t; t = next) {
 		next = t->next;
 		e->steps++;
-		if (t->place == RUNNING)
+		if (t->place == RUNNING) {
+			if (!t->match || !set_drop(e, t, matched))
+				continue;
+			if (next && !next->uid) /* it ended with this one */
+				next = m->queue;
+			if (e->steps >= enough)
+				return false;
 			continue;
+		}
 		if (c->collective[t->rank] == t) {
 			c->collective[t->rank] = NULL;
 			c->collective_here--;
@@ -250,7 +258,6 @@ static void close_epoch(struct engine *e, struct comm *c, const ncclsvc_status *
 			spoil_group(s, c, -1, &h->end);
 		s->spoiled = e->ends;
 	}
-	set_drop(e, c, -1, &c->end);
 	if (c->transport->epoch_end)
 		c->transport->epoch_end(e, c);
 }
@@ -263,7 +270,7 @@ bool release_epoch(struct engine *e, struct comm *c, const ncclsvc_status *end)
 	for (; c->cleared < c->nranks; c->cleared++) {
 		struct member *m = &c->members[c->cleared];
 		const ncclsvc_status st = end_of(c, end, c->cleared);
-		if (!m->gone && m->session && !clear_member(e, m, &st, enough))
+		if (!clear_member(e, m, &st, &c->end, enough))
 			return false;
 	}
 	plan_end(e, c);
@@ -294,7 +301,6 @@ bool release_member(struct engine *e, struct comm *c, int32_t rank)
 	ncclsvc_status st = order_gone_status(c, rank);
 	if (m->gone)
 		return true;
-	set_drop(e, c, rank, &st);
 	if (m->session) {
 		struct session *s = m->session;
 		struct handle *h = &s->handles[m->handle];
@@ -302,7 +308,7 @@ bool release_member(struct engine *e, struct comm *c, int32_t rank)
 		*h = (struct handle){0};
 		triggers_end(e, s, m, &own);
 		spoil_group(s, c, rank, &own);
-		if (!clear_member(e, m, &own, e->steps + STEP_SLICE))
+		if (!clear_member(e, m, &own, &st, e->steps + STEP_SLICE))
 			return false;
 		m->session = NULL;
 	}

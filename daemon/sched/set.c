@@ -19,6 +19,33 @@
 
 /* ---- Matches ---- */
 
+void set_look(struct engine *e, struct set_match *m)
+{
+	e->matched_new = true;
+	if (m->looked_at)
+		return;
+	m->looked_at = true;
+	DL_APPEND2(e->looked_at, m, prev_look, next_look);
+}
+
+/* Until it, or what it hangs together with, changes. */
+static void look_no_more(struct engine *e, struct set_match *m)
+{
+	if (!m->looked_at)
+		return;
+	m->looked_at = false;
+	DL_DELETE2(e->looked_at, m, prev_look, next_look);
+}
+
+static void forget_match(struct engine *e, struct set_match *m)
+{
+	for (uint32_t i = 0; i < m->ntasks; i++)
+		m->tasks[i]->match = NULL;
+	look_no_more(e, m);
+	DL_DELETE(e->matched, m);
+	free(m);
+}
+
 enum begun set_add(struct engine *e, const struct match *match)
 {
 	struct set_match *m = calloc(1, sizeof(*m) + match->ntasks * sizeof(m->tasks[0]));
@@ -35,11 +62,17 @@ enum begun set_add(struct engine *e, const struct match *match)
 		t->match = m;
 	}
 	DL_APPEND(e->matched, m);
-	e->matched_new = true;
+	set_look(e, m);
 	return BEGUN_RUNNING;
 }
 
 /* ---- Task groups ---- */
+
+static void join(struct task *t, struct task *next)
+{
+	t->next_in_group = next;
+	next->prev_in_group = t;
+}
 
 void set_link(struct task *first)
 {
@@ -48,23 +81,26 @@ void set_link(struct task *first)
 		if (!(t->comm->transport->flags & TRANSPORT_GROUPS))
 			continue;
 		if (last)
-			last->next_in_group = t;
+			join(last, t);
 		else
 			begin = t;
 		last = t;
 	}
 	if (last != begin)
-		last->next_in_group = begin;
+		join(last, begin);
 }
 
 void set_leave(struct engine *e, struct task *t)
 {
-	struct task *before = t->next_in_group;
-	while (before->next_in_group != t)
-		before = before->next_in_group;
-	before->next_in_group = t->next_in_group == before ? NULL : t->next_in_group;
+	struct task *before = t->prev_in_group, *after = t->next_in_group;
 	t->next_in_group = NULL;
-	e->matched_new = true; /* the rest may be complete without it */
+	if (before == after)
+		before->next_in_group = NULL;
+	else
+		join(before, after);
+	/* What is left may be complete without it. */
+	if (before->match)
+		set_look(e, before->match);
 }
 
 /* ---- What is launched together ---- */
@@ -89,13 +125,14 @@ static bool collect(struct engine *e, struct task *t)
 	bool good = push(e, t);
 	for (uint32_t i = 0; good && i < e->nvisited; i++) {
 		const struct task *at = e->visited[i];
-		if (!at->match)
-			return false;
-		if (at->next_in_group)
+		if (!at->match || at->comm->ended)
+			good = false;
+		else if (at->next_in_group)
 			good = push(e, at->next_in_group);
 		for (uint32_t k = 0; good && k < at->match->ntasks; k++)
 			good = push(e, at->match->tasks[k]);
 	}
+	e->steps += e->nvisited;
 	return good;
 }
 
@@ -122,9 +159,17 @@ static bool any_held(const struct engine *e)
 	return false;
 }
 
-static void take_apart(struct engine *e, struct set_match *m, const ncclsvc_status *st)
+void set_dissolve(struct engine *e, struct set_match *m)
 {
+	forget_match(e, m);
+}
+
+void set_fail(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	struct set_match *m = t->match;
 	DL_DELETE(e->matched, m);
+	look_no_more(e, m);
+	e->steps += m->ntasks * STEP_END;
 	for (uint32_t i = 0; i < m->ntasks; i++) {
 		m->tasks[i]->match = NULL;
 		release_end(e, m->tasks[i], st);
@@ -132,44 +177,26 @@ static void take_apart(struct engine *e, struct set_match *m, const ncclsvc_stat
 	free(m);
 }
 
-void set_dissolve(struct engine *e, struct set_match *m)
+/* Without it, nothing of the request is launched. */
+static void drop_request(struct engine *e, const struct set_match *m)
 {
-	DL_DELETE(e->matched, m);
-	for (uint32_t i = 0; i < m->ntasks; i++)
-		m->tasks[i]->match = NULL;
-	free(m);
-}
-
-void set_fail(struct engine *e, struct task *t, const ncclsvc_status *st)
-{
-	take_apart(e, t->match, st);
-}
-
-/* Of what other nodes know, the communicator ends the tasks. */
-static void drop_request(struct engine *e, struct set_match *m)
-{
-	if (m->request && sequence_was_closed(m->comm))
+	if (m->request && m->node_match && sequence_was_closed(m->comm))
 		sequence_void(e, m->request);
 	else if (m->request)
 		sequence_give_up(e, m->request);
-	set_dissolve(e, m);
 }
 
-void set_drop(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
+bool set_drop(struct engine *e, struct task *t, const ncclsvc_status *st)
 {
-	struct set_match *m, *next;
-	DL_FOREACH_SAFE (e->matched, m, next) {
-		bool concerned = rank < 0;
-		if (m->comm != c)
-			continue;
-		/* What other nodes may launch cannot be taken back because of one member. */
-		for (uint32_t i = 0; i < m->ntasks && !m->node_match; i++)
-			concerned = concerned || m->tasks[i]->rank == rank;
-		if (concerned && m->node_match)
-			drop_request(e, m);
-		else if (concerned)
-			take_apart(e, m, st);
-	}
+	struct set_match *m = t->match;
+	if (m->node_match && !m->comm->ended)
+		return false;
+	drop_request(e, m);
+	if (m->node_match)
+		forget_match(e, m);
+	else
+		set_fail(e, t, st);
+	return true;
 }
 
 /* ---- Launching ---- */
@@ -190,24 +217,14 @@ void set_launched(struct engine *e, struct task *t)
 		order_make_ready(e, m);
 }
 
-static void forget_match(struct engine *e, struct set_match *m)
-{
-	DL_DELETE(e->matched, m);
-	free(m);
-}
-
 /* What hung together does so no more. */
 static void part_visited(struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nvisited; i++) {
 		struct task *t = e->visited[i];
-		struct set_match *m = t->match;
 		t->next_in_group = NULL;
-		if (!m)
-			continue;
-		for (uint32_t k = 0; k < m->ntasks; k++)
-			m->tasks[k]->match = NULL;
-		forget_match(e, m);
+		if (t->match)
+			forget_match(e, t->match);
 	}
 }
 
@@ -291,7 +308,7 @@ static void launch_or_wait(struct engine *e)
 static void withdraw_asked(struct engine *e)
 {
 	struct set_match *m, *next;
-	DL_FOREACH_SAFE (e->matched, m, next)
+	DL_FOREACH_SAFE2 (e->looked_at, m, next, next_look)
 		if (m->node_match && m->node_match->asked && !m->request)
 			node_match_withdraw(e, m->node_match);
 }
@@ -304,18 +321,18 @@ void set_launch(struct engine *e)
 	withdraw_asked(e);
 	launch_ordered(e);
 	e->pass = e->visit + 1;
-	for (m = e->matched; m; m = next) {
-		next = m->next;
-		if (m->request)
+	for (m = e->looked_at; m; m = next) {
+		next = m->next_look;
+		if (!m->request && m->comm->held == e->launch_round)
 			continue;
-		if (m->comm->held == e->launch_round)
+		if (m->request || m->tasks[0]->visit >= e->pass || !collect(e, m->tasks[0])) {
+			look_no_more(e, m);
 			continue;
-		bool whole = m->tasks[0]->visit < e->pass && collect(e, m->tasks[0]);
+		}
 		/* Other matches go with it. */
-		while (next && whole && next->tasks[0]->visit == e->visit)
-			next = next->next;
-		if (whole)
-			launch_or_wait(e);
+		while (next && next->tasks[0]->visit == e->visit)
+			next = next->next_look;
+		launch_or_wait(e);
 	}
 	launch_ordered(e); /* the sequencer may be this engine */
 }

@@ -11,6 +11,8 @@
 /* Tasks that have matched, and are not launched yet. */
 struct set_match {
 	struct set_match *prev, *next;
+	struct set_match *prev_look, *next_look;
+	bool looked_at; /* by the next set_launch */
 	struct comm *comm;
 	struct node_match *node_match;	/* where, if with other nodes */
 	struct launch_request *request; /* the sequencer knows; NULL: not yet, or it need not */
@@ -32,9 +34,15 @@ bool set_may_fail(struct engine *e, struct task *t);
 void set_fail(struct engine *e, struct task *t, const ncclsvc_status *st);
 /* It is launched no more: its tasks are the caller's to end. */
 void set_dissolve(struct engine *e, struct set_match *m);
-/* Ends what has matched but was not launched: of one member, or of all (-1). */
-void set_drop(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
-/* Launches what may be launched of what has matched. */
+/* The task has matched, and is not launched: its member has left, or the epoch is over. It ends
+ * with what it has matched; of what other nodes know, the communicator ends the tasks. False: other
+ * nodes may launch it, which cannot be taken back because of one member. */
+bool set_drop(struct engine *e, struct task *t, const ncclsvc_status *st);
+/* It may have become possible to launch the match. */
+void set_look(struct engine *e, struct set_match *m);
+/* Launches what may be launched of the matches that are to be looked at: new ones, those that were
+ * whole but had no room, and those that something has left which they hung together with. In as
+ * many steps as there are tasks that hang together with these, each once. */
 void set_launch(struct engine *e);
 /* The engine ends. */
 void set_finish(struct engine *e);

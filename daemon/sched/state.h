@@ -129,10 +129,11 @@ struct engine {
 	uint64_t looked_ns; /* when the doorbells were last looked at */
 	bool draining, drained, stop;
 	struct device devices[ENGINE_DEVICES];
-	uint32_t gpu_inputs;	   /* tasks that wait for what a GPU writes: their timelines */
-	struct set_match *matched; /* in the order in which they matched */
-	uint64_t nmatched;	   /* so far: their order */
-	bool matched_new;	   /* something may be launched */
+	uint32_t gpu_inputs;	     /* tasks that wait for what a GPU writes: their timelines */
+	struct set_match *matched;   /* in the order in which they matched */
+	struct set_match *looked_at; /* of these, by the next set_launch: by next_look */
+	uint64_t nmatched;	     /* so far: their order */
+	bool matched_new;	     /* something may be launched */
 	struct launch_request *requests, *due; /* to the sequencer; and those that are due */
 	uint64_t nrequests;		       /* so far */
 	struct grant *granted;		       /* [tasks_max]: launched of late */

@@ -16,6 +16,7 @@ struct executor *engine;
 const struct mpi_api *engine_mpi;
 uint32_t engine_nodes;
 enum transport_kind engine_transport = TRANSPORT_NCCL;
+struct member_pending *engine_pending;
 
 struct gpu gpus[DEVICES];
 
@@ -108,6 +109,7 @@ void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int32_t *d
 	c.epoch_start.uid = comm + 1;
 	c.epoch_start.members = members;
 	c.epoch_start.progress = progress_pages[comm];
+	c.epoch_start.pending = engine_pending;
 	c.epoch_start.transport = engine_transport;
 	c.epoch_start.comm_slot = comm;
 	command(c);

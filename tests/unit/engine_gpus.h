@@ -35,6 +35,8 @@ extern const struct mpi_api *engine_mpi;
 extern uint32_t engine_nodes;
 /* Of what is started; TRANSPORT_NCCL at first. */
 extern enum transport_kind engine_transport;
+/* Also what members of the next communicators have pending; NULL at first. */
+extern struct member_pending *engine_pending;
 
 extern struct gpu {
 	struct worker_queue *queue;

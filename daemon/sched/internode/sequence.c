@@ -219,9 +219,11 @@ void sequence_void(struct engine *e, struct launch_request *r)
 {
 	struct set_match *m;
 	DL_FOREACH (e->matched, m)
-		if (m->request == r)
+		if (m->request == r) {
 			m->request = NULL;
-	e->matched_new = true; /* the rest of it may be launched without */
+			set_look(e, m); /* the rest of it may be launched without */
+		}
+	e->matched_new = true;
 	request_forget(e, r);
 }
 

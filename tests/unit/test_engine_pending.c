@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the scheduler shows of members' pending tasks, by kind. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine_gpus.h"
+#include "sched/state.h"
+
+static struct member_pending shared[SESSIONS];
+
+/* As start(), but the supervisor looks at what members have pending. */
+static void start_looked_at(uint32_t comm)
+{
+	engine_pending = shared;
+	memset(shared, 0, sizeof(shared));
+	START(comm, 2, LIST(0, 1), LIST(0, 1));
+	engine_pending = NULL;
+}
+
+static bool shows(uint32_t rank, uint32_t kind, uint32_t op)
+{
+	struct table_entry e;
+	const uint32_t slot = atomic_load(&shared[rank].first[kind]);
+	return slot && table_get(engine->table(engine), slot - 1, &e) && e.op == op &&
+	       e.rank == (int32_t)rank;
+}
+
+static void comes(uint32_t rank, uint32_t kind, uint32_t op)
+{
+	for (uint64_t until = now_ns() + WAIT_NS; !shows(rank, kind, op); pause_ns(100000))
+		assert_true(now_ns() < until);
+}
+
+static void goes(uint32_t rank, uint32_t kind)
+{
+	for (uint64_t until = now_ns() + WAIT_NS; atomic_load(&shared[rank].first[kind]);
+	     pause_ns(100000))
+		assert_true(now_ns() < until);
+}
+
+static void pending_tasks_are_shown_by_kind(void **state)
+{
+	const uint32_t place = PENDING_IN_NO_GRAPH;
+	(void)state;
+	add_trainer(0);
+	add_trainer(1);
+	start_looked_at(0);
+	submit_one(0, p2p(0, NCCLSVC_SEND, 0, 1));
+	comes(0, place + PENDING_MESSAGE_WAITS + PEER_WAY_TO(1), NCCLSVC_SEND);
+	submit_one(0, record(0, NCCLSVC_ALL_REDUCE, 0));
+	comes(0, place + PENDING_COLLECTIVE_QUEUED, NCCLSVC_ALL_REDUCE);
+	submit_one(1, p2p(0, NCCLSVC_RECV, 1, 0));
+	goes(0, place + PENDING_MESSAGE_WAITS + PEER_WAY_TO(1));
+	comes(0, place + PENDING_COLLECTIVE_WAITS, NCCLSVC_ALL_REDUCE);
+	goes(0, place + PENDING_COLLECTIVE_QUEUED);
+	submit_one(1, record(0, NCCLSVC_ALL_REDUCE, 1));
+	comes(0, place + PENDING_COLLECTIVE_LAUNCHED, NCCLSVC_ALL_REDUCE);
+	goes(0, place + PENDING_COLLECTIVE_WAITS);
+	run_all(0);
+	run_all(1);
+	goes(0, place + PENDING_COLLECTIVE_LAUNCHED);
+	goes(1, place + PENDING_COLLECTIVE_LAUNCHED);
+
+	submit_one(0, record(0, NCCLSVC_ALL_REDUCE, 0));
+	comes(0, place + PENDING_COLLECTIVE_WAITS, NCCLSVC_ALL_REDUCE);
+	end_epoch(0, NCCLSVC_PEER_GONE, 1);
+	for (uint32_t kind = 1; kind < PENDING_KINDS; kind++)
+		goes(0, kind);
+}
+
+#define MATCHES 2000
+#define OTHERS	500
+
+/* Written by another thread, but nothing is under way when it is read. */
+static uint64_t steps(void)
+{
+	quiet();
+	return ((const struct engine *)engine)->steps;
+}
+
+/* A task group whose Sends have matched, but whose AllReduce has not. */
+static void begin_large_group(void)
+{
+	static struct svc_record sends[MATCHES + 1], recvs[MATCHES];
+	for (unsigned i = 0; i < MATCHES; i++) {
+		sends[i] = p2p(0, NCCLSVC_SEND, 0, 1);
+		recvs[i] = p2p(0, NCCLSVC_RECV, 1, 0);
+	}
+	sends[MATCHES] = record(0, NCCLSVC_ALL_REDUCE, 0);
+	submit(0, sends, MATCHES + 1);
+	submit(1, recvs, MATCHES);
+}
+
+static void matches_that_wait_cost_others_nothing(void **state)
+{
+	(void)state;
+	for (uint32_t i = 0; i < 4; i++)
+		add_trainer(i);
+	START(0, 2, LIST(0, 1), LIST(0, 1));
+	START(1, 2, LIST(2, 3), LIST(2, 3));
+	begin_large_group();
+	const uint64_t before = steps();
+	for (uint64_t i = 1; i <= OTHERS; i++) {
+		submit_one(2, record(1, NCCLSVC_ALL_REDUCE, 2));
+		submit_one(3, record(1, NCCLSVC_ALL_REDUCE, 3));
+		launched(2, i);
+		launched(3, i);
+		run_all(2);
+		run_all(3);
+		ends(2, i, NCCLSVC_OK);
+	}
+	assert_true(steps() - before < OTHERS * 200);
+	assert_int_equal(head(0), 0);
+
+	/* It ends in slices, and with it all that it matched. */
+	const uint64_t then = steps();
+	end_epoch(0, NCCLSVC_WORKER_LOST, -1);
+	for (uint64_t i = 1; i <= MATCHES; i++) {
+		ends(0, i, NCCLSVC_WORKER_LOST);
+		ends(1, i, NCCLSVC_WORKER_LOST);
+	}
+	ends(0, MATCHES + 1, NCCLSVC_WORKER_LOST);
+	assert_in_range(steps() - then, 2 * MATCHES * STEP_END, 4 * MATCHES * STEP_END);
+}
+
+/* The one that keeps the group from being launched leaves it. */
+static void a_group_goes_on_without_what_has_left(void **state)
+{
+	(void)state;
+	for (uint32_t i = 0; i < 3; i++)
+		add_trainer(i);
+	START(0, 2, LIST(0, 1), LIST(0, 1));
+	START(1, 2, LIST(0, 2), LIST(0, 2));
+	submit(0,
+	       (const struct svc_record[])LIST(p2p(0, NCCLSVC_SEND, 0, 1),
+					       record(1, NCCLSVC_ALL_REDUCE, 0),
+					       p2p(0, NCCLSVC_SEND, 0, 1)),
+	       3);
+	submit(1,
+	       (const struct svc_record[])LIST(p2p(0, NCCLSVC_RECV, 1, 0),
+					       p2p(0, NCCLSVC_RECV, 1, 0)),
+	       2);
+	nothing_comes();
+	end_epoch(1, NCCLSVC_WORKER_LOST, -1);
+	ends(0, 2, NCCLSVC_WORKER_LOST);
+	launched(0, 2);
+	launched(1, 2);
+	run_all(0);
+	run_all(1);
+	ends(0, 1, NCCLSVC_OK);
+	ends(0, 3, NCCLSVC_OK);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		ENGINE_TEST(pending_tasks_are_shown_by_kind),
+		ENGINE_TEST(matches_that_wait_cost_others_nothing),
+		ENGINE_TEST(a_group_goes_on_without_what_has_left),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
