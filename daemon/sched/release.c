@@ -280,18 +280,39 @@ bool release_epoch(struct engine *e, struct comm *c, const ncclsvc_status *end)
 	return true;
 }
 
-/* Ends the Sends and Recvs that wait for the rank. */
-static void end_posted_for(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
+/* Ends the Sends and Recvs that wait for the rank, up to so many steps. False: there may be more.
+ */
+static bool end_posted_for(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st,
+			   uint64_t enough)
 {
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct task *t, *next;
 		for (t = c->members[k].queue; t && t->place >= AT_HEAD; t = next) {
 			next = t->next;
-			if (t->place == POSTED && svc_op_is_p2p(t->record.op) &&
-			    t->record.peer == rank)
-				release_end(e, t, st);
+			e->steps++;
+			if (t->place != POSTED || !svc_op_is_p2p(t->record.op) ||
+			    t->record.peer != rank)
+				continue;
+			e->steps += STEP_END;
+			release_end(e, t, st);
+			if (e->steps >= enough)
+				return false;
 		}
 	}
+	return true;
+}
+
+/* From here on nobody waits for the rank any more. */
+static void be_gone(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
+{
+	struct member *m = &c->members[rank];
+	m->session = NULL;
+	m->gone = true;
+	c->gone++;
+	c->gone_rank = rank;
+	node_match_member_left(e, c, rank, st);
+	if (c->collective_here)
+		order_end_collective(e, c, st);
 }
 
 bool release_member(struct engine *e, struct comm *c, int32_t rank)
@@ -299,26 +320,21 @@ bool release_member(struct engine *e, struct comm *c, int32_t rank)
 	struct member *m = &c->members[rank];
 	ncclsvc_status own = status_of(NCCLSVC_CANCELLED);
 	ncclsvc_status st = order_gone_status(c, rank);
-	if (m->gone)
-		return true;
-	if (m->session) {
+	const uint64_t enough = e->steps + STEP_SLICE;
+	if (!m->gone && m->session) {
 		struct session *s = m->session;
 		struct handle *h = &s->handles[m->handle];
 		s->members -= h->comm != NULL;
 		*h = (struct handle){0};
 		triggers_end(e, s, m, &own);
 		spoil_group(s, c, rank, &own);
-		if (!clear_member(e, m, &own, &st, e->steps + STEP_SLICE))
+		if (!clear_member(e, m, &own, &st, enough))
 			return false;
-		m->session = NULL;
 	}
-	m->gone = true;
-	c->gone++;
-	c->gone_rank = rank;
-	node_match_member_left(e, c, rank, &st);
-	if (c->collective_here)
-		order_end_collective(e, c, &st);
-	end_posted_for(e, c, rank, &st);
+	if (!m->gone)
+		be_gone(e, c, rank, &st);
+	if (!end_posted_for(e, c, rank, &st, enough))
+		return false;
 	plan_member_left(e, c, rank, &st);
 	return true;
 }

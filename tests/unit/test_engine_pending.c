@@ -71,11 +71,17 @@ static void pending_tasks_are_shown_by_kind(void **state)
 #define MATCHES 2000
 #define OTHERS	500
 
-/* Written by another thread, but nothing is under way when it is read. */
+/* Once all is done that was under way: the engine's thread writes it. */
 static uint64_t steps(void)
 {
-	quiet();
-	return ((const struct engine *)engine)->steps;
+	const uint64_t *now = &((const struct engine *)engine)->steps;
+	uint64_t before;
+	do {
+		before = __atomic_load_n(now, __ATOMIC_RELAXED);
+		quiet();
+		quiet();
+	} while (__atomic_load_n(now, __ATOMIC_RELAXED) != before);
+	return before;
 }
 
 /* A task group whose Sends have matched, but whose AllReduce has not. */
