@@ -47,7 +47,6 @@ struct task {
 	bool triggered;		       /* a trigger has started it */
 	struct set_match *match;       /* of a set: RUNNING, and not launched yet */
 	struct node_match *node_match; /* RUNNING, and waits for other nodes */
-	struct task *prev_in_group;    /* of that: */
 	struct task *next_in_group;    /* a circle, if they are launched as one; NULL: alone */
 	uint64_t visit;
 	uint64_t uid;
@@ -61,8 +60,9 @@ struct task {
 	uint32_t serial;
 	int32_t rank;
 	struct svc_record record;
-	struct task *prev_input, *next_input; /* waits for its timeline */
-	struct task *prev_pending, *next_pending;
+	struct task *prev_input, *next_input;	  /* waits for its timeline */
+	struct task *prev_pending, *next_pending; /* of its kind: pending.c */
+	struct task *prev_in_group;
 	struct task *next_published; /* with the same place in the engine's hash */
 	uint64_t nth;		     /* of a collective in a queue: see decision.c */
 	struct task *next_decided;
