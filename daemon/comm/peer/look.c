@@ -91,14 +91,14 @@ bool peer_record(const struct peer_page *page, uint32_t number, struct peer_reco
 	return serial && peer_load32(&from->serial) == serial && behind && behind < PEER_HISTORY;
 }
 
-/* A message's; PEER_WAYS: it is none. */
+/* A message's; PEER_WAYS: it is none. Not by svc_header_record, which has much more to fill in. */
 static uint32_t way_of(const struct peer_record *r)
 {
-	const struct svc_record record = svc_header_record(r->header);
-	if (r->round || !svc_op_is_p2p(record.op) || (uint32_t)record.peer >= PEER_RANKS)
+	const unsigned op = (uint8_t)(r->header >> 56);
+	const uint32_t peer = (uint8_t)(r->header >> 32);
+	if (r->round || !svc_op_is_p2p(op) || peer >= PEER_RANKS)
 		return PEER_WAYS;
-	return record.op == NCCLSVC_SEND ? PEER_WAY_TO((uint32_t)record.peer)
-					 : PEER_WAY_FROM((uint32_t)record.peer);
+	return op == NCCLSVC_SEND ? PEER_WAY_TO(peer) : PEER_WAY_FROM(peer);
 }
 
 bool peer_record_of(const struct peer_page *page, uint32_t serial, struct peer_record *r)
