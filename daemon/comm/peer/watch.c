@@ -614,8 +614,8 @@ static bool look(struct communicator *m, uint64_t now)
 	return true;
 }
 
-/* From the end of this look. A user's looks follow each other at intervals in which all of his
- * together take PEER_LOOKS_SHARE of the time, however many there are. */
+/* Counted from the end of this look. However many communicators a user has, the looks at them are
+ * so far apart that they take 1/PEER_LOOKS_SHARE of the time at most. */
 static uint64_t next_look(const struct communicator *m, uint64_t began, uint64_t ended)
 {
 	struct account *a = m->account;
