@@ -86,8 +86,11 @@ CUresult memory_free(CUdeviceptr p, enum range_kind kind)
 
 static CUresult move(struct range *r)
 {
-	int fd;
-	CUresult error = shared_move(&r->physical, r->kind, &fd);
+	int fd, from = shared_find(&r->physical);
+	if (from < 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult error = shared_move(&r->physical, r->kind, from, &fd);
+	close(from);
 	if (error)
 		return error;
 	if (mmap(r->base, r->physical.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,

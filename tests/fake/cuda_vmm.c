@@ -222,7 +222,7 @@ CUresult vmms_move(void)
 		int fd;
 		if (v->imported)
 			continue;
-		error = shared_move(&v->physical, RANGE_VMM, &fd);
+		error = shared_move(&v->physical, RANGE_VMM, v->fd, &fd);
 		if (error)
 			break;
 		close(v->fd);

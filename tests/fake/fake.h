@@ -56,7 +56,7 @@ void connection_await(const atomic_int *stop);
 
 /* ---- shared.c: what all processes know ----------------------------------------------------- */
 
-/* Physical memory: one file. */
+/* Physical memory: one file, or a memfd where no other process finds it by name. */
 struct physical {
 	uint32_t slot;
 	uint64_t generation; /* never used twice in a directory */
@@ -75,9 +75,9 @@ CUresult shared_open(void);
 CUresult shared_create(int gpu, size_t bytes, uint32_t kind, struct physical *physical, int *fd);
 /* Opens it by name. Fails (-1) when its owner has freed it or is dead. */
 int shared_find(const struct physical *physical);
-/* Copies this process's to other memory and drops it; *physical is the other's, and so is the fd,
- * which is the caller's. */
-CUresult shared_move(struct physical *physical, uint32_t kind, int *fd);
+/* Copies this process's, of which `from` is a descriptor, to other memory and drops it; *physical
+ * is the other's, and so is the fd, which is the caller's. */
+CUresult shared_move(struct physical *physical, uint32_t kind, int from, int *fd);
 /* This process uses it, too. It is counted again if nobody held it any more. */
 CUresult shared_hold(int fd, struct physical *physical, uint32_t kind);
 /* No longer. With unlink, it cannot be found by its name any more. */

@@ -222,19 +222,34 @@ static bool trailer_write(int fd, const struct physical *p, uint32_t kind)
 	return pwrite(fd, &t, sizeof(t), (off_t)p->bytes) == sizeof(t);
 }
 
+/* What cuMemCreate makes goes by descriptors alone, and is not clear: the driver clears what it
+ * gives to another process, and promises no more. */
+static int memory_open(const struct physical *p, uint32_t kind)
+{
+	static const uint64_t dirt = 0x5a5a5a5a5a5a5a5a;
+	char path[FAKE_PATH_MAX];
+	if (kind != RANGE_VMM) {
+		path_of(p, path);
+		return open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	}
+	int fd = memfd_create("fake-gpu-memory", MFD_CLOEXEC);
+	for (size_t at = 0; fd >= 0 && at < p->bytes; at += FAKE_GRANULE)
+		if (pwrite(fd, &dirt, sizeof(dirt), (off_t)at) < 0)
+			break;
+	return fd;
+}
+
 CUresult shared_create(int gpu, size_t bytes, uint32_t kind, struct physical *p, int *fd)
 {
 	*p = (struct physical){.gpu = gpu, .bytes = bytes};
 	state_lock();
 	CUresult error = entry_take(p);
-	if (!error)
+	if (!error && kind != RANGE_VMM)
 		state->entries[p->slot].owner = self;
 	state_unlock();
 	if (error)
 		return error;
-	char path[FAKE_PATH_MAX];
-	path_of(p, path);
-	*fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	*fd = memory_open(p, kind);
 	if (*fd >= 0 && ftruncate(*fd, (off_t)(bytes + FAKE_PAGE)) == 0 &&
 	    trailer_write(*fd, p, kind))
 		return CUDA_SUCCESS;
@@ -271,12 +286,9 @@ static bool copy_file(int from, int to, size_t bytes)
 	return true;
 }
 
-CUresult shared_move(struct physical *p, uint32_t kind, int *fd)
+CUresult shared_move(struct physical *p, uint32_t kind, int from, int *fd)
 {
 	struct physical to;
-	int from = shared_find(p);
-	if (from < 0)
-		return CUDA_ERROR_INVALID_VALUE;
 	CUresult error = shared_create(p->gpu, p->bytes, kind, &to, fd);
 	if (!error && copy_file(from, *fd, p->bytes)) {
 		shared_drop(p, true);
@@ -286,7 +298,6 @@ CUresult shared_move(struct physical *p, uint32_t kind, int *fd)
 		shared_drop(&to, true);
 		error = CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	close(from);
 	return error;
 }
 
