@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -103,6 +104,37 @@ void svc_close_fds(int *fds, unsigned n)
 			close(fds[i]);
 		fds[i] = -1;
 	}
+}
+
+/* The character device that exported GPU memory belongs to, /dev/nvidiactl: 195 by convention. */
+static unsigned nvidia_major = 195;
+
+static void read_nvidia_major(void)
+{
+	char line[128], name[64];
+	unsigned major_number;
+	FILE *f = fopen("/proc/devices", "re");
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, "%u %63s", &major_number, name) == 2 &&
+		    (!strcmp(name, "nvidiactl") || !strcmp(name, "nvidia-frontend")))
+			nvidia_major = major_number;
+	if (f)
+		fclose(f);
+}
+
+enum svc_fd_kind svc_fd_kind(int fd)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	struct statx st;
+	if (fcntl(fd, F_GET_SEALS) >= 0)
+		return SVC_FD_MEMORY;
+	const int flags = fcntl(fd, F_GETFL);
+	if (flags < 0 || flags & O_PATH ||
+	    statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &st) ||
+	    !S_ISCHR(st.stx_mode))
+		return SVC_FD_OTHER;
+	pthread_once(&once, read_nvidia_major);
+	return st.stx_rdev_major == nvidia_major ? SVC_FD_CUDA : SVC_FD_OTHER;
 }
 
 int svc_memfd_create(const char *name, size_t size, bool frozen)

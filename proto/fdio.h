@@ -28,6 +28,17 @@ ssize_t svc_recv_all(int sock, void *message, size_t size, int fds[SVC_FDS_KERNE
 /* Closes fds[0..n) and sets them to -1. */
 void svc_close_fds(int *fds, unsigned n);
 
+enum svc_fd_kind {
+	SVC_FD_OTHER,
+	SVC_FD_MEMORY, /* of shared memory or hugetlbfs: a memfd, or a file in a tmpfs */
+	SVC_FD_CUDA,   /* NVIDIA's driver's */
+};
+
+/* What a descriptor of unknown origin is, without asking any file system's server: FUSE and NFS
+ * answer from what the kernel knows. Every other call on a descriptor that a user chose may take as
+ * long as that user likes. A descriptor that was opened with O_PATH is of no kind. */
+enum svc_fd_kind svc_fd_kind(int fd);
+
 /* Makes a memfd of the given size, sealed against shrinking and growing (and, if frozen, against
  * later seals). The caller's to close. Returns the fd or -errno. */
 int svc_memfd_create(const char *name, size_t size, bool frozen);

@@ -185,6 +185,29 @@ static void other_fds_are_not_trusted(void **state)
 		close(fd);
 }
 
+static void is_of_kind(int fd, enum svc_fd_kind kind)
+{
+	assert_true(fd >= 0);
+	assert_int_equal(svc_fd_kind(fd), kind);
+	close(fd);
+}
+
+static void kinds_of_fds_are_told_apart(void **state)
+{
+	(void)state;
+	char path[64];
+	int fd = memfd_create("test", MFD_CLOEXEC);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	is_of_kind(open(path, O_PATH | O_CLOEXEC), SVC_FD_OTHER);
+	is_of_kind(fd, SVC_FD_MEMORY);
+	is_of_kind(svc_memfd_create("test", 4096, true), SVC_FD_MEMORY);
+	is_of_kind(open("/dev/null", O_RDWR | O_CLOEXEC), SVC_FD_OTHER);
+	is_of_kind(open("/proc/self/status", O_RDONLY | O_CLOEXEC), SVC_FD_OTHER);
+	is_of_kind(open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC), SVC_FD_OTHER);
+	is_of_kind(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), SVC_FD_OTHER);
+	assert_int_equal(svc_fd_kind(-1), SVC_FD_OTHER);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -196,6 +219,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(own_memfds_are_trusted_and_cannot_shrink, setup,
 						teardown),
 		cmocka_unit_test_setup_teardown(other_fds_are_not_trusted, setup, teardown),
+		cmocka_unit_test_setup_teardown(kinds_of_fds_are_told_apart, setup, teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
