@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the supervisor and a worker say to each other over their socketpair: one datagram, one
  * struct, at most one fd. Requests are answered in order, but those whose time the queue tells,
- * with the same kind and key. */
+ * LEND and RANGE, with the same kind and key. */
 #ifndef WORKER_PROTOCOL_H
 #define WORKER_PROTOCOL_H
 
@@ -27,7 +27,7 @@ enum worker_kind {
 	WORKER_SESSION,	  /* fd: the session memory. Answered */
 	WORKER_SESSION_CLOSE, /* nothing of it is in use any more */
 	WORKER_IMPORT,	      /* region, fd if VMM; answered with the address */
-	WORKER_LEND,	      /* region.bytes; answered with the address, bytes and an fd */
+	WORKER_LEND,	      /* region.bytes, within_ns; answered with the address, bytes, an fd */
 	WORKER_RANGE_PARTS,   /* range: more parts of the next range */
 	WORKER_RANGE,	      /* region.bytes; answered with the address */
 	WORKER_REGION_CLOSE,  /* region */
@@ -68,6 +68,7 @@ struct worker_message {
 			uint32_t reserved;
 			uint64_t address, bytes;
 			uint64_t buffer_id; /* with pid: which allocation this is, for good */
+			uint64_t within_ns; /* then it fails */
 			int32_t pid;
 			uint32_t unused;
 			uint8_t handle[64];

@@ -16,6 +16,8 @@
 
 struct config;
 
+#define ACCOUNT_GPUS 16
+
 enum share {
 	SHARE_SESSIONS,
 	SHARE_FDS, /* file descriptors of sessions, of their memory, and in queues */
@@ -26,8 +28,14 @@ enum share {
 	SHARE_REGION_BYTES,
 	SHARE_RING_BYTES,
 	SHARE_QUEUE_BYTES, /* of replies that sessions have not read */
-	SHARES
+	SHARE_LENT,	   /* bytes that GPU 0 lends; those behind it are the other GPUs' */
+	SHARES = SHARE_LENT + ACCOUNT_GPUS
 };
+
+static inline enum share account_lent(int32_t device)
+{
+	return (enum share)(SHARE_LENT + device);
+}
 
 /* One user's, over all sessions. */
 struct account {
@@ -45,8 +53,9 @@ struct account {
 struct accounts {
 	const struct config *config; /* borrowed */
 	struct account *by_uid;
-	uint64_t held[SHARES];	       /* of all users together */
-	uint64_t regions_max, fds_max; /* what the system allows this process */
+	uint64_t held[SHARES];		 /* of all users together */
+	uint64_t regions_max, fds_max;	 /* what the system allows this process */
+	uint64_t lent_max[ACCOUNT_GPUS]; /* the GPUs' memory, once they are known */
 	void (*closed)(void *arg);
 	void *arg;
 };

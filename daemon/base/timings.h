@@ -150,17 +150,25 @@
 /* ---- In a worker ---- */
 
 /* Communicators are asked for errors after this interval: NCCL announces none. */
-#define WORKER_WATCH_NS UINT64_C(50000000)
+#define WORKER_WATCH_NS	      UINT64_C(50000000)
 /* A slot on which no task has ended for so long may need an abort: until it moves again, no memory
  * is closed, since the driver would wait for the slot. */
-#define SLOT_STUCK_NS	UINT64_C(20000000)
+#define SLOT_STUCK_NS	      UINT64_C(20000000)
 /* A launch polls for the trainer's input for so long: less than a wait of the GPU costs. Then the
  * GPU waits. */
-#define INPUT_POLL_NS	UINT64_C(1500)
-/* Memory that trainers gave back waits until no task is in flight. Then it is closed. */
-#define IMPORT_CLOSE_NS UINT64_C(10000000000)
+#define INPUT_POLL_NS	      UINT64_C(1500)
+/* Requests are handled, and memory is mapped and closed, for so long each. Then launches have their
+ * turn. */
+#define WORKER_TURN_NS	      UINT64_C(500000)
+/* Memory that is to be lent waits until the GPU has cleared it, which is looked for after this
+ * interval. (At most, it waits as the supervisor says.) */
+#define LEND_LOOK_NS	      UINT64_C(50000)
+/* Memory that trainers gave back waits until no task is in flight. Then it is closed; and while
+ * tasks are in flight, which the driver waits for each time, more of it after AGAIN. */
+#define IMPORT_CLOSE_NS	      UINT64_C(10000000000)
+#define IMPORT_CLOSE_AGAIN_NS UINT64_C(10000000)
 /* An abort in NCCL that takes longer is logged. */
-#define ABORT_LONG_NS	UINT64_C(30000000000)
+#define ABORT_LONG_NS	      UINT64_C(30000000000)
 
 /* ---- MPS ---- */
 

@@ -28,6 +28,7 @@ struct member {
 	int32_t pid;		  /* the last holder's */
 	int32_t device;
 	int staging_fd; /* that came with its JOIN; -1: none */
+	int32_t staging_device;
 	uint64_t staging_bytes;
 	int32_t node; /* of the epoch's member, if that is another one; else -1 */
 	int32_t far_pid;

@@ -69,8 +69,6 @@ static void on_readable(uv_poll_t *poll, int status, int events);
 
 static void drop_message(struct gpu *g, struct gpu_message *o)
 {
-	if (o->fd >= 0)
-		close(o->fd);
 	DL_DELETE(g->out, o);
 	free(o);
 }
@@ -88,9 +86,9 @@ static bool is_full(int error)
 	return error == -EAGAIN || error == -ENOBUFS || error == -ETOOMANYREFS;
 }
 
-static void send_message(struct gpu *g, const struct worker_message *m, int fd)
+static void send_message(struct gpu *g, const struct worker_message *m)
 {
-	int error = g->out ? -EAGAIN : svc_send(g->sock, m, sizeof(*m), &fd, fd >= 0, MSG_DONTWAIT);
+	int error = g->out ? -EAGAIN : svc_send(g->sock, m, sizeof(*m), NULL, 0, MSG_DONTWAIT);
 	if (!error)
 		return;
 	struct gpu_message *o = is_full(error) ? calloc(1, sizeof(*o)) : NULL;
@@ -100,17 +98,25 @@ static void send_message(struct gpu *g, const struct worker_message *m, int fd)
 		return;
 	}
 	o->message = *m;
-	o->fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
 	DL_APPEND(g->out, o);
 	watch(g);
+}
+
+/* False: not now. What waits for the socket holds no descriptors. */
+static bool send_with_fd(struct gpu *g, const struct worker_message *m, int fd)
+{
+	int error = g->out ? -EAGAIN : svc_send(g->sock, m, sizeof(*m), &fd, 1, MSG_DONTWAIT);
+	if (error && !is_full(error))
+		gpu_kill(g, "it takes no message: its socket failed");
+	return !error || !is_full(error);
 }
 
 static void send_rest(struct gpu *g)
 {
 	while (g->out) {
 		struct gpu_message *o = g->out;
-		int error = svc_send(g->sock, &o->message, sizeof(o->message), &o->fd, o->fd >= 0,
-				     MSG_DONTWAIT);
+		int error =
+			svc_send(g->sock, &o->message, sizeof(o->message), NULL, 0, MSG_DONTWAIT);
 		if (is_full(error))
 			return;
 		drop_message(g, o);
@@ -121,17 +127,17 @@ static void send_rest(struct gpu *g)
 void gpu_tell(struct gpu *g, const struct worker_message *m)
 {
 	if (g->sock >= 0)
-		send_message(g, m, -1);
+		send_message(g, m);
 }
 
-void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *done, void *arg,
+bool gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *done, void *arg,
 	     uint64_t within_ns)
 {
 	const bool ends = g->gone && g->alive && m->kind == WORKER_COMM_ABORT;
 	struct gpu_call *call = g->sock >= 0 || ends ? calloc(1, sizeof(*call)) : NULL;
 	if (!call) {
 		done(g, arg, NULL, -1);
-		return;
+		return true;
 	}
 	struct worker_message keyed = *m;
 	keyed.key = ++g->last_key;
@@ -140,20 +146,26 @@ void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 				  .key = keyed.key,
 				  .asked_ns = clock_now(),
 				  .within_ns = within_ns,
-				  .in_order = m->kind != WORKER_COMM_ABORT,
+				  .aborts = m->kind == WORKER_COMM_ABORT,
+				  .beside = m->kind == WORKER_LEND || m->kind == WORKER_RANGE,
 				  .patient = m->kind == WORKER_COMM_INIT};
+	if (!ends && fd >= 0 && !send_with_fd(g, &keyed, fd)) {
+		free(call);
+		return false;
+	}
 	DL_APPEND(g->calls, call);
 	if (uv_timer_get_repeat(&g->timer) > WORKER_TICK_MS)
 		start_ticking(g);
-	if (!ends) /* else its end is the answer */
-		send_message(g, &keyed, fd);
+	if (!ends && fd < 0) /* else its end is the answer */
+		send_message(g, &keyed);
+	return true;
 }
 
 static void end_call(struct gpu *g, struct gpu_call *call, const struct worker_message *answer,
 		     int fd)
 {
 	DL_DELETE(g->calls, call);
-	if (call->in_order)
+	if (!call->aborts)
 		g->heard_ns = clock_now();
 	call->done(g, call->arg, answer, fd);
 	free(call);
@@ -264,7 +276,7 @@ static void end_calls(struct gpu *g, bool aborts)
 {
 	struct gpu_call *call, *next;
 	DL_FOREACH_SAFE (g->calls, call, next)
-		if (aborts || call->in_order)
+		if (aborts || !call->aborts)
 			end_call(g, call, NULL, -1);
 }
 
@@ -392,7 +404,7 @@ static bool overdue(const struct gpu *g, const struct gpu_call *call, uint64_t n
 	uint64_t since = call->asked_ns > g->since_ns ? call->asked_ns : g->since_ns;
 	if (g->resumed_ns > since)
 		since = g->resumed_ns;
-	if (call->in_order && g->heard_ns > since)
+	if (!call->aborts && g->heard_ns > since)
 		since = g->heard_ns;
 	return now > since && now - since > call->within_ns;
 }
@@ -416,7 +428,7 @@ static void ping(struct gpu *g, uint64_t now)
 {
 	struct gpu_call *call;
 	DL_FOREACH (g->calls, call)
-		if (call->in_order && !call->patient)
+		if (!call->aborts && !call->beside && !call->patient)
 			return;
 	if (now - g->heard_ns >= ping_pause(g))
 		gpu_ask(g, &(struct worker_message){.kind = WORKER_PING}, -1, on_pong, NULL,

@@ -69,15 +69,15 @@ struct gpu_call {
 	gpu_done *done;
 	void *arg;
 	uint64_t key, asked_ns, within_ns;
-	bool in_order; /* answered after all in order that was asked before it */
-	bool patient;  /* the queue says when: that it is not answered says nothing of the worker */
+	bool aborts;  /* what may take until the worker's end */
+	bool beside;  /* the worker answers others meanwhile: no sign of life is to be expected */
+	bool patient; /* the queue says when: that it is not answered says nothing of the worker */
 };
 
 /* A message that the socket did not take at once. */
 struct gpu_message {
 	struct gpu_message *prev, *next;
 	struct worker_message message;
-	int fd; /* ours */
 };
 
 struct gpu {
@@ -103,7 +103,7 @@ struct gpu {
 	uv_timer_t timer;
 	struct gpu_call *calls;
 	uint64_t last_key;
-	uint64_t heard_ns;		/* the last answer that came in order */
+	uint64_t heard_ns;		/* the last answer, but to aborts */
 	uint64_t ticked_ns, resumed_ns; /* the last look at it, and the last that came too late */
 	struct gpu_message *out;
 };
@@ -130,8 +130,9 @@ int gpu_spawn(struct gpus *s, uv_process_t *process, char **argv, int queue_fd, 
 	      uv_exit_cb exited, uv_close_cb closed);
 /* NULL: no such device, or none that can be used. */
 struct gpu *gpu_find(struct gpus *s, int32_t device);
-/* Sends a request. fd (or -1) stays the caller's. done comes exactly once. */
-void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *done, void *arg,
+/* Sends a request. fd (or -1) stays the caller's. done comes exactly once. False: the worker's
+ * socket does not take the fd now, and nothing was asked. */
+bool gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *done, void *arg,
 	     uint64_t within_ns);
 /* The same without an answer. */
 void gpu_tell(struct gpu *g, const struct worker_message *m);

@@ -11,9 +11,12 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "fdio.h"
 #include "memory.h"
 #include "sched/executor.h"
 #include "session/sessions.h"
+
+_Static_assert(ACCOUNT_GPUS == GPUS_MAX, "a share for each GPU");
 
 #define GPU_PAGE (UINT64_C(2) << 20) /* what the driver rounds lent memory up to */
 
@@ -50,10 +53,27 @@ static void close_address(struct gpu *g, uint64_t address)
 		 &(struct worker_message){.kind = WORKER_REGION_CLOSE, .region.address = address});
 }
 
+/* Beside the share of registered memory. */
+static bool take_lent(struct client *c, uint32_t serial, int32_t device, uint64_t bytes)
+{
+	char text[SVC_TEXT_BYTES];
+	if (account_take(c->account, account_lent(device), bytes, text))
+		return true;
+	client_error(c, SVC_REGION_LEND, serial, NCCLSVC_LIMIT, "gpu%d: %s", device, text);
+	return false;
+}
+
+static void give_lent(struct client *c, uint32_t kind, int32_t device, uint64_t bytes)
+{
+	if (kind == SVC_REGION_LENT)
+		account_give(c->account, account_lent(device), bytes);
+}
+
 static void forget(struct client *c, struct mapping *m)
 {
 	if (m->fd >= 0)
 		account_close(c->account, &m->fd, 1);
+	give_lent(c, m->kind, m->device, m->bytes);
 	memory_give(c, m->kind, m->bytes);
 	gpu_range_free(m->range);
 	handle_unbind(m);
@@ -80,9 +100,9 @@ static bool handle_refused(struct memory *s, const struct client *c, struct mapp
 	return refusal->result;
 }
 
-void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+void gpu_region_answered(struct gpu *g, struct region_call *call,
+			 const struct worker_message *answer, int fd)
 {
-	struct region_call *call = arg;
 	struct memory *s = call->memory;
 	struct client *c = sessions_find(s->sessions, call->session);
 	struct mapping *m = NULL;
@@ -110,6 +130,7 @@ void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *
 		m->bytes += more;
 		c->region_bytes += more;
 		account_add(c->account, SHARE_REGION_BYTES, more);
+		account_add(c->account, account_lent(m->device), more);
 	}
 	if (good) {
 		m->address = answer->region.address;
@@ -122,7 +143,6 @@ void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *
 						     m->bytes, call->serial, m->device}});
 		if (call->again) {
 			free(call);
-			gpu_ranges_restore(s, g, c);
 			return;
 		}
 		struct svc_region_lend_reply lent = {.region = call->region, .bytes = m->bytes};
@@ -144,8 +164,13 @@ void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *
 	free(call);
 }
 
-static void import(struct memory *s, struct gpu *g, const struct client *c, const struct mapping *m,
-		   struct region_call *call)
+static enum turn asked(bool sent)
+{
+	return sent ? TURN_ASKED : TURN_LATER;
+}
+
+static enum turn import(struct gpu *g, const struct client *c, const struct mapping *m,
+			struct region_call *call)
 {
 	struct worker_message w = {
 		.kind = WORKER_IMPORT,
@@ -155,13 +180,47 @@ static void import(struct memory *s, struct gpu *g, const struct client *c, cons
 			   /* A process of another pid namespace shares its memory with no other. */
 			   .pid = c->pid > 0 ? c->pid : -(int32_t)c->id}};
 	memcpy(w.region.handle, m->handle, sizeof(w.region.handle));
-	gpu_ask(g, &w, m->fd, gpu_region_imported, call, gpu_patience_ns(s->gpus));
+	return asked(gpu_ask(g, &w, m->fd, turns_answered, call, gpu_patience_ns(g->gpus)));
+}
+
+static enum turn lend(struct gpu *g, const struct mapping *m, struct region_call *call)
+{
+	const uint64_t within = gpu_patience_ns(g->gpus);
+	const struct worker_message w = {.kind = WORKER_LEND,
+					 .region = {.bytes = m->bytes, .within_ns = within / 2}};
+	return asked(gpu_ask(g, &w, -1, turns_answered, call, within));
+}
+
+static enum turn tell_session(struct gpu *g, const struct client *c, struct region_call *call)
+{
+	const struct worker_message w = {.kind = WORKER_SESSION,
+					 .session = {c->slot, c->entries, c->ring_size}};
+	return asked(gpu_ask(g, &w, c->ring_fd, turns_answered, call, gpu_patience_ns(g->gpus)));
+}
+
+enum turn gpu_region_ask(struct gpu *g, struct client *c, struct region_call *call)
+{
+	const struct mapping *m = call->region ? &c->mappings[call->region] : NULL;
+	if (!m)
+		return tell_session(g, c, call);
+	if (m->import != call->import)
+		return TURN_GONE;
+	if (m->range)
+		return gpu_range_map(call->memory, g, c, m, call);
+	return m->kind == SVC_REGION_LENT && !call->again ? lend(g, m, call)
+							  : import(g, c, m, call);
 }
 
 void gpu_memory_add(struct memory *s, struct client *c, uint32_t serial,
 		    const struct svc_region_cuda *r, int fd)
 {
 	unsigned opcode = fd >= 0 ? SVC_REGION_CUDA_FD : SVC_REGION_CUDA;
+	if (fd >= 0 && svc_fd_kind(fd) == SVC_FD_OTHER) {
+		client_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "the file descriptor is no GPU memory: pass what "
+			     "cuMemExportToShareableHandle has returned");
+		return;
+	}
 	struct gpu *g = gpu_usable(s, c, opcode, serial, r->device);
 	if (!g)
 		return;
@@ -182,17 +241,24 @@ void gpu_memory_add(struct memory *s, struct client *c, uint32_t serial,
 		free(call);
 		return;
 	}
-	struct mapping *m =
-		memory_set(c, i,
-			   &(struct mapping){.used = true,
-					     .pending = true,
-					     .import = call->import,
-					     .kind = kind,
-					     .device = r->device,
-					     .bytes = r->bytes,
-					     .buffer_id = r->buffer_id,
-					     .since_ns = clock_now(),
-					     .fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1});
+	const int own = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+	if (own < 0 && fd >= 0) {
+		memory_give(c, kind, r->bytes);
+		free(call);
+		client_error(c, opcode, serial, NCCLSVC_NO_MEMORY,
+			     "the daemon has run out of file descriptors");
+		return;
+	}
+	struct mapping *m = memory_set(c, i,
+				       &(struct mapping){.used = true,
+							 .pending = true,
+							 .import = call->import,
+							 .kind = kind,
+							 .device = r->device,
+							 .bytes = r->bytes,
+							 .buffer_id = r->buffer_id,
+							 .since_ns = clock_now(),
+							 .fd = own});
 	memcpy(m->handle, r->handle, sizeof(m->handle));
 	const ncclsvc_result bound =
 		kind == SVC_REGION_IPC ? handle_bind(&s->handles, c, m) : NCCLSVC_OK;
@@ -202,7 +268,7 @@ void gpu_memory_add(struct memory *s, struct client *c, uint32_t serial,
 		free(call);
 		return;
 	}
-	import(s, g, c, m, call);
+	turns_add(g, c, call);
 }
 
 void gpu_memory_lend(struct memory *s, struct client *c, uint32_t serial,
@@ -225,7 +291,12 @@ void gpu_memory_lend(struct memory *s, struct client *c, uint32_t serial,
 	}
 	uint64_t bytes =
 		(r->bytes + GPU_PAGE - 1) & ~(GPU_PAGE - 1); /* what the driver will give */
+	if (!take_lent(c, serial, r->device, bytes)) {
+		free(call);
+		return;
+	}
 	if (!memory_take(c, SVC_REGION_LEND, serial, SVC_REGION_LENT, bytes)) {
+		give_lent(c, SVC_REGION_LENT, r->device, bytes);
 		free(call);
 		return;
 	}
@@ -238,8 +309,7 @@ void gpu_memory_lend(struct memory *s, struct client *c, uint32_t serial,
 				     .bytes = bytes,
 				     .since_ns = clock_now(),
 				     .fd = -1});
-	gpu_ask(g, &(struct worker_message){.kind = WORKER_LEND, .region.bytes = bytes}, -1,
-		gpu_region_imported, call, gpu_patience_ns(s->gpus));
+	turns_add(g, c, call);
 }
 
 void gpu_memory_close(struct memory *s, struct client *c, struct mapping *m)
@@ -275,35 +345,42 @@ void gpu_memory_lost(struct memory *s, struct gpu *g)
 	g->info.import_bytes = g->info.lent_bytes = 0;
 }
 
+static void restore(struct memory *s, struct gpu *g, struct client *c, bool ranges)
+{
+	for (uint32_t i = 1; i < c->nmappings; i++) {
+		struct mapping *m = &c->mappings[i];
+		if (!m->used || m->kind == SVC_REGION_MEMFD || m->device != g->index ||
+		    m->pending || !m->range == ranges)
+			continue;
+		struct region_call *call = gpu_region_call(s, c, SVC_REGION_CUDA, 0, i);
+		if (!call)
+			continue;
+		call->again = m->pending = true;
+		m->import = call->import;
+		turns_add(g, c, call);
+	}
+}
+
 void gpu_memory_restore(struct memory *s, struct gpu *g)
 {
 	struct client *c;
 	DL_FOREACH (s->sessions->clients, c) {
 		c->gpu_asked &= ~(1u << g->index);
 		c->gpu_known &= ~(1u << g->index);
-		for (uint32_t i = 1; i < c->nmappings; i++) {
-			struct mapping *m = &c->mappings[i];
-			if (!m->used || m->kind == SVC_REGION_MEMFD || m->device != g->index ||
-			    m->pending || m->range || c->state != CLIENT_OPEN)
-				continue;
-			struct region_call *call = gpu_region_call(s, c, SVC_REGION_CUDA, 0, i);
-			if (!call)
-				continue;
-			call->again = m->pending = true;
-			m->import = call->import;
-			import(s, g, c, m, call);
-		}
+		if (c->state != CLIENT_OPEN)
+			continue;
+		restore(s, g, c, false);
+		restore(s, g, c, true); /* their parts first */
 	}
 }
 
 /* ---- Timelines ---- */
 
-static void on_session(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+void gpu_session_answered(struct gpu *g, struct region_call *call,
+			  const struct worker_message *answer)
 {
-	struct region_call *call = arg;
 	struct memory *s = call->memory;
 	struct client *c = sessions_find(s->sessions, call->session);
-	(void)fd;
 	free(call);
 	if (!c || c->state != CLIENT_OPEN)
 		return;
@@ -332,15 +409,13 @@ bool gpu_session_known(struct memory *s, struct gpu *g, struct client *c)
 	if (!call)
 		return false;
 	c->gpu_asked |= bit;
-	gpu_ask(g,
-		&(struct worker_message){.kind = WORKER_SESSION,
-					 .session = {c->slot, c->entries, c->ring_size}},
-		c->ring_fd, on_session, call, gpu_patience_ns(s->gpus));
+	turns_add(g, c, call);
 	return false;
 }
 
 void gpu_session_close(struct memory *s, struct client *c)
 {
+	turns_forget(c);
 	for (uint32_t i = 0; i < s->gpus->ngpus; i++)
 		if (c->gpu_asked & 1u << i)
 			gpu_tell(s->gpus->gpu[i],

@@ -7,6 +7,7 @@
 #include "gpu/gpu.h"
 #include "handles.h"
 #include "session/client.h"
+#include "turns.h"
 
 struct range;
 
@@ -28,6 +29,8 @@ struct memory {
 	void *owner; /* the callbacks' argument */
 	uint64_t last_import;
 	struct handles handles;
+	struct turns *turns[GPUS_MAX]; /* of each GPU's worker, by user */
+	uint64_t turns_ns;	       /* when to try again; 0: nothing was put off */
 };
 
 struct mapping {
@@ -86,28 +89,23 @@ void gpu_memory_lend(struct memory *s, struct client *c, uint32_t serial,
 
 void gpu_range_add(struct memory *s, struct client *c, uint32_t serial,
 		   const struct svc_region_range *r);
-/* Asks the worker to map it. False: a part is not there any more, or not yet. */
-bool gpu_range_map(struct memory *s, struct gpu *g, struct client *c, const struct mapping *m,
-		   gpu_done *done, void *arg);
+/* Asks the worker to map it. */
+enum turn gpu_range_map(struct memory *s, struct gpu *g, struct client *c, const struct mapping *m,
+			struct region_call *call);
 void gpu_range_free(struct range *range);
-/* A part has been imported again: ranges that waited for it may be, too. */
-void gpu_ranges_restore(struct memory *s, struct gpu *g, struct client *c);
 
-/* A request about a region on its way through a worker. The session may end meanwhile. */
-struct region_call {
-	struct memory *memory;
-	uint32_t session, serial, region;
-	uint64_t import; /* as the mapping has it, if it still is that */
-	bool again;	 /* for a new worker: no client waits for it */
-	unsigned opcode;
-};
 struct region_call *gpu_region_call(struct memory *s, struct client *c, unsigned opcode,
 				    uint32_t serial, uint32_t region);
 /* The GPU's worker, or NULL after an error was sent. */
 struct gpu *gpu_usable(struct memory *s, struct client *c, unsigned opcode, uint32_t serial,
 		       int32_t device);
-/* The answer to such a request: what is a gpu_done. */
-void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *answer, int fd);
+/* The call's turn has come. */
+enum turn gpu_region_ask(struct gpu *g, struct client *c, struct region_call *call);
+/* The worker's answer to a call, which is taken. NULL: the worker is gone. */
+void gpu_region_answered(struct gpu *g, struct region_call *call,
+			 const struct worker_message *answer, int fd);
+void gpu_session_answered(struct gpu *g, struct region_call *call,
+			  const struct worker_message *answer);
 
 /* Lets go what lies behind a mapping of a GPU. */
 void gpu_memory_close(struct memory *s, struct client *c, struct mapping *m);

@@ -24,21 +24,33 @@ void gpu_range_free(struct range *range)
 	free(range);
 }
 
-/* What it is mapped from, if that is there. */
+/* What it is mapped from. NULL: that is gone. */
 static const struct mapping *part_of(const struct client *c, const struct range *range, uint32_t i)
 {
 	const struct mapping *m = &c->mappings[range->parts[i].region];
-	bool same = m->used && !m->pending && m->address && m->since_ns == range->parts[i].since_ns;
-	return same ? m : NULL;
+	return m->used && m->since_ns == range->parts[i].since_ns ? m : NULL;
 }
 
-bool gpu_range_map(struct memory *s, struct gpu *g, struct client *c, const struct mapping *m,
-		   gpu_done *done, void *arg)
+static enum turn look_for_parts(const struct client *c, const struct range *range)
+{
+	enum turn turn = TURN_ASKED;
+	for (uint32_t i = 0; i < range->n; i++) {
+		const struct mapping *part = part_of(c, range, i);
+		if (!part || (!part->pending && !part->address))
+			return TURN_GONE;
+		if (part->pending)
+			turn = TURN_PARTS;
+	}
+	return turn;
+}
+
+enum turn gpu_range_map(struct memory *s, struct gpu *g, struct client *c, const struct mapping *m,
+			struct region_call *call)
 {
 	const struct range *range = m->range;
-	for (uint32_t i = 0; i < range->n; i++)
-		if (!part_of(c, range, i))
-			return false;
+	const enum turn turn = look_for_parts(c, range);
+	if (turn != TURN_ASKED)
+		return turn;
 	for (uint32_t i = 0; i < range->n;) {
 		struct worker_message w = {.kind = WORKER_RANGE_PARTS};
 		for (; i < range->n && w.range.count < PARTS_IN_MESSAGE; i++)
@@ -46,8 +58,8 @@ bool gpu_range_map(struct memory *s, struct gpu *g, struct client *c, const stru
 		gpu_tell(g, &w);
 	}
 	gpu_ask(g, &(struct worker_message){.kind = WORKER_RANGE, .region.bytes = m->bytes}, -1,
-		done, arg, gpu_patience_ns(s->gpus));
-	return true;
+		turns_answered, call, gpu_patience_ns(s->gpus));
+	return TURN_ASKED;
 }
 
 /* Names what is wrong with the request; NULL if nothing is. */
@@ -119,33 +131,15 @@ void gpu_range_add(struct memory *s, struct client *c, uint32_t serial,
 		free(range);
 		return;
 	}
-	const struct mapping *m = memory_set(c, i,
-					     &(struct mapping){.used = true,
-							       .pending = true,
-							       .import = call->import,
-							       .kind = SVC_REGION_MAPPINGS,
-							       .device = r->device,
-							       .bytes = r->bytes,
-							       .since_ns = clock_now(),
-							       .fd = -1,
-							       .range = range});
-	gpu_range_map(s, g, c, m, gpu_region_imported, call);
-}
-
-void gpu_ranges_restore(struct memory *s, struct gpu *g, struct client *c)
-{
-	for (uint32_t i = 1; i < c->nmappings; i++) {
-		struct mapping *m = &c->mappings[i];
-		if (!m->used || !m->range || m->pending || m->address || m->device != g->index)
-			continue;
-		struct region_call *call = gpu_region_call(s, c, SVC_REGION_RANGE, 0, i);
-		if (!call)
-			continue;
-		call->again = m->pending = true;
-		m->import = call->import;
-		if (!gpu_range_map(s, g, c, m, gpu_region_imported, call)) {
-			m->pending = false;
-			free(call);
-		}
-	}
+	memory_set(c, i,
+		   &(struct mapping){.used = true,
+				     .pending = true,
+				     .import = call->import,
+				     .kind = SVC_REGION_MAPPINGS,
+				     .device = r->device,
+				     .bytes = r->bytes,
+				     .since_ns = clock_now(),
+				     .fd = -1,
+				     .range = range});
+	turns_add(g, c, call);
 }

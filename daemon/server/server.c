@@ -57,6 +57,7 @@ static uint64_t expire(void *arg, uint64_t now)
 	uint64_t next = earlier(expire_silent(s, now), comm_expire(&s->comms, now));
 	next = earlier(next, nccl_comm_expire(&s->gpus, now));
 	next = earlier(next, client_retry(&s->sessions, now));
+	next = earlier(next, turns_retry(&s->memory, now));
 	return earlier(next, coord_expire(&s->comms.coord));
 }
 
@@ -389,6 +390,8 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 		errno = error;
 		return NULL;
 	}
+	for (uint32_t i = 0; i < s->gpus.ngpus; i++)
+		s->accounts.lent_max[i] = s->gpus.gpu[i]->info.memory_bytes;
 	peer_limits_read(&s->comms);
 	if (cluster)
 		cluster_attach(cluster, callbacks->cluster, s);

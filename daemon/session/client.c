@@ -410,6 +410,7 @@ static void stop_waiting(struct client *c)
 
 void client_close(struct client *c, int reason, const char *text)
 {
+	struct sessions *s = c->sessions;
 	if (c->state == CLIENT_CLOSING)
 		return;
 	if (c->state == CLIENT_OPEN)

@@ -14,6 +14,7 @@
 
 struct communicator;
 struct mapping;
+struct region_call;
 struct sessions;
 
 struct membership {
@@ -92,6 +93,7 @@ struct client {
 	uint32_t nmappings, regions;
 	uint32_t free_mapping; /* the first of those that are not used; 0: none */
 	uint64_t region_bytes;
+	struct region_call *region_calls; /* that wait for their turn at GPUs' workers (turns.h) */
 
 	struct membership *memberships; /* [1..nmemberships) */
 	uint32_t nmemberships, comms;

@@ -4,9 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
+#include "base/closer.h"
 #include "base/log.h"
+#include "base/timings.h"
 #include "fdio.h"
 #include "launch.h"
 #include "worker.h"
@@ -37,7 +38,6 @@ static bool comm_slot_valid(const struct worker_message *m)
 
 static void handle(struct worker *w, struct worker_message *m, int fd)
 {
-	int lent = -1;
 	m->result = NCCLSVC_OK;
 	m->text[0] = '\0';
 	switch (m->kind) {
@@ -53,13 +53,15 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 		import_open(w, m, fd);
 		break;
 	case WORKER_LEND:
-		lent = import_lend(w, m);
+		if (lend(w, m))
+			return;
 		break;
 	case WORKER_RANGE_PARTS:
 		range_parts(w, m);
 		return;
 	case WORKER_RANGE:
-		range_open(w, m);
+		if (range_open(w, m))
+			return;
 		break;
 	case WORKER_REGION_CLOSE:
 		import_close(w, m->region.address);
@@ -104,9 +106,14 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 			  m->kind);
 		return;
 	}
-	worker_send(w, m, lent);
-	if (lent >= 0)
-		close(lent);
+	worker_send(w, m, -1);
+}
+
+/* What came is a user's, or nobody else has it any more: its close may take long. */
+static void close_received(struct worker *w, const int *fds, unsigned nfds)
+{
+	if (nfds)
+		closer_add(w->closer, fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
 }
 
 bool control_handle(struct worker *w)
@@ -114,14 +121,18 @@ bool control_handle(struct worker *w)
 	struct worker_message m;
 	int fds[SVC_FDS_MAX];
 	unsigned nfds = 0;
-	ssize_t n = svc_recv(w->sock, &m, sizeof(m), fds, &nfds, MSG_DONTWAIT);
-	if (n == -EAGAIN)
-		return true;
-	if (n != (ssize_t)sizeof(m)) {
-		svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
-		return false;
-	}
-	handle(w, &m, nfds ? fds[0] : -1);
-	svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
+	uint64_t end = 0;
+	do {
+		ssize_t n = svc_recv(w->sock, &m, sizeof(m), fds, &nfds, MSG_DONTWAIT);
+		if (n == -EAGAIN)
+			return true;
+		if (n == (ssize_t)sizeof(m))
+			handle(w, &m, nfds ? fds[0] : -1);
+		close_received(w, fds, nfds);
+		if (n != (ssize_t)sizeof(m))
+			return false;
+		if (!end)
+			end = worker_clock() + WORKER_TURN_NS;
+	} while (!w->quit && worker_clock() < end);
 	return true;
 }

@@ -3,6 +3,7 @@
 #ifndef WORKER_IMPORT_H
 #define WORKER_IMPORT_H
 
+#include "base/hash.h"
 #include "gpu_api.h"
 #include "worker_protocol.h"
 #include <stdbool.h>
@@ -18,6 +19,14 @@ struct session_timelines {
 	CUdeviceptr device; /* the same, as the GPU addresses it */
 };
 
+/* An allocation of cudaMalloc's of some process. A key of a hash: no byte in it is left over. */
+struct import_name {
+	uint64_t buffer_id;
+	int32_t pid;
+	uint32_t zero;
+	uint8_t ipc_handle[sizeof(CUipcMemHandle)];
+};
+
 /* Memory behind an imported or lent address. */
 struct import {
 	CUdeviceptr address;
@@ -26,32 +35,58 @@ struct import {
 	uint32_t users;			     /* 0: to be let go */
 	uint32_t opens;			     /* IPC: how often to close it */
 	CUmemGenericAllocationHandle handle; /* VMM and lent */
+	struct import_name name;	     /* IPC */
 	struct import **parts;		     /* of a range, which uses them */
-	uint32_t nparts;
-	uint64_t buffer_id; /* IPC: of the process pid */
-	uint8_t ipc_handle[sizeof(CUipcMemHandle)];
-	int32_t pid;
+	uint32_t nparts, mapped;	     /* so many of them, from the first */
+	uint64_t mapped_bytes;
+	bool leaves; /* it is in the worker's list `leaving` */
 	struct import *prev, *next;
+	UT_hash_handle hh, hh_name;
 };
 
-/* import.c */
+/* session.c */
 void session_open(struct worker *w, struct worker_message *m, int fd);
 void session_close(struct worker *w, uint32_t slot);
-/* Frees memory that was closed. The driver waits for the whole GPU then, and a task in flight may
- * be one that only an abort ends: so not while tasks are in flight, unless that takes too long. */
-void imports_sweep(struct worker *w, uint64_t now);
+/* Lets go the memory of one session that has been closed. */
+void session_let_go(struct worker *w);
 /* Without a supervisor: clients that submit from now on learn that the daemon is lost. */
 void sessions_end(struct worker *w);
 /* Without a supervisor: no stream of a client waits for this worker any more. */
 void sessions_release(struct worker *w);
+
+/* import.c */
 void import_open(struct worker *w, struct worker_message *m, int fd);
-int import_lend(struct worker *w, struct worker_message *m); /* the fd, the caller's; or -1 */
 void import_close(struct worker *w, uint64_t address);
-struct import *import_find(struct worker *w, uint64_t address);
+/* One user less. */
+void import_put(struct worker *w, struct import *i);
+struct import *import_find(const struct worker *w, uint64_t address);
+void import_add(struct worker *w, struct import *i);
+/* Lets go what has no address that anybody knows. */
+void import_drop(struct worker *w, struct import *i);
+/* Something is to be let go. */
+void imports_close_later(struct worker *w);
+/* Frees memory that was closed, for WORKER_TURN_NS. The driver waits for the whole GPU then, and a
+ * task in flight may be one that only an abort ends: so not while tasks are in flight, unless that
+ * takes too long. True: it can go on at once. */
+bool imports_sweep(struct worker *w, uint64_t now);
+/* Maps an allocation at an address of its own. */
+CUresult import_map(const struct worker *w, struct import *i);
+void import_refuse(struct worker_message *m, int result, const char *what, CUresult error);
 
 /* range.c: imports mapped once more, one behind the other. */
 void range_parts(struct worker *w, const struct worker_message *m);
-void range_open(struct worker *w, struct worker_message *m);
-CUresult range_close(struct worker *w, struct import *range);
+/* True: ranges_work answers, when all is mapped. */
+bool range_open(struct worker *w, struct worker_message *m);
+/* Maps for WORKER_TURN_NS. True: there is more to do. */
+bool ranges_work(struct worker *w);
+/* Unmaps a range's last part. False: it has none. */
+bool range_close_part(struct worker *w, struct import *range);
+
+/* lend.c: memory of this GPU for trainers. */
+/* True: lendings_watch answers, when the memory is clear. */
+bool lend(struct worker *w, struct worker_message *m);
+void lendings_watch(struct worker *w, uint64_t now);
+/* The GPU has not come to clear some of it for a while. */
+bool lendings_stuck(const struct worker *w, uint64_t now);
 
 #endif

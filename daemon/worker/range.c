@@ -4,16 +4,28 @@
 #include <stdlib.h>
 #include <utlist.h>
 
+#include "base/timings.h"
 #include "worker.h"
+
+/* Being mapped. */
+struct range_opening {
+	struct range_opening *prev, *next;
+	struct import *range;
+	struct worker_message answer;
+};
 
 static void add(struct import *range, struct import *part)
 {
-	struct import **grown = realloc(range->parts, (range->nparts + 1) * sizeof(*grown));
-	if (!grown) {
-		range->bytes = 0; /* then it will not be what was asked for */
-		return;
+	const uint32_t n = range->nparts;
+	if (!(n & (n - 1))) { /* full: it has room for a power of two */
+		const uint32_t room = n ? 2 * n : 1;
+		struct import **grown = realloc(range->parts, room * sizeof(struct import *));
+		if (!grown) {
+			range->bytes = 0; /* then it will not be what was asked for */
+			return;
+		}
+		range->parts = grown;
 	}
-	range->parts = grown;
 	range->parts[range->nparts++] = part;
 	range->bytes += part->bytes;
 	part->users++;
@@ -34,75 +46,102 @@ void range_parts(struct worker *w, const struct worker_message *m)
 	}
 }
 
-static void let_parts_go(struct worker *w, struct import *range)
+static bool reserve(struct worker *w, struct worker_message *m, struct import *range)
 {
-	for (uint32_t i = 0; i < range->nparts; i++)
-		import_close(w, range->parts[i]->address);
-	free(range->parts);
-}
-
-static CUresult unmap(const struct import *range, uint32_t n)
-{
-	CUresult error = CUDA_SUCCESS;
-	CUdeviceptr at = range->address;
-	for (uint32_t i = 0; i < n; at += range->parts[i++]->bytes) {
-		CUresult e = cu.cuMemUnmap(at, range->parts[i]->bytes);
-		error = error ? error : e;
+	if (range->bytes != m->region.bytes) {
+		m->result = NCCLSVC_INVALID_ARGUMENT;
+		snprintf(m->text, sizeof(m->text), "the parts of the range are not all there");
+		return false;
 	}
-	cu.cuMemAddressFree(range->address, range->bytes);
-	return error;
+	CUresult error = cu.cuMemAddressReserve(&range->address, range->bytes, 0, 0, 0);
+	if (!worker_bad(w, error, "no addresses can be had for a trainer's mappings"))
+		return true;
+	range->address = 0;
+	import_refuse(m, NCCLSVC_NO_MEMORY, "the range cannot be mapped", error);
+	return false;
 }
 
-static CUresult map(const struct worker *w, struct import *range)
+bool range_open(struct worker *w, struct worker_message *m)
+{
+	struct import *range = w->range;
+	struct range_opening *o = range ? calloc(1, sizeof(*o)) : NULL;
+	w->range = NULL;
+	if (!range) {
+		m->result = NCCLSVC_NO_MEMORY;
+		return false;
+	}
+	range->kind = SVC_REGION_MAPPINGS;
+	if (!o)
+		m->result = NCCLSVC_NO_MEMORY;
+	if (!o || !reserve(w, m, range)) {
+		import_drop(w, range);
+		free(o);
+		return false;
+	}
+	*o = (struct range_opening){.range = range, .answer = *m};
+	DL_APPEND(w->openings, o);
+	return true;
+}
+
+static CUresult map_part(const struct worker *w, struct import *range)
 {
 	const CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, w->device},
 					.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	uint32_t n = 0;
-	CUresult error = cu.cuMemAddressReserve(&range->address, range->bytes, 0, 0, 0);
+	const struct import *part = range->parts[range->mapped];
+	const CUdeviceptr at = range->address + range->mapped_bytes;
+	CUresult error = cu.cuMemMap(at, part->bytes, 0, part->handle, 0);
 	if (error)
 		return error;
-	for (CUdeviceptr at = range->address; !error && n < range->nparts; n += !error) {
-		error = cu.cuMemMap(at, range->parts[n]->bytes, 0, range->parts[n]->handle, 0);
-		at += range->parts[n]->bytes;
-	}
-	if (!error)
-		error = cu.cuMemSetAccess(range->address, range->bytes, &access, 1);
-	if (error)
-		unmap(range, n);
-	return error;
+	range->mapped++;
+	range->mapped_bytes += part->bytes;
+	return cu.cuMemSetAccess(at, part->bytes, &access, 1);
 }
 
-void range_open(struct worker *w, struct worker_message *m)
+static void finish(struct worker *w, struct range_opening *o, CUresult error)
 {
-	struct import *range = w->range;
-	w->range = NULL;
-	CUresult error = CUDA_SUCCESS;
-	if (!range || range->bytes != m->region.bytes) {
-		m->result = NCCLSVC_INVALID_ARGUMENT;
-		snprintf(m->text, sizeof(m->text), "the parts of the range are not all there");
-	} else {
-		error = map(w, range);
-	}
+	struct import *range = o->range;
+	struct worker_message *m = &o->answer;
 	if (worker_bad(w, error, "several mappings of a trainer cannot be mapped as one")) {
-		m->result = error == CUDA_ERROR_OUT_OF_MEMORY ? NCCLSVC_NO_MEMORY : NCCLSVC_SYSTEM;
-		snprintf(m->text, sizeof(m->text), "the range cannot be mapped: %s",
-			 gpu_api_cuda_error(error));
+		import_refuse(
+			m, error == CUDA_ERROR_OUT_OF_MEMORY ? NCCLSVC_NO_MEMORY : NCCLSVC_SYSTEM,
+			"the range cannot be mapped", error);
+		import_drop(w, range);
+	} else {
+		range->users = 1;
+		m->region.address = range->address;
+		import_add(w, range);
 	}
-	if (m->result) {
-		if (range)
-			let_parts_go(w, range);
-		free(range);
-		return;
-	}
-	range->kind = SVC_REGION_MAPPINGS;
-	range->users = 1;
-	m->region.address = range->address;
-	DL_APPEND(w->imports, range);
+	worker_send(w, m, -1);
+	free(o);
 }
 
-CUresult range_close(struct worker *w, struct import *range)
+bool ranges_work(struct worker *w)
 {
-	CUresult error = unmap(range, range->nparts);
-	let_parts_go(w, range);
-	return error;
+	struct range_opening *o = w->openings;
+	CUresult error = CUDA_SUCCESS;
+	if (!o)
+		return false;
+	const uint64_t end = worker_clock() + WORKER_TURN_NS;
+	DL_DELETE(w->openings, o);
+	while (!error && o->range->mapped < o->range->nparts && worker_clock() < end)
+		error = map_part(w, o->range);
+	if (error || o->range->mapped == o->range->nparts)
+		finish(w, o, error);
+	else
+		DL_APPEND(w->openings, o); /* the others take turns with it */
+	return w->openings;
+}
+
+bool range_close_part(struct worker *w, struct import *range)
+{
+	if (!range->nparts)
+		return false;
+	struct import *part = range->parts[--range->nparts];
+	if (range->nparts < range->mapped) {
+		range->mapped_bytes -= part->bytes;
+		worker_bad(w, cu.cuMemUnmap(range->address + range->mapped_bytes, part->bytes),
+			   "a part of a range cannot be unmapped");
+	}
+	import_put(w, part);
+	return true;
 }

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "abi/cuda_connections.h"
+#include "base/closer.h"
 #include "base/log.h"
 #include "base/timings.h"
 #include "gpu_list.h"
@@ -172,7 +173,7 @@ static void fall_asleep(struct worker *w, uint64_t waited_ns)
 	atomic_store(&w->queue->asleep, 1);
 	/* Either the engine sees the flag and rings, or we see its launch. */
 	if (atomic_load(&w->queue->head) == w->tail)
-		ppoll(fds, 2, w->in_flight ? &nap : NULL, NULL);
+		ppoll(fds, 2, w->in_flight || w->lendings ? &nap : NULL, NULL);
 	atomic_store(&w->queue->asleep, 0);
 	if (fds[1].revents && read(w->bell, &count, sizeof(count)) < 0 && errno != EAGAIN)
 		w->quit = true;
@@ -180,24 +181,26 @@ static void fall_asleep(struct worker *w, uint64_t waited_ns)
 		w->quit = w->supervisor_lost = true;
 }
 
-/* Periodic work. */
-static void watch(struct worker *w, uint64_t now)
+/* Periodic work. True: some of it goes on. */
+static bool watch(struct worker *w, uint64_t now)
 {
 	launch_watch(w);
-	imports_sweep(w, now);
+	lendings_watch(w, now);
+	const bool maps = ranges_work(w), closes = imports_sweep(w, now);
+	return maps || closes;
 }
 
 static void run(struct worker *w)
 {
 	uint64_t busy_ns = worker_clock(), now = busy_ns;
+	bool works = false;
 	for (unsigned rounds = 1; !w->quit; rounds++) {
-		if (launch_next(w)) {
+		const bool launched = launch_next(w);
+		if (launched) {
 			spin_waited(&w->spin, now - busy_ns);
 			busy_ns = now = worker_clock();
 			w->in_flight = 1; /* at least */
-			continue;
-		}
-		if (rounds % ROUNDS_PER_CLOCK == 0) {
+		} else if (rounds % ROUNDS_PER_CLOCK == 0) {
 			const uint64_t before = now;
 			now = worker_clock();
 			spin_looked(&w->spin, now - before, now);
@@ -207,14 +210,17 @@ static void run(struct worker *w)
 				w->supervisor_lost = true;
 				break;
 			}
-			watch(w, now);
+			works = watch(w, now);
 			now = worker_clock(); /* what the driver took is no lost core */
-			sched_yield();	      /* whom we wait for may wait for this very core */
+			if (!launched)
+				sched_yield(); /* whom we wait for may wait for this very core */
 		}
-		if (now - busy_ns >= spin_budget_ns(&w->spin, now)) {
+		if (launched)
+			continue;
+		if (!works && now - busy_ns >= spin_budget_ns(&w->spin, now)) {
 			fall_asleep(w, now - busy_ns);
 			now = worker_clock();
-			watch(w, now);
+			works = watch(w, now);
 		}
 		spin_pause();
 	}
@@ -315,6 +321,9 @@ int worker_main(int argc, char *argv[])
 	char text[SVC_TEXT_BYTES];
 	struct worker *w = calloc(1, sizeof(*w));
 	if (!w || argc < 3)
+		return EXIT_FAILURE;
+	w->closer = closer_create();
+	if (!w->closer)
 		return EXIT_FAILURE;
 	w->sock = WORKER_FD;
 	w->queue_fd = WORKER_QUEUE_FD;

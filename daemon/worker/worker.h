@@ -48,10 +48,16 @@ struct worker {
 		CUstream stream;
 		uint64_t enqueued; /* seq of the last copy */
 	} copies[COPY_SLOTS];
-	struct import *imports;
-	struct import *range; /* that is being put together, or NULL */
+	struct import *imports; /* by address */
+	struct import *named;	/* those of CUDA IPC, by what they are of */
+	struct import *range;	/* whose parts are being told, or NULL */
+	struct range_opening *openings;
+	struct lending *lendings;
+	uint64_t lendings_ns;	/* when they were looked at */
+	struct import *leaving; /* to be let go */
 	struct closed_session *closed;
-	uint64_t closing_ns; /* since when something is to be let go; 0: nothing is */
+	uint64_t close_by_ns; /* then also while tasks are in flight; 0: nothing is to be let go */
+	struct closer *closer;
 	bool stuck; /* some slot waits for somebody's input, or has not got on for a while */
 	uint64_t tail, checked_ns;
 	uint32_t high_slot; /* slots from here on were never used */
@@ -68,7 +74,7 @@ bool worker_bad(struct worker *w, CUresult error, const char *what);
 void worker_die(struct worker *w, const char *why);
 void worker_send(struct worker *w, const struct worker_message *m, int fd);
 
-/* control.c: handles what the supervisor sent. False: it is gone. */
+/* control.c: handles what the supervisor sent, for WORKER_TURN_NS. False: it is gone. */
 bool control_handle(struct worker *w);
 
 #endif

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What cannot work is refused with a sentence that says why, and nothing is the worse for it. */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "ranks.h"
@@ -179,6 +181,62 @@ static void lies(struct client *c, CUdeviceptr p)
 		    "cannot be imported");
 	raw_close(&raw);
 	close(fd);
+}
+
+/* Each of another kind; nothing is asked of them but what they are. */
+static void no_memory(struct client *c)
+{
+	struct raw raw;
+	const struct svc_region_cuda request = {.bytes = BYTES};
+	int fds[] = {open("/dev/null", O_RDWR | O_CLOEXEC),
+		     socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0),
+		     open("/proc/self/exe", O_RDONLY | O_CLOEXEC)};
+	raw_open(&raw, c->daemon);
+	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
+		stage("descriptor %zu that is no GPU memory", i);
+		CHECK(fds[i] >= 0);
+		raw_refused(&raw, SVC_REGION_CUDA_FD, &request, sizeof(request), &fds[i], 1,
+			    NCCLSVC_INVALID_ARGUMENT, "no GPU memory");
+		close(fds[i]);
+	}
+	raw_close(&raw);
+}
+
+/* One user gets three quarters of a GPU's memory; and what is given back can be lent again. */
+static void much_lent(struct client *c)
+{
+	struct raw raw;
+	struct raw_reply reply;
+	size_t unused, total;
+	CHECK_CU(cu.cuMemGetInfo(&unused, &total));
+	const struct svc_region_lend more = {.bytes = total / 4 * 3 + 2 * MIB};
+	const struct svc_region_lend some = {.bytes = 2 * MIB};
+	raw_open(&raw, c->daemon);
+	stage("more lent memory than one user gets");
+	raw_refused(&raw, SVC_REGION_LEND, &more, sizeof(more), NULL, 0, NCCLSVC_LIMIT,
+		    "three quarters");
+	raw_call(&raw, SVC_REGION_LEND, &some, sizeof(some), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	close(reply.fds[0]);
+	raw_close(&raw);
+}
+
+/* The first word of each of the driver's pages is what the stand-in leaves there. */
+static void lent_is_clear(struct rank *r)
+{
+	void *p;
+	stage("lent memory is clear");
+	for (int i = 0; i < 3; i++) {
+		CHECK_OK(ncclsvc_mem_alloc_device(r->session, r->gpu, BYTES, &p));
+		for (size_t at = 0; at < BYTES; at += 2 * MIB) {
+			uint64_t word = 1;
+			CHECK_CU(cu.cuMemcpyDtoH(&word, (uintptr_t)p + at, sizeof(word)));
+			CHECK_EQ(word, 0);
+		}
+		CHECK_CU(cu.cuMemsetD8Async((uintptr_t)p, 0x5a, BYTES, r->stream));
+		CHECK(gpu_stream_ends(r->stream, WAIT_MS));
+		CHECK_OK(ncclsvc_mem_free(r->session, p));
+	}
 }
 
 static uint32_t raw_mapping(struct raw *raw, const struct buffer *b)
@@ -457,6 +515,9 @@ static void raw_rank(struct client *c)
 	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
 	pid_t worker = device_info(r.session, 0).pid;
 	lies(c, b.p);
+	no_memory(c);
+	much_lent(c);
+	lent_is_clear(&r);
 	two_names(c);
 	ranges(c, b.p);
 	redops(c, b.p);

@@ -62,7 +62,7 @@ static void end_call(struct gpu *g, struct gpu_call *call, const struct worker_m
 	forget_init(g, was.key);
 	DL_DELETE(g->calls, call);
 	free(call);
-	if (was.in_order)
+	if (!was.aborts)
 		g->heard_ns = clock_now();
 	was.done(g, was.arg, answer, -1);
 }
@@ -203,7 +203,7 @@ static bool behind_another(const struct gpu *g, const struct gpu_call *call)
 static uint64_t due(const struct gpu *g, const struct gpu_call *call)
 {
 	uint64_t since = call->asked_ns > g->since_ns ? call->asked_ns : g->since_ns;
-	if (call->in_order && g->heard_ns > since)
+	if (!call->aborts && g->heard_ns > since)
 		since = g->heard_ns;
 	return since + call->within_ns;
 }
@@ -231,7 +231,7 @@ static void on_look(void *arg)
 		look_later(e->gpu, e->key);
 }
 
-void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *done, void *arg,
+bool gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *done, void *arg,
 	     uint64_t within_ns)
 {
 	const bool ends = g->gone && g->alive && m->kind == WORKER_COMM_ABORT;
@@ -239,28 +239,29 @@ void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 	(void)fd;
 	if (!call) {
 		done(g, arg, NULL, -1);
-		return;
+		return true;
 	}
 	*call = (struct gpu_call){.done = done,
 				  .arg = arg,
 				  .key = ++g->last_key,
 				  .asked_ns = clock_now(),
 				  .within_ns = within_ns,
-				  .in_order = m->kind != WORKER_COMM_ABORT,
+				  .aborts = m->kind == WORKER_COMM_ABORT,
 				  .patient = m->kind == WORKER_COMM_INIT};
 	DL_APPEND(g->calls, call);
 	if (ends) /* its end is the answer */
-		return;
+		return true;
 	struct worker_message answer = {.kind = m->kind};
 	look_later(g, call->key);
 	if (m->kind == WORKER_COMM_INIT) {
 		take_init(g, call->key, m);
-		return;
+		return true;
 	}
 	if (m->kind == WORKER_UNIQUE_ID)
 		for (uint32_t i = 0; i < 8; i++)
 			answer.comm.id[i] = (uint8_t)below(256);
 	answer_later(g, call->key, &answer);
+	return true;
 }
 
 void gpu_shorten_deadline(struct gpu *g, const void *arg, uint64_t within_ns)
@@ -278,7 +279,7 @@ static void end_calls(struct gpu *g, bool aborts)
 {
 	struct gpu_call *call, *next;
 	DL_FOREACH_SAFE (g->calls, call, next)
-		if (aborts || call->in_order)
+		if (aborts || !call->aborts)
 			end_call(g, call, NULL);
 }
 

@@ -42,19 +42,25 @@ bool peer_staging_fits(struct client *c, unsigned opcode, uint32_t serial, int32
 }
 
 /* The memory counts for the member beside the region, which may go while the member holds it. */
-static bool take_shares(struct account *a, uint64_t bytes, char text[SVC_TEXT_BYTES])
+static bool take_shares(struct account *a, int32_t device, uint64_t bytes,
+			char text[SVC_TEXT_BYTES])
 {
 	if (!account_take(a, SHARE_FDS, 1, text))
 		return false;
+	if (!account_take(a, account_lent(device), bytes, text))
+		goto give_fd;
 	if (account_take(a, SHARE_REGION_BYTES, bytes, text))
 		return true;
+	account_give(a, account_lent(device), bytes);
+give_fd:
 	account_give(a, SHARE_FDS, 1);
 	return false;
 }
 
-static void give_shares(struct account *a, uint64_t bytes)
+static void give_shares(struct account *a, int32_t device, uint64_t bytes)
 {
 	account_give(a, SHARE_FDS, 1);
+	account_give(a, account_lent(device), bytes);
 	account_give(a, SHARE_REGION_BYTES, bytes);
 }
 
@@ -62,7 +68,7 @@ void peer_staging_drop(struct member *member)
 {
 	if (member->staging_fd < 0)
 		return;
-	give_shares(member->client->account, member->staging_bytes);
+	give_shares(member->client->account, member->staging_device, member->staging_bytes);
 	account_close(member->client->account, &member->staging_fd, 1);
 	member->staging_fd = -1;
 }
@@ -75,15 +81,16 @@ void peer_staging_take(struct member *member, uint32_t region)
 	peer_staging_drop(member);
 	if (!r)
 		return;
-	if (!take_shares(c->account, r->bytes, text)) {
+	if (!take_shares(c->account, r->device, r->bytes, text)) {
 		log_info("session %u (%s, pid %d): its staging memory is not used: %s", c->id,
 			 c->name, c->pid, text);
 		return;
 	}
+	member->staging_device = r->device;
 	member->staging_bytes = r->bytes;
 	member->staging_fd = fcntl(r->fd, F_DUPFD_CLOEXEC, 0);
 	if (member->staging_fd < 0)
-		give_shares(c->account, r->bytes);
+		give_shares(c->account, r->device, r->bytes);
 }
 
 /* ---- Pages ---- */
@@ -156,17 +163,20 @@ static bool pages_make(struct peer_pages *p, uint32_t nranks)
 static void staging_keep(struct communicator *m, uint32_t k)
 {
 	struct member *member = &m->members[k];
-	give_shares(member->client->account, member->staging_bytes);
+	const int32_t device = member->staging_device;
+	give_shares(member->client->account, device, member->staging_bytes);
 	account_add(m->account, SHARE_FDS, 1);
+	account_add(m->account, account_lent(device), member->staging_bytes);
 	account_add(m->account, SHARE_REGION_BYTES, member->staging_bytes);
-	m->peer->staging[k] = (struct peer_staging){member->staging_fd, member->staging_bytes};
+	m->peer->staging[k] =
+		(struct peer_staging){member->staging_fd, device, member->staging_bytes};
 	member->staging_fd = -1;
 }
 
 static void staging_let_go(struct communicator *m, uint32_t k)
 {
 	struct peer_staging *staging = &m->peer->staging[k];
-	give_shares(m->account, staging->bytes);
+	give_shares(m->account, staging->device, staging->bytes);
 	account_close(m->account, &staging->fd, 1);
 }
 

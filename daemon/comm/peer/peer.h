@@ -34,6 +34,7 @@ struct peer_stuck {
 
 struct peer_staging {
 	int fd;
+	int32_t device;
 	uint64_t bytes;
 };
 

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "turns.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <utlist.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/loop.h"
+#include "base/timings.h"
+#include "memory.h"
+
+/* One user's requests to one worker. */
+struct turns {
+	struct memory *memory;
+	struct gpu *gpu;
+	uint32_t uid;
+	unsigned asked;		     /* calls that the worker has not answered */
+	bool busy;		     /* the calls that wait are being gone through */
+	struct region_call *waiting; /* in order */
+	struct region_call *passed;  /* the first that was put behind the others; NULL: none was */
+	UT_hash_handle hh;
+};
+
+static void append(struct turns *t, struct region_call *call)
+{
+	DL_APPEND(t->waiting, call);
+	DL_APPEND2(call->client->region_calls, call, prev_own, next_own);
+}
+
+static void take_out(struct turns *t, struct region_call *call)
+{
+	DL_DELETE(t->waiting, call);
+	DL_DELETE2(call->client->region_calls, call, prev_own, next_own);
+}
+
+static void answer(struct turns *t, struct region_call *call, const struct worker_message *m,
+		   int fd)
+{
+	if (call->region)
+		gpu_region_answered(t->gpu, call, m, fd);
+	else
+		gpu_session_answered(t->gpu, call, m);
+}
+
+static void answer_gone(struct turns *t, struct region_call *call)
+{
+	struct worker_message m = {.result = NCCLSVC_INVALID_ARGUMENT};
+	snprintf(m.text, sizeof(m.text), "the parts of the range are not all there any more");
+	answer(t, call, &m, -1);
+}
+
+static void put_off(struct turns *t)
+{
+	struct memory *s = t->memory;
+	if (s->turns_ns)
+		return;
+	s->turns_ns = clock_now() + SEND_AGAIN_NS;
+	loop_deadline(s->loop, s->turns_ns);
+}
+
+/* All that wait depend on calls before them, so one of them can go on, or one is at the worker:
+ * else something is wrong with all of them. */
+static bool pass(struct turns *t, struct region_call *call)
+{
+	if (!t->asked && t->passed == call) {
+		t->passed = NULL;
+		answer_gone(t, call);
+		return true;
+	}
+	if (!t->passed)
+		t->passed = call;
+	append(t, call);
+	return !t->asked;
+}
+
+/* False: the others wait, too. */
+static bool give_turn(struct turns *t, struct region_call *call)
+{
+	struct client *c = call->client;
+	take_out(t, call);
+	t->asked++; /* the answer may come at once */
+	switch (c->state == CLIENT_OPEN ? gpu_region_ask(t->gpu, c, call) : TURN_GONE) {
+	case TURN_ASKED:
+		t->passed = NULL;
+		return true;
+	case TURN_LATER:
+		t->asked--;
+		DL_PREPEND(t->waiting, call);
+		DL_APPEND2(c->region_calls, call, prev_own, next_own);
+		put_off(t);
+		return false;
+	case TURN_PARTS:
+		t->asked--;
+		return pass(t, call);
+	case TURN_GONE:
+		break;
+	}
+	t->asked--;
+	answer_gone(t, call);
+	return true;
+}
+
+static void go_on(struct turns *t)
+{
+	if (t->busy)
+		return;
+	t->busy = true;
+	while (t->waiting && t->asked < TURN_CALLS && give_turn(t, t->waiting))
+		;
+	t->busy = false;
+	if (t->waiting || t->asked)
+		return;
+	HASH_DEL(t->memory->turns[t->gpu->index], t);
+	free(t);
+}
+
+void turns_add(struct gpu *g, struct client *c, struct region_call *call)
+{
+	struct turns **users = &call->memory->turns[g->index], *t;
+	HASH_FIND(hh, *users, &c->uid, sizeof(c->uid), t);
+	if (!t) {
+		t = nofail_calloc(1, sizeof(*t), "a user's requests to a worker");
+		t->memory = call->memory;
+		t->gpu = g;
+		t->uid = c->uid;
+		HASH_ADD(hh, *users, uid, sizeof(t->uid), t);
+	}
+	call->client = c;
+	call->turns = t;
+	append(t, call);
+	go_on(t);
+}
+
+void turns_answered(struct gpu *g, void *arg, const struct worker_message *m, int fd)
+{
+	struct region_call *call = arg;
+	struct turns *t = call->turns;
+	(void)g;
+	answer(t, call, m, fd);
+	t->asked--;
+	go_on(t);
+}
+
+void turns_forget(struct client *c)
+{
+	while (c->region_calls) {
+		struct region_call *call = c->region_calls;
+		struct turns *t = call->turns;
+		if (t->passed == call)
+			t->passed = NULL;
+		take_out(t, call);
+		free(call);
+		go_on(t);
+	}
+}
+
+uint64_t turns_retry(struct memory *s, uint64_t now)
+{
+	struct turns *t, *next;
+	if (!s->turns_ns || now < s->turns_ns)
+		return s->turns_ns;
+	s->turns_ns = 0;
+	for (uint32_t i = 0; i < s->gpus->ngpus; i++)
+		HASH_ITER (hh, s->turns[i], t, next)
+			go_on(t);
+	return s->turns_ns;
+}
