@@ -10,20 +10,6 @@
 #include "core/task.h"
 #include "state.h"
 
-/* Zeroes it on a stream of its own, so as not to wait for other work. */
-static CUresult zero(const struct cuda *cuda, CUdeviceptr at, size_t bytes)
-{
-	CUstream stream;
-	CUresult e = cuda->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-	if (e)
-		return e;
-	e = cuda->cuMemsetD8Async(at, 0, bytes, stream);
-	if (!e)
-		e = cuda->cuStreamSynchronize(stream);
-	cuda->cuStreamDestroy(stream);
-	return e;
-}
-
 void shared_unmap(const struct cuda *cuda, CUdeviceptr at, size_t bytes)
 {
 	cuda->cuMemUnmap(at, bytes);
@@ -56,18 +42,6 @@ CUresult shared_map(const struct cuda *cuda, int fd, CUdevice device, size_t byt
 	return e;
 }
 
-/* Maps the daemon's allocation, and zeroes it; the context is current. */
-static CUresult map(const struct cuda *cuda, int fd, CUdevice device, size_t bytes, CUdeviceptr *at)
-{
-	CUresult e = shared_map(cuda, fd, device, bytes, at);
-	if (e)
-		return e;
-	e = zero(cuda, *at, bytes);
-	if (e)
-		shared_unmap(cuda, *at, bytes);
-	return e;
-}
-
 /* Takes over the fd. Not locked. */
 static ncclsvc_result take(ncclsvc_session *s, int fd, int device, size_t bytes, CUdeviceptr *at)
 {
@@ -82,7 +56,7 @@ static ncclsvc_result take(ncclsvc_session *s, int fd, int device, size_t bytes,
 	if (!r) {
 		CUresult e = cuda->cuCtxPushCurrent(context);
 		if (!e) {
-			e = map(cuda, fd, cu, bytes, at);
+			e = shared_map(cuda, fd, cu, bytes, at);
 			cuda->cuCtxPopCurrent(&context);
 		}
 		if (e)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a member's kernels share with others, from JOIN to LEAVE. The kernels are loaded, and the
- * staging memory is mapped and zeroed, before JOIN: nothing of that may be due while a peer's
+ * staging memory is mapped, before JOIN: nothing of that may be due while a peer's
  * kernel waits. */
 #include "peer_graph.h"
 #include "trigger.h"
