@@ -462,6 +462,36 @@ static void many_redops(struct client *c, pid_t worker)
 	raw_close(&raw);
 }
 
+/* More than a worker is asked for at a time; of sessions that end meanwhile nothing is left. */
+static void many_lends(struct client *c, pid_t worker, ncclsvc_session *session)
+{
+	enum { LENDS = 64 };
+	struct raw gone, raw;
+	struct raw_reply reply;
+	const struct svc_region_lend request = {.bytes = 2 * MIB};
+	const uint32_t before = device_info(session, 0).lent;
+	stage("many lends at once");
+	raw_open(&gone, c->daemon);
+	raw_open(&raw, c->daemon);
+	process_stop(worker);
+	for (int i = 0; i < LENDS; i++)
+		raw_send(&gone, SVC_REGION_LEND, &request, sizeof(request), NULL, 0);
+	for (int i = 0; i < LENDS; i++)
+		raw_send(&raw, SVC_REGION_LEND, &request, sizeof(request), NULL, 0);
+	raw_close(&gone);
+	CHECK_EQ(kill(worker, SIGCONT), 0);
+	for (int i = 0; i < LENDS; i++) {
+		CHECK(raw_next(&raw, &reply)); /* in any order */
+		CHECK_EQ(reply.header.result, 0);
+		CHECK_EQ(reply.nfds, 1);
+		close(reply.fds[0]);
+	}
+	raw_close(&raw);
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; device_info(session, 0).lent > before;
+	     sleep_ms(10))
+		CHECK(now_ns() < end);
+}
+
 /* A session that names regions it does not have, as another one does, and parts that its own does
  * not have. */
 static void thieves(struct client *c, CUdeviceptr p)
@@ -522,6 +552,7 @@ static void raw_rank(struct client *c)
 	ranges(c, b.p);
 	redops(c, b.p);
 	many_redops(c, worker);
+	many_lends(c, worker, r.session);
 	thieves(c, b.p);
 	stage("whether all is well");
 	rank_check_usable(&r);
