@@ -10,7 +10,7 @@
 #include "proto/names.h"
 
 /* Locked. */
-static ncclsvc_result check(const ncclsvc_comm *comm)
+static ncclsvc_result check(ncclsvc_comm *comm)
 {
 	ncclsvc_result r = session_check(comm->session);
 	if (!r)

@@ -8,11 +8,9 @@
  * threads poll (spin.h, which clients share); what the protocol promises (svc_limits.h). */
 #ifndef DAEMON_TIMINGS_H
 #define DAEMON_TIMINGS_H
-
 #include <stdint.h>
 
 /* ---- Failing tasks, ending epochs, releasing streams: in the order in which they follow ---- */
-
 /* A node waits for another daemon's answer: its vote on an operation that this node wants to fail,
  * a late member's commit, SPLIT or JOIN. Then the epoch (or the request) ends with TIMEOUT, and the
  * silent node is named. */
@@ -60,21 +58,19 @@
 /* The rendezvous of epochs across nodes was lost: what is said of those that are not announced here
  * is kept for so long, while other nodes may announce them. Then it is dropped. */
 #define UNEXPECTED_KEPT_NS	 UINT64_C(60000000000)
-
 /* The supervisor looks at the pages of a communicator whose members' kernels meet, and writes its
  * sign of life, after this interval: QUIET when for so long no member has launched one, and none
  * has waited. A kernel that at so many looks waits for what will not come ends the epoch: within
  * 100 ms, and the GPUs and the scheduler had 50 ms to go on. */
-#define PEER_LOOK_AGAIN_NS UINT64_C(25000000)
-#define PEER_LOOKS	   3
-#define PEER_LOOK_QUIET_NS UINT64_C(1000000000)
+#define PEER_LOOK_AGAIN_NS	 UINT64_C(25000000)
+#define PEER_LOOKS		 3
+#define PEER_LOOK_QUIET_NS	 UINT64_C(1000000000)
 /* The communicators of all users are looked at for so long in a turn of the loop. Those of one user
  * get 1/PEER_LOOKS_SHARE of the supervisor's time; with more of them, looks come later. */
-#define PEER_LOOKS_TURN_NS UINT64_C(1000000)
-#define PEER_LOOKS_SHARE   8
+#define PEER_LOOKS_TURN_NS	 UINT64_C(1000000)
+#define PEER_LOOKS_SHARE	 8
 
 /* ---- Everywhere ---- */
-
 /* A thread that waits for something that nothing announces, and has nothing else to do, looks again
  * after this interval. */
 #define NAP_NS	      1000000
@@ -85,9 +81,7 @@
 #define LOG_WINDOW_NS UINT64_C(5000000000)
 
 /* ---- The supervisor's loop: no user delays the others ---- */
-
-/* After a deadline's work, the loop serves its descriptors for so long at least before the next
- * deadline's, also if that has passed. */
+/* After a deadline's work, the loop serves its descriptors for so long at least. */
 #define LOOP_PAUSE_NS	    UINT64_C(1000000)
 /* Requests of one user are handled for so long. Then others have their turn. */
 #define USER_TURN_NS	    UINT64_C(2000000)
@@ -97,8 +91,7 @@
 /* The scheduler's events, and messages of this node to itself, are handled for so long before each
  * request, which pays for them. Then the request has its turn, or I/O, and the rest later. */
 #define OWN_TURN_NS	    UINT64_C(1000000)
-/* Overdue requests and sessions are ended for so long. Then I/O has its turn, and NAP_NS later the
- * rest. */
+/* Overdue requests and sessions are ended for so long. Then I/O has its turn, then the rest. */
 #define EXPIRE_TURN_NS	    UINT64_C(1000000)
 /* A message that a socket did not take is sent again after this interval, which doubles up to MAX:
  * the kernel announces neither room for descriptors nor that all has been read. */
@@ -110,7 +103,6 @@
 #define SESSIONS_END_MS	    5000
 
 /* ---- The scheduler's rounds ---- */
-
 /* Commands of the supervisor are run for so long. Then the rings are polled. */
 #define COMMANDS_TURN_NS    UINT64_C(100000)
 /* The scheduler's own thread moves bytes for so long in a round. Helpers get what takes longer. */
@@ -128,7 +120,6 @@
 #define DEADLOCK_LOOK_NS    UINT64_C(25000000)
 
 /* ---- The supervisor waits for its workers ---- */
-
 /* A worker is to start within: a driver's first start can take long. Then it is killed. */
 #define WORKER_START_NS		  UINT64_C(60000000000)
 /* A killed worker is to end within: the driver may hold a process. Then its calls fail, and another
@@ -148,7 +139,6 @@
 #define COMM_INIT_WITHOUT_PEER_NS UINT64_C(5000000000)
 
 /* ---- In a worker ---- */
-
 /* Communicators are asked for errors after this interval: NCCL announces none. */
 #define WORKER_WATCH_NS	      UINT64_C(50000000)
 /* A slot on which no task has ended for so long may need an abort: until it moves again, no memory
@@ -171,7 +161,6 @@
 #define ABORT_LONG_NS	      UINT64_C(30000000000)
 
 /* ---- MPS ---- */
-
 /* MPS is to take connections within: its control daemon after its start, and its server, which
  * refuses new clients for a moment after it has lost one. Then the start has failed. */
 #define MPS_START_NS	 UINT64_C(5000000000)
@@ -187,7 +176,6 @@
 #define MPS_END_MS	 1000
 
 /* ---- Several nodes ---- */
-
 /* Daemons are to connect with each other at the start within. Then they exit. */
 #define NODES_CONNECT_MS    30000
 /* Signs of life are sent after this interval. */

@@ -45,7 +45,7 @@ struct mapping {
 	uint64_t import;  /* of the last request for that: an answer to an older one is late */
 	uint64_t bytes, buffer_id;
 	uint64_t since_ns;
-	uint32_t fault;				    /* number of fault_watch */
+	uint32_t fault; /* number of fault_watch */
 	uint32_t next_free;
 	uint8_t handle[64];			    /* CUDA IPC */
 	struct range *range;			    /* of a range, else NULL */

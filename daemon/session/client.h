@@ -72,8 +72,8 @@ struct client {
 		_Alignas(8) char message[SVC_MESSAGE_MAX];
 		int fds[SVC_FDS_MAX];
 		unsigned nfds;
-	} waiting;		 /* the request that waits; length 0: none does */
-	uint32_t leaving_at;	 /* at its end: the next membership to be vacated */
+	} waiting;	     /* the request that waits; length 0: none does */
+	uint32_t leaving_at; /* at its end: the next membership to be vacated */
 	struct client *prev_waiting, *next_waiting; /* while it is silent, or leaving */
 	unsigned cancels;			    /* that the executor has not answered */
 	unsigned redops;			    /* that a worker has not */
@@ -84,7 +84,7 @@ struct client {
 	uint32_t ring_fault; /* number of fault_watch */
 	uint32_t entries;
 	int doorbell, completion;
-	int ring_fd; /* kept for GPUs' workers; else -1 */
+	int ring_fd;	       /* kept for GPUs' workers; else -1 */
 	uint32_t out_of_reach; /* bits: GPUs whose memory its process cannot map */
 	uint32_t gpu_asked,
 		gpu_known; /* bits: workers that were told of the timelines, and have them */

@@ -43,8 +43,7 @@ struct attack {
 
 /* Sorted by what they are about; the last has no name. */
 extern const struct attack task_attacks[], memory_attacks[], listing_attacks[], comm_attacks[],
-	session_attacks[], descriptor_attacks[], plan_attacks[], share_attacks[],
-	region_attacks[];
+	session_attacks[], descriptor_attacks[], plan_attacks[], share_attacks[], region_attacks[];
 
 uint64_t clock_ns(void); /* CLOCK_MONOTONIC */
 void pause_ms(unsigned ms);

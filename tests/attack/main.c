@@ -49,9 +49,9 @@
 #define HELD_UP_S	 10  /* more, for what is under way then */
 #define SKIPPED		 77
 
-static const struct attack *const tables[] = {session_attacks, task_attacks, memory_attacks,
-					      listing_attacks, comm_attacks, descriptor_attacks,
-					      plan_attacks, share_attacks, region_attacks};
+static const struct attack *const tables[] = {session_attacks, task_attacks,  memory_attacks,
+					      listing_attacks, comm_attacks,  descriptor_attacks,
+					      plan_attacks,    share_attacks, region_attacks};
 
 struct options {
 	const char *daemon;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Lists of tensors that are refused: sides that disagree, and calls that cannot be. */
 #include <stdio.h>
+#include <string.h>
 
 #include "tensors.h"
 

@@ -69,9 +69,15 @@ static void turn(struct scene *x)
 		client_executor_gone(x->ended[--x->nended]);
 }
 
-static void on_free_memory(void *owner, struct client *c)
+static bool on_free_memory(void *owner, struct client *c, uint64_t until_ns)
 {
-	(void)owner, (void)c;
+	(void)owner, (void)c, (void)until_ns;
+	return true;
+}
+
+static void on_closed(void *arg)
+{
+	(void)arg;
 }
 
 static const struct session_callbacks callbacks = {on_request, on_vacate, on_end_tasks,
@@ -85,7 +91,7 @@ static void begin(struct scene *x)
 	x->config = (struct config){.sessions_max = SESSIONS, .user_sessions_max = SESSIONS};
 	uv_loop_init(&x->uv);
 	loop_open(&x->loop, &x->uv, expire, x);
-	accounts_init(&x->accounts, &x->config);
+	accounts_init(&x->accounts, &x->config, on_closed, NULL);
 	assert_int_equal(sessions_open(&x->sessions, &x->loop, &callbacks, x), 0);
 	for (int i = 0; i < SESSIONS; i++) {
 		int fds[2];

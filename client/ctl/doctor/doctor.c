@@ -97,7 +97,8 @@ static void judge_daemon(const struct doctor_facts *f, struct doctor_report *r)
 {
 	const ncclsvc_daemon_info *d = &f->daemon;
 	if (!f->connected) {
-		doctor_say(r, "daemon", DOCTOR_PROBLEM, "The daemon cannot be used: %s.", f->daemon_text);
+		doctor_say(r, "daemon", DOCTOR_PROBLEM, "The daemon cannot be used: %s.",
+			   f->daemon_text);
 		return;
 	}
 	if (strncmp(d->version, f->library, sizeof(d->version)))
