@@ -108,6 +108,8 @@ static void staging_exchange(struct ranks *ranks, struct comm *c)
 	OK(cuMemCreate(&handle, PEER_STAGING, &prop, 0));
 	OK(cuMemExportToShareableHandle(&fd, handle, 1, 0));
 	c->staging[c->rank] = staging_map(handle, c->rank);
+	OK(cuMemsetD8Async(c->staging[c->rank], 0, PEER_STAGING, NULL)); /* it may be dirty */
+	OK(cuCtxSynchronize());
 	const uint8_t own = (uint8_t)c->rank;
 	for (unsigned p = 0; p < c->n; p++)
 		if (p != c->rank)

@@ -48,7 +48,7 @@ BODIES = {
     "staging": (STAGING, struct.pack("=Ii", 1, -1)),
     "leave": (LEAVE, struct.pack("=II", 1, 0)),
     "abort": (ABORT, struct.pack("=II", 1, 1)),
-    "split": (SPLIT, struct.pack("=IiiIQ", 1, 0, 0, 0, 0)),
+    "split": (SPLIT, struct.pack("=IiiIQQ", 1, 0, 0, 0, 0, 0)),
     "list_tasks": (LIST, struct.pack("=IIQ", 4, 0, 0)),
     "daemon_info": (DAEMON_INFO, bytes(8)),
     "cancel": (CANCEL, struct.pack("=IIQ", 1, 0, 1)),
@@ -184,7 +184,7 @@ def session():
     write("fuzz_session", "timeline", ALONE + ring(record(OPS["barrier"], timeline=1, value=1))
           + b"\5" + struct.pack(">H", 4096 + 64) + b"\x08" + struct.pack("=Q", 1) + bytes(56) + READ)
     write("fuzz_session", "split", PAIR + named("split") + SWITCH
-          + request(SPLIT, struct.pack("=IiiIQ", 1, 0, -1, 0, 0)) + READ
+          + request(SPLIT, struct.pack("=IiiIQQ", 1, 0, -1, 0, 0, 0)) + READ
           + ring(record(OPS["barrier"])) + SWITCH + READ + ring(record(OPS["barrier"])))
     write("fuzz_session", "join_cancel", OPEN + named("join") + named("join_cancel") + READ
           + SWITCH + OPEN + named("join") + SWITCH + request(JOIN, join(2, 1)) + READ)
