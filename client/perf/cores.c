@@ -1,36 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cores.h"
 
-#include <dirent.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "process.h"
 #include "service.h"
 
-/* CPU time of all threads that the process has now, in ns; -1: not kept, or not there. */
+/* CPU time of the process, with that of threads that have ended, in ns; -1: it is not there. */
 static int64_t run_ns(pid_t pid)
 {
-	char path[320];
-	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-	DIR *d = opendir(path);
-	int64_t sum = d ? 0 : -1;
-	for (struct dirent *e; d && (e = readdir(d));) {
-		int64_t ns = -1;
-		if (e->d_name[0] == '.')
-			continue;
-		snprintf(path, sizeof(path), "/proc/%d/task/%s/schedstat", (int)pid, e->d_name);
-		FILE *f = fopen(path, "re");
-		sum = f && fscanf(f, "%" SCNd64, &ns) == 1 && sum >= 0 ? sum + ns : -1;
-		if (f)
-			fclose(f);
-	}
-	if (d)
-		closedir(d);
-	return sum;
+	clockid_t clock;
+	struct timespec t;
+	if (clock_getcpuclockid(pid, &clock) || clock_gettime(clock, &t))
+		return -1;
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 static bool add(struct cores *c, enum cores_part part, pid_t pid)

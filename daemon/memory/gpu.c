@@ -135,12 +135,14 @@ void gpu_region_answered(struct gpu *g, struct region_call *call,
 	if (good) {
 		m->address = answer->region.address;
 		count_import(g, m, 1);
-		executor_command(
-			s->executor,
-			&(struct command){.kind = COMMAND_REGION_ADD,
-					  .session = c->slot,
-					  .region = {call->region, (void *)(uintptr_t)m->address,
-						     m->bytes, call->serial, m->device}});
+		executor_command(s->executor,
+				 &(struct command){.kind = COMMAND_REGION_ADD,
+						   .session = c->slot,
+						   .region = {.region = call->region,
+							      .base = (void *)(uintptr_t)m->address,
+							      .bytes = m->bytes,
+							      .serial = call->serial,
+							      .device = m->device}});
 		if (call->again) {
 			free(call);
 			return;

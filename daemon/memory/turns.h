@@ -46,7 +46,7 @@ enum turn {
 /* Takes the call. */
 void turns_add(struct gpu *g, struct client *c, struct region_call *call);
 /* The worker's answer to one, which is a gpu_done. */
-void turns_answered(struct gpu *g, void *call, const struct worker_message *answer, int fd);
+void turns_answered(struct gpu *g, void *arg, const struct worker_message *m, int fd);
 /* The session's own that wait are given up. */
 void turns_forget(struct client *c);
 /* Tries again what was put off; returns when to call next, 0: when something else fails. */

@@ -128,7 +128,8 @@ static void differing_rank(struct client *c)
 	rank_prepare(&r, c, c->rank);
 	ncclsvc_result result =
 		ncclsvc_comm_join_device(r.session, &c->id, r.n, r.rank, r.gpu, WAIT_MS, &r.comm);
-	/* The one that comes second is refused, and the first, which waits for it, told the same. */
+	/* The one that comes second is refused, and the first, which waits for it, told the same.
+	 */
 	CHECK_EQ(result, NCCLSVC_MISMATCH);
 	CHECK(strstr(ncclsvc_last_error(), "transport") && strstr(ncclsvc_last_error(), "node 0") &&
 	      strstr(ncclsvc_last_error(), "node 1"));
