@@ -395,6 +395,7 @@ int main(int argc, char *argv[], char *envp[])
 	if (log_init((enum log_target)d.config.log_target, (enum log_level)d.config.log_level))
 		log_warning("this build has no journal support: logging to stderr");
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN); /* a memfd beyond RLIMIT_FSIZE fails its request alone */
 	loop_init_memory();
 	if (uv_loop_init(&d.loop)) {
 		log_error("cannot start: the event loop: %m");

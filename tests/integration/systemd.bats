@@ -124,6 +124,19 @@ has_ended() {
 	[ "$(cat "/proc/${pids[0]}/coredump_filter")" = 00000031 ]
 }
 
+@test "a limit on the size of files fails a session's request, not the daemon" {
+	needs prlimit
+	"$daemon" --ranks 2 --socket "$dir/s" 2>"$dir/log" 3>&- &
+	pids+=($!)
+	eventually "$ctl" --socket "$dir/s" status
+	prlimit --pid "${pids[0]}" --fsize=262144 # which a ring exceeds
+	run timeout 20 "$BUILD/client/perf/ncclsvc-perf" all_reduce --socket "$dir/s" --ranks 2 -b 8 -e 8
+	echo "$output"
+	[ "$status" -ne 0 ]
+	[[ $output == *NO_MEMORY* || $output == *"no memory"* ]]
+	"$ctl" --socket "$dir/s" status
+}
+
 @test "the user units are in order" {
 	needs systemd-analyze
 	units "$BUILD/scripts/systemd/user"
