@@ -145,6 +145,7 @@ static void other_nranks(struct client *me)
 	if (me->rank == 0) {
 		CHECK_RESULT(ncclsvc_comm_join(s, &me->id, 2, 0, WAIT_MS, &comm), NCCLSVC_MISMATCH);
 		CHECK(strstr(ncclsvc_last_error(), "nranks differs: rank 1"));
+		say(me, DONE);
 		comm = comm_join(me, s);
 		check_usable(s, comm);
 	} else {
@@ -152,7 +153,8 @@ static void other_nranks(struct client *me)
 		CHECK_RESULT(ncclsvc_comm_join(s, &me->id, 3, 1, WAIT_MS, &comm), NCCLSVC_MISMATCH);
 		CHECK(strstr(ncclsvc_last_error(), "nranks"));
 		CHECK(!comm);
-		members_reach(s, NCCLSVC_MEMBER_JOINING, 1);
+		say(me, DONE);
+		CHECK_EQ(hear(me), GO);
 		CHECK_RESULT(ncclsvc_comm_join(s, &me->id, 2, 0, WAIT_MS, &comm),
 			     NCCLSVC_RANK_TAKEN);
 		CHECK(!comm);
@@ -171,6 +173,10 @@ static void a_join_of_other_nranks_or_a_taken_rank_is_refused(void **state)
 	daemon_start(&d, NULL);
 	clients_start(clients, 2, &d, other_nranks, NULL);
 	ncclsvc_session *s = session_open(&d);
+	members_reach(s, NCCLSVC_MEMBER_JOINING, 1);
+	say(&clients[1], GO);
+	CHECK_EQ(hear(&clients[0]), DONE);
+	CHECK_EQ(hear(&clients[1]), DONE);
 	members_reach(s, NCCLSVC_MEMBER_JOINING, 1);
 	say(&clients[1], GO);
 	clients_end(clients, 2);
