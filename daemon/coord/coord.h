@@ -64,6 +64,7 @@ struct coord {
 	struct lost_node *lost;
 	struct kept_join *kept_joins;	  /* until all nodes have told of the epochs that run */
 	struct coordinator *coordinators; /* of epochs whose rank 0 is here */
+	struct coordinator *unstarted;	  /* those whose START has not come, the oldest first */
 	struct barrier *barriers;
 	struct shared_comm *shared;
 	uint64_t nshared, internode_comms, plans; /* made so far */

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <utlist.h>
+
 #include "base/nofail.h"
 #include "base/timings.h"
 #include "plan.h"
@@ -29,20 +31,11 @@ struct coordinator *coordinator_find(const struct coord *c, const uint8_t *id, u
 static void forget(struct coord *c, struct coordinator *r)
 {
 	HASH_DEL(c->coordinators, r);
+	if (!r->started)
+		DL_DELETE2(c->unstarted, r, prev_unstarted, next_unstarted);
 	split_forget(r);
 	plans_forget(r);
 	free(r);
-}
-
-/* Those whose START has not come may never end otherwise. */
-static void forget_an_unstarted(struct coord *c)
-{
-	struct coordinator *r, *tmp;
-	HASH_ITER (hh, c->coordinators, r, tmp)
-		if (!r->started) {
-			forget(c, r);
-			return;
-		}
 }
 
 /* When it is forgotten, if START has not come until then. */
@@ -53,8 +46,9 @@ static uint64_t unstarted_end(const struct coord *c, const struct coordinator *r
 
 static struct coordinator *create(struct coord *c, const struct control_epoch *m)
 {
-	if (HASH_COUNT(c->coordinators) >= COORDINATORS_MAX)
-		forget_an_unstarted(c);
+	/* Those whose START has not come may never end otherwise. */
+	if (HASH_COUNT(c->coordinators) >= COORDINATORS_MAX && c->unstarted)
+		forget(c, c->unstarted);
 	if (HASH_COUNT(c->coordinators) >= COORDINATORS_MAX)
 		return NULL;
 	struct coordinator *r = nofail_calloc(1, sizeof(*r), "an epoch's coordinator");
@@ -65,6 +59,7 @@ static struct coordinator *create(struct coord *c, const struct control_epoch *m
 	r->nranks = m->nranks;
 	r->since_ns = coord_now(c);
 	HASH_ADD(hh, c->coordinators, id, sizeof(r->id), r);
+	DL_APPEND2(c->unstarted, r, prev_unstarted, next_unstarted);
 	c->ops->deadline(c->arg, unstarted_end(c, r));
 	return r;
 }
@@ -139,6 +134,8 @@ void coordinator_start(struct coord *c, const struct control_start *m)
 	r = get(c, &of);
 	if (!r)
 		return; /* requests are answered with that */
+	if (!r->started)
+		DL_DELETE2(c->unstarted, r, prev_unstarted, next_unstarted);
 	r->started = true;
 	for (uint32_t k = 0; k < m->nranks; k++)
 		r->nodes[m->members[k].node] = true;
@@ -185,19 +182,10 @@ void coordinator_node_lost(struct coord *c, uint32_t node)
 
 uint64_t coordinator_expire(struct coord *c)
 {
-	struct coordinator *r, *tmp;
 	const uint64_t now = coord_now(c);
-	uint64_t next = 0;
-	HASH_ITER (hh, c->coordinators, r, tmp) {
-		const uint64_t end = unstarted_end(c, r);
-		if (r->started)
-			continue;
-		if (now >= end)
-			forget(c, r);
-		else if (!next || end < next)
-			next = end;
-	}
-	return next;
+	while (c->unstarted && now >= unstarted_end(c, c->unstarted))
+		forget(c, c->unstarted);
+	return c->unstarted ? unstarted_end(c, c->unstarted) : 0;
 }
 
 void coordinator_free(struct coord *c)

@@ -33,7 +33,8 @@ struct coordinator {
 	struct planning *planning; /* NULL: none under way */
 	uint32_t plan_round;	   /* the same of plans */
 	uint64_t since_ns;
-	UT_hash_handle hh; /* by id */
+	struct coordinator *prev_unstarted, *next_unstarted; /* until it has started */
+	UT_hash_handle hh;				     /* by id */
 };
 
 /* ---- coordinator.c ---- */

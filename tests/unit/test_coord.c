@@ -120,6 +120,36 @@ static void test_coordinator_ends(void **state)
 	coord_free(&c);
 }
 
+/* A request has overtaken a START that never comes. Epochs that have started are not looked at. */
+static void test_the_unstarted_are_forgotten(void **state)
+{
+	struct coord c;
+	_Alignas(8) char room[sizeof(struct control_start) + 2 * sizeof(struct control_member)] = {
+		0};
+	struct control_start *start = (void *)room;
+	struct control_split split = {.of = {.id = "another", .epoch = 1, .nranks = 2}};
+	(void)state;
+	start->epoch = 1;
+	start->nranks = 2;
+	coord_init(&c, &ops, NULL, 0, 2);
+	coord_handle(&c, 0, CONTROL_START, start);
+	assert_null(c.unstarted);
+	assert_int_equal(coord_expire(&c), 0);
+	coord_handle(&c, 1, CONTROL_SPLIT, &split);
+	assert_non_null(c.unstarted);
+	const uint64_t end = coord_expire(&c);
+	assert_in_range(end, now, now + RENDEZVOUS_KEPT_NS);
+	now = end;
+	assert_int_equal(coord_expire(&c), 0);
+	assert_null(c.unstarted);
+	assert_non_null(c.coordinators);
+	coord_handle(&c, 1, CONTROL_SPLIT, &split);
+	memcpy(start->id, split.of.id, sizeof(start->id));
+	coord_handle(&c, 0, CONTROL_START, start);
+	assert_null(c.unstarted);
+	coord_free(&c);
+}
+
 /* A JOIN of that node, of a communicator whose rendezvous was node 0. */
 static void join_from(struct coord *c, uint32_t from, bool runs)
 {
@@ -198,6 +228,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_idle_communicators_give_way),
 		cmocka_unit_test(test_coordinator_ends),
+		cmocka_unit_test(test_the_unstarted_are_forgotten),
 		cmocka_unit_test(test_joins_wait_for_registrations),
 		cmocka_unit_test(test_registrations_have_a_deadline),
 		cmocka_unit_test(test_kept_joins_are_withdrawn),
