@@ -120,7 +120,7 @@ static bool all_reach(const struct communicator *m)
 	return true;
 }
 
-/* Which GPU of another member the process cannot map, or -1. */
+/* Returns a GPU of another member whose memory the rank's process cannot map, or -1. */
 static int32_t out_of_reach(const struct communicator *m, uint32_t rank)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
@@ -132,7 +132,6 @@ static int32_t out_of_reach(const struct communicator *m, uint32_t rank)
 /* All members alike do without kernels, if one of them cannot map what the others lend. */
 static bool all_can_map(struct communicator *m)
 {
-	m->out_of_reach = false;
 	for (uint32_t k = 0; k < m->nranks && !m->out_of_reach; k++) {
 		const int32_t gpu = out_of_reach(m, k);
 		m->out_of_reach = gpu >= 0;
@@ -184,6 +183,7 @@ static void staging_let_go(struct communicator *m, uint32_t k)
 static bool pages_begin(struct communicator *m)
 {
 	char text[SVC_TEXT_BYTES];
+	m->out_of_reach = false;
 	if (!m->comms->config->peer_bytes || !all_have_staging(m) || !all_reach(m) ||
 	    !all_can_map(m))
 		return false;
