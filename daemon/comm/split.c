@@ -75,9 +75,10 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 		return;
 	}
 	int32_t rank = c->memberships[r->comm].rank;
-	if (r->timeout_ns > SVC_TIMEOUT_MAX_NS) {
+	if (r->reserved[0] || r->reserved[1] || r->reserved[2] ||
+	    r->timeout_ns > SVC_TIMEOUT_MAX_NS) {
 		client_error(c, SVC_SPLIT, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the timeout is out of range");
+			     "the timeout is out of range, or a reserved field is not zero");
 		return;
 	}
 	if (!peer_staging_fits(c, SVC_SPLIT, serial, m->members[rank].device, r->staging))
