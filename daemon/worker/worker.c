@@ -308,9 +308,10 @@ static void end_without_supervisor(struct worker *w)
  * lower value (OOMScoreAdjust= of the unit). */
 static void raise_oom_score(void)
 {
-	const int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-	const ssize_t n = fd >= 0 ? write(fd, "0", 1) : 0;
-	if (n < 0 && errno != EACCES) /* an operator has raised it further */
+	char score[16] = "";
+	const int fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
+	if (fd >= 0 && read(fd, score, sizeof(score) - 1) > 0 && score[0] == '-' &&
+	    pwrite(fd, "0", 1, 0) < 0)
 		log_warning("/proc/self/oom_score_adj cannot be written: %s", strerror(errno));
 	if (fd >= 0)
 		close(fd);
