@@ -61,7 +61,7 @@ static inline void table_count(_Atomic uint64_t *counter, int64_t by)
 	atomic_store_explicit(counter, n + (uint64_t)by, memory_order_relaxed);
 }
 
-/* Of memory, for each task. */
+/* The memory that each task takes in the table. */
 static inline uint64_t table_bytes_each(void)
 {
 	return sizeof(struct table_slot);

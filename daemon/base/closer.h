@@ -16,7 +16,7 @@ struct closer;
 
 enum closer_kind { CLOSER_FD, CLOSER_REGION, CLOSER_RING, CLOSER_KINDS };
 
-/* What was closed or unmapped, or is to be. */
+/* An amount of descriptors or mappings, closed or yet to be closed. */
 struct closer_amount {
 	uint64_t n; /* descriptors, or what the user was charged for a mapping */
 	uint64_t bytes;
@@ -25,7 +25,7 @@ struct closer_amount {
 /* closed is called when nothing is left to be done, and once after closer_busy, by the thread or by
  * whoever added the last; not after closer_destroy. NULL: out of memory. */
 struct closer *closer_create(void (*closed)(void *arg), void *arg);
-/* What still waits is closed all the same. The closer may be NULL. */
+/* Jobs that still wait are done all the same, after it returns. The closer may be NULL. */
 void closer_destroy(struct closer *c);
 /* Takes the descriptors. Where no thread can be made, this and closer_unmap do it at once. */
 void closer_add(struct closer *c, const int *fds, unsigned n);
@@ -34,7 +34,7 @@ void closer_unmap(struct closer *c, enum closer_kind kind, void *base, size_t by
 /* Is something left to be done, or was something done that closer_closed has not returned? Then
  * closed is called when the next is done, or it was called. */
 bool closer_busy(struct closer *c);
-/* What it has closed since this was asked before. */
+/* Returns the amounts that were closed since the last call. */
 void closer_closed(struct closer *c, struct closer_amount closed[CLOSER_KINDS]);
 
 #endif

@@ -230,7 +230,8 @@ void log_write(struct log_site *site, enum log_level level, const char *format, 
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	/* Of drivers, workers, other nodes, or a file's path: one message is one line. */
+	/* The text may hold a driver's, a worker's or another node's message, or a file's path:
+	 * it must stay one line. */
 	svc_make_printable(text, sizeof(text));
 
 	pthread_mutex_lock(&lock);

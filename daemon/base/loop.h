@@ -11,8 +11,8 @@
 
 struct loop;
 
-/* What would hold the loop for long: run is called in a thread of its own, then done in the loop's.
- * In between, what the job works on is that thread's, and the loop stays open. */
+/* A job that would hold the loop for long: run is called in a thread of its own, then done in the
+ * loop's. In between, that thread owns what the job works on, and the loop stays open. */
 struct loop_job {
 	void (*run)(struct loop_job *job);
 	void (*done)(struct loop_job *job);

@@ -91,7 +91,7 @@ struct communicator {
 	uint64_t since_ns;
 	uint64_t idle_ns;			    /* when the last member here went */
 	struct communicator *prev_idle, *next_idle; /* while it is in comms->idle */
-	struct deadline deadline; /* the first of what it waits for, but for JOINs */
+	struct deadline deadline; /* the first of its waits; those of JOINs are the members' */
 	uint32_t coordinator;	  /* of the epoch: rank 0's node; of a part, of the SPLIT before */
 	uint32_t remote;	  /* members of the epoch on other nodes */
 	struct control_start *starts[2]; /* room for the next two */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Communicators: what is overdue. Two heaps say what is due next, the members' JOINs and, of each
- * communicator, the first of all else: its split, its plan, its end; peer/watch.c has a third one.
- * So a deadline costs nothing for what is not due, however much there is. */
+ * Communicators: what is overdue. Two heaps are ordered by deadline: one of members' JOINs, and one
+ * of communicators, by whichever comes first of their split, their plan and their end. peer/watch.c
+ * has a third. So a deadline costs nothing for what is not due, however much there is. */
 #include <stddef.h>
 
 #include "base/clock.h"
@@ -15,7 +15,8 @@
 #include "peer/peer.h"
 #include "remote.h"
 
-/* What still runs on GPUs may never end by itself. Returns the next deadline; 0: none. */
+/* An operation that still runs on GPUs may never end by itself. Returns the next deadline; 0: none.
+ */
 static uint64_t expire_draining(struct communicator *m, uint64_t now)
 {
 	const uint64_t end = m->life.since_ns + comm_completion_ns(m->comms);
@@ -91,7 +92,8 @@ static uint64_t expire_communicators(struct comms *s, uint64_t now)
 	return d ? d->at_ns : 0;
 }
 
-/* What each leads to is part of this turn, too: else it would all be due at once. */
+/* The messages that each overdue JOIN leads to are handled in this turn, too: otherwise they would
+ * all be due at once. */
 static uint64_t expire_joins(struct comms *s, uint64_t now)
 {
 	const uint64_t until = clock_now() + EXPIRE_TURN_NS;

@@ -130,7 +130,8 @@ bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns)
 			   epoch_runs(&m->life) ? NCCLSVC_CAUSE_LEFT : NCCLSVC_CAUSE_MEMBER_DIED);
 		if (starts)
 			comm_left_while_joining(s, m, rank);
-		/* What it leads to is part of this turn, too: else it would all be due at once. */
+		/* The messages that this leads to are handled in this turn, too: otherwise they
+		 * would all be due at once. */
 		remote_handle_own(s);
 	}
 	return true;

@@ -35,11 +35,11 @@ static void on_leaving(uv_idle_t *idle);
 static void watch(struct client *c)
 {
 	int events = UV_DISCONNECT;
-	if (c->waiting.length)
-		; /* it is woken */
-	else if (!c->out && !c->events)
+	const bool replies = c->out || c->events;
+	/* A session whose request waits is woken by whatever it waits for. */
+	if (!c->waiting.length && !replies)
 		events |= UV_READABLE;
-	else if (!c->retry.place)
+	if (!c->waiting.length && replies && !c->retry.place)
 		events |= UV_WRITABLE;
 	if (events == c->polled)
 		return; /* libuv would tell the kernel all the same */

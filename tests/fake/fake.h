@@ -75,8 +75,8 @@ CUresult shared_open(void);
 CUresult shared_create(int gpu, size_t bytes, uint32_t kind, struct physical *physical, int *fd);
 /* Opens it by name. Fails (-1) when its owner has freed it or is dead. */
 int shared_find(const struct physical *physical);
-/* Copies this process's, of which `from` is a descriptor, to other memory and drops it; *physical
- * is the other's, and so is the fd, which is the caller's. */
+/* Copies this process's memory, whose descriptor is `from`, to new memory and drops the old.
+ * *physical and *fd become those of the new memory; the fd is the caller's. */
 CUresult shared_move(struct physical *physical, uint32_t kind, int from, int *fd);
 /* This process uses it, too. It is counted again if nobody held it any more. */
 CUresult shared_hold(int fd, struct physical *physical, uint32_t kind);

@@ -63,7 +63,7 @@ static void why_reaches(const struct daemon *d, const char *format, const char *
 	said(what);
 }
 
-/* Every line of the common log says of which node it is, once the daemons know. */
+/* Every line of the common log names its node, once the daemons know their numbers. */
 static void check_log_lines(const struct cluster *c)
 {
 	static const char *const levels[] = {"Z info: ", "Z warning: ", "Z error: "};

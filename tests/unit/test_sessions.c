@@ -29,7 +29,7 @@ struct scene {
 	struct client *client[SESSIONS];
 	int peer[SESSIONS];
 	unsigned vacated;
-	struct client *ended[SESSIONS]; /* of which the executor has yet to answer */
+	struct client *ended[SESSIONS]; /* whose executor has not answered yet */
 	unsigned nended;
 };
 

@@ -6,7 +6,7 @@
 
 #include "peer.h"
 
-/* What a page's records say about the kernel that waits, from one reading of them. */
+/* One reading of a page's records: what they say about the kernel that waits. */
 struct peer_history {
 	bool known; /* it has this record, the first of several: */
 	struct peer_record record;

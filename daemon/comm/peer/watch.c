@@ -203,7 +203,7 @@ static uint32_t waits_behind(const struct communicator *m, const struct look *lo
 	return ranks;
 }
 
-/* Which rank waits behind which. */
+/* For each rank, the ranks that it waits for: directly, and through others as well. */
 struct behind {
 	uint32_t direct[PEER_RANKS], all[PEER_RANKS]; /* bits: ranks */
 };
