@@ -174,18 +174,24 @@ static bool has_begun(const struct look *l, const struct awaited *a)
 	return a->moves ? message_begun(l, a) : peer_reached(l->place, a->place);
 }
 
+/* The first rank that is to do something for `rank`, and has not come as far. -1: all have. */
+static int32_t first_short_of(bool (*has_come)(const struct look *l, const struct awaited *a),
+			      const struct communicator *m, const struct look *looks, uint32_t rank)
+{
+	struct awaited a;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		for (uint32_t way = 0; way < PEER_WAYS; way++)
+			if (next_awaited(looks, rank, way, k, NULL, &a) && !has_come(&looks[k], &a))
+				return (int32_t)k;
+	return -1;
+}
+
 /* The rank that `rank` waits for: the first that has not submitted it, else the first whose kernel
  * has not begun. -1: all have. */
 static int32_t last_of(const struct communicator *m, const struct look *looks, uint32_t rank)
 {
-	struct awaited a;
-	for (int begun = 0; begun < 2; begun++)
-		for (uint32_t k = 0; k < m->nranks; k++)
-			for (uint32_t way = 0; way < PEER_WAYS; way++)
-				if (next_awaited(looks, rank, way, k, NULL, &a) &&
-				    !(begun ? has_begun(&looks[k], &a) : is_entered(&looks[k], &a)))
-					return (int32_t)k;
-	return -1;
+	const int32_t other = first_short_of(is_entered, m, looks, rank);
+	return other >= 0 ? other : first_short_of(has_begun, m, looks, rank);
 }
 
 /* ---- Circles ---- */
@@ -302,8 +308,8 @@ static struct peer_stuck broken_at(const struct communicator *m, uint32_t rank)
 		.result = NCCLSVC_PEER_GONE, .rank = rank, .other = (int32_t)rank};
 }
 
-/* Which message of each of the rank's ways another rank's kernel waits for; 0: that is not known.
- */
+/* Finds, for each of the rank's ways, the message that another rank's kernel waits for; 0: that is
+ * not known. */
 static void find_asked(const struct communicator *m, const struct look *looks, uint32_t rank,
 		       uint32_t messages[PEER_WAYS])
 {
@@ -396,7 +402,8 @@ static void compare_unlike(const struct communicator *m, ncclsvc_status *st)
 	st->field = svc_record_differs(&r[0], &r[1], &st->value_a, &st->value_b);
 }
 
-/* If the rank's first task of the kind is older than *seq. */
+/* Copies the rank's first task of the kind to *r if it is older than *seq, which is lowered to it.
+ */
 static void take_older(const struct communicator *m, uint32_t rank, uint32_t kind, uint64_t *seq,
 		       struct svc_record *r)
 {
@@ -417,18 +424,18 @@ static struct svc_record pending_record(const struct communicator *m, uint32_t r
 					int32_t other)
 {
 	const uint32_t places[] = {PENDING_IN_NO_GRAPH, PENDING_IN_GRAPH};
-	const uint32_t way =
-		op == NCCLSVC_SEND ? PEER_WAY_TO((uint32_t)other) : PEER_WAY_FROM((uint32_t)other);
+	uint32_t first = 0, end = PENDING_MESSAGE_WAITS;
 	struct svc_record r = {0};
 	uint64_t seq = UINT64_MAX;
-	for (unsigned i = 0; i < 2; i++) {
-		if (svc_op_is_p2p(op)) {
-			take_older(m, rank, places[i] + PENDING_MESSAGE_WAITS + way, &seq, &r);
-			continue;
-		}
-		for (uint32_t kind = 0; kind < PENDING_MESSAGE_WAITS; kind++)
-			take_older(m, rank, places[i] + kind, &seq, &r);
+	if (svc_op_is_p2p(op)) {
+		first = PENDING_MESSAGE_WAITS + (op == NCCLSVC_SEND
+							 ? PEER_WAY_TO((uint32_t)other)
+							 : PEER_WAY_FROM((uint32_t)other));
+		end = first + 1;
 	}
+	for (unsigned i = 0; i < 2; i++)
+		for (uint32_t kind = first; kind < end; kind++)
+			take_older(m, rank, places[i] + kind, &seq, &r);
 	return r;
 }
 
