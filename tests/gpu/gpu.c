@@ -79,6 +79,17 @@ size_t gpu_unused_memory(void)
 	return unused;
 }
 
+bool gpu_has_unused(size_t least, unsigned timeout_ms)
+{
+	const uint64_t end = now_ns() + timeout_ms * UINT64_C(1000000);
+	while (gpu_unused_memory() < least) {
+		if (now_ns() >= end)
+			return false;
+		sleep_ms(1);
+	}
+	return true;
+}
+
 int gpu_capability(int ordinal)
 {
 	int major, minor;

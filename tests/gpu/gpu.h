@@ -27,6 +27,8 @@ void *gpu_function(const char *name);
 /* Makes the primary context of this process's GPU current on the thread. */
 void gpu_use(int ordinal);
 size_t gpu_unused_memory(void);
+/* Memory comes back a moment after its last user has dropped it. False: not within timeout_ms. */
+bool gpu_has_unused(size_t least, unsigned timeout_ms);
 /* Compute capability, as 90 for 9.0. */
 int gpu_capability(int ordinal);
 CUstream gpu_stream(void);

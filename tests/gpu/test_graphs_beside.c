@@ -281,7 +281,7 @@ static void leaves_rank(struct client *c)
 	CHECK_OK(ncclsvc_comm_leave(r.comm));
 	say(c, READY);
 	CHECK_EQ(hear(c), GO);
-	CHECK(gpu_unused_memory() > before);
+	CHECK(gpu_has_unused(before + 1, WAIT_MS));
 	CHECK_CU(cu.cuMemFree(p));
 	ncclsvc_close(r.session);
 	CHECK_CU(cu.cuStreamDestroy(r.stream));

@@ -113,12 +113,13 @@ static void refused_rank(struct client *c)
 	CHECK_SAYS(comm, "count");
 	CHECK(gpu_stream_ends(s, WAIT_MS));
 	CHECK_NC_IS(dropin_sum(p, comm, s), ncclInvalidUsage);
-	CHECK_NC(nc.ncclCommAbort(comm));
 	stage("and all is well with another");
 	ncclComm_t next;
 	CHECK_NC(nc.ncclCommInitRank(&next, c->nranks, dropin_id_number(c, 1), c->rank));
 	dropin_check_usable(next);
 	CHECK_NC(nc.ncclCommDestroy(next));
+	/* Not before: the other rank might hear of it first. */
+	CHECK_NC(nc.ncclCommAbort(comm));
 	CHECK_CU(cu.cuMemFree(p));
 }
 

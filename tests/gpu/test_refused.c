@@ -308,9 +308,7 @@ static void two_names(struct client *c)
 	}
 	raw_close(&raw);
 	CHECK_CU(cu.cuMemFree(p));
-	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;
-	     gpu_unused_memory() + bytes / 2 < unused; sleep_ms(10))
-		CHECK(now_ns() < end);
+	CHECK(gpu_has_unused(unused - bytes / 2, WAIT_MS));
 }
 
 /* n times the same, which is of `bytes`. */

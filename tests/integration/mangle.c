@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mangle.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -113,6 +114,18 @@ void mangle(unsigned char *message, size_t *length, int *fds, unsigned *nfds)
 		return;
 	change_message(message, length, fds, nfds, &h);
 	memcpy(message, &h, sizeof(h));
+}
+
+static unsigned long number(const char *variable, unsigned long otherwise)
+{
+	const char *text = getenv(variable);
+	return text ? strtoul(text, NULL, 10) : otherwise;
+}
+
+struct mangle_seeds mangle_seeds(unsigned long seeds)
+{
+	return (struct mangle_seeds){.first = number("NCCLSVC_TEST_SEED", 1),
+				     .n = number("NCCLSVC_TEST_SEEDS", seeds)};
 }
 
 void mangle_seed(uint64_t seed)

@@ -106,24 +106,17 @@ static void train(struct client *me)
 
 /* ---- The test ---- */
 
-static unsigned long number(const char *variable, unsigned long otherwise)
-{
-	const char *text = getenv(variable);
-	return text ? strtoul(text, NULL, 10) : otherwise;
-}
-
 static void a_trainer_of_a_broken_daemon_survives(void **unused)
 {
-	const unsigned long n = number("NCCLSVC_TEST_SEEDS", SEEDS);
-	const unsigned long first = number("NCCLSVC_TEST_SEED", 1);
+	const struct mangle_seeds seeds = mangle_seeds(SEEDS);
 	struct daemon d;
 	(void)unused;
-	time_limit((unsigned)(120 + n * 60));
+	time_limit((unsigned)(120 + seeds.n * 60));
 	daemon_start(&d, "--ranks", "1", NULL);
-	for (unsigned long seed = first; seed < first + n; seed++) {
+	for (unsigned long seed = seeds.first; seed < seeds.first + seeds.n; seed++) {
 		struct relay relay;
 		struct client trainer;
-		if (n > SEEDS)
+		if (seeds.n > SEEDS)
 			print_message("seed %lu\n", seed);
 		mangle_seed(seed);
 		relay_start_mangling(&relay, &d, mangle);

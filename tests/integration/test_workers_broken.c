@@ -66,25 +66,18 @@ static void train(struct client *me)
 	_exit(0);
 }
 
-static unsigned long number(const char *variable, unsigned long otherwise)
-{
-	const char *text = getenv(variable);
-	return text ? strtoul(text, NULL, 10) : otherwise;
-}
-
 static void trainers_on_gpus_survive_a_broken_daemon(void **state)
 {
-	const unsigned long n = number("NCCLSVC_TEST_SEEDS", SEEDS);
-	const unsigned long first = number("NCCLSVC_TEST_SEED", 1);
+	const struct mangle_seeds seeds = mangle_seeds(SEEDS);
 	struct rank_group c;
 	(void)state;
-	time_limit((unsigned)(120 + n * 60));
+	time_limit((unsigned)(120 + seeds.n * 60));
 	ranks_prepare(&c, 2);
 	ranks_start_daemon(&c, NULL);
-	for (unsigned long seed = first; seed < first + n; seed++) {
+	for (unsigned long seed = seeds.first; seed < seeds.first + seeds.n; seed++) {
 		struct relay relay;
 		struct client trainers[2];
-		if (n > SEEDS)
+		if (seeds.n > SEEDS)
 			print_message("seed %lu\n", seed);
 		mangle_seed(seed);
 		relay_start_mangling(&relay, &c.d, mangle);
