@@ -61,7 +61,7 @@ compile() {
 	local dir=$1 log
 	shift
 	log=$(mktemp)
-	if ! ninja -C "$dir" "$@" >"$log" 2>&1; then
+	if ! timeout 1200 ninja -C "$dir" "$@" >"$log" 2>&1; then # compilers have hung
 		tail -n 60 "$log" >&2
 		rm -f "$log"
 		return 1
