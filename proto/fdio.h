@@ -34,9 +34,10 @@ enum svc_fd_kind {
 	SVC_FD_CUDA,   /* NVIDIA's driver's */
 };
 
-/* What a descriptor of unknown origin is, without asking any file system's server: FUSE and NFS
- * answer from what the kernel knows. Every other call on a descriptor that a user chose may take as
- * long as that user likes. A descriptor that was opened with O_PATH is of no kind. */
+/* Says of what kind a descriptor of unknown origin is, without asking any file system's server:
+ * FUSE and NFS answer from what the kernel knows. Every other call on a descriptor that a user
+ * chose may take as long as that user likes. A descriptor that was opened with O_PATH is of no
+ * kind. */
 enum svc_fd_kind svc_fd_kind(int fd);
 
 /* Makes a memfd of the given size, sealed against shrinking and growing (and, if frozen, against

@@ -57,7 +57,7 @@ size_t svc_printable_length(const char *s, size_t n)
 	return is_hidden(c) ? 0 : length;
 }
 
-/* At most as long as what is read: it fits in place. */
+/* The output never overtakes the input, so it is written in place. */
 char *svc_make_printable(char *text, size_t size)
 {
 	const size_t n = size ? strnlen(text, size - 1) : 0;

@@ -10,7 +10,8 @@
 
 /* Bytes of the character at s, if it is valid UTF-8 and can be seen, or is a space; else 0. */
 size_t svc_printable_length(const char *s, size_t n);
-/* In place: a string that ends within size bytes, with zeros behind it. Returns text. */
+/* Makes text printable in place: a string that ends within size bytes, with zeros behind it.
+ * Returns text. */
 char *svc_make_printable(char *text, size_t size);
 
 #endif

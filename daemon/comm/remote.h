@@ -19,8 +19,8 @@ void remote_free(struct comms *s);
 /* To any node. This one handles it later, but before anything that comes after it. */
 void remote_send(struct comms *s, uint32_t node, enum control_kind kind, const void *body,
 		 size_t size);
-/* What this node has told itself, for OWN_TURN_NS at most: to be called before anything else is
- * looked at. */
+/* Handles the messages that this node has sent to itself, for OWN_TURN_NS at most: to be called
+ * before anything else is looked at. */
 void remote_handle_own(struct comms *s);
 /* A message came. */
 void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body,

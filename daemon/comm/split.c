@@ -142,7 +142,7 @@ static bool lacks_node(const struct comms *s, const struct control_result *p)
 	return false;
 }
 
-/* Of a split that lacks a node. */
+/* Is a member of the part on a node that has gone? */
 static bool part_lacks_node(const struct comms *s, const struct control_result *p,
 			    const struct control_part *part)
 {

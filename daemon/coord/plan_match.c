@@ -71,7 +71,7 @@ static uint32_t receiver(const struct end *e)
 	return e->to;
 }
 
-/* From one array into another; those of one key keep their order. at: [nranks + 1]. */
+/* A stable counting sort, from one array into another. at: scratch of [nranks + 1]. */
 static void sort_by(struct matching *m, uint32_t (*key)(const struct end *),
 		    struct end *const *from, struct end **to, size_t n, size_t *at)
 {
@@ -257,7 +257,7 @@ struct dry_run {
 	uint32_t *at;	    /* [nranks]: the group that each is in */
 	uint32_t *stack;    /* nodes to be started */
 	size_t nstack;
-	/* Of a plan that is stuck: */
+	/* For the explanation of a plan that is stuck: */
 	const struct end **waits;      /* [nranks]: the task by which its group waits; or NULL */
 	const struct end **unit_waits; /* by a unit's first node: the same of one of its groups */
 };

@@ -11,8 +11,8 @@
 #include "coordinator.h"
 #include "plan.h"
 
-/* Of one round. While the plan is matched, which may be in another thread, nobody else changes or
- * frees it, also when the round has ended. */
+/* A round of planning. While the plan is matched, which may be in another thread, nobody else
+ * changes or frees it, also when the round has ended. */
 struct planning {
 	struct loop_job matching;
 	bool is_matched;

@@ -316,7 +316,8 @@ void memory_add(struct memory *s, struct client *c, uint32_t serial, const struc
 	client_reply(c, SVC_REGION_ADD, serial, &reply, sizeof(reply), NULL, 0);
 }
 
-/* What is unmapped last frees the pages, up to 200 us a MiB: the user's own thread does that. */
+/* The last unmapping of memory frees its pages, up to 200 us a MiB: the user's own thread does it.
+ */
 static void unmap(struct memory *s, struct client *c, struct mapping *m)
 {
 	if (m->kind != SVC_REGION_MEMFD) {

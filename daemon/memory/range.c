@@ -24,7 +24,7 @@ void gpu_range_free(struct range *range)
 	free(range);
 }
 
-/* What it is mapped from. NULL: that is gone. */
+/* The region that part i of the range is mapped from. NULL: it is gone. */
 static const struct mapping *part_of(const struct client *c, const struct range *range, uint32_t i)
 {
 	const struct mapping *m = &c->mappings[range->parts[i].region];

@@ -29,7 +29,7 @@ struct member_progress {
 	_Atomic uint64_t head_ns;     /* when the task whose turn it is came; 0: none */
 };
 
-/* What a member of a communicator whose kernels meet has pending beside these: the first task of
+/* The pending tasks of a member of a communicator whose kernels meet, kernels aside: the first of
  * each kind, as its slot in the task table + 1; 0: there is none. The executor writes, the
  * supervisor reads, and a slot can have another task by then. */
 enum pending_kind {

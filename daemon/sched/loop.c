@@ -240,7 +240,7 @@ static bool poll_transports(struct engine *e)
 	return any;
 }
 
-/* What one round leaves to the next. */
+/* The counts that one round leaves to the next. */
 struct rounds {
 	unsigned idle; /* rounds without work, so far */
 	unsigned unflushed, streak;

@@ -64,7 +64,7 @@ static inline void order_skip_unposted(struct task *t)
 	*unposted = next && next->place >= AT_HEAD ? next : NULL;
 }
 void order_show_published(struct engine *e, struct task *t);
-/* Of a task that inspection knows: its state is this. */
+/* Sets the state that inspection shows of a task, which it must know already. */
 void order_show_as(struct engine *e, struct task *t, uint32_t state);
 /* Inspection learns of a change of state, if it knows the task at all. */
 static inline void order_show_state(struct engine *e, struct task *t)

@@ -302,7 +302,7 @@ static bool end_posted_for(struct engine *e, struct comm *c, int32_t rank, const
 	return true;
 }
 
-/* From here on nobody waits for the rank any more. */
+/* The rank is gone: from here on nobody waits for it. */
 static void be_gone(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
 {
 	struct member *m = &c->members[rank];

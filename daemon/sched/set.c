@@ -28,7 +28,7 @@ void set_look(struct engine *e, struct set_match *m)
 	DL_APPEND2(e->looked_at, m, prev_look, next_look);
 }
 
-/* Until it, or what it hangs together with, changes. */
+/* The set is not looked at again until it, or one that it depends on, changes. */
 static void look_no_more(struct engine *e, struct set_match *m)
 {
 	if (!m->looked_at)
@@ -98,7 +98,7 @@ void set_leave(struct engine *e, struct task *t)
 		before->next_in_group = NULL;
 	else
 		join(before, after);
-	/* What is left may be complete without it. */
+	/* The rest of the set may be complete without it. */
 	if (before->match)
 		set_look(e, before->match);
 }

@@ -32,7 +32,7 @@
 #include "transport/transports.h"
 
 #define ACCEPTS_PER_TURN 256
-/* What is left to connections and requests (account_memory_left), and the small tables. */
+/* The memory of connections and requests (account_memory_left), and of small tables. */
 #define OTHER_BYTES	 (UINT64_C(96) << 20)
 
 /* ---- Deadlines ---- */

@@ -109,7 +109,7 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 	worker_send(w, m, -1);
 }
 
-/* What came is a user's, or nobody else has it any more: its close may take long. */
+/* Received descriptors are users', or nobody else holds them any more: a close may take long. */
 static void close_received(struct worker *w, const int *fds, unsigned nfds)
 {
 	if (nfds)

@@ -164,7 +164,8 @@ void import_drop(struct worker *w, struct import *i)
 	imports_close_later(w);
 }
 
-/* As long as the driver has an IPC handle open, it is found: it cannot be opened once more. */
+/* An import stays in the list as long as the driver has its IPC handle open, because a handle
+ * cannot be opened twice. */
 void import_put(struct worker *w, struct import *i)
 {
 	if (!i->users || --i->users || i->leaves)

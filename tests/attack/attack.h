@@ -36,8 +36,8 @@ struct attack {
 	unsigned address_mib; /* what its RLIMIT_AS leaves it, once the bystanders work; 0: none */
 	unsigned pinned_mib;  /* memory that the attack may cost; 0: not judged */
 	unsigned ranks;	      /* --ranks of the daemon; 0: its default */
-	/* Of a core: what the daemon may use more than before, once the attack is ready; 0: not
-	 * judged. The attack is to do little then. */
+	/* Percent of a core that the daemon may use in addition once the attack is ready, in which
+	 * the attack itself should do little. 0: it is not judged by that. */
 	unsigned cpu_percent;
 };
 

@@ -48,7 +48,7 @@ static int split_world(struct conn *c, const struct rank *ranks, struct svc_join
 	return parts;
 }
 
-/* What a trainer does with a part: it takes its operations back, leaves, and joins again. */
+/* Uses a part as a trainer does: cancels its operations, leaves, and joins again. */
 static void use_part(struct attacker *a, struct conn *c, const struct svc_join_reply *part)
 {
 	struct answer answer;

@@ -222,8 +222,8 @@ static bool trailer_write(int fd, const struct physical *p, uint32_t kind)
 	return pwrite(fd, &t, sizeof(t), (off_t)p->bytes) == sizeof(t);
 }
 
-/* What cuMemCreate makes goes by descriptors alone, and is not clear: the driver clears what it
- * gives to another process, and promises no more. */
+/* Memory of cuMemCreate is shared by descriptors alone. It holds dirt: the driver clears memory
+ * that it gives to another process, but promises nothing for the same one. */
 static int memory_open(const struct physical *p, uint32_t kind)
 {
 	static const uint64_t dirt = 0x5a5a5a5a5a5a5a5a;

@@ -99,7 +99,7 @@ static void take_bytes(struct input *in, void *dst, size_t n)
 	in->left -= have;
 }
 
-/* Those that poll does not call invalid: quick to count. */
+/* Counts the open descriptors: those that poll does not call invalid, which is quick. */
 static int all_fds(void)
 {
 	struct pollfd fds[FDS];
@@ -139,7 +139,7 @@ int __wrap_getsockopt(int fd, int level, int option, void *value, socklen_t *siz
 
 /* ---- The server's turn ---- */
 
-/* Until the server has read what was sent and its scheduler has done what follows. */
+/* Runs until the server has read what was sent and its scheduler has done what follows. */
 static void pump(void)
 {
 	int n = 0;
@@ -357,7 +357,7 @@ static void act(struct peer *peers, unsigned *who, struct input *in)
 	}
 	if (p->sock < 0)
 		peer_open(p, FIRST_UID + *who);
-	/* What is sent is read when something depends on it, several messages at once. */
+	/* Messages are read several at once, when something depends on them. */
 	if (action == 3 || action == 5 || action == 7)
 		pump();
 	switch (action) {
@@ -477,7 +477,7 @@ static void bystander_comes(void)
 	ask(&bystander, SVC_HELLO, &hello, sizeof(hello));
 }
 
-/* As if much time had passed: what is kept for a while goes. */
+/* Pretends that much time has passed: the server drops what it keeps for a while. */
 static void pass_time(void)
 {
 	server->loop.expire(server->loop.arg, clock_now() + UINT64_C(1000000000));

@@ -15,7 +15,7 @@ enum failing_kind {
 	FAILING_KINDS
 };
 
-/* In a file that the test and the daemon map. */
+/* The head of a file that the test and the daemon map. */
 struct failing_calls {
 	_Atomic int kind;	 /* that is counted, and fails */
 	_Atomic int64_t before;	 /* so many succeed first */

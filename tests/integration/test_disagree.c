@@ -119,7 +119,7 @@ static void of_five_ranks_the_odd_one_is_named(void **state)
 	daemon_stop(&d);
 }
 
-/* Of the rank that others wait for. */
+/* Checks that this rank, which the others wait for, is shown as refused. */
 static void shows_refusal(ncclsvc_session *s, int32_t rank, const char *text)
 {
 	ncclsvc_comm_info *list;

@@ -71,7 +71,7 @@ static int call(struct conn *c, unsigned opcode, const void *body, size_t length
 	return result;
 }
 
-/* Of two ranks, who wait for each other: when one is refused, its session ends. */
+/* Calls for two ranks, which wait for each other: when one is refused, its session ends. */
 static bool call_both(struct conn c[2], unsigned opcode, const void *body[2], size_t length,
 		      const int fds[2], struct answer a[2])
 {

@@ -80,8 +80,8 @@ static int slow_to_close(int *fd)
 	return other;
 }
 
-/* What a session has let go counts until it is unmapped: here, behind a descriptor whose close
- * takes long. A registration that needs it waits; other sessions do not. */
+/* Memory that a session has dropped counts until it is unmapped: here, behind a descriptor whose
+ * close takes long. A registration that needs it waits; other sessions do not. */
 static void a_registration_waits_for_what_is_let_go(void **state)
 {
 	static char data[1 << 16];

@@ -84,7 +84,7 @@ static void on_job(void *arg)
 	run_late(*(struct late_job **)arg);
 }
 
-/* At once, or after what else happens meanwhile. */
+/* The job runs at once, or after other events. */
 void loop_run_job(struct loop *l, struct loop_job *job, uint64_t steps)
 {
 	const struct node_state *node = l->arg;

@@ -167,7 +167,7 @@ static void join(struct peer *p, const struct svc_header *h, const struct svc_jo
 	    0);
 }
 
-/* As large as the communicator, with this member last. */
+/* Answers with a part as large as the communicator, this member being its last. */
 static void split(struct peer *p, const struct svc_header *h)
 {
 	struct svc_join_reply reply = {.comm = ++p->joins,

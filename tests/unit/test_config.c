@@ -303,7 +303,7 @@ static void test_file_errors(void **state)
 	assert_int_equal(o.c.ranks, 7);
 }
 
-/* Of whatever file: an answer comes soon. */
+/* Whatever the path names, even a FIFO, an error comes soon. */
 static void test_no_file(void **state)
 {
 	static struct outcome o;

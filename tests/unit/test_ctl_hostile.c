@@ -199,7 +199,7 @@ static void any_facts(void **state)
 		struct view v = {.args = &args, .out = &out, .time = "now"};
 		any_bytes(devices, sizeof(devices));
 		any_bytes(&f.daemon, sizeof(f.daemon));
-		/* As the library, and doctor_gather, end them. */
+		/* The library and doctor_gather end these strings, too. */
 		f.daemon.version[sizeof(f.daemon.version) - 1] = '\0';
 		f.daemon.mps_text[sizeof(f.daemon.mps_text) - 1] = '\0';
 		for (size_t i = 0; i < RECORDS; i++)

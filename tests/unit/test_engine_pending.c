@@ -8,7 +8,7 @@
 
 static struct member_pending shared[SESSIONS];
 
-/* As start(), but the supervisor looks at what members have pending. */
+/* Starts like start(), but the supervisor looks at the members' pending tasks. */
 static void start_looked_at(uint32_t comm)
 {
 	engine_pending = shared;

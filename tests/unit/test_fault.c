@@ -125,7 +125,8 @@ static unsigned count_mappings(const struct shared *s)
 	return n;
 }
 
-/* As many are taken from a share beforehand: the system's limit of mappings is all users'. */
+/* A region's mappings are taken from the user's share beforehand, since all users share the
+ * system's limit: no order of faults may make more. */
 static void no_order_of_faults_makes_more_mappings(void **state)
 {
 	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -172,7 +173,7 @@ static void a_failure_that_was_let_go_is_nobody_elses(void **state)
 
 enum { THREADS = 4, TURNS = 50 };
 
-/* For ThreadSanitizer, the handler's mmap writes to what others write to: so it does. */
+/* ThreadSanitizer takes the handler's mmap for a write to memory that others write to, as it is. */
 __attribute__((no_sanitize("thread"))) static void *write_all(void *base)
 {
 	for (size_t at = 0; at < BYTES; at += 512)

@@ -151,7 +151,7 @@ static void sessions_are_found_and_counted(void **state)
 	end(x);
 }
 
-/* As it would be called when the first deadline has come. Returns how many messages were tried. */
+/* Calls client_retry as if the first deadline had come. Returns how many messages were tried. */
 static unsigned retry_first(struct scene *x)
 {
 	uint64_t at[SESSIONS];
@@ -220,8 +220,8 @@ static void sessions_of_one_user_end_in_turns(void **state)
 	unsigned before = 0, turns = 0;
 	while (x->vacated < SESSIONS) {
 		turn(x);
-		/* What has begun before the time is over ends, in a turn's I/O and in its idle
-		 * handle. */
+		/* An end that began before the time was over is finished, both in a turn's I/O and
+		 * in its idle handle. */
 		assert_in_range(x->vacated - before, 0,
 				2 * (1 + USER_TURN_NS / SESSION_END_TURN_NS));
 		before = x->vacated;

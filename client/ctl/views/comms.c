@@ -75,7 +75,8 @@ static void not_joined(const struct snapshot *s, const ncclsvc_comm_info *x, str
 		unknown += m[i].state == NCCLSVC_MEMBER_UNKNOWN;
 		total -= total && is_not_missing(&m[i]);
 	}
-	/* As many steps as members are listed, and some: nranks may be anything. */
+	/* The loop takes few more steps than members are listed, whatever nranks the daemon claims.
+	 */
 	for (int32_t rank = 0; shown < total && shown < NCCLSVC_MISSING_SHOWN; rank++) {
 		while (at < n && m[at].rank < rank)
 			at++;

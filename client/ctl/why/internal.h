@@ -37,7 +37,7 @@ void why_index(struct why *w, const struct why_input *in, uint64_t *steps);
 void why_index_free(struct why *w);
 /* What a rank is at: its first pending task, and those after it that are not queued behind it. */
 const ncclsvc_task_info **why_tasks(const struct why *w, uint64_t comm, int32_t rank, size_t *n);
-/* As snapshot_members and snapshot_member. */
+/* These two find members as snapshot_members and snapshot_member do. */
 const ncclsvc_member_info *why_members(const struct why *w, uint64_t comm, size_t *n);
 const ncclsvc_member_info *why_member(const struct why *w, uint64_t comm, int32_t rank);
 /* Every place of a session in a communicator. */
