@@ -85,10 +85,14 @@ struct svc_region_range {
 	uint32_t parts[SVC_RANGE_PARTS];
 };
 
-/* Forgets a region. BUSY while a pending task names it. */
+/* Forgets a region. BUSY while a pending task names it. wait_ms: of memory of GPUs, the reply comes
+ * once the GPU's worker has closed its import, so that the owner can free the memory; TIMEOUT: the
+ * region is forgotten, and its import is closed later. From version 2; in version 1 it is zero. */
 struct svc_region_del {
 	uint32_t region;
-	uint32_t reserved;
+	uint32_t wait_ms; /* SVC_DEL_WAIT_MS at most; 0: the reply comes at once */
 };
+
+#define SVC_DEL_WAIT_MS 10000
 
 #endif

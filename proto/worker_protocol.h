@@ -30,7 +30,7 @@ enum worker_kind {
 	WORKER_LEND,	      /* region.bytes, within_ns; answered with the address, bytes, an fd */
 	WORKER_RANGE_PARTS,   /* range: more parts of the next range */
 	WORKER_RANGE,	      /* region.bytes; answered with the address */
-	WORKER_REGION_CLOSE,  /* region */
+	WORKER_REGION_CLOSE,  /* region; with within_ns, answered when it is let go, or TIMEOUT */
 	WORKER_UNIQUE_ID,     /* answered with comm.id */
 	WORKER_COMM_INIT,     /* comm; answered after its LAUNCH_INIT in the queue */
 	WORKER_COMM_CANCEL,   /* comm: slot and number; if that has not begun, it is answered */

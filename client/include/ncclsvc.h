@@ -350,8 +350,8 @@ uint64_t ncclsvc_timeline_done(const ncclsvc_timeline *timeline);
  * cannot be shared between processes (of cudaMallocAsync's pools, managed, host) is refused
  * by name. A buffer may lie across several cuMemCreate mappings. Freeing an allocation that no
  * pending task uses is always allowed; its memory is the GPU's again when another is used for the
- * first time, at ncclsvc_mem_sweep, or when the session closes. ncclsvc_close waits for what is on
- * this process's GPUs. */
+ * first time, at ncclsvc_mem_sweep, or when the session closes; at once, if ncclsvc_mem_forget came
+ * before. ncclsvc_close waits for what is on this process's GPUs. */
 
 struct CUstream_st; /* a CUstream, or cudaStream_t */
 
@@ -398,6 +398,13 @@ ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *session, int device, si
 /* Has the daemon give back device memory that this process has freed meanwhile. It looks at all of
  * the session's imported memory: after freeing much, or now and then. Does not wait. */
 void ncclsvc_mem_sweep(ncclsvc_session *session);
+
+/* Has the daemon let go of the allocation of this process that holds ptr, before the caller frees
+ * it: then the memory is the GPU's again at once. Waits for tasks that use it, and for the GPU's
+ * worker, up to timeout_ms (0 to 10,000) together. TIMEOUT: it is let go later, when the GPU is
+ * idle, and may be freed all the same. OK, too, if the daemon does not have it. Host memory, and
+ * memory that the daemon has lent, are for ncclsvc_mem_free. */
+ncclsvc_result ncclsvc_mem_forget(ncclsvc_session *session, const void *ptr, int timeout_ms);
 
 /* Makes a reduction of this member's for the communicator, which must be of GPUs (UNSUPPORTED):
  * sums of what each rank has multiplied by its own scalar, as ncclRedOpCreatePreMulSum. scalar

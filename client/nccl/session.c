@@ -12,7 +12,8 @@
 #define VERSION_WAIT_MS 10000 /* for a daemon whose workers are only just starting */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct gpu_session *sessions; /* newest first; those of a lost daemon stay */
+/* Newest first. Those of a lost daemon stay, so that readers need no lock. */
+static struct gpu_session *_Atomic sessions;
 static unsigned generation = 1;
 
 /* The connections are seen to (client/fork.c); a child has sessions of its own. */
@@ -94,7 +95,8 @@ static struct gpu_session *open_session(int device)
 	}
 	s->device = device;
 	s->next = sessions;
-	return sessions = s;
+	sessions = s;
+	return s;
 }
 
 ncclResult_t session_get(int device, struct gpu_session **session)
@@ -108,6 +110,14 @@ ncclResult_t session_get(int device, struct gpu_session **session)
 	pthread_mutex_unlock(&lock);
 	*session = s;
 	return s ? ncclSuccess : ncclSystemError;
+}
+
+void sessions_forget(const void *p, int timeout_ms)
+{
+	for (struct gpu_session *s = sessions; s; s = s->next)
+		if (!s->lost && ncclsvc_mem_forget(s->service, p, timeout_ms))
+			inform("the memory at %p stays the worker's for now: %s", p,
+			       ncclsvc_last_error());
 }
 
 /* 0: no worker is ready. *starting: one will be. */

@@ -20,6 +20,8 @@ struct gpu_session {
 /* The device that is current on this thread, as cudaGetDevice says it. */
 ncclResult_t device_current(int *device);
 ncclResult_t session_get(int device, struct gpu_session **session);
+/* Has the daemon let go of memory that is about to be freed. */
+void sessions_forget(const void *p, int timeout_ms);
 /* NCCL's version behind the daemon. */
 ncclResult_t session_nccl_version(int *version);
 /* The daemon, or one of its workers: it would ask itself. */

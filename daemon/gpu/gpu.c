@@ -147,7 +147,8 @@ bool gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 				  .asked_ns = clock_now(),
 				  .within_ns = within_ns,
 				  .aborts = m->kind == WORKER_COMM_ABORT,
-				  .beside = m->kind == WORKER_LEND || m->kind == WORKER_RANGE,
+				  .beside = m->kind == WORKER_LEND || m->kind == WORKER_RANGE ||
+					    m->kind == WORKER_REGION_CLOSE,
 				  .patient = m->kind == WORKER_COMM_INIT};
 	if (!ends && fd >= 0 && !send_with_fd(g, &keyed, fd)) {
 		free(call);

@@ -324,6 +324,50 @@ void gpu_memory_close(struct memory *s, struct client *c, struct mapping *m)
 	forget(c, m);
 }
 
+/* A REGION_DEL whose worker is closing the import. Until then the user is charged for the region.
+ */
+struct closing {
+	struct memory *memory;
+	uint32_t session, serial, region;
+	uint64_t import;
+};
+
+static void closed(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+{
+	struct closing *closing = arg;
+	struct client *c = sessions_find(closing->memory->sessions, closing->session);
+	(void)fd;
+	if (c && c->state == CLIENT_OPEN &&
+	    c->mappings[closing->region].import == closing->import) {
+		forget(c, &c->mappings[closing->region]);
+		if (answer && answer->result)
+			client_error(c, SVC_REGION_DEL, closing->serial, answer->result,
+				     "gpu%d: %.200s", g->index, answer->text);
+		else /* a worker that is gone has let all go */
+			client_reply(c, SVC_REGION_DEL, closing->serial, NULL, 0, NULL, 0);
+	}
+	free(closing);
+}
+
+void gpu_memory_close_answered(struct memory *s, struct client *c, struct mapping *m,
+			       uint32_t serial)
+{
+	struct gpu *g = s->gpus->gpu[m->device];
+	const uint64_t wait_ns = m->wait_ms * UINT64_C(1000000);
+	const struct worker_message w = {.kind = WORKER_REGION_CLOSE,
+					 .region = {.address = m->address, .within_ns = wait_ns}};
+	struct closing *closing = nofail_calloc(1, sizeof(*closing), "a region's end");
+	*closing = (struct closing){.memory = s,
+				    .session = c->id,
+				    .serial = serial,
+				    .region = (uint32_t)(m - c->mappings),
+				    .import = m->import = ++s->last_import};
+	count_import(g, m, -1);
+	m->address = 0;
+	m->pending = true;
+	gpu_ask(g, &w, -1, closed, closing, wait_ns + gpu_patience_ns(g->gpus));
+}
+
 void gpu_memory_lost(struct memory *s, struct gpu *g)
 {
 	struct client *c;

@@ -332,8 +332,16 @@ static void unmap(struct memory *s, struct client *c, struct mapping *m)
 	memory_clear(c, m);
 }
 
-void memory_remove(struct memory *s, struct client *c, uint32_t serial, uint32_t region)
+void memory_remove(struct memory *s, struct client *c, uint32_t serial,
+		   const struct svc_region_del *r)
 {
+	const uint32_t region = r->region;
+	if (r->wait_ms > (c->version >= 2 ? SVC_DEL_WAIT_MS : 0)) {
+		client_error(c, SVC_REGION_DEL, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "REGION_DEL waits for 0 to %d ms, and not at all in version 1",
+			     SVC_DEL_WAIT_MS);
+		return;
+	}
 	if (!region || region >= c->nmappings || !c->mappings[region].used ||
 	    c->mappings[region].leaving) {
 		client_error(c, SVC_REGION_DEL, serial, NCCLSVC_NOT_FOUND,
@@ -346,6 +354,7 @@ void memory_remove(struct memory *s, struct client *c, uint32_t serial, uint32_t
 		return;
 	}
 	c->mappings[region].leaving = true;
+	c->mappings[region].wait_ms = r->wait_ms;
 	executor_command(s->executor,
 			 &(struct command){.kind = COMMAND_REGION_DEL,
 					   .session = c->slot,
@@ -360,7 +369,12 @@ void memory_removed(struct memory *s, struct client *c, uint32_t serial, uint32_
 			     "a pending task, or an open task group, uses region %u", region);
 		return;
 	}
-	unmap(s, c, &c->mappings[region]);
+	struct mapping *m = &c->mappings[region];
+	if (m->wait_ms && m->address) {
+		gpu_memory_close_answered(s, c, m, serial);
+		return;
+	}
+	unmap(s, c, m);
 	client_reply(c, SVC_REGION_DEL, serial, NULL, 0, NULL, 0);
 }
 

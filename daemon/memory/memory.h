@@ -45,7 +45,8 @@ struct mapping {
 	uint64_t import;  /* of the last request for that: an answer to an older one is late */
 	uint64_t bytes, buffer_id;
 	uint64_t since_ns;
-	uint32_t fault; /* number of fault_watch */
+	uint32_t wait_ms; /* for the worker to close it, once it is leaving; 0: nobody waits */
+	uint32_t fault;	  /* number of fault_watch */
 	uint32_t next_free;
 	uint8_t handle[64];			    /* CUDA IPC */
 	struct range *range;			    /* of a range, else NULL */
@@ -60,7 +61,8 @@ int memory_start(struct memory *s, uint64_t mappings, void (*failed)(void *arg),
 void memory_attach(struct memory *s, struct client *c, uint32_t serial, const struct svc_attach *a);
 void memory_add(struct memory *s, struct client *c, uint32_t serial, const struct svc_region_add *r,
 		int fd);
-void memory_remove(struct memory *s, struct client *c, uint32_t serial, uint32_t region);
+void memory_remove(struct memory *s, struct client *c, uint32_t serial,
+		   const struct svc_region_del *r);
 void memory_removed(struct memory *s, struct client *c, uint32_t serial, uint32_t region,
 		    bool gone);
 /* Lets go all that the session has registered, and its ring, until then at the most. True: nothing
@@ -109,6 +111,9 @@ void gpu_session_answered(struct gpu *g, struct region_call *call,
 
 /* Lets go what lies behind a mapping of a GPU. */
 void gpu_memory_close(struct memory *s, struct client *c, struct mapping *m);
+/* The same, and answers the REGION_DEL when the worker has closed its import. */
+void gpu_memory_close_answered(struct memory *s, struct client *c, struct mapping *m,
+			       uint32_t serial);
 /* The worker is gone, and with it all that it had imported. */
 void gpu_memory_lost(struct memory *s, struct gpu *g);
 /* A new worker is there: what sessions had registered is imported again. */

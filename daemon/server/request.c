@@ -228,12 +228,9 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 	case SVC_REGION_ADD:
 		memory_add(&s->memory, c, h->serial, body, fds[0]);
 		break;
-	case SVC_REGION_DEL: {
-		const struct svc_region_del *m = body;
-		if (reserved_is_zero(c, h, m->reserved))
-			memory_remove(&s->memory, c, h->serial, m->region);
+	case SVC_REGION_DEL:
+		memory_remove(&s->memory, c, h->serial, body);
 		break;
-	}
 	case SVC_REGION_CUDA:
 		gpu_memory_add(&s->memory, c, h->serial, body, -1);
 		break;

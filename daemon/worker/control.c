@@ -64,7 +64,7 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 			return;
 		break;
 	case WORKER_REGION_CLOSE:
-		import_close(w, m->region.address);
+		import_close(w, m);
 		return;
 	case WORKER_UNIQUE_ID:
 		make_id(m);

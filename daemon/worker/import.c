@@ -175,11 +175,52 @@ void import_put(struct worker *w, struct import *i)
 	import_drop(w, i);
 }
 
-void import_close(struct worker *w, uint64_t address)
+static void answer_close(struct worker *w, uint64_t key, int result, const char *text)
 {
-	struct import *i = import_find(w, address);
+	struct worker_message m = {.kind = WORKER_REGION_CLOSE, .key = key, .result = result};
+	if (!key)
+		return;
+	snprintf(m.text, sizeof(m.text), "%s", text);
+	worker_send(w, &m, -1);
+}
+
+void import_close(struct worker *w, const struct worker_message *m)
+{
+	struct import *i = import_find(w, m->region.address);
+	const bool answered = m->region.within_ns;
 	if (i)
 		import_put(w, i);
+	if (!answered)
+		return;
+	if (!i || i->users || i->close_key) {
+		const bool waits = i && !i->users;
+		answer_close(w, m->key, waits ? NCCLSVC_TIMEOUT : NCCLSVC_OK,
+			     waits ? "another session waits for the same memory" : "");
+		return;
+	}
+	i->close_key = m->key;
+	i->close_until_ns = worker_clock() + m->region.within_ns;
+	if (!w->close_answer_by_ns || i->close_until_ns < w->close_answer_by_ns)
+		w->close_answer_by_ns = i->close_until_ns;
+}
+
+/* Tells those whose time is up that the memory is let go later. */
+static void answer_overdue(struct worker *w, uint64_t now)
+{
+	struct import *i;
+	uint64_t first = 0;
+	if (!w->close_answer_by_ns || now < w->close_answer_by_ns)
+		return;
+	DL_FOREACH (w->leaving, i) {
+		if (i->close_key && now >= i->close_until_ns) {
+			answer_close(w, i->close_key, NCCLSVC_TIMEOUT,
+				     "the memory is let go when the GPU is idle");
+			i->close_key = 0;
+		}
+		if (i->close_key && (!first || i->close_until_ns < first))
+			first = i->close_until_ns;
+	}
+	w->close_answer_by_ns = first;
 }
 
 static CUresult close_ipc(struct worker *w, struct import *i)
@@ -206,10 +247,14 @@ static void let_import_go(struct worker *w, struct import *i)
 	CUresult error = CUDA_SUCCESS;
 	if (range_close_part(w, i))
 		return;
+	const uint64_t key = i->close_key;
 	DL_DELETE(w->leaving, i);
 	i->leaves = false;
-	if (i->users) /* it was imported again */
+	i->close_key = 0;
+	if (i->users) { /* it was imported again */
+		answer_close(w, key, NCCLSVC_OK, "");
 		return;
+	}
 	if (i->kind == SVC_REGION_IPC)
 		error = close_ipc(w, i);
 	else if (i->kind != SVC_REGION_MAPPINGS)
@@ -217,6 +262,7 @@ static void let_import_go(struct worker *w, struct import *i)
 	else if (i->address)
 		error = cu.cuMemAddressFree(i->address, i->bytes);
 	worker_bad(w, error, "imported memory cannot be closed");
+	answer_close(w, key, NCCLSVC_OK, "");
 	free(i->parts);
 	free(i);
 }
@@ -233,8 +279,10 @@ static bool may_close(const struct worker *w, uint64_t now)
 
 bool imports_sweep(struct worker *w, uint64_t now)
 {
-	if (!may_close(w, now))
+	if (!may_close(w, now)) {
+		answer_overdue(w, now);
 		return false;
+	}
 	const uint64_t end = worker_clock() + WORKER_TURN_NS;
 	while ((w->leaving || w->closed) && worker_clock() < end) {
 		if (w->leaving)

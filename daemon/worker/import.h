@@ -40,6 +40,8 @@ struct import {
 	uint32_t nparts, mapped;	     /* so many of them, from the first */
 	uint64_t mapped_bytes;
 	bool leaves; /* it is in the worker's list `leaving` */
+	/* Of the request that is answered when it is let go, or then; 0: nobody waits. */
+	uint64_t close_key, close_until_ns;
 	struct import *prev, *next;
 	UT_hash_handle hh, hh_name;
 };
@@ -56,7 +58,8 @@ void sessions_release(struct worker *w);
 
 /* import.c */
 void import_open(struct worker *w, struct worker_message *m, int fd);
-void import_close(struct worker *w, uint64_t address);
+/* Answers if m asks for it: when the memory is let go, if it is. */
+void import_close(struct worker *w, const struct worker_message *m);
 /* One user less. */
 void import_put(struct worker *w, struct import *i);
 struct import *import_find(const struct worker *w, uint64_t address);

@@ -53,8 +53,9 @@ struct worker {
 	struct import *range;	/* whose parts are being told, or NULL */
 	struct range_opening *openings;
 	struct lending *lendings;
-	uint64_t lendings_ns;	/* when they were looked at */
-	struct import *leaving; /* to be let go */
+	uint64_t lendings_ns;	     /* when they were looked at */
+	struct import *leaving;	     /* to be let go */
+	uint64_t close_answer_by_ns; /* the first answer for one of these is due; 0: none is */
 	struct closed_session *closed;
 	uint64_t close_by_ns; /* then also while tasks are in flight; 0: nothing is to be let go */
 	struct closer *closer;

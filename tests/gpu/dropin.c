@@ -39,6 +39,8 @@ void dropin_open(const struct daemon *d)
 	CHECK(nc.function);
 	NCCL_FUNCTIONS(LOOK_UP)
 	NCCL_MORE_FUNCTIONS(LOOK_UP)
+	nc.cuMemFree = (int (*)(unsigned long long))dlsym(library, "cuMemFree_v2");
+	CHECK(nc.cuMemFree);
 }
 
 ncclUniqueId dropin_id(const struct client *c)

@@ -11,6 +11,8 @@
 struct dropin {
 	NCCL_FUNCTIONS(NCCL_POINTER)
 	NCCL_MORE_FUNCTIONS(NCCL_POINTER)
+	/* The driver's, as a program calls it that preloads the drop-in. */
+	int (*cuMemFree)(unsigned long long p);
 };
 #undef NCCL_POINTER
 extern struct dropin nc;

@@ -40,8 +40,8 @@ struct gpu_test {
 
 /* Tables that end with a test without name. */
 extern const struct gpu_test values_tests[], random_tests[], order_tests[], memory_tests[],
-	refused_tests[], failure_tests[], member_tests[], lost_tests[], nccl_tests[],
-	nccl_life_tests[], nccl_part_tests[], nccl_gone_tests[], nccl_redop_tests[],
+	memory_freed_tests[], refused_tests[], failure_tests[], member_tests[], lost_tests[],
+	nccl_tests[], nccl_life_tests[], nccl_part_tests[], nccl_gone_tests[], nccl_redop_tests[],
 	nccl_newer_tests[], list_tests[], list_together_tests[], list_world_tests[], plan_tests[],
 	range_tests[], creation_tests[], node_tests[], node_gone_tests[], staged_tests[],
 	staged_again_tests[], staged_gone_tests[], checkpoint_tests[], mps_tests[], peer_tests[],

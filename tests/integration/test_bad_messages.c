@@ -153,7 +153,7 @@ static void reserved_body_fields_are_refused(void **state)
 	struct svc_region_add add = {.bytes = SVC_PAGE, .reserved = 1};
 	raw_refused(&s.r, SVC_REGION_ADD, &add, sizeof(add), &region.fd, 1,
 		    NCCLSVC_INVALID_ARGUMENT, "");
-	struct svc_region_del del = {.region = region.id, .reserved = 1};
+	struct svc_region_del del = {.region = region.id, .wait_ms = SVC_DEL_WAIT_MS + 1};
 	raw_refused(&s.r, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, NCCLSVC_INVALID_ARGUMENT, "");
 	struct svc_leave leave = {.comm = comm.comm, .reserved = 1};
 	raw_refused(&s.r, SVC_LEAVE, &leave, sizeof(leave), NULL, 0, NCCLSVC_INVALID_ARGUMENT, "");

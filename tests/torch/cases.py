@@ -448,6 +448,20 @@ def case_empty_cache(steps):
     return {"losses": losses + results}
 
 
+def case_out_of_memory(steps):
+    """PyTorch frees what it has cached when it is out of memory, and tries again at once: what was in
+    an operation has to be the GPU's again by then."""
+    before = torch.cuda.mem_get_info()[0]
+    size, sums = int(before * 0.55) // 4, []
+    for more in range(3):  # each is too large for what is cached
+        x = torch.ones(size + more * (64 << 20), device=device())
+        dist.all_reduce(x)
+        sums.append(x[-1].item())
+        del x
+    torch.cuda.empty_cache()
+    return {"sums": sums, "free again": torch.cuda.mem_get_info()[0] > before * 0.9}
+
+
 def case_expandable(steps):
     """run sets expandable_segments:True. Tensors that lie across several mappings."""
     net = nn.parallel.DistributedDataParallel(model(512, 8), device_ids=[device().index])

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Device memory that its owner is about to free: the daemon lets it go first. */
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "core/call.h"
+#include "core/session.h"
+#include "core/task.h"
+#include "state.h"
+
+#define LOOK_NS 100000 /* how often it is looked whether tasks have ended */
+
+/* Waits until no task uses the region that holds p. The region may be another one by then, or none.
+ * Locked; yields. */
+static struct device_region *wait_for_tasks(ncclsvc_session *s, const struct gpu *g, uint64_t p,
+					    uint64_t deadline)
+{
+	for (;;) {
+		tasks_look(s);
+		struct device_region *r = device_region_find(g, p);
+		if (!r || r->lent || (!r->busy && !r->pins) || now_ns() >= deadline)
+			return r;
+		session_unlock(s);
+		nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+		session_lock(s);
+	}
+}
+
+static uint32_t ms_until(uint64_t deadline)
+{
+	const uint64_t now = now_ns(), left = deadline > now ? deadline - now : 0;
+	return left / 1000000 < SVC_DEL_WAIT_MS ? (uint32_t)(left / 1000000) + 1 : SVC_DEL_WAIT_MS;
+}
+
+/* Locked; yields. */
+static ncclsvc_result forget(ncclsvc_session *s, struct gpu *g, uint64_t p, uint64_t deadline)
+{
+	struct device_region *region = wait_for_tasks(s, g, p, deadline);
+	if (!region || region->lent)
+		return NCCLSVC_OK;
+	if (region->busy || region->pins)
+		return error_set(NCCLSVC_TIMEOUT, "tasks that are pending use the memory at %#llx",
+				 (unsigned long long)p);
+	struct call call = {0};
+	const uint32_t generation = s->generation, wait_ms = ms_until(deadline);
+	const struct svc_region_del request = {
+		.region = region->id, .wait_ms = s->connection->version >= 2 ? wait_ms : 0};
+	region->busy = true;
+	ranges_drop(s, g, region); /* the daemon closes a part after the ranges that have it */
+	const ncclsvc_result r = call_run(s, &call, SVC_REGION_DEL, &request, -1,
+					  deadline_in((int)wait_ms + REQUEST_MS));
+	if (generation != s->generation)
+		return NCCLSVC_OK; /* the daemon that had it is gone, and so is its table */
+	region->busy = false;
+	pthread_cond_broadcast(&s->changed);
+	if (r == NCCLSVC_BUSY || s->lost)
+		return s->lost ? NCCLSVC_OK : r;
+	region->id = 0;
+	device_region_drop(s, g, region);
+	return r;
+}
+
+ncclsvc_result ncclsvc_mem_forget(ncclsvc_session *s, const void *ptr, int timeout_ms)
+{
+	ncclsvc_result r = NCCLSVC_OK;
+	if (!s)
+		return error_argument("ncclsvc_mem_forget: the session is NULL");
+	if (timeout_ms < 0 || timeout_ms > SVC_DEL_WAIT_MS)
+		return error_argument("ncclsvc_mem_forget: it waits for 0 to %d ms, not %d",
+				      SVC_DEL_WAIT_MS, timeout_ms);
+	session_lock(s);
+	if (s->gpu && s->gpu->nsorted && !session_check(s))
+		r = forget(s, s->gpu, (uintptr_t)ptr, deadline_in(timeout_ms));
+	session_unlock(s);
+	return r;
+}
