@@ -51,7 +51,7 @@ static void describe_rounds(const struct bench *b, char *buf, size_t size)
 	snprintf(buf, size, "median, minimum and maximum of %u rounds%s", o->rounds, beside);
 }
 
-/* NVLink SHARP decides what NCCL takes for large reductions. */
+/* NCCL reduces faster with NVLink SHARP, so a plot says whether that was allowed. */
 static void describe_machine(const struct options *o, char *buf, size_t size)
 {
 	char model[128];
