@@ -52,33 +52,39 @@ static void describe_rounds(const struct bench *b, char *buf, size_t size)
 }
 
 /* NCCL reduces faster with NVLink SHARP, so a plot says whether that was allowed. */
-static void describe_machine(const struct options *o, char *buf, size_t size)
+static bool describe_gpus(struct bench *b, char *buf, size_t size)
 {
-	char model[128];
+	const struct command command = {.kind = COMMAND_PLACE};
+	struct ranks *ranks = &b->subjects[SERVICE].ranks;
 	const char *nvls = getenv("NCCL_NVLS_ENABLE");
-	report_cpu_model(model, sizeof(model));
-	snprintf(buf, size, "%s%s%s", model, o->cuda ? "; NCCL_NVLS_ENABLE " : "",
-		 !o->cuda ? ""
-		 : nvls	  ? nvls
-			  : "unset");
+	if (!ranks_do(ranks, &command))
+		return false;
+	const struct reply *first = &ranks->members[0].reply;
+	snprintf(buf, size, "%s, %s MPS; NCCL_NVLS_ENABLE %s", first->text,
+		 first->mps == NCCLSVC_MPS_ACTIVE ? "with" : "without", nvls ? nvls : "unset");
+	return true;
 }
 
 bool collective_plot_end(struct bench *b)
 {
 	const struct options *o = b->options;
 	struct plot *p = &b->plot;
-	char title[96], work[256], rounds[COMMAND_TEXT_BYTES + 96], machine[192];
+	char title[96], work[256], rounds[COMMAND_TEXT_BYTES + 96],
+		machine[COMMAND_TEXT_BYTES + 96];
 	if (!o->plot_path)
 		return true;
 	if (p->no_memory) {
 		complain("out of memory for the plot");
 		return false;
 	}
-	snprintf(title, sizeof(title), "%s, %u ranks, device %s", perf_op_name(o->op), o->ranks,
-		 o->cuda ? "cuda" : "host");
+	snprintf(title, sizeof(title), "%s, %u ranks on %s", perf_op_name(o->op), o->ranks,
+		 o->cuda ? "GPUs" : "the host");
 	describe_work(b, work, sizeof(work));
 	describe_rounds(b, rounds, sizeof(rounds));
-	describe_machine(o, machine, sizeof(machine));
+	if (!o->cuda)
+		report_cpu_model(machine, sizeof(machine));
+	else if (!describe_gpus(b, machine, sizeof(machine)))
+		return false;
 	p->title = title;
 	p->notes[0] = work;
 	p->notes[1] = rounds;
