@@ -4,9 +4,9 @@
 All blocks of a page are one session in one directory. A block in ``` has its language: `sh` is run, `text` is only
 read, the others are files. A comment in the line before it may say more:
 
-    <!-- not run: REASON -->    REASON is in REASONS
-    <!-- file: NAME -->         the block is written to this file, and is not run
-    <!-- prints: REGEX -->      what the block's commands print has a match
+    <!-- not-run:REASON -->    REASON is in REASONS
+    <!-- file:NAME -->         the block is written to this file, and is not run
+    <!-- prints:REGEX -->      what the block's commands print has a match
 
 Environment: SOURCE and BUILD, the directories."""
 
@@ -24,7 +24,7 @@ SOURCE, BUILD = os.environ["SOURCE"], os.environ["BUILD"]
 REASONS = {"GPU", "Kubernetes", "MPI", "ONNX Runtime", "PyTorch", "Slurm", "a container", "root", "several machines", "systemd",
            "scripts/test is what runs this page"}
 PAGES = ["README.md", *(os.path.join("docs", name) for name in sorted(os.listdir(os.path.join(SOURCE, "docs"))) if name.endswith(".md"))]
-BLOCK = re.compile(r"^(?:<!-- ([a-z ]+): (.*?) -->\n)?```(\w*)\n(.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"^(?:<!-- ([a-z-]+):(.*?) -->\n)?```(\w*)\n(.*?)^```$", re.M | re.S)
 MARK = "@@ block"
 
 
@@ -41,17 +41,17 @@ class Page:
         self.commands = []  # (commands, what they print)
         for said, value, language, code in BLOCK.findall(self.text):
             first = code.split("\n", 1)[0]
-            if said not in ("", "not run", "file", "prints"):
-                self.problems.append(f"<!-- {said}: --> is unknown")
-            if said == "not run" and value not in REASONS:
+            if said not in ("", "not-run", "file", "prints"):
+                self.problems.append(f"<!-- {said}:... --> is unknown")
+            if said == "not-run" and value not in REASONS:
                 self.problems.append(f"not run for an unknown reason: {value}")
             if language not in ("sh", "text", "c", "python", "ini", "yaml"):
                 self.problems.append(f"a block without a known language: {first}")
             if said == "file":
                 self.files[value] = code
-            elif language == "sh" and said != "not run":
+            elif language == "sh" and said != "not-run":
                 self.commands.append((code, value if said == "prints" else ""))
-            elif language in ("c", "python") and said != "not run":
+            elif language in ("c", "python") and said != "not-run":
                 self.problems.append(f"no commands use this program: {first}")
 
     def script(self):
