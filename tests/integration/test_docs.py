@@ -10,7 +10,6 @@ read, the others are files. A comment in the line before it may say more:
 
 Environment: SOURCE and BUILD, the directories."""
 
-import contextlib
 import os
 import re
 import signal
@@ -55,7 +54,8 @@ class Page:
                 self.problems.append(f"no commands use this program: {first}")
 
     def script(self):
-        return "".join(f"echo '{MARK}'\n{code}" for code, _ in self.commands)
+        """The daemons that a page starts end with it."""
+        return "trap 'set +e; kill $(jobs -p); wait' EXIT\n" + "".join(f"echo '{MARK}'\n{code}" for code, _ in self.commands)
 
 
 class Docs(unittest.TestCase):
@@ -68,7 +68,7 @@ class Docs(unittest.TestCase):
         os.symlink(BUILD, os.path.join(self.dir, "build"))
 
     def run_page(self, page):
-        """How its session ended, and what it printed. What it leaves running is ended."""
+        """How its session ended, and what it printed."""
         for name, text in page.files.items():
             with open(os.path.join(self.dir, name), "w", encoding="utf-8") as file:
                 file.write(text)
@@ -82,9 +82,8 @@ class Docs(unittest.TestCase):
                 code = process.wait(300)
             except subprocess.TimeoutExpired:
                 code = None
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGTERM)
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
             out.seek(0)
             return code, out.read()
 
