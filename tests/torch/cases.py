@@ -462,6 +462,11 @@ def case_out_of_memory(steps):
     return {"sums": sums, "free again": torch.cuda.mem_get_info()[0] > before * 0.9}
 
 
+def case_out_of_memory_expandable(steps):
+    """run sets expandable_segments:True."""
+    return case_out_of_memory(steps)
+
+
 def case_expandable(steps):
     """run sets expandable_segments:True. Tensors that lie across several mappings."""
     net = nn.parallel.DistributedDataParallel(model(512, 8), device_ids=[device().index])
