@@ -160,7 +160,7 @@ bool target_start(struct target *t, const char *program, const struct attack *at
 	snprintf(t->notify, sizeof(t->notify), "%s/notify", t->dir);
 	snprintf(t->files, sizeof(t->files), "%s/files", t->dir);
 	snprintf(t->gpus, sizeof(t->gpus), "%s/gpus", t->dir);
-	if (mkdir(t->files, 0755) || mkdir(t->gpus, 0777))
+	if (mkdir(t->files, 0755) || mkdir(t->gpus, 0755) || chmod(t->gpus, 0777))
 		return false;
 	if (!listen_to_beats(t))
 		return false;
