@@ -206,13 +206,13 @@ static void reduces_second(struct bystanders *b)
 	reduces(b, 1);
 }
 
-bool bystanders_start(struct bystanders *b, const char *socket, bool gpus)
+bool bystanders_start(struct bystanders *b, struct target *t, bool gpus)
 {
 	void (*const host[BYSTANDERS])(struct bystanders *) = {reduces_first, reduces_second, asks};
 	void (*const on_gpus[BYSTANDERS])(struct bystanders *) = {gpu_reduces, gpu_waits, asks};
 	ncclsvc_unique_id id;
 	memset(b, 0, sizeof(*b));
-	b->socket = socket;
+	b->socket = t->socket;
 	b->gpus = gpus;
 	if (ncclsvc_unique_id_create(&id))
 		return false;
@@ -229,7 +229,8 @@ bool bystanders_start(struct bystanders *b, const char *socket, bool gpus)
 		_exit(0);
 	}
 	for (uint64_t end = clock_ns() + START_MS * UINT64_C(1000000);
-	     b->ready < BYSTANDERS || b->reduce.done < 10 || b->request.done < 10; pause_ms(2))
+	     b->ready < BYSTANDERS || b->reduce.done < 10 || b->request.done < 10; pause_ms(2)) {
+		target_watch(t, false); /* beats that are not heard would block the daemon */
 		if (clock_ns() > end || b->reduce.failure[0] || b->request.failure[0]) {
 			fprintf(stderr,
 				"the bystanders do not start: %u of 3 ready, %lu AllReduces, %lu "
@@ -239,6 +240,7 @@ bool bystanders_start(struct bystanders *b, const char *socket, bool gpus)
 				b->request.failure);
 			return false;
 		}
+	}
 	return true;
 }
 

@@ -5,7 +5,7 @@
 #ifndef ATTACK_BYSTANDER_H
 #define ATTACK_BYSTANDER_H
 
-#include "attack.h"
+#include "target.h"
 
 #define BYSTANDERS 3   /* processes */
 #define BUCKETS	   512 /* eight to each power of two, of ns */
@@ -32,7 +32,7 @@ struct bystanders {
 };
 
 /* Starts them, and waits until all are at work. False: they did not get there. */
-bool bystanders_start(struct bystanders *b, const char *socket, bool gpus);
+bool bystanders_start(struct bystanders *b, struct target *t, bool gpus);
 /* Forgets what was measured so far. */
 void bystanders_reset(struct bystanders *b);
 /* Is an operation under way that began before that time? */

@@ -243,8 +243,8 @@ static struct outcome try_attack(const struct attack *attack, struct shared *s,
 	memset(s, 0, sizeof(*s));
 	struct attack how = *attack;
 	how.unprivileged |= o->unprivileged;
-	if (!target_start(&t, o->daemon, &how) ||
-	    !bystanders_start(&s->bystanders, t.socket, how.gpus) || !target_limit(&t, &how)) {
+	if (!target_start(&t, o->daemon, &how) || !bystanders_start(&s->bystanders, &t, how.gpus) ||
+	    !target_limit(&t, &how)) {
 		judge(&r, "the daemon or the bystanders did not start");
 		target_show_log(&t);
 		target_stop(&t);
