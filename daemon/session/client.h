@@ -75,8 +75,10 @@ struct client {
 	} waiting;	     /* the request that waits; length 0: none does */
 	uint32_t leaving_at; /* at its end: the next membership to be vacated */
 	struct client *prev_waiting, *next_waiting; /* while it is silent, or leaving */
-	unsigned cancels;			    /* that the executor has not answered */
-	unsigned redops;			    /* that a worker has not */
+	bool parked;				    /* until its user has time */
+	struct client *prev_parked, *next_parked;
+	unsigned cancels; /* that the executor has not answered */
+	unsigned redops;  /* that a worker has not */
 	struct session_counts counts;
 
 	struct svc_ring *ring; /* NULL: none */
@@ -116,6 +118,8 @@ void client_error(struct client *c, unsigned opcode, uint32_t serial, int result
  * unmapped or closed, which counts until then? Then the request waits, and is handled again; it
  * must have changed nothing, and get no answer now. No other is read from the session. */
 bool client_wait(struct client *c);
+/* A turn of the loop begins: what is parked goes on. */
+void client_turn(struct sessions *s);
 /* Handles waiting requests again. False: there was no time for all. */
 bool client_wake(struct sessions *s);
 /* Tells of the epoch's end. At most one event waits for each membership. */
