@@ -10,8 +10,8 @@
 
 #include "driver.h"
 #include "group.h"
-#include "proto/ring.h"
 #include "proto/group/slices.h"
+#include "proto/ring.h"
 
 #define SLICE	     (RING_ENTRIES / 2) /* one is submitted while the former runs */
 #define PAUSE_MIN_NS 20000
