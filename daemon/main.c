@@ -255,6 +255,30 @@ static mode_t socket_mode(const struct config *c)
 						  : 0600;
 }
 
+/* One of several nodes notes that, for the daemon that comes after it: alone, that would be another
+ * cluster, of one, and ranks on the other nodes would wait for it in vain. When all nodes end
+ * together, the note goes. */
+static int compare_nodes(struct daemon *d)
+{
+	char note[64], was[64];
+	socket_read_note(&d->socket, was, sizeof(was));
+	note[0] = '\0';
+	if (d->cluster)
+		snprintf(note, sizeof(note), "node %u of %u", d->cluster->me, d->cluster->n);
+	else if (was[0] && !cluster_unwanted(&d->config, d->envp)) {
+		log_error("the daemon on %s was %.40s, and did not end with the other nodes; this "
+			  "one would be alone. Stop the daemons of all nodes and start them "
+			  "together; or, if this one is to be alone, start it with "
+			  "--cluster-bootstrap none",
+			  d->path, was);
+		return -1;
+	}
+	const int error = strcmp(note, was) ? socket_note(&d->socket, note) : 0;
+	if (error)
+		log_warning("cannot write %s.lock: %s", d->path, strerror(-error));
+	return 0;
+}
+
 static int listen_own(struct daemon *d)
 {
 	char why[512];
@@ -267,6 +291,8 @@ static int listen_own(struct daemon *d)
 		log_error("%s", why);
 		return -1;
 	}
+	if (compare_nodes(d))
+		return -1;
 	if (paths_socket_dir_shared(d->path))
 		log_warning("other users can write to the directory of %s: one of them could take "
 			    "the socket's place, and keep clients from this daemon. Choose a "
@@ -365,8 +391,11 @@ static void stop(struct daemon *d)
 		server_destroy(d->server);
 	socket_close(&d->socket);
 	uv_loop_close(&d->loop);
-	if (d->cluster)
+	if (d->cluster) {
 		cluster_destroy(d->cluster, d->exit_code);
+		if (d->path[0])
+			socket_forget_note(d->path);
+	}
 }
 
 int main(int argc, char *argv[], char *envp[])

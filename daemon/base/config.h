@@ -40,6 +40,7 @@ struct config {
 	int tasks_max;
 	uint64_t user_region_bytes; /* of one uid */
 	int user_comms_max;	    /* of one uid */
+	int user_nccl_comms_max;    /* in use, of one uid */
 	int user_sessions_max;	    /* of one uid */
 	int user_tasks_max;	    /* of one uid */
 	int access;		    /* enum config_access */

@@ -28,6 +28,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "abi/worker_queue.h"
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
@@ -429,6 +430,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 		.user_tasks_max = 4096,
 		.user_region_bytes = UINT64_C(1) << 30,
 		.user_comms_max = 48,
+		.user_nccl_comms_max = WORKER_COMM_SLOTS,
 		.user_sessions_max = 64,
 		.access = CONFIG_ACCESS_ANY,
 		.comm_idle_seconds = 0,
