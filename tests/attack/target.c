@@ -208,9 +208,10 @@ bool target_watch(struct target *t, bool first)
 
 static void remove_dir(struct target *t)
 {
-	char lock[sizeof(t->socket) + 8];
+	char lock[sizeof(t->socket) + 8], admin[sizeof(t->socket) + 16];
 	snprintf(lock, sizeof(lock), "%s.lock", t->socket);
-	const char *const files[] = {t->socket, t->log, t->notify, lock};
+	snprintf(admin, sizeof(admin), "%s.admin.lock", t->socket);
+	const char *const files[] = {t->socket, t->log, t->notify, lock, admin};
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
 		unlink(files[i]);
 	rmdir(t->dir);
