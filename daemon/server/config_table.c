@@ -63,8 +63,7 @@ const struct config_key config_keys[] = {
 	{"user_tasks_max", CONFIG_INT, false, AT(user_tasks_max), 1, 1 << 24, 196608, NO_AUTO, NULL,
 	 "pending tasks of one user at a time"},
 	{"access", CONFIG_ENUM, false, AT(access), 0, 0, CONFIG_ACCESS_OWNER, NO_AUTO, accesses,
-	 "who may connect: the daemon's user, the socket's group too, or any user; root always "
-	 "may"},
+	 "who may connect: the daemon's user, the socket's group too, or any user"},
 	{"comm_idle_seconds", CONFIG_INT, true, AT(comm_idle_seconds), 0, YEAR, 600, NO_AUTO, NULL,
 	 "how long a communicator without members is kept"},
 	{"hello_seconds", CONFIG_INT, true, AT(hello_seconds), 1, 3600, 5, NO_AUTO, NULL,

@@ -307,7 +307,7 @@ void client_error(struct client *c, unsigned opcode, uint32_t serial, int result
 
 bool client_allows(const struct client *c, uint32_t uid)
 {
-	return c->uid == uid || c->uid == 0 || c->uid == geteuid();
+	return c->admin || c->uid == uid;
 }
 
 /* ---- Ending ---- */
@@ -679,7 +679,7 @@ void client_opened(struct client *c)
 }
 
 struct client *client_create(struct sessions *s, int fd, struct account *account,
-			     const struct ucred *cred)
+			     const struct ucred *cred, bool admin)
 {
 	uint32_t slot = 0;
 	while (slot < SVC_SESSIONS_MAX && s->by_slot[slot])
@@ -693,6 +693,7 @@ struct client *client_create(struct sessions *s, int fd, struct account *account
 	c->fd = fd;
 	c->pid = cred->pid;
 	c->uid = cred->uid;
+	c->admin = admin;
 	c->version = SVC_PROTOCOL_MIN;
 	c->account = account;
 	c->mps = NCCLSVC_MPS_UNKNOWN;

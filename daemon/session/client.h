@@ -45,6 +45,7 @@ struct client {
 	int fd;
 	int32_t pid;
 	uint32_t uid;
+	bool admin;			   /* it came by the socket for administration */
 	bool refused;			   /* may not use this daemon */
 	uint16_t version_min, version_max; /* as it said */
 	uint16_t version;		   /* of the protocol; before HELLO the lowest */
@@ -104,9 +105,10 @@ struct client {
 	UT_hash_handle hh; /* by id */
 };
 
-/* The account's share of sessions and of fds was taken; the client gives it back. */
+/* The account's share of sessions and of fds was taken; the client gives it back. admin: it came by
+ * the socket for administration. */
 struct client *client_create(struct sessions *s, int fd, struct account *account,
-			     const struct ucred *cred);
+			     const struct ucred *cred, bool admin);
 /* It has said HELLO. */
 void client_opened(struct client *c);
 /* Sends a reply. fds stay the caller's. */
@@ -130,7 +132,7 @@ uint64_t client_retry(struct sessions *s, uint64_t now);
 /* Ends the session. A reason other than 0 is told in an event with the text. */
 void client_close(struct client *c, int reason, const char *text);
 void client_executor_gone(struct client *c);
-/* May it act on what belongs to this user? */
+/* May it act on what belongs to this user? By the jobs' socket nobody else may, root included. */
 bool client_allows(const struct client *c, uint32_t uid);
 
 #endif

@@ -227,9 +227,10 @@ static void remove_files(const char *path)
 
 static void remove_dir(struct target *t)
 {
-	char lock[sizeof(t->socket) + 8];
+	char lock[sizeof(t->socket) + 8], admin[sizeof(t->socket) + 16];
 	snprintf(lock, sizeof(lock), "%s.lock", t->socket);
-	const char *const files[] = {t->socket, t->log, t->notify, lock};
+	snprintf(admin, sizeof(admin), "%s.admin.lock", t->socket);
+	const char *const files[] = {t->socket, t->log, t->notify, lock, admin};
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
 		unlink(files[i]);
 	rmdir(t->files);

@@ -167,7 +167,7 @@ static void peer_open(struct peer *p, uint32_t uid)
 	REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
 	*p = (struct peer){.sock = pair[0], .doorbell = -1};
 	next_uid = uid;
-	server_adopt(server, pair[1]);
+	server_adopt(server, pair[1], false);
 }
 
 static void peer_close(struct peer *p)

@@ -110,7 +110,7 @@ static void begin(struct scene *x, int n)
 		struct account *a = account_get(&x->accounts, cred.uid);
 		assert_true(account_take(a, SHARE_SESSIONS, 1, text));
 		assert_true(account_take(a, SHARE_FDS, 1, text));
-		x->client[i] = client_create(&x->sessions, fds[0], a, &cred);
+		x->client[i] = client_create(&x->sessions, fds[0], a, &cred, false);
 		x->peer[i] = fds[1];
 		assert_non_null(x->client[i]);
 	}
