@@ -88,9 +88,25 @@ ncclsvc_result ncclsvc_partition_of(uint64_t total, int size, ncclsvc_partition 
 
 /* For n tensors of these element counts, laid one after the other: owners[i] is the rank in whose
  * range tensor i begins. INVALID_ARGUMENT: one does not end in that range; the sentence names it.
- * owners (room for n) and partition may be NULL. */
+ * (ncclsvc_partition_fit gives views that do.) owners (room for n) and partition may be NULL. */
 ncclsvc_result ncclsvc_partition_tensors(const uint64_t *counts, size_t n, int size,
 					 ncclsvc_partition *partition, int *owners);
+
+/* Some elements of one tensor, in the range of one rank. */
+typedef struct ncclsvc_view {
+	size_t tensor;	/* which one */
+	uint64_t first; /* its first element in the view */
+	int64_t count;	/* elements: the view's only dimension */
+	int owner;
+} ncclsvc_view;
+
+/* Cuts n tensors of these element counts where a rank's range ends. The views, given as the list in
+ * place of the tensors, are laid like them and fit the partition. A tensor within one range is one
+ * view. views: room for n + size - 1; *n_views: how many there are. partition may be NULL.
+ * INVALID_ARGUMENT: as above, or the counts' sum is more than INT64_MAX. */
+ncclsvc_result ncclsvc_partition_fit(const uint64_t *counts, size_t n, int size,
+				     ncclsvc_partition *partition, ncclsvc_view *views,
+				     size_t *n_views);
 
 /* ---- Lists on a communicator ----------------------------------------------------------------- */
 

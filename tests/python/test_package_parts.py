@@ -150,6 +150,20 @@ def list_collectives(session, comm):
         lists.ireduce_scatter(given, outputs).wait(T)
         for i, (tensor, owner) in enumerate(zip(outputs, owners)):
             assert (tensor == (sum(10.0 * k + i for k in range(n)) if owner == r else 10.0 * r + i)).all(), outputs
+        # Of two tensors, the second lies across the border of two ranks' ranges.
+        across = [np.full((3, 4), 10.0 * r), np.full(64, 10.0 * r + 1)]
+        error = raised(ncclsvc.InvalidArgumentError, lambda: lists.all_gather(across))
+        views, places = lists.partition_fit(across)
+        lists.all_gather(views)
+        owner_of = [[v.owner for v in places if v.tensor == i for _ in range(v.count)] for i in range(2)]
+        assert len(set(owner_of[1])) > 1, places
+        for i, tensor in enumerate(across):
+            assert (tensor.reshape(-1) == 10.0 * np.array(owner_of[i]) + i).all(), across
+        across = [np.full((3, 4), 1.0), np.full(64, 2.0)]
+        lists.reduce_scatter(lists.partition_fit(across)[0])
+        for i, tensor in enumerate(across):
+            times = np.where(np.array(owner_of[i]) == r, n, 1)
+            assert (tensor.reshape(-1) == (i + 1.0) * times).all(), across
         # What one rank refuses fails on all, and the next list goes on.
         bad = np.zeros((4, 4))[:, 0] if r == 0 else np.zeros(4)
         error = raised(ValueError, lambda: lists.all_reduce([bad]))

@@ -175,6 +175,13 @@ class Arithmetic(unittest.TestCase):
         self.assertEqual(ncclsvc.partition_tensors([480, 470], 2), ([0, 1], (950, 960, 480)))
         with self.assertRaisesRegex(ncclsvc.InvalidArgumentError, "tensor 1|tensor 0"):
             ncclsvc.partition_tensors([470, 480], 2)
+        views, divided = ncclsvc.partition_fit([470, 0, 480], 2)
+        self.assertEqual(views, [(0, 0, 470, 0), (1, 0, 0, 0), (2, 0, 10, 0), (2, 10, 470, 1)])
+        self.assertEqual(divided, (950, 960, 480))
+        self.assertEqual(ncclsvc.partition_tensors([v.count for v in views], 2), ([0, 0, 0, 1], divided))
+        self.assertEqual(ncclsvc.partition_fit([], 3), ([], (0, 96, 32)))
+        with self.assertRaisesRegex(ncclsvc.InvalidArgumentError, "size is 0"):
+            ncclsvc.partition_fit([1], 0)
         with self.assertRaisesRegex(ValueError, "not negative"):
             ncclsvc.aggregate([-1])
 

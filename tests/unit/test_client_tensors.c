@@ -144,6 +144,57 @@ static void owners_of_tensors(void **state)
 	REFUSED(ncclsvc_partition_tensors((uint64_t[]){1}, 1, 0, &p, owners), "size is 0");
 }
 
+/* Views of every tensor, in order, each within its owner's range and as long as it can be. */
+static void check_fit(const uint64_t *counts, size_t n, int size, size_t views_want)
+{
+	ncclsvc_view views[16];
+	uint64_t sizes[16], seen[8] = {0};
+	int owners[16];
+	ncclsvc_partition p, of_views;
+	size_t k = 0;
+	assert_int_equal(ncclsvc_partition_fit(counts, n, size, &p, views, &k), NCCLSVC_OK);
+	assert_int_equal(k, views_want);
+	for (size_t i = 0; i < k; i++) {
+		assert_int_equal(views[i].first, seen[views[i].tensor]);
+		seen[views[i].tensor] += sizes[i] = (uint64_t)views[i].count;
+	}
+	for (size_t i = 0; i < n; i++)
+		assert_int_equal(seen[i], counts[i]);
+	assert_int_equal(ncclsvc_partition_tensors(sizes, k, size, &of_views, owners), NCCLSVC_OK);
+	assert_memory_equal(&of_views, &p, sizeof(p));
+	for (size_t i = 0; i < k; i++)
+		assert_int_equal(views[i].owner, owners[i]);
+}
+
+static void views_that_fit(void **state)
+{
+	const uint64_t refused[] = {6, 85, 512, 91, 256}, border[] = {480, 0, 470};
+	ncclsvc_view views[6];
+	size_t n = 0;
+	(void)state;
+	assert_int_equal(ncclsvc_partition_fit(refused, 5, 2, NULL, views, &n), NCCLSVC_OK);
+	assert_int_equal(n, 6);
+	assert_int_equal(views[2].count, 480 - 91);
+	assert_int_equal(views[2].owner, 0);
+	assert_int_equal(views[3].tensor, 2);
+	assert_int_equal(views[3].first, 480 - 91);
+	assert_int_equal(views[3].owner, 1);
+	check_fit(refused, 5, 2, 6);
+	check_fit(refused, 5, 1, 5);
+	check_fit(border, 3, 2, 3); /* fits as it is */
+	check_fit((uint64_t[]){950}, 1, 4, 4);
+	check_fit((uint64_t[]){0, 64, 0}, 3, 2, 3);
+	check_fit((uint64_t[]){1}, 1, 8, 1);
+	check_fit(NULL, 0, 3, 0);
+	REFUSED(ncclsvc_partition_fit(refused, 5, 0, NULL, views, &n), "size is 0");
+	REFUSED(ncclsvc_partition_fit(NULL, 1, 2, NULL, views, &n), "NULL");
+	REFUSED(ncclsvc_partition_fit(refused, 5, 2, NULL, NULL, &n), "NULL");
+	REFUSED(ncclsvc_partition_fit((uint64_t[]){UINT64_MAX, 1}, 2, 2, NULL, views, &n),
+		"tensor 1");
+	REFUSED(ncclsvc_partition_fit((uint64_t[]){UINT64_C(1) << 63}, 1, 2, NULL, views, &n),
+		"dimension");
+}
+
 /* ---- Lists ---- */
 
 static struct list taken(const ncclsvc_tensor *tensors, size_t n)
@@ -352,6 +403,7 @@ int main(void)
 		cmocka_unit_test(sizes_of_tensors),
 		cmocka_unit_test(aggregated_buffers),
 		cmocka_unit_test(partitions),
+		cmocka_unit_test(views_that_fit),
 		cmocka_unit_test(owners_of_tensors),
 		cmocka_unit_test(lists_that_lie_like_a_buffer),
 		cmocka_unit_test(what_is_between_parts_is_zero),

@@ -107,6 +107,7 @@ RESULTS: dict[str, list[Any]] = {
     "tensor_size": [P(s.TensorRecord), P(c_uint64), P(c_uint64)],
     "aggregate": [P(c_uint64), c_size_t, P(c_uint64), P(c_uint64)],
     "partition_of": [c_uint64, c_int, P(s.PartitionRecord)],
+    "partition_fit": [P(c_uint64), c_size_t, c_int, P(s.PartitionRecord), P(s.ViewRecord), P(c_size_t)],
     "partition_tensors": [P(c_uint64), c_size_t, c_int, P(s.PartitionRecord), P(c_int)],
     "tensors_open": [c_void_p, c_int, P(c_void_p)],
     "tensors_open_group": [c_void_p, c_int, c_int, P(c_void_p)],

@@ -99,6 +99,13 @@ class Buffer:
     def nbytes(self) -> int:
         return self.count * self.type.itemsize
 
+    def elements(self, first: int, count: int) -> Buffer:
+        """`count` of its elements from element `first` on, as one dimension. No copy."""
+        if first < 0 or count < 0 or first + count > self.count:
+            raise ValueError(f"elements {first} to {first + count} of {self.count}")
+        address = self.address + first * self.type.itemsize
+        return Buffer(address, self.type, (count,), self.device, self.readonly, self.owner)
+
     def __repr__(self) -> str:
         where = "host" if self.device is None else f"GPU {self.device}"
         return f"Buffer({self.type.name.lower()}, shape {self.shape}, {where}, {self.address:#x})"
