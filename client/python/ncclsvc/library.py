@@ -59,6 +59,7 @@ RESULTS: dict[str, list[Any]] = {
     "comm_set_timeout": [c_void_p, c_int],
     "mem_alloc": [c_void_p, c_size_t, P(c_void_p)],
     "mem_register_fd": [c_void_p, c_int, c_size_t, P(c_void_p)],
+    "mem_forget": [c_void_p, c_void_p, c_int],
     "mem_free": [c_void_p, c_void_p],
     "all_reduce": [*_REDUCE, *_TASK],
     "all_gather": [*_MOVE, *_TASK],
