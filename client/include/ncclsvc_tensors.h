@@ -38,7 +38,7 @@ extern "C" {
 
 typedef struct ncclsvc_tensor {
 	void *data; /* elements in row-major order, without gaps; may be NULL if there are none */
-	ncclsvc_type type;
+	ncclsvc_type type;   /* n elements of int4 or uint4 are (n + 1) / 2 bytes */
 	int ndims;	     /* 0: a scalar, which has one element */
 	const int64_t *dims; /* may be NULL if ndims is 0 */
 } ncclsvc_tensor;
@@ -277,7 +277,8 @@ ncclsvc_result ncclsvc_tensors_all_reduce(ncclsvc_tensors *lists, const ncclsvc_
 					  const ncclsvc_tensor *outputs, size_t n,
 					  ncclsvc_redop redop, int timeout_ms,
 					  ncclsvc_request **request);
-/* The tensors laid one after the other are divided by ncclsvc_partition_tensors. Each rank's inputs
+/* The tensors laid one after the other are divided by ncclsvc_partition_tensors, those of int4 and
+ * uint4 by their bytes. Each rank's inputs
  * count where it owns them (data of others may be NULL); every rank gets all tensors as outputs. */
 ncclsvc_result ncclsvc_tensors_all_gather(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
 					  const ncclsvc_tensor *outputs, size_t n, int timeout_ms,

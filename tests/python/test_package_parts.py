@@ -19,7 +19,7 @@ except ImportError:
     sys.exit(77)
 
 import ncclsvc
-from ncclsvc import DataType, GroupType, ReduceOp, Shapes, Spec
+from ncclsvc import DataType, GroupType, ReduceOp, Shapes, Spec, as_buffer
 from package_ranks import Ranks, run
 from test_client import Daemon, eventually
 from test_package_ranks import T, together
@@ -174,6 +174,38 @@ def list_collectives(session, comm):
         lists.iall_reduce([np.zeros(4)]).wait(T)
         error = raised(ValueError, lambda: lists.all_reduce([np.zeros(4)], [np.zeros(5)]))
         assert "outputs have other types or shapes" in str(error), error
+
+
+def packed_lists(session, comm):
+    """int4 and uint4, two to a byte, are no uint8."""
+    peer, n = 1 - comm.rank, 5
+    packed = np.array([0x21, 0x43, 0x05], np.uint8)
+    with ncclsvc.Lists(comm) as lists:
+        for kind in DataType.INT4, DataType.UINT4:
+            given, back = as_buffer(packed, kind, (n,)), np.zeros(3, np.uint8)
+            if comm.rank == 0:
+                lists.send([given], peer)
+                lists.send([given], peer, shapes=Shapes.AHEAD)
+                raised(ncclsvc.MismatchError, lambda: lists.send([given], peer))
+                comm.send(given, peer).wait(T)
+            else:
+                lists.recv([as_buffer(back, kind, (n,))], peer)
+                assert (back == packed).all(), back
+                (tensor,) = lists.recv_ahead([Spec(kind, (-1,))], peer)
+                assert (tensor == packed).all(), tensor
+                raised(ncclsvc.MismatchError, lambda: lists.recv([np.zeros(3, np.uint8)], peer))
+                back[:] = 0
+                comm.recv(as_buffer(back, kind), peer).wait(T)
+                assert (back == packed).all(), back
+            # Divided by bytes.
+            tensors = [np.full(3, 16 + comm.rank, np.uint8), np.full(70, 32 + comm.rank, np.uint8)]
+            views, places = lists.partition_fit([as_buffer(tensors[0], kind, (n,)), as_buffer(tensors[1], kind)])
+            lists.all_gather(views)
+            for view in places:
+                got = tensors[view.tensor][view.first : view.first + view.count]
+                assert (got == 16 * (view.tensor + 1) + view.owner).all(), (places, tensors)
+            error = raised(ncclsvc.InvalidArgumentError, lambda: lists.all_reduce([given]))
+            assert "int4" in str(error) and "not reduced" in str(error), error
 
 
 def grouped_lists(session, comm):
@@ -415,6 +447,9 @@ class Parts(Ranks, unittest.TestCase):
 
     def test_plans(self):
         together(plans, n=2)
+
+    def test_lists_of_packed_types(self):
+        together(packed_lists, n=2)
 
     def test_grouped_lists(self):
         together(grouped_lists, n=2)

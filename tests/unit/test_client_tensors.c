@@ -68,6 +68,30 @@ static void sizes_of_tensors(void **state)
 	REFUSED(ncclsvc_tensor_size(NULL, NULL, NULL), "NULL");
 }
 
+static void two_elements_to_a_byte(void **state)
+{
+	static const uint64_t odd = UINT64_C(0x7fffffffffffffff);
+	(void)state;
+	for (unsigned type = NCCLSVC_INT4; type <= NCCLSVC_UINT4; type++) {
+		uint64_t count, bytes;
+		for (int64_t n = 0; n < 6; n++) {
+			ncclsvc_tensor t = tensor((ncclsvc_type)type, 1, &n);
+			assert_int_equal(ncclsvc_tensor_size(&t, &count, &bytes), NCCLSVC_OK);
+			assert_int_equal(count, n);
+			assert_int_equal(bytes, (n + 1) / 2);
+		}
+		ncclsvc_tensor t = tensor((ncclsvc_type)type, 0, NULL);
+		assert_int_equal(ncclsvc_tensor_size(&t, NULL, &bytes), NCCLSVC_OK);
+		assert_int_equal(bytes, 1);
+		t = tensor((ncclsvc_type)type, 2, (int64_t[]){3, 3});
+		assert_int_equal(ncclsvc_tensor_size(&t, NULL, &bytes), NCCLSVC_OK);
+		assert_int_equal(bytes, 5);
+		t = tensor((ncclsvc_type)type, 1, (const int64_t *)&odd);
+		assert_int_equal(ncclsvc_tensor_size(&t, NULL, &bytes), NCCLSVC_OK);
+		assert_int_equal(bytes, odd / 2 + 1);
+	}
+}
+
 static void aggregated_buffers(void **state)
 {
 	static const uint64_t sizes[] = {24, 512, 4, 0, 100}, at[] = {0, 256, 768, 1024, 1024};
@@ -401,6 +425,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(sizes_of_tensors),
+		cmocka_unit_test(two_elements_to_a_byte),
 		cmocka_unit_test(aggregated_buffers),
 		cmocka_unit_test(partitions),
 		cmocka_unit_test(views_that_fit),

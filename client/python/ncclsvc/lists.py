@@ -230,7 +230,8 @@ class Lists:
     ) -> list[Any]:
         """Receives a list whose shapes the sender sends first, and returns its tensors. specs say what is allowed: a
         dimension of -1 is any, a shape of None is any. allocate makes a tensor of exactly that type and shape; the
-        default makes NumPy arrays. What is not allowed is a MismatchError on both sides."""
+        default makes NumPy arrays (of INT4 and UINT4, uint8 of the packed bytes). What is not allowed is a
+        MismatchError on both sides."""
         incoming = Incoming(allocate)
         self._message(_RECV, specs, _How(peer, tag, Shapes.AHEAD, incoming=incoming), timeout)
         return incoming.tensors
@@ -341,9 +342,9 @@ class Lists:
         return self._icollective(lib.tensors_all_gather, inputs, outputs, ())
 
     def partition_fit(self, tensors: Sequence[Any]) -> tuple[list[Buffer], list[View]]:
-        """Views of the tensors that all_gather and reduce_scatter take where a tensor lies across two ranks' ranges. They
-        are the tensors' own memory, of one dimension each; the second list says whose elements each has, and which rank
-        owns it."""
+        """Views of the tensors, which all_gather and reduce_scatter take also where a tensor lies across two ranks'
+        ranges. They are the tensors' own memory, each of one dimension. The second list says which elements each view
+        has, and which rank owns it."""
         buffers = [source(tensor, f"tensor {i}") for i, tensor in enumerate(tensors)]
         views, _ = partition_fit([buffer.count for buffer in buffers], self.comm.size)
         return [buffers[view.tensor].elements(view.first, view.count) for view in views], views
