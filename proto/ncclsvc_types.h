@@ -54,7 +54,8 @@ extern "C" {
 	X(NCCLSVC_RECV, 10, "Recv")                                                                \
 	X(NCCLSVC_BARRIER, 11, "Barrier")
 
-/* X(name, value, "name", bytes) */
+/* X(name, value, "name", bytes). Two elements of int4 or uint4 are one byte, as in ONNX: what
+ * operations count of these types is bytes. */
 #define NCCLSVC_TYPES(X)                                                                           \
 	X(NCCLSVC_INT8, 0, "int8", 1)                                                              \
 	X(NCCLSVC_UINT8, 1, "uint8", 1)                                                            \
@@ -70,7 +71,9 @@ extern "C" {
 	X(NCCLSVC_FLOAT8E5M2, 11, "float8e5m2", 1)                                                 \
 	X(NCCLSVC_BOOL, 12, "bool", 1) /* this and all that follow: moved, not reduced */          \
 	X(NCCLSVC_INT16, 13, "int16", 2)                                                           \
-	X(NCCLSVC_UINT16, 14, "uint16", 2)
+	X(NCCLSVC_UINT16, 14, "uint16", 2)                                                         \
+	X(NCCLSVC_INT4, 15, "int4", 1)                                                             \
+	X(NCCLSVC_UINT4, 16, "uint4", 1)
 
 /* X(name, value, "name"): values as in ncclRedOp_t */
 #define NCCLSVC_REDOPS(X)                                                                          \

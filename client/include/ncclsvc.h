@@ -250,8 +250,9 @@ ncclsvc_result ncclsvc_mem_free(ncclsvc_session *session, void *ptr);
  *
  * Reductions go in rank order, so results are the same bits on every rank and in every run.
  * float16 and bfloat16 accumulate in float32 and are rounded once; avg of integers divides the
- * 64-bit sum and truncates towards zero; integer sums and products wrap. bool, int16 and uint16
- * are moved, not reduced: INVALID_ARGUMENT.
+ * 64-bit sum and truncates towards zero; integer sums and products wrap. bool, int16, uint16,
+ * int4 and uint4 are moved, not reduced: INVALID_ARGUMENT. Of int4 and uint4, count is of bytes,
+ * which hold two elements each.
  *
  * *task may be NULL if the task is not to be waited for (its error is then the communicator's).
  * Errors at submission: INVALID_ARGUMENT, AGAIN (the ring is full, or 512 tasks are pending on the

@@ -38,7 +38,7 @@ extern "C" {
 
 typedef struct ncclsvc_tensor {
 	void *data; /* elements in row-major order, without gaps; may be NULL if there are none */
-	ncclsvc_type type;
+	ncclsvc_type type;   /* n elements of int4 or uint4 are (n + 1) / 2 bytes */
 	int ndims;	     /* 0: a scalar, which has one element */
 	const int64_t *dims; /* may be NULL if ndims is 0 */
 } ncclsvc_tensor;
@@ -88,9 +88,25 @@ ncclsvc_result ncclsvc_partition_of(uint64_t total, int size, ncclsvc_partition 
 
 /* For n tensors of these element counts, laid one after the other: owners[i] is the rank in whose
  * range tensor i begins. INVALID_ARGUMENT: one does not end in that range; the sentence names it.
- * owners (room for n) and partition may be NULL. */
+ * (ncclsvc_partition_fit gives views that do.) owners (room for n) and partition may be NULL. */
 ncclsvc_result ncclsvc_partition_tensors(const uint64_t *counts, size_t n, int size,
 					 ncclsvc_partition *partition, int *owners);
+
+/* Some elements of one tensor, in the range of one rank. */
+typedef struct ncclsvc_view {
+	size_t tensor;	/* which one */
+	uint64_t first; /* its first element in the view */
+	int64_t count;	/* elements: the view's only dimension */
+	int owner;
+} ncclsvc_view;
+
+/* Cuts n tensors of these element counts where a rank's range ends. The views, given as the list in
+ * place of the tensors, are laid like them and fit the partition. A tensor within one range is one
+ * view. views: room for n + size - 1; *n_views: how many there are. partition may be NULL.
+ * INVALID_ARGUMENT: as above, or the counts' sum is more than INT64_MAX. */
+ncclsvc_result ncclsvc_partition_fit(const uint64_t *counts, size_t n, int size,
+				     ncclsvc_partition *partition, ncclsvc_view *views,
+				     size_t *n_views);
 
 /* ---- Lists on a communicator ----------------------------------------------------------------- */
 
@@ -261,7 +277,8 @@ ncclsvc_result ncclsvc_tensors_all_reduce(ncclsvc_tensors *lists, const ncclsvc_
 					  const ncclsvc_tensor *outputs, size_t n,
 					  ncclsvc_redop redop, int timeout_ms,
 					  ncclsvc_request **request);
-/* The tensors laid one after the other are divided by ncclsvc_partition_tensors. Each rank's inputs
+/* The tensors laid one after the other are divided by ncclsvc_partition_tensors, those of int4 and
+ * uint4 by their bytes. Each rank's inputs
  * count where it owns them (data of others may be NULL); every rank gets all tensors as outputs. */
 ncclsvc_result ncclsvc_tensors_all_gather(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
 					  const ncclsvc_tensor *outputs, size_t n, int timeout_ms,

@@ -161,8 +161,6 @@ class Trainer(unittest.TestCase):
                 ("--accumulate", "3"): "--batch 64 is not a multiple of 24",
                 shape(3, 1, 1): "--batch 64 is not a multiple of 24: --data 3 x",
                 ("--zero",): "--zero divides the optimizer among replicas: it needs --data 2",
-                shape(2, 1, 1) + ("--unpadded",): "--unpadded is for --zero",
-                shape(2, 1, 1) + ("--zero", "--unpadded"): "a tensor must belong to one rank",
                 ("--nccl",): "--nccl is for --device cuda",
                 ("--checkpoints", self.path("nobody")): f"--checkpoints {self.path('nobody')}: No such file or directory",
                 ("--checkpoints", os.environ["TEXT"]): "Not a directory",
