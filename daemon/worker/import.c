@@ -214,7 +214,7 @@ static void answer_overdue(struct worker *w, uint64_t now)
 	DL_FOREACH (w->leaving, i) {
 		if (i->close_key && now >= i->close_until_ns) {
 			answer_close(w, i->close_key, NCCLSVC_TIMEOUT,
-				     "the memory is let go when the GPU is idle");
+				     "the memory is released when the GPU is idle");
 			i->close_key = 0;
 		}
 		if (i->close_key && (!first || i->close_until_ns < first))
