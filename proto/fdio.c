@@ -189,6 +189,13 @@ bool svc_memfd_trusted(int fd, uint64_t bytes, char *text)
 	return true;
 }
 
+uint64_t svc_memfd_limit(int fd)
+{
+	struct stat st;
+	const bool grows = !(fcntl(fd, F_GET_SEALS) & F_SEAL_GROW);
+	return grows || fstat(fd, &st) ? SVC_REGION_MAX : (uint64_t)st.st_size;
+}
+
 bool svc_memfd_filled(int fd, uint64_t bytes)
 {
 	struct stat st;

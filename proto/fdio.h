@@ -44,6 +44,9 @@ enum svc_fd_kind svc_fd_kind(int fd);
  * later seals). The caller's to close. Returns the fd or -errno. */
 int svc_memfd_create(const char *name, size_t size, bool frozen);
 
+/* The bytes that a memfd can ever have. */
+uint64_t svc_memfd_limit(int fd);
+
 /* True if fd is a memfd, not hugetlb, of at least `bytes`, that nobody can shrink: the only kind
  * whose mapping cannot fault under us. Else a sentence in text (SVC_TEXT_BYTES). */
 bool svc_memfd_trusted(int fd, uint64_t bytes, char *text);

@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cudaFree, and cuMemFree for programs that are linked with the driver: memory that was in an
- * operation is imported by the GPU's worker, and is the GPU's again only when that has closed it,
- * too. PyTorch, which frees its cache when it is out of memory, and tries again at once, needs it
- * then. So the daemon lets it go first. A call that the dynamic linker does not bind to these (the
- * runtime linked statically, dlsym of a library) frees as ever: see ncclsvc_mem_sweep. */
+ * The functions of CUDA that free memory: cudaFree, cuMemFree for programs that are linked with the
+ * driver, and cuMemUnmap for those that ask the runtime for it, as PyTorch does for its expandable
+ * segments. Memory that was in an operation is imported by the GPU's worker, and is the GPU's again
+ * only when that has closed it, too. PyTorch, which frees its cache when it is out of memory, and
+ * tries again at once, needs it then. So the daemon lets it go first. A call that the dynamic
+ * linker does not bind to these (the runtime linked statically, dlsym of a library) frees as ever:
+ * see ncclsvc_mem_sweep. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "session.h"
+
+#define EXPORTED __attribute__((visibility("default")))
 
 #define FREE_WAIT_MS	1000 /* at most, for tasks, and for the worker */
 #define NOT_INITIALIZED 3    /* cudaErrorInitializationError, CUDA_ERROR_NOT_INITIALIZED */
@@ -28,19 +33,20 @@ static void *find_next(const char *name, const char *const libraries[])
 	return found;
 }
 
-__attribute__((visibility("default"))) int cudaFree(void *p);
+static const char *const runtimes[] = {"libcudart.so.13", "libcudart.so.12", NULL};
+
+EXPORTED int cudaFree(void *p);
 int cudaFree(void *p)
 {
-	static const char *const libraries[] = {"libcudart.so.13", "libcudart.so.12", NULL};
 	static int (*_Atomic next)(void *);
 	if (!next)
-		next = (int (*)(void *))find_next("cudaFree", libraries);
+		next = (int (*)(void *))find_next("cudaFree", runtimes);
 	if (p)
 		sessions_forget(p, FREE_WAIT_MS);
 	return next ? next(p) : NOT_INITIALIZED;
 }
 
-__attribute__((visibility("default"))) int cuMemFree_v2(unsigned long long p);
+EXPORTED int cuMemFree_v2(unsigned long long p);
 int cuMemFree_v2(unsigned long long p)
 {
 	static const char *const libraries[] = {"libcuda.so.1", NULL};
@@ -50,4 +56,37 @@ int cuMemFree_v2(unsigned long long p)
 	if (p)
 		sessions_forget((const void *)(uintptr_t)p, FREE_WAIT_MS);
 	return next ? next(p) : NOT_INITIALIZED;
+}
+
+static int (*_Atomic driver_unmap)(unsigned long long p, size_t bytes);
+
+/* A mapping, or more of one allocation; of several, only the first is let go now. */
+static int unmap(unsigned long long p, size_t bytes)
+{
+	sessions_forget((const void *)(uintptr_t)p, FREE_WAIT_MS);
+	return driver_unmap(p, bytes);
+}
+
+static void replace(const char *symbol, void **function)
+{
+	if (strcmp(symbol, "cuMemUnmap") || !*function)
+		return;
+	driver_unmap = (int (*)(unsigned long long, size_t)) * function;
+	*function = (void *)unmap;
+}
+
+/* The last argument tells whether the driver has the function: a pointer to an enum. */
+EXPORTED int cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
+					      unsigned long long flags, int *found);
+int cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
+				     unsigned long long flags, int *found)
+{
+	static int (*_Atomic next)(const char *, void **, unsigned, unsigned long long, int *);
+	if (!next)
+		next = (int (*)(const char *, void **, unsigned, unsigned long long,
+				int *))find_next("cudaGetDriverEntryPointByVersion", runtimes);
+	const int error = next ? next(symbol, function, version, flags, found) : NOT_INITIALIZED;
+	if (!error)
+		replace(symbol, function);
+	return error;
 }

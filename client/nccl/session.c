@@ -16,7 +16,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gpu_session *_Atomic sessions;
 static unsigned generation = 1;
 
-/* The connections are seen to (client/fork.c); a child has sessions of its own. */
+/* The connections are seen to (client/base/fork.c); a child has sessions of its own. */
 static void before_fork(void)
 {
 	pthread_mutex_lock(&lock);

@@ -73,9 +73,29 @@ static bool check_all(struct bench *b, const struct work *w, unsigned n, struct 
 	return true;
 }
 
+/* range: the least and the most so far. */
+static void widen(struct value range[2], double number)
+{
+	range[0] = NUMBER(fmin(range[0].number, number));
+	range[1] = NUMBER(fmax(range[1].number, number));
+}
+
 static struct value median_of(struct bench *b, unsigned subject, enum measure m)
 {
 	return NUMBER(median(b->subjects[subject].us[m], b->options->rounds));
+}
+
+/* Of the medians below, which sort the rounds, this is to come first. */
+static void fill_ranges(struct bench *b, unsigned n, struct value *f)
+{
+	const double *us = b->subjects[SERVICE].us[MEAN], *base = b->subjects[BASELINE].us[MEAN];
+	for (unsigned round = 0; round < b->options->rounds; round++) {
+		widen(&f[TIME_RANGE], us[round]);
+		if (n == 1)
+			continue;
+		widen(&f[BASE_RANGE], base[round]);
+		widen(&f[RATIO_RANGE], us[round] / base[round]);
+	}
 }
 
 static void fill_latencies(struct bench *b, unsigned subject, struct value *f)
@@ -87,6 +107,7 @@ static void fill_latencies(struct bench *b, unsigned subject, struct value *f)
 static void fill_figures(struct bench *b, const struct work *w, unsigned n, struct value *f)
 {
 	const struct options *o = b->options;
+	fill_ranges(b, n, f);
 	const double us = median_of(b, SERVICE, MEAN).number;
 	f[TIME] = NUMBER(us);
 	f[ALGBW] = NUMBER(work_algbw(w, us));
@@ -168,6 +189,7 @@ static bool do_row(struct bench *b, struct work w)
 			return false;
 	}
 	collective_report_row(b, &w, figures, can_be_in_place(b->options, &w));
+	collective_plot_row(b, &w, figures);
 	return true;
 }
 
@@ -312,7 +334,8 @@ static int run(struct bench *b)
 		(void)report_end(&b->report, false);
 		return EXIT_ERROR;
 	}
-	return !collective_report_end(b) ? EXIT_ERROR : b->wrong ? EXIT_WRONG : EXIT_GOOD;
+	const bool good = collective_report_end(b);
+	return !collective_plot_end(b) || !good ? EXIT_ERROR : b->wrong ? EXIT_WRONG : EXIT_GOOD;
 }
 
 int collective_run(const struct options *o, const char *socket)
@@ -327,5 +350,6 @@ int collective_run(const struct options *o, const char *socket)
 		cores_free(&b.subjects[i].cores);
 	}
 	queue_stop(&b.queue);
+	plot_free(&b.plot);
 	return status;
 }

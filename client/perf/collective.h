@@ -4,6 +4,7 @@
 #define PERF_COLLECTIVE_H
 
 #include "cores.h"
+#include "plot.h"
 #include "queue.h"
 #include "ranks.h"
 #include "report.h"
@@ -26,6 +27,7 @@ struct bench {
 	unsigned n;	    /* subjects */
 	struct queue queue; /* empty without --queued */
 	struct report report;
+	struct plot plot; /* empty without --plot */
 	uint64_t seed;
 	uint32_t spins; /* of a kernel beside the operations; 0: there are none */
 	uint64_t wrong;
@@ -48,7 +50,10 @@ enum figure {
 	BASE_CORES = CORES + CORES_PARTS,
 	CPU,
 	BASE_CPU,
-	FIGURES,
+	TIME_RANGE, /* the least and the most of the rounds */
+	BASE_RANGE = TIME_RANGE + 2,
+	RATIO_RANGE = BASE_RANGE + 2,
+	FIGURES = RATIO_RANGE + 2,
 };
 
 /* ---- turns.c: what is compared takes turns ---- */
@@ -74,5 +79,14 @@ void collective_report_begin(struct bench *b);
 void collective_report_row(struct bench *b, const struct work *w, struct value figures[2][FIGURES],
 			   bool in_place);
 bool collective_report_end(struct bench *b);
+/* When the ranks wait, in words. */
+const char *collective_waits(const struct options *o);
+
+/* ---- collective_plot.c: nothing without --plot ---- */
+
+void collective_plot_row(struct bench *b, const struct work *w,
+			 const struct value figures[2][FIGURES]);
+/* Writes the file. False: complained. */
+bool collective_plot_end(struct bench *b);
 
 #endif

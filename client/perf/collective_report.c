@@ -33,11 +33,17 @@ static const struct column figure_columns[FIGURES] = {
 	[CPU] = {"submit", "(us)", "submit_cpu_us", 8, DIGITS, WITH_CPU},
 	[BASE_CPU] = {"base", "(us)", "baseline_submit_cpu_us", 8, DIGITS,
 		      WITH_CPU | WITH_BASELINE},
+	[TIME_RANGE] = {NULL, NULL, "time_min_us", 0, DIGITS, 0},
+	[TIME_RANGE + 1] = {NULL, NULL, "time_max_us", 0, DIGITS, 0},
+	[BASE_RANGE] = {NULL, NULL, "baseline_min_us", 0, DIGITS, 0},
+	[BASE_RANGE + 1] = {NULL, NULL, "baseline_max_us", 0, DIGITS, 0},
+	[RATIO_RANGE] = {NULL, NULL, "ratio_min", 0, DIGITS, 0},
+	[RATIO_RANGE + 1] = {NULL, NULL, "ratio_max", 0, DIGITS, 0},
 };
 
 #define WORK_COLUMNS (sizeof(work_columns) / sizeof(work_columns[0]))
 
-static const char *waiting(const struct options *o)
+const char *collective_waits(const struct options *o)
 {
 	if (o->sync == SYNC_EACH)
 		return o->cuda ? "synchronising after each operation"
@@ -72,7 +78,7 @@ static void show_head(struct bench *b)
 	const struct options *o = b->options;
 	struct report *r = &b->report;
 	report_note(r, "%" PRIu64 " iterations after %" PRIu64 " warm-up, %u rounds, %s", o->iters,
-		    o->warmup, o->rounds, waiting(o));
+		    o->warmup, o->rounds, collective_waits(o));
 	report_note(r, "time: average over the ranks, median of the rounds");
 	if (o->compute_ms)
 		report_note(r,

@@ -27,7 +27,7 @@ _ncclsvc_perf()
 		words="$common --minbytes --maxbytes --stepbytes --stepfactor --iters --check
 			--warmup_iters --datatype --op --root --blocking --ranks --nodes --time-cap
 			--every --latency --queued --baseline --no-ring --device --gpus --memory --sync --compute-ms
-			--graph --kernel"
+			--graph --kernel --plot"
 		[ "$operation" != sendrecv ] || words+=' --plan'
 		[ "$operation" != all_gather ] || words+=' --list'
 		;;
@@ -44,7 +44,7 @@ _ncclsvc_perf()
 	--device) words='host cuda' ;;
 	--memory) words='shared plain own lent vmm' ;;
 	--sync) words='each stream last' ;;
-	--socket | --json | --write)
+	--socket | --json | --write | --plot)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return
 		;;

@@ -119,6 +119,8 @@ static const struct option_row rows[] = {
 	{"timeout", "SECONDS", 0, ALL, SECONDS, AT(timeout_s), 0, 1000000,
 	 .help = "the longest to wait for anything (120)"},
 	{"json", "[FILE|-]", 0, ALL, JSON, .help = "results as JSON; - is standard output"},
+	{"plot", "FILE", 0, OP, PATH, AT(plot_path),
+	 .help = "ratio and bandwidth over the sizes, drawn as an SVG file"},
 	{"count", "N", 0, SESSIONS, NUMBER, AT(count), 1, 16000,
 	 .help = "sessions: how many (1000)"},
 	{.help = "On GPUs (--device cuda):"},

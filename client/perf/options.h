@@ -47,6 +47,7 @@ struct options {
 	const char *socket;
 	bool json;
 	const char *json_path; /* NULL: stdout */
+	const char *plot_path; /* NULL: none */
 	enum baseline baseline;
 	unsigned rounds;
 	double time_cap_s;

@@ -68,6 +68,19 @@ static int check_types(struct options *o)
 	return -1;
 }
 
+/* A plot has one line for each of what is compared. */
+static int check_plot(const struct options *o)
+{
+	if (!o->plot_path)
+		return -1;
+	if (o->op == NCCLSVC_BARRIER)
+		return options_refuse("%s: barriers have no sizes", "--plot");
+	if (o->types & (o->types - 1) || (work_reduces(o->op) && o->redops & (o->redops - 1)) ||
+	    (work_has_root(o->op) && o->root == ROOT_ALL))
+		return options_refuse("%s is of one type, one reduction and one root", "--plot");
+	return -1;
+}
+
 /* One of the two alone is the only size where the other's default would contradict it. */
 static int check_sizes(struct options *o)
 {
@@ -170,5 +183,7 @@ int options_check(struct options *o)
 	status = check_types(o);
 	if (status < 0)
 		status = check_sizes(o);
+	if (status < 0)
+		status = check_plot(o);
 	return status >= 0 ? status : check_kinds(o);
 }

@@ -15,7 +15,7 @@
 #include "build_config.h"
 #include "process.h"
 
-static void cpu_model(char *buf, size_t size)
+void report_cpu_model(char *buf, size_t size)
 {
 	char line[512];
 	FILE *f = fopen("/proc/cpuinfo", "re");
@@ -50,7 +50,7 @@ static json_t *new_json(const struct options *o)
 {
 	char model[128];
 	struct utsname system;
-	cpu_model(model, sizeof(model));
+	report_cpu_model(model, sizeof(model));
 	uname(&system);
 	return json_pack("{s:s, s:s, s:i, s:s, s:f, s:s, s:s, s:s, s:b, s:b, s:i, s:[]}", "version",
 			 NCCLSVC_VERSION_STRING, "command", o->command_line, "cpus", cpus(),
@@ -79,10 +79,16 @@ static int try_file(const char *path)
 
 bool report_possible(const struct options *o)
 {
-	int error = o->json_path ? try_file(o->json_path) : 0;
-	if (error)
-		complain("can't write the JSON to %s: %s", o->json_path, strerror(error));
-	return !error;
+	const char *const paths[] = {o->json_path, o->plot_path};
+	for (int i = 0; i < 2; i++) {
+		int error = paths[i] ? try_file(paths[i]) : 0;
+		if (error) {
+			complain("can't write the %s to %s: %s", i ? "plot" : "JSON", paths[i],
+				 strerror(error));
+			return false;
+		}
+	}
+	return true;
 }
 
 static bool write_json(const struct options *o, const json_t *json)
@@ -214,7 +220,7 @@ void report_begin(struct report *r, const struct options *o, const char *what)
 	if (!r->table)
 		return;
 	char model[128];
-	cpu_model(model, sizeof(model));
+	report_cpu_model(model, sizeof(model));
 	printf("# ncclsvc-perf %s: %s\n", NCCLSVC_VERSION_STRING, what);
 	printf("# %d CPUs (load %.1f), %s; device %s, %s memory%s%s", cpus(), load(), model,
 	       o->cuda ? "cuda" : "host", memory_name(o), o->no_ring ? ", no ring" : "",

@@ -28,6 +28,9 @@ struct value {
 #define TEXT(t)	  ((struct value){.text = (t)})
 #define UNKNOWN	  NUMBER(NAN)
 
+/* This machine's. */
+void report_cpu_model(char *buf, size_t size);
+
 struct report {
 	const struct options *options;
 	bool table, progress;
@@ -36,7 +39,7 @@ struct report {
 	bool no_memory;	     /* for the JSON; report_end says so */
 };
 
-/* Before all is measured in vain: can the JSON be written? False: complained. */
+/* Before anything is measured: can the JSON and the plot be written? False: complained. */
 bool report_possible(const struct options *options);
 
 /* Prints what is measured and where. report_end is to follow. */

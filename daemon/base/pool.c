@@ -11,8 +11,9 @@
 struct pool {
 	pthread_mutex_t lock;
 	pthread_cond_t work;
-	struct job *open; /* with chunks to take; the head is next in turn */
-	struct job *done; /* all chunks have run */
+	struct job *open;	/* with chunks to take; the head is next in turn */
+	struct job *done;	/* all chunks have run; of pools beside this one, too */
+	struct pool *collector; /* the pool that collects this one's jobs */
 	unsigned sleeping;
 	cpu_set_t cpus;	      /* that we may use */
 	_Atomic int busy_cpu; /* the submitting thread's */
@@ -47,9 +48,14 @@ static struct job *take(struct pool *p, unsigned thread, uint32_t *chunk)
 /* Returns true if that was the job's last chunk. Lock held. */
 static bool give(struct pool *p, struct job *job)
 {
+	struct pool *to = p->collector;
 	if (++job->finished < job->chunks)
 		return false;
-	DL_APPEND2(p->done, job, prev_job, next_job);
+	if (to != p)
+		pthread_mutex_lock(&to->lock);
+	DL_APPEND2(to->done, job, prev_job, next_job);
+	if (to != p)
+		pthread_mutex_unlock(&to->lock);
 	return true;
 }
 
@@ -93,7 +99,8 @@ static void *helper(void *arg)
 	return NULL;
 }
 
-struct pool *pool_create(unsigned helpers, void (*notify)(void *arg), void *arg)
+static struct pool *create(struct pool *collector, unsigned helpers, void (*notify)(void *arg),
+			   void *arg)
 {
 	sigset_t all, old;
 	struct pool *p = calloc(1, sizeof(*p) + helpers * sizeof(p->threads[0]));
@@ -104,6 +111,7 @@ struct pool *pool_create(unsigned helpers, void (*notify)(void *arg), void *arg)
 	if (sched_getaffinity(0, sizeof(p->cpus), &p->cpus))
 		CPU_ZERO(&p->cpus);
 	atomic_store(&p->busy_cpu, -1);
+	p->collector = collector ? collector : p;
 	p->notify = notify;
 	p->arg = arg;
 	sigfillset(&all); /* signals are the supervisor's, but for faults of this thread */
@@ -121,6 +129,16 @@ struct pool *pool_create(unsigned helpers, void (*notify)(void *arg), void *arg)
 	return p;
 }
 
+struct pool *pool_create(unsigned helpers, void (*notify)(void *arg), void *arg)
+{
+	return create(NULL, helpers, notify, arg);
+}
+
+struct pool *pool_create_beside(struct pool *p, unsigned helpers)
+{
+	return create(p, helpers, p->notify, p->arg);
+}
+
 void pool_destroy(struct pool *p)
 {
 	pthread_mutex_lock(&p->lock);
@@ -134,7 +152,7 @@ void pool_destroy(struct pool *p)
 	free(p);
 }
 
-void pool_submit(struct pool *p, struct job *job)
+void pool_submit(struct pool *p, struct job *job, bool helped)
 {
 	job->taken = job->finished = 0;
 	atomic_store_explicit(&p->busy_cpu, sched_getcpu(), memory_order_relaxed);
@@ -142,7 +160,7 @@ void pool_submit(struct pool *p, struct job *job)
 		job->next[i] = share_begin(p, job, i);
 	pthread_mutex_lock(&p->lock);
 	DL_APPEND2(p->open, job, prev_job, next_job);
-	unsigned wanted = job->chunks - 1; /* the caller helps with one */
+	unsigned wanted = job->chunks - helped;
 	if (wanted > p->sleeping)
 		wanted = p->sleeping;
 	for (unsigned i = 0; i < wanted; i++)

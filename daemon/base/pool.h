@@ -25,11 +25,14 @@ struct pool;
 /* helpers < POOL_THREADS_MAX. notify is called by a helper that finished a job's last chunk.
  * Returns NULL if out of memory or threads. */
 struct pool *pool_create(unsigned helpers, void (*notify)(void *arg), void *arg);
+/* Other threads, whose jobs the pool p collects, and notifies of. They go before p does. */
+struct pool *pool_create_beside(struct pool *p, unsigned helpers);
 /* All jobs must have been collected. */
 void pool_destroy(struct pool *p);
 
-/* The job is the pool's until pool_collect returns it. job->chunks >= 1. */
-void pool_submit(struct pool *p, struct job *job);
+/* The job is the pool's until pool_collect returns it. job->chunks >= 1. helped: the caller will
+ * call pool_help, so one helper less is woken. */
+void pool_submit(struct pool *p, struct job *job, bool helped);
 /* Runs one chunk in the calling thread. False: no chunk is left to take. */
 bool pool_help(struct pool *p);
 /* A job whose chunks have all run, or NULL. */

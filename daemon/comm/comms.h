@@ -35,7 +35,7 @@ struct comms {
 	struct deadlines joins;	    /* of members that wait in JOIN; room for all ranks */
 	uint64_t last_comm, last_plan;
 	struct plan *plans;
-	struct crossover crossover; /* peer_limit.c: of this machine, as measured */
+	struct crossover crossover; /* peer/limit.c: of this machine, as measured */
 	struct deadlines looks;	    /* peer/watch.c: at the pages of communicators */
 	struct communicator *world;
 	uint32_t world_first; /* this node's first rank in the world */

@@ -304,14 +304,16 @@ void memory_add(struct memory *s, struct client *c, uint32_t serial, const struc
 				     .bytes = r->bytes,
 				     .fault = fault,
 				     .since_ns = clock_now()});
-	executor_command(s->executor, &(struct command){.kind = COMMAND_REGION_ADD,
-							.session = c->slot,
-							.region = {.region = i,
-								   .base = p,
-								   .bytes = r->bytes,
-								   .serial = serial,
-								   .device = SVC_DEVICE_HOST,
-								   .fault = fault}});
+	executor_command(s->executor,
+			 &(struct command){.kind = COMMAND_REGION_ADD,
+					   .session = c->slot,
+					   .region = {.region = i,
+						      .base = p,
+						      .bytes = r->bytes,
+						      .serial = serial,
+						      .device = SVC_DEVICE_HOST,
+						      .fault = fault,
+						      .file_bytes = svc_memfd_limit(fd)}});
 	struct svc_region_reply reply = {.region = i};
 	client_reply(c, SVC_REGION_ADD, serial, &reply, sizeof(reply), NULL, 0);
 }

@@ -153,11 +153,15 @@ bool engine_let_session_go(struct engine *e, struct session *s)
 		return false;
 	e->sessions[s->slot] = NULL;
 	engine_event(e, &(struct event){.kind = EVENT_SESSION_GONE, .session = s->slot});
+	for (uint32_t i = 0; i < s->nregions; i++)
+		u->file_bytes -= s->regions[i].file_bytes;
 	engine_free_session(s);
 	if (!--u->sessions) {
 		if (e->turn == u)
 			e->turn = NULL;
 		DL_DELETE(e->users, u);
+		if (u->pool)
+			pool_destroy(u->pool);
 		free(u);
 	}
 	return true;
@@ -191,11 +195,13 @@ static void add_region(struct session *s, const struct command *c)
 	}
 	/* A new worker may have imported it again, while tasks that failed still hold it. */
 	struct region *r = &s->regions[i];
+	s->user->file_bytes += c->region.file_bytes - r->file_bytes;
 	*r = (struct region){.base = c->region.base,
 			     .bytes = c->region.bytes,
 			     .pins = r->pins,
 			     .device = c->region.device,
-			     .fault = c->region.fault};
+			     .fault = c->region.fault,
+			     .file_bytes = c->region.file_bytes};
 }
 
 static void answer_region(struct engine *e, struct session *s, enum event_kind kind,
@@ -210,8 +216,10 @@ static void remove_region(struct engine *e, struct session *s, uint32_t region, 
 	struct region *r = &s->regions[region];
 	/* A group that is not closed yet holds no pins. */
 	const bool busy = r->pins || s->group;
-	if (!busy)
+	if (!busy) {
+		s->user->file_bytes -= r->file_bytes;
 		*r = (struct region){0};
+	}
 	answer_region(e, s, busy ? EVENT_REGION_BUSY : EVENT_REGION_GONE, region, serial);
 }
 

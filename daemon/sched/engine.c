@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "base/log.h"
 #include "base/nofail.h"
 #include "commands.h"
 #include "internode/internode_comm.h"
@@ -21,6 +22,8 @@
 #include "pending.h"
 #include "set.h"
 #include "streams/trigger.h"
+
+#define HOLE_BYTES ((uint64_t)64 << 20) /* punched before others have waited long */
 
 static void write_eventfd(int fd)
 {
@@ -217,20 +220,52 @@ void engine_publish_later(struct engine *e, struct task *t)
 	e->unpublished[e->nunpublished++].uid = t->uid;
 }
 
+/* ---- Threads of a user's own ---- */
+
+static struct pool *pool_of(struct engine *e, struct user *u)
+{
+	if (u->pool || u->pool_failed)
+		return u->pool;
+	u->pool = pool_create_beside(e->pool, e->config.threads > 1 ? e->config.threads - 1 : 1);
+	u->pool_failed = !u->pool;
+	if (u->pool_failed)
+		log_warning("user %u gets no threads of its own, and can hold up others by "
+			    "punching holes into its memory: the system has no more threads, or "
+			    "no memory",
+			    u->uid);
+	return u->pool;
+}
+
+struct pool *engine_own_pool(struct engine *e, struct task *const *tasks, uint32_t n)
+{
+	struct user *most = NULL;
+	if (!e->users->next)
+		return NULL;
+	for (uint32_t k = 0; k < n; k++) {
+		struct user *u = tasks[k] ? tasks[k]->session->user : NULL;
+		if (u && u->file_bytes > HOLE_BYTES && (!most || u->file_bytes > most->file_bytes))
+			most = u;
+	}
+	return most ? pool_of(e, most) : NULL;
+}
+
 /* ---- Beginning and end ---- */
 
 static void engine_free(struct engine *e)
 {
 	struct user *u, *next;
-	if (e->pool)
-		pool_destroy(e->pool);
 	for (uint32_t i = 0; e->sessions && i < e->config.sessions_max; i++)
 		if (e->sessions[i]) {
 			triggers_free(e, e->sessions[i]);
 			engine_free_session(e->sessions[i]);
 		}
-	DL_FOREACH_SAFE (e->users, u, next)
+	DL_FOREACH_SAFE (e->users, u, next) {
+		if (u->pool)
+			pool_destroy(u->pool);
 		free(u);
+	}
+	if (e->pool)
+		pool_destroy(e->pool);
 	for (unsigned i = 0; i < TRANSPORTS; i++) {
 		const struct transport *t = e->config.transports[i];
 		if (t->finish && (e->transport_state[i] || !t->state_bytes))

@@ -9,15 +9,17 @@ struct comm;
 struct departure;
 struct engine;
 struct member;
+struct pool;
 struct session_counts;
 struct task;
 
 struct region {
 	char *base; /* NULL: no such region; of a GPU: its worker's address */
 	uint64_t bytes;
-	uint32_t pins;	/* pending tasks that name it */
-	int32_t device; /* -1: host */
-	uint32_t fault; /* number of fault_watch; 0: a GPU's */
+	uint32_t pins;	     /* pending tasks that name it */
+	int32_t device;	     /* -1: host */
+	uint32_t fault;	     /* number of fault_watch; 0: a GPU's */
+	uint64_t file_bytes; /* of host memory */
 };
 
 struct handle {
@@ -46,8 +48,11 @@ struct line {
 struct user {
 	struct user *prev, *next; /* the engine's */
 	uint32_t uid, sessions;
-	uint32_t tasks;			   /* alive, tombstones too */
-	uint32_t triggered;		   /* operations that triggers hold */
+	uint32_t tasks;	     /* alive, tombstones too */
+	uint32_t triggered;  /* operations that triggers hold */
+	uint64_t file_bytes; /* of all registered host memory */
+	struct pool *pool;   /* as engine_own_pool makes it */
+	bool pool_failed;
 	struct session *active;		   /* whose rings are polled */
 	struct member *ready, **ready_end; /* whose queues may move */
 };
@@ -116,5 +121,15 @@ void ingest_drop_group(struct engine *e, struct session *s);
 ncclsvc_status ingest_no_room(const struct engine *e, const struct session *s);
 /* These tasks, one group, come to their members' queues. */
 void ingest_group(struct engine *e, struct task *first, uint32_t n);
+
+/* ---- engine.c ---- */
+
+/* The threads that are to move the bytes of tasks, each of which may be NULL, alone; NULL: any may.
+ *
+ * While a hole is punched into a file of shared memory, a thread that touches a page of the hole
+ * waits in the kernel until all of it is punched, 0.2 s and more for each gigabyte, and nothing
+ * wakes it sooner. So where several users have sessions, neither the engine's thread nor those that
+ * all users share touch memory of a user who has large files registered. */
+struct pool *engine_own_pool(struct engine *e, struct task *const *tasks, uint32_t n);
 
 #endif

@@ -160,6 +160,7 @@ void imports_close_later(struct worker *w)
 void import_drop(struct worker *w, struct import *i)
 {
 	i->leaves = true;
+	w->ranges_leaving += i->kind == SVC_REGION_MAPPINGS;
 	DL_APPEND(w->leaving, i);
 	imports_close_later(w);
 }
@@ -173,54 +174,6 @@ void import_put(struct worker *w, struct import *i)
 	if (i->kind != SVC_REGION_IPC)
 		HASH_DEL(w->imports, i);
 	import_drop(w, i);
-}
-
-static void answer_close(struct worker *w, uint64_t key, int result, const char *text)
-{
-	struct worker_message m = {.kind = WORKER_REGION_CLOSE, .key = key, .result = result};
-	if (!key)
-		return;
-	snprintf(m.text, sizeof(m.text), "%s", text);
-	worker_send(w, &m, -1);
-}
-
-void import_close(struct worker *w, const struct worker_message *m)
-{
-	struct import *i = import_find(w, m->region.address);
-	const bool answered = m->region.within_ns;
-	if (i)
-		import_put(w, i);
-	if (!answered)
-		return;
-	if (!i || i->users || i->close_key) {
-		const bool waits = i && !i->users;
-		answer_close(w, m->key, waits ? NCCLSVC_TIMEOUT : NCCLSVC_OK,
-			     waits ? "another session waits for the same memory" : "");
-		return;
-	}
-	i->close_key = m->key;
-	i->close_until_ns = worker_clock() + m->region.within_ns;
-	if (!w->close_answer_by_ns || i->close_until_ns < w->close_answer_by_ns)
-		w->close_answer_by_ns = i->close_until_ns;
-}
-
-/* Tells those whose time is up that the memory is let go later. */
-static void answer_overdue(struct worker *w, uint64_t now)
-{
-	struct import *i;
-	uint64_t first = 0;
-	if (!w->close_answer_by_ns || now < w->close_answer_by_ns)
-		return;
-	DL_FOREACH (w->leaving, i) {
-		if (i->close_key && now >= i->close_until_ns) {
-			answer_close(w, i->close_key, NCCLSVC_TIMEOUT,
-				     "the memory is released when the GPU is idle");
-			i->close_key = 0;
-		}
-		if (i->close_key && (!first || i->close_until_ns < first))
-			first = i->close_until_ns;
-	}
-	w->close_answer_by_ns = first;
 }
 
 static CUresult close_ipc(struct worker *w, struct import *i)
@@ -247,12 +200,11 @@ static void let_import_go(struct worker *w, struct import *i)
 	CUresult error = CUDA_SUCCESS;
 	if (range_close_part(w, i))
 		return;
-	const uint64_t key = i->close_key;
 	DL_DELETE(w->leaving, i);
 	i->leaves = false;
-	i->close_key = 0;
+	w->ranges_leaving -= i->kind == SVC_REGION_MAPPINGS;
 	if (i->users) { /* it was imported again */
-		answer_close(w, key, NCCLSVC_OK, "");
+		closing_end(w, i);
 		return;
 	}
 	if (i->kind == SVC_REGION_IPC)
@@ -262,7 +214,7 @@ static void let_import_go(struct worker *w, struct import *i)
 	else if (i->address)
 		error = cu.cuMemAddressFree(i->address, i->bytes);
 	worker_bad(w, error, "imported memory cannot be closed");
-	answer_close(w, key, NCCLSVC_OK, "");
+	closing_end(w, i);
 	free(i->parts);
 	free(i);
 }
@@ -279,10 +231,8 @@ static bool may_close(const struct worker *w, uint64_t now)
 
 bool imports_sweep(struct worker *w, uint64_t now)
 {
-	if (!may_close(w, now)) {
-		answer_overdue(w, now);
+	if (!may_close(w, now))
 		return false;
-	}
 	const uint64_t end = worker_clock() + WORKER_TURN_NS;
 	while ((w->leaving || w->closed) && worker_clock() < end) {
 		if (w->leaving)

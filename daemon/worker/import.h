@@ -39,9 +39,8 @@ struct import {
 	struct import **parts;		     /* of a range, which uses them */
 	uint32_t nparts, mapped;	     /* so many of them, from the first */
 	uint64_t mapped_bytes;
-	bool leaves; /* it is in the worker's list `leaving` */
-	/* Of the request that is answered when it is let go, or then; 0: nobody waits. */
-	uint64_t close_key, close_until_ns;
+	bool leaves;		 /* it is in the worker's list `leaving` */
+	struct closing *closing; /* that is answered when it is let go; NULL: none is */
 	struct import *prev, *next;
 	UT_hash_handle hh, hh_name;
 };
@@ -58,8 +57,6 @@ void sessions_release(struct worker *w);
 
 /* import.c */
 void import_open(struct worker *w, struct worker_message *m, int fd);
-/* Answers if m asks for it: when the memory is let go, if it is. */
-void import_close(struct worker *w, const struct worker_message *m);
 /* One user less. */
 void import_put(struct worker *w, struct import *i);
 struct import *import_find(const struct worker *w, uint64_t address);
@@ -75,6 +72,14 @@ bool imports_sweep(struct worker *w, uint64_t now);
 /* Maps an allocation at an address of its own. */
 CUresult import_map(const struct worker *w, struct import *i);
 void import_refuse(struct worker_message *m, int result, const char *what, CUresult error);
+
+/* closing.c */
+/* One user less. Answers if m asks for it: when the memory is let go, if that is to be. */
+void import_close(struct worker *w, const struct worker_message *m);
+/* The memory is let go. */
+void closing_end(struct worker *w, struct import *i);
+/* Tells those whose time is up that their memory is let go later. */
+void closings_watch(struct worker *w, uint64_t now);
 
 /* range.c: imports mapped once more, one behind the other. */
 void range_parts(struct worker *w, const struct worker_message *m);

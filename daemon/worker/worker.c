@@ -186,6 +186,7 @@ static bool watch(struct worker *w, uint64_t now)
 {
 	launch_watch(w);
 	lendings_watch(w, now);
+	closings_watch(w, now);
 	const bool maps = ranges_work(w), closes = imports_sweep(w, now);
 	return maps || closes;
 }

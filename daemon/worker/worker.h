@@ -53,9 +53,11 @@ struct worker {
 	struct import *range;	/* whose parts are being told, or NULL */
 	struct range_opening *openings;
 	struct lending *lendings;
-	uint64_t lendings_ns;	     /* when they were looked at */
-	struct import *leaving;	     /* to be let go */
-	uint64_t close_answer_by_ns; /* the first answer for one of these is due; 0: none is */
+	uint64_t lendings_ns;	 /* when they were looked at */
+	struct import *leaving;	 /* to be let go */
+	uint32_t ranges_leaving; /* among those */
+	struct closing *closings;
+	uint64_t closings_due_ns; /* the first of them; 0: there is none */
 	struct closed_session *closed;
 	uint64_t close_by_ns; /* then also while tasks are in flight; 0: nothing is to be let go */
 	struct closer *closer;

@@ -2,6 +2,7 @@
  * Attacks by registered memory that is punched out, or that is let go all at once. */
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -194,6 +195,51 @@ static void punching(struct attacker *a)
 	attack_hold();
 }
 
+/* Each process punches its share of the rings, and fills them again. */
+static void punch_rings(struct owner *owners, unsigned n)
+{
+	for (unsigned round = 0; round < 20; round++)
+		for (unsigned i = 0; i < n; i++) {
+			struct conn *c = &owners[i].conn;
+			madvise(c->ring, c->ring_size, MADV_REMOVE);
+			for (size_t at = SVC_RECORDS_AT; at < c->ring_size; at += PAGE)
+				((volatile char *)c->ring)[at] = 0;
+		}
+}
+
+/* Rings that are punched out while they are polled. */
+static void rings_punching(struct attacker *a)
+{
+	enum { OWNERS = 64, PUNCHERS = 8 };
+	static struct owner owners[OWNERS];
+	for (;;) {
+		unsigned n = 0;
+		while (n < OWNERS && open_owner(a, &owners[n]))
+			n++;
+		if (n < OWNERS)
+			break;
+		attack_ready(a, "%u rings of %zu KiB", n, owners[0].conn.ring_size / 1024);
+		for (unsigned i = 0; i < PUNCHERS; i++)
+			if (attack_fork()) {
+				punch_rings(&owners[i * OWNERS / PUNCHERS], OWNERS / PUNCHERS);
+				_exit(0);
+			}
+		for (unsigned k = 0; k < 1000; k++, a->asked++) {
+			struct owner *o = &owners[k % OWNERS];
+			struct svc_record record = rank_record(&o->rank);
+			record.op = NCCLSVC_BARRIER;
+			if (!atomic_load(&o->conn.ring->ended))
+				conn_submit(&o->conn, &record);
+			usleep(100);
+		}
+		for (unsigned i = 0; i < PUNCHERS; i++)
+			wait(NULL);
+		for (unsigned i = 0; i < n; i++, a->ended++)
+			conn_close(&owners[i].conn);
+	}
+	attack_hold();
+}
+
 const struct attack region_attacks[] = {
 	{"regions-punched", "1 GiB, registered by 16 sessions, is punched out and used",
 	 .run = punched},
@@ -201,4 +247,5 @@ const struct attack region_attacks[] = {
 	 .run = punched_small},
 	{"regions-end", "sessions with 4 GiB in regions of 4 MiB end", .run = ends},
 	{"regions-punching", "small tasks on memory that is being punched out", .run = punching},
+	{"rings-punching", "rings are punched out while they are polled", .run = rings_punching},
 	{0}};

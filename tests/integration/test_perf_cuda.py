@@ -11,8 +11,19 @@ import re
 import subprocess
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 PERF = os.environ["NCCLSVC_PERF"]
+
+
+def points_of(path, series):
+    """What a plot shows of each size: {bytes: (value, low, high)}."""
+    svg = "{http://www.w3.org/2000/svg}"
+    root = xml.etree.ElementTree.parse(path).getroot()
+    texts = [text.text for group in root.iter(svg + "g") if group.get("class") == series
+             for text in group.iter(svg + "title")]
+    found = [re.fullmatch(r"(\d+) bytes: (\S+) \((\S+) to (\S+)\)", text).groups() for text in texts]
+    return {int(size): tuple(map(float, numbers)) for size, *numbers in found}
 
 
 class PerfHost(unittest.TestCase):
@@ -33,6 +44,42 @@ class PerfHost(unittest.TestCase):
                 self.assertGreater(row[median], 0)
                 self.assertLessEqual(row[median], row[p99])
                 self.assertLess(row[median], 50 * row[mean])  # of one unit; the rounds differ
+
+    def test_a_plot(self):
+        with tempfile.TemporaryDirectory(prefix="ncclsvc-&<>-") as folder:
+            path = os.path.join(folder, "plot.svg")
+            r = self.report("all_reduce", "-b", "8", "-e", "32K", "-f", "16", "-n", "50", "--baseline",
+                            "pingpong", "--plot", path)
+            rows = {row["bytes"]: row for row in r["rows"]}
+            ratios, bandwidths, baseline = (points_of(path, name + kind) for name, kind in (
+                ("service", " ratio"), ("service", " bandwidth"), ("baseline", " bandwidth")))
+            with open(path, encoding="utf-8") as f:
+                self.assertIn("prefers-color-scheme: dark", f.read())
+        self.assertEqual(len(rows), 4)
+        for size, row in rows.items():
+            self.assertLessEqual(row["time_min_us"], row["time_us"])
+            self.assertLessEqual(row["time_us"], row["time_max_us"])
+            self.assertLessEqual(row["baseline_min_us"], row["baseline_max_us"])
+            self.close(ratios[size], (row["ratio"], row["ratio_min"], row["ratio_max"]))
+            times = row["time_us"], row["time_max_us"], row["time_min_us"]
+            self.close(bandwidths[size], [row["busbw"] * row["time_us"] / us for us in times])
+        self.assertEqual(ratios.keys(), rows.keys())
+        self.assertEqual(bandwidths.keys(), rows.keys())
+        self.assertEqual(baseline.keys(), rows.keys())
+
+    def close(self, shown, numbers):
+        for a, b in zip(shown, numbers, strict=True):
+            self.assertAlmostEqual(a / b, 1, delta=0.001)
+
+    def test_a_plot_without_a_baseline(self):
+        with tempfile.TemporaryDirectory(prefix="ncclsvc-") as folder:
+            path = os.path.join(folder, "plot.svg")
+            self.report("broadcast", "-b", "1", "-e", "64", "-f", "4", "--plot", path)
+            self.assertEqual(points_of(path, "service ratio"), {})
+            # Not even one element fits into 1 byte.
+            self.assertEqual(list(points_of(path, "service bandwidth")), [4, 16, 64])
+            self.report("sendrecv", "-b", "4K", "-e", "4K", "--plot", path)
+            self.assertEqual(list(points_of(path, "service bandwidth")), [4096])
 
     def test_beside_queued_tasks(self):
         r = self.report("all_reduce", "--ranks", "1", "-b", "8", "-e", "8", "-n", "500", "--queued",
@@ -369,12 +416,22 @@ class PerfCuda(unittest.TestCase):
 
     def test_a_file_that_cannot_be_written(self):
         for path in self.dir.name, os.path.join(self.dir.name, "none", "report"):
-            done = subprocess.run([PERF, "all_reduce", "--spawn-daemon", "--json", path],
-                                  env=self.env, text=True, capture_output=True, timeout=120,
-                                  check=False)
-            self.assertEqual((done.returncode, done.stdout), (1, ""))
-            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
-            self.assertIn(path, done.stderr)
+            for option in "--json", "--plot":
+                done = subprocess.run([PERF, "all_reduce", "--spawn-daemon", option, path],
+                                      env=self.env, text=True, capture_output=True, timeout=120,
+                                      check=False)
+                self.assertEqual((done.returncode, done.stdout), (1, ""))
+                self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+                self.assertIn(path, done.stderr)
+
+    def test_a_plot_on_gpus(self):
+        path = os.path.join(self.dir.name, "plot.svg")
+        self.env["NCCL_NVLS_ENABLE"] = "0"
+        self.report("all_reduce", "-b", "8", "-e", "64K", "-f", "128", "--baseline", "nccl", "--plot", path)
+        for series in "service ratio", "service bandwidth", "baseline bandwidth":
+            self.assertEqual(list(points_of(path, series)), [8, 1024])
+        with open(path, encoding="utf-8") as f:
+            self.assertIn("Fake GPU, without MPS; NCCL_NVLS_ENABLE 0", f.read())
 
     def test_options_that_are_none(self):
         for option, *words in (("--ro", "ambiguous", "--root", "--rounds"),
@@ -394,6 +451,10 @@ class PerfCuda(unittest.TestCase):
                               ("sessions --device cuda", "--device"),
                               ("join --gpus 0,1", "--gpus"), ("join --memory own", "--memory"),
                               ("all_reduce --latency -z 0", "--latency"),
+                              ("barrier --plot x", "--plot"), ("join --plot x", "--plot"),
+                              ("all_reduce -d all --plot x", "--plot"),
+                              ("all_reduce -o all --plot x", "--plot"),
+                              ("broadcast -r all --plot x", "--plot"), ("all_reduce --plot=", "--plot"),
                               ("all_reduce --device cuda --baseline pingpong", "nccl"),
                               ("all_reduce --compute-ms 5", "--compute-ms"),
                               ("all_reduce --graph 5", "--graph"),

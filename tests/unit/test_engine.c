@@ -73,7 +73,7 @@ static void every_chunk_runs_once(unsigned helpers)
 	for (int i = 0; i < JOBS; i++) {
 		jobs[i].job.run = count_chunk;
 		jobs[i].job.chunks = 1 + (uint32_t)i % CHUNKS;
-		pool_submit(p, &jobs[i].job);
+		pool_submit(p, &jobs[i].job, true);
 	}
 	while (collected < JOBS) {
 		if (!pool_help(p))
@@ -83,6 +83,34 @@ static void every_chunk_runs_once(unsigned helpers)
 				assert_int_equal(((struct counted *)job)->runs[k], k < job->chunks);
 	}
 	assert_null(pool_collect(p));
+	pool_destroy(p);
+}
+
+/* Its threads alone run its jobs, which the other one collects. */
+static void a_pool_beside_another(void **state)
+{
+	_Atomic unsigned notified = 0;
+	static struct counted jobs[JOBS];
+	struct pool *p = pool_create(0, notify, &notified), *own = pool_create_beside(p, 2);
+	(void)state;
+	memset(jobs, 0, sizeof(jobs));
+	for (int i = 0; i < JOBS; i++) {
+		jobs[i].job.run = count_chunk;
+		jobs[i].job.chunks = 1 + (uint32_t)i % CHUNKS;
+		pool_submit(own, &jobs[i].job, false);
+	}
+	assert_false(pool_help(p));
+	for (unsigned collected = 0; collected < JOBS;) {
+		const struct job *job = pool_collect(p);
+		for (uint32_t k = 0; job && k < job->chunks; k++)
+			assert_int_equal(((const struct counted *)job)->runs[k], 1);
+		collected += job != NULL;
+		if (!job)
+			sched_yield();
+	}
+	assert_null(pool_collect(own));
+	pool_destroy(own);
+	assert_int_equal(notified, JOBS);
 	pool_destroy(p);
 }
 
@@ -173,6 +201,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(deadlines_come_in_order),
 		cmocka_unit_test(the_pool_runs_every_chunk_once),
+		cmocka_unit_test(a_pool_beside_another),
 		cmocka_unit_test(the_table_is_never_read_torn),
 		cmocka_unit_test(the_table_shrinks),
 	};

@@ -270,9 +270,9 @@ static void finish(struct job *job, void *arg)
 		order_free_comm(e, c);
 }
 
-/* The rest, from unit `first` on. */
+/* The rest, from unit `first` on. own: engine_own_pool's. */
 static bool give_to_pool(struct engine *e, const struct match *match, const struct move *m,
-			 uint64_t first)
+			 uint64_t first, struct pool *own)
 {
 	struct work *w = calloc(1, sizeof(*w) + m->ntasks * sizeof(w->tasks[0]));
 	if (!w)
@@ -291,7 +291,7 @@ static bool give_to_pool(struct engine *e, const struct match *match, const stru
 			table_state(&e->table, w->tasks[k]->slot, NCCLSVC_LAUNCHED, e->now);
 	e->jobs++;
 	DL_APPEND(host_of(e)->running, w);
-	pool_submit(e->pool, &w->job);
+	pool_submit(own ? own : e->pool, &w->job, !own);
 	return true;
 }
 
@@ -332,24 +332,26 @@ static uint64_t run_alone(struct engine *e, struct move *m)
 	return done;
 }
 
-static __attribute__((noinline)) enum begun run(struct engine *e, const struct match *match)
+static __attribute__((noinline)) enum begun run(struct engine *e, const struct match *match,
+						struct pool *own)
 {
 	struct move m = {.tasks = match->tasks, .ntasks = match->ntasks};
 	measure(&m);
 	for (uint32_t k = 0; k < m.ntasks; k++)
 		m.tasks[k]->started_ns = e->now;
-	const uint64_t done = m.units ? run_alone(e, &m) : 0;
+	const uint64_t done = m.units && !own ? run_alone(e, &m) : 0;
 	if (done == m.units)
 		return BEGUN_DONE;
-	return give_to_pool(e, match, &m, done) ? BEGUN_RUNNING : BEGUN_NO_MEMORY;
+	return give_to_pool(e, match, &m, done, own) ? BEGUN_RUNNING : BEGUN_NO_MEMORY;
 }
 
 static enum begun start(struct engine *e, const struct match *match)
 {
 	struct task *const *tasks = match->tasks;
-	if (tasks[0]->record.op == NCCLSVC_SEND && run_small_send(e, tasks[0], tasks[1]))
+	struct pool *own = engine_own_pool(e, tasks, match->ntasks);
+	if (!own && tasks[0]->record.op == NCCLSVC_SEND && run_small_send(e, tasks[0], tasks[1]))
 		return BEGUN_DONE;
-	return run(e, match);
+	return run(e, match, own);
 }
 
 /* Chunks that have not begun are skipped. */

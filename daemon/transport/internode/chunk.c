@@ -122,8 +122,9 @@ static bool has_work(const struct block_chunk *p)
 
 static bool work(struct engine *e, struct block_chunk *p)
 {
-	uint64_t bytes = p->x.bytes * p->op->schedule.internode->nnodes;
-	if (bytes <= INLINE_BYTES || e->config.threads < 2) {
+	const uint64_t bytes = p->x.bytes * p->op->schedule.internode->nnodes;
+	struct pool *own = engine_own_pool(e, p->op->tasks, p->op->ntasks);
+	if (!own && (bytes <= INLINE_BYTES || e->config.threads < 2)) {
 		run_stage(&p->job, 0);
 		return false;
 	}
@@ -132,7 +133,7 @@ static bool work(struct engine *e, struct block_chunk *p)
 	p->job.over = internode_work_over;
 	p->working = true;
 	e->jobs++;
-	pool_submit(e->pool, &p->job);
+	pool_submit(own ? own : e->pool, &p->job, !own);
 	return true;
 }
 

@@ -70,6 +70,7 @@ static enum begun start(struct engine *e, const struct match *m)
 	op->comm = m->comm;
 	op->key = *m->at;
 	op->part = m->part;
+	op->ntasks = m->ntasks;
 	memcpy(op->tasks, m->tasks, m->ntasks * sizeof(op->tasks[0]));
 	schedule_make(&op->schedule, op->comm->internode, op->tasks, op->key.a, op->key.b);
 	DL_APPEND(op->comm->internode->ops, op);

@@ -122,6 +122,7 @@ struct op {
 	bool aborted, advancing;
 	struct block_chunk *chunks;
 	struct op *prev, *next;
+	uint32_t ntasks;
 	struct task *tasks[]; /* as in a match */
 };
 
