@@ -22,6 +22,7 @@
 #include "base/timings.h"
 #include "callbacks.h"
 #include "channel/cluster.h"
+#include "names.h"
 #include "ncclsvc_types.h"
 #include "server/config.h"
 #include "server/server.h"
@@ -39,7 +40,7 @@ struct daemon {
 	char **envp;
 	struct cluster *cluster; /* NULL: one node */
 	struct server *server;
-	struct listen_socket socket;
+	struct listen_socket socket, admin;
 	char path[sizeof(((struct config *)0)->socket)]; /* of it: config's, with the node in it */
 	uv_signal_t term, interrupt, hangup;
 	uv_timer_t alive; /* keep-alive and watchdog */
@@ -238,7 +239,7 @@ static int listen_inherited(struct daemon *d)
 				  fd);
 			return -1;
 		}
-		if (server_listen(d->server, fd) < 0)
+		if (server_listen(d->server, fd, false) < 0)
 			return -1;
 	}
 	return n;
@@ -255,6 +256,30 @@ static mode_t socket_mode(const struct config *c)
 						  : 0600;
 }
 
+/* One of several nodes notes that, for the daemon that comes after it: alone, that would be another
+ * cluster, of one, and ranks on the other nodes would wait for it in vain. When all nodes end
+ * together, the note goes. */
+static int compare_nodes(struct daemon *d)
+{
+	char note[64], was[64];
+	socket_read_note(&d->socket, was, sizeof(was));
+	note[0] = '\0';
+	if (d->cluster)
+		snprintf(note, sizeof(note), "node %u of %u", d->cluster->me, d->cluster->n);
+	else if (was[0] && !cluster_unwanted(&d->config, d->envp)) {
+		log_error("the daemon on %s was %.40s, and did not end with the other nodes; this "
+			  "one would be alone. Stop the daemons of all nodes and start them "
+			  "together; or, if this one is to be alone, start it with "
+			  "--cluster-bootstrap none",
+			  d->path, was);
+		return -1;
+	}
+	const int error = strcmp(note, was) ? socket_note(&d->socket, note) : 0;
+	if (error)
+		log_warning("cannot write %s.lock: %s", d->path, strerror(-error));
+	return 0;
+}
+
 static int listen_own(struct daemon *d)
 {
 	char why[512];
@@ -267,12 +292,27 @@ static int listen_own(struct daemon *d)
 		log_error("%s", why);
 		return -1;
 	}
+	if (compare_nodes(d))
+		return -1;
 	if (paths_socket_dir_shared(d->path))
 		log_warning("other users can write to the directory of %s: one of them could take "
 			    "the socket's place, and keep clients from this daemon. Choose a "
 			    "directory that only this user can write to (--socket)",
 			    d->path);
-	return server_listen(d->server, socket_take(&d->socket)) < 0 ? -1 : 0;
+	return server_listen(d->server, socket_take(&d->socket), false) < 0 ? -1 : 0;
+}
+
+/* Without it jobs are served all the same, and nobody administers. */
+static void listen_admin(struct daemon *d)
+{
+	char path[sizeof(d->admin.path)], why[512] = "its path is too long";
+	if (!svc_admin_path(d->path, path, sizeof(path)) ||
+	    socket_open(&d->admin, path, 0600, why, sizeof(why)))
+		log_warning("no socket for administration, so users can end only what is their "
+			    "own: %s",
+			    why);
+	else
+		server_listen(d->server, socket_take(&d->admin), true);
 }
 
 /* The socket's path may have the node's number in it. */
@@ -325,6 +365,7 @@ static int start(struct daemon *d)
 	int inherited = listen_inherited(d);
 	if (inherited < 0 || (inherited == 0 && listen_own(d) < 0))
 		return -1;
+	listen_admin(d);
 	uv_signal_start(&d->term, on_term, SIGTERM);
 	uv_signal_start(&d->interrupt, on_term, SIGINT);
 	uv_signal_start(&d->hangup, on_hangup, SIGHUP);
@@ -364,9 +405,13 @@ static void stop(struct daemon *d)
 	if (d->server)
 		server_destroy(d->server);
 	socket_close(&d->socket);
+	socket_close(&d->admin);
 	uv_loop_close(&d->loop);
-	if (d->cluster)
+	if (d->cluster) {
 		cluster_destroy(d->cluster, d->exit_code);
+		if (d->path[0])
+			socket_forget_note(d->path);
+	}
 }
 
 int main(int argc, char *argv[], char *envp[])
@@ -385,7 +430,7 @@ int main(int argc, char *argv[], char *envp[])
 		return worker_main(argc, argv);
 	}
 	fill_standard_fds();
-	d.socket.fd = d.socket.lock_fd = -1;
+	d.socket.fd = d.socket.lock_fd = d.admin.fd = d.admin.lock_fd = -1;
 	d.argc = argc;
 	d.argv = argv;
 	d.envp = envp;

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "wire.h"
 
@@ -291,4 +292,13 @@ const char *svc_label_quote(const char label[NCCLSVC_LABEL_BYTES], char text[SVC
 	if (label[0])
 		snprintf(text, SVC_QUOTED_BYTES, " \"%.*s\"", NCCLSVC_LABEL_BYTES - 1, label);
 	return text;
+}
+
+bool svc_admin_path(const char *socket, char *path, size_t size)
+{
+	const char *slash = strrchr(socket, '/'), *name = slash ? slash + 1 : socket;
+	const int n = strcmp(name, "ncclsvcd.sock") != 0 ? snprintf(path, size, "%s.admin", socket)
+							 : snprintf(path, size, "%.*sadmin.sock",
+								    (int)(name - socket), socket);
+	return n >= 0 && (size_t)n < size;
 }

@@ -61,4 +61,9 @@ char *svc_status_sentence(const ncclsvc_status *st, char *buf, size_t size);
 /* The same without the result's name. */
 char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size);
 
+/* Where a daemon's socket for administration is: admin.sock beside ncclsvcd.sock. Beside a socket
+ * of another name, since several daemons may share a directory, it has that name with .admin.
+ * False: the path does not fit into size bytes. */
+bool svc_admin_path(const char *socket, char *path, size_t size);
+
 #endif

@@ -244,7 +244,7 @@ typedef struct ncclsvc_comm_info {
 	uint32_t pending;
 	uint32_t uid; /* owner: only this user's processes may join */
 	uint64_t age_ns;
-	uint8_t id[NCCLSVC_ID_BYTES];	/* a key: zeros unless the owner or root asks */
+	uint8_t id[NCCLSVC_ID_BYTES];	/* a key: zeros unless the owner or an administrator asks */
 	char label[NCCLSVC_NAME_BYTES]; /* "world", "split of 3", or the start of the id in hex */
 	/* 1 + the other node that knows which ranks have joined; 0: this one. */
 	uint32_t ask_node;

@@ -11,10 +11,6 @@
 
 struct op *group_room(struct thread_state *t, ncclsvc_result *why)
 {
-	if (t->nops == SVC_GROUP_TASKS) {
-		*why = error_argument("a group has at most %d tasks", SVC_GROUP_TASKS);
-		return NULL;
-	}
 	if (t->nops == t->room) {
 		unsigned room = t->room ? 2 * t->room : 16;
 		struct op *grown = realloc(t->ops, room * sizeof(*grown));

@@ -219,7 +219,7 @@ static unsigned choose(struct op *ops, unsigned n)
 	for (unsigned i = 0; i < n; i++) {
 		ops[i].kernel = (uint8_t)peer_choose(&ops[i]);
 		ops[i].place = i;
-		ops[i].turn = 0;
+		ops[i].turn = ops[i].slice = 0;
 		ops[i].aside = false;
 		in_ring += !ops[i].kernel;
 	}
@@ -336,10 +336,12 @@ static ncclsvc_result capture_tasks(ncclsvc_session *s, struct op *ops, unsigned
 	return r || !all ? r : capture(s, ops, n, all);
 }
 
-/* Two of a group: what a stream starts is a group of its own on each communicator. */
+/* Two of a group: what a stream starts is a group of its own on each communicator; else a slice
+ * is. */
 static bool are_one(const struct op *a, const struct op *b)
 {
-	return a->triggered == b->triggered && (!a->triggered || a->comm == b->comm);
+	return a->triggered == b->triggered &&
+	       (a->triggered ? a->comm == b->comm : a->slice == b->slice);
 }
 
 /* Submits the operations of the ring, which are the first n of all. If they are captured, all are
@@ -384,6 +386,8 @@ ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	const unsigned in_ring = choose(ops, n), kernels = n - in_ring;
 	ncclsvc_result r = ready(s, ops, n);
+	if (!r && in_ring > SVC_GROUP_TASKS)
+		r = ops_slice(ops, in_ring);
 	if (!r && kernels)
 		r = prepare_kernels(s, ops + in_ring, kernels);
 	if (!r && in_ring)

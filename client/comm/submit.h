@@ -8,6 +8,9 @@
 ncclsvc_result op_check(struct op *op);
 /* Finds the buffers in session memory, or plans their staging. Locked. */
 ncclsvc_result op_place(const ncclsvc_session *s, struct op *op);
+/* slices.c: orders operations of a group that are more than a task group of the daemon holds, and
+ * numbers the slices that are one each (proto/group/slices.h). */
+ncclsvc_result ops_slice(struct op *ops, unsigned n);
 /* submit.c: submits all or nothing. Locked; yields. */
 ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n);
 

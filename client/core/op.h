@@ -32,6 +32,7 @@ struct op {
 	uint32_t joined; /* so many operations before it are in the same kernel */
 	uint32_t turn;	 /* a message's place among those of the group in its way */
 	uint32_t place;	 /* of all in the group */
+	uint32_t slice;	 /* of those of the group that go to the daemon */
 	bool aside;	 /* on another stream, beside those of the group that go to NCCL */
 	uint8_t blocks;
 	uint16_t threads;

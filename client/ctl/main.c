@@ -5,9 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/socket.h"
 #include "build_config.h"
 #include "deadline.h"
 #include "screen.h"
@@ -16,6 +18,9 @@
 struct program {
 	struct ctl_args args;
 	ncclsvc_session *session; /* NULL: not connected */
+	/* The daemon's socket for administration; empty: its path is too long. */
+	char admin[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	ncclsvc_result not_admin; /* why the session came by the jobs' socket; OK: it did not */
 };
 
 static enum ctl_exit complain(ncclsvc_result result)
@@ -33,16 +38,46 @@ static enum ctl_exit complain(ncclsvc_result result)
 	}
 }
 
-static ncclsvc_result attach(struct program *p)
+static ncclsvc_result open_at(struct program *p, const char *socket)
 {
 	ncclsvc_options options = {
 		.size = sizeof(options),
-		.socket = p->args.socket,
+		.socket = socket,
 		.name = "ncclsvc-ctl",
 		.no_ring = true,
 		.timeout_ms = deadline_ms(p->args.timeout_ns),
 	};
-	return p->session ? NCCLSVC_OK : ncclsvc_open(&options, &p->session);
+	return ncclsvc_open(&options, &p->session);
+}
+
+/* By the socket for administration, where this user may open it. */
+static ncclsvc_result attach(struct program *p)
+{
+	if (p->session)
+		return NCCLSVC_OK;
+	p->not_admin = NCCLSVC_INVALID_ARGUMENT;
+	if (socket_choose_admin(p->args.socket, p->admin, sizeof(p->admin)))
+		p->not_admin = open_at(p, p->admin);
+	else
+		p->admin[0] = '\0';
+	if (p->not_admin == NCCLSVC_OK || p->not_admin == NCCLSVC_TIMEOUT)
+		return p->not_admin;
+	return open_at(p, p->args.socket);
+}
+
+/* After PERMISSION. */
+static void tell_admin(const struct program *p)
+{
+	if (!p->admin[0])
+		return;
+	fprintf(stderr, "Other users' work can be ended through %s only: ", p->admin);
+	if (p->not_admin == NCCLSVC_DAEMON_LOST)
+		fputs("no daemon listens there. Run ncclsvc-ctl on the daemon's host, as root or "
+		      "as the daemon's user.\n",
+		      stderr);
+	else
+		fprintf(stderr, "user %u may not open it. Root and the daemon's user may.\n",
+			geteuid());
 }
 
 static void detach(struct program *p)
@@ -326,8 +361,12 @@ static enum ctl_exit cancel(struct program *p)
 	else
 		result = ncclsvc_cancel_session(p->session, (uint32_t)p->args.id, &cancelled);
 	deadline_stop();
-	if (result != NCCLSVC_OK)
-		return complain(result);
+	if (result != NCCLSVC_OK) {
+		code = complain(result);
+		if (result == NCCLSVC_PERMISSION)
+			tell_admin(p);
+		return code;
+	}
 	now(time, sizeof(time));
 	struct view v = {.args = &p->args, .out = &out, .time = time};
 	view_cancelled(&v, cancelled);

@@ -472,9 +472,9 @@ ncclsvc_result ncclsvc_list_nodes(ncclsvc_session *session, ncclsvc_node_info **
 void ncclsvc_list_free(void *list);
 
 /* End a task, a communicator's tasks, or a session, by the ids that inspection shows. Allowed for
- * the owner, root and the daemon's user. *cancelled (may be NULL): the number of tasks that ended.
- * If kernels of the communicator wait for each other, its epoch ends as well: nothing less ends
- * them. */
+ * the owner, and on the socket for administration (ncclsvcd(8)). *cancelled (may be NULL): the
+ * number of tasks that ended. If kernels of the communicator wait for each other, its epoch ends as
+ * well: nothing less ends them. */
 ncclsvc_result ncclsvc_cancel_task(ncclsvc_session *session, uint64_t task, uint64_t *cancelled);
 ncclsvc_result ncclsvc_cancel_comm(ncclsvc_session *session, uint64_t comm, uint64_t *cancelled);
 ncclsvc_result ncclsvc_cancel_session(ncclsvc_session *session, uint32_t id, uint64_t *cancelled);

@@ -12,6 +12,7 @@
  *   memory.c   lent memory, registration    suspend.c  suspended ones, and what memory they take
  *   device.c   the device API, and
  *   onesided.c one-sided operations, which are refused
+ *   interrupt.c  Ctrl-C in Python programs
  *   params.c   NCCL's variables, which are the daemon's
  *   connections.c, mps.c  what CUDA reads in the environment when it is initialized
  *   driver.c   CUDA's driver

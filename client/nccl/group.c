@@ -51,9 +51,6 @@ void group_note(ncclResult_t result)
 ncclResult_t group_add_operation(const struct operation *operation)
 {
 	struct group *g = own()->group;
-	if (g->noperations == RING_ENTRIES)
-		return fail(ncclInvalidUsage, "a group has at most %d operations: end it earlier",
-			    RING_ENTRIES);
 	if (g->noperations == g->room) {
 		unsigned room = g->room ? 2 * g->room : 16;
 		struct operation *grown = realloc(g->operations, room * sizeof(*grown));

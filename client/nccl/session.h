@@ -3,6 +3,7 @@
 #define NCCL_SESSION_H
 
 #include "dropin.h"
+#include "proto/svc_limits.h"
 
 /* A session of this process: all its communicators and memory on one GPU. It lives as long as the
  * process, unless its daemon is lost; what is joined afterwards has a new one. */
@@ -15,7 +16,7 @@ struct gpu_session {
 	struct gpu_session *next;
 };
 
-#define RING_ENTRIES 4096 /* also the largest task group */
+#define RING_ENTRIES SVC_GROUP_TASKS
 
 /* The device that is current on this thread, as cudaGetDevice says it. */
 ncclResult_t device_current(int *device);

@@ -7,10 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "group.h"
+#include "interrupt.h"
 
-#define TIMEOUT_S 600
+#define TIMEOUT_S   600
+#define INTERRUPTED "the communicator's creation was interrupted by SIGINT"
 
 /* Milliseconds for joins. */
 static int timeout_ms(void)
@@ -98,6 +102,8 @@ static ncclResult_t join(const struct start *s, int device, struct gpu_session *
 		if (r == NCCLSVC_DAEMON_LOST)
 			(*session)->lost = true;
 	}
+	if (r == NCCLSVC_CANCELLED && s->interrupted)
+		return fail(ncclSystemError, INTERRUPTED);
 	if (r == NCCLSVC_CANCELLED && s->comm && s->comm->aborted)
 		return fail(ncclInvalidUsage,
 			    "the communicator was aborted before all ranks had joined");
@@ -251,8 +257,35 @@ static void *run_in_background(void *arg)
 
 static void *run_beside(void *arg)
 {
-	run(arg);
+	struct start *s = arg;
+	run(s);
+	if (s->over >= 0)
+		eventfd_write(s->over, 1);
 	return NULL;
+}
+
+/* It joins no more; should it have joined already, it leaves. */
+static void interrupt(struct start *s)
+{
+	if (s->kind != START_JOIN)
+		return;
+	s->interrupted = true;
+	pthread_mutex_lock(&s->comm->lock);
+	s->comm->aborted = true;
+	pthread_cond_broadcast(&s->comm->changed);
+	pthread_mutex_unlock(&s->comm->lock);
+	handle_cancel_join(s->comm);
+}
+
+/* Until all n that have threads are over, or SIGINT ends them. */
+static void watch(struct start *list, unsigned n, int over)
+{
+	eventfd_t ended;
+	while (n && interrupt_wait(over))
+		if (!eventfd_read(over, &ended))
+			n -= (unsigned)ended;
+	for (struct start *s = n ? list : NULL; s; s = s->next)
+		interrupt(s);
 }
 
 static bool go_background(struct start *s)
@@ -264,35 +297,52 @@ static bool go_background(struct start *s)
 	return true;
 }
 
+/* Each has a thread, if it must not wait for another one, or SIGINT is to end it. Returns how many.
+ */
+static unsigned begin_threads(struct start *list, int over)
+{
+	unsigned n = 0;
+	for (struct start *s = list; s; s = s->next) {
+		s->over = over;
+		s->has_thread = (list->next || over >= 0) && thread_run(run_beside, s, &s->thread);
+		n += s->has_thread;
+	}
+	return n;
+}
+
+static void end_thread(struct start *s)
+{
+	if (s->has_thread)
+		pthread_join(s->thread, NULL);
+	if (!s->interrupted || s->result)
+		return;
+	s->result = ncclSystemError;
+	snprintf(s->text, sizeof(s->text), "%s", INTERRUPTED);
+}
+
 /* Runs them all, and gives the first failure. */
 static ncclResult_t run_all(struct start *list, char *text, size_t size)
 {
 	ncclResult_t result = ncclSuccess;
-	unsigned n = 0, i = 0;
-	for (const struct start *s = list; s; s = s->next)
-		n++;
-	pthread_t *threads = calloc(n, sizeof(*threads));
-	bool *started = calloc(n, sizeof(*started));
-	for (struct start *s = list; s; s = s->next, i++)
-		if (n > 1 && threads && started)
-			started[i] = thread_run(run_beside, s, &threads[i]);
-	i = 0;
-	for (struct start *s = list; s; s = s->next, i++)
-		if (!started || !started[i])
+	const int over = interrupt_is_python() ? eventfd(0, EFD_CLOEXEC) : -1;
+	const unsigned threads = begin_threads(list, over);
+	for (struct start *s = list; s; s = s->next)
+		if (!s->has_thread)
 			run(s);
-	for (i = 0; list; i++) {
+	if (over >= 0) {
+		watch(list, threads, over);
+		close(over);
+	}
+	while (list) {
 		struct start *s = list;
 		list = s->next;
-		if (started && started[i])
-			pthread_join(threads[i], NULL);
+		end_thread(s);
 		if (s->result && !result) {
 			result = s->result;
 			snprintf(text, size, "%s", s->text);
 		}
 		forget(s);
 	}
-	free(threads);
-	free(started);
 	return result;
 }
 
@@ -313,7 +363,7 @@ ncclResult_t starts_run(struct start *list)
 		*end = s;
 		end = &s->next;
 	}
-	ncclResult_t result = run_all(here, text, sizeof(text));
+	ncclResult_t result = here ? run_all(here, text, sizeof(text)) : ncclSuccess;
 	if (result)
 		return fail(result, "%s", text);
 	return background ? ncclInProgress : ncclSuccess;

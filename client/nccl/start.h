@@ -18,6 +18,10 @@ struct start {
 	uint64_t number;  /* of a split that waits for its parent's earlier ones; 0: of none */
 	bool anew;	  /* its parent's ranks join another one first, by the id */
 	bool nonblocking;
+	bool has_thread;
+	pthread_t thread;
+	int over;		 /* eventfd that counts those that have ended; -1: none */
+	atomic_bool interrupted; /* by SIGINT */
 	ncclResult_t result;
 	char text[768];
 	ncclComm_t *out; /* the user's handle: set back to NULL if a blocking start fails */

@@ -2,14 +2,18 @@
  *
  * Operations to sessions. Those of a group that belong to one GPU are one task group of its
  * session; several GPUs of one process are as several processes. NCCL never says that a queue is
- * full, so here the caller waits for room instead. */
+ * full, so here the caller waits for room instead. A group that is larger than a session's ring
+ * goes in slices. */
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "driver.h"
 #include "group.h"
+#include "proto/group/slices.h"
 #include "proto/ring.h"
 
+#define SLICE	     (RING_ENTRIES / 2) /* one is submitted while the former runs */
 #define PAUSE_MIN_NS 20000
 #define PAUSE_MAX_NS 1000000
 
@@ -187,6 +191,57 @@ static ncclResult_t record_launches(const struct operation *operations, unsigned
 	return ncclSuccess;
 }
 
+/* As many tasks as a session's ring holds, at most. */
+static ncclResult_t submit_slice(struct operation *operations, unsigned n)
+{
+	ncclResult_t r = record_launches(operations, n);
+	for (unsigned i = 0; !r && i < n; i++)
+		if (!operations[i].done)
+			r = submit_session(operations[i].comm->session, operations, n);
+	return r;
+}
+
+static struct slice_op slice_op(const struct operation *o, unsigned at)
+{
+	return (struct slice_op){
+		.comm = (const unsigned char *)o->comm->id.internal,
+		.nranks = o->comm->nranks,
+		.rank = o->comm->rank,
+		.peer = o->peer,
+		.message = o->op == NCCLSVC_SEND || o->op == NCCLSVC_RECV,
+		.sends = o->op == NCCLSVC_SEND,
+		.at = at,
+	};
+}
+
+static void permute(struct operation *operations, const struct operation *copies,
+		    const struct slice_op *order, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		operations[i] = copies[order[i].at];
+}
+
+static ncclResult_t submit_slices(struct operation *operations, unsigned n)
+{
+	struct operation *copies = malloc(n * sizeof(*copies));
+	struct slice_op *order = malloc(n * sizeof(*order));
+	ncclResult_t r = copies && order ? ncclSuccess : fail(ncclSystemError, "out of memory");
+	if (!r) {
+		memcpy(copies, operations, n * sizeof(*copies));
+		for (unsigned i = 0; i < n; i++)
+			order[i] = slice_op(&operations[i], i);
+		slices_order(order, n);
+		permute(operations, copies, order, n);
+	}
+	for (unsigned i = 0, k; !r && i < n; i += k) {
+		k = slices_cut(order + i, n - i, SLICE);
+		r = submit_slice(operations + i, k);
+	}
+	free(copies);
+	free(order);
+	return r;
+}
+
 ncclResult_t operations_submit(struct operation *operations, unsigned n)
 {
 	unsigned inside = 0;
@@ -199,10 +254,7 @@ ncclResult_t operations_submit(struct operation *operations, unsigned n)
 		if (!i || operations[i].comm != operations[i - 1].comm)
 			r = look_back(operations[i].comm, operations[i].op);
 	if (!r)
-		r = record_launches(operations, n);
-	for (unsigned i = 0; !r && i < n; i++)
-		if (!operations[i].done)
-			r = submit_session(operations[i].comm->session, operations, n);
+		r = n > RING_ENTRIES ? submit_slices(operations, n) : submit_slice(operations, n);
 	if (r)
 		latch_all(operations, inside, r);
 	while (inside)

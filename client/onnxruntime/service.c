@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One session and one world for each process, made by its first operation: the daemon is the one
- * that NCCLSVC_SOCKET names, the rank is the launcher's, the groups are those of the daemon's
- * section [world]. They live as long as the process.
+ * that NCCLSVC_SOCKET names, the rank is the launcher's, the world and its groups are the daemon's
+ * or what NCCLSVC_ORT_WORLD and the variables beside it say. They live as long as the process.
  *
  * A process has a world in host memory, or on one GPU if a kernel of the CUDA provider was loaded
  * before the first operation. Beside a GPU's world, tensors in host memory have the global group
@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ort.h"
 
@@ -57,6 +58,38 @@ static OrtStatus *take_timeout(const OrtApi *ort)
 				  text);
 	service.timeout_ms = s ? (int)s * 1000 : NCCLSVC_NO_TIMEOUT;
 	return NULL;
+}
+
+/* A number of ranks; 0: the variable is not set. */
+static OrtStatus *take_size(const OrtApi *ort, const char *variable, int *size)
+{
+	const char *text = getenv(variable);
+	char *end;
+	const long n = text ? strtol(text, &end, 10) : 0;
+	if (text && (end == text || *end || n < 1 || n > INT_MAX))
+		return status_new(ort, ORT_ERROR_INVALID_ARGUMENT,
+				  "%s is '%s': it must be a number of ranks", variable, text);
+	*size = (int)n;
+	return NULL;
+}
+
+/* The job's world, if the environment has one, else the daemon's; and the sizes of its groups. */
+static OrtStatus *take_sizes(const OrtApi *ort, ncclsvc_world_options *choice)
+{
+	const char *world = getenv("NCCLSVC_ORT_WORLD");
+	choice->job = getenv("NCCLSVC_ORT_JOB");
+	OrtStatus *status = NULL;
+	if (world && !strcmp(world, "launcher"))
+		choice->world = NCCLSVC_WORLD_LAUNCHER;
+	else
+		status = take_size(ort, "NCCLSVC_ORT_WORLD", &choice->world);
+	if (!status)
+		status = take_size(ort, "NCCLSVC_ORT_DATA", &choice->data);
+	if (!status)
+		status = take_size(ort, "NCCLSVC_ORT_HORIZONTAL", &choice->horizontal);
+	if (!status)
+		status = take_size(ort, "NCCLSVC_ORT_PIPELINE", &choice->pipeline);
+	return status;
 }
 
 OrtStatus *service_use_gpu(const OrtApi *ort, int device)
@@ -120,7 +153,7 @@ static ncclsvc_result open_lists(const ncclsvc_world *world)
 static OrtStatus *join(const OrtApi *ort)
 {
 	const ncclsvc_options options = {.size = sizeof(options)};
-	const ncclsvc_world_options choice = {
+	ncclsvc_world_options choice = {
 		.size = sizeof(choice),
 		.rank = NCCLSVC_RANK_LAUNCHER,
 		.device = service.device,
@@ -128,6 +161,8 @@ static OrtStatus *join(const OrtApi *ort)
 	ncclsvc_world *world = NULL;
 	ncclsvc_result r = NCCLSVC_OK;
 	OrtStatus *status = take_timeout(ort);
+	if (!status)
+		status = take_sizes(ort, &choice);
 	if (status)
 		return status;
 	if (!service.session)

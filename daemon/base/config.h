@@ -12,7 +12,7 @@
 
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CUDA, CONFIG_DEVICE_HOST };
 /* Who may connect. OWNER: the daemon's own user. GROUP: also members of the socket's group. ANY:
- * every user. Root always may. */
+ * every user. */
 enum config_access { CONFIG_ACCESS_OWNER, CONFIG_ACCESS_GROUP, CONFIG_ACCESS_ANY };
 
 /* How the daemons of several nodes find each other. AUTO: by MPI, if that has started several. */
@@ -40,6 +40,7 @@ struct config {
 	int tasks_max;
 	uint64_t user_region_bytes; /* of one uid */
 	int user_comms_max;	    /* of one uid */
+	int user_nccl_comms_max;    /* in use, of one uid */
 	int user_sessions_max;	    /* of one uid */
 	int user_tasks_max;	    /* of one uid */
 	int access;		    /* enum config_access */

@@ -79,6 +79,8 @@ struct cluster {
 /* 1: this is one of several daemons, or was asked to be; 0: it is alone; -1 after a message was
  * logged: it is one of several that have no way to meet. */
 int cluster_wanted(const struct config *config, char *const envp[]);
+/* This daemon is to be alone: it was configured so, or a launcher has started it alone. */
+bool cluster_unwanted(const struct config *config, char *const envp[]);
 /* Meets the others, which takes as long as they need to start; NULL after a message was logged. */
 struct cluster *cluster_create(uv_loop_t *loop, const struct config *config, char *const envp[]);
 /* What the others have said so far is handled, and what they say from now on. */

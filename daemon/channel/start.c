@@ -66,6 +66,11 @@ static void tell_cluster(const struct config *config, char *const envp[], long n
 		 variable, n, n - 1, config->cluster_seconds);
 }
 
+bool cluster_unwanted(const struct config *config, char *const envp[])
+{
+	return config->cluster_bootstrap == CONFIG_BOOTSTRAP_NONE || started_together(envp) == 1;
+}
+
 int cluster_wanted(const struct config *config, char *const envp[])
 {
 	long n = started_together(envp);

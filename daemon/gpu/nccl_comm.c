@@ -19,8 +19,6 @@
 #include "nccl_comm.h"
 #include "sched/executor.h"
 
-#define USER_COMM_SLOTS (WORKER_COMM_SLOTS * 3 / 4) /* of one user's communicators */
-
 /* i: of those here. */
 static struct gpu *gpu_of(const struct nccl_comm *p, uint32_t i)
 {
@@ -321,15 +319,19 @@ struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w,
 {
 	struct nccl_comm *p = NULL;
 	int32_t result = NCCLSVC_LIMIT;
-	char text[SVC_TEXT_BYTES] = "the daemon has its limit of NCCL communicators";
+	char text[SVC_TEXT_BYTES];
 	const uint32_t held = slots_of(s, w->account);
+	const uint32_t most = (uint32_t)s->config->user_nccl_comms_max;
 	uint32_t slot = free_slot(s);
 	if (slot == WORKER_COMM_SLOTS && evict(s))
 		slot = free_slot(s);
-	if (held >= USER_COMM_SLOTS)
+	snprintf(text, sizeof(text),
+		 "%d NCCL communicators are in use, as many as a worker can have",
+		 WORKER_COMM_SLOTS);
+	if (held >= most)
 		snprintf(text, sizeof(text),
-			 "user %u has %u NCCL communicators in use, the limit for one user",
-			 w->account->uid, held);
+			 "user %u has %u NCCL communicators in use, and user_nccl_comms_max is %u",
+			 w->account->uid, held, most);
 	else if (slot < WORKER_COMM_SLOTS && !(p = allocate(w))) {
 		result = NCCLSVC_NO_MEMORY;
 		snprintf(text, sizeof(text), "the daemon has no memory for an NCCL communicator");

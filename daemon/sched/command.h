@@ -159,7 +159,8 @@ struct command {
 			uint64_t id; /* unique id of the task; slot of the communicator */
 			uint32_t asker,
 				serial; /* session id of who asked: the event returns them */
-			uint32_t uid;	/* of the asker; 0 may cancel everybody's */
+			uint32_t uid;	/* of the asker */
+			bool any_user;	/* it may cancel everybody's */
 			int32_t pid;
 			uint32_t kernels; /* operations that are ended elsewhere, and count */
 		} cancel;

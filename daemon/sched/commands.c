@@ -321,7 +321,7 @@ static void cancel_task(struct engine *e, const struct command *c, struct task *
 {
 	struct cancelling *at = &e->cancelling;
 	ncclsvc_status st = status_of(NCCLSVC_CANCELLED);
-	if (c->cancel.uid && c->cancel.uid != t->session->user->uid) {
+	if (!c->cancel.any_user && c->cancel.uid != t->session->user->uid) {
 		at->forbidden = true;
 		return;
 	}

@@ -28,6 +28,7 @@ static void post(struct engine *e, struct task *t)
 	m->posted++;
 	m->head_tasks++;
 	DL_APPEND(m->queue, t);
+	order_offer(t);
 }
 
 /* Both are over: t was never queued, and u is posted. */

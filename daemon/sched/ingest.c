@@ -15,7 +15,6 @@
 /* Records taken from one ring before the others get their turn. */
 #define BATCH		  64
 #define RECORDS_PER_CLOCK 8
-#define FAST_PATH_HEAD	  64 /* tasks among which a peer is looked for at once */
 
 /* A client may submit before the engine has run the command that made its communicator, its region
  * or its plan. That command is in the queue by then: a record that names what is not there waits
@@ -198,8 +197,7 @@ void ingest_group(struct engine *e, struct task *first, uint32_t n)
 	struct task *t;
 	DL_FOREACH (first, t) {
 		t->group = id;
-		simple = simple && t->simple && t->member == first->member &&
-			 t->comm->members[t->record.peer].head_tasks <= FAST_PATH_HEAD;
+		simple = simple && t->simple && t->member == first->member;
 	}
 	if (n > 1 && !simple)
 		set_link(first);

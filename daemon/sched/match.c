@@ -69,6 +69,7 @@ static bool find_mismatch(const struct comm *c, ncclsvc_status *st)
 void order_set_running(struct task *t)
 {
 	struct member *m = member_of(t);
+	order_withdraw(t);
 	m->posted--;
 	m->running++;
 	t->comm->running++;
@@ -160,17 +161,34 @@ void order_post_collective(struct engine *e, struct task *t)
 
 /* ---- Point-to-point ---- */
 
+static struct task **offers(struct member *m, unsigned op, int32_t peer)
+{
+	return &m->offers[op == NCCLSVC_SEND][(uint32_t)peer % OFFERS];
+}
+
+void order_offer(struct task *t)
+{
+	struct task **list = offers(t->member, t->record.op, t->record.peer);
+	DL_APPEND2(*list, t, prev_offer, next_offer);
+}
+
+void order_withdraw(struct task *t)
+{
+	if (!t->prev_offer)
+		return;
+	struct task **list = offers(t->member, t->record.op, t->record.peer);
+	DL_DELETE2(*list, t, prev_offer, next_offer);
+	t->prev_offer = NULL;
+}
+
 struct task *order_find_peer(struct engine *e, const struct task *t)
 {
-	const struct member *peer = &t->comm->members[t->record.peer];
+	struct member *peer = &t->comm->members[t->record.peer];
 	const unsigned want = NCCLSVC_SEND + NCCLSVC_RECV - t->record.op; /* the other of the two */
-	struct task *u = peer->queue;
-	uint32_t steps = 0;
-	for (; u && u->place >= AT_HEAD; u = u->next, steps++) /* the head ends there */
-		if (u->place == POSTED && u->record.op == want && u->record.peer == t->rank)
-			break;
-	e->steps += steps;
-	return u && u->place >= AT_HEAD ? u : NULL;
+	struct task *u = *offers(peer, want, t->rank);
+	for (; u && u->record.peer != t->rank; u = u->next_offer)
+		e->steps++;
+	return u;
 }
 
 static void end_pair(struct engine *e, struct task *a, struct task *b, const ncclsvc_status *st)
@@ -240,6 +258,7 @@ void order_post_p2p(struct engine *e, struct task *t)
 	}
 	t->place = POSTED;
 	member_of(t)->posted++;
+	order_offer(t);
 	struct task *u = order_find_peer(e, t);
 	if (u)
 		order_match_pair(e, t, u);

@@ -47,7 +47,9 @@ struct task {
 	bool triggered;		       /* a trigger has started it */
 	struct set_match *match;       /* of a set: RUNNING, and not launched yet */
 	struct node_match *node_match; /* RUNNING, and waits for other nodes */
-	struct task *next_in_group;    /* a circle, if they are launched as one; NULL: alone */
+	/* A posted Send or Recv, in its member's offers; prev_offer is NULL if it is in none. */
+	struct task *prev_offer, *next_offer;
+	struct task *next_in_group; /* a circle, if they are launched as one; NULL: alone */
 	uint64_t visit;
 	uint64_t uid;
 	struct task *prev, *next; /* in a member's queue, a session's open group, or free */
@@ -69,6 +71,8 @@ struct task {
 	ncclsvc_status end; /* of a tombstone */
 	uint64_t slot_seq;  /* of a launched task */
 };
+
+#define OFFERS 16 /* a power of two: ranks of most communicators of one node share none */
 
 struct member {
 	struct comm *comm;
@@ -97,6 +101,9 @@ struct member {
 	uint64_t done;	     /* how far its slot had come, at the last look */
 	uint32_t generation; /* of its GPU's worker, if that only copies */
 	uint32_t plan_left;  /* with other nodes: it has left all plans up to this number */
+	/* Sends and Recvs that are posted and have not matched, in the order of the queue: by
+	 * operation and the low bits of the peer's rank. */
+	struct task *offers[2][OFFERS];
 };
 
 struct comm {

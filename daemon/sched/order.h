@@ -91,6 +91,9 @@ void order_post_collective(struct engine *e, struct task *t);
 void order_post_p2p(struct engine *e, struct task *t);
 /* A posted task runs: its transport has it. */
 void order_set_running(struct task *t);
+/* A Send or Recv is posted: it may match. It is over, or runs: it may not any more. */
+void order_offer(struct task *t);
+void order_withdraw(struct task *t);
 /* The posted task that this one may match, or NULL; and what comes of it once both are posted. */
 struct task *order_find_peer(struct engine *e, const struct task *t);
 void order_match_pair(struct engine *e, struct task *t, struct task *u);

@@ -37,6 +37,7 @@ static void retire(struct engine *e, struct task *t)
 	if (!t->simple)
 		leave_all(e, t);
 	decision_forget(e, t);
+	order_withdraw(t);
 	if (t->place == POSTED)
 		m->posted--;
 	if (t->place == RUNNING) {

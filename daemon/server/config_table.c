@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "abi/worker_queue.h"
 #include "base/log.h"
 #include "base/paths.h"
 #include "sched/executor.h"
@@ -50,6 +51,8 @@ const struct config_key config_keys[] = {
 	 "communicators at a time"},
 	{"user_comms_max", CONFIG_INT, true, AT(user_comms_max), 1, SVC_COMMS_MAX, 3072, NO_AUTO,
 	 NULL, "communicators of one user at a time"},
+	{"user_nccl_comms_max", CONFIG_INT, true, AT(user_nccl_comms_max), 1, WORKER_COMM_SLOTS,
+	 192, NO_AUTO, NULL, "NCCL communicators in use by one user at a time"},
 	{"tasks_max", CONFIG_INT, false, AT(tasks_max), 1, 1 << 24, 262144, NO_AUTO, NULL,
 	 "pending tasks at a time"},
 	{"user_region_bytes", CONFIG_BYTES, true, AT(user_region_bytes), 4096, SVC_REGION_MAX, 0,
@@ -60,8 +63,7 @@ const struct config_key config_keys[] = {
 	{"user_tasks_max", CONFIG_INT, false, AT(user_tasks_max), 1, 1 << 24, 196608, NO_AUTO, NULL,
 	 "pending tasks of one user at a time"},
 	{"access", CONFIG_ENUM, false, AT(access), 0, 0, CONFIG_ACCESS_OWNER, NO_AUTO, accesses,
-	 "who may connect: the daemon's user, the socket's group too, or any user; root always "
-	 "may"},
+	 "who may connect: the daemon's user, the socket's group too, or any user"},
 	{"comm_idle_seconds", CONFIG_INT, true, AT(comm_idle_seconds), 0, YEAR, 600, NO_AUTO, NULL,
 	 "how long a communicator without members is kept"},
 	{"hello_seconds", CONFIG_INT, true, AT(hello_seconds), 1, 3600, 5, NO_AUTO, NULL,

@@ -53,6 +53,21 @@ static bool takes_memory(unsigned opcode)
 	}
 }
 
+/* What a session for administration may ask. */
+static bool administers(unsigned opcode)
+{
+	switch (opcode) {
+	case SVC_HELLO:
+	case SVC_LIST:
+	case SVC_DAEMON_INFO:
+	case SVC_WORLD:
+	case SVC_CANCEL:
+		return true;
+	default:
+		return false;
+	}
+}
+
 static void hello(struct server *s, struct client *c, uint32_t serial, const struct svc_hello *m)
 {
 	if (c->state != CLIENT_NEW) {
@@ -170,17 +185,17 @@ static void cancel(struct server *s, struct client *c, uint32_t serial, const st
 	}
 	const uint32_t kernels = comm ? peer_pending(comm) : 0;
 	c->cancels++;
-	executor_command(s->executor,
-			 &(struct command){
-				 .kind = COMMAND_CANCEL,
-				 .cancel = {.kind = m->kind,
-					    .id = id,
-					    .asker = c->id,
-					    .serial = serial,
-					    .uid = client_allows(c, UINT32_MAX) ? 0 : c->uid,
-					    .pid = c->pid,
-					    .kernels = kernels},
-			 });
+	executor_command(s->executor, &(struct command){
+					      .kind = COMMAND_CANCEL,
+					      .cancel = {.kind = m->kind,
+							 .id = id,
+							 .asker = c->id,
+							 .serial = serial,
+							 .uid = c->uid,
+							 .any_user = c->admin,
+							 .pid = c->pid,
+							 .kernels = kernels},
+				      });
 	if (kernels)
 		peer_cancel(comm, c->pid);
 }
@@ -216,6 +231,13 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 	remote_handle_own(&s->comms);
 	if (c->state == CLIENT_CLOSING)
 		return;
+	if (c->admin && !administers(h->opcode)) {
+		client_error(c, h->opcode, h->serial, NCCLSVC_PERMISSION,
+			     "this socket is for inspection and cancellation alone: jobs use %s, "
+			     "and a session for administration is opened with no_ring",
+			     s->path);
+		return;
+	}
 	if (takes_memory(h->opcode) && refused_memory(c, h->opcode, h->serial))
 		return;
 	switch (h->opcode) {

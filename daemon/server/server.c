@@ -98,7 +98,7 @@ static bool has_hung_up(int fd)
 	return recv(fd, &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
-void server_adopt(struct server *s, int fd)
+void server_adopt(struct server *s, int fd, bool admin)
 {
 	struct ucred cred = {0};
 	socklen_t size = sizeof(cred);
@@ -109,7 +109,7 @@ void server_adopt(struct server *s, int fd)
 		return;
 	}
 	if (!getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size))
-		a = account_get(&s->accounts, cred.uid);
+		a = account_get(&s->accounts, admin ? ACCOUNT_ADMIN : cred.uid);
 	if (!a || !account_memory_left(a, 0)) {
 		turn_away(a, fd, NCCLSVC_NO_MEMORY, "the daemon has no memory for a session");
 		return;
@@ -119,7 +119,7 @@ void server_adopt(struct server *s, int fd)
 		turn_away(a, fd, NCCLSVC_LIMIT, text);
 		return;
 	}
-	struct client *c = client_create(&s->sessions, fd, a, &cred);
+	struct client *c = client_create(&s->sessions, fd, a, &cred, admin);
 	if (!c) {
 		account_give(a, SHARE_SESSIONS, 1);
 		account_give(a, SHARE_FDS, 1);
@@ -154,7 +154,7 @@ static void on_listen(uv_poll_t *poll, int status, int events)
 	for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
 		int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd >= 0) {
-			server_adopt(l->server, fd);
+			server_adopt(l->server, fd, l->admin);
 		} else if (errno == EMFILE || errno == ENFILE) {
 			accept_without_fd(l->server, l->fd);
 		} else if (errno != EINTR && errno != ECONNABORTED) {
@@ -163,7 +163,7 @@ static void on_listen(uv_poll_t *poll, int status, int events)
 	}
 }
 
-int server_listen(struct server *s, int fd)
+int server_listen(struct server *s, int fd, bool admin)
 {
 	struct listener *l = calloc(1, sizeof(*l));
 	if (!l) {
@@ -172,6 +172,7 @@ int server_listen(struct server *s, int fd)
 	}
 	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 	l->fd = fd;
+	l->admin = admin;
 	l->server = s;
 	l->poll.data = l;
 	int error = uv_poll_init(s->loop.uv, &l->poll, fd);

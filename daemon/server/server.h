@@ -31,10 +31,11 @@ uint64_t server_bytes(const struct config *config);
  * Returns NULL with errno set. */
 struct server *server_create(uv_loop_t *loop, const struct config *config, const char *path,
 			     struct cluster *cluster, const struct server_callbacks *callbacks);
-/* Accepts connections from a listening SOCK_SEQPACKET socket. Takes fd. Returns 0 or -errno. */
-int server_listen(struct server *s, int fd);
+/* Accepts connections from a listening SOCK_SEQPACKET socket; admin: those may administer, and
+ * nothing else. Takes fd. Returns 0 or -errno. */
+int server_listen(struct server *s, int fd, bool admin);
 /* Takes a connected socket as a new session. */
-void server_adopt(struct server *s, int fd);
+void server_adopt(struct server *s, int fd, bool admin);
 
 /* The configuration has been read again: reads what lies beside it. */
 void server_reload(struct server *s);

@@ -19,6 +19,7 @@ struct cluster;
 struct listener {
 	uv_poll_t poll;
 	int fd;
+	bool admin; /* for administration */
 	struct server *server;
 	struct listener *next;
 };

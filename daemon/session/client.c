@@ -34,12 +34,12 @@ static void on_leaving(uv_idle_t *idle);
 /* A session that does not read its replies is not asked for more requests. */
 static void watch(struct client *c)
 {
-	int events = UV_DISCONNECT;
+	int events = c->parked ? 0 : UV_DISCONNECT;
 	const bool replies = c->out || c->events;
 	/* A session whose request waits is woken by whatever it waits for. */
-	if (!c->waiting.length && !replies)
+	if (events && !c->waiting.length && !replies)
 		events |= UV_READABLE;
-	if (!c->waiting.length && replies && !c->retry.place)
+	if (events && !c->waiting.length && replies && !c->retry.place)
 		events |= UV_WRITABLE;
 	if (events == c->polled)
 		return; /* libuv would tell the kernel all the same */
@@ -63,6 +63,31 @@ static void spend_time(struct client *c, uint64_t since_ns)
 		a->turn_ns = 0;
 	}
 	a->turn_ns += clock_now() - since_ns;
+}
+
+static void on_turn_again(uv_idle_t *idle)
+{
+	(void)idle;
+}
+
+static void park(struct client *c)
+{
+	struct sessions *s = c->sessions;
+	c->parked = true;
+	DL_APPEND2(s->parked, c, prev_parked, next_parked);
+	s->nparked++;
+	watch(c);
+	uv_idle_start(&s->turn_again, on_turn_again);
+}
+
+static void unpark(struct client *c)
+{
+	struct sessions *s = c->sessions;
+	c->parked = false;
+	DL_DELETE2(s->parked, c, prev_parked, next_parked);
+	s->nparked--;
+	if (!s->parked)
+		uv_idle_stop(&s->turn_again);
 }
 
 /* ---- Sending ---- */
@@ -282,7 +307,7 @@ void client_error(struct client *c, unsigned opcode, uint32_t serial, int result
 
 bool client_allows(const struct client *c, uint32_t uid)
 {
-	return c->uid == uid || c->uid == 0 || c->uid == geteuid();
+	return c->admin || c->uid == uid;
 }
 
 /* ---- Ending ---- */
@@ -421,6 +446,8 @@ void client_close(struct client *c, int reason, const char *text)
 	else
 		DL_DELETE2(s->silent, c, prev_waiting, next_waiting);
 	c->state = CLIENT_CLOSING;
+	if (c->parked)
+		unpark(c);
 	deadlines_remove(&s->retries, &c->retry);
 	while (c->out)
 		drop_outgoing(c, c->out);
@@ -594,9 +621,8 @@ uint64_t client_retry(struct sessions *s, uint64_t now)
 	return d ? d->at_ns : 0;
 }
 
-static void on_poll(uv_poll_t *poll, int status, int events)
+static void serve(struct client *c, int status, int events)
 {
-	struct client *c = poll->data;
 	if (c->lost[0]) {
 		client_close(c, c->lost_reason, c->lost);
 		return;
@@ -615,6 +641,34 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 		client_close(c, 0, CLOSED);
 }
 
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+	struct client *c = poll->data;
+	if (c->parked) /* the kernel had told of it before */
+		return;
+	if (has_time(c))
+		serve(c, status, events);
+	if (c->state != CLIENT_CLOSING && !has_time(c))
+		park(c);
+}
+
+/* In order; those whose users have used up their time again come last. */
+void client_turn(struct sessions *s)
+{
+	for (uint32_t n = s->nparked; n && s->parked; n--) {
+		struct client *c = s->parked;
+		unpark(c);
+		if (has_time(c))
+			serve(c, 0, UV_READABLE);
+		if (c->state == CLIENT_CLOSING)
+			continue;
+		if (has_time(c))
+			watch(c);
+		else
+			park(c);
+	}
+}
+
 /* ---- Beginning ---- */
 
 void client_opened(struct client *c)
@@ -625,7 +679,7 @@ void client_opened(struct client *c)
 }
 
 struct client *client_create(struct sessions *s, int fd, struct account *account,
-			     const struct ucred *cred)
+			     const struct ucred *cred, bool admin)
 {
 	uint32_t slot = 0;
 	while (slot < SVC_SESSIONS_MAX && s->by_slot[slot])
@@ -639,6 +693,7 @@ struct client *client_create(struct sessions *s, int fd, struct account *account
 	c->fd = fd;
 	c->pid = cred->pid;
 	c->uid = cred->uid;
+	c->admin = admin;
 	c->version = SVC_PROTOCOL_MIN;
 	c->account = account;
 	c->mps = NCCLSVC_MPS_UNKNOWN;

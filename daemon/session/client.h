@@ -45,6 +45,7 @@ struct client {
 	int fd;
 	int32_t pid;
 	uint32_t uid;
+	bool admin;			   /* it came by the socket for administration */
 	bool refused;			   /* may not use this daemon */
 	uint16_t version_min, version_max; /* as it said */
 	uint16_t version;		   /* of the protocol; before HELLO the lowest */
@@ -75,8 +76,10 @@ struct client {
 	} waiting;	     /* the request that waits; length 0: none does */
 	uint32_t leaving_at; /* at its end: the next membership to be vacated */
 	struct client *prev_waiting, *next_waiting; /* while it is silent, or leaving */
-	unsigned cancels;			    /* that the executor has not answered */
-	unsigned redops;			    /* that a worker has not */
+	bool parked;				    /* until its user has time */
+	struct client *prev_parked, *next_parked;
+	unsigned cancels; /* that the executor has not answered */
+	unsigned redops;  /* that a worker has not */
 	struct session_counts counts;
 
 	struct svc_ring *ring; /* NULL: none */
@@ -102,9 +105,10 @@ struct client {
 	UT_hash_handle hh; /* by id */
 };
 
-/* The account's share of sessions and of fds was taken; the client gives it back. */
+/* The account's share of sessions and of fds was taken; the client gives it back. admin: it came by
+ * the socket for administration. */
 struct client *client_create(struct sessions *s, int fd, struct account *account,
-			     const struct ucred *cred);
+			     const struct ucred *cred, bool admin);
 /* It has said HELLO. */
 void client_opened(struct client *c);
 /* Sends a reply. fds stay the caller's. */
@@ -116,6 +120,8 @@ void client_error(struct client *c, unsigned opcode, uint32_t serial, int result
  * unmapped or closed, which counts until then? Then the request waits, and is handled again; it
  * must have changed nothing, and get no answer now. No other is read from the session. */
 bool client_wait(struct client *c);
+/* A turn of the loop begins: what is parked goes on. */
+void client_turn(struct sessions *s);
 /* Handles waiting requests again. False: there was no time for all. */
 bool client_wake(struct sessions *s);
 /* Tells of the epoch's end. At most one event waits for each membership. */
@@ -126,7 +132,7 @@ uint64_t client_retry(struct sessions *s, uint64_t now);
 /* Ends the session. A reason other than 0 is told in an event with the text. */
 void client_close(struct client *c, int reason, const char *text);
 void client_executor_gone(struct client *c);
-/* May it act on what belongs to this user? */
+/* May it act on what belongs to this user? By the jobs' socket nobody else may, root included. */
 bool client_allows(const struct client *c, uint32_t uid);
 
 #endif

@@ -11,6 +11,7 @@ static void on_turn(uv_prepare_t *prepare)
 {
 	struct sessions *s = prepare->data;
 	s->turn++;
+	client_turn(s);
 }
 
 int sessions_open(struct sessions *s, struct loop *loop, const struct session_callbacks *callbacks,
@@ -19,10 +20,11 @@ int sessions_open(struct sessions *s, struct loop *loop, const struct session_ca
 	s->loop = loop;
 	s->callbacks = callbacks;
 	s->owner = owner;
-	s->leave.data = s->count_turn.data = s;
+	s->leave.data = s->turn_again.data = s->count_turn.data = s;
 	uv_idle_init(loop->uv, &s->leave);
+	uv_idle_init(loop->uv, &s->turn_again);
 	uv_prepare_init(loop->uv, &s->count_turn);
-	loop->handles += 2;
+	loop->handles += 3;
 	uv_prepare_start(&s->count_turn, on_turn);
 	s->by_slot = calloc(SVC_SESSIONS_MAX, sizeof(*s->by_slot));
 	return s->by_slot ? deadlines_reserve(&s->retries, SVC_SESSIONS_MAX) : -ENOMEM;
@@ -37,6 +39,7 @@ static void on_closed(uv_handle_t *handle)
 void sessions_close(struct sessions *s)
 {
 	uv_close((uv_handle_t *)&s->leave, on_closed);
+	uv_close((uv_handle_t *)&s->turn_again, on_closed);
 	uv_close((uv_handle_t *)&s->count_turn, on_closed);
 }
 

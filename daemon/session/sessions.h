@@ -40,7 +40,13 @@ struct sessions {
 	uint32_t nregions;	  /* that they have registered */
 	uint32_t waiting;	  /* clients whose request waits */
 	struct client *leaving;	  /* that still hold memberships or memory */
+	/* Those that the loop does not poll, since their user has no time left in this turn.
+	 * Polled, they would be ready again and again: libuv polls up to 48 times in a turn as long
+	 * as 1,024 descriptors are. */
+	struct client *parked;
+	uint32_t nparked;
 	uv_idle_t leave;
+	uv_idle_t turn_again; /* while some are parked, the loop does not sleep */
 	uv_prepare_t count_turn;
 	uint64_t turn; /* of the loop; its time may be set several times in one */
 	uint32_t last_session;

@@ -12,17 +12,23 @@
 #include <unistd.h>
 
 /* Connections that wait: they are accepted in their order, whoever they belong to. */
-#define BACKLOG 1024
+#define BACKLOG	   1024
+#define PATH_BYTES sizeof(((struct listen_socket *)0)->path)
+
+static int open_lock(const char *socket, int flags)
+{
+	char path[PATH_BYTES + 8];
+	snprintf(path, sizeof(path), "%s.lock", socket);
+	return open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
+}
 
 /* Two daemons that start at once must not take each other's fresh socket for a stale one: whoever
  * has the lock may replace what is there. Returns 0 or -1. */
 static int take_lock(struct listen_socket *ls, char *why, size_t why_size)
 {
-	char path[sizeof(ls->path) + 8];
-	snprintf(path, sizeof(path), "%s.lock", ls->path);
-	ls->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	ls->lock_fd = open_lock(ls->path, O_CREAT);
 	if (ls->lock_fd < 0) {
-		snprintf(why, why_size, "cannot create %s: %s", path, strerror(errno));
+		snprintf(why, why_size, "cannot create %s.lock: %s", ls->path, strerror(errno));
 		return -1;
 	}
 	if (flock(ls->lock_fd, LOCK_EX | LOCK_NB) == 0)
@@ -120,4 +126,31 @@ void socket_close(struct listen_socket *ls)
 	/* The lock file stays: to remove it would let two daemons lock two files of one name. */
 	close(ls->lock_fd);
 	ls->fd = ls->lock_fd = -1;
+}
+
+/* ---- Notes, in the lock file ---- */
+
+int socket_note(const struct listen_socket *ls, const char *line)
+{
+	const size_t n = strlen(line);
+	if (ftruncate(ls->lock_fd, 0) < 0 || pwrite(ls->lock_fd, line, n, 0) != (ssize_t)n)
+		return -errno;
+	return 0;
+}
+
+void socket_read_note(const struct listen_socket *ls, char *line, size_t size)
+{
+	const ssize_t n = pread(ls->lock_fd, line, size - 1, 0);
+	line[n > 0 ? n : 0] = '\0';
+}
+
+void socket_forget_note(const char *path)
+{
+	const int fd = open_lock(path, 0);
+	if (fd < 0)
+		return;
+	/* Should it fail, the next daemon has the note. */
+	if (flock(fd, LOCK_EX | LOCK_NB) == 0 && ftruncate(fd, 0) < 0)
+		errno = 0;
+	close(fd);
 }

@@ -22,4 +22,11 @@ int socket_take(struct listen_socket *ls);
 /* Removes the path, if it is still ours, and the lock. */
 void socket_close(struct listen_socket *ls);
 
+/* A line for the next daemon that has the lock; "" takes it back. Returns 0 or -errno. */
+int socket_note(const struct listen_socket *ls, const char *line);
+/* The line that the last daemon left, or "". */
+void socket_read_note(const struct listen_socket *ls, char *line, size_t size);
+/* Takes it back after socket_close, unless another daemon has the lock by now. */
+void socket_forget_note(const char *path);
+
 #endif

@@ -21,6 +21,7 @@
 /* Written by the attackers, in memory that all processes of the program share. */
 struct attacker {
 	const char *socket;
+	int fuse;				/* the server's descriptor, of slow_fds.h */
 	_Atomic bool ready;			/* the attack is under way */
 	_Atomic uint64_t asked, refused, ended; /* requests sent and refused, sessions ended */
 	char note[96];				/* what the attacker holds, for people */
@@ -32,6 +33,8 @@ struct attack {
 	const char *what; /* one sentence, for --list */
 	void (*run)(struct attacker *a);
 	bool unprivileged;    /* the daemon is not root's */
+	bool gpus;	      /* the daemon has two stand-ins for GPUs, and so have bystanders */
+	bool fuse;	      /* it has a file of FUSE: slow_fds.h */
 	unsigned files;	      /* its RLIMIT_NOFILE; 0: as it is */
 	unsigned address_mib; /* what its RLIMIT_AS leaves it, once the bystanders work; 0: none */
 	unsigned pinned_mib;  /* memory that the attack may cost; 0: not judged */
@@ -43,7 +46,8 @@ struct attack {
 
 /* Sorted by what they are about; the last has no name. */
 extern const struct attack task_attacks[], memory_attacks[], listing_attacks[], comm_attacks[],
-	session_attacks[], descriptor_attacks[], plan_attacks[], share_attacks[], region_attacks[];
+	session_attacks[], descriptor_attacks[], plan_attacks[], share_attacks[], region_attacks[],
+	gpu_attacks[];
 
 uint64_t clock_ns(void); /* CLOCK_MONOTONIC */
 void pause_ms(unsigned ms);

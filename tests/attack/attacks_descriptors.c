@@ -4,19 +4,18 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "flood.h"
+#include "slow_fds.h"
 
 /* ---- Many ---- */
 
@@ -39,33 +38,6 @@ static void attach_unread(struct attacker *a)
 }
 
 /* ---- Slow to close ---- */
-
-/* A TCP connection with unsent data: its last close waits for two seconds. */
-static int lingering_socket(void)
-{
-	static char data[1 << 16];
-	struct sockaddr_in address = {.sin_family = AF_INET,
-				      .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	const struct linger linger = {1, 2};
-	socklen_t size = sizeof(address);
-	int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (bind(server, (struct sockaddr *)&address, size) || listen(server, 1) ||
-	    getsockname(server, (struct sockaddr *)&address, &size) ||
-	    connect(client, (struct sockaddr *)&address, size) ||
-	    setsockopt(client, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)))
-		return -1;
-	while (send(client, data, sizeof(data), MSG_DONTWAIT) > 0)
-		;
-	return client; /* the other side stays open and is not read */
-}
-
-static int large_memfd(void)
-{
-	const size_t bytes = (size_t)1 << 30;
-	int fd = svc_memfd_create("attack", bytes, true);
-	return fallocate(fd, 0, 0, (off_t)bytes) ? -1 : fd;
-}
 
 /* Sends it where none is expected, and closes it: the daemon's close is the last. */
 static void pass_and_close(struct attacker *a, int (*make)(void), int processes)
@@ -93,12 +65,18 @@ static void pass_and_close(struct attacker *a, int (*make)(void), int processes)
 
 static void pass_lingering(struct attacker *a)
 {
-	pass_and_close(a, lingering_socket, 4);
+	pass_and_close(a, slow_socket, 4);
 }
 
 static void pass_large(struct attacker *a)
 {
-	pass_and_close(a, large_memfd, 1);
+	pass_and_close(a, slow_memfd, 1);
+}
+
+static void pass_files(struct attacker *a)
+{
+	slow_file_serve(a);
+	pass_and_close(a, slow_file, 4);
 }
 
 /* ---- Blocking ---- */
@@ -234,6 +212,8 @@ const struct attack descriptor_attacks[] = {
 	 "the same, where the daemon is not root's and may have 4,096 file descriptors",
 	 .run = attach_unread, .unprivileged = true, .files = 4096},
 	{"fd-linger", "passed sockets whose close waits for two seconds", .run = pass_lingering},
+	{"fd-fuse", "passed files whose close waits for their server", .run = pass_files,
+	 .fuse = true},
 	{"fd-large", "passed memfds of 1 GiB whose close frees their pages", .run = pass_large},
 	{"completion-full", "a completion that is full, never read, and made to block",
 	 .run = full_completion},

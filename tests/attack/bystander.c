@@ -27,7 +27,7 @@ static unsigned bucket_of(uint64_t ns)
 	return b < BUCKETS - 1 ? (unsigned)b : BUCKETS - 1;
 }
 
-static void gauge_begin(struct gauge *g, const char *name)
+void gauge_begin(struct gauge *g, const char *name)
 {
 	g->now_of = name;
 	g->begun = clock_ns();
@@ -41,7 +41,7 @@ static void gauge_worst(struct gauge *g, uint64_t took)
 	snprintf(g->worst_of, sizeof(g->worst_of), "%s", g->now_of);
 }
 
-static void gauge_end(struct gauge *g)
+void gauge_end(struct gauge *g)
 {
 	uint64_t took = clock_ns() - g->begun;
 	g->buckets[bucket_of(took)]++;
@@ -70,11 +70,16 @@ double gauge_percentile_ms(const struct gauge *g, double part)
 	return 0;
 }
 
-static void fail(struct gauge *g, ncclsvc_result result)
+void gauge_fail(struct gauge *g, int result, const char *text)
 {
 	if (!g->closed && !g->failure[0])
 		snprintf(g->failure, sizeof(g->failure), "%s: %s: %.100s", g->now_of,
-			 ncclsvc_result_name(result), ncclsvc_last_error());
+			 ncclsvc_result_name(result), text);
+}
+
+static void fail(struct gauge *g, ncclsvc_result result)
+{
+	gauge_fail(g, result, ncclsvc_last_error());
 }
 
 /* True if the call succeeded; otherwise the gauge keeps its error. */
@@ -174,6 +179,8 @@ static void asks(struct bystanders *b)
 	for (unsigned i = 0;; i++) {
 		if (i % NEWCOMER == 0)
 			whole_session(b);
+		else if (b->gpus && i % NEWCOMER == NEWCOMER / 2)
+			gpu_session(b, (int)(i / NEWCOMER % 2));
 		else if (!MEASURED(&b->request, "DAEMON_INFO", ncclsvc_daemon(s, &info)))
 			pause_ms(50);
 		pause_ms(REQUEST_MS);
@@ -189,30 +196,41 @@ static void become_bystander(void)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 
-bool bystanders_start(struct bystanders *b, const char *socket)
+static void reduces_first(struct bystanders *b)
 {
+	reduces(b, 0);
+}
+
+static void reduces_second(struct bystanders *b)
+{
+	reduces(b, 1);
+}
+
+bool bystanders_start(struct bystanders *b, struct target *t, bool gpus)
+{
+	void (*const host[BYSTANDERS])(struct bystanders *) = {reduces_first, reduces_second, asks};
+	void (*const on_gpus[BYSTANDERS])(struct bystanders *) = {gpu_reduces, gpu_waits, asks};
 	ncclsvc_unique_id id;
 	memset(b, 0, sizeof(*b));
-	b->socket = socket;
+	b->socket = t->socket;
+	b->gpus = gpus;
 	if (ncclsvc_unique_id_create(&id))
 		return false;
 	memcpy(b->id, id.bytes, sizeof(id.bytes));
 	fflush(NULL);
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < BYSTANDERS; i++) {
 		pid_t pid = fork();
 		if (pid) {
 			b->pids[i] = pid;
 			continue;
 		}
 		become_bystander();
-		if (i < 2)
-			reduces(b, i);
-		else
-			asks(b);
+		(gpus ? on_gpus : host)[i](b);
 		_exit(0);
 	}
 	for (uint64_t end = clock_ns() + START_MS * UINT64_C(1000000);
-	     b->ready < 3 || b->reduce.done < 10 || b->request.done < 10; pause_ms(2))
+	     b->ready < BYSTANDERS || b->reduce.done < 10 || b->request.done < 10; pause_ms(2)) {
+		target_watch(t, false); /* beats that are not heard would block the daemon */
 		if (clock_ns() > end || b->reduce.failure[0] || b->request.failure[0]) {
 			fprintf(stderr,
 				"the bystanders do not start: %u of 3 ready, %lu AllReduces, %lu "
@@ -222,6 +240,7 @@ bool bystanders_start(struct bystanders *b, const char *socket)
 				b->request.failure);
 			return false;
 		}
+	}
 	return true;
 }
 
@@ -251,10 +270,10 @@ void bystanders_reset(struct bystanders *b)
 
 void bystanders_stop(struct bystanders *b)
 {
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < BYSTANDERS; i++)
 		if (b->pids[i] > 0)
 			kill(b->pids[i], SIGKILL);
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < BYSTANDERS; i++)
 		if (b->pids[i] > 0)
 			waitpid(b->pids[i], NULL, 0);
 }

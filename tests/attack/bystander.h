@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Another user's processes: two ranks that reduce 16 B, and one that makes requests, all by the
- * client library. */
+ * Another user's processes: two ranks that reduce 16 B, and one that makes requests, by the client
+ * library. With GPUs, the ranks are on GPUs, requests are made for GPUs, too, and two more ranks
+ * are an ordinary job of which one is stopped: the other one's kernel waits. */
 #ifndef ATTACK_BYSTANDER_H
 #define ATTACK_BYSTANDER_H
 
-#include "attack.h"
+#include "target.h"
 
-#define BUCKETS 512 /* eight to each power of two, of ns */
+#define BYSTANDERS 3   /* processes */
+#define BUCKETS	   512 /* eight to each power of two, of ns */
 
 /* How long operations of one kind took. */
 struct gauge {
@@ -22,14 +24,15 @@ struct gauge {
 /* In memory that the processes share. */
 struct bystanders {
 	const char *socket;
+	bool gpus;
 	_Atomic unsigned ready;
 	struct gauge reduce, request;
-	pid_t pids[3];
+	pid_t pids[BYSTANDERS];
 	uint8_t id[128];
 };
 
 /* Starts them, and waits until all are at work. False: they did not get there. */
-bool bystanders_start(struct bystanders *b, const char *socket);
+bool bystanders_start(struct bystanders *b, struct target *t, bool gpus);
 /* Forgets what was measured so far. */
 void bystanders_reset(struct bystanders *b);
 /* Is an operation under way that began before that time? */
@@ -39,5 +42,16 @@ bool bystanders_held_up(const struct bystanders *b, uint64_t before_ns);
 bool gauge_close(struct gauge *g);
 double gauge_percentile_ms(const struct gauge *g, double part);
 void bystanders_stop(struct bystanders *b);
+
+/* For the bystanders themselves: one operation, and its failure. */
+void gauge_begin(struct gauge *g, const char *name);
+void gauge_end(struct gauge *g);
+void gauge_fail(struct gauge *g, int result, const char *text);
+
+/* bystander_gpus.c: processes, which return when they fail; and a session with memory of a GPU,
+ * from its first word to its last. */
+void gpu_reduces(struct bystanders *b);
+void gpu_waits(struct bystanders *b);
+void gpu_session(struct bystanders *b, int device);
 
 #endif

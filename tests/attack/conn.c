@@ -145,13 +145,18 @@ void random_id(uint8_t id[NCCLSVC_ID_BYTES])
 bool ranks_join(struct conn *conns, int n, struct rank *ranks)
 {
 	struct svc_join join = {.nranks = n, .device = SVC_DEVICE_HOST};
-	struct answer a;
 	random_id(join.id);
 	for (int i = 0; i < n; i++) {
 		join.rank = i;
 		if (conn_send(&conns[i], SVC_JOIN, &join, sizeof(join), -1, 0))
 			return false;
 	}
+	return ranks_joined(conns, n, ranks);
+}
+
+bool ranks_joined(struct conn *conns, int n, struct rank *ranks)
+{
+	struct answer a;
 	for (int i = 0; i < n; i++) {
 		do {
 			if (conn_next(&conns[i], &a, CALL_MS) != 1)

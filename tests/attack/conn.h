@@ -67,6 +67,8 @@ struct rank {
 void random_id(uint8_t id[NCCLSVC_ID_BYTES]);
 /* Joins conns[0..n) as ranks 0..n-1 of a new communicator. False: refused. */
 bool ranks_join(struct conn *conns, int n, struct rank *ranks);
+/* Waits for the answers to their JOINs. */
+bool ranks_joined(struct conn *conns, int n, struct rank *ranks);
 /* A communicator of this session alone. */
 bool rank_alone(struct conn *c, struct rank *rank);
 /* A barrier, as a record to start from. */

@@ -42,13 +42,17 @@ __attribute__((noreturn)) static void become_daemon(const struct target *t, cons
 						    const struct attack *attack)
 {
 	static const char *const set[] = {
-		"--access", "any",  "--log-target",	   "stderr", "--config",	"/dev/null",
-		"--device", "host", "--cluster-bootstrap", "none",   "--drain-seconds", "1"};
+		"--access",	   "any",	"--log-target",	       "stderr",
+		"--config",	   "/dev/null", "--cluster-bootstrap", "none",
+		"--drain-seconds", "1"};
 	const char *argv[32] = {program, "--socket", t->socket};
 	char beat[32], ranks[16];
 	size_t n = 3;
 	for (size_t i = 0; i < sizeof(set) / sizeof(set[0]); i++)
 		argv[n++] = set[i];
+	argv[n++] = "--device";
+	argv[n++] = attack->gpus ? "cuda" : "host";
+	setenv("NCCLSVC_FAKE_DIR", t->gpus, 1);
 	snprintf(ranks, sizeof(ranks), "%u", attack->ranks);
 	if (attack->ranks) {
 		argv[n++] = "--ranks";
@@ -154,6 +158,10 @@ bool target_start(struct target *t, const char *program, const struct attack *at
 	snprintf(t->socket, sizeof(t->socket), "%s/s", t->dir);
 	snprintf(t->log, sizeof(t->log), "%s/log", t->dir);
 	snprintf(t->notify, sizeof(t->notify), "%s/notify", t->dir);
+	snprintf(t->files, sizeof(t->files), "%s/files", t->dir);
+	snprintf(t->gpus, sizeof(t->gpus), "%s/gpus", t->dir);
+	if (mkdir(t->files, 0755) || mkdir(t->gpus, 0755) || chmod(t->gpus, 0777))
+		return false;
 	if (!listen_to_beats(t))
 		return false;
 	fflush(NULL);
@@ -206,19 +214,34 @@ bool target_watch(struct target *t, bool first)
 	return true;
 }
 
+/* What the stand-ins for GPUs have left. */
+static void remove_files(const char *path)
+{
+	DIR *dir = opendir(path);
+	for (struct dirent *e; dir && (e = readdir(dir));)
+		unlinkat(dirfd(dir), e->d_name, 0);
+	if (dir)
+		closedir(dir);
+	rmdir(path);
+}
+
 static void remove_dir(struct target *t)
 {
-	char lock[sizeof(t->socket) + 8];
+	char lock[sizeof(t->socket) + 8], admin[sizeof(t->socket) + 16];
 	snprintf(lock, sizeof(lock), "%s.lock", t->socket);
-	const char *const files[] = {t->socket, t->log, t->notify, lock};
+	snprintf(admin, sizeof(admin), "%s.admin.lock", t->socket);
+	const char *const files[] = {t->socket, t->log, t->notify, lock, admin};
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
 		unlink(files[i]);
+	rmdir(t->files);
+	remove_files(t->gpus);
 	rmdir(t->dir);
 }
 
 void target_stop(struct target *t)
 {
 	if (t->pid > 0) {
+		const uint64_t told = clock_ns();
 		kill(t->pid, SIGTERM);
 		for (uint64_t end = clock_ns() + STOP_MS * UINT64_C(1000000);
 		     clock_ns() < end && waitpid(t->pid, &t->status, WNOHANG) != t->pid;
@@ -226,6 +249,7 @@ void target_stop(struct target *t)
 			;
 		kill(t->pid, SIGKILL);
 		waitpid(t->pid, &t->status, 0);
+		t->ending_ns = clock_ns() - told;
 		t->pid = 0;
 	}
 	if (t->beats >= 0)

@@ -28,6 +28,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "abi/worker_queue.h"
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
@@ -166,7 +167,7 @@ static void peer_open(struct peer *p, uint32_t uid)
 	REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
 	*p = (struct peer){.sock = pair[0], .doorbell = -1};
 	next_uid = uid;
-	server_adopt(server, pair[1]);
+	server_adopt(server, pair[1], false);
 }
 
 static void peer_close(struct peer *p)
@@ -429,6 +430,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 		.user_tasks_max = 4096,
 		.user_region_bytes = UINT64_C(1) << 30,
 		.user_comms_max = 48,
+		.user_nccl_comms_max = WORKER_COMM_SLOTS,
 		.user_sessions_max = 64,
 		.access = CONFIG_ACCESS_ANY,
 		.comm_idle_seconds = 0,

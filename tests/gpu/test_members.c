@@ -411,7 +411,7 @@ static void slots_rank(struct client *c)
 	id.bytes[4]++;
 	CHECK_RESULT(ncclsvc_comm_join_device(r.session, &id, r.n, r.rank, r.gpu, WAIT_MS, &one),
 		     NCCLSVC_LIMIT);
-	CHECK(strstr(ncclsvc_last_error(), "one user"));
+	CHECK(strstr(ncclsvc_last_error(), "user_nccl_comms_max is 192"));
 	for (int i = 0; i < MINE; i++)
 		CHECK_OK(ncclsvc_comm_leave(comms[i]));
 	/* Other GPUs for other ranks: no communicator in the pool fits, and the last of these needs

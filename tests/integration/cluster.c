@@ -285,8 +285,11 @@ void cluster_stop(struct cluster *c)
 		if (d->pid)
 			CHECK(access(d->socket, F_OK) < 0);
 		unlink(d->socket);
-		snprintf(path, sizeof(path), "%s.lock", d->socket);
-		unlink(path);
+		static const char *const besides[] = {".lock", ".admin", ".admin.lock"};
+		for (unsigned k = 0; k < sizeof(besides) / sizeof(besides[0]); k++) {
+			snprintf(path, sizeof(path), "%s%s", d->socket, besides[k]);
+			unlink(path);
+		}
 		if (d->pid)
 			daemon_unwatch(d);
 	}

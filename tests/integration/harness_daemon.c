@@ -266,9 +266,12 @@ static void remove_dir(const struct daemon *d)
 {
 	unlink(d->socket);
 	unlink(d->log);
-	char lock[sizeof(d->socket) + 8];
-	snprintf(lock, sizeof(lock), "%s.lock", d->socket);
-	unlink(lock);
+	static const char *const besides[] = {".lock", ".admin", ".admin.lock"};
+	for (unsigned i = 0; i < sizeof(besides) / sizeof(besides[0]); i++) {
+		char path[sizeof(d->socket) + 16];
+		snprintf(path, sizeof(path), "%s%s", d->socket, besides[i]);
+		unlink(path);
+	}
 	rmdir(d->dir);
 }
 

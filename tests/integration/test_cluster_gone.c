@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Several daemons: what members of other nodes are told when a rank or a node dies, is late, or
  * asks for something else. */
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cluster.h"
 
@@ -469,6 +472,67 @@ static void joining_across_nodes_is_as_on_one(void **state)
 	cluster_stop(&c);
 }
 
+/* ---- A daemon that was of several nodes ---- */
+
+/* The exit code of a daemon that is started alone on the socket; what it says is in out. */
+static int start_alone(const char *socket, const char *bootstrap, char *out, size_t size)
+{
+	char *argv[] = {"/usr/bin/timeout",
+			"-s",
+			"TERM",
+			"--preserve-status",
+			"5",
+			(char *)(uintptr_t)program("NCCLSVCD"),
+			"--device",
+			"host",
+			"--log-target",
+			"stderr",
+			"--socket",
+			(char *)(uintptr_t)socket,
+			"--cluster-bootstrap",
+			(char *)(uintptr_t)bootstrap,
+			NULL};
+	return run_program(argv, out, size);
+}
+
+static void a_lost_daemon_does_not_come_back_alone(void **state)
+{
+	struct cluster c;
+	char socket[108], out[8192];
+	(void)state;
+	cluster_start(&c, 2, "--ranks", "2", NULL);
+	snprintf(socket, sizeof(socket), "%s", c.nodes[1].socket);
+	cluster_kill(&c, 1);
+	CHECK_EQ(start_alone(socket, "auto", out, sizeof(out)), 1);
+	CHECK(strstr(out, "was node 1 of 2, and did not end with the other nodes"));
+	CHECK(strstr(out, "--cluster-bootstrap none"));
+	/* As it was asked for; and from then on it is alone. */
+	CHECK_EQ(start_alone(socket, "none", out, sizeof(out)), 0);
+	CHECK(strstr(out, "ready on"));
+	CHECK_EQ(start_alone(socket, "auto", out, sizeof(out)), 0);
+	cluster_stop(&c);
+}
+
+static void daemons_that_ended_together_may_be_alone(void **state)
+{
+	struct cluster c;
+	char socket[108], dir[64], lock[128], kept[160], out[8192];
+	(void)state;
+	cluster_start(&c, 2, NULL);
+	snprintf(socket, sizeof(socket), "%s", c.nodes[1].socket);
+	snprintf(dir, sizeof(dir), "%s", c.dir);
+	snprintf(lock, sizeof(lock), "%s.lock", socket);
+	/* The note outlives what cluster_stop takes away. */
+	snprintf(kept, sizeof(kept), "%s.kept", dir);
+	CHECK_EQ(link(lock, kept), 0);
+	cluster_stop(&c);
+	CHECK_EQ(mkdir(dir, 0700), 0);
+	CHECK_EQ(rename(kept, lock), 0);
+	CHECK_EQ(start_alone(socket, "auto", out, sizeof(out)), 0);
+	CHECK_EQ(unlink(lock), 0);
+	CHECK_EQ(rmdir(dir), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -478,6 +542,8 @@ int main(void)
 		TEST(a_mismatch_is_the_same_on_all_nodes),
 		TEST(who_is_missing_on_other_nodes_is_named),
 		TEST(joining_across_nodes_is_as_on_one),
+		TEST(a_lost_daemon_does_not_come_back_alone),
+		TEST(daemons_that_ended_together_may_be_alone),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

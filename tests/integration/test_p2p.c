@@ -101,6 +101,62 @@ static void all_pairs_exchange_in_a_group(void **state)
 	run_clients(5, exchange);
 }
 
+/* ---- A group of more than a task group of the daemon holds ---- */
+
+enum { LARGE_GROUP = 9000 };
+
+static void send_all(ncclsvc_comm *comm, const int32_t *out, int peer)
+{
+	for (int i = 0; i < LARGE_GROUP; i++)
+		CHECK_OK(ncclsvc_send(out + i, 1, NCCLSVC_INT32, peer, comm, NULL));
+}
+
+static void recv_all(ncclsvc_comm *comm, int32_t *in, int peer)
+{
+	for (int i = 0; i < LARGE_GROUP; i++)
+		CHECK_OK(ncclsvc_recv(in + i, 1, NCCLSVC_INT32, peer, comm, NULL));
+}
+
+static void exchange_much(struct client *me)
+{
+	ncclsvc_session *s = session_with_ring(me->daemon, 32768);
+	ncclsvc_task sum = 0;
+	ncclsvc_comm *comm = comm_join(me, s);
+	const int peer = 1 - me->rank;
+	int32_t *out = shared(s, LARGE_GROUP * 4), *in = shared(s, LARGE_GROUP * 4);
+	int32_t *total = shared(s, 4);
+	for (int round = 0; round < 3; round++) {
+		fill(out, LARGE_GROUP, me->rank * 1000000 + round);
+		memset(in, 0, LARGE_GROUP * 4);
+		*total = 1;
+		CHECK_OK(ncclsvc_group_begin(s));
+		if (me->rank)
+			recv_all(comm, in, peer);
+		CHECK_OK(ncclsvc_all_reduce(total, total, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm,
+					    &sum));
+		send_all(comm, out, peer);
+		if (!me->rank)
+			recv_all(comm, in, peer);
+		CHECK_OK(ncclsvc_group_end(s));
+		CHECK_OK(ncclsvc_wait_all(s, WAIT_MS));
+		check(in, LARGE_GROUP, peer * 1000000 + round);
+		CHECK_EQ(*total, 2);
+	}
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+static void a_large_group_is_submitted_whole(void **state)
+{
+	struct daemon d;
+	struct client clients[2];
+	(void)state;
+	daemon_start(&d, "--ring-max", "32768", NULL);
+	clients_start(clients, 2, &d, exchange_much, NULL);
+	clients_end(clients, 2);
+	daemon_stop(&d);
+}
+
 /* ---- Matching order ---- */
 
 static void in_order(struct client *me)
@@ -466,6 +522,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(a_send_matches_its_recv),
 		TEST(all_pairs_exchange_in_a_group),
+		TEST(a_large_group_is_submitted_whole),
 		TEST(the_kth_send_matches_the_kth_recv),
 		TEST(a_group_spans_communicators),
 		TEST(a_refused_group_submits_nothing),

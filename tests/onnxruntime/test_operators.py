@@ -507,6 +507,22 @@ class Errors(Case):
         got, = run(1, alone)
         self.says(got, "InvalidArgument", "WORLD_SIZE is 3")
 
+    def test_the_job_has_a_world_of_its_own(self):
+        """Its size and its groups are not the daemon's, whose world has one rank."""
+        def grouped(rank):
+            os.environ.update(NCCLSVC_ORT_WORLD="4", NCCLSVC_ORT_JOB="training", NCCLSVC_ORT_HORIZONTAL="2")
+            whole, = collective("NcclAllReduce", 1).run(None, feed([floats(1, start=1 + rank)]))
+            part, = collective("NcclAllReduce", 1, group_type=4).run(None, feed([floats(1, start=1 + rank)]))
+            return float(whole[0]), float(part[0])
+        self.assertEqual(run(4, grouped, options=("--ranks", "1")), [(10.0, 3.0), (10.0, 3.0), (10.0, 7.0), (10.0, 7.0)])
+
+    def test_a_size_that_is_no_number(self):
+        def alone(rank):
+            os.environ["NCCLSVC_ORT_PIPELINE"] = "two"
+            return refused(collective("NcclAllReduce", 1).run, None, feed([floats(1)]))
+        got, = run(1, alone)
+        self.says(got, "InvalidArgument", "NCCLSVC_ORT_PIPELINE is 'two'")
+
     def test_a_timeout_that_is_no_number(self):
         def alone(rank):
             os.environ["NCCLSVC_ORT_TIMEOUT"] = "10s"

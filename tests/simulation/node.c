@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abi/worker_queue.h"
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
@@ -166,6 +167,7 @@ void nodes_begin(uint32_t n)
 	config = (struct config){
 		.comms_max = 4096,
 		.user_comms_max = 4096,
+		.user_nccl_comms_max = WORKER_COMM_SLOTS,
 		.sessions_max = 64,
 		.comm_idle_seconds = (int)profile.keep,
 		.worker_seconds = 10,

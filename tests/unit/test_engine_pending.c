@@ -134,6 +134,31 @@ static void matches_that_wait_cost_others_nothing(void **state)
 	assert_in_range(steps() - then, 2 * MATCHES * STEP_END, 4 * MATCHES * STEP_END);
 }
 
+/* Each Send finds its Recv at once, whatever is posted before it. */
+static void messages_match_in_constant_steps(void **state)
+{
+	static struct svc_record group[2][2 * MATCHES];
+	(void)state;
+	for (uint32_t i = 0; i < 2; i++)
+		add_trainer(i);
+	START(0, 2, LIST(0, 1), LIST(0, 1));
+	for (uint32_t t = 0; t < 2; t++)
+		for (unsigned i = 0; i < MATCHES; i++) {
+			group[t][i] = p2p(0, NCCLSVC_SEND, t, 1 - (int32_t)t);
+			group[t][MATCHES + i] = p2p(0, NCCLSVC_RECV, t, 1 - (int32_t)t);
+		}
+	const uint64_t before = steps();
+	submit(0, group[0], 2 * MATCHES);
+	submit(1, group[1], 2 * MATCHES);
+	launched(0, 2 * MATCHES);
+	launched(1, 2 * MATCHES);
+	assert_true(steps() - before < (uint64_t)4 * MATCHES * (STEP_RECORD + 8));
+	run_all(0);
+	run_all(1);
+	ends(0, 2 * MATCHES, NCCLSVC_OK);
+	ends(1, 2 * MATCHES, NCCLSVC_OK);
+}
+
 /* The one that keeps the group from being launched leaves it. */
 static void a_group_goes_on_without_what_has_left(void **state)
 {
@@ -167,6 +192,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		ENGINE_TEST(pending_tasks_are_shown_by_kind),
 		ENGINE_TEST(matches_that_wait_cost_others_nothing),
+		ENGINE_TEST(messages_match_in_constant_steps),
 		ENGINE_TEST(a_group_goes_on_without_what_has_left),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "account/account.h"
+#include "base/config.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
 
@@ -39,7 +40,8 @@ static void made(struct communicator *m, int r, const char *text)
 static void make_without(unsigned allocation)
 {
 	const struct gpu_callbacks callbacks = {.made = made};
-	struct gpus gpus = {.callbacks = &callbacks};
+	const struct config config = {.user_nccl_comms_max = 1};
+	struct gpus gpus = {.callbacks = &callbacks, .config = &config};
 	struct account account = {0};
 	struct nccl_comm *held = NULL;
 	const struct nccl_comm_want want = {
@@ -67,11 +69,26 @@ static void without_memory_for_its_creation(void **state)
 	make_without(2);
 }
 
+static void a_users_limit_is_named(void **state)
+{
+	const struct gpu_callbacks callbacks = {.made = made};
+	const struct config config = {.user_nccl_comms_max = 0};
+	struct gpus gpus = {.callbacks = &callbacks, .config = &config};
+	struct account account = {.uid = 7};
+	const struct nccl_comm_want want = {.account = &account, .nranks = 1, .nnodes = 1, .n = 1};
+	(void)state;
+	assert_null(nccl_comm_make(&gpus, &want, 0));
+	assert_int_equal(result, NCCLSVC_LIMIT);
+	assert_string_equal(why,
+			    "user 7 has 0 NCCL communicators in use, and user_nccl_comms_max is 0");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(without_memory_for_the_communicator),
 		cmocka_unit_test(without_memory_for_its_creation),
+		cmocka_unit_test(a_users_limit_is_named),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

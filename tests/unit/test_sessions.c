@@ -5,6 +5,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,7 +20,7 @@
 #include "session/sessions.h"
 #include "wire.h"
 
-enum { SESSIONS = 100, LONG = 4000 };
+enum { FEW = 100, POLLED = 1024 /* by libuv at a time */, MANY = POLLED + 76, LONG = 4000 };
 
 struct scene {
 	uv_loop_t uv;
@@ -26,10 +28,11 @@ struct scene {
 	struct config config;
 	struct accounts accounts;
 	struct sessions sessions;
-	struct client *client[SESSIONS];
-	int peer[SESSIONS];
-	unsigned vacated;
-	struct client *ended[SESSIONS]; /* whose executor has not answered yet */
+	struct client *client[MANY];
+	int peer[MANY];
+	int n; /* sessions */
+	unsigned vacated, requests;
+	struct client *ended[MANY]; /* whose executor has not answered yet */
 	unsigned nended;
 };
 
@@ -42,7 +45,12 @@ static uint64_t expire(void *arg, uint64_t now)
 static void on_request(void *owner, struct client *c, const struct svc_header *h, const void *body,
 		       int *fds)
 {
-	(void)owner, (void)c, (void)h, (void)body, (void)fds;
+	struct scene *x = owner;
+	const uint64_t until = clock_now() + USER_TURN_NS;
+	(void)c, (void)h, (void)body, (void)fds;
+	x->requests++;
+	while (clock_now() <= until) /* all of a user's time in a turn */
+		;
 }
 
 /* Takes a session's whole turn. */
@@ -83,17 +91,18 @@ static void on_closed(void *arg)
 static const struct session_callbacks callbacks = {on_request, on_vacate, on_end_tasks,
 						   on_free_memory};
 
-static void begin(struct scene *x)
+static void begin(struct scene *x, int n)
 {
 	const struct ucred cred = {.pid = getpid(), .uid = 1000};
 	char text[SVC_TEXT_BYTES];
 	memset(x, 0, sizeof(*x));
-	x->config = (struct config){.sessions_max = SESSIONS, .user_sessions_max = SESSIONS};
+	x->n = n;
+	x->config = (struct config){.sessions_max = x->n, .user_sessions_max = x->n};
 	uv_loop_init(&x->uv);
 	loop_open(&x->loop, &x->uv, expire, x);
 	accounts_init(&x->accounts, &x->config, on_closed, NULL);
 	assert_int_equal(sessions_open(&x->sessions, &x->loop, &callbacks, x), 0);
-	for (int i = 0; i < SESSIONS; i++) {
+	for (int i = 0; i < x->n; i++) {
 		int fds[2];
 		assert_int_equal(
 			socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds),
@@ -101,7 +110,7 @@ static void begin(struct scene *x)
 		struct account *a = account_get(&x->accounts, cred.uid);
 		assert_true(account_take(a, SHARE_SESSIONS, 1, text));
 		assert_true(account_take(a, SHARE_FDS, 1, text));
-		x->client[i] = client_create(&x->sessions, fds[0], a, &cred);
+		x->client[i] = client_create(&x->sessions, fds[0], a, &cred, false);
 		x->peer[i] = fds[1];
 		assert_non_null(x->client[i]);
 	}
@@ -120,7 +129,7 @@ static void end(struct scene *x)
 	loop_close(&x->loop);
 	uv_run(&x->uv, UV_RUN_DEFAULT);
 	assert_int_equal(uv_loop_close(&x->uv), 0);
-	for (int i = 0; i < SESSIONS; i++)
+	for (int i = 0; i < x->n; i++)
 		close(x->peer[i]);
 	sessions_free(&x->sessions);
 	accounts_fini(&x->accounts);
@@ -135,8 +144,8 @@ static void reply_long(struct client *c)
 static void sessions_are_found_and_counted(void **state)
 {
 	struct scene *x = *state;
-	begin(x);
-	for (int i = 0; i < SESSIONS; i++)
+	begin(x, FEW);
+	for (int i = 0; i < x->n; i++)
 		assert_ptr_equal(sessions_find(&x->sessions, x->client[i]->id), x->client[i]);
 	assert_null(sessions_find(&x->sessions, 0));
 	/* The one that has been silent for the longest time is the first. */
@@ -154,12 +163,12 @@ static void sessions_are_found_and_counted(void **state)
 /* Calls client_retry as if the first deadline had come. Returns how many messages were tried. */
 static unsigned retry_first(struct scene *x)
 {
-	uint64_t at[SESSIONS];
+	uint64_t at[MANY];
 	unsigned tried = 0;
-	for (int i = 0; i < SESSIONS; i++)
+	for (int i = 0; i < x->n; i++)
 		at[i] = x->client[i]->retry.at_ns;
 	client_retry(&x->sessions, deadlines_first(&x->sessions.retries)->at_ns);
-	for (int i = 0; i < SESSIONS; i++)
+	for (int i = 0; i < x->n; i++)
 		tried += x->client[i]->retry.at_ns != at[i];
 	return tried;
 }
@@ -167,21 +176,21 @@ static unsigned retry_first(struct scene *x)
 static void what_is_not_read_is_tried_less_and_less_often(void **state)
 {
 	struct scene *x = *state;
-	begin(x);
-	for (int i = 0; i < SESSIONS; i++) {
+	begin(x, FEW);
+	for (int i = 0; i < x->n; i++) {
 		client_opened(x->client[i]);
 		reply_long(x->client[i]);
 		reply_long(x->client[i]);
 	}
-	assert_int_equal(x->sessions.retries.n, SESSIONS);
+	assert_int_equal(x->sessions.retries.n, x->n);
 	unsigned tried = 0, doublings = 0;
 	for (uint64_t ns = SEND_AGAIN_NS; ns < SEND_AGAIN_MAX_NS; ns *= 2)
 		doublings++;
 	while (deadlines_first(&x->sessions.retries) &&
-	       x->client[SESSIONS - 1]->retry_after_ns < SEND_AGAIN_MAX_NS)
+	       x->client[x->n - 1]->retry_after_ns < SEND_AGAIN_MAX_NS)
 		tried += retry_first(x);
 	/* Each is tried when its time has come, and no other with it. */
-	assert_in_range(tried, SESSIONS, SESSIONS * (doublings + 1));
+	assert_in_range(tried, x->n, x->n * (doublings + 1));
 	assert_int_equal(retry_first(x), 1);
 	end(x);
 }
@@ -190,7 +199,7 @@ static void what_is_read_at_last_is_followed_by_what_waits(void **state)
 {
 	struct scene *x = *state;
 	char message[2 * LONG];
-	begin(x);
+	begin(x, FEW);
 	struct client *c = x->client[0];
 	client_opened(c);
 	reply_long(c);
@@ -209,8 +218,8 @@ static void what_is_read_at_last_is_followed_by_what_waits(void **state)
 static void sessions_of_one_user_end_in_turns(void **state)
 {
 	struct scene *x = *state;
-	begin(x);
-	for (int i = 0; i < SESSIONS; i++) {
+	begin(x, FEW);
+	for (int i = 0; i < x->n; i++) {
 		client_opened(x->client[i]);
 		reply_long(x->client[i]);
 		reply_long(x->client[i]);
@@ -218,7 +227,7 @@ static void sessions_of_one_user_end_in_turns(void **state)
 		x->peer[i] = -1;
 	}
 	unsigned before = 0, turns = 0;
-	while (x->vacated < SESSIONS) {
+	while (x->vacated < FEW) {
 		turn(x);
 		/* An end that began before the time was over is finished, both in a turn's I/O and
 		 * in its idle handle. */
@@ -227,18 +236,67 @@ static void sessions_of_one_user_end_in_turns(void **state)
 		before = x->vacated;
 		turns++;
 	}
-	assert_in_range(turns, SESSIONS / 6, 100000);
+	assert_in_range(turns, x->n / 6, 100000);
 	end(x);
+}
+
+static void ask(struct scene *x, int i)
+{
+	struct {
+		struct svc_header header;
+		struct svc_daemon_info_request body;
+	} m = {.header = {.length = sizeof(m), .opcode = SVC_DAEMON_INFO, .serial = 1}};
+	x->client[i]->version = SVC_PROTOCOL_MAX;
+	client_opened(x->client[i]);
+	assert_int_equal(write(x->peer[i], &m, sizeof(m)), sizeof(m));
+}
+
+static void count(uv_poll_t *poll, int status, int events)
+{
+	unsigned *n = poll->data;
+	(void)status, (void)events;
+	(*n)++;
+}
+
+/* The loop polls anew in one turn as long as POLLED descriptors are ready. */
+static void sessions_without_time_are_not_polled(void **state)
+{
+	struct scene *x = *state;
+	uv_poll_t other;
+	unsigned polls = 0, turns = 0;
+	begin(x, MANY);
+	const int fd = eventfd(1, EFD_CLOEXEC); /* always ready */
+	uv_poll_init(&x->uv, &other, fd);
+	other.data = &polls;
+	uv_poll_start(&other, UV_READABLE, count);
+	for (int i = 0; i < MANY; i++)
+		ask(x, i);
+	for (unsigned before = 0; x->requests < MANY; before = x->requests, turns++) {
+		turn(x);
+		assert_in_range(x->requests - before, 0, 1);
+	}
+	assert_in_range(turns, MANY, MANY + 5);
+	assert_in_range(polls, MANY, turns + 1 + MANY / POLLED);
+	turn(x);
+	assert_int_equal(x->sessions.nparked, 0);
+	uv_close((uv_handle_t *)&other, NULL);
+	end(x);
+	close(fd);
 }
 
 int main(void)
 {
+	struct rlimit files;
+	getrlimit(RLIMIT_NOFILE, &files);
+	files.rlim_cur = files.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &files);
 	static struct scene scene;
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_prestate(sessions_are_found_and_counted, &scene),
 		cmocka_unit_test_prestate(what_is_not_read_is_tried_less_and_less_often, &scene),
 		cmocka_unit_test_prestate(what_is_read_at_last_is_followed_by_what_waits, &scene),
 		cmocka_unit_test_prestate(sessions_of_one_user_end_in_turns, &scene),
+		cmocka_unit_test_prestate(sessions_without_time_are_not_polled, &scene),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

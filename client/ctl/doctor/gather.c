@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/socket.h"
 #include "doctor.h"
 #include "proto/abi/cuda_connections.h"
 
@@ -91,29 +92,10 @@ static void gather_driver(struct doctor_facts *f)
 
 /* ---- The daemon ---- */
 
-static bool name_socket(char *to, size_t size, const char *path)
-{
-	int n = snprintf(to, size, "%s", path);
-	return n >= 0 && (size_t)n < size;
-}
-
-/* As the library chooses it. */
 static void gather_socket(struct doctor_facts *f, const char *path)
 {
 	struct stat st;
-	char user[sizeof(f->socket)];
-	const char *runtime = getenv("XDG_RUNTIME_DIR");
-	if (!path)
-		path = getenv("NCCLSVC_SOCKET");
-	if (path && !*path)
-		path = NULL;
-	if (!path && runtime && *runtime) {
-		int n = snprintf(user, sizeof(user), "%s/ncclsvc/ncclsvcd.sock", runtime);
-		if (n > 0 && (size_t)n < sizeof(user) && !access(user, F_OK))
-			path = user;
-	}
-	if (!name_socket(f->socket, sizeof(f->socket),
-			 path ? path : "/run/ncclsvc/ncclsvcd.sock")) {
+	if (!socket_choose(path, f->socket, sizeof(f->socket))) {
 		f->socket_error = ENAMETOOLONG;
 		return;
 	}

@@ -21,6 +21,8 @@
 #define CHUNK_BYTES_ALL	  (8 * 1024 * 1024)  /* the same of all ranks together */
 #define STREAM_BYTES	  (32 * 1024 * 1024) /* what no last-level cache that was measured holds */
 #define CHUNKS_PER_THREAD 16 /* the last chunk is the time one thread waits for another */
+#define HELPERS_ALWAYS	  (4 * HELPERS_WORTH_NS) /* what saves more is always worth it */
+#define HELPERS_FORGOTTEN 128 /* operations in which most of what helpers cost is forgotten */
 #define BOUNCE_BYTES	  4096
 
 /* Reads and writes of matched tasks, as one. */
@@ -42,6 +44,8 @@ struct work {
 	struct move move;
 	uint64_t first;	      /* unit of the first chunk */
 	uint64_t chunk;	      /* units in one chunk */
+	uint64_t given_ns;    /* when the pool got it */
+	double left_ns;	      /* what one thread would have taken from then on */
 	struct part *part;    /* as in a match */
 	_Atomic bool aborted; /* chunks not begun are skipped */
 	struct task *tasks[];
@@ -49,6 +53,7 @@ struct work {
 
 struct host {
 	struct work *running; /* in the pool */
+	double helpers_ns;    /* what helpers cost of late: see learn */
 };
 
 static struct host *host_of(const struct engine *e)
@@ -247,6 +252,33 @@ static void cut(const struct engine *e, struct work *w)
 	w->job.chunks = (uint32_t)((left + w->chunk - 1) / w->chunk);
 }
 
+/* ---- What helpers are worth ---- */
+
+/* What the helpers take over, if they come at once. */
+static double helpers_share(const struct engine *e, double left_ns)
+{
+	return left_ns * (e->config.threads - 1) / e->config.threads;
+}
+
+/* Where clients need the cores, too, helpers come late: to call them costs more than their wakeup.
+ * So the time that a call has cost beyond the threads' equal shares counts, until it is forgotten,
+ * and another try shows what it costs now. (Long work has other limits, the memory's for one.) */
+static void learn(struct engine *e, const struct work *w)
+{
+	struct host *h = host_of(e);
+	const double share = helpers_share(e, w->left_ns);
+	const double cost = (double)(clock_now() - w->given_ns) - (w->left_ns - share);
+	const bool own = !w->left_ns; /* a user's own threads, which tell nothing of the helpers */
+	if (!own && share <= HELPERS_ALWAYS && cost > h->helpers_ns)
+		h->helpers_ns = cost < HELPERS_ALWAYS ? cost : HELPERS_ALWAYS;
+}
+
+static void forget_some(struct engine *e)
+{
+	struct host *h = host_of(e);
+	h->helpers_ns -= h->helpers_ns / HELPERS_FORGOTTEN;
+}
+
 /* The pool is through with it. */
 static void finish(struct job *job, void *arg)
 {
@@ -255,6 +287,8 @@ static void finish(struct job *job, void *arg)
 	struct comm *c = w->comm;
 	ncclsvc_status failed;
 	DL_DELETE(host_of(e)->running, w);
+	forget_some(e);
+	learn(e, w);
 	if (w->part) {
 		w->part->over(e, w->part, false);
 		free(w);
@@ -270,9 +304,9 @@ static void finish(struct job *job, void *arg)
 		order_free_comm(e, c);
 }
 
-/* The rest, from unit `first` on. own: engine_own_pool's. */
+/* The rest, from unit `first` on, which one thread would do in left_ns. own: engine_own_pool's. */
 static bool give_to_pool(struct engine *e, const struct match *match, const struct move *m,
-			 uint64_t first, struct pool *own)
+			 uint64_t first, double left_ns, struct pool *own)
 {
 	struct work *w = calloc(1, sizeof(*w) + m->ntasks * sizeof(w->tasks[0]));
 	if (!w)
@@ -283,6 +317,8 @@ static bool give_to_pool(struct engine *e, const struct match *match, const stru
 	w->comm = match->comm;
 	w->part = match->part;
 	w->first = first;
+	w->given_ns = e->now;
+	w->left_ns = left_ns;
 	w->move = *m;
 	w->move.tasks = w->tasks;
 	cut(e, w);
@@ -309,26 +345,27 @@ static bool run_small_send(const struct engine *e, struct task *send, struct tas
 /* Is the rest better given to the pool: for its helpers, or since others have waited enough? */
 static bool is_long(const struct engine *e, double left_ns)
 {
-	const unsigned threads = e->config.threads;
-	return left_ns * (threads - 1) / threads > HELPERS_WORTH_NS ||
+	const double share = helpers_share(e, left_ns);
+	return (share > HELPERS_WORTH_NS && share > host_of(e)->helpers_ns) ||
 	       e->now - e->round_ns > MOVE_TURN_NS;
 }
 
 /* How long the rest takes is what the parts so far took, of this very operation on these buffers:
  * no table knows which cache they are in. Returns where the rest begins. */
-static uint64_t run_alone(struct engine *e, struct move *m)
+static uint64_t run_alone(struct engine *e, struct move *m, double *left_ns)
 {
 	if (m->bytes <= PART_BYTES)
 		return run_part(m, 0, m->units);
 	const uint64_t part = whole_lines(PART_BYTES / bytes_per_unit(m));
 	const uint64_t start = clock_now();
 	uint64_t done = 0;
-	double left_ns;
 	do {
 		done = run_part(m, done, part);
 		e->now = clock_now();
-		left_ns = (double)(e->now - start) * (double)(m->units - done) / (double)done;
-	} while (done < m->units && !is_long(e, left_ns));
+		*left_ns = (double)(e->now - start) * (double)(m->units - done) / (double)done;
+	} while (done < m->units && !is_long(e, *left_ns));
+	if (done == m->units)
+		forget_some(e);
 	return done;
 }
 
@@ -339,10 +376,11 @@ static __attribute__((noinline)) enum begun run(struct engine *e, const struct m
 	measure(&m);
 	for (uint32_t k = 0; k < m.ntasks; k++)
 		m.tasks[k]->started_ns = e->now;
-	const uint64_t done = m.units && !own ? run_alone(e, &m) : 0;
+	double left_ns = 0;
+	const uint64_t done = m.units && !own ? run_alone(e, &m, &left_ns) : 0;
 	if (done == m.units)
 		return BEGUN_DONE;
-	return give_to_pool(e, match, &m, done, own) ? BEGUN_RUNNING : BEGUN_NO_MEMORY;
+	return give_to_pool(e, match, &m, done, left_ns, own) ? BEGUN_RUNNING : BEGUN_NO_MEMORY;
 }
 
 static enum begun start(struct engine *e, const struct match *match)

@@ -129,30 +129,37 @@ static bool comes_before(const struct task *a, const struct task *b)
 	return a->record.plan ? a->record.plan_task < b->record.plan_task : a->uid < b->uid;
 }
 
-/* One member's group, or its only task: one ncclGroup on each of its GPUs. */
+static struct task *next_until(const struct task *t, const struct task *first)
+{
+	return t->next_in_group == first ? NULL : t->next_in_group;
+}
+
+/* Those of t's GPU, of which it is the first: one ncclGroup. */
+static void launch_on_device(struct engine *e, struct task *t, const struct task *first)
+{
+	struct launch *last = NULL;
+	const int32_t device = t->member->device;
+	for (; t; t = next_until(t, first)) {
+		if (t->in_flight || t->member->device != device)
+			continue;
+		last = write_launch(e, t);
+		t->member->n_in_flight++;
+		watch(e, t->comm);
+		set_launched(e, t);
+	}
+	last->flags &= (uint8_t)~LAUNCH_MORE;
+}
+
+/* One member's group, or its only task: on each of its GPUs. */
 static void launch_bundle(struct engine *e, struct task *any)
 {
 	struct task *first = any, *t = any;
-	while (t->next_in_group && (t = t->next_in_group) != any)
+	while ((t = next_until(t, any)))
 		if (comes_before(t, first))
 			first = t;
-	t = first;
-	do {
-		struct launch *last = NULL;
-		const int32_t device = t->member->device;
-		for (struct task *u = t; u;
-		     u = u->next_in_group == first ? NULL : u->next_in_group) {
-			if (u->in_flight || u->member->device != device)
-				continue;
-			last = write_launch(e, u);
-			u->member->n_in_flight++;
-			watch(e, u->comm);
-			set_launched(e, u);
-		}
-		if (last)
-			last->flags &= (uint8_t)~LAUNCH_MORE;
-		t = t->next_in_group;
-	} while (t && t != first);
+	for (t = first; t; t = next_until(t, first))
+		if (!t->in_flight)
+			launch_on_device(e, t, first);
 }
 
 static void launch(struct engine *e, struct task *const *tasks, uint32_t n)

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gpus.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include "attack.h"
+
+#define CALL_MS 120000
+
+/* As conn_call, but the descriptors of the answer are the caller's. */
+static bool ask(struct conn *c, unsigned opcode, const void *body, size_t length,
+		struct answer *answer)
+{
+	if (conn_send(c, opcode, body, length, -1, 0))
+		return false;
+	while (conn_next(c, answer, CALL_MS) == 1) {
+		if (answer->header.serial == c->serial)
+			return !answer->header.result;
+		svc_close_fds(answer->fds, answer->nfds);
+	}
+	answer->header.result = CONN_LOST;
+	return false;
+}
+
+uint32_t gpu_lend(struct conn *c, int device, uint64_t bytes, int *fd, struct answer *answer)
+{
+	const struct svc_region_lend lend = {.device = device, .bytes = bytes};
+	if (!ask(c, SVC_REGION_LEND, &lend, sizeof(lend), answer) || !answer->nfds)
+		return 0;
+	if (fd)
+		*fd = answer->fds[0];
+	else
+		svc_close_fds(answer->fds, answer->nfds);
+	return answer->body.region.region;
+}
+
+uint32_t gpu_import(struct conn *c, int device, uint64_t bytes, int fd, struct answer *answer)
+{
+	const struct svc_region_cuda add = {.device = device, .bytes = bytes};
+	return conn_call(c, SVC_REGION_CUDA_FD, &add, sizeof(add), fd, answer)
+		       ? 0
+		       : answer->body.region.region;
+}
+
+bool gpu_forget(struct conn *c, uint32_t region)
+{
+	const struct svc_region_del del = {.region = region};
+	struct answer answer;
+	return !conn_call(c, SVC_REGION_DEL, &del, sizeof(del), -1, &answer);
+}
+
+bool gpu_join(struct conn *conns, const uint32_t *staging, struct rank ranks[GPUS])
+{
+	struct svc_join join = {.nranks = GPUS};
+	random_id(join.id);
+	for (int i = 0; i < GPUS; i++) {
+		join.rank = join.device = i;
+		join.staging = staging ? staging[i] : 0;
+		if (conn_send(&conns[i], SVC_JOIN, &join, sizeof(join), -1, 0))
+			return false;
+	}
+	return ranks_joined(conns, GPUS, ranks);
+}
+
+struct peer_page *gpu_pages(const struct rank *rank)
+{
+	const struct svc_staging request = {.comm = rank->comm, .rank = -1};
+	struct answer answer;
+	if (!ask(rank->conn, SVC_STAGING, &request, sizeof(request), &answer) || !answer.nfds)
+		return NULL;
+	void *p =
+		mmap(NULL, GPUS * PEER_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, answer.fds[0], 0);
+	svc_close_fds(answer.fds, answer.nfds);
+	return p == MAP_FAILED ? NULL : p;
+}
+
+void gpu_pages_close(struct peer_page *pages)
+{
+	munmap(pages, GPUS * PEER_PAGE);
+}
+
+static void message_waits(struct peer_page *p, int rank, int op)
+{
+	const uint32_t other = (uint32_t)!rank;
+	const unsigned way = op == NCCLSVC_SEND ? PEER_WAY_TO(other) : PEER_WAY_FROM(other);
+	p->history[p->records % PEER_HISTORY] = (struct peer_record){
+		.operation = p->records,
+		.header = peer_header((uint8_t)op, NCCLSVC_UINT32, 0, (uint8_t)other, 8),
+		.launched_ns = clock_ns(),
+		.serial = 1,
+		.message = 1,
+	};
+	__atomic_store_n(&p->messages[way], 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&p->records, p->records + 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&p->waits[way], UINT64_C(1) << 32 | 1, __ATOMIC_RELEASE);
+}
+
+void gpu_kernel_waits(struct peer_page *pages, int rank)
+{
+	struct peer_page *p = peer_page_of(pages, (uint32_t)rank);
+	p->moves = 1;
+	message_waits(p, rank, NCCLSVC_RECV);
+	message_waits(p, rank, NCCLSVC_SEND);
+	__atomic_store_n(&p->begun, UINT64_C(1) << 32 | 1, __ATOMIC_RELEASE);
+}
