@@ -91,7 +91,7 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 	}
 	if (m->split_lost) {
 		client_error(c, SVC_SPLIT, serial, NCCLSVC_BUSY,
-			     "the nodes have yet to agree how the former split ended: try again");
+			     "the nodes have yet to agree how the previous split ended: try again");
 		return;
 	}
 	if (!m->split)

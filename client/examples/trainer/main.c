@@ -139,7 +139,7 @@ static bool parse(int argc, char **argv, struct options *o, bool *help_wanted)
 		else if (c >= FLAG)
 			*flags[c - FLAG] = true;
 		else if (!apply(o, c, optarg)) {
-			say("--%s \"%s\" makes no sense: see --help", options[i].name, optarg);
+			say("invalid value \"%s\" for --%s: see --help", optarg, options[i].name);
 			return false;
 		}
 	}

@@ -82,7 +82,7 @@ class Request:
         if self._address is not None:
             result = wait_in_parts(lambda ms: int(lib.request_wait(self._handle(), ms)), self._test, timeout)
             if result is None:
-                raise TimeoutError("the request has not ended within the time of this wait; it goes on")
+                raise TimeoutError("the request has not ended within this wait's timeout; it continues")
             self._end(result)
         return self._outcome()
 
