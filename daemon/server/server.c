@@ -443,6 +443,15 @@ static void on_listener_closed(uv_handle_t *handle)
 	free(l);
 }
 
+void server_unlisten(struct server *s)
+{
+	for (struct listener *l = s->listeners, *after; l; l = after) {
+		after = l->next;
+		uv_close((uv_handle_t *)&l->poll, on_listener_closed);
+	}
+	s->listeners = NULL;
+}
+
 /* Its events, and the GPUs' workers, are needed until the last session is gone. */
 static void let_executor_go(struct server *s)
 {
@@ -463,11 +472,7 @@ void server_close(struct server *s, int reason, const char *text)
 	comm_close_all(&s->comms, reason);
 	DL_FOREACH_SAFE (s->sessions.clients, c, next)
 		client_close(c, reason, text);
-	for (struct listener *l = s->listeners, *after; l; l = after) {
-		after = l->next;
-		uv_close((uv_handle_t *)&l->poll, on_listener_closed);
-	}
-	s->listeners = NULL;
+	server_unlisten(s);
 	if (!s->sessions.clients)
 		let_executor_go(s);
 }

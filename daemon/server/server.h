@@ -33,6 +33,8 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 			     struct cluster *cluster, const struct server_callbacks *callbacks);
 /* Accepts connections from a listening SOCK_SEQPACKET socket. Takes fd. Returns 0 or -errno. */
 int server_listen(struct server *s, int fd);
+/* Accepts no more, and closes what listens. */
+void server_unlisten(struct server *s);
 /* Takes a connected socket as a new session. */
 void server_adopt(struct server *s, int fd);
 

@@ -14,12 +14,19 @@
 /* Connections that wait: they are accepted in their order, whoever they belong to. */
 #define BACKLOG 1024
 
+#define LOCK_PATH_MAX (sizeof(((struct listen_socket *)0)->path) + 8)
+
+static void lock_path(const struct listen_socket *ls, char path[LOCK_PATH_MAX])
+{
+	snprintf(path, LOCK_PATH_MAX, "%s.lock", ls->path);
+}
+
 /* Two daemons that start at once must not take each other's fresh socket for a stale one: whoever
  * has the lock may replace what is there. Returns 0 or -1. */
 static int take_lock(struct listen_socket *ls, char *why, size_t why_size)
 {
-	char path[sizeof(ls->path) + 8];
-	snprintf(path, sizeof(path), "%s.lock", ls->path);
+	char path[LOCK_PATH_MAX];
+	lock_path(ls, path);
 	ls->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (ls->lock_fd < 0) {
 		snprintf(why, why_size, "cannot create %s: %s", path, strerror(errno));
@@ -101,6 +108,22 @@ int socket_open(struct listen_socket *ls, const char *path, mode_t mode, char *w
 	return 0;
 }
 
+/* Is that what the path names now? */
+static bool is_at(const char *path, dev_t dev, ino_t ino)
+{
+	struct stat st;
+	return lstat(path, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
+}
+
+bool socket_is_own(const struct listen_socket *ls)
+{
+	char path[LOCK_PATH_MAX];
+	struct stat lock;
+	lock_path(ls, path);
+	return is_at(ls->path, ls->dev, ls->ino) && fstat(ls->lock_fd, &lock) == 0 &&
+	       is_at(path, lock.st_dev, lock.st_ino);
+}
+
 int socket_take(struct listen_socket *ls)
 {
 	int fd = ls->fd;
@@ -110,12 +133,11 @@ int socket_take(struct listen_socket *ls)
 
 void socket_close(struct listen_socket *ls)
 {
-	struct stat st;
 	if (ls->fd >= 0)
 		close(ls->fd);
 	if (ls->lock_fd < 0)
 		return;
-	if (ls->ino && lstat(ls->path, &st) == 0 && st.st_dev == ls->dev && st.st_ino == ls->ino)
+	if (ls->ino && is_at(ls->path, ls->dev, ls->ino))
 		unlink(ls->path);
 	/* The lock file stays: to remove it would let two daemons lock two files of one name. */
 	close(ls->lock_fd);
