@@ -19,8 +19,8 @@
  * register its members of the epochs that run. Then it handles JOINs without. */
 #define NODES_REGISTER_NS	 UINT64_C(3000000000)
 /* A rendezvous without members is kept for so long at least (comm_idle_seconds may be shorter):
- * that of a SPLIT's part that cannot begin refuses JOINs that are still under way. So is a
- * coordinator that others ask before its epoch's START has come. */
+ * that of a SPLIT's part that cannot begin refuses late JOINs. So is a coordinator that others ask
+ * before its epoch's START has come. */
 #define RENDEZVOUS_KEPT_NS	 UINT64_C(60000000000)
 /* The sequencer tells the nodes that wait for an operation on GPUs which nodes have requested it,
  * so that inspection names those that have not, after this interval. */
@@ -97,8 +97,13 @@
  * the kernel announces neither room for descriptors nor that all has been read. */
 #define SEND_AGAIN_NS	    UINT64_C(10000000)
 #define SEND_AGAIN_MAX_NS   UINT64_C(640000000)
-/* A user's thread that closes descriptors and unmaps memory ends when it had none for so long. */
+/* A user's thread that closes descriptors and unmaps memory ends when it had none for so long. The
+ * daemon's end waits for all these threads. Then it exits without those that are blocked. */
 #define CLOSER_IDLE_NS	    UINT64_C(100000000)
+#define CLOSERS_END_NS	    UINT64_C(500000000)
+/* The socket's file is gone: whoever removes it may go on with the directory. Then the daemon
+ * serves it again. */
+#define SOCKET_LOST_MS	    250
 /* The daemon's end waits for all sessions to be released. Then it exits, and says so. */
 #define SESSIONS_END_MS	    5000
 
