@@ -29,6 +29,7 @@
 #include "memory/memory.h"
 #include "sched/engine.h"
 #include "server_state.h"
+#include "session/connection.h"
 #include "transport/transports.h"
 
 #define ACCEPTS_PER_TURN 256
@@ -76,7 +77,7 @@ static void turn_away(struct account *a, int fd, int reason, const char *text)
 		close(fd);
 		return;
 	}
-	account_close(a, &fd, 1);
+	connection_close(a, fd);
 	account_put(a);
 }
 
