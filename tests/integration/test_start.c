@@ -107,10 +107,12 @@ static pid_t daemon_that_serves(const struct daemon *d)
 
 static void remove_all(const struct daemon *d)
 {
-	char lock[sizeof(d->socket) + 8];
-	snprintf(lock, sizeof(lock), "%s.lock", d->socket);
-	CHECK_EQ(unlink(d->socket), 0);
-	CHECK_EQ(unlink(lock), 0);
+	static const char *const files[] = {"", ".lock", ".admin", ".admin.lock"};
+	for (unsigned i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		char path[sizeof(d->socket) + 16];
+		snprintf(path, sizeof(path), "%s%s", d->socket, files[i]);
+		CHECK_EQ(unlink(path), 0);
+	}
 	CHECK_EQ(unlink(d->log), 0);
 	CHECK_EQ(rmdir(d->dir), 0);
 }
