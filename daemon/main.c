@@ -25,8 +25,8 @@
 #include "names.h"
 #include "ncclsvc_types.h"
 #include "server/config.h"
+#include "server/own_socket.h"
 #include "server/server.h"
-#include "session/socket.h"
 #include "worker/worker_main.h"
 #include "worker_protocol.h"
 
@@ -40,7 +40,8 @@ struct daemon {
 	char **envp;
 	struct cluster *cluster; /* NULL: one node */
 	struct server *server;
-	struct listen_socket socket, admin;
+	struct own_socket socket, admin;
+	char admin_path[sizeof(((struct listen_socket *)0)->path)];
 	char path[sizeof(((struct config *)0)->socket)]; /* of it: config's, with the node in it */
 	uv_signal_t term, interrupt, hangup;
 	uv_timer_t alive; /* keep-alive and watchdog */
@@ -91,6 +92,8 @@ static void on_alive(uv_timer_t *timer)
 			  "stand "
 			  "still. systemd restarts a daemon whose watchdog expires");
 	d->answered = false;
+	own_socket_check(&d->socket);
+	own_socket_check(&d->admin);
 	server_ping(d->server, on_pong, d);
 }
 
@@ -138,6 +141,15 @@ static void on_end(uv_timer_t *timer)
 	finish(d);
 }
 
+static void begin_end(struct daemon *d)
+{
+	d->ending = true;
+	tell_systemd("STOPPING=1");
+	tell_status(d, "");
+	uv_timer_start(&d->end, on_end, (uint64_t)d->config.drain_seconds * 1000, 0);
+	server_drain(d->server, on_drained, d);
+}
+
 static void on_term(uv_signal_t *handle, int signum)
 {
 	struct daemon *d = handle->data;
@@ -146,13 +158,18 @@ static void on_term(uv_signal_t *handle, int signum)
 		finish(d);
 		return;
 	}
-	d->ending = true;
 	log_info("signal %d: pending tasks may run on for %d s (drain_seconds)", signum,
 		 d->config.drain_seconds);
-	tell_systemd("STOPPING=1");
-	tell_status(d, "");
-	uv_timer_start(&d->end, on_end, (uint64_t)d->config.drain_seconds * 1000, 0);
-	server_drain(d->server, on_drained, d);
+	begin_end(d);
+}
+
+/* Nobody finds this daemon any more, and another may use the GPUs. */
+static void on_path_lost(void *arg)
+{
+	struct daemon *d = arg;
+	d->exit_code = EXIT_FAILURE;
+	if (!d->ending)
+		begin_end(d);
 }
 
 /* ---- Reload ---- */
@@ -213,13 +230,22 @@ static void raise_fd_limit(void)
 	}
 }
 
+static int inherited(void)
+{
+#ifdef HAVE_SYSTEMD
+	return sd_listen_fds(0); /* the variables stay: reloads look at them */
+#else
+	return 0;
+#endif
+}
+
 /* A socket that systemd passes has a path of its own. */
 static void name_inherited(struct daemon *d)
 {
 #ifdef HAVE_SYSTEMD
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	socklen_t size = sizeof(address) - 1;
-	if (sd_listen_fds(0) > 0 &&
+	if (inherited() > 0 &&
 	    !getsockname(SD_LISTEN_FDS_START, (struct sockaddr *)&address, &size))
 		snprintf(d->path, sizeof(d->path), "%s", address.sun_path);
 #else
@@ -227,11 +253,11 @@ static void name_inherited(struct daemon *d)
 #endif
 }
 
-/* Takes the sockets systemd passed. Returns how many, or -1. */
+/* Takes the sockets systemd passed. Returns 0 or -1. */
 static int listen_inherited(struct daemon *d)
 {
 #ifdef HAVE_SYSTEMD
-	int n = sd_listen_fds(0); /* the variables stay: reloads look at them */
+	const int n = inherited();
 	for (int fd = SD_LISTEN_FDS_START; fd < SD_LISTEN_FDS_START + n; fd++) {
 		if (sd_is_socket(fd, AF_UNIX, SOCK_SEQPACKET, 1) <= 0) {
 			log_error("the inherited fd %d is no listening AF_UNIX SOCK_SEQPACKET "
@@ -242,7 +268,7 @@ static int listen_inherited(struct daemon *d)
 		if (server_listen(d->server, fd, false) < 0)
 			return -1;
 	}
-	return n;
+	return n < 0 ? -1 : 0;
 #else
 	(void)d;
 	return 0;
@@ -262,7 +288,7 @@ static mode_t socket_mode(const struct config *c)
 static int compare_nodes(struct daemon *d)
 {
 	char note[64], was[64];
-	socket_read_note(&d->socket, was, sizeof(was));
+	socket_read_note(&d->socket.socket, was, sizeof(was));
 	note[0] = '\0';
 	if (d->cluster)
 		snprintf(note, sizeof(note), "node %u of %u", d->cluster->me, d->cluster->n);
@@ -274,45 +300,36 @@ static int compare_nodes(struct daemon *d)
 			  d->path, was);
 		return -1;
 	}
-	const int error = strcmp(note, was) ? socket_note(&d->socket, note) : 0;
+	const int error = strcmp(note, was) ? socket_note(&d->socket.socket, note) : 0;
 	if (error)
 		log_warning("cannot write %s.lock: %s", d->path, strerror(-error));
 	return 0;
 }
 
-static int listen_own(struct daemon *d)
+/* Takes the path before workers start: a second daemon on it must start none. */
+static int open_own(struct daemon *d)
 {
-	char why[512];
-	int error = paths_make_socket_dir(d->path, 0755);
-	if (error) {
-		log_error("cannot make the directory of %s: %s", d->path, strerror(-error));
+	if (own_socket_open(&d->socket, d->path, socket_mode(&d->config), false))
 		return -1;
-	}
-	if (socket_open(&d->socket, d->path, socket_mode(&d->config), why, sizeof(why))) {
-		log_error("%s", why);
-		return -1;
-	}
-	if (compare_nodes(d))
-		return -1;
-	if (paths_socket_dir_shared(d->path))
-		log_warning("other users can write to the directory of %s: one of them could take "
-			    "the socket's place, and keep clients from this daemon. Choose a "
-			    "directory that only this user can write to (--socket)",
-			    d->path);
-	return server_listen(d->server, socket_take(&d->socket), false) < 0 ? -1 : 0;
+	return compare_nodes(d);
 }
 
-/* Without it jobs are served all the same, and nobody administers. */
+static void on_admin_lost(void *arg)
+{
+	(void)arg;
+	log_warning("without the socket for administration, users can end only what is their own");
+}
+
+/* Without it jobs are served all the same. */
 static void listen_admin(struct daemon *d)
 {
-	char path[sizeof(d->admin.path)], why[512] = "its path is too long";
-	if (!svc_admin_path(d->path, path, sizeof(path)) ||
-	    socket_open(&d->admin, path, 0600, why, sizeof(why)))
-		log_warning("no socket for administration, so users can end only what is their "
-			    "own: %s",
-			    why);
-	else
-		server_listen(d->server, socket_take(&d->admin), true);
+	if (!svc_admin_path(d->path, d->admin_path, sizeof(d->admin_path))) {
+		log_warning("the path of the socket for administration is too long");
+		on_admin_lost(d);
+	} else if (own_socket_open(&d->admin, d->admin_path, 0600, true) ||
+		   own_socket_serve(&d->admin, &d->loop, d->server, on_admin_lost, d)) {
+		on_admin_lost(d);
+	}
 }
 
 /* The socket's path may have the node's number in it. */
@@ -357,13 +374,16 @@ static int start(struct daemon *d)
 	if (fill_node_in(d))
 		return -1;
 	name_inherited(d);
+	const bool own = inherited() == 0;
+	if (own && open_own(d))
+		return -1;
 	d->server = server_create(&d->loop, &d->config, d->path, d->cluster, &daemon_callbacks);
 	if (!d->server) {
 		log_error("cannot start: %s", strerror(errno));
 		return -1;
 	}
-	int inherited = listen_inherited(d);
-	if (inherited < 0 || (inherited == 0 && listen_own(d) < 0))
+	if (own ? own_socket_serve(&d->socket, &d->loop, d->server, on_path_lost, d)
+		: listen_inherited(d))
 		return -1;
 	listen_admin(d);
 	uv_signal_start(&d->term, on_term, SIGTERM);
@@ -372,8 +392,7 @@ static int start(struct daemon *d)
 	start_keepalive(d);
 	tell_status(d, "READY=1\n");
 	log_info("ready on %s: %d host ranks, %d engine threads",
-		 inherited ? "the inherited socket" : d->path, d->config.ranks,
-		 d->config.engine_threads);
+		 own ? d->path : "the inherited socket", d->config.ranks, d->config.engine_threads);
 	return 0;
 }
 
@@ -388,6 +407,8 @@ static void on_close_deadline(uv_timer_t *timer)
 
 static void stop(struct daemon *d)
 {
+	own_socket_stop(&d->socket);
+	own_socket_stop(&d->admin);
 	if (d->server) {
 		server_close(d->server, NCCLSVC_DAEMON_LOST, "the daemon has shut down");
 		uv_timer_start(&d->end, on_close_deadline, SESSIONS_END_MS, 0);
@@ -404,8 +425,8 @@ static void stop(struct daemon *d)
 	uv_run(&d->loop, UV_RUN_DEFAULT);
 	if (d->server)
 		server_destroy(d->server);
-	socket_close(&d->socket);
-	socket_close(&d->admin);
+	own_socket_close(&d->socket);
+	own_socket_close(&d->admin);
 	uv_loop_close(&d->loop);
 	if (d->cluster) {
 		cluster_destroy(d->cluster, d->exit_code);
@@ -430,7 +451,6 @@ int main(int argc, char *argv[], char *envp[])
 		return worker_main(argc, argv);
 	}
 	fill_standard_fds();
-	d.socket.fd = d.socket.lock_fd = d.admin.fd = d.admin.lock_fd = -1;
 	d.argc = argc;
 	d.argv = argv;
 	d.envp = envp;

@@ -237,14 +237,14 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 	case NCCLSVC_LIMIT:
 		if (st->field == NCCLSVC_FIELD_USER_TASKS) {
 			add(&t,
-			    "user %llu has %llu tasks pending, as many as one user may have "
+			    "user %llu has %llu tasks pending, the most that one user may have "
 			    "(user_tasks_max)",
 			    (unsigned long long)st->value_a, (unsigned long long)st->value_b);
 			break;
 		}
 		if (st->field == NCCLSVC_FIELD_TASKS) {
 			add(&t,
-			    "the daemon has as many tasks pending as it may have (tasks_max); user "
+			    "the daemon's limit of pending tasks is reached (tasks_max); user "
 			    "%llu has most of them, %llu",
 			    (unsigned long long)st->value_a, (unsigned long long)st->value_b);
 			break;

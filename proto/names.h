@@ -20,13 +20,19 @@ const char *svc_field_name(unsigned field);
 const char *svc_epoch_state_name(unsigned state);
 const char *svc_epoch_cause_name(unsigned cause);
 
-/* Bytes of one element; 0: unknown type. Inline: every submission asks. */
+/* Bytes of one element, or of two that are packed; 0: unknown type. Inline: every submission asks.
+ */
 static inline size_t svc_type_size(unsigned type)
 {
 #define SVC_SIZE_ENTRY(value, number, name, size) [number] = (size),
 	static const uint8_t sizes[] = {NCCLSVC_TYPES(SVC_SIZE_ENTRY)};
 #undef SVC_SIZE_ENTRY
 	return type < sizeof(sizes) ? sizes[type] : 0;
+}
+
+static inline bool svc_type_packed(unsigned type)
+{
+	return type == NCCLSVC_INT4 || type == NCCLSVC_UINT4;
 }
 
 /* Others, which NCCL has not, are moved only: as one of NCCL's of their size. */

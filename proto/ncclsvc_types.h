@@ -54,7 +54,8 @@ extern "C" {
 	X(NCCLSVC_RECV, 10, "Recv")                                                                \
 	X(NCCLSVC_BARRIER, 11, "Barrier")
 
-/* X(name, value, "name", bytes) */
+/* X(name, value, "name", bytes). Two elements of int4 or uint4 are one byte, as in ONNX: what
+ * operations count of these types is bytes. */
 #define NCCLSVC_TYPES(X)                                                                           \
 	X(NCCLSVC_INT8, 0, "int8", 1)                                                              \
 	X(NCCLSVC_UINT8, 1, "uint8", 1)                                                            \
@@ -68,9 +69,11 @@ extern "C" {
 	X(NCCLSVC_BFLOAT16, 9, "bfloat16", 2)                                                      \
 	X(NCCLSVC_FLOAT8E4M3, 10, "float8e4m3", 1) /* on GPUs only */                              \
 	X(NCCLSVC_FLOAT8E5M2, 11, "float8e5m2", 1)                                                 \
-	X(NCCLSVC_BOOL, 12, "bool", 1) /* this and all that follow: moved, not reduced */          \
+	X(NCCLSVC_BOOL, 12, "bool", 1) /* this and the following can only be moved */              \
 	X(NCCLSVC_INT16, 13, "int16", 2)                                                           \
-	X(NCCLSVC_UINT16, 14, "uint16", 2)
+	X(NCCLSVC_UINT16, 14, "uint16", 2)                                                         \
+	X(NCCLSVC_INT4, 15, "int4", 1)                                                             \
+	X(NCCLSVC_UINT4, 16, "uint4", 1)
 
 /* X(name, value, "name"): values as in ncclRedOp_t */
 #define NCCLSVC_REDOPS(X)                                                                          \
@@ -85,10 +88,10 @@ extern "C" {
 	X(NCCLSVC_QUEUED, 1, "queued")		     /* behind an earlier task of its rank */      \
 	X(NCCLSVC_WAITING_PEERS, 2, "waiting-peers") /* other ranks have not submitted */          \
 	X(NCCLSVC_WAITING_INPUT, 3, "waiting-input") /* its timeline is not ready */               \
-	X(NCCLSVC_LAUNCHED, 4, "launched")	     /* the executor has it */                     \
+	X(NCCLSVC_LAUNCHED, 4, "launched")	     /* the daemon or worker runs it */            \
 	X(NCCLSVC_DONE, 5, "done")                                                                 \
 	X(NCCLSVC_FAILED, 6, "failed")                                                             \
-	X(NCCLSVC_WAITING_GROUP, 7, "waiting-group") /* planned, and its group is not whole */
+	X(NCCLSVC_WAITING_GROUP, 7, "waiting-group") /* planned, and its group is incomplete */
 
 /* X(name, value, "name"): what a MISMATCH is about */
 #define NCCLSVC_FIELDS(X)                                                                          \
@@ -101,23 +104,23 @@ extern "C" {
 	X(NCCLSVC_FIELD_NRANKS, 6, "nranks")                                                       \
 	X(NCCLSVC_FIELD_ORDER, 7, "order") /* every member waits for another: a deadlock */        \
 	X(NCCLSVC_FIELD_AGREEMENT, 8, "agreement")                                                 \
-	X(NCCLSVC_FIELD_PLAN, 9, "plan") /* one side is of the plan, the other is not */           \
-	/* of PEER_GONE: value_a's daemon is gone; of TIMEOUT: it does not answer */               \
+	X(NCCLSVC_FIELD_PLAN, 9, "plan") /* only one side is planned */                            \
+	/* PEER_GONE: node value_a's daemon is gone; TIMEOUT: it does not answer */                \
 	X(NCCLSVC_FIELD_NODE, 12, "node")                                                          \
-	/* of LIMIT: user value_a has value_b tasks pending, all that it may have; or, of a full   \
-	 * daemon, more than other users have */                                                   \
+	/* LIMIT: user value_a has value_b tasks pending: its limit, or, in a full daemon, more    \
+	 * than any other user */                                                                  \
 	X(NCCLSVC_FIELD_USER_TASKS, 13, "user_tasks_max")                                          \
 	X(NCCLSVC_FIELD_TASKS, 14, "tasks_max")                                                    \
-	/* of TIMEOUT: all ranks have submitted it, but not all of their task groups */            \
+	/* TIMEOUT: all ranks have submitted it, but not all of their task groups */               \
 	X(NCCLSVC_FIELD_GROUP, 15, "group")                                                        \
-	X(NCCLSVC_FIELD_TAG, 16, "tag") /* of lists; the values are signed */                      \
-	/* of a list: rank_a has refused it; value_a says what for (ncclsvc_refusal) */            \
+	X(NCCLSVC_FIELD_TAG, 16, "tag") /* of lists; values are signed */                          \
+	/* rank_a has refused a list; value_a is the reason (ncclsvc_refusal) */                   \
 	X(NCCLSVC_FIELD_REFUSAL, 17, "refusal")
 
-/* X(name, value, "why"): what a member has refused a list for, beside the result. Other values:
- * unknown, as NONE. */
+/* X(name, value, "why"): why a member has refused a list, beside the result. Treat unknown values
+ * as NONE. */
 #define NCCLSVC_REFUSALS(X)                                                                        \
-	X(NCCLSVC_REFUSAL_NONE, 0, "") /* the result says all */                                   \
+	X(NCCLSVC_REFUSAL_NONE, 0, "") /* see the result */                                        \
 	X(NCCLSVC_REFUSAL_SIGNAL, 1, "its input_signal is false")                                  \
 	X(NCCLSVC_REFUSAL_SHAPES, 2, "it does not allow the sender's types or shapes")             \
 	X(NCCLSVC_REFUSAL_ALLOCATE, 3, "its allocate callback failed")
@@ -128,33 +131,33 @@ extern "C" {
 	X(NCCLSVC_EPOCH_IDLE, 1, "idle")       /* no member here, and nothing runs */              \
 	X(NCCLSVC_EPOCH_FORMING, 2, "forming") /* all members here wait in JOIN */                 \
 	X(NCCLSVC_EPOCH_BROKEN, 3, "broken")   /* members keep their ranks, and must JOIN again */ \
-	X(NCCLSVC_EPOCH_ACQUIRING, 4, "acquiring") /* all have joined; the GPUs are made ready */  \
+	X(NCCLSVC_EPOCH_ACQUIRING, 4, "acquiring") /* all have joined; GPUs get prepared */        \
 	X(NCCLSVC_EPOCH_RUNNING, 5, "running")	   /* the scheduler runs its tasks */              \
-	X(NCCLSVC_EPOCH_LEFT, 6, "left")	   /* only members of other nodes go on */         \
+	X(NCCLSVC_EPOCH_LEFT, 6, "left")	   /* only other nodes' members continue */        \
 	X(NCCLSVC_EPOCH_DRAINING, 7, "draining")   /* over; the scheduler ends its tasks */        \
-	X(NCCLSVC_EPOCH_GONE, 8, "gone")	   /* forgotten, or the daemon ends */
+	X(NCCLSVC_EPOCH_GONE, 8, "gone")	   /* forgotten, or the daemon exits */
 
 /* X(name, value, "name"): why an epoch's state changes */
 #define NCCLSVC_EPOCH_CAUSES(X)                                                                    \
 	X(NCCLSVC_CAUSE_JOINED, 1, "joined")		 /* a member */                            \
 	X(NCCLSVC_CAUSE_GATHERED, 2, "gathered")	 /* other nodes: all ranks have joined */  \
 	X(NCCLSVC_CAUSE_GPUS_AWAITED, 3, "gpus-awaited") /* all ranks have joined, with GPUs */    \
-	X(NCCLSVC_CAUSE_STARTED, 4, "started")		 /* the scheduler has it */                \
+	X(NCCLSVC_CAUSE_STARTED, 4, "started")		 /* in the scheduler */                    \
 	X(NCCLSVC_CAUSE_LEFT, 5, "left")		 /* a member */                            \
 	X(NCCLSVC_CAUSE_MEMBER_DIED, 6, "member-died")	 /* its session ended */                   \
 	X(NCCLSVC_CAUSE_REFUSED, 7, "refused")		 /* a JOIN */                              \
 	X(NCCLSVC_CAUSE_DEADLINE, 8, "deadline")	 /* of a JOIN, of idleness, of draining */ \
 	X(NCCLSVC_CAUSE_START_FAILED, 9, "start-failed") /* NCCL, a worker, or another node */     \
-	X(NCCLSVC_CAUSE_NODE_LOST, 10, "node-lost")	 /* that members are on */                 \
+	X(NCCLSVC_CAUSE_NODE_LOST, 10, "node-lost")	 /* a node with members */                 \
 	X(NCCLSVC_CAUSE_GPU_LOST, 11, "gpu-lost")	 /* a member's worker, or NCCL there */    \
 	X(NCCLSVC_CAUSE_ENDED_ELSEWHERE, 12, "ended-elsewhere") /* by another node */              \
-	X(NCCLSVC_CAUSE_NODES_FAILED, 13, "nodes-failed") /* the nodes cannot go on together */    \
+	X(NCCLSVC_CAUSE_NODES_FAILED, 13, "nodes-failed") /* the nodes cannot continue together */ \
 	X(NCCLSVC_CAUSE_RENEWED, 14, "renewed")	    /* a member joins beside one that left */      \
-	X(NCCLSVC_CAUSE_RELEASED, 15, "released")   /* the scheduler has let it go */              \
-	X(NCCLSVC_CAUSE_FORGOTTEN, 16, "forgotten") /* for another communicator's sake */          \
+	X(NCCLSVC_CAUSE_RELEASED, 15, "released")   /* by the scheduler */                         \
+	X(NCCLSVC_CAUSE_FORGOTTEN, 16, "forgotten") /* another one needed its slot */              \
 	X(NCCLSVC_CAUSE_DAEMON_ENDS, 17, "daemon-ends")                                            \
 	X(NCCLSVC_CAUSE_FAULT, 18, "fault") /* a transition that is not in the table */            \
-	X(NCCLSVC_CAUSE_KERNEL_STUCK, 19, "kernel-stuck") /* a member's waits in vain */           \
+	X(NCCLSVC_CAUSE_KERNEL_STUCK, 19, "kernel-stuck") /* a member's kernel waits for ever */   \
 	X(NCCLSVC_CAUSE_GRAPH_FAILED, 20, "graph-failed") /* an operation that a graph started */  \
 	X(NCCLSVC_CAUSE_ABORTED, 21, "aborted")		  /* by a member */
 
@@ -177,18 +180,18 @@ typedef enum ncclsvc_epoch_cause { NCCLSVC_EPOCH_CAUSES(NCCLSVC_ENUM4) } ncclsvc
 #define NCCLSVC_MISSING_SHOWN 8	  /* ranks named one by one in a status */
 #define NCCLSVC_EPOCH_STEPS   8	  /* transitions of an epoch's state that are remembered */
 
-/* How a task ended, in full. `missing` holds the first of missing_count ranks; of a MISMATCH, the
- * one rank that differs from all others, if there is such a one: rank_b. A pid of 0 means unknown.
- * Exactly this layout travels in the ring and in messages: its first 64 bytes, a cache line, are
- * all that a task which succeeded needs. */
+/* The full status of an ended task. `missing` holds the first of missing_count ranks; for a
+ * MISMATCH, the one rank that differs from all others, if there is one: rank_b. A pid of 0 means
+ * unknown. The ring and messages use exactly this layout: a successful task needs only its first 64
+ * bytes, a cache line. */
 typedef struct ncclsvc_status {
 	uint64_t number;       /* the task's number in its session */
 	int32_t result;	       /* ncclsvc_result */
-	uint32_t field;	       /* ncclsvc_field: what it is about */
+	uint32_t field;	       /* ncclsvc_field */
 	uint64_t submitted_ns; /* CLOCK_MONOTONIC */
 	uint64_t started_ns;   /* 0: it never started */
 	uint64_t done_ns;
-	int32_t rank_a, rank_b; /* who differs, or who is gone (a); -1: nobody in particular */
+	int32_t rank_a, rank_b; /* the ranks that differ, or the lost one (a); -1: none */
 	int32_t pid_a, pid_b;
 	uint32_t epoch; /* communicator epoch the task belonged to */
 	uint32_t missing_count;
@@ -209,13 +212,13 @@ typedef struct ncclsvc_session_info {
 	uint64_t region_bytes;
 	char name[NCCLSVC_NAME_BYTES];
 	uint32_t mps;	   /* ncclsvc_mps, once it has joined with a GPU; before that UNKNOWN */
-	uint32_t protocol; /* the version that it speaks; 0: the daemon is too old to say */
+	uint32_t protocol; /* its protocol version; 0: the daemon is too old to say */
 } ncclsvc_session_info;
 
 typedef enum ncclsvc_comm_state {
 	NCCLSVC_COMM_FORMING = 1, /* some ranks have joined */
 	NCCLSVC_COMM_READY = 2,	  /* all ranks have joined this epoch */
-	NCCLSVC_COMM_BROKEN = 3,  /* a member went; survivors must rejoin */
+	NCCLSVC_COMM_BROKEN = 3,  /* a member is gone; survivors must rejoin */
 	NCCLSVC_COMM_IDLE = 4,	  /* no member; kept warm for the next JOIN */
 } ncclsvc_comm_state;
 
@@ -226,42 +229,42 @@ typedef struct ncclsvc_epoch_step {
 	uint64_t age_ns;
 } ncclsvc_epoch_step;
 
-/* What says up to how many bytes an operation runs in kernels. */
+/* The source of the size limit for operations in kernels. */
 typedef enum ncclsvc_peer_source {
-	NCCLSVC_PEER_UNKNOWN = 0, /* none does, or the daemon is too old to say */
+	NCCLSVC_PEER_UNKNOWN = 0, /* no kernels, or the daemon is too old to say */
 	NCCLSVC_PEER_DEFAULT = 1,
 	NCCLSVC_PEER_MEASURED = 2, /* ncclsvc-perf crossover, on this machine */
 	NCCLSVC_PEER_SET = 3,	   /* peer_bytes in ncclsvcd.conf(5) */
-	/* None does: a member's process cannot map the memory of another member's GPU. */
+	/* No kernels: a member's process cannot map the memory of another member's GPU. */
 	NCCLSVC_PEER_OUT_OF_REACH = 4,
 } ncclsvc_peer_source;
 
 typedef struct ncclsvc_comm_info {
-	uint64_t comm; /* unique in the daemon's life */
+	uint64_t comm; /* unique in the daemon's lifetime */
 	uint32_t nranks, joined;
 	uint32_t epoch;
 	uint32_t state; /* ncclsvc_comm_state */
 	uint32_t pending;
 	uint32_t uid; /* owner: only this user's processes may join */
 	uint64_t age_ns;
-	uint8_t id[NCCLSVC_ID_BYTES];	/* a key: zeros unless the owner or root asks */
+	uint8_t id[NCCLSVC_ID_BYTES];	/* a key: zeros unless the owner or an administrator asks */
 	char label[NCCLSVC_NAME_BYTES]; /* "world", "split of 3", or the start of the id in hex */
-	/* 1 + the node that knows which ranks have joined, if it is another one; else 0. */
+	/* 1 + the other node that knows which ranks have joined; 0: this one. */
 	uint32_t ask_node;
-	int32_t refused_rank, refused_pid;   /* whose JOIN was refused last, for whom others wait */
-	char refused[NCCLSVC_REFUSED_BYTES]; /* why; empty: nobody's was */
-	/* On this node. 0: not known here, or the daemon is too old to say. */
+	int32_t refused_rank, refused_pid;   /* last refused JOIN of a missing rank */
+	char refused[NCCLSVC_REFUSED_BYTES]; /* why; empty: none was refused */
+	/* On this node. 0: unknown here, or the daemon is too old to say. */
 	uint32_t epoch_state;	 /* ncclsvc_epoch_state */
 	uint64_t epoch_state_ns; /* age of that */
-	uint32_t epoch_faults;	 /* causes that its state did not allow: defects of the daemon */
+	uint32_t epoch_faults;	 /* events that its state did not allow: defects of the daemon */
 	uint32_t epoch_step_count;
 	ncclsvc_epoch_step epoch_steps[NCCLSVC_EPOCH_STEPS]; /* the latest first */
-	/* Operations of so many bytes at most run in the members' kernels; 0: all on NCCL. */
+	/* The size limit for operations in the members' kernels; 0: all run on NCCL. */
 	uint32_t peer_bytes;
 	uint32_t peer_source; /* ncclsvc_peer_source */
 } ncclsvc_comm_info;
 
-/* What carries a GPU's memory. */
+/* The transport of a GPU's memory. */
 typedef enum ncclsvc_transport {
 	NCCLSVC_TRANSPORT_NCCL = 0,
 	NCCLSVC_TRANSPORT_MPI = 1, /* staged through pinned host memory; between nodes, MPI */
@@ -273,7 +276,7 @@ typedef enum ncclsvc_member_state {
 	NCCLSVC_MEMBER_JOINED = 2,
 	NCCLSVC_MEMBER_DEAD = 3,    /* its session ended while joined, and the epoch with it */
 	NCCLSVC_MEMBER_BROKEN = 4,  /* alive, and has yet to rejoin */
-	NCCLSVC_MEMBER_UNKNOWN = 5, /* another node may have it, and `elsewhere` knows */
+	NCCLSVC_MEMBER_UNKNOWN = 5, /* maybe joined on another node: ask `elsewhere` */
 } ncclsvc_member_state;
 
 typedef struct ncclsvc_member_info {
@@ -287,33 +290,33 @@ typedef struct ncclsvc_member_info {
 	uint64_t submitted;  /* tasks in this epoch; only the member's own node counts them */
 	uint64_t completed;  /* tasks in this epoch, failures included */
 	uint64_t waiting_ns; /* age of its JOIN while joining, else of the task in turn; 0: none */
-	uint32_t elsewhere;  /* 1 + the node that knows more, if it is another one; else 0 */
+	uint32_t elsewhere;  /* 1 + the other node that knows more; 0: none */
 	uint32_t transport;  /* ncclsvc_transport, of a GPU's memory; the host's: 0 */
 	uint32_t reserved[2];
 } ncclsvc_member_info;
 
 typedef struct ncclsvc_task_info {
-	uint64_t task; /* unique in the daemon's life: what ncclsvc_cancel takes */
+	uint64_t task; /* unique in the daemon's lifetime; the id for ncclsvc_cancel_task */
 	uint64_t comm;
 	uint64_t seq; /* position among this rank's tasks on the communicator, from 0 */
 	uint64_t count, bytes;
 	uint8_t op, type, redop, state;
-	int32_t rank, peer; /* peer: root or peer rank; -1 where the operation has none */
+	int32_t rank, peer; /* peer: root or peer rank; -1 if the operation has none */
 	int32_t pid;
 	uint32_t session, epoch, nranks;
 	uint32_t group;				  /* tasks of one task group share it; 0: none */
 	uint64_t age_ns;			  /* since the daemon saw it */
-	uint64_t state_ns;			  /* in its present state */
+	uint64_t state_ns;			  /* in its current state */
 	uint32_t waits_count;			  /* ranks of this node it waits for, in all */
 	int32_t waits_for[NCCLSVC_MISSING_SHOWN]; /* the first of them */
-	/* Nodes that have not said that their ranks have submitted: they know which have. */
+	/* Nodes that have not reported all their ranks ready: ask them. */
 	uint32_t ask_count;
 	uint32_t ask_nodes[NCCLSVC_MISSING_SHOWN]; /* the first of them */
-	/* Not 0: it is a kernel of its process, with this number on its communicator, and no task
-	 * of the daemon's: task is 0, and cannot be cancelled. */
+	/* Not 0: the number of its process's kernel on the communicator. The daemon has no task for
+	 * it: task is 0, and it cannot be cancelled. */
 	uint32_t kernel;
-	/* Not 0: the operation is in a CUDA graph, with this number among those of its process on
-	 * the communicator's epoch, from 1; and seq is its place among the communicator's in it. */
+	/* Not 0: the operation is in a CUDA graph: its number among the process's graphs with
+	 * operations of the epoch, from 1. seq is then the operation's position in the graph. */
 	uint32_t graph;
 	char label[NCCLSVC_LABEL_BYTES]; /* ncclsvc_plan_label's, if it is planned; empty: none */
 } ncclsvc_task_info;
@@ -329,9 +332,9 @@ typedef struct ncclsvc_region_info {
 	uint32_t reserved;
 } ncclsvc_region_info;
 
-/* One member's place in its plan. Groups and tasks count from 0. */
+/* One member's position in its plan. Groups and tasks count from 0. */
 typedef struct ncclsvc_plan_info {
-	uint64_t plan; /* unique in the daemon's life; the same on all members */
+	uint64_t plan; /* unique in the daemon's lifetime; the same on all members */
 	uint64_t comm;
 	int32_t rank, pid;
 	uint32_t session, epoch;
@@ -356,7 +359,7 @@ typedef struct ncclsvc_plan_task_info {
 	uint64_t plan;
 	int32_t rank, peer;
 	uint32_t group, task; /* task: within its group */
-	uint8_t op, type;     /* type: where count is given */
+	uint8_t op, type;     /* type: if count is given */
 	uint8_t state;	      /* ncclsvc_plan_state */
 	uint8_t ahead;	      /* 1: a list: MISSING until its shapes are known, too */
 	uint8_t reserved[4];
@@ -368,21 +371,21 @@ typedef enum ncclsvc_device_state {
 	NCCLSVC_DEVICE_STARTING = 1, /* its worker is being started */
 	NCCLSVC_DEVICE_READY = 2,
 	NCCLSVC_DEVICE_LOST = 3,   /* its worker is gone; another will be started */
-	NCCLSVC_DEVICE_FAILED = 4, /* not to be used; text says why */
+	NCCLSVC_DEVICE_FAILED = 4, /* unusable; text says why */
 } ncclsvc_device_state;
 
 typedef enum ncclsvc_mps {
-	NCCLSVC_MPS_NONE = 0,	/* this process uses the GPU by itself */
+	NCCLSVC_MPS_NONE = 0,	/* the process uses the GPU directly */
 	NCCLSVC_MPS_ACTIVE = 1, /* through an MPS server */
 	NCCLSVC_MPS_UNKNOWN = 2,
 	NCCLSVC_MPS_OTHER = 3, /* through another server than the GPU's worker */
 } ncclsvc_mps;
 
-/* Who runs the MPS control daemon that the workers use: mps in ncclsvcd.conf(5). */
+/* The owner of the MPS control daemon that the workers use: mps in ncclsvcd.conf(5). */
 typedef enum ncclsvc_mps_source {
 	NCCLSVC_MPS_NOBODY = 0, /* there is none: ncclsvc_daemon_info says why */
-	NCCLSVC_MPS_OWN = 1,	/* the daemon: it started it, or took it over from a former one */
-	NCCLSVC_MPS_FOUND = 2,	/* somebody else: it was there before */
+	NCCLSVC_MPS_OWN = 1, /* the daemon, which started it, or took it over from a previous one */
+	NCCLSVC_MPS_FOUND = 2, /* another process: it ran before */
 } ncclsvc_mps_source;
 
 /* The longest directory in which an MPS control daemon can make its sockets. */
@@ -397,17 +400,17 @@ typedef struct ncclsvc_device_info {
 	uint32_t restarts;
 	uint8_t uuid[16];
 	uint64_t memory_bytes;
-	uint64_t worker_bytes; /* that the worker's start took: context, NCCL */
+	uint64_t worker_bytes; /* taken by the worker's start: context, NCCL */
 	uint64_t import_bytes, lent_bytes;
 	uint32_t imports, lent;
 	uint32_t nccl_comms, nccl_comms_idle; /* NCCL communicators, and those in the pool */
 	int32_t driver_version, nccl_version; /* 13000: 13.0; 22809: 2.28.9 */
 	uint32_t mps;			      /* ncclsvc_mps */
 	uint32_t transport;		      /* ncclsvc_transport */
-	uint64_t mps_server; /* stands for its control daemon; equal: the same one. 0: none */
+	uint64_t mps_server; /* the same for all processes that share a server; 0: none */
 	uint64_t age_ns;     /* in this state */
 	char name[NCCLSVC_NAME_BYTES];
-	char text[128]; /* what went wrong last; may be empty */
+	char text[128]; /* the last error; may be empty */
 	/* ncclsvc_peer_source of communicators of GPUs of this model; MEASURED: of some. */
 	uint32_t peer_source;
 	uint32_t reserved;
@@ -416,7 +419,7 @@ typedef struct ncclsvc_device_info {
 typedef enum ncclsvc_node_state {
 	NCCLSVC_NODE_SELF = 1,
 	NCCLSVC_NODE_ALIVE = 2,
-	NCCLSVC_NODE_LEFT = 3, /* its daemon has ended in good order */
+	NCCLSVC_NODE_LEFT = 3, /* its daemon has exited cleanly */
 	NCCLSVC_NODE_LOST = 4, /* its daemon, or all of it, died */
 } ncclsvc_node_state;
 
@@ -430,7 +433,7 @@ typedef struct ncclsvc_node_info {
 	char host[64];
 	char address[64];  /* of its connections with other daemons */
 	uint64_t heard_ns; /* since its last message, of one that is alive */
-	uint64_t messages; /* sent to others by the node that tells this, but for signs of life */
+	uint64_t messages; /* sent to others by the asked node, without keep-alives */
 } ncclsvc_node_info;
 
 typedef struct ncclsvc_daemon_info {

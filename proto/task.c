@@ -115,7 +115,8 @@ int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank
 	if (kind & SVC_OP_HAS_DATA && !size)
 		return refuse(text, "unknown element type");
 	if (kind & SVC_OP_REDUCES && !svc_type_reduces(r->type))
-		return refuse(text, "bool, int16 and uint16 are moved, not reduced: convert");
+		return refuse(text, "bool, int16, uint16, int4 and uint4 are moved, "
+				    "not reduced: convert");
 	if (kind & SVC_OP_REDUCES && !svc_redop_known(r->redop) && !svc_redop_made(r->redop))
 		return refuse(text, "unknown reduction");
 	/* A negative peer is a large one. */

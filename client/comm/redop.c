@@ -17,8 +17,7 @@ static ncclsvc_result check(ncclsvc_comm *comm)
 		r = comm_check(comm);
 	if (!r && comm->device < 0)
 		r = error_set(NCCLSVC_UNSUPPORTED,
-			      "communicator %s is of the host: reductions are made on GPUs",
-			      comm->label);
+			      "communicator %s is of the host: premulsum needs GPUs", comm->label);
 	return r;
 }
 

@@ -30,7 +30,7 @@ static ncclsvc_result ready(ncclsvc_session *s, const struct op *ops, unsigned n
 	if (limit > s->tasks.entries)
 		limit = s->tasks.entries;
 	if (n > limit)
-		return error_argument("a group of %u tasks does not fit into %u places", n, limit);
+		return error_argument("the group has %u tasks; the limit is %u", n, limit);
 	ncclsvc_result r = tasks_room(s, n); /* yields, hence first */
 	if (!r)
 		r = session_check(s);

@@ -24,8 +24,8 @@ ncclsvc_result task_wait(ncclsvc_session *s, uint64_t task, uint64_t deadline)
 			return NCCLSVC_OK;
 		if (deadline != NO_DEADLINE && now_ns() >= deadline)
 			return error_set(NCCLSVC_TIMEOUT,
-					 "task %llu has not ended within the time of this wait; it "
-					 "goes on",
+					 "task %llu has not ended within this wait's timeout; it "
+					 "continues",
 					 (unsigned long long)task);
 		if (state == TASK_COPYING) {
 			session_wait(s, deadline);

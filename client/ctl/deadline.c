@@ -13,7 +13,7 @@
 static void passed(int signal)
 {
 	static const char text[] =
-		"ncclsvc-ctl: ncclsvcd did not answer in time: look whether it is "
+		"ncclsvc-ctl: ncclsvcd did not answer in time: check whether it is "
 		"stopped, or give a longer --timeout\n";
 	(void)signal;
 	screen_leave();

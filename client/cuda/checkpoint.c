@@ -21,7 +21,7 @@
  * the canary kept would outlive those of the program beside it. */
 #define CANARY_BYTES ((size_t)2 << 20)
 
-#define UNREADABLE "whether the process was checkpointed cannot be told"
+#define UNREADABLE "cannot tell whether the process was checkpointed"
 
 /* Exact to a few milliseconds, for a quarter of the time. */
 static uint64_t clock_ns(void)

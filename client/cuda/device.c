@@ -51,7 +51,7 @@ ncclsvc_result gpu_primary(struct gpu *g, int device, CUcontext *context)
 		CUresult e = g->cuda->cuDevicePrimaryCtxRetain(&g->primary[device], cu);
 		if (e) {
 			g->primary[device] = NULL;
-			return cuda_error(g->cuda, e, "CUDA gives no context on the GPU");
+			return cuda_error(g->cuda, e, "CUDA cannot create a context on the GPU");
 		}
 	}
 	*context = g->primary[device];
@@ -104,7 +104,7 @@ ncclsvc_result device_match(ncclsvc_session *s, int device, int32_t *number)
 		return r;
 	CUresult e = cuda->cuDeviceGetUuid(&uuid, cu);
 	if (e)
-		return cuda_error(cuda, e, "CUDA does not tell the GPU's UUID");
+		return cuda_error(cuda, e, "CUDA does not report the GPU's UUID");
 	r = ncclsvc_list_devices(s, &list, &n);
 	if (!r)
 		r = match(list, n, &uuid, device, number);

@@ -132,12 +132,13 @@ static const struct stream_hooks stream_hooks = {.arrived = arrived, .ended = de
 
 static ncclsvc_result no_line(void)
 {
-	return error_set(NCCLSVC_LIMIT,
-			 "the session's %d timelines are all in use: wait for tasks, or use fewer "
-			 "streams and communicators at once; each epoch of a communicator of which "
-			 "CUDA graphs have operations of NCCL's holds one until it is over and "
-			 "these graphs are destroyed",
-			 SVC_TIMELINES - 1);
+	return error_set(
+		NCCLSVC_LIMIT,
+		"the session's %d timelines are all in use: wait for tasks, or use fewer "
+		"streams and communicators at once; each epoch of a communicator with NCCL "
+		"operations in CUDA graphs holds one until it is over and these graphs "
+		"are destroyed",
+		SVC_TIMELINES - 1);
 }
 
 /* A member's triggers had it, and nobody is at it any more: neither streams nor the daemon. Tasks
@@ -240,10 +241,11 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 	op->captured = st.captured;
 	op->triggered = !st.captured && triggers_due(s, comm_captures(comm), g->clock);
 	if (op->triggered && op->planned)
-		return error_set(NCCLSVC_UNSUPPORTED,
-				 "%s: communicator %s has operations in CUDA graphs that NCCL "
-				 "does: plans go on another communicator meanwhile",
-				 svc_op_name(op->record.op), comm->label);
+		return error_set(
+			NCCLSVC_UNSUPPORTED,
+			"%s: communicator %s has NCCL operations in CUDA graphs: use another "
+			"communicator for plans while these graphs exist",
+			svc_op_name(op->record.op), comm->label);
 	if (op->captured && op->detached)
 		return peer_cannot_detach();
 	if (op->captured) /* of which GPU it is, drivers before 12.5 do not tell meanwhile */

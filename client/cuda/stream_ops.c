@@ -77,7 +77,7 @@ static ncclsvc_result not_enqueued(ncclsvc_session *s, const struct gpu *g,
 	ring_doorbell(s->connection);
 	return cuda_error(g->cuda, e,
 			  "the driver put nothing on the stream: the tasks are submitted and run "
-			  "without its order, and their buffers will hold anything");
+			  "without its order, and the contents of their buffers are undefined");
 }
 
 /* If all that was ever put on the stream is over, the input is there, and to say so takes no turn

@@ -507,7 +507,7 @@ ncclsvc_result triggers_launch(ncclsvc_session *s, const struct op *ops, unsigne
 	start_all(s, ops, n);
 	return cuda_error(cuda, e,
 			  "the driver put nothing on the stream: the tasks are submitted and run "
-			  "without its order, and their buffers will hold anything");
+			  "without its order, and the contents of their buffers are undefined");
 }
 
 ncclsvc_result trigger_stream_wait(ncclsvc_session *s, CUstream handle, const struct slot *slot)

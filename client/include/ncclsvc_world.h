@@ -3,13 +3,13 @@
  * The world of a training run: its ranks, its nodes, and the groups of data, horizontal and
  * pipeline parallelism. The layout is pure arithmetic; a world joins communicators for it.
  *
- * W ranks are D (data) x H (horizontal) x P (pipeline). Rank r stands at x = r % H, y = (r / H) %
- * D, z = r / (H x D). Ranks differ within a horizontal group in x alone, within a data group in y
- * alone, within a pipeline group in z alone. Every node has L ranks, one node after the other; if L
- * does not divide W, the last node has fewer. A data group's part on one node is a node-local
- * group; its ranks that have the same local rank are a cross-node group.
+ * W ranks are D (data) x H (horizontal) x P (pipeline). Rank r has the coordinates x = r % H, y =
+ * (r / H) % D, z = r / (H x D). The ranks of a horizontal group differ only in x, those of a data
+ * group only in y, those of a pipeline group only in z. Nodes have L consecutive ranks each; if L
+ * does not divide W, the last node has fewer. A data group's ranks on one node form a node-local
+ * group; its ranks with the same local rank form a cross-node group.
  *
- * Threads, errors and times are as in ncclsvc.h.
+ * Threads, errors and times: see ncclsvc.h.
  */
 #ifndef NCCLSVC_WORLD_H
 #define NCCLSVC_WORLD_H
@@ -35,7 +35,7 @@ typedef enum ncclsvc_group_type {
 /* One group as one of its ranks sees it. Its ranks, in their order, are first, first + step, ... */
 typedef struct ncclsvc_group {
 	int id;	   /* groups of one type are numbered from 0, in the order of their first ranks */
-	int index; /* this rank's place in it */
+	int index; /* this rank's index in it */
 	int size;
 	int first, step;
 } ncclsvc_group;
@@ -53,9 +53,9 @@ typedef struct ncclsvc_layout {
 	ncclsvc_group groups[NCCLSVC_GROUP_TYPES]; /* by ncclsvc_group_type */
 } ncclsvc_layout;
 
-/* Fills *layout, the caller's, for one rank. Never blocks. INVALID_ARGUMENT: the sentence names the
- * first of these that does not hold: rank >= 0; world is 1 to 65536; rank < world; local is 1 to
- * world; data, then horizontal is 1 to world; horizontal divides world; data divides world;
+/* Fills the caller's *layout for one rank. Never blocks. INVALID_ARGUMENT: the sentence names the
+ * first of these conditions that does not hold: rank >= 0; world is 1 to 65536; rank < world; local
+ * is 1 to world; data, then horizontal is 1 to world; horizontal divides world; data divides world;
  * data x horizontal x pipeline is world. */
 ncclsvc_result ncclsvc_layout_of(const ncclsvc_world_sizes *sizes, int rank,
 				 ncclsvc_layout *layout);
@@ -78,27 +78,28 @@ typedef struct ncclsvc_world_options {
 	int rank;    /* in the world; -1: any that is free; or NCCLSVC_RANK_LAUNCHER */
 	int device;  /* NCCLSVC_DEVICE_HOST, NCCLSVC_DEVICE_LOCAL, or a CUDA ordinal of this process
 		      */
-	/* 0: as the daemon's configuration says, section [world]. Without that, horizontal and
-	 * pipeline are 1, and data is what they leave of the world. */
+	/* 0: from the daemon's configuration, section [world]. If that says nothing, horizontal and
+	 * pipeline are 1, and data is the rest of the world. */
 	int data, horizontal, pipeline;
-	int local; /* ranks of a full node; 0: as the daemon, or with `world` the launcher, says */
-	/* How many ranks the world has. 0: it is the daemon's, of its configuration. Else it is the
-	 * job's: rank is not -1, and 0 above means 1 for horizontal and pipeline. */
-	int world; /* or NCCLSVC_WORLD_LAUNCHER: as the launcher of NCCLSVC_RANK_LAUNCHER says */
-	/* A name that all ranks give and no other job of this user; NULL: the launcher's (see
-	 * ncclsvc_world(3)). Read during the call alone. */
+	int local; /* ranks of a full node; 0: from the daemon, or with `world` from the launcher */
+	/* The number of ranks of the world. 0: the daemon's world, from its configuration.
+	 * Otherwise the job's world: rank is not -1, and 0 above means 1 for horizontal and
+	 * pipeline. */
+	int world; /* or NCCLSVC_WORLD_LAUNCHER: from the launcher of NCCLSVC_RANK_LAUNCHER */
+	/* A name that all ranks of the job pass, and no other job of this user; NULL: the
+	 * launcher's (see ncclsvc_world(3)). Read only during the call. */
 	const char *job;
 } ncclsvc_world_options;
 
-/* Joins the daemon's world or that of a job, checks that all ranks mean the same one, and joins
- * this rank's group of each type, on the host or on a GPU. All ranks call it. options may be NULL:
- * any rank, on the host. On success *world is the caller's, to be freed before the session is
- * closed. Blocks up to timeout_ms for each communicator. A group of one rank shares a communicator
- * with the others such. INVALID_ARGUMENT: bad parameters are named before anything is joined.
- * MISMATCH, on all ranks: parameters differ, with the parameter and two ranks; on one rank: its
- * world has another size than that of those who came before, who wait on. UNSUPPORTED, on all
- * ranks: one of them cannot use its GPU. PEER_GONE: that rank, with its pid, ended while this one
- * waited. Others are those of ncclsvc_comm_join. */
+/* Joins the daemon's world or a job's, checks that all ranks mean the same world, and joins this
+ * rank's group of each type, on the host or on a GPU. All ranks call it. options may be NULL: any
+ * rank, on the host. On success the caller owns *world, and frees it before it closes the session.
+ * Blocks up to timeout_ms for each communicator. All groups of one rank share one communicator.
+ * INVALID_ARGUMENT: the sentence names a bad parameter; nothing was joined. MISMATCH on all ranks:
+ * their parameters differ; the sentence names the parameter and two ranks. MISMATCH on one rank:
+ * its world size differs from that of the earlier ranks, which keep waiting. UNSUPPORTED on all
+ * ranks: one of them cannot use its GPU. PEER_GONE: the named rank (pid) ended while this one
+ * waited. Other results as for ncclsvc_comm_join. */
 ncclsvc_result ncclsvc_world_init(ncclsvc_session *session, const ncclsvc_world_options *options,
 				  int timeout_ms, ncclsvc_world **world);
 
@@ -107,19 +108,20 @@ void ncclsvc_world_free(ncclsvc_world *world);
 
 /* Valid as long as the world. */
 const ncclsvc_layout *ncclsvc_world_layout(const ncclsvc_world *world);
-/* The communicator of this rank's group. It is the world's: rejoined and left with it. NULL if
+/* The communicator of this rank's group. The world owns it, and rejoins and leaves it. NULL if
  * there is no such type. */
 ncclsvc_comm *ncclsvc_world_comm(const ncclsvc_world *world, ncclsvc_group_type type);
-/* All ranks, in host memory, whatever the groups are on: for what is not worth a GPU's while. */
+/* All ranks, in host memory, whatever the groups use: for small data that is not worth a GPU
+ * operation. */
 ncclsvc_comm *ncclsvc_world_host_comm(const ncclsvc_world *world);
 /* This process's GPU, or NCCLSVC_DEVICE_HOST. */
 int ncclsvc_world_device(const ncclsvc_world *world);
 
-/* After PEER_GONE or DAEMON_LOST: connects again if need be, and joins the next epoch of every
- * communicator of the world that is over, beside the restarted ranks, which call
- * ncclsvc_world_init. All surviving ranks call it. Handles stay valid. Communicators of the session
- * that are not the world's are left as they are, to ncclsvc_reattach or ncclsvc_comm_rejoin. Blocks
- * as ncclsvc_world_init. If it fails, call it again: it does what is left to do. */
+/* After PEER_GONE or DAEMON_LOST: connects again if necessary, and joins the next epoch of every
+ * communicator of the world whose epoch is over, together with the restarted ranks, which call
+ * ncclsvc_world_init. All surviving ranks call it. Handles stay valid. Does not touch the session's
+ * other communicators: use ncclsvc_reattach or ncclsvc_comm_rejoin for them. Blocks like
+ * ncclsvc_world_init. If it fails, call it again to finish the rest. */
 ncclsvc_result ncclsvc_world_rejoin(ncclsvc_world *world, int timeout_ms);
 
 #ifdef __cplusplus

@@ -66,7 +66,7 @@ static ncclResult_t take(const ncclConfig_t *from, const char *function, ncclCon
 		return fail(ncclInvalidArgument,
 			    "%s: config was not made with NCCL_CONFIG_INITIALIZER", function);
 	if (from->size > sizeof(*c))
-		inform("%s: config is of a newer NCCL (%u): what 2.32 does not have is not read",
+		inform("%s: config is from a newer NCCL (%u): fields newer than 2.32 are ignored",
 		       function, from->version);
 	memcpy(c, from, from->size < sizeof(*c) ? from->size : sizeof(*c));
 	for (size_t i = 0; i < n; i++)

@@ -238,8 +238,8 @@ static ncclResult_t shrink(ncclComm_t comm, const int *exclude, int n, struct st
 				 exclude[i], comm->nranks);
 		else if (exclude[i] == comm->rank)
 			r = fail(ncclInvalidArgument,
-				 "ncclCommShrink: rank %d excludes itself: those who are excluded "
-				 "do not call it",
+				 "ncclCommShrink: rank %d excludes itself: excluded ranks must not "
+				 "call it",
 				 comm->rank);
 		else
 			out[exclude[i]] = true;

@@ -115,7 +115,7 @@ void mps_check(ncclComm_t comm)
 	if (!there)
 		snprintf(why, sizeof(why), "%s",
 			 mps_chosen() ? "unset " MPS_VARIABLE
-				      : "the worker was started while there was none; see "
+				      : "the worker was started before MPS; see "
 					"ncclsvc-ctl status");
 	warn("GPU %d: %s, so compute and communication take turns: %s", comm->device,
 	     !there ? "this process uses MPS, and the daemon's worker does not"

@@ -60,8 +60,8 @@ static ncclResult_t read_device(int device, const void *scalar, size_t bytes, vo
 	if (!e)
 		e = cuda->cuDevicePrimaryCtxRetain(&context, cu);
 	if (e)
-		return fail(ncclUnhandledCudaError, "CUDA gives no context on the GPU: error %d",
-			    e);
+		return fail(ncclUnhandledCudaError,
+			    "CUDA cannot create a context on the GPU: error %d", e);
 	e = cuda->cuCtxPushCurrent(context);
 	if (!e) {
 		e = cuda->cuCtxSynchronize();

@@ -31,6 +31,8 @@ static const struct type types[] = {
 	[ORT_TYPE_FLOAT8E4M3FNUZ] = {"float8e4m3fnuz", -1},
 	[ORT_TYPE_FLOAT8E5M2] = {"float8e5m2", NCCLSVC_FLOAT8E5M2},
 	[ORT_TYPE_FLOAT8E5M2FNUZ] = {"float8e5m2fnuz", -1},
+	[ORT_TYPE_UINT4] = {"uint4", NCCLSVC_UINT4},
+	[ORT_TYPE_INT4] = {"int4", NCCLSVC_INT4},
 };
 #define TYPES (int)(sizeof(types) / sizeof(types[0]))
 

@@ -202,8 +202,8 @@ static bool do_ranks(struct scan *s, uint32_t nranks, bool *skip)
 	*skip = good && s->measured[s->mps];
 	if (*skip)
 		report_note(&s->bench.report,
-			    "the ranks %s MPS here, too: that is measured already",
-			    s->mps ? "use" : "do without");
+			    "the ranks %s MPS here, too: this case is already measured",
+			    s->mps ? "use" : "do not use");
 	if (good && !*skip)
 		good = start_ranks(s, NCCL, nranks) &&
 		       (s->mps || turns_calibrate(b, COMPUTE_FIRST_MS)) && do_sizes(s, nranks);
@@ -330,7 +330,7 @@ int crossover_run(const struct options *o)
 		return EXIT_ERROR;
 	if (chosen)
 		snprintf(mps, sizeof(mps), "%s", chosen);
-	report_begin(&s.bench.report, o, "from which size on NCCL is faster than kernels");
+	report_begin(&s.bench.report, o, "the size from which NCCL is faster than kernels");
 	report_note(&s.bench.report, "AllReduce of float32, in stream order, median of %u rounds",
 		    o->rounds);
 	report_note(&s.bench.report,

@@ -64,7 +64,8 @@ static int check_types(struct options *o)
 	if (o->types & ~PERF_MOVED_TYPES)
 		o->types &= ~PERF_MOVED_TYPES;
 	if (o->types & PERF_MOVED_TYPES)
-		return options_refuse("%s are moved, not reduced", "bool, int16 and uint16");
+		return options_refuse("%s are moved, not reduced",
+				      "bool, int16, uint16, int4 and uint4");
 	return -1;
 }
 

@@ -28,7 +28,7 @@ static ncclsvc_result allocate(ncclsvc_plan *p, uint64_t needed, uint64_t *wante
 			e = g->cuda->cuMemAlloc(at, *wanted = needed);
 		g->cuda->cuCtxPopCurrent(&context);
 	}
-	return e ? cuda_error(g->cuda, e, "no memory for a copy of what is sent") : NCCLSVC_OK;
+	return e ? cuda_error(g->cuda, e, "no memory to copy the Send's buffer") : NCCLSVC_OK;
 }
 
 /* A buffer that is too small is put aside, not freed: cuMemFree would wait for all streams, and one
@@ -73,7 +73,7 @@ static ncclsvc_result make(ncclsvc_plan *p, struct bounce *b, CUstream stream, C
 		cuda_pop(cuda, push);
 	}
 	if (e)
-		return cuda_error(cuda, e, "what is sent cannot be copied");
+		return cuda_error(cuda, e, "the Send's buffer cannot be copied");
 	const bool behind = !b->copying || (b->stream == id && b->context == context);
 	ncclsvc_result r = NCCLSVC_OK;
 	if (b->bytes < bytes || !behind)
@@ -96,10 +96,11 @@ static ncclsvc_result wait_copied(ncclsvc_session *s, const struct gpu *g, CUstr
 		nanosleep(&look, NULL);
 	session_lock(s);
 	if (e == CUDA_ERROR_NOT_READY)
-		return error_set(NCCLSVC_TIMEOUT,
-				 "the stream did not come to the copy of what is sent: nothing was "
-				 "submitted");
-	return e ? cuda_error(g->cuda, e, "what is sent cannot be copied") : NCCLSVC_OK;
+		return error_set(
+			NCCLSVC_TIMEOUT,
+			"the stream did not reach the copy of the Send's buffer: nothing was "
+			"submitted");
+	return e ? cuda_error(g->cuda, e, "the Send's buffer cannot be copied") : NCCLSVC_OK;
 }
 
 ncclsvc_result bounce_copy(ncclsvc_plan *p, uint32_t place, struct op *op, uint64_t deadline)
@@ -127,7 +128,7 @@ ncclsvc_result bounce_copy(ncclsvc_plan *p, uint32_t place, struct op *op, uint6
 		cuda_pop(g->cuda, push);
 	}
 	if (e)
-		return cuda_error(g->cuda, e, "what is sent cannot be copied");
+		return cuda_error(g->cuda, e, "the Send's buffer cannot be copied");
 	if (b->at == at) /* the epoch may have ended, and another have the place */
 		b->copying = r;
 	op->src = (const char *)(uintptr_t)at;

@@ -68,7 +68,7 @@ static ncclsvc_result take_in_group(ncclsvc_plan *p, const struct svc_plan_task 
 			return NCCLSVC_OK;
 		}
 	group_text(p, group, text, sizeof(text));
-	return error_argument("%s has no free place in group %u of this iteration, which has %s",
+	return error_argument("%s has no free slot in group %u of this iteration, which has %s",
 			      kind_text(kind, kind_is), group, text);
 }
 
@@ -111,7 +111,7 @@ static ncclsvc_result check_size(const ncclsvc_plan *p, uint32_t place, size_t c
 	const struct svc_plan_task *t = &p->tasks[place];
 	if (t->count == SVC_PLAN_ANY || (t->count == count && t->type == type))
 		return NCCLSVC_OK;
-	return error_argument("%s was planned with %llu %s: submitted are %zu %s",
+	return error_argument("%s was planned with %llu %s, but submitted with %zu %s",
 			      place_text(p, place, text), (unsigned long long)t->count,
 			      svc_type_name(t->type), count, svc_type_name(type));
 }

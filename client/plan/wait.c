@@ -73,7 +73,7 @@ ncclsvc_result launch_wait(ncclsvc_plan *p, uint64_t deadline, const char *funct
 	while (!r && p->phase != PLAN_LAUNCHED) {
 		if (now_ns() >= deadline) {
 			r = error_set(NCCLSVC_TIMEOUT,
-				      "%s: the plan was not launched within the time of this wait",
+				      "%s: the plan was not launched within this wait's timeout",
 				      function);
 			break;
 		}

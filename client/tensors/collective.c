@@ -174,7 +174,8 @@ static ncclsvc_result measure(const struct ncclsvc_request *r, struct fused *f)
 	f->owners = calloc(l->n, sizeof(*f->owners));
 	if (!f->owners)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
-	ncclsvc_result result = ncclsvc_partition_tensors(l->counts, l->n, r->lists->comm->nranks,
+	const uint64_t *counts = svc_type_packed(l->tensors[0].type) ? l->bytes : l->counts;
+	ncclsvc_result result = ncclsvc_partition_tensors(counts, l->n, r->lists->comm->nranks,
 							  &f->partition, f->owners);
 	if (!result && __builtin_mul_overflow(f->partition.padded, f->size, &f->bytes))
 		result = error_argument("the list's %llu elements overflow",

@@ -28,7 +28,8 @@ ncclsvc_result ncclsvc_tensor_size(const ncclsvc_tensor *t, uint64_t *count, uin
 			return error_argument("a tensor's %d dimensions overflow", t->ndims);
 	if (none)
 		n = 0;
-	if (__builtin_mul_overflow(n, (uint64_t)svc_type_size(t->type), &b))
+	const uint64_t units = svc_type_packed(t->type) ? n / 2 + n % 2 : n;
+	if (__builtin_mul_overflow(units, (uint64_t)svc_type_size(t->type), &b))
 		return error_argument("a tensor of %llu elements of %s overflows",
 				      (unsigned long long)n, svc_type_name(t->type));
 	if (count)

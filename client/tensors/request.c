@@ -320,8 +320,9 @@ ncclsvc_result ncclsvc_request_wait(ncclsvc_request *r, int timeout_ms)
 	if (result)
 		return result;
 	if (wait_until(r, deadline_in(timeout_ms), true))
-		return error_set(NCCLSVC_TIMEOUT, "the list has not ended within the time of this "
-						  "wait; it goes on");
+		return error_set(NCCLSVC_TIMEOUT,
+				 "the list has not ended within this wait's timeout; "
+				 "it continues");
 	return request_told(r);
 }
 

@@ -88,7 +88,7 @@ static ncclsvc_result choose_id(ncclsvc_world *w, const struct claim *claims, in
 			return error_set(
 				NCCLSVC_MISMATCH,
 				"ranks %d and %d are of different worlds: end one of them, "
-				"or have both begin anew with ncclsvc_world_init",
+				"or restart both with ncclsvc_world_init",
 				chosen, k);
 		if (chosen < 0)
 			chosen = k;

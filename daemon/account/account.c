@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
+#include "base/clock.h"
 #include "base/closer.h"
 #include "base/config.h"
 #include "base/memory_left.h"
 #include "base/nofail.h"
+#include "base/timings.h"
 
 /* For the daemon's own needs: */
 #define MEMORY_RESERVE	 (UINT64_C(8) << 20)
@@ -99,14 +101,21 @@ void accounts_init(struct accounts *all, const struct config *config, void (*clo
 		fds.rlim_cur > 2 * FDS_RESERVE ? fds.rlim_cur - FDS_RESERVE : fds.rlim_cur / 2;
 }
 
+static void destroy(struct account *a, uint64_t until_ns)
+{
+	HASH_DEL(a->all->by_uid, a);
+	closer_destroy(a->closer, until_ns);
+	free(a);
+}
+
 void accounts_fini(struct accounts *all)
 {
+	const uint64_t until_ns = clock_now() + CLOSERS_END_NS;
 	struct account *a, *tmp;
-	HASH_ITER (hh, all->by_uid, a, tmp) {
-		HASH_DEL(all->by_uid, a);
-		closer_destroy(a->closer);
-		free(a);
-	}
+	for (a = all->by_uid; a; a = a->hh.next)
+		closer_end(a->closer);
+	HASH_ITER (hh, all->by_uid, a, tmp)
+		destroy(a, until_ns);
 }
 
 struct account *account_get(struct accounts *all, uint32_t uid)
@@ -167,9 +176,9 @@ void account_put(struct account *a)
 	for (unsigned i = 0; i < SHARES; i++)
 		if (a->held[i])
 			return;
-	HASH_DEL(a->all->by_uid, a);
-	closer_destroy(a->closer);
-	free(a);
+	/* The supervisor does not wait for a thread: accounts_collect is due when it has ended. */
+	if (!closer_running(a->closer))
+		destroy(a, 0);
 }
 
 void accounts_collect(struct accounts *all)

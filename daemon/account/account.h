@@ -74,7 +74,7 @@ void accounts_collect(struct accounts *all);
 
 /* The user's account, made if need be; NULL if out of memory. */
 struct account *account_get(struct accounts *all, uint32_t uid);
-/* Frees the account if it holds nothing. */
+/* Frees the account if it holds nothing, and its closer has no thread. */
 void account_put(struct account *a);
 
 /* Do all users together hold all of it? */

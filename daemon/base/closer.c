@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "closer.h"
+#include "clock.h"
 #include "nofail.h"
 #include "timings.h"
 
@@ -32,8 +33,11 @@ struct closer {
 	bool collected; /* closer_closed has returned all that is done */
 	bool awaited;	/* somebody wants to know of the next that is done */
 	struct closer_amount done[CLOSER_KINDS];
-	bool running;	/* there is a thread */
-	bool destroyed; /* the thread frees it at its end */
+	pthread_t thread;
+	bool running;  /* the thread has not said its last word */
+	bool joinable; /* there is or was a thread, which nobody has joined */
+	bool ending;   /* nothing more will be added: the thread ends when nothing is left */
+	bool orphaned; /* the thread frees it at its end */
 	void (*closed)(void *arg);
 	void *arg;
 };
@@ -62,18 +66,19 @@ static void release(struct closer *c)
 	free(c);
 }
 
+/* Locked. False: that time has come. */
+static bool wait_until(struct closer *c, uint64_t ns)
+{
+	const struct timespec until = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+	return !pthread_cond_timedwait(&c->changed, &c->lock, &until);
+}
+
 /* Locked. False: nothing came for a while. */
 static bool wait_for_more(struct closer *c)
 {
-	struct timespec until;
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_nsec += CLOSER_IDLE_NS;
-	if (until.tv_nsec >= 1000000000) {
-		until.tv_sec++;
-		until.tv_nsec -= 1000000000;
-	}
-	while (!c->first && !c->destroyed)
-		if (pthread_cond_timedwait(&c->changed, &c->lock, &until))
+	const uint64_t until_ns = clock_now() + CLOSER_IDLE_NS;
+	while (!c->first && !c->ending)
+		if (!wait_until(c, until_ns))
 			break;
 	return c->first;
 }
@@ -100,7 +105,7 @@ static void do_first(struct closer *c)
 	free(job);
 	c->collected = false;
 	c->left--;
-	if ((!c->left || c->awaited) && !c->destroyed)
+	if ((!c->left || c->awaited) && !c->ending)
 		c->closed(c->arg);
 	c->awaited = false;
 }
@@ -112,25 +117,35 @@ static void *run(void *arg)
 	while (wait_for_more(c))
 		do_first(c);
 	c->running = false;
-	const bool destroyed = c->destroyed;
+	pthread_cond_broadcast(&c->changed);
+	if (!c->ending)
+		c->closed(c->arg);
+	const bool orphaned = c->orphaned;
 	pthread_mutex_unlock(&c->lock);
-	if (destroyed)
+	if (orphaned)
 		release(c);
 	return NULL;
+}
+
+/* Of a thread that does not run any more. */
+static void join(struct closer *c)
+{
+	if (c->joinable)
+		pthread_join(c->thread, NULL);
+	c->joinable = false;
 }
 
 /* Locked. */
 static bool start(struct closer *c)
 {
-	pthread_t thread;
 	pthread_attr_t attr;
 	sigset_t all, old;
+	join(c);
 	sigfillset(&all); /* signals are the supervisor's */
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&attr, 4 * PTHREAD_STACK_MIN);
-	c->running = !pthread_create(&thread, &attr, run, c);
+	c->running = c->joinable = !pthread_create(&c->thread, &attr, run, c);
 	pthread_attr_destroy(&attr);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return c->running;
@@ -206,15 +221,37 @@ void closer_closed(struct closer *c, struct closer_amount closed[CLOSER_KINDS])
 	pthread_mutex_unlock(&c->lock);
 }
 
-void closer_destroy(struct closer *c)
+bool closer_running(struct closer *c)
+{
+	pthread_mutex_lock(&c->lock);
+	const bool running = c->running;
+	pthread_mutex_unlock(&c->lock);
+	return running;
+}
+
+void closer_end(struct closer *c)
+{
+	pthread_mutex_lock(&c->lock);
+	c->ending = true;
+	pthread_cond_broadcast(&c->changed);
+	pthread_mutex_unlock(&c->lock);
+}
+
+void closer_destroy(struct closer *c, uint64_t until_ns)
 {
 	if (!c)
 		return;
+	closer_end(c);
 	pthread_mutex_lock(&c->lock);
-	const bool running = c->running;
-	c->destroyed = true;
-	pthread_cond_signal(&c->changed);
+	while (c->running && wait_until(c, until_ns))
+		;
+	c->orphaned = c->running;
+	if (c->orphaned)
+		pthread_detach(c->thread);
+	else
+		join(c);
+	const bool orphaned = c->orphaned;
 	pthread_mutex_unlock(&c->lock);
-	if (!running)
+	if (!orphaned)
 		release(c);
 }

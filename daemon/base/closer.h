@@ -22,11 +22,16 @@ struct closer_amount {
 	uint64_t bytes;
 };
 
-/* closed is called when nothing is left to be done, and once after closer_busy, by the thread or by
- * whoever added the last; not after closer_destroy. NULL: out of memory. */
+/* closed is called when nothing is left to be done, once after closer_busy, and when the thread
+ * ends; by the thread or by whoever added the last; not after closer_end. NULL: out of memory. */
 struct closer *closer_create(void (*closed)(void *arg), void *arg);
-/* Jobs that still wait are done all the same, after it returns. The closer may be NULL. */
-void closer_destroy(struct closer *c);
+/* Nothing more will be added: the thread ends when nothing is left. Does not wait for it. */
+void closer_end(struct closer *c);
+/* Ends it, and waits for its thread until then. A close that blocks longer goes on, and the jobs
+ * behind it are done all the same. The closer may be NULL. */
+void closer_destroy(struct closer *c, uint64_t until_ns);
+/* Is there a thread, which closer_destroy would wait for? */
+bool closer_running(struct closer *c);
 /* Takes the descriptors. Where no thread can be made, this and closer_unmap do it at once. */
 void closer_add(struct closer *c, const int *fds, unsigned n);
 /* Takes a mapping, for which the user was charged n. */

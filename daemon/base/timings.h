@@ -19,8 +19,8 @@
  * register its members of the epochs that run. Then it handles JOINs without. */
 #define NODES_REGISTER_NS	 UINT64_C(3000000000)
 /* A rendezvous without members is kept for so long at least (comm_idle_seconds may be shorter):
- * that of a SPLIT's part that cannot begin refuses JOINs that are still under way. So is a
- * coordinator that others ask before its epoch's START has come. */
+ * that of a SPLIT's part that cannot begin refuses late JOINs. So is a coordinator that others ask
+ * before its epoch's START has come. */
 #define RENDEZVOUS_KEPT_NS	 UINT64_C(60000000000)
 /* The sequencer tells the nodes that wait for an operation on GPUs which nodes have requested it,
  * so that inspection names those that have not, after this interval. */
@@ -34,19 +34,18 @@
 /* An epoch that all nodes have ended waits for operations of the host that are under way. Then they
  * are aborted. */
 #define EPOCH_DRAIN_NS		 UINT64_C(25000000)
-/* The supervisor waits for tasks that were launched on GPUs before their epoch ended, so that
- * NCCL's communicator can be kept. Then it is aborted. (At most: worker_seconds may be shorter.) */
+/* The supervisor waits for tasks that were launched on GPUs before their epoch ended, to keep
+ * NCCL's communicator. Then it is aborted. (At most: worker_seconds may be shorter.) */
 #define EPOCH_LAND_NS		 UINT64_C(10000000000)
 /* Streams of an epoch that is over wait for the GPUs, which may still write to their memory. When
  * no task of it has ended for so long, they go on all the same. NCCL's abort takes half of it. */
 #define STREAM_RELEASE_NS	 UINT64_C(1000000000)
-/* The scheduler raises the inputs of sessions that have ended again after this interval, while
- * tasks are in flight: a dying stream may write its smaller value over the one that released it. */
+/* While tasks are in flight, the inputs of sessions that have ended are raised again after this: a
+ * dying stream may write its smaller value over the one that released it. */
 #define INPUTS_LOOK_NS		 UINT64_C(10000000)
-/* A worker that has lost its supervisor lets what is under way go on for so many seconds. */
+/* A worker that has lost its supervisor lets what is under way go on for so many SECONDS. Then it
+ * releases the streams, until no task has ended for STILL, and for LAST at most. Then it exits. */
 #define SUPERVISOR_LOST_SECONDS	 1
-/* Then it releases the streams, until no task has ended for STILL (a task takes less, or will never
- * end), and for LAST at most. Then it exits. */
 #define SUPERVISOR_LOST_STILL_NS UINT64_C(300000000)
 #define SUPERVISOR_LOST_LAST_NS	 UINT64_C(3000000000)
 /* The scheduler looks often for what CUDA graphs start, for so long after the last of it. Then it
@@ -71,8 +70,7 @@
 #define PEER_LOOKS_SHARE	 8
 
 /* ---- Everywhere ---- */
-/* A thread that waits for something that nothing announces, and has nothing else to do, looks again
- * after this interval. */
+/* An idle thread that waits for something that nothing announces looks again after this. */
 #define NAP_NS	      1000000
 /* A process that has run for so long was no failed start: its back-off begins anew. */
 #define STEADY_NS     UINT64_C(10000000000)
@@ -93,13 +91,16 @@
 #define OWN_TURN_NS	    UINT64_C(1000000)
 /* Overdue requests and sessions are ended for so long. Then I/O has its turn, then the rest. */
 #define EXPIRE_TURN_NS	    UINT64_C(1000000)
-/* A message that a socket did not take is sent again after this interval, which doubles up to MAX:
- * the kernel announces neither room for descriptors nor that all has been read. */
+/* A message that a socket did not take is sent again after this, which doubles up to MAX. */
 #define SEND_AGAIN_NS	    UINT64_C(10000000)
 #define SEND_AGAIN_MAX_NS   UINT64_C(640000000)
-/* A user's thread that closes descriptors and unmaps memory ends when it had none for so long. */
+/* A user's thread that closes and unmaps ends when it was idle so long. */
 #define CLOSER_IDLE_NS	    UINT64_C(100000000)
-/* The daemon's end waits for all sessions to be released. Then it exits, and says so. */
+/* The daemon's end waits for all these threads. Then it exits without those that are blocked. */
+#define CLOSERS_END_NS	    UINT64_C(500000000)
+/* Whoever removes the socket's file may remove the directory, too. Then it is served again. */
+#define SOCKET_LOST_MS	    250
+/* The daemon's end waits for all sessions. Then it exits, and says so. */
 #define SESSIONS_END_MS	    5000
 
 /* ---- The scheduler's rounds ---- */
@@ -111,7 +112,7 @@
 #define HELPERS_WORTH_NS    UINT64_C(12000)
 /* A scheduler that polls without work yields its core after this interval. */
 #define ENGINE_YIELD_NS	    UINT64_C(25000)
-/* A scheduler that polls looks at the doorbells after this interval: a look costs a task's time. */
+/* A scheduler that polls looks at the doorbells after this interval. */
 #define ENGINE_LOOK_NS	    UINT64_C(25000)
 /* A scheduler without a nearer deadline sleeps for so long at most: epoll takes an int. */
 #define ENGINE_SLEEP_MS_MAX 60000
@@ -150,8 +151,7 @@
 /* Requests are handled, and memory is mapped and closed, for so long each. Then launches have their
  * turn. */
 #define WORKER_TURN_NS	      UINT64_C(500000)
-/* Memory that is to be lent waits until the GPU has cleared it, which is looked for after this
- * interval. (At most, it waits as the supervisor says.) */
+/* Memory that is to be lent waits until the GPU has cleared it, which is looked for after this. */
 #define LEND_LOOK_NS	      UINT64_C(50000)
 /* Memory that trainers gave back waits until no task is in flight. Then it is closed; and while
  * tasks are in flight, which the driver waits for each time, more of it after AGAIN. */

@@ -226,7 +226,7 @@ static void take_frame(struct link *l, const struct control_header *h, const cha
 	else if (h->kind == CONTROL_HELLO && h->length == sizeof(struct control_hello))
 		take_hello(l, (const struct control_hello *)(const void *)body);
 	else
-		lose(l, "it does not say who it is");
+		lose(l, "it did not identify itself");
 }
 
 static void take_frames(struct link *l)

@@ -248,8 +248,8 @@ void comm_blameless_text(const struct communicator *m, int result, uint32_t aske
 			 svc_result_meaning(result));
 	else
 		snprintf(text, SVC_TEXT_BYTES,
-			 "node %u (%s), which knows who is missing of communicator %s, does not "
-			 "answer",
+			 "node %u (%s) does not answer; it knows the missing ranks of communicator "
+			 "%s",
 			 asked, coord_host(c, asked), m->label);
 }
 

@@ -45,7 +45,7 @@ static bool check_join(struct comms *s, struct client *c, uint32_t serial, const
 	else if (!world && (j->rank < 0 || j->rank >= j->nranks))
 		wrong = "the rank must be from 0 to nranks - 1";
 	else if (j->mps > NCCLSVC_MPS_UNKNOWN)
-		wrong = "mps has no such value";
+		wrong = "invalid mps value";
 	if (wrong) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
 		return false;

@@ -65,12 +65,12 @@ static struct member *find(struct comms *s, struct client *c, unsigned opcode, u
 	}
 	if (m->cuda && s->gpus->staging) {
 		client_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
-			     "premulsum is made by NCCL, and this daemon's transport is mpi");
+			     "premulsum needs NCCL, and this daemon's transport is mpi");
 		return NULL;
 	}
 	client_error(c, opcode, serial, m->cuda ? NCCLSVC_STALE_EPOCH : NCCLSVC_UNSUPPORTED,
 		     m->cuda ? "communicator %s lacks members: rejoin it first"
-			     : "communicator %s is of the host: reductions are made on GPUs",
+			     : "communicator %s is of the host: premulsum needs GPUs",
 		     m->label);
 	return NULL;
 }
@@ -83,9 +83,9 @@ void comm_redop_add(struct comms *s, struct client *c, uint32_t serial,
 	const size_t size = svc_type_size(r->type);
 	if (!size || !svc_type_reduces(r->type) || r->reserved[0] || r->reserved[1] ||
 	    r->reserved[2] || memcmp(r->scalar + size, none, sizeof(r->scalar) - size) != 0) {
-		client_error(c, SVC_REDOP_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "an element type that is not reduced, or what is behind the scalar is "
-			     "not zero");
+		client_error(
+			c, SVC_REDOP_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
+			"the type cannot be reduced, or the bytes after the scalar are not zero");
 		return;
 	}
 	/* A worker that is busy would have all of them kept for it. */

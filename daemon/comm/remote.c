@@ -240,13 +240,14 @@ void remote_refused(struct communicator *m, int result)
 	tell_rendezvous(m, CONTROL_REFUSE, &r, sizeof(r));
 }
 
-void remote_part_refused(struct comms *s, const struct control_part *part, int32_t pid, int result,
-			 const char *text)
+void remote_part_refused(struct comms *s, const struct control_part *part, uint32_t uid,
+			 int32_t pid, int result, const char *text)
 {
 	struct control_refuse r = {.rank = part->rank,
 				   .result = result,
 				   .pid = pid,
 				   .nranks = part->nranks,
+				   .uid = uid,
 				   .part = true};
 	memcpy(r.id, part->id, sizeof(r.id));
 	snprintf(r.text, sizeof(r.text), "%s", text);

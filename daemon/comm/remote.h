@@ -40,8 +40,8 @@ void remote_join(struct communicator *m, uint32_t rank);
 void remote_refused(struct communicator *m, int result);
 /* A member of this node (pid 0: it has gone) cannot join its part of a SPLIT, nor can the others
  * then. */
-void remote_part_refused(struct comms *s, const struct control_part *part, int32_t pid, int result,
-			 const char *text);
+void remote_part_refused(struct comms *s, const struct control_part *part, uint32_t uid,
+			 int32_t pid, int result, const char *text);
 void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, enum withdrawal why);
 /* The epoch is over because of this rank (-1: none), or of that node (-1: none). */
 void remote_break(struct communicator *m, int result, int32_t rank, int32_t node);

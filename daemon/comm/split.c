@@ -91,7 +91,7 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 	}
 	if (m->split_lost) {
 		client_error(c, SVC_SPLIT, serial, NCCLSVC_BUSY,
-			     "the nodes have yet to agree how the former split ended: try again");
+			     "the nodes have yet to agree how the previous split ended: try again");
 		return;
 	}
 	if (!m->split)
@@ -218,7 +218,7 @@ static void split_one(struct comms *s, struct communicator *m, uint32_t k,
 	const int result = join_part(s, m, k, r, p, lacks, text);
 	if (!result)
 		return;
-	remote_part_refused(s, part, m->members[k].pid, result, text);
+	remote_part_refused(s, part, m->account->uid, m->members[k].pid, result, text);
 	client_error(c, SVC_SPLIT, r->serial, result, "%s", text);
 }
 
@@ -235,7 +235,8 @@ void comm_split_parts(struct comms *s, struct communicator *m, const struct cont
 		if (split && split[k].here && m->members[k].client)
 			split_one(s, m, k, &split[k], p, lacks);
 		else if (p->parts[k].part.nranks)
-			remote_part_refused(s, &p->parts[k].part, 0, NCCLSVC_PEER_GONE,
+			remote_part_refused(s, &p->parts[k].part, m->account->uid, 0,
+					    NCCLSVC_PEER_GONE,
 					    "a member went before the split was done");
 	}
 	note_nodes(s, p);

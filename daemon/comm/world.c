@@ -16,11 +16,11 @@ static int32_t local_ranks(struct comms *s, struct client *c, uint32_t serial)
 		uint32_t ranks = k->nodes[i].info.ranks;
 		if (ranks == full || (i == k->n - 1 && ranks < full))
 			continue;
-		client_error(
-			c, SVC_WORLD, serial, NCCLSVC_UNSUPPORTED,
-			"node 0 has %u ranks, node %u has %u: the groups of a world need as many "
-			"on each node, and at most as many on the last (--ranks)",
-			full, i, ranks);
+		client_error(c, SVC_WORLD, serial, NCCLSVC_UNSUPPORTED,
+			     "node 0 has %u ranks, node %u has %u: all nodes need the same number, "
+			     "except "
+			     "that the last may have fewer (--ranks)",
+			     full, i, ranks);
 		return 0;
 	}
 	return (int32_t)full;

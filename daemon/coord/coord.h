@@ -24,6 +24,7 @@
 
 struct barrier;
 struct coordinator;
+struct idle_user;
 struct kept_join;
 struct loop_job;
 struct lost_node;
@@ -61,6 +62,7 @@ struct coord {
 	/* The machines': */
 	struct rendezvous *rendezvous; /* of communicators whose JOINs come here */
 	struct rendezvous *idle;       /* those that nobody holds, the oldest first */
+	struct idle_user *idle_users;  /* whose they are */
 	struct lost_node *lost;
 	struct kept_join *kept_joins;	  /* until all nodes have told of the epochs that run */
 	struct coordinator *coordinators; /* of epochs whose rank 0 is here */

@@ -52,7 +52,7 @@ struct control_refuse {
 	int32_t pid;
 	uint32_t part;	 /* of a SPLIT: nobody can join it any more */
 	uint32_t nranks; /* of that */
-	uint32_t reserved;
+	uint32_t uid;	 /* and whose it is */
 	char text[SVC_TEXT_BYTES];
 };
 

@@ -54,7 +54,7 @@ static int check_task(const struct plan *p, uint32_t rank, const struct plan_mem
 	if (t->group >= m->ngroups)
 		wrong = "is of a group that does not exist";
 	else if (i && t->group < t[-1].group)
-		wrong = "stands behind one of a later group";
+		wrong = "follows a task of a later group";
 	else if (!svc_op_is_p2p(t->op))
 		wrong = "is neither Send nor Recv";
 	else if ((uint32_t)t->peer >= p->nranks)

@@ -43,31 +43,83 @@ static uint64_t idle_end(const struct coord *c, const struct rendezvous *r)
 	return r->idle_ns + (c->keep_ns > RENDEZVOUS_KEPT_NS ? c->keep_ns : RENDEZVOUS_KEPT_NS);
 }
 
+/* What one takes, in member slots. */
+static uint64_t cost(uint32_t nranks)
+{
+	return nranks + sizeof(struct rendezvous) / sizeof(struct member_slot) + 1;
+}
+
+static struct idle_user *find_user(const struct coord *c, uint32_t uid)
+{
+	struct idle_user *u;
+	HASH_FIND(hh, c->idle_users, &uid, sizeof(uid), u);
+	return u;
+}
+
+static void charge(struct coord *c, struct rendezvous *r)
+{
+	struct idle_user *u = find_user(c, r->uid);
+	if (!u) {
+		u = nofail_calloc(1, sizeof(*u), "a communicator without members");
+		u->uid = r->uid;
+		HASH_ADD(hh, c->idle_users, uid, sizeof(u->uid), u);
+	}
+	u->cost += cost(r->nranks);
+	DL_APPEND2(u->oldest, r, prev_own, next_own);
+}
+
+static void discharge(struct coord *c, struct rendezvous *r)
+{
+	struct idle_user *u = find_user(c, r->uid);
+	u->cost -= cost(r->nranks);
+	DL_DELETE2(u->oldest, r, prev_own, next_own);
+	if (u->oldest)
+		return;
+	HASH_DEL(c->idle_users, u);
+	free(u);
+}
+
 /* No slot is held: it is kept for a restart. */
 static void begin_idle(struct coord *c, struct rendezvous *r)
 {
 	r->idle_ns = coord_now(c);
 	DL_APPEND2(c->idle, r, prev_idle, next_idle);
+	charge(c, r);
 	c->ops->deadline(c->arg, idle_end(c, r));
+}
+
+static void end_idle(struct coord *c, struct rendezvous *r)
+{
+	DL_DELETE2(c->idle, r, prev_idle, next_idle);
+	discharge(c, r);
 }
 
 static void forget(struct coord *c, struct rendezvous *r)
 {
 	HASH_DEL(c->rendezvous, r);
 	if (!r->held)
-		DL_DELETE2(c->idle, r, prev_idle, next_idle);
+		end_idle(c, r);
 	free(r->members);
 	free(r);
 }
 
-/* A JOIN is refused if there is no memory; but of a SPLIT's part, nobody else can ever take the
- * slot, and the other members would wait for ever. */
-static struct rendezvous *create(struct coord *c, const uint8_t *id, uint32_t nranks, bool part)
+/* Communicators that are held are counted for their users (SHARE_COMMS, SHARE_RANKS). The others
+ * give way: to those of the same user that come later, and to anybody's when the table is full. */
+static void make_room(struct coord *c, uint32_t uid, uint32_t nranks)
 {
-	/* Communicators that are held are counted for their users (SHARE_COMMS). The others give
-	 * way. */
+	const struct idle_user *u;
+	while ((u = find_user(c, uid)) && u->cost + cost(nranks) > SVC_USER_RANKS)
+		forget(c, u->oldest);
 	if (HASH_COUNT(c->rendezvous) >= RENDEZVOUS_MAX && c->idle)
 		forget(c, c->idle);
+}
+
+/* A JOIN is refused if there is no memory; but of a SPLIT's part, nobody else can ever take the
+ * slot, and the other members would wait for ever. */
+static struct rendezvous *create(struct coord *c, const uint8_t *id, uint32_t uid, uint32_t nranks,
+				 bool part)
+{
+	make_room(c, uid, nranks);
 	if (HASH_COUNT(c->rendezvous) >= RENDEZVOUS_MAX)
 		return NULL;
 	static const char what[] = "a SPLIT's part";
@@ -80,6 +132,7 @@ static struct rendezvous *create(struct coord *c, const uint8_t *id, uint32_t nr
 		return NULL;
 	}
 	memcpy(r->id, id, sizeof(r->id));
+	r->uid = uid;
 	r->nranks = nranks;
 	r->members = members;
 	r->since_ns = coord_now(c);
@@ -257,7 +310,7 @@ void rendezvous_refused(struct coord *c, uint32_t from, const struct control_ref
 	if (m->session)
 		return; /* it is this node's */
 	if (!r && m->part)
-		r = create(c, m->id, m->nranks, true);
+		r = create(c, m->id, m->uid, m->nranks, true);
 	if (!r || m->rank >= r->nranks)
 		return;
 	if (r->members[m->rank].state != SLOT_FREE && r->members[m->rank].node != from)
@@ -340,9 +393,11 @@ static const char *transport_name(uint32_t transport)
 }
 
 /* No slot is held: it is the newcomer's. */
-static void claim(struct rendezvous *r, const struct control_join *m)
+static void claim(struct coord *c, struct rendezvous *r, const struct control_join *m)
 {
+	discharge(c, r);
 	r->uid = m->uid;
+	charge(c, r);
 	r->cuda = m->cuda;
 	r->transport = m->transport;
 	memcpy(r->label, m->label, sizeof(r->label));
@@ -396,13 +451,13 @@ static struct rendezvous *rendezvous_for(struct coord *c, uint32_t from,
 		forget(c, r);
 		r = NULL;
 	}
-	if (!r && !(r = create(c, m->id, m->nranks, m->split))) {
+	if (!r && !(r = create(c, m->id, m->uid, m->nranks, m->split))) {
 		refuse(c, from, NULL, m, NCCLSVC_LIMIT,
 		       "node %u has no room for more communicators", c->me);
 		return NULL;
 	}
 	if (!r->held)
-		claim(r, m);
+		claim(c, r, m);
 	if (r->known < m->epoch)
 		r->known = m->epoch;
 	return fits_others(c, from, r, m) ? r : NULL;
@@ -413,7 +468,7 @@ static void take(struct coord *c, uint32_t from, struct rendezvous *r, const str
 {
 	struct member_slot *s = &r->members[m->rank];
 	if (!r->held)
-		DL_DELETE2(c->idle, r, prev_idle, next_idle);
+		end_idle(c, r);
 	r->held += s->state == SLOT_FREE;
 	*s = (struct member_slot){.state = state,
 				  .node = from,

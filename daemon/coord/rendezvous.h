@@ -37,6 +37,15 @@ struct rendezvous {
 	uint64_t since_ns;
 	uint64_t number; /* what inspection calls it, if this node has no communicator of that id */
 	struct rendezvous *prev_idle, *next_idle; /* while nobody holds it */
+	struct rendezvous *prev_own, *next_own;	  /* the same, of its user's */
+	UT_hash_handle hh;
+};
+
+/* One user's rendezvous that nobody holds. */
+struct idle_user {
+	uint32_t uid;
+	uint64_t cost; /* of all, in member slots */
+	struct rendezvous *oldest;
 	UT_hash_handle hh;
 };
 

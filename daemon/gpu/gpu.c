@@ -463,9 +463,9 @@ static void on_tick(uv_timer_t *timer)
 	if (g->killed_ns) {
 		if (now - g->killed_ns < WORKER_DIE_NS)
 			return;
-		log_error("gpu%d: worker %d was killed and does not end: NVIDIA's driver holds it. "
-			  "The GPU gets another worker when this one has ended; if it never does, "
-			  "reset the GPU",
+		log_error("gpu%d: worker %d did not exit after SIGKILL: it is stuck in the NVIDIA "
+			  "driver. The GPU gets another worker when this one has exited; if it "
+			  "never does, reset the GPU",
 			  g->index, g->info.pid);
 		worker_gone(g);
 		return;

@@ -141,8 +141,9 @@ static void await_probe(struct probe *p)
 		free(p);
 		return;
 	}
-	log_error("the process that looks for GPUs was killed and does not end: NVIDIA's driver "
-		  "holds it. It ends when the driver lets it, or at the next boot");
+	log_error("the process that looks for GPUs did not exit after SIGKILL: it is stuck in the "
+		  "NVIDIA "
+		  "driver. It exits when the driver releases it, or at the next boot");
 	p->abandoned = true; /* the daemon's end does not wait for it, either */
 	p->gpus->loop->handles--;
 }

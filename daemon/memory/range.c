@@ -71,7 +71,7 @@ static const char *check(const struct client *c, const struct svc_region_range *
 		return "a range has 2 to 112 parts";
 	for (uint32_t i = r->count; i < SVC_RANGE_PARTS; i++)
 		if (r->parts[i])
-			return "what is behind the parts is not zero";
+			return "the parts after the first count are not zero";
 	for (uint32_t i = 0; i < r->count; i++) {
 		const struct mapping *m = r->parts[i] && r->parts[i] < c->nmappings
 						  ? &c->mappings[r->parts[i]]

@@ -94,12 +94,12 @@ static __attribute__((noinline)) int check_more(struct engine *e, const struct t
 		svc_op_reduces(r->op) && !(c->transport->flags & TRANSPORT_REDUCES_ALL);
 	const bool on_gpu = t->member->device >= 0;
 	if (limited && svc_redop_made(r->redop)) {
-		*text = on_gpu ? "premulsum is made by NCCL, and this daemon's transport is mpi"
-			       : "premulsum is made on communicators of GPUs only";
+		*text = on_gpu ? "premulsum needs NCCL, and this daemon's transport is mpi"
+			       : "premulsum needs a communicator of GPUs";
 		return NCCLSVC_UNSUPPORTED;
 	}
 	if (limited && r->type >= NCCLSVC_FLOAT8E4M3) {
-		*text = on_gpu ? "float8 is reduced by NCCL, and this daemon's transport is mpi"
+		*text = on_gpu ? "reducing float8 needs NCCL, and this daemon's transport is mpi"
 			       : "float8 is reduced on GPUs only";
 		return NCCLSVC_UNSUPPORTED;
 	}

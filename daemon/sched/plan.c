@@ -64,15 +64,16 @@ int plan_check(const struct task *t, const struct comm *c, const char **text)
 	const uint32_t i = m->first[r->plan_group] + r->plan_task;
 	const struct svc_plan_task *due = &m->tasks[i];
 	if (due->op != r->op || due->peer != r->peer)
-		*text = "the plan has another operation or peer in this place";
+		*text = "the plan has another operation or peer in this slot";
 	else if (!due->agreement != !r->agreement || due->tag != r->tag)
-		*text = "of this place and the task, one is a list of tensors, or has another tag";
+		*text = "the slot and the task differ: only one is a list of tensors, or their "
+			"tags differ";
 	else if (svc_record_refuses(r))
 		*text = NULL; /* its size means nothing */
 	else if (due->count != SVC_PLAN_ANY && (due->count != r->count || due->type != r->type))
-		*text = "the plan has another count or type in this place";
+		*text = "the plan has another count or type in this slot";
 	else if (m->slots[i].iteration == m->iteration)
-		*text = "the task in this place was submitted already in this iteration";
+		*text = "the task of this slot was already submitted in this iteration";
 	return *text ? NCCLSVC_INVALID_ARGUMENT : NCCLSVC_OK;
 }
 

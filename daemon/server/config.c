@@ -386,7 +386,7 @@ static void print_help(FILE *out)
 	fprintf(out,
 		"\n"
 		"  --config FILE    read this file instead of the default one\n"
-		"  --check-config   print what is in force and from where, and exit\n"
+		"  --check-config   print the effective values and their sources, and exit\n"
 		"  --quiet          with --check-config: print errors only\n"
 		"  --help, -h       print this and exit\n"
 		"  --version, -V    print the version and exit\n\n"

@@ -29,6 +29,7 @@
 #include "memory/memory.h"
 #include "sched/engine.h"
 #include "server_state.h"
+#include "session/connection.h"
 #include "transport/transports.h"
 
 #define ACCEPTS_PER_TURN 256
@@ -76,7 +77,7 @@ static void turn_away(struct account *a, int fd, int reason, const char *text)
 		close(fd);
 		return;
 	}
-	account_close(a, &fd, 1);
+	connection_close(a, fd);
 	account_put(a);
 }
 
@@ -444,6 +445,19 @@ static void on_listener_closed(uv_handle_t *handle)
 	free(l);
 }
 
+void server_unlisten(struct server *s, bool admin)
+{
+	struct listener **at = &s->listeners, *l;
+	while ((l = *at)) {
+		if (l->admin != admin) {
+			at = &l->next;
+			continue;
+		}
+		*at = l->next;
+		uv_close((uv_handle_t *)&l->poll, on_listener_closed);
+	}
+}
+
 /* Its events, and the GPUs' workers, are needed until the last session is gone. */
 static void let_executor_go(struct server *s)
 {
@@ -464,11 +478,8 @@ void server_close(struct server *s, int reason, const char *text)
 	comm_close_all(&s->comms, reason);
 	DL_FOREACH_SAFE (s->sessions.clients, c, next)
 		client_close(c, reason, text);
-	for (struct listener *l = s->listeners, *after; l; l = after) {
-		after = l->next;
-		uv_close((uv_handle_t *)&l->poll, on_listener_closed);
-	}
-	s->listeners = NULL;
+	server_unlisten(s, false);
+	server_unlisten(s, true);
 	if (!s->sessions.clients)
 		let_executor_go(s);
 }

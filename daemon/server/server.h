@@ -34,6 +34,8 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 /* Accepts connections from a listening SOCK_SEQPACKET socket; admin: those may administer, and
  * nothing else. Takes fd. Returns 0 or -errno. */
 int server_listen(struct server *s, int fd, bool admin);
+/* Accepts no more on sockets of this kind, and closes them. */
+void server_unlisten(struct server *s, bool admin);
 /* Takes a connected socket as a new session. */
 void server_adopt(struct server *s, int fd, bool admin);
 

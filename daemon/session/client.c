@@ -21,6 +21,7 @@
 #include "base/loop.h"
 #include "base/timings.h"
 #include "client.h"
+#include "connection.h"
 #include "fdio.h"
 #include "names.h"
 #include "sessions.h"
@@ -357,7 +358,7 @@ static void try_free(struct client *c)
 	struct sessions *s = c->sessions;
 	if (!c->poll_closed || !c->executor_gone || (!c->memory_gone && !take_turns(c)))
 		return;
-	account_close(c->account, &c->fd, 1); /* unread messages may hold descriptors */
+	connection_close(c->account, c->fd);
 	account_give(c->account, SHARE_FDS, 1);
 	s->by_slot[c->slot] = NULL;
 	account_give(c->account, SHARE_SESSIONS, 1);
@@ -524,13 +525,7 @@ static void take_message(struct client *c, const char *message, ssize_t n, int *
 /* The descriptors that came count for the user, also while they wait to be closed. */
 static void take_with_fds(struct client *c, const char *message, ssize_t n, int *fds, unsigned nfds)
 {
-	char text[SVC_TEXT_BYTES];
-	struct account *a = c->account;
-	if (!account_take(a, SHARE_FDS, nfds, text)) {
-		client_close(c, NCCLSVC_LIMIT, text);
-		account_close(a, fds, nfds);
-		return;
-	}
+	account_add(c->account, SHARE_FDS, nfds); /* connection_may_read has found room */
 	take_message(c, message, n, fds, nfds);
 	if (!c->waiting.length)
 		drop_fds(c, fds, nfds);
@@ -572,12 +567,18 @@ static void read_messages(struct client *c)
 {
 	_Alignas(8) char message[SVC_MESSAGE_MAX];
 	int fds[SVC_FDS_KERNEL];
+	char text[SVC_TEXT_BYTES];
 	unsigned nfds;
 	for (int i = 0; i < MESSAGES_PER_TURN; i++) {
 		if (c->state == CLIENT_CLOSING || c->lost[0] || c->out || c->events ||
 		    c->waiting.length || !has_time(c))
 			return;
 		const uint64_t begin = clock_now();
+		const int may = connection_may_read(c->account, c->fd, text);
+		if (may == -EMFILE)
+			client_close(c, NCCLSVC_LIMIT, text);
+		if (may)
+			return;
 		ssize_t n = svc_recv_all(c->fd, message, sizeof(message), fds, &nfds, MSG_DONTWAIT);
 		if (n == -EAGAIN)
 			return;

@@ -12,13 +12,19 @@
 #include <unistd.h>
 
 /* Connections that wait: they are accepted in their order, whoever they belong to. */
-#define BACKLOG	   1024
-#define PATH_BYTES sizeof(((struct listen_socket *)0)->path)
+#define BACKLOG 1024
+
+#define LOCK_PATH_MAX (sizeof(((struct listen_socket *)0)->path) + 8)
+
+static void lock_path(const char *socket, char path[LOCK_PATH_MAX])
+{
+	snprintf(path, LOCK_PATH_MAX, "%s.lock", socket);
+}
 
 static int open_lock(const char *socket, int flags)
 {
-	char path[PATH_BYTES + 8];
-	snprintf(path, sizeof(path), "%s.lock", socket);
+	char path[LOCK_PATH_MAX];
+	lock_path(socket, path);
 	return open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
 }
 
@@ -107,6 +113,22 @@ int socket_open(struct listen_socket *ls, const char *path, mode_t mode, char *w
 	return 0;
 }
 
+/* Is that what the path names now? */
+static bool is_at(const char *path, dev_t dev, ino_t ino)
+{
+	struct stat st;
+	return lstat(path, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
+}
+
+bool socket_is_own(const struct listen_socket *ls)
+{
+	char path[LOCK_PATH_MAX];
+	struct stat lock;
+	lock_path(ls->path, path);
+	return is_at(ls->path, ls->dev, ls->ino) && fstat(ls->lock_fd, &lock) == 0 &&
+	       is_at(path, lock.st_dev, lock.st_ino);
+}
+
 int socket_take(struct listen_socket *ls)
 {
 	int fd = ls->fd;
@@ -116,12 +138,11 @@ int socket_take(struct listen_socket *ls)
 
 void socket_close(struct listen_socket *ls)
 {
-	struct stat st;
 	if (ls->fd >= 0)
 		close(ls->fd);
 	if (ls->lock_fd < 0)
 		return;
-	if (ls->ino && lstat(ls->path, &st) == 0 && st.st_dev == ls->dev && st.st_ino == ls->ino)
+	if (ls->ino && is_at(ls->path, ls->dev, ls->ino))
 		unlink(ls->path);
 	/* The lock file stays: to remove it would let two daemons lock two files of one name. */
 	close(ls->lock_fd);

@@ -3,6 +3,7 @@
 #ifndef DAEMON_SOCKET_H
 #define DAEMON_SOCKET_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -19,6 +20,8 @@ int socket_open(struct listen_socket *ls, const char *path, mode_t mode, char *w
 		size_t why_size);
 /* The listening fd, now the caller's. */
 int socket_take(struct listen_socket *ls);
+/* False: what the path, or the lock's, names is another file by now, or none. */
+bool socket_is_own(const struct listen_socket *ls);
 /* Removes the path, if it is still ours, and the lock. */
 void socket_close(struct listen_socket *ls);
 

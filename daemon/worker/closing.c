@@ -70,7 +70,7 @@ void closings_watch(struct worker *w, uint64_t now)
 		return;
 	DL_FOREACH_SAFE (w->closings, c, next)
 		if (now >= c->until_ns)
-			end(w, c, NCCLSVC_TIMEOUT, "the memory is let go when the GPU is idle");
+			end(w, c, NCCLSVC_TIMEOUT, "the memory is released when the GPU is idle");
 		else if (!first || c->until_ns < first)
 			first = c->until_ns;
 	w->closings_due_ns = first;

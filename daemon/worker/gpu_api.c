@@ -38,7 +38,7 @@ bool gpu_api_open_nccl(int *version, char *text, size_t size)
 	if (!dynlib_open("libnccl.so.2", symbols, n, &nccl, text, size))
 		return false;
 	if (nccl.ncclGetVersion(version)) {
-		snprintf(text, size, "libnccl.so.2 does not tell its version: %s",
+		snprintf(text, size, "libnccl.so.2 does not report its version: %s",
 			 nccl.ncclGetLastError(NULL));
 		return false;
 	}

@@ -312,7 +312,7 @@ static void is_read_again(struct measured *f)
 	stage("a new file");
 	write_measured(f, "2 no 1048576 %s");
 	CHECK_EQ(kill(d.pid, SIGHUP), 0);
-	CHECK(daemon_logged(&d, "says up to how many bytes"));
+	CHECK(daemon_logged(&d, "sets the largest operations"));
 	check_limit(&d, &first);
 	stage("a bad one");
 	write_measured(f, "2 no 1M %s");
@@ -355,10 +355,10 @@ static void test_measured(void)
 	gpu_daemon_stop(&d);
 
 	starts_with(&f, "2 no 1048576 %s", (struct limit){1 << 20, NCCLSVC_PEER_MEASURED},
-		    "says up to how many bytes");
-	starts_with(&f, "2 yes 1048576 %s", none, "says up to how many bytes");
-	starts_with(&f, "3 no 1048576 %s", none, "says up to how many bytes");
-	starts_with(&f, "2 no 1048576 %s X", none, "it is of other GPUs");
+		    "sets the largest operations");
+	starts_with(&f, "2 yes 1048576 %s", none, "sets the largest operations");
+	starts_with(&f, "3 no 1048576 %s", none, "sets the largest operations");
+	starts_with(&f, "2 no 1048576 %s X", none, "it was measured on different GPUs");
 	starts_with(&f, "2 no 10485760000 %s", none, "is not used: line 1: ");
 	starts_with(&f,
 		    "\x7f"

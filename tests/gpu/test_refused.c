@@ -395,7 +395,7 @@ static void redops(struct client *c, CUdeviceptr p)
 	redop_refused(&raw, r, NCCLSVC_NOT_FOUND, "no communicator 77");
 	r = good, r.comm = raw_join_alone(&raw).comm;
 	redop_refused(&raw, r, NCCLSVC_UNSUPPORTED, "of the host");
-	for (unsigned type = NCCLSVC_BOOL; type <= NCCLSVC_UINT16 + 1; type++) {
+	for (unsigned type = NCCLSVC_BOOL; type <= NCCLSVC_UINT4 + 1; type++) {
 		r = good, r.type = (uint8_t)type;
 		redop_refused(&raw, r, NCCLSVC_INVALID_ARGUMENT, "not reduced");
 	}

@@ -184,7 +184,7 @@ static void every_redop(struct call *c)
 
 void every_type(struct call *c)
 {
-	const int last = svc_op_reduces(c->op) ? NCCLSVC_BFLOAT16 : NCCLSVC_UINT16;
+	const int last = svc_op_reduces(c->op) ? NCCLSVC_BFLOAT16 : NCCLSVC_UINT4;
 	for (int type = NCCLSVC_INT8; type <= last; type++) {
 		c->type = (ncclsvc_type)type;
 		c->size = svc_type_size(c->type);

@@ -9,7 +9,7 @@ int reference_input(int rank, size_t i, ncclsvc_type type, ncclsvc_redop redop)
 {
 	unsigned mix = (unsigned)i * 2654435761u + (unsigned)rank * 40503u;
 	bool negative = type != NCCLSVC_UINT8 && type != NCCLSVC_UINT32 && type != NCCLSVC_UINT64 &&
-			type != NCCLSVC_BOOL && type != NCCLSVC_UINT16;
+			type != NCCLSVC_BOOL && type != NCCLSVC_UINT16 && type != NCCLSVC_UINT4;
 	mix ^= mix >> 13;
 	if (redop == NCCLSVC_PROD)
 		return 1 + (int)(mix % 2);
@@ -96,7 +96,9 @@ static double bfloat_value(uint16_t b)
 	X(NCCLSVC_UINT64, uint64_t)                                                                \
 	X(NCCLSVC_BOOL, uint8_t) /* this and what follows is only moved */                         \
 	X(NCCLSVC_INT16, int16_t)                                                                  \
-	X(NCCLSVC_UINT16, uint16_t)
+	X(NCCLSVC_UINT16, uint16_t)                                                                \
+	X(NCCLSVC_INT4, int8_t) /* bytes */                                                        \
+	X(NCCLSVC_UINT4, uint8_t)
 
 void element_store(void *buf, size_t i, ncclsvc_type type, double value)
 {

@@ -516,12 +516,13 @@ static void a_lost_daemon_does_not_come_back_alone(void **state)
 static void daemons_that_ended_together_may_be_alone(void **state)
 {
 	struct cluster c;
-	char socket[108], dir[64], lock[128], kept[160], out[8192];
+	char socket[108], dir[64], lock[128], admin_lock[128], kept[160], out[8192];
 	(void)state;
 	cluster_start(&c, 2, NULL);
 	snprintf(socket, sizeof(socket), "%s", c.nodes[1].socket);
 	snprintf(dir, sizeof(dir), "%s", c.dir);
 	snprintf(lock, sizeof(lock), "%s.lock", socket);
+	snprintf(admin_lock, sizeof(admin_lock), "%s.admin.lock", socket);
 	/* The note outlives what cluster_stop takes away. */
 	snprintf(kept, sizeof(kept), "%s.kept", dir);
 	CHECK_EQ(link(lock, kept), 0);
@@ -530,6 +531,7 @@ static void daemons_that_ended_together_may_be_alone(void **state)
 	CHECK_EQ(rename(kept, lock), 0);
 	CHECK_EQ(start_alone(socket, "auto", out, sizeof(out)), 0);
 	CHECK_EQ(unlink(lock), 0);
+	CHECK_EQ(unlink(admin_lock), 0);
 	CHECK_EQ(rmdir(dir), 0);
 }
 

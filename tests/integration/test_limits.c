@@ -400,7 +400,7 @@ static void a_users_tasks_are_limited(void **state)
 	CHECK(strstr(ncclsvc_status_sentence(&st, sentence, sizeof(sentence)), "user_tasks_max"));
 	/* Over all its sessions */
 	raw_refused(&b, SVC_SUBMIT, &barrier, sizeof(barrier), NULL, 0, NCCLSVC_LIMIT,
-		    "has 8 tasks pending, as many as one user may have (user_tasks_max)");
+		    "has 8 tasks pending, the most that one user may have (user_tasks_max)");
 	if (getuid() == 0) {
 		clients_start(&other, 1, &d, fills_the_rest, NULL);
 		clients_end(&other, 1);

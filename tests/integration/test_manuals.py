@@ -40,9 +40,9 @@ class Manuals(unittest.TestCase):
         cls.addClassCleanup(cls.directory.cleanup)
         with open(os.path.join(HERE, "manuals.c.in"), encoding="utf-8") as file:
             program = file.read()
-        functions, body = blocks("ncclsvc_tensors")[1].split("\nncclsvc_tensor any", 1)
-        parts = {"ncclsvc_tensors 1 functions": functions, "ncclsvc_tensors 1 body": "ncclsvc_tensor any" + body}
-        for page, n in ("ncclsvc_plan", 2), ("ncclsvc_tensors", 1), ("ncclsvc_world", 1):
+        functions, body = blocks("ncclsvc_tensors")[2].split("\nncclsvc_tensor any", 1)
+        parts = {"ncclsvc_tensors 2 functions": functions, "ncclsvc_tensors 2 body": "ncclsvc_tensor any" + body}
+        for page, n in ("ncclsvc_plan", 2), ("ncclsvc_tensors", 2), ("ncclsvc_world", 1):
             parts.update({f"{page} {i}": blocks(page)[i] for i in range(n)})
         for name, text in parts.items():
             cls.assertIn(cls, f"@{name}@\n", program)
@@ -69,7 +69,7 @@ class Manuals(unittest.TestCase):
         self.run_ranks(4, lambda rank: [program], lambda rank: {}, Daemon("--ranks", "4"), "4 ranks\n")
 
     def test_plans_and_lists(self):
-        for name in "p0", "p1", "t0", "t1":
+        for name in "p0", "p1", "t0", "t1", "t2":
             with self.subTest(name):
                 self.run_ranks(2, lambda rank: [self.program, name, str(rank)], lambda rank: {}, Daemon("--ranks", "2"), "done\n")
 

@@ -120,7 +120,7 @@ static void grouped(struct client *me)
 			if (i)
 				continue;
 			CHECK_RESULT(submit(&d, NCCLSVC_SEND, &out[g], at, 0), no);
-			CHECK_SAYS("no free place in group 3 of this iteration, which has 2 tasks: "
+			CHECK_SAYS("no free slot in group 3 of this iteration, which has 2 tasks: "
 				   "Send to rank");
 			CHECK_SAYS("(submitted)");
 			CHECK_RESULT(submit(&d, NCCLSVC_RECV, &in[0], GROUPS, 0), no);
@@ -156,7 +156,7 @@ static void many(struct client *me)
 	launch(&d);
 	const ncclsvc_op op = d.me ? NCCLSVC_RECV : NCCLSVC_SEND;
 	CHECK_RESULT(submit(&d, op, v, 1, 0), NCCLSVC_INVALID_ARGUMENT);
-	CHECK_SAYS("no free place in group 1 of this iteration, which has 0 tasks");
+	CHECK_SAYS("no free slot in group 1 of this iteration, which has 0 tasks");
 	for (int i = 0; i < 6; i++) {
 		v[i] = d.me ? 0 : i;
 		CHECK_OK(submit(&d, op, &v[i], 0, 0));

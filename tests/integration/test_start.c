@@ -9,9 +9,11 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "harness.h"
+#include "harness_parts.h"
 #include "harness_raw.h"
 
 static char out[65536];
@@ -85,6 +87,85 @@ static void a_stale_socket_is_replaced(void **state)
 	CHECK(before.st_ino != after.st_ino || before.st_ctime != after.st_ctime ||
 	      before.st_mtim.tv_nsec != after.st_mtim.tv_nsec);
 	CHECK_EQ(after.st_mode & 0777, 0600);
+	daemon_stop(&d);
+}
+
+/* Waits until a new client finds a daemon there; its pid. */
+static pid_t daemon_that_serves(const struct daemon *d)
+{
+	ncclsvc_daemon_info info;
+	struct raw r;
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; !raw_try_connect(&r, d->socket);
+	     sleep_ms(5))
+		CHECK(now_ns() < end);
+	raw_close(&r);
+	ncclsvc_session *s = session_open(d);
+	CHECK_OK(ncclsvc_daemon(s, &info));
+	ncclsvc_close(s);
+	return info.pid;
+}
+
+static void remove_all(const struct daemon *d)
+{
+	char lock[sizeof(d->socket) + 8];
+	snprintf(lock, sizeof(lock), "%s.lock", d->socket);
+	CHECK_EQ(unlink(d->socket), 0);
+	CHECK_EQ(unlink(lock), 0);
+	CHECK_EQ(unlink(d->log), 0);
+	CHECK_EQ(rmdir(d->dir), 0);
+}
+
+static void a_removed_socket_is_served_again(void **state)
+{
+	struct daemon d;
+	ncclsvc_daemon_info info;
+	(void)state;
+	daemon_start(&d, NULL);
+	ncclsvc_session *s = session_open(&d);
+	for (int i = 0; i < 2; i++) {
+		CHECK_EQ(unlink(d.socket), 0);
+		CHECK_EQ(daemon_that_serves(&d), d.pid);
+	}
+	CHECK(daemon_logged(&d, "the daemon serves it again"));
+	CHECK(refused("--socket", d.socket) != 0);
+	CHECK_OK(ncclsvc_daemon(s, &info));
+	ncclsvc_close(s);
+	daemon_stop(&d);
+}
+
+static void a_removed_directory_is_served_again(void **state)
+{
+	struct daemon d;
+	ncclsvc_daemon_info info;
+	(void)state;
+	daemon_start(&d, NULL);
+	ncclsvc_session *s = session_open(&d);
+	remove_all(&d);
+	CHECK_EQ(daemon_that_serves(&d), d.pid);
+	CHECK(refused("--socket", d.socket) != 0);
+	CHECK_OK(ncclsvc_daemon(s, &info));
+	ncclsvc_close(s);
+	daemon_stop(&d);
+}
+
+/* Only while it cannot run does another daemon get the path of one whose directory was removed. */
+static void a_daemon_whose_path_another_serves_ends(void **state)
+{
+	struct daemon d;
+	int status;
+	(void)state;
+	daemon_start(&d, NULL);
+	const pid_t old = d.pid;
+	daemon_unwatch(&d);
+	process_stop(old);
+	remove_all(&d);
+	CHECK_EQ(mkdir(d.dir, 0711), 0);
+	daemon_restart(&d, NULL);
+	CHECK_EQ(kill(old, SIGCONT), 0);
+	CHECK(reap(old, &status, WAIT_MS));
+	CHECK(WIFEXITED(status));
+	CHECK_EQ(WEXITSTATUS(status), EXIT_FAILURE);
+	CHECK_EQ(daemon_that_serves(&d), d.pid);
 	daemon_stop(&d);
 }
 
@@ -253,6 +334,9 @@ int main(void)
 		TEST(bad_options_are_refused_by_name),
 		TEST(a_live_daemons_socket_is_not_stolen),
 		TEST(a_stale_socket_is_replaced),
+		TEST(a_removed_socket_is_served_again),
+		TEST(a_removed_directory_is_served_again),
+		TEST(a_daemon_whose_path_another_serves_ends),
 		TEST(a_file_or_another_program_in_the_way_is_left_alone),
 		TEST(sighup_rereads_the_configuration),
 		TEST(an_idle_daemon_sleeps),

@@ -142,6 +142,74 @@ static void gather_and_scatter_by_owner(void **state)
 	run_ranks(3, every_type);
 }
 
+/* ---- Views that fit ---- */
+
+/* The tensors' views, whose memory is theirs. Returns how many. */
+static size_t fit(const struct lot *l, int nranks, ncclsvc_view *views, ncclsvc_tensor *list)
+{
+	uint64_t sizes[LIST_MAX];
+	size_t n = 0;
+	for (size_t i = 0; i < l->n; i++)
+		sizes[i] = (uint64_t)l->dims[i];
+	CHECK_OK(ncclsvc_partition_fit(sizes, l->n, nranks, NULL, views, &n));
+	for (size_t k = 0; k < n; k++) {
+		char *data = l->tensors[views[k].tensor].data;
+		data += views[k].first * ncclsvc_type_size(l->type);
+		list[k] = (ncclsvc_tensor){data, l->type, 1, &views[k].count};
+	}
+	return n;
+}
+
+/* After an AllGather, all elements are their owner's. After a ReduceScatter, a rank's own ones are
+ * the sum, and the others its own input. */
+static void check_views(const struct lot *l, const ncclsvc_view *views, size_t n,
+			const struct client *me, bool reduced)
+{
+	size_t at = 0;
+	bool exact = true;
+	for (size_t k = 0; k < n; k++) {
+		const bool sum = reduced && views[k].owner == me->rank;
+		const int from = reduced ? me->rank : views[k].owner;
+		const void *data = l->tensors[views[k].tensor].data;
+		for (int64_t e = 0; e < views[k].count; e++, at++) {
+			double want = sum ? reference_reduced(me->nranks, at, l->type, NCCLSVC_SUM,
+							      &exact)
+					  : reference_input(from, at, l->type, NCCLSVC_SUM);
+			CHECK(element_load(data, views[k].first + (size_t)e, l->type) == want);
+		}
+	}
+}
+
+static void fitted(struct client *me)
+{
+	static const int64_t across[] = {6, 85, 512, 0, 91, 256};
+	struct side x = side_open(me);
+	ncclsvc_view views[LIST_MAX];
+	ncclsvc_tensor list[LIST_MAX];
+	struct lot l;
+	lot_make(&l, NCCLSVC_INT64, across, 6);
+	CHECK_RESULT(ncclsvc_tensors_all_gather(x.lists, l.tensors, NULL, 6, WAIT_MS, NULL),
+		     NCCLSVC_INVALID_ARGUMENT);
+	says("ncclsvc_partition_fit");
+	const size_t n = fit(&l, me->nranks, views, list);
+	lot_fill(&l, me->rank, NCCLSVC_SUM);
+	CHECK_OK(ncclsvc_tensors_all_gather(x.lists, list, NULL, n, WAIT_MS, NULL));
+	check_views(&l, views, n, me, false);
+	lot_fill(&l, me->rank, NCCLSVC_SUM);
+	CHECK_OK(
+		ncclsvc_tensors_reduce_scatter(x.lists, list, NULL, n, NCCLSVC_SUM, WAIT_MS, NULL));
+	check_views(&l, views, n, me, true);
+	lot_free(&l);
+	side_close(&x);
+}
+
+static void views_make_a_list_fit(void **state)
+{
+	(void)state;
+	run_ranks(2, fitted);
+	run_ranks(3, fitted);
+}
+
 /* ---- AllReduce ---- */
 
 #define RANGE 700
@@ -596,6 +664,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(gather_and_scatter_by_owner),
+		TEST(views_make_a_list_fit),
 		TEST(all_reduce_leaves_the_gaps_alone),
 		TEST(all_reduce_takes_tensors_from_anywhere),
 		TEST(all_reduce_copies_only_what_is_not_in_a_row),

@@ -260,6 +260,52 @@ static void lists_with_their_shapes_ahead(void **state)
 	run_pair(shapes_ahead);
 }
 
+/* ---- Two elements to a byte ---- */
+
+static void packed(struct client *me)
+{
+	static const int64_t dims[] = {3, 3}, bytes[] = {5};
+	struct side x = side_open(me);
+	const bool sender = me->rank == 0;
+	for (unsigned type = NCCLSVC_INT4; type <= NCCLSVC_UINT4; type++) {
+		char memory[6] = {0};
+		ncclsvc_tensor t = {memory, (ncclsvc_type)type, 2, dims};
+		memcpy(memory, sender ? "packed" : "-----.", sizeof(memory));
+		CHECK_OK(sender ? ncclsvc_tensor_send(x.lists, t, 1, 7, WAIT_MS)
+				: ncclsvc_tensor_recv(x.lists, t, 0, 7, WAIT_MS));
+		CHECK(sender || !memcmp(memory, "packe.", sizeof(memory)));
+		struct got got = {0};
+		ncclsvc_tensor any = {NULL, (ncclsvc_type)type, -1, NULL};
+		ncclsvc_message m = message(&x, NCCLSVC_SHAPES_AHEAD, 7, 1, sender ? &t : &any);
+		m.allocate = sender ? NULL : allocate;
+		m.arg = &got;
+		CHECK_OK(sender ? ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL)
+				: ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL));
+		if (!sender) {
+			CHECK(got.tensors[0].type == type && got.tensors[0].dims[1] == 3);
+			CHECK(!memcmp(got.tensors[0].data, memory, 5));
+		}
+		got_free(&got);
+		/* As many bytes, and no such elements. */
+		ncclsvc_tensor plain = {memory, NCCLSVC_UINT8, 1, bytes};
+		CHECK_RESULT(sender ? ncclsvc_tensor_send(x.lists, t, 1, 7, WAIT_MS)
+				    : ncclsvc_tensor_recv(x.lists, plain, 0, 7, WAIT_MS),
+			     NCCLSVC_MISMATCH);
+		CHECK_RESULT(ncclsvc_tensors_all_reduce(x.lists, &t, NULL, 1, NCCLSVC_SUM, WAIT_MS,
+							NULL),
+			     NCCLSVC_INVALID_ARGUMENT);
+		says("int4");
+		check_in_step(&x, type);
+	}
+	side_close(&x);
+}
+
+static void lists_of_packed_types(void **state)
+{
+	(void)state;
+	run_pair(packed);
+}
+
 /* ---- Without waiting ---- */
 
 static void not_waiting(struct client *me)
@@ -353,6 +399,7 @@ int main(void)
 		TEST(gaps_carry_nothing_of_former_lists),
 		TEST(the_phases_show_in_a_profiler),
 		TEST(lists_with_their_shapes_ahead),
+		TEST(lists_of_packed_types),
 		TEST(lists_under_way),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -120,8 +120,8 @@ def constant(name, array):
 def load(nodes, inputs, outputs, constants=(), declared=(), optimize=True, gpu=None):
     """gpu: all nodes must run there."""
     graph = helper.make_graph(list(nodes), "test", inputs, outputs, list(constants), value_info=list(declared))
-    model = helper.make_model(graph, ir_version=9,
-                              opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)])
+    model = helper.make_model(graph, ir_version=10,
+                              opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)])
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(os.environ["ORT_LIBRARY"])
     options.intra_op_num_threads = 1

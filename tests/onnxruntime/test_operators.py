@@ -29,7 +29,8 @@ FLOAT, DOUBLE, HALF, BFLOAT = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto
 BOOL, STRING, INT64 = TensorProto.BOOL, TensorProto.STRING, TensorProto.INT64
 REDUCED = [FLOAT, DOUBLE, HALF, BFLOAT, TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32,
            TensorProto.UINT32, INT64, TensorProto.UINT64]
-MOVED = REDUCED + [BOOL, TensorProto.INT16, TensorProto.UINT16]
+PACKED = [TensorProto.INT4, TensorProto.UINT4]
+MOVED = REDUCED + [BOOL, TensorProto.INT16, TensorProto.UINT16] + PACKED
 
 
 def names(letter, n):
@@ -107,7 +108,8 @@ def gather_moved_types(rank):
     results = []
     for kind in MOVED:
         session = collective("NcclAllGather", 2, kind)
-        inputs = [np.full(32, 1 - rank, np.float32), np.full(8, rank, np.float32)]
+        owned_by_0 = 64 if kind in PACKED else 32  # which are divided by their bytes
+        inputs = [np.full(owned_by_0, 1 - rank, np.float32), np.full(8, rank, np.float32)]
         results.append(session.run(None, feed(inputs)))
     return results
 
@@ -162,7 +164,7 @@ class Collectives(unittest.TestCase):
         for results in run(2, gather_moved_types):
             for kind, got in zip(MOVED, results, strict=True):
                 with self.subTest(type=kind):
-                    np.testing.assert_array_equal(got[0], np.ones(32, np.float32))
+                    np.testing.assert_array_equal(got[0], np.ones(64 if kind in PACKED else 32, np.float32))
                     np.testing.assert_array_equal(got[1], np.ones(8, np.float32))
 
     def test_shapes_may_change(self):
@@ -250,10 +252,10 @@ def exchange(rank):
     return [go(session, 0), go(session, 0)]
 
 
-def add_behind_recv(rank):
-    """bfloat16 on its way; the Adds use the received tensors, whose shapes are not declared."""
+def add_behind_recv(rank, kind):
+    """Of that type on its way; the Adds use the received tensors, whose shapes are not declared."""
     if rank == 0:
-        session = load([plain("Cast", ["x"], ["b"], to=BFLOAT),
+        session = load([plain("Cast", ["x"], ["b"], to=kind),
                         node("Send", ["true", "rank1", "x", "b"], ["sent"])],
                        [value("x", FLOAT)], [value("sent", BOOL)], [TRUE, rank_of(1)])
         return [session.run(None, {"x": floats(*shape)})[0] for shape in [(2, 3), (7,)]]
@@ -262,7 +264,7 @@ def add_behind_recv(rank):
                     plain("Add", ["y", "c"], ["z"]),
                     plain("Add", ["z", "one"], ["w"])],
                    [], [value("w", FLOAT)], [TRUE, rank_of(0), constant("one", np.float32(1))],
-                   [value("y", FLOAT), value("b", BFLOAT)])
+                   [value("y", FLOAT), value("b", kind)])
     return [session.run(None, {})[0] for _ in range(2)]
 
 
@@ -308,9 +310,10 @@ class Messages(unittest.TestCase):
                 np.testing.assert_array_equal(a, b)
 
     def test_an_add_behind_a_recv(self):
-        _, received = run(2, add_behind_recv)
-        for got, shape in zip(received, [(2, 3), (7,)], strict=True):
-            np.testing.assert_array_equal(got, floats(*shape) * 2 + 1)
+        for kind in [BFLOAT] + PACKED:
+            _, received = run(2, add_behind_recv, kind)
+            for got, shape in zip(received, [(2, 3), (7,)], strict=True):
+                np.testing.assert_array_equal(got, floats(*shape) * 2 + 1)
 
     def test_nodes_are_neither_merged_nor_folded(self):
         self.assertEqual(run(2, alike)[1], [[[0, 1], [0, 1]], [[1, 2], [1, 2]]])
@@ -469,7 +472,8 @@ class Errors(Case):
             self.assertEqual(got[0], "InvalidArgument", got)
 
     def test_refused_when_loaded(self):
-        for kind, name in (BOOL, "bool"), (TensorProto.INT16, "int16"), (TensorProto.UINT16, "uint16"):
+        for kind, name in ((BOOL, "bool"), (TensorProto.INT16, "int16"), (TensorProto.UINT16, "uint16"),
+                           (TensorProto.INT4, "int4"), (TensorProto.UINT4, "uint4")):
             for op in "NcclAllReduce", "NcclReduceScatter":
                 self.says(refused(collective, op, 1, kind), "RuntimeException", f"{op} node {op}-of-b0: .*type {name}, which is moved, not reduced")
         for kind in TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2:

@@ -19,7 +19,7 @@ except ImportError:
     sys.exit(77)
 
 import ncclsvc
-from ncclsvc import DataType, GroupType, ReduceOp, Shapes, Spec
+from ncclsvc import DataType, GroupType, ReduceOp, Shapes, Spec, as_buffer
 from package_ranks import Ranks, run
 from test_client import Daemon, eventually
 from test_package_ranks import T, together
@@ -150,6 +150,20 @@ def list_collectives(session, comm):
         lists.ireduce_scatter(given, outputs).wait(T)
         for i, (tensor, owner) in enumerate(zip(outputs, owners)):
             assert (tensor == (sum(10.0 * k + i for k in range(n)) if owner == r else 10.0 * r + i)).all(), outputs
+        # Of two tensors, the second lies across the border of two ranks' ranges.
+        across = [np.full((3, 4), 10.0 * r), np.full(64, 10.0 * r + 1)]
+        error = raised(ncclsvc.InvalidArgumentError, lambda: lists.all_gather(across))
+        views, places = lists.partition_fit(across)
+        lists.all_gather(views)
+        owner_of = [[v.owner for v in places if v.tensor == i for _ in range(v.count)] for i in range(2)]
+        assert len(set(owner_of[1])) > 1, places
+        for i, tensor in enumerate(across):
+            assert (tensor.reshape(-1) == 10.0 * np.array(owner_of[i]) + i).all(), across
+        across = [np.full((3, 4), 1.0), np.full(64, 2.0)]
+        lists.reduce_scatter(lists.partition_fit(across)[0])
+        for i, tensor in enumerate(across):
+            times = np.where(np.array(owner_of[i]) == r, n, 1)
+            assert (tensor.reshape(-1) == (i + 1.0) * times).all(), across
         # What one rank refuses fails on all, and the next list goes on.
         bad = np.zeros((4, 4))[:, 0] if r == 0 else np.zeros(4)
         error = raised(ValueError, lambda: lists.all_reduce([bad]))
@@ -160,6 +174,38 @@ def list_collectives(session, comm):
         lists.iall_reduce([np.zeros(4)]).wait(T)
         error = raised(ValueError, lambda: lists.all_reduce([np.zeros(4)], [np.zeros(5)]))
         assert "outputs have other types or shapes" in str(error), error
+
+
+def packed_lists(session, comm):
+    """int4 and uint4, two to a byte, are no uint8."""
+    peer, n = 1 - comm.rank, 5
+    packed = np.array([0x21, 0x43, 0x05], np.uint8)
+    with ncclsvc.Lists(comm) as lists:
+        for kind in DataType.INT4, DataType.UINT4:
+            given, back = as_buffer(packed, kind, (n,)), np.zeros(3, np.uint8)
+            if comm.rank == 0:
+                lists.send([given], peer)
+                lists.send([given], peer, shapes=Shapes.AHEAD)
+                raised(ncclsvc.MismatchError, lambda: lists.send([given], peer))
+                comm.send(given, peer).wait(T)
+            else:
+                lists.recv([as_buffer(back, kind, (n,))], peer)
+                assert (back == packed).all(), back
+                (tensor,) = lists.recv_ahead([Spec(kind, (-1,))], peer)
+                assert (tensor == packed).all(), tensor
+                raised(ncclsvc.MismatchError, lambda: lists.recv([np.zeros(3, np.uint8)], peer))
+                back[:] = 0
+                comm.recv(as_buffer(back, kind), peer).wait(T)
+                assert (back == packed).all(), back
+            # Divided by bytes.
+            tensors = [np.full(3, 16 + comm.rank, np.uint8), np.full(70, 32 + comm.rank, np.uint8)]
+            views, places = lists.partition_fit([as_buffer(tensors[0], kind, (n,)), as_buffer(tensors[1], kind)])
+            lists.all_gather(views)
+            for view in places:
+                got = tensors[view.tensor][view.first : view.first + view.count]
+                assert (got == 16 * (view.tensor + 1) + view.owner).all(), (places, tensors)
+            error = raised(ncclsvc.InvalidArgumentError, lambda: lists.all_reduce([given]))
+            assert "int4" in str(error) and "not reduced" in str(error), error
 
 
 def grouped_lists(session, comm):
@@ -401,6 +447,9 @@ class Parts(Ranks, unittest.TestCase):
 
     def test_plans(self):
         together(plans, n=2)
+
+    def test_lists_of_packed_types(self):
+        together(packed_lists, n=2)
 
     def test_grouped_lists(self):
         together(grouped_lists, n=2)

@@ -126,6 +126,31 @@ class Tensors(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "DLPack: another GPU is the current one"):
             as_buffer(OnGpu(24))
 
+    def test_two_elements_to_a_byte(self):
+        for kind in DataType.INT4, DataType.UINT4:
+            x = bytearray(6)
+            buffer = as_buffer(x, kind)
+            self.assertEqual((buffer.shape, buffer.count, buffer.nbytes), ((12,), 6, 6))
+            buffer = as_buffer(x, kind, (11, 1))
+            self.assertEqual((buffer.shape, buffer.count, buffer.nbytes), ((11, 1), 6, 6))
+            self.assertEqual(as_buffer(buffer, DataType.UINT8).shape, (6,))
+            part = buffer.elements(2, 3)
+            self.assertEqual((part.address, part.shape, part.nbytes), (buffer.address + 2, (6,), 3))
+            for bad in (10,), (13,):
+                with self.assertRaisesRegex(ValueError, "bytes, not 6"):
+                    as_buffer(x, kind, bad)
+            with self.assertRaisesRegex(TypeError, "cannot be taken for"):
+                as_buffer(memoryview(bytearray(8)).cast("i"), kind)
+
+    def test_unpacked_int4_says_how_to_pack(self):
+        class Unpacked:
+            """As NumPy's array of ml_dtypes.int4."""
+
+            dtype = type("dtype", (), {"name": "int4"})
+
+        with self.assertRaisesRegex(TypeError, r"a byte for each int4: .*as_buffer\(x, DataType.INT4\)"):
+            as_buffer(Unpacked())
+
     @unittest.skipUnless(numpy, "needs NumPy")
     def test_dlpack(self):
         class Foreign:
@@ -175,6 +200,13 @@ class Arithmetic(unittest.TestCase):
         self.assertEqual(ncclsvc.partition_tensors([480, 470], 2), ([0, 1], (950, 960, 480)))
         with self.assertRaisesRegex(ncclsvc.InvalidArgumentError, "tensor 1|tensor 0"):
             ncclsvc.partition_tensors([470, 480], 2)
+        views, divided = ncclsvc.partition_fit([470, 0, 480], 2)
+        self.assertEqual(views, [(0, 0, 470, 0), (1, 0, 0, 0), (2, 0, 10, 0), (2, 10, 470, 1)])
+        self.assertEqual(divided, (950, 960, 480))
+        self.assertEqual(ncclsvc.partition_tensors([v.count for v in views], 2), ([0, 0, 0, 1], divided))
+        self.assertEqual(ncclsvc.partition_fit([], 3), ([], (0, 96, 32)))
+        with self.assertRaisesRegex(ncclsvc.InvalidArgumentError, "size is 0"):
+            ncclsvc.partition_fit([1], 0)
         with self.assertRaisesRegex(ValueError, "not negative"):
             ncclsvc.aggregate([-1])
 

@@ -563,7 +563,8 @@ def begin(name, **arguments):
         STORE.extend(next(dist.rendezvous("env://")))
     BEGUN.append(name)
     store = dist.PrefixStore(f"{len(BEGUN)}.{name}", STORE[0])
-    dist.init_process_group("nccl", store=store, rank=STORE[1], world_size=STORE[2], **arguments)
+    backend = os.environ.get("NCCLSVC_TORCH_BACKEND", "nccl")
+    dist.init_process_group(backend, store=store, rank=STORE[1], world_size=STORE[2], **arguments)
 
 
 def library():

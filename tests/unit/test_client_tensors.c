@@ -68,6 +68,30 @@ static void sizes_of_tensors(void **state)
 	REFUSED(ncclsvc_tensor_size(NULL, NULL, NULL), "NULL");
 }
 
+static void two_elements_to_a_byte(void **state)
+{
+	static const uint64_t odd = UINT64_C(0x7fffffffffffffff);
+	(void)state;
+	for (unsigned type = NCCLSVC_INT4; type <= NCCLSVC_UINT4; type++) {
+		uint64_t count, bytes;
+		for (int64_t n = 0; n < 6; n++) {
+			ncclsvc_tensor t = tensor((ncclsvc_type)type, 1, &n);
+			assert_int_equal(ncclsvc_tensor_size(&t, &count, &bytes), NCCLSVC_OK);
+			assert_int_equal(count, n);
+			assert_int_equal(bytes, (n + 1) / 2);
+		}
+		ncclsvc_tensor t = tensor((ncclsvc_type)type, 0, NULL);
+		assert_int_equal(ncclsvc_tensor_size(&t, NULL, &bytes), NCCLSVC_OK);
+		assert_int_equal(bytes, 1);
+		t = tensor((ncclsvc_type)type, 2, (int64_t[]){3, 3});
+		assert_int_equal(ncclsvc_tensor_size(&t, NULL, &bytes), NCCLSVC_OK);
+		assert_int_equal(bytes, 5);
+		t = tensor((ncclsvc_type)type, 1, (const int64_t *)&odd);
+		assert_int_equal(ncclsvc_tensor_size(&t, NULL, &bytes), NCCLSVC_OK);
+		assert_int_equal(bytes, odd / 2 + 1);
+	}
+}
+
 static void aggregated_buffers(void **state)
 {
 	static const uint64_t sizes[] = {24, 512, 4, 0, 100}, at[] = {0, 256, 768, 1024, 1024};
@@ -142,6 +166,57 @@ static void owners_of_tensors(void **state)
 	REFUSED(ncclsvc_partition_tensors((uint64_t[]){UINT64_MAX, 1}, 2, 2, &p, owners),
 		"tensor 1");
 	REFUSED(ncclsvc_partition_tensors((uint64_t[]){1}, 1, 0, &p, owners), "size is 0");
+}
+
+/* Views of every tensor, in order, each within its owner's range and as long as it can be. */
+static void check_fit(const uint64_t *counts, size_t n, int size, size_t views_want)
+{
+	ncclsvc_view views[16];
+	uint64_t sizes[16], seen[8] = {0};
+	int owners[16];
+	ncclsvc_partition p, of_views;
+	size_t k = 0;
+	assert_int_equal(ncclsvc_partition_fit(counts, n, size, &p, views, &k), NCCLSVC_OK);
+	assert_int_equal(k, views_want);
+	for (size_t i = 0; i < k; i++) {
+		assert_int_equal(views[i].first, seen[views[i].tensor]);
+		seen[views[i].tensor] += sizes[i] = (uint64_t)views[i].count;
+	}
+	for (size_t i = 0; i < n; i++)
+		assert_int_equal(seen[i], counts[i]);
+	assert_int_equal(ncclsvc_partition_tensors(sizes, k, size, &of_views, owners), NCCLSVC_OK);
+	assert_memory_equal(&of_views, &p, sizeof(p));
+	for (size_t i = 0; i < k; i++)
+		assert_int_equal(views[i].owner, owners[i]);
+}
+
+static void views_that_fit(void **state)
+{
+	const uint64_t refused[] = {6, 85, 512, 91, 256}, border[] = {480, 0, 470};
+	ncclsvc_view views[6];
+	size_t n = 0;
+	(void)state;
+	assert_int_equal(ncclsvc_partition_fit(refused, 5, 2, NULL, views, &n), NCCLSVC_OK);
+	assert_int_equal(n, 6);
+	assert_int_equal(views[2].count, 480 - 91);
+	assert_int_equal(views[2].owner, 0);
+	assert_int_equal(views[3].tensor, 2);
+	assert_int_equal(views[3].first, 480 - 91);
+	assert_int_equal(views[3].owner, 1);
+	check_fit(refused, 5, 2, 6);
+	check_fit(refused, 5, 1, 5);
+	check_fit(border, 3, 2, 3); /* fits as it is */
+	check_fit((uint64_t[]){950}, 1, 4, 4);
+	check_fit((uint64_t[]){0, 64, 0}, 3, 2, 3);
+	check_fit((uint64_t[]){1}, 1, 8, 1);
+	check_fit(NULL, 0, 3, 0);
+	REFUSED(ncclsvc_partition_fit(refused, 5, 0, NULL, views, &n), "size is 0");
+	REFUSED(ncclsvc_partition_fit(NULL, 1, 2, NULL, views, &n), "NULL");
+	REFUSED(ncclsvc_partition_fit(refused, 5, 2, NULL, NULL, &n), "NULL");
+	REFUSED(ncclsvc_partition_fit((uint64_t[]){UINT64_MAX, 1}, 2, 2, NULL, views, &n),
+		"tensor 1");
+	REFUSED(ncclsvc_partition_fit((uint64_t[]){UINT64_C(1) << 63}, 1, 2, NULL, views, &n),
+		"dimension");
 }
 
 /* ---- Lists ---- */
@@ -350,8 +425,10 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(sizes_of_tensors),
+		cmocka_unit_test(two_elements_to_a_byte),
 		cmocka_unit_test(aggregated_buffers),
 		cmocka_unit_test(partitions),
+		cmocka_unit_test(views_that_fit),
 		cmocka_unit_test(owners_of_tensors),
 		cmocka_unit_test(lists_that_lie_like_a_buffer),
 		cmocka_unit_test(what_is_between_parts_is_zero),

@@ -15,7 +15,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/closer.h"
+#include "base/timings.h"
 
 #define LARGE ((size_t)9 << 20) /* in pieces */
 
@@ -117,7 +119,7 @@ static void all_is_counted_when_it_is_done(void **state)
 	assert_int_equal(closed[CLOSER_RING].bytes, 4096);
 	closer_closed(u.closer, closed);
 	assert_int_equal(closed[CLOSER_REGION].n, 0);
-	closer_destroy(u.closer);
+	closer_destroy(u.closer, UINT64_MAX);
 }
 
 static void one_users_slow_close_delays_no_other(void **state)
@@ -144,8 +146,46 @@ static void one_users_slow_close_delays_no_other(void **state)
 	assert_int_equal(closed[CLOSER_FD].n, 1);
 	assert_int_equal(closed[CLOSER_REGION].n, 1);
 	assert_false(mapped(behind));
-	closer_destroy(slow.closer);
-	closer_destroy(other.closer);
+	closer_destroy(slow.closer, UINT64_MAX);
+	closer_destroy(other.closer, UINT64_MAX);
+}
+
+/* Whoever is told of the end may destroy the closer without a wait. */
+static void an_idle_thread_ends_and_says_so(void **state)
+{
+	struct user u;
+	struct closer_amount closed[CLOSER_KINDS];
+	(void)state;
+	open_user(&u);
+	for (int again = 0; again < 2; again++) { /* the second thread is joined like the first */
+		closer_unmap(u.closer, CLOSER_RING, map(4096), 4096, 0);
+		wait_for_all(&u, closed);
+		while (closer_running(u.closer))
+			sem_wait(&u.closed);
+	}
+	closer_destroy(u.closer, 0);
+}
+
+static void the_end_waits_for_what_is_quick_alone(void **state)
+{
+	struct user quick, slow;
+	int pair[2], pipes[2];
+	char byte;
+	(void)state;
+	open_user(&quick);
+	open_user(&slow);
+	assert_int_equal(pipe(pipes), 0);
+	make_slow(pair);
+	closer_add(slow.closer, &pair[0], 1);
+	closer_add(slow.closer, &pipes[1], 1);
+	void *region = map(LARGE);
+	closer_unmap(quick.closer, CLOSER_REGION, region, LARGE, 3);
+	closer_destroy(quick.closer, UINT64_MAX);
+	assert_false(mapped((char *)region + LARGE - 4096));
+	closer_destroy(slow.closer, clock_now() + CLOSER_IDLE_NS);
+	let_go(pair[1]);
+	assert_int_equal(read(pipes[0], &byte, 1), 0); /* the thread goes on by itself */
+	close(pipes[0]);
 }
 
 int main(void)
@@ -153,6 +193,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(all_is_counted_when_it_is_done),
 		cmocka_unit_test(one_users_slow_close_delays_no_other),
+		cmocka_unit_test(an_idle_thread_ends_and_says_so),
+		cmocka_unit_test(the_end_waits_for_what_is_quick_alone),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 
 #include "base/timings.h"
 #include "coord/coord.h"
+#include "coord/rendezvous.h"
 
 static unsigned refused;
 static uint64_t now;
@@ -59,11 +60,16 @@ static const struct coord_ops ops = {
 };
 
 /* A member that comes to one of many communicators. */
-static void join(struct coord *c, uint32_t number)
+static void user_joins(struct coord *c, uint32_t uid, uint32_t number, uint32_t nranks)
 {
-	struct control_join m = {.nranks = 2, .session = 1, .pid = 1};
+	struct control_join m = {.nranks = nranks, .session = 1, .pid = 1, .uid = uid};
 	memcpy(m.id, &number, sizeof(number));
 	coord_handle(c, 0, CONTROL_JOIN, &m);
+}
+
+static void join(struct coord *c, uint32_t number)
+{
+	user_joins(c, 0, number, 2);
 }
 
 static void leave(struct coord *c, uint32_t number)
@@ -88,6 +94,48 @@ static void test_idle_communicators_give_way(void **state)
 	assert_int_equal(refused, 0);
 	join(&c, SVC_COMMS_MAX); /* all are held */
 	assert_int_equal(refused, 1);
+	coord_free(&c);
+}
+
+static const struct rendezvous *find(const struct coord *c, uint32_t number)
+{
+	uint8_t id[NCCLSVC_ID_BYTES] = {0};
+	memcpy(id, &number, sizeof(number));
+	return rendezvous_find(c, id);
+}
+
+/* Communicators that nobody holds are kept for a while. One user's take as much memory as those
+ * that the user may hold, and no other user's place. */
+static void test_one_users_idle_communicators_give_way_first(void **state)
+{
+	const uint32_t others = 1, ranks = 1024, most = SVC_USER_RANKS / ranks;
+	struct coord c;
+	(void)state;
+	coord_init(&c, &ops, NULL, 0, 1);
+	refused = 0;
+	user_joins(&c, 1, others, 2);
+	leave(&c, others);
+	for (uint32_t i = 0; i < 4 * most; i++) {
+		user_joins(&c, 2, others + 1 + i, ranks);
+		leave(&c, others + 1 + i);
+		assert_true(HASH_COUNT(c.rendezvous) <= most + 1);
+	}
+	assert_non_null(find(&c, others));
+	assert_null(find(&c, others + 1));
+	assert_non_null(find(&c, others + 4 * most)); /* the last */
+	/* Small ones take memory, too. */
+	for (uint32_t i = 0; i < SVC_COMMS_MAX; i++) {
+		user_joins(&c, 3, 1000000 + i, 1);
+		leave(&c, 1000000 + i);
+	}
+	assert_true(HASH_COUNT(c.rendezvous) < SVC_COMMS_MAX / 2);
+	assert_non_null(find(&c, others));
+	/* Whoever joins next has it. */
+	user_joins(&c, 3, others, 2);
+	leave(&c, others);
+	assert_null(find(&c, 1000000 + SVC_COMMS_MAX / 2));
+	assert_non_null(find(&c, others));
+	assert_int_equal(refused, 0);
 	coord_free(&c);
 }
 
@@ -227,6 +275,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_idle_communicators_give_way),
+		cmocka_unit_test(test_one_users_idle_communicators_give_way_first),
 		cmocka_unit_test(test_coordinator_ends),
 		cmocka_unit_test(test_the_unstarted_are_forgotten),
 		cmocka_unit_test(test_joins_wait_for_registrations),

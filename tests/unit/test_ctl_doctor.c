@@ -361,7 +361,7 @@ static void test_no_mps(void **state)
 	use_mps(0, 7, 0);
 	judge(DOCTOR_WARNING);
 	says("mps", DOCTOR_WARNING, "this process uses MPS and the worker does not");
-	says("mps", DOCTOR_WARNING, "The worker was started while there was none");
+	says("mps", DOCTOR_WARNING, "The worker was started before MPS");
 	facts.mps_chosen = "/run/m";
 	judge(DOCTOR_WARNING);
 	says("mps", DOCTOR_WARNING, "Unset CUDA_MPS_PIPE_DIRECTORY, or name that directory");

@@ -232,7 +232,7 @@ static void test_usage(void **state)
 		{{NULL}, "no command"},
 		{{"stat"}, "\"stat\""},
 		{{"status", "x"}, "\"x\""},
-		{{"status", "--rank", "1"}, "--rank means nothing to status"},
+		{{"status", "--rank", "1"}, "--rank does not apply to status"},
 		{{"tasks", "--after", "1"}, "--after"},
 		{{"tasks", "-n", "1"}, "--interval"},
 		{{"tasks", "--rank", "-1"}, "\"-1\""},

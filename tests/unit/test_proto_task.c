@@ -150,7 +150,7 @@ static void some_types_are_only_moved(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < OPS; i++)
-		for (unsigned type = NCCLSVC_BOOL; type <= NCCLSVC_UINT16; type++) {
+		for (unsigned type = NCCLSVC_BOOL; type <= NCCLSVC_UINT4; type++) {
 			struct svc_record r = record(extents[i].op);
 			r.type = (uint8_t)type;
 			if (svc_op_reduces(r.op))
@@ -186,7 +186,7 @@ static void bad_fields_are_named(void **state)
 			r.op = (uint8_t)op;
 			refused(r, "operation");
 		}
-	for (unsigned type = NCCLSVC_UINT16 + 1; type < 256; type++) {
+	for (unsigned type = NCCLSVC_UINT4 + 1; type < 256; type++) {
 		r = record(NCCLSVC_ALL_GATHER);
 		r.type = (uint8_t)type;
 		refused(r, "type");

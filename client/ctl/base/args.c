@@ -18,7 +18,7 @@
 
 const char ctl_help[] =
 	"Usage: ncclsvc-ctl [OPTIONS] COMMAND [ARGUMENTS]\n"
-	"Look into a running ncclsvcd: which process waits for which, and why.\n"
+	"Inspect a running ncclsvcd: which process waits for which, and why.\n"
 	"\n"
 	"Commands:\n"
 	"  status                 the daemon in a few lines\n"
@@ -28,10 +28,11 @@ const char ctl_help[] =
 	"                         [--stuck SECONDS] [--sort comm|age] [--limit N]\n"
 	"  memory                 registered regions, and totals per process [--pid P]\n"
 	"  devices                GPUs and their workers\n"
-	"  plan                   plans: where each member is, and what lacks [--comm ID] [--rank "
+	"  plan                   plans: each member's position and missing tasks [--comm ID] "
+	"[--rank "
 	"R]\n"
 	"  why                    what is stuck, and whose fault it is [--after SECONDS]\n"
-	"  doctor                 what is in the way of using the daemon's GPUs from here\n"
+	"  doctor                 what prevents the use of the daemon's GPUs from here\n"
 	"  groups                 the groups of a world that need not exist: --world W\n"
 	"                         [--local-size L] [--data D] [--horizontal H] [--pipeline P]\n"
 	"                         [--rank R]\n"
@@ -305,7 +306,7 @@ static enum ctl_exit parse_cancel(const struct parser *p, int argc, char **argv,
 				  struct ctl_args *args)
 {
 	if (argc != 2)
-		return usage(p, "cancel takes what and which: cancel task|comm|session ID");
+		return usage(p, "cancel needs a kind and an id: cancel task|comm|session ID");
 	if (!strcmp(argv[0], "task"))
 		args->target = CTL_TARGET_TASK;
 	else if (!strcmp(argv[0], "comm"))
@@ -357,7 +358,7 @@ static enum ctl_exit check_takers(const struct parser *p, const struct ctl_args 
 	for (int o = OPT_SOCKET; o < OPT_END; o++) {
 		unsigned taken = takers[o - OPT_SOCKET] ? takers[o - OPT_SOCKET] : ANY;
 		if (given & 1u << (o - OPT_SOCKET) && !(taken & on))
-			return usage(p, "--%s means nothing to %s", option_name(o),
+			return usage(p, "--%s does not apply to %s", option_name(o),
 				     args->watch ? "watch with this command"
 						 : ctl_command_name(args->command));
 	}
@@ -396,7 +397,7 @@ enum ctl_exit args_parse(int argc, char **argv, struct ctl_args *args, char *tex
 		if (o == 'n')
 			o = OPT_INTERVAL;
 		if (!take(args, o, optarg))
-			return usage(&p, "\"%s\" makes no sense for --%s: see ncclsvc-ctl(1)",
+			return usage(&p, "invalid value \"%s\" for --%s: see ncclsvc-ctl(1)",
 				     optarg ? optarg : "", option_name(o));
 		given |= 1u << (o - OPT_SOCKET);
 	}

@@ -77,7 +77,7 @@ static void judge_socket(const struct doctor_facts *f, struct doctor_report *r)
 			   f->uid, f->socket);
 		return;
 	default:
-		doctor_say(r, "socket", DOCTOR_PROBLEM, "%s cannot be looked at: %s.", f->socket,
+		doctor_say(r, "socket", DOCTOR_PROBLEM, "%s cannot be examined: %s.", f->socket,
 			   strerror(f->socket_error));
 		return;
 	}

@@ -219,7 +219,7 @@ static void judge_daemons(const struct doctor_facts *f, struct doctor_report *r)
 			doctor_say(
 				r, "transport", DOCTOR_WARNING,
 				"The daemon has no NCCL that it can use, so the memory of device "
-				"%d (%s) is staged through the host's, which is slower by far. Its "
+				"%d (%s) is staged through the host's, which is much slower. Its "
 				"log says why (\"NCCL cannot be used\").",
 				d->device, d->name);
 		else if (d->transport == NCCLSVC_TRANSPORT_MPI)
@@ -344,14 +344,14 @@ static void judge_crossover(const struct doctor_facts *f, struct doctor_report *
 		return;
 	if (guessed)
 		doctor_say(r, "crossover", DOCTOR_NOTE,
-			   "From which size on NCCL is faster than kernels was not measured on "
+			   "The size from which NCCL is faster than kernels was not measured on "
 			   "this machine, and a default is used. While nothing else runs on the "
 			   "GPUs, `ncclsvc-perf crossover --write` measures it: as the daemon's "
 			   "user, or as root for the system's service. Then reload the daemon "
 			   "(SIGHUP).");
 	else if (measured)
 		doctor_say(r, "crossover", DOCTOR_OK,
-			   "From which size on NCCL is faster than kernels was measured on this "
+			   "The size from which NCCL is faster than kernels was measured on this "
 			   "machine.");
 }
 

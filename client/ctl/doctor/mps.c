@@ -53,7 +53,7 @@ static void judge_daemons(const struct doctor_facts *f, bool shared, struct doct
 		doctor_say(
 			r, "mps", DOCTOR_WARNING,
 			"CUDA_MPS_PIPE_DIRECTORY is %s, and the workers use the MPS in %s: unset "
-			"it, for the library knows.",
+			"it, because the library sets it itself.",
 			f->mps_chosen, d->mps_text);
 	else
 		doctor_say(
@@ -98,8 +98,8 @@ static void judge_device(const struct doctor_facts *f, const ncclsvc_device_info
 			   f->mps_chosen
 				   ? "Unset CUDA_MPS_PIPE_DIRECTORY, or name that directory as mps "
 				     "in ncclsvcd.conf(5) and restart the daemon."
-				   : "The worker was started while there was none: restart the "
-				     "daemon when nobody needs it.");
+				   : "The worker was started before MPS: restart the daemon when "
+				     "it is idle.");
 	}
 }
 

@@ -175,7 +175,7 @@ void view_devices(const struct view *v)
 	}
 	if (!s->ndevices) {
 		text_add(v->out, "No devices: this daemon serves host memory. "
-				 "`ncclsvc-ctl doctor` tells what GPUs lack.\n");
+				 "`ncclsvc-ctl doctor` shows why GPUs are missing.\n");
 		return;
 	}
 	struct table *t = table_new(columns, sizeof(columns) / sizeof(columns[0]));

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "memory.h"
-#include "stage.h"
+#include "trainer.h"
 
 #define REFUSE(...)                                                                                \
 	do {                                                                                       \
@@ -62,20 +62,13 @@ static bool check_steps(const struct options *o)
 
 static bool check_optimizer(const struct options *o)
 {
-	struct stage stage;
 	if (o->zero && o->data < 2)
 		REFUSE("--zero divides the optimizer among replicas: it needs --data 2 at least");
-	if (o->unpadded && !o->zero)
-		REFUSE("--unpadded is for --zero");
 	if (o->nccl && !o->cuda)
 		REFUSE("--nccl is for --device cuda: host memory does not go through NCCL");
 	if (o->nccl && (o->rank >= 0 || o->single))
 		REFUSE("--nccl is checked before the ranks are started: leave --rank and --single "
 		       "out");
-	/* One rank of each stage will do: all of a stage divide the same tensors. */
-	for (int z = 0; z < o->pipeline; z++)
-		if (!stage_make(&stage, o, z * o->data * o->horizontal))
-			return false;
 	return true;
 }
 

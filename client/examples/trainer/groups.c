@@ -108,10 +108,10 @@ ncclsvc_result groups_sum(struct rank *r, ncclsvc_comm *comm, struct buffer *b, 
 
 ncclsvc_result groups_reduce_scatter(struct rank *r)
 {
-	ncclsvc_tensor list[TENSORS_MAX];
+	ncclsvc_tensor list[VIEWS_MAX];
 	NEED(buffer_put(&r->grads, r->gpu));
 	stage_list(&r->stage, r->grads.shared, NCCLSVC_INT64, list);
-	TRY(ncclsvc_tensors_reduce_scatter(r->lists, list, NULL, r->stage.n_tensors, NCCLSVC_SUM,
+	TRY(ncclsvc_tensors_reduce_scatter(r->lists, list, NULL, r->stage.n_views, NCCLSVC_SUM,
 					   LIMIT_MS, NULL));
 	NEED(buffer_get(&r->grads, r->gpu));
 	return NCCLSVC_OK;
@@ -119,10 +119,10 @@ ncclsvc_result groups_reduce_scatter(struct rank *r)
 
 ncclsvc_result groups_all_gather(struct rank *r)
 {
-	ncclsvc_tensor list[TENSORS_MAX];
+	ncclsvc_tensor list[VIEWS_MAX];
 	NEED(buffer_put(&r->parameters, r->gpu));
 	stage_list(&r->stage, r->parameters.shared, NCCLSVC_FLOAT32, list);
-	TRY(ncclsvc_tensors_all_gather(r->lists, list, NULL, r->stage.n_tensors, LIMIT_MS, NULL));
+	TRY(ncclsvc_tensors_all_gather(r->lists, list, NULL, r->stage.n_views, LIMIT_MS, NULL));
 	NEED(buffer_get(&r->parameters, r->gpu));
 	return NCCLSVC_OK;
 }

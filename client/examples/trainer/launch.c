@@ -56,8 +56,6 @@ static void make_command(struct command *c, const struct options *o, int rank, b
 		add(c, "--losses", o->losses);
 	if (o->zero)
 		add(c, "--zero", NULL);
-	if (o->unpadded)
-		add(c, "--unpadded", NULL);
 	if (o->curve)
 		add(c, "--curve", NULL);
 	if (o->kill_rank >= 0 && !again) {

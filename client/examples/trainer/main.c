@@ -17,9 +17,6 @@ static const char help[] =
 	"  --horizontal H      slices of each layer's matrices (1)\n"
 	"  --pipeline P        stages, which divide the layers (1)\n"
 	"  --zero              a replica keeps the optimizer's state of its part alone (ZeRO-1)\n"
-	"  --unpadded          with --zero: no fillers between tensors; refused where a tensor "
-	"would\n"
-	"                      belong to two replicas\n"
 	"  --nccl              refuse to start where GPU memory does not go through NCCL\n"
 	"  --batch N           samples of an update (64)\n"
 	"  --accumulate N      steps of an update, which divide the batch (1)\n"
@@ -127,14 +124,13 @@ static bool parse(int argc, char **argv, struct options *o, bool *help_wanted)
 		{"losses", required_argument, NULL, 'l'},
 		{"kill", required_argument, NULL, 'k'},
 		{"zero", no_argument, NULL, FLAG},
-		{"unpadded", no_argument, NULL, FLAG + 1},
-		{"nccl", no_argument, NULL, FLAG + 2},
-		{"single", no_argument, NULL, FLAG + 3},
-		{"curve", no_argument, NULL, FLAG + 4},
+		{"nccl", no_argument, NULL, FLAG + 1},
+		{"single", no_argument, NULL, FLAG + 2},
+		{"curve", no_argument, NULL, FLAG + 3},
 		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
 	};
-	bool *const flags[] = {&o->zero, &o->unpadded, &o->nccl, &o->single, &o->curve};
+	bool *const flags[] = {&o->zero, &o->nccl, &o->single, &o->curve};
 	for (int c, i; (c = getopt_long(argc, argv, "h", options, &i)) != -1;) {
 		if (c == '?')
 			return false;
@@ -143,7 +139,7 @@ static bool parse(int argc, char **argv, struct options *o, bool *help_wanted)
 		else if (c >= FLAG)
 			*flags[c - FLAG] = true;
 		else if (!apply(o, c, optarg)) {
-			say("--%s \"%s\" makes no sense: see --help", options[i].name, optarg);
+			say("invalid value \"%s\" for --%s: see --help", optarg, options[i].name);
 			return false;
 		}
 	}

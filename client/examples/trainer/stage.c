@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stage.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-#define ALIGNMENT 32 /* elements: what ncclsvc_partition_of rounds a rank's part to */
-
 /* Initial values are within +- this. */
 static const float scales[] = {
-	[EMBEDDINGS] = 1.0f, [W1] = 0.2f, [W2] = 0.1f, [W3] = 0.1f, [FILLER] = 0,
+	[EMBEDDINGS] = 1.0f, [W1] = 0.2f, [W2] = 0.1f, [W3] = 0.1f, [B3] = 0,
 };
 
 static void add(struct stage *s, enum kind kind, int layer, size_t rows, size_t columns)
@@ -37,78 +32,21 @@ static void add_all(struct stage *s)
 	}
 }
 
-/* ---- The partition: a tensor belongs to one rank of the data group ---- */
-
-static int larger_first(const void *a, const void *b)
-{
-	const struct tensor *x = a, *y = b;
-	if (x->n != y->n)
-		return x->n < y->n ? 1 : -1;
-	return x->layer != y->layer ? x->layer - y->layer : (int)x->kind - (int)y->kind;
-}
-
-/* Gives each tensor, the largest first, to the rank that has the least so far; parts: how much each
- * has. */
-static void distribute(struct stage *s, int ranks, size_t *parts)
-{
-	qsort(s->tensors, s->n_tensors, sizeof(s->tensors[0]), larger_first);
-	for (size_t i = 0; i < s->n_tensors; i++) {
-		int least = 0;
-		for (int k = 1; k < ranks; k++)
-			if (parts[k] < parts[least])
-				least = k;
-		s->tensors[i].owner = least;
-		parts[least] += s->tensors[i].n;
-	}
-}
-
-/* Fillers make all parts equal, but for one element: a vector that is a multiple of the alignment
- * would be filled up by a whole one. */
-static void fill_up(struct stage *s, int ranks)
-{
-	size_t parts[RANKS_MAX] = {0}, largest = 0;
-	distribute(s, ranks, parts);
-	for (int k = 0; k < ranks; k++)
-		largest = parts[k] > largest ? parts[k] : largest;
-	const size_t each = (largest / ALIGNMENT + 1) * ALIGNMENT;
-	for (int k = 0; k < ranks; k++) {
-		const size_t n = each - parts[k] - (k == ranks - 1);
-		if (!n)
-			continue;
-		add(s, FILLER, 0, 1, n);
-		s->tensors[s->n_tensors - 1].owner = k;
-	}
-	struct tensor ordered[TENSORS_MAX];
-	size_t n = 0;
-	for (int k = 0; k < ranks; k++)
-		for (size_t i = 0; i < s->n_tensors; i++)
-			if (s->tensors[i].owner == k)
-				ordered[n++] = s->tensors[i];
-	memcpy(s->tensors, ordered, sizeof(ordered[0]) * n);
-}
+/* ---- The partition ---- */
 
 static bool partition(struct stage *s, int ranks, int index)
 {
 	uint64_t counts[TENSORS_MAX];
-	int owners[TENSORS_MAX];
+	ncclsvc_partition p;
 	for (size_t i = 0; i < s->n_tensors; i++)
 		counts[i] = s->tensors[i].n;
-	if (ncclsvc_partition_tensors(counts, s->n_tensors, ranks, NULL, owners)) {
-		say("the optimizer of layers %d to %d cannot be divided by %d: %s (without "
-		    "--unpadded, fillers prevent it)",
-		    s->first, s->end - 1, ranks, ncclsvc_last_error());
+	if (ncclsvc_partition_fit(counts, s->n_tensors, ranks, &p, s->views, &s->n_views)) {
+		say("%s", ncclsvc_last_error());
 		return false;
 	}
-	s->own = s->own_end = 0;
-	for (size_t i = 0; i < s->n_tensors; i++) {
-		const struct tensor *t = &s->tensors[i];
-		s->tensors[i].owner = owners[i];
-		if (owners[i] != index)
-			continue;
-		if (s->own == s->own_end)
-			s->own = t->at;
-		s->own_end = t->at + t->n;
-	}
+	const size_t begin = (size_t)index * p.per_rank, end = begin + p.per_rank;
+	s->own = begin < s->n ? begin : s->n;
+	s->own_end = end < s->n ? end : s->n;
 	return true;
 }
 
@@ -132,8 +70,6 @@ bool stage_make(struct stage *s, const struct options *o, int rank)
 	s->ends = z == o->pipeline - 1;
 	s->hidden = (size_t)(HIDDEN / o->horizontal);
 	add_all(s);
-	if (o->zero && !o->unpadded)
-		fill_up(s, o->data);
 	for (size_t i = 0; i < s->n_tensors; i++) {
 		s->tensors[i].at = s->n;
 		s->n += s->tensors[i].n;
@@ -169,13 +105,12 @@ void stage_init(const struct stage *s, float *parameters)
 
 void stage_list(const struct stage *s, void *base, ncclsvc_type type, ncclsvc_tensor *list)
 {
-	for (size_t i = 0; i < s->n_tensors; i++)
-		list[i] = (ncclsvc_tensor){
-			.data = (char *)base + s->tensors[i].at * ncclsvc_type_size(type),
-			.type = type,
-			.ndims = 2,
-			.dims = s->tensors[i].dims,
-		};
+	for (size_t i = 0; i < s->n_views; i++) {
+		const ncclsvc_view *v = &s->views[i];
+		const size_t at = s->tensors[v->tensor].at + v->first;
+		list[i] = (ncclsvc_tensor){(char *)base + at * ncclsvc_type_size(type), type, 1,
+					   &v->count};
+	}
 }
 
 void stage_weights(const struct stage *s, float *base, struct weights *w)
@@ -191,9 +126,7 @@ void stage_weights(const struct stage *s, float *base, struct weights *w)
 			[B2] = &l->b2,
 			[W3] = &w->w3,
 			[B3] = &w->b3,
-			[FILLER] = NULL,
 		};
-		if (where[t->kind])
-			*where[t->kind] = base + t->at;
+		*where[t->kind] = base + t->at;
 	}
 }

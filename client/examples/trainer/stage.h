@@ -17,17 +17,17 @@
 
 #include "trainer.h"
 
-enum kind { EMBEDDINGS, W1, B1, W2, B2, W3, B3, FILLER };
+enum kind { EMBEDDINGS, W1, B1, W2, B2, W3, B3 };
 
 struct tensor {
 	enum kind kind;
 	int layer;	 /* of W1 to B2 */
 	int64_t dims[2]; /* of this rank's slice */
 	size_t n, at;	 /* elements, and the first one's place */
-	int owner;	 /* the index in the data group that updates it */
 };
 
-#define TENSORS_MAX (3 + 4 * LAYERS + RANKS_MAX)
+#define TENSORS_MAX (3 + 4 * LAYERS)
+#define VIEWS_MAX   (TENSORS_MAX + RANKS_MAX)
 
 struct stage {
 	ncclsvc_layout layout;
@@ -37,13 +37,16 @@ struct stage {
 	struct tensor tensors[TENSORS_MAX];
 	size_t n_tensors, n; /* n: elements in all */
 	size_t own, own_end; /* the elements that this rank updates */
+	/* With --zero: the tensors, cut where the elements of one rank of the data group end. */
+	ncclsvc_view views[VIEWS_MAX];
+	size_t n_views;
 };
 
-/* The stage of a rank. Complains and returns false if the optimizer cannot be divided. */
+/* The stage of a rank. Complains and returns false if it cannot be. */
 bool stage_make(struct stage *s, const struct options *o, int rank);
 /* Deterministic initial values: those of the same element are the same on any number of ranks. */
 void stage_init(const struct stage *s, float *parameters);
-/* The list of tensors at `base`, as the library takes it; `list` has room for n_tensors. */
+/* The list of views at `base`, as the library takes it; `list` has room for n_views. */
 void stage_list(const struct stage *s, void *base, ncclsvc_type type, ncclsvc_tensor *list);
 
 /* Where the tensors are in a vector of parameters, or of gradients. */

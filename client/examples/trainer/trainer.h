@@ -45,7 +45,7 @@ struct options {
 	int data, horizontal, pipeline;
 	int rank;  /* -1: start all of them */
 	int nodes; /* daemons; in the socket's path, %r is the node */
-	bool zero, unpadded, nccl;
+	bool zero, nccl;
 	bool single, cuda, curve;
 	int kill_rank; /* -1: none */
 	uint64_t kill_step;

@@ -48,9 +48,11 @@ struct work_sides work_sides(const struct work *w, uint32_t rank);
 bool work_mpi_can(const struct work *w);
 
 /* Types that only GPUs reduce and move. */
-#define PERF_GPU_TYPES	 (1u << NCCLSVC_FLOAT8E4M3 | 1u << NCCLSVC_FLOAT8E5M2)
+#define PERF_GPU_TYPES (1u << NCCLSVC_FLOAT8E4M3 | 1u << NCCLSVC_FLOAT8E5M2)
 /* These are not reduced. */
-#define PERF_MOVED_TYPES (1u << NCCLSVC_BOOL | 1u << NCCLSVC_INT16 | 1u << NCCLSVC_UINT16)
+#define PERF_MOVED_TYPES                                                                           \
+	(1u << NCCLSVC_BOOL | 1u << NCCLSVC_INT16 | 1u << NCCLSVC_UINT16 | 1u << NCCLSVC_INT4 |    \
+	 1u << NCCLSVC_UINT4)
 /* NCCL has no AllToAll in place. */
 bool work_nccl_can(const struct work *w);
 

@@ -52,7 +52,7 @@ from .errors import (
 from .ids import UniqueId
 from .joining import Joining
 from .library import has_kernels, version
-from .lists import Lists, Partition, Request, Spec, aggregate, partition, partition_tensors
+from .lists import Lists, Partition, Request, Spec, View, aggregate, partition, partition_fit, partition_tensors
 from .memory import DeviceMemory
 from .plan import Plan
 from .session import Session
@@ -114,6 +114,7 @@ __all__ = [
     "UniqueId",
     "UnsupportedError",
     "VersionError",
+    "View",
     "WorkerLostError",
     "WORLD_LAUNCHER",
     "World",
@@ -123,6 +124,7 @@ __all__ = [
     "has_kernels",
     "layout_of",
     "partition",
+    "partition_fit",
     "partition_tensors",
     "version",
 ]

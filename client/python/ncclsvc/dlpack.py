@@ -11,9 +11,12 @@ from .enums import DataType
 
 CPU, CUDA, CUDA_HOST = 1, 2, 3  # DLDeviceType
 _READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
+_PADDED = 4  # DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED: a byte for each element
 
 # (DLDataTypeCode, bits)
 _TYPES = {
+    (0, 4): DataType.INT4,
+    (1, 4): DataType.UINT4,
     (0, 8): DataType.INT8,
     (0, 16): DataType.INT16,
     (0, 32): DataType.INT32,
@@ -107,15 +110,17 @@ def read(obj: Any) -> Tensor:
             f"its memory is on a device that DLPack numbers {int(device_type)}, not the host's or a CUDA GPU's"
         )
     capsule = _capsule(obj, int(device_type))
-    readonly = False
+    flags = 0
     if _is_valid(capsule, b"dltensor_versioned"):
         managed = _ManagedVersioned.from_address(_pointer(capsule, b"dltensor_versioned"))
-        readonly = bool(managed.flags & _READ_ONLY)
+        flags = managed.flags
         tensor = managed.tensor
     else:
         tensor = _Managed.from_address(_pointer(capsule, b"dltensor")).tensor
     shape = tuple(tensor.shape[: tensor.ndim])
     known = _TYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    if known and known.packed and flags & _PADDED:
+        known = None
     return Tensor(
         address=(tensor.data or 0) + tensor.byte_offset,
         device=int(device) if device_type == CUDA else None,
@@ -123,6 +128,6 @@ def read(obj: Any) -> Tensor:
         type_name=f"DLPack code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes",
         shape=shape,
         contiguous=_is_contiguous(tensor, shape),
-        readonly=readonly,
+        readonly=bool(flags & _READ_ONLY),
         owner=capsule,  # its destructor gives the tensor back
     )

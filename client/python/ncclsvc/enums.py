@@ -51,7 +51,8 @@ class Op(enum.IntEnum):
 
 
 class DataType(enum.IntEnum):
-    """Of an element: ncclsvc_type. BOOL and what follows are moved, not reduced; float8 is reduced on GPUs only."""
+    """Of an element: ncclsvc_type. BOOL and what follows are moved, not reduced; float8 is reduced on GPUs only. A byte
+    holds two elements of INT4 or UINT4, the first in its lower half."""
 
     INT8 = 0
     UINT8 = 1
@@ -68,14 +69,20 @@ class DataType(enum.IntEnum):
     BOOL = 12
     INT16 = 13
     UINT16 = 14
+    INT4 = 15
+    UINT4 = 16
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element."""
+        """Bytes of one element, or of two that are packed."""
         return _ITEMSIZES[self]
 
+    @property
+    def packed(self) -> bool:
+        return self in (DataType.INT4, DataType.UINT4)
 
-_ITEMSIZES = dict(zip(DataType, (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1, 1, 2, 2)))
+
+_ITEMSIZES = dict(zip(DataType, (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1, 1, 2, 2, 1, 1)))
 
 
 class ReduceOp(enum.IntEnum):

@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional, Sequence
 
 from .enums import DataType
 from .library import check, integer, lib
-from .structs import PartitionRecord
+from .structs import PartitionRecord, ViewRecord
 
 
 class Spec(NamedTuple):
@@ -25,6 +25,15 @@ class Partition(NamedTuple):
     total: int
     padded: int
     per_rank: int
+
+
+class View(NamedTuple):
+    """`count` elements of a list's tensor number `tensor`, from its element `first`, in the range of rank `owner`."""
+
+    tensor: int
+    first: int
+    count: int
+    owner: int
 
 
 def _array(values: Sequence[int]) -> ctypes.Array[ctypes.c_uint64]:
@@ -57,3 +66,13 @@ def partition_tensors(counts: Sequence[int], size: int) -> tuple[list[int], Part
     owners, record = (ctypes.c_int * len(counts))(), PartitionRecord()
     check(lib.partition_tensors(_array(counts), len(counts), integer(size), record, owners))
     return list(owners), _plain(record)
+
+
+def partition_fit(counts: Sequence[int], size: int) -> tuple[list[View], Partition]:
+    """Cuts tensors of these element counts where a rank's range ends: the views, laid one after the other, fit the
+    partition."""
+    n = len(counts)
+    views = (ViewRecord * (n + max(integer(size), 1)))()
+    found, record = ctypes.c_size_t(), PartitionRecord()
+    check(lib.partition_fit(_array(counts), n, integer(size), record, views, found))
+    return [View(v.tensor, v.first, v.count, v.owner) for v in views[: found.value]], _plain(record)

@@ -10,7 +10,7 @@ from .enums import DataType, Result
 from .layouts import Spec
 from .library import integer, lib
 from .structs import ALLOCATE, TensorRecord
-from .tensors import Buffer, destination, source
+from .tensors import Buffer, as_buffer, destination, source
 
 if TYPE_CHECKING:
     from .comm import Comm
@@ -44,8 +44,11 @@ class Records:
 
 
 def numpy_array(spec: Spec) -> Any:
-    """An empty NumPy array. Types that NumPy lacks need the package ml_dtypes."""
+    """An empty NumPy array; of packed types, of their bytes. Others that NumPy lacks need the package ml_dtypes."""
     import numpy
+
+    if spec.type.packed:
+        return numpy.empty(Buffer(0, spec.type, spec.shape or ()).nbytes, numpy.uint8)
 
     names = {DataType.FLOAT8E4M3: "float8_e4m3fn", DataType.FLOAT8E5M2: "float8_e5m2"}
     name = names.get(spec.type, spec.type.name.lower())
@@ -76,6 +79,8 @@ class Incoming:
                 spec = Spec(DataType(record.type), tuple(record.dims[: record.ndims]) if record.ndims else ())
                 tensor = self._allocate(spec)
                 buffer = destination(tensor, f"the tensor that was allocated for {spec}")
+                if spec.type.packed and buffer.type is DataType.UINT8:
+                    buffer = as_buffer(buffer, spec.type, spec.shape)
                 if buffer.type is not spec.type or buffer.shape != spec.shape:
                     raise ValueError(f"allocate was asked for {spec}, and made {Spec(buffer.type, buffer.shape)}")
                 record.data = buffer.address

@@ -9,18 +9,29 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, NamedTuple, Optional
 from .comm import Comm, Reduction
 from .enums import MESSAGE_ONE_BUFFER, GroupType, ReduceOp, Result, Shapes
 from .errors import Error, TimeoutError
-from .layouts import Partition, Spec, aggregate, partition, partition_tensors
+from .layouts import Partition, Spec, View, aggregate, partition, partition_fit, partition_tensors
 from .library import check, failure, integer, lib, milliseconds
 from .listed import Incoming, Records
 from .memory import Pointer, allocated
 from .structs import MessageRecord
+from .tensors import Buffer, source
 from .tasks import wait_in_parts
 
 if TYPE_CHECKING:
     from .plan import Plan
     from .world import World
 
-__all__ = ["Lists", "Partition", "Request", "Spec", "aggregate", "partition", "partition_tensors"]
+__all__ = [
+    "Lists",
+    "Partition",
+    "Request",
+    "Spec",
+    "View",
+    "aggregate",
+    "partition",
+    "partition_fit",
+    "partition_tensors",
+]
 
 Given = Sequence[Union[Any, Spec]]
 _Both = tuple[Callable[..., int], Callable[..., int]]  # what waits, and what begins
@@ -71,7 +82,7 @@ class Request:
         if self._address is not None:
             result = wait_in_parts(lambda ms: int(lib.request_wait(self._handle(), ms)), self._test, timeout)
             if result is None:
-                raise TimeoutError("the request has not ended within the time of this wait; it goes on")
+                raise TimeoutError("the request has not ended within this wait's timeout; it continues")
             self._end(result)
         return self._outcome()
 
@@ -219,7 +230,8 @@ class Lists:
     ) -> list[Any]:
         """Receives a list whose shapes the sender sends first, and returns its tensors. specs say what is allowed: a
         dimension of -1 is any, a shape of None is any. allocate makes a tensor of exactly that type and shape; the
-        default makes NumPy arrays. What is not allowed is a MismatchError on both sides."""
+        default makes NumPy arrays (of INT4 and UINT4, uint8 of the packed bytes). What is not allowed is a
+        MismatchError on both sides."""
         incoming = Incoming(allocate)
         self._message(_RECV, specs, _How(peer, tag, Shapes.AHEAD, incoming=incoming), timeout)
         return incoming.tensors
@@ -328,6 +340,14 @@ class Lists:
     def iall_gather(self, inputs: Given, outputs: Optional[Sequence[Any]] = None) -> Request:
         """Begins it."""
         return self._icollective(lib.tensors_all_gather, inputs, outputs, ())
+
+    def partition_fit(self, tensors: Sequence[Any]) -> tuple[list[Buffer], list[View]]:
+        """Views of the tensors, which all_gather and reduce_scatter take also where a tensor lies across two ranks'
+        ranges. They are the tensors' own memory, each of one dimension. The second list says which elements each view
+        has, and which rank owns it."""
+        buffers = [source(tensor, f"tensor {i}") for i, tensor in enumerate(tensors)]
+        views, _ = partition_fit([buffer.count for buffer in buffers], self.comm.size)
+        return [buffers[view.tensor].elements(view.first, view.count) for view in views], views
 
     def reduce_scatter(
         self,

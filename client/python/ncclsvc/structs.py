@@ -357,6 +357,10 @@ class PartitionRecord(Structure):
     _fields_ = [("total", c_uint64), ("padded", c_uint64), ("per_rank", c_uint64)]
 
 
+class ViewRecord(Structure):
+    _fields_ = [("tensor", c_size_t), ("first", c_uint64), ("count", c_int64), ("owner", c_int)]
+
+
 ALLOCATE = CFUNCTYPE(c_int, POINTER(TensorRecord), c_size_t, c_void_p)
 
 
@@ -412,5 +416,6 @@ NAMES: dict[str, type[Structure]] = {
     "ncclsvc_world_options": WorldOptions,
     "ncclsvc_tensor": TensorRecord,
     "ncclsvc_partition": PartitionRecord,
+    "ncclsvc_view": ViewRecord,
     "ncclsvc_message": MessageRecord,
 }

@@ -72,7 +72,7 @@ class Task:
         None."""
         result = wait_in_parts(self._wait, self._test, timeout)
         if result is None:
-            raise TimeoutError(last_error() or "the task has not ended within the time of this wait; it goes on")
+            raise TimeoutError(last_error() or "the task has not ended within this wait's timeout; it continues")
         self._finish(result)
 
     def done(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 from ctypes import POINTER, Structure, c_char_p, c_int, c_ssize_t, c_void_p
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 from . import dlpack
 from .enums import DataType
@@ -92,29 +92,53 @@ class Buffer:
 
     @property
     def count(self) -> int:
-        """Elements."""
-        return math.prod(self.shape)
+        """Elements, as operations count them: of INT4 and UINT4, bytes."""
+        elements = math.prod(self.shape)
+        return (elements + 1) // 2 if self.type.packed else elements
 
     @property
     def nbytes(self) -> int:
         return self.count * self.type.itemsize
+
+    def elements(self, first: int, count: int) -> Buffer:
+        """`count` of its elements from element `first` on, as one dimension. No copy."""
+        if first < 0 or count < 0 or first + count > self.count:
+            raise ValueError(f"elements {first} to {first + count} of {self.count}")
+        address = self.address + first * self.type.itemsize
+        shape = (2 * count if self.type.packed else count,)
+        return Buffer(address, self.type, shape, self.device, self.readonly, self.owner)
 
     def __repr__(self) -> str:
         where = "host" if self.device is None else f"GPU {self.device}"
         return f"Buffer({self.type.name.lower()}, shape {self.shape}, {where}, {self.address:#x})"
 
 
-def as_buffer(obj: Any, type: Optional[DataType] = None) -> Buffer:
+def as_buffer(obj: Any, type: Optional[DataType] = None, shape: Optional[Sequence[int]] = None) -> Buffer:
     """The memory of obj. With `type`, its elements are taken for that type, which must be as large: so uint16 can hold
-    bfloat16.
+    bfloat16. A byte is taken for two elements of INT4 or UINT4, which doubles the last dimension. `shape` is another
+    one of as many bytes: (3,) for three INT4 in two bytes.
 
-    Raises TypeError if obj is no tensor, or its type is none of ncclsvc's, and ValueError if it is not contiguous."""
+    Raises TypeError if obj is no tensor, or its type is none of ncclsvc's, and ValueError if it is not contiguous or
+    the shape does not fit."""
     buffer = _find(obj)
-    if type is not None and type is not buffer.type:
-        if type.itemsize != buffer.type.itemsize:
-            raise TypeError(f"elements of {buffer.type.itemsize} bytes cannot be taken for {type.name.lower()}")
-        return Buffer(buffer.address, type, buffer.shape, buffer.device, buffer.readonly, buffer.owner)
-    return buffer
+    if shape is None and (type is None or type is buffer.type):
+        return buffer
+    kind = buffer.type if type is None else type
+    if kind.itemsize != buffer.type.itemsize:
+        raise TypeError(f"elements of {buffer.type.itemsize} bytes cannot be taken for {kind.name.lower()}")
+    given = buffer.shape if kind.packed == buffer.type.packed else _repacked(buffer)
+    taken = tuple(given if shape is None else shape)
+    result = Buffer(buffer.address, kind, taken, buffer.device, buffer.readonly, buffer.owner)
+    if result.nbytes != buffer.nbytes:
+        raise ValueError(f"{kind.name.lower()} of shape {taken} is {result.nbytes} bytes, not {buffer.nbytes}")
+    return result
+
+
+def _repacked(buffer: Buffer) -> tuple[int, ...]:
+    """The shape with two elements to a byte, or of the bytes themselves."""
+    if buffer.type.packed:
+        return (buffer.count,)
+    return (*buffer.shape[:-1], 2 * buffer.shape[-1]) if buffer.shape else (2,)
 
 
 def _find(obj: Any) -> Buffer:
@@ -122,7 +146,11 @@ def _find(obj: Any) -> Buffer:
         return obj
     if _cuda_device(obj) is not None:
         return _from_dlpack(obj)
-    extension = _EXTENSIONS.get(getattr(getattr(obj, "dtype", None), "name", ""))
+    name = getattr(getattr(obj, "dtype", None), "name", "")
+    if name in ("int4", "uint4"):
+        how = f"pack two to a byte, and give as_buffer(x, DataType.{name.upper()})"
+        raise TypeError(f"{_name(obj)} has a byte for each {name}: {how}")
+    extension = _EXTENSIONS.get(name)
     if extension and hasattr(obj, "view") and not hasattr(obj, "__cuda_array_interface__"):
         raw = _from_protocol(obj.view("u1" if extension.itemsize == 1 else "u2"))
         return Buffer(raw.address, extension, raw.shape, raw.device, raw.readonly, raw.owner)

@@ -49,11 +49,11 @@ void peer_limits_read(struct comms *s)
 		log_warning("%s is not used: %s. `ncclsvc-perf crossover --write` makes another",
 			    path, why);
 	else if (s->crossover.n && !measured_here(s))
-		log_warning("%s is not used: it is of other GPUs than this machine's. "
+		log_warning("%s is not used: it was measured on different GPUs. "
 			    "`ncclsvc-perf crossover --write` measures on these",
 			    path);
 	else if (s->crossover.n)
-		log_info("%s says up to how many bytes operations run in kernels", path);
+		log_info("%s sets the largest operations that run in kernels", path);
 	else if (had)
 		log_info("%s has no limits any more: the defaults are used", path);
 }

@@ -506,7 +506,7 @@ static const char *lack(const struct peer_stuck *stuck, const struct look *looks
 		if (next_awaited(looks, stuck->rank, way, k, NULL, &a))
 			entered = entered && is_entered(&looks[k], &a);
 	if (looks[k].broken)
-		return "whose kernels are broken off";
+		return "whose kernels are aborted";
 	if (stuck->circle)
 		return "whose kernel waits for that rank, in a circle";
 	if (stuck->result == NCCLSVC_MISMATCH)
@@ -545,7 +545,7 @@ static void tell(struct communicator *m, const struct peer_stuck *stuck, const s
 			 "%s of rank %u ran in a kernel, which rank %d's Recv does not", what,
 			 stuck->rank, stuck->other);
 	else if (stuck->other == (int32_t)stuck->rank && !stuck->circle)
-		snprintf(text, sizeof(text), "rank %u's kernels are broken off", stuck->rank);
+		snprintf(text, sizeof(text), "rank %u's kernels are aborted", stuck->rank);
 	else
 		snprintf(text, sizeof(text), "%s of rank %u waits on the GPU for rank %d, %s", what,
 			 stuck->rank, stuck->other, lack(stuck, looks));
