@@ -195,6 +195,7 @@ static ncclsvc_result hello(struct connection *c, const struct connection_option
 				 "the daemon chose protocol version %u of %u to %u", reply.version,
 				 SVC_PROTOCOL_MIN, SVC_PROTOCOL_MAX);
 	c->version = reply.version;
+	c->session = reply.session;
 	*ring_max = reply.ring_max;
 	return take_mps_advice(c, &reply);
 }

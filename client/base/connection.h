@@ -27,6 +27,7 @@ struct connection {
 	unsigned refs; /* atomic */
 	int sock;
 	unsigned version;	  /* of the protocol; before HELLO's reply the lowest */
+	uint32_t session;	  /* its number in the daemon */
 	int doorbell, completion; /* an eventfd and a socket; -1 without a ring */
 	struct svc_ring *ring;	  /* NULL without a ring */
 	uint32_t entries;	  /* as agreed; without a ring, as asked */

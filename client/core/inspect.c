@@ -130,6 +130,16 @@ void ncclsvc_list_free(void *list)
 	free(list);
 }
 
+uint32_t ncclsvc_session_id(ncclsvc_session *s)
+{
+	if (!s)
+		return 0;
+	session_lock(s);
+	const uint32_t id = s->connection->session;
+	session_unlock(s);
+	return id;
+}
+
 static ncclsvc_result cancel(ncclsvc_session *s, uint32_t kind, uint64_t id, uint64_t *cancelled)
 {
 	struct call call = {0};

@@ -472,6 +472,10 @@ ncclsvc_result ncclsvc_list_devices(ncclsvc_session *session, ncclsvc_device_inf
 ncclsvc_result ncclsvc_list_nodes(ncclsvc_session *session, ncclsvc_node_info **list, size_t *n);
 void ncclsvc_list_free(void *list);
 
+/* The session's number in inspection; another one once the session has connected again. NULL: 0,
+ * which no session has. Never blocks. */
+uint32_t ncclsvc_session_id(ncclsvc_session *session);
+
 /* End a task, a communicator's tasks, or a session, by the ids that inspection shows. Allowed for
  * the owner, and on the socket for administration (ncclsvcd(8)). *cancelled (may be NULL): the
  * number of tasks that ended. If kernels of the communicator wait for each other, its epoch ends as

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "group.h"
-#include "interrupt.h"
+#include "interrupt/interrupt.h"
 
 #define TIMEOUT_S   600
 #define INTERRUPTED "the communicator's creation was interrupted by SIGINT"

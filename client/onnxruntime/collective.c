@@ -4,7 +4,8 @@
 #include "ort.h"
 
 typedef ncclsvc_result collective(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
-				  const ncclsvc_tensor *outputs, size_t n, int timeout_ms);
+				  const ncclsvc_tensor *outputs, size_t n,
+				  ncclsvc_request **request);
 
 static OrtStatus *outputs_like(const OrtApi *ort, OrtKernelContext *context,
 			       const struct values *inputs, struct values *outputs)
@@ -22,17 +23,19 @@ static OrtStatus *outputs_like(const OrtApi *ort, OrtKernelContext *context,
 static OrtStatus *compute(const struct kernel *k, OrtKernelContext *context, collective *run)
 {
 	struct values inputs = {0}, outputs = {0};
-	struct group *group;
+	struct turn turn;
+	ncclsvc_request *request;
 	OrtStatus *refusal = values_inputs(k->ort, context, 0, &inputs);
 	if (!refusal)
 		refusal = outputs_like(k->ort, context, &inputs, &outputs);
-	OrtStatus *status = service_enter(k, context, &group, &refusal);
+	OrtStatus *status = service_enter(k, context, &turn, &refusal);
 	if (!status) {
-		ncclsvc_tensors *lists = service_lists(group);
-		status = status_of(k->ort, refusal ? run(lists, NULL, NULL, 1, 0)
-						   : run(lists, inputs.tensors, outputs.tensors,
-							 inputs.n, service_timeout_ms()));
-		service_leave(group);
+		ncclsvc_tensors *lists = service_lists(&turn);
+		ncclsvc_result r =
+			refusal ? run(lists, NULL, NULL, 1, &request)
+				: run(lists, inputs.tensors, outputs.tensors, inputs.n, &request);
+		status = status_of(k->ort, r ? r : service_wait(&turn, request));
+		service_leave(&turn);
 	}
 	status = status_first(k->ort, refusal, status);
 	values_free(&inputs);
@@ -41,22 +44,24 @@ static OrtStatus *compute(const struct kernel *k, OrtKernelContext *context, col
 }
 
 static ncclsvc_result all_reduce(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
-				 const ncclsvc_tensor *outputs, size_t n, int timeout_ms)
+				 const ncclsvc_tensor *outputs, size_t n, ncclsvc_request **request)
 {
-	return ncclsvc_tensors_all_reduce(lists, inputs, outputs, n, NCCLSVC_SUM, timeout_ms, NULL);
+	return ncclsvc_tensors_all_reduce(lists, inputs, outputs, n, NCCLSVC_SUM,
+					  NCCLSVC_NO_TIMEOUT, request);
 }
 
 static ncclsvc_result all_gather(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
-				 const ncclsvc_tensor *outputs, size_t n, int timeout_ms)
+				 const ncclsvc_tensor *outputs, size_t n, ncclsvc_request **request)
 {
-	return ncclsvc_tensors_all_gather(lists, inputs, outputs, n, timeout_ms, NULL);
+	return ncclsvc_tensors_all_gather(lists, inputs, outputs, n, NCCLSVC_NO_TIMEOUT, request);
 }
 
 static ncclsvc_result reduce_scatter(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
-				     const ncclsvc_tensor *outputs, size_t n, int timeout_ms)
+				     const ncclsvc_tensor *outputs, size_t n,
+				     ncclsvc_request **request)
 {
-	return ncclsvc_tensors_reduce_scatter(lists, inputs, outputs, n, NCCLSVC_SUM, timeout_ms,
-					      NULL);
+	return ncclsvc_tensors_reduce_scatter(lists, inputs, outputs, n, NCCLSVC_SUM,
+					      NCCLSVC_NO_TIMEOUT, request);
 }
 
 OrtStatus *all_reduce_compute(const struct kernel *k, OrtKernelContext *context)

@@ -8,12 +8,16 @@
  *   value.c            ONNX Runtime's tensors as ncclsvc's
  *   status.c           errors
  *   service.c          the process's session, its world and its groups
+ *   environment.c      the variables that say which world
+ *   background.c       joins, in a thread of their own
+ *   abort.c            ends what the process waits for
  *   gpu.c              the one thing that the library does on a GPU by itself
  */
 #ifndef ORT_H
 #define ORT_H
 
 #include <ncclsvc_tensors.h>
+#include <time.h>
 
 #include "ort_abi.h"
 
@@ -46,6 +50,8 @@ static inline size_t operator_outputs(const struct ort_operator *op)
 }
 
 /* ---- status.c ---- */
+
+#define ERROR_BYTES 640 /* an error's sentence; the library's have some 600 */
 
 OrtStatus *status_new(const OrtApi *ort, enum ort_error code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -112,6 +118,13 @@ OrtStatus *reduce_scatter_compute(const struct kernel *kernel, OrtKernelContext 
 /* Lists of one group. They are one thread's at a time. */
 struct group;
 
+/* An operation on them. */
+struct turn {
+	struct group *group;
+	unsigned mark; /* of abort.c, when it began */
+	bool on_gpu;
+};
+
 /* A kernel of the CUDA provider is loaded: from the first operation on, the process's world is on
  * this GPU. Fails if it is on another one, or in host memory, already. */
 OrtStatus *service_use_gpu(const OrtApi *ort, int device);
@@ -120,16 +133,50 @@ OrtStatus *service_use_gpu(const OrtApi *ort, int device);
  * such a kernel, *refusal says why, unless it was set before: the operation is refused in its
  * turn. */
 OrtStatus *service_enter(const struct kernel *kernel, const OrtKernelContext *context,
-			 struct group **group, OrtStatus **refusal);
-void service_leave(struct group *group);
-ncclsvc_tensors *service_lists(struct group *group);
-/* For each operation. */
-int service_timeout_ms(void);
+			 struct turn *turn, OrtStatus **refusal);
+void service_leave(const struct turn *turn);
+ncclsvc_tensors *service_lists(const struct turn *turn);
+/* Waits for the request, and frees it. An abort cancels it. */
+ncclsvc_result service_wait(const struct turn *turn, ncclsvc_request *request);
 
 /* For programs, which call it by name: after PEER_GONE or DAEMON_LOST all surviving ranks call it,
  * and wait in it for the restarted ones. A ncclsvc_result, 0 if all is well. Without a world there
  * is nothing to do. */
 __attribute__((visibility("default"))) int ncclsvc_ort_rejoin(int timeout_ms);
+
+/* ---- environment.c ---- */
+
+/* Of each operation. */
+ncclsvc_result environment_timeout(int *timeout_ms);
+/* The job's world, if the environment has one, else the daemon's; and the sizes of its groups. */
+ncclsvc_result environment_world(ncclsvc_world_options *choice);
+/* Makes the sentence the last error, with the variables for the options that it names. Returns the
+ * result. */
+ncclsvc_result environment_explain(ncclsvc_result result, const char *sentence);
+
+/* ---- background.c ---- */
+
+typedef ncclsvc_result background_call(void);
+
+/* Runs the call, or waits for the one that runs already, whose result it returns then. CANCELLED:
+ * an abort came, and it goes on. */
+ncclsvc_result background_run(background_call *call, unsigned mark);
+bool background_runs(void);
+
+/* ---- abort.c ---- */
+
+#define ABORT_LOOK_MS 100 /* how often a wait asks */
+#define ABORTED	      "it was ended by Ctrl-C or ncclsvc_ort_abort"
+
+/* For programs, which call it by name: operations and rejoins that wait now, in all threads, end
+ * with CANCELLED. From any thread, and in handlers of signals. */
+__attribute__((visibility("default"))) void ncclsvc_ort_abort(void);
+/* When the wait begins. */
+unsigned abort_mark(void);
+/* Has one come since? In Python's main thread Ctrl-C is one. */
+bool abort_came(unsigned mark);
+/* When to ask next, by CLOCK_MONOTONIC. */
+struct timespec abort_look(void);
 
 /* ---- gpu.c ---- */
 

@@ -47,19 +47,20 @@ OrtStatus *send_compute(const struct kernel *k, OrtKernelContext *context)
 {
 	ncclsvc_message message;
 	struct values tensors = {0};
-	struct group *group;
+	struct turn turn;
+	ncclsvc_request *request;
 	OrtStatus *refusal, *status = take(k, context, &message, &refusal);
 	if (status)
 		return status;
 	if (!refusal)
 		refusal = values_inputs(k->ort, context, operator_inputs(k->op), &tensors);
-	status = service_enter(k, context, &group, &refusal);
+	status = service_enter(k, context, &turn, &refusal);
 	message.n = refusal ? 1 : tensors.n; /* the library refuses one that is NULL */
 	message.tensors = refusal ? NULL : tensors.tensors;
 	if (!status) {
-		status = status_of(k->ort, ncclsvc_tensors_send(service_lists(group), &message,
-								service_timeout_ms(), NULL));
-		service_leave(group);
+		ncclsvc_result r = ncclsvc_tensors_isend(service_lists(&turn), &message, &request);
+		status = status_of(k->ort, r ? r : service_wait(&turn, request));
+		service_leave(&turn);
 	}
 	values_free(&tensors);
 	status = status_first(k->ort, refusal, status);
@@ -87,20 +88,21 @@ OrtStatus *recv_compute(const struct kernel *k, OrtKernelContext *context)
 {
 	struct allocation allocation = {.kernel = k, .context = context};
 	ncclsvc_message message;
-	struct group *group;
+	struct turn turn;
+	ncclsvc_request *request;
 	OrtStatus *refusal, *status = take(k, context, &message, &refusal);
 	if (status)
 		return status;
 	message.allocate = allocate;
 	message.arg = &allocation;
-	status = service_enter(k, context, &group, &refusal);
+	status = service_enter(k, context, &turn, &refusal);
 	message.n = refusal ? 1 : k->outputs.n;
 	message.tensors = refusal ? NULL : k->outputs.tensors;
 	if (!status) {
-		status = status_of(k->ort, ncclsvc_tensors_recv(service_lists(group), &message,
-								service_timeout_ms(), NULL));
+		ncclsvc_result r = ncclsvc_tensors_irecv(service_lists(&turn), &message, &request);
+		status = status_of(k->ort, r ? r : service_wait(&turn, request));
 		status = status_first(k->ort, allocation.status, status);
-		service_leave(group);
+		service_leave(&turn);
 	}
 	status = status_first(k->ort, refusal, status);
 	return status ? status : signal_done(k, context);

@@ -6,12 +6,17 @@
  * A tensor may be of any type here: ONNX Runtime finds the kernel by the provider alone, and
  * kernel.c refuses types that ncclsvc does not have.
  */
+#include <stdio.h>
+
 #include "ort.h"
 
 #define DOMAIN "com.microsoft"
 #define CUDA   "CUDAExecutionProvider"
 
-static const OrtApi *api; /* for callbacks that are given none */
+#define CHECKS_OUTPUTS 30 /* ONNX Runtime 1.30; 1.27 does not */
+
+static const OrtApi *api;   /* for callbacks that are given none */
+static bool checks_outputs; /* it refuses the shape of an output that a node does not have */
 
 static const struct ort_operator *own(const OrtCustomOp *op)
 {
@@ -119,13 +124,17 @@ static OrtStatus *infer_shape(OrtShapeInferContext *context, size_t i)
 }
 
 /* A collective's outputs have its inputs' shapes. Of an input without dimensions nothing is said:
- * it is a scalar, or its shape is not known. */
+ * it is a scalar, or its shape is not known. The interface does not tell how many outputs the node
+ * has, and older releases write past the end of their list when they are given the shape of one
+ * that is not there: they are given the first output's alone, which every node has. */
 static OrtStatus *infer_shapes(const OrtCustomOp *op, OrtShapeInferContext *context)
 {
 	size_t n = 0;
 	if (!operator_is_collective(own(op)))
 		return NULL;
 	OrtStatus *status = api->ShapeInferContext_GetInputCount(context, &n);
+	if (!checks_outputs && n > 1)
+		n = 1;
 	for (size_t i = 0; !status && i < n; i++)
 		status = infer_shape(context, i);
 	return status;
@@ -183,6 +192,15 @@ static const struct ort_operator operators[] = {ON(NULL), ON(CUDA)};
 
 /* ---- The entry ---- */
 
+/* From its name: to be asked for an interface that it does not have, ONNX Runtime prints an error.
+ */
+static bool is_release(const OrtApiBase *base, unsigned minor)
+{
+	unsigned have[2] = {0};
+	return sscanf(base->GetVersionString(), "%u.%u", &have[0], &have[1]) == 2 &&
+	       (have[0] > 1 || have[1] >= minor);
+}
+
 /* The domain is kept: every session that was made with the options uses it. */
 static OrtStatus *add_domain(const OrtApi *ort, OrtSessionOptions *options)
 {
@@ -204,5 +222,6 @@ __attribute__((visibility("default"))) OrtStatus *RegisterCustomOps(OrtSessionOp
 				  base->GetVersionString(), ORT_VERSION_NEEDED);
 	}
 	api = ort;
+	checks_outputs = is_release(base, CHECKS_OUTPUTS);
 	return add_domain(ort, options);
 }

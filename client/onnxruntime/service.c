@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One session and one world for each process, made by its first operation: the daemon is the one
- * that NCCLSVC_SOCKET names, the rank is the launcher's, the world and its groups are the daemon's
- * or what NCCLSVC_ORT_WORLD and the variables beside it say. They live as long as the process.
+ * that NCCLSVC_SOCKET names, the rank is the launcher's, the world and its groups are as
+ * environment.c says. They live as long as the process.
  *
  * A process has a world in host memory, or on one GPU if a kernel of the CUDA provider was loaded
  * before the first operation. Beside a GPU's world, tensors in host memory have the global group
  * alone.
  */
-#include <limits.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
+#include <stdio.h>
+#include <time.h>
 
 #include "ort.h"
 
-#define TIMEOUT_S 600
+#define ABORT_TRIES 2 /* to cancel; then the communicator's epoch is ended */
 
 /* Lists of one communicator. Groups that are one communicator (those of this rank alone) share
  * them. */
@@ -31,66 +30,15 @@ struct group {
 static struct {
 	pthread_mutex_t lock;
 	int device;
-	int timeout_ms; /* of the environment, once an operation has asked for the world */
 	ncclsvc_session *session;
 	ncclsvc_world *world;
+	int rejoin_ms;
 	struct group groups[GROUPS];
 } service = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 	.device = NCCLSVC_DEVICE_HOST,
 	.groups = {[0 ... GROUPS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}},
 };
-
-int service_timeout_ms(void)
-{
-	return service.timeout_ms;
-}
-
-static OrtStatus *take_timeout(const OrtApi *ort)
-{
-	const char *text = getenv("NCCLSVC_ORT_TIMEOUT");
-	char *end;
-	const long s = text ? strtol(text, &end, 10) : TIMEOUT_S;
-	if (text && (end == text || *end || s < 0 || s > INT_MAX / 1000))
-		return status_new(ort, ORT_ERROR_INVALID_ARGUMENT,
-				  "NCCLSVC_ORT_TIMEOUT is '%s': it must be a number of seconds, or "
-				  "0 for none",
-				  text);
-	service.timeout_ms = s ? (int)s * 1000 : NCCLSVC_NO_TIMEOUT;
-	return NULL;
-}
-
-/* A number of ranks; 0: the variable is not set. */
-static OrtStatus *take_size(const OrtApi *ort, const char *variable, int *size)
-{
-	const char *text = getenv(variable);
-	char *end;
-	const long n = text ? strtol(text, &end, 10) : 0;
-	if (text && (end == text || *end || n < 1 || n > INT_MAX))
-		return status_new(ort, ORT_ERROR_INVALID_ARGUMENT,
-				  "%s is '%s': it must be a number of ranks", variable, text);
-	*size = (int)n;
-	return NULL;
-}
-
-/* The job's world, if the environment has one, else the daemon's; and the sizes of its groups. */
-static OrtStatus *take_sizes(const OrtApi *ort, ncclsvc_world_options *choice)
-{
-	const char *world = getenv("NCCLSVC_ORT_WORLD");
-	choice->job = getenv("NCCLSVC_ORT_JOB");
-	OrtStatus *status = NULL;
-	if (world && !strcmp(world, "launcher"))
-		choice->world = NCCLSVC_WORLD_LAUNCHER;
-	else
-		status = take_size(ort, "NCCLSVC_ORT_WORLD", &choice->world);
-	if (!status)
-		status = take_size(ort, "NCCLSVC_ORT_DATA", &choice->data);
-	if (!status)
-		status = take_size(ort, "NCCLSVC_ORT_HORIZONTAL", &choice->horizontal);
-	if (!status)
-		status = take_size(ort, "NCCLSVC_ORT_PIPELINE", &choice->pipeline);
-	return status;
-}
 
 OrtStatus *service_use_gpu(const OrtApi *ort, int device)
 {
@@ -101,7 +49,7 @@ OrtStatus *service_use_gpu(const OrtApi *ort, int device)
 				    "the process uses GPU %d already, and GPU %d cannot be added: "
 				    "use one in each process",
 				    service.device, device);
-	else if (service.device < 0 && service.world)
+	else if (service.device < 0 && (service.world || background_runs()))
 		status = status_new(ort, ORT_ERROR_NOT_IMPLEMENTED,
 				    "the process has joined the world with host memory already: "
 				    "load the models for CUDA before any of them is run");
@@ -111,7 +59,7 @@ OrtStatus *service_use_gpu(const OrtApi *ort, int device)
 	return status;
 }
 
-/* ---- Joining: under the service's lock ---- */
+/* ---- Joining: in the background ---- */
 
 static ncclsvc_comm *comm_of(const ncclsvc_world *world, unsigned group)
 {
@@ -138,56 +86,73 @@ static void close_lists(void)
 
 /* All of them at once, in the order of their types: on GPUs the members of a group wait for each
  * other, and would wait in a circle if each rank opened its groups as its graph comes to them. */
-static ncclsvc_result open_lists(const ncclsvc_world *world)
+static ncclsvc_result open_lists(const ncclsvc_world *world, int timeout_ms)
 {
 	ncclsvc_result r = NCCLSVC_OK;
 	for (unsigned i = 0; !r && i < GROUPS; i++) {
 		struct group *g = &service.groups[i];
 		g->comm = comm_of(world, i);
-		if (g->comm && !group_of(g->comm))
-			r = ncclsvc_tensors_open(g->comm, service_timeout_ms(), &g->lists);
+		if (!g->comm || group_of(g->comm))
+			continue;
+		r = ncclsvc_tensors_open(g->comm, timeout_ms, &g->lists);
+		if (!r)
+			r = ncclsvc_comm_set_timeout(g->comm, timeout_ms);
 	}
 	return r;
 }
 
-static OrtStatus *join(const OrtApi *ort)
+static ncclsvc_result join(int timeout_ms, ncclsvc_world_options *choice)
 {
 	const ncclsvc_options options = {.size = sizeof(options)};
+	ncclsvc_world *world = NULL;
+	ncclsvc_result r = NCCLSVC_OK;
+	if (!service.session)
+		r = ncclsvc_open(&options, &service.session);
+	if (!r)
+		r = ncclsvc_world_init(service.session, choice, timeout_ms, &world);
+	if (!r)
+		r = open_lists(world, timeout_ms);
+	if (!r) {
+		pthread_mutex_lock(&service.lock);
+		service.world = world;
+		pthread_mutex_unlock(&service.lock);
+		return NCCLSVC_OK;
+	}
+	char why[ERROR_BYTES]; /* closing may fail, too */
+	snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
+	close_lists();
+	ncclsvc_world_free(world);
+	return environment_explain(r, why);
+}
+
+static ncclsvc_result join_once(void)
+{
 	ncclsvc_world_options choice = {
 		.size = sizeof(choice),
 		.rank = NCCLSVC_RANK_LAUNCHER,
 		.device = service.device,
 	};
-	ncclsvc_world *world = NULL;
-	ncclsvc_result r = NCCLSVC_OK;
-	OrtStatus *status = take_timeout(ort);
-	if (!status)
-		status = take_sizes(ort, &choice);
-	if (status)
-		return status;
-	if (!service.session)
-		r = ncclsvc_open(&options, &service.session);
+	int timeout_ms;
+	if (service.world)
+		return NCCLSVC_OK;
+	ncclsvc_result r = environment_timeout(&timeout_ms);
 	if (!r)
-		r = ncclsvc_world_init(service.session, &choice, service_timeout_ms(), &world);
-	if (!r)
-		r = open_lists(world);
-	if (!r) {
-		service.world = world;
-		return NULL;
-	}
-	status = status_of(ort, r);
-	close_lists();
-	ncclsvc_world_free(world);
-	return status;
+		r = environment_world(&choice);
+	return r ? r : join(timeout_ms, &choice);
+}
+
+static bool has_world(void)
+{
+	pthread_mutex_lock(&service.lock);
+	const bool has = service.world;
+	pthread_mutex_unlock(&service.lock);
+	return has;
 }
 
 /* ---- Groups ---- */
 
-static OrtStatus *find(const struct kernel *k, struct group **group, OrtStatus **refusal)
+static struct group *find(const struct kernel *k, OrtStatus **refusal)
 {
-	OrtStatus *status = service.world ? NULL : join(k->ort);
-	if (status)
-		return status;
 	const bool beside = k->device < 0 && service.device >= 0;
 	const bool all = k->group == NCCLSVC_GROUP_GLOBAL;
 	if (beside && !all)
@@ -197,8 +162,7 @@ static OrtStatus *find(const struct kernel *k, struct group **group, OrtStatus *
 				   "the tensors are in host memory, and the process's group %s is "
 				   "of GPU %d: use the CUDA provider, or group_type 0",
 				   ncclsvc_group_type_name(k->group), service.device));
-	*group = group_of(comm_of(service.world, beside && all ? HOST : k->group));
-	return NULL;
+	return group_of(comm_of(service.world, beside && all ? HOST : k->group));
 }
 
 static OrtStatus *set_stream(const struct kernel *k, const OrtKernelContext *context)
@@ -212,44 +176,110 @@ static OrtStatus *set_stream(const struct kernel *k, const OrtKernelContext *con
 	return status_of(k->ort, ncclsvc_stream_set(service.session, stream, 0));
 }
 
-OrtStatus *service_enter(const struct kernel *k, const OrtKernelContext *context,
-			 struct group **group, OrtStatus **refusal)
+/* An abort ends the operation that has the group. This one takes its turn, and ends then. */
+static void group_lock(struct group *group, unsigned mark)
 {
-	pthread_mutex_lock(&service.lock);
-	OrtStatus *status = find(k, group, refusal);
-	pthread_mutex_unlock(&service.lock);
-	if (status)
-		return status;
+	struct timespec until = abort_look();
+	while (pthread_mutex_clocklock(&group->lock, CLOCK_MONOTONIC, &until)) {
+		abort_came(mark);
+		until = abort_look();
+	}
+}
+
+OrtStatus *service_enter(const struct kernel *k, const OrtKernelContext *context, struct turn *turn,
+			 OrtStatus **refusal)
+{
+	*turn = (struct turn){.mark = abort_mark(), .on_gpu = k->device >= 0};
+	if (!has_world() || background_runs()) {
+		const ncclsvc_result r = background_run(join_once, turn->mark);
+		if (r)
+			return status_of(k->ort, r);
+	}
+	turn->group = find(k, refusal);
 	*refusal = status_first(k->ort, *refusal, set_stream(k, context));
-	pthread_mutex_lock(&(*group)->lock);
+	group_lock(turn->group, turn->mark);
 	return NULL;
 }
 
-void service_leave(struct group *group)
+void service_leave(const struct turn *turn)
 {
-	pthread_mutex_unlock(&group->lock);
+	pthread_mutex_unlock(&turn->group->lock);
 }
 
-ncclsvc_tensors *service_lists(struct group *group)
+ncclsvc_tensors *service_lists(const struct turn *turn)
 {
-	return group->lists;
+	return turn->group->lists;
+}
+
+/* ---- Waiting ---- */
+
+/* All that the process has under way: its operations fail with CANCELLED on all of their members,
+ * and the next ones match. Kernels on GPUs end with their communicator's epoch alone. */
+static void cancel_tasks(void)
+{
+	ncclsvc_task_info *tasks;
+	size_t n;
+	const uint32_t own = ncclsvc_session_id(service.session);
+	if (ncclsvc_list_tasks(service.session, &tasks, &n))
+		return;
+	for (size_t i = 0; i < n; i++) {
+		if (tasks[i].session != own)
+			continue;
+		if (tasks[i].kernel)
+			ncclsvc_cancel_comm(service.session, tasks[i].comm, NULL);
+		else
+			ncclsvc_cancel_task(service.session, tasks[i].task, NULL);
+	}
+	ncclsvc_list_free(tasks);
+}
+
+static bool is_under_way(ncclsvc_result r)
+{
+	ncclsvc_status status;
+	return r == NCCLSVC_TIMEOUT && !ncclsvc_last_status(&status) && !status.number;
+}
+
+ncclsvc_result service_wait(const struct turn *turn, ncclsvc_request *request)
+{
+	ncclsvc_result r;
+	unsigned tries = 0;
+	while (is_under_way(r = ncclsvc_request_wait(request, ABORT_LOOK_MS))) {
+		if (!tries && !abort_came(turn->mark))
+			continue;
+		if (tries++ < ABORT_TRIES)
+			cancel_tasks();
+		else if (turn->on_gpu) /* it runs on NCCL */
+			ncclsvc_comm_abort(turn->group->comm);
+	}
+	if (r == NCCLSVC_CANCELLED && abort_came(turn->mark))
+		r = ncclsvc_set_error(r, ABORTED);
+	ncclsvc_request_free(request);
+	return r;
 }
 
 /* ---- After a loss ---- */
 
-int ncclsvc_ort_rejoin(int timeout_ms)
+static ncclsvc_result rejoin(void)
 {
-	pthread_mutex_lock(&service.lock);
 	ncclsvc_result r = NCCLSVC_OK;
 	for (unsigned i = 0; i < GROUPS; i++) /* until the threads inside have got their errors */
 		pthread_mutex_lock(&service.groups[i].lock);
 	if (service.world)
-		r = ncclsvc_world_rejoin(service.world, timeout_ms);
+		r = ncclsvc_world_rejoin(service.world, service.rejoin_ms);
 	for (unsigned i = 0; service.world && !r && i < GROUPS; i++)
 		if (service.groups[i].lists)
-			r = ncclsvc_tensors_rejoin(service.groups[i].lists, timeout_ms);
+			r = ncclsvc_tensors_rejoin(service.groups[i].lists, service.rejoin_ms);
 	for (unsigned i = 0; i < GROUPS; i++)
 		pthread_mutex_unlock(&service.groups[i].lock);
-	pthread_mutex_unlock(&service.lock);
 	return r;
+}
+
+int ncclsvc_ort_rejoin(int timeout_ms)
+{
+	if (!has_world())
+		return NCCLSVC_OK;
+	pthread_mutex_lock(&service.lock);
+	service.rejoin_ms = timeout_ms;
+	pthread_mutex_unlock(&service.lock);
+	return background_run(rejoin, abort_mark());
 }

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * CANCELLED: an operator ends a task, all of a communicator, or a session. */
+#include <unistd.h>
+
 #include "harness.h"
 
 enum { READY = 1, GO, DONE };
@@ -102,6 +104,8 @@ static void tasks_communicators_and_sessions_can_be_cancelled(void **state)
 	say(&clients[1], GO);
 	clients_end(clients, 2);
 
+	CHECK_EQ(ncclsvc_session_id(s), session_of(s, getpid()));
+	CHECK_EQ(ncclsvc_session_id(NULL), 0);
 	CHECK_RESULT(ncclsvc_cancel_task(s, head.task, &n), NCCLSVC_NOT_FOUND);
 	CHECK_RESULT(ncclsvc_cancel_session(s, 0xffffffff, &n), NCCLSVC_NOT_FOUND);
 	CHECK_RESULT(ncclsvc_cancel_comm(s, UINT64_MAX, &n), NCCLSVC_NOT_FOUND);

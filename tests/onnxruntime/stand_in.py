@@ -113,9 +113,10 @@ class Runtime:
 
     def _register(self):
         get_api = ctypes.CFUNCTYPE(c_void_p, c_uint)(lambda version: ctypes.addressof(self._table))
-        get_version = ctypes.CFUNCTYPE(c_char_p)(lambda: b"stand-in")
+        version = ctypes.create_string_buffer(b"stand-in")
+        get_version = ctypes.CFUNCTYPE(c_void_p)(lambda: ctypes.addressof(version))
         base = (c_void_p * 2)(cast(get_api, c_void_p).value, cast(get_version, c_void_p).value)
-        self._kept += [get_api, get_version, base]
+        self._kept += [get_api, version, get_version, base]
         library = ctypes.CDLL(os.environ["ORT_LIBRARY"])
         library.RegisterCustomOps.restype = c_void_p
         self.check(library.RegisterCustomOps(c_void_p(self.new(None)), base))

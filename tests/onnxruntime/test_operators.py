@@ -7,6 +7,8 @@ import ctypes
 import gc
 import os
 import re
+import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -20,7 +22,7 @@ import onnxruntime
 from onnx import TensorProto
 
 import ncclsvc_client as svc
-from ranks import FALSE, TRUE, Ranks, constant, fork, load, node, plain, rank_of, refused, run, value
+from ranks import DOMAIN, FALSE, TRUE, Ranks, constant, fork, load, node, plain, rank_of, refused, run, value
 from test_client import eventually
 
 FLOAT, DOUBLE, HALF, BFLOAT = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16
@@ -43,6 +45,13 @@ def tasks(ranks):
     """The tasks that are pending in the daemon."""
     with svc.Session(ranks.daemon.path) as session:
         return [svc.Task(body) for body in session.records(svc.LIST_TASKS)]
+
+
+def joining(ranks):
+    """Has a rank of a communicator joined, and others have not?"""
+    with svc.Session(ranks.daemon.path) as session:
+        comms = [struct.unpack_from("=QII", body) for body in session.records(svc.LIST_COMMS)]
+        return any(0 < joined < nranks for _, nranks, joined in comms)
 
 
 def waiting_for(ranks, rank):
@@ -119,7 +128,8 @@ def in_place(rank):
     nodes.append(node("NcclAllReduce", names("a", n), names("b", n)))
     nodes += [plain("Neg", [f"b{i}"], [f"z{i}"]) for i in range(n)]
     session = load(nodes, [value(x, FLOAT, ["rows", 3]) for x in names("x", n)],
-                   [value(z, FLOAT) for z in names("z", n)], [constant("two", np.float32(2))])
+                   [value(z, FLOAT) for z in names("z", n)], [constant("two", np.float32(2))],
+                   [value(b, FLOAT, ["rows", 3]) for b in names("b", n)])
     shapes = [output.shape for output in session.get_outputs()]
     return shapes, session.run(None, feed([floats(2, 3, start=i) + rank for i in range(n)]))
 
@@ -490,12 +500,20 @@ class Errors(Case):
         self.says(refused(receive, [FLOAT], [[2, None]], shapes="static"), "RuntimeException", "dimension 1 of received tensor 0")
         for text in "dynamic", "no such thing at all":
             self.says(refused(send, [FLOAT], shapes=text), "RuntimeException", "neither 'ahead' nor 'static'")
-        self.says(refused(load, [node("Recv", ["true", "rank1"], ["done", "y"]), plain("Neg", ["y"], ["z"])], [],
+        # The interface states a type together with a shape alone, so element_types does not replace the declaration.
+        self.says(refused(load, [node("Recv", ["true", "rank1"], ["done", "y"], element_types=[FLOAT]), plain("Neg", ["y"], ["z"])], [],
                           [value("z", FLOAT)], [TRUE, rank_of(1)]), "Fail", "output arg \\(y\\)|Type Error.*y")
-        self.says(refused(load, [node("NcclAllReduce", ["x", "x"], ["y"])], [value("x", FLOAT)], [value("y", FLOAT)]),
-                  "RuntimeException", "2 inputs and 1 outputs")
         self.says(refused(load, [node("NcclAllReduce", ["x", "x"], ["y", ""])], [value("x", FLOAT)], [value("y", FLOAT)]),
                   "RuntimeException", "NcclAllReduce-of-y: output 1 has no name")
+
+    def test_more_inputs_than_outputs(self):
+        """Shapes that can be inferred: ONNX Runtime before 1.30 does not check the outputs' numbers."""
+        for n, shape in (2, None), (2, [3]), (64, [2, "n"]):
+            outputs = [value("y", FLOAT)]
+            got = refused(load, [node("NcclAllReduce", names("x", n), ["y"])], [value(x, FLOAT, shape) for x in names("x", n)], outputs)
+            self.says(got, "RuntimeException", f"{n} inputs and 1 outputs")
+        none = plain("NcclAllReduce", ["x"], [], domain=DOMAIN)
+        self.assertEqual(refused(load, [none], [value("x", FLOAT, [3])], [value("x", FLOAT, [3])])[0], "InvalidGraph")
 
     def test_no_daemon(self):
         def alone(rank):
@@ -519,6 +537,17 @@ class Errors(Case):
             part, = collective("NcclAllReduce", 1, group_type=4).run(None, feed([floats(1, start=1 + rank)]))
             return float(whole[0]), float(part[0])
         self.assertEqual(run(4, grouped, options=("--ranks", "1")), [(10.0, 3.0), (10.0, 3.0), (10.0, 7.0), (10.0, 7.0)])
+
+    def test_errors_name_the_variables(self):
+        def alone(rank):
+            os.environ.update(NCCLSVC_ORT_WORLD="1", NCCLSVC_ORT_JOB="training", NCCLSVC_ORT_HORIZONTAL="3")
+            wrong = refused(collective("NcclAllReduce", 1).run, None, feed([floats(1)]))
+            os.environ.update(NCCLSVC_ORT_HORIZONTAL="1", NCCLSVC_ORT_JOB="")
+            return wrong, refused(collective("NcclAllReduce", 1).run, None, feed([floats(1)]))
+        (size, job), = run(1, alone)
+        self.says(size, "InvalidArgument", "horizontal is 3.*NCCLSVC_ORT_HORIZONTAL sets horizontal")
+        self.assertNotIn("_PIPELINE", size[1])
+        self.says(job, "InvalidArgument", "job is empty.*NCCLSVC_ORT_JOB sets job")
 
     def test_a_size_that_is_no_number(self):
         def alone(rank):
@@ -557,6 +586,148 @@ class Errors(Case):
                 finally:
                     ranks.end()
                 self.says(got, "Fail", f"PEER_GONE: .*rank 1 .*{ranks.processes[1].pid}")
+
+
+# Waits that are ended
+
+ABORTED = "CANCELLED: it was ended by Ctrl-C or ncclsvc_ort_abort"
+
+
+def operation(op, rank):
+    """Between ranks 0 and 1."""
+    if op == "NcclAllReduce":
+        session = collective(op, 1)
+        return lambda: session.run(None, feed([floats(3)]))[0].tolist()
+    if (op == "Send") == (rank == 0):
+        session = send([FLOAT])
+        return lambda: go(session, 1 - rank, [floats(3)])[0].tolist() and [0, 1, 2]
+    session = receive([FLOAT])
+    return lambda: go(session, 1 - rank)[1].tolist()
+
+
+def interrupted(call):
+    """Its error, the name of Python's exception, which comes at once or soon, and when."""
+    error = None
+    try:
+        try:
+            call()
+        except Exception as failed:
+            error = failed
+            for _ in range(1000):  # Python's handler runs between two steps of the interpreter
+                pass
+    except KeyboardInterrupt as python:
+        error = error or python.__context__
+        return (type(error).__name__, str(error)), "KeyboardInterrupt", time.monotonic()
+    return (type(error).__name__, str(error)), None, time.monotonic()
+
+
+def until_ended(rank, op, ended, by_signal):
+    """Rank 0 waits until it is told to end; rank 1 comes then. The next operation is as if nothing had been."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    run_one = operation(op, rank)
+    join(rank)
+    if rank == 1:
+        ended.wait()
+        return refused(run_one), run_one()
+    if by_signal:
+        return *interrupted(run_one), ended.set(), run_one()
+    aborts = threading.Timer(1, ctypes.CDLL(os.environ["ORT_LIBRARY"]).ncclsvc_ort_abort)
+    aborts.start()
+    error = refused(run_one)
+    return error, None, time.monotonic(), ended.set(), run_one()
+
+
+def while_joining(rank, late, ended):
+    """Rank 0 is told to end while it waits for rank 1 to join; then it goes on waiting."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    run_one = operation("NcclAllReduce", rank)
+    if rank == 1:
+        late.wait()
+        return run_one()
+    error = interrupted(run_one)
+    ended.set()
+    return *error, run_one()
+
+
+def two_waits(rank, ended):
+    """Two threads of rank 0 wait for one group; both are ended, and take their turns."""
+    run_one = operation("NcclAllReduce", rank)
+    join(rank)
+    if rank == 1:
+        ended.wait()
+        return refused(run_one), refused(run_one), run_one()
+    errors = []
+    both = [threading.Thread(target=lambda: errors.append(refused(run_one))) for _ in range(2)]
+    for t in both:
+        t.start()
+    time.sleep(0.5)  # both wait by then, or one more is ended by the second call
+    while any(t.is_alive() for t in both):
+        ctypes.CDLL(os.environ["ORT_LIBRARY"]).ncclsvc_ort_abort()
+        time.sleep(0.2)
+    ended.set()
+    return *errors, run_one()
+
+
+class Ended(Case):
+    """NCCLSVC_ORT_TIMEOUT is 20 s: what ends sooner was ended."""
+
+    def ends(self, op, by_signal):
+        ended = fork.Event()
+        ranks = Ranks(2, until_ended, op, ended, by_signal)
+        try:
+            eventually(lambda: waiting_for(ranks, 1) == [0], "one that waits")
+            began = time.monotonic()
+            if by_signal:
+                os.kill(ranks.processes[0].pid, signal.SIGINT)
+            error, python, at, _, after = ranks.result(0)
+            theirs, same = ranks.result(1)
+        finally:
+            ended.set()
+            ranks.end()
+        self.says(error, "Fail", ABORTED)
+        self.assertEqual(python, "KeyboardInterrupt" if by_signal else None)
+        self.assertLess(at - began, 5)
+        self.assertIn(theirs[0], ("Fail", "InvalidArgument"))
+        self.assertRegex(theirs[1], "CANCELLED|rank 0")
+        self.assertEqual([after, same], [[0, 2, 4] if op == "NcclAllReduce" else [0, 1, 2]] * 2)
+
+    def test_ctrl_c(self):
+        for op in "NcclAllReduce", "Send", "Recv":
+            with self.subTest(op=op):
+                self.ends(op, True)
+
+    def test_an_abort(self):
+        for op in "NcclAllReduce", "Send", "Recv":
+            with self.subTest(op=op):
+                self.ends(op, False)
+
+    def test_ctrl_c_while_others_have_not_joined(self):
+        late, ended = fork.Event(), fork.Event()
+        ranks = Ranks(2, while_joining, late, ended)
+        try:
+            eventually(lambda: joining(ranks), "rank that joins")
+            os.kill(ranks.processes[0].pid, signal.SIGINT)
+            self.assertTrue(ended.wait(10))
+            late.set()
+            error, python, _, after = ranks.result(0)
+            same = ranks.result(1)
+        finally:
+            late.set()
+            ranks.end()
+        self.says(error, "Fail", ABORTED + "; the join goes on")
+        self.assertEqual((python, after, same), ("KeyboardInterrupt", [0, 2, 4], [0, 2, 4]))
+
+    def test_an_abort_of_two_threads(self):
+        ranks = Ranks(2, two_waits, fork.Event())
+        try:
+            first, second = (ranks.result(rank) for rank in range(2))
+        finally:
+            ranks.end()
+        for error in first[:2]:
+            self.says(error, "Fail", ABORTED)
+        for error in second[:2]:
+            self.says(error, "Fail", "CANCELLED")
+        self.assertEqual((first[2], second[2]), ([0, 2, 4], [0, 2, 4]))
 
 
 # The library in its process
@@ -620,8 +791,8 @@ def threads(rank):
     return sums, messages
 
 
-def sums_until_a_loss(rank, idle, killed):
-    """After the loss, rejoins, and sums on; the restarted rank just begins."""
+def sums_until_a_loss(rank, idle, killed, ready):
+    """After the loss, rejoins, and sums on; the restarted rank just begins. The survivors' first wait for it is ended."""
     session = collective("NcclAllReduce", 2)
     sums = []
 
@@ -637,7 +808,10 @@ def sums_until_a_loss(rank, idle, killed):
         time.sleep(600)
     error = refused(more, 1)
     library = ctypes.CDLL(os.environ["ORT_LIBRARY"])
-    return error, library.ncclsvc_ort_rejoin(20000), more(3), sums
+    threading.Timer(0.5, library.ncclsvc_ort_abort).start()
+    ended = library.ncclsvc_ort_rejoin(20000)  # it goes on
+    ready[rank].set()
+    return error, ended, library.ncclsvc_ort_rejoin(20000), more(3), sums
 
 
 def manual(rank, code):
@@ -682,22 +856,24 @@ class Process(Case):
             self.assertEqual(printed, [[0, 2, 4, 6]])
 
     def test_survivors_rejoin(self):
-        idle, killed = fork.Event(), fork.Event()
-        ranks = Ranks(3, sums_until_a_loss, idle, killed)
+        idle, killed, ready = fork.Event(), fork.Event(), {0: fork.Event(), 2: fork.Event()}
+        ranks = Ranks(3, sums_until_a_loss, idle, killed, ready)
         try:
             self.assertTrue(idle.wait(20))
             eventually(lambda: waiting_for(ranks, 1) == [0, 2], "two that wait")
             killed.set()
             ranks.kill(1)
             ranks.processes[1].join()
+            for event in ready.values():
+                self.assertTrue(event.wait(20))
             ranks.start(1)
             again = ranks.result(1)
             survivors = [ranks.result(0), ranks.result(2)]
         finally:
             ranks.end()
-        for error, result, _, sums in survivors:
+        for error, ended, result, _, sums in survivors:
             self.says(error, "Fail", "PEER_GONE: .*rank 1")
-            self.assertEqual(result, 0)
+            self.assertEqual((ended, result), (-8, 0))  # CANCELLED
             self.assertEqual(sums, [[3, 6, 9]] * 5)
         self.assertEqual(again, [[3, 6, 9]] * 3)
 

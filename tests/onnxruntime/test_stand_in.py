@@ -4,13 +4,16 @@ one, on GPUs.
 
 Environment: as stand_in.py, NCCLSVCD, LD_LIBRARY_PATH."""
 
+import ctypes
 import os
 import tempfile
+import threading
+import time
 import unittest
 
 import wheels  # noqa: F401  first
 
-from ranks import run
+from ranks import fork, run
 from stand_in import BOOL, FLOAT, INT64, Cuda, Runtime, Tensor, on_host
 
 GPUS = ("--device", "cuda", "--mps", "off")
@@ -103,12 +106,38 @@ def refusals(rank):
     return results
 
 
+def ended(rank, op, size, late):
+    """Rank 0 waits on the GPU for rank 1, until it is told to end; then both go on."""
+    cuda, runtime = machine(rank)
+    library = ctypes.CDLL(os.environ["ORT_LIBRARY"])
+    reduce = runtime.kernel("NcclAllReduce", [ANY], [ANY])
+    x = cuda.tensor(FLOAT, [1.0] * size)
+    if op == "NcclAllReduce":
+        kernel, inputs = reduce, [x]
+    elif rank == 0:
+        kernel, inputs = runtime.kernel("Recv", [SIGNAL, PEER], [SIGNAL, ANY]), to(1)
+    else:
+        kernel, inputs = runtime.kernel("Send", [SIGNAL, PEER, ANY], [SIGNAL]), [*to(0), x]
+    runtime.run(reduce, [x])
+    if rank == 0:
+        threading.Timer(1, library.ncclsvc_ort_abort).start()
+        began = time.monotonic()
+        error = refused(runtime.run, kernel, inputs)
+        took = time.monotonic() - began
+        late.set()
+    else:
+        late.wait()
+        error, took = refused(runtime.run, kernel, inputs), 0
+    again = library.ncclsvc_ort_rejoin(20000)
+    return error, took, again, set(cuda.read(runtime.run(reduce, [x])[0]))
+
+
 class StandIn(unittest.TestCase):
-    def run_ranks(self, function):
+    def run_ranks(self, function, *args):
         with tempfile.TemporaryDirectory() as gpus:
             environment = {"NCCLSVC_FAKE_DIR": gpus, "NCCLSVC_FAKE_GPUS": "2"}
             os.environ.update(environment)  # for the ranks
-            return run(2, function, options=GPUS, **environment)
+            return run(2, function, *args, options=GPUS, **environment)
 
     def test_collectives(self):
         for rank, results in enumerate(self.run_ranks(collectives)):
@@ -140,6 +169,14 @@ class StandIn(unittest.TestCase):
             self.assertIn(own, mine)
         for (theirs, _), own in zip(receiver, ("2 elements", "rank 0 (pid", "rank 0 (pid", "in host memory")):
             self.assertIn(own, theirs)
+
+    def test_an_abort(self):
+        for op, size in ("NcclAllReduce", 16), ("NcclAllReduce", 1 << 20), ("Recv", 16):
+            with self.subTest(op=op, size=size):
+                first, second = self.run_ranks(ended, op, size, fork.Event())
+                self.assertIn("Ctrl-C or ncclsvc_ort_abort", first[0])
+                self.assertLess(first[1], 10)  # the deadline is 20 s
+                self.assertEqual((first[2:], second[2:]), ((0, {2.0}), (0, {2.0})))
 
 
 if __name__ == "__main__":

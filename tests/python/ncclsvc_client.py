@@ -34,7 +34,7 @@ ALL_REDUCE, ALL_GATHER, BARRIER = 1, 2, 11
 INT8, INT32, INT64, FLOAT32, FLOAT64 = 0, 2, 4, 7, 8
 SUM, PROD, MAX, MIN, AVG = 0, 1, 2, 3, 4
 STATES = {1: "queued", 2: "waiting-peers", 3: "waiting-input", 4: "launched", 5: "done", 6: "failed"}
-LIST_TASKS, LIST_REGIONS, LIST_DEVICES = 4, 5, 6
+LIST_COMMS, LIST_TASKS, LIST_REGIONS, LIST_DEVICES = 2, 4, 5, 6
 DEVICE_STATES = {1: "starting", 2: "ready", 3: "lost", 4: "failed"}
 
 MESSAGE_MAX = 32768  # of the reply to LIST; of others, 512

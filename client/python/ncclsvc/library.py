@@ -176,6 +176,7 @@ OTHERS: dict[str, tuple[Any, list[Any]]] = {
     "comm_rank": (c_int, [c_void_p]),
     "comm_size": (c_int, [c_void_p]),
     "comm_epoch": (c_uint32, [c_void_p]),
+    "session_id": (c_uint32, [c_void_p]),
     "comm_get_id": (None, [c_void_p, P(s.UniqueId)]),
     "timeline_done": (c_uint64, [c_void_p]),
     "mem_sweep": (None, [c_void_p]),

@@ -10,8 +10,6 @@
 #include <poll.h>
 #include <unistd.h>
 
-#define LOOK_MS 500 /* a signal may come just before poll, or in another thread */
-
 /* Of Python's stable ABI; NULL where there is no Python. */
 static struct {
 	int (*Py_IsInitialized)(void);
@@ -35,7 +33,7 @@ bool interrupt_is_python(void)
 }
 
 /* To ask is to take the note away. It is put back: the interpreter acts on it. */
-static bool is_noted(void)
+bool interrupt_is_noted(void)
 {
 	const int state = python.PyGILState_Ensure();
 	const bool noted = python.PyOS_InterruptOccurred();
@@ -48,8 +46,9 @@ static bool is_noted(void)
 bool interrupt_wait(int eventfd)
 {
 	struct pollfd p = {.fd = eventfd, .events = POLLIN};
-	while (poll(&p, 1, LOOK_MS) <= 0)
-		if (is_noted())
+	/* A signal may come just before poll, or in another thread. */
+	while (poll(&p, 1, INTERRUPT_LOOK_MS) <= 0)
+		if (interrupt_is_noted())
 			return false;
 	return true;
 }
