@@ -23,6 +23,7 @@
 #include "comm/plans.h"
 #include "comm/remote.h"
 #include "comm/report.h"
+#include "contained.h"
 #include "fdio.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
@@ -109,7 +110,14 @@ void server_adopt(struct server *s, int fd, bool admin)
 		close(fd);
 		return;
 	}
-	if (!getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size))
+	const bool known = !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size);
+	if (admin && process_is_contained(cred.pid)) {
+		log_debug("pid %d, of user %u, is in a container, or /proc does not show it: it "
+			  "may not administer",
+			  cred.pid, cred.uid);
+		admin = false;
+	}
+	if (known)
 		a = account_get(&s->accounts, admin ? ACCOUNT_ADMIN : cred.uid);
 	if (!a || !account_memory_left(a, 0)) {
 		turn_away(a, fd, NCCLSVC_NO_MEMORY, "the daemon has no memory for a session");

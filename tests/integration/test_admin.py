@@ -61,6 +61,18 @@ class AdminTest(unittest.TestCase):
             cancel(number)
         self.assertEqual(caught.exception.result, "PERMISSION")
 
+    def test_root_of_a_container_does_not_administer(self):
+        self.start("any")
+        with self.open_as(OWNER) as job:
+            cancel = [os.environ["NCCLSVC_CTL"], "--socket", self.path, "cancel", "session", str(job.id)]
+            contained = ["unshare", "--pid", "--fork", "--mount-proc"]
+            if subprocess.run([*contained, "true"], check=False).returncode:
+                self.skipTest("no namespaces here")
+            done = subprocess.run([*contained, *cancel], capture_output=True, text=True, timeout=WAIT, check=False)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("belongs to user", done.stderr)
+            self.assertEqual(subprocess.run(cancel, timeout=WAIT, check=False).returncode, 0)
+
     def test_user_0_cannot_end_another_users_work(self):
         self.start("any")
         with self.open_as(OWNER) as first, self.open_as(OWNER) as second, \
