@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define DUE_NS	    UINT64_C(2000000000) /* no deadline tells of it sooner; how soon, benchmarks tell \
-					  */
+/* No deadline tells of it sooner. How soon it is told, benchmarks measure. */
+#define DUE_NS	    UINT64_C(2000000000)
 #define OPTIONS_MAX 16
 
 /* ---- The stand-ins' directory ---- */
