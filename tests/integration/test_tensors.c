@@ -270,10 +270,10 @@ static void packed(struct client *me)
 	for (unsigned type = NCCLSVC_INT4; type <= NCCLSVC_UINT4; type++) {
 		char memory[6] = {0};
 		ncclsvc_tensor t = {memory, (ncclsvc_type)type, 2, dims};
-		memcpy(memory, sender ? "packed" : "-----.", sizeof(memory));
+		memcpy(memory, sender ? "abcdef" : "-----.", sizeof(memory));
 		CHECK_OK(sender ? ncclsvc_tensor_send(x.lists, t, 1, 7, WAIT_MS)
 				: ncclsvc_tensor_recv(x.lists, t, 0, 7, WAIT_MS));
-		CHECK(sender || !memcmp(memory, "packe.", sizeof(memory)));
+		CHECK(sender || !memcmp(memory, "abcde.", sizeof(memory)));
 		struct got got = {0};
 		ncclsvc_tensor any = {NULL, (ncclsvc_type)type, -1, NULL};
 		ncclsvc_message m = message(&x, NCCLSVC_SHAPES_AHEAD, 7, 1, sender ? &t : &any);
