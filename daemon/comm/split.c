@@ -227,6 +227,8 @@ void comm_split_parts(struct comms *s, struct communicator *m, const struct cont
 {
 	struct split_request *split = m ? m->split : NULL;
 	const bool lacks = lacks_node(s, p);
+	/* Without the communicator, its user is not known either: (uid_t)-1 is nobody's. */
+	const uint32_t uid = m ? m->account->uid : UINT32_MAX;
 	if (m)
 		m->split = NULL;
 	for (uint32_t k = 0; k < p->count; k++) {
@@ -235,8 +237,7 @@ void comm_split_parts(struct comms *s, struct communicator *m, const struct cont
 		if (split && split[k].here && m->members[k].client)
 			split_one(s, m, k, &split[k], p, lacks);
 		else if (p->parts[k].part.nranks)
-			remote_part_refused(s, &p->parts[k].part, m->account->uid, 0,
-					    NCCLSVC_PEER_GONE,
+			remote_part_refused(s, &p->parts[k].part, uid, 0, NCCLSVC_PEER_GONE,
 					    "a member went before the split was done");
 	}
 	note_nodes(s, p);

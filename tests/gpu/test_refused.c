@@ -397,7 +397,7 @@ static void redops(struct client *c, CUdeviceptr p)
 	redop_refused(&raw, r, NCCLSVC_UNSUPPORTED, "of the host");
 	for (unsigned type = NCCLSVC_BOOL; type <= NCCLSVC_UINT4 + 1; type++) {
 		r = good, r.type = (uint8_t)type;
-		redop_refused(&raw, r, NCCLSVC_INVALID_ARGUMENT, "not reduced");
+		redop_refused(&raw, r, NCCLSVC_INVALID_ARGUMENT, "cannot be reduced");
 	}
 	r = good, r.scalar[4] = 1;
 	redop_refused(&raw, r, NCCLSVC_INVALID_ARGUMENT, "not zero");

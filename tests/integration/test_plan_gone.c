@@ -387,7 +387,7 @@ static void programs_show_what_lacks(const struct daemon *d)
 		 "of 1\"}]",
 		 "\"terminated\":false"));
 	ctl(d, WORDS("plan", "--rank", "7"), 0, SAYS("No plan matches."));
-	ctl(d, WORDS("plan", "--pid", "7"), 2, SAYS("means nothing"));
+	ctl(d, WORDS("plan", "--pid", "7"), 2, SAYS("does not apply"));
 	ctl(d, WORDS("tasks", "--state", "waiting-group", "--rank", "1"), 0,
 	    SAYS("waiting-group", "Send \"grad of 1\""));
 	ctl(d, WORDS("tasks", "--state", "waiting-group", "--json"), 0,
