@@ -389,9 +389,8 @@ bool memory_fail(struct memory *s)
 			client_close(c, NCCLSVC_NO_MEMORY,
 				     number == c->ring_fault
 					     ? "a page of its ring failed"
-					     : "a page of its registered memory failed: it was "
-					       "punched out, and the system has no other, or it is "
-					       "damaged");
+					     : "a page of its registered memory is gone: a hole was "
+					       "punched into the memory, or the page is damaged");
 	}
 	return !number;
 }
