@@ -386,11 +386,12 @@ bool memory_fail(struct memory *s)
 	for (int i = 0; i < FAILURES_PER_TURN && (number = fault_next(&slot)); i++) {
 		struct client *c = s->sessions->by_slot[slot];
 		if (c->state == CLIENT_OPEN)
-			client_close(c, NCCLSVC_NO_MEMORY,
-				     number == c->ring_fault
-					     ? "a page of its ring failed"
-					     : "a page of its registered memory is gone: a hole was "
-					       "punched into the memory, or the page is damaged");
+			client_close(
+				c, NCCLSVC_NO_MEMORY,
+				number == c->ring_fault
+					? "a page of its ring failed"
+					: "a page of its registered memory is gone: a hole was "
+					  "punched into the memory, or the page is damaged");
 	}
 	return !number;
 }
