@@ -9,8 +9,8 @@
 #include "account/account.h"
 #include "fdio.h"
 
-/* Messages that one close reads: a client's first ones. */
-#define DRAINED_MAX 64
+/* Messages that one close reads: a client's first ones. Many connections may close at once. */
+#define DRAINED_MAX 4
 
 enum next { NEXT_NONE, NEXT_END, NEXT_PLAIN, NEXT_BRINGS_FDS };
 
