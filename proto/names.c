@@ -3,7 +3,9 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "wire.h"
 
@@ -292,6 +294,23 @@ const char *svc_label_quote(const char label[NCCLSVC_LABEL_BYTES], char text[SVC
 	if (label[0])
 		snprintf(text, SVC_QUOTED_BYTES, " \"%.*s\"", NCCLSVC_LABEL_BYTES - 1, label);
 	return text;
+}
+
+bool svc_socket_path(const char *path, char *to, size_t size)
+{
+	char user[256];
+	const char *runtime = getenv("XDG_RUNTIME_DIR");
+	if (!path)
+		path = getenv("NCCLSVC_SOCKET");
+	if (path && !*path)
+		path = NULL;
+	if (!path && runtime && *runtime) {
+		const int n = snprintf(user, sizeof(user), "%s/ncclsvc/ncclsvcd.sock", runtime);
+		if (n > 0 && (size_t)n < sizeof(user) && (size_t)n < size && !access(user, F_OK))
+			path = user;
+	}
+	const int n = snprintf(to, size, "%s", path ? path : "/run/ncclsvc/ncclsvcd.sock");
+	return n >= 0 && (size_t)n < size;
 }
 
 bool svc_admin_path(const char *socket, char *path, size_t size)

@@ -67,6 +67,11 @@ char *svc_status_sentence(const ncclsvc_status *st, char *buf, size_t size);
 /* The same without the result's name. */
 char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size);
 
+/* Where a client finds its daemon: at path; else, or if that is empty, $NCCLSVC_SOCKET; else the
+ * user's own, if there is one; else the system's. False: the path does not fit into size bytes, and
+ * `to` has its beginning. */
+bool svc_socket_path(const char *path, char *to, size_t size);
+
 /* Where a daemon's socket for administration is: admin.sock beside ncclsvcd.sock. Beside a socket
  * of another name, since several daemons may share a directory, it has that name with .admin.
  * False: the path does not fit into size bytes. */

@@ -20,31 +20,16 @@
 #include "join.h"
 #include "open.h"
 #include "proto/fdio.h"
+#include "proto/names.h"
 
-#define SYSTEM_SOCKET	"/run/ncclsvc/ncclsvcd.sock"
-#define USER_SOCKET	"/ncclsvc/ncclsvcd.sock" /* below $XDG_RUNTIME_DIR */
 #define OPEN_TIMEOUT_MS 5000
 
 static ncclsvc_result choose_path(const char *path, struct sockaddr_un *address)
 {
-	char user[sizeof(address->sun_path)];
-	const char *runtime = getenv("XDG_RUNTIME_DIR");
-	if (!path)
-		path = getenv("NCCLSVC_SOCKET");
-	if (path && !*path)
-		path = NULL;
-	if (!path && runtime && *runtime) {
-		int n = snprintf(user, sizeof(user), "%s%s", runtime, USER_SOCKET);
-		if (n > 0 && (size_t)n < sizeof(user) && !access(user, F_OK))
-			path = user;
-	}
-	if (!path)
-		path = SYSTEM_SOCKET;
-	if (strlen(path) >= sizeof(address->sun_path))
-		return error_argument("the socket's path is longer than %zu bytes: %s",
-				      sizeof(address->sun_path) - 1, path);
 	address->sun_family = AF_UNIX;
-	memcpy(address->sun_path, path, strlen(path) + 1);
+	if (!svc_socket_path(path, address->sun_path, sizeof(address->sun_path)))
+		return error_argument("the socket's path is longer than %zu bytes: %s...",
+				      sizeof(address->sun_path) - 1, address->sun_path);
 	return NCCLSVC_OK;
 }
 

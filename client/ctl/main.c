@@ -9,9 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/socket.h"
 #include "build_config.h"
 #include "deadline.h"
+#include "proto/names.h"
 #include "screen.h"
 #include "views/view.h"
 
@@ -55,8 +55,10 @@ static ncclsvc_result attach(struct program *p)
 {
 	if (p->session)
 		return NCCLSVC_OK;
+	char jobs[sizeof(p->admin)];
 	p->not_admin = NCCLSVC_INVALID_ARGUMENT;
-	if (socket_choose_admin(p->args.socket, p->admin, sizeof(p->admin)))
+	if (svc_socket_path(p->args.socket, jobs, sizeof(jobs)) &&
+	    svc_admin_path(jobs, p->admin, sizeof(p->admin)))
 		p->not_admin = open_at(p, p->admin);
 	else
 		p->admin[0] = '\0';

@@ -17,9 +17,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/socket.h"
 #include "doctor.h"
 #include "proto/abi/cuda_connections.h"
+#include "proto/names.h"
 
 #define DRIVER_MS 10000 /* that the driver has to start */
 #define REAP_MS	  1000	/* one in the middle of a system call may not even die */
@@ -95,7 +95,7 @@ static void gather_driver(struct doctor_facts *f)
 static void gather_socket(struct doctor_facts *f, const char *path)
 {
 	struct stat st;
-	if (!socket_choose(path, f->socket, sizeof(f->socket))) {
+	if (!svc_socket_path(path, f->socket, sizeof(f->socket))) {
 		f->socket_error = ENAMETOOLONG;
 		return;
 	}
