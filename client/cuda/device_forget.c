@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Device memory that its owner is about to free: the daemon lets it go first. */
-#include <string.h>
 #include <time.h>
 
 #include "base/clock.h"

@@ -157,9 +157,7 @@ void handle_latch(ncclComm_t comm, ncclResult_t result, const char *text)
  * meanwhile. */
 static void sweep(struct gpu_session *session)
 {
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-	const long ms = now.tv_sec * 1000 + now.tv_nsec / 1000000;
+	const long ms = now_ms();
 	long before = session->swept_ms;
 	if (ms - before >= SWEEP_MS &&
 	    atomic_compare_exchange_strong(&session->swept_ms, &before, ms))

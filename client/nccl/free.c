@@ -17,8 +17,7 @@
 
 #define EXPORTED __attribute__((visibility("default")))
 
-#define FREE_WAIT_MS	1000 /* at most, for tasks, and for the worker */
-#define NOT_INITIALIZED 3    /* cudaErrorInitializationError, CUDA_ERROR_NOT_INITIALIZED */
+#define NOT_INITIALIZED 3 /* cudaErrorInitializationError, CUDA_ERROR_NOT_INITIALIZED */
 
 /* The next library's function. A library that was not loaded for all, as Python loads its modules,
  * is found by name. */
@@ -42,7 +41,7 @@ int cudaFree(void *p)
 	if (!next)
 		next = (int (*)(void *))find_next("cudaFree", runtimes);
 	if (p)
-		sessions_forget(p, FREE_WAIT_MS);
+		sessions_forget(p);
 	return next ? next(p) : NOT_INITIALIZED;
 }
 
@@ -54,7 +53,7 @@ int cuMemFree_v2(unsigned long long p)
 	if (!next)
 		next = (int (*)(unsigned long long))find_next("cuMemFree_v2", libraries);
 	if (p)
-		sessions_forget((const void *)(uintptr_t)p, FREE_WAIT_MS);
+		sessions_forget((const void *)(uintptr_t)p);
 	return next ? next(p) : NOT_INITIALIZED;
 }
 
@@ -63,7 +62,7 @@ static int (*_Atomic driver_unmap)(unsigned long long p, size_t bytes);
 /* A mapping, or more of one allocation; of several, only the first is let go now. */
 static int unmap(unsigned long long p, size_t bytes)
 {
-	sessions_forget((const void *)(uintptr_t)p, FREE_WAIT_MS);
+	sessions_forget((const void *)(uintptr_t)p);
 	return driver_unmap(p, bytes);
 }
 

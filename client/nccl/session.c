@@ -9,6 +9,8 @@
 #include "driver.h"
 #include "session.h"
 
+#define FORGET_WAIT_MS	1000
+#define FORGET_PAUSE_MS 10000
 #define VERSION_WAIT_MS 10000 /* for a daemon whose workers are only just starting */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -112,12 +114,23 @@ ncclResult_t session_get(int device, struct gpu_session **session)
 	return s ? ncclSuccess : ncclSystemError;
 }
 
-void sessions_forget(const void *p, int timeout_ms)
+long now_ms(void)
 {
-	for (struct gpu_session *s = sessions; s; s = s->next)
-		if (!s->lost && ncclsvc_mem_forget(s->service, p, timeout_ms))
-			inform("the memory at %p stays the worker's for now: %s", p,
-			       ncclsvc_last_error());
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+void sessions_forget(const void *p)
+{
+	for (struct gpu_session *s = sessions; s; s = s->next) {
+		const bool waits = now_ms() - s->forget_failed_ms > FORGET_PAUSE_MS;
+		if (s->lost || !ncclsvc_mem_forget(s->service, p, waits ? FORGET_WAIT_MS : 0))
+			continue;
+		if (waits)
+			s->forget_failed_ms = now_ms();
+		inform("the memory at %p stays the worker's for now: %s", p, ncclsvc_last_error());
+	}
 }
 
 /* 0: no worker is ready. *starting: one will be. */

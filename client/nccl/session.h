@@ -12,7 +12,7 @@ struct gpu_session {
 	int device;
 	atomic_bool lost;
 	_Atomic ncclsvc_task newest;
-	atomic_long swept_ms;
+	atomic_long swept_ms, forget_failed_ms;
 	struct gpu_session *next;
 };
 
@@ -21,8 +21,11 @@ struct gpu_session {
 /* The device that is current on this thread, as cudaGetDevice says it. */
 ncclResult_t device_current(int *device);
 ncclResult_t session_get(int device, struct gpu_session **session);
-/* Has the daemon let go of memory that is about to be freed. */
-void sessions_forget(const void *p, int timeout_ms);
+/* CLOCK_MONOTONIC_COARSE */
+long now_ms(void);
+/* Has the daemon let go of memory that is about to be freed. Waits for 1 s at most; not at all for
+ * 10 s after a wait that was in vain, since a program frees thousands of mappings in a row. */
+void sessions_forget(const void *p);
 /* NCCL's version behind the daemon. */
 ncclResult_t session_nccl_version(int *version);
 /* The daemon, or one of its workers: it would ask itself. */
