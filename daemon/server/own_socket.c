@@ -61,9 +61,13 @@ static int serve(struct own_socket *o)
 static void on_lost(uv_timer_t *timer)
 {
 	struct own_socket *o = timer->data;
+	char note[64];
+	socket_read_note(&o->socket, note, sizeof(note));
 	server_unlisten(o->server, o->admin);
 	socket_close(&o->socket);
 	if (!take_path(o) && !serve(o)) {
+		if (note[0] && socket_note(&o->socket, note))
+			log_warning("cannot write %s.lock", o->path);
 		log_warning("%s was removed or replaced: the daemon serves it again. If a "
 			    "cleaner of old files did that, exclude the directory",
 			    o->path);
@@ -85,7 +89,7 @@ int own_socket_serve(struct own_socket *o, uv_loop_t *loop, struct server *serve
 	return serve(o);
 }
 
-/* Who removes the file may be about to remove the directory. */
+/* The file's directory may be about to be removed, too: so the daemon waits for a moment. */
 void own_socket_check(struct own_socket *o)
 {
 	if (!o->server || uv_is_closing((uv_handle_t *)&o->lost) || socket_is_own(&o->socket))
