@@ -163,7 +163,7 @@ static void on_term(uv_signal_t *handle, int signum)
 	begin_end(d);
 }
 
-/* Nobody finds this daemon any more, and another may use the GPUs. */
+/* The daemon cannot be reached any more, and another one may use the GPUs. */
 static void on_path_lost(void *arg)
 {
 	struct daemon *d = arg;

@@ -10,7 +10,7 @@
 #include <poll.h>
 #include <unistd.h>
 
-/* Of Python's stable ABI; NULL where there is no Python. */
+/* Functions of Python's stable ABI; NULL where there is no Python. */
 static struct {
 	int (*Py_IsInitialized)(void);
 	int (*PyGILState_Ensure)(void);

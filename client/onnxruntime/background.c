@@ -16,7 +16,7 @@ static struct {
 	bool running;
 	unsigned runs;
 	background_call *call;
-	/* Of the last run that has ended. */
+	/* The result of the last run that has ended. */
 	ncclsvc_result result;
 	char text[ERROR_BYTES];
 } background = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};

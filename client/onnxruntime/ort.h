@@ -146,7 +146,7 @@ __attribute__((visibility("default"))) int ncclsvc_ort_rejoin(int timeout_ms);
 
 /* ---- environment.c ---- */
 
-/* Of each operation. */
+/* The deadline of each operation. */
 ncclsvc_result environment_timeout(int *timeout_ms);
 /* The job's world, if the environment has one, else the daemon's; and the sizes of its groups. */
 ncclsvc_result environment_world(ncclsvc_world_options *choice);

@@ -85,7 +85,7 @@ static struct value median_of(struct bench *b, unsigned subject, enum measure m)
 	return NUMBER(median(b->subjects[subject].us[m], b->options->rounds));
 }
 
-/* Of the medians below, which sort the rounds, this is to come first. */
+/* Must run before the medians are taken: they sort the rounds. */
 static void fill_ranges(struct bench *b, unsigned n, struct value *f)
 {
 	const double *us = b->subjects[SERVICE].us[MEAN], *base = b->subjects[BASELINE].us[MEAN];

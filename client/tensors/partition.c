@@ -20,7 +20,7 @@ ncclsvc_result ncclsvc_partition_of(uint64_t total, int size, ncclsvc_partition 
 	return NCCLSVC_OK;
 }
 
-/* Of n tensors, laid one after the other. */
+/* Makes the partition of n consecutive tensors. */
 static ncclsvc_result partition_counts(const uint64_t *counts, size_t n, int size,
 				       ncclsvc_partition *p)
 {

@@ -17,7 +17,7 @@
 struct config;
 
 #define ACCOUNT_GPUS  16
-/* Of all sessions for administration: a number that no user has, since processes of uid 0 in
+/* The account of all sessions for administration. Its number is no user's: processes of uid 0 in
  * containers must not use up the administrator's share. */
 #define ACCOUNT_ADMIN UINT32_MAX
 

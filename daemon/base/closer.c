@@ -127,7 +127,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* Of a thread that does not run any more. */
+/* The thread has ended, or is about to. */
 static void join(struct closer *c)
 {
 	if (c->joinable)

@@ -98,7 +98,7 @@
 #define CLOSER_IDLE_NS	    UINT64_C(100000000)
 /* The daemon's end waits for all these threads. Then it exits without those that are blocked. */
 #define CLOSERS_END_NS	    UINT64_C(500000000)
-/* Whoever removes the socket's file may remove the directory, too. Then it is served again. */
+/* A removed socket's path is served again after this time: the directory may be removed, too. */
 #define SOCKET_LOST_MS	    250
 /* The daemon's end waits for all sessions. Then it exits, and says so. */
 #define SESSIONS_END_MS	    5000

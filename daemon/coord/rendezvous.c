@@ -43,7 +43,7 @@ static uint64_t idle_end(const struct coord *c, const struct rendezvous *r)
 	return r->idle_ns + (c->keep_ns > RENDEZVOUS_KEPT_NS ? c->keep_ns : RENDEZVOUS_KEPT_NS);
 }
 
-/* What one takes, in member slots. */
+/* The memory of a rendezvous, in member slots. */
 static uint64_t cost(uint32_t nranks)
 {
 	return nranks + sizeof(struct rendezvous) / sizeof(struct member_slot) + 1;

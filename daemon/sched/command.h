@@ -98,7 +98,7 @@ struct command {
 			uint32_t serial;     /* of the request, returned by the event */
 			int32_t device;	     /* -1: host; else base is the GPU's worker's */
 			uint32_t fault;	     /* number of fault_watch, of host memory */
-			uint64_t file_bytes; /* of the memfd, of which it is a part */
+			uint64_t file_bytes; /* of the whole memfd */
 		} region;
 		struct {
 			uint32_t comm; /* slot */

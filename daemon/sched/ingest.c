@@ -415,7 +415,7 @@ uint32_t ingest_ring(struct engine *e, struct session *s)
 			break_ring(e, s, number);
 			break;
 		}
-		/* The time is the round's, but for those that come behind many others. */
+		/* Records take the round's time; after many records it is read again. */
 		if (taken % RECORDS_PER_CLOCK == RECORDS_PER_CLOCK - 1)
 			e->now = clock_now();
 		*busy = 1;

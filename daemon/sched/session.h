@@ -124,7 +124,8 @@ void ingest_group(struct engine *e, struct task *first, uint32_t n);
 
 /* ---- engine.c ---- */
 
-/* The threads that are to move the bytes of tasks, each of which may be NULL, alone; NULL: any may.
+/* Returns the pool whose threads alone may move these tasks' bytes; NULL: any thread may. Entries
+ * of tasks may be NULL.
  *
  * While a hole is punched into a file of shared memory, a thread that touches a page of the hole
  * waits in the kernel until all of it is punched, 0.2 s and more for each gigabyte, and nothing

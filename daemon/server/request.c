@@ -53,7 +53,7 @@ static bool takes_memory(unsigned opcode)
 	}
 }
 
-/* What a session for administration may ask. */
+/* May a session for administration send this request? */
 static bool administers(unsigned opcode)
 {
 	switch (opcode) {

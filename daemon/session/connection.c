@@ -14,9 +14,9 @@
 
 enum next { NEXT_NONE, NEXT_END, NEXT_PLAIN, NEXT_BRINGS_FDS };
 
-/* What the next message is. The sender's credentials are asked for, because an empty message looks
- * like the end but for those. There is no room for descriptors: the kernel says that they were cut.
- */
+/* Tells what the next message is. An empty message has its sender's credentials, and the end of the
+ * connection has none. The buffer has no room for descriptors: if the message brings any, the
+ * kernel reports that it cut them off. */
 static enum next look(int fd, int flags)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct ucred))];

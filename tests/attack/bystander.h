@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Another user's processes: two ranks that reduce 16 B, and one that makes requests, by the client
  * library. With GPUs, the ranks are on GPUs, requests are made for GPUs, too, and two more ranks
- * are an ordinary job of which one is stopped: the other one's kernel waits. */
+ * are an ordinary job: one rank is stopped, and the other rank's kernel waits for it. */
 #ifndef ATTACK_BYSTANDER_H
 #define ATTACK_BYSTANDER_H
 

@@ -134,7 +134,7 @@ static struct task *next_until(const struct task *t, const struct task *first)
 	return t->next_in_group == first ? NULL : t->next_in_group;
 }
 
-/* Those of t's GPU, of which it is the first: one ncclGroup. */
+/* Launches the tasks of t's GPU, beginning with t, as one ncclGroup. */
 static void launch_on_device(struct engine *e, struct task *t, const struct task *first)
 {
 	struct launch *last = NULL;
