@@ -22,7 +22,7 @@ import onnxruntime
 from onnx import TensorProto
 
 import ncclsvc_client as svc
-from ranks import DOMAIN, FALSE, TRUE, Ranks, constant, fork, load, node, plain, rank_of, refused, run, value
+from ranks import DOMAIN, FALSE, TRUE, WAIT, Ranks, constant, fork, load, node, plain, rank_of, refused, run, value
 from test_client import eventually
 
 FLOAT, DOUBLE, HALF, BFLOAT = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16
@@ -621,7 +621,7 @@ def interrupted(call):
     return (type(error).__name__, str(error)), None, time.monotonic()
 
 
-def until_ended(rank, op, ended, by_signal):
+def until_ended(rank, op, joined, ended, by_signal):
     """Rank 0 waits until it is told to end; rank 1 comes then. The next operation is as if nothing had been."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     run_one = operation(op, rank)
@@ -629,6 +629,7 @@ def until_ended(rank, op, ended, by_signal):
     if rank == 1:
         ended.wait()
         return refused(run_one), run_one()
+    joined.set()
     if by_signal:
         return *interrupted(run_one), ended.set(), run_one()
     aborts = threading.Timer(1, ctypes.CDLL(os.environ["ORT_LIBRARY"]).ncclsvc_ort_abort)
@@ -672,9 +673,10 @@ class Ended(Case):
     """NCCLSVC_ORT_TIMEOUT is 20 s: what ends sooner was ended."""
 
     def ends(self, op, by_signal):
-        ended = fork.Event()
-        ranks = Ranks(2, until_ended, op, ended, by_signal)
+        joined, ended = fork.Event(), fork.Event()
+        ranks = Ranks(2, until_ended, op, joined, ended, by_signal)
         try:
+            self.assertTrue(joined.wait(WAIT))  # joining, too, rank 0 waits for rank 1
             eventually(lambda: waiting_for(ranks, 1) == [0], "one that waits")
             began = time.monotonic()
             if by_signal:
