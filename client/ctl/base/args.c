@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define NS_PER_S    1e9
 #define SECONDS_MAX 1e9
@@ -32,6 +33,8 @@ const char ctl_help[] =
 	"[--rank "
 	"R]\n"
 	"  why                    what is stuck, and whose fault it is [--after SECONDS]\n"
+	"  failures               what has failed, and who was at fault [--since TIME]\n"
+	"                         [--comm ID] [--follow]\n"
 	"  doctor                 what prevents the use of the daemon's GPUs from here\n"
 	"  groups                 the groups of a world that need not exist: --world W\n"
 	"                         [--local-size L] [--data D] [--horizontal H] [--pipeline P]\n"
@@ -53,11 +56,11 @@ const char ctl_help[] =
 	"5 nothing found (cancel); doctor: 0 good, 1 warnings, 2 problems. See ncclsvc-ctl(1).\n";
 
 static const char *const commands[] = {
-	[CTL_STATUS] = "status",   [CTL_SESSIONS] = "sessions", [CTL_COMMS] = "comms",
-	[CTL_TASKS] = "tasks",	   [CTL_MEMORY] = "memory",	[CTL_DEVICES] = "devices",
-	[CTL_PLAN] = "plan",	   [CTL_WHY] = "why",		[CTL_DOCTOR] = "doctor",
-	[CTL_GROUPS] = "groups",   [CTL_CANCEL] = "cancel",	[CTL_WATCH] = "watch",
-	[CTL_VERSION] = "version", [CTL_HELP] = "help",
+	[CTL_STATUS] = "status",     [CTL_SESSIONS] = "sessions", [CTL_COMMS] = "comms",
+	[CTL_TASKS] = "tasks",	     [CTL_MEMORY] = "memory",	  [CTL_DEVICES] = "devices",
+	[CTL_PLAN] = "plan",	     [CTL_WHY] = "why",		  [CTL_DOCTOR] = "doctor",
+	[CTL_FAILURES] = "failures", [CTL_GROUPS] = "groups",	  [CTL_CANCEL] = "cancel",
+	[CTL_WATCH] = "watch",	     [CTL_VERSION] = "version",	  [CTL_HELP] = "help",
 };
 
 enum option_value {
@@ -76,6 +79,8 @@ enum option_value {
 	OPT_ALL,
 	OPT_MEMBERS,
 	OPT_AFTER,
+	OPT_SINCE,
+	OPT_FOLLOW,
 	OPT_INTERVAL,
 	OPT_COUNT,
 	OPT_WORLD,
@@ -102,6 +107,8 @@ static const struct option options[] = {
 	{"all", no_argument, NULL, OPT_ALL},
 	{"members", no_argument, NULL, OPT_MEMBERS},
 	{"after", required_argument, NULL, OPT_AFTER},
+	{"since", required_argument, NULL, OPT_SINCE},
+	{"follow", no_argument, NULL, OPT_FOLLOW},
 	{"interval", required_argument, NULL, OPT_INTERVAL},
 	{"count", required_argument, NULL, OPT_COUNT},
 	{"world", required_argument, NULL, OPT_WORLD},
@@ -114,7 +121,7 @@ static const struct option options[] = {
 
 /* The commands that take an option; not named: all. */
 static const unsigned takers[OPT_END - OPT_SOCKET] = {
-	[OPT_COMM - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_COMMS) | ON(CTL_PLAN),
+	[OPT_COMM - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_COMMS) | ON(CTL_PLAN) | ON(CTL_FAILURES),
 	[OPT_RANK - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_PLAN) | ON(CTL_GROUPS),
 	[OPT_PID - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_MEMORY),
 	[OPT_STATE - OPT_SOCKET] = ON(CTL_TASKS),
@@ -124,6 +131,8 @@ static const unsigned takers[OPT_END - OPT_SOCKET] = {
 	[OPT_ALL - OPT_SOCKET] = ON(CTL_COMMS),
 	[OPT_MEMBERS - OPT_SOCKET] = ON(CTL_COMMS),
 	[OPT_AFTER - OPT_SOCKET] = ON(CTL_WHY),
+	[OPT_SINCE - OPT_SOCKET] = ON(CTL_FAILURES),
+	[OPT_FOLLOW - OPT_SOCKET] = ON(CTL_FAILURES),
 	[OPT_INTERVAL - OPT_SOCKET] = ON(CTL_WATCH),
 	[OPT_COUNT - OPT_SOCKET] = ON(CTL_WATCH),
 	[OPT_WORLD - OPT_SOCKET] = ON(CTL_GROUPS),
@@ -170,6 +179,36 @@ static bool seconds(const char *s, double min, uint64_t *ns)
 	if (*end || !(v >= min && v <= SECONDS_MAX))
 		return false;
 	*ns = (uint64_t)(v * NS_PER_S + 0.5);
+	return true;
+}
+
+/* "2026-11-27 22:05:00" and its beginnings from the day on, with a T or a space, of local time, or
+ * of UTC with a Z at the end; or "10m" ago (s, m, h, d). */
+static bool moment(const char *s, uint64_t *unix_ns)
+{
+	static const char *const formats[] = {"%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S",
+					      "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%d"};
+	static const char units[] = "smhd";
+	static const double unit_seconds[] = {1, 60, 3600, 86400};
+	for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
+		struct tm tm = {.tm_isdst = -1};
+		const char *end = strptime(s, formats[i], &tm);
+		const bool utc = end && !strcmp(end, "Z");
+		if (!end || (*end && !utc))
+			continue;
+		const time_t t = utc ? timegm(&tm) : mktime(&tm);
+		*unix_ns = t < 0 ? 0 : (uint64_t)t * 1000000000;
+		return true;
+	}
+	char *end;
+	if (!isdigit((unsigned char)*s))
+		return false;
+	const double value = strtod(s, &end);
+	const char *unit = *end ? strchr(units, *end) : NULL;
+	if (!unit || end[1])
+		return false;
+	const double ago = value * unit_seconds[unit - units], now = (double)time(NULL);
+	*unix_ns = ago < now ? (uint64_t)((now - ago) * NS_PER_S) : 0;
 	return true;
 }
 
@@ -271,6 +310,11 @@ static bool take(struct ctl_args *args, int option, const char *value)
 		return true;
 	case OPT_AFTER:
 		return seconds(value, 0, &args->after_ns);
+	case OPT_SINCE:
+		return moment(value, &args->since_ns);
+	case OPT_FOLLOW:
+		args->follow = true;
+		return true;
 	case OPT_INTERVAL:
 		return seconds(value, 0.05, &args->interval_ns);
 	case OPT_COUNT:

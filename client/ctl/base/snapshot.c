@@ -114,6 +114,8 @@ ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, struct sn
 		result = ncclsvc_list_plan_tasks(session, &s->plan_tasks, &s->nplan_tasks);
 	if (result == NCCLSVC_OK && parts & SNAPSHOT_NODES)
 		result = ncclsvc_list_nodes(session, &s->nodes, &s->nnodes);
+	if (result == NCCLSVC_OK && parts & SNAPSHOT_FAILURES)
+		result = ncclsvc_list_failures(session, 0, &s->failures, &s->nfailures);
 	if (result == NCCLSVC_OK)
 		snapshot_order(s);
 	else
@@ -132,6 +134,7 @@ void snapshot_free(struct snapshot *s)
 	ncclsvc_list_free(s->plans);
 	ncclsvc_list_free(s->plan_tasks);
 	ncclsvc_list_free(s->nodes);
+	ncclsvc_list_free(s->failures);
 	memset(s, 0, sizeof(*s));
 }
 
