@@ -24,7 +24,7 @@ _ncclsvc_ctl()
 			socket=(--socket "${COMP_WORDS[i + 1]}")
 			((i++))
 			;;
-		--timeout | --comm | --rank | --pid | --state | --stuck | --limit | --sort | --after | \
+		--timeout | --comm | --rank | --pid | --state | --stuck | --limit | --sort | --after | --since | \
 			--interval | --count | -n | --world | --local-size | --data | --horizontal | --pipeline)
 			((i++))
 			;;
@@ -49,11 +49,11 @@ _ncclsvc_ctl()
 	--state) words="queued waiting-group waiting-peers waiting-input launched done failed" ;;
 	--sort) words="comm age" ;;
 	--comm) words=$(_ncclsvc_ctl_ids comms) ;;
-	--timeout | --rank | --pid | --stuck | --limit | --after | --interval | --count | -n | \
+	--timeout | --rank | --pid | --stuck | --limit | --after | --since | --interval | --count | -n | \
 		--world | --local-size | --data | --horizontal | --pipeline) return ;;
 	*)
 		case $command in
-		"") words="$shown doctor groups cancel watch version help $globals" ;;
+		"") words="$shown failures doctor groups cancel watch version help $globals" ;;
 		cancel)
 			case $target in
 			"") words="task comm session $globals" ;;
@@ -75,6 +75,7 @@ _ncclsvc_ctl()
 		memory) words+=" --pid" ;;
 		plan) words+=" --comm --rank" ;;
 		why) words+=" --after" ;;
+		failures) words+=" --since --follow --comm" ;;
 		groups) words+=" --world --local-size --data --horizontal --pipeline --rank" ;;
 		esac
 		;;

@@ -39,7 +39,7 @@ struct comms {
 	struct crossover crossover; /* peer/limit.c: of this machine, as measured */
 	struct deadlines looks;	    /* peer/watch.c: at the pages of communicators */
 	struct failures failures;
-	uv_timer_t followed;	     /* tells the log what has followed from failures */
+	uint64_t gathered_ns; /* when what followed from failures is logged; 0: nothing has */
 	ncclsvc_status last_failure; /* result 0: none yet */
 	uint64_t last_failure_comm;
 	struct communicator *world;

@@ -11,6 +11,7 @@
 #include "base/timings.h"
 #include "comm.h"
 #include "comms.h"
+#include "consequences.h"
 #include "gpu/nccl_comm.h"
 #include "peer/peer.h"
 #include "remote.h"
@@ -115,6 +116,7 @@ uint64_t comm_expire(struct comms *s, uint64_t now)
 {
 	uint64_t next = peer_watch(s, now);
 	next = earlier(next, expire_communicators(s, now));
+	next = earlier(next, consequences_log(s, now));
 	return earlier(next, expire_joins(s, now));
 }
 

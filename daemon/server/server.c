@@ -475,7 +475,6 @@ static void let_executor_go(struct server *s)
 	uv_close((uv_handle_t *)&s->closed, on_handle_closed);
 	sessions_close(&s->sessions);
 	remote_close(&s->comms);
-	report_close(&s->comms);
 	gpu_stop(&s->gpus);
 }
 
@@ -512,7 +511,7 @@ void server_destroy(struct server *s)
 	plan_free_all(&s->comms);
 	comm_free_all(&s->comms);
 	remote_free(&s->comms);
-	report_free(&s->comms);
+	report_close(&s->comms);
 	gpu_free(&s->gpus);
 	staging_free(&s->gpus);
 	accounts_fini(&s->accounts);

@@ -238,3 +238,15 @@ has_ended() {
 	echo "$output"
 	[ "$status" -eq 0 ]
 }
+
+@test "the journal's catalog explains every message id of the daemon" {
+	needs journalctl
+	mkdir -p "$dir/usr/lib/systemd/catalog" "$dir/var/lib/systemd/catalog"
+	cp "$here/../../scripts/systemd/ncclsvc.catalog" "$dir/usr/lib/systemd/catalog/"
+	journalctl --root="$dir" --update-catalog
+	ids=$(sed -nE 's/^#define ID_[A-Z]+[[:space:]]+"([0-9a-f]{32})".*/\1/p' "$here"/../../daemon/comm/*.c)
+	[ "$(wc -w <<<"$ids")" -ge 5 ]
+	for id in $ids; do
+		journalctl --root="$dir" --dump-catalog "$id" | grep -q "^Subject: ."
+	done
+}
