@@ -24,7 +24,7 @@
 #define FIELD_CODE	26 /* 1: the caller may not read it, nor the exit status at the end */
 #define FIELD_EXIT_CODE 52
 
-/* Of newer kernels than the headers may be: include/uapi/asm-generic/socket.h and linux/pidfd.h. */
+/* SO_PEERPIDFD and struct pidfd_info, which the headers of an older kernel lack. */
 #define PEERPIDFD	 77
 #define PIDFD_INFO_BYTES 64 /* the first version of struct pidfd_info */
 #define PIDFD_INFO	 _IOC(_IOC_READ | _IOC_WRITE, 0xFF, 11, PIDFD_INFO_BYTES)
