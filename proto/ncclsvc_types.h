@@ -163,7 +163,7 @@ extern "C" {
 
 /* X(name, value, "name"): how a rank's part in an epoch ended; see ncclsvc_status.ending_code */
 #define NCCLSVC_ENDINGS(X)                                                                         \
-	X(NCCLSVC_ENDED, 0, "ended") /* how is unknown */                                          \
+	X(NCCLSVC_ENDED_UNKNOWN, 0, "ended") /* how is unknown */                                  \
 	X(NCCLSVC_ENDED_LEFT, 1, "left")                                                           \
 	X(NCCLSVC_ENDED_ABORTED, 2, "aborted")                                                     \
 	X(NCCLSVC_ENDED_CLOSED, 3, "closed")		 /* its session; the process goes on */    \
@@ -301,6 +301,13 @@ typedef enum ncclsvc_member_state {
 	NCCLSVC_MEMBER_UNKNOWN = 5, /* maybe joined on another node: ask `elsewhere` */
 } ncclsvc_member_state;
 
+/* A request that all members make together, and that is answered when all have. */
+typedef enum ncclsvc_request {
+	NCCLSVC_REQUEST_NONE = 0,
+	NCCLSVC_REQUEST_SPLIT = 1,
+	NCCLSVC_REQUEST_PLAN = 2, /* ncclsvc_plan_end */
+} ncclsvc_request;
+
 typedef struct ncclsvc_member_info {
 	uint64_t comm;
 	int32_t rank;
@@ -314,7 +321,8 @@ typedef struct ncclsvc_member_info {
 	uint64_t waiting_ns; /* age of its JOIN while joining, else of the task in turn; 0: none */
 	uint32_t elsewhere;  /* 1 + the other node that knows more; 0: none */
 	uint32_t transport;  /* ncclsvc_transport, of a GPU's memory; the host's: 0 */
-	uint32_t reserved[2];
+	uint32_t request;    /* ncclsvc_request: what it waits for, on its own node */
+	uint32_t request_ms; /* for how long, a day at most */
 } ncclsvc_member_info;
 
 typedef struct ncclsvc_task_info {

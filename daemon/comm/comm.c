@@ -546,7 +546,7 @@ void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reaso
 		.rank_a = rank,
 		.pid_a = rank >= 0 ? m->members[rank].pid : 0,
 		.rank_b = -1,
-		.ending = rank >= 0 ? m->members[rank].ending.how : NCCLSVC_ENDED,
+		.ending = rank >= 0 ? m->members[rank].ending.how : NCCLSVC_ENDED_UNKNOWN,
 		.ending_code = rank >= 0 ? m->members[rank].ending.code : 0,
 	};
 	if (m->life.state == NCCLSVC_EPOCH_LEFT)

@@ -45,7 +45,7 @@ struct split_request {
 	int32_t colour, key;
 	uint32_t staging; /* region */
 	uint32_t serial;
-	uint64_t deadline_ns;
+	uint64_t deadline_ns, since_ns;
 	bool overdue; /* it was asked who is missing */
 };
 
@@ -56,7 +56,7 @@ struct commit {
 	bool here;
 	bool overdue; /* it was asked who is missing */
 	uint32_t serial;
-	uint64_t deadline_ns;
+	uint64_t deadline_ns, since_ns;
 };
 
 struct communicator {

@@ -115,7 +115,7 @@ static void log_followed(struct failure *f)
 			 i->ended ? ";" : ",", i->comms, i->comms == 1 ? "" : "s");
 	log_field(&e, "NCCLSVC_FAILURE=%llu", (unsigned long long)i->failure);
 	log_field(&e, "NCCLSVC_CAUSE=%llu", (unsigned long long)i->failure);
-	log_field(&e, "NCCLSVC_ENDED=%u", i->ended);
+	log_field(&e, "NCCLSVC_ENDED_UNKNOWN=%u", i->ended);
 	log_field(&e, "NCCLSVC_COMMS=%u", i->comms);
 	log_event(LOG_LEVEL_INFO, &e, l.text);
 }

@@ -314,6 +314,7 @@ void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit
 		.here = true,
 		.serial = serial,
 		.deadline_ns = r->timeout_ns ? clock_now() + r->timeout_ns : 0,
+		.since_ns = clock_now(),
 	};
 	if (r->timeout_ns)
 		comm_deadline(m, m->commits[rank].deadline_ns);

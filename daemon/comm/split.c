@@ -114,6 +114,7 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 		.staging = r->staging,
 		.serial = serial,
 		.deadline_ns = r->timeout_ns ? clock_now() + r->timeout_ns : 0,
+		.since_ns = clock_now(),
 	};
 	if (r->timeout_ns)
 		comm_deadline(m, m->split[rank].deadline_ns);

@@ -180,6 +180,24 @@ static uint64_t oldest_age(const struct communicator *m, const ncclsvc_member_in
 	return task > kernel ? task : kernel;
 }
 
+#define DAY_MS 86400000
+
+/* What it waits for until all members have asked for it. */
+static void add_request(const struct communicator *m, uint32_t k, uint64_t now,
+			ncclsvc_member_info *i)
+{
+	uint64_t since_ns = 0;
+	if (m->split && m->split[k].here) {
+		i->request = NCCLSVC_REQUEST_SPLIT;
+		since_ns = m->split[k].since_ns;
+	} else if (m->commits && m->commits[k].here) {
+		i->request = NCCLSVC_REQUEST_PLAN;
+		since_ns = m->commits[k].since_ns;
+	}
+	const uint64_t ms = since_ns ? since(now, since_ns) / 1000000 : 0;
+	i->request_ms = (uint32_t)(ms < DAY_MS ? ms : DAY_MS);
+}
+
 static bool list_one_member(struct server *s, struct chunk *p, const struct communicator *m,
 			    uint32_t k)
 {
@@ -201,6 +219,7 @@ static bool list_one_member(struct server *s, struct chunk *p, const struct comm
 	};
 	if (member->state == NCCLSVC_MEMBER_JOINING)
 		i->waiting_ns = since(p->reply.time_ns, member->since_ns);
+	add_request(m, k, p->reply.time_ns, i);
 	const struct rendezvous_view v = look(s, m);
 	describe(s, m, &v, i);
 	if (!m->progress)

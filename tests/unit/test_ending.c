@@ -98,11 +98,11 @@ static void after_it_is_reaped(void **state)
 	end(&c);
 	reap(&c);
 	const struct ending e = ending_of(&c.process);
-	if (e.how != NCCLSVC_ENDED)
+	if (e.how != NCCLSVC_ENDED_UNKNOWN)
 		is(&c, NCCLSVC_ENDED_KILLED, SIGKILL);
 	close(c.process.fd);
 	c.process.fd = -1;
-	is(&c, NCCLSVC_ENDED, 0);
+	is(&c, NCCLSVC_ENDED_UNKNOWN, 0);
 }
 
 /* The pid is another process's by now. */
@@ -114,7 +114,7 @@ static void a_pid_that_was_reused_is_unknown(void **state)
 	later.start++;
 	later.fd = -1;
 	const struct ending e = ending_of(&later);
-	assert_int_equal(e.how, NCCLSVC_ENDED);
+	assert_int_equal(e.how, NCCLSVC_ENDED_UNKNOWN);
 	reap(&c);
 	close(c.process.fd);
 }
@@ -123,7 +123,7 @@ static void each_ending_has_words(void **state)
 {
 	char text[SVC_ENDING_BYTES];
 	(void)state;
-	for (unsigned how = NCCLSVC_ENDED; how <= NCCLSVC_ENDED_DISCONNECTED; how++) {
+	for (unsigned how = NCCLSVC_ENDED_UNKNOWN; how <= NCCLSVC_ENDED_DISCONNECTED; how++) {
 		assert_string_not_equal(svc_ending_name(how), "?");
 		assert_true(strlen(svc_ending_text(how, 1, text)) > 4);
 	}

@@ -148,6 +148,28 @@ class Refusal(enum.IntEnum):
     ALLOCATE = 3
 
 
+class Ending(enum.IntEnum):
+    """How a rank ended: FailureInfo.ending, and the ending of a status with PEER_GONE."""
+
+    UNKNOWN = 0
+    LEFT = 1
+    ABORTED = 2
+    CLOSED = 3
+    EXITED = 4
+    KILLED = 5
+    NO_MEMORY = 6
+    DISCONNECTED = 7
+
+
+class FailureKind(enum.IntEnum):
+    """FailureInfo.kind."""
+
+    TASK = 1
+    EPOCH = 2
+    KERNEL = 3
+    REQUEST = 4
+
+
 class Shapes(enum.IntEnum):
     """How a receiver learns the shapes of a list of tensors: ncclsvc_shapes."""
 
@@ -162,6 +184,8 @@ LABEL_BYTES = 24
 REFUSED_BYTES = 256
 MISSING_SHOWN = 8
 EPOCH_STEPS = 8
+FAILURE_RANKS = 64
+FAILURE_BYTES = 512
 RANK_LAUNCHER = -2
 WORLD_LAUNCHER = -2
 DEVICE_HOST = -1

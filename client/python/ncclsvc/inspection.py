@@ -23,9 +23,9 @@ class Inspection:
     def _pointer(self) -> Pointer:
         raise NotImplementedError
 
-    def _list(self, name: str, kind: type[_Record]) -> list[_Record]:
+    def _list(self, name: str, kind: type[_Record], *first: int) -> list[_Record]:
         found, n = ctypes.POINTER(kind)(), ctypes.c_size_t()
-        check(getattr(lib, f"list_{name}")(self._pointer, ctypes.byref(found), ctypes.byref(n)))
+        check(getattr(lib, f"list_{name}")(self._pointer, *first, ctypes.byref(found), ctypes.byref(n)))
         try:
             return [kind.from_buffer_copy(found[i]) for i in range(n.value)]
         finally:
@@ -61,6 +61,10 @@ class Inspection:
 
     def plans(self) -> list[s.PlanInfo]:
         return self._list("plans", s.PlanInfo)
+
+    def failures(self, first: int = 0) -> list[s.FailureInfo]:
+        """What has failed, from the failure with that number on."""
+        return self._list("failures", s.FailureInfo, integer(first, ctypes.c_uint64))
 
     def plan_tasks(self) -> list[s.PlanTaskInfo]:
         return self._list("plan_tasks", s.PlanTaskInfo)

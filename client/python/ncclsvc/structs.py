@@ -24,7 +24,17 @@ from ctypes import (
 )
 from typing import Any
 
-from .enums import EPOCH_STEPS, GROUP_TYPES, ID_BYTES, LABEL_BYTES, MISSING_SHOWN, NAME_BYTES, REFUSED_BYTES
+from .enums import (
+    EPOCH_STEPS,
+    FAILURE_BYTES,
+    FAILURE_RANKS,
+    GROUP_TYPES,
+    ID_BYTES,
+    LABEL_BYTES,
+    MISSING_SHOWN,
+    NAME_BYTES,
+    REFUSED_BYTES,
+)
 
 NODE_TEXT_BYTES = 64
 TEXT_BYTES = 128
@@ -151,7 +161,8 @@ class MemberInfo(Record):
         ("waiting_ns", c_uint64),
         ("elsewhere", c_uint32),
         ("transport", c_uint32),
-        ("reserved", c_uint32 * 2),
+        ("request", c_uint32),
+        ("request_ms", c_uint32),
     ]
 
 
@@ -275,6 +286,38 @@ class NodeInfo(Record):
         ("address", c_char * NODE_TEXT_BYTES),
         ("heard_ns", c_uint64),
         ("messages", c_uint64),
+    ]
+
+
+class FailureInfo(Record):
+    _fields_ = [
+        ("failure", c_uint64),
+        ("cause", c_uint64),
+        ("unix_ns", c_uint64),
+        ("comm", c_uint64),
+        ("seq", c_uint64),
+        ("pending", c_uint64),
+        ("kind", c_uint32),
+        ("result", c_int32),
+        ("field", c_uint32),
+        ("op", c_uint32),
+        ("epoch", c_uint32),
+        ("nranks", c_uint32),
+        ("uid", c_uint32),
+        ("ending", c_uint32),
+        ("ending_code", c_int32),
+        ("rank", c_int32),
+        ("pid", c_int32),
+        ("device", c_int32),
+        ("node", c_int32),
+        ("comms", c_uint32),
+        ("ended", c_uint32),
+        ("ended_ranks", c_int32 * FAILURE_RANKS),
+        ("ended_pids", c_int32 * FAILURE_RANKS),
+        ("reserved", c_uint32),
+        ("label", c_char * NAME_BYTES),
+        ("host", c_char * NODE_TEXT_BYTES),
+        ("text", c_char * FAILURE_BYTES),
     ]
 
 
@@ -411,6 +454,7 @@ NAMES: dict[str, type[Structure]] = {
     "ncclsvc_planned": PlannedRecord,
     "ncclsvc_device_info": DeviceInfo,
     "ncclsvc_node_info": NodeInfo,
+    "ncclsvc_failure_info": FailureInfo,
     "ncclsvc_daemon_info": DaemonInfo,
     "ncclsvc_group": GroupRecord,
     "ncclsvc_world_sizes": WorldSizes,
