@@ -166,8 +166,11 @@ static void add_missing(struct text *t, const ncclsvc_status *st)
 	if (shown > NCCLSVC_MISSING_SHOWN)
 		shown = NCCLSVC_MISSING_SHOWN;
 	add(t, st->missing_count == 1 ? "rank" : "ranks");
-	for (uint32_t i = 0; i < shown; i++)
+	for (uint32_t i = 0; i < shown; i++) {
 		add(t, "%s%d", i ? ", " : " ", st->missing[i]);
+		if (st->missing[i] == st->rank_b && st->pid_b > 0)
+			add(t, " (pid %d)", st->pid_b);
+	}
 	if (st->missing_count > shown)
 		add(t, " and %u more", st->missing_count - shown);
 }
@@ -263,9 +266,9 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 			add(&t, " while it ran");
 		}
 		if (st->rank_a >= 0) {
-			add(&t, " (the deadline of ");
-			add_rank(&t, st->rank_a, st->pid_a);
-			add(&t, ")");
+			add(&t, "; the deadline was that of ");
+			/* Where a rank is missing, only its own process is of interest. */
+			add_rank(&t, st->rank_a, st->missing_count ? 0 : st->pid_a);
 		}
 		break;
 	case NCCLSVC_CANCELLED:

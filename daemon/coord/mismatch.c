@@ -41,6 +41,12 @@ static uint32_t lowest_but(const struct mismatch *m, uint32_t one)
 	return best;
 }
 
+bool mismatch_is_cause(const ncclsvc_status *st)
+{
+	return st->result == NCCLSVC_MISMATCH && st->field != NCCLSVC_FIELD_ORDER &&
+	       st->field != NCCLSVC_FIELD_REFUSAL && st->field != NCCLSVC_FIELD_PLAN;
+}
+
 bool mismatch_status(const struct mismatch *m, uint32_t nranks, ncclsvc_status *st)
 {
 	if (m->nkinds < 2)

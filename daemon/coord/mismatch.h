@@ -5,8 +5,7 @@
 
 #include "task.h"
 
-/* With three kinds of records, nobody is the only one who differs: further ones are left out. */
-#define MISMATCH_KINDS 3
+#define MISMATCH_KINDS 8 /* further ones are left out */
 
 /* Nodes send it to each other as it is. */
 struct mismatch {
@@ -24,5 +23,8 @@ void mismatch_add(struct mismatch *m, const struct svc_record *record, int32_t r
 /* False: all agree. Else the status: a is of the majority, b is not. If all nranks are there and b
  * is the only one who differs, b is the one `missing` rank. */
 bool mismatch_status(const struct mismatch *m, uint32_t nranks, ncclsvc_status *st);
+/* Is that the status of a collective whose records differ? Not that of a deadlock, of a refusal, or
+ * of a plan. */
+bool mismatch_is_cause(const ncclsvc_status *st);
 
 #endif

@@ -404,10 +404,13 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 		succession_keep_failure(q, &(struct operation_id){internode_id, *key}, note);
 		return;
 	}
+	const bool spoke = number == WAITS_NO_MORE;
+	struct operation *o = spoke ? sequencer_find(q, internode_id, key) : NULL;
 	/* What it had requested was launched, or has failed, and it is about to hear of it. */
-	if (place == n || (number && !find_request(q, node, number)))
+	if (place == n || (spoke ? !o : number && !find_request(q, node, number)))
 		return;
-	struct operation *o = get(q, now_ns, internode_id, key, n);
+	if (!o)
+		o = get(q, now_ns, internode_id, key, n);
 	if (!o || !internode_comm_open(q, internode_id)) {
 		end_epoch(q, node, &(struct operation_id){internode_id, *key}, NCCLSVC_NO_MEMORY,
 			  -1);
@@ -416,7 +419,8 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 	struct part *p = &o->parts[place];
 	for (uint32_t i = 0; i < n; i++)
 		o->parts[i].node = nodes[i];
-	if (!p->vote.kind && !number) {
+	const bool votes = !p->vote.kind && !number;
+	if (votes) {
 		p->vote.failed = malloc(sizeof(*p->vote.failed));
 		if (!p->vote.failed) {
 			end_epoch(q, node, &o->id, NCCLSVC_NO_MEMORY, -1);
@@ -426,14 +430,16 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 		p->vote.kind = VOTE_FAILED;
 		o->votes++;
 	}
-	if (!o->withdrawn) {
+	const bool waits = votes && key->a < 0 && mismatch_is_cause(&note->status);
+	if (!waits && !o->withdrawn) {
 		o->withdrawn = true;
 		o->why = note->status;
 		o->due_ns = now_ns + NODE_ANSWER_NS;
 	}
 	if (!q->active)
 		return;
-	sequencer_ask_all(q, o);
+	if (o->withdrawn)
+		sequencer_ask_all(q, o);
 	if (o->votes == o->nparts)
 		sequencer_conclude(q, o);
 }
@@ -533,7 +539,7 @@ static void show_waiting(struct sequencer *q, struct operation *o)
 {
 	uint32_t places[o->nparts], n = 0;
 	for (uint32_t i = 0; i < o->nparts; i++)
-		if (o->parts[i].vote.kind == VOTE_READY)
+		if (o->parts[i].vote.kind)
 			places[n++] = i;
 	for (uint32_t i = 0; i < n; i++)
 		q->ops->waiting(q->arg, o->parts[places[i]].node, o->id.internode_id, &o->id.key,

@@ -92,10 +92,12 @@ void sequencer_free(struct sequencer *q);
 void sequencer_request(struct sequencer *q, uint64_t now_ns, uint32_t node, uint64_t number,
 		       bool more, const struct request_entry *entries, uint32_t n);
 #define FAILED_BEFORE UINT64_MAX
+#define WAITS_NO_MORE (UINT64_MAX - 1)
 
 /* A node fails the operation (number is 0), or wants it to fail though it has requested it under
- * that number. With FAILED_BEFORE, a sequencer that was lost since has failed it. nodes: all that
- * take part, by place. */
+ * that number. If the node fails it because its members' records differ, the others are not asked
+ * until that node withdraws once more, with WAITS_NO_MORE. With FAILED_BEFORE, a sequencer that was
+ * lost since has failed it. nodes: all that take part, by place. */
 void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uint64_t internode_id,
 			const struct operation_key *key, uint64_t number,
 			const struct failed_note *note, const uint32_t *nodes, uint32_t n);

@@ -5,6 +5,8 @@
 
 #include "operation.h"
 
+/* A node whose members' records differ votes FAILED with all of their records, and waits for the
+ * others' votes, as if it were READY: only all records tell which rank is the odd one out. */
 enum vote_kind { VOTE_NONE, VOTE_READY, VOTE_FAILED };
 
 /* One node's vote. */
@@ -19,7 +21,9 @@ struct vote {
 /* The outcome of the votes that were added to it. It begins as zero. */
 struct outcome {
 	bool failed;
-	ncclsvc_status status;	/* of the first that failed, and everybody that any has missed */
+	/* Of the first that failed, and everybody that any has missed. A MISMATCH of records yields
+	 * to any other reason: as that ended the wait, some records are not known. */
+	ncclsvc_status status;
 	struct mismatch posted; /* what members have posted, as far as it is known */
 };
 

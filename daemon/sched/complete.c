@@ -140,10 +140,20 @@ static void report(struct engine *e, const struct task *t, const ncclsvc_status 
 					.tasks = {c->slot, t->rank, t->record.op, t->seq, *st}});
 }
 
+/* Of a deadline: who let it pass is known by the number alone so far. */
+static void name_late_rank(const struct comm *c, ncclsvc_status *st)
+{
+	if (!c || st->result != NCCLSVC_TIMEOUT || !st->missing_count)
+		return;
+	st->rank_b = st->missing[0];
+	st->pid_b = c->members[st->rank_b].pid;
+}
+
 static void tell(struct engine *e, struct task *t, const ncclsvc_status *how)
 {
 	struct session *s = t->session;
 	ncclsvc_status st = *how;
+	name_late_rank(t->comm, &st);
 	st.number = t->record.number;
 	fill_times(e, t, &st);
 	if (t->by_socket) {

@@ -42,11 +42,11 @@ ncclsvc_status order_refused_status(const struct task *t)
 	return st;
 }
 
-void order_collect_records(const struct comm *c, struct mismatch *m)
+void order_collect_records(const struct comm *c, struct task *const *tasks, struct mismatch *m)
 {
 	for (uint32_t k = 0; k < c->nranks; k++)
-		if (c->collective[k])
-			mismatch_add(m, &c->collective[k]->record, (int32_t)k, 1);
+		if (tasks[k])
+			mismatch_add(m, &tasks[k]->record, (int32_t)k, 1);
 }
 
 bool order_mismatch_status(const struct comm *c, const struct mismatch *m, ncclsvc_status *st)
@@ -62,7 +62,7 @@ static bool find_mismatch(const struct comm *c, ncclsvc_status *st)
 {
 	struct mismatch m;
 	m.nkinds = 0; /* its kinds are set before they are read */
-	order_collect_records(c, &m);
+	order_collect_records(c, c->collective, &m);
 	return order_mismatch_status(c, &m, st);
 }
 
@@ -92,13 +92,13 @@ static void match_collective(struct engine *e, struct comm *c)
 	}
 	if (node_match_voted(c))
 		return; /* others have yet to say how it ends */
-	if (find_mismatch(c, &st)) {
-		if (!node_match_fail_collective(e, c, &st))
-			order_end_collective(e, c, &st);
+	const bool differ = find_mismatch(c, &st);
+	if (node_match_post_collective(e, c, differ ? &st : NULL))
+		return;
+	if (differ) {
+		order_end_collective(e, c, &st);
 		return;
 	}
-	if (node_match_post_collective(e, c))
-		return;
 	switch (begin(e, c, c->collective, c->nranks)) {
 	case BEGUN_DONE:
 		order_end_collective(e, c, complete_ran(c->collective, c->nranks, &st));

@@ -83,8 +83,8 @@ ncclsvc_status order_gone_status(const struct comm *c, int32_t rank);
 
 /* This task says that its member refuses what the others ask for. */
 ncclsvc_status order_refused_status(const struct task *t);
-/* The records that the members here have posted. */
-void order_collect_records(const struct comm *c, struct mismatch *m);
+/* The records of these tasks, by rank; NULL: the member has not posted one. */
+void order_collect_records(const struct comm *c, struct task *const *tasks, struct mismatch *m);
 /* As mismatch_status, with pids. */
 bool order_mismatch_status(const struct comm *c, const struct mismatch *m, ncclsvc_status *st);
 void order_post_collective(struct engine *e, struct task *t);

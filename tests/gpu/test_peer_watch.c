@@ -54,6 +54,8 @@ static void is_missing(const ncclsvc_status *st, int waits, int missing)
 	CHECK_EQ(st->pid_a, (int)getpid());
 	CHECK_EQ(st->missing_count, 1);
 	CHECK_EQ(st->missing[0], missing);
+	CHECK_EQ(st->rank_b, missing);
+	CHECK(st->pid_b > 0);
 }
 
 /* Of the first ones: the daemon limits its lines about one user's failures. */

@@ -322,6 +322,23 @@ static void a_mismatch_is_the_same_on_all_nodes(void **state)
 	cluster_stop(&c);
 }
 
+/* The late rank is named, and its process. */
+static void check_late(ncclsvc_session *s, const ncclsvc_status *st)
+{
+	ncclsvc_member_info *members;
+	size_t n;
+	bool found = false;
+	char who[48];
+	CHECK_EQ(st->rank_b, st->missing[0]);
+	CHECK_OK(ncclsvc_list_members(s, &members, &n));
+	for (size_t i = 0; i < n; i++)
+		found |= members[i].rank == st->rank_b && members[i].pid == st->pid_b;
+	ncclsvc_list_free(members);
+	CHECK(found);
+	snprintf(who, sizeof(who), "%d (pid %d)", st->rank_b, st->pid_b);
+	CHECK(st->pid_b > 0 && strstr(ncclsvc_last_error(), who));
+}
+
 static void late(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -343,6 +360,7 @@ static void late(struct client *me)
 		if (me->rank == 0)
 			CHECK(now_ns() - before >= UINT64_C(290000000));
 		ncclsvc_status st = status_of(s, task);
+		check_late(s, &st);
 		CHECK_EQ(st.missing_count, 2);
 		CHECK_EQ(st.missing[0] + st.missing[1], 5);
 		CHECK_OK(ncclsvc_comm_set_timeout(comm, -1));
@@ -360,7 +378,10 @@ static void late(struct client *me)
 		CHECK_OK(ncclsvc_recv(v, 1, NCCLSVC_INT32, 1, comm, &task));
 		wait_for(s, task, NCCLSVC_TIMEOUT);
 		say(me, DONE);
-		CHECK_EQ(status_of(s, task).missing[0], 1);
+		ncclsvc_status st = status_of(s, task);
+		CHECK_EQ(st.missing[0], 1);
+		CHECK_EQ(st.rank_b, 1);
+		CHECK(st.pid_b > 0 && st.pid_b != me->pid);
 		CHECK_OK(ncclsvc_comm_set_timeout(comm, -1));
 		CHECK_OK(ncclsvc_recv(v, 1, NCCLSVC_INT32, 1, comm, &task));
 		wait_for(s, task, NCCLSVC_OK);

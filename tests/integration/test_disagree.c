@@ -186,6 +186,23 @@ static void a_join_of_other_nranks_or_a_taken_rank_is_refused(void **state)
 
 /* ---- TIMEOUT ---- */
 
+/* The late rank is named, and its process. */
+static void check_late(ncclsvc_session *s, const ncclsvc_status *st)
+{
+	ncclsvc_member_info *members;
+	size_t n;
+	bool found = false;
+	char who[48];
+	CHECK_EQ(st->rank_b, st->missing[0]);
+	CHECK_OK(ncclsvc_list_members(s, &members, &n));
+	for (size_t i = 0; i < n; i++)
+		found |= members[i].rank == st->rank_b && members[i].pid == st->pid_b;
+	ncclsvc_list_free(members);
+	CHECK(found);
+	snprintf(who, sizeof(who), "%d (pid %d)", st->rank_b, st->pid_b);
+	CHECK(st->pid_b > 0 && strstr(ncclsvc_last_error(), who));
+}
+
 static void late_rank(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -208,6 +225,7 @@ static void late_rank(struct client *me)
 	wait_for(s, task, NCCLSVC_TIMEOUT);
 	/* The first deadline to pass is everybody's; and the late rank learns the same. */
 	ncclsvc_status st = status_of(s, task);
+	check_late(s, &st);
 	CHECK_EQ(st.rank_a, 0);
 	if (me->rank == 0)
 		CHECK(now_ns() - start >= UINT64_C(200000000));

@@ -24,6 +24,12 @@ static int begin_two(void **state)
 	return nodes_begin(TRANSPORT_INTERNODE, 4, (const uint32_t[])LIST(0, 1, 0, 1));
 }
 
+static int begin_two_gpus(void **state)
+{
+	(void)state;
+	return nodes_begin(TRANSPORT_NCCL, 4, (const uint32_t[])LIST(0, 1, 0, 1));
+}
+
 /* ---- Members ---- */
 
 static uint64_t sum_within(uint32_t rank, uint64_t timeout_ns)
@@ -199,6 +205,79 @@ static void records_differ(void **state)
 	usable();
 }
 
+/* Two members do not share a GPU, but for what fails. */
+static void two_usable(void)
+{
+	if (engine_transport == TRANSPORT_INTERNODE)
+		usable();
+}
+
+static uint64_t less(uint32_t rank)
+{
+	struct svc_record r = task_of(rank, NCCLSVC_ALL_REDUCE, -1);
+	r.count = 32;
+	return submit_one(rank, r);
+}
+
+/* Ranks 0 and 2 are on one node: it does not know which of the two is the odd one out. */
+static void records_of_one_node_differ(void **state)
+{
+	(void)state;
+	for (uint32_t odd = 0; odd <= 2; odd += 2) {
+		uint64_t n[RANKS];
+		n[odd] = less(odd);
+		n[2 - odd] = sum(2 - odd);
+		n[1] = sum(1);
+		quiet();
+		for (uint32_t k = 0; k < 3; k++)
+			assert_false(over(k, n[k]));
+		n[3] = sum(3);
+		all_end_alike(n, NCCLSVC_MISMATCH);
+		const ncclsvc_status st = status_of_task(3, n[3]);
+		assert_int_equal(st.rank_b, odd);
+		assert_int_equal(st.missing_count, 1);
+		assert_int_equal(st.missing[0], odd);
+		two_usable();
+	}
+}
+
+/* Rank 3 does not come: it is missing, whatever the others' records are. */
+static void records_differ_and_a_deadline_passes(void **state)
+{
+	(void)state;
+	uint64_t n[RANKS];
+	n[0] = sum_within(0, LATER_NS);
+	n[2] = less(2);
+	n[1] = sum(1);
+	for (uint32_t k = 0; k < 3; k++) {
+		ends(k, n[k], NCCLSVC_TIMEOUT);
+		const ncclsvc_status st = status_of_task(k, n[k]);
+		assert_int_equal(st.missing_count, 1);
+		assert_int_equal(st.missing[0], 3);
+	}
+	n[3] = sum(3);
+	ends(3, n[3], NCCLSVC_TIMEOUT);
+	two_usable();
+}
+
+/* Without a deadline, the node waits for MISMATCH_WAIT_NS. Nobody is called the only one then. */
+static void records_differ_and_a_rank_does_not_come(void **state)
+{
+	(void)state;
+	uint64_t n[RANKS];
+	n[0] = sum(0);
+	n[2] = less(2);
+	n[1] = sum(1);
+	for (uint32_t k = 0; k < 3; k++) {
+		ends(k, n[k], NCCLSVC_MISMATCH);
+		assert_int_equal(status_of_task(k, n[k]).missing_count, 0);
+		assert_int_equal(status_of_task(k, n[k]).rank_b, 2);
+	}
+	n[3] = sum(3);
+	ends(3, n[3], NCCLSVC_MISMATCH);
+	two_usable();
+}
+
 /* ---- A member leaves ---- */
 
 static void ends_without(uint32_t rank, uint64_t n, int32_t gone)
@@ -321,6 +400,12 @@ int main(void)
 		CLUSTER_TEST(a_cancellation_comes_too_late_for_the_sequencer, begin_gpus),
 		CLUSTER_TEST(records_differ, begin),
 		CLUSTER_TEST(records_differ, begin_gpus),
+		CLUSTER_TEST(records_of_one_node_differ, begin_two),
+		CLUSTER_TEST(records_of_one_node_differ, begin_two_gpus),
+		CLUSTER_TEST(records_differ_and_a_deadline_passes, begin_two),
+		CLUSTER_TEST(records_differ_and_a_deadline_passes, begin_two_gpus),
+		CLUSTER_TEST(records_differ_and_a_rank_does_not_come, begin_two),
+		CLUSTER_TEST(records_differ_and_a_rank_does_not_come, begin_two_gpus),
 		CLUSTER_TEST(a_member_leaves_whom_a_recv_waits_for, begin),
 		CLUSTER_TEST(a_member_leaves_whom_a_recv_waits_for, begin_gpus),
 		CLUSTER_TEST(a_recv_waits_for_a_member_that_has_left, begin),

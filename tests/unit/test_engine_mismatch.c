@@ -78,7 +78,9 @@ static void test_nobody_alone(void **state)
 	m = of((uint64_t[]){1, 2, 3}, 3);
 	check(&m, 3, 0, 1, false);
 	m = of((uint64_t[]){1, 2, 3, 4, 4, 4}, 6);
-	check(&m, 6, 0, 1, false);
+	check(&m, 6, 3, 0, false);
+	m = of((uint64_t[]){1, 2, 3, 4, 5, 6, 7, 8, 9, 9}, 10);
+	check(&m, 10, 0, 1, false);
 	/* One differs, and another of a third kind does too. */
 	m = of((uint64_t[]){4, 4, 4, 5, 6}, 5);
 	check(&m, 5, 0, 3, false);

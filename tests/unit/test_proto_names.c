@@ -81,11 +81,14 @@ static void sentences_name_ranks_pids_and_values(void **state)
 	st = (ncclsvc_status){.result = NCCLSVC_TIMEOUT,
 			      .rank_a = 0,
 			      .pid_a = 5,
+			      .rank_b = 1,
+			      .pid_b = 6,
 			      .missing_count = 10,
 			      .missing = {1, 2, 3, 4, 5, 6, 7, 8}};
 	s = sentence(&st);
-	assert_non_null(strstr(s, "1, 2, 3, 4, 5, 6, 7, 8 and 2 more"));
-	assert_non_null(strstr(s, "rank 0 (pid 5)"));
+	assert_non_null(strstr(s, "1 (pid 6), 2, 3, 4, 5, 6, 7, 8 and 2 more"));
+	assert_non_null(strstr(s, "rank 0"));
+	assert_null(strstr(s, "pid 5"));
 	st.missing_count = 1;
 	assert_non_null(strstr(sentence(&st), "rank 1 "));
 	st.missing_count = UINT32_MAX;

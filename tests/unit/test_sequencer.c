@@ -322,6 +322,68 @@ static void records_that_differ_fail_on_all(void **state)
 	}
 }
 
+/* A node fails it with the records of its two members, which differ. */
+static void differs(uint32_t node)
+{
+	struct failed_note note = {
+		.status = {.result = NCCLSVC_MISMATCH, .field = NCCLSVC_FIELD_COUNT}};
+	const struct svc_record usual = record(8), other = record(9);
+	const struct operation_key key = collective(0);
+	mismatch_add(&note.posted, &other, (int32_t)node - 1, 1);
+	mismatch_add(&note.posted, &usual, 3, 1);
+	sequencer_withdraw(sequencer, now, node, 300, &key, 0, &note, members, 3);
+}
+
+static void all_fail_with_odd(int32_t odd)
+{
+	for (uint32_t node = 1; node <= 3; node++) {
+		const struct sent_message *s = says(node, FAILED, 300);
+		ncclsvc_status st;
+		assert_true(mismatch_status(&s->note.posted, 4, &st));
+		assert_int_equal(st.rank_b, odd);
+		assert_int_equal(st.missing_count, 1);
+	}
+}
+
+/* Only all records tell which rank is the odd one out. */
+static void records_of_one_node_that_differ_wait_for_all(void **state)
+{
+	(void)state;
+	request(1, 1, at(1, 300, 0));
+	differs(2);
+	says_nothing();
+	request(3, 1, at(3, 300, 0));
+	all_fail_with_odd(1);
+}
+
+static void records_of_one_node_that_differ_come_last(void **state)
+{
+	(void)state;
+	request(1, 1, at(1, 300, 0));
+	request(3, 1, at(3, 300, 0));
+	differs(2);
+	all_fail_with_odd(1);
+	withdraw(2, 300, 0, WAITS_NO_MORE, NCCLSVC_TIMEOUT, -1); /* it has not heard yet */
+}
+
+/* A deadline passes there: then the missing rank counts, and not what differs. */
+static void records_that_differ_wait_for_a_deadline(void **state)
+{
+	(void)state;
+	differs(2);
+	request(1, 1, at(1, 300, 0));
+	says_nothing();
+	withdraw(2, 300, 0, WAITS_NO_MORE, NCCLSVC_TIMEOUT, -1);
+	says(3, ASK, 300);
+	withdraw(3, 300, 0, 0, NCCLSVC_TIMEOUT, 2);
+	for (uint32_t node = 1; node <= 3; node++) {
+		const struct sent_message *s = says(node, FAILED, 300);
+		assert_int_equal(s->note.status.result, NCCLSVC_TIMEOUT);
+		assert_int_equal(s->note.status.missing_count, 1);
+		assert_int_equal(s->note.status.missing[0], 2);
+	}
+}
+
 static void a_send_and_its_recv_must_agree(void **state)
 {
 	struct request_entry send = {.internode_id = 100,
@@ -697,6 +759,9 @@ int main(void)
 		TEST(a_request_may_come_in_parts),
 		TEST(makes_when_all_have_requested),
 		TEST(records_that_differ_fail_on_all),
+		TEST(records_of_one_node_that_differ_wait_for_all),
+		TEST(records_of_one_node_that_differ_come_last),
+		TEST(records_that_differ_wait_for_a_deadline),
 		TEST(a_send_and_its_recv_must_agree),
 		TEST(who_withdraws_has_all_asked),
 		TEST(what_is_whole_is_launched_all_the_same),

@@ -31,7 +31,7 @@ class Status:
     started_ns: int  #: 0: it never started
     done_ns: int
     epoch: int
-    ranks: tuple[Optional[int], Optional[int]]  #: that differ, or (who is gone, None)
+    ranks: tuple[Optional[int], Optional[int]]  #: that differ; (gone, None); (whose deadline it was, missing)
     pids: tuple[Optional[int], Optional[int]]
     values: tuple[int, int]  #: that differ
     missing: tuple[int, ...]  #: the first of missing_count ranks

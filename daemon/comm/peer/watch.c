@@ -476,7 +476,7 @@ static ncclsvc_status status_of_stuck(const struct communicator *m, const struct
 {
 	const int32_t rank = (int32_t)stuck->rank, other = stuck->other;
 	const int32_t a = stuck->result == NCCLSVC_PEER_GONE ? other : rank;
-	const int32_t b = stuck->result == NCCLSVC_MISMATCH ? other : -1;
+	const int32_t b = stuck->result == NCCLSVC_PEER_GONE ? -1 : other;
 	ncclsvc_status st = {.result = stuck->result,
 			     .started_ns = m->peer->members[rank].waits_ns,
 			     .rank_a = a,

@@ -20,7 +20,7 @@
  *     failed an operation, or waits for the answers to such a failure.
  *
  * A node does not wait if something of it is about to fail (a deadline has passed, a member has
- * left, records differ), moves bytes, or waits for memory or a stream. An operation that all nodes
+ * left), moves bytes, or waits for memory or a stream. An operation that all nodes
  * have posted, and that waits on GPUs for the rest of its set, lacks no node: this is no deadlock
  * here, whatever the set waits for.
  *

@@ -16,10 +16,12 @@
  * other one its vote: READY, with the record (and the bytes, if they are few), or FAILED, with
  * the status. A node that has said READY can take nothing back: its tasks run. A collective
  * happens if all nodes have said READY and the records agree; if any has said FAILED, it fails on
- * all nodes, with the same status. A node that wants to give up after READY (for a deadline, say)
- * asks the nodes that have not voted: they answer FAILED, or have said READY meanwhile. So all
- * nodes come to the same end, and no node decides. A Send and its Recv do the same, between two
- * nodes.
+ * all nodes, with the same status. A node that hears FAILED before it has voted says FAILED, too,
+ * unless the records of that node's members differ: only all records tell which rank is the odd one
+ * out, so all wait for them (MISMATCH_WAIT_NS at most), and each node draws the same conclusion. A
+ * node that wants to give up after READY (for a deadline, say) asks the nodes that have not voted:
+ * they answer FAILED, or have said READY meanwhile. So all nodes come to the same end, and no node
+ * decides. A Send and its Recv do the same, between two nodes.
  *
  * The end of an epoch is told in the same order: what all nodes were READY for before their OVERs
  * still happens, on all of them. So nobody loses what others have got, because a process ended.

@@ -79,21 +79,21 @@ uint32_t node_match_part_of(const struct node_match *j, uint32_t place)
 
 /* ---- Drawing the conclusion ---- */
 
-/* Not because all wait for each other, nor between a Send and its Recv. */
-static bool differs_in_records(const struct node_match *j, const ncclsvc_status *st)
+bool node_match_differs(const struct node_match *j, const ncclsvc_status *st)
 {
-	return st->result == NCCLSVC_MISMATCH && j->key.a < 0 && !deadlock_is_cause(st);
+	return j->key.a < 0 && mismatch_is_cause(st);
 }
 
 /* The outcome for all nodes, and the records that members have posted. */
-static struct outcome sum_up(const struct node_match *j)
+static void sum_up(const struct node_match *j, struct outcome *all)
 {
-	struct outcome all = {0};
+	all->failed = false;
+	all->status = complete_ok;
+	all->posted.nkinds = 0; /* the kinds are set before they are read */
 	for (uint32_t i = 0; i < j->nparts; i++)
-		outcome_add(&all, &j->parts[i].vote);
-	if (differs_in_records(j, &all.status))
-		order_mismatch_status(j->comm, &all.posted, &all.status);
-	return all;
+		outcome_add(all, &j->parts[i].vote);
+	if (node_match_differs(j, &all->status))
+		order_mismatch_status(j->comm, &all->posted, &all->status);
 }
 
 /* All nodes are ready, for the same? */
@@ -201,7 +201,8 @@ static void start(struct engine *e, struct node_match *j)
 
 void node_match_conclude(struct engine *e, struct node_match *j)
 {
-	const struct outcome all = sum_up(j);
+	struct outcome all;
+	sum_up(j, &all);
 	ncclsvc_status st = all.status;
 	if (j->due_ns) {
 		DL_DELETE2(e->asked, j, prev_due, next_due);
@@ -212,7 +213,7 @@ void node_match_conclude(struct engine *e, struct node_match *j)
 		return;
 	}
 	j->status = st;
-	if (j->parts[j->mine].vote.kind == VOTE_FAILED) {
+	if (!j->tasks) {
 		node_match_conclude_failed(e, j);
 		return;
 	}
@@ -287,14 +288,24 @@ void node_match_name_missing(const struct comm *c, const struct node_match *j, n
 	}
 }
 
+/* What this node's members have posted, as far as they have. */
+static void collect_records(const struct node_match *j, struct mismatch *posted)
+{
+	const struct comm *c = j->comm;
+	if (j->tasks)
+		order_collect_records(c, j->tasks, posted);
+	else if (j->key.seq == c->collectives)
+		order_collect_records(c, c->collective, posted);
+}
+
 void node_match_vote_failed(struct engine *e, struct node_match *j, const ncclsvc_status *st)
 {
 	struct failed_note failed = {.status = *st};
 	const struct internode_comm *s = j->comm->internode;
 	if (s->over)
 		return;
-	if (differs_in_records(j, st) && j->key.seq == j->comm->collectives)
-		order_collect_records(j->comm, &failed.posted);
+	if (node_match_differs(j, st))
+		collect_records(j, &failed.posted);
 	j->status = *st;
 	if (!node_match_keep_failed(j, j->mine, &failed)) {
 		internode_comm_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
@@ -356,7 +367,23 @@ void node_match_commit(struct engine *e, struct node_match *j, struct task *t)
 	order_update_blocked(m);
 }
 
-bool node_match_post_collective(struct engine *e, struct comm *c)
+/* Sets the deadline for what the other nodes say. */
+static void await(struct engine *e, struct node_match *j, uint64_t ns)
+{
+	if (j->due_ns)
+		DL_DELETE2(e->asked, j, prev_due, next_due);
+	j->due_ns = e->now + ns;
+	DL_APPEND2(e->asked, j, prev_due, next_due);
+}
+
+/* The sequencer waits for nodes, too, so its answer may take twice as long. */
+static void await_answers(struct engine *e, struct node_match *j)
+{
+	const unsigned steps = internode_comm_is_sequenced(j->comm->internode) ? 2 : 1;
+	await(e, j, steps * NODE_ANSWER_NS);
+}
+
+bool node_match_post_collective(struct engine *e, struct comm *c, const ncclsvc_status *differ)
 {
 	if (!c->internode)
 		return false;
@@ -387,19 +414,13 @@ bool node_match_post_collective(struct engine *e, struct comm *c)
 	}
 	c->collective_here = 0;
 	c->collectives++;
-	node_match_vote_ready(e, j, record);
+	if (differ) {
+		await(e, j, MISMATCH_WAIT_NS);
+		node_match_vote_failed(e, j, differ);
+	} else {
+		node_match_vote_ready(e, j, record);
+	}
 	return true;
-}
-
-/* Sets the deadline for the other nodes' answers. The sequencer waits for nodes, too, so its answer
- * may take twice as long. */
-static void await_answers(struct engine *e, struct node_match *j)
-{
-	const unsigned steps = internode_comm_is_sequenced(j->comm->internode) ? 2 : 1;
-	if (j->due_ns)
-		DL_DELETE2(e->asked, j, prev_due, next_due);
-	j->due_ns = e->now + steps * NODE_ANSWER_NS;
-	DL_APPEND2(e->asked, j, prev_due, next_due);
 }
 
 bool node_match_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
@@ -507,10 +528,14 @@ static ncclsvc_status without_missing(const ncclsvc_status *why)
 
 void node_match_withdraw(struct engine *e, struct node_match *j)
 {
-	const ncclsvc_status st = without_missing(&j->status);
+	const struct failed_note note = {.status = without_missing(&j->status)};
 	j->asked = true; /* once is enough */
+	if (j->parts[j->mine].vote.kind == VOTE_FAILED) {
+		sequence_wait_no_more(e, j->comm->internode, &j->key, &note);
+		return;
+	}
 	node_match_call_off(e, j);
-	node_match_vote_failed(e, j, &st);
+	node_match_vote_failed(e, j, &note.status);
 }
 
 static void ask_sequencer(struct engine *e, struct node_match *j)
@@ -523,9 +548,8 @@ static void ask_sequencer(struct engine *e, struct node_match *j)
 		sequence_withdraw(e, j->comm->internode, &j->key, r, &note);
 }
 
-void node_match_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
+static void ask(struct engine *e, struct node_match *j, const ncclsvc_status *st)
 {
-	struct node_match *j = t->node_match;
 	if (j->asked || j->comm->internode->over)
 		return;
 	j->asked = true;
@@ -539,6 +563,11 @@ void node_match_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
 		if (!j->parts[i].vote.kind)
 			internode_comm_send(e, j->comm->internode, node_match_place_of(j, i),
 					    INTERNODE_ASK, &j->key, st, sizeof(*st), NULL, 0);
+}
+
+void node_match_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	ask(e, t->node_match, st);
 }
 
 /* Whose fault is it? */
@@ -560,7 +589,10 @@ void node_match_expire(struct engine *e)
 			continue;
 		DL_DELETE2(e->asked, j, prev_due, next_due);
 		j->due_ns = 0;
-		if (j->votes < j->nparts)
+		const ncclsvc_status differ = j->status;
+		if (j->tasks && !j->asked)
+			ask(e, j, &differ); /* what is known by now has to do */
+		else if (j->votes < j->nparts)
 			internode_comm_give_up(e, j->comm, NCCLSVC_TIMEOUT, silent_place(e, j));
 	}
 }
@@ -589,8 +621,11 @@ void node_match_vote_again(struct engine *e, struct internode_comm *s)
 	HASH_ITER (hh, s->matches, j, next) {
 		const struct vote *mine = &j->parts[j->mine].vote;
 		const struct failed_note note = {.status = without_missing(&j->status)};
-		if (mine->kind == VOTE_FAILED && j->votes < j->nparts)
+		const bool failed = mine->kind == VOTE_FAILED && j->votes < j->nparts;
+		if (failed)
 			sequence_withdraw(e, s, &j->key, NULL, mine->failed);
+		if (failed && j->asked)
+			sequence_wait_no_more(e, s, &j->key, &note);
 		else if (j->asked && node_match_request(j))
 			sequence_withdraw(e, s, &j->key, node_match_request(j), &note);
 	}

@@ -23,7 +23,8 @@ struct node_match {
 	uint32_t votes;	 /* this node's own too */
 	bool resolved;	 /* all votes are there, one of them FAILED: status is for whoever posts */
 	bool asked;
-	uint64_t due_ns;       /* for answers; 0: none is waited for */
+	/* For answers, if asked; for the others' votes, if this node's records differ. 0: none */
+	uint64_t due_ns;
 	ncclsvc_status status; /* or for what this node has asked */
 	struct task **tasks;   /* of this node, that wait here; NULL: none (yet) */
 	uint32_t ntasks;
@@ -44,8 +45,8 @@ static inline void node_match_release(struct engine *e, struct task *t)
 /* In what follows, a communicator whose members are all of this node has nothing to do with it:
  * false, where something else is to be done then. */
 
-/* All local members have posted the collective, and agree. */
-bool node_match_post_collective(struct engine *e, struct comm *c);
+/* All local members have posted the collective. differ: NULL if they agree. */
+bool node_match_post_collective(struct engine *e, struct comm *c, const ncclsvc_status *differ);
 void node_match_post_p2p(struct engine *e, struct task *t);
 /* The current collective cannot run, for this node's reasons. */
 bool node_match_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
@@ -101,9 +102,11 @@ void node_match_vote_failed(struct engine *e, struct node_match *j, const ncclsv
 /* The place among the communicator's nodes of one that takes part; and the reverse. */
 uint32_t node_match_place_of(const struct node_match *j, uint32_t part);
 uint32_t node_match_part_of(const struct node_match *j, uint32_t place);
+/* Because the records of a collective differ? */
+bool node_match_differs(const struct node_match *j, const ncclsvc_status *st);
 /* What that part has failed with. False: no memory. */
 bool node_match_keep_failed(struct node_match *j, uint32_t part, const struct failed_note *failed);
-/* It has failed, and this node had said so before, or has not got to it. */
+/* It has failed, and no task of this node waits in it. */
 void node_match_conclude_failed(struct engine *e, struct node_match *j);
 /* Of a TIMEOUT: the local ranks that have not posted it. */
 void node_match_name_missing(const struct comm *c, const struct node_match *j, ncclsvc_status *st);

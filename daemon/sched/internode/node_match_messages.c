@@ -150,7 +150,10 @@ static void take_failed(struct engine *e, struct node_match *j, uint32_t part,
 	}
 	j->parts[part].vote.kind = VOTE_FAILED;
 	j->votes++;
-	if (!mine->kind)
+	const bool differs = node_match_differs(j, st);
+	if (differs)
+		show_posted(j, part);
+	if (!mine->kind && !differs)
 		agree_to_fail(e, j, st); /* and that may conclude it */
 	else if (j->votes == j->nparts)
 		node_match_conclude(e, j);
@@ -238,12 +241,10 @@ static void be_failed(struct engine *e, struct node_match *j, const struct faile
 	const bool pair = j->key.a >= 0;
 	if (j->votes == j->nparts)
 		return; /* a successor tells all nodes, as some do not know */
-	if (st.result == NCCLSVC_MISMATCH && !deadlock_is_cause(&st)) {
-		if (pair)
-			order_name_ranks(c, &st, st.rank_a, st.rank_b);
-		else
-			order_mismatch_status(c, &failed->posted, &st);
-	}
+	if (node_match_differs(j, &st))
+		order_mismatch_status(c, &failed->posted, &st);
+	else if (pair && st.result == NCCLSVC_MISMATCH)
+		order_name_ranks(c, &st, st.rank_a, st.rank_b);
 	j->status = st;
 	j->votes = j->nparts;
 	sequence_remember_failed(c->internode, &j->key, failed);

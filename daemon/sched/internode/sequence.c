@@ -42,7 +42,7 @@ struct failed_operation {
 /* -> sequencer, with INTERNODE_WITHDRAW of an operation. (Of a creation, key.seq is the request's
  * number; of all of the communicator, its nodes follow.) */
 struct withdrawal {
-	uint64_t number; /* of the request that it was in; 0: of none */
+	uint64_t number; /* of the request that it was in, or as sequencer_withdraw says */
 	struct failed_note note;
 	uint32_t nnodes, reserved;
 	uint32_t nodes[CLUSTER_NODES_MAX]; /* nnodes are sent */
@@ -174,11 +174,11 @@ void sequence_request_creation(struct engine *e, struct creation *k, creation_la
 	add_request(e, r);
 }
 
-void sequence_withdraw(struct engine *e, const struct internode_comm *s,
-		       const struct operation_key *key, const struct launch_request *r,
-		       const struct failed_note *note)
+static void withdraw(struct engine *e, const struct internode_comm *s,
+		     const struct operation_key *key, uint64_t number,
+		     const struct failed_note *note)
 {
-	struct withdrawal w = {.number = r ? r->number : 0, .note = *note};
+	struct withdrawal w = {.number = number, .note = *note};
 	if (key->a < 0) {
 		w.nnodes = s->nnodes;
 		memcpy(w.nodes, s->nodes, s->nnodes * sizeof(w.nodes[0]));
@@ -193,6 +193,19 @@ void sequence_withdraw(struct engine *e, const struct internode_comm *s,
 					   .bytes = offsetof(struct withdrawal, nodes) +
 						    w.nnodes * sizeof(w.nodes[0])};
 	say(e, &h, &w);
+}
+
+void sequence_withdraw(struct engine *e, const struct internode_comm *s,
+		       const struct operation_key *key, const struct launch_request *r,
+		       const struct failed_note *note)
+{
+	withdraw(e, s, key, r ? r->number : 0, note);
+}
+
+void sequence_wait_no_more(struct engine *e, const struct internode_comm *s,
+			   const struct operation_key *key, const struct failed_note *note)
+{
+	withdraw(e, s, key, WAITS_NO_MORE, note);
 }
 
 static void forget_failed(struct internode_comm *s)

@@ -20,6 +20,10 @@ void sequence_request(struct engine *e, bool fits);
 void sequence_withdraw(struct engine *e, const struct internode_comm *s,
 		       const struct operation_key *key, const struct launch_request *r,
 		       const struct failed_note *note);
+/* It has failed the operation because its members' records differ, and the others are to fail it
+ * now. */
+void sequence_wait_no_more(struct engine *e, const struct internode_comm *s,
+			   const struct operation_key *key, const struct failed_note *note);
 /* The sequencer has failed it: a successor may have to tell other nodes. */
 void sequence_remember_failed(struct internode_comm *s, const struct operation_key *key,
 			      const struct failed_note *note);

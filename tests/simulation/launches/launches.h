@@ -210,6 +210,8 @@ struct match *match_get(struct local_comm *s, const struct operation_key *key);
 void match_forget(struct match *m);
 void match_ready(struct match *m);
 void match_fail(struct match *m, const ncclsvc_status *st);
+/* All members here have posted it, and their records differ. */
+void match_differs(struct match *m, const ncclsvc_status *st);
 void match_ask(struct match *m, const ncclsvc_status *st);
 
 /* ---- order.c ---- */

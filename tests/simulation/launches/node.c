@@ -43,7 +43,7 @@ static void be_failed(struct match *m, const struct failed_note *note)
 	check_failed(m->at->node, m, note);
 	if (m->known_failed)
 		return;
-	if (st.result == NCCLSVC_MISMATCH && m->key.a < 0)
+	if (m->key.a < 0 && mismatch_is_cause(&st))
 		mismatch_status(&note->posted, m->at->plan->nranks, &st);
 	m->status = st;
 	m->known_failed = true;
@@ -300,8 +300,11 @@ static void say_again(struct node *n)
 		const struct match *m;
 		DL_FOREACH (s->matches, m) {
 			const struct failed_note note = {.status = without_missing(&m->status)};
-			if (m->vote == VOTE_FAILED && !m->known_failed)
+			const bool failed = m->vote == VOTE_FAILED && !m->known_failed;
+			if (failed)
 				send_withdraw(m, NULL, &m->note);
+			if (failed && m->asked)
+				send_wait_no_more(m);
 			else if (m->asked && m->request)
 				send_withdraw(m, m->request, &note);
 		}

@@ -11,8 +11,8 @@
 
 #define LOOK_NS	     (100 * MS)
 #define POSTED_BY_NS (1 * S) /* all has been posted, and all deadlines are over */
-#define REST_NS	     (9 * S)
-#define END_NS	     (20 * S)
+#define REST_NS	     (60 * S) /* MISMATCH_WAIT_NS may pass many times */
+#define END_NS	     (75 * S)
 
 struct profile profile;
 struct comm_plan comms[COMMS_MAX];
