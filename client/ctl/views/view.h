@@ -18,7 +18,8 @@ struct view {
 	struct text *out;
 	const char *time; /* ISO 8601 */
 	bool colour;
-	unsigned width; /* of the terminal; 0: none */
+	unsigned width;	  /* of the terminal; 0: none */
+	const char *host; /* this machine's name */
 };
 
 void view_status(const struct view *v);
@@ -57,6 +58,8 @@ void view_json_end(struct json *j);
 /* A communicator's label as shown: its own, or "-" if it has none or is unknown. */
 void view_label(struct text *out, const ncclsvc_comm_info *comm);
 void view_json_label(struct json *j, const char *key, const ncclsvc_comm_info *comm);
+/* The last failure was within an hour. */
+bool view_failed_lately(const ncclsvc_daemon_info *d);
 /* The daemon's last failure, or null. */
 void view_json_failure(struct json *j, const ncclsvc_daemon_info *d);
 /* True if args->comm names this communicator, or none in particular. */

@@ -49,6 +49,7 @@ void why_index(struct why *w, const struct why_input *in, uint64_t *steps)
 		w->by_session[i] = &s->members[i];
 	qsort(w->by_session, s->nmembers, sizeof(w->by_session[0]), by_session);
 	w->seen = ctl_calloc(s->nmembers, sizeof(w->seen[0]));
+	w->faults = ctl_calloc(WHY_CAUSES, sizeof(w->faults[0]));
 }
 
 void why_index_free(struct why *w)
@@ -56,6 +57,7 @@ void why_index_free(struct why *w)
 	free(w->tasks);
 	free(w->by_session);
 	free(w->seen);
+	free(w->faults);
 }
 
 const ncclsvc_task_info **why_tasks(const struct why *w, uint64_t comm, int32_t rank, size_t *n)
@@ -109,19 +111,14 @@ const ncclsvc_member_info **why_memberships(const struct why *w, uint32_t sessio
 	return w->by_session + low;
 }
 
-bool why_session_has_tasks(const struct why *w, uint32_t session)
+static const struct process unseen = {.state = PROCESS_UNSEEN, .cpu = -1};
+
+const struct process *why_process(const struct why *w, const ncclsvc_member_info *m)
 {
-	size_t n, ntasks;
-	const ncclsvc_member_info **m = why_memberships(w, session, &n);
-	for (size_t i = 0; i < n && why_goes_on(w); i++) {
-		why_tasks(w, m[i]->comm, m[i]->rank, &ntasks);
-		if (ntasks)
-			return true;
-	}
-	return false;
+	return m && !m->elsewhere ? why_look_at(w, m->pid, false) : &unseen;
 }
 
-char why_process(const struct why *w, int32_t pid)
+const struct process *why_look_at(const struct why *w, int32_t pid, bool closely)
 {
-	return w->in->proc_state && pid > 0 ? w->in->proc_state(pid, w->in->arg) : '\0';
+	return w->in->look && pid > 0 ? w->in->look(pid, closely, w->in->arg) : &unseen;
 }
