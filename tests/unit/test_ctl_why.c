@@ -411,6 +411,48 @@ static void test_many(void **state)
 	print_message("%ld ms\n", (b.tv_sec - a.tv_sec) * 1000 + (b.tv_nsec - a.tv_nsec) / 1000000);
 }
 
+/* ---- Requests of all members ---- */
+
+static void test_split(void **state)
+{
+	(void)state;
+	world(4, 3);
+	for (int i = 0; i < 3; i++) {
+		scene.members[i].request = NCCLSVC_REQUEST_SPLIT;
+		scene.members[i].request_ms = 5000;
+	}
+	const struct why_finding *f = only(WHY_MISSING);
+	blames(f, 0, WORLD, 3, PID(3), "joined");
+	assert_int_equal(f->nculprits, 1);
+	assert_int_equal(f->nwaiting, 3);
+	says(f, "Ranks 0, 1 and 2 have waited 5.0 s in Split of communicator world (id 1, 4 ranks) "
+		"for "
+		"rank 3 (pid 113, trainer-3), which has not called it.");
+	never_says(f, "#");
+}
+
+static void test_plan_end(void **state)
+{
+	(void)state;
+	world(2, 3);
+	scene.members[0].request = NCCLSVC_REQUEST_PLAN;
+	scene.members[0].request_ms = 2000;
+	is(1, PROCESS_STOPPED);
+	const struct why_finding *f = only(WHY_STOPPED);
+	blames(f, 0, WORLD, 1, PID(1), "stopped");
+	says(f, "Rank 0 has waited 2.0 s in PlanEnd of");
+	says(f, "Next: `kill -CONT 111`.");
+}
+
+static void test_young_split(void **state)
+{
+	(void)state;
+	world(2, 3);
+	scene.members[0].request = NCCLSVC_REQUEST_SPLIT;
+	scene.members[0].request_ms = 900;
+	assert_int_equal(analyse()->n, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -437,6 +479,9 @@ int main(void)
 		TEST(test_oldest_first),
 		TEST(test_unknown),
 		TEST(test_many),
+		TEST(test_split),
+		TEST(test_plan_end),
+		TEST(test_young_split),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -109,7 +109,7 @@ static void finding_json(struct json *j, const struct view *v, const struct why_
 	put_object(j, NULL);
 	put_u64(j, "comm", f->comm);
 	view_json_label(j, "label", snapshot_comm(v->s, f->comm));
-	if (f->op)
+	if (f->op && f->seq != WHY_NO_SEQ)
 		put_u64(j, "seq", f->seq);
 	else
 		put_null(j, "seq");
@@ -150,7 +150,7 @@ static void finding_json(struct json *j, const struct view *v, const struct why_
 		put_object(j, NULL);
 		put_u64(j, "comm", a->comm);
 		view_json_label(j, "label", snapshot_comm(v->s, a->comm));
-		if (a->op)
+		if (a->op && a->seq != WHY_NO_SEQ)
 			put_u64(j, "seq", a->seq);
 		else
 			put_null(j, "seq");
