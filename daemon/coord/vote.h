@@ -10,17 +10,18 @@ enum vote_kind { VOTE_NONE, VOTE_READY, VOTE_FAILED };
 /* One node's vote. */
 struct vote {
 	enum vote_kind kind;
-	int32_t rank;	/* of READY: the lowest of its members */
-	uint32_t count; /* and how many they are */
+	int32_t rank;	/* for READY: the lowest of its members */
+	uint32_t count; /* and their number */
 	struct svc_record record;
-	struct failed_note *failed; /* of FAILED; owned by whoever keeps the vote */
+	struct failed_note *failed; /* for FAILED; owned by the keeper of the vote */
 };
 
-/* The outcome of the votes that were added to it. It begins as zero. */
+/* The outcome of the votes added so far. Starts zeroed. */
 struct outcome {
 	bool failed;
-	ncclsvc_status status;	/* of the first that failed, and everybody that any has missed */
-	struct mismatch posted; /* what members have posted, as far as it is known */
+	ncclsvc_status
+		status; /* of the first node that failed, with all ranks that any node misses */
+	struct mismatch posted; /* the members' records, as far as known */
 };
 
 /* In the order of the nodes' places. */
