@@ -46,8 +46,7 @@ struct operation {
 	uint64_t due_ns; /* when the requested votes are due; 0: none were requested */
 	bool withdrawn;	 /* a node wants it to fail, with this status: */
 	ncclsvc_status why;
-	uint32_t votes,
-		shown; /* votes so far; and how many when the waiting nodes were last told */
+	uint32_t votes, shown; /* so far; and when waiting nodes were last told */
 	uint32_t nparts;
 	struct part parts[]; /* by place */
 };
