@@ -147,7 +147,7 @@ void comm_abort(struct client *c, uint32_t serial, const struct svc_abort *reque
 /* join: serial of the request to cancel. */
 void comm_join_cancel(struct client *c, uint32_t serial, uint32_t join);
 void comm_split(struct client *c, uint32_t serial, const struct svc_split *r);
-/* Frees the ranks of a client that is gone, for at most this long. True: all are free. */
+/* Frees the ranks of a client that is gone, until that time at the latest. True: all are free. */
 bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns);
 /* The state that inspection shows (ncclsvc_comm_state). */
 uint32_t comm_state(const struct communicator *m);

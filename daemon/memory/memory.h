@@ -66,8 +66,8 @@ void memory_remove(struct memory *s, struct client *c, uint32_t serial,
 		   const struct svc_region_del *r);
 void memory_removed(struct memory *s, struct client *c, uint32_t serial, uint32_t region,
 		    bool gone);
-/* Releases the session's ring and all its registered memory, for at most this long. True: nothing
- * is left. */
+/* Releases the session's ring and all its registered memory, until that time at the latest. True:
+ * nothing is left. */
 bool memory_free_all(struct memory *s, struct client *c, uint64_t until_ns);
 /* Ends sessions whose memory has failed (fault.h). False: there may be more. */
 bool memory_fail(struct memory *s);
