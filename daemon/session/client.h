@@ -88,10 +88,10 @@ struct client {
 	uint32_t ring_fault; /* number of fault_watch */
 	uint32_t entries;
 	int doorbell, completion;
-	int ring_fd;	       /* kept for GPUs' workers; otherwise -1 */
-	uint32_t out_of_reach; /* bitmap: GPUs whose memory its process cannot map */
-	uint32_t gpu_asked,
-		gpu_known; /* bitmap: workers that know the timelines, or were told of them */
+	int ring_fd;		       /* kept for GPUs' workers; otherwise -1 */
+	uint32_t out_of_reach;	       /* bitmap: GPUs whose memory its process cannot map */
+	uint32_t gpu_asked, gpu_known; /* bitmaps: workers that were told of the timelines, and that
+					  know them */
 
 	struct mapping *mappings; /* [1..nmappings) */
 	uint32_t nmappings, regions;
