@@ -44,8 +44,7 @@ struct peer_state {
 #define PEER_CREDITS 1280 /* of uint64_t [rank][channel], for messages */
 #define PEER_COUNTS  2560 /* of uint64_t [way][channel]: total lines so far, likewise */
 #define PEER_LINES   8192 /* of the slots: [2][nranks][lines] */
-#define PEER_BULK    (PEER_LINES + (UINT64_C(4) << 20)) /* offset of the part for ncclsvc_peer_bulk \
-							 */
+#define PEER_BULK    (PEER_LINES + (UINT64_C(4) << 20)) /* ncclsvc_peer_bulk's part */
 
 /* ncclsvc_peer_bulk takes larger operations, and those with more lines from one rank to another
  * than a slot has, which may be fewer bytes. */
