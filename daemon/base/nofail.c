@@ -32,7 +32,7 @@ bool nofail_reserve_fill(void)
 	return n == PIECES;
 }
 
-/* False: there is none left. */
+/* False: nothing is left. */
 static bool release_piece(void)
 {
 	pthread_mutex_lock(&reserve.lock);

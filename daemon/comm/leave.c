@@ -42,7 +42,7 @@ static void leave(struct client *c, struct communicator *m, int32_t rank)
 	const bool broken_off =
 		member->state == NCCLSVC_MEMBER_JOINED && peer_broken_off(m, (uint32_t)rank);
 	comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
-	if (broken_off) /* its kernels were to do something yet */
+	if (broken_off) /* its kernels still had work to do */
 		comm_break_epoch(m, NCCLSVC_CAUSE_LEFT, rank);
 	comm_event_for(m, NCCLSVC_CAUSE_LEFT,
 		       &(ncclsvc_status){.result = NCCLSVC_CANCELLED,
@@ -125,13 +125,13 @@ bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns)
 							  : NCCLSVC_MEMBER_DEAD);
 		if (was == NCCLSVC_MEMBER_JOINED)
 			comm_break_epoch(m, NCCLSVC_CAUSE_MEMBER_DIED, rank);
-		/* An epoch that still runs is not what the client had a part in. */
+		/* The client had no part in an epoch that still runs. */
 		comm_event(m,
 			   epoch_runs(&m->life) ? NCCLSVC_CAUSE_LEFT : NCCLSVC_CAUSE_MEMBER_DIED);
 		if (starts)
 			comm_left_while_joining(s, m, rank);
-		/* The messages that this leads to are handled in this turn, too: otherwise they
-		 * would all be due at once. */
+		/* The messages that this causes are handled in this turn, too; otherwise they would
+		 * all be due at once. */
 		remote_handle_own(s);
 	}
 	return true;

@@ -20,7 +20,7 @@ void comm_split_refused(struct communicator *m, int result, const char *text)
 	if (!split)
 		return;
 	report_request(m, "SPLIT", result, text);
-	m->split = NULL; /* an answer may end a session, and come back here */
+	m->split = NULL; /* an answer may end a session, and lead back here */
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (split[k].here && m->members[k].client)
 			client_error(m->members[k].client, SVC_SPLIT, split[k].serial, result, "%s",
@@ -49,7 +49,7 @@ uint64_t comm_split_expire(struct communicator *m, uint64_t now)
 	for (uint32_t k = 0; m->split && k < m->nranks; k++) {
 		uint64_t at = m->split[k].here ? m->split[k].deadline_ns : 0;
 		if (at && at <= now && !m->split[k].overdue) {
-			/* The coordinator knows which ranks are missing: its answer comes soon. */
+			/* The coordinator knows which ranks are missing; its answer comes soon. */
 			m->split[k].overdue = true;
 			at = m->split[k].deadline_ns = now + NODE_ANSWER_NS;
 			remote_late(m, k, m->split[k].serial);
@@ -83,7 +83,7 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 	}
 	if (!peer_staging_fits(c, SVC_SPLIT, serial, m->members[rank].device, r->staging))
 		return;
-	/* The rank may be another node's in the epoch that runs. */
+	/* In the running epoch, the rank may be on another node. */
 	if (!comm_is_whole(m) || !comm_takes_part(&m->members[rank])) {
 		client_error(c, SVC_SPLIT, serial, NCCLSVC_STALE_EPOCH,
 			     "communicator %s lacks members: rejoin it first", m->label);
@@ -120,9 +120,9 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 	remote_split(m, (uint32_t)rank);
 }
 
-/* ---- What comes of it ---- */
+/* ---- The result ---- */
 
-/* The other members of the parts, which may be lost before these begin. */
+/* The other members of the parts, which may be lost before the parts begin. */
 static void note_nodes(struct comms *s, const struct control_result *p)
 {
 	for (uint32_t k = 0; k < p->count; k++) {
@@ -142,7 +142,7 @@ static bool lacks_node(const struct comms *s, const struct control_result *p)
 	return false;
 }
 
-/* Is a member of the part on a node that has gone? */
+/* Is a member of the part on a node that is gone? */
 static bool part_lacks_node(const struct comms *s, const struct control_result *p,
 			    const struct control_part *part)
 {
@@ -222,12 +222,12 @@ static void split_one(struct comms *s, struct communicator *m, uint32_t k,
 	client_error(c, SVC_SPLIT, r->serial, result, "%s", text);
 }
 
-/* One by one: an answer that fails may end its session, and with it other members. */
+/* One by one, since a failed answer may end its session, and with it other members. */
 void comm_split_parts(struct comms *s, struct communicator *m, const struct control_result *p)
 {
 	struct split_request *split = m ? m->split : NULL;
 	const bool lacks = lacks_node(s, p);
-	/* Without the communicator, its user is not known either: (uid_t)-1 is nobody's. */
+	/* Without the communicator, its user is unknown, too: (uid_t)-1 is no user. */
 	const uint32_t uid = m ? m->account->uid : UINT32_MAX;
 	if (m)
 		m->split = NULL;
