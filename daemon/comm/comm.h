@@ -30,7 +30,7 @@ static inline bool comm_is_forgettable(const struct communicator *m)
 {
 	return m->life.state == NCCLSVC_EPOCH_IDLE && !m->world;
 }
-/* The answer to comm_is_idle may have changed. */
+/* The answer to comm_is_forgettable may have changed. */
 void comm_note_idle(struct communicator *m);
 /* If every rank is taken and its GPU is ready: starts the epoch and answers every member. */
 void comm_try_start(struct comms *s, struct communicator *m);

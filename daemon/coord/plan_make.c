@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Plans of single members: made, checked, and freed. */
+ * Plans of single members: creation, validation and freeing. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,7 +76,7 @@ static int check_task(const struct plan *p, uint32_t rank, const struct plan_mem
 		     : 0;
 }
 
-/* A calloc of nothing may give NULL. */
+/* calloc of zero bytes may return NULL. */
 static void *array(size_t n, size_t size)
 {
 	return calloc(n ? n : 1, size);
