@@ -16,7 +16,7 @@
 #define FILE_BYTES 65536 /* at most */
 #define LINE_BYTES 128
 
-/* ---- Where it is ---- */
+/* ---- The path ---- */
 
 static const char *variable(const char *name)
 {
@@ -82,7 +82,7 @@ bool crossover_put(struct crossover *c, const struct crossover_limit *limit)
 
 /* ---- Reading ---- */
 
-/* Digits and the blanks behind them. */
+/* Digits and the blanks after them. */
 static bool take_number(const char **text, uint32_t *n)
 {
 	const char *p = *text;
@@ -105,7 +105,7 @@ static bool take_mps(const char **text, bool *mps)
 	return true;
 }
 
-/* NULL: the line is good. */
+/* NULL: the line is valid. */
 static const char *take_line(struct crossover *c, const char *line)
 {
 	struct crossover_limit l = {0};

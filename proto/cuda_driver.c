@@ -45,10 +45,10 @@ void cuda_driver_error(const struct cuda *cuda, CUresult error, char *text, size
 		 meaning ? meaning : "no description");
 }
 
-/* ---- One for the process ---- */
+/* ---- One per process ---- */
 
 static struct cuda driver;
-static const struct cuda *opened; /* NULL: failure says why */
+static const struct cuda *opened; /* NULL: see failure */
 static char failure[256];
 
 static void open_once(void)

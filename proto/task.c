@@ -119,7 +119,7 @@ int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank
 				    "not reduced: convert");
 	if (kind & SVC_OP_REDUCES && !svc_redop_known(r->redop) && !svc_redop_made(r->redop))
 		return refuse(text, "unknown reduction");
-	/* A negative peer is a large one. */
+	/* As unsigned, a negative peer is a large one. */
 	if (kind & (SVC_OP_HAS_ROOT | SVC_OP_IS_P2P) && (uint32_t)r->peer >= nranks)
 		return refuse(text, kind & SVC_OP_IS_P2P
 					    ? "the peer is no rank of the communicator"
@@ -153,7 +153,7 @@ unsigned svc_record_differs(const struct svc_record *a, const struct svc_record 
 		return found(NCCLSVC_FIELD_TYPE, a->type, b->type, value_a, value_b);
 	if (a->count != b->count)
 		return found(NCCLSVC_FIELD_COUNT, a->count, b->count, value_a, value_b);
-	/* Each member has its own number, and scalar, for those that are made. */
+	/* For created reductions, each member has its own number and scalar. */
 	if (kind & SVC_OP_REDUCES && a->redop != b->redop &&
 	    !(svc_redop_made(a->redop) && svc_redop_made(b->redop)))
 		return found(NCCLSVC_FIELD_REDOP, a->redop, b->redop, value_a, value_b);

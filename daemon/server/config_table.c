@@ -126,7 +126,7 @@ static bool has_auto(const struct config_key *k)
 	return k->automatic != NO_AUTO;
 }
 
-/* Kept as it was written; empty: auto. */
+/* Stored as written; empty: auto. */
 static bool is_text(const struct config_key *k)
 {
 	return k->kind == CONFIG_TEXT || k->kind == CONFIG_DIRECTORY;
@@ -310,7 +310,7 @@ static bool parse_enum(const struct config_key *k, const char *text, int *number
 static int engine_threads(void)
 {
 	cpu_set_t set;
-	/* Slurm and others give a process a part of the machine. */
+	/* Slurm and others limit a process to part of the machine. */
 	long cpus = sched_getaffinity(0, sizeof(set), &set) ? sysconf(_SC_NPROCESSORS_ONLN)
 							    : CPU_COUNT(&set);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What each message does. The frame was checked already: the body has its exact length, and the
- * number of fds is right. Whatever fds are still in the array on return are closed by the caller.
+ * Handles each message. The frame has been checked: the body has the right length, and the number
+ * of fds is right. The caller closes the fds that are still in the array on return.
  */
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +22,7 @@
 #include "printable.h"
 #include "server_state.h"
 
-/* True, and the session is told: the reserve for what was admitted before is not whole. */
+/* True, after telling the session: the reserve for admitted requests is incomplete. */
 static bool refused_memory(struct client *c, unsigned opcode, uint32_t serial)
 {
 	if (nofail_reserve_fill())
@@ -33,7 +33,7 @@ static bool refused_memory(struct client *c, unsigned opcode, uint32_t serial)
 	return true;
 }
 
-/* Requests that ask, or give something back, are taken also then. */
+/* Requests that query, or release something, are accepted even then. */
 static bool takes_memory(unsigned opcode)
 {
 	switch (opcode) {
@@ -46,7 +46,7 @@ static bool takes_memory(unsigned opcode)
 	case SVC_LIST:
 	case SVC_DAEMON_INFO:
 	case SVC_WORLD:
-	case SVC_CANCEL: /* of a session; those of tasks are refused there */
+	case SVC_CANCEL: /* for a session; cancellations of tasks are refused later */
 		return false;
 	default:
 		return true;
@@ -208,7 +208,7 @@ static void submit(struct server *s, struct client *c, uint32_t serial, const st
 	executor_command(s->executor, &cmd);
 }
 
-/* The reserved field of the small requests, 4 bytes behind their one argument. */
+/* Checks the reserved field of the small requests, 4 bytes after their one argument. */
 static bool reserved_is_zero(struct client *c, const struct svc_header *h, uint32_t reserved)
 {
 	if (!reserved)
@@ -226,7 +226,7 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 			     "the first message must be HELLO");
 		return;
 	}
-	/* They came before this request; and what comes of them may end the session. */
+	/* These events came before this request, and may end the session. */
 	server_handle_events(s);
 	remote_handle_own(&s->comms);
 	if (c->state == CLIENT_CLOSING)

@@ -16,7 +16,8 @@ static void complain(struct worker_message *m, const char *what, ncclResult_t re
 		 last && *last ? ": " : "", last ? last : "");
 }
 
-/* The first operation pays for connections and kernels: better now than in somebody's step. */
+/* The first operation pays for connections and kernels, so run it now and not in a trainer's step.
+ */
 static ncclResult_t warm_up(struct worker *w, const struct comm_slot *l)
 {
 	void *p = (void *)(uintptr_t)w->scratch;
@@ -96,8 +97,8 @@ static void answer_cancelled(struct worker *w, const struct worker_message *aske
 	worker_send(w, &m, -1);
 }
 
-/* The queue says when: what the engine launches for several workers, all take in the same order,
- * and NCCL's ranks wait for each other here as they do when they first connect. */
+/* The queue determines when: all workers take the engine's launches in the same order, and NCCL's
+ * ranks wait for each other here as they do when they first connect. */
 void comm_slot_init_asked(struct worker *w, const struct worker_message *m)
 {
 	struct comm_slot_init *init = &w->inits[m->comm.slot];
@@ -113,7 +114,7 @@ void comm_slot_init_cancel(struct worker *w, const struct worker_message *m)
 	const bool waits = init->waits && init->number == m->comm.number;
 	if (init->number > m->comm.number)
 		return;
-	init->number = m->comm.number; /* also if it could not be asked for */
+	init->number = m->comm.number; /* even if the request failed */
 	init->waits = false;
 	if (waits)
 		answer_cancelled(w, &init->message);
@@ -140,7 +141,7 @@ void comm_slot_failed(struct worker *w, uint32_t slot, const char *what, ncclRes
 	if (w->slots[slot].failed)
 		return;
 	w->slots[slot].failed = true;
-	/* NCCL may only have been the first to meet an error of the whole context. */
+	/* NCCL may only be the first to see an error of the whole context. */
 	CUresult error = cu.cuStreamQuery(w->slots[slot].stream);
 	if (error != CUDA_ERROR_NOT_READY)
 		worker_bad(w, error, what);

@@ -17,7 +17,7 @@ bool gpu_api_open_cuda(int *version, char *text, size_t size)
 	CUresult error = CUDA_SUCCESS;
 	if (!cuda_driver_load(&cu, version, text, size))
 		return false;
-	/* An MPS server that has just lost a client refuses new ones for a moment. */
+	/* An MPS server that has just lost a client briefly refuses new ones. */
 	for (int i = 0; !error && i < MPS_TRIES; i++) {
 		error = cu.cuInit(0);
 		if (error != CUDA_ERROR_MPS_SERVER_NOT_READY || i == MPS_TRIES - 1)

@@ -17,11 +17,11 @@ struct range_opening {
 static void add(struct import *range, struct import *part)
 {
 	const uint32_t n = range->nparts;
-	if (!(n & (n - 1))) { /* full: it has room for a power of two */
+	if (!(n & (n - 1))) { /* full: its capacity is a power of two */
 		const uint32_t room = n ? 2 * n : 1;
 		struct import **grown = realloc(range->parts, room * sizeof(struct import *));
 		if (!grown) {
-			range->bytes = 0; /* then it will not be what was asked for */
+			range->bytes = 0; /* marks it as incomplete */
 			return;
 		}
 		range->parts = grown;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reductions that trainers make: NCCL's PreMulSum on the slot's communicator. */
+ * Reductions that trainers create: NCCL's PreMulSum on the slot's communicator. */
 #include <stdio.h>
 #include <string.h>
 
