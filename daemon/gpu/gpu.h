@@ -89,10 +89,9 @@ struct gpu {
 	ncclsvc_device_info info;
 	uint64_t since_ns;
 	uint64_t backoff_ms;
-	uint64_t done_before; /* when its worker became ready */
-	uint32_t generation;  /* of its worker */
-	struct worker_queue
-		*queue; /* persistent: a new worker continues where the last one ended */
+	uint64_t done_before;	    /* when its worker became ready */
+	uint32_t generation;	    /* of its worker */
+	struct worker_queue *queue; /* persistent: a new worker continues it */
 	int queue_fd, bell;
 	int sock; /* -1: no worker */
 	uv_process_t process;

@@ -7,15 +7,15 @@
  * A node whose members have all waited for a while reports to the communicator's first node which
  * operations they have posted to other nodes: a collective's number, or the number of a Send or
  * Recv between two ranks. When all nodes have reported, the first node asks each one: do its
- * members wait as they did when it reported, and has it still said nothing about the operations
- * which the other nodes have posted and it has not? If all say yes, this is a deadlock:
+ * members wait as they did when it reported, and has it still not voted on the operations that the
+ * other nodes have posted and it has not? If all say yes, this is a deadlock:
  *
  *   - A node that is in the same state at two times was in that state in between, since no task
  *     comes back. So at the moment when the first node began to ask, all nodes were in the states
  *     that they had reported.
  *   - At that moment each posted operation lacked a node that takes part in it, and a member of
- * that node had to continue before it could be posted there. All members waited, either for such an
- * operation or for a member of their own node.
+ *     that node had to continue before it could be posted there. All members waited, either for
+ *     such an operation or for a member of their own node.
  *   - No message in transit unblocks a member. READY, or a launch, completes only an operation on
  *     which all nodes have voted, and then one of them does not say yes. A node that has failed an
  *     operation, or waits for answers to such a failure, does not say yes either.
@@ -46,8 +46,7 @@
 #include "sched/order.h"
 
 #define KEYS_MAX   256	/* per message */
-#define REPORT_MAX 4096 /* keys per report; with more waiting operations, only deadlines end them  \
-			 */
+#define REPORT_MAX 4096 /* keys per report; beyond that, only deadlines end waits */
 
 /* From a node to the first node: a part of its report (round 0), or "yes" to the question of that
  * round. From the first node to a node: that question. */

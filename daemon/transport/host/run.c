@@ -22,9 +22,8 @@
 #define STREAM_BYTES	  (32 * 1024 * 1024) /* more than any last-level cache that was measured */
 #define CHUNKS_PER_THREAD 16 /* the last chunk is how long one thread waits for another */
 #define HELPERS_ALWAYS	  (4 * HELPERS_WORTH_NS) /* larger savings are always worth it */
-#define HELPERS_FORGOTTEN                                                                          \
-	128 /* number of operations after which most of the helpers' cost is forgotten */
-#define BOUNCE_BYTES 4096
+#define HELPERS_FORGOTTEN 128 /* operations after which most of the cost is forgotten */
+#define BOUNCE_BYTES	  4096
 
 /* The reads and writes of matched tasks, combined. */
 struct move {
