@@ -90,8 +90,7 @@ static void on_alive(uv_timer_t *timer)
 	log_flush();
 	if (!d->answered)
 		log_error("the engine thread has not answered since the last keep-alive: tasks may "
-			  "stand "
-			  "still. systemd restarts a daemon whose watchdog expires");
+			  "be stuck. systemd restarts a daemon whose watchdog expires");
 	d->answered = false;
 	own_socket_check(&d->socket);
 	own_socket_check(&d->admin);
@@ -128,7 +127,7 @@ static void finish(struct daemon *d)
 static void on_drained(void *arg)
 {
 	struct daemon *d = arg;
-	log_info("no task is pending any more: the daemon ends");
+	log_info("no task is pending any more: the daemon exits");
 	finish(d);
 }
 
@@ -155,11 +154,11 @@ static void on_term(uv_signal_t *handle, int signum)
 {
 	struct daemon *d = handle->data;
 	if (d->ending) {
-		log_warning("signal %d again: the daemon ends at once", signum);
+		log_warning("signal %d again: the daemon exits at once", signum);
 		finish(d);
 		return;
 	}
-	log_info("signal %d: pending tasks may run on for %d s (drain_seconds)", signum,
+	log_info("signal %d: pending tasks may run for another %d s (drain_seconds)", signum,
 		 d->config.drain_seconds);
 	begin_end(d);
 }
@@ -261,7 +260,7 @@ static int listen_inherited(struct daemon *d)
 	const int n = inherited();
 	for (int fd = SD_LISTEN_FDS_START; fd < SD_LISTEN_FDS_START + n; fd++) {
 		if (sd_is_socket(fd, AF_UNIX, SOCK_SEQPACKET, 1) <= 0) {
-			log_error("the inherited fd %d is no listening AF_UNIX SOCK_SEQPACKET "
+			log_error("the inherited fd %d is not a listening AF_UNIX SOCK_SEQPACKET "
 				  "socket (ListenSequentialPacket= in the socket unit)",
 				  fd);
 			return -1;
@@ -294,9 +293,9 @@ static int compare_nodes(struct daemon *d)
 	if (d->cluster)
 		snprintf(note, sizeof(note), "node %u of %u", d->cluster->me, d->cluster->n);
 	else if (was[0] && !cluster_unwanted(&d->config, d->envp)) {
-		log_error("the daemon on %s was %.40s, and did not end with the other nodes; this "
+		log_error("the daemon on %s was %.40s, and did not exit with the other nodes; this "
 			  "one would be alone. Stop the daemons of all nodes and start them "
-			  "together; or, if this one is to be alone, start it with "
+			  "together; or, if this one should be alone, start it with "
 			  "--cluster-bootstrap none",
 			  d->path, was);
 		return -1;
@@ -319,7 +318,8 @@ static int open_own(struct daemon *d)
 static void on_admin_lost(void *arg)
 {
 	(void)arg;
-	log_warning("without the socket for administration, users can end only what is their own");
+	log_warning("without the socket for administration, users can only end their own sessions "
+		    "and tasks");
 }
 
 /* Jobs are served even without it. */
@@ -366,7 +366,7 @@ static int start(struct daemon *d)
 	if (!has_memory(d))
 		return -1;
 	if (!nofail_reserve_fill()) {
-		log_error("cannot start: there is no memory for the reserve");
+		log_error("cannot start: not enough memory for the reserve");
 		return -1;
 	}
 	int several = cluster_wanted(&d->config, d->envp);
@@ -401,7 +401,7 @@ static int start(struct daemon *d)
 static void on_close_deadline(uv_timer_t *timer)
 {
 	(void)timer;
-	log_error("sessions did not end within %d ms: the daemon ends without them",
+	log_error("sessions did not end within %d ms: the daemon exits without them",
 		  SESSIONS_END_MS);
 	log_flush();
 	_exit(EXIT_FAILURE);

@@ -113,7 +113,7 @@ static const char *take_line(struct crossover *c, const char *line)
 		return NULL;
 	if (!take_number(&line, &l.ranks) || !take_mps(&line, &l.mps) ||
 	    !take_number(&line, &l.bytes))
-		return "not the number of ranks, yes or no, bytes, and a GPU's model";
+		return "it is not the number of ranks, yes or no, bytes, and a GPU's model";
 	if (strlen(line) >= sizeof(l.gpu))
 		return "the GPU's model is too long";
 	memcpy(l.gpu, line, strlen(line));
@@ -138,7 +138,7 @@ static const char *take_text(struct crossover *c, const char *text, size_t size,
 			return "the line is too long";
 		memcpy(line, at, n);
 		line[n] = '\0';
-		wrong = strlen(line) == n ? take_line(c, line) : "it has a byte 0";
+		wrong = strlen(line) == n ? take_line(c, line) : "it contains a NUL byte";
 	}
 	return wrong;
 }
@@ -153,7 +153,7 @@ bool crossover_read(struct crossover *c, const char *path, char why[CROSSOVER_TE
 		return true;
 	if (n < 0) {
 		snprintf(why, CROSSOVER_TEXT, "%s",
-			 n == -EISDIR ? "it is no regular file" : strerror((int)-n));
+			 n == -EISDIR ? "it is not a regular file" : strerror((int)-n));
 		return false;
 	}
 	const char *wrong =

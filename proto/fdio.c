@@ -162,7 +162,8 @@ bool svc_memfd_trusted(int fd, uint64_t bytes, char *text)
 	}
 	if (!(seals & F_SEAL_SHRINK)) {
 		snprintf(text, SVC_TEXT_BYTES,
-			 "the memfd is not sealed with F_SEAL_SHRINK, so its owner could cut it");
+			 "the memfd is not sealed with F_SEAL_SHRINK, so its owner could truncate "
+			 "it");
 		return false;
 	}
 	if (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) {

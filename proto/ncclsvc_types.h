@@ -157,7 +157,7 @@ extern "C" {
 	X(NCCLSVC_CAUSE_FORGOTTEN, 16, "forgotten") /* another one needed its slot */              \
 	X(NCCLSVC_CAUSE_DAEMON_ENDS, 17, "daemon-ends")                                            \
 	X(NCCLSVC_CAUSE_FAULT, 18, "fault") /* a transition that is not in the table */            \
-	X(NCCLSVC_CAUSE_KERNEL_STUCK, 19, "kernel-stuck") /* a member's kernel waits for ever */   \
+	X(NCCLSVC_CAUSE_KERNEL_STUCK, 19, "kernel-stuck") /* a member's kernel waits in vain */    \
 	X(NCCLSVC_CAUSE_GRAPH_FAILED, 20, "graph-failed") /* an operation that a graph started */  \
 	X(NCCLSVC_CAUSE_ABORTED, 21, "aborted")		  /* by a member */
 

@@ -128,7 +128,7 @@ enum svc_validity svc_check_request(unsigned version, const void *message, size_
 	}
 	memcpy(header, message, sizeof(*header));
 	if (header->length != length) {
-		snprintf(text, SVC_TEXT_BYTES, "the header says %u bytes, the message has %zu",
+		snprintf(text, SVC_TEXT_BYTES, "the header says %u bytes, but the message has %zu",
 			 header->length, length);
 		return SVC_MALFORMED;
 	}
@@ -144,12 +144,12 @@ enum svc_validity svc_check_request(unsigned version, const void *message, size_
 		return SVC_BAD;
 	}
 	if (length - sizeof(*header) != shape->request) {
-		snprintf(text, SVC_TEXT_BYTES, "%s: the body has %zu bytes, %u are due",
+		snprintf(text, SVC_TEXT_BYTES, "%s: the body has %zu bytes instead of %u",
 			 shape->name, length - sizeof(*header), shape->request);
 		return SVC_BAD;
 	}
 	if (nfds != shape->request_fds) {
-		snprintf(text, SVC_TEXT_BYTES, "%s: %u file descriptors came, %u are due",
+		snprintf(text, SVC_TEXT_BYTES, "%s: %u file descriptors came instead of %u",
 			 shape->name, nfds, shape->request_fds);
 		return SVC_BAD;
 	}

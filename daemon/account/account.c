@@ -211,7 +211,7 @@ static void tell_user_limit(const struct account *a, enum share share, const str
 {
 	int at = snprintf(text, SVC_TEXT_BYTES,
 			  "user %" PRIu32 " has %" PRIu64 " %s: %" PRIu64
-			  " more would pass the limit of %" PRIu64 " for one user",
+			  " more would exceed the limit of %" PRIu64 " for one user",
 			  a->uid, a->held[share], l->what, n, l->user);
 	add_key(text, (size_t)at, l->user_key);
 }
@@ -223,7 +223,7 @@ static void tell_limit_of_all(const struct account *a, enum share share, const s
 	int at = snprintf(text, SVC_TEXT_BYTES,
 			  "all users together have %" PRIu64 " %s, user %" PRIu32
 			  " the most of them (%" PRIu64 "): %" PRIu64
-			  " more would pass the daemon's limit of %" PRIu64,
+			  " more would exceed the daemon's limit of %" PRIu64,
 			  a->all->held[share], l->what, most->uid, most->held[share], n, l->all);
 	add_key(text, (size_t)at, l->all_key);
 }

@@ -53,7 +53,7 @@ void nofail_reserve_free(void)
 
 _Noreturn static void give_up(const char *what)
 {
-	log_error("out of memory for %s, without which the daemon cannot go on: it ends", what);
+	log_error("out of memory for %s: the daemon cannot continue without it, and aborts", what);
 	log_flush();
 	abort();
 }

@@ -88,8 +88,8 @@ int paths_check_socket(const char *path, char *why, size_t why_size)
 	}
 	if (n > SUN_PATH_MAX) {
 		snprintf(why, why_size,
-			 "the path is %zu bytes long, a socket's may have %zu: give a shorter one "
-			 "('%.32s...')",
+			 "the path has %zu bytes, but a socket's path can have at most %zu: choose "
+			 "a shorter one ('%.32s...')",
 			 n, SUN_PATH_MAX, path);
 		return -1;
 	}

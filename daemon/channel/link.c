@@ -72,7 +72,7 @@ static void lose(struct link *l, const char *why)
 	n->gone = true;
 	n->lost_ns = clock_now();
 	if (n->left)
-		log_info("node %d (%s): its daemon (pid %d) has ended", l->node, n->info.host,
+		log_info("node %d (%s): its daemon (pid %d) has exited", l->node, n->info.host,
 			 n->info.pid);
 	else
 		log_error("node %d (%s): the connection to its daemon (pid %d) is lost: %s. "
@@ -204,9 +204,9 @@ static void take_hello(struct link *l, const struct control_hello *h)
 				: h->node > c->me && h->node < c->n;
 	if (h->magic != LINK_MAGIC || !expected || !same_key(h->key, c->nodes[0].info.key) ||
 	    c->nodes[h->node].link || c->nodes[h->node].gone) {
-		log_warning("refused a connection to the cluster's port: its peer is no node of "
+		log_warning("refused a connection to the cluster's port: its peer is not a node of "
 			    "this cluster");
-		lose(l, "its peer is no node of this cluster");
+		lose(l, "its peer is not a node of this cluster");
 		return;
 	}
 	l->node = (int)h->node;
@@ -375,7 +375,7 @@ static int connect_to(struct cluster *c, struct node *n)
 	l->connect.data = n;
 	if (uv_ip4_addr(n->info.address, n->info.port, (struct sockaddr_in *)&at) &&
 	    uv_ip6_addr(n->info.address, n->info.port, (struct sockaddr_in6 *)&at)) {
-		log_error("node %d says that its address is '%s', which is no IP address",
+		log_error("node %d reports the address '%s', which is not an IP address",
 			  (int)(n - c->nodes), n->info.address);
 		return -1;
 	}
@@ -394,7 +394,7 @@ int link_listen(struct cluster *c, const char *address)
 	c->handles += 3;
 	if (uv_ip4_addr(address, 0, (struct sockaddr_in *)&at) &&
 	    uv_ip6_addr(address, 0, (struct sockaddr_in6 *)&at)) {
-		log_error("cluster_interface: '%s' is no IP address", address);
+		log_error("cluster_interface: '%s' is not an IP address", address);
 		return -1;
 	}
 	error = uv_tcp_bind(&c->listener, (struct sockaddr *)&at, 0);

@@ -68,7 +68,8 @@ static int start(const struct mpi_network *network, struct mpi_place *place, cha
 	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 	if (place->thread_level < MPI_THREAD_SERIALIZED) {
 		snprintf(why, size,
-			 "MPI gives thread level %d, the daemon needs %d (MPI_THREAD_SERIALIZED)",
+			 "MPI provides thread level %d, but the daemon needs %d "
+			 "(MPI_THREAD_SERIALIZED)",
 			 place->thread_level, MPI_THREAD_SERIALIZED);
 		return -1;
 	}

@@ -83,9 +83,10 @@ int cluster_wanted(const struct config *config, char *const envp[])
 		tell_cluster(config, envp, n);
 		return 1;
 	}
-	log_error("Slurm started %ld tasks without PMIx, by which daemons find each other: use "
-		  "srun --mpi=pmix; or, if each daemon is to be alone, --cluster-bootstrap none",
-		  n);
+	log_error(
+		"Slurm started %ld tasks without PMIx, which daemons need to find each other: use "
+		"srun --mpi=pmix; or, if each daemon should be alone, --cluster-bootstrap none",
+		n);
 	return -1;
 }
 
@@ -96,7 +97,7 @@ static const struct mpi_api *open_module(void **module)
 	static const char *const places[] = {".", "../libexec/ncclsvc", NCCLSVC_LIBEXECDIR, NULL};
 	char self[PATH_MAX], path[PATH_MAX * 2];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	char why[512] = "it is not there";
+	char why[512] = "not found";
 	self[n > 0 ? n : 0] = '\0';
 	char *slash = strrchr(self, '/');
 	if (slash)
@@ -113,11 +114,12 @@ static const struct mpi_api *open_module(void **module)
 		const struct mpi_api *api = *module ? dlsym(*module, MPI_API_SYMBOL) : NULL;
 		if (api && api->version == MPI_API_VERSION)
 			return api;
-		snprintf(why, sizeof(why), "%s", *module ? "it is of another version" : dlerror());
+		snprintf(why, sizeof(why), "%s",
+			 *module ? "it has a different version" : dlerror());
 		break;
 	}
-	log_error("several nodes need the module %s, beside the daemon or in %s: %s", MODULE,
-		  NCCLSVC_LIBEXECDIR, why);
+	log_error("a cluster of several nodes needs the module %s, beside the daemon or in %s: %s",
+		  MODULE, NCCLSVC_LIBEXECDIR, why);
 	return NULL;
 }
 
@@ -257,8 +259,8 @@ static int exchange_node_info(struct cluster *c, const struct config *config)
 		c->nodes[i].info = all[i];
 		if (all[i].magic == NODE_INFO_MAGIC && !strcmp(all[i].version, mine->version))
 			continue;
-		log_error("node %u runs ncclsvcd '%.47s', this node %s: all nodes must run one "
-			  "version",
+		log_error("node %u runs ncclsvcd '%.47s', this node %s: all nodes must run the "
+			  "same version",
 			  i, all[i].magic == NODE_INFO_MAGIC ? all[i].version : "?", mine->version);
 		free(all);
 		return -1;
@@ -280,16 +282,15 @@ static int start_mpi(struct cluster *c, const struct config *config, char *const
 	char why[512];
 	/* Open MPI aborts a process that it cannot initialize. */
 	if (together > 1 && !mpirun && !paths_env(envp, "PMIX_RANK"))
-		log_warning("Slurm gives this step no PMIx: if Open MPI ends here, it needs srun "
-			    "--mpi=pmix");
+		log_warning("Slurm provides no PMIx for this step. If Open MPI aborts now, use "
+			    "srun --mpi=pmix");
 	if (c->mpi->start(&network, &c->place, why, sizeof(why))) {
 		log_error("MPI: %s", why);
 		return -1;
 	}
 	if (together < 2 || c->place.nodes > 1)
 		return 0;
-	log_error("%ld daemons were started together, but MPI sees this one alone: use %s",
-		  together,
+	log_error("%ld daemons were started together, but MPI sees only this one: use %s", together,
 		  mpirun ? "the mpirun of the Open MPI that " MODULE " was built with"
 			 : "srun --mpi=pmix, or mpirun");
 	return -1;
@@ -298,7 +299,8 @@ static int start_mpi(struct cluster *c, const struct config *config, char *const
 static int connect_nodes(struct cluster *c, const struct config *config, char *const envp[])
 {
 	struct watchdog w;
-	if (!watchdog_start(&w, config->cluster_seconds, "connecting to the other nodes by MPI"))
+	if (!watchdog_start(&w, config->cluster_seconds,
+			    "connecting to the other nodes through MPI"))
 		return -1;
 	if (start_mpi(c, config, envp)) {
 		watchdog_stop(&w);
@@ -310,7 +312,7 @@ static int connect_nodes(struct cluster *c, const struct config *config, char *c
 	c->nodes = c->n <= CLUSTER_NODES_MAX ? calloc(c->n, sizeof(*c->nodes)) : NULL;
 	int error = -1;
 	if (!c->nodes) {
-		log_error("%u nodes: at most %d can be one cluster", c->n, CLUSTER_NODES_MAX);
+		log_error("%u nodes: a cluster can have at most %d", c->n, CLUSTER_NODES_MAX);
 	} else {
 		const struct reach reach = choose_reach(config, c->place.locals == c->place.nodes);
 		if (!link_listen(c, reach.address) && !exchange_node_info(c, config))

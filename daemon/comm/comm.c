@@ -206,7 +206,7 @@ int comm_create_world(struct comms *s)
 		}
 	}
 	if (ranks > SVC_HOST_RANKS_MAX) {
-		log_error("all nodes together have %u host ranks, and may have %d: start them with "
+		log_error("all nodes together have %u host ranks; the limit is %d: start them with "
 			  "fewer (--ranks)",
 			  ranks, SVC_HOST_RANKS_MAX);
 		errno = EINVAL;
@@ -216,7 +216,7 @@ int comm_create_world(struct comms *s)
 	char text[SVC_TEXT_BYTES] = "out of memory";
 	s->world = own ? comm_create(s, id, ranks, own, text) : NULL;
 	if (!s->world) {
-		log_error("the world communicator cannot be made: %s", text);
+		log_error("cannot create the world communicator: %s", text);
 		errno = ENOMEM;
 		return -1;
 	}

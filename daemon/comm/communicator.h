@@ -80,7 +80,7 @@ struct communicator {
 		*peer; /* while an epoch runs whose members have staging memory; otherwise NULL */
 	struct member_progress *progress; /* of the running epoch */
 	struct member_pending *pending;	  /* likewise, if it began with `peer`; otherwise NULL */
-	struct split_request *split;	  /* [nranks]; NULL: none under way */
+	struct split_request *split;	  /* [nranks]; NULL: none in progress */
 	struct plan *plan;		  /* in force, and lent to the executor; NULL: none */
 	struct plan *forming;		  /* NULL: none */
 	struct commit *commits;		  /* [nranks]; NULL: none waits */

@@ -260,8 +260,8 @@ bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
 		m->cuda = j->device != SVC_DEVICE_HOST;
 	if (m->cuda != (j->device != SVC_DEVICE_HOST)) {
 		comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
-			       "rank %d (pid %d) joins with %s, the members of communicator %s did "
-			       "with %s",
+			       "rank %d (pid %d) joins with %s, but the members of communicator %s "
+			       "joined with %s",
 			       rank, c->pid, m->cuda ? "host memory" : "a GPU", m->label,
 			       m->cuda ? "GPUs" : "host memory");
 		return false;
@@ -271,8 +271,8 @@ bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
 		    m->members[k].device != j->device)
 			continue;
 		comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
-			       "ranks %u (pid %d) and %d (pid %d) of communicator %s have both "
-			       "taken device %d: each rank needs a GPU of its own",
+			       "ranks %u (pid %d) and %d (pid %d) of communicator %s both use "
+			       "device %d: each rank needs its own GPU",
 			       k, m->members[k].pid, rank, c->pid, m->label, j->device);
 		return false;
 	}

@@ -39,7 +39,7 @@ static bool check_join(struct comms *s, struct client *c, uint32_t serial, const
 	else if (j->timeout_ns > SVC_TIMEOUT_MAX_NS)
 		wrong = "the timeout is out of range";
 	else if (world && (j->nranks || j->rank < -1))
-		wrong = "the world is joined with nranks 0 and a rank, or -1 for any";
+		wrong = "to join the world, give nranks 0 and a rank, or -1 for any rank";
 	else if (!world && j->nranks < 1)
 		wrong = "nranks must be at least 1";
 	else if (!world && (j->rank < 0 || j->rank >= j->nranks))
@@ -57,14 +57,14 @@ static bool check_join(struct comms *s, struct client *c, uint32_t serial, const
 	}
 	if (j->device != SVC_DEVICE_HOST && world) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_UNSUPPORTED,
-			     "the world's ranks are the host's (device -1)");
+			     "the world has only host ranks (device -1)");
 		return false;
 	}
 	const struct cluster *nodes = s->cluster;
 	uint32_t most = nodes ? nodes->n * GPUS_MAX : s->gpus->ngpus;
 	if (j->device != SVC_DEVICE_HOST && (uint32_t)j->nranks > most) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "nranks is %d: each needs a GPU of its own, and %s %u", j->nranks,
+			     "nranks is %d, but each rank needs its own GPU, and %s %u", j->nranks,
 			     nodes ? "all nodes can have" : "this node has", most);
 		return false;
 	}
@@ -133,7 +133,7 @@ static bool world_rank_is_ours(struct comms *s, struct client *c, uint32_t seria
 	if (!s->cluster || ((uint32_t)rank >= first && (uint32_t)rank < first + n))
 		return true;
 	client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
-		     "rank %d of the world is another node's: this one has ranks %u to %u", rank,
+		     "rank %d of the world is on another node; this node has ranks %u to %u", rank,
 		     first, first + n - 1);
 	return false;
 }
@@ -202,7 +202,7 @@ static bool own_job(struct client *c, uint32_t serial, struct svc_join *j)
 		return true;
 	if (job.user != SVC_JOB_OWN) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_PERMISSION,
-			     "the id is that of a job of user %u: a process of user %u cannot join",
+			     "the id belongs to a job of user %u; a process of user %u cannot join",
 			     job.user, c->uid);
 		return false;
 	}
@@ -229,7 +229,8 @@ void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct 
 	}
 	if ((uint32_t)rank >= m->nranks) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the world has no rank %d, but %u ranks (--ranks)", rank, m->nranks);
+			     "the world has no rank %d; it has %u ranks (--ranks)", rank,
+			     m->nranks);
 		return;
 	}
 	if (m->world && !world_rank_is_ours(s, c, serial, rank))
@@ -267,8 +268,9 @@ static bool name_lost_gpu(const struct comms *s, const struct communicator *m, u
 			 "communicator %s waits for the worker of gpu%d, which %s by rank %u's "
 			 "deadline%s%.90s",
 			 m->label, g->index,
-			 g->info.state == NCCLSVC_DEVICE_STARTING ? "had not started"
-								  : "was lost and not back",
+			 g->info.state == NCCLSVC_DEVICE_STARTING
+				 ? "had not started"
+				 : "was lost and had not restarted",
 			 rank, g->info.text[0] ? ": " : "", g->info.text);
 		return true;
 	}
@@ -326,7 +328,7 @@ void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank)
 		absent_text(&absent, m->label, rank, &m->refused, text);
 	else if (!lost)
 		snprintf(text, sizeof(text),
-			 m->cuda ? "NCCL had not made communicator %s by rank %u's deadline"
+			 m->cuda ? "NCCL had not created communicator %s by rank %u's deadline"
 				 : "the last epoch of communicator %s had not ended by rank %u's "
 				   "deadline",
 			 m->label, rank);

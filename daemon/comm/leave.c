@@ -14,7 +14,7 @@ void comm_left_while_joining(struct comms *s, struct communicator *m, int32_t ra
 		comm_join_again(m, rank, true);
 	else
 		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, rank,
-				"a member went before the split was done");
+				"a member left or died before the split was done");
 }
 
 static void leave(struct client *c, struct communicator *m, int32_t rank)

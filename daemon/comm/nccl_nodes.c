@@ -127,7 +127,7 @@ void nodes_use(struct comms *s, const struct control_nccl_use *u)
 		snprintf(text, sizeof(text),
 			 "the epoch could not begin on another node (%s%s): join again",
 			 svc_result_name(u->result),
-			 u->result == NCCLSVC_PEER_GONE ? ", a member or its node has gone" : "");
+			 u->result == NCCLSVC_PEER_GONE ? ", a member or its node is gone" : "");
 		if (u->result == NCCLSVC_PEER_GONE && comm_can_wait(m) && u->rank >= 0 &&
 		    (uint32_t)u->rank < m->nranks &&
 		    !coord_is_gone(&s->coord, m->start->members[u->rank].node))

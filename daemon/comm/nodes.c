@@ -22,7 +22,7 @@ static void begin_without(struct communicator *m, uint32_t node)
 				       epoch_held(&m->life) ? NCCLSVC_CAUSE_START_FAILED
 							    : NCCLSVC_CAUSE_NODE_LOST,
 				       NCCLSVC_PEER_GONE,
-				       "a member's node went before the epoch began");
+				       "a member's node was lost before the epoch began");
 			return;
 		}
 		m->start_is_over = true;
@@ -56,7 +56,7 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 		comm_join_again(m, vanished, true);
 	else if (m->cuda && vanished >= 0)
 		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, vanished,
-				"a member went before the split was done");
+				"a member left or died before the split was done");
 	else
 		comm_try_start(s, m);
 	remote_handle_unexpected(m);
@@ -110,7 +110,7 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 	const bool lacks = rank >= 0 || m->coordinator == node;
 	if (lacks && m->joining && !m->start && !comm_can_wait(m))
 		comm_fail_joins(m->comms, m, NCCLSVC_PEER_GONE, rank,
-				"a member's node went before the split was done");
+				"a member's node was lost before the split was done");
 	begin_without(m, node);
 }
 

@@ -225,7 +225,7 @@ static bool may_commit(struct client *c, uint32_t serial, const struct communica
 		wrong = "this rank has committed a plan that waits for the other ranks'";
 	} else if (m->plan_lost) {
 		result = NCCLSVC_BUSY;
-		wrong = "the nodes have yet to agree how the previous plan ended: try again";
+		wrong = "the nodes have not yet agreed how the previous plan ended: try again";
 	} else if (m->plan && !m->plan->members[rank].dropped) {
 		result = NCCLSVC_BUSY;
 		wrong = "this rank has a plan on the communicator: terminate it first";

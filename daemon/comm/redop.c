@@ -65,12 +65,12 @@ static struct member *find(struct comms *s, struct client *c, unsigned opcode, u
 	}
 	if (m->cuda && s->gpus->staging) {
 		client_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
-			     "premulsum needs NCCL, and this daemon's transport is mpi");
+			     "premulsum needs NCCL, but this daemon's transport is mpi");
 		return NULL;
 	}
 	client_error(c, opcode, serial, m->cuda ? NCCLSVC_STALE_EPOCH : NCCLSVC_UNSUPPORTED,
 		     m->cuda ? "communicator %s lacks members: rejoin it first"
-			     : "communicator %s is of the host: premulsum needs GPUs",
+			     : "communicator %s is on the host, but premulsum needs GPUs",
 		     m->label);
 	return NULL;
 }
@@ -115,7 +115,7 @@ void comm_redop_del(struct comms *s, struct client *c, uint32_t serial,
 	struct worker_message w = {.kind = WORKER_REDOP_DEL, .redop.redop = r->redop};
 	if (!svc_redop_made(r->redop)) {
 		client_error(c, SVC_REDOP_DEL, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "reduction %u is none of REDOP_ADD (16 to 63)", r->redop);
+			     "reduction %u was not created by REDOP_ADD (16 to 63)", r->redop);
 		return;
 	}
 	struct gpu *g;

@@ -294,8 +294,8 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 	if (s->loop->closing)
 		return;
 	if (!coord_fits(&s->coord, kind, body, size)) {
-		log_warning("node %u (%s) has sent a message that this daemon does not know, which "
-			    "is ignored: all daemons must be of one version",
+		log_warning("ignored an unknown message of node %u (%s): all daemons must have the "
+			    "same version",
 			    from, coord_host(&s->coord, from));
 		return;
 	}
@@ -369,7 +369,7 @@ static void refuse_stray(struct comms *s, struct communicator *m, uint32_t rank)
 static void give_part_up(struct comms *s, struct communicator *m)
 {
 	static const char why[] =
-		"the node where the members gathered went before the split was done";
+		"the node where the members gathered was lost before the split was done";
 	struct control_part part = {.nranks = m->nranks};
 	memcpy(part.id, m->id, sizeof(part.id));
 	while (part.rank + 1 < m->nranks && !comm_alive(&m->members[part.rank]))

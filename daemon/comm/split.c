@@ -35,8 +35,9 @@ void comm_split_failed(struct communicator *m, int result, int32_t rank)
 		return;
 	if (rank >= 0)
 		snprintf(text, sizeof(text),
-			 "rank %d (pid %d) of communicator %s went before the split was done", rank,
-			 m->members[rank].pid, m->label);
+			 "rank %d (pid %d) of communicator %s left or died before the split was "
+			 "done",
+			 rank, m->members[rank].pid, m->label);
 	else
 		comm_blameless_text(m, result, m->coordinator, text);
 	m->split_lost = true;
@@ -90,8 +91,9 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 		return;
 	}
 	if (m->split_lost) {
-		client_error(c, SVC_SPLIT, serial, NCCLSVC_BUSY,
-			     "the nodes have yet to agree how the previous split ended: try again");
+		client_error(
+			c, SVC_SPLIT, serial, NCCLSVC_BUSY,
+			"the nodes have not yet agreed how the previous split ended: try again");
 		return;
 	}
 	if (!m->split)
@@ -102,7 +104,7 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 	}
 	if (m->split[rank].here) {
 		client_error(c, SVC_SPLIT, serial, NCCLSVC_BUSY,
-			     "rank %d has asked for this split already", rank);
+			     "rank %d has already requested this split", rank);
 		return;
 	}
 	if (r->staging)
@@ -161,7 +163,8 @@ static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 	const struct control_part *p = &all->parts[rank].part;
 	struct communicator *part = remote_find(s, p->id);
 	if (lacks && part_lacks_node(s, all, p)) {
-		snprintf(text, SVC_TEXT_BYTES, "a member's node went before the split was done");
+		snprintf(text, SVC_TEXT_BYTES,
+			 "a member's node was lost before the split was done");
 		return NCCLSVC_PEER_GONE;
 	}
 	if (!part && !(part = comm_create(s, p->id, p->nranks, m->account, text)))
@@ -238,7 +241,7 @@ void comm_split_parts(struct comms *s, struct communicator *m, const struct cont
 			split_one(s, m, k, &split[k], p, lacks);
 		else if (p->parts[k].part.nranks)
 			remote_part_refused(s, &p->parts[k].part, uid, 0, NCCLSVC_PEER_GONE,
-					    "a member went before the split was done");
+					    "a member left or died before the split was done");
 	}
 	note_nodes(s, p);
 	free(split);

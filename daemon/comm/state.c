@@ -89,7 +89,7 @@ static const char *members_name(enum members_here members)
 	case MEMBERS_NONE:
 		return "no member here";
 	case MEMBERS_REMOTE:
-		return "members on other nodes alone";
+		return "only members on other nodes";
 	case MEMBERS_HELD:
 		return "a member here does not wait in JOIN";
 	case MEMBERS_WAITING:
@@ -97,7 +97,7 @@ static const char *members_name(enum members_here members)
 	case MEMBERS_ALL:
 		return "all ranks have joined";
 	case MEMBERS_CLOSED:
-		return "the daemon ends";
+		return "the daemon exits";
 	}
 	return "?";
 }

@@ -18,8 +18,7 @@ static int32_t local_ranks(struct comms *s, struct client *c, uint32_t serial)
 			continue;
 		client_error(c, SVC_WORLD, serial, NCCLSVC_UNSUPPORTED,
 			     "node 0 has %u ranks, node %u has %u: all nodes need the same number, "
-			     "except "
-			     "that the last may have fewer (--ranks)",
+			     "but the last may have fewer (--ranks)",
 			     full, i, ranks);
 		return 0;
 	}

@@ -63,7 +63,8 @@ struct plan {
 #define PLAN_TEXT	SVC_TEXT_BYTES
 #define PLAN_NUMBER_MAX 0x3fffff
 
-#define PLAN_GONE_TEXT "rank %d (pid %d) of communicator %s went before the plan was committed"
+#define PLAN_GONE_TEXT                                                                             \
+	"rank %d (pid %d) of communicator %s left or died before the plan was committed"
 #define PLAN_LATE_TEXT                                                                             \
 	"of communicator %s, these ranks had not committed their plan by the deadline: %s"
 

@@ -204,8 +204,8 @@ static int check_sizes(const struct matching *m, const struct end *s, const stru
 		return 0;
 	char sent[SVC_QUOTED_BYTES], received[SVC_QUOTED_BYTES];
 	return refuse(text, NCCLSVC_MISMATCH,
-		      "the plans do not match: rank %u's Send%s to rank %u in its group %u is of "
-		      "%llu %s, the Recv%s in rank %u's group %u of %llu %s",
+		      "the plans do not match: rank %u's Send%s to rank %u in its group %u has "
+		      "%llu %s, but the Recv%s in rank %u's group %u has %llu %s",
 		      s->from, quoted(m, s, sent), s->to, a->group, (unsigned long long)a->count,
 		      svc_type_name(a->type), quoted(m, r, received), s->to, b->group,
 		      (unsigned long long)b->count, svc_type_name(b->type));

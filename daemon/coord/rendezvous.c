@@ -414,14 +414,14 @@ static bool fits_others(struct coord *c, uint32_t from, struct rendezvous *r,
 		k++;
 	if (r->cuda != m->cuda)
 		refuse(c, from, r, m, NCCLSVC_MISMATCH,
-		       "rank %u (pid %d, node %u) joins with %s, the members of communicator %s "
-		       "did with %s",
+		       "rank %u (pid %d, node %u) joins with %s, but the members of communicator "
+		       "%s joined with %s",
 		       m->rank, m->pid, from, m->cuda ? "a GPU" : "host memory", r->label,
 		       r->cuda ? "GPUs" : "host memory");
 	else if (r->cuda && r->transport != m->transport)
 		refuse(c, from, r, m, NCCLSVC_MISMATCH,
 		       "device memory is carried by %s on node %u (rank %u, pid %d), and by %s on "
-		       "node %u (rank %u): set transport alike on all nodes",
+		       "node %u (rank %u): set the same transport on all nodes",
 		       transport_name(m->transport), from, m->rank, m->pid,
 		       transport_name(r->transport), r->members[k].node, k);
 	else if (r->unjoinable)
@@ -539,7 +539,7 @@ static void refuse_late(struct coord *c, struct rendezvous *r, uint32_t rank)
 
 static void fail_part(struct coord *c, struct rendezvous *r, uint32_t rank, bool late)
 {
-	char text[SVC_TEXT_BYTES] = "a member went before the split was done";
+	char text[SVC_TEXT_BYTES] = "a member left or died before the split was done";
 	if (late)
 		snprintf(text, sizeof(text), "the split was not done by rank %u's deadline", rank);
 	refuse_part(c, r, late ? NCCLSVC_TIMEOUT : NCCLSVC_PEER_GONE, text);

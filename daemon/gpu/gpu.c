@@ -93,8 +93,7 @@ static void send_message(struct gpu *g, const struct worker_message *m)
 		return;
 	struct gpu_message *o = is_full(error) ? calloc(1, sizeof(*o)) : NULL;
 	if (!o) {
-		gpu_kill(g, "it takes no message: its socket failed, or the daemon has no memory "
-			    "to keep the message");
+		gpu_kill(g, "its socket failed, or the daemon has no memory to queue a message");
 		return;
 	}
 	o->message = *m;
@@ -107,7 +106,7 @@ static bool send_with_fd(struct gpu *g, const struct worker_message *m, int fd)
 {
 	int error = g->out ? -EAGAIN : svc_send(g->sock, m, sizeof(*m), &fd, 1, MSG_DONTWAIT);
 	if (error && !is_full(error))
-		gpu_kill(g, "it takes no message: its socket failed");
+		gpu_kill(g, "its socket failed");
 	return !error || !is_full(error);
 }
 

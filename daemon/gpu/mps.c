@@ -155,7 +155,7 @@ static void look_whether_ready(struct gpus *s)
 			 p->control.directory);
 	} else if (clock_now() - p->since_ns > MPS_START_NS) {
 		uv_timer_stop(&p->timer);
-		log_error("MPS: control daemon %d takes no connections after %d s: the daemon "
+		log_error("MPS: control daemon %d accepts no connections after %d s: the daemon "
 			  "kills it, and starts another",
 			  p->control.pid, (int)(MPS_START_NS / 1000000000));
 		p->starting = false;
@@ -190,7 +190,7 @@ static void choose_own(struct gpus *s)
 		return;
 	}
 	begin(s, false);
-	log_info("MPS: using control daemon %d, in %s, which an earlier ncclsvcd has started",
+	log_info("MPS: using control daemon %d, in %s, which an earlier ncclsvcd started",
 		 p->control.pid, p->control.directory);
 }
 
@@ -365,8 +365,8 @@ void gpu_mps_free(struct gpus *s)
 		return;
 	pid_t left = mps_control_close(&s->mps->control);
 	if (left)
-		log_warning("MPS: other processes still use control daemon %d: it serves no new "
-			    "process, and ends with the last of these",
+		log_warning("MPS: other processes still use control daemon %d: it accepts no new "
+			    "processes, and exits with the last of these",
 			    left);
 	free(s->mps);
 	s->mps = NULL;

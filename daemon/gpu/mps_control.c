@@ -93,7 +93,7 @@ static int lock(const char *directory, char *why, size_t size)
 	snprintf(path, sizeof(path), "%s/owner", directory);
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0) {
-		snprintf(why, size, "%s cannot be made: %s", path, strerror(errno));
+		snprintf(why, size, "cannot create %s: %s", path, strerror(errno));
 		return -1;
 	}
 	if (!flock(fd, LOCK_EX | LOCK_NB))
@@ -114,25 +114,25 @@ int mps_control_open(struct mps_control *c, const char *socket, char *why, size_
 	}
 	if (socket[0] != '/') {
 		snprintf(why, size,
-			 "its directory stands beside the daemon's socket, which has no path");
+			 "its directory belongs beside the daemon's socket, which has no path");
 		return -1;
 	}
 	const size_t most = OWN_MAX - (sizeof(SUFFIX) - 1);
 	if (strlen(socket) > most) {
 		snprintf(why, size,
-			 "its directory stands beside the daemon's socket, whose path is longer "
-			 "than "
-			 "%zu bytes",
+			 "its directory belongs beside the daemon's socket, whose path is longer "
+			 "than %zu bytes",
 			 most);
 		return -1;
 	}
 	snprintf(c->directory, sizeof(c->directory), "%s%s", socket, SUFFIX);
 	if (mkdir(c->directory, 0700) && errno != EEXIST) {
-		snprintf(why, size, "%s cannot be made: %s", c->directory, strerror(errno));
+		snprintf(why, size, "cannot create %s: %s", c->directory, strerror(errno));
 		return -1;
 	}
 	if (!is_ours(c->directory)) {
-		snprintf(why, size, "%s is not a directory of this user alone: remove it",
+		snprintf(why, size,
+			 "%s is not a directory that only this user can access: remove it",
 			 c->directory);
 		return -1;
 	}

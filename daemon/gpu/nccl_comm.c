@@ -326,7 +326,7 @@ struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w,
 	if (slot == WORKER_COMM_SLOTS && evict(s))
 		slot = free_slot(s);
 	snprintf(text, sizeof(text),
-		 "%d NCCL communicators are in use, as many as a worker can have",
+		 "%d NCCL communicators are in use, the most that a worker can have",
 		 WORKER_COMM_SLOTS);
 	if (held >= most)
 		snprintf(text, sizeof(text),

@@ -219,8 +219,8 @@ void gpu_memory_add(struct memory *s, struct client *c, uint32_t serial,
 	unsigned opcode = fd >= 0 ? SVC_REGION_CUDA_FD : SVC_REGION_CUDA;
 	if (fd >= 0 && svc_fd_kind(fd) == SVC_FD_OTHER) {
 		client_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the file descriptor is no GPU memory: pass what "
-			     "cuMemExportToShareableHandle has returned");
+			     "the file descriptor is not GPU memory: pass the one that "
+			     "cuMemExportToShareableHandle returned");
 		return;
 	}
 	struct gpu *g = gpu_usable(s, c, opcode, serial, r->device);

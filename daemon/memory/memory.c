@@ -102,19 +102,18 @@ void memory_attach(struct memory *s, struct client *c, uint32_t serial, const st
 	}
 	if (s->callbacks->uses_gpus(c)) {
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_PROTOCOL,
-			     "attach before joining a communicator of GPUs: their workers know the "
-			     "session as it was then");
+			     "attach before joining a communicator of GPUs");
 		return;
 	}
 	if (a->reserved || !svc_ring_entries_valid(a->entries)) {
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "a ring has a power of two of entries, %d to %d", SVC_RING_MIN,
-			     s->config->ring_max);
+			     "the number of ring entries must be a power of two from %d to %d",
+			     SVC_RING_MIN, s->config->ring_max);
 		return;
 	}
 	if (a->entries > (uint32_t)s->config->ring_max) {
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_LIMIT,
-			     "a ring of %u entries is over the limit of %d (ring_max)", a->entries,
+			     "a ring of %u entries exceeds the limit of %d (ring_max)", a->entries,
 			     s->config->ring_max);
 		return;
 	}
@@ -275,8 +274,8 @@ void memory_add(struct memory *s, struct client *c, uint32_t serial, const struc
 	}
 	if (!svc_memfd_filled(fd, r->bytes)) {
 		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the memfd has holes, and the daemon allocates no pages for others: "
-			     "write to it, or fallocate(2) it, before it is registered");
+			     "the memfd has holes, and the daemon allocates no pages for clients: "
+			     "write to it, or call fallocate(2), before registering it");
 		return;
 	}
 	uint32_t i = memory_free_region(c);

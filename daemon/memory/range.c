@@ -71,25 +71,26 @@ static const char *check(const struct client *c, const struct svc_region_range *
 		return "a range has 2 to 112 parts";
 	for (uint32_t i = r->count; i < SVC_RANGE_PARTS; i++)
 		if (r->parts[i])
-			return "the parts after the first count are not zero";
+			return "the unused parts are not zero";
 	for (uint32_t i = 0; i < r->count; i++) {
 		const struct mapping *m = r->parts[i] && r->parts[i] < c->nmappings
 						  ? &c->mappings[r->parts[i]]
 						  : NULL;
 		if (!m || !m->used || m->leaving)
-			return "a part is no region of this session";
+			return "a part is not a region of this session";
 		if (m->device != r->device ||
 		    (m->kind != SVC_REGION_VMM && m->kind != SVC_REGION_MAPPINGS))
-			return "a part is no memory of cuMemCreate on that device";
+			return "a part is not memory of cuMemCreate on that device";
 		if (m->pending || !m->address)
 			return "a part is being imported";
 		bytes += m->bytes; /* each has at most 2^46 */
 		mapped += m->range ? m->range->mapped : 1;
 	}
 	if (mapped > SVC_RANGE_MAPPED)
-		return "a range is of at most 65536 mappings, with those of the ranges in it";
-	return bytes != r->bytes || bytes > SVC_REGION_MAX ? "bytes is not the sum of the parts'"
-							   : NULL;
+		return "a range has at most 65536 mappings, including those of nested ranges";
+	return bytes != r->bytes || bytes > SVC_REGION_MAX
+		       ? "bytes is not the sum of the parts' sizes"
+		       : NULL;
 }
 
 static struct range *make(const struct client *c, const struct svc_region_range *r)

@@ -47,7 +47,7 @@ static void answer(struct turns *t, struct region_call *call, const struct worke
 static void answer_gone(struct turns *t, struct region_call *call)
 {
 	struct worker_message m = {.result = NCCLSVC_INVALID_ARGUMENT};
-	snprintf(m.text, sizeof(m.text), "the parts of the range are not all there any more");
+	snprintf(m.text, sizeof(m.text), "some parts of the range no longer exist");
 	answer(t, call, &m, -1);
 }
 

@@ -36,9 +36,9 @@ enum command_kind {
 	COMMAND_EPOCH_BROKEN,  /* after EPOCH_END: tasks still running on GPUs are about to be
 				  aborted; those that end from now on have failed */
 	COMMAND_EPOCH_DEAD,    /* ... and have been aborted now */
-	COMMAND_MAKE, /* workers were told of a communicator, whose creation is to get its turn */
-	COMMAND_MAKE_NOT, /* cancels that, if its turn has not come */
-	COMMAND_STAGING,  /* memory for staging device memory: permanent, before any epoch */
+	COMMAND_MAKE,	       /* workers were told of a communicator: schedules its creation */
+	COMMAND_MAKE_NOT,      /* cancels that, if its turn has not come */
+	COMMAND_STAGING,       /* memory for staging device memory: permanent, before any epoch */
 	COMMAND_TRIGGER_DEL,
 	COMMAND_DEVICE_WORKER, /* a GPU with staged memory has a worker, or has lost it */
 };

@@ -229,9 +229,8 @@ static struct pool *pool_of(struct engine *e, struct user *u)
 	u->pool = pool_create_beside(e->pool, e->config.threads > 1 ? e->config.threads - 1 : 1);
 	u->pool_failed = !u->pool;
 	if (u->pool_failed)
-		log_warning("user %u gets no threads of its own, and can hold up others by "
-			    "punching holes into its memory: the system has no more threads, or "
-			    "no memory",
+		log_warning("no threads or memory for separate helper threads of user %u, who can "
+			    "delay others by punching holes into shared memory",
 			    u->uid);
 	return u->pool;
 }

@@ -87,19 +87,19 @@ static __attribute__((noinline)) int check_more(struct engine *e, const struct t
 	const struct svc_record *r = &t->record;
 	int result;
 	if (!overlap_allowed(t, src_bytes, dst_bytes)) {
-		*text = "source and destination overlap, and not as the operation works in place";
+		*text = "source and destination overlap, but not as for an in-place operation";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
 	const bool limited =
 		svc_op_reduces(r->op) && !(c->transport->flags & TRANSPORT_REDUCES_ALL);
 	const bool on_gpu = t->member->device >= 0;
 	if (limited && svc_redop_made(r->redop)) {
-		*text = on_gpu ? "premulsum needs NCCL, and this daemon's transport is mpi"
+		*text = on_gpu ? "premulsum needs NCCL, but this daemon's transport is mpi"
 			       : "premulsum needs a communicator of GPUs";
 		return NCCLSVC_UNSUPPORTED;
 	}
 	if (limited && r->type >= NCCLSVC_FLOAT8E4M3) {
-		*text = on_gpu ? "reducing float8 needs NCCL, and this daemon's transport is mpi"
+		*text = on_gpu ? "reducing float8 needs NCCL, but this daemon's transport is mpi"
 			       : "float8 is reduced on GPUs only";
 		return NCCLSVC_UNSUPPORTED;
 	}
@@ -108,9 +108,9 @@ static __attribute__((noinline)) int check_more(struct engine *e, const struct t
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
 	if (r->flags & SVC_TASK_TRIGGER && !(c->transport->flags & TRANSPORT_ON_STREAMS)) {
-		*text = on_gpu ? "tasks are started by streams with NCCL, and this daemon's "
+		*text = on_gpu ? "streams can only start tasks with NCCL, but this daemon's "
 				 "transport is mpi"
-			       : "tasks are started by streams on communicators of GPUs only";
+			       : "streams can only start tasks on communicators of GPUs";
 		return NCCLSVC_UNSUPPORTED;
 	}
 	if (r->plan && (result = plan_check(t, c, text)))
@@ -152,11 +152,10 @@ static int check(struct engine *e, struct session *s, struct task *t, const nccl
 			*end = &c->end;
 			return c->end.result;
 		}
-		*text = src_there
-				? "the destination does not lie within a region of this session "
-				  "on the communicator's device"
-				: "the source does not lie within a region of this session on the "
-				  "communicator's device";
+		*text = src_there ? "the destination is not within a region of this session on the "
+				    "communicator's device"
+				  : "the source is not within a region of this session on the "
+				    "communicator's device";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
 	t->simple = svc_op_is_p2p(r->op) && !(r->flags & SVC_TASK_SECOND_HALF) && !t->by_socket &&
@@ -388,8 +387,8 @@ static void break_ring(struct engine *e, struct session *s, uint64_t number)
 {
 	complete_break_session(e, s, NCCLSVC_PROTOCOL,
 			       number == s->next
-				       ? "a ring slot was used again before its task had ended"
-				       : "a record in the ring has a number that cannot be");
+				       ? "a ring slot was reused before its task had ended"
+				       : "a record in the ring has an invalid number");
 }
 
 uint32_t ingest_ring(struct engine *e, struct session *s)

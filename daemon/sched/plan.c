@@ -56,7 +56,7 @@ int plan_check(const struct task *t, const struct comm *c, const char **text)
 	}
 	const struct plan_member *m = &c->plan->members[t->rank];
 	if (t->session->group || t->session->group_end.result)
-		*text = "a planned task cannot be in a task group of its own";
+		*text = "a planned task cannot also be in a task group";
 	else if (r->plan_group >= m->ngroups || r->plan_task >= tasks_of(m, r->plan_group))
 		*text = "the plan has no such group, or its group no such task";
 	if (*text)

@@ -124,7 +124,7 @@ static void complain_unknown(struct load *l, int line, const char *section, cons
 	const char *nearest = config_key_nearest(full);
 	char hint[2 * NAME_BYTES + 64];
 	if (config_key_find(name) >= 0)
-		snprintf(hint, sizeof(hint), ": it stands before all sections, or in [ncclsvcd]");
+		snprintf(hint, sizeof(hint), ": put it before all sections, or in [ncclsvcd]");
 	else if (nearest)
 		snprintf(hint, sizeof(hint), ": did you mean '%s'?", nearest);
 	else
@@ -159,7 +159,7 @@ static int take_line(void *arg, const char *section, const char *name, const cha
 	}
 	snprintf(where, sizeof(where), "%s:%d: %s", l->c->file, s->line, config_keys[key].name);
 	if (s->given[key]) {
-		complain(l, "%s: given already in line %d", where, s->given[key]);
+		complain(l, "%s: already given in line %d", where, s->given[key]);
 		return 1;
 	}
 	s->given[key] = s->line;
@@ -209,7 +209,7 @@ static void read_file(struct load *l, char *const envp[])
 		parse(l, text, (size_t)n);
 	else if (l->file || n != -ENOENT)
 		complain(l, "%s: %s", c->file,
-			 n == -EISDIR ? "it is no regular file" : strerror((int)-n));
+			 n == -EISDIR ? "it is not a regular file" : strerror((int)-n));
 	if (n < 0)
 		c->file[0] = '\0';
 	free(text);

@@ -27,9 +27,8 @@ static bool refused_memory(struct client *c, unsigned opcode, uint32_t serial)
 {
 	if (nofail_reserve_fill())
 		return false;
-	client_error(
-		c, opcode, serial, NCCLSVC_NO_MEMORY,
-		"the daemon has run out of memory: it takes requests again when there is some");
+	client_error(c, opcode, serial, NCCLSVC_NO_MEMORY,
+		     "the daemon is out of memory: try again later");
 	return true;
 }
 
@@ -72,7 +71,7 @@ static void hello(struct server *s, struct client *c, uint32_t serial, const str
 {
 	if (c->state != CLIENT_NEW) {
 		client_error(c, SVC_HELLO, serial, NCCLSVC_PROTOCOL,
-			     "the session has sent HELLO before");
+			     "the session has already sent HELLO");
 		return;
 	}
 	c->version_min = m->version_min;
@@ -87,7 +86,7 @@ static void hello(struct server *s, struct client *c, uint32_t serial, const str
 	}
 	if (m->reserved || !svc_text_ends(m->name, sizeof(m->name))) {
 		client_error(c, SVC_HELLO, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the name has no end, or a reserved field is not zero");
+			     "the name is not terminated, or a reserved field is not zero");
 		return;
 	}
 	if (c->refused) {
@@ -162,7 +161,7 @@ static void cancel(struct server *s, struct client *c, uint32_t serial, const st
 		return;
 	if (c->cancels >= SVC_CANCELS) {
 		client_error(c, SVC_CANCEL, serial, NCCLSVC_BUSY,
-			     "%d cancellations of this session are under way", SVC_CANCELS);
+			     "%d cancellations of this session are in progress", SVC_CANCELS);
 		return;
 	}
 	struct communicator *comm = NULL;
@@ -233,7 +232,7 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 		return;
 	if (c->admin && !administers(h->opcode)) {
 		client_error(c, h->opcode, h->serial, NCCLSVC_PERMISSION,
-			     "this socket is for inspection and cancellation alone: jobs use %s, "
+			     "this socket is only for inspection and cancellation: jobs use %s, "
 			     "and a session for administration is opened with no_ring",
 			     s->path);
 		return;

@@ -54,7 +54,7 @@ static int remove_stale(struct listen_socket *ls, const struct sockaddr_un *addr
 	if (lstat(ls->path, &st) < 0)
 		return 0;
 	if (!S_ISSOCK(st.st_mode)) {
-		snprintf(why, why_size, "%s exists and is no socket; remove it", ls->path);
+		snprintf(why, why_size, "%s exists but is not a socket; remove it", ls->path);
 		return -1;
 	}
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

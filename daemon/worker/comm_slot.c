@@ -52,9 +52,9 @@ static void make(struct worker *w, struct worker_message *m)
 	cu.cuCtxGetStreamPriorityRange(&least, &greatest);
 	CUresult error =
 		cu.cuStreamCreateWithPriority(&l->stream, CU_STREAM_NON_BLOCKING, greatest);
-	if (worker_bad(w, error, "no stream can be made for a communicator")) {
+	if (worker_bad(w, error, "cannot create a stream for a communicator")) {
 		m->result = NCCLSVC_SYSTEM;
-		snprintf(m->text, sizeof(m->text), "no stream can be made: %s",
+		snprintf(m->text, sizeof(m->text), "cannot create a stream: %s",
 			 gpu_api_cuda_error(error));
 		*l = (struct comm_slot){0};
 		return;
@@ -70,14 +70,14 @@ static void make(struct worker *w, struct worker_message *m)
 		l->rank = m->comm.rank;
 		l->enqueued = atomic_load(&w->queue->slots[m->comm.slot].completed);
 		l->failed = false;
-		log_info("NCCL communicator %u: made in %llu ms, with this GPU as rank %d of %d",
+		log_info("NCCL communicator %u: created in %llu ms, with this GPU as rank %d of %d",
 			 m->comm.slot, (unsigned long long)(worker_clock() - start) / 1000000,
 			 l->rank, l->nranks);
 		if (m->comm.slot >= w->high_slot)
 			w->high_slot = m->comm.slot + 1;
 		return;
 	}
-	complain(m, "NCCL cannot make the communicator", result);
+	complain(m, "NCCL cannot create the communicator", result);
 	if (!result)
 		snprintf(m->text, sizeof(m->text), "the communicator's first operation failed: %s",
 			 gpu_api_cuda_error(error));
@@ -93,7 +93,7 @@ static void answer_cancelled(struct worker *w, const struct worker_message *aske
 {
 	struct worker_message m = *asked;
 	m.result = NCCLSVC_CANCELLED;
-	snprintf(m.text, sizeof(m.text), "another rank's part of it will not come");
+	snprintf(m.text, sizeof(m.text), "another rank cannot create its part of it");
 	worker_send(w, &m, -1);
 }
 

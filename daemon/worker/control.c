@@ -25,7 +25,7 @@ static void make_id(struct worker_message *m)
 	ncclResult_t result = nccl.ncclGetUniqueId(&id);
 	if (result) {
 		m->result = NCCLSVC_SYSTEM;
-		snprintf(m->text, sizeof(m->text), "NCCL makes no unique id: %s",
+		snprintf(m->text, sizeof(m->text), "NCCL cannot create a unique id: %s",
 			 nccl.ncclGetErrorString(result));
 	}
 	memcpy(m->comm.id, &id, sizeof(m->comm.id));
@@ -102,7 +102,7 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 			   "the GPU does not answer");
 		break;
 	default:
-		log_error("the worker ignores a request of unknown kind %u: a defect of the daemon",
+		log_error("the worker ignored a request of unknown kind %u: a defect of the daemon",
 			  m->kind);
 		return;
 	}

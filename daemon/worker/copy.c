@@ -41,7 +41,7 @@ bool copy_start(struct worker *w, uint64_t pinned, char *text, size_t size)
 						      greatest);
 	}
 	if (error)
-		snprintf(text, size, "no stream can be made: %s", gpu_api_cuda_error(error));
+		snprintf(text, size, "cannot create a stream: %s", gpu_api_cuda_error(error));
 	return !error;
 }
 
@@ -52,8 +52,7 @@ static void copy_failed(struct worker *w, CUresult error)
 	if (!worker_bad(w, error, "memory cannot be copied between GPU and host") || w->dying[0])
 		return;
 	struct worker_message m = {.kind = WORKER_DYING, .result = NCCLSVC_WORKER_LOST};
-	snprintf(w->dying, sizeof(w->dying), "a copy cannot be done: %s",
-		 gpu_api_cuda_error(error));
+	snprintf(w->dying, sizeof(w->dying), "a copy failed: %s", gpu_api_cuda_error(error));
 	snprintf(m.text, sizeof(m.text), "%s", w->dying);
 	w->quit = true;
 	worker_send(w, &m, -1);

@@ -44,7 +44,8 @@ bool gpu_api_open_nccl(int *version, char *text, size_t size)
 	}
 	if (*version < NCCL_VERSION_NEEDED) {
 		snprintf(text, size,
-			 "libnccl.so.2 is version %d.%d.%d, %d.%d is needed: install a newer NCCL",
+			 "libnccl.so.2 is version %d.%d.%d, but %d.%d is needed: install a newer "
+			 "NCCL",
 			 *version / 10000, *version % 10000 / 100, *version % 100,
 			 NCCL_VERSION_NEEDED / 10000, NCCL_VERSION_NEEDED % 10000 / 100);
 		return false;

@@ -69,7 +69,7 @@ static bool prepare(struct worker *w, struct worker_message *m, struct lending *
 		return false;
 	}
 	error = begin_to_clear(l);
-	if (worker_bad(w, error, "memory that is to be lent cannot be cleared"))
+	if (worker_bad(w, error, "memory to be lent cannot be cleared"))
 		import_refuse(m, NCCLSVC_SYSTEM, "the memory cannot be cleared", error);
 	return !error;
 }
@@ -87,7 +87,7 @@ bool lend(struct worker *w, struct worker_message *m)
 	CUresult error = make_lent(w, i, m->region.bytes);
 	if (error) {
 		m->result = NCCLSVC_NO_MEMORY;
-		snprintf(m->text, sizeof(m->text), "the GPU has no %llu bytes to lend: %s",
+		snprintf(m->text, sizeof(m->text), "the GPU cannot lend %llu bytes: %s",
 			 (unsigned long long)m->region.bytes, gpu_api_cuda_error(error));
 		free(i);
 		free(l);
@@ -122,7 +122,7 @@ static void finish(struct worker *w, struct lending *l, CUresult error)
 	const bool wanted = l->until_ns;
 	DL_DELETE(w->lendings, l);
 	cu.cuStreamDestroy(l->stream);
-	if (worker_bad(w, error, "memory that is to be lent cannot be cleared"))
+	if (worker_bad(w, error, "memory to be lent cannot be cleared"))
 		import_refuse(&l->answer, NCCLSVC_SYSTEM, "the memory cannot be cleared", error);
 	if (wanted && !error) {
 		l->import->users = 1;
@@ -148,8 +148,8 @@ void lendings_watch(struct worker *w, uint64_t now)
 		} else if (l->until_ns && now > l->until_ns) {
 			l->answer.result = NCCLSVC_BUSY;
 			snprintf(l->answer.text, sizeof(l->answer.text),
-				 "the GPU is full of kernels, and did not clear the memory that "
-				 "was to be lent: try again");
+				 "the GPU is full of kernels, and did not clear the memory to be "
+				 "lent in time: try again");
 			answer(w, l);
 		}
 	}

@@ -78,7 +78,7 @@ static bool find_device(struct worker *w, const char *uuid, char *text, size_t s
 		memcpy(w->name, e.name, sizeof(w->name));
 		return true;
 	}
-	snprintf(text, size, "the driver shows no GPU %s", uuid);
+	snprintf(text, size, "the driver finds no GPU %s", uuid);
 	return false;
 }
 

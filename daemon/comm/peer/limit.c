@@ -46,16 +46,16 @@ void peer_limits_read(struct comms *s)
 	if (!s->gpus->ngpus || !crossover_default_path(path, sizeof(path)))
 		return;
 	if (!crossover_read(&s->crossover, path, why))
-		log_warning("%s is not used: %s. `ncclsvc-perf crossover --write` makes another",
+		log_warning("%s is not used: %s. `ncclsvc-perf crossover --write` writes a new one",
 			    path, why);
 	else if (s->crossover.n && !measured_here(s))
-		log_warning("%s is not used: it was measured on different GPUs. "
-			    "`ncclsvc-perf crossover --write` measures on these",
+		log_warning("%s is not used: it was measured on different GPUs. `ncclsvc-perf "
+			    "crossover --write` measures those of this machine",
 			    path);
 	else if (s->crossover.n)
 		log_info("%s sets the largest operations that run in kernels", path);
 	else if (had)
-		log_info("%s has no limits any more: the defaults are used", path);
+		log_info("%s no longer has limits: the defaults are used", path);
 }
 
 ncclsvc_peer_source peer_source_of(const struct comms *s, const struct gpu *g)

@@ -36,7 +36,7 @@ bool peer_staging_fits(struct client *c, unsigned opcode, uint32_t serial, int32
 	if (r && r->device == device && r->bytes >= PEER_STAGING)
 		return true;
 	client_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
-		     "staging: region %u is no lent memory of device %d with %llu bytes or more",
+		     "staging: region %u is not lent memory of device %d with at least %llu bytes",
 		     region, device, (unsigned long long)PEER_STAGING);
 	return false;
 }

@@ -509,11 +509,11 @@ static const char *lack(const struct peer_stuck *stuck, const struct look *looks
 	if (stuck->circle)
 		return "whose kernel waits for that rank, in a circle";
 	if (stuck->result == NCCLSVC_MISMATCH)
-		return "which has submitted another";
+		return "which has submitted a different one";
 	if (!entered)
 		return looks[stuck->rank].graph ? "whose kernel has not begun"
 						: "which has not submitted it";
-	return stuck->result == NCCLSVC_TIMEOUT ? "whose stream has not come to it"
+	return stuck->result == NCCLSVC_TIMEOUT ? "whose stream has not reached it"
 						: "whose process has ended";
 }
 
@@ -531,17 +531,17 @@ static void tell(struct communicator *m, const struct peer_stuck *stuck, const s
 			 (unsigned long long)r->operation, l->graph);
 	if (stuck->other < 0)
 		snprintf(text, sizeof(text),
-			 "%s of rank %u has begun on all GPUs, and does not end", what,
+			 "%s of rank %u has begun on all GPUs, but does not end", what,
 			 stuck->rank);
 	else if (stuck->unlike)
 		snprintf(text, sizeof(text),
 			 peer_load64(&peer_member_page(m, stuck->rank)->unlike[3])
-				 ? "rank %u has another operation in a CUDA graph than rank %d"
-				 : "rank %u receives another message than rank %d sent",
+				 ? "rank %u has a different operation in a CUDA graph than rank %d"
+				 : "rank %u expects a different message than rank %d sent",
 			 stuck->rank, stuck->other);
 	else if (!stuck->sequence && stuck->message)
 		snprintf(text, sizeof(text),
-			 "%s of rank %u ran in a kernel, which rank %d's Recv does not", what,
+			 "%s of rank %u ran in a kernel, but rank %d's Recv did not", what,
 			 stuck->rank, stuck->other);
 	else if (stuck->other == (int32_t)stuck->rank && !stuck->circle)
 		snprintf(text, sizeof(text), "rank %u's kernels are aborted", stuck->rank);

@@ -123,7 +123,8 @@ static const char *refusal(const struct engine *e, const struct task *t, uint32_
 	timeline_forget_owed(s, t->record.timeline);
 	*result = NCCLSVC_INVALID_ARGUMENT;
 	if (l->owed >= SVC_TRIGGER_DEAD || (l->comm && l->member != t->member))
-		return "the timeline's triggers were of another communicator, or of an epoch that "
+		return "the timeline's triggers belonged to another communicator, or to an epoch "
+		       "that "
 		       "is over";
 	*result = NCCLSVC_LIMIT;
 	if (s->user->triggered + n > e->config.user_tasks_max)
@@ -173,7 +174,7 @@ int trigger_keep(struct engine *e, struct task *t, const char **text)
 		return result;
 	}
 	struct trigger *old = find(s, t->record.timeline, t->record.value);
-	*text = "the trigger's number is another group's, or the group is too large";
+	*text = "another group has the trigger's number, or the group is too large";
 	if (old && (!old->kept || old->ops[0].member != t->member || old->n == SVC_GROUP_TASKS))
 		return NCCLSVC_INVALID_ARGUMENT;
 	struct trigger *trigger = make_trigger(e, t, old, 1);

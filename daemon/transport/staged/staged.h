@@ -3,10 +3,9 @@
  * Tasks on GPUs without NCCL (transport = mpi), whose memory is staged through pinned host memory.
  * They match like tasks on the host, including their inputs; a copy never waits on the GPU. Then:
  *
- *   staged.c       an operation is cut into chunks of its count; some are under way at once, each
- *                  through three stages: copied in, moved or reduced on the host, copied out
- *   copy.c  which blocks of a chunk lie where, and the launches that copy them
- *   slots.c the memory
+ *   staged.c       an operation is cut into chunks of its count; several are in progress at once,
+ * each through three stages: copied in, moved or reduced on the host, copied out copy.c  which
+ * blocks of a chunk lie where, and the launches that copy them slots.c the memory
  *
  * A chunk has a slot of staging memory for each local member that contributes data. If all members
  * are local, the others' workers copy from that slot, and the host only reduces. Otherwise every
