@@ -8,8 +8,8 @@ struct svc_empty {
 	char nothing[0];
 };
 
-/* One row for each opcode, as the newest version that changed it has it. A row that changes names
- * the former one in `before`. */
+/* One row per opcode, for the newest version that changed it. A changed row refers to the previous
+ * one in `before`. */
 #define SHAPE(first, op, request, reply, fds_in, fds_out, ...)                                     \
 	[SVC_##op] = {#op,     sizeof(struct request), sizeof(struct reply), fds_in,               \
 		      fds_out, ##__VA_ARGS__,	       .since = first}
@@ -58,7 +58,7 @@ static const struct svc_shape events[SVC_EVENT_END - SVC_EVENT_COMM] = {
 	{"EVENT_BYE", .reply = sizeof(struct svc_event_bye), .since = 1},
 };
 
-/* The layouts are the protocol: a change of size is a change of version. test_proto_wire.c has the
+/* The layouts are the protocol: any change of size needs a new version. test_proto_wire.c has the
  * lengths of every version. */
 _Static_assert(sizeof(struct svc_header) == 16, "header");
 _Static_assert(sizeof(struct svc_error) == 264, "error");
@@ -128,7 +128,7 @@ enum svc_validity svc_check_request(unsigned version, const void *message, size_
 	}
 	memcpy(header, message, sizeof(*header));
 	if (header->length != length) {
-		snprintf(text, SVC_TEXT_BYTES, "the header says %u bytes, the message has %zu",
+		snprintf(text, SVC_TEXT_BYTES, "the header says %u bytes, but the message has %zu",
 			 header->length, length);
 		return SVC_MALFORMED;
 	}
@@ -144,12 +144,12 @@ enum svc_validity svc_check_request(unsigned version, const void *message, size_
 		return SVC_BAD;
 	}
 	if (length - sizeof(*header) != shape->request) {
-		snprintf(text, SVC_TEXT_BYTES, "%s: the body has %zu bytes, %u are due",
+		snprintf(text, SVC_TEXT_BYTES, "%s: the body has %zu bytes instead of %u",
 			 shape->name, length - sizeof(*header), shape->request);
 		return SVC_BAD;
 	}
 	if (nfds != shape->request_fds) {
-		snprintf(text, SVC_TEXT_BYTES, "%s: %u file descriptors came, %u are due",
+		snprintf(text, SVC_TEXT_BYTES, "%s: %u file descriptors came instead of %u",
 			 shape->name, nfds, shape->request_fds);
 		return SVC_BAD;
 	}

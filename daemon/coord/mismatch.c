@@ -20,7 +20,7 @@ void mismatch_add(struct mismatch *m, const struct svc_record *record, int32_t r
 		m->kinds[i].rank = rank;
 }
 
-/* The kind that most ask for; of two alike, that of the lowest rank. */
+/* The kind posted most often; of two equal ones, that of the lowest rank. */
 static uint32_t largest(const struct mismatch *m)
 {
 	uint32_t best = 0;

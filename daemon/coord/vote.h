@@ -12,13 +12,13 @@ enum vote_kind { VOTE_NONE, VOTE_READY, VOTE_FAILED };
 /* One node's vote. */
 struct vote {
 	enum vote_kind kind;
-	int32_t rank;	/* of READY: the lowest of its members */
-	uint32_t count; /* and how many they are */
+	int32_t rank;	/* for READY: the lowest of its members */
+	uint32_t count; /* and their number */
 	struct svc_record record;
-	struct failed_note *failed; /* of FAILED; owned by whoever keeps the vote */
+	struct failed_note *failed; /* for FAILED; owned by the keeper of the vote */
 };
 
-/* The outcome of the votes that were added to it. It begins as zero. */
+/* The outcome of the votes added so far. Starts zeroed. */
 struct outcome {
 	bool failed;
 	/* Of the first that failed, and everybody that any has missed. A MISMATCH of records yields

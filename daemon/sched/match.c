@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where the members' tasks match: collectives of all members, Sends and Recvs of two. What matches
- * and agrees is run; what disagrees ends on every side alike. */
+ * Matching of members' tasks: collectives of all members, Sends and Recvs of two. Tasks that match
+ * and agree are run; those that disagree end with the same status on every side. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -57,7 +57,7 @@ bool order_mismatch_status(const struct comm *c, const struct mismatch *m, nccls
 	return true;
 }
 
-/* Compares the records of all members that are here. */
+/* Compares the records of all local members. */
 static bool find_mismatch(const struct comm *c, ncclsvc_status *st)
 {
 	struct mismatch m;
@@ -110,7 +110,7 @@ static void match_collective(struct engine *e, struct comm *c)
 	case BEGUN_RUNNING:
 		for (uint32_t k = 0; k < c->nranks; k++) {
 			order_set_running(c->collective[k]);
-			/* A set's next collective is launched together with it. */
+			/* The set's next collective is launched together with it. */
 			if (c->collective[k]->next_in_group)
 				order_make_ready(e, &c->members[k]);
 			c->collective[k] = NULL;
@@ -122,7 +122,7 @@ static void match_collective(struct engine *e, struct comm *c)
 	}
 }
 
-/* With other nodes, they are told first, and then all learn of it. */
+/* With other nodes, tells them first; then all nodes learn of it. */
 static void fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
 {
 	if (!node_match_fail_collective(e, c, st))
@@ -184,7 +184,8 @@ void order_withdraw(struct task *t)
 struct task *order_find_peer(struct engine *e, const struct task *t)
 {
 	struct member *peer = &t->comm->members[t->record.peer];
-	const unsigned want = NCCLSVC_SEND + NCCLSVC_RECV - t->record.op; /* the other of the two */
+	const unsigned want =
+		NCCLSVC_SEND + NCCLSVC_RECV - t->record.op; /* the opposite operation */
 	struct task *u = *offers(peer, want, t->rank);
 	for (; u && u->record.peer != t->rank; u = u->next_offer)
 		e->steps++;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The lists of what stands by itself, and their dispatch. */
+ * The other lists, and the dispatch of all lists. */
 #include <string.h>
 #include <unistd.h>
 
@@ -14,7 +14,7 @@
 #include "memory/memory.h"
 #include "task.h"
 
-#define CHUNK_WORK 32768 /* entries of tables that are looked at for one chunk */
+#define CHUNK_WORK 32768 /* table entries visited for one chunk */
 
 static uint64_t list_sessions(struct server *s, struct chunk *p, uint64_t from)
 {

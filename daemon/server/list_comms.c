@@ -9,7 +9,7 @@
 #include "gpu/gpu.h"
 #include "list_parts.h"
 
-/* Members of an epoch that does not run are known where they gather. */
+/* If the epoch does not run, the rendezvous knows the members. */
 static struct rendezvous_view look(struct server *s, const struct communicator *m)
 {
 	if (!epoch_runs(&m->life) && !m->start)
@@ -22,7 +22,7 @@ static void describe(const struct server *s, const struct communicator *m,
 {
 	if (m->members[i->rank].client)
 		return;
-	if (m->start) { /* all have joined, and it is about to begin */
+	if (m->start) { /* all have joined, and the epoch is about to begin */
 		i->state = NCCLSVC_MEMBER_JOINING;
 		i->pid = m->start->members[i->rank].pid;
 		i->elsewhere = m->start->members[i->rank].node + 1;
@@ -31,8 +31,8 @@ static void describe(const struct server *s, const struct communicator *m,
 	}
 }
 
-/* Communicators that gather here, though this node has no member of them: from g on, of those from
- * that number on. Numbers ascend. */
+/* Communicators that gather on this node without a local member, from number g on. Numbers ascend.
+ */
 static const struct rendezvous *next_unstarted(const struct server *s, const struct rendezvous *g,
 					       uint64_t number)
 {
@@ -53,7 +53,7 @@ static uint32_t unstarted_state(const struct rendezvous *g)
 	return g->joining < g->held ? NCCLSVC_COMM_BROKEN : NCCLSVC_COMM_FORMING;
 }
 
-/* A refused JOIN is shown as long as members wait for an epoch to begin. */
+/* A refused JOIN is shown while members wait for an epoch to begin. */
 static void add_refusal(const struct refusal *r, ncclsvc_comm_info *i)
 {
 	if (!r->pid || i->state == NCCLSVC_COMM_READY || i->state == NCCLSVC_COMM_IDLE)
@@ -63,7 +63,7 @@ static void add_refusal(const struct refusal *r, ncclsvc_comm_info *i)
 	memcpy(i->refused, r->text, sizeof(i->refused));
 }
 
-/* They come behind the slots. */
+/* They follow the slots. */
 static uint64_t list_unstarted_comms(struct server *s, struct chunk *p, uint64_t from)
 {
 	const struct rendezvous *g = first_unstarted(s, from - SVC_COMMS_MAX);
@@ -165,7 +165,7 @@ static uint64_t list_each_member(struct server *s, struct chunk *p, uint64_t fro
 	return 0;
 }
 
-/* The age of a member's oldest task that is pending, in a kernel or not; 0: none is. */
+/* The age of a member's oldest pending task, in a kernel or not; 0: none. */
 static uint64_t oldest_age(const struct communicator *m, const ncclsvc_member_info *i, uint64_t now)
 {
 	struct peer_operation op;
@@ -286,7 +286,7 @@ uint64_t list_plans(struct server *s, struct chunk *p, uint64_t from)
 	return list_each_member(s, p, from, list_one_plan);
 }
 
-/* The place: communicator, rank, task. */
+/* The position: communicator, rank, task. */
 uint64_t list_plan_tasks(struct server *s, struct chunk *p, uint64_t from)
 {
 	ncclsvc_plan_task_info info;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Listening, accepting, deadlines, and what the executor reports. */
+ * Listening, accepting, deadlines, and the executor's events. */
 #include "server.h"
 
 #include <errno.h>
@@ -34,7 +34,7 @@
 #include "transport/transports.h"
 
 #define ACCEPTS_PER_TURN 256
-/* The memory of connections and requests (account_memory_left), and of small tables. */
+/* Memory of connections and requests (account_memory_left), and of small tables. */
 #define OTHER_BYTES	 (UINT64_C(96) << 20)
 
 /* ---- Deadlines ---- */
@@ -65,7 +65,7 @@ static uint64_t expire(void *arg, uint64_t now)
 
 /* ---- Accepting ---- */
 
-/* a: of the user; NULL: not known. Messages that wait on the connection may hold descriptors. */
+/* a: of the user; NULL: not known. Messages waiting in the connection may hold descriptors. */
 static void turn_away(struct account *a, int fd, int reason, const char *text)
 {
 	struct {
@@ -82,7 +82,7 @@ static void turn_away(struct account *a, int fd, int reason, const char *text)
 	account_put(a);
 }
 
-/* Takes a session's share. A connection counts for its user before it says HELLO. */
+/* Takes a session's shares. A connection counts for its user even before HELLO. */
 static bool take_session(struct account *a, char text[SVC_TEXT_BYTES])
 {
 	if (!account_take(a, SHARE_SESSIONS, 1, text))
@@ -93,7 +93,7 @@ static bool take_session(struct account *a, char text[SVC_TEXT_BYTES])
 	return false;
 }
 
-/* In a flood of connections, many peers have hung up before theirs is accepted. */
+/* In a flood of connections, many peers hang up before they are accepted. */
 static bool has_hung_up(int fd)
 {
 	char byte;
@@ -139,7 +139,8 @@ void server_adopt(struct server *s, int fd, bool admin)
 	loop_deadline(&s->loop, c->since_ns + (uint64_t)s->config->hello_seconds * 1000000000);
 }
 
-/* Out of fds, a connection would stay in the backlog and keep us spinning: turn it away instead. */
+/* Without free fds, a connection would stay in the backlog and keep the loop spinning, so turn it
+ * away. */
 static void accept_without_fd(struct server *s, int listen_fd)
 {
 	close(s->spare_fd);
@@ -196,7 +197,7 @@ int server_listen(struct server *s, int fd, bool admin)
 	return uv_poll_start(&l->poll, UV_READABLE, on_listen);
 }
 
-/* ---- What the executor reports ---- */
+/* ---- The executor's events ---- */
 
 static void on_cancelled(struct server *s, const struct event *ev)
 {
@@ -322,7 +323,7 @@ static void notify_closed(void *arg)
 	uv_async_send(&s->closed);
 }
 
-/* ---- Beginning and end ---- */
+/* ---- Start and stop ---- */
 
 static struct engine_config engine_config_of(const struct config *config,
 					     const struct cluster *cluster)

@@ -100,7 +100,7 @@ static int inits(const struct nodes *w, int nranks)
 	CHECK(f);
 	snprintf(text, sizeof(text), " of %d\n", nranks);
 	while (fgets(line, sizeof(line), f))
-		n += strstr(line, "NCCL communicator") && strstr(line, ": made in") &&
+		n += strstr(line, "NCCL communicator") && strstr(line, ": created in") &&
 		     strstr(line, text);
 	fclose(f);
 	return n;

@@ -28,7 +28,7 @@ static void join_refused(struct member *m, int device, uint32_t staging)
 	request.device = device;
 	request.staging = staging;
 	raw_refused(&m->raw, SVC_JOIN, &request, sizeof(request), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
-		    "is no lent memory of device");
+		    "is not lent memory of device");
 }
 
 static void bad_staging(struct member m[2])
@@ -337,7 +337,7 @@ static void is_read_again(struct measured *f)
 	stage("it goes");
 	CHECK_EQ(unlink(f->path), 0);
 	CHECK_EQ(kill(d.pid, SIGHUP), 0);
-	CHECK(daemon_logged(&d, "has no limits any more"));
+	CHECK(daemon_logged(&d, "no longer has limits"));
 	check_limit(&d, &none);
 	gpu_daemon_stop(&d);
 }

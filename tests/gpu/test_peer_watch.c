@@ -124,7 +124,7 @@ static void deadlines(struct scene *s)
 	begin(s, 1, 1);
 	st = scene_ends(s, NCCLSVC_TIMEOUT);
 	is_missing(&st, 1, 0);
-	logged(s, "for rank 0, whose stream has not come to it");
+	logged(s, "for rank 0, whose stream has not reached it");
 
 	stage("kernels that do not end");
 	scene_open(s);
@@ -134,7 +134,7 @@ static void deadlines(struct scene *s)
 	}
 	st = scene_ends(s, NCCLSVC_TIMEOUT);
 	CHECK_EQ(st.missing_count, 0);
-	logged(s, "has begun on all GPUs, and does not end");
+	logged(s, "has begun on all GPUs, but does not end");
 
 	stage("a record that is overwritten");
 	scene_open(s);
@@ -278,7 +278,7 @@ static void ranks_that_disagree(struct scene *s)
 	CHECK_EQ(st.value_b, 0);
 	char sentence[SVC_TEXT_BYTES];
 	svc_status_sentence(&st, sentence, sizeof(sentence));
-	CHECK(strstr(sentence, "has another"));
+	CHECK(strstr(sentence, "has a different operation"));
 
 	stage("a rank that has chosen a kernel, and has yet to launch it");
 	scene_open(s);
@@ -377,7 +377,7 @@ static void inspection(struct scene *s)
 	ranks_wait(session, 1);
 	why_says(s->c->daemon, "rank 1");
 
-	stage("a rank whose stream has not come to it");
+	stage("a rank whose stream has not reached it");
 	launch(s, 1, 2, 1, 0);
 	list = tasks(session, 4);
 	is_shown(&list[0], 0, 1, NCCLSVC_LAUNCHED, -1);

@@ -239,7 +239,7 @@ static void inspection(struct scene *s)
 	ncclsvc_list_free(list);
 	why_says(s->c->daemon, "rank 0");
 
-	stage("a Send whose stream has not come to it");
+	stage("a Send whose stream has not reached it");
 	launch(s, 0, NCCLSVC_SEND, 2, 0);
 	list = tasks(session, 4);
 	is_shown(&list[0], 0, NCCLSVC_SEND, NCCLSVC_WAITING_INPUT, -1);

@@ -175,7 +175,7 @@ static void lies(struct client *c, CUdeviceptr p)
 		    "99");
 	stage("a file that is no memory");
 	request = (struct svc_region_cuda){.bytes = BYTES};
-	int fd = svc_memfd_create("no GPU memory", BYTES, true);
+	int fd = svc_memfd_create("not GPU memory", BYTES, true);
 	CHECK(fd >= 0);
 	raw_refused(&raw, SVC_REGION_CUDA_FD, &request, sizeof(request), &fd, 1, NCCLSVC_SYSTEM,
 		    "cannot be imported");
@@ -193,10 +193,10 @@ static void no_memory(struct client *c)
 		     open("/proc/self/exe", O_RDONLY | O_CLOEXEC)};
 	raw_open(&raw, c->daemon);
 	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
-		stage("descriptor %zu that is no GPU memory", i);
+		stage("descriptor %zu that is not GPU memory", i);
 		CHECK(fds[i] >= 0);
 		raw_refused(&raw, SVC_REGION_CUDA_FD, &request, sizeof(request), &fds[i], 1,
-			    NCCLSVC_INVALID_ARGUMENT, "no GPU memory");
+			    NCCLSVC_INVALID_ARGUMENT, "not GPU memory");
 		close(fds[i]);
 	}
 	raw_close(&raw);
@@ -355,11 +355,11 @@ static void ranges(struct client *c, CUdeviceptr p)
 	q = r, q.parts[2] = part;
 	range_refused(&raw, q, "not zero");
 	q = r, q.parts[1] = 4000;
-	range_refused(&raw, q, "no region of this session");
+	range_refused(&raw, q, "not a region of this session");
 	q = r, q.parts[1] = 0;
-	range_refused(&raw, q, "no region of this session");
+	range_refused(&raw, q, "not a region of this session");
 	q = r, q.parts[1] = other;
-	range_refused(&raw, q, "no memory of cuMemCreate");
+	range_refused(&raw, q, "not memory of cuMemCreate");
 	q = r, q.bytes++;
 	range_refused(&raw, q, "sum of the parts");
 	deep_ranges(&raw, part, b.bytes);
@@ -370,7 +370,7 @@ static void ranges(struct client *c, CUdeviceptr p)
 	raw_call(&raw, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	q = r;
-	range_refused(&raw, q, "no region of this session");
+	range_refused(&raw, q, "not a region of this session");
 	raw_close(&raw);
 	buffer_free(&b);
 }
@@ -394,7 +394,7 @@ static void redops(struct client *c, CUdeviceptr p)
 	r = good, r.comm = 77;
 	redop_refused(&raw, r, NCCLSVC_NOT_FOUND, "no communicator 77");
 	r = good, r.comm = raw_join_alone(&raw).comm;
-	redop_refused(&raw, r, NCCLSVC_UNSUPPORTED, "of the host");
+	redop_refused(&raw, r, NCCLSVC_UNSUPPORTED, "is on the host");
 	for (unsigned type = NCCLSVC_BOOL; type <= NCCLSVC_UINT4 + 1; type++) {
 		r = good, r.type = (uint8_t)type;
 		redop_refused(&raw, r, NCCLSVC_INVALID_ARGUMENT, "cannot be reduced");
@@ -403,7 +403,7 @@ static void redops(struct client *c, CUdeviceptr p)
 	redop_refused(&raw, r, NCCLSVC_INVALID_ARGUMENT, "not zero");
 	struct svc_redop_del del = {.comm = good.comm, .redop = 3};
 	raw_refused(&raw, SVC_REDOP_DEL, &del, sizeof(del), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
-		    "none of REDOP_ADD");
+		    "was not created by REDOP_ADD");
 	for (int i = 0; i < SVC_REDOPS_MADE; i++) {
 		raw_call(&raw, SVC_REDOP_ADD, &good, sizeof(good), NULL, 0, &reply);
 		CHECK_EQ(reply.header.result, 0);
@@ -494,7 +494,7 @@ static void many_lends(struct client *c, pid_t worker, ncclsvc_session *session)
  * not have. */
 static void thieves(struct client *c, CUdeviceptr p)
 {
-	static const char why[] = "does not lie within a region of this session";
+	static const char why[] = "is not within a region of this session";
 	struct raw raw;
 	struct raw_reply reply;
 	ncclsvc_unique_id id;

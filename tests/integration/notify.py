@@ -101,7 +101,7 @@ def main():
         "SIGHUP: changed: log_level",
         "notify.conf:1: unknown key 'nonsense'",
         "the configuration has errors; nothing was changed",
-        "pending tasks may run on for 10 s",
+        "pending tasks may run for another 10 s",
     ):
         expect(words in text, f"not logged: '{words}'. The log:\n{text}")
     expect("need a restart" not in text, f"a restart for nothing. The log:\n{text}")

@@ -229,7 +229,7 @@ has_ended() {
 	code=0
 	wait "${pids[0]}" || code=$?
 	[ "$code" -eq 1 ]
-	eventually grep -q 'no listening AF_UNIX SOCK_SEQPACKET socket' "$dir/log"
+	eventually grep -q 'not a listening AF_UNIX SOCK_SEQPACKET socket' "$dir/log"
 }
 
 @test "systemd is told: ready, status, watchdog, reloading, stopping" {

@@ -528,7 +528,7 @@ static void a_lost_daemon_does_not_come_back_alone(void **state)
 	do
 		CHECK_EQ(start_alone(socket, "auto", out, sizeof(out)), 1);
 	while (strstr(out, "another ncclsvcd serves"));
-	CHECK(strstr(out, "was node 1 of 2, and did not end with the other nodes"));
+	CHECK(strstr(out, "was node 1 of 2, and did not exit with the other nodes"));
 	CHECK(strstr(out, "--cluster-bootstrap none"));
 	/* As it was asked for; and from then on it is alone. */
 	CHECK_EQ(start_alone(socket, "none", out, sizeof(out)), 0);

@@ -63,8 +63,8 @@ static void ring_of_many(struct client *me)
 			       me->rank == 1 && g == MANY / 2 - 1 ? NCCLSVC_FLOAT32
 								  : NCCLSVC_INT32);
 	CHECK_RESULT(ncclsvc_plan_end(d.plan, WAIT_MS), NCCLSVC_MISMATCH);
-	CHECK_SAYS("rank 1's Send to rank 2 in its group 4999 is of 1 float32, the Recv in rank "
-		   "2's group 4999 of 1 int32");
+	CHECK_SAYS("rank 1's Send to rank 2 in its group 4999 has 1 float32, but the Recv in "
+		   "rank 2's group 4999 has 1 int32");
 	desk_close(&d);
 }
 

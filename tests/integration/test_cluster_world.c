@@ -160,7 +160,7 @@ static void one_of_two(const char *variable, const char *advice)
 	CHECK_EQ(setenv(variable, "2", 1), 0);
 	CHECK_EQ(run_program(argv, out, sizeof(out)), 1);
 	CHECK_EQ(unsetenv(variable), 0);
-	if (!strstr(out, "2 daemons were started together, but MPI sees this one alone") ||
+	if (!strstr(out, "2 daemons were started together, but MPI sees only this one") ||
 	    !strstr(out, advice))
 		check_failed(__FILE__, __LINE__, "it says: %s", out);
 }

@@ -264,7 +264,7 @@ static void a_killed_daemons_is_taken_over(void **state)
 	CHECK(client >= 0);
 	daemon_kill(&c.d);
 	daemon_restart(&c.d, "--device", "cuda", NULL);
-	CHECK(daemon_says(&c.d, "which an earlier ncclsvcd has started"));
+	CHECK(daemon_says(&c.d, "which an earlier ncclsvcd started"));
 	ncclsvc_daemon_info info = started(&c, 0);
 	CHECK_EQ(info.mps_pid, control);
 	CHECK_EQ(device_of(&c, 0).mps, NCCLSVC_MPS_ACTIVE);
@@ -432,12 +432,12 @@ static void a_directory_that_others_may_write(void **state)
 	end_daemon(&c, false);
 	CHECK(!mkdir(directory, 0700) && !chmod(directory, 0770));
 	daemon_restart(&c.d, "--device", "cuda", NULL);
-	CHECK(daemon_says(&c.d, "is not a directory of this user alone"));
+	CHECK(daemon_says(&c.d, "is not a directory that only this user can access"));
 	CHECK_EQ(info_of(&c).mps, NCCLSVC_MPS_NOBODY);
 	end_daemon(&c, false);
 	CHECK(!rmdir(directory) && !symlink(c.fake, directory));
 	daemon_restart(&c.d, "--device", "cuda", NULL);
-	CHECK(daemon_says(&c.d, "is not a directory of this user alone"));
+	CHECK(daemon_says(&c.d, "is not a directory that only this user can access"));
 	CHECK(exists(directory));
 	unlink(directory);
 	end_daemon(&c, true);

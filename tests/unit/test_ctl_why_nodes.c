@@ -176,7 +176,7 @@ static void test_refused(void **state)
 	scene.comms[0].state = NCCLSVC_COMM_FORMING;
 	scene.comms[0].refused_rank = 1;
 	scene.comms[0].refused_pid = 4711;
-	strcpy(scene.comms[0].refused, "ranks 0 and 1 have both taken device 0");
+	strcpy(scene.comms[0].refused, "ranks 0 and 1 both use device 0");
 	says(only(WHY_JOINING),
 	     "ranks 1 and 2 have not. Rank 1 (pid 4711) was refused: ranks 0 and 1 "
 	     "have both taken device 0. Next: `ncclsvc-ctl sessions`");

@@ -117,7 +117,7 @@ static void examples(void **state)
 	expect(PLANS("S1|S1", "R0"), MISMATCH, MISMATCH, "no. 2 between the two, in its group 1");
 	expect(PLANS("S1 R1", "R0 S0 S0"), MISMATCH, MISMATCH, "rank 1's Send to rank 0");
 	expect(PLANS("S2", "S2", "R1 R1"), MISMATCH, MISMATCH, "rank 0's Send to rank 2");
-	expect(PLANS("S1:8", "R0:7"), MISMATCH, MISMATCH, "of 8 int8");
+	expect(PLANS("S1:8", "R0:7"), MISMATCH, MISMATCH, "has 8 int8");
 	/* Circles. */
 	expect(PLANS("S1|R1", "S0|R0"), MISMATCH, MISMATCH,
 	       "rank 0 in its group 0 waits for rank 1's group 1, rank 1 in its group 0 waits for "

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where the tasks of several nodes match: each node says READY or FAILED once, and all draw the
- * same conclusion. internode_comm.h tells how. */
+ * Matching of tasks across nodes: each node votes READY or FAILED once, and all reach the same
+ * conclusion, as internode_comm.h explains. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -15,9 +15,9 @@
 #include "sequence.h"
 #include "task.h"
 
-#define MATCHES_MAX 65536 /* in one communicator: others may be ahead by so much */
+#define MATCHES_MAX 65536 /* per communicator: how far other nodes may be ahead */
 
-/* ---- Finding ---- */
+/* ---- Lookup ---- */
 
 struct node_match *node_match_find(struct internode_comm *s, const struct operation_key *key)
 {
@@ -77,7 +77,7 @@ uint32_t node_match_part_of(const struct node_match *j, uint32_t place)
 	return j->comm->internode->node_of[j->key.a] == place ? 0 : 1;
 }
 
-/* ---- Drawing the conclusion ---- */
+/* ---- Conclusions ---- */
 
 bool node_match_differs(const struct node_match *j, const ncclsvc_status *st)
 {
@@ -96,7 +96,7 @@ static void sum_up(const struct node_match *j, struct outcome *all)
 		order_mismatch_status(j->comm, &all->posted, &all->status);
 }
 
-/* All nodes are ready, for the same? */
+/* All nodes are ready; do their records agree? */
 static bool find_mismatch(const struct node_match *j, const struct mismatch *posted,
 			  ncclsvc_status *st)
 {
@@ -125,10 +125,10 @@ void node_match_conclude_failed(struct engine *e, struct node_match *j)
 {
 	struct comm *c = j->comm;
 	if (j->key.a >= 0) {
-		j->resolved = true; /* for who posts it; nobody waits here */
+		j->resolved = true; /* for tasks posted later, since no task waits here */
 		return;
 	}
-	if (j->key.seq < c->collectives) { /* and nobody will */
+	if (j->key.seq < c->collectives) { /* and no task will be posted */
 		node_match_free(e, c->internode, j);
 		return;
 	}
@@ -138,7 +138,7 @@ void node_match_conclude_failed(struct engine *e, struct node_match *j)
 	}
 	ncclsvc_status st = j->status;
 	node_match_free(e, c->internode, j);
-	if (deadlock_is_cause(&st)) { /* who posts one now does not mean this */
+	if (deadlock_is_cause(&st)) { /* tasks posted from now on are a different operation */
 		order_end_collective(e, c, &st);
 		return;
 	}
@@ -147,13 +147,13 @@ void node_match_conclude_failed(struct engine *e, struct node_match *j)
 		order_end_collective(e, c, &st);
 }
 
-/* Do its bytes, if any, come with the votes? */
+/* Do its bytes, if any, travel with the votes? */
 static bool comes_along(const struct comm *c, const struct svc_record *r, bool p2p)
 {
 	return c->transport->eager && c->transport->eager(c->internode, r, p2p);
 }
 
-/* They wait for other nodes no more. */
+/* They no longer wait for other nodes. */
 static void end_started(struct engine *e, struct task *const *tasks, uint32_t n,
 			const ncclsvc_status *st)
 {
@@ -178,7 +178,7 @@ static void start(struct engine *e, struct node_match *j)
 	}
 	if (comes_along(c, &j->parts[j->mine].vote.record, p2p)) {
 		if (c->transport->unpack && !c->transport->unpack(c->internode, tasks, j)) {
-			/* Another version of this program? */
+			/* Does the node run another version of this program? */
 			st = status_of(NCCLSVC_PROTOCOL);
 			internode_comm_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
 		}
@@ -191,7 +191,7 @@ static void start(struct engine *e, struct node_match *j)
 	node_match_free(e, c->internode, j);
 	const struct match match = {.comm = c, .tasks = tasks, .ntasks = n, .at = &key};
 	if (c->transport->start(e, &match) == BEGUN_NO_MEMORY) {
-		/* The others have begun: what they wait for ends with the epoch. */
+		/* The other nodes have begun; their operation ends with the epoch. */
 		st = status_of(NCCLSVC_NO_MEMORY);
 		end_started(e, tasks, n, &st);
 		internode_comm_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
@@ -239,7 +239,7 @@ static void count_vote(struct engine *e, struct node_match *j)
 		node_match_conclude(e, j);
 }
 
-/* ---- Speaking ---- */
+/* ---- Votes ---- */
 
 void node_match_tell_failed(struct engine *e, const struct node_match *j,
 			    const struct failed_note *failed)
@@ -265,7 +265,7 @@ bool node_match_keep_failed(struct node_match *j, uint32_t part, const struct fa
 }
 
 /* The local ranks that have not posted the current collective. (A task that ended before its turn
- * came has named them when it ended.) */
+ * named them at its end.) */
 void node_match_name_missing(const struct comm *c, const struct node_match *j, ncclsvc_status *st)
 {
 	const struct internode_comm *s = c->internode;
@@ -279,7 +279,7 @@ void node_match_name_missing(const struct comm *c, const struct node_match *j, n
 	}
 	for (uint32_t i = 0; i < internode_comm_local_count(s); i++) {
 		uint32_t rank = internode_comm_locals(s)[i];
-		/* No rank of this node has posted a later collective. */
+		/* No local rank has posted a later collective. */
 		if (j->key.seq == c->collectives && c->collective[rank])
 			continue;
 		if (st->missing_count < NCCLSVC_MISSING_SHOWN)
@@ -320,7 +320,7 @@ void node_match_vote_failed(struct engine *e, struct node_match *j, const ncclsv
 	count_vote(e, j);
 }
 
-/* The sequencer hears of it together with all that it hangs together with here. */
+/* Tells the sequencer together with everything connected to it on this node. */
 static void offer(struct engine *e, struct node_match *j)
 {
 	const ncclsvc_status st = status_of(NCCLSVC_NO_MEMORY);
@@ -388,7 +388,7 @@ bool node_match_post_collective(struct engine *e, struct comm *c, const ncclsvc_
 	if (!c->internode)
 		return false;
 	if (c->internode->over)
-		return true; /* its end is near */
+		return true; /* it is about to end */
 	const struct operation_key key = collective_key(c);
 	struct node_match *j = node_match_get(c->internode, &key);
 	struct task **tasks = calloc(c->nranks, sizeof(struct task *));
@@ -408,7 +408,7 @@ bool node_match_post_collective(struct engine *e, struct comm *c, const ncclsvc_
 		c->collective[k] = NULL;
 		c->members[k].collective = NULL;
 		node_match_commit(e, j, t);
-		/* A set's next collective is launched together with it. */
+		/* The set's next collective is launched together with it. */
 		if (t->next_in_group)
 			order_make_ready(e, &c->members[k]);
 	}
@@ -444,8 +444,8 @@ bool node_match_fail_collective(struct engine *e, struct comm *c, const ncclsvc_
 	return true;
 }
 
-/* Those that have posted it, and those that have not: what they post next is another. One that is
- * poisoned has failed on all nodes. */
+/* Fails it for members that have posted it and for those that have not, whose next collective is a
+ * later one. A poisoned collective has failed on all nodes. */
 static void give_up_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
 {
 	const uint64_t seq = c->collectives;
@@ -515,7 +515,7 @@ void node_match_call_off(struct engine *e, struct node_match *j)
 		set_dissolve(e, m);
 }
 
-/* Of a TIMEOUT: all members here have posted it. */
+/* For a TIMEOUT: all local members have posted it. */
 static ncclsvc_status without_missing(const ncclsvc_status *why)
 {
 	ncclsvc_status st = *why;
