@@ -46,11 +46,11 @@ static ncclsvc_result take_options(const ncclsvc_options *options,
 			if (more[i])
 				return error_set(
 					NCCLSVC_UNSUPPORTED,
-					"an option is set that this library does not know");
+					"an option is set that this library does not support");
 		o = *options;
 	}
 	if (o.ring_entries && !svc_ring_entries_valid(o.ring_entries))
-		return error_argument("ring_entries is %u: give a power of two from %d to %d",
+		return error_argument("ring_entries is %u: use a power of two from %d to %d",
 				      o.ring_entries, SVC_RING_MIN, SVC_RING_MAX);
 	snprintf(connection->name, sizeof(connection->name), "%s",
 		 o.name ? o.name : program_invocation_short_name);
@@ -99,7 +99,7 @@ ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **se
 
 void ncclsvc_close(ncclsvc_session *s)
 {
-	/* A forked child cannot tell what its parent's other threads were at. */
+	/* A forked child cannot tell what its parent's other threads were doing. */
 	if (!s || (s->connection && s->connection->foreign))
 		return;
 	dispatch_close(s);
@@ -140,7 +140,7 @@ static void carry_timelines(const ncclsvc_session *s, const struct connection *n
 /* Locked; yields. */
 static ncclsvc_result install(ncclsvc_session *s, struct connection *new)
 {
-	tasks_look(s); /* what had ended, and what has now failed */
+	tasks_look(s); /* some had ended, the rest have now failed */
 	staging_free(s);
 	regions_unregister(&s->regions);
 	gpu_reattached(s);
@@ -156,7 +156,7 @@ static ncclsvc_result install(ncclsvc_session *s, struct connection *new)
 	return dispatch_watch(s);
 }
 
-/* Locked, by the only thread that reattaches; yields. */
+/* Locked, called only by the thread that reattaches; yields. */
 static ncclsvc_result connect_again(ncclsvc_session *s, uint64_t deadline)
 {
 	struct connection *new = NULL;
@@ -177,7 +177,7 @@ ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin)
 	socket_pump(s);
 	if (s->reattaching) {
 		session_unlock(s);
-		return error_set(NCCLSVC_BUSY, "another thread reattaches the session");
+		return error_set(NCCLSVC_BUSY, "another thread is already reattaching the session");
 	}
 	ncclsvc_result r = session_check(s);
 	if (s->connection->foreign || (!r && !s->unfinished)) {
@@ -192,7 +192,7 @@ ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin)
 		r = devices_rematch(s);
 	if (!r && rejoin)
 		r = comms_rejoin(s, deadline);
-	if (!r && rejoin) /* else communicators may still be left to do */
+	if (!r && rejoin) /* else communicators may still have to be rejoined */
 		s->unfinished = false;
 	s->reattaching = false;
 	session_unlock(s);

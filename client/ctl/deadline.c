@@ -12,9 +12,8 @@
 
 static void passed(int signal)
 {
-	static const char text[] =
-		"ncclsvc-ctl: ncclsvcd did not answer in time: check whether it is "
-		"stopped, or give a longer --timeout\n";
+	static const char text[] = "ncclsvc-ctl: ncclsvcd did not answer in time: check whether it "
+				   "is stopped, or use a longer --timeout\n";
 	(void)signal;
 	screen_leave();
 	ssize_t n = write(STDERR_FILENO, text, sizeof(text) - 1);

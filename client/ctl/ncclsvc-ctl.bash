@@ -1,8 +1,7 @@
 # bash completion for ncclsvc-ctl                                     -*- shell-script -*-
 # SPDX-License-Identifier: Apache-2.0
 
-# The first column of a table (not of the sentence that may follow it), from the daemon that the
-# command line names.
+# The first column of a table (but not of a sentence below it), from the daemon on the command line.
 _ncclsvc_ctl_ids()
 {
 	ncclsvc-ctl "${socket[@]}" --timeout 1 "$@" 2>/dev/null |

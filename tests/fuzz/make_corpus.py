@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seeds of the fuzz targets, made of valid messages, to corpus/ beside this file."""
+"""Writes the seeds of the fuzz targets, built from valid messages, to corpus/ beside this file."""
 
 import pathlib
 import struct
@@ -10,7 +10,7 @@ SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
 WORLD, JOIN_CANCEL, STAGING, ABORT = 19, 27, 28, 30
 REFUSED = 2**64 - 1
 PLAN_COMMIT, PLAN_DROP = 15, 16
-PLAN_FILE = 6  # the kind of fd that holds plans
+PLAN_FILE = 6  # the kind of fd for plans
 OPS = {"all_reduce": 1, "all_gather": 2, "reduce_scatter": 3, "broadcast": 4, "reduce": 5,
        "all_to_all": 6, "gather": 7, "scatter": 8, "send": 9, "recv": 10, "barrier": 11}
 ID = bytes(range(128))
@@ -90,7 +90,7 @@ def ring(body):
 OPEN = SAY_HELLO + named("attach") + READ + named("region_add")
 ALONE = OPEN + request(JOIN, join(1, 0)) + READ
 PAIR = OPEN + named("join") + SWITCH + OPEN + request(JOIN, join(2, 1)) + READ + SWITCH + READ
-PAIR_1 = PAIR.replace(SAY_HELLO, SAY_HELLO_1, 1)  # its first session is of version 1
+PAIR_1 = PAIR.replace(SAY_HELLO, SAY_HELLO_1, 1)  # the first session speaks version 1
 PEERS = {"broadcast": 1, "reduce": 1, "gather": 0, "scatter": 0}
 
 
@@ -101,13 +101,13 @@ def plan_file(*tasks, label=b"label"):
 
 
 def plan_file_1(*tasks):
-    """Of version 1: entries of 24 bytes."""
+    """For version 1, whose entries have 24 bytes."""
     return bytes([8, 0, len(tasks) * 24 // 64]) + b"".join(
         struct.pack("=IBBHiIQ", group, op, 0, 0, peer, 0, 2**64 - 1) for group, op, peer in tasks)
 
 
 def commit(ngroups, ntasks):
-    # An even kind, and of the pair the plans' file.
+    # An even kind, and the pair's plan file.
     return bytes([1, PLAN_COMMIT, 1, 2 * PLAN_FILE]) + struct.pack("=IIIIQQ", 0, 0, ngroups, ntasks, 0,
                                                                    0)
 
@@ -118,7 +118,7 @@ def planned(op, peer, group, task):
 
 
 def plans():
-    # To oneself: backwards, on into the next iteration, and dropped with one held.
+    # To itself: in reverse, on into the next iteration, and dropped with one held.
     own = plan_file((0, 9, 0), (0, 10, 0), (1, 10, 0), (1, 9, 0)) + ALONE + commit(2, 4) + READ
     tasks = [planned(9, 0, 0, 0), planned(10, 0, 0, 1), planned(10, 0, 1, 0), planned(9, 0, 1, 1)]
     write("fuzz_session", "plan", own + b"".join(tasks[::-1]) + b"".join(tasks) + tasks[1]

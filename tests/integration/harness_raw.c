@@ -88,7 +88,7 @@ bool raw_next(struct raw *r, struct raw_reply *reply)
 	if (ready != 1)
 		check_failed(__FILE__, __LINE__, "the daemon does not answer");
 	ssize_t n = svc_recv(r->sock, message, sizeof(message), reply->fds, &reply->nfds, 0);
-	/* The daemon closed with requests unread; what it had said can still be read. */
+	/* The daemon closed with unread requests; what it had sent can still be read. */
 	if (n == -ECONNRESET)
 		n = svc_recv(r->sock, message, sizeof(message), reply->fds, &reply->nfds, 0);
 	if (n == 0)
@@ -219,7 +219,7 @@ void raw_attach(struct raw *r, uint32_t entries)
 	r->ring =
 		mmap(NULL, reply.attach.size, PROT_READ | PROT_WRITE, MAP_SHARED, reply.fds[0], 0);
 	CHECK(r->ring != MAP_FAILED);
-	/* The client may not cut what the daemon has mapped. */
+	/* The client must not be able to truncate what the daemon has mapped. */
 	CHECK(ftruncate(reply.fds[0], SVC_PAGE) < 0 && errno == EPERM);
 	close(reply.fds[0]);
 	r->ring_size = reply.attach.size;

@@ -93,7 +93,7 @@ class CtlTest(unittest.TestCase):
         self.assertIn("rank 1", text)
         self.assertIn(str(os.getpid()), text)
         self.assertFalse(self.json("why", "--after", "3600")["stuck"])
-        # And when the straggler has come, nothing is stuck.
+        # When the straggler has come, nothing is stuck.
         late = self.second.add_region(svc.Region(4096))
         self.second.all_reduce(self.comm1, (late.id, 0), (late.id, 0), 100, svc.FLOAT32, svc.MAX)
         self.first.wait(self.serial)
@@ -106,7 +106,7 @@ class CtlTest(unittest.TestCase):
         self.assertEqual((answer["target"], answer["id"], answer["cancelled"]),
                          ("task", task["task"], 1))
         self.fails(self.first, self.serial, "CANCELLED")
-        # It is kept until rank 1 has matched it, and shown as what it is.
+        # It is kept until rank 1 has matched it, and is shown as failed.
         self.assertEqual([t["state"] for t in self.json("tasks")["tasks"]], ["failed"])
         self.ctl("cancel", "task", "999999999", code=5)
 
@@ -151,7 +151,7 @@ class CtlTest(unittest.TestCase):
         nowhere = self.ctl("status", code=4, path=self.daemon.path + "-not")
         self.assertEqual(nowhere.stdout, "")
         self.assertIn(self.daemon.path + "-not", nowhere.stderr)
-        self.assertIn("is no socket", self.ctl("status", code=4, path=__file__).stderr)
+        self.assertIn("is not a socket", self.ctl("status", code=4, path=__file__).stderr)
         self.assertIn("longer than 107", self.ctl("status", code=1, path="/" + "x" * 107).stderr)
 
     def test_groups_need_no_daemon(self):

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Protocol versions: the real daemon speaks the lowest and the highest at once, through socket and
- * ring, and the library works with a daemon that speaks the lowest alone. */
+ * ring, and the library works with a daemon that only speaks the lowest. */
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
@@ -148,7 +148,7 @@ static void tasks_run_between_all_versions(void **state)
 	daemon_stop(&d);
 }
 
-/* ---- What differs ---- */
+/* ---- Differences ---- */
 
 static void the_end_of_an_epoch_is_longer_in_version_2(void **state)
 {
@@ -218,7 +218,7 @@ static void a_join_that_waits_is_taken_back(void **state)
 	cancel = (struct svc_join_cancel){.serial = join, .reserved = 1};
 	raw_refused(&r, SVC_JOIN_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
 		    "reserved");
-	/* Serials are each session's own. */
+	/* Serials are per session. */
 	cancel.reserved = 0;
 	raw_refused(&other, SVC_JOIN_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_NOT_FOUND,
 		    "no JOIN");
@@ -243,7 +243,7 @@ static void a_join_that_waits_is_taken_back(void **state)
 	daemon_stop(&d);
 }
 
-/* The epoch is over for both members, and no other one is. */
+/* The epoch is over for both members, and no other epoch is. */
 static void a_member_aborts(void **state)
 {
 	struct daemon d;
@@ -285,7 +285,7 @@ static void plans_end(ncclsvc_session *watch)
 
 static const char *const labels[] = {"first of 0", "second of 0", "first of 1", "second of 1"};
 
-/* Two Sends from rank 0 to rank 1, with labels where the version has them. */
+/* Two Sends from rank 0 to rank 1, with labels if the version has them. */
 static uint32_t commit_plan(struct rank *k, unsigned version, int me)
 {
 	struct svc_plan_task t[2] = {
@@ -382,7 +382,7 @@ static void a_future_client_is_told_both_ranges(void **state)
 
 /* ---- The library and a daemon of the lowest version ---- */
 
-/* The label stays here, then. */
+/* The label then stays local. */
 static void planned(ncclsvc_comm *comm, int other, int32_t *v)
 {
 	ncclsvc_plan *p;
@@ -404,7 +404,7 @@ static void planned(ncclsvc_comm *comm, int other, int32_t *v)
 	CHECK_OK(ncclsvc_plan_terminate(p, WAIT_MS));
 }
 
-/* Entries of plans are shorter there, and no lists. */
+/* Plan entries are shorter there, and there are no lists. */
 static void plan(struct client *me, ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	const int64_t dim = 4;
@@ -459,7 +459,7 @@ static void work(struct client *me)
 		say(me, READY);
 		CHECK_OK(ncclsvc_recv(v, 1, NCCLSVC_INT32, 1, comm, &task));
 		wait_for(s, task, NCCLSVC_PEER_GONE);
-		/* The event comes by the socket, later than the ring's status. */
+		/* The event comes through the socket, later than the ring's status. */
 		while (ncclsvc_comm_error(comm) != NCCLSVC_PEER_GONE)
 			sleep_ms(1);
 		CHECK_RESULT(ncclsvc_barrier(comm, NULL), NCCLSVC_STALE_EPOCH);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A node: what daemon/server's server_create puts together, as far as communicators need it. */
+ * A node: what daemon/server's server_create sets up, as far as communicators need it. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,7 +48,7 @@ void trace(int node, const char *format, ...)
 	va_end(args);
 }
 
-/* ---- Instead of daemon/base/log.c: a defect that the daemon logs is a failure ---- */
+/* ---- Replaces daemon/base/log.c: a defect that the daemon logs is a failure ---- */
 
 bool log_enabled(enum log_level level)
 {

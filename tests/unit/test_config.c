@@ -18,7 +18,7 @@
 
 #define ARGS_MAX 16
 
-/* One load: what it printed and returned. */
+/* One load: its output and result. */
 struct outcome {
 	struct config c;
 	int rc;
@@ -245,7 +245,7 @@ static void test_the_world_has_a_section(void **state)
 	assert_int_equal(o.c.world_pipeline, 2);
 	LOAD(&o, no_env, "--config", file, "--world-data", "auto");
 	assert_int_equal(o.c.world_data, 0);
-	/* Indented, and with the whole name */
+	/* Indented, and with the full name */
 	write_file("ranks = 8\n[world]\n  data = 4\n\tworld_pipeline = 2\n");
 	LOAD(&o, no_env, "--config", file);
 	assert_int_equal(o.rc, -1);
@@ -273,7 +273,7 @@ static void test_option_errors(void **state)
 	EXPECT_ERRORS(&o, "ambiguous option --he: --hello-seconds, --help",
 		      "ambiguous option --world: --world-data, --world-horizontal, "
 		      "--world-pipeline");
-	LOAD(&o, no_env, "--rank", "7"); /* what is short for one is that one */
+	LOAD(&o, no_env, "--rank", "7"); /* an abbreviation of one option is accepted */
 	assert_int_equal(o.rc, -1);
 	assert_int_equal(o.c.ranks, 7);
 }
@@ -457,7 +457,7 @@ static void test_engine_threads(void **state)
 	(void)state;
 	assert_int_equal(config_key_set(&c, k, "auto", why, sizeof(why)), 0);
 	assert_true(c.engine_threads >= 1 && c.engine_threads <= 4);
-	/* As srun binds a task. */
+	/* The way srun binds a task. */
 	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
 	CPU_ZERO(&one);
 	for (int cpu = CPU_SETSIZE; cpu-- > 0 && !CPU_COUNT(&one);)
@@ -563,7 +563,8 @@ static void test_shared_socket_dir(void **state)
 	assert_non_null(mkdtemp(dir));
 	snprintf(path, sizeof(path), "%s/x.sock", dir);
 	assert_false(paths_socket_dir_shared(path));
-	assert_int_equal(chmod(dir, 01777), 0); /* the sticky bit keeps nobody from being first */
+	assert_int_equal(chmod(dir, 01777),
+			 0); /* the sticky bit does not prevent anybody from being first */
 	assert_true(paths_socket_dir_shared(path));
 	assert_int_equal(chmod(dir, 0775), 0); /* a group is chosen */
 	assert_false(paths_socket_dir_shared(path));

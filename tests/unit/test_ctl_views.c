@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the commands print, from lists made here. JSON is read back by a parser that is not ours. */
+ * What the commands print, from made-up lists. JSON is read back by an independent parser. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -374,7 +374,7 @@ static void test_comms(void **state)
 	assert_string_equal(str(json_array_get(list, 2), "memory"), "cuda");
 	assert_true(json_is_null(json_object_get(json_array_get(list, 0), "transport")));
 	assert_string_equal(str(json_array_get(list, 2), "transport"), "mpi");
-	/* A daemon that does not say, and one that does. */
+	/* A daemon that does not report it, and one that does. */
 	assert_true(json_is_null(json_object_get(json_array_get(list, 0), "epoch_state")));
 	assert_true(json_is_null(json_object_get(json_array_get(list, 0), "transitions")));
 	assert_string_equal(str(json_array_get(list, 2), "epoch_state"), "running");
@@ -516,7 +516,7 @@ static void test_status(void **state)
 	free(text);
 }
 
-/* The line of `status`, of so many of these sessions. */
+/* The line of `status`, with this many of these sessions. */
 static void mps_says(const ncclsvc_daemon_info *daemon, size_t nsessions, const char *line)
 {
 	static const ncclsvc_session_info trainers[] = {
@@ -580,8 +580,8 @@ static double cpu_seconds(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Five times the tasks may take five times as long: what would take 25 times is caught, and so is
- * output that gathers in memory. */
+/* Five times the tasks may take five times as long. This catches quadratic time, and output that
+ * accumulates in memory. */
 static double print_many(ncclsvc_task_info *list, size_t n, bool json)
 {
 	struct snapshot s = snapshot();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The analysis behind `ncclsvc-ctl why`, on situations made here: whom or what one task waits for,
- * and what becomes of many findings. */
+ * The analysis behind `ncclsvc-ctl why`, on made-up situations: what one task waits for, and how
+ * many findings are merged. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +57,7 @@ static void test_missing(void **state)
 	assert_int_equal(f->culprits[0].session, SESSION + 2);
 }
 
-/* Without a view of the processes, nothing is claimed about them. */
+/* Without access to the processes, nothing is claimed about them. */
 static void test_missing_unseen(void **state)
 {
 	struct why_input in = {&scene.s, SEC, NULL, NULL};
@@ -148,7 +148,7 @@ static void test_unmatched(void **state)
 	says(&scene.report.findings[0], "which has not called the matching Send");
 }
 
-/* Each of two ranks plans a Send to and a Recv from the other in group 3; rank has submitted one.
+/* Each of two ranks plans a Send to and a Recv from the other in group 3; `rank` has submitted one.
  */
 static void planned(int rank, unsigned submitted)
 {
@@ -197,7 +197,7 @@ static void test_plan_held_elsewhere(void **state)
 	world(2, 1);
 	planned(0, 0);
 	planned(1, NCCLSVC_RECV);
-	/* Rank 0 waits for what rank 1 holds; rank 1 is stopped. */
+	/* Rank 0 waits for a task that rank 1 holds back; rank 1 is stopped. */
 	p2p(WORLD, 0, 0, NCCLSVC_SEND, 0, 1);
 	task(WORLD, 1, 1, NCCLSVC_RECV, 0, NCCLSVC_WAITING_GROUP, 4)->peer = 0;
 	const struct why_finding *f = only(WHY_PLAN);
@@ -247,7 +247,7 @@ static void test_input(void **state)
 	assert_int_equal(f->also[0].nwaiting, 2);
 }
 
-/* As above, but the others have waited for longer. */
+/* As above, but the others have waited longer. */
 static void test_input_of_another(void **state)
 {
 	(void)state;
@@ -275,7 +275,8 @@ static void test_running(void **state)
 	assert_int_equal(f->nwaiting, 2);
 }
 
-/* A rank's first task is behind nothing, yet old: that the daemon hangs must not pass as well. */
+/* A rank's first task waits for nothing, yet is old: a hanging daemon must not be reported as well.
+ */
 static void test_not_started(void **state)
 {
 	(void)state;
@@ -373,7 +374,7 @@ static void test_oldest_first(void **state)
 	assert_int_equal(r->findings[1].comm, WORLD);
 }
 
-/* Lists are not one moment's: what a task names may be gone from the others. */
+/* The lists are not from the same moment: what a task names may be gone from the others. */
 static void test_unknown(void **state)
 {
 	(void)state;

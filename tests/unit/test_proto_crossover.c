@@ -131,7 +131,7 @@ static void test_bad_lines(void **state)
 	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
 		char text[256];
 		is_refused(lines[i], "line 1: ");
-		/* Others are not used either. */
+		/* Unknown lines are not used either. */
 		snprintf(text, sizeof(text), "2 yes 8 A\n%s\n3 yes 8 A\n", lines[i]);
 		is_refused(text, "line 2: ");
 	}

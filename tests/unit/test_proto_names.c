@@ -123,7 +123,7 @@ static void sentences_say_what_a_list_was_refused_for(void **state)
 	st.value_a = NCCLSVC_REFUSAL_SHAPES;
 	assert_string_equal(sentence(&st), "MISMATCH: rank 1 (pid 7) refused the list: it does not "
 					   "allow the sender's types or shapes");
-	/* Of a newer library. */
+	/* From a newer library. */
 	st.result = NCCLSVC_SYSTEM;
 	st.value_a = UINT64_MAX;
 	assert_string_equal(sentence(&st),

@@ -237,7 +237,7 @@ static const char *option_name(int value)
 	return "?";
 }
 
-/* Those that a shortened name could be, in buf. False: they are not several. */
+/* Writes the options that an abbreviated name could mean to buf. False: fewer than two. */
 static bool could_be(const char *word, char *buf, size_t size)
 {
 	const size_t length = strncmp(word, "--", 2) ? 0 : strcspn(word + 2, "=");
@@ -262,7 +262,7 @@ static enum ctl_exit refuse_option(const struct parser *p, const char *word)
 	return usage(p, "unknown option %s: try `ncclsvc-ctl help`", word);
 }
 
-/* False: the argument makes no sense. */
+/* False: the argument is invalid. */
 static bool take(struct ctl_args *args, int option, const char *value)
 {
 	uint64_t n = 0;
@@ -294,7 +294,7 @@ static bool take(struct ctl_args *args, int option, const char *value)
 	case OPT_STUCK:
 		if (!seconds(value, 0, &args->stuck_ns))
 			return false;
-		if (!args->stuck_ns) /* which asks for none: pending ones of any age */
+		if (!args->stuck_ns) /* 0 means pending tasks of any age */
 			args->stuck_ns = 1;
 		return true;
 	case OPT_LIMIT:
@@ -358,15 +358,15 @@ static enum ctl_exit parse_cancel(const struct parser *p, int argc, char **argv,
 	else if (!strcmp(argv[0], "session"))
 		args->target = CTL_TARGET_SESSION;
 	else
-		return usage(p, "cannot cancel a \"%s\": say task, comm or session", argv[0]);
+		return usage(p, "cannot cancel a \"%s\": use task, comm or session", argv[0]);
 	uint64_t max = args->target == CTL_TARGET_SESSION ? UINT32_MAX : UINT64_MAX;
 	if (!number(argv[1], max, &args->id))
-		return usage(p, "\"%s\" is no %s id: take one that ncclsvc-ctl shows", argv[1],
+		return usage(p, "\"%s\" is not a %s id: use one that ncclsvc-ctl shows", argv[1],
 			     argv[0]);
 	return EXIT_GOOD;
 }
 
-/* The words of the command line: a command and what belongs to it. */
+/* Parses the words of the command line: a command and its arguments. */
 static enum ctl_exit parse_words(const struct parser *p, int argc, char **argv,
 				 struct ctl_args *args)
 {
@@ -374,7 +374,7 @@ static enum ctl_exit parse_words(const struct parser *p, int argc, char **argv,
 		return usage(p, "no command: try `ncclsvc-ctl help`");
 	args->command = command_number(argv[0]);
 	if (args->command == CTL_NONE)
-		return usage(p, "no command \"%s\": try `ncclsvc-ctl help`", argv[0]);
+		return usage(p, "no such command \"%s\": try `ncclsvc-ctl help`", argv[0]);
 	if (args->command == CTL_CANCEL)
 		return parse_cancel(p, argc - 1, argv + 1, args);
 	if (args->command == CTL_WATCH) {
@@ -382,16 +382,16 @@ static enum ctl_exit parse_words(const struct parser *p, int argc, char **argv,
 		args->command = argc > 1 ? command_number(argv[1]) : CTL_TASKS;
 		if (args->command < CTL_STATUS || args->command > CTL_WHY)
 			return usage(p,
-				     "cannot watch \"%s\": take status, sessions, comms, tasks, "
+				     "cannot watch \"%s\": use status, sessions, comms, tasks, "
 				     "memory, devices, plan or why",
 				     argv[1]);
 		argc -= argc > 1;
 	}
 	if (args->command == CTL_GROUPS && args->sizes.world < 0)
-		return usage(p, "groups needs --world, the number of ranks");
+		return usage(p, "groups needs --world N, the number of ranks");
 	if (argc > 1)
-		return usage(p, "%s takes no argument \"%s\"", ctl_command_name(args->command),
-			     argv[args->watch ? 2 : 1]);
+		return usage(p, "%s takes no arguments, but got \"%s\"",
+			     ctl_command_name(args->command), argv[args->watch ? 2 : 1]);
 	return EXIT_GOOD;
 }
 
@@ -421,7 +421,7 @@ enum ctl_exit args_parse(int argc, char **argv, struct ctl_args *args, char *tex
 		.sizes = {-1, -1, -1, -1, -1},
 	};
 	uint32_t given = 0;
-	optind = 0; /* GNU: forget an earlier parse */
+	optind = 0; /* GNU getopt: forget an earlier parse */
 	opterr = 0;
 	for (int o; (o = getopt_long(argc, argv, ":hVn:", options, NULL)) != -1;) {
 		const char *at = optind > 0 && optind <= argc ? argv[optind - 1] : "";

@@ -36,7 +36,7 @@ static int by_age(const void *pa, const void *pb)
 	return order ? order : by_place(pa, pb);
 }
 
-/* Tasks come in runs of one communicator: remember the last one found. */
+/* Consecutive tasks often have the same communicator, so remember the last one found. */
 struct label_cache {
 	uint64_t id;
 	bool valid;

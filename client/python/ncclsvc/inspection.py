@@ -14,10 +14,10 @@ _Record = TypeVar("_Record", bound=s.Record)
 
 
 class Inspection:
-    """The part of Session that looks.
+    """The inspection methods of Session.
 
     Lists are snapshots of the whole daemon. Each record is the C struct of that name, with its fields as attributes,
-    and as_dict(). Ages are nanoseconds. All block for the daemon's answer, 10 s at most."""
+    and as_dict(). Ages are in nanoseconds. All methods block for the daemon's answer, up to 10 s."""
 
     @property
     def _pointer(self) -> Pointer:
@@ -56,7 +56,7 @@ class Inspection:
         return self._list("devices", s.DeviceInfo)
 
     def nodes(self) -> list[s.NodeInfo]:
-        """The daemons that are one cluster with this one, itself too; none if it is alone."""
+        """The daemons that form a cluster with this one, including itself; empty if it is alone."""
         return self._list("nodes", s.NodeInfo)
 
     def plans(self) -> list[s.PlanInfo]:
@@ -70,7 +70,8 @@ class Inspection:
         return self._list("plan_tasks", s.PlanTaskInfo)
 
     def cancel_task(self, task: int) -> int:
-        """Ends a task, by the number that tasks() shows. How many tasks ended; NotFoundError if there is none."""
+        """Ends a task, by the number that tasks() shows. Returns how many tasks ended; NotFoundError if there is no
+        such task."""
         return self._cancel(lib.cancel_task, integer(task, ctypes.c_uint64))
 
     def cancel_comm(self, comm: int) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The structs of the public headers. tests/python/test_package_abi.py compares every size and offset with the C
+"""The structs of the public headers. tests/python/test_package_abi.py compares all sizes and offsets with the C
 compiler's."""
 
 from __future__ import annotations
@@ -438,7 +438,7 @@ class PlannedRecord(Structure):
     ]
 
 
-# The header's name of each.
+# The name of each in the header.
 NAMES: dict[str, type[Structure]] = {
     "ncclsvc_unique_id": UniqueId,
     "ncclsvc_options": Options,

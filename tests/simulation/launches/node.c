@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the sequencer says to a node, and how communicators begin and end there: as
- * daemon/sched/internode/node_match_messages.c, sequence.c and internode_comm.c do. */
+ * What the sequencer sends to a node, and how communicators begin and end there: models
+ * daemon/sched/internode/node_match_messages.c, sequence.c and internode_comm.c. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -24,7 +24,7 @@ bool node_lives(int node)
 	return nodes[node].alive;
 }
 
-/* ---- What the sequencer says ---- */
+/* ---- Messages from the sequencer ---- */
 
 static void be_closed(struct node *n, uint64_t internode_id)
 {
@@ -282,7 +282,7 @@ static void say_failed_before(const struct node *n)
 	}
 }
 
-/* To the next sequencer. */
+/* Repeats everything to the next sequencer. */
 static void say_again(struct node *n)
 {
 	const uint32_t node = (uint32_t)(n - nodes);

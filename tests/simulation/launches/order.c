@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Members' queues, and which tasks of one node match: as daemon/sched/order.c, match.c, release.c
- * and node_match_pair.c do. */
+ * Members' queues, and matching within a node: models daemon/sched/order.c, match.c, release.c and
+ * node_match_pair.c. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -68,7 +68,7 @@ void order_launched(struct task *t)
 
 /* ---- Collectives ---- */
 
-/* Ends the current one on all that have posted it. */
+/* Ends the current collective for all that have posted it. */
 static void end_collective(struct local_comm *s, const ncclsvc_status *st)
 {
 	s->poisoned = false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a node requests, withdraws and launches: as daemon/sched/internode/sequence.c, set.c and
- * node_match.c do. */
+ * What a node requests, withdraws and launches: models daemon/sched/internode/sequence.c, set.c and
+ * node_match.c. */
 #include "request.h"
 
 #include <stdlib.h>
@@ -93,7 +93,7 @@ void match_ready(struct match *m)
 	node_of(m)->matched_new = true;
 }
 
-/* The local ranks that have not posted it. */
+/* Names the local ranks that have not posted it. */
 void match_name_missing(const struct match *m, ncclsvc_status *st)
 {
 	const struct local_comm *s = m->at;
@@ -184,7 +184,7 @@ bool request_names(const struct launch_request *r, uint64_t internode_id)
 	return false;
 }
 
-/* The sequencer may yet launch it. */
+/* The sequencer may still launch it. */
 void request_give_up(struct node *n, struct launch_request *r)
 {
 	for (uint32_t i = 0; i < ncomms; i++)
@@ -416,7 +416,7 @@ static void request_matched(struct node *n, struct local_comm *s)
 			request(n, &all);
 }
 
-/* What was to fail in a request that is void. */
+/* Withdraws what should have failed in a void request. */
 static void withdraw_asked(struct local_comm *s)
 {
 	struct match *m;
@@ -445,7 +445,7 @@ static void on_launch(void *arg)
 	node_launch(n);
 }
 
-/* Its GPUs may have no room at once. */
+/* The GPUs may have no room yet. */
 void request_ordered(struct node *n, uint64_t number, uint64_t grant)
 {
 	struct launch_request *r;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What node.c needs of request.c. */
+ * request.c's interface for node.c. */
 #ifndef REQUEST_H
 #define REQUEST_H
 
 #include "launches.h"
 
-/* When it still waits then, its answer is overdue. */
+/* If it still waits then, its answer is overdue. */
 struct waiting {
 	uint32_t node, comm;
 	struct operation_key key;
