@@ -57,7 +57,9 @@ bool svc_redop_made(unsigned redop);
 void svc_uuid_text(const uint8_t uuid[16], char text[SVC_UUID_TEXT]);
 
 /* A text that ends, of printable ASCII, and zeros behind it: it stands in sentences and logs. */
-bool svc_label_ok(const char label[NCCLSVC_LABEL_BYTES]);
+bool svc_label_ok(const char *label, size_t size);
+/* Makes one of another text: cut where it is too long, '?' for any other character. Returns to. */
+char *svc_label_copy(char *to, size_t size, const char *from);
 /* ' "label"', or nothing if it is empty. Returns text. */
 #define SVC_QUOTED_BYTES (NCCLSVC_LABEL_BYTES + 3)
 const char *svc_label_quote(const char label[NCCLSVC_LABEL_BYTES], char text[SVC_QUOTED_BYTES]);

@@ -16,7 +16,8 @@
  * means what was true before the field existed: a sender cuts the struct to the length that the
  * session's version has, a receiver fills what is missing with zeros. The code that handles a
  * message therefore never asks for the version. HELLO, struct svc_error and struct svc_event_bye
- * are the same in all versions, as they are read before there is one.
+ * are the same in all versions, as they are read before there is one: what HELLO cannot say, is in
+ * IDENTIFY.
  *
  * How to add a version:
  * 1. Raise SVC_PROTOCOL_MAX.
@@ -79,6 +80,7 @@ enum svc_opcode {
 	SVC_STAGING = 28,     /* from version 2 */
 	SVC_TRIGGER_DEL = 29, /* from version 2 */
 	SVC_ABORT = 30,	      /* from version 2 */
+	SVC_IDENTIFY = 31,    /* from version 3 */
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,
@@ -120,6 +122,12 @@ struct svc_hello_reply {
 	uint64_t region_bytes_max; /* for one user, all its sessions together */
 	char daemon_version[NCCLSVC_NAME_BYTES];
 	char mps_directory[NCCLSVC_MPS_DIRECTORY_BYTES]; /* empty but for SVC_MPS_JOIN */
+};
+
+/* The name of the session's job, for people: it grants nothing. A second one replaces the first;
+ * communicators keep the job that they were joined with. From version 3. */
+struct svc_identify {
+	char job[NCCLSVC_JOB_BYTES]; /* printable ASCII (svc_label_ok); empty: none */
 };
 
 /* Last words before the daemon closes the connection. */

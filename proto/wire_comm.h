@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Messages about communicators (wire.h tells what holds of all): members, reductions, plans, the
- * world. */
+ * Messages about communicators, their members and plans (wire.h tells what holds of all). */
 #ifndef PROTO_WIRE_COMM_H
 #define PROTO_WIRE_COMM_H
 
@@ -48,6 +47,8 @@ struct svc_join {
 	/* 0, or a lent region of the member's GPU, zeroed and of PEER_STAGING bytes at least
 	 * (abi/peer.h). If all members have one, their kernels may use it. From version 2. */
 	uint32_t staging;
+	char label[NCCLSVC_NAME_BYTES]; /* the user's name, as svc_label_ok has it. From version 3.
+					 */
 };
 
 struct svc_join_reply {
@@ -61,6 +62,7 @@ struct svc_join_reply {
 	 * others on NCCL. 0: all run there. Else STAGING hands out the staging memory. */
 	uint32_t peer_bytes;
 	uint32_t reserved;
+	char label[NCCLSVC_NAME_BYTES]; /* as inspection shows it. From version 3. */
 };
 
 /* The staging memory of a rank, as a handle of CUDA's VMM; or (rank -1) the pages of all members:
@@ -98,6 +100,7 @@ struct svc_split {
 	/* From version 2: */
 	uint16_t out_of_reach; /* as in JOIN */
 	uint16_t reserved[3];
+	char label[NCCLSVC_NAME_BYTES]; /* as in JOIN, of the part. From version 3. */
 };
 
 /* Makes a reduction of a communicator of GPUs: sums of what each rank has multiplied by its scalar,

@@ -13,8 +13,9 @@
 struct connection_options {
 	struct sockaddr_un address;
 	char name[NCCLSVC_NAME_BYTES];
-	uint32_t entries;      /* of the ring */
-	bool entries_required; /* false: fewer will do if the daemon allows no more */
+	char job[NCCLSVC_JOB_BYTES]; /* svc_label_ok; empty: not known */
+	uint32_t entries;	     /* of the ring */
+	bool entries_required;	     /* false: fewer will do if the daemon allows no more */
 	bool no_ring;
 	bool retry; /* until the deadline, while no daemon listens or the one that does is going */
 };

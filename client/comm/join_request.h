@@ -17,6 +17,8 @@ ncclsvc_result join_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 /* If it was cancelled so, the error is that of the end. Locked; yields. */
 ncclsvc_result join_finish(ncclsvc_session *s, struct call *call, uint64_t deadline,
 			   const ncclsvc_comm *beside);
+/* Takes the name that ncclsvc_comm_label_next has left for this thread's next communicator. */
+void join_take_label(char label[NCCLSVC_NAME_BYTES]);
 /* Fills in how the process uses the GPU: under which MPS. */
 void join_say_mps(int device, struct svc_join *request);
 

@@ -174,7 +174,7 @@ ncclsvc_result ncclsvc_plan_label(ncclsvc_plan *p, const char *label)
 	if (!label)
 		return error_argument("ncclsvc_plan_label: the label is NULL");
 	memcpy(text, label, strnlen(label, sizeof(text)));
-	if (!svc_label_ok(text))
+	if (!svc_label_ok(text, sizeof(text)))
 		return error_argument("ncclsvc_plan_label: a label has at most %d characters, all "
 				      "of printable ASCII",
 				      NCCLSVC_LABEL_BYTES - 1);

@@ -46,6 +46,7 @@ struct split_request {
 	uint32_t serial;
 	uint64_t deadline_ns;
 	bool overdue; /* it was asked who is missing */
+	char label[NCCLSVC_NAME_BYTES];
 };
 
 enum barrier_state { BARRIER_NONE, BARRIER_READY, BARRIER_OVER };
@@ -64,6 +65,9 @@ struct communicator {
 	uint64_t uid;
 	uint8_t id[NCCLSVC_ID_BYTES];
 	char label[NCCLSVC_NAME_BYTES];
+	bool named;		     /* the label is its users' */
+	char job[NCCLSVC_JOB_BYTES]; /* of the member that joined first of those here; empty:
+					unknown */
 	bool world;
 	bool cuda;		     /* its members' devices are GPUs */
 	bool out_of_reach;	     /* a member cannot map another's: no kernels */

@@ -142,6 +142,7 @@ uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 		if (client_allows(p->asker, m->account->uid))
 			memcpy(i->id, m->id, sizeof(i->id));
 		memcpy(i->label, m->label, sizeof(i->label));
+		memcpy(i->job, m->job, sizeof(i->job));
 		add_life(&m->life, p->reply.time_ns, i);
 		add_refusal(v.rendezvous ? &v.rendezvous->refused : &m->refused, i);
 	}

@@ -22,10 +22,11 @@ const char ctl_help[] =
 	"\n"
 	"Commands:\n"
 	"  status                 the daemon in a few lines\n"
-	"  sessions               connected processes\n"
-	"  comms                  communicators [--all] [--members] [--comm ID]\n"
+	"  sessions               connected processes [--job JOB]\n"
+	"  comms                  communicators [--all] [--members] [--comm ID] [--job JOB]\n"
 	"  tasks                  pending tasks [--comm ID] [--rank R] [--pid P] [--state S]\n"
-	"                         [--stuck SECONDS] [--sort comm|age] [--limit N]\n"
+	"                         [--stuck SECONDS] [--job JOB] [--sort comm|age]\n"
+	"                         [--limit N]\n"
 	"  memory                 registered regions, and totals per process [--pid P]\n"
 	"  devices                GPUs and their workers\n"
 	"  plan                   plans: each member's position and missing tasks [--comm ID] "
@@ -67,6 +68,7 @@ enum option_value {
 	OPT_HELP,
 	OPT_VERSION,
 	OPT_COMM,
+	OPT_JOB,
 	OPT_RANK,
 	OPT_PID,
 	OPT_STATE,
@@ -93,6 +95,7 @@ static const struct option options[] = {
 	{"help", no_argument, NULL, OPT_HELP},
 	{"version", no_argument, NULL, OPT_VERSION},
 	{"comm", required_argument, NULL, OPT_COMM},
+	{"job", required_argument, NULL, OPT_JOB},
 	{"rank", required_argument, NULL, OPT_RANK},
 	{"pid", required_argument, NULL, OPT_PID},
 	{"state", required_argument, NULL, OPT_STATE},
@@ -115,6 +118,7 @@ static const struct option options[] = {
 /* The commands that take an option; not named: all. */
 static const unsigned takers[OPT_END - OPT_SOCKET] = {
 	[OPT_COMM - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_COMMS) | ON(CTL_PLAN),
+	[OPT_JOB - OPT_SOCKET] = ON(CTL_SESSIONS) | ON(CTL_COMMS) | ON(CTL_TASKS),
 	[OPT_RANK - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_PLAN) | ON(CTL_GROUPS),
 	[OPT_PID - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_MEMORY),
 	[OPT_STATE - OPT_SOCKET] = ON(CTL_TASKS),
@@ -238,6 +242,9 @@ static bool take(struct ctl_args *args, int option, const char *value)
 		return seconds(value, 0.001, &args->timeout_ns);
 	case OPT_COMM:
 		args->comm = value;
+		return *value != '\0';
+	case OPT_JOB:
+		args->job = value;
 		return *value != '\0';
 	case OPT_RANK:
 		if (!number(value, INT32_MAX, &n))

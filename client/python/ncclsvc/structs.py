@@ -24,7 +24,16 @@ from ctypes import (
 )
 from typing import Any
 
-from .enums import EPOCH_STEPS, GROUP_TYPES, ID_BYTES, LABEL_BYTES, MISSING_SHOWN, NAME_BYTES, REFUSED_BYTES
+from .enums import (
+    EPOCH_STEPS,
+    GROUP_TYPES,
+    ID_BYTES,
+    JOB_BYTES,
+    LABEL_BYTES,
+    MISSING_SHOWN,
+    NAME_BYTES,
+    REFUSED_BYTES,
+)
 
 NODE_TEXT_BYTES = 64
 TEXT_BYTES = 128
@@ -62,6 +71,7 @@ class Options(Structure):
         ("ring_entries", c_uint32),
         ("no_ring", c_bool),
         ("timeout_ms", c_int),
+        ("job", c_char_p),
     ]
 
 
@@ -102,6 +112,8 @@ class SessionInfo(Record):
         ("name", c_char * NAME_BYTES),
         ("mps", c_uint32),
         ("protocol", c_uint32),
+        ("job", c_char * JOB_BYTES),
+        ("cgroup", c_char * JOB_BYTES),
     ]
 
 
@@ -132,6 +144,7 @@ class CommInfo(Record):
         ("epoch_steps", EpochStep * EPOCH_STEPS),
         ("peer_bytes", c_uint32),
         ("peer_source", c_uint32),
+        ("job", c_char * JOB_BYTES),
     ]
 
 
