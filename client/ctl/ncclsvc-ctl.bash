@@ -75,7 +75,7 @@ _ncclsvc_ctl()
 		sessions) words+=" --job" ;;
 		memory) words+=" --pid" ;;
 		plan) words+=" --comm --rank" ;;
-		why) words+=" --after" ;;
+		why) words+=" --after --lines" ;;
 		groups) words+=" --world --local-size --data --horizontal --pipeline --rank" ;;
 		esac
 		;;

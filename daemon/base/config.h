@@ -49,6 +49,7 @@ struct config {
 	int drain_seconds;
 	int keepalive_seconds;
 	int worker_seconds;
+	int stuck_after;		       /* seconds; 0: nothing is watched */
 	char mps[NCCLSVC_MPS_DIRECTORY_BYTES]; /* "off", or where it is; empty: choose */
 	int transport;			       /* enum config_transport */
 	uint64_t staging_bytes;		       /* of each GPU */

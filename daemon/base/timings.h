@@ -4,8 +4,8 @@
  * and what happens then. No other file defines one (tests/unit/test_one_place checks that).
  *
  * Not here: deadlines that a user sets (a task's timeout, and the configuration's hello_seconds,
- * drain_seconds, keepalive_seconds, worker_seconds, comm_idle_seconds, cluster_seconds); how long
- * threads poll (spin.h, which clients share); what the protocol promises (svc_limits.h). */
+ * drain_seconds, keepalive_seconds, worker_seconds, comm_idle_seconds, cluster_seconds,
+ * stuck_after); how long threads poll (spin.h); what the protocol promises (svc_limits.h). */
 #ifndef DAEMON_TIMINGS_H
 #define DAEMON_TIMINGS_H
 #include <stdint.h>
@@ -48,11 +48,9 @@
 #define SUPERVISOR_LOST_SECONDS	 1
 #define SUPERVISOR_LOST_STILL_NS UINT64_C(300000000)
 #define SUPERVISOR_LOST_LAST_NS	 UINT64_C(3000000000)
-/* The scheduler looks often for what CUDA graphs start, for so long after the last of it. Then it
- * naps as it does while tasks last long. */
+/* The scheduler looks often for what CUDA graphs start, for so long after the last of it. */
 #define TRIGGERS_EXPECTED_NS	 UINT64_C(10000000)
-/* A member has left: its slot is given to another communicator when the scheduler has had so long
- * to finish with it. */
+/* The slot of a member that has left is given away when the scheduler has had so long for it. */
 #define COMM_LEAVING_NS		 UINT64_C(100000000)
 /* The rendezvous of epochs across nodes was lost: what is said of those that are not announced here
  * is kept for so long, while other nodes may announce them. Then it is dropped. */
@@ -69,13 +67,18 @@
 #define PEER_LOOKS_TURN_NS	 UINT64_C(1000000)
 #define PEER_LOOKS_SHARE	 8
 
+/* The watcher looks for the end of waits that it has logged after LOOK. ncclsvc-ctl says why within
+ * ANSWER, or is killed, and is not started again before AGAIN. */
+#define WATCHER_LOOK_NS	  UINT64_C(1000000000)
+#define WATCHER_ANSWER_NS UINT64_C(10000000000)
+#define WATCHER_AGAIN_NS  UINT64_C(60000000000)
+
 /* ---- Everywhere ---- */
 /* An idle thread that waits for something that nothing announces looks again after this. */
 #define NAP_NS	      1000000
 /* A process that has run for so long was no failed start: its back-off begins anew. */
 #define STEADY_NS     UINT64_C(10000000000)
-/* Messages of one kind are limited in each window of the log, and so are the supervisor's messages
- * about failed tasks of one communicator. */
+/* Messages of one kind, and those about failed tasks of one communicator, are limited in each. */
 #define LOG_WINDOW_NS UINT64_C(5000000000)
 
 /* ---- The supervisor's loop: no user delays the others ---- */
@@ -123,8 +126,7 @@
 /* ---- The supervisor waits for its workers ---- */
 /* A worker is to start within: a driver's first start can take long. Then it is killed. */
 #define WORKER_START_NS		  UINT64_C(60000000000)
-/* A killed worker is to end within: the driver may hold a process. Then its calls fail, and another
- * worker is started once it has ended. */
+/* A killed worker is to end within. Then its calls fail; the next one starts once it has ended. */
 #define WORKER_DIE_NS		  UINT64_C(5000000000)
 /* Overdue answers (worker_seconds) are looked for after this interval. */
 #define WORKER_TICK_MS		  200
@@ -145,11 +147,9 @@
 /* A slot on which no task has ended for so long may need an abort: until it moves again, no memory
  * is closed, since the driver would wait for the slot. */
 #define SLOT_STUCK_NS	      UINT64_C(20000000)
-/* A launch polls for the trainer's input for so long: less than a wait of the GPU costs. Then the
- * GPU waits. */
+/* A launch polls for the trainer's input for so long, less than a wait of the GPU costs. */
 #define INPUT_POLL_NS	      UINT64_C(1500)
-/* Requests are handled, and memory is mapped and closed, for so long each. Then launches have their
- * turn. */
+/* Requests are handled, and memory is mapped and closed, for so long each between launches. */
 #define WORKER_TURN_NS	      UINT64_C(500000)
 /* Memory that is to be lent waits until the GPU has cleared it, which is looked for after this. */
 #define LEND_LOOK_NS	      UINT64_C(50000)

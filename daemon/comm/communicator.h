@@ -93,7 +93,8 @@ struct communicator {
 	bool split_lost,
 		plan_lost; /* this round's was given up here, and its result has not come */
 	uint64_t since_ns;
-	uint64_t idle_ns;			    /* when the last member here went */
+	uint64_t watched_ns; /* the wait that began then was asked about; 0: none was */
+	uint64_t idle_ns;    /* when the last member here went */
 	struct communicator *prev_idle, *next_idle; /* while it is in comms->idle */
 	struct deadline deadline; /* the first of its waits; those of JOINs are the members' */
 	uint32_t coordinator;	  /* of the epoch: rank 0's node; of a part, of the SPLIT before */

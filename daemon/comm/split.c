@@ -165,12 +165,12 @@ static bool part_lacks_node(const struct comms *s, const struct control_result *
 static void name_part(struct communicator *part, const struct communicator *m,
 		      const struct client *c, const struct split_request *r)
 {
-	char which[NCCLSVC_NAME_BYTES];
+	char which[NCCLSVC_NAME_BYTES], text[2 * NCCLSVC_NAME_BYTES];
 	const int n =
 		snprintf(which, sizeof(which), "/split %u colour %d", m->split_round, r->colour);
+	snprintf(text, sizeof(text), "%.*s%s", (int)sizeof(part->label) - 1 - n, m->label, which);
 	if (!part->occupied)
-		snprintf(part->label, sizeof(part->label), "%.*s%s",
-			 (int)sizeof(part->label) - 1 - n, m->label, which);
+		svc_label_copy(part->label, sizeof(part->label), text);
 	comm_name(part, c, r->label);
 }
 

@@ -78,6 +78,7 @@ enum option_value {
 	OPT_ALL,
 	OPT_MEMBERS,
 	OPT_AFTER,
+	OPT_LINES,
 	OPT_INTERVAL,
 	OPT_COUNT,
 	OPT_WORLD,
@@ -105,6 +106,7 @@ static const struct option options[] = {
 	{"all", no_argument, NULL, OPT_ALL},
 	{"members", no_argument, NULL, OPT_MEMBERS},
 	{"after", required_argument, NULL, OPT_AFTER},
+	{"lines", no_argument, NULL, OPT_LINES},
 	{"interval", required_argument, NULL, OPT_INTERVAL},
 	{"count", required_argument, NULL, OPT_COUNT},
 	{"world", required_argument, NULL, OPT_WORLD},
@@ -128,6 +130,7 @@ static const unsigned takers[OPT_END - OPT_SOCKET] = {
 	[OPT_ALL - OPT_SOCKET] = ON(CTL_COMMS),
 	[OPT_MEMBERS - OPT_SOCKET] = ON(CTL_COMMS),
 	[OPT_AFTER - OPT_SOCKET] = ON(CTL_WHY),
+	[OPT_LINES - OPT_SOCKET] = ON(CTL_WHY),
 	[OPT_INTERVAL - OPT_SOCKET] = ON(CTL_WATCH),
 	[OPT_COUNT - OPT_SOCKET] = ON(CTL_WATCH),
 	[OPT_WORLD - OPT_SOCKET] = ON(CTL_GROUPS),
@@ -275,6 +278,9 @@ static bool take(struct ctl_args *args, int option, const char *value)
 		return true;
 	case OPT_MEMBERS:
 		args->members = true;
+		return true;
+	case OPT_LINES:
+		args->lines = true;
 		return true;
 	case OPT_AFTER:
 		return seconds(value, 0, &args->after_ns);

@@ -44,6 +44,7 @@ struct ctl_args {
 	bool watch;		  /* show it again and again */
 	const char *socket;	  /* NULL: the library's choice */
 	bool json;
+	bool lines; /* why, for the daemon */
 	uint64_t timeout_ns;
 
 	const char *comm;  /* an id or a label; NULL: all */
