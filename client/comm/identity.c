@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "proto/process/cgroup.h"
 #include "proto/names.h"
+#include "proto/process/cgroup.h"
 
 /* NULL: it is not set, or empty. */
 static const char *value_of(const char *name)

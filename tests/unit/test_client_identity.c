@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 #include "comm/identity.h"
-#include "proto/process/cgroup.h"
 #include "proto/names.h"
+#include "proto/process/cgroup.h"
 
 #define MPI	 "OMPI_MCA_ess_base_jobid=9", "PMIX_NAMESPACE=mpi7"
 #define POD	 MPI, "KUBERNETES_SERVICE_HOST=10.0.0.1", "HOSTNAME=train-0"
