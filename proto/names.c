@@ -321,16 +321,29 @@ void svc_uuid_text(const uint8_t u[16], char text[SVC_UUID_TEXT])
 		 u[14], u[15]);
 }
 
-bool svc_label_ok(const char label[NCCLSVC_LABEL_BYTES])
+static bool is_plain(char c)
+{
+	return c >= ' ' && c <= '~';
+}
+
+bool svc_label_ok(const char *label, size_t size)
 {
 	size_t n = 0;
-	while (n < NCCLSVC_LABEL_BYTES && label[n] >= ' ' && label[n] <= '~')
+	while (n < size && is_plain(label[n]))
 		n++;
-	if (n == NCCLSVC_LABEL_BYTES)
+	if (n == size)
 		return false;
-	while (n < NCCLSVC_LABEL_BYTES && !label[n])
+	while (n < size && !label[n])
 		n++;
-	return n == NCCLSVC_LABEL_BYTES;
+	return n == size;
+}
+
+char *svc_label_copy(char *to, size_t size, const char *from)
+{
+	memset(to, 0, size);
+	for (size_t i = 0; i + 1 < size && from[i]; i++)
+		to[i] = is_plain(from[i]) ? from[i] : '?';
+	return to;
 }
 
 const char *svc_label_quote(const char label[NCCLSVC_LABEL_BYTES], char text[SVC_QUOTED_BYTES])

@@ -64,7 +64,9 @@ void svc_uuid_text(const uint8_t uuid[16], char text[SVC_UUID_TEXT]);
 
 /* Is it a terminated text of printable ASCII, followed by zeros? It appears in sentences and logs.
  */
-bool svc_label_ok(const char label[NCCLSVC_LABEL_BYTES]);
+bool svc_label_ok(const char *label, size_t size);
+/* Makes a label of any text: cut where it is too long, '?' for any other character. Returns to. */
+char *svc_label_copy(char *to, size_t size, const char *from);
 /* ' "label"', or an empty string without one. Returns text. */
 #define SVC_QUOTED_BYTES (NCCLSVC_LABEL_BYTES + 3)
 const char *svc_label_quote(const char label[NCCLSVC_LABEL_BYTES], char text[SVC_QUOTED_BYTES]);

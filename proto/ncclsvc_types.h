@@ -196,6 +196,7 @@ typedef enum ncclsvc_failure { NCCLSVC_FAILURES(NCCLSVC_ENUM4) } ncclsvc_failure
 #define NCCLSVC_ID_BYTES      128 /* as ncclUniqueId */
 #define NCCLSVC_NAME_BYTES    48  /* NUL included */
 #define NCCLSVC_LABEL_BYTES   24  /* NUL included */
+#define NCCLSVC_JOB_BYTES     64  /* NUL included */
 #define NCCLSVC_REFUSED_BYTES 256 /* NUL included */
 #define NCCLSVC_MISSING_SHOWN 8	  /* ranks named one by one in a status */
 #define NCCLSVC_EPOCH_STEPS   8	  /* number of an epoch's state changes that are remembered */
@@ -236,6 +237,11 @@ typedef struct ncclsvc_session_info {
 	char name[NCCLSVC_NAME_BYTES];
 	uint32_t mps;	   /* ncclsvc_mps, once it has joined with a GPU; before that UNKNOWN */
 	uint32_t protocol; /* its protocol version; 0: the daemon is too old to say */
+	/* The job that its process belongs to: as the process says (it can say anything), and as
+	 * the daemon has read it from /proc: the pod, container, Slurm step or systemd unit. Empty:
+	 * unknown. */
+	char job[NCCLSVC_JOB_BYTES];
+	char cgroup[NCCLSVC_JOB_BYTES];
 } ncclsvc_session_info;
 
 typedef enum ncclsvc_comm_state {
@@ -271,7 +277,8 @@ typedef struct ncclsvc_comm_info {
 	uint32_t uid; /* owner: only this user's processes may join */
 	uint64_t age_ns;
 	uint8_t id[NCCLSVC_ID_BYTES];	/* a key: zeros unless the owner or an administrator asks */
-	char label[NCCLSVC_NAME_BYTES]; /* "world", "split of 3", or the start of the id in hex */
+	char label[NCCLSVC_NAME_BYTES]; /* as its users name it; else "world", "PARENT/split 2
+					 * colour 1", or the start of the id in hex */
 	/* 1 + the number of the node that knows which ranks have joined; 0: this one. */
 	uint32_t ask_node;
 	int32_t refused_rank, refused_pid;   /* last refused JOIN of a missing rank */
@@ -284,7 +291,9 @@ typedef struct ncclsvc_comm_info {
 	ncclsvc_epoch_step epoch_steps[NCCLSVC_EPOCH_STEPS]; /* latest first */
 	/* The size limit for operations in the members' kernels; 0: all run on NCCL. */
 	uint32_t peer_bytes;
-	uint32_t peer_source; /* ncclsvc_peer_source */
+	uint32_t peer_source;	     /* ncclsvc_peer_source */
+	char job[NCCLSVC_JOB_BYTES]; /* of the member of this node that joined first: as in its
+				      * session, job or else cgroup. Empty: unknown */
 } ncclsvc_comm_info;
 
 /* The transport of a GPU's memory. */

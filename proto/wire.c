@@ -17,20 +17,32 @@ struct svc_empty {
 #define JOINED_1 offsetof(struct svc_join_reply, peer_bytes)
 
 static const struct svc_shape join_1 = {
-	.name = "JOIN", .request = sizeof(struct svc_join), .reply = JOINED_1, .since = 1};
+	.name = "JOIN", .request = offsetof(struct svc_join, label), .reply = JOINED_1, .since = 1};
 static const struct svc_shape split_1 = {.name = "SPLIT",
 					 .request = offsetof(struct svc_split, out_of_reach),
 					 .reply = JOINED_1,
 					 .since = 1};
+
+#define JOINED_2 offsetof(struct svc_join_reply, label)
+static const struct svc_shape join_2 = {.name = "JOIN",
+					.request = offsetof(struct svc_join, label),
+					.reply = JOINED_2,
+					.since = 2,
+					.before = &join_1};
+static const struct svc_shape split_2 = {.name = "SPLIT",
+					 .request = offsetof(struct svc_split, label),
+					 .reply = JOINED_2,
+					 .since = 2,
+					 .before = &split_1};
 
 static const struct svc_shape requests[SVC_OPCODE_END] = {
 	SHAPE(1, HELLO, svc_hello, svc_hello_reply, 0, 0),
 	SHAPE(1, ATTACH, svc_attach, svc_attach_reply, 0, 3),
 	SHAPE(1, REGION_ADD, svc_region_add, svc_region_reply, 1, 0),
 	SHAPE(1, REGION_DEL, svc_region_del, svc_empty, 0, 0),
-	SHAPE(2, JOIN, svc_join, svc_join_reply, 0, 0, .before = &join_1),
+	SHAPE(3, JOIN, svc_join, svc_join_reply, 0, 0, .before = &join_2),
 	SHAPE(1, LEAVE, svc_leave, svc_empty, 0, 0),
-	SHAPE(2, SPLIT, svc_split, svc_join_reply, 0, 0, .before = &split_1),
+	SHAPE(3, SPLIT, svc_split, svc_join_reply, 0, 0, .before = &split_2),
 	SHAPE(1, SUBMIT, svc_record, svc_submit_reply, 0, 0),
 	SHAPE(1, LIST, svc_list, svc_list_reply, 0, 0, .records = true),
 	SHAPE(1, DAEMON_INFO, svc_daemon_info_request, svc_daemon_info_reply, 0, 0),
@@ -48,6 +60,7 @@ static const struct svc_shape requests[SVC_OPCODE_END] = {
 	SHAPE(2, STAGING, svc_staging, svc_empty, 0, 1),
 	SHAPE(2, TRIGGER_DEL, svc_trigger_del, svc_empty, 0, 0),
 	SHAPE(2, ABORT, svc_abort, svc_empty, 0, 0),
+	SHAPE(3, IDENTIFY, svc_identify, svc_empty, 0, 0),
 };
 
 static const struct svc_shape event_comm_1 = {
@@ -64,8 +77,10 @@ _Static_assert(sizeof(struct svc_header) == 16, "header");
 _Static_assert(sizeof(struct svc_error) == 264, "error");
 _Static_assert(sizeof(struct svc_hello) == 56, "hello");
 _Static_assert(sizeof(struct svc_hello_reply) == 176, "hello reply");
-_Static_assert(sizeof(struct svc_join) == 168, "join");
-_Static_assert(sizeof(struct svc_join_reply) == 160, "join reply");
+_Static_assert(sizeof(struct svc_join) == 216, "join");
+_Static_assert(sizeof(struct svc_join_reply) == 208, "join reply");
+_Static_assert(sizeof(struct svc_split) == 80, "split");
+_Static_assert(sizeof(struct svc_identify) == 64, "identify");
 _Static_assert(sizeof(struct svc_region_cuda) == 96, "device region");
 _Static_assert(sizeof(struct svc_region_range) == 472, "range");
 _Static_assert(sizeof(struct svc_list_reply) == 32, "list reply");

@@ -16,7 +16,8 @@
  * field means the behaviour before the field existed: a sender cuts the struct to the length in the
  * session's version, and a receiver fills in missing bytes with zeros. So the code that handles a
  * message never checks the version. HELLO, struct svc_error and struct svc_event_bye are the same
- * in all versions, since they are read before a version is selected.
+ * in all versions, since they are read before a version is selected; what HELLO cannot say is in
+ * IDENTIFY.
  *
  * How to add a version:
  * 1. Raise SVC_PROTOCOL_MAX.
@@ -79,6 +80,7 @@ enum svc_opcode {
 	SVC_STAGING = 28,     /* from version 2 */
 	SVC_TRIGGER_DEL = 29, /* from version 2 */
 	SVC_ABORT = 30,	      /* from version 2 */
+	SVC_IDENTIFY = 31,    /* from version 3 */
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,
@@ -119,6 +121,12 @@ struct svc_hello_reply {
 	uint64_t region_bytes_max; /* for all sessions of the user */
 	char daemon_version[NCCLSVC_NAME_BYTES];
 	char mps_directory[NCCLSVC_MPS_DIRECTORY_BYTES]; /* empty unless SVC_MPS_JOIN */
+};
+
+/* The name of the session's job, for people: it grants nothing. A second one replaces the first;
+ * communicators keep the job that they were joined with. From version 3. */
+struct svc_identify {
+	char job[NCCLSVC_JOB_BYTES]; /* printable ASCII (svc_label_ok); empty: none */
 };
 
 /* Sent just before the daemon closes the connection. */

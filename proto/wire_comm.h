@@ -48,6 +48,8 @@ struct svc_join {
 	/* 0, or a lent region of the member's GPU, zeroed and at least PEER_STAGING bytes long
 	 * (abi/peer.h). If all members have one, their kernels may use it. From version 2. */
 	uint32_t staging;
+	char label[NCCLSVC_NAME_BYTES]; /* the user's name, as svc_label_ok has it. From version 3.
+					 */
 };
 
 struct svc_join_reply {
@@ -61,6 +63,7 @@ struct svc_join_reply {
 	 * others on NCCL. 0: all run on NCCL. If not 0, STAGING returns the staging memory. */
 	uint32_t peer_bytes;
 	uint32_t reserved;
+	char label[NCCLSVC_NAME_BYTES]; /* as inspection shows it. From version 3. */
 };
 
 /* Returns the staging memory of a rank, as a CUDA VMM handle; or (rank -1) the pages of all
@@ -99,6 +102,7 @@ struct svc_split {
 	/* From version 2: */
 	uint16_t out_of_reach; /* as in JOIN */
 	uint16_t reserved[3];
+	char label[NCCLSVC_NAME_BYTES]; /* as in JOIN, of the part. From version 3. */
 };
 
 /* Creates a reduction for a communicator of GPUs: a sum in which each rank's data is multiplied by

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Connecting: connect, HELLO, ATTACH, one exchange after the other. No other thread can see the
- * connection yet. */
+ * Connecting: connect, HELLO, IDENTIFY, ATTACH, one exchange after the other. No other thread can
+ * see the connection yet. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -205,6 +205,18 @@ static ncclsvc_result hello(struct connection *c, const struct connection_option
 	return take_mps_advice(c, &reply);
 }
 
+/* An older daemon knows no jobs. */
+static ncclsvc_result identify(struct connection *c, const struct connection_options *o,
+			       uint64_t deadline)
+{
+	struct svc_identify request;
+	struct answer a;
+	if (!o->job[0] || !svc_shape_of(c->version, SVC_IDENTIFY))
+		return NCCLSVC_OK;
+	memcpy(request.job, o->job, sizeof(request.job));
+	return exchange(c, SVC_IDENTIFY, &request, deadline, &a);
+}
+
 static ncclsvc_result map_ring(struct connection *c, const struct svc_attach_reply *reply, int fd)
 {
 	char text[SVC_TEXT_BYTES];
@@ -282,6 +294,8 @@ static ncclsvc_result open_once(const struct connection_options *o, uint64_t dea
 		r = trust_check(c->sock, o->address.sun_path);
 	if (!r)
 		r = hello(c, o, deadline, &ring_max);
+	if (!r)
+		r = identify(c, o, deadline);
 	if (!r && !o->no_ring) {
 		if (!o->entries_required && svc_ring_entries_valid(ring_max) &&
 		    ring_max < c->entries)

@@ -13,8 +13,9 @@
 struct connection_options {
 	struct sockaddr_un address;
 	char name[NCCLSVC_NAME_BYTES];
-	uint32_t entries;      /* entries of the ring */
-	bool entries_required; /* false: accept fewer entries if the daemon limits them */
+	char job[NCCLSVC_JOB_BYTES]; /* svc_label_ok; empty: not known */
+	uint32_t entries;	     /* entries of the ring */
+	bool entries_required;	     /* false: accept fewer entries if the daemon limits them */
 	bool no_ring;
 	bool retry; /* retry until the deadline while no daemon listens or the daemon is shutting
 		       down */

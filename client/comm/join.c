@@ -44,9 +44,12 @@ static void comm_discard(ncclsvc_session *s, ncclsvc_comm *comm)
 	free(comm);
 }
 
-static void label(ncclsvc_comm *comm, const ncclsvc_comm *parent)
+/* Until the daemon says its own. given: the user's; empty: none. */
+static void label(ncclsvc_comm *comm, const char *given, const ncclsvc_comm *parent)
 {
-	if (comm->world) {
+	if (given[0]) {
+		memcpy(comm->label, given, sizeof(comm->label));
+	} else if (comm->world) {
 		snprintf(comm->label, sizeof(comm->label), "world");
 	} else if (parent) {
 		snprintf(comm->label, sizeof(comm->label), "split of %llu",
@@ -167,7 +170,8 @@ static ncclsvc_result begin_join(ncclsvc_session *s, struct svc_join *request, i
 	comm->device = device;
 	comm->daemon_device = request->device;
 	memcpy(comm->id.bytes, request->id, sizeof(comm->id.bytes));
-	label(comm, NULL);
+	join_take_label(request->label);
+	label(comm, request->label, NULL);
 	session_lock(s);
 	ncclsvc_result r = joining_begin(s, comm, SVC_JOIN, request, timeout_ms, beside, j);
 	session_unlock(s);
@@ -322,7 +326,6 @@ static ncclsvc_result begin_split(ncclsvc_comm *parent, int colour, int key, int
 		comm->peer = peer_new(s, comm->device, comm->daemon_device,
 				      parent->nranks < PEER_RANKS ? parent->nranks : PEER_RANKS);
 	session_lock(s);
-	label(comm, parent);
 	ncclsvc_result r = session_check(s);
 	if (!r)
 		r = comm_check(parent);
@@ -334,6 +337,8 @@ static ncclsvc_result begin_split(ncclsvc_comm *parent, int colour, int key, int
 		.timeout_ns = timeout_on_wire(timeout_ms),
 		.out_of_reach = peer_out_of_reach(comm->peer),
 	};
+	join_take_label(request.label);
+	label(comm, request.label, parent);
 	if (!r)
 		r = joining_begin(s, comm, SVC_SPLIT, &request, timeout_ms, NULL, j);
 	session_unlock(s);

@@ -17,6 +17,8 @@ ncclsvc_result join_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 /* If the epoch's end cancelled the call, the error is the reason of that end. Locked; yields. */
 ncclsvc_result join_finish(ncclsvc_session *s, struct call *call, uint64_t deadline,
 			   const ncclsvc_comm *beside);
+/* Takes the name that ncclsvc_comm_label_next has left for this thread's next communicator. */
+void join_take_label(char label[NCCLSVC_NAME_BYTES]);
 /* Fills in the MPS server under which the process uses the GPU. */
 void join_say_mps(int device, struct svc_join *request);
 

@@ -17,12 +17,14 @@
 #include "core/timeline.h"
 #include "cuda/gpu.h"
 #include "cuda/mps.h"
+#include "identity.h"
 #include "join.h"
 #include "open.h"
 #include "proto/fdio.h"
 #include "proto/names.h"
 
 #define OPEN_TIMEOUT_MS 5000
+#define OPTIONS_1	offsetof(ncclsvc_options, job) /* of programs built before it was there */
 
 static ncclsvc_result choose_path(const char *path, struct sockaddr_un *address)
 {
@@ -37,23 +39,24 @@ static ncclsvc_result take_options(const ncclsvc_options *options,
 				   struct connection_options *connection, int *timeout_ms)
 {
 	ncclsvc_options o = {.size = sizeof(o)};
-	if (options && options->size < sizeof(o))
+	if (options && options->size < OPTIONS_1)
 		return error_argument("options.size is %zu: set it to sizeof(ncclsvc_options)",
 				      options->size);
 	if (options) {
 		const char *more = (const char *)options + sizeof(o);
-		for (size_t i = 0; i < options->size - sizeof(o); i++)
-			if (more[i])
+		for (size_t i = sizeof(o); i < options->size; i++)
+			if (more[i - sizeof(o)])
 				return error_set(
 					NCCLSVC_UNSUPPORTED,
 					"an option is set that this library does not support");
-		o = *options;
+		memcpy(&o, options, options->size < sizeof(o) ? options->size : sizeof(o));
 	}
 	if (o.ring_entries && !svc_ring_entries_valid(o.ring_entries))
 		return error_argument("ring_entries is %u: use a power of two from %d to %d",
 				      o.ring_entries, SVC_RING_MIN, SVC_RING_MAX);
 	snprintf(connection->name, sizeof(connection->name), "%s",
 		 o.name ? o.name : program_invocation_short_name);
+	identity_of(o.job, connection->job);
 	connection->entries = o.ring_entries ? o.ring_entries : SVC_RING_DEFAULT;
 	connection->entries_required = o.ring_entries != 0;
 	connection->no_ring = o.no_ring;

@@ -47,6 +47,7 @@ static struct svc_join rejoin_request(const ncclsvc_comm *comm, uint64_t timeout
 	};
 	if (!comm->world)
 		memcpy(request.id, comm->id.bytes, sizeof(request.id));
+	memcpy(request.label, comm->label, sizeof(request.label));
 	join_say_mps(comm->device, &request);
 	return request;
 }

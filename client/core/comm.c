@@ -11,6 +11,7 @@
 #include "dispatch.h"
 #include "failure.h"
 #include "proto/names.h"
+#include "proto/printable.h"
 #include "session.h"
 #include "socket.h"
 
@@ -65,6 +66,10 @@ void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_re
 	comm->seq = comm->collectives = 0;
 	comm->peer_bytes = reply->peer_bytes;
 	comm->broken = NCCLSVC_OK;
+	if (reply->label[0]) { /* an older daemon does not say */
+		memcpy(comm->label, reply->label, sizeof(comm->label));
+		svc_make_printable(comm->label, sizeof(comm->label));
+	}
 	comm->broken_told = comm->end_told = true;
 	if (comm->key)
 		failures_forgive(s, comm->key);

@@ -116,8 +116,9 @@ static ncclsvc_result get_list(ncclsvc_session *s, uint32_t what, uint64_t from,
 	}
 #define TEXT(field) svc_make_printable(x->field, sizeof(x->field));
 
-LIST(ncclsvc_list_sessions, SVC_LIST_SESSIONS, ncclsvc_session_info, TEXT(name))
-LIST(ncclsvc_list_comms, SVC_LIST_COMMS, ncclsvc_comm_info, TEXT(label) TEXT(refused))
+LIST(ncclsvc_list_sessions, SVC_LIST_SESSIONS, ncclsvc_session_info,
+     TEXT(name) TEXT(job) TEXT(cgroup))
+LIST(ncclsvc_list_comms, SVC_LIST_COMMS, ncclsvc_comm_info, TEXT(label) TEXT(refused) TEXT(job))
 LIST(ncclsvc_list_members, SVC_LIST_MEMBERS, ncclsvc_member_info, )
 LIST(ncclsvc_list_tasks, SVC_LIST_TASKS, ncclsvc_task_info, TEXT(label))
 LIST(ncclsvc_list_regions, SVC_LIST_REGIONS, ncclsvc_region_info, )

@@ -23,7 +23,7 @@ _ncclsvc_ctl()
 			socket=(--socket "${COMP_WORDS[i + 1]}")
 			((i++))
 			;;
-		--timeout | --comm | --rank | --pid | --state | --stuck | --limit | --sort | --after | --since | \
+		--timeout | --comm | --job | --rank | --pid | --state | --stuck | --limit | --sort | --after | --since | \
 			--interval | --count | -n | --world | --local-size | --data | --horizontal | --pipeline)
 			((i++))
 			;;
@@ -48,7 +48,7 @@ _ncclsvc_ctl()
 	--state) words="queued waiting-group waiting-peers waiting-input launched done failed" ;;
 	--sort) words="comm age" ;;
 	--comm) words=$(_ncclsvc_ctl_ids comms) ;;
-	--timeout | --rank | --pid | --stuck | --limit | --after | --since | --interval | --count | -n | \
+	--timeout | --job | --rank | --pid | --stuck | --limit | --after | --since | --interval | --count | -n | \
 		--world | --local-size | --data | --horizontal | --pipeline) return ;;
 	*)
 		case $command in
@@ -69,12 +69,13 @@ _ncclsvc_ctl()
 		*) words=$globals ;;
 		esac
 		case $command in
-		tasks) words+=" --comm --rank --pid --state --stuck --sort --limit" ;;
-		comms) words+=" --all --members --comm" ;;
+		tasks) words+=" --comm --job --rank --pid --state --stuck --sort --limit" ;;
+		comms) words+=" --all --members --comm --job" ;;
+		sessions) words+=" --job" ;;
 		memory) words+=" --pid" ;;
 		plan) words+=" --comm --rank" ;;
-		why) words+=" --after" ;;
-		failures) words+=" --since --follow --comm" ;;
+		why) words+=" --after --lines" ;;
+		failures) words+=" --since --follow --comm --job" ;;
 		groups) words+=" --world --local-size --data --horizontal --pipeline --rank" ;;
 		esac
 		;;

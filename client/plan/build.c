@@ -173,7 +173,7 @@ ncclsvc_result ncclsvc_plan_label(ncclsvc_plan *p, const char *label)
 	if (!label)
 		return error_argument("ncclsvc_plan_label: the label is NULL");
 	memcpy(text, label, strnlen(label, sizeof(text)));
-	if (!svc_label_ok(text))
+	if (!svc_label_ok(text, sizeof(text)))
 		return error_argument(
 			"ncclsvc_plan_label: a label can have up to %d printable ASCII characters",
 			NCCLSVC_LABEL_BYTES - 1);

@@ -35,6 +35,7 @@ static ncclsvc_result check_first(const ncclsvc_comm *comm, const ncclsvc_unique
 ncclsvc_result ncclsvc_tensors_open(ncclsvc_comm *comm, int timeout_ms, ncclsvc_tensors **lists)
 {
 	ncclsvc_unique_id id;
+	char label[NCCLSVC_NAME_BYTES];
 	if (!comm || !lists)
 		return error_argument("ncclsvc_tensors_open: the communicator or lists is NULL");
 	id_derive(&comm->id, COMPANION, &id);
@@ -45,15 +46,14 @@ ncclsvc_result ncclsvc_tensors_open(ncclsvc_comm *comm, int timeout_ms, ncclsvc_
 	if (!l)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	*l = (ncclsvc_tensors){.session = comm->session, .comm = comm};
+	snprintf(label, sizeof(label), LABEL "%.*s", (int)(sizeof(label) - sizeof(LABEL)),
+		 comm->label);
+	ncclsvc_comm_label_next(label);
 	r = ncclsvc_comm_join(l->session, &id, comm->nranks, comm->rank, timeout_ms, &l->host);
 	if (r) {
 		free(l);
 		return r;
 	}
-	session_lock(l->session); /* error sentences contain the label */
-	snprintf(l->host->label, sizeof(l->host->label), LABEL "%.*s",
-		 (int)(sizeof(l->host->label) - sizeof(LABEL)), comm->label);
-	session_unlock(l->session);
 	*lists = l;
 	return NCCLSVC_OK;
 }

@@ -94,9 +94,13 @@ static ncclsvc_result join(const ncclsvc_world *w, unsigned type, const ncclsvc_
 			   int timeout_ms, ncclsvc_comm **comm)
 {
 	ncclsvc_unique_id id;
+	char label[NCCLSVC_NAME_BYTES];
 	if (*comm)
 		return comm_renew(*comm, timeout_ms, w->host);
 	id_derive(&w->base, key_of(type, g->id, w->device != NCCLSVC_DEVICE_HOST), &id);
+	snprintf(label, sizeof(label), "%s %d",
+		 type == ALONE ? "alone: rank" : ncclsvc_group_type_name(type), g->id);
+	ncclsvc_comm_label_next(label);
 	return group_join(w->host, &id, g->size, g->index, w->device, timeout_ms, comm);
 }
 
@@ -169,6 +173,8 @@ static ncclsvc_result start(ncclsvc_world *w, const ncclsvc_world_options *o, in
 		return r;
 	fill_data(&w->sizes);
 	r = ncclsvc_layout_of(&w->sizes, rank < 0 ? 0 : rank, &w->layout);
+	if (!r && o->world)
+		ncclsvc_comm_label_next("job world");
 	if (!r)
 		r = world_join(w->session, o->world ? &id : NULL, w->sizes.world, rank, timeout_ms,
 			       &w->host);

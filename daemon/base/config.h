@@ -50,6 +50,7 @@ struct config {
 	int drain_seconds;
 	int keepalive_seconds;
 	int worker_seconds;
+	int stuck_after;		       /* seconds; 0: waits are not watched */
 	char mps[NCCLSVC_MPS_DIRECTORY_BYTES]; /* "off" or a directory; empty: choose */
 	int transport;			       /* enum config_transport */
 	uint64_t staging_bytes;		       /* per GPU */

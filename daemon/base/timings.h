@@ -4,8 +4,9 @@
  * what, and what happens then. No other file defines one (tests/unit/test_one_place checks that).
  *
  * Not here: deadlines set by users (a task's timeout, and the configuration's hello_seconds,
- * drain_seconds, keepalive_seconds, worker_seconds, comm_idle_seconds, cluster_seconds); polling
- * times (spin.h, which clients share); promises of the protocol (svc_limits.h). */
+ * drain_seconds, keepalive_seconds, worker_seconds, comm_idle_seconds, cluster_seconds,
+ * stuck_after); polling times (spin.h, which clients share); promises of the protocol
+ * (svc_limits.h). */
 #ifndef DAEMON_TIMINGS_H
 #define DAEMON_TIMINGS_H
 #include <stdint.h>
@@ -75,13 +76,18 @@
 #define PEER_LOOKS_TURN_NS	 UINT64_C(1000000)
 #define PEER_LOOKS_SHARE	 8
 
+/* The watcher looks for the end of waits that it has logged after LOOK. ncclsvc-ctl says why within
+ * ANSWER, or is killed, and is not started again before AGAIN. */
+#define WATCHER_LOOK_NS	  UINT64_C(1000000000)
+#define WATCHER_ANSWER_NS UINT64_C(10000000000)
+#define WATCHER_AGAIN_NS  UINT64_C(60000000000)
+
 /* ---- Everywhere ---- */
 /* An idle thread that waits for an event without notification checks again after this interval. */
 #define NAP_NS	      1000000
 /* A process that has run for this long did not fail to start: its back-off starts again. */
 #define STEADY_NS     UINT64_C(10000000000)
-/* Messages of one kind are limited in each window of the log, and so are the supervisor's messages
- * about failed tasks of one communicator. */
+/* Messages of one kind, and those about failed tasks of one communicator, are limited in each. */
 #define LOG_WINDOW_NS UINT64_C(5000000000)
 
 /* ---- The supervisor's loop: no user delays the others ---- */

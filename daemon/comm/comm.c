@@ -38,6 +38,7 @@ static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
 		.rank = (int32_t)rank,
 	};
 	memcpy(r.id, m->id, sizeof(r.id));
+	memcpy(r.label, m->label, sizeof(r.label));
 	r.peer_bytes = peer_bytes(m);
 	client_reply(member->client, opcode, member->serial, &r, sizeof(r), NULL, 0);
 }
@@ -48,6 +49,17 @@ static void set_label(struct communicator *m)
 {
 	snprintf(m->label, sizeof(m->label), "%02x%02x%02x%02x", m->id[0], m->id[1], m->id[2],
 		 m->id[3]);
+}
+
+void comm_name(struct communicator *m, const struct client *c, const char label[NCCLSVC_NAME_BYTES])
+{
+	const bool first = !m->occupied;
+	if (first)
+		memcpy(m->job, c->job[0] ? c->job : c->cgroup, sizeof(m->job));
+	if (m->world || !label[0] || (m->named && !first))
+		return;
+	m->named = true;
+	memcpy(m->label, label, sizeof(m->label));
 }
 
 void comm_note_idle(struct communicator *m)

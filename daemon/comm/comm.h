@@ -32,6 +32,9 @@ static inline bool comm_is_forgettable(const struct communicator *m)
 }
 /* The answer to comm_is_forgettable may have changed. */
 void comm_note_idle(struct communicator *m);
+/* A member is about to take a rank: what the communicator is called, and whose job it is of. */
+void comm_name(struct communicator *m, const struct client *c,
+	       const char label[NCCLSVC_NAME_BYTES]);
 /* If every rank is taken and its GPU is ready: starts the epoch and answers every member. */
 void comm_try_start(struct comms *s, struct communicator *m);
 

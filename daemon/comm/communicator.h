@@ -47,6 +47,7 @@ struct split_request {
 	uint32_t serial;
 	uint64_t deadline_ns, since_ns;
 	bool overdue; /* it was asked who is missing */
+	char label[NCCLSVC_NAME_BYTES];
 };
 
 enum barrier_state { BARRIER_NONE, BARRIER_READY, BARRIER_OVER };
@@ -65,6 +66,9 @@ struct communicator {
 	uint64_t uid;
 	uint8_t id[NCCLSVC_ID_BYTES];
 	char label[NCCLSVC_NAME_BYTES];
+	bool named;		     /* the label is its users' */
+	char job[NCCLSVC_JOB_BYTES]; /* of the member that joined first of those here; empty:
+					unknown */
 	bool world;
 	bool cuda;		     /* its members' devices are GPUs */
 	bool out_of_reach;	     /* a member cannot map another's memory, so no kernels */
@@ -92,7 +96,8 @@ struct communicator {
 	bool split_lost,
 		plan_lost; /* this round's plan was given up here, and its result has not come */
 	uint64_t since_ns;
-	uint64_t idle_ns;			    /* when the last local member left */
+	uint64_t watched_ns; /* the wait that began then was asked about; 0: none was */
+	uint64_t idle_ns;    /* when the last local member left */
 	struct communicator *prev_idle, *next_idle; /* while it is in comms->idle */
 	struct deadline deadline; /* the earliest of its waits, except members' JOINs */
 	uint32_t coordinator; /* of the epoch: rank 0's node; for a part of a SPLIT: of the SPLIT

@@ -13,6 +13,7 @@
 #include "coord/rendezvous.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
+#include "names.h"
 #include "peer/peer.h"
 #include "remote.h"
 #include "report.h"
@@ -46,6 +47,8 @@ static bool check_join(struct comms *s, struct client *c, uint32_t serial, const
 		wrong = "the rank must be from 0 to nranks - 1";
 	else if (j->mps > NCCLSVC_MPS_UNKNOWN)
 		wrong = "invalid mps value";
+	else if (!svc_label_ok(j->label, sizeof(j->label)))
+		wrong = "the label is not printable ASCII of at most 47 characters";
 	if (wrong) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
 		return false;
@@ -160,6 +163,7 @@ static void take_rank(struct comms *s, struct client *c, struct communicator *m,
 	if (m->life.state == NCCLSVC_EPOCH_LEFT)
 		comm_event(m, NCCLSVC_CAUSE_RENEWED);
 	member->fresh = !comm_alive(member);
+	comm_name(m, c, j->label);
 	m->occupied += member->fresh;
 	member->client = c;
 	member->handle = handle;

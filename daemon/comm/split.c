@@ -10,6 +10,7 @@
 #include "comm.h"
 #include "comms.h"
 #include "coord/messages.h"
+#include "names.h"
 #include "peer/peer.h"
 #include "remote.h"
 #include "report.h"
@@ -82,6 +83,11 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 			     "the timeout is out of range, or a reserved field is not zero");
 		return;
 	}
+	if (!svc_label_ok(r->label, sizeof(r->label))) {
+		client_error(c, SVC_SPLIT, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "the label is not printable ASCII of at most 47 characters");
+		return;
+	}
 	if (!peer_staging_fits(c, SVC_SPLIT, serial, m->members[rank].device, r->staging))
 		return;
 	/* In the running epoch, the rank may be on another node. */
@@ -118,6 +124,7 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 		.deadline_ns = r->timeout_ns ? clock_now() + r->timeout_ns : 0,
 		.since_ns = clock_now(),
 	};
+	memcpy(m->split[rank].label, r->label, sizeof(r->label));
 	if (r->timeout_ns)
 		comm_deadline(m, m->split[rank].deadline_ns);
 	remote_split(m, (uint32_t)rank);
@@ -156,6 +163,20 @@ static bool part_lacks_node(const struct comms *s, const struct control_result *
 	return false;
 }
 
+/* Without a name of its users, the part has the parent's, shortened to have room for which part of
+ * which of the epoch's splits it is. */
+static void name_part(struct communicator *part, const struct communicator *m,
+		      const struct client *c, const struct split_request *r)
+{
+	char which[NCCLSVC_NAME_BYTES], text[2 * NCCLSVC_NAME_BYTES];
+	const int n =
+		snprintf(which, sizeof(which), "/split %u colour %d", m->split_round, r->colour);
+	snprintf(text, sizeof(text), "%.*s%s", (int)sizeof(part->label) - 1 - n, m->label, which);
+	if (!part->occupied)
+		svc_label_copy(part->label, sizeof(part->label), text);
+	comm_name(part, c, r->label);
+}
+
 /* Takes one member's slot in its part, and joins it. Returns a result, with a sentence. */
 static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 		     const struct split_request *r, const struct control_result *all, bool lacks,
@@ -182,7 +203,7 @@ static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 		comm_event(part, NCCLSVC_CAUSE_START_FAILED);
 		return NCCLSVC_LIMIT;
 	}
-	snprintf(part->label, sizeof(part->label), "split of %llu", (unsigned long long)m->uid);
+	name_part(part, m, from->client, r);
 	part->cuda = m->cuda;
 	part->reply_opcode = SVC_SPLIT;
 	part->coordinator = m->coordinator;

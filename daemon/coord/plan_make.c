@@ -69,7 +69,7 @@ static int check_task(const struct plan *p, uint32_t rank, const struct plan_mem
 		wrong = "has a tag, but is not a list of tensors";
 	else if (t->count == SVC_PLAN_ANY ? t->type != 0 : !svc_type_size(t->type))
 		wrong = "has an unknown element type";
-	else if (!svc_label_ok(t->label))
+	else if (!svc_label_ok(t->label, sizeof(t->label)))
 		wrong = "has a label that is not terminated, or not printable ASCII";
 	return wrong ? refuse(text, NCCLSVC_INVALID_ARGUMENT, "rank %u's plan: task %u %s", rank, i,
 			      wrong)

@@ -75,6 +75,8 @@ const struct config_key config_keys[] = {
 	 "how often an idle daemon checks its engine; 0: never"},
 	{"worker_seconds", CONFIG_INT, true, AT(worker_seconds), 1, 3600, 60, NO_AUTO, NULL,
 	 "how long a GPU's worker may take to answer before it is replaced"},
+	{"stuck_after", CONFIG_INT, true, AT(stuck_after), 0, YEAR, 60, NO_AUTO, NULL,
+	 "after how many seconds a wait is logged with its reason; 0: never"},
 	{"mps", CONFIG_DIRECTORY, false, AT(mps), 0, NCCLSVC_MPS_DIRECTORY_MAX + 1, 0, NO_AUTO,
 	 NULL,
 	 "NVIDIA's MPS for workers and trainers: the directory of a running one; auto: one that is "

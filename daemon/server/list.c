@@ -41,6 +41,8 @@ static uint64_t list_sessions(struct server *s, struct chunk *p, uint64_t from)
 			.protocol = c->version,
 		};
 		memcpy(i->name, c->name, sizeof(i->name));
+		memcpy(i->job, c->job, sizeof(i->job));
+		memcpy(i->cgroup, c->cgroup, sizeof(i->cgroup));
 	}
 	return 0;
 }

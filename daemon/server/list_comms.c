@@ -142,6 +142,7 @@ uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 		if (client_allows(p->asker, m->account->uid))
 			memcpy(i->id, m->id, sizeof(i->id));
 		memcpy(i->label, m->label, sizeof(i->label));
+		memcpy(i->job, m->job, sizeof(i->job));
 		add_life(&m->life, p->reply.time_ns, i);
 		add_refusal(v.rendezvous ? &v.rendezvous->refused : &m->refused, i);
 	}
@@ -168,16 +169,8 @@ static uint64_t list_each_member(struct server *s, struct chunk *p, uint64_t fro
 /* The age of a member's oldest pending task, in a kernel or not; 0: none. */
 static uint64_t oldest_age(const struct communicator *m, const ncclsvc_member_info *i, uint64_t now)
 {
-	struct peer_operation op;
-	struct peer_range range;
-	const uint32_t k = (uint32_t)i->rank;
-	const uint64_t head = load(&m->progress[k].head_ns);
-	const uint64_t task = head && i->submitted > i->completed ? since(now, head) : 0;
-	const uint64_t kernel =
-		peer_operations(m, k, &range) && peer_operation(m, k, &range, 0, &op)
-			? since(now, peer_operation_since(&op, now))
-			: 0;
-	return task > kernel ? task : kernel;
+	const uint64_t began = waits_since(m, (uint32_t)i->rank, now);
+	return began ? since(now, began) : 0;
 }
 
 #define DAY_MS 86400000

@@ -20,6 +20,7 @@
 #include "memory/memory.h"
 #include "names.h"
 #include "printable.h"
+#include "process/cgroup.h"
 #include "server_state.h"
 
 /* True, after telling the session: the reserve for admitted requests is incomplete. */
@@ -36,6 +37,7 @@ static bool refused_memory(struct client *c, unsigned opcode, uint32_t serial)
 static bool takes_memory(unsigned opcode)
 {
 	switch (opcode) {
+	case SVC_IDENTIFY:
 	case SVC_REGION_DEL:
 	case SVC_REDOP_DEL:
 	case SVC_JOIN_CANCEL:
@@ -57,6 +59,7 @@ static bool administers(unsigned opcode)
 {
 	switch (opcode) {
 	case SVC_HELLO:
+	case SVC_IDENTIFY:
 	case SVC_LIST:
 	case SVC_DAEMON_INFO:
 	case SVC_WORLD:
@@ -103,6 +106,7 @@ static void hello(struct server *s, struct client *c, uint32_t serial, const str
 	memcpy(c->name, m->name, sizeof(c->name));
 	svc_make_printable(c->name, sizeof(c->name));
 	c->version = (uint16_t)version;
+	svc_cgroup_of(c->pid, c->cgroup);
 	client_opened(c);
 	executor_command(s->executor, &(struct command){.kind = COMMAND_SESSION_ADD,
 							.session = c->slot,
@@ -122,6 +126,18 @@ static void hello(struct server *s, struct client *c, uint32_t serial, const str
 	client_reply(c, SVC_HELLO, serial, &r, sizeof(r), NULL, 0);
 	log_debug("session %u: %s, pid %d, user %u, protocol version %u", c->id, c->name, c->pid,
 		  c->uid, c->version);
+}
+
+static void identify(struct client *c, uint32_t serial, const struct svc_identify *m)
+{
+	if (!svc_label_ok(m->job, sizeof(m->job))) {
+		client_error(c, SVC_IDENTIFY, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "the job's name is not printable ASCII of at most %zu characters",
+			     sizeof(m->job) - 1);
+		return;
+	}
+	memcpy(c->job, m->job, sizeof(c->job));
+	client_reply(c, SVC_IDENTIFY, serial, NULL, 0, NULL, 0);
 }
 
 static void cancel_session(struct server *s, struct client *c, uint32_t serial, uint64_t id)
@@ -242,6 +258,9 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 	switch (h->opcode) {
 	case SVC_HELLO:
 		hello(s, c, h->serial, body);
+		break;
+	case SVC_IDENTIFY:
+		identify(c, h->serial, body);
 		break;
 	case SVC_ATTACH:
 		memory_attach(&s->memory, c, h->serial, body);

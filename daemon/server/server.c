@@ -60,6 +60,7 @@ static uint64_t expire(void *arg, uint64_t now)
 	next = earlier(next, nccl_comm_expire(&s->gpus, now));
 	next = earlier(next, client_retry(&s->sessions, now));
 	next = earlier(next, turns_retry(&s->memory, now));
+	next = earlier(next, watcher_expire(&s->watcher, now));
 	return earlier(next, coord_expire(&s->comms.coord));
 }
 
@@ -137,6 +138,7 @@ void server_adopt(struct server *s, int fd, bool admin)
 	}
 	c->refused = s->config->access == CONFIG_ACCESS_OWNER && !client_allows(c, geteuid());
 	loop_deadline(&s->loop, c->since_ns + (uint64_t)s->config->hello_seconds * 1000000000);
+	watcher_begin(&s->watcher, c->since_ns);
 }
 
 /* Without free fds, a connection would stay in the backlog and keep the loop spinning, so turn it
@@ -253,6 +255,9 @@ static void handle_event(struct server *s, const struct event *ev)
 		break;
 	case EVENT_TASKS_FAILED:
 		if (s->comms.comm_by_slot[ev->tasks.comm])
+			watcher_failed(&s->watcher, s->comms.comm_by_slot[ev->tasks.comm],
+				       ev->tasks.seq, &ev->tasks.status);
+		if (s->comms.comm_by_slot[ev->tasks.comm])
 			report_tasks(s->comms.comm_by_slot[ev->tasks.comm], &ev->tasks.status,
 				     ev->tasks.op, ev->tasks.rank, ev->tasks.seq);
 		break;
@@ -359,6 +364,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 	s->path = path;
 	s->cluster = cluster;
 	s->start_ns = clock_now();
+	s->watcher.server = s;
 	accounts_init(&s->accounts, config, notify_closed, s);
 	s->gpus = (struct gpus){.loop = &s->loop,
 				.config = config,
@@ -485,6 +491,7 @@ void server_close(struct server *s, int reason, const char *text)
 	if (s->loop.closing)
 		return;
 	loop_close(&s->loop);
+	watcher_close(&s->watcher);
 	comm_close_all(&s->comms, reason);
 	DL_FOREACH_SAFE (s->sessions.clients, c, next)
 		client_close(c, reason, text);

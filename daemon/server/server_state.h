@@ -13,6 +13,7 @@
 #include "server.h"
 #include "session/client.h"
 #include "session/sessions.h"
+#include "watcher.h"
 
 struct cluster;
 
@@ -38,6 +39,7 @@ struct server {
 	struct cluster *cluster; /* connections to the other nodes; NULL: this node is alone */
 	struct gpus gpus;
 	struct memory memory;
+	struct watcher watcher;
 	uint64_t start_ns;
 	bool draining;
 	void (*drained)(void *arg);

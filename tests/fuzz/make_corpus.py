@@ -7,7 +7,7 @@ import struct
 
 HELLO, ATTACH, REGION_ADD, REGION_DEL, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
 SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
-WORLD, JOIN_CANCEL, STAGING, ABORT = 19, 27, 28, 30
+WORLD, JOIN_CANCEL, STAGING, ABORT, IDENTIFY = 19, 27, 28, 30, 31
 REFUSED = 2**64 - 1
 PLAN_COMMIT, PLAN_DROP = 15, 16
 PLAN_FILE = 6  # the kind of fd for plans
@@ -32,8 +32,12 @@ def record(op, count=0, peer=-1, dtype=7, redop=0, flags=0, src=(1, 0), dst=(1, 
                        agreement, *(plan or (0, 0)), tag)
 
 
-def join(nranks, rank, comm_id=ID, flags=0, timeout=0):
-    return struct.pack("=128siiiIQQII", comm_id, nranks, rank, -1, flags, timeout, 0, 0, 0)
+def join(nranks, rank, comm_id=ID, flags=0, timeout=0, label=b"tp"):
+    return struct.pack("=128siiiIQQII48s", comm_id, nranks, rank, -1, flags, timeout, 0, 0, 0, label)
+
+
+def split(key, label=b""):
+    return struct.pack("=IiiIQQ48s", 1, 0, key, 0, 0, 0, label)
 
 
 BODIES = {
@@ -48,7 +52,8 @@ BODIES = {
     "staging": (STAGING, struct.pack("=Ii", 1, -1)),
     "leave": (LEAVE, struct.pack("=II", 1, 0)),
     "abort": (ABORT, struct.pack("=II", 1, 1)),
-    "split": (SPLIT, struct.pack("=IiiIQQ", 1, 0, 0, 0, 0, 0)),
+    "split": (SPLIT, split(0)),
+    "identify": (IDENTIFY, struct.pack("=64s", b"slurm 1234.0")),
     "list_tasks": (LIST, struct.pack("=IIQ", 4, 0, 0)),
     "daemon_info": (DAEMON_INFO, bytes(8)),
     "cancel": (CANCEL, struct.pack("=IIQ", 1, 0, 1)),
@@ -144,6 +149,8 @@ def plans():
 
 def session():
     write("fuzz_session", "hello", SAY_HELLO + READ)
+    write("fuzz_session", "identify", SAY_HELLO + named("identify") + request(IDENTIFY, b"x" * 64) + READ
+          + named("attach") + request(JOIN, join(1, 0, label=b"a\x1bb")) + READ)
     write("fuzz_session", "before_hello", named("list_tasks") + READ)
     write("fuzz_session", "lists", SAY_HELLO + b"".join(
         request(LIST, struct.pack("=IIQ", what, 0, place))
@@ -184,7 +191,7 @@ def session():
     write("fuzz_session", "timeline", ALONE + ring(record(OPS["barrier"], timeline=1, value=1))
           + b"\5" + struct.pack(">H", 4096 + 64) + b"\x08" + struct.pack("=Q", 1) + bytes(56) + READ)
     write("fuzz_session", "split", PAIR + named("split") + SWITCH
-          + request(SPLIT, struct.pack("=IiiIQQ", 1, 0, -1, 0, 0, 0)) + READ
+          + request(SPLIT, split(-1, b"part")) + READ
           + ring(record(OPS["barrier"])) + SWITCH + READ + ring(record(OPS["barrier"])))
     write("fuzz_session", "join_cancel", OPEN + named("join") + named("join_cancel") + READ
           + SWITCH + OPEN + named("join") + SWITCH + request(JOIN, join(2, 1)) + READ)

@@ -292,6 +292,20 @@ static void join_again(struct client *c, ncclConfig_t *config)
 	}
 }
 
+/* How many communicators the daemon lists by this name. */
+static size_t listed(const struct client *c, const char *label)
+{
+	ncclsvc_session *s = session_open(c->daemon);
+	ncclsvc_comm_info *list;
+	size_t n, found = 0;
+	CHECK_OK(ncclsvc_list_comms(s, &list, &n));
+	for (size_t i = 0; i < n; i++)
+		found += !strcmp(list[i].label, label);
+	ncclsvc_list_free(list);
+	ncclsvc_close(s);
+	return found;
+}
+
 static void nonblocking_rank(struct client *c)
 {
 	ncclConfig_t config = dropin_config();
@@ -323,6 +337,7 @@ static void nonblocking_rank(struct client *c)
 	}
 	CHECK_EQ(dropin_finishes(comm), ncclSuccess);
 	dropin_check_usable(comm);
+	CHECK_EQ(listed(c, "tests"), 1);
 	stage("splitting");
 	CHECK_NC_IS(nc.ncclCommSplit(comm, c->rank ? 1 : NCCL_SPLIT_NOCOLOR, 0, &part, NULL),
 		    ncclInProgress);
@@ -330,6 +345,7 @@ static void nonblocking_rank(struct client *c)
 	CHECK_EQ(part != NULL, c->rank != 0);
 	if (part) {
 		CHECK_EQ(dropin_finishes(part), ncclSuccess);
+		CHECK_EQ(listed(c, "tests/split 1 colour 1"), 1);
 		dropin_check_usable(part);
 		CHECK_NC(nc.ncclCommDestroy(part));
 	}

@@ -64,9 +64,18 @@ int raw_send_bytes(struct raw *r, const void *bytes, size_t length, const int *f
 	return sendmsg(r->sock, &msg, MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
+/* The newest version's struct is cut to what the session's version has, as the library does. */
+static size_t in_version(const struct raw *r, unsigned opcode, size_t length)
+{
+	const struct svc_shape *newest = svc_shape_of(SVC_PROTOCOL_MAX, opcode);
+	const struct svc_shape *own = svc_shape_of(r->version, opcode);
+	return own && newest && length == newest->request ? own->request : length;
+}
+
 uint32_t raw_send(struct raw *r, unsigned opcode, const void *body, size_t length, const int *fds,
 		  unsigned nfds)
 {
+	length = in_version(r, opcode, length);
 	unsigned char message[SVC_MESSAGE_MAX];
 	struct svc_header header = {.length = (uint32_t)(sizeof(header) + length),
 				    .opcode = (uint16_t)opcode,

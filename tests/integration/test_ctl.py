@@ -79,6 +79,22 @@ class CtlTest(unittest.TestCase):
                             (("--stuck", "3600"), 0), (("--stuck", "0"), 1)):
             self.assertEqual(self.json("tasks", *args)["total"], total, args)
 
+    def test_jobs(self):
+        """ncclsvc-ctl is a session itself, and takes its job from the environment as any other."""
+        os.environ["NCCLSVC_JOB"] = "night run 7"
+        self.addCleanup(os.environ.pop, "NCCLSVC_JOB")
+        (own,) = self.json("sessions", "--job", "night*")["sessions"]
+        self.assertEqual((own["name"], own["job"]), ("ncclsvc-ctl", "night run 7"))
+        self.assertEqual(self.json("sessions", "--job", "night")["sessions"], [])
+        self.assertEqual(self.json("comms", "--job", "night*")["comms"], [])
+        self.assertEqual(self.json("tasks", "--job", "night*")["total"], 0)
+        # The others have not said: theirs is what the daemon has read, if there was anything to read.
+        cgroup = next(s["cgroup"] for s in self.json("sessions")["sessions"] if s["name"] == "eager")
+        self.assertEqual(own["cgroup"], cgroup)
+        (comm,) = self.json("comms", "--comm", str(self.comm0.uid))["comms"]
+        self.assertEqual(comm["job"], cgroup)
+        self.assertIn("night run 7", self.ctl("sessions").stdout)
+
     def test_why_names_the_straggler(self):
         answer = self.json("why", "--after", "0", code=3)
         self.assertTrue(answer["stuck"])
@@ -133,7 +149,7 @@ class CtlTest(unittest.TestCase):
         self.assertEqual(sessions["eager"]["submitted"], 1)
         self.assertEqual(sessions["late"]["submitted"], 0)
         self.assertEqual(sessions["eager"]["ring_entries"], 0)
-        self.assertEqual({s["protocol"] for s in sessions.values()}, {1, 2})
+        self.assertEqual({s["protocol"] for s in sessions.values()}, {1, 3})
         (comm,) = [c for c in self.json("comms")["comms"] if c["comm"] == self.comm0.uid]
         self.assertEqual((comm["state"], comm["nranks"], comm["joined"], comm["pending"]),
                          ("ready", 2, 2, 1))

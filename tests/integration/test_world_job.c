@@ -44,6 +44,18 @@ static void run(client_main *main, int n, void *arg, const char *access)
 
 /* ---- Good worlds ---- */
 
+/* Its communicators are called as what they are. */
+static void check_label(ncclsvc_session *s, const char *label)
+{
+	ncclsvc_comm_info *list;
+	size_t n, found = 0;
+	CHECK_OK(ncclsvc_list_comms(s, &list, &n));
+	for (size_t i = 0; i < n; i++)
+		found += !strcmp(list[i].label, label);
+	ncclsvc_list_free(list);
+	CHECK_EQ(found, 1);
+}
+
 static void a_rank(struct client *me)
 {
 	ncclsvc_world *w;
@@ -57,6 +69,8 @@ static void a_rank(struct client *me)
 	CHECK_EQ(l->groups[NCCLSVC_GROUP_DATA].size, RANKS);
 	check_usable(s, ncclsvc_world_host_comm(w));
 	check_usable(s, ncclsvc_world_comm(w, NCCLSVC_GROUP_DATA));
+	check_label(s, "job world");
+	check_label(s, "data 0");
 	say(me, READY);
 	CHECK_EQ(hear(me), GO);
 	ncclsvc_world_free(w);

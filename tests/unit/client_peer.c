@@ -65,8 +65,8 @@ static void hello(struct peer *p, const struct svc_header *h, const struct svc_h
 	p->version = newest(p);
 	if (p->fault == CHOOSES_VERSION_0)
 		p->version = 0;
-	if (p->fault == CHOOSES_VERSION_3)
-		p->version = 3;
+	if (p->fault == CHOOSES_VERSION_4)
+		p->version = 4;
 	struct svc_hello_reply reply = {.version = (uint16_t)p->version,
 					.version_min = 1,
 					.version_max = (uint16_t)newest(p),
@@ -339,6 +339,7 @@ static void answer(struct peer *p, const struct svc_header *h, const void *body)
 	case SVC_REGION_DEL:
 		region_del(p, h, body);
 		break;
+	case SVC_IDENTIFY:
 	case SVC_LEAVE:
 		put(p, h, 0, NULL, 0, NULL, 0);
 		break;

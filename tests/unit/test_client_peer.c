@@ -28,7 +28,7 @@ static void bad_daemons_are_refused_and_nothing_leaks(void **state)
 		const char *says;
 	} cases[] = {
 		{SAYS_VERSION, NCCLSVC_VERSION,
-		 "speaks protocol versions 7 to 9, this library 1 to 2"},
+		 "speaks protocol versions 7 to 9, this library 1 to 3"},
 		{SAYS_BYE, NCCLSVC_LIMIT, "too many sessions"},
 		{SAYS_NOTHING, NCCLSVC_TIMEOUT, "does not answer"},
 		{HANGS_UP_UNREAD, NCCLSVC_LIMIT, "full"},
@@ -40,12 +40,12 @@ static void bad_daemons_are_refused_and_nothing_leaks(void **state)
 		{SMALL_RING, NCCLSVC_PROTOCOL, "ring"},
 		{OTHER_ENTRIES, NCCLSVC_PROTOCOL, "ring"},
 		{NO_MAGIC, NCCLSVC_PROTOCOL, "no ring"},
-		{OTHER_RING_VERSION, NCCLSVC_PROTOCOL, "has protocol version 3, the session 2"},
+		{OTHER_RING_VERSION, NCCLSVC_PROTOCOL, "has protocol version 4, the session 3"},
 		{DOORBELL_PIPE, NCCLSVC_PROTOCOL, "not an eventfd"},
 		{DOORBELL_BLOCKS, NCCLSVC_PROTOCOL, "not an eventfd"},
 		{COMPLETION_FILE, NCCLSVC_PROTOCOL, "completion"},
-		{CHOOSES_VERSION_0, NCCLSVC_PROTOCOL, "chose protocol version 0, outside 1 to 2"},
-		{CHOOSES_VERSION_3, NCCLSVC_PROTOCOL, "chose protocol version 3, outside 1 to 2"},
+		{CHOOSES_VERSION_0, NCCLSVC_PROTOCOL, "chose protocol version 0, outside 1 to 3"},
+		{CHOOSES_VERSION_4, NCCLSVC_PROTOCOL, "chose protocol version 4, outside 1 to 3"},
 	};
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

@@ -169,7 +169,8 @@ static void labels_are_short_printable_texts(void **state)
 	};
 	(void)state;
 	for (size_t i = 0; i < sizeof(labels) / sizeof(labels[0]); i++)
-		assert_int_equal(svc_label_ok(labels[i].label), labels[i].ok);
+		assert_int_equal(svc_label_ok(labels[i].label, sizeof(labels[i].label)),
+				 labels[i].ok);
 	assert_string_equal(svc_label_quote("", text), "");
 	assert_string_equal(svc_label_quote("a b", text), " \"a b\"");
 	assert_string_equal(svc_label_quote("12345678901234567890123", text),

@@ -54,12 +54,16 @@ static const struct lengths version_2[] = {
 	{5, 168, 0, 160, 0}, {7, 32, 0, 160, 0}, {27, 8, 0, 0, 0},	{28, 8, 0, 0, 1},
 	{29, 8, 0, 0, 0},    {30, 8, 0, 0, 0},	 {0x4001, 0, 0, 152, 0}};
 
+static const struct lengths version_3[] = {
+	{5, 216, 0, 208, 0}, {7, 80, 0, 208, 0}, {31, 64, 0, 0, 0}};
+
 static const struct {
 	const struct lengths *rows;
 	size_t n;
 } versions[] = {
 	{version_1, sizeof(version_1) / sizeof(version_1[0])},
 	{version_2, sizeof(version_2) / sizeof(version_2[0])},
+	{version_3, sizeof(version_3) / sizeof(version_3[0])},
 };
 
 /* From the newest table up to that version; NULL: none has it. */
@@ -125,8 +129,8 @@ static void a_changed_message_begins_as_before(void **state)
 static void the_highest_common_version_is_chosen(void **state)
 {
 	static const unsigned cases[][3] = {
-		{1, 1, 1}, {1, 2, 2}, {2, 2, 2}, {0, 999, 2}, {2, 3, 2},	 {0, 1, 1},
-		{3, 3, 0}, {7, 9, 0}, {0, 0, 0}, {2, 1, 0},   {65535, 65535, 0},
+		{1, 1, 1}, {1, 2, 2}, {2, 2, 2}, {0, 999, 3}, {2, 4, 3}, {0, 1, 1},
+		{3, 3, 3}, {4, 4, 0}, {7, 9, 0}, {0, 0, 0},   {2, 1, 0}, {65535, 65535, 0},
 	};
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)

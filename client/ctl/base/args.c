@@ -23,10 +23,11 @@ const char ctl_help[] =
 	"\n"
 	"Commands:\n"
 	"  status                 the daemon in a few lines\n"
-	"  sessions               connected processes\n"
-	"  comms                  communicators [--all] [--members] [--comm ID]\n"
+	"  sessions               connected processes [--job JOB]\n"
+	"  comms                  communicators [--all] [--members] [--comm ID] [--job JOB]\n"
 	"  tasks                  pending tasks [--comm ID] [--rank R] [--pid P] [--state S]\n"
-	"                         [--stuck SECONDS] [--sort comm|age] [--limit N]\n"
+	"                         [--stuck SECONDS] [--job JOB] [--sort comm|age]\n"
+	"                         [--limit N]\n"
 	"  memory                 registered regions, and totals per process [--pid P]\n"
 	"  devices                GPUs and their workers\n"
 	"  plan                   plans: each member's position and missing tasks [--comm ID] "
@@ -70,6 +71,7 @@ enum option_value {
 	OPT_HELP,
 	OPT_VERSION,
 	OPT_COMM,
+	OPT_JOB,
 	OPT_RANK,
 	OPT_PID,
 	OPT_STATE,
@@ -81,6 +83,7 @@ enum option_value {
 	OPT_AFTER,
 	OPT_SINCE,
 	OPT_FOLLOW,
+	OPT_LINES,
 	OPT_INTERVAL,
 	OPT_COUNT,
 	OPT_WORLD,
@@ -98,6 +101,7 @@ static const struct option options[] = {
 	{"help", no_argument, NULL, OPT_HELP},
 	{"version", no_argument, NULL, OPT_VERSION},
 	{"comm", required_argument, NULL, OPT_COMM},
+	{"job", required_argument, NULL, OPT_JOB},
 	{"rank", required_argument, NULL, OPT_RANK},
 	{"pid", required_argument, NULL, OPT_PID},
 	{"state", required_argument, NULL, OPT_STATE},
@@ -109,6 +113,7 @@ static const struct option options[] = {
 	{"after", required_argument, NULL, OPT_AFTER},
 	{"since", required_argument, NULL, OPT_SINCE},
 	{"follow", no_argument, NULL, OPT_FOLLOW},
+	{"lines", no_argument, NULL, OPT_LINES},
 	{"interval", required_argument, NULL, OPT_INTERVAL},
 	{"count", required_argument, NULL, OPT_COUNT},
 	{"world", required_argument, NULL, OPT_WORLD},
@@ -122,6 +127,8 @@ static const struct option options[] = {
 /* The commands that take an option; not named: all. */
 static const unsigned takers[OPT_END - OPT_SOCKET] = {
 	[OPT_COMM - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_COMMS) | ON(CTL_PLAN) | ON(CTL_FAILURES),
+	[OPT_JOB - OPT_SOCKET] = ON(CTL_SESSIONS) | ON(CTL_COMMS) | ON(CTL_TASKS) |
+				 ON(CTL_FAILURES),
 	[OPT_RANK - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_PLAN) | ON(CTL_GROUPS),
 	[OPT_PID - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_MEMORY),
 	[OPT_STATE - OPT_SOCKET] = ON(CTL_TASKS),
@@ -133,6 +140,7 @@ static const unsigned takers[OPT_END - OPT_SOCKET] = {
 	[OPT_AFTER - OPT_SOCKET] = ON(CTL_WHY),
 	[OPT_SINCE - OPT_SOCKET] = ON(CTL_FAILURES),
 	[OPT_FOLLOW - OPT_SOCKET] = ON(CTL_FAILURES),
+	[OPT_LINES - OPT_SOCKET] = ON(CTL_WHY),
 	[OPT_INTERVAL - OPT_SOCKET] = ON(CTL_WATCH),
 	[OPT_COUNT - OPT_SOCKET] = ON(CTL_WATCH),
 	[OPT_WORLD - OPT_SOCKET] = ON(CTL_GROUPS),
@@ -278,6 +286,9 @@ static bool take(struct ctl_args *args, int option, const char *value)
 	case OPT_COMM:
 		args->comm = value;
 		return *value != '\0';
+	case OPT_JOB:
+		args->job = value;
+		return *value != '\0';
 	case OPT_RANK:
 		if (!number(value, INT32_MAX, &n))
 			return false;
@@ -307,6 +318,9 @@ static bool take(struct ctl_args *args, int option, const char *value)
 		return true;
 	case OPT_MEMBERS:
 		args->members = true;
+		return true;
+	case OPT_LINES:
+		args->lines = true;
 		return true;
 	case OPT_AFTER:
 		return seconds(value, 0, &args->after_ns);

@@ -46,9 +46,11 @@ struct ctl_args {
 	bool watch;		  /* show it repeatedly */
 	const char *socket;	  /* NULL: the library's default */
 	bool json;
+	bool lines; /* why, for the daemon */
 	uint64_t timeout_ns;
 
 	const char *comm;  /* an id or a label; NULL: all */
+	const char *job;   /* a job, or a pattern as of a shell; NULL: all */
 	int64_t rank, pid; /* -1: all */
 	unsigned state;	   /* ncclsvc_state; 0: all */
 	uint64_t stuck_ns; /* 0: all */

@@ -8,9 +8,9 @@
 #define NOT_KNOWN "?"
 
 static const struct table_column columns[] = {
-	{"COMM", true},	    {"LABEL", false}, {"STATE", false},	     {"EPOCH", true},
-	{"JOINED", false},  {"TASKS", true},  {"UID", true},	     {"AGE", true},
-	{"DEVICES", false}, {"PEER", true},   {"NOT JOINED", false},
+	{"COMM", true},	   {"LABEL", false},   {"STATE", false}, {"EPOCH", true},
+	{"JOINED", false}, {"TASKS", true},    {"UID", true},	 {"JOB", false},
+	{"AGE", true},	   {"DEVICES", false}, {"PEER", true},	 {"NOT JOINED", false},
 };
 
 static const struct table_column member_columns[] = {
@@ -46,7 +46,7 @@ static enum table_style member_style(unsigned state)
 
 static bool wanted(const struct ctl_args *args, const ncclsvc_comm_info *x)
 {
-	return view_comm_wanted(args, x->comm, x) &&
+	return view_comm_wanted(args, x->comm, x) && view_job_wanted(args, x->job) &&
 	       (args->all || args->comm || x->state != NCCLSVC_COMM_IDLE);
 }
 
@@ -162,6 +162,7 @@ static void row(const struct view *v, struct table *t, const ncclsvc_comm_info *
 	table_end(t, TABLE_PLAIN);
 	table_u64(t, x->pending);
 	table_u64(t, x->uid);
+	view_job_cell(t, x->job);
 	units_age(table_cell(t), x->age_ns);
 	table_end(t, TABLE_PLAIN);
 	devices(v->s, x, table_cell(t));
@@ -286,6 +287,7 @@ static void element(const struct view *v, struct json *j, const ncclsvc_comm_inf
 	else
 		put_null(j, "ask_node");
 	put_u64(j, "uid", x->uid);
+	put_string(j, "job", x->job[0] ? x->job : NULL, sizeof(x->job));
 	put_u64(j, "age_ns", x->age_ns);
 	put_string(j, "memory", transport(v->s, x) ? "cuda" : "host", SIZE_MAX);
 	put_string(j, "transport", transport(v->s, x), SIZE_MAX);
@@ -336,8 +338,8 @@ static void comms_table(const struct view *v)
 	if (shown)
 		table_print(t, v->out, v->colour);
 	else
-		text_add(v->out,
-			 v->args->comm ? "No communicator matches.\n" : "No communicators.\n");
+		text_add(v->out, v->args->comm || v->args->job ? "No communicator matches.\n"
+							       : "No communicators.\n");
 	if (elsewhere)
 		text_add(v->out, NOT_KNOWN ": not known here; ask on the member's node.\n");
 	if (idle && !v->args->comm)

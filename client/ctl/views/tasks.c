@@ -58,7 +58,8 @@ static bool wanted(const struct ctl_args *args, const ncclsvc_task_info *x,
 	       (args->pid < 0 || args->pid == x->pid) &&
 	       (!args->state || args->state == x->state) &&
 	       (!args->stuck_ns || (task_is_pending(x) && x->age_ns >= args->stuck_ns)) &&
-	       view_comm_wanted(args, x->comm, comm);
+	       view_comm_wanted(args, x->comm, comm) &&
+	       view_job_wanted(args, comm ? comm->job : NULL);
 }
 
 static enum table_style style(unsigned state)
@@ -141,6 +142,7 @@ static void element(struct json *j, const ncclsvc_task_info *x, const ncclsvc_co
 	put_u64(j, "state_ns", x->state_ns);
 	put_u64(j, "comm", x->comm);
 	view_json_label(j, "label", comm);
+	put_string(j, "job", comm && comm->job[0] ? comm->job : NULL, NCCLSVC_JOB_BYTES);
 	put_u64(j, "seq", x->seq);
 	put_string(j, "op", ncclsvc_op_name(x->op), SIZE_MAX);
 	put_string(j, "type", x->op == NCCLSVC_BARRIER ? NULL : ncclsvc_type_name(x->type),

@@ -6,6 +6,7 @@
 #include "base/args.h"
 #include "base/json.h"
 #include "base/snapshot.h"
+#include "base/table.h"
 #include "doctor/doctor.h"
 #include "why/why.h"
 
@@ -65,5 +66,11 @@ bool view_failed_lately(const ncclsvc_daemon_info *d);
 void view_json_failure(struct json *j, const ncclsvc_daemon_info *d);
 /* True if args->comm names this communicator, or no particular one. */
 bool view_comm_wanted(const struct ctl_args *args, uint64_t id, const ncclsvc_comm_info *comm);
+/* True if args->job names this job (NULL: unknown), or none in particular. */
+bool view_job_wanted(const struct ctl_args *args, const char *job);
+/* A session's job as it says, else its control group. */
+const char *view_job(const ncclsvc_session_info *session);
+/* "-" if it is empty. */
+void view_job_cell(struct table *t, const char job[NCCLSVC_JOB_BYTES]);
 
 #endif

@@ -35,6 +35,7 @@ class Session(inspection.Inspection):
     ring_entries  tasks in flight, a power of two from 16 to 65536; 0: 1024
     no_ring       submit over the socket: slower, for debugging and inspection
     timeout       seconds to connect
+    job           shown by ncclsvc-ctl; None: $NCCLSVC_JOB, else the launcher's
 
     Raises DaemonLostError if no daemon listens, and PermissionDeniedError if the listener is not trusted: its user is
     not this process's own, nor root, nor $NCCLSVC_DAEMON_USER (default: ncclsvc). Methods may be called from any
@@ -50,6 +51,7 @@ class Session(inspection.Inspection):
         ring_entries: int = 0,
         no_ring: bool = False,
         timeout: float = 5.0,
+        job: Optional[str] = None,
     ) -> None:
         name = name or os.path.basename(sys.argv[0] if sys.argv else "") or "python"
         options = Options(
@@ -59,6 +61,7 @@ class Session(inspection.Inspection):
             integer(ring_entries, ctypes.c_uint32),
             no_ring,
             max(1, milliseconds(timeout)),
+            job.encode("utf-8", "replace") if job else None,
         )
         self._calls: Optional[Calls] = Calls(Handle(allocated(lib.open, options)))
         self._attached = 0  # how often the session has reattached

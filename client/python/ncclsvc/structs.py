@@ -30,6 +30,7 @@ from .enums import (
     FAILURE_RANKS,
     GROUP_TYPES,
     ID_BYTES,
+    JOB_BYTES,
     LABEL_BYTES,
     MISSING_SHOWN,
     NAME_BYTES,
@@ -72,6 +73,7 @@ class Options(Structure):
         ("ring_entries", c_uint32),
         ("no_ring", c_bool),
         ("timeout_ms", c_int),
+        ("job", c_char_p),
     ]
 
 
@@ -114,6 +116,8 @@ class SessionInfo(Record):
         ("name", c_char * NAME_BYTES),
         ("mps", c_uint32),
         ("protocol", c_uint32),
+        ("job", c_char * JOB_BYTES),
+        ("cgroup", c_char * JOB_BYTES),
     ]
 
 
@@ -144,6 +148,7 @@ class CommInfo(Record):
         ("epoch_steps", EpochStep * EPOCH_STEPS),
         ("peer_bytes", c_uint32),
         ("peer_source", c_uint32),
+        ("job", c_char * JOB_BYTES),
     ]
 
 
