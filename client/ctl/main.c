@@ -346,7 +346,12 @@ static enum ctl_exit follow(struct program *p)
 			break;
 		}
 		now(time, sizeof(time));
-		const struct view v = {&p->args, &s, &out, time, screen_colour(), screen_width()};
+		const struct view v = {.args = &p->args,
+				       .s = &s,
+				       .out = &out,
+				       .time = time,
+				       .colour = screen_colour(),
+				       .width = screen_width()};
 		if (s.nfailures)
 			view_failures(&v);
 		from = view_failures_next(&v, from);
