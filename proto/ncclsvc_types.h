@@ -332,7 +332,7 @@ typedef struct ncclsvc_member_info {
 	uint32_t elsewhere;  /* 1 + the other node that knows more; 0: none */
 	uint32_t transport;  /* ncclsvc_transport, of a GPU's memory; the host's: 0 */
 	uint32_t request;    /* ncclsvc_member_request: what it waits for, on its own node */
-	uint32_t request_ms; /* for how long, a day at most */
+	uint32_t request_ms; /* for how long */
 } ncclsvc_member_info;
 
 typedef struct ncclsvc_task_info {

@@ -82,6 +82,13 @@
 #define WATCHER_ANSWER_NS UINT64_C(10000000000)
 #define WATCHER_AGAIN_NS  UINT64_C(60000000000)
 
+/* A process that was told of a failure, has completed no operation since, and ends within this time
+ * ends because of the failure. Epochs of several communicators that end TOGETHER for one rank end
+ * for one reason. What follows from a failure is gathered for a message in the log. */
+#define FAILURE_FOLLOWS_NS  UINT64_C(60000000000)
+#define FAILURE_TOGETHER_NS UINT64_C(2000000000)
+#define FAILURE_GATHER_NS   UINT64_C(1000000000)
+
 /* ---- Everywhere ---- */
 /* An idle thread that waits for an event without notification checks again after this interval. */
 #define NAP_NS	      1000000

@@ -8,17 +8,13 @@
 #include "base/clock.h"
 #include "base/line.h"
 #include "base/log.h"
+#include "base/timings.h"
 #include "channel/cluster.h"
 #include "comm.h"
 #include "comms.h"
 #include "report.h"
 
-/* A process that does nothing with success for so long after a failure, and ends, ends for it. */
-#define FOLLOWS_NS  (UINT64_C(60) * 1000000000)
-/* Epochs of several communicators that end so close together for one rank end for one reason. */
-#define TOGETHER_NS (UINT64_C(2) * 1000000000)
-#define TOGETHER    16			 /* of the latest failures are looked at */
-#define GATHER_NS   UINT64_C(1000000000) /* what follows is gathered for the log */
+#define TOGETHER 16 /* of the latest failures are looked at */
 
 #define ID_FOLLOWED "d2c1b0a9f8e74d6c8b5a49382716f5e4" /* as in scripts/systemd/ncclsvc.catalog */
 
@@ -32,7 +28,7 @@ int32_t consequences_node(const struct communicator *m, const struct member *mem
 
 static struct failure *recent_failure(const struct communicator *m)
 {
-	if (!m->failure || clock_now() - m->failure_ns >= FOLLOWS_NS)
+	if (!m->failure || clock_now() - m->failure_ns >= FAILURE_FOLLOWS_NS)
 		return NULL;
 	return failures_find(&m->comms->failures, m->failure);
 }
@@ -59,7 +55,7 @@ static struct failure *ended_together(const struct communicator *m, int32_t rank
 		struct failure *f = failures_find(all, n);
 		if (f && f->info.kind == NCCLSVC_FAILURE_EPOCH && f->info.pid == member->pid &&
 		    f->info.node == node && f->info.uid == m->account->uid && f->noted_ns &&
-		    now - f->noted_ns < TOGETHER_NS)
+		    now - f->noted_ns < FAILURE_TOGETHER_NS)
 			return f;
 	}
 	return NULL;
@@ -157,7 +153,7 @@ static void log_later(struct comms *s)
 {
 	if (s->gathered_ns)
 		return;
-	s->gathered_ns = clock_now() + GATHER_NS;
+	s->gathered_ns = clock_now() + FAILURE_GATHER_NS;
 	loop_deadline(s->loop, s->gathered_ns);
 }
 
@@ -197,7 +193,7 @@ void consequences_add(struct communicator *m, struct failure *root, int32_t rank
 
 static bool follows_failure(const struct client *c)
 {
-	return c->failure && clock_now() - c->failure_ns < FOLLOWS_NS &&
+	return c->failure && clock_now() - c->failure_ns < FAILURE_FOLLOWS_NS &&
 	       (!c->failure_settled || succeeded(c) == c->failure_done);
 }
 

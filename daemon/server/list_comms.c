@@ -173,8 +173,6 @@ static uint64_t oldest_age(const struct communicator *m, const ncclsvc_member_in
 	return began ? since(now, began) : 0;
 }
 
-#define DAY_MS 86400000
-
 /* What it waits for until all members have asked for it. */
 static void add_request(const struct communicator *m, uint32_t k, uint64_t now,
 			ncclsvc_member_info *i)
@@ -188,7 +186,7 @@ static void add_request(const struct communicator *m, uint32_t k, uint64_t now,
 		since_ns = m->commits[k].since_ns;
 	}
 	const uint64_t ms = since_ns ? since(now, since_ns) / 1000000 : 0;
-	i->request_ms = (uint32_t)(ms < DAY_MS ? ms : DAY_MS);
+	i->request_ms = (uint32_t)(ms < UINT32_MAX ? ms : UINT32_MAX);
 }
 
 static bool list_one_member(struct server *s, struct chunk *p, const struct communicator *m,
