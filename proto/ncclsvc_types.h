@@ -505,7 +505,8 @@ typedef struct ncclsvc_failure_info {
 	int32_t ended_pids[NCCLSVC_FAILURE_RANKS];
 	uint32_t reserved;
 	char label[NCCLSVC_NAME_BYTES]; /* the communicator's */
-	char host[64];			/* node's, or this one's */
+	char host[64];			/* the node's; empty: this node is alone */
+	char job[NCCLSVC_JOB_BYTES];	/* as in ncclsvc_comm_info */
 	char text[NCCLSVC_FAILURE_BYTES];
 } ncclsvc_failure_info;
 

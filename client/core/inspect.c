@@ -132,7 +132,7 @@ ncclsvc_result ncclsvc_list_failures(ncclsvc_session *s, uint64_t from, ncclsvc_
 {
 	ncclsvc_result r = get_list(s, SVC_LIST_FAILURES, from, sizeof(**list), (void **)list, n);
 	for (ncclsvc_failure_info *x = r ? NULL : *list; x && x < *list + *n; x++) {
-		TEXT(label) TEXT(host) TEXT(text)
+		TEXT(label) TEXT(host) TEXT(job) TEXT(text)
 	}
 	return r;
 }

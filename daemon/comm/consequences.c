@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "consequences.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/line.h"
@@ -12,6 +14,7 @@
 #include "channel/cluster.h"
 #include "comm.h"
 #include "comms.h"
+#include "names.h"
 #include "report.h"
 
 #define TOGETHER 16 /* of the latest failures are looked at */
@@ -133,6 +136,27 @@ static void settle(struct comms *s)
 	}
 }
 
+/* By now its parent has reaped the process. */
+static void look_again(struct comms *s, struct failure *f)
+{
+	char ending[SVC_ENDING_BYTES];
+	ncclsvc_failure_info *i = &f->info;
+	const struct ending e = ending_by_pidfd(f->pidfd);
+	close(f->pidfd);
+	f->pidfd = -1;
+	if (ending_is_vague(&e))
+		return;
+	i->ending = e.how;
+	i->ending_code = e.code;
+	const size_t n = strlen(i->text);
+	const char *words = svc_ending_text(e.how, e.code, ending);
+	snprintf(i->text + n, sizeof(i->text) - n, "; pid %d %s", i->pid, words);
+	failures_changed(&s->failures, f);
+	if (f->logged)
+		log_info("communicator %s (user %u): failure %llu: rank %d (pid %d) %s", i->label,
+			 i->uid, (unsigned long long)i->failure, i->rank, i->pid, words);
+}
+
 uint64_t consequences_log(struct comms *s, uint64_t now)
 {
 	if (!s->gathered_ns || now < s->gathered_ns)
@@ -140,6 +164,8 @@ uint64_t consequences_log(struct comms *s, uint64_t now)
 	s->gathered_ns = 0;
 	settle(s);
 	for (struct failure *f = s->failures.all; f; f = f->hh.next) {
+		if (f->pidfd >= 0)
+			look_again(s, f);
 		const bool new = f->told_ended != f->info.ended || f->told_comms != f->info.comms;
 		if (f->logged && new)
 			log_followed(f);
@@ -206,6 +232,14 @@ void report_ending(struct communicator *m, const struct client *c, int32_t rank,
 		m->failure = c->failure;
 		m->failure_ns = c->failure_ns;
 	}
+}
+
+void report_ended(struct communicator *m, const struct client *c)
+{
+	struct failure *f = failures_find(&m->comms->failures, m->failure);
+	if (f && f->logged && f->pidfd < 0 && f->info.kind == NCCLSVC_FAILURE_EPOCH && f->info.pid == c->pid &&
+	    c->process.fd >= 0 && ending_is_vague(&c->ending))
+		f->pidfd = fcntl(c->process.fd, F_DUPFD_CLOEXEC, 0);
 }
 
 void report_ended_later(struct communicator *m, int32_t rank)

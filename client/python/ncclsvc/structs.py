@@ -322,6 +322,7 @@ class FailureInfo(Record):
         ("reserved", c_uint32),
         ("label", c_char * NAME_BYTES),
         ("host", c_char * NODE_TEXT_BYTES),
+        ("job", c_char * JOB_BYTES),
         ("text", c_char * FAILURE_BYTES),
     ]
 
