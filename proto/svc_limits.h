@@ -33,6 +33,8 @@
 #define SVC_GROUP_TASKS		4096  /* tasks in one task group */
 #define SVC_PLAN_TASKS		65536 /* in one member's plan; as many groups */
 #define SVC_USER_PLAN_TASKS	262144 /* tasks and groups in all plans of one user */
+#define SVC_USER_RECORDINGS	128    /* of ended sessions of one user */
+#define SVC_RECORDINGS_MAX	512    /* of ended sessions of all users */
 #define SVC_REGION_MAX		(UINT64_C(1) << 46)
 
 #define SVC_TIMEOUT_MAX_NS (UINT64_C(1) << 62)

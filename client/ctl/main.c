@@ -121,6 +121,8 @@ static unsigned parts(enum ctl_command command)
 		       SNAPSHOT_DEVICES | SNAPSHOT_PLANS | SNAPSHOT_NODES;
 	case CTL_PLAN:
 		return SNAPSHOT_COMMS | SNAPSHOT_PLANS;
+	case CTL_DUMP:
+		return SNAPSHOT_MEMBERS | SNAPSHOT_OPERATIONS;
 	default:
 		return 0;
 	}
@@ -134,6 +136,13 @@ static void now(char *text, size_t size)
 	gmtime_r(&t.tv_sec, &tm);
 	size_t n = strftime(text, size, "%Y-%m-%dT%H:%M:%S", &tm);
 	snprintf(text + n, size - n, ".%03ldZ", t.tv_nsec / 1000000);
+}
+
+static uint64_t monotonic_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
 /* The state stands behind the name, which may hold anything but ends with the last ')'. */
@@ -203,6 +212,11 @@ static enum ctl_exit show(const struct view *v)
 	case CTL_PLAN:
 		view_plan(v);
 		return EXIT_GOOD;
+	case CTL_DUMP:
+		if (v->args->pytorch)
+			return view_dump_pytorch(v) ? EXIT_GOOD : EXIT_ERROR;
+		view_dump(v);
+		return EXIT_GOOD;
 	default:
 		return show_why(v);
 	}
@@ -233,7 +247,7 @@ static enum ctl_exit show_once(struct program *p)
 	if (result != NCCLSVC_OK)
 		return complain(result);
 	now(time, sizeof(time));
-	struct view v = {&p->args, &s, &out, time, screen_colour(), screen_width()};
+	struct view v = {&p->args, &s, &out, time, monotonic_ns(), screen_colour(), screen_width()};
 	code = show(&v);
 	snapshot_free(&s);
 	return finish(&out, code);
@@ -272,7 +286,8 @@ static enum ctl_exit watch_frame(struct program *p, struct text *frame)
 		result = snapshot_take(p->session, parts(p->args.command), &s);
 	deadline_stop();
 	now(time, sizeof(time));
-	struct view v = {&p->args, &s, frame, time, screen_colour(), screen_width()};
+	struct view v = {&p->args,	&s, frame, time, monotonic_ns(), screen_colour(),
+			 screen_width()};
 	title(&v);
 	if (result == NCCLSVC_OK) {
 		code = show(&v);

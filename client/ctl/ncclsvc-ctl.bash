@@ -25,7 +25,7 @@ _ncclsvc_ctl()
 			((i++))
 			;;
 		--timeout | --comm | --rank | --pid | --state | --stuck | --limit | --sort | --after | \
-			--interval | --count | -n | --world | --local-size | --data | --horizontal | --pipeline)
+			--interval | --count | -n | --world | --local-size | --data | --horizontal | --pipeline | --pytorch)
 			((i++))
 			;;
 		-*) ;;
@@ -42,7 +42,7 @@ _ncclsvc_ctl()
 	done
 
 	case $previous in
-	--socket)
+	--socket | --pytorch)
 		mapfile -t COMPREPLY < <(compgen -f -- "$current")
 		return
 		;;
@@ -53,7 +53,7 @@ _ncclsvc_ctl()
 		--world | --local-size | --data | --horizontal | --pipeline) return ;;
 	*)
 		case $command in
-		"") words="$shown doctor groups cancel watch version help $globals" ;;
+		"") words="$shown doctor groups dump cancel watch version help $globals" ;;
 		cancel)
 			case $target in
 			"") words="task comm session $globals" ;;
@@ -75,6 +75,7 @@ _ncclsvc_ctl()
 		memory) words+=" --pid" ;;
 		plan) words+=" --comm --rank" ;;
 		why) words+=" --after" ;;
+		dump) words+=" --comm --rank --pid --pytorch" ;;
 		groups) words+=" --world --local-size --data --horizontal --pipeline --rank" ;;
 		esac
 		;;

@@ -68,6 +68,9 @@ static struct limit limit_of(const struct accounts *all, enum share share)
 	case SHARE_QUEUE_BYTES:
 		return (struct limit){"bytes of unread replies", NULL, NULL, SVC_USER_QUEUE_BYTES,
 				      UINT64_MAX};
+	case SHARE_RECORDINGS:
+		return (struct limit){"recordings of ended sessions", NULL, NULL,
+				      SVC_USER_RECORDINGS, SVC_RECORDINGS_MAX};
 	case SHARE_LENT:
 	case SHARES:
 		break;

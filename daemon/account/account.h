@@ -31,6 +31,7 @@ enum share {
 	SHARE_REGION_BYTES,
 	SHARE_RING_BYTES,
 	SHARE_QUEUE_BYTES, /* of replies that sessions have not read */
+	SHARE_RECORDINGS,  /* of sessions that have ended */
 	SHARE_LENT,	   /* bytes that GPU 0 lends; those behind it are the other GPUs' */
 	SHARES = SHARE_LENT + ACCOUNT_GPUS
 };

@@ -53,7 +53,9 @@ struct config {
 	int transport;			       /* enum config_transport */
 	uint64_t staging_bytes;		       /* of each GPU */
 	int64_t peer_bytes; /* of an operation in the members' kernels; 0: none, -1: auto */
-	int world_data;	    /* 0: what the other two leave of the ranks */
+	char dump_dir[256]; /* empty: none */
+	int dump_max_files;
+	int world_data; /* 0: what the other two leave of the ranks */
 	int world_horizontal, world_pipeline;
 	int cluster_bootstrap;	    /* enum config_bootstrap */
 	char cluster_interface[64]; /* a name or an address; empty: choose */

@@ -69,6 +69,11 @@
 #define PEER_LOOKS_TURN_NS	 UINT64_C(1000000)
 #define PEER_LOOKS_SHARE	 8
 
+/* A dump of a failed communicator waits so long for the operations that the failure ends. The next
+ * one of the same communicator is written after AGAIN at the earliest. */
+#define DUMP_AFTER_NS UINT64_C(100000000)
+#define DUMP_AGAIN_NS UINT64_C(5000000000)
+
 /* ---- Everywhere ---- */
 /* An idle thread that waits for something that nothing announces looks again after this. */
 #define NAP_NS	      1000000

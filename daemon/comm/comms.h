@@ -23,6 +23,8 @@ struct comms {
 	struct sessions *sessions;
 	struct gpus *gpus;
 	struct memory *memory;
+	struct recorder *recorder; /* NULL: nothing is recorded */
+	unsigned dumps;	    /* that are being written */
 	struct coord coord; /* what this node decides for all */
 	uv_async_t own;	    /* messages to this node itself */
 	struct own_message *own_messages;

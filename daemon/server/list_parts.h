@@ -4,7 +4,8 @@
  * can be read in a fraction of a millisecond, and where the next chunk begins. So a list of any
  * length neither holds up the loop nor takes memory. The executor is never asked.
  *
- * list_comms.c: communicators, their members, their plans; list_tasks.c: tasks; list.c: the rest.
+ * list_comms.c: communicators, their members, their plans; list_tasks.c: tasks; list_operations.c:
+ * the flight recorder; list.c: the rest.
  */
 #ifndef SERVER_LIST_PARTS_H
 #define SERVER_LIST_PARTS_H
@@ -62,6 +63,10 @@ static inline uint64_t at_rank(uint64_t slot, uint64_t rank)
 
 /* Each begins at a place, and returns that of the next chunk; 0: the list is complete. */
 typedef uint64_t list_chunk(struct server *s, struct chunk *p, uint64_t from);
-list_chunk list_comms, list_members, list_plans, list_plan_tasks, list_tasks;
+list_chunk list_comms, list_members, list_plans, list_plan_tasks, list_tasks, list_operations;
+
+/* Fills in a planned task's label, if its plan is still there. */
+void list_label(const struct server *s, const struct table_entry *e,
+		char label[NCCLSVC_LABEL_BYTES]);
 
 #endif

@@ -114,6 +114,8 @@ ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, struct sn
 		result = ncclsvc_list_plan_tasks(session, &s->plan_tasks, &s->nplan_tasks);
 	if (result == NCCLSVC_OK && parts & SNAPSHOT_NODES)
 		result = ncclsvc_list_nodes(session, &s->nodes, &s->nnodes);
+	if (result == NCCLSVC_OK && parts & SNAPSHOT_OPERATIONS)
+		result = ncclsvc_list_operations(session, &s->operations, &s->noperations);
 	if (result == NCCLSVC_OK)
 		snapshot_order(s);
 	else
@@ -127,6 +129,7 @@ void snapshot_free(struct snapshot *s)
 	ncclsvc_list_free(s->comms);
 	ncclsvc_list_free(s->members);
 	ncclsvc_list_free(s->tasks);
+	ncclsvc_list_free(s->operations);
 	ncclsvc_list_free(s->regions);
 	ncclsvc_list_free(s->devices);
 	ncclsvc_list_free(s->plans);

@@ -14,6 +14,7 @@ enum snapshot_part {
 	SNAPSHOT_DEVICES = 32,
 	SNAPSHOT_PLANS = 64, /* and their tasks */
 	SNAPSHOT_NODES = 256,
+	SNAPSHOT_OPERATIONS = 4096,
 };
 
 struct snapshot {
@@ -22,11 +23,13 @@ struct snapshot {
 	ncclsvc_comm_info *comms;
 	ncclsvc_member_info *members;
 	ncclsvc_task_info *tasks;
+	ncclsvc_operation_info *operations;
 	ncclsvc_region_info *regions;
 	ncclsvc_device_info *devices;
 	ncclsvc_plan_info *plans;	    /* by communicator and rank */
 	ncclsvc_plan_task_info *plan_tasks; /* by plan, rank and place */
 	size_t nsessions, ncomms, nmembers, ntasks, nregions, ndevices, nplans, nplan_tasks, nnodes;
+	size_t noperations;
 	ncclsvc_node_info *nodes; /* by number */
 };
 
