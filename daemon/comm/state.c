@@ -10,7 +10,7 @@
 #include "gpu/gpu.h"
 #include "names.h"
 #include "peer/peer.h"
-#include "record.h"
+#include "record/record.h"
 #include "remote.h"
 
 uint64_t comm_completion_ns(const struct comms *s)

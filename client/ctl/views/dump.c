@@ -7,7 +7,7 @@
 
 #include "base/table.h"
 #include "base/units.h"
-#include "proto/operation_json.h"
+#include "proto/json/operation_json.h"
 
 static const struct table_column columns[] = {
 	{"COMM", false}, {"EPOCH", true},      {"SEQ", true},	  {"OP", false},

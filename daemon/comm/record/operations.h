@@ -3,7 +3,7 @@
 #ifndef COMM_OPERATIONS_H
 #define COMM_OPERATIONS_H
 
-#include "peer/peer.h"
+#include "comm/peer/peer.h"
 #include "recorder/recorder.h"
 
 struct table_entry;

@@ -3,7 +3,7 @@
 #ifndef COMM_DUMP_H
 #define COMM_DUMP_H
 
-#include "communicator.h"
+#include "comm/communicator.h"
 
 /* Does an epoch that ends so fail for anybody? To be asked before it ends. */
 bool recorder_dump_wanted(const struct communicator *m, const ncclsvc_status *why);

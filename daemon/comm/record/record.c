@@ -2,9 +2,9 @@
 #include "record.h"
 
 #include "base/clock.h"
-#include "comms.h"
+#include "comm/comms.h"
+#include "comm/peer/peer.h"
 #include "operation.h"
-#include "peer/peer.h"
 #include "recorder/recorder.h"
 #include "task.h"
 

@@ -23,12 +23,12 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/timings.h"
-#include "comm.h"
-#include "comms.h"
+#include "comm/comm.h"
+#include "comm/comms.h"
+#include "comm/peer/peer.h"
 #include "names.h"
-#include "operation_json.h"
 #include "operations.h"
-#include "peer/peer.h"
+#include "json/operation_json.h"
 
 #define DUMPS_MAX 16 /* at a time */
 #define PREFIX	  "ncclsvc-"

@@ -3,7 +3,7 @@
 #ifndef COMM_RECORD_H
 #define COMM_RECORD_H
 
-#include "communicator.h"
+#include "comm/communicator.h"
 #include "sched/command.h"
 
 /* ncclsvc_operation_transport */
