@@ -50,6 +50,7 @@ BODIES = {
     "abort": (ABORT, struct.pack("=II", 1, 1)),
     "split": (SPLIT, struct.pack("=IiiIQQ", 1, 0, 0, 0, 0, 0)),
     "list_tasks": (LIST, struct.pack("=IIQ", 4, 0, 0)),
+    "list_operations": (LIST, struct.pack("=IIQ", 11, 0, 0)),
     "daemon_info": (DAEMON_INFO, bytes(8)),
     "cancel": (CANCEL, struct.pack("=IIQ", 1, 0, 1)),
     "plan_commit": (PLAN_COMMIT, struct.pack("=IIIIQQ", 0, 0, 2, 4, 0, 0)),

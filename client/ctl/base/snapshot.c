@@ -78,6 +78,9 @@ static void bound(struct snapshot *s)
 	for (size_t i = 0; i < s->ntasks; i++)
 		if (s->tasks[i].nranks > SVC_RANKS_MAX)
 			s->tasks[i].nranks = SVC_RANKS_MAX;
+	for (size_t i = 0; i < s->noperations; i++)
+		if (s->operations[i].nranks > SVC_RANKS_MAX)
+			s->operations[i].nranks = SVC_RANKS_MAX;
 }
 
 void snapshot_order(struct snapshot *s)

@@ -123,8 +123,8 @@ static size_t find_group(const struct pytorch *p, const ncclsvc_operation_info *
 	ends_of(x, &from, &to);
 	for (size_t i = p->ngroups; i-- > 0 && p->groups[i].comm == x->comm;) {
 		const struct group *g = &p->groups[i];
-		if (g->epoch == x->epoch && g->kernel == !!x->kernel && g->from == from &&
-		    g->to == to)
+		if (g->epoch == x->epoch && g->nranks == x->nranks && g->kernel == !!x->kernel &&
+		    g->from == from && g->to == to)
 			return i;
 	}
 	return NO_GROUP;
@@ -204,7 +204,8 @@ static size_t add_group(struct pytorch *p, const ncclsvc_operation_info *x)
 	g->ranks = ctl_calloc(g->nranks, sizeof(g->ranks[0]));
 	g->oldest = ctl_calloc(g->nranks, sizeof(g->oldest[0]));
 	memset(g->oldest, 0xff, g->nranks * sizeof(g->oldest[0]));
-	if (p->ngroups && g[-1].comm == g->comm && g[-1].epoch == g->epoch)
+	if (p->ngroups && g[-1].comm == g->comm && g[-1].epoch == g->epoch &&
+	    g[-1].nranks == g->nranks)
 		memcpy(g->ranks, g[-1].ranks, g->nranks * sizeof(g->ranks[0]));
 	else
 		know_ranks(p, g);
