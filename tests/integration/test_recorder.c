@@ -365,6 +365,48 @@ static void a_failure_is_written_to_a_file(void **state)
 	daemon_stop(&d);
 }
 
+static void ends_well(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	reduce(me, s, comm, shared(s, 4096), 3);
+	ncclsvc_close(s);
+}
+
+static void a_killed_rank_is_written_to_a_file(void **state)
+{
+	struct daemon d;
+	struct client clients[RANKS];
+	char dir[] = "/tmp/ncclsvc-dumps-XXXXXX", path[300];
+	(void)state;
+	CHECK(mkdtemp(dir));
+	daemon_start(&d, "--dump-dir", dir, NULL);
+	start(clients, RANKS, &d, ends_well);
+	clients_end(clients, RANKS);
+	ncclsvc_session *s = session_open(&d);
+	start(clients, RANKS, &d, loses_a_rank);
+	hear_all(clients, RANKS, READY);
+	tasks_reach(s, NCCLSVC_WAITING_PEERS, 2);
+	client_kill(&clients[1]);
+	CHECK_EQ(hear(&clients[0]), READY);
+	CHECK_EQ(hear(&clients[2]), READY);
+	for (const uint64_t since = now_ns(); !files(dir, path); sleep_ms(10))
+		CHECK(now_ns() - since < WAIT_MS * UINT64_C(1000000));
+	read_file(path);
+	CHECK_EQ(times("\"op\":\"AllReduce\""), 5 * RANKS);
+	CHECK_EQ(times("\"op\":\"Broadcast\""), 2);
+	CHECK_EQ(times("\"result\":\"PEER_GONE\""), 2 + 1);
+	CHECK_EQ(times("IN_PROGRESS"), 0);
+	say(&clients[0], GO);
+	say(&clients[2], GO);
+	clients_end(clients, RANKS);
+	ncclsvc_close(s);
+	daemon_stop(&d);
+	CHECK_EQ(files(dir, path), 1); /* nothing failed before, or as the rest ended */
+	CHECK_EQ(unlink(path), 0);
+	CHECK_EQ(rmdir(dir), 0);
+}
+
 /* Nobody is delayed, and the log says why there is no file. */
 static void a_directory_that_is_not_there(void **state)
 {
@@ -402,7 +444,7 @@ static void the_tool_shows_and_writes_them(void **state)
 	CHECK(mkdtemp(dir));
 	daemon_start(&d, NULL);
 	ctl(&d, "--pid", "1", NULL);
-	assert_string_equal(text, "No operation matches.\n");
+	CHECK_EQ(times("No operation matches.\n"), 1);
 	start(clients, RANKS, &d, disagrees);
 	clients_end(clients, RANKS);
 	ctl(&d, NULL, NULL, NULL);
@@ -430,6 +472,7 @@ int main(void)
 		TEST(the_last_ones_stay),
 		TEST(a_user_sees_no_others),
 		TEST(a_failure_is_written_to_a_file),
+		TEST(a_killed_rank_is_written_to_a_file),
 		TEST(a_directory_that_is_not_there),
 		TEST(the_tool_shows_and_writes_them),
 	};
