@@ -345,7 +345,7 @@ typedef struct ncclsvc_operation_info {
 				ranks, mod 2^32 */
 	uint64_t count, bytes;
 	uint64_t submitted_ns;
-	uint64_t matched_ns; /* all ranks of this node, or the peer, had submitted it */
+	uint64_t matched_ns; /* all ranks, or the peer, had submitted it */
 	uint64_t started_ns; /* of a kernel: it was first seen to wait for other ranks */
 	uint64_t done_ns;    /* of a kernel that has ended well: not known */
 	int32_t result;	     /* ncclsvc_result; IN_PROGRESS: it is pending */

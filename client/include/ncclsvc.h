@@ -470,10 +470,10 @@ ncclsvc_result ncclsvc_list_devices(ncclsvc_session *session, ncclsvc_device_inf
 				    size_t *n);
 /* The daemons of this one's cluster, itself included; none if it is alone. */
 ncclsvc_result ncclsvc_list_nodes(ncclsvc_session *session, ncclsvc_node_info **list, size_t *n);
-/* The daemon's flight recorder: what is pending, and the last operations (2,047 at least) of each
- * session of this user, or on the socket for administration of all users, also of sessions that have
- * ended. An operation that ends while the list is read can be in it twice: pending, then ended.
- * Operations in kernels are taken from what their process has written: their ends are not known. */
+/* The daemon's flight recorder: what is pending, and the last 2,047 operations of each session of
+ * this user, also of sessions that have ended; on the socket for administration, of all users'. An
+ * operation that ends while the list is read can be in it twice: pending, then ended. Operations in
+ * kernels are taken from memory that their processes write: when they ended is not known. */
 ncclsvc_result ncclsvc_list_operations(ncclsvc_session *session, ncclsvc_operation_info **list,
 				       size_t *n);
 void ncclsvc_list_free(void *list);

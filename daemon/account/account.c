@@ -18,7 +18,7 @@
 #define OTHERS_RESERVE	 (UINT64_C(16) << 20) /* and for the users who have less */
 #define SESSION_BYTES	 4096		      /* about what a session takes, without a ring */
 #define RANK_BYTES	 512		      /* and a rank of a communicator */
-#define RECORDING_BYTES	 (160 * 1024)	      /* and, at most, the recording of one that ended */
+#define RECORDING_BYTES	 (384 * 1024)	      /* and, at most, the recording of one that ended */
 #define MAPPINGS_RESERVE 8192
 #define FDS_RESERVE	 64
 #define MAX_MAP_COUNT	 65530 /* the kernel's default */

@@ -85,7 +85,7 @@ static inline void recorder_put(struct recorder_ring *r, const struct recorded *
 	if (__builtin_expect(more, false))
 		recorder_put_more(r, n, x);
 	recorder_store(&r->written, n + 1);
-	/* The next entry's line was written RECORDER_ENTRIES ago: it is on its way by then. */
+	/* The next entry's line is no longer in the nearest cache: let it come meanwhile. */
 	__builtin_prefetch((const void *)r->words[(n + 1) % RECORDER_ENTRIES], 1);
 }
 

@@ -164,7 +164,7 @@ uint64_t list_operations(struct server *s, struct chunk *p, uint64_t from)
 	if (from < KERNELS_FROM) {
 		const uint64_t slot = list_tasks_of(s, p, from, high);
 		if (slot < high)
-			return slot ? slot : 1;
+			return slot; /* not 0: the first always fits */
 		from = KERNELS_FROM;
 	}
 	if (from < RINGS_FROM) {
