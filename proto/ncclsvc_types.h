@@ -362,6 +362,7 @@ typedef struct ncclsvc_operation_info {
 	char label[NCCLSVC_LABEL_BYTES];
 	uint32_t wrapped; /* 1: its session has had more operations than the daemon keeps */
 	uint32_t reserved;
+	uint64_t comm_key; /* of the communicator, the same on all nodes */
 } ncclsvc_operation_info;
 
 typedef struct ncclsvc_region_info {

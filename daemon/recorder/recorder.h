@@ -22,6 +22,7 @@
 /* A rank that the session has had, in one epoch. */
 struct recorded_join {
 	uint64_t comm; /* uid */
+	uint64_t key;  /* the same on all nodes */
 	uint32_t epoch, nranks;
 	int32_t rank, device;
 	uint32_t transport; /* ncclsvc_operation_transport */

@@ -89,6 +89,7 @@ const char *svc_operation_json(const ncclsvc_operation_info *i, char text[SVC_OP
 	const bool moves = i->op != NCCLSVC_BARRIER;
 	add_u64(&w, "comm", i->comm);
 	add_string(&w, "comm_label", i->comm_label, sizeof(i->comm_label));
+	add(&w, ",\"comm_key\":\"%016" PRIx64 "\"", i->comm_key);
 	add_u64(&w, "epoch", i->epoch);
 	add_u64(&w, "nranks", i->nranks);
 	add(&w, ",\"rank\":%d,\"pid\":%d", i->rank, i->pid);

@@ -35,7 +35,7 @@ struct place {
 };
 
 struct group {
-	uint64_t comm;
+	uint64_t comm, key;
 	uint32_t epoch, nranks;
 	bool kernel;
 	int32_t from, to; /* of Sends and Recvs; -1: of collectives */
@@ -61,13 +61,20 @@ struct pytorch {
 
 /* ---- The files' ranks ---- */
 
+/* Of several that are as large, each node takes the same. */
 static void find_base(struct pytorch *p)
 {
-	for (size_t i = 0; i < p->d.n; i++)
-		if (p->d.list[i]->nranks > p->nranks) {
-			p->nranks = p->d.list[i]->nranks;
-			p->base = p->d.list[i]->comm;
-		}
+	const ncclsvc_operation_info *base = NULL;
+	for (size_t i = 0; i < p->d.n; i++) {
+		const ncclsvc_operation_info *x = p->d.list[i];
+		if (!base || x->nranks > base->nranks ||
+		    (x->nranks == base->nranks && x->comm_key < base->comm_key))
+			base = x;
+	}
+	if (base) {
+		p->nranks = base->nranks;
+		p->base = base->comm;
+	}
 	p->places = ctl_calloc(p->nranks, sizeof(p->places[0]));
 }
 
@@ -141,7 +148,7 @@ static int32_t place_in(const struct group *g, int32_t rank)
 
 static void name_group(struct group *g)
 {
-	int n = snprintf(g->name, sizeof(g->name), "%" PRIu64 ".%u%s", g->comm, g->epoch,
+	int n = snprintf(g->name, sizeof(g->name), "%016" PRIx64 ".%u%s", g->key, g->epoch,
 			 g->kernel ? " kernels" : "");
 	if (g->from >= 0)
 		snprintf(g->name + n, sizeof(g->name) - (size_t)n, " %d->%d", g->from, g->to);
@@ -196,6 +203,7 @@ static size_t add_group(struct pytorch *p, const ncclsvc_operation_info *x)
 	p->groups = ctl_grow(p->groups, p->ngroups, &p->room, sizeof(p->groups[0]));
 	struct group *g = &p->groups[p->ngroups];
 	*g = (struct group){.comm = x->comm,
+			    .key = x->comm_key,
 			    .epoch = x->epoch,
 			    .nranks = x->nranks,
 			    .kernel = x->kernel,

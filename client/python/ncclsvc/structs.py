@@ -213,6 +213,7 @@ class OperationInfo(Record):
         ("label", c_char * LABEL_BYTES),
         ("wrapped", c_uint32),
         ("reserved", c_uint32),
+        ("comm_key", c_uint64),
     ]
 
 

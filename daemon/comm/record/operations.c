@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "operations.h"
+#include "record.h"
 
 #include "account/task_table.h"
 #include "operation.h"
@@ -15,6 +16,7 @@ static void fill_join(const struct recorded_join *j, ncclsvc_operation_info *i)
 	if (!j)
 		return;
 	i->comm = j->comm;
+	i->comm_key = j->key;
 	i->epoch = j->epoch;
 	i->nranks = j->nranks;
 	i->rank = j->rank;
@@ -113,6 +115,7 @@ void operation_of_kernel(const struct communicator *m, uint32_t rank,
 		.uid = c ? c->uid : m->account->uid,
 		.graph = op->graph,
 		.kernel = op->kernel,
+		.comm_key = comm_recorded_key(m),
 	};
 	memcpy(i->comm_label, m->label, sizeof(i->comm_label));
 	fill_amount(r.op, r.type, r.count, m->nranks, i);

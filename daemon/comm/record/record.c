@@ -19,10 +19,20 @@ uint32_t comm_recorded_transport(enum transport_kind kind)
 	return transports[kind];
 }
 
+/* FNV-1a: of what all nodes know alike, but which is not for everybody to see. */
+uint64_t comm_recorded_key(const struct communicator *m)
+{
+	uint64_t hash = UINT64_C(0xcbf29ce484222325);
+	for (size_t i = 0; i < sizeof(m->id); i++)
+		hash = (hash ^ m->id[i]) * UINT64_C(0x100000001b3);
+	return hash;
+}
+
 void comm_record_members(struct communicator *m, enum transport_kind kind,
 			 struct epoch_member *members)
 {
 	struct recorded_join join = {.comm = m->uid,
+				     .key = comm_recorded_key(m),
 				     .epoch = m->epoch,
 				     .nranks = m->nranks,
 				     .transport = comm_recorded_transport(kind)};

@@ -8,6 +8,8 @@
 
 /* ncclsvc_operation_transport */
 uint32_t comm_recorded_transport(enum transport_kind kind);
+/* ncclsvc_operation_info's comm_key */
+uint64_t comm_recorded_key(const struct communicator *m);
 /* An epoch begins: members get the rings that their operations go to. */
 void comm_record_members(struct communicator *m, enum transport_kind kind,
 			 struct epoch_member *members);
