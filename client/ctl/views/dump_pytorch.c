@@ -18,9 +18,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/pickle.h"
 #include "dump.h"
 #include "proto/operation.h"
+#include "pytorch_entry.h"
 
 #define VERSION "2.10" /* of PyTorch's format */
 #define PREFIX	"nccl_trace_rank_"
@@ -248,148 +248,6 @@ static void find_groups(struct pytorch *p)
 		find_first(&p->groups[i]);
 }
 
-/* ---- One operation ---- */
-
-static const char *name_of(unsigned op)
-{
-	static const char *const names[] = {
-		[NCCLSVC_ALL_REDUCE] = "all_reduce",
-		[NCCLSVC_ALL_GATHER] = "_all_gather_base",
-		[NCCLSVC_REDUCE_SCATTER] = "_reduce_scatter_base",
-		[NCCLSVC_BROADCAST] = "broadcast",
-		[NCCLSVC_REDUCE] = "reduce",
-		[NCCLSVC_ALL_TO_ALL] = "all_to_all",
-		[NCCLSVC_GATHER] = "gather",
-		[NCCLSVC_SCATTER] = "scatter",
-		[NCCLSVC_SEND] = "send",
-		[NCCLSVC_RECV] = "recv",
-		[NCCLSVC_BARRIER] = "barrier",
-	};
-	return op < sizeof(names) / sizeof(names[0]) && names[op] ? names[op] : "barrier";
-}
-
-/* Names of c10's types. */
-static const char *type_of(unsigned type)
-{
-	static const char *const names[] = {
-		[NCCLSVC_INT8] = "Char",
-		[NCCLSVC_UINT8] = "Byte",
-		[NCCLSVC_INT32] = "Int",
-		[NCCLSVC_UINT32] = "UInt32",
-		[NCCLSVC_INT64] = "Long",
-		[NCCLSVC_UINT64] = "UInt64",
-		[NCCLSVC_FLOAT16] = "Half",
-		[NCCLSVC_FLOAT32] = "Float",
-		[NCCLSVC_FLOAT64] = "Double",
-		[NCCLSVC_BFLOAT16] = "BFloat16",
-		[NCCLSVC_FLOAT8E4M3] = "Float8_e4m3fn",
-		[NCCLSVC_FLOAT8E5M2] = "Float8_e5m2",
-		[NCCLSVC_BOOL] = "Bool",
-		[NCCLSVC_INT16] = "Short",
-		[NCCLSVC_UINT16] = "UInt16",
-	};
-	return type < sizeof(names) / sizeof(names[0]) && names[type] ? names[type] : "Byte";
-}
-
-static const char *state_of(const ncclsvc_operation_info *x)
-{
-	if (x->result == NCCLSVC_OK)
-		return "completed";
-	return x->started_ns && x->result == NCCLSVC_IN_PROGRESS ? "started" : "scheduled";
-}
-
-static void put_key_u64(struct text *t, const char *key, uint64_t value)
-{
-	pickle_string(t, key);
-	pickle_u64(t, value);
-}
-
-static void put_key_string(struct text *t, const char *key, const char *value)
-{
-	pickle_string(t, key);
-	pickle_string(t, value);
-}
-
-static void put_time(struct text *t, const char *key, uint64_t ns)
-{
-	pickle_string(t, key);
-	if (ns)
-		pickle_u64(t, ns);
-	else
-		pickle_none(t);
-}
-
-/* One tensor, of one dimension. */
-static void put_tensors(struct text *t, const char *sizes, const char *types, uint64_t count,
-			unsigned type)
-{
-	pickle_string(t, sizes);
-	pickle_list(t);
-	pickle_list(t);
-	pickle_u64(t, count);
-	pickle_list_end(t);
-	pickle_list_end(t);
-	pickle_string(t, types);
-	pickle_list(t);
-	pickle_string(t, type_of(type));
-	pickle_list_end(t);
-}
-
-static void put_name(struct text *t, const struct group *g, const ncclsvc_operation_info *x)
-{
-	char name[64];
-	if (x->op == NCCLSVC_SEND)
-		snprintf(name, sizeof(name), "nccl:send %d->%d", place_in(g, x->rank),
-			 place_in(g, x->peer));
-	else if (x->op == NCCLSVC_RECV)
-		snprintf(name, sizeof(name), "nccl:recv %d<-%d", place_in(g, x->rank),
-			 place_in(g, x->peer));
-	else
-		snprintf(name, sizeof(name), "nccl:%s", name_of(x->op));
-	put_key_string(t, "profiling_name", name);
-}
-
-/* Sends are numbered apart from collectives, which the analysis would confuse with them. */
-#define P2P_NUMBERS (UINT64_C(1) << 40)
-
-static void put_entry(struct text *t, struct group *g, const ncclsvc_operation_info *x,
-		      uint64_t record)
-{
-	const bool p2p = is_p2p(x);
-	const uint64_t n = p2p ? g->written : x->collective;
-	const uint64_t each = x->nranks * x->count;
-	pickle_dict(t);
-	put_key_u64(t, "record_id", record);
-	put_key_u64(t, "pg_id", x->comm);
-	pickle_string(t, "process_group");
-	pickle_list(t);
-	pickle_string(t, g->name);
-	pickle_string(t, g->label);
-	pickle_list_end(t);
-	put_key_u64(t, "collective_seq_id", n);
-	put_key_u64(t, "p2p_seq_id", p2p ? P2P_NUMBERS + n : 0);
-	put_key_u64(t, "op_id", x->seq);
-	put_name(t, g, x);
-	put_key_u64(t, "time_created_ns", x->submitted_ns);
-	put_time(t, "time_discovered_started_ns", x->started_ns);
-	put_time(t, "time_discovered_completed_ns", x->done_ns);
-	put_tensors(t, "input_sizes", "input_dtypes", svc_op_sends_each(x->op) ? each : x->count,
-		    x->type);
-	put_tensors(t, "output_sizes", "output_dtypes",
-		    svc_op_receives_each(x->op) ? each : x->count, x->type);
-	put_key_string(t, "state", state_of(x));
-	pickle_string(t, "is_p2p");
-	pickle_bool(t, p2p);
-	pickle_string(t, "retired");
-	pickle_bool(t, x->result != NCCLSVC_IN_PROGRESS);
-	put_key_u64(t, "timeout_ms", 0);
-	pickle_string(t, "frames");
-	pickle_list(t);
-	pickle_list_end(t);
-	pickle_dict_end(t);
-	g->written++;
-}
-
 /* ---- One file ---- */
 
 static bool has_rank(const struct group *g, int32_t rank)
@@ -411,9 +269,9 @@ static void put_groups(struct pytorch *p, struct text *t, int32_t rank)
 			continue;
 		pickle_string(t, g->name);
 		pickle_dict(t);
-		put_key_string(t, "name", g->name);
-		put_key_string(t, "desc", g->label);
-		put_key_string(t, "ranks", g->ranks_text);
+		pytorch_key_string(t, "name", g->name);
+		pytorch_key_string(t, "desc", g->label);
+		pytorch_key_string(t, "ranks", g->ranks_text);
 		pickle_dict_end(t);
 	}
 	pickle_dict_end(t);
@@ -430,6 +288,21 @@ static bool is_repeated(struct pytorch *p, size_t at, const struct group *g)
 			return g->from < 0 && y->collective == x->collective;
 	}
 	return false;
+}
+
+static void put_entry(struct text *t, struct group *g, const ncclsvc_operation_info *x,
+		      uint64_t record)
+{
+	pytorch_entry(t, &(struct pytorch_entry){
+				 .x = x,
+				 .group = g->name,
+				 .label = g->label,
+				 .record = record,
+				 .number = is_p2p(x) ? g->written : x->collective,
+				 .rank = is_p2p(x) ? place_in(g, x->rank) : -1,
+				 .peer = is_p2p(x) ? place_in(g, x->peer) : -1,
+			 });
+	g->written++;
 }
 
 static void put_entries(struct pytorch *p, struct text *t, int32_t rank)
@@ -466,8 +339,8 @@ static bool write_file(struct pytorch *p, int32_t rank)
 	struct text t = TEXT_INIT(fd);
 	pickle_begin(&t);
 	pickle_dict(&t);
-	put_key_string(&t, "version", VERSION);
-	put_key_u64(&t, "rank", (uint64_t)rank);
+	pytorch_key_string(&t, "version", VERSION);
+	pytorch_key_u64(&t, "rank", (uint64_t)rank);
 	pickle_string(&t, "pg_config");
 	put_groups(p, &t, rank);
 	pickle_string(&t, "pg_status");
