@@ -363,6 +363,50 @@ typedef struct ncclsvc_task_info {
 					    none */
 } ncclsvc_task_info;
 
+/* X(name, value, "name"): what moves an operation's data */
+#define NCCLSVC_OPERATION_TRANSPORTS(X)                                                            \
+	X(NCCLSVC_OPERATION_HOST, 1, "host")	 /* the daemon's threads */                        \
+	X(NCCLSVC_OPERATION_NODES, 2, "nodes")	 /* host memory: the daemons of several nodes */   \
+	X(NCCLSVC_OPERATION_NCCL, 3, "nccl")	 /* NCCL in the GPUs' workers */                   \
+	X(NCCLSVC_OPERATION_STAGED, 4, "staged") /* a GPU's memory, through pinned host memory */  \
+	X(NCCLSVC_OPERATION_KERNEL, 5, "kernel") /* a kernel on the trainer's GPU */
+
+#define NCCLSVC_ENUM4(name, value, ...) name = (value),
+typedef enum ncclsvc_operation_transport {
+	NCCLSVC_OPERATION_TRANSPORTS(NCCLSVC_ENUM4)
+} ncclsvc_operation_transport;
+#undef NCCLSVC_ENUM4
+
+/* An operation that the daemon's flight recorder has: one of a session's last, or one that is
+ * pending. Times are CLOCK_MONOTONIC of the daemon's host; 0: it has not come so far, or that is
+ * not known. */
+typedef struct ncclsvc_operation_info {
+	uint64_t comm;
+	uint64_t seq;	     /* as in ncclsvc_task_info */
+	uint64_t collective; /* number of a collective among its rank's, which is the same on all
+				ranks, mod 2^32 */
+	uint64_t count, bytes;
+	uint64_t submitted_ns;
+	uint64_t matched_ns; /* all ranks, or the peer, had submitted it */
+	uint64_t started_ns; /* of a kernel: it was first seen to wait for other ranks */
+	uint64_t done_ns;    /* of a kernel that has ended well: not known */
+	int32_t result;	     /* ncclsvc_result; IN_PROGRESS: it is pending */
+	uint8_t op, type;
+	uint8_t state;	   /* ncclsvc_state */
+	uint8_t transport; /* ncclsvc_operation_transport; 0: not known */
+	int32_t rank, peer, pid;
+	uint32_t session, epoch, nranks;
+	uint32_t uid;	/* its process's user */
+	uint32_t graph; /* as in ncclsvc_task_info, as the next */
+	uint32_t kernel;
+	uint32_t ended; /* 1: its session has ended */
+	char comm_label[NCCLSVC_NAME_BYTES];
+	char label[NCCLSVC_LABEL_BYTES];
+	uint32_t wrapped; /* 1: its session has had more operations than the daemon keeps */
+	uint32_t reserved;
+	uint64_t comm_key; /* of the communicator, the same on all nodes */
+} ncclsvc_operation_info;
+
 typedef struct ncclsvc_region_info {
 	uint32_t session, region;
 	int32_t pid;

@@ -34,6 +34,8 @@
 #define SVC_GROUP_TASKS		4096   /* tasks per task group */
 #define SVC_PLAN_TASKS		65536  /* per member's plan; the same limit for groups */
 #define SVC_USER_PLAN_TASKS	262144 /* tasks and groups in all plans of a user */
+#define SVC_USER_RECORDINGS	128    /* recordings of a user's ended sessions */
+#define SVC_RECORDINGS_MAX	512    /* recordings of all ended sessions */
 #define SVC_REGION_MAX		(UINT64_C(1) << 46)
 
 #define SVC_TIMEOUT_MAX_NS (UINT64_C(1) << 62)

@@ -126,6 +126,8 @@ static unsigned parts(enum ctl_command command)
 		return SNAPSHOT_COMMS | SNAPSHOT_PLANS;
 	case CTL_FAILURES:
 		return SNAPSHOT_FAILURES;
+	case CTL_DUMP:
+		return SNAPSHOT_MEMBERS | SNAPSHOT_OPERATIONS;
 	default:
 		return 0;
 	}
@@ -139,6 +141,13 @@ static void now(char *text, size_t size)
 	gmtime_r(&t.tv_sec, &tm);
 	size_t n = strftime(text, size, "%Y-%m-%dT%H:%M:%S", &tm);
 	snprintf(text + n, size - n, ".%03ldZ", t.tv_nsec / 1000000);
+}
+
+static uint64_t monotonic_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
 static const struct process *look(int32_t pid, bool closely, void *processes)
@@ -203,6 +212,11 @@ static enum ctl_exit show(const struct view *v)
 	case CTL_FAILURES:
 		view_failures(v);
 		return EXIT_GOOD;
+	case CTL_DUMP:
+		if (v->args->pytorch)
+			return view_dump_pytorch(v) ? EXIT_GOOD : EXIT_ERROR;
+		view_dump(v);
+		return EXIT_GOOD;
 	default:
 		return show_why(v);
 	}
@@ -234,7 +248,8 @@ static enum ctl_exit show_once(struct program *p)
 		return complain(result);
 	now(time, sizeof(time));
 	gethostname(host, sizeof(host) - 1);
-	struct view v = {&p->args, &s, &out, time, screen_colour(), screen_width(), host};
+	struct view v = {&p->args,	 &s,  &out, time, monotonic_ns(), screen_colour(),
+			 screen_width(), host};
 	code = show(&v);
 	snapshot_free(&s);
 	return finish(&out, code);
@@ -274,7 +289,8 @@ static enum ctl_exit watch_frame(struct program *p, struct text *frame)
 	deadline_stop();
 	now(time, sizeof(time));
 	gethostname(host, sizeof(host) - 1);
-	struct view v = {&p->args, &s, frame, time, screen_colour(), screen_width(), host};
+	struct view v = {&p->args,	 &s,  frame, time, monotonic_ns(), screen_colour(),
+			 screen_width(), host};
 	title(&v);
 	if (result == NCCLSVC_OK) {
 		code = show(&v);

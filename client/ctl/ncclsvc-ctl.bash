@@ -24,7 +24,7 @@ _ncclsvc_ctl()
 			((i++))
 			;;
 		--timeout | --comm | --job | --rank | --pid | --state | --stuck | --limit | --sort | --after | --since | \
-			--interval | --count | -n | --world | --local-size | --data | --horizontal | --pipeline)
+			--interval | --count | -n | --world | --local-size | --data | --horizontal | --pipeline | --pytorch)
 			((i++))
 			;;
 		-*) ;;
@@ -41,7 +41,7 @@ _ncclsvc_ctl()
 	done
 
 	case $previous in
-	--socket)
+	--socket | --pytorch)
 		mapfile -t COMPREPLY < <(compgen -f -- "$current")
 		return
 		;;
@@ -52,7 +52,7 @@ _ncclsvc_ctl()
 		--world | --local-size | --data | --horizontal | --pipeline) return ;;
 	*)
 		case $command in
-		"") words="$shown failures doctor groups cancel watch version help $globals" ;;
+		"") words="$shown failures doctor groups dump cancel watch version help $globals" ;;
 		cancel)
 			case $target in
 			"") words="task comm session $globals" ;;
@@ -76,6 +76,7 @@ _ncclsvc_ctl()
 		plan) words+=" --comm --rank" ;;
 		why) words+=" --after --lines" ;;
 		failures) words+=" --since --follow --comm --job" ;;
+		dump) words+=" --comm --rank --pid --pytorch" ;;
 		groups) words+=" --world --local-size --data --horizontal --pipeline --rank" ;;
 		esac
 		;;

@@ -88,6 +88,10 @@
 #define FAILURE_FOLLOWS_NS  UINT64_C(60000000000)
 #define FAILURE_TOGETHER_NS UINT64_C(2000000000)
 #define FAILURE_GATHER_NS   UINT64_C(1000000000)
+/* A dump of a failed communicator waits so long for the operations that the failure ends. The next
+ * one of the same communicator is written after AGAIN at the earliest. */
+#define DUMP_AFTER_NS	    UINT64_C(100000000)
+#define DUMP_AGAIN_NS	    UINT64_C(5000000000)
 
 /* ---- Everywhere ---- */
 /* An idle thread that waits for an event without notification checks again after this interval. */

@@ -24,6 +24,8 @@
 #include "gpu/nccl_comm.h"
 #include "names.h"
 #include "peer/peer.h"
+#include "record/dump.h"
+#include "record/record.h"
 #include "remote.h"
 #include "report.h"
 
@@ -440,6 +442,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	m->split_lost = m->plan_lost = false;
 	m->progress = progress;
 	int32_t vanished = fill_members(s, m, members);
+	comm_record_members(m, transport_of(s, m), members);
 	if (vanished < 0)
 		peer_begin(m);
 	if (m->peer)
@@ -533,7 +536,10 @@ void comm_end_epoch(struct communicator *m, ncclsvc_epoch_cause cause, const ncc
 		    int32_t rank)
 {
 	const uint32_t node = lost_node(why);
+	const bool failure = recorder_dump_wanted(m, why);
 	comm_event_for(m, cause, why);
+	if (failure)
+		recorder_dump_for(m, why);
 	comm_split_failed(m, why->result, rank);
 	plan_commit_failed(m, why->result, rank);
 	for (uint32_t k = 0; k < m->nranks; k++) {

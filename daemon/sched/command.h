@@ -7,6 +7,7 @@
 
 struct member_pending;
 struct member_progress;
+struct recorder_ring;
 struct plan;
 struct session_counts;
 struct worker_queue;
@@ -61,6 +62,8 @@ struct epoch_member {
 	int32_t device;	  /* -1: host */
 	int32_t pid;
 	uint32_t node;
+	struct recorder_ring *recording; /* until EVENT_SESSION_GONE; NULL: none */
+	uint32_t join;			 /* its number for that */
 };
 
 /* An NCCL communicator that workers create when its turn comes in the order of launches, since the

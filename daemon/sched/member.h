@@ -19,6 +19,7 @@ struct plan;
 struct session;
 struct internode_comm;
 struct pending;
+struct recorder_ring;
 struct transport;
 struct user;
 
@@ -35,6 +36,7 @@ struct task {
 	/* Fields up to `uid` start at zero; the others are set before they are read. */
 	struct comm *comm;
 	struct deadline deadline;
+	uint64_t matched_ns; /* 0: when it was started */
 	uint64_t started_ns;
 	uint32_t group; /* 0: none */
 	uint8_t place;	/* enum place */
@@ -89,6 +91,8 @@ struct member {
 	/* The head's first collective and first Send or Recv that are not posted; or NULL. */
 	struct task *unposted[2];
 	struct member_progress *progress;
+	struct recorder_ring *recording; /* of its session's operations; NULL: none */
+	uint32_t join;			 /* what it is called there */
 	uint64_t submitted, completed;
 	struct session *session; /* NULL: gone, or on another node */
 	struct user *user;	 /* the session's */

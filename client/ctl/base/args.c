@@ -40,6 +40,8 @@ const char ctl_help[] =
 	"  groups                 the groups of a world that need not exist: --world W\n"
 	"                         [--local-size L] [--data D] [--horizontal H] [--pipeline P]\n"
 	"                         [--rank R]\n"
+	"  dump                   the last operations of each process, also of ended ones\n"
+	"                         [--comm ID] [--rank R] [--pid P] [--pytorch DIR]\n"
 	"  cancel task ID         end a pending task\n"
 	"  cancel comm ID         end all pending tasks of a communicator\n"
 	"  cancel session ID      end a session\n"
@@ -61,7 +63,8 @@ static const char *const commands[] = {
 	[CTL_TASKS] = "tasks",	     [CTL_MEMORY] = "memory",	  [CTL_DEVICES] = "devices",
 	[CTL_PLAN] = "plan",	     [CTL_WHY] = "why",		  [CTL_DOCTOR] = "doctor",
 	[CTL_FAILURES] = "failures", [CTL_GROUPS] = "groups",	  [CTL_CANCEL] = "cancel",
-	[CTL_WATCH] = "watch",	     [CTL_VERSION] = "version",	  [CTL_HELP] = "help",
+	[CTL_WATCH] = "watch",	     [CTL_DUMP] = "dump",	  [CTL_VERSION] = "version",
+	[CTL_HELP] = "help",
 };
 
 enum option_value {
@@ -91,6 +94,7 @@ enum option_value {
 	OPT_DATA,
 	OPT_HORIZONTAL,
 	OPT_PIPELINE,
+	OPT_PYTORCH,
 	OPT_END,
 };
 
@@ -121,16 +125,18 @@ static const struct option options[] = {
 	{"data", required_argument, NULL, OPT_DATA},
 	{"horizontal", required_argument, NULL, OPT_HORIZONTAL},
 	{"pipeline", required_argument, NULL, OPT_PIPELINE},
+	{"pytorch", required_argument, NULL, OPT_PYTORCH},
 	{NULL, 0, NULL, 0},
 };
 
 /* The commands that take an option; not named: all. */
 static const unsigned takers[OPT_END - OPT_SOCKET] = {
-	[OPT_COMM - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_COMMS) | ON(CTL_PLAN) | ON(CTL_FAILURES),
-	[OPT_JOB - OPT_SOCKET] = ON(CTL_SESSIONS) | ON(CTL_COMMS) | ON(CTL_TASKS) |
-				 ON(CTL_FAILURES),
-	[OPT_RANK - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_PLAN) | ON(CTL_GROUPS),
-	[OPT_PID - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_MEMORY),
+	[OPT_COMM - OPT_SOCKET] =
+		ON(CTL_TASKS) | ON(CTL_COMMS) | ON(CTL_PLAN) | ON(CTL_FAILURES) | ON(CTL_DUMP),
+	[OPT_JOB - OPT_SOCKET] =
+		ON(CTL_SESSIONS) | ON(CTL_COMMS) | ON(CTL_TASKS) | ON(CTL_FAILURES),
+	[OPT_RANK - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_PLAN) | ON(CTL_GROUPS) | ON(CTL_DUMP),
+	[OPT_PID - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_MEMORY) | ON(CTL_DUMP),
 	[OPT_STATE - OPT_SOCKET] = ON(CTL_TASKS),
 	[OPT_STUCK - OPT_SOCKET] = ON(CTL_TASKS),
 	[OPT_LIMIT - OPT_SOCKET] = ON(CTL_TASKS),
@@ -148,6 +154,7 @@ static const unsigned takers[OPT_END - OPT_SOCKET] = {
 	[OPT_DATA - OPT_SOCKET] = ON(CTL_GROUPS),
 	[OPT_HORIZONTAL - OPT_SOCKET] = ON(CTL_GROUPS),
 	[OPT_PIPELINE - OPT_SOCKET] = ON(CTL_GROUPS),
+	[OPT_PYTORCH - OPT_SOCKET] = ON(CTL_DUMP),
 };
 
 struct parser {
@@ -333,6 +340,9 @@ static bool take(struct ctl_args *args, int option, const char *value)
 		return seconds(value, 0.05, &args->interval_ns);
 	case OPT_COUNT:
 		return number(value, UINT64_MAX, &args->frames) && args->frames;
+	case OPT_PYTORCH:
+		args->pytorch = value;
+		return *value != '\0';
 	case OPT_WORLD:
 		return small_number(value, &args->sizes.world);
 	case OPT_LOCAL:

@@ -78,6 +78,9 @@ static void bound(struct snapshot *s)
 	for (size_t i = 0; i < s->ntasks; i++)
 		if (s->tasks[i].nranks > SVC_RANKS_MAX)
 			s->tasks[i].nranks = SVC_RANKS_MAX;
+	for (size_t i = 0; i < s->noperations; i++)
+		if (s->operations[i].nranks > SVC_RANKS_MAX)
+			s->operations[i].nranks = SVC_RANKS_MAX;
 }
 
 void snapshot_order(struct snapshot *s)
@@ -116,6 +119,8 @@ ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, struct sn
 		result = ncclsvc_list_nodes(session, &s->nodes, &s->nnodes);
 	if (result == NCCLSVC_OK && parts & SNAPSHOT_FAILURES)
 		result = ncclsvc_list_failures(session, 0, &s->failures, &s->nfailures);
+	if (result == NCCLSVC_OK && parts & SNAPSHOT_OPERATIONS)
+		result = ncclsvc_list_operations(session, &s->operations, &s->noperations);
 	if (result == NCCLSVC_OK)
 		snapshot_order(s);
 	else
@@ -129,6 +134,7 @@ void snapshot_free(struct snapshot *s)
 	ncclsvc_list_free(s->comms);
 	ncclsvc_list_free(s->members);
 	ncclsvc_list_free(s->tasks);
+	ncclsvc_list_free(s->operations);
 	ncclsvc_list_free(s->regions);
 	ncclsvc_list_free(s->devices);
 	ncclsvc_list_free(s->plans);

@@ -15,6 +15,7 @@ enum snapshot_part {
 	SNAPSHOT_PLANS = 64, /* plans and their tasks */
 	SNAPSHOT_NODES = 256,
 	SNAPSHOT_FAILURES = 512,
+	SNAPSHOT_OPERATIONS = 4096,
 };
 
 struct snapshot {
@@ -23,6 +24,7 @@ struct snapshot {
 	ncclsvc_comm_info *comms;
 	ncclsvc_member_info *members;
 	ncclsvc_task_info *tasks;
+	ncclsvc_operation_info *operations;
 	ncclsvc_region_info *regions;
 	ncclsvc_device_info *devices;
 	ncclsvc_plan_info *plans;	    /* sorted by communicator and rank */
@@ -30,7 +32,7 @@ struct snapshot {
 	size_t nsessions, ncomms, nmembers, ntasks, nregions, ndevices, nplans, nplan_tasks, nnodes;
 	ncclsvc_node_info *nodes;	/* by number */
 	ncclsvc_failure_info *failures; /* by number */
-	size_t nfailures;
+	size_t nfailures, noperations;
 };
 
 /* Fetches the daemon's state and the lists in `parts`, and sorts them. On failure nothing is

@@ -102,6 +102,7 @@ struct peer_operation {
 	uint32_t state;		   /* ncclsvc_state */
 	uint64_t waits_ns;	   /* when its kernel was first seen to wait; 0: it does not wait */
 	uint32_t missing;	   /* bitmap of the ranks that have not launched their part */
+	int32_t result;		   /* of one that is over: not OK if it is known to have failed */
 };
 /* If a kernel of the communicator waits, the member's operations from that one on. */
 struct peer_range {
@@ -113,6 +114,13 @@ bool peer_operations(const struct communicator *m, uint32_t rank, struct peer_ra
 /* The nth of these operations. False: it is not known any more. */
 bool peer_operation(const struct communicator *m, uint32_t rank, const struct peer_range *range,
 		    uint32_t nth, struct peer_operation *op);
+/* Calls each for the member's operations in kernels that are still known, over or not, in the order
+ * of their launch, from the nth one on, until it returns false. Returns the number of the one that
+ * it was called for last, or how many there are. An operation in a graph is known while it waits.
+ */
+typedef bool peer_each(void *arg, const struct peer_operation *op);
+uint32_t peer_each_launched(const struct communicator *m, uint32_t rank, uint32_t from,
+			    peer_each *each, void *arg);
 /* When it was launched; for an operation in a graph, when it was first seen to wait. */
 static inline uint64_t peer_operation_since(const struct peer_operation *op, uint64_t now)
 {
