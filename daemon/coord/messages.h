@@ -5,7 +5,7 @@
 
 #include "channel/link.h"
 #include "ncclsvc_types.h"
-#include "session/ending.h"
+#include "base/ending.h"
 #include "svc_limits.h"
 #include "wire.h"
 

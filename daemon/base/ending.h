@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How a process ended, as far as another process can see: proc(5). */
-#ifndef SESSION_ENDING_H
-#define SESSION_ENDING_H
+#ifndef BASE_ENDING_H
+#define BASE_ENDING_H
 
 #include <stdbool.h>
 #include <stdint.h>
