@@ -114,7 +114,7 @@ extern "C" {
 	/* TIMEOUT: all ranks have submitted it, but not all of their task groups */               \
 	X(NCCLSVC_FIELD_GROUP, 15, "group")                                                        \
 	X(NCCLSVC_FIELD_TAG, 16, "tag") /* of lists; values are signed */                          \
-	/* rank_a has refused a list; value_a is the reason (ncclsvc_refusal) */                   \
+	/* rank_a has refused a list; value_a is the reason (ncclsvc_refusal), value_b its word */ \
 	X(NCCLSVC_FIELD_REFUSAL, 17, "refusal")
 
 /* X(name, value, "why"): why a member has refused a list, beside the result. Treat unknown values
@@ -183,8 +183,8 @@ typedef enum ncclsvc_epoch_cause { NCCLSVC_EPOCH_CAUSES(NCCLSVC_ENUM4) } ncclsvc
 /* The full status of an ended task. `missing` holds the first of missing_count ranks. For a
  * MISMATCH, this is the one rank that differs from all others, if there is one: rank_b. For a
  * TIMEOUT, these ranks had not submitted the operation: rank_b is the first of them, and rank_a the
- * rank whose deadline passed. A pid of 0 means unknown. The ring and messages use exactly this layout: a successful task needs only its first 64
- * bytes, a cache line. */
+ * rank whose deadline passed. A pid of 0 means unknown. The ring and messages use exactly this
+ * layout: a successful task needs only its first 64 bytes, a cache line. */
 typedef struct ncclsvc_status {
 	uint64_t number;       /* the task's number in its session */
 	int32_t result;	       /* ncclsvc_result */

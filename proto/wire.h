@@ -79,6 +79,7 @@ enum svc_opcode {
 	SVC_STAGING = 28,     /* from version 2 */
 	SVC_TRIGGER_DEL = 29, /* from version 2 */
 	SVC_ABORT = 30,	      /* from version 2 */
+	SVC_DESCRIBE = 31,    /* from version 2 */
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,

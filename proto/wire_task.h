@@ -45,9 +45,11 @@ enum svc_record_flags {
 
 /* An agreement word whose four highest bits are set: this member takes part, but refuses. Nothing
  * runs, and all learn who it was, and why: the low 8 bits are the result with its sign changed, the
- * next 8 an ncclsvc_refusal (task.h packs them). From version 2; before that, and for members that
- * say no more, all bits are set. */
+ * next 8 an ncclsvc_refusal (task.h packs them). The other 44 are not 0 if the member has said more
+ * about this word (SVC_DESCRIBE): a sentence. From version 2; before that, and for members that say
+ * no more, all bits are set. */
 #define SVC_AGREEMENT_REFUSES (UINT64_C(0xf) << 60)
+#define SVC_AGREEMENT_SAYS    (UINT64_C(0xfffffffffff) << 16)
 #define SVC_AGREEMENT_REFUSED UINT64_MAX
 
 struct svc_record {

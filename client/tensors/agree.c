@@ -4,6 +4,8 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "proto/names.h"
+#include "request.h"
 #include "tensors.h"
 
 #define DIGEST_BITS 60
@@ -34,26 +36,59 @@ static const char *what_is(uint64_t word)
 									"not know";
 }
 
-ncclsvc_result agreement_explain(ncclsvc_session *s, ncclsvc_task task, ncclsvc_result result)
+/* The sentence of a member that has refused. */
+static ncclsvc_result explain_refusal(struct ncclsvc_request *r, const ncclsvc_status *st)
+{
+	char text[SVC_DESCRIPTION_BYTES], why[LOST_TEXT];
+	struct error told;
+	error_keep(&told);
+	refusal_read(r->lists, st, text);
+	if (!text[0])
+		return error_again(&told);
+	return error_set_status(st, "%s; it says: %s", svc_status_reason(st, why, sizeof(why)),
+				text);
+}
+
+static bool differ_in_tensors(uint64_t a, uint64_t b)
+{
+	const uint64_t what = a >> DIGEST_BITS;
+	return what == b >> DIGEST_BITS && what != AGREED_PLANNED && what != AGREED_AHEAD;
+}
+
+static ncclsvc_result explain_tensors(struct ncclsvc_request *r, const ncclsvc_status *st)
+{
+	char text[LOST_TEXT];
+	const uint64_t own = agreement((enum agreed)(st->value_a >> DIGEST_BITS),
+				       digest_tensors(r->list.tensors, r->list.n));
+	if (lists_compare(r->lists, &r->list, own, st, text, sizeof(text)))
+		return error_set_status(st, "%s", text);
+	return error_set_status(
+		st,
+		"types or shapes of the tensors differ: ranks %d (pid %d) and %d (pid %d), each "
+		"with %s",
+		st->rank_a, st->pid_a, st->rank_b, st->pid_b, what_is(st->value_a));
+}
+
+ncclsvc_result agreement_explain(struct ncclsvc_request *r, ncclsvc_task task,
+				 ncclsvc_result result)
 {
 	ncclsvc_status st;
-	if (result != NCCLSVC_MISMATCH || ncclsvc_task_status(s, task, &st) ||
-	    st.field != NCCLSVC_FIELD_AGREEMENT)
+	if (ncclsvc_task_status(r->lists->session, task, &st))
 		return result;
+	if (st.field == NCCLSVC_FIELD_REFUSAL && st.result)
+		return explain_refusal(r, &st);
+	if (result != NCCLSVC_MISMATCH || st.field != NCCLSVC_FIELD_AGREEMENT)
+		return result;
+	if (differ_in_tensors(st.value_a, st.value_b))
+		return explain_tensors(r, &st);
 	if (st.value_a >> DIGEST_BITS != st.value_b >> DIGEST_BITS)
 		return error_set_status(
 			&st, "mode differs: rank %d (pid %d) has %s, rank %d (pid %d) has %s",
 			st.rank_a, st.pid_a, what_is(st.value_a), st.rank_b, st.pid_b,
 			what_is(st.value_b));
-	if (st.value_a >> DIGEST_BITS == AGREED_PLANNED)
-		return error_set_status(
-			&st,
-			"ranks %d (pid %d) and %d (pid %d) are at different planned lists with "
-			"their shapes ahead",
-			st.rank_a, st.pid_a, st.rank_b, st.pid_b);
-	return error_set_status(
-		&st,
-		"types or shapes of the tensors differ: ranks %d (pid %d) and %d (pid %d), each "
-		"with %s",
-		st.rank_a, st.pid_a, st.rank_b, st.pid_b, what_is(st.value_a));
+	return error_set_status(&st, "ranks %d (pid %d) and %d (pid %d) are at different %s",
+				st.rank_a, st.pid_a, st.rank_b, st.pid_b,
+				st.value_a >> DIGEST_BITS == AGREED_PLANNED
+					? "planned lists with their shapes ahead"
+					: "lists with their shapes ahead");
 }

@@ -4,6 +4,7 @@
  *   layout.c, partition.c   pure arithmetic
  *   list.c                  a caller's list, checked and copied
  *   agree.c                 the words that members compare, and what it means if they differ
+ *   describe.c              what members tell each other after a failure
  *   announce.c              types and shapes on their way to the receiver
  *   context.c, copy.c       buffers, and copies to and from them
  *   request.c               an operation under way; point_to_point.c, collective.c: its steps
@@ -18,6 +19,7 @@
 
 struct CUevent_st;
 struct CUstream_st;
+struct ncclsvc_request;
 
 /* ---- list.c ---- */
 
@@ -71,7 +73,21 @@ enum agreed {
 /* Never 0, never a refusal (SVC_AGREEMENT_REFUSES). */
 uint64_t agreement(enum agreed what, uint64_t digest);
 /* If that was why the task failed, says so in words. Returns result. */
-ncclsvc_result agreement_explain(ncclsvc_session *s, ncclsvc_task task, ncclsvc_result result);
+ncclsvc_result agreement_explain(struct ncclsvc_request *r, ncclsvc_task task,
+				 ncclsvc_result result);
+
+/* ---- describe.c: the slow path, after a failure ---- */
+
+/* Says the sentence (up to 200 bytes of it) about a refusal, and returns the word that refuses. */
+uint64_t refusal_describe(ncclsvc_tensors *lists, uint64_t word, const char *sentence);
+/* What the member that has refused has said: a string; empty if nothing comes. */
+void refusal_read(ncclsvc_tensors *lists, const ncclsvc_status *st,
+		  char text[SVC_DESCRIPTION_BYTES]);
+/* The two ranks of the status have lists that differ, and this member's is one like rank_a's or
+ * rank_b's: finds the first difference, together with the other ranks. False: it did not come out
+ * in time. */
+bool lists_compare(ncclsvc_tensors *lists, const struct list *list, uint64_t word,
+		   const ncclsvc_status *st, char *text, size_t size);
 
 /* ---- announce.c ---- */
 
@@ -117,8 +133,9 @@ struct ncclsvc_tensors {
 	struct list_stream stream;	       /* for copies: of the request that goes on */
 	struct spin spin;		       /* of waits for copies */
 	uint64_t copied;
-	bool allocating; /* a receiver's allocate is being called */
-	uint32_t missed; /* the communicator's epoch in which a list got no turn; 0: none */
+	bool allocating;  /* a receiver's allocate is being called */
+	uint32_t missed;  /* the communicator's epoch in which a list got no turn; 0: none */
+	uint32_t unheard; /* the epoch in which a peer has said nothing about a failure; 0: none */
 };
 
 static inline bool on_gpu(const ncclsvc_tensors *lists)

@@ -27,6 +27,7 @@ enum control_kind {
 	CONTROL_NCCL_USE,   /* rank 0's node -> members' nodes: this communicator, or none */
 	CONTROL_NCCL_FREE,  /* -> rank 0's node: a part is used no more, or broken; and back: all go
 			     */
+	CONTROL_DESCRIPTION, /* -> members' nodes: what a member says about a failure */
 	CONTROL_END,
 };
 

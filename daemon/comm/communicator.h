@@ -71,6 +71,7 @@ struct communicator {
 	struct nccl_comm *nccl_comm; /* while an epoch runs or is about to */
 	struct account *account;     /* of the user to whom it belongs: all its members are his */
 	uint32_t nranks, epoch;
+	struct descriptions *descriptions; /* describe.c; NULL: nobody has said anything */
 	struct epoch_life life;
 	struct member *members; /* [nranks] */
 	uint32_t joining, occupied;

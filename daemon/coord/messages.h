@@ -94,6 +94,13 @@ struct control_left {
 		plan; /* the number of the plan that it is through with; 0: it has left the epoch */
 };
 
+struct control_description {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch, rank;
+	uint64_t about;
+	uint8_t text[SVC_DESCRIPTION_BYTES];
+};
+
 struct control_split {
 	struct control_epoch of;
 	uint32_t round, rank, serial;

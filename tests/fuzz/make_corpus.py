@@ -7,7 +7,7 @@ import struct
 
 HELLO, ATTACH, REGION_ADD, REGION_DEL, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
 SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
-WORLD, JOIN_CANCEL, STAGING, ABORT = 19, 27, 28, 30
+WORLD, JOIN_CANCEL, STAGING, ABORT, DESCRIBE = 19, 27, 28, 30, 31
 REFUSED = 2**64 - 1
 PLAN_COMMIT, PLAN_DROP = 15, 16
 PLAN_FILE = 6  # the kind of fd that holds plans
@@ -48,6 +48,7 @@ BODIES = {
     "staging": (STAGING, struct.pack("=Ii", 1, -1)),
     "leave": (LEAVE, struct.pack("=II", 1, 0)),
     "abort": (ABORT, struct.pack("=II", 1, 1)),
+    "describe": (DESCRIBE, struct.pack("=IIQiIQ256s", 1, 1, 5, 1, 0, 6, b"seed")),
     "split": (SPLIT, struct.pack("=IiiIQQ", 1, 0, 0, 0, 0, 0)),
     "list_tasks": (LIST, struct.pack("=IIQ", 4, 0, 0)),
     "daemon_info": (DAEMON_INFO, bytes(8)),

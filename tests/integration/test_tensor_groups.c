@@ -502,7 +502,8 @@ static void disagreeing(struct client *me)
 	lot_make(&l, NCCLSVC_FLOAT32, odd ? other : counts, COUNTS);
 	CHECK_RESULT(ncclsvc_tensors_all_gather(x.lists, l.tensors, NULL, COUNTS, WAIT_MS, NULL),
 		     NCCLSVC_MISMATCH);
-	says("types or shapes");
+	says("dimension 0 of tensor 1 differs: rank ");
+	says(me->nranks > 2 ? ", all others have " : ", rank 1 (pid ");
 	lot_free(&l);
 	check_all_in_step(&x);
 	lot_make(&l, NCCLSVC_FLOAT32, counts, COUNTS);

@@ -51,8 +51,8 @@ static const struct lengths version_1[] = {
 
 /* What it changed. */
 static const struct lengths version_2[] = {
-	{5, 168, 0, 160, 0}, {7, 32, 0, 160, 0}, {27, 8, 0, 0, 0},	{28, 8, 0, 0, 1},
-	{29, 8, 0, 0, 0},    {30, 8, 0, 0, 0},	 {0x4001, 0, 0, 152, 0}};
+	{5, 168, 0, 160, 0}, {7, 32, 0, 160, 0}, {27, 8, 0, 0, 0},     {28, 8, 0, 0, 1},
+	{29, 8, 0, 0, 0},    {30, 8, 0, 0, 0},	 {31, 288, 0, 264, 0}, {0x4001, 0, 0, 152, 0}};
 
 static const struct {
 	const struct lengths *rows;
