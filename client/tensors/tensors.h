@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "core/comm.h"
+#include "proto/agreement.h"
 #include "proto/spin.h"
 
 struct CUevent_st;
@@ -60,19 +61,10 @@ uint64_t digest_tensors(const ncclsvc_tensor *tensors, size_t n);
 
 /* ---- agree.c ---- */
 
-enum agreed {
-	AGREED_STATIC = 1,
-	AGREED_SHAPES, /* shapes are on their way */
-	AGREED_AHEAD,  /* what they announced */
-	AGREED_ALL_REDUCE,
-	AGREED_ALL_GATHER,
-	AGREED_REDUCE_SCATTER,
-	AGREED_PLANNED, /* shapes of a planned list are on their way; of which one */
-};
-
 /* Never 0, never a refusal (SVC_AGREEMENT_REFUSES). */
 uint64_t agreement(enum agreed what, uint64_t digest);
-/* If that was why the task failed, says so in words. Returns result. */
+/* If a refusal or a difference was why the task failed, asks the other members for more about it,
+ * and sets the error. Returns result. */
 ncclsvc_result agreement_explain(struct ncclsvc_request *r, ncclsvc_task task,
 				 ncclsvc_result result);
 

@@ -546,6 +546,7 @@ static void lists_that_differ_move_nothing(void **state)
 {
 	(void)state;
 	run_ranks(2, disagreeing);
+	run_ranks(3, disagreeing);
 }
 
 /* ---- Without waiting, and without the others ---- */
