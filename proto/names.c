@@ -7,7 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agreement.h"
 #include "wire.h"
 
 #define CASE_NAME(value, number, name, ...)                                                        \

@@ -62,6 +62,8 @@ bool svc_label_ok(const char label[NCCLSVC_LABEL_BYTES]);
 #define SVC_QUOTED_BYTES (NCCLSVC_LABEL_BYTES + 3)
 const char *svc_label_quote(const char label[NCCLSVC_LABEL_BYTES], char text[SVC_QUOTED_BYTES]);
 
+/* What a member submits with that agreement word: "a list of static shapes"; NULL: not known. */
+const char *svc_agreed_name(uint64_t word);
 /* Writes how a task ended as one sentence, always NUL-terminated, and returns buf. */
 char *svc_status_sentence(const ncclsvc_status *st, char *buf, size_t size);
 /* The same without the result's name. */

@@ -89,26 +89,6 @@ struct svc_abort {
 	uint32_t epoch;
 };
 
-/* Members compare agreement words, which say that something differs, and not what. After a failure,
- * they tell each other: the daemon keeps what this member says about a word of its own, for the
- * members of this epoch (of late: 32 descriptions), and answers with what the peer has said about
- * one of its words. Only the members know what a description means. From version 2. */
-struct svc_describe {
-	uint32_t comm;
-	uint32_t epoch;
-	uint64_t about; /* 0: says nothing */
-	int32_t peer;	/* -1: asks nothing */
-	uint32_t reserved;
-	uint64_t peer_about;
-	uint8_t text[SVC_DESCRIPTION_BYTES];
-};
-
-struct svc_describe_reply {
-	uint32_t known; /* 1: here it is; 0: it may come yet, perhaps from another node */
-	uint32_t reserved;
-	uint8_t text[SVC_DESCRIPTION_BYTES];
-};
-
 struct svc_split {
 	uint32_t comm;
 	int32_t colour; /* negative: takes part, joins nothing */

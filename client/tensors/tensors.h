@@ -15,8 +15,8 @@
 
 #include "base/error.h"
 #include "core/comm.h"
-#include "proto/agreement.h"
 #include "proto/spin.h"
+#include "proto/wire.h"
 
 struct CUevent_st;
 struct CUstream_st;
