@@ -272,7 +272,7 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 			add(&t, " while it ran");
 		}
 		if (st->rank_a >= 0) {
-			add(&t, "; the deadline was that of ");
+			add(&t, "; it was set by ");
 			/* Where a rank is missing, only its own process is of interest. */
 			add_rank(&t, st->rank_a, st->missing_count ? 0 : st->pid_a);
 		}
