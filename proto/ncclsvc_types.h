@@ -114,7 +114,7 @@ extern "C" {
 	/* TIMEOUT: all ranks have submitted it, but some task groups are incomplete */            \
 	X(NCCLSVC_FIELD_GROUP, 15, "group")                                                        \
 	X(NCCLSVC_FIELD_TAG, 16, "tag") /* of lists; values are signed */                          \
-	/* rank_a has refused a list for reason value_a (ncclsvc_refusal) */                       \
+	/* rank_a has refused a list for reason value_a (ncclsvc_refusal), value_b is its word */  \
 	X(NCCLSVC_FIELD_REFUSAL, 17, "refusal")
 
 /* X(name, value, "why"): why a member has refused a list, in addition to the result. Treat unknown

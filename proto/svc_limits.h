@@ -7,11 +7,12 @@
 #define SVC_PROTOCOL_MIN 1
 #define SVC_PROTOCOL_MAX 3
 
-#define SVC_MESSAGE_MAX	     512   /* header included; every message is one small datagram */
-#define SVC_LIST_MESSAGE_MAX 32768 /* for the reply to LIST */
-#define SVC_HALF	     64 /* bytes of a record or status that most tasks need: a cache line */
-#define SVC_FDS_MAX	     4	/* in one message */
-#define SVC_TEXT_BYTES	     256 /* a sentence in an error, NUL included */
+#define SVC_MESSAGE_MAX	      512   /* header included; every message is one small datagram */
+#define SVC_LIST_MESSAGE_MAX  32768 /* for the reply to LIST */
+#define SVC_HALF	      64 /* bytes of a record or status that most tasks need: a cache line */
+#define SVC_FDS_MAX	      4	 /* in one message */
+#define SVC_TEXT_BYTES	      256 /* a sentence in an error, NUL included */
+#define SVC_DESCRIPTION_BYTES 256 /* what a member says about an agreement word of its own */
 
 #define SVC_RING_MIN	 16 /* entries; always a power of two */
 #define SVC_RING_DEFAULT 1024

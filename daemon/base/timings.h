@@ -13,12 +13,9 @@
 
 /* ---- Failing tasks, ending epochs, releasing streams, in the order in which they happen ---- */
 /* A node waits this long for another daemon's answer: its vote on an operation that this node wants
- * to fail, or a late member's commit, SPLIT or JOIN. Then the epoch (or the request) ends with
- * TIMEOUT, and the silent node is named. */
+ * to fail, or whose records differ here, or a late member's commit, SPLIT or JOIN. Then the epoch
+ * (or the request) ends with TIMEOUT, and the silent node is named. */
 #define NODE_ANSWER_NS		 UINT64_C(3000000000)
-/* A node whose members' records differ waits for the other nodes' members to post theirs: only all
- * records tell which rank is the odd one out. Then the collective fails with what is known. */
-#define MISMATCH_WAIT_NS	 UINT64_C(5000000000)
 /* After the loss of a node, the new rendezvous of its communicators waits for each living node to
  * register its members of the epochs that run. Then it handles JOINs without. */
 #define NODES_REGISTER_NS	 UINT64_C(3000000000)

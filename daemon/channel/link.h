@@ -29,6 +29,7 @@ enum control_kind {
 	CONTROL_NCCL_USE,   /* rank 0's node -> members' nodes: the communicator to use, or none */
 	CONTROL_NCCL_FREE,  /* -> rank 0's node: a part is unused, or broken; and back: drop all
 			       parts */
+	CONTROL_DESCRIPTION, /* -> members' nodes: what a member says about a failure */
 	CONTROL_END,
 };
 

@@ -181,6 +181,7 @@ void comm_forget(struct comms *s, struct communicator *m)
 	free(m->split);
 	free(m->progress);
 	free(m->pending);
+	free(m->descriptions);
 	free(m->starts[0]);
 	free(m->starts[1]);
 	remote_forget_unexpected(m);

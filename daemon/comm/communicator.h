@@ -78,6 +78,7 @@ struct communicator {
 	uint32_t nranks, epoch;
 	uint64_t failure; /* the last, since the epoch began: failures/; 0: none */
 	uint64_t failure_ns;
+	struct descriptions *descriptions; /* describe.c; NULL: nobody has said anything */
 	struct epoch_life life;
 	struct member *members; /* [nranks] */
 	uint32_t joining, occupied;

@@ -96,6 +96,13 @@ struct control_left {
 			*/
 };
 
+struct control_description {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch, rank;
+	uint64_t about;
+	uint8_t text[SVC_DESCRIPTION_BYTES];
+};
+
 struct control_split {
 	struct control_epoch of;
 	uint32_t round, rank, serial;

@@ -38,6 +38,7 @@ ncclsvc_status order_refused_status(const struct task *t)
 	ncclsvc_status st = status_of((ncclsvc_result)svc_refusal_result(word));
 	st.field = NCCLSVC_FIELD_REFUSAL;
 	st.value_a = svc_refusal_reason(word);
+	st.value_b = word;
 	order_name_ranks(t->comm, &st, t->rank, -1);
 	return st;
 }
