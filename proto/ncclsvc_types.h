@@ -179,6 +179,7 @@ typedef enum ncclsvc_epoch_cause { NCCLSVC_EPOCH_CAUSES(NCCLSVC_ENUM4) } ncclsvc
 #define NCCLSVC_REFUSED_BYTES 256 /* NUL included */
 #define NCCLSVC_MISSING_SHOWN 8	  /* ranks named one by one in a status */
 #define NCCLSVC_EPOCH_STEPS   8	  /* transitions of an epoch's state that are remembered */
+#define NCCLSVC_LATENESS_BINS 28  /* of a histogram of lateness */
 
 /* The full status of an ended task. `missing` holds the first of missing_count ranks; for a
  * MISMATCH, the one rank that differs from all others, if there is one: rank_b. A pid of 0 means
@@ -435,6 +436,31 @@ typedef struct ncclsvc_node_info {
 	uint64_t heard_ns; /* since its last message, of one that is alive */
 	uint64_t messages; /* sent to others by the asked node, without keep-alives */
 } ncclsvc_node_info;
+
+/* How late a rank of the asked node came to its communicator's collectives, behind the first rank,
+ * in the last 30 to 60 seconds: when its task had its turn, or, on GPUs, was submitted and had its
+ * turn. Kernels (peer_bytes) are not among the operations: the daemon looks at them from time to
+ * time, while they are in use, and counts looks. */
+typedef struct ncclsvc_lateness_info {
+	uint64_t comm;
+	int32_t rank, pid;
+	uint32_t session, epoch;
+	uint32_t node;	     /* the asked one; 0 if it is alone */
+	uint32_t nranks;     /* of the communicator */
+	uint32_t operations; /* collectives that the rank came to */
+	uint32_t last;	     /* of these: it came alone, after all other ranks */
+	uint32_t kinds;	     /* bits: 1 << ncclsvc_op of these */
+	uint32_t looks;	     /* at which a kernel of the communicator waited for another rank */
+	uint32_t looks_late; /* of these: it waited for this rank, which had not begun */
+	uint32_t reserved;
+	/* The median and the 99th percentile are means of the histogram's bin that they are in. */
+	uint64_t sum_ns, median_ns, p99_ns, max_ns;
+	uint64_t span_ns; /* from the first of these operations to the latest */
+	uint64_t age_ns;  /* of the latest */
+	/* Operations by lateness: less than 1 us; 1 us; 2 or 3 us; 4 to 7 us; ... ; 2^26 us and
+	 * more */
+	uint32_t histogram[NCCLSVC_LATENESS_BINS];
+} ncclsvc_lateness_info;
 
 typedef struct ncclsvc_daemon_info {
 	char version[NCCLSVC_NAME_BYTES];

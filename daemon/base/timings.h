@@ -197,4 +197,9 @@
 /* MPI_Finalize, which waits for daemons that go on, is to end within. Then the daemon exits. */
 #define MPI_FINISH_SECONDS  3
 
+/* ---- Inspection ---- */
+/* Nobody waits for this: how late members come is summed up for so long. The sums of the present
+ * interval and of the one before are shown, older ones are overwritten. */
+#define LATENESS_HALF_NS UINT64_C(30000000000)
+
 #endif

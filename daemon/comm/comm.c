@@ -26,6 +26,7 @@
 #include "peer/peer.h"
 #include "remote.h"
 #include "report.h"
+#include "sched/lateness.h"
 
 static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
 {
@@ -167,6 +168,7 @@ void comm_forget(struct comms *s, struct communicator *m)
 	free(m->members);
 	free(m->split);
 	free(m->progress);
+	free(m->lateness);
 	free(m->pending);
 	free(m->starts[0]);
 	free(m->starts[1]);
@@ -408,11 +410,13 @@ static void start_epoch(struct comms *s, struct communicator *m)
 {
 	struct epoch_member *members = calloc(m->nranks, sizeof(*members));
 	struct member_progress *progress = calloc(m->nranks, sizeof(*progress));
+	struct member_lateness *lateness = calloc(m->nranks, sizeof(*lateness));
 	struct control_start *start = m->start;
 	const bool over = m->start_is_over;
-	if (!members || !progress) {
+	if (!members || !progress || !lateness) {
 		free(members);
 		free(progress);
+		free(lateness);
 		comm_fail_joins(s, m, NCCLSVC_NO_MEMORY, -1,
 				"the daemon has no memory for an epoch");
 		return;
@@ -424,6 +428,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	m->split_round = m->plan_round = 0;
 	m->split_lost = m->plan_lost = false;
 	m->progress = progress;
+	m->lateness = lateness;
 	int32_t vanished = fill_members(s, m, members);
 	if (vanished < 0)
 		peer_begin(m);
@@ -440,6 +445,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	cmd.epoch_start.members = members;
 	cmd.epoch_start.progress = progress;
 	cmd.epoch_start.pending = m->pending;
+	cmd.epoch_start.lateness = lateness;
 	cmd.epoch_start.transport = transport_of(s, m);
 	cmd.epoch_start.comm_slot = m->nccl_comm ? m->nccl_comm->slot : 0;
 	cmd.epoch_start.internode_id = m->remote ? start->internode_id : 0;
@@ -471,8 +477,10 @@ void comm_epoch_gone(struct comms *s, uint32_t slot)
 	struct communicator *m = s->comm_by_slot[slot];
 	comm_event(m, NCCLSVC_CAUSE_RELEASED);
 	free(m->progress);
+	free(m->lateness);
 	free(m->pending);
 	m->progress = NULL;
+	m->lateness = NULL;
 	m->pending = NULL;
 	nccl_comm_release(&m->nccl_comm);
 	comm_try_start(s, m);

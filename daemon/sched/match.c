@@ -8,6 +8,7 @@
 #include "complete.h"
 #include "internode/internode_comm.h"
 #include "internode/node_match.h"
+#include "lateness.h"
 #include "names.h"
 #include "order.h"
 #include "plan.h"
@@ -143,6 +144,7 @@ void order_post_collective(struct engine *e, struct task *t)
 	m->collective = t;
 	c->collective[t->rank] = t;
 	c->collective_here++;
+	lateness_count(e, t);
 	atomic_store_explicit(&m->progress->collectives, c->collectives + 1, memory_order_relaxed);
 	node_match_look(e, c);
 	const ncclsvc_status *decided = decision_of(e, t);

@@ -17,6 +17,7 @@ struct set_match;
 struct plan;
 struct session;
 struct internode_comm;
+struct member_lateness;
 struct pending;
 struct transport;
 struct user;
@@ -129,7 +130,12 @@ struct comm {
 	uint32_t collective_here;
 	bool poisoned; /* a tombstone is among them: it ended so, and so will all */
 	ncclsvc_status poison;
-	uint64_t collectives;	       /* finished */
+	uint64_t collectives;		  /* finished */
+	struct member_lateness *lateness; /* [nranks]; NULL: nobody looks */
+	/* When a member came to the current collective: the first one, of any node, and the latest
+	 * one of this node; in which half minute that first one was. */
+	uint64_t first_ns, latest_ns;
+	uint32_t lateness_half;
 	struct pending *pending_tasks; /* [nranks]: pending.c; NULL: nobody looks */
 	uint32_t decisions;	       /* tombstones of collectives in queues: decision.c */
 	bool misnumbered;	       /* such collectives no longer have the right nth */

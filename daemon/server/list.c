@@ -127,6 +127,7 @@ static const struct {
 	[SVC_LIST_PLANS] = {list_plans, sizeof(ncclsvc_plan_info)},
 	[SVC_LIST_PLAN_TASKS] = {list_plan_tasks, sizeof(ncclsvc_plan_task_info)},
 	[SVC_LIST_NODES] = {list_nodes, sizeof(ncclsvc_node_info)},
+	[SVC_LIST_LATENESS] = {list_lateness, sizeof(ncclsvc_lateness_info)},
 };
 
 void list_send(struct server *s, struct client *c, uint32_t serial, uint32_t what, uint64_t from)

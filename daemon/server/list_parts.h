@@ -4,7 +4,8 @@
  * can be read in a fraction of a millisecond, and where the next chunk begins. So a list of any
  * length neither holds up the loop nor takes memory. The executor is never asked.
  *
- * list_comms.c: communicators, their members, their plans; list_tasks.c: tasks; list.c: the rest.
+ * list_comms.c: communicators, their members, their plans; list_lateness.c: how late members come;
+ * list_tasks.c: tasks; list.c: the rest.
  */
 #ifndef SERVER_LIST_PARTS_H
 #define SERVER_LIST_PARTS_H
@@ -60,8 +61,13 @@ static inline uint64_t at_rank(uint64_t slot, uint64_t rank)
 	return slot << 32 | rank;
 }
 
+/* Lists one member; false: not in this chunk. */
+typedef bool list_member(struct server *s, struct chunk *p, const struct communicator *m,
+			 uint32_t rank);
+uint64_t list_each_member(struct server *s, struct chunk *p, uint64_t from, list_member *list);
+
 /* Each begins at a place, and returns that of the next chunk; 0: the list is complete. */
 typedef uint64_t list_chunk(struct server *s, struct chunk *p, uint64_t from);
-list_chunk list_comms, list_members, list_plans, list_plan_tasks, list_tasks;
+list_chunk list_comms, list_members, list_plans, list_plan_tasks, list_tasks, list_lateness;
 
 #endif
