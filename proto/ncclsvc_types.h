@@ -437,22 +437,22 @@ typedef struct ncclsvc_node_info {
 	uint64_t messages; /* sent to others by the asked node, without keep-alives */
 } ncclsvc_node_info;
 
-/* How late a rank of the asked node came to its communicator's collectives, behind the first rank,
- * in the last 30 to 60 seconds: when its task had its turn, or, on GPUs, was submitted and had its
- * turn. Kernels (peer_bytes) are not among the operations: the daemon looks at them from time to
- * time, while they are in use, and counts looks. */
+/* How long after the first rank a rank of the asked node came to its communicator's collectives, in
+ * the last 30 to 60 seconds. A rank comes when its task has its turn; on GPUs, when it has been
+ * submitted and has its turn, whatever its stream does. Operations in kernels (peer_bytes) are not
+ * among these operations: the daemon looks at the kernels 40 times a second, and counts looks. */
 typedef struct ncclsvc_lateness_info {
 	uint64_t comm;
 	int32_t rank, pid;
 	uint32_t session, epoch;
-	uint32_t node;	     /* the asked one; 0 if it is alone */
-	uint32_t nranks;     /* of the communicator */
-	uint32_t operations; /* collectives that the rank came to */
-	uint32_t last;	     /* of these: it came alone, after all other ranks */
-	uint32_t kinds;	     /* bits: 1 << ncclsvc_op of these */
-	uint32_t looks;	     /* at which a kernel of the communicator waited for another rank */
-	uint32_t looks_late; /* of these: it waited for this rank, which had not begun */
-	uint32_t reserved;
+	uint32_t node;	       /* the asked one; 0 if it is alone */
+	uint32_t nranks;       /* of the communicator */
+	uint32_t operations;   /* collectives that the rank came to */
+	uint32_t last;	       /* of these: it came alone, after all other ranks */
+	uint32_t kinds;	       /* bits: 1 << ncclsvc_op of these */
+	uint32_t looks;	       /* at the communicator's kernels; 0: it has none */
+	uint32_t looks_waited; /* of these: a kernel of a collective waited for a rank */
+	uint32_t looks_late;   /* of these: for this rank, which had not begun */
 	/* The median and the 99th percentile are means of the histogram's bin that they are in. */
 	uint64_t sum_ns, median_ns, p99_ns, max_ns;
 	uint64_t span_ns; /* from the first of these operations to the latest */

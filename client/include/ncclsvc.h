@@ -470,6 +470,10 @@ ncclsvc_result ncclsvc_list_devices(ncclsvc_session *session, ncclsvc_device_inf
 				    size_t *n);
 /* The daemons of this one's cluster, itself included; none if it is alone. */
 ncclsvc_result ncclsvc_list_nodes(ncclsvc_session *session, ncclsvc_node_info **list, size_t *n);
+/* How late this node's ranks come to the collectives of the caller's communicators; on the socket
+ * for administration, of all. */
+ncclsvc_result ncclsvc_list_lateness(ncclsvc_session *session, ncclsvc_lateness_info **list,
+				     size_t *n);
 void ncclsvc_list_free(void *list);
 
 /* The session's number in inspection; another one once the session has connected again. NULL: 0,

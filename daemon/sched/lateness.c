@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lateness.h"
 
-#include "base/timings.h"
 #include "internode/node_match.h"
 #include "state.h"
 
 #define US     1000
 #define US_MAX (UINT32_C(1) << 30)
-
-/* Numbers begin with 1: zeroed memory is of no half minute. */
-static uint32_t number_of(uint64_t now)
-{
-	return (uint32_t)(now / LATENESS_HALF_NS) + 1;
-}
 
 /* ---- The scheduler ---- */
 
@@ -20,7 +13,7 @@ static void begin_collective(const struct engine *e, struct comm *c)
 {
 	const uint64_t elsewhere = c->internode ? node_match_first_ns(c) : 0;
 	c->first_ns = c->latest_ns = elsewhere ? elsewhere : e->now;
-	c->lateness_half = number_of(e->now);
+	c->lateness_half = lateness_half_of(e->now);
 }
 
 /* Stores have an order, so that readers see no sums of an earlier half under the new number. */
@@ -131,12 +124,9 @@ static uint64_t mean_of_bin(const struct sums *s, const ncclsvc_lateness_info *i
 bool lateness_read(const struct member_lateness *l, uint64_t now, ncclsvc_lateness_info *i)
 {
 	struct sums s = {.first_ns = UINT64_MAX};
-	const uint32_t present = number_of(now);
-	for (uint32_t k = 0; k < 2; k++) {
-		const uint32_t number = atomic_load(&l->halves[k].number);
-		if (number && number + 1 >= present)
+	for (uint32_t k = 0; k < 2; k++)
+		if (lateness_is_recent(atomic_load(&l->halves[k].number), now))
 			read_half(&l->halves[k], &s, i);
-	}
 	if (!i->operations)
 		return false;
 	for (uint32_t bin = 0; bin < NCCLSVC_LATENESS_BINS; bin++)

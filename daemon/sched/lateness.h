@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/timings.h"
 #include "ncclsvc_types.h"
 
 struct comm;
@@ -36,6 +37,17 @@ struct lateness_half {
 struct member_lateness {
 	struct lateness_half halves[2]; /* by the low bit of their numbers */
 };
+
+/* The number of the half minute. Numbers begin with 1: zeroed memory is of none. */
+static inline uint32_t lateness_half_of(uint64_t now)
+{
+	return (uint32_t)(now / LATENESS_HALF_NS) + 1;
+}
+/* Are the sums of that half minute to be shown? */
+static inline bool lateness_is_recent(uint32_t number, uint64_t now)
+{
+	return number && number + 1 >= lateness_half_of(now);
+}
 
 /* t has come to the communicator's current collective, as the last one that was counted. */
 void lateness_count(struct engine *e, const struct task *t);

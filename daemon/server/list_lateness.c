@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How late the members of this node come to their collectives. */
+#include "comm/peer/peer.h"
 #include "list_parts.h"
 #include "sched/lateness.h"
 
@@ -17,12 +18,14 @@ static bool list_one_lateness(struct server *s, struct chunk *p, const struct co
 		.node = s->comms.coord.me,
 		.nranks = m->nranks,
 	};
-	if (!m->lateness || !comm_takes_part(member) || !client_allows(p->asker, m->account->uid))
+	if (m->nranks < 2 || !m->lateness || !comm_takes_part(member) ||
+	    !client_allows(p->asker, m->account->uid))
 		return true;
 	if (!chunk_works(p, HALVES_READ))
 		return false;
 	info.session = member->client->id;
-	if (!lateness_read(&m->lateness[k], p->reply.time_ns, &info))
+	const bool came = lateness_read(&m->lateness[k], p->reply.time_ns, &info);
+	if (!peer_lateness_read(m, k, p->reply.time_ns, &info) && !came)
 		return true;
 	ncclsvc_lateness_info *i = chunk_next(p, 1);
 	if (i)

@@ -25,7 +25,7 @@ LISTS = {  # an X macro of the headers, the prefix of its names, and what has th
     "NCCLSVC_FIELDS": ("NCCLSVC_FIELD_", enums.Field),
     "NCCLSVC_REFUSALS": ("NCCLSVC_REFUSAL_", enums.Refusal),
 }
-CONSTANTS = ("ID_BYTES", "NAME_BYTES", "LABEL_BYTES", "REFUSED_BYTES", "MISSING_SHOWN", "EPOCH_STEPS", "RANK_LAUNCHER",
+CONSTANTS = ("ID_BYTES", "NAME_BYTES", "LABEL_BYTES", "REFUSED_BYTES", "MISSING_SHOWN", "EPOCH_STEPS", "LATENESS_BINS", "RANK_LAUNCHER",
              "WORLD_LAUNCHER", "DEVICE_HOST", "DEVICE_LOCAL", "STREAM_DETACHED", "MESSAGE_ONE_BUFFER", "DIMS_MAX", "GROUP_TYPES",
              "PLAN_ANY", "PLAN_FIRST", "PLANNED_WAIT", "PLANNED_STABLE")
 NUMBERS = {"size_t": ctypes.c_size_t, "uint64_t": ctypes.c_uint64, "int64_t": ctypes.c_int64,

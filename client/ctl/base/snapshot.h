@@ -14,6 +14,7 @@ enum snapshot_part {
 	SNAPSHOT_DEVICES = 32,
 	SNAPSHOT_PLANS = 64, /* and their tasks */
 	SNAPSHOT_NODES = 256,
+	SNAPSHOT_LATENESS = 1024, /* empty if the daemon is too old to have it */
 };
 
 struct snapshot {
@@ -27,7 +28,9 @@ struct snapshot {
 	ncclsvc_plan_info *plans;	    /* by communicator and rank */
 	ncclsvc_plan_task_info *plan_tasks; /* by plan, rank and place */
 	size_t nsessions, ncomms, nmembers, ntasks, nregions, ndevices, nplans, nplan_tasks, nnodes;
-	ncclsvc_node_info *nodes; /* by number */
+	ncclsvc_node_info *nodes;	 /* by number */
+	ncclsvc_lateness_info *lateness; /* by communicator, the ranks that are late most first */
+	size_t nlateness;
 };
 
 /* Asks for the daemon's state and the lists in `parts`, and orders them. On failure nothing is

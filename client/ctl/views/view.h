@@ -28,6 +28,10 @@ void view_tasks(const struct view *v);
 void view_memory(const struct view *v);
 void view_devices(const struct view *v);
 void view_plan(const struct view *v);
+void view_lateness(const struct view *v);
+/* If a rank holds up a communicator: a sentence that names it. In JSON, its record, or null. */
+void view_straggler(const struct view *v);
+void view_straggler_json(const struct view *v, struct json *j);
 void view_doctor(const struct view *v, const struct doctor_report *report);
 void view_why(const struct view *v, const struct why_report *report);
 void view_version(const struct view *v, const char *version);

@@ -59,6 +59,10 @@ class Inspection:
         """The daemons that are one cluster with this one, itself too; none if it is alone."""
         return self._list("nodes", s.NodeInfo)
 
+    def lateness(self) -> list[s.LatenessInfo]:
+        """How late ranks of this node come to collectives; of the caller's communicators, for the administrator of all."""
+        return self._list("lateness", s.LatenessInfo)
+
     def plans(self) -> list[s.PlanInfo]:
         return self._list("plans", s.PlanInfo)
 

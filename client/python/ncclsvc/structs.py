@@ -24,7 +24,16 @@ from ctypes import (
 )
 from typing import Any
 
-from .enums import EPOCH_STEPS, GROUP_TYPES, ID_BYTES, LABEL_BYTES, MISSING_SHOWN, NAME_BYTES, REFUSED_BYTES
+from .enums import (
+    EPOCH_STEPS,
+    GROUP_TYPES,
+    ID_BYTES,
+    LABEL_BYTES,
+    LATENESS_BINS,
+    MISSING_SHOWN,
+    NAME_BYTES,
+    REFUSED_BYTES,
+)
 
 NODE_TEXT_BYTES = 64
 TEXT_BYTES = 128
@@ -276,6 +285,31 @@ class NodeInfo(Record):
     ]
 
 
+class LatenessInfo(Record):
+    _fields_ = [
+        ("comm", c_uint64),
+        ("rank", c_int32),
+        ("pid", c_int32),
+        ("session", c_uint32),
+        ("epoch", c_uint32),
+        ("node", c_uint32),
+        ("nranks", c_uint32),
+        ("operations", c_uint32),
+        ("last", c_uint32),
+        ("kinds", c_uint32),
+        ("looks", c_uint32),
+        ("looks_waited", c_uint32),
+        ("looks_late", c_uint32),
+        ("sum_ns", c_uint64),
+        ("median_ns", c_uint64),
+        ("p99_ns", c_uint64),
+        ("max_ns", c_uint64),
+        ("span_ns", c_uint64),
+        ("age_ns", c_uint64),
+        ("histogram", c_uint32 * LATENESS_BINS),
+    ]
+
+
 class DaemonInfo(Record):
     _fields_ = [
         ("version", c_char * NAME_BYTES),
@@ -409,6 +443,7 @@ NAMES: dict[str, type[Structure]] = {
     "ncclsvc_planned": PlannedRecord,
     "ncclsvc_device_info": DeviceInfo,
     "ncclsvc_node_info": NodeInfo,
+    "ncclsvc_lateness_info": LatenessInfo,
     "ncclsvc_daemon_info": DaemonInfo,
     "ncclsvc_group": GroupRecord,
     "ncclsvc_world_sizes": WorldSizes,

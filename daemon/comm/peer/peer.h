@@ -32,6 +32,13 @@ struct peer_stuck {
 	bool unlike;	       /* it received another message than the other had sent */
 };
 
+/* Looks at the kernels in one half of a minute (sched/lateness.h). */
+struct peer_lateness {
+	uint32_t number;	   /* of the half minute */
+	uint32_t looks, waited;	   /* all of them; those at which a collective waited for a rank */
+	uint32_t late[PEER_RANKS]; /* those at which it waited for this one */
+};
+
 struct peer_staging {
 	int fd;
 	int32_t device;
@@ -50,6 +57,7 @@ struct peer_pages {
 	uint64_t active_ns;	 /* when one launched or waited last */
 	struct peer_stuck stuck; /* at the last look, and so many before */
 	unsigned stuck_looks;
+	struct peer_lateness lateness[2]; /* by the low bit of their numbers */
 	struct peer_member members[PEER_RANKS];
 	struct peer_staging staging[PEER_RANKS];
 };
@@ -121,6 +129,9 @@ static inline uint64_t peer_operation_since(const struct peer_operation *op, uin
 }
 /* How many of these all members have. */
 uint32_t peer_pending(const struct communicator *m);
+/* Fills in the record's looks. False: there were none. */
+bool peer_lateness_read(const struct communicator *m, uint32_t rank, uint64_t now,
+			ncclsvc_lateness_info *i);
 
 /* What says the limit, of communicators of this GPU's model. */
 ncclsvc_peer_source peer_source_of(const struct comms *s, const struct gpu *g);
