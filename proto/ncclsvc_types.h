@@ -440,23 +440,24 @@ typedef struct ncclsvc_node_info {
 /* How long after the first rank a rank of the asked node came to its communicator's collectives, in
  * the last 30 to 60 seconds. A rank comes when its task has its turn; on GPUs, when it has been
  * submitted and has its turn, whatever its stream does. Operations in kernels (peer_bytes) are not
- * among these operations: the daemon looks at the kernels 40 times a second, and counts looks. */
+ * among these operations: the daemon looks at the kernels 40 times a second, and counts looks.
+ * Where no rank was late by 1 us, and no kernel was looked at, there is no record. */
 typedef struct ncclsvc_lateness_info {
 	uint64_t comm;
 	int32_t rank, pid;
 	uint32_t session, epoch;
 	uint32_t node;	       /* the asked one; 0 if it is alone */
 	uint32_t nranks;       /* of the communicator */
-	uint32_t operations;   /* collectives that the rank came to */
+	uint32_t operations;   /* collectives that the rank came to, from the first late one on */
 	uint32_t last;	       /* of these: it came alone, after all other ranks */
-	uint32_t kinds;	       /* bits: 1 << ncclsvc_op of these */
+	uint32_t kinds;	       /* bits: 1 << ncclsvc_op, of those to which a rank was late */
 	uint32_t looks;	       /* at the communicator's kernels; 0: it has none */
 	uint32_t looks_waited; /* of these: a kernel of a collective waited for a rank */
 	uint32_t looks_late;   /* of these: for this rank, which had not begun */
 	/* The median and the 99th percentile are means of the histogram's bin that they are in. */
 	uint64_t sum_ns, median_ns, p99_ns, max_ns;
-	uint64_t span_ns; /* from the first of these operations to the latest */
-	uint64_t age_ns;  /* of the latest */
+	uint64_t interval_ns; /* mean time between collectives */
+	uint64_t age_ns;      /* since a rank was late */
 	/* Operations by lateness: less than 1 us; 1 us; 2 or 3 us; 4 to 7 us; ... ; 2^26 us and
 	 * more */
 	uint32_t histogram[NCCLSVC_LATENESS_BINS];

@@ -410,7 +410,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 {
 	struct epoch_member *members = calloc(m->nranks, sizeof(*members));
 	struct member_progress *progress = calloc(m->nranks, sizeof(*progress));
-	struct member_lateness *lateness = calloc(m->nranks, sizeof(*lateness));
+	struct comm_lateness *lateness = lateness_create(m->nranks);
 	struct control_start *start = m->start;
 	const bool over = m->start_is_over;
 	if (!members || !progress || !lateness) {

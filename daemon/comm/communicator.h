@@ -10,7 +10,7 @@
 #include "epoch.h"
 #include "session/client.h"
 
-struct member_lateness;
+struct comm_lateness;
 struct member_pending;
 struct member_progress;
 struct unexpected_message;
@@ -80,7 +80,7 @@ struct communicator {
 	struct peer_pages
 		*peer; /* while an epoch runs whose members have staging memory; else NULL */
 	struct member_progress *progress; /* of the epoch that runs */
-	struct member_lateness *lateness; /* the same */
+	struct comm_lateness *lateness;	  /* the same */
 	struct member_pending *pending;	  /* the same, if it began with `peer`; else NULL */
 	struct split_request *split;	  /* [nranks]; NULL: none under way */
 	struct plan *plan;		  /* in force, and the executor's; NULL: none */

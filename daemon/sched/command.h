@@ -5,6 +5,7 @@
 
 #include "ring.h"
 
+struct comm_lateness;
 struct member_pending;
 struct member_progress;
 struct plan;
@@ -108,7 +109,7 @@ struct command {
 			struct epoch_member *members;	  /* [nranks]; the executor frees it */
 			struct member_progress *progress; /* [nranks]; until EVENT_EPOCH_GONE */
 			struct member_pending *pending;	  /* the same; NULL: nobody reads it */
-			struct member_lateness *lateness; /* the same */
+			struct comm_lateness *lateness;	  /* the same */
 			enum transport_kind transport;
 			uint32_t comm_slot;    /* of every member's worker */
 			uint64_t internode_id; /* 0: all members are on this node */

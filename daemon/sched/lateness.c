@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lateness.h"
 
+#include <stdlib.h>
+
 #include "internode/node_match.h"
 #include "state.h"
 
-#define US     1000
+#define US     LATENESS_LEAST_NS
 #define US_MAX (UINT32_C(1) << 30)
 
-/* ---- The scheduler ---- */
-
-static void begin_collective(const struct engine *e, struct comm *c)
+struct comm_lateness *lateness_create(uint32_t nranks)
 {
-	const uint64_t elsewhere = c->internode ? node_match_first_ns(c) : 0;
-	c->first_ns = c->latest_ns = elsewhere ? elsewhere : e->now;
-	c->lateness_half = lateness_half_of(e->now);
+	const struct comm_lateness *l = NULL;
+	return calloc(1, sizeof(*l) + nranks * sizeof(l->members[0]));
 }
+
+/* ---- The scheduler ---- */
 
 /* Stores have an order, so that readers see no sums of an earlier half under the new number. */
 static void set32(_Atomic uint32_t *word, uint32_t value)
@@ -22,38 +23,56 @@ static void set32(_Atomic uint32_t *word, uint32_t value)
 	atomic_store_explicit(word, value, memory_order_release);
 }
 
-static void begin_half(struct lateness_half *h, uint32_t number, uint64_t now)
+static void set64(_Atomic uint64_t *word, uint64_t value)
 {
-	set32(&h->number, 0);
-	set32(&h->last, 0);
-	set32(&h->kinds, 0);
-	set32(&h->max_us, 0);
-	atomic_store_explicit(&h->first_ns, now, memory_order_release);
-	for (uint32_t i = 0; i < NCCLSVC_LATENESS_BINS; i++) {
-		set32(&h->bins[i].operations, 0);
-		set32(&h->bins[i].sum_us, 0);
-	}
-	set32(&h->number, number);
+	atomic_store_explicit(word, value, memory_order_release);
 }
 
-static uint32_t bin_of(uint32_t us)
+static uint32_t get32(const _Atomic uint32_t *word)
 {
-	const uint32_t bits = us ? 32 - (uint32_t)__builtin_clz(us) : 0;
-	return bits < NCCLSVC_LATENESS_BINS ? bits : NCCLSVC_LATENESS_BINS - 1;
+	return atomic_load_explicit(word, memory_order_acquire);
+}
+
+static uint64_t get64(const _Atomic uint64_t *word)
+{
+	return atomic_load_explicit(word, memory_order_acquire);
 }
 
 /* There is one writer. */
 static void add(_Atomic uint32_t *counter, uint32_t by)
 {
-	const uint32_t n = atomic_load_explicit(counter, memory_order_relaxed);
-	atomic_store_explicit(counter, n + by, memory_order_relaxed);
+	set32(counter, get32(counter) + by);
 }
 
-static void set_bits(_Atomic uint32_t *word, uint32_t bits)
+static struct lateness_half *half_of_member(const struct engine *e, const struct task *t)
 {
-	const uint32_t n = atomic_load_explicit(word, memory_order_relaxed);
-	if ((n | bits) != n)
-		atomic_store_explicit(word, n | bits, memory_order_relaxed);
+	const uint32_t number = lateness_half_of(e->now);
+	struct lateness_half *h = &t->comm->lateness->members[t->rank].halves[number & 1];
+	if (get32(&h->number) == number)
+		return h;
+	set32(&h->number, 0);
+	set32(&h->last, 0);
+	set32(&h->max_us, 0);
+	for (uint32_t i = 0; i < NCCLSVC_LATENESS_BINS - 1; i++) {
+		set32(&h->bins[i].collectives, 0);
+		set32(&h->bins[i].sum_us, 0);
+	}
+	set32(&h->number, number);
+	return h;
+}
+
+static struct comm_half *half_of_comm(const struct engine *e, const struct comm *c)
+{
+	const uint32_t number = lateness_half_of(e->now);
+	struct comm_half *h = &c->lateness->halves[number & 1];
+	if (get32(&h->number) == number)
+		return h;
+	set32(&h->number, 0);
+	set32(&h->kinds, 0);
+	set64(&h->first_ns, e->now);
+	set64(&h->first, c->collectives);
+	set32(&h->number, number);
+	return h;
 }
 
 /* The other members, of all nodes, came before. */
@@ -63,27 +82,37 @@ static bool comes_last(const struct engine *e, struct comm *c)
 	       (!c->internode || node_match_awaited(c));
 }
 
-void lateness_count(struct engine *e, const struct task *t)
+/* The bins of 1 us, 2 us, 4 us, ... */
+static uint32_t bin_of(uint32_t us)
+{
+	const uint32_t bin = 31 - (uint32_t)__builtin_clz(us);
+	return bin < NCCLSVC_LATENESS_BINS - 1 ? bin : NCCLSVC_LATENESS_BINS - 2;
+}
+
+static void add_to_comm(const struct engine *e, const struct task *t)
+{
+	struct comm_half *h = half_of_comm(e, t->comm);
+	set32(&h->kinds, get32(&h->kinds) | UINT32_C(1) << t->record.op);
+	set64(&h->latest_ns, e->now);
+	set64(&h->latest, t->comm->collectives);
+}
+
+void lateness_add(struct engine *e, const struct task *t)
 {
 	struct comm *c = t->comm;
 	if (!c->lateness)
 		return;
-	if (c->collective_here == 1)
-		begin_collective(e, c);
-	struct lateness_half *h = &c->lateness[t->rank].halves[c->lateness_half & 1];
-	if (atomic_load_explicit(&h->number, memory_order_relaxed) != c->lateness_half)
-		begin_half(h, c->lateness_half, e->now);
+	add_to_comm(e, t);
+	struct lateness_half *h = half_of_member(e, t);
 	const uint64_t exact_us = (e->now - c->first_ns) / US;
 	const uint32_t us = exact_us < US_MAX ? (uint32_t)exact_us : US_MAX;
 	const uint32_t bin = bin_of(us);
-	add(&h->bins[bin].operations, 1);
+	add(&h->bins[bin].collectives, 1);
 	add(&h->bins[bin].sum_us, us);
-	if (us > atomic_load_explicit(&h->max_us, memory_order_relaxed))
-		atomic_store_explicit(&h->max_us, us, memory_order_relaxed);
-	set_bits(&h->kinds, UINT32_C(1) << t->record.op);
+	if (us > get32(&h->max_us))
+		set32(&h->max_us, us);
 	if (comes_last(e, c))
 		add(&h->last, 1);
-	atomic_store_explicit(&h->latest_ns, e->now, memory_order_relaxed);
 	c->latest_ns = e->now;
 }
 
@@ -91,24 +120,33 @@ void lateness_count(struct engine *e, const struct task *t)
 
 struct sums {
 	uint64_t first_ns, latest_ns;
+	uint64_t first, latest;
 	uint64_t us[NCCLSVC_LATENESS_BINS];
 };
 
-static void read_half(const struct lateness_half *h, struct sums *s, ncclsvc_lateness_info *i)
+static void read_comm(const struct comm_half *h, struct sums *s, ncclsvc_lateness_info *i)
 {
-	const uint64_t first = atomic_load(&h->first_ns), latest = atomic_load(&h->latest_ns);
-	const uint64_t max = (uint64_t)atomic_load(&h->max_us) * US;
-	for (uint32_t bin = 0; bin < NCCLSVC_LATENESS_BINS; bin++) {
-		const uint32_t n = atomic_load(&h->bins[bin].operations);
-		i->operations += n;
-		i->histogram[bin] += n;
-		s->us[bin] += atomic_load(&h->bins[bin].sum_us);
+	const uint64_t first_ns = get64(&h->first_ns), latest_ns = get64(&h->latest_ns);
+	i->kinds |= get32(&h->kinds);
+	if (first_ns < s->first_ns) {
+		s->first_ns = first_ns;
+		s->first = get64(&h->first);
 	}
-	i->last += atomic_load(&h->last);
-	i->kinds |= atomic_load(&h->kinds);
+	if (latest_ns > s->latest_ns) {
+		s->latest_ns = latest_ns;
+		s->latest = get64(&h->latest);
+	}
+}
+
+static void read_member(const struct lateness_half *h, struct sums *s, ncclsvc_lateness_info *i)
+{
+	const uint64_t max = (uint64_t)get32(&h->max_us) * US;
+	for (uint32_t bin = 1; bin < NCCLSVC_LATENESS_BINS; bin++) {
+		i->histogram[bin] += get32(&h->bins[bin - 1].collectives);
+		s->us[bin] += get32(&h->bins[bin - 1].sum_us);
+	}
+	i->last += get32(&h->last);
 	i->max_ns = max > i->max_ns ? max : i->max_ns;
-	s->first_ns = first < s->first_ns ? first : s->first_ns;
-	s->latest_ns = latest > s->latest_ns ? latest : s->latest_ns;
 }
 
 /* The mean of the bin that has the nth operation, by lateness, from 1. */
@@ -121,19 +159,37 @@ static uint64_t mean_of_bin(const struct sums *s, const ncclsvc_lateness_info *i
 	return i->histogram[bin] ? s->us[bin] * US / i->histogram[bin] : 0;
 }
 
-bool lateness_read(const struct member_lateness *l, uint64_t now, ncclsvc_lateness_info *i)
+/* Since a rank was late first. */
+static void count_operations(const struct sums *s, uint64_t came, ncclsvc_lateness_info *i)
+{
+	uint32_t late = 0;
+	for (uint32_t bin = 1; bin < NCCLSVC_LATENESS_BINS; bin++)
+		late += i->histogram[bin];
+	const uint64_t n = came > s->first ? came - s->first : 0;
+	i->operations = n < late ? late : n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+	i->histogram[0] = i->operations - late;
+}
+
+bool lateness_read(const struct comm_lateness *l, uint32_t rank, uint64_t came, uint64_t now,
+		   ncclsvc_lateness_info *i)
 {
 	struct sums s = {.first_ns = UINT64_MAX};
-	for (uint32_t k = 0; k < 2; k++)
-		if (lateness_is_recent(atomic_load(&l->halves[k].number), now))
-			read_half(&l->halves[k], &s, i);
-	if (!i->operations)
+	for (uint32_t k = 0; k < 2; k++) {
+		const struct lateness_half *h = &l->members[rank].halves[k];
+		if (lateness_is_recent(get32(&l->halves[k].number), now))
+			read_comm(&l->halves[k], &s, i);
+		if (lateness_is_recent(get32(&h->number), now))
+			read_member(h, &s, i);
+	}
+	if (!s.latest_ns)
 		return false;
+	count_operations(&s, came, i);
 	for (uint32_t bin = 0; bin < NCCLSVC_LATENESS_BINS; bin++)
 		i->sum_ns += s.us[bin] * US;
 	i->median_ns = mean_of_bin(&s, i, ((uint64_t)i->operations + 1) / 2);
 	i->p99_ns = mean_of_bin(&s, i, ((uint64_t)i->operations * 99 + 99) / 100);
-	i->span_ns = s.latest_ns > s.first_ns ? s.latest_ns - s.first_ns : 0;
+	if (s.latest > s.first && s.latest_ns > s.first_ns)
+		i->interval_ns = (s.latest_ns - s.first_ns) / (s.latest - s.first);
 	i->age_ns = now > s.latest_ns ? now - s.latest_ns : 0;
 	return true;
 }

@@ -6,7 +6,8 @@
  * that the scheduler's rounds have read. The scheduler writes, the supervisor reads at any time.
  *
  * Lateness is kept for the present half of a minute and the one before, so what is shown covers the
- * last 30 to 60 seconds. */
+ * last 30 to 60 seconds. Nothing is written but by a member that is late. How many collectives
+ * there were, struct member_progress tells. */
 #ifndef SCHED_LATENESS_H
 #define SCHED_LATENESS_H
 
@@ -17,25 +18,34 @@
 #include "base/timings.h"
 #include "ncclsvc_types.h"
 
-struct comm;
 struct engine;
 struct task;
 
 /* One member in one half of a minute. */
 struct lateness_half {
-	_Atomic uint32_t number; /* of the half minute, since the clock's beginning */
-	_Atomic uint32_t last;	 /* operations that waited for this member at the end */
-	_Atomic uint32_t kinds;	 /* bits: 1 << ncclsvc_op */
+	_Atomic uint32_t number; /* of the half minute in which the member was late; 0: none */
+	_Atomic uint32_t last;	 /* collectives to which it came after all others */
 	_Atomic uint32_t max_us;
-	_Atomic uint64_t first_ns;  /* when it came to the first operation of these */
-	_Atomic uint64_t latest_ns; /* and to the latest */
 	struct {
-		_Atomic uint32_t operations, sum_us;
-	} bins[NCCLSVC_LATENESS_BINS];
+		_Atomic uint32_t collectives, sum_us;
+	} bins[NCCLSVC_LATENESS_BINS - 1]; /* without the first, of those who are not late */
 };
 
 struct member_lateness {
 	struct lateness_half halves[2]; /* by the low bit of their numbers */
+};
+
+/* All members in one half of a minute: the first time that one of them was late, and the latest. */
+struct comm_half {
+	_Atomic uint32_t number; /* of the half minute; 0: none */
+	_Atomic uint32_t kinds;	 /* bits: 1 << ncclsvc_op of those to which a member was late */
+	_Atomic uint64_t first_ns, latest_ns;
+	_Atomic uint64_t first, latest; /* collectives that were finished before */
+};
+
+struct comm_lateness {
+	struct comm_half halves[2];
+	struct member_lateness members[]; /* [nranks] */
 };
 
 /* The number of the half minute. Numbers begin with 1: zeroed memory is of none. */
@@ -49,9 +59,15 @@ static inline bool lateness_is_recent(uint32_t number, uint64_t now)
 	return number && number + 1 >= lateness_half_of(now);
 }
 
-/* t has come to the communicator's current collective, as the last one that was counted. */
-void lateness_count(struct engine *e, const struct task *t);
-/* Fills in the numbers and times of the record. False: the member came to no collective. */
-bool lateness_read(const struct member_lateness *l, uint64_t now, ncclsvc_lateness_info *i);
+/* NULL: no memory. */
+struct comm_lateness *lateness_create(uint32_t nranks);
+/* Less is not late. */
+#define LATENESS_LEAST_NS UINT64_C(1000)
+/* t has come to the communicator's current collective, so late. */
+void lateness_add(struct engine *e, const struct task *t);
+/* Fills in the numbers and times of the rank's record. came: to how many collectives the rank has
+ * come. False: no rank was late. */
+bool lateness_read(const struct comm_lateness *l, uint32_t rank, uint64_t came, uint64_t now,
+		   ncclsvc_lateness_info *i);
 
 #endif

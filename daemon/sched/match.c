@@ -130,6 +130,17 @@ static void fail_collective(struct engine *e, struct comm *c, const ncclsvc_stat
 		release_collective(e, c, st);
 }
 
+/* The first member's arrival is noted, and how late another one is, if it is. */
+static void note_arrival(struct engine *e, struct comm *c, const struct task *t)
+{
+	if (c->collective_here == 1) {
+		const uint64_t elsewhere = c->internode ? node_match_first_ns(c) : 0;
+		c->first_ns = elsewhere ? elsewhere : e->now;
+	}
+	if (e->now - c->first_ns >= LATENESS_LEAST_NS)
+		lateness_add(e, t);
+}
+
 void order_post_collective(struct engine *e, struct task *t)
 {
 	struct comm *c = t->comm;
@@ -144,7 +155,7 @@ void order_post_collective(struct engine *e, struct task *t)
 	m->collective = t;
 	c->collective[t->rank] = t;
 	c->collective_here++;
-	lateness_count(e, t);
+	note_arrival(e, c, t);
 	atomic_store_explicit(&m->progress->collectives, c->collectives + 1, memory_order_relaxed);
 	node_match_look(e, c);
 	const ncclsvc_status *decided = decision_of(e, t);

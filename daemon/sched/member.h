@@ -11,13 +11,13 @@
 #include "base/deadlines.h"
 #include "executor.h"
 
+struct comm_lateness;
 struct engine;
 struct node_match;
 struct set_match;
 struct plan;
 struct session;
 struct internode_comm;
-struct member_lateness;
 struct pending;
 struct transport;
 struct user;
@@ -128,14 +128,12 @@ struct comm {
 	struct task *
 		*collective; /* [nranks]: the current collective's tasks, NULL if not there yet */
 	uint32_t collective_here;
+	/* When a member came to it, or to an earlier one: the first of any node, and the latest of
+	 * this node that was late. */
+	uint64_t first_ns, latest_ns;
 	bool poisoned; /* a tombstone is among them: it ended so, and so will all */
 	ncclsvc_status poison;
-	uint64_t collectives;		  /* finished */
-	struct member_lateness *lateness; /* [nranks]; NULL: nobody looks */
-	/* When a member came to the current collective: the first one, of any node, and the latest
-	 * one of this node; in which half minute that first one was. */
-	uint64_t first_ns, latest_ns;
-	uint32_t lateness_half;
+	uint64_t collectives;	       /* finished */
 	struct pending *pending_tasks; /* [nranks]: pending.c; NULL: nobody looks */
 	uint32_t decisions;	       /* tombstones of collectives in queues: decision.c */
 	bool misnumbered;	       /* such collectives no longer have the right nth */
@@ -146,11 +144,12 @@ struct comm {
 	uint32_t pending;  /* tasks alive, and members that are ready */
 	uint32_t running;
 	bool ended;
-	bool ending;	      /* the other nodes were told, and may need a moment */
-	uint32_t cleared;     /* members whose tasks have ended with the epoch */
-	ncclsvc_status end;   /* what its tasks are told since */
-	uint64_t reported_ns; /* when the first of these was: */
-	uint32_t reported;    /* bits: results that the supervisor has been told of */
+	bool ending;			/* the other nodes were told, and may need a moment */
+	uint32_t cleared;		/* members whose tasks have ended with the epoch */
+	ncclsvc_status end;		/* what its tasks are told since */
+	uint64_t reported_ns;		/* when the first of these was: */
+	uint32_t reported;		/* bits: results that the supervisor has been told of */
+	struct comm_lateness *lateness; /* NULL: nobody looks */
 };
 
 #endif

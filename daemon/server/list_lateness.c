@@ -24,8 +24,9 @@ static bool list_one_lateness(struct server *s, struct chunk *p, const struct co
 	if (!chunk_works(p, HALVES_READ))
 		return false;
 	info.session = member->client->id;
-	const bool came = lateness_read(&m->lateness[k], p->reply.time_ns, &info);
-	if (!peer_lateness_read(m, k, p->reply.time_ns, &info) && !came)
+	const uint64_t now = p->reply.time_ns, came = load(&m->progress[k].collectives);
+	const bool any_late = lateness_read(m->lateness, k, came, now, &info);
+	if (!peer_lateness_read(m, k, now, &info) && !any_late)
 		return true;
 	ncclsvc_lateness_info *i = chunk_next(p, 1);
 	if (i)

@@ -29,7 +29,7 @@ static bool is_straggler(const ncclsvc_lateness_info *x)
 {
 	const uint64_t n = x->operations;
 	return n >= STRAGGLER_OPERATIONS && x->last > n / 2 && x->median_ns > STRAGGLER_NS &&
-	       x->median_ns > x->span_ns / (n - 1) / STRAGGLER_SHARE;
+	       x->median_ns > x->interval_ns / STRAGGLER_SHARE;
 }
 
 static bool is_straggler_in_kernels(const ncclsvc_lateness_info *x)
@@ -188,7 +188,7 @@ static void put_numbers(const struct view *v, struct json *j, const ncclsvc_late
 	put_u64(j, "median_ns", x->median_ns);
 	put_u64(j, "p99_ns", x->p99_ns);
 	put_u64(j, "max_ns", x->max_ns);
-	put_u64(j, "span_ns", x->span_ns);
+	put_u64(j, "interval_ns", x->interval_ns);
 	put_u64(j, "age_ns", x->age_ns);
 	put_array(j, "histogram");
 	for (unsigned i = 0; i < NCCLSVC_LATENESS_BINS; i++)
@@ -249,7 +249,7 @@ void view_lateness(const struct view *v)
 	}
 	if (!n) {
 		text_add(v->out, s->nlateness ? "No rank matches.\n"
-					      : "No collectives in the last minute.\n");
+					      : "No rank was late in the last minute.\n");
 		return;
 	}
 	struct table *t = table_new(columns, sizeof(columns) / sizeof(columns[0]));

@@ -304,7 +304,7 @@ class LatenessInfo(Record):
         ("median_ns", c_uint64),
         ("p99_ns", c_uint64),
         ("max_ns", c_uint64),
-        ("span_ns", c_uint64),
+        ("interval_ns", c_uint64),
         ("age_ns", c_uint64),
         ("histogram", c_uint32 * LATENESS_BINS),
     ]
