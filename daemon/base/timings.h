@@ -198,8 +198,10 @@
 #define MPI_FINISH_SECONDS  3
 
 /* ---- Inspection ---- */
-/* Nobody waits for this: how late members come is summed up for so long. The sums of the present
- * interval and of the one before are shown, older ones are overwritten. */
-#define LATENESS_HALF_NS UINT64_C(30000000000)
+/* Nobody waits for these. A member that comes to a collective less than LEAST after the first is
+ * not late. How late members are is summed up for HALF: the sums of the present half and of the one
+ * before are shown, older ones are overwritten. */
+#define LATENESS_LEAST_NS UINT64_C(1000)
+#define LATENESS_HALF_NS  UINT64_C(30000000000)
 
 #endif

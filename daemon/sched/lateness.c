@@ -6,8 +6,10 @@
 #include "internode/node_match.h"
 #include "state.h"
 
-#define US     LATENESS_LEAST_NS
+#define US     1000
 #define US_MAX (UINT32_C(1) << 30)
+
+_Static_assert(LATENESS_LEAST_NS >= US, "whoever is late has a bin");
 
 struct comm_lateness *lateness_create(uint32_t nranks)
 {

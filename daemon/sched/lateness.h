@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How long after the first member each member came to the communicator's collectives.
  *
- * A member comes to a collective when its task has its turn, not when it was submitted: a member
- * that is late once is not late again at all operations that were submitted behind. Times are those
- * that the scheduler's rounds have read. The scheduler writes, the supervisor reads at any time.
+ * A member comes to a collective when its task has its turn, not when it submits it: after one
+ * delay, the operations that it has submitted meanwhile are not late as well. Times are those that
+ * the scheduler's rounds have read. The scheduler writes, the supervisor reads at any time.
  *
  * Lateness is kept for the present half of a minute and the one before, so what is shown covers the
- * last 30 to 60 seconds. Nothing is written but by a member that is late. How many collectives
- * there were, struct member_progress tells. */
+ * last 30 to 60 seconds. Only late members write; struct member_progress has the number of
+ * collectives. */
 #ifndef SCHED_LATENESS_H
 #define SCHED_LATENESS_H
 
@@ -61,8 +61,6 @@ static inline bool lateness_is_recent(uint32_t number, uint64_t now)
 
 /* NULL: no memory. */
 struct comm_lateness *lateness_create(uint32_t nranks);
-/* Less is not late. */
-#define LATENESS_LEAST_NS UINT64_C(1000)
 /* t has come to the communicator's current collective, so late. */
 void lateness_add(struct engine *e, const struct task *t);
 /* Fills in the numbers and times of the rank's record. came: to how many collectives the rank has
