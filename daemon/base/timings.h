@@ -31,8 +31,7 @@
  * tells a sequencer that succeeds a lost one that it has ended: the others may wait for that. */
 #define EPOCH_OVER_NS		 UINT64_C(50000000)
 #define EPOCH_CLOSE_NS		 UINT64_C(1000000000)
-/* An epoch that all nodes have ended waits for operations of the host that are under way. Then they
- * are aborted. */
+/* An epoch that all nodes have ended waits for the host's running operations, then aborts them. */
 #define EPOCH_DRAIN_NS		 UINT64_C(25000000)
 /* The supervisor waits for tasks that were launched on GPUs before their epoch ended, to keep
  * NCCL's communicator. Then it is aborted. (At most: worker_seconds may be shorter.) */
@@ -148,8 +147,7 @@
 /* A launch polls for the trainer's input for so long: less than a wait of the GPU costs. Then the
  * GPU waits. */
 #define INPUT_POLL_NS	      UINT64_C(1500)
-/* Requests are handled, and memory is mapped and closed, for so long each. Then launches have their
- * turn. */
+/* Handling requests, mapping and closing memory take so long each. Then it is launches' turn. */
 #define WORKER_TURN_NS	      UINT64_C(500000)
 /* Memory that is to be lent waits until the GPU has cleared it, which is looked for after this. */
 #define LEND_LOOK_NS	      UINT64_C(50000)
@@ -196,12 +194,7 @@
 #define MPI_DROP_SECONDS    0.05
 /* MPI_Finalize, which waits for daemons that go on, is to end within. Then the daemon exits. */
 #define MPI_FINISH_SECONDS  3
-
-/* ---- Inspection ---- */
-/* Nobody waits for these. A member that comes to a collective less than LEAST after the first is
- * not late. How late members are is summed up for HALF: the sums of the present half and of the one
- * before are shown, older ones are overwritten. */
-#define LATENESS_LEAST_NS UINT64_C(1000)
-#define LATENESS_HALF_NS  UINT64_C(30000000000)
+/* How late ranks come is summed up for so long. The present and the last sums are shown. */
+#define LATENESS_HALF_NS    UINT64_C(30000000000)
 
 #endif

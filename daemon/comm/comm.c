@@ -14,6 +14,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "account/lateness.h"
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
@@ -26,7 +27,6 @@
 #include "peer/peer.h"
 #include "remote.h"
 #include "report.h"
-#include "sched/lateness.h"
 
 static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
 {

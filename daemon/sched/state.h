@@ -10,8 +10,7 @@
  *   order.c     whose turn it is on a communicator; match.c: which tasks match; release.h: those
  *               that fail; task_state.c: what these share; fast_path.c: past the queue
  *   plan.c      planned tasks, held until their group is whole
- *   pending.c   what members have pending, and lateness.c how late they come, for the supervisor
- *               to look at
+ *   pending.c   what members have pending, for the supervisor to look at
  *   set.c       what is launched as one, for transports that do so
  *   transport.h what moves the bytes
  *   complete.c  telling the clients; streams/timeline.c: what their

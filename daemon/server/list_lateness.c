@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How late the members of this node come to their collectives. */
+#include "account/lateness.h"
 #include "comm/peer/peer.h"
 #include "list_parts.h"
-#include "sched/lateness.h"
 
 #define HALVES_READ 16 /* as many entries of other tables take as long */
 

@@ -9,56 +9,53 @@
 
 #include <cmocka.h>
 
-#include "sched/lateness.h"
-#include "sched/state.h"
+#include "account/lateness.h"
 
 #define RANKS 3
 #define MS    UINT64_C(1000000)
 
-static struct engine *e;
-static struct comm c;
+static struct comm_lateness *lateness;
+static uint64_t now, collectives;
 
 static int setup(void **state)
 {
 	(void)state;
-	e = calloc(1, sizeof(*e));
-	assert_non_null(e);
-	c = (struct comm){.nranks = RANKS, .here = RANKS, .lateness = lateness_create(RANKS)};
-	assert_non_null(c.lateness);
-	e->now = 100 * LATENESS_HALF_NS;
+	lateness = lateness_create(RANKS);
+	assert_non_null(lateness);
+	now = 100 * LATENESS_HALF_NS;
+	collectives = 0;
 	return 0;
 }
 
 static int teardown(void **state)
 {
 	(void)state;
-	free(c.lateness);
-	free(e);
+	free(lateness);
 	return 0;
 }
 
 /* One collective: rank 0 comes at once, the others so much later than the one before. */
 static void collect(uint64_t second, uint64_t third, uint8_t op)
 {
-	const uint64_t late[RANKS] = {0, second, third};
+	const uint64_t waits[RANKS] = {0, second, third}, first = now;
 	for (uint32_t k = 0; k < RANKS; k++) {
-		struct task t = {.comm = &c, .rank = (int32_t)k, .record = {.op = op}};
-		e->now += late[k];
-		if (!k)
-			c.first_ns = e->now;
-		c.collective_here = k + 1;
-		if (e->now - c.first_ns >= LATENESS_LEAST_NS)
-			lateness_add(e, &t);
+		now += waits[k];
+		const struct late_arrival a = {.late_ns = now - first,
+					       .collectives = collectives,
+					       .rank = k,
+					       .op = op,
+					       .last = k == RANKS - 1 && waits[k]};
+		if (a.late_ns >= LATENESS_UNIT)
+			lateness_add(lateness, now, &a);
 	}
-	c.collective_here = 0;
-	c.collectives++;
+	collectives++;
 }
 
 static ncclsvc_lateness_info read_rank(uint32_t rank)
 {
 	ncclsvc_lateness_info i = {0};
 	uint64_t sum = 0;
-	if (!lateness_read(c.lateness, rank, c.collectives, e->now, &i))
+	if (!lateness_read(lateness, rank, collectives, now, &i))
 		assert_int_equal(i.operations, 0);
 	for (uint32_t bin = 0; bin < NCCLSVC_LATENESS_BINS; bin++)
 		sum += i.histogram[bin];
@@ -89,8 +86,8 @@ static void late_ranks_are_counted(void **state)
 	assert_in_range(third.interval_ns, 31 * MS, 36 * MS);
 }
 
-/* Two that come together are both late, and none is the last. */
-static void the_last_comes_alone(void **state)
+/* Two that come together are both late. */
+static void two_are_late(void **state)
 {
 	(void)state;
 	collect(5 * MS, 0, NCCLSVC_BARRIER);
@@ -115,9 +112,9 @@ static void in_time_is_not_late(void **state)
 static void however_late_there_is_a_bin(void **state)
 {
 	(void)state;
-	collect(LATENESS_LEAST_NS, 1000 * LATENESS_HALF_NS, NCCLSVC_BARRIER);
+	collect(LATENESS_UNIT, 1000 * LATENESS_HALF_NS, NCCLSVC_BARRIER);
 	assert_int_equal(read_rank(2).histogram[NCCLSVC_LATENESS_BINS - 1], 1);
-	collect(LATENESS_LEAST_NS, 0, NCCLSVC_BARRIER);
+	collect(LATENESS_UNIT, 0, NCCLSVC_BARRIER);
 	assert_int_equal(read_rank(1).histogram[1], 1); /* the other one is long ago */
 }
 
@@ -125,15 +122,15 @@ static void what_was_is_forgotten(void **state)
 {
 	(void)state;
 	collect(0, 30 * MS, NCCLSVC_ALL_REDUCE);
-	e->now += LATENESS_HALF_NS;
+	now += LATENESS_HALF_NS;
 	collect(0, 10 * MS, NCCLSVC_BARRIER);
 	assert_int_equal(read_rank(2).operations, 2);
 	assert_int_equal(read_rank(2).max_ns, 30 * MS);
-	e->now += LATENESS_HALF_NS;
+	now += LATENESS_HALF_NS;
 	assert_int_equal(read_rank(2).operations, 1);
 	assert_int_equal(read_rank(2).max_ns, 10 * MS);
 	assert_int_equal(read_rank(2).kinds, 1u << NCCLSVC_BARRIER);
-	e->now += LATENESS_HALF_NS;
+	now += LATENESS_HALF_NS;
 	assert_int_equal(read_rank(2).operations, 0);
 	collect(0, 20 * MS, NCCLSVC_BARRIER);
 	assert_int_equal(read_rank(2).operations, 1);
@@ -144,7 +141,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(late_ranks_are_counted, setup, teardown),
-		cmocka_unit_test_setup_teardown(the_last_comes_alone, setup, teardown),
+		cmocka_unit_test_setup_teardown(two_are_late, setup, teardown),
 		cmocka_unit_test_setup_teardown(in_time_is_not_late, setup, teardown),
 		cmocka_unit_test_setup_teardown(however_late_there_is_a_bin, setup, teardown),
 		cmocka_unit_test_setup_teardown(what_was_is_forgotten, setup, teardown),

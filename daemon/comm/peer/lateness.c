@@ -2,7 +2,7 @@
  * Whom kernels of collectives wait for, as the looks at the pages find it. A kernel that waits for
  * less than PEER_LOOK_NS does not say so; of longer waits, looks find a share that is as large as
  * the share of time. */
-#include "sched/lateness.h"
+#include "account/lateness.h"
 #include "look.h"
 
 /* Bits: the ranks that have not begun a collective that another one's kernel waits in. */

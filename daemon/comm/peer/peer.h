@@ -32,7 +32,7 @@ struct peer_stuck {
 	bool unlike;	       /* it received another message than the other had sent */
 };
 
-/* Looks at the kernels in one half of a minute (sched/lateness.h). */
+/* Looks at the kernels in one half of a minute (account/lateness.h). */
 struct peer_lateness {
 	uint32_t number;	   /* of the half minute */
 	uint32_t looks, waited;	   /* all of them; those at which a collective waited for a rank */

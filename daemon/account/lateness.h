@@ -8,8 +8,8 @@
  * Lateness is kept for the present half of a minute and the one before, so what is shown covers the
  * last 30 to 60 seconds. Only late members write; struct member_progress has the number of
  * collectives. */
-#ifndef SCHED_LATENESS_H
-#define SCHED_LATENESS_H
+#ifndef DAEMON_LATENESS_H
+#define DAEMON_LATENESS_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -18,8 +18,8 @@
 #include "base/timings.h"
 #include "ncclsvc_types.h"
 
-struct engine;
-struct task;
+/* ns: whoever comes less than that after the first member is not late. */
+#define LATENESS_UNIT UINT64_C(1000)
 
 /* One member in one half of a minute. */
 struct lateness_half {
@@ -61,8 +61,15 @@ static inline bool lateness_is_recent(uint32_t number, uint64_t now)
 
 /* NULL: no memory. */
 struct comm_lateness *lateness_create(uint32_t nranks);
-/* t has come to the communicator's current collective, so late. */
-void lateness_add(struct engine *e, const struct task *t);
+/* A member comes late to a collective. */
+struct late_arrival {
+	uint64_t late_ns;
+	uint64_t collectives; /* of the communicator that were finished before */
+	uint32_t rank;
+	uint8_t op;
+	bool last; /* all other members, of all nodes, came before */
+};
+void lateness_add(struct comm_lateness *l, uint64_t now, const struct late_arrival *a);
 /* Fills in the numbers and times of the rank's record. came: to how many collectives the rank has
  * come. False: no rank was late. */
 bool lateness_read(const struct comm_lateness *l, uint32_t rank, uint64_t came, uint64_t now,

@@ -3,13 +3,7 @@
 
 #include <stdlib.h>
 
-#include "internode/node_match.h"
-#include "state.h"
-
-#define US     1000
-#define US_MAX (UINT32_C(1) << 30)
-
-_Static_assert(LATENESS_LEAST_NS >= US, "whoever is late has a bin");
+#define LATE_MAX (UINT32_C(1) << 30) /* us */
 
 struct comm_lateness *lateness_create(uint32_t nranks)
 {
@@ -46,10 +40,10 @@ static void add(_Atomic uint32_t *counter, uint32_t by)
 	set32(counter, get32(counter) + by);
 }
 
-static struct lateness_half *half_of_member(const struct engine *e, const struct task *t)
+static struct lateness_half *half_of_member(struct comm_lateness *l, uint32_t rank, uint64_t now)
 {
-	const uint32_t number = lateness_half_of(e->now);
-	struct lateness_half *h = &t->comm->lateness->members[t->rank].halves[number & 1];
+	const uint32_t number = lateness_half_of(now);
+	struct lateness_half *h = &l->members[rank].halves[number & 1];
 	if (get32(&h->number) == number)
 		return h;
 	set32(&h->number, 0);
@@ -63,25 +57,18 @@ static struct lateness_half *half_of_member(const struct engine *e, const struct
 	return h;
 }
 
-static struct comm_half *half_of_comm(const struct engine *e, const struct comm *c)
+static struct comm_half *half_of_comm(struct comm_lateness *l, uint64_t now, uint64_t collectives)
 {
-	const uint32_t number = lateness_half_of(e->now);
-	struct comm_half *h = &c->lateness->halves[number & 1];
+	const uint32_t number = lateness_half_of(now);
+	struct comm_half *h = &l->halves[number & 1];
 	if (get32(&h->number) == number)
 		return h;
 	set32(&h->number, 0);
 	set32(&h->kinds, 0);
-	set64(&h->first_ns, e->now);
-	set64(&h->first, c->collectives);
+	set64(&h->first_ns, now);
+	set64(&h->first, collectives);
 	set32(&h->number, number);
 	return h;
-}
-
-/* The other members, of all nodes, came before. */
-static bool comes_last(const struct engine *e, struct comm *c)
-{
-	return c->collective_here == c->here && e->now > c->latest_ns &&
-	       (!c->internode || node_match_awaited(c));
 }
 
 /* The bins of 1 us, 2 us, 4 us, ... */
@@ -91,31 +78,27 @@ static uint32_t bin_of(uint32_t us)
 	return bin < NCCLSVC_LATENESS_BINS - 1 ? bin : NCCLSVC_LATENESS_BINS - 2;
 }
 
-static void add_to_comm(const struct engine *e, const struct task *t)
+static void add_to_comm(struct comm_lateness *l, uint64_t now, const struct late_arrival *a)
 {
-	struct comm_half *h = half_of_comm(e, t->comm);
-	set32(&h->kinds, get32(&h->kinds) | UINT32_C(1) << t->record.op);
-	set64(&h->latest_ns, e->now);
-	set64(&h->latest, t->comm->collectives);
+	struct comm_half *h = half_of_comm(l, now, a->collectives);
+	set32(&h->kinds, get32(&h->kinds) | UINT32_C(1) << a->op);
+	set64(&h->latest_ns, now);
+	set64(&h->latest, a->collectives);
 }
 
-void lateness_add(struct engine *e, const struct task *t)
+void lateness_add(struct comm_lateness *l, uint64_t now, const struct late_arrival *a)
 {
-	struct comm *c = t->comm;
-	if (!c->lateness)
-		return;
-	add_to_comm(e, t);
-	struct lateness_half *h = half_of_member(e, t);
-	const uint64_t exact_us = (e->now - c->first_ns) / US;
-	const uint32_t us = exact_us < US_MAX ? (uint32_t)exact_us : US_MAX;
+	struct lateness_half *h = half_of_member(l, a->rank, now);
+	const uint64_t exact = a->late_ns / LATENESS_UNIT;
+	const uint32_t us = exact < LATE_MAX ? (uint32_t)exact : LATE_MAX;
 	const uint32_t bin = bin_of(us);
+	add_to_comm(l, now, a);
 	add(&h->bins[bin].collectives, 1);
 	add(&h->bins[bin].sum_us, us);
 	if (us > get32(&h->max_us))
 		set32(&h->max_us, us);
-	if (comes_last(e, c))
+	if (a->last)
 		add(&h->last, 1);
-	c->latest_ns = e->now;
 }
 
 /* ---- The supervisor ---- */
@@ -142,7 +125,7 @@ static void read_comm(const struct comm_half *h, struct sums *s, ncclsvc_latenes
 
 static void read_member(const struct lateness_half *h, struct sums *s, ncclsvc_lateness_info *i)
 {
-	const uint64_t max = (uint64_t)get32(&h->max_us) * US;
+	const uint64_t max = (uint64_t)get32(&h->max_us) * LATENESS_UNIT;
 	for (uint32_t bin = 1; bin < NCCLSVC_LATENESS_BINS; bin++) {
 		i->histogram[bin] += get32(&h->bins[bin - 1].collectives);
 		s->us[bin] += get32(&h->bins[bin - 1].sum_us);
@@ -158,7 +141,7 @@ static uint64_t mean_of_bin(const struct sums *s, const ncclsvc_lateness_info *i
 	uint32_t bin = 0;
 	while (bin < NCCLSVC_LATENESS_BINS - 1 && before + i->histogram[bin] < nth)
 		before += i->histogram[bin++];
-	return i->histogram[bin] ? s->us[bin] * US / i->histogram[bin] : 0;
+	return i->histogram[bin] ? s->us[bin] * LATENESS_UNIT / i->histogram[bin] : 0;
 }
 
 /* Since a rank was late first. */
@@ -187,7 +170,7 @@ bool lateness_read(const struct comm_lateness *l, uint32_t rank, uint64_t came, 
 		return false;
 	count_operations(&s, came, i);
 	for (uint32_t bin = 0; bin < NCCLSVC_LATENESS_BINS; bin++)
-		i->sum_ns += s.us[bin] * US;
+		i->sum_ns += s.us[bin] * LATENESS_UNIT;
 	i->median_ns = mean_of_bin(&s, i, ((uint64_t)i->operations + 1) / 2);
 	i->p99_ns = mean_of_bin(&s, i, ((uint64_t)i->operations * 99 + 99) / 100);
 	if (s.latest > s.first && s.latest_ns > s.first_ns)
