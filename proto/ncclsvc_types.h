@@ -200,6 +200,7 @@ typedef enum ncclsvc_failure { NCCLSVC_FAILURES(NCCLSVC_ENUM4) } ncclsvc_failure
 #define NCCLSVC_REFUSED_BYTES 256 /* NUL included */
 #define NCCLSVC_MISSING_SHOWN 8	  /* ranks named one by one in a status */
 #define NCCLSVC_EPOCH_STEPS   8	  /* number of an epoch's state changes that are remembered */
+#define NCCLSVC_LATENESS_BINS 28  /* of a histogram of lateness */
 
 /* The full status of an ended task. `missing` holds the first of missing_count ranks. For a
  * MISMATCH, this is the one rank that differs from all others, if there is one: rank_b. For a
@@ -553,6 +554,32 @@ typedef struct ncclsvc_failure_info {
 	char job[NCCLSVC_JOB_BYTES];	/* as in ncclsvc_comm_info */
 	char text[NCCLSVC_FAILURE_BYTES];
 } ncclsvc_failure_info;
+
+/* How long after the first rank a rank of the asked node came to its communicator's collectives, in
+ * the last 30 to 60 seconds. A rank comes when its task has its turn; on GPUs, when it has been
+ * submitted and has its turn, whatever its stream does. Operations in kernels (peer_bytes) are not
+ * among these operations: the daemon looks at the kernels 40 times a second, and counts looks.
+ * Where no rank was late by 1 us, and no kernel was looked at, there is no record. */
+typedef struct ncclsvc_lateness_info {
+	uint64_t comm;
+	int32_t rank, pid;
+	uint32_t session, epoch;
+	uint32_t node;	       /* the asked one; 0 if it is alone */
+	uint32_t nranks;       /* of the communicator */
+	uint32_t operations;   /* collectives that the rank came to, from the first late one on */
+	uint32_t last;	       /* of these: it came alone, after all other ranks */
+	uint32_t kinds;	       /* bits: 1 << ncclsvc_op, of those to which a rank was late */
+	uint32_t looks;	       /* at the communicator's kernels; 0: it has none */
+	uint32_t looks_waited; /* of these: a kernel of a collective waited for a rank */
+	uint32_t looks_late;   /* of these: for this rank, which had not begun */
+	/* The median and the 99th percentile are means of the histogram's bin that they are in. */
+	uint64_t sum_ns, median_ns, p99_ns, max_ns;
+	uint64_t interval_ns; /* mean time between collectives */
+	uint64_t age_ns;      /* since a rank was late */
+	/* Operations by lateness: less than 1 us; 1 us; 2 or 3 us; 4 to 7 us; ... ; 2^26 us and
+	 * more */
+	uint32_t histogram[NCCLSVC_LATENESS_BINS];
+} ncclsvc_lateness_info;
 
 typedef struct ncclsvc_daemon_info {
 	char version[NCCLSVC_NAME_BYTES];

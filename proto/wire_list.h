@@ -20,6 +20,7 @@ enum svc_list_what {
 	SVC_LIST_NODES = 9,	  /* ncclsvc_node_info; empty: this node is alone */
 	SVC_LIST_FAILURES = 10,	  /* ncclsvc_failure_info, from the number `from` on */
 	SVC_LIST_OPERATIONS = 11, /* ncclsvc_operation_info */
+	SVC_LIST_LATENESS = 12, /* ncclsvc_lateness_info, of communicators that the asker may end */
 };
 
 struct svc_list {

@@ -126,6 +126,7 @@ LIST(ncclsvc_list_devices, SVC_LIST_DEVICES, ncclsvc_device_info, TEXT(name) TEX
 LIST(ncclsvc_list_operations, SVC_LIST_OPERATIONS, ncclsvc_operation_info,
      TEXT(comm_label) TEXT(label))
 LIST(ncclsvc_list_nodes, SVC_LIST_NODES, ncclsvc_node_info, TEXT(host) TEXT(address))
+LIST(ncclsvc_list_lateness, SVC_LIST_LATENESS, ncclsvc_lateness_info, )
 LIST(ncclsvc_list_plans, SVC_LIST_PLANS, ncclsvc_plan_info, )
 LIST(ncclsvc_list_plan_tasks, SVC_LIST_PLAN_TASKS, ncclsvc_plan_task_info, TEXT(label))
 

@@ -121,7 +121,9 @@ static unsigned parts(enum ctl_command command)
 		return SNAPSHOT_DEVICES;
 	case CTL_WHY:
 		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_TASKS |
-		       SNAPSHOT_DEVICES | SNAPSHOT_PLANS | SNAPSHOT_NODES;
+		       SNAPSHOT_DEVICES | SNAPSHOT_PLANS | SNAPSHOT_NODES | SNAPSHOT_LATENESS;
+	case CTL_LATENESS:
+		return SNAPSHOT_COMMS | SNAPSHOT_NODES | SNAPSHOT_LATENESS;
 	case CTL_PLAN:
 		return SNAPSHOT_COMMS | SNAPSHOT_PLANS;
 	case CTL_FAILURES:
@@ -208,6 +210,9 @@ static enum ctl_exit show(const struct view *v)
 		return EXIT_GOOD;
 	case CTL_PLAN:
 		view_plan(v);
+		return EXIT_GOOD;
+	case CTL_LATENESS:
+		view_lateness(v);
 		return EXIT_GOOD;
 	case CTL_FAILURES:
 		view_failures(v);

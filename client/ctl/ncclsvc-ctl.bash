@@ -12,7 +12,7 @@ _ncclsvc_ctl()
 {
 	local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
 	local globals="--socket --json --timeout --help --version"
-	local shown="status sessions comms tasks memory devices plan why"
+	local shown="status sessions comms tasks memory devices plan lateness why"
 	local command="" watched="" target="" words="" i
 	local -a socket=()
 	COMPREPLY=()
@@ -72,6 +72,7 @@ _ncclsvc_ctl()
 		tasks) words+=" --comm --job --rank --pid --state --stuck --sort --limit" ;;
 		comms) words+=" --all --members --comm --job" ;;
 		sessions) words+=" --job" ;;
+		lateness) words+=" --comm" ;;
 		memory) words+=" --pid" ;;
 		plan) words+=" --comm --rank" ;;
 		why) words+=" --after --lines" ;;

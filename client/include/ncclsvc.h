@@ -491,6 +491,10 @@ ncclsvc_result ncclsvc_list_failures(ncclsvc_session *session, uint64_t from,
  * kernels are taken from memory that their processes write: when they ended is not known. */
 ncclsvc_result ncclsvc_list_operations(ncclsvc_session *session, ncclsvc_operation_info **list,
 				       size_t *n);
+/* How late this node's ranks come to the collectives of the caller's communicators; on the socket
+ * for administration, of all. */
+ncclsvc_result ncclsvc_list_lateness(ncclsvc_session *session, ncclsvc_lateness_info **list,
+				     size_t *n);
 void ncclsvc_list_free(void *list);
 
 /* The session's number in inspection; another one once the session has connected again. NULL: 0,

@@ -224,5 +224,7 @@
 /* MPI_Finalize waits for daemons that continue, so it must return within this time. Then the daemon
  * exits. */
 #define MPI_FINISH_SECONDS  3
+/* How late ranks come is summed up for so long. The present and the last sums are shown. */
+#define LATENESS_HALF_NS    UINT64_C(30000000000)
 
 #endif

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "account/lateness.h"
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
@@ -180,6 +181,7 @@ void comm_forget(struct comms *s, struct communicator *m)
 	free(m->members);
 	free(m->split);
 	free(m->progress);
+	free(m->lateness);
 	free(m->pending);
 	free(m->descriptions);
 	free(m->starts[0]);
@@ -425,11 +427,13 @@ static void start_epoch(struct comms *s, struct communicator *m)
 {
 	struct epoch_member *members = calloc(m->nranks, sizeof(*members));
 	struct member_progress *progress = calloc(m->nranks, sizeof(*progress));
+	struct comm_lateness *lateness = lateness_create(m->nranks);
 	struct control_start *start = m->start;
 	const bool over = m->start_is_over;
-	if (!members || !progress) {
+	if (!members || !progress || !lateness) {
 		free(members);
 		free(progress);
+		free(lateness);
 		comm_fail_joins(s, m, NCCLSVC_NO_MEMORY, -1,
 				"the daemon has no memory for an epoch");
 		return;
@@ -442,6 +446,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	m->split_round = m->plan_round = 0;
 	m->split_lost = m->plan_lost = false;
 	m->progress = progress;
+	m->lateness = lateness;
 	int32_t vanished = fill_members(s, m, members);
 	comm_record_members(m, transport_of(s, m), members);
 	if (vanished < 0)
@@ -459,6 +464,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	cmd.epoch_start.members = members;
 	cmd.epoch_start.progress = progress;
 	cmd.epoch_start.pending = m->pending;
+	cmd.epoch_start.lateness = lateness;
 	cmd.epoch_start.transport = transport_of(s, m);
 	cmd.epoch_start.comm_slot = m->nccl_comm ? m->nccl_comm->slot : 0;
 	cmd.epoch_start.internode_id = m->remote ? start->internode_id : 0;
@@ -490,8 +496,10 @@ void comm_epoch_gone(struct comms *s, uint32_t slot)
 	struct communicator *m = s->comm_by_slot[slot];
 	comm_event(m, NCCLSVC_CAUSE_RELEASED);
 	free(m->progress);
+	free(m->lateness);
 	free(m->pending);
 	m->progress = NULL;
+	m->lateness = NULL;
 	m->pending = NULL;
 	nccl_comm_release(&m->nccl_comm);
 	comm_try_start(s, m);

@@ -10,6 +10,7 @@
 #include "epoch.h"
 #include "session/client.h"
 
+struct comm_lateness;
 struct member_pending;
 struct member_progress;
 struct unexpected_message;
@@ -88,6 +89,7 @@ struct communicator {
 	struct peer_pages
 		*peer; /* while an epoch runs whose members have staging memory; otherwise NULL */
 	struct member_progress *progress; /* of the running epoch */
+	struct comm_lateness *lateness;	  /* likewise */
 	struct member_pending *pending;	  /* likewise, if it began with `peer`; otherwise NULL */
 	struct split_request *split;	  /* [nranks]; NULL: none in progress */
 	struct plan *plan;		  /* in force, and lent to the executor; NULL: none */

@@ -5,6 +5,7 @@
 
 #include "ring.h"
 
+struct comm_lateness;
 struct member_pending;
 struct member_progress;
 struct recorder_ring;
@@ -112,6 +113,7 @@ struct command {
 			struct epoch_member *members;	  /* [nranks]; freed by the executor */
 			struct member_progress *progress; /* [nranks]; until EVENT_EPOCH_GONE */
 			struct member_pending *pending;	  /* likewise; NULL: nobody reads it */
+			struct comm_lateness *lateness;	  /* likewise */
 			enum transport_kind transport;
 			uint32_t comm_slot;    /* of every member's worker */
 			uint64_t internode_id; /* 0: all members are on this node */

@@ -312,6 +312,7 @@ static void start_epoch(struct engine *e, const struct command *cmd)
 		internode_comm_create(e, c, cmd);
 	free(cmd->epoch_start.members);
 	pending_begin(c, cmd->epoch_start.pending);
+	c->lateness = cmd->epoch_start.lateness;
 	e->comms[c->slot] = c;
 	if (c->transport->epoch_begin)
 		c->transport->epoch_begin(e, c);

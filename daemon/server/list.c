@@ -144,6 +144,7 @@ static const struct {
 	[SVC_LIST_NODES] = {list_nodes, sizeof(ncclsvc_node_info)},
 	[SVC_LIST_FAILURES] = {list_failures, sizeof(ncclsvc_failure_info)},
 	[SVC_LIST_OPERATIONS] = {list_operations, sizeof(ncclsvc_operation_info)},
+	[SVC_LIST_LATENESS] = {list_lateness, sizeof(ncclsvc_lateness_info)},
 };
 
 void list_send(struct server *s, struct client *c, uint32_t serial, uint32_t what, uint64_t from)

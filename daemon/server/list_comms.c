@@ -149,12 +149,7 @@ uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 	return list_unstarted_comms(s, p, from < SVC_COMMS_MAX ? SVC_COMMS_MAX : from);
 }
 
-/* Lists one member; false: not in this chunk. */
-typedef bool list_member(struct server *s, struct chunk *p, const struct communicator *m,
-			 uint32_t rank);
-
-static uint64_t list_each_member(struct server *s, struct chunk *p, uint64_t from,
-				 list_member *list)
+uint64_t list_each_member(struct server *s, struct chunk *p, uint64_t from, list_member *list)
 {
 	uint64_t k = (uint32_t)from;
 	for (uint64_t slot = from >> 32; slot < SVC_COMMS_MAX; slot++, k = 0) {

@@ -4,8 +4,8 @@
  * can be read in a fraction of a millisecond, and the beginning of the next chunk. So even a long
  * list neither blocks the loop nor takes memory. The executor is never involved.
  *
- * list_comms.c: communicators, their members, their plans; list_tasks.c: tasks; list_operations.c:
- * the flight recorder; list.c: the rest.
+ * list_comms.c: communicators, their members, their plans; list_lateness.c: how late members come;
+ * list_operations.c: the flight recorder; list_tasks.c: tasks; list.c: the rest.
  */
 #ifndef SERVER_LIST_PARTS_H
 #define SERVER_LIST_PARTS_H
@@ -60,9 +60,15 @@ static inline uint64_t at_rank(uint64_t slot, uint64_t rank)
 	return slot << 32 | rank;
 }
 
+/* Lists one member; false: not in this chunk. */
+typedef bool list_member(struct server *s, struct chunk *p, const struct communicator *m,
+			 uint32_t rank);
+uint64_t list_each_member(struct server *s, struct chunk *p, uint64_t from, list_member *list);
+
 /* Each begins at a position and returns that of the next chunk; 0: the list is complete. */
 typedef uint64_t list_chunk(struct server *s, struct chunk *p, uint64_t from);
-list_chunk list_comms, list_members, list_plans, list_plan_tasks, list_tasks, list_operations;
+list_chunk list_comms, list_members, list_plans, list_plan_tasks, list_tasks, list_operations,
+	list_lateness;
 
 /* Fills in a planned task's label, if its plan is still there. */
 void list_label(const struct server *s, const struct table_entry *e,

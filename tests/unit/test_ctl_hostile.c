@@ -22,7 +22,7 @@ static const struct {
 } views[] = {
 	{view_sessions, CTL_SESSIONS}, {view_comms, CTL_COMMS},	    {view_tasks, CTL_TASKS},
 	{view_memory, CTL_MEMORY},     {view_devices, CTL_DEVICES}, {view_plan, CTL_PLAN},
-	{view_status, CTL_STATUS},
+	{view_lateness, CTL_LATENESS}, {view_status, CTL_STATUS},
 };
 
 /* Checks that all output is printable. */
@@ -165,6 +165,7 @@ static void any_records(void **state)
 		static ncclsvc_plan_info plans[RECORDS];
 		static ncclsvc_plan_task_info plan_tasks[RECORDS];
 		static ncclsvc_node_info nodes[RECORDS];
+		static ncclsvc_lateness_info lateness[RECORDS];
 		struct snapshot s;
 		any_bytes(&s.daemon, sizeof(s.daemon));
 #define LIST(list, count)                                                                          \
@@ -180,6 +181,7 @@ static void any_records(void **state)
 		LIST(plans, nplans)
 		LIST(plan_tasks, nplan_tasks)
 		LIST(nodes, nnodes)
+		LIST(lateness, nlateness)
 		show_all(&s);
 	}
 }

@@ -33,6 +33,8 @@ const char ctl_help[] =
 	"  plan                   plans: each member's position and missing tasks [--comm ID] "
 	"[--rank "
 	"R]\n"
+	"  lateness               which ranks come late to collectives, and by how much [--comm "
+	"ID]\n"
 	"  why                    what is stuck, and whose fault it is [--after SECONDS]\n"
 	"  failures               what has failed, and who was at fault [--since TIME]\n"
 	"                         [--comm ID] [--follow]\n"
@@ -59,12 +61,12 @@ const char ctl_help[] =
 	"5 nothing found (cancel); doctor: 0 good, 1 warnings, 2 problems. See ncclsvc-ctl(1).\n";
 
 static const char *const commands[] = {
-	[CTL_STATUS] = "status",     [CTL_SESSIONS] = "sessions", [CTL_COMMS] = "comms",
-	[CTL_TASKS] = "tasks",	     [CTL_MEMORY] = "memory",	  [CTL_DEVICES] = "devices",
-	[CTL_PLAN] = "plan",	     [CTL_WHY] = "why",		  [CTL_DOCTOR] = "doctor",
-	[CTL_FAILURES] = "failures", [CTL_GROUPS] = "groups",	  [CTL_CANCEL] = "cancel",
-	[CTL_WATCH] = "watch",	     [CTL_DUMP] = "dump",	  [CTL_VERSION] = "version",
-	[CTL_HELP] = "help",
+	[CTL_STATUS] = "status",   [CTL_SESSIONS] = "sessions", [CTL_COMMS] = "comms",
+	[CTL_TASKS] = "tasks",	   [CTL_MEMORY] = "memory",	[CTL_DEVICES] = "devices",
+	[CTL_PLAN] = "plan",	   [CTL_LATENESS] = "lateness", [CTL_WHY] = "why",
+	[CTL_DOCTOR] = "doctor",   [CTL_FAILURES] = "failures", [CTL_GROUPS] = "groups",
+	[CTL_CANCEL] = "cancel",   [CTL_WATCH] = "watch",	[CTL_DUMP] = "dump",
+	[CTL_VERSION] = "version", [CTL_HELP] = "help",
 };
 
 enum option_value {
@@ -131,8 +133,8 @@ static const struct option options[] = {
 
 /* The commands that take an option; not named: all. */
 static const unsigned takers[OPT_END - OPT_SOCKET] = {
-	[OPT_COMM - OPT_SOCKET] =
-		ON(CTL_TASKS) | ON(CTL_COMMS) | ON(CTL_PLAN) | ON(CTL_FAILURES) | ON(CTL_DUMP),
+	[OPT_COMM - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_COMMS) | ON(CTL_PLAN) | ON(CTL_FAILURES) |
+				  ON(CTL_DUMP) | ON(CTL_LATENESS),
 	[OPT_JOB - OPT_SOCKET] =
 		ON(CTL_SESSIONS) | ON(CTL_COMMS) | ON(CTL_TASKS) | ON(CTL_FAILURES),
 	[OPT_RANK - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_PLAN) | ON(CTL_GROUPS) | ON(CTL_DUMP),
@@ -407,7 +409,7 @@ static enum ctl_exit parse_words(const struct parser *p, int argc, char **argv,
 		if (args->command < CTL_STATUS || args->command > CTL_WHY)
 			return usage(p,
 				     "cannot watch \"%s\": use status, sessions, comms, tasks, "
-				     "memory, devices, plan or why",
+				     "memory, devices, plan, lateness or why",
 				     argv[1]);
 		argc -= argc > 1;
 	}

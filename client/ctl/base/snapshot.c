@@ -62,6 +62,17 @@ static int by_place(const void *pa, const void *pb)
 	return order ? order : order_u64(a->task, b->task);
 }
 
+static int by_lateness(const void *pa, const void *pb)
+{
+	const ncclsvc_lateness_info *a = pa, *b = pb;
+	int order = order_u64(a->comm, b->comm);
+	if (!order)
+		order = order_u64(b->sum_ns, a->sum_ns);
+	if (!order)
+		order = order_u64(b->looks_late, a->looks_late);
+	return order ? order : (a->rank > b->rank) - (a->rank < b->rank);
+}
+
 static void sort(void *list, size_t n, size_t size, int (*order)(const void *, const void *))
 {
 	if (n > 1)
@@ -93,6 +104,14 @@ void snapshot_order(struct snapshot *s)
 	sort(s->nodes, s->nnodes, sizeof(*s->nodes), by_node);
 	sort(s->plans, s->nplans, sizeof(*s->plans), by_plan);
 	sort(s->plan_tasks, s->nplan_tasks, sizeof(*s->plan_tasks), by_place);
+	sort(s->lateness, s->nlateness, sizeof(*s->lateness), by_lateness);
+}
+
+/* A daemon that is too old does not know the list. */
+static ncclsvc_result take_lateness(ncclsvc_session *session, struct snapshot *s)
+{
+	ncclsvc_result result = ncclsvc_list_lateness(session, &s->lateness, &s->nlateness);
+	return result == NCCLSVC_INVALID_ARGUMENT ? NCCLSVC_OK : result;
 }
 
 ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, struct snapshot *s)
@@ -121,6 +140,8 @@ ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, struct sn
 		result = ncclsvc_list_failures(session, 0, &s->failures, &s->nfailures);
 	if (result == NCCLSVC_OK && parts & SNAPSHOT_OPERATIONS)
 		result = ncclsvc_list_operations(session, &s->operations, &s->noperations);
+	if (result == NCCLSVC_OK && parts & SNAPSHOT_LATENESS)
+		result = take_lateness(session, s);
 	if (result == NCCLSVC_OK)
 		snapshot_order(s);
 	else
@@ -141,6 +162,7 @@ void snapshot_free(struct snapshot *s)
 	ncclsvc_list_free(s->plan_tasks);
 	ncclsvc_list_free(s->nodes);
 	ncclsvc_list_free(s->failures);
+	ncclsvc_list_free(s->lateness);
 	memset(s, 0, sizeof(*s));
 }
 

@@ -16,6 +16,7 @@ enum snapshot_part {
 	SNAPSHOT_NODES = 256,
 	SNAPSHOT_FAILURES = 512,
 	SNAPSHOT_OPERATIONS = 4096,
+	SNAPSHOT_LATENESS = 1024, /* empty if the daemon is too old to have it */
 };
 
 struct snapshot {
@@ -30,9 +31,10 @@ struct snapshot {
 	ncclsvc_plan_info *plans;	    /* sorted by communicator and rank */
 	ncclsvc_plan_task_info *plan_tasks; /* sorted by plan, rank and place */
 	size_t nsessions, ncomms, nmembers, ntasks, nregions, ndevices, nplans, nplan_tasks, nnodes;
-	ncclsvc_node_info *nodes;	/* by number */
-	ncclsvc_failure_info *failures; /* by number */
-	size_t nfailures, noperations;
+	ncclsvc_node_info *nodes;	 /* by number */
+	ncclsvc_failure_info *failures;	 /* by number */
+	ncclsvc_lateness_info *lateness; /* by communicator, the ranks that are late most first */
+	size_t nfailures, noperations, nlateness;
 };
 
 /* Fetches the daemon's state and the lists in `parts`, and sorts them. On failure nothing is

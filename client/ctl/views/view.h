@@ -34,6 +34,10 @@ void view_plan(const struct view *v);
 void view_failures(const struct view *v);
 /* The number behind those that were shown: where --follow goes on. */
 uint64_t view_failures_next(const struct view *v, uint64_t from);
+void view_lateness(const struct view *v);
+/* If a rank holds up a communicator: a sentence that names it. In JSON, its record, or null. */
+void view_straggler(const struct view *v);
+void view_straggler_json(const struct view *v, struct json *j);
 void view_doctor(const struct view *v, const struct doctor_report *report);
 void view_why(const struct view *v, const struct why_report *report);
 void view_dump(const struct view *v);

@@ -63,6 +63,10 @@ class Inspection:
         """The flight recorder: pending operations, and the last ones of this user's sessions, also of ended sessions."""
         return self._list("operations", s.OperationInfo)
 
+    def lateness(self) -> list[s.LatenessInfo]:
+        """How late ranks of this node come to collectives; of the caller's communicators, for the administrator of all."""
+        return self._list("lateness", s.LatenessInfo)
+
     def plans(self) -> list[s.PlanInfo]:
         return self._list("plans", s.PlanInfo)
 

@@ -32,6 +32,7 @@ from .enums import (
     ID_BYTES,
     JOB_BYTES,
     LABEL_BYTES,
+    LATENESS_BINS,
     MISSING_SHOWN,
     NAME_BYTES,
     REFUSED_BYTES,
@@ -361,6 +362,31 @@ class FailureInfo(Record):
     ]
 
 
+class LatenessInfo(Record):
+    _fields_ = [
+        ("comm", c_uint64),
+        ("rank", c_int32),
+        ("pid", c_int32),
+        ("session", c_uint32),
+        ("epoch", c_uint32),
+        ("node", c_uint32),
+        ("nranks", c_uint32),
+        ("operations", c_uint32),
+        ("last", c_uint32),
+        ("kinds", c_uint32),
+        ("looks", c_uint32),
+        ("looks_waited", c_uint32),
+        ("looks_late", c_uint32),
+        ("sum_ns", c_uint64),
+        ("median_ns", c_uint64),
+        ("p99_ns", c_uint64),
+        ("max_ns", c_uint64),
+        ("interval_ns", c_uint64),
+        ("age_ns", c_uint64),
+        ("histogram", c_uint32 * LATENESS_BINS),
+    ]
+
+
 class DaemonInfo(Record):
     _fields_ = [
         ("version", c_char * NAME_BYTES),
@@ -496,6 +522,7 @@ NAMES: dict[str, type[Structure]] = {
     "ncclsvc_node_info": NodeInfo,
     "ncclsvc_failure_info": FailureInfo,
     "ncclsvc_operation_info": OperationInfo,
+    "ncclsvc_lateness_info": LatenessInfo,
     "ncclsvc_daemon_info": DaemonInfo,
     "ncclsvc_group": GroupRecord,
     "ncclsvc_world_sizes": WorldSizes,

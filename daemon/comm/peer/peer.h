@@ -31,6 +31,13 @@ struct peer_stuck {
 	bool unlike;	       /* the message received differs from the one sent */
 };
 
+/* Looks at the kernels in one half of a minute (account/lateness.h). */
+struct peer_lateness {
+	uint32_t number;	   /* of the half minute */
+	uint32_t looks, waited;	   /* all of them; those at which a collective waited for a rank */
+	uint32_t late[PEER_RANKS]; /* those at which it waited for this one */
+};
+
 struct peer_staging {
 	int fd;
 	int32_t device;
@@ -49,6 +56,7 @@ struct peer_pages {
 	uint64_t active_ns;	 /* when a member last launched or waited */
 	struct peer_stuck stuck; /* found at the last looks, and how often in a row */
 	unsigned stuck_looks;
+	struct peer_lateness lateness[2]; /* by the low bit of their numbers */
 	struct peer_member members[PEER_RANKS];
 	struct peer_staging staging[PEER_RANKS];
 };
@@ -128,6 +136,9 @@ static inline uint64_t peer_operation_since(const struct peer_operation *op, uin
 }
 /* The number of these operations that all members have. */
 uint32_t peer_pending(const struct communicator *m);
+/* Fills in the record's looks. False: there were none. */
+bool peer_lateness_read(const struct communicator *m, uint32_t rank, uint64_t now,
+			ncclsvc_lateness_info *i);
 
 /* The source of the limit, for communicators of this GPU's model. */
 ncclsvc_peer_source peer_source_of(const struct comms *s, const struct gpu *g);

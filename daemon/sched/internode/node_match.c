@@ -471,6 +471,25 @@ bool node_match_voted(struct comm *c)
 	return j && j->parts[j->mine].vote.kind && !j->resolved;
 }
 
+/* What is known here of the current collective; NULL: nothing. */
+static struct node_match *find_current(const struct comm *c)
+{
+	const struct operation_key key = collective_key(c);
+	return c->internode ? node_match_find(c->internode, &key) : NULL;
+}
+
+uint64_t node_match_first_ns(struct comm *c)
+{
+	const struct node_match *j = find_current(c);
+	return j ? j->first_ns : 0;
+}
+
+bool node_match_awaited(struct comm *c)
+{
+	const struct node_match *j = find_current(c);
+	return !c->internode || (j && j->first_ns && j->votes == j->nparts - 1);
+}
+
 void node_match_look(struct engine *e, struct comm *c)
 {
 	if (!c->internode || c->poisoned)
