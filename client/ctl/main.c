@@ -45,7 +45,8 @@ static ncclsvc_result open_at(struct program *p, const char *socket)
 		.socket = socket,
 		.name = "ncclsvc-ctl",
 		.no_ring = true,
-		.timeout_ms = deadline_ms(p->args.timeout_ns),
+		/* The deadline comes first, and says more. */
+		.timeout_ms = deadline_ms(p->args.timeout_ns + 1000000000),
 	};
 	return ncclsvc_open(&options, &p->session);
 }
@@ -216,7 +217,7 @@ static enum ctl_exit show_once(struct program *p)
 	char time[40], host[65] = "";
 	struct snapshot s;
 	struct text out = TEXT_INIT(STDOUT_FILENO);
-	deadline_start(p->args.timeout_ns);
+	deadline_start(p->args.timeout_ns, p->args.socket);
 	enum ctl_exit code = connect_or_complain(p);
 	if (code != EXIT_GOOD)
 		return code;
@@ -259,7 +260,7 @@ static enum ctl_exit watch_frame(struct program *p, struct text *frame)
 	char time[40], host[65] = "";
 	struct snapshot s = {0};
 	enum ctl_exit code;
-	deadline_start(p->args.timeout_ns);
+	deadline_start(p->args.timeout_ns, p->args.socket);
 	ncclsvc_result result = attach(p);
 	if (result == NCCLSVC_OK)
 		result = snapshot_take(p->session, parts(p->args.command), &s);
@@ -297,7 +298,7 @@ static enum ctl_exit watch(struct program *p)
 {
 	struct timespec next;
 	struct text frame = TEXT_INIT(-1);
-	deadline_start(p->args.timeout_ns);
+	deadline_start(p->args.timeout_ns, p->args.socket);
 	enum ctl_exit code = connect_or_complain(p);
 	deadline_stop();
 	if (code != EXIT_GOOD)
@@ -345,7 +346,7 @@ static enum ctl_exit cancel(struct program *p)
 	char time[40];
 	uint64_t cancelled = 0;
 	struct text out = TEXT_INIT(STDOUT_FILENO);
-	deadline_start(p->args.timeout_ns);
+	deadline_start(p->args.timeout_ns, p->args.socket);
 	enum ctl_exit code = connect_or_complain(p);
 	if (code != EXIT_GOOD)
 		return code;
