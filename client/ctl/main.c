@@ -48,7 +48,8 @@ static ncclsvc_result open_at(struct program *p, const char *socket)
 		.socket = socket,
 		.name = "ncclsvc-ctl",
 		.no_ring = true,
-		.timeout_ms = deadline_ms(p->args.timeout_ns),
+		/* The deadline comes first, and says more. */
+		.timeout_ms = deadline_ms(p->args.timeout_ns + 1000000000),
 	};
 	return ncclsvc_open(&options, &p->session);
 }
@@ -118,7 +119,7 @@ static unsigned parts(enum ctl_command command)
 	case CTL_STATUS:
 		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_DEVICES | SNAPSHOT_NODES;
 	case CTL_DEVICES:
-		return SNAPSHOT_DEVICES;
+		return SNAPSHOT_SESSIONS | SNAPSHOT_DEVICES;
 	case CTL_WHY:
 		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_TASKS |
 		       SNAPSHOT_DEVICES | SNAPSHOT_PLANS | SNAPSHOT_NODES | SNAPSHOT_LATENESS;
@@ -170,12 +171,11 @@ static bool pids_are_ours(const struct snapshot *s)
 static enum ctl_exit show_why(const struct view *v)
 {
 	struct why_report report;
-	struct processes processes = {0};
 	struct why_input in = {
 		.s = v->s,
 		.after_ns = v->args->after_ns,
-		.look = pids_are_ours(v->s) ? look : NULL,
-		.arg = &processes,
+		.look = v->look,
+		.arg = v->look_arg,
 	};
 	why_analyse(&in, &report);
 	enum ctl_exit code = report.n				 ? EXIT_STUCK
@@ -183,11 +183,10 @@ static enum ctl_exit show_why(const struct view *v)
 								 : EXIT_GOOD;
 	view_why(v, &report);
 	why_free(&report);
-	processes_free(&processes);
 	return code;
 }
 
-static enum ctl_exit show(const struct view *v)
+static enum ctl_exit show_part(const struct view *v)
 {
 	switch (v->args->command) {
 	case CTL_STATUS:
@@ -227,6 +226,19 @@ static enum ctl_exit show(const struct view *v)
 	}
 }
 
+static enum ctl_exit show(struct view *v)
+{
+	char host[65] = "";
+	struct processes processes = {0};
+	gethostname(host, sizeof(host) - 1);
+	v->host = host;
+	v->look = pids_are_ours(v->s) ? look : NULL;
+	v->look_arg = &processes;
+	enum ctl_exit code = show_part(v);
+	processes_free(&processes);
+	return code;
+}
+
 static enum ctl_exit finish(struct text *out, enum ctl_exit code)
 {
 	text_flush(out, true);
@@ -240,10 +252,10 @@ static enum ctl_exit finish(struct text *out, enum ctl_exit code)
 
 static enum ctl_exit show_once(struct program *p)
 {
-	char time[40], host[65] = "";
+	char time[40];
 	struct snapshot s;
 	struct text out = TEXT_INIT(STDOUT_FILENO);
-	deadline_start(p->args.timeout_ns);
+	deadline_start(p->args.timeout_ns, p->args.socket);
 	enum ctl_exit code = connect_or_complain(p);
 	if (code != EXIT_GOOD)
 		return code;
@@ -252,9 +264,13 @@ static enum ctl_exit show_once(struct program *p)
 	if (result != NCCLSVC_OK)
 		return complain(result);
 	now(time, sizeof(time));
-	gethostname(host, sizeof(host) - 1);
-	struct view v = {&p->args,	 &s,  &out, time, monotonic_ns(), screen_colour(),
-			 screen_width(), host};
+	struct view v = {.args = &p->args,
+			 .s = &s,
+			 .out = &out,
+			 .time = time,
+			 .monotonic_ns = monotonic_ns(),
+			 .colour = screen_colour(),
+			 .width = screen_width()};
 	code = show(&v);
 	snapshot_free(&s);
 	return finish(&out, code);
@@ -284,18 +300,22 @@ static enum ctl_exit unreachable_frame(const struct view *v, ncclsvc_result resu
 
 static enum ctl_exit watch_frame(struct program *p, struct text *frame)
 {
-	char time[40], host[65] = "";
+	char time[40];
 	struct snapshot s = {0};
 	enum ctl_exit code;
-	deadline_start(p->args.timeout_ns);
+	deadline_start(p->args.timeout_ns, p->args.socket);
 	ncclsvc_result result = attach(p);
 	if (result == NCCLSVC_OK)
 		result = snapshot_take(p->session, parts(p->args.command), &s);
 	deadline_stop();
 	now(time, sizeof(time));
-	gethostname(host, sizeof(host) - 1);
-	struct view v = {&p->args,	 &s,  frame, time, monotonic_ns(), screen_colour(),
-			 screen_width(), host};
+	struct view v = {.args = &p->args,
+			 .s = &s,
+			 .out = frame,
+			 .time = time,
+			 .monotonic_ns = monotonic_ns(),
+			 .colour = screen_colour(),
+			 .width = screen_width()};
 	title(&v);
 	if (result == NCCLSVC_OK) {
 		code = show(&v);
@@ -326,7 +346,7 @@ static enum ctl_exit watch(struct program *p)
 {
 	struct timespec next;
 	struct text frame = TEXT_INIT(-1);
-	deadline_start(p->args.timeout_ns);
+	deadline_start(p->args.timeout_ns, p->args.socket);
 	enum ctl_exit code = connect_or_complain(p);
 	deadline_stop();
 	if (code != EXIT_GOOD)
@@ -411,7 +431,7 @@ static enum ctl_exit cancel(struct program *p)
 	char time[40];
 	uint64_t cancelled = 0;
 	struct text out = TEXT_INIT(STDOUT_FILENO);
-	deadline_start(p->args.timeout_ns);
+	deadline_start(p->args.timeout_ns, p->args.socket);
 	enum ctl_exit code = connect_or_complain(p);
 	if (code != EXIT_GOOD)
 		return code;

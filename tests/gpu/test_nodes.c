@@ -489,7 +489,7 @@ static void test_shown(void)
 	CHECK_EQ(hear(&ranks[0]), READY);
 	ctl_says(&w.c.nodes[0], "comms", "0, 0 of node 1");
 	ctl_says(&w.c.nodes[1], "comms", "0 of node 0, 0");
-	ctl_says(&w.c.nodes[0], "why", "of rank 1 on node 1 (");
+	ctl_says(&w.c.nodes[0], "why", "This node cannot see rank 1 on node 1 (");
 	say(&ranks[1], GO);
 	ranks_end(ranks, 2);
 	nodes_stop(&w);

@@ -147,10 +147,9 @@ static void a_stopped_rank_is_blamed_where_it_is_known(void **state)
 		why_reaches(d, "--json", "\"cause\":\"elsewhere\"");
 		said("\"culprits\":[]");
 		said("\"nodes\":[{\"node\":2,");
-		why_reaches(d, NULL, "ask on node 2 (");
-		said("ranks 4 and 5");
-		said("not known here");
-		not_said("submitted nothing");
+		why_reaches(d, NULL, "This node cannot see ranks 4 and 5 on node 2 (");
+		said("Next: `ncclsvc-ctl why` on host ");
+		not_said("has not called");
 		not_said("SIGCONT");
 		for (int i = 0; i < RANKS; i++) {
 			snprintf(text, sizeof(text), "pid %d", clients[i].pid);
@@ -166,17 +165,17 @@ static void a_stopped_rank_is_blamed_where_it_is_known(void **state)
 	CHECK_EQ(CTL(&c.nodes[2], "why", "--after", "0"), 3);
 	snprintf(text, sizeof(text), "rank 5 (pid %d", clients[5].pid);
 	said(text);
-	said("its process is stopped");
+	snprintf(text, sizeof(text), "Next: `kill -CONT %d`", clients[5].pid);
+	said(text);
 	CHECK_EQ(kill(clients[5].pid, SIGCONT), 0);
 	say(&clients[5], GO);
 	CHECK_EQ(hear(&clients[5]), READY);
 	/* The peer of a Recv is not blamed either on nodes where it is not. */
 	CHECK_EQ(hear(&clients[0]), READY);
 	ctl_reaches(&c.nodes[0], "\"waits_for\":[],\"waits_count\":0,\"ask_nodes\":[2]");
-	why_reaches(&c.nodes[0], NULL, "ask on node 2 (");
-	said("at Recv #");
-	said("of rank 4 on node 2 (");
-	not_said("it is connected");
+	why_reaches(&c.nodes[0], NULL, "This node cannot see rank 4 on node 2 (");
+	said("in Recv #");
+	not_said("has not called");
 	say(&clients[4], GO);
 	hear_all(clients, RANKS, DONE);
 	say_all(clients, RANKS, GO);
@@ -229,10 +228,9 @@ static void a_stopped_daemon_is_the_first_suspect(void **state)
 		said("\"culprits\":[]");
 		said("\"nodes\":[{\"node\":2,\"host\":\"");
 		CHECK_EQ(gethostname(host, sizeof(host)), 0);
-		snprintf(want, sizeof(want), "node 2 (%s, ncclsvcd's pid %d) has not been heard of",
+		snprintf(want, sizeof(want), "ode 2 (%s, ncclsvcd pid %d) has sent nothing for",
 			 host, c.nodes[2].pid);
 		why_reaches(&c.nodes[node], NULL, want);
-		said("first suspect");
 	}
 	CHECK_EQ(kill(c.nodes[2].pid, SIGCONT), 0);
 	/* A node that was stopped itself does not count that time as the others' silence. */
@@ -303,10 +301,10 @@ static void who_has_joined_on_other_nodes_is_known_where_they_gather(void **stat
 				    "ranks 0, 1, 2, 4 and 5 have joined; rank 3 has not.");
 			continue;
 		}
-		why_reaches(&c.nodes[node], NULL, "ask on node ");
+		why_reaches(&c.nodes[node], NULL, "This node cannot see ");
 		not_said("have not");
 		not_said("rank 3 has not.");
-		said("not known here");
+		said("Next: `ncclsvc-ctl why` on host ");
 		CHECK_EQ(CTL(&c.nodes[node], "comms", "--members"), 0);
 		said("unknown");
 		not_said("absent");
@@ -356,7 +354,8 @@ static void a_coordinator_without_members_shows_them(void **state)
 		if (now_ns() > end)
 			said("ranks 0 and 2 have joined; rank 1 has not.");
 	}
-	why_reaches(&c.nodes[0], NULL, "ask on node 2 (");
+	why_reaches(&c.nodes[0], NULL, "node 2 (");
+	said("gathers them");
 	say(&clients[1], GO);
 	say_all(clients, 3, GO);
 	clients_end(clients, 3);

@@ -616,6 +616,37 @@ static void test_devices(void **state)
 	free(s);
 }
 
+static const struct process *frozen(int32_t pid, bool closely, void *arg)
+{
+	static const struct process p = {.state = PROCESS_FROZEN};
+
+	(void)pid;
+	(void)closely;
+	(void)arg;
+	return &p;
+}
+
+/* A worker that cannot run is not ready, whatever the daemon believes. */
+static void test_halted_worker(void **state)
+{
+	(void)state;
+	struct snapshot s = snapshot();
+	struct ctl_args args = command(CTL_DEVICES, true);
+	struct text out = TEXT_INIT(-1);
+	struct view v = {.args = &args,
+			 .s = &s,
+			 .out = &out,
+			 .time = "2031-04-05T06:07:08.910Z",
+			 .look = frozen};
+
+	view_devices(&v);
+	json_t *root = parsed(text_steal(&out), "devices");
+	json_t *list = json_object_get(root, "devices");
+	assert_string_equal(str(json_array_get(list, 0), "state"), "frozen");
+	assert_string_equal(str(json_array_get(list, 1), "state"), "lost");
+	json_decref(root);
+}
+
 static void test_status(void **state)
 {
 	(void)state;
@@ -781,10 +812,11 @@ int main(void)
 		cmocka_unit_test(test_tasks_json),    cmocka_unit_test(test_tasks_table),
 		cmocka_unit_test(test_tasks_filters), cmocka_unit_test(test_sessions),
 		cmocka_unit_test(test_jobs),	      cmocka_unit_test(test_comms),
-		cmocka_unit_test(test_memory),	      cmocka_unit_test(test_status),
+		cmocka_unit_test(test_memory),	      cmocka_unit_test(test_halted_worker),
+		cmocka_unit_test(test_status),	      cmocka_unit_test(test_no_straggler),
 		cmocka_unit_test(test_status_mps),    cmocka_unit_test(test_devices),
 		cmocka_unit_test(test_many_tasks),    cmocka_unit_test(test_write_error),
-		cmocka_unit_test(test_lateness),      cmocka_unit_test(test_no_straggler),
+		cmocka_unit_test(test_lateness),
 	};
 
 	return cmocka_run_group_tests(all, NULL, NULL);

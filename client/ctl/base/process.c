@@ -21,16 +21,18 @@
 
 static const struct process unseen = {.state = PROCESS_UNSEEN, .cpu = -1};
 
+/* UINT64_MAX: there is no such clock. */
 static uint64_t clock_ns(clockid_t id)
 {
 	struct timespec t;
-	return clock_gettime(id, &t) ? 0 : (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+	return clock_gettime(id, &t) ? UINT64_MAX
+				     : (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
 static uint64_t cpu_ns(int32_t pid)
 {
 	clockid_t id;
-	return clock_getcpuclockid(pid, &id) ? 0 : clock_ns(id);
+	return clock_getcpuclockid(pid, &id) ? UINT64_MAX : clock_ns(id);
 }
 
 /* A file of /proc/PID as text; false, and errno set, if it cannot be read. */
@@ -187,13 +189,13 @@ const struct process *process_look(struct processes *all, int32_t pid)
 static void measure_cpu(struct process *p)
 {
 	uint64_t passed = clock_ns(CLOCK_MONOTONIC) - p->read_ns;
-	if (!p->cpu_ns)
+	if (p->cpu_ns == UINT64_MAX)
 		return;
 	if (passed < MEASURE_NS)
 		nanosleep(&(struct timespec){.tv_nsec = (long)(MEASURE_NS - passed)}, NULL);
 	passed = clock_ns(CLOCK_MONOTONIC) - p->read_ns;
 	const uint64_t used = cpu_ns(p->pid);
-	if (used < p->cpu_ns)
+	if (used == UINT64_MAX || used < p->cpu_ns)
 		return;
 	p->cpu = (int)((used - p->cpu_ns) * 100 / passed);
 	if (p->state == PROCESS_SLEEPING && p->cpu >= BUSY)

@@ -22,6 +22,8 @@ struct view {
 	bool colour;
 	unsigned width;	  /* of the terminal; 0: none */
 	const char *host; /* this machine's name */
+	why_look *look;	  /* what processes are doing; NULL: they can't be seen from here */
+	void *look_arg;
 };
 
 void view_status(const struct view *v);

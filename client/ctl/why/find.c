@@ -25,39 +25,58 @@ void why_blame(const struct why *w, struct why_finding *f, uint64_t comm, int32_
 	f->culprits[f->nculprits++] = culprit;
 }
 
-/* Several paths may end at one rank. False: it is blamed already. */
-static bool blame_once(const struct why *w, struct why_finding *f, const struct why_step *s,
-		       enum why_cause cause)
+/* Several paths may end at one process, in one communicator or in several: it is blamed once, in
+ * the finding's communicator if one path ends there. Returns its place among the culprits. */
+static size_t blame_once(const struct why *w, struct why_finding *f, const struct why_step *s,
+			 enum why_cause cause)
 {
-	for (size_t i = 0; i < f->nculprits; i++)
-		if (f->culprits[i].comm == s->comm && f->culprits[i].rank == s->rank)
-			return false;
 	why_blame(w, f, s->comm, s->rank, cause);
-	return true;
+	const struct why_culprit *last = &f->culprits[f->nculprits - 1];
+	*w->steps += f->nculprits;
+	for (size_t i = 0; i + 1 < f->nculprits; i++) {
+		struct why_culprit *old = &f->culprits[i];
+		if (!why_same_process(old, last))
+			continue;
+		f->nculprits--;
+		if (old->comm == f->comm || last->comm != f->comm)
+			return f->nculprits;
+		*old = *last;
+		return i;
+	}
+	return f->nculprits - 1;
 }
 
-/* False: another path says the same. */
-static bool blame_path(const struct why *w, struct why_finding *f, const struct why_path *p)
+/* Adds the path's culprits, and the path to those that are told. */
+static void add_path(const struct why *w, struct why_fault *fault, const struct why_path *p)
 {
+	struct why_finding *f = &fault->f;
 	const struct why_step *last = &p->step[p->n - 1];
+	size_t place = fault->ntold;
 	switch (p->cause) {
 	case WHY_RUNNING:
-		return true;
+		break;
 	case WHY_ELSEWHERE:
 	case WHY_SILENT:
 		why_name_nodes(f, last->t);
-		return true;
+		break;
 	case WHY_WORKER:
 		why_name_worker(w, f, last->m);
-		return true;
+		break;
 	case WHY_DEADLOCK:
 		for (unsigned i = (unsigned)p->cycle; i < p->n; i++)
 			if (p->step[i].t)
 				blame_once(w, f, &p->step[i], p->cause);
-		return true;
+		break;
 	default:
-		return blame_once(w, f, last, p->cause);
+		place = blame_once(w, f, last, p->cause);
+		if (place == f->nculprits) /* another path says the same */
+			return;
 	}
+	if (place >= WHY_TOLD)
+		return;
+	fault->told[place] = *p;
+	if (place == fault->ntold)
+		fault->ntold++;
 }
 
 static struct why_finding finding_of(const struct why_group *g, enum why_cause cause)
@@ -126,9 +145,7 @@ static enum why_cause follow_missing(struct why *w, const struct why_group *g, s
 		why_walk(w, g->tasks[0], missing[i], &path);
 		if (path.cause == WHY_NONE)
 			continue;
-		struct why_fault *fault = fault_of(w, g, path.cause);
-		if (blame_path(w, &fault->f, &path) && fault->ntold < WHY_TOLD)
-			fault->told[fault->ntold++] = path;
+		add_path(w, fault_of(w, g, path.cause), &path);
 		if (path.cause > gravest)
 			gravest = path.cause;
 	}

@@ -104,6 +104,7 @@ struct why_fault {
 	size_t ntold, more;		/* more: ranks that nobody looked at */
 };
 
+bool why_same_process(const struct why_culprit *a, const struct why_culprit *b);
 void why_blame(const struct why *w, struct why_finding *f, uint64_t comm, int32_t rank,
 	       enum why_cause cause);
 

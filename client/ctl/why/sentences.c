@@ -366,7 +366,10 @@ static void add_culprits(const struct why *w, const struct why_fault *fault, str
 	for (size_t i = 0; i < told; i++) {
 		const struct why_path *p = &fault->told[i];
 		const struct why_step *s = &p->step[p->n - 1];
-		text_add(out, !i ? "" : direct && (more || i + 1 < told) ? ", " : " and ");
+		text_add(out, !i		     ? ""
+			      : !direct		     ? ", and for "
+			      : more || i + 1 < told ? ", "
+						     : " and ");
 		if (direct)
 			why_add_rank(w, s->comm, s->rank, out);
 		else

@@ -60,7 +60,7 @@ static void tell_process(const struct process *p, struct text *out)
 			    p->threads, p->threads == 1 ? "s" : "");
 		break;
 	case PROCESS_UNSEEN:
-		text_add(out, " cannot be seen from here");
+		text_add(out, " cannot be seen from here: /proc hides it");
 	}
 	text_char(out, '.');
 }
@@ -84,6 +84,9 @@ static void add_process_command(const struct process *p, int32_t pid, struct tex
 		return;
 	case PROCESS_BLOCKED:
 		text_printf(out, "cat /proc/%d/stack", pid);
+		return;
+	case PROCESS_UNSEEN:
+		text_add(out, "sudo ncclsvc-ctl why");
 		return;
 	case PROCESS_LEADERLESS:
 		pid = p->thread;
@@ -233,6 +236,22 @@ static bool must_start(const struct why_culprit *c)
 	return has_ended(c) || (!c->process && strcmp(c->state, "broken") != 0);
 }
 
+/* No command for a process is known here. */
+static void add_place_to_look(const struct why *w, const struct why_finding *f, struct text *out)
+{
+	const struct why_culprit *c = f->nculprits ? &f->culprits[0] : NULL;
+	const ncclsvc_member_info *m = c ? why_member(w, c->comm, c->rank) : NULL;
+	if (m && m->elsewhere)
+		add_there(w, m->elsewhere - 1, out);
+	else if (!w->in->look)
+		text_add(out, "`ncclsvc-ctl why` on the host, outside of this container");
+	else if (c)
+		text_add(out, "`ncclsvc-ctl sessions`");
+	else
+		text_printf(out, "`ncclsvc-ctl comms --members --comm %llu`",
+			    (unsigned long long)f->comm);
+}
+
 static void add_next(const struct why *w, const struct why_finding *f, struct text *out)
 {
 	const unsigned long long comm = f->comm;
@@ -273,18 +292,11 @@ static void add_next(const struct why *w, const struct why_finding *f, struct te
 				    comm);
 		return;
 	default:
-		if (!add_culprits_command(f, out)) {
-			if (!w->in->look)
-				text_add(out, "`ncclsvc-ctl why` on the host, outside of this "
-					      "container");
-			else if (f->nculprits)
-				text_add(out, "`ncclsvc-ctl sessions`");
-			else
-				text_printf(out, "`ncclsvc-ctl comms --members --comm %llu`", comm);
-		} else if (f->cause == WHY_DEAD && must_start(&f->culprits[0])) {
+		if (!add_culprits_command(f, out))
+			add_place_to_look(w, f, out);
+		else if (f->cause == WHY_DEAD && must_start(&f->culprits[0]))
 			text_printf(out, " shows who has rejoined; start rank %d again",
 				    f->culprits[0].rank);
-		}
 	}
 }
 

@@ -62,6 +62,8 @@ static bool walk_session(struct why *w, const ncclsvc_member_info *m, struct why
 			 struct why_path *best, bool *followed)
 {
 	size_t n, ntasks;
+	if (!m->session)
+		return false;
 	const ncclsvc_member_info **places = why_memberships(w, m->session, &n);
 	for (size_t i = 0; i < n && why_goes_on(w); i++) {
 		if (places[i]->comm == m->comm)

@@ -11,7 +11,7 @@
 
 #define EXAMINED_MAX 256 /* culprits of one finding */
 
-static bool same_process(const struct why_culprit *a, const struct why_culprit *b)
+bool why_same_process(const struct why_culprit *a, const struct why_culprit *b)
 {
 	if (a->session && b->session)
 		return a->session == b->session;
@@ -24,7 +24,7 @@ static bool blames(const struct why *w, const struct why_finding *f,
 		   const struct why_culprit *culprit)
 {
 	for (size_t i = 0; i < f->nculprits; i++, ++*w->steps)
-		if (same_process(&f->culprits[i], culprit))
+		if (why_same_process(&f->culprits[i], culprit))
 			return true;
 	return false;
 }
