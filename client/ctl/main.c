@@ -373,12 +373,12 @@ static enum ctl_exit follow(struct program *p)
 	uint64_t from = 0;
 	struct timespec next;
 	struct text out = TEXT_INIT(STDOUT_FILENO);
-	deadline_start(p->args.timeout_ns);
+	deadline_start(p->args.timeout_ns, p->args.socket);
 	enum ctl_exit code = connect_or_complain(p);
 	clock_gettime(CLOCK_MONOTONIC, &next);
 	while (code == EXIT_GOOD && !out.error) {
 		struct snapshot s = {0};
-		deadline_start(p->args.timeout_ns);
+		deadline_start(p->args.timeout_ns, p->args.socket);
 		const ncclsvc_result result =
 			ncclsvc_list_failures(p->session, from, &s.failures, &s.nfailures);
 		deadline_stop();
