@@ -179,7 +179,7 @@ const char *svc_agreed_name(uint64_t word)
 {
 	switch (word ? (unsigned)agreed_of(word) : ~0u) {
 	case ~0u:
-		return "no list of tensors";
+		return "an operation that is not a list of tensors";
 	case AGREED_STATIC:
 		return "a list of static shapes";
 	case AGREED_SHAPES:

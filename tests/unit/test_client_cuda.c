@@ -447,7 +447,7 @@ static void drivers_that_do_not_serve(void **state)
 	unlink(path);
 	rmdir(dir);
 	if (fake)
-		again_without_a_driver("NCCLSVC_FAKE_FAULTS", "driver-old", "11.4, and 12.0");
+		again_without_a_driver("NCCLSVC_FAKE_FAULTS", "driver-old", "11.4, but 12.0");
 }
 
 int main(void)

@@ -22,7 +22,8 @@ static const struct {
 } views[] = {
 	{view_sessions, CTL_SESSIONS}, {view_comms, CTL_COMMS},	    {view_tasks, CTL_TASKS},
 	{view_memory, CTL_MEMORY},     {view_devices, CTL_DEVICES}, {view_plan, CTL_PLAN},
-	{view_lateness, CTL_LATENESS}, {view_status, CTL_STATUS},
+	{view_lateness, CTL_LATENESS}, {view_status, CTL_STATUS},   {view_dump, CTL_DUMP},
+	{view_failures, CTL_FAILURES},
 };
 
 /* Checks that all output is printable. */
@@ -166,6 +167,8 @@ static void any_records(void **state)
 		static ncclsvc_plan_task_info plan_tasks[RECORDS];
 		static ncclsvc_node_info nodes[RECORDS];
 		static ncclsvc_lateness_info lateness[RECORDS];
+		static ncclsvc_failure_info failures[RECORDS];
+		static ncclsvc_operation_info operations[RECORDS];
 		struct snapshot s;
 		any_bytes(&s.daemon, sizeof(s.daemon));
 #define LIST(list, count)                                                                          \
@@ -182,6 +185,8 @@ static void any_records(void **state)
 		LIST(plan_tasks, nplan_tasks)
 		LIST(nodes, nnodes)
 		LIST(lateness, nlateness)
+		LIST(failures, nfailures)
+		LIST(operations, noperations)
 		show_all(&s);
 	}
 }
