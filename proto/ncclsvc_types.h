@@ -213,6 +213,10 @@ typedef struct ncclsvc_session_info {
 	char name[NCCLSVC_NAME_BYTES];
 	uint32_t mps;	   /* ncclsvc_mps, once it has joined with a GPU; before that UNKNOWN */
 	uint32_t protocol; /* its protocol version; 0: the daemon is too old to say */
+	/* If its node is asked by number, and the asker may act on the session, else 0: the state of
+	 * the process as in /proc/PID/stat, and the pid of the process that traces it. */
+	uint32_t process_state;
+	int32_t tracer_pid;
 } ncclsvc_session_info;
 
 typedef enum ncclsvc_comm_state {
@@ -262,6 +266,9 @@ typedef struct ncclsvc_comm_info {
 	/* The size limit for operations in the members' kernels; 0: all run on NCCL. */
 	uint32_t peer_bytes;
 	uint32_t peer_source; /* ncclsvc_peer_source */
+	/* The same on all nodes that know the communicator, and no key. 0: the node is alone, or
+	 * its daemon is too old to say. */
+	uint64_t cluster_comm;
 } ncclsvc_comm_info;
 
 /* The transport of a GPU's memory. */

@@ -59,7 +59,7 @@ static bool append(struct list *l, const struct list_chunk *p)
 static ncclsvc_result get_chunks(ncclsvc_session *s, uint32_t what, struct list *l,
 				 struct list_chunk *chunk)
 {
-	struct svc_list request = {.what = what};
+	struct svc_list request = {.what = what, .node = s->list_node};
 	uint64_t deadline = deadline_in(REQUEST_MS);
 	do {
 		struct call call = {.fd = -1, .chunk = chunk};
@@ -124,6 +124,17 @@ LIST(ncclsvc_list_devices, SVC_LIST_DEVICES, ncclsvc_device_info, TEXT(name) TEX
 LIST(ncclsvc_list_nodes, SVC_LIST_NODES, ncclsvc_node_info, TEXT(host) TEXT(address))
 LIST(ncclsvc_list_plans, SVC_LIST_PLANS, ncclsvc_plan_info, )
 LIST(ncclsvc_list_plan_tasks, SVC_LIST_PLAN_TASKS, ncclsvc_plan_task_info, TEXT(label))
+
+ncclsvc_result ncclsvc_list_from(ncclsvc_session *s, int32_t node)
+{
+	if (!s || node < -1)
+		return error_argument("ncclsvc_list_from: the session is NULL, or node is "
+				      "below -1");
+	session_lock(s);
+	s->list_node = (uint32_t)(node + 1);
+	session_unlock(s);
+	return NCCLSVC_OK;
+}
 
 void ncclsvc_list_free(void *list)
 {

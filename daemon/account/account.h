@@ -50,6 +50,7 @@ struct account {
 	uint64_t looked_ns;	/* until then, the user's share of looks at pages is used up */
 	uint64_t report_ns;	/* when the user's present share of the log began */
 	uint32_t reports;	/* failures since then */
+	uint32_t relayed;	/* its sessions' requests that other nodes have yet to answer */
 	UT_hash_handle hh;
 };
 

@@ -186,6 +186,9 @@
 #define NODE_IDLE_SECONDS   2
 #define NODE_PROBES	    3
 #define NODE_UNREACHABLE_MS 10000
+/* A client that asks for another node's list waits for so long, less the time since that node was
+ * last heard of. Then it gets TIMEOUT. */
+#define NODE_LIST_NS	    UINT64_C(2000000000)
 /* The scheduler looks for other nodes' messages after NAP while it waits for something, after IDLE
  * while others may want something, and after QUIET when nobody has for NODES_QUIET. */
 #define NODES_NAP_NS	    UINT64_C(1000000)

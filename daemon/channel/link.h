@@ -27,6 +27,8 @@ enum control_kind {
 	CONTROL_NCCL_USE,   /* rank 0's node -> members' nodes: this communicator, or none */
 	CONTROL_NCCL_FREE,  /* -> rank 0's node: a part is used no more, or broken; and back: all go
 			     */
+	CONTROL_LIST,	    /* -> any node: a client there asks for a chunk of a list */
+	CONTROL_LISTED,	    /* the answer */
 	CONTROL_END,
 };
 

@@ -15,6 +15,7 @@
 
 struct chunk {
 	const struct client *asker;
+	bool by_node;		     /* this node was asked by its number */
 	uint32_t room;		     /* for so many records */
 	uint32_t work;		     /* left for this chunk */
 	struct svc_list_reply reply; /* the body of the message: this and the records */
@@ -58,6 +59,15 @@ static inline uint64_t since(uint64_t now, uint64_t then)
 static inline uint64_t at_rank(uint64_t slot, uint64_t rank)
 {
 	return slot << 32 | rank;
+}
+
+/* Makes the asker's chunk of that list. False: there is no such list. */
+bool list_chunk_make(struct server *s, struct chunk *p, const struct client *asker, bool by_node,
+		     uint32_t what, uint64_t from);
+
+static inline size_t chunk_bytes(const struct chunk *p)
+{
+	return sizeof(p->reply) + (size_t)p->reply.count * p->reply.record_size;
 }
 
 /* Each begins at a place, and returns that of the next chunk; 0: the list is complete. */

@@ -28,6 +28,7 @@
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
 #include "memory/memory.h"
+#include "relay.h"
 #include "sched/engine.h"
 #include "server_state.h"
 #include "session/connection.h"
@@ -60,6 +61,7 @@ static uint64_t expire(void *arg, uint64_t now)
 	next = earlier(next, nccl_comm_expire(&s->gpus, now));
 	next = earlier(next, client_retry(&s->sessions, now));
 	next = earlier(next, turns_retry(&s->memory, now));
+	next = earlier(next, relay_expire(s, now));
 	return earlier(next, coord_expire(&s->comms.coord));
 }
 
@@ -517,5 +519,6 @@ void server_destroy(struct server *s)
 	if (s->spare_fd >= 0)
 		close(s->spare_fd);
 	sessions_free(&s->sessions);
+	deadlines_fini(&s->relayed);
 	free(s);
 }

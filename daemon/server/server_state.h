@@ -38,6 +38,7 @@ struct server {
 	struct cluster *cluster; /* the connections to the others; NULL: this node is alone */
 	struct gpus gpus;
 	struct memory memory;
+	struct deadlines relayed; /* of clients whose LIST another node has yet to answer */
 	uint64_t start_ns;
 	bool draining;
 	void (*drained)(void *arg);
@@ -54,7 +55,7 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 		    const void *body, int *fds);
 
 /* list.c */
-void list_send(struct server *s, struct client *c, uint32_t serial, uint32_t what, uint64_t from);
+void list_send(struct server *s, struct client *c, uint32_t serial, const struct svc_list *m);
 void list_daemon(struct server *s, struct client *c, uint32_t serial);
 
 #endif

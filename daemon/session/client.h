@@ -78,8 +78,14 @@ struct client {
 	struct client *prev_waiting, *next_waiting; /* while it is silent, or leaving */
 	bool parked;				    /* until its user has time */
 	struct client *prev_parked, *next_parked;
-	unsigned cancels; /* that the executor has not answered */
-	unsigned redops;  /* that a worker has not */
+	struct {
+		uint32_t number; /* 0: none */
+		uint32_t node, what, serial;
+		struct deadline deadline;
+	} relayed;	   /* its LIST that another node has yet to answer */
+	uint32_t nrelayed; /* the number of the last */
+	unsigned cancels;  /* that the executor has not answered */
+	unsigned redops;   /* that a worker has not */
 	struct session_counts counts;
 
 	struct svc_ring *ring; /* NULL: none */

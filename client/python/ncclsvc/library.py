@@ -97,6 +97,7 @@ RESULTS: dict[str, list[Any]] = {
     "list_regions": _snapshot(s.RegionInfo),
     "list_devices": _snapshot(s.DeviceInfo),
     "list_nodes": _snapshot(s.NodeInfo),
+    "list_from": [c_void_p, c_int],
     "list_plans": _snapshot(s.PlanInfo),
     "list_plan_tasks": _snapshot(s.PlanTaskInfo),
     "cancel_task": [c_void_p, c_uint64, P(c_uint64)],

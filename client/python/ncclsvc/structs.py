@@ -102,6 +102,8 @@ class SessionInfo(Record):
         ("name", c_char * NAME_BYTES),
         ("mps", c_uint32),
         ("protocol", c_uint32),
+        ("process_state", c_uint32),
+        ("tracer_pid", c_int32),
     ]
 
 
@@ -132,6 +134,7 @@ class CommInfo(Record):
         ("epoch_steps", EpochStep * EPOCH_STEPS),
         ("peer_bytes", c_uint32),
         ("peer_source", c_uint32),
+        ("cluster_comm", c_uint64),
     ]
 
 
