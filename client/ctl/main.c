@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/merge.h"
 #include "build_config.h"
 #include "deadline.h"
 #include "proto/names.h"
@@ -109,7 +110,8 @@ static unsigned parts(enum ctl_command command)
 	case CTL_COMMS:
 		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_NODES;
 	case CTL_TASKS:
-		return SNAPSHOT_COMMS | SNAPSHOT_TASKS | SNAPSHOT_NODES;
+		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_TASKS |
+		       SNAPSHOT_NODES;
 	case CTL_MEMORY:
 		return SNAPSHOT_SESSIONS | SNAPSHOT_REGIONS;
 	case CTL_STATUS:
@@ -159,7 +161,8 @@ static char read_process(int32_t pid, void *arg)
 static bool pids_are_ours(const struct snapshot *s)
 {
 	for (size_t i = 0; i < s->nsessions; i++)
-		if (s->sessions[i].pid == getpid())
+		if (s->sessions[i].pid == getpid() &&
+		    !merge_session_node(s, s->sessions[i].session))
 			return true;
 	return false;
 }
@@ -228,7 +231,7 @@ static enum ctl_exit show_once(struct program *p)
 	enum ctl_exit code = connect_or_complain(p);
 	if (code != EXIT_GOOD)
 		return code;
-	ncclsvc_result result = snapshot_take(p->session, parts(p->args.command), &s);
+	ncclsvc_result result = snapshot_take(p->session, parts(p->args.command), p->args.node, &s);
 	deadline_stop();
 	if (result != NCCLSVC_OK)
 		return complain(result);
@@ -269,7 +272,7 @@ static enum ctl_exit watch_frame(struct program *p, struct text *frame)
 	deadline_start(p->args.timeout_ns);
 	ncclsvc_result result = attach(p);
 	if (result == NCCLSVC_OK)
-		result = snapshot_take(p->session, parts(p->args.command), &s);
+		result = snapshot_take(p->session, parts(p->args.command), p->args.node, &s);
 	deadline_stop();
 	now(time, sizeof(time));
 	struct view v = {&p->args, &s, frame, time, screen_colour(), screen_width()};

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "snapshot.h"
+
 #define NS_PER_S    1e9
 #define SECONDS_MAX 1e9
 
@@ -44,6 +46,7 @@ const char ctl_help[] =
 	"\n"
 	"Options:\n"
 	"  --socket PATH          the daemon's socket\n"
+	"  --node N|local|all     of comms, tasks and why: the cluster's nodes to ask (all)\n"
 	"  --json                 one line of JSON instead of text\n"
 	"  --timeout SECONDS      give up after this long without an answer (10)\n"
 	"  --help, --version\n"
@@ -83,6 +86,7 @@ enum option_value {
 	OPT_DATA,
 	OPT_HORIZONTAL,
 	OPT_PIPELINE,
+	OPT_NODE,
 	OPT_END,
 };
 
@@ -109,6 +113,7 @@ static const struct option options[] = {
 	{"data", required_argument, NULL, OPT_DATA},
 	{"horizontal", required_argument, NULL, OPT_HORIZONTAL},
 	{"pipeline", required_argument, NULL, OPT_PIPELINE},
+	{"node", required_argument, NULL, OPT_NODE},
 	{NULL, 0, NULL, 0},
 };
 
@@ -131,6 +136,7 @@ static const unsigned takers[OPT_END - OPT_SOCKET] = {
 	[OPT_DATA - OPT_SOCKET] = ON(CTL_GROUPS),
 	[OPT_HORIZONTAL - OPT_SOCKET] = ON(CTL_GROUPS),
 	[OPT_PIPELINE - OPT_SOCKET] = ON(CTL_GROUPS),
+	[OPT_NODE - OPT_SOCKET] = ON(CTL_COMMS) | ON(CTL_TASKS) | ON(CTL_WHY),
 };
 
 struct parser {
@@ -285,6 +291,10 @@ static bool take(struct ctl_args *args, int option, const char *value)
 		return small_number(value, &args->sizes.horizontal);
 	case OPT_PIPELINE:
 		return small_number(value, &args->sizes.pipeline);
+	case OPT_NODE:
+		args->node = strcmp(value, "all") ? SNAPSHOT_LOCAL : SNAPSHOT_ALL;
+		return args->node == SNAPSHOT_ALL || !strcmp(value, "local") ||
+		       small_number(value, &args->node);
 	}
 	return false;
 }
@@ -373,6 +383,7 @@ enum ctl_exit args_parse(int argc, char **argv, struct ctl_args *args, char *tex
 		.rank = -1,
 		.pid = -1,
 		.after_ns = UINT64_C(1000000000),
+		.node = SNAPSHOT_ALL,
 		.interval_ns = UINT64_C(1000000000),
 		.sizes = {-1, -1, -1, -1, -1},
 	};
@@ -402,5 +413,7 @@ enum ctl_exit args_parse(int argc, char **argv, struct ctl_args *args, char *tex
 		given |= 1u << (o - OPT_SOCKET);
 	}
 	enum ctl_exit code = parse_words(&p, argc - optind, argv + optind, args);
+	if (!(takers[OPT_NODE - OPT_SOCKET] & ON(args->command)))
+		args->node = SNAPSHOT_LOCAL;
 	return code != EXIT_GOOD ? code : check_takers(&p, args, given);
 }

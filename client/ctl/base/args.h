@@ -54,6 +54,7 @@ struct ctl_args {
 	enum ctl_sort sort;
 	bool all, members;
 	uint64_t after_ns;
+	int32_t node; /* whose part is wanted, or SNAPSHOT_LOCAL or SNAPSHOT_ALL */
 
 	uint64_t interval_ns;
 	uint64_t frames; /* 0: no end */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/merge.h"
 #include "base/units.h"
 #include "view.h"
 
@@ -56,7 +57,7 @@ static void put_graph(struct json *j, uint32_t graph)
 static void finding_json(struct json *j, const struct view *v, const struct why_finding *f)
 {
 	put_object(j, NULL);
-	put_u64(j, "comm", f->comm);
+	view_json_comm(v->s, j, f->comm);
 	view_json_label(j, "label", snapshot_comm(v->s, f->comm));
 	if (f->op)
 		put_u64(j, "seq", f->seq);
@@ -77,10 +78,15 @@ static void finding_json(struct json *j, const struct view *v, const struct why_
 	for (size_t i = 0; i < f->nculprits; i++) {
 		const struct why_culprit *c = &f->culprits[i];
 		put_object(j, NULL);
-		put_u64(j, "comm", c->comm);
+		const ncclsvc_member_info *m = snapshot_member(v->s, c->comm, c->rank);
+		view_json_comm(v->s, j, c->comm);
 		put_i64(j, "rank", c->rank);
+		if (m && v->s->answers)
+			put_u64(j, "node", view_member_node(v->s, m));
+		else
+			put_null(j, "node");
 		put_i64(j, "pid", c->pid);
-		put_u64(j, "session", c->session);
+		put_u64(j, "session", merge_session_number(v->s, c->session));
 		put_string(j, "name", c->name, NCCLSVC_NAME_BYTES);
 		put_string(j, "state", c->state, SIZE_MAX);
 		put_object_end(j);
@@ -105,7 +111,7 @@ static void finding_json(struct json *j, const struct view *v, const struct why_
 	for (size_t i = 0; i < f->nalso; i++) {
 		const struct why_also *a = &f->also[i];
 		put_object(j, NULL);
-		put_u64(j, "comm", a->comm);
+		view_json_comm(v->s, j, a->comm);
 		view_json_label(j, "label", snapshot_comm(v->s, a->comm));
 		if (a->op)
 			put_u64(j, "seq", a->seq);
@@ -133,6 +139,7 @@ static void why_json(const struct view *v, const struct why_report *r)
 		finding_json(&j, v, &r->findings[i]);
 	put_array_end(&j);
 	put_u64(&j, "unseen", r->unseen);
+	view_json_answers(v, &j);
 	view_json_failure(&j, &v->s->daemon);
 	view_json_end(&j);
 }
@@ -153,6 +160,7 @@ void view_why(const struct view *v, const struct why_report *r)
 	if (r->n > PARAGRAPHS)
 		text_printf(v->out, "\nAnd %zu more: see ncclsvc-ctl why --json.\n",
 			    r->n - PARAGRAPHS);
+	view_silence(v, r);
 	if (r->unseen)
 		text_printf(v->out, "\n%zu more are not looked at: the daemon lists too much.\n",
 			    r->unseen);

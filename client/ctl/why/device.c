@@ -22,8 +22,7 @@ const ncclsvc_member_info *why_bad_device(const struct why *w, uint64_t comm)
 	size_t n;
 	const ncclsvc_member_info *m = why_members(w, comm, &n);
 	for (size_t i = 0; i < n; i++) {
-		const ncclsvc_device_info *d =
-			m[i].device < 0 ? NULL : snapshot_device(w->s, m[i].device);
+		const ncclsvc_device_info *d = snapshot_member_device(w->s, &m[i]);
 		if (d && d->state != NCCLSVC_DEVICE_READY)
 			return &m[i];
 	}
@@ -32,7 +31,7 @@ const ncclsvc_member_info *why_bad_device(const struct why *w, uint64_t comm)
 
 void why_tell_device(const struct why *w, const ncclsvc_member_info *m, struct text *out)
 {
-	const ncclsvc_device_info *d = snapshot_device(w->s, m->device);
+	const ncclsvc_device_info *d = snapshot_member_device(w->s, m);
 	text_printf(out, "the worker of device %d, where ", m->device);
 	why_add_rank(w, m->comm, m->rank, out);
 	text_add(out, " is, ");

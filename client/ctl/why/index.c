@@ -121,7 +121,11 @@ bool why_session_has_tasks(const struct why *w, uint32_t session)
 	return false;
 }
 
-char why_process(const struct why *w, int32_t pid)
+char why_process(const struct why *w, const ncclsvc_member_info *m)
 {
-	return w->in->proc_state && pid > 0 ? w->in->proc_state(pid, w->in->arg) : '\0';
+	if (m && m->elsewhere) {
+		const ncclsvc_session_info *s = snapshot_session(w->s, m->session);
+		return s ? (char)s->process_state : '\0';
+	}
+	return w->in->proc_state && m && m->pid > 0 ? w->in->proc_state(m->pid, w->in->arg) : '\0';
 }

@@ -43,8 +43,8 @@ const ncclsvc_member_info *why_member(const struct why *w, uint64_t comm, int32_
 /* Every place of a session in a communicator. */
 const ncclsvc_member_info **why_memberships(const struct why *w, uint32_t session, size_t *n);
 bool why_session_has_tasks(const struct why *w, uint32_t session);
-/* '\0' if unknown. */
-char why_process(const struct why *w, int32_t pid);
+/* The state of the member's process, as its node says; '\0' if unknown. */
+char why_process(const struct why *w, const ncclsvc_member_info *m);
 
 struct why_step {
 	uint64_t comm;

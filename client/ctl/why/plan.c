@@ -23,7 +23,7 @@ void why_find_held(struct why *w, const struct why_group *g, struct why_finding 
 		   struct text *out)
 {
 	const ncclsvc_task_info *t = g->tasks[0];
-	char process = why_process(w, t->pid);
+	char process = why_process(w, why_member(w, t->comm, t->rank));
 	bool stopped = process == 'T' || process == 't';
 	f->cause = stopped ? WHY_STOPPED : WHY_PLAN;
 	why_blame(w, f, t->comm, t->rank, stopped);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The analysis in words. */
+#include "base/merge.h"
 #include "base/units.h"
 #include "internal.h"
 
@@ -37,8 +38,9 @@ void why_add_comm(const struct why *w, uint64_t id, uint32_t nranks, struct text
 	if (comm && comm->label[0])
 		text_name(out, comm->label, sizeof(comm->label));
 	else
-		text_u64(out, id);
-	text_printf(out, " (id %llu", (unsigned long long)id);
+		units_number(out, id);
+	text_add(out, " (id ");
+	units_number(out, id);
 	if (nranks)
 		text_printf(out, ", %u rank%s", nranks, nranks == 1 ? "" : "s");
 	text_char(out, ')');
@@ -236,8 +238,13 @@ static void add_circle(const struct why *w, const struct why_path *p, struct tex
 	}
 	text_printf(out,
 		    ". Each must submit first what another waits for: submit in the same order "
-		    "everywhere, or in one task group. `ncclsvc-ctl cancel comm %llu` ends it.",
-		    (unsigned long long)p->step[begin].comm);
+		    "everywhere, or in one task group. `ncclsvc-ctl cancel comm %llu`",
+		    (unsigned long long)merge_number_of(p->step[begin].comm));
+	if (merge_node_of(p->step[begin].comm)) {
+		text_add(out, " on ");
+		units_node(out, w->s, merge_node_of(p->step[begin].comm) - 1);
+	}
+	text_add(out, " ends it.");
 }
 
 /* "pid 3", "pids 3, 4 and 5", "pids 3, 4, 5 and others" of the culprits; false if none is known. */

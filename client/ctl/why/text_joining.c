@@ -32,7 +32,7 @@ static bool all_alive(const struct why *w, uint64_t comm, const struct why_censu
 {
 	for (size_t i = 0; i < c->ndead; i++) {
 		const ncclsvc_member_info *m = why_member(w, comm, c->dead[i]);
-		char process = m && !m->elsewhere ? why_process(w, m->pid) : '\0';
+		char process = why_process(w, m);
 		if (!process || process == 'Z' || process == 'X')
 			return false;
 	}

@@ -30,7 +30,7 @@ static bool walk_held(struct why *w, const ncclsvc_task_info *t, struct why_path
 		      struct why_path *best)
 {
 	const ncclsvc_member_info *m = at->step[at->n - 1].m;
-	char process = why_process(w, t->pid);
+	char process = why_process(w, m);
 	bool followed = false;
 	if (!is_stopped(process) && m && walk_session(w, m, at, best, &followed))
 		return true;
@@ -47,7 +47,7 @@ static bool walk_tasks(struct why *w, const ncclsvc_task_info **tasks, size_t n,
 		const ncclsvc_task_info *t = tasks[i];
 		here->t = t;
 		if (t->state == NCCLSVC_WAITING_INPUT) {
-			char process = why_process(w, t->pid);
+			char process = why_process(w, here->m);
 			ends(at, is_stopped(process) ? WHY_STOPPED : WHY_INPUT, process, best);
 		} else if (t->state == NCCLSVC_WAITING_GROUP) {
 			if (walk_held(w, t, at, best))
@@ -89,7 +89,7 @@ static bool walk_session(struct why *w, const ncclsvc_member_info *m, struct why
 static void walk_idle(struct why *w, const ncclsvc_member_info *m, struct why_path *at,
 		      struct why_path *best)
 {
-	char process = why_process(w, m->pid);
+	char process = why_process(w, m);
 	enum why_cause cause = WHY_MISSING;
 	const ncclsvc_task_info *before = at->n > 1 ? at->step[at->n - 2].t : NULL;
 	if (is_stopped(process))
@@ -119,7 +119,7 @@ static bool walk_step(struct why *w, struct why_path *at, struct why_path *best)
 		return false;
 	}
 	bool followed = false;
-	if (!is_stopped(why_process(w, m->pid)) && walk_session(w, m, at, best, &followed))
+	if (!is_stopped(why_process(w, m)) && walk_session(w, m, at, best, &followed))
 		return true;
 	if (!followed)
 		walk_idle(w, m, at, best);
