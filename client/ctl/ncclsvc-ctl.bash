@@ -24,7 +24,7 @@ _ncclsvc_ctl()
 			socket=(--socket "${COMP_WORDS[i + 1]}")
 			((i++))
 			;;
-		--timeout | --comm | --rank | --pid | --state | --stuck | --limit | --sort | --after | \
+		--timeout | --node | --comm | --rank | --pid | --state | --stuck | --limit | --sort | --after | \
 			--interval | --count | -n | --world | --local-size | --data | --horizontal | --pipeline)
 			((i++))
 			;;
@@ -48,7 +48,8 @@ _ncclsvc_ctl()
 		;;
 	--state) words="queued waiting-group waiting-peers waiting-input launched done failed" ;;
 	--sort) words="comm age" ;;
-	--comm) words=$(_ncclsvc_ctl_ids comms) ;;
+	--node) words="local all" ;;
+	--comm) words=$(_ncclsvc_ctl_ids comms --node local) ;;
 	--timeout | --rank | --pid | --stuck | --limit | --after | --interval | --count | -n | \
 		--world | --local-size | --data | --horizontal | --pipeline) return ;;
 	*)
@@ -57,8 +58,8 @@ _ncclsvc_ctl()
 		cancel)
 			case $target in
 			"") words="task comm session $globals" ;;
-			task) words=$(_ncclsvc_ctl_ids tasks) ;;
-			comm) words=$(_ncclsvc_ctl_ids comms) ;;
+			task) words=$(_ncclsvc_ctl_ids tasks --node local) ;;
+			comm) words=$(_ncclsvc_ctl_ids comms --node local) ;;
 			session) words=$(_ncclsvc_ctl_ids sessions) ;;
 			esac
 			;;
@@ -70,11 +71,11 @@ _ncclsvc_ctl()
 		*) words=$globals ;;
 		esac
 		case $command in
-		tasks) words+=" --comm --rank --pid --state --stuck --sort --limit" ;;
-		comms) words+=" --all --members --comm" ;;
+		tasks) words+=" --node --comm --rank --pid --state --stuck --sort --limit" ;;
+		comms) words+=" --node --all --members --comm" ;;
 		memory) words+=" --pid" ;;
 		plan) words+=" --comm --rank" ;;
-		why) words+=" --after" ;;
+		why) words+=" --node --after" ;;
 		groups) words+=" --world --local-size --data --horizontal --pipeline --rank" ;;
 		esac
 		;;

@@ -276,6 +276,11 @@ static void who_has_joined_on_other_nodes_is_known_where_they_gather(void **stat
 		CHECK_EQ(CTL(&c.nodes[node], "comms", "--node", "local"), 0);
 		said("ask node ");
 	}
+	for (int node = 0; node < NODES; node++) {
+		why_reaches(&c.nodes[node], "all", NULL,
+			    "ranks 0, 1, 2, 4 and 5 have joined; rank 3 has not.");
+		not_said("ask on node");
+	}
 	say(&clients[3], GO);
 	hear_all(clients, RANKS, READY);
 	say_all(clients, RANKS, GO);

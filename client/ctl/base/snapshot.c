@@ -80,9 +80,12 @@ static void bound(struct snapshot *s)
 	for (size_t i = 0; i < s->ncomms; i++)
 		if (s->comms[i].nranks > SVC_RANKS_MAX)
 			s->comms[i].nranks = SVC_RANKS_MAX;
-	for (size_t i = 0; i < s->ntasks; i++)
+	for (size_t i = 0; i < s->ntasks; i++) {
 		if (s->tasks[i].nranks > SVC_RANKS_MAX)
 			s->tasks[i].nranks = SVC_RANKS_MAX;
+		if (s->tasks[i].waits_count > SVC_RANKS_MAX)
+			s->tasks[i].waits_count = SVC_RANKS_MAX;
+	}
 }
 
 void snapshot_order(struct snapshot *s)

@@ -30,8 +30,16 @@ void view_json_comm(const struct snapshot *s, struct json *j, uint64_t comm)
 	put_u64(j, "comm", merge_number_of(comm));
 	if (s->answers && merge_node_of(comm))
 		put_u64(j, "comm_node", merge_node_of(comm) - 1);
-	else if (s->answers)
+	else
 		put_null(j, "comm_node");
+}
+
+void view_json_node(const struct snapshot *s, struct json *j, uint32_t node)
+{
+	if (s->answers)
+		put_u64(j, "node", node);
+	else
+		put_null(j, "node");
 }
 
 void view_json_answers(const struct view *v, struct json *j)

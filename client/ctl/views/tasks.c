@@ -134,8 +134,7 @@ static void element(const struct view *v, struct json *j, const ncclsvc_task_inf
 		    const ncclsvc_comm_info *comm)
 {
 	put_object(j, NULL);
-	if (v->s->answers)
-		put_u64(j, "node", view_task_node(v->s, x));
+	view_json_node(v->s, j, view_task_node(v->s, x));
 	put_u64(j, "task", merge_number_of(x->task));
 	if (x->kernel)
 		put_u64(j, "kernel", x->kernel);

@@ -59,6 +59,8 @@ void view_json_comm(const struct snapshot *s, struct json *j, uint64_t comm);
 /* The nodes that the task and the member are on. */
 uint32_t view_task_node(const struct snapshot *s, const ncclsvc_task_info *x);
 uint32_t view_member_node(const struct snapshot *s, const ncclsvc_member_info *m);
+/* "node", of several that were asked; else null. */
+void view_json_node(const struct snapshot *s, struct json *j, uint32_t node);
 /* "answers": what came of asking the nodes; null if only this daemon was asked. */
 void view_json_answers(const struct view *v, struct json *j);
 /* A sentence for each node that was asked and did not answer; told: those that it names, too, need

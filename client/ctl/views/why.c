@@ -81,10 +81,7 @@ static void finding_json(struct json *j, const struct view *v, const struct why_
 		const ncclsvc_member_info *m = snapshot_member(v->s, c->comm, c->rank);
 		view_json_comm(v->s, j, c->comm);
 		put_i64(j, "rank", c->rank);
-		if (m && v->s->answers)
-			put_u64(j, "node", view_member_node(v->s, m));
-		else
-			put_null(j, "node");
+		view_json_node(v->s, j, m ? view_member_node(v->s, m) : 0);
 		put_i64(j, "pid", c->pid);
 		put_u64(j, "session", merge_session_number(v->s, c->session));
 		put_string(j, "name", c->name, NCCLSVC_NAME_BYTES);
