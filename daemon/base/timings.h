@@ -87,7 +87,8 @@
  * have their turn. */
 #define SESSION_END_TURN_NS UINT64_C(1000000)
 /* The scheduler's events, and messages of this node to itself, are handled for so long before each
- * request, which pays for them. Then the request has its turn, or I/O, and the rest later. */
+ * request, which pays for them. Then the request has its turn, or I/O, and the rest later. So are
+ * other nodes' requests for lists. */
 #define OWN_TURN_NS	    UINT64_C(1000000)
 /* Overdue requests and sessions are ended for so long. Then I/O has its turn, then the rest. */
 #define EXPIRE_TURN_NS	    UINT64_C(1000000)

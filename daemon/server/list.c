@@ -17,7 +17,7 @@
 #include "task.h"
 
 #define CHUNK_WORK   32768 /* entries of tables that are looked at for one chunk */
-#define PROCESS_WORK 1024  /* as many of them as a look at /proc takes the time of */
+#define PROCESS_WORK 4096  /* as many of them as a look at /proc takes the time of */
 
 static uint64_t list_sessions(struct server *s, struct chunk *p, uint64_t from)
 {

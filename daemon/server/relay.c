@@ -2,12 +2,15 @@
 #include "relay.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/timings.h"
 #include "channel/link.h"
 #include "coord/messages.h"
@@ -35,7 +38,7 @@ void relay_forget(struct server *s, struct client *c)
 {
 	if (!c->relayed.number)
 		return;
-	deadlines_remove(&s->relayed, &c->relayed.deadline);
+	deadlines_remove(&s->relay.waiting, &c->relayed.deadline);
 	c->account->relayed--;
 	c->relayed.number = 0;
 }
@@ -58,7 +61,7 @@ static void begin(struct server *s, struct client *c, uint32_t serial, const str
 				   .uid = c->uid,
 				   .admin = c->admin,
 				   .from = m->from};
-	if (deadlines_add(&s->relayed, &c->relayed.deadline, until)) {
+	if (deadlines_add(&s->relay.waiting, &c->relayed.deadline, until)) {
 		client_error(c, SVC_LIST, serial, NCCLSVC_NO_MEMORY, "out of memory");
 		return;
 	}
@@ -107,11 +110,11 @@ static void on_listed(struct server *s, uint32_t from, const struct control_list
 	if (!c || !m->number || c->relayed.number != m->number || c->relayed.node != from)
 		return; /* it is no longer waited for */
 	const struct svc_list_reply *r = (const struct svc_list_reply *)(m + 1);
-	if (m->result) {
+	if (m->result < 0) {
 		end(s, c, m->result, svc_result_name(m->result));
 		return;
 	}
-	if (!is_whole(c, r, size - sizeof(*m))) {
+	if (m->result || !is_whole(c, r, size - sizeof(*m))) {
 		end(s, c, NCCLSVC_PROTOCOL, "has sent a list that is malformed");
 		return;
 	}
@@ -120,24 +123,20 @@ static void on_listed(struct server *s, uint32_t from, const struct control_list
 	client_reply(c, SVC_LIST, serial, r, size - sizeof(*m), NULL, 0);
 }
 
+/* What the node has asked stays until its turn; the answer goes nowhere. */
 void relay_node_lost(struct server *s, uint32_t node)
 {
-	for (uint32_t i = s->relayed.n; i > 0; i--) {
-		/* Removal moves elements of the heap forward as well as back: begin again. */
-		struct client *c = (struct client *)((char *)s->relayed.heap[i] -
-						     offsetof(struct client, relayed.deadline));
-		if (c->relayed.node != node)
-			continue;
-		end(s, c, NCCLSVC_PEER_GONE, "has gone");
-		i = s->relayed.n + 1;
-	}
+	struct client *c;
+	DL_FOREACH (s->sessions.clients, c)
+		if (c->relayed.number && c->relayed.node == node)
+			end(s, c, NCCLSVC_PEER_GONE, "has gone");
 }
 
-uint64_t relay_expire(struct server *s, uint64_t now)
+static uint64_t expire_relayed(struct server *s, uint64_t now)
 {
 	const uint64_t until = clock_now() + EXPIRE_TURN_NS;
 	struct deadline *d;
-	while ((d = deadlines_first(&s->relayed)) && d->at_ns <= now) {
+	while ((d = deadlines_first(&s->relay.waiting)) && d->at_ns <= now) {
 		if (clock_now() > until)
 			return clock_now() + NAP_NS;
 		end(s, (struct client *)((char *)d - offsetof(struct client, relayed.deadline)),
@@ -148,7 +147,13 @@ uint64_t relay_expire(struct server *s, uint64_t now)
 
 /* ---- The node that is asked ---- */
 
-static void on_list(struct server *s, uint32_t from, const struct control_list *m)
+struct asked {
+	struct asked *prev, *next;
+	uint32_t from;
+	struct control_list list;
+};
+
+static void answer(struct server *s, uint32_t from, const struct control_list *m)
 {
 	const struct client asker = {.uid = m->uid, .admin = m->admin == 1};
 	struct chunk p;
@@ -166,6 +171,61 @@ static void on_list(struct server *s, uint32_t from, const struct control_list *
 		memcpy(a.body, &p.reply, size);
 	}
 	link_send(s->cluster, from, CONTROL_LISTED, &a, sizeof(a.head) + size);
+}
+
+/* At once, or with the deadlines if this turn of the loop has spent its time for that. */
+static void on_list(struct server *s, uint32_t from, const struct control_list *m)
+{
+	struct relay *r = &s->relay;
+	const uint64_t begin = clock_now();
+	if (r->turn != s->sessions.turn) {
+		r->turn = s->sessions.turn;
+		r->turn_ns = 0;
+	}
+	struct asked *a = r->asked || r->turn_ns > OWN_TURN_NS ? malloc(sizeof(*a)) : NULL;
+	if (!a) {
+		answer(s, from, m);
+		r->turn_ns += clock_now() - begin;
+		return;
+	}
+	a->from = from;
+	a->list = *m;
+	DL_APPEND(r->asked, a);
+	loop_deadline(&s->loop, begin);
+}
+
+static void drop(struct relay *r, struct asked *a)
+{
+	DL_DELETE(r->asked, a);
+	free(a);
+}
+
+/* Returns when to call it next; 0: nothing is left. */
+static uint64_t answer_rest(struct server *s)
+{
+	const uint64_t until = clock_now() + EXPIRE_TURN_NS;
+	for (struct asked *a; (a = s->relay.asked);) {
+		const uint64_t now = clock_now();
+		if (now > until)
+			return now;
+		answer(s, a->from, &a->list);
+		drop(&s->relay, a);
+	}
+	return 0;
+}
+
+uint64_t relay_expire(struct server *s, uint64_t now)
+{
+	const uint64_t rest = answer_rest(s);
+	return earlier(expire_relayed(s, now), rest);
+}
+
+void relay_free(struct server *s)
+{
+	struct asked *a, *next;
+	DL_FOREACH_SAFE (s->relay.asked, a, next)
+		drop(&s->relay, a);
+	deadlines_fini(&s->relay.waiting);
 }
 
 void relay_handle(struct server *s, uint32_t from, unsigned kind, const void *body, size_t size)

@@ -519,6 +519,6 @@ void server_destroy(struct server *s)
 	if (s->spare_fd >= 0)
 		close(s->spare_fd);
 	sessions_free(&s->sessions);
-	deadlines_fini(&s->relayed);
+	relay_free(s);
 	free(s);
 }

@@ -24,6 +24,13 @@ struct listener {
 	struct listener *next;
 };
 
+/* relay.c: lists of other nodes. */
+struct relay {
+	struct deadlines waiting; /* of clients whose LIST another node has yet to answer */
+	struct asked *asked;	  /* what other nodes ask, and no turn had time for */
+	uint64_t turn, turn_ns;	  /* time that answers took in this turn of the loop */
+};
+
 struct server {
 	struct loop loop;
 	const struct config *config;
@@ -38,7 +45,7 @@ struct server {
 	struct cluster *cluster; /* the connections to the others; NULL: this node is alone */
 	struct gpus gpus;
 	struct memory memory;
-	struct deadlines relayed; /* of clients whose LIST another node has yet to answer */
+	struct relay relay;
 	uint64_t start_ns;
 	bool draining;
 	void (*drained)(void *arg);
