@@ -74,8 +74,7 @@
 #define NAP_NS	      1000000
 /* A process that has run for so long was no failed start: its back-off begins anew. */
 #define STEADY_NS     UINT64_C(10000000000)
-/* Messages of one kind are limited in each window of the log, and so are the supervisor's messages
- * about failed tasks of one communicator. */
+/* Log messages of one kind, or on failed tasks of one communicator, are limited in each window. */
 #define LOG_WINDOW_NS UINT64_C(5000000000)
 
 /* ---- The supervisor's loop: no user delays the others ---- */
@@ -87,8 +86,7 @@
  * have their turn. */
 #define SESSION_END_TURN_NS UINT64_C(1000000)
 /* The scheduler's events, and messages of this node to itself, are handled for so long before each
- * request, which pays for them. Then the request has its turn, or I/O, and the rest later. So are
- * other nodes' requests for lists. */
+ * request, which pays for them. Then the request has its turn, or I/O, and the rest later. */
 #define OWN_TURN_NS	    UINT64_C(1000000)
 /* Overdue requests and sessions are ended for so long. Then I/O has its turn, then the rest. */
 #define EXPIRE_TURN_NS	    UINT64_C(1000000)
@@ -131,8 +129,7 @@
 #define WORKER_TICK_MS		  200
 /* A worker that has said nothing for so long is asked for a sign of life. */
 #define WORKER_PING_NS		  UINT64_C(10000000000)
-/* Another worker is started after SOON, if the former was of use; else after AGAIN, which doubles
- * up to MAX. */
+/* A worker is started again after SOON if it was of use, else after AGAIN, doubled up to MAX. */
 #define WORKER_AGAIN_SOON_MS	  5
 #define WORKER_AGAIN_MS		  100
 #define WORKER_AGAIN_MS_MAX	  30000
@@ -149,8 +146,7 @@
 /* A launch polls for the trainer's input for so long: less than a wait of the GPU costs. Then the
  * GPU waits. */
 #define INPUT_POLL_NS	      UINT64_C(1500)
-/* Requests are handled, and memory is mapped and closed, for so long each. Then launches have their
- * turn. */
+/* Requests, mapping and closing of memory get so long each. Then launches have their turn. */
 #define WORKER_TURN_NS	      UINT64_C(500000)
 /* Memory that is to be lent waits until the GPU has cleared it, which is looked for after this. */
 #define LEND_LOOK_NS	      UINT64_C(50000)
@@ -187,8 +183,8 @@
 #define NODE_IDLE_SECONDS   2
 #define NODE_PROBES	    3
 #define NODE_UNREACHABLE_MS 10000
-/* A client that asks for another node's list waits for so long, less the time since that node was
- * last heard of. Then it gets TIMEOUT. */
+/* A client waits for another node's list for so long, less the time since that node was last heard
+ * of. Then it gets TIMEOUT. */
 #define NODE_LIST_NS	    UINT64_C(2000000000)
 /* The scheduler looks for other nodes' messages after NAP while it waits for something, after IDLE
  * while others may want something, and after QUIET when nobody has for NODES_QUIET. */

@@ -2,6 +2,7 @@
 #include "relay.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -111,7 +112,9 @@ static void on_listed(struct server *s, uint32_t from, const struct control_list
 		return; /* it is no longer waited for */
 	const struct svc_list_reply *r = (const struct svc_list_reply *)(m + 1);
 	if (m->result < 0) {
-		end(s, c, m->result, svc_result_name(m->result));
+		char why[64];
+		snprintf(why, sizeof(why), "answers %s", svc_result_name(m->result));
+		end(s, c, m->result, why);
 		return;
 	}
 	if (m->result || !is_whole(c, r, size - sizeof(*m))) {

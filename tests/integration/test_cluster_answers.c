@@ -119,10 +119,10 @@ static void opposite_orders_are_a_deadlock(void **state)
 	struct cluster c;
 	struct client clients[2];
 	(void)state;
-	cluster_start(&c, 2, NULL);
+	cluster_start(&c, NODES, NULL); /* one of them has no rank */
 	cluster_clients(clients, 2, &c, IN_TURN, opposite_orders, NULL);
 	hear_all(clients, 2, READY);
-	for (int node = 0; node < 2; node++) {
+	for (int node = 0; node < NODES; node++) {
 		CHECK_EQ(REACHES(&c.nodes[node], "\"deadlock\"", "why", "--after", "0", "--json"),
 			 3);
 		says_pid("\"pid\":%d", clients[0].pid);
