@@ -125,7 +125,7 @@ LIST(ncclsvc_list_nodes, SVC_LIST_NODES, ncclsvc_node_info, TEXT(host) TEXT(addr
 LIST(ncclsvc_list_plans, SVC_LIST_PLANS, ncclsvc_plan_info, )
 LIST(ncclsvc_list_plan_tasks, SVC_LIST_PLAN_TASKS, ncclsvc_plan_task_info, TEXT(label))
 
-ncclsvc_result ncclsvc_list_from(ncclsvc_session *s, int32_t node)
+ncclsvc_result ncclsvc_list_from(ncclsvc_session *s, int node)
 {
 	if (!s || node < -1)
 		return error_argument("ncclsvc_list_from: the session is NULL, or node is "

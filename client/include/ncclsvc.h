@@ -476,7 +476,7 @@ void ncclsvc_list_free(void *list);
  * tasks, GPUs) are that node's. A list then fails with TIMEOUT after 2 s without an answer, with
  * PEER_GONE if the node has gone, and with INVALID_ARGUMENT if there is no such node or the daemon
  * is too old. A session asks one node at a time (else BUSY). Never blocks. */
-ncclsvc_result ncclsvc_list_from(ncclsvc_session *session, int32_t node);
+ncclsvc_result ncclsvc_list_from(ncclsvc_session *session, int node);
 
 /* The session's number in inspection; another one once the session has connected again. NULL: 0,
  * which no session has. Never blocks. */
