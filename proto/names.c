@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "names.h"
 
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +36,8 @@ NAME_FUNCTION(svc_state_name, unsigned, state, NCCLSVC_STATES)
 NAME_FUNCTION(svc_field_name, unsigned, field, NCCLSVC_FIELDS)
 NAME_FUNCTION(svc_epoch_state_name, unsigned, state, NCCLSVC_EPOCH_STATES)
 NAME_FUNCTION(svc_epoch_cause_name, unsigned, cause, NCCLSVC_EPOCH_CAUSES)
+NAME_FUNCTION(svc_ending_name, unsigned, ending, NCCLSVC_ENDINGS)
+NAME_FUNCTION(svc_failure_name, unsigned, failure, NCCLSVC_FAILURES)
 
 static const char *known_redop_name(unsigned redop)
 {
@@ -76,6 +79,43 @@ bool svc_redop_known(unsigned redop)
 bool svc_redop_made(unsigned redop)
 {
 	return redop - SVC_REDOP_MADE < SVC_REDOPS_MADE;
+}
+
+/* "SIGSEGV"; a realtime signal has a number only. */
+static void signal_text(int number, char *text, size_t size)
+{
+	const char *name = sigabbrev_np(number);
+	if (name)
+		snprintf(text, size, "was killed by SIG%s", name);
+	else
+		snprintf(text, size, "was killed by signal %d", number);
+}
+
+const char *svc_ending_text(unsigned ending, int code, char text[SVC_ENDING_BYTES])
+{
+	switch (ending) {
+	case NCCLSVC_ENDED_LEFT:
+		return "left the communicator";
+	case NCCLSVC_ENDED_ABORTED:
+		return "aborted the communicator";
+	case NCCLSVC_ENDED_CLOSED:
+		return "closed its session";
+	case NCCLSVC_ENDED_EXITED:
+		if (code < 0)
+			return "exited";
+		snprintf(text, SVC_ENDING_BYTES, "exited with status %d", code);
+		return text;
+	case NCCLSVC_ENDED_KILLED:
+		if (code <= 0)
+			return "was killed by a signal";
+		signal_text(code, text, SVC_ENDING_BYTES);
+		return text;
+	case NCCLSVC_ENDED_NO_MEMORY:
+		return "was killed by the kernel: out of memory";
+	case NCCLSVC_ENDED_DISCONNECTED:
+		return "was disconnected by ncclsvcd";
+	}
+	return "has ended";
 }
 
 /* Appends to a bounded buffer and keeps it terminated. */
@@ -163,6 +203,7 @@ static void add_side(struct text *t, unsigned field, int32_t rank, int32_t pid, 
 char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 {
 	struct text t = {buf, size};
+	char ending[SVC_ENDING_BYTES];
 	if (size)
 		buf[0] = '\0';
 	if (st->field == NCCLSVC_FIELD_REFUSAL && st->rank_a >= 0) {
@@ -194,15 +235,16 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 			break;
 		}
 		if (st->rank_a < 0) {
-			add(&t, "a member died or left; rejoin the communicator");
+			add(&t, "a member has ended; rejoin the communicator");
 			break;
 		}
 		if (st->field == NCCLSVC_FIELD_NODE)
 			add(&t, "node %llu's daemon is gone, and with it ",
 			    (unsigned long long)st->value_a);
 		add_rank(&t, st->rank_a, st->pid_a);
-		add(&t, st->field == NCCLSVC_FIELD_NODE ? "; rejoin the communicator"
-							: " died or left; rejoin the communicator");
+		if (st->field != NCCLSVC_FIELD_NODE)
+			add(&t, " %s", svc_ending_text(st->ending, st->ending_code, ending));
+		add(&t, "; rejoin the communicator");
 		break;
 	case NCCLSVC_TIMEOUT:
 		if (st->field == NCCLSVC_FIELD_NODE) {

@@ -19,6 +19,11 @@ const char *svc_state_name(unsigned state);
 const char *svc_field_name(unsigned field);
 const char *svc_epoch_state_name(unsigned state);
 const char *svc_epoch_cause_name(unsigned cause);
+const char *svc_ending_name(unsigned ending);
+const char *svc_failure_name(unsigned failure);
+/* "exited with status 1", "was killed by SIGSEGV". Returns text. */
+#define SVC_ENDING_BYTES 64
+const char *svc_ending_text(unsigned ending, int code, char text[SVC_ENDING_BYTES]);
 
 /* Bytes of one element, or of two that are packed; 0: unknown type. Inline: every submission asks.
  */

@@ -22,7 +22,7 @@ extern "C" {
 	X(NCCLSVC_PROTOCOL, -2, "PROTOCOL", "a message or a ring breaks the protocol")             \
 	X(NCCLSVC_VERSION, -3, "VERSION", "client and daemon share no protocol version")           \
 	X(NCCLSVC_MISMATCH, -4, "MISMATCH", "members of a communicator submitted different tasks") \
-	X(NCCLSVC_PEER_GONE, -5, "PEER_GONE", "another member died or left")                       \
+	X(NCCLSVC_PEER_GONE, -5, "PEER_GONE", "another member has ended")                          \
 	X(NCCLSVC_TIMEOUT, -6, "TIMEOUT", "the deadline passed")                                   \
 	X(NCCLSVC_LIMIT, -7, "LIMIT", "a quota or limit is reached; nothing was changed")          \
 	X(NCCLSVC_CANCELLED, -8, "CANCELLED", "cancelled on request")                              \
@@ -161,6 +161,24 @@ extern "C" {
 	X(NCCLSVC_CAUSE_GRAPH_FAILED, 20, "graph-failed") /* an operation that a graph started */  \
 	X(NCCLSVC_CAUSE_ABORTED, 21, "aborted")		  /* by a member */
 
+/* X(name, value, "name"): how a rank's part in an epoch ended; see ncclsvc_status.ending_code */
+#define NCCLSVC_ENDINGS(X)                                                                         \
+	X(NCCLSVC_ENDED, 0, "ended") /* how is unknown */                                          \
+	X(NCCLSVC_ENDED_LEFT, 1, "left")                                                           \
+	X(NCCLSVC_ENDED_ABORTED, 2, "aborted")                                                     \
+	X(NCCLSVC_ENDED_CLOSED, 3, "closed")		 /* its session; the process goes on */    \
+	X(NCCLSVC_ENDED_EXITED, 4, "exited")		 /* code: the exit status; -1: unknown */  \
+	X(NCCLSVC_ENDED_KILLED, 5, "killed")		 /* code: the signal; 0: unknown */        \
+	X(NCCLSVC_ENDED_NO_MEMORY, 6, "out-of-memory")	 /* killed by the kernel's OOM killer */   \
+	X(NCCLSVC_ENDED_DISCONNECTED, 7, "disconnected") /* by the daemon */
+
+/* X(name, value, "name"): the kinds of failures that the daemon keeps */
+#define NCCLSVC_FAILURES(X)                                                                        \
+	X(NCCLSVC_FAILURE_TASK, 1, "operation")	 /* its communicator's epoch goes on */            \
+	X(NCCLSVC_FAILURE_EPOCH, 2, "epoch")	 /* a rank, a node or a GPU is lost */             \
+	X(NCCLSVC_FAILURE_KERNEL, 3, "kernel")	 /* the epoch ended for its members' kernels */    \
+	X(NCCLSVC_FAILURE_REQUEST, 4, "request") /* a JOIN, a SPLIT or a plan */
+
 #define NCCLSVC_ENUM4(name, value, ...) name = (value),
 typedef enum ncclsvc_result { NCCLSVC_RESULTS(NCCLSVC_ENUM4) } ncclsvc_result;
 typedef enum ncclsvc_op { NCCLSVC_OPS(NCCLSVC_ENUM4) } ncclsvc_op;
@@ -171,6 +189,8 @@ typedef enum ncclsvc_field { NCCLSVC_FIELDS(NCCLSVC_ENUM4) } ncclsvc_field;
 typedef enum ncclsvc_refusal { NCCLSVC_REFUSALS(NCCLSVC_ENUM4) } ncclsvc_refusal;
 typedef enum ncclsvc_epoch_state { NCCLSVC_EPOCH_STATES(NCCLSVC_ENUM4) } ncclsvc_epoch_state;
 typedef enum ncclsvc_epoch_cause { NCCLSVC_EPOCH_CAUSES(NCCLSVC_ENUM4) } ncclsvc_epoch_cause;
+typedef enum ncclsvc_ending { NCCLSVC_ENDINGS(NCCLSVC_ENUM4) } ncclsvc_ending;
+typedef enum ncclsvc_failure { NCCLSVC_FAILURES(NCCLSVC_ENUM4) } ncclsvc_failure;
 #undef NCCLSVC_ENUM4
 
 #define NCCLSVC_ID_BYTES      128 /* as ncclUniqueId */
@@ -197,7 +217,9 @@ typedef struct ncclsvc_status {
 	uint32_t missing_count;
 	uint64_t value_a, value_b; /* the differing values, for MISMATCH */
 	int32_t missing[NCCLSVC_MISSING_SHOWN];
-	uint64_t reserved[2];
+	uint32_t ending; /* ncclsvc_ending of rank_a, for PEER_GONE */
+	int32_t ending_code;
+	uint64_t reserved;
 } ncclsvc_status;
 
 /* Inspection records. Ages are nanoseconds at the time of the snapshot. */
@@ -442,6 +464,37 @@ typedef struct ncclsvc_node_info {
 	uint64_t heard_ns; /* since its last message, of one that is alive */
 	uint64_t messages; /* sent to others by the asked node, without keep-alives */
 } ncclsvc_node_info;
+
+#define NCCLSVC_FAILURE_RANKS 64 /* that ended because of a failure, and are named */
+#define NCCLSVC_FAILURE_BYTES 512
+
+/* A failure, and what followed from it. Times are of CLOCK_REALTIME. */
+typedef struct ncclsvc_failure_info {
+	uint64_t failure; /* its number, also after a restart of the daemon */
+	uint64_t cause;	  /* the failure that led to this one; 0: none did */
+	uint64_t unix_ns;
+	uint64_t comm;	  /* ncclsvc_comm_info.comm, until the daemon is restarted */
+	uint64_t seq;	  /* of the operation; 0 without one */
+	uint64_t pending; /* tasks that were pending in an epoch that ended */
+	uint32_t kind;	  /* ncclsvc_failure */
+	int32_t result;	  /* ncclsvc_result */
+	uint32_t field;	  /* ncclsvc_field */
+	uint32_t op;	  /* ncclsvc_op, of TASK */
+	uint32_t epoch, nranks, uid;
+	uint32_t ending; /* ncclsvc_ending of the rank */
+	int32_t ending_code;
+	int32_t rank, pid; /* the rank at fault; -1, 0: none in particular */
+	int32_t device;	   /* its GPU; -1: host, or unknown */
+	int32_t node;	   /* where it is; -1: this node is alone */
+	uint32_t comms;	   /* other communicators whose epochs ended for the same reason */
+	uint32_t ended;	   /* ranks that ended within a minute, of which the first are named */
+	int32_t ended_ranks[NCCLSVC_FAILURE_RANKS];
+	int32_t ended_pids[NCCLSVC_FAILURE_RANKS];
+	uint32_t reserved;
+	char label[NCCLSVC_NAME_BYTES]; /* the communicator's */
+	char host[64];			/* node's, or this one's */
+	char text[NCCLSVC_FAILURE_BYTES];
+} ncclsvc_failure_info;
 
 typedef struct ncclsvc_daemon_info {
 	char version[NCCLSVC_NAME_BYTES];

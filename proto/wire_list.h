@@ -18,6 +18,7 @@ enum svc_list_what {
 	SVC_LIST_PLANS = 7,	 /* ncclsvc_plan_info */
 	SVC_LIST_PLAN_TASKS = 8, /* ncclsvc_plan_task_info */
 	SVC_LIST_NODES = 9,	 /* ncclsvc_node_info; empty: this node is alone */
+	SVC_LIST_FAILURES = 10,	 /* ncclsvc_failure_info, from the number `from` on */
 };
 
 struct svc_list {

@@ -130,6 +130,16 @@ const char *ncclsvc_epoch_cause_name(unsigned cause)
 	return svc_epoch_cause_name(cause);
 }
 
+const char *ncclsvc_ending_name(unsigned ending)
+{
+	return svc_ending_name(ending);
+}
+
+const char *ncclsvc_failure_name(unsigned failure)
+{
+	return svc_failure_name(failure);
+}
+
 const char *ncclsvc_field_name(unsigned field)
 {
 	return svc_field_name(field);

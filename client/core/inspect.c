@@ -56,10 +56,10 @@ static bool append(struct list *l, const struct list_chunk *p)
 	return true;
 }
 
-static ncclsvc_result get_chunks(ncclsvc_session *s, uint32_t what, struct list *l,
+static ncclsvc_result get_chunks(ncclsvc_session *s, uint32_t what, uint64_t from, struct list *l,
 				 struct list_chunk *chunk)
 {
-	struct svc_list request = {.what = what, .node = s->list_node};
+	struct svc_list request = {.what = what, .node = s->list_node, .from = from};
 	uint64_t deadline = deadline_in(REQUEST_MS);
 	do {
 		struct call call = {.fd = -1, .chunk = chunk};
@@ -81,8 +81,8 @@ static ncclsvc_result get_chunks(ncclsvc_session *s, uint32_t what, struct list 
 	return NCCLSVC_OK;
 }
 
-static ncclsvc_result get_list(ncclsvc_session *s, uint32_t what, size_t record_size, void **list,
-			       size_t *n)
+static ncclsvc_result get_list(ncclsvc_session *s, uint32_t what, uint64_t from, size_t record_size,
+			       void **list, size_t *n)
 {
 	struct list l = {.record_size = record_size};
 	if (!s || !list || !n)
@@ -91,7 +91,7 @@ static ncclsvc_result get_list(ncclsvc_session *s, uint32_t what, size_t record_
 	if (!chunk)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	session_lock(s);
-	ncclsvc_result r = get_chunks(s, what, &l, chunk);
+	ncclsvc_result r = get_chunks(s, what, from, &l, chunk);
 	session_unlock(s);
 	free(chunk);
 	if (r) {
@@ -107,7 +107,7 @@ static ncclsvc_result get_list(ncclsvc_session *s, uint32_t what, size_t record_
 #define LIST(function, what, type, texts)                                                          \
 	ncclsvc_result function(ncclsvc_session *s, type **list, size_t *n)                        \
 	{                                                                                          \
-		ncclsvc_result r = get_list(s, what, sizeof(type), (void **)list, n);              \
+		ncclsvc_result r = get_list(s, what, 0, sizeof(type), (void **)list, n);           \
 		for (type *x = r ? NULL : *list; x && x < *list + *n; x++) {                       \
 			texts                                                                      \
 		}                                                                                  \
@@ -134,6 +134,16 @@ ncclsvc_result ncclsvc_list_from(ncclsvc_session *s, int node)
 	s->list_node = (uint32_t)(node + 1);
 	session_unlock(s);
 	return NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_list_failures(ncclsvc_session *s, uint64_t from, ncclsvc_failure_info **list,
+				     size_t *n)
+{
+	ncclsvc_result r = get_list(s, SVC_LIST_FAILURES, from, sizeof(**list), (void **)list, n);
+	for (ncclsvc_failure_info *x = r ? NULL : *list; x && x < *list + *n; x++) {
+		TEXT(label) TEXT(host) TEXT(text)
+	}
+	return r;
 }
 
 void ncclsvc_list_free(void *list)

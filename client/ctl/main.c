@@ -16,6 +16,8 @@
 #include "screen.h"
 #include "views/view.h"
 
+#define FOLLOW_NS UINT64_C(500000000)
+
 struct program {
 	struct ctl_args args;
 	ncclsvc_session *session; /* NULL: not connected */
@@ -108,10 +110,11 @@ static unsigned parts(enum ctl_command command)
 	case CTL_SESSIONS:
 		return SNAPSHOT_SESSIONS;
 	case CTL_COMMS:
-		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_NODES;
+		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_NODES |
+		       SNAPSHOT_MERGED;
 	case CTL_TASKS:
 		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_TASKS |
-		       SNAPSHOT_NODES;
+		       SNAPSHOT_NODES | SNAPSHOT_MERGED;
 	case CTL_MEMORY:
 		return SNAPSHOT_SESSIONS | SNAPSHOT_REGIONS;
 	case CTL_STATUS:
@@ -120,9 +123,11 @@ static unsigned parts(enum ctl_command command)
 		return SNAPSHOT_DEVICES;
 	case CTL_WHY:
 		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_TASKS |
-		       SNAPSHOT_DEVICES | SNAPSHOT_PLANS | SNAPSHOT_NODES;
+		       SNAPSHOT_DEVICES | SNAPSHOT_PLANS | SNAPSHOT_NODES | SNAPSHOT_MERGED;
 	case CTL_PLAN:
 		return SNAPSHOT_COMMS | SNAPSHOT_PLANS;
+	case CTL_FAILURES:
+		return SNAPSHOT_FAILURES;
 	default:
 		return 0;
 	}
@@ -205,6 +210,9 @@ static enum ctl_exit show(const struct view *v)
 		return EXIT_GOOD;
 	case CTL_PLAN:
 		view_plan(v);
+		return EXIT_GOOD;
+	case CTL_FAILURES:
+		view_failures(v);
 		return EXIT_GOOD;
 	default:
 		return show_why(v);
@@ -326,6 +334,40 @@ static enum ctl_exit watch(struct program *p)
 	return finish(&frame, code);
 }
 
+/* What has failed, then what fails, until the daemon is gone. */
+static enum ctl_exit follow(struct program *p)
+{
+	char time[40];
+	uint64_t from = 0;
+	struct timespec next;
+	struct text out = TEXT_INIT(STDOUT_FILENO);
+	deadline_start(p->args.timeout_ns);
+	enum ctl_exit code = connect_or_complain(p);
+	if (code == EXIT_GOOD)
+		ncclsvc_list_from(p->session, p->args.node);
+	clock_gettime(CLOCK_MONOTONIC, &next);
+	while (code == EXIT_GOOD && !out.error) {
+		struct snapshot s = {0};
+		deadline_start(p->args.timeout_ns);
+		const ncclsvc_result result =
+			ncclsvc_list_failures(p->session, from, &s.failures, &s.nfailures);
+		deadline_stop();
+		if (result != NCCLSVC_OK) {
+			code = complain(result);
+			break;
+		}
+		now(time, sizeof(time));
+		const struct view v = {&p->args, &s, &out, time, screen_colour(), screen_width()};
+		if (s.nfailures)
+			view_failures(&v);
+		from = view_failures_next(&v, from);
+		snapshot_free(&s);
+		text_flush(&out, true);
+		sleep_until(&next, FOLLOW_NS);
+	}
+	return finish(&out, code);
+}
+
 /* Its own exit codes: 0 good, 1 warnings, 2 problems. */
 static int doctor(const struct ctl_args *args)
 {
@@ -410,6 +452,8 @@ static int run(struct program *p)
 		return doctor(&p->args);
 	case CTL_GROUPS:
 		return groups(&p->args);
+	case CTL_FAILURES:
+		return p->args.follow ? follow(p) : p->args.watch ? watch(p) : show_once(p);
 	default:
 		return p->args.watch ? watch(p) : show_once(p);
 	}

@@ -73,8 +73,9 @@ _ncclsvc_ctl()
 		case $command in
 		tasks) words+=" --node --comm --rank --pid --state --stuck --sort --limit" ;;
 		comms) words+=" --node --all --members --comm" ;;
-		memory) words+=" --pid" ;;
-		plan) words+=" --comm --rank" ;;
+		sessions | devices) words+=" --node" ;;
+		memory) words+=" --node --pid" ;;
+		plan) words+=" --node --comm --rank" ;;
 		why) words+=" --node --after" ;;
 		groups) words+=" --world --local-size --data --horizontal --pipeline --rank" ;;
 		esac

@@ -82,6 +82,8 @@ const char *ncclsvc_redop_name(unsigned redop);
 const char *ncclsvc_state_name(unsigned state);
 const char *ncclsvc_epoch_state_name(unsigned state);
 const char *ncclsvc_epoch_cause_name(unsigned cause);
+const char *ncclsvc_ending_name(unsigned ending);
+const char *ncclsvc_failure_name(unsigned failure);
 const char *ncclsvc_field_name(unsigned field);
 /* Bytes of one element; 0 if unknown. */
 size_t ncclsvc_type_size(unsigned type);
@@ -470,6 +472,11 @@ ncclsvc_result ncclsvc_list_devices(ncclsvc_session *session, ncclsvc_device_inf
 				    size_t *n);
 /* The daemons of this one's cluster, itself included; none if it is alone. */
 ncclsvc_result ncclsvc_list_nodes(ncclsvc_session *session, ncclsvc_node_info **list, size_t *n);
+/* The failures of this user's communicators (of all users', on the socket for administration) that
+ * the daemon keeps, from the number `from` on, in the order of their numbers. INVALID_ARGUMENT: the
+ * daemon is too old to keep any. */
+ncclsvc_result ncclsvc_list_failures(ncclsvc_session *session, uint64_t from,
+				     ncclsvc_failure_info **list, size_t *n);
 void ncclsvc_list_free(void *list);
 /* From now on the session's lists are those of that node of the cluster, which the session's own
  * daemon asks; -1: of its own daemon again, as at first. Numbers in them (communicators, sessions,

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -52,12 +53,30 @@ static bool stderr_is_journal(void)
 	       !fstat(STDERR_FILENO, &st) && st.st_dev == device && st.st_ino == inode;
 }
 
-static bool send_to_journal(enum log_level level, const char *text)
+static struct iovec field_of(const char *text)
+{
+	return (struct iovec){(void *)(uintptr_t)text, strlen(text)};
+}
+
+static bool send_to_journal(enum log_level level, const struct log_event *e, const char *text)
 {
 	static const int priorities[] = {3, 4, 6, 7};
+	char message[sizeof(prefix) + TEXT_BYTES + 16], priority[16], id[64];
+	struct iovec fields[LOG_FIELDS + 4];
+	int n = 0;
 
-	return sd_journal_send("MESSAGE=%s", text, "PRIORITY=%d", priorities[level],
-			       "SYSLOG_IDENTIFIER=ncclsvcd", NULL) == 0;
+	snprintf(message, sizeof(message), "MESSAGE=%s", text);
+	snprintf(priority, sizeof(priority), "PRIORITY=%d", priorities[level]);
+	fields[n++] = field_of(message);
+	fields[n++] = field_of(priority);
+	fields[n++] = field_of("SYSLOG_IDENTIFIER=ncclsvcd");
+	if (e) {
+		snprintf(id, sizeof(id), "MESSAGE_ID=%s", e->id);
+		fields[n++] = field_of(id);
+	}
+	for (unsigned i = 0; e && i < e->n; i++)
+		fields[n++] = field_of(e->fields[i]);
+	return sd_journal_sendv(fields, n) == 0;
 }
 #else
 static bool stderr_is_journal(void)
@@ -65,9 +84,10 @@ static bool stderr_is_journal(void)
 	return false;
 }
 
-static bool send_to_journal(enum log_level level, const char *text)
+static bool send_to_journal(enum log_level level, const struct log_event *e, const char *text)
 {
 	(void)level;
+	(void)e;
 	(void)text;
 	return false;
 }
@@ -104,12 +124,12 @@ static void send_to_stderr(enum log_level level, const char *text)
 		return;
 }
 
-static void emit(enum log_level level, const char *message)
+static void emit(enum log_level level, const struct log_event *e, const char *message)
 {
 	char note[sizeof(prefix) + 64], text[sizeof(prefix) + TEXT_BYTES];
 
 	snprintf(text, sizeof(text), "%s%s", prefix, message);
-	if (to_journal && send_to_journal(level, text))
+	if (to_journal && send_to_journal(level, e, text))
 		return;
 	if (lost && stderr_has_room()) {
 		snprintf(note, sizeof(note), "%s%" PRIu64 " messages were lost: nobody read them",
@@ -127,7 +147,7 @@ static void report(const struct log_site *site)
 
 	snprintf(text, sizeof(text), "%" PRIu64 " more messages from %s:%d were suppressed",
 		 site->suppressed, file ? file + 1 : site->file, site->line);
-	emit(LOG_LEVEL_WARNING, text);
+	emit(LOG_LEVEL_WARNING, NULL, text);
 }
 
 /* Reports sites whose window has passed, or all of them. */
@@ -237,7 +257,35 @@ void log_write(struct log_site *site, enum log_level level, const char *format, 
 	pthread_mutex_lock(&lock);
 	sweep(now, false);
 	if (level == LOG_LEVEL_DEBUG || allowed(site, now))
-		emit(level, text);
+		emit(level, NULL, text);
+	pthread_mutex_unlock(&lock);
+	errno = saved;
+}
+
+void log_field(struct log_event *e, const char *format, ...)
+{
+	va_list args;
+
+	if (e->n == LOG_FIELDS)
+		return;
+	va_start(args, format);
+	vsnprintf(e->fields[e->n], LOG_FIELD_BYTES, format, args);
+	va_end(args);
+	svc_make_printable(e->fields[e->n++], LOG_FIELD_BYTES);
+}
+
+void log_event(enum log_level level, const struct log_event *e, const char *text)
+{
+	char line[TEXT_BYTES];
+	int saved = errno;
+
+	if (!log_enabled(level))
+		return;
+	snprintf(line, sizeof(line), "%s", text);
+	svc_make_printable(line, sizeof(line));
+	pthread_mutex_lock(&lock);
+	sweep(now_ns(), false);
+	emit(level, e, line);
 	pthread_mutex_unlock(&lock);
 	errno = saved;
 }

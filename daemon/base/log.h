@@ -41,6 +41,18 @@ void log_flush(void);
 void log_write(struct log_site *site, enum log_level level, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
+/* A message that is looked for by machines: the journal keeps its id (sd_journal_send(3)) and
+ * fields, each "NAME=value". Nothing is left out here: its caller bounds how many there are. */
+#define LOG_FIELDS	16
+#define LOG_FIELD_BYTES 112
+struct log_event {
+	const char *id; /* 32 hex digits, as in scripts/systemd/ncclsvc.catalog; static */
+	unsigned n;
+	char fields[LOG_FIELDS][LOG_FIELD_BYTES];
+};
+void log_field(struct log_event *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void log_event(enum log_level level, const struct log_event *e, const char *text);
+
 /* The message needs no newline. errno is kept, and %m works. */
 #define log_at(level, ...)                                                                         \
 	do {                                                                                       \

@@ -272,6 +272,8 @@ uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank)
 		c->nmemberships = n;
 	}
 	c->memberships[i] = (struct membership){.comm = m, .rank = rank};
+	if (!c->process.pid)
+		client_watch_process(c);
 	c->comms++;
 	return i;
 }
@@ -354,6 +356,7 @@ static int32_t fill_members(struct comms *s, struct communicator *m, struct epoc
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct member *member = &m->members[k];
 		member->node = -1;
+		member->ending = (struct ending){0};
 		if (is_elsewhere(s, m, k, &members[k])) {
 			if (member->node < 0)
 				vanished = (int32_t)k;
@@ -419,6 +422,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	}
 	turn_away_others(m);
 	m->epoch = start->epoch;
+	m->failure = 0;
 	m->coordinator = start->members[0].node;
 	comm_event(m, NCCLSVC_CAUSE_STARTED);
 	m->split_round = m->plan_round = 0;
@@ -542,6 +546,8 @@ void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reaso
 		.rank_a = rank,
 		.pid_a = rank >= 0 ? m->members[rank].pid : 0,
 		.rank_b = -1,
+		.ending = rank >= 0 ? m->members[rank].ending.how : NCCLSVC_ENDED,
+		.ending_code = rank >= 0 ? m->members[rank].ending.code : 0,
 	};
 	if (m->life.state == NCCLSVC_EPOCH_LEFT)
 		comm_event_for(m, cause, &why);

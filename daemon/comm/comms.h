@@ -10,6 +10,7 @@
 #include "communicator.h"
 #include "coord/coord.h"
 #include "crossover.h"
+#include "failures/failures.h"
 #include "gpu/gpu.h"
 #include "memory/memory.h"
 #include "sched/executor.h"
@@ -37,6 +38,10 @@ struct comms {
 	struct plan *plans;
 	struct crossover crossover; /* peer/limit.c: of this machine, as measured */
 	struct deadlines looks;	    /* peer/watch.c: at the pages of communicators */
+	struct failures failures;
+	uv_timer_t followed;	     /* tells the log what has followed from failures */
+	ncclsvc_status last_failure; /* result 0: none yet */
+	uint64_t last_failure_comm;
 	struct communicator *world;
 	uint32_t world_first; /* this node's first rank in the world */
 };

@@ -26,6 +26,7 @@ struct member {
 	struct deadline deadline; /* of that; in comms->joins if there is one */
 	uint64_t since_ns;	  /* when it came */
 	int32_t pid;		  /* the last holder's */
+	struct ending ending;	  /* how its part in the last epoch ended, if it ended that epoch */
 	int32_t device;
 	int staging_fd; /* that came with its JOIN; -1: none */
 	int32_t staging_device;
@@ -71,6 +72,8 @@ struct communicator {
 	struct nccl_comm *nccl_comm; /* while an epoch runs or is about to */
 	struct account *account;     /* of the user to whom it belongs: all its members are his */
 	uint32_t nranks, epoch;
+	uint64_t failure; /* the last, since the epoch began: failures/; 0: none */
+	uint64_t failure_ns;
 	struct epoch_life life;
 	struct member *members; /* [nranks] */
 	uint32_t joining, occupied;

@@ -5,6 +5,7 @@
 #include "comms.h"
 #include "peer/peer.h"
 #include "remote.h"
+#include "report.h"
 
 void comm_left_while_joining(struct comms *s, struct communicator *m, int32_t rank)
 {
@@ -42,6 +43,7 @@ static void leave(struct client *c, struct communicator *m, int32_t rank)
 	const bool broken_off =
 		member->state == NCCLSVC_MEMBER_JOINED && peer_broken_off(m, (uint32_t)rank);
 	comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
+	report_ending(m, c, rank, (struct ending){.how = NCCLSVC_ENDED_LEFT});
 	if (broken_off) /* its kernels were to do something yet */
 		comm_break_epoch(m, NCCLSVC_CAUSE_LEFT, rank);
 	comm_event_for(m, NCCLSVC_CAUSE_LEFT,
@@ -75,8 +77,10 @@ void comm_abort(struct client *c, uint32_t serial, const struct svc_abort *reque
 			     "there is no communicator %u in this session", request->comm);
 		return;
 	}
-	if (m->epoch == request->epoch && comm_takes_part(&m->members[rank]))
+	if (m->epoch == request->epoch && comm_takes_part(&m->members[rank])) {
+		report_ending(m, c, rank, (struct ending){.how = NCCLSVC_ENDED_ABORTED});
 		comm_break_epoch(m, NCCLSVC_CAUSE_ABORTED, rank);
+	}
 	client_reply(c, SVC_ABORT, serial, NULL, 0, NULL, 0);
 }
 
@@ -120,11 +124,14 @@ bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns)
 			remote_unjoin(m, (uint32_t)rank, c->id,
 				      was == NCCLSVC_MEMBER_JOINING ? WITHDRAW_DIED
 								    : WITHDRAW_CANCELLED);
+		report_ending(m, c, rank, c->ending);
 		comm_vacate(m, member,
 			    was == NCCLSVC_MEMBER_JOINING ? NCCLSVC_MEMBER_ABSENT
 							  : NCCLSVC_MEMBER_DEAD);
 		if (was == NCCLSVC_MEMBER_JOINED)
 			comm_break_epoch(m, NCCLSVC_CAUSE_MEMBER_DIED, rank);
+		if (was == NCCLSVC_MEMBER_BROKEN)
+			report_ended_later(m, rank);
 		/* An epoch that still runs is not what the client had a part in. */
 		comm_event(m,
 			   epoch_runs(&m->life) ? NCCLSVC_CAUSE_LEFT : NCCLSVC_CAUSE_MEMBER_DIED);

@@ -64,6 +64,8 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 
 void comm_broken_elsewhere(struct communicator *m, const struct control_break *b)
 {
+	if (b->rank >= 0)
+		m->members[b->rank].ending = b->ending;
 	comm_break_for(m, b->renewed ? NCCLSVC_CAUSE_RENEWED : NCCLSVC_CAUSE_ENDED_ELSEWHERE,
 		       b->result, b->rank, b->node);
 }

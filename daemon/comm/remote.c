@@ -281,6 +281,7 @@ void remote_break(struct communicator *m, int result, int32_t rank, int32_t node
 		.rank = rank,
 		.pid = rank >= 0 ? m->members[rank].pid : 0,
 		.node = node,
+		.ending = rank >= 0 ? m->members[rank].ending : (struct ending){0},
 	};
 	memcpy(b.id, m->id, sizeof(b.id));
 	tell_epoch(m, CONTROL_BREAK, &b, sizeof(b));

@@ -1,11 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What fails on a communicator, told to the operator: one log line for a failure, however many
- * tasks and ranks it ends. A user whose communicators fail all the time gets a few lines, so that
- * those of others are seen. */
+ * What fails on a communicator: it is recorded (failures/), and the log line is that record in
+ * words. Ranks that end soon after a failure, and other communicators' epochs that end with them,
+ * are recorded as its consequences, and logged together. A user whose communicators fail all the
+ * time gets a few lines, so that those of others are seen. */
 #ifndef COMM_REPORT_H
 #define COMM_REPORT_H
 
 #include "communicator.h"
+
+struct comms;
+
+/* Where failures are kept is in the environment (STATE_DIRECTORY). */
+void report_open(struct comms *s);
+void report_close(struct comms *s);
+/* The timer's handle must be closed before. */
+void report_free(struct comms *s);
+
+/* A member leaves, aborts, or has ended in this way: to be called before its epoch is ended. If its
+ * process was told of a failure within a minute, and has done nothing with success since, that is
+ * why. */
+void report_ending(struct communicator *m, const struct client *c, int32_t rank,
+		   struct ending ending);
+/* A member has ended whose epoch was over. */
+void report_ended_later(struct communicator *m, int32_t rank);
 
 /* Tasks have failed with this status; op, rank and seq are the first one's. */
 void report_tasks(struct communicator *m, const ncclsvc_status *st, unsigned op, int32_t rank,

@@ -5,6 +5,7 @@
 
 #include "channel/link.h"
 #include "ncclsvc_types.h"
+#include "session/ending.h"
 #include "svc_limits.h"
 #include "wire.h"
 
@@ -82,8 +83,9 @@ struct control_break {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t epoch;
 	int32_t result, rank, pid;
-	int32_t node;	  /* that is gone, or does not answer; -1: none */
-	uint32_t renewed; /* somebody joins beside one that has left */
+	int32_t node;	      /* that is gone, or does not answer; -1: none */
+	uint32_t renewed;     /* somebody joins beside one that has left */
+	struct ending ending; /* the rank's */
 };
 
 struct control_left {

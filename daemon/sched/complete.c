@@ -40,6 +40,7 @@ const ncclsvc_status *complete_ran(struct task *const *tasks, uint32_t n, ncclsv
 		*st = status_of(NCCLSVC_PEER_GONE);
 		st->rank_a = t->rank;
 		st->pid_a = t->session->pid;
+		st->ending = NCCLSVC_ENDED_DISCONNECTED; /* as its session will be */
 		return st;
 	}
 	return &complete_ok;
@@ -156,9 +157,6 @@ static void tell(struct engine *e, struct task *t, const ncclsvc_status *how)
 		report(e, t, &st);
 		table_count(&e->table.failed, 1);
 		table_count(&s->counts->failed, 1);
-		pthread_mutex_lock(&e->lock);
-		e->failure = (struct failure){st, t->comm ? t->comm->uid : 0};
-		pthread_mutex_unlock(&e->lock);
 	}
 }
 

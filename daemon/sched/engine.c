@@ -118,15 +118,6 @@ static void free_queues(struct engine *e)
 		free(event);
 }
 
-static struct failure engine_last_failure(struct executor *x)
-{
-	struct engine *e = (struct engine *)x;
-	pthread_mutex_lock(&e->lock);
-	struct failure f = e->failure;
-	pthread_mutex_unlock(&e->lock);
-	return f;
-}
-
 static const struct task_table *engine_table(const struct executor *x)
 {
 	return &((const struct engine *)x)->table;
@@ -360,8 +351,8 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	e->config = *config;
 	e->notify = notify;
 	e->notify_arg = arg;
-	e->executor = (struct executor){engine_command,	     engine_next_event, engine_table,
-					engine_last_failure, engine_destroy,	config->threads};
+	e->executor = (struct executor){engine_command, engine_next_event, engine_table,
+					engine_destroy, config->threads};
 	pthread_mutex_init(&e->lock, NULL);
 	cpu_set_t cpus;
 	e->cores = sched_getaffinity(0, sizeof(cpus), &cpus) ? 1 : (uint32_t)CPU_COUNT(&cpus);

@@ -49,11 +49,6 @@ struct member_pending {
 	_Atomic uint32_t first[PENDING_KINDS];
 };
 
-struct failure {
-	ncclsvc_status status; /* result 0: none yet */
-	uint64_t comm_uid;
-};
-
 /* An executor. command and next_event are called by the supervisor's thread alone; notify (given at
  * creation) is called by the executor's, whenever next_event has something. */
 struct executor {
@@ -61,7 +56,6 @@ struct executor {
 	bool (*next_event)(struct executor *x, struct event *e);
 	/* What is queued, readable at any time from any thread. */
 	const struct task_table *(*table)(const struct executor *x);
-	struct failure (*last_failure)(struct executor *x);
 	/* Stops it and frees everything; commands are no longer allowed. */
 	void (*destroy)(struct executor *x);
 	unsigned threads;

@@ -82,8 +82,7 @@ struct engine {
 	struct queued_command *commands;
 	_Atomic uint64_t commands_queued; /* so far */
 	struct queued_event *events;
-	struct failure failure; /* the last */
-	_Atomic bool asleep;	/* the command eventfd must be written */
+	_Atomic bool asleep; /* the command eventfd must be written */
 	int wake_fd;
 
 	/* The engine thread's. */

@@ -80,6 +80,7 @@ ncclsvc_status order_gone_status(const struct comm *c, int32_t rank)
 {
 	ncclsvc_status st = status_of(NCCLSVC_PEER_GONE);
 	order_name_ranks(c, &st, rank, -1);
+	st.ending = NCCLSVC_ENDED_LEFT; /* after any other ending, the epoch does not go on */
 	return st;
 }
 

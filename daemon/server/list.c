@@ -120,6 +120,19 @@ static uint64_t list_nodes(struct server *s, struct chunk *p, uint64_t from)
 	return 0;
 }
 
+static uint64_t list_failures(struct server *s, struct chunk *p, uint64_t from)
+{
+	for (const struct failure *f = s->comms.failures.all; f; f = f->hh.next) {
+		if (f->info.failure < from || !client_allows(p->asker, f->info.uid))
+			continue;
+		ncclsvc_failure_info *i = chunk_next(p, 1);
+		if (!i)
+			return f->info.failure;
+		*i = f->info;
+	}
+	return 0;
+}
+
 static const struct {
 	list_chunk *list;
 	uint32_t record_size;
@@ -133,6 +146,7 @@ static const struct {
 	[SVC_LIST_PLANS] = {list_plans, sizeof(ncclsvc_plan_info)},
 	[SVC_LIST_PLAN_TASKS] = {list_plan_tasks, sizeof(ncclsvc_plan_task_info)},
 	[SVC_LIST_NODES] = {list_nodes, sizeof(ncclsvc_node_info)},
+	[SVC_LIST_FAILURES] = {list_failures, sizeof(ncclsvc_failure_info)},
 };
 
 bool list_chunk_make(struct server *s, struct chunk *p, const struct client *asker, bool by_node,
@@ -166,7 +180,7 @@ void list_send(struct server *s, struct client *c, uint32_t serial, const struct
 void list_daemon(struct server *s, struct client *c, uint32_t serial)
 {
 	const struct task_table *t = s->executor->table(s->executor);
-	struct failure f = s->executor->last_failure(s->executor);
+	const ncclsvc_status *last = &s->comms.last_failure;
 	uint64_t now = clock_now();
 	struct svc_daemon_info_reply r = {
 		.info = {
@@ -189,9 +203,9 @@ void list_daemon(struct server *s, struct client *c, uint32_t serial)
 			.tasks_pending = load(&t->pending),
 			.tasks_completed = load(&t->completed),
 			.tasks_failed = load(&t->failed),
-			.last_failure = f.status,
-			.last_failure_comm = f.comm_uid,
-			.last_failure_age_ns = f.status.done_ns ? since(now, f.status.done_ns) : 0,
+			.last_failure = *last,
+			.last_failure_comm = s->comms.last_failure_comm,
+			.last_failure_age_ns = last->done_ns ? since(now, last->done_ns) : 0,
 		}};
 	gpu_mps_describe(&s->gpus, &r.info);
 	client_reply(c, SVC_DAEMON_INFO, serial, &r, sizeof(r), NULL, 0);

@@ -387,6 +387,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 	uv_async_init(loop, &s->closed, on_closed);
 	s->loop.handles += 3;
 	remote_start(&s->comms);
+	report_open(&s->comms);
 	const struct engine_config ec = engine_config_of(config, cluster);
 	if (!sessions_open(&s->sessions, &s->loop, callbacks->session, s) &&
 	    !comms_open(&s->comms) && s->spare_fd >= 0)
@@ -476,6 +477,7 @@ static void let_executor_go(struct server *s)
 	uv_close((uv_handle_t *)&s->closed, on_handle_closed);
 	sessions_close(&s->sessions);
 	remote_close(&s->comms);
+	report_close(&s->comms);
 	gpu_stop(&s->gpus);
 }
 
@@ -512,6 +514,7 @@ void server_destroy(struct server *s)
 	plan_free_all(&s->comms);
 	comm_free_all(&s->comms);
 	remote_free(&s->comms);
+	report_free(&s->comms);
 	gpu_free(&s->gpus);
 	staging_free(&s->gpus);
 	accounts_fini(&s->accounts);

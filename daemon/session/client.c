@@ -353,6 +353,24 @@ static bool take_turns(struct client *c)
 	return false;
 }
 
+void client_watch_process(struct client *c)
+{
+	char text[SVC_TEXT_BYTES];
+	c->process = ending_watch(c->fd, c->pid);
+	if (c->process.fd < 0 || account_take(c->account, SHARE_FDS, 1, text))
+		return;
+	close(c->process.fd);
+	c->process.fd = -1;
+}
+
+static void forget_process(struct client *c)
+{
+	if (!c->process.pid || c->process.fd < 0)
+		return;
+	close(c->process.fd);
+	account_give(c->account, SHARE_FDS, 1);
+}
+
 static void try_free(struct client *c)
 {
 	struct sessions *s = c->sessions;
@@ -360,6 +378,7 @@ static void try_free(struct client *c)
 		return;
 	connection_close(c->account, c->fd);
 	account_give(c->account, SHARE_FDS, 1);
+	forget_process(c);
 	s->by_slot[c->slot] = NULL;
 	account_give(c->account, SHARE_SESSIONS, 1);
 	account_put(c->account);
@@ -441,6 +460,8 @@ void client_close(struct client *c, int reason, const char *text)
 		return;
 	if (c->state == CLIENT_OPEN)
 		log_end(c, text);
+	c->ending = reason ? (struct ending){.how = NCCLSVC_ENDED_DISCONNECTED}
+			   : ending_of(&c->process);
 	c->known = c->state == CLIENT_OPEN;
 	if (c->known)
 		s->nopen--;
@@ -695,6 +716,7 @@ struct client *client_create(struct sessions *s, int fd, struct account *account
 	c->pid = cred->pid;
 	c->uid = cred->uid;
 	c->admin = admin;
+	c->process.fd = -1;
 	c->version = SVC_PROTOCOL_MIN;
 	c->account = account;
 	c->mps = NCCLSVC_MPS_UNKNOWN;

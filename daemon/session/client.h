@@ -10,6 +10,7 @@
 #include "account/task_table.h"
 #include "base/deadlines.h"
 #include "base/hash.h"
+#include "ending.h"
 #include "ring.h"
 
 struct communicator;
@@ -45,6 +46,12 @@ struct client {
 	int fd;
 	int32_t pid;
 	uint32_t uid;
+	struct process process; /* its, once it holds something */
+	struct ending ending;	/* at its end */
+	uint64_t failure;	/* the last that its process was told of (failures/); 0: none */
+	uint64_t failure_ns;
+	uint64_t failure_done;		   /* tasks that had succeeded a second later */
+	bool failure_settled;		   /* failure_done is known */
 	bool admin;			   /* it came by the socket for administration */
 	bool refused;			   /* may not use this daemon */
 	uint16_t version_min, version_max; /* as it said */
@@ -117,6 +124,8 @@ struct client *client_create(struct sessions *s, int fd, struct account *account
 			     const struct ucred *cred, bool admin);
 /* It has said HELLO. */
 void client_opened(struct client *c);
+/* Its process is to be remembered well enough to tell how it ends. */
+void client_watch_process(struct client *c);
 /* Sends a reply. fds stay the caller's. */
 void client_reply(struct client *c, unsigned opcode, uint32_t serial, const void *body, size_t size,
 		  const int *fds, unsigned nfds);

@@ -131,7 +131,7 @@ static void mortal_rank(struct client *c)
 	stage("launching for a rank that dies");
 	graph_launch(exec, s);
 	CHECK_EQ(dropin_fails(comm, WAIT_MS), ncclRemoteError);
-	CHECK_SAYS(comm, "died or left");
+	CHECK_SAYS(comm, "was killed by SIGKILL");
 	CHECK(gpu_stream_ends(s, WAIT_MS));
 	CHECK_NC_IS(dropin_sum(p, comm, s), ncclRemoteError);
 	graph_launch(exec, s); /* it does nothing */
@@ -230,7 +230,7 @@ static void abandoned_rank(struct client *c)
 		sleep_ms(100);
 		say(c, READY);
 		CHECK_NC_IS(nc.ncclCommFinalize(comm), ncclRemoteError);
-		CHECK_SAYS(comm, "died or left");
+		CHECK_SAYS(comm, "left the communicator");
 	} else {
 		CHECK_EQ(hear(c), READY);
 	}
@@ -281,7 +281,7 @@ static void revoking_rank(struct client *c)
 		CHECK(gpu_stream_ends(s, WAIT_MS));
 	} else {
 		CHECK_EQ(dropin_fails(comm, WAIT_MS), ncclRemoteError);
-		CHECK_SAYS(comm, "died or left");
+		CHECK_SAYS(comm, "aborted the communicator");
 	}
 	CHECK_NC(nc.ncclCommAbort(comm));
 	graph_destroy(exec);

@@ -62,9 +62,10 @@ static void one_has_posted_nothing(void **state)
 	hear_all(clients, 5, READY);
 	for (int node = 0; node < NODES; node++) {
 		const struct daemon *d = &c.nodes[node];
-		CHECK_EQ(REACHES(d, "rank 5 (pid ", "why", "--after", "0"), 3);
+		CHECK_EQ(REACHES(d, "ranks 0, 1, 2, 3 and 4 have submitted it", "why", "--after",
+				 "0"),
+			 3);
 		says_pid("rank 5 (pid %d", clients[5].pid);
-		said("ranks 0, 1, 2, 3 and 4 have submitted it");
 		not_said("ask on node");
 		not_said("not known here");
 		CHECK_EQ(CTL(d, "why", "--after", "0", "--json"), 3);
@@ -92,6 +93,12 @@ static void one_has_posted_nothing(void **state)
 	say_all(clients, 6, GO);
 	clients_end(clients, 6);
 	CHECK_EQ(CTL(&c.nodes[0], "why", "--node", "9"), 5);
+	/* Other lists are one node's. */
+	CHECK_EQ(CTL(&c.nodes[0], "sessions", "--node", "2"), 0);
+	said("ncclsvc-ctl");
+	CHECK_EQ(CTL(&c.nodes[0], "devices", "--node", "9"), 1);
+	said("there is no node 9");
+	CHECK_EQ(CTL(&c.nodes[0], "sessions", "--node", "all"), 2);
 	cluster_stop(&c);
 }
 
@@ -194,7 +201,7 @@ static void a_stopped_daemon_is_named_and_the_rest_shown(void **state)
 	snprintf(want, sizeof(want), "ncclsvcd's pid %d) does not answer", c.nodes[2].pid);
 	for (int node = 0; node < 2; node++) {
 		const struct daemon *d = &c.nodes[node];
-		CHECK_EQ(CTL(d, "why", "--after", "0"), 3);
+		REACHES(d, "ranks 0, 1, 2 and 3 have submitted it", "why", "--after", "0");
 		said("has not been heard of for");
 		not_said("ask on node");
 		CHECK_EQ(CTL(d, "tasks"), 0);

@@ -7,7 +7,8 @@
 
 #include "harness.h"
 
-#define RANKS 4
+#define RANKS	   4
+#define SETTLED_MS 1500 /* after a failure, what succeeds counts as going on */
 
 enum { READY = 1, GO, DONE };
 
@@ -82,6 +83,10 @@ static void fails(struct client *me)
 		CHECK_OK(ncclsvc_barrier(comm, &tasks[0]));
 		wait_for(s, tasks[0], NCCLSVC_CANCELLED);
 	}
+	/* They go on: what one does a second later has nothing to do with those failures. */
+	sleep_ms(SETTLED_MS);
+	CHECK_OK(ncclsvc_barrier(comm, &tasks[0]));
+	wait_for(s, tasks[0], NCCLSVC_OK);
 	say(me, READY);
 	/* One dies while the others wait for it. */
 	CHECK_EQ(hear(me), GO);
@@ -129,7 +134,7 @@ static void each_failure_has_a_line(void **state)
 	client_kill(&clients[3]);
 	clients_end(clients, RANKS);
 	snprintf(want, sizeof(want),
-		 "6 pending tasks fail: PEER_GONE: rank 3 (pid %d) died or left", victim);
+		 "6 pending tasks fail: PEER_GONE: rank 3 (pid %d) was killed by SIGKILL", victim);
 	one_line(&d, want);
 	daemon_stop(&d);
 }
@@ -160,7 +165,7 @@ static void what_is_in_order_is_no_failure(void **state)
 		CHECK_EQ(run_program(argv, out, sizeof(out)), 0);
 	say_all(clients, RANKS, GO);
 	clients_end(clients, RANKS);
-	CHECK(daemon_logged(&d, "has ended or aborted, and no task was pending"));
+	CHECK(daemon_logged(&d, "; no task was pending"));
 	daemon_finishes(&d);
 	no_line(&d, "warning:");
 	no_line(&d, "error:");

@@ -237,7 +237,7 @@ class Errors(unittest.TestCase):
         for record, rank, pid in ((gone, 3, 77), (lone, 2, 9), (two, None, None), (late, 1, None)):
             error = ncclsvc.errors.error_of(record.result, "text", Status.of(record))
             self.assertEqual((error.rank, error.pid, error.code), (rank, pid, record.result))
-        error = ncclsvc.errors.error_of(-5, "x: rank 2 (pid 7, train.py) died or left")
+        error = ncclsvc.errors.error_of(-5, "x: rank 2 (pid 7, train.py) was killed by SIGKILL")
         self.assertEqual((error.rank, error.pid), (2, 7))
         self.assertIsInstance(error, ncclsvc.PeerGoneError)
         self.assertIsInstance(ncclsvc.errors.error_of(-6, ""), TimeoutError)

@@ -140,7 +140,7 @@ class Backend(unittest.TestCase):
         self.assertEqual([line[:3] for line in said],
                          [["work", "1", pid], ["backward", "?", "?"], ["recv", "1", pid]])
         for *_, text in said:
-            self.assertIn(f"rank 1 (pid {pid}) died or left", text)
+            self.assertIn(f"rank 1 (pid {pid}) was killed by SIGKILL", text)
 
     def outcomes(self, backend):
         lines = self.program("distributed_cases.py", backend, timeout=1500).splitlines()

@@ -149,7 +149,7 @@ static void a_lost_node_is_named_from_version_2_on(void **state)
 		peer_sync(s);
 		assert_int_equal(ncclsvc_comm_error(comm), NCCLSVC_PEER_GONE);
 		assert_int_equal(ncclsvc_barrier(comm, NULL), NCCLSVC_STALE_EPOCH);
-		says(version == 1 ? "rank 1 (pid 77) died or left"
+		says(version == 1 ? "rank 1 (pid 77) has ended"
 				  : "node 4's daemon is gone, and with it rank 1 (pid 77)");
 		ncclsvc_close(s);
 	}

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "snapshot.h"
 
@@ -16,6 +17,8 @@
 #define SECONDS_MAX 1e9
 
 #define ON(command) (1u << (command))
+/* Those that show all nodes as one. */
+#define MERGED	    (ON(CTL_COMMS) | ON(CTL_TASKS) | ON(CTL_WHY))
 #define ANY	    (~0u)
 
 const char ctl_help[] =
@@ -34,6 +37,8 @@ const char ctl_help[] =
 	"[--rank "
 	"R]\n"
 	"  why                    what is stuck, and whose fault it is [--after SECONDS]\n"
+	"  failures               what has failed, and who was at fault [--since TIME]\n"
+	"                         [--comm ID] [--follow]\n"
 	"  doctor                 what prevents the use of the daemon's GPUs from here\n"
 	"  groups                 the groups of a world that need not exist: --world W\n"
 	"                         [--local-size L] [--data D] [--horizontal H] [--pipeline P]\n"
@@ -46,7 +51,8 @@ const char ctl_help[] =
 	"\n"
 	"Options:\n"
 	"  --socket PATH          the daemon's socket\n"
-	"  --node N|local|all     of comms, tasks and why: the cluster's nodes to ask (all)\n"
+	"  --node N|local|all     whose lists to show: of comms, tasks and why all nodes', else\n"
+	"                         this node's\n"
 	"  --json                 one line of JSON instead of text\n"
 	"  --timeout SECONDS      give up after this long without an answer (10)\n"
 	"  --help, --version\n"
@@ -56,11 +62,11 @@ const char ctl_help[] =
 	"5 nothing found (cancel); doctor: 0 good, 1 warnings, 2 problems. See ncclsvc-ctl(1).\n";
 
 static const char *const commands[] = {
-	[CTL_STATUS] = "status",   [CTL_SESSIONS] = "sessions", [CTL_COMMS] = "comms",
-	[CTL_TASKS] = "tasks",	   [CTL_MEMORY] = "memory",	[CTL_DEVICES] = "devices",
-	[CTL_PLAN] = "plan",	   [CTL_WHY] = "why",		[CTL_DOCTOR] = "doctor",
-	[CTL_GROUPS] = "groups",   [CTL_CANCEL] = "cancel",	[CTL_WATCH] = "watch",
-	[CTL_VERSION] = "version", [CTL_HELP] = "help",
+	[CTL_STATUS] = "status",     [CTL_SESSIONS] = "sessions", [CTL_COMMS] = "comms",
+	[CTL_TASKS] = "tasks",	     [CTL_MEMORY] = "memory",	  [CTL_DEVICES] = "devices",
+	[CTL_PLAN] = "plan",	     [CTL_WHY] = "why",		  [CTL_DOCTOR] = "doctor",
+	[CTL_FAILURES] = "failures", [CTL_GROUPS] = "groups",	  [CTL_CANCEL] = "cancel",
+	[CTL_WATCH] = "watch",	     [CTL_VERSION] = "version",	  [CTL_HELP] = "help",
 };
 
 enum option_value {
@@ -79,6 +85,8 @@ enum option_value {
 	OPT_ALL,
 	OPT_MEMBERS,
 	OPT_AFTER,
+	OPT_SINCE,
+	OPT_FOLLOW,
 	OPT_INTERVAL,
 	OPT_COUNT,
 	OPT_WORLD,
@@ -106,6 +114,8 @@ static const struct option options[] = {
 	{"all", no_argument, NULL, OPT_ALL},
 	{"members", no_argument, NULL, OPT_MEMBERS},
 	{"after", required_argument, NULL, OPT_AFTER},
+	{"since", required_argument, NULL, OPT_SINCE},
+	{"follow", no_argument, NULL, OPT_FOLLOW},
 	{"interval", required_argument, NULL, OPT_INTERVAL},
 	{"count", required_argument, NULL, OPT_COUNT},
 	{"world", required_argument, NULL, OPT_WORLD},
@@ -119,7 +129,7 @@ static const struct option options[] = {
 
 /* The commands that take an option; not named: all. */
 static const unsigned takers[OPT_END - OPT_SOCKET] = {
-	[OPT_COMM - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_COMMS) | ON(CTL_PLAN),
+	[OPT_COMM - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_COMMS) | ON(CTL_PLAN) | ON(CTL_FAILURES),
 	[OPT_RANK - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_PLAN) | ON(CTL_GROUPS),
 	[OPT_PID - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_MEMORY),
 	[OPT_STATE - OPT_SOCKET] = ON(CTL_TASKS),
@@ -129,6 +139,8 @@ static const unsigned takers[OPT_END - OPT_SOCKET] = {
 	[OPT_ALL - OPT_SOCKET] = ON(CTL_COMMS),
 	[OPT_MEMBERS - OPT_SOCKET] = ON(CTL_COMMS),
 	[OPT_AFTER - OPT_SOCKET] = ON(CTL_WHY),
+	[OPT_SINCE - OPT_SOCKET] = ON(CTL_FAILURES),
+	[OPT_FOLLOW - OPT_SOCKET] = ON(CTL_FAILURES),
 	[OPT_INTERVAL - OPT_SOCKET] = ON(CTL_WATCH),
 	[OPT_COUNT - OPT_SOCKET] = ON(CTL_WATCH),
 	[OPT_WORLD - OPT_SOCKET] = ON(CTL_GROUPS),
@@ -136,7 +148,8 @@ static const unsigned takers[OPT_END - OPT_SOCKET] = {
 	[OPT_DATA - OPT_SOCKET] = ON(CTL_GROUPS),
 	[OPT_HORIZONTAL - OPT_SOCKET] = ON(CTL_GROUPS),
 	[OPT_PIPELINE - OPT_SOCKET] = ON(CTL_GROUPS),
-	[OPT_NODE - OPT_SOCKET] = ON(CTL_COMMS) | ON(CTL_TASKS) | ON(CTL_WHY),
+	[OPT_NODE - OPT_SOCKET] = MERGED | ON(CTL_SESSIONS) | ON(CTL_MEMORY) | ON(CTL_DEVICES) |
+				  ON(CTL_PLAN) | ON(CTL_FAILURES),
 };
 
 struct parser {
@@ -176,6 +189,36 @@ static bool seconds(const char *s, double min, uint64_t *ns)
 	if (*end || !(v >= min && v <= SECONDS_MAX))
 		return false;
 	*ns = (uint64_t)(v * NS_PER_S + 0.5);
+	return true;
+}
+
+/* "2026-11-27 22:05:00" and its beginnings from the day on, with a T or a space, of local time, or
+ * of UTC with a Z at the end; or "10m" ago (s, m, h, d). */
+static bool moment(const char *s, uint64_t *unix_ns)
+{
+	static const char *const formats[] = {"%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S",
+					      "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%d"};
+	static const char units[] = "smhd";
+	static const double unit_seconds[] = {1, 60, 3600, 86400};
+	for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
+		struct tm tm = {.tm_isdst = -1};
+		const char *end = strptime(s, formats[i], &tm);
+		const bool utc = end && !strcmp(end, "Z");
+		if (!end || (*end && !utc))
+			continue;
+		const time_t t = utc ? timegm(&tm) : mktime(&tm);
+		*unix_ns = t < 0 ? 0 : (uint64_t)t * 1000000000;
+		return true;
+	}
+	char *end;
+	if (!isdigit((unsigned char)*s))
+		return false;
+	const double value = strtod(s, &end);
+	const char *unit = *end ? strchr(units, *end) : NULL;
+	if (!unit || end[1])
+		return false;
+	const double ago = value * unit_seconds[unit - units], now = (double)time(NULL);
+	*unix_ns = ago < now ? (uint64_t)((now - ago) * NS_PER_S) : 0;
 	return true;
 }
 
@@ -277,6 +320,11 @@ static bool take(struct ctl_args *args, int option, const char *value)
 		return true;
 	case OPT_AFTER:
 		return seconds(value, 0, &args->after_ns);
+	case OPT_SINCE:
+		return moment(value, &args->since_ns);
+	case OPT_FOLLOW:
+		args->follow = true;
+		return true;
 	case OPT_INTERVAL:
 		return seconds(value, 0.05, &args->interval_ns);
 	case OPT_COUNT:
@@ -413,7 +461,11 @@ enum ctl_exit args_parse(int argc, char **argv, struct ctl_args *args, char *tex
 		given |= 1u << (o - OPT_SOCKET);
 	}
 	enum ctl_exit code = parse_words(&p, argc - optind, argv + optind, args);
-	if (!(takers[OPT_NODE - OPT_SOCKET] & ON(args->command)))
+	if (args->node == SNAPSHOT_ALL && !(MERGED & ON(args->command))) {
 		args->node = SNAPSHOT_LOCAL;
+		if (code == EXIT_GOOD && given & 1u << (OPT_NODE - OPT_SOCKET))
+			return usage(&p, "%s shows one node: --node N or --node local",
+				     ctl_command_name(args->command));
+	}
 	return code != EXIT_GOOD ? code : check_takers(&p, args, given);
 }

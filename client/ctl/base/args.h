@@ -28,6 +28,7 @@ enum ctl_command {
 	CTL_DEVICES,
 	CTL_PLAN,
 	CTL_WHY,
+	CTL_FAILURES,
 	CTL_DOCTOR,
 	CTL_GROUPS,
 	CTL_CANCEL,
@@ -52,7 +53,8 @@ struct ctl_args {
 	uint64_t stuck_ns; /* 0: all */
 	uint64_t limit;	   /* 0: none */
 	enum ctl_sort sort;
-	bool all, members;
+	bool all, members, follow;
+	uint64_t since_ns; /* CLOCK_REALTIME; 0: all */
 	uint64_t after_ns;
 	int32_t node; /* whose part is wanted, or SNAPSHOT_LOCAL or SNAPSHOT_ALL */
 

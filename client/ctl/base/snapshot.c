@@ -119,6 +119,8 @@ static ncclsvc_result take_lists(ncclsvc_session *session, unsigned parts, struc
 		result = ncclsvc_list_plans(session, &s->plans, &s->nplans);
 	if (result == NCCLSVC_OK && parts & SNAPSHOT_PLANS)
 		result = ncclsvc_list_plan_tasks(session, &s->plan_tasks, &s->nplan_tasks);
+	if (result == NCCLSVC_OK && parts & SNAPSHOT_FAILURES)
+		result = ncclsvc_list_failures(session, 0, &s->failures, &s->nfailures);
 	return result;
 }
 
@@ -131,16 +133,23 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
+static ncclsvc_result take_lists_from(ncclsvc_session *session, unsigned parts, int node,
+				      struct snapshot *s)
+{
+	ncclsvc_list_from(session, node);
+	const ncclsvc_result result = take_lists(session, parts, s);
+	ncclsvc_list_from(session, -1);
+	return result;
+}
+
 /* age_ns is when the part came, until all have. */
 static void take_far(ncclsvc_session *session, unsigned parts, const ncclsvc_node_info *n,
 		     struct snapshot_answer *a, struct snapshot *far)
 {
 	snapshot_free(far);
-	ncclsvc_list_from(session, (int32_t)n->node);
 	a->asked = true;
-	a->result = take_lists(session, parts, far);
+	a->result = take_lists_from(session, parts, (int)n->node, far);
 	a->age_ns = now_ns();
-	ncclsvc_list_from(session, -1);
 	if (a->result == NCCLSVC_OK)
 		snapshot_order(far);
 	else
@@ -227,6 +236,8 @@ ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, int32_t n
 		sort(s->nodes, s->nnodes, sizeof(*s->nodes), by_node);
 	if (result == NCCLSVC_OK && (node == SNAPSHOT_LOCAL || (node < 0 && !s->nnodes)))
 		result = take_lists(session, parts, s);
+	else if (result == NCCLSVC_OK && !(parts & SNAPSHOT_MERGED))
+		result = take_lists_from(session, parts, node, s);
 	else if (result == NCCLSVC_OK)
 		result = take_parts(session, parts, node, s);
 	if (result == NCCLSVC_OK)
@@ -249,6 +260,7 @@ void snapshot_free(struct snapshot *s)
 	ncclsvc_list_free(s->nodes);
 	free(s->answers);
 	free(s->session_names);
+	ncclsvc_list_free(s->failures);
 	memset(s, 0, sizeof(*s));
 }
 

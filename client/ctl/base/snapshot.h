@@ -14,6 +14,8 @@ enum snapshot_part {
 	SNAPSHOT_DEVICES = 32,
 	SNAPSHOT_PLANS = 64, /* and their tasks */
 	SNAPSHOT_NODES = 256,
+	SNAPSHOT_FAILURES = 512,
+	SNAPSHOT_MERGED = 1024, /* other nodes' parts are merged: ALL is possible */
 };
 
 #define SNAPSHOT_LOCAL (-1) /* the asked daemon's node */
@@ -47,7 +49,9 @@ struct snapshot {
 	ncclsvc_plan_info *plans;	    /* by communicator and rank */
 	ncclsvc_plan_task_info *plan_tasks; /* by plan, rank and place */
 	size_t nsessions, ncomms, nmembers, ntasks, nregions, ndevices, nplans, nplan_tasks, nnodes;
-	ncclsvc_node_info *nodes; /* by number */
+	ncclsvc_node_info *nodes;	/* by number */
+	ncclsvc_failure_info *failures; /* by number */
+	size_t nfailures;
 };
 
 /* Asks for the daemon's state and the lists in `parts`, of this node (its number, or one of the

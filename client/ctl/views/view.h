@@ -28,6 +28,9 @@ void view_tasks(const struct view *v);
 void view_memory(const struct view *v);
 void view_devices(const struct view *v);
 void view_plan(const struct view *v);
+void view_failures(const struct view *v);
+/* The number behind those that were shown: where --follow goes on. */
+uint64_t view_failures_next(const struct view *v, uint64_t from);
 void view_doctor(const struct view *v, const struct doctor_report *report);
 void view_why(const struct view *v, const struct why_report *report);
 void view_version(const struct view *v, const char *version);

@@ -66,7 +66,7 @@ class MismatchError(Error):
 
 
 class PeerGoneError(Error, ConnectionError):
-    """Another member died or left. Rejoin the communicator."""
+    """Another member has ended. Rejoin the communicator."""
 
     code = Result.PEER_GONE
 

@@ -82,7 +82,9 @@ class StatusRecord(Record):
         ("value_a", c_uint64),
         ("value_b", c_uint64),
         ("missing", c_int32 * MISSING_SHOWN),
-        ("reserved", c_uint64 * 2),
+        ("ending", c_uint32),
+        ("ending_code", c_int32),
+        ("reserved", c_uint64),
     ]
 
 

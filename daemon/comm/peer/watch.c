@@ -482,7 +482,9 @@ static ncclsvc_status status_of_stuck(const struct communicator *m, const struct
 			     .rank_a = a,
 			     .pid_a = m->members[a].pid,
 			     .rank_b = b,
-			     .pid_b = b >= 0 ? m->members[b].pid : 0};
+			     .pid_b = b >= 0 ? m->members[b].pid : 0,
+			     .ending = m->members[a].ending.how,
+			     .ending_code = m->members[a].ending.code};
 	if (stuck->unlike)
 		compare_unlike(m, &st);
 	else if (stuck->circle)

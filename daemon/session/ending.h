@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How a process ended, as far as another process can see: proc(5). */
+#ifndef SESSION_ENDING_H
+#define SESSION_ENDING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ending {
+	uint32_t how; /* ncclsvc_ending */
+	int32_t code; /* ncclsvc_status.ending_code */
+	bool follows; /* the process had been told of a failure shortly before */
+};
+
+/* What must be known of a process while it runs, to tell later how it ended. */
+struct process {
+	int32_t pid;
+	int fd;		    /* pidfd_open(2)'s; -1: there is none */
+	uint64_t start;	    /* tells it from a later process with its pid; 0: unknown */
+	bool readable;	    /* its exit status will be */
+	uint64_t oom_kills; /* in its cgroup, so far */
+};
+
+/* fd: of the connection with it. The caller closes the result's. */
+struct process ending_watch(int fd, int32_t pid);
+/* To be called when the process's connection has ended. A process that exits closes its files just
+ * before its parent can reap it; from Linux 6.15 on, its pidfd says how it ended even afterwards.
+ */
+struct ending ending_of(const struct process *p);
+
+#endif
