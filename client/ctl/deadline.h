@@ -5,8 +5,10 @@
 
 #include <stdint.h>
 
-/* Restarts the clock. Does nothing but exit when it runs out. */
-void deadline_start(uint64_t ns);
+/* Restarts the clock. After 2 s it says what the process of the daemon at this socket (NULL: the
+ * library's choice) is doing, and exits if that one is stopped; else it exits when the time is up.
+ */
+void deadline_start(uint64_t ns, const char *socket);
 void deadline_stop(void);
 /* Milliseconds for a call that takes a timeout; at least 1. */
 int deadline_ms(uint64_t ns);

@@ -48,7 +48,8 @@ static ncclsvc_result open_at(struct program *p, const char *socket)
 		.socket = socket,
 		.name = "ncclsvc-ctl",
 		.no_ring = true,
-		.timeout_ms = deadline_ms(p->args.timeout_ns),
+		/* The deadline comes first, and says more. */
+		.timeout_ms = deadline_ms(p->args.timeout_ns + 1000000000),
 	};
 	return ncclsvc_open(&options, &p->session);
 }
@@ -143,22 +144,9 @@ static void now(char *text, size_t size)
 	snprintf(text + n, size - n, ".%03ldZ", t.tv_nsec / 1000000);
 }
 
-/* The state stands behind the name, which may hold anything but ends with the last ')'. */
-static char read_process(int32_t pid, void *arg)
+static const struct process *look(int32_t pid, bool closely, void *processes)
 {
-	char path[32], stat[512];
-	(void)arg;
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return '\0';
-	ssize_t n = read(fd, stat, sizeof(stat) - 1);
-	close(fd);
-	if (n <= 0)
-		return '\0';
-	stat[n] = '\0';
-	const char *end = strrchr(stat, ')');
-	return end && end[1] == ' ' ? end[2] : '\0';
+	return closely ? process_examine(processes, pid) : process_look(processes, pid);
 }
 
 /* The daemon's pids mean something here if it knows this process by its own: not so from inside
@@ -175,15 +163,20 @@ static bool pids_are_ours(const struct snapshot *s)
 static enum ctl_exit show_why(const struct view *v)
 {
 	struct why_report report;
+	struct processes processes = {0};
 	struct why_input in = {
 		.s = v->s,
 		.after_ns = v->args->after_ns,
-		.proc_state = pids_are_ours(v->s) ? read_process : NULL,
+		.look = pids_are_ours(v->s) ? look : NULL,
+		.arg = &processes,
 	};
 	why_analyse(&in, &report);
-	enum ctl_exit code = report.n ? EXIT_STUCK : EXIT_GOOD;
+	enum ctl_exit code = report.n				 ? EXIT_STUCK
+			     : view_failed_lately(&v->s->daemon) ? EXIT_FAILED
+								 : EXIT_GOOD;
 	view_why(v, &report);
 	why_free(&report);
+	processes_free(&processes);
 	return code;
 }
 
@@ -232,10 +225,10 @@ static enum ctl_exit finish(struct text *out, enum ctl_exit code)
 
 static enum ctl_exit show_once(struct program *p)
 {
-	char time[40];
+	char time[40], host[65] = "";
 	struct snapshot s;
 	struct text out = TEXT_INIT(STDOUT_FILENO);
-	deadline_start(p->args.timeout_ns);
+	deadline_start(p->args.timeout_ns, p->args.socket);
 	enum ctl_exit code = connect_or_complain(p);
 	if (code != EXIT_GOOD)
 		return code;
@@ -244,7 +237,8 @@ static enum ctl_exit show_once(struct program *p)
 	if (result != NCCLSVC_OK)
 		return complain(result);
 	now(time, sizeof(time));
-	struct view v = {&p->args, &s, &out, time, screen_colour(), screen_width()};
+	gethostname(host, sizeof(host) - 1);
+	struct view v = {&p->args, &s, &out, time, screen_colour(), screen_width(), host};
 	code = show(&v);
 	snapshot_free(&s);
 	return finish(&out, code);
@@ -274,16 +268,17 @@ static enum ctl_exit unreachable_frame(const struct view *v, ncclsvc_result resu
 
 static enum ctl_exit watch_frame(struct program *p, struct text *frame)
 {
-	char time[40];
+	char time[40], host[65] = "";
 	struct snapshot s = {0};
 	enum ctl_exit code;
-	deadline_start(p->args.timeout_ns);
+	deadline_start(p->args.timeout_ns, p->args.socket);
 	ncclsvc_result result = attach(p);
 	if (result == NCCLSVC_OK)
 		result = snapshot_take(p->session, parts(p->args.command), p->args.node, &s);
 	deadline_stop();
 	now(time, sizeof(time));
-	struct view v = {&p->args, &s, frame, time, screen_colour(), screen_width()};
+	gethostname(host, sizeof(host) - 1);
+	struct view v = {&p->args, &s, frame, time, screen_colour(), screen_width(), host};
 	title(&v);
 	if (result == NCCLSVC_OK) {
 		code = show(&v);
@@ -314,7 +309,7 @@ static enum ctl_exit watch(struct program *p)
 {
 	struct timespec next;
 	struct text frame = TEXT_INIT(-1);
-	deadline_start(p->args.timeout_ns);
+	deadline_start(p->args.timeout_ns, p->args.socket);
 	enum ctl_exit code = connect_or_complain(p);
 	deadline_stop();
 	if (code != EXIT_GOOD)
@@ -341,14 +336,14 @@ static enum ctl_exit follow(struct program *p)
 	uint64_t from = 0;
 	struct timespec next;
 	struct text out = TEXT_INIT(STDOUT_FILENO);
-	deadline_start(p->args.timeout_ns);
+	deadline_start(p->args.timeout_ns, p->args.socket);
 	enum ctl_exit code = connect_or_complain(p);
 	if (code == EXIT_GOOD)
 		ncclsvc_list_from(p->session, p->args.node);
 	clock_gettime(CLOCK_MONOTONIC, &next);
 	while (code == EXIT_GOOD && !out.error) {
 		struct snapshot s = {0};
-		deadline_start(p->args.timeout_ns);
+		deadline_start(p->args.timeout_ns, p->args.socket);
 		const ncclsvc_result result =
 			ncclsvc_list_failures(p->session, from, &s.failures, &s.nfailures);
 		deadline_stop();
@@ -357,7 +352,12 @@ static enum ctl_exit follow(struct program *p)
 			break;
 		}
 		now(time, sizeof(time));
-		const struct view v = {&p->args, &s, &out, time, screen_colour(), screen_width()};
+		const struct view v = {.args = &p->args,
+				       .s = &s,
+				       .out = &out,
+				       .time = time,
+				       .colour = screen_colour(),
+				       .width = screen_width()};
 		if (s.nfailures)
 			view_failures(&v);
 		from = view_failures_next(&v, from);
@@ -396,7 +396,7 @@ static enum ctl_exit cancel(struct program *p)
 	char time[40];
 	uint64_t cancelled = 0;
 	struct text out = TEXT_INIT(STDOUT_FILENO);
-	deadline_start(p->args.timeout_ns);
+	deadline_start(p->args.timeout_ns, p->args.socket);
 	enum ctl_exit code = connect_or_complain(p);
 	if (code != EXIT_GOOD)
 		return code;

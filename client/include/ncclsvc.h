@@ -480,7 +480,7 @@ ncclsvc_result ncclsvc_list_failures(ncclsvc_session *session, uint64_t from,
 void ncclsvc_list_free(void *list);
 /* From now on the session's lists are those of that node of the cluster, which the session's own
  * daemon asks; -1: of its own daemon again, as at first. Numbers in them (communicators, sessions,
- * tasks, GPUs) are that node's. A list then fails with TIMEOUT after 2 s without an answer, with
+ * tasks, GPUs) are that node's. A list then fails with TIMEOUT after 1.5 s without an answer, with
  * PEER_GONE if the node has gone, and with INVALID_ARGUMENT if there is no such node or the daemon
  * is too old. A session asks one node at a time (else BUSY). Never blocks. */
 ncclsvc_result ncclsvc_list_from(ncclsvc_session *session, int node);

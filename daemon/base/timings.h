@@ -185,7 +185,7 @@
 #define NODE_UNREACHABLE_MS 10000
 /* A client waits for another node's list for so long, less the time since that node was last heard
  * of. Then it gets TIMEOUT. */
-#define NODE_LIST_NS	    UINT64_C(2000000000)
+#define NODE_LIST_NS	    UINT64_C(1500000000)
 /* The scheduler looks for other nodes' messages after NAP while it waits for something, after IDLE
  * while others may want something, and after QUIET when nobody has for NODES_QUIET. */
 #define NODES_NAP_NS	    UINT64_C(1000000)

@@ -62,12 +62,10 @@ static void one_has_posted_nothing(void **state)
 	hear_all(clients, 5, READY);
 	for (int node = 0; node < NODES; node++) {
 		const struct daemon *d = &c.nodes[node];
-		CHECK_EQ(REACHES(d, "ranks 0, 1, 2, 3 and 4 have submitted it", "why", "--after",
-				 "0"),
+		CHECK_EQ(REACHES(d, "Ranks 0, 1, 2, 3 and 4 have waited ", "why", "--after", "0"),
 			 3);
 		says_pid("rank 5 (pid %d", clients[5].pid);
-		not_said("ask on node");
-		not_said("not known here");
+		not_said("cannot see");
 		CHECK_EQ(CTL(d, "why", "--after", "0", "--json"), 3);
 		said("\"cause\":\"missing\"");
 		says_pid("\"rank\":5,\"node\":2,\"pid\":%d,", clients[5].pid);
@@ -82,8 +80,9 @@ static void one_has_posted_nothing(void **state)
 	}
 	/* The state of its process is known to its own node. */
 	process_stop(clients[5].pid);
-	CHECK_EQ(REACHES(&c.nodes[0], "stopped", "why", "--after", "0"), 3);
+	CHECK_EQ(REACHES(&c.nodes[0], "is stopped by a signal", "why", "--after", "0"), 3);
 	says_pid("rank 5 (pid %d", clients[5].pid);
+	says_pid("Next: `kill -CONT %d` on host ", clients[5].pid);
 	CHECK_EQ(CTL(&c.nodes[0], "why", "--after", "0", "--node", "2"), 3);
 	says_pid("rank 5 (pid %d", clients[5].pid);
 	CHECK_EQ(kill(clients[5].pid, SIGCONT), 0);
@@ -135,8 +134,8 @@ static void opposite_orders_are_a_deadlock(void **state)
 		says_pid("\"pid\":%d", clients[0].pid);
 		says_pid("\"pid\":%d", clients[1].pid);
 		CHECK_EQ(CTL(&c.nodes[node], "why", "--after", "0"), 3);
-		said("deadlock");
-		not_said("ask on node");
+		said("Deadlock for ");
+		not_said("cannot see");
 	}
 	say_all(clients, 2, GO);
 	clients_end(clients, 2);
@@ -201,13 +200,13 @@ static void a_stopped_daemon_is_named_and_the_rest_shown(void **state)
 	snprintf(want, sizeof(want), "ncclsvcd's pid %d) does not answer", c.nodes[2].pid);
 	for (int node = 0; node < 2; node++) {
 		const struct daemon *d = &c.nodes[node];
-		REACHES(d, "ranks 0, 1, 2 and 3 have submitted it", "why", "--after", "0");
-		said("has not been heard of for");
-		not_said("ask on node");
+		REACHES(d, "Ranks 0, 1, 2 and 3 have waited ", "why", "--after", "0");
+		said("has sent nothing for");
+		said("Next: `ncclsvc-ctl why` on host ");
 		CHECK_EQ(CTL(d, "tasks"), 0);
 		said(want);
 		CHECK_EQ(CTL(d, "why", "--after", "0"), 3);
-		said("ranks 0, 1, 2 and 3 have submitted it");
+		said("Ranks 0, 1, 2 and 3 have waited ");
 		said("ranks 4 and 5");
 		CHECK_EQ(CTL(d, "tasks", "--json"), 0);
 		said("\"result\":\"TIMEOUT\"");
@@ -286,7 +285,7 @@ static void requests_to_a_silent_node_end(void **state)
 	for (int i = 0; i < USER_MAX; i++)
 		if (i != 1)
 			CHECK_EQ(result_of(&r[i], serial[i]), NCCLSVC_TIMEOUT);
-	CHECK(now_ns() - begin >= 1000000000);
+	CHECK(now_ns() - begin >= 500000000);
 	if (late)
 		CHECK_EQ(result_of(&more, late), NCCLSVC_TIMEOUT);
 	/* Its late answers are nobody's. */

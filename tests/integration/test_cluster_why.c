@@ -110,10 +110,9 @@ static void a_stopped_rank_is_blamed_where_it_is_known(void **state)
 		why_reaches(d, "local", "--json", "\"cause\":\"elsewhere\"");
 		said("\"culprits\":[]");
 		said("\"nodes\":[{\"node\":2,");
-		why_reaches(d, "local", NULL, "ask on node 2 (");
-		said("ranks 4 and 5");
-		said("not known here");
-		not_said("submitted nothing");
+		why_reaches(d, "local", NULL, "This node cannot see ranks 4 and 5 on node 2 (");
+		said("Next: `ncclsvc-ctl why` on host ");
+		not_said("has not called");
 		not_said("SIGCONT");
 		for (int i = 0; i < RANKS; i++) {
 			snprintf(text, sizeof(text), "pid %d", clients[i].pid);
@@ -129,17 +128,17 @@ static void a_stopped_rank_is_blamed_where_it_is_known(void **state)
 	CHECK_EQ(CTL(&c.nodes[2], "why", "--after", "0"), 3);
 	snprintf(text, sizeof(text), "rank 5 (pid %d", clients[5].pid);
 	said(text);
-	said("its process is stopped");
+	snprintf(text, sizeof(text), "Next: `kill -CONT %d`", clients[5].pid);
+	said(text);
 	CHECK_EQ(kill(clients[5].pid, SIGCONT), 0);
 	say(&clients[5], GO);
 	CHECK_EQ(hear(&clients[5]), READY);
 	/* Nor is the peer of a Recv blamed where it is not. */
 	CHECK_EQ(hear(&clients[0]), READY);
 	local_tasks_reach(&c.nodes[0], "\"waits_for\":[],\"waits_count\":0,\"ask_nodes\":[2]");
-	why_reaches(&c.nodes[0], "local", NULL, "ask on node 2 (");
-	said("at Recv #");
-	said("of rank 4 on node 2 (");
-	not_said("it is connected");
+	why_reaches(&c.nodes[0], "local", NULL, "This node cannot see rank 4 on node 2 (");
+	said("in Recv #");
+	not_said("has not called");
 	say(&clients[4], GO);
 	hear_all(clients, RANKS, DONE);
 	say_all(clients, RANKS, GO);
@@ -192,10 +191,9 @@ static void a_stopped_daemon_is_the_first_suspect(void **state)
 		said("\"culprits\":[]");
 		said("\"nodes\":[{\"node\":2,\"host\":\"");
 		CHECK_EQ(gethostname(host, sizeof(host)), 0);
-		snprintf(want, sizeof(want), "node 2 (%s, ncclsvcd's pid %d) has not been heard of",
+		snprintf(want, sizeof(want), "ode 2 (%s, ncclsvcd pid %d) has sent nothing for",
 			 host, c.nodes[2].pid);
 		why_reaches(&c.nodes[node], "local", NULL, want);
-		said("first suspect");
 	}
 	CHECK_EQ(kill(c.nodes[2].pid, SIGCONT), 0);
 	/* The time in which it was stopped itself is not the others' silence. */
@@ -266,10 +264,10 @@ static void who_has_joined_on_other_nodes_is_known_where_they_gather(void **stat
 				    "ranks 0, 1, 2, 4 and 5 have joined; rank 3 has not.");
 			continue;
 		}
-		why_reaches(&c.nodes[node], "local", NULL, "ask on node ");
+		why_reaches(&c.nodes[node], "local", NULL, "This node cannot see ");
 		not_said("have not");
 		not_said("rank 3 has not.");
-		said("not known here");
+		said("Next: `ncclsvc-ctl why` on host ");
 		CHECK_EQ(CTL(&c.nodes[node], "comms", "--members", "--node", "local"), 0);
 		said("unknown");
 		not_said("absent");
@@ -324,7 +322,8 @@ static void a_coordinator_without_members_shows_them(void **state)
 		if (now_ns() > end)
 			said("ranks 0 and 2 have joined; rank 1 has not.");
 	}
-	why_reaches(&c.nodes[0], "local", NULL, "ask on node 2 (");
+	why_reaches(&c.nodes[0], "local", NULL, "node 2 (");
+	said("gathers them");
 	say(&clients[1], GO);
 	say_all(clients, 3, GO);
 	clients_end(clients, 3);

@@ -3,6 +3,9 @@
 
 import json
 import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
 import unittest
@@ -99,6 +102,55 @@ class CtlTest(unittest.TestCase):
         self.first.wait(self.serial)
         self.assertFalse(self.json("why", "--after", "0")["stuck"])
         late.close()
+
+    def test_why_tells_stuck_failed_and_well_apart(self):
+        answer = self.json("why", "--after", "0", code=3)
+        self.assertEqual((answer["node"], answer["host"]), (0, os.uname().nodename))
+        (culprit,) = answer["findings"][0]["culprits"]
+        self.assertEqual((culprit["cause"], culprit["first"]), ("missing", True))
+        self.assertIn(culprit["process"]["state"], ("running", "sleeping"))
+        self.assertIn(f"--pid {os.getpid()}", culprit["next"])
+        self.assertFalse(answer["failed_lately"])
+        self.assertIsNone(answer["last_failure"])
+        self.json("why", "--after", "3600", code=0)
+        # A member that is lost is a failure, and its communicator is broken; then it is gone.
+        self.second.close()
+        with self.assertRaises(svc.ServiceError):
+            self.first.wait(self.serial)
+        self.first.close()
+        eventually(lambda: not self.json_of_any_code("why")["stuck"], "end of the communicator")
+        answer = self.json("why", code=6)
+        self.assertTrue(answer["failed_lately"])
+        self.assertEqual(answer["last_failure"]["result"], "PEER_GONE")
+        self.assertIn("Failed ", self.ctl("why", code=6).stdout)
+
+    def json_of_any_code(self, *args):
+        return json.loads(subprocess.run([os.environ["NCCLSVC_CTL"], "--socket", self.daemon.path, "--json", *args],
+                                         stdout=subprocess.PIPE, timeout=WAIT, check=False).stdout)
+
+    @unittest.skipUnless(shutil.which("jq"), "there is no jq")
+    def test_the_lines_of_the_manual(self):
+        """Every jq line of ncclsvc-ctl(1) prints what it is to print."""
+        with open(os.path.join(os.path.dirname(__file__), "../../client/ctl/ncclsvc-ctl.1.scd"), encoding="utf-8") as file:
+            filters = re.findall(r"^ncclsvc-ctl why --json \| jq (-\w) '(.*)'$", file.read(), re.M)
+        answer = self.ctl("why", "--json", "--after", "0", code=3).stdout
+        printed = [subprocess.run(["jq", option, program], input=answer, capture_output=True, text=True, check=False)
+                   for option, program in filters]
+        self.assertEqual(len(printed), 3)
+        self.assertRegex(printed[0].stdout, rf"^{os.getpid()} missing (running|sleeping)\n$")
+        self.assertEqual(printed[1].stdout, json.loads(answer)["findings"][0]["culprits"][0]["next"] + "\n")
+        self.assertEqual((printed[2].stdout, printed[2].returncode), ("false\n", 1))
+
+    def test_a_stopped_daemon_is_named(self):
+        pid = self.daemon.process.pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            done = self.ctl("status", code=4)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        self.assertIn(f"ncclsvcd (pid {pid}) has not answered for 2.", done.stderr)
+        self.assertIn(f"is stopped by a signal (SIGSTOP or Ctrl-Z). Next: `kill -CONT {pid}`.", done.stderr)
+        self.ctl("status")
 
     def test_cancel_task(self):
         (task,) = self.json("tasks")["tasks"]

@@ -139,7 +139,8 @@ class Docs(unittest.TestCase):
         with open(text, encoding="utf-8") as file:
             recorded = file.read()
         pid = re.search(r"kill -STOP (\d+)", recorded).group(1)
-        self.assertIn(f"rank 3 (pid {pid}, ncclsvc-perf) has not", recorded)
+        self.assertIn(f"for rank 3 (pid {pid}, ncclsvc-perf), which has not called it", recorded)
+        self.assertIn(f"Next: `kill -CONT {pid}`.", recorded)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
  * and what becomes of many findings. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "why_scene.h"
@@ -39,11 +40,11 @@ static void test_missing(void **state)
 	const struct why_finding *f = only(WHY_MISSING);
 	assert_string_equal(
 		f->text,
-		"Communicator world (id 1, 4 ranks) has waited 12.3 s at AllReduce #7 (float32, "
-		"1048576 elements): ranks 0, 1 and 3 have submitted it; rank 2 (pid 112, "
-		"trainer-2) "
-		"has not: its last task there was #6 (done), and it is alive. It has nothing "
-		"queued: look at what pid 112 is doing.");
+		"Ranks 0, 1 and 3 have waited 12.3 s in AllReduce #7 (float32, 1048576 elements) "
+		"of communicator world (id 1, 4 ranks) for rank 2 (pid 112, trainer-2), which has "
+		"not called it (its last call there was #6). Pid 112 is sleeping. Next: `gdb -p "
+		"112 -batch -ex 'thread apply all bt'`.");
+	assert_string_equal(f->next, "`gdb -p 112 -batch -ex 'thread apply all bt'`");
 	assert_int_equal(f->comm, WORLD);
 	assert_int_equal(f->seq, 7);
 	assert_string_equal(f->op, "AllReduce");
@@ -66,7 +67,11 @@ static void test_missing_unseen(void **state)
 	waiting(WORLD, 0, 0, 0, 2, 1);
 	why_analyse(&in, &scene.report);
 	assert_int_equal(scene.report.n, 1);
-	says(&scene.report.findings[0], "it has submitted nothing there yet, and it is connected");
+	says(&scene.report.findings[0],
+	     "which has called nothing there yet. Pid 111 cannot be seen from here: ncclsvc-ctl "
+	     "runs in another PID namespace than ncclsvcd. Next: `ncclsvc-ctl why` on the host");
+	assert_null(scene.report.findings[0].culprits[0].process);
+	assert_null(scene.report.findings[0].culprits[0].next);
 }
 
 static void test_missing_many(void **state)
@@ -76,13 +81,23 @@ static void test_missing_many(void **state)
 	ncclsvc_task_info *t = task(WORLD, 0, 0, NCCLSVC_BARRIER, 1, NCCLSVC_WAITING_PEERS, 2);
 	for (int32_t i = 1; i < 20; i++)
 		waits(t, i);
-	scene.process[13] = 'T';
-	const struct why_finding *f = only(WHY_STOPPED);
-	assert_int_equal(f->nculprits, 19);
-	blames(f, 12, WORLD, 13, PID(13), "stopped");
-	says(f, "rank 13 (pid 123, trainer-13) has not: its process is stopped");
-	says(f, "and 16 more ranks have not");
-	says(f, "Continue it with `kill -CONT 123`, or end it.");
+	is(13, PROCESS_STOPPED);
+	const struct why_report *r = analyse();
+	assert_int_equal(r->n, 2);
+	const struct why_finding *f = &r->findings[0];
+	assert_int_equal(f->cause, WHY_STOPPED);
+	assert_int_equal(f->nculprits, 1);
+	blames(f, 0, WORLD, 13, PID(13), "stopped");
+	assert_true(f->culprits[0].first);
+	says(f, "for rank 13 (pid 123, trainer-13), which has not called it");
+	says(f, "Next: `kill -CONT 123`.");
+	f = &r->findings[1];
+	assert_int_equal(f->cause, WHY_MISSING);
+	assert_int_equal(f->nculprits, 18);
+	assert_false(f->culprits[0].first);
+	says(f, "Barrier #1 of communicator world (id 1) also waits for rank 1 (pid 111, "
+		"trainer-1), rank 2 (pid 112, trainer-2), rank 3 (pid 113, trainer-3) and 15 more "
+		"ranks, which have not called it.");
 }
 
 static void test_stopped(void **state)
@@ -90,10 +105,10 @@ static void test_stopped(void **state)
 	(void)state;
 	world(2, 4);
 	waiting(WORLD, 0, 0, 4, 3, 1);
-	scene.process[1] = 'T';
+	is(1, PROCESS_STOPPED);
 	const struct why_finding *f = only(WHY_STOPPED);
-	says(f, "rank 1 (pid 111, trainer-1) has not: its process is stopped (state T)");
-	says(f, "kill -CONT 111");
+	says(f, "which has not called it (its last call there was #3). Pid 111 is stopped by a "
+		"signal (SIGSTOP or Ctrl-Z). Next: `kill -CONT 111`.");
 	blames(f, 0, WORLD, 1, PID(1), "stopped");
 }
 
@@ -102,8 +117,8 @@ static void test_zombie(void **state)
 	(void)state;
 	world(2, 4);
 	waiting(WORLD, 0, 0, 4, 3, 1);
-	scene.process[1] = 'Z';
-	says(only(WHY_DEAD), "its process has died");
+	is(1, PROCESS_GONE);
+	says(only(WHY_DEAD), "rank 1 (pid 111, trainer-1), whose process has ended.");
 }
 
 static void test_disk(void **state)
@@ -111,8 +126,11 @@ static void test_disk(void **state)
 	(void)state;
 	world(2, 4);
 	waiting(WORLD, 0, 0, 4, 3, 1);
-	scene.process[1] = 'D';
-	says(only(WHY_MISSING), "uninterruptible wait (state D)");
+	is(1, PROCESS_BLOCKED);
+	strcpy(scene.process[1].wchan, "nfs_wait_bit_killable");
+	says(only(WHY_MISSING), "Pid 111 waits for a device or file system in the kernel's "
+				"nfs_wait_bit_killable (state D: it cannot be interrupted). Next: "
+				"`cat /proc/111/stack`.");
 }
 
 static void test_unmatched(void **state)
@@ -121,12 +139,13 @@ static void test_unmatched(void **state)
 	world(2, 3);
 	p2p(WORLD, 0, 0, NCCLSVC_SEND, 3, 1);
 	const struct why_finding *f = only(WHY_UNMATCHED);
-	says(f, "at Send #3 to rank 1 (float32, 1048576 elements): rank 0 (pid 110, trainer-0) has "
-		"submitted it; rank 1 (pid 111, trainer-1) has no Recv for it");
+	says(f, "Rank 0 (pid 110, trainer-0) has waited 5.0 s in Send #3 (float32, 1048576 "
+		"elements) of communicator world (id 1, 2 ranks) for rank 1 (pid 111, trainer-1), "
+		"which has not called the matching Recv");
 	tear_down(NULL);
 	scene.tasks[0].op = NCCLSVC_RECV;
-	says(only(WHY_UNMATCHED), "Recv #3 from rank 1");
-	says(&scene.report.findings[0], "has no Send for it");
+	says(only(WHY_UNMATCHED), "in Recv #3 (float32");
+	says(&scene.report.findings[0], "which has not called the matching Send");
 }
 
 /* Each of two ranks plans a Send to and a Recv from the other in group 3; rank has submitted one.
@@ -154,9 +173,8 @@ static void test_plan_held(void **state)
 	planned(1, NCCLSVC_RECV);
 	task(WORLD, 0, 0, NCCLSVC_SEND, 0, NCCLSVC_WAITING_GROUP, 5)->peer = 1;
 	const struct why_finding *f = only(WHY_PLAN);
-	says(f,
-	     "rank 0 (pid 110, trainer-0) has submitted it, but of its plan's group 3 it has not "
-	     "submitted the Recv from rank 1");
+	says(f, "Rank 0 (pid 110, trainer-0) has waited 5.0 s in Send #0 to rank 1");
+	says(f, ": it has not called the Recv from rank 1 in its plan's group 3. Pid 110 is");
 	blames(f, 0, WORLD, 0, PID(0), "joined");
 	/* Names, if they have any. */
 	why_free(&scene.report);
@@ -164,12 +182,13 @@ static void test_plan_held(void **state)
 	snprintf(scene.plan_tasks[1].label, NCCLSVC_LABEL_BYTES, "a\033ct");
 	f = only(WHY_PLAN);
 	says(f, "Send #0 \"grad\"");
-	says(f, "it has not submitted the Recv \"a?ct\" from rank 1");
+	says(f, "it has not called the Recv \"a?ct\" from rank 1");
 	/* A list is not there before its shapes are known. */
 	why_free(&scene.report);
 	scene.plan_tasks[1].ahead = 1;
 	says(only(WHY_PLAN),
-	     "it has not submitted, or waits for the shapes of, the Recv \"a?ct\" from rank 1");
+	     "it has not called the Recv \"a?ct\" from rank 1 in its plan's group 3 "
+	     "(or it waits for the shapes)");
 }
 
 static void test_plan_held_elsewhere(void **state)
@@ -183,11 +202,11 @@ static void test_plan_held_elsewhere(void **state)
 	task(WORLD, 1, 1, NCCLSVC_RECV, 0, NCCLSVC_WAITING_GROUP, 4)->peer = 0;
 	const struct why_finding *f = only(WHY_PLAN);
 	says(f,
-	     "rank 1 (pid 111, trainer-1) has no Recv for it: it holds Recv #0, but of its plan's "
-	     "group 3 it has not submitted the Send to rank 0");
+	     "for rank 1 (pid 111, trainer-1), which has called Recv #0 but not the Send to rank 0 "
+	     "in its plan's group 3.");
 	blames(f, 0, WORLD, 1, PID(1), "joined");
 	why_free(&scene.report);
-	scene.process[1] = 'T';
+	is(1, PROCESS_STOPPED);
 	blames(only(WHY_STOPPED), 0, WORLD, 1, PID(1), "stopped");
 }
 
@@ -198,8 +217,8 @@ static void test_plan_idle(void **state)
 	planned(1, 0);
 	p2p(WORLD, 0, 0, NCCLSVC_SEND, 0, 1);
 	says(only(WHY_UNMATCHED),
-	     "and it is alive; of its plan's group 3 it has not submitted the Send "
-	     "to rank 0 and 1 more");
+	     "which has not called the matching Recv (its last call there was #0), nor the Send to "
+	     "rank 0 in its plan's group 3 and 1 more.");
 }
 
 static void test_send_to_itself(void **state)
@@ -209,7 +228,7 @@ static void test_send_to_itself(void **state)
 	p2p(WORLD, 0, 0, NCCLSVC_SEND, 3, 0);
 	const struct why_finding *f = only(WHY_UNMATCHED);
 	blames(f, 0, WORLD, 0, PID(0), "joined");
-	says(f, "belong in one task group");
+	says(f, "belong in one group");
 }
 
 static void test_input(void **state)
@@ -220,7 +239,9 @@ static void test_input(void **state)
 	waiting(WORLD, 0, 0, 2, 5, 1);
 	waiting(WORLD, 2, 2, 2, 5, 1);
 	const struct why_finding *f = only(WHY_INPUT);
-	says(f, "rank 1 (pid 111, trainer-1) has submitted it, but its input is not ready");
+	says(f, "Rank 1 (pid 111, trainer-1) has waited 6.0 s in AllReduce #2 (float32, 1048576 "
+		"elements) of communicator world (id 1, 3 ranks) for input: nobody has signalled "
+		"its timeline.");
 	blames(f, 0, WORLD, 1, PID(1), "joined");
 	assert_int_equal(f->nalso, 1);
 	assert_int_equal(f->also[0].nwaiting, 2);
@@ -235,8 +256,8 @@ static void test_input_of_another(void **state)
 	waiting(WORLD, 0, 0, 2, 6, 1);
 	waiting(WORLD, 2, 2, 2, 6, 1);
 	const struct why_finding *f = only(WHY_INPUT);
-	says(f, "rank 1 (pid 111, trainer-1) is not ready: it is at AllReduce #2, whose timeline "
-		"nobody has signalled. Look at what makes that input in pid 111.");
+	says(f, "for rank 1 (pid 111, trainer-1), which has called AllReduce #2, but nobody has "
+		"signalled its timeline.");
 	assert_int_equal(f->nalso, 0);
 }
 
@@ -247,7 +268,9 @@ static void test_running(void **state)
 	task(WORLD, 0, 0, NCCLSVC_ALL_REDUCE, 2, NCCLSVC_LAUNCHED, 6);
 	task(WORLD, 1, 1, NCCLSVC_ALL_REDUCE, 2, NCCLSVC_LAUNCHED, 6);
 	const struct why_finding *f = only(WHY_RUNNING);
-	says(f, "ncclsvcd (pid 77) executes it. If that is long for 4.0 MiB");
+	says(f, "All ranks have called AllReduce #2 (float32, 1048576 elements) of communicator "
+		"world (id 1, 2 ranks), and ncclsvcd (pid 77) has been executing it for 6.0 s. "
+		"Next: `top -H -p 77`.");
 	assert_int_equal(f->nculprits, 0);
 	assert_int_equal(f->nwaiting, 2);
 }
@@ -258,7 +281,8 @@ static void test_not_started(void **state)
 	(void)state;
 	world(2, 3);
 	task(WORLD, 0, 0, NCCLSVC_ALL_REDUCE, 2, NCCLSVC_QUEUED, 1800);
-	says(only(WHY_RUNNING), "has not started it");
+	says(only(WHY_RUNNING),
+	     "although no rank is missing: ncclsvcd (pid 77) has not started it.");
 }
 
 static void test_forming(void **state)
@@ -293,7 +317,7 @@ static void test_dead(void **state)
 	scene.members[2].state = NCCLSVC_MEMBER_DEAD;
 	scene.members[2].session = 0;
 	scene.members[3].state = NCCLSVC_MEMBER_BROKEN;
-	scene.process[2] = '\0';
+	is(2, PROCESS_GONE);
 	scene.s.daemon.last_failure.result = NCCLSVC_PEER_GONE;
 	scene.s.daemon.last_failure_comm = WORLD;
 	scene.s.daemon.last_failure_age_ns = 3 * SEC;
@@ -301,19 +325,19 @@ static void test_dead(void **state)
 	assert_string_equal(
 		f->text,
 		"Communicator world (id 1, 4 ranks) has been broken for 3.0 s: rank 2 (pid 112) "
-		"died. "
-		"Ranks 0 and 1 have rejoined and wait. Alive, and yet to rejoin: rank 3 (pid 113, "
-		"trainer-3). Rank 2 must join again.");
-	assert_int_equal(f->nculprits, 2);
+		"died. Ranks 0 and 1 have rejoined and wait. Rank 3 (pid 113, trainer-3) has not "
+		"rejoined yet. Next: `ncclsvc-ctl comms --members --comm 1` shows who has "
+		"rejoined; start rank 2 again.");
+	/* Rank 3 lives, and has nothing to rejoin before rank 2 is back. */
+	assert_int_equal(f->nculprits, 1);
 	blames(f, 0, WORLD, 2, PID(2), "dead");
-	blames(f, 1, WORLD, 3, PID(3), "broken");
 	assert_true(f->age_known);
 	tear_down(NULL);
 	scene.s.daemon.last_failure_comm = OTHER;
 	assert_false(only(WHY_DEAD)->age_known);
 	says(&scene.report.findings[0], "is broken: rank 2");
 	tear_down(NULL);
-	scene.process[2] = 'S';
+	is(2, PROCESS_SLEEPING);
 	says(only(WHY_DEAD), "rank 2 (pid 112) ended its session.");
 }
 
@@ -355,7 +379,7 @@ static void test_unknown(void **state)
 	(void)state;
 	waiting(WORLD, 0, 0, 3, 5, 1);
 	const struct why_finding *f = only(WHY_JOINING);
-	says(f, "Communicator 1 (id 1)");
+	says(f, "communicator 1 (id 1)");
 	blames(f, 0, WORLD, 1, 0, "absent");
 }
 
@@ -363,7 +387,7 @@ static void test_unknown(void **state)
 static void test_many(void **state)
 {
 	ncclsvc_task_info *list = calloc(MANY, sizeof(*list));
-	struct why_input in = {&scene.s, SEC, process_state, &scene};
+	struct why_input in = {&scene.s, SEC, look, &scene};
 	struct timespec a, b;
 
 	(void)state;

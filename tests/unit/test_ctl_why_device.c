@@ -4,6 +4,8 @@
 
 #include "why_scene.h"
 
+#define WORKER(device) (190 + (device)) /* the number of its worker's process */
+
 /* A world with a GPU for each. */
 static void gpu_world(int n, uint64_t submitted)
 {
@@ -11,7 +13,7 @@ static void gpu_world(int n, uint64_t submitted)
 	for (int i = 0; i < n; i++) {
 		scene.members[i].device = i;
 		scene.devices[i] = (ncclsvc_device_info){
-			.device = i, .state = NCCLSVC_DEVICE_READY, .pid = 500 + i};
+			.device = i, .state = NCCLSVC_DEVICE_READY, .pid = PID(WORKER(i))};
 	}
 	scene.s.ndevices = (size_t)n;
 }
@@ -27,11 +29,10 @@ static void test_gpu_stream(void **state)
 	const struct why_finding *f = only(WHY_INPUT);
 	assert_string_equal(
 		f->text,
-		"Communicator world (id 1, 3 ranks) has waited 6.0 s at AllReduce #2 (float32, "
-		"1048576 elements): it was launched, and waits on the GPUs for the stream of rank "
-		"1 "
-		"(pid 111, trainer-1) on device 1: the work that was put there before it has not "
-		"ended. Look at what this process runs on its GPU.");
+		"All ranks have called AllReduce #2 (float32, 1048576 elements) of communicator "
+		"world (id 1, 3 ranks), but for 6.0 s it waits on the GPUs for the stream of rank "
+		"1 (pid 111, trainer-1) on device 1, where earlier work has not ended. Pid 111 is "
+		"sleeping. Next: `gdb -p 111 -batch -ex 'thread apply all bt'`.");
 	assert_int_equal(f->nculprits, 1);
 	blames(f, 0, WORLD, 1, PID(1), "joined");
 	assert_int_equal(f->nwaiting, 3);
@@ -57,8 +58,8 @@ static void test_gpu_launched(void **state)
 	task(WORLD, 0, 0, NCCLSVC_ALL_REDUCE, 2, NCCLSVC_LAUNCHED, 6);
 	task(WORLD, 1, 1, NCCLSVC_ALL_REDUCE, 2, NCCLSVC_LAUNCHED, 6);
 	const struct why_finding *f = only(WHY_RUNNING);
-	says(f, "the workers of the GPUs have launched it for ranks 0 and 1. NCCL runs it, or it "
-		"waits there for a rank's stream");
+	says(f, "and for 6.0 s it has been on the GPUs of ranks 0 and 1. NCCL is moving 4.0 MiB, "
+		"or earlier work of a rank's stream has not ended. Next: `nvidia-smi`.");
 	assert_int_equal(f->nculprits, 0);
 }
 
@@ -71,11 +72,12 @@ static void test_gpu_worker_lost(void **state)
 	strcpy(scene.devices[1].text, "the worker was ended by signal 9");
 	task(WORLD, 0, 0, NCCLSVC_ALL_REDUCE, 2, NCCLSVC_LAUNCHED, 6);
 	task(WORLD, 1, 1, NCCLSVC_ALL_REDUCE, 2, NCCLSVC_LAUNCHED, 6);
-	says(only(WHY_WORKER), "it was launched, and the worker of device 1, where rank 1 (pid "
-			       "111, trainer-1) is, is "
-			       "lost, and another is to be started; it has been so for 2.0 s (the "
-			       "worker was ended by "
-			       "signal 9). `ncclsvc-ctl devices`");
+	const struct why_finding *f = only(WHY_WORKER);
+	says(f, "but the worker of device 1 (pid 301), which serves rank 1 (pid 111, trainer-1), "
+		"was lost 2.0 s ago (the worker was ended by signal 9); ncclsvcd is starting "
+		"another. Next: `ncclsvc-ctl devices`.");
+	assert_int_equal(f->nculprits, 0);
+	assert_int_equal(f->device, 1);
 }
 
 /* Everybody has joined, and waits for a worker. */
@@ -88,11 +90,13 @@ static void test_gpu_joining(void **state)
 	scene.members[0].waiting_ns = 3 * SEC;
 	scene.devices[0].state = NCCLSVC_DEVICE_STARTING;
 	scene.devices[0].age_ns = 3 * SEC;
-	says(only(WHY_WORKER), "all ranks have joined, and the worker of device 0, where rank 0 "
-			       "(pid 110, trainer-0) is, has been starting for 3.0 s");
+	says(only(WHY_WORKER), "All ranks of communicator world (id 1, 2 ranks) have joined, and "
+			       "have waited 3.0 s to begin: the worker of device 0 (pid 300), "
+			       "which serves rank 0 (pid 110, trainer-0), has been starting for "
+			       "3.0 s.");
 	tear_down(NULL);
 	scene.devices[0].state = NCCLSVC_DEVICE_READY;
-	says(only(WHY_JOINING), "all ranks have joined, and NCCL connects their GPUs");
+	says(only(WHY_JOINING), "NCCL is connecting their GPUs");
 }
 
 static void test_gpu_broken(void **state)
@@ -105,8 +109,10 @@ static void test_gpu_broken(void **state)
 	scene.members[1].state = NCCLSVC_MEMBER_BROKEN;
 	scene.devices[1].state = NCCLSVC_DEVICE_FAILED;
 	const struct why_finding *f = only(WHY_WORKER);
-	says(f, "the worker of device 1, where rank 1 (pid 111, trainer-1) is, cannot be used");
-	says(f, "Alive, and yet to rejoin: rank 1");
+	says(f, "the worker of device 1 (pid 301), which serves rank 1 (pid 111, trainer-1), "
+		"cannot be used");
+	says(f, "Rank 1 (pid 111, trainer-1) has not rejoined yet.");
+	assert_int_equal(f->nculprits, 0);
 }
 
 int main(void)

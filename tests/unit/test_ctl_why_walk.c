@@ -13,12 +13,11 @@ static void test_chain(void **state)
 	waits(task(WORLD, 0, 0, NCCLSVC_ALL_REDUCE, 5, NCCLSVC_WAITING_PEERS, 9), 1);
 	waiting(OTHER, 0, 1, 0, 8, 1);
 	const struct why_finding *f = only(WHY_MISSING);
-	says(f,
-	     "rank 1 (pid 111, trainer-1) has not: it waits itself in communicator split of 1 "
-	     "(id 2) at AllReduce #0 for rank 1 there; rank 1 (pid 112, trainer-2) has not: it has "
-	     "submitted nothing there yet, and it is alive");
-	says(f, "look at what pid 112 is doing");
-	says(f, "Held up by the same: communicator split of 1 (id 2) at AllReduce #0 (1 rank).");
+	says(f, "for rank 1 (pid 111, trainer-1), which waits in AllReduce #0 of communicator "
+		"split of "
+		"1 (id 2) for rank 1 (pid 112, trainer-2), which has called nothing there yet. Pid "
+		"112 is sleeping.");
+	says(f, "Also waiting for this: 1 rank in AllReduce #0 of communicator split of 1 (id 2).");
 	assert_int_equal(f->nculprits, 1);
 	blames(f, 0, OTHER, 1, PID(2), "joined");
 	assert_int_equal(f->nalso, 1);
@@ -34,9 +33,8 @@ static void test_chain_in_queue(void **state)
 	p2p(WORLD, 1, 1, NCCLSVC_RECV, 4, 2);
 	task(WORLD, 1, 1, NCCLSVC_ALL_REDUCE, 5, NCCLSVC_QUEUED, 9);
 	const struct why_finding *f = only(WHY_UNMATCHED);
-	says(f,
-	     "rank 1 (pid 111, trainer-1) has not: it waits itself at Recv #4 for rank 2; rank 2 "
-	     "(pid 112, trainer-2) has no Send for it");
+	says(f, "for rank 1 (pid 111, trainer-1), which waits in Recv #4 for rank 2 (pid 112, "
+		"trainer-2), which has not called the matching Send");
 	blames(f, 0, WORLD, 2, PID(2), "joined");
 }
 
@@ -50,8 +48,7 @@ static void test_busy_elsewhere(void **state)
 	member(OTHER, 1, 1, 1);
 	waiting(WORLD, 0, 0, 5, 9, 1);
 	waiting(OTHER, 1, 1, 0, 0.001, 0);
-	says(only(WHY_MISSING),
-	     "Tasks of other communicators go on: look at what pid 111 is doing.");
+	says(only(WHY_MISSING), "for rank 1 (pid 111, trainer-1), which has not called it");
 }
 
 static void test_deadlock(void **state)
@@ -65,9 +62,11 @@ static void test_deadlock(void **state)
 	waiting(OTHER, 1, 1, 0, 8, 0);
 	const struct why_finding *f = only(WHY_DEADLOCK);
 	says(f,
-	     "this is a deadlock: rank 0 (pid 110, trainer-0) waits in communicator world (id 1) "
-	     "at AllReduce #5 for rank 1 (pid 111, trainer-1), and rank 1 (pid 111, trainer-1) "
-	     "waits in communicator other (id 2) at AllReduce #0 for rank 0 (pid 110, trainer-0)");
+	     "Deadlock for 9.0 s: rank 0 (pid 110, trainer-0) waits in AllReduce #5 of "
+	     "communicator "
+	     "world (id 1) for rank 1 (pid 111, trainer-1), and rank 1 (pid 111, trainer-1) waits "
+	     "in AllReduce #0 of communicator other (id 2) for rank 0 (pid 110, trainer-0). Next: "
+	     "`ncclsvc-ctl cancel comm 1` ends the wait");
 	assert_int_equal(f->nculprits, 2);
 	blames(f, 0, WORLD, 0, PID(0), "joined");
 	blames(f, 1, OTHER, 1, PID(1), "joined");
@@ -84,7 +83,8 @@ static void test_deadlock_of_sends(void **state)
 	const struct why_finding *f = only(WHY_DEADLOCK);
 	assert_int_equal(f->nculprits, 3);
 	assert_int_equal(f->nalso, 0);
-	says(f, "cancel comm 1");
+	says(f, "All of them wait in Send, and none has called Recv. Next: `ncclsvc-ctl cancel "
+		"comm 1`");
 }
 
 /* The rank that waits is not part of the circle it waits for. */
@@ -127,9 +127,10 @@ static void test_long_chain(void **state)
 	blames(f, 0, WORLD, 59, PID(59), "joined");
 	assert_int_equal(f->nalso, 58);
 	says(f,
-	     "for rank 3; and so on, over 55 ranks; rank 58 (pid 168, trainer-58) has no Recv for "
-	     "it: it waits itself at Send #1 for rank 59; rank 59 (pid 169, trainer-59) has no "
-	     "Recv for it");
+	     "for rank 1 (pid 111, trainer-1), which waits in Send #1 for rank 2, and so on over "
+	     "56 "
+	     "ranks to rank 58 (pid 168, trainer-58), which waits in Send #1 for rank 59 (pid 169, "
+	     "trainer-59), which has not called the matching Recv");
 }
 
 /* A chain longer than any path kept still ends, and says that it goes on. */

@@ -19,8 +19,17 @@ int set_up(void **state)
 	scene.s.plans = scene.plans;
 	scene.s.plan_tasks = scene.plan_tasks;
 	scene.s.daemon.pid = 77;
-	memset(scene.process, 'S', sizeof(scene.process));
+	for (int i = 0; i < LIST_MAX; i++)
+		is(i, PROCESS_SLEEPING);
 	return 0;
+}
+
+struct process *is(int process, enum process_state process_state)
+{
+	struct process *p = &scene.process[process];
+
+	*p = (struct process){.pid = PID(process), .state = process_state, .cpu = -1};
+	return p;
 }
 
 int tear_down(void **state)
@@ -160,17 +169,18 @@ void p2p(uint64_t id, int rank, int process, unsigned op, uint64_t seq, int32_t 
 	waits(t, peer);
 }
 
-char process_state(int32_t pid, void *arg)
+const struct process *look(int32_t pid, bool closely, void *arg)
 {
 	const struct scene *s = arg;
 
+	(void)closely;
 	assert_in_range(pid, PID(0), PID(LIST_MAX - 1));
-	return s->process[pid - PID(0)];
+	return &s->process[pid - PID(0)];
 }
 
 const struct why_report *analyse(void)
 {
-	struct why_input in = {&scene.s, SEC, process_state, &scene};
+	struct why_input in = {&scene.s, SEC, look, &scene};
 
 	snapshot_order(&scene.s);
 	why_analyse(&in, &scene.report);
@@ -193,6 +203,12 @@ void says(const struct why_finding *f, const char *what)
 {
 	if (!strstr(f->text, what))
 		fail_msg("\"%s\" is not in \"%s\"", what, f->text);
+}
+
+void never_says(const struct why_finding *f, const char *what)
+{
+	if (strstr(f->text, what))
+		fail_msg("\"%s\" is in \"%s\"", what, f->text);
 }
 
 void blames(const struct why_finding *f, size_t i, uint64_t id, int32_t rank, int32_t pid,

@@ -30,7 +30,7 @@ extern struct scene {
 	ncclsvc_node_info nodes[4];
 	ncclsvc_plan_info plans[4];
 	ncclsvc_plan_task_info plan_tasks[8];
-	char process[LIST_MAX]; /* states */
+	struct process process[LIST_MAX];
 	struct why_report report;
 } scene;
 
@@ -59,17 +59,20 @@ void nodes(uint32_t n);
 void sits_on(uint64_t id, int rank, uint32_t node);
 /* The task asks that node. */
 void asks(ncclsvc_task_info *t, uint32_t node);
+/* What the process of that number is doing. */
+struct process *is(int process, enum process_state process_state);
 /* A Send or Recv that waits for its peer. */
 void p2p(uint64_t id, int rank, int process, unsigned op, uint64_t seq, int32_t peer);
 
 /* ---- What is said of it ---- */
 
 /* Of the situation, for why_input. */
-char process_state(int32_t pid, void *arg);
+const struct process *look(int32_t pid, bool closely, void *arg);
 const struct why_report *analyse(void);
 /* Analyses it, and checks that there is one finding, of that cause. */
 const struct why_finding *only(enum why_cause cause);
 void says(const struct why_finding *f, const char *what);
+void never_says(const struct why_finding *f, const char *what);
 /* Culprit i is this one. */
 void blames(const struct why_finding *f, size_t i, uint64_t id, int32_t rank, int32_t pid,
 	    const char *member_state);

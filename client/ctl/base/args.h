@@ -16,6 +16,7 @@ enum ctl_exit {
 	EXIT_STUCK = 3,
 	EXIT_UNREACHABLE = 4,
 	EXIT_NOTHING = 5,
+	EXIT_FAILED = 6,
 };
 
 enum ctl_command {

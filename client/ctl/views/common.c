@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define LINE_WIDTH UINT32_C(100)
+#define LATELY_NS  UINT64_C(3600000000000) /* an hour */
 
 void view_paragraph(const struct view *v, size_t indent, const char *s)
 {
@@ -62,6 +63,11 @@ void view_label(struct text *out, const ncclsvc_comm_info *comm)
 void view_json_label(struct json *j, const char *key, const ncclsvc_comm_info *comm)
 {
 	put_string(j, key, comm ? comm->label : NULL, sizeof(comm->label));
+}
+
+bool view_failed_lately(const ncclsvc_daemon_info *d)
+{
+	return d->last_failure.result != NCCLSVC_OK && d->last_failure_age_ns < LATELY_NS;
 }
 
 void view_json_failure(struct json *j, const ncclsvc_daemon_info *d)

@@ -18,7 +18,8 @@ struct view {
 	struct text *out;
 	const char *time; /* ISO 8601 */
 	bool colour;
-	unsigned width; /* of the terminal; 0: none */
+	unsigned width;	  /* of the terminal; 0: none */
+	const char *host; /* this machine's name */
 };
 
 void view_status(const struct view *v);
@@ -69,6 +70,8 @@ void view_json_answers(const struct view *v, struct json *j);
 /* A sentence for each node that was asked and did not answer; told: those that it names, too, need
  * none. */
 void view_silence(const struct view *v, const struct why_report *told);
+/* The last failure was within an hour. */
+bool view_failed_lately(const ncclsvc_daemon_info *d);
 /* The daemon's last failure, or null. */
 void view_json_failure(struct json *j, const ncclsvc_daemon_info *d);
 /* True if args->comm names this communicator, or none in particular. */

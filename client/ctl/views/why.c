@@ -4,11 +4,13 @@
 #include "view.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-#define PARAGRAPHS 5
-#define TENTH_NS   UINT64_C(100000000)
+#define TEXT_MAX 1400 /* bytes of text that an operator reads at once */
+#define TENTH_NS UINT64_C(100000000)
 
-static void last_failure(const struct view *v)
+/* "Failed 102 ms ago on communicator world: ..."; nothing if nothing has failed. */
+static void tell_failure(const struct view *v)
 {
 	const ncclsvc_daemon_info *d = &v->s->daemon;
 	const ncclsvc_comm_info *comm = snapshot_comm(v->s, d->last_failure_comm);
@@ -16,7 +18,7 @@ static void last_failure(const struct view *v)
 	if (d->last_failure.result == NCCLSVC_OK)
 		return;
 	struct text t = TEXT_INIT(-1);
-	text_add(&t, "Last failure, ");
+	text_add(&t, "Failed ");
 	units_age(&t, d->last_failure_age_ns);
 	text_add(&t, " ago on communicator ");
 	if (comm && comm->label[0])
@@ -36,7 +38,8 @@ static void nothing(const struct view *v, const struct why_report *r)
 	size_t comms = 0;
 	for (size_t i = 0; i < v->s->ncomms; i++)
 		comms += v->s->comms[i].state != NCCLSVC_COMM_IDLE;
-	text_printf(v->out, "Nothing is stuck: %zu communicator%s, ", comms, comms == 1 ? "" : "s");
+	text_printf(v->out, "Nothing is stuck now: %zu communicator%s, ", comms,
+		    comms == 1 ? "" : "s");
 	if (!r->pending) {
 		text_add(v->out, "no task is pending.\n");
 		return;
@@ -52,6 +55,56 @@ static void put_graph(struct json *j, uint32_t graph)
 		put_u64(j, "graph", graph);
 	else
 		put_null(j, "graph");
+}
+
+static void process_json(struct json *j, const struct process *p)
+{
+	if (!p) {
+		put_null(j, "process");
+		return;
+	}
+	put_object(j, "process");
+	put_string(j, "state", process_state_name(p->state), SIZE_MAX);
+	if (p->cpu >= 0)
+		put_i64(j, "cpu_percent", p->cpu);
+	else
+		put_null(j, "cpu_percent");
+	put_string(j, "wchan", p->wchan[0] ? p->wchan : NULL, sizeof(p->wchan));
+	if (p->tracer > 0)
+		put_i64(j, "tracer", p->tracer);
+	else
+		put_null(j, "tracer");
+	put_object_end(j);
+}
+
+static void culprit_json(struct json *j, const struct view *v, const struct why_culprit *c)
+{
+	const ncclsvc_member_info *m = snapshot_member(v->s, c->comm, c->rank);
+	put_object(j, NULL);
+	view_json_comm(v->s, j, c->comm);
+	put_i64(j, "rank", c->rank);
+	view_json_node(v->s, j, m ? view_member_node(v->s, m) : 0);
+	put_i64(j, "pid", c->pid);
+	put_u64(j, "session", merge_session_number(v->s, c->session));
+	put_string(j, "name", c->name, NCCLSVC_NAME_BYTES);
+	put_string(j, "state", c->state, SIZE_MAX);
+	put_string(j, "cause", why_cause_name(c->cause), SIZE_MAX);
+	put_bool(j, "first", c->first);
+	process_json(j, c->process);
+	put_string(j, "next", c->next, SIZE_MAX);
+	put_object_end(j);
+}
+
+static void worker_json(struct json *j, const struct why_finding *f)
+{
+	if (f->device < 0) {
+		put_null(j, "worker");
+		return;
+	}
+	put_object(j, "worker");
+	put_i64(j, "device", f->device);
+	put_i64(j, "pid", f->worker);
+	put_object_end(j);
 }
 
 static void finding_json(struct json *j, const struct view *v, const struct why_finding *f)
@@ -75,20 +128,10 @@ static void finding_json(struct json *j, const struct view *v, const struct why_
 		put_i64(j, NULL, f->waiting[i]);
 	put_array_end(j);
 	put_array(j, "culprits");
-	for (size_t i = 0; i < f->nculprits; i++) {
-		const struct why_culprit *c = &f->culprits[i];
-		put_object(j, NULL);
-		const ncclsvc_member_info *m = snapshot_member(v->s, c->comm, c->rank);
-		view_json_comm(v->s, j, c->comm);
-		put_i64(j, "rank", c->rank);
-		view_json_node(v->s, j, m ? view_member_node(v->s, m) : 0);
-		put_i64(j, "pid", c->pid);
-		put_u64(j, "session", merge_session_number(v->s, c->session));
-		put_string(j, "name", c->name, NCCLSVC_NAME_BYTES);
-		put_string(j, "state", c->state, SIZE_MAX);
-		put_object_end(j);
-	}
+	for (size_t i = 0; i < f->nculprits; i++)
+		culprit_json(j, v, &f->culprits[i]);
 	put_array_end(j);
+	worker_json(j, f);
 	put_array(j, "nodes");
 	for (size_t i = 0; i < f->nnodes; i++) {
 		const ncclsvc_node_info *n = snapshot_node(v->s, f->nodes[i]);
@@ -122,14 +165,31 @@ static void finding_json(struct json *j, const struct view *v, const struct why_
 	}
 	put_array_end(j);
 	put_string(j, "text", f->text, SIZE_MAX);
+	put_string(j, "next", f->next, SIZE_MAX);
 	put_object_end(j);
 	text_flush(j->out, false);
+}
+
+/* The node whose daemon answered. */
+static void answerer_json(struct json *j, const struct view *v)
+{
+	const ncclsvc_node_info *self = NULL;
+	for (size_t i = 0; i < v->s->nnodes; i++)
+		if (v->s->nodes[i].state == NCCLSVC_NODE_SELF)
+			self = &v->s->nodes[i];
+	put_u64(j, "node", self ? self->node : 0);
+	if (self)
+		put_string(j, "host", self->host, sizeof(self->host));
+	else
+		put_string(j, "host", v->host, SIZE_MAX);
 }
 
 static void why_json(const struct view *v, const struct why_report *r)
 {
 	struct json j = view_json_begin(v);
+	answerer_json(&j, v);
 	put_bool(&j, "stuck", r->n > 0);
+	put_bool(&j, "failed_lately", view_failed_lately(&v->s->daemon));
 	put_seconds(&j, "after_s", v->args->after_ns);
 	put_array(&j, "findings");
 	for (size_t i = 0; i < r->n; i++)
@@ -141,27 +201,40 @@ static void why_json(const struct view *v, const struct why_report *r)
 	view_json_end(&j);
 }
 
-void view_why(const struct view *v, const struct why_report *r)
+/* Whole paragraphs, the first at least. */
+static void tell_findings(const struct view *v, const struct why_report *r)
 {
-	if (v->args->json) {
-		why_json(v, r);
-		return;
-	}
-	if (!r->n)
-		nothing(v, r);
-	for (size_t i = 0; i < r->n && i < PARAGRAPHS; i++) {
+	const size_t begin = v->out->len;
+	size_t i = 0;
+	for (; i < r->n; i++) {
+		if (i && v->out->len - begin + strlen(r->findings[i].text) > TEXT_MAX)
+			break;
 		if (i)
 			text_char(v->out, '\n');
 		view_paragraph(v, 0, r->findings[i].text);
 	}
-	if (r->n > PARAGRAPHS)
-		text_printf(v->out, "\nAnd %zu more: see ncclsvc-ctl why --json.\n",
-			    r->n - PARAGRAPHS);
+	if (r->n > i)
+		text_printf(v->out, "\n%zu more are stuck. Next: `ncclsvc-ctl why --json`.\n",
+			    r->n - i);
 	view_silence(v, r);
 	if (r->unseen)
-		text_printf(v->out, "\n%zu more are not looked at: the daemon lists too much.\n",
+		text_printf(v->out, "\n%zu more were not examined: ncclsvcd lists too many.\n",
 			    r->unseen);
-	if (v->s->daemon.last_failure.result != NCCLSVC_OK && r->n)
-		text_char(v->out, '\n');
-	last_failure(v);
+}
+
+void view_why(const struct view *v, const struct why_report *r)
+{
+	if (v->args->json) {
+		why_json(v, r);
+	} else if (r->n) {
+		tell_findings(v, r);
+		if (view_failed_lately(&v->s->daemon) && v->out->len < TEXT_MAX) {
+			text_char(v->out, '\n');
+			tell_failure(v);
+		}
+	} else {
+		tell_failure(v);
+		nothing(v, r);
+		view_silence(v, r);
+	}
 }

@@ -8,7 +8,7 @@
 #define WALKED_MAX 256 /* missing ranks looked at, of one group */
 
 void why_blame(const struct why *w, struct why_finding *f, uint64_t comm, int32_t rank,
-	       bool stopped)
+	       enum why_cause cause)
 {
 	const ncclsvc_member_info *m = why_member(w, comm, rank);
 	const ncclsvc_session_info *s = m ? snapshot_session(w->s, m->session) : NULL;
@@ -18,34 +18,86 @@ void why_blame(const struct why *w, struct why_finding *f, uint64_t comm, int32_
 		.pid = m ? m->pid : 0,
 		.session = m ? m->session : 0,
 		.name = m && s && s->pid == m->pid && s->name[0] ? s->name : NULL,
-		.state = stopped ? WHY_STATE_STOPPED : member_state_name(m ? m->state : 0),
+		.state = cause == WHY_STOPPED ? "stopped" : member_state_name(m ? m->state : 0),
+		.cause = cause,
 	};
 	f->culprits = ctl_grow(f->culprits, f->nculprits, &f->culprits_room, sizeof(culprit));
 	f->culprits[f->nculprits++] = culprit;
 }
 
-/* Several paths may end at one rank. */
-static void blame_once(const struct why *w, struct why_finding *f, const struct why_step *s,
-		       bool stopped)
+/* Several paths may end at one process, in one communicator or in several: it is blamed once, in
+ * the finding's communicator if one path ends there. Returns its place among the culprits. */
+static size_t blame_once(const struct why *w, struct why_finding *f, const struct why_step *s,
+			 enum why_cause cause)
 {
-	for (size_t i = 0; i < f->nculprits; i++)
-		if (f->culprits[i].comm == s->comm && f->culprits[i].rank == s->rank)
-			return;
-	why_blame(w, f, s->comm, s->rank, stopped);
+	why_blame(w, f, s->comm, s->rank, cause);
+	const struct why_culprit *last = &f->culprits[f->nculprits - 1];
+	*w->steps += f->nculprits;
+	for (size_t i = 0; i + 1 < f->nculprits; i++) {
+		struct why_culprit *old = &f->culprits[i];
+		if (!why_same_process(old, last))
+			continue;
+		f->nculprits--;
+		if (old->comm == f->comm || last->comm != f->comm)
+			return f->nculprits;
+		*old = *last;
+		return i;
+	}
+	return f->nculprits - 1;
 }
 
-static void blame_path(const struct why *w, struct why_finding *f, const struct why_path *p)
+/* Adds the path's culprits, and the path to those that are told. */
+static void add_path(const struct why *w, struct why_fault *fault, const struct why_path *p)
 {
+	struct why_finding *f = &fault->f;
 	const struct why_step *last = &p->step[p->n - 1];
-	if (p->cause == WHY_DEADLOCK) {
+	size_t place = fault->ntold;
+	switch (p->cause) {
+	case WHY_RUNNING:
+		break;
+	case WHY_ELSEWHERE:
+	case WHY_SILENT:
+		why_name_nodes(f, last->t);
+		break;
+	case WHY_WORKER:
+		why_name_worker(w, f, last->m);
+		break;
+	case WHY_DEADLOCK:
 		for (unsigned i = (unsigned)p->cycle; i < p->n; i++)
 			if (p->step[i].t)
-				blame_once(w, f, &p->step[i], false);
-	} else if (p->cause == WHY_ELSEWHERE || p->cause == WHY_SILENT) {
-		why_name_nodes(f, last->t);
-	} else if (p->cause != WHY_RUNNING) {
-		blame_once(w, f, last, p->cause == WHY_STOPPED);
+				blame_once(w, f, &p->step[i], p->cause);
+		break;
+	default:
+		place = blame_once(w, f, last, p->cause);
+		if (place == f->nculprits) /* another path says the same */
+			return;
 	}
+	if (place >= WHY_TOLD)
+		return;
+	fault->told[place] = *p;
+	if (place == fault->ntold)
+		fault->ntold++;
+}
+
+static struct why_finding finding_of(const struct why_group *g, enum why_cause cause)
+{
+	struct why_finding f = {
+		.comm = g->n ? g->tasks[0]->comm : g->comm->comm,
+		.age_ns = g->age_ns,
+		.age_known = g->age_known,
+		.cause = cause,
+		.device = -1,
+		.nwaiting = g->n,
+	};
+	if (!g->n)
+		return f;
+	f.seq = g->tasks[0]->seq;
+	f.graph = g->tasks[0]->graph;
+	f.op = ncclsvc_op_name(g->tasks[0]->op);
+	f.waiting = ctl_calloc(g->n, sizeof(*f.waiting));
+	for (size_t i = 0; i < g->n; i++)
+		f.waiting[i] = g->tasks[i]->rank;
+	return f;
 }
 
 /* All ranks a group waits for, as far as they are known. */
@@ -71,42 +123,73 @@ static int32_t *missing_ranks(const struct why *w, const struct why_group *g, si
 	return ranks;
 }
 
-/* Keeps the gravest paths, in order, for the text. */
-static void keep(struct why_path *told, size_t *ntold, const struct why_path *p)
+static struct why_fault *fault_of(struct why *w, const struct why_group *g, enum why_cause cause)
 {
-	size_t at = *ntold;
-	while (at && told[at - 1].cause < p->cause)
-		at--;
-	if (at == WHY_TOLD)
-		return;
-	if (*ntold < WHY_TOLD)
-		(*ntold)++;
-	memmove(&told[at + 1], &told[at], (*ntold - 1 - at) * sizeof(*told));
-	told[at] = *p;
+	struct why_fault *fault = &w->faults[cause];
+	if (fault->f.cause != cause) {
+		fault->f = finding_of(g, cause);
+		fault->ntold = fault->more = 0;
+	}
+	return fault;
 }
 
-static void find_waiting(struct why *w, const struct why_group *g, struct why_finding *f,
-			 struct text *out)
+/* Follows each rank that is missing to its cause. Returns the gravest cause; *more: ranks that were
+ * not followed. */
+static enum why_cause follow_missing(struct why *w, const struct why_group *g, size_t *more)
 {
-	struct why_path told[WHY_TOLD], path;
-	size_t ntold = 0, nmissing;
-	int32_t *missing = missing_ranks(w, g, &nmissing);
-	for (size_t i = 0; i < nmissing && i < WALKED_MAX; i++) {
+	struct why_path path;
+	enum why_cause gravest = WHY_NONE;
+	size_t n, i = 0;
+	int32_t *missing = missing_ranks(w, g, &n);
+	for (; i < n && i < WALKED_MAX && gravest != WHY_DEADLOCK; i++) {
 		why_walk(w, g->tasks[0], missing[i], &path);
-		keep(told, &ntold, &path);
-		if (path.cause == WHY_DEADLOCK) {
-			f->nculprits = 0;
-			blame_path(w, f, &path);
-			break;
-		}
-		blame_path(w, f, &path);
+		if (path.cause == WHY_NONE)
+			continue;
+		add_path(w, fault_of(w, g, path.cause), &path);
+		if (path.cause > gravest)
+			gravest = path.cause;
 	}
-	const enum why_cause asks = why_asks(w, g->tasks[0]);
-	f->cause = ntold && told[0].cause > asks ? told[0].cause : asks;
-	if (f->cause != WHY_DEADLOCK)
-		why_name_nodes(f, g->tasks[0]);
-	why_tell_waiting(w, g, f, told, ntold, g->tasks[0]->waits_count - ntold, out);
+	*more = g->tasks[0]->waits_count - i;
 	free(missing);
+	return gravest;
+}
+
+/* A finding for each cause, the gravest first. A circle is the only one: all else waits for it. */
+static void find_waiting(struct why *w, const struct why_group *g, struct why_report *report)
+{
+	const ncclsvc_task_info *t = g->tasks[0];
+	const enum why_cause asks = why_asks(w, t);
+	bool second = false;
+	size_t more;
+	enum why_cause gravest = follow_missing(w, g, &more);
+	if (asks > gravest && (gravest == WHY_NONE || asks == WHY_SILENT))
+		gravest = asks;
+	else if (gravest == WHY_NONE)
+		gravest = WHY_RUNNING;
+	fault_of(w, g, gravest);
+	for (enum why_cause cause = gravest; cause > WHY_NONE; cause--) {
+		struct why_fault *fault = &w->faults[cause];
+		struct text out = TEXT_INIT(-1);
+		if (fault->f.cause != cause)
+			continue;
+		fault->f.cause = WHY_NONE;
+		if (second && (cause == WHY_RUNNING || gravest == WHY_DEADLOCK)) {
+			why_finding_free(&fault->f);
+			continue;
+		}
+		struct why_finding f = fault->f;
+		f.cause = cause;
+		f.second = fault->f.second = second;
+		fault->more = second ? 0 : more;
+		if (!second && cause != WHY_DEADLOCK)
+			why_name_nodes(&f, t);
+		if (cause == WHY_DEADLOCK)
+			why_tell_deadlock(w, g, &fault->told[0], &out);
+		else
+			why_tell_waiting(w, g, fault, &out);
+		why_report(w, report, &f, &out);
+		second = true;
+	}
 }
 
 static void count_member(const struct why *w, const ncclsvc_comm_info *c, int32_t rank,
@@ -132,12 +215,18 @@ static void count_member(const struct why *w, const ncclsvc_comm_info *c, int32_
 	}
 }
 
-void why_find_joining(struct why *w, const struct why_group *g, struct why_finding *f,
-		      struct text *out)
+static void blame_all(const struct why *w, struct why_finding *f, const int32_t *ranks, size_t n,
+		      enum why_cause cause)
 {
+	for (size_t i = 0; i < n; i++)
+		why_blame(w, f, f->comm, ranks[i], cause);
+}
+
+void why_find_joining(struct why *w, const struct why_group *g, struct why_report *report)
+{
+	struct text out = TEXT_INIT(-1);
 	const ncclsvc_comm_info *c = g->comm;
-	const ncclsvc_node_info *rendezvous =
-		c->ask_node ? snapshot_node(w->s, c->ask_node - 1) : NULL;
+	const ncclsvc_member_info *bad = why_bad_device(w, c->comm, false);
 	int32_t *ranks = ctl_calloc((size_t)c->nranks * 5, sizeof(*ranks));
 	struct why_census census = {
 		.joined = ranks,
@@ -148,61 +237,71 @@ void why_find_joining(struct why *w, const struct why_group *g, struct why_findi
 	};
 	for (uint32_t rank = 0; rank < c->nranks; rank++)
 		count_member(w, c, (int32_t)rank, &census);
-	for (size_t i = 0; i < census.ndead; i++)
-		why_blame(w, f, c->comm, census.dead[i], false);
-	for (size_t i = 0; i < census.nbroken; i++)
-		why_blame(w, f, c->comm, census.broken[i], false);
-	for (size_t i = 0; i < census.nabsent; i++)
-		why_blame(w, f, c->comm, census.absent[i], false);
+	struct why_finding f =
+		finding_of(g, c->ask_node && why_node_is_silent(w, c->ask_node - 1) ? WHY_SILENT
+			      : bad						    ? WHY_WORKER
+			      : census.ndead || census.nbroken			    ? WHY_DEAD
+			      : census.nunknown					    ? WHY_ELSEWHERE
+										    : WHY_JOINING);
+	blame_all(w, &f, census.dead, census.ndead, WHY_DEAD);
+	/* While a rank or a worker lacks, members that live have nothing to rejoin. */
+	if (!census.ndead && !bad)
+		blame_all(w, &f, census.broken, census.nbroken, WHY_DEAD);
+	blame_all(w, &f, census.absent, census.nabsent, WHY_JOINING);
+	if (bad)
+		why_name_worker(w, &f, bad);
 	if (c->ask_node)
-		why_name_node(f, c->ask_node - 1);
-	f->cause = rendezvous && node_is_silent(rendezvous) ? WHY_SILENT
-		   : why_bad_device(w, c->comm)		    ? WHY_WORKER
-		   : census.ndead || census.nbroken	    ? WHY_DEAD
-		   : census.nunknown			    ? WHY_ELSEWHERE
-							    : WHY_JOINING;
-	f->nwaiting = census.njoined;
-	f->waiting = ctl_calloc(f->nwaiting, sizeof(*f->waiting));
-	memcpy(f->waiting, census.joined, f->nwaiting * sizeof(*f->waiting));
-	why_tell_joining(w, g, &census, out);
+		why_name_node(&f, c->ask_node - 1);
+	f.nwaiting = census.njoined;
+	f.waiting = ctl_calloc(f.nwaiting, sizeof(*f.waiting));
+	memcpy(f.waiting, census.joined, f.nwaiting * sizeof(*f.waiting));
+	why_tell_joining(w, g, &census, &out);
 	free(ranks);
+	why_report(w, report, &f, &out);
 }
 
-void why_find_tasks(struct why *w, const struct why_group *g, struct why_finding *f,
-		    struct text *out)
+static void find_held(struct why *w, const struct why_group *g, struct why_finding *f,
+		      struct text *out)
 {
 	const ncclsvc_task_info *t = g->tasks[0];
-	f->comm = t->comm;
-	f->seq = t->seq;
-	f->graph = t->graph;
-	f->op = ncclsvc_op_name(t->op);
-	f->nwaiting = g->n;
-	f->waiting = ctl_calloc(g->n, sizeof(*f->waiting));
+	const bool halted = process_is_halted(why_process(w, why_member(w, t->comm, t->rank)));
+	f->cause = halted ? WHY_STOPPED : WHY_PLAN;
+	why_blame(w, f, t->comm, t->rank, f->cause);
+	why_tell_held(w, g, out);
+}
+
+static void find_input(struct why *w, const struct why_group *g, struct why_finding *f,
+		       struct text *out)
+{
+	f->cause = WHY_INPUT;
 	for (size_t i = 0; i < g->n; i++)
-		f->waiting[i] = g->tasks[i]->rank;
-	const ncclsvc_node_info *silent =
-		t->state == NCCLSVC_LAUNCHED ? why_silent_node(w, t->comm) : NULL;
-	if (silent) {
-		f->cause = WHY_SILENT;
-		why_name_node(f, silent->node);
-		why_add_head(w, g, "been", out);
-		text_add(out, "everyone has submitted it, and ");
-		why_tell_silent(silent, out);
-		text_add(out, ". " WHY_SILENT_ADVICE);
-	} else if (t->state == NCCLSVC_WAITING_GROUP) {
-		why_find_held(w, g, f, out);
-	} else if (t->state == NCCLSVC_WAITING_PEERS && (t->waits_count || t->ask_count)) {
-		find_waiting(w, g, f, out);
-	} else if ((t->state == NCCLSVC_WAITING_INPUT || t->state == NCCLSVC_LAUNCHED) &&
-		   why_on_gpus(w, t->comm)) {
-		why_find_launched(w, g, f, out);
-	} else if (t->state == NCCLSVC_WAITING_INPUT) {
-		f->cause = WHY_INPUT;
-		for (size_t i = 0; i < g->n; i++)
-			why_blame(w, f, t->comm, g->tasks[i]->rank, false);
-		why_tell_input(w, g, out);
-	} else {
-		f->cause = WHY_RUNNING;
-		why_tell_running(w, g, out);
+		why_blame(w, f, f->comm, g->tasks[i]->rank, WHY_INPUT);
+	why_tell_input(w, g, out);
+}
+
+void why_find_tasks(struct why *w, const struct why_group *g, struct why_report *report)
+{
+	const ncclsvc_task_info *t = g->tasks[0];
+	const bool launched = t->state == NCCLSVC_LAUNCHED;
+	const ncclsvc_node_info *silent = launched ? why_silent_node(w, t->comm) : NULL;
+	struct text out = TEXT_INIT(-1);
+	if (t->state == NCCLSVC_WAITING_PEERS && (t->waits_count || t->ask_count)) {
+		find_waiting(w, g, report);
+		return;
 	}
+	struct why_finding f = finding_of(g, WHY_RUNNING);
+	if (silent) {
+		f.cause = WHY_SILENT;
+		why_name_node(&f, silent->node);
+		why_tell_silent(w, g, silent, &out);
+	} else if (t->state == NCCLSVC_WAITING_GROUP) {
+		find_held(w, g, &f, &out);
+	} else if ((t->state == NCCLSVC_WAITING_INPUT || launched) && why_on_gpus(w, t->comm)) {
+		why_find_launched(w, g, &f, &out);
+	} else if (t->state == NCCLSVC_WAITING_INPUT) {
+		find_input(w, g, &f, &out);
+	} else {
+		why_tell_running(w, g, &out);
+	}
+	why_report(w, report, &f, &out);
 }

@@ -49,6 +49,7 @@ void why_index(struct why *w, const struct why_input *in, uint64_t *steps)
 		w->by_session[i] = &s->members[i];
 	qsort(w->by_session, s->nmembers, sizeof(w->by_session[0]), by_session);
 	w->seen = ctl_calloc(s->nmembers, sizeof(w->seen[0]));
+	w->faults = ctl_calloc(WHY_CAUSES, sizeof(w->faults[0]));
 }
 
 void why_index_free(struct why *w)
@@ -56,6 +57,7 @@ void why_index_free(struct why *w)
 	free(w->tasks);
 	free(w->by_session);
 	free(w->seen);
+	free(w->faults);
 }
 
 const ncclsvc_task_info **why_tasks(const struct why *w, uint64_t comm, int32_t rank, size_t *n)
@@ -109,23 +111,18 @@ const ncclsvc_member_info **why_memberships(const struct why *w, uint32_t sessio
 	return w->by_session + low;
 }
 
-bool why_session_has_tasks(const struct why *w, uint32_t session)
+static const struct process unseen = {.state = PROCESS_UNSEEN, .cpu = -1};
+
+const struct process *why_process(const struct why *w, const ncclsvc_member_info *m)
 {
-	size_t n, ntasks;
-	const ncclsvc_member_info **m = why_memberships(w, session, &n);
-	for (size_t i = 0; i < n && why_goes_on(w); i++) {
-		why_tasks(w, m[i]->comm, m[i]->rank, &ntasks);
-		if (ntasks)
-			return true;
-	}
-	return false;
+	const ncclsvc_session_info *s =
+		m && m->elsewhere ? snapshot_session(w->s, m->session) : NULL;
+	if (!m || (m->elsewhere && !s))
+		return &unseen;
+	return s ? &w->far[s - w->s->sessions] : why_look_at(w, m->pid, false);
 }
 
-char why_process(const struct why *w, const ncclsvc_member_info *m)
+const struct process *why_look_at(const struct why *w, int32_t pid, bool closely)
 {
-	if (m && m->elsewhere) {
-		const ncclsvc_session_info *s = snapshot_session(w->s, m->session);
-		return s ? (char)s->process_state : '\0';
-	}
-	return w->in->proc_state && m && m->pid > 0 ? w->in->proc_state(m->pid, w->in->arg) : '\0';
+	return w->in->look && pid > 0 ? w->in->look(pid, closely, w->in->arg) : &unseen;
 }

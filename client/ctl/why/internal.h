@@ -10,11 +10,10 @@
 #define WHY_STEPS_MAX 20000000 /* in all: about a second */
 
 #define WHY_STEPS 256 /* in one chain */
-#define WHY_TOLD  3   /* chains told in one paragraph */
+#define WHY_TOLD  3   /* culprits told in one paragraph */
 #define WHY_ALSO  3   /* consequences named in one paragraph */
 
-#define WHY_SILENT_ADVICE "Look whether that machine runs, and its ncclsvcd is not stopped."
-#define WHY_STATE_STOPPED "stopped" /* a culprit's state */
+struct why_fault;
 
 struct why {
 	const struct why_input *in;
@@ -24,6 +23,8 @@ struct why {
 	const ncclsvc_member_info **by_session;
 	uint32_t *seen; /* per member of the snapshot: the last walk that came by */
 	uint32_t walk;
+	struct why_fault *faults;  /* of one operation, by cause */
+	const struct process *far; /* of the snapshot's sessions, those of other nodes */
 	uint64_t *steps; /* looks at a record so far; beyond WHY_STEPS_MAX it is broken off */
 };
 
@@ -42,9 +43,10 @@ const ncclsvc_member_info *why_members(const struct why *w, uint64_t comm, size_
 const ncclsvc_member_info *why_member(const struct why *w, uint64_t comm, int32_t rank);
 /* Every place of a session in a communicator. */
 const ncclsvc_member_info **why_memberships(const struct why *w, uint32_t session, size_t *n);
-bool why_session_has_tasks(const struct why *w, uint32_t session);
-/* The state of the member's process, as its node says; '\0' if unknown. */
-char why_process(const struct why *w, const ncclsvc_member_info *m);
+/* What the member's process is doing. Never NULL: UNSEEN without a member, or if its node, which is
+ * another one, has not said it. */
+const struct process *why_process(const struct why *w, const ncclsvc_member_info *m);
+const struct process *why_look_at(const struct why *w, int32_t pid, bool closely);
 
 struct why_step {
 	uint64_t comm;
@@ -60,7 +62,6 @@ struct why_path {
 	unsigned n;
 	int cycle;
 	enum why_cause cause;
-	char process; /* state of the last step's process */
 };
 
 /* From a rank that waits at t to the cause on the side of `rank`, one of those it waits for. */
@@ -82,28 +83,39 @@ const ncclsvc_task_info **why_held_up(const struct why *w, size_t *nheld,
 /* Groups of these, and of communicators that lack members; the oldest first. */
 struct why_group *why_gather(const struct why *w, const ncclsvc_task_info **held, size_t nheld,
 			     size_t *ngroups);
-/* Fill in the finding, but for its text, which goes to out. */
-void why_find_tasks(struct why *w, const struct why_group *g, struct why_finding *f,
-		    struct text *out);
-void why_find_joining(struct why *w, const struct why_group *g, struct why_finding *f,
-		      struct text *out);
+/* Find who is to blame, and report it. */
+void why_find_tasks(struct why *w, const struct why_group *g, struct why_report *report);
+void why_find_joining(struct why *w, const struct why_group *g, struct why_report *report);
+
+/* Takes the finding over, with out as the start of its text; or adds it to an older one that has
+ * the same culprits. */
+void why_report(struct why *w, struct why_report *report, struct why_finding *f, struct text *out);
+
+void why_finding_free(struct why_finding *f);
+
+/* What several ranks that an operation waits for have in common. */
+struct why_fault {
+	struct why_finding f;
+	struct why_path told[WHY_TOLD]; /* of the first culprits */
+	size_t ntold, more;		/* more: ranks that nobody looked at */
+};
+
+bool why_same_process(const struct why_culprit *a, const struct why_culprit *b);
+void why_blame(const struct why *w, struct why_finding *f, uint64_t comm, int32_t rank,
+	       enum why_cause cause);
 
 /* device.c */
 bool why_on_gpus(const struct why *w, uint64_t comm);
-/* A member whose GPU has no worker to use; NULL: none. */
-const ncclsvc_member_info *why_bad_device(const struct why *w, uint64_t comm);
-/* "the worker of device 1, where rank 1 (...) is, is lost, ..." */
-void why_tell_device(const struct why *w, const ncclsvc_member_info *m, struct text *out);
+/* The worker of the member's GPU cannot run: it is stopped, frozen, or held by a debugger. */
+bool why_worker_is_halted(const struct why *w, const ncclsvc_member_info *m);
+/* A member whose GPU has no worker to use; NULL: none. kernels: the operation runs in trainers'
+ * kernels, and needs no worker that runs. */
+const ncclsvc_member_info *why_bad_device(const struct why *w, uint64_t comm, bool kernels);
+/* The worker of the member's GPU is the finding's cause. */
+void why_name_worker(const struct why *w, struct why_finding *f, const ncclsvc_member_info *m);
+/* Fills in the finding and its text. */
 void why_find_launched(struct why *w, const struct why_group *g, struct why_finding *f,
 		       struct text *out);
-void why_blame(const struct why *w, struct why_finding *f, uint64_t comm, int32_t rank,
-	       bool stopped);
-
-/* plan.c: " of its plan's group 2 it has not submitted the Recv from rank 1". False, and
- * nothing, if the rank has no plan that lacks something. */
-bool why_add_missing(const struct why *w, uint64_t comm, int32_t rank, struct text *out);
-void why_find_held(struct why *w, const struct why_group *g, struct why_finding *f,
-		   struct text *out);
 
 /* Who is in a communicator that is not complete, and who is not. */
 struct why_census {
@@ -113,35 +125,51 @@ struct why_census {
 
 /* nodes.c: what this node does not know of other nodes' ranks. */
 
+bool why_node_is_silent(const struct why *w, uint32_t node);
 /* WHY_SILENT or WHY_ELSEWHERE, by the nodes that the task asks; WHY_NONE: it asks none. */
 enum why_cause why_asks(const struct why *w, const ncclsvc_task_info *t);
 /* Adds to the finding, each once, the nodes that the task asks, or this one. */
 void why_name_nodes(struct why_finding *f, const ncclsvc_task_info *t);
 void why_name_node(struct why_finding *f, uint32_t node);
-/* "of ranks 4 and 5 on node 2 (b) it is not known here whether they have: ask on node 2 (b)", for
- * each node, those first that are silent. */
-void why_tell_nodes(const struct why *w, const ncclsvc_task_info *t, struct text *out);
+/* The peer, or all ranks of that node: the caller frees them. */
+int32_t *why_ranks_of(const struct why *w, const ncclsvc_task_info *t, uint32_t node,
+		      size_t *found);
 /* A node of the communicator's members that is silent; NULL: none. */
 const ncclsvc_node_info *why_silent_node(const struct why *w, uint64_t comm);
-/* "node 2 (b, ncclsvcd's pid 77) has not been heard of for 3.2 s: it is the first suspect". */
-void why_tell_silent(const ncclsvc_node_info *n, struct text *out);
 
-/* "rank 2 (pid 4711, trainer-2)" */
-void why_add_rank(const struct why *w, uint64_t comm, int32_t rank, struct text *out);
-/* "world (id 1, 4 ranks)"; without the size if nranks is 0 */
-void why_add_comm(const struct why *w, uint64_t id, uint32_t nranks, struct text *out);
-
-/* "Communicator world (id 1, 4 ranks) has waited 12.3 s at AllReduce #7 (...): " */
-/* "AllReduce #7", "AllReduce #2 of CUDA graph 1" */
-void why_add_operation(const char *op, uint64_t seq, uint32_t graph, struct text *out);
-void why_add_head(const struct why *w, const struct why_group *g, const char *verb,
-		  struct text *out);
-void why_tell_waiting(const struct why *w, const struct why_group *g, const struct why_finding *f,
-		      const struct why_path *paths, size_t npaths, size_t more, struct text *out);
+/* sentences.c, sentences_joining.c: what is known. */
+void why_tell_waiting(const struct why *w, const struct why_group *g, const struct why_fault *fault,
+		      struct text *out);
+void why_tell_deadlock(const struct why *w, const struct why_group *g, const struct why_path *p,
+		       struct text *out);
+void why_tell_held(const struct why *w, const struct why_group *g, struct text *out);
 void why_tell_input(const struct why *w, const struct why_group *g, struct text *out);
 void why_tell_running(const struct why *w, const struct why_group *g, struct text *out);
+void why_tell_silent(const struct why *w, const struct why_group *g, const ncclsvc_node_info *n,
+		     struct text *out);
+void why_tell_streams(const struct why *w, const struct why_group *g, const int32_t *ranks,
+		      size_t n, struct text *out);
+void why_tell_launched(const struct why *w, const struct why_group *g, const int32_t *ranks,
+		       size_t n, struct text *out);
+void why_tell_worker(const struct why *w, const struct why_group *g, const ncclsvc_member_info *bad,
+		     struct text *out);
 void why_tell_joining(const struct why *w, const struct why_group *g, const struct why_census *c,
 		      struct text *out);
-void why_tell_also(const struct why *w, const struct why_finding *f, struct text *out);
+
+/* What the culprits' processes are doing, what else waits for them, and what to do next. */
+void why_tell_end(const struct why *w, struct why_finding *f, struct text *out);
+/* The command to run next for one culprit; nothing if there is none. */
+void why_add_command(const struct why *w, const struct why_culprit *c, struct text *out);
+
+/* Parts of sentences. */
+void why_add_rank(const struct why *w, uint64_t comm, int32_t rank, struct text *out);
+void why_add_ranks(const struct why *w, uint64_t comm, const int32_t *ranks, size_t n,
+		   struct text *out);
+void why_add_comm(const struct why *w, uint64_t id, uint32_t nranks, struct text *out);
+void why_add_operation(const char *op, uint64_t seq, uint32_t graph, struct text *out);
+/* "All ranks have called AllReduce #2 (...) of communicator world (id 1, 2 ranks)" */
+void why_add_called_by_all(const struct why *w, const struct why_group *g, struct text *out);
+void why_add_silence(const ncclsvc_node_info *n, struct text *out);
+void why_add_device(const struct why *w, const ncclsvc_member_info *m, struct text *out);
 
 #endif

@@ -9,33 +9,24 @@ static bool walk(struct why *w, uint64_t comm, int32_t rank, struct why_path *at
 static bool walk_session(struct why *w, const ncclsvc_member_info *m, struct why_path *at,
 			 struct why_path *best, bool *followed);
 
-static bool is_stopped(char process)
-{
-	return process == 'T' || process == 't';
-}
-
 /* The path ends here; the gravest cause wins, and of equal ones the first. */
-static void ends(const struct why_path *at, enum why_cause cause, char process,
-		 struct why_path *best)
+static void ends(const struct why_path *at, enum why_cause cause, struct why_path *best)
 {
 	if (cause <= best->cause)
 		return;
 	*best = *at;
 	best->cause = cause;
-	best->process = process;
 }
 
 /* It has yet to submit the rest of a group of its plan. */
-static bool walk_held(struct why *w, const ncclsvc_task_info *t, struct why_path *at,
-		      struct why_path *best)
+static bool walk_held(struct why *w, struct why_path *at, struct why_path *best)
 {
 	const ncclsvc_member_info *m = at->step[at->n - 1].m;
-	char process = why_process(w, m);
-	bool followed = false;
-	if (!is_stopped(process) && m && walk_session(w, m, at, best, &followed))
+	bool followed = false, halted = process_is_halted(why_process(w, m));
+	if (!halted && m && walk_session(w, m, at, best, &followed))
 		return true;
 	if (!followed)
-		ends(at, is_stopped(process) ? WHY_STOPPED : WHY_PLAN, process, best);
+		ends(at, halted ? WHY_STOPPED : WHY_PLAN, best);
 	return false;
 }
 
@@ -47,16 +38,16 @@ static bool walk_tasks(struct why *w, const ncclsvc_task_info **tasks, size_t n,
 		const ncclsvc_task_info *t = tasks[i];
 		here->t = t;
 		if (t->state == NCCLSVC_WAITING_INPUT) {
-			char process = why_process(w, here->m);
-			ends(at, is_stopped(process) ? WHY_STOPPED : WHY_INPUT, process, best);
+			bool halted = process_is_halted(why_process(w, here->m));
+			ends(at, halted ? WHY_STOPPED : WHY_INPUT, best);
 		} else if (t->state == NCCLSVC_WAITING_GROUP) {
-			if (walk_held(w, t, at, best))
+			if (walk_held(w, at, best))
 				return true;
 		} else if (t->state != NCCLSVC_WAITING_PEERS ||
 			   (!t->waits_count && !t->ask_count)) {
-			ends(at, WHY_RUNNING, '\0', best);
+			ends(at, WHY_RUNNING, best);
 		} else {
-			ends(at, why_asks(w, t), '\0', best);
+			ends(at, why_asks(w, t), best);
 			for (uint32_t k = 0; k < task_waits_shown(t); k++)
 				if (walk(w, t->comm, t->waits_for[k], at, best))
 					return true;
@@ -71,6 +62,8 @@ static bool walk_session(struct why *w, const ncclsvc_member_info *m, struct why
 			 struct why_path *best, bool *followed)
 {
 	size_t n, ntasks;
+	if (!m->session)
+		return false;
 	const ncclsvc_member_info **places = why_memberships(w, m->session, &n);
 	for (size_t i = 0; i < n && why_goes_on(w); i++) {
 		if (places[i]->comm == m->comm)
@@ -89,16 +82,18 @@ static bool walk_session(struct why *w, const ncclsvc_member_info *m, struct why
 static void walk_idle(struct why *w, const ncclsvc_member_info *m, struct why_path *at,
 		      struct why_path *best)
 {
-	char process = why_process(w, m);
+	const struct process *p = why_process(w, m);
 	enum why_cause cause = WHY_MISSING;
 	const ncclsvc_task_info *before = at->n > 1 ? at->step[at->n - 2].t : NULL;
-	if (is_stopped(process))
+	if (process_is_halted(p))
 		cause = WHY_STOPPED;
-	else if (process == 'Z' || process == 'X')
+	else if (p->state == PROCESS_GONE)
 		cause = WHY_DEAD;
+	else if (why_worker_is_halted(w, m))
+		cause = WHY_WORKER;
 	else if (before && op_is_p2p(before->op))
 		cause = WHY_UNMATCHED;
-	ends(at, cause, process, best);
+	ends(at, cause, best);
 }
 
 /* With at's last step filled in. True: it waits in a circle. */
@@ -111,15 +106,15 @@ static bool walk_step(struct why *w, struct why_path *at, struct why_path *best)
 	if (n)
 		return walk_tasks(w, tasks, n, at, best);
 	if (!m || m->state == NCCLSVC_MEMBER_ABSENT || m->state == NCCLSVC_MEMBER_JOINING) {
-		ends(at, WHY_JOINING, '\0', best);
+		ends(at, WHY_JOINING, best);
 		return false;
 	}
 	if (m->state == NCCLSVC_MEMBER_DEAD || m->state == NCCLSVC_MEMBER_BROKEN) {
-		ends(at, WHY_DEAD, '\0', best);
+		ends(at, WHY_DEAD, best);
 		return false;
 	}
 	bool followed = false;
-	if (!is_stopped(why_process(w, m)) && walk_session(w, m, at, best, &followed))
+	if (!process_is_halted(why_process(w, m)) && walk_session(w, m, at, best, &followed))
 		return true;
 	if (!followed)
 		walk_idle(w, m, at, best);
@@ -130,7 +125,7 @@ static bool walk(struct why *w, uint64_t comm, int32_t rank, struct why_path *at
 		 struct why_path *best)
 {
 	if (!why_goes_on(w)) {
-		ends(at, WHY_RUNNING, '\0', best);
+		ends(at, WHY_RUNNING, best);
 		return false;
 	}
 	for (unsigned i = 0; i < at->n; i++) {
@@ -149,7 +144,7 @@ static bool walk(struct why *w, uint64_t comm, int32_t rank, struct why_path *at
 		*seen = w->walk;
 	}
 	if (at->n == WHY_STEPS) {
-		ends(at, WHY_RUNNING, '\0', best);
+		ends(at, WHY_RUNNING, best);
 		return false;
 	}
 	at->step[at->n++] = (struct why_step){comm, rank, m, NULL};

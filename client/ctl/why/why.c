@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Asks for each group of what waits who is to blame, and puts together those with the same
- * culprits. */
+ * culprits. Then looks at their processes, all at once: the CPU use of a process takes a while to
+ * measure. */
 #include "why.h"
 
 #include "internal.h"
@@ -8,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool same_process(const struct why_culprit *a, const struct why_culprit *b)
+#define EXAMINED_MAX 256 /* culprits of one finding */
+
+bool why_same_process(const struct why_culprit *a, const struct why_culprit *b)
 {
 	if (a->session && b->session)
 		return a->session == b->session;
@@ -21,7 +24,7 @@ static bool blames(const struct why *w, const struct why_finding *f,
 		   const struct why_culprit *culprit)
 {
 	for (size_t i = 0; i < f->nculprits; i++, ++*w->steps)
-		if (same_process(&f->culprits[i], culprit))
+		if (why_same_process(&f->culprits[i], culprit))
 			return true;
 	return false;
 }
@@ -41,7 +44,8 @@ static struct why_finding *told_before(const struct why *w, struct why_report *r
 		size_t k = 0;
 		if (!f->nculprits) {
 			if (old->cause == f->cause && same_nodes(old, f) &&
-			    (old->comm == f->comm || f->cause == WHY_SILENT))
+			    (old->comm == f->comm || f->cause == WHY_SILENT ||
+			     (f->device >= 0 && f->device == old->device)))
 				return old;
 			continue;
 		}
@@ -75,40 +79,66 @@ static bool names(const struct why *w, const struct why_finding *old, const stru
 	return f->nwaiting > 0;
 }
 
-static void free_finding(struct why_finding *f)
+void why_finding_free(struct why_finding *f)
 {
+	for (size_t i = 0; i < f->nculprits; i++)
+		free(f->culprits[i].next);
 	free(f->waiting);
 	free(f->culprits);
 	free(f->nodes);
 	free(f->also);
 	free(f->text);
+	free(f->next);
 }
 
-static void add_finding(struct why *w, const struct why_group *g, struct why_report *report)
+void why_report(struct why *w, struct why_report *report, struct why_finding *f, struct text *out)
 {
-	struct text out = TEXT_INIT(-1);
-	struct why_finding f = {
-		.comm = g->comm ? g->comm->comm : 0,
-		.age_ns = g->age_ns,
-		.age_known = g->age_known,
-	};
-	if (g->n)
-		why_find_tasks(w, g, &f, &out);
-	else
-		why_find_joining(w, g, &f, &out);
-	f.text = text_steal(&out);
-	struct why_finding *old = told_before(w, report, &f);
-	if (old && (same_operation(old, &f) || names(w, old, &f))) {
-		free_finding(&f);
-	} else if (old) {
+	struct why_finding *old = told_before(w, report, f);
+	f->text = text_steal(out);
+	if (!old) {
+		report->findings = ctl_grow(report->findings, report->n, &report->room, sizeof(*f));
+		report->findings[report->n++] = *f;
+		return;
+	}
+	if (!same_operation(old, f) && !names(w, old, f)) {
 		old->also = ctl_grow(old->also, old->nalso, &old->also_room, sizeof(*old->also));
 		old->also[old->nalso++] =
-			(struct why_also){f.comm, f.seq, f.graph, f.op, f.age_ns, f.nwaiting};
-		free_finding(&f);
-	} else {
-		report->findings = ctl_grow(report->findings, report->n, &report->room, sizeof(f));
-		report->findings[report->n++] = f;
+			(struct why_also){f->comm, f->seq, f->graph, f->op, f->age_ns, f->nwaiting};
 	}
+	why_finding_free(f);
+}
+
+static void finish(const struct why *w, struct why_finding *f)
+{
+	struct text out = TEXT_INIT(-1);
+	for (size_t i = 0; i < f->nculprits; i++)
+		f->culprits[i].first = !f->second && f->culprits[i].cause == f->cause;
+	for (size_t i = 0; i < f->nculprits && i < EXAMINED_MAX; i++) {
+		struct why_culprit *c = &f->culprits[i];
+		const ncclsvc_member_info *m = why_member(w, c->comm, c->rank);
+		struct text next = TEXT_INIT(-1);
+		if (w->in->look && m && !m->elsewhere && c->pid > 0)
+			c->process = why_look_at(w, c->pid, true);
+		else if (m && m->elsewhere && why_process(w, m)->state != PROCESS_UNSEEN)
+			c->process = why_process(w, m);
+		why_add_command(w, c, &next);
+		if (next.len)
+			c->next = text_steal(&next);
+	}
+	text_add(&out, f->text);
+	why_tell_end(w, f, &out);
+	free(f->text);
+	f->text = text_steal(&out);
+}
+
+/* What other nodes say of their sessions' processes, in the order of all sessions. */
+static struct process *far_processes(const struct snapshot *s)
+{
+	struct process *far = ctl_calloc(s->nsessions, sizeof(*far));
+	for (size_t i = 0; i < s->nsessions; i++)
+		far[i] = process_told(s->sessions[i].pid, (char)s->sessions[i].process_state,
+				      s->sessions[i].tracer_pid);
+	return far;
 }
 
 void why_analyse(const struct why_input *in, struct why_report *report)
@@ -118,20 +148,19 @@ void why_analyse(const struct why_input *in, struct why_report *report)
 	size_t nheld, ngroups, i = 0;
 	*report = (struct why_report){0};
 	why_index(&w, in, &steps);
+	w.far = report->far = far_processes(in->s);
 	const ncclsvc_task_info **held = why_held_up(&w, &nheld, report);
 	struct why_group *groups = why_gather(&w, held, nheld, &ngroups);
-	for (; i < ngroups && why_goes_on(&w); i++)
-		add_finding(&w, &groups[i], report);
-	report->unseen = ngroups - i;
-	report->steps = steps;
-	for (size_t i = 0; i < report->n; i++) {
-		struct why_finding *f = &report->findings[i];
-		struct text out = TEXT_INIT(-1);
-		text_add(&out, f->text);
-		why_tell_also(&w, f, &out);
-		free(f->text);
-		f->text = text_steal(&out);
+	for (; i < ngroups && why_goes_on(&w); i++) {
+		if (groups[i].n)
+			why_find_tasks(&w, &groups[i], report);
+		else
+			why_find_joining(&w, &groups[i], report);
 	}
+	report->unseen = ngroups - i;
+	for (size_t i = 0; i < report->n; i++)
+		finish(&w, &report->findings[i]);
+	report->steps = steps;
 	free(groups);
 	free(held);
 	why_index_free(&w);
@@ -140,8 +169,9 @@ void why_analyse(const struct why_input *in, struct why_report *report)
 void why_free(struct why_report *report)
 {
 	for (size_t i = 0; i < report->n; i++)
-		free_finding(&report->findings[i]);
+		why_finding_free(&report->findings[i]);
 	free(report->findings);
+	free(report->far);
 	*report = (struct why_report){0};
 }
 
@@ -173,6 +203,7 @@ const char *why_cause_name(enum why_cause cause)
 	case WHY_SILENT:
 		return "silent";
 	case WHY_NONE:
+	case WHY_CAUSES:
 		break;
 	}
 	return "?";
