@@ -9,7 +9,7 @@
 #include "server/relay.h"
 #include "server/server_state.h"
 
-/* ---- Of sessions ---- */
+/* ---- Sessions ---- */
 
 static void on_request(void *owner, struct client *c, const struct svc_header *h, const void *body,
 		       int *fds)
@@ -44,7 +44,7 @@ static const struct session_callbacks session_callbacks = {
 	.free_memory = on_free_memory,
 };
 
-/* ---- Of the other nodes ---- */
+/* ---- Other nodes ---- */
 
 static void on_message(void *owner, uint32_t from, unsigned kind, const void *body, size_t size)
 {
@@ -67,7 +67,7 @@ static const struct cluster_callbacks cluster_callbacks = {
 	.node_lost = on_node_lost,
 };
 
-/* ---- Of GPUs ---- */
+/* ---- GPUs ---- */
 
 static void on_worker_ready(void *owner, struct gpu *g)
 {
@@ -101,7 +101,7 @@ static const struct gpu_callbacks gpu_callbacks = {
 	.left_until = comm_left_until,
 };
 
-/* ---- Of registered memory ---- */
+/* ---- Registered memory ---- */
 
 static void on_session_known(void *owner, struct client *c)
 {

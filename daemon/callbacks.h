@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Part of main: what layers have the layers above them do. No other place names a function of a
+ * Part of main: callbacks from lower layers to higher ones. No other file names a function of a
  * higher layer. */
 #ifndef DAEMON_CALLBACKS_H
 #define DAEMON_CALLBACKS_H

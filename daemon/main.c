@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * ncclsvcd: start, signals, systemd, and an orderly end. */
+ * ncclsvcd: start, signals, systemd, and shutdown. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -42,11 +42,12 @@ struct daemon {
 	struct server *server;
 	struct own_socket socket, admin;
 	char admin_path[sizeof(((struct listen_socket *)0)->path)];
-	char path[sizeof(((struct config *)0)->socket)]; /* of it: config's, with the node in it */
+	char path[sizeof(((struct config *)0)->socket)]; /* of its socket: config's, with the node's
+							    number inserted */
 	uv_signal_t term, interrupt, hangup;
 	uv_timer_t alive; /* keep-alive and watchdog */
-	uv_timer_t end;	  /* the deadline of draining, then of closing */
-	bool answered;	  /* the executor has, since the last keep-alive */
+	uv_timer_t end;	  /* deadline for draining, then for closing */
+	bool answered;	  /* the executor has answered since the last keep-alive */
 	bool ending;
 	int exit_code;
 };
@@ -74,7 +75,7 @@ static void tell_status(struct daemon *d, const char *prefix)
 	tell_systemd(text);
 }
 
-/* ---- Keep-alive: systemd hears of us only while the executor makes progress ---- */
+/* ---- Keep-alive: systemd is notified only while the executor makes progress ---- */
 
 static void on_pong(void *arg)
 {
@@ -89,8 +90,7 @@ static void on_alive(uv_timer_t *timer)
 	log_flush();
 	if (!d->answered)
 		log_error("the engine thread has not answered since the last keep-alive: tasks may "
-			  "stand "
-			  "still. systemd restarts a daemon whose watchdog expires");
+			  "be stuck. systemd restarts a daemon whose watchdog expires");
 	d->answered = false;
 	own_socket_check(&d->socket);
 	own_socket_check(&d->admin);
@@ -110,7 +110,7 @@ static void start_keepalive(struct daemon *d)
 		uv_timer_start(&d->alive, on_alive, ms, ms);
 }
 
-/* ---- The end ---- */
+/* ---- Shutdown ---- */
 
 static void close_own(uv_handle_t *handle)
 {
@@ -127,7 +127,7 @@ static void finish(struct daemon *d)
 static void on_drained(void *arg)
 {
 	struct daemon *d = arg;
-	log_info("no task is pending any more: the daemon ends");
+	log_info("no task is pending any more: the daemon exits");
 	finish(d);
 }
 
@@ -154,16 +154,16 @@ static void on_term(uv_signal_t *handle, int signum)
 {
 	struct daemon *d = handle->data;
 	if (d->ending) {
-		log_warning("signal %d again: the daemon ends at once", signum);
+		log_warning("signal %d again: the daemon exits at once", signum);
 		finish(d);
 		return;
 	}
-	log_info("signal %d: pending tasks may run on for %d s (drain_seconds)", signum,
+	log_info("signal %d: pending tasks may run for another %d s (drain_seconds)", signum,
 		 d->config.drain_seconds);
 	begin_end(d);
 }
 
-/* The daemon cannot be reached any more, and another one may use the GPUs. */
+/* The daemon is no longer reachable, and another one may use the GPUs. */
 static void on_path_lost(void *arg)
 {
 	struct daemon *d = arg;
@@ -195,7 +195,7 @@ static void on_hangup(uv_signal_t *handle, int signum)
 
 /* ---- The start ---- */
 
-/* A socket must not become what somebody writes messages to. */
+/* A socket must not get a standard stream's number, or messages would be written to it. */
 static void fill_standard_fds(void)
 {
 	int fd;
@@ -206,8 +206,8 @@ static void fill_standard_fds(void)
 		close(fd);
 }
 
-/* What clients have registered is theirs: core files hold private memory and ELF headers, and no
- * shared mappings. Workers inherit it. */
+/* Core files must not contain clients' registered memory, so they contain private memory and ELF
+ * headers, but no shared mappings. Workers inherit this. */
 static void keep_clients_out_of_core_files(void)
 {
 	static const char mask[] = "0x31"; /* core(5): private anonymous, ELF headers, huge */
@@ -233,13 +233,13 @@ static void raise_fd_limit(void)
 static int inherited(void)
 {
 #ifdef HAVE_SYSTEMD
-	return sd_listen_fds(0); /* the variables stay: reloads look at them */
+	return sd_listen_fds(0); /* the variables are kept for reloads */
 #else
 	return 0;
 #endif
 }
 
-/* A socket that systemd passes has a path of its own. */
+/* Sets the path of a socket that systemd passes. */
 static void name_inherited(struct daemon *d)
 {
 #ifdef HAVE_SYSTEMD
@@ -260,7 +260,7 @@ static int listen_inherited(struct daemon *d)
 	const int n = inherited();
 	for (int fd = SD_LISTEN_FDS_START; fd < SD_LISTEN_FDS_START + n; fd++) {
 		if (sd_is_socket(fd, AF_UNIX, SOCK_SEQPACKET, 1) <= 0) {
-			log_error("the inherited fd %d is no listening AF_UNIX SOCK_SEQPACKET "
+			log_error("the inherited fd %d is not a listening AF_UNIX SOCK_SEQPACKET "
 				  "socket (ListenSequentialPacket= in the socket unit)",
 				  fd);
 			return -1;
@@ -282,9 +282,9 @@ static mode_t socket_mode(const struct config *c)
 						  : 0600;
 }
 
-/* One of several nodes notes that, for the daemon that comes after it: alone, that would be another
- * cluster, of one, and ranks on the other nodes would wait for it in vain. When all nodes end
- * together, the note goes. */
+/* A daemon of several nodes leaves a note for its successor: a successor that starts alone would be
+ * a separate cluster, and ranks on the other nodes would wait for it in vain. The note is removed
+ * when all nodes end together. */
 static int compare_nodes(struct daemon *d)
 {
 	char note[64], was[64];
@@ -293,9 +293,9 @@ static int compare_nodes(struct daemon *d)
 	if (d->cluster)
 		snprintf(note, sizeof(note), "node %u of %u", d->cluster->me, d->cluster->n);
 	else if (was[0] && !cluster_unwanted(&d->config, d->envp)) {
-		log_error("the daemon on %s was %.40s, and did not end with the other nodes; this "
+		log_error("the daemon on %s was %.40s, and did not exit with the other nodes; this "
 			  "one would be alone. Stop the daemons of all nodes and start them "
-			  "together; or, if this one is to be alone, start it with "
+			  "together; or, if this one should be alone, start it with "
 			  "--cluster-bootstrap none",
 			  d->path, was);
 		return -1;
@@ -306,7 +306,8 @@ static int compare_nodes(struct daemon *d)
 	return 0;
 }
 
-/* Takes the path before workers start: a second daemon on it must start none. */
+/* Takes the path before workers start, since a second daemon on the same path must not start any.
+ */
 static int open_own(struct daemon *d)
 {
 	if (own_socket_open(&d->socket, d->path, socket_mode(&d->config), false))
@@ -317,10 +318,11 @@ static int open_own(struct daemon *d)
 static void on_admin_lost(void *arg)
 {
 	(void)arg;
-	log_warning("without the socket for administration, users can end only what is their own");
+	log_warning("without the socket for administration, users can only end their own sessions "
+		    "and tasks");
 }
 
-/* Without it jobs are served all the same. */
+/* Jobs are served even without it. */
 static void listen_admin(struct daemon *d)
 {
 	if (!svc_admin_path(d->path, d->admin_path, sizeof(d->admin_path))) {
@@ -332,7 +334,7 @@ static void listen_admin(struct daemon *d)
 	}
 }
 
-/* The socket's path may have the node's number in it. */
+/* The socket's path may contain the node's number. */
 static int fill_node_in(struct daemon *d)
 {
 	static const struct cluster alone;
@@ -343,8 +345,8 @@ static int fill_node_in(struct daemon *d)
 	return -1;
 }
 
-/* Before anything is taken: what runs out of it half-way, libuv for one, may end the process
- * without a word. */
+/* Checked before any allocation, since running out of address space halfway may end the process
+ * silently, for example in libuv. */
 static bool has_memory(const struct daemon *d)
 {
 	const uint64_t more = server_bytes(&d->config) + NOFAIL_RESERVE_BYTES;
@@ -364,7 +366,7 @@ static int start(struct daemon *d)
 	if (!has_memory(d))
 		return -1;
 	if (!nofail_reserve_fill()) {
-		log_error("cannot start: there is no memory for the reserve");
+		log_error("cannot start: not enough memory for the reserve");
 		return -1;
 	}
 	int several = cluster_wanted(&d->config, d->envp);
@@ -399,7 +401,7 @@ static int start(struct daemon *d)
 static void on_close_deadline(uv_timer_t *timer)
 {
 	(void)timer;
-	log_error("sessions did not end within %d ms: the daemon ends without them",
+	log_error("sessions did not end within %d ms: the daemon exits without them",
 		  SESSIONS_END_MS);
 	log_flush();
 	_exit(EXIT_FAILURE);
@@ -460,7 +462,7 @@ int main(int argc, char *argv[], char *envp[])
 	if (log_init((enum log_target)d.config.log_target, (enum log_level)d.config.log_level))
 		log_warning("this build has no journal support: logging to stderr");
 	signal(SIGPIPE, SIG_IGN);
-	signal(SIGXFSZ, SIG_IGN); /* a memfd beyond RLIMIT_FSIZE fails its request alone */
+	signal(SIGXFSZ, SIG_IGN); /* then a memfd beyond RLIMIT_FSIZE fails only its request */
 	loop_init_memory();
 	if (uv_loop_init(&d.loop)) {
 		log_error("cannot start: the event loop: %m");

@@ -16,7 +16,7 @@
 #define FILE_BYTES 65536 /* at most */
 #define LINE_BYTES 128
 
-/* ---- Where it is ---- */
+/* ---- The path ---- */
 
 static const char *variable(const char *name)
 {
@@ -82,7 +82,7 @@ bool crossover_put(struct crossover *c, const struct crossover_limit *limit)
 
 /* ---- Reading ---- */
 
-/* Digits and the blanks behind them. */
+/* Digits and the blanks after them. */
 static bool take_number(const char **text, uint32_t *n)
 {
 	const char *p = *text;
@@ -105,7 +105,7 @@ static bool take_mps(const char **text, bool *mps)
 	return true;
 }
 
-/* NULL: the line is good. */
+/* NULL: the line is valid. */
 static const char *take_line(struct crossover *c, const char *line)
 {
 	struct crossover_limit l = {0};
@@ -113,7 +113,7 @@ static const char *take_line(struct crossover *c, const char *line)
 		return NULL;
 	if (!take_number(&line, &l.ranks) || !take_mps(&line, &l.mps) ||
 	    !take_number(&line, &l.bytes))
-		return "not the number of ranks, yes or no, bytes, and a GPU's model";
+		return "it is not the number of ranks, yes or no, bytes, and a GPU's model";
 	if (strlen(line) >= sizeof(l.gpu))
 		return "the GPU's model is too long";
 	memcpy(l.gpu, line, strlen(line));
@@ -138,7 +138,7 @@ static const char *take_text(struct crossover *c, const char *text, size_t size,
 			return "the line is too long";
 		memcpy(line, at, n);
 		line[n] = '\0';
-		wrong = strlen(line) == n ? take_line(c, line) : "it has a byte 0";
+		wrong = strlen(line) == n ? take_line(c, line) : "it contains a NUL byte";
 	}
 	return wrong;
 }
@@ -153,7 +153,7 @@ bool crossover_read(struct crossover *c, const char *path, char why[CROSSOVER_TE
 		return true;
 	if (n < 0) {
 		snprintf(why, CROSSOVER_TEXT, "%s",
-			 n == -EISDIR ? "it is no regular file" : strerror((int)-n));
+			 n == -EISDIR ? "it is not a regular file" : strerror((int)-n));
 		return false;
 	}
 	const char *wrong =

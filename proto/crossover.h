@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Up to how many bytes collectives are faster in kernels of their members than on NCCL, as
- * `ncclsvc-perf crossover` has measured it: a file of the machine, which the daemon reads. A line
- * has the number of ranks, whether they and the workers share their GPUs through MPS (yes, no), the
- * bytes, and the GPUs' model: "2 yes 8388608 NVIDIA H200". '#' begins a comment. */
+ * The largest size at which collectives are faster in their members' kernels than on NCCL, as
+ * measured by `ncclsvc-perf crossover`: a file per machine, which the daemon reads. A line has the
+ * number of ranks, whether they and the workers share their GPUs through MPS (yes, no), the bytes,
+ * and the GPUs' model: "2 yes 8388608 NVIDIA H200". '#' begins a comment. */
 #ifndef PROTO_CROSSOVER_H
 #define PROTO_CROSSOVER_H
 
@@ -13,7 +13,7 @@
 
 #include "ncclsvc_types.h"
 
-#define CROSSOVER_LIMITS 256 /* in a file */
+#define CROSSOVER_LIMITS 256 /* per file */
 #define CROSSOVER_BYTES	 (UINT32_C(1) << 30)
 #define CROSSOVER_TEXT	 256
 
@@ -29,20 +29,20 @@ struct crossover {
 };
 
 /* $STATE_DIRECTORY/crossover in a systemd service, /var/lib/ncclsvc/crossover for root,
- * $XDG_STATE_HOME/ncclsvc/crossover (~/.local/state) for a user. False: the environment names no
- * such place. */
+ * $XDG_STATE_HOME/ncclsvc/crossover (~/.local/state) for a user. False: the environment does not
+ * define it. */
 bool crossover_default_path(char *path, size_t size);
 
-/* A file that is not there has no limits. False: one that is has an error, which `why` names, and c
- * has no limits. */
+/* A missing file has no limits. False: the file has an error, which `why` describes, and c has no
+ * limits. */
 bool crossover_read(struct crossover *c, const char *path, char why[CROSSOVER_TEXT]);
 /* NULL: there is none. */
 const struct crossover_limit *crossover_find(const struct crossover *c, const char *gpu,
 					     uint32_t ranks, bool mps);
-/* Takes the place of that for the same GPUs, ranks and MPS. False: it is none that a file may have,
- * or there is no room. */
+/* Adds a limit, or replaces the one for the same GPUs, ranks and MPS. False: it is invalid, or
+ * there is no room. */
 bool crossover_put(struct crossover *c, const struct crossover_limit *limit);
-/* Replaces the file, and makes its directories. Returns 0, or errno. */
+/* Replaces the file, and creates its directories. Returns 0, or errno. */
 int crossover_write(const struct crossover *c, const char *path);
 
 #endif

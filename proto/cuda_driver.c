@@ -27,7 +27,7 @@ bool cuda_driver_load(struct cuda *cuda, int *version, char *text, size_t size)
 	}
 	if (*version < CUDA_DRIVER_VERSION_NEEDED) {
 		snprintf(text, size,
-			 "the NVIDIA driver supports CUDA %d.%d, and %d.%d is needed: install a "
+			 "the NVIDIA driver supports CUDA %d.%d, but %d.%d is needed: install a "
 			 "newer driver",
 			 *version / 1000, *version % 1000 / 10, CUDA_DRIVER_VERSION_NEEDED / 1000,
 			 CUDA_DRIVER_VERSION_NEEDED % 1000 / 10);
@@ -45,10 +45,10 @@ void cuda_driver_error(const struct cuda *cuda, CUresult error, char *text, size
 		 meaning ? meaning : "no description");
 }
 
-/* ---- One for the process ---- */
+/* ---- One per process ---- */
 
 static struct cuda driver;
-static const struct cuda *opened; /* NULL: failure says why */
+static const struct cuda *opened; /* NULL: see failure */
 static char failure[256];
 
 static void open_once(void)

@@ -15,21 +15,21 @@
 struct cuda {
 	CUDA_FUNCTIONS(CUDA_POINTER)
 	CUDA_KERNEL_FUNCTIONS(CUDA_POINTER)
-	/* NULL: the driver has none. */
+	/* NULL if the driver does not have it. */
 	CUDA_CAPTURE_FUNCTIONS(CUDA_POINTER)
 	CUDA_OPTIONAL_FUNCTIONS(CUDA_POINTER)
 };
 #undef CUDA_POINTER
 
-/* Opens the library, fills the table and checks the driver's version; initializes nothing. False,
- * with a sentence in text, if it is missing or too old. */
+/* Opens the library, fills the table and checks the driver's version, without initializing the
+ * driver. False, with a sentence in text, if it is missing or too old. */
 bool cuda_driver_load(struct cuda *cuda, int *version, char *text, size_t size);
 
 /* The driver, loaded and initialized at the process's first call. NULL if it cannot be used; then
- * *why says why, at every call. */
+ * *why gives the reason, at every call. */
 const struct cuda *cuda_driver(const char **why);
 
-/* "CUDA_ERROR_OUT_OF_MEMORY (out of memory)". cuda is loaded. */
+/* "CUDA_ERROR_OUT_OF_MEMORY (out of memory)". cuda must be loaded. */
 void cuda_driver_error(const struct cuda *cuda, CUresult error, char *text, size_t size);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Libraries opened at run time: a table of names to look up, and which one is missing. */
+ * Libraries opened at run time: looks up a table of names, and reports a missing one. */
 #ifndef PROTO_DYNLIB_H
 #define PROTO_DYNLIB_H
 
@@ -10,11 +10,11 @@ struct dynlib_symbol {
 	size_t offset; /* of its function pointer in the caller's table */
 };
 
-/* Opens the library and fills the table. Returns its handle, to be kept for good (a driver does not
- * survive dlclose), or NULL with a sentence in text that names what is missing. */
+/* Opens the library and fills the table. Returns its handle, which must never be closed (a driver
+ * does not survive dlclose), or NULL with a sentence in text that names what is missing. */
 void *dynlib_open(const char *soname, const struct dynlib_symbol *symbols, size_t n, void *table,
 		  char *text, size_t size);
-/* Fills the table with what the library has of these, and with NULL. */
+/* Fills the table with those functions that the library has; the others become NULL. */
 void dynlib_optional(void *library, const struct dynlib_symbol *symbols, size_t n, void *table);
 
 #endif

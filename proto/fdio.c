@@ -106,7 +106,7 @@ void svc_close_fds(int *fds, unsigned n)
 	}
 }
 
-/* The character device that exported GPU memory belongs to, /dev/nvidiactl: 195 by convention. */
+/* The character device of exported GPU memory, /dev/nvidiactl: 195 by convention. */
 static unsigned nvidia_major = 195;
 
 static void read_nvidia_major(void)
@@ -162,7 +162,8 @@ bool svc_memfd_trusted(int fd, uint64_t bytes, char *text)
 	}
 	if (!(seals & F_SEAL_SHRINK)) {
 		snprintf(text, SVC_TEXT_BYTES,
-			 "the memfd is not sealed with F_SEAL_SHRINK, so its owner could cut it");
+			 "the memfd is not sealed with F_SEAL_SHRINK, so its owner could truncate "
+			 "it");
 		return false;
 	}
 	if (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) {
@@ -176,7 +177,7 @@ bool svc_memfd_trusted(int fd, uint64_t bytes, char *text)
 			 "memfd_create, or one that was opened with O_RDWR");
 		return false;
 	}
-	/* A hugetlb page that cannot be had is a SIGBUS for whoever touches it. */
+	/* A hugetlb page that is not available raises SIGBUS on access. */
 	if (fstatfs(fd, &fs) < 0 || fs.f_type != TMPFS_MAGIC) {
 		snprintf(text, SVC_TEXT_BYTES,
 			 "only ordinary (not hugetlb) memfds can be registered");
@@ -212,7 +213,7 @@ ssize_t svc_read_file(const char *path, void *to, size_t size)
 	struct stat st;
 	size_t done = 0;
 	ssize_t n = 0;
-	/* Opening a pipe must not wait. */
+	/* Opening a pipe must not block. */
 	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	if (fd < 0)
 		return -errno;
@@ -235,11 +236,11 @@ int svc_populate(void *base, size_t bytes)
 	while (done && (errno == EINTR || errno == EAGAIN));
 	if (!done)
 		return 0;
-	if (errno == EFAULT) /* what would have been a SIGBUS */
+	if (errno == EFAULT) /* an access would have raised SIGBUS */
 		return -ENOMEM;
 	if (errno != EINVAL)
 		return -errno;
-	/* Before Linux 5.14. Somebody else may be writing. */
+	/* Before Linux 5.14. Others may be writing to the page. */
 	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	for (size_t at = 0; at < bytes; at += page)
 		__atomic_fetch_or((char *)base + at, 0, __ATOMIC_RELAXED);

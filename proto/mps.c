@@ -13,9 +13,9 @@
 
 #include "ncclsvc_types.h"
 
-/* The control daemon's socket outlives it, so that it is there says little. The kernel knows
- * whether anybody holds it, and says so before it compares the types: one that cannot be meant for
- * us is asked for, so that the control daemon itself hears nothing. */
+/* The control daemon's socket file outlives it, so its existence says little. The kernel knows
+ * whether a process holds it, and checks that before the socket's type. So this connects with a
+ * wrong type, which the control daemon does not notice. */
 static enum mps_state ask(const struct sockaddr_un *address)
 {
 	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -86,7 +86,7 @@ void mps_look_at(struct mps *m, const char *directory)
 	}
 	m->state = ask(&address);
 	m->uid = st.st_uid;
-	/* Inodes alone are small numbers that every file system in memory gives out anew. */
+	/* An inode alone is not unique: every in-memory file system assigns small numbers again. */
 	if (m->state != MPS_STALE)
 		m->server = (uint64_t)st.st_dev << 40 ^ (uint64_t)st.st_ino;
 }

@@ -166,8 +166,11 @@ static void add_missing(struct text *t, const ncclsvc_status *st)
 	if (shown > NCCLSVC_MISSING_SHOWN)
 		shown = NCCLSVC_MISSING_SHOWN;
 	add(t, st->missing_count == 1 ? "rank" : "ranks");
-	for (uint32_t i = 0; i < shown; i++)
+	for (uint32_t i = 0; i < shown; i++) {
 		add(t, "%s%d", i ? ", " : " ", st->missing[i]);
+		if (st->missing[i] == st->rank_b && st->pid_b > 0)
+			add(t, " (pid %d)", st->pid_b);
+	}
 	if (st->missing_count > shown)
 		add(t, " and %u more", st->missing_count - shown);
 }
@@ -263,9 +266,9 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 			add(&t, " while it ran");
 		}
 		if (st->rank_a >= 0) {
-			add(&t, " (the deadline of ");
-			add_rank(&t, st->rank_a, st->pid_a);
-			add(&t, ")");
+			add(&t, "; the deadline was that of ");
+			/* Where a rank is missing, only its own process is of interest. */
+			add_rank(&t, st->rank_a, st->missing_count ? 0 : st->pid_a);
 		}
 		break;
 	case NCCLSVC_CANCELLED:
@@ -318,16 +321,29 @@ void svc_uuid_text(const uint8_t u[16], char text[SVC_UUID_TEXT])
 		 u[14], u[15]);
 }
 
-bool svc_label_ok(const char label[NCCLSVC_LABEL_BYTES])
+static bool is_plain(char c)
+{
+	return c >= ' ' && c <= '~';
+}
+
+bool svc_label_ok(const char *label, size_t size)
 {
 	size_t n = 0;
-	while (n < NCCLSVC_LABEL_BYTES && label[n] >= ' ' && label[n] <= '~')
+	while (n < size && is_plain(label[n]))
 		n++;
-	if (n == NCCLSVC_LABEL_BYTES)
+	if (n == size)
 		return false;
-	while (n < NCCLSVC_LABEL_BYTES && !label[n])
+	while (n < size && !label[n])
 		n++;
-	return n == NCCLSVC_LABEL_BYTES;
+	return n == size;
+}
+
+char *svc_label_copy(char *to, size_t size, const char *from)
+{
+	memset(to, 0, size);
+	for (size_t i = 0; i + 1 < size && from[i]; i++)
+		to[i] = is_plain(from[i]) ? from[i] : '?';
+	return to;
 }
 
 const char *svc_label_quote(const char label[NCCLSVC_LABEL_BYTES], char text[SVC_QUOTED_BYTES])

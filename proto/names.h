@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Names, sizes and classes of the shared vocabulary. Every function is total: an unknown value
- * yields "?" or 0. */
+ * Names, sizes and classes of the shared vocabulary. Every function accepts any value: unknown ones
+ * give "?" or 0. */
 #ifndef PROTO_NAMES_H
 #define PROTO_NAMES_H
 
@@ -25,7 +25,8 @@ const char *svc_failure_name(unsigned failure);
 #define SVC_ENDING_BYTES 64
 const char *svc_ending_text(unsigned ending, int code, char text[SVC_ENDING_BYTES]);
 
-/* Bytes of one element, or of two that are packed; 0: unknown type. Inline: every submission asks.
+/* Bytes of one element, or of two packed elements; 0: unknown type. Inline, since every submission
+ * calls it.
  */
 static inline size_t svc_type_size(unsigned type)
 {
@@ -40,7 +41,7 @@ static inline bool svc_type_packed(unsigned type)
 	return type == NCCLSVC_INT4 || type == NCCLSVC_UINT4;
 }
 
-/* Others, which NCCL has not, are moved only: as one of NCCL's of their size. */
+/* Types that NCCL lacks are only moved, as an NCCL type of the same size. */
 static inline bool svc_type_reduces(unsigned type)
 {
 	return type <= NCCLSVC_FLOAT8E5M2;
@@ -54,32 +55,35 @@ static inline unsigned svc_nccl_type(unsigned type)
 }
 
 bool svc_redop_known(unsigned redop);
-/* One of SVC_REDOP_ADD's. */
+/* Is it a reduction created with SVC_REDOP_ADD? */
 bool svc_redop_made(unsigned redop);
 
 /* "GPU-01234567-89ab-...", as nvidia-smi prints it. */
 #define SVC_UUID_TEXT 41
 void svc_uuid_text(const uint8_t uuid[16], char text[SVC_UUID_TEXT]);
 
-/* A text that ends, of printable ASCII, and zeros behind it: it stands in sentences and logs. */
-bool svc_label_ok(const char label[NCCLSVC_LABEL_BYTES]);
-/* ' "label"', or nothing if it is empty. Returns text. */
+/* Is it a terminated text of printable ASCII, followed by zeros? It appears in sentences and logs.
+ */
+bool svc_label_ok(const char *label, size_t size);
+/* Makes a label of any text: cut where it is too long, '?' for any other character. Returns to. */
+char *svc_label_copy(char *to, size_t size, const char *from);
+/* ' "label"', or an empty string without one. Returns text. */
 #define SVC_QUOTED_BYTES (NCCLSVC_LABEL_BYTES + 3)
 const char *svc_label_quote(const char label[NCCLSVC_LABEL_BYTES], char text[SVC_QUOTED_BYTES]);
 
-/* Writes how a task ended as one sentence, always NUL-terminated, and returns buf. */
+/* Describes how a task ended in one sentence, always NUL-terminated; returns buf. */
 char *svc_status_sentence(const ncclsvc_status *st, char *buf, size_t size);
 /* The same without the result's name. */
 char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size);
 
-/* Where a client finds its daemon: at path; else, or if that is empty, $NCCLSVC_SOCKET; else the
- * user's own, if there is one; else the system's. False: the path does not fit into size bytes, and
- * `to` has its beginning. */
+/* The socket path that a client uses: path; if NULL or empty, $NCCLSVC_SOCKET; otherwise the user's
+ * own, if it exists; otherwise the system's. False: the path does not fit into size bytes, and `to`
+ * has its beginning. */
 bool svc_socket_path(const char *path, char *to, size_t size);
 
-/* Where a daemon's socket for administration is: admin.sock beside ncclsvcd.sock. Beside a socket
- * of another name, since several daemons may share a directory, it has that name with .admin.
- * False: the path does not fit into size bytes. */
+/* The path of a daemon's socket for administration: admin.sock beside ncclsvcd.sock. Beside a
+ * socket with another name, it is that name with .admin, since several daemons may share a
+ * directory. False: the path does not fit into size bytes. */
 bool svc_admin_path(const char *socket, char *path, size_t size);
 
 #endif

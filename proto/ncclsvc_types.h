@@ -54,8 +54,8 @@ extern "C" {
 	X(NCCLSVC_RECV, 10, "Recv")                                                                \
 	X(NCCLSVC_BARRIER, 11, "Barrier")
 
-/* X(name, value, "name", bytes). Two elements of int4 or uint4 are one byte, as in ONNX: what
- * operations count of these types is bytes. */
+/* X(name, value, "name", bytes). Two elements of int4 or uint4 share a byte, as in ONNX; operations
+ * count bytes of these types. */
 #define NCCLSVC_TYPES(X)                                                                           \
 	X(NCCLSVC_INT8, 0, "int8", 1)                                                              \
 	X(NCCLSVC_UINT8, 1, "uint8", 1)                                                            \
@@ -105,33 +105,33 @@ extern "C" {
 	X(NCCLSVC_FIELD_ORDER, 7, "order") /* every member waits for another: a deadlock */        \
 	X(NCCLSVC_FIELD_AGREEMENT, 8, "agreement")                                                 \
 	X(NCCLSVC_FIELD_PLAN, 9, "plan") /* only one side is planned */                            \
-	/* PEER_GONE: node value_a's daemon is gone; TIMEOUT: it does not answer */                \
+	/* PEER_GONE: the daemon of node value_a is gone; TIMEOUT: it does not answer */           \
 	X(NCCLSVC_FIELD_NODE, 12, "node")                                                          \
-	/* LIMIT: user value_a has value_b tasks pending: its limit, or, in a full daemon, more    \
-	 * than any other user */                                                                  \
+	/* LIMIT: user value_a has value_b tasks pending, which is the limit or, if the daemon is  \
+	 * full, more than any other user has */                                                   \
 	X(NCCLSVC_FIELD_USER_TASKS, 13, "user_tasks_max")                                          \
 	X(NCCLSVC_FIELD_TASKS, 14, "tasks_max")                                                    \
-	/* TIMEOUT: all ranks have submitted it, but not all of their task groups */               \
+	/* TIMEOUT: all ranks have submitted it, but some task groups are incomplete */            \
 	X(NCCLSVC_FIELD_GROUP, 15, "group")                                                        \
 	X(NCCLSVC_FIELD_TAG, 16, "tag") /* of lists; values are signed */                          \
-	/* rank_a has refused a list; value_a is the reason (ncclsvc_refusal) */                   \
+	/* rank_a has refused a list for reason value_a (ncclsvc_refusal) */                       \
 	X(NCCLSVC_FIELD_REFUSAL, 17, "refusal")
 
-/* X(name, value, "why"): why a member has refused a list, beside the result. Treat unknown values
- * as NONE. */
+/* X(name, value, "why"): why a member has refused a list, in addition to the result. Treat unknown
+ * values as NONE. */
 #define NCCLSVC_REFUSALS(X)                                                                        \
 	X(NCCLSVC_REFUSAL_NONE, 0, "") /* see the result */                                        \
 	X(NCCLSVC_REFUSAL_SIGNAL, 1, "its input_signal is false")                                  \
 	X(NCCLSVC_REFUSAL_SHAPES, 2, "it does not allow the sender's types or shapes")             \
 	X(NCCLSVC_REFUSAL_ALLOCATE, 3, "its allocate callback failed")
 
-/* X(name, value, "name"): the states of a communicator's epoch on its node. comm/epoch.h of the
- * daemon has the table of their transitions. */
+/* X(name, value, "name"): the states of a communicator's epoch on its node. The daemon's
+ * comm/epoch.h has the table of their transitions. */
 #define NCCLSVC_EPOCH_STATES(X)                                                                    \
-	X(NCCLSVC_EPOCH_IDLE, 1, "idle")       /* no member here, and nothing runs */              \
+	X(NCCLSVC_EPOCH_IDLE, 1, "idle")       /* no member here, and no task runs */              \
 	X(NCCLSVC_EPOCH_FORMING, 2, "forming") /* all members here wait in JOIN */                 \
 	X(NCCLSVC_EPOCH_BROKEN, 3, "broken")   /* members keep their ranks, and must JOIN again */ \
-	X(NCCLSVC_EPOCH_ACQUIRING, 4, "acquiring") /* all have joined; GPUs get prepared */        \
+	X(NCCLSVC_EPOCH_ACQUIRING, 4, "acquiring") /* all have joined; GPUs are being prepared */  \
 	X(NCCLSVC_EPOCH_RUNNING, 5, "running")	   /* the scheduler runs its tasks */              \
 	X(NCCLSVC_EPOCH_LEFT, 6, "left")	   /* only other nodes' members continue */        \
 	X(NCCLSVC_EPOCH_DRAINING, 7, "draining")   /* over; the scheduler ends its tasks */        \
@@ -157,13 +157,13 @@ extern "C" {
 	X(NCCLSVC_CAUSE_FORGOTTEN, 16, "forgotten") /* another one needed its slot */              \
 	X(NCCLSVC_CAUSE_DAEMON_ENDS, 17, "daemon-ends")                                            \
 	X(NCCLSVC_CAUSE_FAULT, 18, "fault") /* a transition that is not in the table */            \
-	X(NCCLSVC_CAUSE_KERNEL_STUCK, 19, "kernel-stuck") /* a member's kernel waits for ever */   \
+	X(NCCLSVC_CAUSE_KERNEL_STUCK, 19, "kernel-stuck") /* a member's kernel waits in vain */    \
 	X(NCCLSVC_CAUSE_GRAPH_FAILED, 20, "graph-failed") /* an operation that a graph started */  \
 	X(NCCLSVC_CAUSE_ABORTED, 21, "aborted")		  /* by a member */
 
 /* X(name, value, "name"): how a rank's part in an epoch ended; see ncclsvc_status.ending_code */
 #define NCCLSVC_ENDINGS(X)                                                                         \
-	X(NCCLSVC_ENDED, 0, "ended") /* how is unknown */                                          \
+	X(NCCLSVC_ENDED_UNKNOWN, 0, "ended") /* how is unknown */                                  \
 	X(NCCLSVC_ENDED_LEFT, 1, "left")                                                           \
 	X(NCCLSVC_ENDED_ABORTED, 2, "aborted")                                                     \
 	X(NCCLSVC_ENDED_CLOSED, 3, "closed")		 /* its session; the process goes on */    \
@@ -196,14 +196,16 @@ typedef enum ncclsvc_failure { NCCLSVC_FAILURES(NCCLSVC_ENUM4) } ncclsvc_failure
 #define NCCLSVC_ID_BYTES      128 /* as ncclUniqueId */
 #define NCCLSVC_NAME_BYTES    48  /* NUL included */
 #define NCCLSVC_LABEL_BYTES   24  /* NUL included */
+#define NCCLSVC_JOB_BYTES     64  /* NUL included */
 #define NCCLSVC_REFUSED_BYTES 256 /* NUL included */
 #define NCCLSVC_MISSING_SHOWN 8	  /* ranks named one by one in a status */
-#define NCCLSVC_EPOCH_STEPS   8	  /* transitions of an epoch's state that are remembered */
+#define NCCLSVC_EPOCH_STEPS   8	  /* number of an epoch's state changes that are remembered */
 
-/* The full status of an ended task. `missing` holds the first of missing_count ranks; for a
- * MISMATCH, the one rank that differs from all others, if there is one: rank_b. A pid of 0 means
- * unknown. The ring and messages use exactly this layout: a successful task needs only its first 64
- * bytes, a cache line. */
+/* The full status of an ended task. `missing` holds the first of missing_count ranks. For a
+ * MISMATCH, this is the one rank that differs from all others, if there is one: rank_b. For a
+ * TIMEOUT, these ranks had not submitted the operation: rank_b is the first of them, and rank_a the
+ * rank whose deadline passed. A pid of 0 means unknown. The ring and messages use exactly this
+ * layout: a successful task needs only its first 64 bytes, a cache line. */
 typedef struct ncclsvc_status {
 	uint64_t number;       /* the task's number in its session */
 	int32_t result;	       /* ncclsvc_result */
@@ -211,7 +213,7 @@ typedef struct ncclsvc_status {
 	uint64_t submitted_ns; /* CLOCK_MONOTONIC */
 	uint64_t started_ns;   /* 0: it never started */
 	uint64_t done_ns;
-	int32_t rank_a, rank_b; /* the ranks that differ, or the lost one (a); -1: none */
+	int32_t rank_a, rank_b; /* the ranks that differ, or the lost rank (a); -1: none */
 	int32_t pid_a, pid_b;
 	uint32_t epoch; /* communicator epoch the task belonged to */
 	uint32_t missing_count;
@@ -235,8 +237,13 @@ typedef struct ncclsvc_session_info {
 	char name[NCCLSVC_NAME_BYTES];
 	uint32_t mps;	   /* ncclsvc_mps, once it has joined with a GPU; before that UNKNOWN */
 	uint32_t protocol; /* its protocol version; 0: the daemon is too old to say */
-	/* If its node is asked by number, and the asker may act on the session, else 0: the state of
-	 * the process as in /proc/PID/stat, and the pid of the process that traces it. */
+	/* The job that its process belongs to: as the process says (it can say anything), and as
+	 * the daemon has read it from /proc: the pod, container, Slurm step or systemd unit. Empty:
+	 * unknown. */
+	char job[NCCLSVC_JOB_BYTES];
+	char cgroup[NCCLSVC_JOB_BYTES];
+	/* If its node is asked by number, and the asker may act on the session, else 0: the state
+	 * of the process as in /proc/PID/stat, and the pid of the process that traces it. */
 	uint32_t process_state;
 	int32_t tracer_pid;
 } ncclsvc_session_info;
@@ -250,7 +257,7 @@ typedef enum ncclsvc_comm_state {
 
 /* A change of an epoch's state. */
 typedef struct ncclsvc_epoch_step {
-	uint32_t state; /* ncclsvc_epoch_state, since then */
+	uint32_t state; /* ncclsvc_epoch_state after the change */
 	uint32_t cause; /* ncclsvc_epoch_cause */
 	uint64_t age_ns;
 } ncclsvc_epoch_step;
@@ -274,20 +281,23 @@ typedef struct ncclsvc_comm_info {
 	uint32_t uid; /* owner: only this user's processes may join */
 	uint64_t age_ns;
 	uint8_t id[NCCLSVC_ID_BYTES];	/* a key: zeros unless the owner or an administrator asks */
-	char label[NCCLSVC_NAME_BYTES]; /* "world", "split of 3", or the start of the id in hex */
-	/* 1 + the other node that knows which ranks have joined; 0: this one. */
+	char label[NCCLSVC_NAME_BYTES]; /* as its users name it; else "world", "PARENT/split 2
+					 * colour 1", or the start of the id in hex */
+	/* 1 + the number of the node that knows which ranks have joined; 0: this one. */
 	uint32_t ask_node;
 	int32_t refused_rank, refused_pid;   /* last refused JOIN of a missing rank */
 	char refused[NCCLSVC_REFUSED_BYTES]; /* why; empty: none was refused */
 	/* On this node. 0: unknown here, or the daemon is too old to say. */
 	uint32_t epoch_state;	 /* ncclsvc_epoch_state */
-	uint64_t epoch_state_ns; /* age of that */
-	uint32_t epoch_faults;	 /* events that its state did not allow: defects of the daemon */
+	uint64_t epoch_state_ns; /* how long it has been in that state */
+	uint32_t epoch_faults; /* events without a transition in the table: defects of the daemon */
 	uint32_t epoch_step_count;
-	ncclsvc_epoch_step epoch_steps[NCCLSVC_EPOCH_STEPS]; /* the latest first */
+	ncclsvc_epoch_step epoch_steps[NCCLSVC_EPOCH_STEPS]; /* latest first */
 	/* The size limit for operations in the members' kernels; 0: all run on NCCL. */
 	uint32_t peer_bytes;
-	uint32_t peer_source; /* ncclsvc_peer_source */
+	uint32_t peer_source;	     /* ncclsvc_peer_source */
+	char job[NCCLSVC_JOB_BYTES]; /* of the member of this node that joined first: as in its
+				      * session, job or else cgroup. Empty: unknown */
 	/* The same on all nodes that know the communicator, and no key. 0: the node is alone, or
 	 * its daemon is too old to say. */
 	uint64_t cluster_comm;
@@ -303,10 +313,17 @@ typedef enum ncclsvc_member_state {
 	NCCLSVC_MEMBER_ABSENT = 0,  /* never joined, or left cleanly */
 	NCCLSVC_MEMBER_JOINING = 1, /* waits for the others */
 	NCCLSVC_MEMBER_JOINED = 2,
-	NCCLSVC_MEMBER_DEAD = 3,    /* its session ended while joined, and the epoch with it */
-	NCCLSVC_MEMBER_BROKEN = 4,  /* alive, and has yet to rejoin */
-	NCCLSVC_MEMBER_UNKNOWN = 5, /* maybe joined on another node: ask `elsewhere` */
+	NCCLSVC_MEMBER_DEAD = 3,    /* its session ended while joined, which ended the epoch */
+	NCCLSVC_MEMBER_BROKEN = 4,  /* alive, but must rejoin */
+	NCCLSVC_MEMBER_UNKNOWN = 5, /* perhaps joined on another node: ask `elsewhere` */
 } ncclsvc_member_state;
+
+/* A request that all members make together, and that is answered when all have. */
+typedef enum ncclsvc_request {
+	NCCLSVC_REQUEST_NONE = 0,
+	NCCLSVC_REQUEST_SPLIT = 1,
+	NCCLSVC_REQUEST_PLAN = 2, /* ncclsvc_plan_end */
+} ncclsvc_request;
 
 typedef struct ncclsvc_member_info {
 	uint64_t comm;
@@ -316,12 +333,13 @@ typedef struct ncclsvc_member_info {
 	int32_t pid; /* the last process that held the rank; 0: none yet */
 	uint32_t epoch;
 	int32_t device;	     /* -1: host */
-	uint64_t submitted;  /* tasks in this epoch; only the member's own node counts them */
+	uint64_t submitted;  /* tasks in this epoch; counted only on the member's own node */
 	uint64_t completed;  /* tasks in this epoch, failures included */
 	uint64_t waiting_ns; /* age of its JOIN while joining, else of the task in turn; 0: none */
 	uint32_t elsewhere;  /* 1 + the other node that knows more; 0: none */
 	uint32_t transport;  /* ncclsvc_transport, of a GPU's memory; the host's: 0 */
-	uint32_t reserved[2];
+	uint32_t request;    /* ncclsvc_request: what it waits for, on its own node */
+	uint32_t request_ms; /* for how long, a day at most */
 } ncclsvc_member_info;
 
 typedef struct ncclsvc_task_info {
@@ -330,31 +348,32 @@ typedef struct ncclsvc_task_info {
 	uint64_t seq; /* position among this rank's tasks on the communicator, from 0 */
 	uint64_t count, bytes;
 	uint8_t op, type, redop, state;
-	int32_t rank, peer; /* peer: root or peer rank; -1 if the operation has none */
+	int32_t rank, peer; /* peer: root or peer rank; -1 if the operation has neither */
 	int32_t pid;
 	uint32_t session, epoch, nranks;
-	uint32_t group;				  /* tasks of one task group share it; 0: none */
-	uint64_t age_ns;			  /* since the daemon saw it */
-	uint64_t state_ns;			  /* in its current state */
-	uint32_t waits_count;			  /* ranks of this node it waits for, in all */
-	int32_t waits_for[NCCLSVC_MISSING_SHOWN]; /* the first of them */
-	/* Nodes that have not reported all their ranks ready: ask them. */
+	uint32_t group;	      /* shared by the tasks of a task group; 0: none */
+	uint64_t age_ns;      /* since the daemon saw it */
+	uint64_t state_ns;    /* in its current state */
+	uint32_t waits_count; /* total number of ranks on this node that it waits for */
+	int32_t waits_for[NCCLSVC_MISSING_SHOWN]; /* the first of these ranks */
+	/* Nodes that have not reported all their ranks ready; ask these nodes. */
 	uint32_t ask_count;
-	uint32_t ask_nodes[NCCLSVC_MISSING_SHOWN]; /* the first of them */
-	/* Not 0: the number of its process's kernel on the communicator. The daemon has no task for
-	 * it: task is 0, and it cannot be cancelled. */
+	uint32_t ask_nodes[NCCLSVC_MISSING_SHOWN]; /* the first of these nodes */
+	/* Not 0: the operation is a kernel of its process on the communicator, and this is the
+	 * kernel's number. The daemon has no task for it: task is 0, and it cannot be cancelled. */
 	uint32_t kernel;
-	/* Not 0: the operation is in a CUDA graph: its number among the process's graphs with
-	 * operations of the epoch, from 1. seq is then the operation's position in the graph. */
+	/* Not 0: the operation is in a CUDA graph, and this is the graph's number among the
+	 * process's graphs with operations of the epoch, from 1. seq is then the operation's index
+	 * in the graph. */
 	uint32_t graph;
-	char label[NCCLSVC_LABEL_BYTES]; /* ncclsvc_plan_label's, if it is planned; empty: none */
+	char label[NCCLSVC_LABEL_BYTES]; /* set with ncclsvc_plan_label, if it is planned; empty:
+					    none */
 } ncclsvc_task_info;
 
 typedef struct ncclsvc_region_info {
 	uint32_t session, region;
 	int32_t pid;
-	uint32_t kind; /* 0: memfd; of a GPU: 1: cuMemAlloc's, 2: cuMemCreate's, 3: lent, 4: a range
-			*/
+	uint32_t kind; /* 0: memfd; of a GPU: 1: cuMemAlloc, 2: cuMemCreate, 3: lent, 4: a range */
 	uint64_t bytes;
 	uint64_t age_ns;
 	int32_t device; /* -1: host */
@@ -368,9 +387,10 @@ typedef struct ncclsvc_plan_info {
 	int32_t rank, pid;
 	uint32_t session, epoch;
 	uint32_t groups, tasks;
-	uint64_t iterations; /* done */
-	uint32_t running;    /* the first group that is not done */
-	uint32_t group;	     /* the first that lacks tasks of this member; groups: none does */
+	uint64_t iterations; /* finished */
+	uint32_t running;    /* the first unfinished group */
+	uint32_t group; /* the first group that lacks tasks of this member; equal to groups: none
+			   does */
 	uint32_t group_tasks, group_enqueued;
 	uint32_t enqueued; /* tasks of this iteration */
 	uint32_t left;	   /* 1: the member has terminated it */
@@ -380,8 +400,8 @@ typedef struct ncclsvc_plan_info {
 typedef enum ncclsvc_plan_state {
 	NCCLSVC_PLAN_MISSING = 1, /* not submitted in this iteration */
 	NCCLSVC_PLAN_ENQUEUED =
-		2,	       /* waits for the rest of its group, or for earlier ones, or runs */
-	NCCLSVC_PLAN_DONE = 3, /* its group is over */
+		2,	       /* waits for the rest of its group or for earlier groups, or runs */
+	NCCLSVC_PLAN_DONE = 3, /* its group has ended */
 } ncclsvc_plan_state;
 
 typedef struct ncclsvc_plan_task_info {
@@ -390,16 +410,16 @@ typedef struct ncclsvc_plan_task_info {
 	uint32_t group, task; /* task: within its group */
 	uint8_t op, type;     /* type: if count is given */
 	uint8_t state;	      /* ncclsvc_plan_state */
-	uint8_t ahead;	      /* 1: a list: MISSING until its shapes are known, too */
+	uint8_t ahead;	      /* 1: a list, which is also MISSING until its shapes are known */
 	uint8_t reserved[4];
 	uint64_t count;			 /* UINT64_MAX: any */
-	char label[NCCLSVC_LABEL_BYTES]; /* ncclsvc_plan_label's; empty: none */
+	char label[NCCLSVC_LABEL_BYTES]; /* set with ncclsvc_plan_label; empty: none */
 } ncclsvc_plan_task_info;
 
 typedef enum ncclsvc_device_state {
 	NCCLSVC_DEVICE_STARTING = 1, /* its worker is being started */
 	NCCLSVC_DEVICE_READY = 2,
-	NCCLSVC_DEVICE_LOST = 3,   /* its worker is gone; another will be started */
+	NCCLSVC_DEVICE_LOST = 3,   /* its worker is gone; a new one will be started */
 	NCCLSVC_DEVICE_FAILED = 4, /* unusable; text says why */
 } ncclsvc_device_state;
 
@@ -412,12 +432,12 @@ typedef enum ncclsvc_mps {
 
 /* The owner of the MPS control daemon that the workers use: mps in ncclsvcd.conf(5). */
 typedef enum ncclsvc_mps_source {
-	NCCLSVC_MPS_NOBODY = 0, /* there is none: ncclsvc_daemon_info says why */
+	NCCLSVC_MPS_NOBODY = 0, /* none; ncclsvc_daemon_info says why */
 	NCCLSVC_MPS_OWN = 1, /* the daemon, which started it, or took it over from a previous one */
-	NCCLSVC_MPS_FOUND = 2, /* another process: it ran before */
+	NCCLSVC_MPS_FOUND = 2, /* another process, since before the daemon's start */
 } ncclsvc_mps_source;
 
-/* The longest directory in which an MPS control daemon can make its sockets. */
+/* The longest directory name that leaves room for an MPS control daemon's sockets. */
 #define NCCLSVC_MPS_DIRECTORY_MAX   88
 #define NCCLSVC_MPS_DIRECTORY_BYTES 96 /* with its NUL */
 
@@ -425,11 +445,11 @@ typedef enum ncclsvc_mps_source {
 typedef struct ncclsvc_device_info {
 	int32_t device; /* the daemon's number for it */
 	uint32_t state; /* ncclsvc_device_state */
-	int32_t pid;	/* its worker's; 0: none runs */
+	int32_t pid;	/* of its worker; 0: none runs */
 	uint32_t restarts;
 	uint8_t uuid[16];
 	uint64_t memory_bytes;
-	uint64_t worker_bytes; /* taken by the worker's start: context, NCCL */
+	uint64_t worker_bytes; /* used by the worker's start: context, NCCL */
 	uint64_t import_bytes, lent_bytes;
 	uint32_t imports, lent;
 	uint32_t nccl_comms, nccl_comms_idle; /* NCCL communicators, and those in the pool */
@@ -439,8 +459,8 @@ typedef struct ncclsvc_device_info {
 	uint64_t mps_server; /* the same for all processes that share a server; 0: none */
 	uint64_t age_ns;     /* in this state */
 	char name[NCCLSVC_NAME_BYTES];
-	char text[128]; /* the last error; may be empty */
-	/* ncclsvc_peer_source of communicators of GPUs of this model; MEASURED: of some. */
+	char text[128]; /* last error; may be empty */
+	/* ncclsvc_peer_source for communicators of this GPU model; MEASURED: for some of them. */
 	uint32_t peer_source;
 	uint32_t reserved;
 } ncclsvc_device_info;
@@ -449,7 +469,7 @@ typedef enum ncclsvc_node_state {
 	NCCLSVC_NODE_SELF = 1,
 	NCCLSVC_NODE_ALIVE = 2,
 	NCCLSVC_NODE_LEFT = 3, /* its daemon has exited cleanly */
-	NCCLSVC_NODE_LOST = 4, /* its daemon, or all of it, died */
+	NCCLSVC_NODE_LOST = 4, /* its daemon, or the whole node, died */
 } ncclsvc_node_state;
 
 /* A node's daemon. */
@@ -457,12 +477,12 @@ typedef struct ncclsvc_node_info {
 	uint32_t node;
 	uint32_t state; /* ncclsvc_node_state */
 	int32_t pid;
-	uint32_t host_ranks; /* of the world, there */
+	uint32_t host_ranks; /* of the world, on this node */
 	uint64_t gone_ns;    /* since it left or was lost; 0: it has not */
 	char host[64];
 	char address[64];  /* of its connections with other daemons */
-	uint64_t heard_ns; /* since its last message, of one that is alive */
-	uint64_t messages; /* sent to others by the asked node, without keep-alives */
+	uint64_t heard_ns; /* since its last message, if it is alive */
+	uint64_t messages; /* sent to other nodes by the queried node, without keep-alives */
 } ncclsvc_node_info;
 
 #define NCCLSVC_FAILURE_RANKS 64 /* that ended because of a failure, and are named */
@@ -517,7 +537,7 @@ typedef struct ncclsvc_daemon_info {
 	uint32_t mps_starts; /* how often the daemon has started one */
 	uint32_t mps_losses; /* workers that ended while they used MPS */
 	uint64_t mps_age_ns; /* since it was started, taken over or found */
-	char mps_text[128];  /* the directory of its sockets; NOBODY: why there is none */
+	char mps_text[128];  /* directory of its sockets; NOBODY: why there is none */
 } ncclsvc_daemon_info;
 
 #ifdef __cplusplus

@@ -5,8 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Unicode's controls, format characters, spaces but the one of ASCII, line separators, letters that
- * are blank, selectors of variants, private use, and what is no character. Sorted. */
+/* Unicode's control and format characters, spaces other than ASCII's, line separators, blank
+ * letters, variation selectors, private use, and noncharacters. Sorted. */
 static const struct range {
 	uint32_t first, last;
 } hidden[] = {
@@ -51,13 +51,13 @@ size_t svc_printable_length(const char *s, size_t n)
 			return 0;
 		c = c << 6 | ((unsigned char)s[i] & 0x3f);
 	}
-	/* The same character has a shorter form, which is the valid one. */
+	/* The character has a shorter form, which is the valid one. */
 	if (c < smallest[length])
 		return 0;
 	return is_hidden(c) ? 0 : length;
 }
 
-/* The output never overtakes the input, so it is written in place. */
+/* The output never overtakes the input, so this works in place. */
 char *svc_make_printable(char *text, size_t size)
 {
 	const size_t n = size ? strnlen(text, size - 1) : 0;

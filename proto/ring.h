@@ -4,29 +4,29 @@
  *
  *   0                    struct svc_ring, one page
  *   SVC_TIMELINES_AT     struct svc_timeline [SVC_TIMELINES], page-aligned for host registration
- *   SVC_RECORDS_AT       struct svc_record [entries]
- *   svc_status_at(n)     ncclsvc_status [entries]
+ *   SVC_RECORDS_AT       struct svc_record [entries] svc_status_at(n)     ncclsvc_status [entries]
  *
  * Task n (n = 1, 2, ...) uses slot n % entries of both arrays.
  *
- * Submit: the client fills records[n % entries] except `number` (the second half only with a
- * flag of SVC_TASK_SECOND_HALF), then stores number = n with release. It reuses a slot only when
- * its former task has ended and been read. Then, after a seq_cst fence, if `asleep` is set it
- * writes 1 to the doorbell eventfd.
+ * Submit: the client fills records[n % entries] except `number` (the second half only with a flag
+ * of SVC_TASK_SECOND_HALF), then stores number = n with release. It reuses a slot only when the
+ * slot's previous task has ended and its status has been read. Then, after a seq_cst fence, the
+ * client writes 1 to the doorbell eventfd if `asleep` is set.
  *
- * Raise a timeline's ready, of tasks on the host: the client stores it; then the same fence, look
- * at `asleep`, and doorbell.
+ * Raise a timeline's ready, for tasks on the host: the client stores it; then the same fence, check
+ * of `asleep`, and doorbell.
  *
  * Complete: the daemon fills statuses[n % entries] except `number` (the second half only if result
- * is not 0; else it is stale), stores number = n with release, then after a seq_cst fence: if
- * `waiters` > 0 it adds 1 to `wake` and wakes that futex; if `armed` is set it clears it and writes
- * a byte to the completion socket.
+ * is not 0; otherwise it is stale), and stores number = n with release. Then, after a seq_cst
+ * fence: if `waiters` > 0 it adds 1 to `wake` and wakes that futex; if `armed` is set it clears it
+ * and writes a byte to the completion socket.
  *
- * Wait: the client adds 1 to `waiters`, reads `wake`, fences, looks at the status once more, and
- * futex-waits on `wake`. The daemon's death wakes nobody: use a time limit and look at the socket.
+ * Wait: the client adds 1 to `waiters`, reads `wake`, fences, checks the status once more, and
+ * futex-waits on `wake`. The daemon's death does not wake it, so use a timeout and check the
+ * socket.
  *
- * Each side copies what the other wrote once, and checks the copy. A `number` in a slot that is
- * neither the old nor the next task's ends the session with PROTOCOL.
+ * Each side copies the other's data once, and validates the copy. A slot's `number` that is neither
+ * that of the previous nor of the next task ends the session with PROTOCOL.
  */
 #ifndef PROTO_RING_H
 #define PROTO_RING_H
@@ -51,9 +51,9 @@ struct svc_ring {
 
 	/* Daemon writes, client reads. */
 	_Alignas(SVC_CACHE_LINE) _Atomic uint32_t asleep; /* 1: ring the doorbell after a submit */
-	_Atomic int32_t ended;				  /* not 0: the session is over, and why */
-	_Atomic uint32_t spin_ns;			  /* how long polling can pay at most */
-	_Atomic uint32_t crowded; /* 1: fewer cores than pollers: yield between polls */
+	_Atomic int32_t ended;	  /* not 0: the session has ended, and why */
+	_Atomic uint32_t spin_ns; /* maximum time for which polling pays */
+	_Atomic uint32_t crowded; /* 1: fewer cores than pollers, so yield between polls */
 	_Alignas(SVC_CACHE_LINE) _Atomic uint32_t wake; /* futex */
 
 	/* Client writes, daemon reads. */
@@ -61,19 +61,21 @@ struct svc_ring {
 	_Atomic uint32_t armed;
 };
 
-/* Two counters that order one stream's tasks: the producer raises ready, the executor done. */
+/* Two counters that order one stream's tasks: the producer raises ready, the executor raises done.
+ */
 struct svc_timeline {
 	_Alignas(SVC_CACHE_LINE) _Atomic uint64_t ready;
 	_Atomic uint64_t done;
-	/* Of triggered tasks (wire_task.h). */
-	_Atomic uint32_t triggers; /* not 0: it is theirs; back to 0 when the daemon lets it go */
+	/* For triggered tasks (wire_task.h). */
+	_Atomic uint32_t triggers; /* not 0: used by triggered tasks; reset to 0 when the daemon
+				      releases it */
 	_Atomic uint32_t go;
 };
 
 _Static_assert(sizeof(struct svc_ring) <= SVC_PAGE, "ring header");
 _Static_assert(sizeof(struct svc_timeline) * SVC_TIMELINES == SVC_PAGE, "timelines");
 
-/* True for a power of two within the protocol's limits. */
+/* Is it a power of two within the protocol's limits? */
 static inline bool svc_ring_entries_valid(uint32_t entries)
 {
 	return entries >= SVC_RING_MIN && entries <= SVC_RING_MAX && !(entries & (entries - 1));
@@ -103,13 +105,13 @@ static inline ncclsvc_status *svc_status_slot(struct svc_ring *ring, uint32_t en
 	return (ncclsvc_status *)statuses + (n & (entries - 1));
 }
 
-/* The value of a slot's `number` until record or status n is written there. */
+/* The value of a slot's `number` until record or status n is written to the slot. */
 static inline uint64_t svc_number_before(uint32_t entries, uint64_t n)
 {
 	return n > entries ? n - entries : 0;
 }
 
-/* The `number` word of a record or a status: the only word both sides touch at once. */
+/* The `number` word of a record or status, the only word that both sides access concurrently. */
 static inline uint64_t svc_number_load(const uint64_t *number)
 {
 	return __atomic_load_n(number, __ATOMIC_ACQUIRE);

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "spin.h"
 
-#define WORTH_NS     UINT64_C(200000) /* for each core beside the waiting thread's */
+#define WORTH_NS     UINT64_C(200000) /* per core beyond the waiting thread's */
 #define WORTH_MAX_NS UINT64_C(300000)
 
-#define WEIGHT 65536u /* of all waits seen */
-#define FADE   16     /* each wait takes this part of the weight */
+#define WEIGHT 65536u /* total weight of all waits */
+#define FADE   16     /* each wait takes this fraction of the weight */
 
-#define LOST_SHARE  16		       /* so many times what was lost passes without polling */
-#define LOST_MAX_NS UINT64_C(10000000) /* more is a thread that was stopped, not a scarce core */
+#define LOST_SHARE  16		       /* polling pauses for this multiple of the lost time */
+#define LOST_MAX_NS UINT64_C(10000000) /* longer: the thread was stopped, cores are not scarce */
 
-/* What a wake-up is worth on a machine with so many cores. 0 with one: whoever could end the wait
- * needs that core. */
+/* The value of a wake-up on a machine with this many cores. 0 with one core, since the process that
+ * could end the wait needs it. */
 static uint64_t worth_ns(unsigned cores)
 {
 	const uint64_t ns = cores ? (cores - 1) * WORTH_NS : 0;
 	return ns < WORTH_MAX_NS ? ns : WORTH_MAX_NS;
 }
 
-/* In half steps: what the recent waits would have cost with a budget of so many steps. */
+/* In half steps: the cost of the recent waits with a budget of this many steps. */
 static uint64_t cost(const struct spin *s, unsigned steps)
 {
 	uint64_t sum = 0;

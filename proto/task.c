@@ -70,18 +70,18 @@ int svc_record_check_half(const struct svc_record *r, char *text)
 	if (!all_zero(r->reserved, sizeof(r->reserved) / sizeof(r->reserved[0])))
 		return refuse(text, "reserved fields of a task record are not zero");
 	if (!(r->flags & SVC_TASK_AGREE) != !r->agreement)
-		return refuse(text, "the agreement flag and the agreement disagree");
+		return refuse(text, "the agreement flag does not match the agreement");
 	if (r->tag && !(r->flags & SVC_TASK_AGREE))
 		return refuse(text, "a task record has a tag without the agreement flag");
 	if (!(r->flags & SVC_TASK_PLAN) != !r->plan ||
 	    (!r->plan && (r->plan_group || r->plan_task)))
-		return refuse(text, "the plan flag and the plan disagree");
+		return refuse(text, "the plan flag does not match the plan");
 	if (r->plan && r->flags & SVC_TASK_MORE)
-		return refuse(text, "a planned task cannot be in a task group of its own");
+		return refuse(text, "a planned task cannot also be in a task group");
 	if (r->plan && !(svc_operation(r->op)->kind & SVC_OP_IS_P2P))
 		return refuse(text, "only Send and Recv can be planned");
 	if (!(r->flags & SVC_TASK_TIMELINE) != !r->timeline)
-		return refuse(text, "the timeline flag and the timeline disagree");
+		return refuse(text, "the timeline flag does not match the timeline");
 	if (r->timeline >= SVC_TIMELINES)
 		return refuse(text, "no such timeline");
 	if (r->value && !r->timeline)
@@ -91,9 +91,10 @@ int svc_record_check_half(const struct svc_record *r, char *text)
 			       ? refuse(text, "a task record has a graph without the trigger flag")
 			       : 0;
 	if (!r->timeline || r->plan)
-		return refuse(text, "a stream starts a task by a timeline, and no planned one");
+		return refuse(text,
+			      "a task started by a stream needs a timeline, and cannot be planned");
 	if (!r->value || r->value > SVC_TRIGGER_MAX)
-		return refuse(text, "a trigger's number is not 0, and has 32 bits");
+		return refuse(text, "a trigger's number must not be 0, and must fit in 32 bits");
 	return 0;
 }
 
@@ -115,15 +116,15 @@ int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank
 	if (kind & SVC_OP_HAS_DATA && !size)
 		return refuse(text, "unknown element type");
 	if (kind & SVC_OP_REDUCES && !svc_type_reduces(r->type))
-		return refuse(text, "bool, int16, uint16, int4 and uint4 are moved, "
-				    "not reduced: convert");
+		return refuse(text, "bool, int16, uint16, int4 and uint4 can be moved, but not "
+				    "reduced: convert them");
 	if (kind & SVC_OP_REDUCES && !svc_redop_known(r->redop) && !svc_redop_made(r->redop))
 		return refuse(text, "unknown reduction");
-	/* A negative peer is a large one. */
+	/* As unsigned, a negative peer is a large one. */
 	if (kind & (SVC_OP_HAS_ROOT | SVC_OP_IS_P2P) && (uint32_t)r->peer >= nranks)
 		return refuse(text, kind & SVC_OP_IS_P2P
-					    ? "the peer is no rank of the communicator"
-					    : "the root is no rank of the communicator");
+					    ? "the peer is not a rank of the communicator"
+					    : "the root is not a rank of the communicator");
 	if (!extent(r, size, nranks, rank, src_bytes, dst_bytes))
 		return refuse(text, "count times element size overflows");
 	return 0;
@@ -153,7 +154,7 @@ unsigned svc_record_differs(const struct svc_record *a, const struct svc_record 
 		return found(NCCLSVC_FIELD_TYPE, a->type, b->type, value_a, value_b);
 	if (a->count != b->count)
 		return found(NCCLSVC_FIELD_COUNT, a->count, b->count, value_a, value_b);
-	/* Each member has its own number, and scalar, for those that are made. */
+	/* For created reductions, each member has its own number and scalar. */
 	if (kind & SVC_OP_REDUCES && a->redop != b->redop &&
 	    !(svc_redop_made(a->redop) && svc_redop_made(b->redop)))
 		return found(NCCLSVC_FIELD_REDOP, a->redop, b->redop, value_a, value_b);

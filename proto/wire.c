@@ -8,8 +8,8 @@ struct svc_empty {
 	char nothing[0];
 };
 
-/* One row for each opcode, as the newest version that changed it has it. A row that changes names
- * the former one in `before`. */
+/* One row per opcode, for the newest version that changed it. A changed row refers to the previous
+ * one in `before`. */
 #define SHAPE(first, op, request, reply, fds_in, fds_out, ...)                                     \
 	[SVC_##op] = {#op,     sizeof(struct request), sizeof(struct reply), fds_in,               \
 		      fds_out, ##__VA_ARGS__,	       .since = first}
@@ -17,20 +17,32 @@ struct svc_empty {
 #define JOINED_1 offsetof(struct svc_join_reply, peer_bytes)
 
 static const struct svc_shape join_1 = {
-	.name = "JOIN", .request = sizeof(struct svc_join), .reply = JOINED_1, .since = 1};
+	.name = "JOIN", .request = offsetof(struct svc_join, label), .reply = JOINED_1, .since = 1};
 static const struct svc_shape split_1 = {.name = "SPLIT",
 					 .request = offsetof(struct svc_split, out_of_reach),
 					 .reply = JOINED_1,
 					 .since = 1};
+
+#define JOINED_2 offsetof(struct svc_join_reply, label)
+static const struct svc_shape join_2 = {.name = "JOIN",
+					.request = offsetof(struct svc_join, label),
+					.reply = JOINED_2,
+					.since = 2,
+					.before = &join_1};
+static const struct svc_shape split_2 = {.name = "SPLIT",
+					 .request = offsetof(struct svc_split, label),
+					 .reply = JOINED_2,
+					 .since = 2,
+					 .before = &split_1};
 
 static const struct svc_shape requests[SVC_OPCODE_END] = {
 	SHAPE(1, HELLO, svc_hello, svc_hello_reply, 0, 0),
 	SHAPE(1, ATTACH, svc_attach, svc_attach_reply, 0, 3),
 	SHAPE(1, REGION_ADD, svc_region_add, svc_region_reply, 1, 0),
 	SHAPE(1, REGION_DEL, svc_region_del, svc_empty, 0, 0),
-	SHAPE(2, JOIN, svc_join, svc_join_reply, 0, 0, .before = &join_1),
+	SHAPE(3, JOIN, svc_join, svc_join_reply, 0, 0, .before = &join_2),
 	SHAPE(1, LEAVE, svc_leave, svc_empty, 0, 0),
-	SHAPE(2, SPLIT, svc_split, svc_join_reply, 0, 0, .before = &split_1),
+	SHAPE(3, SPLIT, svc_split, svc_join_reply, 0, 0, .before = &split_2),
 	SHAPE(1, SUBMIT, svc_record, svc_submit_reply, 0, 0),
 	SHAPE(1, LIST, svc_list, svc_list_reply, 0, 0, .records = true),
 	SHAPE(1, DAEMON_INFO, svc_daemon_info_request, svc_daemon_info_reply, 0, 0),
@@ -48,6 +60,7 @@ static const struct svc_shape requests[SVC_OPCODE_END] = {
 	SHAPE(2, STAGING, svc_staging, svc_empty, 0, 1),
 	SHAPE(2, TRIGGER_DEL, svc_trigger_del, svc_empty, 0, 0),
 	SHAPE(2, ABORT, svc_abort, svc_empty, 0, 0),
+	SHAPE(3, IDENTIFY, svc_identify, svc_empty, 0, 0),
 };
 
 static const struct svc_shape event_comm_1 = {
@@ -58,14 +71,16 @@ static const struct svc_shape events[SVC_EVENT_END - SVC_EVENT_COMM] = {
 	{"EVENT_BYE", .reply = sizeof(struct svc_event_bye), .since = 1},
 };
 
-/* The layouts are the protocol: a change of size is a change of version. test_proto_wire.c has the
+/* The layouts are the protocol: any change of size needs a new version. test_proto_wire.c has the
  * lengths of every version. */
 _Static_assert(sizeof(struct svc_header) == 16, "header");
 _Static_assert(sizeof(struct svc_error) == 264, "error");
 _Static_assert(sizeof(struct svc_hello) == 56, "hello");
 _Static_assert(sizeof(struct svc_hello_reply) == 176, "hello reply");
-_Static_assert(sizeof(struct svc_join) == 168, "join");
-_Static_assert(sizeof(struct svc_join_reply) == 160, "join reply");
+_Static_assert(sizeof(struct svc_join) == 216, "join");
+_Static_assert(sizeof(struct svc_join_reply) == 208, "join reply");
+_Static_assert(sizeof(struct svc_split) == 80, "split");
+_Static_assert(sizeof(struct svc_identify) == 64, "identify");
 _Static_assert(sizeof(struct svc_region_cuda) == 96, "device region");
 _Static_assert(sizeof(struct svc_region_range) == 472, "range");
 _Static_assert(sizeof(struct svc_list_reply) == 32, "list reply");
@@ -128,7 +143,7 @@ enum svc_validity svc_check_request(unsigned version, const void *message, size_
 	}
 	memcpy(header, message, sizeof(*header));
 	if (header->length != length) {
-		snprintf(text, SVC_TEXT_BYTES, "the header says %u bytes, the message has %zu",
+		snprintf(text, SVC_TEXT_BYTES, "the header says %u bytes, but the message has %zu",
 			 header->length, length);
 		return SVC_MALFORMED;
 	}
@@ -144,12 +159,12 @@ enum svc_validity svc_check_request(unsigned version, const void *message, size_
 		return SVC_BAD;
 	}
 	if (length - sizeof(*header) != shape->request) {
-		snprintf(text, SVC_TEXT_BYTES, "%s: the body has %zu bytes, %u are due",
+		snprintf(text, SVC_TEXT_BYTES, "%s: the body has %zu bytes instead of %u",
 			 shape->name, length - sizeof(*header), shape->request);
 		return SVC_BAD;
 	}
 	if (nfds != shape->request_fds) {
-		snprintf(text, SVC_TEXT_BYTES, "%s: %u file descriptors came, %u are due",
+		snprintf(text, SVC_TEXT_BYTES, "%s: %u file descriptors came instead of %u",
 			 shape->name, nfds, shape->request_fds);
 		return SVC_BAD;
 	}

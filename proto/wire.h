@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages between a client and ncclsvcd over AF_UNIX SOCK_SEQPACKET. ncclsvc-protocol(7) tells
- * the same in words. One datagram is one message: a header, then one struct. Integers are in the
+ * Messages between a client and ncclsvcd over AF_UNIX SOCK_SEQPACKET. ncclsvc-protocol(7) describes
+ * them in words. One datagram is one message: a header, then one struct. Integers are in the
  * machine's byte order (both ends share a kernel). Reserved fields are zero, and checked.
  *
- * Every request gets exactly one reply, which carries its serial: opcode | SVC_REPLY and either
- * result 0 and the reply's struct, or a negative result and struct svc_error. Replies may come
- * in another order than requests. Events come unasked, with serial 0.
+ * Every request gets exactly one reply, with the request's serial: opcode | SVC_REPLY and either
+ * result 0 and the reply's struct, or a negative result and struct svc_error. Replies may come in a
+ * different order than requests. Events are unsolicited, with serial 0.
  *
  * Versions. A build speaks all versions from SVC_PROTOCOL_MIN to SVC_PROTOCOL_MAX (svc_limits.h).
- * HELLO agrees on the highest that both sides speak: struct client of the daemon and struct link of
- * the client library keep it, and the session memory shows it (struct svc_ring). The tables in
- * wire.c, read by svc_shape_of and svc_event_of, say what each version's messages look like.
- * A struct here is that of the newest version. It grows at its end only, and zero in a new field
- * means what was true before the field existed: a sender cuts the struct to the length that the
- * session's version has, a receiver fills what is missing with zeros. The code that handles a
- * message therefore never asks for the version. HELLO, struct svc_error and struct svc_event_bye
- * are the same in all versions, as they are read before there is one.
+ * HELLO selects the highest version that both sides speak; struct client of the daemon and struct
+ * link of the client library store it, and the session memory shows it (struct svc_ring). The
+ * tables in wire.c, read by svc_shape_of and svc_event_of, describe each version's messages. The
+ * structs here are those of the newest version. A struct grows only at its end, and zero in a new
+ * field means the behaviour before the field existed: a sender cuts the struct to the length in the
+ * session's version, and a receiver fills in missing bytes with zeros. So the code that handles a
+ * message never checks the version. HELLO, struct svc_error and struct svc_event_bye are the same
+ * in all versions, since they are read before a version is selected; what HELLO cannot say is in
+ * IDENTIFY.
  *
  * How to add a version:
  * 1. Raise SVC_PROTOCOL_MAX.
@@ -28,9 +29,9 @@
  * then need the session's version.
  * 3. ncclsvc-protocol(7): the table of opcodes, the message, HISTORY. CHANGELOG.md.
  * 4. tests/unit/test_proto_wire.c: a table of the new version's lengths; those of older versions
- *    never change. tests/integration/test_versions.c: what differs, with the real daemon; its
- *    other tests then run the new version by themselves. tests/fuzz/make_corpus.py: a seed of the
- *    new message. tests/python/ncclsvc_client.py stays a client of version 1.
+ *    never change. tests/integration/test_versions.c: what differs, with the real daemon; its other
+ *    tests then run the new version by themselves. tests/fuzz/make_corpus.py: a seed of the new
+ *    message. tests/python/ncclsvc_client.py stays a client of version 1.
  */
 #ifndef PROTO_WIRE_H
 #define PROTO_WIRE_H
@@ -79,6 +80,7 @@ enum svc_opcode {
 	SVC_STAGING = 28,     /* from version 2 */
 	SVC_TRIGGER_DEL = 29, /* from version 2 */
 	SVC_ABORT = 30,	      /* from version 2 */
+	SVC_IDENTIFY = 31,    /* from version 3 */
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,
@@ -100,69 +102,73 @@ struct svc_hello {
 	char name[NCCLSVC_NAME_BYTES]; /* for people; NUL-terminated */
 };
 
-/* Whether the process should use its GPUs through the MPS that the daemon's workers use, if CUDA is
- * not initialized in it yet. */
+/* Should the process use its GPUs through the MPS that the daemon's workers use, if it has not
+ * initialized CUDA yet? */
 enum svc_mps_advice {
-	SVC_MPS_NONE = 0, /* the workers use none */
-	SVC_MPS_JOIN = 1, /* CUDA_MPS_PIPE_DIRECTORY is to be mps_directory */
-	SVC_MPS_OTHER_USER =
-		2, /* they do, but a process of this user cannot: MPS serves one user */
+	SVC_MPS_NONE = 0,	/* the workers do not use MPS */
+	SVC_MPS_JOIN = 1,	/* set CUDA_MPS_PIPE_DIRECTORY to mps_directory */
+	SVC_MPS_OTHER_USER = 2, /* they do, but MPS serves only one user, and not this one */
 };
 
 struct svc_hello_reply {
-	uint16_t version; /* the one both speak */
+	uint16_t version; /* the version selected */
 	uint16_t version_min, version_max;
 	uint16_t reserved;
 	uint32_t session;
 	uint32_t host_ranks;
 	uint32_t ring_max;
 	uint32_t mps;		   /* enum svc_mps_advice */
-	uint64_t region_bytes_max; /* for one user, all its sessions together */
+	uint64_t region_bytes_max; /* for all sessions of the user */
 	char daemon_version[NCCLSVC_NAME_BYTES];
-	char mps_directory[NCCLSVC_MPS_DIRECTORY_BYTES]; /* empty but for SVC_MPS_JOIN */
+	char mps_directory[NCCLSVC_MPS_DIRECTORY_BYTES]; /* empty unless SVC_MPS_JOIN */
 };
 
-/* Last words before the daemon closes the connection. */
+/* The name of the session's job, for people: it grants nothing. A second one replaces the first;
+ * communicators keep the job that they were joined with. From version 3. */
+struct svc_identify {
+	char job[NCCLSVC_JOB_BYTES]; /* printable ASCII (svc_label_ok); empty: none */
+};
+
+/* Sent just before the daemon closes the connection. */
 struct svc_event_bye {
 	int32_t reason;
 	uint32_t reserved;
 	char text[SVC_TEXT_BYTES];
 };
 
-/* What one opcode looks like on the wire. */
+/* The shape of one opcode on the wire. */
 struct svc_shape {
 	const char *name;
-	uint16_t request, reply; /* exact body lengths; an event's is that of a reply */
+	uint16_t request, reply; /* exact body lengths; an event's is under reply */
 	uint8_t request_fds, reply_fds;
 	bool records; /* the reply says how many records follow it */
 	uint8_t since;
 	const struct svc_shape *before; /* in versions before `since`; NULL: those lack it */
 };
 
-/* NULL: the version has no such request, no such event. Thread-safe. */
+/* Returns NULL if the version has no such request or event. Thread-safe. */
 const struct svc_shape *svc_shape_of(unsigned version, unsigned opcode);
 const struct svc_shape *svc_event_of(unsigned version, unsigned opcode);
 
-/* How much of a body of the newest version the session's version has. */
+/* How many bytes of a body of the newest version belong to the session's version. */
 size_t svc_shape_cut(const struct svc_shape *shape, size_t size);
 
-/* The highest version that a peer which speaks min to max has in common with this build; 0: none.
- */
+/* The highest version that this build shares with a peer that speaks min to max; 0: none. */
 unsigned svc_version_choose(unsigned min, unsigned max);
 
 enum svc_validity {
 	SVC_GOOD,      /* hand the body on */
-	SVC_BAD,       /* answer with the error, go on with the session */
-	SVC_MALFORMED, /* not a frame at all: end the session */
+	SVC_BAD,       /* answer with the error, and continue the session */
+	SVC_MALFORMED, /* not a valid frame: end the session */
 };
 
-/* Judges a datagram that a client of this version sent: frame, opcode, body length, number of fds,
- * reserved fields of the header. On SVC_BAD and SVC_MALFORMED, text (SVC_TEXT_BYTES long) holds a
- * sentence. */
+/* Validates a datagram from a client of this version: frame, opcode, body length, number of fds,
+ * reserved fields of the header. For SVC_BAD and SVC_MALFORMED, text (SVC_TEXT_BYTES long) receives
+ * a sentence. */
 enum svc_validity svc_check_request(unsigned version, const void *message, size_t length,
 				    unsigned nfds, struct svc_header *header, char *text);
 
-/* True if a NUL stands in text[0..size). */
+/* Does text[0..size) contain a NUL? */
 bool svc_text_ends(const char *text, size_t size);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Messages about communicators (wire.h tells what holds of all): members, reductions, plans, the
- * world. */
+ * Messages about communicators (wire.h describes what they have in common): members, reductions,
+ * plans, the world. */
 #ifndef PROTO_WIRE_COMM_H
 #define PROTO_WIRE_COMM_H
 
@@ -12,20 +12,20 @@
 
 #define SVC_DEVICE_HOST (-1)
 
-/* device: SVC_DEVICE_HOST, or a number of SVC_LIST_DEVICES: then the communicator is NCCL's, its
- * members' devices differ, and its tasks move memory of these devices only. All members are of one
- * kind. As ncclCommInitRank: the reply comes when all nranks have joined. With SVC_JOIN_WORLD, id
+/* device: SVC_DEVICE_HOST, or a number of SVC_LIST_DEVICES: then the communicator uses NCCL, its
+ * members' devices differ, and its tasks move only memory of these devices. All members are of one
+ * kind. Like ncclCommInitRank, the reply comes when all nranks have joined. With SVC_JOIN_WORLD, id
  * and nranks are zero, and rank -1 asks for any free rank. A member of a broken communicator
  * rejoins it with the same message; its old handle stays valid and is returned again. With
- * SVC_JOIN_FAIL_FAST, the JOIN ends with PEER_GONE when the process of another rank that waits
- * ends; else it waits on, for the process that takes the rank. */
+ * SVC_JOIN_FAIL_FAST, the JOIN ends with PEER_GONE when the process of another waiting rank ends;
+ * otherwise it keeps waiting for the process that takes the rank. */
 enum svc_join_flags { SVC_JOIN_WORLD = 1, SVC_JOIN_FAIL_FAST = 2 /* from version 2 */ };
 
-/* An id that is made of the name of a job can be guessed, so it has this at byte SVC_JOB_AT, and
- * only the user that it names may join. What is derived of it (id_derive) keeps these bytes. */
+/* An id made from a job's name can be guessed. So it has this marker at byte SVC_JOB_AT, and only
+ * the user that it names may join. Ids derived from it (id_derive) keep these bytes. */
 #define SVC_JOB_AT  8
 #define SVC_JOB_TAG UINT64_C(0x6a6f62206f662075)
-#define SVC_JOB_OWN UINT32_MAX /* as user: the client's own, which the daemon fills in */
+#define SVC_JOB_OWN UINT32_MAX /* as user: the client's own uid, which the daemon fills in */
 
 struct svc_job {
 	uint64_t tag;
@@ -40,14 +40,16 @@ struct svc_join {
 	uint32_t flags;
 	uint64_t timeout_ns; /* 0: none */
 	/* How CUDA uses the device in this process, for inspection; zeros with SVC_DEVICE_HOST. */
-	uint64_t mps_server; /* as struct mps has it; 0 unless mps is NCCLSVC_MPS_ACTIVE */
+	uint64_t mps_server; /* as in struct mps; 0 unless mps is NCCLSVC_MPS_ACTIVE */
 	uint16_t mps;	     /* ncclsvc_mps */
-	/* Bits: devices of the daemon whose memory this process cannot map, for example because it
-	 * has no device node of theirs. Their communicators have no kernels. From version 2. */
+	/* Bitmap of the daemon's devices whose memory this process cannot map, for example because
+	 * it lacks their device nodes. Their communicators have no kernels. From version 2. */
 	uint16_t out_of_reach;
-	/* 0, or a lent region of the member's GPU, zeroed and of PEER_STAGING bytes at least
+	/* 0, or a lent region of the member's GPU, zeroed and at least PEER_STAGING bytes long
 	 * (abi/peer.h). If all members have one, their kernels may use it. From version 2. */
 	uint32_t staging;
+	char label[NCCLSVC_NAME_BYTES]; /* the user's name, as svc_label_ok has it. From version 3.
+					 */
 };
 
 struct svc_join_reply {
@@ -57,21 +59,23 @@ struct svc_join_reply {
 	int32_t nranks, rank;
 	uint8_t id[NCCLSVC_ID_BYTES];
 	/* From version 2: */
-	/* Operations of so many bytes at most (svc_task_bytes) run in the members' kernels, all
-	 * others on NCCL. 0: all run there. Else STAGING hands out the staging memory. */
+	/* Operations of at most this many bytes (svc_task_bytes) run in the members' kernels, all
+	 * others on NCCL. 0: all run on NCCL. If not 0, STAGING returns the staging memory. */
 	uint32_t peer_bytes;
 	uint32_t reserved;
+	char label[NCCLSVC_NAME_BYTES]; /* as inspection shows it. From version 3. */
 };
 
-/* The staging memory of a rank, as a handle of CUDA's VMM; or (rank -1) the pages of all members:
- * one memfd, with a struct peer_page each PEER_PAGE bytes. While the epoch runs. From version 2. */
+/* Returns the staging memory of a rank, as a CUDA VMM handle; or (rank -1) the pages of all
+ * members: one memfd, with a struct peer_page every PEER_PAGE bytes. While the epoch runs. From
+ * version 2. */
 struct svc_staging {
 	uint32_t comm;
 	int32_t rank;
 };
 
-/* Takes back a JOIN of this session that has not been answered: the rank is free at once, and the
- * JOIN is answered with CANCELLED. NOT_FOUND: no JOIN with this serial waits. From version 2. */
+/* Cancels an unanswered JOIN of this session: the rank is free at once, and the JOIN is answered
+ * with CANCELLED. NOT_FOUND: no JOIN with this serial is waiting. From version 2. */
 struct svc_join_cancel {
 	uint32_t serial;
 	uint32_t reserved;
@@ -82,8 +86,8 @@ struct svc_leave {
 	uint32_t reserved;
 };
 
-/* Ends the epoch for all members, as the end of this session would; it keeps its rank, and may JOIN
- * again. An epoch that is over already stays as it is. From version 2. */
+/* Ends the epoch for all members, as the end of this session would, but the session keeps its rank,
+ * and may JOIN again. Has no effect on an epoch that has ended already. From version 2. */
 struct svc_abort {
 	uint32_t comm;
 	uint32_t epoch;
@@ -91,26 +95,27 @@ struct svc_abort {
 
 struct svc_split {
 	uint32_t comm;
-	int32_t colour; /* negative: takes part, joins nothing */
+	int32_t colour; /* negative: takes part, but joins nothing */
 	int32_t key;
-	uint32_t staging;    /* as in JOIN, of the part's member */
+	uint32_t staging;    /* as in JOIN, for the member of the part */
 	uint64_t timeout_ns; /* 0: none */
 	/* From version 2: */
 	uint16_t out_of_reach; /* as in JOIN */
 	uint16_t reserved[3];
+	char label[NCCLSVC_NAME_BYTES]; /* as in JOIN, of the part. From version 3. */
 };
 
-/* Makes a reduction of a communicator of GPUs: sums of what each rank has multiplied by its scalar,
- * as ncclRedOpCreatePreMulSum. It is this member's until its epoch ends; all members of a task name
- * one of theirs, of whatever number. */
-#define SVC_REDOP_MADE	16 /* the first number of those */
-#define SVC_REDOPS_MADE 48 /* of one member */
+/* Creates a reduction for a communicator of GPUs: a sum in which each rank's data is multiplied by
+ * its scalar, as ncclRedOpCreatePreMulSum. It belongs to this member until the epoch ends; each
+ * member of a task names one of its own, of any number. */
+#define SVC_REDOP_MADE	16 /* the first number of created reductions */
+#define SVC_REDOPS_MADE 48 /* per member */
 
 struct svc_redop_add {
 	uint32_t comm;
 	uint8_t type;
 	uint8_t reserved[3];
-	uint8_t scalar[8]; /* an element of that type, then zeros */
+	uint8_t scalar[8]; /* an element of that type, followed by zeros */
 };
 
 struct svc_redop_reply {
@@ -118,16 +123,15 @@ struct svc_redop_reply {
 	uint32_t reserved;
 };
 
-/* Tasks that name it have ended, or will fail. */
+/* Deletes a reduction. Tasks that use it have ended, or will fail. */
 struct svc_redop_del {
 	uint32_t comm;
 	uint32_t redop;
 };
 
-/* Commits one member's plan for the present epoch: one fd, a memfd sealed against shrinking, which
- * holds `tasks` entries, those of one group together and groups in order. The reply comes when all
- * members have committed, and their plans fit each other. Tasks of the plan then carry
- * SVC_TASK_PLAN, and are held until their group is whole. */
+/* Commits one member's plan for the current epoch: one fd, a memfd sealed against shrinking, with
+ * `tasks` entries, sorted by group. The reply comes when all members have committed and their plans
+ * match. Tasks of the plan then carry SVC_TASK_PLAN, and are held until their group is whole. */
 #define SVC_PLAN_ANY UINT64_MAX
 
 struct svc_plan_task {
@@ -137,16 +141,17 @@ struct svc_plan_task {
 	uint16_t reserved;
 	int32_t peer;
 	uint32_t reserved2;
-	uint64_t count; /* elements; SVC_PLAN_ANY: whatever is submitted */
+	uint64_t count; /* elements; SVC_PLAN_ANY: any count */
 	/* From version 2: */
-	char label[NCCLSVC_LABEL_BYTES]; /* its user's name for it, as svc_label_ok has it */
-	/* Not 0: a list of tensors, and what both sides must have in common. Its count is that of
-	 * the bytes, or SVC_PLAN_ANY: then its shapes are sent ahead. */
+	char label[NCCLSVC_LABEL_BYTES]; /* the user's name for it, valid according to svc_label_ok
+					  */
+	/* Not 0: a list of tensors, and the word that both sides must agree on. Its count is in
+	 * bytes, or SVC_PLAN_ANY: then its shapes are sent ahead. */
 	uint64_t agreement;
 	int64_t tag; /* of a list */
 };
 
-/* Bytes of an entry in the file of a session that speaks this version. */
+/* Size of an entry in the file, for a session of this version. */
 size_t svc_plan_task_size(unsigned version);
 
 struct svc_plan_commit {
@@ -163,27 +168,29 @@ struct svc_plan_reply {
 	uint32_t comm; /* the request's */
 };
 
-/* The member runs no more of the plan: what is held of it, or waits for it, is cancelled. */
+/* The member runs no more of the plan: its held tasks, and tasks that wait for them, are cancelled.
+ */
 struct svc_plan_drop {
 	uint32_t comm;
 	uint32_t plan;
 };
 
-/* Asks what the world communicator is like, before joining it. */
+/* Asks for the shape of the world communicator, before joining it. */
 struct svc_world {
 	uint64_t reserved;
 };
 
 struct svc_world_reply {
-	int32_t ranks;			    /* in all */
-	int32_t local_ranks;		    /* of a full node; the last one may have fewer */
-	int32_t node, nodes;		    /* this one, and how many */
-	int32_t data, horizontal, pipeline; /* as configured; data 0: what the others leave */
+	int32_t ranks;			    /* in total */
+	int32_t local_ranks;		    /* of a full node; the last node may have fewer */
+	int32_t node, nodes;		    /* this node, and the number of nodes */
+	int32_t data, horizontal, pipeline; /* as configured; data 0: the rest */
 	uint32_t reserved;
 	uint64_t reserved2[4];
 };
 
-/* The communicator's epoch is over (result says why, rank and pid who): rejoin it. */
+/* The communicator's epoch has ended (result says why; rank and pid name the culprit): rejoin it.
+ */
 struct svc_event_comm {
 	uint32_t comm;
 	uint32_t epoch; /* the one that ended */
@@ -191,7 +198,7 @@ struct svc_event_comm {
 	int32_t rank, pid;
 	uint32_t reserved;
 	/* From version 2: */
-	ncclsvc_status status; /* as pending tasks have it; without number and times */
+	ncclsvc_status status; /* as for pending tasks; without number and times */
 };
 
 #endif

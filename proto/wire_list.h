@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Messages of inspection (wire.h tells what holds of all): chunks of lists. */
+ * Messages of inspection (wire.h describes what they have in common): chunks of lists. */
 #ifndef PROTO_WIRE_LIST_H
 #define PROTO_WIRE_LIST_H
 
@@ -27,12 +27,12 @@ struct svc_list {
 	 * other, which shows the user what it would show him there. An answer is TIMEOUT if the
 	 * other node does not answer, PEER_GONE if its daemon has gone. */
 	uint32_t node;
-	uint64_t from; /* 0, or `next` of the chunk before */
+	uint64_t from; /* 0, or `next` of the previous chunk */
 };
 
-/* `count` records of `record_size` bytes follow: a chunk of the list. This is the one message that
- * may have SVC_LIST_MESSAGE_MAX bytes. A newer daemon may send longer records: read what you know
- * and step by record_size. */
+/* `count` records of `record_size` bytes follow: a chunk of the list. Only this message may have
+ * SVC_LIST_MESSAGE_MAX bytes. A newer daemon may send longer records: read the known part and step
+ * by record_size. */
 struct svc_list_reply {
 	uint32_t what;
 	uint32_t record_size;

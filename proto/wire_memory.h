@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Messages about memory (wire.h tells what holds of all): the session's own, and regions. */
+ * Messages about memory (wire.h describes what they have in common): the session's own, and
+ * regions. */
 #ifndef PROTO_WIRE_MEMORY_H
 #define PROTO_WIRE_MEMORY_H
 
@@ -27,11 +28,11 @@ struct svc_attach_reply {
  * holes, not hugetlb. The daemon maps it; the client may close its fd. */
 enum svc_region_kind {
 	SVC_REGION_MEMFD = 0,
-	/* Memory of a GPU: */
-	SVC_REGION_IPC = 1,	 /* cuMemAlloc's, by CUDA IPC handle */
-	SVC_REGION_VMM = 2,	 /* cuMemCreate's, by file descriptor */
-	SVC_REGION_LENT = 3,	 /* the daemon's own */
-	SVC_REGION_MAPPINGS = 4, /* several of cuMemCreate's, one behind the other */
+	/* GPU memory: */
+	SVC_REGION_IPC = 1,	 /* from cuMemAlloc, by CUDA IPC handle */
+	SVC_REGION_VMM = 2,	 /* from cuMemCreate, by file descriptor */
+	SVC_REGION_LENT = 3,	 /* owned by the daemon */
+	SVC_REGION_MAPPINGS = 4, /* several cuMemCreate mappings, contiguous */
 };
 
 struct svc_region_add {
@@ -45,9 +46,9 @@ struct svc_region_reply {
 	uint32_t reserved;
 };
 
-/* Registers a whole allocation of a GPU's memory with that GPU's worker. SVC_REGION_CUDA: made by
- * cuMemAlloc, handle from cuIpcGetMemHandle. SVC_REGION_CUDA_FD: made by cuMemCreate, and one fd,
- * from cuMemExportToShareableHandle; handle is zero. The reply is svc_region_reply. */
+/* Registers a whole allocation of GPU memory with the GPU's worker. SVC_REGION_CUDA: from
+ * cuMemAlloc, with the handle from cuIpcGetMemHandle. SVC_REGION_CUDA_FD: from cuMemCreate, with
+ * one fd from cuMemExportToShareableHandle; handle is zero. The reply is svc_region_reply. */
 struct svc_region_cuda {
 	uint64_t bytes;	    /* of the allocation */
 	uint64_t base;	    /* the client's address of it, for inspection */
@@ -57,8 +58,8 @@ struct svc_region_cuda {
 	uint8_t handle[64];
 };
 
-/* Asks for memory of the daemon's. The reply brings one fd, to be imported as cuMemCreate's memory.
- * It is given back by SVC_REGION_DEL, or with the session. */
+/* Borrows memory from the daemon. The reply brings one fd, to be imported as cuMemCreate memory. It
+ * is returned by SVC_REGION_DEL, or when the session ends. */
 struct svc_region_lend {
 	uint64_t bytes;
 	int32_t device;
@@ -68,29 +69,29 @@ struct svc_region_lend {
 struct svc_region_lend_reply {
 	uint32_t region;
 	uint32_t reserved;
-	uint64_t bytes; /* rounded up: what is to be mapped */
+	uint64_t bytes; /* rounded up: the size to map */
 };
 
-/* Several regions of one device as one, mapped one behind the other in the order of parts, for
- * buffers that lie across mappings. Parts are of SVC_REGION_CUDA_FD, or ranges themselves; they may
- * be forgotten before the range is. The reply is svc_region_reply. */
+/* Combines several regions of one device into one, mapped contiguously in the order of parts, for
+ * buffers that span mappings. Parts are of SVC_REGION_CUDA_FD, or ranges themselves; they may be
+ * deleted before the range. The reply is svc_region_reply. */
 #define SVC_RANGE_PARTS	 112
-#define SVC_RANGE_MAPPED 65536 /* in all, with the parts of ranges in it */
+#define SVC_RANGE_MAPPED 65536 /* in total, including the parts of nested ranges */
 
 struct svc_region_range {
 	uint64_t bytes; /* of all parts together */
 	uint64_t base;	/* the client's address of it, for inspection */
 	int32_t device;
-	uint32_t count; /* of parts, from 2; the rest is zero */
+	uint32_t count; /* number of parts, at least 2; the remaining entries are zero */
 	uint32_t parts[SVC_RANGE_PARTS];
 };
 
-/* Forgets a region. BUSY while a pending task names it. wait_ms: of memory of GPUs, the reply comes
- * once the GPU's worker has closed its import, so that the owner can free the memory; TIMEOUT: the
- * region is forgotten, and its import is closed later. From version 2; in version 1 it is zero. */
+/* Deletes a region. BUSY while a pending task uses it. wait_ms: for GPU memory, the reply comes
+ * when the GPU's worker has closed its import, so that the owner can free the memory; TIMEOUT: the
+ * region is deleted, but its import is closed later. From version 2; zero in version 1. */
 struct svc_region_del {
 	uint32_t region;
-	uint32_t wait_ms; /* SVC_DEL_WAIT_MS at most; 0: the reply comes at once */
+	uint32_t wait_ms; /* at most SVC_DEL_WAIT_MS; 0: the reply comes at once */
 };
 
 #define SVC_DEL_WAIT_MS 10000

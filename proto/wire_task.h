@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tasks (wire.h tells what holds of all messages): the record, its end, and cancelling. */
+ * Tasks (wire.h describes what all messages have in common): records, results and cancelling. */
 #ifndef PROTO_WIRE_TASK_H
 #define PROTO_WIRE_TASK_H
 
@@ -11,92 +11,91 @@
 /* One operation. The same 128 bytes stand in the ring and in SVC_SUBMIT. */
 enum svc_record_flags {
 	SVC_TASK_MORE = 1, /* more tasks of this task group follow */
-	/* With any of these the record's second half counts; in a ring it is not read without. Each
-	 * field of it is zero without its flag. */
+	/* If any of these flags is set, the record's second half is used; otherwise it is not read
+	 * from a ring. Each of its fields is zero without the field's flag. */
 	SVC_TASK_TIMELINE = 2,
 	SVC_TASK_AGREE = 4, /* the members' agreement words and tags must be equal */
 	SVC_TASK_PLAN = 8,
-	SVC_TASK_UNUSED = 16, /* older libraries set it; it means nothing */
-	/* A stream starts the task, by the word timeline.ready. From version 2 */
+	SVC_TASK_UNUSED = 16, /* set by older libraries; has no meaning */
+	/* A stream starts the task, through the word timeline.ready. From version 2 */
 	SVC_TASK_TRIGGER = 32,
 };
 #define SVC_TASK_SECOND_HALF (SVC_TASK_TIMELINE | SVC_TASK_AGREE | SVC_TASK_PLAN | SVC_TASK_TRIGGER)
 
 /* A task group with SVC_TASK_TRIGGER, all of one communicator, timeline and value (a trigger's
  * number, not 0, at most 32 bits), waits in the daemon until the stream has written that number to
- * the timeline's `ready`. The daemon sets `ready` back to 0, and the tasks are submitted then. When
- * they have run, the GPU writes 1 to the low half of `done`, by 32 bits; the stream waits for
- * done >= 1, and writes 0 to the low half. So a CUDA graph, in which all values are fixed, can be
- * launched again and again. A timeline has one group under way at a time: the streams see to it.
+ * the timeline's `ready`. Then the daemon resets `ready` to 0 and submits the tasks. When they have
+ * run, the GPU writes 1 to the low half of `done`, in a 32-bit write; the stream waits for done >=
+ * 1, and writes 0 to the low half. So a CUDA graph, in which all values are fixed, can be launched
+ * repeatedly. The streams ensure that only one group of a timeline is in progress at a time.
  *
- * Before `ready`, the stream writes 1 to `go`: their input is there. The worker sets that back. If
- * triggers n and n + 1 are kept, n + 1 comes behind n wherever that comes: so the daemon may launch
- * it ahead, and the GPU waits for `go`.
+ * Before `ready`, the stream writes 1 to `go`: the input is ready. The worker resets `go`. If
+ * triggers n and n + 1 are kept, n + 1 always follows n. So the daemon may launch n + 1 ahead, and
+ * the GPU waits for `go`.
  *
- * By socket (SVC_SUBMIT), such tasks are kept, and run each time that the number is written; the
- * reply says that they are. SVC_TRIGGER_DEL ends that. In the ring they run once, and end as all
- * others.
+ * Tasks submitted by socket (SVC_SUBMIT) are kept, as the reply confirms, and run each time the
+ * number is written, until SVC_TRIGGER_DEL. Tasks in the ring run once, and end like any other.
  *
- * If any of a timeline's triggered tasks fails, the daemon sets the high half of `done`, for good:
- * no stream waits any more, nothing runs, and the communicator's epoch is over. */
+ * If any triggered task of a timeline fails, the daemon permanently sets the high half of `done`:
+ * streams stop waiting, no task runs, and the communicator's epoch has ended. */
 #define SVC_TRIGGER_DONE UINT64_C(1)
 #define SVC_TRIGGER_DEAD (UINT64_C(1) << 32)
 #define SVC_TRIGGER_MAX	 UINT32_MAX
 
-/* An agreement word whose four highest bits are set: this member takes part, but refuses. Nothing
- * runs, and all learn who it was, and why: the low 8 bits are the result with its sign changed, the
- * next 8 an ncclsvc_refusal (task.h packs them). From version 2; before that, and for members that
- * say no more, all bits are set. */
+/* An agreement word whose four highest bits are set means that this member takes part, but refuses.
+ * Then the operation does not run, and all members learn who refused, and why: the low 8 bits are
+ * the negated result, the next 8 an ncclsvc_refusal (task.h packs them). From version 2; in version
+ * 1, and for members that give no reason, all bits are set. */
 #define SVC_AGREEMENT_REFUSES (UINT64_C(0xf) << 60)
 #define SVC_AGREEMENT_REFUSED UINT64_MAX
 
 struct svc_record {
 	uint64_t number; /* ring: the task's number, counted from 1, stored last. Socket: any */
 	uint32_t comm;
-	uint32_t epoch; /* from the JOIN reply; a stale one is refused */
+	uint32_t epoch; /* from the JOIN reply; an old one is refused */
 	uint8_t op, type, redop, flags;
-	int32_t peer;	/* root or peer rank; -1 where the operation has none */
-	uint64_t count; /* elements, counted as NCCL counts them for this operation */
+	int32_t peer;	/* root or peer rank; -1 if the operation has neither */
+	uint64_t count; /* elements, counted as in NCCL for this operation */
 	uint32_t src_region, dst_region;
 	uint64_t src_offset, dst_offset; /* bytes */
 	uint64_t timeout_ns;		 /* from when the daemon sees it; 0: none */
-	/* The second half, a cache line of its own. */
+	/* The second half, in a separate cache line. */
 	uint32_t timeline; /* with SVC_TASK_TIMELINE */
 	uint32_t plan;	   /* with SVC_TASK_PLAN: the plan's handle in this session */
 	uint64_t value; /* starts when timeline.ready >= value; then timeline.done becomes value */
-	uint64_t agreement;		/* with SVC_TASK_AGREE, and not 0 then */
+	uint64_t agreement;		/* with SVC_TASK_AGREE, where it is not 0 */
 	uint32_t plan_group, plan_task; /* with SVC_TASK_PLAN */
 	int64_t tag;			/* with SVC_TASK_AGREE */
-	/* With SVC_TASK_TRIGGER, for inspection: the CUDA graph that starts it, from 1, and the
-	 * operation's place in it; 0: it is in none. */
+	/* With SVC_TASK_TRIGGER, for inspection: the number of the CUDA graph that starts it, from
+	 * 1, and the operation's index in the graph; 0: it is in none. */
 	uint32_t graph, graph_place;
 	uint64_t reserved[2];
 };
 
-/* The reply to SUBMIT comes when the task has ended, with result 0 or the task's result, and
- * struct svc_submit_reply in both cases. (An error before it became a task: struct svc_error.) */
+/* The reply to SUBMIT comes when the task has ended, with result 0 or the task's result, and struct
+ * svc_submit_reply in both cases. (For an error before it became a task: struct svc_error.) */
 struct svc_submit_reply {
 	ncclsvc_status status;
 };
 
-/* The kept tasks of this trigger are forgotten: no graph has them any more. */
+/* Deletes the kept tasks of this trigger, as no graph contains them any more. */
 struct svc_trigger_del {
 	uint32_t timeline;
 	uint32_t value;
 };
 
 /* Ends a pending task, all pending tasks of a communicator, or a whole session. Allowed to the
- * owner, to root and to the daemon's own user. A task that runs is let finish. */
+ * owner, root and the daemon's own user. A running task is allowed to finish. */
 enum svc_cancel_kind { SVC_CANCEL_TASK = 1, SVC_CANCEL_COMM = 2, SVC_CANCEL_SESSION = 3 };
 
 struct svc_cancel {
 	uint32_t kind;
 	uint32_t reserved;
-	uint64_t id; /* as inspection shows it */
+	uint64_t id; /* the id in inspection */
 };
 
 struct svc_cancel_reply {
-	uint64_t cancelled; /* how many tasks ended */
+	uint64_t cancelled; /* number of tasks ended */
 };
 
 #endif

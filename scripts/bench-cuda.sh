@@ -1,8 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# The part of scripts/bench that measures GPUs; sourced there. Uses $perf, $dir, $ranks,
-# $mps and $max, and sets $failed.
-# The backquotes are Markdown.
+# The GPU part of scripts/bench, which sources it. Uses $perf, $dir, $ranks, $mps and $max, and sets $failed. The
+# backquotes are Markdown.
 # shellcheck disable=SC2016,SC2034,SC2154
 
 daemon=''
@@ -12,7 +11,7 @@ stop_cuda() {
 	daemon=''
 }
 
-# One daemon for everything: its start is measured by nobody.
+# One daemon for everything, because no measurement includes its start.
 start_daemon() {
 	local socket=$dir/ncclsvcd.sock
 	"$NCCLSVCD" --config /dev/null --socket "$socket" --device cuda --ranks "$ranks" \
@@ -35,7 +34,7 @@ failure() {
 	failed=1
 }
 
-# measure ARGUMENT...: a run against plain NCCL, its JSON in $dir/json
+# measure ARGUMENT...: a run against plain NCCL, with JSON in $dir/json
 measure() {
 	"$perf" "$@" --device cuda --ranks "$ranks" --timeout 60 --json "$dir/json" >"$dir/log" 2>&1
 }
@@ -77,7 +76,7 @@ start_row() {
 	END
 }
 
-# at_most SIZE: SIZE, or --max if that is less
+# at_most SIZE: SIZE, or --max if that is smaller
 at_most() {
 	local size
 	size=$(numfmt --from=iec "$1")
@@ -91,7 +90,7 @@ table() {
 	printf '| :--- | ---: | ---: | ---: | ---: | ---: | ---: |\n'
 }
 
-# own_table TITLE ARGUMENT...: the program's own table
+# own_table TITLE ARGUMENT...: prints the program's own table
 own_table() {
 	printf '\n### %s\n' "$1"
 	shift

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# The parts of scripts/gpu-report; sourced there. Each prints its section, and notes what failed.
-# The backquotes are Markdown.
+# The parts of scripts/gpu-report, which sources this file. Each prints its section, and notes failures. The backquotes
+# are Markdown.
 # shellcheck disable=SC2016,SC2034,SC2154
 
-# start_daemon COMMAND...: sets $daemon, and waits until each of its sockets, $sockets, is there
+# start_daemon COMMAND...: sets $daemon, and waits until each of its sockets, $sockets, exists
 start_daemon() {
 	local socket
 	"$@" >"$dir/daemon.log" 2>&1 &
@@ -24,14 +24,14 @@ start_daemon() {
 	done
 }
 
-# start_nodes N: so many daemons, which divide the GPUs
+# start_nodes N: starts N daemons, which divide the GPUs
 start_nodes() {
 	local nodes=$1 k
 	sockets=()
 	for ((k = 0; k < nodes; k++)); do
 		sockets+=("$dir/node$k")
 	done
-	# $OMPI_COMM_WORLD_RANK is for the shell that mpirun starts.
+	# The shell that mpirun starts expands $OMPI_COMM_WORLD_RANK.
 	# shellcheck disable=SC2016
 	OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 start_daemon \
 		mpirun --oversubscribe --bind-to none -n "$nodes" bash -c '
@@ -43,7 +43,7 @@ start_nodes() {
 
 # ---- The example trainer
 
-# trainer_row NAME ARGUMENT...: a row of the table; its losses must be those of one process
+# trainer_row NAME ARGUMENT...: a row of the table; its losses must equal those of a single process
 trainer_row() {
 	local name=$1 same=no
 	shift
@@ -118,7 +118,7 @@ part_crossover() {
 
 # ---- Tests
 
-# tests NAME TEST ARGUMENT...: a row for each test that ran of those whose name begins so
+# tests NAME TEST ARGUMENT...: a row for each test that ran and whose name begins with TEST
 tests() {
 	local name=$1 test=$2 ran
 	shift 2
@@ -142,7 +142,7 @@ tests() {
 	fi
 }
 
-# show_tests OPTIONS: the rows, under the command that made them
+# show_tests OPTIONS: prints the rows below the command that made them
 show_tests() {
 	printf '\n`ncclsvc-gpu-tests --gpus %s --repeat %s --filter ^TEST%s`:\n\n' "$gpus" "$rounds" "${1:+ $1}"
 	printf '| test | result | s | what it said |\n| :--- | :--- | ---: | :--- |\n'
@@ -154,7 +154,7 @@ storm() {
 	local rows='' rounds=20 name
 	! $tiny || rounds=2
 	: >"$dir/tests.notes"
-	# Inside NCCL; while small operations run, and wait, in kernels of the trainers; the daemon.
+	# Kills inside NCCL; while small operations run, and wait, in kernels of the trainers; the daemon.
 	for name in failures/trainer_inside failures/worker_inside kernels/killed"$four" failures/trainer_awaited \
 		failures/worker_between lost/inside lost/waiting; do
 		tests "$name" "$name" --repeat "$rounds" "$@"
@@ -174,7 +174,7 @@ part_storms_mps() {
 	storm --mps
 }
 
-# ratio NODES: AllReduce of all GPUs, on so many daemons
+# ratio NODES: AllReduce over all GPUs on that many daemons
 ratio() {
 	local sizes=(-b 8 -e 64M -f 64 -n 200 --rounds 3 --time-cap 0.2)
 	! $tiny || sizes=(-b 8 -e 4K -f 512 -n 5 --rounds 1)
@@ -194,13 +194,13 @@ part_nodes() {
 	ratio 2
 	[ "$gpus" -eq 2 ] || ratio "$gpus"
 	[ "$gpus" -lt 4 ] || ranks=4
-	# These start daemons of their own: two, or three where the first of them must go.
+	# These tests start their own daemons: two, or three if the first one must die.
 	local names=("values/$ranks" "random/$ranks" trainer_inside worker_inside daemon_inside)
 	[ "$gpus" -lt 3 ] || names+=(sequencer_busy)
 	for name in "${names[@]}"; do
 		tests "$name" "nodes/$name" --repeat "$rounds"
 	done
-	# These have as many as they are told; 4 ranks at most.
+	# These tests use as many daemons as requested, with up to 4 ranks.
 	for ((nodes = 2; nodes <= ranks; nodes *= 2)); do
 		for name in plan/streams plan/any-order plan/one-thread plan/deadlines values/$ranks random/$ranks; do
 			tests "$nodes daemons" "$name" --nodes "$nodes"

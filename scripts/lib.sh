@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# What the scripts share. They source it after setting nothing but `set -euo pipefail`.
+# Functions that the scripts share. They source it after setting only `set -euo pipefail`.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -19,12 +19,12 @@ die() {
 	exit 1
 }
 
-# The commit that this checkout, or bundle, is of.
+# The commit of this checkout or bundle.
 commit() {
 	cat "$root/COMMIT" 2>/dev/null || git -C "$root" describe --always --dirty 2>/dev/null || echo unknown
 }
 
-# The machine and its system, as lines of Markdown.
+# Describes the machine and its system, as lines of Markdown.
 machine() {
 	local cpu
 	cpu=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)
@@ -38,14 +38,14 @@ jobs() {
 	nproc 2>/dev/null || echo 2
 }
 
-# configure DIR [MESON-ARGUMENT...]: makes a build directory unless there is a usable one.
+# configure DIR [MESON-ARGUMENT...]: creates a build directory unless there is a usable one.
 configure() {
 	local dir=$1 log
 	shift
 	if [ -f "$dir/build.ninja" ] && [ -f "$dir/meson-private/coredata.dat" ]; then
 		return 0
 	fi
-	# What an interrupted set-up left behind would be taken for a build directory.
+	# A directory left by an interrupted setup would pass for a build directory.
 	rm -rf "$dir"
 	log=$(mktemp)
 	if ! meson setup "$dir" "$root" "$@" >"$log" 2>&1; then
@@ -56,7 +56,7 @@ configure() {
 	rm -f "$log"
 }
 
-# compile DIR [TARGET...]: quiet unless it fails.
+# compile DIR [TARGET...]: prints nothing unless it fails.
 compile() {
 	local dir=$1 log
 	shift
@@ -69,7 +69,7 @@ compile() {
 	rm -f "$log"
 }
 
-# end_process PID: asks a child of this shell to end, and makes it after 20 s. Its exit code.
+# end_process PID: terminates a child of this shell, and kills it after 20 s. Returns its exit code.
 end_process() {
 	kill "$1" 2>/dev/null || true
 	for _ in $(seq 200); do

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# A Slurm of one's own on this machine, for scripts/slurm-test: a controller, and nodes that have a network,
-# a host's name and a directory for temporary files of their own. It lives in namespaces, with all that it
-# starts: when the first process of slurm_enter's ends, all of it does.
+# A private Slurm on this machine, for scripts/slurm-test: a controller, and nodes with their own network, host name and
+# temporary directory. It runs in namespaces together with everything it starts: when the first process of slurm_enter
+# ends, so does all of it.
 
 slurm_packages=(slurmctld slurmd slurm-client munge)
 
-# Without starting anything: Debian would start them, as the machine's own.
+# Installs without starting anything, because Debian would start the machine's own Slurm.
 slurm_install() {
 	local policy=/usr/sbin/policy-rc.d made=0
 	if [ ! -e "$policy" ]; then
@@ -19,7 +19,7 @@ slurm_install() {
 	[ "$made" = 0 ] || rm "$policy"
 }
 
-# What it needs of this machine; says what is missing.
+# Checks what it needs of this machine, and says what is missing.
 slurm_check() {
 	local program
 	for program in slurmctld slurmd srun sbatch scancel squeue scontrol munged munge unmunge; do
@@ -30,10 +30,10 @@ slurm_check() {
 			die "no $program: install util-linux, iproute2, openmpi-bin and python3"
 	done
 	unshare --net --uts --mount --ipc --pid --fork --mount-proc true 2>/dev/null ||
-		die "this machine (or the container's settings) lets root make no namespaces"
+		die "this machine (or the container's settings) does not let root create namespaces"
 }
 
-# slurm_enter COMMAND...: runs it where slurm_start may be called.
+# slurm_enter COMMAND...: runs the command where slurm_start may be called.
 slurm_enter() {
 	unshare --net --uts --mount --ipc --pid --fork --kill-child --mount-proc "$@"
 }
@@ -68,8 +68,8 @@ slurm_configuration() {
 	END
 }
 
-# slurm_node DIRECTORY INDEX: its network is a bridge's that all share. What Slurm and MPI write to the
-# directory tmp is the node's own.
+# slurm_node DIRECTORY INDEX: the node's network is a bridge that all share. Files that Slurm and MPI write to /tmp are
+# the node's own.
 slurm_node() {
 	local dir=$1 i=$2
 	mkdir -p "$dir/spool-n$i" "$dir/tmp-n$i"
@@ -86,7 +86,7 @@ slurm_node() {
 		exec slurmd' sh "$i" "$dir"
 }
 
-# slurm_start DIRECTORY NODES: inside of slurm_enter. Sets SLURM_CONF.
+# slurm_start DIRECTORY NODES: call inside slurm_enter. Sets SLURM_CONF.
 slurm_start() {
 	local dir=$1 nodes=$2 i
 	mount -t tmpfs tmpfs /run
@@ -111,7 +111,7 @@ slurm_start() {
 	munged --force --key-file="$dir/munge.key" --pid-file=/run/munge/munged.pid \
 		--log-file="$dir/munged.log" --seed-file="$dir/munged.seed" 2>/dev/null
 	slurm_configuration "$dir" "$nodes" >"$dir/slurm.conf"
-	mknod "$dir/gpu0" c 1 3 # Slurm only looks whether they are there
+	mknod "$dir/gpu0" c 1 3 # Slurm only checks that they exist
 	mknod "$dir/gpu1" c 1 3
 	echo "Name=gpu File=$dir/gpu[0-1]" >"$dir/gres.conf"
 	export SLURM_CONF=$dir/slurm.conf TMPDIR=$dir/tmp
@@ -124,15 +124,15 @@ slurm_start() {
 		sleep 0.1
 	done
 	tail -n 20 "$dir"/slurm*.log >&2
-	die "Slurm's nodes do not become idle"
+	die "Slurm's nodes did not become idle"
 }
 
-# slurm_cut INDEX up|down: its cable.
+# slurm_cut INDEX up|down: plugs or unplugs the node's cable.
 slurm_cut() {
 	ip link set "v$1" "$2"
 }
 
-# slurm_clear NODES: all cables are back, no job is left, and none of its processes.
+# slurm_clear NODES: plugs in all cables, and ends all jobs and their processes.
 slurm_clear() {
 	local i
 	for i in $(seq 0 $(($1 - 1))); do
@@ -144,5 +144,5 @@ slurm_clear() {
 		sleep 0.1
 	done
 	squeue >&2
-	die "a job does not end"
+	die "a job did not end"
 }

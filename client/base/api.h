@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The public headers. Their functions are exported, everything else is hidden. */
+ * The public headers. Their functions are exported; everything else is hidden. */
 #ifndef CLIENT_BASE_API_H
 #define CLIENT_BASE_API_H
 

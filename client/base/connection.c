@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A connection: connect, HELLO, ATTACH. Everything here happens before any other thread can see
- * the connection, so it is one exchange after the other. */
+ * Connecting: connect, HELLO, IDENTIFY, ATTACH, one exchange after the other. No other thread can
+ * see the connection yet. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -28,20 +28,21 @@ static ncclsvc_result connect_error(const char *path)
 	switch (errno) {
 	case ECONNREFUSED:
 		if (!stat(path, &st) && !S_ISSOCK(st.st_mode))
-			return error_set(NCCLSVC_DAEMON_LOST,
-					 "%s is no socket: name ncclsvcd's in NCCLSVC_SOCKET",
-					 path);
+			return error_set(
+				NCCLSVC_DAEMON_LOST,
+				"%s is not a socket: set NCCLSVC_SOCKET to ncclsvcd's socket",
+				path);
 		__attribute__((fallthrough));
 	case ENOENT:
 		return error_set(NCCLSVC_DAEMON_LOST,
-				 "no daemon listens at %s: start ncclsvcd, or name its socket in "
-				 "NCCLSVC_SOCKET",
+				 "no daemon listens at %s: start ncclsvcd, or set NCCLSVC_SOCKET "
+				 "to its socket",
 				 path);
 	case EACCES:
 	case EPERM:
-		return error_set(NCCLSVC_PERMISSION, "this user may not connect to %s", path);
+		return error_set(NCCLSVC_PERMISSION, "no permission to connect to %s", path);
 	case EPROTOTYPE:
-		return error_set(NCCLSVC_PROTOCOL, "%s is no socket of ncclsvcd", path);
+		return error_set(NCCLSVC_PROTOCOL, "%s is not ncclsvcd's socket", path);
 	default:
 		return error_set(NCCLSVC_SYSTEM, "cannot connect to %s: %m", path);
 	}
@@ -58,12 +59,12 @@ static ncclsvc_result connect_to(const struct connection_options *o, uint64_t de
 	for (;;) {
 		*sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 		if (*sock < 0)
-			return error_set(NCCLSVC_SYSTEM, "cannot make a socket: %m");
+			return error_set(NCCLSVC_SYSTEM, "cannot create a socket: %m");
 		if (!connect(*sock, (const struct sockaddr *)&o->address, sizeof(o->address)))
 			return NCCLSVC_OK;
 		int error = errno;
 		int fd = *sock;
-		*sock = -1; /* first: a child forked now must not close what takes its number */
+		*sock = -1; /* Clear it first: a child forked now must not close a reused number. */
 		close(fd);
 		errno = error;
 		/* EAGAIN: the daemon's backlog is full. */
@@ -73,7 +74,8 @@ static ncclsvc_result connect_to(const struct connection_options *o, uint64_t de
 		if (now_ns() >= deadline) {
 			if (nobody)
 				return connect_error(o->address.sun_path);
-			return error_set(NCCLSVC_TIMEOUT, "the daemon at %s accepts no connection",
+			return error_set(NCCLSVC_TIMEOUT,
+					 "the daemon at %s is not accepting connections",
 					 o->address.sun_path);
 		}
 		nap(deadline);
@@ -95,7 +97,7 @@ static ncclsvc_result refused(const struct answer *a)
 	if (a->header.result == NCCLSVC_VERSION)
 		return error_set(NCCLSVC_VERSION,
 				 "the daemon speaks protocol versions %u to %u, this library %u to "
-				 "%u: install versions that match",
+				 "%u: install matching versions",
 				 e.version_min, e.version_max, SVC_PROTOCOL_MIN, SVC_PROTOCOL_MAX);
 	frame_error_text(a->body, a->header.result, text);
 	return error_set((ncclsvc_result)a->header.result, "%s", text);
@@ -124,7 +126,8 @@ static ncclsvc_result receive(const struct connection *c, uint64_t deadline, str
 		if (n == -EAGAIN)
 			continue;
 		if (n == -EMSGSIZE)
-			return error_set(NCCLSVC_PROTOCOL, "the daemon sent too long a message");
+			return error_set(NCCLSVC_PROTOCOL,
+					 "the daemon sent a message that is too long");
 		if (n <= 0)
 			return error_set(NCCLSVC_DAEMON_LOST, "the daemon hung up");
 		if (!frame_check(c, message, (size_t)n, a->nfds, &a->header, text)) {
@@ -156,20 +159,22 @@ static ncclsvc_result exchange(const struct connection *c, unsigned opcode, cons
 			continue;
 		if (a->header.opcode != (opcode | SVC_REPLY) || a->header.serial != opcode) {
 			svc_close_fds(a->fds, a->nfds);
-			return error_set(NCCLSVC_PROTOCOL, "the daemon answered another request");
+			return error_set(NCCLSVC_PROTOCOL,
+					 "the daemon answered a different request");
 		}
 		return a->header.result ? refused(a) : NCCLSVC_OK;
 	}
 }
 
-/* PROTOCOL: the answer makes no sense. */
+/* PROTOCOL: the answer is invalid. */
 static ncclsvc_result take_mps_advice(struct connection *c, const struct svc_hello_reply *reply)
 {
 	const size_t n = strnlen(reply->mps_directory, sizeof(reply->mps_directory));
 	if (reply->mps == SVC_MPS_JOIN &&
 	    (reply->mps_directory[0] != '/' || n > NCCLSVC_MPS_DIRECTORY_MAX))
-		return error_set(NCCLSVC_PROTOCOL, "the daemon gave a directory of MPS that is %s",
-				 n > NCCLSVC_MPS_DIRECTORY_MAX ? "too long" : "no absolute path");
+		return error_set(NCCLSVC_PROTOCOL, "the daemon sent an MPS directory that is %s",
+				 n > NCCLSVC_MPS_DIRECTORY_MAX ? "too long"
+							       : "not an absolute path");
 	c->mps = (enum svc_mps_advice)reply->mps;
 	if (reply->mps == SVC_MPS_JOIN)
 		memcpy(c->mps_directory, reply->mps_directory, n + 1);
@@ -192,12 +197,24 @@ static ncclsvc_result hello(struct connection *c, const struct connection_option
 	memcpy(&reply, a.body, sizeof(reply));
 	if (reply.version < SVC_PROTOCOL_MIN || reply.version > SVC_PROTOCOL_MAX)
 		return error_set(NCCLSVC_PROTOCOL,
-				 "the daemon chose protocol version %u of %u to %u", reply.version,
-				 SVC_PROTOCOL_MIN, SVC_PROTOCOL_MAX);
+				 "the daemon chose protocol version %u, outside %u to %u",
+				 reply.version, SVC_PROTOCOL_MIN, SVC_PROTOCOL_MAX);
 	c->version = reply.version;
 	c->session = reply.session;
 	*ring_max = reply.ring_max;
 	return take_mps_advice(c, &reply);
+}
+
+/* An older daemon knows no jobs. */
+static ncclsvc_result identify(struct connection *c, const struct connection_options *o,
+			       uint64_t deadline)
+{
+	struct svc_identify request;
+	struct answer a;
+	if (!o->job[0] || !svc_shape_of(c->version, SVC_IDENTIFY))
+		return NCCLSVC_OK;
+	memcpy(request.job, o->job, sizeof(request.job));
+	return exchange(c, SVC_IDENTIFY, &request, deadline, &a);
 }
 
 static ncclsvc_result map_ring(struct connection *c, const struct svc_attach_reply *reply, int fd)
@@ -206,7 +223,7 @@ static ncclsvc_result map_ring(struct connection *c, const struct svc_attach_rep
 	if (reply->entries != c->entries || reply->size < svc_ring_size(reply->entries) ||
 	    reply->size > svc_ring_size(SVC_RING_MAX))
 		return error_set(NCCLSVC_PROTOCOL,
-				 "the daemon gave a ring of %u entries in %llu bytes",
+				 "the daemon sent a ring of %u entries in %llu bytes",
 				 reply->entries, (unsigned long long)reply->size);
 	if (!svc_memfd_trusted(fd, reply->size, text))
 		return error_set(NCCLSVC_PROTOCOL, "the session memory cannot be trusted: %s",
@@ -217,15 +234,15 @@ static ncclsvc_result map_ring(struct connection *c, const struct svc_attach_rep
 	c->ring = map;
 	c->ring_size = reply->size;
 	if (c->ring->magic != SVC_RING_MAGIC || c->ring->entries != c->entries)
-		return error_set(NCCLSVC_PROTOCOL, "the session memory holds no ring");
+		return error_set(NCCLSVC_PROTOCOL, "the session memory has no ring");
 	if (c->ring->version != c->version)
 		return error_set(NCCLSVC_PROTOCOL,
-				 "the session memory is of protocol version %u, the session of %u",
+				 "the session memory has protocol version %u, the session %u",
 				 c->ring->version, c->version);
 	return NCCLSVC_OK;
 }
 
-/* To write to another kind of file could block, or raise SIGPIPE. */
+/* Writing to any other kind of file could block or raise SIGPIPE. */
 static bool is_eventfd(int fd)
 {
 	struct stat st;
@@ -253,9 +270,8 @@ static ncclsvc_result attach(struct connection *c, uint64_t deadline)
 	c->doorbell = a.fds[1];
 	c->completion = a.fds[2];
 	if (!r && (!is_eventfd(c->doorbell) || !is_socket(c->completion)))
-		r = error_set(NCCLSVC_PROTOCOL,
-			      "the daemon gave a doorbell that is no eventfd, or a completion "
-			      "socket that is none");
+		r = error_set(NCCLSVC_PROTOCOL, "the daemon sent a doorbell that is not an "
+						"eventfd, or a completion fd that is not a socket");
 	return r;
 }
 
@@ -278,6 +294,8 @@ static ncclsvc_result open_once(const struct connection_options *o, uint64_t dea
 		r = trust_check(c->sock, o->address.sun_path);
 	if (!r)
 		r = hello(c, o, deadline, &ring_max);
+	if (!r)
+		r = identify(c, o, deadline);
 	if (!r && !o->no_ring) {
 		if (!o->entries_required && svc_ring_entries_valid(ring_max) &&
 		    ring_max < c->entries)
@@ -297,7 +315,7 @@ ncclsvc_result connection_open(const struct connection_options *o, uint64_t dead
 {
 	for (;;) {
 		ncclsvc_result r = open_once(o, deadline, connection);
-		/* A daemon that is going may still be listening: it is the next that is meant. */
+		/* A daemon that is shutting down may still be listening: wait for its successor. */
 		bool going = r == NCCLSVC_DAEMON_LOST || r == NCCLSVC_DRAINING;
 		if (!going || !o->retry)
 			return r;

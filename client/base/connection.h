@@ -13,32 +13,34 @@
 struct connection_options {
 	struct sockaddr_un address;
 	char name[NCCLSVC_NAME_BYTES];
-	uint32_t entries;      /* of the ring */
-	bool entries_required; /* false: fewer will do if the daemon allows no more */
+	char job[NCCLSVC_JOB_BYTES]; /* svc_label_ok; empty: not known */
+	uint32_t entries;	     /* entries of the ring */
+	bool entries_required;	     /* false: accept fewer entries if the daemon limits them */
 	bool no_ring;
-	bool retry; /* until the deadline, while no daemon listens or the one that does is going */
+	bool retry; /* retry until the deadline while no daemon listens or the daemon is shutting
+		       down */
 };
 
-/* Shared by the session and by the threads that sleep on it, so that a reattach cannot pull the
- * mapping or the socket from under a sleeper. */
+/* Shared by the session and the threads sleeping on it, so that a reattach cannot unmap or close it
+ * under a sleeper. */
 struct connection {
-	struct connection *next, **back; /* fork.c's list; NULL: not in it */
-	bool foreign;  /* this process was forked: it is the parent's, and has no fds here */
-	unsigned refs; /* atomic */
+	struct connection *next, **back; /* fork.c's list; NULL: not in the list */
+	bool foreign;			 /* the forked parent's connection, without fds here */
+	unsigned refs;			 /* atomic */
 	int sock;
-	unsigned version;	  /* of the protocol; before HELLO's reply the lowest */
-	uint32_t session;	  /* its number in the daemon */
+	unsigned version;	  /* protocol version; the lowest before HELLO's reply */
+	uint32_t session;	  /* the session's number in the daemon */
 	int doorbell, completion; /* an eventfd and a socket; -1 without a ring */
 	struct svc_ring *ring;	  /* NULL without a ring */
-	uint32_t entries;	  /* as agreed; without a ring, as asked */
+	uint32_t entries;	  /* as agreed; without a ring, as requested */
 	size_t ring_size;
-	enum svc_mps_advice mps; /* the daemon's; what it does not advise counts as SVC_MPS_NONE */
-	char mps_directory[NCCLSVC_MPS_DIRECTORY_BYTES]; /* of SVC_MPS_JOIN */
+	enum svc_mps_advice mps; /* the daemon's advice; SVC_MPS_NONE if it gives none */
+	char mps_directory[NCCLSVC_MPS_DIRECTORY_BYTES]; /* for SVC_MPS_JOIN */
 };
 
 ncclsvc_result connection_open(const struct connection_options *options, uint64_t deadline,
 			       struct connection **connection);
-struct connection *connection_ref(struct connection *c); /* locked */
-void connection_unref(struct connection *c);		 /* locked, or by the only owner */
+struct connection *connection_ref(struct connection *c); /* Locked. */
+void connection_unref(struct connection *c);		 /* Locked, or called by the only owner. */
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The calling thread's last error, and the names of the vocabulary. */
+ * The calling thread's last error, and the names of the public constants. */
 #include <stdarg.h>
 #include <stdio.h>
 

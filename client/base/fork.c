@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A forked child (a data loader's worker, say) has the connections' sockets as well, and would keep
- * its parent alive to the daemon for as long as it lives itself. */
+ * A forked child (a data loader's worker, say) inherits the connections' sockets. If it kept them
+ * open, the daemon would not notice its parent's end. */
 #include <pthread.h>
 
 #include "connection.h"
@@ -8,7 +8,7 @@
 #include "proto/fdio.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct connection *connections; /* all of the process */
+static struct connection *connections; /* all connections of this process */
 
 static void close_fds(struct connection *c)
 {
@@ -60,8 +60,8 @@ static void after_fork_child(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* Early: who opens sessions under a lock of its own that it takes before a fork, too, takes that
- * lock first, if it registered later. */
+/* This must register early: fork handlers run last-registered first, so a library that opens
+ * sessions under its own lock, and takes this lock before a fork, takes it before ours. */
 __attribute__((constructor(101))) static void watch_forks(void)
 {
 	pthread_atfork(before_fork, after_fork_parent, after_fork_child);

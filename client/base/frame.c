@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Messages of the daemon: which are well-formed. */
+ * Validates the daemon's messages. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "proto/names.h"
 #include "proto/printable.h"
 
-/* The bytes of records that follow a reply. */
+/* The number of bytes of records that follow a reply. */
 static size_t records_due(const struct svc_shape *shape, const struct svc_header *h,
 			  const void *body, size_t length)
 {
@@ -29,7 +29,7 @@ static bool check_reply(unsigned version, const struct svc_header *h, const void
 	const struct svc_shape *shape = svc_shape_of(version, opcode);
 	if (!shape) {
 		snprintf(text, SVC_TEXT_BYTES,
-			 "a reply to opcode %u came, which protocol version %u lacks", opcode,
+			 "a reply to opcode %u arrived, which protocol version %u lacks", opcode,
 			 version);
 		return false;
 	}
@@ -44,16 +44,16 @@ static bool check_reply(unsigned version, const struct svc_header *h, const void
 			   : shape->reply + records_due(shape, h, body, length);
 	unsigned fds_due = h->result < 0 ? 0 : shape->reply_fds;
 	if (length != due || nfds != fds_due) {
-		snprintf(
-			text, SVC_TEXT_BYTES,
-			"the reply to %s has %zu bytes and %u file descriptors, %zu and %u are due",
-			shape->name, length, nfds, due, fds_due);
+		snprintf(text, SVC_TEXT_BYTES,
+			 "the reply to %s has %zu bytes and %u file descriptors, expected %zu and "
+			 "%u",
+			 shape->name, length, nfds, due, fds_due);
 		return false;
 	}
 	return true;
 }
 
-/* Events that the version lacks are of any length, and ignored. */
+/* Events that the version lacks may have any length and are ignored. */
 static bool check_event(unsigned version, const struct svc_header *h, size_t length, unsigned nfds,
 			char *text)
 {
@@ -69,7 +69,7 @@ bool frame_check(const struct connection *c, const void *message, size_t length,
 {
 	memset(header, 0, sizeof(*header));
 	if (length < sizeof(*header)) {
-		snprintf(text, SVC_TEXT_BYTES, "a message of %zu bytes came", length);
+		snprintf(text, SVC_TEXT_BYTES, "a message of %zu bytes arrived", length);
 		return false;
 	}
 	memcpy(header, message, sizeof(*header));
@@ -105,7 +105,8 @@ ssize_t frame_receive(const struct connection *c, void *message, size_t room, in
 		      unsigned *nfds)
 {
 	ssize_t n = svc_recv(c->sock, message, room, fds, nfds, MSG_DONTWAIT);
-	/* Said once when the daemon closed without reading all: its last words are still there. */
+	/* Reported once if the daemon closed before it read everything; its last messages are still
+	 * there. */
 	if (n == -ECONNRESET)
 		n = svc_recv(c->sock, message, room, fds, nfds, MSG_DONTWAIT);
 	/* Fields that the session's version lacks are zero. */

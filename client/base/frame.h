@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Messages: what the daemon may send. */
+ * Sending requests, and validating what the daemon sends. */
 #ifndef CLIENT_BASE_FRAME_H
 #define CLIENT_BASE_FRAME_H
 
@@ -10,20 +10,20 @@
 
 struct connection;
 
-/* Judges a datagram. False, with a sentence in text, if it breaks the protocol. */
+/* Validates a datagram. If it breaks the protocol, returns false and explains in `text`. */
 bool frame_check(const struct connection *c, const void *message, size_t length, unsigned nfds,
 		 struct svc_header *header, char *text);
-/* Sends one request. Returns 0 or -errno, of which -EOPNOTSUPP means that the daemon's protocol
- * version has no such request. Never blocks. */
+/* Sends one request. Returns 0 or -errno; -EOPNOTSUPP means that the daemon's protocol version
+ * lacks this request. Never blocks. */
 int frame_send(const struct connection *c, unsigned opcode, uint32_t serial, const void *body,
 	       int fd);
-/* As svc_recv. There is room for SVC_MESSAGE_MAX bytes at least: zeros follow a shorter message.
- * Never blocks. */
+/* Like svc_recv, but never blocks. The buffer holds at least SVC_MESSAGE_MAX bytes, and a shorter
+ * message is followed by zeros. */
 ssize_t frame_receive(const struct connection *c, void *message, size_t room, int *fds,
 		      unsigned *nfds);
-/* The sentence of a reply that carries an error, printable, in SVC_TEXT_BYTES. */
+/* Writes an error reply's sentence, printable, into `text` of SVC_TEXT_BYTES. */
 void frame_error_text(const void *body, int result, char *text);
-/* The same of SVC_EVENT_BYE; returns its reason. */
+/* The same for SVC_EVENT_BYE. Returns the reason. */
 int frame_bye(const void *body, char *text);
 
 #endif

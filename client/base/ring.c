@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The session memory as the client sees it. ring.h tells the rules. */
+ * The client's side of the session memory. ring.h states the rules. */
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
@@ -13,7 +13,7 @@
 #include "ring.h"
 
 #define POLLS_PER_CLOCK 16
-#define PAUSE_NS	1000 /* a pause can cost more than an answer takes */
+#define PAUSE_NS	1000 /* a pause can take longer than an answer */
 #define YIELD_NS	2000
 
 bool ring_ended(const struct connection *c, uint64_t n, bool *bad)
@@ -38,7 +38,7 @@ void ring_doorbell(const struct connection *c)
 	full_fence();
 	if (!atomic_load_explicit(&c->ring->asleep, memory_order_relaxed))
 		return;
-	/* It fails only if the counter is full, and then the daemon has been told. */
+	/* The write fails only if the counter is full, and then the daemon has been woken. */
 	ssize_t written = write(c->doorbell, &one, sizeof(one));
 	(void)written;
 }
@@ -47,14 +47,14 @@ static bool poll_for(const struct connection *c, uint64_t n, struct spin *spin, 
 		     uint64_t deadline)
 {
 	const uint64_t *number = &svc_status_slot(c->ring, c->entries, n)->number;
-	/* The engine may wait for this very core: let it have it, at once if cores are scarce. */
+	/* The scheduler may be waiting for this core: yield to it, at once if cores are scarce. */
 	uint64_t spent = 0;
 	uint64_t alone =
 		atomic_load_explicit(&c->ring->crowded, memory_order_relaxed) ? 0 : YIELD_NS;
 	do {
 		for (int i = 0; i < POLLS_PER_CLOCK; i++) {
 			if (svc_number_load(number) == n) {
-				/* The thread waits for the next task of the group, too. */
+				/* The thread also waits for the next task of the group. */
 				__builtin_prefetch(svc_status_slot(c->ring, c->entries, n + 1));
 				spin_waited(spin, spent);
 				return true;

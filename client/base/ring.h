@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The session memory, as connection.c maps it. */
+ * The session memory that connection.c maps. */
 #ifndef CLIENT_BASE_RING_H
 #define CLIENT_BASE_RING_H
 
@@ -8,24 +8,25 @@
 #include "connection.h"
 #include "proto/spin.h"
 
-#define SLICE_NS UINT64_C(100000000) /* longest sleep without a look at the socket */
+#define SLICE_NS UINT64_C(100000000) /* longest sleep without checking the socket */
 
-/* The stores before it are seen before the loads after it. Not atomic_thread_fence, which
- * ThreadSanitizer does not know. */
+/* Orders earlier stores before later loads. ThreadSanitizer does not support atomic_thread_fence.
+ */
 static inline void full_fence(void)
 {
 	__sync_synchronize();
 }
 
-/* True if task number n of the ring has ended. *bad: the slot holds what it cannot hold. */
+/* True if task number n of the ring has ended. Sets *bad if the slot's content is impossible. */
 bool ring_ended(const struct connection *c, uint64_t n, bool *bad);
 void ring_publish(const struct connection *c, uint64_t n, const struct svc_record *record);
-/* After publishing: wakes the daemon if it sleeps. */
+/* Call after publishing: wakes the daemon if it sleeps. */
 void ring_doorbell(const struct connection *c);
-/* Sleeps until number n may have ended, at most a slice. First polls as `spin` says, which learns
- * from it; NULL: does not poll. False: a whole slice or the deadline passed. */
+/* Sleeps until number n may have ended, for one slice at most. Polls first as `spin` says, and
+ * updates it; NULL: no polling. Returns false after a whole slice, or when the deadline has passed.
+ */
 bool ring_sleep(const struct connection *c, uint64_t n, struct spin *spin, uint64_t deadline);
-/* Wakes this process's sleepers. */
+/* Wakes this process's sleeping threads. */
 void ring_wake(const struct connection *c);
 
 #endif

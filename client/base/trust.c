@@ -35,7 +35,7 @@ bool trust_allows(uid_t peer, uid_t self, uid_t service)
 		return false;
 	if (peer == service)
 		return true;
-	/* "Unmapped" may be any user, even if this process itself looks the same. */
+	/* The "unmapped" uid may be any user, even if this process has it too. */
 	return peer != TRUST_UNMAPPED_UID && (peer == self || peer == 0);
 }
 
@@ -44,29 +44,28 @@ static ncclsvc_result refuse(uid_t peer, const char *path, const char *variable,
 	if (peer == TRUST_UNMAPPED_UID)
 		return error_set(
 			NCCLSVC_PERMISSION,
-			"the daemon at %s runs as a user that this user namespace does not "
-			"map, so it is not trusted: run this process outside the "
-			"namespace, or map that user; if no other user can replace the "
-			"socket, set %s=%u",
+			"the daemon at %s runs as a user that is not mapped in this user "
+			"namespace, so it is not trusted: run this process outside the namespace, "
+			"or map that user; if no other user can replace the socket, set %s=%u",
 			path, TRUST_VARIABLE, peer);
-	return error_set(
-		NCCLSVC_PERMISSION,
-		"uid %u listens at %s and is not trusted: this process trusts its own user "
-		"(uid %u), root, and %s%s%s. If uid %u runs your ncclsvcd, set %s=%u",
-		peer, path, geteuid(), variable ? TRUST_VARIABLE "=" : "the user ",
-		variable ? variable : TRUST_SERVICE_USER,
-		service == NO_USER ? " (there is no such user)" : "", peer, TRUST_VARIABLE, peer);
+	return error_set(NCCLSVC_PERMISSION,
+			 "uid %u listens at %s and is not trusted: this process trusts its own "
+			 "user (uid %u), root, and %s%s%s. If uid %u runs your ncclsvcd, set %s=%u",
+			 peer, path, geteuid(), variable ? TRUST_VARIABLE "=" : "the user ",
+			 variable ? variable : TRUST_SERVICE_USER,
+			 service == NO_USER ? " (there is no such user)" : "", peer, TRUST_VARIABLE,
+			 peer);
 }
 
-/* The kernel keeps the credentials of the process that called listen: systemd's, if systemd passes
- * the socket to the daemon. That is root's, or with `systemctl --user` the user's own. */
+/* The kernel reports the credentials of the process that called listen. With socket activation that
+ * is systemd: root, or with `systemctl --user` the user. */
 ncclsvc_result trust_check(int sock, const char *path)
 {
 	struct ucred peer;
 	socklen_t size = sizeof(peer);
 	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &size))
-		return error_set(NCCLSVC_SYSTEM, "cannot find out who listens at %s: %m", path);
-	/* First without the system's database of users, which may be slow. */
+		return error_set(NCCLSVC_SYSTEM, "cannot determine who listens at %s: %m", path);
+	/* Try without the system's user database first, which may be slow. */
 	if (trust_allows(peer.uid, geteuid(), NO_USER))
 		return NCCLSVC_OK;
 	const char *variable = secure_getenv(TRUST_VARIABLE);

@@ -56,7 +56,7 @@ ncclsvc_result ncclsvc_group_begin(ncclsvc_session *s)
 	if (!t)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	if (t->grouping)
-		return error_argument("this thread has begun a group already: groups do not nest");
+		return error_argument("this thread already has an open group: groups do not nest");
 	t->grouping = true;
 	t->nops = 0;
 	t->lists = NULL;
@@ -84,7 +84,7 @@ static ncclsvc_result end(ncclsvc_session *s, bool submits)
 	struct thread_state *t = thread_find(s);
 	if (!t || !t->grouping) {
 		session_unlock(s);
-		return error_argument("this thread has begun no group");
+		return error_argument("this thread has no open group");
 	}
 	struct ncclsvc_tensors *lists = t->lists;
 	const bool joined = t->nops;

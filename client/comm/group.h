@@ -5,9 +5,10 @@
 
 #include "core/thread.h"
 
-/* Keeps an operation of the thread's open group, or the first refusal in it. */
+/* Adds an operation to the thread's open group, or records the group's first refusal. */
 ncclsvc_result group_add(struct thread_state *t, const struct op *op);
-/* Room for the group's next operation, not counted yet; NULL: none, and why. */
+/* Room for the group's next operation, not counted yet. NULL: there is none, and the error says
+ * why. */
 struct op *group_room(struct thread_state *t, ncclsvc_result *why);
 void group_refuse(struct thread_state *t, ncclsvc_result why);
 

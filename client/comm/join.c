@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Making communicators: by an id, of a world, or by splitting one. */
+ * Creates communicators: from an id, from a world, or by splitting one. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +36,7 @@ static ncclsvc_comm *comm_new(ncclsvc_session *s)
 	return comm;
 }
 
-/* One that never became a communicator. Not locked. */
+/* Discards a handle that never became a communicator. Not locked. */
 static void comm_discard(ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	if (comm && comm->peer)
@@ -44,9 +44,12 @@ static void comm_discard(ncclsvc_session *s, ncclsvc_comm *comm)
 	free(comm);
 }
 
-static void label(ncclsvc_comm *comm, const ncclsvc_comm *parent)
+/* Until the daemon says its own. given: the user's; empty: none. */
+static void label(ncclsvc_comm *comm, const char *given, const ncclsvc_comm *parent)
 {
-	if (comm->world) {
+	if (given[0]) {
+		memcpy(comm->label, given, sizeof(comm->label));
+	} else if (comm->world) {
 		snprintf(comm->label, sizeof(comm->label), "world");
 	} else if (parent) {
 		snprintf(comm->label, sizeof(comm->label), "split of %llu",
@@ -57,14 +60,14 @@ static void label(ncclsvc_comm *comm, const ncclsvc_comm *parent)
 	}
 }
 
-/* Callers have buffers for as many ranks as they have asked for. */
+/* Callers' buffers are sized for the number of ranks they requested. */
 static bool is_as_asked(const ncclsvc_comm *comm, const struct svc_join_reply *reply)
 {
 	return (!comm->nranks || reply->nranks == comm->nranks) &&
 	       (comm->rank < 0 || reply->rank == comm->rank);
 }
 
-/* A handle has to be known before the next message, which may be its EVENT_COMM. */
+/* The handle must be known before the next message, which may be its EVENT_COMM. */
 static void joined(ncclsvc_session *s, struct call *call)
 {
 	struct svc_join_reply reply;
@@ -81,8 +84,7 @@ static void joined(ncclsvc_session *s, struct call *call)
 		comm_apply(s, holder, &reply);
 		call->result = NCCLSVC_INVALID_ARGUMENT;
 		snprintf(call->text, sizeof(call->text),
-			 "this session has joined communicator %s already; what was meant is "
-			 "ncclsvc_comm_rejoin",
+			 "this session has already joined communicator %s; use ncclsvc_comm_rejoin",
 			 holder->label);
 		return;
 	}
@@ -99,13 +101,13 @@ static void joined(ncclsvc_session *s, struct call *call)
 
 struct ncclsvc_joining {
 	ncclsvc_session *session;
-	ncclsvc_comm *comm; /* NULL: it is the caller's, or never became one */
+	ncclsvc_comm *comm; /* NULL: the caller owns it, or it never became one */
 	struct call call;
-	uint64_t deadline; /* of the answer */
+	uint64_t deadline; /* deadline of the answer */
 	const ncclsvc_comm *beside;
 };
 
-/* On OK, takes comm over, and j has to stay where it is until joining_wait. Locked. */
+/* On OK, takes ownership of comm; j must then stay in place until joining_wait. Locked. */
 static ncclsvc_result joining_begin(ncclsvc_session *s, ncclsvc_comm *comm, unsigned opcode,
 				    const void *body, int timeout_ms, const ncclsvc_comm *beside,
 				    struct ncclsvc_joining *j)
@@ -127,7 +129,7 @@ static ncclsvc_result joining_wait(struct ncclsvc_joining *j, ncclsvc_comm **out
 	session_unlock(j->session);
 	ncclsvc_comm *comm = j->comm;
 	j->comm = NULL;
-	if (r || !comm->key) { /* refused; or a split that this member has no part in */
+	if (r || !comm->key) { /* refused, or a split that excludes this member */
 		comm_discard(j->session, comm);
 		comm = NULL;
 	}
@@ -168,7 +170,8 @@ static ncclsvc_result begin_join(ncclsvc_session *s, struct svc_join *request, i
 	comm->device = device;
 	comm->daemon_device = request->device;
 	memcpy(comm->id.bytes, request->id, sizeof(comm->id.bytes));
-	label(comm, NULL);
+	join_take_label(request->label);
+	label(comm, request->label, NULL);
 	session_lock(s);
 	ncclsvc_result r = joining_begin(s, comm, SVC_JOIN, request, timeout_ms, beside, j);
 	session_unlock(s);
@@ -177,7 +180,7 @@ static ncclsvc_result begin_join(ncclsvc_session *s, struct svc_join *request, i
 	return r;
 }
 
-/* device: this process's, or NCCLSVC_DEVICE_HOST. */
+/* device: one of this process, or NCCLSVC_DEVICE_HOST. */
 static ncclsvc_result id_request(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks,
 				 int rank, int device, int timeout_ms, struct svc_join *request)
 {
@@ -190,9 +193,10 @@ static ncclsvc_result id_request(ncclsvc_session *s, const ncclsvc_unique_id *id
 	if (r)
 		return r;
 	if (nranks < 1 || nranks > SVC_RANKS_MAX)
-		return error_argument("nranks is %d, 1 to %d are possible", nranks, SVC_RANKS_MAX);
+		return error_argument("nranks is %d, the valid range is 1 to %d", nranks,
+				      SVC_RANKS_MAX);
 	if (rank < 0 || rank >= nranks)
-		return error_argument("rank %d is not within 0 to %d", rank, nranks - 1);
+		return error_argument("rank %d is outside 0 to %d", rank, nranks - 1);
 	*request = (struct svc_join){
 		.nranks = nranks,
 		.rank = rank,
@@ -317,12 +321,11 @@ static ncclsvc_result begin_split(ncclsvc_comm *parent, int colour, int key, int
 	comm->rank = -1;
 	comm->device = parent->device;
 	comm->daemon_device = parent->daemon_device;
-	/* How many ranks its part has, the member learns with the answer. */
+	/* The member learns the size of its part from the answer. */
 	if (comm->device != NCCLSVC_DEVICE_HOST && colour >= 0)
 		comm->peer = peer_new(s, comm->device, comm->daemon_device,
 				      parent->nranks < PEER_RANKS ? parent->nranks : PEER_RANKS);
 	session_lock(s);
-	label(comm, parent);
 	ncclsvc_result r = session_check(s);
 	if (!r)
 		r = comm_check(parent);
@@ -334,6 +337,8 @@ static ncclsvc_result begin_split(ncclsvc_comm *parent, int colour, int key, int
 		.timeout_ns = timeout_on_wire(timeout_ms),
 		.out_of_reach = peer_out_of_reach(comm->peer),
 	};
+	join_take_label(request.label);
+	label(comm, request.label, parent);
 	if (!r)
 		r = joining_begin(s, comm, SVC_SPLIT, &request, timeout_ms, NULL, j);
 	session_unlock(s);
@@ -399,7 +404,8 @@ ncclsvc_result ncclsvc_joining_wait(ncclsvc_joining *j, ncclsvc_comm **comm)
 	if (!j || !comm)
 		return error_argument("ncclsvc_joining_wait: joining or comm is NULL");
 	if (!j->comm)
-		return error_argument("ncclsvc_joining_wait: this has been waited for");
+		return error_argument(
+			"ncclsvc_joining_wait: this joining has already been waited for");
 	return joining_wait(j, comm);
 }
 

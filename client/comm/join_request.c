@@ -2,12 +2,27 @@
 #include "join_request.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "core/comm.h"
 #include "core/session.h"
 #include "cuda/mps.h"
+#include "proto/names.h"
+
+static _Thread_local char next_label[NCCLSVC_NAME_BYTES];
+
+void ncclsvc_comm_label_next(const char *label)
+{
+	svc_label_copy(next_label, sizeof(next_label), label ? label : "");
+}
+
+void join_take_label(char label[NCCLSVC_NAME_BYTES])
+{
+	memcpy(label, next_label, sizeof(next_label));
+	memset(next_label, 0, sizeof(next_label));
+}
 
 uint64_t join_deadline(int timeout_ms)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A launcher can start another one: srun, mpirun, torchrun. Each says which rank the process has in
- * its job, and how large that is: the one whose job is as large as the world means the world. */
+ * A launcher can start another one: srun, mpirun, torchrun. Each gives the process a rank and its
+ * job's size; the launcher whose job has the world's size counts. */
 #include "launcher.h"
 
 #include <errno.h>
@@ -15,16 +15,16 @@
 #define LOCAL_SIZES 2
 #define JOB_PARTS   3
 
-/* Environment variables; NULL: the launcher does not say. */
+/* Environment variables; NULL: the launcher sets none. */
 struct source {
 	const char *rank, *size;
-	const char *local_rank, *local_sizes[LOCAL_SIZES]; /* the first that is set */
-	/* The variables that together name the job; the first `required` of them must be set. */
+	const char *local_rank, *local_sizes[LOCAL_SIZES]; /* the first one that is set counts */
+	/* The variables that together name the job; the first `required` ones must be set. */
 	const char *job[JOB_PARTS];
 	unsigned required;
 };
 
-/* Launchers that another one starts come before it: torchrun under srun, say. */
+/* A launcher that another one starts comes before it: torchrun under srun, say. */
 static const struct source sources[] = {
 	{
 		/* torchrun */
@@ -66,12 +66,12 @@ static const struct source sources[] = {
 		.job = {"SLURM_JOB_ID", "SLURM_STEP_ID"},
 		.required = 2,
 	},
-	/* Beside the variables of those that use PMIx. */
+	/* Goes with the variables of the launchers that use PMIx. */
 	{.rank = "PMIX_RANK", .job = {"PMIX_NAMESPACE"}, .required = 1},
 };
 #define SOURCES (sizeof(sources) / sizeof(sources[0]))
 
-/* NULL: it is not set, or empty. */
+/* NULL: not set, or empty. */
 static const char *value_of(const char *name)
 {
 	const char *text = getenv(name);
@@ -91,7 +91,7 @@ static ncclsvc_result number_of(const char *name, int most, int *number)
 	return NCCLSVC_OK;
 }
 
-/* *rank is -1 if it says none, or its job has another size, *size, than the world. */
+/* *rank is -1 if the launcher sets none, or if its job's size, *size, differs from the world's. */
 static ncclsvc_result ask(const struct source *s, int world, int *rank, int *size)
 {
 	ncclsvc_result r = NCCLSVC_OK;
@@ -110,13 +110,12 @@ static ncclsvc_result none(int world, const struct source *other, int size)
 {
 	if (other)
 		return error_argument(
-			"%s is %d, but the world has %d ranks: start as many processes, or make "
-			"the world as large (its options, or ranks in ncclsvcd.conf(5))",
+			"%s is %d, but the world has %d ranks: start that many processes, or set "
+			"the world's size to match (in the options, or ranks in ncclsvcd.conf(5))",
 			other->size, size, world);
-	return error_argument(
-		"no launcher has given this process a rank: none of RANK (torchrun), "
-		"OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID and PMIX_RANK is set, or "
-		"without the size that belongs to it");
+	return error_argument("no launcher gave this process a rank: none of RANK (torchrun), "
+			      "OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID and PMIX_RANK is set "
+			      "together with its size");
 }
 
 ncclsvc_result launcher_rank(int world, int *rank)
@@ -126,7 +125,7 @@ ncclsvc_result launcher_rank(int world, int *rank)
 	for (size_t i = 0; i < SOURCES; i++) {
 		const struct source *s = &sources[i];
 		int its, size;
-		if (!s->size && (found || other)) /* the launcher that uses it has spoken */
+		if (!s->size && (found || other)) /* the launcher that uses it came first */
 			continue;
 		const ncclsvc_result r = ask(s, world, &its, &size);
 		if (r)
@@ -135,8 +134,8 @@ ncclsvc_result launcher_rank(int world, int *rank)
 			other_size = size && !other ? size : other_size;
 			other = size && !other ? s : other;
 		} else if (found && its != *rank) {
-			return error_argument("%s is %d, and %s is %d: unset the one that does not "
-					      "mean the world of %d ranks",
+			return error_argument("%s is %d, but %s is %d: unset the one that does not "
+					      "belong to the world of %d ranks",
 					      found->rank, *rank, s->rank, its, world);
 		} else {
 			found = s;
@@ -151,7 +150,7 @@ static bool says_size(const struct source *s)
 	return s->size && value_of(s->rank) && value_of(s->size);
 }
 
-/* The next launcher whose job is as large as the world. */
+/* The next launcher whose job has the world's size. */
 static const struct source *next_of_world(const struct source *s, int world)
 {
 	bool sized = false;
@@ -159,7 +158,7 @@ static const struct source *next_of_world(const struct source *s, int world)
 		sized |= says_size(&sources[i]);
 	for (s = s ? s + 1 : sources; s < sources + SOURCES; s++) {
 		int rank, size;
-		if (!s->size && sized) /* the launcher that uses it has spoken */
+		if (!s->size && sized) /* the launcher that uses it came first */
 			continue;
 		if (!ask(s, world, &rank, &size) && rank >= 0)
 			return s;
@@ -178,15 +177,14 @@ ncclsvc_result launcher_size(int *world)
 			return error_argument("%s is 0: it must be at least 1", s->size);
 		return r;
 	}
-	return error_argument("no launcher says how many ranks its job has: none of WORLD_SIZE "
+	return error_argument("no launcher gives the number of ranks: none of WORLD_SIZE "
 			      "(torchrun), OMPI_COMM_WORLD_SIZE, PMI_SIZE and SLURM_STEP_NUM_TASKS "
-			      "is set, or without the rank that belongs to it: set world in the "
-			      "options");
+			      "is set together with its rank: set world in the options");
 }
 
 /* ---- Nodes ---- */
 
-/* Slurm says 4(x2),3 for two nodes of 4 ranks and one of 3. */
+/* Slurm writes 4(x2),3 for two nodes of 4 ranks and one of 3. */
 static ncclsvc_result first_number(const char *name, int world, int *number)
 {
 	char *end;
@@ -194,8 +192,7 @@ static ncclsvc_result first_number(const char *name, int world, int *number)
 	errno = 0;
 	const long n = strtol(text, &end, 10);
 	if (errno || end == text || (*end && *end != '(' && *end != ',') || n < 1)
-		return error_argument("%s is '%s': it must begin with the number of ranks on a "
-				      "node",
+		return error_argument("%s is '%s': it must begin with the number of ranks per node",
 				      name, text);
 	*number = n < world ? (int)n : world;
 	return NCCLSVC_OK;
@@ -209,9 +206,9 @@ static ncclsvc_result check_placed(const struct source *s, const char *size, int
 	const ncclsvc_result r = number_of(s->local_rank, SVC_RANKS_MAX, &local_rank);
 	if (r || local_rank == rank % local)
 		return r;
-	return error_argument("%s is %d, but with %d ranks on a node (%s) rank %d has the local "
-			      "rank %d: place the ranks node by node (mpirun --map-by ppr:%d:node, "
-			      "srun --distribution=block), or set local in the options",
+	return error_argument("%s is %d, but with %d ranks per node (%s) rank %d has local rank "
+			      "%d: place the ranks node by node (mpirun --map-by ppr:%d:node, srun "
+			      "--distribution=block), or set local in the options",
 			      s->local_rank, local_rank, local, size, rank, rank % local, local);
 }
 
@@ -244,7 +241,7 @@ static bool add(char name[LAUNCHER_JOB], const char *key, const char *value)
 	return n > 0 && (size_t)n < LAUNCHER_JOB - at;
 }
 
-/* Two nodes can each have a job with an address that means the node itself. */
+/* A loopback address can name a different job on each node. */
 static bool add_part(char name[LAUNCHER_JOB], const char *key, const char *value)
 {
 	char host[256] = "";
@@ -265,17 +262,17 @@ ncclsvc_result launcher_job(int world, char name[LAUNCHER_JOB])
 			if (!value)
 				continue;
 			if (!add_part(name, s->job[i], value))
-				return error_argument("%s is too long for the name of a job: set "
-						      "job in the options",
-						      s->job[i]);
+				return error_argument(
+					"%s is too long for a job name: set job in the options",
+					s->job[i]);
 			found += i < s->required;
 		}
 		if (found == s->required)
 			return NCCLSVC_OK;
 	}
-	return error_argument("no launcher says which job this process is of, with a world of %d "
-			      "ranks: neither MASTER_ADDR and MASTER_PORT (torchrun), "
-			      "PMIX_NAMESPACE, PMI_JOBID, nor SLURM_JOB_ID and SLURM_STEP_ID: set "
-			      "job in the options",
-			      world);
+	return error_argument(
+		"no launcher names this process's job, with a world of %d ranks: none of "
+		"MASTER_ADDR and MASTER_PORT (torchrun), PMIX_NAMESPACE, PMI_JOBID, or "
+		"SLURM_JOB_ID and SLURM_STEP_ID is set: set job in the options",
+		world);
 }

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What launchers tell the processes that they start, by environment variables. INVALID_ARGUMENT
- * names the variable, or those that are missing. A launcher can start another one: those count
- * whose job has as many ranks as the world. */
+ * What launchers tell the processes they start, in environment variables. INVALID_ARGUMENT names
+ * the wrong or missing variables. A launcher can start another one: the one whose job has as many
+ * ranks as the world counts. */
 #ifndef CLIENT_COMM_LAUNCHER_H
 #define CLIENT_COMM_LAUNCHER_H
 
 #include "base/api.h"
 
-#define LAUNCHER_JOB 640 /* bytes of a job's name, NUL included */
+#define LAUNCHER_JOB 640 /* bytes of a job's name, including NUL */
 
-/* How many ranks the job has: that of the first launcher in launcher.c that says both rank and
- * size, so torchrun's if srun or mpirun has started that. */
+/* The job's number of ranks, from the first launcher in launcher.c that sets both rank and size. So
+ * torchrun wins over the srun or mpirun that started it. */
 ncclsvc_result launcher_size(int *world);
-/* This process's rank. Two launchers that differ are refused. */
+/* This process's rank. Launchers that disagree are refused. */
 ncclsvc_result launcher_rank(int world, int *rank);
-/* How many ranks a full node has; 0: no launcher says it. placed: this process's rank is the
- * launcher's, and is refused if ranks are not placed node by node; else -1. */
+/* Ranks on a full node; 0: no launcher says. If `placed` is not -1, it is this process's rank from
+ * the launcher, and ranks that are not placed node by node are refused. */
 ncclsvc_result launcher_local(int world, int placed, int *local);
-/* A name that all ranks of the job have in common, and no other job at the same time has. */
+/* A name that all ranks of the job share, and that no other running job has. */
 ncclsvc_result launcher_job(int world, char name[LAUNCHER_JOB]);
 
 #endif

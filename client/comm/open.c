@@ -17,12 +17,14 @@
 #include "core/timeline.h"
 #include "cuda/gpu.h"
 #include "cuda/mps.h"
+#include "identity.h"
 #include "join.h"
 #include "open.h"
 #include "proto/fdio.h"
 #include "proto/names.h"
 
 #define OPEN_TIMEOUT_MS 5000
+#define OPTIONS_1	offsetof(ncclsvc_options, job) /* of programs built before it was there */
 
 static ncclsvc_result choose_path(const char *path, struct sockaddr_un *address)
 {
@@ -37,23 +39,24 @@ static ncclsvc_result take_options(const ncclsvc_options *options,
 				   struct connection_options *connection, int *timeout_ms)
 {
 	ncclsvc_options o = {.size = sizeof(o)};
-	if (options && options->size < sizeof(o))
+	if (options && options->size < OPTIONS_1)
 		return error_argument("options.size is %zu: set it to sizeof(ncclsvc_options)",
 				      options->size);
 	if (options) {
 		const char *more = (const char *)options + sizeof(o);
-		for (size_t i = 0; i < options->size - sizeof(o); i++)
-			if (more[i])
+		for (size_t i = sizeof(o); i < options->size; i++)
+			if (more[i - sizeof(o)])
 				return error_set(
 					NCCLSVC_UNSUPPORTED,
-					"an option is set that this library does not know");
-		o = *options;
+					"an option is set that this library does not support");
+		memcpy(&o, options, options->size < sizeof(o) ? options->size : sizeof(o));
 	}
 	if (o.ring_entries && !svc_ring_entries_valid(o.ring_entries))
-		return error_argument("ring_entries is %u: give a power of two from %d to %d",
+		return error_argument("ring_entries is %u: use a power of two from %d to %d",
 				      o.ring_entries, SVC_RING_MIN, SVC_RING_MAX);
 	snprintf(connection->name, sizeof(connection->name), "%s",
 		 o.name ? o.name : program_invocation_short_name);
+	identity_of(o.job, connection->job);
 	connection->entries = o.ring_entries ? o.ring_entries : SVC_RING_DEFAULT;
 	connection->entries_required = o.ring_entries != 0;
 	connection->no_ring = o.no_ring;
@@ -99,7 +102,7 @@ ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **se
 
 void ncclsvc_close(ncclsvc_session *s)
 {
-	/* A forked child cannot tell what its parent's other threads were at. */
+	/* A forked child cannot tell what its parent's other threads were doing. */
 	if (!s || (s->connection && s->connection->foreign))
 		return;
 	dispatch_close(s);
@@ -140,7 +143,7 @@ static void carry_timelines(const ncclsvc_session *s, const struct connection *n
 /* Locked; yields. */
 static ncclsvc_result install(ncclsvc_session *s, struct connection *new)
 {
-	tasks_look(s); /* what had ended, and what has now failed */
+	tasks_look(s); /* some had ended, the rest have now failed */
 	staging_free(s);
 	regions_unregister(&s->regions);
 	gpu_reattached(s);
@@ -156,7 +159,7 @@ static ncclsvc_result install(ncclsvc_session *s, struct connection *new)
 	return dispatch_watch(s);
 }
 
-/* Locked, by the only thread that reattaches; yields. */
+/* Locked, called only by the thread that reattaches; yields. */
 static ncclsvc_result connect_again(ncclsvc_session *s, uint64_t deadline)
 {
 	struct connection *new = NULL;
@@ -177,7 +180,7 @@ ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin)
 	socket_pump(s);
 	if (s->reattaching) {
 		session_unlock(s);
-		return error_set(NCCLSVC_BUSY, "another thread reattaches the session");
+		return error_set(NCCLSVC_BUSY, "another thread is already reattaching the session");
 	}
 	ncclsvc_result r = session_check(s);
 	if (s->connection->foreign || (!r && !s->unfinished)) {
@@ -192,7 +195,7 @@ ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin)
 		r = devices_rematch(s);
 	if (!r && rejoin)
 		r = comms_rejoin(s, deadline);
-	if (!r && rejoin) /* else communicators may still be left to do */
+	if (!r && rejoin) /* else communicators may still have to be rejoined */
 		s->unfinished = false;
 	s->reattaching = false;
 	session_unlock(s);

@@ -6,8 +6,8 @@
 
 #include "base/api.h"
 
-/* OK at once if the session is not lost, and nothing is left to do from when it was. rejoin: its
- * communicators, too. Not locked. */
+/* Returns OK at once if the session is not lost and has recovered fully from its last loss. rejoin:
+ * also rejoins its communicators. Not locked. */
 ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin);
 
 #endif

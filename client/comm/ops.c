@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The operations: arguments to records. */
+ * Turns the operations' arguments into records. */
 #include "base/error.h"
 #include "core/comm.h"
 #include "core/op.h"
@@ -38,8 +38,8 @@ static ncclsvc_result operate(struct op *op)
 	return r;
 }
 
-/* The thread's open group, if an operation can join it without the lock: the group's end looks at
- * all that needs it. */
+/* The thread's open group, if an operation can join it without the lock: the end of the group
+ * checks what needs the lock. */
 static struct thread_state *open_group(const ncclsvc_comm *comm)
 {
 	struct thread_state *t = thread_own(comm->session);
@@ -48,7 +48,7 @@ static struct thread_state *open_group(const ncclsvc_comm *comm)
 	return can ? t : NULL;
 }
 
-/* Values that the record's bytes cannot hold must not turn into valid ones. */
+/* Values that do not fit the record's bytes must not turn into valid ones. */
 static uint8_t narrow(unsigned value)
 {
 	return value > UINT8_MAX ? UINT8_MAX : (uint8_t)value;
@@ -88,7 +88,7 @@ static ncclsvc_result submit(unsigned kind, const void *src, void *dst, size_t c
 	return r;
 }
 
-#define NO_REDOP NCCLSVC_SUM /* zero, where nothing is reduced */
+#define NO_REDOP NCCLSVC_SUM /* zero, for operations that reduce nothing */
 #define NO_PEER	 (-1)
 
 ncclsvc_result ncclsvc_all_reduce(const void *sendbuf, void *recvbuf, size_t count,

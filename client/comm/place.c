@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where an operation's buffers lie: whether they may, and in which region. */
+ * Finds the region of each buffer of an operation, and checks the buffers. */
 #include "base/error.h"
 #include "core/comm.h"
 #include "core/op.h"
@@ -33,24 +33,26 @@ ncclsvc_result op_check(struct op *op)
 	if ((r->type == NCCLSVC_FLOAT8E4M3 || r->type == NCCLSVC_FLOAT8E5M2) && comm->device < 0 &&
 	    svc_op_reduces(r->op))
 		return error_set(NCCLSVC_UNSUPPORTED,
-				 "%s: %s is reduced on GPUs only: join the communicator with a "
+				 "%s: %s is reduced only on GPUs: join the communicator with a "
 				 "device, or convert",
 				 svc_op_name(r->op), svc_type_name(r->type));
 	if (op->src_bytes && (!op->src || wraps(op->src, op->src_bytes)))
-		return error_argument("%s: sendbuf is %p, %llu bytes are due", svc_op_name(r->op),
-				      (const void *)op->src, (unsigned long long)op->src_bytes);
+		return error_argument("%s: sendbuf is %p, but %llu bytes are needed",
+				      svc_op_name(r->op), (const void *)op->src,
+				      (unsigned long long)op->src_bytes);
 	if (op->dst_bytes && (!op->dst || wraps(op->dst, op->dst_bytes)))
-		return error_argument("%s: recvbuf is %p, %llu bytes are due", svc_op_name(r->op),
-				      (const void *)op->dst, (unsigned long long)op->dst_bytes);
+		return error_argument("%s: recvbuf is %p, but %llu bytes are needed",
+				      svc_op_name(r->op), (const void *)op->dst,
+				      (unsigned long long)op->dst_bytes);
 	if (overlap(op) &&
 	    !svc_task_in_place(r, (uint32_t)comm->rank, (uintptr_t)op->src, (uintptr_t)op->dst))
-		return error_argument("%s: sendbuf and recvbuf overlap, and not as the in-place "
-				      "form does",
-				      svc_op_name(r->op));
+		return error_argument(
+			"%s: sendbuf and recvbuf overlap in a way that is not the in-place form",
+			svc_op_name(r->op));
 	return NCCLSVC_OK;
 }
 
-/* Fills region and offset if session memory holds the buffer; *plain if it does not. */
+/* Fills region and offset if the buffer is in session memory; sets *plain if it is not. */
 static ncclsvc_result locate(const ncclsvc_session *s, const struct op *op, const char *buffer,
 			     uint64_t bytes, uint32_t *id, uint64_t *offset, bool *plain)
 {
@@ -61,8 +63,7 @@ static ncclsvc_result locate(const ncclsvc_session *s, const struct op *op, cons
 	*offset = (uint64_t)(buffer - region->base);
 	if (bytes > region->bytes - *offset)
 		return error_argument(
-			"%s: the buffer at %p needs %llu bytes, its memory ends after "
-			"%llu",
+			"%s: the buffer at %p needs %llu bytes, but its memory ends after %llu",
 			svc_op_name(op->record.op), (const void *)buffer, (unsigned long long)bytes,
 			(unsigned long long)(region->bytes - *offset));
 	if (!region->id)
@@ -74,7 +75,7 @@ static ncclsvc_result locate(const ncclsvc_session *s, const struct op *op, cons
 	return NCCLSVC_OK;
 }
 
-/* In place: the outer buffer holds the inner one, so both lie in one region, or in one chunk. */
+/* In place, the outer buffer holds the inner one, so both lie in one region or one chunk. */
 static ncclsvc_result place_together(const ncclsvc_session *s, struct op *op)
 {
 	struct svc_record *r = &op->record;
@@ -114,7 +115,7 @@ ncclsvc_result op_place(const ncclsvc_session *s, struct op *op)
 	if (op->dst_staged) {
 		op->dst_at = (op->chunk_bytes + SVC_CACHE_LINE - 1) & ~(size_t)(SVC_CACHE_LINE - 1);
 		if (op->dst_at > SIZE_MAX - op->dst_bytes)
-			return error_argument("the buffers are too large to be copied");
+			return error_argument("the buffers are too large to copy");
 		op->chunk_bytes = op->dst_at + op->dst_bytes;
 	}
 	return NCCLSVC_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reductions that a member makes. */
+ * Reduction operators created by a member. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -17,7 +17,8 @@ static ncclsvc_result check(ncclsvc_comm *comm)
 		r = comm_check(comm);
 	if (!r && comm->device < 0)
 		r = error_set(NCCLSVC_UNSUPPORTED,
-			      "communicator %s is of the host: premulsum needs GPUs", comm->label);
+			      "communicator %s is a host communicator: premulsum needs GPUs",
+			      comm->label);
 	return r;
 }
 
@@ -31,8 +32,8 @@ ncclsvc_result ncclsvc_redop_create_premulsum(ncclsvc_comm *comm, const void *sc
 		return error_argument("ncclsvc_redop_create_premulsum: comm, scalar or redop is "
 				      "NULL");
 	if (!size || !svc_type_reduces(type))
-		return error_argument("ncclsvc_redop_create_premulsum: %d is no element type, or "
-				      "one that is not reduced",
+		return error_argument("ncclsvc_redop_create_premulsum: %d is not an element type, "
+				      "or cannot be reduced",
 				      (int)type);
 	ncclsvc_session *s = comm->session;
 	session_lock(s);
@@ -43,7 +44,8 @@ ncclsvc_result ncclsvc_redop_create_premulsum(ncclsvc_comm *comm, const void *sc
 		r = call_run(s, &call, SVC_REDOP_ADD, &request, -1, deadline_in(REQUEST_MS));
 	memcpy(&reply, call.body, sizeof(reply));
 	if (!r && !svc_redop_made(reply.redop)) {
-		session_lose(s, "the daemon broke the protocol: it made reduction %u", reply.redop);
+		session_lose(s, "the daemon broke the protocol: it created reduction %u",
+			     reply.redop);
 		r = session_check(s);
 	}
 	session_unlock(s);

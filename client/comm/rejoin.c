@@ -19,7 +19,7 @@ static void rejoined(ncclsvc_session *s, struct call *call)
 	struct svc_join_reply reply;
 	ncclsvc_comm *comm = comm_by_key(s, call->comm_key);
 	memcpy(&reply, call->body, sizeof(reply));
-	if (!comm) { /* left before the request was under way */
+	if (!comm) { /* left before the request was sent */
 		comm_give_back(s, &reply);
 		call->result = NCCLSVC_CANCELLED;
 		snprintf(call->text, sizeof(call->text),
@@ -47,6 +47,7 @@ static struct svc_join rejoin_request(const ncclsvc_comm *comm, uint64_t timeout
 	};
 	if (!comm->world)
 		memcpy(request.id, comm->id.bytes, sizeof(request.id));
+	memcpy(request.label, comm->label, sizeof(request.label));
 	join_say_mps(comm->device, &request);
 	return request;
 }
@@ -57,7 +58,7 @@ static ncclsvc_result rejoin(ncclsvc_comm *comm, int timeout_ms, const ncclsvc_c
 	struct call call = {.on_reply = rejoined, .comm_key = comm->key};
 	int32_t number = SVC_DEVICE_HOST;
 	ncclsvc_result r = NCCLSVC_OK;
-	if (comm->device >= 0) /* its number may be new, if the daemon is */
+	if (comm->device >= 0) /* a new daemon may number the device differently */
 		r = device_match(s, comm->device, &number);
 	if (r)
 		return r;
@@ -65,7 +66,7 @@ static ncclsvc_result rejoin(ncclsvc_comm *comm, int timeout_ms, const ncclsvc_c
 	socket_pump(s);
 	const bool over = comm->broken;
 	session_unlock(s);
-	if (over) /* else the rank is taken: by this session itself */
+	if (over) /* otherwise this session itself still holds the rank */
 		peer_renew(s, comm, number);
 	session_lock(s);
 	comm->daemon_device = number;
@@ -75,7 +76,7 @@ static ncclsvc_result rejoin(ncclsvc_comm *comm, int timeout_ms, const ncclsvc_c
 	if (!r)
 		r = join_finish(s, &call, deadline, beside);
 	session_unlock(s);
-	if (!r && !over) /* it was over, but this session had not heard of it */
+	if (!r && !over) /* the epoch was over, but this session had not learned it */
 		peer_close(s, comm);
 	return r ? r : peer_open(s, comm);
 }
@@ -92,15 +93,15 @@ ncclsvc_result comm_renew(ncclsvc_comm *comm, int timeout_ms, const ncclsvc_comm
 	ncclsvc_result r = rejoin(comm, timeout_ms, beside);
 	if (r != NCCLSVC_RANK_TAKEN)
 		return r;
-	/* By this session, if it has heard of no end of the epoch. */
+	/* Ended by this session, if it knows of no other end of the epoch. */
 	session_lock(comm->session);
 	bool whole = !comm->broken;
 	session_unlock(comm->session);
 	return whole ? NCCLSVC_OK : r;
 }
 
-/* Calls for those that are to be rejoined, not begun: what yields may outlive a communicator. NULL:
- * no memory. */
+/* Prepares, but does not begin, a call for each communicator to rejoin, because a communicator may
+ * go away whenever a call yields. NULL: out of memory. */
 static struct call *rejoin_calls(const ncclsvc_session *s, size_t *n)
 {
 	size_t room = 0;
@@ -121,7 +122,7 @@ static ncclsvc_result renew(ncclsvc_session *s, ncclsvc_comm *comm)
 	return NCCLSVC_OK;
 }
 
-/* Calls it, without the lock, for those of GPUs. Locked; yields. */
+/* Calls the function, without the lock, for each GPU communicator. Locked; yields. */
 static ncclsvc_result each_gpu_comm(ncclsvc_session *s, const struct call *calls, size_t n,
 				    ncclsvc_result (*what)(ncclsvc_session *s, ncclsvc_comm *comm))
 {
@@ -151,7 +152,8 @@ ncclsvc_result comms_rejoin(ncclsvc_session *s, uint64_t deadline)
 	if (deadline != NO_DEADLINE)
 		deadline += JOIN_GRACE_NS;
 	each_gpu_comm(s, calls, n, renew);
-	/* All at once: members may have joined their communicators in different orders. */
+	/* Begin all of them at once: members may have joined their communicators in different
+	 * orders. */
 	for (; begun < n; begun++) {
 		const ncclsvc_comm *c = comm_by_key(s, calls[begun].comm_key);
 		calls[begun].done = !c || c->handle;
@@ -166,7 +168,7 @@ ncclsvc_result comms_rejoin(ncclsvc_session *s, uint64_t deadline)
 		error_keep(&why);
 	for (size_t i = 0; i < begun; i++) {
 		ncclsvc_result r = call_finish(s, &calls[i], deadline);
-		/* Another thread may have left the communicator meanwhile: not a failure. */
+		/* If another thread has left the communicator meanwhile, this is not a failure. */
 		if (r && !first && comm_by_key(s, calls[i].comm_key)) {
 			first = r;
 			error_keep(&why);

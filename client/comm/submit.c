@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Submission: a single operation is a group of one. */
+ * Submission. A single operation is a group of one. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@
 
 #define SEND_MS 5000
 
-/* Everything that can refuse the tasks, in an order that leaves nothing to change afterwards. */
+/* Everything that can refuse the tasks, ordered so that nothing changes after the last check. */
 static ncclsvc_result ready(ncclsvc_session *s, const struct op *ops, unsigned n)
 {
 	unsigned limit = s->options.no_ring ? SVC_SOCKET_TASKS : s->tasks.entries;
@@ -31,7 +31,7 @@ static ncclsvc_result ready(ncclsvc_session *s, const struct op *ops, unsigned n
 		limit = s->tasks.entries;
 	if (n > limit)
 		return error_argument("the group has %u tasks; the limit is %u", n, limit);
-	ncclsvc_result r = tasks_room(s, n); /* yields, hence first */
+	ncclsvc_result r = tasks_room(s, n); /* first, because it yields */
 	if (!r)
 		r = session_check(s);
 	for (unsigned i = 0; !r && i < n; i++) {
@@ -41,7 +41,7 @@ static ncclsvc_result ready(ncclsvc_session *s, const struct op *ops, unsigned n
 		else
 			r = comm_check(ops[i].comm);
 		if (!r && ops[i].comm->peer && !peer_is_open(ops[i].comm->peer))
-			r = error_set(NCCLSVC_STALE_EPOCH, "communicator %s is being joined",
+			r = error_set(NCCLSVC_STALE_EPOCH, "communicator %s is still being joined",
 				      ops[i].comm->label);
 		if (!r && ops[i].kernel && !ops[i].comm->peer)
 			r = error_set(NCCLSVC_STALE_EPOCH, "communicator %s has a new epoch",
@@ -59,7 +59,7 @@ static void release(ncclsvc_session *s, struct op *ops, unsigned n)
 	}
 }
 
-/* Gets the chunks, and copies the sources without the lock. */
+/* Gets the chunks, then copies the sources without the lock. */
 static ncclsvc_result stage(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	uint32_t generation = s->generation;
@@ -96,7 +96,7 @@ static void finish_record(struct op *op, bool more)
 	}
 }
 
-/* The slot takes over the chunk. entry: the task's place in the ring, or 0. */
+/* The slot takes ownership of the chunk. entry: the task's place in the ring, or 0. */
 static void enter(ncclsvc_session *s, struct op *op, uint64_t entry)
 {
 	struct tasks *t = &s->tasks;
@@ -142,7 +142,7 @@ static int send_record(ncclsvc_session *s, const struct op *op)
 	return frame_send(s->connection, SVC_SUBMIT, task_serial(s->tasks.next), &op->record, -1);
 }
 
-/* A group that has begun must be sent to its end, or the session is over. */
+/* Once a group has begun, it must be sent completely, or the session is over. */
 static ncclsvc_result send_all(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	struct pollfd p = {.fd = s->connection->sock, .events = POLLOUT};
@@ -173,7 +173,8 @@ static void publish_all(ncclsvc_session *s, struct op *ops, unsigned n)
 	for (unsigned i = 0; i < n; i++)
 		ring_publish(s->connection, first + i, &ops[i].record);
 	ring_doorbell(s->connection);
-	/* While the daemon works already; nobody looks for their ends without the lock. */
+	/* The daemon already works meanwhile; nobody can look for the tasks' ends without the lock.
+	 */
 	for (unsigned i = 0; i < n; i++)
 		enter(s, &ops[i], first + i);
 	s->tasks.entered += n;
@@ -181,9 +182,9 @@ static void publish_all(ncclsvc_session *s, struct op *ops, unsigned n)
 
 /* ---- Kernels ---- */
 
-/* The operations of the ring come first. Kernels come in an order that is the same on all ranks,
- * whatever else is in their groups: else those of one rank would wait for those of another on one
- * stream. */
+/* Puts the operations of the ring first. Kernels follow in an order that is the same on all ranks,
+ * whatever else is in their groups; otherwise kernels on one stream could wait for each other
+ * across ranks. */
 static int by_transport(const void *a, const void *b)
 {
 	const struct op *x = a, *y = b;
@@ -191,7 +192,7 @@ static int by_transport(const void *a, const void *b)
 		return x->kernel ? 1 : -1;
 	if (x->kernel && x->comm->uid != y->comm->uid)
 		return x->comm->uid < y->comm->uid ? -1 : 1;
-	if (x->kernel && x->comm->rank != y->comm->rank) /* one session can have several */
+	if (x->kernel && x->comm->rank != y->comm->rank) /* one session can have several ranks */
 		return x->comm->rank < y->comm->rank ? -1 : 1;
 	const bool message = svc_op_is_p2p(x->record.op);
 	if (x->kernel && message != svc_op_is_p2p(y->record.op))
@@ -201,7 +202,7 @@ static int by_transport(const void *a, const void *b)
 	return x->place < y->place ? -1 : 1;
 }
 
-/* A message in a kernel may be due on another rank before one that NCCL moves can end. */
+/* A message in a kernel may be needed on another rank before an NCCL message can end. */
 static void set_aside(struct op *ops, unsigned in_ring, unsigned n)
 {
 	bool any = false;
@@ -211,7 +212,7 @@ static void set_aside(struct op *ops, unsigned in_ring, unsigned n)
 		ops[i].aside = any && svc_op_is_p2p(ops[i].record.op);
 }
 
-/* Chooses each operation's transport, and brings those of the ring to the front. Returns their
+/* Chooses each operation's transport, and moves those of the ring to the front. Returns their
  * number. */
 static unsigned choose(struct op *ops, unsigned n)
 {
@@ -239,15 +240,15 @@ static ncclsvc_result prepare_kernels(ncclsvc_session *s, struct op *ops, unsign
 	return r;
 }
 
-/* How many of them are captured, all or none; else *r is set. */
+/* Returns how many of them are captured: all or none, otherwise sets *r. */
 static unsigned count_captured(const struct op *ops, unsigned n, ncclsvc_result *r)
 {
 	unsigned captured = 0;
 	for (unsigned i = 0; i < n; i++)
 		captured += ops[i].captured;
 	if (captured && captured < n && !*r)
-		*r = error_argument("a group has operations on streams that are being captured "
-				    "into a CUDA graph, and on others");
+		*r = error_argument("a group mixes operations on streams that are being captured "
+				    "into a CUDA graph with operations on other streams");
 	return captured;
 }
 
@@ -270,7 +271,7 @@ static void join_kernels(struct op *ops, unsigned n)
 		i += peer_join(&ops[i], n - i);
 }
 
-/* CUDA blocks whoever launches more than a stream has room for: hence without the lock. */
+/* CUDA blocks a launch while the stream's queue is full, so the lock is not held. */
 static ncclsvc_result launch_kernels(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	join_kernels(ops, n);
@@ -287,7 +288,7 @@ static ncclsvc_result launch_kernels(ncclsvc_session *s, struct op *ops, unsigne
 	return r;
 }
 
-/* The first in_ring operations go to NCCL. What is in graphs is no task. */
+/* The first in_ring operations go to NCCL. Captured operations are not tasks. */
 static ncclsvc_result capture(ncclsvc_session *s, struct op *ops, unsigned in_ring, unsigned n)
 {
 	const unsigned kernels = n - in_ring;
@@ -312,7 +313,7 @@ static ncclsvc_result capture(ncclsvc_session *s, struct op *ops, unsigned in_ri
 	return r;
 }
 
-/* The first n are no kernels. */
+/* The first n are not kernels. */
 static ncclsvc_result capture_tasks(ncclsvc_session *s, struct op *ops, unsigned n, unsigned all)
 {
 	unsigned alone = 0;
@@ -336,16 +337,16 @@ static ncclsvc_result capture_tasks(ncclsvc_session *s, struct op *ops, unsigned
 	return r || !all ? r : capture(s, ops, n, all);
 }
 
-/* Two of a group: what a stream starts is a group of its own on each communicator; else a slice
- * is. */
+/* Whether two operations of a task group form one group: those that a stream starts are grouped by
+ * communicator, others by slice. */
 static bool are_one(const struct op *a, const struct op *b)
 {
 	return a->triggered == b->triggered &&
 	       (a->triggered ? a->comm == b->comm : a->slice == b->slice);
 }
 
-/* Submits the operations of the ring, which are the first n of all. If they are captured, all are
- * over. */
+/* Submits the first n operations, which are those of the ring. If they are captured, nothing else
+ * is left to do. */
 static ncclsvc_result submit_tasks(ncclsvc_session *s, struct op *ops, unsigned n, unsigned all)
 {
 	bool staged = false, finished = true;

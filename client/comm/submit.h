@@ -4,12 +4,12 @@
 
 #include "core/op.h"
 
-/* place.c: refuses bad arguments and overlaps, and fills the extents. */
+/* place.c: refuses bad arguments and overlaps, and fills in the extents. */
 ncclsvc_result op_check(struct op *op);
 /* Finds the buffers in session memory, or plans their staging. Locked. */
 ncclsvc_result op_place(const ncclsvc_session *s, struct op *op);
-/* slices.c: orders operations of a group that are more than a task group of the daemon holds, and
- * numbers the slices that are one each (proto/group/slices.h). */
+/* slices.c: orders a group's operations when they exceed one of the daemon's task groups, and
+ * numbers its slices (proto/group/slices.h). */
 ncclsvc_result ops_slice(struct op *ops, unsigned n);
 /* submit.c: submits all or nothing. Locked; yields. */
 ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n);

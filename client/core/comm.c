@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators: the handles, and what the daemon says of them. */
+ * Communicator handles, and what the daemon reports about them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +11,7 @@
 #include "dispatch.h"
 #include "failure.h"
 #include "proto/names.h"
+#include "proto/printable.h"
 #include "session.h"
 #include "socket.h"
 
@@ -19,10 +20,10 @@ void id_derive(const ncclsvc_unique_id *from, uint64_t key, ncclsvc_unique_id *t
 	uint64_t words[NCCLSVC_ID_BYTES / sizeof(uint64_t)];
 	const size_t last = sizeof(words) / sizeof(words[0]) - 1;
 	memcpy(words, from->bytes, sizeof(words));
-	/* Deriving twice with one key must not give the first id back. */
+	/* Deriving twice with one key must not restore the first id. */
 	words[last] = (words[last] ^ key) * UINT64_C(0x9e3779b97f4a7c15);
 	words[last] ^= words[last] >> 32;
-	words[0] ^= words[last]; /* its beginning is what people see */
+	words[0] ^= words[last]; /* people see its first bytes */
 	memcpy(to->bytes, words, sizeof(words));
 }
 
@@ -65,6 +66,10 @@ void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_re
 	comm->seq = comm->collectives = 0;
 	comm->peer_bytes = reply->peer_bytes;
 	comm->broken = NCCLSVC_OK;
+	if (reply->label[0]) { /* an older daemon does not say */
+		memcpy(comm->label, reply->label, sizeof(comm->label));
+		svc_make_printable(comm->label, sizeof(comm->label));
+	}
 	comm->broken_told = comm->end_told = true;
 	if (comm->key)
 		failures_forgive(s, comm->key);
@@ -92,7 +97,7 @@ void comm_event(ncclsvc_session *s, const struct svc_event_comm *event)
 		return;
 	comm->broken = event->reason < 0 ? (ncclsvc_result)event->reason : NCCLSVC_PEER_GONE;
 	comm->end = event->status;
-	if (comm->end.result != (int)comm->broken) /* the daemon is too old to say more */
+	if (comm->end.result != (int)comm->broken) /* an older daemon reports no more */
 		comm->end = (ncclsvc_status){.result = comm->broken,
 					     .rank_a = event->rank,
 					     .pid_a = event->pid,
@@ -109,7 +114,7 @@ void comms_break(ncclsvc_session *s)
 		c->handle = 0;
 		c->broken = NCCLSVC_DAEMON_LOST;
 		c->broken_told = false;
-		c->end_told = true; /* session_check does */
+		c->end_told = true; /* session_check reports it */
 		c->end =
 			(ncclsvc_status){.result = NCCLSVC_DAEMON_LOST, .rank_a = -1, .rank_b = -1};
 		if (c->peer && s->kernel_hooks)
@@ -127,7 +132,7 @@ static ncclsvc_result broken_error(const ncclsvc_comm *comm, ncclsvc_result resu
 	ncclsvc_status status = comm->end;
 	svc_status_reason(&status, sentence, sizeof(sentence));
 	status.result = result;
-	status.number = 0; /* it is no task's */
+	status.number = 0; /* the status belongs to no task */
 	return error_set_status(
 		&status, "communicator %s: epoch %u is over: %s%s", comm->label, comm->epoch,
 		sentence, comm->broken == NCCLSVC_PEER_GONE ? "" : "; rejoin the communicator");

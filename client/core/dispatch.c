@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * For event loops. The epoll fd the user polls holds four: the socket, the daemon's completion
- * socket, `kick`, an eventfd of our own for what a thread that is not dispatching found out, and
- * `timer`, since kernels' ends are told by nobody: it ticks while some are under way. Dispatch
- * drains first, arms, and looks afterwards: what ends later is told again. */
+ * Event loops. The epoll fd that the user polls holds four fds: the socket, the daemon's completion
+ * socket, `kick` (an eventfd for what non-dispatching threads notice), and `timer`, which ticks
+ * while kernels run, because nothing signals their end. Dispatch drains the fds, arms them, then
+ * looks; whatever ends later makes them readable again. */
 #include <errno.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -64,7 +63,7 @@ ncclsvc_result dispatch_watch(ncclsvc_session *s)
 
 void dispatch_unwatch(ncclsvc_session *s)
 {
-	/* A sleeper may keep the old connection's fds open for a while. */
+	/* A sleeping thread may keep the old connection's fds open for a while. */
 	if (s->epoll < 0)
 		return;
 	epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->connection->sock, NULL);
@@ -72,7 +71,7 @@ void dispatch_unwatch(ncclsvc_session *s)
 		epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->connection->completion, NULL);
 }
 
-/* Makes the fds. Locked. */
+/* Creates the fds. Locked. */
 static ncclsvc_result prepare(ncclsvc_session *s)
 {
 	if (s->epoll >= 0)
@@ -83,7 +82,8 @@ static ncclsvc_result prepare(ncclsvc_session *s)
 	s->ticking = false;
 	ncclsvc_result r = NCCLSVC_OK;
 	if (s->epoll < 0 || s->kick < 0 || s->timer < 0 || watch(s, s->kick) || watch(s, s->timer))
-		r = error_set(NCCLSVC_SYSTEM, "cannot make an epoll, an event and a timer fd: %m");
+		r = error_set(NCCLSVC_SYSTEM,
+			      "cannot create an epoll, an event and a timer fd: %m");
 	if (!r)
 		r = dispatch_watch(s);
 	if (r)
@@ -128,7 +128,8 @@ static void drain(int fd)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 	char bytes[64];
-	/* The daemon made the completion fd: it may block. Bytes that are left keep it readable. */
+	/* The daemon created the completion fd, so reading may block. Remaining bytes keep it
+	 * readable. */
 	if (fd >= 0 && poll(&p, 1, 0) == 1) {
 		ssize_t n = read(fd, bytes, sizeof(bytes));
 		(void)n;
@@ -159,7 +160,7 @@ static unsigned call_back(ncclsvc_session *s)
 	return n;
 }
 
-/* Asks how far kernels are. Locked. */
+/* Asks the GPUs for the kernels' progress. Locked. */
 static void ask_kernels(ncclsvc_session *s)
 {
 	bool some = false;
@@ -170,7 +171,7 @@ static void ask_kernels(ncclsvc_session *s)
 		tick(s, some);
 }
 
-/* Handles what is there. Returns whether there was anything. Locked; yields. */
+/* Handles whatever is ready. Returns whether anything was. Locked; yields. */
 static bool handle(ncclsvc_session *s)
 {
 	if (s->epoll >= 0) {

@@ -4,11 +4,11 @@
 
 #include "base/api.h"
 
-/* Tells the event loop that something is there. Locked. */
+/* Makes the event loop's fd readable. Locked. */
 void dispatch_kick(ncclsvc_session *s);
-/* A kernel is under way, of whose end nobody tells. Locked. */
+/* A kernel runs, whose end nothing signals: starts the timer. Locked. */
 void dispatch_tick(ncclsvc_session *s);
-/* The event loop's fd stays while the connection changes. Locked. */
+/* The event loop's fd stays the same when the connection changes. Locked. */
 ncclsvc_result dispatch_watch(ncclsvc_session *s);
 void dispatch_unwatch(ncclsvc_session *s);
 void dispatch_close(ncclsvc_session *s);

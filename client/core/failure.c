@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Failed tasks: kept longer than their slots, until they have been reported and pushed out. */
+ * Failed tasks, kept longer than their slots: until they are reported and pushed out by newer ones.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -22,7 +23,7 @@ static uint64_t first_kept(const struct tasks *t)
 void failure_keep(ncclsvc_session *s, const struct slot *slot, const char *text)
 {
 	struct tasks *t = &s->tasks;
-	/* Without the memory, the slot still knows, for as long as it lives. */
+	/* Out of memory: the slot still has the failure while it lives. */
 	if (!t->failures && !(t->failures = calloc(FAILURES_KEPT, sizeof(*t->failures))))
 		return;
 	struct failure *f = failure_at(t, t->nfailures++);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Failed tasks: kept longer than their slots, until they have been reported and pushed out. */
+ * Failed tasks, kept longer than their slots: until they are reported and pushed out by newer ones.
+ */
 #ifndef CLIENT_CORE_FAILURE_H
 #define CLIENT_CORE_FAILURE_H
 
@@ -10,28 +11,29 @@
 
 /* A failed task, kept longer than its slot. */
 struct failure {
-	bool reported; /* some call has told the user, or none is to */
+	bool reported; /* some call has told the user, or none needs to */
 	bool told;     /* some call has told the user */
 	uint8_t op;
 	uint32_t comm_key;
 	uint64_t seq;
 	ncclsvc_status status;
 	char comm[NCCLSVC_NAME_BYTES];
-	char label[NCCLSVC_LABEL_BYTES]; /* of a planned task */
+	char label[NCCLSVC_LABEL_BYTES]; /* label of a planned task */
 	char text[LOST_TEXT];		 /* more than the status can say; may be empty */
 };
 
-/* Remembers that the task failed; text says more than the status, or is "". Locked */
+/* Remembers that the task failed. `text` says more than the status, or is "". Locked. */
 void failure_keep(ncclsvc_session *s, const struct slot *slot, const char *text);
 struct failure *failure_find(const struct tasks *t, uint64_t task);
-/* Has a call told a task's failure with this result, of that epoch of that communicator? Locked. */
+/* Whether a call has reported a task failure with this result, in that epoch of that communicator.
+ * Locked. */
 bool failure_told(const ncclsvc_session *s, uint32_t comm_key, uint32_t epoch,
 		  ncclsvc_result result);
-/* Returns an ended task's result, leaves its sentence, and counts it as told. Locked. */
+/* Returns an ended task's result, stores its sentence, and marks it as reported. Locked. */
 ncclsvc_result task_report(ncclsvc_session *s, uint64_t task);
-/* Returns the result of the first failure nobody was told of, and leaves its sentence: of one
- * communicator (key), or of any (0) up to a task, in which case all of those count as told. OK:
- * none. Locked. */
+/* Returns the result of the first unreported failure, and stores its sentence. Looks at one
+ * communicator (key), or with key 0 at all communicators up to a task and marks all these failures
+ * as reported. OK: no failure. Locked. */
 ncclsvc_result failures_report(ncclsvc_session *s, uint32_t comm_key, uint64_t last);
 void failures_forgive(ncclsvc_session *s, uint32_t comm_key); /* locked */
 

@@ -28,15 +28,15 @@ ncclsvc_result ncclsvc_daemon(ncclsvc_session *s, ncclsvc_daemon_info *info)
 	return NCCLSVC_OK;
 }
 
-#define LIST_BYTES_MAX ((size_t)1 << 30) /* no daemon has so much to tell */
+#define LIST_BYTES_MAX ((size_t)1 << 30) /* no daemon has this much to list */
 
-/* A list as its chunks come. */
+/* A list that is received in chunks. */
 struct list {
 	char *records;
-	size_t n, room, record_size; /* ours */
+	size_t n, room, record_size; /* records in our format */
 };
 
-/* Records of the daemon's length become records of ours. */
+/* Converts records of the daemon's length to ours. */
 static bool append(struct list *l, const struct list_chunk *p)
 {
 	const size_t theirs = p->head.record_size, ours = l->record_size;
@@ -103,7 +103,8 @@ static ncclsvc_result get_list(ncclsvc_session *s, uint32_t what, uint64_t from,
 	return NCCLSVC_OK;
 }
 
-/* texts: the record's, so that nobody who prints them need look at them again. */
+/* texts: the record's text fields, made printable here so that callers can print them as they are.
+ */
 #define LIST(function, what, type, texts)                                                          \
 	ncclsvc_result function(ncclsvc_session *s, type **list, size_t *n)                        \
 	{                                                                                          \
@@ -115,8 +116,9 @@ static ncclsvc_result get_list(ncclsvc_session *s, uint32_t what, uint64_t from,
 	}
 #define TEXT(field) svc_make_printable(x->field, sizeof(x->field));
 
-LIST(ncclsvc_list_sessions, SVC_LIST_SESSIONS, ncclsvc_session_info, TEXT(name))
-LIST(ncclsvc_list_comms, SVC_LIST_COMMS, ncclsvc_comm_info, TEXT(label) TEXT(refused))
+LIST(ncclsvc_list_sessions, SVC_LIST_SESSIONS, ncclsvc_session_info,
+     TEXT(name) TEXT(job) TEXT(cgroup))
+LIST(ncclsvc_list_comms, SVC_LIST_COMMS, ncclsvc_comm_info, TEXT(label) TEXT(refused) TEXT(job))
 LIST(ncclsvc_list_members, SVC_LIST_MEMBERS, ncclsvc_member_info, )
 LIST(ncclsvc_list_tasks, SVC_LIST_TASKS, ncclsvc_task_info, TEXT(label))
 LIST(ncclsvc_list_regions, SVC_LIST_REGIONS, ncclsvc_region_info, )

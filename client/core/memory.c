@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory the daemon shares: the table of regions, and the calls that fill it. */
+ * Memory shared with the daemon: the table of regions, and the calls that fill it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "proto/fdio.h"
 #include "session.h"
 
-/* The first region whose base is beyond ptr. */
+/* Index of the first region whose base is beyond ptr. */
 static size_t upper_bound(const struct regions *r, const void *ptr)
 {
 	size_t low = 0, high = r->n;
@@ -72,7 +72,8 @@ void regions_free(struct regions *r)
 	*r = (struct regions){0};
 }
 
-/* The pages are this process's: the daemon takes no memory that it would have to allocate. */
+/* Allocates the pages in this process: the daemon refuses memory that it would have to allocate
+ * itself. */
 static ncclsvc_result populate(void *base, size_t bytes)
 {
 	const int error = svc_populate(base, bytes);
@@ -90,7 +91,7 @@ ncclsvc_result memory_map(size_t bytes, void **ptr, int *fd)
 		errno = -memfd;
 		return error_set(errno == EMFILE || errno == ENFILE ? NCCLSVC_LIMIT
 								    : NCCLSVC_NO_MEMORY,
-				 "cannot make %zu bytes of shared memory: %m", bytes);
+				 "cannot create %zu bytes of shared memory: %m", bytes);
 	}
 	void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
 	if (map == MAP_FAILED) {
@@ -98,7 +99,7 @@ ncclsvc_result memory_map(size_t bytes, void **ptr, int *fd)
 		return error_set(NCCLSVC_NO_MEMORY, "cannot map %zu bytes of shared memory: %m",
 				 bytes);
 	}
-	madvise(map, bytes, MADV_HUGEPAGE); /* where the system allows it for shared memory */
+	madvise(map, bytes, MADV_HUGEPAGE); /* only where the system allows it for shared memory */
 	ncclsvc_result r = populate(map, bytes);
 	if (r) {
 		munmap(map, bytes);
@@ -128,7 +129,7 @@ ncclsvc_result region_register(ncclsvc_session *s, int fd, uint64_t bytes, uint6
 	return NCCLSVC_OK;
 }
 
-/* Takes over the mapping and the fd. */
+/* Takes ownership of the mapping and the fd. */
 static ncclsvc_result add(ncclsvc_session *s, void *base, size_t bytes, int fd)
 {
 	struct region region = {.base = base, .bytes = bytes, .fd = fd, .busy = true};
@@ -139,7 +140,7 @@ static ncclsvc_result add(ncclsvc_session *s, void *base, size_t bytes, int fd)
 	if (!r) {
 		r = region_register(s, fd, bytes, deadline_in(REQUEST_MS), &id);
 		if (!r && generation != s->generation)
-			r = error_set(NCCLSVC_DAEMON_LOST, "the daemon was lost meanwhile");
+			r = error_set(NCCLSVC_DAEMON_LOST, "the daemon was lost in the meantime");
 		struct region *there = region_find(&s->regions, base);
 		there->id = id;
 		there->busy = false;
@@ -161,8 +162,8 @@ ncclsvc_result ncclsvc_mem_alloc(ncclsvc_session *s, size_t bytes, void **ptr)
 	if (!s || !ptr)
 		return error_argument("ncclsvc_mem_alloc: the session or ptr is NULL");
 	if (!bytes || bytes > SVC_REGION_MAX)
-		return error_argument("%zu bytes cannot be allocated: give 1 to %llu", bytes,
-				      (unsigned long long)SVC_REGION_MAX);
+		return error_argument("cannot allocate %zu bytes: the valid range is 1 to %llu",
+				      bytes, (unsigned long long)SVC_REGION_MAX);
 	ncclsvc_result r = memory_map(bytes, &base, &fd);
 	if (!r)
 		r = add(s, base, bytes, fd);
@@ -177,8 +178,8 @@ ncclsvc_result ncclsvc_mem_register_fd(ncclsvc_session *s, int fd, size_t bytes,
 	if (!s || !ptr)
 		return error_argument("ncclsvc_mem_register_fd: the session or ptr is NULL");
 	if (!bytes || bytes > SVC_REGION_MAX)
-		return error_argument("%zu bytes cannot be registered: give 1 to %llu", bytes,
-				      (unsigned long long)SVC_REGION_MAX);
+		return error_argument("cannot register %zu bytes: the valid range is 1 to %llu",
+				      bytes, (unsigned long long)SVC_REGION_MAX);
 	if (!svc_memfd_trusted(fd, bytes, text))
 		return error_argument("%s", text);
 	int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * The session, and what it is made of. In all of the library, "locked" means: call it with the
- * session's lock held. "Yields" means: it may drop the lock meanwhile, so what was read before must
- * be read again. */
+ * The session and its parts. Throughout the library, "locked" means: call with the session's lock
+ * held. "Yields" means: the function may drop the lock meanwhile, so re-read what was read before.
+ */
 #ifndef CLIENT_CORE_SESSION_H
 #define CLIENT_CORE_SESSION_H
 
@@ -19,41 +18,42 @@ struct call;
 struct thread_state;
 struct gpu;
 
-/* Calls by which a session tells the plan layer what happens to it. */
+/* The session's callbacks into the plan layer. */
 struct plan_hooks {
 	void (*comm_left)(ncclsvc_session *s, const ncclsvc_comm *comm); /* locked */
 	void (*closing)(ncclsvc_session *s); /* nothing runs on GPUs any more */
-	/* Copies a planned task's label; leaves it alone if the plan has gone on. Locked. */
+	/* Copies a planned task's label; leaves it unchanged if the plan has moved on. Locked. */
 	void (*label)(const ncclsvc_session *s, const struct slot *slot,
 		      char label[NCCLSVC_LABEL_BYTES]);
 };
 
 struct ncclsvc_session {
-	uint64_t id; /* in this process: never reused */
+	uint64_t id; /* unique in this process: never reused */
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* a reply came, a task ended, or the socket's reader stopped */
+	pthread_cond_t changed; /* signalled when a reply came, a task ended, or the socket's reader
+				   stopped */
 	struct connection_options options;
 	struct connection *connection;
-	uint32_t generation; /* of the connection */
+	uint32_t generation; /* generation of the connection */
 	bool lost, reading, reattaching;
-	bool unfinished; /* connected again, but not all is as it was before the loss */
+	bool unfinished; /* connected again, but not yet fully recovered from the loss */
 	char lost_text[LOST_TEXT];
-	_Alignas(8) unsigned char message[SVC_LIST_MESSAGE_MAX]; /* that is being received */
-	uint64_t looked_ns; /* when a test last looked at the socket */
-	struct spin spin;   /* of waits for tasks */
+	_Alignas(8) unsigned char message[SVC_LIST_MESSAGE_MAX]; /* the message being received */
+	uint64_t looked_ns; /* time of the last check of the socket by a test */
+	struct spin spin;   /* for waits for tasks */
 
 	uint32_t list_node; /* 1 + the node whose lists are asked for; 0: the daemon's own */
 	uint32_t serial;
 	struct call *calls;
-	uint32_t forgotten; /* requests without a caller that are not answered yet */
+	uint32_t forgotten; /* unanswered requests whose answers are dropped */
 	struct tasks tasks;
 	ncclsvc_comm *comms;
 	uint32_t comm_keys;
 	struct ncclsvc_plan *plans;
-	const struct plan_hooks *plan_hooks;	 /* NULL: there never was a plan */
-	const struct list_hooks *list_hooks;	 /* NULL: there never was a list in a task group */
-	const struct kernel_hooks *kernel_hooks; /* NULL: there never was a kernel */
-	uint64_t planned_groups;		 /* ever, of all plans' iterations */
+	const struct plan_hooks *plan_hooks;	 /* NULL: the session never had a plan */
+	const struct list_hooks *list_hooks;	 /* NULL: no task group ever had a list */
+	const struct kernel_hooks *kernel_hooks; /* NULL: the session never had a kernel */
+	uint64_t planned_groups;		 /* total over all plans' iterations */
 	struct regions regions;
 	struct staging staging;
 	ncclsvc_timeline *timelines[SVC_TIMELINES];
@@ -69,16 +69,16 @@ struct ncclsvc_session {
 
 void session_lock(ncclsvc_session *s);
 void session_unlock(ncclsvc_session *s);
-/* socket.c: waits until another thread changed something. False: the deadline passed. Locked;
+/* socket.c: waits until another thread changes something. False: the deadline passed. Locked;
  * yields. */
 bool session_wait(ncclsvc_session *s, uint64_t deadline);
-/* The connection is over. Locked. */
+/* Ends the connection. Locked. */
 __attribute__((format(printf, 2, 3))) void session_lose(ncclsvc_session *s, const char *format,
 							...);
-/* The slow part of session_check: the session is, or seems to be, lost, or belongs to the process
- * that this one was forked from. Locked. */
+/* The slow part of session_check: the session is or seems lost, or belongs to the process that
+ * forked this one. Locked. */
 ncclsvc_result session_over(ncclsvc_session *s);
-/* Sets the error and returns DAEMON_LOST if it is lost. Locked. */
+/* If the session is lost, sets the error and returns DAEMON_LOST. Locked. */
 static inline ncclsvc_result session_check(ncclsvc_session *s)
 {
 	const struct svc_ring *ring = s->connection->ring;

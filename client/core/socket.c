@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * The session's socket while several threads wait for different things on it. One of them at a time
- * reads; it sleeps in poll without the lock, takes in one message under the lock, and tells the
- * others. Whoever still waits then takes its place. */
+ * The session's socket, on which several threads wait for different things. One thread at a time
+ * reads: it sleeps in poll without the lock, takes in one message under the lock, and wakes the
+ * others. One of those still waiting then takes over. */
 #include <errno.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -26,17 +25,18 @@
 #include "timeline.h"
 
 #define PUMP_MAX      1024
-#define SERIAL_MAX    UINT32_C(0x7fffffff) /* above: serials of tasks */
+#define SERIAL_MAX    UINT32_C(0x7fffffff) /* larger serials are tasks' */
 #define SERIAL_FORGET SERIAL_MAX	   /* the answer is dropped */
 
-/* Lost, but to this process alone: what it shares with its parent stays untouched. */
+/* A forked child loses the session only for itself: what it shares with its parent stays untouched.
+ */
 static bool is_foreign(ncclsvc_session *s)
 {
 	if (!s->connection->foreign)
 		return false;
 	s->lost = true;
 	snprintf(s->lost_text, sizeof(s->lost_text),
-		 "the session belongs to the process that this one was forked from: open another");
+		 "the session belongs to the process that forked this one: open a new session");
 	return true;
 }
 
@@ -57,7 +57,7 @@ void session_lose(ncclsvc_session *s, const char *format, ...)
 	s->calls = NULL;
 	comms_break(s);
 	tasks_release_timelines(s);
-	/* Wakes whoever polls the socket, and keeps it readable for event loops. */
+	/* Wakes threads that poll the socket, and keeps it readable for event loops. */
 	shutdown(s->connection->sock, SHUT_RDWR);
 	if (s->connection->ring)
 		ring_wake(s->connection);
@@ -71,18 +71,18 @@ ncclsvc_result session_over(ncclsvc_session *s)
 	if (is_foreign(s))
 		return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
 	if (!s->lost && ring && atomic_load_explicit(&ring->ended, memory_order_relaxed)) {
-		socket_pump(s); /* its last words, if they are there */
+		socket_pump(s); /* reads its last messages, if there are any */
 		int why = atomic_load(&s->connection->ring->ended);
 		session_lose(s, "the daemon ended the session: %s: %s", svc_result_name(why),
 			     svc_result_meaning(why));
 	}
 	if (!s->lost)
 		return NCCLSVC_OK;
-	timelines_release(s); /* again: a worker's last write may have taken a counter back */
+	timelines_release(s); /* once more: a worker's last write may have set a counter back */
 	return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
 }
 
-/* An answer whose caller has given up: what it made must not be left behind. */
+/* An answer whose caller has given up: releases what it created. */
 static void give_back(ncclsvc_session *s, const struct svc_header *h, const void *body)
 {
 	struct svc_join_reply joined;
@@ -104,14 +104,14 @@ static void give_back(ncclsvc_session *s, const struct svc_header *h, const void
 	case SVC_REGION_CUDA:
 	case SVC_REGION_CUDA_FD:
 	case SVC_REGION_RANGE:
-	case SVC_REGION_LEND: /* its reply begins as the others */
+	case SVC_REGION_LEND: /* its reply starts like the others */
 		memcpy(&added, body, sizeof(added));
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = added.region});
 		break;
 	}
 }
 
-/* Takes over fds. */
+/* Takes ownership of fds. */
 static void take_reply(ncclsvc_session *s, const struct svc_header *h, const void *body,
 		       size_t length, int *fds, unsigned nfds)
 {
@@ -127,7 +127,7 @@ static void take_reply(ncclsvc_session *s, const struct svc_header *h, const voi
 	}
 	if (h->opcode != (c->opcode | SVC_REPLY)) {
 		svc_close_fds(fds, nfds);
-		session_lose(s, "the daemon broke the protocol: a reply of another kind came");
+		session_lose(s, "the daemon broke the protocol: a reply of the wrong kind arrived");
 		return;
 	}
 	*at = c->next;
@@ -155,7 +155,7 @@ static void take_event(ncclsvc_session *s, const struct svc_header *h, const voi
 	}
 }
 
-/* Reads one message. False: there is none now. */
+/* Reads one message. False: none is ready. */
 static bool receive(ncclsvc_session *s)
 {
 	int fds[SVC_FDS_MAX];
@@ -166,7 +166,7 @@ static bool receive(ncclsvc_session *s)
 	if (n == -EAGAIN)
 		return false;
 	if (n == -EMSGSIZE) {
-		session_lose(s, "the daemon broke the protocol: too long a message");
+		session_lose(s, "the daemon broke the protocol: a message is too long");
 		return true;
 	}
 	if (n <= 0) {
@@ -216,7 +216,7 @@ bool session_wait(ncclsvc_session *s, uint64_t deadline)
 
 bool socket_step(ncclsvc_session *s, uint64_t deadline)
 {
-	/* Without a connection no message will come, but another thread may be finishing. */
+	/* Without a connection no message can come, but another thread may be finishing. */
 	if (s->reading || s->lost)
 		return session_wait(s, deadline);
 	struct connection *c = connection_ref(s->connection);
@@ -303,7 +303,7 @@ ncclsvc_result call_run(ncclsvc_session *s, struct call *call, unsigned opcode, 
 	return r ? r : call_finish(s, call, deadline);
 }
 
-/* Ends a call at once. What a late answer brings is given back when that is read. */
+/* Ends a call at once. What its late answer brings is given back when it arrives. */
 static void give_up(struct call **at, const char *text)
 {
 	struct call *c = *at;
@@ -319,7 +319,7 @@ static bool cancel_join(ncclsvc_session *s, const struct call *c)
 	       call_forget(s, SVC_JOIN_CANCEL, &(struct svc_join_cancel){.serial = c->serial});
 }
 
-/* The thread of a call that was given up may be the reader, asleep in poll: an answer wakes it. */
+/* The abandoned call's thread may be the reader, asleep in poll; this request's answer wakes it. */
 static void wake_reader(ncclsvc_session *s)
 {
 	pthread_cond_broadcast(&s->changed);
@@ -363,7 +363,8 @@ void calls_give_up(ncclsvc_session *s, uint32_t comm_key)
 
 bool call_forget(ncclsvc_session *s, unsigned opcode, const void *body)
 {
-	/* If the buffer is full, what was to be freed lives until the session ends. */
+	/* If the socket's buffer is full, what the request would free lives until the session ends.
+	 */
 	const bool sent = !s->lost && !frame_send(s->connection, opcode, SERIAL_FORGET, body, -1);
 	s->forgotten += sent;
 	return sent;

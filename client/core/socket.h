@@ -7,10 +7,10 @@
 
 #include "base/api.h"
 
-/* Reads one message, or waits while another thread does. False: the deadline passed. Locked;
+/* Reads one message, or waits while another thread reads. False: the deadline passed. Locked;
  * yields. */
 bool socket_step(ncclsvc_session *s, uint64_t deadline);
-/* Reads what is there, unless another thread is at it. Returns how much it read. Locked. */
+/* Reads all ready messages, unless another thread is reading. Returns how many it read. Locked. */
 unsigned socket_pump(ncclsvc_session *s);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Registered memory that stands in for plain pointers: powers of two, kept for the next task. */
+ * Registered memory that stands in for plain pointers: chunks of powers of two, kept for later
+ * tasks. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -32,7 +33,7 @@ void staging_free(ncclsvc_session *s)
 
 static void unregister(ncclsvc_session *s, const struct chunk *chunk)
 {
-	/* The daemon has a mapping of its own; ours may go before it answers. */
+	/* The daemon has its own mapping, so ours can go before it answers. */
 	call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = chunk->region});
 }
 
@@ -81,7 +82,7 @@ ncclsvc_result staging_get(ncclsvc_session *s, size_t bytes, struct chunk **out)
 	while (order < STAGING_ORDERS - 1 && (size_t)1 << order < bytes)
 		order++;
 	if ((size_t)1 << order < bytes)
-		return error_argument("a buffer of %zu bytes is too large to be copied", bytes);
+		return error_argument("a buffer of %zu bytes is too large to copy", bytes);
 	struct chunk *chunk = st->idle[order];
 	if (!chunk)
 		return chunk_make(s, order, out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Shared memory for plain pointers. */
+ * Shared memory that stands in for plain pointers. */
 #ifndef CLIENT_CORE_STAGING_H
 #define CLIENT_CORE_STAGING_H
 
@@ -24,7 +24,7 @@ struct staging {
 ncclsvc_result staging_get(ncclsvc_session *s, size_t bytes,
 			   struct chunk **out);		   /* locked; yields */
 void staging_put(ncclsvc_session *s, struct chunk *chunk); /* locked */
-void staging_free(ncclsvc_session *s);			   /* idle chunks; locked */
+void staging_free(ncclsvc_session *s);			   /* frees idle chunks; locked */
 void chunk_free(struct chunk *chunk);
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * Tasks in flight. A slot goes PENDING, ARRIVED (its status is here), COPYING (staged output is on
- * its way to the user, without the lock), ENDED. In ring mode the step to ARRIVED is taken by
- * whoever looks; in socket mode by the reader of the socket. */
+ * Tasks in flight. A slot goes through PENDING, ARRIVED (its status is known), COPYING (staged
+ * output is being copied to the user, without the lock), and ENDED. In ring mode any thread that
+ * looks moves it to ARRIVED; in socket mode the socket's reader does. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,20 +38,20 @@ void tasks_restart(struct tasks *t)
 	t->running = 0;
 }
 
-/* The low bits suffice: all pending tasks lie within one ring's length. */
+/* The low bits suffice, because all pending tasks lie within one ring's length. */
 uint32_t task_serial(uint64_t task)
 {
 	return TASK_SERIAL | (uint32_t)task;
 }
 
-/* The first number that may be pending. */
+/* The lowest number that may be pending. */
 static uint64_t window_start(const struct tasks *t)
 {
 	uint64_t first = t->next > t->entries ? t->next - t->entries : 1;
 	return first > t->oldest ? first : t->oldest;
 }
 
-/* NULL: the task is no stream's. */
+/* NULL: the task is not on a stream. */
 static const struct stream_hooks *stream_of(const ncclsvc_session *s, const struct slot *slot)
 {
 	const ncclsvc_timeline *t = slot->timeline ? s->timelines[slot->timeline] : NULL;
@@ -67,7 +66,7 @@ static bool is_spoiled(ncclsvc_session *s, const struct slot *slot)
 	return slot->spoiled;
 }
 
-/* The slot's status is here. text says more than it can, or is "". */
+/* Stores the slot's status. `text` adds to it, or is "". */
 static void arrive(ncclsvc_session *s, struct slot *slot, const char *text)
 {
 	slot->status.number = slot->number;
@@ -83,7 +82,7 @@ static void arrive(ncclsvc_session *s, struct slot *slot, const char *text)
 		failure_keep(s, slot, text);
 }
 
-/* It failed without becoming a task of the daemon, or without an answer. */
+/* The task failed before it reached the daemon, or without an answer. */
 static void arrive_failed(ncclsvc_session *s, struct slot *slot, int result, const char *text)
 {
 	slot->status = (ncclsvc_status){
@@ -145,7 +144,8 @@ static void look_at_ring(ncclsvc_session *s, struct slot *slot)
 		arrive_failed(s, slot, NCCLSVC_DAEMON_LOST, s->lost_text);
 }
 
-/* The copy is made without the lock: it can be long. COPYING keeps everybody else away. */
+/* Copies without the lock, because copying can take long. The state COPYING keeps other threads
+ * away. */
 static void copy_out(ncclsvc_session *s, struct slot *slot)
 {
 	if (slot->status.result == NCCLSVC_OK && slot->out_bytes) {
@@ -189,7 +189,7 @@ void kernel_task_cancel(ncclsvc_session *s, struct slot *slot)
 static enum task_state look(ncclsvc_session *s, uint64_t task, bool ask)
 {
 	struct slot *slot = task_slot(&s->tasks, task);
-	if (slot->number != task || slot->state == SLOT_EMPTY) /* 0 is no task */
+	if (slot->number != task || slot->state == SLOT_EMPTY) /* 0 is not a task */
 		return TASK_FORGOTTEN;
 	if (slot->state == SLOT_PENDING && slot->peer)
 		look_at_kernel(s, slot, ask);
@@ -251,7 +251,7 @@ void tasks_spoil(ncclsvc_session *s, uint64_t from)
 	}
 }
 
-/* OK if the slot's former task is over. Yields. */
+/* OK if the slot's previous task is over. Yields. */
 static ncclsvc_result slot_vacate(ncclsvc_session *s, const struct slot *slot)
 {
 	if (slot->state == SLOT_EMPTY || (slot->state == SLOT_ENDED && slot->called_back))
@@ -260,11 +260,10 @@ static ncclsvc_result slot_vacate(ncclsvc_session *s, const struct slot *slot)
 		return error_set(NCCLSVC_AGAIN, "the ring of %u tasks is full: wait for task %llu",
 				 s->tasks.entries, (unsigned long long)slot->number);
 	if (!slot->called_back && s->callback)
-		return error_set(
-			NCCLSVC_AGAIN,
-			"the ring of %u tasks is full of ended tasks whose callback is due: "
-			"call ncclsvc_dispatch",
-			s->tasks.entries);
+		return error_set(NCCLSVC_AGAIN,
+				 "the ring of %u tasks is full of ended tasks with a callback to "
+				 "run: call ncclsvc_dispatch",
+				 s->tasks.entries);
 	return NCCLSVC_OK;
 }
 
@@ -276,17 +275,16 @@ ncclsvc_result tasks_room(ncclsvc_session *s, unsigned n)
 		ncclsvc_result r = slot_vacate(s, task_slot(t, next + i));
 		if (r)
 			return r;
-		if (t->next != next) /* another thread submitted meanwhile */
+		if (t->next != next) /* another thread submitted in between */
 			return tasks_room(s, n);
 	}
 	if (s->options.no_ring && t->running + n > SVC_SOCKET_TASKS)
 		socket_pump(s);
 	if (s->options.no_ring && t->running + n > SVC_SOCKET_TASKS)
-		return error_set(
-			NCCLSVC_AGAIN,
-			"%llu tasks are pending, a session without a ring may have %d: wait "
-			"for one",
-			(unsigned long long)t->running, SVC_SOCKET_TASKS);
+		return error_set(NCCLSVC_AGAIN,
+				 "%llu tasks are pending; a session without a ring can have %d: "
+				 "wait for one",
+				 (unsigned long long)t->running, SVC_SOCKET_TASKS);
 	return NCCLSVC_OK;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a session knows of single threads: an open group, a timeline. Most threads have neither. */
+ * State that a session keeps per thread: an open group, a timeline. Most threads have neither. */
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -8,7 +8,7 @@
 
 #define THREADS_KEPT 64
 
-/* Never reused, unlike a thread's id: a new thread must not inherit an old one's group. */
+/* Never reused, unlike a system thread id: a new thread must not inherit an old one's group. */
 static uint64_t this_thread(void)
 {
 	static _Atomic uint64_t last;
@@ -18,8 +18,8 @@ static uint64_t this_thread(void)
 	return mine;
 }
 
-/* The state that this thread used last. Only the thread itself lets go of a state (its session's
- * end aside, and no two sessions have one id), so what stands here is there. */
+/* The state that this thread used last. Only this thread frees its state, except when the session
+ * ends, and session ids are never reused; so a matching entry is valid. */
 static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
 	uint64_t session;
 	struct thread_state *state;
@@ -93,8 +93,8 @@ static void thread_free(struct thread_state *t)
 void thread_tidy(ncclsvc_session *s, struct thread_state *gone)
 {
 	struct thread_state **at = &s->threads;
-	/* A thread that makes one group makes more, so some states of ended threads are kept;
-	 * but not all: threads may come and go without end. */
+	/* A thread that makes one group makes more, so some states of ended threads are kept, but
+	 * not all: a program may start and end any number of threads. */
 	if (s->nthreads <= THREADS_KEPT || gone->grouping || gone->timeline || gone->stream ||
 	    gone->stream_flags)
 		return;

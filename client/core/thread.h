@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a session knows of single threads. */
+ * State that a session keeps per thread. */
 #ifndef CLIENT_CORE_THREAD_H
 #define CLIENT_CORE_THREAD_H
 
@@ -9,7 +9,8 @@
 
 struct op;
 
-/* Its thread's own, and needs no lock; but destroying a timeline looks at all threads'. */
+/* Used by its thread without the lock, except that destroying a timeline looks at all threads'
+ * states. */
 struct thread_state {
 	struct thread_state *next;
 	uint64_t thread;
@@ -20,31 +21,31 @@ struct thread_state {
 	bool grouping;
 	struct op *ops;
 	unsigned nops, room;
-	struct ncclsvc_tensors *lists; /* those that have lists in the group */
-	ncclsvc_result refused;	       /* the group's first refusal, and why */
+	struct ncclsvc_tensors *lists; /* lists that are in the group */
+	ncclsvc_result refused;	       /* the group's first refusal, and its reason */
 	struct error refusal;
 };
 
-struct thread_state *thread_find(ncclsvc_session *s); /* NULL: nothing known; locked */
-/* The same without the lock; NULL also if this thread used another session in between. */
+struct thread_state *thread_find(ncclsvc_session *s); /* NULL: this thread has no state; locked */
+/* The same without the lock; also NULL if this thread used another session in between. */
 struct thread_state *thread_own(const ncclsvc_session *s);
-struct thread_state *thread_make(ncclsvc_session *s); /* NULL: no memory; locked */
-/* Forgets this thread if nothing is known of it any more, and there are many. Locked. */
+struct thread_state *thread_make(ncclsvc_session *s); /* NULL: out of memory; locked */
+/* Frees this thread's state if it holds nothing and there are many states. Locked. */
 void thread_tidy(ncclsvc_session *s, struct thread_state *gone);
 void threads_free(ncclsvc_session *s);
-/* OK, or a refusal: the thread has a group open or a timeline set, and what follows submits tasks
- * that it waits for itself. Not locked. */
+/* Refuses if the thread has an open group or a timeline set, because the caller submits tasks and
+ * waits for them itself. Not locked. */
 ncclsvc_result thread_plain(ncclsvc_session *s);
-/* The same, but a group may be open. */
+/* The same, but allows an open group. */
 ncclsvc_result thread_untimed(ncclsvc_session *s);
 
-/* Callbacks of the lists module, for the end of a thread's task group. Called unlocked. */
+/* Callbacks into the lists module at the end of a thread's task group. Called unlocked. */
 struct list_hooks {
-	/* The group has other operations, too: adds those of the lists. */
+	/* The group has other operations too: adds those of the lists. */
 	ncclsvc_result (*join)(struct thread_state *t);
-	/* The group is over. joined: the lists' operations were in it, and result says whether
-	 * these are tasks now. withdrawn: nothing of it has happened, and nobody is told. Keeps the
-	 * last error. */
+	/* The group is over. joined: it contained the lists' operations, and `result` says whether
+	 * they are tasks now. withdrawn: nothing happened, and nobody is notified. Keeps the last
+	 * error. */
 	void (*ended)(struct ncclsvc_tensors *lists, bool joined, bool withdrawn,
 		      ncclsvc_result result);
 };

@@ -10,7 +10,7 @@
 #include "timeline.h"
 
 #define WORKERS_END_NS                                                                             \
-	UINT64_C(500000000) /* without a daemon; SUPERVISOR_LOST_STILL_NS and some more */
+	UINT64_C(500000000) /* without a daemon: a little over SUPERVISOR_LOST_STILL_NS */
 
 static struct svc_timeline *counters(const ncclsvc_timeline *t)
 {
@@ -64,9 +64,9 @@ ncclsvc_result ncclsvc_timeline_create(ncclsvc_session *s, ncclsvc_timeline **ti
 	while (i < SVC_TIMELINES && s->timelines[i])
 		i++;
 	if (!r && !s->connection->ring)
-		r = error_set(NCCLSVC_UNSUPPORTED, "timelines need a session with a ring");
+		r = error_set(NCCLSVC_UNSUPPORTED, "timelines need a session that has a ring");
 	else if (!r && i == SVC_TIMELINES)
-		r = error_set(NCCLSVC_LIMIT, "the session has %d timelines already", i - 1);
+		r = error_set(NCCLSVC_LIMIT, "the session already has %d timelines", i - 1);
 	if (!r) {
 		*t = (ncclsvc_timeline){.session = s, .index = i};
 		s->timelines[i] = t;
@@ -89,7 +89,8 @@ ncclsvc_result ncclsvc_timeline_destroy(ncclsvc_timeline *t)
 	session_lock(s);
 	tasks_look(s);
 	if (t->pending) {
-		r = error_set(NCCLSVC_BUSY, "%u pending tasks use the timeline", t->pending);
+		r = error_set(NCCLSVC_BUSY,
+			      "%u pending tasks use the timeline: wait for them first", t->pending);
 	} else {
 		s->timelines[t->index] = NULL;
 		for (struct thread_state *th = s->threads; th; th = th->next)
@@ -107,7 +108,7 @@ ncclsvc_result ncclsvc_timeline_set(ncclsvc_session *s, ncclsvc_timeline *timeli
 	if (!s)
 		return error_argument("ncclsvc_timeline_set: the session is NULL");
 	if (timeline && timeline->session != s)
-		return error_argument("the timeline belongs to another session");
+		return error_argument("the timeline belongs to a different session");
 	ncclsvc_result r = NCCLSVC_OK;
 	session_lock(s);
 	struct thread_state *t = timeline ? thread_make(s) : thread_find(s);

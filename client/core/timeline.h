@@ -13,22 +13,23 @@ void timeline_raise(_Atomic uint64_t *counter, uint64_t value);
 struct ncclsvc_timeline {
 	ncclsvc_session *session;
 	uint32_t index;			      /* 1..SVC_TIMELINES-1 */
-	uint32_t pending;		      /* tasks */
-	const struct stream_hooks *of_stream; /* NULL: it is the user's */
-	uint64_t last;			      /* of a stream: value of the newest task */
+	uint32_t pending;		      /* number of pending tasks */
+	const struct stream_hooks *of_stream; /* NULL: the user created it */
+	uint64_t last;			      /* on a stream's timeline: value of the newest task */
 };
 
-/* Calls that tell the CUDA layer of the tasks on a stream's timeline. Locked. */
+/* Callbacks into the CUDA layer for tasks on a stream's timeline. Locked. */
 struct stream_hooks {
-	/* The daemon says that a detached task went well: tasks_spoil may still disagree. */
+	/* The daemon reports success of a detached task; tasks_spoil may still fail it. */
 	void (*arrived)(ncclsvc_session *s);
 	void (*ended)(ncclsvc_session *s, uint64_t task);
 };
 
-/* The daemon is lost. Its workers outlive it for as long as their kernels write in the tasks'
- * memory, and let the streams go then; not waited for longer than they could take. Locked. */
+/* Waits for the workers of a lost daemon. They outlive it while their kernels write to the tasks'
+ * memory, and then release the streams. The wait is bounded by the longest time they can take.
+ * Locked. */
 void timelines_await_workers(const ncclsvc_session *s);
-/* Lets every stream go on: raises its timelines' `done`. Locked. */
+/* Releases every stream: raises its timelines' `done`. Locked. */
 void timelines_release(const ncclsvc_session *s);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Waiting for tasks and asking how they ended. */
+ * Waiting for tasks, and querying their results. */
 #include "wait.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -8,7 +8,7 @@
 #include "session.h"
 #include "socket.h"
 
-#define TEST_LOOK_NS UINT64_C(10000000) /* how often a polling test looks at the socket */
+#define TEST_LOOK_NS UINT64_C(10000000) /* how often a polling test checks the socket */
 
 static bool is_over(enum task_state state)
 {
@@ -48,7 +48,7 @@ ncclsvc_result task_wait(ncclsvc_session *s, uint64_t task, uint64_t deadline)
 		bool woken = ring_sleep(c, n, first ? &spin : NULL, deadline);
 		session_lock(s);
 		connection_unref(c);
-		if (first) /* of threads that wait at the same time, the last one's view counts */
+		if (first) /* if threads wait at the same time, the last one's view counts */
 			s->spin = spin;
 		first = false;
 		if (!woken)
@@ -72,7 +72,7 @@ ncclsvc_result ncclsvc_wait(ncclsvc_session *s, ncclsvc_task task, int timeout_m
 		return NCCLSVC_OK;
 	session_lock(s);
 	ncclsvc_result r = check(s, task);
-	/* A task that is over needs no clock. */
+	/* A task that is over needs no deadline. */
 	if (!r && !is_over(task_look(s, task)))
 		r = task_wait(s, task, deadline_in(timeout_ms));
 	if (!r)

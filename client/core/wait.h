@@ -4,7 +4,8 @@
 
 #include "task.h"
 
-/* OK once the task is over, else TIMEOUT; task_over looks once. Locked; yields. */
+/* task_wait returns OK once the task is over, else TIMEOUT; task_over looks once. Locked; yields.
+ */
 ncclsvc_result task_wait(ncclsvc_session *s, uint64_t task, uint64_t deadline);
 bool task_over(ncclsvc_session *s, uint64_t task);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ends the program when the daemon takes too long, whatever the library is waiting for. */
+ * Ends the program when the daemon takes too long, whatever the library waits for. */
 #ifndef CTL_DEADLINE_H
 #define CTL_DEADLINE_H
 
@@ -10,7 +10,7 @@
  */
 void deadline_start(uint64_t ns, const char *socket);
 void deadline_stop(void);
-/* Milliseconds for a call that takes a timeout; at least 1. */
+/* The time in milliseconds, at least 1, for a call that takes a timeout. */
 int deadline_ms(uint64_t ns);
 
 #endif

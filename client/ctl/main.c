@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * ncclsvc-ctl: looks into a running ncclsvcd, as any client of its library can. */
+ * ncclsvc-ctl: inspects a running ncclsvcd, through the library like any client. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,9 +21,10 @@
 struct program {
 	struct ctl_args args;
 	ncclsvc_session *session; /* NULL: not connected */
-	/* The daemon's socket for administration; empty: its path is too long. */
+	/* The daemon's administration socket; empty: its path is too long. */
 	char admin[sizeof(((struct sockaddr_un *)0)->sun_path)];
-	ncclsvc_result not_admin; /* why the session came by the jobs' socket; OK: it did not */
+	ncclsvc_result
+		not_admin; /* why the session uses the jobs' socket instead; OK: it does not */
 };
 
 static enum ctl_exit complain(ncclsvc_result result)
@@ -54,7 +55,7 @@ static ncclsvc_result open_at(struct program *p, const char *socket)
 	return ncclsvc_open(&options, &p->session);
 }
 
-/* By the socket for administration, where this user may open it. */
+/* Connects to the administration socket if this user may open it. */
 static ncclsvc_result attach(struct program *p)
 {
 	if (p->session)
@@ -71,12 +72,12 @@ static ncclsvc_result attach(struct program *p)
 	return open_at(p, p->args.socket);
 }
 
-/* After PERMISSION. */
+/* Explains a PERMISSION error. */
 static void tell_admin(const struct program *p)
 {
 	if (!p->admin[0])
 		return;
-	fprintf(stderr, "Other users' work can be ended through %s only: ", p->admin);
+	fprintf(stderr, "Only %s can end other users' work: ", p->admin);
 	if (p->not_admin == NCCLSVC_DAEMON_LOST)
 		fputs("no daemon listens there. Run ncclsvc-ctl on the daemon's host, as root or "
 		      "as the daemon's user.\n",
@@ -99,7 +100,7 @@ static enum ctl_exit connect_or_complain(struct program *p)
 		return EXIT_GOOD;
 	enum ctl_exit code = complain(result);
 	if (result == NCCLSVC_DAEMON_LOST)
-		fputs("Start it with `ncclsvcd` or `systemctl start ncclsvcd`, or give --socket "
+		fputs("Start it with `ncclsvcd` or `systemctl start ncclsvcd`, or use --socket "
 		      "PATH.\n",
 		      stderr);
 	return code;
@@ -149,8 +150,8 @@ static const struct process *look(int32_t pid, bool closely, void *processes)
 	return closely ? process_examine(processes, pid) : process_look(processes, pid);
 }
 
-/* The daemon's pids mean something here if it knows this process by its own: not so from inside
- * another container. */
+/* The daemon's pids are valid here only if it knows this process by its own pid; from inside
+ * another container it does not. */
 static bool pids_are_ours(const struct snapshot *s)
 {
 	for (size_t i = 0; i < s->nsessions; i++)
@@ -252,7 +253,7 @@ static void title(const struct view *v)
 		    (double)v->args->interval_ns / 1e9, v->time);
 }
 
-/* A daemon that is gone may come back: say so, and go on watching. */
+/* A daemon that is gone may come back: report this, and keep watching. */
 static enum ctl_exit unreachable_frame(const struct view *v, ncclsvc_result result)
 {
 	if (v->args->json) {

@@ -1,8 +1,7 @@
 # bash completion for ncclsvc-ctl                                     -*- shell-script -*-
 # SPDX-License-Identifier: Apache-2.0
 
-# The first column of a table (not of the sentence that may follow it), from the daemon that the
-# command line names.
+# The first column of a table (but not of a sentence below it), from the daemon on the command line.
 _ncclsvc_ctl_ids()
 {
 	ncclsvc-ctl "${socket[@]}" --timeout 1 "$@" 2>/dev/null |
@@ -24,7 +23,7 @@ _ncclsvc_ctl()
 			socket=(--socket "${COMP_WORDS[i + 1]}")
 			((i++))
 			;;
-		--timeout | --node | --comm | --rank | --pid | --state | --stuck | --limit | --sort | --after | \
+		--timeout | --node | --comm | --job | --rank | --pid | --state | --stuck | --limit | --sort | --after | --since | \
 			--interval | --count | -n | --world | --local-size | --data | --horizontal | --pipeline)
 			((i++))
 			;;
@@ -50,11 +49,11 @@ _ncclsvc_ctl()
 	--sort) words="comm age" ;;
 	--node) words="local all" ;;
 	--comm) words=$(_ncclsvc_ctl_ids comms --node local) ;;
-	--timeout | --rank | --pid | --stuck | --limit | --after | --interval | --count | -n | \
+	--timeout | --job | --rank | --pid | --stuck | --limit | --after | --since | --interval | --count | -n | \
 		--world | --local-size | --data | --horizontal | --pipeline) return ;;
 	*)
 		case $command in
-		"") words="$shown doctor groups cancel watch version help $globals" ;;
+		"") words="$shown failures doctor groups cancel watch version help $globals" ;;
 		cancel)
 			case $target in
 			"") words="task comm session $globals" ;;
@@ -71,12 +70,14 @@ _ncclsvc_ctl()
 		*) words=$globals ;;
 		esac
 		case $command in
-		tasks) words+=" --node --comm --rank --pid --state --stuck --sort --limit" ;;
-		comms) words+=" --node --all --members --comm" ;;
-		sessions | devices) words+=" --node" ;;
+		tasks) words+=" --node --comm --job --rank --pid --state --stuck --sort --limit" ;;
+		comms) words+=" --node --all --members --comm --job" ;;
+		sessions) words+=" --node --job" ;;
+		devices) words+=" --node" ;;
 		memory) words+=" --node --pid" ;;
 		plan) words+=" --node --comm --rank" ;;
-		why) words+=" --node --after" ;;
+		why) words+=" --node --after --lines" ;;
+		failures) words+=" --node --since --follow --comm --job" ;;
 		groups) words+=" --world --local-size --data --horizontal --pipeline --rank" ;;
 		esac
 		;;

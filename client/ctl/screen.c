@@ -70,7 +70,7 @@ void screen_enter(void)
 	say(page, sizeof(page) - 1);
 }
 
-/* Rows that a line of this many bytes takes, colours apart. */
+/* Number of rows that a line of this many bytes takes, without colours. */
 static size_t rows(const char *line, size_t n, unsigned columns)
 {
 	size_t width = 0;

@@ -5,18 +5,18 @@
 
 #include "base/text.h"
 
-/* Columns of standard output; 0: it is no terminal. */
+/* Columns of standard output; 0: not a terminal. */
 unsigned screen_width(void);
-/* Colours are wanted: a terminal, and NO_COLOR is not set. */
+/* Whether to use colours: on a terminal, if NO_COLOR is not set. */
 bool screen_colour(void);
 
-/* Ctrl-C and termination leave the screen as it was and end the program with code 0. On a terminal,
- * draws on a page of its own. */
+/* Uses the terminal's alternate screen. Ctrl-C and termination restore the screen and end the
+ * program with code 0. */
 void screen_enter(void);
-/* May be called by a signal handler, and twice. */
+/* May be called from a signal handler, and twice. */
 void screen_leave(void);
-/* Shows a frame: over the last one on a terminal, cut to its height with a word about what is cut;
- * else in full, after the last one. */
+/* Shows a frame: on a terminal over the last one, cut to its height with a note about the rest;
+ * otherwise in full, after the last one. */
 void screen_draw(struct text *frame);
 
 #endif

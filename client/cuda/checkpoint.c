@@ -1,29 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The driver's checkpoint and restore (cuCheckpointProcessCheckpoint, cuda-checkpoint) gives the
- * process other GPU memory at the same addresses and with the same buffer ids. The process is not
- * told, and the workers still map the memory from before. An IPC handle names the memory itself, so
- * the handle of one allocation, the canary, shows whether the process was restored.
- *
- * A process that is locked or checkpointed still reads handles, and gets those from before. But the
- * driver blocks its stream operations until it runs again. So a handle that has not changed proves
- * something of the stream operations before it, and of nothing else. */
+ * process different GPU memory at the same addresses and with the same buffer ids. The process is
+ * not notified, and the workers still map the old memory. An IPC handle names the memory itself, so
+ * the handle of one allocation, the canary, shows whether the process was restored. A locked or
+ * checkpointed process still reads handles, and gets the old ones; but the driver blocks its stream
+ * operations until it runs again. So an unchanged handle proves that the earlier stream operations
+ * used the old memory, and nothing about later ones. */
 #include <string.h>
 #include <time.h>
 
 #include "core/session.h"
 #include "state.h"
 
-/* A checkpoint and its restore take longer: 450 ms or more on an H100, with driver 580. */
+/* A checkpoint and its restore take longer: at least 450 ms on an H100 with driver 580. */
 #define CHECKPOINT_NS UINT64_C(20000000)
 
-/* The driver puts smaller allocations into one block, of which all share the handle: a block that
- * the canary kept would outlive those of the program beside it. */
+/* The driver puts smaller allocations into a shared block with one handle. A small canary would
+ * keep such a block alive after the program's own allocations in it are freed. */
 #define CANARY_BYTES ((size_t)2 << 20)
 
 #define UNREADABLE "cannot tell whether the process was checkpointed"
 
-/* Exact to a few milliseconds, for a quarter of the time. */
+/* Accurate to a few milliseconds, at a quarter of the cost. */
 static uint64_t clock_ns(void)
 {
 	struct timespec t;
@@ -75,7 +73,7 @@ ncclsvc_result checkpoint_watch(struct gpu *g, int device)
 	return cuda_error(g->cuda, e, UNREADABLE);
 }
 
-/* Tasks from `from` on were submitted by the caller. */
+/* The caller submitted the tasks from `from` on. */
 static ncclsvc_result compare(ncclsvc_session *s, struct gpu *g, uint64_t from, bool *restored)
 {
 	struct canary *c = &g->canary;

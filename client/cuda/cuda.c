@@ -10,11 +10,11 @@ const struct cuda *cuda_open(void)
 	const char *why;
 	const struct cuda *cuda = cuda_driver(&why);
 	if (!cuda)
-		error_set(NCCLSVC_UNSUPPORTED, "GPUs cannot be used: %s", why);
+		error_set(NCCLSVC_UNSUPPORTED, "cannot use GPUs: %s", why);
 	return cuda;
 }
 
-/* A driver that is not loaded stays so: it is slow to load, and not everybody needs it. */
+/* Does not load the driver: loading is slow, and not every program needs it. */
 bool cuda_is_initialized(void)
 {
 	CUresult (*count)(int *);
@@ -57,9 +57,9 @@ ncclsvc_result cuda_device(const struct cuda *c, int ordinal, CUdevice *device)
 	int count = 0;
 	CUresult e = c->cuDeviceGetCount(&count);
 	if (!e && (ordinal < 0 || ordinal >= count))
-		return error_argument("there is no GPU %d: this process sees %d, counted from 0",
+		return error_argument("there is no GPU %d: this process sees %d, counting from 0",
 				      ordinal, count);
 	if (!e)
 		e = c->cuDeviceGet(device, ordinal);
-	return e ? cuda_error(c, e, "CUDA cannot find the GPU") : NCCLSVC_OK;
+	return e ? cuda_error(c, e, "CUDA cannot open the GPU") : NCCLSVC_OK;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * GPUs in a session: which worker of the daemon a device is, and the parts of a submission. */
+ * GPUs in a session: which of the daemon's workers serves a device, and the steps of a submission.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +14,10 @@
 #include "state.h"
 #include "trigger.h"
 
-#define REACH_BYTES ((size_t)2 << 20) /* of a device that is tried */
+#define REACH_BYTES                                                                                \
+	((size_t)2 << 20) /* size of the allocation that tests whether a device is in reach */
 
-/* The session's GPU part, made when first needed. NULL with the error set. Locked. */
+/* The session's GPU part, created at first use. NULL with the error set. Locked. */
 static struct gpu *gpu_get(ncclsvc_session *s)
 {
 	if (s->gpu)
@@ -43,7 +45,8 @@ ncclsvc_result gpu_primary(struct gpu *g, int device, CUcontext *context)
 {
 	CUdevice cu;
 	if (device >= GPU_DEVICES)
-		return error_set(NCCLSVC_LIMIT, "GPU %d: %d GPUs can be used", device, GPU_DEVICES);
+		return error_set(NCCLSVC_LIMIT, "there is no GPU %d: %d GPUs can be used", device,
+				 GPU_DEVICES);
 	if (!g->primary[device]) {
 		ncclsvc_result r = cuda_device(g->cuda, device, &cu);
 		if (r)
@@ -78,15 +81,16 @@ static ncclsvc_result match(const ncclsvc_device_info *list, size_t n, const CUu
 					 device, list[i].device, (int)sizeof(list[i].text),
 					 list[i].text);
 		if (list[i].device < 0)
-			return error_set(NCCLSVC_PROTOCOL, "the daemon gave GPU %d the number %d",
+			return error_set(NCCLSVC_PROTOCOL,
+					 "the daemon reported an invalid number for GPU %d: %d",
 					 device, list[i].device);
 		*number = list[i].device;
 		return NCCLSVC_OK;
 	}
 	uuid_text((const uint8_t *)uuid->bytes, text);
 	return error_set(NCCLSVC_UNSUPPORTED,
-			 "the daemon has no worker for GPU %d (%s) among its %zu: see its devices "
-			 "with ncclsvc-ctl devices",
+			 "the daemon has no worker for GPU %d (%s) among its %zu: list its devices "
+			 "with `ncclsvc-ctl devices`",
 			 device, text, n);
 }
 
@@ -145,9 +149,9 @@ static uint16_t try_devices(ncclsvc_session *s, int device)
 	return out;
 }
 
-/* A device that CUDA shows is in reach. Of the others, a little memory is tried: one that only
- * CUDA_VISIBLE_DEVICES hides can be mapped, one without a device node cannot. The answer holds for
- * the process; the numbers are this daemon's. */
+/* A device that CUDA shows is in reach. For the others, a small allocation is tried: a device that
+ * only CUDA_VISIBLE_DEVICES hides can be mapped, one without a device node cannot. The answer holds
+ * for the process; the numbers are this daemon's. */
 uint16_t devices_out_of_reach(ncclsvc_session *s, int device)
 {
 	struct gpu *g = s->gpu;
@@ -182,7 +186,7 @@ ncclsvc_result gpu_usable(ncclsvc_session *s)
 
 ncclsvc_result devices_rematch(ncclsvc_session *s)
 {
-	uint64_t wanted = 0; /* a bit for each of GPU_DEVICES */
+	uint64_t wanted = 0; /* one bit for each of GPU_DEVICES */
 	int32_t numbers[GPU_DEVICES];
 	ncclsvc_result r = NCCLSVC_OK;
 	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
@@ -201,7 +205,7 @@ ncclsvc_result devices_rematch(ncclsvc_session *s)
 	return r;
 }
 
-/* CUDA is asked about memory in a context: a thread that has none gets one meanwhile. */
+/* Querying memory needs a current context: a thread that has none gets one meanwhile. */
 static ncclsvc_result place_all(ncclsvc_session *s, struct gpu *g, struct op *ops, unsigned n,
 				uint64_t since, bool *yielded)
 {
@@ -216,7 +220,7 @@ static ncclsvc_result place_all(ncclsvc_session *s, struct gpu *g, struct op *op
 			CUresult e = r ? CUDA_SUCCESS : g->cuda->cuCtxPushCurrent(own);
 			if (e) {
 				own = NULL;
-				r = cuda_error(g->cuda, e, "the GPU's context cannot be used");
+				r = cuda_error(g->cuda, e, "cannot use the GPU's context");
 			}
 		}
 		if (!r)
@@ -227,7 +231,7 @@ static ncclsvc_result place_all(ncclsvc_session *s, struct gpu *g, struct op *op
 	return r;
 }
 
-/* Operations that streams start come to the end. */
+/* Puts operations that streams start at the end. */
 static void number_all(struct gpu *g, struct op *ops, unsigned n, bool finished)
 {
 	unsigned triggered = 0;
@@ -267,7 +271,7 @@ static ncclsvc_result prepare(ncclsvc_session *s, struct op *ops, unsigned n, ui
 	return r;
 }
 
-/* Another thread may capture into a graph meanwhile: nothing here is of that. */
+/* Another thread may be capturing into a graph; none of these calls belong to that. */
 ncclsvc_result gpu_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint64_t *since,
 			   bool *finished)
 {
@@ -286,7 +290,7 @@ static ncclsvc_result enqueue(ncclsvc_session *s, const struct op *ops, unsigned
 	while (others && ops[others - 1].triggered)
 		others--;
 	ncclsvc_result started = NCCLSVC_OK, ended = NCCLSVC_OK;
-	/* All starts come before the first wait. */
+	/* All starts precede the first wait. */
 	if (others < n)
 		started = triggers_launch(s, ops + others, n - others, TRIGGER_START);
 	ncclsvc_result r = streams_enqueue(s, ops, others);
@@ -295,8 +299,8 @@ static ncclsvc_result enqueue(ncclsvc_session *s, const struct op *ops, unsigned
 	r = r ? r : started ? started : ended;
 	if (!r)
 		r = checkpoint_prove(s, s->gpu, n);
-	/* Workers that have lost their daemon say so, and let go what they then see in the ring.
-	 * The doorbell's fence lies between our records and this look. */
+	/* Workers that have lost their daemon say so, and release the streams whose records they
+	 * then see in the ring. The doorbell's fence is between our records and this check. */
 	return r ? r : session_check(s);
 }
 
@@ -315,7 +319,7 @@ void gpu_reattached(ncclsvc_session *s)
 		return;
 	streams_forget(s);
 	device_regions_forget(g);
-	/* Streams may still have to write to the page: it stays until they must be through. */
+	/* Streams may still have to write to the page: keep it until they cannot. */
 	g->retired = g->page;
 	g->page = NULL;
 }
@@ -327,12 +331,12 @@ void ncclsvc_mem_sweep(ncclsvc_session *s)
 		return;
 	session_lock(s);
 	struct gpu *g = s->gpu;
-	/* As in place_all; without a region there is no context either. */
+	/* As in place_all; without a region there is no context. */
 	if (g && g->nsorted && !session_check(s) && !g->cuda->cuCtxGetCurrent(&now)) {
 		ncclsvc_result r =
 			now ? NCCLSVC_OK : gpu_primary(g, g->regions[g->sorted[0]].device, &own);
 		if (!r && !cuda_push(g->cuda, own)) {
-			tasks_look(s); /* whose tasks are over */
+			tasks_look(s); /* regions whose tasks are over */
 			device_regions_sweep(s, g);
 			cuda_pop(g->cuda, own);
 		}
@@ -361,7 +365,7 @@ void gpu_quiesce(ncclsvc_session *s)
 	peers_close(s);
 	gpu_drop_retired(s);
 	if (g->page) {
-		/* The daemon gives up what is pending, and writes to the timelines no more. */
+		/* The daemon gives up pending tasks, and no longer writes to the timelines. */
 		shutdown(g->page->connection->sock, SHUT_RDWR);
 		page_retire(g->page, g->primary);
 		g->page = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Device memory that its owner is about to free: the daemon lets it go first. */
+ * Device memory that its owner is about to free: the daemon releases it first. */
 #include <time.h>
 
 #include "base/clock.h"
@@ -9,9 +9,9 @@
 #include "core/task.h"
 #include "state.h"
 
-#define LOOK_NS 100000 /* how often it is looked whether tasks have ended */
+#define LOOK_NS 100000 /* interval of checks whether tasks have ended */
 
-/* Waits until no task uses the region that holds p. The region may be another one by then, or none.
+/* Waits until no task uses the region that holds p. By then p may be in another region, or in none.
  * Locked; yields. */
 static struct device_region *wait_for_tasks(ncclsvc_session *s, const struct gpu *g, uint64_t p,
 					    uint64_t deadline)
@@ -40,18 +40,18 @@ static ncclsvc_result forget(ncclsvc_session *s, struct gpu *g, uint64_t p, uint
 	if (!region || region->lent)
 		return NCCLSVC_OK;
 	if (region->busy || region->pins)
-		return error_set(NCCLSVC_TIMEOUT, "tasks that are pending use the memory at %#llx",
+		return error_set(NCCLSVC_TIMEOUT, "pending tasks use the memory at %#llx",
 				 (unsigned long long)p);
 	struct call call = {0};
 	const uint32_t generation = s->generation, wait_ms = ms_until(deadline);
 	const struct svc_region_del request = {
 		.region = region->id, .wait_ms = s->connection->version >= 2 ? wait_ms : 0};
 	region->busy = true;
-	ranges_drop(s, g, region); /* the daemon closes a part after the ranges that have it */
+	ranges_drop(s, g, region); /* the daemon closes a part after the ranges that contain it */
 	const ncclsvc_result r = call_run(s, &call, SVC_REGION_DEL, &request, -1,
 					  deadline_in((int)wait_ms + REQUEST_MS));
 	if (generation != s->generation)
-		return NCCLSVC_OK; /* the daemon that had it is gone, and so is its table */
+		return NCCLSVC_OK; /* the daemon that had it is gone, with its table */
 	region->busy = false;
 	pthread_cond_broadcast(&s->changed);
 	if (r == NCCLSVC_BUSY || s->lost)
@@ -67,7 +67,7 @@ ncclsvc_result ncclsvc_mem_forget(ncclsvc_session *s, const void *ptr, int timeo
 	if (!s)
 		return error_argument("ncclsvc_mem_forget: the session is NULL");
 	if (timeout_ms < 0 || timeout_ms > SVC_DEL_WAIT_MS)
-		return error_argument("ncclsvc_mem_forget: it waits for 0 to %d ms, not %d",
+		return error_argument("ncclsvc_mem_forget: the timeout must be 0 to %d ms, not %d",
 				      SVC_DEL_WAIT_MS, timeout_ms);
 	session_lock(s);
 	if (s->gpu && s->gpu->nsorted && !session_check(s))

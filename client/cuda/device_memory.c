@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * Device memory as regions of the daemon. An allocation is registered whole, at its first use, and
- * known by its base and CUDA's id of it: the same address after a free is another allocation.
- * Freed allocations are noticed when their address is used again, when another one is registered,
- * and by ncclsvc_mem_sweep. */
+ * Device memory as regions of the daemon. An allocation is registered as a whole at its first use,
+ * and identified by its base and CUDA's buffer id, because after a free the same address is a
+ * different allocation. Freed allocations are noticed when their address is reused, when another
+ * one is registered, and by ncclsvc_mem_sweep. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,7 +16,7 @@
 #include "proto/names.h"
 #include "state.h"
 
-/* What CUDA says of a pointer. */
+/* What CUDA reports about a pointer. */
 struct memory {
 	CUcontext context;
 	int type, managed, device;
@@ -43,7 +42,7 @@ static CUresult look_up(const struct cuda *cuda, CUdeviceptr p, struct memory *m
 		&m->mapping_base, &m->mapping_bytes, &m->pool,
 	};
 	_Static_assert(sizeof(what) / sizeof(what[0]) == sizeof(to) / sizeof(to[0]), "attributes");
-	*m = (struct memory){0}; /* some are only a byte for the driver */
+	*m = (struct memory){0}; /* the driver writes only one byte of some attributes */
 	return cuda->cuPointerGetAttributes(sizeof(what) / sizeof(what[0]), what, to, p);
 }
 
@@ -56,12 +55,13 @@ static ncclsvc_result unshareable(const struct buffer *b, const char *why)
 static ncclsvc_result wrong_device(const struct buffer *b, int device)
 {
 	const ncclsvc_comm *comm = b->op->comm;
-	return error_argument("%s: %s at %#llx is memory of GPU %d, communicator %s is of GPU %d",
-			      svc_op_name(b->op->record.op), b->name, (unsigned long long)b->at,
-			      device, comm->label, comm->device);
+	return error_argument(
+		"%s: %s at %#llx is memory of GPU %d, but communicator %s uses GPU %d",
+		svc_op_name(b->op->record.op), b->name, (unsigned long long)b->at, device,
+		comm->label, comm->device);
 }
 
-/* Refuses by name what other processes cannot import. */
+/* Refuses memory that other processes cannot import, naming its kind. */
 static ncclsvc_result refuse(const struct buffer *b, const struct memory *m)
 {
 	if (m->managed)
@@ -69,18 +69,16 @@ static ncclsvc_result refuse(const struct buffer *b, const struct memory *m)
 				   "is managed memory (cudaMallocManaged), which cannot be shared "
 				   "between processes: use cudaMalloc");
 	if (m->type != CU_MEMORYTYPE_DEVICE)
-		return unshareable(b,
-				   m->type == CU_MEMORYTYPE_HOST
-					   ? "is host memory: a communicator of GPUs needs device "
-					     "memory"
-					   : "is no memory that CUDA knows: a communicator of GPUs "
-					     "needs device memory");
+		return unshareable(
+			b, m->type == CU_MEMORYTYPE_HOST
+				   ? "is host memory: a GPU communicator needs device memory"
+				   : "is not memory that CUDA knows: a GPU communicator needs "
+				     "device memory");
 	if (m->device != b->op->comm->device)
 		return wrong_device(b, m->device);
 	if (m->pool)
-		return unshareable(b,
-				   "is of a memory pool (cudaMallocAsync), which cannot be shared "
-				   "between processes: use cudaMalloc");
+		return unshareable(b, "is from a memory pool (cudaMallocAsync), which cannot be "
+				      "shared between processes: use cudaMalloc");
 	return NCCLSVC_OK;
 }
 
@@ -88,26 +86,26 @@ ncclsvc_result device_too_long(const struct buffer *b, const struct device_regio
 {
 	unsigned long long left = r->bytes - (b->at - r->base);
 	const char *op = svc_op_name(b->op->record.op);
-	return error_argument("%s: %s at %#llx needs %llu bytes, its memory ends after %llu", op,
-			      b->name, (unsigned long long)b->at, (unsigned long long)b->bytes,
+	return error_argument("%s: %s at %#llx needs %llu bytes, but its memory ends after %llu",
+			      op, b->name, (unsigned long long)b->at, (unsigned long long)b->bytes,
 			      left);
 }
 
-/* Memory of cuMemCreate: *fd is the caller's. */
+/* Exports memory of cuMemCreate. The caller owns *fd. */
 static ncclsvc_result export_mapping(const struct gpu *g, const struct buffer *b, int *fd)
 {
 	CUmemGenericAllocationHandle handle;
 	CUresult e = g->cuda->cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)b->at);
 	if (e)
-		return cuda_error(g->cuda, e, "the buffer's allocation cannot be found");
+		return cuda_error(g->cuda, e, "cannot find the buffer's allocation");
 	e = g->cuda->cuMemExportToShareableHandle(fd, handle,
 						  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 	g->cuda->cuMemRelease(handle);
-	return e ? cuda_error(g->cuda, e, "the buffer's allocation cannot be exported")
-		 : NCCLSVC_OK;
+	return e ? cuda_error(g->cuda, e, "cannot export the buffer's allocation") : NCCLSVC_OK;
 }
 
-/* Memory of cuMemAlloc. Its attribute for this says no on systems where it works: so try. */
+/* Exports memory of cuMemAlloc. The device attribute for this says no on systems where it works, so
+ * it is just tried. */
 static ncclsvc_result export_allocation(struct gpu *g, const struct buffer *b,
 					const struct memory *m, uint8_t *to)
 {
@@ -127,11 +125,11 @@ static ncclsvc_result export_allocation(struct gpu *g, const struct buffer *b,
 		return NCCLSVC_OK;
 	}
 	if (g->cuda->cuMemRetainAllocationHandle(&created, (void *)(uintptr_t)b->at))
-		return cuda_error(g->cuda, e, "the buffer's allocation cannot be shared");
+		return cuda_error(g->cuda, e, "cannot share the buffer's allocation");
 	g->cuda->cuMemRelease(created);
-	return unshareable(b,
-			   "is of cuMemCreate without a POSIX handle type, so it cannot be shared "
-			   "between processes: request CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR");
+	return unshareable(
+		b, "is from cuMemCreate without a POSIX handle type, so it cannot be shared "
+		   "between processes: request CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR");
 }
 
 ncclsvc_result device_introduce(ncclsvc_session *s, struct gpu *g, struct device_region *region,
@@ -142,7 +140,8 @@ ncclsvc_result device_introduce(ncclsvc_session *s, struct gpu *g, struct device
 	uint32_t generation = s->generation;
 	ncclsvc_result r = call_run(s, &call, opcode, request, fd, deadline_in(REQUEST_MS));
 	if (generation != s->generation)
-		return r ? r : error_set(NCCLSVC_DAEMON_LOST, "the daemon was lost meanwhile");
+		return r ? r
+			 : error_set(NCCLSVC_DAEMON_LOST, "the daemon was lost in the meantime");
 	region->busy = false;
 	pthread_cond_broadcast(&s->changed);
 	memcpy(&reply, call.body, sizeof(reply));
@@ -161,8 +160,7 @@ static ncclsvc_result add(ncclsvc_session *s, struct gpu *g, const struct buffer
 {
 	struct memory m;
 	CUresult e = look_up(g->cuda, b->at, &m);
-	ncclsvc_result r =
-		e ? cuda_error(g->cuda, e, "the buffer cannot be looked up") : refuse(b, &m);
+	ncclsvc_result r = e ? cuda_error(g->cuda, e, "cannot look up the buffer") : refuse(b, &m);
 	if (!r)
 		r = checkpoint_watch(g, m.device);
 	if (r)
@@ -179,7 +177,8 @@ static ncclsvc_result add(ncclsvc_session *s, struct gpu *g, const struct buffer
 		.mapping = mapping,
 	};
 	if (b->at - new.base >= new.bytes)
-		return error_set(NCCLSVC_SYSTEM, "CUDA says that %#llx is outside its allocation",
+		return error_set(NCCLSVC_SYSTEM,
+				 "CUDA reports that %#llx is outside its allocation",
 				 (unsigned long long)b->at);
 	if (!mapping && b->bytes > new.bytes - (b->at - new.base))
 		return device_too_long(b, &new);
@@ -230,7 +229,7 @@ ncclsvc_result device_locate(ncclsvc_session *s, struct gpu *g, const struct buf
 	return NCCLSVC_OK;
 }
 
-/* Finds the buffer's region, which the caller's records may name as long as nothing yields. */
+/* Finds the buffer's region. The caller's records may name it until something yields. */
 static ncclsvc_result locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
 			     uint64_t since, struct device_region **found, bool *yielded)
 {
@@ -244,7 +243,7 @@ static ncclsvc_result locate(ncclsvc_session *s, struct gpu *g, const struct buf
 	if (!r->id)
 		return error_set(NCCLSVC_NOT_FOUND,
 				 "%s: %s at %#llx was lent by a daemon that is gone: free it and "
-				 "allocate anew",
+				 "allocate it again",
 				 svc_op_name(b->op->record.op), b->name, (unsigned long long)b->at);
 	*found = r;
 	return NCCLSVC_OK;
@@ -263,8 +262,8 @@ ncclsvc_result host_check(const ncclsvc_session *s, const struct op *op, const c
 	     managed))
 		return NCCLSVC_OK;
 	return error_set(NCCLSVC_UNSUPPORTED,
-			 "%s: the buffer at %p is device memory, communicator %s is of the host: "
-			 "join it with a device",
+			 "%s: the buffer at %p is device memory, but communicator %s is a host "
+			 "communicator: join it with a device",
 			 svc_op_name(op->record.op), (const void *)buffer, op->comm->label);
 }
 
@@ -279,8 +278,8 @@ ncclsvc_result device_place(ncclsvc_session *s, struct gpu *g, struct op *op, ui
 		r = locate(s, g, &src, since, &from, yielded);
 	if (r || *yielded)
 		return r;
-	/* Known to be alive; most operations have both buffers in one allocation, or are in place.
-	 */
+	/* This region is known to be alive; most operations are in place, or have both buffers in
+	 * one allocation. */
 	if (from && dst.bytes && dst.at - from->base < from->bytes &&
 	    dst.bytes <= from->bytes - (dst.at - from->base))
 		to = from;

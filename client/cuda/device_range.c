@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * Buffers that lie across several mappings of cuMemCreate's memory, as those of expandable segments
- * do. Each mapping is a region of its own, at its first use; those that a buffer needs are made one
- * more region, a range, which the daemon maps without gaps. A range goes with the first of its
- * parts.
- */
+ * Buffers that span several mappings of cuMemCreate memory, like those of expandable segments. Each
+ * mapping is a region of its own, registered at first use. The regions that a buffer spans form one
+ * more region, a range, which the daemon maps without gaps. A range is dropped with the first of
+ * its parts. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +35,7 @@ void ranges_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *
 	struct device_region *range = g->ranges;
 	while (range) {
 		if (part->base - range->base < range->bytes && has_part(g, range, part)) {
-			device_region_drop(s, g, range); /* and what that is a part of */
+			device_region_drop(s, g, range); /* and the ranges it is part of */
 			range = g->ranges;
 		} else {
 			range = range->next_range;
@@ -61,7 +59,7 @@ static bool is_device(const struct gpu *g, uint64_t at)
 	       type == CU_MEMORYTYPE_DEVICE;
 }
 
-/* The mappings under the buffer, all of them alive and registered: *n of them, in parts. */
+/* Collects the mappings under the buffer in `parts`, *n of them, all alive and registered. */
 static ncclsvc_result collect(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
 			      uint64_t since, uint16_t *parts, unsigned *n, bool *yielded)
 {
@@ -82,7 +80,7 @@ static ncclsvc_result collect(ncclsvc_session *s, struct gpu *g, const struct bu
 	return NCCLSVC_OK;
 }
 
-/* One that has been made of these parts, and perhaps (unless exact) of others around them. */
+/* Finds a range made of these parts, and unless `exact`, perhaps of more around them. */
 static struct device_region *find(const struct gpu *g, const uint16_t *parts, unsigned n,
 				  bool exact)
 {
@@ -126,7 +124,7 @@ static ncclsvc_result make(ncclsvc_session *s, struct gpu *g, const struct buffe
 	return device_introduce(s, g, region, SVC_REGION_RANGE, &request, -1);
 }
 
-/* A range of the parts, 2 to SVC_RANGE_PARTS: found, or made (*yielded). */
+/* A range of 2 to SVC_RANGE_PARTS parts: an existing one, or a new one (*yielded). */
 static ncclsvc_result range_of(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
 			       uint64_t since, const uint16_t *parts, unsigned n, bool exact,
 			       struct device_region **found, bool *yielded)
@@ -150,7 +148,7 @@ ncclsvc_result range_locate(ncclsvc_session *s, struct gpu *g, const struct buff
 	uint16_t parts[DEVICE_REGIONS];
 	unsigned n;
 	ncclsvc_result r = collect(s, g, b, since, parts, &n, yielded);
-	/* A message has room for so many: of more, it is a range of ranges. */
+	/* A message has room for only so many parts; more than that become a range of ranges. */
 	while (!r && !*yielded && n > SVC_RANGE_PARTS) {
 		unsigned made = 0;
 		for (unsigned i = 0; !r && !*yielded && i < n; i += SVC_RANGE_PARTS) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The table of a session's device memory, and which pending tasks use it. */
+ * The table of a session's device memory, and of the pending tasks that use it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "core/session.h"
 #include "state.h"
 
-/* How many of the sorted have a base up to p. */
+/* How many sorted regions have a base up to p. */
 static unsigned upper_bound(const struct gpu *g, uint64_t p)
 {
 	unsigned low = 0, high = g->nsorted;
@@ -35,14 +35,14 @@ struct device_region *device_region_find(const struct gpu *g, uint64_t p)
 static void unsort(struct gpu *g, const struct device_region *r)
 {
 	unsigned at = upper_bound(g, r->base) - 1;
-	/* What was freed and has not been dropped yet may have the same base. */
+	/* A freed region that is not dropped yet may have the same base. */
 	while (&g->regions[g->sorted[at]] != r)
 		at--;
 	memmove(&g->sorted[at], &g->sorted[at + 1], (g->nsorted - at - 1) * sizeof(g->sorted[0]));
 	g->nsorted--;
 }
 
-/* No pending task uses it. */
+/* Releases a region that no pending task uses. */
 static void let_go(ncclsvc_session *s, struct device_region *r)
 {
 	if (r->id)
@@ -81,7 +81,7 @@ void device_regions_sweep(ncclsvc_session *s, struct gpu *g)
 	}
 }
 
-/* A free place; makes one if there is none. NULL: all are in use. */
+/* A free entry of the table, made free if necessary. NULL: all are in use. */
 static struct device_region *place(ncclsvc_session *s, struct gpu *g, uint64_t since)
 {
 	struct device_region *oldest = NULL;
@@ -112,7 +112,7 @@ struct device_region *device_region_insert(ncclsvc_session *s, struct gpu *g, ui
 	struct device_region *r = place(s, g, since);
 	if (!r) {
 		error_set(NCCLSVC_LIMIT,
-			  "the session's %d regions of device memory are all in use: wait for "
+			  "all %d regions of the session's device memory are in use: wait for "
 			  "tasks, or use fewer allocations at once",
 			  DEVICE_REGIONS);
 		return NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Device memory that the daemon lends; and freeing, which is the same call for all memory. */
+ * Device memory lent by the daemon, and freeing, which is one call for all kinds of memory. */
 #include <string.h>
 #include <unistd.h>
 
@@ -33,7 +33,7 @@ CUresult shared_map(const struct cuda *cuda, int fd, CUdevice device, size_t byt
 		if (e)
 			cuda->cuMemAddressFree(*at, bytes);
 	}
-	cuda->cuMemRelease(handle); /* the mapping keeps it */
+	cuda->cuMemRelease(handle); /* the mapping keeps the memory */
 	if (e)
 		return e;
 	e = cuda->cuMemSetAccess(*at, bytes, &access, 1);
@@ -42,7 +42,7 @@ CUresult shared_map(const struct cuda *cuda, int fd, CUdevice device, size_t byt
 	return e;
 }
 
-/* Takes over the fd. Not locked. */
+/* Takes ownership of the fd. Not locked. */
 static ncclsvc_result take(ncclsvc_session *s, int fd, int device, size_t bytes, CUdeviceptr *at)
 {
 	const struct cuda *cuda = s->gpu->cuda;
@@ -60,7 +60,7 @@ static ncclsvc_result take(ncclsvc_session *s, int fd, int device, size_t bytes,
 			cuda->cuCtxPopCurrent(&context);
 		}
 		if (e)
-			r = cuda_error(cuda, e, "the memory that the daemon lent cannot be mapped");
+			r = cuda_error(cuda, e, "cannot map the memory that the daemon lent");
 	}
 	close(fd);
 	return r;
@@ -109,7 +109,7 @@ bool lent_can_map(ncclsvc_session *s, int32_t number, int device, size_t bytes)
 	struct lent lent;
 	int fd;
 	if (ask(s, number, bytes, &fd, &reply, &lent.generation))
-		return true; /* nothing is known */
+		return true; /* unknown, so try */
 	lent.region = reply.region;
 	const bool can = !take(s, fd, device, reply.bytes, &lent.at);
 	if (can)
@@ -144,8 +144,8 @@ static ncclsvc_result allocate(ncclsvc_session *s, int device, size_t bytes, voi
 	};
 	session_lock(s);
 	if (lent.generation != s->generation)
-		r = error_set(NCCLSVC_DAEMON_LOST, "the daemon was lost meanwhile");
-	if (!r) /* its addresses may be those of memory that was freed */
+		r = error_set(NCCLSVC_DAEMON_LOST, "the daemon was lost in the meantime");
+	if (!r) /* it may reuse the addresses of freed memory */
 		device_regions_sweep(s, s->gpu);
 	if (!r && !device_region_insert(s, s->gpu, ++s->gpu->clock, &new))
 		r = NCCLSVC_LIMIT;
@@ -164,8 +164,8 @@ ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *s, int device, size_t b
 	if (!s || !ptr)
 		return error_argument("ncclsvc_mem_alloc_device: the session or ptr is NULL");
 	if (!bytes || bytes > SVC_REGION_MAX)
-		return error_argument("%zu bytes cannot be allocated: give 1 to %llu", bytes,
-				      (unsigned long long)SVC_REGION_MAX);
+		return error_argument("cannot allocate %zu bytes: the valid range is 1 to %llu",
+				      bytes, (unsigned long long)SVC_REGION_MAX);
 	ncclsvc_result r = gpu_usable(s);
 	if (r)
 		return r;
@@ -180,7 +180,7 @@ static bool holds(const struct device_region *region, const void *p)
 	return (uintptr_t)p - region->base < region->bytes;
 }
 
-/* Some kernel that is pending uses the memory. The daemon knows of other tasks. Locked; yields. */
+/* Whether a pending kernel uses the memory. The daemon knows about other tasks. Locked; yields. */
 static bool is_in_kernels(ncclsvc_session *s, const struct device_region *region)
 {
 	for (uint32_t i = 0; i < s->tasks.entries; i++) {
@@ -201,11 +201,11 @@ static ncclsvc_result give_back(ncclsvc_session *s, void *ptr)
 	ncclsvc_result r = NCCLSVC_OK;
 	struct device_region *region = g ? device_region_find(g, (uintptr_t)ptr) : NULL;
 	if (!region || region->base != (uintptr_t)ptr || !region->lent || region->busy)
-		return error_set(NCCLSVC_NOT_FOUND, "%p is no memory of the session", ptr);
+		return error_set(NCCLSVC_NOT_FOUND, "%p is not memory of the session", ptr);
 	uint32_t generation = s->generation;
 	region->busy = true;
 	if (is_in_kernels(s, region))
-		r = error_set(NCCLSVC_BUSY, "tasks that are pending use the memory at %p", ptr);
+		r = error_set(NCCLSVC_BUSY, "pending tasks use the memory at %p", ptr);
 	if (!r && !s->lost && region->id)
 		r = call_run(s, &call, SVC_REGION_DEL,
 			     &(struct svc_region_del){.region = region->id}, -1,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory operations for streams. */
+ * Stream memory operations. */
 #ifndef CLIENT_CUDA_MEMOP_H
 #define CLIENT_CUDA_MEMOP_H
 
@@ -22,7 +22,7 @@ static inline CUstreamBatchMemOpParams memop_write_64(CUdeviceptr address, uint6
 			       .flags = CU_STREAM_WRITE_VALUE_DEFAULT}};
 }
 
-/* Until the word is that value, or more. */
+/* Waits until the word has that value, or more. */
 static inline CUstreamBatchMemOpParams memop_wait_64(CUdeviceptr address, uint64_t value)
 {
 	return (CUstreamBatchMemOpParams){.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * MPS: a process uses a GPU through the server that the daemon's worker uses, or else its compute
- * and its communication take turns there. */
+ * MPS: a process must use the same MPS server as the daemon's worker on the GPU, or else its
+ * compute and its communication take turns there. */
 #include <dlfcn.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -23,8 +23,8 @@ static bool is_on_its_way(const char *directory)
 	return (m.state == MPS_ABSENT || m.state == MPS_STALE) && !access(directory, F_OK);
 }
 
-/* A control daemon that has ended is started again within some milliseconds, and CUDA would not
- * wait for it. */
+/* A control daemon that has ended is restarted within milliseconds, but CUDA would not wait for it.
+ */
 static void await(const char *directory)
 {
 	const uint64_t deadline = now_ns() + STARTED_NS;
@@ -32,7 +32,7 @@ static void await(const char *directory)
 		poll(NULL, 0, LOOK_MS);
 }
 
-/* CUDA reads both variables when it is initialized. */
+/* CUDA reads both variables when it initializes. */
 void mps_join(const struct connection *c)
 {
 	if (mps_chosen() || cuda_is_initialized())

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The page of the session memory that holds the timelines, as GPUs reach it. */
+ * The page of session memory that holds the timelines, as GPUs access it. */
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -7,7 +7,7 @@
 #include "core/timeline.h"
 #include "state.h"
 
-#define FOR_GOOD (UINT64_C(1) << 62) /* beyond every value; comparisons are cyclic */
+#define FOR_GOOD (UINT64_C(1) << 62) /* beyond every value; comparisons are modulo 2^64 */
 
 static void destroy(struct page *page)
 {
@@ -70,7 +70,7 @@ ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device)
 	CUresult e = map(page);
 	if (e) {
 		page_unref(page);
-		return cuda_error(g->cuda, e, "the timelines cannot be registered with the GPU");
+		return cuda_error(g->cuda, e, "cannot register the timelines with the GPU");
 	}
 	g->page = page;
 	return NCCLSVC_OK;
@@ -79,7 +79,7 @@ ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device)
 void page_retire(struct page *page, const CUcontext *contexts)
 {
 	struct svc_timeline *timelines = svc_timelines(page->connection->ring);
-	/* Whatever a stream waits for here, it will not come any more. */
+	/* Whatever a stream waits for here will not come any more. */
 	for (int i = 1; i < SVC_TIMELINES; i++)
 		timeline_raise(&timelines[i].done, FOR_GOOD);
 	for (int d = 0; d < GPU_DEVICES; d++) {
@@ -97,7 +97,7 @@ ncclsvc_result page_address(struct gpu *g, const struct stream *st, CUdevice *de
 	CUcontext context = st->context;
 	CUresult e = cuda_push(g->cuda, st->push);
 	if (e)
-		return cuda_error(g->cuda, e, "the stream's context cannot be used");
+		return cuda_error(g->cuda, e, "cannot use the stream's context");
 	if (!context)
 		e = g->cuda->cuStreamGetCtx(st->handle, &context);
 	if (!e)
@@ -110,5 +110,5 @@ ncclsvc_result page_address(struct gpu *g, const struct stream *st, CUdevice *de
 		cuda_pop(g->cuda, context);
 	}
 	cuda_pop(g->cuda, st->push);
-	return e ? cuda_error(g->cuda, e, "the stream cannot reach the timelines") : NCCLSVC_OK;
+	return e ? cuda_error(g->cuda, e, "cannot map the timelines for the stream") : NCCLSVC_OK;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * What a member's kernels share with others, from JOIN to LEAVE. The kernels are loaded, and the
- * staging memory is mapped, before JOIN: nothing of that may be due while a peer's
+ * The memory and kernels that a member shares with others, from JOIN to LEAVE. The kernels are
+ * loaded and the staging memory is mapped before JOIN, because neither may happen while a peer's
  * kernel waits. */
 #include "peer_graph.h"
 #include "trigger.h"
@@ -21,10 +20,10 @@
 #include "proto/fdio.h"
 
 #define WITHOUT                                                                                    \
-	"; to do without such kernels, set NCCLSVC_PEER=0 for one rank, or peer_bytes = 0 in "     \
+	"; to run without such kernels, set NCCLSVC_PEER=0 for one rank, or peer_bytes = 0 in "    \
 	"ncclsvcd.conf"
 
-/* How long a member that leaves waits for kernels that it has broken off. */
+/* How long a leaving member waits for kernels that it has aborted. */
 #define CLOSE_NS UINT64_C(2000000000)
 
 /* ---- Kernels ---- */
@@ -42,7 +41,7 @@ static CUresult load(const struct cuda *cuda, const void *image, const char *nam
 	if (e)
 		return e;
 	e = cuda->cuModuleGetFunction(function, *module, name);
-	/* A function that is loaded when it is first launched waits for the GPU to be idle. */
+	/* Without this, the function's first launch would load it, and wait for an idle GPU. */
 	if (!e && cuda->cuFuncLoad)
 		e = cuda->cuFuncLoad(*function);
 	if (e)
@@ -79,7 +78,7 @@ static bool modules_load(const struct cuda *cuda, struct peer_module *m)
 	return true;
 }
 
-/* The kernels of the device, loaded when first asked for. The context is current. Locked. */
+/* The device's kernels, loaded at first use. The context must be current. Locked. */
 static const struct peer_module *module_of(struct gpu *g, int device)
 {
 	if (!g->modules)
@@ -99,7 +98,7 @@ static bool wanted(const ncclsvc_session *s, int nranks)
 	       s->connection->version >= 2 && ncclsvc_has_kernels() && s->gpu->cuda->cuLaunchKernel;
 }
 
-/* Context, kernels, streams. Locked. */
+/* Gets context, kernels, streams. Locked. */
 static bool prepare(ncclsvc_session *s, struct peer *p, int device, bool kernels)
 {
 	struct gpu *g = s->gpu;
@@ -154,17 +153,18 @@ static void destroy(struct peer *p)
 	page_unref(p->trigger_page);
 }
 
-/* ---- Those of epochs that are over ---- */
+/* ---- Epochs that are over ---- */
 
 static bool is_quiet(const struct peer *p)
 {
-	if (p->failed) /* nothing came after that one */
+	if (p->failed) /* nothing was launched after that kernel */
 		return !p->any || peer_reached(p->over, p->latest) ||
 		       peer_blocks_told(p, p->latest, p->blocks);
 	return !p->serial || peer_reached(p->over, p->serial);
 }
 
-/* The same, where the GPU is asked if nothing else tells; and streams are through with triggers. */
+/* The same, but asks the GPU if nothing else reports the end, and checks that streams are done with
+ * triggers. */
 static bool becomes_quiet(struct peer *p)
 {
 	if (p->page && !is_quiet(p))
@@ -182,8 +182,8 @@ static void release(struct peer *p)
 	free(p);
 }
 
-/* The parts whose kernels a stream may still come to, or whose graphs may be launched: of all
- * sessions, also of closed ones. */
+/* Parts whose kernels are still queued on a stream, or whose graphs may still be launched. They
+ * belong to all sessions, including closed ones. */
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct peer *kept;
 
@@ -243,7 +243,7 @@ void peer_modules_unload(struct gpu *g)
 	g->modules = NULL;
 }
 
-/* ---- A new one ---- */
+/* ---- A new member ---- */
 
 static struct peer *allocate(void)
 {
@@ -261,8 +261,9 @@ ncclsvc_result peer_bare(ncclsvc_session *s, ncclsvc_comm *comm)
 	if (comm_captures(comm))
 		return NCCLSVC_OK;
 	if (s->connection->version < 2)
-		return error_set(NCCLSVC_UNSUPPORTED, "operations cannot be captured into CUDA "
-						      "graphs: the daemon is of an older version");
+		return error_set(NCCLSVC_UNSUPPORTED,
+				 "operations cannot be captured into CUDA graphs: the daemon is "
+				 "too old, install a newer ncclsvcd");
 	struct peer *p = allocate();
 	if (!p)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
@@ -275,7 +276,7 @@ ncclsvc_result peer_bare(ncclsvc_session *s, ncclsvc_comm *comm)
 		return NCCLSVC_OK;
 	}
 	peer_unref(p);
-	return error_set(NCCLSVC_SYSTEM, "CUDA gives no streams and events on GPU %d",
+	return error_set(NCCLSVC_SYSTEM, "cannot create streams and events on GPU %d",
 			 comm->device);
 }
 
@@ -292,9 +293,10 @@ struct peer *peer_new(ncclsvc_session *s, int device, int32_t number, int nranks
 	session_unlock(s);
 	if (good)
 		good = !lent_map(s, number, device, PEER_STAGING, &p->own);
-	if (good) { /* else nothing is mapped there */
+	if (good) { /* otherwise nothing is mapped there */
 		p->out_of_reach = devices_out_of_reach(s, device);
-		p->call.staging[0] = p->own.at; /* the member's own, until it knows its rank */
+		p->call.staging[0] =
+			p->own.at; /* the member's own memory, until it knows its rank */
 		return p;
 	}
 	session_lock(s);
@@ -335,7 +337,7 @@ static ncclsvc_result fetch(ncclsvc_session *s, const ncclsvc_comm *comm, int32_
 	return r;
 }
 
-/* Takes over the fd. The context is current. */
+/* Takes ownership of the fd. The context must be current. */
 static CUresult pages_map(struct peer *p, int fd, unsigned nranks)
 {
 	char text[SVC_TEXT_BYTES];
@@ -365,7 +367,7 @@ static CUresult pages_map(struct peer *p, int fd, unsigned nranks)
 	return CUDA_SUCCESS;
 }
 
-/* Takes over the fd. */
+/* Takes ownership of the fd. */
 static CUresult map(struct peer *p, const ncclsvc_comm *comm, int32_t rank, int fd)
 {
 	CUdevice device;
@@ -399,10 +401,9 @@ static ncclsvc_result open_all(ncclsvc_session *s, ncclsvc_comm *comm, struct pe
 			return r;
 		CUresult e = map(p, comm, rank, fd);
 		if (e)
-			return cuda_error(
-				p->cuda, e,
-				"the memory that a communicator's kernels share cannot be "
-				"mapped" WITHOUT);
+			return cuda_error(p->cuda, e,
+					  "cannot map the memory that a communicator's kernels "
+					  "share" WITHOUT);
 	}
 	return NCCLSVC_OK;
 }
@@ -422,8 +423,8 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 		p->call.nranks = (uint8_t)comm->nranks;
 		r = open_all(s, comm, p);
 	}
-	/* The daemon holds it for the member. Not before: it sends no descriptor as long as its
-	 * answer to something else has not been read. */
+	/* The daemon now holds it for the member. This could not happen earlier, because the daemon
+	 * sends no descriptor while an answer of its is unread. */
 	lent_forget(s, &p->own);
 	p->own.region = 0;
 	if (used && !r) {
@@ -437,7 +438,7 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 	comm->peer_bytes = 0;
 	peer_unref(p);
 	session_unlock(s);
-	/* A member has left: operations fail on NCCL's path, as they would in kernels. */
+	/* A member has left: operations then fail on NCCL's path, as they would in kernels. */
 	return r == NCCLSVC_PEER_GONE || r == NCCLSVC_STALE_EPOCH ? NCCLSVC_OK : r;
 }
 
@@ -450,7 +451,7 @@ static void pause_unlocked(ncclsvc_session *s)
 	session_lock(s);
 }
 
-/* Launches that are under way end, or are broken off; later ones do nothing. Locked; yields. */
+/* Lets running launches end, or aborts them; later launches do nothing. Locked; yields. */
 static void graphs_quiesce(ncclsvc_session *s, struct peer *p, uint64_t deadline)
 {
 	const uint32_t *abort = &p->page->abort;
@@ -476,7 +477,7 @@ static void quiesce(ncclsvc_session *s, struct peer *p)
 		pause_unlocked(s);
 }
 
-/* Tasks of the kernels, which will not end otherwise. Locked. */
+/* Cancels the kernels' tasks, which would not end otherwise. Locked. */
 static void cancel_tasks(ncclsvc_session *s, const struct peer *p)
 {
 	tasks_look(s);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * Kernels in CUDA graphs. A launch of a graph is not told to the library: so the GPU counts
- * (proto/abi/peer.h), and an event that graphs and single kernels record and wait for keeps them
- * in the order in which the program launches them. A graph waits for it before the communicator's
- * first kernel, and records it behind the last one. */
+ * Kernels in CUDA graphs. The library does not see launches of a graph, so the GPU counts
+ * (proto/abi/peer.h). An event that graphs and single kernels record and wait for keeps them in the
+ * program's launch order: a graph waits for it before the communicator's first kernel, and records
+ * it behind the last one. */
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -16,20 +15,19 @@
 ncclsvc_result peer_cannot_detach(void)
 {
 	return error_set(NCCLSVC_UNSUPPORTED,
-			 "the stream is being captured into a CUDA graph, whose end waits for all "
-			 "that is in it: operations cannot be detached from it");
+			 "the stream is being captured into a CUDA graph, which ends only when "
+			 "everything in it has: operations cannot be detached from it");
 }
 
 ncclsvc_result peer_cannot_capture(void)
 {
-	return error_set(NCCLSVC_UNSUPPORTED,
-			 "operations cannot be captured into CUDA graphs: the NVIDIA driver lacks "
-			 "calls that this needs");
+	return error_set(NCCLSVC_UNSUPPORTED, "operations cannot be captured into CUDA graphs: the "
+					      "NVIDIA driver lacks the calls for it");
 }
 
-/* ---- Which graphs there are ---- */
+/* ---- Existing graphs ---- */
 
-/* A user object's: the driver calls it, on a thread of its own. */
+/* A user object's destructor: the driver calls it on its own thread. */
 static void graph_gone(void *arg)
 {
 	struct peer_graph *graph = arg;
@@ -37,7 +35,8 @@ static void graph_gone(void *arg)
 	if (p->page)
 		__atomic_sub_fetch(&p->page->graphs, 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&graph->gone, true, __ATOMIC_RELEASE);
-	__atomic_add_fetch(&p->graphs_gone, 1, __ATOMIC_RELEASE); /* p may be gone with the last */
+	__atomic_add_fetch(&p->graphs_gone, 1,
+			   __ATOMIC_RELEASE); /* this may be the last reference to p */
 }
 
 void peer_graphs_sweep(struct peer *p)
@@ -93,7 +92,7 @@ unsigned ncclsvc_comm_graphs(ncclsvc_comm *comm)
 	return n;
 }
 
-/* The daemon ends the epoch then. */
+/* If so, the daemon ends the epoch. */
 static bool is_broken_off(const struct peer *p)
 {
 	if (p->trigger_line &&
@@ -115,7 +114,7 @@ int ncclsvc_comm_graphs_running(ncclsvc_comm *comm)
 	return running;
 }
 
-/* As long as there was no graph, nobody recorded the event. */
+/* Without graphs, nothing has recorded the event. */
 static CUresult order_begin(const struct peer *p)
 {
 	CUresult e = CUDA_SUCCESS;
@@ -128,7 +127,7 @@ static CUresult order_begin(const struct peer *p)
 
 /* ---- Capturing ---- */
 
-/* The capture's first kernel. */
+/* Handles the capture's first kernel. */
 static CUresult graph_begin(struct peer *p, uint64_t capture, CUgraph handle, CUstream stream)
 {
 	const struct cuda *cuda = p->cuda;
@@ -157,11 +156,11 @@ static CUresult graph_begin(struct peer *p, uint64_t capture, CUgraph handle, CU
 	if (!e)
 		return cuda->cuStreamWaitEvent(stream, p->order, CU_EVENT_WAIT_EXTERNAL);
 	graph->capture = 0;
-	cuda->cuUserObjectRelease(object, 1); /* it is gone then */
+	cuda->cuUserObjectRelease(object, 1); /* this destroys it */
 	return e;
 }
 
-/* The capture's, which is then the first of all. */
+/* Finds the capture's graph, and moves it to the front. */
 static CUresult graph_find(struct peer *p, CUstream stream)
 {
 	int status;
@@ -184,7 +183,7 @@ static CUresult graph_find(struct peer *p, CUstream stream)
 	return graph_begin(p, capture, handle, stream);
 }
 
-/* The event is recorded behind the newest kernel, and nothing waits for that in the graph. */
+/* Records the event behind the newest kernel; nothing in the graph waits for the record. */
 static CUresult record_behind(const struct peer *p, struct peer_graph *graph, CUgraphNode kernel)
 {
 	const struct cuda *cuda = p->cuda;
@@ -253,7 +252,7 @@ ncclsvc_result peer_graph_place(const struct op *op, struct peer_graph_place *at
 		pthread_mutex_unlock(&p->turn);
 		cuda_pop(p->cuda, op->push);
 	}
-	return e ? cuda_error(p->cuda, e, "the stream's capture cannot be used") : NCCLSVC_OK;
+	return e ? cuda_error(p->cuda, e, "cannot use the stream's capture") : NCCLSVC_OK;
 }
 
 CUresult peer_graph_hold(const struct peer *p, CUstream stream, void *arg, void (*gone)(void *))
@@ -272,7 +271,7 @@ CUresult peer_graph_hold(const struct peer *p, CUstream stream, void *arg, void 
 	}
 	e = cuda->cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
 	if (e)
-		cuda->cuUserObjectRelease(object, 1); /* it is gone then */
+		cuda->cuUserObjectRelease(object, 1); /* this destroys it */
 	return e;
 }
 
@@ -297,11 +296,10 @@ ncclsvc_result peer_capture_alone(const struct gpu *g, struct op *op)
 	const struct svc_record *r = &op->record;
 	CUresult e = CUDA_SUCCESS;
 	if (svc_op_is_p2p(r->op) || (svc_op_reduces(r->op) && svc_redop_made(r->redop)))
-		return error_set(
-			NCCLSVC_UNSUPPORTED,
-			"%s: communicator %s has one rank, and neither messages to oneself "
-			"nor premulsum are captured into CUDA graphs there",
-			svc_op_name(r->op), op->comm->label);
+		return error_set(NCCLSVC_UNSUPPORTED,
+				 "%s: communicator %s has one rank, and there messages to oneself "
+				 "and premulsum cannot be captured into CUDA graphs",
+				 svc_op_name(r->op), op->comm->label);
 	if (op->task)
 		*op->task = 0;
 	if (!op->dst_bytes || op->src == op->dst)

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Operations to kernels: which, of what shape, and what it is told. */
+ * From operations to kernels: which kernel, its shape, and its argument. */
 #include "core/comm.h"
 #include "peer_graph.h"
 #include "proto/names.h"
 #include "proto/operation.h"
 #include "proto/task.h"
 
-#define LINES_OF_BLOCK 512 /* measured: more blocks cost more than they bring */
+#define LINES_OF_BLOCK 512 /* measured: more blocks cost more than they gain */
 
-/* ---- Which ---- */
+/* ---- Choosing the kernel ---- */
 
 static bool computes(const struct svc_record *r)
 {
 	return !svc_op_reduces(r->op) || (r->type <= NCCLSVC_BFLOAT16 && r->redop < SVC_REDOP_MADE);
 }
 
-/* Above it NCCL is faster, since its lines are all data. */
+/* Above this size NCCL is faster, because its lines carry only data. */
 #define MESSAGE_BYTES_MOST (UINT64_C(2) << 20)
 
 static enum kernel choose_message(const struct op *op)
@@ -29,7 +29,7 @@ enum kernel peer_choose(const struct op *op)
 {
 	const struct svc_record *r = &op->record;
 	const ncclsvc_comm *comm = op->comm;
-	/* Lists agree on more than a header holds; the daemon runs plans. */
+	/* An agreement of lists needs more than a header holds, and plans run in the daemon. */
 	if (!comm->peer || !computes(r) || r->agreement || op->planned)
 		return KERNEL_NONE;
 	if (svc_op_is_p2p(r->op))
@@ -44,14 +44,14 @@ enum kernel peer_choose(const struct op *op)
 	return comm->peer_bytes > PEER_LINES_MOST ? KERNEL_BULK : KERNEL_NONE;
 }
 
-/* ---- What the kernel is told ---- */
+/* ---- The kernel's argument ---- */
 
 static bool is_root(const struct svc_record *r, unsigned rank)
 {
 	return svc_op_has_root(r->op) && (unsigned)r->peer == rank;
 }
 
-/* From one rank to another. */
+/* Bytes from one rank to another. */
 static uint64_t call_bytes(const struct op *op)
 {
 	const struct svc_record *r = &op->record;
@@ -95,7 +95,7 @@ static uint32_t at_most(uint64_t a, uint32_t b)
 	return a < b ? (uint32_t)a : b;
 }
 
-/* The keepers' warp comes on top of those that move data. */
+/* The keeper warp comes on top of the warps that move data. */
 static void shape(const struct op *op, unsigned *blocks, unsigned *threads)
 {
 	const uint64_t bytes = call_bytes(op);
@@ -112,8 +112,8 @@ static void shape(const struct op *op, unsigned *blocks, unsigned *threads)
 
 _Static_assert(PEER_WAYS <= PEER_PARTS, "a turn fits");
 
-/* How many messages: of whole turns, so that what they wait for is not in a later kernel of another
- * rank, which has other messages, but as many turns at least. */
+/* How many messages join: only whole turns, so that nothing they wait for is in a later kernel of
+ * another rank, which has other messages; but at least one turn. */
 static unsigned messages_join(const struct op *ops, unsigned n)
 {
 	unsigned most = 0, k = 0;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sends and Recvs: those that a thread submits together go into one kernel, in which each way's
- * messages progress by themselves. */
+ * Sends and Recvs that a thread submits together go into one kernel, in which the messages of each
+ * peer and direction progress independently. */
 #include "core/comm.h"
 #include "peer.h"
 #include "proto/names.h"
 #include "proto/operation.h"
 
-/* One message of each way before the second of any: should they not fit one kernel, it can be one
- * of whole turns. */
+/* Takes one message for each peer and direction before the second of any, so that messages that do
+ * not fit one kernel can be split at whole turns. */
 void peer_turns(struct op *ops, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
@@ -23,7 +23,7 @@ static uint64_t message_bytes(const struct svc_record *r)
 	return r->count * svc_type_size(r->type);
 }
 
-/* Lines of the longest slice: a thread each, as long as there are enough. */
+/* Threads for the longest slice: one per line, up to the limit. */
 static unsigned movers(uint64_t bytes, uint32_t channels)
 {
 	const uint64_t lines = 1 + (bytes / channels + PEER_LINE_DATA) / PEER_LINE_DATA;
@@ -40,7 +40,7 @@ static void way_add(const struct peer *p, struct way *way, const struct op *op, 
 	const uint64_t bytes = message_bytes(&op->record);
 	const uint32_t channels =
 		peer_channels(bytes, p->call.nranks, op->record.peer == p->call.rank);
-	const unsigned n = movers(bytes, channels) + WARP; /* the keepers' */
+	const unsigned n = movers(bytes, channels) + WARP; /* plus the keeper warp */
 	way->n++;
 	way->channels = channels > way->channels ? channels : way->channels;
 	*threads = n > *threads ? n : *threads;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Kernels to streams. */
+ * From kernels to streams. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "core/comm.h"
@@ -9,7 +9,7 @@
 #include "proto/operation.h"
 #include "proto/task.h"
 
-#define DETACHED UINT64_MAX /* the library's own stream, for operations that none waits for */
+#define DETACHED UINT64_MAX /* the library's own stream, which no stream waits for */
 
 /* ---- Streams ---- */
 
@@ -34,25 +34,26 @@ static ncclsvc_result buffer_check(struct gpu *g, const struct op *op, const cha
 	if (g->cuda->cuPointerGetAttributes(2, what, to, (uintptr_t)buffer) ||
 	    type != CU_MEMORYTYPE_DEVICE)
 		return error_set(NCCLSVC_UNSUPPORTED,
-				 "%s: %s at %p is not device memory: a communicator of GPUs needs "
-				 "memory of cudaMalloc or the like",
+				 "%s: %s at %p is not device memory: a GPU communicator needs "
+				 "memory from cudaMalloc or the like",
 				 svc_op_name(op->record.op), name, (const void *)buffer);
 	if (device != op->comm->device)
-		return error_argument("%s: %s at %p is memory of GPU %d, communicator %s is of GPU "
-				      "%d",
-				      svc_op_name(op->record.op), name, (const void *)buffer,
-				      device, op->comm->label, op->comm->device);
+		return error_argument(
+			"%s: %s at %p is memory of GPU %d, but communicator %s uses GPU %d",
+			svc_op_name(op->record.op), name, (const void *)buffer, device,
+			op->comm->label, op->comm->device);
 	*known = at;
 	return NCCLSVC_OK;
 }
 
-/* CUDA blocks whoever puts more on a stream than it has room for, about a thousand. */
+/* CUDA blocks a thread that puts more on a stream than its queue holds, about a thousand entries.
+ */
 #define PENDING_MAX 512
 
 static ncclsvc_result room_check(const struct op *op)
 {
 	struct peer *p = op->comm->peer;
-	/* While graphs live, each waits for an event, and records it. */
+	/* While graphs exist, each kernel also waits for an event and records it. */
 	const uint32_t most = peer_graphs_live(p) ? PENDING_MAX / 3 : PENDING_MAX;
 	if (p->serial - p->over >= most)
 		peer_ask(p);
@@ -62,8 +63,8 @@ static ncclsvc_result room_check(const struct op *op)
 			 op->comm->label);
 }
 
-/* The operation's input is what is on the stream by now: what the group gives to NCCL comes there
- * next, and is none of it. */
+/* The operation's input is what is on the stream now. The group's NCCL operations come next on the
+ * stream, and do not belong to the input. */
 static ncclsvc_result fork_aside(struct gpu *g, const struct op *op)
 {
 	const struct peer *p = op->comm->peer;
@@ -74,7 +75,8 @@ static ncclsvc_result fork_aside(struct gpu *g, const struct op *op)
 			e = p->cuda->cuStreamWaitEvent(p->aside, p->order, CU_EVENT_WAIT_DEFAULT);
 		cuda_pop(g->cuda, op->push);
 	}
-	return e ? cuda_error(g->cuda, e, "the group's messages cannot go beside the others")
+	return e ? cuda_error(g->cuda, e,
+			      "cannot run the group's messages beside its other operations")
 		 : NCCLSVC_OK;
 }
 
@@ -103,7 +105,7 @@ ncclsvc_result peer_prepare(struct gpu *g, struct op *op)
 
 /* ---- Launching ---- */
 
-/* In this order: what is submitted has been entered. */
+/* Called in the order in which the operations were entered. */
 static void page_enter(const struct op *op)
 {
 	struct peer_page *page = op->comm->peer->page;
@@ -178,7 +180,7 @@ ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struc
 	struct stream st;
 	const ncclsvc_comm *comm = comm_by_key(s, slot->comm_key);
 	if (__atomic_load_n(&slot->peer->failed, __ATOMIC_ACQUIRE))
-		return NCCLSVC_OK; /* it ends with its epoch */
+		return NCCLSVC_OK; /* the task ends with its epoch */
 	ncclsvc_result r = comm ? stream_identify(g, comm->device, handle, &st) : NCCLSVC_OK;
 	if (r || !comm)
 		return r;
@@ -190,7 +192,7 @@ ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struc
 	return e ? cuda_error(g->cuda, e, "the stream cannot wait for the task") : NCCLSVC_OK;
 }
 
-/* Operations of one kernel can be of several streams, detached or not. */
+/* The operations of one kernel can come from several streams, detached or not. */
 static bool is_apart(const struct op *ops, unsigned n)
 {
 	bool apart = ops->aside;
@@ -212,7 +214,7 @@ CUresult peer_streams_join(const struct op *ops, unsigned n, const struct peer *
 	return e;
 }
 
-/* All streams whose operations are in the kernel wait for it, but those of detached ones. */
+/* Makes all streams with operations in the kernel wait for it, except for detached operations. */
 static CUresult streams_follow(const struct op *ops, unsigned n, const struct peer *p,
 			       const struct op *done)
 {
@@ -226,7 +228,7 @@ static CUresult streams_follow(const struct op *ops, unsigned n, const struct pe
 	return e;
 }
 
-/* The kernel is on its stream. */
+/* Notes that the kernel is on its stream. */
 static void put_note(struct peer *p, const struct op *op, uint64_t id, CUcontext context)
 {
 	p->any = true;
@@ -242,7 +244,7 @@ static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 	const CUstream stream = apart ? p->aside : ops->stream;
 	const CUcontext context = apart ? NULL : ops->stream_context;
 	const uint64_t id = apart ? DETACHED : ops->stream_id;
-	/* The communicator's kernels run one after the other, also on several streams. */
+	/* The communicator's kernels run one after the other, also on different streams. */
 	const bool same = p->stream_id == id && p->stream_context == context;
 	CUresult e = cuda_push(p->cuda, ops->push);
 	if (e)
@@ -277,7 +279,7 @@ ncclsvc_result peer_launch(const struct op *ops, unsigned n)
 	pthread_mutex_lock(&p->turn);
 	while (peer_sequence_after(p->launched) != ops->serial)
 		pthread_cond_wait(&p->turned, &p->turn);
-	/* Nothing is to wait on a stream for a kernel that does not come. */
+	/* After a failed launch nothing may be left on a stream that waits for this kernel. */
 	const CUresult e = p->failed ? CUDA_SUCCESS : launch(ops, n, p);
 	if (e)
 		__atomic_store_n(&p->failed, true, __ATOMIC_RELEASE);
@@ -286,8 +288,8 @@ ncclsvc_result peer_launch(const struct op *ops, unsigned n)
 	pthread_mutex_unlock(&p->turn);
 	if (!e)
 		return NCCLSVC_OK;
-	/* The others wait for what does not come: the daemon sees this, and ends the epoch. */
+	/* Other ranks wait for the missing kernel: the daemon notices, and ends the epoch. */
 	peer_hooks.break_off(p);
 	return cuda_error(p->cuda, e,
-			  "the operation's kernel was not launched: its communicator ends");
+			  "the operation's kernel was not launched, so its communicator ends");
 }

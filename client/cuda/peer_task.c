@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * How kernels of the peer transport ended. Nobody tells the host, unless somebody waits: then the
- * next kernels post their ends in the member's page, and the GPU is asked about those before. */
+ * How kernels of the peer transport ended. Kernels do not notify the host unless a thread waits:
+ * then the next kernels post their ends in the member's page, and the GPU is asked about earlier
+ * ones. */
 #include <string.h>
 #include <time.h>
 
@@ -14,13 +14,13 @@
 #include "proto/spin.h"
 #include "proto/task.h"
 
-#define POSTING	      1024	      /* kernels after the one that somebody waits for */
-#define ASK_NS	      UINT64_C(20000) /* between questions of one that waits */
+#define POSTING	      1024	      /* kernels after the one that a thread waits for */
+#define ASK_NS	      UINT64_C(20000) /* interval of a waiting thread's queries */
 #define POLL_NS	      UINT64_C(200000)
 #define SLEEP_NS      UINT64_C(50000)
 #define LOOK_SLEEP_NS UINT64_C(1000000)
 
-/* ---- How far ---- */
+/* ---- Progress ---- */
 
 static void known(struct peer *p, uint32_t serial)
 {
@@ -28,19 +28,19 @@ static void known(struct peer *p, uint32_t serial)
 		p->over = serial;
 }
 
-/* The kernel before that one: its number may have been passed over at the wrap. */
+/* The kernel before that one; the wrap may have skipped its number. */
 static uint32_t before(uint32_t serial)
 {
 	return serial - 1;
 }
 
-/* The newest kernel in no graph of which the page says that it has ended, or its block 0. */
+/* The newest kernel outside graphs whose end, or whose block 0's end, the page reports. */
 static uint32_t page_ended(const struct peer *p)
 {
 	return (uint32_t)(__atomic_load_n(&p->page->ended, __ATOMIC_ACQUIRE) >> 32);
 }
 
-/* A kernel's block 0 may say that it has ended while others still run; those before are over. */
+/* A kernel's block 0 may report its end while other blocks still run; earlier kernels are over. */
 static void look(struct peer *p, const struct slot *slot)
 {
 	const uint32_t ended = page_ended(p);
@@ -73,7 +73,7 @@ void peer_ask(struct peer *p)
 		return;
 	memcpy(p->told, state.told, sizeof(p->told));
 	for (unsigned i = 0; i < PEER_BLOCKS; i++)
-		if (p->told[i]) /* it began when the kernel before had ended */
+		if (p->told[i]) /* it began after the previous kernel had ended */
 			known(p, before(p->told[i]));
 	if (peer_blocks_told(p, p->serial, p->serial_blocks))
 		known(p, p->serial);
@@ -86,7 +86,7 @@ static bool aborted(const struct peer *p)
 	return __atomic_load_n(&p->page->abort, __ATOMIC_RELAXED);
 }
 
-/* The rank, of more than two, whose header differs from all others, which agree; n: none. */
+/* With more than two ranks: the rank whose header differs from all others, which agree; n: none. */
 static unsigned odd_one(const uint64_t *headers, unsigned n)
 {
 	for (unsigned k = 0; n > 2 && k < n; k++) {
@@ -117,7 +117,7 @@ static void mismatched(const struct peer *p, uint32_t serial, ncclsvc_status *st
 		for (b = 0; b < n && headers[b] == headers[a];)
 			b++;
 	}
-	if (b == n) /* another kernel's, since */
+	if (b == n) /* already overwritten by another kernel */
 		return;
 	const struct svc_record mine = svc_header_record(headers[a]),
 				other = svc_header_record(headers[b]);
@@ -141,7 +141,7 @@ static bool has_failed(const struct peer *p, uint32_t serial)
 	return (uint32_t)result == serial || __atomic_load_n(&p->page->failed, __ATOMIC_ACQUIRE);
 }
 
-/* The status of a kernel that is over, or whose epoch is. */
+/* Fills in the status of a kernel that is over, or whose epoch is. */
 static bool finish(ncclsvc_session *s, struct slot *slot)
 {
 	const struct peer *p = slot->peer;
@@ -162,7 +162,7 @@ static bool finish(ncclsvc_session *s, struct slot *slot)
 		return true;
 	}
 	const ncclsvc_comm *comm = comm_by_key(s, slot->comm_key);
-	if (!comm || !comm->broken) /* the daemon has not said why yet */
+	if (!comm || !comm->broken) /* the daemon has not given the reason yet */
 		return false;
 	*status = comm->end;
 	status->epoch = slot->epoch;
@@ -180,7 +180,7 @@ static bool over(ncclsvc_session *s, struct slot *slot, bool ask)
 	if (!is_over(p, slot) && !aborted(p))
 		return false;
 	if (!finish(s, slot)) {
-		socket_pump(s); /* the daemon says why */
+		socket_pump(s); /* the daemon gives the reason */
 		return false;
 	}
 	slot->peer = NULL;
@@ -194,7 +194,7 @@ static bool posted(const struct peer *p, uint32_t serial)
 	return peer_reached(page_ended(p), serial) || aborted(p);
 }
 
-/* Without the lock. */
+/* Called without the lock. */
 static void poll_page(const struct peer *p, uint32_t serial, uint64_t until)
 {
 	while (!posted(p, serial) && now_ns() < until)
@@ -208,7 +208,7 @@ static void wait(ncclsvc_session *s, struct slot *slot, uint64_t deadline)
 	const bool posts = slot->posted;
 	const uint64_t now = now_ns();
 	p->posting = POSTING;
-	if (aborted(p)) { /* until the daemon has said why */
+	if (aborted(p)) { /* until the daemon has given the reason */
 		socket_step(s, deadline < now + LOOK_SLEEP_NS ? deadline : now + LOOK_SLEEP_NS);
 		return;
 	}

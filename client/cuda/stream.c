@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * The order between streams and tasks. Each pair of a stream and a communicator has a timeline of
- * its own. A task takes its next value n; its stream writes ready = n and waits for done >= n, and
- * the worker's stream does the opposite.
- *
- * A timeline's counters never go back while its page lives, not even when another pair takes it
- * over: some stream may still have to wait for an old value. But those of triggers begin anew: the
- * event behind them tells when no stream has to (trigger.h). */
+ * The order between streams and tasks. Each pair of a stream and a communicator has its own
+ * timeline. A task takes the timeline's next value n; its stream writes ready = n and waits for
+ * done >= n, and the worker's stream does the opposite. A timeline's counters never decrease while
+ * its page lives, not even when another pair takes it over, because a stream may still have to wait
+ * for an old value. Triggers' counters do start again: the event behind them shows when no stream
+ * has to wait (trigger.h). */
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -21,17 +19,17 @@
 #include "trigger.h"
 
 #define CAPTURING                                                                                  \
-	"the stream is being captured into a CUDA graph: operations are captured, but neither "    \
-	"planned ones nor lists (see ncclsvc_all_reduce and the man page)"
+	"the stream is being captured into a CUDA graph, and planned operations and lists cannot " \
+	"be captured (see ncclsvc_all_reduce and the man page)"
 
-/* On one stream. The driver blocks whoever puts more on a stream than it has room for (about a
- * thousand), and what the stream waits for may need this session's lock. */
+/* Limit per stream. The driver blocks a thread that puts more on a stream than its queue holds
+ * (about a thousand entries), and what the stream waits for may need this session's lock. */
 #define PENDING_MAX 512
 
-#define LAST_DEFAULT 2 /* NULL, legacy, per-thread: these handles mean the current context's */
+#define LAST_DEFAULT 2 /* NULL, legacy, per-thread: these handles refer to the current context */
 
-/* A default stream is the current context's if that is of the device, else the primary one's. And a
- * thread without a context gets that one while it asks. */
+/* A default stream belongs to the current context if that is of the device, otherwise to the
+ * primary context. A thread without a context gets the primary one for the query. */
 static ncclsvc_result choose_context(struct gpu *g, int device, struct stream *st)
 {
 	CUcontext current = NULL;
@@ -66,7 +64,7 @@ ncclsvc_result stream_look(struct gpu *g, int device, CUstream handle, struct st
 	CUresult e = cuda_push(g->cuda, st->push);
 	if (!e) {
 		e = g->cuda->cuStreamIsCapturing(handle, &capture);
-		/* To ask more of a capturing stream would spoil the capture. */
+		/* Querying more of a capturing stream would invalidate the capture. */
 		if (!e && capture == CU_STREAM_CAPTURE_STATUS_NONE)
 			e = g->cuda->cuStreamGetId(handle, &st->id);
 		cuda_pop(g->cuda, st->push);
@@ -74,9 +72,9 @@ ncclsvc_result stream_look(struct gpu *g, int device, CUstream handle, struct st
 	st->captured = capture != CU_STREAM_CAPTURE_STATUS_NONE;
 	if (e == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
 		return error_set(NCCLSVC_UNSUPPORTED,
-				 "the default stream cannot be used while another one that it "
-				 "would wait for is being captured into a CUDA graph");
-	return e ? cuda_error(g->cuda, e, "the stream cannot be used") : NCCLSVC_OK;
+				 "cannot use the default stream while a stream that synchronizes "
+				 "with it is being captured into a CUDA graph");
+	return e ? cuda_error(g->cuda, e, "cannot use the stream") : NCCLSVC_OK;
 }
 
 ncclsvc_result stream_identify(struct gpu *g, int device, CUstream handle, struct stream *st)
@@ -85,14 +83,14 @@ ncclsvc_result stream_identify(struct gpu *g, int device, CUstream handle, struc
 	return !r && st->captured ? error_set(NCCLSVC_UNSUPPORTED, CAPTURING) : r;
 }
 
-/* ---- pairs ---- */
+/* ---- Pairs ---- */
 
 struct svc_timeline *stream_counters(const struct gpu *g, uint32_t index)
 {
 	return &svc_timelines(g->page->connection->ring)[index];
 }
 
-/* Planned tasks run in another order than the others, and need a timeline of their own. */
+/* Planned tasks run in a different order from the others, and need their own timeline. */
 static struct pair *pair_find(struct gpu *g, const struct stream *st, const struct op *op)
 {
 	for (uint32_t n = 0; n < SVC_TIMELINES; n++) {
@@ -107,8 +105,8 @@ static struct pair *pair_find(struct gpu *g, const struct stream *st, const stru
 	return NULL;
 }
 
-/* The least recently used one that nothing depends on. 0: none. Its stream has written the last
- * value: a late write would take `ready` back under its next owner. */
+/* The least recently used pair that nothing depends on; 0: none. Its stream must have written the
+ * last value: a late write would set `ready` back under the next owner. */
 static uint32_t idle_pair(const struct gpu *g, uint64_t since)
 {
 	uint32_t best = 0;
@@ -134,15 +132,14 @@ static ncclsvc_result no_line(void)
 {
 	return error_set(
 		NCCLSVC_LIMIT,
-		"the session's %d timelines are all in use: wait for tasks, or use fewer "
-		"streams and communicators at once; each epoch of a communicator with NCCL "
-		"operations in CUDA graphs holds one until it is over and these graphs "
-		"are destroyed",
+		"all %d timelines of the session are in use: wait for tasks, or use fewer streams "
+		"and communicators at once; each epoch of a communicator with NCCL operations in "
+		"CUDA graphs holds one until it is over and these graphs are destroyed",
 		SVC_TIMELINES - 1);
 }
 
-/* A member's triggers had it, and nobody is at it any more: neither streams nor the daemon. Tasks
- * that have ended may not have been looked at. */
+/* A member's triggers had it, and neither streams nor the daemon use it any more. Tasks may have
+ * ended without being looked at. */
 static bool is_given(const ncclsvc_session *s, const struct gpu *g, uint32_t i)
 {
 	return __atomic_load_n(&g->page->given, __ATOMIC_ACQUIRE) >> i & 1 &&
@@ -150,7 +147,7 @@ static bool is_given(const ncclsvc_session *s, const struct gpu *g, uint32_t i)
 	       (!s->timelines[i]->pending || !tasks_on_timeline(s, i));
 }
 
-/* 0: all are taken. */
+/* 0: none is free. */
 static ncclsvc_result new_line(ncclsvc_session *s, struct gpu *g, uint32_t *index)
 {
 	uint32_t i = 1;
@@ -176,7 +173,7 @@ static ncclsvc_result new_line(ncclsvc_session *s, struct gpu *g, uint32_t *inde
 	return NCCLSVC_OK;
 }
 
-/* A place for one more pair. */
+/* Makes room for one more pair. */
 static ncclsvc_result pair_room(ncclsvc_session *s, struct gpu *g, uint64_t since, uint32_t *index,
 				bool *yielded)
 {
@@ -210,7 +207,7 @@ static bool stands_alone(const struct gpu *g, const struct stream *st)
 	return !e && flags & CU_STREAM_NON_BLOCKING;
 }
 
-/* The page as the stream's GPU reaches it, which is to be the communicator's. */
+/* Finds the page as the stream's GPU sees it; the GPU must be the communicator's. */
 static ncclsvc_result find_page(ncclsvc_session *s, struct gpu *g, const ncclsvc_comm *comm,
 				const struct stream *st, CUdeviceptr *address)
 {
@@ -221,7 +218,7 @@ static ncclsvc_result find_page(ncclsvc_session *s, struct gpu *g, const ncclsvc
 	if (!r)
 		r = cuda_device(g->cuda, comm->device, &due);
 	if (!r && device != due)
-		r = error_argument("the stream is of GPU %d, the communicator %s of GPU %d: set a "
+		r = error_argument("the stream belongs to GPU %d, communicator %s to GPU %d: set a "
 				   "stream of the communicator's GPU",
 				   device, comm->label, comm->device);
 	return r;
@@ -248,7 +245,7 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 			svc_op_name(op->record.op), comm->label);
 	if (op->captured && op->detached)
 		return peer_cannot_detach();
-	if (op->captured) /* of which GPU it is, drivers before 12.5 do not tell meanwhile */
+	if (op->captured) /* drivers before 12.5 cannot tell its GPU during a capture */
 		return op->planned || op->record.flags & SVC_TASK_AGREE
 			       ? error_set(NCCLSVC_UNSUPPORTED, CAPTURING)
 			       : NCCLSVC_OK;
@@ -262,7 +259,7 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 		return trigger_prepare(s, op);
 	if (!p) {
 		CUcontext unused;
-		/* It is asked again when the page goes. */
+		/* It is queried again when the page goes. */
 		r = gpu_primary(g, comm->device, &unused);
 		if (!r)
 			r = pair_room(s, g, since, &index, yielded);
@@ -282,13 +279,14 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 		};
 	}
 	if (p->planned > op->planned)
-		return error_argument("%s: a task of a later group was submitted on this stream: "
-				      "on one stream, follow the order of the plan's groups",
-				      svc_op_name(op->record.op));
+		return error_argument(
+			"%s: a task of a later group was already submitted on this stream: on one "
+			"stream, follow the order of the plan's groups",
+			svc_op_name(op->record.op));
 	if (p->timeline->last - atomic_load(&stream_counters(g, (uint32_t)(p - g->pairs))->done) >=
 	    PENDING_MAX)
 		return error_set(NCCLSVC_AGAIN,
-				 "the stream has %d tasks pending on %s: wait for one", PENDING_MAX,
+				 "the stream has %d pending tasks on %s: wait for one", PENDING_MAX,
 				 comm->label);
 	p->clock = g->clock;
 	p->stream = st.handle;
@@ -327,7 +325,7 @@ void streams_forget(ncclsvc_session *s)
 	}
 }
 
-/* ---- the user's calls ---- */
+/* ---- The user's calls ---- */
 
 ncclsvc_result stream_choose(struct op *op, const struct thread_state *t)
 {
@@ -335,8 +333,8 @@ ncclsvc_result stream_choose(struct op *op, const struct thread_state *t)
 		return NCCLSVC_OK;
 	if (t->timeline)
 		return error_set(NCCLSVC_UNSUPPORTED,
-				 "a timeline is set on this thread, but tasks of GPUs are ordered "
-				 "by their stream: set it to NULL first");
+				 "a timeline is set on this thread, but GPU tasks are ordered by "
+				 "their stream: set it to NULL first");
 	op->stream = t->stream;
 	op->detached = t->stream_flags & NCCLSVC_STREAM_DETACHED;
 	return NCCLSVC_OK;
@@ -348,12 +346,12 @@ ncclsvc_result ncclsvc_stream_set(ncclsvc_session *s, CUstream stream, unsigned 
 	if (!s)
 		return error_argument("ncclsvc_stream_set: the session is NULL");
 	if (flags & ~NCCLSVC_STREAM_DETACHED)
-		return error_argument("ncclsvc_stream_set: flags are %#x, which this library does "
-				      "not know",
-				      flags);
+		return error_argument(
+			"ncclsvc_stream_set: flags are %#x, which this library does not support",
+			flags);
 	struct thread_state *t = thread_own(s);
 	bool clears = t && !stream && !flags && (t->stream || t->stream_flags);
-	if (t && !clears) { /* what is cleared may have to go */
+	if (t && !clears) { /* clearing it may free the state */
 		t->stream = stream;
 		t->stream_flags = flags;
 		return NCCLSVC_OK;
@@ -384,8 +382,7 @@ static ncclsvc_result wait_on(ncclsvc_session *s, CUstream handle, ncclsvc_task 
 	const ncclsvc_timeline *timeline = s->timelines[slot->timeline];
 	if (!slot->timeline || (timeline && !timeline->of_stream))
 		return error_argument(
-			"task %llu is of a communicator in host memory: no stream can "
-			"wait for it",
+			"task %llu belongs to a host communicator: no stream can wait for it",
 			(unsigned long long)task);
 	if (state == TASK_ENDED || !timeline)
 		return NCCLSVC_OK;

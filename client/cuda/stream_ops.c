@@ -35,8 +35,8 @@ static bool same_stream(const struct pair *a, const struct pair *b)
 	return a->stream_id == b->stream_id && a->context == b->context;
 }
 
-/* All pairs of one stream at once, and every write before the first wait: the group's tasks may
- * start together or not at all. */
+/* Enqueues all pairs of one stream together, every write before the first wait: the group's tasks
+ * may start only all together. */
 static CUresult enqueue(struct gpu *g, const struct pair *first, const uint32_t *touched,
 			unsigned n)
 {
@@ -65,7 +65,7 @@ static CUresult enqueue(struct gpu *g, const struct pair *first, const uint32_t 
 	return e;
 }
 
-/* The tasks are submitted and others wait for them: they run on what is there. */
+/* The tasks are submitted and others wait for them, so they run on whatever their buffers hold. */
 static ncclsvc_result not_enqueued(ncclsvc_session *s, const struct gpu *g,
 				   const struct pair *first, const uint32_t *touched, unsigned n,
 				   CUresult e)
@@ -80,10 +80,10 @@ static ncclsvc_result not_enqueued(ncclsvc_session *s, const struct gpu *g,
 			  "without its order, and the contents of their buffers are undefined");
 }
 
-/* If all that was ever put on the stream is over, the input is there, and to say so takes no turn
- * of the GPU. The driver is asked only if our own tasks give it a chance; and not of a default
- * stream, where the question could break another thread's capture, nor of one that waits for the
- * default stream's work, which the answer says nothing of. */
+/* If everything ever put on the stream is over, the input is ready, and the CPU can signal it
+ * without a turn of the GPU. The driver is asked only if our own tasks make this likely. It is not
+ * asked about a default stream, where the query could break another thread's capture, or about a
+ * stream that waits for the default stream's work, which the answer does not cover. */
 static void signal_idle(struct gpu *g, uint32_t index)
 {
 	struct pair *p = &g->pairs[index];

@@ -20,10 +20,10 @@ struct trigger {
 	struct trigger *next;
 	struct peer *peer;
 	uint32_t number;
-	bool gone;	/* the graph is; atomic */
-	bool forgotten; /* the daemon, or its memory of this, is */
+	bool gone;	/* the graph is gone; atomic */
+	bool forgotten; /* the daemon is gone, or has forgotten the trigger */
 	unsigned nplaces;
-	uint16_t places[]; /* of its operations' regions, from 1 */
+	uint16_t places[]; /* its operations' regions, from 1 */
 };
 
 static int by_comm(const void *a, const void *b)
@@ -43,7 +43,7 @@ void triggers_sort(struct op *ops, unsigned n)
 	qsort(ops, n, sizeof(*ops), by_comm);
 }
 
-/* How many of the operations, from the first on, are of its communicator. */
+/* How many operations, starting with the first, are on the same communicator. */
 static unsigned run_of(const struct op *ops, unsigned n)
 {
 	unsigned k = 1;
@@ -52,29 +52,29 @@ static unsigned run_of(const struct op *ops, unsigned n)
 	return k;
 }
 
-/* How many operations in no graph wait for their streams to start them, or run. */
+/* How many operations outside graphs wait for their streams to start them, or run. */
 static uint32_t pending_on(const ncclsvc_session *s, const struct peer *p)
 {
-	/* Lines of another connection are other streams'. */
+	/* Timelines of another connection belong to other streams. */
 	const uint32_t line = p->own.generation == s->generation ? p->trigger_line : 0;
 	return line && s->timelines[line]->pending ? tasks_on_timeline(s, line) : 0;
 }
 
 /* ---- The end of triggers ---- */
 
-/* A user object's: the driver calls it, on a thread of its own. */
+/* A user object's destructor: the driver calls it on its own thread. */
 static void trigger_gone(void *arg)
 {
 	struct trigger *t = arg;
 	struct peer *p = t->peer;
 	__atomic_store_n(&t->gone, true, __ATOMIC_RELEASE);
 	__atomic_add_fetch(&p->triggers_gone, 1,
-			   __ATOMIC_RELEASE); /* p may be gone with the last */
+			   __ATOMIC_RELEASE); /* this may be the last reference to p */
 }
 
 static void unpin(ncclsvc_session *s, struct trigger *t)
 {
-	/* Numbers of another connection are other regions'. */
+	/* Numbers of another connection name other regions. */
 	for (unsigned i = 0; i < t->nplaces && t->peer->own.generation == s->generation; i++)
 		device_place_unpin(s, t->places[i]);
 	t->nplaces = 0;
@@ -96,8 +96,8 @@ bool triggers_due(ncclsvc_session *s, struct peer *p, uint64_t clock)
 
 void triggers_sweep(ncclsvc_session *s, struct peer *p)
 {
-	/* A deletion that the socket has no room for is sent by a later sweep; so is one whose
-	 * answer could take the room of an operation's, for which the daemon does not wait. */
+	/* If the socket has no room for a deletion, a later sweep sends it; also if its answer
+	 * could take the room of an operation's answer, for which the daemon does not wait. */
 	for (struct trigger **link = &p->triggers, *t; (t = *link);) {
 		if (!__atomic_load_n(&t->gone, __ATOMIC_ACQUIRE)) {
 			link = &t->next;
@@ -134,7 +134,7 @@ void triggers_free(struct peer *p)
 
 /* ---- Keeping ---- */
 
-/* The member's timeline in this epoch. */
+/* Creates the member's timeline in this epoch. */
 static ncclsvc_result line_make(ncclsvc_session *s, const ncclsvc_comm *comm, struct peer *p)
 {
 	struct gpu *g = s->gpu;
@@ -154,20 +154,20 @@ static ncclsvc_result line_make(ncclsvc_session *s, const ncclsvc_comm *comm, st
 		cuda_pop(p->cuda, p->context);
 	}
 	if (e)
-		return cuda_error(p->cuda, e, "the GPU cannot reach the timelines");
+		return cuda_error(p->cuda, e, "the GPU cannot access the timelines");
 	p->trigger_line = line;
 	p->trigger_page = page_ref(g->page);
-	s->timelines[line]->last = SVC_TRIGGER_DEAD; /* what lets its streams go */
+	s->timelines[line]->last = SVC_TRIGGER_DEAD; /* the value that releases its streams */
 	return NCCLSVC_OK;
 }
 
-/* The numbers of one graph follow each other without a gap, and no others do. graph 0: in none. */
+/* Numbers of one graph are consecutive and exclusive to it. graph 0: in no graph. */
 static uint32_t next_number(struct peer *p, uint32_t graph)
 {
 	const bool follows = graph && graph == p->trigger_graph;
 	p->trigger_graph = graph;
 	p->trigger_numbers += follows ? 1 : 2;
-	if (p->trigger_numbers < 2) /* it has wrapped */
+	if (p->trigger_numbers < 2) /* the counter has wrapped */
 		p->trigger_numbers = 2;
 	return p->trigger_numbers;
 }
@@ -212,8 +212,8 @@ static ncclsvc_result send(ncclsvc_session *s, const struct op *op,
 	return call_run(s, &call, SVC_SUBMIT, &r, -1, deadline_in(REQUEST_MS));
 }
 
-/* No graph will have it, but its number follows those of one: that graph's launches must not meet
- * it. Keeps the last error. Locked; yields. */
+/* No graph will contain this trigger, but its number follows those of a graph, whose launches must
+ * not reuse it. Keeps the last error. Locked; yields. */
 static void take_back(ncclsvc_session *s, struct trigger *t)
 {
 	const struct svc_trigger_del request = {.timeline = t->peer->trigger_line,
@@ -240,7 +240,8 @@ static ncclsvc_result keep(ncclsvc_session *s, struct op *ops, unsigned n)
 	p->refs++;
 	for (unsigned i = 0; !r && i < n; i++, at.operation++)
 		r = send(s, &ops[i], &at);
-	/* It counts as a graph's from here on: what fails later lets its user object go. */
+	/* From here on it counts as a graph's: if something fails later, releasing its user object
+	 * frees it. */
 	__atomic_add_fetch(&p->ntriggers, 1, __ATOMIC_RELEASE);
 	if (r)
 		take_back(s, t);
@@ -261,13 +262,13 @@ static ncclsvc_result keep_all(ncclsvc_session *s, struct op *ops, unsigned n)
 		return peer_cannot_capture();
 	for (unsigned i = 0; !r && i < n; i++) {
 		const struct svc_record *record = &ops[i].record;
-		/* Its number, and with it another scalar, may be another reduction's by then. */
+		/* By the time of a launch, another reduction with another scalar may have this
+		 * number. */
 		if (svc_op_reduces(record->op) && svc_redop_made(record->redop))
-			return error_set(
-				NCCLSVC_UNSUPPORTED,
-				"%s: premulsum is not captured into CUDA graphs: scale the "
-				"input by a kernel, and use sum",
-				svc_op_name(record->op));
+			return error_set(NCCLSVC_UNSUPPORTED,
+					 "%s: premulsum cannot be captured into CUDA graphs: scale "
+					 "the input by a kernel, and use sum",
+					 svc_op_name(record->op));
 		r = peer_bare(s, ops[i].comm);
 		if (r)
 			return r;
@@ -319,7 +320,7 @@ static void add(struct batch *b, CUstreamBatchMemOpParams op)
 	b->ops[b->n++] = op;
 }
 
-/* For all communicators; every start comes before the first wait. */
+/* For all communicators, with every start before the first wait. */
 static CUresult put(const struct op *ops, unsigned n, CUstream stream, unsigned parts)
 {
 	struct batch b;
@@ -339,7 +340,7 @@ static CUresult put(const struct op *ops, unsigned n, CUstream stream, unsigned 
 	return b.error;
 }
 
-/* The operations' streams wait for what is on that one. */
+/* Makes the operations' streams wait for the work on that stream. */
 static CUresult streams_follow(const struct op *ops, unsigned n, CUstream stream)
 {
 	CUresult e = CUDA_SUCCESS;
@@ -349,7 +350,7 @@ static CUresult streams_follow(const struct op *ops, unsigned n, CUstream stream
 	return e;
 }
 
-/* Each communicator's part comes behind what its graph has of it. */
+/* Orders each communicator's part behind what its graph already has of it. */
 static CUresult capture_behind(const struct op *ops, unsigned n, CUstream stream)
 {
 	CUresult e = CUDA_SUCCESS;
@@ -361,7 +362,7 @@ static CUresult capture_behind(const struct op *ops, unsigned n, CUstream stream
 	return e;
 }
 
-/* The graph holds the triggers. */
+/* Makes the graph hold the triggers. */
 static CUresult capture_hold(const struct op *ops, unsigned n, CUstream stream)
 {
 	CUresult e = CUDA_SUCCESS;
@@ -417,9 +418,9 @@ ncclsvc_result triggers_capture(const struct op *ops, unsigned n, unsigned parts
 	return e ? cuda_error(cuda, e, "the operations were not captured") : NCCLSVC_OK;
 }
 
-/* ---- In no graph ---- */
+/* ---- Outside graphs ---- */
 
-/* Each puts five things on its stream, of about a thousand for which there is room. */
+/* Each puts five entries on its stream, whose queue holds about a thousand. */
 #define PENDING_MAX 128
 
 ncclsvc_result trigger_prepare(ncclsvc_session *s, struct op *op)
@@ -472,7 +473,7 @@ static CUresult launch(const struct op *ops, unsigned n, unsigned parts)
 	return e || !(parts & TRIGGER_END) ? e : streams_follow(ops, n, stream);
 }
 
-/* Nothing starts them: they run on what is there. */
+/* Starts operations that no stream starts: they run on whatever their buffers hold. */
 static void start_all(ncclsvc_session *s, const struct op *ops, unsigned n)
 {
 	for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i)) {
@@ -483,7 +484,7 @@ static void start_all(ncclsvc_session *s, const struct op *ops, unsigned n)
 	ring_doorbell(s->connection);
 }
 
-/* From the first part to the last, no kernel comes between. */
+/* Holds the turns, so that no kernel comes between the first part and the last. */
 static void turns(const struct op *ops, unsigned n, int (*call)(pthread_mutex_t *mutex))
 {
 	for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i))
@@ -514,7 +515,7 @@ ncclsvc_result trigger_stream_wait(ncclsvc_session *s, CUstream handle, const st
 {
 	const ncclsvc_comm *comm = comm_by_key(s, slot->comm_key);
 	struct stream st;
-	if (!comm || !comm_captures(comm)) /* it ends with its epoch */
+	if (!comm || !comm_captures(comm)) /* the task ends with its epoch */
 		return NCCLSVC_OK;
 	const struct cuda *cuda = s->gpu->cuda;
 	ncclsvc_result r = stream_identify(s->gpu, comm->device, handle, &st);

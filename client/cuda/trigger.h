@@ -1,53 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Operations in CUDA graphs that NCCL runs in the daemon's workers. The daemon keeps them (a
- * trigger, proto/wire_task.h); a node of the graph writes the trigger's number to a word that the
- * daemon watches, waits until the GPU has run them, and takes the word for that back. One timeline
- * serves a member's part of an epoch, for its graphs come one after the other (peer_capture.c). As
- * long as such graphs live, what the program submits outside of them for NCCL goes the same way:
- * so the streams say in which order all of it comes. */
+ * trigger, proto/wire_task.h). A graph node writes the trigger's number to a word that the daemon
+ * watches, waits until the GPU has run the operations, and clears the word again. One timeline
+ * serves a member for a whole epoch, because its graphs run one after the other (peer_capture.c).
+ * While such graphs exist, NCCL operations submitted outside graphs go the same way, so that the
+ * streams determine the order of all of them. */
 #ifndef CLIENT_CUDA_TRIGGER_H
 #define CLIENT_CUDA_TRIGGER_H
 
 #include "peer.h"
 
-/* Some graph that has them can still be launched. */
+/* Whether a graph with triggers can still be launched. */
 static inline bool triggers_live(const struct peer *p)
 {
 	return __atomic_load_n(&p->ntriggers, __ATOMIC_ACQUIRE) !=
 	       __atomic_load_n(&p->triggers_gone, __ATOMIC_ACQUIRE);
 }
-/* Brings those of each communicator together: of one rank, that no stream starts, all others. */
+/* Groups the operations by communicator: those of one rank first, then those that no stream starts,
+ * then all others. */
 void triggers_sort(struct op *ops, unsigned n);
-/* The daemon is to keep the operations, whose buffers are known, and of which graphs will have
- * those of each communicator as one trigger. Locked; yields. */
+/* Has the daemon keep the operations, whose buffers are known. Each communicator's operations form
+ * one trigger. Locked; yields. */
 ncclsvc_result triggers_keep(ncclsvc_session *s, struct op *ops, unsigned n);
-/* No graph will have what was kept. Keeps the last error. Locked; yields. */
+/* Takes back triggers that no graph will contain. Keeps the last error. Locked; yields. */
 void triggers_take_back(ncclsvc_session *s, const struct op *ops, unsigned n);
-/* The parts of a trigger on a stream: its operations start; the stream waits for their end. */
+/* The parts of a trigger on a stream: the operations start; the stream waits for their end. */
 enum trigger_part { TRIGGER_START = 1, TRIGGER_END = 2 };
-/* Puts parts of what is kept into the graph. Not locked. */
+/* Puts parts of the kept triggers into the graph. Not locked. */
 ncclsvc_result triggers_capture(const struct op *ops, unsigned n, unsigned parts);
-/* Refuses an operation that is in no graph and that its stream is to start, or prepares it. Locked.
- */
+/* Prepares an operation outside graphs that its stream starts, or refuses it. Locked. */
 ncclsvc_result trigger_prepare(ncclsvc_session *s, struct op *op);
 /* Numbers such operations of a group, which are sorted. Locked. */
 void triggers_number(struct op *ops, unsigned n);
-/* They are in the ring: puts parts for them on their streams. Both parts are due, in turn. Locked.
- */
+/* Puts the parts of these operations, which are in the ring, on their streams. `parts` are both, in
+ * turn. Locked. */
 ncclsvc_result triggers_launch(ncclsvc_session *s, const struct op *ops, unsigned n,
 			       unsigned parts);
-/* Later work on the stream waits for all that triggers have started so far. Locked. */
+/* Makes later work on the stream wait for everything that triggers have started so far. Locked. */
 ncclsvc_result trigger_stream_wait(ncclsvc_session *s, CUstream handle, const struct slot *slot);
-/* Are operations on the member's communicator to be started by their streams, as those of graphs
- * are? Yes as long as such graphs live, or such operations are pending; the answer is one for all
- * of a submission (clock). p can be NULL. Tells the daemon of graphs that are gone, as _sweep.
+/* Whether operations on the member's communicator must be started by their streams, like those of
+ * graphs: while such graphs exist, or such operations are pending. The answer is constant within a
+ * submission (clock). p can be NULL. Also reports graphs that are gone to the daemon, like _sweep.
  * Locked. */
 bool triggers_due(ncclsvc_session *s, struct peer *p, uint64_t clock);
 void triggers_sweep(ncclsvc_session *s, struct peer *p);
 /* The member takes no part any more, and the daemon has forgotten its triggers. Locked. */
 void triggers_forget(ncclsvc_session *s, struct peer *p);
-/* With p. */
+/* Frees the triggers together with p. */
 void triggers_free(struct peer *p);
 
 #endif

@@ -101,6 +101,9 @@ typedef struct ncclsvc_options {
 				* (default: 16384) */
 	bool no_ring;	       /* submit over the socket: slower, for debugging and comparison */
 	int timeout_ms;	       /* to connect and attach; 0: 5000 */
+	/* The name of the job, shown by ncclsvc-ctl: 63 characters of printable ASCII. NULL:
+	 * $NCCLSVC_JOB, else what the launcher says (see libncclsvc(3)). */
+	const char *job;
 } ncclsvc_options;
 
 /* Connects to a daemon and attaches. options may be NULL. On success the caller owns *session and
@@ -159,6 +162,11 @@ ncclsvc_result ncclsvc_comm_world(ncclsvc_session *session, int rank, int timeou
  * old rank). A member with a negative colour takes part and gets *newcomm = NULL. */
 ncclsvc_result ncclsvc_comm_split(ncclsvc_comm *parent, int colour, int key, int timeout_ms,
 				  ncclsvc_comm **newcomm);
+
+/* Names the communicator that this thread's next join or split makes, for inspection, logs and
+ * errors: 47 characters of printable ASCII. A longer name is cut, other characters become '?'. The
+ * first name that a member gives counts. NULL or "": none. */
+void ncclsvc_comm_label_next(const char *label);
 
 /* Joining in two steps, so that another thread can cancel it: _begin sends the request, and _wait
  * waits for its answer, which comes by the timeout given to _begin. */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * Python's own handler of a signal only leaves a note, and wakes nobody: what the program does with
- * Ctrl-C would wait until all ranks have joined. So whoever waits in Python's main thread asks for
- * that note. The handlers of other programs run at once, and they know what to do. */
+ * Python's own signal handler only sets a flag and wakes no thread, so Ctrl-C would have to wait
+ * until all ranks have joined. A wait in Python's main thread therefore polls this flag. Other
+ * programs' handlers run at once and need no help. */
 #include "interrupt.h"
 
 #include <dlfcn.h>
@@ -10,7 +9,7 @@
 #include <poll.h>
 #include <unistd.h>
 
-/* Functions of Python's stable ABI; NULL where there is no Python. */
+/* Functions of Python's stable ABI; NULL outside Python. */
 static struct {
 	int (*Py_IsInitialized)(void);
 	int (*PyGILState_Ensure)(void);
@@ -32,7 +31,7 @@ bool interrupt_is_python(void)
 	return getpid() == gettid() && find_python() && python.Py_IsInitialized();
 }
 
-/* To ask is to take the note away. It is put back: the interpreter acts on it. */
+/* Reading the flag clears it, so it is set again for the interpreter. */
 bool interrupt_is_noted(void)
 {
 	const int state = python.PyGILState_Ensure();
@@ -46,7 +45,7 @@ bool interrupt_is_noted(void)
 bool interrupt_wait(int eventfd)
 {
 	struct pollfd p = {.fd = eventfd, .events = POLLIN};
-	/* A signal may come just before poll, or in another thread. */
+	/* A signal may arrive just before poll, or in another thread. */
 	while (poll(&p, 1, INTERRUPT_LOOK_MS) <= 0)
 		if (interrupt_is_noted())
 			return false;

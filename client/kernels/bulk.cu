@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * A collective of many bytes on the stream that the trainer gave. Some warps of a block copy chunks
- * into the peers' staging memory, others consume the chunks that have arrived in their own. One
- * counter says how many chunks have arrived, another how many are consumed (proto/abi/peer.h).
- *
- * A step of a warp moves a whole chunk, or returns at once. So one thread can do the steps of all
- * warps in turn, as the twin in C does. Chunk k of a channel depends on the chunks before it only,
- * on all ranks, so one of them can always move. */
+ * A collective of many bytes on the trainer's stream. Some warps of a block copy chunks into the
+ * peers' staging memory, others consume the chunks that have arrived in their own. One counter
+ * counts arrived chunks, another consumed ones (proto/abi/peer.h). A step of a warp moves a whole
+ * chunk or returns at once, so one thread can do the steps of all warps in turn, as the CPU build
+ * does. Chunk k of a channel depends only on earlier chunks, on all ranks, so at least one of them
+ * can always move. */
 #include "chunks.h"
 #include "keeper.h"
 #include "transfer.h"
@@ -45,8 +43,8 @@ DEVICE bool send_step(const struct work *w, struct transfer *t)
 	return step_done(t, SEND, &t->send);
 }
 
-/* Buffers without a vector's alignment are reduced by way of scratch memory. Both kinds share one
- * loop, since the reductions are much code. */
+/* Buffers that are not aligned to vectors are reduced through scratch memory. Both kinds share one
+ * loop, because the reductions are a lot of code. */
 DEVICE void chunk_reduce(const struct work *w, const struct transfer *t, uint32_t k)
 {
 	const struct peer_call *c = w->call;
@@ -91,7 +89,7 @@ DEVICE void chunks_keep(const struct work *w, const struct transfer *t, uint32_t
 	}
 }
 
-/* Consumes the next chunk of all senders. In place, this rank must have sent its own before. */
+/* Consumes the next chunk of all senders. In place, this rank must have sent its own first. */
 DEVICE bool receive_step(const struct work *w, struct transfer *t)
 {
 	const struct peer_call *c = w->call;
@@ -134,7 +132,7 @@ DEVICE bool gather_step(const struct work *w, struct transfer *t)
 	return step_done(t, GATHER, &t->gather);
 }
 
-/* ---- What a warp does ---- */
+/* ---- A warp's work ---- */
 
 DEVICE uint32_t quotient_up(uint32_t a, uint32_t b)
 {
@@ -148,7 +146,7 @@ DEVICE bool takes_two_steps(const struct peer_call *c)
 	       (c->nranks > 2 || (c->nranks == 2 && c->bytes >= PEER_TWO_STEPS));
 }
 
-/* In two steps, each rank has a segment to reduce. */
+/* In the two-step form, each rank has a segment to reduce. */
 DEVICE void segments_cut(const struct peer_call *c, struct transfer *t)
 {
 	t->two_steps = takes_two_steps(c);
@@ -161,7 +159,7 @@ DEVICE void segments_cut(const struct peer_call *c, struct transfer *t)
 	t->src_each = t->segment;
 }
 
-/* Each phase has as many warps as the others. With fewer warps than phases, one does all. */
+/* All phases have the same number of warps. With fewer warps than phases, one warp does all. */
 DEVICE void warps_assign(struct transfer *t, volatile uint32_t *sent)
 {
 	const uint32_t warps = movers() / WARP, warp = thread() / WARP;
@@ -176,12 +174,12 @@ DEVICE void warps_assign(struct transfer *t, volatile uint32_t *sent)
 	t->sent = sent + warp % width;
 }
 
-/* A chunk's fence waits for what all warps of the multiprocessor have stored, so a few long chunks
- * are better than many; but the receiver is to begin before all is sent. */
+/* A chunk's fence waits for the stores of all warps of the multiprocessor, so a few long chunks are
+ * better than many; but the receiver should start before everything is sent. */
 #define CHUNK_FEW 8192
 
-/* All channels have as many chunks, or one more: up to as many as there are slots, of CHUNK_FEW
- * bytes or more; or more of them, as long as the slots allow. */
+/* The channels' numbers of chunks differ by at most one: as many as there are slots, of at least
+ * CHUNK_FEW bytes, or more if the slots are too small for that. */
 DEVICE void chunks_cut(const struct peer_call *c, struct transfer *t)
 {
 	const uint32_t rings = (t->two_steps ? 2 : 1) * (c->nranks > 1 ? c->nranks - 1u : 1);
@@ -201,7 +199,7 @@ DEVICE void chunks_cut(const struct peer_call *c, struct transfer *t)
 	t->chunks = chunks > t->channel ? quotient_up(chunks - t->channel, t->channels) : 0;
 }
 
-/* A rank that is dead (struct peer_state) moves nothing. */
+/* A dead rank (struct peer_state) moves nothing. */
 DEVICE void transfer_begin(const struct work *w, struct transfer *t, volatile uint32_t *sent)
 {
 	const struct peer_call *c = w->call;
@@ -234,7 +232,7 @@ DEVICE void move(struct work *w, volatile uint32_t *sent)
 KERNEL THREADS_MOST(PEER_BULK_THREADS + 32) ncclsvc_peer_bulk(struct peer_call call)
 {
 	SHARED struct block_words words;
-	SHARED volatile uint32_t sent[32]; /* by warp of a phase */
+	SHARED volatile uint32_t sent[32]; /* indexed by the warp of a phase */
 	struct work w;
 	if (thread() < 32)
 		sent[thread()] = 0;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * Chunks: copied, and reduced in vectors of 16 bytes. */
+ * Copies chunks, and reduces them in vectors of 16 bytes. */
 #ifndef KERNELS_CHUNKS_H
 #define KERNELS_CHUNKS_H
 
@@ -9,7 +8,7 @@
 
 #include "proto/ncclsvc_types.h"
 
-#define COPIED 8 /* vectors that a thread loads before it stores the first */
+#define COPIED 8 /* vectors that a thread loads before it stores the first one */
 
 DEVICE void chunk_copy(uint64_t to, uint64_t from, uint32_t n)
 {
@@ -29,7 +28,7 @@ DEVICE void chunk_copy(uint64_t to, uint64_t from, uint32_t n)
 	}
 }
 
-/* ---- Reductions: in the order of ranks, so all ranks have the same bits ---- */
+/* ---- Reductions: in rank order, so that all ranks get the same bits ---- */
 
 union vector_values {
 	uint64_t bits[2];
@@ -46,18 +45,18 @@ union vector_values {
 
 /* Vectors of chunk k. */
 struct reduction {
-	uint64_t own, dst; /* the chunk's begin: of this rank's data, of the result */
+	uint64_t own, dst; /* where the chunk starts in this rank's data, and in the result */
 	uint32_t k, first, past;
 };
 
-/* Where the chunk of rank p lies. */
+/* Address of the chunk of rank p. */
 DEVICE uint64_t reduction_from(const struct work *w, const struct transfer *t,
 			       const struct reduction *r, unsigned p)
 {
 	return p == w->call->rank ? r->own : slot_at(w, t, DATA, w->call->rank, p, r->k);
 }
 
-/* For each of a thread's U vectors, which lie one warp apart. */
+/* For each of a thread's U vectors, which are one warp apart. */
 #define EACH_VECTOR(U) UNROLLED for (uint32_t u = 0; u < (U); u++) if (v + u * WARP < r->past)
 
 #define EACH_VALUE(U, N)                                                                           \
@@ -69,8 +68,8 @@ DEVICE uint64_t reduction_from(const struct work *w, const struct transfer *t,
 		EACH_VECTOR(U) vector_load(from_ + u * WARP * 16, (x)[u].bits);                    \
 	} while (0)
 
-/* A vector has N elements of type T in its `field`; sums are of type S, which wraps. Each thread
- * loads U vectors of a rank at a time, and the next rank's before it reduces this rank's. */
+/* A vector has N elements of type T in its `field`; sums have type S, which wraps. Each thread
+ * loads U vectors of a rank at a time, and those of the next rank before it reduces this rank's. */
 #define REDUCE(T, S, N, U, field, GET, PUT, SCALE, AFTER)                                          \
 	ROLLED for (uint32_t v = r->first + lane(); v < r->past; v += WARP * (U))                  \
 	{                                                                                          \

@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * A collective on the stream that the trainer gave: each rank's kernel writes its data into the
- * staging memory of those that need it, and takes what the others have written into its own. The
- * stores carry the operation's round (proto/abi/peer.h), so nothing else is waited for.
- *
- * The kernel is right with blocks of one thread, too: so runs its twin in C, whose thread is mover
- * and keeper (work.h). */
+ * A collective on the trainer's stream: each rank's kernel writes its data into the staging memory
+ * of the ranks that need it, and reads what the others have written into its own. The stores carry
+ * the operation's round (proto/abi/peer.h), so no other synchronization is needed. The kernel also
+ * works with blocks of one thread: the CPU build runs it so, with one thread as mover and keeper
+ * (work.h). */
 #include "keeper.h"
 #include "values.h"
 
 #include "proto/abi/peer.h"
 #include "proto/ncclsvc_types.h"
 
-/* ---- Places in staging memory ---- */
+/* ---- Addresses in staging memory ---- */
 
-/* In that of `owner`, where `sender` puts its line i. */
+/* Where, in the owner's staging memory, `sender` puts its line i. */
 DEVICE uint64_t line_at(const struct work *w, unsigned owner, unsigned sender, uint64_t i)
 {
 	const struct peer_call *c = w->call;
@@ -23,11 +21,11 @@ DEVICE uint64_t line_at(const struct work *w, unsigned owner, unsigned sender, u
 	       (slot * PEER_SLOT_LINES(c->nranks) + i) * sizeof(struct peer_line);
 }
 
-/* ---- Lines: a thread's next `n`, which lie `step` apart. The compiler knows n, so the loads of
- * all are issued before the first one's value is needed; but more code takes longer to fetch, so
- * operations of few lines have n = 1. ---- */
+/* ---- Lines: a thread's next `n`, which are `step` apart. The compiler knows n, so it issues all
+ * loads before the first value is needed; but more code takes longer to fetch, so operations of few
+ * lines use n = 1. ---- */
 
-#define LINES 2 /* at most; measured: 4 bring no more */
+#define LINES 2 /* at most; in measurements, 4 were no faster */
 
 struct lines {
 	uint64_t first, step, past;
@@ -62,7 +60,7 @@ DEVICE void lines_store(const struct peer_call *c, const struct lines *l, uint64
 	bytes_store(to + line_of(l, u) * PEER_LINE_DATA, data[u], line_bytes(c, line_of(l, u)));
 }
 
-/* What rank p has sent. */
+/* Reads what rank p has sent. */
 DEVICE void lines_take(struct work *w, const struct lines *l, unsigned p, uint64_t data[LINES])
 {
 	bool all = false;
@@ -75,12 +73,12 @@ DEVICE void lines_take(struct work *w, const struct lines *l, unsigned p, uint64
 	}
 }
 
-/* ---- Reductions: in the order of ranks, so all ranks have the same bits ---- */
+/* ---- Reductions: in rank order, so that all ranks get the same bits ---- */
 
 #define EACH_VALUE(N) EACH_OF(l) UNROLLED for (unsigned k = 0; k < (N); k++)
 
-/* A line has N elements of type T in its `field`; sums are made in S, which wraps. data: this
- * rank's, and then the result. */
+/* A line has N elements of type T in its `field`; sums are computed in S, which wraps. data: this
+ * rank's, then the result. */
 #define REDUCE(T, S, N, field, GET, PUT, SCALE, AFTER)                                             \
 	do {                                                                                       \
 		T all[LINES][N] = {{0}};                                                           \
@@ -154,7 +152,7 @@ DEVICE void lines_reduce(struct work *w, const struct lines *l, uint64_t data[LI
 
 /* ---- The data ---- */
 
-/* This rank's lines, to all that need them. */
+/* Sends this rank's lines to all ranks that need them. */
 DEVICE void lines_send(struct work *w, const struct lines *l)
 {
 	const struct peer_call *c = w->call;
@@ -171,8 +169,8 @@ DEVICE void lines_send(struct work *w, const struct lines *l)
 	}
 }
 
-/* All that comes for these lines of this rank. If the buffers are the same, whoever writes a place
- * has read it before. */
+/* Receives everything for these lines of this rank. If the buffers are the same, each element is
+ * read before it is written. */
 DEVICE void lines_receive(struct work *w, const struct lines *l)
 {
 	const struct peer_call *c = w->call;

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * What a block's keeper (keeper.h) writes at its end: for later kernels, for streams, and into the
+ * What a block's keeper (keeper.h) writes at the end: for later kernels, for streams, and into the
  * page. */
 #ifndef KERNELS_ENDING_H
 #define KERNELS_ENDING_H
 
 #include "work.h"
 
-/* Is this block the last of the kernel to come here? The former kernel's blocks may still count
- * while this one's do. */
+/* Whether this is the kernel's last block to get here. The previous kernel's blocks may still be
+ * counting at the same time. */
 DEVICE bool ends_last(struct work *w)
 {
 	if (blocks() == 1)
@@ -19,14 +18,14 @@ DEVICE bool ends_last(struct work *w)
 	return true;
 }
 
-/* For the blocks that this kernel does not have. */
+/* Updates the words of blocks that this kernel does not have. */
 DEVICE void refresh(uint32_t *words, uint32_t value)
 {
 	for (uint32_t i = blocks(); i < PEER_BLOCKS; i++)
 		store32(&words[i], value);
 }
 
-/* Says which rank's header differs. */
+/* Reports the rank whose header differs. */
 DEVICE void unlike_post(struct work *w)
 {
 	const struct peer_call *c = w->call;
@@ -43,7 +42,8 @@ DEVICE void unlike_post(struct work *w)
 	fence_system();
 }
 
-/* Of a kernel in no graph: what each rank has there. All have come, unless it is broken off. */
+/* For a kernel outside graphs: posts each rank's header. All have arrived, unless the kernel is
+ * aborted. */
 DEVICE void headers_post(struct work *w, uint32_t serial)
 {
 	const struct peer_call *c = w->call;
@@ -55,8 +55,8 @@ DEVICE void headers_post(struct work *w, uint32_t serial)
 	}
 }
 
-/* After a mismatch the communicator goes on, and the task tells. In a graph there is none: all
- * later kernels fail, too, so that the daemon tells. */
+/* After a mismatch the communicator continues, and the task reports the failure. In a graph there
+ * is no task: all later kernels fail too, so that the daemon reports it. */
 DEVICE void failure_post(struct work *w, uint32_t stop)
 {
 	const bool graph = w->call->graph;
@@ -78,7 +78,7 @@ DEVICE void failure_post(struct work *w, uint32_t stop)
 		post(&w->page->failed, stop, graph ? peer_sequence_after(serial) : serial);
 }
 
-/* Words that say more than `ended` and `told` are there before them. */
+/* `ended` and `told` are written last, after the words that explain them. */
 DEVICE void end(struct work *w)
 {
 	const struct peer_call *c = w->call;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The kernels as data for cuModuleLoadData: a fat binary, or PTX where only clang was there to make
- * it. Without a compiler for GPUs, the sizes are 0. */
+ * The kernels as data for cuModuleLoadData: a fat binary, or PTX if only clang was available at
+ * build time. Without a GPU compiler, the sizes are 0. */
 #ifndef KERNELS_IMAGE_H
 #define KERNELS_IMAGE_H
 

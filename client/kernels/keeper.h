@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * What the keepers (work.h) of all kernels do: read the sequence, exchange headers, end. */
+ * What the keepers (work.h) of all kernels do: read the sequence, exchange headers, finish. */
 #ifndef KERNELS_KEEPER_H
 #define KERNELS_KEEPER_H
 
@@ -15,8 +14,9 @@ DEVICE void headers_put(struct work *w)
 			line_put(header_at(w, p, c->rank), w->round, c->header);
 }
 
-/* Waits for the headers, and so for all ranks: after a mismatch, too. A kernel that ended before
- * would let its rank begin the next operation but one, and overwrite what others still read. */
+/* Waits for the headers, and so for all ranks, even after a mismatch. A kernel that finished
+ * earlier would let its rank begin the operation after the next, and overwrite data that others
+ * still read. */
 DEVICE void headers_take(struct work *w)
 {
 	const struct peer_call *c = w->call;
@@ -48,7 +48,7 @@ DEVICE void begin(struct work *w)
 	words->part = 0;
 }
 
-/* The sequence may go on once all blocks have read it: the next kernel is the next to ask. */
+/* The sequence may advance once all blocks have read it; the next kernel reads it next. */
 DEVICE void arrive(struct work *w)
 {
 	const uint32_t before = add32(&w->state->arrived, 1);
@@ -65,8 +65,8 @@ DEVICE void arrive(struct work *w)
 	store32(&w->state->arrived, 0);
 }
 
-/* All blocks of the former kernel have ended, unless two run at a time; some of this one may have.
- */
+/* All blocks of the previous kernel have ended, unless two kernels run at a time; some blocks of
+ * this one may have. */
 DEVICE void former_look(struct work *w)
 {
 	FOR_KEEPERS (i, w->words->former_blocks) {
@@ -102,7 +102,7 @@ DEVICE void work_begin(struct work *w, const struct peer_call *call,
 	former_look(w);
 }
 
-/* Each warp that moves data calls it once. */
+/* Called once by each warp that moves data. */
 DEVICE void work_moved(struct work *w)
 {
 	warp_sync();

@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * Messages on the stream that the trainer gave: any number of Sends and Recvs, which all progress
- * by themselves. A block moves the messages of one way on one channel, one after the other, through
- * the channel's ring (proto/abi/peer.h). */
+ * Messages on the trainer's stream: any number of Sends and Recvs, which all progress
+ * independently. A block moves the messages of one peer and direction on one channel, one after the
+ * other, through the channel's ring (proto/abi/peer.h). */
 #include "keeper.h"
 #include "values.h"
 
 #include "proto/abi/peer.h"
 
-#define AT_ONCE 4 /* lines that a thread loads before it stores the first */
-/* So many lines are consumed between two credits. */
+#define AT_ONCE 4 /* lines that a thread loads before it stores the first one */
+/* number of lines consumed between two credits */
 #define WINDOW	(PEER_RING_LINES / 4)
 
-/* ---- Places in staging memory ---- */
+/* ---- Addresses in staging memory ---- */
 
 /* One channel of an ordered pair of ranks. */
 struct ring {
 	uint64_t lines;	   /* in the receiver's memory */
-	uint64_t *credits; /* in the sender's: how many lines the receiver has consumed */
-	uint64_t *count;   /* this rank's: how many lines there were */
+	uint64_t *credits; /* in the sender's memory: how many lines the receiver has consumed */
+	uint64_t *count;   /* in this rank's memory: how many lines there were */
 	uint64_t at;	   /* the count at the message's first line */
 };
 
@@ -42,18 +41,18 @@ DEVICE uint64_t ring_line(const struct ring *r, uint64_t at)
 	return r->lines + at % PEER_RING_LINES * sizeof(struct peer_line);
 }
 
-/* Never 0, and another each time that the ring goes around. */
+/* Never 0, and different each time the ring wraps around. */
 DEVICE uint32_t ring_flag(uint64_t at)
 {
 	return (uint32_t)(at / PEER_RING_LINES) | UINT32_C(1) << 31;
 }
 
-/* ---- A block's part of a message: a line for the header, then a slice of the data ---- */
+/* ---- A block's part of a message: a header line, then a slice of the data ---- */
 
 struct slice {
 	uint64_t at, header;
 	uint64_t bytes;
-	uint64_t lines; /* with the header's */
+	uint64_t lines; /* including the header's */
 };
 
 DEVICE bool slice_cut(const struct work *w, const struct peer_messages *m, uint32_t part,
@@ -73,7 +72,7 @@ DEVICE bool slice_cut(const struct work *w, const struct peer_messages *m, uint3
 	return w->channel < channels;
 }
 
-/* What line i > 0 holds of the data. */
+/* Offset in the data of what line i > 0 holds. */
 DEVICE uint64_t slice_place(const struct slice *s, uint64_t i, uint32_t *n)
 {
 	const uint64_t left = s->bytes - (i - 1) * PEER_LINE_DATA;
@@ -88,7 +87,7 @@ DEVICE uint64_t slice_load(const struct slice *s, uint64_t i)
 	return i ? bytes_load(from, n) : s->header;
 }
 
-/* For each of the lines that a thread has at once, from i on: k is its number. */
+/* For each of the lines that a thread handles at once, from i on: k is the line's number. */
 #define EACH_LINE(past)                                                                            \
 	UNROLLED for (uint32_t u = 0; u < AT_ONCE;                                                 \
 		      u++) for (uint64_t k = i + u * movers(), once = k < (past); once; once = 0)
@@ -123,7 +122,7 @@ DEVICE void slice_send(struct work *w, const struct ring *r, const struct slice 
 
 /* ---- Receiving ---- */
 
-/* All that is still to come then is undefined. */
+/* If the header differs, the data still to come is undefined. */
 DEVICE void header_check(struct work *w, const struct slice *s, uint64_t header)
 {
 	if (header == s->header || w->words->stop)
@@ -136,7 +135,7 @@ DEVICE void header_check(struct work *w, const struct slice *s, uint64_t header)
 	w->words->stop = PEER_UNLIKE;
 }
 
-/* What a Recv waits for behind a header that differs may never come. */
+/* After a header that differs, the data that a Recv waits for may never come. */
 DEVICE void header_look(struct work *w, const struct ring *r, const struct slice *s)
 {
 	uint64_t header;
@@ -173,7 +172,7 @@ DEVICE void window_receive(struct work *w, const struct ring *r, const struct sl
 	}
 }
 
-/* False, to all threads alike: the block was stopped. */
+/* False, for all threads alike: the block was stopped. */
 DEVICE bool slice_receive(struct work *w, const struct ring *r, const struct slice *s)
 {
 	for (uint64_t first = 0; first < s->lines; first += WINDOW) {
@@ -182,7 +181,7 @@ DEVICE bool slice_receive(struct work *w, const struct ring *r, const struct sli
 		window_receive(w, r, s, first, past);
 		if (!threads_all(movers(), !w->words->stop))
 			return false;
-		if (!thread()) /* what was stored depended on the lines: they have been loaded */
+		if (!thread()) /* what was stored depended on the lines, so they are loaded */
 			store64(r->credits, r->at + past);
 	}
 	return true;
@@ -194,7 +193,7 @@ DEVICE void move(struct work *w, const struct peer_messages *m)
 {
 	struct ring r;
 	ring_find(w, &r);
-	/* After a failure, what would be sent may depend on what was not received. */
+	/* After a failure, the data to send may depend on data that was not received. */
 	const uint32_t past = w->words->dead ? 0 : m->first[w->way + 1];
 	for (uint32_t i = m->first[w->way]; i < past; i++) {
 		struct slice s;

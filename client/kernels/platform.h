@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * The few things that differ between a GPU and the kernels' twin in C, where one thread does the
- * work of a block. */
+ * What differs between a GPU and the CPU build of the kernels, in which one thread does a block's
+ * work. */
 #ifndef KERNELS_PLATFORM_H
 #define KERNELS_PLATFORM_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * platform.h for GPUs: what nvcc and clang both take without CUDA's headers. */
+ * platform.h for GPUs, in code that both nvcc and clang accept without CUDA's headers. */
 #ifndef KERNELS_PLATFORM_GPU_H
 #define KERNELS_PLATFORM_GPU_H
 
@@ -9,11 +9,11 @@
 #include "proto/abi/peer.h"
 
 #define KERNEL		extern "C" __attribute__((global)) void
-/* After KERNEL: the most threads of a block, which limits their registers. */
+/* After KERNEL: the maximum number of threads of a block, which limits their registers. */
 #define THREADS_MOST(n) __attribute__((launch_bounds(n)))
 #define DEVICE		static __attribute__((device)) inline __attribute__((always_inline))
 #define SHARED		static __attribute__((shared))
-#define MOVERS_KEEP	0 /* may a thread that moves data be the keeper, too? */
+#define MOVERS_KEEP	0 /* may a thread that moves data also be the keeper? */
 
 #define REGISTER(function, name)                                                                   \
 	DEVICE uint32_t function(void)                                                             \
@@ -37,11 +37,12 @@ DEVICE void warp_sync(void)
 	asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
 }
 #define WARP	 32u
-/* Before a loop: keep it, since it would make too much code, or unroll all of it. */
+/* Before a loop: ROLLED keeps it a loop, because unrolled it would be too much code; UNROLLED
+ * unrolls all of it. */
 #define ROLLED	 _Pragma("unroll 1")
 #define UNROLLED _Pragma("unroll")
 
-/* True if it is so for all threads of the warp, which wait for each other here. */
+/* Whether it is true for all threads of the warp. They wait for each other here. */
 DEVICE bool warp_all(bool so)
 {
 	uint32_t all;
@@ -53,7 +54,7 @@ DEVICE bool warp_all(bool so)
 	return all;
 }
 
-/* The same for the block's first n threads, a multiple of a warp's. */
+/* The same for the block's first n threads; n is a multiple of the warp size. */
 DEVICE bool threads_all(uint32_t n, bool so)
 {
 	uint32_t all;
@@ -65,7 +66,7 @@ DEVICE bool threads_all(uint32_t n, bool so)
 	return all;
 }
 
-/* Between looks at what is not there yet. */
+/* Pause while polling for something that is not there yet. */
 DEVICE void rest(void)
 {
 }
@@ -77,7 +78,7 @@ DEVICE uint64_t clock_ns(void)
 	return t;
 }
 
-/* Words of the block. */
+/* For words of the block. */
 DEVICE void add_shared(volatile uint32_t *to)
 {
 	asm volatile("red.relaxed.cta.add.u32 [%0], 1;" ::"l"(to) : "memory");

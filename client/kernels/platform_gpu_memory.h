@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Of platform_gpu.h: loads, stores and fences. */
+ * Part of platform_gpu.h: loads, stores and fences. */
 #ifndef KERNELS_PLATFORM_GPU_MEMORY_H
 #define KERNELS_PLATFORM_GPU_MEMORY_H
 
-/* Lines: both halves at a time. */
+/* Lines: both halves in one access. */
 DEVICE void line_store(uint64_t to, uint64_t a, uint64_t b)
 {
 	asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(a), "l"(b)
@@ -18,7 +18,7 @@ DEVICE void line_load(uint64_t from, uint64_t *a, uint64_t *b)
 		     : "memory");
 }
 
-/* Words that others write, too: in global memory, on whichever side of a bus. */
+/* Words that other processors also write, in global memory on either side of a bus. */
 DEVICE uint32_t load32(const uint32_t *from)
 {
 	uint32_t v;
@@ -43,7 +43,7 @@ DEVICE void store64(uint64_t *to, uint64_t v)
 	asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory");
 }
 
-/* Counters: all that was stored before the release can be loaded after the acquire. */
+/* Counters: everything stored before the release is visible to loads after the acquire. */
 DEVICE uint64_t acquire64(const uint64_t *from)
 {
 	uint64_t v;
@@ -56,8 +56,8 @@ DEVICE void release64(uint64_t *to, uint64_t v)
 	asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory");
 }
 
-/* 16 bytes of a buffer, or of staging memory. The compiler keeps their order, so several loads are
- * issued before the first one's value is needed. */
+/* 16 bytes of a buffer or of staging memory. The compiler keeps these in order, so several loads
+ * are issued before the first value is needed. */
 DEVICE void vector_load(uint64_t from, uint64_t *v)
 {
 	asm volatile("ld.global.v2.u64 {%0, %1}, [%2];"
@@ -71,7 +71,7 @@ DEVICE void vector_store(uint64_t to, const uint64_t *v)
 	asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(v[0]), "l"(v[1]) : "memory");
 }
 
-/* Adds to a word that only this GPU uses, and returns its former value. */
+/* Adds to a word that only this GPU uses, and returns the previous value. */
 DEVICE uint32_t add32(uint32_t *to, uint32_t v)
 {
 	uint32_t old;
@@ -82,8 +82,8 @@ DEVICE uint32_t add32(uint32_t *to, uint32_t v)
 	return old;
 }
 
-/* Counts to n, and around; returns the new count. All that was stored before it by those that have
- * counted can be loaded after it. */
+/* Counts up to n, then starts again; returns the new count. Stores made before a thread counted are
+ * visible to loads after this call. */
 DEVICE uint32_t count_around(uint32_t *count, uint32_t n)
 {
 	uint32_t old;
@@ -94,8 +94,9 @@ DEVICE uint32_t count_around(uint32_t *count, uint32_t n)
 	return old < n - 1 ? old + 1 : 0;
 }
 
-/* Between stores, of this thread or others whose stores it knows of, and a word that tells of them:
- * to the block, or to all processors. Likewise between looking at that word and loading. */
+/* Orders stores, by this thread or by others that it has synchronized with, before a store that
+ * announces them: to the block, or to all processors. Also orders reading that word before later
+ * loads. */
 DEVICE void fence_block(void)
 {
 	asm volatile("fence.acq_rel.cta;" ::: "memory");

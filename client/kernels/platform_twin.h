@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * platform.h for the twin: one thread of the CPU, which does the work of a block. */
+ * platform.h for the CPU build: one CPU thread does a block's work. */
 #ifndef KERNELS_PLATFORM_TWIN_H
 #define KERNELS_PLATFORM_TWIN_H
 
@@ -16,7 +16,7 @@
 #define THREADS_MOST(n)
 #define DEVICE static inline
 #define SHARED
-#define MOVERS_KEEP 1 /* may a thread that moves data be the keeper, too? */
+#define MOVERS_KEEP 1 /* may a thread that moves data also be the keeper? */
 #define WARP	    1u
 #define ROLLED
 #define UNROLLED
@@ -177,11 +177,11 @@ DEVICE float half_float(uint16_t h)
 	const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
 	if (rest >= 0x7c00)
 		return bits_float(sign | 0x7f800000 | rest << 13);
-	/* 2^112 times what these bits say as a float. */
+	/* 2^112 times the value of these bits as a float */
 	return bits_float(sign | float_bits(bits_float(rest << 13) * 0x1p112f));
 }
 
-/* Rounds to the nearest, and to the even one between two. */
+/* Rounds to nearest, ties to even. */
 DEVICE uint16_t float_half(float f)
 {
 	const uint32_t u = float_bits(f), sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;
@@ -189,7 +189,7 @@ DEVICE uint16_t float_half(float f)
 		return (uint16_t)(sign | 0x7fff);
 	if (rest >= 0x477ff000)
 		return (uint16_t)(sign | 0x7c00);
-	if (rest < 0x38800000) /* below 2^-14: the sum's lowest bit is the half's */
+	if (rest < 0x38800000) /* below 2^-14: the lowest bit of the sum is that of the half */
 		return (uint16_t)(sign | (float_bits(bits_float(rest) + 0.5f) - 0x3f000000));
 	return (uint16_t)(sign | (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13);
 }

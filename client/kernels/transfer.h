@@ -1,38 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * One warp's part of a collective of many bytes: chunks, the rings of slots that they pass through,
- * and the counters of chunks (proto/abi/peer.h). */
+ * One warp's part of a collective of many bytes: chunks, the slot rings they pass through, and the
+ * chunk counters (proto/abi/peer.h). */
 #ifndef KERNELS_TRANSFER_H
 #define KERNELS_TRANSFER_H
 
 #include "work.h"
 
-#define UNIT 512u /* chunks are multiples of it: 16 bytes for each thread of a warp */
+#define UNIT 512u /* chunk sizes are multiples of this: 16 bytes for each thread of a warp */
 
-/* The phases of an operation, which a warp does in steps. The gather phase is part of AllReduce in
- * two steps alone. */
+/* The phases of an operation, which a warp does in steps. Only a two-step AllReduce has the gather
+ * phase. */
 enum phase { SEND = 1, RECEIVE = 2, GATHER = 4 };
 
 enum counter { ARRIVED, CONSUMED };
 
-/* DATA is what ranks have put in, RESULTS what the first of two steps has reduced. */
+/* DATA is what the ranks contribute, RESULTS what the first of two steps has reduced. */
 enum ring { DATA, RESULTS };
 
 struct progress {
-	uint32_t done;		    /* chunks */
-	uint32_t arrived, consumed; /* chunks at the slowest peer, by the last look */
+	uint32_t done;		    /* number of chunks */
+	uint32_t arrived, consumed; /* chunks at the slowest peer, as last read */
 };
 
 struct transfer {
 	unsigned phases;
 	bool two_steps;
 	uint32_t channel, channels;
-	uint32_t slot, chunk; /* bytes */
-	uint32_t chunks;      /* of this channel */
+	uint32_t slot, chunk; /* sizes in bytes */
+	uint32_t chunks;      /* number of chunks of this channel */
 	uint64_t segment;     /* bytes from one rank to another */
-	uint64_t src_each;    /* from receiver to receiver */
+	uint64_t src_each;    /* distance between receivers' data */
 	struct progress send, receive, gather;
-	volatile uint32_t *sent; /* chunks that this channel has sent, for the block's warps */
+	volatile uint32_t
+		*sent; /* chunks that this channel has sent, shared by the block's warps */
 };
 
 DEVICE uint32_t lane(void)
@@ -40,7 +40,7 @@ DEVICE uint32_t lane(void)
 	return thread() % WARP;
 }
 
-/* ---- Peers: the ranks after this one come first ---- */
+/* ---- Peers: starting with the rank after this one ---- */
 
 DEVICE unsigned peer(const struct peer_call *c, unsigned index)
 {
@@ -64,7 +64,7 @@ DEVICE uint8_t peers_of(const struct peer_call *c, uint8_t ranks)
 	return (uint8_t)(ranks & ~(1u << c->rank));
 }
 
-/* ---- Places in the staging memory of `owner` ---- */
+/* ---- Addresses in the staging memory of `owner` ---- */
 
 /* The slot of the sender's chunk k. */
 DEVICE uint64_t slot_at(const struct work *w, const struct transfer *t, enum ring ring,
@@ -96,7 +96,8 @@ DEVICE uint64_t scratch_at(const struct work *w, const struct transfer *t)
 
 /* ---- Counters ---- */
 
-/* True if all ranks of the mask have counted at least `due` chunks; *seen is what was read last. */
+/* True if all ranks of the mask have counted at least `due` chunks; *seen is the last count read.
+ */
 DEVICE bool counted(const struct work *w, const struct transfer *t, enum counter what,
 		    enum ring ring, uint8_t mask, uint32_t due, uint32_t *seen)
 {
@@ -114,7 +115,7 @@ DEVICE bool counted(const struct work *w, const struct transfer *t, enum counter
 	}
 	if (!warp_all(*seen >= due))
 		return false;
-	warp_sync(); /* what one thread has acquired, all may load */
+	warp_sync(); /* what one thread has acquired, all of them may load */
 	return true;
 }
 
@@ -130,8 +131,8 @@ DEVICE void count_arrived(const struct work *w, const struct transfer *t, enum r
 	}
 }
 
-/* Needs no release: the warp has stored all that it loaded from the slot, so its loads are over.
- * Nothing is counted for slots that get no other chunk. */
+/* No release is needed: the warp has stored everything it loaded from the slot, so its loads are
+ * complete. Slots that get no other chunk are not counted. */
 DEVICE void count_consumed(const struct work *w, const struct transfer *t, enum ring ring,
 			   uint8_t mask, uint32_t count)
 {
@@ -146,7 +147,7 @@ DEVICE void count_consumed(const struct work *w, const struct transfer *t, enum 
 	}
 }
 
-/* How many chunks receivers must have consumed before chunk k has a slot. */
+/* How many chunks receivers must have consumed before chunk k gets a slot. */
 DEVICE uint32_t consumed_due(uint32_t k)
 {
 	return k < PEER_BULK_SLOTS ? 0 : k + 1 - PEER_BULK_SLOTS;

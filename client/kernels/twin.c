@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The kernels as C: see platform.h. */
+ * The kernels built for the CPU: see platform.h. */
 #include "collective.cu"
 
 _Thread_local struct peer_block ncclsvc_peer_block = {0, 1};

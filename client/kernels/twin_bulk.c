@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The kernel for many bytes as C: see platform.h. */
+ * The bulk kernel built for the CPU: see platform.h. */
 #include "bulk.cu"
 
-/* The most channels that a launch on a GPU has, for collectives in one step and in two. */
+/* The most channels that a launch on a GPU uses, for one-step and two-step collectives. */
 enum {
 	ONE_STEP = PEER_BLOCKS * (PEER_BULK_THREADS / 32 / 2),
 	TWO_STEPS = PEER_BLOCKS * (PEER_BULK_THREADS / 32 / 3),
@@ -16,4 +16,4 @@ _Static_assert(HALF >= TWO_STEPS * RINGS * 2, "slots have a unit, also with resu
 _Static_assert(PEER_BULK_DATA + PEER_BULK_COUNTERS * sizeof(struct peer_counter) +
 			       PEER_BULK_CHANNELS * PEER_BULK_SCRATCH <=
 		       PEER_BULK_BYTES,
-	       "all of it fits");
+	       "everything fits");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The kernel for messages as C: see platform.h. */
+ * The message kernel built for the CPU: see platform.h. */
 #include "messages.cu"
 
 _Static_assert(sizeof(struct peer_state) <= PEER_HEADERS, "the state fits");

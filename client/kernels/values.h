@@ -69,8 +69,8 @@ DEVICE uint16_t float_bf16(float f)
 #define LARGER(a, b)  ((a) > (b) || (b) != (b) ? (a) : (b))
 #define SMALLER(a, b) ((a) < (b) || (b) != (b) ? (a) : (b))
 
-/* Averages, as NCCL makes them: floats are scaled before they are added, sums of integers divided.
- */
+/* Averages, computed as NCCL does: floats are scaled before they are added, integer sums are
+ * divided. */
 #define AVERAGED(x, scale) (c->redop == NCCLSVC_AVG ? (x) * (scale) : (x))
 #define DIVIDED(x)	   (c->redop == NCCLSVC_AVG ? (x) / c->nranks : (x))
 

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * One thread's part of an operation of the peer transport: headers, lines, and the wait for them.
- *
+ * One thread's part of an operation of the peer transport: headers, lines, and waiting for them.
  * The last warp of each block, the keeper, moves no data. While the block waits, the keeper reads
- * the member's page from time to time, and stops the block when the daemon asks for that. */
+ * the member's page from time to time, and stops the block when the daemon asks for it. */
 #ifndef KERNELS_WORK_H
 #define KERNELS_WORK_H
 
@@ -13,28 +11,29 @@
 
 struct block_words {
 	uint32_t sequence;
-	uint32_t former, former_blocks; /* the kernel before: its sequence, and how many blocks */
-	uint32_t stop;			/* enum peer_end */
-	uint32_t dead;			/* enum peer_end: a kernel before failed for all */
-	uint32_t finished;		/* warps that moved their data, and headers that came */
-	uint32_t round;			/* of this collective, or the newest one before */
-	uint32_t serial;  /* the call's; in a graph, that of the newest kernel before */
-	uint32_t message; /* the number of the one that the block moves */
-	uint64_t part;	  /* its header */
+	uint32_t former,
+		former_blocks; /* the previous kernel: its sequence, and its number of blocks */
+	uint32_t stop;	       /* enum peer_end */
+	uint32_t dead;	       /* enum peer_end: an earlier kernel failed for all ranks */
+	uint32_t finished; /* number of warps that moved their data, and of headers that arrived */
+	uint32_t round;	   /* round of this collective, or of the newest one before */
+	uint32_t serial;   /* the call's serial; in a graph, that of the newest kernel before */
+	uint32_t message;  /* number of the message that the block moves */
+	uint64_t part;	   /* that message's header */
 };
 
 /* One thread's view. */
 struct work {
 	const struct peer_call *call;
-	struct peer_state *state; /* of this rank */
+	struct peer_state *state; /* this rank's */
 	struct peer_page *page;
 	volatile struct block_words *words;
 	uint32_t sequence;
 	uint32_t round; /* 0: the kernel moves messages */
 	uint32_t spins;
 	uint32_t heartbeat;
-	uint64_t looked, heard; /* ns; 0: not yet */
-	uint32_t way, channel;	/* of the block, if the kernel moves messages */
+	uint64_t looked, heard; /* times in ns; 0: not yet */
+	uint32_t way, channel;	/* the block's, if the kernel moves messages */
 };
 
 DEVICE void post(uint64_t *to, uint32_t above, uint32_t below)
@@ -52,7 +51,7 @@ DEVICE bool posts(const struct work *w)
 	return w->call->posts || refreshes(w);
 }
 
-/* ---- Who does what ---- */
+/* ---- Roles ---- */
 
 #define LOOKER (WARP - 1) /* the keeper's thread that speaks for the block */
 
@@ -61,13 +60,13 @@ DEVICE uint32_t movers(void)
 	return threads() > WARP ? threads() - WARP : 1;
 }
 
-/* Is this thread the keeper's of that number? */
+/* Whether this thread is the keeper's thread of that number. */
 DEVICE bool keeps(uint32_t lane)
 {
 	return thread() + WARP - lane == threads();
 }
 
-/* Is it one of the keeper's, from the first with steps of a warp? */
+/* Divides 0 to n - 1 among the keeper's threads, each in steps of a warp. */
 #define FOR_KEEPERS(i, n)                                                                          \
 	for (uint32_t i = thread() + WARP - threads(); (int32_t)i >= 0 && i < (n); i += WARP)
 
@@ -103,7 +102,7 @@ DEVICE void header_compare(struct work *w, uint64_t header)
 	store32(&w->state->stopped, w->sequence);
 }
 
-/* A rank that has sent less data than this one waits for has sent its header all the same. */
+/* A rank that has sent less data than this one waits for has still sent its header. */
 DEVICE void headers_look(struct work *w)
 {
 	uint64_t header;
@@ -118,7 +117,8 @@ DEVICE void headers_look(struct work *w)
 	store32(&w->page->came, came);
 }
 
-/* Says in the page what the block waits for: a collective's first block for all of them. */
+/* Writes what the block waits for into the page; a collective's first block does it for all of
+ * them. */
 DEVICE void waits_post(const struct work *w)
 {
 	const struct peer_call *c = w->call;
@@ -171,7 +171,7 @@ DEVICE bool rested(struct work *w)
 	return true;
 }
 
-/* Called while something is not there yet. True: it will not come. */
+/* Called while something is missing. True: it will not come. */
 DEVICE bool waited(struct work *w)
 {
 	if (!rested(w))
@@ -181,7 +181,8 @@ DEVICE bool waited(struct work *w)
 	return w->words->stop;
 }
 
-/* The same by a thread that moves data, which on a GPU keeps nothing: the compiler is to know. */
+/* The same for a thread that moves data. On a GPU such a thread is never the keeper, which the
+ * compiler must know. */
 DEVICE bool mover_waited(struct work *w)
 {
 	if (MOVERS_KEEP)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * Handles. A call that uses the service's communicator is inside meanwhile; whoever ends it waits
- * until nobody is, so that a watchdog may abort what other threads work with. */
+ * Handles. A call that uses the service's communicator is counted as inside for that time. A call
+ * that ends the communicator waits until nobody is inside, so that a watchdog may abort a
+ * communicator that other threads use. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,8 +35,8 @@ ncclComm_t handle_ref(ncclComm_t comm)
 	return comm;
 }
 
-/* Handles without a user. The last ones stay allocated, so that a thread that still calls with one
- * of them is refused by name. */
+/* Handles that their user has freed. The last ones stay allocated, so that a thread that still uses
+ * one gets an error that says so. */
 #define FREED_MAX 1024
 static pthread_mutex_t freed_lock = PTHREAD_MUTEX_INITIALIZER;
 static ncclComm_t freed[FREED_MAX];
@@ -72,12 +72,12 @@ ncclResult_t handle_check(ncclComm_t comm, const char *function)
 		return fail(ncclInvalidArgument, "%s: the communicator is NULL", function);
 	if (comm->magic != COMM_MAGIC)
 		return fail(ncclInvalidArgument,
-			    "%s: %p is no communicator, or one that has been destroyed", function,
+			    "%s: %p is not a communicator, or has been destroyed", function,
 			    (void *)comm);
 	if (comm->generation != process_generation())
 		return fail(ncclInvalidUsage,
-			    "%s: the communicator is of the process that this one was forked "
-			    "from: make one of its own here",
+			    "%s: the communicator belongs to the process that forked this one: "
+			    "create a new one here",
 			    function);
 	if (comm->aborted)
 		return fail(ncclInvalidUsage, "%s: the communicator has been destroyed or aborted",
@@ -93,8 +93,8 @@ static ncclResult_t check_state(ncclComm_t comm, const char *function)
 			    function);
 	if (comm->state == COMM_STARTING)
 		return fail(ncclInvalidArgument,
-			    "%s: the communicator is still being made: wait until "
-			    "ncclCommGetAsyncError says ncclSuccess",
+			    "%s: the communicator is still being created: wait until "
+			    "ncclCommGetAsyncError reports ncclSuccess",
 			    function);
 	if (comm->state == COMM_FAILED || comm->async)
 		return fail(comm->async, "%s: %s", function, comm->text);
@@ -152,9 +152,9 @@ void handle_latch(ncclComm_t comm, ncclResult_t result, const char *text)
 	pthread_mutex_unlock(&comm->lock);
 }
 
-/* Memory that was freed (torch.cuda.empty_cache, say) is the GPU's once the daemon lets go of it,
- * too. A program that looks for errors now and then, as PyTorch's watchdog does, has it given back
- * meanwhile. */
+/* Memory that was freed (by torch.cuda.empty_cache, say) returns to the GPU only once the daemon
+ * releases it too. Programs that check for errors now and then, like PyTorch's watchdog, have it
+ * released here. */
 static void sweep(struct gpu_session *session)
 {
 	const long ms = now_ms();
@@ -179,10 +179,10 @@ void handle_look(ncclComm_t comm)
 	ncclsvc_result r = ncclsvc_comm_error(comm->service);
 	if (r == NCCLSVC_DAEMON_LOST)
 		comm->session->lost = true;
-	if (!r || handle_over(comm)) /* an abort of the own is no failure */
+	if (!r || handle_over(comm)) /* our own abort is not a failure */
 		return;
 	snprintf(text, sizeof(text), "%s: %s", ncclsvc_result_name(r), ncclsvc_last_error());
-	/* Whatever it was, it came from elsewhere. */
+	/* Whatever failed, its cause is elsewhere. */
 	ncclResult_t result = result_of(r);
 	if (result == ncclInvalidArgument)
 		result = ncclRemoteError;
@@ -217,9 +217,8 @@ ncclResult_t handle_leave(ncclComm_t comm)
 	pthread_mutex_unlock(&comm->lock);
 	const unsigned graphs = ncclsvc_comm_graphs(service);
 	if (graphs)
-		warn("communicator %p: %u CUDA graph%s of this process ha%s operations of it, "
-		     "which do "
-		     "nothing from now on: destroy graphs before their communicator",
+		warn("communicator %p: %u CUDA graph%s of this process still ha%s operations of "
+		     "it, which do nothing from now on: destroy graphs before their communicator",
 		     (void *)comm, graphs, graphs == 1 ? "" : "s", graphs == 1 ? "s" : "ve");
 	ncclsvc_result r = ncclsvc_comm_leave(service);
 	return r ? fail_service(r) : ncclSuccess;

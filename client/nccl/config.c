@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * ncclConfig_t. The communicators behind are the daemon's, shared by all who use the same GPUs, so
- * what tunes NCCL is the daemon's to set (NCCL's variables in its environment). Such fields are
- * checked as NCCL checks them, said with NCCL_DEBUG=INFO, and change no result. */
+ * ncclConfig_t. The communicators underneath belong to the daemon, shared by all who use the same
+ * GPUs, so NCCL is tuned in the daemon's environment (NCCL's variables). Tuning fields are checked
+ * as NCCL checks them, logged with NCCL_DEBUG=INFO, and otherwise ignored. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +10,8 @@
 struct field {
 	const char *name;
 	size_t at;
-	unsigned since; /* the release that brought it: older ones have padding there, or nothing */
+	unsigned since; /* the release that added the field: older structs have padding there, or
+			   end before it */
 	int least, most;
 };
 
@@ -20,7 +20,7 @@ struct field {
 #name, offsetof(ncclConfig_t, name), since, least, most                            \
 	}
 
-/* Tuning, all of it. */
+/* The fields that only tune. */
 static const struct field tuning[] = {
 	FIELD(cgaClusterSize, 21700, 0, INT_MAX),
 	FIELD(minCTAs, 21700, 1, INT_MAX),
@@ -57,14 +57,15 @@ static void unset(ncclConfig_t *c, const struct field *f)
 	memcpy((char *)c + f->at, &value, sizeof(value));
 }
 
-/* Fields that an older config does not have are as if unset. */
+/* Fields that an older config lacks count as unset. */
 static ncclResult_t take(const ncclConfig_t *from, const char *function, ncclConfig_t *c)
 {
 	const size_t n = sizeof(tuning) / sizeof(tuning[0]);
 	*c = (ncclConfig_t){.size = sizeof(*c), .blocking = NCCL_INT_UNSET};
 	if (from->magic != NCCL_MAGIC || from->size < offsetof(ncclConfig_t, cgaClusterSize))
 		return fail(ncclInvalidArgument,
-			    "%s: config was not made with NCCL_CONFIG_INITIALIZER", function);
+			    "%s: config was not initialized with NCCL_CONFIG_INITIALIZER",
+			    function);
 	if (from->size > sizeof(*c))
 		inform("%s: config is from a newer NCCL (%u): fields newer than 2.32 are ignored",
 		       function, from->version);
@@ -83,16 +84,17 @@ static ncclResult_t check_tuning(const ncclConfig_t *c, const char *function)
 		if (value == NCCL_INT_UNSET)
 			continue;
 		if (value < f->least || value > f->most)
-			return fail(ncclInvalidArgument, "%s: config.%s is %d, not from %d to %d",
+			return fail(ncclInvalidArgument, "%s: config.%s is %d, must be %d to %d",
 				    function, f->name, value, f->least, f->most);
-		inform("%s: config.%s = %d is left to the daemon, whose communicators are shared",
+		inform("%s: config.%s = %d is ignored: the daemon tunes its shared communicators",
 		       function, f->name, value);
 	}
 	if (c->minCTAs != NCCL_INT_UNSET && c->maxCTAs != NCCL_INT_UNSET && c->minCTAs > c->maxCTAs)
-		return fail(ncclInvalidArgument, "%s: config.minCTAs is %d, maxCTAs only %d",
+		return fail(ncclInvalidArgument, "%s: config.minCTAs is %d, but maxCTAs only %d",
 			    function, c->minCTAs, c->maxCTAs);
 	if (c->netName)
-		inform("%s: config.netName = %.64s is left to the daemon", function, c->netName);
+		inform("%s: config.netName = %.64s is ignored: the daemon chooses the network",
+		       function, c->netName);
 	return ncclSuccess;
 }
 
@@ -105,7 +107,7 @@ ncclResult_t config_read(const ncclConfig_t *config, const struct ncclComm *pare
 		return ncclSuccess;
 	ncclResult_t r = take(config, function, &c);
 	if (!r && c.blocking != NCCL_INT_UNSET && c.blocking != 0 && c.blocking != 1)
-		r = fail(ncclInvalidArgument, "%s: config.blocking is %d, not 0 or 1", function,
+		r = fail(ncclInvalidArgument, "%s: config.blocking is %d, must be 0 or 1", function,
 			 c.blocking);
 	if (!r)
 		r = check_tuning(&c, function);
@@ -117,7 +119,7 @@ ncclResult_t config_read(const ncclConfig_t *config, const struct ncclComm *pare
 	return ncclSuccess;
 }
 
-/* ---- Of one collective ---- */
+/* ---- Configuration of one collective ---- */
 
 static bool has(const ncclCollConfig_t *c, size_t end)
 {
@@ -132,15 +134,15 @@ ncclResult_t coll_config_read(const ncclCollConfig_t *c, const char *function, C
 		return ncclSuccess;
 	if (c->magic != NCCL_MAGIC || !HAS(c, version))
 		return fail(ncclInvalidArgument,
-			    "%sConfig: config was not made with NCCL_COLLCONFIG_INITIALIZER",
+			    "%sConfig: config was not initialized with NCCL_COLLCONFIG_INITIALIZER",
 			    function);
 	if (HAS(c, forceAlgSelection) && c->algSelection && c->algSelection[0] &&
 	    c->forceAlgSelection)
-		return fail(ncclInvalidUsage,
-			    "%sConfig: the daemon chooses the algorithm, and '%.64s' cannot be "
-			    "forced: set forceAlgSelection to 0, or NCCL_ALGO in the daemon's "
-			    "environment",
-			    function, c->algSelection);
+		return fail(
+			ncclInvalidUsage,
+			"%sConfig: the daemon chooses the algorithm, so '%.64s' cannot be forced: "
+			"set forceAlgSelection to 0, or NCCL_ALGO in the daemon's environment",
+			function, c->algSelection);
 	if (HAS(c, launchCompletionEvent))
 		*launched = c->launchCompletionEvent;
 	return ncclSuccess;

@@ -10,10 +10,10 @@ struct config {
 	char name[64];
 };
 
-/* config may be NULL: then as `parent`, or NCCL's defaults if that is NULL, too. */
+/* If config is NULL, copies `parent`, or if that is NULL too, NCCL's defaults. */
 ncclResult_t config_read(const ncclConfig_t *config, const struct ncclComm *parent,
 			 const char *function, struct config *out);
-/* config may be NULL. *launched: to be recorded when the operation is launched; NULL: none. */
+/* config may be NULL. *launched: an event to record when the operation is launched; NULL: none. */
 ncclResult_t coll_config_read(const ncclCollConfig_t *config, const char *function,
 			      CUevent *launched);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Streams that wait for the daemon hold connections to the GPU: the process is to have as many as
- * it can. CUDA reads the variable when it is initialized, later than this. */
+ * Streams that wait for the daemon occupy connections to the GPU, so the process should have as
+ * many as possible. CUDA reads the variable when it initializes, which is later than this. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -21,7 +21,7 @@ void connections_check(void)
 	if (atomic_exchange(&checked, true) || !text || atoi(text) >= CUDA_CONNECTIONS_DEFAULT)
 		return;
 	warn(CUDA_CONNECTIONS_VARIABLE
-	     "=%s: a stream that waits for an operation holds up others, and ranks may wait "
-	     "for each other; unset it, or set it to " MOST,
+	     "=%s: a stream that waits for an operation blocks others, and ranks may wait for each "
+	     "other; unset it, or set it to " MOST,
 	     text);
 }

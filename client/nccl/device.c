@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The device API: kernels of the user's that reach other GPUs' memory. The communicators are in the
- * daemon's processes, so there is nothing here that a kernel of this process could use. */
+ * The device API, by which the user's kernels access other GPUs' memory. The communicators are in
+ * the daemon's processes, so a kernel of this process has nothing to access. */
 #include "handle.h"
 
 static ncclResult_t refuse(const char *function)
 {
 	return fail(ncclInvalidUsage,
-		    "%s: NCCL's device API needs communicators in the process itself: the service "
-		    "has none; use NCCL's own library for it",
+		    "%s: NCCL's device API needs communicators inside the process, and the "
+		    "service's are in the daemon: use NCCL's own library for it",
 		    function);
 }
 
@@ -28,7 +28,7 @@ ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const void *device_comm)
 }
 NCCL_TWIN(ncclDevCommDestroy);
 
-/* The team of all ranks needs no device. */
+/* The team of all ranks needs no device support. */
 ncclTeam_t ncclTeamWorld(ncclComm_t comm)
 {
 	ncclTeam_t team = {0};
@@ -38,7 +38,7 @@ ncclTeam_t ncclTeamWorld(ncclComm_t comm)
 }
 NCCL_TWIN(ncclTeamWorld);
 
-/* Of those that need one, nobody is a member. */
+/* The teams that do need it have no members. */
 ncclTeam_t ncclTeamLsa(ncclComm_t comm)
 {
 	(void)comm;
@@ -165,7 +165,7 @@ ncclResult_t ncclGinInboxA2ACreateRequirement(ncclTeam_t peers, int blocks, int 
 }
 NCCL_TWIN(ncclGinInboxA2ACreateRequirement);
 
-/* ---- Where windows are mapped: nowhere in this process but at their own address ---- */
+/* ---- Addresses of windows: in this process, windows are mapped only at their own address ---- */
 
 static ncclResult_t no_pointer(const char *function, void **p)
 {

@@ -5,5 +5,5 @@ ncclResult_t driver_open(const struct cuda **cuda)
 {
 	const char *why;
 	*cuda = cuda_driver(&why);
-	return *cuda ? ncclSuccess : fail(ncclInvalidUsage, "GPUs cannot be used: %s", why);
+	return *cuda ? ncclSuccess : fail(ncclInvalidUsage, "cannot use GPUs: %s", why);
 }

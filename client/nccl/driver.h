@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * CUDA's driver, as far as this library asks it itself. */
+ * The CUDA driver, for calls that this library makes itself. */
 #ifndef NCCL_DRIVER_H
 #define NCCL_DRIVER_H
 

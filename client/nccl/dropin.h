@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The drop-in libnccl.so.2: what all its files share. NCCL's functions, each in the file of its
- * subject, are thin: they check, and hand over to the session of their GPU.
+ * subject, are thin: they check their arguments and call the session of their GPU.
  *
  *   error.c    sentences, NCCL_DEBUG        session.c  a session for each GPU; fork
- *   comm.c     handles: who is inside       config.c   ncclConfig_t, field by field
- *   start.c    joins, splits, in threads    init.c     the functions that begin communicators
- *   end.c      the functions that end them  info.c     what they tell
+ *   comm.c     handles, calls inside        config.c   ncclConfig_t, field by field
+ *   start.c    joins, splits, in threads    init.c     functions that create communicators
+ *   end.c      functions that end them      info.c     queries
  *   group.c    ncclGroupStart and End       submit.c   operations to sessions
- *   ops.c      the operations               redop.c    reductions that the user makes
- *   memory.c   lent memory, registration    suspend.c  suspended ones, and what memory they take
- *   device.c   the device API, and
- *   onesided.c one-sided operations, which are refused
+ *   ops.c      the operations               redop.c    user-made reductions
+ *   memory.c   lent memory, registration    suspend.c  suspending, memory statistics
+ *   device.c   the device API (refused)     onesided.c one-sided operations (refused)
  *   interrupt.c  Ctrl-C in Python programs
- *   params.c   NCCL's variables, which are the daemon's
- *   connections.c, mps.c  what CUDA reads in the environment when it is initialized
- *   driver.c   CUDA's driver
+ *   params.c   NCCL's variables, which belong to the daemon
+ *   connections.c, mps.c  environment variables that CUDA reads when it initializes
+ *   driver.c   the CUDA driver
  *
  * Every exported function is weak and has an alias whose name begins with p, as in NCCL, for tools
  * that wrap the one and call the other. */
@@ -29,20 +28,21 @@
 #include "ncclsvc.h"
 #include "proto/abi/nccl_abi.h"
 
-#define NCCL_ABI_VERSION 23203 /* whose nccl.h this is */
+#define NCCL_ABI_VERSION 23203 /* the release whose nccl.h this is */
 
-/* Declares and exports a function of nccl_abi.h, under both of its names. */
+/* Declares and exports a function of nccl_abi.h, under both its names. */
 #define NCCL_EXPORT(function, type, parameters)                                                    \
 	__attribute__((visibility("default"), weak)) type function parameters;                     \
 	__attribute__((visibility("default"))) type p##function parameters;
 NCCL_FUNCTIONS(NCCL_EXPORT)
 NCCL_MORE_FUNCTIONS(NCCL_EXPORT)
-/* Behind a function's definition: its second name. */
+/* Follows a function's definition: exports its second name. */
 #define NCCL_TWIN(function)                                                                        \
 	__attribute__((visibility("default"), alias(#function))) __typeof__(function) p##function
 
-/* A fork waits until nobody has that lock of the file's: its child would never get it. Registered
- * early, so that it is taken behind session.c's; no other is taken within it. */
+/* A fork waits until nobody holds this file's lock, because its child could never get it.
+ * Registered early, so that it is taken after session.c's lock; no other lock is taken while it is
+ * held. */
 #define FREE_IN_CHILDREN(lock)                                                                     \
 	static void before_fork(void)                                                              \
 	{                                                                                          \
@@ -59,30 +59,32 @@ NCCL_MORE_FUNCTIONS(NCCL_EXPORT)
 
 /* ---- error.c ---- */
 
-/* Leaves the sentence for ncclGetLastError and the open group, and returns result. */
+/* Stores the sentence for ncclGetLastError and the open group, and returns result. */
 __attribute__((format(printf, 2, 3))) ncclResult_t fail(ncclResult_t result, const char *format,
 							...);
-/* The same of a call of libncclsvc that failed: its sentence, and NCCL's nearest result. */
+/* The same for a failed call of libncclsvc: stores its sentence, and returns the nearest NCCL
+ * result. */
 ncclResult_t fail_service(ncclsvc_result result);
 ncclResult_t result_of(ncclsvc_result result);
-/* The sentence of the process's last failure. Of the calling thread until its next call. */
+/* The sentence of the process's last failure. Belongs to the calling thread until its next call. */
 const char *last_sentence(void);
-/* A line of NCCL_DEBUG=WARN, that fails nothing. */
+/* Prints a line with NCCL_DEBUG=WARN, without failing anything. */
 __attribute__((format(printf, 1, 2))) void warn(const char *format, ...);
-/* A line of NCCL_DEBUG=INFO. */
+/* Prints a line with NCCL_DEBUG=INFO. */
 __attribute__((format(printf, 1, 2))) void inform(const char *format, ...);
 
-/* State of a thread. On the heap: a library that is opened late has little thread-local room. */
+/* A thread's state. On the heap, because a library that is opened late has little thread-local
+ * storage. */
 struct own {
-	char sentence[1024]; /* of last_sentence */
-	char text[768];	     /* of ncclGetLastError */
+	char sentence[1024]; /* for last_sentence */
+	char text[768];	     /* for ncclGetLastError */
 	struct group *group; /* NULL before the first */
 };
 struct own *own(void);
 
 /* ---- connections.c ---- */
 
-/* Warns, once, of an environment in which streams hold each other up. */
+/* Warns once if the environment makes streams block each other. */
 void connections_check(void);
 
 #endif

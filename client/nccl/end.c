@@ -2,7 +2,7 @@
  * The functions that end communicators. */
 #include "group.h"
 
-/* Waits for all submitted operations; with non-blocking communicators in the background. */
+/* Waits for all submitted operations; for non-blocking communicators, in the background. */
 static void *finalize(void *arg)
 {
 	ncclComm_t comm = arg;
@@ -44,7 +44,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 }
 NCCL_TWIN(ncclCommFinalize);
 
-/* pending: what it has submitted may not be over, and breaks off. */
+/* pending: its submitted operations may still run, and are aborted. */
 static ncclResult_t end(ncclComm_t comm, bool pending)
 {
 	pthread_mutex_lock(&comm->lock);
@@ -54,7 +54,7 @@ static ncclResult_t end(ncclComm_t comm, bool pending)
 	if (before)
 		return ncclSuccess;
 	inform("communicator %p: aborted", (void *)comm);
-	/* If the communicator is being made, the thread that makes it does the rest. */
+	/* If the communicator is still being created, the creating thread does the rest. */
 	handle_cancel_join(comm);
 	if (pending)
 		handle_break_off(comm);
@@ -63,7 +63,7 @@ static ncclResult_t end(ncclComm_t comm, bool pending)
 	return r;
 }
 
-/* From any thread, whatever others do with the communicator: they are let go. */
+/* May be called from any thread, whatever others do with the communicator: their calls return. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
 	if (!comm || (comm->magic == COMM_MAGIC && comm->aborted))
@@ -93,7 +93,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 }
 NCCL_TWIN(ncclCommDestroy);
 
-/* Cancels this rank's pending operations, and fails the other ranks'. The handle stays. */
+/* Cancels this rank's pending operations, and fails those of the other ranks. The handle remains.
+ */
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
 {
 	if (flags != NCCL_REVOKE_DEFAULT)

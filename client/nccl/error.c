@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Results, sentences, and the lines of NCCL_DEBUG. */
+ * Results, error sentences, and the lines of NCCL_DEBUG. */
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 enum level { LEVEL_NONE, LEVEL_VERSION, LEVEL_WARN, LEVEL_INFO };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char last[SENTENCE]; /* of the process, as in NCCL: another thread may ask */
+static char last[SENTENCE]; /* per process, as in NCCL: another thread may query it */
 FREE_IN_CHILDREN(lock)
 
 /* ---- Of threads ---- */
@@ -41,7 +41,7 @@ static void own_key_make(void)
 struct own *own(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	static struct own nobodys; /* better than nothing, if there is no memory */
+	static struct own nobodys; /* a fallback when out of memory */
 	if (mine)
 		return mine;
 	pthread_once(&once, own_key_make);
@@ -72,7 +72,7 @@ static enum level level(void)
 	return (enum level)is;
 }
 
-/* NCCL_DEBUG_FILE with %h (host), %p (pid) and %% put in, as in NCCL. False: too long. */
+/* NCCL_DEBUG_FILE with %h (host), %p (pid) and %% replaced, as in NCCL. False: too long. */
 static bool debug_path(const char *format, char path[PATH_MAX])
 {
 	size_t n = 0;
@@ -110,7 +110,7 @@ static void debug_file_open(void)
 		debug_file = fd;
 }
 
-/* One write for each line: those of several processes do not mix. */
+/* One write per line, so that lines of several processes do not mix. */
 static void print(const char *kind, const char *text)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -124,7 +124,7 @@ static void print(const char *kind, const char *text)
 		line[n - 1] = '\n';
 	}
 	if (n > 0 && write(debug_file, line, (size_t)n) < 0)
-		return; /* there is nowhere to say so */
+		return; /* there is nowhere to report it */
 }
 
 static __attribute__((format(printf, 3, 0))) void print_at(enum level least, const char *kind,
@@ -248,7 +248,7 @@ NCCL_TWIN(ncclGetErrorString);
 
 void ncclResetDebugInit(void)
 {
-	/* NCCL_DEBUG is read once. NCCL itself has given this function up. */
+	/* NCCL_DEBUG is read only once. NCCL has deprecated this function. */
 }
 NCCL_TWIN(ncclResetDebugInit);
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * The functions of CUDA that free memory: cudaFree, cuMemFree for programs that are linked with the
- * driver, and cuMemUnmap for those that ask the runtime for it, as PyTorch does for its expandable
- * segments. Memory that was in an operation is imported by the GPU's worker, and is the GPU's again
- * only when that has closed it, too. PyTorch, which frees its cache when it is out of memory, and
- * tries again at once, needs it then. So the daemon lets it go first. A call that the dynamic
- * linker does not bind to these (the runtime linked statically, dlsym of a library) frees as ever:
- * see ncclsvc_mem_sweep. */
+ * CUDA's functions that free memory: cudaFree, cuMemFree for programs linked with the driver, and
+ * cuMemUnmap for those that get it through the runtime, as PyTorch does for its expandable
+ * segments. Memory that was used in an operation is imported by the GPU's worker, and returns to
+ * the GPU only once the worker has closed it too. PyTorch, which frees its cache when it is out of
+ * memory and retries at once, needs it by then. So the daemon releases it first. A call that the
+ * dynamic linker does not bind to these functions (a statically linked runtime, dlsym of a library)
+ * frees as usual: see ncclsvc_mem_sweep. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -19,8 +18,8 @@
 
 #define NOT_INITIALIZED 3 /* cudaErrorInitializationError, CUDA_ERROR_NOT_INITIALIZED */
 
-/* The next library's function. A library that was not loaded for all, as Python loads its modules,
- * is found by name. */
+/* Finds the next library's function. A library that was not loaded globally, as Python loads its
+ * modules, is found by name. */
 static void *find_next(const char *name, const char *const libraries[])
 {
 	void *found = dlsym(RTLD_NEXT, name);
@@ -59,7 +58,7 @@ int cuMemFree_v2(unsigned long long p)
 
 static int (*_Atomic driver_unmap)(unsigned long long p, size_t bytes);
 
-/* A mapping, or more of one allocation; of several, only the first is let go now. */
+/* Unmaps one mapping or several of one allocation; of several, only the first is released now. */
 static int unmap(unsigned long long p, size_t bytes)
 {
 	sessions_forget((const void *)(uintptr_t)p);
@@ -74,7 +73,7 @@ static void replace(const char *symbol, void **function)
 	*function = (void *)unmap;
 }
 
-/* The last argument tells whether the driver has the function: a pointer to an enum. */
+/* The last argument points to an enum that says whether the driver has the function. */
 EXPORTED int cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
 					      unsigned long long flags, int *found);
 int cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,

@@ -86,7 +86,7 @@ ncclResult_t ncclGroupStart(void)
 }
 NCCL_TWIN(ncclGroupStart);
 
-/* As they fail together, they were never begun. */
+/* The starts fail together, as if they had never begun. */
 static void drop_starts(struct start *list, ncclResult_t why, const char *text)
 {
 	while (list) {
@@ -96,7 +96,7 @@ static void drop_starts(struct start *list, ncclResult_t why, const char *text)
 	}
 }
 
-/* The group is closed by now: what fails in here is not its own failure any more. */
+/* The group is already closed: a failure in here is not recorded in it. */
 static ncclResult_t run(struct start *starts, struct operation *operations, unsigned n)
 {
 	ncclResult_t r = starts ? starts_run(starts) : ncclSuccess;
@@ -111,14 +111,14 @@ ncclResult_t ncclGroupEnd(void)
 {
 	struct group *g = own()->group;
 	if (!g || !g->depth)
-		return fail(ncclInvalidUsage, "ncclGroupEnd: there was no ncclGroupStart");
+		return fail(ncclInvalidUsage, "ncclGroupEnd: there is no open ncclGroupStart");
 	if (--g->depth)
 		return ncclSuccess;
 	struct start *starts = g->starts;
 	unsigned n = g->noperations;
 	ncclResult_t r = g->failed;
 	g->starts = NULL;
-	g->noperations = 0; /* who makes groups makes many: the room is kept */
+	g->noperations = 0; /* a thread that makes one group makes more, so keep the array */
 	if (r) {
 		fail(r, "%s", g->text);
 		drop_starts(starts, r, g->text);
@@ -130,14 +130,13 @@ ncclResult_t ncclGroupEnd(void)
 }
 NCCL_TWIN(ncclGroupEnd);
 
-/* Only the daemon's NCCL knows how long a group will take. */
+/* Only the daemon's NCCL can estimate how long a group takes. */
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *info)
 {
 	if (!info || info->magic != NCCL_SIM_MAGIC)
-		return fail(ncclInvalidArgument, "ncclGroupSimulateEnd: the info was not made with "
-						 "NCCL_SIM_INFO_INITIALIZER");
-	return fail(ncclInvalidUsage,
-		    "ncclGroupSimulateEnd: a group is planned in the daemon when it runs: time it, "
-		    "or ask NCCL itself");
+		return fail(ncclInvalidArgument, "ncclGroupSimulateEnd: the info was not "
+						 "initialized with NCCL_SIM_INFO_INITIALIZER");
+	return fail(ncclInvalidUsage, "ncclGroupSimulateEnd: the daemon plans a group only when it "
+				      "runs: time it, or use NCCL's own library");
 }
 NCCL_TWIN(ncclGroupSimulateEnd);

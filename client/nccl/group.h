@@ -14,8 +14,8 @@ struct operation {
 	void *dst;
 	size_t count;
 	int type, redop, peer;
-	int made;	  /* the place of a reduction that was made, from 1; 0: none */
-	CUevent launched; /* of its configuration; NULL: none */
+	int made;	  /* place of a user-made reduction, from 1; 0: none */
+	CUevent launched; /* from its configuration; NULL: none */
 	ncclsvc_task task;
 	bool done;
 };
@@ -23,18 +23,18 @@ struct operation {
 struct group;
 bool group_is_open(void);
 void group_free(struct group *group);
-/* Keeps it for ncclGroupEnd. */
+/* Keeps the operation for ncclGroupEnd. */
 ncclResult_t group_add_operation(const struct operation *operation);
 void group_add_start(struct start *start);
-/* The open group has failed: ncclGroupEnd says so. */
+/* Marks the open group as failed; ncclGroupEnd reports it. */
 void group_note(ncclResult_t result);
 
-/* submit.c: enters the communicators, submits everything, and waits for room if there is none. */
+/* submit.c: enters the communicators, submits everything, and waits while there is no room. */
 ncclResult_t operations_submit(struct operation *operations, unsigned n);
-/* Until everything that was submitted on it has ended, or it is over. */
+/* Waits until everything submitted on the communicator has ended, or it is over. */
 void handle_flush(ncclComm_t comm);
 
-/* redop.c: gives the operation the service's number for the reduction, which is its own until it is
+/* redop.c: gives the operation the service's number for the reduction, reserved until it is
  * released. */
 ncclResult_t redop_take(struct operation *operation, ncclRedOp_t op);
 void redop_release(const struct operation *operation);

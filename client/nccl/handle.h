@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators as the user has them: comm.c. */
+ * Communicators as the user sees them: comm.c. */
 #ifndef NCCL_HANDLE_H
 #define NCCL_HANDLE_H
 
@@ -9,73 +9,77 @@
 
 enum comm_state { COMM_STARTING, COMM_READY, COMM_FAILED, COMM_LEFT };
 
-/* A reduction that was made; it stays, for the next that has the same scalar. */
+/* A user-made reduction. It is kept after its user destroys it, for the next one with the same
+ * scalar. */
 struct made {
-	int service; /* ncclsvc_redop; 0: the place is free */
+	int service; /* an ncclsvc_redop; 0: the entry is free */
 	ncclDataType_t type;
 	unsigned users;
-	unsigned queued; /* operations that have its number and are not submitted */
+	unsigned queued; /* unsubmitted operations that use its number */
 	uint8_t scalar[8];
 };
 #define REDOPS_MADE 48
 
 struct ncclComm {
 	uint64_t magic;
-	unsigned generation; /* of the process */
-	atomic_uint refs;    /* its user's, and what works on it: groups, threads */
+	unsigned generation; /* generation of the process */
+	atomic_uint refs;    /* held by its user, and by groups and threads that use it */
 	int device;
 	bool blocking;
 	char name[64];
-	ncclUniqueId id; /* as joined: whence those of its shrunk and grown ones come */
+	ncclUniqueId id; /* the id it was joined with; ids of shrunk and grown communicators derive
+			    from it */
 
-	pthread_mutex_t redops_lock; /* taken before the other */
+	pthread_mutex_t redops_lock; /* taken before `lock` */
 	struct made redops[REDOPS_MADE];
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	/* Under the lock: */
+	/* Protected by the lock: */
 	enum comm_state state;
 	int nranks, rank;
 	struct gpu_session *session;
 	ncclsvc_comm *service; /* NULL unless READY */
-	bool joining;	       /* a join of it is on its way to the daemon */
-	ncclsvc_joining *join; /* that waits there; NULL: none */
+	bool joining;	       /* a join of it is being sent to the daemon */
+	ncclsvc_joining *join; /* the join that waits in the daemon; NULL: none */
 	unsigned users;	       /* calls inside, which keep `service` alive */
-	bool freed;	       /* it has no user; under freed_lock */
-	unsigned pending;      /* starts and ends under way that it is the parent of */
+	bool freed;	       /* its user has freed it; protected by freed_lock */
+	unsigned pending;      /* running starts and ends whose parent it is */
 	bool revoked, finalized, suspended;
-	atomic_bool aborted;		      /* or destroyed; it is read without the lock, too */
-	uint64_t shrinks, grows, splits;      /* splits: since it was revoked */
-	uint64_t splits_called, splits_ended; /* before: they go in the order of the calls */
-	struct registration *registrations;   /* memory.c's */
+	atomic_bool aborted;		 /* aborted or destroyed; also read without the lock */
+	uint64_t shrinks, grows, splits; /* splits: those since it was revoked */
+	uint64_t splits_called,
+		splits_ended; /* splits before that, which run in the order of the calls */
+	struct registration *registrations; /* used by memory.c */
 	ncclsvc_task newest;
-	ncclResult_t async; /* the first failure, for good */
+	ncclResult_t async; /* the first failure, which stays */
 	char text[768];
 };
 
-/* A handle that is STARTING. NULL: no memory. The caller holds its only reference. */
+/* A handle in state STARTING. NULL: out of memory. The caller holds its only reference. */
 ncclComm_t handle_new(int device, bool blocking, const char *name);
 ncclComm_t handle_ref(ncclComm_t comm);
 void handle_unref(ncclComm_t comm);
-/* Is it a handle of this process, and has not been destroyed? */
+/* Checks that it is a handle of this process that has not been destroyed. */
 ncclResult_t handle_check(ncclComm_t comm, const char *function);
 
-/* Keeps comm->service alive until handle_exit. Fails if it is not READY. */
+/* Keeps comm->service alive until handle_exit. Fails if the handle is not READY. */
 ncclResult_t handle_enter(ncclComm_t comm, const char *function);
 void handle_exit(ncclComm_t comm);
-/* Could it be entered? */
+/* Whether handle_enter would succeed. */
 ncclResult_t handle_usable(ncclComm_t comm, const char *function);
-/* It has failed, and its user will be told. Keeps the first sentence. */
+/* Marks it as failed, to be reported to its user. Keeps the first sentence. */
 void handle_latch(ncclComm_t comm, ncclResult_t result, const char *text);
-/* Asks the service for failures, and latches what it says. Inside. */
+/* Asks the service for failures, and latches them. Call inside. */
 void handle_look(ncclComm_t comm);
-/* True once no call is to wait for the communicator any more. */
+/* True once no call should wait for the communicator any more. */
 bool handle_over(ncclComm_t comm);
-/* Cancels its join, so that another one may have the rank. */
+/* Cancels its join, so that another process may take the rank. */
 void handle_cancel_join(ncclComm_t comm);
-/* Waits until everybody is outside, and leaves. The user's reference stays. */
-/* Operations that wait inside GPUs end, also for threads that are inside a call. */
+/* Ends operations that wait inside GPUs, also for threads inside a call. */
 void handle_break_off(ncclComm_t comm);
+/* Waits until nobody is inside, and leaves the service's communicator. The user's reference
+ * remains. */
 ncclResult_t handle_leave(ncclComm_t comm);
 
 /* ---- memory.c ---- */
@@ -84,8 +88,8 @@ void registrations_free(struct ncclComm *comm);
 
 /* ---- mps.c ---- */
 
-/* Tells, once, whether this process uses the communicator's GPU through the MPS server of the
- * worker there: warns if only one of both does. */
+/* Reports once whether this process uses the communicator's GPU through the same MPS server as the
+ * worker; warns if only one of the two uses MPS. */
 void mps_check(ncclComm_t comm);
 
 #endif

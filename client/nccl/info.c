@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What communicators, and the library, tell of themselves. */
+ * Queries of communicators and of the library. */
 #include <stdio.h>
 #include <string.h>
 
@@ -26,7 +26,8 @@ static ncclResult_t tell(ncclComm_t comm, const char *function, int *to, const i
 	pthread_mutex_unlock(&comm->lock);
 	if (starting)
 		return fail(ncclInvalidArgument,
-			    "%s: the communicator is not made yet, or could not be", function);
+			    "%s: the communicator is not created yet, or its creation failed",
+			    function);
 	return ncclSuccess;
 }
 
@@ -48,7 +49,7 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 }
 NCCL_TWIN(ncclCommCuDevice);
 
-/* The same on all ranks, and no secret. */
+/* The same on all ranks, and not secret. */
 static uint64_t hash_of(const ncclUniqueId *id)
 {
 	uint64_t h = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
@@ -57,8 +58,8 @@ static uint64_t hash_of(const ncclUniqueId *id)
 	return h;
 }
 
-/* As many as the caller's struct has. What the device API and one-sided operations can do is all
- * zero: there are none. */
+/* Writes as much as the caller's struct holds. Features of the device API and of one-sided
+ * operations are all zero, because there are none. */
 ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *properties)
 {
 	ncclCommProperties_t is = {.nvmlDev = -1};
@@ -66,7 +67,7 @@ ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *prop
 	ncclResult_t r = handle_check(comm, "ncclCommQueryProperties");
 	if (!r && (!properties || properties->magic != NCCL_MAGIC || properties->size < from))
 		r = fail(ncclInvalidArgument, "ncclCommQueryProperties: the properties were not "
-					      "made with NCCL_COMM_PROPERTIES_INITIALIZER");
+					      "initialized with NCCL_COMM_PROPERTIES_INITIALIZER");
 	if (!r)
 		r = tell(comm, "ncclCommQueryProperties", &is.rank, &comm->rank);
 	if (r)

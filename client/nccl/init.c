@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The functions that begin communicators. */
+ * The functions that create communicators. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,11 +33,11 @@ static struct start *start_new(enum start_kind kind, int device, const struct co
 	s->kind = kind;
 	s->nonblocking = !config->blocking;
 	s->out = out;
-	handle_ref(s->comm); /* one is the user's */
+	handle_ref(s->comm); /* the user's reference */
 	return s;
 }
 
-/* One that is not begun. */
+/* Frees a start that has not begun. */
 static void start_free(struct start *s)
 {
 	handle_unref(s->comm);
@@ -95,14 +95,15 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
 }
 NCCL_TWIN(ncclCommInitRankConfig);
 
-/* All ranks give the same ids, and the first is enough: an id is a name, without a listener. */
+/* All ranks pass the same ids, and the first one is enough: an id is only a name, without a
+ * listener. */
 ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int rank, int nids,
 				      ncclUniqueId *ids, ncclConfig_t *config)
 {
 	if (nids < 1 || nids > nranks || !ids)
 		return fail(ncclInvalidArgument,
-			    "ncclCommInitRankScalable: %d ids for %d ranks: give 1 to nranks", nids,
-			    nranks);
+			    "ncclCommInitRankScalable: %d ids for %d ranks: use 1 to nranks ids",
+			    nids, nranks);
 	return join_here("ncclCommInitRankScalable", comm, nranks, &ids[0], rank, config);
 }
 NCCL_TWIN(ncclCommInitRankScalable);
@@ -139,9 +140,9 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *devices)
 }
 NCCL_TWIN(ncclCommInitAll);
 
-/* ---- From others ---- */
+/* ---- From existing communicators ---- */
 
-/* No numbers of shrunk ones. */
+/* Beyond the numbers of shrinks. */
 #define SPLITS (UINT64_C(1) << 63)
 #define GROWS  (UINT64_C(1) << 62)
 
@@ -152,8 +153,9 @@ static uint64_t mix(uint64_t x)
 	return x ^ x >> 31;
 }
 
-/* The same on all that remain, who need no other exchange: made of what they know alike. The
- * parent's id is secret and random, and so is this. out: who does not; NULL: nobody. */
+/* Derives an id that all remaining ranks get without any exchange, because it depends only on what
+ * they all know. The parent's id is secret and random, so this one is too. out: the excluded ranks;
+ * NULL: none. */
 static void derived_id(const ncclUniqueId *parent, uint64_t nth, const bool *out, int nranks,
 		       ncclUniqueId *id)
 {
@@ -168,8 +170,7 @@ static void derived_id(const ncclUniqueId *parent, uint64_t nth, const bool *out
 	memcpy(id->internal, words, sizeof(words));
 }
 
-/* A communicator that was revoked has nothing left to split: its ranks join another one first.
- */
+/* A revoked communicator cannot be split any more, so its ranks first join another one. */
 static ncclResult_t enter_to_split(ncclComm_t comm, struct start *s)
 {
 	ncclResult_t r = handle_check(comm, "ncclCommSplit");
@@ -194,8 +195,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int colour, int key, ncclComm_t *new
 	*newcomm = NULL;
 	if (colour < NCCL_SPLIT_NOCOLOR)
 		return fail(ncclInvalidArgument,
-			    "ncclCommSplit: the colour is %d: give one from 0, or "
-			    "NCCL_SPLIT_NOCOLOR",
+			    "ncclCommSplit: the colour is %d: use 0 or more, or NCCL_SPLIT_NOCOLOR",
 			    colour);
 	struct start entered = {0};
 	ncclResult_t r = enter_to_split(comm, &entered);
@@ -211,7 +211,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int colour, int key, ncclComm_t *new
 	s->rank = entered.rank;
 	s->colour = colour;
 	s->key = key;
-	if (colour == NCCL_SPLIT_NOCOLOR) { /* takes part, and gets nothing */
+	if (colour == NCCL_SPLIT_NOCOLOR) { /* takes part, but gets no communicator */
 		handle_unref(s->comm);
 		handle_unref(s->comm);
 		s->comm = NULL;
@@ -221,7 +221,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int colour, int key, ncclComm_t *new
 }
 NCCL_TWIN(ncclCommSplit);
 
-/* Fills s: which rank of how many this is. */
+/* Fills in rank and number of ranks in s. */
 static ncclResult_t shrink(ncclComm_t comm, const int *exclude, int n, struct start *s)
 {
 	bool *out = calloc((size_t)comm->nranks, sizeof(*out));
@@ -252,7 +252,8 @@ static ncclResult_t shrink(ncclComm_t comm, const int *exclude, int n, struct st
 	return r;
 }
 
-/* The parent may be broken, or revoked: all that a shrink needs of it is known in this process. */
+/* The parent may be broken or revoked: everything that a shrink needs from it is known in this
+ * process. */
 static ncclResult_t check_shrink(ncclComm_t comm, int flags)
 {
 	if (flags & ~NCCL_SHRINK_ABORT)
@@ -265,10 +266,10 @@ static ncclResult_t check_shrink(ncclComm_t comm, int flags)
 		return fail(ncclInvalidUsage, "ncclCommShrink: the communicator was never ready, "
 					      "or has been aborted");
 	if (broken && !(flags & NCCL_SHRINK_ABORT))
-		return fail(comm->async,
-			    "ncclCommShrink: the communicator has failed: shrink it with "
-			    "NCCL_SHRINK_ABORT (%s)",
-			    comm->text);
+		return fail(
+			comm->async,
+			"ncclCommShrink: the communicator has failed: use NCCL_SHRINK_ABORT (%s)",
+			comm->text);
 	return ncclSuccess;
 }
 
@@ -278,7 +279,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int *exclude, int n, ncclComm_t *ne
 	struct config c;
 	if (!newcomm || !exclude || n < 1)
 		return fail(ncclInvalidArgument,
-			    "ncclCommShrink: newcomm is %p, the list of %d ranks is %p",
+			    "ncclCommShrink: newcomm is %p, and the list of %d ranks is %p",
 			    (void *)newcomm, n, (void *)exclude);
 	*newcomm = NULL;
 	ncclResult_t r = handle_check(comm, "ncclCommShrink");
@@ -303,13 +304,13 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int *exclude, int n, ncclComm_t *ne
 }
 NCCL_TWIN(ncclCommShrink);
 
-/* The id by which the next grown one is joined. Locked. */
+/* The id with which the next grown communicator is joined. Locked. */
 static void grown_id(const struct ncclComm *comm, ncclUniqueId *id)
 {
 	derived_id(&comm->id, GROWS + comm->grows, NULL, comm->nranks, id);
 }
 
-/* All of the parent's ranks can make it; those that come need to be told. */
+/* All ranks of the parent can compute it; the new ranks must be given it. */
 ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *id)
 {
 	ncclResult_t r = handle_check(comm, "ncclCommGetUniqueId");
@@ -326,7 +327,7 @@ ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *id)
 }
 NCCL_TWIN(ncclCommGetUniqueId);
 
-/* The part of a rank that comm has already. id: NULL, or from ncclCommGetUniqueId. */
+/* A rank that is already in comm. id: NULL, or from ncclCommGetUniqueId. */
 static ncclResult_t grow(ncclComm_t comm, int nranks, const ncclUniqueId *id, struct start *s)
 {
 	ncclResult_t r = ncclSuccess;
@@ -334,8 +335,8 @@ static ncclResult_t grow(ncclComm_t comm, int nranks, const ncclUniqueId *id, st
 	grown_id(comm, &s->id);
 	if (id && memcmp(id, &s->id, sizeof(*id)) != 0)
 		r = fail(ncclInvalidArgument,
-			 "ncclCommGrow: the id is not the one that ncclCommGetUniqueId of this "
-			 "communicator gives now: each is for one growth");
+			 "ncclCommGrow: the id is outdated: call ncclCommGetUniqueId on this "
+			 "communicator again for each growth");
 	else
 		comm->grows++;
 	s->nranks = nranks;
@@ -351,12 +352,12 @@ static ncclResult_t check_grow(ncclComm_t comm, int nranks, int rank)
 		r = handle_usable(comm, "ncclCommGrow");
 	if (!r && rank != -1)
 		r = fail(ncclInvalidArgument,
-			 "ncclCommGrow: the rank is %d: one of the communicator keeps its own, and "
-			 "gives -1",
+			 "ncclCommGrow: the rank is %d, but a rank of the communicator keeps its "
+			 "own: use -1",
 			 rank);
 	if (!r && nranks <= comm->nranks)
 		r = fail(ncclInvalidArgument,
-			 "ncclCommGrow: %d ranks are not more than the %d of the communicator",
+			 "ncclCommGrow: %d ranks: there must be more than the communicator's %d",
 			 nranks, comm->nranks);
 	return r;
 }
@@ -370,7 +371,7 @@ ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, i
 	*newcomm = NULL;
 	if (!comm && !id)
 		return fail(ncclInvalidArgument,
-			    "ncclCommGrow: a new rank needs the id of ncclCommGetUniqueId");
+			    "ncclCommGrow: a new rank needs the id from ncclCommGetUniqueId");
 	if (!comm)
 		return join_here("ncclCommGrow", newcomm, nranks, id, rank, config);
 	ncclResult_t r = check_grow(comm, nranks, rank);

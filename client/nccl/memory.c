@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * ncclMemAlloc borrows memory from the daemon. Registration is a promise that memory will be used
- * again, which the service keeps for all of it: whatever an operation uses is imported once. So is
- * a window, which has to be memory of ncclMemAlloc. */
+ * ncclMemAlloc borrows memory from the daemon. Registration promises that memory will be used
+ * again; the service assumes this of all memory, and imports whatever an operation uses only once.
+ * So a window is a registration too, but must be memory from ncclMemAlloc. */
 #include <stdlib.h>
 #include <time.h>
 
 #include "driver.h"
 #include "handle.h"
 
-#define FREE_WAIT_NS UINT64_C(10000000000) /* for tasks that still use it */
+#define FREE_WAIT_NS UINT64_C(10000000000) /* time for tasks that still use it */
 
 struct lent {
 	void *base;
 	size_t bytes;
 	struct gpu_session *session;
-	unsigned generation; /* of the process: a forked one has neither it nor the session */
+	unsigned generation; /* generation of the process: a forked child has neither the memory nor
+				the session */
 	struct lent *next;
 };
 
 struct registration {
-	struct registration *next; /* of the communicator's, under its lock */
+	struct registration *next; /* list of the communicator, under its lock */
 	bool window;
 	const char *base;
 	size_t bytes;
@@ -69,7 +69,8 @@ ncclResult_t ncclMemAlloc(void **p, size_t bytes)
 }
 NCCL_TWIN(ncclMemAlloc);
 
-/* NULL: there is none. One of the parent's stays where it is; the newest are found first. */
+/* Removes and returns it; NULL: not found. An entry of the parent process stays in the list; the
+ * newest entries are found first. */
 static struct lent *take(const void *p, bool *of_parent)
 {
 	pthread_mutex_lock(&lock);
@@ -93,19 +94,19 @@ ncclResult_t ncclMemFree(void *p)
 	bool of_parent;
 	struct lent *lent = take(p, &of_parent);
 	if (of_parent)
-		return fail(
-			ncclInvalidUsage,
-			"ncclMemFree: %p is of the process that this one was forked from: it is "
-			"freed there",
-			p);
+		return fail(ncclInvalidUsage,
+			    "ncclMemFree: %p belongs to the process that forked this one, and can "
+			    "only be freed there",
+			    p);
 	if (!lent)
-		return fail(ncclInvalidArgument, "ncclMemFree: %p is not of ncclMemAlloc", p);
+		return fail(ncclInvalidArgument,
+			    "ncclMemFree: %p was not allocated by ncclMemAlloc", p);
 	ncclsvc_result e = ncclsvc_mem_free(lent->session->service, p);
 	for (uint64_t ns = 0; e == NCCLSVC_BUSY && ns < FREE_WAIT_NS; ns += 1000000) {
 		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 		e = ncclsvc_mem_free(lent->session->service, p);
 	}
-	if (e == NCCLSVC_BUSY) { /* it stays what it was */
+	if (e == NCCLSVC_BUSY) { /* it stays allocated */
 		pthread_mutex_lock(&lock);
 		lent->next = all;
 		all = lent;
@@ -148,8 +149,7 @@ static ncclResult_t register_with(const char *function, bool window, ncclComm_t 
 	    cuda->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (uintptr_t)p) ||
 	    type != CU_MEMORYTYPE_DEVICE)
 		return fail(ncclInvalidArgument,
-			    "%s: %p is no device memory of %zu bytes, or the "
-			    "handle is NULL",
+			    "%s: %p is not device memory of %zu bytes, or the handle is NULL",
 			    function, p, bytes);
 	struct registration *made = malloc(sizeof(*made));
 	if (!made)
@@ -214,8 +214,8 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *p, size_t bytes, nccl
 		return fail(ncclInvalidArgument, "ncclCommWindowRegister: window is NULL");
 	if (!is_lent(p, bytes))
 		return fail(ncclInvalidUsage,
-			    "ncclCommWindowRegister: %p (%zu bytes) is not of ncclMemAlloc: only "
-			    "memory that the daemon owns can be a window",
+			    "ncclCommWindowRegister: %p (%zu bytes) was not allocated by "
+			    "ncclMemAlloc: only memory that the daemon owns can be a window",
 			    p, bytes);
 	ncclResult_t r = register_with("ncclCommWindowRegister", true, comm, p, bytes, &handle);
 	if (!r)

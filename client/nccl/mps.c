@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * MPS as the daemon's workers use it. CUDA reads the environment when it is initialized, which is
- * before the first communicator, so the daemon is asked when this library is loaded. Not every
- * process that loads it is a trainer: it costs little, and prints nothing. */
+ * Uses the MPS of the daemon's workers. CUDA reads the environment when it initializes, which is
+ * before the first communicator, so the daemon is queried when this library is loaded. Not every
+ * process that loads it is a trainer, so this must be cheap and print nothing. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 
 #define ASK_MS 1000
 
-/* A session sets the environment as its daemon advises, and this process has it from then on. */
+/* Opening a session sets the environment as its daemon advises, and the process keeps that. */
 static void ask_daemon(void)
 {
 	const ncclsvc_options options = {
@@ -35,7 +35,7 @@ __attribute__((constructor)) static void join_workers(void)
 	errno = error;
 }
 
-/* False: it is not known. */
+/* False: unknown. */
 static bool find_worker(ncclsvc_session *session, const CUuuid *uuid, ncclsvc_device_info *worker)
 {
 	ncclsvc_device_info *list;
@@ -51,7 +51,7 @@ static bool find_worker(ncclsvc_session *session, const CUuuid *uuid, ncclsvc_de
 	return found && worker->mps != NCCLSVC_MPS_UNKNOWN;
 }
 
-/* Why a process is without the MPS of the workers, and what to do. */
+/* Explains why a process does not use the workers' MPS, and what to do. */
 static void explain(const ncclsvc_daemon_info *d, char *text, size_t size)
 {
 	const char *set = getenv(MPS_VARIABLE);
@@ -59,8 +59,8 @@ static void explain(const ncclsvc_daemon_info *d, char *text, size_t size)
 		snprintf(text, size, "restart this process once ncclsvc-ctl status shows it again");
 	else if (d->uid != geteuid())
 		snprintf(text, size,
-			 "it serves the daemon's user alone, and this process is another's: run "
-			 "both as one user, or MPS for several (ncclsvcd(8), SYSTEMD)");
+			 "it serves only the daemon's user, and this process belongs to another: "
+			 "run both as one user, or MPS for several users (ncclsvcd(8), SYSTEMD)");
 	else if (!set || !*set)
 		snprintf(text, size,
 			 "CUDA was initialized before this library was loaded: preload it, or "
@@ -72,11 +72,11 @@ static void explain(const ncclsvc_daemon_info *d, char *text, size_t size)
 			 d->mps_text);
 	else
 		snprintf(text, size,
-			 MPS_VARIABLE " was set after CUDA was initialized, or MPS came "
-				      "later: restart this process");
+			 MPS_VARIABLE " was set after CUDA was initialized, or MPS started later: "
+				      "restart this process");
 }
 
-/* How the GPU is used here, and by its worker. False: it is not known. */
+/* Finds how this process and the worker use the GPU. False: unknown. */
 static bool look(ncclComm_t comm, bool *here, uint64_t *server, ncclsvc_device_info *worker)
 {
 	const struct cuda *cuda;
@@ -105,7 +105,7 @@ void mps_check(ncclComm_t comm)
 	const bool there = worker.mps == NCCLSVC_MPS_ACTIVE;
 	if (there == here && server == worker.mps_server) {
 		inform("GPU %d: this process and the daemon's worker use %s", comm->device,
-		       here ? "it through one MPS server" : "no MPS");
+		       here ? "it through the same MPS server" : "no MPS");
 		return;
 	}
 	if (ncclsvc_daemon(comm->session->service, &daemon))
@@ -118,8 +118,8 @@ void mps_check(ncclComm_t comm)
 				      : "the worker was started before MPS; see "
 					"ncclsvc-ctl status");
 	warn("GPU %d: %s, so compute and communication take turns: %s", comm->device,
-	     !there ? "this process uses MPS, and the daemon's worker does not"
+	     !there ? "this process uses MPS, but the daemon's worker does not"
 	     : here ? "this process and the daemon's worker use different MPS servers"
-		    : "the daemon's worker uses MPS, and this process does not",
+		    : "the daemon's worker uses MPS, but this process does not",
 	     why);
 }

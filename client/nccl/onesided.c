@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One-sided operations: writes into another rank's window, and signals. A task of the service needs
- * all of its members, so these are refused. */
+ * One-sided operations: writes to another rank's window, and signals. Every task of the service
+ * needs all its members, so these operations are refused. */
 #include "handle.h"
 
 static ncclResult_t refuse(ncclComm_t comm, const char *function)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The operations. The service checks their arguments when they are submitted. */
+ * The operations. The service checks their arguments at submission. */
 #include "config.h"
 #include "group.h"
 
@@ -19,7 +19,7 @@ static ncclResult_t operate(const char *function, unsigned op, const void *src, 
 	};
 	ncclResult_t r = handle_check(comm, function);
 	if (!r && (unsigned)type > NCCLSVC_FLOAT8E5M2)
-		r = fail(ncclInvalidArgument, "%s: %d is no data type", function, type);
+		r = fail(ncclInvalidArgument, "%s: %d is not a data type", function, type);
 	if (!r)
 		r = coll_config_read(config, function, &operation.launched);
 	if (!r && redop >= 0)

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * NCCL's variables, and the encryption of its connections. Both are of the NCCL in the daemon,
- * which reads its own environment. */
+ * NCCL's variables, and the encryption of its connections. Both belong to the NCCL in the daemon,
+ * which reads the daemon's environment. */
 #include "dropin.h"
 
 static ncclResult_t refuse(const char *function)
 {
 	return fail(ncclInvalidUsage,
-		    "%s: NCCL's parameters are the daemon's: set its variables in the environment "
-		    "of ncclsvcd",
+		    "%s: NCCL runs in the daemon: set its variables in the environment of ncclsvcd",
 		    function);
 }
 
@@ -80,12 +79,11 @@ ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t *config)
 {
 	if (!config || config->magic != NCCL_MAGIC ||
 	    config->size < offsetof(ncclEncryptionConfig_t, mode) + sizeof(config->mode))
-		return fail(ncclInvalidArgument, "ncclSetEncryption: config was not made with "
-						 "NCCL_ENCRYPTION_CONFIG_INITIALIZER");
+		return fail(ncclInvalidArgument, "ncclSetEncryption: config was not initialized "
+						 "with NCCL_ENCRYPTION_CONFIG_INITIALIZER");
 	if (config->mode == NCCL_ENCRYPTION_MODE_NONE)
 		return ncclSuccess;
-	return fail(ncclInvalidUsage,
-		    "ncclSetEncryption: NCCL's connections are the daemon's: set its encryption in "
-		    "the environment of ncclsvcd");
+	return fail(ncclInvalidUsage, "ncclSetEncryption: NCCL's connections are in the daemon: "
+				      "set their encryption in the environment of ncclsvcd");
 }
 NCCL_TWIN(ncclSetEncryption);

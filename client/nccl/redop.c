@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * Reductions. A PreMulSum is made by the worker, and kept when its user destroys it: tasks that
- * name it may only be queued, and the next step's has the same scalar. When all places are taken,
- * one that nobody has any more goes, once all tasks are over. The operations of an open group have
- * theirs until they are tasks. */
+ * Reductions. The worker creates a PreMulSum, and it is kept when its user destroys it: tasks that
+ * name it may still be queued, and the next training step uses the same scalar. When all places are
+ * taken, an unused one is given up once all tasks are over. Operations of an open group hold theirs
+ * until they become tasks. */
 #include <string.h>
 
 #include "driver.h"
@@ -17,7 +16,7 @@ ncclResult_t redop_take(struct operation *operation, ncclRedOp_t op)
 		return ncclSuccess;
 	const unsigned i = (unsigned)op - NCCL_NUM_OPS;
 	if (op < 0 || i >= REDOPS_MADE)
-		return fail(ncclInvalidArgument, "%d is no reduction", op);
+		return fail(ncclInvalidArgument, "%d is not a reduction", op);
 	pthread_mutex_lock(&comm->redops_lock);
 	const struct made made = comm->redops[i];
 	const bool fits = made.users && made.type == operation->type;
@@ -25,10 +24,11 @@ ncclResult_t redop_take(struct operation *operation, ncclRedOp_t op)
 	pthread_mutex_unlock(&comm->redops_lock);
 	if (!made.users)
 		return fail(ncclInvalidArgument,
-			    "%d is no reduction of this communicator, or has been destroyed", op);
+			    "%d is not a reduction of this communicator, or has been destroyed",
+			    op);
 	if (!fits)
 		return fail(ncclInvalidArgument,
-			    "reduction %d was made for another data type: %s, not %s", op,
+			    "reduction %d was created for another data type: %s, not %s", op,
 			    ncclsvc_type_name((unsigned)made.type),
 			    ncclsvc_type_name((unsigned)operation->type));
 	operation->redop = made.service;
@@ -45,9 +45,9 @@ void redop_release(const struct operation *operation)
 	pthread_mutex_unlock(&operation->comm->redops_lock);
 }
 
-/* NCCL reads it when it is used, but the daemon is another process: here it is read now, when
- * everything that the GPU has been told to do before is done. Not inside: that may be a task of
- * this communicator, and who aborts that waits for those who are. */
+/* NCCL reads the scalar when the reduction is used, but the daemon is another process, so the
+ * scalar is read now, after all earlier GPU work. Not called inside: the earlier work may be a task
+ * of this communicator, and an abort waits for the threads inside. */
 static ncclResult_t read_device(int device, const void *scalar, size_t bytes, void *to)
 {
 	const struct cuda *cuda;
@@ -71,12 +71,12 @@ static ncclResult_t read_device(int device, const void *scalar, size_t bytes, vo
 	}
 	cuda->cuDevicePrimaryCtxRelease(cu);
 	return e ? fail(ncclUnhandledCudaError,
-			"ncclRedOpCreatePreMulSum: the scalar at %p cannot be read: error %d",
-			scalar, e)
+			"ncclRedOpCreatePreMulSum: cannot read the scalar at %p: error %d", scalar,
+			e)
 		 : ncclSuccess;
 }
 
-/* The place of one like it, of a free one, or of one that can be given up. Locked. */
+/* An entry with the same scalar, or a free one, or one that can be given up. Locked. */
 static int place(ncclComm_t comm, const struct made *like)
 {
 	int free = -1, unused = -1;
@@ -100,10 +100,11 @@ static ncclResult_t make(ncclComm_t comm, const struct made *like, ncclRedOp_t *
 	const int i = place(comm, like);
 	ncclsvc_result r = NCCLSVC_OK;
 	if (i < 0)
-		return fail(ncclInvalidUsage,
-			    "ncclRedOpCreatePreMulSum: a communicator has at most %d at once, "
-			    "with those of operations in an open group: destroy some, or end it",
-			    REDOPS_MADE);
+		return fail(
+			ncclInvalidUsage,
+			"ncclRedOpCreatePreMulSum: a communicator can have %d at once, including "
+			"those that an open group uses: destroy some, or end the group",
+			REDOPS_MADE);
 	struct made *m = &comm->redops[i];
 	bool same = m->service && m->type == like->type &&
 		    !memcmp(m->scalar, like->scalar, sizeof(m->scalar));
@@ -134,14 +135,16 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
 	struct made like = {.type = type};
 	const size_t bytes = (unsigned)type <= NCCLSVC_FLOAT8E5M2
 				     ? ncclsvc_type_size((unsigned)type)
-				     : 0; /* NCCL has no others */
+				     : 0; /* NCCL has no other types */
 	if (!op || !scalar || !bytes)
-		return fail(ncclInvalidArgument,
-			    "ncclRedOpCreatePreMulSum: op or scalar is NULL, or %d is no data type",
-			    type);
+		return fail(
+			ncclInvalidArgument,
+			"ncclRedOpCreatePreMulSum: op or scalar is NULL, or %d is not a data type",
+			type);
 	if (residence != ncclScalarDevice && residence != ncclScalarHostImmediate)
 		return fail(ncclInvalidArgument,
-			    "ncclRedOpCreatePreMulSum: %d is no residence of a scalar", residence);
+			    "ncclRedOpCreatePreMulSum: %d is not a residence of a scalar",
+			    residence);
 	ncclResult_t r = handle_check(comm, function);
 	if (!r)
 		r = handle_usable(comm, function);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A session for each GPU of the process, made when it is first needed. */
+ * A session for each GPU of the process, opened when first needed. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,14 +11,14 @@
 
 #define FORGET_WAIT_MS	1000
 #define FORGET_PAUSE_MS 10000
-#define VERSION_WAIT_MS 10000 /* for a daemon whose workers are only just starting */
+#define VERSION_WAIT_MS 10000 /* for a daemon whose workers are just starting */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* Newest first. Those of a lost daemon stay, so that readers need no lock. */
+/* Newest first. Sessions of a lost daemon stay in the list, so that readers need no lock. */
 static struct gpu_session *_Atomic sessions;
 static unsigned generation = 1;
 
-/* The connections are seen to (client/base/fork.c); a child has sessions of its own. */
+/* client/base/fork.c takes care of the connections; a child opens its own sessions. */
 static void before_fork(void)
 {
 	pthread_mutex_lock(&lock);
@@ -54,7 +54,7 @@ ncclResult_t device_current(int *device)
 	ncclResult_t r = driver_open(&cuda);
 	if (r)
 		return r;
-	*device = 0; /* the runtime's choice before any other is made */
+	*device = 0; /* the runtime's default before a device is set */
 	if (!cuda->cuCtxGetCurrent(&context) && context && !cuda->cuCtxGetDevice(&current))
 		*device = current;
 	return ncclSuccess;
@@ -71,7 +71,7 @@ static bool in_the_daemon(void)
 		return false;
 	fail(ncclSystemError,
 	     "the daemon was started with the drop-in libnccl.so.2 in LD_PRELOAD or "
-	     "LD_LIBRARY_PATH: it needs NCCL's own");
+	     "LD_LIBRARY_PATH, but needs NCCL's own: restart it without the drop-in");
 	return true;
 }
 
@@ -129,7 +129,7 @@ void sessions_forget(const void *p)
 			continue;
 		if (waits)
 			s->forget_failed_ms = now_ms();
-		inform("the memory at %p stays the worker's for now: %s", p, ncclsvc_last_error());
+		inform("the worker keeps the memory at %p for now: %s", p, ncclsvc_last_error());
 	}
 }
 
@@ -144,7 +144,8 @@ static ncclsvc_result ask_version(ncclsvc_session *service, int *version, bool *
 	for (size_t i = 0; !r && i < n; i++) {
 		*starting = *starting || list[i].state == NCCLSVC_DEVICE_STARTING;
 		int has = list[i].nccl_version;
-		/* The daemon does what NCCL would, and this interface is that version's. */
+		/* Without NCCL, the daemon behaves like the version that this interface belongs to.
+		 */
 		if (!has && list[i].state == NCCLSVC_DEVICE_READY &&
 		    list[i].transport == NCCLSVC_TRANSPORT_MPI)
 			has = NCCL_VERSION_NEEDED;
@@ -156,7 +157,7 @@ static ncclsvc_result ask_version(ncclsvc_session *service, int *version, bool *
 	return r;
 }
 
-/* What the daemon's workers have; 0: there is no daemon, or it has no GPU that works. */
+/* The version of the daemon's workers; 0: there is no daemon, or no usable GPU in it. */
 static int version_of_daemon(void)
 {
 	const ncclsvc_options options = {.size = sizeof(options), .no_ring = true};

@@ -6,7 +6,7 @@
 #include "proto/svc_limits.h"
 
 /* A session of this process: all its communicators and memory on one GPU. It lives as long as the
- * process, unless its daemon is lost; what is joined afterwards has a new one. */
+ * process, unless its daemon is lost; later joins use a new session. */
 struct gpu_session {
 	ncclsvc_session *service;
 	int device;
@@ -18,19 +18,19 @@ struct gpu_session {
 
 #define RING_ENTRIES SVC_GROUP_TASKS
 
-/* The device that is current on this thread, as cudaGetDevice says it. */
+/* The device that is current on this thread, as cudaGetDevice reports it. */
 ncclResult_t device_current(int *device);
 ncclResult_t session_get(int device, struct gpu_session **session);
 /* CLOCK_MONOTONIC_COARSE */
 long now_ms(void);
-/* Has the daemon let go of memory that is about to be freed. Waits for 1 s at most; not at all for
- * 10 s after a wait that was in vain, since a program frees thousands of mappings in a row. */
+/* Makes the daemon release memory that is about to be freed. Waits for at most 1 s, and not at all
+ * for 10 s after a wait that failed, because a program may free thousands of mappings in a row. */
 void sessions_forget(const void *p);
-/* NCCL's version behind the daemon. */
+/* The version of the daemon's NCCL. */
 ncclResult_t session_nccl_version(int *version);
-/* The daemon, or one of its workers: it would ask itself. */
+/* Whether this process is the daemon or a worker, which would query itself. */
 bool process_is_daemon(void);
-/* The number of this process among its forebears: it grows with each fork. */
+/* The number of forks between this process and its first ancestor. */
 unsigned process_generation(void);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Joins and splits wait for other ranks: alone in the calling thread, several of one group in a
- * thread each, and those of non-blocking communicators in the background. The splits of a
- * communicator go one after the other, in the order of the calls, whoever runs them: which of two
- * is meant is known from that alone. */
+ * Joins and splits wait for other ranks: a single one in the calling thread, several of one group
+ * in a thread each, and those of non-blocking communicators in the background. Splits of one
+ * communicator run one after the other, in the order of the calls, whichever thread runs them,
+ * because only this order tells the ranks which split is meant. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,14 +16,14 @@
 #define TIMEOUT_S   600
 #define INTERRUPTED "the communicator's creation was interrupted by SIGINT"
 
-/* Milliseconds for joins. */
+/* Timeout of joins in milliseconds. */
 static int timeout_ms(void)
 {
 	const char *text = getenv("NCCLSVC_INIT_TIMEOUT");
 	char *end;
 	long s = text ? strtol(text, &end, 10) : TIMEOUT_S;
 	if (text && (end == text || *end || s < 0 || s > INT_MAX / 1000)) {
-		inform("NCCLSVC_INIT_TIMEOUT is '%s', no number of seconds: %d are taken", text,
+		inform("NCCLSVC_INIT_TIMEOUT is '%s', not a number of seconds: using %d", text,
 		       TIMEOUT_S);
 		s = TIMEOUT_S;
 	}
@@ -42,7 +42,7 @@ bool thread_run(void *(*main)(void *), void *arg, pthread_t *thread)
 
 /* ---- One start ---- */
 
-/* False: an abort was faster. Else the abort waits for join_begun. */
+/* False: an abort came first. Otherwise an abort waits for join_begun. */
 static bool join_wanted(ncclComm_t comm)
 {
 	pthread_mutex_lock(&comm->lock);
@@ -68,7 +68,7 @@ static void join_ended(ncclComm_t comm)
 	pthread_mutex_unlock(&comm->lock);
 }
 
-/* comm: its abort cancels the join; may be NULL. */
+/* Aborting `comm` cancels the join; it may be NULL. */
 static ncclsvc_result join_once(const struct start *s, ncclComm_t comm, int device,
 				ncclsvc_session *session, ncclsvc_comm **service)
 {
@@ -77,6 +77,7 @@ static ncclsvc_result join_once(const struct start *s, ncclComm_t comm, int devi
 	memcpy(id.bytes, s->id.internal, sizeof(id.bytes));
 	if (comm && !join_wanted(comm))
 		return NCCLSVC_CANCELLED;
+	ncclsvc_comm_label_next(comm ? comm->name : NULL);
 	ncclsvc_result r = ncclsvc_comm_join_begin(session, &id, s->nranks, s->rank, device,
 						   timeout_ms(), &join);
 	if (comm)
@@ -89,7 +90,7 @@ static ncclsvc_result join_once(const struct start *s, ncclComm_t comm, int devi
 	return r;
 }
 
-/* Tries again if the session's daemon is gone: another one may run. */
+/* Tries again if the session's daemon is gone, because another one may run. */
 static ncclResult_t join(const struct start *s, int device, struct gpu_session **session,
 			 ncclsvc_comm **service)
 {
@@ -110,7 +111,7 @@ static ncclResult_t join(const struct start *s, int device, struct gpu_session *
 	return r ? fail_service(r) : ncclSuccess;
 }
 
-/* Only its beginning uses the parent. An abort of the parent ends the split. */
+/* Only beginning the split uses the parent. Aborting the parent ends the split. */
 static ncclResult_t split(const struct start *s, struct gpu_session **session,
 			  ncclsvc_comm **service)
 {
@@ -119,6 +120,7 @@ static ncclResult_t split(const struct start *s, struct gpu_session **session,
 	if (result)
 		return result;
 	*session = s->parent->session;
+	ncclsvc_comm_label_next(s->comm ? s->comm->name : NULL);
 	ncclsvc_result r = ncclsvc_comm_split_begin(s->parent->service, s->comm ? s->colour : -1,
 						    s->key, timeout_ms(), &joining);
 	handle_exit(s->parent);
@@ -130,7 +132,7 @@ static ncclResult_t split(const struct start *s, struct gpu_session **session,
 	return result;
 }
 
-/* Of a parent that was revoked. */
+/* A split of a revoked parent. */
 static ncclResult_t split_anew(const struct start *s, struct gpu_session **session,
 			       ncclsvc_comm **service)
 {
@@ -174,7 +176,7 @@ static void ready(ncclComm_t comm, struct gpu_session *session, ncclsvc_comm *se
 		handle_leave(comm);
 }
 
-/* Takes the next number of its parent's splits. A split by an id of its own needs none. */
+/* Takes the next number among its parent's splits. A split with its own id needs none. */
 static void queue_up(struct start *s)
 {
 	if (s->kind != START_SPLIT || s->anew)
@@ -184,7 +186,7 @@ static void queue_up(struct start *s)
 	pthread_mutex_unlock(&s->parent->lock);
 }
 
-/* Those before have begun already, and whoever ends the parent ends them. */
+/* Earlier ones have already begun, and whatever ends the parent ends them. */
 static void wait_turn(const struct start *s)
 {
 	if (!s->number)
@@ -195,7 +197,7 @@ static void wait_turn(const struct start *s)
 	pthread_mutex_unlock(&s->parent->lock);
 }
 
-/* Tells the communicators how it went. */
+/* Tells the communicators the result. */
 static void ended(const struct start *s)
 {
 	if (s->result && s->comm) {
@@ -231,7 +233,7 @@ static void forget(struct start *s)
 {
 	if (s->result && !s->nonblocking && s->out) {
 		*s->out = NULL;
-		handle_unref(s->comm); /* the user's, who has nothing to destroy */
+		handle_unref(s->comm); /* the user's reference: there is nothing to destroy */
 	}
 	handle_unref(s->comm);
 	handle_unref(s->parent);
@@ -264,7 +266,7 @@ static void *run_beside(void *arg)
 	return NULL;
 }
 
-/* It joins no more; should it have joined already, it leaves. */
+/* Stops it from joining; if it has already joined, it leaves. */
 static void interrupt(struct start *s)
 {
 	if (s->kind != START_JOIN)
@@ -277,7 +279,7 @@ static void interrupt(struct start *s)
 	handle_cancel_join(s->comm);
 }
 
-/* Until all n that have threads are over, or SIGINT ends them. */
+/* Waits until all n starts that have threads are over, or SIGINT ends them. */
 static void watch(struct start *list, unsigned n, int over)
 {
 	eventfd_t ended;
@@ -297,8 +299,8 @@ static bool go_background(struct start *s)
 	return true;
 }
 
-/* Each has a thread, if it must not wait for another one, or SIGINT is to end it. Returns how many.
- */
+/* Starts a thread for each start that must not wait for another, or that SIGINT can end. Returns
+ * how many. */
 static unsigned begin_threads(struct start *list, int over)
 {
 	unsigned n = 0;
@@ -320,7 +322,7 @@ static void end_thread(struct start *s)
 	snprintf(s->text, sizeof(s->text), "%s", INTERRUPTED);
 }
 
-/* Runs them all, and gives the first failure. */
+/* Runs them all, and returns the first failure. */
 static ncclResult_t run_all(struct start *list, char *text, size_t size)
 {
 	ncclResult_t result = ncclSuccess;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * Operations to sessions. Those of a group that belong to one GPU are one task group of its
- * session; several GPUs of one process are as several processes. NCCL never says that a queue is
- * full, so here the caller waits for room instead. A group that is larger than a session's ring
- * goes in slices. */
+ * Submits operations to sessions. A group's operations on one GPU are one task group of its
+ * session; several GPUs of one process act like several processes. NCCL never reports a full queue,
+ * so these functions wait for room. A group that is larger than a session's ring is submitted in
+ * slices. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -13,7 +12,7 @@
 #include "proto/group/slices.h"
 #include "proto/ring.h"
 
-#define SLICE	     (RING_ENTRIES / 2) /* one is submitted while the former runs */
+#define SLICE	     (RING_ENTRIES / 2) /* one slice is submitted while the previous one runs */
 #define PAUSE_MIN_NS 20000
 #define PAUSE_MAX_NS 1000000
 
@@ -56,7 +55,7 @@ static ncclsvc_result submit_one(const struct operation *o, ncclsvc_task *task)
 	}
 }
 
-/* Those of the session, once. */
+/* Submits the session's operations, once. */
 static ncclsvc_result submit_once(const struct gpu_session *session, struct operation *operations,
 				  unsigned n, bool grouped)
 {
@@ -65,15 +64,15 @@ static ncclsvc_result submit_once(const struct gpu_session *session, struct oper
 	for (unsigned i = 0; i < n && (!r || grouped); i++)
 		if (operations[i].comm->session == session)
 			r = submit_one(&operations[i],
-				       &operations[i].task); /* group_end says it again */
+				       &operations[i].task); /* group_end reports it again */
 	if (grouped)
 		r = ncclsvc_group_end(s);
-	/* The session would keep what a thread that has ended had set. */
+	/* Otherwise the session would keep the setting of a thread that has ended. */
 	ncclsvc_stream_set(s, NULL, 0);
 	return r;
 }
 
-/* The communicator that is not to be waited for any more, or NULL. */
+/* An operation whose communicator is over, so that nothing waits for it, or NULL. */
 static const struct operation *first_over(const struct operation *operations, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
@@ -82,8 +81,8 @@ static const struct operation *first_over(const struct operation *operations, un
 	return NULL;
 }
 
-/* True if it makes sense to try again: AGAIN is a ring that is full; LIMIT are timelines or
- * regions, which may all be in use, as long as some task is there that will let them go. */
+/* True if trying again makes sense. AGAIN means a full ring; LIMIT means timelines or regions that
+ * may all be in use, which helps only if pending tasks will release them. */
 static bool wait_for_room(struct gpu_session *session, ncclsvc_result r, long *ns)
 {
 	ncclsvc_status status;
@@ -95,7 +94,7 @@ static bool wait_for_room(struct gpu_session *session, ncclsvc_result r, long *n
 	return busy || r == NCCLSVC_AGAIN;
 }
 
-/* The session has been told all, or nothing. */
+/* Submits all or nothing to the session. */
 static ncclResult_t submit_session(struct gpu_session *session, struct operation *operations,
 				   unsigned n)
 {
@@ -113,7 +112,7 @@ static ncclResult_t submit_session(struct gpu_session *session, struct operation
 	} while (wait_for_room(session, r, &ns));
 	if (r == NCCLSVC_DAEMON_LOST)
 		session->lost = true;
-	if (r == NCCLSVC_SYSTEM) /* it is submitted, and the stream does not know */
+	if (r == NCCLSVC_SYSTEM) /* the task is submitted, but its stream does not wait for it */
 		return fail(ncclUnhandledCudaError, "%s", ncclsvc_last_error());
 	if (r)
 		return fail_service(r);
@@ -125,13 +124,13 @@ static ncclResult_t submit_session(struct gpu_session *session, struct operation
 		if (operations[i].task > operations[i].comm->newest)
 			operations[i].comm->newest = operations[i].task;
 		pthread_mutex_unlock(&operations[i].comm->lock);
-		if (operations[i].task) /* else it is in a graph */
+		if (operations[i].task) /* otherwise it is in a graph */
 			session->newest = operations[i].task;
 	}
 	return ncclSuccess;
 }
 
-/* A failure that is not the caller's mistake is the communicator's from now on. */
+/* A failure that is not the caller's mistake stays with the communicator. */
 static void latch_all(const struct operation *operations, unsigned n, ncclResult_t r)
 {
 	for (unsigned i = 0; i < n; i++)
@@ -140,7 +139,7 @@ static void latch_all(const struct operation *operations, unsigned n, ncclResult
 			handle_latch(operations[i].comm, r, last_sentence());
 }
 
-/* More than a session has timelines for can never be submitted. */
+/* A group that needs more timelines than a session has can never be submitted. */
 static ncclResult_t check_pairs(const struct operation *operations, unsigned n)
 {
 	unsigned pairs = 0;
@@ -153,14 +152,14 @@ static ncclResult_t check_pairs(const struct operation *operations, unsigned n)
 		if (pairs == SVC_TIMELINES)
 			return fail(ncclInvalidUsage,
 				    "a group uses more than %d pairs of a stream and a "
-				    "communicator: end it earlier",
+				    "communicator: split it into smaller groups",
 				    SVC_TIMELINES - 1);
 	}
 	return ncclSuccess;
 }
 
-/* The end of an epoch fails all of its tasks. The next submission says so at once: streams no
- * longer wait for these tasks, and what they compute from now on is wrong. */
+/* The end of an epoch fails all its tasks. The next submission reports this at once, because
+ * streams no longer wait for these tasks, and what they compute from now on is wrong. */
 static ncclResult_t look_back(ncclComm_t comm, unsigned op)
 {
 	ncclsvc_status last = {0};
@@ -173,7 +172,8 @@ static ncclResult_t look_back(ncclComm_t comm, unsigned op)
 	return handle_usable(comm, ncclsvc_op_name(op));
 }
 
-/* Records the events of launches (launchCompletionEvent) just before them: the worker launches. */
+/* Records the launch events (launchCompletionEvent) just before the launch, which happens in the
+ * worker. */
 static ncclResult_t record_launches(const struct operation *operations, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
@@ -186,12 +186,12 @@ static ncclResult_t record_launches(const struct operation *operations, unsigned
 		CUresult e = cuda->cuEventRecord(operations[i].launched, operations[i].stream);
 		if (e)
 			return fail(ncclUnhandledCudaError,
-				    "config.launchCompletionEvent cannot be recorded: error %d", e);
+				    "cannot record config.launchCompletionEvent: error %d", e);
 	}
 	return ncclSuccess;
 }
 
-/* As many tasks as a session's ring holds, at most. */
+/* Submits at most as many tasks as a session's ring holds. */
 static ncclResult_t submit_slice(struct operation *operations, unsigned n)
 {
 	ncclResult_t r = record_launches(operations, n);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Suspended communicators, and what GPU memory they take. A communicator has none in its process:
- * NCCL's is the daemon's, which shares it among all who use the same GPUs. So there is none to be
- * given back here but what the program has freed and the daemon has still imported. */
+ * Suspended communicators, and their GPU memory. A communicator has none in this process: NCCL's
+ * memory belongs to the daemon, which shares it among all who use the same GPUs. All that can be
+ * given back here is memory that the program has freed and the daemon still imports. */
 #include "handle.h"
 
-/* Is it one that could be suspended, or is? */
+/* Checks that it can be suspended, or already is. */
 static ncclResult_t check_ready(ncclComm_t comm, const char *function)
 {
 	ncclResult_t r = handle_check(comm, function);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ends what the process waits for. ONNX Runtime shows RunOptions.terminate to none of its custom
+ * Ends what the process waits for. ONNX Runtime does not show RunOptions.terminate to custom
  * operators, so programs call this library. */
 #include <stdatomic.h>
 #include <time.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * Joins and rejoins run in a thread of their own, one at a time. An abort ends the wait for the
- * thread and not the join, which all ranks have to do together: who needs the world next waits for
- * it again. */
+ * Joins and rejoins run in their own thread, one at a time. An abort ends the wait for the thread
+ * but not the join, which all ranks must complete together: the next call that needs the world
+ * waits for it again. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,7 +15,7 @@ static struct {
 	bool running;
 	unsigned runs;
 	background_call *call;
-	/* The result of the last run that has ended. */
+	/* The result of the last completed run. */
 	ncclsvc_result result;
 	char text[ERROR_BYTES];
 } background = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
@@ -35,7 +34,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* The program's signals are for its own threads. Locked. */
+/* Signals of the program are for its own threads. Locked. */
 static ncclsvc_result begin(background_call *call)
 {
 	pthread_t thread;
@@ -46,14 +45,14 @@ static ncclsvc_result begin(background_call *call)
 	const int error = pthread_create(&thread, NULL, run, NULL);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (error)
-		return ncclsvc_set_error(NCCLSVC_NO_MEMORY, "no thread can be started");
+		return ncclsvc_set_error(NCCLSVC_NO_MEMORY, "cannot start a thread");
 	pthread_detach(thread);
 	background.running = true;
 	background.runs++;
 	return NCCLSVC_OK;
 }
 
-/* Locked, but not while Python is asked: a thread that has Python's lock may want this one. */
+/* Locked, except while it queries Python: a thread that holds Python's lock may want this one. */
 static bool await(unsigned number, unsigned mark)
 {
 	while (background.running && background.runs == number) {
@@ -74,9 +73,8 @@ ncclsvc_result background_run(background_call *call, unsigned mark)
 	pthread_mutex_lock(&background.lock);
 	ncclsvc_result r = background.running ? NCCLSVC_OK : begin(call);
 	if (!r && !await(background.runs, mark))
-		r = ncclsvc_set_error(NCCLSVC_CANCELLED,
-				      ABORTED "; the join goes on, and the next operation waits "
-					      "for it");
+		r = ncclsvc_set_error(NCCLSVC_CANCELLED, ABORTED
+				      "; the join continues, and the next operation waits for it");
 	else if (!r && background.result)
 		r = ncclsvc_set_error(background.result, "%s", background.text);
 	pthread_mutex_unlock(&background.lock);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * NcclAllReduce, NcclAllGather, NcclReduceScatter: as many outputs as inputs, of the same types and
- * shapes. ONNX Runtime may let an output have its input's memory: then it is worked on in place. */
+ * NcclAllReduce, NcclAllGather, NcclReduceScatter: as many outputs as inputs, with the same types
+ * and shapes. ONNX Runtime may give an output its input's memory; then the operation runs in place.
+ */
 #include "ort.h"
 
 typedef ncclsvc_result collective(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
@@ -18,8 +19,8 @@ static OrtStatus *outputs_like(const OrtApi *ort, OrtKernelContext *context,
 	return status;
 }
 
-/* What is refused here takes its turn as an operation that the library refuses: all members hear of
- * it, instead of waiting. */
+/* A refused operation still takes its turn, and the library refuses it there, so that all members
+ * see the error instead of waiting. */
 static OrtStatus *compute(const struct kernel *k, OrtKernelContext *context, collective *run)
 {
 	struct values inputs = {0}, outputs = {0};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the environment says of the world: users of ONNX Runtime have no options to set. */
+ * The environment's settings for the world, because users of ONNX Runtime have no options to set.
+ */
 #include <ctype.h>
 #include <limits.h>
 #include <stdio.h>
@@ -12,7 +13,8 @@
 #define WORLD	  "NCCLSVC_ORT_WORLD"
 #define JOB	  "NCCLSVC_ORT_JOB"
 
-/* Numbers of ranks, the world's first, and the options that the library's errors name. */
+/* The variables for numbers of ranks, the world's first, and the options they set, by the name in
+ * the library's errors. */
 static const struct {
 	const char *option, *variable;
 	size_t offset;
@@ -31,10 +33,10 @@ ncclsvc_result environment_timeout(int *timeout_ms)
 	char *end;
 	const long s = text ? strtol(text, &end, 10) : TIMEOUT_S;
 	if (text && (end == text || *end || s < 0 || s > INT_MAX / 1000))
-		return ncclsvc_set_error(NCCLSVC_INVALID_ARGUMENT,
-					 "NCCLSVC_ORT_TIMEOUT is '%s': it must be a number of "
-					 "seconds, or 0 for none",
-					 text);
+		return ncclsvc_set_error(
+			NCCLSVC_INVALID_ARGUMENT,
+			"NCCLSVC_ORT_TIMEOUT is '%s': use a number of seconds, or 0 for none",
+			text);
 	*timeout_ms = s ? (int)s * 1000 : NCCLSVC_NO_TIMEOUT;
 	return NCCLSVC_OK;
 }
@@ -47,8 +49,7 @@ static ncclsvc_result take_size(const char *variable, int *size)
 	const long n = text ? strtol(text, &end, 10) : 0;
 	if (text && (end == text || *end || n < 1 || n > INT_MAX))
 		return ncclsvc_set_error(NCCLSVC_INVALID_ARGUMENT,
-					 "%s is '%s': it must be a number of ranks", variable,
-					 text);
+					 "%s is '%s': use a number of ranks", variable, text);
 	*size = (int)n;
 	return NCCLSVC_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * ONNX Runtime puts all outputs of a custom operator of the CUDA provider into device memory,
- * signals included. The driver is opened when the first of them is written. */
+ * ONNX Runtime puts all outputs of a custom CUDA operator into device memory, including signals.
+ * The driver is opened when the first signal is written. */
 #include <dlfcn.h>
 #include <pthread.h>
 

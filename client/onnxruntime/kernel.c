@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A node of a graph. All that can be refused is refused when the graph is loaded: then no other
- * rank waits for an operation that never comes. */
+ * A node of a graph. Everything that can be refused is refused when the graph is loaded, so that no
+ * other rank waits for an operation that never comes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,8 +8,8 @@
 
 /* ---- Attributes ---- */
 
-/* Reading an attribute has failed: either the node does not have it, which is well, or it is of
- * another kind than the one named. */
+/* Reading an attribute failed: either the node does not have it, which is fine, or it has another
+ * type. */
 static OrtStatus *check_absent(const OrtApi *ort, const OrtKernelInfo *info, const char *name,
 			       const char *kind, OrtStatus *failed)
 {
@@ -75,12 +75,13 @@ static OrtStatus *take_shapes(const OrtApi *ort, const OrtKernelInfo *info, stru
 	if (!strcmp(text, "static"))
 		return NULL;
 	return status_new(ort, ORT_ERROR_INVALID_ARGUMENT,
-			  "the attribute shapes is neither 'ahead' nor 'static'");
+			  "the attribute shapes must be 'ahead' or 'static'");
 }
 
 /* ---- Types ---- */
 
-/* The type and shape that the graph gives an input or output; without a shape, ndims is -1. */
+/* The type and shape that the graph declares for an input or output; without a shape, ndims is -1.
+ */
 static OrtStatus *describe(const OrtApi *ort, const OrtKernelInfo *info, bool output, size_t i,
 			   ncclsvc_tensor *tensor, int64_t *dims)
 {
@@ -97,13 +98,13 @@ static OrtStatus *describe(const OrtApi *ort, const OrtKernelInfo *info, bool ou
 	if (!status)
 		status = ort->CastTypeInfoToTensorInfo(type, &is);
 	if (!status && !is)
-		status = status_new(ort, ORT_ERROR_INVALID_ARGUMENT, "%s %zu is no tensor",
+		status = status_new(ort, ORT_ERROR_INVALID_ARGUMENT, "%s %zu is not a tensor",
 				    output ? "output" : "input", i);
 	if (!status)
 		status = value_describe(ort, is, tensor, dims);
 	if (type)
 		ort->ReleaseTypeInfo(type);
-	/* The interface does not tell a scalar from an unknown shape. */
+	/* The interface cannot distinguish a scalar from an unknown shape. */
 	if (!status && !tensor->ndims)
 		tensor->ndims = -1;
 	for (int d = 0; !status && d < tensor->ndims; d++)
@@ -126,7 +127,7 @@ static OrtStatus *describe_all(const OrtApi *ort, const OrtKernelInfo *info, boo
 	return status;
 }
 
-/* element_types, if the node has it: types as ONNX numbers them. */
+/* Checks element_types, if the node has it: types in ONNX's numbering. */
 static OrtStatus *check_element_types(const OrtApi *ort, const OrtKernelInfo *info,
 				      const struct values *tensors)
 {
@@ -136,7 +137,7 @@ static OrtStatus *check_element_types(const OrtApi *ort, const OrtKernelInfo *in
 		return check_absent(ort, info, "element_types", "a list of integers", status);
 	if (n != tensors->n)
 		return status_new(ort, ORT_ERROR_INVALID_ARGUMENT,
-				  "element_types has %zu values, and there are %zu tensors", n,
+				  "element_types has %zu values, but there are %zu tensors", n,
 				  tensors->n);
 	int64_t *types = calloc(n + 1, sizeof(*types));
 	if (!types)
@@ -146,7 +147,7 @@ static OrtStatus *check_element_types(const OrtApi *ort, const OrtKernelInfo *in
 		if (value_type(types[i]) == (int)tensors->tensors[i].type)
 			continue;
 		status = status_new(ort, ORT_ERROR_INVALID_ARGUMENT,
-				    "element_types[%zu] is %lld (%s), and the tensor's type is %s",
+				    "element_types[%zu] is %lld (%s), but the tensor's type is %s",
 				    i, (long long)types[i], value_type_name(types[i]),
 				    ncclsvc_type_name(tensors->tensors[i].type));
 	}
@@ -162,28 +163,27 @@ static OrtStatus *check_collective(const OrtApi *ort, const struct ort_operator 
 	size_t noutputs = 0;
 	OrtStatus *status = ort->KernelInfo_GetOutputCount(info, &noutputs);
 	if (!status && noutputs != inputs->n)
-		status = status_new(ort, ORT_ERROR_INVALID_ARGUMENT,
-				    "there are %zu inputs and %zu outputs: there must be an output "
-				    "for each input",
-				    inputs->n, noutputs);
+		status = status_new(
+			ort, ORT_ERROR_INVALID_ARGUMENT,
+			"there are %zu inputs and %zu outputs: each input needs an output",
+			inputs->n, noutputs);
 	for (size_t i = 0; !status && i < inputs->n; i++) {
 		const ncclsvc_type type = inputs->tensors[i].type;
 		if (!op->reduces)
 			continue;
 		if (!op->provider && (type == NCCLSVC_FLOAT8E4M3 || type == NCCLSVC_FLOAT8E5M2))
-			status = status_new(
-				ort, ORT_ERROR_NOT_IMPLEMENTED,
-				"input %zu is of type %s, which is reduced on GPUs alone", i,
-				ncclsvc_type_name(type));
+			status = status_new(ort, ORT_ERROR_NOT_IMPLEMENTED,
+					    "input %zu has type %s, which is reduced only on GPUs",
+					    i, ncclsvc_type_name(type));
 		if (type >= NCCLSVC_BOOL)
 			status = status_new(ort, ORT_ERROR_NOT_IMPLEMENTED,
-					    "input %zu is of type %s, which is moved, not reduced",
-					    i, ncclsvc_type_name(type));
+					    "input %zu has type %s, which cannot be reduced", i,
+					    ncclsvc_type_name(type));
 	}
 	return status;
 }
 
-/* A static message's shapes must be whole. */
+/* A static message needs fully known shapes. */
 static OrtStatus *check_static(const OrtApi *ort, struct values *outputs)
 {
 	for (size_t i = 0; i < outputs->n; i++) {
@@ -192,17 +192,16 @@ static OrtStatus *check_static(const OrtApi *ort, struct values *outputs)
 			t->ndims = 0;
 		for (int d = 0; d < t->ndims; d++)
 			if (t->dims[d] < 0)
-				return status_new(
-					ort, ORT_ERROR_INVALID_ARGUMENT,
-					"dimension %d of received tensor %zu is not known, "
-					"and shapes is 'static': let the graph declare it, "
-					"or use 'ahead' on both sides",
-					d, i);
+				return status_new(ort, ORT_ERROR_INVALID_ARGUMENT,
+						  "dimension %d of received tensor %zu is unknown, "
+						  "and shapes is 'static': declare it in the "
+						  "graph, or use 'ahead' on both sides",
+						  d, i);
 	}
 	return NULL;
 }
 
-/* All outputs are written: ONNX Runtime gives none to one without a name. */
+/* All outputs are written, and ONNX Runtime provides none without a name. */
 static OrtStatus *check_outputs(const OrtApi *ort, const OrtKernelInfo *info)
 {
 	struct values outputs = {0};
@@ -255,7 +254,7 @@ static OrtStatus *find_device(struct kernel *k, const OrtKernelInfo *info)
 
 /* ---- ONNX Runtime's calls ---- */
 
-/* While a graph is loaded, ONNX Runtime does not say which node an error is of. */
+/* ONNX Runtime does not say which node an error at load time belongs to. */
 static OrtStatus *with_node(const struct kernel *k, const OrtKernelInfo *info, OrtStatus *status)
 {
 	char name[128] = "";

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * The part of ONNX Runtime's C interface that custom operators need, as version 18 of it has it
- * (ONNX Runtime 1.18). OrtApi is a table of function pointers that only ever grows at its end:
- * later releases give the same table, and more. Entries that are not used here are gaps. The
- * assertions at the end hold each entry to its number in the table.
- *
- * A function that can fail returns an OrtStatus, which is its caller's; NULL is success.
- */
+ * The part of ONNX Runtime's C interface that custom operators need, as of version 18 (ONNX
+ * Runtime 1.18). OrtApi is a table of function pointers that only grows at its end, so later
+ * releases have the same entries and more. Unused entries are gaps. The assertions at the end fix
+ * each entry's number in the table. A function that can fail returns an OrtStatus, which the caller
+ * owns; NULL means success. */
 #ifndef ORT_ABI_H
 #define ORT_ABI_H
 
@@ -18,7 +15,7 @@
 typedef struct OrtStatus OrtStatus;
 typedef struct OrtSessionOptions OrtSessionOptions;
 typedef struct OrtCustomOpDomain OrtCustomOpDomain;
-typedef struct OrtKernelInfo OrtKernelInfo;	  /* a node, while its kernel is made */
+typedef struct OrtKernelInfo OrtKernelInfo;	  /* a node while its kernel is created */
 typedef struct OrtKernelContext OrtKernelContext; /* one run of a kernel */
 typedef struct OrtCustomOp OrtCustomOp;
 typedef struct OrtValue OrtValue;
@@ -28,16 +25,16 @@ typedef struct OrtMemoryInfo OrtMemoryInfo;
 typedef struct OrtAllocator OrtAllocator;
 typedef struct OrtShapeInferContext OrtShapeInferContext;
 
-/* Codes of a status: Python raises an exception of a class of its own for each. */
+/* Codes of a status: Python raises a different exception class for each. */
 enum ort_error {
 	ORT_ERROR_FAIL = 1,
 	ORT_ERROR_INVALID_ARGUMENT = 2,
 	ORT_ERROR_NOT_IMPLEMENTED = 9,
 };
 
-/* Types of elements: these are also ONNX's TensorProto.DataType. */
+/* Element types; the same numbers as ONNX's TensorProto.DataType. */
 enum ort_type {
-	ORT_TYPE_UNDEFINED = 0, /* of an operator's input or output: any */
+	ORT_TYPE_UNDEFINED = 0, /* for an operator's input or output: any type */
 	ORT_TYPE_FLOAT = 1,
 	ORT_TYPE_UINT8 = 2,
 	ORT_TYPE_INT8 = 3,
@@ -76,14 +73,14 @@ typedef struct OrtApi {
 	void *gap_29[22];
 	OrtStatus *(*GetTensorMutableData)(OrtValue *value, void **data);
 	void *gap_52[3];
-	/* *tensor is part of info; NULL if it is no tensor. */
+	/* *tensor is part of info; NULL if info is not a tensor. */
 	OrtStatus *(*CastTypeInfoToTensorInfo)(const OrtTypeInfo *info,
 					       const OrtTensorTypeAndShapeInfo **tensor);
 	void *gap_56[4];
 	OrtStatus *(*GetTensorElementType)(const OrtTensorTypeAndShapeInfo *info, int *type);
 	OrtStatus *(*GetDimensionsCount)(const OrtTensorTypeAndShapeInfo *info, size_t *n);
 	OrtStatus *(*GetDimensions)(const OrtTensorTypeAndShapeInfo *info, int64_t *dims, size_t n);
-	/* A name for each dimension, or ""; they are info's. */
+	/* A name for each dimension, or "". info owns them. */
 	OrtStatus *(*GetSymbolicDimensions)(const OrtTensorTypeAndShapeInfo *info,
 					    const char **names, size_t n);
 	OrtStatus *(*GetTensorShapeElementCount)(const OrtTensorTypeAndShapeInfo *info, size_t *n);
@@ -104,7 +101,8 @@ typedef struct OrtApi {
 	OrtStatus *(*KernelContext_GetOutputCount)(const OrtKernelContext *context, size_t *n);
 	OrtStatus *(*KernelContext_GetInput)(const OrtKernelContext *context, size_t i,
 					     const OrtValue **value);
-	/* Allocates it. *value is the context's; NULL: the graph does not have this output. */
+	/* Allocates the output. The context owns *value; NULL: the graph does not have this output.
+	 */
 	OrtStatus *(*KernelContext_GetOutput)(OrtKernelContext *context, size_t i,
 					      const int64_t *dims, size_t ndims, OrtValue **value);
 	void *gap_92[1];
@@ -115,7 +113,7 @@ typedef struct OrtApi {
 	void *gap_100[32];
 	void (*ReleaseAllocator)(OrtAllocator *allocator);
 	void *gap_133[29];
-	/* values NULL: *size becomes the number of values. */
+	/* If values is NULL, *size becomes the number of values. */
 	OrtStatus *(*KernelInfoGetAttributeArray_float)(const OrtKernelInfo *info, const char *name,
 							float *values, size_t *size);
 	OrtStatus *(*KernelInfoGetAttributeArray_int64)(const OrtKernelInfo *info, const char *name,
@@ -136,7 +134,7 @@ typedef struct OrtApi {
 	void *gap_245[22];
 	OrtStatus *(*ShapeInferContext_GetInputCount)(const OrtShapeInferContext *context,
 						      size_t *n);
-	/* *info is the context's. */
+	/* The context owns *info. */
 	OrtStatus *(*ShapeInferContext_GetInputTypeShape)(const OrtShapeInferContext *context,
 							  size_t i,
 							  OrtTensorTypeAndShapeInfo **info);
@@ -150,23 +148,23 @@ typedef struct OrtApi {
 } OrtApi;
 
 typedef struct OrtApiBase {
-	const OrtApi *(*GetApi)(uint32_t version); /* NULL: this release does not have it */
+	const OrtApi *(*GetApi)(uint32_t version); /* NULL: this release lacks that version */
 	const char *(*GetVersionString)(void);
 } OrtApiBase;
 
-/* An operator for one execution provider. The operator's owner keeps it as long as any session that
- * knows it. */
+/* An operator for one execution provider. Its owner must keep it as long as any session refers to
+ * it. */
 struct OrtCustomOp {
-	uint32_t version; /* of the interface that this table is of */
+	uint32_t version; /* version of the interface for this table */
 	void *(*CreateKernel)(const OrtCustomOp *op, const OrtApi *api,
-			      const OrtKernelInfo *info); /* without CreateKernelV2 */
+			      const OrtKernelInfo *info); /* unused: CreateKernelV2 replaces it */
 	const char *(*GetName)(const OrtCustomOp *op);
 	const char *(*GetExecutionProviderType)(const OrtCustomOp *op);
 	int (*GetInputType)(const OrtCustomOp *op, size_t i);
 	size_t (*GetInputTypeCount)(const OrtCustomOp *op);
 	int (*GetOutputType)(const OrtCustomOp *op, size_t i);
 	size_t (*GetOutputTypeCount)(const OrtCustomOp *op);
-	void (*KernelCompute)(void *kernel, OrtKernelContext *context); /* likewise */
+	void (*KernelCompute)(void *kernel, OrtKernelContext *context); /* unused as well */
 	void (*KernelDestroy)(void *kernel);
 	int (*GetInputCharacteristic)(const OrtCustomOp *op, size_t i);
 	int (*GetOutputCharacteristic)(const OrtCustomOp *op, size_t i);
@@ -181,7 +179,7 @@ struct OrtCustomOp {
 	OrtStatus *(*InferOutputShapeFn)(const OrtCustomOp *op, OrtShapeInferContext *);
 	int (*GetStartVersion)(const OrtCustomOp *op);
 	int (*GetEndVersion)(const OrtCustomOp *op);
-	/* How many pairs of an output and an input whose memory it may take there are. */
+	/* Returns the number of pairs of an input and an output that may share memory. */
 	size_t (*GetMayInplace)(int **inputs, int **outputs);
 	void (*ReleaseMayInplace)(int *inputs, int *outputs);
 	size_t (*GetAliasMap)(int **inputs, int **outputs);

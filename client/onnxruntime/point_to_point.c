@@ -3,8 +3,9 @@
  * received. */
 #include "ort.h"
 
-/* The inputs before the tensors. A false signal is the library's to refuse: it tells the peer. So a
- * signal that is refused here becomes a false one, once it is known whose turn it takes. */
+/* The inputs before the tensors. The library must refuse a false signal, because it tells the peer.
+ * So if a signal is refused here, a false signal is passed on, once it is known whose turn it
+ * takes. */
 static OrtStatus *take(const struct kernel *k, const OrtKernelContext *context, ncclsvc_message *m,
 		       OrtStatus **refusal)
 {
@@ -55,7 +56,7 @@ OrtStatus *send_compute(const struct kernel *k, OrtKernelContext *context)
 	if (!refusal)
 		refusal = values_inputs(k->ort, context, operator_inputs(k->op), &tensors);
 	status = service_enter(k, context, &turn, &refusal);
-	message.n = refusal ? 1 : tensors.n; /* the library refuses one that is NULL */
+	message.n = refusal ? 1 : tensors.n; /* the library refuses a list that is NULL */
 	message.tensors = refusal ? NULL : tensors.tensors;
 	if (!status) {
 		ncclsvc_result r = ncclsvc_tensors_isend(service_lists(&turn), &message, &request);
@@ -72,7 +73,7 @@ OrtStatus *send_compute(const struct kernel *k, OrtKernelContext *context)
 struct allocation {
 	const struct kernel *kernel;
 	OrtKernelContext *context;
-	OrtStatus *status; /* why it failed */
+	OrtStatus *status; /* the reason of a failure */
 };
 
 static ncclsvc_result allocate(ncclsvc_tensor *tensors, size_t n, void *arg)

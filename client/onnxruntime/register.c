@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * The operators Send, Recv, NcclAllReduce, NcclAllGather and NcclReduceScatter of the domain
- * com.microsoft, each for the CPU's and for CUDA's execution provider.
- *
- * A tensor may be of any type here: ONNX Runtime finds the kernel by the provider alone, and
- * kernel.c refuses types that ncclsvc does not have.
- */
+ * com.microsoft, each for the CPU and the CUDA execution provider. Here a tensor may have any type:
+ * ONNX Runtime selects the kernel by provider only, and kernel.c refuses types that ncclsvc does
+ * not have. */
 #include <stdio.h>
 
 #include "ort.h"
@@ -13,10 +10,10 @@
 #define DOMAIN "com.microsoft"
 #define CUDA   "CUDAExecutionProvider"
 
-#define CHECKS_OUTPUTS 30 /* ONNX Runtime 1.30; 1.27 does not */
+#define CHECKS_OUTPUTS 30 /* ONNX Runtime 1.30 does; 1.27 does not */
 
-static const OrtApi *api;   /* for callbacks that are given none */
-static bool checks_outputs; /* it refuses the shape of an output that a node does not have */
+static const OrtApi *api;   /* for callbacks that get no OrtApi */
+static bool checks_outputs; /* it rejects the shape of an output that a node does not have */
 
 static const struct ort_operator *own(const OrtCustomOp *op)
 {
@@ -78,7 +75,7 @@ static int at_least_one(const OrtCustomOp *op)
 	return 1;
 }
 
-/* Messages have tensors of any types, collectives of one. */
+/* Messages can mix tensor types, collectives cannot. */
 static int one_type(const OrtCustomOp *op)
 {
 	return operator_is_collective(own(op));
@@ -92,7 +89,7 @@ static int first_version(const OrtCustomOp *op)
 
 /* ---- Shapes ---- */
 
-/* ONNX Runtime takes a dimension that has neither a value nor a name for -1. */
+/* ONNX Runtime treats a dimension without a value or a name as -1. */
 static OrtStatus *is_named(const OrtTensorTypeAndShapeInfo *info, bool *named)
 {
 	int64_t dims[NCCLSVC_DIMS_MAX];
@@ -123,10 +120,10 @@ static OrtStatus *infer_shape(OrtShapeInferContext *context, size_t i)
 	return status;
 }
 
-/* A collective's outputs have its inputs' shapes. Of an input without dimensions nothing is said:
- * it is a scalar, or its shape is not known. The interface does not tell how many outputs the node
- * has, and older releases write past the end of their list when they are given the shape of one
- * that is not there: they are given the first output's alone, which every node has. */
+/* A collective's outputs have its inputs' shapes. An input without dimensions says nothing: it is a
+ * scalar, or its shape is unknown. The interface does not tell how many outputs the node has, and
+ * older releases write past the end of their list for the shape of a missing output; they get only
+ * the first output's shape, which every node has. */
 static OrtStatus *infer_shapes(const OrtCustomOp *op, OrtShapeInferContext *context)
 {
 	size_t n = 0;
@@ -142,7 +139,7 @@ static OrtStatus *infer_shapes(const OrtCustomOp *op, OrtShapeInferContext *cont
 
 /* ---- Outputs in the memory of inputs ---- */
 
-#define PAIRS 256 /* more tensors than that have outputs of their own */
+#define PAIRS 256 /* with more tensors than this, outputs have their own memory */
 
 static size_t in_place(int **inputs, int **outputs)
 {
@@ -192,8 +189,8 @@ static const struct ort_operator operators[] = {ON(NULL), ON(CUDA)};
 
 /* ---- The entry ---- */
 
-/* From its name: to be asked for an interface that it does not have, ONNX Runtime prints an error.
- */
+/* Checks the release by its name, because ONNX Runtime prints an error when asked for an interface
+ * that it lacks. */
 static bool is_release(const OrtApiBase *base, unsigned minor)
 {
 	unsigned have[2] = {0};
@@ -201,7 +198,7 @@ static bool is_release(const OrtApiBase *base, unsigned minor)
 	       (have[0] > 1 || have[1] >= minor);
 }
 
-/* The domain is kept: every session that was made with the options uses it. */
+/* The domain is never freed, because every session created with these options uses it. */
 static OrtStatus *add_domain(const OrtApi *ort, OrtSessionOptions *options)
 {
 	OrtCustomOpDomain *domain;
@@ -216,9 +213,10 @@ __attribute__((visibility("default"))) OrtStatus *RegisterCustomOps(OrtSessionOp
 {
 	const OrtApi *ort = base->GetApi(ORT_VERSION_NEEDED);
 	if (!ort) {
-		const OrtApi *old = base->GetApi(1); /* CreateStatus is of the first version */
+		const OrtApi *old =
+			base->GetApi(1); /* CreateStatus exists since the first version */
 		return status_new(old, ORT_ERROR_NOT_IMPLEMENTED,
-				  "this is ONNX Runtime %s: the operators need 1.%d or later",
+				  "this is ONNX Runtime %s, but the operators need 1.%d or later",
 				  base->GetVersionString(), ORT_VERSION_NEEDED);
 	}
 	api = ort;

@@ -1,22 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * One session and one world for each process, made by its first operation: the daemon is the one
- * that NCCLSVC_SOCKET names, the rank is the launcher's, the world and its groups are as
- * environment.c says. They live as long as the process.
- *
- * A process has a world in host memory, or on one GPU if a kernel of the CUDA provider was loaded
- * before the first operation. Beside a GPU's world, tensors in host memory have the global group
- * alone.
- */
+ * One session and one world per process, created by its first operation. NCCLSVC_SOCKET names the
+ * daemon, the launcher gives the rank, and environment.c the world and its groups. They live as
+ * long as the process. The world is in host memory, or on one GPU if a kernel of the CUDA provider
+ * was loaded before the first operation. Beside a GPU world, tensors in host memory can only use
+ * the global group. */
 #include <pthread.h>
 #include <stdio.h>
 #include <time.h>
 
 #include "ort.h"
 
-#define ABORT_TRIES 2 /* to cancel; then the communicator's epoch is ended */
+#define ABORT_TRIES 2 /* attempts to cancel, before the communicator's epoch is ended */
 
-/* Lists of one communicator. Groups that are one communicator (those of this rank alone) share
+/* The lists of one communicator. Groups with the same communicator (those of this rank alone) share
  * them. */
 struct group {
 	pthread_mutex_t lock;
@@ -24,7 +20,7 @@ struct group {
 	ncclsvc_tensors *lists;
 };
 
-#define HOST   NCCLSVC_GROUP_TYPES /* all ranks in host memory, beside a GPU's world */
+#define HOST   NCCLSVC_GROUP_TYPES /* all ranks, in host memory, beside a GPU's world */
 #define GROUPS (NCCLSVC_GROUP_TYPES + 1)
 
 static struct {
@@ -46,13 +42,13 @@ OrtStatus *service_use_gpu(const OrtApi *ort, int device)
 	pthread_mutex_lock(&service.lock);
 	if (service.device >= 0 && service.device != device)
 		status = status_new(ort, ORT_ERROR_NOT_IMPLEMENTED,
-				    "the process uses GPU %d already, and GPU %d cannot be added: "
-				    "use one in each process",
+				    "the process already uses GPU %d, so GPU %d cannot be added: "
+				    "use one GPU per process",
 				    service.device, device);
 	else if (service.device < 0 && (service.world || background_runs()))
 		status = status_new(ort, ORT_ERROR_NOT_IMPLEMENTED,
-				    "the process has joined the world with host memory already: "
-				    "load the models for CUDA before any of them is run");
+				    "the process has already joined the world with host memory: "
+				    "load the models for CUDA before running any of them");
 	else
 		service.device = device;
 	pthread_mutex_unlock(&service.lock);
@@ -84,8 +80,9 @@ static void close_lists(void)
 	}
 }
 
-/* All of them at once, in the order of their types: on GPUs the members of a group wait for each
- * other, and would wait in a circle if each rank opened its groups as its graph comes to them. */
+/* Opens all of them at once, in the order of their types: on GPUs the members of a group wait for
+ * each other, and would wait in a circle if each rank opened its groups in the order of its graph.
+ */
 static ncclsvc_result open_lists(const ncclsvc_world *world, int timeout_ms)
 {
 	ncclsvc_result r = NCCLSVC_OK;
@@ -118,7 +115,7 @@ static ncclsvc_result join(int timeout_ms, ncclsvc_world_options *choice)
 		pthread_mutex_unlock(&service.lock);
 		return NCCLSVC_OK;
 	}
-	char why[ERROR_BYTES]; /* closing may fail, too */
+	char why[ERROR_BYTES]; /* closing may fail and overwrite the error */
 	snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
 	close_lists();
 	ncclsvc_world_free(world);
@@ -159,8 +156,8 @@ static struct group *find(const struct kernel *k, OrtStatus **refusal)
 		*refusal = status_first(
 			k->ort, *refusal,
 			status_new(k->ort, ORT_ERROR_NOT_IMPLEMENTED,
-				   "the tensors are in host memory, and the process's group %s is "
-				   "of GPU %d: use the CUDA provider, or group_type 0",
+				   "the tensors are in host memory, but the process's group %s is "
+				   "on GPU %d: use the CUDA provider, or group_type 0",
 				   ncclsvc_group_type_name(k->group), service.device));
 	return group_of(comm_of(service.world, beside && all ? HOST : k->group));
 }
@@ -176,7 +173,7 @@ static OrtStatus *set_stream(const struct kernel *k, const OrtKernelContext *con
 	return status_of(k->ort, ncclsvc_stream_set(service.session, stream, 0));
 }
 
-/* An abort ends the operation that has the group. This one takes its turn, and ends then. */
+/* An abort ends the operation that holds the group. This one then takes its turn, and ends too. */
 static void group_lock(struct group *group, unsigned mark)
 {
 	struct timespec until = abort_look();
@@ -213,8 +210,8 @@ ncclsvc_tensors *service_lists(const struct turn *turn)
 
 /* ---- Waiting ---- */
 
-/* All that the process has under way: its operations fail with CANCELLED on all of their members,
- * and the next ones match. Kernels on GPUs end with their communicator's epoch alone. */
+/* Cancels everything that the process has pending: its operations fail with CANCELLED on all their
+ * members, and the next ones match. Kernels on GPUs end only with their communicator's epoch. */
 static void cancel_tasks(void)
 {
 	ncclsvc_task_info *tasks;
@@ -248,7 +245,7 @@ ncclsvc_result service_wait(const struct turn *turn, ncclsvc_request *request)
 			continue;
 		if (tries++ < ABORT_TRIES)
 			cancel_tasks();
-		else if (turn->on_gpu) /* it runs on NCCL */
+		else if (turn->on_gpu) /* the operation runs on NCCL */
 			ncclsvc_comm_abort(turn->group->comm);
 	}
 	if (r == NCCLSVC_CANCELLED && abort_came(turn->mark))
@@ -262,7 +259,8 @@ ncclsvc_result service_wait(const struct turn *turn, ncclsvc_request *request)
 static ncclsvc_result rejoin(void)
 {
 	ncclsvc_result r = NCCLSVC_OK;
-	for (unsigned i = 0; i < GROUPS; i++) /* until the threads inside have got their errors */
+	for (unsigned i = 0; i < GROUPS;
+	     i++) /* waits until the threads inside have got their errors */
 		pthread_mutex_lock(&service.groups[i].lock);
 	if (service.world)
 		r = ncclsvc_world_rejoin(service.world, service.rejoin_ms);

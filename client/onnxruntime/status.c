@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Errors as ONNX Runtime's. It adds the operator's and the node's name to the sentence. */
+ * Errors as ONNX Runtime statuses. ONNX Runtime adds the operator's and the node's name to the
+ * sentence. */
 #include <stdarg.h>
 #include <stdio.h>
 

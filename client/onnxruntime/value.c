@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * ONNX Runtime's tensors as ncclsvc's: they are dense and in row-major order in both. */
+ * Converts ONNX Runtime's tensors to ncclsvc's: both are dense and row-major. */
 #include <stdlib.h>
 
 #include "ort.h"
 
 struct type {
 	const char *name;
-	int service; /* ncclsvc_type; -1: there is none */
+	int service; /* ncclsvc_type; -1: none */
 };
 
 static const struct type types[] = {
@@ -76,11 +76,11 @@ OrtStatus *value_describe(const OrtApi *ort, const OrtTensorTypeAndShapeInfo *in
 		return status;
 	if (value_type(type) < 0)
 		return status_new(ort, ORT_ERROR_NOT_IMPLEMENTED,
-				  "elements are of type %s (%d), which ncclsvc does not have",
+				  "elements have type %s (%d), which ncclsvc does not support",
 				  value_type_name(type), type);
 	if (n > NCCLSVC_DIMS_MAX)
 		return status_new(ort, ORT_ERROR_NOT_IMPLEMENTED,
-				  "a tensor has %zu dimensions, at most %d are possible", n,
+				  "a tensor has %zu dimensions, the limit is %d", n,
 				  NCCLSVC_DIMS_MAX);
 	*tensor = (ncclsvc_tensor){
 		.type = (ncclsvc_type)value_type(type), .ndims = (int)n, .dims = dims};
@@ -99,7 +99,7 @@ static OrtStatus *input(const OrtApi *ort, const OrtKernelContext *context, size
 	return ort->GetTensorTypeAndShape(*value, info);
 }
 
-/* The interface has no call that reads: of an input, this one does no more. */
+/* The interface has no call for read access; on an input, this call only reads. */
 static OrtStatus *data_of(const OrtApi *ort, const OrtValue *value, void **data)
 {
 	return ort->GetTensorMutableData((OrtValue *)value, data);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Starts the baselines' ranks: ncclsvc-perf-mpi under mpirun, a process of ncclsvc-perf-nccl for
- * each GPU. Each connects to a socket of ours, so that between rounds it sleeps in recv and takes
- * no CPU from what is measured. */
+ * Starts the baselines' ranks: ncclsvc-perf-mpi under mpirun, or a process of ncclsvc-perf-nccl per
+ * GPU. Each connects to a socket of this program, and sleeps in recv between rounds, so that it
+ * takes no CPU from what is measured. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -17,7 +17,7 @@
 #include "process.h"
 #include "ranks.h"
 
-/* ---- Where they connect ---- */
+/* ---- The socket they connect to ---- */
 
 struct listener {
 	int fd;
@@ -26,8 +26,8 @@ struct listener {
 
 enum outcome {
 	CONNECTED,
-	FAILED,	 /* complained */
-	REFUSED, /* mpirun ended before any rank came */
+	FAILED,	 /* and an error was printed */
+	REFUSED, /* mpirun ended before any rank connected */
 };
 
 static bool listen_at(struct listener *l, uint32_t n)
@@ -72,7 +72,7 @@ static bool listener_open(struct listener *l, struct ranks *ranks, uint32_t n)
 	return true;
 }
 
-/* Takes one connection. False: it is not a rank of this build. */
+/* Accepts one connection. False: it is not a rank of this build. */
 static bool take_rank(struct ranks *ranks, int fd)
 {
 	struct hello hello;
@@ -80,7 +80,7 @@ static bool take_rank(struct ranks *ranks, int fd)
 	if (poll(&wait, 1, 5000) != 1 ||
 	    recv(fd, &hello, sizeof(hello), MSG_DONTWAIT) != (ssize_t)sizeof(hello) ||
 	    hello.magic != HELLO_MAGIC || hello.command_size != sizeof(struct command)) {
-		complain("the baseline's program is of another build; install both together");
+		complain("the baseline's program is from a different build; install both together");
 		return false;
 	}
 	if (hello.nranks != (int32_t)ranks->n || hello.rank < 0 || hello.rank >= hello.nranks ||
@@ -97,7 +97,7 @@ static bool take_rank(struct ranks *ranks, int fd)
 	return true;
 }
 
-/* A program that was to come has ended. */
+/* Whether one of the started programs has ended. */
 static bool one_has_ended(struct ranks *ranks, char *how, size_t size)
 {
 	int status;
@@ -162,7 +162,7 @@ static bool run_mpirun(struct ranks *ranks, const char *program, const char *soc
 		       bool oversubscribe)
 {
 	char ranks_text[16];
-	/* On this machine, also in a Slurm job of several. */
+	/* Run only on this machine, even in a Slurm job with several. */
 	const char *argv[12] = {"mpirun", "--mca", "ras", "^slurm", "-n", ranks_text};
 	size_t at = 6;
 	snprintf(ranks_text, sizeof(ranks_text), "%u", n);
@@ -199,8 +199,8 @@ bool ranks_start_mpi(struct ranks *ranks, uint32_t n, int timeout_ms)
 		return false;
 	snprintf(ranks->log, sizeof(ranks->log), "%s/mpirun.log", private_dir());
 
-	/* Oversubscription changes how Open MPI waits, so it is asked for only where it must be:
-	 * more ranks than CPUs, or a machine whose slots mpirun counts differently. */
+	/* Oversubscription changes how Open MPI waits, so it is requested only if necessary: with
+	 * more ranks than CPUs, or where mpirun counts a machine's slots differently. */
 	bool oversubscribe = (long)n > sysconf(_SC_NPROCESSORS_ONLN);
 	enum outcome outcome = FAILED;
 	if (run_mpirun(ranks, program, l.socket, n, oversubscribe))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * ncclsvc-perf OP: an operation over a range of sizes, and the same by a baseline. */
+ * ncclsvc-perf OP: measures an operation, and optionally a baseline, over a range of sizes. */
 #include "collective.h"
 
 #include <inttypes.h>
@@ -17,7 +17,7 @@ static bool count_tasks(struct ranks *ranks)
 	return ranks_do(ranks, &command);
 }
 
-/* The rounds, and what carried the service's operations. */
+/* Runs the rounds, and finds which transport carried the service's operations. */
 static bool run_rounds_and_tell(struct bench *b, const struct command *command, unsigned n)
 {
 	struct ranks *ranks = &b->subjects[SERVICE].ranks;
@@ -28,8 +28,7 @@ static bool run_rounds_and_tell(struct bench *b, const struct command *command, 
 	const double before = ranks_mean(ranks, REPLY(tasks));
 	if (!turns_run(b, command, n) || !count_tasks(ranks))
 		return false;
-	/* The daemon may have seen, of operations in kernels, the barriers before the rounds alone.
-	 */
+	/* If operations ran in kernels, the daemon has seen only the barriers before the rounds. */
 	const double seen = ranks_mean(ranks, REPLY(tasks)) - before;
 	const bool all = seen >= (double)(b->options->rounds * (command->iters + command->warmup));
 	const bool mpi = ranks->members[0].reply.transport == NCCLSVC_TRANSPORT_MPI;
@@ -59,7 +58,7 @@ static bool check_all(struct bench *b, const struct work *w, unsigned n, struct 
 	if (!b->options->checks)
 		return true;
 	if (b->options->baseline == BASELINE_PINGPONG)
-		n = 1; /* it has no results */
+		n = 1; /* it has no result buffer */
 	for (unsigned i = 0; i < n; i++) {
 		if (!check(b, &b->subjects[i].ranks, w, &of[i]))
 			return false;
@@ -73,7 +72,7 @@ static bool check_all(struct bench *b, const struct work *w, unsigned n, struct 
 	return true;
 }
 
-/* range: the least and the most so far. */
+/* range: the minimum and maximum so far. */
 static void widen(struct value range[2], double number)
 {
 	range[0] = NUMBER(fmin(range[0].number, number));
@@ -85,7 +84,7 @@ static struct value median_of(struct bench *b, unsigned subject, enum measure m)
 	return NUMBER(median(b->subjects[subject].us[m], b->options->rounds));
 }
 
-/* Must run before the medians are taken: they sort the rounds. */
+/* Must precede the medians, which sort the rounds. */
 static void fill_ranges(struct bench *b, unsigned n, struct value *f)
 {
 	const double *us = b->subjects[SERVICE].us[MEAN], *base = b->subjects[BASELINE].us[MEAN];
@@ -140,7 +139,7 @@ static bool baseline_can(const struct options *o, const struct work *w)
 	       (o->baseline == BASELINE_NCCL && work_nccl_can(w));
 }
 
-/* As many operations, or a few more: of whole graphs. */
+/* Rounds up to a whole number of graphs. */
 static uint64_t whole_graphs(const struct options *o, uint64_t n)
 {
 	return o->graph ? (n + o->graph - 1) / o->graph * o->graph : n;
@@ -200,7 +199,7 @@ static uint64_t next_size(const struct options *o, uint64_t size)
 	return o->step_factor ? size * o->step_factor : size + o->step_bytes;
 }
 
-/* All sizes of one type, reduction and root. */
+/* Runs all sizes of one type, reduction and root. */
 static bool do_sizes(struct bench *b, struct work w)
 {
 	const struct options *o = b->options;
@@ -250,7 +249,7 @@ static bool do_everything(struct bench *b)
 
 /* ---- Start ---- */
 
-/* True: the buffers of all ranks fit into the memory that is free. */
+/* Whether all ranks' buffers fit into free memory. */
 static bool enough_memory(const struct options *o)
 {
 	uint64_t available = 0;
@@ -260,7 +259,8 @@ static bool enough_memory(const struct options *o)
 		sscanf(line, "MemAvailable: %" SCNu64, &available);
 	if (f)
 		fclose(f);
-	/* A staged transfer needs the library's copies too; on a GPU there is one to check with. */
+	/* A staged transfer also needs the library's copies; a GPU rank has one host buffer for
+	 * checks. */
 	uint64_t each = (o->cuda ? 1 : 2) * (o->max_bytes + DATA_GUARD);
 	uint64_t subjects = o->baseline ? 2 : 1;
 	uint64_t need = each * o->ranks * (subjects + (o->memory == MEMORY_PLAIN));

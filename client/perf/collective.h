@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * ncclsvc-perf OP: what is measured, and what is printed of it. */
+ * ncclsvc-perf OP: what is measured and printed. */
 #ifndef PERF_COLLECTIVE_H
 #define PERF_COLLECTIVE_H
 
@@ -29,9 +29,9 @@ struct bench {
 	struct report report;
 	struct plot plot; /* empty without --plot */
 	uint64_t seed;
-	uint32_t spins; /* of a kernel beside the operations; 0: there are none */
+	uint32_t spins; /* length of a kernel beside the operations; 0: there are none */
 	uint64_t wrong;
-	struct value transport; /* of the service's operations in this row */
+	struct value transport; /* transport of the service's operations in this row */
 	double busbw_sum;
 	unsigned busbw_n;
 };
@@ -50,26 +50,25 @@ enum figure {
 	BASE_CORES = CORES + CORES_PARTS,
 	CPU,
 	BASE_CPU,
-	TIME_RANGE, /* the least and the most of the rounds */
+	TIME_RANGE, /* minimum and maximum of the rounds */
 	BASE_RANGE = TIME_RANGE + 2,
 	RATIO_RANGE = BASE_RANGE + 2,
 	FIGURES = RATIO_RANGE + 2,
 };
 
-/* ---- turns.c: what is compared takes turns ---- */
+/* ---- turns.c: the subjects take turns ---- */
 
-/* Beside the operations, in a round: another stream's work fits in between them. */
+/* Kernels per round beside the operations: several, so that other streams' work fits in between. */
 #define TURNS_KERNELS 20
 
 uint64_t turns_seed(struct bench *b);
-/* How many iterations fit into the time of a round: one cold operation, then if that was slow a
- * warm one, tell how long it takes. */
+/* How many iterations fit into the time of a round. One cold operation, and if it was slow a warm
+ * one, tells how long they take. */
 bool turns_fit(struct bench *b, struct ranks *ranks, const struct work *w, uint64_t *iters);
 bool turns_round(struct subject *s, const struct command *command, unsigned round);
-/* The first n subjects take turns, and in turns go first. */
+/* The first n subjects take turns, and alternate in going first. */
 bool turns_run(struct bench *b, const struct command *command, unsigned n);
-/* Finds how long a kernel must be for those of a round to take so long. All subjects then run the
- * same. */
+/* Finds the kernel length at which a round's kernels take `ms`. All subjects then run the same. */
 bool turns_calibrate(struct bench *b, unsigned ms);
 
 /* ---- collective_report.c ---- */
@@ -79,14 +78,14 @@ void collective_report_begin(struct bench *b);
 void collective_report_row(struct bench *b, const struct work *w, struct value figures[2][FIGURES],
 			   bool in_place);
 bool collective_report_end(struct bench *b);
-/* When the ranks wait, in words. */
+/* Describes when the ranks wait. */
 const char *collective_waits(const struct options *o);
 
-/* ---- collective_plot.c: nothing without --plot ---- */
+/* ---- collective_plot.c: does nothing without --plot ---- */
 
 void collective_plot_row(struct bench *b, const struct work *w,
 			 const struct value figures[2][FIGURES]);
-/* Writes the file. False: complained. */
+/* Writes the file. False: an error was printed. */
 bool collective_plot_end(struct bench *b);
 
 #endif

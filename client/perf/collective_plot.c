@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * --plot: what of the rows is drawn, and what is written above it. */
+ * --plot: the series and the title. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "collective.h"
 #include "process.h"
 
-/* The least time is the highest bandwidth. */
+/* The shortest time gives the highest bandwidth. */
 static struct spread bandwidth(const struct work *w, const struct value *f, enum figure time,
 			       enum figure least)
 {
@@ -51,7 +51,7 @@ static void describe_rounds(const struct bench *b, char *buf, size_t size)
 	snprintf(buf, size, "median, minimum and maximum of %u rounds%s", o->rounds, beside);
 }
 
-/* NCCL reduces faster with NVLink SHARP, so a plot says whether that was allowed. */
+/* NCCL reduces faster with NVLink SHARP, so the plot says whether it was allowed. */
 static bool describe_gpus(struct bench *b, char *buf, size_t size)
 {
 	const struct command command = {.kind = COMMAND_PLACE};

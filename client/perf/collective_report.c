@@ -54,7 +54,7 @@ const char *collective_waits(const struct options *o)
 		       : "waiting for the last operation";
 }
 
-/* Open MPI's ranks have joined when they connect: what that took is not known. */
+/* Open MPI's ranks join before they connect, so their join time is unknown. */
 static bool start_known(const struct subject *s)
 {
 	return s->ranks.start_ms > 0;

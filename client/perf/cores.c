@@ -10,7 +10,7 @@
 #include "process.h"
 #include "service.h"
 
-/* CPU time of the process, with that of threads that have ended, in ns; -1: it is not there. */
+/* CPU time of the process in ns, including threads that have ended; -1: no such process. */
 static int64_t run_ns(pid_t pid)
 {
 	clockid_t clock;

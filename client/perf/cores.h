@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How many cores the daemon, its workers and the ranks use meanwhile, as the kernel counts them. */
+ * How many cores the daemon, its workers and the ranks use during a run, as the kernel counts them.
+ */
 #ifndef PERF_CORES_H
 #define PERF_CORES_H
 
@@ -14,22 +15,22 @@ struct cores_process {
 	int64_t before_ns;
 };
 
-/* Zero at first. */
+/* Zero-initialized. */
 struct cores {
 	struct cores_process *processes;
 	size_t n;
 	uint64_t since_ns, wall_ns;
 	int64_t used_ns[CORES_PARTS];
-	bool unknown[CORES_PARTS]; /* some process was not this user's to know, or has ended */
+	bool unknown[CORES_PARTS]; /* a process is not accessible to this user, or has ended */
 };
 
 /* Each complains and returns false on failure. */
 
-/* The daemons that the ranks use, and the workers that they have now. */
+/* Adds the daemons that the ranks use, and their current workers. */
 bool cores_add_daemons(struct cores *cores, const struct options *options, const char *socket);
 bool cores_add_ranks(struct cores *cores, const struct ranks *ranks);
 
-/* Time counts between start and stop, and adds up until it is cleared. */
+/* Counts time between start and stop, cumulative until cleared. */
 void cores_clear(struct cores *cores);
 void cores_start(struct cores *cores);
 void cores_stop(struct cores *cores);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * ncclsvc-perf crossover: from how many bytes on AllReduce is faster on NCCL, in the daemon's
- * workers, than in kernels of the ranks. For each number of ranks, with MPS and without.
- *
- * Only a daemon whose peer_bytes is as large as what is measured lets kernels have it, so each is
- * started for this. The ranks that NCCL serves do without kernels (NCCLSVC_PEER=0). */
+ * ncclsvc-perf crossover: finds the size from which AllReduce is faster on NCCL in the daemon's
+ * workers than in the ranks' kernels, for each number of ranks, with and without MPS. A daemon
+ * allows kernels only up to its peer_bytes, so one is started with a peer_bytes large enough. Ranks
+ * that use NCCL disable kernels (NCCLSVC_PEER=0). */
 #include "crossover.h"
 
 #include <inttypes.h>
@@ -21,22 +20,22 @@
 enum { KERNELS = SERVICE, NCCL = BASELINE };
 enum { OUT_OF_PLACE, IN_PLACE, PLACES };
 
-/* Without MPS, a worker and a trainer take turns on the GPU. What that costs shows beside the
- * trainer's own kernels alone: here these take so many times as long as the operations on NCCL. */
+/* Without MPS, a worker and a trainer take turns on the GPU. The cost only shows beside the
+ * trainer's own kernels; here these take this many times as long as the operations on NCCL. */
 #define COMPUTE_TIMES	 2
-#define COMPUTE_FIRST_MS 20 /* that a kernel's length is found out with */
+#define COMPUTE_FIRST_MS 20 /* to calibrate a kernel's length */
 
 struct scan {
 	const struct options *options;
 	struct bench bench;
-	char path[PATH_MAX];	/* of the file; empty: none is written */
-	struct crossover known; /* what is to stand in it */
+	char path[PATH_MAX];	/* path of the file; empty: none is written */
+	struct crossover known; /* the file's content */
 	json_t *limits;
 	/* How the ranks of this run use their GPUs: */
 	bool mps, measured[2]; /* measured: without and with MPS */
 	char gpu[NCCLSVC_NAME_BYTES];
-	/* For the number of ranks that is measured: what kernels have won in all sizes so far, as a
-	 * sum of logarithms, and the most that was, up to which size. */
+	/* For the current number of ranks: the sum so far of the logarithms of the kernels' gain at
+	 * each size, its maximum, and up to which size. */
 	double won, most;
 	uint64_t limit;
 };
@@ -56,7 +55,7 @@ static const struct column columns[] = {
 
 /* ---- One size ---- */
 
-/* Adds kernels beside the operations, on another stream. */
+/* Adds kernels on another stream beside the operations. */
 static bool add_compute(struct bench *b, struct command *command)
 {
 	struct subject *nccl = &b->subjects[NCCL];
@@ -136,7 +135,7 @@ static bool start_ranks(struct scan *s, int subject, uint32_t n)
 	       ranks_buffers(ranks, o->max_bytes);
 }
 
-/* Asks the ranks which GPUs they are on, and how. */
+/* Asks the ranks for their GPUs, and how they use them. */
 static bool look(struct scan *s)
 {
 	const struct command command = {.kind = COMMAND_PLACE};
@@ -149,14 +148,14 @@ static bool look(struct scan *s)
 		const struct reply *r = &ranks->members[i].reply;
 		s->mps &= r->mps == NCCLSVC_MPS_ACTIVE;
 		if (strcmp(r->text, first->text) != 0) {
-			complain("the GPUs are of different models (%s, %s): name some of one by "
-				 "--gpus",
+			complain("the GPUs are of different models (%s, %s): select GPUs of one "
+				 "model with --gpus",
 				 first->text, r->text);
 			return false;
 		}
 		if (r->peer_bytes < s->options->max_bytes) {
-			complain("kernels take operations of up to %" PRIu64 " bytes here, not of "
-				 "%" PRIu64 ": `ncclsvc-ctl doctor` may say why",
+			complain("here kernels take operations of up to %" PRIu64
+				 " bytes, not of %" PRIu64 ": `ncclsvc-ctl doctor` may say why",
 				 r->peer_bytes, s->options->max_bytes);
 			return false;
 		}
@@ -194,7 +193,7 @@ static bool do_sizes(struct scan *s, uint32_t nranks)
 	return add_limit(s, nranks);
 }
 
-/* skip: it was measured that way already. */
+/* skip: already measured that way. */
 static bool do_ranks(struct scan *s, uint32_t nranks, bool *skip)
 {
 	struct bench *b = &s->bench;
@@ -202,7 +201,7 @@ static bool do_ranks(struct scan *s, uint32_t nranks, bool *skip)
 	*skip = good && s->measured[s->mps];
 	if (*skip)
 		report_note(&s->bench.report,
-			    "the ranks %s MPS here, too: this case is already measured",
+			    "the ranks %s MPS here too: this case is already measured",
 			    s->mps ? "use" : "do not use");
 	if (good && !*skip)
 		good = start_ranks(s, NCCL, nranks) &&
@@ -214,7 +213,7 @@ static bool do_ranks(struct scan *s, uint32_t nranks, bool *skip)
 
 /* ---- One daemon ---- */
 
-/* Says how many GPUs the daemon has. Its session must not lead this process to MPS. */
+/* Reports the daemon's number of GPUs. Its session must not put this process on MPS. */
 static int count_gpus(void *arg, uint32_t member, int fd)
 {
 	const struct service_options *o = arg;
@@ -236,7 +235,7 @@ static int count_gpus(void *arg, uint32_t member, int fd)
 	return 0;
 }
 
-/* Up to how many ranks. */
+/* Finds the largest number of ranks. */
 static bool find_ranks(const struct options *o, uint32_t *ranks)
 {
 	struct ranks one = {0};
@@ -249,7 +248,7 @@ static bool find_ranks(const struct options *o, uint32_t *ranks)
 	const bool chosen = o->gpus_n || o->given & GIVEN_RANKS;
 	*ranks = !chosen && gpus < o->ranks ? (uint32_t)gpus : o->ranks;
 	if (good && *ranks < 2)
-		complain("there is one GPU: kernels are for two or more");
+		complain("there is only one GPU, but kernels need two or more");
 	return good && *ranks >= 2;
 }
 
@@ -266,12 +265,12 @@ static bool do_all_ranks(struct scan *s)
 	return true;
 }
 
-/* mps: of its configuration. */
+/* mps: the value for its configuration. */
 static bool with_daemon(struct scan *s, const char *mps)
 {
 	char bytes[32];
 	struct options o = *s->options;
-	o.ranks = 1; /* of the world, which nobody uses */
+	o.ranks = 1; /* of the world, which is not used */
 	snprintf(bytes, sizeof(bytes), "%" PRIu64, o.max_bytes);
 	setenv("NCCLSVCD_PEER_BYTES", bytes, 1);
 	setenv("NCCLSVCD_MPS", mps, 1);
@@ -281,7 +280,7 @@ static bool with_daemon(struct scan *s, const char *mps)
 
 /* ---- The file ---- */
 
-/* False: complained. Before all is measured in vain. */
+/* Opens the file before the measurement, so that no result is lost. False: an error was printed. */
 static bool open_file(struct scan *s)
 {
 	const struct options *o = s->options;
@@ -295,7 +294,7 @@ static bool open_file(struct scan *s)
 		return false;
 	}
 	if (!crossover_read(&s->known, s->path, why))
-		complain("%s is written anew: %s", s->path, why);
+		complain("rewriting %s: %s", s->path, why);
 	const int error = crossover_write(&s->known, s->path);
 	if (error)
 		complain("can't write %s: %s", s->path, strerror(error));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The private directory, and where programs are. */
+ * The private directory, and finding programs. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@ const char *private_dir(void)
 {
 	if (dir[0])
 		return dir;
-	/* Sockets live there, and sun_path is short: a long TMPDIR would not do. */
+	/* Sockets are created there, and sun_path is short, so a long TMPDIR is not used. */
 	const char *tmp = getenv("TMPDIR");
 	if (!tmp || tmp[0] != '/' || strlen(tmp) > 32)
 		tmp = "/tmp";
@@ -35,7 +35,7 @@ const char *private_dir(void)
 	return dir;
 }
 
-/* Removes what stands in the directory, and in directories in it. */
+/* Removes a directory's contents, recursively. */
 static void remove_tree(int at, const char *name)
 {
 	int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -119,7 +119,7 @@ bool find_program(const char *name, const char *variable, const char *const *pla
 	if (said && *said) {
 		if (snprintf(path, size, "%s", said) < (int)size && runnable(path))
 			return true;
-		complain("$%s is %s, which is no program", variable, said);
+		complain("$%s is %s, which is not an executable program", variable, said);
 		return false;
 	}
 	char own[PATH_MAX];
@@ -137,6 +137,7 @@ bool find_program(const char *name, const char *variable, const char *const *pla
 	}
 	if (in_path(name, path, size))
 		return true;
-	complain("can't find %s beside this program or in PATH; name it in $%s", name, variable);
+	complain("can't find %s beside this program or in PATH; set $%s to its path", name,
+		 variable);
 	return false;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * ncclsvc-perf join: how long JOIN and the commit of a plan take as ranks grow. */
+ * ncclsvc-perf join: how long JOIN and the commit of a plan take, for growing numbers of ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "ranks.h"
 #include "report.h"
 
-/* On GPUs: members' kernels have memory in common, or the communicators do without. */
+/* On GPUs: with kernels, whose members share memory, or without. */
 enum { KERNELS, WITHOUT, WAYS };
 
 struct size {
@@ -21,11 +21,11 @@ struct bench {
 	const struct options *options;
 	struct ranks ranks;
 	double join_us[WAYS][ROUNDS_MAX], commit_us[ROUNDS_MAX];
-	uint64_t kernels; /* joins after which kernels had memory in common */
+	uint64_t kernels; /* number of joins after which kernels shared memory */
 	struct size first, last;
 };
 
-/* Of the slowest rank. */
+/* Measures the slowest rank. */
 static bool once(struct bench *b, uint32_t n, int way, double *join_us, double *commit_us)
 {
 	struct command command = {
@@ -57,17 +57,17 @@ static const struct column columns[] = {
 };
 #define COLUMNS (sizeof(columns) / sizeof(columns[0]))
 
-/* The ways take turns. */
+/* Runs the two ways in turn. */
 static bool run_rounds(struct bench *b, struct report *r, uint32_t ranks)
 {
 	const unsigned rounds = b->options->rounds;
 	double none;
-	for (unsigned i = 0; i <= rounds; i++) { /* round 0 is to get warm */
+	for (unsigned i = 0; i <= rounds; i++) { /* round 0 is a warm-up */
 		report_progress(r, "%u ranks: round %u of %u", ranks, i, rounds);
 		const unsigned to = i ? i - 1 : 0;
 		if (caught_signal())
 			return false;
-		/* The plan's time is that of the way that comes last. */
+		/* The plan's time is that of the last way. */
 		if (b->options->cuda && !once(b, ranks, WITHOUT, &b->join_us[WITHOUT][to], &none))
 			return false;
 		if (!once(b, ranks, KERNELS, &b->join_us[KERNELS][to], &b->commit_us[to]))
@@ -98,7 +98,7 @@ static bool measure(struct bench *b, struct report *r, uint32_t ranks)
 	return true;
 }
 
-/* The exponent e of n^e that goes from the first size to the last: 1 is linear. */
+/* The exponent e in n^e from the first to the last size: 1 is linear. */
 static double exponent(const struct bench *b, double first, double last)
 {
 	const double sizes = (double)b->last.ranks / b->first.ranks;
@@ -118,8 +118,9 @@ static bool measure_all(struct bench *b)
 		    "128 groups of a Send and a Recv",
 		    o->rounds);
 	if (o->cuda)
-		report_note(&r,
-			    "warm: the NCCL communicators are there. no kernels: NCCLSVC_PEER=0");
+		report_note(
+			&r,
+			"warm: the NCCL communicators exist already. no kernels: NCCLSVC_PEER=0");
 	r.shown = o->cuda ? WITH_GPUS : 0;
 	report_titles(&r, columns, COLUMNS);
 	for (uint32_t n = o->ranks < 2 ? 1 : 2; good && n <= o->ranks; n *= 2)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * ncclsvc-perf: what the service costs and carries, in the terms of nccl-tests. */
+ * ncclsvc-perf: measures the service, in the terms of nccl-tests. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "process.h"
 #include "report.h"
 
-/* For the JSON: how to do this again. NULL: out of memory. */
+/* The command line for the JSON, to repeat the run. NULL: out of memory. */
 static char *join_arguments(int argc, char **argv)
 {
 	size_t size = 1;
@@ -40,7 +40,7 @@ static int run(const struct options *o, const char *socket)
 	return EXIT_ERROR;
 }
 
-/* Before anything is started that would only say the same at greater length. */
+/* Checks this before starting programs whose errors would be longer. */
 static bool has_driver(void)
 {
 	struct gpu gpu;
@@ -53,7 +53,7 @@ static bool has_driver(void)
 int main(int argc, char **argv)
 {
 	struct options o;
-	/* Before getopt moves the arguments about. */
+	/* Taken before getopt reorders the arguments. */
 	char *line = join_arguments(argc, argv);
 	int status = options_parse(&o, argc, argv);
 	if (status >= 0 || !line) {

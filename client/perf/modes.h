@@ -9,7 +9,7 @@
 int collective_run(const struct options *options, const char *socket);
 int sessions_run(const struct options *options, const char *socket);
 int join_run(const struct options *options, const char *socket);
-/* With daemons of its own. */
+/* Starts its own daemons. */
 int crossover_run(const struct options *options);
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One table of the options: what they are called, take, say in --help, and which modes know them.
- */
+ * One table of the options: name, argument, help text, and the modes that accept them. */
 #include "options.h"
 
 #include <getopt.h>
@@ -15,13 +14,13 @@
 #include "work.h"
 
 enum kind {
-	HEADING, /* of the help */
+	HEADING, /* a heading in the help */
 	FLAG,	 /* bool */
 	NUMBER,	 /* unsigned, min to max */
 	COUNT,	 /* uint64_t, min to max */
 	SIZE,	 /* uint64_t, with a unit */
 	SECONDS, /* double, up to max */
-	CHOICE,	 /* unsigned: which word of `words` */
+	CHOICE,	 /* unsigned: an index in `words` */
 	PATH,	 /* const char * */
 	TYPES,
 	REDOPS,
@@ -40,11 +39,11 @@ enum { CROSSOVER = 1 << MODE_CROSSOVER, DAEMONS = OP | SESSIONS | JOIN, ALL = DA
 enum { ANY, HOST, CUDA }; /* devices */
 
 struct option_row {
-	const char *name, *argument; /* argument NULL: it takes none */
+	const char *name, *argument; /* argument NULL: the option takes none */
 	int letter;
 	unsigned modes;
 	enum kind kind;
-	size_t at; /* in struct options */
+	size_t at; /* offset in struct options */
 	uint64_t min, max;
 	const char *words;
 	unsigned device, given; /* enum given, or 0 */
@@ -59,13 +58,13 @@ static const char memory_words[] = "own lent vmm shared plain";
 static const struct option_row rows[] = {
 	{.help = "Which daemon:"},
 	{"spawn-daemon", NULL, 0, DAEMONS, FLAG, AT(spawn_daemon),
-	 .help = "start a daemon for this run and stop it at the end"},
+	 .help = "start a daemon for this run, and stop it at the end"},
 	{"socket", "PATH", 0, DAEMONS, PATH, AT(socket),
 	 .help = "use the daemon that listens there"},
 	{"nodes", "N", 0, OP | JOIN, NUMBER, AT(nodes), 1, 64,
-	 .help = "spread the ranks over N daemons, that mpirun starts, or whose sockets'\n"
-		 "paths have %r for the node's number (1)"},
-	{.help = "What to run, as nccl-tests:"},
+	 .help = "spread the ranks over N daemons; mpirun starts them, or their sockets'\npaths "
+		 "have %r for the node's number (1)"},
+	{.help = "What to run, as in nccl-tests:"},
 	{"minbytes", "SIZE", 'b', OP | CROSSOVER, SIZE, AT(min_bytes), .given = GIVEN_MIN,
 	 .help = "smallest size, with K, M or G (32M; crossover: 1M)"},
 	{"maxbytes", "SIZE", 'e', OP | CROSSOVER, SIZE, AT(max_bytes), .given = GIVEN_MAX,
@@ -74,11 +73,11 @@ static const struct option_row rows[] = {
 	{"stepfactor", "N", 'f', OP, COUNT, AT(step_factor), 1, 65536,
 	 .help = "factor between sizes, instead of a step"},
 	{"iters", "N", 'n', OP | CROSSOVER, COUNT, AT(iters), 1, 1000000000,
-	 .help = "iterations in a round (20)"},
+	 .help = "iterations per round (20)"},
 	{"warmup_iters", "N", 'w', OP | CROSSOVER, COUNT, AT(warmup), 0, 1000000000,
 	 .help = "iterations before each round (5)"},
 	{"check", "N", 'c', OP, NUMBER, AT(checks), 0, 1000000,
-	 .help = "checks of every element, at each size (1; 0: none)"},
+	 .help = "checks of every element at each size (1; 0: none)"},
 	{"datatype", "NAME", 'd', OP, TYPES, .help = "element type, or all (float32)"},
 	{"op", "NAME", 'o', OP, REDOPS, .help = "reduction: sum prod min max avg, or all (sum)"},
 	{"root", "RANK", 'r', OP, ROOT, .help = "root, or all (0)"},
@@ -93,57 +92,57 @@ static const struct option_row rows[] = {
 	 .help = "rounds of each measurement; the median counts (5)"},
 	{"sync", "each|stream|last", 0, OP, CHOICE, AT(sync), .words = sync_words,
 	 .given = GIVEN_SYNC,
-	 .help = "wait for each operation; at the end; at the end, and only the last\n"
-		 "operation orders the stream (host: each; cuda: stream)"},
+	 .help = "wait for each operation; at the end; or at the end, with only the\nlast "
+		 "operation ordering the stream (host: each; cuda: stream)"},
 	{"every", "US", 0, OP, COUNT, AT(every_us), 0, 10000000, .given = GIVEN_EVERY,
-	 .help = "an operation every US microseconds (0: one behind the other), and\n"
-		 "the CPU time of the daemon, its workers, the ranks and submissions"},
+	 .help = "one operation every US microseconds (0: without pauses); also show\nCPU time of "
+		 "the daemon, its workers, the ranks and submissions"},
 	{"latency", NULL, 0, OP, FLAG, AT(latency),
-	 .help = "the median and the 99th percentile of single operations, too"},
+	 .help = "also show median and 99th percentile of single operations"},
 	{"queued", "N", 0, OP, NUMBER, AT(queued), 1, QUEUED_MAX,
-	 .help = "beside N tasks that wait, and are listed once a second"},
+	 .help = "run beside N waiting tasks, which are listed once a second"},
 	{"time-cap", "SECONDS", 0, OP | CROSSOVER, SECONDS, AT(time_cap_s), 0, 1000000,
 	 .given = GIVEN_CAP,
-	 .help = "fewer iterations where a size would take longer (2; crossover: 0.5)"},
+	 .help = "run fewer iterations at sizes that would take longer (2; crossover: 0.5)"},
 	{"baseline", "NAME", 0, OP, CHOICE, AT(baseline), .words = "none mpi nccl pingpong",
-	 .help = "the same in turn by Open MPI (mpi), on GPUs by plain NCCL (nccl);\n"
-		 "or messages to a process and back (pingpong)"},
+	 .help = "compare in turn with Open MPI (mpi), on GPUs with plain NCCL (nccl),\nor with "
+		 "messages to a process and back (pingpong)"},
 	{"device", "host|cuda", 0, OP | JOIN, DEVICE,
 	 .help = "where the buffers, or members, are (host)"},
 	{"memory", "NAME", 0, OP, CHOICE, AT(memory), .words = memory_words, .given = GIVEN_MEMORY,
 	 .help = "host: shared, or plain (malloc: the staged path) (shared);\n"
 		 "cuda: own (cuMemAlloc), lent (the daemon's), vmm (cuMemCreate) (own)"},
-	{"plan", NULL, 0, OP, FLAG, AT(planned), .help = "sendrecv: by the planned service"},
+	{"plan", NULL, 0, OP, FLAG, AT(planned), .help = "sendrecv: run it as a plan"},
 	{"no-ring", NULL, 0, OP | SESSIONS | JOIN, FLAG, AT(no_ring),
-	 .help = "submit over the socket"},
+	 .help = "submit through the socket"},
 	{"timeout", "SECONDS", 0, ALL, SECONDS, AT(timeout_s), 0, 1000000,
-	 .help = "the longest to wait for anything (120)"},
-	{"json", "[FILE|-]", 0, ALL, JSON, .help = "results as JSON; - is standard output"},
+	 .help = "timeout of every wait (120)"},
+	{"json", "[FILE|-]", 0, ALL, JSON, .help = "write results as JSON; - is standard output"},
 	{"plot", "FILE", 0, OP, PATH, AT(plot_path),
-	 .help = "ratio and bandwidth over the sizes, drawn as an SVG file"},
+	 .help = "draw ratio and bandwidth over the sizes as an SVG file"},
 	{"count", "N", 0, SESSIONS, NUMBER, AT(count), 1, 16000,
-	 .help = "sessions: how many (1000)"},
+	 .help = "sessions: number of sessions (1000)"},
 	{.help = "On GPUs (--device cuda):"},
 	{"gpus", "LIST", 0, OP | JOIN | CROSSOVER, GPUS, .device = CUDA,
-	 .help = "the ranks' CUDA devices, as 0,1 (rank i: i)"},
+	 .help = "the ranks' CUDA devices, such as 0,1 (default: rank i uses i)"},
 	{"list", "N", 0, OP, NUMBER, AT(lists), 1, LISTS_MAX, .device = CUDA,
-	 .help = "all_gather: over lists of N tensors a rank"},
+	 .help = "all_gather: over lists of N tensors per rank"},
 	{"compute-ms", "MS", 0, OP, NUMBER, AT(compute_ms), 1, 10000, .device = CUDA,
-	 .help = "beside kernels on another stream, MS long in each round, that fill\n"
-		 "the GPU; the time is that until both are over"},
+	 .help = "run beside kernels on another stream that fill the GPU for MS in each\nround; "
+		 "the time is until both are over"},
 	{"graph", "N", 0, OP, NUMBER, AT(graph), 1, 1000, .device = CUDA,
-	 .help = "captured into a CUDA graph, N operations in each, which is launched"},
+	 .help = "capture into CUDA graphs of N operations each, and launch these"},
 	{"kernel", NULL, 0, OP, FLAG, AT(before), .device = CUDA,
-	 .help = "a short kernel of the rank's own before each operation"},
+	 .help = "run a short kernel of the rank before each operation"},
 	{.help = "crossover:"},
 	{"write", "[FILE]", 0, CROSSOVER, WRITE,
-	 .help = "for the daemon, to the file that it reads, or to FILE"},
+	 .help = "write the result for the daemon, to the file that it reads, or FILE"},
 	{"help", NULL, 'h', ALL, HELP, .help = "this text"},
 	{"version", NULL, 'V', ALL, VERSION, .help = "the version"},
 };
 
 #define ROWS  (sizeof(rows) / sizeof(rows[0]))
-#define FIRST 256 /* getopt's value of row 0 */
+#define FIRST 256 /* getopt's value for row 0 */
 
 /* ---- The help ---- */
 
@@ -220,7 +219,7 @@ static bool parse_root(const char *text, int *root)
 	return good;
 }
 
-/* Applies one option. False: its argument is bad. */
+/* Applies one option. False: its argument is invalid. */
 static bool apply(struct options *o, const struct option_row *row, const char *arg)
 {
 	void *field = (char *)o + row->at;
@@ -281,13 +280,13 @@ static bool apply(struct options *o, const struct option_row *row, const char *a
 
 /* ---- The command line ---- */
 
-/* getopt's tables, made of ours. */
+/* getopt's tables, derived from ours. */
 struct getopt_tables {
 	struct option longs[ROWS + 2];
 	char shorts[2 * ROWS + 2];
 };
 
-/* Or none: the word after it is one unless it is something else. */
+/* Its argument may be omitted: the following word is only an argument if it is nothing else. */
 static bool takes_file(const struct option_row *row)
 {
 	return row->kind == JSON || row->kind == WRITE;
@@ -297,7 +296,7 @@ static void make_tables(struct getopt_tables *t)
 {
 	size_t n = 0, at = 0;
 	*t = (struct getopt_tables){0};
-	t->shorts[at++] = '-'; /* words that are no options come in their order */
+	t->shorts[at++] = '-'; /* return words that are not options in order */
 	for (size_t i = 0; i < ROWS; i++) {
 		const struct option_row *row = &rows[i];
 		const int takes = !row->argument    ? no_argument
@@ -328,7 +327,8 @@ static const struct option_row *row_of(int c)
 	return NULL;
 }
 
-/* Does the word after the option belong to it? Not if it is the operation, or another option. */
+/* Whether the word after the option is its argument: not if it is the operation, or another option.
+ */
 static bool is_file(const char *word, bool have_operation)
 {
 	struct options scratch;
@@ -347,7 +347,7 @@ struct parser {
 static int take_operation(struct parser *p, const char *word)
 {
 	if (p->have_operation)
-		return options_refuse("one operation at a time: '%s' is one too many", word);
+		return options_refuse("one operation at a time: unexpected '%s'", word);
 	p->have_operation = true;
 	if (!parse_operation(p->o, word))
 		return options_refuse("no operation '%s'", word);
@@ -369,11 +369,11 @@ static int take_option(struct parser *p, const struct option_row *row, const cha
 	if (apply(p->o, row, arg))
 		return -1;
 	char format[80];
-	snprintf(format, sizeof(format), "--%s: '%%s' is not allowed", row->name);
+	snprintf(format, sizeof(format), "--%s: '%%s' is invalid", row->name);
 	return options_refuse(format, arg);
 }
 
-/* Takes argv[optind], or the options in it. Returns -1 to go on. */
+/* Handles argv[optind], or the options in it. Returns -1 to continue. */
 static int next(struct parser *p, int argc, char **argv)
 {
 	int c = getopt_long(argc, argv, p->tables.shorts, p->tables.longs, NULL);
@@ -382,7 +382,7 @@ static int next(struct parser *p, int argc, char **argv)
 	if (c == 1)
 		return take_operation(p, optarg);
 	const struct option_row *row = row_of(c);
-	if (!row) { /* getopt has said why, and what a shortened name could be */
+	if (!row) { /* getopt has printed the reason, and the options an abbreviation could mean */
 		fprintf(stderr, "Try 'ncclsvc-perf --help'.\n");
 		return EXIT_USAGE;
 	}
@@ -391,7 +391,7 @@ static int next(struct parser *p, int argc, char **argv)
 	return take_option(p, row, optarg);
 }
 
-/* Is each option for this mode, and this device? */
+/* Checks that each option applies to this mode and device. */
 static int check_seen(const struct parser *p)
 {
 	const struct options *o = p->o;

@@ -17,9 +17,9 @@ enum exit_code { EXIT_GOOD = 0, EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_WRONG = 3 }
 
 #define ROOT_ALL   (-1)
 #define ROUNDS_MAX 1000
-#define QUEUED_MAX 190000 /* less than the daemon lets a user have pending, by default */
+#define QUEUED_MAX 190000 /* less than a daemon's default limit of pending tasks per user */
 
-/* The options of which it matters whether they were given: bits. */
+/* Bits for options where it matters whether they were given. */
 enum given {
 	GIVEN_MIN = 1,
 	GIVEN_MAX = 2,
@@ -43,7 +43,7 @@ struct options {
 	enum sync sync;
 	unsigned ranks;
 	bool spawn_daemon;
-	unsigned nodes; /* daemons that the ranks are spread over */
+	unsigned nodes; /* number of daemons over which the ranks are spread */
 	const char *socket;
 	bool json;
 	const char *json_path; /* NULL: stdout */
@@ -54,33 +54,33 @@ struct options {
 	bool no_ring;
 	bool planned;
 	unsigned lists;	   /* 0: none */
-	bool latency;	   /* the time of single operations, too */
-	bool with_cpu;	   /* the CPU time is measured, too: --every was given */
-	uint64_t every_us; /* 0: one operation behind the other */
+	bool latency;	   /* also the time of single operations */
+	bool with_cpu;	   /* also measure CPU time: --every was given */
+	uint64_t every_us; /* 0: operations without pauses */
 	double timeout_s;
 	int timeout_ms;
-	unsigned count;	 /* of sessions */
-	unsigned queued; /* tasks beside; 0: none */
+	unsigned count;	 /* number of sessions */
+	unsigned queued; /* number of tasks beside; 0: none */
 	enum memory memory;
 	/* On GPUs: */
 	bool cuda;
-	int gpus[PERF_RANKS_MAX]; /* CUDA ordinals, by rank */
+	int gpus[PERF_RANKS_MAX]; /* CUDA device numbers, by rank */
 	unsigned gpus_n;	  /* given with --gpus */
 	unsigned compute_ms;	  /* 0: no kernels beside the operations */
-	unsigned graph;		  /* so many operations in a CUDA graph; 0: they are in none */
+	unsigned graph;		  /* operations per CUDA graph; 0: no graphs */
 	bool before;		  /* a short kernel before each operation */
-	bool write;		  /* MODE_CROSSOVER: what was measured, to a file */
+	bool write;		  /* MODE_CROSSOVER: write the result to a file */
 	const char *write_path;	  /* NULL: where the daemon looks for it */
 	const char *command_line;
 };
 
-/* Fills options. Returns -1 to go on, or the exit status: --help and --version have printed, or the
- * usage error has been complained of. */
+/* Fills options. Returns -1 to continue, or the exit status if --help, --version or a usage error
+ * has been printed. */
 int options_parse(struct options *options, int argc, char **argv);
 
-/* Settles what depends on other options. As options_parse. */
+/* Settles what depends on other options. Returns as options_parse. */
 int options_check(struct options *options);
-/* Complains of `what`, and returns EXIT_USAGE. */
+/* Prints an error about `what`, and returns EXIT_USAGE. */
 int options_refuse(const char *format, const char *what);
 
 /* "each", "own", "shared": as the options and the JSON call them. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which options go together. */
+ * Checks which options go together. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,13 +19,13 @@ int options_refuse(const char *format, const char *what)
 static int check_cuda(struct options *o)
 {
 	if (o->baseline && o->baseline != BASELINE_NCCL)
-		return options_refuse("--device cuda has %s for a baseline", "nccl");
+		return options_refuse("--device cuda supports only %s as a baseline", "nccl");
 	if (!(o->given & GIVEN_MEMORY))
 		o->memory = MEMORY_OWN;
 	if (o->memory >= MEMORY_SHARED)
 		return options_refuse("--memory %s is for --device host", memory_name(o));
 	if (o->nodes > 1 && o->spawn_daemon)
-		return options_refuse("on GPUs, %s needs daemons that run (--socket)", "--nodes");
+		return options_refuse("on GPUs, %s needs running daemons (--socket)", "--nodes");
 	if (o->gpus_n && !(o->given & GIVEN_RANKS))
 		o->ranks = o->gpus_n;
 	if (o->gpus_n && o->gpus_n < o->ranks)
@@ -45,7 +45,7 @@ static int check_host(struct options *o)
 		return options_refuse("--memory %s is for --device cuda", memory_name(o));
 	if (o->baseline == BASELINE_NCCL)
 		return options_refuse("%s needs --device cuda", "--baseline nccl");
-	/* There is no stream. */
+	/* A host rank has no stream. */
 	if (o->sync == SYNC_STREAM)
 		o->sync = SYNC_LAST;
 	/* "all" are those this device knows. */
@@ -64,12 +64,12 @@ static int check_types(struct options *o)
 	if (o->types & ~PERF_MOVED_TYPES)
 		o->types &= ~PERF_MOVED_TYPES;
 	if (o->types & PERF_MOVED_TYPES)
-		return options_refuse("%s are moved, not reduced",
+		return options_refuse("%s cannot be reduced",
 				      "bool, int16, uint16, int4 and uint4");
 	return -1;
 }
 
-/* A plot has one line for each of what is compared. */
+/* A plot has one line for each subject. */
 static int check_plot(const struct options *o)
 {
 	if (!o->plot_path)
@@ -78,11 +78,11 @@ static int check_plot(const struct options *o)
 		return options_refuse("%s: barriers have no sizes", "--plot");
 	if (o->types & (o->types - 1) || (work_reduces(o->op) && o->redops & (o->redops - 1)) ||
 	    (work_has_root(o->op) && o->root == ROOT_ALL))
-		return options_refuse("%s is of one type, one reduction and one root", "--plot");
+		return options_refuse("%s shows one type, one reduction and one root", "--plot");
 	return -1;
 }
 
-/* One of the two alone is the only size where the other's default would contradict it. */
+/* If only one bound is given, and contradicts the other's default, it is the only size. */
 static int check_sizes(struct options *o)
 {
 	if (o->max_bytes < o->min_bytes && !(o->given & GIVEN_MAX))
@@ -137,7 +137,7 @@ static int check_nodes(const struct options *o)
 	return -1;
 }
 
-/* Doubling sizes, on GPUs, and what is measured must not take long. */
+/* Doubling sizes, on GPUs, with short measurements. */
 static void default_crossover(struct options *o)
 {
 	o->op = NCCLSVC_ALL_REDUCE;
@@ -155,9 +155,9 @@ static void default_crossover(struct options *o)
 static int check_crossover(const struct options *o)
 {
 	if (o->ranks < 2 || o->ranks > PEER_RANKS)
-		return options_refuse("%s: kernels are for 2 to 8 of them", "--ranks");
+		return options_refuse("%s: kernels support 2 to 8 of them", "--ranks");
 	if (o->min_bytes < sizeof(float) || o->max_bytes > CROSSOVER_BYTES)
-		return options_refuse("%s: from 4 bytes to 1G", "--minbytes, --maxbytes");
+		return options_refuse("%s: use 4 bytes to 1G", "--minbytes, --maxbytes");
 	return o->max_bytes < o->min_bytes
 		       ? options_refuse("%s is smaller than --minbytes", "--maxbytes")
 		       : -1;
@@ -180,7 +180,7 @@ int options_check(struct options *o)
 	if (status >= 0 || o->mode != MODE_COLLECTIVE)
 		return status;
 	if (o->root >= (int)o->ranks)
-		return options_refuse("%s is no rank: they count from 0 to --ranks - 1", "--root");
+		return options_refuse("%s is not a rank: ranks are 0 to --ranks - 1", "--root");
 	status = check_types(o);
 	if (status < 0)
 		status = check_sizes(o);

@@ -14,10 +14,10 @@
 #include "command.h"
 #include "process.h"
 
-#define GRACE_MS 8000 /* for an orderly end */
+#define GRACE_MS 8000 /* time for an orderly exit */
 
 static struct {
-	pid_t pid; /* mpirun's, with several nodes */
+	pid_t pid; /* pid of mpirun, with several nodes */
 	uint32_t nodes;
 	char socket[96], log[96];
 } daemon_;
@@ -60,7 +60,7 @@ static bool wait_until_it_listens(int timeout_ms)
 			return false;
 		}
 		if (perf_now_ns() >= end) {
-			complain("the daemon does not listen after %d s", timeout_ms / 1000);
+			complain("the daemon did not listen within %d s", timeout_ms / 1000);
 			show_tail(daemon_.log);
 			return false;
 		}
@@ -81,7 +81,7 @@ bool private_daemon_start(const struct options *o)
 	snprintf(daemon_.socket, sizeof(daemon_.socket), "%s/ncclsvcd%s.sock", dir,
 		 o->nodes > 1 ? "%r" : "");
 	snprintf(daemon_.log, sizeof(daemon_.log), "%s/ncclsvcd.log", dir);
-	/* With several nodes no rank uses the world, which has fewer ranks at most. */
+	/* With several nodes, the world is unused; it has at most this many ranks. */
 	snprintf(ranks_text, sizeof(ranks_text), "%u", o->nodes > 1 ? 1 : o->ranks);
 	snprintf(nodes_text, sizeof(nodes_text), "%u", o->nodes);
 	int log = open(daemon_.log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -89,9 +89,9 @@ bool private_daemon_start(const struct options *o)
 		complain("can't write %s: %s", daemon_.log, strerror(errno));
 		return false;
 	}
-	/* An empty configuration: this machine's own is for its own daemon. mpirun is to stay on
-	 * this machine, whatever Slurm has given the command; and one daemon is alone, whatever
-	 * started us. */
+	/* Uses an empty configuration, because this machine's is for its own daemon. mpirun must
+	 * stay on this machine even under Slurm, and a single daemon must ignore the launcher that
+	 * started this program. */
 	const char *device = o->cuda ? "cuda" : "host";
 	const char *bootstrap = o->nodes > 1 ? "mpi" : "none";
 	const char *argv[] = {"mpirun",

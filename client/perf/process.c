@@ -78,7 +78,7 @@ pid_t fork_child(void)
 	pid_t pid = fork();
 	if (pid == 0) {
 		become_child(parent);
-		/* Ctrl-C on the terminal reaches the whole group: ncclsvc-perf ends its
+		/* Ctrl-C on the terminal reaches the whole process group, but ncclsvc-perf ends its
 		 * children in order. */
 		signal(SIGINT, SIG_IGN);
 	}
@@ -96,7 +96,7 @@ pid_t spawn(char *const argv[], int log_fd)
 	if (pid == 0) {
 		become_child(parent);
 		setpgid(0, 0);
-		/* Meant for this program alone, if a service manager started it. */
+		/* A service manager meant it for this program only. */
 		unsetenv("NOTIFY_SOCKET");
 		unsetenv("WATCHDOG_USEC");
 		unsetenv("LISTEN_FDS");
@@ -150,7 +150,7 @@ int stop_child(pid_t pid, bool group, int grace_ms)
 		}
 	}
 	if (group)
-		kill(target, SIGKILL); /* what it left behind; ESRCH when nothing */
+		kill(target, SIGKILL); /* kill what is left of the group; ESRCH if nothing is */
 	return status;
 }
 

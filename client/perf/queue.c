@@ -9,7 +9,7 @@
 #include "process.h"
 
 #define RING_ENTRIES 1024
-#define TASKS_EACH   1000 /* in the ring of a session */
+#define TASKS_EACH   1000 /* tasks in a session's ring */
 #define COMMS_MAX    ((QUEUED_MAX + TASKS_EACH - 1) / TASKS_EACH)
 
 /* ---- In the helper ---- */
@@ -17,11 +17,11 @@
 struct helper {
 	const struct queue *queue;
 	unsigned n;			      /* communicators of two members */
-	ncclsvc_unique_id ids[COMMS_MAX];     /* theirs */
-	ncclsvc_session *sessions[COMMS_MAX]; /* of their ranks 0 */
-	ncclsvc_session *absent;	      /* of all their ranks 1 */
+	ncclsvc_unique_id ids[COMMS_MAX];     /* their ids */
+	ncclsvc_session *sessions[COMMS_MAX]; /* sessions of their ranks 0 */
+	ncclsvc_session *absent;	      /* session of all their ranks 1 */
 	ncclsvc_result absent_result;
-	uint64_t lists, list_ns; /* how often, and how long in all */
+	uint64_t lists, list_ns; /* number of lists, and their total time */
 	struct reply reply;
 };
 
@@ -36,7 +36,7 @@ static ncclsvc_result open_session(const struct helper *h, unsigned ring, ncclsv
 	return ncclsvc_open(&options, session);
 }
 
-/* The thread of the ranks 1, which join and submit nothing. */
+/* The thread of the ranks 1, which join but submit nothing. */
 static void *stay_absent(void *arg)
 {
 	struct helper *h = arg;
@@ -65,7 +65,7 @@ static ncclsvc_result queue_some(struct helper *h, unsigned i, uint64_t n)
 	return result;
 }
 
-/* With both ranks of each communicator. */
+/* Joins both ranks of each communicator, and queues the tasks. */
 static ncclsvc_result queue_all(struct helper *h)
 {
 	uint64_t left = h->queue->options->queued;
@@ -102,7 +102,7 @@ static ncclsvc_result list_once(struct helper *h)
 	return NCCLSVC_OK;
 }
 
-/* Until the daemon has seen all that is queued. */
+/* Lists until the daemon has seen all queued tasks. */
 static ncclsvc_result list_until_all(struct helper *h)
 {
 	const struct options *o = h->queue->options;
@@ -117,7 +117,7 @@ static ncclsvc_result list_until_all(struct helper *h)
 	return result;
 }
 
-/* Once a second, until there is a command. */
+/* Lists once a second until a command arrives. */
 static ncclsvc_result list_on(struct helper *h, int fd)
 {
 	struct pollfd next = {.fd = fd, .events = POLLIN};
@@ -151,7 +151,7 @@ static int helper_main(void *arg, uint32_t member, int fd)
 	return result ? 1 : 0;
 }
 
-/* ---- In the process that measures ---- */
+/* ---- In the measuring process ---- */
 
 bool queue_start(struct queue *q, const struct options *o, const char *socket)
 {

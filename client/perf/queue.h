@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Many tasks that wait, and are listed: what operations are measured beside. */
+ * Many waiting tasks that are listed, as load beside the measured operations. */
 #ifndef PERF_QUEUE_H
 #define PERF_QUEUE_H
 
 #include "options.h"
 #include "ranks.h"
 
-/* A process that queues collectives of communicators of which one member submits nothing, and lists
- * all tasks once a second. Zero at first. */
+/* A process that queues collectives on communicators where one member submits nothing, and lists
+ * all tasks once a second. Zero-initialized. */
 struct queue {
 	const struct options *options;
 	const char *socket;
@@ -18,9 +18,9 @@ struct queue {
 
 /* Each complains and returns false on failure. */
 
-/* Returns when options->queued tasks are queued. */
+/* Returns once options->queued tasks are queued. */
 bool queue_start(struct queue *q, const struct options *options, const char *socket);
-/* How long listing took until now. */
+/* How long listing has taken so far. */
 bool queue_figures(struct queue *q);
 void queue_stop(struct queue *q);
 

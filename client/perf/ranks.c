@@ -11,7 +11,7 @@
 
 #include "process.h"
 
-/* After the first failure: time for others to say what they saw, so that the cause is named and not
+/* After the first failure: time for other ranks to report theirs, so that the cause is named, not
  * its consequence. */
 #define AFTERMATH_MS 300
 
@@ -20,7 +20,8 @@ static bool is_consequence(const struct member *m)
 	return m->reply.result == NCCLSVC_PEER_GONE || m->reply.result == NCCLSVC_CANCELLED;
 }
 
-/* A member that died comes first, then the first error that no other rank's end explains. */
+/* Reports a member that died first; otherwise the first error that is not explained by another
+ * rank's end. */
 static void explain_failure(struct ranks *ranks)
 {
 	const struct member *worst = NULL;
@@ -57,7 +58,7 @@ static void complain_missing(const struct ranks *ranks)
 		 ranks->timeout_ms / 1000, ranks->what, who);
 }
 
-/* Reads one member's reply. False: that member has failed. */
+/* Reads one member's reply. False: this member has failed. */
 static bool read_reply(struct member *m)
 {
 	ssize_t n = recv(m->fd, &m->reply, sizeof(m->reply), MSG_DONTWAIT);
@@ -73,7 +74,8 @@ static bool read_reply(struct member *m)
 	return m->fd >= 0 && m->reply.result == 0;
 }
 
-/* True: all have replied well. On false, *failed tells a failure from the deadline. */
+/* True: all have replied successfully. On false, *failed distinguishes a failure from the deadline.
+ */
 static bool gather(struct ranks *ranks, uint64_t end, bool *failed)
 {
 	struct pollfd fds[PERF_RANKS_MAX];
@@ -125,7 +127,7 @@ void ranks_tell(struct ranks *ranks, uint32_t first, uint32_t n, const struct co
 {
 	for (uint32_t i = first; i < first + n; i++) {
 		ranks->members[i].replied = false;
-		/* A member that is gone is found by gather. */
+		/* gather notices a member that is gone. */
 		if (ranks->members[i].fd >= 0)
 			(void)message_send(ranks->members[i].fd, command, sizeof(*command));
 	}
@@ -167,7 +169,7 @@ static bool fork_member(struct ranks *ranks, uint32_t member, rank_main *run, vo
 		close(pair[0]);
 		int status = run(arg, member, pair[1]);
 		close(pair[1]);
-		/* The parent's memory and buffered output are not the child's. */
+		/* The child must not flush the parent's buffered output. */
 		_exit(status);
 	}
 	close(pair[1]);
@@ -266,7 +268,7 @@ void ranks_stop(struct ranks *ranks)
 	}
 	int status;
 	for (uint32_t i = 0; i < ranks->n && !ranks->mpirun; i++) {
-		/* A rank in the middle of a command after a failure is not waited for. */
+		/* After a failure, a rank in the middle of a command is not waited for. */
 		if (ranks->members[i].pid > 0 &&
 		    !wait_child(ranks->members[i].pid, ranks->grace_ms, &status))
 			stop_child(ranks->members[i].pid, false, 200);

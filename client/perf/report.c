@@ -37,7 +37,7 @@ static int cpus(void)
 	return (int)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
-/* Other work on the machine disturbs the figures, so the report tells of it. */
+/* Other work on the machine affects the figures, so the report shows the load. */
 static double load(void)
 {
 	double average = 0;
@@ -59,7 +59,7 @@ static json_t *new_json(const struct options *o)
 			 "plan", o->planned, "list", (int)o->lists, "rows");
 }
 
-/* 0, or errno. An existing file stays as it is, and none is made. */
+/* 0, or errno. Neither changes an existing file nor creates one. */
 static int try_file(const char *path)
 {
 	char dir[PATH_MAX] = ".";
@@ -68,7 +68,8 @@ static int try_file(const char *path)
 	if (slash)
 		snprintf(dir, sizeof(dir), "%.*s", (int)(slash - path) + 1, path);
 	if (!stat(path, &st)) {
-		/* Opening a pipe for a moment would tell its reader that this was all. */
+		/* Opening and closing a pipe would look like the end of the output to its reader.
+		 */
 		if (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode))
 			return access(path, W_OK) ? errno : 0;
 		int fd = open(path, O_WRONLY | O_CLOEXEC);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * ncclsvc-perf sessions: many attach and leave, over and over; what the daemon keeps of them. */
+ * ncclsvc-perf sessions: many sessions attach and leave repeatedly, and the daemon's use of memory
+ * and files is measured. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -14,23 +15,23 @@
 #include "report.h"
 #include "service.h"
 
-#define FDS_EACH  6 /* of a session in this process, at most */
+#define FDS_EACH  6 /* per session in this process, at most */
 #define SETTLE_MS 200
 
-/* What the daemon's process holds, as the kernel counts it. */
+/* The daemon process's resources, as the kernel counts them. */
 struct usage {
 	int64_t rss, anon, shmem; /* bytes resident */
-	int64_t fds;		  /* -1: not for this user to know */
+	int64_t fds;		  /* -1: not accessible to this user */
 };
 
 struct bench {
 	const struct options *options;
 	const char *socket;
 	unsigned n;
-	ncclsvc_session *watcher; /* asks the daemon how it is */
+	ncclsvc_session *watcher; /* queries the daemon */
 	ncclsvc_session **sessions;
 	pid_t pid;
-	uint32_t others;	  /* sessions that are not ours, the watcher's included */
+	uint32_t others;	  /* other sessions, including the watcher's */
 	struct usage first, last; /* at the ends of rounds */
 };
 
@@ -91,7 +92,7 @@ static bool raise_fd_limit(unsigned sessions)
 	return false;
 }
 
-/* Waits until the daemon has that many sessions, and a little for it to tidy up. */
+/* Waits until the daemon has that many sessions, and a little longer for its cleanup. */
 static bool wait_for_sessions(const struct bench *b, uint32_t n)
 {
 	uint64_t end = perf_now_ns() + (uint64_t)b->options->timeout_ms * 1000000;

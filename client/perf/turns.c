@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is compared takes turns, round by round. */
+ * The subjects of a comparison take turns, round by round. */
 #include "collective.h"
 
 #include <inttypes.h>
@@ -77,7 +77,8 @@ bool turns_calibrate(struct bench *b, unsigned ms)
 		.kernels = TURNS_KERNELS,
 		.spins = FIRST_SPINS,
 		.work = {.op = NCCLSVC_BARRIER, .nranks = b->subjects[SERVICE].ranks.n}};
-	for (int attempt = 0; attempt < 3; attempt++) { /* the first compiles the kernel */
+	for (int attempt = 0; attempt < 3;
+	     attempt++) { /* the first attempt also compiles the kernel */
 		if (!ranks_do(&b->subjects[SERVICE].ranks, &command))
 			return false;
 		double took = ranks_mean(&b->subjects[SERVICE].ranks, REPLY(elapsed_ns)) / 1e6;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Copies of what blocking Sends send from GPUs, where they return before their group is whole. */
+ * Copies of GPU buffers for blocking Sends, which may return before their group is complete. */
 #include <stdlib.h>
 #include <time.h>
 
@@ -11,9 +11,9 @@
 #include "cuda/state.h"
 #include "plan.h"
 
-#define LOOK_NS 20000 /* between questions whether the copy is made */
+#define LOOK_NS 20000 /* interval of checks whether the copy is done */
 
-/* *wanted bytes, or else only those that are needed. */
+/* Allocates *wanted bytes, or if that fails only `need`. */
 static ncclsvc_result allocate(ncclsvc_plan *p, uint64_t needed, uint64_t *wanted, CUdeviceptr *at)
 {
 	struct gpu *g = p->session->gpu;
@@ -31,9 +31,9 @@ static ncclsvc_result allocate(ncclsvc_plan *p, uint64_t needed, uint64_t *wante
 	return e ? cuda_error(g->cuda, e, "no memory to copy the Send's buffer") : NCCLSVC_OK;
 }
 
-/* A buffer that is too small is put aside, not freed: cuMemFree would wait for all streams, and one
- * of them may wait for a peer that waits for this very Send. Buffers grow by half at least, so that
- * few are put aside. */
+/* A buffer that is too small is retired, not freed: cuMemFree would wait for all streams, and one
+ * of them may wait for a peer that waits for this very Send. Buffers grow by at least half, so few
+ * are retired. */
 static ncclsvc_result replace(ncclsvc_plan *p, struct bounce *b, uint64_t bytes)
 {
 	CUdeviceptr at = 0;
@@ -57,8 +57,8 @@ static ncclsvc_result replace(ncclsvc_plan *p, struct bounce *b, uint64_t bytes)
 	return NCCLSVC_OK;
 }
 
-/* The place's memory for so many bytes, and for this stream. A copy that was given up comes
- * before those of its own stream, but perhaps after those of others. */
+/* Provides the place's memory for so many bytes on this stream. An abandoned copy runs before later
+ * copies on its own stream, but may run after those on other streams. */
 static ncclsvc_result make(ncclsvc_plan *p, struct bounce *b, CUstream stream, CUcontext push,
 			   uint64_t bytes)
 {
@@ -85,7 +85,7 @@ static ncclsvc_result make(ncclsvc_plan *p, struct bounce *b, CUstream stream, C
 	return r;
 }
 
-/* Until the stream has made the copy; what it waits for itself may take its time. */
+/* Waits until the stream has made the copy; earlier work on the stream may take long. */
 static ncclsvc_result wait_copied(ncclsvc_session *s, const struct gpu *g, CUstream stream,
 				  uint64_t deadline)
 {
@@ -96,10 +96,8 @@ static ncclsvc_result wait_copied(ncclsvc_session *s, const struct gpu *g, CUstr
 		nanosleep(&look, NULL);
 	session_lock(s);
 	if (e == CUDA_ERROR_NOT_READY)
-		return error_set(
-			NCCLSVC_TIMEOUT,
-			"the stream did not reach the copy of the Send's buffer: nothing was "
-			"submitted");
+		return error_set(NCCLSVC_TIMEOUT, "the stream did not reach the copy of the Send's "
+						  "buffer: nothing was submitted");
 	return e ? cuda_error(g->cuda, e, "the Send's buffer cannot be copied") : NCCLSVC_OK;
 }
 
@@ -129,7 +127,7 @@ ncclsvc_result bounce_copy(ncclsvc_plan *p, uint32_t place, struct op *op, uint6
 	}
 	if (e)
 		return cuda_error(g->cuda, e, "the Send's buffer cannot be copied");
-	if (b->at == at) /* the epoch may have ended, and another have the place */
+	if (b->at == at) /* the epoch may have ended, and another copy may have the place */
 		b->copying = r;
 	op->src = (const char *)(uintptr_t)at;
 	return r;

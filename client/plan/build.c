@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Planning: all local. */
+ * Planning, which is entirely local. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,8 +63,7 @@ static ncclsvc_result open_for_change(const ncclsvc_plan *p, const char *functio
 {
 	ncclsvc_result r = plan_usable(p, function);
 	if (!r && p->phase != PLAN_OPEN)
-		r = error_argument("%s: the plan has ended, and cannot be changed any more",
-				   function);
+		r = error_argument("%s: the plan has ended and cannot be changed", function);
 	return r;
 }
 
@@ -74,9 +73,9 @@ ncclsvc_result ncclsvc_plan_group_start(ncclsvc_plan *p)
 	if (r)
 		return r;
 	if (p->group_open)
-		return error_argument("ncclsvc_plan_group_start: group %u is open: groups do not "
-				      "nest",
-				      p->ngroups - 1);
+		return error_argument(
+			"ncclsvc_plan_group_start: group %u is still open: groups do not nest",
+			p->ngroups - 1);
 	if (p->ngroups == SVC_PLAN_TASKS)
 		return error_set(NCCLSVC_LIMIT, "a plan has at most %d groups", SVC_PLAN_TASKS);
 	p->ngroups++;
@@ -174,15 +173,15 @@ ncclsvc_result ncclsvc_plan_label(ncclsvc_plan *p, const char *label)
 	if (!label)
 		return error_argument("ncclsvc_plan_label: the label is NULL");
 	memcpy(text, label, strnlen(label, sizeof(text)));
-	if (!svc_label_ok(text))
-		return error_argument("ncclsvc_plan_label: a label has at most %d characters, all "
-				      "of printable ASCII",
-				      NCCLSVC_LABEL_BYTES - 1);
+	if (!svc_label_ok(text, sizeof(text)))
+		return error_argument(
+			"ncclsvc_plan_label: a label can have up to %d printable ASCII characters",
+			NCCLSVC_LABEL_BYTES - 1);
 	memcpy(p->tasks[p->ntasks - 1].label, text, sizeof(text));
 	return NCCLSVC_OK;
 }
 
-/* ---- The end of it ---- */
+/* ---- Ending the plan ---- */
 
 int plan_compare_kinds(const struct svc_plan_task *a, const struct svc_plan_task *b)
 {
@@ -205,7 +204,7 @@ static int by_kind(const void *pa, const void *pb, void *arg)
 	return order ? order : i < k ? -1 : i > k;
 }
 
-/* A calloc of nothing may give NULL. */
+/* calloc(0) may return NULL. */
 static void *array(size_t n, size_t size)
 {
 	return calloc(n ? n : 1, size);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Places that lists of tensors take, and later fill. */
+ * Places that lists of tensors reserve, and fill later. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "core/comm.h"
@@ -8,9 +8,9 @@
 #include "plan.h"
 
 #define LIST_OF_PLAN "a list of the plan"
-#define SPREAD	     UINT64_C(0x9e3779b97f4a7c15) /* odd: numbers that differ stay different */
+#define SPREAD	     UINT64_C(0x9e3779b97f4a7c15) /* odd, so that different numbers stay different */
 
-/* OK: the claim stands. Locked. */
+/* OK: the claim is still valid. Locked. */
 static ncclsvc_result check(const struct plan_claim *c)
 {
 	const ncclsvc_plan *p = c->plan;
@@ -20,7 +20,7 @@ static ncclsvc_result check(const struct plan_claim *c)
 				 "submitted");
 	ncclsvc_result r = plan_running(p, LIST_OF_PLAN);
 	if (!r && p->busy)
-		r = error_set(NCCLSVC_BUSY, LIST_OF_PLAN ": another thread resets the plan");
+		r = error_set(NCCLSVC_BUSY, LIST_OF_PLAN ": another thread is resetting the plan");
 	if (!r && c->iteration != p->base)
 		r = error_set(NCCLSVC_STALE_EPOCH,
 			      LIST_OF_PLAN ": its epoch ended, and the plan was committed again");
@@ -54,19 +54,19 @@ static ncclsvc_result take(ncclsvc_plan *p, const ncclsvc_comm *comm,
 	char text[PLACE_TEXT];
 	ncclsvc_result r = plan_running(p, function);
 	if (!r && p->busy)
-		r = error_set(NCCLSVC_BUSY, "%s: another thread resets the plan", function);
+		r = error_set(NCCLSVC_BUSY, "%s: another thread is resetting the plan", function);
 	if (!r && p->comm != comm)
-		r = error_argument("%s: the lists are of another communicator than the plan",
+		r = error_argument("%s: the lists and the plan belong to different communicators",
 				   function);
 	if (!r)
 		r = plan_take_place(p, task, NCCLSVC_PLAN_FIRST, place);
 	if (r || p->tasks[*place].agreement == task->agreement)
 		return r;
 	plan_give_back(p, *place);
-	return error_argument("%s: the %s was planned with %s", function,
-			      place_text(p, *place, text),
-			      svc_plan_is_ahead(task) ? "another number of tensors, or other types"
-						      : "tensors of other types or shapes");
+	return error_argument(
+		"%s: the %s was planned with %s", function, place_text(p, *place, text),
+		svc_plan_is_ahead(task) ? "a different number of tensors, or other types"
+					: "tensors of different types or shapes");
 }
 
 ncclsvc_result plan_claim(ncclsvc_plan *p, struct plan_claim *c, const ncclsvc_comm *comm,
@@ -134,7 +134,7 @@ uint64_t plan_claim_number(const struct plan_claim *c)
 	const ncclsvc_plan *p = c->plan;
 	if (p) {
 		const struct svc_plan_task *t = &p->tasks[c->place];
-		uint64_t nth = 0; /* of such lists between the two */
+		uint64_t nth = 0; /* counts such lists between the two ranks */
 		for (uint32_t i = 0; i < c->place; i++)
 			nth += svc_plan_is_ahead(&p->tasks[i]) && p->tasks[i].op == t->op &&
 			       p->tasks[i].peer == t->peer;
@@ -182,11 +182,10 @@ ncclsvc_result plan_claims_precede(const ncclsvc_plan *p, uint32_t place, const 
 	for (const struct plan_claim *c = p->claims; c; c = c->next)
 		if (c->iteration == p->base && c->stream == stream &&
 		    p->tasks[c->place].group < p->tasks[place].group)
-			return error_set(
-				NCCLSVC_BUSY,
-				"the %s waits for its shapes, and will be on this stream, "
-				"which follows the order of the plan's groups: wait for its "
-				"request first",
-				place_text(p, c->place, text));
+			return error_set(NCCLSVC_BUSY,
+					 "the %s still waits for its shapes and will run on this "
+					 "stream, which follows the order of the plan's groups: "
+					 "wait for its request first",
+					 place_text(p, c->place, text));
 	return NCCLSVC_OK;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Handing a plan to the daemon, and giving it up. */
+ * Committing a plan to the daemon, and giving it up. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -13,7 +13,7 @@
 #include "plan.h"
 #include "proto/fdio.h"
 
-/* The daemon answers by its deadline; this is for the answer's way. */
+/* The daemon answers by its own deadline; this allows for the answer's delivery. */
 #define GRACE_NS UINT64_C(5000000000)
 
 bool plan_stale(const ncclsvc_plan *p)
@@ -38,8 +38,8 @@ ncclsvc_result plan_running(const ncclsvc_plan *p, const char *function)
 		r = plan_live(p, function);
 	if (!r && plan_stale(p))
 		r = error_set(NCCLSVC_STALE_EPOCH,
-			      "%s: the plan is of an epoch of communicator %s that is over: "
-			      "ncclsvc_plan_reset commits it again",
+			      "%s: the plan belongs to an epoch of communicator %s that is over: "
+			      "call ncclsvc_plan_reset to commit it again",
 			      function, p->comm->label);
 	return r;
 }
@@ -68,7 +68,7 @@ static bool has_lists(const ncclsvc_plan *p)
 	return false;
 }
 
-/* The memfd is the caller's. Its entries are those of the session's version. */
+/* The caller owns the memfd. Entries have the format of the session's protocol version. */
 static ncclsvc_result write_plan(const ncclsvc_plan *p, int *fd)
 {
 	const unsigned version = p->session->connection->version;
@@ -76,14 +76,15 @@ static ncclsvc_result write_plan(const ncclsvc_plan *p, int *fd)
 	const size_t bytes = p->ntasks ? p->ntasks * entry : entry;
 	if (version < 2 && has_lists(p))
 		return error_set(NCCLSVC_UNSUPPORTED, "the daemon speaks protocol version 1, which "
-						      "has no lists of tensors in plans");
+						      "does not support lists of tensors in plans");
 	*fd = svc_memfd_create("ncclsvc-plan", bytes, false);
 	if (*fd < 0)
-		return error_set(NCCLSVC_SYSTEM, "no memory file for the plan: %s", strerror(-*fd));
+		return error_set(NCCLSVC_SYSTEM, "cannot create a memory file for the plan: %s",
+				 strerror(-*fd));
 	char *to = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
 	if (to == MAP_FAILED) {
 		close(*fd);
-		return error_set(NCCLSVC_SYSTEM, "the plan cannot be written: %m");
+		return error_set(NCCLSVC_SYSTEM, "cannot write the plan: %m");
 	}
 	for (uint32_t i = 0; i < p->ntasks; i++)
 		memcpy(to + i * entry, &p->tasks[i], entry);
@@ -143,7 +144,7 @@ ncclsvc_result ncclsvc_plan_end(ncclsvc_plan *p, int timeout_ms)
 	if (r)
 		return r;
 	if (p->phase >= PLAN_COMMITTED)
-		r = error_argument("ncclsvc_plan_end: the plan has been committed");
+		r = error_argument("ncclsvc_plan_end: the plan is already committed");
 	else if (p->phase == PLAN_OPEN)
 		r = plan_complete(p);
 	if (!r)
@@ -160,7 +161,7 @@ ncclsvc_result ncclsvc_plan_launch(ncclsvc_plan *p)
 	if (r)
 		return r;
 	if (p->phase == PLAN_LAUNCHED)
-		r = error_argument("ncclsvc_plan_launch: the plan has been launched already");
+		r = error_argument("ncclsvc_plan_launch: the plan is already launched");
 	else if (p->phase != PLAN_COMMITTED)
 		r = error_argument("ncclsvc_plan_launch: there is no committed plan: call "
 				   "ncclsvc_plan_end first");
@@ -177,8 +178,8 @@ ncclsvc_result ncclsvc_plan_set_strict(ncclsvc_plan *p, bool strict)
 	if (r)
 		return r;
 	if (p->phase == PLAN_LAUNCHED)
-		r = error_argument("ncclsvc_plan_set_strict: the plan has been launched: say it "
-				   "before");
+		r = error_argument("ncclsvc_plan_set_strict: the plan is already launched: call "
+				   "this before the launch");
 	else
 		p->strict = strict;
 	plan_unlock(p);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Submitting a planned task: it takes a place, and is an operation like any other from then on. */
+ * Submitting a planned task. Once it has a place, it is an operation like any other. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -16,9 +16,9 @@
 #include "proto/names.h"
 #include "proto/task.h"
 
-#define TASKS_SHOWN 4 /* of a group, in a sentence */
+#define TASKS_SHOWN 4 /* of a group's tasks, in a sentence */
 
-/* The first of `alike` that is not before this kind. */
+/* The first index in `alike` that is not before this kind. */
 static uint32_t lower_bound(const ncclsvc_plan *p, const struct svc_plan_task *kind)
 {
 	uint32_t low = 0, high = p->ntasks;
@@ -37,7 +37,7 @@ static bool is_kind(const ncclsvc_plan *p, uint32_t i, const struct svc_plan_tas
 	return i < p->ntasks && !plan_compare_kinds(&p->tasks[p->alike[i]], kind);
 }
 
-/* "2 tasks: Send to rank 1 (submitted), Recv from rank 0". */
+/* Writes "2 tasks: Send to rank 1 (submitted), Recv from rank 0". */
 static void group_text(const ncclsvc_plan *p, uint32_t group, char *text, size_t size)
 {
 	char kind[PLACE_TEXT];
@@ -53,13 +53,13 @@ static void group_text(const ncclsvc_plan *p, uint32_t group, char *text, size_t
 		snprintf(text + used, size - used, " and %u more", n - TASKS_SHOWN);
 }
 
-/* Takes the first free place of the group for the kind. Locked. */
+/* Takes the group's first free place of the kind. Locked. */
 static ncclsvc_result take_in_group(ncclsvc_plan *p, const struct svc_plan_task *kind,
 				    uint32_t group, uint32_t *place)
 {
 	char text[TASKS_SHOWN * PLACE_TEXT], kind_is[PLACE_TEXT];
 	if (group >= p->ngroups)
-		return error_argument("there is no group %u: the plan has %u, counted from 0",
+		return error_argument("there is no group %u: the plan has %u, counting from 0",
 				      group, p->ngroups);
 	for (uint32_t i = p->first[group]; i < p->first[group + 1]; i++)
 		if (!plan_compare_kinds(&p->tasks[i], kind) && p->numbers[i] == PLACE_FREE) {
@@ -78,7 +78,7 @@ ncclsvc_result plan_take_place(ncclsvc_plan *p, const struct svc_plan_task *kind
 	char text[PLACE_TEXT];
 	uint32_t begin = lower_bound(p, kind);
 	if (!is_kind(p, begin, kind))
-		return error_argument("%s is not planned", kind_text(kind, text));
+		return error_argument("%s is not in the plan", kind_text(kind, text));
 	if (group != NCCLSVC_PLAN_FIRST)
 		return take_in_group(p, kind, group, place);
 	uint32_t i = begin + p->full[begin];
@@ -86,8 +86,8 @@ ncclsvc_result plan_take_place(ncclsvc_plan *p, const struct svc_plan_task *kind
 		i++;
 	p->full[begin] = i - begin;
 	if (!is_kind(p, i, kind))
-		return error_argument("%s: all %u tasks that are planned were submitted in this "
-				      "iteration: ncclsvc_plan_reset begins the next",
+		return error_argument("%s: all %u planned tasks have been submitted in this "
+				      "iteration: call ncclsvc_plan_reset to begin the next",
 				      kind_text(kind, text), i - begin);
 	*place = p->alike[i];
 	p->numbers[*place] = PLACE_TAKEN;
@@ -116,7 +116,7 @@ static ncclsvc_result check_size(const ncclsvc_plan *p, uint32_t place, size_t c
 			      svc_type_name(t->type), count, svc_type_name(type));
 }
 
-/* Everything else that its group waits for, here, has been submitted. */
+/* Whether this is the last task that this member's part of the group waits for. */
 static bool completes(const ncclsvc_plan *p, uint32_t place)
 {
 	uint32_t group = p->tasks[place].group;
@@ -131,7 +131,7 @@ static void submitted(ncclsvc_plan *p, uint32_t place, uint64_t task)
 	while (p->group < p->ngroups && !p->missing[p->group])
 		p->group++;
 	p->session->tasks.slots[task & (p->session->tasks.entries - 1)].place = place + 1;
-	pthread_cond_broadcast(&p->session->changed); /* a reset may wait for it */
+	pthread_cond_broadcast(&p->session->changed); /* a reset may be waiting for it */
 }
 
 ncclsvc_result plan_submit_at(ncclsvc_plan *p, uint32_t place, struct op *op, uint64_t deadline)
@@ -157,13 +157,13 @@ ncclsvc_result plan_submit_at(ncclsvc_plan *p, uint32_t place, struct op *op, ui
 	op->task = task;
 	if (op->entered && task)
 		*task = number;
-	/* Else the epoch ended meanwhile, and all has begun anew. */
+	/* If not, the epoch ended meanwhile, and everything has begun anew. */
 	if (op->entered && iteration == p->base)
 		submitted(p, place, number);
 	return r;
 }
 
-/* What the thread has set. Locked. */
+/* Applies what the thread has set. Locked. */
 static ncclsvc_result prepare(const ncclsvc_plan *p, struct op *op)
 {
 	struct thread_state *t = thread_find(p->session);
@@ -189,7 +189,7 @@ static ncclsvc_result submit(ncclsvc_plan *p, struct op *op, const ncclsvc_plann
 	const bool waits = x->flags & NCCLSVC_PLANNED_WAIT;
 	ncclsvc_result r = plan_running(p, function);
 	if (!r && p->busy)
-		r = error_set(NCCLSVC_BUSY, "%s: another thread resets the plan", function);
+		r = error_set(NCCLSVC_BUSY, "%s: another thread is resetting the plan", function);
 	if (!r)
 		r = plan_take_place(p, &kind, x->group, &place);
 	if (r)
@@ -244,15 +244,16 @@ ncclsvc_result ncclsvc_plan_submit(ncclsvc_plan *plan, const ncclsvc_planned *pl
 	if (!planned)
 		return error_argument("ncclsvc_plan_submit: the task is NULL");
 	if (planned->size < sizeof(*planned))
-		return error_argument("ncclsvc_plan_submit: its size is %zu, which must be "
-				      "sizeof(ncclsvc_planned), %zu at least",
+		return error_argument("ncclsvc_plan_submit: its size is %zu: set it to "
+				      "sizeof(ncclsvc_planned), at least %zu",
 				      planned->size, sizeof(*planned));
 	if (planned->flags & ~known)
-		return error_argument("ncclsvc_plan_submit: the flags are %#x, known are %#x",
-				      planned->flags, known);
+		return error_argument(
+			"ncclsvc_plan_submit: the flags are %#x, but only %#x are defined",
+			planned->flags, known);
 	if (!svc_op_is_p2p((unsigned)planned->op))
-		return error_argument("ncclsvc_plan_submit: the operation is %d, and must be "
-				      "NCCLSVC_SEND or NCCLSVC_RECV",
+		return error_argument("ncclsvc_plan_submit: the operation is %d: use NCCLSVC_SEND "
+				      "or NCCLSVC_RECV",
 				      (int)planned->op);
 	if (planned->op == NCCLSVC_SEND ? planned->recvbuf != NULL : planned->sendbuf != NULL)
 		return error_argument("ncclsvc_plan_submit: a %s has no %s: leave it NULL",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Groups and iterations: waiting for them, beginning the next, and giving the plan up. */
+ * Groups and iterations: waiting for them, beginning the next iteration, and giving the plan up. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,11 +14,11 @@
 #include "core/wait.h"
 #include "plan.h"
 
-#define COMPLETION_NS UINT64_C(5000000000) /* at the end, for what already runs */
+#define COMPLETION_NS UINT64_C(5000000000) /* at the end, for tasks that already run */
 
-/* ---- What lacks ---- */
+/* ---- What is missing ---- */
 
-/* The list was submitted, but not its data. Locked. */
+/* The list was submitted, but its data was not. Locked. */
 static ncclsvc_result list_timeout(const ncclsvc_plan *p, uint32_t place, const char *what)
 {
 	char text[PLACE_TEXT];
@@ -28,7 +28,7 @@ static ncclsvc_result list_timeout(const ncclsvc_plan *p, uint32_t place, const 
 			 what, place_text(p, place, text), p->tasks[place].peer);
 }
 
-/* TIMEOUT, and which task lacks, up to this group. Locked. */
+/* Returns TIMEOUT, and names the missing task of the groups up to this one. Locked. */
 static ncclsvc_result plan_timeout(const ncclsvc_plan *p, uint32_t group, const char *what)
 {
 	char text[PLACE_TEXT];
@@ -43,20 +43,21 @@ static ncclsvc_result plan_timeout(const ncclsvc_plan *p, uint32_t group, const 
 	if (!n && list < p->ntasks)
 		return list_timeout(p, list, what);
 	if (!n)
-		return error_set(NCCLSVC_TIMEOUT,
-				 "%s: not over in time, though this rank has submitted it whole: "
-				 "other ranks have not, or it runs",
-				 what);
+		return error_set(
+			NCCLSVC_TIMEOUT,
+			"%s: not over in time, although this rank has submitted all of it: it is "
+			"still running, or other ranks have not submitted theirs",
+			what);
 	place_text(p, first, text);
 	if (n == 1)
 		return error_set(NCCLSVC_TIMEOUT, "%s: this rank has not submitted the %s", what,
 				 text);
 	return error_set(NCCLSVC_TIMEOUT,
-			 "%s: this rank has not submitted the %s, and %u tasks more", what, text,
+			 "%s: this rank has not submitted the %s and %u more tasks", what, text,
 			 n - 1);
 }
 
-/* A moment, or until another thread has changed something. Locked; yields. */
+/* Waits a moment, or until another thread has changed something. Locked; yields. */
 static void pause_for(ncclsvc_session *s, uint64_t deadline)
 {
 	const uint64_t slice = now_ns() + SLICE_NS;
@@ -106,9 +107,9 @@ ncclsvc_result group_wait(ncclsvc_plan *p, uint32_t own, bool own_only, uint64_t
 	if (task_wait(s, number, deadline))
 		return iteration == p->base ? group_timeout(p, group) : NCCLSVC_TIMEOUT;
 	r = task_report(s, number);
-	/* It cannot have run before all of them were submitted. */
+	/* The group cannot have run before all of them were submitted. */
 	for (uint32_t i = p->first[group]; !r && i < p->first[group + 1]; i++) {
-		if (iteration != p->base) /* another thread has seen the end of all */
+		if (iteration != p->base) /* another thread has seen all of them end */
 			break;
 		if (!is_task(p->numbers[i]))
 			continue;
@@ -121,7 +122,7 @@ ncclsvc_result group_wait(ncclsvc_plan *p, uint32_t own, bool own_only, uint64_t
 	return r;
 }
 
-/* The place of a task of this iteration. False: it is not of this iteration. */
+/* Finds a task's place. False: the task is not of this iteration. */
 static bool find_place(const ncclsvc_plan *p, uint64_t task, uint32_t *place)
 {
 	const struct tasks *t = &p->session->tasks;
@@ -151,7 +152,7 @@ ncclsvc_result ncclsvc_plan_wait(ncclsvc_plan *p, ncclsvc_task task, int timeout
 	return here ? r : ncclsvc_wait(s, task, timeout_ms);
 }
 
-/* As group_wait, without waiting. Locked. */
+/* Like group_wait, but does not wait. Locked. */
 static ncclsvc_result group_test(ncclsvc_plan *p, uint32_t own)
 {
 	ncclsvc_session *s = p->session;
@@ -189,7 +190,7 @@ ncclsvc_result ncclsvc_plan_test(ncclsvc_plan *p, ncclsvc_task task)
 
 /* ---- An iteration ---- */
 
-/* The first failure of the iteration that no call has told; all count as told then. Locked. */
+/* Returns the iteration's first unreported failure, and marks all as reported. Locked. */
 static ncclsvc_result iteration_report(const ncclsvc_plan *p)
 {
 	ncclsvc_session *s = p->session;
@@ -206,7 +207,8 @@ static ncclsvc_result iteration_report(const ncclsvc_plan *p)
 	return first.status.result ? error_again(&first) : NCCLSVC_OK;
 }
 
-/* Until other threads have submitted all, or one has begun the next iteration. Locked; yields. */
+/* Waits until other threads have submitted everything, or one has begun the next iteration. Locked;
+ * yields. */
 static ncclsvc_result wait_submitted(ncclsvc_plan *p, uint64_t iteration, uint64_t deadline)
 {
 	ncclsvc_session *s = p->session;
@@ -221,7 +223,8 @@ static ncclsvc_result wait_submitted(ncclsvc_plan *p, uint64_t iteration, uint64
 	return NCCLSVC_OK;
 }
 
-/* Until all have ended, or another thread has seen that and begun the next. Locked; yields. */
+/* Waits until all have ended, or another thread has seen that and begun the next iteration. Locked;
+ * yields. */
 static ncclsvc_result wait_iteration(ncclsvc_plan *p, uint64_t iteration, uint64_t deadline)
 {
 	ncclsvc_result r = wait_submitted(p, iteration, deadline);
@@ -231,7 +234,7 @@ static ncclsvc_result wait_iteration(ncclsvc_plan *p, uint64_t iteration, uint64
 	return r;
 }
 
-/* It was submitted whole, and is over without a failure. Locked. */
+/* Whether the iteration was completely submitted and is over without a failure. Locked. */
 static bool went_well(const ncclsvc_plan *p)
 {
 	ncclsvc_session *s = p->session;
@@ -247,18 +250,19 @@ ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
 	ncclsvc_result r = plan_lock(p, "ncclsvc_plan_reset");
 	if (r)
 		return r;
-	socket_pump(p->session); /* it may tell that the epoch is over */
+	socket_pump(p->session); /* this may report that the epoch is over */
 	if (p->phase != PLAN_LAUNCHED)
 		r = error_argument("ncclsvc_plan_reset: the plan has not been launched");
 	else if (p->busy)
-		r = error_set(NCCLSVC_BUSY, "ncclsvc_plan_reset: another thread resets the plan");
-	/* A member that was quicker may have left since. */
+		r = error_set(NCCLSVC_BUSY,
+			      "ncclsvc_plan_reset: another thread is resetting the plan");
+	/* A faster member may have left since. */
 	if (!r && !went_well(p))
 		r = plan_live(p, "ncclsvc_plan_reset");
 	if (!r && plan_stale(p)) {
 		r = plan_commit(p, deadline);
 	} else if (!r && (p->nsubmitted || plan_has_claims(p))) {
-		/* Others may still submit: not `busy`. */
+		/* Other threads may still submit, so `busy` is not set. */
 		const uint64_t iteration = p->base;
 		r = wait_iteration(p, iteration, deadline);
 		if (!r && iteration == p->base) {
@@ -276,7 +280,7 @@ ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
 
 /* ---- The end ---- */
 
-/* The groups that were submitted whole. Locked; yields. */
+/* Waits for the groups that were completely submitted. Locked; yields. */
 static ncclsvc_result wait_whole_groups(ncclsvc_plan *p, uint64_t deadline)
 {
 	for (uint32_t g = 0; g < p->group; g++)
@@ -286,7 +290,7 @@ static ncclsvc_result wait_whole_groups(ncclsvc_plan *p, uint64_t deadline)
 	return NCCLSVC_OK;
 }
 
-/* All of its tasks have ended, or soon will; their results are dropped. Locked; yields. */
+/* All its tasks have ended or will soon; drops their results. Locked; yields. */
 static void let_land(ncclsvc_plan *p)
 {
 	uint64_t deadline = now_ns() + COMPLETION_NS;
@@ -322,9 +326,9 @@ static ncclsvc_result give_up(ncclsvc_plan *p, uint64_t deadline)
 	return r ? error_again(&why) : NCCLSVC_OK;
 }
 
-/* To free a GPU's memory waits for all the process's streams there, and while tasks are pending one
- * may wait for a peer: then the next plan that ends does it, or the session's end. So it is with a
- * plan that other threads' calls have not returned from. Locked; yields. */
+/* Frees plans that are over. Freeing GPU memory waits for all of the process's streams there, and
+ * while tasks are pending, one of them may wait for a peer. Such a plan stays until the next plan
+ * ends or the session does; so does one that other threads' calls still use. Locked; yields. */
 static void free_over(ncclsvc_session *s)
 {
 	ncclsvc_plan **at = &s->plans;
@@ -351,7 +355,7 @@ ncclsvc_result ncclsvc_plan_terminate(ncclsvc_plan *p, int timeout_ms)
 	session_lock(s);
 	p->over = true;
 	p->calls++;
-	pthread_cond_broadcast(&s->changed); /* threads may wait for its launch */
+	pthread_cond_broadcast(&s->changed); /* threads may be waiting for the launch */
 	plan_claims_forget(p);
 	if (p->comm)
 		r = give_up(p, deadline);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the members of a list operation must have in common beside the tag, in 64 bits: 4 say what
- * it is, 60 stand for types and shapes. */
+ * What the members of a list operation must agree on besides the tag, in 64 bits: 4 for the kind of
+ * operation, 60 for types and shapes. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -28,10 +28,10 @@ static const char *what_is(uint64_t word)
 	};
 	uint64_t what = word >> DIGEST_BITS;
 	if (!word)
-		return "no list of tensors";
-	return what < sizeof(names) / sizeof(names[0]) && names[what] ? names[what]
-								      : "what this library does "
-									"not know";
+		return "an operation that is not a list of tensors";
+	return what < sizeof(names) / sizeof(names[0]) && names[what]
+		       ? names[what]
+		       : "an operation that this library does not know";
 }
 
 ncclsvc_result agreement_explain(ncclsvc_session *s, ncclsvc_task task, ncclsvc_result result)
@@ -42,15 +42,14 @@ ncclsvc_result agreement_explain(ncclsvc_session *s, ncclsvc_task task, ncclsvc_
 		return result;
 	if (st.value_a >> DIGEST_BITS != st.value_b >> DIGEST_BITS)
 		return error_set_status(
-			&st, "mode differs: rank %d (pid %d) has %s, rank %d (pid %d) has %s",
+			&st, "the modes differ: rank %d (pid %d) has %s, rank %d (pid %d) has %s",
 			st.rank_a, st.pid_a, what_is(st.value_a), st.rank_b, st.pid_b,
 			what_is(st.value_b));
 	if (st.value_a >> DIGEST_BITS == AGREED_PLANNED)
-		return error_set_status(
-			&st,
-			"ranks %d (pid %d) and %d (pid %d) are at different planned lists with "
-			"their shapes ahead",
-			st.rank_a, st.pid_a, st.rank_b, st.pid_b);
+		return error_set_status(&st,
+					"ranks %d (pid %d) and %d (pid %d) are at different "
+					"planned lists with their shapes ahead",
+					st.rank_a, st.pid_a, st.rank_b, st.pid_b);
 	return error_set_status(
 		&st,
 		"types or shapes of the tensors differ: ranks %d (pid %d) and %d (pid %d), each "

@@ -44,8 +44,9 @@ ncclsvc_result announce_length(const uint64_t *first, size_t n, size_t *nwords)
 {
 	const uint64_t tensors = first[1], dims = first[2];
 	if (first[0] != ANNOUNCE_MAGIC || tensors > NCCLSVC_TENSORS_MAX)
-		return error_set(NCCLSVC_PROTOCOL, "the sender's shapes are in a form that this "
-						   "library does not know");
+		return error_set(
+			NCCLSVC_PROTOCOL,
+			"the sender's shapes have a format that this library does not know");
 	if (dims > tensors * NCCLSVC_DIMS_MAX)
 		return error_set(NCCLSVC_PROTOCOL,
 				 "the sender announces %llu dimensions of %llu tensors",
@@ -60,8 +61,8 @@ ncclsvc_result announce_length(const uint64_t *first, size_t n, size_t *nwords)
 
 static ncclsvc_result malformed(const char *what, size_t i)
 {
-	return error_set(NCCLSVC_PROTOCOL, "the sender announces %s of tensor %zu that cannot be",
-			 what, i);
+	return error_set(NCCLSVC_PROTOCOL, "the sender announces an invalid %s of tensor %zu", what,
+			 i);
 }
 
 ncclsvc_result announce_read(const uint64_t *words, size_t nwords, struct list *l)
@@ -74,9 +75,9 @@ ncclsvc_result announce_read(const uint64_t *words, size_t nwords, struct list *
 		return r;
 	for (size_t i = 0; !r && i < n; i++) {
 		if (counts[i] < before || counts[i] - before > NCCLSVC_DIMS_MAX || counts[i] > dims)
-			r = malformed("a number of dimensions", i);
+			r = malformed("number of dimensions", i);
 		else if (types[i] > UINT8_MAX || !ncclsvc_type_size((unsigned)types[i]))
-			r = malformed("a type", i);
+			r = malformed("type", i);
 		if (r)
 			break;
 		l->tensors[i].type = (ncclsvc_type)types[i];
@@ -87,7 +88,7 @@ ncclsvc_result announce_read(const uint64_t *words, size_t nwords, struct list *
 		before = counts[i];
 	}
 	if (!r && before != dims)
-		r = error_set(NCCLSVC_PROTOCOL, "the sender announces dimensions of no tensor");
+		r = error_set(NCCLSVC_PROTOCOL, "the sender announces dimensions but no tensors");
 	if (!r)
 		r = list_measure(l);
 	if (!r && l->total != words[3])

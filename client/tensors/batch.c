@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * Requests that take their turns together (request.h): those of a task group, or a single one. With
- * static shapes alone, a batch is through when it is submitted. If some send their shapes ahead,
- * the data of all waits until these are known, and is one task group then: NCCL would wait for ever
- * if two ranks that send to each other began with their Sends.
- *
- * A group that has plain operations, too, is submitted by ncclsvc_group_end with what its lists
- * submit first. */
+ * Batches: requests that take their turns together (request.h), either those of a task group or a
+ * single one. If all shapes are static, a batch is done when it is submitted. If some requests send
+ * their shapes ahead, the data of all waits until these are known, and is then submitted as one
+ * task group: if two ranks sending to each other both began with their Sends, NCCL would wait
+ * forever. A group that also has plain operations is submitted by ncclsvc_group_end together with
+ * what its lists submit first. */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -19,8 +17,8 @@
 #include "planned.h"
 #include "request.h"
 
-#define OPS_EACH 2 /* of a request in one submission */
-#define OPS_FEW	 8 /* so many without an allocation */
+#define OPS_EACH 2 /* of one request in one submission */
+#define OPS_FEW	 8 /* this many without an allocation */
 
 enum { AHEAD = 1, DATA = 2 }; /* what is submitted of each request */
 
@@ -34,7 +32,7 @@ static uint64_t timeout_of(const struct ncclsvc_request *r)
 	return now < r->deadline ? r->deadline - now : 1;
 }
 
-/* Of a refusal, the result is ignored. */
+/* The result of a refusal is ignored. */
 static unsigned gather(struct ncclsvc_request *r, unsigned parts, struct op *ops)
 {
 	unsigned n = 0;
@@ -50,8 +48,7 @@ static unsigned gather(struct ncclsvc_request *r, unsigned parts, struct op *ops
 	return n;
 }
 
-/* On a GPU, what comes is copied in stream order: at once, unless the caller waits for it anyhow.
- */
+/* On a GPU, received data is copied in stream order: at once, unless the caller waits anyway. */
 static void submitted(struct ncclsvc_request *r, unsigned parts)
 {
 	const bool data = parts & DATA && r->has_data;
@@ -76,22 +73,23 @@ static struct ncclsvc_request *next_of(const struct ncclsvc_request *r, bool alo
 	return alone ? NULL : r->next_in_batch;
 }
 
-/* A new epoch's turns are others. Locked. */
+/* A new epoch has different turns. Locked. */
 static ncclsvc_result check_epochs(const struct batch *b)
 {
 	const ncclsvc_tensors *l = b->first->lists;
 	if (l->missed == l->comm->epoch)
 		return error_set(NCCLSVC_STALE_EPOCH,
-				 "a list before was ended with LIMIT, and has not taken its turn "
-				 "on communicator %s: leave and join it again",
+				 "an earlier list ended with LIMIT and did not take its turn on "
+				 "communicator %s: leave and join it again",
 				 l->comm->label);
 	if (b->epoch == l->comm->epoch && b->host_epoch == l->host->epoch)
 		return NCCLSVC_OK;
 	return error_set(NCCLSVC_STALE_EPOCH,
-			 "the list is of an epoch of communicator %s that is over", l->comm->label);
+			 "the list belongs to an epoch of communicator %s that is over",
+			 l->comm->label);
 }
 
-/* Of this request and those behind it, or of it alone: all, or nothing. */
+/* Submits this request alone, or with those behind it: all or nothing. */
 static ncclsvc_result submit(struct ncclsvc_request *first, bool alone, unsigned parts)
 {
 	ncclsvc_session *s = first->lists->session;
@@ -119,7 +117,8 @@ static ncclsvc_result submit(struct ncclsvc_request *first, bool alone, unsigned
 	return result;
 }
 
-/* The same; if that cannot be, each fails, and refuses by itself. False: the ring is full. */
+/* The same; if that fails, each request fails and submits its refusal on its own. False: the ring
+ * is full. */
 static bool submit_or_refuse(struct ncclsvc_request *first, bool alone, unsigned parts)
 {
 	ncclsvc_result result = submit(first, alone, parts);
@@ -212,7 +211,8 @@ bool batch_go_on(struct batch *b)
 void lists_go_on(ncclsvc_tensors *l)
 {
 	struct batch *b;
-	if (l->allocating) /* a call of allocate's: the request that called it goes on already */
+	if (l->allocating) /* called from allocate: the request that called it already makes
+			      progress */
 		return;
 	while ((b = l->queue) && batch_go_on(b) &&
 	       (!b->ahead || submit_or_refuse(b->first, false, DATA))) {
@@ -251,7 +251,7 @@ bool lists_await_others(const ncclsvc_tensors *l, const struct ncclsvc_request *
 ncclsvc_result lists_callable(const ncclsvc_tensors *l)
 {
 	return l->allocating ? error_argument("a list function is called within allocate, which "
-					      "may call ncclsvc_tensors_allocate alone")
+					      "may only call ncclsvc_tensors_allocate")
 			     : NCCLSVC_OK;
 }
 
@@ -273,7 +273,7 @@ bool request_is_held(const struct ncclsvc_request *r)
 	return r->batch && !r->batch->begun;
 }
 
-/* Withdrawn, as if it had never been. */
+/* Removes the request as if it had never existed. */
 static ncclsvc_result drop(struct ncclsvc_request *r, ncclsvc_result result)
 {
 	request_drop(r);
@@ -360,11 +360,10 @@ static ncclsvc_result join(struct thread_state *t)
 	for (ncclsvc_tensors *l = t->lists; !result && l; l = l->next_in_group) {
 		lists_go_on(l);
 		if (l->queue)
-			return error_set(
-				NCCLSVC_BUSY,
-				"a list with its shapes ahead is under way, and the group "
-				"has plain operations, which must not overtake it: wait for "
-				"it first; nothing of the group was submitted");
+			return error_set(NCCLSVC_BUSY,
+					 "a list with its shapes ahead is in progress, and the "
+					 "group has plain operations, which must not overtake it: "
+					 "wait for it first; nothing of the group was submitted");
 		session_lock(l->session);
 		result = check_epochs(l->open);
 		session_unlock(l->session);
@@ -374,7 +373,7 @@ static ncclsvc_result join(struct thread_state *t)
 	return result;
 }
 
-/* Nothing of the group has happened. */
+/* Undoes the batch: nothing of the group has happened. */
 static void withdraw(struct batch *b, ncclsvc_result result)
 {
 	for (struct ncclsvc_request *r = b->first; r; r = r->next_in_batch) {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * Collectives over lists. All lay the tensors one after the other in a buffer and work on that in
- * place; AllReduce works on the tensors themselves if they lie like that already. For AllGather and
- * ReduceScatter the buffer is filled up with zeros, so that every rank has an equal part. No byte
- * between tensors is read or written. */
+ * Collectives over lists. Each lays out the tensors one after the other in a buffer, and works on
+ * it in place; AllReduce works on the tensors themselves if they are already laid out that way.
+ * AllGather and ReduceScatter pad the buffer with zeros, so that every rank has an equal part.
+ * Bytes between tensors are neither read nor written. */
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -11,7 +10,7 @@
 #include "proto/names.h"
 #include "request.h"
 
-/* A call's arguments, which all three have. */
+/* The arguments that all three calls share. */
 struct call_of {
 	ncclsvc_tensors *lists;
 	const ncclsvc_tensor *inputs, *outputs;
@@ -26,8 +25,8 @@ static ncclsvc_result check_types(const struct list *l)
 {
 	for (size_t i = 1; i < l->n; i++)
 		if (l->tensors[i].type != l->tensors[0].type)
-			return error_argument("tensor %zu is of %s, tensor 0 of %s: a list has one "
-					      "type",
+			return error_argument("tensor %zu has type %s, tensor 0 has %s: all "
+					      "tensors of a list must have one type",
 					      i, svc_type_name(l->tensors[i].type),
 					      svc_type_name(l->tensors[0].type));
 	return NCCLSVC_OK;
@@ -37,12 +36,12 @@ static ncclsvc_result check_outputs(const struct list *in, const struct list *ou
 {
 	for (size_t i = 0; i < in->n; i++) {
 		if (in->tensors[i].type != out->tensors[i].type || in->counts[i] != out->counts[i])
-			return error_argument("output %zu has %llu elements of %s, the input %llu "
-					      "of %s",
-					      i, (unsigned long long)out->counts[i],
-					      svc_type_name(out->tensors[i].type),
-					      (unsigned long long)in->counts[i],
-					      svc_type_name(in->tensors[i].type));
+			return error_argument(
+				"output %zu has %llu elements of %s, the input %llu of %s", i,
+				(unsigned long long)out->counts[i],
+				svc_type_name(out->tensors[i].type),
+				(unsigned long long)in->counts[i],
+				svc_type_name(in->tensors[i].type));
 	}
 	return NCCLSVC_OK;
 }
@@ -50,7 +49,7 @@ static ncclsvc_result check_outputs(const struct list *in, const struct list *ou
 static ncclsvc_result take_lists(struct ncclsvc_request *r, const struct call_of *c)
 {
 	if (!c->n)
-		return error_argument("%s: a list has at least one tensor", svc_op_name(c->op));
+		return error_argument("%s: a list needs at least one tensor", svc_op_name(c->op));
 	ncclsvc_result result = list_take(&r->list, c->inputs, c->n, false);
 	if (!result)
 		result = list_take(&r->outputs, c->outputs ? c->outputs : c->inputs, c->n, false);
@@ -63,13 +62,14 @@ static ncclsvc_result take_lists(struct ncclsvc_request *r, const struct call_of
 	return result;
 }
 
-/* Outputs and inputs may be the same tensors, or have nothing in common. */
+/* Outputs and inputs must be either identical or disjoint. */
 static ncclsvc_result check_aliases(const struct list *in, const struct list *out)
 {
 	for (size_t i = 0; i < in->n; i++) {
 		uintptr_t a = (uintptr_t)in->tensors[i].data, b = (uintptr_t)out->tensors[i].data;
 		if (a && a != b && (a < b ? b - a : a - b) < in->bytes[i])
-			return error_argument("output %zu overlaps its input without being it", i);
+			return error_argument(
+				"output %zu overlaps its input but is not identical to it", i);
 	}
 	return NCCLSVC_OK;
 }
@@ -83,12 +83,12 @@ static struct part part_of(const struct list *l, size_t i, uint64_t offset)
 
 struct fused {
 	ncclsvc_partition partition;
-	uint64_t size; /* of an element */
+	uint64_t size; /* size of an element */
 	uint64_t bytes;
 	int *owners;
 };
 
-/* Puts this rank's own tensors, or all, into the buffer. */
+/* Copies this rank's own tensors, or all, into the buffer. */
 static ncclsvc_result fill(struct ncclsvc_request *r, const struct fused *f, bool own)
 {
 	const struct list *l = &r->list;
@@ -101,7 +101,7 @@ static ncclsvc_result fill(struct ncclsvc_request *r, const struct fused *f, boo
 	for (size_t i = 0; i < l->n; i++, at += l->bytes[i - 1])
 		if (l->bytes[i] && (!own || f->owners[i] == rank))
 			parts[n++] = part_of(l, i, at);
-	/* The others' shares come with an AllGather. */
+	/* AllGather brings the other ranks' shares. */
 	const uint64_t share = f->partition.per_rank * f->size, start = (uint64_t)rank * share;
 	ncclsvc_result result = copy_in(r->lists, r->buffer, parts, n, own ? start : 0,
 					own ? start + share : f->bytes, 0);
@@ -109,7 +109,7 @@ static ncclsvc_result fill(struct ncclsvc_request *r, const struct fused *f, boo
 	return result;
 }
 
-/* Plans the copies out of the buffer at the end: of this rank's own tensors, or of all. */
+/* Plans the final copies out of the buffer: this rank's own tensors, or all. */
 static ncclsvc_result plan_outputs(struct ncclsvc_request *r, const struct fused *f, bool own)
 {
 	const struct list *l = &r->outputs;
@@ -127,7 +127,7 @@ static ncclsvc_result plan_outputs(struct ncclsvc_request *r, const struct fused
 
 /* ---- AllReduce ---- */
 
-/* One buffer of the caller's, or two that have nothing in common. */
+/* Whether the caller's buffers are identical, or disjoint. */
 static bool apart_or_same(const char *a, const char *b, uint64_t bytes)
 {
 	return a == b || (a < b ? (uint64_t)(b - a) : (uint64_t)(a - b)) >= bytes;
@@ -183,7 +183,7 @@ static ncclsvc_result measure(const struct ncclsvc_request *r, struct fused *f)
 	return result;
 }
 
-/* Those of other owners go from input to output, once all have agreed. */
+/* Plans the copies, once all ranks agree, of other owners' tensors from input to output. */
 static ncclsvc_result plan_through(struct ncclsvc_request *r, const struct fused *f)
 {
 	const struct list *l = &r->list;
@@ -200,7 +200,7 @@ static ncclsvc_result plan_through(struct ncclsvc_request *r, const struct fused
 	return NCCLSVC_OK;
 }
 
-/* A rank's inputs that others own need not be there. */
+/* Inputs that other ranks own may be missing. */
 static ncclsvc_result own_inputs_placed(struct ncclsvc_request *r, const struct fused *f)
 {
 	struct list own = r->list;
@@ -283,7 +283,7 @@ static ncclsvc_result run(const struct call_of *c, int timeout_ms, ncclsvc_reque
 	r->redop = c->redop;
 	r->waited = !request;
 	if (!svc_redop_known(c->redop))
-		result = error_argument("reduction %d is unknown", (int)c->redop);
+		result = error_argument("reduction %d does not exist", (int)c->redop);
 	else
 		result = reduce ? prepare_all_reduce(r, c) : prepare_fused(r, c);
 	result = request_begin(r, result);

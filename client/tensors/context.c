@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lists on a communicator: the communicator beside it, memory for tensors, and buffers that are
- * kept for the next list. */
+ * Lists on a communicator: the second communicator they use, memory for tensors, and buffers that
+ * are kept for later lists. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +11,11 @@
 #include "core/session.h"
 #include "request.h"
 
-#define COMPANION    UINT64_C(0x6c69737473) /* of its id */
-#define LABEL	     "lists on "
-#define SMALLEST     ((uint64_t)64 << 10)
-#define DOUBLED	     ((uint64_t)64 << 20) /* up to here sizes are powers of two, to be used again */
+#define COMPANION UINT64_C(0x6c69737473) /* key of the second communicator's id */
+#define LABEL	  "lists on "
+#define SMALLEST  ((uint64_t)64 << 10)
+#define DOUBLED                                                                                    \
+	((uint64_t)64 << 20) /* sizes up to this are powers of two, so that buffers are reused */
 #define LARGE_UNIT   ((uint64_t)16 << 20)
 #define BUFFERS_IDLE 8
 
@@ -25,7 +26,7 @@ static ncclsvc_result check_first(const ncclsvc_comm *comm, const ncclsvc_unique
 	for (const ncclsvc_comm *c = comm->session->comms; !r && c; c = c->next)
 		if (c->rank == comm->rank && !memcmp(&c->id, id, sizeof(*id)))
 			r = error_set(NCCLSVC_RANK_TAKEN,
-				      "this rank has lists on communicator %s already",
+				      "this rank already has lists on communicator %s",
 				      comm->label);
 	session_unlock(comm->session);
 	return r;
@@ -34,6 +35,7 @@ static ncclsvc_result check_first(const ncclsvc_comm *comm, const ncclsvc_unique
 ncclsvc_result ncclsvc_tensors_open(ncclsvc_comm *comm, int timeout_ms, ncclsvc_tensors **lists)
 {
 	ncclsvc_unique_id id;
+	char label[NCCLSVC_NAME_BYTES];
 	if (!comm || !lists)
 		return error_argument("ncclsvc_tensors_open: the communicator or lists is NULL");
 	id_derive(&comm->id, COMPANION, &id);
@@ -44,15 +46,14 @@ ncclsvc_result ncclsvc_tensors_open(ncclsvc_comm *comm, int timeout_ms, ncclsvc_
 	if (!l)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	*l = (ncclsvc_tensors){.session = comm->session, .comm = comm};
+	snprintf(label, sizeof(label), LABEL "%.*s", (int)(sizeof(label) - sizeof(LABEL)),
+		 comm->label);
+	ncclsvc_comm_label_next(label);
 	r = ncclsvc_comm_join(l->session, &id, comm->nranks, comm->rank, timeout_ms, &l->host);
 	if (r) {
 		free(l);
 		return r;
 	}
-	session_lock(l->session); /* sentences have it */
-	snprintf(l->host->label, sizeof(l->host->label), LABEL "%.*s",
-		 (int)(sizeof(l->host->label) - sizeof(LABEL)), comm->label);
-	session_unlock(l->session);
 	*lists = l;
 	return NCCLSVC_OK;
 }
@@ -62,7 +63,7 @@ ncclsvc_result ncclsvc_tensors_open_group(const ncclsvc_world *world, ncclsvc_gr
 {
 	ncclsvc_comm *comm = ncclsvc_world_comm(world, type);
 	if (!comm)
-		return error_argument("group type is %d: give 0 to %d, of a world", (int)type,
+		return error_argument("group type is %d: use 0 to %d, of a world", (int)type,
 				      NCCLSVC_GROUP_TYPES - 1);
 	return ncclsvc_tensors_open(comm, timeout_ms, lists);
 }
@@ -75,7 +76,7 @@ ncclsvc_result ncclsvc_tensors_rejoin(ncclsvc_tensors *l, int timeout_ms)
 	return r ? r : comm_renew(l->host, timeout_ms, NULL);
 }
 
-/* A list has it, or one that failed has left its copy on a stream. */
+/* Whether a list uses it, or a failed list has left its copy on a stream. */
 static bool in_use(ncclsvc_tensors *l, struct stage_buffer *buffer)
 {
 	return buffer->busy || copy_done(l, &buffer->copied) == NCCLSVC_IN_PROGRESS;
@@ -102,7 +103,7 @@ ncclsvc_result ncclsvc_tensors_close(ncclsvc_tensors *l)
 	lists_go_on(l);
 	for (struct ncclsvc_request *q = l->requests; q; q = q->next)
 		if (q->batch || request_close(q))
-			return error_set(NCCLSVC_BUSY, "a list is under way: wait for it first");
+			return error_set(NCCLSVC_BUSY, "a list is in progress: wait for it first");
 	while (l->requests)
 		request_drop(l->requests);
 	for (struct stage_buffer *b = l->buffers; b; b = b->next)
@@ -161,7 +162,7 @@ static uint32_t generation_of(ncclsvc_session *s)
 	return generation;
 }
 
-/* Frees what cannot be used any more, and the smallest of too many. */
+/* Frees buffers that are no longer usable, and the smallest if there are too many. */
 static void tidy(ncclsvc_tensors *l, uint32_t generation)
 {
 	struct stage_buffer *next, *smallest = NULL;
@@ -170,7 +171,7 @@ static void tidy(ncclsvc_tensors *l, uint32_t generation)
 		next = b->next;
 		if (in_use(l, b))
 			continue;
-		/* Memory that a daemon lent goes with it. */
+		/* Memory lent by a daemon disappears with that daemon. */
 		if (on_gpu(l) && b->generation != generation) {
 			buffer_free(l, b);
 			continue;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Copies between tensors and buffers: by the CPU, or put on the request's stream. */
+ * Copies between tensors and buffers, done by the CPU or put on the request's stream. */
 #include <string.h>
 
 #include "base/error.h"
@@ -10,12 +10,12 @@
 
 #define EVENT_DISABLE_TIMING 2u
 
-/* The request's stream, while copies are put on it. */
+/* The request's stream, prepared for copies. */
 struct use {
 	const struct cuda *cuda;
 	CUstream stream;
-	CUcontext push; /* was made current, or NULL */
-	int mode;	/* for relaxed_end: other threads may capture */
+	CUcontext push; /* context made current, or NULL */
+	int mode;	/* for relaxed_end: other threads may be capturing */
 };
 
 static ncclsvc_result choose_context(ncclsvc_tensors *l, struct use *u)
@@ -38,7 +38,7 @@ static ncclsvc_result check_stream(ncclsvc_tensors *l, struct use *u)
 	ncclsvc_result r = choose_context(l, u);
 	CUresult e = r ? CUDA_SUCCESS : cuda_push(u->cuda, u->push);
 	if (e)
-		return cuda_error(u->cuda, e, "the GPU's context cannot be used");
+		return cuda_error(u->cuda, e, "cannot use the GPU's context");
 	if (r)
 		return r;
 	e = u->cuda->cuStreamIsCapturing(u->stream, &capture);
@@ -47,8 +47,8 @@ static ncclsvc_result check_stream(ncclsvc_tensors *l, struct use *u)
 	cuda_pop(u->cuda, u->push);
 	if (!e || e == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
 		return error_set(NCCLSVC_UNSUPPORTED, "the stream is being captured into a CUDA "
-						      "graph: lists cannot be captured");
-	return cuda_error(u->cuda, e, "the stream cannot be used");
+						      "graph, and lists cannot be captured");
+	return cuda_error(u->cuda, e, "cannot use the stream");
 }
 
 static ncclsvc_result use_stream(ncclsvc_tensors *l, struct use *u)
@@ -74,18 +74,18 @@ static CUresult put(ncclsvc_tensors *l, const struct use *u, char *to, const cha
 	l->copied += bytes;
 	if (on_gpu(l))
 		return u->cuda->cuMemcpyDtoDAsync(device(to), device(from), bytes, u->stream);
-	memmove(to, from, bytes); /* a caller's tensors may overlap */
+	memmove(to, from, bytes); /* the caller's tensors may overlap */
 	return CUDA_SUCCESS;
 }
 
-/* Allocations may lie side by side by chance, and CUDA copies within one. */
+/* Allocations may be adjacent by chance, and a CUDA copy must stay within one. */
 static bool together(const ncclsvc_tensors *l, const char *a, const char *b)
 {
 	const uint64_t id = on_gpu(l) ? list_memory_id(l, a) : 0;
 	return !on_gpu(l) || (id && id == list_memory_id(l, b));
 }
 
-/* Parts that lie one behind the other on both sides go as one: each copy has its price. */
+/* Parts that are contiguous on both sides are copied as one, because each copy has a cost. */
 static size_t run_of(const ncclsvc_tensors *l, const struct part *parts, size_t i, size_t n,
 		     uint64_t *bytes)
 {
@@ -121,7 +121,7 @@ static CUresult clear(const ncclsvc_tensors *l, const struct use *u, char *at, u
 	return CUDA_SUCCESS;
 }
 
-/* Bytes of a former list must not be sent with this one. */
+/* Bytes of an earlier list must not be sent with this one. */
 static CUresult clear_gaps(const ncclsvc_tensors *l, const struct use *u, char *buffer,
 			   const struct part *parts, size_t n, uint64_t at, uint64_t end)
 {
@@ -145,7 +145,7 @@ static ncclsvc_result finish(const struct use *u, CUresult e)
 		cuda_pop(u->cuda, u->push);
 		relaxed_end(u->cuda, u->mode);
 	}
-	return e ? cuda_error(u->cuda, e, "the tensors cannot be copied") : NCCLSVC_OK;
+	return e ? cuda_error(u->cuda, e, "cannot copy the tensors") : NCCLSVC_OK;
 }
 
 static CUresult mark(const struct use *u, CUevent *event)
@@ -178,7 +178,7 @@ ncclsvc_result copy_in(ncclsvc_tensors *l, struct stage_buffer *buffer, const st
 	return finish(&u, e);
 }
 
-/* A stream that does not wait for its tasks has to wait for this one. */
+/* A stream that does not wait for its tasks must wait for this one. */
 static ncclsvc_result after(ncclsvc_tensors *l, const struct use *u, ncclsvc_task task)
 {
 	return l->stream.detached && task ? ncclsvc_stream_wait(l->session, u->stream, task)

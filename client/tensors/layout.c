@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sizes of tensors and of aggregated buffers, and digests of them. */
+ * Sizes of tensors and aggregated buffers, and their digests. */
 #include "base/error.h"
 #include "proto/names.h"
 #include "tensors.h"
@@ -13,14 +13,16 @@ ncclsvc_result ncclsvc_tensor_size(const ncclsvc_tensor *t, uint64_t *count, uin
 	if (!t)
 		return error_argument("ncclsvc_tensor_size: the tensor is NULL");
 	if (!svc_type_size(t->type))
-		return error_argument("a tensor's type is %d, which is unknown", (int)t->type);
+		return error_argument("a tensor has the unknown type %d", (int)t->type);
 	if (t->ndims < 0 || t->ndims > NCCLSVC_DIMS_MAX || (t->ndims && !t->dims))
-		return error_argument("a tensor has %d dimensions: give 0 to %d, and their values",
-				      t->ndims, NCCLSVC_DIMS_MAX);
+		return error_argument(
+			"a tensor has %d dimensions: use 0 to %d, and set their values", t->ndims,
+			NCCLSVC_DIMS_MAX);
 	for (int i = 0; i < t->ndims; i++) {
 		if (t->dims[i] < 0)
-			return error_argument("a tensor's dimension %d is %lld", i,
-					      (long long)t->dims[i]);
+			return error_argument(
+				"a tensor's dimension %d is %lld, but must not be negative", i,
+				(long long)t->dims[i]);
 		none = none || !t->dims[i];
 	}
 	for (int i = 0; !none && i < t->ndims; i++)

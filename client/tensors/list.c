@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A caller's list of tensors: checked, and copied, as it may be gone before the operation has
- * ended. */
+ * A caller's list of tensors, checked, and copied because the caller may free it before the
+ * operation has ended. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ ncclsvc_result list_make(struct list *l, size_t n, size_t dims)
 	*l = (struct list){.n = n};
 	size_t each = sizeof(*l->tensors) + 3 * sizeof(uint64_t);
 	if (n > NCCLSVC_TENSORS_MAX || dims > n * NCCLSVC_DIMS_MAX)
-		return error_argument("a list has %zu tensors, at most %d are possible", n,
+		return error_argument("a list has %zu tensors, the limit is %d", n,
 				      NCCLSVC_TENSORS_MAX);
 	char *memory = calloc(1, n * each + dims * sizeof(int64_t) + 1);
 	if (!memory)
@@ -35,7 +35,7 @@ void list_free(struct list *l)
 	*l = (struct list){0};
 }
 
-/* The error, with the tensor's number before it. */
+/* Prefixes the error with the tensor's number. */
 static ncclsvc_result of_tensor(ncclsvc_result result, size_t i)
 {
 	return error_set(result, "tensor %zu: %s", i, ncclsvc_last_error());
@@ -54,10 +54,11 @@ ncclsvc_result list_measure(struct list *l)
 static ncclsvc_result check_wild(const ncclsvc_tensor *t)
 {
 	if (!ncclsvc_type_size(t->type))
-		return error_argument("the type is %d, which is unknown", (int)t->type);
+		return error_argument("the type %d is unknown", (int)t->type);
 	if (t->ndims < -1 || t->ndims > NCCLSVC_DIMS_MAX || (t->ndims > 0 && !t->dims))
-		return error_argument("it has %d dimensions: give 0 to %d and their values, or -1",
-				      t->ndims, NCCLSVC_DIMS_MAX);
+		return error_argument(
+			"it has %d dimensions: use 0 to %d and set their values, or use -1",
+			t->ndims, NCCLSVC_DIMS_MAX);
 	for (int k = 0; k < t->ndims; k++)
 		if (t->dims[k] < -1)
 			return error_argument("dimension %d is %lld", k, (long long)t->dims[k]);
@@ -71,7 +72,7 @@ ncclsvc_result list_take(struct list *l, const ncclsvc_tensor *tensors, size_t n
 	if (n && !tensors)
 		return error_argument("the tensors are NULL");
 	if (n > NCCLSVC_TENSORS_MAX)
-		return error_argument("a list has %zu tensors, at most %d are possible", n,
+		return error_argument("a list has %zu tensors, the limit is %d", n,
 				      NCCLSVC_TENSORS_MAX);
 	for (size_t i = 0; i < n; i++) {
 		ncclsvc_result r = wild ? check_wild(&tensors[i])
@@ -98,7 +99,7 @@ ncclsvc_result list_take(struct list *l, const ncclsvc_tensor *tensors, size_t n
 	return r;
 }
 
-/* Copies would fall on the wrong kind of memory: the driver knows which it is. */
+/* A copy would access the wrong kind of memory, so ask the driver which kind it is. */
 static ncclsvc_result check_memory(const ncclsvc_tensors *lists, const void *data, size_t i)
 {
 	const struct cuda *cuda = lists->session->gpu->cuda;
@@ -114,11 +115,12 @@ static ncclsvc_result check_memory(const ncclsvc_tensors *lists, const void *dat
 		return NCCLSVC_OK;
 	if (device == on_gpu(lists))
 		return NCCLSVC_OK;
-	return error_set(
-		NCCLSVC_UNSUPPORTED,
-		device ? "tensor %zu at %p is device memory, communicator %s is of the host"
-		       : "tensor %zu at %p is no device memory, communicator %s is of a GPU",
-		i, data, lists->comm->label);
+	return error_set(NCCLSVC_UNSUPPORTED,
+			 device ? "tensor %zu at %p is device memory, but communicator %s is a "
+				  "host communicator"
+				: "tensor %zu at %p is not device memory, but communicator %s is a "
+				  "GPU communicator",
+			 i, data, lists->comm->label);
 }
 
 ncclsvc_result list_placed(const ncclsvc_tensors *lists, const struct list *l)
@@ -129,8 +131,8 @@ ncclsvc_result list_placed(const ncclsvc_tensors *lists, const struct list *l)
 		if (!l->bytes[i])
 			continue;
 		if (!data || l->bytes[i] > UINTPTR_MAX - (uintptr_t)data)
-			return error_argument("tensor %zu is at %p, %llu bytes are due", i, data,
-					      (unsigned long long)l->bytes[i]);
+			return error_argument("tensor %zu is at %p, but %llu bytes are needed", i,
+					      data, (unsigned long long)l->bytes[i]);
 		ncclsvc_result r = ask ? check_memory(lists, data, i) : NCCLSVC_OK;
 		if (r)
 			return r;
@@ -168,8 +170,8 @@ uint64_t list_memory_id(const ncclsvc_tensors *lists, const char *at)
 		       : id;
 }
 
-/* Allocations may lie side by side by chance; what is between them is nobody's, or somebody else's.
- */
+/* Allocations may be adjacent by chance; the memory between them belongs to nobody, or to somebody
+ * else. */
 static bool one_allocation(const ncclsvc_tensors *lists, const struct list *l, const char *base,
 			   uint64_t bytes)
 {
@@ -203,7 +205,7 @@ char *list_in_a_row(const ncclsvc_tensors *lists, const struct list *l, uint64_t
 	uintptr_t base = 0;
 	size_t parts = 0;
 	bool row = true;
-	*bytes = 0; /* the aggregated size, which is no smaller, does not overflow */
+	*bytes = 0; /* no overflow: the aggregated size is at least as large */
 	for (size_t i = 0; i < l->n; i++) {
 		uintptr_t at = (uintptr_t)l->tensors[i].data;
 		if (!l->bytes[i])

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranges for profilers, where the build found NVTX. Each bears the tag and the peer. */
+ * Profiler ranges, if the build found NVTX. Each has the tag and the peer. */
 #ifndef CLIENT_NVTX_H
 #define CLIENT_NVTX_H
 

@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "tensors.h"
 
-#define ALIGNMENT 32 /* elements of each rank */
+#define ALIGNMENT 32 /* elements; each rank's share is a multiple of it */
 
 ncclsvc_result ncclsvc_partition_of(uint64_t total, int size, ncclsvc_partition *p)
 {
@@ -11,16 +11,16 @@ ncclsvc_result ncclsvc_partition_of(uint64_t total, int size, ncclsvc_partition 
 	if (!p)
 		return error_argument("ncclsvc_partition_of: the partition is NULL");
 	if (size < 1)
-		return error_argument("size is %d: a group has at least one rank", size);
+		return error_argument("size is %d: a group needs at least one rank", size);
 	const uint64_t unit = (uint64_t)ALIGNMENT * (uint64_t)size;
 	if (__builtin_add_overflow(total, unit - total % unit, &padded))
-		return error_argument("%llu elements overflow when they are filled up for %d ranks",
+		return error_argument("%llu elements overflow when they are padded for %d ranks",
 				      (unsigned long long)total, size);
 	*p = (ncclsvc_partition){total, padded, padded / (uint64_t)size};
 	return NCCLSVC_OK;
 }
 
-/* Makes the partition of n consecutive tensors. */
+/* Computes the partition of n consecutive tensors. */
 static ncclsvc_result partition_counts(const uint64_t *counts, size_t n, int size,
 				       ncclsvc_partition *p)
 {
@@ -45,10 +45,9 @@ ncclsvc_result ncclsvc_partition_tensors(const uint64_t *counts, size_t n, int s
 		uint64_t border = (owner + 1) * p.per_rank;
 		if (end > border)
 			r = error_argument(
-				"tensor %zu has elements %llu to %llu, across the border "
-				"between ranks %llu and %llu at %llu: a tensor must "
-				"belong to one rank (ncclsvc_partition_fit cuts "
-				"it)",
+				"tensor %zu has elements %llu to %llu, across the border between "
+				"ranks %llu and %llu at %llu: a tensor must belong to one rank "
+				"(use ncclsvc_partition_fit to cut it)",
 				i, (unsigned long long)start, (unsigned long long)end,
 				(unsigned long long)owner, (unsigned long long)owner + 1,
 				(unsigned long long)border);
@@ -72,9 +71,9 @@ ncclsvc_result ncclsvc_partition_fit(const uint64_t *counts, size_t n, int size,
 	if (r)
 		return r;
 	if (p.total > INT64_MAX)
-		return error_argument("%llu elements are more than a dimension can have",
+		return error_argument("%llu elements are more than a dimension can hold",
 				      (unsigned long long)p.total);
-	uint64_t at = 0; /* in the vector of all tensors */
+	uint64_t at = 0; /* offset in the vector of all tensors */
 	size_t k = 0;
 	for (size_t i = 0; i < n; i++) {
 		uint64_t first = 0;

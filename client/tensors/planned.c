@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * Lists in plans. What a plan can know of a list has been matched when it was committed: so a
- * static list is one task, its data in its place.
- *
- * With its shapes ahead, the announcement goes outside of the plan, and the data takes the place
- * when the shapes are known. The announcements of a plan's group are one task group, in the order
- * of their places; they go when all these lists are here and the groups before are whole. So both
- * sides match, whatever order they submit in, and the order of groups is as if each of them had a
- * group of announcements before it. (Each by itself, three ranks could wait for each other in a
- * circle.) */
+ * Lists in plans. Everything that a plan knows of a list is matched at the commit, so a static list
+ * is one task, whose data fills its place. If the shapes go ahead, the announcement travels outside
+ * the plan, and the data fills the place once the shapes are known. The announcements of one group
+ * of the plan form one task group, in the order of their places; they are sent when all these lists
+ * are present and all earlier groups are complete. So both sides match in any order of submission,
+ * as if each group were preceded by a group of its announcements. (Sent one by one, three ranks
+ * could wait for each other in a circle.) */
 #include "planned.h"
 
 #include "base/error.h"
@@ -27,7 +24,7 @@ static uint64_t digest_types(const struct list *l)
 	return digest;
 }
 
-/* The plan's task for such a list. */
+/* Describes the plan's task for such a list. */
 static ncclsvc_result describe(struct svc_plan_task *task, unsigned op, ncclsvc_shapes shapes,
 			       int64_t tag, const ncclsvc_tensor *tensors, size_t n, int peer)
 {
@@ -86,7 +83,8 @@ static ncclsvc_result submit(struct ncclsvc_request *r)
 	return result;
 }
 
-/* If its data cannot be submitted, it refuses in its place. False: the ring is full. */
+/* If its data cannot be submitted, the request fills its place with a refusal. False: the ring is
+ * full. */
 static bool submit_or_refuse(struct ncclsvc_request *r)
 {
 	ncclsvc_result result = r->has_data ? submit(r) : NCCLSVC_OK;
@@ -103,7 +101,7 @@ static bool submit_or_refuse(struct ncclsvc_request *r)
 	return true;
 }
 
-/* The plan is over for them: nobody waits for their places. */
+/* The plan is over for these requests: nobody waits for their places. */
 static void give_up(struct batch *b, ncclsvc_result result)
 {
 	for (struct ncclsvc_request *r = b->first; r; r = r->next_in_batch) {
@@ -144,7 +142,7 @@ void planned_go_on(ncclsvc_tensors *l)
 	}
 }
 
-/* That of the request's group in this iteration. NULL: no memory. */
+/* The batch of the request's group in this iteration. NULL: out of memory. */
 static struct batch *batch_of(ncclsvc_tensors *l, const struct ncclsvc_request *r)
 {
 	const uint32_t group = plan_claim_group(&r->claim);

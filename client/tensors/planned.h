@@ -5,7 +5,7 @@
 
 #include "tensors.h"
 
-/* As lists_go_on, for those. */
+/* Like lists_go_on, for planned lists. */
 void planned_go_on(ncclsvc_tensors *lists);
 
 #endif

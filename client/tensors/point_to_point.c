@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * Send and Recv of lists. A list of static shapes is one message. With shapes ahead, the sender
- * first sends them, on the host; when they match, the data follows.
- *
- * Which of the two it is must be the same on both sides, so their first messages have to match.
- * What is ahead goes by the communicator beside the lists', so a static list says there that it is
- * one, in an empty message; and whoever finds that the peer meant the other mode, takes the turn of
- * the data, too, by refusing it. */
+ * Send and Recv of lists. A static list is one message. With shapes ahead, the sender first sends
+ * the shapes, on the host; if they match, the data follows. Both sides must use the same mode, so
+ * their first messages have to match. What goes ahead uses the second communicator, so a static
+ * list announces itself there with an empty message. A side that finds the peer in the other mode
+ * also takes the data's turn, by refusing it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +22,8 @@ static ncclsvc_result prepare_data(struct ncclsvc_request *r, char *src, char *d
 	return request_data(r, src, dst, r->list.total, NCCLSVC_UINT8, word);
 }
 
-/* All of a list that is static, with what says so, unless a plan has said it. */
+/* Prepares all of a static list, including the message that announces it, unless a plan has agreed
+ * on that. */
 static ncclsvc_result prepare_static(struct ncclsvc_request *r, char *src, char *dst)
 {
 	uint64_t word = agreement(AGREED_STATIC, digest_tensors(r->list.tensors, r->list.n));
@@ -58,7 +56,7 @@ static ncclsvc_result prepare_words(struct ncclsvc_request *r, size_t from, size
 	return request_ahead(r, send ? words : NULL, send ? NULL : words, n, shapes_follow(r));
 }
 
-/* Both sides have the first words: these turns follow. */
+/* Both sides have the first words, so both know these turns. */
 static bool announced_rest(struct ncclsvc_request *r, size_t nwords)
 {
 	r->owes_ahead = nwords > ANNOUNCE_FIRST;
@@ -66,7 +64,7 @@ static bool announced_rest(struct ncclsvc_request *r, size_t nwords)
 	return r->owes_ahead;
 }
 
-/* ---- Checks, in their order ---- */
+/* ---- Checks, in order ---- */
 
 static ncclsvc_result check_call(ncclsvc_tensors *l, const ncclsvc_message *m, bool waits)
 {
@@ -78,8 +76,9 @@ static ncclsvc_result check_call(ncclsvc_tensors *l, const ncclsvc_message *m, b
 	const char *more = (const char *)m + sizeof(*m);
 	for (size_t i = 0; i < m->size - sizeof(*m); i++)
 		if (more[i])
-			return error_set(NCCLSVC_UNSUPPORTED, "a field of the message is set that "
-							      "this library does not know");
+			return error_set(
+				NCCLSVC_UNSUPPORTED,
+				"a field of the message is set that this library does not support");
 	return lists_usable(l, waits);
 }
 
@@ -87,12 +86,12 @@ ncclsvc_result peer_check(const ncclsvc_comm *comm, int64_t peer, bool send)
 {
 	if (peer != comm->rank)
 		return NCCLSVC_OK;
-	return error_argument(send ? "sending data to rank %d on the rank %d"
-				   : "receiving data from rank %d on the rank %d",
+	return error_argument(send ? "sending data to rank %d on rank %d itself"
+				   : "receiving data from rank %d on rank %d itself",
 			      comm->rank, comm->rank);
 }
 
-/* Without a valid peer no refusal can be sent. */
+/* Without a valid peer, no refusal can be sent. */
 static ncclsvc_result check_peer(const ncclsvc_tensors *l, const ncclsvc_message *m, bool send)
 {
 	const ncclsvc_comm *comm = l->comm;
@@ -106,7 +105,7 @@ ncclsvc_result shapes_check(ncclsvc_shapes shapes)
 {
 	if (shapes == NCCLSVC_SHAPES_STATIC || shapes == NCCLSVC_SHAPES_AHEAD)
 		return NCCLSVC_OK;
-	return error_argument("shapes is %d: give NCCLSVC_SHAPES_STATIC or NCCLSVC_SHAPES_AHEAD",
+	return error_argument("shapes is %d: use NCCLSVC_SHAPES_STATIC or NCCLSVC_SHAPES_AHEAD",
 			      (int)shapes);
 }
 
@@ -119,10 +118,11 @@ ncclsvc_result message_check(const ncclsvc_message *m, bool send)
 	if (result)
 		return result;
 	if (m->flags & ~NCCLSVC_MESSAGE_ONE_BUFFER)
-		return error_argument("flags are %#x, which this library does not know", m->flags);
+		return error_argument("flags are %#x, which this library does not support",
+				      m->flags);
 	if (!send && m->shapes == NCCLSVC_SHAPES_AHEAD && !m->allocate)
-		return error_argument("allocate is NULL: outputs whose shapes are sent ahead must "
-				      "be allocated then");
+		return error_argument(
+			"allocate is NULL: it is needed for outputs whose shapes are sent ahead");
 	return NCCLSVC_OK;
 }
 
@@ -157,7 +157,7 @@ static ncclsvc_result make_parts(struct ncclsvc_request *r)
 
 /* ---- Send ---- */
 
-/* Where the data is, in one piece. */
+/* Finds or packs the data in one piece. */
 static ncclsvc_result pack(struct ncclsvc_request *r)
 {
 	uint64_t range = 0;
@@ -208,7 +208,7 @@ static ncclsvc_result prepare_send(struct ncclsvc_request *r, const ncclsvc_mess
 
 /* ---- Recv ---- */
 
-/* The result is that of all members, and the sentence what the callback has left. */
+/* All members get this result; the sentence is the one that the callback has left. */
 static ncclsvc_result allocate_failed(struct ncclsvc_request *r, ncclsvc_result result)
 {
 	const int told = svc_refusal_result(svc_refusal(result, NCCLSVC_REFUSAL_ALLOCATE));
@@ -218,7 +218,7 @@ static ncclsvc_result allocate_failed(struct ncclsvc_request *r, ncclsvc_result 
 			 *why ? why : svc_result_meaning(told));
 }
 
-/* The receiver's own memory for shapes that are known. */
+/* Lets the receiver allocate memory for the shapes, which are now known. */
 static ncclsvc_result allocate(struct ncclsvc_request *r)
 {
 	if (r->allocate) {
@@ -228,18 +228,19 @@ static ncclsvc_result allocate(struct ncclsvc_request *r)
 		r->lists->allocating = false;
 		if (result)
 			return allocate_failed(r, result);
-		/* It was to set data alone, and may have touched anything. */
+		/* The callback may only set data, but could have changed anything. */
 		uint64_t total = r->list.total;
 		result = list_measure(&r->list);
 		if (!result && r->list.total != total)
-			result = error_argument("the receiver's allocate changed types or shapes");
+			result = error_argument(
+				"the receiver's allocate callback changed types or shapes");
 		if (result)
 			return result;
 	}
 	return list_placed(r->lists, &r->list);
 }
 
-/* Where the data is to come, in one piece. */
+/* Where the data is received, in one piece. */
 static ncclsvc_result place(struct ncclsvc_request *r)
 {
 	ncclsvc_result result = allocate(r);
@@ -338,7 +339,8 @@ ncclsvc_result message_request(ncclsvc_tensors *l, const ncclsvc_message *m, boo
 	ncclsvc_result result = check_call(l, m, waited);
 	if (result)
 		return result;
-	/* The signal comes before the rank; but who is no peer is not told. */
+	/* The signal is checked before the rank. A rank that is not a valid peer gets no refusal.
+	 */
 	result = check_peer(l, m, send);
 	if (result && !m->input_signal)
 		return message_check(m, send);

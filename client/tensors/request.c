@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * A list operation under way. It is made of tasks, some of which follow from what others brought.
- *
- * Its turns on the communicators are counted. If it ends before it has taken all of them, it takes
- * the rest by saying that it refuses: so the peers' tasks end, and the next lists match again. */
+ * A list operation in progress. It consists of tasks, some of which depend on the results of
+ * others. Its turns on the communicators are counted. If it ends before it has taken all of them,
+ * it submits refusals for the rest, so that the peers' tasks end and the next lists match again. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -111,7 +109,7 @@ static void set_result(struct ncclsvc_request *r, ncclsvc_result result)
 	error_keep(&r->why);
 }
 
-/* What the other members are told. */
+/* The refusal that the other members see. */
 static uint64_t refusal_word(const struct ncclsvc_request *r)
 {
 	ncclsvc_session *s = r->lists->session;
@@ -125,7 +123,7 @@ void request_fail(struct ncclsvc_request *r, ncclsvc_result result)
 {
 	set_result(r, result);
 	const uint64_t word = refusal_word(r);
-	r->redop = NCCLSVC_SUM; /* the caller's may be unknown */
+	r->redop = NCCLSVC_SUM; /* the caller's reduction may be unknown */
 	r->has_ahead = r->has_data = false;
 	if (r->owes_ahead)
 		request_ahead(r, NULL, NULL, 0, word);
@@ -154,9 +152,10 @@ ncclsvc_result request_told(const struct ncclsvc_request *r)
 	return r->result ? error_again(&r->why) : NCCLSVC_OK;
 }
 
-/* ---- Going on ---- */
+/* ---- Progress ---- */
 
-/* The daemon has no room for the task, and no peer sees it: later lists would match wrong ones. */
+/* The daemon has no room for the task, and no peer sees it, so later lists would match the wrong
+ * ones. */
 static void check_turn(const struct ncclsvc_request *r, ncclsvc_task task)
 {
 	ncclsvc_status st;
@@ -168,7 +167,7 @@ static void check_turn(const struct ncclsvc_request *r, ncclsvc_task task)
 	session_unlock(l->session);
 }
 
-/* IN_PROGRESS, or OK when all that was submitted has ended, well or not. */
+/* IN_PROGRESS, or OK when everything submitted has ended, successfully or not. */
 static ncclsvc_result look(struct ncclsvc_request *r)
 {
 	for (; r->nseen < r->ntasks; r->nseen++) {
@@ -238,7 +237,7 @@ ncclsvc_result request_close(struct ncclsvc_request *r)
 	return NCCLSVC_OK;
 }
 
-/* ---- The caller's ---- */
+/* ---- The caller's functions ---- */
 
 /* IN_PROGRESS, or OK when it has ended. */
 static ncclsvc_result go_on(struct ncclsvc_request *r)
@@ -252,8 +251,8 @@ static ncclsvc_result check_open(const struct ncclsvc_request *r)
 	const ncclsvc_result result = lists_callable(r->lists);
 	if (result)
 		return result;
-	return request_is_open(r) ? error_argument("the request is of a task group that has not "
-						   "ended: call ncclsvc_group_end first")
+	return request_is_open(r) ? error_argument("the request belongs to a task group that has "
+						   "not ended: call ncclsvc_group_end first")
 				  : NCCLSVC_OK;
 }
 
@@ -267,7 +266,7 @@ ncclsvc_result ncclsvc_request_test(ncclsvc_request *r)
 	return go_on(r) ? NCCLSVC_IN_PROGRESS : request_told(r);
 }
 
-/* Nothing wakes the thread up. 0: this is the first look. */
+/* Sleeps, because nothing wakes the thread. *since 0: this is the first check. */
 static void nap(struct ncclsvc_request *r, uint64_t *since)
 {
 	ncclsvc_session *s = r->lists->session;
@@ -284,14 +283,14 @@ static void nap(struct ncclsvc_request *r, uint64_t *since)
 	}
 }
 
-/* Others have their turn, or the ring has no room. */
+/* Other requests have their turn, or the ring is full. */
 static bool is_unsubmitted(const struct ncclsvc_request *r)
 {
 	return r->has_ahead || r->has_data;
 }
 
-/* TIMEOUT if it has not ended; the error is not set then. tasks_too: the deadline is not only for
- * what is to be submitted. */
+/* TIMEOUT, without an error set, if it has not ended. tasks_too: the deadline also covers submitted
+ * tasks. */
 static ncclsvc_result wait_until(struct ncclsvc_request *r, uint64_t deadline, bool tasks_too)
 {
 	uint64_t since = 0;
@@ -321,8 +320,7 @@ ncclsvc_result ncclsvc_request_wait(ncclsvc_request *r, int timeout_ms)
 		return result;
 	if (wait_until(r, deadline_in(timeout_ms), true))
 		return error_set(NCCLSVC_TIMEOUT,
-				 "the list has not ended within this wait's timeout; "
-				 "it continues");
+				 "the list has not ended within this wait's timeout; it continues");
 	return request_told(r);
 }
 
@@ -331,12 +329,12 @@ ncclsvc_result ncclsvc_request_free(ncclsvc_request *r)
 	if (!r)
 		return NCCLSVC_OK;
 	if (request_is_open(r) || go_on(r))
-		return error_set(NCCLSVC_BUSY, "the list is under way: wait for it first");
+		return error_set(NCCLSVC_BUSY, "the list is in progress: wait for it first");
 	request_drop(r);
 	return NCCLSVC_OK;
 }
 
-/* The deadline of what is not submitted yet: tasks have their own. */
+/* Deadline of what is not yet submitted; tasks have their own. */
 static uint64_t submit_deadline(const struct ncclsvc_request *r)
 {
 	const uint64_t timeout = r->lists->comm->timeout_ns;
@@ -348,12 +346,10 @@ static uint64_t submit_deadline(const struct ncclsvc_request *r)
 ncclsvc_result request_finish(struct ncclsvc_request *r)
 {
 	if (wait_until(r, submit_deadline(r), false)) {
-		request_fail(r, error_set(NCCLSVC_TIMEOUT,
-					  "the list was not submitted within its time: %s",
+		request_fail(r, error_set(NCCLSVC_TIMEOUT, "the list was not submitted in time: %s",
 					  request_is_held(r)
-						  ? "one that was begun before it waits for its "
-						    "shapes"
-						  : "the ring has no room"));
+						  ? "an earlier one still waits for its shapes"
+						  : "the ring is full"));
 		r->forgotten = true;
 		return request_told(r);
 	}

@@ -23,31 +23,30 @@ struct CUstream_st;
 
 struct list {
 	size_t n;
-	ncclsvc_tensor *tensors; /* a copy, but for the data */
-	int64_t *dims;		 /* of all tensors */
+	ncclsvc_tensor *tensors; /* a copy, without the data */
+	int64_t *dims;		 /* dimensions of all tensors */
 	uint64_t *counts, *bytes, *offsets;
-	uint64_t total; /* of the aggregated buffer */
+	uint64_t total; /* size of the aggregated buffer */
 };
 
-/* Checks and copies. wild: a dimension, or ndims, of -1 is allowed, and nothing is known of sizes.
- */
+/* Checks and copies the tensors. wild: a dimension or ndims may be -1, and sizes are unknown. */
 ncclsvc_result list_take(struct list *list, const ncclsvc_tensor *tensors, size_t n, bool wild);
-/* Room for n tensors with so many dimensions in all. */
+/* Allocates n tensors with that many dimensions in all. */
 ncclsvc_result list_make(struct list *list, size_t n, size_t dims);
-/* Sizes and offsets, once types and dims are there. */
+/* Computes sizes and offsets, once types and dims are set. */
 ncclsvc_result list_measure(struct list *list);
 void list_free(struct list *list);
-/* OK if every tensor that has bytes has data on the lists' device. */
+/* OK if every non-empty tensor has data on the lists' device. */
 ncclsvc_result list_placed(const ncclsvc_tensors *lists, const struct list *list);
-/* Where the aggregated buffer would be, if the tensors lie like one; else NULL. gaps: there may be
- * some. */
+/* Address of the aggregated buffer, if the tensors already have its layout; else NULL. gaps: there
+ * may be gaps. */
 char *list_as_it_lies(const struct list *list, bool gaps);
-/* Of a GPU's memory: which allocation; 0: none that CUDA knows. */
+/* The allocation of GPU memory; 0: CUDA knows none. */
 uint64_t list_memory_id(const ncclsvc_tensors *lists, const char *at);
-/* Where it is, if it can be sent or received as it lies; else NULL. */
+/* Its address, if the list can be sent or received as it is; else NULL. */
 char *list_in_place(const ncclsvc_tensors *lists, const struct list *list, bool gaps);
-/* Where the first tensor is, if the others lie behind it without gaps, in one piece of memory; else
- * NULL. *bytes: of all of them. */
+/* Address of the first tensor, if the others follow it without gaps in one allocation; else NULL.
+ * *bytes: total size. */
 char *list_in_a_row(const ncclsvc_tensors *lists, const struct list *list, uint64_t *bytes);
 
 /* ---- layout.c: FNV-1a ---- */
@@ -60,31 +59,31 @@ uint64_t digest_tensors(const ncclsvc_tensor *tensors, size_t n);
 
 enum agreed {
 	AGREED_STATIC = 1,
-	AGREED_SHAPES, /* shapes are on their way */
-	AGREED_AHEAD,  /* what they announced */
+	AGREED_SHAPES, /* shapes are being sent */
+	AGREED_AHEAD,  /* the data that was announced */
 	AGREED_ALL_REDUCE,
 	AGREED_ALL_GATHER,
 	AGREED_REDUCE_SCATTER,
-	AGREED_PLANNED, /* shapes of a planned list are on their way; of which one */
+	AGREED_PLANNED, /* shapes of a planned list are being sent; identifies the list */
 };
 
-/* Never 0, never a refusal (SVC_AGREEMENT_REFUSES). */
+/* Never 0, and never a refusal (SVC_AGREEMENT_REFUSES). */
 uint64_t agreement(enum agreed what, uint64_t digest);
-/* If that was why the task failed, says so in words. Returns result. */
+/* If the task failed for this reason, explains it in the sentence. Returns result. */
 ncclsvc_result agreement_explain(ncclsvc_session *s, ncclsvc_task task, ncclsvc_result result);
 
 /* ---- announce.c ---- */
 
 #define ANNOUNCE_FIRST 128 /* words in the first message; the rest, if any, is a second one */
 
-/* All words, the first message filled up; the caller's. NULL: no memory. */
+/* All words, with the first message padded; the caller frees them. NULL: out of memory. */
 uint64_t *announce_write(const struct list *list, size_t *nwords);
-/* How many words there are in all, of a list that should have n tensors. *nwords is set, too, if it
- * has another number of them. */
+/* Reads the total number of words, of a list that should have n tensors. Sets *nwords even if the
+ * number of tensors differs. */
 ncclsvc_result announce_length(const uint64_t *first, size_t n, size_t *nwords);
-/* Checks every word, and fills a list without data. */
+/* Checks every word, and fills in a list without data. */
 ncclsvc_result announce_read(const uint64_t *words, size_t nwords, struct list *list);
-/* OK if the list is one that `allowed` allows. */
+/* OK if `allowed` permits the list. */
 ncclsvc_result announce_allowed(const struct list *list, const struct list *allowed);
 
 /* ---- context.c ---- */
@@ -93,10 +92,11 @@ struct stage_buffer {
 	struct stage_buffer *next;
 	char *at;
 	size_t bytes;
-	uint32_t generation; /* of the connection it was made with */
+	uint32_t generation; /* generation of the connection it was created with */
 	bool busy;
-	struct CUevent_st *copied; /* behind the last copy to it, or NULL: that is over */
-	uint64_t clean;		   /* digest of the layout whose gaps are zero; 0: none */
+	struct CUevent_st
+		*copied; /* recorded behind the last copy to it; NULL: that copy is over */
+	uint64_t clean;	 /* digest of the layout whose gaps are zero; 0: none */
 };
 
 struct list_stream {
@@ -107,18 +107,18 @@ struct list_stream {
 struct ncclsvc_tensors {
 	ncclsvc_session *session;
 	ncclsvc_comm *comm;
-	ncclsvc_comm *host; /* one beside it, in host memory: for what is said beforehand */
+	ncclsvc_comm *host; /* a second communicator, in host memory, for what goes ahead */
 	struct stage_buffer *buffers;
 	struct ncclsvc_request *requests;
-	struct batch *queue;		       /* the first has its turn */
-	struct batch *planned;		       /* of plans, in no order */
-	struct batch *open;		       /* of the thread's open task group, or NULL */
-	struct ncclsvc_tensors *next_in_group; /* others that have one in it */
-	struct list_stream stream;	       /* for copies: of the request that goes on */
-	struct spin spin;		       /* of waits for copies */
+	struct batch *queue;		       /* the first batch has its turn */
+	struct batch *planned;		       /* batches of plans, in any order */
+	struct batch *open;		       /* batch of the thread's open task group, or NULL */
+	struct ncclsvc_tensors *next_in_group; /* next lists with a batch in this group */
+	struct list_stream stream; /* for copies: stream of the request that makes progress */
+	struct spin spin;	   /* for waits for copies */
 	uint64_t copied;
-	bool allocating; /* a receiver's allocate is being called */
-	uint32_t missed; /* the communicator's epoch in which a list got no turn; 0: none */
+	bool allocating; /* a receiver's allocate is running */
+	uint32_t missed; /* the communicator's epoch in which a list missed its turn; 0: none */
 };
 
 static inline bool on_gpu(const ncclsvc_tensors *lists)
@@ -127,30 +127,30 @@ static inline bool on_gpu(const ncclsvc_tensors *lists)
 }
 
 ncclsvc_result buffer_get(ncclsvc_tensors *lists, uint64_t bytes, struct stage_buffer **buffer);
-void buffer_put(struct stage_buffer *buffer); /* NULL is allowed */
+void buffer_put(struct stage_buffer *buffer); /* NULL is allowed. */
 
 /* ---- copy.c: host memory at once, GPU memory on the request's stream ---- */
 
 struct part {
-	char *at;	 /* the tensor's */
+	char *at;	 /* in the tensor */
 	uint64_t offset; /* in the buffer */
 	uint64_t bytes;
 };
 
-/* The n parts, in ascending order, to the buffer; what is between them and from start to end
- * becomes zero. layout: a digest of all that, or 0: the gaps are cleared anew. */
+/* Copies the n parts, in ascending order, to the buffer, and zeroes the gaps between start and end.
+ * layout: a digest of all this, or 0 to clear the gaps again. */
 ncclsvc_result copy_in(ncclsvc_tensors *lists, struct stage_buffer *buffer,
 		       const struct part *parts, size_t n, uint64_t start, uint64_t end,
 		       uint64_t layout);
-/* On a GPU: after the task, if there is one, and *event (may be NULL) is recorded behind it, the
- * caller's. */
+/* On a GPU, copies after the task, if there is one, and records *event (event may be NULL) behind
+ * the copy; the caller owns it. */
 ncclsvc_result copy_out(ncclsvc_tensors *lists, const struct stage_buffer *buffer,
 			const struct part *parts, size_t n, ncclsvc_task task,
 			struct CUevent_st **event);
-/* From tensor to tensor, where they are not the same. at: what they are copied to. */
+/* Copies from tensor to tensor, unless they are the same. at: the destinations. */
 ncclsvc_result copy_through(ncclsvc_tensors *lists, const struct part *from, char *const *at,
 			    size_t n);
-/* IN_PROGRESS, OK or an error. Frees the event unless it is IN_PROGRESS. */
+/* IN_PROGRESS, OK or an error. Frees the event unless IN_PROGRESS. */
 ncclsvc_result copy_done(ncclsvc_tensors *lists, struct CUevent_st **event);
 
 #endif

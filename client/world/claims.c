@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What each rank takes the world to be: compared before any group is joined. */
+ * What each rank believes the world to be. The ranks compare this before any group is joined. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,11 +9,11 @@
 #include "core/session.h"
 #include "world.h"
 
-/* One rank's, as it is gathered. */
+/* One rank's claim, as it is gathered. */
 struct claim {
 	int32_t local, data, horizontal, pipeline;
 	int32_t on_gpus;
-	int32_t unusable; /* the result that its GPU gave */
+	int32_t unusable; /* the result from its GPU */
 	uint32_t reserved;
 	uint32_t survivor; /* its id is in use */
 	uint8_t id[NCCLSVC_ID_BYTES];
@@ -36,11 +36,12 @@ static struct claim claim_of(const ncclsvc_world *w)
 
 static ncclsvc_result differ(const char *what, int first, int other, int rank)
 {
-	return error_set(NCCLSVC_MISMATCH, "%s of the world differs: rank 0 has %d, rank %d has %d",
+	return error_set(NCCLSVC_MISMATCH,
+			 "the ranks disagree on the world's %s: rank 0 has %d, rank %d has %d",
 			 what, first, rank, other);
 }
 
-/* Every rank compares all with rank 0's, and so comes to the same end. */
+/* Every rank compares all claims with rank 0's, so all reach the same result. */
 static ncclsvc_result compare(const struct claim *claims, int n)
 {
 	const struct claim *a = &claims[0];
@@ -55,16 +56,16 @@ static ncclsvc_result compare(const struct claim *claims, int n)
 		if (a->pipeline != b->pipeline)
 			return differ("pipeline", a->pipeline, b->pipeline, k);
 		if (a->on_gpus != b->on_gpus)
-			return error_set(
-				NCCLSVC_MISMATCH,
-				"device of the world differs: rank 0 is on %s, rank %d on %s",
-				a->on_gpus ? "a GPU" : "the host", k,
-				b->on_gpus ? "a GPU" : "the host");
+			return error_set(NCCLSVC_MISMATCH,
+					 "the ranks disagree on the world's device: rank 0 is on "
+					 "%s, rank %d on %s",
+					 a->on_gpus ? "a GPU" : "the host", k,
+					 b->on_gpus ? "a GPU" : "the host");
 	}
 	return NCCLSVC_OK;
 }
 
-/* If one rank cannot make the world, no rank begins to. */
+/* If one rank cannot join the world, no rank begins to. */
 static ncclsvc_result all_usable(const ncclsvc_world *w, const struct claim *claims, int n)
 {
 	if (w->unusable)
@@ -72,12 +73,13 @@ static ncclsvc_result all_usable(const ncclsvc_world *w, const struct claim *cla
 	for (int k = 0; k < n; k++)
 		if (claims[k].unusable)
 			return error_set(NCCLSVC_UNSUPPORTED,
-					 "rank %d cannot use its GPU: its own error says why", k);
+					 "rank %d cannot use its GPU: see that rank's own error",
+					 k);
 	return NCCLSVC_OK;
 }
 
-/* A survivor's id is that of communicators which are there; without one, rank 0's. Two survivors of
- * different worlds cannot meet: their communicators would not. */
+/* A survivor's id belongs to existing communicators, so it is used; without a survivor, rank 0's.
+ * Survivors of different worlds cannot share one, because their communicators would never match. */
 static ncclsvc_result choose_id(ncclsvc_world *w, const struct claim *claims, int n)
 {
 	int chosen = -1;
@@ -85,11 +87,10 @@ static ncclsvc_result choose_id(ncclsvc_world *w, const struct claim *claims, in
 		if (!claims[k].survivor)
 			continue;
 		if (chosen >= 0 && memcmp(claims[chosen].id, claims[k].id, sizeof(claims[k].id)))
-			return error_set(
-				NCCLSVC_MISMATCH,
-				"ranks %d and %d are of different worlds: end one of them, "
-				"or restart both with ncclsvc_world_init",
-				chosen, k);
+			return error_set(NCCLSVC_MISMATCH,
+					 "ranks %d and %d belong to different worlds: end one of "
+					 "them, or restart both with ncclsvc_world_init",
+					 chosen, k);
 		if (chosen < 0)
 			chosen = k;
 	}
@@ -108,7 +109,7 @@ ncclsvc_result claims_compare(ncclsvc_world *w, int timeout_ms)
 	struct claim *own = claims + n;
 	ncclsvc_result r = w->has_base ? NCCLSVC_OK : ncclsvc_unique_id_create(&w->base);
 	session_lock(w->session);
-	uint64_t former = w->host->timeout_ns; /* its user's */
+	uint64_t former = w->host->timeout_ns; /* the user's */
 	__atomic_store_n(&w->host->timeout_ns, timeout_on_wire(timeout_ms), __ATOMIC_RELAXED);
 	session_unlock(w->session);
 	*own = claim_of(w);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The sizes, the rank and the id of a job's world. */
+ * The size, the rank and the id of a job's world. */
 #include "job.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ static ncclsvc_result world_of(const ncclsvc_world_options *o, int *world)
 	if (o->world == NCCLSVC_WORLD_LAUNCHER)
 		return launcher_size(world);
 	if (o->world < 0)
-		return error_argument("world is %d: give the number of ranks, 0 for the daemon's "
+		return error_argument("world is %d: use the number of ranks, 0 for the daemon's "
 				      "world, or NCCLSVC_WORLD_LAUNCHER",
 				      o->world);
 	return NCCLSVC_OK;
@@ -24,12 +24,13 @@ static ncclsvc_result world_of(const ncclsvc_world_options *o, int *world)
 static ncclsvc_result rank_of(const ncclsvc_world_options *o, int world, int *rank)
 {
 	if (o->rank == -1)
-		return error_argument("rank is -1, any that is free: only the daemon's world has "
-				      "that (world 0): give the rank, or NCCLSVC_RANK_LAUNCHER");
+		return error_argument(
+			"rank is -1 (any free rank), which only the daemon's world (world 0) "
+			"supports: give the rank, or NCCLSVC_RANK_LAUNCHER");
 	return world_rank(o->rank, world, rank);
 }
 
-/* Without other nodes, all ranks are on this one. */
+/* Without other nodes, all ranks are local. */
 static ncclsvc_result local_of(ncclsvc_session *session, const ncclsvc_world_options *o, int world,
 			       int rank, int *local)
 {
@@ -45,15 +46,15 @@ static ncclsvc_result local_of(ncclsvc_session *session, const ncclsvc_world_opt
 	r = ncclsvc_list_nodes(session, &nodes, &n);
 	ncclsvc_list_free(nodes);
 	if (!r && n > 1)
-		return error_argument("the daemon is one of %zu nodes, and no launcher says how "
-				      "many of the %d ranks each node has: set local in the "
-				      "options",
-				      n, world);
+		return error_argument(
+			"the daemon is one of %zu nodes, and no launcher says how many of the %d "
+			"ranks each node has: set local in the options",
+			n, world);
 	*local = world;
 	return r;
 }
 
-/* FNV-1a, with another start for each word of the id. */
+/* FNV-1a, with a different start for each word of the id. */
 static uint64_t hash(const char *text, uint64_t start)
 {
 	uint64_t h = UINT64_C(0xcbf29ce484222325) ^ start * UINT64_C(0x9e3779b97f4a7c15);
@@ -63,7 +64,7 @@ static uint64_t hash(const char *text, uint64_t start)
 	return h ^ h >> 33;
 }
 
-/* The daemon fills in the user, as it knows this process: users' jobs of one name do not meet. */
+/* The daemon adds the process's user, so different users' jobs with the same name stay apart. */
 static ncclsvc_unique_id id_of(const char *name)
 {
 	ncclsvc_unique_id id;
@@ -80,7 +81,7 @@ static ncclsvc_result name_of(const ncclsvc_world_options *o, int world, ncclsvc
 {
 	char name[LAUNCHER_JOB];
 	if (o->job && !*o->job)
-		return error_argument("job is empty: give a name, or NULL for the launcher's");
+		return error_argument("job is empty: give a name, or NULL to use the launcher's");
 	const ncclsvc_result r = o->job ? NCCLSVC_OK : launcher_job(world, name);
 	if (!r)
 		*id = id_of(o->job ? o->job : name);

@@ -9,10 +9,10 @@
 static ncclsvc_result check_divisors(const ncclsvc_world_sizes *s)
 {
 	if (s->data < 1 || s->data > s->world)
-		return error_argument("data is %d: give 1 to %d, the world's size", s->data,
+		return error_argument("data is %d: use 1 to %d, the world's size", s->data,
 				      s->world);
 	if (s->horizontal < 1 || s->horizontal > s->world)
-		return error_argument("horizontal is %d: give 1 to %d, the world's size",
+		return error_argument("horizontal is %d: use 1 to %d, the world's size",
 				      s->horizontal, s->world);
 	if (s->world % s->horizontal)
 		return error_argument(
@@ -23,23 +23,23 @@ static ncclsvc_result check_divisors(const ncclsvc_world_sizes *s)
 				      s->data, s->world);
 	int64_t plane = (int64_t)s->data * s->horizontal, product;
 	if (__builtin_mul_overflow(plane, (int64_t)s->pipeline, &product) || product != s->world)
-		return error_argument("data x horizontal x pipeline is %d x %d x %d, which is not "
-				      "the world's %d ranks",
-				      s->data, s->horizontal, s->pipeline, s->world);
+		return error_argument(
+			"data x horizontal x pipeline is %d x %d x %d, but the world has %d ranks",
+			s->data, s->horizontal, s->pipeline, s->world);
 	return NCCLSVC_OK;
 }
 
 static ncclsvc_result check(const ncclsvc_world_sizes *s, int rank)
 {
 	if (rank < 0)
-		return error_argument("rank is %d: ranks count from 0", rank);
+		return error_argument("rank is %d: ranks start at 0", rank);
 	if (s->world < 1 || s->world > WORLD_MAX)
-		return error_argument("world is %d: give 1 to %d ranks", s->world, WORLD_MAX);
+		return error_argument("world is %d: use 1 to %d ranks", s->world, WORLD_MAX);
 	if (rank >= s->world)
 		return error_argument("rank is %d: the world's %d ranks are 0 to %d", rank,
 				      s->world, s->world - 1);
 	if (s->local < 1 || s->local > s->world)
-		return error_argument("local size is %d: give 1 to %d, the world's size", s->local,
+		return error_argument("local size is %d: use 1 to %d, the world's size", s->local,
 				      s->world);
 	return check_divisors(s);
 }
@@ -54,8 +54,8 @@ static int divisor_of_both(int a, int b)
 	return a;
 }
 
-/* How many ranks below `end` are the first of their node-local group: those that are first in their
- * data group, and those whose predecessor there is on an earlier node. */
+/* How many ranks below `end` come first in their node-local group: those that are first in their
+ * data group, and those whose predecessor in it is on an earlier node. */
 static int first_on_node_below(const ncclsvc_world_sizes *s, int end)
 {
 	const int64_t h = s->horizontal, plane = h * s->data;
@@ -75,7 +75,7 @@ static int first_on_node_below(const ncclsvc_world_sizes *s, int end)
 static ncclsvc_group node_local(const ncclsvc_world_sizes *s, const ncclsvc_layout *l)
 {
 	const ncclsvc_group *data = &l->groups[NCCLSVC_GROUP_DATA];
-	int node = l->node * s->local; /* its first rank */
+	int node = l->node * s->local; /* first rank of the node */
 	int before = node > data->first ? (node - data->first + data->step - 1) / data->step : 0;
 	int last = (node + l->local_size - 1 - data->first) / data->step;
 	if (last >= data->size)
@@ -93,10 +93,10 @@ static ncclsvc_group node_local(const ncclsvc_world_sizes *s, const ncclsvc_layo
 static ncclsvc_group cross_node(const ncclsvc_world_sizes *s, const ncclsvc_layout *l)
 {
 	const ncclsvc_group *data = &l->groups[NCCLSVC_GROUP_DATA];
-	/* From one member of the data group to the next one with the same local rank. */
+	/* The distance from one member of the data group to the next with the same local rank. */
 	int stride = s->local / divisor_of_both(s->local, s->horizontal);
 	int column = data->index % stride;
-	int firsts = (stride < s->data ? stride : s->data) * s->horizontal; /* of each z */
+	int firsts = (stride < s->data ? stride : s->data) * s->horizontal; /* groups per z */
 	int z = l->groups[NCCLSVC_GROUP_PIPELINE].index;
 	return (ncclsvc_group){
 		.id = z * firsts + column * s->horizontal + l->rank % s->horizontal,

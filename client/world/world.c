@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The world and its communicators. The groups' are joined, not split, so that a reattach finds them
- * again and a restarted rank can come back to them. */
+ * The world and its communicators. Groups are joined, not split off, so that a reattach finds them
+ * again and a restarted rank can return to them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +17,11 @@
 #include "job.h"
 #include "world.h"
 
-#define ALONE NCCLSVC_GROUP_TYPES /* takes part in ids as if it were a type */
+#define ALONE NCCLSVC_GROUP_TYPES /* stands for a type when ids are made */
 
-/* ---- What is asked for ---- */
+/* ---- Options ---- */
 
-/* The options' size before they had a job. */
+/* The options' size before the job was added to them. */
 #define WITHOUT_JOB offsetof(ncclsvc_world_options, world)
 
 static ncclsvc_result take_options(const ncclsvc_world_options *options, ncclsvc_world_options *o)
@@ -37,22 +37,23 @@ static ncclsvc_result take_options(const ncclsvc_world_options *options, ncclsvc
 	for (size_t i = sizeof(*o); i < options->size; i++)
 		if (all[i])
 			return error_set(NCCLSVC_UNSUPPORTED,
-					 "an option is set that this library does not know");
+					 "an option is set that this library does not support");
 	memcpy(o, options, options->size < sizeof(*o) ? options->size : sizeof(*o));
 	if (o->device < NCCLSVC_DEVICE_LOCAL)
-		return error_argument("device is %d: give a GPU's number, NCCLSVC_DEVICE_LOCAL or "
+		return error_argument("device is %d: use a GPU's number, NCCLSVC_DEVICE_LOCAL or "
 				      "NCCLSVC_DEVICE_HOST",
 				      o->device);
 	if (o->data < 0 || o->horizontal < 0 || o->pipeline < 0 || o->local < 0)
-		return error_argument("%s is %d: give a number, or 0 for the daemon's choice",
-				      o->data < 0	  ? "data"
-				      : o->horizontal < 0 ? "horizontal"
-				      : o->pipeline < 0	  ? "pipeline"
-							  : "local",
-				      o->data < 0	  ? o->data
-				      : o->horizontal < 0 ? o->horizontal
-				      : o->pipeline < 0	  ? o->pipeline
-							  : o->local);
+		return error_argument(
+			"%s is %d: use a positive number, or 0 for the daemon's choice",
+			o->data < 0	    ? "data"
+			: o->horizontal < 0 ? "horizontal"
+			: o->pipeline < 0   ? "pipeline"
+					    : "local",
+			o->data < 0	    ? o->data
+			: o->horizontal < 0 ? o->horizontal
+			: o->pipeline < 0   ? o->pipeline
+					    : o->local);
 	return NCCLSVC_OK;
 }
 
@@ -61,7 +62,7 @@ static int given(int option, int configured)
 	return option ? option : configured;
 }
 
-/* What the options leave open is as the daemon says. */
+/* The daemon supplies what the options leave open. */
 static ncclsvc_world_sizes sizes_of(const ncclsvc_world_options *o, const struct svc_world_reply *w)
 {
 	return (ncclsvc_world_sizes){
@@ -73,7 +74,7 @@ static ncclsvc_world_sizes sizes_of(const ncclsvc_world_options *o, const struct
 	};
 }
 
-/* Data parallelism is what the others leave. */
+/* Data parallelism gets the ranks that the other dimensions leave. */
 static void fill_data(ncclsvc_world_sizes *s)
 {
 	const int64_t others = (int64_t)s->horizontal * s->pipeline;
@@ -88,19 +89,22 @@ static uint64_t key_of(unsigned type, int id, bool on_gpus)
 	return (uint64_t)(type + 1) << 48 | (uint64_t)on_gpus << 40 | (uint64_t)(uint32_t)id;
 }
 
-/* Makes *comm a member, if it is none yet or none any more. */
+/* Makes *comm a member, if it is not one. */
 static ncclsvc_result join(const ncclsvc_world *w, unsigned type, const ncclsvc_group *g,
 			   int timeout_ms, ncclsvc_comm **comm)
 {
 	ncclsvc_unique_id id;
+	char label[NCCLSVC_NAME_BYTES];
 	if (*comm)
 		return comm_renew(*comm, timeout_ms, w->host);
 	id_derive(&w->base, key_of(type, g->id, w->device != NCCLSVC_DEVICE_HOST), &id);
+	snprintf(label, sizeof(label), "%s %d",
+		 type == ALONE ? "alone: rank" : ncclsvc_group_type_name(type), g->id);
+	ncclsvc_comm_label_next(label);
 	return group_join(w->host, &id, g->size, g->index, w->device, timeout_ms, comm);
 }
 
-/* All ranks join their groups in the order of the types, so none waits for one that waits for it.
- */
+/* All ranks join their groups in the order of the types, so no two ranks wait for each other. */
 static ncclsvc_result join_groups(ncclsvc_world *w, int timeout_ms)
 {
 	const ncclsvc_group self = {.id = w->layout.rank, .size = 1};
@@ -111,7 +115,7 @@ static ncclsvc_result join_groups(ncclsvc_world *w, int timeout_ms)
 		if (type == NCCLSVC_GROUP_GLOBAL && w->device == NCCLSVC_DEVICE_HOST) {
 			w->comms[type] = w->host;
 		} else if (g->size == 1) {
-			if (!alone) /* one for all of them */
+			if (!alone) /* one communicator for all of them */
 				r = join(w, ALONE, &self, timeout_ms, &w->alone);
 			alone = true;
 			w->comms[type] = w->alone;
@@ -122,7 +126,7 @@ static ncclsvc_result join_groups(ncclsvc_world *w, int timeout_ms)
 	return r;
 }
 
-/* Not an error yet: the others are to hear of it. */
+/* A failure is not an error yet: the other ranks must learn of it first. */
 static void try_device(ncclsvc_world *w)
 {
 	int32_t number;
@@ -150,8 +154,8 @@ static ncclsvc_result daemon_world(const ncclsvc_world *w, const ncclsvc_world_o
 {
 	struct svc_world_reply reply;
 	if (o->job)
-		return error_argument("job is given, but world is 0, the daemon's world: give the "
-				      "number of ranks, or NCCLSVC_WORLD_LAUNCHER");
+		return error_argument("job is set, but world is 0, the daemon's world: set world "
+				      "to the number of ranks, or NCCLSVC_WORLD_LAUNCHER");
 	ncclsvc_result r = world_ask(w->session, &reply);
 	if (r)
 		return r;
@@ -169,6 +173,8 @@ static ncclsvc_result start(ncclsvc_world *w, const ncclsvc_world_options *o, in
 		return r;
 	fill_data(&w->sizes);
 	r = ncclsvc_layout_of(&w->sizes, rank < 0 ? 0 : rank, &w->layout);
+	if (!r && o->world)
+		ncclsvc_comm_label_next("job world");
 	if (!r)
 		r = world_join(w->session, o->world ? &id : NULL, w->sizes.world, rank, timeout_ms,
 			       &w->host);
@@ -225,7 +231,7 @@ ncclsvc_result ncclsvc_world_rejoin(ncclsvc_world *w, int timeout_ms)
 {
 	if (!w)
 		return error_argument("ncclsvc_world_rejoin: the world is NULL");
-	/* Its communicators are joined one after the other, as a restarted rank does. */
+	/* Joins its communicators one after the other, like a restarted rank. */
 	ncclsvc_result r = thread_plain(w->session);
 	if (!r)
 		r = session_reattach(w->session, timeout_ms, false);
@@ -234,7 +240,7 @@ ncclsvc_result ncclsvc_world_rejoin(ncclsvc_world *w, int timeout_ms)
 	return r ? r : join_all(w, timeout_ms);
 }
 
-/* ---- What it is ---- */
+/* ---- Queries ---- */
 
 const ncclsvc_layout *ncclsvc_world_layout(const ncclsvc_world *w)
 {

@@ -8,19 +8,19 @@ struct ncclsvc_world {
 	ncclsvc_session *session;
 	ncclsvc_world_sizes sizes;
 	ncclsvc_layout layout;
-	int device;		 /* of this process; NCCLSVC_DEVICE_HOST */
-	ncclsvc_result unusable; /* not OK: the GPU, and why */
+	int device;		 /* of this process, or NCCLSVC_DEVICE_HOST */
+	ncclsvc_result unusable; /* not OK: the GPU cannot be used, and this is why */
 	char why[LOST_TEXT];
 	bool has_base;
-	ncclsvc_unique_id base; /* of which the groups' ids are made */
+	ncclsvc_unique_id base; /* the groups' ids are derived from it */
 	ncclsvc_comm *host;	/* the daemon's world */
-	ncclsvc_comm *alone;	/* every group that has but this rank */
+	ncclsvc_comm *alone;	/* stands for every group that has only this rank */
 	ncclsvc_comm *comms[NCCLSVC_GROUP_TYPES];
 };
 
-/* claims.c: all ranks tell each other on the host's communicator what they take the world to be,
- * and the id that its groups' are made of: a survivor's, if there is one. MISMATCH on all ranks
- * alike. */
+/* claims.c: all ranks exchange, on the host's communicator, what they believe the world to be, and
+ * the id from which its groups' are derived: a survivor's, if there is one. A MISMATCH is returned
+ * on all ranks. */
 ncclsvc_result claims_compare(ncclsvc_world *w, int timeout_ms);
 
 #endif

@@ -15,20 +15,20 @@
 
 /* For the daemon's own needs: */
 #define MEMORY_RESERVE	 (UINT64_C(8) << 20)
-#define OTHERS_RESERVE	 (UINT64_C(16) << 20) /* and for the users who have less */
-#define SESSION_BYTES	 4096		      /* about what a session takes, without a ring */
-#define RANK_BYTES	 512		      /* and a rank of a communicator */
+#define OTHERS_RESERVE	 (UINT64_C(16) << 20) /* and for users who hold less */
+#define SESSION_BYTES	 4096		      /* approximate size of a session, without a ring */
+#define RANK_BYTES	 512		      /* approximate size of a communicator's rank */
 #define MAPPINGS_RESERVE 8192
 #define FDS_RESERVE	 64
 #define MAX_MAP_COUNT	 65530 /* the kernel's default */
 
 struct limit {
 	const char *what;
-	const char *user_key, *all_key; /* what an operator can change; NULL: nothing */
+	const char *user_key, *all_key; /* to name in errors; NULL: an operator cannot change it */
 	uint64_t user, all;
 };
 
-/* A limit that is no key of the configuration: one user may have three quarters of it. */
+/* A limit without a configuration key; one user may have three quarters of it. */
 static struct limit of_system(const char *what, const char *key, uint64_t all)
 {
 	return (struct limit){what, key, key, all - all / 4, all};
@@ -176,7 +176,8 @@ void account_put(struct account *a)
 	for (unsigned i = 0; i < SHARES; i++)
 		if (a->held[i])
 			return;
-	/* The supervisor does not wait for a thread: accounts_collect is due when it has ended. */
+	/* The supervisor does not wait for a thread: when the thread ends, accounts_collect is due.
+	 */
 	if (!closer_running(a->closer))
 		destroy(a, 0);
 }
@@ -210,7 +211,7 @@ static void tell_user_limit(const struct account *a, enum share share, const str
 {
 	int at = snprintf(text, SVC_TEXT_BYTES,
 			  "user %" PRIu32 " has %" PRIu64 " %s: %" PRIu64
-			  " more would pass the limit of %" PRIu64 " for one user",
+			  " more would exceed the limit of %" PRIu64 " for one user",
 			  a->uid, a->held[share], l->what, n, l->user);
 	add_key(text, (size_t)at, l->user_key);
 }
@@ -222,7 +223,7 @@ static void tell_limit_of_all(const struct account *a, enum share share, const s
 	int at = snprintf(text, SVC_TEXT_BYTES,
 			  "all users together have %" PRIu64 " %s, user %" PRIu32
 			  " the most of them (%" PRIu64 "): %" PRIu64
-			  " more would pass the daemon's limit of %" PRIu64,
+			  " more would exceed the daemon's limit of %" PRIu64,
 			  a->all->held[share], l->what, most->uid, most->held[share], n, l->all);
 	add_key(text, (size_t)at, l->all_key);
 }

@@ -17,7 +17,7 @@ _Static_assert(offsetof(struct table_entry, state) == STATE_WORD * 8 + 4, "state
 int table_init(struct task_table *t, uint32_t size)
 {
 	memset(t, 0, sizeof(*t));
-	/* Pages come as slots are first used. */
+	/* Pages are allocated when slots are first used. */
 	void *p = mmap(NULL, size * sizeof(struct table_slot), PROT_READ | PROT_WRITE,
 		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (p == MAP_FAILED)
@@ -115,7 +115,7 @@ bool table_get(const struct task_table *t, uint32_t slot, struct table_entry *e)
 {
 	struct table_slot *s = &t->slots[slot];
 	uint64_t words[TABLE_WORDS];
-	/* A writer holds a slot for some 10 ns; should it stop in the middle, skip the slot. */
+	/* A writer holds a slot for about 10 ns; if it stops in the middle, skip the slot. */
 	for (int tries = 0; tries < 1000; tries++) {
 		uint64_t before = atomic_load_explicit(&s->version, memory_order_acquire);
 		if (before & 1)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every task is doing, in memory that inspection reads without asking, or slowing, the
- * executor. One writer; any number of readers. A slot is guarded by its version: odd while it is
- * written. Words are stored with release and loaded with acquire, which orders them without fences
- * (and costs nothing on x86).
+ * The state of every task, in memory that inspection reads without asking the executor or slowing
+ * it down. There is one writer and any number of readers. A version guards each slot; it is odd
+ * while the slot is written. Words are stored with release and loaded with acquire, which orders
+ * them without fences (and costs nothing on x86).
  */
 #ifndef DAEMON_TASK_TABLE_H
 #define DAEMON_TASK_TABLE_H
@@ -27,7 +27,7 @@ struct table_entry {
 	uint8_t op, type, redop, reserved;
 	uint32_t state;
 	uint64_t state_ns;
-	uint32_t graph, graph_place; /* as in its record, like the following */
+	uint32_t graph, graph_place; /* as in its record, as are the following */
 	uint32_t plan, plan_group, plan_task, reserved2;
 };
 
@@ -41,27 +41,27 @@ struct table_slot {
 struct task_table {
 	struct table_slot *slots;
 	uint32_t size;
-	_Atomic uint32_t high;		    /* slots from here on are empty */
-	uint64_t *used;			    /* bits: slots with an entry */
-	uint32_t room;			    /* words of `used` before this one are full */
-	_Atomic uint64_t pending;	    /* tasks, also those that have no entry yet */
-	_Atomic uint64_t completed, failed; /* failed ones are completed too */
+	_Atomic uint32_t high;		    /* all slots from this one on are empty */
+	uint64_t *used;			    /* bitmap of slots with an entry */
+	uint32_t room;			    /* all words of `used` before this one are full */
+	_Atomic uint64_t pending;	    /* tasks, including those without an entry so far */
+	_Atomic uint64_t completed, failed; /* completed includes failed */
 	_Atomic uint64_t messages;	    /* sent to other nodes' schedulers */
 };
 
-/* Tasks of one session. The executor writes, inspection reads. */
+/* Counters of one session's tasks. The executor writes them; inspection reads them. */
 struct session_counts {
 	_Atomic uint64_t submitted, completed, failed;
 };
 
-/* Adds to a counter of the one writer. */
+/* Adds to a counter that has only one writer. */
 static inline void table_count(_Atomic uint64_t *counter, int64_t by)
 {
 	uint64_t n = atomic_load_explicit(counter, memory_order_relaxed);
 	atomic_store_explicit(counter, n + (uint64_t)by, memory_order_relaxed);
 }
 
-/* The memory that each task takes in the table. */
+/* Memory that the table takes per task. */
 static inline uint64_t table_bytes_each(void)
 {
 	return sizeof(struct table_slot);
@@ -71,7 +71,8 @@ static inline uint64_t table_bytes_each(void)
 int table_init(struct task_table *t, uint32_t size);
 void table_fini(struct task_table *t);
 
-/* Puts it into the lowest empty slot, and returns that. There is one for every task. */
+/* Writes the entry into the lowest empty slot and returns the slot. There is a slot for every task.
+ */
 uint32_t table_put(struct task_table *t, const struct table_entry *e);
 void table_state(struct task_table *t, uint32_t slot, uint32_t state, uint64_t now);
 void table_clear(struct task_table *t, uint32_t slot);

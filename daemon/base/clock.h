@@ -7,7 +7,7 @@
 
 uint64_t clock_now(void);
 
-/* The earlier of two deadlines; 0 is none. */
+/* The earlier of two deadlines; 0 means none. */
 static inline uint64_t earlier(uint64_t a, uint64_t b)
 {
 	return !a || (b && b < a) ? b : a;

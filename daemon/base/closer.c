@@ -14,13 +14,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The address space is locked for the length of one call, so large mappings go in pieces. */
+/* The address space is locked during each call, so large mappings are unmapped in pieces. */
 #define PIECE ((size_t)4 << 20)
 
 struct job {
 	struct job *next;
 	enum closer_kind kind;
-	int fd; /* of CLOSER_FD */
+	int fd; /* for CLOSER_FD */
 	void *base;
 	struct closer_amount amount;
 };
@@ -29,15 +29,15 @@ struct closer {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	struct job *first, *last;
-	unsigned left;	/* with the one that is being done */
-	bool collected; /* closer_closed has returned all that is done */
-	bool awaited;	/* somebody wants to know of the next that is done */
+	unsigned left;	/* including the current one */
+	bool collected; /* closer_closed has returned all finished work */
+	bool awaited;	/* the next finished job must be reported */
 	struct closer_amount done[CLOSER_KINDS];
 	pthread_t thread;
-	bool running;  /* the thread has not said its last word */
-	bool joinable; /* there is or was a thread, which nobody has joined */
-	bool ending;   /* nothing more will be added: the thread ends when nothing is left */
-	bool orphaned; /* the thread frees it at its end */
+	bool running;  /* the thread is still working or about to report */
+	bool joinable; /* there is or was a thread that has not been joined */
+	bool ending;   /* no more work will be added; the thread ends when it has finished */
+	bool orphaned; /* the thread frees it when it ends */
 	void (*closed)(void *arg);
 	void *arg;
 };
@@ -66,14 +66,14 @@ static void release(struct closer *c)
 	free(c);
 }
 
-/* Locked. False: that time has come. */
+/* Called with the lock held. False: the time has come. */
 static bool wait_until(struct closer *c, uint64_t ns)
 {
 	const struct timespec until = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
 	return !pthread_cond_timedwait(&c->changed, &c->lock, &until);
 }
 
-/* Locked. False: nothing came for a while. */
+/* Called with the lock held. False: no work came for a while. */
 static bool wait_for_more(struct closer *c)
 {
 	const uint64_t until_ns = clock_now() + CLOSER_IDLE_NS;
@@ -89,7 +89,7 @@ static void unmap(char *base, size_t bytes)
 		munmap(base + at, bytes - at < PIECE ? bytes - at : PIECE);
 }
 
-/* Locked, but not while the first job is done. */
+/* Called with the lock held, which is released while the first job runs. */
 static void do_first(struct closer *c)
 {
 	struct job *job = c->first;
@@ -127,7 +127,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* The thread has ended, or is about to. */
+/* The thread has ended, or is about to end. */
 static void join(struct closer *c)
 {
 	if (c->joinable)
@@ -135,13 +135,13 @@ static void join(struct closer *c)
 	c->joinable = false;
 }
 
-/* Locked. */
+/* Called with the lock held. */
 static bool start(struct closer *c)
 {
 	pthread_attr_t attr;
 	sigset_t all, old;
 	join(c);
-	sigfillset(&all); /* signals are the supervisor's */
+	sigfillset(&all); /* the supervisor handles signals */
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	pthread_attr_init(&attr);
 	pthread_attr_setstacksize(&attr, 4 * PTHREAD_STACK_MIN);
@@ -159,7 +159,7 @@ static struct job *make_job(enum closer_kind kind, uint64_t n)
 	return job;
 }
 
-/* Locked. */
+/* Called with the lock held. */
 static void append(struct closer *c, struct job *job)
 {
 	if (c->first)
@@ -170,7 +170,7 @@ static void append(struct closer *c, struct job *job)
 	c->left++;
 }
 
-/* Locked. */
+/* Called with the lock held. */
 static void begin(struct closer *c)
 {
 	if (c->running || start(c))

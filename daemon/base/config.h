@@ -11,14 +11,15 @@
 #include "ncclsvc_types.h"
 
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CUDA, CONFIG_DEVICE_HOST };
-/* Who may connect. OWNER: the daemon's own user. GROUP: also members of the socket's group. ANY:
- * every user. */
+/* Who may connect. OWNER: only the daemon's own user. GROUP: also members of the socket's group.
+ * ANY: every user. */
 enum config_access { CONFIG_ACCESS_OWNER, CONFIG_ACCESS_GROUP, CONFIG_ACCESS_ANY };
 
-/* How the daemons of several nodes find each other. AUTO: by MPI, if that has started several. */
+/* How the daemons of several nodes find each other. AUTO: through MPI, if MPI has started several.
+ */
 enum config_bootstrap { CONFIG_BOOTSTRAP_AUTO, CONFIG_BOOTSTRAP_NONE, CONFIG_BOOTSTRAP_MPI };
 
-/* What carries device memory. MPI: the host engine, which has it staged through pinned memory. */
+/* What carries device memory. MPI: the host engine, with the data staged through pinned memory. */
 enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_NCCL, CONFIG_TRANSPORT_MPI };
 
 enum config_source { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_OPTION, CONFIG_ENVIRONMENT };
@@ -38,30 +39,31 @@ struct config {
 	int ring_max; /* a power of two */
 	int comms_max;
 	int tasks_max;
-	uint64_t user_region_bytes; /* of one uid */
-	int user_comms_max;	    /* of one uid */
-	int user_nccl_comms_max;    /* in use, of one uid */
-	int user_sessions_max;	    /* of one uid */
-	int user_tasks_max;	    /* of one uid */
+	uint64_t user_region_bytes; /* per user */
+	int user_comms_max;	    /* per user */
+	int user_nccl_comms_max;    /* in use, per user */
+	int user_sessions_max;	    /* per user */
+	int user_tasks_max;	    /* per user */
 	int access;		    /* enum config_access */
 	int comm_idle_seconds;
 	int hello_seconds;
 	int drain_seconds;
 	int keepalive_seconds;
 	int worker_seconds;
-	char mps[NCCLSVC_MPS_DIRECTORY_BYTES]; /* "off", or where it is; empty: choose */
+	int stuck_after;		       /* seconds; 0: waits are not watched */
+	char mps[NCCLSVC_MPS_DIRECTORY_BYTES]; /* "off" or a directory; empty: choose */
 	int transport;			       /* enum config_transport */
-	uint64_t staging_bytes;		       /* of each GPU */
-	int64_t peer_bytes; /* of an operation in the members' kernels; 0: none, -1: auto */
-	int world_data;	    /* 0: what the other two leave of the ranks */
+	uint64_t staging_bytes;		       /* per GPU */
+	int64_t peer_bytes; /* largest operation in the members' kernels; 0: none, -1: auto */
+	int world_data;	    /* 0: the ranks that the other two dimensions leave */
 	int world_horizontal, world_pipeline;
 	int cluster_bootstrap;	    /* enum config_bootstrap */
-	char cluster_interface[64]; /* a name or an address; empty: choose */
-	int cluster_seconds;	    /* for the nodes to meet */
+	char cluster_interface[64]; /* name or address; empty: choose */
+	int cluster_seconds;	    /* how long nodes wait for each other at the start */
 
-	char file[PATH_MAX];		       /* that was read; empty: none */
-	unsigned char source[CONFIG_KEYS_MAX]; /* enum config_source, by place in the table */
-	int line[CONFIG_KEYS_MAX];	       /* in file, where that is the source */
+	char file[PATH_MAX];		       /* the file that was read; empty: none */
+	unsigned char source[CONFIG_KEYS_MAX]; /* enum config_source, by index in the table */
+	int line[CONFIG_KEYS_MAX];	       /* in file, for values from there */
 };
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A binary heap of deadlines. Each element knows its place, so it can be removed early. */
+ * A binary heap of deadlines. Each element stores its index, so it can be removed early. */
 #ifndef BASE_DEADLINES_H
 #define BASE_DEADLINES_H
 
@@ -16,7 +16,8 @@ struct deadlines {
 	uint32_t n, room;
 };
 
-/* Room for n: so many can be added without an error. Returns 0, or -ENOMEM with nothing changed. */
+/* Reserves room for n elements, so that adding n cannot fail. Returns 0, or -ENOMEM with nothing
+ * changed. */
 int deadlines_reserve(struct deadlines *h, uint32_t n);
 /* Returns 0, or -ENOMEM with nothing changed. */
 int deadlines_add(struct deadlines *h, struct deadline *d, uint64_t at_ns);
@@ -29,7 +30,7 @@ static inline void deadlines_remove(struct deadlines *h, struct deadline *d)
 		deadlines_take(h, d);
 }
 
-/* The earliest, or NULL. */
+/* The earliest deadline, or NULL. */
 static inline struct deadline *deadlines_first(const struct deadlines *h)
 {
 	return h->n ? h->heap[1] : NULL;

@@ -21,22 +21,22 @@ struct watched {
 	uintptr_t base;
 	size_t bytes; /* 0: free, or to be freed when its failure has been taken */
 	atomic_bool failed;
-	bool listed; /* among those that have failed */
+	bool listed; /* in the list of failed mappings */
 	uint32_t owner, next;
 };
 
-/* The handler takes the lock: no thread touches a client's memory, nor takes a SIGBUS, while it
- * holds it. */
+/* The handler takes the lock, so no thread may touch a client's memory, or take a SIGBUS, while it
+ * holds the lock. */
 static struct {
 	pthread_mutex_t lock;
 	struct watched *table; /* [1..room] */
-	void *by_address;      /* those that are watched: a tree of tsearch(3) */
+	void *by_address;      /* watched mappings: a tree of tsearch(3) */
 	uint32_t room, fresh, first_free;
-	uint32_t first_failed; /* whose failure has not been taken */
-	int sink; /* pages that take the place of those that failed. All that failed share
-		   * them: nobody believes what is in them */
+	uint32_t first_failed; /* the first whose failure has not been taken */
+	int sink; /* replacement pages for failed ones, shared by all of them, since their contents
+		     are never trusted */
 	size_t sink_bytes;
-	int holes; /* a userfaultfd; -1: the system has none for us */
+	int holes; /* a userfaultfd; -1: not available */
 	void (*notify)(void *arg);
 	void *arg;
 	struct sigaction former;
@@ -60,7 +60,7 @@ static void unlock(sigset_t old)
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-/* Mappings do not overlap; what lies within one equals it. */
+/* Mappings do not overlap; an address range inside one compares equal to it. */
 static int compare(const void *pa, const void *pb)
 {
 	const struct watched *a = pa, *b = pb;
@@ -76,8 +76,8 @@ static struct watched *find(uintptr_t address)
 	return found ? *found : NULL;
 }
 
-/* Puts the sink's pages over those around the address. Only whole pieces are replaced, from the
- * mapping's start: so a mapping never becomes more than fault_mappings. */
+/* Maps the sink's pages over those around the address. Only whole pieces are replaced, counted from
+ * the mapping's start, so a mapping never splits into more than fault_mappings. */
 static bool replace_pages(const struct watched *w, uintptr_t address)
 {
 	const size_t piece = faults.sink_bytes;
@@ -94,7 +94,7 @@ static void list_failed(struct watched *w)
 	faults.first_failed = (uint32_t)(w - faults.table);
 }
 
-/* False: the address is not a client's. */
+/* False: the address is not in a client's memory. */
 static bool survive(uintptr_t address)
 {
 	const struct timespec nap = {0, NAP_NS};
@@ -109,26 +109,27 @@ static bool survive(uintptr_t address)
 		atomic_fetch_add(&fault_count, 1);
 		faults.notify(faults.arg);
 	}
-	if (w && !good) /* The system has no memory: the fault comes again. */
+	if (w && !good) /* The system is out of memory: the fault is raised again. */
 		nanosleep(&nap, NULL);
 	return w;
 }
 
-/* Calls only what a signal's handler may call, and takes a lock that this thread does not hold. */
+/* Calls only functions that a signal handler may call, and takes a lock that this thread does not
+ * hold. */
 static void on_sigbus(int signum, siginfo_t *info, void *context)
 {
 	const int error = errno;
-	const bool sent = info->si_code <= 0; /* by kill(2) */
+	const bool sent = info->si_code <= 0; /* with kill(2) */
 	(void)context;
 	if (sent || !survive((uintptr_t)info->si_addr)) {
-		sigaction(signum, &faults.former, NULL); /* and the same again */
+		sigaction(signum, &faults.former, NULL); /* and then the fault is raised again */
 		if (sent)
 			raise(signum);
 	}
 	errno = error;
 }
 
-/* Missing pages are a SIGBUS for whoever touches them. */
+/* Makes accesses to missing pages raise SIGBUS. */
 static int refuse_holes(void)
 {
 	struct uffdio_api api = {.api = UFFD_API,
@@ -276,7 +277,7 @@ static uint32_t take_failed(uint32_t *owner)
 		*owner = w->owner;
 		if (w->bytes)
 			break;
-		free_number(w); /* It is not watched any more. */
+		free_number(w); /* It is no longer watched. */
 	}
 	return number;
 }

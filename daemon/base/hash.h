@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * uthash, whose answer to want of memory would be to end the process without a word. */
+ * uthash, which by default exits silently when it runs out of memory. */
 #ifndef DAEMON_HASH_H
 #define DAEMON_HASH_H
 

@@ -8,7 +8,7 @@
 #include "nofail.h"
 #include "timings.h"
 
-#define STEPS_AT_ONCE 200000 /* of a job: some 4 ms */
+#define STEPS_AT_ONCE 200000 /* of a job: about 4 ms */
 
 static void *uv_malloc(size_t bytes)
 {
@@ -71,7 +71,7 @@ static void *run_job(void *arg)
 static bool start_thread(struct loop_job *job)
 {
 	sigset_t all, old;
-	sigfillset(&all); /* signals are the loop's */
+	sigfillset(&all); /* the loop handles signals */
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	const bool started = !pthread_create(&job->thread, NULL, run_job, job);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -114,9 +114,9 @@ void loop_open(struct loop *l, uv_loop_t *uv, uint64_t (*expire)(void *arg, uint
 	l->handles = 2;
 }
 
-/* libuv runs timers until none is due. So a timer that is set while timers run must not be due in
- * the same turn, however late it is, or nothing else of the loop would ever run again: the loop's
- * time stands still meanwhile (uv_update_time is never called), and the timer is set for later than
+/* libuv runs timers until none is due. So a timer set from a timer must not be due in the same
+ * turn, however late it is, or the loop would run only timers forever. The loop's time does not
+ * advance meanwhile (uv_update_time is never called), so the timer is set to a later time than
  * that. */
 void loop_deadline(struct loop *l, uint64_t at_ns)
 {

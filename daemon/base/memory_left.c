@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* The file's text; empty if it cannot be read. */
+/* Returns the file's text; empty if it cannot be read. */
 static const char *read_text(const char *path, char *text, size_t bytes)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -47,7 +47,7 @@ static uint64_t meminfo(const char *text, const char *row)
 	return kib << 10;
 }
 
-/* Each JOIN asks: the file stays open. */
+/* Kept open, since it is read at each JOIN. */
 static bool commit_is_limited(void)
 {
 	static _Atomic int file = -1;

@@ -32,7 +32,7 @@ bool nofail_reserve_fill(void)
 	return n == PIECES;
 }
 
-/* False: there is none left. */
+/* False: nothing is left. */
 static bool release_piece(void)
 {
 	pthread_mutex_lock(&reserve.lock);
@@ -53,7 +53,7 @@ void nofail_reserve_free(void)
 
 _Noreturn static void give_up(const char *what)
 {
-	log_error("out of memory for %s, without which the daemon cannot go on: it ends", what);
+	log_error("out of memory for %s: the daemon cannot continue without it, and aborts", what);
 	log_flush();
 	abort();
 }

@@ -23,7 +23,7 @@ const char *paths_env(char *const envp[], const char *name)
 	return NULL;
 }
 
-/* systemd separates several directories with colons; the first is meant. */
+/* systemd separates several directories with colons; use the first one. */
 static int first_of(const char *list)
 {
 	return (int)strcspn(list, ":");
@@ -88,15 +88,15 @@ int paths_check_socket(const char *path, char *why, size_t why_size)
 	}
 	if (n > SUN_PATH_MAX) {
 		snprintf(why, why_size,
-			 "the path is %zu bytes long, a socket's may have %zu: give a shorter one "
-			 "('%.32s...')",
+			 "the path has %zu bytes, but a socket's path can have at most %zu: choose "
+			 "a shorter one ('%.32s...')",
 			 n, SUN_PATH_MAX, path);
 		return -1;
 	}
 	return 0;
 }
 
-/* False: the directory is the root or the working one, or its name is too long. */
+/* False: the directory is the root or working directory, or its name is too long. */
 static bool directory_of(const char *socket, char dir[PATH_MAX])
 {
 	const char *slash = strrchr(socket, '/');
@@ -128,7 +128,7 @@ bool paths_socket_dir_shared(const char *socket)
 
 	if (!directory_of(socket, dir) || stat(dir, &st))
 		return false;
-	/* Root may have been told to serve from the directory of a user. */
+	/* Root may be configured to serve from a user's directory. */
 	const bool foreign = st.st_uid != geteuid() && st.st_uid && geteuid();
 	return foreign || st.st_mode & S_IWOTH;
 }

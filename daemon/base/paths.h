@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where the daemon's socket and configuration are by default. */
+ * Default paths of the daemon's socket and configuration. */
 #ifndef DAEMON_PATHS_H
 #define DAEMON_PATHS_H
 
@@ -17,16 +17,17 @@ int paths_default_socket(char *buf, size_t size, uid_t uid, char *const envp[], 
 
 /* $CONFIGURATION_DIRECTORY/ncclsvcd.conf as a systemd service, SYSCONFDIR/ncclsvc/ncclsvcd.conf for
  * root, $XDG_CONFIG_HOME/ncclsvc/ncclsvcd.conf (~/.config) for a user. Returns 0, or -1 if the
- * environment names no such place. */
+ * environment does not define it. */
 int paths_default_config(char *buf, size_t size, uid_t uid, char *const envp[]);
 
-/* Is the path absolute, and does it fit into sun_path? Returns 0, or -1 with the reason in why. */
+/* Is the path absolute, and short enough for sun_path? Returns 0, or -1 with the reason in why. */
 int paths_check_socket(const char *path, char *why, size_t why_size);
 
-/* Makes the directory of a socket if it is missing (its parent must exist). Returns 0 or -errno. */
+/* Creates the directory of a socket if it is missing (its parent must exist). Returns 0 or -errno.
+ */
 int paths_make_socket_dir(const char *socket, mode_t mode);
 
-/* May another unprivileged user replace the socket, or have taken its name before? */
+/* Could another unprivileged user replace the socket, or have taken its name first? */
 bool paths_socket_dir_shared(const char *socket);
 
 #endif

@@ -11,12 +11,12 @@
 struct pool {
 	pthread_mutex_t lock;
 	pthread_cond_t work;
-	struct job *open;	/* with chunks to take; the head is next in turn */
-	struct job *done;	/* all chunks have run; of pools beside this one, too */
+	struct job *open;	/* with chunks left to take; the head is next */
+	struct job *done;	/* all chunks have run; includes jobs of other pools */
 	struct pool *collector; /* the pool that collects this one's jobs */
 	unsigned sleeping;
-	cpu_set_t cpus;	      /* that we may use */
-	_Atomic int busy_cpu; /* the submitting thread's */
+	cpu_set_t cpus;	      /* that this process may use */
+	_Atomic int busy_cpu; /* of the submitting thread */
 	bool stop;
 	void (*notify)(void *arg);
 	void *arg;
@@ -29,7 +29,8 @@ static uint32_t share_begin(const struct pool *p, const struct job *job, unsigne
 	return (uint32_t)((uint64_t)job->chunks * thread / (p->helpers + 1));
 }
 
-/* Takes a chunk of the job in turn and moves that job to the end of the queue. Lock held. */
+/* Takes a chunk of the first job and moves that job to the end of the queue. Called with the lock
+ * held. */
 static struct job *take(struct pool *p, unsigned thread, uint32_t *chunk)
 {
 	struct job *job = p->open;
@@ -45,7 +46,7 @@ static struct job *take(struct pool *p, unsigned thread, uint32_t *chunk)
 	return job;
 }
 
-/* Returns true if that was the job's last chunk. Lock held. */
+/* Returns true if that was the job's last chunk. Called with the lock held. */
 static bool give(struct pool *p, struct job *job)
 {
 	struct pool *to = p->collector;
@@ -59,8 +60,8 @@ static bool give(struct pool *p, struct job *job)
 	return true;
 }
 
-/* Where clients poll on every other core, the scheduler may leave a helper behind the submitting
- * thread on one core, where it does not help. */
+/* If clients poll on every other core, the kernel's scheduler may queue a helper behind the
+ * submitting thread on one core, where it is of no use. */
 static void keep_away(struct pool *p)
 {
 	int cpu = atomic_load_explicit(&p->busy_cpu, memory_order_relaxed);
@@ -114,7 +115,7 @@ static struct pool *create(struct pool *collector, unsigned helpers, void (*noti
 	p->collector = collector ? collector : p;
 	p->notify = notify;
 	p->arg = arg;
-	sigfillset(&all); /* signals are the supervisor's, but for faults of this thread */
+	sigfillset(&all); /* the supervisor handles signals, except this thread's faults */
 	sigdelset(&all, SIGBUS);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	pthread_mutex_lock(&p->lock);

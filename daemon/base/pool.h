@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Helper threads that share large jobs with the engine's thread, chunk by chunk. Jobs run in turn,
- * one chunk each, so that a small one is not stuck behind a large one. */
+ * Helper threads that share large jobs with the engine's thread, chunk by chunk. Jobs take turns,
+ * one chunk each, so that a small job is not stuck behind a large one. */
 #ifndef BASE_POOL_H
 #define BASE_POOL_H
 
@@ -12,9 +12,10 @@
 struct job {
 	void (*run)(struct job *job, uint32_t chunk);
 	uint32_t chunks;
-	void (*over)(struct job *job, void *arg); /* for whoever collects it */
-	/* The pool's. Each thread has a share of the chunks of its own, and takes others' when that
-	 * is done: who works on the same buffers again finds them in its own core's cache. */
+	void (*over)(struct job *job, void *arg); /* for the caller that collects the job */
+	/* Private to the pool. Each thread has its own share of the chunks, and takes other
+	 * threads' chunks when that is done. A job on the same buffers as before then finds them in
+	 * the same core's cache. */
 	uint32_t next[POOL_THREADS_MAX];
 	uint32_t taken, finished;
 	struct job *prev_job, *next_job;
@@ -22,20 +23,20 @@ struct job {
 
 struct pool;
 
-/* helpers < POOL_THREADS_MAX. notify is called by a helper that finished a job's last chunk.
- * Returns NULL if out of memory or threads. */
+/* helpers < POOL_THREADS_MAX. The helper that finishes a job's last chunk calls notify. Returns
+ * NULL if out of memory or threads. */
 struct pool *pool_create(unsigned helpers, void (*notify)(void *arg), void *arg);
-/* Other threads, whose jobs the pool p collects, and notifies of. They go before p does. */
+/* Further threads, whose jobs pool p collects and reports. Destroy them before p. */
 struct pool *pool_create_beside(struct pool *p, unsigned helpers);
 /* All jobs must have been collected. */
 void pool_destroy(struct pool *p);
 
-/* The job is the pool's until pool_collect returns it. job->chunks >= 1. helped: the caller will
- * call pool_help, so one helper less is woken. */
+/* The pool owns the job until pool_collect returns it. job->chunks >= 1. helped: the caller will
+ * call pool_help, so one fewer helper is woken. */
 void pool_submit(struct pool *p, struct job *job, bool helped);
-/* Runs one chunk in the calling thread. False: no chunk is left to take. */
+/* Runs one chunk in the calling thread. False: no chunk is left. */
 bool pool_help(struct pool *p);
-/* A job whose chunks have all run, or NULL. */
+/* Returns a job whose chunks have all run, or NULL. */
 struct job *pool_collect(struct pool *p);
 
 #endif

@@ -1,200 +1,223 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of deadlines and intervals of the daemon and its workers: each says who waits for what,
- * and what happens then. No other file defines one (tests/unit/test_one_place checks that).
+ * The table of deadlines and intervals of the daemon and its workers: each entry says who waits for
+ * what, and what happens then. No other file defines one (tests/unit/test_one_place checks that).
  *
- * Not here: deadlines that a user sets (a task's timeout, and the configuration's hello_seconds,
- * drain_seconds, keepalive_seconds, worker_seconds, comm_idle_seconds, cluster_seconds); how long
- * threads poll (spin.h, which clients share); what the protocol promises (svc_limits.h). */
+ * Not here: deadlines set by users (a task's timeout, and the configuration's hello_seconds,
+ * drain_seconds, keepalive_seconds, worker_seconds, comm_idle_seconds, cluster_seconds,
+ * stuck_after); polling times (spin.h, which clients share); promises of the protocol
+ * (svc_limits.h). */
 #ifndef DAEMON_TIMINGS_H
 #define DAEMON_TIMINGS_H
 #include <stdint.h>
 
-/* ---- Failing tasks, ending epochs, releasing streams: in the order in which they follow ---- */
-/* A node waits for another daemon's answer: its vote on an operation that this node wants to fail,
- * a late member's commit, SPLIT or JOIN. Then the epoch (or the request) ends with TIMEOUT, and the
- * silent node is named. */
+/* ---- Failing tasks, ending epochs, releasing streams, in the order in which they happen ---- */
+/* A node waits this long for another daemon's answer: its vote on an operation that this node wants
+ * to fail, or a late member's commit, SPLIT or JOIN. Then the epoch (or the request) ends with
+ * TIMEOUT, and the silent node is named. */
 #define NODE_ANSWER_NS		 UINT64_C(3000000000)
+/* A node whose members' records differ waits for the other nodes' members to post theirs: only all
+ * records tell which rank is the odd one out. Then the collective fails with what is known. */
+#define MISMATCH_WAIT_NS	 UINT64_C(5000000000)
 /* After the loss of a node, the new rendezvous of its communicators waits for each living node to
  * register its members of the epochs that run. Then it handles JOINs without. */
 #define NODES_REGISTER_NS	 UINT64_C(3000000000)
-/* A rendezvous without members is kept for so long at least (comm_idle_seconds may be shorter):
- * that of a SPLIT's part that cannot begin refuses late JOINs. So is a coordinator that others ask
- * before its epoch's START has come. */
+/* A rendezvous without members is kept at least this long (comm_idle_seconds may be shorter), so
+ * that the rendezvous of a SPLIT's part that cannot begin can refuse late JOINs. The same holds for
+ * a coordinator that received requests before its epoch's START. */
 #define RENDEZVOUS_KEPT_NS	 UINT64_C(60000000000)
-/* The sequencer tells the nodes that wait for an operation on GPUs which nodes have requested it,
- * so that inspection names those that have not, after this interval. */
+/* After this interval, the sequencer tells the nodes that wait for an operation on GPUs which nodes
+ * have requested it, so that inspection can name those that have not. */
 #define SEQUENCER_LOOK_NS	 UINT64_C(250000000)
 /* A node that ends an epoch waits for the other nodes to end it too, so that all know which
- * operations were agreed on before. Then it ends the epoch without them. With GPUs it waits longer:
- * after an end without agreement, NCCL's communicator is made anew. For so long after that end, it
- * tells a sequencer that succeeds a lost one that it has ended: the others may wait for that. */
+ * operations were agreed on before. Then it ends the epoch without them. With GPUs it waits longer,
+ * since NCCL's communicator must be recreated after an end without agreement. For as long after
+ * that end, it tells a successor of a lost sequencer that it has ended, since other nodes may wait
+ * for that. */
 #define EPOCH_OVER_NS		 UINT64_C(50000000)
 #define EPOCH_CLOSE_NS		 UINT64_C(1000000000)
-/* An epoch that all nodes have ended waits for operations of the host that are under way. Then they
- * are aborted. */
+/* An epoch that all nodes have ended waits for host operations in progress. Then they are aborted.
+ */
 #define EPOCH_DRAIN_NS		 UINT64_C(25000000)
-/* The supervisor waits for tasks that were launched on GPUs before their epoch ended, to keep
- * NCCL's communicator. Then it is aborted. (At most: worker_seconds may be shorter.) */
+/* To keep NCCL's communicator, the supervisor waits for tasks that were launched on GPUs before
+ * their epoch ended. Then it aborts the communicator. (This is a maximum: worker_seconds may be
+ * shorter.) */
 #define EPOCH_LAND_NS		 UINT64_C(10000000000)
-/* Streams of an epoch that is over wait for the GPUs, which may still write to their memory. When
- * no task of it has ended for so long, they go on all the same. NCCL's abort takes half of it. */
+/* Streams of an ended epoch wait for the GPUs, which may still write to their memory. When none of
+ * its tasks has ended for this long, the streams continue anyway. NCCL's abort takes half of it. */
 #define STREAM_RELEASE_NS	 UINT64_C(1000000000)
-/* While tasks are in flight, the inputs of sessions that have ended are raised again after this: a
- * dying stream may write its smaller value over the one that released it. */
+/* While tasks are in flight, the inputs of ended sessions are raised again after this interval,
+ * since a dying stream may overwrite them with its smaller value. */
 #define INPUTS_LOOK_NS		 UINT64_C(10000000)
-/* A worker that has lost its supervisor lets what is under way go on for so many SECONDS. Then it
- * releases the streams, until no task has ended for STILL, and for LAST at most. Then it exits. */
+/* A worker that has lost its supervisor lets running tasks continue for so many SECONDS. Then it
+ * releases the streams until no task has ended for STILL, but for LAST at most. Then it exits. */
 #define SUPERVISOR_LOST_SECONDS	 1
 #define SUPERVISOR_LOST_STILL_NS UINT64_C(300000000)
 #define SUPERVISOR_LOST_LAST_NS	 UINT64_C(3000000000)
-/* The scheduler looks often for what CUDA graphs start, for so long after the last of it. Then it
- * naps as it does while tasks last long. */
+/* After the last start by a CUDA graph, the scheduler polls for further starts for this long. Then
+ * it naps as it does while tasks last long. */
 #define TRIGGERS_EXPECTED_NS	 UINT64_C(10000000)
-/* A member has left: its slot is given to another communicator when the scheduler has had so long
- * to finish with it. */
+/* After a member has left, the scheduler has this long to finish with its slot, which then goes to
+ * another communicator. */
 #define COMM_LEAVING_NS		 UINT64_C(100000000)
-/* The rendezvous of epochs across nodes was lost: what is said of those that are not announced here
- * is kept for so long, while other nodes may announce them. Then it is dropped. */
+/* After the loss of an epoch's rendezvous, messages about epochs not announced on this node are
+ * kept for this long, while other nodes may still announce them. Then they are dropped. */
 #define UNEXPECTED_KEPT_NS	 UINT64_C(60000000000)
-/* The supervisor looks at the pages of a communicator whose members' kernels meet, and writes its
- * sign of life, after this interval: QUIET when for so long no member has launched one, and none
- * has waited. A kernel that at so many looks waits for what will not come ends the epoch: within
- * 100 ms, and the GPUs and the scheduler had 50 ms to go on. */
+/* For a communicator whose members' kernels communicate directly, the supervisor inspects the pages
+ * and writes its heartbeat at this interval; at QUIET if no member has launched a kernel or waited
+ * for that long. A kernel that waits in vain at so many looks ends the epoch: within 100 ms, of
+ * which the GPUs and the scheduler had 50 ms to make progress. */
 #define PEER_LOOK_AGAIN_NS	 UINT64_C(25000000)
 #define PEER_LOOKS		 3
 #define PEER_LOOK_QUIET_NS	 UINT64_C(1000000000)
-/* The communicators of all users are looked at for so long in a turn of the loop. Those of one user
- * get 1/PEER_LOOKS_SHARE of the supervisor's time; with more of them, looks come later. */
+/* The supervisor inspects all users' communicators for this long per turn of the loop. Those of one
+ * user get 1/PEER_LOOKS_SHARE of the supervisor's time; if the user has more of them, looks come
+ * later. */
 #define PEER_LOOKS_TURN_NS	 UINT64_C(1000000)
 #define PEER_LOOKS_SHARE	 8
 
+/* The watcher looks for the end of waits that it has logged after LOOK. ncclsvc-ctl says why within
+ * ANSWER, or is killed, and is not started again before AGAIN. */
+#define WATCHER_LOOK_NS	  UINT64_C(1000000000)
+#define WATCHER_ANSWER_NS UINT64_C(10000000000)
+#define WATCHER_AGAIN_NS  UINT64_C(60000000000)
+
 /* ---- Everywhere ---- */
-/* An idle thread that waits for something that nothing announces looks again after this. */
+/* An idle thread that waits for an event without notification checks again after this interval. */
 #define NAP_NS	      1000000
-/* A process that has run for so long was no failed start: its back-off begins anew. */
+/* A process that has run for this long did not fail to start: its back-off starts again. */
 #define STEADY_NS     UINT64_C(10000000000)
-/* Log messages of one kind, or on failed tasks of one communicator, are limited in each window. */
+/* Messages of one kind, and those about failed tasks of one communicator, are limited in each. */
 #define LOG_WINDOW_NS UINT64_C(5000000000)
 
 /* ---- The supervisor's loop: no user delays the others ---- */
-/* After a deadline's work, the loop serves its descriptors for so long at least. */
+/* After handling deadlines, the loop serves its descriptors at least this long. */
 #define LOOP_PAUSE_NS	    UINT64_C(1000000)
-/* Requests of one user are handled for so long. Then others have their turn. */
+/* One user's requests are handled for this long. Then other users have their turn. */
 #define USER_TURN_NS	    UINT64_C(2000000)
-/* A session that ends leaves its communicators, and lets its memory go, for so long. Then others
+/* An ending session leaves communicators and frees memory for this long per turn. Then other users
  * have their turn. */
 #define SESSION_END_TURN_NS UINT64_C(1000000)
-/* The scheduler's events, and messages of this node to itself, are handled for so long before each
- * request, which pays for them. Then the request has its turn, or I/O, and the rest later. */
+/* The scheduler's events, and this node's messages to itself, are handled for this long before each
+ * request, which is charged for the time. Then the request or I/O has its turn, and the rest
+ * follows later. */
 #define OWN_TURN_NS	    UINT64_C(1000000)
-/* Overdue requests and sessions are ended for so long. Then I/O has its turn, then the rest. */
+/* Overdue requests and sessions are ended for this long. Then I/O has its turn, then the rest. */
 #define EXPIRE_TURN_NS	    UINT64_C(1000000)
-/* A message that a socket did not take is sent again after this, which doubles up to MAX. */
+/* A message that a socket did not accept is resent after this interval, which doubles up to MAX. */
 #define SEND_AGAIN_NS	    UINT64_C(10000000)
 #define SEND_AGAIN_MAX_NS   UINT64_C(640000000)
-/* A user's thread that closes and unmaps ends when it was idle so long. */
+/* A user's thread that closes and unmaps exits after being idle for this long. */
 #define CLOSER_IDLE_NS	    UINT64_C(100000000)
-/* The daemon's end waits for all these threads. Then it exits without those that are blocked. */
+/* On exit, the daemon waits for all these threads. Then it exits without those that are blocked. */
 #define CLOSERS_END_NS	    UINT64_C(500000000)
-/* A removed socket's path is served again after this time: the directory may be removed, too. */
+/* The daemon serves a removed socket's path again after this time, since the directory may be
+ * removed, too. */
 #define SOCKET_LOST_MS	    250
-/* The daemon's end waits for all sessions. Then it exits, and says so. */
+/* On exit, the daemon waits for all sessions. Then it exits anyway and logs that. */
 #define SESSIONS_END_MS	    5000
 
 /* ---- The scheduler's rounds ---- */
-/* Commands of the supervisor are run for so long. Then the rings are polled. */
+/* The supervisor's commands run for this long. Then the rings are polled. */
 #define COMMANDS_TURN_NS    UINT64_C(100000)
-/* The scheduler's own thread moves bytes for so long in a round. Helpers get what takes longer. */
+/* The scheduler's own thread moves bytes for this long per round. Helpers get longer work. */
 #define MOVE_TURN_NS	    UINT64_C(100000)
-/* Helpers are woken when they save so much: to wake them takes 3 to 25 us. */
+/* Helpers are woken if they save this much: waking them takes 3 to 25 us. */
 #define HELPERS_WORTH_NS    UINT64_C(12000)
 /* A scheduler that polls without work yields its core after this interval. */
 #define ENGINE_YIELD_NS	    UINT64_C(25000)
 /* A scheduler that polls looks at the doorbells after this interval. */
 #define ENGINE_LOOK_NS	    UINT64_C(25000)
-/* A scheduler without a nearer deadline sleeps for so long at most: epoll takes an int. */
+/* A scheduler without a nearer deadline sleeps this long at most, since epoll takes an int. */
 #define ENGINE_SLEEP_MS_MAX 60000
-/* The scheduler looks for members that all wait for each other after this interval; those that wait
- * at two looks are reported to the other nodes. */
+/* The scheduler checks at this interval for members that all wait for each other; those that wait
+ * at two checks are reported to the other nodes. */
 #define DEADLOCK_LOOK_NS    UINT64_C(25000000)
 
 /* ---- The supervisor waits for its workers ---- */
-/* A worker is to start within: a driver's first start can take long. Then it is killed. */
+/* A worker must be ready within this time, as a driver's first start can take long. Then it is
+ * killed. */
 #define WORKER_START_NS		  UINT64_C(60000000000)
-/* A killed worker is to end within: the driver may hold a process. Then its calls fail, and another
- * worker is started once it has ended. */
+/* A killed worker must exit within this time, since the driver may hold a process. Then its calls
+ * fail, and a new worker starts once it has exited. */
 #define WORKER_DIE_NS		  UINT64_C(5000000000)
-/* Overdue answers (worker_seconds) are looked for after this interval. */
+/* Interval of checks for overdue answers (worker_seconds). */
 #define WORKER_TICK_MS		  200
-/* A worker that has said nothing for so long is asked for a sign of life. */
+/* A worker that has been silent for this long is pinged. */
 #define WORKER_PING_NS		  UINT64_C(10000000000)
-/* A worker is started again after SOON if it was of use, else after AGAIN, doubled up to MAX. */
+/* A replacement worker starts after SOON if its predecessor was of use; otherwise after AGAIN,
+ * which doubles up to MAX. */
 #define WORKER_AGAIN_SOON_MS	  5
 #define WORKER_AGAIN_MS		  100
 #define WORKER_AGAIN_MS_MAX	  30000
-/* NCCL's initialization that misses one of its ranks is to fail by itself within. Then the workers
- * that wait in it are killed. */
+/* If a rank is missing, NCCL's initialization should fail by itself within this time. Then the
+ * workers that wait in it are killed. */
 #define COMM_INIT_WITHOUT_PEER_NS UINT64_C(5000000000)
 
 /* ---- In a worker ---- */
-/* Communicators are asked for errors after this interval: NCCL announces none. */
+/* Communicators are checked for errors at this interval, since NCCL does not report them. */
 #define WORKER_WATCH_NS	      UINT64_C(50000000)
-/* A slot on which no task has ended for so long may need an abort: until it moves again, no memory
- * is closed, since the driver would wait for the slot. */
+/* A slot on which no task has ended for this long may need an abort. Until it moves again, no
+ * memory is closed, since the driver would wait for the slot. */
 #define SLOT_STUCK_NS	      UINT64_C(20000000)
-/* A launch polls for the trainer's input for so long: less than a wait of the GPU costs. Then the
- * GPU waits. */
+/* A launch polls this long for the trainer's input, which is less than a wait on the GPU costs.
+ * Then the GPU waits. */
 #define INPUT_POLL_NS	      UINT64_C(1500)
-/* Requests, mapping and closing of memory get so long each. Then launches have their turn. */
+/* Requests are handled for this long, and memory is mapped and closed for this long. Then launches
+ * have their turn. */
 #define WORKER_TURN_NS	      UINT64_C(500000)
-/* Memory that is to be lent waits until the GPU has cleared it, which is looked for after this. */
+/* Memory is lent only when the GPU has cleared it, which is checked at this interval. */
 #define LEND_LOOK_NS	      UINT64_C(50000)
-/* Memory that trainers gave back waits until no task is in flight. Then it is closed; and while
- * tasks are in flight, which the driver waits for each time, more of it after AGAIN. */
+/* Memory returned by trainers is closed when no task is in flight, or after this time. While tasks
+ * are in flight, more of it follows after AGAIN each time, since each close waits for the driver.
+ */
 #define IMPORT_CLOSE_NS	      UINT64_C(10000000000)
 #define IMPORT_CLOSE_AGAIN_NS UINT64_C(10000000)
-/* An abort in NCCL that takes longer is logged. */
+/* An abort in NCCL that takes longer than this is logged. */
 #define ABORT_LONG_NS	      UINT64_C(30000000000)
 
 /* ---- MPS ---- */
-/* MPS is to take connections within: its control daemon after its start, and its server, which
- * refuses new clients for a moment after it has lost one. Then the start has failed. */
+/* MPS must accept connections within this time: its control daemon after its start, and its server,
+ * which briefly refuses new clients after losing one. Then the start has failed. */
 #define MPS_START_NS	 UINT64_C(5000000000)
-/* The daemon looks whether MPS takes connections, and a worker connects again, after these. */
+/* Intervals at which the daemon checks whether MPS accepts connections, and a worker tries to
+ * connect again. */
 #define MPS_LOOK_MS	 5
 #define MPS_NOT_READY_US 50000
 #define MPS_TRIES	 ((int)(MPS_START_NS / 1000 / MPS_NOT_READY_US))
-/* A control daemon that failed is started again after AGAIN, which doubles up to MAX. */
+/* A control daemon that failed is restarted after AGAIN, which doubles up to MAX. */
 #define MPS_AGAIN_MS	 1000
 #define MPS_AGAIN_MS_MAX 60000
-/* It is to say who uses it within ANSWER, or is in use, and to end within END, or is killed. */
+/* It must report its users within ANSWER, or counts as in use, and must exit within END, or is
+ * killed. */
 #define MPS_ANSWER_MS	 2000
 #define MPS_END_MS	 1000
 
 /* ---- Several nodes ---- */
-/* Daemons are to connect with each other at the start within. Then they exit. */
+/* Daemons must connect to each other within this time at the start. Then they exit. */
 #define NODES_CONNECT_MS    30000
-/* Signs of life are sent after this interval. */
+/* Interval of keep-alives. */
 #define NODE_BEAT_MS	    300
-/* A connection on which nothing came for IDLE seconds is probed after each IDLE. After so many
- * PROBES without an answer, or when sent bytes are not acknowledged for UNREACHABLE, the node is
- * lost. */
+/* A connection that has been silent for IDLE seconds is probed every IDLE seconds. After so many
+ * PROBES without an answer, or if sent bytes stay unacknowledged for UNREACHABLE, the node is lost.
+ */
 #define NODE_IDLE_SECONDS   2
 #define NODE_PROBES	    3
 #define NODE_UNREACHABLE_MS 10000
-/* A client waits for another node's list for so long, less the time since that node was last heard
- * of. Then it gets TIMEOUT. */
+/* A client waits this long for another node's list, less the time since that node was last heard
+ * from. Then it gets TIMEOUT. */
 #define NODE_LIST_NS	    UINT64_C(1500000000)
-/* The scheduler looks for other nodes' messages after NAP while it waits for something, after IDLE
- * while others may want something, and after QUIET when nobody has for NODES_QUIET. */
+/* The scheduler polls for other nodes' messages after NAP while it waits for one, after IDLE while
+ * others may send some, and after QUIET when nothing has come for NODES_QUIET. */
 #define NODES_NAP_NS	    UINT64_C(1000000)
 #define NODES_NAP_IDLE_NS   UINT64_C(20000000)
 #define NODES_NAP_QUIET_NS  UINT64_C(200000000)
 #define NODES_QUIET_NS	    UINT64_C(5000000000)
-/* A receive whose sender is lost may be written to for so long; then its memory is given back. */
+/* A receive whose sender is lost may still write to memory for this long; then its memory is freed.
+ */
 #define MPI_DROP_SECONDS    0.05
-/* MPI_Finalize, which waits for daemons that go on, is to end within. Then the daemon exits. */
+/* MPI_Finalize waits for daemons that continue, so it must return within this time. Then the daemon
+ * exits. */
 #define MPI_FINISH_SECONDS  3
 
 #endif

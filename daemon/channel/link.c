@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The connections between daemons: each node connects to those with lower numbers. Both sides say
- * the key that MPI has carried to them. A connection's end is a node's end. */
+ * The connections between daemons: each node connects to those with lower numbers. Both sides
+ * present the key that MPI distributed. If a connection ends, the node is lost. */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -15,8 +15,8 @@
 #include "link.h"
 
 #define LINK_MAGIC    UINT32_C(0x6e6f6465)
-#define STRANGERS_MAX 64	 /* connections that have not said who they are */
-#define QUEUE_MAX     (64 << 20) /* bytes that a node does not take */
+#define STRANGERS_MAX 64	 /* unidentified connections */
+#define QUEUE_MAX     (64 << 20) /* bytes that a node has not read */
 
 struct link {
 	struct link *prev, *next;
@@ -24,9 +24,9 @@ struct link {
 	uv_tcp_t tcp;
 	uv_connect_t connect;
 	int node;  /* -1: not known yet */
-	bool told; /* our HELLO is out */
+	bool told; /* this node's HELLO was sent */
 	bool closing;
-	const char *failure; /* why it is to be lost; NULL: it is not */
+	const char *failure; /* why it must be lost; NULL: it must not */
 	size_t used;	     /* of buffer */
 	char buffer[sizeof(struct control_header) + CONTROL_BODY_MAX];
 };
@@ -37,7 +37,7 @@ struct outgoing_frame {
 	char body[];
 };
 
-/* It came before there is a server. */
+/* A message that came before the server existed. */
 struct kept_message {
 	struct kept_message *prev, *next;
 	uint32_t from;
@@ -72,7 +72,7 @@ static void lose(struct link *l, const char *why)
 	n->gone = true;
 	n->lost_ns = clock_now();
 	if (n->left)
-		log_info("node %d (%s): its daemon (pid %d) has ended", l->node, n->info.host,
+		log_info("node %d (%s): its daemon (pid %d) has exited", l->node, n->info.host,
 			 n->info.pid);
 	else
 		log_error("node %d (%s): the connection to its daemon (pid %d) is lost: %s. "
@@ -92,7 +92,8 @@ static void on_written(uv_write_t *request, int status)
 		lose(l, uv_strerror(status));
 }
 
-/* Who sends may be in the middle of something that the node is part of: it is lost from the loop.
+/* The sender may be in the middle of work that involves the node, so the node is lost later, from
+ * the loop.
  */
 static void fail(struct link *l, const char *why)
 {
@@ -195,7 +196,7 @@ static bool same_key(const uint8_t *a, const uint8_t *b)
 	return !differs;
 }
 
-/* The first message: who is it, and does it know the key? */
+/* The first message: checks which node it is, and its key. */
 static void take_hello(struct link *l, const struct control_hello *h)
 {
 	struct cluster *c = l->cluster;
@@ -203,9 +204,9 @@ static void take_hello(struct link *l, const struct control_hello *h)
 				: h->node > c->me && h->node < c->n;
 	if (h->magic != LINK_MAGIC || !expected || !same_key(h->key, c->nodes[0].info.key) ||
 	    c->nodes[h->node].link || c->nodes[h->node].gone) {
-		log_warning("refused a connection to the cluster's port: its peer is no node of "
+		log_warning("refused a connection to the cluster's port: its peer is not a node of "
 			    "this cluster");
-		lose(l, "its peer is no node of this cluster");
+		lose(l, "its peer is not a node of this cluster");
 		return;
 	}
 	l->node = (int)h->node;
@@ -242,7 +243,7 @@ static void take_frames(struct link *l)
 		}
 		if (l->used - at - sizeof(h) < h.length)
 			break;
-		/* Bodies are read where they lie, so each must be aligned. */
+		/* Bodies are read in place, so each must be aligned. */
 		_Alignas(8) char small[1024];
 		char *body = small, *big = NULL;
 		if (h.length > sizeof(small)) {
@@ -315,7 +316,7 @@ static void watch_for_silence(struct link *l)
 	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
 }
 
-/* A node says who it is at once: the oldest of too many strangers gives way. */
+/* A node identifies itself at once. If too many connections have not, the oldest is closed. */
 static void limit_strangers(struct cluster *c)
 {
 	struct link *l, *oldest = NULL;
@@ -374,7 +375,7 @@ static int connect_to(struct cluster *c, struct node *n)
 	l->connect.data = n;
 	if (uv_ip4_addr(n->info.address, n->info.port, (struct sockaddr_in *)&at) &&
 	    uv_ip6_addr(n->info.address, n->info.port, (struct sockaddr_in6 *)&at)) {
-		log_error("node %d says that its address is '%s', which is no IP address",
+		log_error("node %d reports the address '%s', which is not an IP address",
 			  (int)(n - c->nodes), n->info.address);
 		return -1;
 	}
@@ -393,7 +394,7 @@ int link_listen(struct cluster *c, const char *address)
 	c->handles += 3;
 	if (uv_ip4_addr(address, 0, (struct sockaddr_in *)&at) &&
 	    uv_ip6_addr(address, 0, (struct sockaddr_in6 *)&at)) {
-		log_error("cluster_interface: '%s' is no IP address", address);
+		log_error("cluster_interface: '%s' is not an IP address", address);
 		return -1;
 	}
 	error = uv_tcp_bind(&c->listener, (struct sockaddr *)&at, 0);
@@ -424,7 +425,7 @@ static void on_handle_closed(uv_handle_t *handle)
 	c->handles--;
 }
 
-/* All nodes are connected, and none comes back: nothing else is to connect. */
+/* All nodes are connected, and none reconnects, so the port can be closed. */
 static void stop_listening(struct cluster *c)
 {
 	struct link *l;
@@ -455,13 +456,13 @@ int link_all(struct cluster *c)
 	return -1;
 }
 
-/* ---- Beats ---- */
+/* ---- Keep-alives ---- */
 
 static void on_beat(uv_timer_t *timer)
 {
 	struct cluster *c = timer->data;
 	const uint64_t now = clock_now(), passed = now - c->beat_ns;
-	/* While this process did not run, it could not hear the others either. */
+	/* While this process was stopped, it could not receive the others' messages. */
 	const bool slept = passed > 2 * NODE_BEAT_MS * UINT64_C(1000000);
 	for (uint32_t i = 0; i < c->n; i++) {
 		c->nodes[i].heard_ns += slept ? passed : 0;
@@ -488,7 +489,7 @@ void link_close_all(struct cluster *c)
 			write_frame(c->nodes[i].link, CONTROL_BEAT,
 				    &(struct control_beat){.last = 1}, sizeof(struct control_beat));
 	c->closing = true;
-	/* What was written is sent before the close, by the kernel. */
+	/* The kernel sends written data before it closes. */
 	DL_FOREACH (c->links, l)
 		lose(l, "");
 	while (c->kept_messages) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The connections with the other daemons: link.c. Frames, and the kinds of messages in them; what
- * each says is in coord/messages.h. */
+ * The connections to the other daemons: frames, and the kinds of messages in them. coord/messages.h
+ * has the messages' contents. */
 #ifndef CHANNEL_LINK_H
 #define CHANNEL_LINK_H
 
@@ -13,27 +13,29 @@
 
 enum control_kind {
 	CONTROL_HELLO = 1, /* first, from both sides: struct control_hello */
-	CONTROL_BEAT,	   /* -> all: this node is alive; the last: it ends in good order */
-	CONTROL_JOIN,	   /* -> rendezvous: the node that the id decides */
-	CONTROL_WITHDRAW,  /* -> rendezvous, coordinator: a member has gone, or its time is up */
+	CONTROL_BEAT,	   /* -> all: this node is alive; in the last one: it exits in good order */
+	CONTROL_JOIN,	   /* -> rendezvous, which the id determines */
+	CONTROL_WITHDRAW,  /* -> rendezvous, coordinator: a member is gone, or its deadline has
+			      passed */
 	CONTROL_REFUSE,	   /* rendezvous -> node, or node -> rendezvous: a JOIN's error */
 	CONTROL_START,	   /* rendezvous -> members' nodes */
-	CONTROL_BREAK,	   /* -> members' nodes, rendezvous, coordinator: the epoch is over */
-	CONTROL_LEFT,	   /* -> the same: one member has left it, or its plan alone */
-	CONTROL_SPLIT,	   /* -> coordinator, rank 0's node: a member's */
-	CONTROL_PLAN,	   /* -> coordinator: a member's, in chunks */
-	CONTROL_RESULT, /* coordinator -> members' nodes: what came of all members' SPLIT or plan */
-	CONTROL_NCCL_READY, /* -> rank 0's node: an epoch may begin here, or cannot */
-	CONTROL_NCCL_USE,   /* rank 0's node -> members' nodes: this communicator, or none */
-	CONTROL_NCCL_FREE,  /* -> rank 0's node: a part is used no more, or broken; and back: all go
-			     */
+	CONTROL_BREAK,	   /* -> members' nodes, rendezvous, coordinator: the epoch has ended */
+	CONTROL_LEFT,	   /* -> the same: a member has left the epoch, or only its plan */
+	CONTROL_SPLIT,	   /* a member's -> coordinator, rank 0's node */
+	CONTROL_PLAN,	   /* a member's, in chunks -> coordinator */
+	CONTROL_RESULT, /* coordinator -> members' nodes: the result of all members' SPLIT or plan
+			 */
+	CONTROL_NCCL_READY, /* -> rank 0's node: an epoch can or cannot begin here */
+	CONTROL_NCCL_USE,   /* rank 0's node -> members' nodes: the communicator to use, or none */
+	CONTROL_NCCL_FREE,  /* -> rank 0's node: a part is unused, or broken; and back: drop all
+			       parts */
 	CONTROL_LIST,	    /* -> any node: a client there asks for a chunk of a list */
 	CONTROL_LISTED,	    /* the answer */
 	CONTROL_END,
 };
 
 struct control_header {
-	uint32_t length; /* of what follows */
+	uint32_t length; /* of the body that follows */
 	uint16_t kind;
 	uint16_t reserved;
 };
@@ -53,17 +55,17 @@ struct control_beat {
 
 /* Returns 0, or -1 after a message was logged. */
 int link_listen(struct cluster *c, const char *address);
-/* Connects to all others, and waits for those that connect to this one. */
+/* Connects to all others, and accepts their connections. */
 int link_all(struct cluster *c);
-/* To another node. */
+/* Sends to another node. */
 void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const void *body,
 	       size_t size);
-/* Handles what came before there was a server. */
+/* Handles messages that came before the server existed. */
 void link_handle_kept(struct cluster *c);
 void link_close_all(struct cluster *c);
-/* Sends beats from now on. */
+/* Sends keep-alives from now on. */
 void link_start_beats(struct cluster *c);
-/* What it has not taken yet is so much that large things should wait. */
+/* Is so much unsent that large messages should wait? */
 bool link_is_full(const struct cluster *c, uint32_t node);
 
 #endif

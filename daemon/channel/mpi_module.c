@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The module ncclsvc-mpi.so: the daemon's few calls, in Open MPI's. */
+ * The module ncclsvc-mpi.so: the daemon's interface to Open MPI. */
 #include <limits.h>
 #include <mpi.h>
 #include <stdio.h>
@@ -12,11 +12,11 @@
 
 static MPI_Comm world = MPI_COMM_NULL;
 
-/* What is on its way: several arrays, because MPI wants one of requests. */
+/* Requests in progress, in several arrays, since MPI requires an array of requests. */
 static MPI_Request *requests;
 static void **cookies;
 static bool *receives;
-static double *dropped; /* when, in seconds; 0: it was not */
+static double *dropped; /* when it was dropped, in seconds; 0: it was not */
 static unsigned active, room, ndropped;
 
 /* Control messages are received into a ring, in the order of its slots. */
@@ -25,10 +25,10 @@ static struct {
 	char *memory;
 	size_t bytes;
 	unsigned slots, head;
-	bool taken; /* the head's message is with the caller */
+	bool taken; /* the caller holds the head's message */
 } ears;
 
-/* Never 0, as MPI_Wtime may be. */
+/* Never 0, unlike MPI_Wtime. */
 static double seconds(void)
 {
 	struct timespec t;
@@ -68,7 +68,8 @@ static int start(const struct mpi_network *network, struct mpi_place *place, cha
 	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 	if (place->thread_level < MPI_THREAD_SERIALIZED) {
 		snprintf(why, size,
-			 "MPI gives thread level %d, the daemon needs %d (MPI_THREAD_SERIALIZED)",
+			 "MPI provides thread level %d, but the daemon needs %d "
+			 "(MPI_THREAD_SERIALIZED)",
 			 place->thread_level, MPI_THREAD_SERIALIZED);
 		return -1;
 	}
@@ -98,7 +99,7 @@ static int allgather(const void *mine, void *all, size_t bytes)
 	return MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, world) ? -1 : 0;
 }
 
-/* ---- What is on its way ---- */
+/* ---- Requests in progress ---- */
 
 static bool make_room(void)
 {
@@ -179,7 +180,7 @@ static int descending(const void *a, const void *b)
 	return *(const int *)b - *(const int *)a;
 }
 
-/* A receive that has met its message cannot be cancelled, and without the sender it may never end.
+/* A receive that has matched a message cannot be cancelled, and may never end without the sender.
  */
 static unsigned give_up(struct mpi_done *done, unsigned max)
 {
@@ -205,7 +206,7 @@ static unsigned poll_done(struct mpi_done *done, unsigned max)
 		return 0;
 	if (some > max)
 		some = max;
-	/* A part at a time, so that the arrays above have a limit. */
+	/* Some at a time, which bounds the arrays above. */
 	if (from + some > active)
 		from = 0;
 	int error = MPI_Testsome((int)some, requests + from, &n, indices, statuses);

@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Open MPI's component for shared memory has another name since version 5. */
+/* Open MPI renamed its shared-memory component in version 5. */
 static const char *shared_memory_only(void)
 {
 	char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
@@ -27,18 +27,18 @@ bool mpi_network_choose(const struct mpi_network *network)
 		setenv("OMPI_MCA_pml", "ob1", 0);
 		setenv("OMPI_MCA_btl", shared_memory_only(), 0);
 	}
-	/* Open MPI takes one of the two variables only. */
+	/* Open MPI accepts only one of the two variables. */
 	if (!network->interface || getenv("OMPI_MCA_btl_tcp_if_include") ||
 	    getenv("OMPI_MCA_btl_tcp_if_exclude"))
 		return false;
 	setenv("OMPI_MCA_btl_tcp_if_include", network->interface, 1);
-	/* With one interface there is one connection for each pair of nodes: MPI_Init makes it. */
+	/* With one interface, each pair of nodes has a single connection, which MPI_Init makes. */
 	setenv("OMPI_MCA_mpi_preconnect_mpi", "1", 1);
 	return true;
 }
 
-/* Open MPI's TCP component listens on all addresses, whatever interface it has been given. What
- * listens on one address is another's (libfabric's, UCX's), which may still need it. */
+/* Open MPI's TCP component listens on all addresses, whatever its interface. A socket that listens
+ * on one address belongs to another component (libfabric, UCX), which may still need it. */
 static bool listens_on_all_addresses(int fd)
 {
 	struct sockaddr_storage at;
@@ -53,8 +53,8 @@ static bool listens_on_all_addresses(int fd)
 	       IN6_IS_ADDR_UNSPECIFIED(&((struct sockaddr_in6 *)&at)->sin6_addr);
 }
 
-/* Open MPI polls the descriptor on, and closes it at the end: a file that never becomes readable
- * takes its place. */
+/* Open MPI keeps polling the descriptor and closes it at the end, so a file that never becomes
+ * readable replaces it. */
 void mpi_network_close_ports(void)
 {
 	int silent = eventfd(0, EFD_CLOEXEC);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How several daemons become one cluster: MPI starts them, and carries what they must know of each
- * other. */
+ * How several daemons form a cluster: MPI starts them, and exchanges the information that they need
+ * about each other. */
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <ifaddrs.h>
@@ -37,8 +37,8 @@ static long number_of(char *const envp[], const char *name)
 	return text ? strtol(text, NULL, 10) : 0;
 }
 
-/* How many its launcher started: mpirun, or srun. What Slurm says of the job, not of the step, also
- * holds for programs that a batch script starts by itself. */
+/* The number started by the launcher, mpirun or srun. Slurm's variables about the job, not the
+ * step, also apply to programs that a batch script starts by itself. */
 static long started_together(char *const envp[])
 {
 	if (paths_env(envp, "OMPI_COMM_WORLD_SIZE"))
@@ -46,7 +46,7 @@ static long started_together(char *const envp[])
 	return number_of(envp, "SLURM_STEP_NUM_TASKS");
 }
 
-/* All of them are on this machine, as far as the launcher says so. */
+/* Does the launcher say that all of them are on this machine? */
 static bool on_one_machine(char *const envp[])
 {
 	const long n = number_of(envp, "OMPI_COMM_WORLD_SIZE");
@@ -55,8 +55,8 @@ static bool on_one_machine(char *const envp[])
 	return number_of(envp, "SLURM_STEP_NUM_NODES") == 1;
 }
 
-/* A launcher's variables may have come along unmeant: a daemon that was to be alone would wait in
- * silence for others. */
+/* A launcher's variables may have been inherited by accident: a daemon meant to be alone would
+ * silently wait for others. */
 static void tell_cluster(const struct config *config, char *const envp[], long n)
 {
 	const char *variable = paths_env(envp, "OMPI_COMM_WORLD_SIZE") ? "OMPI_COMM_WORLD_SIZE"
@@ -83,9 +83,10 @@ int cluster_wanted(const struct config *config, char *const envp[])
 		tell_cluster(config, envp, n);
 		return 1;
 	}
-	log_error("Slurm started %ld tasks without PMIx, by which daemons find each other: use "
-		  "srun --mpi=pmix; or, if each daemon is to be alone, --cluster-bootstrap none",
-		  n);
+	log_error(
+		"Slurm started %ld tasks without PMIx, which daemons need to find each other: use "
+		"srun --mpi=pmix; or, if each daemon should be alone, --cluster-bootstrap none",
+		n);
 	return -1;
 }
 
@@ -96,7 +97,7 @@ static const struct mpi_api *open_module(void **module)
 	static const char *const places[] = {".", "../libexec/ncclsvc", NCCLSVC_LIBEXECDIR, NULL};
 	char self[PATH_MAX], path[PATH_MAX * 2];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	char why[512] = "it is not there";
+	char why[512] = "not found";
 	self[n > 0 ? n : 0] = '\0';
 	char *slash = strrchr(self, '/');
 	if (slash)
@@ -108,20 +109,21 @@ static const struct mpi_api *open_module(void **module)
 			snprintf(path, sizeof(path), "%s/%s/%s", self, places[i], MODULE);
 		if (access(path, F_OK))
 			continue;
-		/* Open MPI's own modules look for its symbols. */
+		/* Open MPI's own modules need its symbols. */
 		*module = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
 		const struct mpi_api *api = *module ? dlsym(*module, MPI_API_SYMBOL) : NULL;
 		if (api && api->version == MPI_API_VERSION)
 			return api;
-		snprintf(why, sizeof(why), "%s", *module ? "it is of another version" : dlerror());
+		snprintf(why, sizeof(why), "%s",
+			 *module ? "it has a different version" : dlerror());
 		break;
 	}
-	log_error("several nodes need the module %s, beside the daemon or in %s: %s", MODULE,
-		  NCCLSVC_LIBEXECDIR, why);
+	log_error("a cluster of several nodes needs the module %s, beside the daemon or in %s: %s",
+		  MODULE, NCCLSVC_LIBEXECDIR, why);
 	return NULL;
 }
 
-/* ---- A deadline for what blocks ---- */
+/* ---- A deadline for blocking calls ---- */
 
 struct watchdog {
 	pthread_t thread;
@@ -129,7 +131,7 @@ struct watchdog {
 	pthread_cond_t cond;
 	bool done;
 	int seconds;
-	const char *what; /* NULL: to run out of time is no failure */
+	const char *what; /* NULL: a timeout is no failure */
 	int code;
 };
 
@@ -173,14 +175,14 @@ static void watchdog_stop(struct watchdog *w)
 	pthread_mutex_destroy(&w->lock);
 }
 
-/* ---- Where others reach this node ---- */
+/* ---- The address at which other nodes reach this node ---- */
 
 struct reach {
 	char interface[IF_NAMESIZE]; /* empty: no interface of this machine has the address */
 	char address[CLUSTER_HOST_BYTES];
 };
 
-/* wanted: a name or an address; NULL: any that is no loopback. */
+/* wanted: a name or an address; NULL: any interface except loopback. */
 static bool matches(const struct ifaddrs *i, const char *wanted)
 {
 	uint8_t address[sizeof(struct in6_addr)];
@@ -257,8 +259,8 @@ static int exchange_node_info(struct cluster *c, const struct config *config)
 		c->nodes[i].info = all[i];
 		if (all[i].magic == NODE_INFO_MAGIC && !strcmp(all[i].version, mine->version))
 			continue;
-		log_error("node %u runs ncclsvcd '%.47s', this node %s: all nodes must run one "
-			  "version",
+		log_error("node %u runs ncclsvcd '%.47s', this node %s: all nodes must run the "
+			  "same version",
 			  i, all[i].magic == NODE_INFO_MAGIC ? all[i].version : "?", mine->version);
 		free(all);
 		return -1;
@@ -278,18 +280,17 @@ static int start_mpi(struct cluster *c, const struct config *config, char *const
 	const struct mpi_network network = {one_machine,
 					    reach.interface[0] ? reach.interface : NULL};
 	char why[512];
-	/* Open MPI ends a process that it cannot start. */
+	/* Open MPI aborts a process that it cannot initialize. */
 	if (together > 1 && !mpirun && !paths_env(envp, "PMIX_RANK"))
-		log_warning("Slurm gives this step no PMIx: if Open MPI ends here, it needs srun "
-			    "--mpi=pmix");
+		log_warning("Slurm provides no PMIx for this step. If Open MPI aborts now, use "
+			    "srun --mpi=pmix");
 	if (c->mpi->start(&network, &c->place, why, sizeof(why))) {
 		log_error("MPI: %s", why);
 		return -1;
 	}
 	if (together < 2 || c->place.nodes > 1)
 		return 0;
-	log_error("%ld daemons were started together, but MPI sees this one alone: use %s",
-		  together,
+	log_error("%ld daemons were started together, but MPI sees only this one: use %s", together,
 		  mpirun ? "the mpirun of the Open MPI that " MODULE " was built with"
 			 : "srun --mpi=pmix, or mpirun");
 	return -1;
@@ -298,7 +299,8 @@ static int start_mpi(struct cluster *c, const struct config *config, char *const
 static int connect_nodes(struct cluster *c, const struct config *config, char *const envp[])
 {
 	struct watchdog w;
-	if (!watchdog_start(&w, config->cluster_seconds, "connecting to the other nodes by MPI"))
+	if (!watchdog_start(&w, config->cluster_seconds,
+			    "connecting to the other nodes through MPI"))
 		return -1;
 	if (start_mpi(c, config, envp)) {
 		watchdog_stop(&w);
@@ -310,7 +312,7 @@ static int connect_nodes(struct cluster *c, const struct config *config, char *c
 	c->nodes = c->n <= CLUSTER_NODES_MAX ? calloc(c->n, sizeof(*c->nodes)) : NULL;
 	int error = -1;
 	if (!c->nodes) {
-		log_error("%u nodes: at most %d can be one cluster", c->n, CLUSTER_NODES_MAX);
+		log_error("%u nodes: a cluster can have at most %d", c->n, CLUSTER_NODES_MAX);
 	} else {
 		const struct reach reach = choose_reach(config, c->place.locals == c->place.nodes);
 		if (!link_listen(c, reach.address) && !exchange_node_info(c, config))
@@ -360,7 +362,7 @@ bool cluster_closed(const struct cluster *c)
 void cluster_destroy(struct cluster *c, int code)
 {
 	struct watchdog w;
-	/* Others that go on keep MPI_Finalize waiting, which is no failure. */
+	/* Daemons that continue make MPI_Finalize wait, which is no failure. */
 	log_flush();
 	if (watchdog_start(&w, MPI_FINISH_SECONDS, NULL)) {
 		w.code = code;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Communicators and their members. A communicator lives through epochs. An epoch starts when every
- * rank has sent JOIN, and ends when a member dies: then the survivors must JOIN again, beside the
- * process that takes the free rank, and count their tasks from 0. The executor knows one epoch at a
- * time. join.c: a member takes a rank; leave.c: it gives the rank back; gpu.c: what GPUs need
- * first; nodes.c: messages from other nodes.
+ * Communicators and their members. A communicator goes through epochs. An epoch starts when every
+ * rank has sent JOIN, and ends when a member dies: then the survivors and the process that takes
+ * the free rank must JOIN again, and count their tasks from 0. The executor knows one epoch at a
+ * time. join.c: a member takes a rank; leave.c: it gives the rank back; gpu.c: preparation of GPUs;
+ * nodes.c: messages from other nodes.
  */
 #include "comm.h"
 
@@ -38,16 +38,28 @@ static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
 		.rank = (int32_t)rank,
 	};
 	memcpy(r.id, m->id, sizeof(r.id));
+	memcpy(r.label, m->label, sizeof(r.label));
 	r.peer_bytes = peer_bytes(m);
 	client_reply(member->client, opcode, member->serial, &r, sizeof(r), NULL, 0);
 }
 
-/* ---- Making and forgetting ---- */
+/* ---- Creating and forgetting ---- */
 
 static void set_label(struct communicator *m)
 {
 	snprintf(m->label, sizeof(m->label), "%02x%02x%02x%02x", m->id[0], m->id[1], m->id[2],
 		 m->id[3]);
+}
+
+void comm_name(struct communicator *m, const struct client *c, const char label[NCCLSVC_NAME_BYTES])
+{
+	const bool first = !m->occupied;
+	if (first)
+		memcpy(m->job, c->job[0] ? c->job : c->cgroup, sizeof(m->job));
+	if (m->world || !label[0] || (m->named && !first))
+		return;
+	m->named = true;
+	memcpy(m->label, label, sizeof(m->label));
 }
 
 void comm_note_idle(struct communicator *m)
@@ -60,9 +72,8 @@ void comm_note_idle(struct communicator *m)
 		DL_APPEND2(s->idle, m, prev_idle, next_idle);
 }
 
-/* The communicator that has been idle for the longest time gives its place to a new one. One that
- * was only just made is not in the list. of: whose it must be; NULL: anybody's. False: there is
- * none. */
+/* The communicator that has been idle longest gives its slot to a new one. A communicator that was
+ * just created is not in the list. of: the owner; NULL: any. False: there is none. */
 static bool evict(struct comms *s, const struct account *of)
 {
 	struct communicator *m = s->idle;
@@ -73,8 +84,8 @@ static bool evict(struct comms *s, const struct account *of)
 	return m;
 }
 
-/* A user over the limit makes room among the user's own idle communicators. Only a daemon that is
- * full takes from others. */
+/* A user over the limit frees one of the user's own idle communicators. Only a full daemon takes
+ * another user's. */
 static bool take_place(struct comms *s, struct account *a, char *text)
 {
 	if (account_take(a, SHARE_COMMS, 1, text))
@@ -207,7 +218,7 @@ int comm_create_world(struct comms *s)
 		}
 	}
 	if (ranks > SVC_HOST_RANKS_MAX) {
-		log_error("all nodes together have %u host ranks, and may have %d: start them with "
+		log_error("all nodes together have %u host ranks; the limit is %d: start them with "
 			  "fewer (--ranks)",
 			  ranks, SVC_HOST_RANKS_MAX);
 		errno = EINVAL;
@@ -217,7 +228,7 @@ int comm_create_world(struct comms *s)
 	char text[SVC_TEXT_BYTES] = "out of memory";
 	s->world = own ? comm_create(s, id, ranks, own, text) : NULL;
 	if (!s->world) {
-		log_error("the world communicator cannot be made: %s", text);
+		log_error("cannot create the world communicator: %s", text);
 		errno = ENOMEM;
 		return -1;
 	}
@@ -327,7 +338,7 @@ bool comm_is_still_there(const struct communicator *m, uint32_t k)
 	       member->serial == m->start->members[k].serial;
 }
 
-/* One that is on another node, or has gone since all had joined. False: it is here. */
+/* Is the rank's member on another node, or gone since all had joined? False: it is here. */
 static bool is_elsewhere(struct comms *s, struct communicator *m, uint32_t k,
 			 struct epoch_member *told)
 {
@@ -348,7 +359,7 @@ static bool is_elsewhere(struct comms *s, struct communicator *m, uint32_t k,
 	return true;
 }
 
-/* Returns a rank that has gone since all had joined; -1: none. */
+/* Returns a rank whose member has gone since all had joined; -1: none. */
 static int32_t fill_members(struct comms *s, struct communicator *m, struct epoch_member *members)
 {
 	int32_t vanished = -1;
@@ -384,8 +395,8 @@ static enum transport_kind transport_of(const struct comms *s, const struct comm
 	return s->gpus->staging ? TRANSPORT_STAGED : TRANSPORT_NCCL;
 }
 
-/* A JOIN here for a rank that is another node's: the JOIN came after all had joined, or where they
- * gathered was lost, and the next node knew nothing of it. */
+/* A JOIN on this node for a rank of another node: it came after all had joined, or the rendezvous
+ * was lost and its successor did not know of the member. */
 static void turn_away_others(struct communicator *m)
 {
 	char text[SVC_TEXT_BYTES];
@@ -448,8 +459,8 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	cmd.epoch_start.comm_slot = m->nccl_comm ? m->nccl_comm->slot : 0;
 	cmd.epoch_start.internode_id = m->remote ? start->internode_id : 0;
 	executor_command(s->executor, &cmd);
-	/* The command is in the queue: whoever submits now is behind it. A reply that fails may end
-	 * its session, and with it this epoch; the others must still hear that it was. */
+	/* The command is queued, so later submissions are behind it. A failed reply may end its
+	 * session, and with it this epoch; the others must still be told that the epoch began. */
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (comm_alive(&m->members[k]) && m->members[k].state == NCCLSVC_MEMBER_JOINED)
 			reply_joined(m, k, m->reply_opcode);
@@ -490,12 +501,13 @@ void comm_close_all(struct comms *s, int reason)
 	HASH_ITER (hh, s->comms, m, tmp) {
 		comm_event_for(m, NCCLSVC_CAUSE_DAEMON_ENDS,
 			       &(ncclsvc_status){.result = reason, .rank_a = -1, .rank_b = -1});
-		if (m->nccl_comm && epoch_held(&m->life)) /* nothing may be left that never ends */
+		if (m->nccl_comm &&
+		    epoch_held(&m->life)) /* no operation that never ends may be left */
 			nccl_comm_abort(m->nccl_comm, NULL);
 	}
 }
 
-/* 1 + the node that it is about; 0: about none. */
+/* 1 + the node at fault; 0: none. */
 static uint32_t lost_node(const ncclsvc_status *st)
 {
 	return st->field == NCCLSVC_FIELD_NODE ? (uint32_t)st->value_a + 1 : 0;
@@ -546,7 +558,7 @@ void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reaso
 		.rank_a = rank,
 		.pid_a = rank >= 0 ? m->members[rank].pid : 0,
 		.rank_b = -1,
-		.ending = rank >= 0 ? m->members[rank].ending.how : NCCLSVC_ENDED,
+		.ending = rank >= 0 ? m->members[rank].ending.how : NCCLSVC_ENDED_UNKNOWN,
 		.ending_code = rank >= 0 ? m->members[rank].ending.code : 0,
 	};
 	if (m->life.state == NCCLSVC_EPOCH_LEFT)

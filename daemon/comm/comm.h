@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What comm*.c and split.c share. */
+ * Shared by comm*.c and split.c. */
 #ifndef DAEMON_COMM_H
 #define DAEMON_COMM_H
 
@@ -9,47 +9,50 @@
 struct control_break;
 struct control_start;
 
-/* The account, of the user to whom it belongs, holds something else already. NULL: over a limit, or
- * out of memory, as text says. */
+/* The account must belong to the communicator's user and already hold something else. Returns NULL
+ * if over a limit or out of memory; text says which. */
 struct communicator *comm_create(struct comms *s, const uint8_t *id, uint32_t nranks,
 				 struct account *a, char text[SVC_TEXT_BYTES]);
-/* The world, which nobody holds and which is there already, belongs to this user from now on. */
+/* The world exists already and nobody holds it. From now on it belongs to this user. */
 void comm_hand_over(struct communicator *m, struct account *a);
-/* 0: the session has its limit. */
+/* 0: the session is at its limit. */
 uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank);
-/* Forgets a communicator that no epoch has run on. */
+/* Frees a communicator that has never run an epoch. */
 void comm_discard(struct comms *s, struct communicator *m);
-/* Has the communicator looked at by then. */
+/* Schedules a check of the communicator by that time. */
 void comm_deadline(struct communicator *m, uint64_t at_ns);
-/* Has the member's JOIN ended by then; 0: there is no deadline any more. */
+/* Schedules the end of the member's JOIN by that time; 0: it has no deadline any more. */
 void comm_join_deadline(struct comms *s, struct member *member, uint64_t at_ns);
-/* When it may be forgotten, if no rank is taken until then. */
+/* When the communicator may be forgotten, if no rank is taken until then. */
 uint64_t comm_idle_end(const struct communicator *m);
-/* No rank is taken, and no task runs. */
+/* No rank is taken and no task runs. */
 static inline bool comm_is_forgettable(const struct communicator *m)
 {
 	return m->life.state == NCCLSVC_EPOCH_IDLE && !m->world;
 }
-/* Whether that is so has perhaps changed. */
+/* The answer to comm_is_forgettable may have changed. */
 void comm_note_idle(struct communicator *m);
-/* If every rank is taken, and its GPU ready: starts the epoch and answers every member. */
+/* A member is about to take a rank: what the communicator is called, and whose job it is of. */
+void comm_name(struct communicator *m, const struct client *c,
+	       const char label[NCCLSVC_NAME_BYTES]);
+/* If every rank is taken and its GPU is ready: starts the epoch and answers every member. */
 void comm_try_start(struct comms *s, struct communicator *m);
 
-/* Answers every waiting SPLIT of m with this error; rank: who went, or -1. */
+/* Answers every waiting SPLIT of m with this error; rank: the one that is gone, or -1. */
 void comm_split_failed(struct communicator *m, int result, int32_t rank);
 /* Returns the next deadline of a SPLIT of m; 0: none. */
 uint64_t comm_split_expire(struct communicator *m, uint64_t now);
 
-/* plan.c: answers everybody who waits for a plan of m; rank: who went, or -1. */
+/* plan.c: answers all requests that wait for a plan of m; rank: the one that is gone, or -1. */
 void plan_commit_failed(struct communicator *m, int result, int32_t rank);
-/* Returns the next deadline of such; 0: none. */
+/* Returns the next deadline of these requests; 0: none. */
 uint64_t plan_expire(struct communicator *m, uint64_t now);
-/* The member has left, and its plan with it. */
+/* The member has left, which ends its plan. */
 void plan_member_gone(struct communicator *m, uint32_t rank);
 struct control_result;
-/* What came of this epoch's plans. */
+/* The result of this epoch's plans. */
 void plan_result(struct communicator *m, const struct control_result *v);
-/* A member of another node is through with the plan of that number. */
+/* A member on another node has finished with the plan of that number. */
 void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number);
 /* m is about to be freed. */
 void plan_forget(struct communicator *m);
@@ -59,116 +62,116 @@ static inline bool comm_alive(const struct member *member)
 {
 	return member->client != NULL;
 }
-/* It is of this node, and of the epoch that runs. A client that waits in JOIN is not: for a rank
- * whose member has left, or, until the rendezvous refuses it, for one of another node. */
+/* Is the member on this node, and in the running epoch? A client that waits in JOIN is not: it
+ * waits for a rank whose member has left or, until the rendezvous refuses it, for a rank of another
+ * node. */
 static inline bool comm_takes_part(const struct member *member)
 {
 	return comm_alive(member) && member->state == NCCLSVC_MEMBER_JOINED;
 }
-/* An epoch runs, and no member has left it. */
+/* An epoch runs, and none of its members has left it. */
 bool comm_is_whole(const struct communicator *m);
-/* Why a request that all members make together has ended, if that is no rank's fault. */
+/* Why a request of all members has ended, when no rank is at fault. */
 void comm_blameless_text(const struct communicator *m, int result, uint32_t asked,
 			 char text[SVC_TEXT_BYTES]);
 void comm_vacate(struct communicator *m, struct member *member, uint32_t state);
 void comm_forget(struct comms *s, struct communicator *m);
-/* Ends the epoch, on all nodes, because of one member; the others are told to rejoin. */
+/* Ends the epoch on all nodes because of one member; the others are told to rejoin. */
 void comm_break_epoch(struct communicator *m, ncclsvc_epoch_cause cause, int32_t rank);
-/* Ends the epoch here; pending tasks and the members, who are to rejoin, are told why. rank: whose
- * fault it is, or -1. What comes of it in the log is the caller's. */
+/* Ends the epoch on this node; pending tasks and the members, which must rejoin, get the status.
+ * rank: the one at fault, or -1. The caller logs it. */
 void comm_end_epoch(struct communicator *m, ncclsvc_epoch_cause cause, const ncclsvc_status *why,
 		    int32_t rank);
-/* The same because of one member (-1: none), of its GPU, or of a node (-1: none), with a line in
- * the log. */
+/* Likewise, because of a member (-1: none), its GPU, or a node (-1: none), and logs a line. */
 void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reason, int32_t rank,
 		    int32_t node);
 
-/* state.c: this has happened to the communicator, and its members are as they are since: makes the
- * transition of epoch.h. why: what pending tasks are told, if an epoch ends by it. */
+/* state.c: applies an event to the communicator, after its members have changed: makes the
+ * transition of epoch.h. why: the status of pending tasks, if this ends an epoch. */
 void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause, const ncclsvc_status *why);
-/* The same of what is nobody's fault. */
+/* The same for events that are nobody's fault. */
 void comm_event(struct communicator *m, ncclsvc_epoch_cause cause);
-/* The scheduler expects the epoch across nodes with this name in that slot (UINT32_MAX: in none);
- * 0: not any more. */
+/* In this slot, the scheduler expects the epoch across nodes with this name (slot UINT32_MAX: in
+ * none); 0: it expects none any more. */
 void comm_name_epoch(struct comms *s, uint32_t slot, uint64_t internode_id);
 /* An epoch can begin: all ranks have joined. */
 bool comm_all_joined(const struct communicator *m);
-/* For launched tasks, once their epoch is over. */
+/* For launched tasks whose epoch has ended. */
 uint64_t comm_completion_ns(const struct comms *s);
 
 /* join.c: this rank's JOIN is overdue. */
 void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank);
-/* Answers a JOIN with this error, which those hear of who wait for the rank. */
+/* Answers a JOIN with this error, which is reported to those that wait for the rank. */
 void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
 		    int result, const char *format, ...) __attribute__((format(printf, 6, 7)));
 
-/* An epoch is about to begin with this rank, and the rank's member is of this node and waits in
- * JOIN as before: it has not left since, nor has another one taken its place, nor the same with
- * another JOIN. */
+/* An epoch is about to begin with this rank. Is the rank's member on this node and still waiting in
+ * the same JOIN: it has not left, been replaced, or sent another JOIN? */
 bool comm_is_still_there(const struct communicator *m, uint32_t k);
 
-/* gpu.c: true if every worker is there and knows its member's timelines, and NCCL has a
- * communicator. Else whatever is missing has been asked for, and comm_try_start follows. */
+/* gpu.c: true if every worker exists and knows its member's timelines, and NCCL has a communicator.
+ * Otherwise the missing parts have been requested, and comm_try_start follows. */
 bool comm_gpus_ready(struct comms *s, struct communicator *m);
-/* Answers every JOIN that waits with this error; rank: whose fault it is, or -1. Other nodes that
- * were about to begin are told. */
+/* Answers every waiting JOIN with this error; rank: the one at fault, or -1. Tells other nodes that
+ * were about to begin. */
 void comm_fail_joins(struct comms *s, struct communicator *m, int result, int32_t rank,
 		     const char *why);
-/* The same, when another node has told this one. */
+/* The same, on behalf of another node. */
 void comm_not_begun(struct communicator *m, ncclsvc_epoch_cause cause, int result, const char *why);
-/* Of the epoch that is about to begin, this rank is missing again: the others wait on, for whoever
- * comes. all: the other nodes do not know yet. */
+/* This rank of the epoch that is about to begin is missing again; the others wait for its next
+ * holder. all: the other nodes do not know yet. */
 void comm_join_again(struct communicator *m, int32_t rank, bool all);
-/* An epoch that waits for the GPUs cannot begin without this rank, which is free already. */
+/* An epoch that waits for GPUs cannot begin, as this rank has been freed. */
 void comm_left_while_joining(struct comms *s, struct communicator *m, int32_t rank);
-/* Of a SPLIT, nobody else can come. */
+/* No other process can join this part of a SPLIT. */
 static inline bool comm_can_wait(const struct communicator *m)
 {
 	return m->reply_opcode == SVC_JOIN;
 }
-/* The epoch that is about to begin, or any of a daemon that is alone: is this member of this node?
+/* In the epoch that is about to begin (or, if this daemon is alone, any epoch), is this member on
+ * this node?
  */
 bool comm_is_member_here(const struct communicator *m, uint32_t k);
-/* Members are all of the host or all of GPUs, each of its own. False: an error was sent. */
+/* Members are either all on the host, or each on a GPU of its own. False: an error was sent. */
 bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
 		      const struct svc_join *j, int32_t rank);
 
-/* The communicator that the session calls so, and its rank there; NULL: none. */
+/* The communicator of this handle of the session, and the session's rank there; NULL: none. */
 struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *rank);
 
 /* ---- For the layers above ---- */
 
-/* Returns 0 or -ENOMEM; comm_free_all is due then, too. */
+/* Returns 0 or -ENOMEM; even then, call comm_free_all. */
 int comms_open(struct comms *s);
 int comm_create_world(struct comms *s);
 void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct svc_join *request);
 void comm_leave(struct client *c, uint32_t serial, uint32_t handle);
 void comm_abort(struct client *c, uint32_t serial, const struct svc_abort *request);
-/* join: the serial of the request that is taken back. */
+/* join: serial of the request to cancel. */
 void comm_join_cancel(struct client *c, uint32_t serial, uint32_t join);
 void comm_split(struct client *c, uint32_t serial, const struct svc_split *r);
-/* Frees the ranks of a client that is gone, until then at the most. True: all of them. */
+/* Frees the ranks of a client that is gone, until that time at the latest. True: all are free. */
 bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns);
-/* What inspection shows: ncclsvc_comm_state. */
+/* The state that inspection shows (ncclsvc_comm_state). */
 uint32_t comm_state(const struct communicator *m);
 void comm_epoch_gone(struct comms *s, uint32_t slot);
 void comm_epoch_dirty(struct comms *s, uint32_t slot);
-/* Ends what is overdue; returns the next deadline, 0 for none. It looks at those communicators and
- * members alone whose time has come, for EXPIRE_TURN_NS each. */
+/* Ends what is overdue, for EXPIRE_TURN_NS per call; returns the next deadline, 0 for none. Visits
+ * only communicators and members whose deadline has passed. */
 uint64_t comm_expire(struct comms *s, uint64_t now);
-/* What a communicator of GPUs waited for may be there now. */
+/* A resource that a communicator of GPUs waited for may be available now. */
 void comm_gpu_ready(struct comms *s);
 void comm_session_known(struct client *c);
-/* Has it joined a communicator of GPUs? */
+/* Has the session joined a communicator of GPUs? */
 bool comm_uses_gpus(const struct client *c);
-/* why: what failed, if result is not OK. */
+/* why: the failure, if result is not OK. */
 void comm_nccl_ready(struct communicator *m, int result, const char *why);
-/* A member's GPU, or NCCL, failed: the epoch that runs is over for all. */
+/* A member's GPU, or NCCL, failed; ends the running epoch for all members. */
 void comm_gpu_lost(struct communicator *m, int result, int32_t rank);
-/* Ends every epoch for this reason, so that no member takes the blame. */
+/* Ends every epoch for this reason, without blaming a member. */
 void comm_close_all(struct comms *s, int reason);
-/* Other nodes: all have joined; the epoch was ended by another node; a member there left; the node
- * is gone; the engine could not go on; a JOIN, a SPLIT is refused; who joins what.
+/* From other nodes: all have joined; another node ended the epoch; a member there left; the node is
+ * gone; the engine could not continue; a JOIN or SPLIT was refused; which part each member joins.
  */
 void comm_gathered(struct communicator *m, const struct control_start *start);
 void comm_broken_elsewhere(struct communicator *m, const struct control_break *b);
@@ -177,11 +180,11 @@ void comm_node_lost(struct communicator *m, uint32_t node);
 void comm_member_left(struct comms *s, uint32_t slot, uint32_t epoch, int32_t rank);
 void comm_internode_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result,
 			   int32_t node);
-/* An operation that a stream started has failed with that status: the epoch is over for it. */
+/* A stream-triggered operation failed with this status, which ends the epoch. */
 void comm_trigger_failed(struct comms *s, uint32_t slot, const ncclsvc_status *st);
 void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const char *text);
 void comm_split_refused(struct communicator *m, int result, const char *text);
-/* m: that is split; NULL: its epoch is over here. */
+/* m: the communicator being split; NULL: its epoch has ended on this node. */
 void comm_split_parts(struct comms *s, struct communicator *m, const struct control_result *p);
 /* The configuration has changed. */
 void comms_reload(struct comms *s);

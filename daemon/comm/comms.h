@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * All communicators, and what they need of the layers below. */
+ * All communicators, and what they use from the layers below. */
 #ifndef COMM_COMMS_H
 #define COMM_COMMS_H
 
@@ -24,22 +24,22 @@ struct comms {
 	struct sessions *sessions;
 	struct gpus *gpus;
 	struct memory *memory;
-	struct coord coord; /* what this node decides for all */
-	uv_async_t own;	    /* messages to this node itself */
+	struct coord coord; /* this node's part in decisions for all nodes */
+	uv_async_t own;	    /* messages from this node to itself */
 	struct own_message *own_messages;
-	struct cluster *cluster;    /* the connections to the others; NULL: this node is alone */
+	struct cluster *cluster;    /* connections to the other nodes; NULL: this node is alone */
 	struct communicator *comms; /* by id */
 	struct communicator **comm_by_slot; /* [SVC_COMMS_MAX] */
-	uint32_t ncomms, free_slot;	    /* no slot below that is free */
-	struct communicator *idle;  /* that may be forgotten, the first that became so before */
-	struct deadlines deadlines; /* of communicators; room for SVC_COMMS_MAX */
-	struct deadlines joins;	    /* of members that wait in JOIN; room for all ranks */
+	uint32_t ncomms, free_slot;	    /* all slots below free_slot are taken */
+	struct communicator *idle;	    /* may be forgotten, the oldest first */
+	struct deadlines deadlines;	    /* of communicators; room for SVC_COMMS_MAX */
+	struct deadlines joins;		    /* of members that wait in JOIN; room for all ranks */
 	uint64_t last_comm, last_plan;
 	struct plan *plans;
 	struct crossover crossover; /* peer/limit.c: of this machine, as measured */
 	struct deadlines looks;	    /* peer/watch.c: at the pages of communicators */
 	struct failures failures;
-	uv_timer_t followed;	     /* tells the log what has followed from failures */
+	uint64_t gathered_ns; /* when what followed from failures is logged; 0: nothing has */
 	ncclsvc_status last_failure; /* result 0: none yet */
 	uint64_t last_failure_comm;
 	struct communicator *world;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A communicator: its members, and its present epoch. */
+ * A communicator: its members and its current epoch. */
 #ifndef COMM_COMMUNICATOR_H
 #define COMM_COMMUNICATOR_H
 
@@ -28,16 +28,16 @@ struct member {
 	int32_t pid;		  /* the last holder's */
 	struct ending ending;	  /* how its part in the last epoch ended, if it ended that epoch */
 	int32_t device;
-	int staging_fd; /* that came with its JOIN; -1: none */
+	int staging_fd; /* came with its JOIN; -1: none */
 	int32_t staging_device;
 	uint64_t staging_bytes;
-	int32_t node; /* of the epoch's member, if that is another one; else -1 */
+	int32_t node; /* of the epoch's member, if on another node; otherwise -1 */
 	int32_t far_pid;
-	uint64_t redops; /* bits: its worker may have made them, and not been told to let them go */
-	bool fresh;	 /* this JOIN made the handle: it goes if the JOIN fails */
-	bool overdue;	 /* it was asked who is missing */
+	uint64_t redops; /* bitmap: may exist in its worker, which was not told to free them */
+	bool fresh;	 /* this JOIN created the handle, which goes if the JOIN fails */
+	bool overdue;	 /* the rendezvous was asked which ranks are missing */
 	bool fail_fast;	 /* its JOIN has SVC_JOIN_FAIL_FAST */
-	bool late;	 /* its JOIN's deadline has passed in this attempt of the members to join */
+	bool late;	 /* its JOIN's deadline has passed in this attempt to join */
 };
 
 struct split_request {
@@ -45,18 +45,19 @@ struct split_request {
 	int32_t colour, key;
 	uint32_t staging; /* region */
 	uint32_t serial;
-	uint64_t deadline_ns;
+	uint64_t deadline_ns, since_ns;
 	bool overdue; /* it was asked who is missing */
+	char label[NCCLSVC_NAME_BYTES];
 };
 
 enum barrier_state { BARRIER_NONE, BARRIER_READY, BARRIER_OVER };
 
-/* A plan that waits for the other members'. */
+/* A plan that waits for the other members' plans. */
 struct commit {
 	bool here;
-	bool overdue; /* it was asked who is missing */
+	bool overdue; /* the coordinator was asked which ranks are missing */
 	uint32_t serial;
-	uint64_t deadline_ns;
+	uint64_t deadline_ns, since_ns;
 };
 
 struct communicator {
@@ -65,45 +66,50 @@ struct communicator {
 	uint64_t uid;
 	uint8_t id[NCCLSVC_ID_BYTES];
 	char label[NCCLSVC_NAME_BYTES];
+	bool named;		     /* the label is its users' */
+	char job[NCCLSVC_JOB_BYTES]; /* of the member that joined first of those here; empty:
+					unknown */
 	bool world;
 	bool cuda;		     /* its members' devices are GPUs */
-	bool out_of_reach;	     /* a member cannot map another's: no kernels */
+	bool out_of_reach;	     /* a member cannot map another's memory, so no kernels */
 	unsigned reply_opcode;	     /* what its members wait for: JOIN or SPLIT */
-	struct nccl_comm *nccl_comm; /* while an epoch runs or is about to */
-	struct account *account;     /* of the user to whom it belongs: all its members are his */
+	struct nccl_comm *nccl_comm; /* while an epoch runs or is about to begin */
+	struct account *account;     /* of the owner; all its members belong to this user */
 	uint32_t nranks, epoch;
 	uint64_t failure; /* the last, since the epoch began: failures/; 0: none */
 	uint64_t failure_ns;
 	struct epoch_life life;
 	struct member *members; /* [nranks] */
 	uint32_t joining, occupied;
-	struct refusal refused; /* the last of this attempt to join */
-	bool late_reported;	/* that this attempt came to nothing in time */
+	struct refusal refused; /* the last one in this attempt to join */
+	bool late_reported;	/* this attempt's timeout was reported */
 	struct peer_pages
-		*peer; /* while an epoch runs whose members have staging memory; else NULL */
-	struct member_progress *progress; /* of the epoch that runs */
-	struct member_pending *pending;	  /* the same, if it began with `peer`; else NULL */
-	struct split_request *split;	  /* [nranks]; NULL: none under way */
-	struct plan *plan;		  /* in force, and the executor's; NULL: none */
+		*peer; /* while an epoch runs whose members have staging memory; otherwise NULL */
+	struct member_progress *progress; /* of the running epoch */
+	struct member_pending *pending;	  /* likewise, if it began with `peer`; otherwise NULL */
+	struct split_request *split;	  /* [nranks]; NULL: none in progress */
+	struct plan *plan;		  /* in force, and lent to the executor; NULL: none */
 	struct plan *forming;		  /* NULL: none */
 	struct commit *commits;		  /* [nranks]; NULL: none waits */
 	uint32_t committing;
-	uint32_t split_round, plan_round; /* ends of SPLITs, and of plans, heard in this epoch */
+	uint32_t split_round, plan_round; /* SPLITs and plans that have ended in this epoch */
 	bool split_lost,
-		plan_lost; /* this round's was given up here, and its result has not come */
+		plan_lost; /* this round's plan was given up here, and its result has not come */
 	uint64_t since_ns;
-	uint64_t idle_ns;			    /* when the last member here went */
+	uint64_t watched_ns; /* the wait that began then was asked about; 0: none was */
+	uint64_t idle_ns;    /* when the last local member left */
 	struct communicator *prev_idle, *next_idle; /* while it is in comms->idle */
-	struct deadline deadline; /* the first of its waits; those of JOINs are the members' */
-	uint32_t coordinator;	  /* of the epoch: rank 0's node; of a part, of the SPLIT before */
-	uint32_t remote;	  /* members of the epoch on other nodes */
-	struct control_start *starts[2]; /* room for the next two */
-	struct control_start *start;	 /* all have joined; NULL: not yet, or it has begun */
-	struct control_start *begun; /* of the epoch that runs, or was the last to; NULL: none */
-	enum barrier_state barrier;  /* of GPUs across nodes: what the NCCL pool knows of start */
-	bool start_is_over;	     /* it is to end as soon as it has begun */
+	struct deadline deadline; /* the earliest of its waits, except members' JOINs */
+	uint32_t coordinator; /* of the epoch: rank 0's node; for a part of a SPLIT: of the SPLIT
+				 before */
+	uint32_t remote;      /* members of the epoch on other nodes */
+	struct control_start *starts[2]; /* storage for the next two */
+	struct control_start *start; /* all have joined; NULL: not yet, or the epoch has begun */
+	struct control_start *begun; /* of the running or the last epoch; NULL: none */
+	enum barrier_state barrier;  /* for GPUs across nodes: what the NCCL pool knows of start */
+	bool start_is_over;	     /* the epoch must end as soon as it has begun */
 	struct control_break start_break;      /* because of this */
-	struct unexpected_message *unexpected; /* of an epoch that has not begun here */
+	struct unexpected_message *unexpected; /* for an epoch that has not begun here */
 	UT_hash_handle hh;		       /* by id */
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Communicators: what is overdue. Two heaps are ordered by deadline: one of members' JOINs, and one
- * of communicators, by whichever comes first of their split, their plan and their end. peer/watch.c
- * has a third. So a deadline costs nothing for what is not due, however much there is. */
+ * Deadlines of communicators. Two heaps are ordered by deadline: one of members' JOINs, and one of
+ * communicators, by the earliest deadline of their split, their plan and their end. peer/watch.c
+ * has a third. So entries that are not due cost nothing, however many there are. */
 #include <stddef.h>
 
 #include "base/clock.h"
@@ -11,11 +11,13 @@
 #include "base/timings.h"
 #include "comm.h"
 #include "comms.h"
+#include "consequences.h"
 #include "gpu/nccl_comm.h"
 #include "peer/peer.h"
 #include "remote.h"
 
-/* An operation that still runs on GPUs may never end by itself. Returns the next deadline; 0: none.
+/* Aborts operations still running on GPUs, which may never end by themselves. Returns the next
+ * deadline; 0: none.
  */
 static uint64_t expire_draining(struct communicator *m, uint64_t now)
 {
@@ -53,7 +55,7 @@ uint64_t comm_idle_end(const struct communicator *m)
 	return m->idle_ns + (uint64_t)m->comms->config->comm_idle_seconds * 1000000000;
 }
 
-/* Looks at what waits for all members: at most once at each of them. */
+/* Checks the requests that wait for all members, at most once per member. */
 static void expire_communicator(struct comms *s, struct communicator *m, uint64_t now)
 {
 	uint64_t next = comm_split_expire(m, now);
@@ -92,8 +94,8 @@ static uint64_t expire_communicators(struct comms *s, uint64_t now)
 	return d ? d->at_ns : 0;
 }
 
-/* The messages that each overdue JOIN leads to are handled in this turn, too: otherwise they would
- * all be due at once. */
+/* The messages caused by each overdue JOIN are handled in this turn, too; otherwise they would all
+ * be due at once. */
 static uint64_t expire_joins(struct comms *s, uint64_t now)
 {
 	const uint64_t until = clock_now() + EXPIRE_TURN_NS;
@@ -115,6 +117,7 @@ uint64_t comm_expire(struct comms *s, uint64_t now)
 {
 	uint64_t next = peer_watch(s, now);
 	next = earlier(next, expire_communicators(s, now));
+	next = earlier(next, consequences_log(s, now));
 	return earlier(next, expire_joins(s, now));
 }
 

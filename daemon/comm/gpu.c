@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators of GPUs: what an epoch of theirs needs before it can begin. */
+ * Communicators of GPUs: preparations for an epoch. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ bool comm_is_member_here(const struct communicator *m, uint32_t k)
 	return !m->start || m->start->members[k].node == m->comms->coord.me;
 }
 
-/* Every worker of this node's members is there, and knows their timelines. */
+/* Do all workers of this node's members run, and know their timelines? */
 static bool staged_ready(struct comms *s, struct communicator *m)
 {
 	bool known = true;
@@ -51,14 +51,14 @@ struct nccl_comm_want comm_want(struct communicator *m)
 	return w;
 }
 
-/* Its NCCL communicator is on the way: comm_nccl_ready follows. */
+/* Its NCCL communicator is being created: comm_nccl_ready follows. */
 static bool being_acquired(const struct communicator *m)
 {
 	return m->barrier == BARRIER_READY || (m->nccl_comm && m->nccl_comm->waiting);
 }
 
-/* True: every worker is there and knows its member's timelines, and NCCL has a communicator. Else
- * whatever is missing has been asked for, and the answer comes back here. */
+/* True: every worker runs and knows its member's timelines, and NCCL has a communicator. Otherwise
+ * requests the missing parts; the answer leads back here. */
 bool comm_gpus_ready(struct comms *s, struct communicator *m)
 {
 	bool known = true;
@@ -93,7 +93,7 @@ bool comm_gpus_ready(struct comms *s, struct communicator *m)
 	return nccl_comm_fits(m->nccl_comm, &w);
 }
 
-/* They believe that it has begun. */
+/* The other nodes believe that it has begun. */
 static void tell_not_begun(struct comms *s, struct communicator *m, int result, int32_t rank,
 			   bool all)
 {
@@ -201,7 +201,7 @@ bool comm_nccl_broken(struct communicator *m, int result, int32_t rank)
 	return epoch_held(&m->life);
 }
 
-/* What the executor is told of the epoch that has ended. */
+/* Tells the executor about the epoch that has ended. */
 static void tell_of_end(const struct communicator *m, enum command_kind kind)
 {
 	if (epoch_held(&m->life))
@@ -252,7 +252,7 @@ void comm_session_known(struct client *c)
 			comm_try_start(c->memberships[i].comm->comms, c->memberships[i].comm);
 }
 
-/* Members are all of the host or all of GPUs, each of its own. */
+/* Members are either all on the host, or each on a GPU of its own. */
 bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
 		      const struct svc_join *j, int32_t rank)
 {
@@ -260,8 +260,8 @@ bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
 		m->cuda = j->device != SVC_DEVICE_HOST;
 	if (m->cuda != (j->device != SVC_DEVICE_HOST)) {
 		comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
-			       "rank %d (pid %d) joins with %s, the members of communicator %s did "
-			       "with %s",
+			       "rank %d (pid %d) joins with %s, but the members of communicator %s "
+			       "joined with %s",
 			       rank, c->pid, m->cuda ? "host memory" : "a GPU", m->label,
 			       m->cuda ? "GPUs" : "host memory");
 		return false;
@@ -271,8 +271,8 @@ bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
 		    m->members[k].device != j->device)
 			continue;
 		comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
-			       "ranks %u (pid %d) and %d (pid %d) of communicator %s have both "
-			       "taken device %d: each rank needs a GPU of its own",
+			       "ranks %u (pid %d) and %d (pid %d) of communicator %s both use "
+			       "device %d: each rank needs its own GPU",
 			       k, m->members[k].pid, rank, c->pid, m->label, j->device);
 		return false;
 	}

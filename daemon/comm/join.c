@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * JOIN: which process may take a rank, and which ranks did not come in time. */
+ * JOIN: which process may take a rank, and which ranks did not join in time. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +13,7 @@
 #include "coord/rendezvous.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
+#include "names.h"
 #include "peer/peer.h"
 #include "remote.h"
 #include "report.h"
@@ -39,13 +40,15 @@ static bool check_join(struct comms *s, struct client *c, uint32_t serial, const
 	else if (j->timeout_ns > SVC_TIMEOUT_MAX_NS)
 		wrong = "the timeout is out of range";
 	else if (world && (j->nranks || j->rank < -1))
-		wrong = "the world is joined with nranks 0 and a rank, or -1 for any";
+		wrong = "to join the world, give nranks 0 and a rank, or -1 for any rank";
 	else if (!world && j->nranks < 1)
 		wrong = "nranks must be at least 1";
 	else if (!world && (j->rank < 0 || j->rank >= j->nranks))
 		wrong = "the rank must be from 0 to nranks - 1";
 	else if (j->mps > NCCLSVC_MPS_UNKNOWN)
 		wrong = "invalid mps value";
+	else if (!svc_label_ok(j->label, sizeof(j->label)))
+		wrong = "the label is not printable ASCII of at most 47 characters";
 	if (wrong) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
 		return false;
@@ -57,14 +60,14 @@ static bool check_join(struct comms *s, struct client *c, uint32_t serial, const
 	}
 	if (j->device != SVC_DEVICE_HOST && world) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_UNSUPPORTED,
-			     "the world's ranks are the host's (device -1)");
+			     "the world has only host ranks (device -1)");
 		return false;
 	}
 	const struct cluster *nodes = s->cluster;
 	uint32_t most = nodes ? nodes->n * GPUS_MAX : s->gpus->ngpus;
 	if (j->device != SVC_DEVICE_HOST && (uint32_t)j->nranks > most) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "nranks is %d: each needs a GPU of its own, and %s %u", j->nranks,
+			     "nranks is %d, but each rank needs its own GPU, and %s %u", j->nranks,
 			     nodes ? "all nodes can have" : "this node has", most);
 		return false;
 	}
@@ -76,7 +79,7 @@ static bool check_join(struct comms *s, struct client *c, uint32_t serial, const
 	return peer_staging_fits(c, SVC_JOIN, serial, j->device, j->staging);
 }
 
-/* The communicator a JOIN names, made if need be; NULL after an error was sent. */
+/* Returns the communicator that a JOIN names, created if needed; NULL after an error was sent. */
 static struct communicator *find_or_create(struct comms *s, struct client *c, uint32_t serial,
 					   const struct svc_join *j)
 {
@@ -86,7 +89,7 @@ static struct communicator *find_or_create(struct comms *s, struct client *c, ui
 		m = s->world;
 	else
 		HASH_FIND(hh, s->comms, j->id, sizeof(j->id), m);
-	/* If nobody holds the world, it belongs to the user who comes next. */
+	/* If nobody holds the world, it belongs to the next user who joins. */
 	if (m && m->world && !m->occupied && m->account != c->account)
 		comm_hand_over(m, c->account);
 	if (m && m->account != c->account) {
@@ -113,7 +116,7 @@ static struct communicator *find_or_create(struct comms *s, struct client *c, ui
 	return m;
 }
 
-/* One that nobody holds. Of the world's ranks, each node has its own. */
+/* Returns a free rank. Each node has its own ranks of the world. */
 static int32_t any_free_rank(const struct comms *s, const struct communicator *m)
 {
 	uint32_t first = 0, end = m->nranks;
@@ -133,7 +136,7 @@ static bool world_rank_is_ours(struct comms *s, struct client *c, uint32_t seria
 	if (!s->cluster || ((uint32_t)rank >= first && (uint32_t)rank < first + n))
 		return true;
 	client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
-		     "rank %d of the world is another node's: this one has ranks %u to %u", rank,
+		     "rank %d of the world is on another node; this node has ranks %u to %u", rank,
 		     first, first + n - 1);
 	return false;
 }
@@ -152,7 +155,7 @@ static void take_rank(struct comms *s, struct client *c, struct communicator *m,
 	struct member *member = &m->members[rank];
 	const uint32_t handle = comm_alive(member) ? member->handle : comm_new_handle(c, m, rank);
 	if (!handle) {
-		comm_note_idle(m); /* it may have been made for this */
+		comm_note_idle(m); /* it may have been created for this */
 		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
 			     "a session has at most %d communicators", SVC_SESSION_COMMS - 1);
 		return;
@@ -160,6 +163,7 @@ static void take_rank(struct comms *s, struct client *c, struct communicator *m,
 	if (m->life.state == NCCLSVC_EPOCH_LEFT)
 		comm_event(m, NCCLSVC_CAUSE_RENEWED);
 	member->fresh = !comm_alive(member);
+	comm_name(m, c, j->label);
 	m->occupied += member->fresh;
 	member->client = c;
 	member->handle = handle;
@@ -184,7 +188,7 @@ static void take_rank(struct comms *s, struct client *c, struct communicator *m,
 	remote_join(m, (uint32_t)rank);
 }
 
-/* One whose member has left the epoch. */
+/* Returns a rank whose member has left the epoch. */
 static int32_t a_missing_rank(const struct communicator *m)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
@@ -193,7 +197,7 @@ static int32_t a_missing_rank(const struct communicator *m)
 	return 0;
 }
 
-/* False: the id is made of the name of another user's job, and an error was sent. */
+/* False: the id is made from the name of another user's job, and an error was sent. */
 static bool own_job(struct client *c, uint32_t serial, struct svc_join *j)
 {
 	struct svc_job job;
@@ -202,7 +206,7 @@ static bool own_job(struct client *c, uint32_t serial, struct svc_join *j)
 		return true;
 	if (job.user != SVC_JOB_OWN) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_PERMISSION,
-			     "the id is that of a job of user %u: a process of user %u cannot join",
+			     "the id belongs to a job of user %u; a process of user %u cannot join",
 			     job.user, c->uid);
 		return false;
 	}
@@ -229,13 +233,15 @@ void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct 
 	}
 	if ((uint32_t)rank >= m->nranks) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the world has no rank %d, but %u ranks (--ranks)", rank, m->nranks);
+			     "the world has no rank %d; it has %u ranks (--ranks)", rank,
+			     m->nranks);
 		return;
 	}
 	if (m->world && !world_rank_is_ours(s, c, serial, rank))
 		return;
 	const struct member *member = &m->members[rank];
-	/* Somebody left, so the epoch can do little more: its member may ask for the next. */
+	/* A member has left, so the epoch can do little more; its process may ask for the next one.
+	 */
 	if (member->client == c && member->state == NCCLSVC_MEMBER_JOINED && epoch_runs(&m->life) &&
 	    !comm_is_whole(m))
 		comm_break_epoch(m, NCCLSVC_CAUSE_RENEWED, a_missing_rank(m));
@@ -252,7 +258,7 @@ void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct 
 
 /* ---- Deadlines ---- */
 
-/* An epoch on GPUs needs their workers. False: they are all there. */
+/* An epoch on GPUs needs their workers. False: all are ready. */
 static bool name_lost_gpu(const struct comms *s, const struct communicator *m, uint32_t rank,
 			  char *text, size_t size)
 {
@@ -266,8 +272,9 @@ static bool name_lost_gpu(const struct comms *s, const struct communicator *m, u
 			 "communicator %s waits for the worker of gpu%d, which %s by rank %u's "
 			 "deadline%s%.90s",
 			 m->label, g->index,
-			 g->info.state == NCCLSVC_DEVICE_STARTING ? "had not started"
-								  : "was lost and not back",
+			 g->info.state == NCCLSVC_DEVICE_STARTING
+				 ? "had not started"
+				 : "was lost and had not restarted",
 			 rank, g->info.text[0] ? ": " : "", g->info.text);
 		return true;
 	}
@@ -289,14 +296,14 @@ void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const c
 	if (member->fresh)
 		comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
 	if (!comm_alive(member) && member->node >= 0 && epoch_runs(&m->life)) {
-		member->state = NCCLSVC_MEMBER_JOINED; /* another node's, as before */
+		member->state = NCCLSVC_MEMBER_JOINED; /* on another node, as before */
 		member->pid = member->far_pid;
 	}
 	comm_event(m, member->late ? NCCLSVC_CAUSE_DEADLINE : NCCLSVC_CAUSE_REFUSED);
 	client_error(c, m->reply_opcode, serial, result, "%s", text);
 }
 
-/* The rendezvous knows which ranks are missing: its answer comes soon. */
+/* The rendezvous knows which ranks are missing; its answer comes soon. */
 static bool ask_missing(struct comms *s, struct communicator *m, uint32_t rank)
 {
 	struct member *member = &m->members[rank];
@@ -325,7 +332,7 @@ void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank)
 		absent_text(&absent, m->label, rank, &m->refused, text);
 	else if (!lost)
 		snprintf(text, sizeof(text),
-			 m->cuda ? "NCCL had not made communicator %s by rank %u's deadline"
+			 m->cuda ? "NCCL had not created communicator %s by rank %u's deadline"
 				 : "the last epoch of communicator %s had not ended by rank %u's "
 				   "deadline",
 			 m->label, rank);

@@ -15,7 +15,7 @@ void comm_left_while_joining(struct comms *s, struct communicator *m, int32_t ra
 		comm_join_again(m, rank, true);
 	else
 		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, rank,
-				"a member went before the split was done");
+				"a member left or died before the split was done");
 }
 
 static void leave(struct client *c, struct communicator *m, int32_t rank)
@@ -137,8 +137,8 @@ bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns)
 			   epoch_runs(&m->life) ? NCCLSVC_CAUSE_LEFT : NCCLSVC_CAUSE_MEMBER_DIED);
 		if (starts)
 			comm_left_while_joining(s, m, rank);
-		/* The messages that this leads to are handled in this turn, too: otherwise they
-		 * would all be due at once. */
+		/* The messages that this causes are handled in this turn, too; otherwise they would
+		 * all be due at once. */
 		remote_handle_own(s);
 	}
 	return true;

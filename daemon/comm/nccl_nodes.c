@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * NCCL communicators across nodes: what the pool (coord/nccl_pool.c) is told of this node's
- * parts, and what this node does when it is told something. */
+ * NCCL communicators across nodes: reports to the pool (coord/nccl_pool.c) about this node's parts,
+ * and the handling of its answers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +72,7 @@ void nodes_withdraw(struct communicator *m, int result, int32_t rank)
 	if (m->barrier != BARRIER_OVER)
 		remote_nccl_ready(m, result, rank, m->barrier == BARRIER_READY);
 	m->barrier = BARRIER_OVER;
-	if (!epoch_held(&m->life)) /* else it is the last epoch's still */
+	if (!epoch_held(&m->life)) /* otherwise the last epoch still uses it */
 		nccl_comm_release(&m->nccl_comm);
 }
 
@@ -127,7 +127,7 @@ void nodes_use(struct comms *s, const struct control_nccl_use *u)
 		snprintf(text, sizeof(text),
 			 "the epoch could not begin on another node (%s%s): join again",
 			 svc_result_name(u->result),
-			 u->result == NCCLSVC_PEER_GONE ? ", a member or its node has gone" : "");
+			 u->result == NCCLSVC_PEER_GONE ? ", a member or its node is gone" : "");
 		if (u->result == NCCLSVC_PEER_GONE && comm_can_wait(m) && u->rank >= 0 &&
 		    (uint32_t)u->rank < m->nranks &&
 		    !coord_is_gone(&s->coord, m->start->members[u->rank].node))
@@ -142,7 +142,7 @@ void nodes_use(struct comms *s, const struct control_nccl_use *u)
 }
 
 struct wanted_id {
-	uint8_t id[NCCLSVC_ID_BYTES]; /* the communicator's */
+	uint8_t id[NCCLSVC_ID_BYTES]; /* of the communicator */
 	uint32_t epoch;
 };
 
@@ -173,13 +173,13 @@ void nodes_make_id(struct comms *s, const uint8_t *id, uint32_t epoch, int32_t d
 
 /* ---- Ending ---- */
 
-/* The part is of no use without the others. */
+/* The part is useless without the others. */
 static void drop(struct nccl_comm *p, int result, int32_t rank, int32_t node, const char *why)
 {
 	struct communicator *m = p->user;
 	p->told = true;
 	if (p->aborting || (p->bad && !p->waiting))
-		return; /* it is broken off already */
+		return; /* it is being aborted already */
 	if (p->waiting) {
 		nccl_comm_fail(p, result, why);
 		return;

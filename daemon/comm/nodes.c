@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators with members on other nodes: what this node does when those, or its engine, say
- * that an epoch begins or ends, or that somebody has left. */
+ * Communicators with members on other nodes: handles reports, from these nodes or its own engine,
+ * that an epoch begins or ends, or that a member has left. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 #include "remote.h"
 #include "report.h"
 
-/* The epoch that is about to begin lacks that node. */
+/* The node is missing from the epoch that is about to begin. */
 static void begin_without(struct communicator *m, uint32_t node)
 {
 	for (uint32_t k = 0; m->start && k < m->nranks; k++) {
@@ -22,7 +22,7 @@ static void begin_without(struct communicator *m, uint32_t node)
 				       epoch_held(&m->life) ? NCCLSVC_CAUSE_START_FAILED
 							    : NCCLSVC_CAUSE_NODE_LOST,
 				       NCCLSVC_PEER_GONE,
-				       "a member's node went before the epoch began");
+				       "a member's node was lost before the epoch began");
 			return;
 		}
 		m->start_is_over = true;
@@ -56,7 +56,7 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 		comm_join_again(m, vanished, true);
 	else if (m->cuda && vanished >= 0)
 		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, vanished,
-				"a member went before the split was done");
+				"a member left or died before the split was done");
 	else
 		comm_try_start(s, m);
 	remote_handle_unexpected(m);
@@ -92,7 +92,7 @@ void comm_left_elsewhere(struct communicator *m, int32_t rank)
 	comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
 }
 
-/* The engine has heard of it before the message came that says so. */
+/* The engine knew before the message came. */
 void comm_member_left(struct comms *s, uint32_t slot, uint32_t epoch, int32_t rank)
 {
 	struct communicator *m = s->comm_by_slot[slot];
@@ -112,11 +112,11 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 	const bool lacks = rank >= 0 || m->coordinator == node;
 	if (lacks && m->joining && !m->start && !comm_can_wait(m))
 		comm_fail_joins(m->comms, m, NCCLSVC_PEER_GONE, rank,
-				"a member's node went before the split was done");
+				"a member's node was lost before the split was done");
 	begin_without(m, node);
 }
 
-/* The engine finds that the nodes can't go on together. */
+/* The engine finds that the nodes cannot continue together. */
 void comm_trigger_failed(struct comms *s, uint32_t slot, const ncclsvc_status *st)
 {
 	struct communicator *m = s->comm_by_slot[slot];
@@ -125,7 +125,7 @@ void comm_trigger_failed(struct comms *s, uint32_t slot, const ncclsvc_status *s
 					       : st->rank_a;
 	if (!m || m->epoch != st->epoch || !epoch_lives(&m->life))
 		return;
-	/* Of no task: */
+	/* No task is involved: */
 	if (st->result == NCCLSVC_PROTOCOL)
 		report_kernels(m, st,
 			       "a stream has started operations of a CUDA graph that is gone");

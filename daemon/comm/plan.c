@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Plans on their way through the supervisor: members commit them, and learn alike what came of it;
- * each terminates its own. */
+ * Plans on their way through the supervisor: members commit them, and all get the same result; each
+ * member terminates its own. */
 #include "coord/plan.h"
 
 #include <stdlib.h>
@@ -57,14 +57,14 @@ void plan_forget(struct communicator *m)
 	stop_collecting(m);
 }
 
-/* Answers everybody who waits. */
+/* Answers all waiting members. */
 static void fail_all(struct communicator *m, int result, const char *text)
 {
 	struct commit *commits = m->commits;
 	if (!commits)
 		return;
 	report_request(m, "plan", result, text);
-	m->commits = NULL; /* an answer may end a session, and come back here */
+	m->commits = NULL; /* an answer may end a session, and lead back here */
 	stop_collecting(m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct client *c = m->members[k].client;
@@ -91,7 +91,7 @@ uint64_t plan_expire(struct communicator *m, uint64_t now)
 	for (uint32_t k = 0; m->commits && k < m->nranks; k++) {
 		uint64_t at = m->commits[k].here ? m->commits[k].deadline_ns : 0;
 		if (at && at <= now && !m->commits[k].overdue) {
-			/* The coordinator knows which ranks are missing: its answer comes soon. */
+			/* The coordinator knows which ranks are missing; its answer comes soon. */
 			m->commits[k].overdue = true;
 			at = m->commits[k].deadline_ns = now + NODE_ANSWER_NS;
 			remote_late(m, k, m->commits[k].serial);
@@ -128,7 +128,7 @@ static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_
 	}
 	executor_command(s->executor, &(struct command){.kind = COMMAND_PLAN_ADD,
 							.plan = {.comm = m->slot, .plan = p}});
-	/* An answer that fails may end its session, and with it the plan. */
+	/* A failed answer may end its session, and with it the plan. */
 	uint64_t uid = p->uid;
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct svc_plan_reply r = {uid, p->members[k].handle, m->members[k].handle};
@@ -141,7 +141,7 @@ static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_
 
 /* ---- The result ---- */
 
-/* It is in force, but was given up here: nobody of this node takes part. */
+/* It is in force, but was given up here: no member of this node takes part. */
 static void leave_plan(struct comms *s, struct communicator *m, uint32_t number)
 {
 	for (uint32_t k = 0; k < m->nranks; k++) {
@@ -193,7 +193,7 @@ void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number)
 
 /* ---- Requests ---- */
 
-/* NULL after an error was sent. */
+/* Returns NULL after an error was sent. */
 static struct communicator *comm_of(struct client *c, unsigned opcode, uint32_t serial,
 				    uint32_t handle, uint32_t *rank)
 {
@@ -225,7 +225,7 @@ static bool may_commit(struct client *c, uint32_t serial, const struct communica
 		wrong = "this rank has committed a plan that waits for the other ranks'";
 	} else if (m->plan_lost) {
 		result = NCCLSVC_BUSY;
-		wrong = "the nodes have yet to agree how the previous plan ended: try again";
+		wrong = "the nodes have not yet agreed how the previous plan ended: try again";
 	} else if (m->plan && !m->plan->members[rank].dropped) {
 		result = NCCLSVC_BUSY;
 		wrong = "this rank has a plan on the communicator: terminate it first";
@@ -239,14 +239,14 @@ static bool read_whole(int fd, char *to, size_t bytes)
 {
 	for (size_t done = 0; done < bytes;) {
 		ssize_t n = pread(fd, to + done, bytes - done, (off_t)done);
-		if (n <= 0) /* of a memfd, no signal interrupts it */
+		if (n <= 0) /* signals do not interrupt reads of a memfd */
 			return false;
 		done += (size_t)n;
 	}
 	return true;
 }
 
-/* From entries of another version, which stand at the beginning of the same memory. */
+/* Converts entries of another version, which are at the beginning of the same memory. */
 static void widen(struct svc_plan_task *tasks, uint32_t n, size_t entry)
 {
 	const char *from = (const char *)tasks;
@@ -257,7 +257,7 @@ static void widen(struct svc_plan_task *tasks, uint32_t n, size_t entry)
 	}
 }
 
-/* entry: of the session's version. Returns a result, with a sentence. */
+/* entry: size in the session's version. Returns a result, with a sentence. */
 static int take_plan(struct communicator *m, uint32_t rank, const struct svc_plan_commit *r, int fd,
 		     size_t entry, char *text)
 {
@@ -314,6 +314,7 @@ void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit
 		.here = true,
 		.serial = serial,
 		.deadline_ns = r->timeout_ns ? clock_now() + r->timeout_ns : 0,
+		.since_ns = clock_now(),
 	};
 	if (r->timeout_ns)
 		comm_deadline(m, m->commits[rank].deadline_ns);
@@ -327,7 +328,7 @@ void plan_member_gone(struct communicator *m, uint32_t rank)
 		return;
 	p->members[rank].dropped = true;
 	if (++p->ndropped == p->nheld)
-		m->plan = NULL; /* the executor gives it back */
+		m->plan = NULL; /* the executor returns it */
 }
 
 void plan_terminate(struct comms *s, struct client *c, uint32_t serial,
@@ -354,7 +355,7 @@ void plan_terminate(struct comms *s, struct client *c, uint32_t serial,
 								 .serial = serial}});
 }
 
-/* What was held of it has ended, and what it took has been given back. */
+/* The member's held tasks have ended, and its resources have been returned. */
 void plan_dropped(struct comms *s, uint32_t asker, uint32_t serial)
 {
 	struct client *c = sessions_find(s->sessions, asker);

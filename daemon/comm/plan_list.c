@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How far each member has come in its plan, read while the executor goes on. */
+ * Each member's progress in its plan, read while the executor runs. */
 #include "coord/plan.h"
 
 #include <string.h>
 
 #include "task.h"
 
-/* In the iteration that is under way. */
+/* In the current iteration. */
 struct progress {
 	uint64_t iteration; /* from 0 */
 	uint32_t enqueued, ended;
@@ -29,7 +29,7 @@ static uint32_t first_unfinished(const struct plan_member *m, uint32_t ended)
 
 static struct progress progress_of(const struct plan_member *m)
 {
-	/* In this order: what has ended was enqueued before. */
+	/* Read in this order, since a task is enqueued before it ends. */
 	uint64_t ended = atomic_load_explicit(&m->ended, memory_order_acquire);
 	uint64_t enqueued = atomic_load_explicit(&m->enqueued, memory_order_acquire);
 	struct progress p = {0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reductions that a member makes with a scalar of its own: its worker makes them with NCCL. */
+ * Reductions that a member creates with its own scalar: its worker creates them in NCCL. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +47,7 @@ static void on_made(struct gpu *g, void *arg, const struct worker_message *answe
 	client_reply(c, SVC_REDOP_ADD, call.serial, &reply, sizeof(reply), NULL, 0);
 }
 
-/* The member, its worker and slot there; NULL after an error was sent. */
+/* Returns the member, and its worker and slot; NULL after an error was sent. */
 static struct member *find(struct comms *s, struct client *c, unsigned opcode, uint32_t serial,
 			   uint32_t comm, struct gpu **g, uint32_t *slot)
 {
@@ -65,12 +65,12 @@ static struct member *find(struct comms *s, struct client *c, unsigned opcode, u
 	}
 	if (m->cuda && s->gpus->staging) {
 		client_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
-			     "premulsum needs NCCL, and this daemon's transport is mpi");
+			     "premulsum needs NCCL, but this daemon's transport is mpi");
 		return NULL;
 	}
 	client_error(c, opcode, serial, m->cuda ? NCCLSVC_STALE_EPOCH : NCCLSVC_UNSUPPORTED,
 		     m->cuda ? "communicator %s lacks members: rejoin it first"
-			     : "communicator %s is of the host: premulsum needs GPUs",
+			     : "communicator %s is on the host, but premulsum needs GPUs",
 		     m->label);
 	return NULL;
 }
@@ -88,7 +88,7 @@ void comm_redop_add(struct comms *s, struct client *c, uint32_t serial,
 			"the type cannot be reduced, or the bytes after the scalar are not zero");
 		return;
 	}
-	/* A worker that is busy would have all of them kept for it. */
+	/* A busy worker would have to queue all of them. */
 	if (c->redops >= SVC_REDOPS_ASKED) {
 		client_error(c, SVC_REDOP_ADD, serial, NCCLSVC_BUSY,
 			     "%d REDOP_ADDs of this session have no answer yet: try again",
@@ -115,7 +115,7 @@ void comm_redop_del(struct comms *s, struct client *c, uint32_t serial,
 	struct worker_message w = {.kind = WORKER_REDOP_DEL, .redop.redop = r->redop};
 	if (!svc_redop_made(r->redop)) {
 		client_error(c, SVC_REDOP_DEL, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "reduction %u is none of REDOP_ADD (16 to 63)", r->redop);
+			     "reduction %u was not created by REDOP_ADD (16 to 63)", r->redop);
 		return;
 	}
 	struct gpu *g;
@@ -123,7 +123,7 @@ void comm_redop_del(struct comms *s, struct client *c, uint32_t serial,
 	if (!member)
 		return;
 	if (member->redops &
-	    bit(r->redop)) /* so there are no more of these than of what was made */
+	    bit(r->redop)) /* so there are never more of these than reductions created */
 		gpu_tell(g, &w);
 	member->redops &= ~bit(r->redop);
 	client_reply(c, SVC_REDOP_DEL, serial, NULL, 0, NULL, 0);

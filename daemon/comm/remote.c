@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What this node tells those who decide for all nodes, on this node or another, and the other
- * members' nodes. remote_messages.c: what they tell it. */
+ * Messages from this node to the deciding components (coord/) on this or another node, and to the
+ * other members' nodes. remote_messages.c handles their messages. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +28,7 @@ struct own_message {
 void remote_handle_own(struct comms *s)
 {
 	const uint64_t until = clock_now() + OWN_TURN_NS;
-	/* Those that come meanwhile are this turn's too. */
+	/* Messages that come meanwhile belong to this turn, too. */
 	while (s->own_messages) {
 		struct own_message *m = s->own_messages;
 		if (clock_now() > until) {
@@ -46,7 +46,8 @@ static void on_own(uv_async_t *async)
 	remote_handle_own(async->data);
 }
 
-/* To this node: handled soon, not at once, since the sender may be in the middle of something. */
+/* To this node: handled soon, but not at once, since the sender may be in the middle of its work.
+ */
 static void send_own(struct comms *s, enum control_kind kind, const void *body, size_t size)
 {
 	struct own_message *m =
@@ -162,7 +163,7 @@ void remote_free(struct comms *s)
 	coord_free(&s->coord);
 }
 
-/* ---- What this node tells ---- */
+/* ---- Messages from this node ---- */
 
 static uint32_t rendezvous_of_comm(const struct communicator *m)
 {
@@ -175,8 +176,8 @@ static void tell_rendezvous(const struct communicator *m, enum control_kind kind
 	remote_send(m->comms, rendezvous_of_comm(m), kind, body, size);
 }
 
-/* To all nodes of the epoch, its coordinator's too, and to the rendezvous. Where all members have
- * left, what is launched on GPUs still waits for the end. */
+/* To all nodes of the epoch, including its coordinator's, and to the rendezvous. If all members
+ * have left, tasks launched on GPUs still wait for the end. */
 static void tell_epoch(struct communicator *m, enum control_kind kind, const void *body,
 		       size_t size)
 {
@@ -302,7 +303,7 @@ void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all
 	memcpy(b.id, m->id, sizeof(b.id));
 	told[me] = told[first] = true;
 	remote_send(s, first, CONTROL_BREAK, &b, sizeof(b));
-	if (first != me && m->start->members[0].node == me) /* this node's coordinator */
+	if (first != me && m->start->members[0].node == me) /* this node has the coordinator */
 		remote_send(s, me, CONTROL_BREAK, &b, sizeof(b));
 	for (uint32_t k = 0; all && k < m->nranks; k++) {
 		const uint32_t node = m->start->members[k].node;
@@ -314,7 +315,7 @@ void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all
 
 void remote_nccl_ready(struct communicator *m, int result, int32_t rank, bool again)
 {
-	/* The others wait for it: it must not lack memory. */
+	/* The others wait for it, so it must not fail for lack of memory. */
 	static _Alignas(8) char room[sizeof(struct control_nccl_ready) +
 				     SVC_HOST_RANKS_MAX * sizeof(struct control_gpu)];
 	const size_t size =

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What this node does when those who decide for all nodes, or the other members' nodes, tell it
- * something; and messages that overtake the START of their epoch. */
+ * Handles messages from the deciding components (coord/) and from the other members' nodes, and
+ * messages that overtake the START of their epoch. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +52,7 @@ static bool is_awaited(const struct communicator *m, const struct control_start 
 	return false;
 }
 
-/* It was told by another member's node already. */
+/* Another member's node has already reported it. */
 static bool is_known(const struct comms *s, const struct control_start *start)
 {
 	const struct communicator *m = remote_find(s, start->id);
@@ -85,7 +85,7 @@ static void on_start(struct comms *s, const struct control_start *start)
 {
 	struct communicator *m = remote_find(s, start->id);
 	if (!m || m->nranks != start->nranks)
-		tell_over(s, start, true); /* its last member here has gone */
+		tell_over(s, start, true); /* its last member here is gone */
 	else if (start->epoch > m->epoch || is_awaited(m, start))
 		comm_gathered(m, start);
 	else
@@ -98,7 +98,8 @@ static void on_break(struct comms *s, uint32_t from, const struct control_break 
 	struct communicator *m = remote_find(s, b->id);
 	if (!m || b->rank >= (int32_t)m->nranks || b->node >= (int32_t)s->coord.n)
 		return;
-	/* It may come before the epoch could begin here: then it ends as soon as it has begun. */
+	/* It may come before the epoch has begun here: then the epoch ends as soon as it has begun.
+	 */
 	if (m->start && m->start->epoch == b->epoch && m->cuda && nodes_across(m)) {
 		snprintf(text, sizeof(text), "the epoch could not begin on node %u (%s): %s", from,
 			 coord_host(&s->coord, from), svc_result_name(b->result));
@@ -149,11 +150,11 @@ static void on_result(struct comms *s, const struct control_result *v)
 		on_split_result(s, m, v);
 	} else if (m && epoch_runs(&m->life)) {
 		plan_result(m, v);
-		remote_handle_unexpected(m); /* members that are through with the plan */
+		remote_handle_unexpected(m); /* members that have finished with the plan */
 	}
 }
 
-/* ---- Messages that overtake START, or a plan's RESULT, which another node sends ---- */
+/* ---- Messages that overtake START, or a plan's RESULT, from another node ---- */
 
 struct unexpected_message {
 	struct unexpected_message *prev, *next;
@@ -163,7 +164,7 @@ struct unexpected_message {
 	_Alignas(8) char body[];
 };
 
-/* How each message about an epoch that has started begins. */
+/* The common beginning of all messages about an epoch that has started. */
 struct of_epoch {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t epoch;
@@ -183,7 +184,7 @@ static bool is_before_plan(const struct communicator *m, enum control_kind kind,
 	return kind == CONTROL_LEFT && l->epoch == m->epoch && l->plan > m->plan_round;
 }
 
-/* The communicator, if the message is about an epoch or a plan that has not begun here. */
+/* The communicator, if the message is about an epoch or plan that has not begun here. */
 static struct communicator *not_begun(const struct comms *s, enum control_kind kind,
 				      const void *body)
 {
@@ -235,13 +236,14 @@ static void keep_unexpected(struct communicator *m, uint32_t from, enum control_
 	e->kind = kind;
 	e->started = started;
 	memcpy(e->body, body, size);
-	forget_unexpected(m, epoch_of(body)); /* the START of those will not come any more */
+	forget_unexpected(m, epoch_of(body)); /* the START of these will not come any more */
 	DL_APPEND(m->unexpected, e);
 }
 
 static void handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body);
 
-/* False: it is to be kept. BREAK ends what is about to begin; all else waits until it has. */
+/* False: it must be kept. BREAK ends an epoch that is about to begin; other messages wait until it
+ * has begun. */
 static bool handle_unexpected(struct communicator *m, struct unexpected_message *e)
 {
 	struct comms *s = m->comms;
@@ -292,8 +294,8 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 	if (s->loop->closing)
 		return;
 	if (!coord_fits(&s->coord, kind, body, size)) {
-		log_warning("node %u (%s) has sent a message that this daemon does not know, which "
-			    "is ignored: all daemons must be of one version",
+		log_warning("ignored an unknown message of node %u (%s): all daemons must have the "
+			    "same version",
 			    from, coord_host(&s->coord, from));
 		return;
 	}
@@ -304,7 +306,7 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 	handle(s, from, kind, body);
 }
 
-/* A message to the members of this node. */
+/* A message to the members on this node. */
 static void handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body)
 {
 	switch (kind) {
@@ -337,7 +339,7 @@ static void handle(struct comms *s, uint32_t from, enum control_kind kind, const
 	}
 }
 
-/* Members of other nodes may not have heard of an epoch that this node has begun. */
+/* Members of other nodes may not know of an epoch that this node has begun. */
 static void tell_begun(struct comms *s, const struct communicator *m)
 {
 	const struct control_start *start = m->begun;
@@ -362,11 +364,12 @@ static void refuse_stray(struct comms *s, struct communicator *m, uint32_t rank)
 	comm_refuse_join(m, rank, NCCLSVC_RANK_TAKEN, text);
 }
 
-/* Members of other nodes may not know yet that the rendezvous is lost, and join at the next one. */
+/* Members of other nodes may join at the next rendezvous before they know that the previous one is
+ * lost. */
 static void give_part_up(struct comms *s, struct communicator *m)
 {
 	static const char why[] =
-		"the node where the members gathered went before the split was done";
+		"the node where the members gathered was lost before the split was done";
 	struct control_part part = {.nranks = m->nranks};
 	memcpy(part.id, m->id, sizeof(part.id));
 	while (part.rank + 1 < m->nranks && !comm_alive(&m->members[part.rank]))
@@ -376,8 +379,8 @@ static void give_part_up(struct comms *s, struct communicator *m)
 	comm_fail_joins(s, m, NCCLSVC_PEER_GONE, -1, why);
 }
 
-/* The next rendezvous learns of the members that waited at one whose node is gone, or that this
- * one had given an epoch. */
+/* The next rendezvous is told of members that waited at a lost rendezvous, or are in an epoch that
+ * it started. */
 static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lost)
 {
 	uint32_t node = rendezvous_node(&s->coord, m->id);
@@ -399,7 +402,8 @@ static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lo
 	}
 }
 
-/* To the rendezvous of all communicators that was on that node: this node's members are known. */
+/* To the rendezvous of all communicators that gathered on that node: this node's members are
+ * registered. */
 static void tell_registered(struct comms *s, uint32_t lost)
 {
 	const struct control_join r = {.registered = 1 + lost};

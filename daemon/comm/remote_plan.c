@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Plans of communicators with other nodes: what this node tells, and what it hears. */
+ * Plans of communicators with other nodes: messages to and from this node. */
 #include <stdlib.h>
 #include <string.h>
 

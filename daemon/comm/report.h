@@ -13,8 +13,6 @@ struct comms;
 /* Where failures are kept is in the environment (STATE_DIRECTORY). */
 void report_open(struct comms *s);
 void report_close(struct comms *s);
-/* The timer's handle must be closed before. */
-void report_free(struct comms *s);
 
 /* A member leaves, aborts, or has ended in this way: to be called before its epoch is ended. If its
  * process was told of a failure within a minute, and has done nothing with success since, that is

@@ -10,6 +10,7 @@
 #include "comm.h"
 #include "comms.h"
 #include "coord/messages.h"
+#include "names.h"
 #include "peer/peer.h"
 #include "remote.h"
 #include "report.h"
@@ -20,7 +21,7 @@ void comm_split_refused(struct communicator *m, int result, const char *text)
 	if (!split)
 		return;
 	report_request(m, "SPLIT", result, text);
-	m->split = NULL; /* an answer may end a session, and come back here */
+	m->split = NULL; /* an answer may end a session, and lead back here */
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (split[k].here && m->members[k].client)
 			client_error(m->members[k].client, SVC_SPLIT, split[k].serial, result, "%s",
@@ -35,8 +36,9 @@ void comm_split_failed(struct communicator *m, int result, int32_t rank)
 		return;
 	if (rank >= 0)
 		snprintf(text, sizeof(text),
-			 "rank %d (pid %d) of communicator %s went before the split was done", rank,
-			 m->members[rank].pid, m->label);
+			 "rank %d (pid %d) of communicator %s left or died before the split was "
+			 "done",
+			 rank, m->members[rank].pid, m->label);
 	else
 		comm_blameless_text(m, result, m->coordinator, text);
 	m->split_lost = true;
@@ -49,7 +51,7 @@ uint64_t comm_split_expire(struct communicator *m, uint64_t now)
 	for (uint32_t k = 0; m->split && k < m->nranks; k++) {
 		uint64_t at = m->split[k].here ? m->split[k].deadline_ns : 0;
 		if (at && at <= now && !m->split[k].overdue) {
-			/* The coordinator knows which ranks are missing: its answer comes soon. */
+			/* The coordinator knows which ranks are missing; its answer comes soon. */
 			m->split[k].overdue = true;
 			at = m->split[k].deadline_ns = now + NODE_ANSWER_NS;
 			remote_late(m, k, m->split[k].serial);
@@ -81,17 +83,23 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 			     "the timeout is out of range, or a reserved field is not zero");
 		return;
 	}
+	if (!svc_label_ok(r->label, sizeof(r->label))) {
+		client_error(c, SVC_SPLIT, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "the label is not printable ASCII of at most 47 characters");
+		return;
+	}
 	if (!peer_staging_fits(c, SVC_SPLIT, serial, m->members[rank].device, r->staging))
 		return;
-	/* The rank may be another node's in the epoch that runs. */
+	/* In the running epoch, the rank may be on another node. */
 	if (!comm_is_whole(m) || !comm_takes_part(&m->members[rank])) {
 		client_error(c, SVC_SPLIT, serial, NCCLSVC_STALE_EPOCH,
 			     "communicator %s lacks members: rejoin it first", m->label);
 		return;
 	}
 	if (m->split_lost) {
-		client_error(c, SVC_SPLIT, serial, NCCLSVC_BUSY,
-			     "the nodes have yet to agree how the previous split ended: try again");
+		client_error(
+			c, SVC_SPLIT, serial, NCCLSVC_BUSY,
+			"the nodes have not yet agreed how the previous split ended: try again");
 		return;
 	}
 	if (!m->split)
@@ -102,7 +110,7 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 	}
 	if (m->split[rank].here) {
 		client_error(c, SVC_SPLIT, serial, NCCLSVC_BUSY,
-			     "rank %d has asked for this split already", rank);
+			     "rank %d has already requested this split", rank);
 		return;
 	}
 	if (r->staging)
@@ -114,15 +122,17 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 		.staging = r->staging,
 		.serial = serial,
 		.deadline_ns = r->timeout_ns ? clock_now() + r->timeout_ns : 0,
+		.since_ns = clock_now(),
 	};
+	memcpy(m->split[rank].label, r->label, sizeof(r->label));
 	if (r->timeout_ns)
 		comm_deadline(m, m->split[rank].deadline_ns);
 	remote_split(m, (uint32_t)rank);
 }
 
-/* ---- What comes of it ---- */
+/* ---- The result ---- */
 
-/* The other members of the parts, which may be lost before these begin. */
+/* The other members of the parts, which may be lost before the parts begin. */
 static void note_nodes(struct comms *s, const struct control_result *p)
 {
 	for (uint32_t k = 0; k < p->count; k++) {
@@ -142,7 +152,7 @@ static bool lacks_node(const struct comms *s, const struct control_result *p)
 	return false;
 }
 
-/* Is a member of the part on a node that has gone? */
+/* Is a member of the part on a node that is gone? */
 static bool part_lacks_node(const struct comms *s, const struct control_result *p,
 			    const struct control_part *part)
 {
@@ -153,6 +163,20 @@ static bool part_lacks_node(const struct comms *s, const struct control_result *
 	return false;
 }
 
+/* Without a name of its users, the part has the parent's, shortened to have room for which part of
+ * which of the epoch's splits it is. */
+static void name_part(struct communicator *part, const struct communicator *m,
+		      const struct client *c, const struct split_request *r)
+{
+	char which[NCCLSVC_NAME_BYTES], text[2 * NCCLSVC_NAME_BYTES];
+	const int n =
+		snprintf(which, sizeof(which), "/split %u colour %d", m->split_round, r->colour);
+	snprintf(text, sizeof(text), "%.*s%s", (int)sizeof(part->label) - 1 - n, m->label, which);
+	if (!part->occupied)
+		svc_label_copy(part->label, sizeof(part->label), text);
+	comm_name(part, c, r->label);
+}
+
 /* Takes one member's slot in its part, and joins it. Returns a result, with a sentence. */
 static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 		     const struct split_request *r, const struct control_result *all, bool lacks,
@@ -161,7 +185,8 @@ static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 	const struct control_part *p = &all->parts[rank].part;
 	struct communicator *part = remote_find(s, p->id);
 	if (lacks && part_lacks_node(s, all, p)) {
-		snprintf(text, SVC_TEXT_BYTES, "a member's node went before the split was done");
+		snprintf(text, SVC_TEXT_BYTES,
+			 "a member's node was lost before the split was done");
 		return NCCLSVC_PEER_GONE;
 	}
 	if (!part && !(part = comm_create(s, p->id, p->nranks, m->account, text)))
@@ -178,7 +203,7 @@ static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 		comm_event(part, NCCLSVC_CAUSE_START_FAILED);
 		return NCCLSVC_LIMIT;
 	}
-	snprintf(part->label, sizeof(part->label), "split of %llu", (unsigned long long)m->uid);
+	name_part(part, m, from->client, r);
 	part->cuda = m->cuda;
 	part->reply_opcode = SVC_SPLIT;
 	part->coordinator = m->coordinator;
@@ -222,12 +247,12 @@ static void split_one(struct comms *s, struct communicator *m, uint32_t k,
 	client_error(c, SVC_SPLIT, r->serial, result, "%s", text);
 }
 
-/* One by one: an answer that fails may end its session, and with it other members. */
+/* One by one, since a failed answer may end its session, and with it other members. */
 void comm_split_parts(struct comms *s, struct communicator *m, const struct control_result *p)
 {
 	struct split_request *split = m ? m->split : NULL;
 	const bool lacks = lacks_node(s, p);
-	/* Without the communicator, its user is not known either: (uid_t)-1 is nobody's. */
+	/* Without the communicator, its user is unknown, too: (uid_t)-1 is no user. */
 	const uint32_t uid = m ? m->account->uid : UINT32_MAX;
 	if (m)
 		m->split = NULL;
@@ -238,7 +263,7 @@ void comm_split_parts(struct comms *s, struct communicator *m, const struct cont
 			split_one(s, m, k, &split[k], p, lacks);
 		else if (p->parts[k].part.nranks)
 			remote_part_refused(s, &p->parts[k].part, uid, 0, NCCLSVC_PEER_GONE,
-					    "a member went before the split was done");
+					    "a member left or died before the split was done");
 	}
 	note_nodes(s, p);
 	free(split);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators: what happens to a communicator's epoch, by the table of epoch.h. */
+ * Applies events to a communicator's epoch, by the table of epoch.h. */
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
@@ -69,11 +69,11 @@ uint32_t comm_state(const struct communicator *m)
 	return NCCLSVC_COMM_IDLE;
 }
 
-/* Tells the scheduler, once for each epoch. */
+/* Tells the scheduler, once per epoch. */
 static void drain(struct communicator *m, const ncclsvc_status *why)
 {
 	struct comms *s = m->comms;
-	m->plan = NULL; /* the executor gives it back */
+	m->plan = NULL; /* the executor returns it */
 	peer_end(m);
 	if (m->cuda)
 		comm_deadline(m, m->life.since_ns + comm_completion_ns(s));
@@ -89,7 +89,7 @@ static const char *members_name(enum members_here members)
 	case MEMBERS_NONE:
 		return "no member here";
 	case MEMBERS_REMOTE:
-		return "members on other nodes alone";
+		return "only members on other nodes";
 	case MEMBERS_HELD:
 		return "a member here does not wait in JOIN";
 	case MEMBERS_WAITING:
@@ -97,12 +97,12 @@ static const char *members_name(enum members_here members)
 	case MEMBERS_ALL:
 		return "all ranks have joined";
 	case MEMBERS_CLOSED:
-		return "the daemon ends";
+		return "the daemon exits";
 	}
 	return "?";
 }
 
-/* A defect of the daemon. Members are told that the epoch is over, and may JOIN again. */
+/* A defect of the daemon. Members are told that the epoch has ended, and may JOIN again. */
 static void not_in_table(struct communicator *m, ncclsvc_epoch_cause cause,
 			 enum members_here members)
 {

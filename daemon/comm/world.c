@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a trainer is told of the world before it joins it. */
+ * Information for a trainer about the world before it joins. */
 #include "base/config.h"
 #include "channel/cluster.h"
 #include "comm.h"
 #include "comms.h"
 
-/* Layouts count on full nodes, but for the last. 0: they are not, and an error was sent. */
+/* Layouts require full nodes, except for the last. 0: they are not full, and an error was sent. */
 static int32_t local_ranks(struct comms *s, struct client *c, uint32_t serial)
 {
 	const struct cluster *k = s->cluster;
@@ -18,8 +18,7 @@ static int32_t local_ranks(struct comms *s, struct client *c, uint32_t serial)
 			continue;
 		client_error(c, SVC_WORLD, serial, NCCLSVC_UNSUPPORTED,
 			     "node 0 has %u ranks, node %u has %u: all nodes need the same number, "
-			     "except "
-			     "that the last may have fewer (--ranks)",
+			     "but the last may have fewer (--ranks)",
 			     full, i, ranks);
 		return 0;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Messages, checked and given to who they are for. */
+ * Validates messages and dispatches them to the state machines. */
 #include "coord.h"
 
 #include <string.h>
@@ -45,7 +45,7 @@ uint64_t coord_expire(struct coord *c)
 	return earlier(next, nccl_pool_expire(c));
 }
 
-/* ---- What a message must be ---- */
+/* ---- Valid messages ---- */
 
 static bool is_text(const char *text, size_t size)
 {
@@ -157,7 +157,7 @@ bool coord_fits(const struct coord *c, enum control_kind kind, const void *body,
 	}
 }
 
-/* ---- To the state machines ---- */
+/* ---- Dispatch to the state machines ---- */
 
 void coord_handle_early(struct coord *c, uint32_t from, enum control_kind kind, const void *body)
 {
@@ -186,7 +186,7 @@ bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const 
 		takeover_withdrawn(c, from, body);
 		coordinator_withdrawn(c, body);
 		return true;
-	case CONTROL_REFUSE: /* members' nodes hear it, too, as the next three */
+	case CONTROL_REFUSE: /* members' nodes get it, too, like the next three */
 		rendezvous_refused(c, from, body);
 		return false;
 	case CONTROL_START:

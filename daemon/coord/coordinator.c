@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The coordinator of an epoch: rank 0's node. Messages of two nodes may overtake each other: what
- * others ask may come before START, and after the end. */
+ * The coordinator of an epoch: rank 0's node. Messages from two nodes may overtake each other, so
+ * other nodes' requests may come before START, or after the end. */
 #include "coordinator.h"
 
 #include <stdio.h>
@@ -38,7 +38,7 @@ static void forget(struct coord *c, struct coordinator *r)
 	free(r);
 }
 
-/* When it is forgotten, if START has not come until then. */
+/* When it is forgotten, if START has not come by then. */
 static uint64_t unstarted_end(const struct coord *c, const struct coordinator *r)
 {
 	return r->since_ns + (c->keep_ns > RENDEZVOUS_KEPT_NS ? c->keep_ns : RENDEZVOUS_KEPT_NS);
@@ -46,7 +46,7 @@ static uint64_t unstarted_end(const struct coord *c, const struct coordinator *r
 
 static struct coordinator *create(struct coord *c, const struct control_epoch *m)
 {
-	/* Those whose START has not come may never end otherwise. */
+	/* Those without START may never end otherwise. */
 	if (HASH_COUNT(c->coordinators) >= COORDINATORS_MAX && c->unstarted)
 		forget(c, c->unstarted);
 	if (HASH_COUNT(c->coordinators) >= COORDINATORS_MAX)
@@ -64,7 +64,8 @@ static struct coordinator *create(struct coord *c, const struct control_epoch *m
 	return r;
 }
 
-/* The epoch's, made if need be. NULL: it is over, or there are too many. */
+/* Returns the epoch's coordinator, created if needed. NULL: the epoch has ended, or there are too
+ * many. */
 static struct coordinator *get(struct coord *c, const struct control_epoch *m)
 {
 	struct coordinator *r = find(c, m->id);
@@ -126,14 +127,14 @@ void coordinator_start(struct coord *c, const struct control_start *m)
 	memcpy(of.id, m->id, sizeof(of.id));
 	memcpy(of.label, m->label, sizeof(of.label));
 	if (r && r->epoch != m->epoch)
-		forget(c, r); /* whatever that was, this is now */
+		forget(c, r); /* this epoch replaces the old one */
 	if (m->members[0].node != c->me)
 		return;
 	if (lacks_node(c, m))
-		return; /* it is over as soon as it has begun */
+		return; /* the epoch ended before it began */
 	r = get(c, &of);
 	if (!r)
-		return; /* requests are answered with that */
+		return; /* later requests are answered with that */
 	if (!r->started)
 		DL_DELETE2(c->unstarted, r, prev_unstarted, next_unstarted);
 	r->started = true;
@@ -177,7 +178,7 @@ void coordinator_node_lost(struct coord *c, uint32_t node)
 	struct coordinator *r, *next;
 	HASH_ITER (hh, c->coordinators, r, next)
 		if (r->nodes[node])
-			forget(c, r); /* the others have noticed it themselves */
+			forget(c, r); /* the other nodes have noticed it themselves */
 }
 
 uint64_t coordinator_expire(struct coord *c)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the messages between daemons say (their kinds are in channel/link.h). */
+ * Contents of the messages between daemons (channel/link.h has their kinds). */
 #ifndef COORD_MESSAGES_H
 #define COORD_MESSAGES_H
 
@@ -20,26 +20,26 @@ struct control_join {
 	uint32_t epoch; /* the last that this node knows of */
 	uint32_t split;
 	uint32_t fail_fast; /* SVC_JOIN_FAIL_FAST */
-	uint32_t runs;	    /* it is in that epoch already: where members gathered was lost */
+	uint32_t runs; /* it is in that epoch already, and the rendezvous of its members was lost */
 	int32_t device;
 	uint32_t transport; /* ncclsvc_transport, of GPUs' memory */
 	uint32_t serial;    /* of the client's request */
-	/* 1 + the number of a lost node: this node has told the new rendezvous of all its members
-	 * in epochs that run. It goes to all nodes, and there is nothing else in it. */
+	/* 1 + the number of a lost node: this node has registered all its members of running epochs
+	 * at the new rendezvous. Sent to all nodes, with no other field set. */
 	uint32_t registered;
 	char label[NCCLSVC_NAME_BYTES];
 };
 
 enum withdrawal {
-	WITHDRAW_CANCELLED, /* by its member, or it holds the rank no longer */
-	WITHDRAW_LATE,	    /* its time is up */
+	WITHDRAW_CANCELLED, /* by its member, or the member no longer holds the rank */
+	WITHDRAW_LATE,	    /* its deadline has passed */
 	WITHDRAW_DIED,	    /* its member's process has ended while the JOIN waited */
 };
 
-/* Takes back the request with that serial. */
+/* Cancels the request with that serial. */
 struct control_withdraw {
 	uint8_t id[NCCLSVC_ID_BYTES];
-	uint32_t epoch; /* in which a SPLIT or a plan is asked for; 0: a JOIN, or a rank */
+	uint32_t epoch; /* in which a SPLIT or plan was requested; 0: a JOIN, or a rank */
 	uint32_t rank, session, serial;
 	uint32_t why; /* enum withdrawal */
 	uint32_t reserved;
@@ -48,12 +48,12 @@ struct control_withdraw {
 struct control_refuse {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t rank;
-	uint32_t session, serial; /* as in control_join; 0: its node has not sent that */
+	uint32_t session, serial; /* as in control_join; 0: the node sent no JOIN */
 	int32_t result;
 	int32_t pid;
-	uint32_t part;	 /* of a SPLIT: nobody can join it any more */
-	uint32_t nranks; /* of that */
-	uint32_t uid;	 /* and whose it is */
+	uint32_t part;	 /* part of a SPLIT that can no longer be joined */
+	uint32_t nranks; /* of that part */
+	uint32_t uid;	 /* and its owner */
 	char text[SVC_TEXT_BYTES];
 };
 
@@ -63,7 +63,7 @@ struct control_member {
 	int32_t device;
 };
 
-/* Which epoch of which communicator: enough for who has not heard of it yet. */
+/* Names an epoch and its communicator, for nodes that may not know it yet. */
 struct control_epoch {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	char label[NCCLSVC_NAME_BYTES];
@@ -74,7 +74,7 @@ struct control_start {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	char label[NCCLSVC_NAME_BYTES];
 	uint64_t internode_id; /* its name: 1 + the rendezvous << EPOCH_GIVER_SHIFT, and a number
-			  above all before */
+				  above all earlier ones */
 	uint32_t epoch, nranks;
 	struct control_member members[];
 };
@@ -92,8 +92,8 @@ struct control_left {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t epoch, rank;
 	int32_t pid;
-	uint32_t
-		plan; /* the number of the plan that it is through with; 0: it has left the epoch */
+	uint32_t plan; /* the number of the plan that it has finished with; 0: it has left the epoch
+			*/
 };
 
 struct control_split {
@@ -102,24 +102,24 @@ struct control_split {
 	int32_t colour, key;
 };
 
-/* A rank of the communicator that is split: what it joins. */
+/* The part that a rank of a split communicator joins. */
 struct control_part {
 	uint8_t id[NCCLSVC_ID_BYTES];
-	uint32_t nranks, rank; /* nranks 0: nothing */
+	uint32_t nranks, rank; /* nranks 0: none */
 };
 
 /* The result of a request of all members; rounds count these requests. */
 struct control_result {
 	uint8_t id[NCCLSVC_ID_BYTES];
-	uint32_t epoch, round; /* from 0 */
-	uint32_t asked;	       /* SVC_SPLIT or SVC_PLAN_COMMIT */
-	int32_t result; /* 0: it is done; a plan is in force, with the round plus 1 as number */
-	uint64_t uid;	/* of the plan */
-	uint32_t count; /* parts of a SPLIT that is done: one for each rank */
-	char text[SVC_TEXT_BYTES]; /* why it has failed */
+	uint32_t epoch, round;	   /* from 0 */
+	uint32_t asked;		   /* SVC_SPLIT or SVC_PLAN_COMMIT */
+	int32_t result;		   /* 0: done; a plan is in force, numbered round + 1 */
+	uint64_t uid;		   /* of the plan */
+	uint32_t count;		   /* parts of a successful SPLIT: one for each rank */
+	char text[SVC_TEXT_BYTES]; /* why it failed */
 	struct control_part_of {
-		uint32_t rank; /* in the communicator that is split */
-		uint32_t node; /* that the member asked from: it joins the part, or refuses it */
+		uint32_t rank; /* in the communicator being split */
+		uint32_t node; /* the member's node, which joins or refuses the part */
 		struct control_part part;
 	} parts[];
 };
@@ -131,9 +131,9 @@ struct control_gpu {
 };
 
 struct control_nccl_ready {
-	uint8_t id[NCCLSVC_ID_BYTES]; /* the communicator's, as in what follows */
+	uint8_t id[NCCLSVC_ID_BYTES]; /* of the communicator, also below */
 	uint32_t epoch, nranks;
-	int32_t result, rank; /* why it cannot begin, and because of whom (-1: nobody) */
+	int32_t result, rank; /* why it cannot begin, and the rank at fault (-1: none) */
 	uint32_t again;	      /* it could before */
 	uint32_t reserved;
 	struct control_gpu gpus[]; /* by rank */
@@ -143,15 +143,15 @@ struct control_nccl_use {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t epoch;
 	int32_t result, rank; /* as in control_nccl_ready */
-	uint32_t fresh;	      /* it is to be made, with that id */
-	uint64_t serial;      /* NCCL's communicator, on all nodes */
+	uint32_t fresh;	      /* create it, with that id */
+	uint64_t serial;      /* number of NCCL's communicator, on all nodes */
 	uint8_t unique[NCCLSVC_ID_BYTES];
 };
 
 struct control_nccl_free {
 	uint64_t serial;
-	int32_t result;	    /* why it is broken; 0: it is whole */
-	int32_t rank, node; /* whose fault that is; -1: nobody's */
+	int32_t result;	    /* why it is broken; 0: it is intact */
+	int32_t rank, node; /* at fault; -1: none */
 	uint32_t reserved;
 };
 
@@ -160,7 +160,7 @@ struct control_plan {
 	uint32_t round;
 	uint32_t rank, serial, groups, tasks;
 	uint32_t at, count; /* of this chunk */
-	uint32_t cuda;	    /* of GPUs, a group starts when all that hangs together with it can */
+	uint32_t cuda;	    /* on GPUs, a group starts when all groups connected to it can */
 	struct svc_plan_task chunk[];
 };
 

@@ -20,7 +20,7 @@ void mismatch_add(struct mismatch *m, const struct svc_record *record, int32_t r
 		m->kinds[i].rank = rank;
 }
 
-/* The kind that most ask for; of two alike, that of the lowest rank. */
+/* The kind posted most often; of two equal ones, that of the lowest rank. */
 static uint32_t largest(const struct mismatch *m)
 {
 	uint32_t best = 0;
@@ -39,6 +39,12 @@ static uint32_t lowest_but(const struct mismatch *m, uint32_t one)
 		if (i != one && m->kinds[i].rank < m->kinds[best].rank)
 			best = i;
 	return best;
+}
+
+bool mismatch_is_cause(const ncclsvc_status *st)
+{
+	return st->result == NCCLSVC_MISMATCH && st->field != NCCLSVC_FIELD_ORDER &&
+	       st->field != NCCLSVC_FIELD_REFUSAL && st->field != NCCLSVC_FIELD_PLAN;
 }
 
 bool mismatch_status(const struct mismatch *m, uint32_t nranks, ncclsvc_status *st)

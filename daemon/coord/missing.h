@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which ranks a request of all members still lacks, as its error names them. */
+ * The ranks that a request of all members still lacks, as its error names them. */
 #ifndef COORD_MISSING_H
 #define COORD_MISSING_H
 
@@ -11,7 +11,7 @@
 
 /* A JOIN that was refused while others wait for its rank. */
 struct refusal {
-	int32_t rank, pid; /* pid 0: none was */
+	int32_t rank, pid; /* pid 0: none was refused */
 	char text[SVC_TEXT_BYTES];
 };
 
@@ -25,7 +25,7 @@ void rank_names_add(struct rank_names *r, uint32_t rank);
 const char *rank_names_text(struct rank_names *r);
 
 /* The ranks that an attempt to join lacks: those that never came, and those whose own deadlines
- * have passed. The latter are missing only if nobody else is. */
+ * have passed. The latter count as missing only if no other rank is. */
 struct absent_ranks {
 	struct rank_names never, late;
 };

@@ -16,7 +16,7 @@ struct shared_comm {
 	UT_hash_handle hh;
 	uint64_t idle_ns;
 	uint32_t nranks;
-	uint32_t users; /* nodes that have not given their part back */
+	uint32_t users; /* nodes that have not returned their part */
 	bool user[CLUSTER_NODES_MAX];
 	struct control_gpu gpus[];
 };
@@ -26,10 +26,10 @@ struct barrier {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	UT_hash_handle hh;
 	uint32_t epoch, nranks;
-	uint32_t nodes, ready; /* that take part, and of them those that have said something */
+	uint32_t nodes, ready; /* that take part; and those that have reported */
 	bool arrived[CLUSTER_NODES_MAX];
-	int32_t result, rank; /* of the first that cannot; 0: none */
-	bool asked;	      /* an id is being made */
+	int32_t result, rank; /* of the first node that cannot begin; 0: none */
+	bool asked;	      /* an id is being created */
 	uint64_t over_ns;     /* when it was refused */
 	struct control_gpu gpus[];
 };
@@ -39,7 +39,7 @@ uint32_t nccl_pool_that_made(uint64_t serial)
 	return (uint32_t)(serial >> SERIAL_NODE_SHIFT) - 1;
 }
 
-/* Calls f for each node that has a GPU in the list; each once. Returns how many there are. */
+/* Calls f once for each node with a GPU in the list. Returns the number of these nodes. */
 static uint32_t each_node(struct coord *c, const struct control_gpu *gpus, uint32_t n,
 			  enum control_kind kind, const void *body, size_t size)
 {
@@ -80,7 +80,7 @@ static void shared_forget(struct coord *c, struct shared_comm *j)
 	free(j);
 }
 
-/* All parts go, for this reason. */
+/* Drops all parts for this reason. */
 static void shared_drop(struct coord *c, struct shared_comm *j, int result, int32_t rank,
 			int32_t node)
 {
@@ -128,7 +128,7 @@ static void barrier_forget(struct coord *c, struct barrier *u)
 	free(u);
 }
 
-/* Says to all, or to one, which NCCL communicator it is; or that there is none. */
+/* Tells all nodes, or one, which NCCL communicator to use, or that there is none. */
 static void answer(struct coord *c, const struct barrier *u, const struct shared_comm *j,
 		   const uint8_t *unique, int32_t only)
 {
@@ -146,7 +146,7 @@ static void answer(struct coord *c, const struct barrier *u, const struct shared
 		each_node(c, u->gpus, u->nranks, CONTROL_NCCL_USE, &m, sizeof(m));
 }
 
-/* Those that are ready hear it now, the others when they come. */
+/* Nodes that are ready are told now, the others when they report. */
 static void refuse(struct coord *c, struct barrier *u, int result, int32_t rank)
 {
 	if (u->result)
@@ -195,7 +195,7 @@ static struct barrier *barrier_find(struct coord *c, const uint8_t *id)
 	return u;
 }
 
-/* A node that is gone says nothing any more. */
+/* A lost node sends no more reports. */
 static void barrier_check(struct coord *c, struct barrier *u)
 {
 	uint32_t silent = 0;
@@ -212,7 +212,7 @@ void nccl_pool_ready(struct coord *c, uint32_t from, const struct control_nccl_r
 {
 	struct barrier *u = barrier_find(c, m->id);
 	if (!has_node(m->gpus, m->nranks, from) || m->gpus[0].node != c->me || (!u && m->again))
-		return; /* if it has been decided, the node gives its part back */
+		return; /* if it has been decided, the node returns its part */
 	if (u && u->epoch != m->epoch) {
 		if (u->epoch > m->epoch && !u->result)
 			return; /* late */
@@ -243,7 +243,7 @@ void nccl_pool_id(struct coord *c, const uint8_t *id, uint32_t epoch, int result
 	struct barrier *u = barrier_find(c, id);
 	if (!u || u->epoch != epoch || !u->asked)
 		return;
-	if (u->result) { /* somebody has given up meanwhile */
+	if (u->result) { /* a node has given up meanwhile */
 		barrier_forget(c, u);
 		return;
 	}
@@ -315,7 +315,7 @@ uint64_t nccl_pool_expire(struct coord *c)
 	HASH_ITER (hh, c->barriers, u, after) {
 		if (!u->result)
 			continue;
-		if (u->over_ns + keep <= now) /* a node has nothing of it, and says nothing */
+		if (u->over_ns + keep <= now) /* a node has no part of it, and sends nothing */
 			barrier_forget(c, u);
 		else
 			next = earlier(next, u->over_ns + keep);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Operations of members on several nodes: their names, and why a node fails one. Nodes send both to
- * each other as they are. */
+ * Operations of members on several nodes: their names, and why a node fails one. Nodes send both
+ * structs to each other unchanged. */
 #ifndef COORD_OPERATION_H
 #define COORD_OPERATION_H
 
 #include "mismatch.h"
 
-/* The name of a collective in its epoch, or of a Send and its Recv: a is the sender, b the
- * receiver, else both -1. Those of a plan count by themselves, so that what one plan leaves undone
- * is not the next one's. */
+/* The name of a collective in its epoch, or of a Send and its Recv: then a is the sender and b the
+ * receiver; otherwise both are -1. Each plan counts its own operations, so that the leftovers of
+ * one plan do not match those of the next. */
 struct operation_key {
 	int32_t a, b;
 	uint64_t seq;  /* with the plan's number above PLAN_SHIFT */
-	uint64_t part; /* of one that is staged: its chunk, from 1 */
+	uint64_t part; /* of a staged operation: its chunk, from 1 */
 };
 
 #define PLAN_SHIFT 42 /* PLAN_NUMBER_MAX has room above */
@@ -31,9 +31,9 @@ static inline bool operation_same(const struct operation_key *a, const struct op
 /* Why a node, or the sequencer, fails an operation. */
 struct failed_note {
 	ncclsvc_status status;
-	struct mismatch posted; /* of a MISMATCH, with what its members have posted */
-	/* The sequencer's: the epoch cannot go on in order, because that node (-1: none) does not
-	 * answer, or for status.result. */
+	struct mismatch posted; /* for a MISMATCH: the records of its members */
+	/* From the sequencer: the epoch cannot continue in order because that node (-1: none) does
+	 * not answer, or for status.result. */
 	uint32_t ends_epoch;
 	int32_t node;
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Plans of single members: made, checked, and freed. */
+ * Plans of single members: creation, validation and freeing. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,13 +52,13 @@ static int check_task(const struct plan *p, uint32_t rank, const struct plan_mem
 	const struct svc_plan_task *t = &m->tasks[i];
 	const char *wrong = NULL;
 	if (t->group >= m->ngroups)
-		wrong = "is of a group that does not exist";
+		wrong = "belongs to a group that does not exist";
 	else if (i && t->group < t[-1].group)
 		wrong = "follows a task of a later group";
 	else if (!svc_op_is_p2p(t->op))
 		wrong = "is neither Send nor Recv";
 	else if ((uint32_t)t->peer >= p->nranks)
-		wrong = "has a peer that is no rank of the communicator";
+		wrong = "has a peer that is not a rank of the communicator";
 	else if (t->reserved || t->reserved2)
 		wrong = "has a reserved field that is not zero";
 	else if (t->agreement >= SVC_AGREEMENT_REFUSES)
@@ -66,17 +66,17 @@ static int check_task(const struct plan *p, uint32_t rank, const struct plan_mem
 	else if (t->agreement && (uint32_t)t->peer == rank)
 		wrong = "is a list to or from its own rank";
 	else if (t->tag && !t->agreement)
-		wrong = "has a tag, and is no list of tensors";
+		wrong = "has a tag, but is not a list of tensors";
 	else if (t->count == SVC_PLAN_ANY ? t->type != 0 : !svc_type_size(t->type))
 		wrong = "has an unknown element type";
-	else if (!svc_label_ok(t->label))
-		wrong = "has a label that does not end, or is not of printable ASCII";
+	else if (!svc_label_ok(t->label, sizeof(t->label)))
+		wrong = "has a label that is not terminated, or not printable ASCII";
 	return wrong ? refuse(text, NCCLSVC_INVALID_ARGUMENT, "rank %u's plan: task %u %s", rank, i,
 			      wrong)
 		     : 0;
 }
 
-/* A calloc of nothing may give NULL. */
+/* calloc of zero bytes may return NULL. */
 static void *array(size_t n, size_t size)
 {
 	return calloc(n ? n : 1, size);
@@ -105,7 +105,7 @@ int plan_set(struct plan *p, uint32_t rank, uint32_t ngroups, uint32_t ntasks,
 	for (uint32_t g = 0; g < ngroups; g++) {
 		if (m->missing[g] > SVC_GROUP_TASKS)
 			return refuse(text, NCCLSVC_LIMIT,
-				      "rank %u's plan: group %u has %u tasks, %d are possible",
+				      "rank %u's plan: group %u has %u tasks; the limit is %d",
 				      rank, g, m->missing[g], SVC_GROUP_TASKS);
 		m->first[g + 1] = m->first[g] + m->missing[g];
 	}

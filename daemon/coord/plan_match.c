@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Matching the members' plans. The k-th Send from a to b matches the k-th Recv at b from a, counted
- * in plan order. Then the plan is run dry: a group starts when its member's former one has ended,
- * and ends when all its tasks have matched; what cannot end never will.
+ * in plan order. Then a dry run: a group starts when its member's previous group has ended, and
+ * ends when all its tasks have matched. Groups that the dry run cannot end would never end.
  *
- * All of it, a refusal's explanation too, takes PLAN_MATCH_STEPS steps for each task, group and
- * rank: nothing here looks at a task again for each rank, or at a rank for each task. */
+ * In total, including the explanation of a refusal, this takes PLAN_MATCH_STEPS steps per task,
+ * group and rank: no loop visits all tasks for each rank, or all ranks for each task. */
 #include "plan.h"
 
 #include <stdarg.h>
@@ -26,7 +26,7 @@ __attribute__((format(printf, 3, 4))) static int refuse(char *text, int result, 
 	return result;
 }
 
-/* A calloc of nothing may give NULL. */
+/* calloc of zero bytes may return NULL. */
 static void *array(size_t n, size_t size)
 {
 	return calloc(n ? n : 1, size);
@@ -34,9 +34,9 @@ static void *array(size_t n, size_t size)
 
 /* ---- Pairs ---- */
 
-/* A task of the whole communicator. */
+/* A task, numbered within the whole communicator. */
 struct end {
-	uint32_t rank, task; /* task: in its member's list */
+	uint32_t rank, task; /* task: index in its member's list */
 	uint32_t from, to;
 	struct end *other;
 };
@@ -44,7 +44,7 @@ struct end {
 struct matching {
 	const struct plan *plan;
 	struct end *ends; /* all members' tasks, member by member */
-	size_t *base;	  /* [nranks + 1]: where a member's begin */
+	size_t *base;	  /* [nranks + 1]: index of each member's first task */
 	struct end **sends, **recvs;
 	size_t nsends, nrecvs;
 	uint64_t steps;
@@ -86,8 +86,8 @@ static void sort_by(struct matching *m, uint32_t (*key)(const struct end *),
 	m->steps += n + nranks;
 }
 
-/* By sender, then by receiver, then in the order of the member's plan, in which they are. False:
- * out of memory. */
+/* Sorts by sender, then by receiver, then by the order of the member's plan, which is the order of
+ * the input. False: out of memory. */
 static bool sort(struct matching *m, struct end **list, size_t n)
 {
 	struct end **other = array(n, sizeof(*other));
@@ -132,7 +132,7 @@ static bool gather(struct matching *m)
 	return sort(m, m->sends, m->nsends) && sort(m, m->recvs, m->nrecvs);
 }
 
-/* Which of this kind it is between the two, from 0. */
+/* Its index among the tasks of this kind between the two ranks, from 0. */
 static unsigned ordinal(struct end *const *list, size_t i)
 {
 	unsigned n = 0;
@@ -186,7 +186,7 @@ static int check_lists(const struct matching *m, const struct end *s, const stru
 			      s->to, b->group,
 			      svc_plan_is_ahead(a) ? "the number or types of their tensors"
 						   : "types or shapes of their tensors");
-	/* The difference comes first: long labels may cost the sentence its end. */
+	/* The difference comes first, since long labels may cut off the end of the sentence. */
 	return refuse(text, NCCLSVC_MISMATCH,
 		      "the plans do not match: %s is sent, %s received: rank %u's Send%s to rank "
 		      "%u in its group %u, the Recv%s in rank %u's group %u",
@@ -204,8 +204,8 @@ static int check_sizes(const struct matching *m, const struct end *s, const stru
 		return 0;
 	char sent[SVC_QUOTED_BYTES], received[SVC_QUOTED_BYTES];
 	return refuse(text, NCCLSVC_MISMATCH,
-		      "the plans do not match: rank %u's Send%s to rank %u in its group %u is of "
-		      "%llu %s, the Recv%s in rank %u's group %u of %llu %s",
+		      "the plans do not match: rank %u's Send%s to rank %u in its group %u has "
+		      "%llu %s, but the Recv%s in rank %u's group %u has %llu %s",
 		      s->from, quoted(m, s, sent), s->to, a->group, (unsigned long long)a->count,
 		      svc_type_name(a->type), quoted(m, r, received), s->to, b->group,
 		      (unsigned long long)b->count, svc_type_name(b->type));
@@ -218,7 +218,7 @@ static int pair_up(struct matching *m, char *text)
 		struct end *s = i < m->nsends ? m->sends[i] : NULL;
 		struct end *r = i < m->nrecvs ? m->recvs[i] : NULL;
 		bool same = s && r && s->from == r->from && s->to == r->to;
-		/* Of two that differ, the one that comes first in order has no other side. */
+		/* Of two that differ, the first in order has no counterpart. */
 		if (!same && s &&
 		    (!r || s->from < r->from || (s->from == r->from && s->to < r->to)))
 			return unmatched(m, m->sends, i, true, text);
@@ -237,16 +237,16 @@ static int pair_up(struct matching *m, char *text)
 
 /* ---- The dry run ---- */
 
-/* A group of a member. Groups that begin only together are one unit, of which `unit` leads to the
- * first: on GPUs, those with a task in common; on the host, those with a list in common whose
- * shapes are sent ahead, since all shapes of a group are known before it begins. */
+/* A group of a member. Groups that can only begin together form one unit, and `unit` leads to its
+ * first group. On GPUs, these are groups with a task in common; on the host, groups that share a
+ * list whose shapes are sent ahead, since all shapes of a group must be known before it begins. */
 struct node {
 	uint32_t rank, group;
-	uint32_t unit;	  /* index of another node, or its own */
-	uint32_t absent;  /* of the unit's first: groups that no member has come to */
+	uint32_t unit;	  /* index of another node in the union-find, or its own */
+	uint32_t absent;  /* of the unit's first: groups that their members have not reached */
 	uint32_t waiting; /* unmatched tasks */
-	uint32_t next;	  /* of the same unit, circular */
-	bool started;	  /* its member has come to it */
+	uint32_t next;	  /* in the same unit, circular */
+	bool started;	  /* its member has reached it */
 	bool begun, over;
 };
 
@@ -254,12 +254,12 @@ struct dry_run {
 	struct matching *m;
 	struct node *nodes; /* all members' groups, member by member */
 	size_t *base;	    /* [nranks + 1] */
-	uint32_t *at;	    /* [nranks]: the group that each is in */
-	uint32_t *stack;    /* nodes to be started */
+	uint32_t *at;	    /* [nranks]: each member's current group */
+	uint32_t *stack;    /* nodes to start */
 	size_t nstack;
-	/* For the explanation of a plan that is stuck: */
-	const struct end **waits;      /* [nranks]: the task by which its group waits; or NULL */
-	const struct end **unit_waits; /* by a unit's first node: the same of one of its groups */
+	/* For the explanation of a stuck plan: */
+	const struct end **waits;      /* [nranks]: the task that blocks its group; or NULL */
+	const struct end **unit_waits; /* by a unit's first node: the same for one of its groups */
 };
 
 static uint32_t node_of(const struct dry_run *d, const struct end *e)
@@ -277,7 +277,7 @@ static uint32_t unit_of(struct dry_run *d, uint32_t i)
 	return i;
 }
 
-/* Before anybody has come to any group, so `absent` is the size. */
+/* Before any member has reached a group, so `absent` is the size. */
 static void join_units(struct dry_run *d, uint32_t a, uint32_t b)
 {
 	a = unit_of(d, a);
@@ -291,7 +291,7 @@ static void join_units(struct dry_run *d, uint32_t a, uint32_t b)
 	}
 	d->nodes[b].unit = a;
 	d->nodes[a].absent += d->nodes[b].absent;
-	/* Two circles become one. */
+	/* Merges two circles. */
 	uint32_t next = d->nodes[a].next;
 	d->nodes[a].next = d->nodes[b].next;
 	d->nodes[b].next = next;
@@ -329,7 +329,7 @@ static bool prepare(struct dry_run *d)
 	return true;
 }
 
-/* The member's next group starts. */
+/* Starts the member's next group. */
 static void go_on(struct dry_run *d, uint32_t rank)
 {
 	if (d->at[rank] < d->m->plan->members[rank].ngroups)
@@ -343,7 +343,7 @@ static void end_node(struct dry_run *d, uint32_t i)
 	go_on(d, d->nodes[i].rank);
 }
 
-/* A task is over when both sides have begun. */
+/* A task ends when both sides have begun. */
 static void begin_node(struct dry_run *d, uint32_t i)
 {
 	struct node *node = &d->nodes[i];
@@ -357,7 +357,7 @@ static void begin_node(struct dry_run *d, uint32_t i)
 		const struct end *e = &d->m->ends[d->m->base[node->rank] + t];
 		uint32_t other = node_of(d, e->other);
 		d->m->steps++;
-		/* Both sides in one group are seen twice. */
+		/* If both sides are in one group, the pair is visited twice. */
 		if (!d->nodes[other].begun || (other == i && e->other < e))
 			continue;
 		bool ends_here = --node->waiting == 0;
@@ -368,7 +368,7 @@ static void begin_node(struct dry_run *d, uint32_t i)
 	}
 }
 
-/* Its member has come to it. When that holds of all of its unit, they begin. */
+/* Its member has reached it. When this holds for its whole unit, the unit begins. */
 static void reach_node(struct dry_run *d, uint32_t i)
 {
 	uint32_t unit = unit_of(d, i), k = unit;
@@ -388,8 +388,9 @@ static bool is_stuck(const struct dry_run *d, uint32_t rank)
 	return d->at[rank] < d->m->plan->members[rank].ngroups;
 }
 
-/* The first task of the rank's group whose other side's group has not begun; while its own has not,
- * either: whose member has not come to it. NULL: there is none, another group of its unit waits. */
+/* The first task of the rank's group whose counterpart's group has not begun; if the rank's own
+ * group has not begun either: whose member has not reached that group. NULL: none; another group of
+ * its unit is blocked. */
 static const struct end *waits_at(const struct dry_run *d, uint32_t rank)
 {
 	const struct plan_member *pm = &d->m->plan->members[rank];
@@ -405,7 +406,7 @@ static const struct end *waits_at(const struct dry_run *d, uint32_t rank)
 	return NULL;
 }
 
-/* Each rank that is stuck is asked once, and its unit remembers an answer for all. */
+/* Visits each stuck rank once; its unit remembers an answer for all. */
 static bool find_waits(struct dry_run *d)
 {
 	const uint32_t nranks = d->m->plan->nranks;
@@ -425,7 +426,7 @@ static bool find_waits(struct dry_run *d)
 	return true;
 }
 
-/* The task by which the rank's group waits: its own, or one of a group of its unit. */
+/* The task that blocks the rank's group: its own, or one of another group in its unit. */
 static const struct end *waits_through(struct dry_run *d, uint32_t rank)
 {
 	d->m->steps++;
@@ -439,7 +440,7 @@ static int stuck(struct dry_run *d, uint32_t rank, char *text)
 	const struct end *e = NULL;
 	if (!find_waits(d))
 		return NCCLSVC_NO_MEMORY;
-	/* After so many steps it has gone round at least once. */
+	/* After this many steps it has gone round at least once. */
 	for (uint32_t i = 0; i < p->nranks; i++)
 		rank = waits_through(d, rank)->other->rank;
 	size_t at = (size_t)snprintf(text, PLAN_TEXT, "the plan can never be carried out: ");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The plans of a communicator's members: gathered, matched, and in force or not, which all members'
- * nodes are told. Plans are committed in rounds: each ends with one result. A message of a
- * round that is over is ignored: its node has failed the commit, as the result said. */
+ * The plans of a communicator's members: gathers and matches them, and tells all members' nodes
+ * whether they are in force. Plans are committed in rounds, each of which ends with one result.
+ * Messages of a finished round are ignored: the result has made their node fail the commit. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,19 +11,19 @@
 #include "coordinator.h"
 #include "plan.h"
 
-/* A round of planning. While the plan is matched, which may be in another thread, nobody else
- * changes or frees it, also when the round has ended. */
+/* A round of planning. While the plan is being matched, perhaps in another thread, nothing else
+ * changes or frees it, even if the round has ended. */
 struct planning {
 	struct loop_job matching;
 	bool is_matched;
 	struct coord *coord;
-	struct coordinator *coordinator; /* NULL: the round has ended meanwhile */
-	int result;			 /* of the matching, with a sentence */
+	struct coordinator *coordinator; /* NULL: the round has ended */
+	int result;			 /* of the matching; with a sentence */
 	char text[PLAN_TEXT];
 	struct plan *plan;
-	uint32_t whole; /* members whose plans are here */
+	uint32_t whole; /* members whose plans are complete */
 	struct planning_member {
-		struct svc_plan_task *tasks; /* NULL: none came yet, or they are the plan's now */
+		struct svc_plan_task *tasks; /* NULL: none came yet, or the plan owns them now */
 		uint32_t ntasks, here, serial;
 		bool whole;
 	} members[];
@@ -47,7 +47,7 @@ void plans_forget(struct coordinator *r)
 		release(p);
 }
 
-/* The round is over. */
+/* The round has ended. */
 static void tell_plan_result(struct coord *c, struct coordinator *r, int result, const char *text)
 {
 	struct control_result m =
@@ -80,7 +80,7 @@ static struct planning *begin(struct coord *c, struct coordinator *r, bool cuda)
 	return p;
 }
 
-/* False: it is not what follows, or there is no memory. */
+/* False: it is not the expected chunk, or there is no memory. */
 static bool add_chunk(struct planning_member *pm, const struct control_plan *m)
 {
 	if (!m->at && !pm->tasks && !pm->whole) {
@@ -127,7 +127,7 @@ static void start_matching(struct coord *c, struct planning *p)
 	c->ops->run_job(c->arg, &p->matching, plan_match_steps(p->plan));
 }
 
-/* A member's plan is here: perhaps all are. */
+/* A member's plan is complete, and perhaps all plans are. */
 static void member_is_whole(struct coord *c, struct coordinator *r, const struct control_plan *m)
 {
 	char text[PLAN_TEXT] = "";
@@ -150,7 +150,7 @@ void plans_take(struct coord *c, uint32_t from, const struct control_plan *m)
 	}
 	if (m->round < r->plan_round)
 		return;			/* the result is on its way */
-	if (m->round > r->plan_round) { /* members have got results that this node does not know */
+	if (m->round > r->plan_round) { /* members know of results that this node does not know */
 		plans_forget(r);
 		r->plan_round = m->round;
 	}

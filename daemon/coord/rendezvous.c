@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The one node that knows, of all ranks of a communicator, who has joined: it checks what only can
- * be checked there, and starts the epochs. */
+ * The node that knows which ranks of a communicator have joined. It makes the checks that need this
+ * knowledge, and starts the epochs. */
 #include "rendezvous.h"
 
 #include <stdarg.h>
@@ -37,13 +37,13 @@ struct rendezvous *rendezvous_find(const struct coord *c, const uint8_t *id)
 	return r;
 }
 
-/* When it is forgotten, if no slot is held until then. */
+/* When it is forgotten, if no slot is held by then. */
 static uint64_t idle_end(const struct coord *c, const struct rendezvous *r)
 {
 	return r->idle_ns + (c->keep_ns > RENDEZVOUS_KEPT_NS ? c->keep_ns : RENDEZVOUS_KEPT_NS);
 }
 
-/* The memory of a rendezvous, in member slots. */
+/* The memory size of a rendezvous, in member slots. */
 static uint64_t cost(uint32_t nranks)
 {
 	return nranks + sizeof(struct rendezvous) / sizeof(struct member_slot) + 1;
@@ -79,7 +79,7 @@ static void discharge(struct coord *c, struct rendezvous *r)
 	free(u);
 }
 
-/* No slot is held: it is kept for a restart. */
+/* No slot is held; it is kept for a restart. */
 static void begin_idle(struct coord *c, struct rendezvous *r)
 {
 	r->idle_ns = coord_now(c);
@@ -103,8 +103,9 @@ static void forget(struct coord *c, struct rendezvous *r)
 	free(r);
 }
 
-/* Communicators that are held are counted for their users (SHARE_COMMS, SHARE_RANKS). The others
- * give way: to those of the same user that come later, and to anybody's when the table is full. */
+/* Communicators with members are charged to their users (SHARE_COMMS, SHARE_RANKS). The others are
+ * dropped to make room: for later ones of the same user, and for anybody's when the table is full.
+ */
 static void make_room(struct coord *c, uint32_t uid, uint32_t nranks)
 {
 	const struct idle_user *u;
@@ -114,8 +115,8 @@ static void make_room(struct coord *c, uint32_t uid, uint32_t nranks)
 		forget(c, c->idle);
 }
 
-/* A JOIN is refused if there is no memory; but of a SPLIT's part, nobody else can ever take the
- * slot, and the other members would wait for ever. */
+/* Without memory, a JOIN is refused. But nobody else can ever take the slot of a SPLIT's part, so
+ * the other members would wait forever. */
 static struct rendezvous *create(struct coord *c, const uint8_t *id, uint32_t uid, uint32_t nranks,
 				 bool part)
 {
@@ -142,7 +143,7 @@ static struct rendezvous *create(struct coord *c, const uint8_t *id, uint32_t ui
 	return r;
 }
 
-/* To every node that has a member here; each once. */
+/* Sends once to every node that has a member here. */
 static void tell(struct coord *c, const struct rendezvous *r, enum control_kind kind,
 		 const void *body, size_t size)
 {
@@ -167,7 +168,7 @@ static void free_slot(struct coord *c, struct rendezvous *r, struct member_slot 
 		begin_idle(c, r);
 }
 
-/* The epoch is over, for whatever reason: members must join again. Their nodes know why. */
+/* The epoch has ended, for whatever reason, and members must join again. Their nodes know why. */
 static void end_epoch(struct rendezvous *r)
 {
 	r->running = false;
@@ -177,8 +178,7 @@ static void end_epoch(struct rendezvous *r)
 			r->members[k].state = SLOT_BROKEN;
 }
 
-/* False: the rendezvous before this one has started the epoch, whose other members may be on any
- * node. */
+/* False: a previous rendezvous has started the epoch, whose other members may be on any node. */
 static bool knows_all_members(const struct rendezvous *r)
 {
 	for (uint32_t k = 0; k < r->nranks; k++)
@@ -194,7 +194,7 @@ static void tell_once(struct coord *c, uint32_t node, const struct control_break
 	told[node] = true;
 }
 
-/* To all nodes that have or had members, and to another one. */
+/* Sends to all nodes that have or had members, and to one more. */
 static void tell_over(struct coord *c, const struct rendezvous *r, uint32_t epoch, int32_t rank,
 		      uint32_t also)
 {
@@ -214,8 +214,8 @@ static void tell_over(struct coord *c, const struct rendezvous *r, uint32_t epoc
 		tell_once(c, r->members[k].node, &b, told);
 }
 
-/* A newcomer needs an epoch with all members, or not all nodes know of this one. That of the
- * newcomer may be about to hear that the epoch has begun. */
+/* A newcomer needs an epoch with all members, or not all nodes know of this one. The newcomer's
+ * node may be about to learn that the epoch has begun. */
 static void break_epoch(struct coord *c, struct rendezvous *r, int32_t rank, uint32_t from)
 {
 	tell_over(c, r, r->epoch, rank, from);
@@ -242,8 +242,8 @@ static void send_refusal(struct coord *c, uint32_t node, const struct control_jo
 
 static void fail_all_joins(struct coord *c, struct rendezvous *r, int result, const char *text);
 
-/* A JOIN is not taken, which those hear of who wait for the rank. If it does not fit the others',
- * no JOIN of that program ever will: they need not wait for their deadlines. */
+/* Reports a refused JOIN to those that wait for the rank. If it does not fit the others' JOINs, no
+ * JOIN of that program ever will, so they need not wait for their deadlines. */
 static void tell_refusal(struct coord *c, struct rendezvous *r, uint32_t rank, int32_t pid,
 			 int result, const char *text)
 {
@@ -252,7 +252,7 @@ static void tell_refusal(struct coord *c, struct rendezvous *r, uint32_t rank, i
 		fail_all_joins(c, r, result, text);
 }
 
-/* A JOIN that comes and is not taken. */
+/* Refuses a new JOIN. */
 __attribute__((format(printf, 6, 7))) static void refuse(struct coord *c, uint32_t node,
 							 struct rendezvous *r,
 							 const struct control_join *m, int result,
@@ -268,7 +268,7 @@ __attribute__((format(printf, 6, 7))) static void refuse(struct coord *c, uint32
 		tell_refusal(c, r, m->rank, m->pid, result, text);
 }
 
-/* A JOIN that was taken, and fails. */
+/* Fails a JOIN that was accepted. */
 static void fail_join(struct coord *c, struct rendezvous *r, uint32_t rank, int result,
 		      const char *text)
 {
@@ -293,14 +293,14 @@ static void fail_all_joins(struct coord *c, struct rendezvous *r, int result, co
 		fail_slot(c, r, k, result, text);
 }
 
-/* No other client can ever take a slot of a SPLIT's part: its JOINs fail, now and later, and its
+/* No other client can ever take a slot of this SPLIT's part: its JOINs fail, now and later, and its
  * epoch cannot begin. */
 static void refuse_part(struct coord *c, struct rendezvous *r, int result, const char *text)
 {
 	note_refusal(r, 0, 0, text);
 	r->unjoinable = result;
 	fail_all_joins(c, r, result, text);
-	if (r->running) /* an epoch that not all members' nodes have heard of */
+	if (r->running) /* not all members' nodes know of the epoch */
 		break_epoch(c, r, -1, c->me);
 }
 
@@ -308,7 +308,7 @@ void rendezvous_refused(struct coord *c, uint32_t from, const struct control_ref
 {
 	struct rendezvous *r = rendezvous_find(c, m->id);
 	if (m->session)
-		return; /* it is this node's */
+		return; /* it is on this node */
 	if (!r && m->part)
 		r = create(c, m->id, m->uid, m->nranks, true);
 	if (!r || m->rank >= r->nranks)
@@ -330,8 +330,9 @@ static void begin_attempt(struct rendezvous *r)
 		r->members[k].late = false;
 }
 
-/* Each node that may be the rendezvous has a range of numbers of its own, above those of the nodes
- * before it. So after their loss no number is given again that messages under way may still name.
+/* Each node that may be the rendezvous has its own range of numbers, above those of the nodes
+ * before it. So after the loss of a node, no number is reused that messages on their way may still
+ * name.
  */
 static uint32_t next_epoch(const struct coord *c, const struct rendezvous *r)
 {
@@ -371,14 +372,14 @@ static void start(struct coord *c, struct rendezvous *r)
 	free(m);
 }
 
-/* A slot that is held is given to its holder alone, once its epoch is over. */
+/* A held slot is given only to its holder, when the slot's epoch has ended. */
 static bool may_take(struct coord *c, uint32_t from, struct rendezvous *r,
 		     const struct control_join *m)
 {
 	struct member_slot *s = &r->members[m->rank];
 	bool same = s->node == from && s->session == m->session;
 	if (s->state == SLOT_JOINED && same && m->epoch >= r->epoch)
-		end_epoch(r); /* its node knew before */
+		end_epoch(r); /* its node knew first */
 	if (s->state == SLOT_FREE || (s->state == SLOT_BROKEN && same))
 		return true;
 	refuse(c, from, r, m, NCCLSVC_RANK_TAKEN,
@@ -392,7 +393,7 @@ static const char *transport_name(uint32_t transport)
 	return transport == NCCLSVC_TRANSPORT_MPI ? "MPI" : "NCCL";
 }
 
-/* No slot is held: it is the newcomer's. */
+/* No slot is held; it goes to the newcomer. */
 static void claim(struct coord *c, struct rendezvous *r, const struct control_join *m)
 {
 	discharge(c, r);
@@ -413,14 +414,14 @@ static bool fits_others(struct coord *c, uint32_t from, struct rendezvous *r,
 		k++;
 	if (r->cuda != m->cuda)
 		refuse(c, from, r, m, NCCLSVC_MISMATCH,
-		       "rank %u (pid %d, node %u) joins with %s, the members of communicator %s "
-		       "did with %s",
+		       "rank %u (pid %d, node %u) joins with %s, but the members of communicator "
+		       "%s joined with %s",
 		       m->rank, m->pid, from, m->cuda ? "a GPU" : "host memory", r->label,
 		       r->cuda ? "GPUs" : "host memory");
 	else if (r->cuda && r->transport != m->transport)
 		refuse(c, from, r, m, NCCLSVC_MISMATCH,
 		       "device memory is carried by %s on node %u (rank %u, pid %d), and by %s on "
-		       "node %u (rank %u): set transport alike on all nodes",
+		       "node %u (rank %u): set the same transport on all nodes",
 		       transport_name(m->transport), from, m->rank, m->pid,
 		       transport_name(r->transport), r->members[k].node, k);
 	else if (r->unjoinable)
@@ -430,7 +431,7 @@ static bool fits_others(struct coord *c, uint32_t from, struct rendezvous *r,
 	return false;
 }
 
-/* The one that a JOIN is for, made if need be; NULL after it was refused. */
+/* Returns the rendezvous for a JOIN, created if needed; NULL after it was refused. */
 static struct rendezvous *rendezvous_for(struct coord *c, uint32_t from,
 					 const struct control_join *m)
 {
@@ -480,8 +481,8 @@ static void take(struct coord *c, uint32_t from, struct rendezvous *r, const str
 				  .since_ns = coord_now(c)};
 }
 
-/* A member of an epoch that the rendezvous before this one has started. If others know nothing of
- * it, or that it is over, its node is told. */
+/* A member of an epoch that a previous rendezvous has started. If other members know nothing of the
+ * epoch, or that it has ended, the member's node is told. */
 static void take_running(struct coord *c, uint32_t from, struct rendezvous *r,
 			 const struct control_join *m)
 {
@@ -522,7 +523,7 @@ void rendezvous_join(struct coord *c, uint32_t from, const struct control_join *
 		start(c, r);
 }
 
-/* ---- Giving up, and going ---- */
+/* ---- Giving up and leaving ---- */
 
 static void refuse_late(struct coord *c, struct rendezvous *r, uint32_t rank)
 {
@@ -538,13 +539,13 @@ static void refuse_late(struct coord *c, struct rendezvous *r, uint32_t rank)
 
 static void fail_part(struct coord *c, struct rendezvous *r, uint32_t rank, bool late)
 {
-	char text[SVC_TEXT_BYTES] = "a member went before the split was done";
+	char text[SVC_TEXT_BYTES] = "a member left or died before the split was done";
 	if (late)
 		snprintf(text, sizeof(text), "the split was not done by rank %u's deadline", rank);
 	refuse_part(c, r, late ? NCCLSVC_TIMEOUT : NCCLSVC_PEER_GONE, text);
 }
 
-/* This rank's member waited, and has died: its slot is free. */
+/* This rank's member died while it waited; its slot is free. */
 static void fail_fast(struct coord *c, struct rendezvous *r, uint32_t rank)
 {
 	char text[SVC_TEXT_BYTES];
@@ -567,9 +568,9 @@ void rendezvous_withdrawn(struct coord *c, uint32_t from, const struct control_w
 	if (s->node != from || s->session != m->session || s->state == SLOT_FREE)
 		return;
 	if (late && !joining)
-		return; /* it has begun meanwhile, or is over */
+		return; /* it has begun meanwhile, or has ended */
 	if (s->state == SLOT_JOINED)
-		end_epoch(r); /* its node knew before: who broke it may tell us later */
+		end_epoch(r); /* its node knew first; the culprit's node may report later */
 	if (late)
 		refuse_late(c, r, m->rank);
 	free_slot(c, r, s);
@@ -617,7 +618,7 @@ void rendezvous_node_lost(struct coord *c, uint32_t node)
 		if (r->running)
 			end_epoch(r);
 		const bool waits = r->joining;
-		int32_t died = -1; /* a member of that node that waited */
+		int32_t died = -1; /* a waiting member of that node */
 		for (uint32_t k = 0; k < r->nranks; k++) {
 			if (r->members[k].node != node)
 				continue;

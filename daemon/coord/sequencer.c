@@ -57,7 +57,7 @@ struct operation *sequencer_find(const struct sequencer *q, uint64_t internode_i
 	return o;
 }
 
-/* Made if need be. NULL: no memory, or nodes differ in how many take part in it. */
+/* Created if needed. NULL: no memory, or nodes disagree on how many take part. */
 static struct operation *get(struct sequencer *q, uint64_t now_ns, uint64_t internode_id,
 			     const struct operation_key *key, uint32_t nparts)
 {
@@ -112,7 +112,7 @@ static void unhook(struct sequencer *q, const struct request *r, const struct re
 		p->asked = false;
 		p->request = NULL;
 		o->votes--;
-		if (o->withdrawn) /* it has not spoken any more */
+		if (o->withdrawn) /* its vote does not count any more */
 			ask(q, o, p);
 	}
 	if (o && !o->votes && !o->withdrawn)
@@ -136,9 +136,9 @@ static struct request *find_request(const struct sequencer *q, uint32_t node, ui
 	return r;
 }
 
-/* ---- How an operation ends ---- */
+/* ---- The end of an operation ---- */
 
-/* The operation leaves, and all that was requested together with it is to be requested again. */
+/* Removes the operation; everything requested together with it must be requested again. */
 void sequencer_fail(struct sequencer *q, struct operation *o, const struct failed_note *note)
 {
 	const struct operation_id id = o->id;
@@ -148,14 +148,14 @@ void sequencer_fail(struct sequencer *q, struct operation *o, const struct faile
 	o->withdrawn = false;
 	for (uint32_t i = 0; i < o->nparts; i++)
 		if (o->parts[i].request) {
-			o->votes++; /* so that it outlives the request */
+			o->votes++; /* keeps it alive beyond the request */
 			forget_request(q, o->parts[i].request);
 			o->votes--;
 		}
 	forget_operation(q, o);
 }
 
-/* All nodes are ready: for the same? */
+/* All nodes are ready; do their records agree? */
 static bool records_differ(const struct operation *o, const struct outcome *outcome,
 			   ncclsvc_status *st)
 {
@@ -170,7 +170,7 @@ static bool records_differ(const struct operation *o, const struct outcome *outc
 	return st->field;
 }
 
-/* A deadline has passed, and no rank is missing: what hangs together with the operation is. */
+/* A deadline has passed, and no rank is missing: an operation connected to this one is. */
 static ncclsvc_status failed_status(const struct operation *o, const struct outcome *outcome)
 {
 	ncclsvc_status st = outcome->failed ? outcome->status : o->why;
@@ -179,7 +179,7 @@ static ncclsvc_status failed_status(const struct operation *o, const struct outc
 	return st;
 }
 
-/* All have spoken. True: it has failed. */
+/* All have voted. True: it has failed. */
 bool sequencer_conclude(struct sequencer *q, struct operation *o)
 {
 	struct failed_note note = {.node = -1};
@@ -195,9 +195,9 @@ bool sequencer_conclude(struct sequencer *q, struct operation *o)
 	return true;
 }
 
-/* ---- What hangs together ---- */
+/* ---- Connected sets ---- */
 
-/* The first of all that must be launched with r; NULL: some of it is not here yet. */
+/* Returns the first of all requests that must be launched with r; NULL: some are missing. */
 static struct request *gather(struct sequencer *q, struct request *r)
 {
 	struct request *last = r;
@@ -224,7 +224,7 @@ static struct request *gather(struct sequencer *q, struct request *r)
 	return r;
 }
 
-/* It is too late to take back anything of them. */
+/* From now on, none of them can be taken back. */
 static void keep(struct sequencer *q, const struct request *r)
 {
 	for (; r; r = r->next)
@@ -246,7 +246,7 @@ static int by_order(const struct request *a, const struct request *b)
 	return a->key.number < b->key.number ? -1 : a->key.number > b->key.number;
 }
 
-/* Each node in the order in which its members have posted it, as NCCL in their processes would. */
+/* Each node uses the order in which its members have posted, as NCCL would in their processes. */
 void sequencer_launch_all(struct sequencer *q, struct request *at, uint64_t grant)
 {
 	struct request *next;
@@ -267,7 +267,7 @@ bool sequencer_try_launch(struct sequencer *q, struct request *r)
 	return true;
 }
 
-/* ---- What nodes say ---- */
+/* ---- Messages from nodes ---- */
 
 static void end_epoch(struct sequencer *q, uint32_t node, const struct operation_id *id, int result,
 		      int32_t silent)
@@ -296,8 +296,8 @@ static bool hook(struct sequencer *q, uint64_t now_ns, struct request *r,
 	for (place = entry_makes(at) ? 0 : place; entry_makes(at) && place < o->nparts; place++)
 		if (!o->parts[place].vote.kind)
 			break;
-	/* Another node has this place, or this one has spoken before: it is never launched, and its
-	 * epoch's end is its end. */
+	/* Another node has this place, or this node has voted before: the operation is never
+	 * launched, and ends with its epoch. */
 	if (place == o->nparts || o->parts[place].vote.kind)
 		return true;
 	struct part *p = &o->parts[place];
@@ -308,7 +308,7 @@ static bool hook(struct sequencer *q, uint64_t now_ns, struct request *r,
 	return true;
 }
 
-/* Nothing of it can be launched: its epochs end. */
+/* None of these can be launched: their epochs end. */
 static void refuse_request(struct sequencer *q, struct request *r)
 {
 	for (uint32_t i = 0; i < r->n; i++)
@@ -338,7 +338,7 @@ static void take_request(struct sequencer *q, uint64_t now_ns, struct request *r
 	}
 	if (sequencer_try_launch(q, r))
 		return;
-	/* What was withdrawn, and cannot be launched now, fails. */
+	/* Withdrawn operations that cannot be launched now fail. */
 	for (uint32_t i = 0; i < r->n; i++) {
 		struct operation *o =
 			sequencer_find(q, r->entries[i].internode_id, &r->entries[i].key);
@@ -404,10 +404,13 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 		succession_keep_failure(q, &(struct operation_id){internode_id, *key}, note);
 		return;
 	}
+	const bool spoke = number == WAITS_NO_MORE;
+	struct operation *o = spoke ? sequencer_find(q, internode_id, key) : NULL;
 	/* What it had requested was launched, or has failed, and it is about to hear of it. */
-	if (place == n || (number && !find_request(q, node, number)))
+	if (place == n || (spoke ? !o : number && !find_request(q, node, number)))
 		return;
-	struct operation *o = get(q, now_ns, internode_id, key, n);
+	if (!o)
+		o = get(q, now_ns, internode_id, key, n);
 	if (!o || !internode_comm_open(q, internode_id)) {
 		end_epoch(q, node, &(struct operation_id){internode_id, *key}, NCCLSVC_NO_MEMORY,
 			  -1);
@@ -416,7 +419,8 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 	struct part *p = &o->parts[place];
 	for (uint32_t i = 0; i < n; i++)
 		o->parts[i].node = nodes[i];
-	if (!p->vote.kind && !number) {
+	const bool votes = !p->vote.kind && !number;
+	if (votes) {
 		p->vote.failed = malloc(sizeof(*p->vote.failed));
 		if (!p->vote.failed) {
 			end_epoch(q, node, &o->id, NCCLSVC_NO_MEMORY, -1);
@@ -426,14 +430,16 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 		p->vote.kind = VOTE_FAILED;
 		o->votes++;
 	}
-	if (!o->withdrawn) {
+	const bool waits = votes && key->a < 0 && mismatch_is_cause(&note->status);
+	if (!waits && !o->withdrawn) {
 		o->withdrawn = true;
 		o->why = note->status;
 		o->due_ns = now_ns + NODE_ANSWER_NS;
 	}
 	if (!q->active)
 		return;
-	sequencer_ask_all(q, o);
+	if (o->withdrawn)
+		sequencer_ask_all(q, o);
 	if (o->votes == o->nparts)
 		sequencer_conclude(q, o);
 }
@@ -445,7 +451,7 @@ void sequencer_forget(struct sequencer *q, uint32_t node, uint64_t number)
 		forget_request(q, r);
 }
 
-/* ---- Ends ---- */
+/* ---- Ends of communicators ---- */
 
 static bool names(const struct request *r, uint64_t internode_id)
 {
@@ -478,7 +484,7 @@ static void close_internode_comm(struct sequencer *q, struct closing *c)
 	free(c);
 }
 
-/* Have all that live left it? */
+/* Have all surviving nodes left it? */
 void sequencer_try_close(struct sequencer *q, struct closing *c)
 {
 	if (!q->active)
@@ -527,13 +533,13 @@ void sequencer_lose_node(struct sequencer *q, uint32_t node, bool succeeds)
 	succession_try(q);
 }
 
-/* ---- From time to time ---- */
+/* ---- Periodic checks ---- */
 
 static void show_waiting(struct sequencer *q, struct operation *o)
 {
 	uint32_t places[o->nparts], n = 0;
 	for (uint32_t i = 0; i < o->nparts; i++)
-		if (o->parts[i].vote.kind == VOTE_READY)
+		if (o->parts[i].vote.kind)
 			places[n++] = i;
 	for (uint32_t i = 0; i < n; i++)
 		q->ops->waiting(q->arg, o->parts[places[i]].node, o->id.internode_id, &o->id.key,
@@ -553,9 +559,9 @@ static void end_overdue(struct sequencer *q, struct operation *o)
 			end_epoch(q, o->parts[i].node, &o->id, NCCLSVC_TIMEOUT, silent);
 }
 
-/* A node may have left a communicator, and forgotten it, when a former sequencer was lost: it does
- * not say so again. The others wait no longer than EPOCH_CLOSE_NS, so nothing of the communicator
- * is launched. */
+/* A node that left a communicator and forgot it before the loss of a former sequencer does not
+ * report that again. The others wait no longer than EPOCH_CLOSE_NS, so no operation of the
+ * communicator is launched. */
 static void close_overdue(struct sequencer *q, uint64_t now_ns)
 {
 	struct closing *c, *next;

@@ -2,25 +2,26 @@
  *
  * The sequencer: which operations on GPUs of several nodes are launched, and in which order.
  *
- * NCCL would wait for ever if two nodes launched two operations on the same GPUs in different
- * orders, or if one launched what another has not got. So one node says what is launched. A node
- * requests what is to be launched together there: what its own members have posted and agree on,
- * with all that hangs together with it through task groups. A request means READY, and takes the
- * records along. When all nodes' requests are there for what hangs together on all of them, and the
- * records agree, all are told to launch; else the operation fails on all of them, with one status.
+ * NCCL would hang if two nodes launched two operations on the same GPUs in different orders, or if
+ * one launched an operation that another does not have. So one node decides what is launched. A
+ * node requests sets of operations to launch together: those that its own members have posted and
+ * agree on, with all others connected to them through task groups. A request means READY, and
+ * carries the records. When the requests of all nodes for a connected set have come and the records
+ * agree, the sequencer tells all nodes to launch; otherwise the operation fails on all of them,
+ * with one status.
  *
- * Who wants to give up an operation (a deadline, say) withdraws it here. Before the node has
- * requested it, that is its vote; afterwards it asks for that, which happens unless the operation
- * was launched meanwhile. Nodes that have not spoken are asked: they fail it, naming those of their
- * members that are missing, or have requested it meanwhile. An operation that was withdrawn, and of
- * which all have spoken, fails.
+ * To give up an operation (after a deadline, say), a node withdraws it here. If the node has not
+ * requested it yet, this is its vote; otherwise it is a wish, which is granted unless the operation
+ * was launched meanwhile. The sequencer asks the nodes that have not voted: they fail the
+ * operation, naming their missing members, or have requested it meanwhile. A withdrawn operation
+ * fails once all have voted.
  *
- * When its node is lost, the next one succeeds it. All that live report what they were last told to
- * launch: what some were told and others were not, those are told by the successor, in the same
- * order. Then it goes on. Only epochs with members on the lost node end.
+ * When its node is lost, the next node succeeds it. All surviving nodes report their latest
+ * launches. If the old sequencer told only some nodes to launch an operation, the successor tells
+ * the others, in the same order. Then it continues. Only epochs with members on the lost node end.
  *
- * A pure state machine: see coord.h. One thread. What it allocates, it allocates when a message
- * comes; if there is no memory, the epochs that the message is about end, in order.
+ * A pure state machine (see coord.h) for one thread. It allocates only when a message comes; if
+ * there is no memory, the epochs that the message is about end, in order.
  */
 #ifndef COORD_SEQUENCER_H
 #define COORD_SEQUENCER_H
@@ -30,17 +31,16 @@
 #define REQUEST_ENTRIES_MAX 65536
 #define OPERATION_MAKE	    UINT64_MAX
 
-/* What is to be launched: an operation; or, with OPERATION_MAKE as the key's part, an NCCL
- * communicator that is to be made, of which internode_id is the serial. */
+/* A launch entry: an operation; or, with OPERATION_MAKE as the key's part, an NCCL communicator to
+ * create, whose number is internode_id. */
 struct request_entry {
 	uint64_t internode_id;
 	struct operation_key key;
-	uint32_t nparts; /* nodes that take part, all of which request it */
-	uint32_t place;	 /* of this node among them; any, if it makes */
-	int32_t rank;	 /* the lowest of the node's members */
-	uint32_t count;	 /* members there */
-	/* Rises with what the node's members post, also where a request was void and comes again.
-	 */
+	uint32_t nparts; /* nodes that take part; all of them request it */
+	uint32_t place;	 /* index of this node among them; any, for a creation */
+	int32_t rank;	 /* the lowest of this node's members */
+	uint32_t count;	 /* members on this node */
+	/* Rises with each post of the node's members, also when a void request is repeated. */
 	uint64_t order;
 	struct svc_record record;
 };
@@ -50,26 +50,26 @@ static inline bool entry_makes(const struct request_entry *at)
 	return at->key.part == OPERATION_MAKE;
 }
 
-/* Filled in by whoever runs it. Called from within the functions below; they send messages, perhaps
- * to this very node, and come back: none of the functions below is called meanwhile. Order holds
- * between two nodes. */
+/* Filled in by the owner. Called from within the functions below. They send messages, perhaps to
+ * this very node, and return without calling any of the functions below. Messages between two nodes
+ * stay in order. */
 struct sequencer_ops {
-	/* The node launches what it has requested under that number, after what it was told before.
-	 * grant: rises, and is the same for all that hangs together. */
+	/* The node launches its request of that number, after all earlier launches. grant: rises,
+	 * and is the same for a connected set. */
 	void (*launch)(void *arg, uint32_t node, uint64_t number, uint64_t grant);
-	/* The operation fails. The node's request for it is void: what else was in it is to be
-	 * requested again. */
+	/* The operation fails. The node's request for it is void, and the rest of that request must
+	 * be requested again. */
 	void (*failed)(void *arg, uint32_t node, uint64_t internode_id,
 		       const struct operation_key *key, const struct failed_note *note);
-	/* Fail it, if you have not requested it. */
+	/* Fail it, unless you have requested it. */
 	void (*ask)(void *arg, uint32_t node, uint64_t internode_id,
 		    const struct operation_key *key, const ncclsvc_status *why);
-	/* Nothing of the communicator is launched any more. */
+	/* No operation of the communicator is launched any more. */
 	void (*closed)(void *arg, uint32_t node, uint64_t internode_id);
-	/* The operation waits: so far, n nodes have requested it, with these places. */
+	/* The operation waits: so far, n nodes have requested it, with these indices. */
 	void (*waiting)(void *arg, uint32_t node, uint64_t internode_id,
 			const struct operation_key *key, const uint32_t *places, uint32_t n);
-	/* This is the sequencer now, and goes on. */
+	/* This is the sequencer now, and continues. */
 	void (*goes_on)(void *arg, uint32_t node);
 };
 
@@ -81,8 +81,8 @@ struct grant {
 
 struct sequencer;
 
-/* arg is the ops'. nodes: of the cluster. active: it is the sequencer; others keep what they are
- * told until they are. NULL: no memory. */
+/* arg is passed to the ops. nodes: of the cluster. active: this is the sequencer; others keep what
+ * they are told until they become it. NULL: no memory. */
 struct sequencer *sequencer_create(const struct sequencer_ops *ops, void *arg, uint32_t nodes,
 				   bool active);
 void sequencer_free(struct sequencer *q);
@@ -92,30 +92,36 @@ void sequencer_free(struct sequencer *q);
 void sequencer_request(struct sequencer *q, uint64_t now_ns, uint32_t node, uint64_t number,
 		       bool more, const struct request_entry *entries, uint32_t n);
 #define FAILED_BEFORE UINT64_MAX
+#define WAITS_NO_MORE (UINT64_MAX - 1)
 
 /* A node fails the operation (number is 0), or wants it to fail though it has requested it under
- * that number. With FAILED_BEFORE, a sequencer that was lost since has failed it. nodes: all that
- * take part, by place. */
+ * that number. If the node fails it because its members' records differ, the others are not asked
+ * until that node withdraws once more, with WAITS_NO_MORE. With FAILED_BEFORE, a sequencer that was
+ * lost since has failed it. nodes: all that take part, by place. */
 void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uint64_t internode_id,
 			const struct operation_key *key, uint64_t number,
 			const struct failed_note *note, const uint32_t *nodes, uint32_t n);
-/* A node is not to make what it has requested: it may have been told to meanwhile. */
+/* Cancels a node's request to create a communicator, unless the node was told to create it
+ * meanwhile. */
 void sequencer_forget(struct sequencer *q, uint32_t node, uint64_t number);
-/* The node requests nothing more of the communicator. nodes: all of the communicator's. When all
- * that live have left, or the others have waited EPOCH_CLOSE_NS, they are told that it is closed.
+/* The node makes no more requests of the communicator. nodes: all of the communicator's. When all
+ * surviving nodes have left, or have waited EPOCH_CLOSE_NS for the others, they are told that it is
+ * closed.
  */
 void sequencer_leave(struct sequencer *q, uint32_t node, uint64_t internode_id,
 		     const uint32_t *nodes, uint32_t n);
-/* succeeds: it was the sequencer, and this is now, when all that live have reported. */
+/* succeeds: the node ran the sequencer, and this one takes over when all surviving nodes have
+ * reported. */
 void sequencer_lose_node(struct sequencer *q, uint32_t node, bool succeeds);
-/* The sequencer is lost: a node says what that has told it to launch, of late. Then it says again
- * what it has requested and was not told to launch, has withdrawn, or has left; and last, that this
- * was all: without more. */
+/* After the loss of the sequencer, a node reports which operations that sequencer recently told it
+ * to launch. Then it repeats its other requests, its withdrawals and the communicators it has left.
+ * The last report, without more, ends this. */
 void sequencer_report(struct sequencer *q, uint32_t node, const struct grant *grants, uint32_t n,
 		      bool more);
-/* Says who waits for whom, and ends what a silent node holds up. From time to time. */
+/* Reports who waits for whom, and ends operations that a silent node holds up. Call it
+ * periodically. */
 void sequencer_look(struct sequencer *q, uint64_t now_ns);
-/* Nodes may have requests any time. */
+/* May nodes send requests at any time? */
 bool sequencer_awaited(const struct sequencer *q);
 
 #endif

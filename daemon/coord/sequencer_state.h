@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A sequencer from within, for sequencer.c and succession.c. */
+ * The sequencer's private data, for sequencer.c and succession.c. */
 #ifndef COORD_SEQUENCER_STATE_H
 #define COORD_SEQUENCER_STATE_H
 
@@ -17,7 +17,7 @@ struct request_key {
 struct request {
 	struct request_key key;
 	UT_hash_handle hh;
-	struct request *next; /* in what hangs together */
+	struct request *next; /* in a connected set */
 	bool whole;	      /* all messages have come */
 	uint64_t visit;
 	uint64_t order; /* of its first entry */
@@ -29,7 +29,7 @@ struct request {
 struct part {
 	struct vote vote;
 	bool asked;
-	uint32_t node; /* UNKNOWN_NODE: nobody has named it yet */
+	uint32_t node; /* UNKNOWN_NODE: not known yet */
 	struct request *request;
 };
 
@@ -38,24 +38,24 @@ struct operation_id {
 	struct operation_key key;
 };
 
-/* An operation of which some have spoken. */
+/* An operation with at least one vote. */
 struct operation {
 	struct operation_id id;
 	UT_hash_handle hh;
 	uint64_t since_ns;
-	uint64_t due_ns; /* for the votes of who was asked; 0: nobody was */
-	bool withdrawn;	 /* somebody wants it to fail, for: */
+	uint64_t due_ns; /* when the requested votes are due; 0: none were requested */
+	bool withdrawn;	 /* a node wants it to fail, with this status: */
 	ncclsvc_status why;
-	uint32_t votes, shown; /* so far; and when those who wait were told last */
+	uint32_t votes, shown; /* so far; and when waiting nodes were last told */
 	uint32_t nparts;
 	struct part parts[]; /* by place */
 };
 
-/* A communicator that some have left. */
+/* A communicator that some nodes have left. */
 struct closing {
 	struct closing *prev, *next;
 	uint64_t internode_id;
-	uint64_t due_ns; /* when it is closed without those that have not left; 0: not known yet */
+	uint64_t due_ns; /* when it is closed without the others; 0: not known yet */
 	uint32_t n;
 	struct {
 		uint32_t node;
@@ -63,7 +63,7 @@ struct closing {
 	} nodes[];
 };
 
-/* A communicator of which somebody will request something again. */
+/* A communicator for which a node will repeat a request. */
 struct open_internode_comm {
 	uint64_t id;
 	UT_hash_handle hh;
@@ -84,12 +84,12 @@ struct sequencer {
 	struct request *requests;
 	struct operation *operations;
 	struct closing *closings;
-	uint64_t grants; /* the last one's number */
-	bool active;	 /* this is the sequencer */
-	bool succeeds;	 /* ... when all have reported */
+	uint64_t grants; /* number of the last grant */
+	bool active;	 /* this node runs the sequencer */
+	bool succeeds;	 /* ... once all have reported */
 	struct grant *reported;
 	size_t nreported;
-	struct failure *failures; /* that a former one has told some nodes */
+	struct failure *failures; /* that a former sequencer has reported to some nodes */
 	struct {
 		bool lost, reported;
 	} at[]; /* [nodes] */
@@ -99,25 +99,25 @@ struct sequencer {
 
 struct operation *sequencer_find(const struct sequencer *q, uint64_t internode_id,
 				 const struct operation_key *key);
-/* Asks all nodes that have not spoken. */
+/* Asks all nodes that have not voted. */
 void sequencer_ask_all(struct sequencer *q, struct operation *o);
-/* The operation leaves, and all that was requested together with it is to be requested again. */
+/* Removes the operation; everything requested together with it must be requested again. */
 void sequencer_fail(struct sequencer *q, struct operation *o, const struct failed_note *note);
-/* All have spoken. True: it has failed. */
+/* All have voted. True: it has failed. */
 bool sequencer_conclude(struct sequencer *q, struct operation *o);
-/* Each node launches in the order in which its members have posted it. */
+/* Each node launches in the order in which its members have posted. */
 void sequencer_launch_all(struct sequencer *q, struct request *at, uint64_t grant);
-/* With all that hangs together with it. False: some of that is not here yet. */
+/* Launches it with the set connected to it. False: part of that set is missing. */
 bool sequencer_try_launch(struct sequencer *q, struct request *r);
-/* Have all that live left it? Then it is closed. */
+/* If all surviving nodes have left it, closes it. */
 void sequencer_try_close(struct sequencer *q, struct closing *c);
 
 /* ---- succession.c ---- */
 
-/* A former sequencer has failed that on some nodes. */
+/* A former sequencer has failed it on some nodes. */
 void succession_keep_failure(struct sequencer *q, const struct operation_id *id,
 			     const struct failed_note *note);
-/* Takes over from the one that is lost, if all that live have reported. */
+/* Takes over from the lost sequencer, if all surviving nodes have reported. */
 void succession_try(struct sequencer *q);
 void succession_free(struct sequencer *q);
 

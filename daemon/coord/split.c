@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * SPLIT: all members name a colour and a key; those of one colour get a communicator, whose members
- * then gather as any other's do. Each try is a round, which ends for all nodes with one message.
- * What was sent for a round that is over when it comes is not heard: its node hears of the end. */
+ * SPLIT: all members name a colour and a key; members with the same colour get a communicator,
+ * whose members then gather as usual. Each attempt is a round, which ends for all nodes with one
+ * message. Messages for a finished round are ignored, since their node learns of its end. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ void split_forget(struct coordinator *r)
 	r->splitting = 0;
 }
 
-/* The round is over, without a split. */
+/* The round has ended without a split. */
 static void fail_round(struct coord *c, struct coordinator *r, int result, const char *text)
 {
 	const struct control_result m =
@@ -35,7 +35,7 @@ void split_fail(struct coord *c, struct coordinator *r, int result, const char *
 		fail_round(c, r, result, text);
 }
 
-/* By colour, and in it as the new ranks are: by key, then by old rank. */
+/* Sorts by colour, then in the order of the new ranks: by key, then by old rank. */
 static int by_colour_key_rank(const void *pa, const void *pb)
 {
 	const struct split_order *a = pa, *b = pb;
@@ -46,7 +46,7 @@ static int by_colour_key_rank(const void *pa, const void *pb)
 	return a->rank < b->rank ? -1 : 1;
 }
 
-/* Returns 0, or -1: there is nothing random for an id. */
+/* Returns 0, or -1 if no random numbers are available for an id. */
 static int fill_parts(struct coord *c, struct split_order *order, uint32_t n,
 		      struct control_result *m)
 {
@@ -69,7 +69,7 @@ static int fill_parts(struct coord *c, struct split_order *order, uint32_t n,
 	return 0;
 }
 
-/* All have asked: who joins what now? */
+/* All have asked: determines the parts. */
 static void finish(struct coord *c, struct coordinator *r)
 {
 	const uint32_t n = r->nranks;

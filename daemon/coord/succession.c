@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The sequencer succeeds one that is lost: sequencer.h tells how. */
+ * Succession of a lost sequencer; sequencer.h explains it. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
 #include "sequencer_state.h"
 
-/* Without memory, who waits for it waits on, and NODE_ANSWER_NS ends that epoch. */
+/* Without memory, waiting nodes keep waiting, and NODE_ANSWER_NS ends the epoch. */
 void succession_keep_failure(struct sequencer *q, const struct operation_id *id,
 			     const struct failed_note *note)
 {
@@ -24,7 +24,7 @@ static int by_number(const void *a, const void *b)
 	return one->number < other->number ? -1 : one->number > other->number;
 }
 
-/* Adds all requests of that operation which the list does not have yet. */
+/* Adds all requests of that operation that are not in the list yet. */
 static void add_requests(struct sequencer *q, struct request **all, const struct operation *o)
 {
 	for (uint32_t i = 0; o && i < o->nparts; i++) {
@@ -36,8 +36,8 @@ static void add_requests(struct sequencer *q, struct request **all, const struct
 	}
 }
 
-/* Some nodes were told to launch these operations, others were not. All must, with everything that
- * hangs together with the operations on nodes that have no grant. Returns how many grants have the
+/* Some nodes were told to launch these operations, others were not. All must launch them, with
+ * everything connected to the operations on nodes without a grant. Returns how many grants have the
  * first one's number. */
 static size_t grant_again(struct sequencer *q, const struct grant *g, size_t n)
 {
@@ -55,7 +55,7 @@ static size_t grant_again(struct sequencer *q, const struct grant *g, size_t n)
 	return k;
 }
 
-/* Operations that have failed are failed again for nodes that still wait for them. */
+/* Repeats failures for nodes that still wait for the failed operations. */
 static void fail_again(struct sequencer *q)
 {
 	struct failure *f, *next;
@@ -68,7 +68,7 @@ static void fail_again(struct sequencer *q)
 	q->failures = NULL;
 }
 
-/* Ends or launches one operation of which all have spoken. False: there is none. */
+/* Ends or launches one operation on which all have voted. False: there is none. */
 static bool finish_one(struct sequencer *q)
 {
 	struct operation *o, *next;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Each node that hears of a loss registers its members with the new rendezvous, and then tells all
- * nodes that it has. Messages of two nodes come in their order, so that one comes after its
- * registrations. */
+ * When a node learns of a loss, it registers its members with the new rendezvous, and then tells
+ * all nodes that it has done so. Messages between two nodes stay in order, so that message comes
+ * after the registrations. */
 #include "takeover.h"
 
 #include <stdlib.h>
@@ -15,11 +15,11 @@
 struct lost_node {
 	struct lost_node *prev, *next;
 	uint32_t node;
-	uint64_t since_ns; /* 0: another node has heard of the loss, this one has not */
+	uint64_t since_ns; /* 0: another node knows of the loss, this one does not */
 	bool registered[]; /* by node */
 };
 
-/* A JOIN that is kept back. */
+/* A JOIN held back. */
 struct kept_join {
 	struct kept_join *prev, *next;
 	uint32_t from;
@@ -52,7 +52,8 @@ static bool lacks_registrations(struct coord *c, uint32_t node)
 	return false;
 }
 
-/* This node is the rendezvous once all nodes before it are lost; others may hear that sooner. */
+/* This node is the rendezvous when all nodes before it are lost; other nodes may know that sooner.
+ */
 static bool is_being_taken_over(struct coord *c, const uint8_t *id)
 {
 	for (uint32_t node = rendezvous_node(c, id); node != c->me; node = (node + 1) % c->n)
@@ -80,7 +81,8 @@ static void drop(struct coord *c, struct kept_join *k)
 	free(k);
 }
 
-/* Others that wait may have to hear of it: then its JOIN is handled, and then this. */
+/* The withdrawal may concern other waiting members, so the JOIN is handled first, and then the
+ * withdrawal. */
 void takeover_withdrawn(struct coord *c, uint32_t from, const struct control_withdraw *m)
 {
 	struct kept_join *k, *next;
@@ -96,7 +98,7 @@ void takeover_withdrawn(struct coord *c, uint32_t from, const struct control_wit
 	rendezvous_withdrawn(c, from, m);
 }
 
-/* Handles those that need not wait any more. Returns the next deadline; 0: none. */
+/* Handles the JOINs that need not wait any more. Returns the next deadline; 0: none. */
 static uint64_t handle_kept(struct coord *c)
 {
 	uint64_t next_ns = 0;

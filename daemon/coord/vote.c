@@ -24,7 +24,8 @@ static void add_missing(ncclsvc_status *st, const ncclsvc_status *from)
 
 static void add_failed(struct outcome *o, const struct failed_note *failed)
 {
-	if (!o->failed)
+	const bool differs = mismatch_is_cause(&failed->status);
+	if (!o->failed || (mismatch_is_cause(&o->status) && !differs))
 		o->status = failed->status;
 	else if (failed->status.result == o->status.result && o->status.result != NCCLSVC_MISMATCH)
 		add_missing(&o->status, &failed->status);

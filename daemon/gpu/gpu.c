@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * GPUs' workers: found, started, spoken to, and replaced when they die. */
+ * GPUs' workers: start, messages, and replacement when they die. */
 #include "gpu.h"
 
 #include <errno.h>
@@ -48,7 +48,7 @@ static void set_state(struct gpu *g, uint32_t state)
 	g->since_ns = clock_now();
 }
 
-/* How far its slots have come, together. */
+/* The total progress of its slots. */
 static uint64_t work_done(const struct gpu *g)
 {
 	uint64_t sum = 0;
@@ -80,7 +80,7 @@ static void watch(struct gpu *g)
 	uv_poll_start(g->poll, g->out ? UV_READABLE | UV_WRITABLE : UV_READABLE, on_readable);
 }
 
-/* Sockets hold as many descriptors of this daemon as it may open (ETOOMANYREFS). */
+/* A socket can hold as many of this daemon's descriptors as it may open (ETOOMANYREFS). */
 static bool is_full(int error)
 {
 	return error == -EAGAIN || error == -ENOBUFS || error == -ETOOMANYREFS;
@@ -93,8 +93,7 @@ static void send_message(struct gpu *g, const struct worker_message *m)
 		return;
 	struct gpu_message *o = is_full(error) ? calloc(1, sizeof(*o)) : NULL;
 	if (!o) {
-		gpu_kill(g, "it takes no message: its socket failed, or the daemon has no memory "
-			    "to keep the message");
+		gpu_kill(g, "its socket failed, or the daemon has no memory to queue a message");
 		return;
 	}
 	o->message = *m;
@@ -102,12 +101,12 @@ static void send_message(struct gpu *g, const struct worker_message *m)
 	watch(g);
 }
 
-/* False: not now. What waits for the socket holds no descriptors. */
+/* False: not now. Messages that wait for the socket carry no descriptors. */
 static bool send_with_fd(struct gpu *g, const struct worker_message *m, int fd)
 {
 	int error = g->out ? -EAGAIN : svc_send(g->sock, m, sizeof(*m), &fd, 1, MSG_DONTWAIT);
 	if (error && !is_full(error))
-		gpu_kill(g, "it takes no message: its socket failed");
+		gpu_kill(g, "its socket failed");
 	return !error || !is_full(error);
 }
 
@@ -157,7 +156,7 @@ bool gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 	DL_APPEND(g->calls, call);
 	if (uv_timer_get_repeat(&g->timer) > WORKER_TICK_MS)
 		start_ticking(g);
-	if (!ends && fd < 0) /* else its end is the answer */
+	if (!ends && fd < 0) /* otherwise its end is the answer */
 		send_message(g, &keyed);
 	return true;
 }
@@ -183,7 +182,7 @@ void gpu_shorten_deadline(struct gpu *g, const void *arg, uint64_t within_ns)
 	}
 }
 
-/* Once it is reaped, its number may be another process's. */
+/* After it is reaped, another process may get its pid. */
 static void kill_process(struct gpu *g)
 {
 	if (g->alive && uv_is_active((uv_handle_t *)&g->process))
@@ -201,7 +200,7 @@ void gpu_kill(struct gpu *g, const char *why)
 	kill_process(g);
 }
 
-/* ---- What workers say ---- */
+/* ---- Messages from workers ---- */
 
 static void on_hello(struct gpu *g, const struct worker_message *m)
 {
@@ -272,7 +271,7 @@ static void hang_up(struct gpu *g)
 		drop_message(g, g->out);
 }
 
-/* Aborts wait until its GPU has nothing more of it to do. */
+/* Aborts wait until the GPU has finished with the slot. */
 static void end_calls(struct gpu *g, bool aborts)
 {
 	struct gpu_call *call, *next;
@@ -281,8 +280,8 @@ static void end_calls(struct gpu *g, bool aborts)
 			end_call(g, call, NULL, -1);
 }
 
-/* Its socket is closed, or the process is reaped, which takes 0.1 s more. Its streams may go on
- * until then, and write to trainers' memory and timelines. */
+/* Called when its socket is closed, or when the process is reaped, up to 0.1 s later. Until then
+ * its streams may run, and write to trainers' memory and timelines. */
 static void worker_gone(struct gpu *g)
 {
 	if (g->gone)
@@ -294,7 +293,7 @@ static void worker_gone(struct gpu *g)
 	set_state(g, NCCLSVC_DEVICE_LOST);
 	if (g->served && g->info.mps == NCCLSVC_MPS_ACTIVE && !g->gpus->loop->closing)
 		gpu_mps_worker_lost(g->gpus);
-	kill_process(g); /* should it live on */
+	kill_process(g); /* if it is still alive */
 	staging_worker_lost(g);
 	nccl_comm_gpu_lost(g->gpus, g);
 	end_calls(g, false);
@@ -328,13 +327,13 @@ static void on_readable(uv_poll_t *poll, int status, int events)
 {
 	struct gpu *g = poll->data;
 	if (status < 0)
-		return; /* its exit tells */
+		return; /* its exit is handled */
 	if (events & UV_WRITABLE)
 		send_rest(g);
 	read_messages(g);
 }
 
-/* ---- Life and death ---- */
+/* ---- Start and end of workers ---- */
 
 static void start_later(struct gpu *g)
 {
@@ -360,7 +359,7 @@ static void on_process_closed(uv_handle_t *handle)
 static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 {
 	struct gpu *g = process->data;
-	read_messages(g); /* its last words */
+	read_messages(g); /* the worker's last messages */
 	worker_gone(g);
 	end_calls(g, true);
 	if (!g->gpus->loop->closing) {
@@ -376,7 +375,8 @@ static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 				 signal ? "was ended by signal" : "exited with code",
 				 signal ? signal : (int)code);
 	}
-	/* A worker that has served tasks is replaced at once. Pauses are for workers that never do.
+	/* A worker that has served tasks is replaced at once. Only workers that never do get
+	 * back-off.
 	 */
 	if (g->of_use)
 		g->backoff_ms = WORKER_AGAIN_SOON_MS;
@@ -384,7 +384,7 @@ static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 	uv_close((uv_handle_t *)process, on_process_closed);
 }
 
-/* The worker may still be at an earlier request. */
+/* The worker may still be busy with an earlier request. */
 static bool behind_another(const struct gpu *g, const struct gpu_call *call)
 {
 	const struct gpu_call *other;
@@ -414,7 +414,7 @@ static void on_pong(struct gpu *g, void *arg, const struct worker_message *answe
 {
 	(void)g;
 	(void)arg;
-	(void)answer; /* what failed it says by itself */
+	(void)answer; /* the worker reports failures itself */
 	(void)fd;
 }
 
@@ -424,7 +424,7 @@ static uint64_t ping_pause(const struct gpu *g)
 	return patience / 4 < WORKER_PING_NS ? patience / 4 : WORKER_PING_NS;
 }
 
-/* One that is stuck in the driver is found out even if nobody wants anything of it. */
+/* Detects a worker stuck in the driver even if no request is pending. */
 static void ping(struct gpu *g, uint64_t now)
 {
 	struct gpu_call *call;
@@ -436,8 +436,8 @@ static void ping(struct gpu *g, uint64_t now)
 			gpu_patience_ns(g->gpus));
 }
 
-/* This process was not let run: nor was the worker, it may be, and what it has answered is still to
- * be read. Its time begins anew. */
+/* This process was not scheduled, so perhaps the worker was not either, and its answers are still
+ * unread. Its time starts again. */
 static void look_for_pause(struct gpu *g, uint64_t now)
 {
 	uint64_t period = uv_timer_get_repeat(&g->timer) * 1000000;
@@ -446,7 +446,7 @@ static void look_for_pause(struct gpu *g, uint64_t now)
 	g->ticked_ns = now;
 }
 
-/* Looks whether an answer is overdue. */
+/* Checks whether an answer is overdue. */
 static void on_tick(uv_timer_t *timer)
 {
 	struct gpu *g = timer->data;
@@ -481,7 +481,7 @@ static void on_tick(uv_timer_t *timer)
 			return;
 		}
 	ping(g, now);
-	/* While nobody waits for an answer, there is nothing to look at before the next ping. */
+	/* While no request is pending, there is nothing to check before the next ping. */
 	uint64_t ms = g->calls ? WORKER_TICK_MS : ping_pause(g) / 1000000 + 1;
 	if (uv_timer_get_repeat(timer) != ms)
 		uv_timer_start(timer, on_tick, ms, ms);
@@ -504,7 +504,7 @@ static void on_failed_closed(uv_handle_t *handle)
 	g->gpus->loop->handles--;
 }
 
-/* The system has no process to give, or no memory: it may have later. */
+/* The system has no process or memory to give now, but may later. */
 static void not_started(struct gpu *g)
 {
 	free(g->poll);
@@ -569,7 +569,7 @@ void gpu_stop(struct gpus *s)
 	gpu_mps_stop(s);
 	for (uint32_t i = 0; i < s->ngpus; i++) {
 		struct gpu *g = s->gpu[i];
-		hang_up(g); /* at which it ends; if it cannot: */
+		hang_up(g); /* makes it exit; if it cannot: */
 		kill_process(g);
 		uv_timer_stop(&g->timer);
 		uv_close((uv_handle_t *)&g->timer, on_timer_closed);

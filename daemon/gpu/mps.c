@@ -22,11 +22,11 @@ struct gpu_mps {
 	ncclsvc_mps_source source;
 	bool starting, closing;
 	struct mps_control control;		 /* OWN */
-	char found[NCCLSVC_MPS_DIRECTORY_BYTES]; /* where another's is, or is looked for; empty:
-						    there is none */
+	char found[NCCLSVC_MPS_DIRECTORY_BYTES]; /* where another user's is, or is expected; empty:
+						    none */
 	char why[128];				 /* NOBODY: the reason */
 	uint64_t since_ns;
-	uint64_t again_ms; /* before the next try; 0: at once */
+	uint64_t again_ms; /* before the next attempt; 0: at once */
 	uint32_t starts, losses;
 	uv_timer_t timer;
 	uv_poll_t *end; /* of the control daemon; NULL: none is watched */
@@ -39,7 +39,7 @@ static const char *directory(const struct gpu_mps *p)
 	return p->source == NCCLSVC_MPS_FOUND ? p->found : p->control.directory;
 }
 
-/* ---- One of the daemon's own ---- */
+/* ---- The daemon's own control daemon ---- */
 
 static void try_later(struct gpus *s)
 {
@@ -70,7 +70,7 @@ static void unwatch(struct gpu_mps *p)
 	p->end = NULL;
 }
 
-/* Their contexts have ended with it, and an idle one would be the last to notice. */
+/* Their contexts have ended with it, and an idle worker would notice only late. */
 static void end_workers(struct gpus *s)
 {
 	for (uint32_t i = 0; i < s->ngpus; i++)
@@ -155,11 +155,11 @@ static void look_whether_ready(struct gpus *s)
 			 p->control.directory);
 	} else if (clock_now() - p->since_ns > MPS_START_NS) {
 		uv_timer_stop(&p->timer);
-		log_error("MPS: control daemon %d takes no connections after %d s: the daemon "
+		log_error("MPS: control daemon %d accepts no connections after %d s: the daemon "
 			  "kills it, and starts another",
 			  p->control.pid, (int)(MPS_START_NS / 1000000000));
 		p->starting = false;
-		mps_control_kill(&p->control); /* its end is noticed as any other */
+		mps_control_kill(&p->control); /* its end is handled like any other */
 	}
 }
 
@@ -190,11 +190,11 @@ static void choose_own(struct gpus *s)
 		return;
 	}
 	begin(s, false);
-	log_info("MPS: using control daemon %d, in %s, which an earlier ncclsvcd has started",
+	log_info("MPS: using control daemon %d, in %s, which an earlier ncclsvcd started",
 		 p->control.pid, p->control.directory);
 }
 
-/* ---- One that was there before ---- */
+/* ---- An existing control daemon ---- */
 
 static bool answers(const char *found)
 {
@@ -211,8 +211,8 @@ static void take(struct gpu_mps *p, const char *found)
 	log_info("MPS: using the control daemon in %s", p->found);
 }
 
-/* Where CUDA would look without us. MPS serves one user at a time, so what nobody has pointed to
- * must at least be this user's. */
+/* Where CUDA would look by default. MPS serves one user at a time, so a directory that nobody has
+ * configured must at least belong to this user. */
 static bool find_one(struct gpu_mps *p)
 {
 	const char *chosen = mps_chosen();
@@ -255,7 +255,7 @@ void gpu_mps_start(struct gpus *s)
 	else if (!find_one(p))
 		choose_own(s);
 	if (*directory(p))
-		mps_lead(directory(p)); /* whom this process starts, workers above all */
+		mps_lead(directory(p)); /* for child processes, mainly workers */
 }
 
 bool gpu_mps_decided(const struct gpus *s)
@@ -265,7 +265,7 @@ bool gpu_mps_decided(const struct gpus *s)
 		return true;
 	if (p->source == NCCLSVC_MPS_OWN)
 		return !p->starting && mps_control_alive(&p->control);
-	/* It is about to be started again. */
+	/* It is about to be restarted. */
 	return !uv_is_active((const uv_handle_t *)&p->timer) || p->again_ms > MPS_AGAIN_MS;
 }
 
@@ -305,8 +305,8 @@ void gpu_mps_joined(struct gpus *s, struct client *c, const struct svc_join *joi
 	c->mps = join->mps;
 	c->mps_server = join->mps_server;
 	c->mps_device = join->device;
-	/* Once: who says otherwise each time does not fill the log. A worker may be on its way to
-	 * the server where the trainer is already. */
+	/* Once, so that a client that reports a different value each time does not fill the log. A
+	 * worker may be on its way to the server that the trainer uses already. */
 	if (!first || g->info.state != NCCLSVC_DEVICE_READY || g->info.mps != NCCLSVC_MPS_ACTIVE)
 		return;
 	const ncclsvc_mps how = gpu_mps_of(s, c);
@@ -365,8 +365,8 @@ void gpu_mps_free(struct gpus *s)
 		return;
 	pid_t left = mps_control_close(&s->mps->control);
 	if (left)
-		log_warning("MPS: other processes still use control daemon %d: it serves no new "
-			    "process, and ends with the last of these",
+		log_warning("MPS: other processes still use control daemon %d: it accepts no new "
+			    "processes, and exits with the last of these",
 			    left);
 	free(s->mps);
 	s->mps = NULL;

@@ -25,15 +25,15 @@
 #include "mps.h"
 
 #define PROGRAM	 "nvidia-cuda-mps-control"
-#define PID_FILE PROGRAM ".pid" /* it writes it into its directory */
+#define PID_FILE PROGRAM ".pid" /* which it writes into its directory */
 #define LOG_NAME "CUDA_MPS_LOG_DIRECTORY"
 #define SUFFIX	 ".mps"
-/* The name of a directory whose control daemon is left to its clients has a dot and a pid more. */
+/* A control daemon left to its clients has a dot and a pid appended to its directory's name. */
 #define OWN_MAX	 (NCCLSVC_MPS_DIRECTORY_MAX - 8)
 
 /* ---- The program ---- */
 
-/* Containers get the driver's programs mounted where PATH may not lead. */
+/* In containers, the driver's programs may be mounted outside of PATH. */
 static const char places[] = "/usr/bin:/usr/local/bin:/usr/local/nvidia/bin:"
 			     "/run/nvidia/driver/usr/bin:/run/current-system/sw/bin";
 
@@ -62,7 +62,7 @@ static void remove_directory(const char *path)
 	nftw(path, remove_entry, 4, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
 }
 
-/* In a directory like /tmp anybody may have been there first. */
+/* In a directory like /tmp, another user may have been there first. */
 static bool is_ours(const char *path)
 {
 	struct stat st;
@@ -70,7 +70,7 @@ static bool is_ours(const char *path)
 	       !(st.st_mode & (S_IRWXG | S_IRWXO));
 }
 
-/* Removes the directories of control daemons that were left to their clients, and have ended. */
+/* Removes the directories of control daemons that were left to their clients and have exited. */
 static void sweep(const char *directory)
 {
 	char pattern[NCCLSVC_MPS_DIRECTORY_BYTES + 16];
@@ -93,7 +93,7 @@ static int lock(const char *directory, char *why, size_t size)
 	snprintf(path, sizeof(path), "%s/owner", directory);
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0) {
-		snprintf(why, size, "%s cannot be made: %s", path, strerror(errno));
+		snprintf(why, size, "cannot create %s: %s", path, strerror(errno));
 		return -1;
 	}
 	if (!flock(fd, LOCK_EX | LOCK_NB))
@@ -114,25 +114,25 @@ int mps_control_open(struct mps_control *c, const char *socket, char *why, size_
 	}
 	if (socket[0] != '/') {
 		snprintf(why, size,
-			 "its directory stands beside the daemon's socket, which has no path");
+			 "its directory belongs beside the daemon's socket, which has no path");
 		return -1;
 	}
 	const size_t most = OWN_MAX - (sizeof(SUFFIX) - 1);
 	if (strlen(socket) > most) {
 		snprintf(why, size,
-			 "its directory stands beside the daemon's socket, whose path is longer "
-			 "than "
-			 "%zu bytes",
+			 "its directory belongs beside the daemon's socket, whose path is longer "
+			 "than %zu bytes",
 			 most);
 		return -1;
 	}
 	snprintf(c->directory, sizeof(c->directory), "%s%s", socket, SUFFIX);
 	if (mkdir(c->directory, 0700) && errno != EEXIST) {
-		snprintf(why, size, "%s cannot be made: %s", c->directory, strerror(errno));
+		snprintf(why, size, "cannot create %s: %s", c->directory, strerror(errno));
 		return -1;
 	}
 	if (!is_ours(c->directory)) {
-		snprintf(why, size, "%s is not a directory of this user alone: remove it",
+		snprintf(why, size,
+			 "%s is not a directory that only this user can access: remove it",
 			 c->directory);
 		return -1;
 	}
@@ -151,8 +151,8 @@ static bool is_named(const char *variable, const char *name)
 	return !strncmp(variable, name, n) && variable[n] == '=';
 }
 
-/* It shows all GPUs to its clients, and theirs is the choice: with CUDA_VISIBLE_DEVICES of its own,
- * their numbers would count among those. What a service manager passed is meant for this process.
+/* It must show all GPUs to its clients, which choose among them: with its own CUDA_VISIBLE_DEVICES,
+ * their numbers would be relative to that. A service manager's variables are for this process only.
  */
 static bool is_kept(const char *variable)
 {
@@ -167,7 +167,7 @@ static bool is_kept(const char *variable)
 	return true;
 }
 
-/* NULL: no memory. The caller's to free; the strings are not. */
+/* NULL: no memory. The caller frees the array, but not the strings. */
 static char **environment_for(char *pipe, char *log)
 {
 	size_t n = 0, kept = 0;
@@ -184,8 +184,8 @@ static char **environment_for(char *pipe, char *log)
 	return list;
 }
 
-/* Runs the program in a session of its own, so that no terminal's signal reaches it. in, out: its
- * standard input and output. Returns 0 or -errno. */
+/* Runs the program in its own session, so that signals from a terminal do not reach it. in, out:
+ * its standard input and output. Returns 0 or -errno. */
 static int spawn(const struct mps_control *c, char *argument, int in, int out, pid_t *pid)
 {
 	char pipe[NCCLSVC_MPS_DIRECTORY_BYTES + sizeof(MPS_VARIABLE) + 1], log[sizeof(pipe)];
@@ -209,7 +209,7 @@ static int spawn(const struct mps_control *c, char *argument, int in, int out, p
 	posix_spawn_file_actions_adddup2(&actions, in, STDIN_FILENO);
 	posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
 	posix_spawn_file_actions_adddup2(&actions, out, STDERR_FILENO);
-	/* A pipe or a lock that this process was given is not to outlive it. */
+	/* A pipe or lock inherited by this process must not outlive it. */
 	posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
 	int error = posix_spawn(pid, c->program, &actions, &attributes, argv, environment);
 	posix_spawn_file_actions_destroy(&actions);
@@ -255,7 +255,7 @@ int mps_control_start(struct mps_control *c)
 	return error;
 }
 
-/* The numbers of processes come again; but this one was started for this directory. */
+/* Pids are reused, but this process was started for this directory. */
 static bool was_started_here(const struct mps_control *c, pid_t pid)
 {
 	char path[64], own[NCCLSVC_MPS_DIRECTORY_BYTES + sizeof(MPS_VARIABLE) + 1];
@@ -283,7 +283,7 @@ bool mps_control_adopt(struct mps_control *c)
 	const ssize_t n = svc_read_file(path, text, sizeof(text) - 1);
 	if (n > 0)
 		pid = atoi(text);
-	/* First the descriptor, then the look: it stays this process's. */
+	/* The descriptor comes first, so that the check is about the process it refers to. */
 	if (pid <= 0 || watch(c, pid))
 		return false;
 	if (was_started_here(c, pid))
@@ -316,7 +316,7 @@ bool mps_control_alive(const struct mps_control *c)
 	return c->pid_fd >= 0 && !ends_within(c->pid_fd, 0);
 }
 
-/* The last line it has written, if any. */
+/* The last line of its output, if any. */
 static void last_words(const struct mps_control *c, char *text, size_t size)
 {
 	char buf[512];
@@ -341,7 +341,7 @@ void mps_control_reap(struct mps_control *c, char *how, size_t size)
 {
 	char words[256];
 	int status = 0;
-	/* One that was taken over is nobody's child. */
+	/* One that was taken over is not a child of this process. */
 	const bool child = waitpid(c->pid, &status, WNOHANG) == c->pid;
 	last_words(c, words, sizeof(words));
 	if (child && WIFEXITED(status))
@@ -363,7 +363,7 @@ static uint64_t now_ms(void)
 	return clock_now() / 1000000;
 }
 
-/* Reads a text until its end; -1 if that does not come within ms, or does not fit. */
+/* Reads a text until its end; -1 if that does not come within ms, or the text does not fit. */
 static int read_answer(int fd, char *text, size_t size, int ms)
 {
 	const uint64_t end = now_ms() + (uint64_t)ms;
@@ -384,7 +384,7 @@ static int read_answer(int fd, char *text, size_t size, int ms)
 	return -1;
 }
 
-/* Its standard input, from which it takes what to ask. */
+/* A pipe to its standard input with this command. */
 static int question(const char *text)
 {
 	const size_t n = strlen(text);
@@ -396,8 +396,7 @@ static int question(const char *text)
 	return fd;
 }
 
-/* Do processes use the GPUs through it? Who gives no answer that is understood is believed to have
- * some. */
+/* Do processes use the GPUs through it? A missing or unknown answer counts as yes. */
 static bool has_clients(const struct mps_control *c)
 {
 	char answer[4096];
@@ -414,18 +413,19 @@ static bool has_clients(const struct mps_control *c)
 	const int late = error ? -1 : read_answer(ends[0], answer, sizeof(answer), MPS_ANSWER_MS);
 	close(ends[0]);
 	if (!error) {
-		kill(pid, SIGKILL); /* should it still be there */
+		kill(pid, SIGKILL); /* if it still exists */
 		waitpid(pid, NULL, 0);
 	}
 	if (late)
 		return true;
-	/* A heading, and a line for each. Driver 580 says nothing if its server has none, and
-	 * "Server not found" before the first. */
+	/* A heading, and a line per client. Driver 580 prints nothing if its server has no client,
+	 * and "Server not found" before the first one. */
 	const char *rest = strchrnul(answer, '\n');
 	return isdigit((unsigned char)answer[0]) || rest[strspn(rest, " \n")];
 }
 
-/* The process that asks the control daemon to quit waits until it has, and may outlive this one. */
+/* The process that asks the control daemon to quit waits until it has done so, and may outlive this
+ * process. */
 static pid_t leave(struct mps_control *c)
 {
 	char left[NCCLSVC_MPS_DIRECTORY_BYTES + 16];

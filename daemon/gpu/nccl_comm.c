@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * NCCL communicators: made by the workers of their GPUs, and kept in a pool when nobody
- * needs them, for the next communicator on the same GPUs in the same order. One that may hang is
- * broken off on every GPU at once and never used again.
+ * NCCL communicators: created by the workers of their GPUs, and kept in a pool while unused, for
+ * the next communicator on the same GPUs in the same order. One that may hang is aborted on all
+ * GPUs at once and never used again.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,13 +19,13 @@
 #include "nccl_comm.h"
 #include "sched/executor.h"
 
-/* i: of those here. */
+/* i: index of a local rank. */
 static struct gpu *gpu_of(const struct nccl_comm *p, uint32_t i)
 {
 	return p->gpus->gpu[p->locals[i].device];
 }
 
-/* The rank that this node has on the GPU; -1: none. */
+/* This node's rank on the GPU; -1: none. */
 static int32_t rank_on(const struct nccl_comm *p, int32_t device)
 {
 	for (uint32_t k = 0; k < p->n; k++)
@@ -34,7 +34,7 @@ static int32_t rank_on(const struct nccl_comm *p, int32_t device)
 	return -1;
 }
 
-/* Says with each GPU how many it has. */
+/* Sets each GPU's number of communicators. */
 static void recount(struct gpus *s)
 {
 	for (uint32_t i = 0; i < s->ngpus; i++)
@@ -77,9 +77,9 @@ static void forget(struct nccl_comm *p)
 	recount(s);
 }
 
-/* ---- Making ---- */
+/* ---- Creation ---- */
 
-/* The parts on other nodes are of no use any more. */
+/* The parts on other nodes are useless now. */
 static void tell_broken(struct nccl_comm *p)
 {
 	if (!p->serial || p->told || p->gpus->loop->closing)
@@ -89,7 +89,7 @@ static void tell_broken(struct nccl_comm *p)
 			    p->lost);
 }
 
-/* Those that have not begun need not. */
+/* Cancels creations that have not begun. */
 static void cancel_init(const struct nccl_comm *p)
 {
 	struct worker_message m = {.kind = WORKER_COMM_CANCEL,
@@ -100,7 +100,7 @@ static void cancel_init(const struct nccl_comm *p)
 		gpu_tell(gpu_of(p, k), &m);
 }
 
-/* A rank will not come, and NCCL may wait for it for ever: its workers get less time. */
+/* A rank will not come, and NCCL may wait for it forever, so its workers get less time. */
 static void shorten_deadlines(struct nccl_comm *p)
 {
 	tell_broken(p);
@@ -122,7 +122,7 @@ static void finish_creation(struct nccl_comm *p)
 		nccl_comm_abort(p, NULL);
 		if (m)
 			s->callbacks->made(m, result, text);
-		s->callbacks->has_room(s->owner); /* others may have waited for this to be over */
+		s->callbacks->has_room(s->owner); /* others may have waited for this to end */
 		return;
 	}
 	p->ready = true;
@@ -136,7 +136,7 @@ static void finish_creation(struct nccl_comm *p)
 		loop_deadline(p->gpus->loop, p->idle_ns);
 }
 
-/* That a worker is lost is more than what the others then say. */
+/* The loss of a worker matters more than the errors of the others that it causes. */
 static void note_failure(struct nccl_comm *p, const struct gpu *g,
 			 const struct worker_message *answer)
 {
@@ -159,7 +159,7 @@ static void on_made(struct gpu *g, void *arg, const struct worker_message *answe
 	if (!p->waiting)
 		finish_creation(p);
 	else if (p->bad)
-		shorten_deadlines(p); /* the other nodes' workers, too */
+		shorten_deadlines(p); /* on the other nodes' workers, too */
 }
 
 static void on_id(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
@@ -177,7 +177,7 @@ static void on_id(struct gpu *g, void *arg, const struct worker_message *answer,
 	nccl_comm_init(p);
 }
 
-/* The engine's, from now on. */
+/* the engine owns it from now on */
 static struct creation *take_creation(struct nccl_comm *p)
 {
 	struct creation *k = p->creation;
@@ -188,7 +188,7 @@ static struct creation *take_creation(struct nccl_comm *p)
 	return k;
 }
 
-/* The workers are told what to make, and the engine has them do so when it is its turn. */
+/* Tells the workers what to create; the engine starts the creation when its turn comes. */
 void nccl_comm_init(struct nccl_comm *p)
 {
 	struct gpus *s = p->gpus;
@@ -214,7 +214,7 @@ void nccl_comm_init(struct nccl_comm *p)
 	}
 }
 
-/* Reductions that the last user's members have made. */
+/* Reductions created by the last user's members. */
 static void clear_redops(const struct nccl_comm *p)
 {
 	for (uint32_t k = 0; k < p->n; k++)
@@ -258,7 +258,7 @@ uint64_t nccl_comm_due(const struct gpus *s, const struct nccl_comm_want *w)
 	return due;
 }
 
-/* Of those that nobody uses, the one for the longest time: its slot is free at once. */
+/* Destroys the communicator that has been unused longest; its slot is free at once. */
 static bool evict(struct gpus *s)
 {
 	struct nccl_comm *p, *oldest = NULL;
@@ -281,7 +281,7 @@ static uint32_t free_slot(const struct gpus *s)
 	return slot;
 }
 
-/* How many of a user's communicators have one. Those in the pool are nobody's. */
+/* How many of a user's communicators have one. Those in the pool do not count. */
 static uint32_t slots_of(const struct gpus *s, const struct account *a)
 {
 	const struct nccl_comm *p;
@@ -291,7 +291,7 @@ static uint32_t slots_of(const struct gpus *s, const struct account *a)
 	return n;
 }
 
-/* With all that its creation needs later. NULL: there is no memory. */
+/* Allocates everything that its creation needs later. NULL: there is no memory. */
 static struct nccl_comm *allocate(const struct nccl_comm_want *w)
 {
 	struct nccl_comm *p = calloc(1, sizeof(*p) + w->n * sizeof(p->locals[0]));
@@ -326,7 +326,7 @@ struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w,
 	if (slot == WORKER_COMM_SLOTS && evict(s))
 		slot = free_slot(s);
 	snprintf(text, sizeof(text),
-		 "%d NCCL communicators are in use, as many as a worker can have",
+		 "%d NCCL communicators are in use, the most that a worker can have",
 		 WORKER_COMM_SLOTS);
 	if (held >= most)
 		snprintf(text, sizeof(text),
@@ -378,17 +378,17 @@ void nccl_comm_acquire(struct gpus *s, const struct nccl_comm_want *w)
 		gpu_patience_ns(s));
 }
 
-/* ---- Ending ---- */
+/* ---- Ends ---- */
 
 static void on_aborted(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
 	struct nccl_comm *p = arg;
 	(void)g;
-	(void)answer; /* a worker that is gone is as good */
+	(void)answer; /* a lost worker counts as success */
 	(void)fd;
 	if (--p->waiting)
 		return;
-	/* Nothing of it touches anybody's memory any more. */
+	/* It does not touch users' memory any more. */
 	if (p->user)
 		p->gpus->callbacks->dead(p->user);
 	p->aborting = false;
@@ -397,7 +397,7 @@ static void on_aborted(struct gpu *g, void *arg, const struct worker_message *an
 		forget(p);
 }
 
-/* A slot cannot end while it waits for a trainer's input, and that may be busy for long. */
+/* A slot cannot end while it waits for a trainer's input, and the trainer may be busy for long. */
 static uint64_t release_ns(const struct gpus *s)
 {
 	return gpu_patience_ns(s) / 2;
@@ -417,7 +417,7 @@ static void log_abort(const struct nccl_comm *p, const char *why)
 void nccl_comm_abort(struct nccl_comm *p, const char *why)
 {
 	if (p->aborting || p->waiting)
-		return; /* while it is made: the makers' answers come first */
+		return; /* being created: the workers' answers come first */
 	if (why && !p->gpus->loop->closing)
 		log_abort(p, why);
 	const uint32_t n = p->n; /* the last answer may come at once, and end p */
@@ -466,7 +466,7 @@ void nccl_comm_release(struct nccl_comm **held)
 		loop_deadline(p->gpus->loop, p->idle_ns);
 }
 
-/* Ends the epoch that it is used in, and the communicator itself. */
+/* Ends the epoch that uses it, and the communicator itself. */
 static void break_off(struct nccl_comm *p, int result, int32_t device, const char *why)
 {
 	const struct gpu_callbacks *callbacks = p->gpus->callbacks;
@@ -477,8 +477,8 @@ static void break_off(struct nccl_comm *p, int result, int32_t device, const cha
 	const bool ran = m && callbacks->broken(m, result, p->lost);
 	if (m && !ran)
 		nccl_comm_detach(p);
-	nccl_comm_abort(p, why); /* which may free p */
-	if (m && !ran && across) /* the others may have begun */
+	nccl_comm_abort(p, why); /* may free p */
+	if (m && !ran && across) /* the other nodes may have begun */
 		callbacks->made(m, result, why);
 }
 
@@ -499,7 +499,7 @@ void nccl_comm_gpu_lost(struct gpus *s, const struct gpu *g)
 		if (rank_on(p, g->index) < 0 || p->aborting)
 			continue;
 		if (p->waiting) {
-			/* Its own answer will not come. */
+			/* It will not answer by itself. */
 			note_failure(p, g, NULL);
 			shorten_deadlines(p);
 			continue;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Without NCCL (transport = mpi, or there is none): device memory goes through host memory that the
- * engine and all workers have mapped. Workers only copy, in one order for all communicators, so a
- * communicator needs nothing of its own there. */
+ * Without NCCL (with transport = mpi, or if it is missing), device memory is staged through host
+ * memory that the engine and all workers map. Workers only copy, in one order for all
+ * communicators, so they need no state per communicator. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +17,8 @@
 #include "gpu.h"
 #include "sched/executor.h"
 
-/* Ordinary memory, for operations between nodes that find no pinned one: as many as a task group
- * may begin on a node. Only what is in use exists. */
+/* Ordinary memory, for operations between nodes when no pinned memory is free: as many slots as a
+ * task group can use on a node. Its pages are allocated only while in use. */
 #define MORE_SLOTS (2 * SVC_GROUP_TASKS)
 
 static int staging_make(struct gpus *s)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which GPUs there are, and the start of their workers: this program again, under another name. */
+ * Discovery of GPUs, and the start of their workers, which run this program under another name. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -51,7 +51,7 @@ int gpu_spawn(struct gpus *s, uv_process_t *process, char **argv, int queue_fd, 
 	if (error) {
 		log_error("the process \"%s\" cannot be started: %s", argv[0], uv_strerror(error));
 		close(pair[0]);
-		uv_close((uv_handle_t *)process, closed); /* the loop knows it already */
+		uv_close((uv_handle_t *)process, closed); /* the loop has its handle already */
 		return -1;
 	}
 	return pair[0];
@@ -122,8 +122,8 @@ static void on_probe_exit(uv_process_t *process, int64_t code, int signal)
 	uv_close((uv_handle_t *)process, on_probe_closed);
 }
 
-/* For those who wait for what a callback sets. With UV_RUN_ONCE a timer's callback may set it, and
- * the loop goes to sleep all the same. */
+/* Waits for a state that a callback sets. With UV_RUN_ONCE, a timer's callback may set it, and the
+ * loop sleeps anyway. */
 static void run_briefly(uv_loop_t *loop)
 {
 	const struct timespec nap = {.tv_nsec = NAP_NS};
@@ -131,7 +131,7 @@ static void run_briefly(uv_loop_t *loop)
 	nanosleep(&nap, NULL);
 }
 
-/* It was killed; but a process that the driver holds does not end. */
+/* It was killed, but a process that is stuck in the driver does not exit. */
 static void await_probe(struct probe *p)
 {
 	const uint64_t end = clock_now() + WORKER_DIE_NS;
@@ -144,12 +144,12 @@ static void await_probe(struct probe *p)
 	log_error("the process that looks for GPUs did not exit after SIGKILL: it is stuck in the "
 		  "NVIDIA "
 		  "driver. It exits when the driver releases it, or at the next boot");
-	p->abandoned = true; /* the daemon's end does not wait for it, either */
+	p->abandoned = true; /* the daemon's exit does not wait for it, either */
 	p->gpus->loop->handles--;
 }
 
-/* Asks the probe; it is waited for: nothing can be decided before. no_nccl: SVC_TEXT_BYTES, why
- * there is none. */
+/* Runs the probe and waits for it, since everything depends on it. no_nccl: SVC_TEXT_BYTES, why
+ * NCCL is missing. */
 static void probe(struct gpus *s, char *text, size_t size, char *no_nccl)
 {
 	struct probe *p = calloc(1, sizeof(*p));
@@ -202,7 +202,7 @@ int gpu_start(struct gpus *s)
 	char text[SVC_TEXT_BYTES] = "", no_nccl[SVC_TEXT_BYTES] = "";
 	if (s->config->device == CONFIG_DEVICE_HOST)
 		return 0;
-	mps_leave(); /* where a session of whoever started this process has led it */
+	mps_leave(); /* a session of the starting process may have set it */
 	probe(s, text, sizeof(text), no_nccl);
 	if (s->ngpus && staging_choose(s, no_nccl))
 		return -1;

@@ -18,7 +18,7 @@
 
 _Static_assert(ACCOUNT_GPUS == GPUS_MAX, "a share for each GPU");
 
-#define GPU_PAGE (UINT64_C(2) << 20) /* what the driver rounds lent memory up to */
+#define GPU_PAGE (UINT64_C(2) << 20) /* the driver rounds lent memory up to this */
 
 struct region_call *gpu_region_call(struct memory *s, struct client *c, unsigned opcode,
 				    uint32_t serial, uint32_t region)
@@ -53,7 +53,7 @@ static void close_address(struct gpu *g, uint64_t address)
 		 &(struct worker_message){.kind = WORKER_REGION_CLOSE, .region.address = address});
 }
 
-/* Beside the share of registered memory. */
+/* In addition to the share of registered memory. */
 static bool take_lent(struct client *c, uint32_t serial, int32_t device, uint64_t bytes)
 {
 	char text[SVC_TEXT_BYTES];
@@ -91,7 +91,7 @@ static void count_import(struct gpu *g, const struct mapping *m, int by)
 	*n += (uint32_t)by;
 }
 
-/* True: what the handle names is not this user's. */
+/* True: the handle's memory belongs to another user. */
 static bool handle_refused(struct memory *s, const struct client *c, struct mapping *m,
 			   uint64_t address, struct worker_message *refusal)
 {
@@ -124,7 +124,7 @@ void gpu_region_answered(struct gpu *g, struct region_call *call,
 		good = false;
 	}
 	if (good && call->opcode == SVC_REGION_LEND && !call->again) {
-		/* The driver may have rounded up further than we did. */
+		/* The driver may have rounded up further than this file did. */
 		const uint64_t more = answer->region.bytes - m->bytes;
 		m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 		m->bytes += more;
@@ -179,7 +179,7 @@ static enum turn import(struct gpu *g, const struct client *c, const struct mapp
 		.region = {.kind = m->kind == SVC_REGION_LENT ? SVC_REGION_VMM : m->kind,
 			   .bytes = m->bytes,
 			   .buffer_id = m->buffer_id,
-			   /* A process of another pid namespace shares its memory with no other. */
+			   /* A process in another PID namespace shares its memory with no other. */
 			   .pid = c->pid > 0 ? c->pid : -(int32_t)c->id}};
 	memcpy(w.region.handle, m->handle, sizeof(w.region.handle));
 	return asked(gpu_ask(g, &w, m->fd, turns_answered, call, gpu_patience_ns(g->gpus)));
@@ -219,8 +219,8 @@ void gpu_memory_add(struct memory *s, struct client *c, uint32_t serial,
 	unsigned opcode = fd >= 0 ? SVC_REGION_CUDA_FD : SVC_REGION_CUDA;
 	if (fd >= 0 && svc_fd_kind(fd) == SVC_FD_OTHER) {
 		client_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the file descriptor is no GPU memory: pass what "
-			     "cuMemExportToShareableHandle has returned");
+			     "the file descriptor is not GPU memory: pass the one that "
+			     "cuMemExportToShareableHandle returned");
 		return;
 	}
 	struct gpu *g = gpu_usable(s, c, opcode, serial, r->device);
@@ -292,7 +292,7 @@ void gpu_memory_lend(struct memory *s, struct client *c, uint32_t serial,
 		return;
 	}
 	uint64_t bytes =
-		(r->bytes + GPU_PAGE - 1) & ~(GPU_PAGE - 1); /* what the driver will give */
+		(r->bytes + GPU_PAGE - 1) & ~(GPU_PAGE - 1); /* what the driver will allocate */
 	if (!take_lent(c, serial, r->device, bytes)) {
 		free(call);
 		return;
@@ -343,7 +343,7 @@ static void closed(struct gpu *g, void *arg, const struct worker_message *answer
 		if (answer && answer->result)
 			client_error(c, SVC_REGION_DEL, closing->serial, answer->result,
 				     "gpu%d: %.200s", g->index, answer->text);
-		else /* a worker that is gone has let all go */
+		else /* a lost worker has released everything */
 			client_reply(c, SVC_REGION_DEL, closing->serial, NULL, 0, NULL, 0);
 	}
 	free(closing);
@@ -378,7 +378,8 @@ void gpu_memory_lost(struct memory *s, struct gpu *g)
 				continue;
 			m->address = 0;
 			handle_unmapped(m);
-			/* Whatever the next worker has there is not to be touched in its name. */
+			/* The next worker's memory at that address must not be touched on its
+			 * behalf. */
 			if (c->state == CLIENT_OPEN)
 				executor_command(
 					s->executor,

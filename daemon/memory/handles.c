@@ -8,7 +8,7 @@
 #include "memory.h"
 #include "names.h"
 
-/* Either a handle's bytes or a device and an address; the rest is zero. */
+/* Either a handle's bytes, or a device and an address; the rest is zero. */
 struct name {
 	uint8_t handle[sizeof(((struct mapping *)0)->handle)];
 	uint64_t device, address;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Session memory (rings), regions, and what each user may hold of them. */
+ * Session memory (rings), regions, and their limits per user. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,14 +23,14 @@
 
 /* ---- Rings ---- */
 
-#define RING_FDS 3 /* doorbell, completion, and the ring's own where GPUs' workers need it */
+#define RING_FDS 3 /* doorbell, completion, and the ring's own if GPUs' workers need it */
 
-/* The completion socket: pair[0] stays here, pair[1] is for the client. An eventfd's O_NONBLOCK and
- * counter would be the client's to change; here each end has its own. The client can send nothing
- * to pair[0], so that its close has no passed files to close. */
+/* The completion socket: pair[0] stays here, pair[1] goes to the client. With an eventfd, the
+ * client could change O_NONBLOCK and the counter; with a socket, each side has its own end. The
+ * client cannot send to pair[0], so closing pair[0] never has to close passed files. */
 static bool make_completion(int pair[2])
 {
-	const int least = 1; /* the kernel raises it to its own minimum: a few bytes fit */
+	const int least = 1; /* the kernel raises it to its minimum, in which a few bytes fit */
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
 		return false;
 	if (shutdown(pair[0], SHUT_RD) == 0 &&
@@ -40,8 +40,8 @@ static bool make_completion(int pair[2])
 	return false;
 }
 
-/* On success the session has the mapping, the doorbell and its end of the completion socket, and
- * fds are what ATTACH's reply brings. */
+/* On success the session has the mapping, the doorbell and its end of the completion socket; fds
+ * are for ATTACH's reply. */
 static bool make_ring(struct client *c, uint32_t entries, int fds[RING_FDS])
 {
 	size_t size = svc_ring_size(entries);
@@ -102,19 +102,18 @@ void memory_attach(struct memory *s, struct client *c, uint32_t serial, const st
 	}
 	if (s->callbacks->uses_gpus(c)) {
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_PROTOCOL,
-			     "attach before joining a communicator of GPUs: their workers know the "
-			     "session as it was then");
+			     "attach before joining a communicator of GPUs");
 		return;
 	}
 	if (a->reserved || !svc_ring_entries_valid(a->entries)) {
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "a ring has a power of two of entries, %d to %d", SVC_RING_MIN,
-			     s->config->ring_max);
+			     "the number of ring entries must be a power of two from %d to %d",
+			     SVC_RING_MIN, s->config->ring_max);
 		return;
 	}
 	if (a->entries > (uint32_t)s->config->ring_max) {
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_LIMIT,
-			     "a ring of %u entries is over the limit of %d (ring_max)", a->entries,
+			     "a ring of %u entries exceeds the limit of %d (ring_max)", a->entries,
 			     s->config->ring_max);
 		return;
 	}
@@ -141,14 +140,14 @@ void memory_attach(struct memory *s, struct client *c, uint32_t serial, const st
 	client_reply(c, SVC_ATTACH, serial, &r, sizeof(r), fds, RING_FDS);
 	close(fds[2]);
 	if (s->gpus->ngpus)
-		c->ring_fd = fds[0]; /* a worker will need it, and the next one too */
+		c->ring_fd = fds[0]; /* workers need it, including later ones */
 	else
 		close(fds[0]);
 }
 
 /* ---- Regions ---- */
 
-/* The lower numbers first. */
+/* Lower numbers first. */
 static void add_free(struct client *c, uint32_t from, uint32_t to)
 {
 	for (uint32_t i = to; i-- > from;) {
@@ -186,7 +185,7 @@ void memory_clear(struct client *c, struct mapping *m)
 	c->free_mapping = (uint32_t)(m - c->mappings);
 }
 
-/* Imported memory is the trainer's own: only its mapping counts. */
+/* Imported memory belongs to the trainer, so only its mapping is charged. */
 static uint64_t counted_bytes(uint32_t kind, uint64_t bytes)
 {
 	return kind == SVC_REGION_MEMFD || kind == SVC_REGION_LENT ? bytes : 0;
@@ -239,8 +238,8 @@ void memory_give(struct client *c, uint32_t kind, uint64_t bytes)
 	c->region_bytes -= n;
 }
 
-/* Returns the number of fault_watch and the mapping, or 0 with errno set, also where the region
- * would leave nothing for the daemon. */
+/* Returns the number of fault_watch and the mapping; or 0 with errno set, also if the region would
+ * leave no memory for the daemon. */
 static uint32_t map_region(const struct client *c, int fd, uint64_t bytes, void **base)
 {
 	errno = ENOMEM;
@@ -275,8 +274,8 @@ void memory_add(struct memory *s, struct client *c, uint32_t serial, const struc
 	}
 	if (!svc_memfd_filled(fd, r->bytes)) {
 		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the memfd has holes, and the daemon allocates no pages for others: "
-			     "write to it, or fallocate(2) it, before it is registered");
+			     "the memfd has holes, and the daemon allocates no pages for clients: "
+			     "write to it, or call fallocate(2), before registering it");
 		return;
 	}
 	uint32_t i = memory_free_region(c);
@@ -318,7 +317,8 @@ void memory_add(struct memory *s, struct client *c, uint32_t serial, const struc
 	client_reply(c, SVC_REGION_ADD, serial, &reply, sizeof(reply), NULL, 0);
 }
 
-/* The last unmapping of memory frees its pages, up to 200 us a MiB: the user's own thread does it.
+/* The last munmap frees the pages, which takes up to 200 us per MiB, so the user's own thread does
+ * it.
  */
 static void unmap(struct memory *s, struct client *c, struct mapping *m)
 {
@@ -425,8 +425,8 @@ bool memory_free_all(struct memory *s, struct client *c, uint64_t until_ns)
 
 /* ---- Start ---- */
 
-/* The pages that replace failed ones: so many that registered memory takes at most half of what a
- * user may have of the system's mappings, within bounds. */
+/* The number of replacement pages: chosen so that registered memory takes at most half of a user's
+ * share of the system's mappings, within bounds. */
 static size_t replacement_bytes(const struct memory *s, uint64_t mappings)
 {
 	const uint64_t bytes = s->config->user_region_bytes / (mappings * 3 / 8 + 1);

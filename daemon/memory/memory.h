@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What sessions have registered: rings and regions of host memory (memory.c), memory of GPUs
- * (gpu.c), by handles that belong to users (handles.c), and ranges of it (range.c). */
+ * Memory registered by sessions: rings and regions of host memory (memory.c); GPU memory (gpu.c),
+ * whose handles users own (handles.c), and ranges of it (range.c). */
 #ifndef MEMORY_MEMORY_H
 #define MEMORY_MEMORY_H
 
@@ -11,7 +11,7 @@
 
 struct range;
 
-/* What the layers above do. */
+/* Callbacks to the layers above. */
 struct memory_callbacks {
 	/* A GPU's worker knows the session's timelines now. */
 	void (*session_known)(void *owner, struct client *c);
@@ -26,37 +26,38 @@ struct memory {
 	struct sessions *sessions;
 	struct gpus *gpus;
 	const struct memory_callbacks *callbacks;
-	void *owner; /* the callbacks' argument */
+	void *owner; /* argument of the callbacks */
 	uint64_t last_import;
 	struct handles handles;
-	struct turns *turns[GPUS_MAX]; /* of each GPU's worker, by user */
-	uint64_t turns_ns;	       /* when to try again; 0: nothing was put off */
+	struct turns *turns[GPUS_MAX]; /* for each GPU's worker, by user */
+	uint64_t turns_ns;	       /* when to try again; 0: nothing was postponed */
 };
 
 struct mapping {
 	bool used;
-	bool leaving;  /* the executor was asked to let it go */
+	bool leaving;  /* the executor was asked to release it */
 	bool pending;  /* a GPU's worker was asked to import it */
 	uint32_t kind; /* enum svc_region_kind */
 	int32_t device;
-	int fd;		  /* GPU memory's; -1: none */
+	int fd;		  /* of GPU memory; -1: none */
 	void *base;	  /* host memory, as mapped here */
-	uint64_t address; /* GPU memory, as the worker mapped it; 0: not there */
-	uint64_t import;  /* of the last request for that: an answer to an older one is late */
+	uint64_t address; /* of GPU memory, as mapped by the worker; 0: not mapped */
+	uint64_t import;  /* number of the last import request, to recognize late answers */
 	uint64_t bytes, buffer_id;
 	uint64_t since_ns;
-	uint32_t wait_ms; /* for the worker to close it, once it is leaving; 0: nobody waits */
+	uint32_t wait_ms; /* how long a client waits for the worker to close it, once it is leaving;
+			     0: none waits */
 	uint32_t fault;	  /* number of fault_watch */
 	uint32_t next_free;
 	uint8_t handle[64];			    /* CUDA IPC */
-	struct range *range;			    /* of a range, else NULL */
-	struct handle_owner *owner, *address_owner; /* of CUDA IPC; NULL: not bound */
+	struct range *range;			    /* if it is a range, otherwise NULL */
+	struct handle_owner *owner, *address_owner; /* for CUDA IPC; NULL: not bound */
 };
 
 /* ---- memory.c ---- */
 
-/* Room for as many mappings of registered memory. failed is called by any thread when memory_fail
- * is due. Returns 0 or -errno. */
+/* Reserves room for as many mappings of registered memory. Any thread may call failed, when
+ * memory_fail is due. Returns 0 or -errno. */
 int memory_start(struct memory *s, uint64_t mappings, void (*failed)(void *arg), void *arg);
 void memory_attach(struct memory *s, struct client *c, uint32_t serial, const struct svc_attach *a);
 void memory_add(struct memory *s, struct client *c, uint32_t serial, const struct svc_region_add *r,
@@ -65,17 +66,17 @@ void memory_remove(struct memory *s, struct client *c, uint32_t serial,
 		   const struct svc_region_del *r);
 void memory_removed(struct memory *s, struct client *c, uint32_t serial, uint32_t region,
 		    bool gone);
-/* Lets go all that the session has registered, and its ring, until then at the most. True: nothing
- * is left. */
+/* Releases the session's ring and all its registered memory, until that time at the latest. True:
+ * nothing is left. */
 bool memory_free_all(struct memory *s, struct client *c, uint64_t until_ns);
 /* Ends sessions whose memory has failed (fault.h). False: there may be more. */
 bool memory_fail(struct memory *s);
-/* The number of a free entry of c->mappings; 0: the session has its limit. memory_set makes it the
- * region, memory_clear makes it free again. */
+/* Returns the number of a free entry of c->mappings; 0: the session is at its limit. memory_set
+ * turns it into the region; memory_clear frees it. */
 uint32_t memory_free_region(struct client *c);
 struct mapping *memory_set(struct client *c, uint32_t region, const struct mapping *m);
 void memory_clear(struct client *c, struct mapping *m);
-/* Counts a region of this kind, before it is made, for the session and its user. False: an error
+/* Charges a region of this kind to the session and its user before it is created. False: an error
  * was sent, or the request waits (client_wait). */
 bool memory_take(struct client *c, unsigned opcode, uint32_t serial, uint32_t kind, uint64_t bytes);
 void memory_give(struct client *c, uint32_t kind, uint64_t bytes);
@@ -98,27 +99,27 @@ void gpu_range_free(struct range *range);
 
 struct region_call *gpu_region_call(struct memory *s, struct client *c, unsigned opcode,
 				    uint32_t serial, uint32_t region);
-/* The GPU's worker, or NULL after an error was sent. */
+/* Returns the GPU's worker, or NULL after sending an error. */
 struct gpu *gpu_usable(struct memory *s, struct client *c, unsigned opcode, uint32_t serial,
 		       int32_t device);
 /* The call's turn has come. */
 enum turn gpu_region_ask(struct gpu *g, struct client *c, struct region_call *call);
-/* The worker's answer to a call, which is taken. NULL: the worker is gone. */
+/* The worker's answer to a call, which is consumed. NULL: the worker is gone. */
 void gpu_region_answered(struct gpu *g, struct region_call *call,
 			 const struct worker_message *answer, int fd);
 void gpu_session_answered(struct gpu *g, struct region_call *call,
 			  const struct worker_message *answer);
 
-/* Lets go what lies behind a mapping of a GPU. */
+/* Releases the memory behind a GPU mapping. */
 void gpu_memory_close(struct memory *s, struct client *c, struct mapping *m);
-/* The same, and answers the REGION_DEL when the worker has closed its import. */
+/* Likewise, and answers the REGION_DEL when the worker has closed its import. */
 void gpu_memory_close_answered(struct memory *s, struct client *c, struct mapping *m,
 			       uint32_t serial);
-/* The worker is gone, and with it all that it had imported. */
+/* The worker is gone, with all its imports. */
 void gpu_memory_lost(struct memory *s, struct gpu *g);
-/* A new worker is there: what sessions had registered is imported again. */
+/* There is a new worker, which imports the sessions' registered memory again. */
 void gpu_memory_restore(struct memory *s, struct gpu *g);
-/* Makes the session's timelines known to the GPU's worker. True: they are. Else try again when
+/* Tells the GPU's worker of the session's timelines. True: it knows them. Otherwise try again when
  * comm_session_known is called. */
 bool gpu_session_known(struct memory *s, struct gpu *g, struct client *c);
 void gpu_session_close(struct memory *s, struct client *c);

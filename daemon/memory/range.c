@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Mapping ranges: regions of a GPU's memory that the worker maps one behind the other, as the
- * trainer has them. */
+ * Mapping ranges: regions of GPU memory that the worker maps contiguously, as the trainer does. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,10 +8,11 @@
 
 #define PARTS_IN_MESSAGE (sizeof(((struct worker_message *)0)->range.parts) / sizeof(uint64_t))
 
-/* A part is what was registered then: its number may be another's later. */
+/* A part is the region registered at that time; its number may be reused later. */
 struct range {
 	uint32_t n;
-	uint32_t mapped; /* that the worker makes of it: ranges' parts are mapped each */
+	uint32_t mapped; /* number of mappings that the worker makes of it; nested ranges count each
+			    part */
 	struct {
 		uint32_t region;
 		uint64_t since_ns;
@@ -24,7 +24,7 @@ void gpu_range_free(struct range *range)
 	free(range);
 }
 
-/* The region that part i of the range is mapped from. NULL: it is gone. */
+/* Returns the region from which part i of the range is mapped. NULL: it is gone. */
 static const struct mapping *part_of(const struct client *c, const struct range *range, uint32_t i)
 {
 	const struct mapping *m = &c->mappings[range->parts[i].region];
@@ -62,7 +62,7 @@ enum turn gpu_range_map(struct memory *s, struct gpu *g, struct client *c, const
 	return TURN_ASKED;
 }
 
-/* Names what is wrong with the request; NULL if nothing is. */
+/* Describes what is wrong with the request; NULL if nothing is. */
 static const char *check(const struct client *c, const struct svc_region_range *r)
 {
 	uint64_t bytes = 0;
@@ -71,25 +71,26 @@ static const char *check(const struct client *c, const struct svc_region_range *
 		return "a range has 2 to 112 parts";
 	for (uint32_t i = r->count; i < SVC_RANGE_PARTS; i++)
 		if (r->parts[i])
-			return "the parts after the first count are not zero";
+			return "the unused parts are not zero";
 	for (uint32_t i = 0; i < r->count; i++) {
 		const struct mapping *m = r->parts[i] && r->parts[i] < c->nmappings
 						  ? &c->mappings[r->parts[i]]
 						  : NULL;
 		if (!m || !m->used || m->leaving)
-			return "a part is no region of this session";
+			return "a part is not a region of this session";
 		if (m->device != r->device ||
 		    (m->kind != SVC_REGION_VMM && m->kind != SVC_REGION_MAPPINGS))
-			return "a part is no memory of cuMemCreate on that device";
+			return "a part is not memory of cuMemCreate on that device";
 		if (m->pending || !m->address)
 			return "a part is being imported";
-		bytes += m->bytes; /* each has 2^46 at most */
+		bytes += m->bytes; /* each has at most 2^46 */
 		mapped += m->range ? m->range->mapped : 1;
 	}
 	if (mapped > SVC_RANGE_MAPPED)
-		return "a range is of at most 65536 mappings, with those of the ranges in it";
-	return bytes != r->bytes || bytes > SVC_REGION_MAX ? "bytes is not the sum of the parts'"
-							   : NULL;
+		return "a range has at most 65536 mappings, including those of nested ranges";
+	return bytes != r->bytes || bytes > SVC_REGION_MAX
+		       ? "bytes is not the sum of the parts' sizes"
+		       : NULL;
 }
 
 static struct range *make(const struct client *c, const struct svc_region_range *r)

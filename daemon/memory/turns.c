@@ -16,10 +16,10 @@ struct turns {
 	struct memory *memory;
 	struct gpu *gpu;
 	uint32_t uid;
-	unsigned asked;		     /* calls that the worker has not answered */
-	bool busy;		     /* the calls that wait are being gone through */
+	unsigned asked;		     /* calls not answered by the worker yet */
+	bool busy;		     /* the waiting calls are being processed */
 	struct region_call *waiting; /* in order */
-	struct region_call *passed;  /* the first that was put behind the others; NULL: none was */
+	struct region_call *passed;  /* the first one moved behind the others; NULL: none was */
 	UT_hash_handle hh;
 };
 
@@ -47,7 +47,7 @@ static void answer(struct turns *t, struct region_call *call, const struct worke
 static void answer_gone(struct turns *t, struct region_call *call)
 {
 	struct worker_message m = {.result = NCCLSVC_INVALID_ARGUMENT};
-	snprintf(m.text, sizeof(m.text), "the parts of the range are not all there any more");
+	snprintf(m.text, sizeof(m.text), "some parts of the range no longer exist");
 	answer(t, call, &m, -1);
 }
 
@@ -60,8 +60,8 @@ static void put_off(struct turns *t)
 	loop_deadline(s->loop, s->turns_ns);
 }
 
-/* All that wait depend on calls before them, so one of them can go on, or one is at the worker:
- * else something is wrong with all of them. */
+/* All waiting calls depend on earlier calls, so one of them can continue, or one is at the worker;
+ * otherwise all of them are invalid. */
 static bool pass(struct turns *t, struct region_call *call)
 {
 	if (!t->asked && t->passed == call) {
@@ -75,7 +75,7 @@ static bool pass(struct turns *t, struct region_call *call)
 	return !t->asked;
 }
 
-/* False: the others wait, too. */
+/* False: the others must wait, too. */
 static bool give_turn(struct turns *t, struct region_call *call)
 {
 	struct client *c = call->client;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Users' requests to GPUs' workers. A worker handles what it is sent in order, so a user may have
- * TURN_CALLS requests at a worker; his others wait here for their turn. A request that waits holds
- * nothing of its own: it names a region, or the session, and what is sent is made of these when its
- * turn comes. So what waits is bounded by the user's regions and sessions, and a worker's deadline
- * begins when the worker is asked.
+ * Queues of users' requests to GPUs' workers. A worker handles requests in order, so each user may
+ * have TURN_CALLS requests at a worker; the user's other requests wait here for their turn. A
+ * waiting request owns no data: it names a region or the session, from which the message is built
+ * when its turn comes. So the user's regions and sessions bound the queue, and a worker's deadline
+ * begins only when the request is sent.
  */
 #ifndef MEMORY_TURNS_H
 #define MEMORY_TURNS_H
@@ -20,36 +20,36 @@ struct worker_message;
 
 #define TURN_CALLS 4
 
-/* A request about a region, or about the session, on its way through a worker. The session may end
+/* A request about a region or the session, on its way through a worker. The session may end
  * meanwhile. */
 struct region_call {
 	struct memory *memory;
 	uint32_t session, serial;
 	uint32_t region; /* 0: the session */
-	uint64_t import; /* as the mapping has it, if it still is that */
-	bool again;	 /* for a new worker: no client waits for it */
+	uint64_t import; /* as in the mapping; if they differ, the mapping has changed */
+	bool again;	 /* for a new worker, so no client waits for it */
 	unsigned opcode;
 	struct turns *turns;
 	/* While it waits: */
 	struct client *client;
-	struct region_call *prev, *next;	 /* of the user's at this worker */
-	struct region_call *prev_own, *next_own; /* of the session's at all workers */
+	struct region_call *prev, *next;	 /* the user's at this worker */
+	struct region_call *prev_own, *next_own; /* the session's at all workers */
 };
 
 enum turn {
 	TURN_ASKED, /* turns_answered follows, or was called already */
 	TURN_LATER, /* the worker's socket takes no file descriptor now */
-	TURN_PARTS, /* another request that waits, or is at the worker, is to be answered first */
-	TURN_GONE,  /* what the request is made of is not there any more */
+	TURN_PARTS, /* another request that waits, or is at the worker, must be answered first */
+	TURN_GONE,  /* the region or session of the request is gone */
 };
 
-/* Takes the call. */
+/* Takes ownership of the call. */
 void turns_add(struct gpu *g, struct client *c, struct region_call *call);
-/* The worker's answer to one, which is a gpu_done. */
+/* The worker's answer to a call; a gpu_done. */
 void turns_answered(struct gpu *g, void *arg, const struct worker_message *m, int fd);
-/* The session's own that wait are given up. */
+/* Drops the session's waiting requests. */
 void turns_forget(struct client *c);
-/* Tries again what was put off; returns when to call next, 0: when something else fails. */
+/* Retries postponed requests; returns when to call again, 0: after the next failure. */
 uint64_t turns_retry(struct memory *s, uint64_t now);
 
 #endif

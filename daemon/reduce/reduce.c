@@ -16,7 +16,7 @@
 static bool has_avx2(void)
 {
 	unsigned a, b, c, d;
-	/* clang 14 does not know "f16c" as a name. */
+	/* clang 14 does not know the name "f16c". */
 	return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
 }
 
@@ -44,14 +44,14 @@ const struct reduce_variant *reduce_variant_at(unsigned index)
 	}
 }
 
-/* Converting costs more than memory does. */
+/* Conversion costs more than memory access. */
 static bool converts(ncclsvc_type type)
 {
 	return type == NCCLSVC_FLOAT16 || type == NCCLSVC_BFLOAT16;
 }
 
-/* The widest variant, except where memory sets the pace: there stores of 64 bytes were measured to
- * be a tenth to a fifth slower than stores of 32 (Zen 4). Threads that race find the same. */
+/* The widest variant, unless memory bandwidth is the limit: stores of 64 bytes then measured a
+ * tenth to a fifth slower than stores of 32 (Zen 4). Racing threads find the same result. */
 static const struct reduce_variant *choose(bool memory_bound)
 {
 	static _Atomic(const struct reduce_variant *) cache[2];
@@ -67,7 +67,7 @@ static const struct reduce_variant *choose(bool memory_bound)
 	return variant;
 }
 
-/* Streaming stores are not ordered by a later release: they need this first. */
+/* Streaming stores are not ordered by a later release, so they need this fence first. */
 static void stream_fence(void)
 {
 #ifdef __SSE2__
@@ -75,7 +75,8 @@ static void stream_fence(void)
 #endif
 }
 
-/* A line that was just read is in the cache: writing it past the cache would only drop it. */
+/* A line that was just read is in the cache, so a store that bypasses the cache would only evict
+ * it. */
 static bool in_place(const void *const *src, unsigned nsrc, void *const *dst, unsigned ndst)
 {
 	for (unsigned d = 0; d < ndst; d++)
@@ -85,8 +86,8 @@ static bool in_place(const void *const *src, unsigned nsrc, void *const *dst, un
 	return false;
 }
 
-/* Streaming stores are aligned. Destinations that differ would have to be streamed one by one out
- * of a scratch block, which was measured to be slower than plain stores. */
+/* Streaming stores are aligned. Destinations with different alignments would have to be streamed
+ * one by one from a scratch block, which measured slower than plain stores. */
 static bool aligned_alike(void *const *dst, unsigned ndst, size_t element)
 {
 	for (unsigned d = 0; d < ndst; d++)
@@ -121,7 +122,7 @@ void copy_block_with(const struct reduce_variant *variant, void *dst, const void
 	if (dst == src || !bytes)
 		return;
 	if (!streaming || bytes < REDUCE_STREAM_BYTES) {
-		memmove(dst, src, bytes); /* two ranks may have the same memory, by mistake */
+		memmove(dst, src, bytes); /* two ranks may share memory by mistake */
 		return;
 	}
 	variant->stream(dst, src, bytes);

@@ -6,9 +6,9 @@
 #include "reduce_ops.h"
 #include "svc_limits.h"
 
-/* An exact sum in wider lanes, then a division towards zero. A float quotient of
- * exact operands never rounds up to an integer that it does not reach, so truncating it is right
- * while sums fit the mantissa: 2^24 for 8-bit types, 2^53 for 32-bit ones. */
+/* An exact sum in wider lanes, then a division that truncates towards zero. A float quotient of
+ * exact operands never rounds up to an integer that it does not reach, so truncation is right while
+ * sums fit the mantissa: 2^24 for 8-bit types, 2^53 for 32-bit ones. */
 _Static_assert(SVC_RANKS_MAX <= 65536, "sums of 8-bit elements must stay below 2^24");
 
 VEC_PARTS_OP(sum8_add, quad_u32, 4, u32_add)

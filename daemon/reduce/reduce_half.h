@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * float16 and bfloat16, which accumulate in two vectors of float32. */
+ * float16 and bfloat16, which are accumulated in two vectors of float32. */
 #ifndef REDUCE_HALF_H
 #define REDUCE_HALF_H
 
@@ -78,15 +78,16 @@ VEC_INLINE vec f16_out(pair_f32 v, unsigned nsrc)
 
 #else
 
-/* Signed lanes, because SSE2 compares no others. */
+/* Signed lanes, since SSE2 has no unsigned compare. */
 #define F16_REBIAS   (112 << 23) /* float32's exponent bias less float16's, in place */
 #define F16_NORMAL   0x38800000	 /* 2^-14 as float32: the smallest normal float16 */
-#define F16_OVERFLOW 0x47800000	 /* 2^16: from here on infinity; rounding takes care below */
+#define F16_OVERFLOW 0x47800000	 /* 2^16: infinity from here on; rounding is handled below */
 
 VEC_INLINE vec_f32 f16_widen(vec_u32 h)
 {
 	vec_i32 magnitude = (vec_i32)((h & 0x7fff) << 13), normal = magnitude + F16_REBIAS;
-	/* A subnormal's bits under the exponent of 2^-14 stand for 2^-14 too much. */
+	/* A subnormal's bits with the exponent of 2^-14 represent a value that is 2^-14 too large.
+	 */
 	vec_f32 subnormal = (vec_f32)(magnitude + F16_NORMAL) - 0x1p-14f;
 	vec_i32 infinite = normal + F16_REBIAS;
 	vec v = vec_select((vec)(magnitude < 1 << 23), (vec)subnormal, (vec)normal);
@@ -100,7 +101,7 @@ VEC_INLINE vec_u32 f16_narrow(vec_f32 f)
 	vec_u32 u = (vec_u32)f;
 	vec_i32 magnitude = (vec_i32)(u & 0x7fffffff);
 	vec_i32 normal = (magnitude - F16_REBIAS + 0xfff + ((magnitude >> 13) & 1)) >> 13;
-	/* The last bit of 0.5 is worth what the last bit of a subnormal float16 is. */
+	/* The last bit of 0.5 has the value of the last bit of a subnormal float16. */
 	vec_i32 subnormal = (vec_i32)((vec_f32)magnitude + 0.5f) - 0x3f000000;
 	vec_i32 infinity = (vec_i32){0} + 0x7c00, nan = (vec_i32){0} + 0x7e00;
 	vec v = vec_select((vec)(magnitude < F16_NORMAL), (vec)subnormal, (vec)normal);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One variant of every kernel. The build compiles this file once per instruction set, with
- * REDUCE_VARIANT as the name of the table, and without contraction of a * b + c. */
+ * One variant of all kernels. The build compiles this file once per instruction set, with
+ * REDUCE_VARIANT as the name of the table, and without contracting a * b + c. */
 #include "reduce_average.h"
 #include "reduce_half.h"
 #include "reduce_ops.h"
@@ -22,8 +22,8 @@ VEC_INLINE void vec_store_all(char *p, const vec *v, unsigned n, bool streaming)
 /* NAME_vectors reduces n vectors in registers; constant n, so that its loops unroll.
  *
  * A tail shorter than a vector is covered by the last whole vector, which overlaps bytes that the
- * loop writes too. In place those bytes are sources, so it is computed first and stored last. When
- * streaming, the same overlap aligns the destinations at the front. */
+ * loop writes too. In place, those bytes are sources, so the last vector is computed first and
+ * stored last. When streaming, the same overlap aligns the destinations at the front. */
 #define KERNEL(NAME, ACC, IN, OP, OUT, UNROLL)                                                     \
 	VEC_INLINE void NAME##_vectors(vec *out, unsigned n, const void *const *src,               \
 				       unsigned nsrc, unsigned divisor, size_t at)                 \

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What one vector of each type does: into an accumulator, combined with the next rank's, and back.
+ * Operations on one vector of each type: load into an accumulator, combine with the next rank's
+ * vector, and store.
  *
  * NaN: a result is NaN if any operand is, in min and max too, and then it is the canonical quiet
  * NaN (sign clear, first mantissa bit set), because the hardware's choice of sign and payload
- * differs between instruction sets. Equal operands of min and max, -0 and +0 among them, keep the
- * lower rank's. A single source is copied as it is. */
+ * differs between instruction sets. For equal operands of min and max, including -0 and +0, the
+ * lower rank's wins. A single source is copied unchanged. */
 #ifndef REDUCE_OPS_H
 #define REDUCE_OPS_H
 
 #include "reduce_vector.h"
 
-/* Narrow types accumulate in wider lanes. Lane i of a part need not be element i: what counts is
- * that the way back undoes the way in. */
+/* Narrow types accumulate in wider lanes. Lane i of a part need not be element i, as long as the
+ * store reverses the order of the load. */
 typedef struct pair_f32 {
 	vec_f32 part[2];
 } pair_f32;
@@ -48,7 +49,7 @@ VEC_INTEGER_OPS(i32, vec_i32)
 VEC_INTEGER_OPS(u64, vec_u64)
 VEC_INTEGER_OPS(i64, vec_i64)
 
-/* Unsigned lanes for signed types too: sums and products wrap, and the bits are the same. */
+/* Unsigned lanes for signed types too, since sums and products wrap and the bits are the same. */
 #define VEC_WRAPPING_OPS(lane, type)                                                               \
 	VEC_INLINE type lane##_add(type a, type b)                                                 \
 	{                                                                                          \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One vector register of the instruction set this file is compiled for: types, loads and stores,
- * whole, in part, and past the caches. */
+ * One vector register of the instruction set this file is compiled for: types, and loads and stores
+ * that are whole, partial, or bypass the caches. */
 #ifndef ENGINE_REDUCE_VECTOR_H
 #define ENGINE_REDUCE_VECTOR_H
 
@@ -32,7 +32,7 @@ typedef int64_t vec_i64 VEC_TYPE;
 typedef float vec_f32 VEC_TYPE;
 typedef double vec_f64 VEC_TYPE;
 
-/* What moves to and from memory, whatever its lanes mean. */
+/* A vector for moving memory, whatever its lanes mean. */
 typedef vec_u64 vec;
 typedef uint64_t vec_unaligned __attribute__((vector_size(VEC_BYTES), aligned(1), may_alias));
 
@@ -54,7 +54,7 @@ VEC_INLINE vec vec_select(vec mask, vec yes, vec no)
 
 #if VEC_BYTES == 64
 
-/* The first `bytes` of a vector, zeros behind them; nothing beyond them is touched. */
+/* The first `bytes` of a vector, followed by zeros; touches no memory beyond them. */
 VEC_INLINE vec vec_load_part(const void *p, size_t bytes)
 {
 	return (vec)_mm512_maskz_loadu_epi8((UINT64_C(1) << bytes) - 1, p);
@@ -69,7 +69,7 @@ VEC_INLINE void vec_store_part(void *p, vec v, size_t bytes)
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "parts are assembled low byte first");
 
-/* Fewer than 8 bytes as one number, from loads that overlap: a copy through memory would stall
+/* Fewer than 8 bytes as one number, from overlapping loads, since a copy through memory would stall
  * until its small stores are done. */
 VEC_INLINE uint64_t vec_load_few(const unsigned char *p, size_t bytes)
 {
@@ -131,7 +131,7 @@ VEC_INLINE void vec_store_under_16(unsigned char *p, uint64_t low, uint64_t high
 	}
 }
 
-/* The first `bytes` of a vector, zeros behind them; nothing beyond them is touched. */
+/* The first `bytes` of a vector, followed by zeros; touches no memory beyond them. */
 VEC_INLINE vec vec_load_part(const void *from, size_t bytes)
 {
 	const unsigned char *p = from;
@@ -161,7 +161,7 @@ VEC_INLINE void vec_store_part(void *to, vec v, size_t bytes)
 
 #endif
 
-/* Past the caches where the machine has such a store; p is aligned to the vector. */
+/* Bypasses the caches if the machine has such a store; p is aligned to the vector. */
 VEC_INLINE void vec_stream(void *p, vec v)
 {
 #if VEC_BYTES == 64

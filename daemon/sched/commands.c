@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the supervisor asks of the engine: sessions, regions, epochs, cancellations. */
+ * Runs the supervisor's commands to the engine: sessions, regions, epochs, cancellations. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -19,14 +19,14 @@
 #include "streams/timeline.h"
 #include "streams/trigger.h"
 
-/* Between two looks at the rings */
+/* Between two polls of the rings */
 #define COMMANDS_PER_ROUND  64
 #define DEPARTURES_PER_TURN 64
 
 struct departure {
 	struct departure *prev, *next;
 	uint32_t region, serial;
-	uint64_t until; /* the number of a record that was not written yet when it was asked for */
+	uint64_t until; /* a record number that was not yet written when the command came */
 };
 
 /* ---- Sessions ---- */
@@ -37,7 +37,7 @@ static void tell_crowded(const struct user *u, bool crowded)
 		atomic_store_explicit(&s->ring->crowded, crowded, memory_order_relaxed);
 }
 
-/* Clients that spin need a core each, beside ours; else they must yield. */
+/* Clients that spin need a core each, in addition to the engine's; otherwise they must yield. */
 static void advise_spin(struct engine *e, struct session *changed)
 {
 	struct user *u;
@@ -71,8 +71,9 @@ void engine_session_idle(struct engine *e, struct session *s)
 	s->active = false;
 	e->nactive--;
 	advise_spin(e, s);
-	/* Either the client sees the flag, or we see its record or its signal: both are seq_cst.
-	 * Also one whose number is wrong: its signal may have come while the ring was polled. */
+	/* Either the client sees the flag, or this thread sees its record or its signal, since both
+	 * are seq_cst. This also covers a record with a wrong number, whose signal may have come
+	 * while the ring was polled. */
 	atomic_store(&s->ring->asleep, 1);
 	uint64_t number = __atomic_load_n(&svc_record_slot(s->ring, s->entries, s->next)->number,
 					  __ATOMIC_SEQ_CST);
@@ -112,8 +113,8 @@ static void add_session(struct engine *e, const struct command *c)
 
 static void add_ring(struct engine *e, struct session *s, const struct command *c)
 {
-	/* Each write to the doorbell is an edge. The engine never reads it: the client can make
-	 * it empty, and a read of it block. */
+	/* Each write to the doorbell is an edge. The engine never reads it, since the client could
+	 * empty it, so that the read blocks. */
 	struct epoll_event ev = {.events = EPOLLIN | EPOLLET, .data.u64 = s->slot};
 	s->busy = nofail_calloc(c->ring.entries, 1, "a ring");
 	s->entries = c->ring.entries;
@@ -123,7 +124,7 @@ static void add_ring(struct engine *e, struct session *s, const struct command *
 	s->ring = c->ring.ring;
 	if (epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, c->ring.doorbell, &ev) < 0)
 		complete_break_session(e, s, NCCLSVC_LIMIT, "its doorbell cannot be watched");
-	/* The client may have been quicker than this command. */
+	/* The client may have been faster than this command. */
 	engine_session_active(e, s);
 }
 
@@ -148,7 +149,7 @@ void engine_free_session(struct session *s)
 bool engine_let_session_go(struct engine *e, struct session *s)
 {
 	struct user *u = s->user;
-	/* With other nodes, an epoch ends a little after it was asked to. */
+	/* With other nodes, an epoch ends a little later than requested. */
 	if (s->tasks || s->dirty || s->members || (u->sessions == 1 && u->ready))
 		return false;
 	e->sessions[s->slot] = NULL;
@@ -173,12 +174,12 @@ static void remove_session(struct engine *e, struct session *s)
 	s->leaving = true;
 	ingest_drop_group(e, s);
 	triggers_free(e, s);
-	e->inputs_ns = 0; /* what it does not signal any more is looked for at once */
+	e->inputs_ns = 0; /* checks at once for inputs that it no longer signals */
 	if (s->active)
 		engine_session_idle(e, s);
 	if (s->ring)
 		epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, s->doorbell, NULL);
-	drop_departures(s); /* all its regions go with it */
+	drop_departures(s); /* all its regions are freed with it */
 	s->next_leaving = e->leaving;
 	e->leaving = s;
 }
@@ -193,7 +194,7 @@ static void add_region(struct session *s, const struct command *c)
 		s->regions = r;
 		s->nregions = n;
 	}
-	/* A new worker may have imported it again, while tasks that failed still hold it. */
+	/* A new worker may have imported it again while failed tasks still hold it. */
 	struct region *r = &s->regions[i];
 	s->user->file_bytes += c->region.file_bytes - r->file_bytes;
 	*r = (struct region){.base = c->region.base,
@@ -214,7 +215,7 @@ static void answer_region(struct engine *e, struct session *s, enum event_kind k
 static void remove_region(struct engine *e, struct session *s, uint32_t region, uint32_t serial)
 {
 	struct region *r = &s->regions[region];
-	/* A group that is not closed yet holds no pins. */
+	/* The tasks of an open group hold no pins. */
 	const bool busy = r->pins || s->group;
 	if (!busy) {
 		s->user->file_bytes -= r->file_bytes;
@@ -223,7 +224,7 @@ static void remove_region(struct engine *e, struct session *s, uint32_t region, 
 	answer_region(e, s, busy ? EVENT_REGION_BUSY : EVENT_REGION_GONE, region, serial);
 }
 
-/* Tasks that were submitted before it was asked for may name it, and have not been seen. */
+/* Tasks submitted earlier may use it, and have not been taken in yet. */
 static void remove_region_later(struct engine *e, struct session *s, const struct command *c)
 {
 	const uint32_t region = c->region.region, serial = c->region.serial;
@@ -288,7 +289,7 @@ static void start_epoch(struct engine *e, const struct command *cmd)
 		m->pid = em->pid;
 		if (em->session == EPOCH_ELSEWHERE) {
 			m->device = -1;
-			m->gone = em->node == e->config.node; /* before it began */
+			m->gone = em->node == e->config.node; /* before the epoch began */
 			if (m->gone) {
 				c->gone++;
 				c->gone_rank = (int32_t)k;
@@ -330,18 +331,19 @@ static void cancel_task(struct engine *e, const struct command *c, struct task *
 		return;
 	st.pid_a = c->cancel.pid;
 	const uint64_t live = e->live;
-	at->count += t->node_match != NULL; /* other nodes are asked, which may have begun */
+	at->count += t->node_match != NULL; /* asks other nodes, which may have begun */
 	release_fail(e, t, &st);	    /* and with it, others of its collective */
 	at->count += live - e->live;
 }
 
-/* All of a queue. False: there is more, behind the last that was looked at. */
+/* Cancels a whole queue. False: there is more, behind the last task checked. */
 static bool cancel_queue(struct engine *e, const struct command *c, struct member *m,
 			 uint64_t enough)
 {
 	struct cancelling *at = &e->cancelling;
 	struct task *t = m->queue, *next;
-	if (at->last && at->last->uid == at->last_uid) /* else it has ended, and others with it */
+	if (at->last &&
+	    at->last->uid == at->last_uid) /* otherwise it has ended, and others with it */
 		t = at->last->next;
 	for (; t; t = next) {
 		next = t->next;
@@ -389,7 +391,7 @@ static bool cancel_comm(struct engine *e, const struct command *c)
 	return true;
 }
 
-/* False: to be called again. */
+/* False: call it again. */
 static bool cancel(struct engine *e, const struct command *c)
 {
 	struct cancelling *at = &e->cancelling;
@@ -398,7 +400,7 @@ static bool cancel(struct engine *e, const struct command *c)
 		cancel_task(e, c, t);
 	else if (c->cancel.kind == SVC_CANCEL_COMM && !cancel_comm(e, c))
 		return false;
-	/* That there is such a communicator, the supervisor has seen. */
+	/* The supervisor has checked that the communicator exists. */
 	const bool known = at->found || c->cancel.kind == SVC_CANCEL_COMM;
 	const int result = !at->found && at->forbidden ? NCCLSVC_PERMISSION
 			   : known		       ? NCCLSVC_OK
@@ -421,7 +423,7 @@ static bool end_epoch(struct engine *e, const struct command *cmd)
 	return internode_comm_begin_end(e, c, end) || release_epoch(e, c, end);
 }
 
-/* c is NULL: all of it has ended already. */
+/* c is NULL: it has ended already. */
 static void let_inputs_go(struct engine *e, struct comm *c)
 {
 	if (c && c->ended && c->transport->release)
@@ -441,7 +443,7 @@ static void tell_transports(struct engine *e, const struct command *c)
 			e->config.transports[i]->command(e, c);
 }
 
-/* False: there is more to do. It goes on in the next round, before any other command. */
+/* False: there is more to do, in the next round and before any other command. */
 static bool run_command(struct engine *e, const struct command *c)
 {
 	struct session *s = c->session < e->config.sessions_max ? e->sessions[c->session] : NULL;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Telling clients how their tasks ended: by the status slot and a wake-up, or by a message. */
+ * Reports to clients how their tasks ended: through the status slot and a wake-up, or in a message.
+ */
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -56,7 +57,7 @@ void complete_break_session(struct engine *e, struct session *s, int result, con
 					.broken = {result, text}});
 }
 
-/* All of the slot is written but its number, which says that the rest is there. */
+/* Writes the whole slot except its number, which publishes it. */
 static inline void publish_status(struct engine *e, struct session *s, ncclsvc_status *slot,
 				  uint64_t number)
 {
@@ -67,7 +68,7 @@ static inline void publish_status(struct engine *e, struct session *s, ncclsvc_s
 		s->next_dirty = e->dirty;
 		e->dirty = s;
 	}
-	engine_session_active(e, s); /* who gets an answer soon asks again */
+	engine_session_active(e, s); /* a client with an answer is likely to submit again soon */
 }
 
 static void write_status(struct engine *e, struct session *s, uint64_t number,
@@ -96,7 +97,8 @@ static void send_reply(struct engine *e, struct session *s, uint32_t serial, int
 	};
 	memcpy(m.body, body, size);
 	int error = svc_send(s->fd, &m, m.header.length, NULL, 0, MSG_DONTWAIT);
-	/* Its limit of pending tasks fits the socket's buffer: only who does not read fills it. */
+	/* The limit of pending tasks fits the socket's buffer, so only a client that does not read
+	 * fills it. */
 	if (error == -EAGAIN)
 		complete_break_session(e, s, NCCLSVC_LIMIT, "the client does not read its socket");
 }
@@ -109,7 +111,7 @@ static inline void fill_times(const struct engine *e, const struct task *t, nccl
 	st->epoch = t->record.epoch;
 }
 
-/* The library is not told of it: it hears that the epoch is over. */
+/* The library is not told this; it learns that the epoch has ended. */
 static void report_triggered(struct engine *e, const struct comm *c, const struct svc_record *r,
 			     int32_t rank, uint64_t seq, const ncclsvc_status *st)
 {
@@ -119,8 +121,8 @@ static void report_triggered(struct engine *e, const struct comm *c, const struc
 	engine_event(e, &event);
 }
 
-/* Tells the supervisor of a failure, not of each task that it ends: of each result once in a while.
- * The end of an epoch is the supervisor's own doing, and a member's own end is no failure. */
+/* Reports a failure to the supervisor, not every task that it ends: each result once per interval.
+ * The end of an epoch comes from the supervisor itself, and a member's own end is no failure. */
 static void report(struct engine *e, const struct task *t, const ncclsvc_status *st)
 {
 	struct comm *c = t->comm;
@@ -140,17 +142,27 @@ static void report(struct engine *e, const struct task *t, const ncclsvc_status 
 					.tasks = {c->slot, t->rank, t->record.op, t->seq, *st}});
 }
 
+/* Of a deadline: who let it pass is known by the number alone so far. */
+static void name_late_rank(const struct comm *c, ncclsvc_status *st)
+{
+	if (!c || st->result != NCCLSVC_TIMEOUT || !st->missing_count)
+		return;
+	st->rank_b = st->missing[0];
+	st->pid_b = c->members[st->rank_b].pid;
+}
+
 static void tell(struct engine *e, struct task *t, const ncclsvc_status *how)
 {
 	struct session *s = t->session;
 	ncclsvc_status st = *how;
+	name_late_rank(t->comm, &st);
 	st.number = t->record.number;
 	fill_times(e, t, &st);
 	if (t->by_socket) {
 		struct svc_submit_reply reply = {st};
 		s->socket_tasks--;
 		send_reply(e, s, t->serial, st.result, &reply, sizeof(reply));
-	} else if (t->record.number) { /* else a trigger keeps it */
+	} else if (t->record.number) { /* otherwise a trigger keeps it */
 		write_status(e, s, t->record.number, &st);
 	}
 	if (st.result) {
@@ -160,7 +172,7 @@ static void tell(struct engine *e, struct task *t, const ncclsvc_status *how)
 	}
 }
 
-/* By socket, on a stream, or with more to say than that it is over. */
+/* For tasks by socket, on a stream, or with a result other than success. */
 static __attribute__((noinline)) void complete_in_full(struct engine *e, struct task *t,
 						       const ncclsvc_status *how)
 {
@@ -179,7 +191,7 @@ void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how)
 		complete_in_full(e, t, how);
 		return;
 	}
-	/* Right into its line of the ring, of which nothing is read. */
+	/* Writes directly to its cache line in the ring, and reads nothing from it. */
 	const uint64_t number = t->record.number;
 	ncclsvc_status *slot = svc_status_slot(s->ring, s->entries, number);
 	const size_t skip = sizeof(slot->number);
@@ -205,15 +217,15 @@ void complete_refused(struct engine *e, struct session *s, const struct svc_reco
 	ncclsvc_status st = *why;
 	st.submitted_ns = st.done_ns = e->now;
 	write_status(e, s, record->number, &st);
-	timeline_refused(s, record); /* even then, a stream may wait for it */
+	timeline_refused(s, record); /* even so, a stream may wait for it */
 	const struct handle *h = record->comm < s->nhandles ? &s->handles[record->comm] : NULL;
 	if (record->flags & SVC_TASK_TRIGGER && h && h->comm &&
 	    h->comm->transport->flags & TRANSPORT_ON_STREAMS)
 		report_triggered(e, h->comm, record, h->rank, 0, &st);
 }
 
-/* The caller's fence stands between the statuses and this look, as the client's stands between its
- * call for a wake-up and its last look at the status: one of the two sees the other. */
+/* The caller's fence is between the statuses and this check, as the client's is between its request
+ * for a wake-up and its last check of the status: so one of the two sees the other. */
 static void wake(struct session *s)
 {
 	struct svc_ring *ring = s->ring;
@@ -224,14 +236,14 @@ static void wake(struct session *s)
 	if (atomic_load_explicit(&ring->armed, memory_order_relaxed) &&
 	    atomic_exchange(&ring->armed, 0)) {
 		ssize_t n = send(s->completion, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-		(void)n; /* where the buffer is full, the client's end is readable */
+		(void)n; /* if the buffer is full, the client's end is readable anyway */
 	}
 }
 
 void complete_flush(struct engine *e)
 {
-	/* One for all: it waits until the statuses are out. Not atomic_thread_fence, which
-	 * ThreadSanitizer does not know. */
+	/* A single fence for all, which waits until the statuses are visible. Not
+	 * atomic_thread_fence, which ThreadSanitizer does not know. */
 	if (e->dirty)
 		__sync_synchronize();
 	while (e->dirty) {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Telling the clients. */
+ * Reporting results to clients. */
 #ifndef SCHED_COMPLETE_H
 #define SCHED_COMPLETE_H
 
 #include "member.h"
 
 extern const ncclsvc_status complete_ok;
-/* How tasks that have run ended: well, unless the memory of one failed under it (fault.h); then st
- * is filled. */
+/* Returns how tasks that have run ended: successfully, unless the memory of one failed (fault.h);
+ * then st is filled. */
 const ncclsvc_status *complete_ran(struct task *const *tasks, uint32_t n, ncclsvc_status *st);
 void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how);
 void complete_refused(struct engine *e, struct session *s, const struct svc_record *record,

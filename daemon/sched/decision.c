@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The first decision about a collective is its only one.
+ * The first decision about a collective is final.
  *
  * A collective can fail before all members have posted it, and while it waits behind others in
- * their queues: by a deadline of one member, a cancellation of another, and both at once. The
- * member whose task fails first is told at once, and its task stays as a tombstone. That tombstone
- * is the decision: all other members' tasks of the same collective get its status, whatever happens
- * to them.
+ * their queues: by one member's deadline, another's cancellation, or both. The member whose task
+ * fails first is told at once, and its task stays as a tombstone. That tombstone is the decision:
+ * all other members' tasks of the same collective get its status, whatever happens to them.
  *
- * Collectives of a communicator are numbered in the order in which they run. A task has its number
- * (nth) from when it enters its member's queue: the number of the current collective, and of those
- * of its member before it. Numbers change only when all members are found to wait for each other,
+ * Collectives of a communicator are numbered in the order in which they run. A task gets its number
+ * (nth) when it enters its member's queue: the number of the current collective plus the
+ * collectives before it in the queue. Numbers change only when all members wait for each other,
  * since some then lose a collective that the others have not posted. Tombstones are found by
- * communicator and number in a table that is as large as the task table: nothing is allocated.
+ * communicator and number in a table as large as the task table, so nothing is allocated.
  *
  * When a member has left, or the epoch has ended, no collective matches any more, and each task
- * gets the status of that.
+ * gets the corresponding status.
  */
 #include <utlist.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The engine's beginning and end, its queues to and from the supervisor, and the memory of tasks.
+ * The engine's start and stop, its queues to and from the supervisor, and the memory of tasks.
  */
 #include "engine.h"
 
@@ -23,7 +23,7 @@
 #include "set.h"
 #include "streams/trigger.h"
 
-#define HOLE_BYTES ((uint64_t)64 << 20) /* punched before others have waited long */
+#define HOLE_BYTES ((uint64_t)64 << 20) /* takes long enough to punch that other users wait */
 
 static void write_eventfd(int fd)
 {
@@ -51,7 +51,7 @@ struct queued_event {
 	struct event event;
 };
 
-/* A lost command, or event, would leave both sides in disagreement for good. */
+/* If a command or event were lost, both sides would permanently disagree. */
 static void engine_command(struct executor *x, const struct command *c)
 {
 	struct engine *e = (struct engine *)x;
@@ -191,7 +191,7 @@ void task_free(struct engine *e, struct task *t)
 	table_count(&e->table.pending, -1);
 }
 
-/* Most tasks are over at once: only those that wait are worth showing, and have a deadline. */
+/* Most tasks end at once, so only waiting tasks are shown, and have a deadline. */
 void engine_publish(struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nunpublished; i++) {
@@ -211,7 +211,7 @@ void engine_publish_later(struct engine *e, struct task *t)
 	e->unpublished[e->nunpublished++].uid = t->uid;
 }
 
-/* ---- Threads of a user's own ---- */
+/* ---- A user's own threads ---- */
 
 static struct pool *pool_of(struct engine *e, struct user *u)
 {
@@ -220,9 +220,8 @@ static struct pool *pool_of(struct engine *e, struct user *u)
 	u->pool = pool_create_beside(e->pool, e->config.threads > 1 ? e->config.threads - 1 : 1);
 	u->pool_failed = !u->pool;
 	if (u->pool_failed)
-		log_warning("user %u gets no threads of its own, and can hold up others by "
-			    "punching holes into its memory: the system has no more threads, or "
-			    "no memory",
+		log_warning("no threads or memory for separate helper threads of user %u, who can "
+			    "delay others by punching holes into shared memory",
 			    u->uid);
 	return u->pool;
 }
@@ -240,7 +239,7 @@ struct pool *engine_own_pool(struct engine *e, struct task *const *tasks, uint32
 	return most ? pool_of(e, most) : NULL;
 }
 
-/* ---- Beginning and end ---- */
+/* ---- Start and stop ---- */
 
 static void engine_free(struct engine *e)
 {
@@ -295,7 +294,7 @@ static void engine_destroy(struct executor *x)
 	struct engine *e = (struct engine *)x;
 	engine_command(x, &(struct command){.kind = COMMAND_STOP});
 	pthread_join(e->thread, NULL);
-	/* Jobs still hold memory that is about to be unmapped. */
+	/* Jobs still use memory that is about to be unmapped. */
 	while (e->jobs) {
 		if (pool_collect(e->pool))
 			e->jobs--;
@@ -381,7 +380,7 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 		engine_free(e);
 		return NULL;
 	}
-	sigfillset(&all); /* signals are the supervisor's, but for faults of this thread */
+	sigfillset(&all); /* the supervisor handles signals, except this thread's faults */
 	sigdelset(&all, SIGBUS);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	int error = pthread_create(&e->thread, NULL, engine_main, e);

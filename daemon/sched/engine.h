@@ -12,9 +12,9 @@
 struct transport;
 
 struct engine_config {
-	unsigned threads;	 /* that move data, the engine's own included; >= 1 */
+	unsigned threads;	 /* that move data, including the engine's own; >= 1 */
 	uint32_t tasks_max;	 /* alive at once */
-	uint32_t user_tasks_max; /* of one uid */
+	uint32_t user_tasks_max; /* per user */
 	int spin_us; /* how long to poll after the last record before sleeping; -1: choose */
 	uint32_t sessions_max, comms_max;
 	const struct mpi_api *mpi; /* NULL: one node */
@@ -22,7 +22,7 @@ struct engine_config {
 	const struct transport *const *transports; /* [TRANSPORTS] */
 };
 
-/* Address space that engine_create takes, stacks included. */
+/* Address space that engine_create uses, including stacks. */
 uint64_t engine_bytes(const struct engine_config *config);
 /* Returns NULL with errno set. */
 struct executor *engine_create(const struct engine_config *config, executor_notify *notify,

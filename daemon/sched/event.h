@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What an executor reports to the supervisor (executor.h). */
+ * Reports from an executor to the supervisor (executor.h). */
 #ifndef SCHED_EVENT_H
 #define SCHED_EVENT_H
 
@@ -9,7 +9,8 @@ struct plan;
 
 enum event_kind {
 	EVENT_SESSION_GONE = 1,
-	EVENT_SESSION_BROKEN, /* it broke the protocol in its ring, or does not read its socket */
+	EVENT_SESSION_BROKEN, /* it violated the protocol in its ring, or does not read its socket
+			       */
 	EVENT_REGION_GONE,
 	EVENT_REGION_BUSY,
 	EVENT_EPOCH_GONE,
@@ -18,12 +19,14 @@ enum event_kind {
 	EVENT_CANCELLED,
 	EVENT_DRAINED,
 	EVENT_PONG,
-	EVENT_EPOCH_DIRTY,  /* nodes may not have launched alike: its NCCL communicator is done for
-			     */
-	EVENT_TASKS_FAILED, /* of a communicator whose epoch goes on: for the log */
-	EVENT_TRIGGER_FAILED,	/* of a communicator whose epoch is to end for it: `tasks`, too */
-	EVENT_MEMBER_LEFT,	/* another node has said so of its member, by what it failed */
-	EVENT_INTERNODE_FAILED, /* an epoch on several nodes can't go on: end it on all of them */
+	EVENT_EPOCH_DIRTY, /* nodes may have launched differently; its NCCL communicator is unusable
+			    */
+	EVENT_TASKS_FAILED,   /* of a communicator whose epoch continues; for the log */
+	EVENT_TRIGGER_FAILED, /* of a communicator whose epoch must end because of it; has `tasks`,
+				 too */
+	EVENT_MEMBER_LEFT,    /* another node reported this about its member, through a failure */
+	EVENT_INTERNODE_FAILED, /* an epoch on several nodes cannot continue; end it on all of them
+				 */
 };
 
 struct event {
@@ -44,7 +47,7 @@ struct event {
 		struct {
 			uint32_t comm, epoch;
 			int32_t result;
-			int32_t node; /* whose fault it is; -1: nobody's */
+			int32_t node; /* at fault; -1: none */
 		} internode;
 		struct {
 			uint32_t comm, epoch;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sends and Recvs whose turn it is when they come.
+ * Sends and Recvs whose turn it is on arrival.
  *
- * So are those of most small transfers: a task group of nothing else, of a member with nothing
- * before it, on a communicator of this host's memory. order.c would queue them, find at once that
- * it is their turn, post them, and let them match. Here they are posted as they come, and what is
- * small and finds its peer posted is over without ever having been queued. What stays is left as
- * order.c leaves it; whatever is not plain goes its way. */
+ * Most small transfers are of this kind: a task group without other tasks, of a member with an
+ * empty queue, on a communicator of this host's memory. order.c would queue them, find at once that
+ * it is their turn, post them, and match them. Here they are posted on arrival, and a small task
+ * whose peer is already posted ends without ever being queued. Remaining tasks are left in the
+ * state that order.c would leave them in; all other cases go through order.c. */
 #include <utlist.h>
 
 #include "complete.h"
 #include "order.h"
 
-#define FAST_PATH_TASKS 64 /* of one group; more are taken in slices */
+#define FAST_PATH_TASKS 64 /* per group; larger groups are taken in slices */
 
 bool fast_path_may(const struct task *first, uint32_t n)
 {
@@ -31,7 +31,7 @@ static void post(struct engine *e, struct task *t)
 	order_offer(t);
 }
 
-/* Both are over: t was never queued, and u is posted. */
+/* Both have ended: t was never queued, and u was posted. */
 static void end_at_once(struct engine *e, struct task *t, struct task *u)
 {
 	ncclsvc_status failed;
@@ -44,7 +44,7 @@ static void end_at_once(struct engine *e, struct task *t, struct task *u)
 	release_end(e, u, st);
 }
 
-/* u is posted. BEGUN_NO_MEMORY: nothing has come of it, for whatever reason. */
+/* u is posted. BEGUN_NO_MEMORY: nothing was started, for whatever reason. */
 static enum begun start_at_once(struct engine *e, struct task *t, struct task *u)
 {
 	const struct svc_record *a = &t->record, *b = &u->record;
@@ -82,7 +82,7 @@ void fast_path_post(struct engine *e, struct task *first, uint32_t n)
 	if (m->queue)
 		atomic_store_explicit(&b->head_ns, m->queue->submitted_ns, memory_order_relaxed);
 	order_update_blocked(m);
-	/* Perhaps nobody can go on any more: order.c sees to that. */
+	/* Perhaps no member can continue; order.c checks that. */
 	if (m->comm->blocked == m->comm->nranks)
 		order_make_ready(e, m);
 }

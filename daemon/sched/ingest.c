@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * From a client's record to a task. A record is copied once and only the copy is trusted, after
+ * Turns clients' records into tasks. A record is copied once, and only the copy is trusted, after
  * every field has been checked. */
 #include <string.h>
 #include <utlist.h>
@@ -12,13 +12,13 @@
 #include "streams/trigger.h"
 #include "task.h"
 
-/* Records taken from one ring before the others get their turn. */
+/* Records taken from one ring before other rings get their turn. */
 #define BATCH		  64
 #define RECORDS_PER_CLOCK 8
 
-/* A client may submit before the engine has run the command that made its communicator, its region
- * or its plan. That command is in the queue by then: a record that names what is not there waits
- * once, in its ring, for all that is in the queue. (What comes by socket is in the queue itself.)
+/* A client may submit before the engine has run the command that created its communicator, region
+ * or plan. That command is queued by then, so a record that names an unknown object waits once, in
+ * its ring, for all queued commands. (Records that come by socket are in the queue themselves.)
  */
 static bool wait_for_commands(struct engine *e, const struct task *t)
 {
@@ -57,7 +57,7 @@ static bool locate(const struct task *t, int32_t device, uint32_t *region, uint6
 	const struct session *s = t->session;
 	*at = nowhere;
 	if (!bytes) {
-		*region = 0; /* what is not used is not held */
+		*region = 0; /* an unused region is not pinned */
 		return true;
 	}
 	if (!*region || *region >= s->nregions)
@@ -79,7 +79,7 @@ static bool overlap_allowed(const struct task *t, uint64_t src_bytes, uint64_t d
 	return svc_task_in_place(r, (uint32_t)t->rank, (uintptr_t)t->src, (uintptr_t)t->dst);
 }
 
-/* What few records can do wrong. */
+/* Checks that few records can fail. */
 static __attribute__((noinline)) int check_more(struct engine *e, const struct task *t,
 						const struct comm *c, uint64_t src_bytes,
 						uint64_t dst_bytes, const char **text)
@@ -87,19 +87,19 @@ static __attribute__((noinline)) int check_more(struct engine *e, const struct t
 	const struct svc_record *r = &t->record;
 	int result;
 	if (!overlap_allowed(t, src_bytes, dst_bytes)) {
-		*text = "source and destination overlap, and not as the operation works in place";
+		*text = "source and destination overlap, but not as for an in-place operation";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
 	const bool limited =
 		svc_op_reduces(r->op) && !(c->transport->flags & TRANSPORT_REDUCES_ALL);
 	const bool on_gpu = t->member->device >= 0;
 	if (limited && svc_redop_made(r->redop)) {
-		*text = on_gpu ? "premulsum needs NCCL, and this daemon's transport is mpi"
+		*text = on_gpu ? "premulsum needs NCCL, but this daemon's transport is mpi"
 			       : "premulsum needs a communicator of GPUs";
 		return NCCLSVC_UNSUPPORTED;
 	}
 	if (limited && r->type >= NCCLSVC_FLOAT8E4M3) {
-		*text = on_gpu ? "reducing float8 needs NCCL, and this daemon's transport is mpi"
+		*text = on_gpu ? "reducing float8 needs NCCL, but this daemon's transport is mpi"
 			       : "float8 is reduced on GPUs only";
 		return NCCLSVC_UNSUPPORTED;
 	}
@@ -108,14 +108,14 @@ static __attribute__((noinline)) int check_more(struct engine *e, const struct t
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
 	if (r->flags & SVC_TASK_TRIGGER && !(c->transport->flags & TRANSPORT_ON_STREAMS)) {
-		*text = on_gpu ? "tasks are started by streams with NCCL, and this daemon's "
+		*text = on_gpu ? "streams can only start tasks with NCCL, but this daemon's "
 				 "transport is mpi"
-			       : "tasks are started by streams on communicators of GPUs only";
+			       : "streams can only start tasks on communicators of GPUs";
 		return NCCLSVC_UNSUPPORTED;
 	}
 	if (r->plan && (result = plan_check(t, c, text)))
 		return result;
-	/* While draining, only tasks that others already wait for are let in. */
+	/* While draining, only tasks that other tasks already wait for are accepted. */
 	if (e->draining && !c->pending) {
 		*text = "the daemon is shutting down";
 		return NCCLSVC_DRAINING;
@@ -123,7 +123,7 @@ static __attribute__((noinline)) int check_more(struct engine *e, const struct t
 	return NCCLSVC_OK;
 }
 
-/* *end: how the epoch ended that it is too late for, if it is that. */
+/* *end: how the epoch ended, if the task is too late for it. */
 static int check(struct engine *e, struct session *s, struct task *t, const ncclsvc_status **end,
 		 const char **text)
 {
@@ -146,22 +146,21 @@ static int check(struct engine *e, struct session *s, struct task *t, const nccl
 	}
 	const bool src_there = locate(t, device, &r->src_region, r->src_offset, src_bytes, &t->src);
 	if (!src_there || !locate(t, device, &r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
-		/* A region may be gone with its GPU's worker, and the epoch, on other nodes, not
-		 * yet. */
+		/* A region may be gone with its GPU's worker before the epoch has ended on other
+		 * nodes. */
 		if (c->ending) {
 			*end = &c->end;
 			return c->end.result;
 		}
-		*text = src_there
-				? "the destination does not lie within a region of this session "
-				  "on the communicator's device"
-				: "the source does not lie within a region of this session on the "
-				  "communicator's device";
+		*text = src_there ? "the destination is not within a region of this session on the "
+				    "communicator's device"
+				  : "the source is not within a region of this session on the "
+				    "communicator's device";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
 	t->simple = svc_op_is_p2p(r->op) && !(r->flags & SVC_TASK_SECOND_HALF) && !t->by_socket &&
 		    device < 0;
-	/* It has one buffer, and nothing else that could be wrong. */
+	/* It has one buffer, and nothing else to check. */
 	if (!t->simple || e->draining) {
 		result = check_more(e, t, c, src_bytes, dst_bytes, text);
 		if (result)
@@ -171,7 +170,7 @@ static int check(struct engine *e, struct session *s, struct task *t, const nccl
 	return NCCLSVC_OK;
 }
 
-/* The group is refused as a whole, for the reason of its first bad record. */
+/* Refuses the group as a whole, for the reason of its first bad record. */
 static void refuse_group(struct engine *e, struct session *s, const ncclsvc_status *why)
 {
 	struct task *t, *next;
@@ -244,7 +243,7 @@ ncclsvc_status ingest_no_room(const struct engine *e, const struct session *s)
 	return why;
 }
 
-/* Why the session may have no more; NULL: it may. */
+/* Why the session may have no more tasks; NULL: it may. */
 static inline const char *too_many(const struct session *s, bool by_socket)
 {
 	if (s->group_tasks >= SVC_GROUP_TASKS)
@@ -261,7 +260,7 @@ static inline struct task *admit(struct engine *e, struct session *s, bool by_so
 	return too_many(s, by_socket) ? NULL : task_alloc(e, s);
 }
 
-/* With it goes the group that it belongs to. t is NULL if it was not even admitted. */
+/* Refuses its group with it. t is NULL if it was not even admitted. */
 static void refuse(struct engine *e, struct session *s, struct task *t,
 		   const struct svc_record *record, uint32_t serial, bool by_socket,
 		   const ncclsvc_status *why, const char *text)
@@ -296,7 +295,7 @@ static bool is_kept(const struct task *t)
 	return t->by_socket && t->record.flags & SVC_TASK_TRIGGER;
 }
 
-/* It is no part of an open group. */
+/* It is not part of an open group. */
 static void refuse_kept(struct engine *e, struct session *s, struct task *t,
 			const ncclsvc_status *why, const char *text)
 {
@@ -316,7 +315,7 @@ static void keep(struct engine *e, struct session *s, struct task *t)
 	refuse_kept(e, s, t, &why, text);
 }
 
-/* t->record is a copy. False: it waits for commands, as if it had not been looked at. */
+/* t->record is a copy. False: it waits for commands, as if it had not been read. */
 static bool take(struct engine *e, struct session *s, struct task *t)
 {
 	const char *text = "";
@@ -355,19 +354,19 @@ static bool take(struct engine *e, struct session *s, struct task *t)
 	return true;
 }
 
-/* From a ring, whose number has been looked at. */
+/* From a ring, with a valid number. */
 static void read_record(struct svc_record *record, const struct svc_record *slot, uint64_t number)
 {
 	memcpy(record, slot, SVC_HALF);
 	record->number = number;
-	/* The copy's flags: the slot's may change meanwhile. */
+	/* Uses the copy's flags, since the slot's may change meanwhile. */
 	if (record->flags & SVC_TASK_SECOND_HALF)
 		memcpy((char *)record + SVC_HALF, (const char *)slot + SVC_HALF, SVC_HALF);
 	else
 		memset((char *)record + SVC_HALF, 0, SVC_HALF);
 }
 
-/* False: it is to be taken later. */
+/* False: it must be taken later. */
 static inline bool take_slot(struct engine *e, struct session *s, const struct svc_record *slot,
 			     uint64_t number)
 {
@@ -383,13 +382,13 @@ static inline bool take_slot(struct engine *e, struct session *s, const struct s
 	return take(e, s, t);
 }
 
-/* Neither the next record nor the slot's last one. */
+/* Neither the number of the next record nor of the slot's previous one. */
 static void break_ring(struct engine *e, struct session *s, uint64_t number)
 {
 	complete_break_session(e, s, NCCLSVC_PROTOCOL,
 			       number == s->next
-				       ? "a ring slot was used again before its task had ended"
-				       : "a record in the ring has a number that cannot be");
+				       ? "a ring slot was reused before its task had ended"
+				       : "a record in the ring has an invalid number");
 }
 
 uint32_t ingest_ring(struct engine *e, struct session *s)
@@ -399,7 +398,7 @@ uint32_t ingest_ring(struct engine *e, struct session *s)
 	uint32_t taken = 0;
 	if (s->after > e->commands_run)
 		return 0;
-	/* Of a group, the second record is on its way with the first. */
+	/* In a group, prefetches the second record with the first. */
 	__builtin_prefetch(svc_record_slot(s->ring, entries, s->next + 1));
 	for (; taken < BATCH && e->steps < enough && !s->broken; taken++) {
 		const uint64_t next = s->next;
@@ -415,7 +414,7 @@ uint32_t ingest_ring(struct engine *e, struct session *s)
 			break_ring(e, s, number);
 			break;
 		}
-		/* Records take the round's time; after many records it is read again. */
+		/* Records use the round's time; after many records the clock is read again. */
 		if (taken % RECORDS_PER_CLOCK == RECORDS_PER_CLOCK - 1)
 			e->now = clock_now();
 		*busy = 1;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The engine's thread: it runs commands, polls the rings of busy sessions, and sleeps when none is.
+ * The engine's thread: it runs commands, polls the rings of busy sessions, and sleeps when there
+ * are none.
  */
 #include <errno.h>
 #include <sched.h>
@@ -19,10 +20,10 @@
 #include "streams/trigger.h"
 
 #define EPOLL_EVENTS		64
-#define ROUNDS_PER_CLOCK	4   /* without work; after work it is read at once */
+#define ROUNDS_PER_CLOCK	4   /* without work; after work, the clock is read at once */
 #define ROUNDS_UNFLUSHED	4   /* with new records, before sleepers are woken */
-#define ROUNDS_UNPUBLISHED	8   /* without any, before inspection sees a task */
-#define ROUNDS_UNPUBLISHED_BUSY 256 /* the same, however much there is to do */
+#define ROUNDS_UNPUBLISHED	8   /* without records, before inspection sees a task */
+#define ROUNDS_UNPUBLISHED_BUSY 256 /* likewise, however much work there is */
 
 static void free_leaving(struct engine *e)
 {
@@ -64,7 +65,7 @@ static void handle(struct engine *e, const struct epoll_event *events, int n)
 	}
 }
 
-/* Looks at the doorbells and the command eventfd, waiting up to timeout (epoll's). */
+/* Polls the doorbells and the command eventfd, waiting up to timeout (as in epoll). */
 static void look(struct engine *e, int timeout)
 {
 	struct epoll_event events[EPOLL_EVENTS];
@@ -75,13 +76,13 @@ static void look(struct engine *e, int timeout)
 	handle(e, events, n);
 }
 
-/* The same, with a finer timeout. */
+/* Likewise, with a finer timeout. */
 static void look_ns(struct engine *e, uint64_t ns)
 {
 	struct epoll_event events[EPOLL_EVENTS];
 	struct timespec t = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
 	int n = epoll_pwait2(e->epoll_fd, events, EPOLL_EVENTS, &t, NULL);
-	if (n < 0 && errno != EINTR) /* an old kernel, or a filter */
+	if (n < 0 && errno != EINTR) /* an old kernel, or a seccomp filter */
 		n = epoll_wait(e->epoll_fd, events, EPOLL_EVENTS, (int)(ns / 1000000) + 1);
 	e->now = clock_now();
 	handle(e, events, n);
@@ -98,24 +99,24 @@ static int sleep_ms(const struct engine *e)
 	return ms > ENGINE_SLEEP_MS_MAX ? ENGINE_SLEEP_MS_MAX : (int)ms;
 }
 
-/* Is something waited for that a GPU writes, or room for a set? */
+/* Does the engine wait for a word that a GPU writes, or for room for a set? */
 static bool waits_for_gpus(const struct engine *e)
 {
 	return e->polled || e->gpu_inputs || e->matched_new || e->triggering;
 }
 
-/* No interrupt tells of a counter that a GPU writes. What lasts long may be seen late. ms: at most
- * so long; negative: for ever. */
+/* There is no interrupt for a counter that a GPU writes. The end of a long operation may be noticed
+ * late. ms: the maximum; negative: forever. */
 static uint64_t nap_ns(const struct engine *e, int ms)
 {
 	uint64_t ns = spin_nap_ns(e->now - e->busy_ns, SPIN_NAP_SHARE);
-	/* A graph that has started one operation waits until the next is seen. */
+	/* A graph that has started one operation waits until the next one is noticed. */
 	if (e->triggering && e->now - e->triggered_ns < TRIGGERS_EXPECTED_NS)
 		ns = SPIN_NAP_MIN_NS;
 	return ms >= 0 && (uint64_t)ms * 1000000 < ns ? (uint64_t)ms * 1000000 : ns;
 }
 
-/* Of those who will not wake us: GPUs, and other nodes. */
+/* For events without a wake-up: from GPUs, and from other nodes. */
 static uint64_t sleep_ns(struct engine *e)
 {
 	int ms = sleep_ms(e);
@@ -126,7 +127,7 @@ static uint64_t sleep_ns(struct engine *e)
 	return ns < nodes ? ns : nodes;
 }
 
-/* Sessions whose rings are polled are to ring from now on. False: one of them has a record. */
+/* Sessions whose rings were polled must ring from now on. False: one of them has a record. */
 static bool sessions_idle(struct engine *e)
 {
 	struct user *u;
@@ -149,7 +150,8 @@ static void fall_asleep(struct engine *e)
 		return;
 	engine_publish(e);
 	atomic_store(&e->asleep, true);
-	/* Either they see the flag and write the eventfd, or we see what they left. */
+	/* Either the other side sees the flag and writes the eventfd, or this thread sees its data.
+	 */
 	if (atomic_load(&e->commands_queued) == e->commands_run && !collect_jobs(e) &&
 	    !(e->config.mpi && internode_comm_poll(e)) && !e->ready && !e->nactive && !e->dirty &&
 	    !e->inputs_due) {
@@ -176,7 +178,7 @@ static bool poll_rings_of(struct engine *e, struct user *u)
 	const uint64_t enough = e->steps + STEP_SLICE;
 	for (s = u->active; s; s = next) {
 		next = s->next_active;
-		/* Who submits together comes together. */
+		/* Sessions that submit together are kept together. */
 		if (next)
 			__builtin_prefetch(svc_record_slot(next->ring, next->entries, next->next));
 		uint32_t n = ingest_ring(e, s);
@@ -205,7 +207,7 @@ static bool poll_rings(struct engine *e)
 	return any;
 }
 
-/* Rings have been polled and those members had their turn that were ready when it was asked. */
+/* All rings have been polled, and all members that were ready at the ping have had their turn. */
 static void answer_ping(struct engine *e)
 {
 	if (!e->pinged || e->turns < e->ping_turns)
@@ -240,7 +242,7 @@ static bool poll_transports(struct engine *e)
 	return any;
 }
 
-/* The counts that one round leaves to the next. */
+/* The counts that one round leaves for the next. */
 struct rounds {
 	unsigned idle; /* rounds without work, so far */
 	unsigned unflushed, streak;
@@ -249,7 +251,7 @@ struct rounds {
 /* True: there was work, or there is more. */
 static bool do_round(struct engine *e, struct rounds *r)
 {
-	/* Between rounds, where nobody waits for it */
+	/* Between rounds, where no task waits for it */
 	if (r->idle % ROUNDS_PER_CLOCK == 0)
 		read_clock(e, r->idle);
 	e->round_ns = e->now;
@@ -270,11 +272,12 @@ static bool do_round(struct engine *e, struct rounds *r)
 		set_launch(e);
 	if (e->polled)
 		busy |= poll_transports(e);
-	/* Who waits for other nodes looks at once; else their news can wait a little. */
+	/* While tasks wait for other nodes, poll at once; otherwise their messages can wait a
+	 * little. */
 	if (e->config.mpi && (e->committed || e->ops || e->now - e->listened_ns >= ENGINE_LOOK_NS))
 		busy |= internode_comm_poll(e);
-	/* To look for sleepers is to wait until the statuses are out. Who polls sees them
-	 * without; so first see whether there is more to do. */
+	/* Checking for sleepers means waiting until the statuses are visible. Polling clients see
+	 * them anyway, so first check whether there is more work. */
 	r->unflushed = e->dirty ? r->unflushed + 1 : 0;
 	if (r->unflushed && (!took || e->jobs || r->unflushed == ROUNDS_UNFLUSHED)) {
 		complete_flush(e);
@@ -283,7 +286,7 @@ static bool do_round(struct engine *e, struct rounds *r)
 	free_leaving(e);
 	finish_drain(e);
 	answer_ping(e);
-	/* Busy with others, it must not forget that a deadline is to be kept. */
+	/* While busy with some sessions, it must still keep deadlines. */
 	if (e->nunpublished &&
 	    (e->jobs || r->idle >= ROUNDS_UNPUBLISHED || r->streak % ROUNDS_UNPUBLISHED_BUSY == 0))
 		engine_publish(e);
@@ -291,7 +294,7 @@ static bool do_round(struct engine *e, struct rounds *r)
 		busy |= pool_help(e->pool);
 		busy |= collect_jobs(e);
 	}
-	/* Who is busy with some must not be deaf to others' doorbells. */
+	/* While busy with some sessions, it must still poll the others' doorbells. */
 	if ((busy && e->jobs) || e->now - e->looked_ns >= ENGINE_LOOK_NS)
 		look(e, 0);
 	return busy;
@@ -314,7 +317,7 @@ void *engine_main(void *arg)
 		}
 		if (e->now - e->busy_ns >= spin_budget_ns(&e->spin, e->now))
 			fall_asleep(e);
-		/* Whom we wait for may wait for this very core. */
+		/* The thread that this one waits for may need this core. */
 		if (e->crowded || e->now - yielded_ns >= ENGINE_YIELD_NS) {
 			sched_yield();
 			yielded_ns = e->now;

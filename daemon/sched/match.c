@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where the members' tasks match: collectives of all members, Sends and Recvs of two. What matches
- * and agrees is run; what disagrees ends on every side alike. */
+ * Matching of members' tasks: collectives of all members, Sends and Recvs of two. Tasks that match
+ * and agree are run; those that disagree end with the same status on every side. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -42,11 +42,11 @@ ncclsvc_status order_refused_status(const struct task *t)
 	return st;
 }
 
-void order_collect_records(const struct comm *c, struct mismatch *m)
+void order_collect_records(const struct comm *c, struct task *const *tasks, struct mismatch *m)
 {
 	for (uint32_t k = 0; k < c->nranks; k++)
-		if (c->collective[k])
-			mismatch_add(m, &c->collective[k]->record, (int32_t)k, 1);
+		if (tasks[k])
+			mismatch_add(m, &tasks[k]->record, (int32_t)k, 1);
 }
 
 bool order_mismatch_status(const struct comm *c, const struct mismatch *m, ncclsvc_status *st)
@@ -57,12 +57,12 @@ bool order_mismatch_status(const struct comm *c, const struct mismatch *m, nccls
 	return true;
 }
 
-/* Compares the records of all members that are here. */
+/* Compares the records of all local members. */
 static bool find_mismatch(const struct comm *c, ncclsvc_status *st)
 {
 	struct mismatch m;
 	m.nkinds = 0; /* its kinds are set before they are read */
-	order_collect_records(c, &m);
+	order_collect_records(c, c->collective, &m);
 	return order_mismatch_status(c, &m, st);
 }
 
@@ -92,13 +92,13 @@ static void match_collective(struct engine *e, struct comm *c)
 	}
 	if (node_match_voted(c))
 		return; /* others have yet to say how it ends */
-	if (find_mismatch(c, &st)) {
-		if (!node_match_fail_collective(e, c, &st))
-			order_end_collective(e, c, &st);
+	const bool differ = find_mismatch(c, &st);
+	if (node_match_post_collective(e, c, differ ? &st : NULL))
+		return;
+	if (differ) {
+		order_end_collective(e, c, &st);
 		return;
 	}
-	if (node_match_post_collective(e, c))
-		return;
 	switch (begin(e, c, c->collective, c->nranks)) {
 	case BEGUN_DONE:
 		order_end_collective(e, c, complete_ran(c->collective, c->nranks, &st));
@@ -110,7 +110,7 @@ static void match_collective(struct engine *e, struct comm *c)
 	case BEGUN_RUNNING:
 		for (uint32_t k = 0; k < c->nranks; k++) {
 			order_set_running(c->collective[k]);
-			/* A set's next collective is launched together with it. */
+			/* The set's next collective is launched together with it. */
 			if (c->collective[k]->next_in_group)
 				order_make_ready(e, &c->members[k]);
 			c->collective[k] = NULL;
@@ -122,7 +122,7 @@ static void match_collective(struct engine *e, struct comm *c)
 	}
 }
 
-/* With other nodes, they are told first, and then all learn of it. */
+/* With other nodes, tells them first; then all nodes learn of it. */
 static void fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
 {
 	if (!node_match_fail_collective(e, c, st))
@@ -184,7 +184,8 @@ void order_withdraw(struct task *t)
 struct task *order_find_peer(struct engine *e, const struct task *t)
 {
 	struct member *peer = &t->comm->members[t->record.peer];
-	const unsigned want = NCCLSVC_SEND + NCCLSVC_RECV - t->record.op; /* the other of the two */
+	const unsigned want =
+		NCCLSVC_SEND + NCCLSVC_RECV - t->record.op; /* the opposite operation */
 	struct task *u = *offers(peer, want, t->rank);
 	for (; u && u->record.peer != t->rank; u = u->next_offer)
 		e->steps++;

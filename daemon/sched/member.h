@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tasks, the queues of members that they wait in, and the communicators of these.
+ * Tasks, the members in whose queues they wait, and the members' communicators.
  *
- * A task that failed before its turn stays in its member's queue as a tombstone: its client knows,
- * but the other members' matching tasks must still match it, fail alike, and so stay aligned.
+ * A task that failed before its turn stays in its member's queue as a tombstone: its client knows
+ * of the failure, but the other members' tasks must still match it and fail with the same status,
+ * so that the queues stay aligned.
  */
 #ifndef SCHED_MEMBER_H
 #define SCHED_MEMBER_H
@@ -22,70 +23,70 @@ struct transport;
 struct user;
 
 enum place {
-	IN_GROUP, /* of an unfinished task group */
-	IN_PLAN,  /* of a planned group that is not whole, or behind such a one */
+	IN_GROUP, /* in an unfinished task group */
+	IN_PLAN,  /* in a planned group that is not whole, or behind such a group */
 	IN_QUEUE, /* behind its member's head */
-	AT_HEAD,  /* its turn has come: waits for input or for an earlier collective of its group */
+	AT_HEAD,  /* its turn has come; waits for input or for an earlier collective of its group */
 	POSTED,	  /* offered to the other members */
 	RUNNING,
 };
 
 struct task {
-	/* Up to `uid`, zero at first; what follows is set before it is read. */
+	/* Fields up to `uid` start at zero; the others are set before they are read. */
 	struct comm *comm;
 	struct deadline deadline;
 	uint64_t started_ns;
 	uint32_t group; /* 0: none */
 	uint8_t place;	/* enum place */
 	bool by_socket, waits_input, tombstone;
-	bool simple;	/* from a ring, of host memory, a Send or Recv without a second half */
-	bool published; /* inspection knows it, and its deadline counts */
-	bool decided;	/* a tombstone whose end is that of its collective on every member */
-	uint8_t shown;	/* the state that inspection knows */
+	bool simple;	/* from a ring, in host memory, a Send or Recv without a second half */
+	bool published; /* inspection shows it, and its deadline counts */
+	bool decided;	/* a tombstone whose status is that of its collective on every member */
+	uint8_t shown;	/* the state that inspection shows */
 	uint8_t pending_kind;	       /* 0: in no list of pending.c */
 	bool in_flight;		       /* launched on a GPU */
-	bool triggered;		       /* a trigger has started it */
-	struct set_match *match;       /* of a set: RUNNING, and not launched yet */
-	struct node_match *node_match; /* RUNNING, and waits for other nodes */
+	bool triggered;		       /* started by a trigger */
+	struct set_match *match;       /* of a set: RUNNING, but not launched yet */
+	struct node_match *node_match; /* RUNNING, but waits for other nodes */
 	/* A posted Send or Recv, in its member's offers; prev_offer is NULL if it is in none. */
 	struct task *prev_offer, *next_offer;
-	struct task *next_in_group; /* a circle, if they are launched as one; NULL: alone */
+	struct task *next_in_group; /* circular, if they are launched as one; NULL: alone */
 	uint64_t visit;
 	uint64_t uid;
-	struct task *prev, *next; /* in a member's queue, a session's open group, or free */
+	struct task *prev, *next; /* in a member's queue, an open group, or the free list */
 	struct session *session;
 	struct member *member;
 	char *src, *dst;
 	uint64_t submitted_ns;
 	uint64_t seq;
-	uint32_t slot; /* in the task table, once it is published */
+	uint32_t slot; /* in the task table, once published */
 	uint32_t serial;
 	int32_t rank;
 	struct svc_record record;
-	struct task *prev_input, *next_input;	  /* waits for its timeline */
+	struct task *prev_input, *next_input;	  /* while it waits for its timeline */
 	struct task *prev_pending, *next_pending; /* of its kind: pending.c */
 	struct task *prev_in_group;
-	struct task *next_published; /* with the same place in the engine's hash */
-	uint64_t nth;		     /* of a collective in a queue: see decision.c */
+	struct task *next_published; /* in the same bucket of the engine's hash */
+	uint64_t nth;		     /* for a collective in a queue: see decision.c */
 	struct task *next_decided;
 	ncclsvc_status end; /* of a tombstone */
 	uint64_t slot_seq;  /* of a launched task */
 };
 
-#define OFFERS 16 /* a power of two: ranks of most communicators of one node share none */
+#define OFFERS 16 /* a power of two; ranks of most communicators of one node share none */
 
 struct member {
 	struct comm *comm;
 	struct task *queue;
-	uint32_t head_tasks; /* tasks of the queue's head whose turn it is */
+	uint32_t head_tasks; /* tasks at the queue's head whose turn it is */
 	uint32_t posted, running, inputs;
-	bool blocked; /* its turn, all posted, nothing runs: only others can help */
+	bool blocked; /* its turn, all posted, nothing runs: only other members can unblock it */
 	bool gone;
 	bool ready; /* in its user's list */
 	struct member *next_ready;
-	struct task *collective; /* the posted one */
-	uint64_t nth;		 /* of the next collective that enters its queue */
-	/* The head's first collective, and first Send or Recv, that is not posted; or NULL. */
+	struct task *collective; /* the posted collective */
+	uint64_t nth;		 /* for the next collective that enters its queue */
+	/* The head's first collective and first Send or Recv that are not posted; or NULL. */
 	struct task *unposted[2];
 	struct member_progress *progress;
 	uint64_t submitted, completed;
@@ -94,57 +95,57 @@ struct member {
 	uint32_t handle;
 	int32_t pid;
 	int32_t device;		/* -1: host */
-	struct task *in_flight; /* in the order of their launch */
+	struct task *in_flight; /* in launch order */
 	uint32_t n_in_flight;
-	bool full;	     /* no more are launched until half of them have landed */
+	bool full;	     /* no more launches until half of these have completed */
 	uint64_t slot_seq;   /* of the last launch */
-	uint64_t done;	     /* how far its slot had come, at the last look */
+	uint64_t done;	     /* completed tasks of its slot, at the last look */
 	uint32_t generation; /* of its GPU's worker, if that only copies */
-	uint32_t plan_left;  /* with other nodes: it has left all plans up to this number */
-	/* Sends and Recvs that are posted and have not matched, in the order of the queue: by
-	 * operation and the low bits of the peer's rank. */
+	uint32_t plan_left;  /* with other nodes: the member has left all plans up to this number */
+	/* Posted Sends and Recvs without a match, in queue order: by operation and the low bits of
+	 * the peer's rank. */
 	struct task *offers[2][OFFERS];
 };
 
 struct comm {
 	uint32_t slot, nranks, epoch;
 	uint32_t here;			  /* members on this node */
-	struct internode_comm *internode; /* NULL: all of them are */
+	struct internode_comm *internode; /* NULL: all members are on this node */
 	bool internode_comm_failed;	  /* the supervisor was asked to end the epoch */
 	const struct transport *transport;
-	bool launched;	   /* in its transport's list, which frees it at last */
-	bool broken;	   /* what runs on GPUs is broken off: its end is no success */
-	bool dead;	   /* nothing of it runs on GPUs any more */
+	bool launched;	   /* in its transport's list, which frees it at the end */
+	bool broken;	   /* operations running on GPUs were aborted: their end is no success */
+	bool dead;	   /* no operation of it runs on GPUs any more */
 	bool looked;	   /* its members' `done` counts as soon as ... */
-	uint64_t told_by;  /* ... so many commands have run */
-	bool released;	   /* its streams wait for no GPU any more */
-	uint64_t moved_ns; /* on GPUs: when one of its tasks ended last, or the epoch did */
-	uint64_t held;	   /* the round of set_launch in which its tasks have to wait */
+	uint64_t told_by;  /* ... this many commands have run */
+	bool released;	   /* its streams no longer wait for GPUs */
+	uint64_t moved_ns; /* on GPUs: when one of its tasks, or the epoch, last ended */
+	uint64_t held;	   /* the round of set_launch in which its tasks must wait */
 	uint32_t comm_slot;
 	struct comm *prev_launched, *next_launched;
 	uint64_t uid;
 	struct member *members;
 	struct task *
-		*collective; /* [nranks]: the current collective's tasks, NULL if not there yet */
+		*collective; /* [nranks]: the current collective's tasks, NULL if not posted yet */
 	uint32_t collective_here;
-	bool poisoned; /* a tombstone is among them: it ended so, and so will all */
+	bool poisoned; /* there is a tombstone among them; all will end with its status */
 	ncclsvc_status poison;
 	uint64_t collectives;	       /* finished */
-	struct pending *pending_tasks; /* [nranks]: pending.c; NULL: nobody looks */
+	struct pending *pending_tasks; /* [nranks]: pending.c; NULL: nobody reads it */
 	uint32_t decisions;	       /* tombstones of collectives in queues: decision.c */
 	bool misnumbered;	       /* such collectives no longer have the right nth */
 	uint32_t triggering;	       /* timelines with triggers for it */
 	uint32_t blocked, gone;
-	int32_t gone_rank; /* one of them */
+	int32_t gone_rank; /* one of the members that are gone */
 	struct plan *plan; /* NULL: none */
 	uint32_t pending;  /* tasks alive, and members that are ready */
 	uint32_t running;
 	bool ended;
 	bool ending;	      /* the other nodes were told, and may need a moment */
 	uint32_t cleared;     /* members whose tasks have ended with the epoch */
-	ncclsvc_status end;   /* what its tasks are told since */
-	uint64_t reported_ns; /* when the first of these was: */
-	uint32_t reported;    /* bits: results that the supervisor has been told of */
+	ncclsvc_status end;   /* its tasks' status since then */
+	uint64_t reported_ns; /* when the first of these results was reported: */
+	uint32_t reported;    /* bitmap of results reported to the supervisor */
 };
 
 #endif

@@ -3,9 +3,10 @@
  * Whose turn it is on a communicator, and which tasks match.
  *
  * Each member has a queue. The tasks at its head (one, or those of one task group) have their turn:
- * they are posted, in order, and match the other members' posted tasks: a collective when all
- * members have posted theirs, a Send when its Recv is posted. When all tasks of the head are over,
- * the next have their turn. Only `order_run_ready` moves a queue on, so nothing here recurses.
+ * they are posted in order, and match the other members' posted tasks: a collective when all
+ * members have posted theirs, a Send when its Recv is posted. When all tasks of the head have
+ * ended, the next ones have their turn. Only `order_run_ready` advances a queue, so nothing here
+ * recurses.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -37,8 +38,9 @@ static void wait_for_input(struct engine *e, struct task *t)
 	order_show_state(e, t);
 }
 
-/* False: the task waits for its input. A waiting collective blocks later collectives, but not
- * point-to-point, and the reverse: other members match them in the order of their calls. */
+/* False: the task waits for its input. A waiting collective blocks later collectives but not
+ * point-to-point tasks, and vice versa, since other members match each kind in the order of their
+ * calls. */
 static bool may_post(struct engine *e, struct task *t)
 {
 	if (input_ready(t))
@@ -62,7 +64,8 @@ static void post(struct engine *e, struct task *t)
 		order_post_collective(e, t);
 }
 
-/* Posts what it can of the head: point-to-point tasks all, collectives one after the other. */
+/* Posts as much of the head as possible: all point-to-point tasks, but collectives one after the
+ * other. */
 static void post_head(struct engine *e, struct member *m)
 {
 	const uint64_t enough = e->steps + STEP_SLICE;
@@ -97,7 +100,8 @@ static void next_head(struct engine *e, struct member *m)
 	e->steps += m->head_tasks;
 }
 
-/* Every member has its turn, all is posted, and nothing matches: nobody can ever go on. */
+/* Every member has its turn, all tasks are posted, and none matches: no member can ever continue.
+ */
 static void end_deadlock(struct engine *e, struct comm *c)
 {
 	ncclsvc_status st = status_of(NCCLSVC_MISMATCH);
@@ -159,7 +163,7 @@ static void take_turn(struct engine *e, struct user *u)
 		order_free_comm(e, c);
 }
 
-/* Users take turns with one member each. */
+/* Users take turns, with one member each. */
 void order_move_ready(struct engine *e)
 {
 	const uint64_t enough = e->steps + STEP_ROUND;

@@ -7,7 +7,7 @@
 #include "base/nofail.h"
 #include "operation.h"
 
-/* One member's tasks of each kind, in the order in which they became of that kind. */
+/* One member's tasks of each kind, in the order in which they became that kind. */
 struct pending {
 	struct member_pending *shared;
 	struct task *tasks[PENDING_KINDS];

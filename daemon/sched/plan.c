@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Planned tasks. A member's may come in any order; each is held in its place until its group, and
- * all groups before it, are whole. Then the group goes into the member's queue, in plan order and
- * as one task group: from there on nothing is special. A task that fails while it is held stays in
- * its place as a tombstone, so that the group can still become whole.
+ * Planned tasks. A member's planned tasks may come in any order; each is held in its slot until its
+ * group, and all groups before it, are whole. Then the group enters the member's queue, in plan
+ * order, as an ordinary task group. A task that fails while it is held stays in its slot as a
+ * tombstone, so that the group can still become whole.
  */
 #include "coord/plan.h"
 
@@ -22,7 +22,7 @@ static uint32_t tasks_of(const struct plan_member *m, uint32_t group)
 	return m->first[group + 1] - m->first[group];
 }
 
-/* An empty group is whole as it is. */
+/* An empty group is always whole. */
 static void skip_empty(struct plan_member *m)
 {
 	while (m->group < m->ngroups && !m->missing[m->group])
@@ -38,7 +38,7 @@ void plan_add(struct engine *e, struct comm *c, struct plan *p)
 		skip_empty(&p->members[k]);
 }
 
-/* ---- Coming in ---- */
+/* ---- Incoming tasks ---- */
 
 bool plan_known(const struct task *t, const struct comm *c)
 {
@@ -56,7 +56,7 @@ int plan_check(const struct task *t, const struct comm *c, const char **text)
 	}
 	const struct plan_member *m = &c->plan->members[t->rank];
 	if (t->session->group || t->session->group_end.result)
-		*text = "a planned task cannot be in a task group of its own";
+		*text = "a planned task cannot also be in a task group";
 	else if (r->plan_group >= m->ngroups || r->plan_task >= tasks_of(m, r->plan_group))
 		*text = "the plan has no such group, or its group no such task";
 	if (*text)
@@ -69,7 +69,7 @@ int plan_check(const struct task *t, const struct comm *c, const char **text)
 		*text = "the slot and the task differ: only one is a list of tensors, or their "
 			"tags differ";
 	else if (svc_record_refuses(r))
-		*text = NULL; /* its size means nothing */
+		*text = NULL; /* its size has no meaning */
 	else if (due->count != SVC_PLAN_ANY && (due->count != r->count || due->type != r->type))
 		*text = "the plan has another count or type in this slot";
 	else if (m->slots[i].iteration == m->iteration)
@@ -77,9 +77,9 @@ int plan_check(const struct task *t, const struct comm *c, const char **text)
 	return *text ? NCCLSVC_INVALID_ARGUMENT : NCCLSVC_OK;
 }
 
-/* ---- Going on ---- */
+/* ---- Starting groups ---- */
 
-/* A timeline's values go in order; those of a group come and end together, in any. */
+/* A timeline's values rise in order; those of a group come and end together, in any order. */
 static void level_values(struct task *first)
 {
 	uint64_t highest[SVC_TIMELINES] = {0};
@@ -244,8 +244,8 @@ void plan_member_left(struct engine *e, struct comm *c, int32_t rank, const nccl
 		plan_end(e, c);
 }
 
-/* Its own tasks that have not matched; and, of the others, those that would have matched them. Of
- * what waits for another node, that node has the say. */
+/* Ends its own tasks that have not matched, and the others' tasks that would have matched them. If
+ * a task waits for another node, that node decides. */
 static void end_queued(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *own,
 		       const ncclsvc_status *others)
 {

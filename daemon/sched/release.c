@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which tasks end by what has happened: release.h. */
+ * Which tasks end after an event: release.h. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -13,7 +13,7 @@
 #include "streams/trigger.h"
 #include "task.h"
 
-/* What no simple task has part in. */
+/* Cleanup that simple tasks do not need. */
 static void leave_all(struct engine *e, struct task *t)
 {
 	struct member *m = member_of(t);
@@ -27,7 +27,7 @@ static void leave_all(struct engine *e, struct task *t)
 		plan_task_ended(t);
 }
 
-/* The task is over and its client knows: forget it. */
+/* The task has ended and its client knows; frees it. */
 static void retire(struct engine *e, struct task *t)
 {
 	struct member *m = member_of(t);
@@ -57,7 +57,7 @@ static void retire(struct engine *e, struct task *t)
 	atomic_store_explicit(&m->progress->completed, ++m->completed, memory_order_relaxed);
 	order_update_blocked(m);
 	/* An empty head makes room for the next; a group's next collective may now be posted; and
-	 * perhaps nobody can go on any more. */
+	 * perhaps no member can continue. */
 	if (!m->queue)
 		atomic_store_explicit(&m->progress->head_ns, 0, memory_order_relaxed);
 	else if (!c->ended &&
@@ -125,7 +125,7 @@ void release_fail(struct engine *e, struct task *t, const ncclsvc_status *why)
 	release_early(e, t, st);
 }
 
-/* Fills in whom the task waits for. */
+/* Fills in the ranks that the task waits for. */
 static void name_missing(const struct task *t, ncclsvc_status *st)
 {
 	const struct comm *c = t->comm;
@@ -151,7 +151,7 @@ static void name_missing(const struct task *t, ncclsvc_status *st)
 	}
 }
 
-/* A task that was launched ahead counts from when its stream has come to it. */
+/* The deadline of a task launched ahead starts when its stream has reached it. */
 static uint64_t deadline_of(const struct engine *e, const struct task *t)
 {
 	const uint64_t since =
@@ -183,8 +183,8 @@ void release_overdue(struct engine *e)
 	}
 }
 
-/* Ends all tasks of a member that do not run, up to so many steps: those that have matched as
- * `matched` says, with what they have matched. False: there are more. */
+/* Ends all tasks of a member that do not run, for up to this many steps; those that have matched,
+ * together with the tasks they have matched, as `matched` does it. False: there are more. */
 static bool clear_member(struct engine *e, struct member *m, const ncclsvc_status *st,
 			 const ncclsvc_status *matched, uint64_t enough)
 {
@@ -214,7 +214,7 @@ static bool clear_member(struct engine *e, struct member *m, const ncclsvc_statu
 	return plan_clear(e, c, (int32_t)(m - c->members), st, enough);
 }
 
-/* The session's open group is refused if it has tasks of the communicator. rank: whose; -1: any. */
+/* Refuses the session's open group if it has tasks of the communicator. rank: whose; -1: any. */
 static void spoil_group(struct session *s, const struct comm *c, int32_t rank,
 			const ncclsvc_status *st)
 {
@@ -227,7 +227,7 @@ static void spoil_group(struct session *s, const struct comm *c, int32_t rank,
 	}
 }
 
-/* A member is not told that it has gone itself, but it is told that its GPU's worker has. */
+/* A member is not told that it is gone itself, but it is told that its GPU's worker is. */
 static ncclsvc_status end_of(const struct comm *c, const ncclsvc_status *end, uint32_t rank)
 {
 	const bool self = (int32_t)rank == end->rank_a && end->result == NCCLSVC_PEER_GONE &&
@@ -235,14 +235,14 @@ static ncclsvc_status end_of(const struct comm *c, const ncclsvc_status *end, ui
 	return self ? status_of(NCCLSVC_CANCELLED) : c->end;
 }
 
-/* From here on nothing more is taken in, or has its turn. */
+/* From here on no task is accepted or gets its turn. */
 static void close_epoch(struct engine *e, struct comm *c, const ncclsvc_status *end)
 {
 	e->ends++;
 	c->ended = true;
 	c->end = *end;
 	c->moved_ns = e->now;
-	c->pending++; /* so that it outlives its end */
+	c->pending++; /* keeps it alive beyond its end */
 	c->poisoned = false;
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct member *m = &c->members[k];
@@ -281,7 +281,8 @@ bool release_epoch(struct engine *e, struct comm *c, const ncclsvc_status *end)
 	return true;
 }
 
-/* Ends the Sends and Recvs that wait for the rank, up to so many steps. False: there may be more.
+/* Ends the Sends and Recvs that wait for the rank, for up to this many steps. False: there may be
+ * more.
  */
 static bool end_posted_for(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st,
 			   uint64_t enough)
@@ -303,7 +304,7 @@ static bool end_posted_for(struct engine *e, struct comm *c, int32_t rank, const
 	return true;
 }
 
-/* The rank is gone: from here on nobody waits for it. */
+/* The rank is gone; from here on no task waits for it. */
 static void be_gone(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
 {
 	struct member *m = &c->members[rank];

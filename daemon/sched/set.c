@@ -2,9 +2,9 @@
  *
  * Sets of tasks that are launched as one, for transports that start a task group as one.
  *
- * What has matched waits until all that hangs together with it through task groups has matched too:
- * nothing is launched that would wait on a GPU for a task that has not come. A launched task leaves
- * its member's queue, which goes on at once: the transport keeps the order.
+ * A match waits until everything connected to it through task groups has matched, too, so that no
+ * launched task waits on a GPU for one that has not come. A launched task leaves its member's
+ * queue, which continues at once; the transport keeps the order.
  */
 #include "set.h"
 
@@ -28,7 +28,7 @@ void set_look(struct engine *e, struct set_match *m)
 	DL_APPEND2(e->looked_at, m, prev_look, next_look);
 }
 
-/* The set is not looked at again until it, or one that it depends on, changes. */
+/* The set is not checked again until it, or one that it depends on, changes. */
 static void look_no_more(struct engine *e, struct set_match *m)
 {
 	if (!m->looked_at)
@@ -103,9 +103,9 @@ void set_leave(struct engine *e, struct task *t)
 		set_look(e, before->match);
 }
 
-/* ---- What is launched together ---- */
+/* ---- Sets launched together ---- */
 
-/* False: t is of what this pass could not launch. */
+/* False: t is in a set that this pass could not launch. */
 static bool push(struct engine *e, struct task *t)
 {
 	if (t->visit == e->visit)
@@ -117,7 +117,7 @@ static bool push(struct engine *e, struct task *t)
 	return true;
 }
 
-/* Collects everything that must be launched with t. False: some of it has not matched. */
+/* Collects everything that must be launched with t. False: part of it has not matched. */
 static bool collect(struct engine *e, struct task *t)
 {
 	e->visit++;
@@ -144,7 +144,7 @@ bool set_may_fail(struct engine *e, struct task *t)
 	return !collect(e, t);
 }
 
-/* What is behind must not overtake it, on its communicator: it may need its result. */
+/* Later tasks on its communicator must not overtake it, since they may need its result. */
 static void hold(struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nvisited; i++)
@@ -177,7 +177,7 @@ void set_fail(struct engine *e, struct task *t, const ncclsvc_status *st)
 	free(m);
 }
 
-/* Without it, nothing of the request is launched. */
+/* Without it, no part of the request is launched. */
 static void drop_request(struct engine *e, const struct set_match *m)
 {
 	if (m->request && m->node_match && sequence_was_closed(m->comm))
@@ -217,7 +217,7 @@ void set_launched(struct engine *e, struct task *t)
 		order_make_ready(e, m);
 }
 
-/* What hung together does so no more. */
+/* Tasks connected to it are no longer connected. */
 static void part_visited(struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nvisited; i++) {
@@ -228,7 +228,7 @@ static void part_visited(struct engine *e)
 	}
 }
 
-/* No queue would ever hold them, and whatever came behind would wait for ever. */
+/* No queue could ever hold them, and later launches would wait forever. */
 static void refuse_visited(struct engine *e)
 {
 	ncclsvc_status st = status_of(NCCLSVC_LIMIT);
@@ -264,15 +264,15 @@ static void launch_visited(struct engine *e)
 	part_visited(e);
 }
 
-/* What other nodes launch too, in the order that all of them were told: nobody overtakes, and
- * nobody waits for what may only come behind it. The workers take what is in their queues. */
+/* Launches shared with other nodes, in the order that all nodes were told: no launch overtakes
+ * another, or waits for a later one. The workers drain their queues. */
 static void launch_ordered(struct engine *e)
 {
 	struct set_match *m;
 	while (sequence_next(e, &m)) {
 		e->pass = e->visit + 1;
-		/* It was whole when it was requested. Were it not, the other nodes launch it
-		 * without this one, and its epochs end. */
+		/* It was complete when it was requested. If it were not any more, the other nodes
+		 * would launch it without this one, and its epochs end. */
 		if (m && !collect(e, m->tasks[0])) {
 			sequence_give_up(e, m->request);
 			continue;
@@ -287,7 +287,7 @@ static void launch_ordered(struct engine *e)
 	}
 }
 
-/* What is whole, and may be launched now; else it is looked at again. */
+/* Launches complete sets that may be launched now; checks the others again later. */
 static void launch_or_wait(struct engine *e)
 {
 	const enum room room = any_held(e) ? ROOM_HELD : reserve(e, false);
@@ -304,7 +304,7 @@ static void launch_or_wait(struct engine *e)
 	}
 }
 
-/* Their requests were void, and who has asked for them to fail asks no more. */
+/* Their requests were void, and the nodes that asked for their failure no longer ask. */
 static void withdraw_asked(struct engine *e)
 {
 	struct set_match *m, *next;
@@ -329,12 +329,12 @@ void set_launch(struct engine *e)
 			look_no_more(e, m);
 			continue;
 		}
-		/* Other matches go with it. */
+		/* Other matches are launched with it. */
 		while (next && next->tasks[0]->visit == e->visit)
 			next = next->next_look;
 		launch_or_wait(e);
 	}
-	launch_ordered(e); /* the sequencer may be this engine */
+	launch_ordered(e); /* the sequencer may run in this engine */
 }
 
 void set_finish(struct engine *e)

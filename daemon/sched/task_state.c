@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One task on its communicator: its turn, its end, and what inspection sees of it. */
+ * One task on its communicator: its turn, its end, and its state in inspection. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -20,7 +20,7 @@ void order_make_ready(struct engine *e, struct member *m)
 		*u->ready_end = m;
 		u->ready_end = &m->next_ready;
 		e->ready++;
-		m->comm->pending++; /* so that it outlives the turn */
+		m->comm->pending++; /* keeps it alive during the turn */
 	}
 	order_update_blocked(m);
 }
@@ -117,7 +117,7 @@ void order_publish(struct engine *e, struct task *t)
 	t->shown = (uint8_t)entry.state;
 	t->slot = table_put(&e->table, &entry);
 	pending_show(t, entry.state);
-	/* Without memory for its deadline, a task has none. */
+	/* If there is no memory for its deadline, the task has none. */
 	if (r->timeout_ns && !t->tombstone)
 		deadlines_add(&e->deadlines, &t->deadline, t->submitted_ns + r->timeout_ns);
 }

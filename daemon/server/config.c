@@ -18,7 +18,7 @@
 #define ENV_PREFIX "NCCLSVCD_"
 #define NAME_BYTES 64
 #define FILE_BYTES (1 << 20) /* at most */
-#define ERRORS_MAX 100	     /* of a file; then it is not read on */
+#define ERRORS_MAX 100	     /* per file; then the rest is not read */
 
 struct load {
 	struct config *c;
@@ -32,7 +32,7 @@ struct ini_source {
 	struct load *l;
 	FILE *stream;
 	int line;
-	int given[CONFIG_KEYS_MAX]; /* line of each key's first mention */
+	int given[CONFIG_KEYS_MAX]; /* line of each key's first use */
 };
 
 __attribute__((format(printf, 2, 3))) static void complain(struct load *l, const char *format, ...)
@@ -99,14 +99,14 @@ static char *read_line(char *buf, int size, void *arg)
 			;
 		buf[0] = '\0';
 	}
-	/* inih would take an indented line for the rest of the one before. */
+	/* inih would take an indented line as a continuation of the previous one. */
 	n = strspn(buf, " \t");
 	memmove(buf, buf + n, strlen(buf + n) + 1);
 	return buf;
 }
 
-/* A section's keys begin with its name everywhere else: data of [world] is world_data, which may
- * be written there, too. */
+/* Elsewhere, a section's keys begin with its name: data in [world] is world_data, which is also
+ * accepted there. */
 static int find_in(const char *section, const char *name, char *buf, size_t size)
 {
 	const size_t n = strlen(section);
@@ -117,14 +117,14 @@ static int find_in(const char *section, const char *name, char *buf, size_t size
 	return config_key_find(buf);
 }
 
-/* As it is written; full is what was looked for. */
+/* name: as written; full: as looked up. */
 static void complain_unknown(struct load *l, int line, const char *section, const char *name,
 			     const char *full)
 {
 	const char *nearest = config_key_nearest(full);
 	char hint[2 * NAME_BYTES + 64];
 	if (config_key_find(name) >= 0)
-		snprintf(hint, sizeof(hint), ": it stands before all sections, or in [ncclsvcd]");
+		snprintf(hint, sizeof(hint), ": put it before all sections, or in [ncclsvcd]");
 	else if (nearest)
 		snprintf(hint, sizeof(hint), ": did you mean '%s'?", nearest);
 	else
@@ -159,7 +159,7 @@ static int take_line(void *arg, const char *section, const char *name, const cha
 	}
 	snprintf(where, sizeof(where), "%s:%d: %s", l->c->file, s->line, config_keys[key].name);
 	if (s->given[key]) {
-		complain(l, "%s: given already in line %d", where, s->given[key]);
+		complain(l, "%s: already given in line %d", where, s->given[key]);
 		return 1;
 	}
 	s->given[key] = s->line;
@@ -209,7 +209,7 @@ static void read_file(struct load *l, char *const envp[])
 		parse(l, text, (size_t)n);
 	else if (l->file || n != -ENOENT)
 		complain(l, "%s: %s", c->file,
-			 n == -EISDIR ? "it is no regular file" : strerror((int)-n));
+			 n == -EISDIR ? "it is not a regular file" : strerror((int)-n));
 	if (n < 0)
 		c->file[0] = '\0';
 	free(text);
@@ -219,7 +219,7 @@ static void read_file(struct load *l, char *const envp[])
 
 enum { OPT_CONFIG = 256, OPT_CHECK, OPT_QUIET, OPT_HELP, OPT_VERSION, OPT_KEY };
 
-/* Those that a shortened name could be, in buf. False: they are not several. */
+/* Writes the options that an abbreviation could mean to buf. False: there are not several. */
 static bool could_be(const struct option *options, const char *arg, char *buf, size_t size)
 {
 	const size_t length = strcspn(arg + 2, "=");
@@ -258,7 +258,7 @@ static void unknown_option(struct load *l, const struct option *options, const c
 		 nearest ? "?" : "; --help lists the options");
 }
 
-/* With apply false, only --config and the options without value are noted. */
+/* With apply false, only notes --config and the options without value. */
 static void read_options(struct load *l, int argc, char *argv[], bool apply)
 {
 	struct option options[CONFIG_KEYS_MAX + 5];
@@ -278,7 +278,7 @@ static void read_options(struct load *l, int argc, char *argv[], bool apply)
 	options[n++] = (struct option){"version", no_argument, NULL, OPT_VERSION};
 	options[n] = (struct option){0};
 
-	optind = 0; /* glibc: start over, also after another argv */
+	optind = 0; /* glibc: start over, even after another argv */
 	opterr = 0;
 	while ((opt = getopt_long(argc, argv, ":hV", options, NULL)) != -1) {
 		switch (opt) {
@@ -431,7 +431,7 @@ void config_print(const struct config *c, FILE *out)
 
 /* ---- All together ---------------------------------------------------------------------- */
 
-/* A socket that systemd passes needs no path. */
+/* A socket passed by systemd needs no path. */
 static bool socket_is_passed(char *const envp[])
 {
 	const char *pid = paths_env(envp, "LISTEN_PID");

@@ -36,17 +36,18 @@ const struct config_key config_keys[] = {
 	{"ranks", CONFIG_INT, false, AT(ranks), 1, SVC_HOST_RANKS_MAX, 4, NO_AUTO, NULL,
 	 "host ranks of the world communicator"},
 	{"engine_threads", CONFIG_INT, false, AT(engine_threads), 1, 64, 0, 0, NULL,
-	 "threads of the host engine; auto: the CPUs that it may run on, 4 at most"},
+	 "threads of the host engine; auto: the CPUs that it may run on, at most 4"},
 	{"spin_us", CONFIG_INT, false, AT(spin_us), 0, 1000000, -1, -1, NULL,
-	 "microseconds the engine and workers poll before they sleep; auto: by recent waits"},
+	 "microseconds the engine and workers poll before they sleep; auto: adapts to recent "
+	 "waits"},
 	{"log_level", CONFIG_ENUM, true, AT(log_level), 0, 0, LOG_LEVEL_INFO, NO_AUTO, levels,
-	 "the least important messages to log"},
+	 "the lowest level of messages to log"},
 	{"log_target", CONFIG_ENUM, false, AT(log_target), 0, 0, LOG_TARGET_AUTO, NO_AUTO, targets,
 	 "where messages go; auto: the journal if stderr leads there, else stderr"},
 	{"sessions_max", CONFIG_INT, true, AT(sessions_max), 1, SVC_SESSIONS_MAX, 4096, NO_AUTO,
 	 NULL, "sessions at a time"},
 	{"ring_max", CONFIG_POWER, true, AT(ring_max), SVC_RING_MIN, SVC_RING_MAX, 16384, NO_AUTO,
-	 NULL, "entries in a session's ring, at most"},
+	 NULL, "most entries in a session's ring"},
 	{"comms_max", CONFIG_INT, true, AT(comms_max), 1, SVC_COMMS_MAX, 4096, NO_AUTO, NULL,
 	 "communicators at a time"},
 	{"user_comms_max", CONFIG_INT, true, AT(user_comms_max), 1, SVC_COMMS_MAX, 3072, NO_AUTO,
@@ -71,13 +72,15 @@ const struct config_key config_keys[] = {
 	{"drain_seconds", CONFIG_INT, true, AT(drain_seconds), 0, 3600, 10, NO_AUTO, NULL,
 	 "how long pending tasks may run on after SIGTERM"},
 	{"keepalive_seconds", CONFIG_INT, true, AT(keepalive_seconds), 0, 3600, 30, NO_AUTO, NULL,
-	 "how often an idle daemon looks after its engine; 0: never"},
+	 "how often an idle daemon checks its engine; 0: never"},
 	{"worker_seconds", CONFIG_INT, true, AT(worker_seconds), 1, 3600, 60, NO_AUTO, NULL,
 	 "how long a GPU's worker may take to answer before it is replaced"},
+	{"stuck_after", CONFIG_INT, true, AT(stuck_after), 0, YEAR, 60, NO_AUTO, NULL,
+	 "after how many seconds a wait is logged with its reason; 0: never"},
 	{"mps", CONFIG_DIRECTORY, false, AT(mps), 0, NCCLSVC_MPS_DIRECTORY_MAX + 1, 0, NO_AUTO,
 	 NULL,
-	 "NVIDIA's MPS for workers and trainers: the directory of one that runs; auto: one that is "
-	 "found, else one of the daemon's own"},
+	 "NVIDIA's MPS for workers and trainers: the directory of a running one; auto: one that is "
+	 "found, else the daemon's own"},
 	{"transport", CONFIG_ENUM, false, AT(transport), 0, 0, CONFIG_TRANSPORT_AUTO, NO_AUTO,
 	 transports,
 	 "what carries device memory: NCCL, or (mpi) the host engine, and MPI between nodes, "
@@ -85,27 +88,28 @@ const struct config_key config_keys[] = {
 	 "pinned host memory; auto: NCCL if it can be used"},
 	{"staging_bytes", CONFIG_BYTES, false, AT(staging_bytes), 2 * STAGING_SLOT_BYTES,
 	 INT64_C(1) << 40, INT64_C(64) << 20, NO_AUTO, NULL,
-	 "pinned host memory for each GPU, where the transport is mpi: bytes, with K, M, G or "
-	 "T, or a part of the RAM in %"},
+	 "pinned host memory for each GPU, if the transport is mpi: bytes, with K, M, G or T, or a "
+	 "part of the RAM in %"},
 	{"peer_bytes", CONFIG_BYTES, true, AT(peer_bytes), 0, INT64_C(1) << 30, -1, -1, NULL,
-	 "the most bytes of an operation that the GPUs' processes run in kernels of their own; 0: "
-	 "all go to NCCL; auto: as ncclsvc-perf crossover has measured, else 8M with MPS, 64M "
+	 "the largest operation, in bytes, that the GPUs' processes run in their own kernels; 0: "
+	 "all run on NCCL; auto: as ncclsvc-perf crossover has measured, else 8M with MPS, 64M "
 	 "without"},
 	{"world_data", CONFIG_INT, true, AT(world_data), 1, SVC_RANKS_MAX, 0, 0, NULL,
-	 "data parallelism of the world; auto: what the other two leave of its ranks"},
+	 "data parallelism of the world; auto: the ranks that the other two leave"},
 	{"world_horizontal", CONFIG_INT, true, AT(world_horizontal), 1, SVC_RANKS_MAX, 1, NO_AUTO,
 	 NULL, "horizontal parallelism of the world"},
 	{"world_pipeline", CONFIG_INT, true, AT(world_pipeline), 1, SVC_RANKS_MAX, 1, NO_AUTO, NULL,
 	 "pipeline parallelism of the world"},
 	{"cluster_bootstrap", CONFIG_ENUM, false, AT(cluster_bootstrap), 0, 0,
 	 CONFIG_BOOTSTRAP_AUTO, NO_AUTO, bootstraps,
-	 "how several nodes' daemons meet; auto: by MPI, if mpirun or srun started several"},
+	 "how several nodes' daemons find each other; auto: through MPI, if mpirun or srun started "
+	 "several"},
 	{"cluster_interface", CONFIG_TEXT, false, AT(cluster_interface), 0,
 	 sizeof(((struct config *)0)->cluster_interface), 0, NO_AUTO, NULL,
 	 "the network interface, or this node's address, for connections between daemons; auto: "
 	 "the loopback if all share a machine, else the first other one"},
 	{"cluster_seconds", CONFIG_INT, false, AT(cluster_seconds), 1, 3600, 60, NO_AUTO, NULL,
-	 "how long the nodes' daemons may take to meet"},
+	 "how long the nodes' daemons wait for each other at the start"},
 };
 const unsigned config_keys_n = sizeof(config_keys) / sizeof(config_keys[0]);
 _Static_assert(sizeof(config_keys) / sizeof(config_keys[0]) <= CONFIG_KEYS_MAX,
@@ -126,7 +130,7 @@ static bool has_auto(const struct config_key *k)
 	return k->automatic != NO_AUTO;
 }
 
-/* Kept as it was written; empty: auto. */
+/* Stored as written; empty: auto. */
 static bool is_text(const struct config_key *k)
 {
 	return k->kind == CONFIG_TEXT || k->kind == CONFIG_DIRECTORY;
@@ -310,7 +314,7 @@ static bool parse_enum(const struct config_key *k, const char *text, int *number
 static int engine_threads(void)
 {
 	cpu_set_t set;
-	/* Slurm and others give a process a part of the machine. */
+	/* Slurm and others limit a process to part of the machine. */
 	long cpus = sched_getaffinity(0, sizeof(set), &set) ? sysconf(_SC_NPROCESSORS_ONLN)
 							    : CPU_COUNT(&set);
 

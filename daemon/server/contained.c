@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The line has a number for each namespace from /proc's own down to the process's. */
+/* The line has the process's pid in each namespace, from that of /proc down to its own. */
 static bool has_one_number(const char *text)
 {
 	while (isspace((unsigned char)*text))

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* Is the process in a PID namespace below this one's, as a container's processes are? True also if
- * that cannot be told. */
+/* Is the process in a PID namespace below this one's, like a container's processes? Also true if
+ * that is unknown. */
 bool process_is_contained(pid_t pid);
 
 #endif

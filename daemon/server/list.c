@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The lists of what stands by itself, and their dispatch. */
+ * The other lists, and the dispatch of all lists. */
 #include <string.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@
 #include "relay.h"
 #include "task.h"
 
-#define CHUNK_WORK   32768 /* entries of tables that are looked at for one chunk */
+#define CHUNK_WORK   32768 /* table entries visited for one chunk */
 #define PROCESS_WORK 4096  /* as many of them as a look at /proc takes the time of */
 
 static uint64_t list_sessions(struct server *s, struct chunk *p, uint64_t from)
@@ -45,6 +45,8 @@ static uint64_t list_sessions(struct server *s, struct chunk *p, uint64_t from)
 			.protocol = c->version,
 		};
 		memcpy(i->name, c->name, sizeof(i->name));
+		memcpy(i->job, c->job, sizeof(i->job));
+		memcpy(i->cgroup, c->cgroup, sizeof(i->cgroup));
 		if (looks)
 			process_look(c->pid, i);
 	}

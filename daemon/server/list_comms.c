@@ -11,7 +11,7 @@
 #include "gpu/gpu.h"
 #include "list_parts.h"
 
-/* Members of an epoch that does not run are known where they gather. */
+/* If the epoch does not run, the rendezvous knows the members. */
 static struct rendezvous_view look(struct server *s, const struct communicator *m)
 {
 	if (!epoch_runs(&m->life) && !m->start)
@@ -24,7 +24,7 @@ static void describe(const struct server *s, const struct communicator *m,
 {
 	if (m->members[i->rank].client)
 		return;
-	if (m->start) { /* all have joined, and it is about to begin */
+	if (m->start) { /* all have joined, and the epoch is about to begin */
 		i->state = NCCLSVC_MEMBER_JOINING;
 		i->pid = m->start->members[i->rank].pid;
 		i->elsewhere = m->start->members[i->rank].node + 1;
@@ -33,8 +33,8 @@ static void describe(const struct server *s, const struct communicator *m,
 	}
 }
 
-/* Communicators that gather here, though this node has no member of them: from g on, of those from
- * that number on. Numbers ascend. */
+/* Communicators that gather on this node without a local member, from number g on. Numbers ascend.
+ */
 static const struct rendezvous *next_unstarted(const struct server *s, const struct rendezvous *g,
 					       uint64_t number)
 {
@@ -55,7 +55,7 @@ static uint32_t unstarted_state(const struct rendezvous *g)
 	return g->joining < g->held ? NCCLSVC_COMM_BROKEN : NCCLSVC_COMM_FORMING;
 }
 
-/* A refused JOIN is shown as long as members wait for an epoch to begin. */
+/* A refused JOIN is shown while members wait for an epoch to begin. */
 static void add_refusal(const struct refusal *r, ncclsvc_comm_info *i)
 {
 	if (!r->pid || i->state == NCCLSVC_COMM_READY || i->state == NCCLSVC_COMM_IDLE)
@@ -71,7 +71,7 @@ static uint64_t cluster_comm(const struct server *s, const uint8_t *id)
 	return s->cluster ? siphash(s->cluster->nodes[0].info.key, id, NCCLSVC_ID_BYTES) : 0;
 }
 
-/* They come behind the slots. */
+/* They follow the slots. */
 static uint64_t list_unstarted_comms(struct server *s, struct chunk *p, uint64_t from)
 {
 	const struct rendezvous *g = first_unstarted(s, from - SVC_COMMS_MAX);
@@ -152,6 +152,7 @@ uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 		if (client_allows(p->asker, m->account->uid))
 			memcpy(i->id, m->id, sizeof(i->id));
 		memcpy(i->label, m->label, sizeof(i->label));
+		memcpy(i->job, m->job, sizeof(i->job));
 		add_life(&m->life, p->reply.time_ns, i);
 		add_refusal(v.rendezvous ? &v.rendezvous->refused : &m->refused, i);
 	}
@@ -175,19 +176,29 @@ static uint64_t list_each_member(struct server *s, struct chunk *p, uint64_t fro
 	return 0;
 }
 
-/* The age of a member's oldest task that is pending, in a kernel or not; 0: none is. */
+/* The age of a member's oldest pending task, in a kernel or not; 0: none. */
 static uint64_t oldest_age(const struct communicator *m, const ncclsvc_member_info *i, uint64_t now)
 {
-	struct peer_operation op;
-	struct peer_range range;
-	const uint32_t k = (uint32_t)i->rank;
-	const uint64_t head = load(&m->progress[k].head_ns);
-	const uint64_t task = head && i->submitted > i->completed ? since(now, head) : 0;
-	const uint64_t kernel =
-		peer_operations(m, k, &range) && peer_operation(m, k, &range, 0, &op)
-			? since(now, peer_operation_since(&op, now))
-			: 0;
-	return task > kernel ? task : kernel;
+	const uint64_t began = waits_since(m, (uint32_t)i->rank, now);
+	return began ? since(now, began) : 0;
+}
+
+#define DAY_MS 86400000
+
+/* What it waits for until all members have asked for it. */
+static void add_request(const struct communicator *m, uint32_t k, uint64_t now,
+			ncclsvc_member_info *i)
+{
+	uint64_t since_ns = 0;
+	if (m->split && m->split[k].here) {
+		i->request = NCCLSVC_REQUEST_SPLIT;
+		since_ns = m->split[k].since_ns;
+	} else if (m->commits && m->commits[k].here) {
+		i->request = NCCLSVC_REQUEST_PLAN;
+		since_ns = m->commits[k].since_ns;
+	}
+	const uint64_t ms = since_ns ? since(now, since_ns) / 1000000 : 0;
+	i->request_ms = (uint32_t)(ms < DAY_MS ? ms : DAY_MS);
 }
 
 static bool list_one_member(struct server *s, struct chunk *p, const struct communicator *m,
@@ -211,6 +222,7 @@ static bool list_one_member(struct server *s, struct chunk *p, const struct comm
 	};
 	if (member->state == NCCLSVC_MEMBER_JOINING)
 		i->waiting_ns = since(p->reply.time_ns, member->since_ns);
+	add_request(m, k, p->reply.time_ns, i);
 	const struct rendezvous_view v = look(s, m);
 	describe(s, m, &v, i);
 	if (!m->progress)
@@ -277,7 +289,7 @@ uint64_t list_plans(struct server *s, struct chunk *p, uint64_t from)
 	return list_each_member(s, p, from, list_one_plan);
 }
 
-/* The place: communicator, rank, task. */
+/* The position: communicator, rank, task. */
 uint64_t list_plan_tasks(struct server *s, struct chunk *p, uint64_t from)
 {
 	ncclsvc_plan_task_info info;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists for inspection. A reply holds a chunk of a list: as many records as fit a message and as
- * can be read in a fraction of a millisecond, and where the next chunk begins. So a list of any
- * length neither holds up the loop nor takes memory. The executor is never asked.
+ * Lists for inspection. A reply holds a chunk of a list: as many records as fit into a message and
+ * can be read in a fraction of a millisecond, and the beginning of the next chunk. So even a long
+ * list neither blocks the loop nor takes memory. The executor is never involved.
  *
  * list_comms.c: communicators, their members, their plans; list_tasks.c: tasks; list.c: the rest.
  */
@@ -16,7 +16,7 @@
 struct chunk {
 	const struct client *asker;
 	bool by_node;		     /* this node was asked by its number */
-	uint32_t room;		     /* for so many records */
+	uint32_t room;		     /* for this many records */
 	uint32_t work;		     /* left for this chunk */
 	struct svc_list_reply reply; /* the body of the message: this and the records */
 	_Alignas(8) char records[SVC_LIST_MESSAGE_MAX - sizeof(struct svc_header) -
@@ -27,7 +27,7 @@ _Static_assert(offsetof(struct chunk, records) ==
 		       offsetof(struct chunk, reply) + sizeof(struct svc_list_reply),
 	       "one body");
 
-/* Looking at so many entries of tables. False: not in this chunk. */
+/* Charges this many table entries to the chunk. False: they do not fit into it. */
 static inline bool chunk_works(struct chunk *p, uint32_t entries)
 {
 	if (!p->work)
@@ -36,8 +36,7 @@ static inline bool chunk_works(struct chunk *p, uint32_t entries)
 	return true;
 }
 
-/* The place of the next record, for which so many entries are looked at. NULL: not in this chunk.
- */
+/* Room for the next record, charging this many table entries. NULL: not in this chunk. */
 static inline void *chunk_next(struct chunk *p, uint32_t entries)
 {
 	if (p->reply.count == p->room || !chunk_works(p, entries))
@@ -55,7 +54,7 @@ static inline uint64_t since(uint64_t now, uint64_t then)
 	return now > then ? now - then : 0;
 }
 
-/* A place: a communicator or session, and what of it. */
+/* A position in a list: a communicator or session, and an index in it. */
 static inline uint64_t at_rank(uint64_t slot, uint64_t rank)
 {
 	return slot << 32 | rank;
@@ -70,7 +69,7 @@ static inline size_t chunk_bytes(const struct chunk *p)
 	return sizeof(p->reply) + (size_t)p->reply.count * p->reply.record_size;
 }
 
-/* Each begins at a place, and returns that of the next chunk; 0: the list is complete. */
+/* Each begins at a position and returns that of the next chunk; 0: the list is complete. */
 typedef uint64_t list_chunk(struct server *s, struct chunk *p, uint64_t from);
 list_chunk list_comms, list_members, list_plans, list_plan_tasks, list_tasks;
 

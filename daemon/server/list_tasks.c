@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The list of tasks: those of the executor, and operations that kernels are for. */
+ * The list of tasks: those of the executor, and operations in kernels. */
 #include <string.h>
 
 #include "channel/cluster.h"
@@ -9,8 +9,7 @@
 #include "operation.h"
 #include "task.h"
 
-/* Only its own node knows what a member has submitted. asked: nodes that stand in i
- * already. */
+/* Only a member's own node knows its submitted tasks. asked: nodes that are in i already. */
 static void add_wait(const struct communicator *m, uint32_t rank, bool *asked, ncclsvc_task_info *i)
 {
 	const struct member *member = &m->members[rank];
@@ -26,7 +25,7 @@ static void add_wait(const struct communicator *m, uint32_t rank, bool *asked, n
 	}
 }
 
-/* The members that have not posted the collective this task is, or the peer of a Send or Recv. */
+/* The members that have not posted the collective of this task, or the peer of a Send or Recv. */
 static void list_waits(const struct server *s, const struct table_entry *e, ncclsvc_task_info *i)
 {
 	const struct communicator *m =
@@ -48,7 +47,7 @@ static void list_waits(const struct server *s, const struct table_entry *e, nccl
 			add_wait(m, k, asked, i);
 }
 
-/* Adds a planned task's label, if its plan is still there. */
+/* Adds a planned task's label, if its plan still exists. */
 static void list_label(const struct server *s, const struct table_entry *e, ncclsvc_task_info *i)
 {
 	const struct communicator *m =
@@ -98,7 +97,7 @@ static void describe_kernel(const struct communicator *m, uint32_t rank,
 	kernel_waits(op, i);
 }
 
-/* Behind the tasks: communicator, rank, and which of its operations. */
+/* After the tasks: communicator, rank, and index among its operations. */
 #define KERNELS_FROM (UINT64_C(1) << 40)
 
 static uint64_t kernel_place(uint64_t slot, uint64_t rank, uint64_t nth)

@@ -45,7 +45,7 @@ static void on_changed(uv_fs_event_t *changed, const char *name, int events, int
 	own_socket_check(changed->data);
 }
 
-/* Without inotify, the next keep-alive finds out. */
+/* Without inotify, the next keep-alive notices a removal. */
 static int serve(struct own_socket *o)
 {
 	if (server_listen(o->server, socket_take(&o->socket), o->admin) < 0)
@@ -53,11 +53,11 @@ static int serve(struct own_socket *o)
 	const int error = uv_fs_event_start(&o->changed, on_changed, o->path, 0);
 	if (error)
 		log_debug("%s cannot be watched: %s", o->path, uv_strerror(error));
-	own_socket_check(o); /* it may have gone before it was watched */
+	own_socket_check(o); /* it may have been removed before it was watched */
 	return 0;
 }
 
-/* The lock goes first: if another daemon has the path by now, that one keeps it. */
+/* The lock is closed first: if another daemon has taken the path meanwhile, it keeps the path. */
 static void on_lost(uv_timer_t *timer)
 {
 	struct own_socket *o = timer->data;
@@ -89,7 +89,7 @@ int own_socket_serve(struct own_socket *o, uv_loop_t *loop, struct server *serve
 	return serve(o);
 }
 
-/* The file's directory may be about to be removed, too: so the daemon waits for a moment. */
+/* The file's directory may be about to be removed, too, so the daemon waits briefly. */
 void own_socket_check(struct own_socket *o)
 {
 	if (!o->server || uv_is_closing((uv_handle_t *)&o->lost) || socket_is_own(&o->socket))

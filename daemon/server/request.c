@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What each message does. The frame was checked already: the body has its exact length, and the
- * number of fds is right. Whatever fds are still in the array on return are closed by the caller.
+ * Handles each message. The frame has been checked: the body has the right length, and the number
+ * of fds is right. The caller closes the fds that are still in the array on return.
  */
 #include <stdio.h>
 #include <string.h>
@@ -20,23 +20,24 @@
 #include "memory/memory.h"
 #include "names.h"
 #include "printable.h"
+#include "process/cgroup.h"
 #include "server_state.h"
 
-/* True, and the session is told: the reserve for what was admitted before is not whole. */
+/* True, after telling the session: the reserve for admitted requests is incomplete. */
 static bool refused_memory(struct client *c, unsigned opcode, uint32_t serial)
 {
 	if (nofail_reserve_fill())
 		return false;
-	client_error(
-		c, opcode, serial, NCCLSVC_NO_MEMORY,
-		"the daemon has run out of memory: it takes requests again when there is some");
+	client_error(c, opcode, serial, NCCLSVC_NO_MEMORY,
+		     "the daemon is out of memory: try again later");
 	return true;
 }
 
-/* Requests that ask, or give something back, are taken also then. */
+/* Requests that query, or release something, are accepted even then. */
 static bool takes_memory(unsigned opcode)
 {
 	switch (opcode) {
+	case SVC_IDENTIFY:
 	case SVC_REGION_DEL:
 	case SVC_REDOP_DEL:
 	case SVC_JOIN_CANCEL:
@@ -46,7 +47,7 @@ static bool takes_memory(unsigned opcode)
 	case SVC_LIST:
 	case SVC_DAEMON_INFO:
 	case SVC_WORLD:
-	case SVC_CANCEL: /* of a session; those of tasks are refused there */
+	case SVC_CANCEL: /* for a session; cancellations of tasks are refused later */
 		return false;
 	default:
 		return true;
@@ -58,6 +59,7 @@ static bool administers(unsigned opcode)
 {
 	switch (opcode) {
 	case SVC_HELLO:
+	case SVC_IDENTIFY:
 	case SVC_LIST:
 	case SVC_DAEMON_INFO:
 	case SVC_WORLD:
@@ -72,7 +74,7 @@ static void hello(struct server *s, struct client *c, uint32_t serial, const str
 {
 	if (c->state != CLIENT_NEW) {
 		client_error(c, SVC_HELLO, serial, NCCLSVC_PROTOCOL,
-			     "the session has sent HELLO before");
+			     "the session has already sent HELLO");
 		return;
 	}
 	c->version_min = m->version_min;
@@ -87,7 +89,7 @@ static void hello(struct server *s, struct client *c, uint32_t serial, const str
 	}
 	if (m->reserved || !svc_text_ends(m->name, sizeof(m->name))) {
 		client_error(c, SVC_HELLO, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the name has no end, or a reserved field is not zero");
+			     "the name is not terminated, or a reserved field is not zero");
 		return;
 	}
 	if (c->refused) {
@@ -104,6 +106,7 @@ static void hello(struct server *s, struct client *c, uint32_t serial, const str
 	memcpy(c->name, m->name, sizeof(c->name));
 	svc_make_printable(c->name, sizeof(c->name));
 	c->version = (uint16_t)version;
+	svc_cgroup_of(c->pid, c->cgroup);
 	client_opened(c);
 	executor_command(s->executor, &(struct command){.kind = COMMAND_SESSION_ADD,
 							.session = c->slot,
@@ -123,6 +126,18 @@ static void hello(struct server *s, struct client *c, uint32_t serial, const str
 	client_reply(c, SVC_HELLO, serial, &r, sizeof(r), NULL, 0);
 	log_debug("session %u: %s, pid %d, user %u, protocol version %u", c->id, c->name, c->pid,
 		  c->uid, c->version);
+}
+
+static void identify(struct client *c, uint32_t serial, const struct svc_identify *m)
+{
+	if (!svc_label_ok(m->job, sizeof(m->job))) {
+		client_error(c, SVC_IDENTIFY, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "the job's name is not printable ASCII of at most %zu characters",
+			     sizeof(m->job) - 1);
+		return;
+	}
+	memcpy(c->job, m->job, sizeof(c->job));
+	client_reply(c, SVC_IDENTIFY, serial, NULL, 0, NULL, 0);
 }
 
 static void cancel_session(struct server *s, struct client *c, uint32_t serial, uint64_t id)
@@ -162,7 +177,7 @@ static void cancel(struct server *s, struct client *c, uint32_t serial, const st
 		return;
 	if (c->cancels >= SVC_CANCELS) {
 		client_error(c, SVC_CANCEL, serial, NCCLSVC_BUSY,
-			     "%d cancellations of this session are under way", SVC_CANCELS);
+			     "%d cancellations of this session are in progress", SVC_CANCELS);
 		return;
 	}
 	struct communicator *comm = NULL;
@@ -208,7 +223,7 @@ static void submit(struct server *s, struct client *c, uint32_t serial, const st
 	executor_command(s->executor, &cmd);
 }
 
-/* The reserved field of the small requests, 4 bytes behind their one argument. */
+/* Checks the reserved field of the small requests, 4 bytes after their one argument. */
 static bool reserved_is_zero(struct client *c, const struct svc_header *h, uint32_t reserved)
 {
 	if (!reserved)
@@ -226,14 +241,14 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 			     "the first message must be HELLO");
 		return;
 	}
-	/* They came before this request; and what comes of them may end the session. */
+	/* These events came before this request, and may end the session. */
 	server_handle_events(s);
 	remote_handle_own(&s->comms);
 	if (c->state == CLIENT_CLOSING)
 		return;
 	if (c->admin && !administers(h->opcode)) {
 		client_error(c, h->opcode, h->serial, NCCLSVC_PERMISSION,
-			     "this socket is for inspection and cancellation alone: jobs use %s, "
+			     "this socket is only for inspection and cancellation: jobs use %s, "
 			     "and a session for administration is opened with no_ring",
 			     s->path);
 		return;
@@ -243,6 +258,9 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 	switch (h->opcode) {
 	case SVC_HELLO:
 		hello(s, c, h->serial, body);
+		break;
+	case SVC_IDENTIFY:
+		identify(c, h->serial, body);
 		break;
 	case SVC_ATTACH:
 		memory_attach(&s->memory, c, h->serial, body);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Listening, accepting, deadlines, and what the executor reports. */
+ * Listening, accepting, deadlines, and the executor's events. */
 #include "server.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@
 #include "transport/transports.h"
 
 #define ACCEPTS_PER_TURN 256
-/* The memory of connections and requests (account_memory_left), and of small tables. */
+/* Memory of connections and requests (account_memory_left), and of small tables. */
 #define OTHER_BYTES	 (UINT64_C(96) << 20)
 
 /* ---- Deadlines ---- */
@@ -62,12 +62,13 @@ static uint64_t expire(void *arg, uint64_t now)
 	next = earlier(next, client_retry(&s->sessions, now));
 	next = earlier(next, turns_retry(&s->memory, now));
 	next = earlier(next, relay_expire(s, now));
+	next = earlier(next, watcher_expire(&s->watcher, now));
 	return earlier(next, coord_expire(&s->comms.coord));
 }
 
 /* ---- Accepting ---- */
 
-/* a: of the user; NULL: not known. Messages that wait on the connection may hold descriptors. */
+/* a: of the user; NULL: not known. Messages waiting in the connection may hold descriptors. */
 static void turn_away(struct account *a, int fd, int reason, const char *text)
 {
 	struct {
@@ -84,7 +85,7 @@ static void turn_away(struct account *a, int fd, int reason, const char *text)
 	account_put(a);
 }
 
-/* Takes a session's share. A connection counts for its user before it says HELLO. */
+/* Takes a session's shares. A connection counts for its user even before HELLO. */
 static bool take_session(struct account *a, char text[SVC_TEXT_BYTES])
 {
 	if (!account_take(a, SHARE_SESSIONS, 1, text))
@@ -95,7 +96,7 @@ static bool take_session(struct account *a, char text[SVC_TEXT_BYTES])
 	return false;
 }
 
-/* In a flood of connections, many peers have hung up before theirs is accepted. */
+/* In a flood of connections, many peers hang up before they are accepted. */
 static bool has_hung_up(int fd)
 {
 	char byte;
@@ -139,9 +140,11 @@ void server_adopt(struct server *s, int fd, bool admin)
 	}
 	c->refused = s->config->access == CONFIG_ACCESS_OWNER && !client_allows(c, geteuid());
 	loop_deadline(&s->loop, c->since_ns + (uint64_t)s->config->hello_seconds * 1000000000);
+	watcher_begin(&s->watcher, c->since_ns);
 }
 
-/* Out of fds, a connection would stay in the backlog and keep us spinning: turn it away instead. */
+/* Without free fds, a connection would stay in the backlog and keep the loop spinning, so turn it
+ * away. */
 static void accept_without_fd(struct server *s, int listen_fd)
 {
 	close(s->spare_fd);
@@ -198,7 +201,7 @@ int server_listen(struct server *s, int fd, bool admin)
 	return uv_poll_start(&l->poll, UV_READABLE, on_listen);
 }
 
-/* ---- What the executor reports ---- */
+/* ---- The executor's events ---- */
 
 static void on_cancelled(struct server *s, const struct event *ev)
 {
@@ -253,6 +256,9 @@ static void handle_event(struct server *s, const struct event *ev)
 		comm_epoch_dirty(&s->comms, ev->epoch.comm);
 		break;
 	case EVENT_TASKS_FAILED:
+		if (s->comms.comm_by_slot[ev->tasks.comm])
+			watcher_failed(&s->watcher, s->comms.comm_by_slot[ev->tasks.comm],
+				       ev->tasks.seq, &ev->tasks.status);
 		if (s->comms.comm_by_slot[ev->tasks.comm])
 			report_tasks(s->comms.comm_by_slot[ev->tasks.comm], &ev->tasks.status,
 				     ev->tasks.op, ev->tasks.rank, ev->tasks.seq);
@@ -324,7 +330,7 @@ static void notify_closed(void *arg)
 	uv_async_send(&s->closed);
 }
 
-/* ---- Beginning and end ---- */
+/* ---- Start and stop ---- */
 
 static struct engine_config engine_config_of(const struct config *config,
 					     const struct cluster *cluster)
@@ -360,6 +366,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 	s->path = path;
 	s->cluster = cluster;
 	s->start_ns = clock_now();
+	s->watcher.server = s;
 	accounts_init(&s->accounts, config, notify_closed, s);
 	s->gpus = (struct gpus){.loop = &s->loop,
 				.config = config,
@@ -477,7 +484,6 @@ static void let_executor_go(struct server *s)
 	uv_close((uv_handle_t *)&s->closed, on_handle_closed);
 	sessions_close(&s->sessions);
 	remote_close(&s->comms);
-	report_close(&s->comms);
 	gpu_stop(&s->gpus);
 }
 
@@ -487,6 +493,7 @@ void server_close(struct server *s, int reason, const char *text)
 	if (s->loop.closing)
 		return;
 	loop_close(&s->loop);
+	watcher_close(&s->watcher);
 	comm_close_all(&s->comms, reason);
 	DL_FOREACH_SAFE (s->sessions.clients, c, next)
 		client_close(c, reason, text);
@@ -514,7 +521,7 @@ void server_destroy(struct server *s)
 	plan_free_all(&s->comms);
 	comm_free_all(&s->comms);
 	remote_free(&s->comms);
-	report_free(&s->comms);
+	report_close(&s->comms);
 	gpu_free(&s->gpus);
 	staging_free(&s->gpus);
 	accounts_fini(&s->accounts);

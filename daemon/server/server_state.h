@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The supervisor's data, all of one thread. */
+ * The supervisor's data, all owned by one thread. */
 #ifndef SERVER_SERVER_STATE_H
 #define SERVER_SERVER_STATE_H
 
@@ -13,6 +13,7 @@
 #include "server.h"
 #include "session/client.h"
 #include "session/sessions.h"
+#include "watcher.h"
 
 struct cluster;
 
@@ -34,18 +35,19 @@ struct relay {
 struct server {
 	struct loop loop;
 	const struct config *config;
-	const char *path; /* of its socket: what belongs to this daemon alone is beside it */
+	const char *path; /* of its socket; this daemon's private files are beside it */
 	struct executor *executor;
 	uv_async_t events, faults, closed;
 	struct listener *listeners;
-	int spare_fd; /* given up for a moment to turn a connection away when fds run out */
+	int spare_fd; /* closed briefly to turn a connection away when fds run out */
 	struct sessions sessions;
 	struct accounts accounts;
 	struct comms comms;
-	struct cluster *cluster; /* the connections to the others; NULL: this node is alone */
+	struct cluster *cluster; /* connections to the other nodes; NULL: this node is alone */
 	struct gpus gpus;
 	struct memory memory;
 	struct relay relay;
+	struct watcher watcher;
 	uint64_t start_ns;
 	bool draining;
 	void (*drained)(void *arg);
@@ -54,7 +56,7 @@ struct server {
 	void *pong_arg;
 };
 
-/* server.c: what the executor has reported. */
+/* server.c: handles the executor's events. */
 void server_handle_events(struct server *s);
 
 /* request.c */

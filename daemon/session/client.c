@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One connection. The supervisor owns its fd until both libuv and the executor have let it go. */
+ * One connection. The supervisor owns its fd until both libuv and the executor have released it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -26,24 +26,24 @@
 #include "names.h"
 #include "sessions.h"
 
-#define MESSAGES_PER_TURN 32 /* read from one session before the others get their turn */
+#define MESSAGES_PER_TURN 32 /* read from one session before others get their turn */
 #define CLOSED		  "its process has closed the connection"
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 static void on_leaving(uv_idle_t *idle);
 
-/* A session that does not read its replies is not asked for more requests. */
+/* No further requests are read from a session that does not read its replies. */
 static void watch(struct client *c)
 {
 	int events = c->parked ? 0 : UV_DISCONNECT;
 	const bool replies = c->out || c->events;
-	/* A session whose request waits is woken by whatever it waits for. */
+	/* A session whose request waits is woken by the event it waits for. */
 	if (events && !c->waiting.length && !replies)
 		events |= UV_READABLE;
 	if (events && !c->waiting.length && replies && !c->retry.place)
 		events |= UV_WRITABLE;
 	if (events == c->polled)
-		return; /* libuv would tell the kernel all the same */
+		return; /* otherwise libuv would make a system call anyway */
 	c->polled = events;
 	uv_poll_start(&c->poll, events, on_poll);
 }
@@ -103,8 +103,8 @@ static void drop_outgoing(struct client *c, struct outgoing *o)
 	free(o);
 }
 
-/* The last message of a session that may not have read those before: only now the socket's buffer
- * is made larger, so that there is room for it. */
+/* The last message of a session that may not have read earlier ones. The socket's buffer is
+ * enlarged only now, to make room for it. */
 static void say_bye(struct client *c, int reason, const char *text)
 {
 	struct {
@@ -119,14 +119,14 @@ static void say_bye(struct client *c, int reason, const char *text)
 	svc_send(c->fd, &m, sizeof(m), NULL, 0, MSG_DONTWAIT);
 }
 
-/* A process that ends closes its socket, perhaps with replies unread. */
+/* A process that exits closes its socket, perhaps with unread replies. */
 static const char *end_text(int error)
 {
 	return !error || error == EPIPE || error == ECONNRESET ? CLOSED : strerror(error);
 }
 
-/* The session cannot be sent to. The caller may be iterating over what the session is part of, so
- * the loop closes it; the shutdown wakes the loop. */
+/* The session cannot be sent to. The caller may be iterating over a list with the session, so the
+ * loop closes it later; the shutdown wakes the loop. */
 static void lose(struct client *c, int reason, const char *text)
 {
 	if (c->lost[0])
@@ -177,15 +177,15 @@ static void queue_message(struct client *c, const void *message, size_t length, 
 	watch(c);
 }
 
-/* A reply with file descriptors, or a long one, waits until the session has read those before it:
- * so a session that does not read holds little, however much it asks for. */
+/* A reply with file descriptors, or a long one, waits until the session has read the earlier
+ * replies, so a session that does not read holds little, however much it requests. */
 static bool must_wait(const struct client *c, size_t length, unsigned nfds)
 {
 	int unread = 0;
 	return (nfds || length > SVC_MESSAGE_MAX) && !ioctl(c->fd, SIOCOUTQ, &unread) && unread > 0;
 }
 
-/* A process that does not read for a while is asked less and less often. */
+/* A process that does not read is retried less and less often. */
 static void try_again_later(struct client *c)
 {
 	struct sessions *s = c->sessions;
@@ -198,7 +198,7 @@ static void try_again_later(struct client *c)
 	loop_deadline(s->loop, at);
 }
 
-/* Returns 0, -EAGAIN (the message is to be sent later), or another -errno. */
+/* Returns 0, -EAGAIN (the message must be sent later), or another -errno. */
 static int try_send(struct client *c, const void *message, size_t length, const int *fds,
 		    unsigned nfds)
 {
@@ -209,7 +209,7 @@ static int try_send(struct client *c, const void *message, size_t length, const 
 		c->retry_after_ns = 0;
 	if (error == -ENOBUFS)
 		return -EAGAIN;
-	/* Sockets hold as many descriptors of this daemon as it may open (ETOOMANYREFS). */
+	/* A socket can hold as many of this daemon's descriptors as it may open (ETOOMANYREFS). */
 	if (error != -ETOOMANYREFS && error != -ENOMEM)
 		return error;
 	try_again_later(c);
@@ -251,7 +251,7 @@ static int try_event(struct client *c, const struct svc_event_comm *event)
 	return try_send(c, &m, m.header.length, NULL, 0);
 }
 
-/* Events wait in the memberships, not in the queue: there is at most one for each. */
+/* Events wait in the memberships, not in the queue: there is at most one per membership. */
 void client_comm_event(struct client *c, const struct svc_event_comm *event)
 {
 	if (c->state == CLIENT_CLOSING || c->lost[0])
@@ -268,7 +268,7 @@ void client_comm_event(struct client *c, const struct svc_event_comm *event)
 	watch(c);
 }
 
-/* Returns as try_send. */
+/* Returns like try_send. */
 static int send_events(struct client *c)
 {
 	for (uint32_t i = 1; i < c->nmemberships; i++) {
@@ -333,7 +333,7 @@ static bool free_memory(struct client *c, uint64_t until_ns)
 	return c->memory_gone;
 }
 
-/* Goes on with what is first to be done for at most SESSION_END_TURN_NS. True: it is done. */
+/* Does the next step for at most SESSION_END_TURN_NS. True: the step is done. */
 static bool take_turn(struct client *c)
 {
 	const uint64_t begin = clock_now(), until = begin + SESSION_END_TURN_NS;
@@ -342,7 +342,7 @@ static bool take_turn(struct client *c)
 	return done;
 }
 
-/* True: it is done at once. Else try_free is called when it is. */
+/* True: it is done at once. Otherwise try_free is called when it is done. */
 static bool take_turns(struct client *c)
 {
 	struct sessions *s = c->sessions;
@@ -426,8 +426,8 @@ static void end_ring(struct client *c, int reason)
 	syscall(SYS_futex, &c->ring->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* A session that its process closes has ended in good order, or comm_break_for tells more. One that
- * has only asked (ncclsvc-ctl) is not worth a line. */
+/* A session closed by its process has ended in good order, or comm_break_for logs more. One that
+ * only made queries (ncclsvc-ctl) is not logged at info level. */
 static void log_end(const struct client *c, const char *text)
 {
 	if (!text)
@@ -440,7 +440,7 @@ static void log_end(const struct client *c, const char *text)
 		log_debug("session %u (%s, pid %d) has ended", c->id, c->name, c->pid);
 }
 
-/* Descriptors that came with a message, and were counted. */
+/* Descriptors that came with a message, and were charged. */
 static void drop_fds(struct client *c, const int *fds, unsigned nfds)
 {
 	account_close(c->account, fds, nfds);
@@ -505,7 +505,7 @@ static void keep_waiting(struct client *c, const char *message, size_t length, c
 	watch(c);
 }
 
-/* All of the message's buffer is the request, with zeros at its end. */
+/* The request fills the message's buffer, with zeros at its end. */
 static void handle_request(struct client *c, const struct svc_header *h, const char *message,
 			   int *fds, unsigned nfds)
 {
@@ -537,13 +537,13 @@ static void take_message(struct client *c, const char *message, ssize_t n, int *
 {
 	if (n == -EMSGSIZE)
 		client_close(c, NCCLSVC_PROTOCOL, "a message, or its control data, is too long");
-	else if (n <= 0) /* an empty message looks like the end, but for the fds it may bring */
+	else if (n <= 0) /* an empty message looks like the end, except for fds that it may bring */
 		client_close(c, 0, end_text((int)-n));
 	else
 		judge(c, message, (size_t)n, fds, nfds);
 }
 
-/* The descriptors that came count for the user, also while they wait to be closed. */
+/* Received descriptors are charged to the user, even while they wait to be closed. */
 static void take_with_fds(struct client *c, const char *message, ssize_t n, int *fds, unsigned nfds)
 {
 	account_add(c->account, SHARE_FDS, nfds); /* connection_may_read has found room */
@@ -552,7 +552,7 @@ static void take_with_fds(struct client *c, const char *message, ssize_t n, int 
 		drop_fds(c, fds, nfds);
 }
 
-/* Handles the request that waits once more. */
+/* Handles the waiting request once more. */
 static void wake(struct client *c)
 {
 	const uint64_t begin = clock_now();
@@ -649,7 +649,7 @@ static void serve(struct client *c, int status, int events)
 		client_close(c, c->lost_reason, c->lost);
 		return;
 	}
-	if (status < 0) { /* POLLERR: the peer closed with answers unread */
+	if (status < 0) { /* POLLERR: the peer closed with unread replies */
 		client_close(c, 0, CLOSED);
 		return;
 	}
@@ -657,7 +657,7 @@ static void serve(struct client *c, int status, int events)
 		write_messages(c);
 	if (c->state != CLIENT_CLOSING && (events & UV_READABLE))
 		read_messages(c);
-	/* The client has closed its end while answers waited: drop them. */
+	/* The client has closed its end while replies waited: drop them. */
 	if (c->state != CLIENT_CLOSING && (events & UV_DISCONNECT) &&
 	    (c->out || c->events || c->waiting.length))
 		client_close(c, 0, CLOSED);
@@ -666,7 +666,7 @@ static void serve(struct client *c, int status, int events)
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
 	struct client *c = poll->data;
-	if (c->parked) /* the kernel had told of it before */
+	if (c->parked) /* the kernel had reported it before */
 		return;
 	if (has_time(c))
 		serve(c, status, events);
@@ -674,7 +674,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 		park(c);
 }
 
-/* In order; those whose users have used up their time again come last. */
+/* In order; clients whose users have used up their time again come last. */
 void client_turn(struct sessions *s)
 {
 	for (uint32_t n = s->nparked; n && s->parked; n--) {
@@ -691,7 +691,7 @@ void client_turn(struct sessions *s)
 	}
 }
 
-/* ---- Beginning ---- */
+/* ---- Start ---- */
 
 void client_opened(struct client *c)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One connection, and what its process holds here. */
+ * One connection, and the resources of its process. */
 #ifndef SESSION_CLIENT_H
 #define SESSION_CLIENT_H
 
@@ -21,10 +21,10 @@ struct sessions;
 struct membership {
 	struct communicator *comm; /* NULL: free handle */
 	int32_t rank;
-	struct svc_event_comm event; /* that the socket did not take at once; comm 0: none */
+	struct svc_event_comm event; /* not accepted by the socket so far; comm 0: none */
 };
 
-/* A message that the socket did not take at once. */
+/* A message that the socket did not accept at once. */
 struct outgoing {
 	struct outgoing *prev, *next;
 	int fds[SVC_FDS_MAX];
@@ -54,10 +54,12 @@ struct client {
 	bool failure_settled;		   /* failure_done is known */
 	bool admin;			   /* it came by the socket for administration */
 	bool refused;			   /* may not use this daemon */
-	uint16_t version_min, version_max; /* as it said */
-	uint16_t version;		   /* of the protocol; before HELLO the lowest */
+	uint16_t version_min, version_max; /* from HELLO */
+	uint16_t version;		   /* of the protocol; before HELLO, the lowest */
 	char name[NCCLSVC_NAME_BYTES];
-	ncclsvc_mps mps; /* and the next two: as it said when it joined with a GPU last */
+	char job[NCCLSVC_JOB_BYTES];	/* as it says */
+	char cgroup[NCCLSVC_JOB_BYTES]; /* its process's, read when it said hello */
+	ncclsvc_mps mps; /* and the next two: as given when it last joined with a GPU */
 	uint64_t mps_server;
 	int32_t mps_device;
 	struct account *account;
@@ -65,25 +67,26 @@ struct client {
 	uv_poll_t poll;
 	int polled; /* for these events */
 	bool poll_closed, executor_gone;
-	bool vacated, memory_gone; /* at its end */
-	bool known;		   /* at its end: the executor has it */
-	char lost[64];		   /* why it is to be closed; empty: it is not */
-	int lost_reason;	   /* for its BYE; 0: none, the client has closed its end */
+	bool vacated, memory_gone; /* while it ends */
+	bool known;		   /* while it ends: the executor knows it */
+	char lost[64];		   /* why it will be closed; empty: it will not */
+	int lost_reason;	   /* for its BYE; 0: none, as the client has closed its end */
 	struct outgoing *out;
-	uint32_t queued;	 /* bytes of those */
-	struct deadline retry;	 /* to send them again; in no heap: when the socket has room */
-	uint64_t retry_after_ns; /* the last interval before that; 0: the last message was sent */
-	bool events;		 /* some membership has one */
+	uint32_t queued;	 /* total bytes of these */
+	struct deadline retry;	 /* when to send them again; in no heap: when the socket has room */
+	uint64_t retry_after_ns; /* the last interval between attempts; 0: the last message was sent
+				  */
+	bool events;		 /* a membership has one */
 	struct {
-		bool asked; /* by the request that is being handled */
+		bool asked; /* by the request being handled */
 		size_t length;
 		_Alignas(8) char message[SVC_MESSAGE_MAX];
 		int fds[SVC_FDS_MAX];
 		unsigned nfds;
-	} waiting;	     /* the request that waits; length 0: none does */
-	uint32_t leaving_at; /* at its end: the next membership to be vacated */
+	} waiting;	     /* the waiting request; length 0: none */
+	uint32_t leaving_at; /* while it ends: the next membership to be vacated */
 	struct client *prev_waiting, *next_waiting; /* while it is silent, or leaving */
-	bool parked;				    /* until its user has time */
+	bool parked;				    /* until its user has time in a turn */
 	struct client *prev_parked, *next_parked;
 	struct {
 		uint32_t number; /* 0: none */
@@ -91,8 +94,8 @@ struct client {
 		struct deadline deadline;
 	} relayed;	   /* its LIST that another node has yet to answer */
 	uint32_t nrelayed; /* the number of the last */
-	unsigned cancels;  /* that the executor has not answered */
-	unsigned redops;   /* that a worker has not */
+	unsigned cancels;  /* not answered by the executor yet */
+	unsigned redops;   /* not answered by a worker yet */
 	struct session_counts counts;
 
 	struct svc_ring *ring; /* NULL: none */
@@ -100,16 +103,16 @@ struct client {
 	uint32_t ring_fault; /* number of fault_watch */
 	uint32_t entries;
 	int doorbell, completion;
-	int ring_fd;	       /* kept for GPUs' workers; else -1 */
-	uint32_t out_of_reach; /* bits: GPUs whose memory its process cannot map */
-	uint32_t gpu_asked,
-		gpu_known; /* bits: workers that were told of the timelines, and have them */
+	int ring_fd;		       /* kept for GPUs' workers; otherwise -1 */
+	uint32_t out_of_reach;	       /* bitmap: GPUs whose memory its process cannot map */
+	uint32_t gpu_asked, gpu_known; /* bitmaps: workers that were told of the timelines, and that
+					  know them */
 
 	struct mapping *mappings; /* [1..nmappings) */
 	uint32_t nmappings, regions;
-	uint32_t free_mapping; /* the first of those that are not used; 0: none */
+	uint32_t free_mapping; /* the first unused one; 0: none */
 	uint64_t region_bytes;
-	struct region_call *region_calls; /* that wait for their turn at GPUs' workers (turns.h) */
+	struct region_call *region_calls; /* waiting for their turn at GPUs' workers (turns.h) */
 
 	struct membership *memberships; /* [1..nmemberships) */
 	uint32_t nmemberships, comms;
@@ -118,11 +121,11 @@ struct client {
 	UT_hash_handle hh; /* by id */
 };
 
-/* The account's share of sessions and of fds was taken; the client gives it back. admin: it came by
- * the socket for administration. */
+/* The caller has taken the account's shares of sessions and fds; the client returns them. admin:
+ * connected through the socket for administration. */
 struct client *client_create(struct sessions *s, int fd, struct account *account,
 			     const struct ucred *cred, bool admin);
-/* It has said HELLO. */
+/* Has it sent HELLO? */
 void client_opened(struct client *c);
 /* Its process is to be remembered well enough to tell how it ends. */
 void client_watch_process(struct client *c);
@@ -131,23 +134,25 @@ void client_reply(struct client *c, unsigned opcode, uint32_t serial, const void
 		  const int *fds, unsigned nfds);
 void client_error(struct client *c, unsigned opcode, uint32_t serial, int result,
 		  const char *format, ...) __attribute__((format(printf, 5, 6)));
-/* The request that is being handled was refused its share. Is something of the user's still to be
- * unmapped or closed, which counts until then? Then the request waits, and is handled again; it
- * must have changed nothing, and get no answer now. No other is read from the session. */
+/* The request being handled was refused a share. If the user still has memory to be unmapped or
+ * descriptors to be closed, which count until then, the request waits and is handled again. It must
+ * not have changed anything, and must not be answered now. Until then, no other request of the
+ * session is read. */
 bool client_wait(struct client *c);
-/* A turn of the loop begins: what is parked goes on. */
+/* A turn of the loop begins; parked clients continue. */
 void client_turn(struct sessions *s);
-/* Handles waiting requests again. False: there was no time for all. */
+/* Handles waiting requests again. False: there was not enough time for all of them. */
 bool client_wake(struct sessions *s);
-/* Tells of the epoch's end. At most one event waits for each membership. */
+/* Reports the epoch's end. At most one event waits for each membership. */
 void client_comm_event(struct client *c, const struct svc_event_comm *event);
-/* Sends again what could not be sent; returns when to call next, 0: when something else fails. It
- * looks at those alone whose time has come, for EXPIRE_TURN_NS. */
+/* Retries messages that could not be sent, for EXPIRE_TURN_NS; returns when to call again, 0: after
+ * the next failure. Visits only clients whose time has come. */
 uint64_t client_retry(struct sessions *s, uint64_t now);
-/* Ends the session. A reason other than 0 is told in an event with the text. */
+/* Ends the session. A reason other than 0 is sent in an event with the text. */
 void client_close(struct client *c, int reason, const char *text);
 void client_executor_gone(struct client *c);
-/* May it act on what belongs to this user? By the jobs' socket nobody else may, root included. */
+/* May it act on resources of this user? On the jobs' socket only the same user may, so not even
+ * root. */
 bool client_allows(const struct client *c, uint32_t uid);
 
 #endif

@@ -14,9 +14,9 @@
 
 enum next { NEXT_NONE, NEXT_END, NEXT_PLAIN, NEXT_BRINGS_FDS };
 
-/* Tells what the next message is. An empty message has its sender's credentials, and the end of the
+/* Peeks at the next message. An empty message has its sender's credentials, and the end of the
  * connection has none. The buffer has no room for descriptors: if the message brings any, the
- * kernel reports that it cut them off. */
+ * kernel reports that they were truncated. */
 static enum next look(int fd, int flags)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct ucred))];
@@ -46,7 +46,7 @@ static enum next peek(int fd)
 
 static bool holds_fds(int fd)
 {
-	shutdown(fd, SHUT_RD); /* nothing more comes */
+	shutdown(fd, SHUT_RD); /* no more messages can come */
 	for (int i = 0; i < DRAINED_MAX; i++) {
 		const enum next next = peek(fd);
 		if (next != NEXT_PLAIN)

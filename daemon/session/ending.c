@@ -24,7 +24,7 @@
 #define FIELD_CODE	26 /* 1: the caller may not read it, nor the exit status at the end */
 #define FIELD_EXIT_CODE 52
 
-/* Of newer kernels than the headers may be: include/uapi/asm-generic/socket.h and linux/pidfd.h. */
+/* SO_PEERPIDFD and struct pidfd_info, which the headers of an older kernel lack. */
 #define PEERPIDFD	 77
 #define PIDFD_INFO_BYTES 64 /* the first version of struct pidfd_info */
 #define PIDFD_INFO	 _IOC(_IOC_READ | _IOC_WRITE, 0xFF, 11, PIDFD_INFO_BYTES)
@@ -130,7 +130,7 @@ static struct ending ending_by_flags(const struct stat_fields *f, bool no_memory
 	if (!(f->flags & PF_SIGNALED))
 		return (struct ending){.how = NCCLSVC_ENDED_EXITED, .code = -1};
 	return no_memory ? (struct ending){.how = NCCLSVC_ENDED_NO_MEMORY, .code = SIGKILL}
-			 : (struct ending){.how = NCCLSVC_ENDED};
+			 : (struct ending){.how = NCCLSVC_ENDED_UNKNOWN};
 }
 
 /* Of a process that was reaped. */
@@ -138,7 +138,7 @@ static struct ending ending_by_pidfd(int fd)
 {
 	struct pidfd_facts facts = {.mask = PIDFD_HAS_EXIT};
 	if (fd < 0 || ioctl(fd, PIDFD_INFO, &facts) || !(facts.mask & PIDFD_HAS_EXIT))
-		return (struct ending){.how = NCCLSVC_ENDED};
+		return (struct ending){.how = NCCLSVC_ENDED_UNKNOWN};
 	return ending_by_status(facts.exit_code, false);
 }
 

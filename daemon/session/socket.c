@@ -11,7 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Connections that wait: they are accepted in their order, whoever they belong to. */
+/* Waiting connections, accepted in order whoever they belong to. */
 #define BACKLOG 1024
 
 #define LOCK_PATH_MAX (sizeof(((struct listen_socket *)0)->path) + 8)
@@ -28,8 +28,8 @@ static int open_lock(const char *socket, int flags)
 	return open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
 }
 
-/* Two daemons that start at once must not take each other's fresh socket for a stale one: whoever
- * has the lock may replace what is there. Returns 0 or -1. */
+/* Two daemons that start at once must not mistake each other's new socket for a stale one, so only
+ * the holder of the lock may replace it. Returns 0 or -1. */
 static int take_lock(struct listen_socket *ls, char *why, size_t why_size)
 {
 	ls->lock_fd = open_lock(ls->path, O_CREAT);
@@ -54,7 +54,7 @@ static int remove_stale(struct listen_socket *ls, const struct sockaddr_un *addr
 	if (lstat(ls->path, &st) < 0)
 		return 0;
 	if (!S_ISSOCK(st.st_mode)) {
-		snprintf(why, why_size, "%s exists and is no socket; remove it", ls->path);
+		snprintf(why, why_size, "%s exists but is not a socket; remove it", ls->path);
 		return -1;
 	}
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -62,7 +62,7 @@ static int remove_stale(struct listen_socket *ls, const struct sockaddr_un *addr
 		fd < 0 || connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) < 0 ? errno : 0;
 	if (fd >= 0)
 		close(fd);
-	/* Full backlog, or a socket of another type: somebody lives there. */
+	/* Full backlog, or a socket of another type: it is in use. */
 	if (!error || error == EAGAIN || error == EPROTOTYPE) {
 		snprintf(why, why_size,
 			 "another program answers on %s; stop it, or choose another path with "
@@ -113,7 +113,7 @@ int socket_open(struct listen_socket *ls, const char *path, mode_t mode, char *w
 	return 0;
 }
 
-/* Is that what the path names now? */
+/* Does the path name this file now? */
 static bool is_at(const char *path, dev_t dev, ino_t ino)
 {
 	struct stat st;
@@ -144,7 +144,8 @@ void socket_close(struct listen_socket *ls)
 		return;
 	if (ls->ino && is_at(ls->path, ls->dev, ls->ino))
 		unlink(ls->path);
-	/* The lock file stays: to remove it would let two daemons lock two files of one name. */
+	/* The lock file stays: removing it would let two daemons lock two files with the same name.
+	 */
 	close(ls->lock_fd);
 	ls->fd = ls->lock_fd = -1;
 }
@@ -170,7 +171,7 @@ void socket_forget_note(const char *path)
 	const int fd = open_lock(path, 0);
 	if (fd < 0)
 		return;
-	/* Should it fail, the next daemon has the note. */
+	/* If this fails, the next daemon has the note. */
 	if (flock(fd, LOCK_EX | LOCK_NB) == 0 && ftruncate(fd, 0) < 0)
 		errno = 0;
 	close(fd);

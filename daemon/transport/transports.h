@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * All transports there are. */
+ * All transports. */
 #ifndef TRANSPORT_TRANSPORTS_H
 #define TRANSPORT_TRANSPORTS_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Requests to close memory that are answered once it is let go: its owner waits for that before he
- * frees it. */
+ * Requests to close memory that are answered when it is released. The owner waits for that before
+ * freeing the memory. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <utlist.h>
@@ -49,7 +49,7 @@ void import_close(struct worker *w, const struct worker_message *m)
 		import_put(w, i);
 	if (!m->region.within_ns)
 		return;
-	/* A range that is about to go uses its parts until then. Other users stay. */
+	/* A range that is about to be released uses its parts until then. Other users stay. */
 	if (!i || (i->users && !w->ranges_leaving))
 		answer(w, m->key, NCCLSVC_OK, "");
 	else if (i->closing || !begin(w, i, m))

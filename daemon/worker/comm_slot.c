@@ -16,7 +16,8 @@ static void complain(struct worker_message *m, const char *what, ncclResult_t re
 		 last && *last ? ": " : "", last ? last : "");
 }
 
-/* The first operation pays for connections and kernels: better now than in somebody's step. */
+/* The first operation pays for connections and kernels, so run it now and not in a trainer's step.
+ */
 static ncclResult_t warm_up(struct worker *w, const struct comm_slot *l)
 {
 	void *p = (void *)(uintptr_t)w->scratch;
@@ -51,9 +52,9 @@ static void make(struct worker *w, struct worker_message *m)
 	cu.cuCtxGetStreamPriorityRange(&least, &greatest);
 	CUresult error =
 		cu.cuStreamCreateWithPriority(&l->stream, CU_STREAM_NON_BLOCKING, greatest);
-	if (worker_bad(w, error, "no stream can be made for a communicator")) {
+	if (worker_bad(w, error, "cannot create a stream for a communicator")) {
 		m->result = NCCLSVC_SYSTEM;
-		snprintf(m->text, sizeof(m->text), "no stream can be made: %s",
+		snprintf(m->text, sizeof(m->text), "cannot create a stream: %s",
 			 gpu_api_cuda_error(error));
 		*l = (struct comm_slot){0};
 		return;
@@ -69,14 +70,14 @@ static void make(struct worker *w, struct worker_message *m)
 		l->rank = m->comm.rank;
 		l->enqueued = atomic_load(&w->queue->slots[m->comm.slot].completed);
 		l->failed = false;
-		log_info("NCCL communicator %u: made in %llu ms, with this GPU as rank %d of %d",
+		log_info("NCCL communicator %u: created in %llu ms, with this GPU as rank %d of %d",
 			 m->comm.slot, (unsigned long long)(worker_clock() - start) / 1000000,
 			 l->rank, l->nranks);
 		if (m->comm.slot >= w->high_slot)
 			w->high_slot = m->comm.slot + 1;
 		return;
 	}
-	complain(m, "NCCL cannot make the communicator", result);
+	complain(m, "NCCL cannot create the communicator", result);
 	if (!result)
 		snprintf(m->text, sizeof(m->text), "the communicator's first operation failed: %s",
 			 gpu_api_cuda_error(error));
@@ -92,12 +93,12 @@ static void answer_cancelled(struct worker *w, const struct worker_message *aske
 {
 	struct worker_message m = *asked;
 	m.result = NCCLSVC_CANCELLED;
-	snprintf(m.text, sizeof(m.text), "another rank's part of it will not come");
+	snprintf(m.text, sizeof(m.text), "another rank cannot create its part of it");
 	worker_send(w, &m, -1);
 }
 
-/* The queue says when: what the engine launches for several workers, all take in the same order,
- * and NCCL's ranks wait for each other here as they do when they first connect. */
+/* The queue determines when: all workers take the engine's launches in the same order, and NCCL's
+ * ranks wait for each other here as they do when they first connect. */
 void comm_slot_init_asked(struct worker *w, const struct worker_message *m)
 {
 	struct comm_slot_init *init = &w->inits[m->comm.slot];
@@ -113,7 +114,7 @@ void comm_slot_init_cancel(struct worker *w, const struct worker_message *m)
 	const bool waits = init->waits && init->number == m->comm.number;
 	if (init->number > m->comm.number)
 		return;
-	init->number = m->comm.number; /* also if it could not be asked for */
+	init->number = m->comm.number; /* even if the request failed */
 	init->waits = false;
 	if (waits)
 		answer_cancelled(w, &init->message);
@@ -140,7 +141,7 @@ void comm_slot_failed(struct worker *w, uint32_t slot, const char *what, ncclRes
 	if (w->slots[slot].failed)
 		return;
 	w->slots[slot].failed = true;
-	/* NCCL may only have been the first to meet an error of the whole context. */
+	/* NCCL may only be the first to see an error of the whole context. */
 	CUresult error = cu.cuStreamQuery(w->slots[slot].stream);
 	if (error != CUDA_ERROR_NOT_READY)
 		worker_bad(w, error, what);

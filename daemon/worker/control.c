@@ -15,7 +15,7 @@
 void worker_send(struct worker *w, const struct worker_message *m, int fd)
 {
 	int error = svc_send(w->sock, m, sizeof(*m), &fd, fd >= 0, 0);
-	if (error) /* the supervisor is gone, or about to be */
+	if (error) /* the supervisor is gone, or about to exit */
 		w->quit = w->supervisor_lost = true;
 }
 
@@ -25,7 +25,7 @@ static void make_id(struct worker_message *m)
 	ncclResult_t result = nccl.ncclGetUniqueId(&id);
 	if (result) {
 		m->result = NCCLSVC_SYSTEM;
-		snprintf(m->text, sizeof(m->text), "NCCL makes no unique id: %s",
+		snprintf(m->text, sizeof(m->text), "NCCL cannot create a unique id: %s",
 			 nccl.ncclGetErrorString(result));
 	}
 	memcpy(m->comm.id, &id, sizeof(m->comm.id));
@@ -91,25 +91,25 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 		break;
 	case WORKER_REDOP_DEL:
 	case WORKER_REDOPS_CLEAR:
-		/* Launches that are in the queue already may still name the reduction. */
+		/* Launches in the queue may still name the reduction. */
 		while (launch_next(w))
 			;
 		redop_del(w, m);
 		return;
 	case WORKER_PING:
-		/* An idle GPU fails silently. */
+		/* An idle GPU fails without notice. */
 		worker_bad(w, cu.cuMemcpyDtoH(&(char){0}, w->scratch, 1),
 			   "the GPU does not answer");
 		break;
 	default:
-		log_error("the worker ignores a request of unknown kind %u: a defect of the daemon",
+		log_error("the worker ignored a request of unknown kind %u: a defect of the daemon",
 			  m->kind);
 		return;
 	}
 	worker_send(w, m, -1);
 }
 
-/* Received descriptors are users', or nobody else holds them any more: a close may take long. */
+/* Received descriptors belong to users, or are the last references, so a close may take long. */
 static void close_received(struct worker *w, const int *fds, unsigned nfds)
 {
 	if (nfds)

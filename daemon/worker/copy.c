@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where device memory is staged: copies between the GPU and the staging memory, in both directions
- * at once. Nothing on these streams waits for anybody, so each copy ends by itself. */
+ * For staged device memory: copies between the GPU and the staging memory, in both directions at
+ * once. Nothing on these streams waits for other processes, so each copy ends by itself. */
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -41,19 +41,18 @@ bool copy_start(struct worker *w, uint64_t pinned, char *text, size_t size)
 						      greatest);
 	}
 	if (error)
-		snprintf(text, size, "no stream can be made: %s", gpu_api_cuda_error(error));
+		snprintf(text, size, "cannot create a stream: %s", gpu_api_cuda_error(error));
 	return !error;
 }
 
-/* The task of a failed copy is not known here, and a missing copy would go unnoticed: the worker
- * ends. */
+/* The task of a failed copy is not known here, and a missing copy would go unnoticed, so the worker
+ * exits. */
 static void copy_failed(struct worker *w, CUresult error)
 {
 	if (!worker_bad(w, error, "memory cannot be copied between GPU and host") || w->dying[0])
 		return;
 	struct worker_message m = {.kind = WORKER_DYING, .result = NCCLSVC_WORKER_LOST};
-	snprintf(w->dying, sizeof(w->dying), "a copy cannot be done: %s",
-		 gpu_api_cuda_error(error));
+	snprintf(w->dying, sizeof(w->dying), "a copy failed: %s", gpu_api_cuda_error(error));
 	snprintf(m.text, sizeof(m.text), "%s", w->dying);
 	w->quit = true;
 	worker_send(w, &m, -1);
@@ -73,7 +72,7 @@ static CUresult copy(const struct worker *w, const struct launch *l)
 	return error;
 }
 
-/* Launches for an earlier worker of this GPU name its addresses, not those of this one. */
+/* Launches for an earlier worker of this GPU have addresses in that worker. */
 static bool for_us(const struct worker *w, const struct launch *l)
 {
 	const uint64_t bytes = w->staging_bytes;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How a slot ends. To destroy or abort an NCCL communicator may wait for the other ranks of the
- * node, whose workers may be waiting for a launch of this one. So a thread of its own makes that
- * call, and the worker's thread goes on launching. The slot is free for its next owner at once. */
+ * The end of a slot. Destroying or aborting an NCCL communicator may wait for the node's other
+ * ranks, whose workers may wait for a launch of this one. So a separate thread makes that call,
+ * while the worker's thread continues to launch. The slot is free for its next owner at once. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -12,10 +12,10 @@
 #include "worker.h"
 
 struct slot_ending {
-	struct slot_ending *prev, *next; /* of those that have left their slots */
+	struct slot_ending *prev, *next; /* of endings that have left their slots */
 	CUstream stream;
 	uint32_t slot;
-	bool told; /* that it takes long */
+	bool told; /* a long duration was logged */
 	pthread_t thread;
 	CUcontext context;
 	ncclComm_t comm;
@@ -54,7 +54,7 @@ static void begin(struct worker *w, struct comm_slot *l, uint32_t slot, bool abo
 				  .bell = w->bell,
 				  .begun_ns = worker_clock()};
 	l->ending = n;
-	l->comm = NULL; /* from here on the ending's alone */
+	l->comm = NULL; /* from here on, only the ending uses it */
 	if (pthread_create(&n->thread, NULL, end_main, n)) {
 		l->ending = NULL;
 		free(n);
@@ -62,7 +62,7 @@ static void begin(struct worker *w, struct comm_slot *l, uint32_t slot, bool abo
 	}
 }
 
-/* NCCL is through with it. */
+/* NCCL has finished with it. */
 static void finish(struct slot_ending *n)
 {
 	pthread_join(n->thread, NULL);
@@ -119,8 +119,8 @@ void comm_slot_destroy(struct worker *w, uint32_t slot)
 	comm_slot_end_apart(w, slot, false);
 }
 
-/* Writes behind the aborted kernels may wait for somebody's input: as long as they are there, a
- * timeline can still be set back to what they say. */
+/* Writes behind the aborted kernels may wait for a process's input. While they exist, they can
+ * still reset a timeline to their values. */
 void comm_slot_drain(struct worker *w, uint32_t slot)
 {
 	struct comm_slot *l = &w->slots[slot];

@@ -17,7 +17,7 @@ bool gpu_api_open_cuda(int *version, char *text, size_t size)
 	CUresult error = CUDA_SUCCESS;
 	if (!cuda_driver_load(&cu, version, text, size))
 		return false;
-	/* An MPS server that has just lost a client refuses new ones for a moment. */
+	/* An MPS server that has just lost a client briefly refuses new ones. */
 	for (int i = 0; !error && i < MPS_TRIES; i++) {
 		error = cu.cuInit(0);
 		if (error != CUDA_ERROR_MPS_SERVER_NOT_READY || i == MPS_TRIES - 1)
@@ -44,7 +44,8 @@ bool gpu_api_open_nccl(int *version, char *text, size_t size)
 	}
 	if (*version < NCCL_VERSION_NEEDED) {
 		snprintf(text, size,
-			 "libnccl.so.2 is version %d.%d.%d, %d.%d is needed: install a newer NCCL",
+			 "libnccl.so.2 is version %d.%d.%d, but %d.%d is needed: install a newer "
+			 "NCCL",
 			 *version / 10000, *version % 10000 / 100, *version % 100,
 			 NCCL_VERSION_NEEDED / 10000, NCCL_VERSION_NEEDED % 10000 / 100);
 		return false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * libcuda and libnccl as this process has opened them. Errors end in one sentence. */
+ * libcuda and libnccl, opened by this process. Errors are reported as one sentence. */
 #ifndef WORKER_GPU_API_H
 #define WORKER_GPU_API_H
 

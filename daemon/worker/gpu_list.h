@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which GPUs this process may use, and whether it uses them through an MPS server. */
+ * The GPUs that this process may use, and whether through an MPS server. */
 #ifndef WORKER_GPU_LIST_H
 #define WORKER_GPU_LIST_H
 
@@ -16,13 +16,13 @@ struct gpu_entry {
 	char name[NCCLSVC_NAME_BYTES];
 };
 
-/* False: there is no GPU i, or the driver does not tell. The driver must be open. */
+/* False: there is no GPU i, or the driver does not report it. The driver must be open. */
 bool gpu_list_get(int i, struct gpu_entry *e);
 
-/* Bits: the GPUs, by the same numbers, whose memory GPU i can access. */
+/* Bitmap of the GPUs, by the same numbers, whose memory GPU i can access. */
 uint32_t gpu_list_reach(int i);
 
-/* Returns ncclsvc_mps; *server tells servers apart. After the context was made. */
+/* Returns ncclsvc_mps; *server identifies the server. Call it after creating the context. */
 uint32_t gpu_list_mps(CUdevice device, uint64_t *server);
 
 #endif

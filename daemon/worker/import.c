@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Allocations of trainers, imported; and how memory is let go that trainers gave back. */
+ * Imports of trainers' allocations, and the release of memory that trainers returned. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,8 +51,9 @@ CUresult import_map(const struct worker *w, struct import *i)
 }
 
 /* Two sessions of one process may name one allocation, which can be opened only once. The address
- * alone does not tell: what is freed and allocated again may get the same. Nor does the buffer id:
- * a process that was restored from a checkpoint has other memory under it, and another handle. */
+ * does not identify it, since a later allocation may get the same address. The buffer id does not,
+ * either: a process restored from a checkpoint has other memory with the same id, and another
+ * handle. */
 static struct import *open_already(const struct worker *w, const struct import_name *name)
 {
 	struct import *i;
@@ -79,7 +80,7 @@ static CUresult open_fd(const struct worker *w, struct import *i, int fd)
 	return error;
 }
 
-/* Nothing that was said of an allocation is trusted: the driver tells how long it is. */
+/* Claims about an allocation are not trusted: the driver reports its length. */
 static bool long_enough(const struct import *i)
 {
 	CUdeviceptr base = 0;
@@ -125,7 +126,7 @@ static struct import *open_new(struct worker *w, struct worker_message *m,
 		import_add(w, i);
 		return i;
 	}
-	known->opens++; /* the driver knows the handle; it counts */
+	known->opens++; /* the driver knows the handle, and counts openings */
 	free(i);
 	return known;
 }
@@ -149,7 +150,7 @@ void import_open(struct worker *w, struct worker_message *m, int fd)
 	}
 }
 
-/* ---- Letting go ---- */
+/* ---- Release ---- */
 
 void imports_close_later(struct worker *w)
 {
@@ -165,8 +166,8 @@ void import_drop(struct worker *w, struct import *i)
 	imports_close_later(w);
 }
 
-/* An import stays in the list as long as the driver has its IPC handle open, because a handle
- * cannot be opened twice. */
+/* An import stays in the list while the driver has its IPC handle open, since a handle cannot be
+ * opened twice. */
 void import_put(struct worker *w, struct import *i)
 {
 	if (!i->users || --i->users || i->leaves)
@@ -194,7 +195,7 @@ static CUresult close_mapping(const struct import *i)
 	return error;
 }
 
-/* The whole of it, or a part of a range. */
+/* All of it, or a part of a range. */
 static void let_import_go(struct worker *w, struct import *i)
 {
 	CUresult error = CUDA_SUCCESS;
@@ -219,9 +220,9 @@ static void let_import_go(struct worker *w, struct import *i)
 	free(i);
 }
 
-/* The driver waits for all that is in flight, and a launch may wait for a trainer that waits for
- * this worker's next launch: so not while any is in flight, unless none is stuck and the memory has
- * waited for long. */
+/* The driver waits for all work in flight, and a launch may wait for a trainer that waits for this
+ * worker's next launch. So memory is not closed while launches are in flight, unless none is stuck
+ * and the memory has waited long. */
 static bool may_close(const struct worker *w, uint64_t now)
 {
 	if (!w->close_by_ns || (!w->in_flight && !w->lendings))

@@ -2,7 +2,7 @@
  *
  * From the queue to the GPU. A task group is, on each of its slots' streams: wait for the inputs,
  * the NCCL calls as one ncclGroup, and one batch that writes the timelines' done and the slot's
- * progress. The host waits for nothing. */
+ * progress. The host never waits. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,7 +55,7 @@ static CUdeviceptr device_address(const struct session_timelines *s, uint32_t ti
 	return s->device + timeline * sizeof(struct svc_timeline) + at;
 }
 
-/* If the host sees that the input is there, the GPU need not wait for it. */
+/* If the host sees that the input is ready, the GPU need not wait for it. */
 static bool is_ready(const struct worker *w, const struct launch *l)
 {
 	const struct session_timelines *s = &w->sessions[l->session];
@@ -75,8 +75,8 @@ static bool ready_soon(const struct worker *w, const struct launch *l)
 	return false;
 }
 
-/* The word is for what the stream comes to next: if that may be an earlier launch, which the GPU
- * has still to begin, the GPU alone takes it back. */
+/* The word is for the stream's next operation. If that may be an earlier launch, which the GPU has
+ * not begun yet, only the GPU resets the word. */
 static CUresult add_go(struct worker *w, struct batch *b, const struct launch *l)
 {
 	const struct session_timelines *s = &w->sessions[l->session];
@@ -102,7 +102,7 @@ static CUresult add_wait(struct worker *w, struct batch *b, const struct launch 
 		   device_address(s, l->timeline, offsetof(struct svc_timeline, ready)), l->value);
 }
 
-/* The last of a group's tasks on one timeline speaks for all of them. */
+/* Only the last of a group's tasks on a timeline writes its value. */
 static bool last_on_timeline(const struct worker *w, uint64_t i, uint64_t end)
 {
 	const struct launch *l = launch_at(w, i);
@@ -114,7 +114,7 @@ static bool last_on_timeline(const struct worker *w, uint64_t i, uint64_t end)
 	return true;
 }
 
-/* One rank gets what it gave. NCCL 2.28 leaves out the end of some unaligned buffers. */
+/* A single rank gets its own data. NCCL 2.28 omits the end of some unaligned buffers. */
 static ncclResult_t alone(const struct launch *l, CUstream stream)
 {
 	size_t bytes = l->op == NCCLSVC_BARRIER ? 0 : l->count * svc_type_size(l->type);
@@ -124,21 +124,21 @@ static ncclResult_t alone(const struct launch *l, CUstream stream)
 								   : ncclSuccess;
 }
 
-/* Does it need a copy of its source, which is not NCCL's? */
+/* Does it need a copy of its source, outside NCCL? */
 static bool copies(const struct launch *l)
 {
 	return l->op == NCCLSVC_ALL_TO_ALL && l->src == l->dst && l->count;
 }
 
-/* A copy of what NCCL sends from, on a slot's stream, until it has been sent. */
+/* A copy of NCCL's send buffer, on a slot's stream, until it has been sent. */
 struct sent {
 	struct sent *next;
 	CUdeviceptr at;
 	CUstream stream;
 };
 
-/* AllToAll in place: NCCL would write other ranks' blocks over blocks that it has still to send.
- * The copy changes nothing for other ranks, so each rank decides for itself. */
+/* AllToAll in place: NCCL would write other ranks' blocks over blocks that it has yet to send. The
+ * copy does not affect other ranks, so each rank decides for itself. */
 static ncclResult_t copy_source(struct comm_slot *slot, const struct launch *l, uint64_t *src,
 				struct sent **list)
 {
@@ -218,7 +218,7 @@ static ncclResult_t call(struct worker *w, const struct launch *l, struct sent *
 	return ncclInvalidArgument;
 }
 
-/* Waits, calls and writes of the launches [begin, end) that lie on one slot. */
+/* Waits, calls and writes of the launches [begin, end) on one slot. */
 static CUresult before(struct worker *w, uint64_t begin, uint64_t end, uint32_t slot)
 {
 	struct batch b = {.stream = w->slots[slot].stream};
@@ -249,7 +249,7 @@ static CUresult tell(struct worker *w, uint32_t slot)
 	return error;
 }
 
-/* The last value of a timeline speaks for those before it. */
+/* Only the last value of each timeline is written. */
 static CUresult owe(struct worker *w, uint32_t slot, const struct launch *launch)
 {
 	struct comm_slot *l = &w->slots[slot];
@@ -284,8 +284,8 @@ static CUresult after(struct worker *w, uint64_t begin, uint64_t end, uint32_t s
 		w->slots[slot].due = l->seq;
 		w->slots[slot].ntasks++;
 	}
-	/* Each write costs a driver call. While more is to be launched behind it, who waits for
-	 * this task alone would wait little longer for a few. */
+	/* Each write costs a driver call. If more launches follow, a waiter for just this task
+	 * waits only a little longer when writes are combined. */
 	bool more = end < atomic_load_explicit(&w->queue->head, memory_order_acquire) &&
 		    launch_at(w, end)->slot == slot && is_ready(w, launch_at(w, end)) &&
 		    w->slots[slot].ntasks < SLOT_WRITES;
@@ -301,8 +301,8 @@ static bool first_on_slot(const struct worker *w, uint64_t begin, uint64_t i)
 	return true;
 }
 
-/* Not so on a slot that was aborted meanwhile: its tasks have ended, or will without us. The rest
- * of their groups is launched all the same. */
+/* Skips a slot that was aborted meanwhile: its tasks have ended, or will end without this. The rest
+ * of their groups is launched anyway. */
 static bool is_usable(const struct worker *w, const struct launch *l)
 {
 	const struct comm_slot *slot = l->slot < WORKER_COMM_SLOTS ? &w->slots[l->slot] : NULL;
@@ -311,7 +311,7 @@ static bool is_usable(const struct worker *w, const struct launch *l)
 	       (!l->timeline || w->sessions[l->session].ring);
 }
 
-/* NCCL's part of the launches [begin, end), one group. */
+/* The NCCL calls of the launches [begin, end), one group. */
 static ncclResult_t calls(struct worker *w, uint64_t begin, uint64_t end)
 {
 	struct sent *sent = NULL;
@@ -377,8 +377,8 @@ bool launch_next(struct worker *w)
 	return true;
 }
 
-/* Gives the copies of sources back to the GPU. Memory that is freed in stream order goes back when
- * somebody waits for the stream: here the stream is idle, so nothing waits long. */
+/* Frees the copies of sources. Memory freed in stream order returns to the GPU when the stream is
+ * synchronized; the stream is idle here, so this does not wait long. */
 static void return_copies(struct worker *w, uint32_t slot)
 {
 	struct comm_slot *l = &w->slots[slot];
@@ -388,7 +388,7 @@ static void return_copies(struct worker *w, uint32_t slot)
 	worker_bad(w, cu.cuStreamSynchronize(l->stream), "an idle stream has failed");
 }
 
-/* Has it something to do? */
+/* Does it have work to do? */
 static bool comm_slot_in_flight(struct comm_slot *l, uint64_t completed, uint64_t now)
 {
 	const bool in_flight = completed < l->enqueued;

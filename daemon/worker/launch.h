@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * From the queue to the GPU: NCCL's calls, and copies without NCCL. */
+ * From the queue to the GPU: NCCL calls, or copies without NCCL. */
 #ifndef WORKER_LAUNCH_H
 #define WORKER_LAUNCH_H
 
@@ -11,7 +11,7 @@ struct worker;
 
 /* launch.c: takes one task group from the queue. False: it is empty. */
 bool launch_next(struct worker *w);
-/* Watches communicators with launches under way. */
+/* Watches communicators with running launches. */
 void launch_watch(struct worker *w);
 
 /* copy.c: the same, without NCCL. */

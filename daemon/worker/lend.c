@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory of this GPU that is lent to trainers. It is cleared first: what this process has freed,
- * and gets again, may have been another user's. A GPU that is full of kernels clears it late, so
- * nobody waits here for that. */
+ * Memory of this GPU that is lent to trainers. It is cleared first, since memory that this process
+ * allocates again may have been another user's. A GPU that is full of kernels clears it late, so
+ * nothing here waits for that. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -10,17 +10,17 @@
 #include "base/timings.h"
 #include "worker.h"
 
-/* Being cleared. */
+/* Memory being cleared. */
 struct lending {
 	struct lending *prev, *next;
 	struct import *import; /* the memory */
 	struct worker_message answer;
 	int fd;
 	CUstream stream;
-	uint64_t begun_ns, until_ns; /* until_ns 0: it was refused, and is to be let go */
+	uint64_t begun_ns, until_ns; /* until_ns 0: it was refused, and must be released */
 };
 
-/* Memory of this GPU that can be shared, with networks, too, where they reach it. */
+/* Memory of this GPU that can be shared, also with network devices if they can access it. */
 static CUresult make_lent(const struct worker *w, struct import *i, uint64_t bytes)
 {
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -58,7 +58,7 @@ static CUresult begin_to_clear(struct lending *l)
 	return error;
 }
 
-/* Exported, and being cleared. False: m says why not. */
+/* Exports the memory and starts clearing it. False: m says why not. */
 static bool prepare(struct worker *w, struct worker_message *m, struct lending *l)
 {
 	CUresult error = cu.cuMemExportToShareableHandle(
@@ -69,7 +69,7 @@ static bool prepare(struct worker *w, struct worker_message *m, struct lending *
 		return false;
 	}
 	error = begin_to_clear(l);
-	if (worker_bad(w, error, "memory that is to be lent cannot be cleared"))
+	if (worker_bad(w, error, "memory to be lent cannot be cleared"))
 		import_refuse(m, NCCLSVC_SYSTEM, "the memory cannot be cleared", error);
 	return !error;
 }
@@ -87,7 +87,7 @@ bool lend(struct worker *w, struct worker_message *m)
 	CUresult error = make_lent(w, i, m->region.bytes);
 	if (error) {
 		m->result = NCCLSVC_NO_MEMORY;
-		snprintf(m->text, sizeof(m->text), "the GPU has no %llu bytes to lend: %s",
+		snprintf(m->text, sizeof(m->text), "the GPU cannot lend %llu bytes: %s",
 			 (unsigned long long)m->region.bytes, gpu_api_cuda_error(error));
 		free(i);
 		free(l);
@@ -113,7 +113,7 @@ bool lend(struct worker *w, struct worker_message *m)
 static void answer(struct worker *w, struct lending *l)
 {
 	worker_send(w, &l->answer, l->answer.result ? -1 : l->fd);
-	close(l->fd); /* this GPU's own memory, which is held by its handle, too */
+	close(l->fd); /* this GPU's own memory, which its handle keeps alive */
 	l->until_ns = 0;
 }
 
@@ -122,7 +122,7 @@ static void finish(struct worker *w, struct lending *l, CUresult error)
 	const bool wanted = l->until_ns;
 	DL_DELETE(w->lendings, l);
 	cu.cuStreamDestroy(l->stream);
-	if (worker_bad(w, error, "memory that is to be lent cannot be cleared"))
+	if (worker_bad(w, error, "memory to be lent cannot be cleared"))
 		import_refuse(&l->answer, NCCLSVC_SYSTEM, "the memory cannot be cleared", error);
 	if (wanted && !error) {
 		l->import->users = 1;
@@ -148,8 +148,8 @@ void lendings_watch(struct worker *w, uint64_t now)
 		} else if (l->until_ns && now > l->until_ns) {
 			l->answer.result = NCCLSVC_BUSY;
 			snprintf(l->answer.text, sizeof(l->answer.text),
-				 "the GPU is full of kernels, and did not clear the memory that "
-				 "was to be lent: try again");
+				 "the GPU is full of kernels, and did not clear the memory to be "
+				 "lent in time: try again");
 			answer(w, l);
 		}
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranges for profilers, where the build found NVTX. Without a profiler they cost a few ns. */
+ * Ranges for profilers, if the build found NVTX. Without a profiler they cost a few ns. */
 #ifndef WORKER_NVTX_H
 #define WORKER_NVTX_H
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A process that tells the supervisor which GPUs there are, and ends: the supervisor itself never
- * touches CUDA. */
+ * A process that lists the GPUs for the supervisor, which never touches CUDA itself, and exits. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -17,11 +17,11 @@ struct range_opening {
 static void add(struct import *range, struct import *part)
 {
 	const uint32_t n = range->nparts;
-	if (!(n & (n - 1))) { /* full: it has room for a power of two */
+	if (!(n & (n - 1))) { /* full: its capacity is a power of two */
 		const uint32_t room = n ? 2 * n : 1;
 		struct import **grown = realloc(range->parts, room * sizeof(struct import *));
 		if (!grown) {
-			range->bytes = 0; /* then it will not be what was asked for */
+			range->bytes = 0; /* marks it as incomplete */
 			return;
 		}
 		range->parts = grown;
@@ -50,11 +50,11 @@ static bool reserve(struct worker *w, struct worker_message *m, struct import *r
 {
 	if (range->bytes != m->region.bytes) {
 		m->result = NCCLSVC_INVALID_ARGUMENT;
-		snprintf(m->text, sizeof(m->text), "the parts of the range are not all there");
+		snprintf(m->text, sizeof(m->text), "some parts of the range do not exist");
 		return false;
 	}
 	CUresult error = cu.cuMemAddressReserve(&range->address, range->bytes, 0, 0, 0);
-	if (!worker_bad(w, error, "no addresses can be had for a trainer's mappings"))
+	if (!worker_bad(w, error, "no address range is free for a trainer's mappings"))
 		return true;
 	range->address = 0;
 	import_refuse(m, NCCLSVC_NO_MEMORY, "the range cannot be mapped", error);

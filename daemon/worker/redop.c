@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reductions that trainers make: NCCL's PreMulSum on the slot's communicator. */
+ * Reductions that trainers create: NCCL's PreMulSum on the slot's communicator. */
 #include <stdio.h>
 #include <string.h>
 
@@ -18,8 +18,8 @@ void redop_add(struct worker *w, struct worker_message *m)
 		i++;
 	if (i == SVC_REDOPS_MADE) {
 		m->result = NCCLSVC_LIMIT;
-		snprintf(m->text, sizeof(m->text), "a member makes at most %d reductions at once",
-			 SVC_REDOPS_MADE);
+		snprintf(m->text, sizeof(m->text),
+			 "a member can have at most %d reductions at once", SVC_REDOPS_MADE);
 		return;
 	}
 	_Alignas(8) uint8_t scalar[sizeof(m->redop.scalar)];
@@ -28,7 +28,7 @@ void redop_add(struct worker *w, struct worker_message *m)
 							    ncclScalarHostImmediate, l->comm);
 	if (result) {
 		m->result = NCCLSVC_NCCL_ERROR;
-		snprintf(m->text, sizeof(m->text), "NCCL does not make the reduction: %s",
+		snprintf(m->text, sizeof(m->text), "NCCL cannot create the reduction: %s",
 			 nccl.ncclGetErrorString(result));
 		return;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Session memory, which has the timelines that trainers' streams wait for. */
+ * Session memory, which contains the timelines that trainers' streams wait for. */
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -13,8 +13,8 @@
 
 #include "worker.h"
 
-/* The thread that watches the supervisor uses the sessions, too. Never held in a call of the
- * driver. */
+/* The thread that watches the supervisor uses the sessions, too. Never held during a driver call.
+ */
 static pthread_mutex_t sessions_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void set_session(struct session_timelines *s, struct session_timelines to)
@@ -28,7 +28,7 @@ void session_open(struct worker *w, struct worker_message *m, int fd)
 {
 	uint32_t slot = m->session.slot;
 	struct session_timelines *s = &w->sessions[slot];
-	if (s->ring) /* known since an earlier communicator */
+	if (s->ring) /* known from an earlier communicator */
 		return;
 	void *p = mmap(NULL, m->session.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (p == MAP_FAILED) {
@@ -52,7 +52,7 @@ void session_open(struct worker *w, struct worker_message *m, int fd)
 		    (struct session_timelines){p, m->session.bytes, m->session.entries, t, device});
 }
 
-/* Its slot may have a new session before its timelines could be let go. */
+/* Its slot may get a new session before its timelines could be released. */
 struct closed_session {
 	struct session_timelines timelines;
 	struct closed_session *next;
@@ -94,7 +94,7 @@ static void raise(_Atomic uint64_t *counter, uint64_t value)
 		;
 }
 
-/* Clients that submit from now on learn that the daemon is lost; see ring.h. */
+/* Clients that submit from now on are told that the daemon is lost; see ring.h. */
 static void end_ring(struct svc_ring *ring)
 {
 	int32_t none = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A worker's start, its loop and its sleep. */
+ * A worker's start, loop and sleep. */
 #include "worker.h"
 #include "launch.h"
 
@@ -26,9 +26,9 @@
 #include "worker_main.h"
 
 #define SCRATCH_BYTES	   4096
-#define ROUNDS_PER_CONTROL 64 /* polls of the queue between looks at the socket */
+#define ROUNDS_PER_CONTROL 64 /* polls of the queue between checks of the socket */
 #define ROUNDS_PER_CLOCK   16
-#define NAP_SHARE	   4 /* the end of what is under way is seen late by at most this part of it */
+#define NAP_SHARE	   4 /* ends are noticed late by at most this fraction of the wait */
 
 uint64_t worker_clock(void)
 {
@@ -53,7 +53,8 @@ bool worker_bad(struct worker *w, CUresult error, const char *what)
 	if (!error)
 		return false;
 	log_error("%s: %s", what, gpu_api_cuda_error(error));
-	/* It may be one request's, or the end of the context, which fails all: it is tried. */
+	/* It may be an error of one request, or of the context, in which case all calls fail: so
+	 * try one. */
 	if (!w->scratch || !cu.cuMemcpyDtoH(&(char){0}, w->scratch, 1))
 		return true;
 	char text[SVC_TEXT_BYTES];
@@ -77,13 +78,13 @@ static bool find_device(struct worker *w, const char *uuid, char *text, size_t s
 		memcpy(w->name, e.name, sizeof(w->name));
 		return true;
 	}
-	snprintf(text, size, "the driver shows no GPU %s", uuid);
+	snprintf(text, size, "the driver finds no GPU %s", uuid);
 	return false;
 }
 
 static CUresult make_context(struct worker *w)
 {
-	/* An MPS server that has just lost a client refuses new ones for a moment. */
+	/* An MPS server that has just lost a client briefly refuses new ones. */
 	CUresult error;
 	for (int i = 0; i < MPS_TRIES; i++) {
 		error = cu.cuDevicePrimaryCtxRetain(&w->context, w->device);
@@ -117,7 +118,7 @@ static CUresult map_queue(struct worker *w)
 	return error;
 }
 
-/* Stream memory operations are what all order rests on: tried, not asked for. */
+/* All ordering relies on stream memory operations, so test them instead of querying support. */
 static CUresult try_mem_ops(const struct worker *w)
 {
 	CUstreamBatchMemOpParams op = {.writeValue = {
@@ -128,7 +129,7 @@ static CUresult try_mem_ops(const struct worker *w)
 	return error ? error : cu.cuCtxSynchronize();
 }
 
-/* staged: bytes to pin; 0: NCCL it is */
+/* staged: bytes to pin; 0: use NCCL */
 static bool start(struct worker *w, const char *uuid, uint64_t staged, char *text, size_t size)
 {
 	size_t before = 0, after = 0, total = 0;
@@ -171,7 +172,7 @@ static void fall_asleep(struct worker *w, uint64_t waited_ns)
 	const struct timespec nap = {.tv_nsec = (long)spin_nap_ns(waited_ns, NAP_SHARE)};
 	uint64_t count;
 	atomic_store(&w->queue->asleep, 1);
-	/* Either the engine sees the flag and rings, or we see its launch. */
+	/* Either the engine sees the flag and rings, or this thread sees its launch. */
 	if (atomic_load(&w->queue->head) == w->tail)
 		ppoll(fds, 2, w->in_flight || w->lendings ? &nap : NULL, NULL);
 	atomic_store(&w->queue->asleep, 0);
@@ -181,7 +182,7 @@ static void fall_asleep(struct worker *w, uint64_t waited_ns)
 		w->quit = w->supervisor_lost = true;
 }
 
-/* Periodic work. True: some of it goes on. */
+/* Periodic work. True: some of it continues. */
 static bool watch(struct worker *w, uint64_t now)
 {
 	launch_watch(w);
@@ -212,9 +213,9 @@ static void run(struct worker *w)
 				break;
 			}
 			works = watch(w, now);
-			now = worker_clock(); /* what the driver took is no lost core */
+			now = worker_clock(); /* time in the driver is no lost core */
 			if (!launched)
-				sched_yield(); /* whom we wait for may wait for this very core */
+				sched_yield(); /* the thread it waits for may need this core */
 		}
 		if (launched)
 			continue;
@@ -227,12 +228,12 @@ static void run(struct worker *w)
 	}
 }
 
-/* How far all slots have come, as seen last. */
+/* The total progress of all slots, at the last look. */
 struct motion {
 	uint64_t completed, moved_ns;
 };
 
-/* After a nap: has something ended within SUPERVISOR_LOST_STILL_NS? */
+/* After a nap: has a task ended within SUPERVISOR_LOST_STILL_NS? */
 static bool still_moves(const struct worker *w, struct motion *m)
 {
 	const struct timespec nap = {.tv_nsec = NAP_NS};
@@ -246,8 +247,8 @@ static bool still_moves(const struct worker *w, struct motion *m)
 	return now - m->moved_ns < SUPERVISOR_LOST_STILL_NS;
 }
 
-/* Each task that ends sets its timeline back to its own value, for trainers' streams that go on now
- * give their input to the next. So this goes on until nothing moves, or for
+/* Each task that ends resets its timeline to its own value, since trainers' streams that continue
+ * now provide the input of others. So this repeats until nothing moves, or for
  * SUPERVISOR_LOST_LAST_NS. */
 static void release_until_still(struct worker *w)
 {
@@ -259,7 +260,7 @@ static void release_until_still(struct worker *w)
 	sessions_release(w);
 }
 
-/* Without a supervisor, a worker that is stuck in the driver has to end itself. */
+/* Without a supervisor, a worker that is stuck in the driver must exit by itself. */
 static void *watch_supervisor(void *arg)
 {
 	struct worker *w = arg;
@@ -288,14 +289,15 @@ static bool all_completed(const struct worker *w)
 	return true;
 }
 
-/* Clients' streams are let go when no kernel of ours writes in their memory any more: when what was
- * launched is done. Or when it stands still, because another worker was told less: our end is near.
- * watch_supervisor lets them go after SUPERVISOR_LOST_SECONDS, whatever is under way. */
+/* Clients' streams are released when no kernel of this worker writes to their memory any more: when
+ * all launches have completed; or when they have stopped moving, since another worker got fewer
+ * launches, and this one will exit soon. watch_supervisor releases the streams after
+ * SUPERVISOR_LOST_SECONDS, whatever is running. */
 static void end_without_supervisor(struct worker *w)
 {
 	struct motion m = {0};
 	sessions_end(w);
-	while (launch_next(w)) /* so that it is the same for all workers, where it can be */
+	while (launch_next(w)) /* so that all workers run the same launches, if possible */
 		;
 	while (!all_completed(w) && still_moves(w, &m))
 		;
@@ -305,8 +307,8 @@ static void end_without_supervisor(struct worker *w)
 		release_until_still(w);
 }
 
-/* When memory is short, the kernel ends a worker before the supervisor, which gave its own score a
- * lower value (OOMScoreAdjust= of the unit). */
+/* When memory is short, the kernel must kill a worker before the supervisor, which has lowered its
+ * own score (OOMScoreAdjust= of the unit). */
 static void raise_oom_score(void)
 {
 	char score[16] = "";
@@ -318,7 +320,7 @@ static void raise_oom_score(void)
 		close(fd);
 }
 
-/* The supervisor counts for users; here nobody waits for it. */
+/* The supervisor counts for users; nobody waits for a worker here. */
 static void on_closed(void *arg)
 {
 	(void)arg;
@@ -340,18 +342,19 @@ int worker_main(int argc, char *argv[])
 	spin_init(&w->spin, atoi(argv[2]),
 		  sched_getaffinity(0, sizeof(cpus), &cpus) ? 1 : (unsigned)CPU_COUNT(&cpus));
 	signal(SIGPIPE, SIG_IGN);
-	signal(SIGINT, SIG_IGN); /* of a terminal: the supervisor decides */
+	signal(SIGINT, SIG_IGN); /* from a terminal: the supervisor decides */
 	signal(SIGTERM, SIG_IGN);
 	prctl(PR_SET_NAME, "ncclsvcd-gpu");
 	raise_oom_score();
 	prctl(PR_SET_TIMERSLACK, SPIN_SLACK_NS);
-	/* Inspection is ours, and NCCL's own would listen on one port for all of a node. */
+	/* This daemon has its own inspection, and NCCL's would listen on one port for the whole
+	 * node. */
 	setenv("NCCL_RAS_ENABLE", "0", 0);
-	/* Trainers' memory is imported, which cannot be registered. And with it a captured kernel
-	 * would not be the one that other ranks call. */
+	/* Trainers' memory is imported, so it cannot be registered. And with registration, a
+	 * captured kernel would differ from the one that other ranks call. */
 	setenv("NCCL_GRAPH_REGISTER", "0", 1);
-	/* A slot's stream that waits for a trainer's input holds one: as many through MPS as
-	 * without. With 32 a worker's end has been seen to take 0.4 s instead of 0.1. */
+	/* A slot's stream that waits for a trainer's input holds a connection, through MPS as well.
+	 * With 32, a worker's end was seen to take 0.4 s instead of 0.1. */
 	setenv(CUDA_CONNECTIONS_VARIABLE, CUDA_CONNECTIONS_TEXT(CUDA_CONNECTIONS_DEFAULT), 1);
 	start_watching(w);
 	const uint64_t staged = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
@@ -364,6 +367,6 @@ int worker_main(int argc, char *argv[])
 	run(w);
 	if (w->supervisor_lost)
 		end_without_supervisor(w);
-	/* The driver takes back everything, and unlike us it cannot hang. */
+	/* The driver frees everything, and cannot hang, unlike this process. */
 	_exit(w->dying[0] ? EXIT_FAILURE : EXIT_SUCCESS);
 }

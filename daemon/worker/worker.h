@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A worker: the process that owns one GPU's context, its NCCL communicators, and what it imported
- * of trainers' memory. One thread does everything but to end communicators, for NCCL wants one
- * launcher for each GPU.
+ * A worker: the process that owns one GPU's context, its NCCL communicators, and memory imported
+ * from trainers. One thread does everything except ending communicators, since NCCL wants a single
+ * launching thread per GPU.
  *
  *   worker.c         start, loop and sleep
  *   control.c        the supervisor's requests
  *   launch.h         from the queue to the GPU, in order: launch.c; copy.c without NCCL
  *   comm_slot.h      communicators: comm_slot.c, their ends in ending.c, reductions in redop.c
  *   import.h         memory: import.c; range.c for several mappings as one
- *   probe.c          which GPUs there are: a process of its own
+ *   probe.c          lists the GPUs, in a process of its own
  */
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H
@@ -41,43 +41,44 @@ struct worker {
 	struct comm_slot slots[WORKER_COMM_SLOTS];
 	struct comm_slot_init inits[WORKER_COMM_SLOTS];
 	struct slot_ending *endings; /* that have left their slots */
-	/* Where device memory is staged; then there is no NCCL, and there are no slots. */
-	char *staging; /* NULL: it is not */
+	/* If device memory is staged; then there is no NCCL, and there are no slots. */
+	char *staging; /* NULL: memory is not staged */
 	uint64_t staging_bytes;
 	struct {
 		CUstream stream;
 		uint64_t enqueued; /* seq of the last copy */
 	} copies[COPY_SLOTS];
 	struct import *imports; /* by address */
-	struct import *named;	/* those of CUDA IPC, by what they are of */
-	struct import *range;	/* whose parts are being told, or NULL */
+	struct import *named;	/* imports of CUDA IPC, by name */
+	struct import *range;	/* the range whose parts are being received, or NULL */
 	struct range_opening *openings;
 	struct lending *lendings;
-	uint64_t lendings_ns;	 /* when they were looked at */
-	struct import *leaving;	 /* to be let go */
+	uint64_t lendings_ns;	 /* when they were last checked */
+	struct import *leaving;	 /* to be released */
 	uint32_t ranges_leaving; /* among those */
 	struct closing *closings;
-	uint64_t closings_due_ns; /* the first of them; 0: there is none */
+	uint64_t closings_due_ns; /* the earliest deadline; 0: none */
 	struct closed_session *closed;
-	uint64_t close_by_ns; /* then also while tasks are in flight; 0: nothing is to be let go */
+	uint64_t close_by_ns; /* then even while tasks are in flight; 0: nothing to release */
 	struct closer *closer;
-	bool stuck; /* some slot waits for somebody's input, or has not got on for a while */
+	bool stuck; /* some slot waits for input, or has made no progress for a while */
 	uint64_t tail, checked_ns;
 	uint32_t high_slot; /* slots from here on were never used */
 	uint32_t in_flight; /* slots with launches that have not completed */
 	bool quit;
 	bool supervisor_lost;
-	char dying[SVC_TEXT_BYTES]; /* not empty: the context is lost, and why */
+	char dying[SVC_TEXT_BYTES]; /* not empty: why the context is lost */
 };
 
 uint64_t worker_clock(void);
-/* Tells the supervisor, and ends the loop, if the error is fatal; returns error != 0. */
+/* If the error is fatal, tells the supervisor and ends the loop; returns error != 0. */
 bool worker_bad(struct worker *w, CUresult error, const char *what);
-/* Another worker must take over, and why. */
+/* Another worker must take over, for this reason. */
 void worker_die(struct worker *w, const char *why);
 void worker_send(struct worker *w, const struct worker_message *m, int fd);
 
-/* control.c: handles what the supervisor sent, for WORKER_TURN_NS. False: it is gone. */
+/* control.c: handles the supervisor's messages, for WORKER_TURN_NS. False: the supervisor is gone.
+ */
 bool control_handle(struct worker *w);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the supervisor starts this program as, beside itself. */
+ * The other programs as which the supervisor starts this executable. */
 #ifndef WORKER_WORKER_MAIN_H
 #define WORKER_WORKER_MAIN_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The part of CUDA's driver API that this project uses, as libcuda.so.1 exports it. It is opened
- * at run time (dynlib.h), so building needs no CUDA; tests/unit/test_abi.c compares all this with
- * cuda.h where that is installed. Names and values are NVIDIA's (CUDA 12.0 and later).
+ * The part of CUDA's driver API that this project uses, as exported by libcuda.so.1. The library is
+ * opened at run time (dynlib.h), so building needs no CUDA; tests/unit/test_abi.c compares all this
+ * with cuda.h where that is installed. Names and values are NVIDIA's (CUDA 12.0 and later).
  */
 #ifndef PROTO_CUDA_ABI_H
 #define PROTO_CUDA_ABI_H
@@ -66,7 +66,7 @@ enum {
 	CU_DEVICE_ATTRIBUTE_COMPUTE_MODE = 20,
 	CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
 	CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
-	CU_DEVICE_ATTRIBUTE_MPS_ENABLED = 133, /* of this process; old drivers do not know it */
+	CU_DEVICE_ATTRIBUTE_MPS_ENABLED = 133, /* for this process; old drivers do not know it */
 };
 
 enum {
@@ -262,7 +262,7 @@ typedef struct CUmemAccessDesc_st {
 	X(cuEventElapsedTime, "cuEventElapsedTime", (float *ms, CUevent from, CUevent to))         \
 	X(cuEventDestroy, "cuEventDestroy_v2", (CUevent event))
 
-/* Kernels of one's own. */
+/* Custom kernels. */
 #define CUDA_KERNEL_FUNCTIONS(X)                                                                   \
 	X(cuModuleLoadData, "cuModuleLoadData", (CUmodule * module, const void *image))            \
 	X(cuModuleUnload, "cuModuleUnload", (CUmodule module))                                     \
@@ -273,7 +273,7 @@ typedef struct CUmemAccessDesc_st {
 	   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,            \
 	   CUstream stream, void **parameters, void **extra))
 
-/* Drivers older than CUDA 12.4 do not have these. */
+/* Missing in drivers older than CUDA 12.4. */
 #define CUDA_OPTIONAL_FUNCTIONS(X) X(cuFuncLoad, "cuFuncLoad", (CUfunction function))
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Stream capture and graphs: more of CUDA's driver API, for what is captured and for programs that
- * capture. As cuda_abi.h. A function of which drivers have several versions has its version in its
- * name. */
+ * Stream capture and graphs in CUDA's driver API, for captured work and for programs that capture,
+ * in the style of cuda_abi.h. If drivers have several versions of a function, its name here
+ * includes the version. */
 #ifndef PROTO_CUDA_GRAPH_ABI_H
 #define PROTO_CUDA_GRAPH_ABI_H
 
@@ -88,7 +88,7 @@ typedef struct CUgraphExecUpdateResultInfo_st {
 	CUgraphNode errorNode, errorFromNode;
 } CUgraphExecUpdateResultInfo;
 
-/* What the library needs of graphs that its work is captured into. */
+/* The library's needs for graphs that its work is captured into. */
 #define CUDA_CAPTURE_FUNCTIONS(X)                                                                  \
 	X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (int *mode))     \
 	X(cuStreamGetCaptureInfo_v2, "cuStreamGetCaptureInfo_v2",                                  \

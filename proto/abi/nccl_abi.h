@@ -41,7 +41,7 @@ enum {
 	ncclTimeout = 8,
 };
 
-/* Code 22800 is 2.28.0. ncclAlltoAll, ncclGather and ncclScatter came with it. */
+/* Code 22800 is 2.28.0, which introduced ncclAlltoAll, ncclGather and ncclScatter. */
 #define NCCL_VERSION_NEEDED 22800
 
 #define NCCL_INT_UNSET INT_MIN
@@ -64,7 +64,7 @@ typedef struct ncclConfig_v23200 {
 	int shrinkShare;
 	int nvlsCTAs;
 	int nChannelsPerNetPeer;
-	int nvlinkCentricSched; /* the last of 2.28 */
+	int nvlinkCentricSched; /* the last field of 2.28 */
 	int graphUsageMode;
 	int numRmaCtx;
 	int maxP2pPeers;
@@ -75,7 +75,7 @@ typedef struct ncclConfig_v23200 {
 	int hostCftMode;
 	int nvlsHostMode;
 } ncclConfig_t;
-/* The length that ncclConfig_t has in the release that the daemon needs. */
+/* The size of ncclConfig_t in the release that the daemon needs. */
 #define NCCL_CONFIG_NEEDED_BYTES offsetof(ncclConfig_t, graphUsageMode)
 
 /* The configuration of one collective. */
@@ -118,7 +118,7 @@ enum {
 enum { NCCL_CTA_POLICY_DEFAULT = 0, NCCL_CTA_POLICY_EFFICIENCY = 1, NCCL_CTA_POLICY_ZERO = 2 };
 enum { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 };
 
-#define NCCL_NUM_OPS   5 /* built-in reductions; numbers from here on are made */
+#define NCCL_NUM_OPS   5 /* built-in reductions; higher numbers are user-defined */
 #define NCCL_SIM_MAGIC 0x74685283
 
 typedef struct ncclSimInfo_v22200 {
@@ -139,7 +139,7 @@ typedef struct ncclTeam {
 	int nRanks, rank, stride;
 } ncclTeam_t;
 
-/* From nccl_device.h. (2.29.2 has ginType in one byte, where this has padding.) */
+/* From nccl_device.h. (In 2.29.2, ginType is one byte; this has padding there.) */
 typedef struct ncclCommProperties {
 	size_t size;
 	unsigned magic;
@@ -217,7 +217,7 @@ typedef struct ncclMultimemHandle {
 	  (ncclRedOp_t * op, void *scalar, ncclDataType_t type, int residence, ncclComm_t comm))   \
 	X(ncclRedOpDestroy, ncclResult_t, (ncclRedOp_t op, ncclComm_t comm))
 
-/* What this project does not call. */
+/* Functions that this project does not call. */
 #define NCCL_MORE_FUNCTIONS(X)                                                                     \
 	X(ncclMemAlloc, ncclResult_t, (void **p, size_t bytes))                                    \
 	X(ncclMemFree, ncclResult_t, (void *p))                                                    \

@@ -1,49 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the kernels of the peer transport share: with each other (the staging memory, on the GPUs)
- * and with the daemon and the library (a page of host memory for each member). Also compiled for
- * GPUs, hence no other includes.
+ * Memory that the kernels of the peer transport share with each other (staging memory on the GPUs)
+ * and with the daemon and the library (a page of host memory per member). Also compiled for GPUs,
+ * so it has no other includes.
  *
- * Sequences count a rank's kernels, rounds a communicator's collectives among them: rounds are the
- * same on all ranks. Neither is ever 0. The GPU counts them, since nobody tells the library when a
- * CUDA graph is launched. What the library submits outside of graphs has numbers of its own:
- * serials, and rounds without those in graphs. Two slots take turns, which needs no
- * acknowledgement: every collective waits for the headers of all ranks. So when a rank begins round
- * n + 2, all ranks have begun n + 1, and with that ended n.
+ * Sequences count a rank's kernels; rounds count the communicator's collectives among them, and are
+ * the same on all ranks. Neither is ever 0. The GPU counts them, since the library does not see the
+ * launch of a CUDA graph. The library has its own numbers for operations outside of graphs:
+ * serials, and rounds that do not count those in graphs. Rounds alternate between two slots without
+ * acknowledgements, since every collective waits for the headers of all ranks: when a rank begins
+ * round n + 2, all ranks have begun n + 1, and so have ended n.
  *
- * Known limit: rounds repeat after 2^32 - 2 collectives. A line or counter that none has written
- * since would then be taken for one of the new round. */
+ * Known limit: rounds repeat after 2^32 - 2 collectives. A line or counter that was not written in
+ * between would then be mistaken for one of the new round. */
 #ifndef PROTO_PEER_H
 #define PROTO_PEER_H
 
 #include "peer_page.h"
 #include "peer_staging.h"
 
-/* ---- One operation, as a kernel's argument. In a CUDA graph it is the same at each launch: only
- * `serial`, `round` and `posts` change from call to call, and they are 0 there ---- */
+/* ---- One operation, as a kernel's argument. In a CUDA graph it is the same at each launch, so
+ * `serial`, `round` and `posts`, which otherwise change from call to call, are 0 there ---- */
 
 struct peer_call {
-	uint64_t staging[PEER_RANKS]; /* by rank, as this process maps them */
-	uint64_t page;		      /* as the GPU sees it */
+	uint64_t staging[PEER_RANKS]; /* by rank, as mapped in this process */
+	uint64_t page;		      /* the GPU's address of it */
 	uint64_t src, dst;
 	uint64_t bytes;	   /* from one rank to another */
-	uint64_t src_each; /* from receiver to receiver; 0: all get the same */
-	uint64_t dst_each; /* from sender to sender */
-	uint64_t header;   /* what all ranks must agree on, which the caller packs */
-	uint32_t serial;   /* the library's number of the kernel, never 0; 0: it is in a graph */
-	uint32_t round;	   /* the library's number of the newest collective, this one or before */
-	uint32_t graph;	   /* the library's number of the graph, never 0; 0: it is in none */
-	uint32_t index;	   /* of the operation, among the communicator's in the graph, from 0 */
+	uint64_t src_each; /* stride between receivers; 0: all get the same data */
+	uint64_t dst_each; /* stride between senders */
+	uint64_t header;   /* what all ranks must agree on, packed by the caller */
+	uint32_t serial;   /* the library's number of the kernel; 0: it is in a graph */
+	uint32_t round; /* the library's number of the newest collective, this or an earlier one */
+	uint32_t graph; /* the library's number of the graph; 0: it is in none */
+	uint32_t index; /* of the operation, among the communicator's operations in the graph, from
+			   0 */
 	uint8_t rank, nranks;
-	uint8_t sends_to, receives_from; /* masks of ranks, this one among them if it copies */
-	uint8_t reduces;		 /* what is received becomes one result */
+	uint8_t sends_to, receives_from; /* bitmaps of ranks, including this one if it copies */
+	uint8_t reduces;		 /* the received data is reduced to one result */
 	uint8_t type, redop;
-	uint8_t posts; /* 1: posts its end, once all blocks have ended; 0: block 0 posts its own, if
-			  it has posted its begin */
+	uint8_t posts; /* 1: posts its end, when all blocks have ended; 0: block 0 posts its own
+			  end, if it has posted its begin */
 };
 
-/* ---- Messages, as one kernel's argument. Of `call` it does not take what is about the data, nor
- * the header. ---- */
+/* ---- Messages, as the argument of one kernel. It ignores the fields of `call` about data, and the
+ * header. ---- */
 
 #define PEER_PARTS 32
 
@@ -51,13 +52,12 @@ struct peer_messages {
 	struct peer_call call;
 	/* A block's channel, and above it its way: PEER_BLOCK_OF. */
 	uint8_t block[PEER_BLOCKS];
-	/* Those of a way, in the order in which they were submitted, are first[way] to
-	 * first[way + 1] - 1. */
+	/* The messages of a way, in submission order, are first[way] to first[way + 1] - 1. */
 	uint8_t first[PEER_WAYS + 1];
-	uint32_t before[PEER_WAYS]; /* how many messages the way had; in a graph 0 */
+	uint32_t before[PEER_WAYS]; /* how many messages the way had before; in a graph 0 */
 	struct {
 		uint64_t at;
-		uint64_t header; /* the type above, bytes below: peer_message */
+		uint64_t header; /* the type in the upper bits, the bytes below: peer_message */
 	} parts[PEER_PARTS];
 };
 
@@ -69,7 +69,7 @@ PEER_INLINE uint64_t peer_message(uint8_t type, uint64_t bytes)
 	return (uint64_t)type << 56 | bytes;
 }
 
-/* On how many channels a message of so many bytes goes; self: to the sender itself. */
+/* The number of channels for a message of this many bytes; self: to the sender itself. */
 PEER_INLINE uint32_t peer_channels(uint64_t bytes, uint32_t nranks, int self)
 {
 	const uint64_t wanted = bytes / (PEER_CHANNEL_LINES * PEER_LINE_DATA);
@@ -77,7 +77,7 @@ PEER_INLINE uint32_t peer_channels(uint64_t bytes, uint32_t nranks, int self)
 	return wanted < most ? (uint32_t)wanted + !wanted : most;
 }
 
-/* What the ranks must agree on, in 64 bits: what moves so little data has a small count. */
+/* What the ranks must agree on, in 64 bits; the count fits, since so little data moves. */
 PEER_INLINE uint64_t peer_header(uint8_t op, uint8_t type, uint8_t redop, uint8_t root,
 				 uint32_t count)
 {
@@ -90,7 +90,7 @@ PEER_INLINE struct peer_page *peer_page_of(void *pages, uint32_t rank)
 	return (struct peer_page *)((char *)pages + (uintptr_t)rank * PEER_PAGE);
 }
 
-/* Is what stands at the sequence `at` (0: at none yet) as far as s? */
+/* Has the sequence `at` (0: none yet) reached s? */
 PEER_INLINE int peer_reached(uint32_t at, uint32_t s)
 {
 	return at && (int32_t)(at - s) >= 0;
@@ -99,7 +99,7 @@ PEER_INLINE int peer_reached(uint32_t at, uint32_t s)
 /* The sequence of the next kernel. */
 PEER_INLINE uint32_t peer_sequence_after(uint32_t sequence)
 {
-	return sequence + 1 ? sequence + 1 : 2; /* 0 is none, and the slots go on taking turns */
+	return sequence + 1 ? sequence + 1 : 2; /* 0 means none; 2 keeps the slots alternating */
 }
 
 #endif

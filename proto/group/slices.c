@@ -16,7 +16,7 @@ static int compare_comms(const struct slice_op *a, const struct slice_op *b)
 	return a->comm == b->comm ? 0 : memcmp(a->comm, b->comm, NCCLSVC_ID_BYTES);
 }
 
-/* Those of a kind are neighbours, as they come in the group. */
+/* Operations of one kind are adjacent, in group order. */
 static int by_kind(const void *x, const void *y)
 {
 	const struct slice_op *a = x, *b = y;
@@ -47,7 +47,7 @@ static int32_t distance(const struct slice_op *o)
 	return d < 0 ? d + o->nranks : d;
 }
 
-/* 0: of one collective or message. */
+/* 0: of the same collective or message. */
 static int by_turn(const struct slice_op *a, const struct slice_op *b)
 {
 	int c = compare(a->turn, b->turn);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attacks by communicators: as many as there may be, storms of them, plans, a peer's death. */
+ * Attacks with communicators: as many as possible, storms of them, plans, a peer's death. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,7 +96,7 @@ static void split_and_leave(struct attacker *a)
 	attack_hold();
 }
 
-/* One rank alone with 512 communicators of it: members in all of them die with one session. */
+/* One rank alone with its 512 communicators, whose members all die with one session. */
 static void die_with_comms(struct attacker *a)
 {
 	attack_ready(a, "4 sessions of 1000 communicators, killed");
@@ -170,7 +170,7 @@ static void plans(struct attacker *a)
 
 enum { COMMON = 1000 };
 
-/* In the peer: rank 1 of all of them, until it is killed. */
+/* The peer: rank 1 of all of them, until it is killed. */
 static void be_the_peer(struct attacker *a, const uint8_t (*ids)[NCCLSVC_ID_BYTES])
 {
 	struct conn c;
@@ -185,7 +185,8 @@ static void be_the_peer(struct attacker *a, const uint8_t (*ids)[NCCLSVC_ID_BYTE
 	attack_hold();
 }
 
-/* Reads all that comes. Returns how many were told to be broken, or CONN_LOST. */
+/* Reads everything that arrives. Returns how many communicators were reported broken, or CONN_LOST.
+ */
 static int hear_of_death(struct conn *c)
 {
 	struct answer answer;
@@ -217,7 +218,7 @@ static void peer_dies(struct attacker *a)
 		}
 		attack_ready(a, "%d communicators in common", comms);
 		kill(peer, SIGKILL);
-		pause_ms(50); /* as one that computes */
+		pause_ms(50); /* like a trainer that computes */
 		told = hear_of_death(&c);
 		waitpid(peer, NULL, 0);
 		conn_close(&c);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attacks by file descriptors and futexes that a client shares with the daemon: ones whose close
- * takes long, ones that block, ones with thousands of waiters to wake. */
+ * Attacks with file descriptors and futexes that a client shares with the daemon: some are slow to
+ * close, some block, some have thousands of waiters to wake. */
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -19,8 +19,8 @@
 
 /* ---- Many ---- */
 
-/* The answers bring three file descriptors each, which count against the daemon's user until they
- * are read; and three stay open in the daemon. */
+/* Each answer has three file descriptors, which count against the daemon's user until they are
+ * read; and three stay open in the daemon. */
 static void attach_unread(struct attacker *a)
 {
 	enum { SESSIONS = 2000 };
@@ -39,7 +39,7 @@ static void attach_unread(struct attacker *a)
 
 /* ---- Slow to close ---- */
 
-/* Sends it where none is expected, and closes it: the daemon's close is the last. */
+/* Sends it where none is expected, and closes it: the daemon's close is the last one. */
 static void pass_and_close(struct attacker *a, int (*make)(void), int processes)
 {
 	const struct svc_daemon_info_request request = {0};
@@ -81,8 +81,8 @@ static void pass_files(struct attacker *a)
 
 /* ---- Blocking ---- */
 
-/* An eventfd's flags and counter would belong to both sides. The completion is never read, and full
- * as far as its client can fill it. */
+/* An eventfd's flags and counter would belong to both sides. The completion socket is never read,
+ * and is as full as its client can make it. */
 static void full_completion(struct attacker *a)
 {
 	const uint64_t full = UINT64_MAX - 1;
@@ -103,8 +103,8 @@ static void full_completion(struct attacker *a)
 	}
 }
 
-/* All are rung, and read by the client itself at once: between the daemon's look and its read there
- * may be nothing left. */
+/* All are rung, and immediately read by the client itself: between the daemon's check and its read,
+ * nothing may be left. */
 static void blocking_doorbells(struct attacker *a)
 {
 	enum { SESSIONS = 32 };
@@ -138,7 +138,7 @@ static void *wait_for_wake(void *arg)
 	return NULL;
 }
 
-/* Tasks that end at once, as many as the ring takes; each end wakes the waiters. */
+/* Tasks that end at once, as many as the ring holds; each end wakes the waiters. */
 __attribute__((noreturn)) static void end_tasks(struct attacker *a, struct conn *c,
 						const struct rank *rank)
 {
@@ -173,7 +173,7 @@ static void futex_waiters(struct attacker *a)
 	end_tasks(a, &c, &rank);
 }
 
-/* An epoll instance each; none is ever waited for. */
+/* One epoll instance each; none is ever waited for. */
 static int watch_often(int fd, int most)
 {
 	struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attacks on workers and on what the supervisor does for GPUs, on stand-ins (tests/fake): memory,
+ * Attacks on workers, and on the supervisor's work for GPUs, with stand-ins (tests/fake): memory,
  * descriptors, and kernels that wait. */
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static void nothing(struct attacker *a)
 	attack_hold();
 }
 
-/* One more attacker on each GPU. Returns this one's. */
+/* Starts one more attacker on each GPU. Returns this one's device. */
 static int on_each_gpu(void)
 {
 	for (int i = 1; i < GPUS; i++)
@@ -26,7 +26,7 @@ static int on_each_gpu(void)
 
 /* ---- Descriptors ---- */
 
-/* Sends the descriptor in a request of each kind that takes one, or takes one for GPUs. */
+/* Sends the descriptor in each kind of request that takes one. */
 static bool pass(struct conn *c, int device, int fd)
 {
 	const struct svc_region_cuda cuda = {.device = device, .bytes = GPU_PAGE};
@@ -47,7 +47,7 @@ static bool pass(struct conn *c, int device, int fd)
 	const unsigned i = next++ % (sizeof(requests) / sizeof(requests[0]));
 	if (conn_send(c, requests[i].opcode, requests[i].body, requests[i].length, fd, 0))
 		return false;
-	close(fd); /* the daemon's close is the last */
+	close(fd); /* the daemon's close is the last one */
 	if (conn_next(c, &answer, 10000) != 1)
 		return false;
 	svc_close_fds(answer.fds, answer.nfds);
@@ -89,7 +89,7 @@ static void pass_files(struct attacker *a)
 
 /* ---- Memory ---- */
 
-/* Keeps requests of one kind under way, and forgets what they bring. */
+/* Keeps requests of one kind in flight, and drops what they return. */
 static void register_and_forget(struct attacker *a, struct conn *c, unsigned depth, unsigned opcode,
 				const void *body, size_t length)
 {
@@ -163,11 +163,11 @@ static void all_memory(struct attacker *a)
 	while (gpu_lend(&c, device, GPU_PAGE, NULL, &answer))
 		;
 	attack_ready(a, "%u MiB of each GPU", n * 16);
-	for (;; a->asked++) /* and at once what others give back */
+	for (;; a->asked++) /* and immediately takes what others give back */
 		a->refused += !gpu_lend(&c, device, GPU_PAGE, NULL, &answer);
 }
 
-/* ---- Kernels that wait: the bystanders have one, too ---- */
+/* ---- Kernels that wait, beside the bystanders' own ---- */
 
 static void tasks_beside(struct attacker *a)
 {
@@ -176,7 +176,7 @@ static void tasks_beside(struct attacker *a)
 	attack_hold();
 }
 
-/* False: no more of them. */
+/* False: no more can be opened. */
 static bool open_kernels(struct attacker *a, struct conn c[GPUS], struct peer_page **pages)
 {
 	struct rank ranks[GPUS];
@@ -189,7 +189,7 @@ static bool open_kernels(struct attacker *a, struct conn c[GPUS], struct peer_pa
 	return gpu_join(c, staging, ranks) && (*pages = gpu_pages(&ranks[0]));
 }
 
-/* Words that look like what belongs there. */
+/* Writes plausible but false words. */
 static void falsify(struct peer_page *p, int rank)
 {
 	for (unsigned i = 0; i < PEER_HISTORY; i++) {
@@ -215,7 +215,7 @@ static void falsify(struct peer_page *p, int rank)
 	p->begun = UINT64_C(1) << 32 | 1;
 }
 
-/* Beside as many tasks as the user may have. */
+/* In addition to as many tasks as the user may have. */
 static void false_pages(struct attacker *a)
 {
 	enum { COMMS = 4 };
@@ -233,7 +233,7 @@ static void false_pages(struct attacker *a)
 			a->asked++;
 			if (!pages[i]->abort)
 				continue;
-			gpu_pages_close(pages[i]); /* the epoch has ended: another one */
+			gpu_pages_close(pages[i]); /* the epoch has ended: start another one */
 			for (int rank = 0; rank < GPUS; rank++)
 				conn_close(&c[i][rank]);
 			a->ended++;

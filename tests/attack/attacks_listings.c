@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attacks by LIST: long ones that are read, and ones that are not. */
+ * Attacks with LIST: long lists that are read, and lists that are not. */
 #include <stdio.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -72,7 +72,7 @@ static unsigned shared_mib(void)
 	return (unsigned)(kib / 1024);
 }
 
-/* Answers pile up in the socket. It stops at 2 GiB: that is enough to show it. */
+/* Answers accumulate in the socket. It stops at 2 GiB, which suffices to show it. */
 static void members_unread(struct attacker *a)
 {
 	enum { ENOUGH_MIB = 2048 };
@@ -91,7 +91,7 @@ static void members_unread(struct attacker *a)
 	attack_hold();
 }
 
-/* Answers that wait, in sockets and in the daemon, in as many sessions as may be. */
+/* Unread answers, in sockets and in the daemon, in as many sessions as possible. */
 static void devices_unread(struct attacker *a)
 {
 	enum { SESSIONS = 64 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attacks by regions: mappings, address space. */
+ * Attacks with regions: mappings, address space. */
 #include <fcntl.h>
 
 #include "flood.h"
@@ -8,8 +8,8 @@
 #define LARGE	 (UINT64_C(8) << 20)
 #define SESSIONS 16 /* of 4,095 regions each: with the daemon's own, vm.max_map_count's 65,530 */
 
-/* One memfd, registered as often as the daemon allows, in all sessions side by side, so that the
- * tables of all grow until the end. */
+/* One memfd, registered as often as the daemon allows, in all sessions in parallel, so that all
+ * their tables grow until the end. */
 static void regions(struct attacker *a)
 {
 	static struct conn c[SESSIONS];
@@ -27,10 +27,11 @@ static void regions(struct attacker *a)
 			a->refused += !good;
 		}
 	attack_ready(a, "%u regions", regions);
-	/* Large ones the daemon lets go in a thread of its own, which it may have to make now. */
+	/* The daemon releases large regions in a separate thread, which it may have to create now.
+	 */
 	if (n)
 		conn_call(&c[0], SVC_REGION_DEL, &del, sizeof(del), -1, &answer);
-	/* What needs memory of the daemon, beside them. */
+	/* Requests that need the daemon's memory, at the same time. */
 	for (;; pause_ms(10)) {
 		struct conn more;
 		struct rank rank;
@@ -45,7 +46,7 @@ static void regions(struct attacker *a)
 	}
 }
 
-/* Regions that come and go: mappings of the daemon, under its address space's lock. */
+/* Regions that come and go: the daemon maps and unmaps them under its address space lock. */
 static void regions_come_and_go(struct attacker *a)
 {
 	const uint64_t bytes = UINT64_C(256) << 20;
@@ -68,7 +69,7 @@ static void regions_come_and_go(struct attacker *a)
 	attack_hold();
 }
 
-/* Sessions until the daemon's address space, or the user's share of rings, is used up. */
+/* Opens sessions until the daemon's address space, or the user's share of rings, is used up. */
 static void rings(struct attacker *a)
 {
 	enum { RINGS = 512 };
@@ -82,9 +83,8 @@ static void rings(struct attacker *a)
 			conn_ring_bell(&c[i]);
 }
 
-/* Each session that does not read its answers has one of 32 KiB waiting, which takes all memory
- * that there is. Other sessions have the daemon queue commands: those cannot be refused any more.
- */
+/* Each session that does not read its answers has one of 32 KiB waiting, which uses up all memory.
+ * Other sessions make the daemon queue commands, which it can no longer refuse. */
 static void memory_used_up(struct attacker *a)
 {
 	enum { UNREAD = 1500 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attacks by plans that take long to match. */
+ * Attacks with plans that take long to match. */
 #include <string.h>
 #include <unistd.h>
 
@@ -12,7 +12,7 @@ struct member {
 	uint32_t comm, epoch;
 };
 
-/* The answers to the last request of each rank; of JOIN, joined is filled. */
+/* Reads the answers to each rank's last request; for JOIN, fills in joined. */
 static bool read_answers(struct conn conns[SESSIONS], struct member joined[RANKS])
 {
 	struct answer answer;
@@ -44,8 +44,8 @@ static bool join(struct conn conns[SESSIONS], struct member members[RANKS])
 	return read_answers(conns, members);
 }
 
-/* Lists to and from the neighbours, whose shapes are ahead, so all groups are one unit. Rank 0 has
- * one more in a group that never begins; rank 2 waits for it, and all others for rank 2. */
+/* Lists to and from the neighbours, with shapes ahead, so all groups are one unit. Rank 0 has one
+ * more in a group that never begins; rank 2 waits for it, and all others for rank 2. */
 static uint32_t stuck_plan(int rank, struct svc_plan_task tasks[NEIGHBOURS + 1])
 {
 	uint32_t n = 0;
@@ -109,7 +109,7 @@ static void plan_stuck(struct attacker *a)
 	attack_hold();
 }
 
-/* The plan is matched while its members go. */
+/* The plan is matched while its members leave. */
 static void plan_dies(struct attacker *a)
 {
 	static struct conn conns[SESSIONS];

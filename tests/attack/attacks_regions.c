@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attacks by registered memory that is punched out, or that is let go all at once. */
+ * Attacks with registered memory that holes are punched into, or that is released all at once. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -39,7 +39,7 @@ static bool open_owner(struct attacker *a, struct owner *o)
 	return false;
 }
 
-/* Bytes from one region, or the first half of it, to another, or the second half. */
+/* Copies bytes from one region, or its first half, to another, or its second half. */
 static void submit_copy(struct owner *o, uint32_t from, uint32_t to, uint64_t bytes)
 {
 	struct svc_record record = rank_record(&o->rank);
@@ -63,7 +63,7 @@ static void wait_for_ends(struct attacker *a, struct owner *owners, unsigned n)
 	}
 }
 
-/* Regions of a page each until the daemon refuses more. */
+/* Registers regions of one page until the daemon refuses. */
 static unsigned fill_share(struct attacker *a)
 {
 	const int memfd = make_memfd(PAGE);
@@ -79,8 +79,8 @@ static unsigned fill_share(struct attacker *a)
 	return n;
 }
 
-/* All that the daemon maps is punched, and then copied from end to end by each session: each piece
- * that the daemon replaces is a mapping more. */
+/* All memory that the daemon maps is punched, then copied from end to end by each session: each
+ * piece that the daemon replaces adds a mapping. */
 static void punched(struct attacker *a)
 {
 	enum { OWNERS = 16 };
@@ -108,7 +108,7 @@ static void punched(struct attacker *a)
 	attack_hold();
 }
 
-/* The same with as many regions as the daemon allows, each of one page. */
+/* The same with as many one-page regions as the daemon allows. */
 static void punched_small(struct attacker *a)
 {
 	enum { OWNERS = 16 };
@@ -163,8 +163,8 @@ static void ends(struct attacker *a)
 	}
 }
 
-/* Small tasks on the last page, while all of the memory is punched out: whoever touches a page that
- * is being punched out waits until all are. */
+/* Small tasks on the last page, while all the memory is punched: an access to a page being punched
+ * waits until all are. */
 static void punching(struct attacker *a)
 {
 	const uint64_t bytes = 4096 * MIB;
@@ -207,7 +207,7 @@ static void punch_rings(struct owner *owners, unsigned n)
 		}
 }
 
-/* Rings that are punched out while they are polled. */
+/* Rings that are punched while they are polled. */
 static void rings_punching(struct attacker *a)
 {
 	enum { OWNERS = 64, PUNCHERS = 8 };

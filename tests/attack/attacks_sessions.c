@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attacks by connections, rings and small requests. */
+ * Attacks with connections, rings and small requests. */
 #include <stdlib.h>
 
 #include "flood.h"
@@ -26,7 +26,7 @@ static void connect_and_close(struct attacker *a)
 	}
 }
 
-/* More than the user may have: what is refused is tried again. */
+/* More than the user may have: refused ones are retried. */
 static void silent_connections(struct attacker *a)
 {
 	enum { CROWD = 2500 };
@@ -72,7 +72,7 @@ static void bad_messages(struct attacker *a)
 	flood(a, c, n, 32, 1234, NULL, 0);
 }
 
-/* Tasks by socket, of a communicator that there is not: an answer each. */
+/* Tasks submitted by socket, on a communicator that does not exist: one answer each. */
 static void bad_submits(struct attacker *a)
 {
 	static struct conn c[16];

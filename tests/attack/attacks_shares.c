@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attacks by all that one user may have at once: parts of the world, JOINs that expire together, a
- * SPLIT into thousands of parts, sessions that end together, sessions that do not read. */
+ * Attacks that use one user's whole share at once: parts of the world, JOINs that expire together,
+ * a SPLIT into thousands of parts, sessions that end together, sessions that do not read. */
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ static bool join_world(struct conn *c, struct rank *ranks)
 	return true;
 }
 
-/* A part for each rank. Returns how many parts there are; last: rank 0's. */
+/* Creates one part per rank. Returns the number of parts; last: rank 0's last one. */
 static int split_world(struct conn *c, const struct rank *ranks, struct svc_join_reply *last)
 {
 	struct answer answer;
@@ -48,7 +48,7 @@ static int split_world(struct conn *c, const struct rank *ranks, struct svc_join
 	return parts;
 }
 
-/* Uses a part as a trainer does: cancels its operations, leaves, and joins again. */
+/* Uses a part like a trainer: cancels its operations, leaves, and joins again. */
 static void use_part(struct attacker *a, struct conn *c, const struct svc_join_reply *part)
 {
 	struct answer answer;
@@ -103,7 +103,7 @@ static bool join_wide(struct attacker *a, struct conn *c, unsigned sessions, int
 	return true;
 }
 
-/* 4,095 of 4,096 ranks, of 16 communicators, whose deadlines pass at one time. */
+/* 4,095 of 4,096 ranks, of 16 communicators, whose deadlines pass at the same time. */
 static void joins_late(struct attacker *a)
 {
 	enum { COMMS = 16, SESSIONS = 5 };
@@ -122,7 +122,7 @@ static void joins_late(struct attacker *a)
 	}
 }
 
-/* Most of what a user may have waits for peers; one JOIN after the other passes its deadline. */
+/* Most of a user's share waits for peers; one JOIN after the other passes its deadline. */
 static void joins_wide(struct attacker *a)
 {
 	static struct conn c, more[3], d;
@@ -146,7 +146,7 @@ static void joins_wide(struct attacker *a)
 	attack_hold();
 }
 
-/* Each deadline is earlier than all before: the loop's timer is set again each time. */
+/* Each deadline is earlier than all previous ones, so the loop's timer is reset each time. */
 static void joins_earlier(struct attacker *a)
 {
 	enum { CROWD = 1500, EACH = 8, STEP_NS = 4000 };
@@ -196,7 +196,7 @@ static void split_apart(struct attacker *a)
 			attack_hold();
 		read_all(c, SESSIONS, EACH, SVC_JOIN);
 		attack_ready(a, "%d ranks", WIDE);
-		/* The second time, its user has no room for parts. */
+		/* The second time, the user has no room for parts. */
 		for (int turn = 0; turn < 2; turn++) {
 			for (int k = 0; k < WIDE; k++, a->asked++) {
 				const struct svc_split m = {.comm = 1 + (uint32_t)k / SESSIONS,
@@ -212,7 +212,7 @@ static void split_apart(struct attacker *a)
 
 /* ---- Sessions ---- */
 
-/* Each has a long answer in its socket, and one behind it that waits for the first to be read. */
+/* Each has a long answer in its socket, and another one waiting behind it. */
 static void ask_unread(struct conn *c, unsigned n)
 {
 	const struct svc_list list = {.what = SVC_LIST_SESSIONS};
@@ -226,7 +226,7 @@ static void answers_unread(struct attacker *a)
 	static struct conn c[2040];
 	const unsigned n = open_many(a, c, 2040);
 	ask_unread(c, n);
-	pause_ms(500); /* for the last answers */
+	pause_ms(500); /* time for the last answers */
 	attack_ready(a, "%u sessions", n);
 	attack_hold();
 }

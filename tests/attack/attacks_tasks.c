@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attacks by tasks and their cancellation. */
+ * Attacks with tasks and their cancellation. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static void fill_task_table(struct attacker *a)
 	attack_hold();
 }
 
-/* Processes one after the other that queue tasks, wait, and die. */
+/* Processes that queue tasks, wait, and die, one after the other. */
 static void queue_and_die(struct attacker *a, uint64_t timeout_ns, unsigned wait_ms)
 {
 	enum { TASKS = 100000 };
@@ -81,7 +81,7 @@ static void tasks_expire_at_once(struct attacker *a)
 	queue_and_die(a, SECOND, 1200);
 }
 
-/* Each task fails when it is taken in: it names no communicator of the session. */
+/* Each task fails on arrival: it names no communicator of the session. */
 static void bad_tasks(struct attacker *a)
 {
 	enum { SESSIONS = 16 };
@@ -105,7 +105,7 @@ static void bad_tasks(struct attacker *a)
 	}
 }
 
-/* A group of as many tasks as are allowed, never closed, in many sessions. */
+/* A group of as many tasks as allowed, never closed, in many sessions. */
 static void open_groups(struct attacker *a)
 {
 	enum { SESSIONS = 32 };
@@ -126,7 +126,7 @@ static void open_groups(struct attacker *a)
 
 /* ---- Matching ---- */
 
-/* Waits until that task has ended, which tasks of the attack always do. */
+/* Waits until that task has ended. Tasks of the attack always end. */
 static void wait_end(struct conn *c, uint64_t number)
 {
 	while (conn_wait(c, number, 1000) == CONN_LOST)
@@ -143,7 +143,7 @@ static void submit_group(struct attacker *a, struct conn *c, struct svc_record r
 	}
 }
 
-/* Each of the Sends is looked for among all that the other rank has posted. */
+/* Each Send is searched among everything that the other rank has posted. */
 static void groups_unmatched(struct attacker *a)
 {
 	enum { PAIRS = 16 };
@@ -197,8 +197,8 @@ static void touch(const struct buffer *b)
 	munmap(p, b->bytes);
 }
 
-/* Two ranks, each with a buffer, that keep `depth` of these operations under way. `prepare` makes
- * the second rank's record of the first's. Does not return. */
+/* Two ranks, each with a buffer, keep `depth` of these operations in flight. `prepare` derives the
+ * second rank's record from the first's. Does not return. */
 static void keep_busy(struct attacker *a, const struct buffer b[2], struct svc_record record,
 		      uint8_t second_op, uint64_t depth, const char *what)
 {
@@ -258,7 +258,7 @@ static void small_all_reduces(struct attacker *a)
 	keep_busy(a, b, record, 0, 500, "500 under way in each of 4 pairs");
 }
 
-/* A million copies in each operation: every rank's part for every other. */
+/* A million copies per operation: every rank's part for every other. */
 static void wide_all_to_all(struct attacker *a)
 {
 	enum { RANKS = 1000 };
@@ -292,7 +292,8 @@ static void wide_all_to_all(struct attacker *a)
 	}
 }
 
-/* The heads of thousands of queues wait for a timeline, and every doorbell has the daemon look. */
+/* The heads of thousands of queues wait for a timeline, and every doorbell makes the daemon check
+ * them. */
 static void waiting_timelines(struct attacker *a)
 {
 	enum { SESSIONS = 4, COMMS = 1000 };
@@ -317,7 +318,7 @@ static void waiting_timelines(struct attacker *a)
 			conn_ring_bell(&c[i]);
 }
 
-/* Memory that was never written: the daemon's copy makes the pages on both sides. */
+/* Memory that was never written: the daemon's copy allocates the pages on both sides. */
 static void sparse_send(struct attacker *a)
 {
 	const uint64_t bytes = UINT64_C(3) << 30;
@@ -326,7 +327,7 @@ static void sparse_send(struct attacker *a)
 	keep_busy(a, b, record, NCCLSVC_RECV, 1, "3 GiB of holes each");
 }
 
-/* The daemon's copy waits while a hole is punched around what it touches. */
+/* The daemon's copy waits while a hole is punched around its data. */
 static void punch_holes(struct attacker *a)
 {
 	const uint64_t bytes = UINT64_C(1) << 30;

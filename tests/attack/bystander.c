@@ -14,10 +14,10 @@
 #include "ncclsvc.h"
 
 #define START_MS   20000
-#define PATIENCE   600000 /* ms; who gives up measures nothing */
+#define PATIENCE   600000 /* ms; a bystander that gives up measures nothing */
 #define REDUCE_MS  1	  /* between two AllReduces */
 #define REQUEST_MS 5	  /* between two requests */
-#define NEWCOMER   10	  /* of that many requests, one is a whole session */
+#define NEWCOMER   10	  /* one in this many requests is a whole session */
 
 /* ---- Gauges ---- */
 
@@ -121,7 +121,7 @@ static ncclsvc_result reduce(ncclsvc_session *s, ncclsvc_comm *comm, float *v)
 	return result ? result : ncclsvc_wait(s, task, PATIENCE);
 }
 
-/* Rank 0 measures, rank 1 is always there. */
+/* Rank 0 measures, rank 1 always participates. */
 static void reduces(struct bystanders *b, int rank)
 {
 	ncclsvc_session *s;
@@ -148,7 +148,7 @@ static void reduces(struct bystanders *b, int rank)
 		pause_ms(REDUCE_MS);
 }
 
-/* From its first word to its last: it can join, have memory and submit. */
+/* Checks that a whole session works: it can join, get memory and submit. */
 static bool whole_session(struct bystanders *b)
 {
 	struct gauge *g = &b->request;
@@ -230,7 +230,7 @@ bool bystanders_start(struct bystanders *b, struct target *t, bool gpus)
 	}
 	for (uint64_t end = clock_ns() + START_MS * UINT64_C(1000000);
 	     b->ready < BYSTANDERS || b->reduce.done < 10 || b->request.done < 10; pause_ms(2)) {
-		target_watch(t, false); /* beats that are not heard would block the daemon */
+		target_watch(t, false); /* unread heartbeats would block the daemon */
 		if (clock_ns() > end || b->reduce.failure[0] || b->request.failure[0]) {
 			fprintf(stderr,
 				"the bystanders do not start: %u of 3 ready, %lu AllReduces, %lu "

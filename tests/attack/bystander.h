@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Another user's processes: two ranks that reduce 16 B, and one that makes requests, by the client
- * library. With GPUs, the ranks are on GPUs, requests are made for GPUs, too, and two more ranks
- * are an ordinary job: one rank is stopped, and the other rank's kernel waits for it. */
+ * Another user's processes: two ranks that reduce 16 B, and one that makes requests, through the
+ * client library. With GPUs, the ranks are on GPUs, there are also requests for GPUs, and two more
+ * ranks are an ordinary job: one rank is stopped, and the other's kernel waits for it. */
 #ifndef ATTACK_BYSTANDER_H
 #define ATTACK_BYSTANDER_H
 
 #include "target.h"
 
-#define BYSTANDERS 3   /* processes */
-#define BUCKETS	   512 /* eight to each power of two, of ns */
+#define BYSTANDERS 3   /* number of processes */
+#define BUCKETS	   512 /* eight per power of two, in ns */
 
 /* How long operations of one kind took. */
 struct gauge {
-	_Atomic uint64_t begun; /* of the one under way; 0: none */
+	_Atomic uint64_t begun; /* start of the operation in progress; 0: none */
 	_Atomic uint64_t done, worst;
 	_Atomic uint32_t buckets[BUCKETS];
 	char worst_of[32];   /* its name */
-	char failure[160];   /* the first; "": none */
-	_Atomic bool closed; /* the end of one bystander is no failure of another */
-	const char *now_of;  /* the name of what is under way */
+	char failure[160];   /* the first failure; "": none */
+	_Atomic bool closed; /* one bystander's end is not another's failure */
+	const char *now_of;  /* the name of the operation in progress */
 };
 
-/* In memory that the processes share. */
+/* In memory shared by the processes. */
 struct bystanders {
 	const char *socket;
 	bool gpus;
@@ -31,14 +31,14 @@ struct bystanders {
 	uint8_t id[128];
 };
 
-/* Starts them, and waits until all are at work. False: they did not get there. */
+/* Starts them, and waits until all are working. False: they did not get there. */
 bool bystanders_start(struct bystanders *b, struct target *t, bool gpus);
-/* Forgets what was measured so far. */
+/* Discards what was measured so far. */
 void bystanders_reset(struct bystanders *b);
-/* Is an operation under way that began before that time? */
+/* Whether an operation that began before that time is still running. */
 bool bystanders_held_up(const struct bystanders *b, uint64_t before_ns);
-/* Ends the measurement: counts the operation that is still under way, and keeps no later failure.
- * True if that operation is the longest. */
+/* Ends the measurement: counts the operation in progress, and ignores later failures. True if that
+ * operation is the longest. */
 bool gauge_close(struct gauge *g);
 double gauge_percentile_ms(const struct gauge *g, double part);
 void bystanders_stop(struct bystanders *b);
@@ -48,8 +48,8 @@ void gauge_begin(struct gauge *g, const char *name);
 void gauge_end(struct gauge *g);
 void gauge_fail(struct gauge *g, int result, const char *text);
 
-/* bystander_gpus.c: processes, which return when they fail; and a session with memory of a GPU,
- * from its first word to its last. */
+/* bystander_gpus.c: processes, which return when they fail; and a whole session with memory of a
+ * GPU. */
 void gpu_reduces(struct bystanders *b);
 void gpu_waits(struct bystanders *b);
 void gpu_session(struct bystanders *b, int device);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the other user does on GPUs. */
+ * The other user's work on GPUs. */
 #include <unistd.h>
 
 #include "bystander.h"
@@ -17,7 +17,7 @@ static bool fail(struct gauge *g, const struct answer *answer)
 	return false;
 }
 
-/* Both ranks' AllReduce, by the workers. The first result that is bad. */
+/* Runs both ranks' AllReduce in the workers. Returns the first bad result. */
 static int reduce(struct rank ranks[GPUS], const uint32_t region[GPUS])
 {
 	int result = 0;

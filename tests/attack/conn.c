@@ -13,7 +13,7 @@
 
 #include "attack.h"
 
-#define CALL_MS 120000 /* for one answer: an attacker has patience */
+#define CALL_MS 120000 /* timeout for one answer */
 
 bool conn_connect(struct conn *c, const char *path)
 {

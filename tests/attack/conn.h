@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An attacker's session: the protocol by hand, where refusals and hang-ups are answers and no
+ * An attacker's session, with the protocol by hand: refusals and hang-ups are answers, not
  * failures. */
 #ifndef ATTACK_CONN_H
 #define ATTACK_CONN_H
@@ -7,18 +7,18 @@
 #include "proto/fdio.h"
 #include "proto/ring.h"
 
-#define CONN_LOST (-1000) /* beside the results of the protocol */
+#define CONN_LOST (-1000) /* in addition to the protocol's results */
 
 struct conn {
 	int sock; /* -1: not open */
 	uint32_t serial;
-	unsigned outstanding; /* requests that wait for an answer, of flood.c */
+	unsigned outstanding; /* requests without an answer, for flood.c */
 	struct svc_ring *ring;
 	size_t ring_size;
 	uint32_t entries;
 	int doorbell, completion;
-	uint64_t last; /* task submitted by ring */
-	uint64_t from; /* the next chunk of a list to ask for, of flood.c */
+	uint64_t last; /* newest task submitted through the ring */
+	uint64_t from; /* start of the next chunk of a list, for flood.c */
 };
 
 struct answer {
@@ -36,28 +36,28 @@ struct answer {
 	} body;
 };
 
-/* Connects. With hello: says HELLO and reads the answer. */
+/* Connects. With hello: also sends HELLO and reads the answer. */
 bool conn_connect(struct conn *c, const char *path);
 bool conn_open(struct conn *c, const char *path);
 void conn_close(struct conn *c);
 
-/* 0 or -errno; flags: MSG_DONTWAIT or 0. */
+/* Returns 0 or -errno; flags: MSG_DONTWAIT or 0. */
 int conn_send(struct conn *c, unsigned opcode, const void *body, size_t length, int fd, int flags);
-/* The next message; the fds in it are the caller's. 1, or 0: nothing there within the time
- * (0 ms: does not wait), or CONN_LOST. */
+/* Reads the next message; the caller owns the fds in it. Returns 1, 0 if there is none within the
+ * time (0 ms: does not wait), or CONN_LOST. */
 int conn_next(struct conn *c, struct answer *a, int timeout_ms);
-/* Asks and waits for the answer; events are dropped, and fds are closed but ATTACH's. fd: to send,
- * or -1. The result, or CONN_LOST. */
+/* Sends a request and waits for the answer; drops events, and closes all fds except ATTACH's. fd:
+ * to send, or -1. Returns the result, or CONN_LOST. */
 int conn_call(struct conn *c, unsigned opcode, const void *body, size_t length, int fd,
 	      struct answer *a);
 
 bool conn_attach(struct conn *c, uint32_t entries);
-/* Tasks that the daemon has pending, of all users. */
+/* The daemon's number of pending tasks, of all users. */
 uint64_t conn_pending(struct conn *c);
-/* Registers a memfd; the region's number, or 0. */
+/* Registers a memfd; returns the region's number, or 0. */
 uint32_t conn_region(struct conn *c, int memfd, uint64_t bytes);
 
-/* A rank's name for its communicator, for records. */
+/* A rank's handle of its communicator, for records. */
 struct rank {
 	struct conn *conn;
 	uint32_t comm, epoch;
@@ -69,14 +69,14 @@ void random_id(uint8_t id[NCCLSVC_ID_BYTES]);
 bool ranks_join(struct conn *conns, int n, struct rank *ranks);
 /* Waits for the answers to their JOINs. */
 bool ranks_joined(struct conn *conns, int n, struct rank *ranks);
-/* A communicator of this session alone. */
+/* Joins a communicator of this session alone. */
 bool rank_alone(struct conn *c, struct rank *rank);
-/* A barrier, as a record to start from. */
+/* A barrier's record, to start from. */
 struct svc_record rank_record(const struct rank *rank);
-/* By ring, without looking whether the slot is free. */
+/* Submits through the ring, without checking that the slot is free. */
 void conn_submit(struct conn *c, const struct svc_record *record);
 void conn_ring_bell(struct conn *c);
-/* Waits for that task by ring: its result, or CONN_LOST after the time. */
+/* Waits for that task in the ring: returns its result, or CONN_LOST after the timeout. */
 int conn_wait(struct conn *c, uint64_t number, int timeout_ms);
 
 #endif

@@ -17,7 +17,7 @@ unsigned open_many(struct attacker *a, struct conn *conns, unsigned n)
 	return n;
 }
 
-/* Reads what has come. False: the session is over. */
+/* Reads everything that has arrived. False: the session is over. */
 static bool read_answers(struct attacker *a, struct conn *c)
 {
 	struct answer answer;
@@ -75,10 +75,10 @@ void flood(struct attacker *a, struct conn *conns, unsigned n, unsigned depth, u
 	}
 }
 
-/* Up to n waiting tasks by one ring. Returns how many were written into it. */
+/* Writes up to n waiting tasks to one ring. Returns how many. */
 static uint64_t fill_ring(struct attacker *a, uint64_t n, uint64_t timeout_ns)
 {
-	/* Of a communicator of two, of which one submits: they wait. */
+	/* On a communicator of two of which only one submits, so they wait. */
 	struct conn *pair = calloc(2, sizeof(*pair));
 	struct rank ranks[2];
 	if (open_many(a, pair, 2) < 2 || !conn_attach(&pair[0], RING_ENTRIES) ||
@@ -113,7 +113,7 @@ uint64_t queue_tasks(struct attacker *a, uint64_t n, uint64_t timeout_ns)
 	return taken;
 }
 
-/* Refusals are answered, and this question behind them. Returns how many were refused. */
+/* Refusals are answered first, and this request after them. Returns how many were refused. */
 static unsigned count_refusals(struct conn *c)
 {
 	struct svc_daemon_info_request request = {0};

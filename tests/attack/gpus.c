@@ -8,7 +8,7 @@
 
 #define CALL_MS 120000
 
-/* As conn_call, but the descriptors of the answer are the caller's. */
+/* Like conn_call, but the caller owns the answer's descriptors. */
 static bool ask(struct conn *c, unsigned opcode, const void *body, size_t length,
 		struct answer *answer)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory and communicators of GPUs, by the protocol alone: no process of this program uses CUDA. */
+ * GPU memory and communicators through the protocol alone: no process of this program uses CUDA. */
 #ifndef ATTACK_GPUS_H
 #define ATTACK_GPUS_H
 
@@ -7,12 +7,12 @@
 #include "proto/abi/peer.h"
 
 #define GPUS	 2
-#define GPU_PAGE (UINT64_C(2) << 20) /* what the driver rounds memory up to */
+#define GPU_PAGE (UINT64_C(2) << 20) /* the driver's allocation granularity */
 
-/* The region, or 0: refused, and the answer says why. fd: for the memory's descriptor, which is the
- * caller's then, or NULL. */
+/* Returns the region, or 0 if refused, and the answer says why. fd: receives the memory's
+ * descriptor, which the caller owns, or NULL. */
 uint32_t gpu_lend(struct conn *c, int device, uint64_t bytes, int *fd, struct answer *answer);
-/* The same of memory whose descriptor this is. */
+/* The same for memory with this descriptor. */
 uint32_t gpu_import(struct conn *c, int device, uint64_t bytes, int fd, struct answer *answer);
 bool gpu_forget(struct conn *c, uint32_t region);
 
@@ -20,12 +20,12 @@ bool gpu_forget(struct conn *c, uint32_t region);
  * False: refused. */
 bool gpu_join(struct conn *conns, const uint32_t *staging, struct rank ranks[GPUS]);
 
-/* All members' pages of a communicator that has staging memory, or NULL. */
+/* All members' pages of a communicator with staging memory, or NULL. */
 struct peer_page *gpu_pages(const struct rank *rank);
 void gpu_pages_close(struct peer_page *pages);
 
-/* A kernel of a Recv and a Send that waits for the other rank: what the library and the kernel
- * write into the rank's page. */
+/* A kernel of a Recv and a Send that waits for the other rank: writes to the rank's page what the
+ * library and the kernel would. */
 void gpu_kernel_waits(struct peer_page *pages, int rank);
 
 #endif

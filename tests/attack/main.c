@@ -44,13 +44,14 @@
 
 #define REDUCE_LIMIT_MS	 100
 #define REQUEST_LIMIT_MS 250
-#define BEAT_LIMIT_MS	 250  /* later than it was due */
-#define PREPARE_S	 60   /* for an attack to be under way */
-#define QUIET_MS	 700  /* of measuring the CPU time before the attack */
-#define AFTER_MS	 700  /* of measuring, when its processes are dead */
-#define HELD_UP_S	 10   /* more, for what is under way then */
-#define END_LIMIT_MS	 5000 /* from SIGTERM to the daemon's end: its drain takes 1 s of it */
-#define SKIPPED		 77
+#define BEAT_LIMIT_MS	 250 /* allowed delay */
+#define PREPARE_S	 60  /* time for an attack to start */
+#define QUIET_MS	 700 /* measuring the CPU time before the attack */
+#define AFTER_MS	 700 /* continued measurement after its processes are dead */
+#define HELD_UP_S	 10  /* additional time for what is still running then */
+#define END_LIMIT_MS                                                                               \
+	5000 /* from SIGTERM until the daemon has ended, of which its drain takes 1 s */
+#define SKIPPED 77
 
 static const struct attack *const tables[] = {
 	session_attacks,    task_attacks, memory_attacks, listing_attacks, comm_attacks,
@@ -142,7 +143,7 @@ struct outcome {
 	char verdict[256];
 };
 
-/* Watches until the time is over, or until the attack is ready. False: the daemon has ended. */
+/* Watches until the time is over, or the attack is ready. False: the daemon has ended. */
 static bool watch(struct target *t, const struct attacker *until_ready, double seconds)
 {
 	for (uint64_t end = clock_ns() + (uint64_t)(seconds * 1e9); clock_ns() < end;
@@ -155,7 +156,7 @@ static bool watch(struct target *t, const struct attacker *until_ready, double s
 	return true;
 }
 
-/* Watches for so long, and says which percentage of a core the daemon has used. */
+/* Watches for that long, and reports the percentage of a core that the daemon has used. */
 static bool watch_cpu(struct target *t, double seconds, double *percent)
 {
 	const uint64_t used = target_cpu_ns(t), begin = clock_ns();
@@ -184,7 +185,7 @@ static bool run(const struct attack *attack, struct shared *s, struct target *t,
 	waitpid(pid, NULL, 0);
 	uint64_t dead = clock_ns();
 	alive = alive && watch(t, NULL, AFTER_MS / 1e3);
-	/* How long it took is to be known, of each operation that the attack has held up. */
+	/* Waits to learn how long each delayed operation takes. */
 	for (int i = 0; i < HELD_UP_S * 10 && alive && bystanders_held_up(&s->bystanders, dead);
 	     i++)
 		alive = watch(t, NULL, 0.1);
@@ -230,7 +231,7 @@ static void conclude(const struct attack *attack, struct shared *s, const struct
 		judge(r, "the watchdog starved");
 	if (attack->pinned_mib && r->pinned_mib > attack->pinned_mib)
 		judge(r, "more than %u MiB of memory", attack->pinned_mib);
-	/* Without the slack: a loaded machine does not make it more. */
+	/* Without the slack, because a loaded machine does not increase it. */
 	if (attack->cpu_percent && r->cpu > r->quiet_cpu + attack->cpu_percent)
 		judge(r, "idle, it costs more than %u %% of a core", attack->cpu_percent);
 }
@@ -259,7 +260,7 @@ static struct outcome try_attack(const struct attack *attack, struct shared *s,
 	r.request_open = gauge_close(&s->bystanders.request);
 	if (o->logs || !r.survived)
 		target_show_log(&t);
-	target_stop(&t); /* while the bystanders still have all that they had */
+	target_stop(&t); /* while the bystanders still have everything */
 	bystanders_stop(&s->bystanders);
 	r.reduce_p50 = gauge_percentile_ms(&s->bystanders.reduce, 0.5);
 	r.reduce_p99 = gauge_percentile_ms(&s->bystanders.reduce, 0.99);
@@ -311,7 +312,7 @@ static void print_row(const struct attack *attack, const struct attacker *a,
 static void print_json(const struct attack *attack, const struct attacker *a,
 		       const struct outcome *r, bool first)
 {
-	/* No text here has quotes or backslashes, but errors could. */
+	/* No text here contains quotes or backslashes, but errors could. */
 	char verdict[sizeof(r->verdict)];
 	snprintf(verdict, sizeof(verdict), "%s", r->verdict);
 	for (char *p = verdict; *p; p++)
@@ -362,7 +363,7 @@ static const struct attack *find(const char *name)
 	return NULL;
 }
 
-/* Returns -1 to go on, or the exit code. */
+/* Returns -1 to continue, or the exit code. */
 static int parse(struct options *o, int argc, char *argv[])
 {
 	enum { LIST, SECONDS, SLACK, DAEMON, UNPRIVILEGED, JSON, LOGS, HELP };

@@ -41,7 +41,7 @@ int slow_memfd(void)
 	return fallocate(fd, 0, 0, (off_t)bytes) ? -1 : fd;
 }
 
-/* ---- A file of FUSE: linux/fuse.h's protocol ---- */
+/* ---- A FUSE file: linux/fuse.h's protocol ---- */
 
 #define FILE_NODE 2
 
@@ -134,7 +134,8 @@ void slow_file_serve(struct attacker *a)
 	static char message[FUSE_MIN_READ_BUFFER + 4096];
 	const pid_t group = getpgrp();
 	if (!attack_fork()) {
-		close(a->fuse); /* the server's alone: what waits for it goes on when it dies */
+		close(a->fuse); /* held only by the server: what waits for it continues when the
+				   server dies */
 		return;
 	}
 	for (ssize_t n; (n = read(a->fuse, message, sizeof(message))) > 0;) {

@@ -37,7 +37,7 @@ static void limit(int resource, rlim_t n)
 	setrlimit(resource, &r);
 }
 
-/* In the new process. */
+/* Called in the new process. */
 __attribute__((noreturn)) static void become_daemon(const struct target *t, const char *program,
 						    const struct attack *attack)
 {
@@ -76,7 +76,7 @@ __attribute__((noreturn)) static void become_daemon(const struct target *t, cons
 	_exit(127);
 }
 
-/* The number behind this name in /proc/PATH, or 0. */
+/* The number after this name in /proc/PATH, or 0. */
 static unsigned long number_of(const char *path, const char *name)
 {
 	char line[256];
@@ -214,7 +214,7 @@ bool target_watch(struct target *t, bool first)
 	return true;
 }
 
-/* What the stand-ins for GPUs have left. */
+/* Removes what the GPU stand-ins have left. */
 static void remove_files(const char *path)
 {
 	DIR *dir = opendir(path);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Addresses for device memory, reserved at once so that nothing else comes to lie among them. */
+ * Addresses for device memory, reserved at once so that nothing else is mapped between them. */
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -46,7 +46,7 @@ char *arena_take(size_t span)
 
 void arena_give(char *base, size_t span)
 {
-	/* Nothing may be found at the old address. */
+	/* Nothing may remain at the old address. */
 	if (mmap(base, span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
 		 0) == MAP_FAILED)
 		abort();
@@ -54,7 +54,7 @@ void arena_give(char *base, size_t span)
 		size_t more = room ? 2 * room : 64;
 		struct hole *grown = realloc(holes, more * sizeof(*holes));
 		if (!grown)
-			return; /* the addresses are lost, nothing else */
+			return; /* only the addresses are lost */
 		holes = grown;
 		room = more;
 	}

@@ -5,14 +5,14 @@
 
 #include "graph.h"
 
-/* From a call of cuStreamBeginCapture on. All its streams leave it when it ends, but events may
- * stay. */
+/* A capture, from cuStreamBeginCapture on. All its streams leave it when it ends, but events may
+ * keep it. */
 struct capture {
-	struct capture *next; /* of those that have not ended */
-	unsigned users;	      /* points */
+	struct capture *next; /* next capture that has not ended */
+	unsigned users;	      /* number of points */
 	unsigned long long id;
 	struct CUgraph_st *graph;
-	bool given; /* the graph: it is not the capture's */
+	bool given; /* the graph is not owned by the capture */
 	struct CUstream_st *origin;
 	int mode;
 	pthread_t thread;
@@ -54,9 +54,9 @@ static void stream_join(struct CUstream_st *s, struct capture *c, const struct n
 	c->streams = p;
 }
 
-/* ---- What stands against a call ---- */
+/* ---- What a capture forbids ---- */
 
-/* The capture that the legacy stream would wait for. */
+/* The capture for whose streams the legacy stream would wait. */
 static struct capture *blocked_by(const struct CUctx_st *context)
 {
 	for (struct capture *c = captures; c; c = c->next)
@@ -66,7 +66,7 @@ static struct capture *blocked_by(const struct CUctx_st *context)
 	return NULL;
 }
 
-/* Of any use of the stream. */
+/* Checks any use of the stream. */
 static CUresult usable(struct CUstream_st *s)
 {
 	struct capture *c = stream_legacy(s) ? blocked_by(stream_context(s)) : NULL;
@@ -106,7 +106,7 @@ CUresult capture_refuse_context(const struct CUctx_st *context)
 	return graph_unlock(error);
 }
 
-/* Whether the capture prohibits what is unsafe to this thread. */
+/* Whether the capture forbids unsafe calls in this thread. */
 static bool prohibits(const struct capture *c)
 {
 	if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
@@ -183,7 +183,7 @@ CUresult capture_record(struct CUstream_st *s, struct capture_point *event, bool
 	return graph_unlock(error);
 }
 
-/* The stream becomes one of the event's capture, if it is not yet. */
+/* The stream joins the event's capture, if it has not yet. */
 static CUresult follow(struct CUstream_st *s, const struct capture_point *event)
 {
 	struct capture_point *p = stream_point(s);
@@ -355,7 +355,7 @@ CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 	return CUDA_SUCCESS;
 }
 
-/* ---- Questions ---- */
+/* ---- Queries ---- */
 
 /* Enters, and locks if it returns the stream. */
 static struct CUstream_st *lock_stream(CUstream handle, CUresult *error)
@@ -408,7 +408,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream handle, int *status, uint64_t *id, C
 	if (after)
 		*after = p->after.at;
 	if (edges)
-		*edges = NULL; /* there are none but the usual */
+		*edges = NULL; /* all edges are plain dependencies */
 	if (n)
 		*n = p->after.n;
 	return graph_unlock(CUDA_SUCCESS);
@@ -436,7 +436,7 @@ CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *after, 
 	if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES ||
 	    !nodes_belong(p->capture->graph, after, n))
 		return graph_unlock(CUDA_ERROR_INVALID_VALUE);
-	/* They may be the stream's own array. */
+	/* They may be in the stream's own array. */
 	struct nodes set = {0};
 	if (flags == CU_STREAM_ADD_CAPTURE_DEPENDENCIES)
 		nodes_add_all(&set, &p->after);

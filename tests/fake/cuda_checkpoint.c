@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * The driver's checkpoint and restore, of the calling process alone: its memory moves to other
- * physical memory at the same addresses, under the same buffer ids. Whoever has imported the former
- * memory keeps that. While the process is locked, calls that put work on a stream or query it
- * block, and others do not. All this is as driver 580 does it on an H100. */
+ * The driver's checkpoint and restore of the calling process: its memory moves to different
+ * physical memory at the same addresses and with the same buffer ids. Importers keep the old
+ * memory. While the process is locked, calls that put work on a stream or query it block, and
+ * others do not. All this is what driver 580 does on an H100. */
 #include <unistd.h>
 
 #include "fake.h"
@@ -39,7 +38,7 @@ static CUresult step(int pid, int from, int to)
 	return due ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
 }
 
-/* Waits for all work of the process, but not as long as args say. */
+/* Waits for all work of the process, ignoring the timeout in args. */
 CUresult cuCheckpointProcessLock(int pid, void *args)
 {
 	(void)args;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The kernels of client/kernels, as their twins in C. All memory that the call names stays mapped
- * while the twin runs. */
+ * The kernels of client/kernels, in their CPU builds. All memory that the call names stays mapped
+ * while a kernel runs. */
 #include <limits.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -29,7 +29,7 @@ static void run_messages(const struct peer_messages *m)
 static const struct peer_kernel {
 	const char *name;
 	void (*run)(const struct peer_messages *);
-	size_t argument; /* bytes: all begin with a struct peer_call */
+	size_t argument; /* bytes: every argument begins with a struct peer_call */
 	unsigned threads;
 	uint64_t staging; /* bytes */
 } kernels[] = {
@@ -91,7 +91,7 @@ struct reached {
 	unsigned n;
 };
 
-/* *p becomes the address that this process reads and writes. */
+/* Replaces *p by the address at which this process accesses it. */
 static bool reach(struct reached *r, uint64_t *p, uint64_t bytes)
 {
 	if (!fake_pin(&r->pins[r->n], *p, bytes))
@@ -100,7 +100,7 @@ static bool reach(struct reached *r, uint64_t *p, uint64_t bytes)
 	return true;
 }
 
-/* A buffer with a part for each of the ranks. */
+/* A buffer with one part per rank. */
 static bool reach_parts(struct reached *r, uint64_t *p, uint64_t bytes, uint64_t each,
 			unsigned ranks)
 {
@@ -142,13 +142,12 @@ static bool reach_all(struct reached *r, const struct peer_kernel *kernel, struc
 	return good;
 }
 
-/* Of the thread's kernel. */
+/* For the thread's kernel. */
 static _Thread_local const atomic_int *stopping;
 static _Thread_local jmp_buf over;
 static _Thread_local unsigned rests;
 
-/* Kernels that wait leave the processors, of which there may be fewer, to those that they wait for.
- */
+/* Kernels that wait yield the CPUs, which may be few, to those they wait for. */
 static void rest(void)
 {
 	if (atomic_load(stopping))
@@ -181,7 +180,8 @@ static void *block_main(void *arg)
 	return NULL;
 }
 
-/* A collective's block depends on its like on the other ranks alone, so they may run in turn. */
+/* A collective's block depends only on the same block of the other ranks, so blocks may run in
+ * turn. */
 static void blocks_in_turn(struct block *b)
 {
 	for (b->number = 0; b->number < b->of; b->number++)
@@ -197,7 +197,7 @@ static void twin_run(struct block *b)
 		blocks_in_turn(b);
 }
 
-/* Those of messages all progress by themselves. */
+/* Blocks of messages must all progress independently. */
 static void blocks_at_once(const struct block *first)
 {
 	struct block blocks[PEER_BLOCKS];

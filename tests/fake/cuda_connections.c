@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A process's connections to the GPU, where NCCLSVC_FAKE_CONNECTIONS says how many there are,
- * unless CUDA_DEVICE_MAX_CONNECTIONS does. A stream that waits for a word holds one; while all are
- * held, no stream begins anything. Streams do not take turns in the order of their calls, as on
- * GPUs: with few, what would go well there can hang here. */
+ * A process's connections to the GPU, if NCCLSVC_FAKE_CONNECTIONS sets their number, unless
+ * CUDA_DEVICE_MAX_CONNECTIONS does. A stream that waits for a word holds one; while all are held,
+ * no stream starts anything. Unlike on GPUs, streams do not get their turns in the order of their
+ * calls: with few connections, programs that work there can hang here. */
 #include <limits.h>
 #include <stdlib.h>
 #include <time.h>
@@ -10,7 +10,7 @@
 #include "abi/cuda_connections.h"
 #include "fake.h"
 
-#define LOOK_NS 20000000 /* for a context that has failed */
+#define LOOK_NS 20000000 /* interval of checks for a failed context */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t given_back = PTHREAD_COND_INITIALIZER;
@@ -22,7 +22,7 @@ static unsigned number(const char *variable)
 	return text ? (unsigned)atoi(text) : 0;
 }
 
-/* When it is first asked for: a process may set the variable before it uses CUDA. */
+/* Read at first use, because a process may set the variable before it uses CUDA. */
 static unsigned connections(void)
 {
 	static unsigned n;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Copies and fills, in the order of their streams. */
+ * Copies and fills, in stream order. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,15 +10,15 @@ enum copy_kind { COPY_IN, COPY_OUT, COPY_WITHIN, FILL8, FILL32 };
 struct copy {
 	struct CUctx_st *context;
 	enum copy_kind kind;
-	CUdeviceptr to, from; /* of the device */
-	char *host;	      /* not the device's */
-	bool registered;      /* host, when this was captured */
+	CUdeviceptr to, from; /* device addresses */
+	char *host;	      /* host address */
+	bool registered;      /* host was registered when this was captured */
 	unsigned value;
 	size_t bytes;
-	char pageable[]; /* COPY_IN: taken at once, as the driver does */
+	char pageable[]; /* COPY_IN: copied at once, as the driver does */
 };
 
-/* What kernels may write meanwhile, and the host asks for. */
+/* Words that kernels may write while the host reads them. */
 #define WORDS_MOST 4096
 
 static void words_out(char *to, const char *from, size_t bytes)
@@ -38,7 +38,7 @@ static void copy_do(const struct copy *c, char *to, const char *from)
 		for (size_t i = 0; i < c->bytes; i += 4)
 			memcpy(to + i, &c->value, 4);
 	} else if (c->kind == COPY_IN && c->bytes == 8 && (uintptr_t)to % 8 == 0) {
-		uint64_t word; /* that a stream may wait for */
+		uint64_t word; /* a word that a stream may wait for */
 		memcpy(&word, from, 8);
 		__atomic_store_n((uint64_t *)(void *)to, word, __ATOMIC_RELEASE);
 	} else if (c->kind == COPY_OUT && c->bytes <= WORDS_MOST && c->bytes % 4 == 0 &&
@@ -49,7 +49,7 @@ static void copy_do(const struct copy *c, char *to, const char *from)
 	}
 }
 
-/* NULL: it is not mapped. Of memory that is not the GPU's, the address itself. */
+/* NULL: not mapped. For memory that is not the GPU's, the address itself. */
 static char *reach(const struct copy *c, struct fake_pin *pin, CUdeviceptr p)
 {
 	if (!p && !c->registered)
@@ -103,7 +103,7 @@ static CUresult copy_put(CUstream handle, const struct copy *what, bool wait)
 		return CUDA_ERROR_INVALID_VALUE;
 	const bool registered = what->host && is_device((uintptr_t)what->host, what->bytes);
 	const bool pageable = what->host && !registered;
-	/* What is captured is copied at each launch of the graph. */
+	/* A captured copy runs at each launch of the graph. */
 	const bool captured = capture_active(stream);
 	const bool taken = what->kind == COPY_IN && pageable && !wait && !captured;
 	if (wait)

@@ -8,7 +8,7 @@
 #include "fake.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_int initialized; /* 1: yes. -1: this process was forked from one that was */
+static atomic_int initialized; /* 1: yes; -1: this process was forked from one that was */
 static int ngpus, nvisible;
 static int visible[FAKE_GPUS_MAX];
 static size_t memory_bytes;
@@ -19,7 +19,7 @@ static struct CUctx_st contexts[FAKE_GPUS_MAX];
 static _Thread_local struct CUctx_st *stack[STACK_MAX];
 static _Thread_local unsigned top; /* stack[top] is current */
 
-/* ---- What the environment says ------------------------------------------------------------- */
+/* ---- Environment --------------------------------------------------------------------------- */
 
 const char *fake_dir(void)
 {
@@ -61,7 +61,7 @@ static int gpu_named(const char *word, size_t length)
 	return length > 0 && end == word + length && n >= 0 && n < ngpus ? (int)n : -1;
 }
 
-/* As the driver: up to the first that is no GPU, and none at all if one stands there twice. */
+/* As in the driver: up to the first invalid one, and none at all if a GPU is listed twice. */
 static void find_visible(void)
 {
 	const char *p = getenv("CUDA_VISIBLE_DEVICES");
@@ -190,7 +190,7 @@ CUresult enter_context(struct CUctx_st **context)
 	if (fake_fault("sticky"))
 		fake_context_fault(c);
 	if (fake_fault("contained"))
-		fail_context(c, 226); /* a memory error that ends this process alone */
+		fail_context(c, 226); /* a memory error that only affects this process */
 	*context = c;
 	return atomic_load(&c->error);
 }
@@ -349,8 +349,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
-/* The real one resets the context with the last reference. Here its memory and streams stay until
- * the process ends. */
+/* The real driver resets the context with the last reference. Here its memory and streams stay
+ * until the process ends. */
 CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
 	CUresult error = enter_device(device);

@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Events. One that was never recorded counts as done: a wait for it is no wait. */
+ * Events. An event that was never recorded counts as done, so that nothing waits for it. */
 #include <stdlib.h>
 #include <time.h>
 
 #include "graph.h"
 
-#define RECORDS 1024 /* more than can be under way */
+#define RECORDS 1024 /* more than can be in flight */
 
 struct CUevent_st {
-	atomic_uint refs; /* its handle, operations under way, and nodes */
+	atomic_uint refs; /* its handle, running operations, and nodes */
 	struct CUctx_st *context;
 	bool timing;
 	atomic_bool destroyed;
-	struct capture_point point; /* of its last record, if that was captured */
+	struct capture_point point; /* of its last record, if captured */
 	pthread_mutex_t lock;
-	uint64_t recorded; /* how often */
-	/* The records that streams have come to, by number % RECORDS: those of several streams are
-	 * done in any order. */
+	uint64_t recorded; /* number of records */
+	/* The records that streams have reached, by number % RECORDS: those of several streams
+	 * complete in any order. */
 	uint64_t done[RECORDS];
-	uint64_t newest;      /* of those */
-	struct timespec when; /* of the newest */
+	uint64_t newest;      /* newest record reached */
+	struct timespec when; /* time of the newest */
 };
 
 struct event_op {
 	struct CUevent_st *event;
-	uint64_t number; /* of a node: that of its launch */
+	uint64_t number; /* for a node: that of its launch */
 };
 
 static void event_unref(struct CUevent_st *e)
@@ -90,7 +90,7 @@ static void wait_run(void *arg, const atomic_int *stop)
 		fake_pause(&round);
 }
 
-/* ---- Nodes: launches record and wait for it as calls do ---- */
+/* ---- Nodes: launches record and wait like calls ---- */
 
 static struct CUevent_st *node_event(void *arg)
 {
@@ -157,7 +157,7 @@ static CUresult record_put(struct CUstream_st *stream, struct CUevent_st *e)
 	if (!op)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	checkpoint_wait();
-	/* Under the lock, so that two threads' records run in the order of their numbers. */
+	/* Under the lock, so that the records of two threads run in the order of their numbers. */
 	pthread_mutex_lock(&e->lock);
 	op->number = e->recorded + 1;
 	CUresult error = stream_queue(stream, &record_work, op);
@@ -211,7 +211,7 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags)
 	return op ? stream_put(stream, &wait_work, op) : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Of a question that no event answers that was last recorded in a capture. */
+/* For queries that an event cannot answer if it was last recorded in a capture. */
 static CUresult enter_event(CUevent event, struct CUctx_st **context)
 {
 	CUresult error = enter_context(context);

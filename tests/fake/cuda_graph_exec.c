@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Executable graphs. A launch is one operation of its stream, which runs the nodes as steps in the
- * order of their dependencies: on as many threads as there are branches that do not depend on each
- * other. */
+ * Executable graphs. A launch is one operation of its stream, which runs the nodes as steps in
+ * dependency order, on as many threads as there are independent branches. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +8,7 @@
 
 #define NONE SIZE_MAX
 
-/* ---- Programs: what an executable graph runs. An update replaces it. ---- */
+/* ---- Programs, which executable graphs run. An update replaces the program. ---- */
 
 struct step {
 	const struct action *action; /* NULL: it does nothing */
@@ -25,7 +24,7 @@ struct program {
 };
 
 struct CUgraphExec_st {
-	struct CUgraphExec_st *next; /* of all that programs have handles of */
+	struct CUgraphExec_st *next; /* next in the list of executable graphs with handles */
 	unsigned users;		     /* its handle, and launches; under the lock */
 	struct program *program;
 	uint64_t launched;
@@ -56,7 +55,7 @@ static void step_follows(struct step *s, size_t other)
 
 static void steps_add(struct program *p, const struct CUgraph_st *g, size_t begin);
 
-/* begin: the step that all of its graph's nodes follow, or NONE. */
+/* begin: the step before all of its graph's nodes, or NONE. */
 static void node_steps_add(struct program *p, struct CUgraphNode_st *n, size_t begin)
 {
 	struct step *s = step_add(p, n->action, n->after.n + 1);
@@ -86,7 +85,7 @@ static bool may_be_placed(const struct CUgraphNode_st *n)
 	return all;
 }
 
-/* In the order in which they were added, but behind what they depend on. */
+/* In the order in which they were added, but after their dependencies. */
 static void steps_add(struct program *p, const struct CUgraph_st *g, size_t begin)
 {
 	size_t left = g->n;
@@ -108,12 +107,12 @@ static void steps_add(struct program *p, const struct CUgraph_st *g, size_t begi
 
 /* ---- Branches ---- */
 
-/* A step goes on a branch whose last step it depends on, directly or not, so it delays none that
- * could run before it. */
+/* A step goes on a branch whose last step it depends on, directly or not, so that it delays none
+ * that could run before it. */
 struct branches {
-	size_t words;	  /* of a set of steps */
-	uint64_t *before; /* of each step: that set */
-	size_t *last;	  /* step of each branch */
+	size_t words;	  /* words per set of steps */
+	uint64_t *before; /* for each step, the set of its dependencies */
+	size_t *last;	  /* last step of each branch */
 };
 
 static bool is_before(const struct branches *b, size_t step, size_t other)
@@ -150,7 +149,7 @@ static void branches_set(struct program *p)
 	free(b.last);
 }
 
-/* Takes the graph. */
+/* Takes ownership of the graph. */
 static struct program *program_new(struct CUgraph_st *graph)
 {
 	struct program *p = graph_alloc(1, sizeof(*p));
@@ -179,11 +178,11 @@ struct launch {
 	struct CUgraphExec_st *exec;
 	struct program *program;
 	uint64_t number;
-	void **args; /* of the steps: NULL: its action's */
+	void **args; /* for each step; NULL: its action's argument */
 	const atomic_int *stop;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	bool *done; /* the steps */
+	bool *done; /* for each step */
 };
 
 struct branch {
@@ -232,7 +231,7 @@ static void *branch_run(void *arg)
 	return NULL;
 }
 
-/* This thread has the first branch. */
+/* This thread runs the first branch. */
 static void branches_run(struct launch *l)
 {
 	const size_t n = l->program->branches;
@@ -368,7 +367,7 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
 	return error;
 }
 
-/* Here there is nothing to be uploaded. */
+/* There is nothing to upload here. */
 CUresult cuGraphUpload(CUgraphExec exec, CUstream handle)
 {
 	CUresult error = lock_exec(exec);
@@ -379,7 +378,7 @@ CUresult cuGraphUpload(CUgraphExec exec, CUstream handle)
 	return stream ? capture_refuse(stream) : error;
 }
 
-/* The graph's lock is kept, so that streams have launches in the order of their numbers. */
+/* Keeps the graph's lock, so that streams get launches in the order of their numbers. */
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
 {
 	bool captured;
@@ -418,15 +417,15 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 
 /* ---- Updates ---- */
 
-/* Takes the graph. Launches under way keep what they run. */
+/* Takes ownership of the graph. Running launches keep their program. */
 static void exec_set_graph(CUgraphExec exec, struct CUgraph_st *graph)
 {
 	program_unref(exec->program);
 	exec->program = program_new(graph);
 }
 
-/* Makes originals of the new nodes those of the old. The first node that differs goes into
- * *result. */
+/* Makes the old nodes the originals of the new ones. The first node that differs goes into *result.
+ */
 static bool pair(struct CUgraph_st *new, const struct CUgraph_st *old,
 		 CUgraphExecUpdateResultInfo *result)
 {
@@ -491,7 +490,7 @@ static struct CUgraphNode_st *find(const struct CUgraph_st *g, CUgraphNode origi
 	return NULL;
 }
 
-/* Of a clone of what the executable graph runs. NULL: it has none, with the lock given back. */
+/* For the clone that the executable graph runs. NULL: there is none, and the lock is released. */
 static CUresult lock_update(CUgraphExec exec, CUgraphNode original, struct CUgraph_st **graph,
 			    struct CUgraphNode_st **node)
 {

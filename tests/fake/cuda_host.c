@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The program's functions that CUDA calls: in the order of a stream, or when a user object's last
- * reference goes. They must not call CUDA. */
+ * The program's functions that CUDA calls: in stream order, or when a user object's last reference
+ * is dropped. They must not call CUDA. */
 #include <limits.h>
 #include <stdlib.h>
 
@@ -51,10 +51,10 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *arg)
 /* ---- User objects ---- */
 
 struct CUuserObject_st {
-	struct CUuserObject_st *next; /* of all */
+	struct CUuserObject_st *next; /* next in the list of all */
 	struct host destroy;
 	uint64_t own; /* references of the program */
-	uint64_t all; /* and of graphs */
+	uint64_t all; /* including those of graphs */
 };
 
 struct held {
@@ -72,7 +72,7 @@ static void *destroy(void *arg)
 	return NULL;
 }
 
-/* On a thread of CUDA's, at some time. */
+/* Called later, on a CUDA thread. */
 static void destroy_later(const struct host *h)
 {
 	pthread_t thread;

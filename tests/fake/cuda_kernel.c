@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Kernels: those of client/kernels run as their twins; all others, whatever their code is, take
- * time on their stream, and do nothing else. */
+ * Kernels: those of client/kernels run in their CPU builds; all others only take time on their
+ * stream. */
 #include <ctype.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "graph.h"
 #include "proto/abi/peer.h"
 
-#define NS_EACH UINT64_C(20) /* of what the kernel's second parameter counts */
+#define NS_EACH UINT64_C(20) /* per unit of the kernel's second parameter */
 
 #pragma GCC visibility push(default)
 #define DECLARE(function, exported, parameters) CUresult function parameters __asm__(exported);
@@ -22,11 +22,11 @@ CUDA_OPTIONAL_FUNCTIONS(DECLARE)
 /* ---- Modules ---- */
 
 struct CUfunc_st {
-	struct CUfunc_st *next; /* of the module */
+	struct CUfunc_st *next; /* next of the module */
 	struct CUctx_st *context;
-	atomic_uint users; /* the module, and kernels that will run, or are in graphs */
+	atomic_uint users; /* the module, and kernels that will run or are in graphs */
 	atomic_bool unloaded;
-	const struct peer_kernel *peer; /* NULL: another one */
+	const struct peer_kernel *peer; /* NULL: any other kernel */
 };
 
 struct CUmod_st {
@@ -40,14 +40,14 @@ struct CUmod_st {
 
 #define FAT_MAGIC 0xba55ed50
 
-/* What a fat binary begins with. */
+/* The beginning of a fat binary. */
 struct fat_header {
 	uint32_t magic;
 	uint16_t version, header_bytes;
-	uint64_t bytes; /* that follow */
+	uint64_t bytes; /* bytes that follow */
 };
 
-/* Its bytes, if it is PTX or a fat binary; otherwise 0. */
+/* The image's size if it is PTX or a fat binary; otherwise 0. */
 static size_t image_bytes(const char *image, bool *fat)
 {
 	struct fat_header h = {0};
@@ -137,7 +137,7 @@ static bool has_entry(const char *image, const char *name)
 	return false;
 }
 
-/* The code is compressed, but the name that it was given is not. */
+/* The code is compressed, but its name is not. */
 static bool has_name(const struct CUmod_st *module, const char *name)
 {
 	const size_t length = strlen(name) + 1;
@@ -185,9 +185,9 @@ struct kernel {
 	struct CUctx_st *context;
 	struct CUfunc_st *function;
 	unsigned grid[3], block[3], shared_bytes;
-	struct peer_messages argument; /* of one of client/kernels */
-	uint32_t n;		       /* of another one */
-	void *parameters[2];	       /* of whichever it is */
+	struct peer_messages argument; /* for a kernel of client/kernels */
+	uint32_t n;		       /* for any other kernel */
+	void *parameters[2];	       /* for both */
 };
 
 static unsigned product(const unsigned n[3])
@@ -284,7 +284,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
 
 /* ---- Nodes ---- */
 
-/* The parameters are valid as long as the node has them. */
+/* The parameters are valid while the node has them. */
 CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *params)
 {
 	CUresult error = enter();

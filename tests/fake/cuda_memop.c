@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What streams and graphs write and wait for: words in device memory or registered host memory. */
+ * Writes and waits of streams and graphs, for words in device memory or registered host memory. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ struct memops {
 	CUstreamBatchMemOpParams ops[];
 };
 
-/* The word is looked at anew each time: it may be unregistered meanwhile. */
+/* The word is looked up each time, because it may be unregistered meanwhile. */
 static bool word_load(CUdeviceptr p, unsigned bytes, uint64_t *value)
 {
 	struct fake_pin pin;
@@ -50,7 +50,7 @@ static bool waits(const CUstreamBatchMemOpParams *op)
 	       op->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
 }
 
-/* *reached: the word is not cyclically behind. False: there is no such word. */
+/* *reached: the word has reached the value, modulo wrap-around. False: there is no such word. */
 static bool word_look(const CUstreamBatchMemOpParams *wait, bool *reached)
 {
 	uint64_t now;
@@ -91,8 +91,8 @@ static void memops_run(void *arg, const atomic_int *stop)
 static const struct fake_work memops_work = {CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, memops_run, free,
 					     NULL};
 
-/* Addresses and values may change; the number of operations, their kinds and their context may
- * not. */
+/* Addresses and values may change, but not the number of operations, their kinds or their context.
+ */
 bool memops_updatable(const struct action *old, const struct action *new)
 {
 	const struct memops *o = old->arg, *n = new->arg;
@@ -145,7 +145,7 @@ CUresult cuStreamBatchMemOp(CUstream stream, unsigned n, CUstreamBatchMemOpParam
 	return memops_put(stream, n, ops);
 }
 
-/* Of 32 bits, the low half of value counts. */
+/* 32-bit operations use the low half of value. */
 static CUresult one_put(CUstream stream, int operation, CUdeviceptr p, uint64_t value,
 			unsigned flags)
 {

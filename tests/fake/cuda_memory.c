@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * cuMemAlloc's memory, its handles for other processes, and registered host memory. */
+ * Memory of cuMemAlloc, its handles for other processes, and registered host memory. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -13,17 +13,17 @@
 struct handle {
 	uint64_t magic;
 	struct physical physical;
-	uint64_t bytes; /* as asked for */
+	uint64_t bytes; /* the requested size */
 	int pid;
 	int restored;
 };
 _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "a handle fits");
 
-/* Maps the fd's memory and adds the range. *range has all but addresses and buffer id. */
+/* Maps the fd's memory and adds the range. *range has everything except addresses and buffer id. */
 static CUresult map_add(int fd, struct range *range)
 {
-	/* At least one page behind it is nobody's, but as the driver's, what fills its pages may
-	 * have a neighbour. */
+	/* At least one page behind it is unused; but as with the driver, an allocation of whole
+	 * pages may have a neighbour. */
 	const bool full = range->physical.bytes % SPAN == 0;
 	range->span = ROUND_UP(range->physical.bytes + (full ? 0 : FAKE_PAGE), SPAN);
 	pthread_rwlock_wrlock(&table_lock);
@@ -112,7 +112,7 @@ CUresult memory_move(void)
 	return error;
 }
 
-/* The driver restores no process that has memory of another one. */
+/* The driver does not restore a process that has another one's memory. */
 static CUresult restorable(const struct range *r)
 {
 	if (r->kind == RANGE_IMPORT)
@@ -178,7 +178,7 @@ static void free_run(void *arg, const atomic_int *stop)
 
 static const struct fake_work free_work = {.run = free_run, .drop = free};
 
-/* Graphs' own memory is not there: neither this nor cuMemAllocAsync can be captured here. */
+/* Graphs' own memory is not supported: neither this nor cuMemAllocAsync can be captured here. */
 CUresult cuMemFreeAsync(CUdeviceptr p, CUstream handle)
 {
 	CUresult error;
@@ -236,7 +236,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr p)
 	return CUDA_SUCCESS;
 }
 
-/* A handle opened twice is one mapping. */
+/* A handle that is opened twice is one mapping. */
 static bool opened_again(const struct handle *h, CUdeviceptr *p)
 {
 	bool found = false;
@@ -333,8 +333,8 @@ CUresult cuMemHostRegister(void *p, size_t bytes, unsigned flags)
 			      .kind = RANGE_HOST,
 			      .device = context->device,
 			      .accessible = true};
-	/* A GPU keeps the pages though the process unmaps them: so does an alias of shared memory.
-	 */
+	/* A GPU keeps the pages even if the process unmaps them, and so does an alias of shared
+	 * memory. */
 	range.at = mremap(p, 0, span, MREMAP_MAYMOVE);
 	if (range.at == MAP_FAILED)
 		range.at = p;

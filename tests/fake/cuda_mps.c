@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A process's connection to the control daemon of MPS, if one answers in CUDA_MPS_PIPE_DIRECTORY:
- * mps_control.c, or a test that answers like it. The directory that the real driver takes without
- * the variable is left alone: what is there is not the tests'. */
+ * A process's connection to the MPS control daemon, if one answers in CUDA_MPS_PIPE_DIRECTORY:
+ * mps_control.c, or a test that answers like it. The real driver's default directory is not used,
+ * because its content does not belong to the tests. */
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "fake.h"
 
 static int connection = -1;
-static bool connected; /* and stays so for the driver, when the connection has ended */
+static bool connected; /* and remains so for the driver when the connection has ended */
 
 /* MPS serves one user. */
 static bool is_ours(int fd)
@@ -23,7 +23,7 @@ static bool is_ours(int fd)
 	return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) && peer.uid == geteuid();
 }
 
-/* The server ends with its control daemon, and takes the contexts along. */
+/* The server ends with its control daemon, and destroys the contexts. */
 static void *watch(void *arg)
 {
 	struct pollfd p = {.fd = *(int *)arg, .events = POLLRDHUP};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What can be asked of a pointer. */
+ * Queries about pointers. */
 #include <string.h>
 
 #include "fake.h"
@@ -45,7 +45,7 @@ static size_t width_of(int what)
 	return 0;
 }
 
-/* r may be NULL: nothing is known of the pointer. */
+/* r may be NULL: the pointer is unknown. */
 static uint64_t attribute(const struct range *r, int what)
 {
 	if (!r)
@@ -106,7 +106,7 @@ CUresult cuPointerGetAttribute(void *value, int what, CUdeviceptr p)
 	return error;
 }
 
-/* Of a pointer that is not CUDA's, this one says zeros. */
+/* For a pointer that is not CUDA's, this call returns zeros. */
 CUresult cuPointerGetAttributes(unsigned n, int *what, void **values, CUdeviceptr p)
 {
 	struct CUctx_st *context;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Streams: a queue and, from the first operation on, a thread each. */
+ * Streams: each has a queue and, from its first operation on, a thread. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ struct item {
 
 struct CUstream_st {
 	struct CUctx_st *context; /* NULL: free for reuse */
-	struct CUstream_st *next; /* of all, ever */
+	struct CUstream_st *next; /* next in the list of all streams */
 	struct CUstream_st *next_free;
 	unsigned long long id;
 	unsigned flags;
@@ -54,7 +54,7 @@ struct capture_point *stream_point(struct CUstream_st *s)
 	return &s->point;
 }
 
-/* Handles are used again, the last first; ids are not. Under streams_lock. */
+/* Handles are reused, the last one first; ids are not. Under streams_lock. */
 static struct CUstream_st *stream_new(struct CUctx_st *context)
 {
 	struct CUstream_st *s = unused;
@@ -116,7 +116,7 @@ static void *stream_run(void *arg)
 	return NULL;
 }
 
-/* For a stream that was destroyed before its work had ended. */
+/* For a stream that was destroyed while it had work. */
 static void *stream_bury(void *arg)
 {
 	struct CUstream_st *s = arg;
@@ -215,13 +215,13 @@ CUresult stream_wait(struct CUstream_st *s)
 CUresult streams_wait(struct CUctx_st *context)
 {
 	/* Stream objects are never freed; one that is destroyed meanwhile has no work, or that of
-	 * the stream that the object is by then. */
+	 * the stream that reuses the object. */
 	pthread_mutex_lock(&streams_lock);
 	for (struct CUstream_st *s = all; s; s = s->next) {
 		if (s->context != context)
 			continue;
 		pthread_mutex_unlock(&streams_lock);
-		drain(s);			   /* it has no context any more, perhaps */
+		drain(s);			   /* its context may be gone */
 		pthread_mutex_lock(&streams_lock); /* s is still in the list */
 	}
 	pthread_mutex_unlock(&streams_lock);
@@ -230,7 +230,7 @@ CUresult streams_wait(struct CUctx_st *context)
 
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
 {
-	(void)priority; /* out of range is clamped, as by the driver */
+	(void)priority; /* out-of-range values are clamped, as in the driver */
 	struct CUctx_st *context;
 	CUresult error = enter_context(&context);
 	if (error)
@@ -263,7 +263,7 @@ CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 
 CUresult cuStreamDestroy(CUstream handle)
 {
-	/* Also in a context that has failed: nothing is to be leaked. */
+	/* Also in a failed context, so that nothing leaks. */
 	CUresult error = enter();
 	if (error)
 		return error;

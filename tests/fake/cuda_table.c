@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which addresses are memory of what kind, and what operations use at the moment. */
+ * Which addresses are which kind of memory, and which of them operations are using. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ static size_t nranges, room;
 static uint64_t last_buffer_id;
 static _Thread_local uint64_t replayed; /* the newest buffer when it was captured, or 0 */
 
-/* The first range that ends above p. */
+/* Index of the first range that ends above p. */
 static size_t lower(uintptr_t p)
 {
 	size_t low = 0, high = nranges;
@@ -84,7 +84,7 @@ struct range *table_remove(CUdeviceptr base, enum range_kind kind)
 	}
 }
 
-/* What holds p and goes on to its end: one range, or mappings one behind the other. */
+/* Whether p is in a range and the bytes end in it, or in adjacent mappings. */
 static bool holds(CUdeviceptr p, size_t bytes)
 {
 	const struct range *first = table_find(p), *r = first;
@@ -122,7 +122,7 @@ void table_replay(uint64_t newest)
 	replayed = newest;
 }
 
-/* A mapping of cuMemMap may well be newer. */
+/* A mapping of cuMemMap may be newer. */
 static void replay_check(CUdeviceptr p, size_t bytes, bool good)
 {
 	if (!good)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * cuMemCreate and what goes with it: physical memory, reserved addresses, mappings, file
- * descriptors. */
+ * cuMemCreate and related calls: physical memory, reserved addresses, mappings, file descriptors.
+ */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -240,7 +240,7 @@ CUresult cuMemMap(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAlloca
 	CUresult error = enter();
 	if (error)
 		return error;
-	if (offset || flags) /* the driver takes no offset either */
+	if (offset || flags) /* the driver accepts no offset either */
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_rwlock_wrlock(&table_lock);
 	error = map(vmm_find(handle), p, bytes);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files of the stand-in for libcuda share. */
+ * Internal interfaces of the libcuda stand-in. */
 #ifndef FAKE_H
 #define FAKE_H
 
@@ -9,7 +9,7 @@
 #include "fake_cuda.h"
 
 #define FAKE_PAGE	((size_t)4096)
-#define FAKE_GRANULE	((size_t)2 << 20) /* of cuMemCreate */
+#define FAKE_GRANULE	((size_t)2 << 20) /* for cuMemCreate */
 #define FAKE_PATH_MAX	512
 #define ROUND_UP(n, to) (((n) + (to)-1) / (to) * (to))
 
@@ -21,7 +21,7 @@ struct CUctx_st {
 	atomic_int error; /* CUresult; sticky */
 };
 
-/* Every call comes through one of these. enter: needs cuInit only. enter_context: needs a current
+/* Every call begins with one of these. enter: needs only cuInit. enter_context: needs a current
  * context that has not failed. */
 CUresult enter(void);
 CUresult enter_context(struct CUctx_st **context);
@@ -29,15 +29,15 @@ struct CUctx_st *context_of(CUdevice device);
 bool device_valid(CUdevice device);
 size_t device_memory(void);
 
-/* All that this process has, or will have, have failed. */
+/* Fails all contexts that this process has, or will have. */
 void contexts_fail(CUresult error);
 
 /* ---- cuda_mps.c ---------------------------------------------------------------------------- */
 
-/* For cuInit. Succeeds without a connection if nobody answers. */
+/* For cuInit. Succeeds without a connection if no control daemon answers. */
 CUresult mps_connect(void);
 bool mps_connected(void);
-/* In a child, which has no part in its parent's connection. */
+/* For a child, which has no part in its parent's connection. */
 void mps_forked(void);
 
 /* ---- cuda_checkpoint.c --------------------------------------------------------------------- */
@@ -47,21 +47,20 @@ void checkpoint_wait(void);
 
 /* ---- cuda_connections.c -------------------------------------------------------------------- */
 
-/* A stream waits from here to there. */
+/* Brackets a stream's wait. */
 void connection_hold(void);
 void connection_give_back(void);
-/* Before a stream begins anything: until there is a connection for it, or its context has failed.
- */
+/* Before a stream starts anything: waits until it gets a connection, or its context has failed. */
 void connection_await(const atomic_int *stop);
 
 /* ---- shared.c: what all processes know ----------------------------------------------------- */
 
-/* Physical memory: one file, or a memfd where no other process finds it by name. */
+/* Physical memory: a file, or a memfd if no other process needs to find it by name. */
 struct physical {
 	uint32_t slot;
-	uint64_t generation; /* never used twice in a directory */
-	size_t bytes;	     /* what is counted; the file has a trailer behind them */
-	int gpu;	     /* physical number */
+	uint64_t generation; /* unique in a directory */
+	size_t bytes;	     /* the size that is counted; the file has a trailer behind it */
+	int gpu;	     /* physical GPU number */
 };
 
 struct trailer {
@@ -71,26 +70,26 @@ struct trailer {
 };
 
 CUresult shared_open(void);
-/* Counts the memory and makes its file. The returned fd is the caller's. */
+/* Counts the memory and creates its file. The caller owns the returned fd. */
 CUresult shared_create(int gpu, size_t bytes, uint32_t kind, struct physical *physical, int *fd);
-/* Opens it by name. Fails (-1) when its owner has freed it or is dead. */
+/* Opens it by name. Fails (-1) if its owner has freed it or is dead. */
 int shared_find(const struct physical *physical);
 /* Copies this process's memory, whose descriptor is `from`, to new memory and drops the old.
- * *physical and *fd become those of the new memory; the fd is the caller's. */
+ * *physical and *fd become those of the new memory; the caller owns the fd. */
 CUresult shared_move(struct physical *physical, uint32_t kind, int from, int *fd);
-/* This process uses it, too. It is counted again if nobody held it any more. */
+/* Adds this process as a user. The memory is counted again if nobody held it. */
 CUresult shared_hold(int fd, struct physical *physical, uint32_t kind);
-/* No longer. With unlink, it cannot be found by its name any more. */
+/* Removes this process as a user. With unlink, it can no longer be found by name. */
 void shared_drop(const struct physical *physical, bool unlink);
 size_t shared_unused(int gpu);
 bool trailer_read(int fd, struct trailer *trailer);
 /* NCCLSVC_FAKE_NO_NODE: physical numbers of GPUs whose device node this process lacks: "0 1". The
- * real driver opens no memory of theirs. */
+ * real driver cannot open their memory. */
 bool has_device_node(int gpu);
 
 /* ---- arena.c: addresses -------------------------------------------------------------------- */
 
-/* Addresses given back are given out again, the last first, for the same span. Nothing is mapped at
+/* Returned addresses are handed out again, the last first, for the same span. Nothing is mapped at
  * them. Under the table's lock. NULL: none left. */
 char *arena_take(size_t span);
 void arena_give(char *base, size_t span);
@@ -110,20 +109,20 @@ struct vmm;
 
 struct range {
 	char *base;
-	size_t bytes; /* as asked for */
-	size_t span;  /* of addresses */
-	char *at;     /* where the bytes are: base, but for registered memory an alias */
+	size_t bytes; /* the requested size */
+	size_t span;  /* size in addresses */
+	char *at;     /* address of the bytes: base, or for registered memory an alias */
 	enum range_kind kind;
 	int device;
 	uint64_t buffer_id;
 	atomic_uint pins;
-	struct physical physical; /* but for RANGE_VMM and RANGE_HOST */
+	struct physical physical; /* except for RANGE_VMM and RANGE_HOST */
 	unsigned opens;		  /* RANGE_IMPORT */
 	struct vmm *vmm;
 	bool accessible;
 	/* RANGE_ALLOC: */
-	struct physical exported; /* what its handle names; generation 0: no handle was asked for */
-	bool restored;		  /* from a checkpoint: its handles cannot be opened */
+	struct physical exported; /* what its handle names; generation 0: no handle was requested */
+	bool restored;		  /* restored from a checkpoint: its handles cannot be opened */
 };
 
 extern pthread_rwlock_t table_lock;
@@ -131,34 +130,34 @@ extern pthread_rwlock_t table_lock;
 struct range *table_find(CUdeviceptr p);
 /* Whether any range overlaps. Under the lock. */
 bool table_overlaps(const char *base, size_t bytes);
-/* Takes a copy on the heap and gives it a buffer id. NULL: no memory. Under the write lock. */
+/* Copies it to the heap and gives it a buffer id. NULL: out of memory. Under the write lock. */
 struct range *table_add(const struct range *range);
-/* Waits until nothing pins it, and takes it out; free it. NULL: not there, or of another kind.
- * Under the write lock, which it drops meanwhile. */
+/* Waits until nothing pins it, and removes it; the caller frees it. NULL: not there, or of another
+ * kind. Under the write lock, which it releases meanwhile. */
 struct range *table_remove(CUdeviceptr base, enum range_kind kind);
 struct range *table_next(size_t i); /* under the lock; NULL: no more */
 /* The id of the newest buffer. */
 uint64_t table_newest(void);
-/* From now on this thread replays what was captured when that was the newest buffer: what it pins
- * must have been there. 0: it replays nothing. */
+/* From now on this thread replays what was captured when that was the newest buffer: everything it
+ * pins must have existed then. 0: it replays nothing. */
 void table_replay(uint64_t newest);
 
 /* ---- cuda_stream.c ------------------------------------------------------------------------- */
 
 /* NULL: no such stream, with *error set. */
 struct CUstream_st *stream_enter(CUstream handle, CUresult *error);
-/* Puts it on the stream, or into the graph into which that is captured. Takes arg, also if it
- * fails. */
+/* Puts the work on the stream, or into the graph into which the stream is captured. Takes ownership
+ * of arg, even on failure. */
 CUresult stream_put(struct CUstream_st *stream, const struct fake_work *work, void *arg);
-/* The same of a stream that is not captured, but arg remains the caller's if it fails. */
+/* The same for a stream that is not captured, but on failure the caller keeps arg. */
 CUresult stream_queue(struct CUstream_st *stream, const struct fake_work *work, void *arg);
-/* Waits for what is on it. */
+/* Waits for the stream's work. */
 CUresult stream_wait(struct CUstream_st *stream);
 /* Waits for every stream of the context. */
 CUresult streams_wait(struct CUctx_st *context);
 struct CUctx_st *stream_context(const struct CUstream_st *stream);
 bool stream_legacy(const struct CUstream_st *stream);
-/* The legacy stream waits for it, and it for that. */
+/* Whether the stream and the legacy stream wait for each other. */
 bool stream_blocking(const struct CUstream_st *stream);
 
 /* ---- cuda_capture.c ------------------------------------------------------------------------ */
@@ -171,39 +170,39 @@ struct nodes {
 	size_t n;
 };
 
-/* Where a stream is in a capture, or what an event stands for that was recorded in it. */
+/* A stream's position in a capture, or that of an event recorded in it. */
 struct capture_point {
 	struct capture *capture; /* NULL: none */
 	struct nodes after;	 /* what the next node depends on */
 	struct CUstream_st *stream;
-	struct capture_point *next; /* of the capture's streams */
+	struct capture_point *next; /* next of the capture's streams */
 };
 
-/* Of a stream; cuda_stream.c has it. */
+/* A stream's point, stored in cuda_stream.c. */
 struct capture_point *stream_point(struct CUstream_st *stream);
-/* If the stream is captured, the work becomes a node's, which takes arg. */
+/* If the stream is captured, the work becomes a node, which takes ownership of arg. */
 CUresult capture_put(struct CUstream_st *stream, const struct fake_work *work, void *arg,
 		     bool *captured);
 bool capture_active(struct CUstream_st *stream);
-/* Calls that ask a stream, or a context, for what a captured one does not have. They spoil the
+/* For queries of a stream or a context that a captured one cannot answer. They invalidate the
  * capture. */
 CUresult capture_refuse(struct CUstream_st *stream);
 CUresult capture_refuse_context(const struct CUctx_st *context);
-/* Calls that the driver holds to be unsafe while something is captured. They spoil it unless the
- * modes of the thread and of the capture allow them. */
+/* For calls that the driver considers unsafe during a capture. They invalidate it unless the modes
+ * of the thread and of the capture allow them. */
 CUresult capture_unsafe(void);
-/* An event is recorded or waited for, and there is no node for it. recorded: of one that is in no
- * capture, that it was ever recorded. */
+/* An event is recorded or waited for without a node. recorded: for an event outside captures,
+ * whether it was ever recorded. */
 CUresult capture_record(struct CUstream_st *stream, struct capture_point *event, bool *captured);
 CUresult capture_wait(struct CUstream_st *stream, struct capture_point *event, bool recorded,
 		      bool *captured);
-/* An event is asked whether it is done. */
+/* An event is queried. */
 CUresult capture_asked(const struct capture_point *event);
 void capture_leave(struct capture_point *point);
 
 /* ---- cuda_host.c --------------------------------------------------------------------------- */
 
-/* Whether the thread runs a host function or the destructor of a user object. */
+/* Whether the thread is running a host function or a user object's destructor. */
 bool host_calling(void);
 
 /* ---- cuda_collective.c --------------------------------------------------------------------- */
@@ -213,12 +212,12 @@ struct peer_kernel;
 
 /* NULL: no kernel of client/kernels has that name. */
 const struct peer_kernel *peer_kernel_find(const char *name);
-/* Copies the kernel's argument, which begins with a struct peer_call. Dies if the kernel has fewer
- * blocks or threads, or the argument is not one that it takes. */
+/* Copies the kernel's argument, which begins with a struct peer_call. Aborts if the kernel supports
+ * fewer blocks or threads, or does not accept the argument. */
 void peer_kernel_launch(const struct peer_kernel *kernel, unsigned blocks, unsigned threads,
 			const void *argument, struct peer_messages *m);
-/* Runs the kernel's blocks, as its twin. An address that is not mapped fails the context,
- * and *stop ends a kernel that waits. */
+/* Runs the kernel's blocks in the CPU build. An unmapped address fails the context, and *stop ends
+ * a kernel that waits. */
 void peer_kernel_run(struct CUctx_st *context, const struct peer_kernel *kernel, unsigned blocks,
 		     const struct peer_messages *argument, const atomic_int *stop);
 
@@ -226,13 +225,13 @@ void peer_kernel_run(struct CUctx_st *context, const struct peer_kernel *kernel,
 
 CUresult memory_new(struct CUctx_st *context, size_t bytes, enum range_kind kind, CUdeviceptr *p);
 CUresult memory_free(CUdeviceptr p, enum range_kind kind);
-/* A checkpoint puts other physical memory with the same contents under what this process has
- * allocated. IPC handles name the former memory until memory_restore. */
+/* For a checkpoint: moves what this process has allocated to other physical memory with the same
+ * contents. IPC handles name the old memory until memory_restore. */
 CUresult memory_move(void);
 CUresult memory_restore(void);
-/* cuda_vmm.c: what a mapping holds. Under the table's lock. */
+/* cuda_vmm.c: drops a mapping's reference. Under the table's lock. */
 void vmm_unref(struct vmm *vmm);
-/* For memory_move, of what was created here. */
+/* For memory_move: moves memory created here. */
 CUresult vmms_move(void);
 bool vmm_imported(const struct vmm *vmm);
 bool vmm_exportable(const struct vmm *vmm);

@@ -31,7 +31,7 @@ CUDA_CAPTURE_FUNCTIONS(FAKE_DECLARE)
 CUDA_GRAPH_FUNCTIONS(FAKE_DECLARE)
 #undef FAKE_DECLARE
 
-/* Calls that not every driver has. They work on the calling process alone, and ignore args. */
+/* Calls that some drivers lack. They only affect the calling process, and ignore args. */
 CUresult cuCheckpointProcessLock(int pid, void *args);
 CUresult cuCheckpointProcessCheckpoint(int pid, void *args);
 CUresult cuCheckpointProcessRestore(int pid, void *args);
@@ -39,22 +39,23 @@ CUresult cuCheckpointProcessUnlock(int pid, void *args);
 
 /* ---- What the stand-in for NCCL needs beside them ---- */
 
-/* What a stream does when its turn comes, and a graph that it was captured into at each launch. */
+/* What a stream does when its turn comes, and also a graph into which it was captured, at each
+ * launch. */
 struct fake_work {
-	int type; /* of its node */
-	/* On a thread of the stream's. *stop is not 0 once the context has failed: then it does
-	 * nothing, and what waits gives up. */
+	int type; /* type of its node */
+	/* Runs on a thread of the stream. *stop is not 0 once the context has failed: then it does
+	 * nothing, and waits give up. */
 	void (*run)(void *arg, const atomic_int *stop);
 	void (*drop)(void *arg);
-	/* What one launch of the graph runs, made when that is called: run and drop take it, too.
-	 * NULL: arg itself. */
+	/* Creates the argument for one launch of the graph; run and drop also get it. NULL: arg
+	 * itself. */
 	void *(*again)(void *arg);
 };
-/* What cannot be captured. Takes arg, unless it fails. */
+/* Enqueues work that cannot be captured. Takes ownership of arg, unless it fails. */
 CUresult fake_stream_enqueue(CUstream stream, const struct fake_work *work, void *arg);
 
-/* Device memory that an operation uses stays mapped while it is pinned. NULL: not all of it is
- * device memory or registered. Otherwise where to read and write it. */
+/* Device memory that an operation uses stays mapped while it is pinned. NULL: some of it is not
+ * device memory or registered memory. Otherwise the address at which to access it. */
 struct fake_pin {
 	void *range;
 	char *at;
@@ -63,16 +64,16 @@ struct fake_pin {
 };
 bool fake_pin(struct fake_pin *pin, CUdeviceptr p, size_t bytes);
 void fake_unpin(struct fake_pin *pin);
-/* An operation touched what it may not: the context fails for good. */
+/* An operation accessed memory that it must not: the context fails permanently. */
 void fake_context_fault(CUcontext context);
 
 /* Sleeps a little longer each time, up to 50 us; *round starts at 0. */
 void fake_pause(unsigned *round);
-/* True if the fault is asked for. */
+/* True if the fault is turned on. */
 bool fake_fault(const char *name);
-/* For tests to see: a file <event>-<pid>-<n>, for each time. */
+/* Records an event for tests, as a file <event>-<pid>-<n>. */
 void fake_note(const char *event);
-/* What the real one would suffer in silence; notes "misused". */
+/* For misuse that the real driver would tolerate silently; records "misused". */
 _Noreturn void fake_die(const char *why);
 const char *fake_dir(void);
 /* The physical number of a visible device. */

@@ -64,6 +64,7 @@ struct peer {
 	int doorbell;
 	uint64_t last;
 	uint32_t serial;
+	unsigned version;	    /* as it asked for */
 	struct svc_join_reply comm; /* the last that was joined */
 	uint32_t plan;		    /* the last that was committed */
 };
@@ -241,6 +242,7 @@ static void do_hello(struct peer *p, uint16_t version)
 		struct svc_hello b;
 	} m = {{sizeof(m), SVC_HELLO, 0, ++p->serial, 0},
 	       {.version_min = version, .version_max = version, .name = "fuzz"}};
+	p->version = version;
 	peer_send(p, &m, sizeof(m), 0, 0);
 }
 
@@ -274,8 +276,10 @@ static void do_request(struct peer *p, struct input *in)
 	unsigned opcode = take_byte(in) % (SVC_OPCODE_END + 1);
 	unsigned nfds = take_byte(in) % (SVC_FDS_MAX + 1), kind = take_byte(in);
 	const struct svc_shape *shape = svc_shape_of(SVC_PROTOCOL_MAX, opcode);
+	const struct svc_shape *own = svc_shape_of(p->version, opcode);
 	size_t length = shape ? shape->request : 8;
 	take_bytes(in, m.body, length);
+	length = own ? own->request : length;
 	/* These spare the fuzzer guesses. */
 	if (opcode == SVC_SUBMIT)
 		fill_in(p, (struct svc_record *)m.body);

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seeds of the fuzz targets, made of valid messages, to corpus/ beside this file."""
+"""Writes the seeds of the fuzz targets, built from valid messages, to corpus/ beside this file."""
 
 import pathlib
 import struct
 
 HELLO, ATTACH, REGION_ADD, REGION_DEL, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
 SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
-WORLD, JOIN_CANCEL, STAGING, ABORT = 19, 27, 28, 30
+WORLD, JOIN_CANCEL, STAGING, ABORT, IDENTIFY = 19, 27, 28, 30, 31
 REFUSED = 2**64 - 1
 PLAN_COMMIT, PLAN_DROP = 15, 16
-PLAN_FILE = 6  # the kind of fd that holds plans
+PLAN_FILE = 6  # the kind of fd for plans
 OPS = {"all_reduce": 1, "all_gather": 2, "reduce_scatter": 3, "broadcast": 4, "reduce": 5,
        "all_to_all": 6, "gather": 7, "scatter": 8, "send": 9, "recv": 10, "barrier": 11}
 ID = bytes(range(128))
@@ -32,8 +32,12 @@ def record(op, count=0, peer=-1, dtype=7, redop=0, flags=0, src=(1, 0), dst=(1, 
                        agreement, *(plan or (0, 0)), tag)
 
 
-def join(nranks, rank, comm_id=ID, flags=0, timeout=0):
-    return struct.pack("=128siiiIQQII", comm_id, nranks, rank, -1, flags, timeout, 0, 0, 0)
+def join(nranks, rank, comm_id=ID, flags=0, timeout=0, label=b"tp"):
+    return struct.pack("=128siiiIQQII48s", comm_id, nranks, rank, -1, flags, timeout, 0, 0, 0, label)
+
+
+def split(key, label=b""):
+    return struct.pack("=IiiIQQ48s", 1, 0, key, 0, 0, 0, label)
 
 
 BODIES = {
@@ -48,7 +52,8 @@ BODIES = {
     "staging": (STAGING, struct.pack("=Ii", 1, -1)),
     "leave": (LEAVE, struct.pack("=II", 1, 0)),
     "abort": (ABORT, struct.pack("=II", 1, 1)),
-    "split": (SPLIT, struct.pack("=IiiIQQ", 1, 0, 0, 0, 0, 0)),
+    "split": (SPLIT, split(0)),
+    "identify": (IDENTIFY, struct.pack("=64s", b"slurm 1234.0")),
     "list_tasks": (LIST, struct.pack("=IIQ", 4, 0, 0)),
     "daemon_info": (DAEMON_INFO, bytes(8)),
     "cancel": (CANCEL, struct.pack("=IIQ", 1, 0, 1)),
@@ -90,7 +95,7 @@ def ring(body):
 OPEN = SAY_HELLO + named("attach") + READ + named("region_add")
 ALONE = OPEN + request(JOIN, join(1, 0)) + READ
 PAIR = OPEN + named("join") + SWITCH + OPEN + request(JOIN, join(2, 1)) + READ + SWITCH + READ
-PAIR_1 = PAIR.replace(SAY_HELLO, SAY_HELLO_1, 1)  # its first session is of version 1
+PAIR_1 = PAIR.replace(SAY_HELLO, SAY_HELLO_1, 1)  # the first session speaks version 1
 PEERS = {"broadcast": 1, "reduce": 1, "gather": 0, "scatter": 0}
 
 
@@ -101,13 +106,13 @@ def plan_file(*tasks, label=b"label"):
 
 
 def plan_file_1(*tasks):
-    """Of version 1: entries of 24 bytes."""
+    """For version 1, whose entries have 24 bytes."""
     return bytes([8, 0, len(tasks) * 24 // 64]) + b"".join(
         struct.pack("=IBBHiIQ", group, op, 0, 0, peer, 0, 2**64 - 1) for group, op, peer in tasks)
 
 
 def commit(ngroups, ntasks):
-    # An even kind, and of the pair the plans' file.
+    # An even kind, and the pair's plan file.
     return bytes([1, PLAN_COMMIT, 1, 2 * PLAN_FILE]) + struct.pack("=IIIIQQ", 0, 0, ngroups, ntasks, 0,
                                                                    0)
 
@@ -118,7 +123,7 @@ def planned(op, peer, group, task):
 
 
 def plans():
-    # To oneself: backwards, on into the next iteration, and dropped with one held.
+    # To itself: in reverse, on into the next iteration, and dropped with one held.
     own = plan_file((0, 9, 0), (0, 10, 0), (1, 10, 0), (1, 9, 0)) + ALONE + commit(2, 4) + READ
     tasks = [planned(9, 0, 0, 0), planned(10, 0, 0, 1), planned(10, 0, 1, 0), planned(9, 0, 1, 1)]
     write("fuzz_session", "plan", own + b"".join(tasks[::-1]) + b"".join(tasks) + tasks[1]
@@ -144,6 +149,8 @@ def plans():
 
 def session():
     write("fuzz_session", "hello", SAY_HELLO + READ)
+    write("fuzz_session", "identify", SAY_HELLO + named("identify") + request(IDENTIFY, b"x" * 64) + READ
+          + named("attach") + request(JOIN, join(1, 0, label=b"a\x1bb")) + READ)
     write("fuzz_session", "before_hello", named("list_tasks") + READ)
     write("fuzz_session", "lists", SAY_HELLO + b"".join(
         request(LIST, struct.pack("=IIQ", what, 0, place))
@@ -184,7 +191,7 @@ def session():
     write("fuzz_session", "timeline", ALONE + ring(record(OPS["barrier"], timeline=1, value=1))
           + b"\5" + struct.pack(">H", 4096 + 64) + b"\x08" + struct.pack("=Q", 1) + bytes(56) + READ)
     write("fuzz_session", "split", PAIR + named("split") + SWITCH
-          + request(SPLIT, struct.pack("=IiiIQQ", 1, 0, -1, 0, 0, 0)) + READ
+          + request(SPLIT, split(-1, b"part")) + READ
           + ring(record(OPS["barrier"])) + SWITCH + READ + ring(record(OPS["barrier"])))
     write("fuzz_session", "join_cancel", OPEN + named("join") + named("join_cancel") + READ
           + SWITCH + OPEN + named("join") + SWITCH + request(JOIN, join(2, 1)) + READ)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The drop-in libnccl.so.2, used as any NCCL program would use NCCL. */
+ * The drop-in libnccl.so.2, used like NCCL by any program. */
 #ifndef TESTS_GPU_DROPIN_H
 #define TESTS_GPU_DROPIN_H
 
@@ -11,7 +11,7 @@
 struct dropin {
 	NCCL_FUNCTIONS(NCCL_POINTER)
 	NCCL_MORE_FUNCTIONS(NCCL_POINTER)
-	/* The driver's, as a program calls it that preloads the drop-in. */
+	/* The driver's function, as called by a program that preloads the drop-in. */
 	int (*cuMemFree)(unsigned long long p);
 };
 #undef NCCL_POINTER
@@ -21,40 +21,40 @@ extern struct dropin nc;
 #define CHECK_NC_IS(call, expected) check_nccl(__FILE__, __LINE__, #call, call, expected)
 void check_nccl(const char *file, int line, const char *call, ncclResult_t is,
 		ncclResult_t expected);
-/* ncclGetLastError has the words in it. */
+/* Checks that ncclGetLastError contains the text. */
 #define CHECK_SAYS(comm, part) check_says(__FILE__, __LINE__, comm, part)
 void check_says(const char *file, int line, ncclComm_t comm, const char *part);
 
-/* Loads it, for this daemon. Skips the test if there is none. */
+/* Loads it, for this daemon. Skips the test if it is missing. */
 void dropin_open(const struct daemon *d);
 ncclUniqueId dropin_id(const struct client *c);
 /* Another id that all ranks know. */
 ncclUniqueId dropin_id_number(const struct client *c, int n);
-/* Loads it, and joins all ranks' communicator. */
+/* Loads it, and joins the communicator of all ranks. */
 ncclComm_t dropin_join(struct client *c);
 
 #define DROPIN_WORDS 1000
-/* Device memory of so many words, each with the value. */
+/* Device memory of that many words, each with the value. */
 CUdeviceptr dropin_words(uint32_t value);
-/* Sums such over all ranks, in place. */
+/* Sums such words over all ranks, in place. */
 ncclResult_t dropin_sum(CUdeviceptr p, ncclComm_t comm, CUstream s);
 /* NCCL_CONFIG_INITIALIZER */
 ncclConfig_t dropin_config(void);
 
-/* The call on a communicator; its root, or peer of a Send or Recv, is call->root. */
+/* Runs the call on a communicator. call->root is its root, or the peer of a Send or Recv. */
 ncclResult_t dropin_call(const struct call *c, CUdeviceptr send, CUdeviceptr recv, ncclComm_t comm,
 			 CUstream stream);
-/* Sums rank + 1 over all ranks on a stream of its own, and checks. */
+/* Sums rank + 1 over all ranks on a separate stream, and checks the result. */
 void dropin_check_usable(ncclComm_t comm);
-/* Waits for ncclCommGetAsyncError to say something else than ncclInProgress or ncclSuccess. */
+/* Waits until ncclCommGetAsyncError returns neither ncclInProgress nor ncclSuccess. */
 ncclResult_t dropin_fails(ncclComm_t comm, unsigned ms);
-/* The same for the end of ncclInProgress. */
+/* Waits until it does not return ncclInProgress. */
 ncclResult_t dropin_finishes(ncclComm_t comm);
 
-#define MEMBER_COUNT 3001 /* elements of 8 bytes, for each rank */
+#define MEMBER_COUNT 3001 /* elements of 8 bytes, per rank */
 #define MEMBER_BYTES ((size_t)MEMBER_COUNT * 8 * RANKS_MAX)
 
-/* A GPU's rank, and what it works with. */
+/* A rank with its GPU, buffers and communicator. */
 struct member {
 	int gpu;
 	ncclComm_t comm;
@@ -62,11 +62,11 @@ struct member {
 	CUdeviceptr send, recv; /* MEMBER_BYTES */
 	struct call call;
 };
-/* All but the communicator. */
+/* Opens everything except the communicator. */
 void member_open(struct member *s, int gpu);
-/* The same, and the communicator of all ranks. */
+/* The same, and joins the communicator of all ranks. */
 void member_join(struct member *s, struct client *c);
-/* The communicator, too. */
+/* Also closes the communicator. */
 void member_close(struct member *s);
 
 #endif

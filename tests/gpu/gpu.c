@@ -61,7 +61,7 @@ void gpu_use(int ordinal)
 		check_failed(__FILE__, __LINE__, "%s", text);
 	CHECK(ordinal < n);
 	CHECK_CU(cu.cuDeviceGet(&device, ordinal));
-	/* An MPS server that has just lost a client refuses new ones for a moment. */
+	/* An MPS server that has just lost a client briefly refuses new ones. */
 	for (int i = 0; i < 200; i++) {
 		error = cu.cuDevicePrimaryCtxRetain(&context, device);
 		if (error != CUDA_ERROR_MPS_SERVER_NOT_READY)
@@ -170,8 +170,8 @@ void buffer_free(struct buffer *b)
 	b->p = 0;
 }
 
-/* cuMemcpyHtoD from pageable memory returns before the data is there, and only the legacy stream is
-   behind it; the tests' streams are not. */
+/* cuMemcpyHtoD from pageable memory returns before the data has arrived, and only the legacy stream
+ * waits for it; the tests' streams do not. */
 void gpu_put(CUdeviceptr to, const void *from, size_t bytes)
 {
 	if (!bytes)

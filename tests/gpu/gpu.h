@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * A rank's own GPU: the driver, a context, buffers. Only processes that the tests fork use it: a
- * process that has started the driver cannot be forked. Failures are CHECK's. */
+ * A rank's own GPU: the driver, a context, buffers. Only processes that the tests fork may use it,
+ * because a process that has started the driver cannot be forked. Failures are CHECK failures. */
 #ifndef TESTS_GPU_H
 #define TESTS_GPU_H
 
@@ -19,17 +18,17 @@ extern struct driver cu;
 void check_cuda(const char *file, int line, const char *call, CUresult result);
 #define CHECK_CU(call) check_cuda(__FILE__, __LINE__, #call, call)
 
-/* Opens the driver. Returns how many GPUs there are, or -1 with a sentence. */
+/* Opens the driver. Returns the number of GPUs, or -1 with a sentence. */
 int gpu_driver_open(char *text, size_t size);
-/* A function that not every driver has (nor the stand-in), or NULL. */
+/* A function that some drivers (and the stand-in) lack, or NULL. */
 void *gpu_function(const char *name);
 
 /* Makes the primary context of this process's GPU current on the thread. */
 void gpu_use(int ordinal);
 size_t gpu_unused_memory(void);
-/* Memory comes back a moment after its last user has dropped it. False: not within timeout_ms. */
+/* Memory becomes free shortly after its last user has dropped it. False: not within timeout_ms. */
 bool gpu_has_unused(size_t least, unsigned timeout_ms);
-/* Compute capability, as 90 for 9.0. */
+/* Compute capability, such as 90 for 9.0. */
 int gpu_capability(int ordinal);
 CUstream gpu_stream(void);
 
@@ -38,32 +37,32 @@ const char *memory_name(enum memory_kind kind);
 
 struct buffer {
 	enum memory_kind kind;
-	ncclsvc_session *session; /* of MEMORY_LENT */
+	ncclsvc_session *session; /* for MEMORY_LENT */
 	CUdeviceptr p;
 	size_t bytes;
 };
-/* VMM memory can be exported, as POSIX fd. */
+/* VMM memory can be exported as a POSIX fd. */
 void buffer_make(struct buffer *b, enum memory_kind kind, int ordinal, ncclsvc_session *session,
 		 size_t bytes);
 void buffer_free(struct buffer *b);
 
-/* At a device address, for the client's API. */
+/* A device address as a pointer, for the client's API. */
 static inline void *at(CUdeviceptr p)
 {
 	return (void *)(uintptr_t)p;
 }
 
-/* Copies that are over when they return. */
+/* Copies that are complete when they return. */
 void gpu_put(CUdeviceptr to, const void *from, size_t bytes);
 void gpu_get(void *to, CUdeviceptr from, size_t bytes);
-/* n words of one value; checks them. */
+/* Writes n words of one value; checks them. */
 void gpu_fill(CUdeviceptr to, uint32_t value, size_t n);
 void gpu_check(CUdeviceptr p, uint32_t value, size_t n, const char *what);
 
-/* Lets the stream work for a while: rounds of filling scratch memory. */
+/* Keeps the stream busy for a while: rounds of filling scratch memory. */
 void gpu_delay(CUstream stream, CUdeviceptr scratch, size_t bytes, unsigned rounds);
-/* True, or the result of cuStreamSynchronize in ms at most: waits without blocking in the driver.
- */
+/* Waits up to ms without blocking in the driver. True when the stream is done, or the result of
+ * cuStreamSynchronize. */
 bool gpu_stream_ends(CUstream stream, unsigned ms);
 
 #endif

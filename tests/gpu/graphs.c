@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "graphs.h"
 
-/* Calls of a program, which the library does not use. */
+/* Functions of the program, which the library does not use. */
 static void *function(const char *name)
 {
 	void *f = gpu_function(name);

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
- * For tests of operations that run in kernels, on the ranks' own streams. */
+ * For tests of operations that run in kernels on the ranks' own streams. */
 #ifndef TESTS_GPU_KERNELS_H
 #define TESTS_GPU_KERNELS_H
 
 #include "ranks.h"
 
 #define SMALL	    64		      /* words of an operation in kernels */
-#define LARGE	    ((size_t)9 << 20) /* bytes of one that NCCL has */
+#define LARGE	    ((size_t)9 << 20) /* bytes of an operation that NCCL runs */
 #define LARGE_WORDS (LARGE / sizeof(uint32_t))
-#define LONG_WORDS  ((size_t)1 << 19) /* of the longest message: more than rings hold */
+#define LONG_WORDS  ((size_t)1 << 19) /* words of the longest message: more than the rings hold */
 
-/* Skips the test if communicators have no kernels here. */
+/* Skips the test if communicators have no kernels on this machine. */
 void kernels_daemon_start(struct daemon *d);
-/* As ranks_run. */
+/* Like ranks_run. */
 void kernels_run(int n, client_main *main, void *arg);
 
-/* A sum of n words over all ranks, in place; not in a group. */
+/* Sums n words over all ranks, in place; not in a group. */
 ncclsvc_task kernels_sum(struct rank *r, CUdeviceptr p, size_t n);
-/* n words to or from another rank. */
+/* Sends n words to, or receives them from, another rank. */
 void kernels_send(struct rank *r, CUdeviceptr p, size_t n, int to, ncclsvc_task *task);
 void kernels_recv(struct rank *r, CUdeviceptr p, size_t n, int from, ncclsvc_task *task);
-/* Waits until the epoch is over, and somebody has yet to hear of it. */
+/* Waits until the epoch is over, and some rank has not learned it yet. */
 void kernels_over(struct rank *r, ncclsvc_result expected);
-/* After the epoch's end. */
+/* Rejoins after the epoch's end. */
 void kernels_rejoin(struct rank *r);
 
 #endif

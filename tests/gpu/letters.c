@@ -6,12 +6,12 @@
 
 #include "values.h"
 
-#define BITS	   23		     /* of a message's bytes */
-#define KERNEL_MAX ((size_t)4 << 20) /* above it, NCCL moves them, to aligned addresses */
+#define BITS	   23		     /* for a message's size */
+#define KERNEL_MAX ((size_t)4 << 20) /* larger messages are NCCL's, at aligned addresses */
 #define GUARD	   64
 #define GUARD_BYTE 0xa5
 #define ALIGNED	   256
-#define LOOKED_AT  1000 /* bytes at a message's ends, and one of STEP in between */
+#define LOOKED_AT  1000 /* bytes checked at a message's ends, and one every STEP in between */
 #define STEP	   61
 
 static size_t bytes_of(const struct letter *m)
@@ -46,7 +46,7 @@ void letters_close(struct letters *l)
 		CHECK_CU(cu.cuStreamDestroy(l->streams[i]));
 }
 
-/* Where the next one begins that has so many bytes. */
+/* Where the next message of that size begins. */
 static size_t place(struct letters *l, const struct letter *m, uint64_t *own)
 {
 	const size_t bytes = bytes_of(m);
@@ -56,7 +56,7 @@ static size_t place(struct letters *l, const struct letter *m, uint64_t *own)
 	return at;
 }
 
-/* Bytes that ranks have in their buffers already: the same numbers on all ranks. */
+/* Whether the ranks' buffers have room for it; the result is the same on all ranks. */
 static bool has_room(const struct letter *m, size_t used[RANKS_MAX])
 {
 	const size_t each = bytes_of(m) + 2 * GUARD + ALIGNED + 32;
@@ -97,7 +97,7 @@ void letters_draw(struct letters *l, const struct rank *r, uint64_t *random, uin
 	CHECK(l->bytes <= LETTERS_BYTES);
 }
 
-/* A buffer's part goes there on its message's stream. */
+/* Copies the buffer's part there on the message's stream. */
 static void put(struct letters *l, const struct letter *m, size_t at)
 {
 	const size_t bytes = bytes_of(m);

@@ -19,18 +19,20 @@ struct desk {
 };
 
 void desk_open(struct desk *d, struct client *c);
-/* Checks that nothing has failed the communicator, and closes it all when all ranks are here. */
+/* Checks that nothing has failed the communicator, and closes everything once all ranks are here.
+ */
 void desk_close(struct desk *d);
-/* Puts the values on the stream, behind some work: who does not wait for it sees garbage. */
+/* Puts the values on the stream behind some work, so that a reader that does not wait sees garbage.
+ */
 void desk_fill(struct desk *d, uint32_t value, bool late);
 void desk_check(struct desk *d, uint32_t value, const char *what);
 ncclsvc_message desk_message(const struct desk *d, int peer, ncclsvc_shapes shapes, int64_t tag);
-/* The receiver of shapes takes them where its tensors are. */
+/* An allocate callback that uses the tensors' existing memory. */
 ncclsvc_result desk_allocate(ncclsvc_tensor *tensors, size_t n, void *arg);
-/* From rank 0 to 1 to 2 ..., each handing on what it got with one added. */
+/* From rank 0 to 1 to 2 ..., each adding one. */
 void desk_hand_on(struct desk *d, ncclsvc_shapes shapes, uint32_t value, bool detached);
 
-/* Checks that the last error has this in its sentence. */
+/* Checks that the last error contains this text. */
 void says(const char *text);
 
 #endif

@@ -30,7 +30,7 @@ static const struct gpu_test *const tables[] = {
 
 struct options {
 	int gpus, times;
-	int part, parts; /* every parts-th test, from the part-th on */
+	int part, parts; /* run every parts-th test, starting with the part-th */
 	bool with_mps, without_mps, list;
 	const char *filter;
 };
@@ -148,7 +148,7 @@ static void parse(int argc, char *argv[], struct options *o)
 	o->without_mps = o->without_mps || !o->with_mps;
 }
 
-/* The programs beside this one, unless the environment says which. */
+/* Finds the programs beside this one, unless the environment names them. */
 static void find_programs(void)
 {
 	static const char *const programs[][2] = {

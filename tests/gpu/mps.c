@@ -47,7 +47,7 @@ static bool find_control(void)
 	return executable("/usr/local/nvidia/bin") || executable("/usr/bin") || find_below("/usr");
 }
 
-/* Runs the control program with that input. Its exit code, or -1. */
+/* Runs the control program with that input. Returns its exit code, or -1. */
 static int run_control(const char *option, const char *input)
 {
 	int in[2], status;
@@ -61,7 +61,7 @@ static int run_control(const char *option, const char *input)
 	}
 	close(in[0]);
 	ssize_t n = write(in[1], input, strlen(input));
-	(void)n; /* it may not read */
+	(void)n; /* it may not read its input */
 	close(in[1]);
 	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
 		return -1;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An MPS server of the tests' own. */
+ * A private MPS server for the tests. */
 #ifndef TESTS_GPU_MPS_H
 #define TESTS_GPU_MPS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Starts it; processes started from now on use it. False: text says why not. */
+/* Starts it; processes started later use it. False: text says why not. */
 bool mps_start(char *text, size_t size);
-/* Ends it; processes started from now on use no MPS, not even the system's. */
+/* Stops it; processes started later use no MPS, not even the system's. */
 void mps_stop(void);
-/* The same without one having run. */
+/* The same without a server having run. */
 void mps_avoid(void);
 
 #endif

@@ -8,7 +8,7 @@
 
 #include "watch.h"
 
-/* The GPU, as CUDA_VISIBLE_DEVICES of this process calls it. */
+/* Adds the GPU as this process's CUDA_VISIBLE_DEVICES names it. */
 static void add_visible(char *text, size_t size, int gpu)
 {
 	const char *list = getenv("CUDA_VISIBLE_DEVICES");
@@ -27,7 +27,7 @@ static void add_visible(char *text, size_t size, int gpu)
 	snprintf(text + used, size - used, "%.*s", (int)strcspn(list, ","), list);
 }
 
-/* Several daemons need MPI: the program that starts them, and the daemon's module. */
+/* Several daemons need MPI: mpirun, and the daemon's module. */
 static bool mpi_is_here(void)
 {
 	static const char *const places[] = {"", "../libexec/ncclsvc/"};
@@ -91,7 +91,7 @@ void nodes_run(int n, int each, client_main *main, void *arg)
 	nodes_stop(&w);
 }
 
-/* So far: mpirun passes on what the daemons log, in time. */
+/* The count so far: mpirun passes on the daemons' logs with a delay. */
 static int inits(const struct nodes *w, int nranks)
 {
 	char line[512], text[64];
@@ -100,7 +100,7 @@ static int inits(const struct nodes *w, int nranks)
 	CHECK(f);
 	snprintf(text, sizeof(text), " of %d\n", nranks);
 	while (fgets(line, sizeof(line), f))
-		n += strstr(line, "NCCL communicator") && strstr(line, ": made in") &&
+		n += strstr(line, "NCCL communicator") && strstr(line, ": created in") &&
 		     strstr(line, text);
 	fclose(f);
 	return n;

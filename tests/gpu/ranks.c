@@ -20,7 +20,8 @@ void rank_prepare(struct rank *r, struct client *c, int gpu)
 {
 	*r = (struct rank){.c = c, .rank = c->rank, .n = c->nranks, .gpu = gpu};
 	stage("opening its session and its GPU");
-	r->session = session_open(c->daemon); /* first: it may tell CUDA of MPS */
+	r->session = session_open(
+		c->daemon); /* before CUDA is initialized, because this may select MPS */
 	gpu_use(gpu);
 	r->stream = gpu_stream();
 	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, 0));
@@ -132,7 +133,7 @@ ncclsvc_device_info device_info(ncclsvc_session *session, int device)
 	ncclsvc_device_info *list, info;
 	size_t n;
 	CHECK_OK(ncclsvc_list_devices(session, &list, &n));
-	if (setup.nodes > 1 && n) /* each daemon numbers its own */
+	if (setup.nodes > 1 && n) /* each daemon numbers its own GPUs */
 		device %= (int)n;
 	CHECK(device >= 0 && (size_t)device < n);
 	info = list[device];

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks on GPUs, a process each, and the daemon they use. */
+ * Ranks on GPUs, one process each, and their daemon. */
 #ifndef TESTS_GPU_RANKS_H
 #define TESTS_GPU_RANKS_H
 
 #include "tests.h"
 
-/* What a rank's process has. */
+/* The state of a rank's process. */
 struct rank {
 	struct client *c;
 	int rank, n, gpu;
@@ -14,45 +14,45 @@ struct rank {
 	CUstream stream; /* set on the session */
 };
 
-/* The GPUs that a test uses: all it may, 4 at most. */
+/* The number of GPUs that a test uses: all it may, up to 4. */
 int ranks_count(void);
 
-/* Rank c->rank on GPU c->rank. The first alone: all but the communicator. */
+/* Rank c->rank on GPU c->rank. The first function opens everything except the communicator. */
 void rank_prepare(struct rank *r, struct client *c, int gpu);
 void rank_join(struct rank *r);
 void rank_open(struct rank *r, struct client *c);
 void rank_close(struct rank *r);
-/* Sums over all ranks on the rank's stream, and checks: is the communicator usable? */
+/* Checks that the communicator is usable: sums over all ranks on the rank's stream. */
 void rank_check_usable(struct rank *r);
-/* Waits for the task: it is good. */
+/* Waits for the task, which must succeed. */
 void rank_wait(struct rank *r, ncclsvc_task task);
-/* The stream's work is over; its tasks, too, and none has failed. */
+/* Waits for the stream and its tasks, none of which may fail. */
 void rank_sync(struct rank *r);
 
 void gpu_daemon_start(struct daemon *d);
-/* Also checks that no worker holds anything of a trainer's. */
+/* Also checks that no worker holds anything of a trainer. */
 void gpu_daemon_stop(struct daemon *d);
-/* A daemon, n ranks to their end, the daemon's end. */
+/* Starts a daemon, runs n ranks to their end, and stops the daemon. */
 void ranks_run(int n, client_main *main, void *arg);
-/* Waits for ranks until the test's time is up. */
+/* Waits for the ranks until the test's time is up. */
 void ranks_end(struct client *clients, int n);
 
 ncclsvc_device_info device_info(ncclsvc_session *session, int device);
-/* Waits until the workers have let go all that trainers gave them. */
+/* Waits until the workers have released everything of trainers. */
 void workers_finish(const struct daemon *d);
 
-/* ncclsvc-ctl why has the text in what it prints. */
+/* Checks that the output of `ncclsvc-ctl why` contains the text. */
 void why_says(const struct daemon *d, const char *text);
 
-/* Ranks that work on one node or several. */
+/* Rank functions that run on one node or several. */
 client_main random_rank, values_rank, mismatch_rank, circle_rank, timeout_rank;
 
-/* Open fds of each worker. */
+/* The number of open fds of each worker. */
 struct worker_fds {
 	int n, pid[RANKS_MAX], fds[RANKS_MAX];
 };
 void worker_fds_note(const struct daemon *d, struct worker_fds *w);
-/* The same workers hold no more fds than that. */
+/* Checks that the same workers have no more fds than that. */
 void worker_fds_check(const struct daemon *d, const struct worker_fds *before);
 
 #endif

@@ -23,11 +23,11 @@
 
 /* Written by a test and its ranks, read by the runner. */
 struct shared {
-	char stage[RANKS_MAX + 1][LINE_BYTES]; /* the test's first */
+	char stage[RANKS_MAX + 1][LINE_BYTES]; /* the test's own comes first */
 	atomic_uint reports;
 	char report[REPORTS][LINE_BYTES];
 	char skip[LINE_BYTES];
-	struct daemon daemon; /* the last that was started */
+	struct daemon daemon; /* the last one started */
 };
 
 static struct shared *shared_page;
@@ -157,7 +157,7 @@ static void print_indented(const char *text, size_t n)
 		putchar('\n');
 }
 
-/* The last bytes of a file, from the start of a line. */
+/* Prints the last bytes of a file, from the start of a line. */
 static void print_tail(const char *path, size_t bytes)
 {
 	static char text[1 << 16];
@@ -216,7 +216,7 @@ static void print_word_of(int pid, const char *name, char *text, size_t size)
 	text[strcspn(text, "\n")] = '\0';
 }
 
-/* What each process of the group waits for in the kernel. */
+/* Prints what each process of the group waits for in the kernel. */
 static void print_processes(pid_t group)
 {
 	DIR *dir = opendir("/proc");
@@ -274,7 +274,7 @@ static void judge(const struct gpu_test *test, uint64_t begin, int status, const
 {
 	bool exited = WIFEXITED(status);
 	int code = exited ? WEXITSTATUS(status) : 0;
-	/* Another worker may have taken over, and nobody noticed. */
+	/* Another worker may have taken over unnoticed. */
 	const bool misused = fake_notes("misused") > 0;
 	if (exited && !misused && (code == EXIT_SKIP || (!code && shared_page->skip[0]))) {
 		tally->skipped++;
@@ -310,7 +310,7 @@ void runner_run(const struct gpu_test *test, struct tally *tally)
 	char log[] = "/tmp/ncclsvc-gpu-log-XXXXXX", fake[64];
 	int status, fd = mkostemp(log, O_CLOEXEC | O_APPEND);
 	uint64_t begin = now_ns();
-	/* What is repeated takes longer. */
+	/* Repetitions take longer. */
 	unsigned seconds = test->seconds * (1 + (unsigned)setup.repeat / 4);
 	memset(shared_page, 0, sizeof(*shared_page));
 	begin_fake(fake, sizeof(fake));
@@ -328,7 +328,7 @@ void runner_run(const struct gpu_test *test, struct tally *tally)
 		kill(-pid, SIGKILL);
 		waitpid(pid, &status, 0);
 	} else {
-		kill(-pid, SIGKILL); /* whatever it has left */
+		kill(-pid, SIGKILL); /* anything that is left */
 		judge(test, begin, status, log, tally);
 	}
 	if (shared_page->daemon.dir[0])

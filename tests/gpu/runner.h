@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One test in a process group of its own, under a watchdog. */
+ * Runs one test in a separate process group, under a watchdog. */
 #ifndef TESTS_GPU_RUNNER_H
 #define TESTS_GPU_RUNNER_H
 
@@ -9,12 +9,12 @@ struct tally {
 	int passed, failed, skipped;
 };
 
-/* Memory that tests and their ranks write to; once, before any test. */
+/* Creates the memory that tests and their ranks write to; call once, before any test. */
 void runner_open(void);
-/* Runs it, prints its line, and counts it. */
+/* Runs the test, prints its line, and counts it. */
 void runner_run(const struct gpu_test *test, struct tally *tally);
 void runner_skip(const struct gpu_test *test, const char *why, struct tally *tally);
-/* Where GPUs are asked for: in a process of its own. -1: text says why there are none. */
+/* Counts the GPUs in a separate process. -1: text says why there are none. */
 int runner_count_gpus(char *text, size_t size);
 
 /* Removes a directory and the files in it. */

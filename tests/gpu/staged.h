@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tests of transport = mpi: how they begin. */
+ * Setup for tests of transport = mpi. */
 #ifndef TESTS_GPU_STAGED_H
 #define TESTS_GPU_STAGED_H
 
@@ -8,11 +8,11 @@
 
 #define MIB ((size_t)1 << 20)
 
-/* Daemons that start from now on have it; bytes: of staging memory, NULL: as they choose. */
+/* Daemons started later use it; bytes: size of staging memory, NULL: the default. */
 void stage_memory(const char *bytes);
-/* Skips the test where there is no mpirun. */
+/* Skips the test if mpirun is missing. */
 void need_mpi(void);
-/* Two daemons that have it, with so many GPUs each. */
+/* Starts two such daemons, with that many GPUs each. */
 void staged_nodes_start(struct cluster *c, int gpus);
 
 #endif

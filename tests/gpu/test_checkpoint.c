@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Trainers that the driver takes off their GPUs and puts back (cuCheckpointProcess*). */
+ * Trainers that the driver checkpoints off their GPUs and restores (cuCheckpointProcess*). */
 #include <string.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@ typedef CUresult checkpoint_call(int pid, void *args);
 
 static CUresult call(const char *name)
 {
-	uint64_t none[16] = {0}; /* as long as any call's arguments */
+	uint64_t none[16] = {0}; /* at least as large as any call's arguments */
 	checkpoint_call *f = (checkpoint_call *)gpu_function(name);
 	stage("%s", name);
 	if (!f)
@@ -69,7 +69,7 @@ static void refused_here(struct rank *r, const struct buffer *b)
 		     "restored from a checkpoint: use memory of cuMemCreate"));
 }
 
-/* Rank 0 alone is away, several times; then all are. */
+/* First only rank 0 is checkpointed, several times; then all are. */
 static void restored_rank(struct client *c)
 {
 	struct rank r;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators that are made while others on the same GPUs connect, or end. NCCL's ranks wait for
- * each other in all of that. */
+ * Communicators that are created while others on the same GPUs connect or end, in all of which
+ * NCCL's ranks wait for each other. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #define WORDS 1000
 #define PAIRS 8 /* communicators of each thread */
 
-/* To the neighbour and back: ranks 0 and 1, 2 and 3 are a pair. */
+/* Exchanges with the neighbour: ranks 0 and 1, and 2 and 3, are pairs. */
 static void swap(struct rank *r, ncclsvc_comm *comm, CUdeviceptr p)
 {
 	const int peer = r->rank ^ 1;
@@ -42,15 +42,15 @@ static void *join_another(void *arg)
 {
 	const struct joiner *j = arg;
 	ncclsvc_comm *comm;
-	/* The session is known to the workers: no other request has to be answered before. */
+	/* The workers know the session: no other request must be answered first. */
 	CHECK_OK(ncclsvc_comm_join_device(j->r->session, &j->id, j->r->n, j->r->rank, j->r->gpu,
 					  WAIT_MS, &comm));
 	CHECK_OK(ncclsvc_comm_leave(comm));
 	return NULL;
 }
 
-/* While one worker is still busy with a sum, the others already make a communicator; then comes the
- * first Send and Recv, before the late one has looked up. */
+/* While one worker is still busy with a sum, the others already create a communicator; then the
+ * first Send and Recv come, before the late one is ready. */
 static void late_rank(struct client *c)
 {
 	struct rank r;
@@ -97,7 +97,7 @@ static void test_late_nodes(void)
 	run_late(true);
 }
 
-/* ---- A node goes before its part has begun ---- */
+/* ---- A node dies before its part has begun ---- */
 
 enum word { READY = 1, GO };
 
@@ -125,7 +125,7 @@ static void abandoned_rank(struct client *c)
 	rank_close(&r);
 }
 
-/* The other node's worker waits for its turn, which will not come, and need not be killed. */
+/* The other node's worker waits for its turn, which never comes, and need not be killed. */
 static void test_abandoned(void)
 {
 	struct nodes w;
@@ -135,7 +135,7 @@ static void test_abandoned(void)
 	hear_all(ranks, 2, READY);
 	ncclsvc_session *session = session_open(&w.c.nodes[0]);
 	const int worker = device_info(session, 0).pid;
-	/* Rank 0's worker makes the id: until then, all wait. */
+	/* Rank 0's worker creates the id: until then, all wait. */
 	process_stop(worker);
 	say_all(ranks, 2, GO);
 	sleep_ms(300);
@@ -168,7 +168,7 @@ static void use_rank(struct rank *r)
 	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, 0));
 }
 
-/* Used as soon as it is there. */
+/* It is used as soon as it exists. */
 static ncclsvc_comm *make_one(struct maker *m, uint8_t i, CUdeviceptr p)
 {
 	ncclsvc_comm *comm;
@@ -180,7 +180,7 @@ static ncclsvc_comm *make_one(struct maker *m, uint8_t i, CUdeviceptr p)
 	return comm;
 }
 
-/* Each is kept, so that the next is a new one. */
+/* Each is kept, so that the next one is new. */
 static void *make_and_swap(void *arg)
 {
 	struct maker *m = arg;
@@ -222,7 +222,7 @@ static void many_rank(struct client *c)
 
 /* ---- Others end ---- */
 
-/* NCCL's ends wait for the other ranks, too. */
+/* Destroying an NCCL communicator also waits for the other ranks. */
 static void *make_and_leave(void *arg)
 {
 	struct maker *m = arg;
@@ -248,7 +248,7 @@ static void test_ends(void)
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
 	const int n = ranks_count() / 2 * 2;
-	/* What is left is destroyed at once. */
+	/* Unused ones are destroyed at once. */
 	daemon_start(&d, "--device", "cuda", "--comm-idle-seconds", "0", NULL);
 	watch_daemon(&d);
 	clients_start(ranks, n, &d, leaving_rank, NULL);
@@ -274,8 +274,9 @@ static void test_many_nodes_4(void)
 /* ---- Somebody leaves ---- */
 
 #define LEAVERS	 60
-#define LEAVE_US 8000		     /* about as long as a JOIN takes on two nodes */
-#define LEFT_NS	 UINT64_C(300000000) /* who is left waits so long for the leaver to come again */
+#define LEAVE_US 8000 /* about as long as a JOIN takes on two nodes */
+#define LEFT_NS                                                                                    \
+	UINT64_C(300000000) /* how long the remaining member waits for the other to come again */
 
 static uint32_t ask_to_join(struct raw *raw, const ncclsvc_unique_id *id, int rank)
 {
@@ -285,7 +286,8 @@ static uint32_t ask_to_join(struct raw *raw, const ncclsvc_unique_id *id, int ra
 	return raw_send(raw, SVC_JOIN, &join, sizeof(join), NULL, 0);
 }
 
-/* While all have come and NCCL is on its way, somebody leaves who knows his handle beforehand. */
+/* When all have come and NCCL is creating the communicator, a member leaves that knows its handle
+ * beforehand. */
 static void test_left_nodes(void)
 {
 	struct nodes w;

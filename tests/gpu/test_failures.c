@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Trainers and workers that die, again and again: the others hear of it in time, no stream hangs,
- * and the next epoch works. The test leads; each rank does a part in every round. */
+ * Trainers and workers that die repeatedly: the others are notified in time, no stream hangs, and
+ * the next epoch works. The test leads; each rank has a part in every round. */
 #include <limits.h>
 #include <signal.h>
 #include <stddef.h>
@@ -40,7 +40,7 @@ static void submit_big(struct actor *a)
 					    NCCLSVC_SUM, a->r.comm, NULL));
 }
 
-/* Until a task that is waited for fails. */
+/* Until a task that it waits for fails. */
 static ncclsvc_result one_by_one(struct actor *a)
 {
 	for (;;) {
@@ -55,7 +55,7 @@ static ncclsvc_result one_by_one(struct actor *a)
 	}
 }
 
-/* Until the communicator says that somebody went. */
+/* Until the communicator reports that a member is gone. */
 static ncclsvc_result until_told(struct actor *a)
 {
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; now_ns() < end;) {
@@ -68,7 +68,7 @@ static ncclsvc_result until_told(struct actor *a)
 	return NCCLSVC_OK;
 }
 
-/* A store to where no memory is. */
+/* Stores to an unmapped address. */
 static void access_illegally(struct actor *a)
 {
 	static const char code[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -96,7 +96,7 @@ static __attribute__((noreturn)) void wait_for_death(void)
 		pause();
 }
 
-/* The daemon takes us for dead, and our stream goes on signalling what it has been given. */
+/* The daemon treats this process as dead, while its stream continues to signal. */
 static void tear_session(void)
 {
 	struct sockaddr_un peer;
@@ -143,12 +143,12 @@ static ncclsvc_result suffer(struct actor *a, enum when when)
 		return one_by_one(a);
 	if (when != IDLE && when != WAITING)
 		r = ncclsvc_wait_all(a->r.session, WAIT_MS);
-	/* What was under way may all have ended before. */
+	/* All running work may have ended before. */
 	return r || when == AWAITED || when == FAULT ? r : until_told(a);
 }
 
-/* An MPS server may take the context of every client of the GPU with the one that died. Such a
- * process can only be started anew. */
+/* An MPS server may destroy the context of every client of the GPU together with the victim's. Such
+ * a process must be restarted. */
 static void check_context(struct actor *a)
 {
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; now_ns() < end; sleep_ms(1)) {
@@ -170,12 +170,12 @@ static void play(struct actor *a, enum when when, bool worker)
 	ncclsvc_result expected = worker ? NCCLSVC_WORKER_LOST : NCCLSVC_PEER_GONE;
 	ncclsvc_result r = suffer(a, when);
 	say(a->r.c, now_ns());
-	/* With MPS, the worker may die of the trainer's death. */
+	/* With MPS, the worker may die together with the trainer. */
 	if (r != expected && r != NCCLSVC_STALE_EPOCH && !(setup.mps && r == NCCLSVC_WORKER_LOST))
 		check_failed(__FILE__, __LINE__, "the rank is told %s (%s), not %s",
 			     ncclsvc_result_name(r), ncclsvc_last_error(),
 			     ncclsvc_result_name(expected));
-	/* Nothing that was under way writes there after the stream has gone on. */
+	/* Nothing that was running may write there after the stream continues. */
 	CUresult put = cu.cuMemsetD32Async(a->big, 77, 64, a->r.stream);
 	stage("waiting for the stream to be released");
 	check_context(a);
@@ -240,7 +240,7 @@ static void worst(uint64_t *ms, uint64_t from, uint64_t to)
 	*ms = *ms > took ? *ms : took;
 }
 
-/* All join or rejoin: from the last to begin to the last to end. */
+/* All join or rejoin: measures from the last to begin until the last to end. */
 static void gather(struct scene *s, bool measure)
 {
 	uint64_t begin = 0, end = 0;

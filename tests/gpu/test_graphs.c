@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Operations in CUDA graphs: what launches do, in which order, and what cannot be captured. */
+ * Operations in CUDA graphs: the results and order of launches, and what cannot be captured. */
 #include "graphs.h"
 
 #include <string.h>
@@ -43,7 +43,7 @@ static void scene_end(struct scene *s)
 	rank_close(&s->r);
 }
 
-/* What comes next on the stream: the scene's, or one other. */
+/* Delays the next work on the scene's stream, or on another. */
 static void come_late(const struct scene *s, CUstream stream)
 {
 	gpu_delay(stream, stream == s->r.stream ? s->scratch : s->scratch + DELAY, DELAY, 4);
@@ -69,7 +69,7 @@ static void check_value(struct scene *s, const char *what)
 	gpu_check(s->p, s->value, WORDS, what);
 }
 
-/* The communicator's first operation of all is captured. */
+/* The communicator's very first operation is captured. */
 static void launches_rank(struct client *c)
 {
 	struct scene s;
@@ -245,7 +245,7 @@ static void test_operations(void)
 
 /* ---- Streams ---- */
 
-/* In a capture of two streams, sums on either follow each other in the order of their calls. */
+/* In a capture of two streams, sums on both run in the order of their calls. */
 static void forked(struct scene *s, CUstream other)
 {
 	CUevent fork, join;
@@ -274,8 +274,8 @@ static void forked(struct scene *s, CUstream other)
 	CHECK_CU(cu.cuEventDestroy(join));
 }
 
-/* Sums on p and q, whose streams nothing orders: but all ranks' are in the order of the calls. Some
- * streams come late. */
+/* Sums on p and q, whose streams are not ordered; all ranks run them in the order of the calls.
+ * Some streams come late. */
 static void unordered(struct scene *s, CUstream other)
 {
 	struct rank *r = &s->r;
@@ -302,7 +302,7 @@ static void unordered(struct scene *s, CUstream other)
 	graph_destroy(exec);
 }
 
-/* Two executable graphs of one, on two streams. */
+/* Two executables of one graph, on two streams. */
 static void twins(struct scene *s, CUstream other)
 {
 	CUgraph graph;
@@ -344,8 +344,8 @@ static void test_streams(void)
 
 /* ---- Updates ---- */
 
-/* What is captured again, on other buffers, takes the place of what was; also in the next epoch,
- * whose memory it then keeps, and not that of the one before. */
+/* A new capture on other buffers replaces the old one, also in the next epoch, whose memory it then
+ * keeps, and not that of the previous one. */
 static void updates_rank(struct client *c)
 {
 	struct scene s;
@@ -407,7 +407,7 @@ static void refused_rank(struct client *c)
 	const ncclsvc_task task = kernels_sum(r, s.q, WORDS);
 	CHECK_CU(cu.cuStreamBeginCapture(r->stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 	rank_wait(r, task);
-	graph_drop(r->stream); /* it was not spoilt */
+	graph_drop(r->stream); /* it was not invalidated */
 	graph_begin(r->stream);
 	stage("what is detached");
 	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, NCCLSVC_STREAM_DETACHED));
@@ -422,11 +422,11 @@ static void refused_rank(struct client *c)
 	CHECK_OK(ncclsvc_stream_set(r->session, other, 0));
 	CHECK_OK(ncclsvc_all_reduce(at(s.q), at(s.q), WORDS, NCCLSVC_UINT32, NCCLSVC_SUM, r->comm,
 				    NULL));
-	is_refused(ncclsvc_group_end(r->session), NCCLSVC_INVALID_ARGUMENT, "others");
+	is_refused(ncclsvc_group_end(r->session), NCCLSVC_INVALID_ARGUMENT, "other streams");
 	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, 0));
 	stage("what was captured beside it");
 	graph_sum(r, s.p, WORDS);
-	CUgraphExec exec = graph_end(r->stream); /* it was not spoilt */
+	CUgraphExec exec = graph_end(r->stream); /* it was not invalidated */
 	launch_sums(&s, exec, 1);
 	check_value(&s, "the sum");
 	graph_destroy(exec);

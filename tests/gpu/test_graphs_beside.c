@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is listed of a graph; first captures, groups on two streams, threads that submit beside a
+ * What is listed about a graph; first captures, groups on two streams, threads that submit beside a
  * capture, and ranks that leave with graphs. */
 #include <pthread.h>
 
 #include "graphs.h"
 #include "ncclsvc_tensors.h"
 
-#define LATE_MS 500 /* enough for looks at what would be stuck */
+#define LATE_MS 500 /* long enough to check on what would be stuck */
 #define BYTES	(SMALL * sizeof(uint32_t))
 
 enum word { READY = 1, GO };
@@ -25,7 +25,7 @@ static void sleep_late(void *unused)
 	sleep_ms(LATE_MS);
 }
 
-/* What is on the stream from here on comes late. */
+/* Delays everything put on the stream from here on. */
 static void stall(CUstream stream)
 {
 	CHECK_CU(cu.cuLaunchHostFunc(stream, sleep_late, NULL));
@@ -33,7 +33,7 @@ static void stall(CUstream stream)
 
 /* ---- Listed ---- */
 
-/* Rank 0 waits in a graph for the message after those that were submitted, which are over. */
+/* Rank 0 waits in a graph for a message after the submitted ones, which are over. */
 static void listed_rank(struct client *c)
 {
 	struct rank r;
@@ -88,8 +88,8 @@ static void test_listed(void)
 
 /* ---- Captures ---- */
 
-/* The first capture of the communicator, while single sums are pending, whose stream nothing else
- * orders before the graph's. */
+/* The communicator's first capture, while single sums are pending whose stream nothing else orders
+ * before the graph's. */
 static void first_rank(struct client *c)
 {
 	struct rank r;
@@ -123,8 +123,8 @@ static void test_first(void)
 	kernels_run(ranks_count(), first_rank, NULL);
 }
 
-/* A group whose messages are on two streams of the capture: each is the input of its own, and what
- * follows there sees it. */
+/* A group with messages on two streams of the capture: each message's input is on its own stream,
+ * and later work there sees its result. */
 static void streams_rank(struct client *c)
 {
 	struct rank r;
@@ -170,7 +170,7 @@ static void test_streams(void)
 	kernels_run(ranks_count(), streams_rank, NULL);
 }
 
-/* What a thread submits beside another one's capture. */
+/* What a thread submits beside another thread's capture. */
 struct beside {
 	struct rank *r;
 	CUstream stream;
@@ -192,8 +192,8 @@ static void *submit_beside(void *arg)
 	return NULL;
 }
 
-/* The capture is in the mode in which no thread may do what can spoil one. It is the other thread's
- * first operation of NCCL: memory is lent for it, and pages are mapped. */
+/* The capture's mode forbids all threads what can invalidate one. It is the other thread's first
+ * NCCL operation: memory is lent for it, and pages are mapped. */
 static void beside_rank(struct client *c)
 {
 	struct rank r;
@@ -237,8 +237,8 @@ static void test_beside(void)
 
 /* ---- Ranks that leave with graphs ---- */
 
-/* Rank 0 leaves, and launches again: the others hear nothing of either. Then all memory comes back
- * with the graphs. */
+/* Rank 0 leaves, and launches again: the others notice neither. Then all memory is freed with the
+ * graphs. */
 static void leaves_rank(struct client *c)
 {
 	struct rank r;

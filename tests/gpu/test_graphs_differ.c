@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks that differ in a CUDA graph, or outside of one after graphs: what goes to NCCL on one and
- * into a kernel on another, what both have in kernels, and the order of two communicators. */
+ * Ranks that differ in a CUDA graph, or outside of one after graphs: an operation that goes to NCCL
+ * on one and into a kernel on another, different kernels, and the order of two communicators. */
 #include <string.h>
 
 #include "graphs.h"
@@ -38,7 +38,7 @@ static CUgraphExec capture_sum(struct rank *r, CUdeviceptr p, size_t n)
 	return graph_end(r->stream);
 }
 
-/* Without a deadline: all ranks' streams go on in time, and all hear what differs. */
+/* Without a deadline: all ranks' streams continue in time, and all learn what differs. */
 static void is_told(struct rank *r, uint64_t since, const char *text)
 {
 	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
@@ -86,7 +86,7 @@ static void test_replay(void)
 
 /* ---- In none, with graphs before ---- */
 
-/* The first is a failure of the task alone. */
+/* The first one is a failure of only the task. */
 static void sums_differ(struct rank *r, CUdeviceptr p)
 {
 	ncclsvc_task task;
@@ -147,8 +147,7 @@ static void test_after(void)
 
 /* ---- Two communicators, in another order on each rank ---- */
 
-/* Nothing of either can go on. An operator cancels one: its epoch is over, and the other's goes on.
- */
+/* Neither can proceed. An operator cancels one: its epoch is over, and the other's continues. */
 static void crossed_rank(struct client *c)
 {
 	struct rank r;

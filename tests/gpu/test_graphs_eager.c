@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Eager operations beside those in CUDA graphs that go to NCCL, and behind their end: on
- * communicators without kernels, where not said otherwise. */
+ * Eager operations beside those in CUDA graphs that go to NCCL, and after these graphs are gone; on
+ * communicators without kernels, unless noted. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static CUdeviceptr words(size_t n, uint32_t value)
 	return p;
 }
 
-/* Puts a sum of LARGE_WORDS in place on the rank's stream, or into its graph. */
+/* Puts an in-place sum of LARGE_WORDS on the rank's stream, or into its graph. */
 static ncclsvc_result sum(struct rank *r, CUdeviceptr p)
 {
 	return ncclsvc_all_reduce(at(p), at(p), LARGE_WORDS, NCCLSVC_UINT32, NCCLSVC_SUM, r->comm,
@@ -51,7 +51,7 @@ static void stall(CUstream stream, unsigned ms)
 	CHECK_CU(cu.cuLaunchHostFunc(stream, nap, (void *)(uintptr_t)ms));
 }
 
-/* The driver lets graphs go on a thread of its own, and what each one held one by one. */
+/* The driver destroys graphs on its own thread, and their objects one by one. */
 static void wait_for_no_graphs(struct rank *r)
 {
 	for (const uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
@@ -66,10 +66,10 @@ static void bare_run(client_main *main, void *arg)
 	ranks_run(2, main, arg);
 }
 
-/* ---- The last graph goes ---- */
+/* ---- The last graph is destroyed ---- */
 
-/* A sum that its stream has yet to start stays before one that is submitted when the graph is gone.
- * arg: the latter is on another stream, and only rank 0 is late. */
+/* A sum that its stream has not started yet stays before one that is submitted when the graph is
+ * gone. arg: the latter is on another stream, and only rank 0 is late. */
 static void last_rank(struct client *c)
 {
 	struct rank r;
@@ -113,7 +113,7 @@ static void test_last_streams(void)
 
 /* ---- Many ---- */
 
-/* More than can be pending, of which nobody looks at a task. */
+/* More than can be pending, without anybody waiting for a task. */
 static void unwatched_rank(struct client *c)
 {
 	struct rank r;
@@ -159,7 +159,7 @@ static void test_recapture(void)
 
 /* ---- Refused ---- */
 
-/* A group of which the daemon keeps a part and refuses the rest is in no graph. */
+/* If the daemon keeps a part of a group and refuses the rest, the group is not in the graph. */
 static void partial_rank(struct client *c)
 {
 	struct rank r;
@@ -190,7 +190,7 @@ static void partial_rank(struct client *c)
 	rank_close(&r);
 }
 
-/* The ranks' user has few tasks; they go on together, n times. */
+/* The ranks' user has few tasks; they run together, n times. */
 static void few_run(client_main *main, int n)
 {
 	char few[16];
@@ -214,8 +214,8 @@ static void test_partial(void)
 	few_run(partial_rank, 2);
 }
 
-/* The user has as many tasks as it may have, which wait on another communicator: a launch of a
- * graph fails, and does not wait for them. */
+/* The user has the maximum number of tasks, which wait on another communicator: a launch of a graph
+ * fails instead of waiting for them. */
 static void crowded_rank(struct client *c)
 {
 	struct rank r;
@@ -249,7 +249,7 @@ static void test_crowded(void)
 	few_run(crowded_rank, 2);
 }
 
-/* A stream of another GPU is refused beside graphs, too, and the communicator goes on. */
+/* A stream of another GPU is refused beside graphs too, and the communicator continues. */
 static void stranger_rank(struct client *c)
 {
 	struct rank r;
@@ -262,7 +262,7 @@ static void stranger_rank(struct client *c)
 	CHECK_OK(ncclsvc_stream_set(r.session, stream, 0));
 	for (int i = 0; i < 2; i++) {
 		CHECK_RESULT(sum(&r, p), NCCLSVC_INVALID_ARGUMENT);
-		if (!strstr(ncclsvc_last_error(), "the stream is of GPU"))
+		if (!strstr(ncclsvc_last_error(), "the stream belongs to GPU"))
 			check_failed(__FILE__, __LINE__, "\"%s\"", ncclsvc_last_error());
 		CHECK_OK(ncclsvc_stream_set(r.session, r.stream, 0));
 		graph_launch(exec, r.stream);
@@ -292,7 +292,7 @@ static ncclsvc_comm *comm_alone(struct rank *r)
 	return comm;
 }
 
-/* Nor is a copy that was in a refused group. */
+/* A copy from a refused group is not in the graph either. */
 static void copy_rank(struct client *c)
 {
 	struct rank r;
@@ -325,7 +325,8 @@ static void test_copy(void)
 	bare_run(copy_rank, NULL);
 }
 
-/* A plan's tasks would wait in the daemon's queue before what their stream has yet to start. */
+/* A plan's tasks would wait in the daemon's queue before operations that their stream has not
+ * started yet. */
 static void planned_rank(struct client *c)
 {
 	struct rank r;
@@ -403,7 +404,7 @@ static void test_group(void)
 
 /* ---- Ends ---- */
 
-/* A member leaves while its last operation ends: launches that come later do not wait. */
+/* A member leaves while its last operation ends: later launches do not wait. */
 static void leave_rank(struct client *c)
 {
 	struct rank r;

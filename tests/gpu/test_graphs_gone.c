@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Launches of CUDA graphs whose other ranks do not come, die, differ or leave; and what is told of
- * those that wait. */
+ * Launches of CUDA graphs whose other ranks do not come, die, differ or leave; and what is reported
+ * about waiting ones. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static CUgraphExec capture_sums(struct rank *r, CUdeviceptr p, size_t n, int sum
 	return graph_end(r->stream);
 }
 
-/* What was captured in an epoch that is over does nothing, in no time. */
+/* A capture from an epoch that is over does nothing, at once. */
 static void is_dead(struct rank *r, CUgraphExec exec, CUdeviceptr p)
 {
 	stage("a graph of an epoch that is over");
@@ -35,7 +35,7 @@ static void is_dead(struct rank *r, CUgraphExec exec, CUdeviceptr p)
 	gpu_check(p, 5, SMALL, "what a graph of an epoch that is over has not touched");
 }
 
-/* In the new epoch all is as before. */
+/* In the new epoch everything works again. */
 static void captures_anew(struct rank *r, CUdeviceptr p)
 {
 	stage("captured anew");
@@ -139,7 +139,7 @@ static void launch_until_over(struct rank *r, CUgraphExec exec)
 	CHECK_RESULT(result, NCCLSVC_PEER_GONE);
 }
 
-/* The last rank dies when it has launched for a while; the one that takes its place joins. */
+/* The last rank dies after launching for a while; its replacement joins. */
 static void mortal_rank(struct client *c)
 {
 	struct rank r;
@@ -185,7 +185,7 @@ static void test_killed(void)
 		const uint64_t told = hear(&ranks[i]) - killed;
 		last = last > told ? last : told;
 	}
-	CHECK(last < PEER_HEARTBEAT_NS / 2); /* then kernels would end by themselves */
+	CHECK(last < PEER_HEARTBEAT_NS / 2); /* otherwise kernels would end by themselves */
 	client_start(&ranks[n - 1], mortal_rank);
 	CHECK_EQ(hear(&ranks[n - 1]), READY);
 	say(&ranks[n - 1], READY);
@@ -196,7 +196,7 @@ static void test_killed(void)
 
 /* ---- The daemon is killed ---- */
 
-/* A launch waits for the last rank, and it was the daemon that would have ended it. */
+/* A launch waits for the last rank, and only the daemon, which is killed, would have ended it. */
 static void orphan_rank(struct client *c)
 {
 	struct rank r;
@@ -235,7 +235,7 @@ static void test_daemon(void)
 
 /* ---- Graphs that outlive their communicator ---- */
 
-/* It is left while launches may still be under way: they end well. */
+/* The communicator is left while launches may still run: they complete. */
 static void outliving_rank(struct client *c)
 {
 	struct rank r;
@@ -268,9 +268,10 @@ static void test_outlive(void)
 	kernels_run(ranks_count(), outliving_rank, NULL);
 }
 
-/* ---- What is told ---- */
+/* ---- Reports ---- */
 
-/* The last rank does the first sum of the second graph, and not the second, until it is told to. */
+/* The last rank does the first sum of the second graph, and the second one only when it is told to.
+ */
 static void shown_rank(struct client *c)
 {
 	struct rank r;
@@ -335,7 +336,7 @@ static void test_shown(void)
 
 /* ---- Messages ---- */
 
-/* The rank before sends nothing: then nothing comes, until the deadline. */
+/* The previous rank sends nothing, so nothing arrives until the deadline. */
 static void message_rank(struct client *c)
 {
 	struct rank r;

@@ -21,7 +21,7 @@ enum word { READY = 1, GO };
 struct buffers {
 	struct rank r;
 	CUdeviceptr small, large;
-	uint32_t sums; /* what one of both is multiplied with */
+	uint32_t sums; /* the factor by which one of both is multiplied */
 };
 
 static void buffers_fill(const struct buffers *b)
@@ -133,7 +133,7 @@ static void test_launches(void)
 	kernels_run(ranks_count(), launches_rank, NULL);
 }
 
-/* Each operation is launched ahead, while the one before it runs, or waits. */
+/* Each operation is launched early, while the previous one runs or waits. */
 static void chain_rank(struct client *c)
 {
 	struct buffers b;
@@ -157,7 +157,7 @@ static void test_chain(void)
 	kernels_run(ranks_count(), chain_rank, NULL);
 }
 
-/* As JAX does it: an executable graph gets the operations of newer captures, which go. */
+/* As in JAX: an executable graph is updated from newer captures, which are destroyed. */
 static void updates_rank(struct client *c)
 {
 	struct buffers b;
@@ -182,8 +182,8 @@ static void test_updates(void)
 	kernels_run(ranks_count(), updates_rank, NULL);
 }
 
-/* As JAX does it, too: children of one graph, of which the first gets the operations of newer
- * captures, with one buffer and another in turn, while launches are pending. */
+/* Also as in JAX: child graphs, the first of which is updated from newer captures with alternating
+ * buffers, while launches are pending. */
 static void children_rank(struct client *c)
 {
 	struct buffers b, other;
@@ -343,9 +343,10 @@ static void test_alone(void)
 	kernels_run(ranks_count(), alone_rank, NULL);
 }
 
-/* ---- What goes wrong ---- */
+/* ---- Failures ---- */
 
-/* A graph of an epoch that is over does nothing, in no time; in the new one all is as before. */
+/* A graph of an epoch that is over does nothing, at once; in the new epoch everything works again.
+ */
 static void goes_on(struct buffers *b, CUgraphExec dead)
 {
 	kernels_rejoin(&b->r);
@@ -429,7 +430,8 @@ static void test_mismatch(void)
 	kernels_run(ranks_count(), different_rank, NULL);
 }
 
-/* What waits is told with its graph and its place there; cancelled, it ends the epoch. */
+/* A waiting operation is listed with its graph and its place there; cancelling it ends the epoch.
+ */
 static void shown_rank(struct client *c)
 {
 	struct buffers b;
@@ -566,7 +568,7 @@ static void test_daemon(void)
 	ranks_end(ranks, n);
 }
 
-/* The communicator goes while its graphs live. */
+/* The communicator is destroyed while its graphs exist. */
 static void leaves_rank(struct client *c)
 {
 	struct buffers b;
@@ -598,7 +600,7 @@ static void test_leaves(void)
 	gpu_daemon_stop(&d);
 }
 
-/* The last rank breaks off what waits for the others: a graph's operation, then one in no graph. */
+/* The last rank aborts operations that wait for the others: one in a graph, then one outside. */
 static void aborting_rank(struct client *c)
 {
 	struct buffers b;
@@ -657,7 +659,7 @@ static void test_abort(void)
 
 /* ---- Without kernels ---- */
 
-/* Also on several nodes. */
+/* Also runs on several nodes. */
 static void run_bare(client_main *main)
 {
 	setenv("NCCLSVC_PEER", "0", 1);
@@ -744,7 +746,7 @@ static int rings_mapped(void)
 	return n;
 }
 
-/* Captures and launches in a session of its own, and closes it. */
+/* Captures and launches in a separate session, and closes it. */
 static CUgraphExec visit(struct rank *r, CUdeviceptr p, int visit, bool keeps)
 {
 	struct rank o = *r;
@@ -765,7 +767,7 @@ static CUgraphExec visit(struct rank *r, CUdeviceptr p, int visit, bool keeps)
 	return exec;
 }
 
-/* What graphs held goes when they have gone, and a communicator is joined. */
+/* What graphs held is freed when they are gone and a communicator is joined. */
 static void rings_become(struct rank *r, int n)
 {
 	ncclsvc_comm *alone;
@@ -780,7 +782,7 @@ static void rings_become(struct rank *r, int n)
 	}
 }
 
-/* What a session shared with the daemon goes with it, or with its own graphs. */
+/* What a session shares with the daemon goes with it, or with its own graphs. */
 static void visiting_rank(struct client *c)
 {
 	struct buffers b;
@@ -810,7 +812,7 @@ static void test_bare_mismatch(void)
 	run_bare(different_rank);
 }
 
-/* The last rank goes while its own graph waits for the others: they hear which rank it was. */
+/* The last rank leaves while its own graph waits for the others: they learn which rank it was. */
 static void departs_rank(struct client *c)
 {
 	struct buffers b;

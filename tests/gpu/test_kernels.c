@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Operations in kernels: ranks that disagree, on the operation or on who moves it, and those that
- * NCCL moves in between. */
+ * Operations in kernels: ranks that disagree about the operation or its transport, and NCCL
+ * operations in between. */
 #include <stdio.h>
 #include <string.h>
 
@@ -40,7 +40,7 @@ static ncclsvc_task submit(struct rank *r, const struct variant *v, CUdeviceptr 
 	return task;
 }
 
-/* Of more than two ranks, all are told the same: the first one is the odd one. */
+/* With more than two ranks, all get the same status: the first one is the odd rank. */
 static void check_mismatch(struct rank *r, const struct variant *v, ncclsvc_task task)
 {
 	const int a = r->n > 2 ? 1 : r->rank, b = !a;
@@ -60,7 +60,7 @@ static void check_mismatch(struct rank *r, const struct variant *v, ncclsvc_task
 	CHECK_EQ(st.missing_count, r->n > 2);
 }
 
-/* All are submitted before anybody waits for one. */
+/* All are submitted before any is waited for. */
 static void several(struct rank *r, CUdeviceptr p)
 {
 	ncclsvc_task bad[VARIANTS], good[VARIANTS];
@@ -166,7 +166,7 @@ static void pass_on(struct mixed *m, size_t words)
 	CHECK_OK(ncclsvc_recv(at(m->to), words, NCCLSVC_UINT32, (me + n - 1) % n, m->r.comm, NULL));
 }
 
-/* What one leaves is what the next one begins with. */
+/* Each operation's result is the next one's input. */
 static void sequence(struct mixed *m, uint32_t k)
 {
 	struct rank *r = &m->r;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Messages in kernels of ranks that wait for each other: in a circle, which has no end, or one
- * behind the other, which has. */
+ * Messages in kernels between ranks that wait for each other: in a circle, which has no end, or in
+ * a chain, which has. */
 #include "kernels.h"
 
 #define MANY	50 /* messages: more than a kernel moves */
@@ -38,7 +38,7 @@ static ncclsvc_task send_long(struct rank *r, CUdeviceptr p, int n)
 	return task;
 }
 
-/* Each waits in the sum of all for the others, but rank 0 is behind it what they wait for. */
+/* Each waits in the sum for the others, but what they wait for is behind rank 0's sum. */
 static ncclsvc_task receive_before_sum(struct rank *r, CUdeviceptr p, int n)
 {
 	ncclsvc_task task;
@@ -50,7 +50,7 @@ static ncclsvc_task receive_before_sum(struct rank *r, CUdeviceptr p, int n)
 	return r->rank ? task : sum;
 }
 
-/* What comes behind a group waits for all of it. */
+/* An operation after a group waits for all of it. */
 static ncclsvc_task behind_group(struct rank *r, CUdeviceptr p, int n)
 {
 	const int next = (r->rank + 1) % n, before = (r->rank + n - 1) % n;
@@ -64,7 +64,7 @@ static ncclsvc_task behind_group(struct rank *r, CUdeviceptr p, int n)
 	return task;
 }
 
-/* A message to itself that has no room. */
+/* A message to itself that does not fit. */
 static ncclsvc_task to_itself(struct rank *r, CUdeviceptr p, int n)
 {
 	ncclsvc_task task = 0;
@@ -136,7 +136,7 @@ static void test_circle(void)
 	kernels_run(ranks_count(), circle_rank_of, NULL);
 }
 
-/* ---- What takes long, but ends ---- */
+/* ---- Waits that take long, but end ---- */
 
 /* Each waits for the next, and the last one is late. */
 static void chain(struct rank *r, CUdeviceptr p)
@@ -152,7 +152,7 @@ static void chain(struct rank *r, CUdeviceptr p)
 	rank_sync(r);
 }
 
-/* All stand where they would in a circle, but one whose message is on its way. */
+/* All wait as in a circle, except one whose message is in flight. */
 static void nearly(struct rank *r, CUdeviceptr p)
 {
 	const int next = (r->rank + 1) % r->n, before = (r->rank + r->n - 1) % r->n;
@@ -168,7 +168,7 @@ static void nearly(struct rank *r, CUdeviceptr p)
 	rank_sync(r);
 }
 
-/* Groups of several kernels, whose long messages fill the rings both ways. */
+/* Groups of several kernels, whose long messages fill the rings in both directions. */
 static void long_groups(struct rank *r, CUdeviceptr p)
 {
 	ncclsvc_task task;
@@ -185,7 +185,7 @@ static void long_groups(struct rank *r, CUdeviceptr p)
 	rank_sync(r);
 }
 
-/* Now one is late, now the other: both wait, but never at the same time. */
+/* One is late, then the other: both wait, but never at the same time. */
 static void in_turn(struct rank *r, CUdeviceptr p)
 {
 	stage("in turn");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks that do not come, die or stand still while kernels of others wait for them. */
+ * Ranks that do not come, die or are stopped while kernels of others wait for them. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,7 +48,7 @@ static void absent(struct rank *r, CUdeviceptr p)
 	kernels_rejoin(r);
 }
 
-/* The last rank's stream does not come to its kernel: not even before all have a new epoch. */
+/* The last rank's stream does not reach its kernel, not even before all have a new epoch. */
 static void blocked(struct rank *r, CUdeviceptr p, CUdeviceptr gate)
 {
 	const bool last = r->rank == r->n - 1;
@@ -139,7 +139,7 @@ static __attribute__((noreturn)) void await_death(struct rank *r, CUdeviceptr p,
 		sleep_ms(1000);
 }
 
-/* Says when it was told, and when its stream was released. */
+/* Reports when it was notified, and when its stream was released. */
 static void survive(struct rank *r, CUdeviceptr p, enum when when)
 {
 	if (when == WAITED_FOR)
@@ -182,7 +182,7 @@ static void mortal_rank(struct client *c)
 	rank_close(&r);
 }
 
-/* The longest since a trainer was killed, of each kind of round. */
+/* The longest delays since a trainer was killed, for each kind of round. */
 struct delays {
 	uint64_t told, released, whole;
 };
@@ -213,7 +213,7 @@ static void kill_one(struct client *ranks, int n, int round, struct delays *w)
 		later(&w->released, killed, hear(&ranks[i]));
 	}
 	CHECK(w->told < limit_ms(setup.mps ? 2000 : 300) * MS);
-	CHECK(w->released < PEER_HEARTBEAT_NS / 2); /* then kernels would end by themselves */
+	CHECK(w->released < PEER_HEARTBEAT_NS / 2); /* otherwise kernels would end by themselves */
 	for (int i = 0; i < n; i++)
 		if (i == victim)
 			client_start(&ranks[i], mortal_rank);
@@ -249,7 +249,7 @@ static void test_killed(void)
 	report_delays("at work", &worst[AT_WORK]);
 }
 
-/* ---- A trainer that stands still ---- */
+/* ---- A trainer that is stopped ---- */
 
 static void stopped_rank(struct client *c)
 {
@@ -272,7 +272,7 @@ static void stopped_rank(struct client *c)
 	rank_close(&r);
 }
 
-/* First while it has nothing to do and the others' kernels wait for it. */
+/* First while it has no work and the others' kernels wait for it. */
 static void test_stopped(void)
 {
 	struct daemon d;
@@ -306,7 +306,7 @@ static void launches_fail(bool fail)
 	CHECK(file && fprintf(file, "%d", (int)getpid()) > 0 && !fclose(file));
 }
 
-/* No stream waits for it, also if more comes on another one before the epoch's end is heard of. */
+/* No stream waits for it, even if more comes on another stream before the epoch's end is known. */
 static void unlaunched_rank(struct client *c)
 {
 	struct rank r;
@@ -329,7 +329,7 @@ static void unlaunched_rank(struct client *c)
 			 NCCLSVC_NO_MEMORY);
 		launches_fail(false);
 		CHECK_OK(ncclsvc_stream_set(r.session, other, 0));
-		/* On a slow machine the daemon has ended the epoch by now. */
+		/* On a slow machine the daemon has already ended the epoch. */
 		const ncclsvc_result later = ncclsvc_all_reduce(at(p), at(p), SMALL, NCCLSVC_UINT32,
 								NCCLSVC_SUM, r.comm, NULL);
 		CHECK(!later || later == NCCLSVC_PEER_GONE);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Groups of messages, most of them in kernels: of all sizes, among all ranks, with collectives, on
- * several streams and communicators. */
+ * Groups of messages, most of them in kernels: of all sizes, between all ranks, with collectives,
+ * on several streams and communicators. */
 #include <string.h>
 
 #include "kernels.h"
 
 #define STREAMS	   3
 #define COMMS	   2
-#define EACH	   12 /* messages of a pair, at most */
+#define EACH	   12 /* messages per pair, at most */
 #define MAIL_BYTES ((size_t)96 << 20)
 #define SUM_BYTES  (SMALL * sizeof(uint32_t))
 
-/* Words. Above 4 MiB, messages are NCCL's. */
+/* In words. Messages above 4 MiB use NCCL. */
 static const size_t sizes[] = {1,    0,	   64,	  1023, 2,   1024, 20000, (size_t)1 << 20,
 			       1025, 4096, 70001, 3,	500, 0,	   33,	  ((size_t)1 << 20) + 1};
 #define SIZES (sizeof(sizes) / sizeof(sizes[0]))
@@ -213,7 +213,7 @@ static void sum(ncclsvc_comm *comm, CUdeviceptr p, size_t words)
 	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), words, NCCLSVC_UINT32, NCCLSVC_SUM, comm, NULL));
 }
 
-/* One before the messages, and those of the others behind. */
+/* One before the messages, the others behind. */
 static void collectives(struct mail *m, bool before)
 {
 	const struct group *g = m->group;

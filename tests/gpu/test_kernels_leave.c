@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks that break off or leave, and a daemon that dies, while kernels wait. */
+ * Ranks that abort or leave, and a daemon that dies, while kernels wait. */
 #include <pthread.h>
 
 #include "kernels.h"
 
 enum word { READY = 1, GO };
 
-/* ---- Members that break off or leave ---- */
+/* ---- Members that abort or leave ---- */
 
 static void *abort_comm(void *arg)
 {
@@ -15,13 +15,13 @@ static void *abort_comm(void *arg)
 	return NULL;
 }
 
-/* The last one breaks off, in another thread while it waits. */
+/* The last rank aborts in another thread while it waits. */
 static void break_off(struct rank *r, CUdeviceptr p)
 {
 	pthread_t thread;
 	const bool last = r->rank == r->n - 1;
 	stage("a rank that breaks off");
-	/* Nobody else's is complete without rank 0's. */
+	/* No other rank's task is complete without rank 0's. */
 	const ncclsvc_task task = r->rank ? kernels_sum(r, p, SMALL) : 0;
 	if (last)
 		CHECK_EQ(pthread_create(&thread, NULL, abort_comm, r->comm), 0);
@@ -99,7 +99,7 @@ static void test_leave(void)
 
 /* ---- The daemon is killed ---- */
 
-/* Nobody of this process looks: its kernel finds that nothing beats any more. */
+/* This process does not check: its kernel notices that the heartbeat has stopped. */
 static void unaware_rank(struct client *c)
 {
 	struct rank r;

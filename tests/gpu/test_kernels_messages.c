@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Messages in kernels: senders that are ahead of their receivers, messages that are unlike their
- * Recvs, and those of a rank to itself. */
+ * Messages in kernels: senders ahead of their receivers, messages that do not match their Recvs,
+ * and those of a rank to itself. */
 #include "kernels.h"
 #include "proto/abi/peer.h"
 
@@ -89,7 +89,7 @@ static void ahead_rank(struct client *c)
 	sender_close(&s);
 }
 
-/* Receivers are told to go when all has been sent. */
+/* Receivers are told to start when everything has been sent. */
 static void test_ahead(void)
 {
 	struct daemon d;
@@ -105,7 +105,7 @@ static void test_ahead(void)
 	gpu_daemon_stop(&d);
 }
 
-/* ---- But where the ring is full ---- */
+/* ---- Unless the ring is full ---- */
 
 static void overfill(struct sender *s, unsigned round)
 {
@@ -118,7 +118,7 @@ static void overfill(struct sender *s, unsigned round)
 		rank_wait(&s->r, s->tasks[i]);
 }
 
-/* Each way the ring is filled from where the last round left it. */
+/* In each direction the ring is filled from where the last round left it. */
 static void full_rank(struct client *c)
 {
 	struct sender s;
@@ -151,7 +151,7 @@ static void test_full(void)
 	gpu_daemon_stop(&d);
 }
 
-/* ---- Messages that are unlike their Recvs ---- */
+/* ---- Messages that do not match their Recvs ---- */
 
 struct variant {
 	const char *what;
@@ -178,8 +178,7 @@ static const struct variant variants[] = {
 };
 #define VARIANTS (sizeof(variants) / sizeof(variants[0]))
 
-/* The daemon finds what was a sender's fault and what a receiver's, so either may be named first.
- */
+/* The daemon notices errors of senders and receivers separately, so either may be named first. */
 static void check_unlike(const struct variant *v, const ncclsvc_status *st)
 {
 	const bool sender = st->rank_a == 0;
@@ -192,7 +191,7 @@ static void check_unlike(const struct variant *v, const ncclsvc_status *st)
 	CHECK_EQ(st->value_b, type ? v->types[sender] : v->counts[sender]);
 }
 
-/* The sender's Send may be over long before; what it does next is not. */
+/* The sender's Send may be over long before; its next operation is not. */
 static void unlike(struct rank *r, CUdeviceptr p, const struct variant *v)
 {
 	ncclsvc_task task = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks that die, leave, break off, stand still or do not come while others wait in messages. */
+ * Ranks that die, leave, abort, are stopped or do not come while others wait in messages. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 enum word { READY = 1, GO };
 
-/* What ranks 0 and above wait in, for the last rank. */
+/* What the other ranks wait in, for the last rank. */
 enum wait { IN_RECV, IN_SEND, IN_GROUP, WAITS };
 
 static const char *const wait_names[] = {"a Recv", "a full ring's Send", "a group"};
@@ -27,7 +27,7 @@ static ncclsvc_task wait_in(struct rank *r, CUdeviceptr p, enum wait in)
 		kernels_send(r, p, LONG_WORDS, last, &task);
 	if (in != IN_GROUP)
 		return task;
-	/* What the others have for one another may come, but the kernel does not end. */
+	/* The others' messages to one another may arrive, but the kernel does not end. */
 	CHECK_OK(ncclsvc_group_begin(r->session));
 	for (int k = 0; k < r->n; k++) {
 		kernels_send(r, p, SMALL, k, NULL);
@@ -105,7 +105,7 @@ static void test_killed(void)
 	gpu_daemon_stop(&d);
 }
 
-/* ---- Ranks that leave or break off ---- */
+/* ---- Ranks that leave or abort ---- */
 
 static void *abort_comm(void *arg)
 {
@@ -114,7 +114,7 @@ static void *abort_comm(void *arg)
 	return NULL;
 }
 
-/* Rank 0 waits itself, and breaks off. */
+/* Rank 0 waits itself, and aborts. */
 static void break_off(struct rank *r, CUdeviceptr p, enum wait in)
 {
 	pthread_t thread;
@@ -131,7 +131,7 @@ static void break_off(struct rank *r, CUdeviceptr p, enum wait in)
 	kernels_rejoin(r);
 }
 
-/* The last rank leaves, without its part, and joins again when the others know. */
+/* The last rank leaves without its part, and joins again when the others know. */
 static void leave(struct rank *r, CUdeviceptr p, enum wait in)
 {
 	if (r->rank == r->n - 1) {
@@ -247,7 +247,7 @@ static void test_timeout(void)
 	kernels_run(ranks_count(), late_rank, NULL);
 }
 
-/* ---- A trainer that stands still, and what is shown meanwhile ---- */
+/* ---- A stopped trainer, and what is shown meanwhile ---- */
 
 static void stopped_rank(struct client *c)
 {
@@ -299,7 +299,7 @@ static void check_shown(const struct daemon *d, int n)
 	ncclsvc_close(session);
 }
 
-/* First the others wait for it in Recvs, then one of them stands still in its Recv. */
+/* First the others wait for it in Recvs, then one of them is stopped in its Recv. */
 static void test_stopped(void)
 {
 	struct daemon d;

@@ -40,7 +40,7 @@ static bool has_blocks(const struct call *c)
 	return c->op != NCCLSVC_ALL_REDUCE && c->op != NCCLSVC_REDUCE && c->op != NCCLSVC_BROADCAST;
 }
 
-/* All ranks draw the same. Small ones are as likely as large ones. */
+/* All ranks draw the same. Small sizes are as likely as large ones. */
 static struct call draw_call(const struct rank *r, uint64_t *random)
 {
 	struct call c = {
@@ -64,7 +64,8 @@ static struct call draw_call(const struct rank *r, uint64_t *random)
 	return c;
 }
 
-/* Each rank has other places. Kernels take elements at any address, NCCL takes aligned ones. */
+/* Each rank uses different places. Kernels accept elements at any address, NCCL only aligned ones.
+ */
 static void place(struct desk *d, uint64_t *own)
 {
 	const struct call *c = &d->call;
@@ -128,7 +129,7 @@ static void check_element(const struct desk *d, size_t i)
 			     call_receives(c), is, want);
 }
 
-/* Some from anywhere, and the ends. */
+/* Checks some random elements, and the ends. */
 static void check(const struct desk *d, uint64_t *own)
 {
 	const struct call *c = &d->call;
@@ -172,7 +173,7 @@ static void step(struct rank *r, struct desk *desks, uint64_t *random, uint64_t 
 	}
 }
 
-/* Messages, and now and then a collective before or behind them. */
+/* Messages, and sometimes a collective before or after them. */
 static void group(struct rank *r, struct desk *d, struct letters *l, uint64_t *random,
 		  uint64_t *own)
 {

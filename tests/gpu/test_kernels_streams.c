@@ -31,8 +31,8 @@ static void come_late(const struct juggler *j, CUstream stream)
 	gpu_delay(stream, j->scratch + i * SCRATCH, SCRATCH, 5);
 }
 
-/* The next sum is on another stream, which waits for nothing of this one but the task. Now and then
- * a stream has something else to do before. */
+/* The next sum is on another stream, which waits only for this task. Sometimes a stream has other
+ * work first. */
 static void juggle(struct juggler *j, CUstream stream, CUstream then, unsigned flags)
 {
 	struct rank *r = &j->r;
@@ -69,7 +69,7 @@ static void in_turn(struct juggler *j, unsigned flags)
 	check_copies(j, from);
 }
 
-/* Sums that depend on one another by nothing but their communicator. */
+/* Sums whose order depends only on their communicator. */
 static void unrelated(struct juggler *j)
 {
 	struct rank *r = &j->r;
@@ -131,7 +131,7 @@ static void test_streams(void)
 
 /* ---- Two communicators ---- */
 
-/* On a stream each. Every other rank begins with the second, and the kernels of both wait. */
+/* One stream each. Every other rank begins with the second one, and the kernels of both wait. */
 static void crossing_rank(struct client *c)
 {
 	struct rank r;

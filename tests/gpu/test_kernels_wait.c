@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How the host hears that a kernel has ended: nobody tells it by itself. */
+ * How the host learns that a kernel has ended, which nothing signals by itself. */
 #include <poll.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ struct waiter {
 	bool late;
 };
 
-/* Its stream comes to the sum when the others wait for it already. */
+/* Its stream reaches the sum when the others already wait for it. */
 static ncclsvc_task begin(struct waiter *w)
 {
 	if (w->late)
@@ -34,7 +34,7 @@ static void check_sum(struct waiter *w)
 	gpu_fill(w->p, 1, SMALL);
 }
 
-/* No wait takes longer than what it waits for. */
+/* No wait takes longer than its operation. */
 static void check_time(uint64_t since)
 {
 	CHECK(now_ns() - since < (LATE_MS + limit_ms(500)) * MS);
@@ -164,7 +164,7 @@ static void poll_fd(struct waiter *w, struct told *told, unsigned n)
 	CHECK_EQ(told->n, before + n);
 }
 
-/* With nothing under way, nothing wakes the loop. */
+/* With no kernel running, nothing wakes the loop. */
 static void poll_quiet(struct waiter *w)
 {
 	struct pollfd fd = {.fd = ncclsvc_get_fd(w->r.session), .events = POLLIN};
@@ -179,7 +179,7 @@ static void poll_quiet(struct waiter *w)
 	CHECK(woken <= 2);
 }
 
-/* A failure is told as all else. */
+/* A failure is reported like everything else. */
 static void dispatch_failure(struct waiter *w, struct told *told)
 {
 	ncclsvc_task task;
@@ -215,7 +215,7 @@ static void test_dispatch(void)
 	kernels_run(ranks_count(), dispatch_rank, NULL);
 }
 
-/* ---- Many that nobody waits for ---- */
+/* ---- Many tasks that nobody waits for ---- */
 
 static void many_rank(struct client *c)
 {

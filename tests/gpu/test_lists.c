@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lists of tensors in GPU memory: in stream order, in both modes, agreed and refused. Those of a
- * world are in test_lists_world.c. */
+ * Lists of tensors in GPU memory: in stream order, in both modes, matching and refused.
+ * test_lists_world.c tests those of a world. */
 #include <string.h>
 
 #include "lists.h"
@@ -11,8 +11,8 @@
 #define NEIGHBOURS   16
 #define BORDER_WORDS 256
 
-/* From rank 0 to rank 1, two tensors that lie one behind the other, in two allocations: CUDA copies
- * within one. */
+/* From rank 0 to rank 1, two consecutive tensors in two allocations: a CUDA copy must stay within
+ * one. */
 static void across_a_border(struct desk *d)
 {
 	const int64_t dim = BORDER_WORDS;
@@ -64,7 +64,7 @@ static void test_send(void)
 	ranks_run(ranks_count(), send_rank, NULL);
 }
 
-/* Nobody on the host waits: the GPU does. */
+/* The host does not wait; the GPU does. */
 static void stream_order_rank(struct client *c)
 {
 	enum { ROUNDS = 8 };
@@ -122,8 +122,13 @@ struct clash {
 	}
 
 static const struct clash clashes[] = {
-	{"mode", {A, S}, {1, 1}, {false}, MISMATCHES, {"mode differs", "mode differs"}},
-	{"the other mode", {S, A}, {1, 1}, {false}, MISMATCHES, {"mode differs", "mode differs"}},
+	{"mode", {A, S}, {1, 1}, {false}, MISMATCHES, {"the modes differ", "the modes differ"}},
+	{"the other mode",
+	 {S, A},
+	 {1, 1},
+	 {false},
+	 MISMATCHES,
+	 {"the modes differ", "the modes differ"}},
 	{"tag", {S, S}, {1, 2}, {false}, MISMATCHES, {"tag differs", "tag differs"}},
 	{"tag ahead", {A, A}, {1, 2}, {false}, MISMATCHES, {"tag differs", "tag differs"}},
 	{"sender's signal",
@@ -206,7 +211,7 @@ static void host_memory_rank(struct client *c)
 	CHECK_RESULT(c->rank ? ncclsvc_tensors_recv(d.lists, &m, WAIT_MS, NULL)
 			     : ncclsvc_tensors_send(d.lists, &m, WAIT_MS, NULL),
 		     NCCLSVC_UNSUPPORTED);
-	says(c->rank ? "rank 0" : "no device memory");
+	says(c->rank ? "rank 0" : "not device memory");
 	t.data = at(d.memory[0]);
 	CHECK_RESULT(ncclsvc_tensors_all_reduce(d.lists, &t, NULL, c->rank ? 1 : 0, NCCLSVC_SUM,
 						WAIT_MS, NULL),

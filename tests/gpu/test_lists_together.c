@@ -53,7 +53,7 @@ static uint32_t value_of(int rank, int round)
 	return (uint32_t)(1000 * (rank + 1) + 10 * round);
 }
 
-/* Values come late, and what is received is garbage before. */
+/* Values arrive late, and the receive buffers first hold garbage. */
 static void ring_fill(struct ring *r, int round)
 {
 	const CUstream s = r->d.r.stream;
@@ -116,7 +116,7 @@ static void group_rank(struct client *c)
 		group_of(&r, round, plain);
 		if (round % 4 == 0) /* no list was ahead: all is in stream order */
 			desk_check(&r.in, value_of(r.last, round), "what the stream waited for");
-		/* The stream that was set when they were begun is theirs. */
+		/* The lists keep the stream that was set when they were begun. */
 		CHECK_OK(ncclsvc_stream_set(r.d.r.session, NULL, 0));
 		ring_end(&r, round, plain && !flags);
 	}
@@ -131,7 +131,7 @@ static void test_groups(void)
 
 /* ---- Refusals ---- */
 
-/* Rank 0's first list each way is refused: by the call, or by its tag. */
+/* Rank 0's first list in each direction is refused: by the call, or by its tag. */
 static void refused_rank(struct client *c)
 {
 	struct ring r;
@@ -175,8 +175,8 @@ static void test_refused(void)
 
 enum { LOST = 333, SENT = 111, KEPT = 5, OTHER_TAG = 99, COPIED_MS = 100 };
 
-/* The first list's copy waits on its stream until the second list, on another one, has been copied.
- */
+/* The first list's copy waits on its stream until the second list, on another stream, has been
+ * copied. */
 static void leave_behind(struct ring *r, bool by_group)
 {
 	ncclsvc_session *s = r->d.r.session;
@@ -259,7 +259,7 @@ static void test_left(void)
 
 enum { ROUNDS = 5 }; /* groups of a plan: each pair of modes, and one after them */
 
-/* While a list waits for its shapes, nothing of a later group comes to its stream. */
+/* While a list waits for its shapes, nothing of a later group is put on its stream. */
 static void submit_plain(struct ring *r, ncclsvc_plan *p, int round)
 {
 	const bool ahead = mode_of(r->d.r.rank, round) == A && mode_of(r->last, round) == A;

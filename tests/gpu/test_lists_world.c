@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lists of tensors of a world of GPUs, and what they outlive. */
+ * Lists of tensors of a GPU world, and what they survive. */
 #include <stdio.h>
 
 #include "lists.h"
@@ -141,7 +141,7 @@ static void test_recover(void)
 	gpu_daemon_stop(&d);
 }
 
-/* The buffers that a daemon lent go with it: others are borrowed from the next. */
+/* Buffers lent by a daemon are gone with it: the next daemon lends others. */
 static void reattach_rank(struct client *c)
 {
 	enum { READY = 1, GO };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The daemon is killed: no stream hangs, its workers go with it, and sessions find the next one. */
+ * The daemon is killed: no stream hangs, its workers end too, and sessions find the next daemon. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ static int rounds(void)
 	return setup.repeat ? setup.repeat : 1;
 }
 
-/* Rank 0's tasks wait for the others, or big ones of all are under way. */
+/* Rank 0's tasks wait for the others, or large tasks of all ranks are running. */
 static void lose_daemon(struct rank *r, const struct buffer *b, size_t bytes, bool inside)
 {
 	struct client *c = r->c;
@@ -25,12 +25,12 @@ static void lose_daemon(struct rank *r, const struct buffer *b, size_t bytes, bo
 	for (int i = 0; i < (inside ? 100 : !r->rank); i++)
 		CHECK_OK(ncclsvc_all_reduce(at(b->p), at(b->p), inside ? bytes / 4 : 64,
 					    NCCLSVC_UINT32, NCCLSVC_SUM, r->comm, &task));
-	/* Work behind it, which the GPU must come to. */
+	/* Later work, which the GPU must reach. */
 	CHECK_CU(cu.cuMemsetD32Async(b->p, 77, 64, r->stream));
 	say(c, READY);
 	stage("waiting for the daemon's death");
 	ncclsvc_result result = ncclsvc_wait(r->session, task, WAIT_MS);
-	while (!result && (inside || r->rank)) /* what has ended before is no sign */
+	while (!result && (inside || r->rank)) /* a task that ended before proves nothing */
 		result = ncclsvc_dispatch(r->session, 100);
 	CHECK_RESULT(result, NCCLSVC_DAEMON_LOST);
 	say(c, now_ns());
@@ -79,7 +79,7 @@ static void check_workers_gone(const int *pids, int n)
 		}
 }
 
-/* The longest over the rounds, since the daemon was killed. */
+/* The longest delays of all rounds, since the daemon was killed. */
 struct delays {
 	uint64_t told, released, whole;
 };

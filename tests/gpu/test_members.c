@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators of GPUs: members that disagree or are late, which GPU is whose, splits, and the
- * pool of NCCL communicators. */
+ * GPU communicators: members that disagree or are late, assignment of GPUs, splits, and the pool of
+ * NCCL communicators. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,7 +94,7 @@ static ncclsvc_result submit_circle(struct rank *r, enum circle kind, CUdevicept
 	return ncclsvc_group_end(r->session);
 }
 
-/* Each waits for another: all are told, and nobody's stream hangs. */
+/* Each waits for another: all are notified, and no stream hangs. */
 void circle_rank(struct client *c)
 {
 	struct rank r;
@@ -168,7 +168,7 @@ static void test_timeout(void)
 	gpu_daemon_stop(&d);
 }
 
-/* ---- Who has which GPU ---- */
+/* ---- Assignment of GPUs ---- */
 
 static ncclsvc_result join(struct client *c, ncclsvc_session *s, int device)
 {
@@ -178,7 +178,7 @@ static ncclsvc_result join(struct client *c, ncclsvc_session *s, int device)
 	return ncclsvc_comm_join_device(s, &c->id, 2, c->rank, device, WAIT_MS, &comm);
 }
 
-/* Rank 0 joins first; rank 1 is refused, and rank 0 is where it was: or both are. */
+/* Rank 0 joins first; rank 1 is refused and rank 0 keeps waiting, or both are refused. */
 static void clash(struct client *c, int mine, ncclsvc_result expected)
 {
 	gpu_use(0);
@@ -225,7 +225,7 @@ static void run_clash(client_main *main)
 	clients_ask(ranks, 1); /* it joins */
 	say(&ranks[1], GO);
 	CHECK_EQ(hear(&ranks[1]), READY);
-	client_kill(&ranks[0]); /* it may go on waiting for another one */
+	client_kill(&ranks[0]); /* it may still wait for another one */
 	ranks_end(ranks, 2);
 	gpu_daemon_stop(&d);
 }
@@ -251,7 +251,7 @@ static void uuid_text(const uint8_t *u, char *text, size_t size)
 		 u[14], u[15]);
 }
 
-/* Sees the daemon's GPUs in the opposite order: its ordinal r is the daemon's n - 1 - r. */
+/* Sees the daemon's GPUs in reverse order: its device r is the daemon's n - 1 - r. */
 static void reversed_rank(struct client *c)
 {
 	struct rank r;
@@ -392,8 +392,7 @@ static void test_pool(void)
 	CHECK(setup.fake || ms[0] > ms[1]);
 }
 
-/* One user may use three quarters of the communicators that a worker can have. Those that nobody
- * uses any more give their places. */
+/* One user may use three quarters of a worker's communicators. Unused ones give up their places. */
 static void slots_rank(struct client *c)
 {
 	enum { SLOTS = 256, MINE = SLOTS * 3 / 4 };
@@ -414,8 +413,8 @@ static void slots_rank(struct client *c)
 	CHECK(strstr(ncclsvc_last_error(), "user_nccl_comms_max is 192"));
 	for (int i = 0; i < MINE; i++)
 		CHECK_OK(ncclsvc_comm_leave(comms[i]));
-	/* Other GPUs for other ranks: no communicator in the pool fits, and the last of these needs
-	 * the place of one. */
+	/* Different GPUs for the ranks: no communicator in the pool fits, and the last of these
+	 * needs the place of one. */
 	r.rank = r.n - 1 - r.rank;
 	for (int i = 0; i <= SLOTS - MINE; i++) {
 		id.bytes[5]++;
@@ -434,7 +433,7 @@ static void test_slots(void)
 	ranks_run(2, slots_rank, NULL);
 }
 
-/* ---- Rejoining what is not over ---- */
+/* ---- Rejoining an epoch that is not over ---- */
 
 static void whole_rank(struct client *c)
 {

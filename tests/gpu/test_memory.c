@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What becomes of trainers' memory: parts of allocations, addresses that come back, and nothing
- * that stays. */
+ * Trainers' memory: parts of allocations, reused addresses, and no leaks. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -43,7 +42,8 @@ static void parts_rank(struct client *c)
 			sum_here(&r, b.p + offset, k, WORDS, "a part of an allocation");
 		}
 		sum_here(&r, b.p + BIG - 4 * WORDS, 7, WORDS, "an allocation's end");
-		/* One for all parts; what the kind before has left goes at the next allocation. */
+		/* One import for all parts; the previous kind's is dropped at the next allocation.
+		 */
 		CHECK_EQ(imports(&r), kind != MEMORY_LENT);
 		buffer_free(&b);
 	}
@@ -65,7 +65,7 @@ static void again_rank(struct client *c)
 		CUdeviceptr seen[60];
 		unsigned again = 0, rounds = setup.quick ? 20 : 60;
 		for (uint32_t k = 1; k <= rounds; k++) {
-			/* Some are longer than the one before at that address. */
+			/* Some are longer than the previous one at that address. */
 			size_t bytes = (k / 2 % 2 ? 6 : 2) * MIB;
 			struct buffer b;
 			stage("%s memory, round %u", memory_name(kind), k);
@@ -92,7 +92,7 @@ static void test_again(void)
 	ranks_run(ranks_count(), again_rank, NULL);
 }
 
-/* ---- Nothing stays ---- */
+/* ---- No leaks ---- */
 
 static void churn(struct rank *r, unsigned rounds, uint64_t *random)
 {
@@ -124,7 +124,7 @@ static void churn_rank(struct client *c)
 	if (now + LEEWAY < unused)
 		check_failed(__FILE__, __LINE__, "%zu MiB of GPU memory are gone",
 			     (unused - now) / MIB);
-	/* What the last round left is found out with the next allocation. */
+	/* The last round's import is dropped with the next allocation. */
 	CHECK(info.imports <= 2);
 	CHECK_EQ(info.lent, 0);
 	say(c, 3);
@@ -147,7 +147,7 @@ static void test_churn(void)
 	for (int i = 0; i < n; i++)
 		CHECK_EQ(hear_within(&ranks[i], 200000), 3);
 	worker_fds_check(&d, &fds);
-	/* What was freed last may still be on its way. */
+	/* What was freed last may still be in progress. */
 	for (uint64_t end = now_ns() + UINT64_C(10000000000);
 	     daemon_usage(&d).fds > before.fds + n * 2; sleep_ms(10))
 		CHECK(now_ns() < end);
@@ -156,7 +156,7 @@ static void test_churn(void)
 	gpu_daemon_stop(&d);
 }
 
-/* A process that goes without giving anything back. */
+/* A process that ends without giving anything back. */
 static void leaver_rank(struct client *c)
 {
 	struct rank r;
@@ -242,7 +242,7 @@ static void two_sessions_rank(struct client *c)
 		if (kind != MEMORY_LENT - 1)
 			buffer_free(&b);
 	}
-	/* One lets go of what the other still uses. */
+	/* One session releases memory that the other still uses. */
 	stage("one session closes");
 	ncclsvc_close(r.session);
 	for (uint32_t k = 1; k <= 5; k++) {
@@ -260,13 +260,13 @@ static void test_two_sessions(void)
 	ranks_run(ranks_count(), two_sessions_rank, NULL);
 }
 
-/* ---- Somebody is late ---- */
+/* ---- A rank that is late ---- */
 
 #define LATE_MS 13000 /* longer than workers keep memory that they could let go */
 
 enum word { READY = 1, GO };
 
-/* A process of its own, on GPU 0, alone. */
+/* A separate process, alone on GPU 0. */
 static void bystander_rank(struct client *c)
 {
 	struct rank r;
@@ -283,8 +283,8 @@ static void bystander_rank(struct client *c)
 	rank_close(&r);
 }
 
-/* Rank 0's GPU has a task whose input is late, and which follows one of another communicator.
- * Meanwhile memory is given back: who lets it go there would wait for all that is under way. */
+/* Rank 0's GPU has a task whose input is late, and which follows a task of another communicator.
+ * Meanwhile memory is returned: freeing it there would wait for everything that is running. */
 static void straggler_rank(struct client *c)
 {
 	struct rank r;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory that was in an operation is the GPU's again as soon as its owner frees it. */
+ * Memory that was used in an operation is free again as soon as its owner frees it. */
 #include <stdlib.h>
 
 #include "dropin.h"
@@ -19,8 +19,8 @@ static void sum(const struct rank *r, CUdeviceptr p)
 				    NULL));
 }
 
-/* Until the operation, whose stream is held, goes on, its memory is not let go, nor is any other:
- * the driver would wait for what is in flight. */
+/* While the operation, whose stream is blocked, does not proceed, its memory is not released, and
+ * no other memory either: the driver would wait for what is in flight. */
 static void forget_while_busy(struct rank *r, CUdeviceptr used, CUdeviceptr other)
 {
 	CUdeviceptr gate;
@@ -81,8 +81,8 @@ static void test_forget(void)
 
 /* ---- The drop-in ---- */
 
-/* What was in an operation is the GPU's again as soon as it is freed: a program that is out of
- * memory frees what it has cached, and tries again at once. */
+/* Memory used in an operation is free again as soon as it is freed: a program that is out of memory
+ * frees its cache, and retries at once. */
 static void freed_rank(struct client *c)
 {
 	CHECK_EQ(setenv("NCCLSVC_PEER", "0", 1), 0); /* so that all goes to NCCL */
@@ -96,7 +96,7 @@ static void freed_rank(struct client *c)
 		const size_t before = gpu_unused_memory();
 		CHECK_NC(nc.ncclAllReduce(at(p), at(p), BYTES / 4, NCCLSVC_UINT32, NCCLSVC_SUM,
 					  comm, s));
-		/* In the last rounds the operation is still under way. */
+		/* In the last rounds the operation is still running. */
 		if (round < 3)
 			CHECK(gpu_stream_ends(s, WAIT_MS));
 		CHECK_EQ(device_info(session, c->rank).imports, 1);

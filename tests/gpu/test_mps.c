@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * MPS by itself (mps = auto): nobody sets anything, and trainers and workers meet at the daemon's
- * own control daemon; what becomes of them when that, or the daemon, ends. In the same way whether
- * the other tests run with MPS or without. */
+ * MPS without configuration (mps = auto): trainers and workers meet at the daemon's own control
+ * daemon; and what happens when that, or the daemon, ends. The same whether the other tests run
+ * with MPS or without. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -39,7 +39,7 @@ static ncclsvc_daemon_info info_of(const struct daemon *d)
 	return info;
 }
 
-/* The control daemon's pid. */
+/* Returns the control daemon's pid. */
 static pid_t start(struct daemon *d)
 {
 	set_nothing();
@@ -64,7 +64,7 @@ static void await_end(pid_t pid)
 			check_failed(__FILE__, __LINE__, "MPS control daemon %d does not end", pid);
 }
 
-/* So many processes that have joined use MPS, through the worker's server. */
+/* Checks that this many joined processes use MPS, through the worker's server. */
 static void check_sessions(const struct daemon *d, size_t n)
 {
 	ncclsvc_session_info *list;
@@ -106,8 +106,8 @@ static void test_by_itself(void)
 	CHECK(!lives(control));
 }
 
-/* Rank 0 comes without MPS, as a process does that has used CUDA before. It takes turns with its
- * worker, and that reaches every kind of its memory. */
+/* Rank 0 runs without MPS, like a process that has used CUDA before. It takes turns with its
+ * worker, which can access every kind of its memory. */
 static void mixed_rank(struct client *c)
 {
 	struct rank r;
@@ -146,7 +146,7 @@ static void test_mixed(void)
 	gpu_daemon_stop(&d);
 }
 
-/* Its GPU's memory and streams outlive the daemon, however that ends. */
+/* Its GPU memory and streams survive the daemon, however that ends. */
 static void surviving_rank(struct client *c)
 {
 	struct rank r;
@@ -216,7 +216,7 @@ static void test_daemon_ended(void)
 	report("MPS ended %d ms after its last client", (int)((now_ns() - since) / 1000000));
 }
 
-/* Its context goes with the control daemon: whatever it does then fails. */
+/* Its context is lost with the control daemon: whatever it does then fails. */
 static void losing_rank(struct client *c)
 {
 	struct rank r;

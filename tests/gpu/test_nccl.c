@@ -66,8 +66,8 @@ static void every_call(each_call *run, struct member *members, int n, int ranks)
 		each_of(run, members, n, ranks, (ncclsvc_op)op);
 }
 
-/* As a thread that drives all its GPUs has to: in a group. members are ranks first, first + 1, ...
- */
+/* In a group, which a thread that drives all its GPUs needs. members are ranks first, first + 1,
+ * ... */
 static void run_call(struct member *members, int n, const struct call *call)
 {
 	int first;
@@ -146,7 +146,7 @@ static void test_one_process(void)
 
 /* ---- Several processes ---- */
 
-/* The next one's data, and one's own. */
+/* The next rank's data, and its own. */
 static void exchange(struct member *s, int rank, int n)
 {
 	const int next = (rank + 1) % n, before = (rank + n - 1) % n;
@@ -166,7 +166,7 @@ static void exchange(struct member *s, int rank, int n)
 		  "what this rank sent itself");
 }
 
-/* More than any queue holds, and nobody waits. */
+/* More than any queue holds, without waiting. */
 static void flood(struct member *s, int n)
 {
 	const int rounds = setup.fake ? 1200 : 20000;
@@ -281,7 +281,7 @@ static void test_mixed(void)
 	ranks_run(ranks_count(), mixed_rank, NULL);
 }
 
-/* One process has them all, and each is in two communicators. */
+/* One process has all ranks, and each is in two communicators. */
 static void mixed_process(struct client *c)
 {
 	struct member members[RANKS_MAX];
@@ -320,7 +320,7 @@ static void mixed_process(struct client *c)
 			gpu_use(i);
 			CHECK(gpu_stream_ends(members[i].stream, WAIT_MS));
 			gpu_check(members[i].recv, sum, MEMBER_COUNT, "the sum");
-			/* In the second, ranks are the other way round. */
+			/* In the second communicator, ranks are reversed. */
 			gpu_check(part(members[i].recv, 1), (uint32_t)((i + 1) % n) + 1,
 				  MEMBER_COUNT, "what the neighbour has sent");
 		}
@@ -376,9 +376,9 @@ static void test_streams(void)
 	ranks_run(2, streams_rank, NULL);
 }
 
-/* ---- What NCCL takes ---- */
+/* ---- What NCCL accepts ---- */
 
-/* Source and destination in one buffer, where each operation has them in place. */
+/* Source and destination in one buffer, at each operation's in-place offset. */
 static void in_place(const struct member *s, const struct call *call)
 {
 	struct member is = *s;
@@ -424,7 +424,7 @@ static void empty(const struct member *s, const struct call *call)
 	CHECK(gpu_stream_ends(s->stream, WAIT_MS));
 }
 
-/* The result is undefined, as in NCCL: but the call is taken, and ends. */
+/* The result is undefined, as in NCCL, but the call is accepted and ends. */
 static void exchange_in_place(const struct member *s, int rank, int n)
 {
 	CHECK_NC(nc.ncclGroupStart());

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The drop-in when a communicator is given up, or a rank or the daemon is lost. */
+ * The drop-in when a communicator is aborted, or a rank or the daemon is lost. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -35,7 +35,7 @@ static void *watchdog_main(void *arg)
 	return NULL;
 }
 
-/* A scalar in device memory is read behind what the GPU was told to do before. */
+/* A scalar in device memory is read after all earlier GPU work. */
 static void make_reduction(ncclComm_t comm, CUdeviceptr scalar)
 {
 	ncclRedOp_t op;
@@ -74,7 +74,7 @@ static void abort_inside(struct client *c, ncclComm_t comm, enum inside where)
 	say(c, READY);
 }
 
-/* The main thread is inside, and would be for ever; the others hear of it. */
+/* The main thread is inside, and would be forever; the others are notified. */
 static void abort_rank(struct client *c)
 {
 	ncclComm_t comm = dropin_join(c);
@@ -87,7 +87,7 @@ static void abort_rank(struct client *c)
 		} else {
 			CHECK_EQ(hear(c), GO);
 			stage("joining a rank that has left, %d", i);
-			/* It may have heard of it before. */
+			/* It may have been notified before. */
 			const ncclResult_t r = dropin_sum(p, comm, s);
 			CHECK(r == ncclSuccess || r == ncclRemoteError);
 			CHECK_EQ(dropin_fails(comm, WAIT_MS), ncclRemoteError);
@@ -119,7 +119,7 @@ static void test_abort(void)
 
 /* ---- A rank dies ---- */
 
-/* Something that it has forked outlives it, as a data loader's worker does. */
+/* A process that it has forked survives it, like a data loader's worker. */
 static void fork_somebody(struct client *c)
 {
 	pid_t pid = fork();
@@ -160,7 +160,7 @@ static void killed_rank(struct client *c)
 	CHECK_SAYS(comm, pid);
 	CHECK(gpu_stream_ends(s, WAIT_MS));
 	CHECK_NC_IS(dropin_sum(p, comm, s), ncclRemoteError);
-	/* Those who are left go on without it. */
+	/* The survivors continue without it. */
 	if (c->nranks > 2) {
 		ncclComm_t rest;
 		int last = c->nranks - 1;

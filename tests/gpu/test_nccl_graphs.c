@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The drop-in: captures into CUDA graphs, as programs of NCCL make them. */
+ * The drop-in: captures into CUDA graphs, as NCCL programs make them. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static void *watch(void *arg)
 	return NULL;
 }
 
-/* On a communicator and a stream of its own. */
+/* On a separate communicator and stream. */
 static void *sum_beside(void *arg)
 {
 	struct beside *b = arg;
@@ -166,7 +166,7 @@ static void slow(void *arg)
 	sleep_ms(SLOW_MS);
 }
 
-/* Finalizes, then destroys, while launches wait for what is before them on their stream. */
+/* Finalizes, then destroys, while launches wait for earlier work on their stream. */
 static void slow_rank(struct client *c)
 {
 	for (int finalizes = 0; finalizes < 2; finalizes++) {
@@ -261,7 +261,7 @@ static void test_bare_abandoned(void)
 
 #define BREAK_OFF_MS 1500 /* less than a rank that leaves waits for its launches */
 
-/* The last one does not wait for its launch that the others do not make. */
+/* The last rank does not wait for its launch, which the others do not make. */
 static void revoking_rank(struct client *c)
 {
 	ncclComm_t comm = dropin_join(c);

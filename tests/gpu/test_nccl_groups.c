@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Groups of more operations than a task group of the daemon, or a session's ring, holds: programs
- * that move a model's weights make them. */
+ * Groups of more operations than one of the daemon's task groups, or a session's ring, holds, as in
+ * programs that move a model's weights. */
 #include <stdlib.h>
 
 #include "dropin.h"
 
 #define MOST 15000 /* Sends to a rank, and Recvs from it */
 
-/* A rank's operations may come in any order, but those of one kind with one peer. */
+/* A rank's operations may come in any order, except those of one kind with the same peer. */
 enum order { SENDS_FIRST, RECVS_FIRST, IN_TURN, AT_RANDOM, ORDERS };
 
 struct part {
@@ -48,7 +48,7 @@ static void add(struct mail *m, const struct part *p)
 				     m->stream));
 }
 
-/* One kind with one peer is a part. */
+/* Operations of one kind with one peer form a part. */
 static void make_parts(struct mail *m, bool sends_first)
 {
 	m->nparts = 0;

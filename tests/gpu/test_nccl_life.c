@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The drop-in when something is refused, or not ready; memory. */
+ * The drop-in: refusals, communicators that are not ready, memory. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -20,10 +20,10 @@ static void refused_operations(ncclComm_t comm, CUstream s)
 	stage("operations");
 	CHECK_NC_IS(nc.ncclAllReduce(at(p), at(p), 1, 99, NCCLSVC_SUM, comm, s),
 		    ncclInvalidArgument);
-	CHECK_SAYS(NULL, "99 is no data type");
+	CHECK_SAYS(NULL, "99 is not a data type");
 	CHECK_NC_IS(nc.ncclAllReduce(at(p), at(p), 1, NCCLSVC_INT8, 77, comm, s),
 		    ncclInvalidArgument);
-	CHECK_SAYS(NULL, "77 is no reduction");
+	CHECK_SAYS(NULL, "77 is not a reduction");
 	CHECK_NC_IS(nc.ncclBroadcast(at(p), at(p), 1, NCCLSVC_INT8, 1000, comm, s),
 		    ncclInvalidArgument);
 	CHECK_SAYS(NULL, "root");
@@ -43,7 +43,7 @@ static void refused_operations(ncclComm_t comm, CUstream s)
 	CHECK_NC_IS(nc.ncclAllReduce(at(p), at(p), 1, 99, NCCLSVC_SUM, comm, s),
 		    ncclInvalidArgument);
 	CHECK_NC_IS(nc.ncclGroupEnd(), ncclInvalidArgument);
-	CHECK_SAYS(NULL, "99 is no data type");
+	CHECK_SAYS(NULL, "99 is not a data type");
 	CHECK_CU(cu.cuMemFree(p));
 }
 
@@ -118,7 +118,7 @@ static void refused_rank(struct client *c)
 	CHECK_NC(nc.ncclCommInitRank(&next, c->nranks, dropin_id_number(c, 1), c->rank));
 	dropin_check_usable(next);
 	CHECK_NC(nc.ncclCommDestroy(next));
-	/* Not before: the other rank might hear of it first. */
+	/* Not earlier, or the other rank might learn of it first. */
 	CHECK_NC(nc.ncclCommAbort(comm));
 	CHECK_CU(cu.cuMemFree(p));
 }
@@ -192,7 +192,7 @@ static void test_memory(void)
 	ranks_run(2, memory_rank, NULL);
 }
 
-/* Its parent's session is not the child's: its fds may be others there by now. */
+/* Its parent's session is not the child's: its fd numbers may be reused there. */
 static void free_in_child(void *lent)
 {
 	enum { PAIRS = 32 };
@@ -216,7 +216,7 @@ static void free_in_child(void *lent)
 	_exit(0);
 }
 
-/* Frees what is nobody's, until it is told to stop. */
+/* Frees memory that belongs to nobody, until it is told to stop. */
 static void *free_nothing(void *stop)
 {
 	while (!atomic_load((atomic_bool *)stop))
@@ -224,7 +224,7 @@ static void *free_nothing(void *stop)
 	return NULL;
 }
 
-/* A thread is inside when others fork: its locks are not the children's. */
+/* A thread is inside when others fork: its locks must not be held in the children. */
 static void fork_while_freeing(void)
 {
 	enum { FORKS = 200, SECONDS = 10 };
@@ -270,8 +270,8 @@ static void test_forked(void)
 
 /* ---- Without blocking ---- */
 
-/* An abort takes the join back, before it has reached the daemon or while it waits there: else the
- * next one is refused, whose id is known with two ranks. */
+/* An abort withdraws the join, before it has reached the daemon or while it waits there. Otherwise
+ * the next join would be refused, whose id is known with two ranks. */
 static void join_again(struct client *c, ncclConfig_t *config)
 {
 	static const unsigned waits_ms[] = {0, 1, 50};
@@ -290,6 +290,20 @@ static void join_again(struct client *c, ncclConfig_t *config)
 		dropin_check_usable(comm);
 		CHECK_NC(nc.ncclCommDestroy(comm));
 	}
+}
+
+/* How many communicators the daemon lists by this name. */
+static size_t listed(const struct client *c, const char *label)
+{
+	ncclsvc_session *s = session_open(c->daemon);
+	ncclsvc_comm_info *list;
+	size_t n, found = 0;
+	CHECK_OK(ncclsvc_list_comms(s, &list, &n));
+	for (size_t i = 0; i < n; i++)
+		found += !strcmp(list[i].label, label);
+	ncclsvc_list_free(list);
+	ncclsvc_close(s);
+	return found;
 }
 
 static void nonblocking_rank(struct client *c)
@@ -311,7 +325,7 @@ static void nonblocking_rank(struct client *c)
 		CHECK_NC(nc.ncclCommGetAsyncError(comm, &error));
 		CHECK_EQ(error, ncclInProgress);
 		CHECK_NC_IS(dropin_sum(0, comm, NULL), ncclInvalidArgument);
-		CHECK_SAYS(NULL, "still being made");
+		CHECK_SAYS(NULL, "still being created");
 		CHECK_NC_IS(nc.ncclCommCount(comm, &n), ncclInvalidArgument);
 		say(c, READY);
 	} else {
@@ -323,6 +337,7 @@ static void nonblocking_rank(struct client *c)
 	}
 	CHECK_EQ(dropin_finishes(comm), ncclSuccess);
 	dropin_check_usable(comm);
+	CHECK_EQ(listed(c, "tests"), 1);
 	stage("splitting");
 	CHECK_NC_IS(nc.ncclCommSplit(comm, c->rank ? 1 : NCCL_SPLIT_NOCOLOR, 0, &part, NULL),
 		    ncclInProgress);
@@ -330,6 +345,7 @@ static void nonblocking_rank(struct client *c)
 	CHECK_EQ(part != NULL, c->rank != 0);
 	if (part) {
 		CHECK_EQ(dropin_finishes(part), ncclSuccess);
+		CHECK_EQ(listed(c, "tests/split 1 colour 1"), 1);
 		dropin_check_usable(part);
 		CHECK_NC(nc.ncclCommDestroy(part));
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The drop-in: what NCCL has had since 2.28. Communicators that grow, or are suspended; structs of
- * older and newer releases; what is refused. */
+ * The drop-in: features of NCCL since 2.28. Communicators that grow or are suspended, structs of
+ * older and newer releases, and refusals. */
 #include <stddef.h>
 #include <string.h>
 
@@ -28,7 +28,7 @@ static void refused_growths(ncclComm_t parent, int n)
 	CHECK_NC_IS(nc.ncclCommGrow(parent, n, NULL, -1, NULL, NULL), ncclInvalidArgument);
 	CHECK_NC_IS(nc.ncclCommGrow(parent, n - 1, NULL, -1, &grown, NULL), ncclInvalidArgument);
 	CHECK(!grown);
-	CHECK_SAYS(NULL, "not more than");
+	CHECK_SAYS(NULL, "must be more than");
 	CHECK_NC_IS(nc.ncclCommGrow(parent, n, NULL, 0, &grown, NULL), ncclInvalidArgument);
 	CHECK_SAYS(NULL, "-1");
 	CHECK_NC_IS(nc.ncclCommGrow(parent, n, &id, -1, &grown, NULL), ncclInvalidArgument);
@@ -37,7 +37,7 @@ static void refused_growths(ncclComm_t parent, int n)
 	CHECK_NC_IS(nc.ncclCommGrow(NULL, n, &id, n, &grown, NULL), ncclInvalidArgument);
 }
 
-/* parent: NULL on the rank that comes. id: what it knows, and the first rank may give. */
+/* parent: NULL on the new rank. id: what that rank knows, and the first rank may pass. */
 static void grow(const struct client *c, ncclComm_t parent, const ncclUniqueId *id,
 		 ncclConfig_t *config)
 {
@@ -156,7 +156,8 @@ static const struct {
 	{22907, 88}, {23003, 96}, {23007, 96}, {23102, 112}, {23203, 120},
 };
 
-/* A config whose bytes that its release does not set are rubbish, and some of one to come. */
+/* A config with garbage in the bytes that its release does not set, including those of a future
+ * release. */
 struct stranger {
 	ncclConfig_t config;
 	char tail[64];

@@ -32,7 +32,7 @@ static void parts_rank(struct client *c)
 		dropin_check_usable(rest);
 		CHECK_NC(nc.ncclCommDestroy(rest));
 	}
-	/* Not until all are through with the one is it revoked. */
+	/* It is revoked only when all are done with the other. */
 	dropin_check_usable(part);
 	dropin_check_usable(comm);
 	stage("revoking");

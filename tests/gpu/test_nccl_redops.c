@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The drop-in: reductions with a scalar that programs make. */
+ * The drop-in: reductions with a user's scalar. */
 #include <stdlib.h>
 
 #include "dropin.h"
@@ -32,7 +32,7 @@ static void verify_all(CUdeviceptr p, int type, double value, size_t n)
 	free(host);
 }
 
-/* Every rank has a scalar of its own; the reduction is gone before the task is done. */
+/* Every rank has a different scalar; the reduction is destroyed before the task is done. */
 static void scaled(struct member *s, int rank, int n, int type, bool on_device, double by)
 {
 	char scalar[8] = {0};
@@ -54,7 +54,8 @@ static void scaled(struct member *s, int rank, int n, int type, bool on_device, 
 	verify_all(s->recv + MEMBER_COUNT * 8, type, by * n * (n + 1), MEMBER_COUNT / (size_t)n);
 }
 
-/* Reductions that are gone before their group is submitted: new ones do not take their places. */
+/* Reductions that are destroyed before their group is submitted: new ones do not take their places.
+ */
 static void scaled_in_group(struct member *s, int rank, int n)
 {
 	enum { OPS = 3 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators whose GPUs are on several nodes: daemons on this machine that have some each. */
+ * Communicators with GPUs on several nodes, which are daemons on this machine with some GPUs each.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,7 +108,7 @@ static uint32_t word_of(int process, int step, size_t i)
 	return (uint32_t)(process * 7919 + step * 131 + (int)(i % 1009));
 }
 
-/* Fills a part with this step's words, on the stream, and wants something in its twin. */
+/* Fills a part with this step's words, on the stream, and expects something in its counterpart. */
 static size_t part(struct grouper *g, int step, size_t count, int from)
 {
 	const size_t at = (size_t)g->nwanted * WORDS * sizeof(uint32_t);
@@ -130,7 +131,7 @@ static void sum(struct grouper *g, int comm, int step, size_t count)
 				    NCCLSVC_SUM, g->comms[comm], NULL));
 }
 
-/* To the rank so far behind, from the one so far before. */
+/* To the rank at this distance ahead, from the one at the same distance behind. */
 static void pass_on(struct grouper *g, int comm, int step, size_t count, int by)
 {
 	const int n = g->r.n, me = g->place[comm], from = (me + n - by) % n;
@@ -267,7 +268,7 @@ static void pool_rank(struct client *c)
 	CHECK_CU(cu.cuStreamDestroy(r.stream));
 }
 
-/* Twice the same communicator, then another one: NCCL makes one for all of them. */
+/* Twice the same communicator, then another one: NCCL creates one for all of them. */
 static void run_pool(int n, int each)
 {
 	struct nodes w;
@@ -313,7 +314,7 @@ static void test_pool_4(void)
 	run_pool(2, 2);
 }
 
-/* ---- Parts, and those who leave ---- */
+/* ---- Parts, and members that leave ---- */
 
 static void use_together(struct rank *whole, struct rank *part)
 {
@@ -397,8 +398,8 @@ static void test_leave_4(void)
 	run_leave(2, 2);
 }
 
-/* Rank 0 leaves at once; what it has submitted still comes to the others, whose streams are busy,
- * and NCCL's communicator is as good as before. */
+/* Rank 0 leaves at once; what it has submitted still reaches the others, whose streams are busy,
+ * and NCCL's communicator remains usable. */
 static void early_rank(struct client *c)
 {
 	struct rank r;
@@ -411,7 +412,7 @@ static void early_rank(struct client *c)
 		CHECK_OK(ncclsvc_stream_set(r.session, r.stream, NCCLSVC_STREAM_DETACHED));
 		CHECK_OK(ncclsvc_recv(at(p), 64, NCCLSVC_UINT32, 0, r.comm, NULL));
 		CHECK_EQ(hear(c), GO);
-		sleep_ms(1500); /* more than it takes to give a node up */
+		sleep_ms(1500); /* more than it takes to give up a node */
 		CHECK_OK(ncclsvc_wait_all(r.session, WAIT_MS));
 		gpu_check(p, 1, 64, "what came before its sender left");
 		CHECK_OK(ncclsvc_comm_error(r.comm));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators on GPUs of several nodes when somebody dies: a trainer, a worker, a daemon, the
- * sequencer; or when NCCL cannot begin on one of them. */
+ * GPU communicators on several nodes when a trainer, a worker, a daemon or the sequencer dies, or
+ * when NCCL cannot start on one of them. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -85,8 +85,8 @@ struct survivor {
 	size_t bytes;
 };
 
-/* Tasks that wait for others, or (inside) run, and work behind them, which the GPU must come to.
- * Whose daemon lives is told that node `gone` has gone. */
+/* Tasks that wait for others, or (inside) run, and later work, which the GPU must reach. If its
+ * daemon survives, it learns that node `gone` is gone. */
 static void endure(struct survivor *o, bool inside, int gone)
 {
 	ncclsvc_task task = 0;
@@ -126,7 +126,7 @@ static void survivor_open(struct survivor *o, struct client *c)
 	gpu_fill(o->p, 1, o->bytes / 4);
 }
 
-/* Rank 1's daemon dies. Rank 0 goes on alone, on a communicator of its own node. */
+/* Rank 1's daemon dies. Rank 0 continues alone, on a communicator of its own node. */
 static void bereaved_rank(struct client *c)
 {
 	struct survivor o;
@@ -195,8 +195,8 @@ static void test_daemon_inside(void)
 	kill_daemon(&yes);
 }
 
-/* Ranks 1 and 2 have a communicator; node 0, which is none of theirs, is the sequencer. It dies
- * while one waits for the other, who comes later; and while both are busy. */
+/* Ranks 1 and 2 have a communicator; node 0, which has none of its members, is the sequencer. It
+ * dies while one waits for the other, which comes later; and while both are busy. */
 static void led_rank(struct client *c)
 {
 	struct rank r;
@@ -268,7 +268,7 @@ static void test_sequencer_busy(void)
 
 /* ---- A node that does not answer ---- */
 
-/* Tasks until one fails, then the next epoch. */
+/* Runs tasks until one fails, then the next epoch. */
 static void patient_rank(struct client *c)
 {
 	struct rank r;
@@ -296,7 +296,7 @@ static void patient_rank(struct client *c)
 	rank_close(&r);
 }
 
-/* A trainer of the other node dies meanwhile: the nodes cannot agree on what was launched. */
+/* A trainer on the other node dies meanwhile, and the nodes cannot agree on what was launched. */
 static void stop_node(int stopped)
 {
 	struct nodes w;
@@ -329,7 +329,7 @@ static void test_stopped_leader(void)
 	stop_node(0);
 }
 
-/* ---- NCCL cannot begin ---- */
+/* ---- NCCL cannot start ---- */
 
 static void set_fault(const char *name, int pid)
 {
@@ -378,7 +378,7 @@ static void test_init_fails(void)
 	nodes_stop(&w);
 }
 
-/* Its deadline passes, and it says who is missing. */
+/* Its deadline passes, and it names the missing rank. */
 static void late_rank(struct client *c)
 {
 	struct rank r;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Operations against other work: on their stream, on others, and in groups. */
+ * The order of operations and other work: on the same stream, on other streams, and in groups. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,7 +46,7 @@ static uint32_t ranks_sum(const struct rank *r)
 	return (uint32_t)(r->n * (r->n + 1) / 2);
 }
 
-/* Garbage, a long wait, and only then the input. */
+/* Garbage, a long delay, and only then the input. */
 static void late_input(struct desk *d, CUstream s, uint32_t value)
 {
 	CHECK_CU(cu.cuMemsetD32Async(d->in, 0xdeadbeef, WORDS, s));
@@ -60,7 +60,7 @@ static void take_copy(struct desk *d, CUstream s)
 	CHECK_CU(cu.cuMemsetD32Async(d->out, 0xdeadbeef, WORDS, s));
 }
 
-/* Between what stands before and behind it on its stream. */
+/* Runs between the work before and after it on its stream. */
 static void between(struct desk *d, CUstream s, unsigned rounds)
 {
 	struct rank *r = &d->r;
@@ -107,7 +107,7 @@ static void test_default_streams(void)
 	ranks_run(ranks_count(), default_streams_rank, NULL);
 }
 
-/* What the legacy default stream has to do comes before what is put on such a stream later. */
+/* Work on the legacy default stream precedes what is put on such a stream later. */
 static void blocking_stream_rank(struct client *c)
 {
 	struct desk d;
@@ -151,7 +151,7 @@ static void other_stream_rank(struct client *c)
 		CHECK_CU(cu.cuStreamSynchronize(other));
 		gpu_check(d.copy, k * ranks_sum(r), WORDS, "what the other stream copied");
 	}
-	/* Of a task that is long over, too. */
+	/* Also for a task that is long over. */
 	rank_wait(r, task);
 	CHECK_OK(ncclsvc_stream_wait(r->session, other, task));
 	CHECK(gpu_stream_ends(other, WAIT_MS));
@@ -164,7 +164,7 @@ static void test_other_stream(void)
 	ranks_run(ranks_count(), other_stream_rank, NULL);
 }
 
-/* A stream waits for its task, but not if that is detached: rank 0 submits long before the others.
+/* A stream waits for its task unless the task is detached: rank 0 submits long before the others.
  */
 static void detached_rank(struct client *c)
 {
@@ -226,7 +226,7 @@ static void many_rank(struct client *c)
 		uint32_t values[MANY];
 		stage("round %u", round);
 		CHECK_CU(cu.cuMemsetD32Async(p, round, MANY, r.stream));
-		/* Each adds up its own word; the last one on the way there is the last one's. */
+		/* Each adds up a different word. */
 		for (size_t i = 0; i < MANY; i++)
 			CHECK_OK(ncclsvc_all_reduce(word(p, i), word(p, i), 1, NCCLSVC_UINT32,
 						    NCCLSVC_SUM, r.comm, NULL));
@@ -244,7 +244,7 @@ static void test_many(void)
 	ranks_run(ranks_count(), many_rank, NULL);
 }
 
-/* Each one's result is the next one's input: any disorder shows. */
+/* Each result is the next input, so any disorder shows. */
 static void chain_rank(struct client *c)
 {
 	struct rank r;
@@ -276,8 +276,8 @@ static void test_chain(void)
 
 enum word { READY = 1, GO };
 
-/* A stream takes so many, and then says so at once: the other thread of a process can still end it.
- */
+/* A stream accepts a limited number, then refuses at once: another thread of the process can still
+ * end it. */
 static void full_rank(struct client *c)
 {
 	struct rank r;
@@ -324,8 +324,8 @@ static void test_full(void)
 
 #define HELD 6
 
-/* On rank 0 more communicators wait for their input than a process has connections to its GPU
- * through MPS, if it does not ask for more: the next one's task goes on all the same. */
+/* On rank 0, more communicators wait for their input than a process by default has connections to
+ * its GPU through MPS: the next one's task still runs. */
 static void held_rank(struct client *c)
 {
 	struct rank r;
@@ -380,7 +380,7 @@ static void test_held(void)
 
 /* ---- Groups ---- */
 
-/* AllToAll by Send and Recv, of every type. */
+/* AllToAll by Send and Recv, for every type. */
 static void exchange(struct rank *r, CUdeviceptr send, CUdeviceptr recv, const struct call *c,
 		     char *image, char *want)
 {
@@ -440,7 +440,7 @@ static void test_exchange(void)
 	ranks_run(ranks_count(), exchange_rank, NULL);
 }
 
-/* Outside of any group: one way each time. */
+/* Outside a group: one direction each time. */
 static void send_recv_rank(struct client *client)
 {
 	struct rank r;
@@ -482,7 +482,7 @@ static void mixed_rank(struct client *client)
 	const int last = r->n - 1;
 	CUstream other = gpu_stream();
 	id.bytes[1] ^= 1;
-	/* In the opposite order of ranks. */
+	/* With the ranks in reverse order. */
 	CHECK_OK(ncclsvc_comm_join_device(r->session, &id, r->n, last - r->rank, r->gpu, WAIT_MS,
 					  &second));
 	for (uint32_t k = 1; k <= 10; k++) {

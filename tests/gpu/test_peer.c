@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the kernels of a communicator's members share: handed out by the daemon, and broken off by
- * it. By hand, without the library. */
+ * The memory that the kernels of a communicator's members share: the daemon hands it out, and
+ * aborts the kernels. By hand, without the library. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static void join_refused(struct member *m, int device, uint32_t staging)
 	request.device = device;
 	request.staging = staging;
 	raw_refused(&m->raw, SVC_JOIN, &request, sizeof(request), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
-		    "is no lent memory of device");
+		    "is not lent memory of device");
 }
 
 static void bad_staging(struct member m[2])
@@ -79,7 +79,8 @@ static uint64_t held_bytes(struct raw *raw)
 	return reply.info.info.region_bytes;
 }
 
-/* The member's region may go: the daemon holds the memory itself, and counts it for the member. */
+/* The member's region may be deleted: the daemon holds the memory itself, and charges it to the
+ * member. */
 static void region_goes(struct member *m)
 {
 	struct raw_reply reply;
@@ -126,7 +127,7 @@ static void peer_dies(struct client *c, struct member m[2], const ncclsvc_unique
 	staging_refused(&m[0], m[0].joined.comm, 0, NCCLSVC_STALE_EPOCH, "staging memory");
 }
 
-/* The part's members name staging memory of their own. */
+/* The part's members name their own staging memory. */
 static void split(struct member m[2])
 {
 	stage("a split");
@@ -145,7 +146,7 @@ static void split(struct member m[2])
 	m[1].joined.comm = whole[1];
 }
 
-/* A member leaves: the others' kernels go on, and what it gave stays until the epoch ends. */
+/* A member leaves: the others' kernels continue, and its memory stays until the epoch ends. */
 static void member_leaves(struct member m[2])
 {
 	ncclsvc_unique_id id;
@@ -191,7 +192,7 @@ static void test_staging(void)
 	ranks_run(1, staging_rank, NULL);
 }
 
-/* The most bytes that operations of an epoch may have that run in kernels, and what says so. */
+/* The size limit for operations in kernels in an epoch, and its source. */
 struct limit {
 	uint32_t bytes;
 	ncclsvc_peer_source source;
@@ -255,7 +256,7 @@ static void test_bytes(void)
 	has_limit(key, "0", (struct limit){0, NCCLSVC_PEER_UNKNOWN});
 }
 
-/* ---- What was measured on the machine ---- */
+/* ---- Results measured on the machine ---- */
 
 struct measured {
 	char dir[32], path[48];
@@ -288,7 +289,7 @@ static void write_measured(const struct measured *f, const char *format)
 	free(text);
 }
 
-/* A daemon that starts with the file. */
+/* Starts a daemon with the file. */
 static void starts_with(struct measured *f, const char *text, struct limit due, const char *log)
 {
 	struct daemon d;
@@ -337,7 +338,7 @@ static void is_read_again(struct measured *f)
 	stage("it goes");
 	CHECK_EQ(unlink(f->path), 0);
 	CHECK_EQ(kill(d.pid, SIGHUP), 0);
-	CHECK(daemon_logged(&d, "has no limits any more"));
+	CHECK(daemon_logged(&d, "no longer has limits"));
 	check_limit(&d, &none);
 	gpu_daemon_stop(&d);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the daemon makes of the pages of a communicator whose members' kernels meet. The test writes
- * into them what the library and its kernels would. */
+ * How the daemon handles the pages of a communicator whose members use kernels. The test writes to
+ * them what the library and its kernels would. */
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,9 +13,9 @@
 #define QUIET_MS	  1000 /* after that the daemon looks once a second */
 #define HEADER(op, count) peer_header(op, NCCLSVC_UINT32, NCCLSVC_SUM, 0, count)
 
-/* ---- What the library does ---- */
+/* ---- The library's part ---- */
 
-/* The collective of that number, from 0, which is AllReduce of 8 words: nothing but collectives is
+/* Launches collective number `sequence`, from 0, an AllReduce of 8 words. Only collectives are
  * launched, so kernels and rounds have the same numbers. */
 static void launch(struct scene *s, int rank, uint32_t sequence, uint64_t number,
 		   uint64_t timeout_ns)
@@ -35,7 +35,7 @@ static void launch(struct scene *s, int rank, uint32_t sequence, uint64_t number
 	scene_submitted(s, rank, number + 1);
 }
 
-/* A kernel that waits, and one that has ended. */
+/* A kernel waits; a kernel has ended. */
 static void begin(struct scene *s, int rank, uint32_t sequence)
 {
 	struct peer_page *p = scene_page(s, rank);
@@ -54,9 +54,12 @@ static void is_missing(const ncclsvc_status *st, int waits, int missing)
 	CHECK_EQ(st->pid_a, (int)getpid());
 	CHECK_EQ(st->missing_count, 1);
 	CHECK_EQ(st->missing[0], missing);
+	CHECK_EQ(st->rank_b, missing);
+	CHECK(st->pid_b > 0);
 }
 
-/* Of the first ones: the daemon limits its lines about one user's failures. */
+/* Checks the log for the first failures only: the daemon limits its lines about one user's
+ * failures. */
 static void logged(struct scene *s, const char *text)
 {
 	CHECK(daemon_logged(s->c->daemon, text));
@@ -122,7 +125,7 @@ static void deadlines(struct scene *s)
 	begin(s, 1, 1);
 	st = scene_ends(s, NCCLSVC_TIMEOUT);
 	is_missing(&st, 1, 0);
-	logged(s, "for rank 0, whose stream has not come to it");
+	logged(s, "for rank 0, whose stream has not reached it");
 
 	stage("kernels that do not end");
 	scene_open(s);
@@ -132,7 +135,7 @@ static void deadlines(struct scene *s)
 	}
 	st = scene_ends(s, NCCLSVC_TIMEOUT);
 	CHECK_EQ(st.missing_count, 0);
-	logged(s, "has begun on all GPUs, and does not end");
+	logged(s, "has begun on all GPUs, but does not end");
 
 	stage("a record that is overwritten");
 	scene_open(s);
@@ -222,7 +225,7 @@ static uint32_t submit(struct scene *s, int rank, int op, uint64_t count)
 	return raw_send(&s->m[rank].raw, SVC_SUBMIT, &r, sizeof(r), NULL, 0);
 }
 
-/* Rank 0 has launched AllReduce of 8 words; what rank 1 has pending fails alike. */
+/* Rank 0 has launched an AllReduce of 8 words; rank 1's pending operation fails in the same way. */
 static void disagrees(struct scene *s, int op, uint64_t count, unsigned field, uint64_t a,
 		      uint64_t b)
 {
@@ -276,7 +279,7 @@ static void ranks_that_disagree(struct scene *s)
 	CHECK_EQ(st.value_b, 0);
 	char sentence[SVC_TEXT_BYTES];
 	svc_status_sentence(&st, sentence, sizeof(sentence));
-	CHECK(strstr(sentence, "has another"));
+	CHECK(strstr(sentence, "has a different operation"));
 
 	stage("a rank that has chosen a kernel, and has yet to launch it");
 	scene_open(s);
@@ -317,7 +320,7 @@ static void is_shown(const ncclsvc_task_info *t, int rank, uint64_t seq, unsigne
 		CHECK_EQ(t->waits_for[0], waits_for);
 }
 
-/* What all communicators have, as they say. */
+/* The total of all communicators' counts. */
 static uint64_t pending(ncclsvc_session *session)
 {
 	ncclsvc_comm_info *list;
@@ -330,7 +333,7 @@ static uint64_t pending(ncclsvc_session *session)
 	return pending;
 }
 
-/* Whose oldest pending task has an age: bits of ranks. */
+/* Bits of the ranks whose oldest pending task has an age. */
 static void ranks_wait(ncclsvc_session *session, unsigned due)
 {
 	ncclsvc_member_info *list;
@@ -375,7 +378,7 @@ static void inspection(struct scene *s)
 	ranks_wait(session, 1);
 	why_says(s->c->daemon, "rank 1");
 
-	stage("a rank whose stream has not come to it");
+	stage("a rank whose stream has not reached it");
 	launch(s, 1, 2, 1, 0);
 	list = tasks(session, 4);
 	is_shown(&list[0], 0, 1, NCCLSVC_LAUNCHED, -1);
@@ -401,9 +404,9 @@ static void inspection(struct scene *s)
 	scene_quiet(s);
 }
 
-/* ---- Pages full of anything ---- */
+/* ---- Pages with random content ---- */
 
-/* But for what the daemon writes. */
+/* Except the words that the daemon writes. */
 static void scribble(struct scene *s, uint64_t *state)
 {
 	for (int i = 0; i < 2000; i++) {

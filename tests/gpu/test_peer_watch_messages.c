@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the daemon makes of kernels of messages, by what stands in the members' pages. */
+ * How the daemon handles message kernels, from the content of the members' pages. */
 #include "proto/names.h"
 #include "scene.h"
 
 #define MS    UINT64_C(1000000)
 #define WORDS 8
 
-/* The way of rank's messages to the other one, or from it. */
+/* The peer and direction of the rank's messages to, or from, the other rank. */
 static unsigned way_of(int rank, int op)
 {
 	const unsigned other = !rank;
 	return op == NCCLSVC_SEND ? PEER_WAY_TO(other) : PEER_WAY_FROM(other);
 }
 
-/* The next message of a way is in that kernel. */
+/* The next message of this peer and direction is in that kernel. */
 static void launch(struct scene *s, int rank, int op, uint32_t sequence, uint64_t timeout_ns)
 {
 	struct peer_page *p = scene_page(s, rank);
@@ -36,7 +36,7 @@ static void launch_many(struct scene *s, int rank, int op, uint32_t sequence, un
 		launch(s, rank, op, sequence, 0);
 }
 
-/* The kernel waits in one of its ways. */
+/* The kernel waits for one peer and direction. */
 static void waits(struct scene *s, int rank, int op, uint32_t sequence, uint32_t message)
 {
 	struct peer_page *p = scene_page(s, rank);
@@ -57,7 +57,7 @@ static void is_circle(struct scene *s, unsigned op_a, unsigned op_b)
 	scene_open(s);
 }
 
-/* It goes on, which the next epoch shall not see. */
+/* It continues, which the next epoch must not see. */
 static void goes_on(struct scene *s)
 {
 	scene_quiet(s);
@@ -140,7 +140,7 @@ static void full(struct scene *s)
 	goes_on(s);
 }
 
-/* ---- The message that a failure is about ---- */
+/* ---- Which message a failure is about ---- */
 
 static void which(struct scene *s)
 {
@@ -239,7 +239,7 @@ static void inspection(struct scene *s)
 	ncclsvc_list_free(list);
 	why_says(s->c->daemon, "rank 0");
 
-	stage("a Send whose stream has not come to it");
+	stage("a Send whose stream has not reached it");
 	launch(s, 0, NCCLSVC_SEND, 2, 0);
 	list = tasks(session, 4);
 	is_shown(&list[0], 0, NCCLSVC_SEND, NCCLSVC_WAITING_INPUT, -1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The planned service on GPUs. */
+ * Plans on GPUs. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +63,7 @@ static uint32_t word_of(int rank, int round, int g)
 	return (uint32_t)(rank * 1000000 + round * 100 + g);
 }
 
-/* ---- In stream order, submitted as the host comes to it ---- */
+/* ---- In stream order, submitted as the host reaches them ---- */
 
 static void stream_rank(struct client *c)
 {
@@ -87,7 +87,7 @@ static void stream_rank(struct client *c)
 							   d.plan, at(part(d.in, g)), WORDS,
 							   NCCLSVC_UINT32, d.last, &tasks[g]));
 		}
-		/* The GPU waits, no host does. */
+		/* The GPU waits, the host does not. */
 		CHECK_OK(ncclsvc_stream_wait(d.r.session, d.r.stream, tasks[GROUPS - 1]));
 		CHECK(gpu_stream_ends(d.r.stream, WAIT_MS));
 		for (int g = 0; g < GROUPS; g++)
@@ -119,7 +119,7 @@ static void order_rank(struct client *c)
 			int g = GROUPS - 1 - i;
 			CHECK_OK(ncclsvc_stream_set(d.r.session, streams[g], 0));
 			CHECK_CU(cu.cuMemsetD32Async(part(d.in, g), 0xdeadbeef, WORDS, streams[g]));
-			/* The first that is submitted is of the first group. */
+			/* The first one submitted belongs to the first group. */
 			CHECK_OK(ncclsvc_plan_submit_recv(d.plan, at(part(d.in, g)), WORDS,
 							  NCCLSVC_UINT32, d.last, NULL));
 		}
@@ -190,7 +190,7 @@ static void test_blocking(void)
 	ranks_run(ranks_count(), blocking_rank, NULL);
 }
 
-/* ---- Tasks as ncclsvc_plan_submit has them ---- */
+/* ---- Tasks submitted with ncclsvc_plan_submit ---- */
 
 static ncclsvc_planned task_of(const struct desk *d, ncclsvc_op op, CUdeviceptr buf, uint32_t group,
 			       unsigned flags)
@@ -214,7 +214,7 @@ static ncclsvc_result submit(const struct desk *d, ncclsvc_op op, CUdeviceptr bu
 	return ncclsvc_plan_submit(d->plan, &x, WAIT_MS, NULL);
 }
 
-/* Backwards on streams of their own; and on one stream against the order. */
+/* In reverse on separate streams; and on one stream against the order. */
 static void groups_rank(struct client *c)
 {
 	struct desk d;
@@ -248,7 +248,7 @@ static void test_groups(void)
 	ranks_run(ranks_count(), groups_rank, NULL);
 }
 
-/* The buffer is changed against the promise: it shows whether there is a copy. */
+/* The buffer is changed in spite of the promise, to see whether it was copied. */
 static void stable_rank(struct client *c)
 {
 	struct desk d;
@@ -271,7 +271,7 @@ static void test_stable(void)
 	ranks_run(ranks_count(), stable_rank, NULL);
 }
 
-/* ---- A strict plan: a thread for each task, from before the launch on ---- */
+/* ---- A strict plan: a thread per task, from before the launch ---- */
 
 struct blocking {
 	struct desk *d;
@@ -379,7 +379,7 @@ static void pipe_open(struct pipe *p, struct client *c)
 	CHECK_OK(ncclsvc_plan_launch(d->plan));
 }
 
-/* The others come to the other communicator when they have what rank 0 sends. */
+/* The others reach the other communicator when they have what rank 0 sends. */
 static void beside_rank(struct client *c)
 {
 	struct pipe p;
@@ -438,7 +438,7 @@ static void test_beside(void)
 	run_beside(beside_rank);
 }
 
-/* Nor does the end of a plan wait for such a stream. */
+/* The end of a plan does not wait for such a stream either. */
 static void ending_rank(struct client *c)
 {
 	struct pipe p;
@@ -466,14 +466,14 @@ static void test_ending(void)
 	run_beside(ending_rank);
 }
 
-/* ---- What is refused, and what fails ---- */
+/* ---- Refusals and failures ---- */
 
 static void failing_rank(struct client *c)
 {
 	struct desk d;
 	ncclsvc_task task;
 	desk_open(&d, c);
-	/* Held over its deadline: its stream is let go, and the rest of the group goes on. */
+	/* Held past its deadline: its stream is released, and the rest of the group continues. */
 	CHECK_OK(ncclsvc_comm_set_timeout(d.r.comm, 100));
 	CHECK_OK(ncclsvc_plan_submit_send(d.plan, at(d.out), WORDS, NCCLSVC_UINT32, d.next, &task));
 	CHECK_RESULT(ncclsvc_plan_wait(d.plan, task, WAIT_MS), NCCLSVC_TIMEOUT);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Random work on several communicators and streams at once. Every rank draws the same plan from the
- * same seed and plays all ranks' part of it on the host, so it knows what must be there at the end.
- */
+ * same seed and simulates all ranks' part of it on the host, so it knows the expected result. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,10 +24,10 @@ enum kind {
 	KINDS
 };
 
-/* One step of the plan. Where ranks count it is in the communicator. */
+/* One step of the plan. Ranks are those in the communicator. */
 struct step {
 	enum kind kind;
-	int comm, stream, then; /* then: the stream that goes on with the results */
+	int comm, stream, then; /* then: the stream that continues with the results */
 	bool detached;
 	int from, to; /* buffers */
 	size_t count, at_from, at_to;
@@ -61,7 +60,7 @@ static struct step draw_step(const struct player *p, uint64_t *random)
 		.root = (int)(draw(random) % (unsigned)p->r.n),
 	};
 	s.stream = p->owner[s.from];
-	/* Both buffers must be the same stream's: otherwise, into itself. */
+	/* Both buffers must belong to the same stream; otherwise, use only one. */
 	s.to = (int)(draw(random) % BUFFERS);
 	if (p->owner[s.to] != s.stream)
 		s.to = s.from;
@@ -87,7 +86,7 @@ static uint32_t fold(uint32_t a, uint32_t b, ncclsvc_redop redop)
 	}
 }
 
-/* Words per rank: what blocks of n ranks leave of PART. */
+/* Words per rank, when PART is divided into blocks for n ranks. */
 static size_t block(const struct step *s, int n)
 {
 	return s->count / (size_t)n;
@@ -262,7 +261,7 @@ static void player_close(struct player *p)
 		CHECK(gpu_stream_ends(p->streams[i], 2 * WAIT_MS));
 	}
 	CHECK_OK(ncclsvc_wait_all(p->r.session, WAIT_MS));
-	/* Who leaves ends what others still exchange. */
+	/* A rank that leaves would end what others still exchange. */
 	CHECK_OK(ncclsvc_stream_set(p->r.session, p->r.stream, 0));
 	rank_check_usable(&p->r);
 	for (int i = 0; i < BUFFERS; i++) {
@@ -297,7 +296,7 @@ void random_rank(struct client *c)
 		      (unsigned long long)setup.seed, i, s.kind, s.comm, s.stream);
 		play_on_gpu(&p, &s);
 		play_on_host(&p, &s);
-		/* Whoever owned the buffers' stream must not touch them before the task is over. */
+		/* The previous owner of the buffers must not touch them before the task is over. */
 		p.owner[s.from] = p.owner[s.to] = s.then;
 	}
 	player_close(&p);

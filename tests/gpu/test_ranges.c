@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Buffers that lie across several mappings of cuMemCreate's memory: PyTorch's expandable segments.
- */
+ * Buffers that span several mappings of cuMemCreate memory, as in PyTorch's expandable segments. */
 #include <signal.h>
 
 #include "ranks.h"
@@ -13,7 +12,7 @@
 
 enum word { READY = 1, GO };
 
-/* A range of addresses that grows and shrinks by chunks. */
+/* An address range that grows and shrinks by chunks. */
 struct segment {
 	CUdeviceptr base;
 	size_t mapped; /* chunks from the start */
@@ -56,7 +55,7 @@ static void segment_close(struct segment *s)
 	CHECK_CU(cu.cuMemAddressFree(s->base, RESERVED * CHUNK));
 }
 
-/* The sum over all ranks of n words there, in place, and of one piece from another to a third. */
+/* Sums n words there over all ranks, in place, and one piece from a second to a third place. */
 static void sum_here(struct rank *r, CUdeviceptr p, uint32_t value, size_t n)
 {
 	ncclsvc_task task;
@@ -106,7 +105,7 @@ static void ranges_rank(struct client *c)
 					NCCLSVC_UINT32, NCCLSVC_SUM, r.comm, NULL),
 		     NCCLSVC_INVALID_ARGUMENT);
 	segment_close(&s);
-	/* All of it goes, once something else is used. */
+	/* All of it is dropped once something else is used. */
 	CUdeviceptr p;
 	CHECK_CU(cu.cuMemAlloc(&p, MIB));
 	sum_here(&r, p, 3, 100);
@@ -122,7 +121,7 @@ static void test_ranges(void)
 	ranks_run(ranks_count(), ranges_rank, NULL);
 }
 
-/* The daemon puts a range together again for the next worker. */
+/* The daemon rebuilds a range for the next worker. */
 static void restored_rank(struct client *c)
 {
 	struct rank r;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Processes that see their own GPU alone, as one in a pod: where the others' memory can be mapped
- * all the same, kernels are used; where it cannot, all operations go to NCCL by themselves. */
+ * Processes that see only their own GPU, like one in a pod: if the others' memory can still be
+ * mapped, kernels are used; if not, all operations automatically go to NCCL. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,10 +9,10 @@
 #include "runner.h"
 
 struct pods {
-	bool without_nodes; /* else CUDA_VISIBLE_DEVICES alone hides the other GPUs */
+	bool without_nodes; /* otherwise only CUDA_VISIBLE_DEVICES hides the other GPUs */
 };
 
-/* Before CUDA is used. */
+/* Call before CUDA is used. */
 static void hide_others(const struct client *c, bool without_nodes)
 {
 	char own[16], others[64] = "";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What cannot work is refused with a sentence that says why, and nothing is the worse for it. */
+ * Impossible requests are refused with a sentence that says why, and nothing breaks. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,7 +15,8 @@
 #define MIB   ((size_t)1 << 20)
 #define BYTES (4 * MIB)
 
-/* An AllReduce on that memory is refused so, and the sentence has the word in it. */
+/* Checks that an AllReduce on that memory is refused with this result, and a sentence that contains
+ * the word. */
 static void refused(struct rank *r, CUdeviceptr p, size_t count, ncclsvc_result result,
 		    const char *word)
 {
@@ -63,7 +64,7 @@ static void managed_memory(struct rank *r)
 	CHECK_CU(cu.cuMemFree(p));
 }
 
-/* Of cuMemCreate, but not to be shared. */
+/* Memory of cuMemCreate that cannot be shared. */
 static void private_memory(struct rank *r)
 {
 	CUmemGenericAllocationHandle handle;
@@ -97,8 +98,7 @@ static void beyond_its_end(struct rank *r)
 						    NCCLSVC_SUM, r->comm, NULL));
 		}
 		CHECK(gpu_stream_ends(r->stream, WAIT_MS));
-		CHECK_OK(ncclsvc_wait_all(r->session,
-					  WAIT_MS)); /* the GPU may be the first to know */
+		CHECK_OK(ncclsvc_wait_all(r->session, WAIT_MS)); /* the GPU may notice first */
 		buffer_free(&b);
 		stage("memory that is gone");
 		CHECK(ncclsvc_all_reduce(at(b.p), at(b.p), 64, NCCLSVC_UINT8, NCCLSVC_SUM, r->comm,
@@ -119,7 +119,7 @@ static void another_gpus(struct rank *r)
 	CHECK_CU(cu.cuMemFree(b.p));
 	CHECK_CU(cu.cuMemAlloc(&b.p, BYTES));
 	CHECK_OK(ncclsvc_stream_set(r->session, stream, 0));
-	refused(r, b.p, 64, NCCLSVC_INVALID_ARGUMENT, "stream is of GPU 1");
+	refused(r, b.p, 64, NCCLSVC_INVALID_ARGUMENT, "stream belongs to GPU 1");
 	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, 0));
 	CHECK_CU(cu.cuMemFree(b.p));
 	CHECK_CU(cu.cuStreamDestroy(stream));
@@ -144,7 +144,7 @@ static void test_memory(void)
 	ranks_run(1, memory_rank, NULL);
 }
 
-/* ---- Past the client library ---- */
+/* ---- Without the client library ---- */
 
 static struct svc_region_cuda region_request(CUdeviceptr p, size_t bytes)
 {
@@ -155,7 +155,7 @@ static struct svc_region_cuda region_request(CUdeviceptr p, size_t bytes)
 	return request;
 }
 
-/* Handles that are not what they are said to be. */
+/* Handles that are not what the request says. */
 static void lies(struct client *c, CUdeviceptr p)
 {
 	struct raw raw;
@@ -175,7 +175,7 @@ static void lies(struct client *c, CUdeviceptr p)
 		    "99");
 	stage("a file that is no memory");
 	request = (struct svc_region_cuda){.bytes = BYTES};
-	int fd = svc_memfd_create("no GPU memory", BYTES, true);
+	int fd = svc_memfd_create("not GPU memory", BYTES, true);
 	CHECK(fd >= 0);
 	raw_refused(&raw, SVC_REGION_CUDA_FD, &request, sizeof(request), &fd, 1, NCCLSVC_SYSTEM,
 		    "cannot be imported");
@@ -183,7 +183,7 @@ static void lies(struct client *c, CUdeviceptr p)
 	close(fd);
 }
 
-/* Each of another kind; nothing is asked of them but what they are. */
+/* fds of different kinds; only their kind is checked. */
 static void no_memory(struct client *c)
 {
 	struct raw raw;
@@ -193,16 +193,16 @@ static void no_memory(struct client *c)
 		     open("/proc/self/exe", O_RDONLY | O_CLOEXEC)};
 	raw_open(&raw, c->daemon);
 	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
-		stage("descriptor %zu that is no GPU memory", i);
+		stage("descriptor %zu that is not GPU memory", i);
 		CHECK(fds[i] >= 0);
 		raw_refused(&raw, SVC_REGION_CUDA_FD, &request, sizeof(request), &fds[i], 1,
-			    NCCLSVC_INVALID_ARGUMENT, "no GPU memory");
+			    NCCLSVC_INVALID_ARGUMENT, "not GPU memory");
 		close(fds[i]);
 	}
 	raw_close(&raw);
 }
 
-/* One user gets three quarters of a GPU's memory; and what is given back can be lent again. */
+/* One user gets three quarters of a GPU's memory; returned memory can be lent again. */
 static void much_lent(struct client *c)
 {
 	struct raw raw;
@@ -221,7 +221,7 @@ static void much_lent(struct client *c)
 	raw_close(&raw);
 }
 
-/* The first word of each of the driver's pages is what the stand-in leaves there. */
+/* The stand-in leaves its mark in the first word of each driver page. */
 static void lent_is_clear(struct rank *r)
 {
 	void *p;
@@ -280,8 +280,7 @@ static uint32_t raw_join_gpu(struct raw *raw, struct svc_record *record)
 	return reply.join.comm;
 }
 
-/* One allocation under two names: the one lives on without the other, and nothing is left of
- * either. */
+/* One allocation under two names: one lives on without the other, and nothing remains of either. */
 static void two_names(struct client *c)
 {
 	struct raw raw;
@@ -311,7 +310,7 @@ static void two_names(struct client *c)
 	CHECK(gpu_has_unused(unused - bytes / 2, WAIT_MS));
 }
 
-/* n times the same, which is of `bytes`. */
+/* n times the same part, which has `bytes`. */
 static struct svc_region_range times(uint32_t part, uint32_t n, uint64_t bytes)
 {
 	struct svc_region_range r = {.bytes = n * bytes, .count = n};
@@ -320,7 +319,7 @@ static struct svc_region_range times(uint32_t part, uint32_t n, uint64_t bytes)
 	return r;
 }
 
-/* Ranges of ranges of ranges: what a worker maps has a limit. */
+/* Ranges of ranges of ranges: a limit applies to what a worker maps. */
 static void deep_ranges(struct raw *raw, uint32_t part, uint64_t bytes)
 {
 	const uint32_t n[] = {100, 10};
@@ -335,7 +334,7 @@ static void deep_ranges(struct raw *raw, uint32_t part, uint64_t bytes)
 	range_refused(raw, times(part, 100, bytes), "at most 65536 mappings");
 }
 
-/* Ranges of what is not there, or of another kind; and one that outlives its parts. */
+/* Ranges of missing parts, or of another kind; and one that outlives its parts. */
 static void ranges(struct client *c, CUdeviceptr p)
 {
 	struct raw raw;
@@ -355,11 +354,11 @@ static void ranges(struct client *c, CUdeviceptr p)
 	q = r, q.parts[2] = part;
 	range_refused(&raw, q, "not zero");
 	q = r, q.parts[1] = 4000;
-	range_refused(&raw, q, "no region of this session");
+	range_refused(&raw, q, "not a region of this session");
 	q = r, q.parts[1] = 0;
-	range_refused(&raw, q, "no region of this session");
+	range_refused(&raw, q, "not a region of this session");
 	q = r, q.parts[1] = other;
-	range_refused(&raw, q, "no memory of cuMemCreate");
+	range_refused(&raw, q, "not memory of cuMemCreate");
 	q = r, q.bytes++;
 	range_refused(&raw, q, "sum of the parts");
 	deep_ranges(&raw, part, b.bytes);
@@ -370,7 +369,7 @@ static void ranges(struct client *c, CUdeviceptr p)
 	raw_call(&raw, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	q = r;
-	range_refused(&raw, q, "no region of this session");
+	range_refused(&raw, q, "not a region of this session");
 	raw_close(&raw);
 	buffer_free(&b);
 }
@@ -382,7 +381,7 @@ static void redop_refused(struct raw *raw, struct svc_redop_add request, int res
 	raw_refused(raw, SVC_REDOP_ADD, &request, sizeof(request), NULL, 0, result, why);
 }
 
-/* Reductions of nobody's, and a task that names one that was not made. */
+/* Reductions that nobody owns, and a task that names one that was not created. */
 static void redops(struct client *c, CUdeviceptr p)
 {
 	struct raw raw;
@@ -394,7 +393,7 @@ static void redops(struct client *c, CUdeviceptr p)
 	r = good, r.comm = 77;
 	redop_refused(&raw, r, NCCLSVC_NOT_FOUND, "no communicator 77");
 	r = good, r.comm = raw_join_alone(&raw).comm;
-	redop_refused(&raw, r, NCCLSVC_UNSUPPORTED, "of the host");
+	redop_refused(&raw, r, NCCLSVC_UNSUPPORTED, "is on the host");
 	for (unsigned type = NCCLSVC_BOOL; type <= NCCLSVC_UINT4 + 1; type++) {
 		r = good, r.type = (uint8_t)type;
 		redop_refused(&raw, r, NCCLSVC_INVALID_ARGUMENT, "cannot be reduced");
@@ -403,14 +402,14 @@ static void redops(struct client *c, CUdeviceptr p)
 	redop_refused(&raw, r, NCCLSVC_INVALID_ARGUMENT, "not zero");
 	struct svc_redop_del del = {.comm = good.comm, .redop = 3};
 	raw_refused(&raw, SVC_REDOP_DEL, &del, sizeof(del), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
-		    "none of REDOP_ADD");
+		    "was not created by REDOP_ADD");
 	for (int i = 0; i < SVC_REDOPS_MADE; i++) {
 		raw_call(&raw, SVC_REDOP_ADD, &good, sizeof(good), NULL, 0, &reply);
 		CHECK_EQ(reply.header.result, 0);
 	}
 	redop_refused(&raw, good, NCCLSVC_LIMIT, "at most 48");
 	del.redop = SVC_REDOP_MADE + 9;
-	for (int i = 0; i < 2; i++) { /* the second finds nothing, and harms nobody */
+	for (int i = 0; i < 2; i++) { /* the second one finds nothing, and does no harm */
 		raw_call(&raw, SVC_REDOP_DEL, &del, sizeof(del), NULL, 0, &reply);
 		CHECK_EQ(reply.header.result, 0);
 	}
@@ -430,7 +429,7 @@ static void redops(struct client *c, CUdeviceptr p)
 	raw_close(&raw);
 }
 
-/* More than a worker that is busy is asked for. */
+/* More than a busy worker is asked for. */
 static void many_redops(struct client *c, pid_t worker)
 {
 	struct raw raw;
@@ -460,7 +459,7 @@ static void many_redops(struct client *c, pid_t worker)
 	raw_close(&raw);
 }
 
-/* More than a worker is asked for at a time; of sessions that end meanwhile nothing is left. */
+/* More than a worker is asked for at a time; sessions that end meanwhile leave nothing behind. */
 static void many_lends(struct client *c, pid_t worker, ncclsvc_session *session)
 {
 	enum { LENDS = 64 };
@@ -490,11 +489,11 @@ static void many_lends(struct client *c, pid_t worker, ncclsvc_session *session)
 		CHECK(now_ns() < end);
 }
 
-/* A session that names regions it does not have, as another one does, and parts that its own does
+/* A session that names regions it does not have, but another one does, and parts that its own does
  * not have. */
 static void thieves(struct client *c, CUdeviceptr p)
 {
-	static const char why[] = "does not lie within a region of this session";
+	static const char why[] = "is not within a region of this session";
 	struct raw raw;
 	struct raw_reply reply;
 	ncclsvc_unique_id id;

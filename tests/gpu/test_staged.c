@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * transport = mpi: device memory staged through host memory, on one node and between two: what only
- * chunks, slots and their order can get wrong. Other tests once more are in test_staged_again.c,
- * deaths in test_staged_gone.c. */
+ * transport = mpi: device memory staged through host memory, on one node and between two. Tests
+ * errors that are specific to chunks, slots and their order. test_staged_again.c repeats other
+ * tests, and test_staged_gone.c tests deaths. */
 #include <stdlib.h>
 
 #include "staged.h"
@@ -23,7 +23,7 @@ static void nodes_run(client_main *main)
 
 /* ---- More than a chunk ---- */
 
-#define COUNT_MAX (MIB + MIB / 2 + 17) /* several chunks, and a last one of a few elements */
+#define COUNT_MAX (MIB + MIB / 2 + 17) /* several chunks, the last with only a few elements */
 
 struct bench {
 	struct rank r;
@@ -122,7 +122,7 @@ static void test_chunks_across(void)
 /* ---- More than fits into the slots ---- */
 
 #define LETTERS 9
-#define WORDS	(MIB + 3) /* of a letter: more than a slot has */
+#define WORDS	(MIB + 3) /* of a message: more than a slot has */
 
 struct post {
 	struct rank r;
@@ -132,7 +132,7 @@ struct post {
 
 #define BYTES (WORDS * sizeof(uint32_t))
 
-/* On one communicator, everybody sends to everybody, itself included, in one group. */
+/* On one communicator, every rank sends to every rank, including itself, in one group. */
 static void write_letters(struct post *p, int which)
 {
 	const struct rank *r = &p->r;
@@ -148,8 +148,8 @@ static void write_letters(struct post *p, int which)
 	CHECK_OK(ncclsvc_group_end(r->session));
 }
 
-/* Half of the ranks begin with one communicator, half with the other, so all starts when both have
- * come to their second: and then in different orders on different nodes. */
+/* Half of the ranks begin with one communicator, half with the other, so everything starts when
+ * both have reached their second one, in different orders on different nodes. */
 static void scarce_rank(struct client *c)
 {
 	struct post p;
@@ -206,9 +206,10 @@ static void test_scarce_across(void)
 	nodes_run(scarce_rank);
 }
 
-/* ---- Ends in another order ---- */
+/* ---- Ends in a different order ---- */
 
-/* Of a group on one stream, the second is over long before the first: the stream waits for both. */
+/* Of a group on one stream, the second operation is over long before the first: the stream waits
+ * for both. */
 static void ends_rank(struct client *c)
 {
 	const size_t words = 1000;
@@ -244,7 +245,7 @@ static void test_ends(void)
 	ranks_run(2, ends_rank, NULL);
 }
 
-/* ---- Inputs that come in another order ---- */
+/* ---- Inputs that arrive in a different order ---- */
 
 /* Two collectives of one group; on one rank, the first one's stream is busy for a while. */
 static void held_rank(struct client *c)
@@ -367,7 +368,7 @@ static void test_big_across(void)
 	cluster_stop(&c);
 }
 
-/* ---- What it is not ---- */
+/* ---- Limits of staging ---- */
 
 static void refused_rank(struct client *c)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * transport = mpi: other tests once more, on one node and between two. */
+ * transport = mpi: repeats other tests on one node and between two. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "staged.h"
 
-/* nodes: 0: one daemon; else that many, with all GPUs each, and the ranks on them in turn. */
+/* nodes: 0: one daemon; otherwise that many, each with all GPUs, and the ranks on them in turn. */
 static void again(const struct gpu_test *table, const char *name, const char *nodes)
 {
 	stage_memory(NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * transport = mpi between two nodes: deaths, seen from the other one, and nodes that differ. */
+ * transport = mpi between two nodes: deaths, as seen from the other node, and nodes that differ. */
 #include <signal.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@ enum word { READY = 1, GO };
 
 /* ---- Deaths, seen from the other node ---- */
 
-#define BETWEEN UINT64_C(1000) /* no task told who it was */
+#define BETWEEN UINT64_C(1000) /* no task reported who it was */
 
 static void at_work(struct client *c)
 {
@@ -30,7 +30,7 @@ static void at_work(struct client *c)
 			result = ncclsvc_wait(r.session, task, WAIT_MS);
 	}
 	say(c, now_ns());
-	/* Between two tasks it is told of the epoch's end, not of a task's. */
+	/* Between two tasks, it gets the epoch's end, not a task's. */
 	bool between = result == NCCLSVC_STALE_EPOCH;
 	if (between)
 		result = ncclsvc_comm_error(r.comm);
@@ -128,8 +128,7 @@ static void differing_rank(struct client *c)
 	rank_prepare(&r, c, c->rank);
 	ncclsvc_result result =
 		ncclsvc_comm_join_device(r.session, &c->id, r.n, r.rank, r.gpu, WAIT_MS, &r.comm);
-	/* The one that comes second is refused, and the first, which waits for it, told the same.
-	 */
+	/* The second one is refused, and the first, which waits for it, gets the same error. */
 	CHECK_EQ(result, NCCLSVC_MISMATCH);
 	CHECK(strstr(ncclsvc_last_error(), "transport") && strstr(ncclsvc_last_error(), "node 0") &&
 	      strstr(ncclsvc_last_error(), "node 1"));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Every operation, type and reduction against the reference: all kinds of memory, in and out of
- * place, at any alignment, and with nothing written beside the result. */
+ * Every operation, type and reduction compared with the reference: all kinds of memory, in and out
+ * of place, at any alignment, without any write outside the result. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ static const ncclsvc_op collectives[] = {
 };
 #define COLLECTIVES (sizeof(collectives) / sizeof(collectives[0]))
 
-/* Two buffers of every kind, and their images on the host. */
+/* Two buffers of each kind, and their images on the host. */
 struct bench {
 	struct rank r;
 	struct buffer buffers[MEMORY_KINDS][2];
@@ -57,7 +57,7 @@ static void fill(char *image, size_t at, const struct call *c)
 		value_store(image + at, i, c->type, value_input(c, c->rank, i));
 }
 
-/* The result, and that nothing else was touched: image is what was there before. */
+/* Checks the result, and that nothing else was touched: image is the previous content. */
 static void check(const struct call *c, const char *is, const char *image, size_t at, size_t bytes)
 {
 	size_t size = ncclsvc_type_size(c->type), begin = GUARD + at, n = call_receives(c);
@@ -76,7 +76,7 @@ static void check(const struct call *c, const char *is, const char *image, size_
 				     (ssize_t)i - (ssize_t)begin);
 }
 
-/* One call, its buffers' places chosen by `mix`. */
+/* One call, with buffer positions chosen by `mix`. */
 static void run_call(struct bench *b, const struct call *c, uint32_t mix)
 {
 	struct rank *r = &b->r;
@@ -89,7 +89,7 @@ static void run_call(struct bench *b, const struct call *c, uint32_t mix)
 		send_at = send_larger ? send_at : send_at + shift;
 		recv_at = send_larger ? send_at + shift : send_at - shift;
 	}
-	/* Ranks differ in the kinds of their memory, too. */
+	/* The ranks' kinds of memory differ too. */
 	unsigned kind = mix / 49 + (unsigned)r->rank;
 	CUdeviceptr from = b->buffers[kind % MEMORY_KINDS][0].p;
 	CUdeviceptr to = c->in_place ? from : b->buffers[kind / 3 % MEMORY_KINDS][1].p;
@@ -184,7 +184,7 @@ static void test_values_4(void)
 
 #define IN_PLACE_ROUNDS 4
 
-/* Every second round, every second rank is not in place. */
+/* In every second round, every second rank is not in place. */
 static void in_place_round(struct rank *r, const struct call *c, int round, CUdeviceptr p,
 			   CUdeviceptr other)
 {

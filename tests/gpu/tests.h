@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * The tests of GPUs, and what they are run with. Each runs in a process of its own, whose group is
- * killed when its time is up. */
+ * The GPU tests, and their settings. Each test runs in a separate process, whose group is killed
+ * when its time is up. */
 #ifndef TESTS_GPU_TESTS_H
 #define TESTS_GPU_TESTS_H
 
@@ -9,36 +8,36 @@
 
 #define RANKS_MAX 16
 
-/* How the tests run, this time. */
+/* The settings of this run. */
 struct setup {
 	int gpus;    /* to use */
-	bool quick;  /* a part of each test that has many */
-	bool fake;   /* the stand-ins of tests/fake: times mean nothing */
+	bool quick;  /* run only a part of each long test */
+	bool fake;   /* the stand-ins of tests/fake: times are meaningless */
 	bool mps;    /* through an MPS server */
-	int nodes;   /* daemons that ranks are on; 0 and 1: one */
+	int nodes;   /* number of daemons for the ranks; 0 and 1: one */
 	bool staged; /* transport = mpi */
-	int repeat;  /* rounds of tests that kill; 0: the test's own choice */
+	int repeat;  /* rounds of tests that kill; 0: the test's default */
 	uint64_t seed;
 };
 extern struct setup setup;
 
 enum test_flags {
-	TEST_QUICK = 1,	      /* runs with --quick, too */
+	TEST_QUICK = 1,	      /* also runs with --quick */
 	TEST_REAL = 2,	      /* cannot run on the stand-ins */
 	TEST_WITHOUT_MPS = 4, /* would end the MPS server for everybody */
-	TEST_NCCL = 16,	      /* of what NCCL moves, whatever its size */
-	TEST_ONE_NODE = 8,    /* what several nodes do not do, or what starts its own */
+	TEST_NCCL = 16,	      /* tests operations on NCCL, of any size */
+	TEST_ONE_NODE = 8,    /* not for several nodes, or starts its own */
 };
 
 struct gpu_test {
 	const char *name;
 	void (*run)(void);
-	unsigned gpus;	  /* it needs at least */
-	unsigned seconds; /* it may take */
+	unsigned gpus;	  /* minimum number */
+	unsigned seconds; /* time limit */
 	unsigned flags;
 };
 
-/* Tables that end with a test without name. */
+/* Tables, each ended by a test without a name. */
 extern const struct gpu_test values_tests[], random_tests[], order_tests[], memory_tests[],
 	memory_freed_tests[], refused_tests[], failure_tests[], member_tests[], lost_tests[],
 	nccl_tests[], nccl_life_tests[], nccl_part_tests[], nccl_gone_tests[], nccl_redop_tests[],
@@ -54,18 +53,18 @@ extern const struct gpu_test values_tests[], random_tests[], order_tests[], memo
 
 /* ---- For tests, and the processes that they fork ---- */
 
-/* What the process is at: shown if the test hangs. */
+/* Sets what the process is doing, to be shown if the test hangs. */
 __attribute__((format(printf, 1, 2))) void stage(const char *format, ...);
-/* A line below the test's result. */
+/* Prints a line below the test's result. */
 __attribute__((format(printf, 1, 2))) void report(const char *format, ...);
-/* Ends the test: it was not run, because. */
+/* Ends the test as skipped, with the reason. */
 __attribute__((noreturn, format(printf, 1, 2))) void skip_test(const char *format, ...);
-/* How often the stand-ins have noted it since the test began. */
+/* How often the stand-ins have recorded the event since the test began. */
 int fake_notes(const char *event);
-/* A limit in ms, but on the stand-ins, where it is only a guard against hanging. */
+/* A limit in ms; on the stand-ins it only guards against hanging. */
 unsigned limit_ms(unsigned ms);
 
-/* The next pseudo-random number, from a state of any value. */
+/* The next pseudo-random number; any state is valid. */
 uint32_t draw(uint64_t *state);
 
 #endif

@@ -59,7 +59,7 @@ static bool is_fp8(ncclsvc_type type)
 	return type == NCCLSVC_FLOAT8E4M3 || type == NCCLSVC_FLOAT8E5M2;
 }
 
-/* -2..2: e5m2 holds integers up to 8, what four ranks add up to. */
+/* -2..2: e5m2 represents integers up to 8, the maximum sum of four ranks. */
 static double fp8_input(int rank, size_t i, ncclsvc_redop redop)
 {
 	int v = reference_input(rank, i, NCCLSVC_INT32, redop);
@@ -123,7 +123,8 @@ double value_expected(const struct call *c, size_t i, bool *exact)
 	}
 }
 
-/* 1 sign, 8 - 1 - bits exponent, bits of fraction. For values that it holds as normal numbers. */
+/* 1 sign bit, 7 - bits of exponent, bits of fraction. For values that are normal numbers in the
+ * type. */
 static uint8_t fp8_of(double v, int bits)
 {
 	int exponent, bias = (1 << (6 - bits)) - 1;
@@ -167,7 +168,7 @@ bool value_close(const struct call *c, double is, double want, bool exact)
 	double epsilon = is_fp8(c->type) ? ldexp(1, -fp8_bits(c->type) - 1) : type_epsilon(c->type);
 	if (exact)
 		return is == want;
-	/* Each rank's part is divided, and each sum rounded. */
+	/* Each rank's input is divided, and each sum rounded. */
 	return fabs(is - want) <= 2 * c->n * epsilon * fmax(1, fabs(want));
 }
 

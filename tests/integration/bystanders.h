@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Two well-behaved processes that reduce all the time while a test misbehaves: they must notice
- * nothing. */
+ * Two well-behaved processes that reduce continuously while a test misbehaves: they must not notice
+ * anything. */
 #ifndef TESTS_BYSTANDERS_H
 #define TESTS_BYSTANDERS_H
 
@@ -11,7 +11,7 @@ struct bystanders {
 };
 
 void bystanders_start(struct bystanders *b, const struct daemon *d);
-/* Checks that they got on: every collective right, and some done since the start. */
+/* Checks their progress: every collective was correct, and some were done since the start. */
 void bystanders_end(struct bystanders *b);
 
 #endif

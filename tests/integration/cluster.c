@@ -40,7 +40,7 @@ static ncclsvc_session *open_without_ring(const struct daemon *d)
 	return ncclsvc_open(&options, &session) ? NULL : session;
 }
 
-/* Asks the daemon itself, once it serves. */
+/* Asks the daemon itself once it serves. */
 static pid_t pid_of(const struct cluster *c, const struct daemon *d)
 {
 	ncclsvc_session *session;
@@ -55,8 +55,8 @@ static pid_t pid_of(const struct cluster *c, const struct daemon *d)
 	return info.pid;
 }
 
-/* What it holds when the first session with a ring has come and gone, which is not over when it is
- * no longer counted: seen from one without, whose socket is all that it takes. */
+/* Notes what it holds after its first session with a ring, which may still be ending when it is no
+ * longer counted. This is observed from a session without a ring, which only takes a socket. */
 static void note_usage(struct daemon *d)
 {
 	ncclsvc_session *session = open_without_ring(d);
@@ -95,8 +95,8 @@ static void add_all(struct arguments *a, const char *const *list)
 		add(a, *list++);
 }
 
-/* gpus: of each daemon, as CUDA_VISIBLE_DEVICES says them, or NULL: all; NULL: no daemon has any.
- * transports: of each, or NULL. */
+/* gpus: each daemon's CUDA_VISIBLE_DEVICES; an entry of NULL: all; NULL: no daemon has GPUs.
+ * transports: each daemon's, or NULL. */
 static void arrange(struct cluster *c, struct arguments *a, const char *const *gpus,
 		    const char *const *transports, va_list options)
 {
@@ -190,7 +190,7 @@ void cluster_start_gpus(struct cluster *c, int n, const char *const gpus[], ...)
 	va_end(options);
 }
 
-/* The i-th of the GPUs that this process may use. */
+/* The i-th GPU that this process may use. */
 static void name_gpu(int i, char *text, size_t size)
 {
 	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -270,7 +270,7 @@ void cluster_stop(struct cluster *c)
 	bool all = true;
 	for (int i = 0; i < c->n; i++)
 		all &= c->nodes[i].pid != 0;
-	/* Nothing leaks. (With a node, connections go.) */
+	/* Nothing may leak. (A lost node takes its connections along.) */
 	for (int i = 0; all && i < c->n; i++)
 		daemon_finishes(&c->nodes[i]);
 	for (int i = 0; i < c->n; i++)
@@ -281,7 +281,7 @@ void cluster_stop(struct cluster *c)
 	check_log(c);
 	for (int i = 0; i < c->n; i++) {
 		struct daemon *d = &c->nodes[i];
-		/* A daemon that was killed leaves its socket behind, others do not. */
+		/* A killed daemon leaves its socket behind, others do not. */
 		if (d->pid)
 			CHECK(access(d->socket, F_OK) < 0);
 		unlink(d->socket);
@@ -315,7 +315,7 @@ void cluster_clients(struct client *clients, int nranks, const struct cluster *c
 	}
 }
 
-/* ---- Tests of one node, on several ---- */
+/* ---- Single-node tests on several nodes ---- */
 
 static struct cluster shared_clusters[4];
 

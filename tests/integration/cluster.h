@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Several daemons on this machine, started by mpirun, that stand for nodes. */
+ * Several daemons on this machine, started by mpirun, which play nodes. */
 #ifndef TESTS_CLUSTER_H
 #define TESTS_CLUSTER_H
 
@@ -11,21 +11,23 @@ struct cluster {
 	int n;
 	pid_t mpirun;
 	char dir[64], log[96];
-	struct daemon nodes[CLUSTER_NODES]; /* their pid, socket and log; a pid of 0: killed */
+	struct daemon nodes[CLUSTER_NODES]; /* their pid, socket and log; pid 0: killed */
 };
 
 /* Starts n daemons with the given options (NULL ends them), and waits until they serve. */
 void cluster_start(struct cluster *c, int n, ...) __attribute__((sentinel));
-/* The same with GPUs: gpus[i] is what node i has, as CUDA_VISIBLE_DEVICES says it. */
+/* The same with GPUs: gpus[i] is node i's CUDA_VISIBLE_DEVICES. */
 void cluster_start_gpus(struct cluster *c, int n, const char *const gpus[], ...)
 	__attribute__((sentinel));
 void cluster_start_with(struct cluster *c, int n, va_list options);
-/* The same with `gpus` GPUs each, the first on node 0 (0: all GPUs each), and these transports. */
+/* The same with `gpus` GPUs per node, the first ones on node 0 (0: all GPUs on each), and these
+ * transports. */
 void cluster_start_staged(struct cluster *c, int n, int gpus, const char *const *transports, ...)
 	__attribute__((sentinel));
-/* Ends them by SIGTERM to mpirun; checks that they end, and that no sanitizer said anything. */
+/* Stops them by SIGTERM to mpirun; checks that they end, and that no sanitizer reported anything.
+ */
 void cluster_stop(struct cluster *c);
-/* SIGKILL to one daemon; the others go on. */
+/* Kills one daemon; the others continue. */
 void cluster_kill(struct cluster *c, int node);
 bool cluster_logged(const struct cluster *c, const char *text);
 
@@ -34,15 +36,14 @@ enum layout {
 	IN_TURN,   /* rank r on node r % n */
 };
 
-/* As clients_start, with rank r on a node by the layout. */
+/* Like clients_start, with ranks placed on nodes by the layout. */
 void cluster_clients(struct client *clients, int nranks, const struct cluster *c,
 		     enum layout layout, client_main *main, void *arg);
 
-/* With NCCLSVC_TEST_NODES=n, what daemon_start starts is n daemons, and the ranks that
- * clients_start starts are on them in turn: so tests of one node are tests of several, too. Returns
- * n, or 0. */
+/* With NCCLSVC_TEST_NODES=n, daemon_start starts n daemons, and clients_start's ranks are on them
+ * in turn, so that single-node tests also run on several nodes. Returns n, or 0. */
 int cluster_nodes(void);
-/* The cluster that d, which daemon_start has filled, is the first node of, or NULL. */
+/* The cluster whose first node is d, which daemon_start has filled in, or NULL. */
 struct cluster *cluster_of(const struct daemon *d);
 struct cluster *cluster_start_for(struct daemon *d, va_list options);
 

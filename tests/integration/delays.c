@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Preloaded into tests and what they start (CONTRIBUTING.md has the command): now and then a call
- * into the kernel begins or ends late, as on a busy machine. */
+ * Preloaded into tests and the programs they start (CONTRIBUTING.md has the command): now and then
+ * a system call begins or ends late, as on a busy machine. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
@@ -14,8 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ONE_IN	 80	  /* so many calls begin late, and as many end late */
-#define DELAY_NS 20000000 /* at most; half of them are a sixteenth of that */
+#define ONE_IN	 80	  /* one in this many calls begins late, and one ends late */
+#define DELAY_NS 20000000 /* maximum; half of the delays are at most a sixteenth of it */
 
 static uint32_t random_number(void)
 {
@@ -73,7 +73,7 @@ DELAYED(int, pthread_cond_timedwait,
 	(pthread_cond_t * changed, pthread_mutex_t *lock, const struct timespec *until),
 	(changed, lock, until))
 
-/* Who waits for a word, or wakes those who do. */
+/* Waiting for a word, or waking waiters. */
 long syscall(long number, ...)
 {
 	static long (*next)(long, ...);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Preloaded into the daemon (LD_PRELOAD): of one kind of calls, those from the n-th on fail, as
- * many as the test says in the file $FAILING_CALLS. Calls of the C library itself are not seen.
- * (With offsets of 64 bits, fcntl and mmap here are fcntl64 and mmap64, as in the daemon.) */
+ * Preloaded into the daemon (LD_PRELOAD): makes calls of one kind fail, from the n-th on, as many
+ * as the test says in the file $FAILING_CALLS. Calls inside the C library are not affected. (With
+ * 64-bit offsets, fcntl and mmap here are fcntl64 and mmap64, as in the daemon.) */
 #include "failing_calls.h"
 
 #include <dlfcn.h>
@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* The C library's own. */
+/* The C library's own functions. */
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t n, size_t bytes);
 void *__libc_realloc(void *p, size_t bytes);

@@ -17,10 +17,10 @@ enum failing_kind {
 
 /* The head of a file that the test and the daemon map. */
 struct failing_calls {
-	_Atomic int kind;	 /* that is counted, and fails */
-	_Atomic int64_t before;	 /* so many succeed first */
-	_Atomic int64_t failing; /* then so many fail */
-	_Atomic uint64_t seen;	 /* calls of the kind */
+	_Atomic int kind;	 /* the kind that is counted, and fails */
+	_Atomic int64_t before;	 /* this many succeed first */
+	_Atomic int64_t failing; /* then this many fail */
+	_Atomic uint64_t seen;	 /* number of calls of the kind */
 };
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Client processes: forked from the test, each with a session of its own. */
+ * Client processes, forked from the test, each with its own session. */
 #include <dirent.h>
 #include <errno.h>
 #include <poll.h>
@@ -17,7 +17,7 @@
 
 #define CLIENTS_MAX 64
 
-/* By value: a test that failed has left its own structs behind on a dead stack. */
+/* By value: a failed test's own structs were on a stack that is gone. */
 static struct {
 	pid_t pid; /* 0: free */
 	int link;
@@ -49,7 +49,7 @@ static void remember(const struct client *c)
 	alive[i].link = c->link;
 }
 
-/* cmocka's handlers would go on in the test, in a process that is not the test. */
+/* cmocka's signal handlers would continue the test in a process that is not the test. */
 static void die_of_crashes(void)
 {
 	static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS};
@@ -69,7 +69,7 @@ void client_start(struct client *c, client_main *main)
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (getppid() != parent)
 			_exit(1);
-		/* The other clients' ends must not be kept open here. */
+		/* The other clients' ends of the links must not stay open here. */
 		for (int i = 0; i < CLIENTS_MAX; i++)
 			if (alive[i].pid)
 				close(alive[i].link);
@@ -117,7 +117,7 @@ bool reap(pid_t pid, int *status, unsigned ms)
 	}
 }
 
-/* Says so if it did not end well. */
+/* Reports a process that did not end with success. */
 static bool ended_well(const struct client *c, int status)
 {
 	const bool exited = WIFEXITED(status);
@@ -134,7 +134,7 @@ void clients_end(struct client *clients, int n)
 	clients_end_within(clients, n, 2 * WAIT_MS);
 }
 
-/* In any order: those that are left may wait for one that has failed. */
+/* In any order: the remaining ones may wait for one that has failed. */
 void clients_end_within(struct client *clients, int n, unsigned ms)
 {
 	bool good = true;
@@ -259,7 +259,8 @@ void clients_ask(struct client *clients, int n)
 	for (int i = 0; i < n; i++) {
 		if (!clients[i].pid)
 			continue;
-		/* Whoever has heard something is no longer asleep: who sleeps has asked. */
+		/* A client that has received something is no longer asleep, so one that sleeps has
+		 * sent its request. */
 		uint64_t end = now_ns() + WAIT_MS * 1000000ull;
 		for (int asleep = 0; asleep < 20; sleep_ms(1)) {
 			asleep = process_state(clients[i].pid) == 'S' ? asleep + 1 : 0;
@@ -267,7 +268,7 @@ void clients_ask(struct client *clients, int n)
 				check_failed(__FILE__, __LINE__, "rank %d (pid %d) asks nothing", i,
 					     clients[i].pid);
 		}
-		/* The daemon reads in the order of arrival. */
+		/* The daemon reads in order of arrival. */
 		ncclsvc_close(session_open(clients[i].daemon));
 	}
 }
@@ -294,7 +295,7 @@ uint64_t hear_within(struct client *c, int ms)
 		check_failed(__FILE__, __LINE__, "%s says nothing",
 			     self ? "the test" : "a client process");
 	ssize_t n = recv(c->link, &word, sizeof(word), 0);
-	/* It has gone with a word unread; what it said before is still there. */
+	/* It is gone with a word unread; what it said before is still there. */
 	if (n < 0 && errno == ECONNRESET)
 		n = recv(c->link, &word, sizeof(word), 0);
 	if (n != sizeof(word)) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How long things take on a machine that others use, too: a process that does nothing but sleep for
- * a moment, again and again, notes when it was woken much too late. */
+ * How long things take on a shared machine: a process that only sleeps briefly, in a loop, notes
+ * when it was woken much too late. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -11,17 +11,17 @@
 
 #define PAUSES	 4096
 #define LOOK_MS	 2
-#define PAUSE_NS UINT64_C(20000000) /* what is shorter is everyday life */
+#define PAUSE_NS UINT64_C(20000000) /* shorter delays are normal */
 
 struct watch {
-	atomic_ullong seen; /* what was before that has been noted */
+	atomic_ullong seen; /* everything before this was noted */
 	atomic_uint n;
 	struct {
 		uint64_t from, to;
 	} pauses[PAUSES];
 };
 static struct watch *watch;
-static pid_t watched; /* the process whose it is */
+static pid_t watched; /* the process it belongs to */
 
 static __attribute__((noreturn)) void look(struct watch *w)
 {
@@ -54,7 +54,7 @@ void clock_watch(void)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
 		_exit(1);
-	/* Whoever reads what the test says does not wait for this. */
+	/* A reader of the test's output must not wait for this process. */
 	for (int fd = 0; fd < 256; fd++)
 		close(fd);
 	look(watch);
@@ -78,7 +78,7 @@ bool in_time(uint64_t since, uint64_t until, uint64_t limit_ns)
 	if (took < limit_ns)
 		return true;
 	CHECK(watched == getpid());
-	/* It may be woken after us. */
+	/* It may be woken after this process. */
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; atomic_load(&watch->seen) < until;
 	     sleep_ms(1))
 		CHECK(now_ns() < end && "somebody looks at the clock");

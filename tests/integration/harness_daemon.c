@@ -19,7 +19,7 @@
 
 #define DAEMONS_MAX 8
 #define ARGS_MAX    64
-/* By value: a test that failed has left its own structs behind on a dead stack. */
+/* By value: a failed test's own structs were on a stack that is gone. */
 static struct daemon alive[DAEMONS_MAX];
 
 const char *program(const char *variable)
@@ -30,8 +30,8 @@ const char *program(const char *variable)
 	return path;
 }
 
-/* The daemon's environment outranks its options. The stand-ins for CUDA and NCCL keep theirs, and
- * where a session has led this process to MPS stays known as that. */
+/* The environment overrides a daemon's options, so it is cleaned. The stand-ins for CUDA and NCCL
+ * keep their variables, and the mark that a session has set this process's MPS stays. */
 static void clean_environment(void)
 {
 	extern char **environ;
@@ -48,11 +48,11 @@ static void clean_environment(void)
 			e++;
 		}
 	}
-	/* What was measured on this machine is for its own daemon. */
+	/* Results measured on this machine are for its own daemon. */
 	setenv("STATE_DIRECTORY", "/dev/null", 0);
 }
 
-/* Runs argv with its output in fd, and with nothing of the test's but that. */
+/* Runs argv with its output in fd, and no other fd of the test. */
 static pid_t spawn(char *const argv[], int fd)
 {
 	pid_t parent = getpid();
@@ -142,7 +142,7 @@ static struct usage still(const struct daemon *d, const struct usage *after, int
 	return u;
 }
 
-/* A session with everything; *before: what the daemon held when it was new, with one connection. */
+/* Opens a session that uses everything; *before: the daemon's usage with only a connection. */
 static void warm_up(const struct daemon *d, struct usage *before)
 {
 	struct raw r;
@@ -164,7 +164,7 @@ static void warm_up(const struct daemon *d, struct usage *before)
 	raw_close(&r);
 }
 
-/* What a new daemon keeps after a session is what it may hold whenever it has none. */
+/* Whatever a new daemon keeps after a session is what it may hold whenever it has none. */
 static void note_base(struct daemon *d)
 {
 	struct usage before;
@@ -219,8 +219,7 @@ void daemon_start(struct daemon *d, ...)
 void daemon_restart(struct daemon *d, ...)
 {
 	va_list options;
-	struct usage
-		beside_clients; /* those that have attached again: the base stays the first's */
+	struct usage beside_clients; /* those that have attached again: the first base is kept */
 	CHECK_EQ(d->pid, 0);
 	va_start(options, d);
 	launch(d, options);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The protocol by hand, for what the client library would never send. */
+ * The protocol by hand, for messages that the client library never sends. */
 #ifndef TESTS_HARNESS_RAW_H
 #define TESTS_HARNESS_RAW_H
 
@@ -10,13 +10,13 @@
 struct raw {
 	int sock;
 	uint32_t serial;
-	unsigned version; /* of the protocol; 0 before HELLO */
+	unsigned version; /* protocol version; 0 before HELLO */
 	uint32_t session;
 	struct svc_ring *ring; /* NULL before raw_attach */
 	size_t ring_size;
 	uint32_t entries;
 	int doorbell, completion;
-	uint64_t last; /* task submitted by ring */
+	uint64_t last; /* newest task submitted through the ring */
 };
 
 struct raw_reply {
@@ -35,7 +35,7 @@ struct raw_reply {
 		struct svc_event_bye bye;
 		unsigned char bytes[SVC_LIST_MESSAGE_MAX];
 	};
-	size_t body; /* its length */
+	size_t body; /* length of body */
 	int fds[SVC_FDS_MAX];
 	unsigned nfds;
 };
@@ -56,31 +56,31 @@ uint32_t raw_send(struct raw *r, unsigned opcode, const void *body, size_t lengt
 		  unsigned nfds);
 /* Sends bytes as they are. Returns 0 or -errno. */
 int raw_send_bytes(struct raw *r, const void *bytes, size_t length, const int *fds, unsigned nfds);
-/* The next message, or false at the end of the connection. Fails after WAIT_MS. */
+/* Reads the next message; false at the end of the connection. Fails after WAIT_MS. */
 bool raw_next(struct raw *r, struct raw_reply *reply);
-/* The reply to that serial; events in between are dropped. */
+/* Waits for the reply with that serial; drops events in between. */
 void raw_reply_to(struct raw *r, uint32_t serial, struct raw_reply *reply);
 void raw_call(struct raw *r, unsigned opcode, const void *body, size_t length, const int *fds,
 	      unsigned nfds, struct raw_reply *reply);
-/* A request that is refused with this result and a sentence that has `why` in it. */
+/* Checks that a request is refused with this result and a sentence that contains `why`. */
 void raw_refused(struct raw *r, unsigned opcode, const void *body, size_t length, const int *fds,
 		 unsigned nfds, ncclsvc_result result, const char *why);
-/* The daemon says BYE with this reason, and hangs up. */
+/* Checks that the daemon sends BYE with this reason, and hangs up. */
 void raw_ends(struct raw *r, ncclsvc_result reason);
 
 void raw_hello(struct raw *r);
-void raw_open(struct raw *r, const struct daemon *d); /* connect and hello */
+void raw_open(struct raw *r, const struct daemon *d); /* Connects and sends HELLO. */
 void raw_open_version(struct raw *r, const struct daemon *d, unsigned version);
 void raw_attach(struct raw *r, uint32_t entries);
 struct raw_region raw_region(struct raw *r, size_t bytes);
 void raw_region_close(struct raw_region *region);
-/* A communicator of one rank, this one. */
+/* Joins a communicator of this rank alone. */
 struct svc_join_reply raw_join_alone(struct raw *r);
 struct svc_join raw_join_request(const ncclsvc_unique_id *id, int nranks, int rank);
 
-/* By socket: submits and waits for the end. */
+/* Submits through the socket, and waits for the end. */
 ncclsvc_status raw_submit_wait(struct raw *r, struct svc_record record);
-/* By ring: returns the task's number. */
+/* Submits through the ring, and returns the task's number. */
 uint64_t raw_ring_submit(struct raw *r, struct svc_record record);
 ncclsvc_status raw_ring_wait(struct raw *r, uint64_t number);
 

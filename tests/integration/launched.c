@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A rank that a launcher has started: it joins the world as that, by either call, or that of its
- *job, and sums. Prints its rank, or why it has none.
- *
- *	launched [world | job [NAME SIZE RANK]]
- */
+ * A rank started by a launcher: it joins the world with the launcher's rank, by either call, or the
+ * world of its job, and sums. Prints its rank, or why it has none. launched [world | job [NAME SIZE
+ * RANK]] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

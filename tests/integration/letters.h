@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Single lists on their way: what is sent, and what must come. */
+ * Single lists in transit: what is sent, and what must arrive. */
 #ifndef TESTS_LETTERS_H
 #define TESTS_LETTERS_H
 
@@ -8,12 +8,12 @@
 #define S NCCLSVC_SHAPES_STATIC
 #define A NCCLSVC_SHAPES_AHEAD
 
-#define LETTER_TENSORS 200 /* at most: more than 60 are announced in two messages */
+#define LETTER_TENSORS 200 /* maximum: more than 60 are announced in two messages */
 
 struct letter {
 	bool send;
 	ncclsvc_message message;
-	unsigned seed; /* of the values, and of shapes that are sent ahead */
+	unsigned seed; /* seed of the values, and of shapes that are sent ahead */
 	ncclsvc_tensor tensors[LETTER_TENSORS];
 	int64_t dims[LETTER_TENSORS][2];
 	struct got got;
@@ -23,14 +23,14 @@ struct letter {
 /* A list of n tensors to or from the peer. */
 void letter_make(struct letter *l, bool send, int peer, ncclsvc_shapes shapes, int64_t tag,
 		 size_t n, unsigned seed);
-/* Gives tensors of static shapes, or those that are sent, their memory. */
+/* Allocates memory for tensors that are static or sent. */
 void letter_fill(struct letter *l);
-/* Makes, fills and begins it. */
+/* Makes, fills and begins the list. */
 void letter_begin(const struct side *x, struct letter *l, bool send, int peer,
 		  ncclsvc_shapes shapes, int64_t tag, size_t n, unsigned seed);
-/* Waits for it, looks at what came, and frees all. */
+/* Waits for the list, checks what arrived, and frees everything. */
 void letter_end(struct letter *l);
-/* The same of one that must fail. */
+/* The same for a list that must fail. */
 void letter_fails(struct letter *l, ncclsvc_result result, const char *why);
 void letter_free(struct letter *l);
 

@@ -10,7 +10,7 @@
 #include "harness_raw.h"
 
 static uint64_t state;
-static uint32_t rarity; /* of so many messages, one is changed */
+static uint32_t rarity; /* one in this many messages is changed */
 static struct {
 	char *at;
 	size_t size;

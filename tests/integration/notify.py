@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""notify.py NCCLSVCD DIR: plays systemd for a daemon of its own, and checks what it is told.
-
-Exits 0 if all is well; otherwise says what is not, and exits 1.
-"""
+"""notify.py NCCLSVCD DIR: plays systemd for a private daemon, and checks its notifications. Exits with 0 if all are
+correct; otherwise prints what is wrong, and exits with 1."""
 
 import os
 import signal
@@ -17,14 +15,14 @@ DEADLINE_S = 20
 
 
 class Notifications:
-    """What arrives at a notify socket, as one dict per datagram."""
+    """The messages at a notify socket, as one dict per datagram."""
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(path)
 
     def next(self, key, seconds=DEADLINE_S):
-        """The next datagram that has this key; others before it are dropped."""
+        """Returns the next datagram with this key; drops others before it."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self.socket.settimeout(left)
@@ -53,7 +51,7 @@ def check(daemon, notifications, config):
         got = notifications.next("WATCHDOG")
         times.append(time.monotonic())
         expect(got["WATCHDOG"] == "1" and "STATUS" in got, f"the watchdog hears {got}")
-    # Most of them: a busy machine may hold up one or two.
+    # Most of them, because a busy machine may delay one or two.
     pause = sorted(b - a for a, b in zip(times, times[1:]))[2]
     expect(pause < WATCHDOG_S * 0.9, f"{pause:.2f} s between two watchdog messages")
 
@@ -101,7 +99,7 @@ def main():
         "SIGHUP: changed: log_level",
         "notify.conf:1: unknown key 'nonsense'",
         "the configuration has errors; nothing was changed",
-        "pending tasks may run on for 10 s",
+        "pending tasks may run for another 10 s",
     ):
         expect(words in text, f"not logged: '{words}'. The log:\n{text}")
     expect("need a restart" not in text, f"a restart for nothing. The log:\n{text}")

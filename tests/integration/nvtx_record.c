@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A profiler: NVTX loads it by NVTX_INJECTION64_PATH, and it writes ranges to the file
+ * A profiler that NVTX loads through NVTX_INJECTION64_PATH. It writes ranges to the file
  * $NVTX_RECORD: a line with the name where one begins, and a line "-" where one ends. */
 #include <fcntl.h>
 #include <nvtx3/nvToolsExt.h>

@@ -46,7 +46,7 @@ static size_t recv_elements(const struct call *c)
 	}
 }
 
-/* What ought to stand in element i of this rank's result. */
+/* The expected value of element i in this rank's result. */
 static double expected(const struct call *c, size_t i, bool *exact)
 {
 	size_t block = c->count ? i / c->count : 0, at = c->count ? i % c->count : 0;
@@ -73,7 +73,7 @@ static double expected(const struct call *c, size_t i, bool *exact)
 	}
 }
 
-/* Where source and destination lie for in place, as NCCL has it. */
+/* The addresses of source and destination in place, as in NCCL. */
 static void place(const struct call *c, char **send, char **recv)
 {
 	size_t own = (size_t)c->rank * c->count * c->size;
@@ -165,7 +165,7 @@ void run_call(const struct call *c)
 	if (recv == c->recv)
 		for (size_t i = 0; i < GUARD; i++)
 			CHECK_EQ((unsigned char)recv[used + i], GUARD_BYTE);
-	/* The source is the caller's, and is only read. */
+	/* The source belongs to the caller, and is only read. */
 	if (!c->in_place)
 		for (size_t i = 0; i < in; i++)
 			CHECK(element_load(send, i, c->type) ==

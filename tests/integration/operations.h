@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Operations with checked results, as the tests of one node and of several run them. */
+ * Operations with checked results, for tests on one node and on several. */
 #ifndef TESTS_OPERATIONS_H
 #define TESTS_OPERATIONS_H
 
 #include "harness.h"
 
-#define GUARD 64 /* bytes behind a result that nobody may touch */
+#define GUARD 64 /* bytes after a result that nothing may change */
 
-/* What one call works on. Sizes are in elements. */
+/* The buffers and parameters of one call. Sizes are in elements. */
 struct call {
 	ncclsvc_session *session;
 	ncclsvc_comm *comm;
@@ -23,7 +23,7 @@ struct call {
 /* Fills the source, runs the operation, and checks the whole result and that nothing else has
  * changed. */
 void run_call(const struct call *c);
-/* The same with every type, and every reduction where there is one. */
+/* The same with every type, and every reduction if the operation reduces. */
 void every_type(struct call *c);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the tests of the planned service share: a rank with its plan. */
+ * What the tests of plans share: a rank with its plan. */
 #ifndef TESTS_PLAN_DESK_H
 #define TESTS_PLAN_DESK_H
 
@@ -42,7 +42,7 @@ static inline void check(const int32_t *buf, int32_t base)
 				     ncclsvc_last_error());                                        \
 	} while (0)
 
-/* A thread has written its number there, and is in the call that it makes next. */
+/* Waits until a thread that has written its number there sleeps in its next call. */
 static inline void wait_until_asleep(const _Atomic pid_t *tid)
 {
 	const uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);

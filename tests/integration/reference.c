@@ -40,7 +40,7 @@ double type_epsilon(ncclsvc_type type)
 	}
 }
 
-/* Rounds to `bits` of significand, to nearest even, without regard to the exponent's range. */
+/* Rounds to `bits` bits of significand, to nearest even, ignoring the exponent's range. */
 static double round_to(double v, int bits)
 {
 	int exponent;
@@ -94,7 +94,7 @@ static double bfloat_value(uint16_t b)
 	X(NCCLSVC_UINT32, uint32_t)                                                                \
 	X(NCCLSVC_INT64, int64_t)                                                                  \
 	X(NCCLSVC_UINT64, uint64_t)                                                                \
-	X(NCCLSVC_BOOL, uint8_t) /* this and what follows is only moved */                         \
+	X(NCCLSVC_BOOL, uint8_t) /* this type and the following ones are only moved */             \
 	X(NCCLSVC_INT16, int16_t)                                                                  \
 	X(NCCLSVC_UINT16, uint16_t)                                                                \
 	X(NCCLSVC_INT4, int8_t) /* bytes */                                                        \

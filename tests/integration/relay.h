@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A socket in front of a daemon's, whose connections pass everything on and change one thing. That
- * is the protocol versions in HELLO: with them, a client and a daemon of this build speak an older
- * version with each other, or find that they have none in common. Or a broken daemon's messages. */
+ * A socket in front of a daemon's, which forwards everything and changes one thing. That is either
+ * the protocol versions in HELLO, with which a client and a daemon of this build use an older
+ * version, or find that they have none in common; or the messages, as a broken daemon would. */
 #ifndef TESTS_RELAY_H
 #define TESTS_RELAY_H
 
 #include "harness.h"
 
 struct relay {
-	struct daemon behind; /* the daemon, with the relay's socket: what clients are to open */
+	struct daemon behind; /* the daemon, with the relay's socket: clients open this one */
 	const struct daemon *daemon;
-	uint16_t version_min, version_max; /* what the client is made to say */
-	/* Changes a message of the daemon's, if it is not NULL. The message has room for
-	 * SVC_LIST_MESSAGE_MAX bytes, and the fds are the relay's. */
+	uint16_t version_min, version_max; /* the versions that the client is made to offer */
+	/* Changes one of the daemon's messages; NULL: none. The message has room for
+	 * SVC_LIST_MESSAGE_MAX bytes, and the fds belong to the relay. */
 	void (*mangle)(unsigned char *message, size_t *length, int *fds, unsigned *nfds);
 	int listener;
 	struct client process;
@@ -21,7 +21,7 @@ struct relay {
 /* The daemon may be killed and started again; connections end with it. */
 void relay_start(struct relay *r, const struct daemon *d, unsigned version_min,
 		 unsigned version_max);
-/* The same with all versions, and a mangle. */
+/* The same with all versions, and a mangle function. */
 void relay_start_mangling(struct relay *r, const struct daemon *d,
 			  void (*mangle)(unsigned char *message, size_t *length, int *fds,
 					 unsigned *nfds));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Preloaded into the daemon (LD_PRELOAD): while the test says so, malloc(3) gives only what was
- * freed since. The word and the number of bytes are in the file $SCARCE_MEMORY. */
+ * Preloaded into the daemon (LD_PRELOAD): while the test says so, malloc(3) only returns memory
+ * that was freed since. The switch and the number of bytes are in the file $SCARCE_MEMORY. */
 #include "scarce_memory.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The C library's own. */
+/* The C library's own functions. */
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t n, size_t bytes);
 void *__libc_realloc(void *p, size_t bytes);
@@ -50,7 +50,7 @@ static void give(size_t bytes)
 		atomic_fetch_add(&memory->left, (int64_t)bytes);
 }
 
-/* Of which `taken` bytes were taken: the rest is, too. */
+/* Only `taken` bytes were counted: counts the rest too. */
 static void *taken_whole(void *p, size_t taken)
 {
 	if (p && memory && memory->scarce)

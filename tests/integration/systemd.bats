@@ -229,7 +229,7 @@ has_ended() {
 	code=0
 	wait "${pids[0]}" || code=$?
 	[ "$code" -eq 1 ]
-	eventually grep -q 'no listening AF_UNIX SOCK_SEQPACKET socket' "$dir/log"
+	eventually grep -q 'not a listening AF_UNIX SOCK_SEQPACKET socket' "$dir/log"
 }
 
 @test "systemd is told: ready, status, watchdog, reloading, stopping" {
@@ -237,4 +237,16 @@ has_ended() {
 	run timeout 60 python3 "$here/notify.py" "$daemon" "$dir/n"
 	echo "$output"
 	[ "$status" -eq 0 ]
+}
+
+@test "the journal's catalog explains every message id of the daemon" {
+	needs journalctl
+	mkdir -p "$dir/usr/lib/systemd/catalog" "$dir/var/lib/systemd/catalog"
+	cp "$here/../../scripts/systemd/ncclsvc.catalog" "$dir/usr/lib/systemd/catalog/"
+	journalctl --root="$dir" --update-catalog
+	ids=$(sed -nE 's/^#define ID_[A-Z]+[[:space:]]+"([0-9a-f]{32})".*/\1/p' "$here"/../../daemon/comm/*.c)
+	[ "$(wc -w <<<"$ids")" -ge 5 ]
+	for id in $ids; do
+		journalctl --root="$dir" --dump-catalog "$id" | grep -q "^Subject: ."
+	done
 }

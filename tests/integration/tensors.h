@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks that exchange lists of tensors, on the host. */
+ * Ranks that exchange lists of tensors in host memory. */
 #ifndef TESTS_TENSORS_H
 #define TESTS_TENSORS_H
 
 #include "harness.h"
 #include "ncclsvc_tensors.h"
 
-/* What one rank has. */
+/* One rank's objects. */
 struct side {
 	struct client *me;
 	ncclsvc_session *s;
@@ -15,41 +15,42 @@ struct side {
 	int peer; /* of two */
 };
 
-/* In that session, or in one of its own. */
+/* Opens one in that session, or in a new one. */
 struct side side_on(struct client *me, ncclsvc_session *s);
 struct side side_open(struct client *me);
-/* Checks that nothing has failed the communicator, and closes it all when all ranks are here. */
+/* Checks that nothing has failed the communicator, and closes everything once all ranks are here.
+ */
 void side_close(struct side *x);
-/* A daemon, and n ranks (at most 4), or two, that run main. */
+/* Starts a daemon and n ranks (at most 4), or two, that run `main`. */
 void run_ranks(int n, client_main *main);
 void run_pair(client_main *main);
 
-/* To or from the peer. */
+/* A message to or from the peer. */
 ncclsvc_message message(const struct side *x, ncclsvc_shapes shapes, int64_t tag, size_t n,
 			const ncclsvc_tensor *tensors);
-/* Checks that the last error has this in its sentence. */
+/* Checks that the last error contains this text. */
 void says(const char *text);
 size_t bytes_of(const ncclsvc_tensor *t);
 
-/* What the receiver allocates: a message's allocate, and its arg. */
+/* What the receiver allocates: a message's allocate callback, and its arg. */
 struct got {
 	size_t n;
 	ncclsvc_tensor tensors[256];
 	int64_t dims[256][4];
-	ncclsvc_result refuse; /* if not OK, it does */
+	ncclsvc_result refuse; /* if not OK, the callback refuses with it */
 	int calls;
 };
 
 ncclsvc_result allocate(ncclsvc_tensor *tensors, size_t n, void *arg);
 void got_free(struct got *g);
 
-/* Five tensors of several types and shapes, without memory; returns how many. */
+/* Fills in five tensors of several types and shapes, without memory; returns how many. */
 size_t some_list(ncclsvc_tensor *t);
-/* Gives them memory with the values of a seed; 0: with others. */
+/* Allocates their memory, with values from a seed; 0: with other values. */
 void memory_of(ncclsvc_tensor *t, size_t n, unsigned seed);
 void check_list(ncclsvc_tensor *t, size_t n, unsigned seed);
 void memory_free(ncclsvc_tensor *t, size_t n);
-/* One good list from rank 0 to rank 1: whatever was before, both are in step. */
+/* Sends one good list from rank 0 to rank 1, to check that both are in step. */
 void check_in_step(struct side *x, unsigned seed);
 
 #endif

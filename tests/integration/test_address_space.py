@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ncclsvcd with little address space: it says how much it needs, and starts with that. $NCCLSVCD and $NCCLSVC_CTL
+"""ncclsvcd with little address space: it reports how much it needs, and starts with that. $NCCLSVCD and $NCCLSVC_CTL
 name the programs."""
 
 import os
@@ -37,7 +37,7 @@ class AddressSpaceTest(unittest.TestCase):
             return log.read()
 
     def refused(self, mib, options):
-        """One sentence, whatever the limit. Returns the MiB that it names, if it does."""
+        """Checks that it fails with one sentence, whatever the limit. Returns the MiB that it names, if any."""
         code = self.start(mib, options).wait(WAIT)
         log = self.logged()
         self.assertGreater(code, 0, f"{mib} MiB: {log}")
@@ -63,7 +63,7 @@ class AddressSpaceTest(unittest.TestCase):
     def test_no_limit_ends_it_without_a_word(self):
         needs = self.refused(90, [])
         for mib in [1, 2, 3, 4, 6, 8, 9, 10, 11, 12, 14, 16, *range(20, needs - 2, 8)]:
-            if mib < 12:  # the loader, or the system's exec, may say it, or not
+            if mib < 12:  # the loader, or exec itself, may fail with or without a message
                 self.assertNotEqual(self.start(mib, []).wait(WAIT), 0)
             else:
                 self.assertIsNotNone(self.refused(mib, []))

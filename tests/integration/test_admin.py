@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Administration has a socket of its own; the jobs' socket grants user 0 nothing. $NCCLSVCD and
-$NCCLSVC_CTL name the programs."""
+"""Administration has a separate socket; the jobs' socket gives root no extra rights. $NCCLSVCD and $NCCLSVC_CTL name
+the programs."""
 
 import os
 import stat
@@ -42,7 +42,7 @@ class AdminTest(unittest.TestCase):
         self.assertEqual(stat.S_IMODE(os.stat(self.admin).st_mode), 0o600)
 
     def open_as(self, user):
-        """The kernel keeps the user who connects."""
+        """The kernel keeps the connecting user's credentials."""
         os.seteuid(user)
         try:
             return svc.Session(self.path, name="job")
@@ -89,7 +89,7 @@ class AdminTest(unittest.TestCase):
             self.refused(root.cancel_comm, comm.uid)
             self.refused(root.cancel_session, second.id)
             self.assertEqual([t.task for t in second.tasks()], [task.task])
-            # The socket for administration can, and nothing else.
+            # Only the administration socket can.
             self.assertEqual(admin.cancel_task(task.task), 1)
             with self.assertRaises(svc.ServiceError) as caught:
                 first.wait(serial)
@@ -113,7 +113,7 @@ class AdminTest(unittest.TestCase):
             self.assertIn(self.admin, said)
             os.rename(self.admin, self.admin + ".away")
             said = self.ctl("cancel", "session", str(job.id), code=1)
-            self.assertIn(f"{self.admin} only: no daemon listens there", said)
+            self.assertIn(f"Only {self.admin} can end other users' work: no daemon listens there", said)
             os.rename(self.admin + ".away", self.admin)
             self.ctl("cancel", "session", str(job.id))
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Messages that no client should send: each gets its documented error, and nobody else notices. */
+ * Messages that no client should send: each gets its documented error, and nobody else is affected.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -24,7 +25,7 @@ static void scene_start(struct scene *s)
 	raw_open(&s->r, &s->d);
 }
 
-/* The session still works, or was replaced by one that does. */
+/* Checks that the session still works, or was replaced by one that does. */
 static void still_works(struct scene *s)
 {
 	struct svc_daemon_info_request request = {0};
@@ -60,7 +61,7 @@ static void malformed_frames_end_their_session_alone(void **state)
 		CHECK_EQ(raw_send_bytes(&s.r, message, n, NULL, 0), 0);
 		ended(&s, NCCLSVC_PROTOCOL);
 	}
-	/* A header that lies about the length. */
+	/* A header with a wrong length. */
 	static const uint32_t lies[] = {0, 1, 16, 23, 25, 512, 4096, 0x80000000, 0xffffffff};
 	for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
 		struct svc_header header = {.length = lies[i], .opcode = SVC_LEAVE, .serial = 1};
@@ -286,10 +287,10 @@ static void stray_and_missing_fds_are_refused_and_closed(void **state)
 				raw_refused(&s.r, op, body, shape->request, fds, numbers[i],
 					    NCCLSVC_PROTOCOL, "file descriptors");
 	}
-	/* With a frame that is none. */
+	/* With a malformed frame. */
 	CHECK_EQ(raw_send_bytes(&s.r, "x", 1, fds, 253), 0);
 	ended(&s, NCCLSVC_PROTOCOL);
-	/* Nobody but us has the write end any more: a reader sees the end. */
+	/* Only we have the write end now, so a reader sees the end. */
 	close(pipefd[1]);
 	char c;
 	alarm(20);
@@ -338,7 +339,7 @@ static void regions_that_could_fault_are_refused(void **state)
 	region_refused(&s, pipefd[1], 4096, bad, "memfd");
 	region_refused(&s, open("/dev/zero", O_RDWR | O_CLOEXEC), 4096, bad, "memfd");
 	region_refused(&s, open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC), 4096, bad, "memfd");
-	/* A memfd that was opened again for reading cannot be mapped for writing. */
+	/* A memfd reopened for reading cannot be mapped for writing. */
 	int fd = memfd_of(8192, 0, F_SEAL_SHRINK);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	int readonly = open(path, O_RDONLY | O_CLOEXEC);
@@ -386,7 +387,7 @@ static void a_registered_memfd_cannot_be_cut(void **state)
 	CHECK(ftruncate(region.fd, 0) < 0 && errno == EPERM);
 	CHECK(ftruncate(region.fd, 4096) < 0 && errno == EPERM);
 	CHECK_EQ(raw_submit_wait(&s.r, task).result, 0);
-	/* A hole punched into it reads as zeros, and faults nobody. */
+	/* A hole punched into it reads as zeros, and does not fault. */
 	memset(region.base, 1, region.bytes);
 	CHECK_EQ(fallocate(region.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 1 << 20), 0);
 	CHECK_EQ(raw_submit_wait(&s.r, task).result, 0);

@@ -113,7 +113,7 @@ static void joins_out_of_range_are_refused(void **state)
 	join.rank = 0;
 	join.nranks = 4;
 	join_refused(&s, join, NCCLSVC_INVALID_ARGUMENT);
-	/* One session may not hold a rank twice; and a join that waits may be given up. */
+	/* A session cannot hold a rank twice; and a waiting join can be given up. */
 	join = raw_join_request(&id, 2, 0);
 	uint32_t serial = raw_send(&s.r, SVC_JOIN, &join, sizeof(join), NULL, 0);
 	join_refused(&s, join, NCCLSVC_RANK_TAKEN);
@@ -155,7 +155,7 @@ static void a_host_daemon_has_no_devices(void **state)
 	CHECK_EQ(reply.header.result, 0);
 	CHECK_EQ(reply.list.count, 0);
 	CHECK_EQ(reply.list.record_size, sizeof(ncclsvc_device_info));
-	/* A memfd is none of a GPU's kinds. */
+	/* A memfd does not match any kind of GPU memory. */
 	for (uint32_t kind = 1; kind <= 4; kind++) {
 		struct svc_region_add add = {.bytes = SVC_PAGE, .kind = kind};
 		raw_refused(&r, SVC_REGION_ADD, &add, sizeof(add), &fd, 1, NCCLSVC_INVALID_ARGUMENT,
@@ -249,7 +249,7 @@ static void bad_records_fail_alone(void **state)
 			check_failed(__FILE__, __LINE__,
 				     "%s: result %d by socket, %d by ring, not %d", bad->what,
 				     reply.header.result, st.result, bad->result);
-		/* A good one right behind it. */
+		/* A good one directly after it. */
 		r = (struct svc_record){.comm = s.comm.comm, .epoch = s.comm.epoch, AR};
 		r.count = BYTES / 4;
 		r.src_region = r.dst_region = 1;
@@ -280,7 +280,7 @@ static void a_bad_record_fails_its_whole_group(void **state)
 			CHECK(raw_ring_wait(&s.r, n[i]).result == NCCLSVC_INVALID_ARGUMENT);
 		CHECK_EQ(raw_ring_wait(&s.r, raw_ring_submit(&s.r, good)).result, 0);
 	}
-	/* A group left open is dropped with its session. */
+	/* A group left open is dropped together with its session. */
 	good.flags = SVC_TASK_MORE;
 	raw_ring_submit(&s.r, good);
 	scene_end(&s);

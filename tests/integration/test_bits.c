@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Floating-point reductions: close to the float64 reference, and the same bits on every rank and in
- * every run. And more elements than 31 bits count. */
+ * every run. Also more elements than 31 bits can count. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,8 @@ static uint64_t hash(const void *data, size_t n, uint64_t h)
 	return h;
 }
 
-/* The reference takes what the type holds, so only the reduction's own rounding is left. */
+/* The reference gets what the type can represent, so that only the reduction's own rounding is
+ * left. */
 static void check_close(const void *buf, size_t i, int nranks, ncclsvc_type type,
 			ncclsvc_redop redop)
 {
@@ -54,7 +55,7 @@ static void check_close(const void *buf, size_t i, int nranks, ncclsvc_type type
 	double slack = redop == NCCLSVC_MAX || redop == NCCLSVC_MIN
 			       ? 0
 			       : (nranks + 1) * type_epsilon(type) * (sum + fabs(v));
-	/* Halves round once from float32: no more than half a unit, and float32's own. */
+	/* Halves are rounded once from float32: at most half a unit, plus float32's own error. */
 	if (redop == NCCLSVC_SUM && svc_type_size(type) == 2)
 		slack = type_epsilon(type) * fabs(v) * 1.001 + nranks * 0x1p-24 * sum + 0x1p-25;
 	double got = element_load(buf, i, type);
@@ -84,7 +85,8 @@ static void reduce_fractions(struct client *me)
 			wait_for(s, some, NCCLSVC_OK);
 			for (size_t i = 0; i < COUNT; i++)
 				check_close(recv, i, RANKS, types[t], redops[k]);
-			/* Whoever reduces it, and however it is cut: the bits are the same */
+			/* The bits do not depend on which thread reduces a part, or on how it is
+			 * cut. */
 			CHECK(memcmp(part, recv + (size_t)me->rank * n * size, n * size) == 0);
 			h = hash(recv, COUNT * size, h);
 		}

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A daemon that is trusted, and broken: its messages, and what it writes into the ring, are changed
- * at random on their way. The library may say anything of that, but not crash, and not hang.
- *
- * With NCCLSVC_TEST_SEEDS=N, so many schedules are tried instead of a few; NCCLSVC_TEST_SEED is the
- * first. */
+ * A daemon that is trusted but broken: its messages, and what it writes into the ring, are changed
+ * at random in transit. The library may report anything, but must not crash or hang.
+ * NCCLSVC_TEST_SEEDS=N tries that many schedules instead of a few; NCCLSVC_TEST_SEED is the first.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -16,9 +15,9 @@
 #define SEEDS	   60
 #define TIMEOUT_MS 300
 #define WORDS	   1000
-#define SEED_MS	   120000 /* for a process; a request may wait 10 s for its reply, several times */
+#define SEED_MS	   120000 /* per process; a request may wait 10 s for its reply, several times */
 
-/* ---- What a trainer does ---- */
+/* ---- A trainer's work ---- */
 
 static void list_all(ncclsvc_session *s)
 {

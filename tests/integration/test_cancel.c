@@ -23,7 +23,7 @@ static void cancelled(struct client *me)
 				CHECK_OK(ncclsvc_barrier(comm, &tasks[i]));
 			wait_for(s, tasks[0], NCCLSVC_CANCELLED);
 		}
-		/* One task in the first round, all of the communicator in the second. */
+		/* One task in the first round, all the communicator's tasks in the second. */
 		wait_for(s, tasks[1], round ? NCCLSVC_CANCELLED : NCCLSVC_OK);
 		wait_for(s, tasks[2], round ? NCCLSVC_CANCELLED : NCCLSVC_OK);
 		check_usable(s, comm);
@@ -38,8 +38,7 @@ static void cancelled(struct client *me)
 		say(me, DONE);
 	} else {
 		CHECK_EQ(hear(me), GO);
-		/* The last one may still have been matched, just before its session was taken down.
-		 */
+		/* The last one may still have been matched just before its session ended. */
 		for (int i = 0; i < 2 && result == NCCLSVC_OK; i++) {
 			result = ncclsvc_barrier(comm, &tasks[i]);
 			if (result == NCCLSVC_OK)
@@ -82,8 +81,8 @@ static void tasks_communicators_and_sessions_can_be_cancelled(void **state)
 	CHECK_OK(ncclsvc_cancel_task(s, head.task, &n));
 	CHECK_EQ(n, 1);
 	CHECK_EQ(hear(&clients[0]), DONE);
-	/* It has failed, and is kept until its peers have matched it: there is nothing left to end.
-	 */
+	/* It has failed, and is kept until its peers have matched it, so there is nothing left to
+	 * end. */
 	CHECK_OK(ncclsvc_cancel_task(s, head.task, &n));
 	CHECK_EQ(n, 0);
 	say(&clients[1], GO);

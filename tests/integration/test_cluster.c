@@ -26,7 +26,7 @@ static void everything(struct call *c)
 								     NCCLSVC_INT64};
 				c->count = counts[k];
 				c->in_place = in_place;
-				/* All of them where they are quick. */
+				/* All of them where that is fast. */
 				if (counts[k] < 1000) {
 					every_type(c);
 					continue;
@@ -123,8 +123,8 @@ static void check_wanted(const struct wanted *w, int nranks)
 	}
 }
 
-/* Many tasks at a time, none of them waited for: collectives on two communicators, and exchanges
- * in groups, some of many chunks. */
+/* Many tasks at a time, without waiting: collectives on two communicators, and exchanges in groups,
+ * some of many chunks. */
 static void burst(struct client *me, struct dice *d, ncclsvc_session *s, ncclsvc_comm *comms[2],
 		  int32_t **in, int32_t **out, int step)
 {
@@ -178,7 +178,7 @@ static void rank_of_bursts(struct client *me)
 	}
 	for (int round = 0; round < (sanitized() ? 4 : 12); round++)
 		burst(me, &d, s, comms, in, out, round * BURST_CALLS);
-	/* Who leaves ends what others still exchange. */
+	/* A rank that leaves would end what others still exchange. */
 	check_usable(s, comms[0]);
 	ncclsvc_close(s);
 }

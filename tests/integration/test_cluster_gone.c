@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Several daemons: what members of other nodes are told when a rank or a node dies, is late, or
- * asks for something else. */
+ * Several daemons: what members on other nodes get when a rank or a node dies, is late, or submits
+ * something different. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -96,7 +96,7 @@ static void a_killed_rank_fails_its_peers_on_all_nodes(void **state)
 	cluster_stop(&c);
 }
 
-/* ---- In the middle of much ---- */
+/* ---- Death during heavy traffic ---- */
 
 #define BIG ((size_t)24 << 20)
 
@@ -160,7 +160,7 @@ static uint64_t uid_of(ncclsvc_session *s, const ncclsvc_comm *comm)
 	return uid;
 }
 
-/* Who is where, as this node shows it: rank r is on node r % 3. */
+/* Checks the placement that this node shows: rank r is on node r % 3. */
 static void check_inspection(ncclsvc_session *s, const ncclsvc_comm *comm)
 {
 	ncclsvc_node_info *nodes;
@@ -205,7 +205,7 @@ static void beside_a_dead_node(struct client *me)
 	int32_t *v = shared(s, 64);
 	ncclsvc_task task;
 	check_usable(s, comm);
-	/* Of ranks 0 and 3, on one node. */
+	/* Between ranks 0 and 3, on one node. */
 	CHECK_OK(ncclsvc_comm_split(comm, me->rank % 3, 0, WAIT_MS, &local));
 	check_usable(s, local);
 	v[0] = 1;
@@ -221,20 +221,20 @@ static void beside_a_dead_node(struct client *me)
 	CHECK_EQ(st.field, NCCLSVC_FIELD_NODE);
 	CHECK_EQ(st.value_a, 2);
 	check_names_the_node();
-	/* What is submitted from now on is told the same. */
+	/* What is submitted from now on gets the same result. */
 	while (ncclsvc_comm_error(comm) != NCCLSVC_PEER_GONE)
 		sleep_ms(1);
 	CHECK_RESULT(ncclsvc_barrier(comm, NULL), NCCLSVC_STALE_EPOCH);
 	check_names_the_node();
-	/* Inspection knows of it. */
+	/* Inspection shows it. */
 	ncclsvc_node_info *nodes;
 	size_t n;
 	CHECK_OK(ncclsvc_list_nodes(s, &nodes, &n));
 	CHECK_EQ(nodes[2].state, NCCLSVC_NODE_LOST);
 	ncclsvc_list_free(nodes);
-	/* What was not across it goes on. */
+	/* Communicators that do not include it continue. */
 	check_usable(s, local);
-	/* And those that live can do without it. */
+	/* And the survivors can work without it. */
 	CHECK_EQ(hear(me), GO);
 	struct client rest = *me;
 	rest.nranks = 3;
@@ -275,7 +275,7 @@ static void a_killed_daemon_fails_what_is_across_it(void **state)
 	cluster_stop(&c);
 }
 
-/* ---- Disagreement, and being late ---- */
+/* ---- Disagreement and lateness ---- */
 
 static void disagree(struct client *me)
 {
@@ -294,7 +294,7 @@ static void disagree(struct client *me)
 		CHECK_EQ(st.rank_b, 3);
 		CHECK_EQ(st.value_a, 4 * scale);
 		CHECK_EQ(st.value_b, 5 * scale);
-		/* As on one node, that ends this task alone. */
+		/* As on one node, this ends only this task. */
 		check_usable(s, comm);
 	}
 	/* A Send and its Recv. */
@@ -322,6 +322,23 @@ static void a_mismatch_is_the_same_on_all_nodes(void **state)
 	cluster_stop(&c);
 }
 
+/* The late rank is named, and its process. */
+static void check_late(ncclsvc_session *s, const ncclsvc_status *st)
+{
+	ncclsvc_member_info *members;
+	size_t n;
+	bool found = false;
+	char who[48];
+	CHECK_EQ(st->rank_b, st->missing[0]);
+	CHECK_OK(ncclsvc_list_members(s, &members, &n));
+	for (size_t i = 0; i < n; i++)
+		found |= members[i].rank == st->rank_b && members[i].pid == st->pid_b;
+	ncclsvc_list_free(members);
+	CHECK(found);
+	snprintf(who, sizeof(who), "%d (pid %d)", st->rank_b, st->pid_b);
+	CHECK(st->pid_b > 0 && strstr(ncclsvc_last_error(), who));
+}
+
 static void late(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -331,7 +348,7 @@ static void late(struct client *me)
 	bool missing = me->rank == 1 || me->rank == 4;
 	check_usable(s, comm);
 	if (!missing) {
-		/* Rank 0 is the last of those who come, and has the first deadline. */
+		/* Rank 0 is the last to come, and has the earliest deadline. */
 		if (me->rank == 0)
 			CHECK_EQ(hear(me), GO);
 		uint64_t before = now_ns();
@@ -343,24 +360,28 @@ static void late(struct client *me)
 		if (me->rank == 0)
 			CHECK(now_ns() - before >= UINT64_C(290000000));
 		ncclsvc_status st = status_of(s, task);
+		check_late(s, &st);
 		CHECK_EQ(st.missing_count, 2);
 		CHECK_EQ(st.missing[0] + st.missing[1], 5);
 		CHECK_OK(ncclsvc_comm_set_timeout(comm, -1));
 	}
 	say(me, READY);
 	CHECK_EQ(hear(me), GO);
-	if (missing) { /* it matches what has failed, and fails alike */
+	if (missing) { /* it matches a failed task, and fails in the same way */
 		CHECK_OK(ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task));
 		wait_for(s, task, NCCLSVC_TIMEOUT);
 	}
 	check_usable(s, comm);
-	/* A Recv whose Send does not come in time, and then does. */
+	/* A Recv whose Send is too late. */
 	if (me->rank == 0) {
 		CHECK_OK(ncclsvc_comm_set_timeout(comm, 200));
 		CHECK_OK(ncclsvc_recv(v, 1, NCCLSVC_INT32, 1, comm, &task));
 		wait_for(s, task, NCCLSVC_TIMEOUT);
 		say(me, DONE);
-		CHECK_EQ(status_of(s, task).missing[0], 1);
+		ncclsvc_status st = status_of(s, task);
+		CHECK_EQ(st.missing[0], 1);
+		CHECK_EQ(st.rank_b, 1);
+		CHECK(st.pid_b > 0 && st.pid_b != me->pid);
 		CHECK_OK(ncclsvc_comm_set_timeout(comm, -1));
 		CHECK_OK(ncclsvc_recv(v, 1, NCCLSVC_INT32, 1, comm, &task));
 		wait_for(s, task, NCCLSVC_OK);
@@ -378,7 +399,7 @@ static void late(struct client *me)
 	ncclsvc_close(s);
 }
 
-static void who_is_missing_on_other_nodes_is_named(void **state)
+static void missing_ranks_on_other_nodes_are_named(void **state)
 {
 	struct cluster c;
 	struct client clients[5];
@@ -387,7 +408,7 @@ static void who_is_missing_on_other_nodes_is_named(void **state)
 	cluster_clients(clients, 5, &c, IN_TURN, late, NULL);
 	CHECK_EQ(hear(&clients[2]), DONE);
 	CHECK_EQ(hear(&clients[3]), DONE);
-	for (int i = 2; i < 4; i++) { /* each on a node of its own */
+	for (int i = 2; i < 4; i++) { /* each on a separate node */
 		ncclsvc_session *s = session_open(clients[i].daemon);
 		tasks_reach(s, NCCLSVC_WAITING_PEERS, 1);
 		ncclsvc_close(s);
@@ -407,7 +428,7 @@ static void join_checks(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon), *other;
 	ncclsvc_comm *comm, *taken;
-	/* Not all come: those that are missing are named, though another node knows of them. */
+	/* Some do not come: the missing ranks are named, although another node knows them. */
 	if (me->rank == 0) {
 		ncclsvc_unique_id id = me->id;
 		id.bytes[5] ^= 1;
@@ -415,7 +436,7 @@ static void join_checks(struct client *me)
 		CHECK(strstr(ncclsvc_last_error(), "1, 2"));
 	}
 	comm = comm_join(me, s);
-	/* A rank that another node's process holds; another number of ranks. */
+	/* A rank held by a process on another node; a different number of ranks. */
 	other = session_open(me->daemon);
 	CHECK_RESULT(ncclsvc_comm_join(other, &me->id, me->nranks, (me->rank + 1) % me->nranks,
 				       WAIT_MS, &taken),
@@ -442,7 +463,7 @@ static void join_checks(struct client *me)
 		check_usable(s, part);
 		CHECK_OK(ncclsvc_comm_leave(part));
 	}
-	/* One leaves: the others hear of it, and begin anew when it is back. */
+	/* One leaves: the others learn of it, and begin a new epoch when it is back. */
 	if (me->rank == 2) {
 		CHECK_OK(ncclsvc_comm_leave(comm));
 		sleep_ms(50);
@@ -472,9 +493,9 @@ static void joining_across_nodes_is_as_on_one(void **state)
 	cluster_stop(&c);
 }
 
-/* ---- A daemon that was of several nodes ---- */
+/* ---- A daemon that belonged to several nodes ---- */
 
-/* The exit code of a daemon that is started alone on the socket; what it says is in out. */
+/* Starts a daemon alone on the socket; returns its exit code, with its output in out. */
 static int start_alone(const char *socket, const char *bootstrap, char *out, size_t size)
 {
 	char *argv[] = {"/usr/bin/timeout",
@@ -507,9 +528,9 @@ static void a_lost_daemon_does_not_come_back_alone(void **state)
 	do
 		CHECK_EQ(start_alone(socket, "auto", out, sizeof(out)), 1);
 	while (strstr(out, "another ncclsvcd serves"));
-	CHECK(strstr(out, "was node 1 of 2, and did not end with the other nodes"));
+	CHECK(strstr(out, "was node 1 of 2, and did not exit with the other nodes"));
 	CHECK(strstr(out, "--cluster-bootstrap none"));
-	/* As it was asked for; and from then on it is alone. */
+	/* Alone, as requested; and from then on it stays alone. */
 	CHECK_EQ(start_alone(socket, "none", out, sizeof(out)), 0);
 	CHECK(strstr(out, "ready on"));
 	CHECK_EQ(start_alone(socket, "auto", out, sizeof(out)), 0);
@@ -526,7 +547,7 @@ static void daemons_that_ended_together_may_be_alone(void **state)
 	snprintf(dir, sizeof(dir), "%s", c.dir);
 	snprintf(lock, sizeof(lock), "%s.lock", socket);
 	snprintf(admin_lock, sizeof(admin_lock), "%s.admin.lock", socket);
-	/* The note outlives what cluster_stop takes away. */
+	/* The note outlives what cluster_stop removes. */
 	snprintf(kept, sizeof(kept), "%s.kept", dir);
 	CHECK_EQ(link(lock, kept), 0);
 	cluster_stop(&c);
@@ -545,7 +566,7 @@ int main(void)
 		TEST(a_rank_killed_in_a_big_task_takes_nobody_along),
 		TEST(a_killed_daemon_fails_what_is_across_it),
 		TEST(a_mismatch_is_the_same_on_all_nodes),
-		TEST(who_is_missing_on_other_nodes_is_named),
+		TEST(missing_ranks_on_other_nodes_are_named),
 		TEST(joining_across_nodes_is_as_on_one),
 		TEST(a_lost_daemon_does_not_come_back_alone),
 		TEST(daemons_that_ended_together_may_be_alone),

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which TCP ports the daemons of a cluster have: on one machine, and on two with networks of their own,
-which are namespaces."""
+"""Which TCP ports a cluster's daemons use: on one machine, and on two with separate networks, which are namespaces."""
 
 import json
 import os
@@ -28,7 +27,7 @@ def run(*command):
 
 
 def make_networks():
-    """A namespace for each node, with an interface in each network."""
+    """Creates a namespace for each node, with an interface in each network."""
     run("mount", "-t", "tmpfs", "tmpfs", "/run")
     run("ip", "link", "set", "lo", "up")
     for interface, network in NETWORKS.items():
@@ -47,7 +46,7 @@ def make_networks():
 
 
 def tcp_sockets(pid):
-    """Of this process: (state, local address, remote address) as the kernel writes them."""
+    """A process's sockets: (state, local address, remote address) as the kernel writes them."""
     inodes = set()
     for fd in os.listdir(f"/proc/{pid}/fd"):
         try:
@@ -100,7 +99,7 @@ class Cluster:
         return self.log.read()[-3000:]
 
     def works(self):
-        """Sums on both nodes, small and large, whose results are checked."""
+        """Sums on both nodes, small and large, with checked results."""
         done = subprocess.run(
             [os.environ["NCCLSVC_PERF"], "all_reduce", "--ranks", "4", "--nodes", str(NODES), "--socket",
              self.socket, "-b", "8", "-e", "4M", "-f", "512", "-n", "3", "--rounds", "1"],
@@ -167,7 +166,7 @@ class TwoMachines(unittest.TestCase):
 
 
 def enter_namespaces():
-    """Runs this program again where it may make networks, if the system lets it."""
+    """Runs this program again where it may create networks, if the system allows it."""
     how = ["unshare", "--net", "--mount", "--uts"]
     if os.getuid():
         how[1:1] = ["--user", "--map-root-user"]

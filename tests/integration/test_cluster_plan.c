@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Plans of communicators with members on several nodes: large ones, and what becomes of them when
- * ranks and nodes go. */
+ * Plans with members on several nodes: large ones, and what happens when ranks and nodes die. */
 #include <stdlib.h>
 
 #include "cluster.h"
@@ -20,7 +19,7 @@ static void run_on(int nodes, int ranks, client_main *main)
 
 /* ---- Of many chunks ---- */
 
-#define MANY 10000 /* tasks of each rank: more than one message takes */
+#define MANY 10000 /* tasks per rank: more than fit into one message */
 
 /* As group g of many: to the next rank and from the one before. */
 static void plan_ring_step(ncclsvc_plan *p, int me, int n, ncclsvc_type type)
@@ -63,8 +62,8 @@ static void ring_of_many(struct client *me)
 			       me->rank == 1 && g == MANY / 2 - 1 ? NCCLSVC_FLOAT32
 								  : NCCLSVC_INT32);
 	CHECK_RESULT(ncclsvc_plan_end(d.plan, WAIT_MS), NCCLSVC_MISMATCH);
-	CHECK_SAYS("rank 1's Send to rank 2 in its group 4999 is of 1 float32, the Recv in rank "
-		   "2's group 4999 of 1 int32");
+	CHECK_SAYS("rank 1's Send to rank 2 in its group 4999 has 1 float32, but the Recv in "
+		   "rank 2's group 4999 has 1 int32");
 	desk_close(&d);
 }
 
@@ -157,7 +156,7 @@ static void a_member_that_leaves_is_told_to_other_nodes(void **state)
 	a_member_goes(false);
 }
 
-/* ---- What one plan leaves undone is not the next one's ---- */
+/* ---- What one plan leaves undone does not affect the next ---- */
 
 static void leave_things_undone(struct client *me)
 {
@@ -167,7 +166,7 @@ static void leave_things_undone(struct client *me)
 	exchange_desk(&d, me);
 	for (int round = 0; round < 20; round++) {
 		/* Rank 0's group waits for rank 1's, which never comes: its deadline passes, or one
-		 * of the two leaves the plan before. */
+		 * of the two leaves the plan first. */
 		CHECK_OK(ncclsvc_comm_set_timeout(d.comm, round % 2 ? 20 : -1));
 		if (d.me == 0) {
 			CHECK_OK(
@@ -233,7 +232,7 @@ static void a_node_that_goes_is_named(void **state)
 	cluster_stop(&c);
 }
 
-/* The node where the members gathered has none itself: their epoch does without it. */
+/* The node that gathered the members has none itself: their epoch continues without it. */
 static void without_a_rendezvous(struct client *me)
 {
 	struct desk d;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Several daemons: inspection says of other nodes' members what this node knows, and no more. */
+ * Several daemons: inspection shows what this node knows about other nodes' members, and no more.
+ */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@ static void local_tasks_reach(const struct daemon *d, const char *what)
 	REACHES(d, what, "tasks", "--json", "--node", "local");
 }
 
-/* Waits until why says so: on a busy machine, a node may be silent for a while. */
+/* Waits until `why` says this: on a busy machine, a node may be silent for a while. */
 static void why_reaches(const struct daemon *d, const char *nodes, const char *format,
 			const char *what)
 {
@@ -101,7 +102,7 @@ static void a_stopped_rank_is_blamed_where_it_is_known(void **state)
 	process_stop(clients[5].pid);
 	say_all(clients, RANKS - 1, GO);
 	hear_all(clients, RANKS - 1, READY);
-	/* Of node 1, the others know that its ranks are there; of node 2, nothing. */
+	/* The others know that node 1's ranks are there; of node 2 they know nothing. */
 	for (int node = 0; node < 2; node++) {
 		const struct daemon *d = &c.nodes[node];
 		local_tasks_reach(d, "\"waits_for\":[],\"waits_count\":0,\"ask_nodes\":[2]");
@@ -133,7 +134,7 @@ static void a_stopped_rank_is_blamed_where_it_is_known(void **state)
 	CHECK_EQ(kill(clients[5].pid, SIGCONT), 0);
 	say(&clients[5], GO);
 	CHECK_EQ(hear(&clients[5]), READY);
-	/* Nor is the peer of a Recv blamed where it is not. */
+	/* The peer of a Recv is not blamed either on nodes where it is not. */
 	CHECK_EQ(hear(&clients[0]), READY);
 	local_tasks_reach(&c.nodes[0], "\"waits_for\":[],\"waits_count\":0,\"ask_nodes\":[2]");
 	why_reaches(&c.nodes[0], "local", NULL, "This node cannot see rank 4 on node 2 (");
@@ -158,7 +159,7 @@ static void all_submit(struct client *me)
 	ncclsvc_close(s);
 }
 
-/* Waits until the node says that of another one's silence. */
+/* Waits until the node reports, or no longer reports, that another one is silent. */
 static void silence_is(const struct daemon *d, bool silent)
 {
 	bool is = !silent;
@@ -186,7 +187,7 @@ static void a_stopped_daemon_is_the_first_suspect(void **state)
 	for (int node = 0; node < 2; node++) {
 		silence_is(&c.nodes[node], true);
 		CHECK(now_ns() - stopped >= 500000000);
-		/* On a busy machine, what it said before may be heard only now. */
+		/* On a busy machine, its earlier messages may arrive only now. */
 		why_reaches(&c.nodes[node], "local", "--json", "\"cause\":\"silent\"");
 		said("\"culprits\":[]");
 		said("\"nodes\":[{\"node\":2,\"host\":\"");
@@ -196,7 +197,7 @@ static void a_stopped_daemon_is_the_first_suspect(void **state)
 		why_reaches(&c.nodes[node], "local", NULL, want);
 	}
 	CHECK_EQ(kill(c.nodes[2].pid, SIGCONT), 0);
-	/* The time in which it was stopped itself is not the others' silence. */
+	/* A node that was stopped itself does not count that time as the others' silence. */
 	CHECK_EQ(CTL(&c.nodes[2], "status"), 0);
 	not_said("has not been heard of");
 	for (int node = 0; node < NODES; node++)
@@ -221,7 +222,7 @@ static void all_but_one_join(struct client *me)
 	ncclsvc_close(s);
 }
 
-/* Waits until so many of the node's own ranks join. */
+/* Waits until that many of the node's own ranks join. */
 static void join_here(const struct daemon *d, size_t ranks)
 {
 	ncclsvc_session *s = session_open(d);
@@ -239,7 +240,7 @@ static void join_here(const struct daemon *d, size_t ranks)
 	ncclsvc_close(s);
 }
 
-/* The members are gathered on one node, which this one names; or it is the one. */
+/* The node that gathers the members, as this one reports; it may be this one. */
 static int gathered_on(const struct cluster *c)
 {
 	CHECK_EQ(CTL(&c->nodes[0], "comms", "--node", "local"), 0);
@@ -286,7 +287,7 @@ static void who_has_joined_on_other_nodes_is_known_where_they_gather(void **stat
 	cluster_stop(&c);
 }
 
-/* The node where the members gather has none of them. */
+/* The node that gathers the members has none of them. */
 static void no_member_of_the_coordinators_node_joins(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -332,7 +333,8 @@ static void a_coordinator_without_members_shows_them(void **state)
 
 /* ---- A deadline ---- */
 
-/* A task that is behind another: of what that one waits for, only this node's ranks are named. */
+/* A task that is behind another one: of the ranks for which that one waits, only this node's are
+ * named. */
 static void one_is_late(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -369,7 +371,7 @@ static void a_late_task_names_no_rank_of_another_node(void **state)
 	cluster_stop(&c);
 }
 
-/* The node where the members gather stands still: none of them is said to be missing. */
+/* The node that gathers the members is stopped: none of them is reported as missing. */
 static void coordinator_is_stopped(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -397,7 +399,7 @@ static void a_join_names_the_coordinator_that_does_not_answer(void **state)
 	cluster_clients(clients, 2, &c, IN_TURN, coordinator_is_stopped, NULL);
 	hear_all(clients, 2, READY);
 	CHECK_EQ(kill(c.nodes[2].pid, SIGCONT), 0);
-	/* It reads what has been taken back since. */
+	/* It reads what has been withdrawn meanwhile. */
 	ncclsvc_close(session_open(&c.nodes[2]));
 	sleep_ms(300);
 	say_all(clients, 2, GO);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A world over several daemons: its nodes are theirs, and lists of tensors go between them; and
- * daemons whose launcher and MPI do not agree on how many there are. */
+ * A world over several daemons, with lists of tensors across nodes; and daemons whose launcher and
+ * MPI disagree on their number. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +37,7 @@ static void rank_of_world(struct client *me)
 			sum |= 1 << ncclsvc_group_rank(g, i);
 		CHECK_EQ(v[0], sum);
 		CHECK_EQ(v[3], sum);
-		/* What one refuses, the other node hears of. */
+		/* The other node learns of one node's refusal. */
 		ncclsvc_result r = ncclsvc_tensors_all_reduce(lists, t, NULL, g->index ? 2 : 0,
 							      NCCLSVC_SUM, WAIT_MS, NULL);
 		CHECK_EQ(r, NCCLSVC_INVALID_ARGUMENT);
@@ -103,7 +103,7 @@ static void a_job_brings_its_world_to_two_nodes(void **state)
 	cluster_stop(&c);
 }
 
-/* Only the death of rank 2, of the other node, ends the wait of ranks 0 and 1. */
+/* Only the death of rank 2, on the other node, ends the wait of ranks 0 and 1. */
 static void hears_of_a_death(struct client *me)
 {
 	ncclsvc_world *w = NULL;
@@ -125,7 +125,7 @@ static void killed_while_others_wait(bool node)
 	cluster_start(&c, 2, NULL);
 	cluster_clients(clients, 3, &c, IN_BLOCKS, hears_of_a_death, NULL);
 	hear_all(clients, 3, READY);
-	/* Node 0 is the rendezvous of this job's id, and knows all who wait. */
+	/* Node 0 is the rendezvous of this job's id, and knows all waiting ranks. */
 	ncclsvc_session *s = session_open(&c.nodes[0]);
 	members_reach(s, NCCLSVC_MEMBER_JOINING, 3);
 	ncclsvc_close(s);
@@ -149,7 +149,7 @@ static void so_is_that_of_a_node_that_is_lost(void **state)
 	killed_while_others_wait(true);
 }
 
-/* MPI's start as a program of its own, while the launcher speaks of two. */
+/* MPI starts as a program of its own, while the launcher says two. */
 static void one_of_two(const char *variable, const char *advice)
 {
 	static char out[65536];
@@ -160,7 +160,7 @@ static void one_of_two(const char *variable, const char *advice)
 	CHECK_EQ(setenv(variable, "2", 1), 0);
 	CHECK_EQ(run_program(argv, out, sizeof(out)), 1);
 	CHECK_EQ(unsetenv(variable), 0);
-	if (!strstr(out, "2 daemons were started together, but MPI sees this one alone") ||
+	if (!strstr(out, "2 daemons were started together, but MPI sees only this one") ||
 	    !strstr(out, advice))
 		check_failed(__FILE__, __LINE__, "it says: %s", out);
 }

@@ -82,6 +82,22 @@ class CtlTest(unittest.TestCase):
                             (("--stuck", "3600"), 0), (("--stuck", "0"), 1)):
             self.assertEqual(self.json("tasks", *args)["total"], total, args)
 
+    def test_jobs(self):
+        """ncclsvc-ctl is a session itself, and takes its job from the environment as any other."""
+        os.environ["NCCLSVC_JOB"] = "night run 7"
+        self.addCleanup(os.environ.pop, "NCCLSVC_JOB")
+        (own,) = self.json("sessions", "--job", "night*")["sessions"]
+        self.assertEqual((own["name"], own["job"]), ("ncclsvc-ctl", "night run 7"))
+        self.assertEqual(self.json("sessions", "--job", "night")["sessions"], [])
+        self.assertEqual(self.json("comms", "--job", "night*")["comms"], [])
+        self.assertEqual(self.json("tasks", "--job", "night*")["total"], 0)
+        # The others have not said: theirs is what the daemon has read, if there was anything to read.
+        cgroup = next(s["cgroup"] for s in self.json("sessions")["sessions"] if s["name"] == "eager")
+        self.assertEqual(own["cgroup"], cgroup)
+        (comm,) = self.json("comms", "--comm", str(self.comm0.uid))["comms"]
+        self.assertEqual(comm["job"], cgroup)
+        self.assertIn("night run 7", self.ctl("sessions").stdout)
+
     def test_why_names_the_straggler(self):
         answer = self.json("why", "--after", "0", code=3)
         self.assertTrue(answer["stuck"])
@@ -96,7 +112,7 @@ class CtlTest(unittest.TestCase):
         self.assertIn("rank 1", text)
         self.assertIn(str(os.getpid()), text)
         self.assertFalse(self.json("why", "--after", "3600")["stuck"])
-        # And when the straggler has come, nothing is stuck.
+        # When the straggler has come, nothing is stuck.
         late = self.second.add_region(svc.Region(4096))
         self.second.all_reduce(self.comm1, (late.id, 0), (late.id, 0), 100, svc.FLOAT32, svc.MAX)
         self.first.wait(self.serial)
@@ -158,7 +174,7 @@ class CtlTest(unittest.TestCase):
         self.assertEqual((answer["target"], answer["id"], answer["cancelled"]),
                          ("task", task["task"], 1))
         self.fails(self.first, self.serial, "CANCELLED")
-        # It is kept until rank 1 has matched it, and shown as what it is.
+        # It is kept until rank 1 has matched it, and is shown as failed.
         self.assertEqual([t["state"] for t in self.json("tasks")["tasks"]], ["failed"])
         self.ctl("cancel", "task", "999999999", code=5)
 
@@ -185,7 +201,7 @@ class CtlTest(unittest.TestCase):
         self.assertEqual(sessions["eager"]["submitted"], 1)
         self.assertEqual(sessions["late"]["submitted"], 0)
         self.assertEqual(sessions["eager"]["ring_entries"], 0)
-        self.assertEqual({s["protocol"] for s in sessions.values()}, {1, 2})
+        self.assertEqual({s["protocol"] for s in sessions.values()}, {1, 3})
         (comm,) = [c for c in self.json("comms")["comms"] if c["comm"] == self.comm0.uid]
         self.assertEqual((comm["state"], comm["nranks"], comm["joined"], comm["pending"]),
                          ("ready", 2, 2, 1))
@@ -203,7 +219,7 @@ class CtlTest(unittest.TestCase):
         nowhere = self.ctl("status", code=4, path=self.daemon.path + "-not")
         self.assertEqual(nowhere.stdout, "")
         self.assertIn(self.daemon.path + "-not", nowhere.stderr)
-        self.assertIn("is no socket", self.ctl("status", code=4, path=__file__).stderr)
+        self.assertIn("is not a socket", self.ctl("status", code=4, path=__file__).stderr)
         self.assertIn("longer than 107", self.ctl("status", code=1, path="/" + "x" * 107).stderr)
 
     def test_groups_need_no_daemon(self):

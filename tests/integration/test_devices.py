@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs as inspection shows them, and bad messages about them, on stand-ins for CUDA and NCCL.
-
-Environment: NCCLSVCD, NCCLSVC_CTL, and FAKE_DIR with the stand-ins."""
+"""GPUs as inspection shows them, and malformed messages about them, on stand-ins for CUDA and NCCL. Environment:
+NCCLSVCD, NCCLSVC_CTL, and FAKE_DIR with the stand-ins."""
 
 import json
 import os
@@ -53,7 +52,7 @@ class Devices(unittest.TestCase):
             f.write("0")
 
     def mps(self, pipes=None):
-        """A control daemon: the stand-in."""
+        """Starts a control daemon: the stand-in."""
         pipes = pipes or self.pipes
         control = subprocess.Popen([os.path.join(os.environ["FAKE_DIR"], "mps",
                                                  "nvidia-cuda-mps-control"), "-f"],
@@ -72,7 +71,7 @@ class Devices(unittest.TestCase):
         return done
 
     def doctor(self, env=None):
-        """Levels and texts by check, and the exit code."""
+        """Returns levels and texts by check, and the exit code."""
         done = self.ctl("--json", "doctor", codes=(0, 1, 2), env=env)
         answer = json.loads(done.stdout)
         self.assertEqual((answer["schema"], answer["command"]), (1, "doctor"))
@@ -248,8 +247,8 @@ class Devices(unittest.TestCase):
         elsewhere = self.doctor({"CUDA_MPS_PIPE_DIRECTORY": self.fake.name})["mps"]
         self.assertEqual([level for level, _ in elsewhere], ["WARNING"] * 3)
         self.assertIn("CUDA_MPS_PIPE_DIRECTORY is " + self.fake.name, elsewhere[0][1])
-        self.assertIn("the worker uses MPS and this process does not", elsewhere[1][1])
-        # Another server, in a place of its own.
+        self.assertIn("the worker uses MPS but this process does not", elsewhere[1][1])
+        # Another server, in another directory.
         other = os.path.join(self.fake.name, "other")
         os.mkdir(other)
         self.mps(other)

@@ -52,7 +52,7 @@ static void mismatches(struct client *me)
 		memset(src, 1, 4096);
 		memset(dst, 0x77, 4096);
 		CHECK_OK(submit_variant(v, v->values[me->rank], src, dst, comm, &task));
-		/* One behind it is not touched by the failure. */
+		/* The task behind it is not affected by the failure. */
 		CHECK_OK(ncclsvc_barrier(comm, &next));
 		wait_for(s, task, NCCLSVC_MISMATCH);
 		CHECK(strstr(ncclsvc_last_error(), v->what));
@@ -101,7 +101,7 @@ static void the_odd_one(struct client *me)
 				    &task));
 	wait_for(s, task, NCCLSVC_MISMATCH);
 	ncclsvc_status st = status_of(s, task);
-	/* Rank 3 stands against four others, and is one of the two that are named. */
+	/* Rank 3 differs from four others, and is one of the two that are named. */
 	CHECK(st.rank_a == 3 || st.rank_b == 3);
 	CHECK(st.rank_a != st.rank_b);
 	check_usable(s, comm);
@@ -119,7 +119,7 @@ static void of_five_ranks_the_odd_one_is_named(void **state)
 	daemon_stop(&d);
 }
 
-/* Checks that this rank, which the others wait for, is shown as refused. */
+/* Checks that this rank, for which the others wait, is shown as refused. */
 static void shows_refusal(ncclsvc_session *s, int32_t rank, const char *text)
 {
 	ncclsvc_comm_info *list;
@@ -133,7 +133,7 @@ static void shows_refusal(ncclsvc_session *s, int32_t rank, const char *text)
 		CHECK_EQ(list[i].refused_pid, getpid());
 		CHECK(strstr(list[i].refused, text));
 	}
-	/* On several nodes, only one of them knows. */
+	/* On several nodes, only one of them knows this. */
 	CHECK(found == 1 || (!found && getenv("NCCLSVC_TEST_NODES")));
 	ncclsvc_list_free(list);
 }
@@ -186,6 +186,23 @@ static void a_join_of_other_nranks_or_a_taken_rank_is_refused(void **state)
 
 /* ---- TIMEOUT ---- */
 
+/* The late rank is named, and its process. */
+static void check_late(ncclsvc_session *s, const ncclsvc_status *st)
+{
+	ncclsvc_member_info *members;
+	size_t n;
+	bool found = false;
+	char who[48];
+	CHECK_EQ(st->rank_b, st->missing[0]);
+	CHECK_OK(ncclsvc_list_members(s, &members, &n));
+	for (size_t i = 0; i < n; i++)
+		found |= members[i].rank == st->rank_b && members[i].pid == st->pid_b;
+	ncclsvc_list_free(members);
+	CHECK(found);
+	snprintf(who, sizeof(who), "%d (pid %d)", st->rank_b, st->pid_b);
+	CHECK(st->pid_b > 0 && strstr(ncclsvc_last_error(), who));
+}
+
 static void late_rank(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -206,8 +223,9 @@ static void late_rank(struct client *me)
 		say(me, READY);
 	CHECK_OK(ncclsvc_all_reduce(v + 1, v + 1, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &next));
 	wait_for(s, task, NCCLSVC_TIMEOUT);
-	/* The first deadline to pass is everybody's; and the late rank learns the same. */
+	/* The first deadline to pass counts for all; and the late rank gets the same result. */
 	ncclsvc_status st = status_of(s, task);
+	check_late(s, &st);
 	CHECK_EQ(st.rank_a, 0);
 	if (me->rank == 0)
 		CHECK(now_ns() - start >= UINT64_C(200000000));
@@ -217,7 +235,7 @@ static void late_rank(struct client *me)
 	CHECK_EQ(st.started_ns, 0);
 	CHECK_EQ(v[0], 9);
 	say(me, DONE);
-	/* And the next task is the next for everybody. */
+	/* And the next task matches for all. */
 	wait_for(s, next, NCCLSVC_OK);
 	CHECK_EQ(v[1], 3);
 	check_usable(s, comm);
@@ -279,7 +297,7 @@ static void a_join_deadline_names_the_missing_ranks(void **state)
 
 #define ODD_RANKS 5
 
-/* In round i, rank i comes last and asks for something else than all others. */
+/* In round i, rank i comes last and submits something different from all others. */
 static void asks_oddly(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -306,7 +324,7 @@ static void asks_oddly(struct client *me)
 			check_failed(__FILE__, __LINE__, "'%s' is not in: %s", want, text);
 		say(me, DONE);
 	}
-	/* Each asks for something else: nobody is the one. */
+	/* All differ, so no single rank is to blame. */
 	CHECK_EQ(hear(me), GO);
 	CHECK_OK(ncclsvc_all_reduce(v, v, (size_t)me->rank + 1, NCCLSVC_INT32, NCCLSVC_SUM, comm,
 				    &task));
@@ -358,7 +376,7 @@ static void the_odd_one_out_is_named(void **state)
 
 #define ALIKE 5
 
-/* Rank 3 does not come; the others' deadlines pass one after the other, within some ms. */
+/* Rank 3 does not come; the others' deadlines pass one after the other, within a few ms. */
 static void expires_with_others(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -373,7 +391,7 @@ static void expires_with_others(struct client *me)
 		say(me, DONE);
 	}
 	CHECK_EQ(hear(me), GO);
-	/* Rank 3 comes when rank 0 has given up: that is who is missing now. */
+	/* Rank 3 comes when rank 0 has given up, so that now rank 0 is missing. */
 	if (me->rank == 0) {
 		CHECK_RESULT(ncclsvc_comm_join(s, &me->id, ALIKE, 0, 200, &comm), NCCLSVC_TIMEOUT);
 		say(me, DONE);
@@ -410,8 +428,8 @@ static void joins_that_expire_together_name_the_same_ranks(void **state)
 	daemon_stop(&d);
 }
 
-/* Rank 2 says another number of ranks: it is refused, and those who wait for it are told at once.
- */
+/* Rank 2 gives a different number of ranks: it is refused, and the ranks that wait for it are
+ * notified at once. */
 static void waits_for_refused(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -459,7 +477,7 @@ static void a_refused_join_is_told_to_those_who_wait(void **state)
 
 /* ---- Stale epochs, by hand ---- */
 
-static void what_comes_too_late_is_told_the_same(void **state)
+static void late_tasks_get_the_same_status(void **state)
 {
 	struct daemon d;
 	struct raw r[2];
@@ -484,8 +502,8 @@ static void what_comes_too_late_is_told_the_same(void **state)
 	raw_close(&r[1]);
 	CHECK(raw_next(&r[0], &reply));
 	CHECK_EQ(reply.header.opcode, SVC_EVENT_COMM);
-	/* Submitted before the event was read, for all the daemon knows; the last two as a group.
-	 */
+	/* As far as the daemon knows, these were submitted before the event was read; the last two
+	 * as a group. */
 	uint64_t numbers[3];
 	for (int i = 0; i < 3; i++) {
 		task.flags = i == 1 ? SVC_TASK_MORE : 0;
@@ -535,7 +553,7 @@ int main(void)
 		TEST(the_odd_one_out_is_named),
 		TEST(joins_that_expire_together_name_the_same_ranks),
 		TEST(a_refused_join_is_told_to_those_who_wait),
-		TEST(what_comes_too_late_is_told_the_same),
+		TEST(late_tasks_get_the_same_status),
 		TEST(a_stale_epoch_is_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

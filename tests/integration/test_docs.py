@@ -19,7 +19,7 @@ import tempfile
 import unittest
 
 SOURCE, BUILD = os.environ["SOURCE"], os.environ["BUILD"]
-# What a machine of the tests has not, or what changes the machine.
+# What a test machine lacks, or what changes the machine.
 REASONS = {"GPU", "Kubernetes", "MPI", "ONNX Runtime", "PyTorch", "Slurm", "a container", "root", "several machines", "systemd",
            "scripts/test is what runs this page"}
 PAGES = ["README.md", *(os.path.join("docs", name) for name in sorted(os.listdir(os.path.join(SOURCE, "docs"))) if name.endswith(".md"))]
@@ -37,7 +37,7 @@ class Page:
         self.text = read(name)
         self.problems = []
         self.files = {}
-        self.commands = []  # (commands, what they print)
+        self.commands = []  # (commands, their output)
         for said, value, language, code in BLOCK.findall(self.text):
             first = code.split("\n", 1)[0]
             if said not in ("", "not-run", "file", "prints"):
@@ -54,7 +54,7 @@ class Page:
                 self.problems.append(f"no commands use this program: {first}")
 
     def script(self):
-        """The daemons that a page starts end with it."""
+        """The page's commands as a script, which ends the daemons it starts."""
         return "trap 'set +e; kill $(jobs -p); wait' EXIT\n" + "".join(f"echo '{MARK}'\n{code}" for code, _ in self.commands)
 
 
@@ -68,7 +68,7 @@ class Docs(unittest.TestCase):
         os.symlink(BUILD, os.path.join(self.dir, "build"))
 
     def run_page(self, page):
-        """How its session ended, and what it printed."""
+        """Returns how the page's session ended, and its output."""
         for name, text in page.files.items():
             with open(os.path.join(self.dir, name), "w", encoding="utf-8") as file:
                 file.write(text)
@@ -113,7 +113,7 @@ class Docs(unittest.TestCase):
                 self.assertTrue(os.path.exists(path), f"{name}: {target}")
 
     def test_pages_are_short(self):
-        """README.md is one screen or two and sends the reader on; a guide is three screens at most."""
+        """README.md is one or two screens long and links further pages; a guide has at most three screens."""
         for name in PAGES:
             self.assertLessEqual(len(read(name)), 8192 if name == "README.md" else 9000, name)
 
@@ -124,7 +124,7 @@ class Docs(unittest.TestCase):
             self.assertIn(f"({name})", readme)
 
     def test_pictures(self):
-        """They are what their scripts draw."""
+        """The pictures are what their scripts draw."""
         for script, picture in ("draw-why", "why.svg"), ("draw-ratios", "all_reduce_graph.svg"):
             out = os.path.join(self.dir, picture)
             subprocess.run([sys.executable, os.path.join(SOURCE, "scripts", script), "--out", out], check=True)
@@ -132,7 +132,7 @@ class Docs(unittest.TestCase):
                 self.assertEqual(file.read(), read(os.path.join("docs/img", picture)), f"run scripts/{script}")
 
     def test_the_pictures_of_a_new_run(self):
-        """scripts/draw-why still records a session in which the stopped rank is named."""
+        """scripts/draw-why can still record a session that names the stopped rank."""
         text = os.path.join(self.dir, "why.txt")
         subprocess.run([sys.executable, os.path.join(SOURCE, "scripts/draw-why"), "--run", "--build", BUILD, "--text", text,
                         "--out", os.path.join(self.dir, "why.svg")], check=True, timeout=100)

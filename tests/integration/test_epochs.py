@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states of communicators' epochs, as ncclsvc-ctl shows them, of a real daemon.
-
-Environment: NCCLSVCD, NCCLSVC_CTL, and FAKE_DIR with the stand-ins for CUDA and NCCL.
-$NCCLSVC_TEST_SEED: of the random test."""
+"""The states of communicators' epochs in a real daemon, as ncclsvc-ctl shows them. Environment: NCCLSVCD, NCCLSVC_CTL,
+and FAKE_DIR with the stand-ins for CUDA and NCCL; $NCCLSVC_TEST_SEED sets the random test's seed."""
 
 import json
 import os
@@ -55,11 +53,11 @@ class Epochs(unittest.TestCase):
         return done.stdout
 
     def comms(self):
-        """By label."""
+        """The communicators by label."""
         return {c["label"]: c for c in json.loads(self.ctl("--json", "comms", "--all"))["comms"]}
 
     def comes_to(self, label, *steps):
-        """The last transitions are these, the latest first: "to:cause". The table has the state."""
+        """Checks the last transitions, the latest first: "to:cause". The table gives the state."""
         want = [tuple(s.split(":")) for s in steps]
 
         def look():
@@ -91,7 +89,7 @@ class Epochs(unittest.TestCase):
         comm_id = os.urandom(128)
         label = comm_id[:4].hex()
         first, second = self.session("first"), self.session("second")
-        # A deadline, then both.
+        # A deadline, then both join.
         serial = self.join(first, comm_id, 0, 50 * MS)
         self.comes_to(label, "idle:deadline", "forming:joined")
         self.fails(first, serial, "TIMEOUT")
@@ -106,11 +104,11 @@ class Epochs(unittest.TestCase):
         second.close()
         c = self.comes_to(label, "broken:released", "draining:member-died", "running:started")
         self.assertEqual(c["state"], "broken")
-        # It comes back in vain, and keeps its rank still.
+        # It tries to come back, and still keeps its rank.
         serial = self.join(first, comm_id, 0, 50 * MS)
         self.fails(first, serial, "TIMEOUT")
         self.comes_to(label, "broken:deadline", "forming:joined", "broken:released")
-        # Both are back, and one leaves; another comes in its place, which begins a new epoch.
+        # Both are back, and one leaves; another takes its place, which begins a new epoch.
         serial = self.join(first, comm_id, 0)
         third = self.session("third")
         left = third.join(comm_id, 2, 1)
@@ -142,7 +140,7 @@ class Epochs(unittest.TestCase):
         self.comes_to(label, "running:started", "acquiring:gpus-awaited", "forming:joined")
         os.kill(first.devices()[1].pid, 9)
         self.comes_to(label, "broken:released", "draining:gpu-lost", "running:started")
-        # While a worker is away, the GPUs are waited for; then a member gives up.
+        # While a worker is away, the epoch waits for the GPUs; then a member gives up.
         os.kill(eventually(lambda: first.devices()[0].pid, "worker"), 9)
         serials = [self.join(s, comm_id, k, device=k) for k, s in enumerate((first, second))]
         first.reply(serials[0])
@@ -158,7 +156,7 @@ class Epochs(unittest.TestCase):
     # ---- Whatever members do ----
 
     def storm(self, seconds, devices):
-        """Members join, split, leave, submit and die at random. Returns the transitions seen."""
+        """Members join, split, leave, submit and die at random. Returns the observed transitions."""
         seed = int(os.environ.get("NCCLSVC_TEST_SEED", time.time_ns() % 1000000))
         print(f"NCCLSVC_TEST_SEED={seed}", flush=True)
         r = random.Random(seed)

@@ -34,7 +34,7 @@ uint64_t clock_ns(void)
 
 /* ---- Requests that may fail ---- */
 
-/* The session is ended, by the daemon or for it: what the other waits for is answered then. */
+/* The session is ended, by the daemon or here, which answers what the other waits for. */
 static int lose(struct conn *c, int result)
 {
 	conn_close(c);
@@ -71,7 +71,7 @@ static int call(struct conn *c, unsigned opcode, const void *body, size_t length
 	return result;
 }
 
-/* Calls for two ranks, which wait for each other: when one is refused, its session ends. */
+/* Calls for two ranks that wait for each other: if one is refused, its session ends. */
 static bool call_both(struct conn c[2], unsigned opcode, const void *body[2], size_t length,
 		      const int fds[2], struct answer a[2])
 {
@@ -115,7 +115,7 @@ static bool call_both(struct conn c[2], unsigned opcode, const void *body[2], si
 
 static bool join(struct conn c[2], struct rank ranks[2])
 {
-	/* A rank waits for one that was refused: for whoever tries again. */
+	/* A rank waits for one that was refused, in case it tries again. */
 	struct svc_join r[2] = {{.nranks = 2, .device = SVC_DEVICE_HOST, .timeout_ns = JOIN_NS}};
 	r[1] = r[0];
 	r[1].rank = 1;
@@ -185,7 +185,7 @@ static bool barrier(struct conn c[2], const struct rank ranks[2])
 	return good;
 }
 
-/* By socket; the first rank's is cancelled, and so answered. */
+/* Submitted through the socket; the first rank's task is cancelled, and so answered. */
 static bool submit_and_cancel(struct conn c[2], const struct rank ranks[2])
 {
 	const struct svc_record record = rank_record(&ranks[0]);
@@ -244,7 +244,7 @@ static uint32_t region(struct conn *c)
 	return result ? 0 : a.body.region.region;
 }
 
-/* Everything once. Returns whether all of it was done. */
+/* Makes every request once. Returns whether all succeeded. */
 static bool everything(const char *socket)
 {
 	struct conn c[2];
@@ -270,7 +270,7 @@ static bool everything(const char *socket)
 			good &= !call(&c[i], SVC_REGION_DEL,
 				      &(struct svc_region_del){.region = regions[i]},
 				      sizeof(struct svc_region_del), -1, &a);
-		/* The second ends with all that it has. */
+		/* The second one ends with everything it has. */
 		if (joined && !i)
 			good &= !call(&c[i], SVC_LEAVE, &(struct svc_leave){.comm = ranks[i].comm},
 				      sizeof(struct svc_leave), -1, &a);
@@ -282,7 +282,7 @@ static bool everything(const char *socket)
 
 /* ---- The daemon ---- */
 
-/* Shares are small: what a failure leaves behind is missed soon. */
+/* Shares are small, so that what a failure leaves behind is missed soon. */
 static void start(struct daemon *d)
 {
 	calls->kind = FAILING_NONE;
@@ -323,7 +323,7 @@ static void fail_each(enum failing_kind kind, int64_t failing)
 	CHECK(everything(d.socket));
 	const int64_t all = (int64_t)calls->seen;
 	print_message("%lld calls\n", (long long)all);
-	/* Others than the last time, if not all are tried. */
+	/* If not all are tried, others than the last time. */
 	for (int64_t n = every > 1 ? (int64_t)(now_ns() / 1000 % (uint64_t)every) : 0; n < all;
 	     n += every) {
 		trying = n;

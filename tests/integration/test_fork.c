@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Trainers that fork, as those with data loaders do. */
+ * Trainers that fork, like those with data loaders. */
 #include <fcntl.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -63,7 +63,7 @@ static void touches_all(struct client *me, ncclsvc_session *s, ncclsvc_comm *com
 	CHECK(strstr(ncclsvc_last_error(), "forked"));
 	CHECK_RESULT(ncclsvc_reattach(s, 100), NCCLSVC_DAEMON_LOST);
 	CHECK_RESULT(ncclsvc_dispatch(s, 0), NCCLSVC_DAEMON_LOST);
-	/* The fds' numbers are the child's: another session may have them. */
+	/* The fd numbers now belong to the child: another session may use them. */
 	ncclsvc_session *own = session_open(me->daemon);
 	CHECK_OK(ncclsvc_mem_free(s, memory));
 	CHECK_OK(ncclsvc_comm_leave(comm));

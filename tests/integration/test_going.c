@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Clients that are gone by the time the daemon reads what they sent: what it tells them meets a
- * closed socket, in the middle of what it does about them and others. */
+ * Clients that are gone by the time the daemon reads what they sent: its replies find a closed
+ * socket while it is handling them and others. */
 #include <signal.h>
 
 #include "bystanders.h"
@@ -26,7 +26,7 @@ static void end(struct scene *s)
 	daemon_stop(&s->d);
 }
 
-/* What is sent and closed before it goes on, it reads after the close. */
+/* Stops the daemon: it reads what is sent and closed meanwhile only after the close. */
 static void stop(const struct scene *s)
 {
 	process_stop(s->d.pid);
@@ -103,7 +103,7 @@ static void while_it_splits(void **state)
 	end(&s);
 }
 
-/* A process that is gone gets no rank: the others would have an epoch without a member. */
+/* A process that is gone gets no rank, or the others would have an epoch without a member. */
 static void when_it_rejoins(void **state)
 {
 	struct scene s;
@@ -130,7 +130,7 @@ static void when_it_rejoins(void **state)
 	end(&s);
 }
 
-/* Each one's end is told to the next, who is gone, too. */
+/* Each one's end is reported to the next, which is gone too. */
 static void all_at_once(void **state)
 {
 	struct scene s;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Members that die, by SIGKILL, and what becomes of the others. */
+ * Members that die by SIGKILL, and what the others get. */
 #include <signal.h>
 #include <string.h>
 
@@ -10,7 +10,8 @@
 
 enum { READY = 1, GO, DONE };
 
-/* One side's check that everything is as before: the killed rank is back, the next epoch works */
+/* One side's check that everything works again: the killed rank is back, and the next epoch works.
+ */
 static void rejoin_and_check(ncclsvc_session *s, ncclsvc_comm *comm, uint32_t epoch)
 {
 	CHECK_OK(ncclsvc_comm_rejoin(comm, WAIT_MS));
@@ -28,7 +29,7 @@ static void restarted(struct client *me)
 	ncclsvc_close(s);
 }
 
-/* Starts the killed rank anew beside its survivors, and ends the test. */
+/* Restarts the killed rank beside its survivors, and ends the test. */
 static void restart_and_end(struct daemon *d, struct client *clients, int victim)
 {
 	client_start(&clients[victim], restarted);
@@ -113,14 +114,15 @@ static void victim_waits(struct client *me)
 	say(me, READY);
 	CHECK_EQ(hear(me), GO);
 	uint32_t epoch = ncclsvc_comm_epoch(comm);
-	for (int i = 0; i < 20; i++) /* most likely, the library hears that the epoch is over */
+	for (int i = 0; i < 20;
+	     i++) /* the library has most likely learned that the epoch is over */
 		CHECK_OK(ncclsvc_dispatch(s, 10));
-	/* The dead rank's task is gone with it: it must not be matched. */
+	/* The dead rank's task is gone with it, and must not be matched. */
 	ncclsvc_result result =
 		ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task);
 	if (result == NCCLSVC_OK)
 		result = ncclsvc_wait(s, task, WAIT_MS);
-	/* Whichever call is the first to tell, it names the dead rank. */
+	/* Whichever call reports it first, it names the dead rank. */
 	CHECK_RESULT(result, NCCLSVC_PEER_GONE);
 	ncclsvc_status st;
 	CHECK_OK(ncclsvc_last_status(&st));
@@ -154,7 +156,7 @@ static void a_rank_killed_in_its_own_wait_leaves_no_task_behind(void **state)
 	restart_and_end(&d, clients, 1);
 }
 
-/* ---- Killed while the bytes move ---- */
+/* ---- Killed while data moves ---- */
 
 #define BIG   (UINT64_C(512) << 20)
 #define TASKS 12 /* seconds of work, so that the kill comes in the middle */
@@ -172,7 +174,7 @@ static void in_a_big_task(struct client *me)
 		CHECK_OK(ncclsvc_all_reduce(buf, buf, BIG, NCCLSVC_UINT8,
 					    i ? NCCLSVC_MAX : NCCLSVC_SUM, comm, &tasks[i]));
 	say(me, DONE);
-	/* What runs is let finish: the bytes are then the right ones. What waits is not. */
+	/* A running task is completed, with the right bytes. A waiting one is not. */
 	ncclsvc_result first = ncclsvc_wait(s, tasks[0], WAIT_MS);
 	if (first == NCCLSVC_OK)
 		CHECK(buf[0] == 6 && buf[BIG / 2] == 6 && buf[BIG - 1] == 6);

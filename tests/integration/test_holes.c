@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Registered memory without pages: refused, or the end of the session that punched them out. */
+ * Registered memory without pages: it is refused, or ends the session that punched holes into it.
+ */
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <sys/stat.h>
@@ -17,7 +18,7 @@ static bool can_refuse_holes(void)
 	return fd >= 0;
 }
 
-/* Two ranks with a region each; the first takes the pages out of its own, and both submit. */
+/* Two ranks with a region each; the first removes its region's pages, and both submit. */
 static void punch_and_submit(const struct daemon *d, struct svc_record record, uint64_t bytes)
 {
 	struct raw r[2];
@@ -55,7 +56,7 @@ static void punch_and_submit(const struct daemon *d, struct svc_record record, u
 	CHECK_EQ(status.result, NCCLSVC_PEER_GONE);
 	CHECK_EQ(status.rank_a, 0);
 	raw_ends(&r[0], NCCLSVC_NO_MEMORY);
-	/* And the daemon has allocated nothing. */
+	/* The daemon has allocated nothing. */
 	CHECK_EQ(fstat(region[0].fd, &st), 0);
 	CHECK_EQ(st.st_blocks, 0);
 	for (int i = 0; i < 2; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Clients that mean harm or have lost their minds: rings scribbled over, sockets never read, silent
- * crowds, other users. */
+ * Malicious or broken clients: rings scribbled over, sockets never read, silent crowds, other
+ * users. */
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -65,7 +65,7 @@ static void set_blocking(int fd)
 	CHECK(flags >= 0 && fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) == 0);
 }
 
-/* Whatever the client does to its descriptors, the engine waits for neither of them. */
+/* Whatever the client does to its descriptors, the scheduler does not wait for them. */
 static void a_full_completion_is_readable(void **state)
 {
 	enum { TASKS = 300 };
@@ -88,7 +88,7 @@ static void a_full_completion_is_readable(void **state)
 	struct pollfd p = {.fd = r.completion, .events = POLLIN};
 	CHECK_EQ(poll(&p, 1, WAIT_MS), 1);
 	ssize_t n = recv(r.completion, bytes, sizeof(bytes), MSG_DONTWAIT);
-	CHECK(n > 0 && n < 64); /* how much of the daemon's memory it holds */
+	CHECK(n > 0 && n < 64); /* how much of the daemon's memory this uses */
 	CHECK_EQ(poll(&p, 1, 0), 0);
 	atomic_store(&r.ring->armed, 1);
 	CHECK_EQ(raw_ring_wait(&r, raw_ring_submit(&r, barrier)).result, 0);
@@ -110,7 +110,7 @@ static void the_doorbell_is_not_read(void **state)
 	bystanders_start(&b, &d);
 	ring_session(&r, &d, &barrier);
 	for (int i = 0; i < 10; i++) {
-		ring_bell(&r); /* the count of before is no obstacle to the next */
+		ring_bell(&r); /* the previous count does not block the next */
 		sleep_ms(5);
 		CHECK_EQ(raw_ring_wait(&r, raw_ring_submit(&r, barrier)).result, 0);
 		CHECK_EQ(read(r.doorbell, &count, sizeof(count)), sizeof(count));
@@ -120,7 +120,7 @@ static void the_doorbell_is_not_read(void **state)
 	daemon_stop(&d);
 }
 
-/* A slot used again before its task has ended. */
+/* Reuses a slot before its task has ended. */
 static void a_busy_slot_ends_the_session(void **state)
 {
 	struct daemon d;
@@ -142,10 +142,10 @@ static void a_busy_slot_ends_the_session(void **state)
 	raw_reply_to(&r, serial, &reply);
 	barrier.comm = reply.join.comm;
 	barrier.epoch = reply.join.epoch;
-	for (int i = 0; i < 17; i++) /* one more than fit, and none can end */
+	for (int i = 0; i < 17; i++) /* one more than fits, and none can end */
 		raw_ring_submit(&r, barrier);
 	raw_ends(&r, NCCLSVC_PROTOCOL);
-	/* The other member hears of it. */
+	/* The other member is notified. */
 	CHECK(raw_next(&other, &reply));
 	CHECK_EQ(reply.header.opcode, SVC_EVENT_COMM);
 	CHECK_EQ(reply.event.reason, NCCLSVC_PEER_GONE);
@@ -177,7 +177,7 @@ static void a_scribbled_ring_harms_its_owner_alone(void **state)
 		unsigned random = seed;
 		struct raw r;
 		ring_session(&r, &d, &barrier);
-		/* While tasks are under way, and again and again. */
+		/* While tasks are running, repeatedly. */
 		for (int i = 0; i < 8; i++)
 			raw_ring_submit(&r, barrier);
 		for (int i = 0; i < 5; i++) {
@@ -205,7 +205,7 @@ static void a_scribbled_ring_harms_its_owner_alone(void **state)
 
 /* ---- The socket ---- */
 
-/* Asks and asks, and reads nothing. */
+/* Sends requests continuously, and reads nothing. */
 static void a_client_that_does_not_read_is_ended_or_waits(void **state)
 {
 	struct daemon d;
@@ -231,9 +231,9 @@ static void a_client_that_does_not_read_is_ended_or_waits(void **state)
 			break;
 		}
 	}
-	/* Unread answers hold fds, a bounded number. */
+	/* Unread answers hold only a bounded number of fds. */
 	CHECK(daemon_usage(&d).fds < d.base.fds + 4 * 600);
-	/* Meanwhile everybody else is served. */
+	/* Meanwhile all others are served. */
 	ncclsvc_session *s = session_open(&d);
 	ncclsvc_daemon_info info;
 	for (int i = 0; i < 100; i++)
@@ -300,7 +300,7 @@ static void a_silent_crowd_is_sent_away(void **state)
 	uint64_t start = now_ns();
 	for (int i = 0; i < CROWD; i++)
 		raw_connect(&r[i], &d);
-	/* Whoever has something to say is heard. */
+	/* A client that does send something is served. */
 	ncclsvc_session *s = session_open(&d);
 	ncclsvc_daemon_info info;
 	CHECK_OK(ncclsvc_daemon(s, &info));
@@ -317,7 +317,7 @@ static void a_silent_crowd_is_sent_away(void **state)
 	setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/* Out of file descriptors, the daemon turns connections away and does not spin or die. */
+/* Out of file descriptors, the daemon refuses connections, and does not spin or die. */
 static void a_daemon_out_of_fds_goes_on(void **state)
 {
 	enum { CROWD = 100 };
@@ -380,7 +380,7 @@ static void is_turned_away(struct client *me)
 {
 	struct raw r;
 	become_nobody();
-	/* The socket's mode keeps it out; if that was changed, the daemon does. */
+	/* The socket's mode denies access; if that was changed, the daemon does. */
 	CHECK(!raw_try_connect(&r, me->daemon->socket));
 	CHECK_EQ(errno, EACCES);
 	say(me, 1);
@@ -408,7 +408,7 @@ static void another_user_is_refused_by_policy(void **state)
 	daemon_stop(&d);
 }
 
-/* What others own. */
+/* What other users own. */
 struct owned {
 	uint64_t task, comm;
 	uint32_t session;
@@ -429,12 +429,12 @@ static void tries_to_meddle(struct client *me)
 	raw_refused(&r, SVC_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_PERMISSION, "");
 	struct svc_join join = raw_join_request(&o->id, 2, 1);
 	raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_PERMISSION, "");
-	/* The id of a job can be guessed, but not taken before its user comes. */
+	/* A job's id can be guessed, but not taken before its user comes. */
 	const struct svc_job job = {.tag = SVC_JOB_TAG, .user = getuid() + 1};
 	memcpy(join.id + SVC_JOB_AT, &job, sizeof(job));
 	raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_PERMISSION, "job of user");
 	raw_close(&r);
-	/* It may look, but ids are keys. */
+	/* It can inspect, but ids are keys. */
 	ncclsvc_session *s = session_open(me->daemon);
 	ncclsvc_comm_info *list;
 	size_t n;
@@ -492,7 +492,7 @@ static void another_user_may_not_meddle(void **state)
 	daemon_stop(&d);
 }
 
-/* Many more than the engine is asked for at a time: each has its answer. */
+/* Many more than the scheduler handles at a time: each gets its answer. */
 static void a_flood_of_cancellations(void **state)
 {
 	struct daemon d;
@@ -523,7 +523,7 @@ static void a_flood_of_cancellations(void **state)
 	daemon_stop(&d);
 }
 
-/* The name is made printable where it comes in: the log, errors to others and lists show that. */
+/* The name is made printable on arrival, which the log, errors and lists show. */
 static void a_name_forges_nothing(void **state)
 {
 	struct daemon d;

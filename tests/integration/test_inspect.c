@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Inspection while tasks hang: what is listed, and that it says who is waited for. */
+ * Inspection while tasks hang: what is listed, and that it names the ranks that others wait for. */
 #include <string.h>
 #include <unistd.h>
 

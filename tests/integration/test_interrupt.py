@@ -13,7 +13,7 @@ import unittest
 
 from test_client import WAIT, Daemon
 
-# Prints how the call ended. {handler} is what is done with SIGINT before.
+# Prints how the call ended. {handler} sets up SIGINT first.
 PROGRAM = """
 import ctypes, os, signal, threading
 class Id(ctypes.Structure):

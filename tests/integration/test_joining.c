@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Joins and splits in two steps, and cancelled in between. */
+ * Joins and splits in two steps, cancelled in between. */
 #include <pthread.h>
 
 #include "harness.h"
@@ -52,7 +52,7 @@ static void join_all(struct scene *s)
 		join_wait(s, i);
 }
 
-/* Waits until the epoch ends by a member that left. */
+/* Waits until the epoch ends because a member left. */
 static void loses_its_peer(struct scene *s, ncclsvc_comm *comm)
 {
 	ncclsvc_task task;
@@ -85,7 +85,7 @@ static void *wait_cancelled(void *arg)
 	return NULL;
 }
 
-/* Also while its thread is the one that reads the socket. */
+/* Even while its thread is the one that reads the socket. */
 static void a_wait_is_cancelled(void **state)
 {
 	struct scene s;
@@ -105,7 +105,7 @@ static void a_wait_is_cancelled(void **state)
 	end(&s);
 }
 
-/* No answer has to come for the rank to be free. */
+/* The rank becomes free without an answer. */
 static void its_rank_is_free(void **state)
 {
 	struct scene s;
@@ -138,8 +138,8 @@ static void what_was_answered_stays(void **state)
 	end(&s);
 }
 
-/* Dropped with its answer: the member leaves. */
-static void what_nobody_waits_for_is_left(void **state)
+/* Dropped together with its answer: the member leaves. */
+static void abandoned_joins_are_left(void **state)
 {
 	struct scene s;
 	(void)state;
@@ -168,7 +168,7 @@ static void splits(void **state)
 	}
 	CHECK(!comm[0]);
 	CHECK_EQ(ncclsvc_comm_size(comm[1]), 1);
-	/* One that is cancelled: the others have their part, and its member has left it. */
+	/* One is cancelled: the others have their part, and its member has left it. */
 	CHECK_OK(ncclsvc_comm_split_begin(s.comm[0], 0, 0, WAIT_MS, &part[0]));
 	ncclsvc_joining_cancel(part[0]);
 	CHECK_RESULT(ncclsvc_joining_wait(part[0], &comm[0]), NCCLSVC_CANCELLED);
@@ -177,7 +177,7 @@ static void splits(void **state)
 	CHECK_EQ(ncclsvc_comm_size(comm[1]), RANKS);
 	CHECK_OK(ncclsvc_daemon(s.sessions[0], &(ncclsvc_daemon_info){0})); /* reads the answer */
 	loses_its_peer(&s, comm[1]);
-	/* One whose parent is left. */
+	/* One whose parent was left. */
 	CHECK_OK(ncclsvc_comm_split_begin(s.comm[0], 0, 0, WAIT_MS, &part[0]));
 	CHECK_OK(ncclsvc_comm_leave(s.comm[0]));
 	CHECK(ncclsvc_joining_wait(part[0], &comm[0]));
@@ -212,7 +212,7 @@ static void bad_arguments(void **state)
 	end(&s);
 }
 
-/* What waits when the daemon goes is DAEMON_LOST. */
+/* A join that waits when the daemon goes ends with DAEMON_LOST. */
 static void a_daemon_that_goes(void **state)
 {
 	struct scene s;
@@ -235,7 +235,7 @@ int main(void)
 		TEST(a_wait_is_cancelled),
 		TEST(its_rank_is_free),
 		TEST(what_was_answered_stays),
-		TEST(what_nobody_waits_for_is_left),
+		TEST(abandoned_joins_are_left),
 		TEST(splits),
 		TEST(bad_arguments),
 		TEST(a_daemon_that_goes),

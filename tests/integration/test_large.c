@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Operations of more than 2 GiB on host memory: no count, offset or size fits into 31 bits. */
+ * Operations of more than 2 GiB in host memory: no count, offset or size fits into 31 bits. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/sysinfo.h>
@@ -22,7 +22,7 @@ struct big {
 	int rank;
 };
 
-/* The same in a block; blocks in which a 31-bit or 32-bit offset would end up differ. */
+/* Equal within a block; blocks where a 31-bit or 32-bit offset would end up differ. */
 static int8_t value(int rank, uint64_t i)
 {
 	return (int8_t)((i / BLOCK * 7 + i / GIB * 11 + (uint64_t)rank * 5) % 60);
@@ -52,7 +52,7 @@ static int8_t sum(uint64_t i)
 	return (int8_t)(value(0, i) + value(1, i));
 }
 
-/* All bytes where parts, or 31 bits, end; else one of each block or more. */
+/* Every byte near the end of a part or of 31 bits; elsewhere at least one per block. */
 static uint64_t step(uint64_t i, uint64_t end)
 {
 	static const uint64_t edges[] = {0, PART, UINT64_C(1) << 31};
@@ -198,7 +198,7 @@ static void list(struct client *me)
 	const bool sender = me->rank == 0;
 	int8_t *a = malloc(ALL), b[40];
 	CHECK(a);
-	/* The small one first: as they lie, they are no buffer. */
+	/* The small one first, so that the tensors do not form a buffer as they are. */
 	const ncclsvc_tensor t[] = {{b, NCCLSVC_INT8, 1, &few}, {a, NCCLSVC_INT8, 1, &many}};
 	ncclsvc_message m = message(&x, NCCLSVC_SHAPES_STATIC, 1, 2, t);
 	const struct big own = {.at = a, .rank = me->rank};

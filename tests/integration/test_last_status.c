@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What programs learn of a failed call: ncclsvc_last_status, beside the sentence; and groups that
- * are abandoned. */
+ * What programs learn about a failed call: ncclsvc_last_status, besides the sentence; and abandoned
+ * groups. */
 #include <string.h>
 #include <unistd.h>
 
@@ -15,7 +15,7 @@ static ncclsvc_status last(ncclsvc_result result)
 	memset(&st, 0xee, sizeof(st));
 	CHECK_OK(ncclsvc_last_status(&st));
 	CHECK_EQ(st.result, result);
-	/* Whoever prints both has the name once. */
+	/* The name is not in the sentence, so printing both shows it once. */
 	CHECK(!strstr(ncclsvc_last_error(), ncclsvc_result_name(result)));
 	return st;
 }
@@ -42,7 +42,7 @@ static void calls_without_a_task(void **state)
 	knows_nothing_more(NCCLSVC_TIMEOUT);
 	CHECK_RESULT(ncclsvc_last_status(NULL), NCCLSVC_INVALID_ARGUMENT);
 	knows_nothing_more(NCCLSVC_INVALID_ARGUMENT);
-	/* A callback's. */
+	/* An error set by a callback. */
 	CHECK_RESULT(ncclsvc_set_error(NCCLSVC_LIMIT, "%s\t%d", "full", 3), NCCLSVC_LIMIT);
 	knows_nothing_more(NCCLSVC_LIMIT);
 	CHECK(!strcmp(ncclsvc_last_error(), "full 3"));
@@ -65,7 +65,7 @@ static void failing(struct client *me)
 	int32_t v[8] = {0};
 	ncclsvc_task task;
 	ncclsvc_status st, full;
-	/* The wait's own time; then, of the same task, its deadline. */
+	/* The wait's own timeout; then, for the same task, its deadline. */
 	if (me->rank == 0) {
 		CHECK_OK(ncclsvc_comm_set_timeout(comm, 300));
 		CHECK_OK(ncclsvc_barrier(comm, &task));
@@ -94,7 +94,7 @@ static void failing(struct client *me)
 	CHECK_EQ(st.value_a + st.value_b, 12);
 	CHECK(st.rank_a + st.rank_b == 1 && st.pid_a > 0 && st.pid_b > 0);
 	CHECK_EQ(st.rank_a == me->rank ? st.pid_a : st.pid_b, getpid());
-	/* A later failure of which nothing more is known. */
+	/* A later failure without further details. */
 	CHECK_RESULT(ncclsvc_barrier(NULL, &task), NCCLSVC_INVALID_ARGUMENT);
 	knows_nothing_more(NCCLSVC_INVALID_ARGUMENT);
 	if (me->rank == 0) { /* dies */
@@ -160,12 +160,11 @@ static void planning(struct client *me)
 	CHECK_RESULT(ncclsvc_plan_reset(plan, 10), NCCLSVC_TIMEOUT);
 	knows_nothing_more(NCCLSVC_TIMEOUT);
 	say(me, READY);
-	/* The other member's end of the plan, as whoever waits for it, and the iteration, is told.
-	 */
+	/* The other member's end of the plan, as reported to the waiting task and iteration. */
 	for (int whole = 0; whole < 2; whole++) {
 		CHECK_RESULT(whole ? ncclsvc_plan_reset(plan, WAIT_MS)
 				   : ncclsvc_plan_wait(plan, task, WAIT_MS),
-			     whole ? NCCLSVC_OK : NCCLSVC_CANCELLED); /* told once */
+			     whole ? NCCLSVC_OK : NCCLSVC_CANCELLED); /* reported once */
 		const ncclsvc_status st = last(NCCLSVC_CANCELLED);
 		CHECK(st.number == task && st.field == NCCLSVC_FIELD_PLAN);
 		CHECK(st.rank_a == 0 && st.pid_a > 0);
@@ -204,7 +203,7 @@ static void abandoning(struct client *me)
 	ncclsvc_task task = 4711, none = 4711;
 	CHECK_RESULT(ncclsvc_group_abandon(NULL), NCCLSVC_INVALID_ARGUMENT);
 	CHECK_RESULT(ncclsvc_group_abandon(s), NCCLSVC_INVALID_ARGUMENT);
-	CHECK(strstr(ncclsvc_last_error(), "begun no group"));
+	CHECK(strstr(ncclsvc_last_error(), "no open group"));
 	for (int refused = 0; refused < 2; refused++) {
 		CHECK_OK(ncclsvc_group_begin(s));
 		CHECK_OK(ncclsvc_broadcast(&v, &v, 1, NCCLSVC_INT32, 0, comm, &none));
@@ -214,7 +213,7 @@ static void abandoning(struct client *me)
 		CHECK_EQ(none, 4711);
 		CHECK_RESULT(ncclsvc_group_end(s), NCCLSVC_INVALID_ARGUMENT);
 	}
-	/* Nothing was submitted, and the next group is a new one. */
+	/* Nothing was submitted, and the next group is new. */
 	CHECK_OK(ncclsvc_group_begin(s));
 	CHECK_OK(ncclsvc_all_reduce(&v, &v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task));
 	CHECK_OK(ncclsvc_group_end(s));

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that launchers give to their processes. Environment: NCCLSVCD, NCCLSVC_CTL, LAUNCHED."""
+"""Ranks that launchers assign to their processes. Environment: NCCLSVCD, NCCLSVC_CTL, LAUNCHED."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ class Launchers(unittest.TestCase):
             time.sleep(0.02)
 
     def ranks(self, variables, how=()):
-        """Four processes, which hear of their ranks by variables(rank); in the order of ranks."""
+        """Runs four processes that get their ranks from variables(rank); returns the results in rank order."""
         processes = [subprocess.Popen([ENV["LAUNCHED"], *how], env={**self.env, **variables(rank)},
                                       text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                      for rank in reversed(range(WORLD))]
@@ -50,7 +50,7 @@ class Launchers(unittest.TestCase):
                 codes, said = self.ranks(lambda rank: {rank_of: str(rank), size_of: str(WORLD)}, how)
                 self.assertEqual(codes, [0] * WORLD, said)
                 self.assertEqual([text for text, _ in said], [f"{rank} 6\n" for rank in range(WORLD)])
-        # Empty is unset.
+        # An empty variable counts as unset.
         codes, said = self.ranks(lambda rank: {"RANK": "", "WORLD_SIZE": str(WORLD), "LOCAL_RANK": "",
                                                "PMI_RANK": str(rank), "PMI_SIZE": str(WORLD)})
         self.assertEqual(codes, [0] * WORLD, said)
@@ -63,7 +63,7 @@ class Launchers(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_refused(self):
-        for variables, text in (({}, "no launcher has given this process a rank"),
+        for variables, text in (({}, "no launcher gave this process a rank"),
                                 ({"RANK": "1", "WORLD_SIZE": "2"}, "WORLD_SIZE is 2")):
             for how in (), ("world",):
                 done = subprocess.run([ENV["LAUNCHED"], *how], env={**self.env, **variables},
@@ -95,7 +95,7 @@ class Jobs(Launchers):
             self.sums(self.ranks(variables, ("job",))[1])
 
     def at_once(self, command, *variables):
-        """Starts it with each of the environments at the same time. Returns what each has printed."""
+        """Starts the command with all environments at the same time. Returns the outputs."""
         processes = [subprocess.Popen(command, env={**self.env, **v}, text=True, stdout=subprocess.PIPE,
                                       stderr=subprocess.PIPE) for v in variables]
         said = [process.communicate(timeout=100) for process in processes]
@@ -114,7 +114,7 @@ class Jobs(Launchers):
         expected = [f"{rank} 6" for rank in range(WORLD)]
         for said in self.at_once([*MPIRUN, ENV["LAUNCHED"], "job"], {}, {}):
             self.assertEqual(sorted(said.split("\n"))[1:], expected)
-        # Not by the launcher's word: all is given.
+        # Independent of the launcher: everything is given.
         explicit = f'exec {ENV["LAUNCHED"]} job mine {WORLD} $OMPI_COMM_WORLD_RANK'
         said, = self.at_once([*MPIRUN, "sh", "-c", explicit], {})
         self.assertEqual(sorted(said.split("\n"))[1:], expected)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Limits and quotas: LIMIT, and nothing changed. And a thousand sessions leave no trace. */
+ * Limits and quotas: LIMIT, and nothing changed. And a thousand sessions leave nothing behind. */
 #include <fcntl.h>
 #include <grp.h>
 #include <netinet/in.h>
@@ -38,7 +38,7 @@ static void a_user_has_a_quota_of_memory(void **state)
 	void *p = NULL;
 	CHECK_RESULT(ncclsvc_mem_alloc(s, 768 << 10, &p), NCCLSVC_LIMIT);
 	CHECK(!p);
-	/* Up to the last byte, and again after it was given back. */
+	/* Up to the last byte, and again after it was released. */
 	struct raw_region rest = raw_region(&other, 512 << 10);
 	CHECK_RESULT(ncclsvc_mem_alloc(s, 1, &p), NCCLSVC_LIMIT);
 	raw_close(&other);

@@ -133,7 +133,7 @@ static void sigterm_lets_pending_tasks_end(void **state)
 	ncclsvc_session *s = session_open(&d);
 	tasks_reach(s, NCCLSVC_WAITING_PEERS, 1);
 	CHECK_EQ(kill(d.pid, SIGTERM), 0);
-	CHECK(daemon_logged(&d, "pending tasks may run on"));
+	CHECK(daemon_logged(&d, "pending tasks may run for another"));
 	say_all(clients, 2, GO);
 	clients_end(clients, 2);
 	daemon_wait_exit(&d, 0);

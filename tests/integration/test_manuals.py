@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples in the library's man pages compile, and do what they say: manuals.c.in is the rest of their program.
-
-Environment: SOURCE and BUILD, the directories; NCCLSVCD; for the worlds on GPUs FAKE, the stand-ins."""
+"""The examples in the library's man pages compile and work; manuals.c.in is the rest of their program. Environment:
+SOURCE and BUILD, the directories; NCCLSVCD; FAKE, the stand-ins, for worlds on GPUs."""
 
 import os
 import re
@@ -16,7 +15,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def blocks(page):
-    """The page's blocks of code, but for its SYNOPSIS."""
+    """The page's code blocks, except its SYNOPSIS."""
     with open(os.path.join(SOURCE, "client/include", page + ".3.scd"), encoding="utf-8") as file:
         text = file.read().replace("\\\\", "\\")
     return re.findall(r"^```\n(.*?)^```$", text, re.M | re.S)[1:]
@@ -50,7 +49,7 @@ class Manuals(unittest.TestCase):
         cls.program = compiled(program, cls.directory.name, "examples")
 
     def run_ranks(self, n, arguments, environment, daemon, said):
-        """The program n times: each must end well."""
+        """Runs the program n times: each must succeed."""
         ranks = [subprocess.Popen(arguments(rank), env={**os.environ, **environment(rank), "NCCLSVC_SOCKET": daemon.path},
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(n)]
         try:

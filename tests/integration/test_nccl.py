@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plain NCCL program, with the drop-in libnccl.so.2 put before NCCL by LD_PRELOAD and nothing else.
-
-The program is ncclsvc-perf-nccl, the baseline that ncclsvc-perf compares with; here it is the service
-behind both. Environment: NCCLSVC_PERF, NCCLSVCD, NCCLSVC_CTL, NCCLSVC_PERF_NCCL, NCCLSVC_NCCL, and
-FAKE_DIR with the stand-ins."""
+"""A plain NCCL program, with the drop-in libnccl.so.2 put before NCCL by LD_PRELOAD and nothing else. The program is
+ncclsvc-perf-nccl, the baseline of ncclsvc-perf; here the service is behind both. Environment: NCCLSVC_PERF, NCCLSVCD,
+NCCLSVC_CTL, NCCLSVC_PERF_NCCL, NCCLSVC_NCCL, and FAKE_DIR with the stand-ins."""
 
 import json
 import os
@@ -18,7 +16,7 @@ import unittest
 ENV = os.environ
 NOBODY = 65534
 
-# A rank of its own, that has initialized CUDA before it loads the library, or after that.
+# A separate rank that initializes CUDA before, or after, it loads the library.
 RANK = """
 import ctypes, sys
 class Id(ctypes.Structure):
@@ -40,7 +38,7 @@ for unique in one, two:
     assert not nccl.ncclCommInitRank(ctypes.byref(comm), 1, unique, 0)
 """
 
-# As vLLM's pynccl: the library by its path, each name looked up, captures on a stream of its own.
+# Like vLLM's pynccl: loads the library by path, looks up each name, and captures on a separate stream.
 CAPTURES = """
 import ctypes, os, sys, time
 rank, ranks, id_file = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -124,7 +122,7 @@ class Preload(unittest.TestCase):
         return daemon
 
     def start_with_mps(self, *options):
-        """A daemon that finds the stand-in for the control daemon. Its directory."""
+        """Starts a daemon that finds the stand-in for the control daemon. Returns its directory."""
         path = os.path.join(ENV["FAKE_DIR"], "mps") + ":" + ENV["PATH"]
         self.daemon = self.start_daemon(dict(self.env, PATH=path), *options)
         mps = json.loads(self.ctl("status", "--json").stdout)["status"]["mps"]
@@ -136,7 +134,7 @@ class Preload(unittest.TestCase):
             return log.read()
 
     def preloaded(self, *argv, env=None, **how):
-        """What a program that has nothing to do with GPUs says."""
+        """The output of a program that does not use GPUs."""
         env = {**self.env, "LD_PRELOAD": ENV["NCCLSVC_NCCL"], **(env or {})}
         done = subprocess.run(argv, env=env, text=True, capture_output=True, timeout=60, check=True,
                               **how)
@@ -144,11 +142,11 @@ class Preload(unittest.TestCase):
         return done.stdout.strip()
 
     def led(self, env=None, **how):
-        """Where a preloaded process is led."""
+        """The MPS directory that a preloaded process gets."""
         return self.preloaded("sh", "-c", "echo $CUDA_MPS_PIPE_DIRECTORY", env=env, **how)
 
     def rank(self, when, env=None):
-        """What the drop-in says to one."""
+        """The drop-in's output in such a rank."""
         done = subprocess.run([sys.executable, "-c", RANK, ENV["NCCLSVC_NCCL"], when],
                               env={**self.env, "NCCL_DEBUG": "INFO", **(env or {})}, text=True,
                               capture_output=True, timeout=60, check=False)
@@ -178,7 +176,7 @@ class Preload(unittest.TestCase):
             self.assertEqual(report["wrong"], 0)
             self.assertEqual(report["baseline"], "NCCL 2.28.9")
             self.assertTrue(all(row["baseline_us"] > 0 for row in report["rows"]))
-        # It was the service, not a library behind our back.
+        # The service handled it, and not another library.
         self.assertIn("version 2.28.9 (ncclsvc ", self.heard())
         self.assertIn("rank 0 of 2 on GPU 0", self.heard())
 
@@ -213,11 +211,11 @@ class Preload(unittest.TestCase):
         self.assertEqual(self.led(), directory)
         self.assertEqual(self.led({"CUDA_MPS_PIPE_DIRECTORY": ""}), directory)
         self.assertEqual(self.led({"CUDA_MPS_PIPE_DIRECTORY": "/mine"}), "/mine")
-        # A child of one that was led asks for itself.
+        # A child of a process that has MPS asks the daemon itself.
         elsewhere = {"CUDA_MPS_PIPE_DIRECTORY": "/elsewhere", "NCCLSVC_MPS_DIRECTORY": "/elsewhere"}
         self.assertEqual(self.led(elsewhere), directory)
         self.assertEqual(self.led({**elsewhere, "NCCLSVC_SOCKET": "/nonexistent"}), "")
-        # Nothing of it is left, and nobody is told.
+        # Nothing of it remains, and nothing is printed.
         look = ("import os;print(sorted(os.listdir('/proc/self/fd')), "
                 "os.listdir('/proc/self/task') == [str(os.getpid())])")
         plain = subprocess.run([sys.executable, "-c", look], text=True, capture_output=True,
@@ -239,7 +237,7 @@ class Preload(unittest.TestCase):
         self.assertEqual(self.led(), "")
         self.daemon.send_signal(signal.SIGCONT)
         self.assertNotEqual(self.led(), "")
-        # Nor one that takes no connections.
+        # A socket that accepts no connections does not disturb it either.
         full = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         full.bind(os.path.join(self.dir.name, "full"))
         full.listen(0)
@@ -258,18 +256,18 @@ class Preload(unittest.TestCase):
         os.chmod(self.socket, 0o777)
         self.assertEqual(self.led(), directory)
         self.assertEqual(self.led(user=NOBODY), "")
-        # Nor by what it has inherited.
+        # Nor does what it has inherited.
         self.assertEqual(self.led({"CUDA_MPS_PIPE_DIRECTORY": directory,
                                    "NCCLSVC_MPS_DIRECTORY": directory}, user=NOBODY), "")
         doctor = subprocess.run([ENV["NCCLSVC_CTL"], "doctor"], env=self.env, text=True, user=NOBODY,
                                 capture_output=True, timeout=60, check=False)
-        self.assertIn(f"processes of user {NOBODY} are not led there", doctor.stdout)
+        self.assertIn(f"processes of user {NOBODY} do not use it", doctor.stdout)
 
     def test_who_is_without_mps_is_told_once(self):
         directory = self.start_with_mps()
-        self.assertIn("use it through one MPS server", self.rank("late"))
+        self.assertIn("use it through the same MPS server", self.rank("late"))
         early = self.rank("early")
-        self.assertEqual(early.count("NCCL WARN GPU 0: the daemon's worker uses MPS, and this "
+        self.assertEqual(early.count("NCCL WARN GPU 0: the daemon's worker uses MPS, but this "
                                      "process does not"), 1, early)
         self.assertIn("CUDA was initialized before this library was loaded", early)
         self.assertIn(f"CUDA_MPS_PIPE_DIRECTORY={directory}", early)
@@ -286,7 +284,7 @@ class Preload(unittest.TestCase):
         self.start_daemon(dict(self.env, LD_LIBRARY_PATH=os.path.dirname(ENV["NCCLSVC_NCCL"]) +
                                ":" + ENV["FAKE_DIR"]))
         with open(os.path.join(self.dir.name, "log"), encoding="utf-8") as log:
-            self.assertIn("it needs NCCL's own", log.read())
+            self.assertIn("but needs NCCL's own", log.read())
         devices = json.loads(self.ctl("devices", "--json").stdout)["devices"]
         self.assertEqual({device["transport"] for device in devices}, {"mpi"})
 

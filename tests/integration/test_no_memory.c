@@ -93,7 +93,7 @@ static void join_refused(struct raw *r)
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	const struct svc_join join = raw_join_request(&id, 1, 0);
 	raw_refused(r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_NO_MEMORY,
-		    "the daemon has run out of memory");
+		    "the daemon is out of memory");
 }
 
 static void requests_are_refused_until_there_is_memory(void **state)
@@ -113,7 +113,7 @@ static void requests_are_refused_until_there_is_memory(void **state)
 	join_refused(&r);
 	raw_refused(&r, SVC_REGION_ADD, &(struct svc_region_add){.bytes = 4096},
 		    sizeof(struct svc_region_add), &region.fd, 1, NCCLSVC_NO_MEMORY,
-		    "the daemon has run out of memory");
+		    "the daemon is out of memory");
 	raw_connect(&late, &d);
 	raw_ends(&late, NCCLSVC_NO_MEMORY);
 	raw_close(&late);
@@ -154,9 +154,9 @@ static void a_storm_without_memory(void **state)
 		const struct svc_record record = barrier_of(&comm[0]);
 		const struct svc_cancel cancel = {.kind = SVC_CANCEL_TASK, .id = 77};
 		raw_refused(&r[0], SVC_SUBMIT, &record, sizeof(record), NULL, 0, NCCLSVC_NO_MEMORY,
-			    "the daemon has run out of memory");
+			    "the daemon is out of memory");
 		raw_refused(&r[0], SVC_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_NO_MEMORY,
-			    "the daemon has run out of memory");
+			    "the daemon is out of memory");
 		join_refused(&r[0]);
 	}
 	for (int i = 1; i < SESSIONS; i++)

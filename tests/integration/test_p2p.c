@@ -416,7 +416,7 @@ static void too_late(struct client *me)
 	ncclsvc_close(s);
 }
 
-static void what_comes_after_a_deadline_is_told_of_it(void **state)
+static void tasks_after_a_deadline_get_its_status(void **state)
 {
 	(void)state;
 	run_clients(2, too_late);
@@ -530,7 +530,7 @@ int main(void)
 		TEST(a_ring_of_recvs_is_found),
 		TEST(a_collective_against_recvs_is_found),
 		TEST(a_send_and_recv_of_other_counts_mismatch),
-		TEST(what_comes_after_a_deadline_is_told_of_it),
+		TEST(tasks_after_a_deadline_get_its_status),
 		TEST(a_task_inherits_nothing),
 		TEST(a_ring_runs_for_long),
 	};

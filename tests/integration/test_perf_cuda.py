@@ -17,7 +17,7 @@ PERF = os.environ["NCCLSVC_PERF"]
 
 
 def points_of(path, series):
-    """What a plot shows of each size: {bytes: (value, low, high)}."""
+    """The points of a plot by size: {bytes: (value, low, high)}."""
     svg = "{http://www.w3.org/2000/svg}"
     root = xml.etree.ElementTree.parse(path).getroot()
     texts = [text.text for group in root.iter(svg + "g") if group.get("class") == series
@@ -43,7 +43,7 @@ class PerfHost(unittest.TestCase):
                                       ("baseline_median_us", "baseline_p99_us", "baseline_us")):
                 self.assertGreater(row[median], 0)
                 self.assertLessEqual(row[median], row[p99])
-                self.assertLess(row[median], 50 * row[mean])  # of one unit; the rounds differ
+                self.assertLess(row[median], 50 * row[mean])  # of the same unit; the rounds differ
 
     def test_a_plot(self):
         with tempfile.TemporaryDirectory(prefix="ncclsvc-&<>-") as folder:
@@ -217,7 +217,7 @@ class PerfCuda(unittest.TestCase):
                 self.assertAlmostEqual(row[place + "ratio"], kernels / nccl)
         self.assertEqual([(x["ranks"], x["mps"], x["gpu"]) for x in r["limits"]],
                          [(2, False, "Fake GPU"), (3, False, "Fake GPU")])
-        for limit in r["limits"]:  # the size up to which kernels have won most
+        for limit in r["limits"]:  # the size up to which kernels gain most
             won = most = 0
             best = 512
             for row in r["rows"]:
@@ -251,7 +251,7 @@ class PerfCuda(unittest.TestCase):
         with open(path, "w", encoding="utf-8") as f:
             f.write("2 no 1024 Fake GPU\n3 yes 4096 Other GPU\n")
         self.assertEqual(self.transports("all_reduce", *sizes), ["peer", "peer", "nccl"])
-        r = self.crossover("--write", path)  # what is of other GPUs stays
+        r = self.crossover("--write", path)  # entries for other GPUs stay
         with open(path, encoding="utf-8") as f:
             self.assertIn("3 yes 4096 Other GPU\n", f.readlines())
         with open(path, "w", encoding="utf-8") as f:
@@ -275,7 +275,7 @@ class PerfCuda(unittest.TestCase):
 
     def test_no_crossover(self):
         self.assertIn("can't write", self.crossover("--write", "/dev/null/file", status=1))
-        for gpus, why in ("1", "there is one GPU"), ("2", "kernels take operations of up to 0 bytes"):
+        for gpus, why in ("1", "there is only one GPU"), ("2", "kernels take operations of up to 0 bytes"):
             self.env.update(NCCLSVC_FAKE_GPUS=gpus, NCCLSVC_FAKE_NO_PEER="0-1")
             self.assertIn(why, self.crossover(status=1))
 
@@ -325,7 +325,7 @@ class PerfCuda(unittest.TestCase):
         self.assertIsNone(row["baseline_cores"])
         self.assertGreater(row["daemon_cores"], 0)
         self.assertLess(row["daemon_cores"], 0.04)
-        self.assertLess(row["time_us"], 900)  # the pauses are not in it
+        self.assertLess(row["time_us"], 900)  # the pauses are not included
 
     def test_the_table_has_the_cores(self):
         done = subprocess.run([PERF, "all_reduce", "--spawn-daemon", "-b", "8", "-e", "8", "-n",
@@ -380,7 +380,7 @@ class PerfCuda(unittest.TestCase):
                         "--compute-ms", "40")
         self.assertEqual((r["compute_ms"], r["wrong"]), (40, 0))
         row = r["rows"][0]
-        for key in "time_us", "baseline_us":  # of one of 20: 40 ms are 2 ms each
+        for key in "time_us", "baseline_us":  # for one of 20: 40 ms are 2 ms each
             self.assertGreater(row[key], 500)
 
     def test_in_graphs(self):
@@ -401,7 +401,7 @@ class PerfCuda(unittest.TestCase):
         self.assertGreater(r["start_ms"], 0)
         self.assertGreater(r["baseline_start_ms"], 0)
         for key in "start_gpu_bytes", "baseline_start_gpu_bytes":
-            self.assertIsInstance(r[key], float)  # the stand-ins take none
+            self.assertIsInstance(r[key], float)  # the stand-ins use none
 
     def test_an_idle_daemon(self):
         row = self.report("all_reduce", "-b", "8", "-e", "8", "-n", "2", "-w", "0", "--every",

@@ -312,7 +312,7 @@ static void idle_wait(struct client *me)
 	desk_close(&d);
 }
 
-static void who_waits_sleeps(void **state)
+static void waiting_threads_sleep(void **state)
 {
 	(void)state;
 	run_clients(2, idle_wait);
@@ -366,7 +366,7 @@ int main(void)
 		TEST(sessions_without_a_ring_have_plans_too),
 		TEST(several_alike_in_a_group),
 		TEST(empty_plans_and_groups_are_over_at_once),
-		TEST(who_waits_sleeps),
+		TEST(waiting_threads_sleep),
 		TEST(plans_live_beside_other_tasks),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -52,7 +52,7 @@ static void wrong_use(struct client *me)
 	CHECK_OK(ncclsvc_plan_terminate(second, WAIT_MS));
 	/* Not planned, not as planned, not in a group, too many, and past the end. */
 	CHECK_RESULT(ncclsvc_plan_submit_send(p, &v, 1, NCCLSVC_INT32, d.me, NULL), bad);
-	CHECK_SAYS("is not planned");
+	CHECK_SAYS("is not in the plan");
 	CHECK_RESULT(ncclsvc_plan_submit_send(p, &v, 1, NCCLSVC_INT32, d.other, NULL), bad);
 	CHECK_SAYS("was planned with 5 int32");
 	CHECK_OK(ncclsvc_group_begin(d.s));
@@ -63,7 +63,7 @@ static void wrong_use(struct client *me)
 		CHECK_OK(ncclsvc_plan_submit_send(p, out, 5, NCCLSVC_INT32, d.other, NULL));
 		CHECK_RESULT(ncclsvc_plan_submit_send(p, out, 5, NCCLSVC_INT32, d.other, NULL),
 			     bad);
-		CHECK_SAYS("were submitted in this iteration");
+		CHECK_SAYS("have been submitted in this iteration");
 		CHECK_OK(ncclsvc_plan_submit_recv_and_wait(p, in, 5, NCCLSVC_INT32, d.other,
 							   WAIT_MS));
 		CHECK_RESULT(ncclsvc_plan_submit_recv(p, in, 5, NCCLSVC_INT32, d.other, NULL), bad);

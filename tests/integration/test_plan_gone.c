@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Plans when members die or leave, when tasks are cancelled, and when the daemon goes; and what
- * inspection shows of them. */
+ * inspection shows. */
 #include <stdio.h>
 #include <string.h>
 
@@ -26,7 +26,7 @@ static void label(ncclsvc_plan *p, const char *what, int rank)
 	CHECK_OK(ncclsvc_plan_label(p, text));
 }
 
-/* Group 0: Send and Recv, with labels; group 1: the same again, without. */
+/* Group 0: Send and Recv, with labels; group 1: the same without labels. */
 static void desk_open(struct desk *d, struct client *me)
 {
 	*d = (struct desk){.other = 1 - me->rank};
@@ -96,7 +96,7 @@ static void victim_or_survivor(struct client *me)
 	struct desk d;
 	desk_open(&d, me);
 	iterate(&d, me->rank, d.other);
-	/* A held Send; rank 0 has one whole group beside it, which waits for rank 1. */
+	/* A held Send; rank 0 has a complete group beside it, which waits for rank 1. */
 	ncclsvc_task held, posted = 0;
 	if (me->rank == 0) {
 		submit_send(&d, 1);
@@ -165,7 +165,7 @@ static void leaver(struct client *me)
 		return;
 	}
 	CHECK_RESULT(ncclsvc_plan_wait(d.plan, held, WAIT_MS), NCCLSVC_PEER_GONE);
-	/* Here or there, as it has been heard of. */
+	/* The error is local or remote, depending on what has arrived. */
 	ncclsvc_task recv;
 	ncclsvc_result r = ncclsvc_plan_submit_recv(d.plan, &d.v[1], 1, NCCLSVC_INT32, 1, &recv);
 	if (!r)
@@ -193,7 +193,7 @@ static void held_tasks_fail_when_a_member_leaves(void **state)
 	daemon_stop(&d);
 }
 
-/* ---- A member leaves that has done its part ---- */
+/* ---- A member that has done its part leaves ---- */
 
 static void one_is_quicker(struct client *me)
 {
@@ -209,7 +209,7 @@ static void one_is_quicker(struct client *me)
 		submit_recv(&d, 1 + g);
 		submit_send(&d, 5);
 	}
-	/* Until it is known here that rank 1 has left. */
+	/* Until this rank knows that rank 1 has left. */
 	ncclsvc_result r = ncclsvc_recv(&d.v[3], 1, NCCLSVC_INT32, 1, d.comm, &task);
 	if (!r)
 		r = ncclsvc_wait(d.s, task, WAIT_MS);
@@ -234,7 +234,7 @@ static void an_iteration_outlasts_its_members(void **state)
 	daemon_stop(&d);
 }
 
-/* ---- Cancelled; what holds memory ---- */
+/* ---- Cancelled tasks; tasks that hold memory ---- */
 
 static void cancelled(struct client *me)
 {

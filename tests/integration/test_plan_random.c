@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Random plans of all ranks, submitted in random order by several threads: everything that arrives
- * is what was sent, or all ranks are told alike that the plan cannot work. */
+ * was sent, or all ranks get the same error that the plan cannot work. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -58,8 +58,8 @@ static void add_place(struct rank *r, bool sends, int peer, int pair)
 	p->pair = pair;
 }
 
-/* This rank's places in the order of pairs, with which every plan works; but for some that change
- * places, with which some do not. */
+/* This rank's places in the order of pairs, with which every plan works; some are swapped, with
+ * which some plans do not. */
 static void make_places(struct rank *r, uint64_t *random)
 {
 	r->n = 0;
@@ -97,7 +97,7 @@ static ncclsvc_result commit(struct rank *r, uint64_t seed)
 	return ncclsvc_plan_end(r->d.plan, WAIT_MS);
 }
 
-/* A free place that no earlier one is like. NULL: all are taken. */
+/* A free place without an equal one before it. NULL: all are taken. */
 static struct place *pick(struct rank *r)
 {
 	int begin = (int)(draw(&r->random) % (uint32_t)r->n), i = 0;
@@ -113,7 +113,7 @@ static struct place *pick(struct rank *r)
 	return &r->places[i];
 }
 
-/* Taking a place and submitting it is one step: alike ones go in order. */
+/* Taking a place and submitting it is one step, so that equal ones go in order. */
 static void *submit_some(void *arg)
 {
 	struct rank *r = arg;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Plans, and planned tasks, that no library would send. */
+ * Plans and planned tasks that no library would send. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static void refused(struct raw *r, const struct svc_plan_commit *m,
 	close(fd);
 }
 
-/* To itself: Send and Recv in one group, twice. */
+/* Messages to itself: Send and Recv in one group, twice. */
 static const struct svc_plan_task good[TASKS] = {
 	{.group = 0, .op = NCCLSVC_SEND, .count = SVC_PLAN_ANY},
 	{.group = 0, .op = NCCLSVC_RECV, .count = SVC_PLAN_ANY},
@@ -70,18 +70,18 @@ static void bad_commits(struct raw *r, struct svc_plan_commit m)
 	BAD_TASK(3, group, 0, "later group");
 	BAD_TASK(0, op, NCCLSVC_BARRIER, "neither Send nor Recv");
 	BAD_TASK(0, op, 0, "neither Send nor Recv");
-	BAD_TASK(0, peer, 1, "no rank");
-	BAD_TASK(0, peer, -1, "no rank");
+	BAD_TASK(0, peer, 1, "not a rank");
+	BAD_TASK(0, peer, -1, "not a rank");
 	BAD_TASK(0, reserved, 1, "reserved");
 	BAD_TASK(0, reserved2, 1, "reserved");
 	BAD_TASK(0, type, 1, "type");
-	BAD_TASK(0, tag, 1, "is no list");
+	BAD_TASK(0, tag, 1, "is not a list");
 	BAD_TASK(0, agreement, SVC_AGREEMENT_REFUSES, "refuses");
 	BAD_TASK(0, agreement, SVC_AGREEMENT_REFUSED, "refuses");
 	BAD_TASK(2, type, 200, "type");
 	memcpy(t, good, sizeof(t));
 	memset(t[1].label, 'x', sizeof(t[1].label));
-	refused(r, &m, t, bad, "task 1 has a label that does not end");
+	refused(r, &m, t, bad, "task 1 has a label that is not terminated");
 	BAD_TASK(0, label[0], '\033', "printable");
 	BAD_TASK(0, label[0], '\x9b', "printable");
 	BAD_TASK(0, label[1], 'x', "label");
@@ -93,7 +93,7 @@ static void bad_commits(struct raw *r, struct svc_plan_commit m)
 	refused(r, &m, t, bad, "task 3 is a list to or from its own rank");
 	t[3] = (struct svc_plan_task){.group = 1, .op = NCCLSVC_RECV, .count = SVC_PLAN_ANY};
 	refused(r, &m, t, NCCLSVC_MISMATCH, "has no");
-	/* Whatever is no memfd. */
+	/* Anything that is not a memfd. */
 	int fd = open("/dev/zero", O_RDWR | O_CLOEXEC), pipes[2];
 	CHECK_EQ(pipe(pipes), 0);
 	raw_refused(r, SVC_PLAN_COMMIT, &m, sizeof(m), &fd, 1, bad, "");
@@ -178,7 +178,7 @@ static uint64_t planned(struct raw *r, const struct svc_join_reply *comm, uint32
 	return raw_ring_submit(r, record);
 }
 
-static void what_no_library_sends(void **state)
+static void records_that_no_library_sends(void **state)
 {
 	(void)state;
 	struct daemon d;
@@ -206,7 +206,7 @@ static void what_no_library_sends(void **state)
 	raw_refused(&r, SVC_PLAN_COMMIT, &m, sizeof(m), &fd, 1, NCCLSVC_BUSY, "terminate");
 	close(fd);
 	bad_records(&r, &comm, plan.plan);
-	/* Backwards, twice in a place, and on into the next iteration without a pause. */
+	/* In reverse, each place twice, and on into the next iteration without a pause. */
 	int32_t *v = region.base;
 	for (int round = 0; round < 3; round++) {
 		v[0] = round;
@@ -231,7 +231,7 @@ static void what_no_library_sends(void **state)
 	raw_refused(&r, SVC_PLAN_DROP, &drop, sizeof(drop), NULL, 0, NCCLSVC_NOT_FOUND, "no plan");
 	held = planned(&r, &comm, plan.plan, 0, 0, &region);
 	CHECK_EQ(raw_ring_wait(&r, held).result, NCCLSVC_NOT_FOUND);
-	/* Plans again and again; the quota is given back. */
+	/* Plans repeatedly; the quota is returned. */
 	static struct svc_plan_task many[60000];
 	for (size_t i = 0; i < 60000; i++)
 		many[i] = (struct svc_plan_task){.group = (uint32_t)(i / 100),
@@ -258,7 +258,7 @@ static void what_no_library_sends(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(what_no_library_sends),
+		TEST(records_that_no_library_sends),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

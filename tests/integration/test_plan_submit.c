@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * ncclsvc_plan_submit: what it refuses, groups by their index, buffers that stay as they are,
- * submissions before the launch, and strict plans. */
+ * ncclsvc_plan_submit: what it refuses, groups by index, stable buffers, submissions before the
+ * launch, and strict plans. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -78,8 +78,8 @@ static void bad(struct client *me)
 	x = good;
 	x.peer = d.me;
 	CHECK_RESULT(refused(&d, &x), no);
-	CHECK_SAYS("is not planned");
-	/* None of them took the place. */
+	CHECK_SAYS("is not in the plan");
+	/* None of them has taken the place. */
 	ncclsvc_task task = 0;
 	CHECK_OK(ncclsvc_plan_submit(d.plan, &good, 0, &task));
 	CHECK(task != 0);
@@ -110,7 +110,7 @@ static void grouped(struct client *me)
 		plan_exchange(&d);
 	launch(&d);
 	for (int round = 0; round < 4; round++) {
-		/* Backwards, but for the last, which the first free place takes. */
+		/* In reverse, except the last, which takes the first free place. */
 		for (int i = 0; i < GROUPS; i++) {
 			const int g = i < GROUPS - 1 ? GROUPS - 1 - i : 0;
 			const uint32_t at = g ? (uint32_t)g : NCCLSVC_PLAN_FIRST;
@@ -140,7 +140,7 @@ static void a_group_is_named_by_its_index(void **state)
 	run_clients(2, grouped);
 }
 
-/* Groups of one kind and of many tasks: what the sentence leaves out. */
+/* Groups with many tasks of one kind: what the sentence omits. */
 static void many(struct client *me)
 {
 	struct desk d;
@@ -191,7 +191,7 @@ static void stable(struct client *me)
 					    NCCLSVC_PLANNED_WAIT | flags);
 		fill(from, d.me * 100000 + round);
 		CHECK_OK(ncclsvc_plan_submit(d.plan, &x, WAIT_MS, NULL));
-		/* Against the promise: it shows whether there is a copy. */
+		/* This breaks the promise, to see whether a copy was made. */
 		fill(from, d.me * 100000 + 50000 + round);
 		x = task_of(&d, NCCLSVC_RECV, in, N, NCCLSVC_PLAN_FIRST, NCCLSVC_PLANNED_WAIT);
 		CHECK_OK(ncclsvc_plan_submit(d.plan, &x, WAIT_MS, NULL));
@@ -214,7 +214,7 @@ static void label_errors(ncclsvc_plan *p)
 	static const char *const wrong[] = {"123456789012345678901234", "a\nb", "\xc3\xa4", NULL};
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		CHECK_RESULT(ncclsvc_plan_label(p, wrong[i]), NCCLSVC_INVALID_ARGUMENT);
-		CHECK_SAYS(wrong[i] ? "at most 23 characters" : "the label is NULL");
+		CHECK_SAYS(wrong[i] ? "up to 23 printable" : "the label is NULL");
 	}
 }
 
@@ -243,7 +243,7 @@ static void labels(struct client *me)
 	CHECK_SAYS("has not submitted the Send \"12345678901234567890123\" to rank");
 	CHECK_OK(submit(&d, NCCLSVC_SEND, &v, 0, 0));
 	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
-	/* The task's own failure: its group's other task comes too late. */
+	/* The task's own failure: the other task of its group is too late. */
 	CHECK_OK(ncclsvc_comm_set_timeout(d.comm, 50));
 	CHECK_OK(submit(&d, NCCLSVC_SEND, &v, 0, 0));
 	sleep_ms(100);
@@ -311,7 +311,7 @@ static void early(struct client *me)
 	int32_t out[N], in[N];
 	desk_open(&d, me);
 	fill(out, d.me);
-	/* From the time on when nothing is planned yet. */
+	/* Starting before anything is planned. */
 	begin(&b[0], &d, NCCLSVC_SEND, out, N, WAIT_MS);
 	sleep_ms(20);
 	plan_exchange(&d);
@@ -341,7 +341,7 @@ static void too_early(struct client *me)
 	desk_open(&d, me);
 	plan_exchange(&d);
 	CHECK_OK(ncclsvc_plan_end(d.plan, WAIT_MS));
-	/* What does not block fails at once. */
+	/* A call that does not block fails at once. */
 	CHECK_RESULT(submit(&d, NCCLSVC_SEND, &out, 0, 0), NCCLSVC_INVALID_ARGUMENT);
 	CHECK_SAYS("has not been launched");
 	for (int ms = 0; ms <= 50; ms += 50) {
@@ -367,7 +367,7 @@ static void the_wait_for_the_launch_has_a_deadline(void **state)
 	run_clients(2, too_early);
 }
 
-/* The plan is terminated, or its communicator left, by the one who should launch it. */
+/* The plan is terminated, or its communicator left, by the thread that should launch it. */
 static void never(struct client *me)
 {
 	struct desk d;
@@ -389,7 +389,7 @@ static void never(struct client *me)
 			CHECK_OK(ncclsvc_plan_terminate(d.plan, WAIT_MS));
 		}
 		for (int i = 0; i < 2; i++) {
-			/* The other rank may have left a moment before. */
+			/* The other rank may have left a moment earlier. */
 			CHECK_EQ(pthread_join(b[i].thread, NULL), 0);
 			const bool gone = leaves && (b[i].result == NCCLSVC_STALE_EPOCH ||
 						     b[i].result == NCCLSVC_PEER_GONE);
@@ -449,7 +449,7 @@ static void strict_desk(struct desk *d, struct client *me)
 	plan_exchange(d);
 	launch(d);
 	CHECK_RESULT(ncclsvc_plan_set_strict(d->plan, false), NCCLSVC_INVALID_ARGUMENT);
-	CHECK_SAYS("has been launched");
+	CHECK_SAYS("is already launched");
 	CHECK_RESULT(ncclsvc_plan_set_strict(NULL, false), NCCLSVC_INVALID_ARGUMENT);
 }
 
@@ -497,7 +497,7 @@ static void strict_alone(struct client *me)
 		CHECK_RESULT(ncclsvc_plan_submit(d.plan, &x, 50, &task), NCCLSVC_TIMEOUT);
 		CHECK_SAYS("group 0 of the plan: this rank has not submitted the Recv from rank");
 		CHECK(task != 0);
-		/* It is still there, and goes on. */
+		/* It is still there, and continues. */
 		CHECK_OK(ncclsvc_plan_submit_recv_and_wait(d.plan, &in, 1, NCCLSVC_INT32, d.other,
 							   WAIT_MS));
 		CHECK_EQ(in, 10 + d.other);
@@ -513,7 +513,7 @@ static void a_strict_thread_alone_gets_a_timeout(void **state)
 	run_clients(2, strict_alone);
 }
 
-/* Rank 0 sends one number too many; its Recv is good. */
+/* Rank 0 sends one element too many; its Recv is correct. */
 static void strict_errors(struct client *me)
 {
 	struct desk d;
@@ -526,7 +526,7 @@ static void strict_errors(struct client *me)
 	end(&b[1], d.me ? NCCLSVC_MISMATCH : NCCLSVC_OK, "");
 	if (!d.me)
 		CHECK_EQ(in, 1);
-	/* Each failure has been told. */
+	/* Each failure has been reported. */
 	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
 	desk_close(&d);
 }

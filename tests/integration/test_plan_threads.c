@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Plans whose iterations several threads wait for. */
+ * Plans with several threads waiting for iterations. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -82,7 +82,7 @@ static void threads_that_reset_see_one_end(void **state)
 	run_clients(2, several_reset);
 }
 
-/* Before all is submitted, and while what is submitted waits for the other. */
+/* Before everything is submitted, and while submitted tasks wait for the other rank. */
 static void leaves(struct client *me)
 {
 	struct desk d;
@@ -117,7 +117,7 @@ static void a_communicator_is_left_while_a_thread_resets(void **state)
 	run_clients(2, leaves);
 }
 
-/* Threads wait for the launch, and go on as the plan ends: each call returns, with whatever result.
+/* Threads wait for the launch, and continue when the plan ends: each call returns, with any result.
  */
 struct submitting {
 	struct desk *d;

@@ -24,7 +24,7 @@ static void replace_daemon(struct daemon *d, struct client *clients, int n)
 	say_all(clients, n, GO);
 }
 
-/* ---- What is left to do is not forgotten ---- */
+/* ---- Unfinished work is not forgotten ---- */
 
 static void more_memory_than_there_is(struct client *me)
 {
@@ -76,7 +76,7 @@ static void a_world_with_more_memory(struct client *me)
 	CHECK_OK(ncclsvc_mem_free(s, v));
 	CHECK_OK(ncclsvc_world_rejoin(world, WAIT_MS));
 	check_usable(s, ncclsvc_world_host_comm(world));
-	/* What is not the world's is left to a reattach. */
+	/* Communicators other than the world's wait for a reattach. */
 	CHECK_RESULT(ncclsvc_barrier(comm, NULL), NCCLSVC_STALE_EPOCH);
 	CHECK_OK(ncclsvc_reattach(s, WAIT_MS));
 	check_usable(s, comm);
@@ -154,7 +154,7 @@ static void *rejoins(void *arg)
 	return NULL;
 }
 
-/* Leaves it while a thread waits for its other member. */
+/* Leaves the communicator while a thread waits for its other member. */
 static void leave_meanwhile(struct rejoining *r, ncclsvc_comm *comm, ncclsvc_session *watch)
 {
 	pthread_t thread;

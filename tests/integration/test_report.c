@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The daemon's log: a line for each failure of a communicator, and none for what is in order. */
+ * The daemon's log: one line for each failure of a communicator, and none for normal events. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static void read_log(const struct daemon *d)
 	log_text[n] = '\0';
 }
 
-/* How many lines have that in them. */
+/* How many lines contain this. */
 static int lines(const struct daemon *d, const char *what)
 {
 	int n = 0;
@@ -57,7 +57,7 @@ static void fails(struct client *me)
 	ncclsvc_comm *comm = comm_join(me, s);
 	int32_t *v = shared(s, 64);
 	ncclsvc_task tasks[3];
-	/* One disagrees, again and again. */
+	/* One disagrees repeatedly. */
 	for (int i = 0; i < 3; i++)
 		CHECK_OK(ncclsvc_all_reduce(v, v, me->rank == 2 ? 2 : 1, NCCLSVC_INT32, NCCLSVC_SUM,
 					    comm, &tasks[i]));
@@ -71,7 +71,7 @@ static void fails(struct client *me)
 	wait_for(s, tasks[0], NCCLSVC_TIMEOUT);
 	CHECK_OK(ncclsvc_comm_set_timeout(comm, -1));
 	say(me, READY);
-	/* One asks for the end of what all wait for. */
+	/* One cancels what all wait for. */
 	if (me->rank == 1) {
 		CHECK_EQ(hear(me), GO);
 		uint64_t cancelled;
@@ -151,7 +151,7 @@ static void in_order(struct client *me)
 	ncclsvc_close(s);
 }
 
-static void what_is_in_order_is_no_failure(void **state)
+static void normal_events_are_not_failures(void **state)
 {
 	struct daemon d;
 	struct client clients[RANKS];
@@ -205,7 +205,7 @@ static void a_flood_of_failures_leaves_few_lines(void **state)
 	clients_start(clients, 2, &d, floods, NULL);
 	clients_end(clients, 2);
 	CHECK(daemon_logged(&d, "MISMATCH"));
-	/* Ten in five seconds. */
+	/* The limit is ten in five seconds. */
 	CHECK(lines(&d, "MISMATCH") < FLOODS);
 	daemon_stop(&d);
 }
@@ -237,7 +237,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(each_failure_has_a_line),
-		TEST(what_is_in_order_is_no_failure),
+		TEST(normal_events_are_not_failures),
 		TEST(a_flood_of_failures_leaves_few_lines),
 		TEST(an_attempt_to_join_has_one_line),
 	};

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Races of restarts: daemons that start at once on a path, are killed while clients connect, whose files are removed,
-and that are told to reload all the time. $NCCLSVCD and $NCCLSVC_CTL name the programs, $RESTART_ROUNDS (3) how often
-each race is run."""
+"""Races of restarts: daemons that start at once on a path, are killed while clients connect, lose their files, or are
+told to reload continuously. $NCCLSVCD and $NCCLSVC_CTL name the programs, $RESTART_ROUNDS (3) sets how often each race
+is run."""
 
 import os
 import shutil
@@ -46,7 +46,7 @@ class RestartTest(unittest.TestCase):
         return daemon.log.read()
 
     def ask(self):
-        """What ncclsvc-ctl says: whatever happens to the daemon, it ends."""
+        """The output of ncclsvc-ctl, which must end whatever happens to the daemon."""
         return subprocess.run([os.environ["NCCLSVC_CTL"], "--socket", self.socket, "status"], capture_output=True,
                               text=True, timeout=WAIT, check=False)
 
@@ -66,7 +66,7 @@ class RestartTest(unittest.TestCase):
         self.daemons.remove(daemon)
 
     def one_serves(self, daemons):
-        """All others have given up, and said why."""
+        """All others have given up, and printed why."""
         self.wait_for(lambda: sum(d.poll() is None for d in daemons) == 1)
         for daemon in daemons:
             if daemon.poll() is not None:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How the engine's thread shares operations with its helpers: large ones, and no others. */
+ * How the scheduler's thread shares operations with its helpers: only large ones. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +9,8 @@
 
 enum { OPERATIONS = 200, SMALL = 64 << 10, LARGE = 64 << 20, LARGE_OPERATIONS = 4 };
 
-/* How often the daemon's helper went to sleep: each operation that it is woken for makes it one
- * more. It is the thread that the daemon starts first. */
+/* How often the daemon's helper went to sleep, which each operation that wakes it increases by one.
+ * The helper is the first thread that the daemon starts. */
 static uint64_t helper_sleeps(const struct daemon *d)
 {
 	char path[64], line[128];
@@ -43,7 +43,7 @@ static void gather(ncclsvc_session *s, ncclsvc_comm *comm, const char *src, char
 	for (int i = 0; i < times; i++) {
 		CHECK_OK(ncclsvc_all_gather(src, dst, bytes, NCCLSVC_INT8, comm, &task));
 		wait_for(s, task, NCCLSVC_OK);
-		sleep_ms(1); /* for a helper to come, and to sleep again */
+		sleep_ms(1); /* time for a helper to come, and to sleep again */
 	}
 }
 
@@ -68,7 +68,7 @@ static void small_then_large(struct client *me)
 	ncclsvc_close(s);
 }
 
-/* One thread moves the 128 KiB of the small ones in less time than it takes to wake another. */
+/* One thread moves the 128 KiB of the small ones in less time than waking another takes. */
 static void only_large_operations_wake_helpers(void **state)
 {
 	struct daemon d;

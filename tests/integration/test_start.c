@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How the daemon starts, reloads and keeps to its socket. */
+ * How the daemon starts, reloads and keeps its socket. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -18,7 +18,7 @@
 
 static char out[65536];
 
-/* Runs a daemon that is expected to refuse; returns its exit code. */
+/* Runs a daemon that should refuse to start; returns its exit code. */
 static int refused(const char *option, const char *value)
 {
 	char *argv[] = {(char *)program("NCCLSVCD"), (char *)option, (char *)value, NULL};
@@ -32,7 +32,7 @@ static void a_socket_path_that_does_not_fit_is_refused(void **state)
 	memset(path + 5, 'x', sizeof(path) - 6);
 	CHECK(refused("--socket", path) != 0);
 	CHECK(strstr(out, "107") || strstr(out, "long"));
-	/* One byte more than fits, and the longest that does. */
+	/* One byte more than fits, and the longest path that fits. */
 	path[5 + 108 - 5] = '\0';
 	CHECK_EQ(strlen(path), 108);
 	CHECK(refused("--socket", path) != 0);
@@ -90,7 +90,7 @@ static void a_stale_socket_is_replaced(void **state)
 	daemon_stop(&d);
 }
 
-/* Waits until a new client finds a daemon there; its pid. */
+/* Waits until a new client finds a daemon there; returns its pid. */
 static pid_t daemon_that_serves(const struct daemon *d)
 {
 	ncclsvc_daemon_info info;
@@ -150,7 +150,8 @@ static void a_removed_directory_is_served_again(void **state)
 	daemon_stop(&d);
 }
 
-/* Only while it cannot run does another daemon get the path of one whose directory was removed. */
+/* Another daemon gets the path of one whose directory was removed only while that one cannot run.
+ */
 static void a_daemon_whose_path_another_serves_ends(void **state)
 {
 	struct daemon d;
@@ -185,7 +186,7 @@ static void a_file_or_another_program_in_the_way_is_left_alone(void **state)
 	CHECK(S_ISREG(st.st_mode));
 	close(fd);
 	unlink(path);
-	/* A socket of another kind of program. */
+	/* A socket of a different program. */
 	strcpy(address.sun_path, path);
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	CHECK_EQ(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
@@ -230,7 +231,7 @@ static void sighup_rereads_the_configuration(void **state)
 	daemon_stop(&d);
 }
 
-/* Nothing to do, nothing done: no CPU time at all between keep-alives. */
+/* An idle daemon does nothing: no CPU time at all between keep-alives. */
 static uint64_t cpu_ticks(pid_t pid)
 {
 	char path[64], text[1024];
@@ -253,7 +254,7 @@ static uint64_t switches(pid_t pid)
 {
 	char path[64], line[256];
 	unsigned long n = 0, all = 0;
-	/* Of the main thread and of the engine's. */
+	/* Of the main thread and the scheduler's. */
 	for (int thread = 0; thread < 16; thread++) {
 		snprintf(path, sizeof(path), "/proc/%d/task/%d/status", pid, pid + thread);
 		FILE *f = fopen(path, "re");
@@ -281,7 +282,7 @@ static void an_idle_daemon_sleeps(void **state)
 	struct svc_record barrier = {
 		.comm = comm.comm, .epoch = comm.epoch, .op = NCCLSVC_BARRIER, .peer = -1};
 	CHECK_EQ(raw_ring_wait(&r, raw_ring_submit(&r, barrier)).result, 0);
-	/* What the session made it do may take its time on a busy machine. */
+	/* The session's cleanup may take a while on a busy machine. */
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull, was = 0, is = 1; was != is; was = is) {
 		CHECK(now_ns() < end);
 		sleep_ms(500);
@@ -295,7 +296,7 @@ static void an_idle_daemon_sleeps(void **state)
 	daemon_stop(&d);
 }
 
-/* What srun tells a task that it starts, and sbatch a script: NULL unsets. */
+/* What srun tells a task, and sbatch a script: NULL unsets. */
 static void tell_of_slurm(const char *job_tasks, const char *step_tasks)
 {
 	const char *const names[] = {"SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"};
@@ -319,7 +320,7 @@ static void tasks_of_slurm_that_cannot_connect_are_refused(void **state)
 	CHECK(access("/tmp/ncclsvc-test-slurm", F_OK) < 0);
 	daemon_start(&d, "--cluster-bootstrap", "none", NULL);
 	daemon_stop(&d);
-	/* The only one of its step; and one that a batch script of a larger job starts. */
+	/* The only task of its step; and one that a batch script of a larger job starts. */
 	tell_of_slurm("1", "1");
 	daemon_start(&d, NULL);
 	daemon_stop(&d);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Calls for single tensors, memory for lists, and the sentences of callbacks. */
+ * Calls for single tensors, memory for lists, and callbacks' sentences. */
 #include <string.h>
 
 #include "tensors.h"
@@ -33,14 +33,14 @@ static void one_tensor(struct client *me)
 			: ncclsvc_tensor_recv(x.lists, NCCLSVC_TENSOR(row, NCCLSVC_FLOAT32, 2, 3),
 					      0, 9, WAIT_MS));
 	check_row(row, 1);
-	/* A scalar; and a list of one is the same. */
+	/* A scalar; a list of one is the same. */
 	const ncclsvc_tensor t = NCCLSVC_TENSOR(&scalar, NCCLSVC_INT64);
 	CHECK_EQ(t.ndims, 0);
 	ncclsvc_message m = message(&x, NCCLSVC_SHAPES_STATIC, 10, 1, &t);
 	CHECK_OK(sender ? ncclsvc_tensor_send(x.lists, t, 1, 10, WAIT_MS)
 			: ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL));
 	CHECK_EQ(scalar, 77);
-	/* Both sides are told what differs. */
+	/* Both sides learn what differs. */
 	ncclsvc_tensor other = sender ? NCCLSVC_TENSOR(row, NCCLSVC_FLOAT32, 2, 3)
 				      : NCCLSVC_TENSOR(row, NCCLSVC_FLOAT32, 3, 2);
 	CHECK_RESULT(sender ? ncclsvc_tensor_send(x.lists, other, 1, 1, WAIT_MS)
@@ -107,7 +107,7 @@ static void of_a_part(struct client *me)
 	if (me->rank == 0)
 		fill_row(row, 8);
 	const ncclsvc_tensor t = NCCLSVC_TENSOR(row, NCCLSVC_FLOAT32, N);
-	/* The part has the other order. */
+	/* The part has the reverse order. */
 	CHECK_OK(me->rank ? ncclsvc_tensor_recv(lists, t, 1, 0, WAIT_MS)
 			  : ncclsvc_tensor_send(lists, t, 0, 0, WAIT_MS));
 	check_row(row, 8);
@@ -147,7 +147,7 @@ static void in_one_piece(struct client *me)
 	check_row(t[2].data, 20);
 	CHECK_EQ(ncclsvc_tensors_copied(x.lists), 0);
 	CHECK_OK(ncclsvc_mem_free(x.s, memory));
-	/* Nothing to allocate; and lists that cannot be. */
+	/* Nothing to allocate; and invalid lists. */
 	CHECK_OK(ncclsvc_tensors_allocate(x.lists, &t[1], 1, &memory));
 	CHECK(!memory && !t[1].data);
 	CHECK_OK(ncclsvc_tensors_allocate(x.lists, NULL, 0, &memory));
@@ -195,7 +195,7 @@ static ncclsvc_result take(ncclsvc_tensor *t, size_t n, void *arg)
 		return ncclsvc_tensors_allocate(in->lists, NULL, 1, &in->memory);
 	case SAYS_NOTHING:
 		return NCCLSVC_UNSUPPORTED;
-	case LIES: /* another's DAEMON_LOST is none of the sender's */
+	case LIES: /* another side's DAEMON_LOST does not apply to the sender */
 		return ncclsvc_set_error(NCCLSVC_DAEMON_LOST, "the cache's daemon is lost");
 	}
 	ncclsvc_result r = ncclsvc_tensors_allocate(in->lists, t, n, &in->memory);
@@ -243,7 +243,7 @@ static void callbacks(struct client *me)
 	side_close(&x);
 }
 
-static void what_a_callback_says_its_caller_reads(void **state)
+static void a_callbacks_error_reaches_the_caller(void **state)
 {
 	(void)state;
 	run_pair(callbacks);
@@ -256,7 +256,7 @@ int main(void)
 		TEST(requests_keep_no_pointer_to_dims),
 		TEST(a_split_has_lists_of_its_own),
 		TEST(a_list_in_one_piece_goes_as_it_lies),
-		TEST(what_a_callback_says_its_caller_reads),
+		TEST(a_callbacks_error_reaches_the_caller),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

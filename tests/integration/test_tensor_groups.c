@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Collectives over lists of tensors, on the host: every type, aliases, partitions, refusals that
+ * Collectives over lists of tensors in host memory: every type, aliases, partitions, refusals that
  * all ranks share, and the groups of a world. */
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +38,7 @@ static void lot_free(struct lot *l)
 		free(l->tensors[i].data);
 }
 
-/* As if the tensors were one vector. */
+/* Fills the tensors as if they were one vector. */
 static void lot_fill(struct lot *l, int rank, ncclsvc_redop redop)
 {
 	size_t at = 0;
@@ -48,7 +48,7 @@ static void lot_fill(struct lot *l, int rank, ncclsvc_redop redop)
 				      reference_input(rank, at, l->type, redop));
 }
 
-/* Tensor t holds what that rank put in; rank -1: all ranks' reduced. */
+/* Checks that tensor t holds that rank's input; rank -1: the reduction over all ranks. */
 static void lot_check(const struct lot *l, size_t t, int rank, int nranks, ncclsvc_redop redop)
 {
 	size_t at = 0;
@@ -67,7 +67,7 @@ static void lot_check(const struct lot *l, size_t t, int rank, int nranks, nccls
 		 0x5f);
 }
 
-/* No tensor lies across a border of 1, 2 or 3 ranks: 480; 320 and 640. */
+/* No tensor extends across a border of 1, 2 or 3 ranks: 480; 320 and 640. */
 static const int64_t counts[] = {6, 85, 229, 0, 160, 160, 310};
 #define COUNTS (sizeof(counts) / sizeof(counts[0]))
 
@@ -91,7 +91,7 @@ static void gather(struct side *x, ncclsvc_type type, bool alias)
 	memcpy(inputs, in.tensors, sizeof(inputs));
 	for (size_t i = 0; !alias && i < COUNTS; i++)
 		if (owners[i] != x->me->rank)
-			inputs[i].data = NULL; /* nobody looks */
+			inputs[i].data = NULL; /* it is not read */
 	struct lot *result = alias ? &in : &out;
 	CHECK_OK(ncclsvc_tensors_all_gather(x->lists, inputs, alias ? NULL : out.tensors, COUNTS,
 					    WAIT_MS, NULL));
@@ -144,7 +144,7 @@ static void gather_and_scatter_by_owner(void **state)
 
 /* ---- Views that fit ---- */
 
-/* The tensors' views, whose memory is theirs. Returns how many. */
+/* Views of the tensors, in the tensors' memory. Returns how many. */
 static size_t fit(const struct lot *l, int nranks, ncclsvc_view *views, ncclsvc_tensor *list)
 {
 	uint64_t sizes[LIST_MAX];
@@ -160,8 +160,8 @@ static size_t fit(const struct lot *l, int nranks, ncclsvc_view *views, ncclsvc_
 	return n;
 }
 
-/* After an AllGather, all elements are their owner's. After a ReduceScatter, a rank's own ones are
- * the sum, and the others its own input. */
+/* After an AllGather, all elements are their owner's. After a ReduceScatter, a rank's own elements
+ * are the sum, and the others its own input. */
 static void check_views(const struct lot *l, const ncclsvc_view *views, size_t n,
 			const struct client *me, bool reduced)
 {
@@ -216,7 +216,7 @@ static void views_make_a_list_fit(void **state)
 
 static const int64_t range_sizes[] = {20, 7, 100};
 
-/* Elements 10 to 30, 200 to 207 and 600 to 700 of a buffer; none else is read or written. */
+/* Elements 10 to 30, 200 to 207 and 600 to 700 of a buffer; no other is read or written. */
 static bool within(size_t i)
 {
 	return (i >= 10 && i < 30) || (i >= 200 && i < 207) || i >= 600;
@@ -310,7 +310,7 @@ static void apart(struct client *me)
 	struct side x = side_open(me);
 	const size_t page = 4096;
 	void *places[4];
-	/* Pieces of the heap, whose own words lie between them. */
+	/* Heap blocks with the allocator's words in between. */
 	for (int i = 0; i < 3; i++) {
 		places[i] = malloc(40);
 		CHECK(places[i]);
@@ -350,10 +350,10 @@ static void in_a_row(struct client *me)
 	char *memory = shared(x.s, 4096);
 	reduce_tens(&x, (void *[]){memory, memory + 40, memory + 80}, 3);
 	CHECK_EQ(ncclsvc_tensors_copied(x.lists), 0);
-	/* Between ranks, it need not be alike. */
+	/* The layout may differ between ranks. */
 	reduce_tens(&x, (void *[]){memory, memory + (me->rank ? 400 : 40)}, 2);
 	CHECK_EQ(ncclsvc_tensors_copied(x.lists), me->rank ? 160 : 0);
-	/* One tensor over all of it takes along what lies between. */
+	/* One tensor over everything includes what is in between. */
 	const int64_t all = 1024;
 	ncclsvc_tensor t = {memory, NCCLSVC_INT32, 1, &all};
 	memset(memory, 0, 4096);
@@ -407,7 +407,7 @@ static void a_tensor_across_a_border_is_refused_by_all(void **state)
 	run_ranks(2, refused_alike);
 }
 
-/* Rank 1 has something wrong with its list; the others hear of it. */
+/* Rank 1's list has an error; the others are notified. */
 static ncclsvc_result bad_call(struct side *x, int what, struct lot *l, ncclsvc_tensor *t)
 {
 	const bool bad = x->me->rank == 1;
@@ -445,9 +445,13 @@ static ncclsvc_result bad_call(struct side *x, int what, struct lot *l, ncclsvc_
 
 static void refused_by_one(struct client *me)
 {
-	static const char *const why[] = {
-		"tensor 1 is of uint32", "this rank owns",	"type is 99",	    "output 2 has",
-		"reduction 9",		 "at least one tensor", "output 5 overlaps"};
+	static const char *const why[] = {"tensor 1 has type uint32",
+					  "this rank owns",
+					  "type 99",
+					  "output 2 has",
+					  "reduction 9",
+					  "at least one tensor",
+					  "output 5 overlaps"};
 	struct side x = side_open(me);
 	for (int what = 0; what < (int)(sizeof(why) / sizeof(why[0])); what++) {
 		struct lot l;
@@ -484,7 +488,7 @@ static void refused_by_one(struct client *me)
 	side_close(&x);
 }
 
-static void what_one_rank_refuses_all_are_told(void **state)
+static void one_ranks_refusal_reaches_all(void **state)
 {
 	(void)state;
 	run_ranks(3, refused_by_one);
@@ -534,7 +538,7 @@ static void disagreeing(struct client *me)
 		CHECK_RESULT(
 			ncclsvc_tensors_all_gather(x.lists, l.tensors, NULL, COUNTS, WAIT_MS, NULL),
 			NCCLSVC_MISMATCH);
-		says("no list of tensors");
+		says("not a list of tensors");
 	}
 	lot_free(&l);
 	check_all_in_step(&x);
@@ -642,7 +646,7 @@ static void in_groups(struct client *me)
 	CHECK_OK(ncclsvc_tensors_open_group(w, NCCLSVC_GROUP_HORIZONTAL, WAIT_MS, &lists));
 	CHECK_RESULT(ncclsvc_tensors_open_group(w, NCCLSVC_GROUP_PIPELINE, WAIT_MS, &again),
 		     NCCLSVC_RANK_TAKEN);
-	CHECK(strstr(ncclsvc_last_error(), "this rank has lists"));
+	CHECK(strstr(ncclsvc_last_error(), "this rank already has lists"));
 	CHECK_OK(ncclsvc_tensors_close(lists));
 	check_usable(s, ncclsvc_world_host_comm(w)); /* nobody leaves before all are done */
 	ncclsvc_world_free(w);
@@ -669,7 +673,7 @@ int main(void)
 		TEST(all_reduce_takes_tensors_from_anywhere),
 		TEST(all_reduce_copies_only_what_is_not_in_a_row),
 		TEST(a_tensor_across_a_border_is_refused_by_all),
-		TEST(what_one_rank_refuses_all_are_told),
+		TEST(one_ranks_refusal_reaches_all),
 		TEST(lists_that_differ_move_nothing),
 		TEST(many_at_once_and_one_too_late),
 		TEST(every_group_of_a_world),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lists of tensors from rank to rank, on the host: both modes, waited for or not. What goes wrong
- * is in test_tensors_errors.c and test_tensors_gone.c. */
+ * Lists of tensors from rank to rank, in host memory: both modes, waited for or not.
+ * test_tensors_errors.c and test_tensors_gone.c test failures. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ static void lists_of_static_shapes(void **state)
 	run_pair(static_lists);
 }
 
-/* Submitted by message, as by ring. */
+/* Submitted by message instead of through the ring. */
 static void without_ring(struct client *me)
 {
 	const ncclsvc_options o = {
@@ -61,7 +61,7 @@ static void lists_by_socket(void **state)
 	run_pair(without_ring);
 }
 
-/* ---- As it lies ---- */
+/* ---- Without copies ---- */
 
 static void zero_copy(struct client *me)
 {
@@ -73,14 +73,14 @@ static void zero_copy(struct client *me)
 			      {memory + 256, NCCLSVC_INT8, 1, part},
 			      {memory + 512, NCCLSVC_INT32, 0, NULL}};
 	memset(memory, sender ? 0x11 : 0x22, 4096);
-	/* Two without gaps: nobody copies. */
+	/* Two without gaps: no copies. */
 	ncclsvc_message m = message(&x, NCCLSVC_SHAPES_STATIC, 1, 2, t);
 	CHECK_OK(sender ? ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL)
 			: ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL));
 	CHECK_EQ(ncclsvc_tensors_copied(x.lists), 0);
 	CHECK_EQ(memory[265], 0x11);
 	CHECK_EQ(memory[266], sender ? 0x11 : 0x22);
-	/* With a gap: the receiver keeps what is there, */
+	/* With a gap, which the receiver keeps, */
 	memset(memory, sender ? 0x33 : 0x44, 4096);
 	m.n = 3;
 	CHECK_OK(sender ? ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL)
@@ -90,7 +90,7 @@ static void zero_copy(struct client *me)
 	CHECK_EQ(memory[266], sender ? 0x33 : 0x44);
 	CHECK_EQ(memory[515], 0x33);
 	CHECK_EQ(memory[516], sender ? 0x33 : 0x44);
-	/* unless it says that the gap is nobody's. */
+	/* unless it says that the gap may be overwritten. */
 	m.flags = NCCLSVC_MESSAGE_ONE_BUFFER;
 	CHECK_OK(sender ? ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL)
 			: ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL));
@@ -105,7 +105,7 @@ static void a_list_that_is_one_buffer_is_not_copied(void **state)
 	run_pair(zero_copy);
 }
 
-/* Two allocations that happen to lie side by side are not one. */
+/* Two allocations that are adjacent by chance are not one. */
 static void neighbours(struct client *me)
 {
 	struct side x = side_open(me);
@@ -141,8 +141,7 @@ static void no_leak(struct client *me)
 	const int64_t large[] = {2048}, small[] = {3};
 	char *plain = malloc(4096), *one = shared(x.s, 4096);
 	memset(plain, 0x5c, 4096);
-	/* Two tensors that do not lie like a buffer, and fill the sender's own; then smaller ones.
-	 */
+	/* Two tensors that do not form a buffer, and fill the library's; then smaller ones. */
 	ncclsvc_tensor t[] = {{plain + 2048, NCCLSVC_INT8, 1, large},
 			      {plain, NCCLSVC_INT8, 1, large}};
 	for (int round = 0; round < 2; round++) {
@@ -286,7 +285,7 @@ static void packed(struct client *me)
 			CHECK(!memcmp(got.tensors[0].data, memory, 5));
 		}
 		got_free(&got);
-		/* As many bytes, and no such elements. */
+		/* The same number of bytes, but not such elements. */
 		ncclsvc_tensor plain = {memory, NCCLSVC_UINT8, 1, bytes};
 		CHECK_RESULT(sender ? ncclsvc_tensor_send(x.lists, t, 1, 7, WAIT_MS)
 				    : ncclsvc_tensor_recv(x.lists, plain, 0, 7, WAIT_MS),
@@ -356,7 +355,7 @@ static void not_waiting(struct client *me)
 		CHECK_RESULT(ncclsvc_request_wait(r[0], 30), NCCLSVC_TIMEOUT);
 		CHECK_RESULT(ncclsvc_request_free(r[0]), NCCLSVC_BUSY);
 		CHECK_RESULT(ncclsvc_tensors_close(x.lists), NCCLSVC_BUSY);
-		/* One that would overtake it is held back, and drives it when it is waited for. */
+		/* A later one is held back, and waiting for it drives the first. */
 		memory_of(t[1], some_list(t[1]), 0);
 		ncclsvc_message after = message(&x, NCCLSVC_SHAPES_STATIC, 5, n, t[1]);
 		CHECK_OK(ncclsvc_tensors_irecv(x.lists, &after, &r[1]));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lists of tensors that are refused: sides that disagree, and calls that cannot be. */
+ * Lists of tensors that are refused: sides that disagree, and invalid calls. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 /* ---- Disagreement ---- */
 
-/* One call on each side, and how they end. */
+/* One call on each side, and their results. */
 struct clash {
 	const char *what;
 	ncclsvc_shapes shapes[2];
@@ -33,14 +33,14 @@ static const struct clash clashes[] = {
 	 {F, F},
 	 {4, 4},
 	 BOTH_MISMATCH,
-	 {"mode differs: rank 0", "shapes ahead, rank 1"}},
+	 {"the modes differ: rank 0", "shapes ahead, rank 1"}},
 	{"the other mode",
 	 {S, A},
 	 {1, 1},
 	 {F, F},
 	 {4, 4},
 	 BOTH_MISMATCH,
-	 {"mode differs", "static shapes, rank 1"}},
+	 {"the modes differ", "static shapes, rank 1"}},
 	{"tag", {S, S}, {1, 2}, {F, F}, {4, 4}, BOTH_MISMATCH, {"tag differs", "tag differs"}},
 	{"tag in its high bits",
 	 {S, S},
@@ -155,7 +155,7 @@ static void another_number_of_tensors(void **state)
 
 /* ---- Refusals ---- */
 
-/* By this rank, whose process the test knows; -1: by this side itself. */
+/* Checks who refused: this rank, whose process the test knows; -1: this side itself. */
 static void check_refusal(int rank, ncclsvc_refusal why)
 {
 	ncclsvc_status st;
@@ -178,7 +178,7 @@ static void refusing(struct client *me)
 		ncclsvc_message good = message(&x, (ncclsvc_shapes)mode, 1, 1, &t), m = good;
 		good.allocate = m.allocate = sender ? NULL : allocate;
 		good.arg = m.arg = &got;
-		/* The sender's signal is false: the receiver is told. */
+		/* The sender's signal is false: the receiver is notified. */
 		m.input_signal = !sender;
 		done = true;
 		CHECK_RESULT(sender ? ncclsvc_tensors_send(x.lists, &m, WAIT_MS, &done)
@@ -189,7 +189,7 @@ static void refusing(struct client *me)
 		CHECK(!done);
 		got_free(&got);
 		check_in_step(&x, 1);
-		/* The receiver's is. */
+		/* The receiver's signal is false. */
 		m.input_signal = sender;
 		CHECK_RESULT(sender ? ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL)
 				    : ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL),
@@ -207,13 +207,13 @@ static void refusing(struct client *me)
 		check_refusal(sender ? 1 : -1, NCCLSVC_REFUSAL_ALLOCATE);
 		got_free(&got);
 		check_in_step(&x, 3);
-		/* The sender's tensor is none. */
+		/* The sender's tensor is invalid. */
 		m = good;
 		t.type = sender ? (ncclsvc_type)77 : F;
 		CHECK_RESULT(sender ? ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL)
 				    : ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL),
 			     NCCLSVC_INVALID_ARGUMENT);
-		says(sender ? "tensor 0: a tensor's type is 77" : "rank 0 (pid ");
+		says(sender ? "tensor 0: a tensor has the unknown type 77" : "rank 0 (pid ");
 		check_refusal(sender ? -1 : 0, NCCLSVC_REFUSAL_NONE);
 		t.type = F;
 		got_free(&got);
@@ -247,13 +247,13 @@ static void alone(struct client *me)
 	m.remote_rank = me->rank;
 	CHECK_RESULT(ncclsvc_tensors_send(x.lists, &m, WAIT_MS, &done), NCCLSVC_INVALID_ARGUMENT);
 	char words[64];
-	snprintf(words, sizeof(words), "sending data to rank %d on the rank %d", me->rank,
+	snprintf(words, sizeof(words), "sending data to rank %d on rank %d itself", me->rank,
 		 me->rank);
 	says(words);
 	CHECK(!done);
 	CHECK_RESULT(ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL), NCCLSVC_INVALID_ARGUMENT);
 	says("receiving data from rank");
-	/* The signal comes first. */
+	/* The signal is checked first. */
 	m.input_signal = false;
 	CHECK_RESULT(ncclsvc_tensors_isend(x.lists, &m, &r), NCCLSVC_INVALID_ARGUMENT);
 	says("input_signal");
@@ -289,7 +289,7 @@ static void alone(struct client *me)
 	CHECK_RESULT(ncclsvc_tensors_open(NULL, 0, &x.lists), NCCLSVC_INVALID_ARGUMENT);
 	ncclsvc_tensors *again = NULL;
 	CHECK_RESULT(ncclsvc_tensors_open(x.comm, WAIT_MS, &again), NCCLSVC_RANK_TAKEN);
-	says("this rank has lists on communicator");
+	says("this rank already has lists on communicator");
 	CHECK_RESULT(ncclsvc_tensors_rejoin(NULL, 0), NCCLSVC_INVALID_ARGUMENT);
 	CHECK_OK(ncclsvc_tensors_rejoin(x.lists, WAIT_MS));
 	CHECK_OK(ncclsvc_tensors_close(NULL));
@@ -299,7 +299,7 @@ static void alone(struct client *me)
 	side_close(&x);
 }
 
-/* Every list function is called within allocate, which goes well. */
+/* Every list function is called within allocate, which then succeeds. */
 struct nesting {
 	struct side *x;
 	ncclsvc_request *other;
@@ -405,12 +405,12 @@ static void short_of_room(struct client *me)
 	}
 	if (me->rank == 0) {
 		CHECK_RESULT(ncclsvc_tensor_send(x.lists, t, 1, 1, WAIT_MS), NCCLSVC_STALE_EPOCH);
-		says("not taken its turn");
+		says("did not take its turn");
 		CHECK_OK(ncclsvc_tensors_close(x.lists));
 		CHECK_OK(ncclsvc_comm_leave(x.comm));
 		x = side_on(me, x.s);
 	} else {
-		/* Here or there, as it has been heard of. */
+		/* The error is local or remote, depending on what has arrived. */
 		const ncclsvc_result r = ncclsvc_tensor_recv(x.lists, t, 0, 1, WAIT_MS);
 		CHECK(r == NCCLSVC_STALE_EPOCH || r == NCCLSVC_PEER_GONE);
 		CHECK_OK(ncclsvc_comm_rejoin(x.comm, WAIT_MS));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lists of tensors whose peer is late, dies, is no list, or lies; and whose daemon ends. */
+ * Lists of tensors whose peer is late, dies, is not a list, or sends false announcements; and whose
+ * daemon ends. */
 #include <string.h>
 
 #include "harness_raw.h"
@@ -7,7 +8,7 @@
 
 enum { READY = 1, GO };
 
-/* ---- Those who do not come ---- */
+/* ---- Peers that do not come ---- */
 
 static void late(struct client *me)
 {
@@ -23,7 +24,7 @@ static void late(struct client *me)
 		m.arg = &got;
 		if (sender)
 			CHECK_EQ(hear(me), GO);
-		/* The communicator's own is that of all that belongs to a list. */
+		/* The communicator's own timeout applies to everything of a list. */
 		CHECK_OK(ncclsvc_comm_set_timeout(x.comm, sender ? WAIT_MS : 50));
 		CHECK_RESULT(sender ? ncclsvc_tensors_send(x.lists, &m, NCCLSVC_NO_TIMEOUT, NULL)
 				    : ncclsvc_tensors_recv(x.lists, &m, NCCLSVC_NO_TIMEOUT, NULL),
@@ -70,7 +71,7 @@ static void left_behind(struct client *me)
 		m.allocate = allocate;
 		m.arg = &got;
 		CHECK_RESULT(ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL), NCCLSVC_PEER_GONE);
-		/* Here or there, as it has been heard of. */
+		/* The error is local or remote, depending on what has arrived. */
 		ncclsvc_result r = ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL);
 		CHECK(r == NCCLSVC_STALE_EPOCH || r == NCCLSVC_PEER_GONE);
 		say(me, READY);
@@ -135,7 +136,7 @@ static void lists_outlive_the_daemon(void **state)
 	daemon_stop(&d);
 }
 
-/* ---- Peers that are no list, or lie ---- */
+/* ---- Peers that are not a list, or lie ---- */
 
 static void plain_peer(struct client *me)
 {
@@ -146,7 +147,7 @@ static void plain_peer(struct client *me)
 	ncclsvc_tensor t = {data, NCCLSVC_FLOAT32, 1, &dim};
 	ncclsvc_message m = message(&x, NCCLSVC_SHAPES_STATIC, 1, 1, &t);
 	if (me->rank == 0) {
-		/* Its data has met the plain Recv, and what it says before that nobody. */
+		/* Its data has matched the plain Recv, and its announcement nothing. */
 		CHECK_RESULT(ncclsvc_tensors_send(x.lists, &m, 300, NULL), NCCLSVC_TIMEOUT);
 		says("lists on ");
 		says("rank 1");
@@ -179,7 +180,7 @@ static void a_list_does_not_match_a_plain_recv(void **state)
 	daemon_stop(&d);
 }
 
-/* The k-th list of rank 0, which speaks the protocol by hand, says what no library would. */
+/* The k-th list of rank 0, which uses the protocol by hand, announces what no library would. */
 #define LIES	4
 #define TENSORS UINT64_C(0x3173726f736e6574)
 static const uint64_t lies[LIES][8] = {
@@ -221,7 +222,7 @@ static struct svc_join_reply joined(struct raw *r, const ncclsvc_unique_id *id)
 	return reply.join;
 }
 
-/* The id of the communicator that the other rank joins beside this one. */
+/* The id of the second communicator, which the other rank joins. */
 static ncclsvc_unique_id id_beside(struct daemon *d, const ncclsvc_unique_id *id)
 {
 	ncclsvc_session *s = session_open(d);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lists of tensors in plans: matched when the plan is committed, submitted in any order, by one
- * thread; and what becomes of them when plans or epochs end. */
+ * Lists of tensors in plans: matched at the commit, submitted in any order by one thread; and what
+ * happens to them when plans or epochs end. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,7 +80,7 @@ static size_t count_of(unsigned g)
 	return g == 1 ? 90 : 3;
 }
 
-/* In each group, two lists each way, and plain tasks in the last one. */
+/* In each group, two lists in each direction, and plain tasks in the last one. */
 static void plan_exchange(struct desk *d)
 {
 	const bool first = d->x.me->rank == 0;
@@ -99,7 +99,7 @@ static void plan_exchange(struct desk *d)
 	}
 }
 
-/* One iteration; order says in which order the lists are submitted, and waited for. */
+/* One iteration; `order` selects the order in which the lists are submitted and waited for. */
 static void exchange(struct desk *d, unsigned order)
 {
 	enum { ALL = GROUPS * EACH * 2 };
@@ -146,7 +146,7 @@ static void planned_lists_cross(void **state)
 
 enum { STAGES = 3, MICRO = 5 };
 
-/* Activations have their shapes ahead, gradients do not. */
+/* Activations send their shapes ahead, gradients do not. */
 struct step {
 	bool send;
 	int from, to;
@@ -161,7 +161,7 @@ static unsigned add_step(struct step *s, unsigned n, bool send, int from, int to
 	return n + 1;
 }
 
-/* One forward, one backward: as the groups of a plan. */
+/* One forward, one backward, as the plan's groups. */
 static unsigned schedule(int s, struct step *steps)
 {
 	const unsigned warmup = (unsigned)(STAGES - 1 - s);
@@ -211,7 +211,7 @@ static void stage(struct client *me)
 			const bool forward = s->to > s->from;
 			submit_part(&d, &l[i], s->send, s->send ? s->to : s->from, forward ? A : S,
 				    forward, 4, 100 * round + 10 * s->micro + (unsigned)s->from);
-			/* Each group before the next: what it brings is needed. */
+			/* Completes each group before the next, which needs its data. */
 			for (; (i + 1 == n || s->group != s[1].group) && first <= i; first++)
 				letter_end(&l[first]);
 		}
@@ -308,7 +308,7 @@ static void bad_planning(ncclsvc_plan *p, int peer)
 	CHECK_RESULT(ncclsvc_plan_tensors_recv(p, A, 0, &t, 1, peer), NCCLSVC_INVALID_ARGUMENT);
 }
 
-/* ---- What has no place ---- */
+/* ---- Lists without a place ---- */
 
 static void misplaced(struct client *me)
 {
@@ -333,14 +333,14 @@ static void misplaced(struct client *me)
 	letter_make(&other, send, d.x.peer, S, 3, 3, 1);
 	letter_fill(&other);
 	CHECK_RESULT(submit(&d, &other), NCCLSVC_INVALID_ARGUMENT);
-	says("(static shapes, tag 3) is not planned");
+	says("(static shapes, tag 3) is not in the plan");
 	other.message.tag = 2;
 	CHECK_RESULT(submit(&d, &other), NCCLSVC_INVALID_ARGUMENT);
-	says("is not planned");
+	says("is not in the plan");
 	other.message.tag = 1;
 	other.message.n = 2;
 	CHECK_RESULT(submit(&d, &other), NCCLSVC_INVALID_ARGUMENT);
-	says("was planned with tensors of other types or shapes");
+	says("was planned with tensors of different types or shapes");
 	other.message.n = 3;
 	other.dims[1][0]++;
 	CHECK_RESULT(submit(&d, &other), NCCLSVC_INVALID_ARGUMENT);
@@ -355,7 +355,7 @@ static void misplaced(struct client *me)
 	letter_make(&other, send, d.x.peer, A, 2, 2, 1);
 	letter_fill(&other);
 	CHECK_RESULT(submit(&d, &other), NCCLSVC_INVALID_ARGUMENT);
-	says("another number of tensors");
+	says("a different number of tensors");
 	letter_free(&other);
 	CHECK_OK(ncclsvc_group_begin(d.x.s));
 	CHECK_RESULT(submit(&d, &l[0]), NCCLSVC_INVALID_ARGUMENT);
@@ -375,11 +375,11 @@ static void misplaced(struct client *me)
 	CHECK_RESULT(send ? ncclsvc_plan_submit_send(d.plan, &byte, 1, NCCLSVC_INT8, 1, NULL)
 			  : ncclsvc_plan_submit_recv(d.plan, &byte, 1, NCCLSVC_INT8, 0, NULL),
 		     NCCLSVC_INVALID_ARGUMENT);
-	says("all 1 tasks that are planned");
+	says("all 1 planned tasks");
 	letter_make(&other, send, d.x.peer, S, 1, 3, 1);
 	letter_fill(&other);
 	CHECK_RESULT(submit(&d, &other), NCCLSVC_INVALID_ARGUMENT);
-	says("all 1 tasks that are planned");
+	says("all 1 planned tasks");
 	letter_free(&other);
 	CHECK_RESULT(ncclsvc_plan_reset(d.plan, 20), NCCLSVC_TIMEOUT);
 	says("of a list (shapes ahead, tag 2)");
@@ -397,10 +397,10 @@ static void lists_have_places_of_their_own(void **state)
 	run_pair(misplaced);
 }
 
-/* ---- Beside lists that are in no plan ---- */
+/* ---- Beside lists outside plans ---- */
 
-/* The ranks come to a planned and a plain list in another order. What follows would not match,
- * either. */
+/* The ranks submit a planned and a plain list in different orders, and also what follows would not
+ * match. */
 static void beside_plain_of(struct client *me, ncclsvc_shapes shapes)
 {
 	struct desk d = desk_open(me);
@@ -536,7 +536,7 @@ static void bereaved(struct client *me)
 	CHECK_OK(ncclsvc_comm_rejoin(d.x.comm, WAIT_MS));
 	CHECK_OK(ncclsvc_tensors_rejoin(d.x.lists, WAIT_MS));
 	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
-	/* It was not looked at until now. */
+	/* It was not checked until now. */
 	letter_fails(&l[0], NCCLSVC_PEER_GONE, "rank 1");
 	iterate(&d, 9);
 	desk_close(&d);
@@ -567,7 +567,7 @@ static void check_ahead(const struct desk *d)
 	ncclsvc_list_free(tasks);
 }
 
-/* A list whose shapes are late was submitted, and is not what this rank lacks. */
+/* A list whose shapes are late was submitted, so this rank does not miss it. */
 static void late_shapes(struct client *me)
 {
 	struct desk d = desk_open(me);
@@ -613,7 +613,7 @@ static void a_list_without_its_shapes_is_not_blamed(void **state)
 	daemon_stop(&d);
 }
 
-/* Its epoch ends while it waits for the others of its group. */
+/* Its epoch ends while it waits for the rest of its group. */
 static void left_over(struct client *me)
 {
 	struct desk d = desk_open(me);
@@ -629,7 +629,7 @@ static void left_over(struct client *me)
 	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
 	letter_fails(&l, NCCLSVC_STALE_EPOCH, "committed again");
 	iterate(&d, 3);
-	/* Terminated while it waits: its place goes with the plan. */
+	/* Terminated while it waits: its place is freed with the plan. */
 	submit_part(&d, &l, false, d.x.peer, A, 1, 3, 5);
 	CHECK_OK(ncclsvc_plan_terminate(d.plan, WAIT_MS));
 	letter_fails(&l, NCCLSVC_CANCELLED, "terminated");
@@ -645,7 +645,7 @@ static void left_over(struct client *me)
 	ncclsvc_plan_terminate(d.plan, WAIT_MS);
 	const ncclsvc_result r = ncclsvc_request_wait(l.request, WAIT_MS);
 	CHECK(r == NCCLSVC_CANCELLED ||
-	      r == NCCLSVC_NOT_FOUND); /* as it was seen before or after */
+	      r == NCCLSVC_NOT_FOUND); /* depending on whether it was seen before or after */
 	letter_free(&l);
 	side_close(&d.x);
 }

@@ -10,7 +10,7 @@ enum { READY = 1, GO };
 
 /* ---- Without groups ---- */
 
-/* The ranks begin in fitting orders, and wait in whatever order. */
+/* The ranks begin in matching orders, and wait in any order. */
 static void waiting_in_any_order(struct client *me)
 {
 	struct side x = side_open(me);
@@ -39,7 +39,7 @@ static void requests_drive_each_other(void **state)
 	run_pair(waiting_in_any_order);
 }
 
-/* A call that waits is held back behind a list whose peer is late: its own time ends it. */
+/* A waiting call is held back behind a list whose peer is late, until its own timeout. */
 static void held(struct client *me)
 {
 	struct side x = side_open(me);
@@ -50,7 +50,7 @@ static void held(struct client *me)
 		letter_begin(&x, &first, false, 0, A, 1, 3, 4);
 		CHECK_RESULT(ncclsvc_tensors_recv(x.lists, &second.message, 30, NULL),
 			     NCCLSVC_TIMEOUT);
-		says("begun before it waits for its shapes");
+		says("an earlier one still waits for its shapes");
 		CHECK_OK(ncclsvc_comm_set_timeout(x.comm, 30));
 		CHECK_RESULT(ncclsvc_tensors_recv(x.lists, &second.message, -1, NULL),
 			     NCCLSVC_TIMEOUT);
@@ -61,7 +61,8 @@ static void held(struct client *me)
 		CHECK_EQ(hear(me), GO);
 		letter_begin(&x, &first, true, 1, A, 1, 3, 4);
 		letter_end(&first);
-		for (int i = 0; i < 2; i++) { /* as its deadline is seen before or after */
+		for (int i = 0; i < 2;
+		     i++) { /* depending on whether its deadline is seen before or after */
 			const ncclsvc_result r =
 				ncclsvc_tensors_send(x.lists, &second.message, WAIT_MS, NULL);
 			CHECK(r == NCCLSVC_INVALID_ARGUMENT || r == NCCLSVC_TIMEOUT);
@@ -88,7 +89,7 @@ static void a_list_that_is_held_back_keeps_its_deadline(void **state)
 
 enum { RING_LEAST = 16 };
 
-/* Rank 0's ring has room for the shapes alone, until its oldest task has ended. */
+/* Rank 0's ring has room for the shapes only, until its oldest task has ended. */
 static void starved(struct client *me)
 {
 	struct side x = side_on(me, session_with_ring(me->daemon, RING_LEAST));
@@ -112,7 +113,7 @@ static void starved(struct client *me)
 			CHECK_RESULT(send ? ncclsvc_tensors_send(x.lists, &l.message, 200, NULL)
 					  : ncclsvc_tensors_recv(x.lists, &l.message, 200, NULL),
 				     NCCLSVC_TIMEOUT);
-			says("the ring has no room");
+			says("the ring is full");
 			say(me, READY);
 			wait_for(x.s, oldest, NCCLSVC_OK);
 			letter_free(&l);
@@ -126,7 +127,8 @@ static void starved(struct client *me)
 		check_in_step(&x, 4);
 		if (!me->rank)
 			continue;
-		/* As the refusal comes before or after this side's data is submitted. */
+		/* Depending on whether the refusal comes before or after this side's data is
+		 * submitted. */
 		const ncclsvc_result r = ncclsvc_request_wait(l.request, WAIT_MS);
 		CHECK(r == NCCLSVC_INVALID_ARGUMENT || r == NCCLSVC_TIMEOUT);
 		says("rank 0");
@@ -155,8 +157,8 @@ static void a_full_ring_does_not_hold_up_the_deadline(void **state)
 
 /* ---- In groups ---- */
 
-/* Both ranks send first. The bits of `modes` say which list has its shapes ahead; a plain
- * exchange may be in the group, too. */
+/* Both ranks send first. The bits of `modes` select the lists with shapes ahead; a plain exchange
+ * may be in the group too. */
 static void exchange(struct side *x, unsigned modes, size_t n, bool plain)
 {
 	struct letter out[2], in[2];
@@ -234,7 +236,7 @@ static void groups_of_lists_queue_up(void **state)
 
 enum { STAGES = 4, MICRO = 8 };
 
-/* What stage `from` sends of micro-batch m: activations have their shapes ahead. */
+/* What stage `from` sends for micro-batch m: activations have their shapes ahead. */
 static void part(struct side *x, struct letter *l, bool send, int from, int to, unsigned m)
 {
 	const bool forward = to > from;
@@ -329,7 +331,8 @@ static void collectives_join_groups(void **state)
 
 /* ---- Refusals ---- */
 
-/* Of three lists each way, rank 0's second is refused: by the call, by allocate, or by the tag. */
+/* Of three lists in each direction, rank 0's second is refused: by the call, by allocate, or by the
+ * tag. */
 static void refusing(struct client *me)
 {
 	struct side x = side_open(me);
@@ -341,7 +344,7 @@ static void refusing(struct client *me)
 		const ncclsvc_shapes bad = modes >> 1 & 1 ? A : S;
 		struct letter l[4];
 		if (kind == ALLOCATE && (bad == S || send == guilty))
-			continue; /* the guilty one receives */
+			continue; /* the side at fault receives */
 		CHECK_OK(ncclsvc_group_begin(x.s));
 		for (unsigned k = 0; k < 3; k++) {
 			letter_make(&l[k], send, x.peer, modes >> k & 1 ? A : S,
@@ -358,7 +361,7 @@ static void refusing(struct client *me)
 			else
 				CHECK_EQ(r, NCCLSVC_INVALID_ARGUMENT);
 		}
-		/* The other way, all is well. */
+		/* In the other direction, everything succeeds. */
 		letter_begin(&x, &l[3], !send, x.peer, modes & 1 ? A : S, 9, 3, i);
 		CHECK_OK(ncclsvc_group_end(x.s));
 		letter_end(&l[3]);
@@ -388,7 +391,7 @@ static void a_refused_list_takes_its_turn_in_the_group(void **state)
 
 enum { MANY = SVC_GROUP_TASKS / 2 + 2, RING = 16384 };
 
-/* A group of lists alone that is too large, and single lists on the other side. */
+/* A group of only lists that is too large, and single lists on the other side. */
 static void crowded(struct client *me)
 {
 	static ncclsvc_request *requests[MANY];
@@ -435,7 +438,7 @@ static void bad_groups(struct client *me)
 		says("ncclsvc_group_end first");
 		CHECK_RESULT(ncclsvc_request_free(in.request), NCCLSVC_BUSY);
 		CHECK_RESULT(ncclsvc_tensors_close(x.lists), NCCLSVC_BUSY);
-		/* Rank 0 has a plain operation that cannot be: its lists end, and rank 1's. */
+		/* Rank 0 has an invalid plain operation: its lists end, and rank 1's. */
 		if (me->rank == 0)
 			CHECK_RESULT(ncclsvc_send(&v, 1, NCCLSVC_INT32, 99, x.comm, NULL),
 				     NCCLSVC_INVALID_ARGUMENT);
@@ -444,7 +447,7 @@ static void bad_groups(struct client *me)
 		letter_fails(&out, NCCLSVC_INVALID_ARGUMENT, me->rank ? "rank 0" : "peer");
 		letter_fails(&in, NCCLSVC_INVALID_ARGUMENT, me->rank ? "rank 0" : "peer");
 		check_in_step(&x, 3);
-		/* Abandoned: as if it had never been, though one side alone has begun it. */
+		/* Abandoned: as if it had never existed, although only one side has begun it. */
 		if (me->rank == 0) {
 			CHECK_OK(ncclsvc_group_begin(x.s));
 			letter_begin(&x, &out, true, x.peer, (ncclsvc_shapes)mode, 1, 3, 1);
@@ -507,12 +510,13 @@ static void bereaved(struct client *me)
 	letter_begin(&x, &l[3], true, 1, S, 0, 3, 1); /* held back */
 	say(me, READY);
 	CHECK_EQ(hear(me), GO);
-	/* No list call sees the end of the epoch: what was not submitted is of one that is over. */
+	/* No list call sees the end of the epoch, so unsubmitted lists belong to an epoch that is
+	 * over. */
 	while (!ncclsvc_comm_error(x.comm))
 		sleep_ms(1);
 	CHECK_OK(ncclsvc_comm_rejoin(x.comm, WAIT_MS));
 	CHECK_OK(ncclsvc_tensors_rejoin(x.lists, WAIT_MS));
-	letter_fails(&l[3], NCCLSVC_STALE_EPOCH, "the list is of an epoch");
+	letter_fails(&l[3], NCCLSVC_STALE_EPOCH, "the list belongs to an epoch");
 	letter_fails(&l[1], NCCLSVC_PEER_GONE, "rank 1");
 	letter_fails(&l[0], NCCLSVC_PEER_GONE, "rank 1");
 	letter_fails(&l[2], NCCLSVC_PEER_GONE, "rank 1");

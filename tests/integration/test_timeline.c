@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tasks that wait for their input by a counter, and raise another when they end. */
+ * Tasks that wait for their input through a counter, and raise another one when they end. */
 #include <pthread.h>
 
 #include "harness.h"
@@ -101,7 +101,7 @@ static void queued_ahead(struct client *me)
 	wait_for(s, last, NCCLSVC_OK);
 	for (int i = 0; i < STEPS; i++)
 		CHECK_EQ(v[i], 2 * i + 1);
-	/* A signal never goes back. */
+	/* A signal never decreases the counter. */
 	CHECK_OK(ncclsvc_timeline_signal(timeline, 1));
 	CHECK_OK(ncclsvc_timeline_set(s, timeline, STEPS));
 	CHECK_OK(ncclsvc_barrier(comm, &last));
@@ -132,7 +132,7 @@ static void fails_in_wait(struct client *me)
 	CHECK_OK(ncclsvc_timeline_set(s, timeline, 7));
 	CHECK_OK(ncclsvc_barrier(comm, &task));
 	wait_for(s, task, NCCLSVC_TIMEOUT);
-	/* Nobody's stream hangs for good. */
+	/* No stream hangs forever. */
 	CHECK_EQ(ncclsvc_timeline_done(timeline), 7);
 	ncclsvc_close(s);
 }
@@ -159,7 +159,7 @@ static void many_timelines(struct client *me)
 		for (int i = 0; i < 63; i++)
 			CHECK_OK(ncclsvc_timeline_destroy(t[i]));
 	}
-	/* One that is used again counts from 0. */
+	/* A reused timeline starts from 0. */
 	CHECK_OK(ncclsvc_timeline_create(s, &t[0]));
 	CHECK_OK(ncclsvc_timeline_signal(t[0], 5));
 	CHECK_OK(ncclsvc_timeline_destroy(t[0]));

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example trainer: D x H x P processes learn what one does, to the last bit, and outlive their deaths.
-
-Environment: NCCLSVCD, TRAINER, TEXT to learn from, NODES=2 if the daemon can be one of two, and FAKE_DIR with stand-ins for CUDA and NCCL."""
+"""The example trainer: D x H x P processes learn what one does, to the last bit, and survive deaths. Environment:
+NCCLSVCD, TRAINER, TEXT to learn from, NODES=2 if the daemon can be one of two, and FAKE_DIR with stand-ins for CUDA
+and NCCL."""
 
 import ctypes
 import os
@@ -34,7 +34,7 @@ class Trainer(unittest.TestCase):
         self.addCleanup(self.stop)
 
     def start(self, *options, ranks=4, **extra):
-        """A daemon, until the test ends or another one is started."""
+        """Starts a daemon, until the test ends or another one is started."""
         self.stop()
         daemon = Daemon("--ranks", str(ranks), *options, **extra)
         self.env.update(extra, NCCLSVC_SOCKET=daemon.path)
@@ -55,7 +55,7 @@ class Trainer(unittest.TestCase):
                               check=False)
 
     def train(self, *options, steps=STEPS):
-        """What it learned, by step, and what it said."""
+        """Returns what it learned, by step, and its output."""
         self.files += 1
         losses = self.path(f"losses{self.files}")
         done = self.run_trainer("--losses", losses, *options, steps=steps)
@@ -63,7 +63,7 @@ class Trainer(unittest.TestCase):
         with open(losses, encoding="ascii") as f:
             pairs = [line.split() for line in f]
         by_step = {}
-        for step, loss in pairs: # a step that was done again must be the same
+        for step, loss in pairs:  # a repeated step must give the same
             self.assertEqual(by_step.setdefault(int(step), loss), loss, step)
         return by_step, done.stdout + done.stderr
 
@@ -71,7 +71,7 @@ class Trainer(unittest.TestCase):
         done = self.run_trainer(*options)
         self.assertEqual(done.returncode, status, done.stderr)
         self.assertIn(sentence, done.stderr)
-        self.assertNotIn("rank ", done.stdout)  # none has started
+        self.assertNotIn("rank ", done.stdout)  # no rank has started
 
     def single(self, *options, steps=STEPS):
         losses, said = self.train("--single", "--curve", *options, steps=steps)
@@ -132,7 +132,7 @@ class Trainer(unittest.TestCase):
             self.assertEqual(len(re.findall(r"^ +\d  start           10 ", said, re.M)), 4)
             self.assertEqual(sorted(second), list(range(10, STEPS)))
             self.assertEqual({**first, **second}, expected)
-        # A run of another shape, and one whose files are no checkpoints, say so.
+        # A run with another shape, and one whose files are not checkpoints, report it.
         done = self.run_trainer(*(o for o in options if o != "--zero"))
         self.assertEqual(done.returncode, 1)
         self.assertIn("cannot read the checkpoint", done.stderr)
@@ -141,7 +141,7 @@ class Trainer(unittest.TestCase):
         done = self.run_trainer(*options)
         self.assertEqual(done.returncode, 1)
         self.assertIn("cannot read the checkpoint", done.stderr)
-        self.assertNotRegex(done.stderr, r"(?m)rank \d+: $")  # it has no other error to tell
+        self.assertNotRegex(done.stderr, r"(?m)rank \d+: $")  # it has no other error to report
 
     def test_bad_parameters_are_refused_by_name(self):
         os.mkdir(self.path("checkpoints"))
@@ -152,16 +152,16 @@ class Trainer(unittest.TestCase):
                 shape(1, 5, 1): "--horizontal 5 does not divide the model's width of 48",
                 shape(1, 1, 5): "--pipeline 5 is more than the model's 4 layers",
                 shape(2, 1, 1) + ("--rank", "2"): "--rank 2: --data 2 x",
-                shape(2, 1, 1) + ("--kill", "2:1"): "--kill 2: there are ranks 0 to 1",
+                shape(2, 1, 1) + ("--kill", "2:1"): "--kill 2: ranks are 0 to 1",
                 shape(2, 1, 1) + ("--nodes", "3"): "--nodes 3 does not divide the 2 ranks",
-                shape(2, 1, 1) + ("--single",): "--single is one process",
+                shape(2, 1, 1) + ("--single",): "--single runs one process",
                 ("--accumulate", "5"): "--steps 24 is not a multiple of --accumulate 5",
                 ("--accumulate", "4", "--checkpoints", self.path("checkpoints")):
                     "--every 10 is not a multiple of --accumulate 4",
                 ("--accumulate", "3"): "--batch 64 is not a multiple of 24",
                 shape(3, 1, 1): "--batch 64 is not a multiple of 24: --data 3 x",
-                ("--zero",): "--zero divides the optimizer among replicas: it needs --data 2",
-                ("--nccl",): "--nccl is for --device cuda",
+                ("--zero",): "--zero divides the optimizer among replicas: it needs at least --data 2",
+                ("--nccl",): "--nccl needs --device cuda",
                 ("--checkpoints", self.path("nobody")): f"--checkpoints {self.path('nobody')}: No such file or directory",
                 ("--checkpoints", os.environ["TEXT"]): "Not a directory",
                 ("--losses", self.path("nobody/losses")): "nobody/losses: No such file or directory",
@@ -169,7 +169,7 @@ class Trainer(unittest.TestCase):
             with self.subTest(options=options):
                 self.refused(sentence, *options)
         self.start()
-        self.refused("is 2, and the daemon's world has 4 ranks on 1 node: start ncclsvcd --ranks 2",
+        self.refused("is 2, but the daemon's world has 4 ranks on 1 node: start ncclsvcd --ranks 2",
                      *shape(2, 1, 1), status=1)
 
     def start_nodes(self, n):
@@ -196,7 +196,7 @@ class Trainer(unittest.TestCase):
         expected = self.single()
         self.start_nodes(2)
         os.mkdir(self.path("checkpoints"))
-        # The stages are on different nodes: their plan goes across.
+        # The stages are on different nodes, so their plan crosses nodes.
         losses, said = self.train("--nodes", "2", *shape(2, 1, 2), "--zero", "--checkpoints",
                                   self.path("checkpoints"), "--every", "6", "--kill", "2:15")
         self.assertEqual(losses, expected)

@@ -33,7 +33,7 @@ static void remove_place(const struct daemon *d)
 	CHECK_EQ(rmdir(d->dir), 0);
 }
 
-/* Answers HELLO before it is asked, as a patient liar would in time. */
+/* Answers HELLO before it arrives, as early as any impostor could. */
 static void welcome(int sock)
 {
 	struct {
@@ -54,7 +54,7 @@ static void welcome(int sock)
 	svc_send(sock, &m, sizeof(m), NULL, 0, 0);
 }
 
-/* Hangs up when it is told to, or when the other side has, and tells what it has got. */
+/* Hangs up when it is told to, or when the other side has, and reports what it received. */
 static void serve_one(struct client *me, int listener)
 {
 	unsigned char message[SVC_LIST_MESSAGE_MAX];
@@ -126,7 +126,7 @@ static void a_false_daemon_gets_nothing(void **state)
 	remove_place(&d);
 }
 
-/* Who is named is believed; and asked for again when the session is reattached. */
+/* A user who is named is trusted, and checked again when the session is reattached. */
 static void believes_who_is_named(struct client *me)
 {
 	static const char *const not_him[] = {"1", "root", "no such user", ""};
@@ -163,8 +163,8 @@ static void another_users_daemon_is_named(void **state)
 	got = hear(&liar); /* HELLO */
 	CHECK_EQ(got, sizeof(struct svc_header) + sizeof(struct svc_hello));
 	CHECK_EQ(hear(&trainer), READY);
-	/* The next one takes the place of this one, as in any directory like /tmp. The kernel may
-	 * close this one's connection before its listening socket, so nobody is to find that. */
+	/* The next one takes this one's place, as in any directory like /tmp. The kernel may close
+	 * this one's connection before its listening socket, so nobody must find that. */
 	CHECK_EQ(unlink(d.socket), 0);
 	client_kill(&liar);
 	clients_start(&liar, 1, &d, lie, NULL);
@@ -175,7 +175,7 @@ static void another_users_daemon_is_named(void **state)
 	remove_place(&d);
 }
 
-/* The kernel names the process that called listen: systemd's user, where it passes the socket. */
+/* The kernel names the process that called listen: systemd's user, if systemd passes the socket. */
 static void trusts_who_listened(struct client *me)
 {
 	ncclsvc_session *s = NULL;

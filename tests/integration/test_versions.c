@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Protocol versions: the real daemon speaks the lowest and the highest at once, through socket and
- * ring, and the library works with a daemon that speaks the lowest alone. */
+ * ring, and the library works with a daemon that only speaks the lowest. */
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -148,11 +149,11 @@ static void tasks_run_between_all_versions(void **state)
 	daemon_stop(&d);
 }
 
-/* ---- What differs ---- */
+/* ---- Differences ---- */
 
 static void the_end_of_an_epoch_is_longer_in_version_2(void **state)
 {
-	static const size_t lengths[] = {0, 24, 152};
+	static const size_t lengths[] = {0, 24, 152, 152};
 	struct daemon d;
 	(void)state;
 	daemon_start(&d, NULL);
@@ -218,7 +219,7 @@ static void a_join_that_waits_is_taken_back(void **state)
 	cancel = (struct svc_join_cancel){.serial = join, .reserved = 1};
 	raw_refused(&r, SVC_JOIN_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
 		    "reserved");
-	/* Serials are each session's own. */
+	/* Serials are per session. */
 	cancel.reserved = 0;
 	raw_refused(&other, SVC_JOIN_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_NOT_FOUND,
 		    "no JOIN");
@@ -243,7 +244,7 @@ static void a_join_that_waits_is_taken_back(void **state)
 	daemon_stop(&d);
 }
 
-/* The epoch is over for both members, and no other one is. */
+/* The epoch is over for both members, and no other epoch is. */
 static void a_member_aborts(void **state)
 {
 	struct daemon d;
@@ -285,7 +286,7 @@ static void plans_end(ncclsvc_session *watch)
 
 static const char *const labels[] = {"first of 0", "second of 0", "first of 1", "second of 1"};
 
-/* Two Sends from rank 0 to rank 1, with labels where the version has them. */
+/* Two Sends from rank 0 to rank 1, with labels if the version has them. */
 static uint32_t commit_plan(struct rank *k, unsigned version, int me)
 {
 	struct svc_plan_task t[2] = {
@@ -354,6 +355,180 @@ static void planned_tasks_have_labels_in_version_2(void **state)
 
 /* ---- No version in common ---- */
 
+/* ---- Jobs and labels ---- */
+
+static void refused_job(struct raw *r, const struct svc_identify *m)
+{
+	raw_refused(r, SVC_IDENTIFY, m, sizeof(*m), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
+		    "job's name is not printable ASCII");
+}
+
+static void check_job(ncclsvc_session *watch, const struct raw *r, const char *job)
+{
+	ncclsvc_session_info *list;
+	size_t n, found = 0;
+	CHECK_OK(ncclsvc_list_sessions(watch, &list, &n));
+	for (size_t i = 0; i < n; i++) {
+		if (list[i].session != r->session)
+			continue;
+		found++;
+		if (strcmp(list[i].job, job) != 0)
+			check_failed(__FILE__, __LINE__, "job is '%s', not '%s'", list[i].job, job);
+	}
+	CHECK_EQ(found, 1);
+	ncclsvc_list_free(list);
+}
+
+static void hostile_names_of_jobs_are_refused(void **state)
+{
+	struct daemon d;
+	struct raw r;
+	struct svc_identify m = {.job = "slurm 1234.0"};
+	(void)state;
+	daemon_start(&d, NULL);
+	ncclsvc_session *watch = session_open(&d);
+	for (unsigned v = SVC_PROTOCOL_MIN; v < 3; v++) {
+		raw_open_version(&r, &d, v);
+		raw_refused(&r, SVC_IDENTIFY, &m, sizeof(m), NULL, 0, NCCLSVC_PROTOCOL,
+			    "has no opcode 31");
+		check_job(watch, &r, "");
+		raw_close(&r);
+	}
+	raw_open(&r, &d);
+	struct raw_reply reply;
+	raw_call(&r, SVC_IDENTIFY, &m, sizeof(m), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	check_job(watch, &r, "slurm 1234.0");
+	memset(m.job, 'x', sizeof(m.job)); /* no end */
+	refused_job(&r, &m);
+	m = (struct svc_identify){.job = "a\033[2J"};
+	refused_job(&r, &m);
+	m = (struct svc_identify){.job = "a\nb"};
+	refused_job(&r, &m);
+	m = (struct svc_identify){.job = "\303\244"};
+	refused_job(&r, &m);
+	m = (struct svc_identify){.job = {'a', '\0', 'b'}};
+	refused_job(&r, &m);
+	check_job(watch, &r, "slurm 1234.0");
+	raw_close(&r);
+	ncclsvc_close(watch);
+	daemon_stop(&d);
+}
+
+static const ncclsvc_comm_info *find_comm(const ncclsvc_comm_info *list, size_t n, uint64_t comm)
+{
+	for (size_t i = 0; i < n; i++)
+		if (list[i].comm == comm)
+			return &list[i];
+	check_failed(__FILE__, __LINE__, "communicator %llu is not listed",
+		     (unsigned long long)comm);
+	return NULL;
+}
+
+static void check_comm(ncclsvc_session *watch, const struct svc_join_reply *comm, const char *label,
+		       const char *job)
+{
+	ncclsvc_comm_info *list;
+	size_t n;
+	CHECK_OK(ncclsvc_list_comms(watch, &list, &n));
+	const ncclsvc_comm_info *x = find_comm(list, n, comm->comm_uid);
+	if (strcmp(x->label, label) != 0 || strcmp(x->job, job) != 0)
+		check_failed(__FILE__, __LINE__, "'%s' of job '%s', not '%s' of '%s'", x->label,
+			     x->job, label, job);
+	CHECK(!strcmp(comm->label, label));
+	ncclsvc_list_free(list);
+}
+
+static struct svc_join_reply split_alone(struct raw *r, const struct svc_join_reply *comm,
+					 int colour, const char *label)
+{
+	struct svc_split split = {.comm = comm->comm, .colour = colour};
+	struct raw_reply reply;
+	snprintf(split.label, sizeof(split.label), "%s", label);
+	raw_call(r, SVC_SPLIT, &split, sizeof(split), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	return reply.join;
+}
+
+static void communicators_are_called_as_their_users_say(void **state)
+{
+	struct daemon d;
+	struct raw r;
+	struct raw_reply reply;
+	ncclsvc_unique_id id;
+	const struct svc_identify m = {.job = "job 7"};
+	(void)state;
+	daemon_start(&d, NULL);
+	ncclsvc_session *watch = session_open(&d);
+	raw_open(&r, &d);
+	raw_call(&r, SVC_IDENTIFY, &m, sizeof(m), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	struct svc_join join = raw_join_request(&id, 1, 0);
+	memset(join.label, 'x', sizeof(join.label));
+	raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
+		    "label is not printable ASCII");
+	join = raw_join_request(&id, 1, 0);
+	snprintf(join.label, sizeof(join.label), "tp");
+	raw_call(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	const struct svc_join_reply whole = reply.join;
+	check_comm(watch, &whole, "tp", "job 7");
+	struct svc_join_reply part = split_alone(&r, &whole, 3, "");
+	check_comm(watch, &part, "tp/split 1 colour 3", "job 7");
+	part = split_alone(&r, &whole, 4, "");
+	check_comm(watch, &part, "tp/split 2 colour 4", "job 7");
+	part = split_alone(&r, &whole, 5, "dp");
+	check_comm(watch, &part, "dp", "job 7");
+	/* The end tells parts apart: the beginning gives way. */
+	part = split_alone(&r, &whole, 6, "1234567890123456789012345678901234567890-----47");
+	part = split_alone(&r, &part, 2000000000, "");
+	check_comm(watch, &part, "123456789012345678901/split 1 colour 2000000000", "job 7");
+	struct svc_split split = {.comm = whole.comm, .label = "\177"};
+	raw_refused(&r, SVC_SPLIT, &split, sizeof(split), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
+		    "label is not printable ASCII");
+	raw_close(&r);
+	ncclsvc_close(watch);
+	daemon_stop(&d);
+}
+
+/* Through the library, whose sentences have the label, too. */
+static void the_library_says_job_and_label(void **state)
+{
+	struct daemon d;
+	ncclsvc_session *s;
+	ncclsvc_comm *comm;
+	ncclsvc_unique_id id;
+	ncclsvc_session_info *sessions;
+	ncclsvc_comm_info *comms;
+	size_t n;
+	(void)state;
+	daemon_start(&d, NULL);
+	const ncclsvc_options options = {
+		.size = sizeof(options), .socket = d.socket, .job = "night \n run"};
+	CHECK_OK(ncclsvc_open(&options, &s));
+	CHECK_OK(ncclsvc_list_sessions(s, &sessions, &n));
+	CHECK_EQ(n, 1);
+	CHECK(!strcmp(sessions[0].job, "night ? run"));
+	ncclsvc_list_free(sessions);
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	ncclsvc_comm_label_next("pp\t0");
+	CHECK_OK(ncclsvc_comm_join(s, &id, 1, 0, WAIT_MS, &comm));
+	CHECK_OK(ncclsvc_list_comms(s, &comms, &n));
+	bool found = false;
+	for (size_t i = 0; i < n; i++)
+		found |= !strcmp(comms[i].label, "pp?0") && !strcmp(comms[i].job, "night ? run");
+	CHECK(found);
+	ncclsvc_list_free(comms);
+	ncclsvc_comm_leave(comm);
+	/* It was for one. */
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	CHECK_RESULT(ncclsvc_comm_join(s, &id, 2, 0, 10, &comm), NCCLSVC_TIMEOUT);
+	CHECK(!strstr(ncclsvc_last_error(), "pp?0"));
+	ncclsvc_close(s);
+	daemon_stop(&d);
+}
+
 static void a_future_client_is_told_both_ranges(void **state)
 {
 	struct daemon d;
@@ -369,20 +544,20 @@ static void a_future_client_is_told_both_ranges(void **state)
 	CHECK_EQ(reply.header.result, NCCLSVC_VERSION);
 	CHECK_EQ(reply.error.client_version_min, 7);
 	CHECK_EQ(reply.error.client_version_max, 9);
-	CHECK(strstr(reply.error.text, "versions 7 to 9, this daemon 1 to 2"));
+	CHECK(strstr(reply.error.text, "versions 7 to 9, this daemon 1 to 3"));
 	raw_ends(&r, NCCLSVC_VERSION);
 	raw_close(&r);
 	relay_start(&relay, &d, 7, 9);
 	const ncclsvc_options o = {.size = sizeof(o), .socket = relay.behind.socket};
 	CHECK_RESULT(ncclsvc_open(&o, &s), NCCLSVC_VERSION);
-	CHECK(strstr(ncclsvc_last_error(), "daemon speaks protocol versions 1 to 2, this library"));
+	CHECK(strstr(ncclsvc_last_error(), "daemon speaks protocol versions 1 to 3, this library"));
 	relay_stop(&relay);
 	daemon_stop(&d);
 }
 
 /* ---- The library and a daemon of the lowest version ---- */
 
-/* The label stays here, then. */
+/* The label then stays local. */
 static void planned(ncclsvc_comm *comm, int other, int32_t *v)
 {
 	ncclsvc_plan *p;
@@ -404,7 +579,7 @@ static void planned(ncclsvc_comm *comm, int other, int32_t *v)
 	CHECK_OK(ncclsvc_plan_terminate(p, WAIT_MS));
 }
 
-/* Entries of plans are shorter there, and no lists. */
+/* Plan entries are shorter there, and there are no lists. */
 static void plan(struct client *me, ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	const int64_t dim = 4;
@@ -459,7 +634,7 @@ static void work(struct client *me)
 		say(me, READY);
 		CHECK_OK(ncclsvc_recv(v, 1, NCCLSVC_INT32, 1, comm, &task));
 		wait_for(s, task, NCCLSVC_PEER_GONE);
-		/* The event comes by the socket, later than the ring's status. */
+		/* The event comes through the socket, later than the ring's status. */
 		while (ncclsvc_comm_error(comm) != NCCLSVC_PEER_GONE)
 			sleep_ms(1);
 		CHECK_RESULT(ncclsvc_barrier(comm, NULL), NCCLSVC_STALE_EPOCH);
@@ -576,6 +751,9 @@ int main(void)
 		TEST(a_join_that_waits_is_taken_back),
 		TEST(a_member_aborts),
 		TEST(planned_tasks_have_labels_in_version_2),
+		TEST(hostile_names_of_jobs_are_refused),
+		TEST(communicators_are_called_as_their_users_say),
+		TEST(the_library_says_job_and_label),
 		TEST(a_future_client_is_told_both_ranges),
 		TEST(the_library_works_with_the_lowest),
 		TEST(the_lowest_takes_no_join_back),

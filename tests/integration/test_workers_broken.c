@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * As test_broken_daemon.c, on GPUs: two trainers of a broken daemon whose streams, kernels and lent
- * memory depend on what it says. */
+ * Like test_broken_daemon.c, on GPUs: two trainers of a broken daemon, on whose messages their
+ * streams, kernels and lent memory depend. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -62,7 +62,7 @@ static void train(struct client *me)
 		ncclsvc_close(s);
 		gpu_stream_ends(stream, TIMEOUT_MS);
 	}
-	/* A stream may wait for ever, as the daemon has not kept its promises. */
+	/* A stream may wait forever, because the daemon has broken its promises. */
 	_exit(0);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators of GPUs and the physical ones behind them: who may join, what is used again, what
- * goes, and tasks that end before they are launched. */
+ * GPU communicators and the physical ones behind them: who may join, what is reused, what is
+ * destroyed, and tasks that end before they are launched. */
 #include <string.h>
 
 #include "workers.h"
@@ -96,7 +96,7 @@ static void cancel(void **state)
 	ranks_must(&c, 1, ORDER_WAIT, NCCLSVC_CANCELLED, WAIT_MS);
 	ranks_must(&c, 1, ORDER_SYNC, NCCLSVC_OK, 0);
 	ranks_try(&c, BOTH, 0);
-	/* What is launched is let finish. */
+	/* A launched task is completed. */
 	ranks_must(&c, 1, ORDER_BLOCK, NCCLSVC_OK, 0);
 	for (int i = 0; i < 2; i++)
 		ranks_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, i + 1);
@@ -113,7 +113,7 @@ static void cancel(void **state)
 	ranks_stop(&c);
 }
 
-/* Of three ranks, two exchange; the third is killed, and what it would have sent never comes. */
+/* Of three ranks, two exchange; the third is killed, and its data never comes. */
 static void point_to_point(void **state)
 {
 	struct rank_group c;
@@ -157,7 +157,7 @@ static void leaves_with_tasks_in_flight(void **state)
 	for (int i = 0; i < 2; i++)
 		ranks_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, i + 1);
 	tasks_come(&c, NCCLSVC_LAUNCHED, 2);
-	/* One more that nobody matches any more. */
+	/* One more task that nobody matches any more. */
 	ranks_must(&c, 1, ORDER_LEAVE, NCCLSVC_OK, 0);
 	ranks_must(&c, 1, ORDER_UNBLOCK, NCCLSVC_OK, 0);
 	for (int i = 0; i < 2; i++) {
@@ -166,7 +166,7 @@ static void leaves_with_tasks_in_flight(void **state)
 		ranks_begin(&c, i, ORDER_VALUE, 0);
 		CHECK_EQ(ranks_reply(&c, i), 3);
 	}
-	/* Here or there, as it has been heard of. */
+	/* The error is local or remote, depending on what has arrived. */
 	ncclsvc_result r = ranks_ask(&c, 0, ORDER_SUM, 0, WORDS, 1);
 	if (r != NCCLSVC_STALE_EPOCH) {
 		CHECK_EQ(r, NCCLSVC_OK);
@@ -188,7 +188,8 @@ static void leave_all(struct rank_group *c, int place)
 		ranks_must(c, i, ORDER_LEAVE, NCCLSVC_OK, place);
 }
 
-/* What is left is used again, on the same GPUs in the same order; else another is made. */
+/* An unused communicator is reused for the same GPUs in the same order; otherwise another is
+ * created. */
 static void used_again(void **state)
 {
 	struct rank_group c;
@@ -199,7 +200,7 @@ static void used_again(void **state)
 	ranks_join(&c, 1, BOTH, 0);
 	ranks_try(&c, BOTH, 0);
 	physicals(&c, 0, 1, 0);
-	/* Another communicator, the same GPUs. */
+	/* Another communicator on the same GPUs. */
 	leave_all(&c, 0);
 	physicals(&c, 0, 1, 1);
 	ranks_join(&c, 2, BOTH, 0);
@@ -257,7 +258,7 @@ static void refused_joins(void **state)
 	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_MISMATCH, 1, 2, 1, 0, WAIT_MS, 0);
 	says(&c, 1, "device 0");
 	ranks_ended(&c, 0, NCCLSVC_MISMATCH);
-	says(&c, 0, "have both taken device 0");
+	says(&c, 0, "both use device 0");
 	ranks_begin(&c, 0, ORDER_JOIN, 1, 2, 0, 0, WAIT_MS, 0);
 	clients_ask(c.ranks, 1);
 	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_MISMATCH, 1, 2, 1, NCCLSVC_DEVICE_HOST, WAIT_MS, 0);
@@ -318,7 +319,7 @@ static void split(void **state)
 	ranks_stop(&c);
 }
 
-/* The new communicators take time to be made, and a member dies meanwhile. */
+/* Creating the new communicators takes time, and a member dies meanwhile. */
 static void split_without_end(void **state)
 {
 	struct rank_group c;
@@ -333,7 +334,7 @@ static void split_without_end(void **state)
 	ranks_ended(&c, 0, NCCLSVC_PEER_GONE);
 	ranks_in_time(&c, 0, killed);
 	worker_continue(pid);
-	/* And one that is out of time. */
+	/* And one whose time has run out. */
 	ranks_replace(&c, 1);
 	ranks_begin(&c, 1, ORDER_JOIN, 1, 2, 1, 1, WAIT_MS, 0);
 	ranks_begin(&c, 0, ORDER_REJOIN, 0, WAIT_MS);
@@ -352,7 +353,7 @@ static void split_without_end(void **state)
 
 /* ---- Much at once ---- */
 
-/* Four trainers on each GPU submit all they can while the workers are away. */
+/* Four trainers on each GPU submit as much as they can while the workers are away. */
 static void thousands_while_workers_are_away(void **state)
 {
 	struct rank_group c;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The daemon is killed while GPUs work for it: its workers let everybody's stream go and end, and
- * the trainers reattach to the next one. */
+ * The daemon is killed while GPUs work for it: its workers release all streams and end, and the
+ * trainers reattach to the next daemon. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #define WORDS		   100000
 #define SUPERVISOR_LOST_NS UINT64_C(2000000000)
 
-/* Gone, or only a zombie of somebody who does not wait for it. */
+/* Gone, or a zombie that nobody waits for. */
 static bool ended(int pid)
 {
 	char state = process_state(pid);
@@ -94,7 +94,7 @@ static void killed_while_streams_wait(void **state)
 	ranks_stop(&c);
 }
 
-/* The workers cannot hear: they are inside the driver, which does not return. */
+/* The workers cannot react: they are inside the driver, which does not return. */
 static void killed_with_wedged_workers(void **state)
 {
 	struct rank_group c;

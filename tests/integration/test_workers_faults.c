@@ -8,7 +8,7 @@
 
 #define WORDS	       100000
 #define SECOND	       UINT64_C(1000000000)
-/* Before a worker is started again, less what a timer may be early; doubles */
+/* Time before a worker is restarted, minus timer inaccuracy; it doubles. */
 #define FIRST_PAUSE_NS UINT64_C(90000000)
 
 static void submit_and_wait(struct rank_group *c)
@@ -59,14 +59,14 @@ static void sticky_error(void **state)
 	fails_at_work("sticky", "CUDA_ERROR_ILLEGAL_ADDRESS");
 }
 
-/* Whatever its name: all calls fail from then on. */
+/* Whatever the error's name: all later calls fail. */
 static void unheard_of_error(void **state)
 {
 	(void)state;
 	fails_at_work("contained", "unknown CUDA error");
 }
 
-/* Nobody uses it: it is found out all the same. */
+/* Nobody uses the GPU, but the error is noticed anyway. */
 static void error_of_an_idle_gpu(void **state)
 {
 	struct rank_group c;
@@ -81,7 +81,7 @@ static void error_of_an_idle_gpu(void **state)
 	ranks_stop(&c);
 }
 
-/* When its worker has ended at least n times. */
+/* Waits until its worker has ended at least n times. */
 static ncclsvc_device_info restarted(const struct rank_group *c, int device, uint32_t n)
 {
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;; sleep_ms(5)) {
@@ -101,7 +101,7 @@ static void again_and_again(void **state)
 	fault_on(&c, "driver-old", 0);
 	uint64_t killed = worker_kill(&c, 1);
 	device_reaches(&c, 1, NCCLSVC_DEVICE_LOST);
-	/* A JOIN waits for the worker, and not longer than it may. */
+	/* A JOIN waits for the worker, within its timeout. */
 	uint64_t before = now_ns();
 	for (int i = 0; i < 2; i++)
 		ranks_begin(&c, i, ORDER_REJOIN, 0, 700);
@@ -114,7 +114,7 @@ static void again_and_again(void **state)
 	ncclsvc_device_info d = restarted(&c, 1, 3);
 	CHECK(d.state == NCCLSVC_DEVICE_LOST || d.state == NCCLSVC_DEVICE_STARTING);
 	says(d.text, "install a newer driver");
-	/* At once, as it had done its work, and then later and later. */
+	/* At once, because it had done its work, then later and later. */
 	CHECK(now_ns() - killed >= ((UINT64_C(1) << (d.restarts - 2)) - 1) * FIRST_PAUSE_NS);
 	fault_off(&c, "driver-old");
 	ranks_rejoin(&c, 3, 0);
@@ -123,7 +123,8 @@ static void again_and_again(void **state)
 	ranks_stop(&c);
 }
 
-/* The pauses are for workers that are of no use. With them the last one here would last 6.4 s. */
+/* Pauses apply only to workers that have done no work. With them, the last one here would last 6.4
+ * s. */
 static void killed_often(void **state)
 {
 	struct rank_group c;
@@ -182,8 +183,9 @@ static void wedged_worker(void **state)
 	ranks_stop(&c);
 }
 
-/* The machine stood still, the daemon too: no reason to end a worker that has not answered. */
-static void nobody_was_let_run(void **state)
+/* The whole machine stood still, including the daemon: no reason to end a worker that has not
+ * answered. */
+static void a_machine_that_stood_still(void **state)
 {
 	struct rank_group c;
 	(void)state;
@@ -227,7 +229,7 @@ static void async_error(void **state)
 	ranks_stop(&c);
 }
 
-/* A kernel that hears of no abort: only the end of its process ends it. */
+/* A kernel that ignores the abort: only the end of its process ends it. */
 static void hang_after_abort(void **state)
 {
 	struct rank_group c;
@@ -244,7 +246,7 @@ static void hang_after_abort(void **state)
 		ranks_ended(&c, i, NCCLSVC_WORKER_LOST);
 		ranks_in_time(&c, i, killed);
 	}
-	/* Their streams wait for what may still write; but not for ever. */
+	/* Their streams wait for what may still write, but not forever. */
 	for (int i = 0; i < 2; i++)
 		ranks_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
 	CHECK(now_ns() - killed < UINT64_C(1000000000) * (sanitized() ? 10 : 2));
@@ -256,7 +258,7 @@ static void hang_after_abort(void **state)
 	ranks_stop(&c);
 }
 
-/* A trainer dies while the others' kernels hang: they are broken off when they do not end. */
+/* A trainer dies while the others' kernels hang: they are aborted when they do not end. */
 static void hang_of_a_dead_trainer(void **state)
 {
 	struct rank_group c;
@@ -338,7 +340,7 @@ static void lending_fails(void **state)
 	ranks_must(&c, 0, ORDER_LEND, NCCLSVC_NO_MEMORY, 1 << 20);
 	says(c.pages[0].text, "gpu0");
 	fault_off(&c, "memory");
-	/* More than there is, which is more than one user gets. */
+	/* More than there is, which exceeds one user's share. */
 	ranks_must(&c, 0, ORDER_LEND, NCCLSVC_LIMIT, INT64_C(1) << 29);
 	CHECK_EQ(device_of(&c, 0).lent, 0);
 	ranks_must(&c, 0, ORDER_LEND, NCCLSVC_OK, 1 << 20);
@@ -355,7 +357,7 @@ int main(void)
 		RANKS_TEST(error_of_an_idle_gpu),
 		RANKS_TEST(again_and_again),
 		RANKS_TEST(wedged_worker),
-		RANKS_TEST(nobody_was_let_run),
+		RANKS_TEST(a_machine_that_stood_still),
 		RANKS_TEST(async_error),
 		RANKS_TEST(hang_after_abort),
 		RANKS_TEST(hang_of_a_dead_trainer),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A user names another user's CUDA IPC handle, whose bytes he has come to know. */
+ * A user names another user's CUDA IPC handle, whose bytes became known to that user. */
 #include <grp.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -64,7 +64,7 @@ static void steal(struct client *me)
 	is_refused(&r, region);
 	region.device = 1;
 	is_refused(&r, region);
-	/* A byte that the driver ignores: another name for the same memory. */
+	/* The driver ignores this byte: another name for the same memory. */
 	region.device = 0;
 	region.handle[sizeof(region.handle) - 1] ^= 1;
 	is_refused(&r, region);
@@ -104,7 +104,7 @@ static void another_users_handle_is_refused(void **state)
 	clients_start(&owner, 1, &c.d, own, shown);
 	CHECK_EQ(hear(&owner), READY);
 	nothing_is_stolen(&c, shown);
-	/* The next worker imports it again, in the name of the same user. */
+	/* The next worker imports it again, on behalf of the same user. */
 	int before = device_of(&c, 0).pid;
 	worker_kill(&c, 0);
 	worker_replaced(&c, 0, before);

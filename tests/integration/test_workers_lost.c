@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Workers that are killed or that fail: their communicators' members know at once, nobody's stream
- * hangs, and another worker takes over with all that the trainers had registered. */
+ * Workers that are killed or fail: their communicators' members are notified at once, no stream
+ * hangs, and a new worker takes over with everything that the trainers had registered. */
 #include <signal.h>
 #include <string.h>
 
@@ -15,7 +15,8 @@ static void says(const struct rank_group *c, int i, const char *part)
 			     c->pages[i].text, part);
 }
 
-/* All of the mask wait for their task, hear of the loss in time, and their streams go on. */
+/* All ranks of the mask wait for their task, learn of the loss in time, and their streams continue.
+ */
 static void all_lost(struct rank_group *c, unsigned mask, int result, int rank, uint64_t since)
 {
 	for (int i = 0; i < c->n; i++) {
@@ -41,7 +42,7 @@ static void submit_and_wait(struct rank_group *c, unsigned mask)
 	}
 }
 
-/* Tasks that hang on the GPUs until their communicator is broken off. */
+/* Tasks that hang on the GPUs until their communicator is aborted. */
 static void hang_tasks(struct rank_group *c, unsigned mask)
 {
 	fault_on(c, "kernel-hang", 0);
@@ -68,7 +69,7 @@ static void killed_while_idle(void **state)
 	ncclsvc_device_info d = worker_replaced(&c, 1, pid);
 	CHECK_EQ(d.restarts, 1);
 	CHECK_EQ(device_of(&c, 0).restarts, 0);
-	/* The same buffers, which nobody registers again. */
+	/* The same buffers, without registering them again. */
 	ranks_rejoin(&c, 3, 0);
 	CHECK_EQ(device_of(&c, 1).imports, 1);
 	ranks_try(&c, 3, 0);
@@ -76,7 +77,7 @@ static void killed_while_idle(void **state)
 	ranks_stop(&c);
 }
 
-/* Rejoining need not wait for the new worker: the daemon does. */
+/* A rejoin need not wait for the new worker: the daemon does. */
 static void killed_and_rejoined_at_once(void **state)
 {
 	struct rank_group c;
@@ -114,7 +115,7 @@ static void killed_inside_a_collective(void **state)
 	ranks_start(&c, 3, NULL);
 	int pid = device_of(&c, 1).pid;
 	hang_tasks(&c, 7);
-	fault_off(&c, "kernel-hang"); /* who hangs already does so until the abort */
+	fault_off(&c, "kernel-hang"); /* a hanging kernel hangs until the abort */
 	uint64_t killed = worker_kill(&c, 1);
 	all_lost(&c, 7, NCCLSVC_WORKER_LOST, 1, killed);
 	worker_replaced(&c, 1, pid);
@@ -126,7 +127,7 @@ static void killed_inside_a_collective(void **state)
 	ranks_stop(&c);
 }
 
-/* A task whose input never came, on the worker that lives. */
+/* A task whose input never came, on the surviving worker. */
 static void killed_while_another_waits_for_input(void **state)
 {
 	struct rank_group c;
@@ -143,7 +144,7 @@ static void killed_while_another_waits_for_input(void **state)
 	}
 	ranks_must(&c, 1, ORDER_SYNC, NCCLSVC_OK, 0);
 	worker_replaced(&c, 1, pid);
-	/* Long after the daemon has lost patience: no reason to end that worker, too. */
+	/* Long after the daemon's own timeout: no reason to end that worker too. */
 	sleep_ms(2500);
 	CHECK_EQ(device_of(&c, 0).restarts, 0);
 	ranks_must(&c, 0, ORDER_UNBLOCK, NCCLSVC_OK, 0);
@@ -221,7 +222,7 @@ static void killed_while_it_imports(void **state)
 	ranks_stop(&c);
 }
 
-/* Memory that is lent stays: the trainer holds it, and the new worker finds it again. */
+/* Lent memory stays: the trainer holds it, and the new worker finds it again. */
 static void lent_memory_outlives_its_worker(void **state)
 {
 	struct rank_group c;
@@ -243,7 +244,7 @@ static void lent_memory_outlives_its_worker(void **state)
 	ranks_stop(&c);
 }
 
-/* A session that ends while its worker is away is not counted against the next one. */
+/* A session that ends while its worker is away does not count against the next one. */
 static void a_session_ends_while_its_worker_starts(void **state)
 {
 	struct rank_group c;
@@ -277,7 +278,8 @@ static void before_the_epoch(int n)
 	ranks_start_daemon(&c, NULL);
 	ranks_create(&c, n);
 	ranks_join(&c, 1, (1u << n) - 1, 0);
-	/* The last rank goes while the communicator is made, which then waits for whoever comes. */
+	/* The last rank leaves while the communicator is created, which then waits for the next to
+	 * come. */
 	for (int i = 0; i < n; i++)
 		pids[i] = device_of(&c, i).pid;
 	process_stop(pids[last]);

@@ -18,7 +18,7 @@
 
 /* ---- The scene ---- */
 
-/* The stand-in is found in PATH, and nowhere else. */
+/* The stand-in is in PATH, and nowhere else. */
 static void prepare(struct rank_group *c, bool installed)
 {
 	char path[1024];
@@ -39,7 +39,7 @@ static ncclsvc_daemon_info info_of(const struct rank_group *c)
 	return info;
 }
 
-/* Until its daemon says that it has started so many. */
+/* Waits until the daemon says that it has started that many. */
 static ncclsvc_daemon_info started(const struct rank_group *c, uint32_t times)
 {
 	ncclsvc_daemon_info info = info_of(c);
@@ -93,7 +93,7 @@ static void await_gone(pid_t pid)
 	}
 }
 
-/* ---- A control daemon of somebody else's, and its clients ---- */
+/* ---- Another user's control daemon, and its clients ---- */
 
 static pid_t control_start(const char *directory)
 {
@@ -120,7 +120,7 @@ static void control_end(pid_t pid)
 	CHECK_EQ(waitpid(pid, NULL, 0), pid);
 }
 
-/* As a process that uses its GPUs through it. -1: it takes none. */
+/* Connects like a process that uses its GPUs through it. -1: it refuses. */
 static int become_client(const char *directory)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -139,7 +139,7 @@ static int become_client(const char *directory)
 
 /* ---- Tests ---- */
 
-/* It outlives the daemon, and must hold nothing that somebody waits for. */
+/* It outlives the daemon, and must not hold anything that somebody waits for. */
 static void it_inherits_nothing(void **state)
 {
 	struct rank_group c;
@@ -199,7 +199,8 @@ static void two_daemons_share_nothing(void **state)
 	ranks_stop(&c);
 }
 
-/* Who has opened a session has its daemon's MPS in the environment, and so has what he starts. */
+/* A process that has opened a session has its daemon's MPS in the environment, and so do its
+ * children. */
 static void another_daemons_is_not_found(void **state)
 {
 	struct rank_group c;
@@ -264,7 +265,7 @@ static void a_killed_daemons_is_taken_over(void **state)
 	CHECK(client >= 0);
 	daemon_kill(&c.d);
 	daemon_restart(&c.d, "--device", "cuda", NULL);
-	CHECK(daemon_says(&c.d, "which an earlier ncclsvcd has started"));
+	CHECK(daemon_says(&c.d, "which an earlier ncclsvcd started"));
 	ncclsvc_daemon_info info = started(&c, 0);
 	CHECK_EQ(info.mps_pid, control);
 	CHECK_EQ(device_of(&c, 0).mps, NCCLSVC_MPS_ACTIVE);
@@ -287,7 +288,7 @@ static void a_killed_one_is_started_again(void **state)
 	info = started(&c, 2);
 	CHECK(!kill(info.mps_pid, 0));
 	CHECK_EQ(worker_replaced(&c, 0, worker).mps, NCCLSVC_MPS_ACTIVE);
-	/* One that does not live long is not started at once for ever. */
+	/* A control daemon that does not live long is not restarted at once forever. */
 	const uint64_t since = now_ns();
 	kill(info.mps_pid, SIGKILL);
 	info = started(&c, 3);
@@ -301,7 +302,7 @@ static void it_ends_at_once(void **state)
 	char directory[128], path[1024];
 	(void)state;
 	prepare(&c, true);
-	/* A program that fails, in its place. */
+	/* A failing program in its place. */
 	snprintf(directory, sizeof(directory), "%s/bin", c.fake);
 	CHECK(!mkdir(directory, 0700));
 	snprintf(path, sizeof(path), "%s/nvidia-cuda-mps-control", directory);
@@ -317,7 +318,7 @@ static void it_ends_at_once(void **state)
 	CHECK_EQ(info.mps, NCCLSVC_MPS_NOBODY);
 	says(info.mps_text, "exited with code 3");
 	CHECK_EQ(device_of(&c, 0).mps, NCCLSVC_MPS_NONE);
-	/* It is tried again, and comes up once it can. */
+	/* It is retried, and comes up once it can. */
 	snprintf(path, sizeof(path), "%s/nvidia-cuda-mps-control", directory);
 	unlink(path);
 	char real[1024];
@@ -356,7 +357,7 @@ static void who_has_other_clients_ends_with_them(void **state)
 		close(one_more);
 		CHECK(now_ns() < end);
 	}
-	/* The next daemon has one of its own at once. */
+	/* The next daemon starts its own at once. */
 	daemon_restart(&c.d, "--device", "cuda", NULL);
 	const pid_t next = started(&c, 1).mps_pid;
 	CHECK(next != control);
@@ -364,7 +365,7 @@ static void who_has_other_clients_ends_with_them(void **state)
 	close(client);
 	await_gone(control);
 	end_daemon(&c, false);
-	/* And the one after it clears up. */
+	/* And the one after it cleans up. */
 	daemon_restart(&c.d, "--device", "cuda", NULL);
 	started(&c, 1);
 	CHECK(!exists(left));
@@ -389,7 +390,7 @@ static void one_that_is_found(void **state)
 	end_daemon(&c, false);
 	CHECK_EQ(waitpid(control, NULL, WNOHANG), 0);
 	control_end(control);
-	/* Gone, it does not count: there is one of its own again. */
+	/* Once it is gone, it does not count: the daemon starts its own again. */
 	daemon_restart(&c.d, "--device", "cuda", NULL);
 	started(&c, 1);
 	end_daemon(&c, true);
@@ -411,7 +412,7 @@ static void one_that_is_given(void **state)
 	CHECK_EQ(device_of(&c, 0).mps, NCCLSVC_MPS_NONE);
 	const pid_t control = control_start(directory);
 	CHECK_EQ(info_of(&c).mps, NCCLSVC_MPS_FOUND);
-	/* The next worker goes there. */
+	/* The next worker uses it. */
 	const int before = device_of(&c, 0).pid;
 	worker_kill(&c, 0);
 	CHECK_EQ(worker_replaced(&c, 0, before).mps, NCCLSVC_MPS_ACTIVE);
@@ -420,7 +421,7 @@ static void one_that_is_given(void **state)
 	control_end(control);
 }
 
-/* In a directory like /tmp anybody may be there first. */
+/* In a directory like /tmp, any user may be there first. */
 static void a_directory_that_others_may_write(void **state)
 {
 	struct rank_group c;
@@ -432,12 +433,12 @@ static void a_directory_that_others_may_write(void **state)
 	end_daemon(&c, false);
 	CHECK(!mkdir(directory, 0700) && !chmod(directory, 0770));
 	daemon_restart(&c.d, "--device", "cuda", NULL);
-	CHECK(daemon_says(&c.d, "is not a directory of this user alone"));
+	CHECK(daemon_says(&c.d, "is not a directory that only this user can access"));
 	CHECK_EQ(info_of(&c).mps, NCCLSVC_MPS_NOBODY);
 	end_daemon(&c, false);
 	CHECK(!rmdir(directory) && !symlink(c.fake, directory));
 	daemon_restart(&c.d, "--device", "cuda", NULL);
-	CHECK(daemon_says(&c.d, "is not a directory of this user alone"));
+	CHECK(daemon_says(&c.d, "is not a directory that only this user can access"));
 	CHECK(exists(directory));
 	unlink(directory);
 	end_daemon(&c, true);

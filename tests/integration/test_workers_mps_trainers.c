@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * MPS by itself: trainers come to use the workers' without being told to, those that do not are
- * named, and when its control daemon dies, everybody hears of it and goes on with the next one. */
+ * MPS without configuration: trainers use the workers' MPS automatically, those that do not are
+ * named, and when its control daemon dies, all are notified and continue with the next one. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,8 +59,8 @@ static void trainers_use_it(void **state)
 	ranks_stop(&c);
 }
 
-/* It has initialized CUDA before anybody could tell. */
-static void who_is_without_is_named(void **state)
+/* It has initialized CUDA before anything could tell it. */
+static void trainers_without_mps_are_named(void **state)
 {
 	struct rank_group c;
 	(void)state;
@@ -131,7 +131,7 @@ static void its_control_daemon_dies(void **state)
 	CHECK_EQ(kill(before.mps_pid, SIGKILL), 0);
 	CHECK(daemon_logged(&c.d, "lose their CUDA contexts"));
 	CHECK(daemon_logged(&c.d, "its MPS control daemon has ended"));
-	/* Idle as they are, the workers go; the others go on with the next one. */
+	/* Idle workers end too; the others continue with the next one. */
 	for (int i = 0; i < 2; i++) {
 		CHECK_EQ(worker_replaced(&c, i, workers[i]).mps, NCCLSVC_MPS_ACTIVE);
 		ranks_kill(&c, i);
@@ -166,7 +166,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		RANKS_TEST(trainers_use_it),
-		RANKS_TEST(who_is_without_is_named),
+		RANKS_TEST(trainers_without_mps_are_named),
 		RANKS_TEST(off_is_off),
 		RANKS_TEST(its_control_daemon_dies),
 	};

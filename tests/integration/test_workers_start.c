@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Machines whose driver or NCCL is missing or too old, and what the daemon makes of it: without the
- * one it has no GPUs, without the other it stages their memory through the host's. */
+ * Machines whose driver or NCCL is missing or too old, and what the daemon does: without the driver
+ * it has no GPUs, without NCCL it stages their memory through the host. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +49,7 @@ static void refuses(const struct rank_group *c, const char *why, const char *mor
 	daemon_stop(&d);
 }
 
-/* Without NCCL it goes on, if that is not required, and says so everywhere. */
+/* Without NCCL it continues, if NCCL is not required, and reports this everywhere. */
 static void goes_without(struct rank_group *c, const char *why, const char *more)
 {
 	static char out[1 << 16];
@@ -68,8 +68,8 @@ static void goes_without(struct rank_group *c, const char *why, const char *more
 	CHECK_EQ(device_of(c, 1).nccl_version, 0);
 	doctor[3] = c->d.socket;
 	run_program(doctor, out, sizeof(out));
-	says(out, "The daemon has no NCCL that it can use");
-	/* Memory that the daemon lends is not NCCL's, either. */
+	says(out, "The daemon has no usable NCCL");
+	/* Memory that the daemon lends does not depend on NCCL either. */
 	for (int i = 0; i < 2; i++)
 		ranks_must(c, i, ORDER_LEND, NCCLSVC_OK, 1 << 20);
 	ranks_try(c, 3, 0);
@@ -111,7 +111,7 @@ static void old_nccl(void **state)
 	ranks_stop(&c);
 }
 
-/* Where a search path has the library. */
+/* Where the library is in a search path. */
 static void find_in(const char *search, const char *name, char *to, size_t size)
 {
 	for (const char *at = search; *at; at += strspn(at, ":")) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Trainers that are killed, and what becomes of the GPUs' communicators they were in: nobody hangs,
- * nothing of theirs stays, and a communicator that was not at fault is used again. */
+ * Trainers that are killed, and the GPU communicators they were in: nobody hangs, nothing of theirs
+ * remains, and a communicator that was not at fault is reused. */
 #include "workers.h"
 
 #define BOTH  3u
 #define WORDS 100000
 
-/* The others know, within the time that is due, whose death it was. */
+/* The others learn, in time, whose death it was. */
 static void heard_of_death(struct rank_group *c, int i, int dead_rank, uint64_t since)
 {
 	CHECK_EQ(c->pages[i].status.result, NCCLSVC_PEER_GONE);
@@ -14,8 +14,8 @@ static void heard_of_death(struct rank_group *c, int i, int dead_rank, uint64_t 
 	ranks_in_time(c, i, since);
 }
 
-/* A new process takes the dead one's place, and all is as before: on the same physical
- * communicator, since nothing was at fault with that. */
+/* A new process takes the dead one's place, and everything works again, on the same physical
+ * communicator, because that was not at fault. */
 static void come_back(struct rank_group *c, int dead)
 {
 	ranks_replace(c, dead);
@@ -65,7 +65,7 @@ static void killed_between_submissions(void **state)
 	ranks_start(&c, 2, NULL);
 	for (int k = 0; k < 3; k++)
 		ranks_try(&c, BOTH, 0);
-	/* Its peer has submitted the next; it has not, and never will. */
+	/* Its peer has submitted the next task; it has not, and never will. */
 	ranks_must(&c, 0, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
 	tasks_come(&c, NCCLSVC_WAITING_PEERS, 1);
 	ranks_begin(&c, 0, ORDER_WAIT, WAIT_MS);
@@ -98,7 +98,7 @@ static void killed_with_a_task_that_waits_for_peers(void **state)
 	ranks_stop(&c);
 }
 
-/* Tasks that the engine has taken so far. */
+/* Tasks that the scheduler has taken so far. */
 static uint64_t submissions(const struct rank_group *c)
 {
 	ncclsvc_session *s = session_open(&c->d);
@@ -113,7 +113,7 @@ static uint64_t submissions(const struct rank_group *c)
 	return seen;
 }
 
-/* What it takes only after an epoch's end is stale. */
+/* Tasks that it takes only after an epoch's end are stale. */
 static void submissions_reach(const struct rank_group *c, uint64_t n)
 {
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; submissions(c) < n; sleep_ms(2))
@@ -177,7 +177,7 @@ static void killed_inside_a_collective(void **state)
 		ranks_begin(&c, i, ORDER_WAIT, WAIT_MS);
 	uint64_t killed = ranks_kill(&c, 2);
 	for (int i = 0; i < 2; i++) {
-		/* It may just have ended. */
+		/* It may have just ended. */
 		ncclsvc_result r = (ncclsvc_result)(int64_t)ranks_reply(&c, i);
 		if (r != NCCLSVC_OK) {
 			CHECK_EQ(r, NCCLSVC_PEER_GONE);
@@ -226,13 +226,13 @@ static void killed_with_much_in_flight(void **state)
 		ranks_begin(&c, i, ORDER_REJOIN, 1, WAIT_MS);
 	for (int i = 0; i < 3; i++)
 		ranks_ended(&c, i, NCCLSVC_OK);
-	/* Not before: what flew on either wrote to the same buffer. */
+	/* Not earlier, because what was in flight on either wrote to the same buffer. */
 	ranks_try(&c, 7, 1);
 	ranks_try(&c, 7, 0);
 	ranks_stop(&c);
 }
 
-/* A whole group of ranks is killed, again and again, at any time. */
+/* A whole group of ranks is killed repeatedly, at any time. */
 static void all_killed_at_once(void **state)
 {
 	struct rank_group c;

@@ -63,7 +63,7 @@ static void as_configured(struct client *me)
 	ncclsvc_world_free(w);
 	say(me, READY); /* ranks are others' from now on */
 	CHECK_EQ(hear(me), GO);
-	/* Another one afterwards, with its own division: the groups are others. */
+	/* Another one afterwards, with a different division, so the groups differ. */
 	ncclsvc_world_options o = options_of(me->rank);
 	o.data = 1;
 	o.horizontal = 4;
@@ -98,7 +98,7 @@ static void all_data(struct client *me)
 	ncclsvc_world *w;
 	ncclsvc_session *s = session_open(me->daemon);
 	ncclsvc_world_options o = options_of(me->rank);
-	o.local = 2; /* two nodes, as far as the groups go */
+	o.local = 2; /* two nodes, as far as groups are concerned */
 	CHECK_OK(ncclsvc_world_init(s, &o, WAIT_MS, &w));
 	const ncclsvc_layout *l = ncclsvc_world_layout(w);
 	CHECK_EQ(l->groups[NCCLSVC_GROUP_DATA].size, RANKS);
@@ -201,10 +201,11 @@ struct variant {
 static void differing(struct client *me)
 {
 	static const struct variant variants[] = {
-		{"data of the world differs: rank 0 has 4, rank 2 has 2",
+		{"the ranks disagree on the world's data: rank 0 has 4, rank 2 has 2",
 		 {.data = 2, .horizontal = 2}},
-		{"local size of the world differs: rank 0 has 4, rank 2 has 3", {.local = 3}},
-		{"device of the world differs: rank 0 is on the host, rank 2 on a GPU",
+		{"the ranks disagree on the world's local size: rank 0 has 4, rank 2 has 3",
+		 {.local = 3}},
+		{"the ranks disagree on the world's device: rank 0 is on the host, rank 2 on a GPU",
 		 {.device = NCCLSVC_DEVICE_LOCAL}},
 	};
 	ncclsvc_session *s = session_open(me->daemon);

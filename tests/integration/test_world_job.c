@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Worlds whose size comes with a job, of a daemon whose own world is another; and ranks that are
+ * Worlds whose size comes from a job, with a daemon whose own world differs; and ranks that are
  * killed while the others wait in ncclsvc_world_init. */
 #include <grp.h>
 #include <stdio.h>
@@ -44,6 +44,18 @@ static void run(client_main *main, int n, void *arg, const char *access)
 
 /* ---- Good worlds ---- */
 
+/* Its communicators are called as what they are. */
+static void check_label(ncclsvc_session *s, const char *label)
+{
+	ncclsvc_comm_info *list;
+	size_t n, found = 0;
+	CHECK_OK(ncclsvc_list_comms(s, &list, &n));
+	for (size_t i = 0; i < n; i++)
+		found += !strcmp(list[i].label, label);
+	ncclsvc_list_free(list);
+	CHECK_EQ(found, 1);
+}
+
 static void a_rank(struct client *me)
 {
 	ncclsvc_world *w;
@@ -57,6 +69,8 @@ static void a_rank(struct client *me)
 	CHECK_EQ(l->groups[NCCLSVC_GROUP_DATA].size, RANKS);
 	check_usable(s, ncclsvc_world_host_comm(w));
 	check_usable(s, ncclsvc_world_comm(w, NCCLSVC_GROUP_DATA));
+	check_label(s, "job world");
+	check_label(s, "data 0");
 	say(me, READY);
 	CHECK_EQ(hear(me), GO);
 	ncclsvc_world_free(w);
@@ -74,7 +88,7 @@ static void a_rank_of_two_jobs(struct client *me)
 {
 	ncclsvc_world *w;
 	const bool second = me->rank >= RANKS;
-	if (second && me->arg) { /* the same job's name, of another user */
+	if (second && me->arg) { /* the same job's name, from another user */
 		CHECK_EQ(setgroups(0, NULL), 0);
 		CHECK_EQ(setresgid(NOBODY, NOBODY, NOBODY), 0);
 		CHECK_EQ(setresuid(NOBODY, NOBODY, NOBODY), 0);
@@ -137,7 +151,7 @@ static void bad_options_are_named(void **state)
 	o.rank = RANKS;
 	refused(s, &o, "rank is 4");
 	o.rank = NCCLSVC_RANK_LAUNCHER;
-	refused(s, &o, "no launcher has given this process a rank");
+	refused(s, &o, "no launcher gave this process a rank");
 	o.rank = 0;
 	o.world = NCCLSVC_WORLD_LAUNCHER;
 	refused(s, &o, "set world in the options");
@@ -153,8 +167,8 @@ static void bad_options_are_named(void **state)
 	refused(s, &o, "local size is 5");
 	o.local = 0;
 	o.world = 0;
-	refused(s, &o, "job is given, but world is 0");
-	/* The daemon's world, asked for by a program of before there were jobs. */
+	refused(s, &o, "job is set, but world is 0");
+	/* The daemon's world, requested by a program from before there were jobs. */
 	o.size = offsetof(ncclsvc_world_options, world);
 	CHECK_OK(ncclsvc_world_init(s, &o, WAIT_MS, &w));
 	CHECK_EQ(ncclsvc_world_layout(w)->size, 1);
@@ -163,7 +177,7 @@ static void bad_options_are_named(void **state)
 	daemon_stop(&d);
 }
 
-/* Rank 2 first means another size, then another layout. */
+/* Rank 2 first claims a different size, then a different layout. */
 static void differing(struct client *me)
 {
 	ncclsvc_world *w = NULL;
@@ -183,7 +197,7 @@ static void differing(struct client *me)
 		error_has("nranks differs: rank 2");
 	}
 	CHECK_RESULT(ncclsvc_world_init(s, &o, WAIT_MS, &w), NCCLSVC_MISMATCH);
-	error_has("local size of the world differs: rank 0 has 4, rank 2 has 1");
+	error_has("the ranks disagree on the world's local size: rank 0 has 4, rank 2 has 1");
 	CHECK(!w);
 	ncclsvc_close(s);
 }
@@ -219,7 +233,7 @@ static void begins(ncclsvc_session *s, const ncclsvc_world_options *o)
 	ncclsvc_world_free(w);
 }
 
-/* Ranks 0 and 1 wait for all; rank 2, too, and is killed; rank 3 has not come by then. */
+/* Ranks 0 and 1 wait for all; rank 2 does too, and is killed; rank 3 has not come by then. */
 static void waits_for_all(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);

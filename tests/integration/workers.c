@@ -11,13 +11,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* No deadline tells of it sooner. How soon it is told, benchmarks measure. */
+/* No deadline ends the task sooner. Benchmarks measure the actual time. */
 #define DUE_NS	    UINT64_C(2000000000)
 #define OPTIONS_MAX 16
 
 /* ---- The stand-ins' directory ---- */
 
-static char fake_dir[64]; /* for who has failed */
+static char fake_dir[64]; /* for reporting a failure */
 
 static int files_in(const char *path, const char *start, bool remove)
 {
@@ -150,7 +150,7 @@ bool daemon_says(const struct daemon *d, const char *text)
 	return strstr(log, text);
 }
 
-/* A launched task whose input is still to come is shown as waiting for it. */
+/* A launched task whose input has not arrived is shown as waiting for it. */
 static bool in_state(const ncclsvc_task_info *t, ncclsvc_state state)
 {
 	return t->state == state ||
@@ -209,7 +209,7 @@ void tasks_reach_some(const struct rank_group *c, int rank, ncclsvc_state state)
 	ncclsvc_close(s);
 }
 
-/* ---- What is held ---- */
+/* ---- Resources ---- */
 
 static size_t devices_count(const struct rank_group *c)
 {
@@ -251,7 +251,7 @@ static void note_base(struct rank_group *c)
 	}
 }
 
-/* Asked of the daemon and the system, until it is as it was. */
+/* Queries the daemon and the system until everything is as before. */
 static bool clean(const struct rank_group *c, char *text, size_t size)
 {
 	int n = (int)devices_count(c);
@@ -363,7 +363,7 @@ void ranks_stop(struct rank_group *c)
 	munmap(c->pages, RANK_GROUP_MAX * sizeof(*c->pages));
 }
 
-/* ---- Orders ---- */
+/* ---- Commands ---- */
 
 void ranks_tell(struct rank_group *c, int i, enum order order, const int64_t args[6])
 {

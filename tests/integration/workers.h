@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * A daemon with GPUs of the stand-ins, and ranks that do what the test tells them, one command
- * after the other, so that a test reads as a story: who submits, who is killed, what the others
- * then see. */
+ * A daemon with stand-in GPUs, and ranks that execute the test's orders one after the other, so
+ * that a test reads as a sequence: who submits, who is killed, what the others then see. */
 #ifndef TESTS_WORKERS_H
 #define TESTS_WORKERS_H
 
@@ -10,11 +8,11 @@
 
 #define RANK_GROUP_MAX	 8
 #define RANK_GROUP_GPUS	 4
-#define RANK_GROUP_COMMS 4 /* of one rank */
+#define RANK_GROUP_COMMS 4 /* per rank */
 
-/* What a rank can be told. Each is answered with an ncclsvc_result, or as said. */
+/* The orders for a rank. Each is answered with an ncclsvc_result, unless noted. */
 enum order {
-	ORDER_JOIN = 1, /* args: communicator, nranks, rank, device, timeout in ms, its place */
+	ORDER_JOIN = 1, /* args: communicator, nranks, rank, device, timeout in ms, place */
 	ORDER_REJOIN,	/* place, timeout in ms */
 	ORDER_LEAVE,	/* place */
 	ORDER_SPLIT,	/* place, colour, key, timeout in ms, place of the new one */
@@ -24,28 +22,28 @@ enum order {
 	ORDER_GATHER, /* place, words, value: mismatches a sum */
 	ORDER_WAIT,   /* timeout in ms: for the last task */
 	ORDER_SYNC,   /* OK, or TIMEOUT: the stream's work is over */
-	ORDER_SLEEP,  /* the same asleep in the driver, where no call of the library is made */
-	ORDER_VALUE,  /* answered with the buffer's words, which are all alike */
+	ORDER_SLEEP,  /* the same, asleep in the driver, without a call of the library */
+	ORDER_VALUE,  /* answered with the buffer's words, which are all equal */
 	ORDER_BLOCK,  /* the stream stops until ORDER_UNBLOCK */
 	ORDER_UNBLOCK,
-	ORDER_DETACHED, /* 1: tasks are submitted detached from now on; 0: not */
+	ORDER_DETACHED, /* 1: submit tasks detached from now on; 0: do not */
 	ORDER_ERROR,	/* place: ncclsvc_comm_error */
 	ORDER_STREAK,	/* place, tasks, value: sums that many times, and checks the last */
 	ORDER_FLOOD,	/* place, tasks: sums, detached, as many as the ring takes, and no wait */
 	ORDER_MIX,	/* rounds, seed: task groups on places 0 to 2, checked */
-	ORDER_LEND,	/* bytes: borrows memory, which is used from then on */
+	ORDER_LEND,	/* bytes: borrows memory, and uses it from then on */
 	ORDER_NEW,	/* a new buffer, with memory of its own */
 	ORDER_REATTACH,
-	ORDER_CLOSE, /* the session, and then the process ends */
+	ORDER_CLOSE, /* closes the session, then the process ends */
 };
 
-/* What a rank and the test share. */
+/* Shared by a rank and the test. */
 struct page {
 	int gpu;
-	bool early; /* initializes CUDA before it opens its session */
+	bool early; /* initialize CUDA before the session is opened */
 	int64_t args[6];
 	ncclsvc_status status; /* of the last task that was waited for */
-	uint64_t told_ns;      /* when the last order was over */
+	uint64_t told_ns;      /* when the last order was done */
 	char text[512];	       /* its error */
 };
 
@@ -55,7 +53,7 @@ struct rank_group {
 	struct client ranks[RANK_GROUP_MAX];
 	int n, gpus;
 	struct page *pages; /* [RANK_GROUP_MAX] */
-	/* What was there when nobody had joined. */
+	/* What existed before any rank joined. */
 	struct {
 		unsigned long long unused[RANK_GROUP_GPUS];
 		int worker_fds[RANK_GROUP_GPUS], files;
@@ -66,20 +64,21 @@ int ranks_teardown(void **state);
 #define RANKS_TEST(function)                                                                       \
 	cmocka_unit_test_setup_teardown(function, harness_setup, ranks_teardown)
 
-/* A directory for the stand-ins, with so many GPUs; faults may be set before the daemon starts. */
+/* Creates a directory for the stand-ins, with that many GPUs; faults may be set before the daemon
+ * starts. */
 void ranks_prepare(struct rank_group *c, int gpus);
-/* The daemon, with --device cuda and further options (NULL ends them). */
+/* Starts the daemon with --device cuda and further options (NULL ends them). */
 void ranks_start_daemon(struct rank_group *c, ...) __attribute__((sentinel));
-/* n ranks that do not belong to anything yet; rank i has GPU i, modulo the number of GPUs. */
+/* Creates n ranks without communicators; rank i has GPU i modulo the number of GPUs. */
 void ranks_create(struct rank_group *c, int n);
-/* All of it, every rank in communicator 1 at place 0, which is tried out. */
+/* All of it, with every rank in communicator 1 at place 0, which is tested. */
 void ranks_start(struct rank_group *c, int n, ...) __attribute__((sentinel));
-/* One more process in the place of one that was killed. */
+/* Starts another process in place of a killed one. */
 void ranks_replace(struct rank_group *c, int rank);
-/* Ends the ranks that are left; checks that nothing of them is left anywhere; ends the daemon. */
+/* Ends the remaining ranks; checks that nothing of them is left; ends the daemon. */
 void ranks_stop(struct rank_group *c);
 
-/* Orders to rank i: args are as the order has them. */
+/* Gives an order to rank i; args as documented for the order. */
 void ranks_tell(struct rank_group *c, int i, enum order order, const int64_t args[6]);
 uint64_t ranks_reply(struct rank_group *c, int i);
 #define ranks_begin(c, i, order, ...) ranks_tell(c, i, order, (const int64_t[6]){__VA_ARGS__})
@@ -95,12 +94,12 @@ void ranks_expect(const struct rank_group *c, int i, ncclsvc_result is, ncclsvc_
 /* The ranks of the mask join communicator `id` in that order, each with its own GPU. */
 void ranks_join(struct rank_group *c, int id, unsigned mask, int place);
 void ranks_rejoin(struct rank_group *c, unsigned mask, int place);
-/* They sum there, and have the right result. */
+/* They sum there, and check the result. */
 void ranks_try(struct rank_group *c, unsigned mask, int place);
 
-/* Kills it and returns when it was gone. */
+/* Kills the rank, and returns when it was gone. */
 uint64_t ranks_kill(struct rank_group *c, int rank);
-/* Rank i's last order was over in due time after that. */
+/* Checks that rank i's last order was done in time after that. */
 #define ranks_in_time(c, i, since) ranks_check_time(c, i, since, __FILE__, __LINE__)
 void ranks_check_time(const struct rank_group *c, int i, uint64_t since, const char *file,
 		      int line);
@@ -111,24 +110,25 @@ void fault_on(const struct rank_group *c, const char *name, int pid);
 void fault_off(const struct rank_group *c, const char *name);
 
 ncclsvc_device_info device_of(const struct rank_group *c, int device);
-/* Waits until it is in that state, and says the same of it. */
+/* Waits until the device is in that state, and returns its info. */
 ncclsvc_device_info device_reaches(const struct rank_group *c, int device,
 				   ncclsvc_device_state state);
 /* Kills the worker; returns when it was gone. */
 uint64_t worker_kill(const struct rank_group *c, int device);
 void worker_pause(int pid);
 void worker_continue(int pid);
-/* Waits until another worker than pid is ready. */
+/* Waits until a worker other than pid is ready. */
 ncclsvc_device_info worker_replaced(const struct rank_group *c, int device, int pid);
-/* Whether the text stands in the daemon's log by now. */
+/* Whether the text is in the daemon's log now. */
 bool daemon_says(const struct daemon *d, const char *text);
-/* Until the daemon lists n tasks in that state. */
+/* Waits until the daemon lists n tasks in that state. */
 void tasks_come(const struct rank_group *c, ncclsvc_state state, size_t n);
-/* Until so many kernels of the fault kernel-hang hang, and on even if that is turned off. */
+/* Waits until that many kernels hang due to the fault kernel-hang; they stay so if it is turned
+ * off. */
 void kernels_hang(const struct rank_group *c, int n);
-/* Until the daemon has n sessions. */
+/* Waits until the daemon has n sessions. */
 void sessions_reach(const struct rank_group *c, size_t n);
-/* Until a task of that rank's process is in that state. */
+/* Waits until a task of that rank's process is in that state. */
 void tasks_reach_some(const struct rank_group *c, int rank, ncclsvc_state state);
 
 #endif

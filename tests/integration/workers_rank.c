@@ -47,7 +47,7 @@ static ncclsvc_result leave(struct rank *r, const int64_t *a)
 	return result;
 }
 
-/* Each place has its part of the buffer: their tasks may run at the same time. */
+/* Each place uses its own part of the buffer, because their tasks may run at the same time. */
 static void fill(struct rank *r, int64_t i, int64_t words, int64_t value)
 {
 	r->words = (size_t)words;
@@ -114,7 +114,7 @@ static uint32_t draw(uint64_t *state)
 enum { MIX_OUT = 0, MIX_IN = 64, MIX_SUM = 128, MIX_STEP = 256 };
 enum { MIX_REDUCES = 1, MIX_EXCHANGES = 2 };
 
-/* A sum, a ring of Send and Recv, or both, on one communicator. */
+/* A sum, a ring of Sends and Recvs, or both, on one communicator. */
 static ncclsvc_result mix_submit(struct rank *r, int k, uint32_t kind)
 {
 	CUdeviceptr p = r->buffer + (CUdeviceptr)(k * MIX_STEP);
@@ -146,8 +146,8 @@ static void mix_check(struct rank *r, int k, uint32_t kind, uint32_t base)
 		CHECK_EQ(words[MIX_IN / 4 + 7], base + (uint32_t)((me + n - 1) % n));
 }
 
-/* Random work on three communicators, the same on all ranks: as one task group, or one each. Every
- * few rounds the results are looked at; in between nobody waits. */
+/* Random work on three communicators, the same on all ranks, as one task group or as one each.
+ * Results are checked every few rounds; in between nothing waits. */
 static ncclsvc_result mix(struct rank *r, const int64_t *a)
 {
 	ncclsvc_result result = NCCLSVC_OK;
@@ -279,7 +279,7 @@ void rank_main(struct client *c)
 {
 	struct rank r = {.c = c, .page = (struct page *)c->arg + c->rank};
 	if (r.page->early) {
-		mps_leave(); /* where a session of the test's has led it */
+		mps_leave(); /* where one of the test's sessions has set it */
 		gpu_use(r.page->gpu);
 	}
 	r.session = session_open(c->daemon);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A rank's process: it does what it is told. */
+ * A rank's process, which executes orders. */
 #ifndef TESTS_WORKERS_RANK_H
 #define TESTS_WORKERS_RANK_H
 
 #include "workers.h"
 
 void rank_main(struct client *c);
-/* Says how much memory of its GPU is unused. */
+/* Reports how much of its GPU's memory is unused. */
 void unused_main(struct client *c);
 
 #endif

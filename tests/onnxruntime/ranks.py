@@ -57,7 +57,7 @@ class Ranks:
             pipe.send((True, function(rank, *args)))
         except BaseException:
             pipe.send((False, traceback.format_exc()))
-        pipe.recv()  # a rank that ends takes those with it that still wait for others
+        pipe.recv()  # a rank that ends would end others that still wait for it
 
     def kill(self, rank):
         os.kill(self.processes[rank].pid, signal.SIGKILL)
@@ -74,7 +74,7 @@ class Ranks:
         return value
 
     def end(self):
-        """After the results: the daemon must end in good order, too."""
+        """After the results: the daemon must shut down cleanly too."""
         for pipe in self.pipes:
             try:
                 pipe.send("end")
@@ -90,7 +90,7 @@ class Ranks:
 
 
 def run(n, function, *args, **more):
-    """The results of n ranks."""
+    """Returns the results of n ranks."""
     ranks = Ranks(n, function, *args, **more)
     try:
         return [ranks.result(rank) for rank in range(n)]
@@ -105,7 +105,7 @@ def node(op, inputs, outputs, **attributes):
 
 
 def plain(op, inputs, outputs, **attributes):
-    """A node of ONNX's own."""
+    """A standard ONNX node."""
     return helper.make_node(op, inputs, outputs, **attributes)
 
 
@@ -142,7 +142,7 @@ def refused(call, *args, **more):
     """The class and the sentence of ONNX Runtime's exception."""
     try:
         call(*args, **more)
-    except Exception as error:  # they have no common class of their own
+    except Exception as error:  # they have no common base class
         return type(error).__name__, str(error)
     raise AssertionError("it was not refused")
 

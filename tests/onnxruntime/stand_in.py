@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for ONNX Runtime with its CUDA provider: it calls the operators with device memory of the stand-in for
-CUDA, and with a stream of it. Only what the operators ask for is there; whatever else they ask is an error status.
-
-Environment: ORT_LIBRARY, ORT_ABI (ort_abi.h, which numbers the interface's entries)."""
+"""A stand-in for ONNX Runtime with its CUDA provider: it calls the operators with device memory and a stream of the
+CUDA stand-in. It only implements what the operators use; anything else returns an error status. Environment:
+ORT_LIBRARY, ORT_ABI (ort_abi.h, which numbers the interface's entries)."""
 
 import ctypes
 import os
@@ -50,7 +49,7 @@ class Cuda:
         return Tensor(kind, [len(values)], at)
 
     def read(self, tensor):
-        """Its elements, when the stream has come to them."""
+        """The tensor's elements, once the stream has reached them."""
         data = (C_TYPES[tensor.kind] * tensor.count)()
         self("cuStreamSynchronize", c_void_p(self.stream))
         if tensor.count:
@@ -59,7 +58,7 @@ class Cuda:
 
 
 class Tensor:
-    """Also the type of one, whose data nobody reads."""
+    """A tensor; also stands for a type alone, whose data is not read."""
 
     def __init__(self, kind, dims, data=0):
         self.kind, self.dims, self.data = kind, list(dims), data
@@ -85,7 +84,7 @@ def store(at, value, kind=c_void_p):
 
 
 class Runtime:
-    """One process's. Objects that the library holds are numbers, of which `objects` has the meaning."""
+    """One process's runtime. The library holds objects as numbers, which `objects` maps to the objects."""
 
     def __init__(self, cuda, device):
         self.cuda, self.device = cuda, device
@@ -98,11 +97,11 @@ class Runtime:
         self._register()
 
     def _enter(self, number, method, name):
-        """The entry calls the method, whose annotations are the C types; without one, it is refused."""
+        """Makes the entry call the method, whose annotations are the C types; an entry without a method is refused."""
         def call(*arguments):
             try:
                 return method(*arguments) if method else self.status(f"the stand-in has no {name}")
-            except BaseException:  # nothing passes the library's frames
+            except BaseException:  # no exception may pass the library's frames
                 traceback.print_exc()
                 os._exit(3)
 
@@ -139,7 +138,7 @@ class Runtime:
         return ctypes.CFUNCTYPE(returns, *types)(functions[OPERATOR.index(name)])
 
     def kernel(self, name, inputs, outputs, provider=CUDA_PROVIDER, **attributes):
-        """Of a node with such inputs and outputs."""
+        """The kernel of a node with these inputs and outputs."""
         for operator in self.operators:
             its = self._call(operator, "GetExecutionProviderType", c_char_p, c_void_p)(operator)
             if (self._call(operator, "GetName", c_char_p, c_void_p)(operator).decode() == name
@@ -154,7 +153,7 @@ class Runtime:
         return operator, kernel, outputs
 
     def run(self, kernel, inputs):
-        """The outputs, which are allocated where the provider does."""
+        """Returns the outputs, allocated where the provider puts them."""
         operator, kernel, outputs = kernel
         context = self.new({"inputs": [self.new(tensor) for tensor in inputs], "types": outputs,
                             "outputs": [0] * len(outputs)})

@@ -19,7 +19,7 @@ import unittest
 
 
 def lacks(onnxruntime):
-    """What the CUDA provider's library does not find: without it, ONNX Runtime takes the CPU instead."""
+    """The libraries that the CUDA provider does not find: without them, ONNX Runtime silently uses the CPU."""
     name = os.path.join(os.path.dirname(onnxruntime.__file__), "capi", "libonnxruntime_providers_cuda.so")
     lines = subprocess.run(["ldd", *glob.glob(name)], capture_output=True, text=True).stdout.splitlines()
     return ", ".join(sorted({line.split()[0] for line in lines if line.endswith("not found")}))
@@ -50,7 +50,7 @@ def floats(*shape, start=0):
 
 
 def scaled(op, rank, kind=FLOAT, n=2):
-    """x0... times two, then the operator, then the negative: all on the stream."""
+    """x0... times two, then the operator, then the negation: all on the stream."""
     nodes = [plain("Mul", [f"x{i}", "two"], [f"a{i}"]) for i in range(n)]
     nodes.append(node(op, [f"a{i}" for i in range(n)], [f"b{i}" for i in range(n)]))
     nodes += [plain("Neg", [f"b{i}"], [f"z{i}"]) for i in range(n)]
@@ -60,7 +60,7 @@ def scaled(op, rank, kind=FLOAT, n=2):
 
 
 def collectives(rank):
-    """Results of AllReduce in two types, AllGather and ReduceScatter, several times, of sizes that differ."""
+    """Results of AllReduce in two types, AllGather and ReduceScatter, repeatedly, with different sizes."""
     results = []
     for op, kind in (("NcclAllReduce", FLOAT), ("NcclAllReduce", HALF), ("NcclAllGather", FLOAT), ("NcclReduceScatter", FLOAT)):
         session, dtype = scaled(op, rank, kind), np.float16 if kind == HALF else np.float32
@@ -72,7 +72,7 @@ def collectives(rank):
 
 
 def messages(rank):
-    """Rank 0 sends shapes that change; rank 1 adds one to what comes."""
+    """Rank 0 sends changing shapes; rank 1 adds one to what it receives."""
     if rank == 0:
         session = load([plain("Mul", ["x", "two"], ["a"]), node("Send", ["true", "rank1", "a", "b"], ["sent"], tag=3)],
                        [value("x", FLOAT), value("b", BOOL)], [value("sent", BOOL)],
@@ -85,7 +85,7 @@ def messages(rank):
 
 
 def signals(rank):
-    """Two messages in a row: the second node's input_signal is the first one's output_signal."""
+    """Two consecutive messages: the second node's input_signal is the first one's output_signal."""
     op, peer = ("Send", "Recv")[rank], f"rank{1 - rank}"
     if rank == 0:
         session = load([plain("Mul", ["x", "two"], ["a"]), node(op, ["true", peer, "a"], ["first"], tag=1),
@@ -100,7 +100,7 @@ def signals(rank):
 
 
 def beside(rank):
-    """Sums of the data group on the GPU, and of all ranks on the CPU, in turn."""
+    """Sums over the data group on the GPU, and over all ranks on the CPU, in turn."""
     def session(**more):
         group = {} if "gpu" not in more else {"group_type": 1}
         return load([plain("Mul", ["x", "two"], ["a"]), node("NcclAllReduce", ["a"], ["y"], **group)],
@@ -134,7 +134,7 @@ class OnGpus(unittest.TestCase):
                         due = (-6, -14)
                     elif op == "NcclAllGather":
                         due = (-2, -8)
-                    else:  # what is the other's passes through
+                    else:  # the other rank's tensor passes through
                         due = (-6, -2 * (rank + 3)) if rank == 0 else (-2 * (rank + 1), -14)
                     self.assertEqual((set(a.tolist()), set(b.tolist())), ({due[0]}, {due[1]}))
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators in graphs that ONNX Runtime runs, in two to eight processes.
-
-Environment: NCCLSVCD, ORT_LIBRARY, ORT_PYTHON, ORT_MANUAL."""
+"""The operators in graphs run by ONNX Runtime, in two to eight processes. Environment: NCCLSVCD, ORT_LIBRARY,
+ORT_PYTHON, ORT_MANUAL."""
 
 import ctypes
 import gc
@@ -15,7 +14,7 @@ import threading
 import time
 import unittest
 
-import wheels  # first
+import wheels  # must come first
 
 import numpy as np
 import onnxruntime
@@ -42,26 +41,26 @@ def floats(*shape, start=0):
 
 
 def tasks(ranks):
-    """The tasks that are pending in the daemon."""
+    """The daemon's pending tasks."""
     with svc.Session(ranks.daemon.path) as session:
         return [svc.Task(body) for body in session.records(svc.LIST_TASKS)]
 
 
 def joining(ranks):
-    """Has a rank of a communicator joined, and others have not?"""
+    """Whether a rank of a communicator has joined, and others have not."""
     with svc.Session(ranks.daemon.path) as session:
         comms = [struct.unpack_from("=QII", body) for body in session.records(svc.LIST_COMMS)]
         return any(0 < joined < nranks for _, nranks, joined in comms)
 
 
 def waiting_for(ranks, rank):
-    """The ranks that wait for this one alone."""
+    """The ranks that wait only for this one."""
     return sorted(t.rank for t in tasks(ranks) if t.waits_for == [rank])
 
 
 class Case(unittest.TestCase):
     def says(self, got, kind, pattern):
-        """The class of the exception, and its sentence."""
+        """Checks the exception's class and sentence."""
         self.assertEqual(got[0], kind, got)
         self.assertRegex(got[1], pattern)
 
@@ -69,7 +68,7 @@ class Case(unittest.TestCase):
 # Collectives
 
 def collective(op, n, kind=FLOAT, shape=None, **attributes):
-    """Inputs x0... of float, which the graph casts to the type, and outputs z0..., cast back."""
+    """Float inputs x0..., which the graph casts to the type, and outputs z0..., cast back."""
     nodes = [plain("Cast", [f"x{i}"], [f"a{i}"], to=kind) for i in range(n)]
     nodes.append(node(op, names("a", n), names("b", n), **attributes))
     nodes += [plain("Cast", [f"b{i}"], [f"z{i}"], to=FLOAT) for i in range(n)]
@@ -81,7 +80,7 @@ def feed(arrays):
 
 
 def reduce_all_types(rank):
-    """A matrix, a scalar, nothing, and a vector, of each type."""
+    """A matrix, a scalar, an empty tensor and a vector, of each type."""
     results = []
     for kind in REDUCED:
         session = collective("NcclAllReduce", 4, kind)
@@ -91,7 +90,7 @@ def reduce_all_types(rank):
 
 
 def owned(rank, op, size, lists):
-    """Each list of counts once: values tell the rank, the tensor and the element."""
+    """Each list of counts once: values identify the rank, the tensor and the element."""
     results = []
     for counts in lists:
         session = collective(op, len(counts))
@@ -104,25 +103,25 @@ def owned(rank, op, size, lists):
 
 
 def gather_moved_types(rank):
-    """Of types that are not reduced, too: rank 0 owns the first tensor, rank 1 the second."""
+    """Includes types that cannot be reduced: rank 0 owns the first tensor, rank 1 the second."""
     results = []
     for kind in MOVED:
         session = collective("NcclAllGather", 2, kind)
-        owned_by_0 = 64 if kind in PACKED else 32  # which are divided by their bytes
+        owned_by_0 = 64 if kind in PACKED else 32  # which are divided by bytes
         inputs = [np.full(owned_by_0, 1 - rank, np.float32), np.full(8, rank, np.float32)]
         results.append(session.run(None, feed(inputs)))
     return results
 
 
 def dynamic(rank):
-    """One session; another shape in each run."""
+    """One session, with a different shape in each run."""
     session = collective("NcclAllReduce", 2, shape=None)
     return [session.run(None, feed([floats(*shape) + rank, floats(*reversed(shape))]))
             for shape in [(1,), (3, 4), (0,), (2, 1, 5)]]
 
 
 def in_place(rank):
-    """Inputs that nothing else needs, all of one shape: ONNX Runtime lets outputs have their memory."""
+    """Inputs that are not needed afterwards, all with the same shape: ONNX Runtime lets outputs use their memory."""
     n = 4
     nodes = [plain("Mul", [f"x{i}", "two"], [f"a{i}"]) for i in range(n)]
     nodes.append(node("NcclAllReduce", names("a", n), names("b", n)))
@@ -174,13 +173,13 @@ class Collectives(unittest.TestCase):
                 np.testing.assert_array_equal(two, floats(*reversed(shape)) * 2)
 
     def partition(self, op, size, total, per_rank, check):
-        """Tensors as large as a rank's range are owned one by each rank; one element more is refused."""
+        """Tensors of the size of a rank's range are owned by one rank each; one element more is refused."""
         counts = [per_rank] * (total // per_rank) + ([total % per_rank] if total % per_rank else [])
         over = [counts[0] + 1, *counts[1:]] if total >= per_rank else [per_rank + 1]
         for rank, (good, bad) in enumerate(run(size, owned, op, size, [counts, over])):
             for i, got in enumerate(good):
                 np.testing.assert_array_equal(got, check(rank, i, counts[i]))
-            if sum(over) + 32 * size - sum(over) % (32 * size) == per_rank * size:  # still the same ranges
+            if sum(over) + 32 * size - sum(over) % (32 * size) == per_rank * size:  # the ranges are unchanged
                 self.assertEqual(bad[0], "InvalidArgument", bad)
                 self.assertIn("tensor 0", bad[1])
 
@@ -244,7 +243,7 @@ def mixed_lists(shift):
 
 
 def exchange(rank):
-    """One list of all types, with a tensor that is empty, and other shapes in the second run."""
+    """One list of all types, with an empty tensor, and different shapes in the second run."""
     if rank == 0:
         session = send(list(NUMPY), tag=7, element_types=list(NUMPY))
         return [go(session, 1, mixed_lists(0)), go(session, 1, [a.T for a in mixed_lists(3)])]
@@ -253,7 +252,7 @@ def exchange(rank):
 
 
 def add_behind_recv(rank, kind):
-    """Of that type on its way; the Adds use the received tensors, whose shapes are not declared."""
+    """Sends that type; the Adds use the received tensors, whose shapes are not declared."""
     if rank == 0:
         session = load([plain("Cast", ["x"], ["b"], to=kind),
                         node("Send", ["true", "rank1", "x", "b"], ["sent"])],
@@ -269,7 +268,7 @@ def add_behind_recv(rank, kind):
 
 
 def alike(rank):
-    """Nodes that are alike and have constant inputs, or outputs that are not used."""
+    """Equal nodes with constant inputs, or with unused outputs."""
     if rank == 0:
         session = load([node("Send", ["true", "rank1", x], [f"sent{x}"]) for x in ("x", "x2")],
                        [value("x", FLOAT), value("x2", FLOAT)], [value("sentx2", BOOL)], [TRUE, rank_of(1)])
@@ -283,12 +282,12 @@ SIZES = [24, 512, 4, 0, 100]
 
 
 def join(rank):
-    """The first operation joins the world: one that is refused does."""
+    """The first operation joins the world, even one that is refused."""
     return refused(go, send([FLOAT]), rank, [floats(1)])
 
 
 def layout(rank, ready):
-    """The message's tensors stand at 0, 256, 768, 1024 and 1024 of 1124 bytes."""
+    """The message's tensors are at 0, 256, 768, 1024 and 1024 of 1124 bytes."""
     kinds = [TensorProto.UINT8] * len(SIZES)
     arrays = [np.full(n, i + 1, np.uint8) for i, n in enumerate(SIZES)]
     if rank == 0:
@@ -322,7 +321,7 @@ class Messages(unittest.TestCase):
         ready = fork.Event()
         ranks = Ranks(2, layout, ready)
         try:
-            # Before its data, a list says what it is, in a message without elements.
+            # Before its data, a list announces itself in a message without elements.
             send_of, = eventually(lambda: [t for t in tasks(ranks) if t.op == 9 and t.bytes], "Send")
             self.assertEqual(send_of.bytes, 1124)
             ready.set()
@@ -338,7 +337,7 @@ class Messages(unittest.TestCase):
 # Errors
 
 def own_rank(rank):
-    """Both are refused, and the communicator is as before."""
+    """Both are refused, and the communicator is unaffected."""
     first = refused(go, send([FLOAT]), rank, [floats(3)])
     second = refused(go, receive([FLOAT]), rank)
     third = collective("NcclAllReduce", 1).run(None, feed([floats(3)]))[0].tolist()
@@ -357,7 +356,7 @@ def false_signal(rank):
 
 
 def refused_by_one(rank):
-    """Step 1 is what one rank's operator cannot take; the next steps are as if it had not been."""
+    """In step 1, one rank's operator gets invalid input; the next steps are unaffected."""
     signal = [value("signal", BOOL, None), value("peer", INT64, [])]
     if rank == 0:
         message = load([node("Send", ["signal", "peer", "x0"], ["sent"])], [*signal, value("x0", FLOAT)], [value("sent", BOOL)])
@@ -386,21 +385,21 @@ def other_tag(rank):
 
 
 def other_shapes(rank):
-    """One side says that shapes are known, the other that they are sent."""
+    """One side has static shapes, the other sends them ahead."""
     if rank == 0:
         return refused(go, send([FLOAT]), 1, [floats(3)])
     return refused(go, receive([FLOAT], [[3]], shapes="static"), 0)
 
 
 def undeclared_shape(rank):
-    """The graph says [2, n], and three rows come."""
+    """The graph declares [2, n], but three rows arrive."""
     if rank == 0:
         return refused(go, send([FLOAT]), 1, [floats(3, 4)])
     return refused(go, receive([FLOAT], [[2, None]]), 0)
 
 
 def signals_order(rank):
-    """The second Send hangs on the first one's signal, which is false for a refused one: it does not run."""
+    """The second Send depends on the first one's signal, which is false for a refused one: it does not run."""
     if rank == 0:
         session = load([node("Send", ["false", "rank1", "x"], ["one"]), node("Send", ["one", "rank1", "x"], ["two"])],
                        [value("x", FLOAT)], [value("two", BOOL)], [FALSE, rank_of(1)])
@@ -475,20 +474,20 @@ class Errors(Case):
         for kind, name in ((BOOL, "bool"), (TensorProto.INT16, "int16"), (TensorProto.UINT16, "uint16"),
                            (TensorProto.INT4, "int4"), (TensorProto.UINT4, "uint4")):
             for op in "NcclAllReduce", "NcclReduceScatter":
-                self.says(refused(collective, op, 1, kind), "RuntimeException", f"{op} node {op}-of-b0: .*type {name}, which is moved, not reduced")
+                self.says(refused(collective, op, 1, kind), "RuntimeException", f"{op} node {op}-of-b0: .*type {name}, which cannot be reduced")
         for kind in TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2:
             graph = [value("x", kind)], [value("y", kind)]
             load([node("NcclAllGather", ["x"], ["y"])], *graph)
             for op in "NcclAllReduce", "NcclReduceScatter":
-                self.says(refused(load, [node(op, ["x"], ["y"])], *graph), "RuntimeException", "reduced on GPUs alone")
+                self.says(refused(load, [node(op, ["x"], ["y"])], *graph), "RuntimeException", "reduced only on GPUs")
         self.says(refused(collective, "NcclAllGather", 1, STRING), "RuntimeException", "type string")
         self.says(refused(receive, [STRING]), "RuntimeException", "type string")
         self.says(refused(send, [FLOAT, STRING]), "RuntimeException", "type string")
         self.says(refused(collective, "NcclAllReduce", 1, group_type=6), "RuntimeException", "group_type is 6")
         self.says(refused(send, [FLOAT], element_types=[DOUBLE]), "RuntimeException",
-                  r"element_types\[0\] is 11 \(double\), and the tensor's type is float32")
+                  r"element_types\[0\] is 11 \(double\), but the tensor's type is float32")
         self.says(refused(receive, [FLOAT, FLOAT], element_types=[FLOAT]), "RuntimeException",
-                  "element_types has 1 values, and there are 2 tensors")
+                  "element_types has 1 values, but there are 2 tensors")
         for other in 1.0, "1", [1], [1.0], ["1"]:
             self.says(refused(collective, "NcclAllReduce", 1, group_type=other), "RuntimeException",
                       "the attribute group_type is not an integer")
@@ -499,15 +498,15 @@ class Errors(Case):
             self.says(refused(send, [FLOAT], element_types=other), "RuntimeException", "element_types (has 0|is not)")
         self.says(refused(receive, [FLOAT], [[2, None]], shapes="static"), "RuntimeException", "dimension 1 of received tensor 0")
         for text in "dynamic", "no such thing at all":
-            self.says(refused(send, [FLOAT], shapes=text), "RuntimeException", "neither 'ahead' nor 'static'")
-        # The interface states a type together with a shape alone, so element_types does not replace the declaration.
+            self.says(refused(send, [FLOAT], shapes=text), "RuntimeException", "must be 'ahead' or 'static'")
+        # The interface only gives a type together with a shape, so element_types does not replace the declaration.
         self.says(refused(load, [node("Recv", ["true", "rank1"], ["done", "y"], element_types=[FLOAT]), plain("Neg", ["y"], ["z"])], [],
                           [value("z", FLOAT)], [TRUE, rank_of(1)]), "Fail", "output arg \\(y\\)|Type Error.*y")
         self.says(refused(load, [node("NcclAllReduce", ["x", "x"], ["y", ""])], [value("x", FLOAT)], [value("y", FLOAT)]),
                   "RuntimeException", "NcclAllReduce-of-y: output 1 has no name")
 
     def test_more_inputs_than_outputs(self):
-        """Shapes that can be inferred: ONNX Runtime before 1.30 does not check the outputs' numbers."""
+        """Shapes that can be inferred: ONNX Runtime before 1.30 does not check the number of outputs."""
         for n, shape in (2, None), (2, [3]), (64, [2, "n"]):
             outputs = [value("y", FLOAT)]
             got = refused(load, [node("NcclAllReduce", names("x", n), ["y"])], [value(x, FLOAT, shape) for x in names("x", n)], outputs)
@@ -530,7 +529,7 @@ class Errors(Case):
         self.says(got, "InvalidArgument", "WORLD_SIZE is 3")
 
     def test_the_job_has_a_world_of_its_own(self):
-        """Its size and its groups are not the daemon's, whose world has one rank."""
+        """Its size and its groups differ from the daemon's, whose world has one rank."""
         def grouped(rank):
             os.environ.update(NCCLSVC_ORT_WORLD="4", NCCLSVC_ORT_JOB="training", NCCLSVC_ORT_HORIZONTAL="2")
             whole, = collective("NcclAllReduce", 1).run(None, feed([floats(1, start=1 + rank)]))
@@ -590,7 +589,7 @@ class Errors(Case):
 
 # Waits that are ended
 
-ABORTED = "CANCELLED: it was ended by Ctrl-C or ncclsvc_ort_abort"
+ABORTED = "CANCELLED: it was aborted by Ctrl-C or ncclsvc_ort_abort"
 
 
 def operation(op, rank):
@@ -622,7 +621,7 @@ def interrupted(call):
 
 
 def until_ended(rank, op, joined, ended, by_signal):
-    """Rank 0 waits until it is told to end; rank 1 comes then. The next operation is as if nothing had been."""
+    """Rank 0 waits until it is told to stop; rank 1 comes then. The next operation is unaffected."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     run_one = operation(op, rank)
     join(rank)
@@ -639,7 +638,7 @@ def until_ended(rank, op, joined, ended, by_signal):
 
 
 def while_joining(rank, late, ended):
-    """Rank 0 is told to end while it waits for rank 1 to join; then it goes on waiting."""
+    """Rank 0 is told to stop while it waits for rank 1 to join; then it continues to wait."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     run_one = operation("NcclAllReduce", rank)
     if rank == 1:
@@ -651,7 +650,7 @@ def while_joining(rank, late, ended):
 
 
 def two_waits(rank, ended):
-    """Two threads of rank 0 wait for one group; both are ended, and take their turns."""
+    """Two threads of rank 0 wait for one group; both are stopped, and take their turns."""
     run_one = operation("NcclAllReduce", rank)
     join(rank)
     if rank == 1:
@@ -661,7 +660,7 @@ def two_waits(rank, ended):
     both = [threading.Thread(target=lambda: errors.append(refused(run_one))) for _ in range(2)]
     for t in both:
         t.start()
-    time.sleep(0.5)  # both wait by then, or one more is ended by the second call
+    time.sleep(0.5)  # both wait by then, or the second call stops one more
     while any(t.is_alive() for t in both):
         ctypes.CDLL(os.environ["ORT_LIBRARY"]).ncclsvc_ort_abort()
         time.sleep(0.2)
@@ -670,7 +669,7 @@ def two_waits(rank, ended):
 
 
 class Ended(Case):
-    """NCCLSVC_ORT_TIMEOUT is 20 s: what ends sooner was ended."""
+    """NCCLSVC_ORT_TIMEOUT is 20 s: what ends sooner was stopped."""
 
     def ends(self, op, by_signal):
         joined, ended = fork.Event(), fork.Event()
@@ -716,7 +715,7 @@ class Ended(Case):
         finally:
             late.set()
             ranks.end()
-        self.says(error, "Fail", ABORTED + "; the join goes on")
+        self.says(error, "Fail", ABORTED + "; the join continues")
         self.assertEqual((python, after, same), ("KeyboardInterrupt", [0, 2, 4], [0, 2, 4]))
 
     def test_an_abort_of_two_threads(self):
@@ -742,7 +741,7 @@ def library_stays(rank):
     return first, collective("NcclAllReduce", 1).run(None, feed([floats(3)]))[0].tolist()
 
 
-# A process of its own: a forked one has the library from its parent.
+# A separate process, because a forked one has the library from its parent.
 IS_MAPPED = """
 import gc, os, onnxruntime
 options = onnxruntime.SessionOptions()
@@ -794,7 +793,8 @@ def threads(rank):
 
 
 def sums_until_a_loss(rank, idle, killed, ready):
-    """After the loss, rejoins, and sums on; the restarted rank just begins. The survivors' first wait for it is ended."""
+    """After the loss, rejoins and continues to sum; the restarted rank just begins. The survivors' first wait for it
+    is stopped."""
     session = collective("NcclAllReduce", 2)
     sums = []
 
@@ -811,13 +811,13 @@ def sums_until_a_loss(rank, idle, killed, ready):
     error = refused(more, 1)
     library = ctypes.CDLL(os.environ["ORT_LIBRARY"])
     threading.Timer(0.5, library.ncclsvc_ort_abort).start()
-    ended = library.ncclsvc_ort_rejoin(20000)  # it goes on
+    ended = library.ncclsvc_ort_rejoin(20000)  # it continues
     ready[rank].set()
     return error, ended, library.ncclsvc_ort_rejoin(20000), more(3), sums
 
 
 def manual(rank, code):
-    """The page's program, with the library where it is here."""
+    """The page's program, with the library's path on this machine."""
     printed = []
     code = code.replace("libncclsvc_ort.so", os.environ["ORT_LIBRARY"])
     exec(code, {"print": lambda results: printed.append(results[0].tolist())})
@@ -887,8 +887,8 @@ class Process(Case):
 
     def test_a_forked_process_is_told(self):
         for error, parents in run(2, forked):
-            self.says(error, "Fail", "was forked from")
-            self.assertEqual(parents, [0, 2])  # its session is as before
+            self.says(error, "Fail", "forked this one")
+            self.assertEqual(parents, [0, 2])  # its session is unaffected
 
     def test_two_threads(self):
         results = run(4, threads, options=["--world-data", "2", "--world-pipeline", "2"])

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators of the CUDA provider, by stand-ins for CUDA, NCCL and ONNX Runtime. test_gpus.py runs them in the real
-one, on GPUs.
-
-Environment: as stand_in.py, NCCLSVCD, LD_LIBRARY_PATH."""
+"""The operators of the CUDA provider, on stand-ins for CUDA, NCCL and ONNX Runtime. test_gpus.py runs them in the real
+one, on GPUs. Environment: as for stand_in.py, plus NCCLSVCD and LD_LIBRARY_PATH."""
 
 import ctypes
 import os
@@ -40,7 +38,7 @@ def to(rank):
 
 
 def collectives(rank):
-    """Two tensors each, of sizes that differ from time to time; the first is rank 0's, the second rank 1's."""
+    """Two tensors, of changing sizes; the first is rank 0's, the second rank 1's."""
     cuda, runtime = machine(rank)
     results = {}
     for op in "NcclAllReduce", "NcclAllGather", "NcclReduceScatter":
@@ -59,7 +57,7 @@ def collectives(rank):
 
 
 def messages(rank):
-    """Rank 0 sends shapes that change. Signals are written on the GPU, in the stream's order."""
+    """Rank 0 sends changing shapes. Signals are written on the GPU, in stream order."""
     cuda, runtime = machine(rank)
     types = [ANY, Tensor(BOOL, [-1])]
     if rank == 0:
@@ -72,7 +70,7 @@ def messages(rank):
 
 
 def mistakes(rank):
-    """The own rank; another tag; a kernel of another GPU than the world's."""
+    """The own rank; a different tag; a kernel of another GPU than the world's."""
     cuda, runtime = machine(rank)
     x = cuda.tensor(FLOAT, [1.0])
     send = runtime.kernel("Send", [SIGNAL, PEER, ANY], [SIGNAL], tag=5)
@@ -86,7 +84,7 @@ def mistakes(rank):
 
 
 def refusals(rank):
-    """What one rank's operator cannot take, and after each the same as it should be."""
+    """Invalid input for one rank's operator, each time followed by valid input."""
     cuda, runtime = machine(rank)
     x, wide, two = cuda.tensor(FLOAT, [rank + 1.0]), cuda.tensor(FLOAT, [1.0]), on_host(BOOL, True)
     wide.dims, two.dims = [1] * 40, [2]
@@ -107,7 +105,7 @@ def refusals(rank):
 
 
 def ended(rank, op, size, late):
-    """Rank 0 waits on the GPU for rank 1, until it is told to end; then both go on."""
+    """Rank 0 waits on the GPU for rank 1, until it is told to stop; then both continue."""
     cuda, runtime = machine(rank)
     library = ctypes.CDLL(os.environ["ORT_LIBRARY"])
     reduce = runtime.kernel("NcclAllReduce", [ANY], [ANY])
@@ -145,7 +143,7 @@ class StandIn(unittest.TestCase):
                 n = 1024 * k
                 self.assertEqual(results["NcclAllReduce", k], [(n, 3.0), (n - 64, 7.0)])
                 self.assertEqual(results["NcclAllGather", k], [(n, 1.0), (n - 64, 4.0)])
-                # What is the other's passes through.
+                # The other rank's tensor passes through.
                 self.assertEqual(results["NcclReduceScatter", k][rank], [(n, 3.0), (n - 64, 7.0)][rank])
                 self.assertEqual(results["NcclReduceScatter", k][1 - rank], [(n, 2.0), (n - 64, 3.0)][1 - rank])
             self.assertEqual((results[1], results[5]), ({3.0}, {rank + 1.0}))

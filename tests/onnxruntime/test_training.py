@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small model is trained by a pipeline of two processes, by two replicas, and by two replicas of that pipeline: the
-losses are those of one process, to the last bit.
-
-The graph of a step takes the weights and gives those after it. Environment: as test_operators.py."""
+losses equal those of one process, to the last bit. The graph of a step takes the weights and returns the new ones.
+Environment: as for test_operators.py."""
 
 import unittest
 
-import wheels  # first
+import wheels  # must come first
 
 import numpy as np
 from onnx import TensorProto
@@ -20,7 +19,7 @@ RATE = 0.05
 
 
 def start():
-    """The weights, and the batches of two replicas' micro-batches: what a fixed linear map does, and a bend."""
+    """The weights, and the batches of two replicas' micro-batches: a fixed linear map plus a nonlinearity."""
     numbers = np.random.default_rng(7)
     x = numbers.standard_normal((2, MICROS, ROWS, INPUTS), np.float32)
     target = np.tanh(x @ numbers.standard_normal((INPUTS, OUTPUTS), np.float32))
@@ -30,7 +29,7 @@ def start():
 
 
 def step(nodes, inputs, outputs, constants, declared=()):
-    """Which nodes are fused, and so how sums are rounded, depends on all of the graph: none are."""
+    """Which nodes are fused, and so how sums are rounded, depends on the whole graph, so fusion is off."""
     return ranks.load(nodes, inputs, outputs, constants, declared, optimize=False)
 
 
@@ -62,7 +61,7 @@ def backward_one(k):
 
 
 def added(what, micros, out):
-    """The micro-batches of one replica, in their order."""
+    """The micro-batches of one replica, in order."""
     first, second = micros
     yield plain("Add", [f"{what}{first}", f"{what}{second}"], [out])
 
@@ -89,7 +88,7 @@ def pair(what, replicas):
 
 
 def whole(replicas):
-    """One process: all micro-batches of one or two replicas."""
+    """One process, with all micro-batches of one or two replicas."""
     micros = range(replicas * MICROS)
     nodes = []
     for k in micros:
@@ -102,7 +101,7 @@ def whole(replicas):
 
 
 def reduced(names, replicas):
-    """The sums over the data group, of all of them as one list."""
+    """The sums over the data group, of all as one list."""
     if replicas == 1:
         return [plain("Identity", [f"{n}mine"], [f"{n}all"]) for n in names]
     return [node("NcclAllReduce", [f"{n}mine" for n in names], [f"{n}all" for n in names], group_type=1)]
@@ -122,7 +121,7 @@ def replica():
 
 
 def first_stage(peer, replicas):
-    """Sends what its layer makes of both micro-batches, then receives their gradients."""
+    """Sends its layer's output for both micro-batches, then receives their gradients."""
     there, done, nodes = f"rank{peer}", "true", []
     for k in 0, 1:
         nodes += [*forward_one(k), node("Send", [done, there, f"h{k}"], [f"sent{k}"], tag=k)]
@@ -177,7 +176,7 @@ def train_replica(rank):
 
 
 def train_stage(rank, replicas):
-    """Ranks 0 to replicas - 1 are first stages, the others second ones."""
+    """Ranks 0 to replicas - 1 are first stages, the others second stages."""
     x, target, (w1, w2) = start()
     mine, losses = rank % replicas, []
     if rank < replicas:

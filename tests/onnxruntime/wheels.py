@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds a Python that has onnxruntime and onnx: this one, or that of the environment that scripts/setup --with-dev
-makes, which ORT_PYTHON names. Imported before all else."""
+"""Finds a Python that has onnxruntime and onnx: this one, or the one in the environment created by scripts/setup
+--with-dev, which ORT_PYTHON names. Import it first."""
 
 import os
 import sys

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small client of ncclsvcd in Python's standard library alone.
-
-Written from ncclsvc-protocol(7), to show that the page suffices. Tasks are submitted over the socket, which is
-slower and simpler than the ring, or through the ring.
-"""
+"""A small client of ncclsvcd that only uses Python's standard library. Written from ncclsvc-protocol(7), to show that
+the page suffices. Tasks are submitted over the socket, which is slower and simpler, or through the ring."""
 
 import ctypes
 import errno
@@ -37,7 +34,7 @@ STATES = {1: "queued", 2: "waiting-peers", 3: "waiting-input", 4: "launched", 5:
 LIST_COMMS, LIST_TASKS, LIST_REGIONS, LIST_DEVICES = 2, 4, 5, 6
 DEVICE_STATES = {1: "starting", 2: "ready", 3: "lost", 4: "failed"}
 
-MESSAGE_MAX = 32768  # of the reply to LIST; of others, 512
+MESSAGE_MAX = 32768  # for replies to LIST; for others, 512
 HEADER = struct.Struct("=IHHIi")
 CREDENTIALS = struct.Struct("=iII")
 ERROR = struct.Struct("=HHHH256s")
@@ -60,7 +57,7 @@ REGION_LEND_REQUEST = struct.Struct("=QiI")
 
 
 def join_request(comm_id, nranks, rank, device, flags, timeout_ns):
-    """JOIN's body, of a process that says nothing of MPS."""
+    """JOIN's body, for a process that reports nothing about MPS."""
     return JOIN_REQUEST.pack(comm_id, nranks, rank, device, flags, timeout_ns, 0, 0, 0)
 
 
@@ -116,7 +113,7 @@ class Device:
 
 
 class Region:
-    """Shared memory that the daemon knows."""
+    """Memory shared with the daemon."""
 
     F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
 
@@ -137,7 +134,7 @@ class Region:
 
 
 class Ring:
-    """The session memory. Python cannot issue the fence between a store and the look at asleep, so the doorbell is rung
+    """The session memory. Python cannot issue the fence between a store and reading `asleep`, so the doorbell is rung
     each time."""
 
     def __init__(self, memory, doorbell, completion, size, entries):
@@ -183,7 +180,7 @@ class Ring:
         return Status(self.memory[at:at + 128])
 
     def wait(self, number, timeout=20.0):
-        """By the completion socket, as an event loop does."""
+        """Waits on the completion socket, as an event loop does."""
         end = time.monotonic() + timeout
         while True:
             self._field(ctypes.c_uint32, 196).value = 1
@@ -257,15 +254,15 @@ class Session:
             else:
                 self.sock.send(message)
         except BrokenPipeError:
-            pass  # why the daemon closed is still to be read
+            pass  # the daemon's reason for closing can still be read
         return self.serial
 
     def receive(self):
-        """Takes one message: an event, or a reply that someone waits for."""
+        """Takes one message: an event, or a reply that a caller waits for."""
         try:
             data, fds, flags, _ = socket.recv_fds(self.sock, MESSAGE_MAX, 4)
         except OSError as e:
-            # What the daemon had said before it closed is still there.
+            # What the daemon had sent before it closed is still there.
             if e.errno != errno.ECONNRESET:
                 raise
             data, fds, flags, _ = socket.recv_fds(self.sock, MESSAGE_MAX, 4)
@@ -307,7 +304,7 @@ class Session:
         self.call(REGION_DEL, struct.pack("=II", region.id, 0))
 
     def lend(self, size, device):
-        """Memory of a GPU's: its region's number, its size, and the fd that CUDA can import."""
+        """GPU memory: its region's number, its size, and an fd that CUDA can import."""
         body, fds = self.call(REGION_LEND, REGION_LEND_REQUEST.pack(size, device, 0))
         region, _, size = struct.unpack("=IIQ", body)
         return region, size, fds[0]

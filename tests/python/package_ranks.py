@@ -20,7 +20,7 @@ def _child(results, rank, function, arguments):
 
 
 def _more(results):
-    """What other ranks say, which fail for the first one's failure, or before it."""
+    """The other ranks' errors, which follow from the first one's failure or precede it."""
     said = ""
     try:
         while True:
@@ -31,8 +31,8 @@ def _more(results):
 
 
 def run(n, function, *arguments, dies=()):
-    """function(rank, *arguments) in n processes, which are forks: what each returns, by rank; None of a rank that
-    `dies` names. Fails if another one raises, or does not end in time."""
+    """Runs function(rank, *arguments) in n forked processes. Returns the results by rank; None for a rank in `dies`.
+    Fails if another rank raises, or does not end in time."""
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     children = [context.Process(target=_child, args=(results, rank, function, arguments)) for rank in range(n)]
@@ -55,7 +55,7 @@ def run(n, function, *arguments, dies=()):
 
 
 class Ranks:
-    """For a TestCase: a daemon for all of its tests."""
+    """Mixin for a TestCase: one daemon for all its tests."""
 
     OPTIONS = ("--ranks", "4")
 

@@ -232,14 +232,14 @@ class ClientTest(unittest.TestCase):
         with self.connect() as session, contextlib.closing(session.attach()) as ring:
             comm = session.join(os.urandom(128), 1, 0)
             by_ring = ring.submit(session.record(comm, svc.BARRIER, timeline=(1, 7)))
-            eventually(session.tasks, "task") # those by socket have no order with it
+            eventually(session.tasks, "task")  # tasks by socket are not ordered with it
             by_socket = session.submit(comm, svc.BARRIER, timeline=(1, 8))
             eventually(lambda: len(session.tasks()) == 2, "two tasks")
             eventually(ring.asleep, "sleep of the daemon")
             self.assertEqual((ring.done(1), ring.status(by_ring)), (0, None))
             ring.raise_ready(1, 7)
             self.assertEqual(ring.wait(by_ring).result, 0)
-            eventually(lambda: ring.done(1) == 7, "end for the stream") # which hears after the client
+            eventually(lambda: ring.done(1) == 7, "end for the stream")  # which is notified after the client
             eventually(ring.asleep, "sleep of the daemon")
             ring.raise_ready(1, 8)
             self.assertEqual(session.wait(by_socket).result, 0)
@@ -251,7 +251,7 @@ class ClientTest(unittest.TestCase):
                 ring = session.attach() if attached else None
                 session.sock.setblocking(False)
                 with self.assertRaises(BlockingIOError):
-                    while True: # until neither side's buffer has room
+                    while True:  # until both sides' buffers are full
                         session.send(svc.DAEMON_INFO, bytes(8))
                 other.cancel_session(session.id)
                 session.sock.settimeout(WAIT)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What client/python declares is what the public headers say: functions, structs and numbers.
-
-Environment: CC, the compiler; INCLUDE, the headers' directories, separated by colons; PYTHONPATH, NCCLSVC_LIBRARY."""
+"""The declarations of client/python equal the public headers': functions, structs and numbers. Environment: CC, the
+compiler; INCLUDE, the headers' directories, separated by colons; PYTHONPATH, NCCLSVC_LIBRARY."""
 
 import ctypes
 import os
@@ -16,7 +15,7 @@ from ncclsvc import enums, library, structs
 
 HEADERS = ("ncclsvc_types.h", "ncclsvc.h", "ncclsvc_world.h", "ncclsvc_tensors.h", "ncclsvc_plan.h")
 INCLUDE = os.environ["INCLUDE"].split(":")
-LISTS = {  # an X macro of the headers, the prefix of its names, and what has them here
+LISTS = {  # an X macro of the headers, the prefix of its names, and the counterpart here
     "NCCLSVC_RESULTS": ("NCCLSVC_", enums.Result),
     "NCCLSVC_OPS": ("NCCLSVC_", enums.Op),
     "NCCLSVC_TYPES": ("NCCLSVC_", enums.DataType),
@@ -24,9 +23,11 @@ LISTS = {  # an X macro of the headers, the prefix of its names, and what has th
     "NCCLSVC_STATES": ("NCCLSVC_", enums.TaskState),
     "NCCLSVC_FIELDS": ("NCCLSVC_FIELD_", enums.Field),
     "NCCLSVC_REFUSALS": ("NCCLSVC_REFUSAL_", enums.Refusal),
+    "NCCLSVC_ENDINGS": ("NCCLSVC_ENDED_", enums.Ending),
+    "NCCLSVC_FAILURES": ("NCCLSVC_FAILURE_", enums.FailureKind),
 }
-CONSTANTS = ("ID_BYTES", "NAME_BYTES", "LABEL_BYTES", "REFUSED_BYTES", "MISSING_SHOWN", "EPOCH_STEPS", "RANK_LAUNCHER",
-             "WORLD_LAUNCHER", "DEVICE_HOST", "DEVICE_LOCAL", "STREAM_DETACHED", "MESSAGE_ONE_BUFFER", "DIMS_MAX", "GROUP_TYPES",
+CONSTANTS = ("ID_BYTES", "NAME_BYTES", "LABEL_BYTES", "REFUSED_BYTES", "MISSING_SHOWN", "EPOCH_STEPS", "FAILURE_RANKS",
+             "FAILURE_BYTES", "RANK_LAUNCHER", "WORLD_LAUNCHER", "DEVICE_HOST", "DEVICE_LOCAL", "STREAM_DETACHED", "MESSAGE_ONE_BUFFER", "DIMS_MAX", "GROUP_TYPES",
              "PLAN_ANY", "PLAN_FIRST", "PLANNED_WAIT", "PLANNED_STABLE")
 NUMBERS = {"size_t": ctypes.c_size_t, "uint64_t": ctypes.c_uint64, "int64_t": ctypes.c_int64,
            "uint32_t": ctypes.c_uint32, "unsigned": ctypes.c_uint, "int": ctypes.c_int, "bool": ctypes.c_bool,
@@ -44,7 +45,7 @@ def header(name):
 
 
 def compiled(lines):
-    """What a C program of these statements prints."""
+    """The output of a C program with these statements."""
     with tempfile.TemporaryDirectory(prefix="ncclsvc-abi-") as directory:
         source, program = os.path.join(directory, "abi.c"), os.path.join(directory, "abi")
         with open(source, "w", encoding="utf-8") as file:
@@ -57,7 +58,7 @@ def compiled(lines):
 
 
 def prototypes():
-    """(return type, name, parameter types) of every function of the headers."""
+    """(return type, name, parameter types) of every function in the headers."""
     for name in HEADERS:
         for match in re.finditer(r"^((?:const )?\w+ \**)(?:ncclsvc_)(\w+)\(([^()]*)\);", header(name), re.M):
             returns, function, parameters = (" ".join(part.split()) for part in match.groups())
@@ -73,7 +74,7 @@ def declared(name):
 
 
 def expected(c_type):
-    """What may stand for a C type: a set of ctypes types."""
+    """The set of ctypes types that may represent a C type."""
     plain = c_type.replace("const ", "").replace("struct ", "")
     if plain == "void":
         return {None}

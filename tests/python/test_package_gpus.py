@@ -24,7 +24,7 @@ N = 2
 
 
 class Cuda:
-    """As much of the driver as this test needs, on one device."""
+    """The parts of the driver that this test needs, for one device."""
 
     def __init__(self, device):
         self.lib = ctypes.CDLL("libcuda.so.1")
@@ -77,7 +77,7 @@ def on_gpus(rank, comm_id):
         x, y = cuda.array([rank + 1.0] * 1000), cuda.array([0.0] * 1000)
         with session.stream(stream):
             tasks = [comm.all_reduce(x, y) for _ in range(3)]
-            cuda("cuStreamSynchronize", c_void_p(stream))  # no call of the library's
+            cuda("cuStreamSynchronize", c_void_p(stream))  # not a call of the library
         assert y.read() == [3.0] * 1000
         assert session._thread.order.stream == 0
         for task in tasks:
@@ -93,7 +93,7 @@ def on_gpus(rank, comm_id):
             got = comm.recv(y, 1 - rank)
         got.wait(T)
         assert y.read() == [2.0 - rank] * 1000
-        # Memory that the daemon lends.
+        # Memory lent by the daemon.
         lent = session.alloc_device(rank, 4000)
         assert lent.nbytes == 4000 and ncclsvc.as_buffer(lent).count == 4000
         z = Array(cuda, [rank + 1.0] * 1000, address=lent.address)
@@ -110,7 +110,7 @@ def on_gpus(rank, comm_id):
             lists.all_reduce([x, y])
             cuda("cuCtxSynchronize")
             assert x.read() == [3.0] * 1000 and y.read() == [100.0] * 1000
-        for bad, kind, text in ((bytearray(4), ValueError, "the host's memory, and the communicator is for a GPU's"),
+        for bad, kind, text in ((bytearray(4), ValueError, "the host's memory, but the communicator is for a GPU's"),
                                 (ncclsvc.Buffer(64, ncclsvc.DataType.FLOAT32, (1,), rank), ncclsvc.Error, "")):
             try:
                 comm.all_reduce(bad)
@@ -146,7 +146,7 @@ def jax_array(rank):
 
 
 def of_a_library(rank, comm_id, make):
-    """Arrays of another library, taken without a copy, in the order of its stream."""
+    """Another library's arrays, used without a copy, in the order of its stream."""
     x, values, stream = make(rank)
     with ncclsvc.Session() as session:
         comm = session.join(comm_id, N, rank, device=rank, timeout=T)
@@ -155,7 +155,7 @@ def of_a_library(rank, comm_id, make):
             comm.all_reduce(x, y).wait(T)
         assert y.read() == [3.0] * 1000
         assert values(x) == [rank + 1.0] * 1000
-        if make is not jax_array:  # whose arrays cannot be written
+        if make is not jax_array:  # whose arrays are read-only
             with session.stream(stream):
                 comm.all_reduce(x).wait(T)
             assert values(x) == [3.0] * 1000
@@ -182,7 +182,7 @@ class Gpus(unittest.TestCase):
             extra = {k: os.environ[k] for k in ("NCCLSVC_FAKE_DIR", "NCCLSVC_FAKE_GPUS") if k in os.environ}
             daemon = Daemon("--device", "cuda", "--mps", "off", **extra)
             os.environ["NCCLSVC_SOCKET"] = daemon.path
-            for peer in ("1", "0"):  # with kernels of the library's, and with NCCL alone
+            for peer in ("1", "0"):  # with the library's kernels, and with NCCL only
                 os.environ["NCCLSVC_PEER"] = peer
                 self.assertEqual(run(N, on_gpus, os.urandom(128)), [True] * N)
             code, log = daemon.stop()

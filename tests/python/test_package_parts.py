@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""client/python's lists, plans and worlds, and coming back after a loss, against real daemons. Needs NumPy."""
+"""client/python's lists, plans and worlds, and recovery after a loss, against real daemons. Needs NumPy."""
 
 import asyncio
 import os
@@ -86,7 +86,7 @@ def check(tensors):
 
 
 def allocating(session, comm):
-    """What the receiver's function raises, its caller gets, and the sender an error of its own."""
+    """The receiver's callers get what its function raises, and the sender gets an error too."""
     lists = ncclsvc.Lists(comm)
     if comm.rank == 0:
         raised(ncclsvc.Error, lambda: lists.send([np.ones(4)], 1, shapes=Shapes.AHEAD))
@@ -111,7 +111,7 @@ def allocating(session, comm):
 
 
 def nested_calls(lists, specs):
-    """Within allocate, all calls of the lists are refused: those of the request that calls it, too."""
+    """Within allocate, all calls of the lists are refused, including those of the request that calls it."""
     back, refused, requests = [np.zeros(3)], [], []
     calls = (lambda: lists.recv(back, 0), lambda: lists.irecv(back, 0), lambda: lists.recv(back, 0, timeout=T),
              lambda: lists.all_reduce(back), lambda: requests[0].wait(T), lambda: requests[0].done())
@@ -150,7 +150,7 @@ def list_collectives(session, comm):
         lists.ireduce_scatter(given, outputs).wait(T)
         for i, (tensor, owner) in enumerate(zip(outputs, owners)):
             assert (tensor == (sum(10.0 * k + i for k in range(n)) if owner == r else 10.0 * r + i)).all(), outputs
-        # Of two tensors, the second lies across the border of two ranks' ranges.
+        # Of two tensors, the second one extends across the border of two ranks' ranges.
         across = [np.full((3, 4), 10.0 * r), np.full(64, 10.0 * r + 1)]
         error = raised(ncclsvc.InvalidArgumentError, lambda: lists.all_gather(across))
         views, places = lists.partition_fit(across)
@@ -164,7 +164,7 @@ def list_collectives(session, comm):
         for i, tensor in enumerate(across):
             times = np.where(np.array(owner_of[i]) == r, n, 1)
             assert (tensor.reshape(-1) == (i + 1.0) * times).all(), across
-        # What one rank refuses fails on all, and the next list goes on.
+        # If one rank refuses, all fail, and the next list works.
         bad = np.zeros((4, 4))[:, 0] if r == 0 else np.zeros(4)
         error = raised(ValueError, lambda: lists.all_reduce([bad]))
         assert r == 0 or (isinstance(error, ncclsvc.InvalidArgumentError) and error.rank == 0), error
@@ -173,11 +173,11 @@ def list_collectives(session, comm):
         error = raised(ncclsvc.MismatchError, lambda: lists.all_reduce([np.zeros(4 + r)]))
         lists.iall_reduce([np.zeros(4)]).wait(T)
         error = raised(ValueError, lambda: lists.all_reduce([np.zeros(4)], [np.zeros(5)]))
-        assert "outputs have other types or shapes" in str(error), error
+        assert "differ in types or shapes" in str(error), error
 
 
 def packed_lists(session, comm):
-    """int4 and uint4, two to a byte, are no uint8."""
+    """int4 and uint4, two per byte, do not match uint8."""
     peer, n = 1 - comm.rank, 5
     packed = np.array([0x21, 0x43, 0x05], np.uint8)
     with ncclsvc.Lists(comm) as lists:
@@ -209,7 +209,7 @@ def packed_lists(session, comm):
 
 
 def grouped_lists(session, comm):
-    """Both send first; with a plain operation beside them; nothing of a block that raises."""
+    """Both send first; with a plain operation beside them; and a block that raises submits nothing."""
     peer = 1 - comm.rank
     tensors, back, x = [np.full(5, comm.rank + 1.0), np.ones((2, 2))], [np.zeros(5), np.zeros((2, 2))], np.ones(3)
     with ncclsvc.Lists(comm) as lists:
@@ -263,7 +263,7 @@ def plans(session, comm):
         plan.recv(back, peer, T)
         plan.reset(T)
         error = raised(ncclsvc.InvalidArgumentError, lambda: plan.submit_send(out, comm.rank))
-        assert "planned" in str(error), error
+        assert "in the plan" in str(error), error
         waiting = plan.submit_send(out, peer)
         error = raised(ncclsvc.TimeoutError, lambda: waiting.wait(0.05))
         assert error.status is None
@@ -339,7 +339,7 @@ def planned_lists(session, comm):
             assert (back[0] == peer + 1).all() and (back[1] == 7).all(), back
             plan.reset(T)
         error = raised(ncclsvc.InvalidArgumentError, lambda: lists.plan_isend(plan, tensors[:1], peer, tag=1))
-        assert "other types or shapes" in str(error), error
+        assert "different types or shapes" in str(error), error
         comm.barrier().wait(T)
 
 
@@ -356,7 +356,7 @@ def a_world(rank):
                 assert x[0] == sum(group.ranks), (kind, x, group)
             world.host_comm.barrier().wait(T)
             error = raised(ValueError, world.comm(GroupType.DATA).leave)
-            assert "a world's" in str(error)
+            assert "belongs to a world" in str(error)
             with ncclsvc.Lists.of_group(world, GroupType.PIPELINE) as lists:
                 tensor = np.ones(3)
                 lists.all_reduce([tensor])
@@ -395,7 +395,7 @@ def inspects(session, comm):
 
 
 def survives(rank, comm_id, pipe):
-    """The daemon is replaced: memory and communicators are as before."""
+    """The daemon is replaced: memory and communicators still work."""
     with ncclsvc.Session() as session:
         comm = session.join(comm_id, 2, rank, timeout=T)
         x = session.zeros(4)
@@ -418,7 +418,7 @@ def taken_again(session, comm_id):
 
 
 def comes_back(rank, comm_id, pids):
-    """Rank 1 dies, and is there again; rank 0 goes on with its handle."""
+    """Rank 1 dies and comes back; rank 0 continues with its handle."""
     with ncclsvc.Session() as session:
         if rank == 0:
             comm = session.join(comm_id, 2, 0, timeout=T)

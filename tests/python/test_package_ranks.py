@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""client/python against a real daemon, with a process for each rank. Needs NumPy. $NCCLSVCD names the daemon."""
+"""client/python against a real daemon, with one process per rank. Needs NumPy. $NCCLSVCD names the daemon."""
 
 import array
 import asyncio
@@ -40,7 +40,7 @@ def together(body, *arguments, n=N, **more):
 
 
 def every_operation(session, comm):
-    """With plain memory, and with memory of the session, which the daemon takes in place."""
+    """With plain memory, and with session memory, which the daemon uses in place."""
     n, r = comm.size, comm.rank
     for make in (lambda shape: np.zeros(shape, "i8"), lambda shape: session.zeros(shape, "i8")):
         mine, out, all_of_them = make(4), make(4), make((n, 4))
@@ -88,7 +88,8 @@ def every_operation(session, comm):
 
 
 def types(session, comm):
-    """bool and 16 bits are moved, float16 is reduced; array, bytearray and 0-dimensional arrays are taken."""
+    """bool and 16-bit integers are moved, float16 is reduced; array, bytearray and 0-dimensional arrays are
+    accepted."""
     for kind in ("bool", "int16", "uint16", "float16"):
         x = np.arange(8).astype(kind) if comm.rank == 0 else np.zeros(8, kind)
         comm.broadcast(x).wait(T)
@@ -118,11 +119,11 @@ def refusals(session, comm):
             (lambda: comm.all_reduce(x, np.zeros(6, "f8")), TypeError, "elements of float32, the output of float64"),
             (lambda: comm.all_reduce(x, read_only), ValueError, "the output: ndarray is read-only"),
             (lambda: comm.all_reduce(x[::2]), ValueError, "not contiguous"),
-            (lambda: comm.all_reduce([1.0]), TypeError, "list has no memory"),
+            (lambda: comm.all_reduce([1.0]), TypeError, "list does not expose its memory"),
             (lambda: comm.all_gather(x, np.zeros(6 * n + 1, "f4")), ValueError, "does not fit"),
             (lambda: comm.reduce_scatter(x, np.zeros(6, "f4")), ValueError, "does not fit"),
-            (lambda: comm.all_to_all(np.zeros(7)), ValueError, "7 elements are not as many for each of 3"),
-            (lambda: comm.broadcast(x, root=n), ValueError, "root 3 is no rank of a communicator of 3"),
+            (lambda: comm.all_to_all(np.zeros(7)), ValueError, "7 elements cannot be divided evenly among 3"),
+            (lambda: comm.broadcast(x, root=n), ValueError, "root 3 is not a rank of a communicator of 3"),
             (lambda: comm.send(x, -1), ValueError, "peer -1"),
             (lambda: comm.send(x, 1.0), TypeError, "float"),
             (lambda: comm.gather(x, None, root=comm.rank), TypeError, "the root needs an output"),
@@ -143,7 +144,7 @@ def refusals(session, comm):
             (lambda: comm.split(2**32), ValueError, "4294967296 is out of range"),
             (lambda: session.alloc(2**64 + 1), ValueError, "is out of range"),
             (lambda: ncclsvc.World(session, data=2**32 + 1), ValueError, "4294967297 is out of range"),
-            (lambda: comm.barrier().wait(-1), ValueError, "a timeout is")):
+            (lambda: comm.barrier().wait(-1), ValueError, "a timeout must be")):
         try:
             call()
         except error as caught:
@@ -169,7 +170,7 @@ def refusals(session, comm):
 
 
 def awaits(session, comm):
-    """A hundred tasks in one loop, a task that another coroutine of the process lets end, and cancellation."""
+    """A hundred tasks in one loop, a task that another coroutine completes, and cancellation."""
     told = comm.split(0)
 
     async def main():
@@ -241,7 +242,7 @@ def a_task_nobody_waits_for(session, comm):
     session.wait_all(T)
     assert not session._kept
     most = 0
-    for k in range(200):  # of tasks that end meanwhile, few are kept
+    for k in range(200):  # only few ended tasks are kept
         task = comm.all_reduce(out)
         if k % 20 == 19:
             task.wait(T)

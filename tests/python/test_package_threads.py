@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""client/python's sessions that several threads and event loops use at once. Needs NumPy. $NCCLSVCD names the daemon."""
+"""client/python's sessions used by several threads and event loops at once. Needs NumPy. $NCCLSVCD names the daemon."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ def pair(session, peer):
 
 
 def ended_by_close(session, call):
-    """The class of what the call raises in a thread, after the session has been closed in another one."""
+    """The class of the exception that the call raises in a thread when another thread closes the session."""
     raised = []
 
     def body():
@@ -49,7 +49,7 @@ def ended_by_close(session, call):
 
 
 def closed_while_others_wait(rank):
-    """In several rounds: a call on memory that was freed does not fail each time."""
+    """Repeated, because a call on freed memory does not fail each time."""
     for _ in range(4):
         with ncclsvc.Session() as peer:
             session = ncclsvc.Session()
@@ -75,7 +75,7 @@ def closed_while_others_wait(rank):
 
 
 def planned(session, peer, launched=True):
-    """One end's plan of a Recv, whose Send the other end has planned, and does not submit."""
+    """One end's plan of a Recv, whose Send the other end has planned but does not submit."""
     plans = [ncclsvc.Plan(comm) for comm in pair(session, peer)]
     for plan, add in zip(plans, (lambda: plans[0].plan_recv(1), lambda: plans[1].plan_send(0))):
         with plan.group():
@@ -106,7 +106,7 @@ def reset_alone(session, peer):
 
 
 def plans_are_waited_for_in_parts(rank):
-    """So that a signal is heard, and the session's close."""
+    """So that signals, and the session's close, are noticed."""
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     for waiting in recv_before_launch, recv_alone, reset_alone:
         with ncclsvc.Session() as peer:
@@ -146,7 +146,7 @@ def a_kept_error_leaves_the_session_to_close(rank):
 
 
 class SlowPop(dict):
-    """Lets another thread in between a pop and what follows it; the thread that finds no buffers follows last."""
+    """Lets another thread run between a pop and what follows it; the thread that finds no buffers continues last."""
 
     def pop(self, key, *default):
         found = super().pop(key, *default)
@@ -181,7 +181,7 @@ async def ended(awaitable):
 
 
 def another_thread_dispatches(rank):
-    """What it takes from the file descriptor, it tells the event loop."""
+    """It drains the file descriptor, and notifies the event loop."""
     with ncclsvc.Session() as session, ncclsvc.Session() as peer:
         comm, other = pair(session, peer)
         go, over = threading.Event(), threading.Event()
@@ -214,7 +214,7 @@ def another_thread_dispatches(rank):
 
 
 def a_loop_that_was_closed(rank):
-    """It leaves a wait behind, and others' go on."""
+    """The closed loop leaves a wait behind, and others' waits continue."""
     with ncclsvc.Session() as session, ncclsvc.Session() as peer:
         first, _ = pair(session, peer)
         second, other = pair(session, peer)
@@ -233,7 +233,7 @@ def a_loop_that_was_closed(rank):
 
 
 def one_request_and_two_coroutines(rank):
-    """Of which one ends it, or a call of done() does; other waits of the session go on."""
+    """One of them ends it, or a call of done() does; other waits of the session continue."""
     with ncclsvc.Session() as session, ncclsvc.Session() as peer:
         comm, other = pair(session, peer)
         made = []
@@ -290,7 +290,7 @@ def closed_while_a_coroutine_waits(rank):
 
 
 def no_await_in_a_group(rank):
-    """Another coroutine's operations would be in it."""
+    """Another coroutine's operations would join it."""
     async def main(session):
         comm = session.join(os.urandom(128), 1, 0)
         before = comm.barrier()
@@ -300,7 +300,7 @@ def no_await_in_a_group(rank):
                 await before
             raise AssertionError("awaited in a group")
         except ValueError as error:
-            assert "no await inside a group" in str(error), error
+            assert "do not await inside a group" in str(error), error
         await before
         try:
             await inside

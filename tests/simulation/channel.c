@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The connections between nodes: what one node sends to another arrives in order, and late. When a
- * node is lost, some of what it has sent still arrives; then the others hear of the loss. */
+ * The connections between nodes: messages from one node to another arrive in order, and late. When
+ * a node is lost, some of its messages still arrive; then the others learn of the loss. */
 #include "channel/link.h"
 
 #include <stdlib.h>
@@ -44,10 +44,10 @@ struct parcel {
 	_Alignas(8) char body[];
 };
 
-static uint64_t last[NODES_MAX][NODES_MAX];  /* when the last one arrives */
-static uint64_t until[NODES_MAX][NODES_MAX]; /* of a lost node: what comes later is lost, too */
+static uint64_t last[NODES_MAX][NODES_MAX];  /* arrival time of the last message */
+static uint64_t until[NODES_MAX][NODES_MAX]; /* for a lost node: later messages are lost too */
 
-/* STARTs, by when they arrive. */
+/* STARTs, by arrival time. */
 struct sent_start {
 	struct sent_start *prev, *next;
 	uint32_t to;
@@ -122,7 +122,7 @@ static void arrive(void *arg)
 	remote_handle(&nodes[p->to].comms, p->from, p->kind, p->body, p->size);
 }
 
-/* ---- Mistakes on purpose ---- */
+/* ---- Planted mistakes ---- */
 
 static void plant_in_start(struct control_start *m)
 {
@@ -163,7 +163,7 @@ static bool is_planted_in(enum control_kind kind)
 	return false;
 }
 
-/* Returns false: it is lost. */
+/* Returns false if it is lost. */
 static bool spoil(struct parcel *p, uint64_t *when)
 {
 	void *body = p->body;
@@ -196,7 +196,7 @@ static bool spoil(struct parcel *p, uint64_t *when)
 	return true;
 }
 
-/* ---- Instead of daemon/channel/link.c ---- */
+/* ---- Replaces daemon/channel/link.c ---- */
 
 static void deliver(struct parcel *p, uint64_t when)
 {
@@ -243,7 +243,7 @@ bool link_is_full(const struct cluster *c, uint32_t node)
 	return chance(1);
 }
 
-/* To a node itself: soon. */
+/* A message to the node itself, which arrives soon. */
 static void on_own(void *arg)
 {
 	const struct comms *const *s = arg;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What must be so, whatever happens. */
+ * The invariants that must hold, whatever happens. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ void fail(const char *format, ...)
 	trace(-1, "FAILURE: %s", failure);
 }
 
-/* ---- What has been seen ---- */
+/* ---- What was observed ---- */
 
 struct seen_epoch {
 	struct seen_epoch *prev, *next;
@@ -59,7 +59,7 @@ struct seen_plan {
 	uint64_t uid;
 };
 
-/* An NCCL communicator of several nodes. */
+/* An NCCL communicator across nodes. */
 struct seen_creation {
 	struct seen_creation *prev, *next;
 	uint64_t serial;
@@ -107,7 +107,7 @@ static bool same_id(const uint8_t *a, const uint8_t *b)
 	return !memcmp(a, b, NCCLSVC_ID_BYTES);
 }
 
-/* Numbers begin anew when everything about a communicator was forgotten. */
+/* Numbers start again when everything about a communicator was forgotten. */
 static bool never_forgets(void)
 {
 	return profile.keep >= 1000 && clock_now() < 2000 * S;
@@ -121,7 +121,7 @@ static bool all_live(void)
 	return true;
 }
 
-/* Else nobody knows of it. */
+/* Otherwise nobody knows of it. */
 static bool somebody_lives(const struct seen_epoch *e)
 {
 	for (uint32_t n = 0; n < nnodes; n++)
@@ -200,7 +200,7 @@ static void compare_epoch(uint32_t node, const struct seen_epoch *e, const struc
 		     e->epoch, e->id[0], e->id[1], node);
 }
 
-/* Is m's NCCL communicator in use by another epoch, on any node? */
+/* Whether another epoch uses m's NCCL communicator, on any node. */
 static void check_alone(const struct communicator *m, uint32_t epoch)
 {
 	const struct communicator *other, *next;
@@ -329,11 +329,11 @@ void check_event(const struct trainer *t, const struct belief *b, const struct s
 				.listener = t->client.pid,
 				.reason = ev->reason};
 	memcpy(blame->id, b->id, sizeof(blame->id));
-	at(clock_now(), -1, check_blame, blame); /* that rank may be about to hear it, too */
+	at(clock_now(), -1, check_blame, blame); /* that rank may be about to receive it too */
 }
 
-/* Somebody has waited for that rank long enough for everybody to know, and has time left; and is
- * not about to hear that an epoch begins, which may have ended again. */
+/* Whether somebody has waited for that rank long enough for all to know, has time left, and is not
+ * about to learn that an epoch begins, which may have ended again. */
 static bool has_waited(const uint8_t *id, uint32_t nranks, uint32_t rank)
 {
 	const uint64_t known = 4 * profile.delay + 10 * MS;
@@ -355,7 +355,7 @@ static bool has_waited(const uint8_t *id, uint32_t nranks, uint32_t rank)
 	return false;
 }
 
-/* Those that a JOIN's TIMEOUT names are missing. */
+/* Checks that the ranks named by a JOIN's TIMEOUT are missing. */
 static void check_missing(const struct trainer *t, const struct request *r, const char *text)
 {
 	const char *list = strstr(text, "deadline: ");
@@ -378,7 +378,7 @@ static void check_missing(const struct trainer *t, const struct request *r, cons
 void check_error(const struct trainer *t, const struct request *r, int result, const char *text)
 {
 	if (strstr(text, "could not begin on"))
-		return; /* an epoch that the scheduler of another node has ended with TIMEOUT */
+		return; /* an epoch that another node's scheduler has ended with TIMEOUT */
 	if (result == NCCLSVC_TIMEOUT && !r->deadline && r->kind == ASK_JOIN)
 		fail("pid %d: a JOIN without a deadline ends with TIMEOUT", t->client.pid);
 	if (result == NCCLSVC_TIMEOUT && r->deadline && clock_now() < r->deadline &&
@@ -387,8 +387,8 @@ void check_error(const struct trainer *t, const struct request *r, int result, c
 	if (result == NCCLSVC_PEER_GONE && r->kind == ASK_JOIN && !r->cuda && !t->fail_fast)
 		fail("pid %d: a JOIN that waits for whoever comes ends with PEER_GONE",
 		     t->client.pid);
-	/* Where the epoch was about to begin on GPUs, or where members gathered was lost, all join
-	 * again. */
+	/* If the epoch was about to begin on GPUs, or the gathering node was lost, all join again.
+	 */
 	if (result == NCCLSVC_TIMEOUT && r->kind == ASK_JOIN && !r->cuda && all_live())
 		check_missing(t, r, text);
 }
@@ -435,7 +435,7 @@ void check_creation(uint32_t node, const struct creation *k)
 
 /* ---- At rest ---- */
 
-/* Somebody in r's epoch has not asked for the same. */
+/* Somebody in r's epoch has not made the same request. */
 static bool waits_for_somebody(const struct trainer *t, const struct request *r)
 {
 	const struct seen_epoch *e;
@@ -477,7 +477,7 @@ void check_rest(void)
 				check_waiting(nodes[n].trainers[k]);
 }
 
-/* Those of coord begin with the communicator's id. */
+/* coord's names begin with the communicator's id. */
 static void check_left(uint32_t node, const char *what, const void *left)
 {
 	const uint8_t *id = left;

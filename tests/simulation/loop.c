@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Instead of daemon/base/clock.c and loop.c: deadlines in virtual time. */
+ * Replaces daemon/base/clock.c and loop.c: deadlines in virtual time. */
 #include <stdlib.h>
 #include <sys/random.h>
 
@@ -9,7 +9,7 @@
 #include "base/loop.h"
 #include "simulation.h"
 
-/* Instead of the system's: a seed decides on ids, too. */
+/* Replaces the system's function, so that the seed also determines ids. */
 ssize_t getrandom(void *to, size_t size, unsigned flags)
 {
 	uint8_t *bytes = to;
@@ -51,7 +51,7 @@ void loop_deadline(struct loop *l, uint64_t at_ns)
 	if (!t)
 		abort();
 	*t = (struct timer){node, ++node->timer};
-	/* To the millisecond, and never at once, as libuv's. */
+	/* Rounded to milliseconds, and never immediate, as in libuv. */
 	at(at_ns > now_ns ? now_ns + (at_ns - now_ns + MS - 1) / MS * MS : now_ns + 1000,
 	   (int)(node - nodes), on_timer, t);
 }
@@ -84,7 +84,7 @@ static void on_job(void *arg)
 	run_late(*(struct late_job **)arg);
 }
 
-/* The job runs at once, or after other events. */
+/* Runs the job at once, or after other events. */
 void loop_run_job(struct loop *l, struct loop_job *job, uint64_t steps)
 {
 	const struct node_state *node = l->arg;

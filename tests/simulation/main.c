@@ -8,7 +8,7 @@
 
 #include "schedules.h"
 
-#define PLANT_TRIES 10000 /* schedules in which a planted mistake must be found */
+#define PLANT_TRIES 10000 /* number of schedules within which a planted mistake must be found */
 
 bool tracing;
 unsigned planted;
@@ -44,7 +44,7 @@ static double seconds(void)
 
 static bool (*one_run)(uint64_t seed) = schedule_run;
 
-/* Returns how many have run; the last one failed if failure is set. */
+/* Returns how many were run; if failure is set, the last one failed. */
 static uint64_t run(uint64_t seed, uint64_t count, double until)
 {
 	uint64_t n = 0;
@@ -53,7 +53,7 @@ static uint64_t run(uint64_t seed, uint64_t count, double until)
 	return n;
 }
 
-/* Returns 0, or 1: one was not found. */
+/* Returns 0, or 1 if a planted mistake was not found. */
 static int find_plants(uint64_t seed)
 {
 	int result = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What has gone wrong once, step by step: each with many seeds, which decide on the delays. */
+ * Past failures, step by step, each with many seeds, which determine the delays. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,7 +32,7 @@ static void run(uint64_t duration)
 		fail("it does not come to rest");
 }
 
-/* The first handle of each is that of the communicator. */
+/* Each session's first handle is that of the communicator. */
 static void join_two(struct trainer *a, struct trainer *b)
 {
 	trainer_join(a, id, 2, 0, false, 0);
@@ -42,14 +42,14 @@ static void join_two(struct trainer *a, struct trainer *b)
 		fail("two members do not get an epoch");
 }
 
-/* At times the connection with the coordinator is full: BUSY. */
+/* Sometimes the connection to the coordinator is full: BUSY. */
 static void commit(struct trainer *t, uint64_t timeout)
 {
 	for (int i = 0; i < 10 && !waits(t, ASK_PLAN) && !t->beliefs[1].plan; i++)
 		trainer_commit(t, 1, false, timeout);
 }
 
-/* A client asks for a rank that another node's member holds, while plans are matched. */
+/* A client requests a rank that another node's member holds, while plans are matched. */
 static void rank_of_another_node_during_a_plan(void)
 {
 	struct trainer *a = trainer_start(0, 0), *b = trainer_start(1, 0);
@@ -81,7 +81,7 @@ static void rank_of_another_node_during_a_start(void)
 		fail("the members have lost their epoch");
 }
 
-/* A client asks for a rank that another node's member holds, and at once for a SPLIT. */
+/* A client requests a rank that another node's member holds, and immediately a SPLIT. */
 static void split_by_who_is_no_member(void)
 {
 	struct trainer *a = trainer_start(0, 0), *b = trainer_start(1, 0);
@@ -94,7 +94,7 @@ static void split_by_who_is_no_member(void)
 		fail("who is no member waits in SPLIT");
 }
 
-/* A plan's deadline passes before the coordinator has heard that the epoch has begun. */
+/* A plan's deadline passes before the coordinator has learned that the epoch has begun. */
 static void plan_before_the_coordinator_starts(void)
 {
 	struct trainer *a = trainer_start(0, 0), *b = trainer_start(1, 0);
@@ -112,8 +112,8 @@ static void plan_before_the_coordinator_starts(void)
 		fail("a plan waits for ever");
 }
 
-/* One on each of three nodes, with rank 0's as the coordinator of a SPLIT that all ask for; first:
- * rank 0's colour, where the others' is 0. */
+/* One member on each of three nodes, with rank 0's node as the coordinator of a SPLIT that all
+ * request; first: rank 0's colour, where the others' is 0. */
 static void split_three(struct trainer *t[3], int32_t first)
 {
 	for (uint32_t k = 0; k < 3; k++) {
@@ -133,7 +133,7 @@ static void no_split_waits(struct trainer *const t[3])
 		fail("a SPLIT waits for ever");
 }
 
-/* It may have heard which part it joins, or not; the others hear it. */
+/* It may have learned which part it joins, or not; the others are notified. */
 static void member_goes_during_a_split(void)
 {
 	struct trainer *t[3];
@@ -150,7 +150,7 @@ static void member_goes_during_a_split_and_nothing_is_kept(void)
 	member_goes_during_a_split();
 }
 
-/* It is the rendezvous of a part, about which the others have heard different things. */
+/* The node is a part's rendezvous, about which the others have received different messages. */
 static void other_node_goes_during_a_split_of_gpus(void)
 {
 	struct trainer *t[2] = {trainer_start(0, 0), trainer_start(2, 0)};
@@ -180,7 +180,7 @@ static void node_goes_during_a_split(void)
 	no_split_waits(t);
 }
 
-/* What comes of it may be told to some nodes alone. */
+/* The result may reach only some nodes. */
 static void coordinator_goes_during_a_split(void)
 {
 	struct trainer *t[3];
@@ -191,8 +191,8 @@ static void coordinator_goes_during_a_split(void)
 		fail("a SPLIT waits for ever");
 }
 
-/* Its node has given it up when the result comes: that is no answer to the next one, which asks for
- * something else. */
+/* Its node has given it up when the result comes, which must not answer the next, different SPLIT.
+ */
 static void result_comes_after_a_split_was_given_up(void)
 {
 	struct trainer *a = trainer_start(0, 0), *b = trainer_start(1, 0);
@@ -206,7 +206,7 @@ static void result_comes_after_a_split_was_given_up(void)
 	run(60 * S);
 }
 
-/* The next rendezvous knows of the epoch: its members hear that somebody else has come. */
+/* The next rendezvous knows of the epoch: its members learn that somebody else has come. */
 static void rendezvous_is_lost(void)
 {
 	struct trainer *a = trainer_start(0, 0), *b = trainer_start(2, 0);
@@ -221,7 +221,7 @@ static void rendezvous_is_lost(void)
 		fail("a member is not told that it must join again");
 }
 
-/* A newcomer's JOIN comes to the next one before it knows of that epoch: the members keep it. */
+/* A newcomer's JOIN reaches the next one before it knows of that epoch: the members keep it. */
 static void newcomer_is_first_where_the_rendezvous_was_lost(void)
 {
 	struct trainer *a = trainer_start(0, 0), *b = trainer_start(2, 0);
@@ -238,8 +238,8 @@ static void newcomer_is_first_where_the_rendezvous_was_lost(void)
 		fail("the newcomer is not told that the rank is taken");
 }
 
-/* The rendezvous and the one after it, with so much time in between at most: the members keep their
- * epoch, to which a newcomer comes; and get another one when one has left. */
+/* The rendezvous and its successor are lost, at most this far apart: the members keep their epoch,
+ * which a newcomer wants to join; and get another one when one has left. */
 static void two_are_lost(uint64_t apart)
 {
 	static const uint32_t homes[] = {0, 1, 4};
@@ -284,8 +284,8 @@ static void two_nodes_are_lost_in_turn(void)
 	two_are_lost(500 * MS);
 }
 
-/* Of START, which the rendezvous sends as its last, some nodes hear: all members, or none, get an
- * epoch. */
+/* START, the rendezvous's last message, reaches only some nodes: all members get an epoch, or none.
+ */
 static void rendezvous_is_lost_during_a_start(void)
 {
 	struct trainer *a = trainer_start(0, 0), *b = trainer_start(2, 0);
@@ -300,7 +300,7 @@ static void rendezvous_is_lost_during_a_start(void)
 		fail("a member is not told that the other has gone");
 }
 
-/* Some members are in the epoch, others join at the next rendezvous: all hear that it is over. */
+/* Some members are in the epoch, others join at the next rendezvous: all learn that it is over. */
 static void three_join_where_the_rendezvous_is_lost(void)
 {
 	struct trainer *t[3];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What happens in one schedule, as its seed decides. */
+ * What happens in one schedule, as determined by its seed. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -8,7 +8,7 @@
 #include "simulation.h"
 
 #define STEPS_NS	(20 * S)
-/* Until all that have deadlines have met them. */
+/* By then everything with a deadline has met it. */
 #define REST_NS		(STEPS_NS + 60 * S)
 #define RECOVERY_ROUNDS 20
 #define RECOVERY_NS	(20 * S)
@@ -16,7 +16,7 @@
 struct profile profile;
 
 static uint32_t losses, worker_losses; /* still to come */
-static bool plain;		       /* no trainer asks for what it cannot get */
+static bool plain;		       /* no trainer requests anything impossible */
 
 /* ---- Who and what ---- */
 
@@ -69,7 +69,7 @@ static bool device_is_taken(const struct wanted *w, uint32_t node, uint32_t plac
 	return false;
 }
 
-/* Where the rank lives, or the session that took its place. False: there is no GPU left. */
+/* Where the rank lives, or the session that took its place. False: no GPU is left. */
 static bool give_home(struct wanted *w, uint32_t rank)
 {
 	w->home_node[rank] = UINT32_MAX;
@@ -106,7 +106,8 @@ static void want(struct wanted *w)
 
 /* ---- What they do ---- */
 
-/* Whoever should be that rank asks to be. anew: also if it is, as somebody else may have left. */
+/* Makes the session that should be that rank request it. anew: even if it is, because somebody else
+ * may have left. */
 static void join(struct wanted *w, uint32_t rank, uint64_t within, bool anew)
 {
 	struct belief *b;
@@ -141,7 +142,7 @@ static void do_join(void)
 	}
 }
 
-/* Comes back to what is over. */
+/* Comes back to communicators whose epoch is over. */
 static void do_come_back(void)
 {
 	struct trainer *t = any_trainer();
@@ -153,7 +154,7 @@ static void do_come_back(void)
 	trainer_join(t, b.id, b.nranks, b.rank, b.cuda, timeout());
 }
 
-/* All that are there, or one. */
+/* Calls the function for all members, or for one. */
 static void each_member(void (*f)(struct trainer *t, uint32_t handle, uint64_t within))
 {
 	struct trainer *one = any_trainer();
@@ -273,7 +274,7 @@ static void on_step(void *arg)
 		scheduler_fail_one(&nodes[any_node()].scheduler);
 }
 
-/* ---- What comes of it ---- */
+/* ---- Results ---- */
 
 static bool run(const char *when, uint64_t duration)
 {
@@ -282,7 +283,7 @@ static bool run(const char *when, uint64_t duration)
 	return !failure[0];
 }
 
-/* All ranks are in one epoch, as far as they know. */
+/* Whether all ranks believe to be in one epoch. */
 static bool runs(const struct wanted *w)
 {
 	uint32_t epoch = 0;
@@ -303,7 +304,7 @@ static bool enough_gpus(const struct wanted *w)
 	return !w->cuda || w->nranks <= alive * GPUS_HERE;
 }
 
-/* Does it hold the rank, or wait for it, elsewhere or in another way than the rank should be? */
+/* Whether it holds the rank, or waits for it, elsewhere or in another way than the rank should. */
 static bool is_stray(const struct trainer *t, const struct wanted *w, uint32_t rank)
 {
 	const struct request *r = trainer_request(t, ASK_JOIN, w->id, rank);
@@ -327,7 +328,7 @@ static void end_strays(const struct wanted *w, uint32_t rank)
 				trainer_die(nodes[i].trainers[k]);
 }
 
-/* Every rank is made to join: then every communicator must run. */
+/* Makes every rank join: then every communicator must work. */
 static void recover(struct wanted *w)
 {
 	plain = true;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Instead of daemon/sched's engine: it carries nothing out, but gives back what it was lent when
- * the engine would: the epochs that have ended, the plans that nobody holds, the communicators to
- * be made. */
+ * Replaces daemon/sched's scheduler: it executes nothing, but returns what it was lent when the
+ * scheduler would: ended epochs, plans that nobody holds, communicators to be created. */
 #include <stdlib.h>
 #include <utlist.h>
 
@@ -15,9 +14,9 @@
 struct running {
 	struct running *prev, *next;
 	uint32_t slot, epoch;
-	bool across, ends, hangs; /* hangs: until what runs on GPUs was broken off */
+	bool across, ends, hangs; /* hangs: until its work on GPUs was aborted */
 	struct plan *plan;
-	uint32_t left; /* members here that the plan has lost */
+	uint32_t left; /* local members that the plan has lost */
 };
 
 struct pending_creation {
@@ -146,7 +145,7 @@ static void end(struct scheduler *x, const struct command *c)
 		later(x, 1000, chance(80) ? 10 * MS : S, on_gone, note);
 }
 
-/* What ran on GPUs was broken off. */
+/* The work on GPUs was aborted. */
 static void be_dead(struct scheduler *x, uint32_t slot)
 {
 	struct running *r = find(x, slot);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the simulations share: chance and virtual time (time.c), and the program that runs schedules
- * (main.c). */
+ * What the simulations share: random numbers and virtual time (time.c), and the program that runs
+ * schedules (main.c). */
 #ifndef SCHEDULES_H
 #define SCHEDULES_H
 
@@ -18,18 +18,18 @@ void time_begin(uint64_t seed);
 uint32_t below(uint32_t n);
 bool chance(uint32_t percent);
 uint64_t between(uint64_t low, uint64_t high);
-/* Calls f with arg then, unless the node (-1: none) is lost by then; and frees arg. */
+/* Calls f with arg at that time, unless the node (-1: none) is lost by then, and frees arg. */
 void at(uint64_t time, int node, void (*f)(void *arg), void *arg);
-/* Runs what is due in that time; 0: until nothing is due any more. False: there was too much. */
+/* Runs what is due within that duration; 0: until nothing is left. False: there was too much. */
 bool time_run(uint64_t duration);
-/* On which node something happens; -1: not known. */
+/* The node on which the current event happens; -1: unknown. */
 int time_node(void);
 void time_end(void);
 
 /* ---- main.c ---- */
 
 extern bool tracing;
-/* A mistake that the simulation makes on purpose; 0: none. */
+/* A mistake planted in the simulation; 0: none. */
 extern unsigned planted;
 
 /* ---- Of each simulation ---- */
@@ -38,11 +38,11 @@ typedef void scenario_failed(const char *name, uint64_t seed);
 
 struct simulated {
 	const char *about;
-	unsigned plants; /* the first that there is not */
+	unsigned plants; /* one more than the highest plant */
 	const char *(*plant_name)(unsigned plant);
-	/* Returns 0, or 1 after it has said which ones fail. NULL: there are none. */
+	/* Returns 0, or 1 after reporting the failed ones. NULL: there are none. */
 	int (*scenarios_run)(scenario_failed *say);
-	/* As schedule_run; NULL: there are none. */
+	/* Like schedule_run; NULL: there is none. */
 	bool (*circle_run)(uint64_t seed);
 };
 extern const struct simulated simulated;

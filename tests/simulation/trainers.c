@@ -195,6 +195,11 @@ static void on_reply(struct trainer *t, const struct request *r, const void *bod
 	}
 }
 
+void client_watch_process(struct client *c)
+{
+	c->process.pid = c->pid;
+}
+
 void client_reply(struct client *c, unsigned opcode, uint32_t serial, const void *body, size_t size,
 		  const int *fds, unsigned nfds)
 {

@@ -61,7 +61,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="ncclsvc")
     options = parser.parse_args()
-    os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"  # the ranks read it as they import PyTorch
+    os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"  # the ranks read it when they import PyTorch
     mp.spawn(rank_main, (options.backend, free_port()), RANKS)
     return 0
 

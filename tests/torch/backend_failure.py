@@ -27,7 +27,7 @@ def rank_main(rank, device, port, pids):
     device = rank_device(device, rank)
     dist.init_process_group("ncclsvc", rank=rank, world_size=2)
     net, x = nn_ddp(device), torch.ones(4, device=device)
-    for _ in range(3):  # DDP has its buckets then
+    for _ in range(3):  # by then DDP has its buckets
         train(net, x)
     if rank == 1:
         pids.put(os.getpid())
@@ -40,14 +40,14 @@ def rank_main(rank, device, port, pids):
     for name, call in calls:
         try:
             call()
-        except RuntimeError as error:  # in C++, as in backward(), an exception is its text
+        except RuntimeError as error:  # in C++, as in backward(), an exception is only its text
             text = str(error).split("\n", 1)[0]
             print(name, getattr(error, "rank", "?"), getattr(error, "pid", "?"), text, flush=True)
     os._exit(0)
 
 
 def ended(work, device):
-    """On a GPU, waiting orders the stream alone: what has failed is told once the stream is through."""
+    """On a GPU, waiting only orders the stream: a failure is reported once the stream is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     work.wait()

@@ -33,7 +33,7 @@ def equal(have, want):
 
 
 def sums(result):
-    """Of a future that an AllReduce of ones has set."""
+    """The sums in a future that an AllReduce of ones has set."""
     equal(result[0].tolist(), [float(dist.get_world_size())] * 4)
     return result
 
@@ -49,7 +49,7 @@ def chain(deep):
 
 
 def hooked(state, hook, wide):
-    """DDP with a communication hook: the losses."""
+    """DDP with a communication hook: returns the losses."""
     torch.manual_seed(5)
     net = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(wide, wide) for _ in range(3))))
     net.register_comm_hook(state, hook)
@@ -82,7 +82,7 @@ def waiting(_):
 
 
 def explained(ctl):
-    """What `ncclsvc-ctl why` says, as soon as it says that rank 1 lacks."""
+    """The output of `ncclsvc-ctl why`, as soon as it reports that rank 1 is missing."""
     end = time.monotonic() + 20
     while True:
         text = subprocess.run([ctl, "why"], capture_output=True, text=True, timeout=60, check=False).stdout
@@ -116,7 +116,7 @@ def timeout(rank):
 
 
 def leave_at_once(rank):
-    """The interpreter ends while a callback runs, others are due, and one waits for what does not come."""
+    """The interpreter exits while a callback runs, others are due, and one waits for something that never comes."""
     began = threading.Event()
 
     def slow(_):

@@ -26,7 +26,7 @@ REDUCED = (torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, tor
 
 
 class Rank:
-    """One rank's tests. Tensors hold small numbers, which all types have exactly."""
+    """One rank's tests. Tensors hold small numbers, which all types represent exactly."""
 
     def __init__(self, device):
         self.device, self.r, self.n = device, dist.get_rank(), dist.get_world_size()
@@ -83,7 +83,7 @@ class Rank:
         x = self.full(self.r, (3, 4))[:, 1:3]  # not contiguous
         dist.all_reduce(x)
         self.same(x, self.n * (self.n - 1) // 2)
-        for _ in range(2):  # each to each, Sends first: messages wait for no other
+        for _ in range(2):  # all to all, Sends first: messages do not wait for others
             works = [dist.isend(self.full(self.r), k, tag=k) for k in range(self.n) if k != self.r]
             for k in range(self.n):
                 if k != self.r:
@@ -92,7 +92,7 @@ class Rank:
                     self.same(x, k)
             for work in works:
                 work.wait()
-        works = []  # tags in another order than they were sent in
+        works = []  # tags in a different order than they were sent
         if self.r == 0:
             for tag in (1, 2, 3):
                 works.append(dist.isend(self.full(tag), 1, tag=tag))
@@ -133,7 +133,7 @@ class Rank:
             dist.send(x, 0, tag=5)
 
     def full_ring(self):
-        """Recvs of one group are in the way of another's operations, in a session whose ring is short."""
+        """Recvs of one group block another's operations, in a session with a short ring."""
         usual, backend._session = backend._session, ncclsvc.Session(ring_entries=16)
         patient, hasty = dist.new_group(), dist.new_group(timeout=timedelta(seconds=1))
         backend._session = usual
@@ -157,7 +157,7 @@ class Rank:
         dist.barrier()
 
     def timeout_of_messages(self):
-        """It is the group's present one, also where a pair has been joined before it was changed."""
+        """It is the group's current timeout, even if a pair was joined before the change."""
         group, x = dist.new_group(), self.full(0.0)
         if self.r == 1:
             dist.send(x, 0, group=group)
@@ -169,7 +169,7 @@ class Rank:
         dist.barrier()
 
     def types_that_differ(self):
-        """As many bytes on all ranks, of another type on rank 1."""
+        """The same number of bytes on all ranks, but a different type on rank 1."""
         for one, other in ((torch.float32, torch.int32), (torch.bool, torch.uint8), (torch.int16, torch.bfloat16)):
             x, group = self.full(0, dtype=other if self.r == 1 else one), dist.new_group()
             y, taken = torch.zeros_like(x), [torch.zeros_like(x) for _ in range(self.n)]
@@ -181,7 +181,7 @@ class Rank:
                 self.refused(message, "type")
 
     def many_tags(self):
-        """Each is a communicator: up to those of a session, 1023."""
+        """Each tag is a communicator; the limit is a session's, 1023."""
         group, x = dist.new_group(), self.full(0.0)
         for tag in range(300):
             if self.r == 0:
@@ -221,8 +221,8 @@ class Rank:
             self.same(x, 2 * (self.n * i + self.n * (self.n - 1) / 2) + 1)
 
     def memory_given_up(self):
-        """Nobody holds the input of an asynchronous operation: PyTorch must not give its memory to the next tensor before
-        the operation has read it. The ranks are late in turn, so that the others' operations wait."""
+        """Nobody keeps the input of an asynchronous operation: PyTorch must not give its memory to the next tensor
+        before the operation has read it. The ranks are late in turn, so that the others' operations wait."""
         for i in range(4 * self.n):
             if i % self.n == self.r:
                 time.sleep(0.01)
@@ -235,7 +235,7 @@ class Rank:
             self.same(taken, -1.0)
 
     def on_another_device(self):
-        """PyTorch's current device is another one than the tensor's."""
+        """PyTorch's current device differs from the tensor's."""
         with torch.cuda.device((self.r + 1) % self.n):
             x = self.full(float(self.r + 1))
             dist.all_reduce(x)
@@ -346,7 +346,7 @@ class Rank:
         self.same(x, (r - 1) % n)
 
     def groups(self):
-        """Subgroups, of which one goes while others work; and a timeout with names."""
+        """Subgroups, one of which is destroyed while others work; and a timeout with names."""
         pair = dist.new_group([0, 1])
         if self.r < 2:
             x = self.full(self.r)
@@ -365,7 +365,7 @@ class Rank:
         dist.barrier()
 
     def own_blocks_that_differ(self):
-        """Of this rank alone: no other one is involved."""
+        """Only this rank's mistake: no other rank is involved."""
         alone = [torch.zeros(2 if r == self.r else 0) for r in range(self.n)]
         dist.all_to_all([torch.zeros(3 if r == self.r else 0) for r in range(self.n)], alone)
 
@@ -374,30 +374,30 @@ class Rank:
         one, odd = self.full(0, (1,)), self.full(0, (self.n + 1,))
         many, large = [one] * (self.n + 1), [odd] * self.n
         cases = [(lambda: dist.all_gather_into_tensor(odd, one), "times as many elements"),
-                 (lambda: dist.all_to_all_single(odd, odd.clone()), "not divided evenly"),
+                 (lambda: dist.all_to_all_single(odd, odd.clone()), "cannot be divided evenly"),
                  (lambda: dist.all_gather(many, one), f"each of {self.n} ranks, not {self.n + 1}"),
-                 (lambda: dist.all_gather(large, one), f"has {self.n + 1} elements, where this rank's has 1"),
+                 (lambda: dist.all_gather(large, one), f"has {self.n + 1} elements, but this rank's has 1"),
                  (lambda: dist.gather(one, many, self.r, group=self.own), "each of 1 ranks"),
-                 (lambda: dist.scatter(one, large[:1], self.r, group=self.own), "where this rank's has 1"),
+                 (lambda: dist.scatter(one, large[:1], self.r, group=self.own), "but this rank's has 1"),
                  (lambda: dist.reduce_scatter(one, many), f"each of {self.n} ranks"),
-                 (lambda: dist.reduce_scatter(one, large), "where this rank's has 1"),
+                 (lambda: dist.reduce_scatter(one, large), "but this rank's has 1"),
                  (lambda: dist.all_reduce(one.expand(4)), "expanded"),
                  (lambda: dist.all_to_all(many, many), f"each of {self.n} ranks")]
         if self.device.type == "cpu":
-            cases += [(self.own_blocks_that_differ, "the own block has 2 elements in the input"),
-                      (lambda: dist.all_reduce(one, dist.ReduceOp.BAND), "for integers")]
+            cases += [(self.own_blocks_that_differ, "own block has 2 elements in the input"),
+                      (lambda: dist.all_reduce(one, dist.ReduceOp.BAND), "supports only integers")]
         else:
             numbers, columns = self.full(1, dtype=torch.int32), self.full(0, (4, 4))[:, :2]
             cases += [(lambda: dist.all_reduce(columns), "contiguous"),
-                      (lambda: dist.all_reduce(numbers, dist.ReduceOp.BOR), "BOR of torch.int32 is offered for host"),
-                      (lambda: dist.all_gather_into_tensor(torch.zeros(self.n), one), "on one device")]
+                      (lambda: dist.all_reduce(numbers, dist.ReduceOp.BOR), "BOR of torch.int32 is supported only for host"),
+                      (lambda: dist.all_gather_into_tensor(torch.zeros(self.n), one), "on the same device")]
         for call, text in cases:
             self.refused(call, text)
         dist.barrier()
 
 
 class GpusStandIn(ncclsvc.torch.device.Device):
-    """What the backend does for CUDA tensors, for tensors of the host: without streams."""
+    """The backend's handling of CUDA tensors, for host tensors without streams."""
 
     def __init__(self, session, size, rank):
         self.session, self.size, self.rank, self._group = session, size, rank, None

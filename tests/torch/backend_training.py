@@ -30,7 +30,7 @@ def model():
 
 
 def batches(device):
-    """The same rows in every step, so that the loss falls."""
+    """The same rows in every step, so that the loss decreases."""
     x = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(4))
     for _ in range(STEPS):
         yield x.to(device), x.flip(1).to(device)
@@ -72,7 +72,7 @@ def fsdp2(device):
 
 
 def pipeline(device):
-    """A stage for each rank, four microbatches."""
+    """One stage per rank, four microbatches."""
     rank, size = dist.get_rank(), dist.get_world_size()
     layers = list(model())
     cut = [0, 3, len(layers)] if size == 2 else [0, *range(1, size), len(layers)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of a training job that ./bench times: makes the model, then does what its standard input
-says, a line at a time ("steps N", "calls N"), and answers each line with one of JSON."""
+"""One rank of a training job that ./bench measures: creates the model, then executes the commands on its standard
+input, one per line ("steps N", "calls N"), and answers each with a line of JSON."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 
 class Layer(nn.Module):
-    """Of a decoder, as in GPT-2."""
+    """A decoder layer, as in GPT-2."""
 
     def __init__(self, width, heads):
         super().__init__()
@@ -92,7 +92,7 @@ class Job:
                 "tokens": self.options.rows * self.options.length}
 
     def calls(self, n):
-        """The calling thread's time for one small AllReduce that is not waited for."""
+        """The calling thread's time for one small AllReduce, without waiting for it."""
         torch.cuda.synchronize()
         start = time.thread_time()
         for _ in range(n):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch does with NCCL, as cases. Each returns numbers; plain NCCL and the drop-in have to give
-the same ones. Run by ./run through torchrun: cases.py CASE... --out FILE [--steps N]."""
+"""What PyTorch does with NCCL, as cases. Each returns numbers, which must be equal for plain NCCL and the drop-in.
+./run starts it through torchrun: cases.py CASE... --out FILE [--steps N]."""
 
 import argparse
 import ctypes
@@ -101,7 +101,7 @@ def case_fsdp2_mixed(steps):
 
 
 def case_fsdp2_divide(steps):
-    """A divide factor of one's own is NCCL's PreMulSum."""
+    """A custom divide factor becomes NCCL's PreMulSum."""
     net = sharded()
     for module in net.modules():
         if hasattr(module, "set_gradient_divide_factor"):
@@ -156,8 +156,8 @@ def exchange(ops):
 
 
 def pipeline(steps, apart=1, group=None, data=None):
-    """1F1B's exchanges: activations down and gradients up, in one batch where both are due. The ranks
-    of neighbours are so far apart, and members of group; data has the replicas of a stage."""
+    """1F1B's exchanges: activations down and gradients up, in one batch if both are due. Ranks of neighbouring stages
+    are `apart` ranks apart, and members of group; data has the replicas of a stage."""
     first, last = rank() < apart, rank() + apart >= world()
     seed(rank() // apart)
     stage = nn.Sequential(Block(128), Block(128)).to(device())
@@ -209,7 +209,7 @@ def case_pipeline_data(steps):
 
 
 def case_ring(steps):
-    """Both directions at once, as ring attention has it."""
+    """Both directions at once, as in ring attention."""
     results = []
     for step in range(steps):
         mine = torch.full((1 << 16,), float(rank() + step), device=device())
@@ -265,7 +265,7 @@ def case_collectives(steps):
 
 
 def case_uneven(steps):
-    """Gathers and scatters of lists whose lengths differ are groups of broadcasts and reduces."""
+    """Gathers and scatters of lists with different lengths are groups of broadcasts and reduces."""
     results = []
     for step in range(steps):
         sizes = [(r + step) % 5 * 100 + 1 for r in range(world())]
@@ -319,7 +319,7 @@ def case_objects(steps):
 
 
 def case_async(steps):
-    """Many at once, waited for in another order, on several streams."""
+    """Many at once, waited for in a different order, on several streams."""
     results, streams = [], [torch.cuda.Stream() for _ in range(3)]
     for step in range(steps):
         tensors, works = [], []
@@ -362,7 +362,7 @@ def case_large(steps):
 
 
 def case_groups(steps):
-    """Several at once, made while training, and destroyed while others go on."""
+    """Several at once, created during training, and destroyed while others continue."""
     net = nn.parallel.DistributedDataParallel(model(), device_ids=[device().index])
     results = []
 
@@ -389,7 +389,7 @@ def case_groups(steps):
 
 
 def case_again(steps):
-    """Destroyed, and begun again in the same processes."""
+    """Destroyed, and created again in the same processes."""
     results = []
     for i in range(3):
         net = nn.parallel.DistributedDataParallel(model(), device_ids=[device().index])
@@ -430,7 +430,7 @@ def case_nonblocking(steps):
 
 
 def case_empty_cache(steps):
-    """What is freed and allocated again is never met by an old mapping."""
+    """Freed and reallocated memory never gets an old mapping."""
     net = nn.parallel.DistributedDataParallel(model(), device_ids=[device().index])
     results = []
 
@@ -449,8 +449,8 @@ def case_empty_cache(steps):
 
 
 def case_out_of_memory(steps):
-    """PyTorch frees what it has cached when it is out of memory, and tries again at once: what was in
-    an operation has to be the GPU's again by then."""
+    """When PyTorch is out of memory, it frees its cache and retries at once: memory that was used in an operation must
+    be free by then."""
     unused = torch.cuda.mem_get_info()[0] - (16 << 30)
     ballast = torch.empty(max(unused, 0), dtype=torch.uint8, device=device())
     before = torch.cuda.mem_get_info()[0]
@@ -527,7 +527,7 @@ def case_premulsum(steps):
 
 
 def case_killed(steps):
-    """The last rank ends itself in step 5, unless NCCLSVC_TORCH_SURVIVE is set; run tells the rest."""
+    """The last rank kills itself in step 5, unless NCCLSVC_TORCH_SURVIVE is set; run checks the rest."""
     out = os.environ["NCCLSVC_TORCH_KILLED"]
     net = nn.parallel.DistributedDataParallel(model(), device_ids=[device().index])
     optimizer = adam(net)
@@ -558,7 +558,7 @@ BEGUN = []
 
 
 def begin(name, **arguments):
-    """What an earlier process group left in the store is not to be found by this one."""
+    """This process group must not find what an earlier one left in the store."""
     if not STORE:
         STORE.extend(next(dist.rendezvous("env://")))
     BEGUN.append(name)
@@ -568,13 +568,13 @@ def begin(name, **arguments):
 
 
 def library():
-    """The file whose NCCL this process calls: PyTorch opens its own besides, by path."""
+    """The file whose NCCL this process calls: PyTorch also opens its own, by path."""
     class Info(ctypes.Structure):
         _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p),
                     ("name", ctypes.c_char_p), ("address", ctypes.c_void_p)]
 
     everything, info = ctypes.CDLL(None), Info()
-    if not hasattr(everything, "ncclAllReduce"):  # PyTorch's alone, and not for everybody
+    if not hasattr(everything, "ncclAllReduce"):  # loaded only by PyTorch, not globally
         return ""
     everything.dladdr(ctypes.cast(everything.ncclAllReduce, ctypes.c_void_p), ctypes.byref(info))
     return info.file.decode()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the programs here share."""
+"""Functions that the programs here share."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ def free_port():
 
 
 def rank_device(kind, rank):
-    """Of a rank of torch.distributed: the host for "cpu", for "cuda" the GPU of its number, which is the current one then."""
+    """The device of a torch.distributed rank: the host for "cpu"; for "cuda" the GPU with its number, made current."""
     import torch  # the programs that only start others do without
 
     if kind == "cpu":
@@ -25,8 +25,7 @@ def rank_device(kind, rank):
 
 
 def start_daemon(options, directory):
-    """options.daemon, on GPUs, with a socket of its own: options.socket. Ends the program if it does
-    not start."""
+    """Starts options.daemon, on GPUs, on a private socket: options.socket. Ends the program if it does not start."""
     options.socket = os.path.join(directory, "daemon.sock")
     path = os.path.join(directory, "daemon.log")
     with open(path, "w", encoding="utf-8") as log:

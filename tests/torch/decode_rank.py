@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of ./bench-decode: decode_rank.py RANK WORLD PORT PLAIN DROPIN ROUNDS. The same graph with
-each of the two libraries, which it loads by path as vLLM does; their launches take turns."""
+"""One rank of ./bench-decode: decode_rank.py RANK WORLD PORT PLAIN DROPIN ROUNDS. Runs the same graph with each of the
+two libraries, loaded by path as in vLLM, with alternating launches."""
 
 import ctypes
 import json
@@ -58,7 +58,7 @@ def loop(library, weight, x):
 
 
 def captured(library, weight, x):
-    """The graph, its result, and ms of its end, instantiation and first launch."""
+    """The graph, its result, and the ms of its capture's end, instantiation and first launch."""
     loop(library, weight, x)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

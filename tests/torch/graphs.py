@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives in CUDA graphs, as PyTorch's programs and inference engines capture them. Cases as in
-cases.py, which gives them their process group."""
+"""Collectives in CUDA graphs, as PyTorch's programs and inference engines capture them. Cases as in cases.py, which
+creates their process group."""
 
 import ctypes
 import os
@@ -13,7 +13,7 @@ from training import batch, device, model, rank, seed, total, world
 
 
 def capture(work, pool=None, mode="global", warm=True):
-    """A graph of what work does, after it has run once outside, as PyTorch's manual wants it."""
+    """Captures work in a graph, after one run outside, as PyTorch's manual requires."""
     if warm:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -67,7 +67,7 @@ def case_graph_collectives(steps):
 
 
 def case_graph_mixed(steps):
-    """Graphs replayed in another order than captured, and eager operations between them."""
+    """Graphs replayed in a different order than captured, with eager operations between them."""
     x, y = (torch.zeros(1000, device=device()) for _ in range(2))
 
     def first():
@@ -125,8 +125,8 @@ def case_graph_streams(steps):
 
 
 def case_graph_decode(steps):
-    """One graph for each size of a batch, all in one pool, as inference engines capture decode; they
-    are replayed as requests come."""
+    """One graph per batch size, all in one pool, as inference engines capture decode; they are replayed as requests
+    arrive."""
     sizes, width = (1, 2, 4, 8, 16, 32, 64), 1024
     seed()
     up = torch.randn(width, width // world(), device=device(), dtype=torch.bfloat16) / 32
@@ -221,7 +221,7 @@ def case_graph_callables(steps):
 
 
 def captured_ddp(steps, bucket_cap_mb, width=256):
-    """A whole step of DDP in one graph: PyTorch's manual wants 11 steps before it on another stream."""
+    """A whole DDP step in one graph: PyTorch's manual requires 11 steps before it on another stream."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -263,7 +263,7 @@ def case_graph_ddp_large(steps):
 
 
 def case_graph_large(steps):
-    """What goes to NCCL, small and large mixed in one graph, beside eager operations."""
+    """Operations on NCCL, with small and large ones mixed in one graph, beside eager operations."""
     large = torch.zeros(24 << 20, device=device())
     small = torch.zeros(256, device=device())
     wide = torch.zeros(world() * (12 << 20), device=device())
@@ -288,7 +288,7 @@ def case_graph_large(steps):
 
 
 def case_graph_compile(steps):
-    """torch.compile's reduce-overhead mode captures by itself; the collectives are functional ones."""
+    """torch.compile's reduce-overhead mode captures automatically; the collectives are functional ones."""
     import torch.distributed._functional_collectives as functional
 
     group = dist.distributed_c10d._get_default_group()
@@ -315,8 +315,7 @@ class UniqueId(ctypes.Structure):
 
 
 def case_graph_ctypes(steps):
-    """NCCL loaded by path, and its calls captured on a stream of the program's own, as vLLM does it
-    (VLLM_NCCL_SO_PATH)."""
+    """NCCL loaded by path, with its calls captured on the program's own stream, as in vLLM (VLLM_NCCL_SO_PATH)."""
     nccl = ctypes.CDLL(os.environ.get("LD_PRELOAD") or plain_nccl())
     unique = UniqueId()
     if rank() == 0:

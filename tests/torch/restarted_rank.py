@@ -24,7 +24,7 @@ def main():
     life, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["RANK"])
     torch.set_num_threads(1)
     if rank == 0:
-        time.sleep(0.5)  # the others read the store first: the last life's keys, if these are there
+        time.sleep(0.5)  # the others read the store first, and might find the last attempt's keys
     dist.init_process_group("ncclsvc", timeout=timedelta(seconds=20))
     group = dist.new_group([0, 1])
     x = torch.ones(4)

@@ -57,13 +57,13 @@ class Backend(unittest.TestCase):
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # its ranks, too
+            os.killpg(process.pid, signal.SIGKILL)  # including its ranks
             raise
         self.assertEqual(process.returncode, 0, err[-4000:])
         return out
 
     def test_tensors(self):
-        """PyTorch's tensors in the package's own operations, by DLPack."""
+        """PyTorch's tensors in the package's own operations, through DLPack."""
         with ncclsvc.Session(socket=self.daemon.path) as session:
             comm = session.join(os.urandom(128), 1, 0)
             for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool):
@@ -77,8 +77,8 @@ class Backend(unittest.TestCase):
             comm.all_reduce(memory).wait(30)
             self.assertEqual(memory.sum().item(), 32)
             for bad, error, text in ((torch.ones(3, 4).t(), ValueError, "not contiguous"),
-                                     (torch.ones(3, requires_grad=True), TypeError, "give its detach"),
-                                     (torch.ones(3, dtype=torch.complex64), TypeError, "none of ncclsvc's types"),
+                                     (torch.ones(3, requires_grad=True), TypeError, "pass its detach"),
+                                     (torch.ones(3, dtype=torch.complex64), TypeError, "a type that ncclsvc does not support"),
                                      (torch.ones(3, device="meta"), TypeError, "DLPack|device")):
                 with self.assertRaisesRegex(error, text):
                     comm.all_reduce(bad)
@@ -106,7 +106,7 @@ class Backend(unittest.TestCase):
         self.program("backend_detail.py")
 
     def test_callbacks_wait(self):
-        """As those of PyTorch's hooks for DDP do."""
+        """Like the callbacks of PyTorch's hooks for DDP."""
         self.program("backend_futures.py", "waiting", timeout=120)
 
     def test_callbacks_meet_the_timeout(self):
@@ -116,14 +116,14 @@ class Backend(unittest.TestCase):
         self.program("backend_futures.py", "exit", "--times", "8")
 
     def test_restarts(self):
-        """The store outlives the ranks: the second life's meet each other."""
+        """The store survives the ranks: the second attempt's ranks must meet each other."""
         launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "3", "--max-restarts", "2",
                     "--monitor-interval", "0.1")
         out = self.program("restarted_rank.py", launcher=launcher, timeout=120)
         self.assertEqual(out.count("done"), 3, out)  # lines may run together
 
     def test_training(self):
-        """With two ranks, sums are the same bits in any order: so are all losses."""
+        """With two ranks, sums have the same bits in any order, and so have all losses."""
         single = json.loads(self.program("backend_training.py", "--single"))["single"]
         gloo = json.loads(self.program("backend_training.py", "--backend", "gloo"))
         ours = json.loads(self.program("backend_training.py", "--backend", "ncclsvc"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cases train, and on what."""
+"""The cases' models and data."""
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,7 @@ def world():
 
 
 def total(tensor):
-    """One exact number for a tensor: sums in float64 of what is small integers or is compared alike."""
+    """One exact number for a tensor: sums in float64 of small integers, or of values compared with the same sum."""
     return float(tensor.detach().to(torch.float64).sum().item())
 
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * What test_abi.c compares: everything of proto/abi's headers of CUDA and NCCL that has a number.
- * Compiled twice, in abi_ours.c and in abi_real.c, against either world's headers. */
+ * What test_abi.c compares: everything in proto/abi's CUDA and NCCL headers that has a number.
+ * Compiled twice, in abi_ours.c and abi_real.c, against our headers and the real ones. */
 #ifndef TESTS_ABI_LIST_H
 #define TESTS_ABI_LIST_H
 
@@ -141,7 +140,7 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	P(NCCLSVC_SUM, ncclSum) P(NCCLSVC_PROD, ncclProd) P(NCCLSVC_MAX, ncclMax)                  \
 	P(NCCLSVC_MIN, ncclMin) P(NCCLSVC_AVG, ncclAvg)
 
-/* Values that NCCL 2.32 has added. */
+/* Values that NCCL 2.32 added. */
 #define ABI_NCCL_NEW(C, S, O)                                                                      \
 	C(ncclTimeout) C(NCCL_WIN_STRICT_ORDERING) C(NCCL_SUSPEND_MEM) C(ncclStatGpuMemSuspend)    \
 	C(ncclStatGpuMemSuspended) C(ncclStatGpuMemPersist) C(ncclStatGpuMemTotal)                 \
@@ -156,7 +155,7 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	S(ncclEncryptionConfig_t) O(ncclEncryptionConfig_t, mode) O(ncclEncryptionConfig_t, psk)   \
 	S(ncclWaitSignalDesc_t) S(ncclParamHandle_t)
 
-/* F: a function of cuda.h, which gives the names their versions. */
+/* F: a function of cuda.h, whose macros append the versions to the names. */
 #define ABI_CUDA_FUNCTIONS(F)                                                                      \
 	F(cuInit) F(cuDriverGetVersion) F(cuGetErrorName) F(cuGetErrorString)                      \
 	F(cuDeviceGetCount) F(cuDeviceGet) F(cuDeviceGetName) F(cuDeviceGetUuid)                   \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The same numbers from NVIDIA's headers, as far as they are installed: else nothing. */
+ * The same numbers from NVIDIA's headers, if they are installed. */
 #if defined(HAVE_CUDA_H)
 #include <cuda.h>
 #endif
@@ -28,7 +28,7 @@ const struct abi_symbol real_symbols[] = {NOTHING};
 const size_t n_real_symbols = 0;
 #endif
 
-/* NCCL before 2.28 knows less. */
+/* NCCL before 2.28 lacks some of these. */
 #if defined(HAVE_NCCL_H) && NCCL_VERSION_CODE >= 22800
 #define REAL(ours, real) {#real, (long long)(real)},
 const struct abi_value real_nccl[] = {ABI_NCCL(ABI_C, ABI_S, ABI_O, REAL)};

@@ -43,7 +43,7 @@ void gpus_open(void)
 	while (d && readdir(d))
 		n++;
 	closedir(d);
-	fake = n > 2; /* a real driver puts nothing there */
+	fake = n > 2; /* a real driver writes nothing there */
 	gate = mmap(NULL, SVC_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 }
 
@@ -95,7 +95,7 @@ int gpu_teardown(void **state)
 {
 	CUcontext now = NULL;
 	CUdevice device;
-	/* The library leaves the current context alone. */
+	/* The library must not change the current context. */
 	if (cu.cuCtxGetCurrent(&now) || now != context)
 		return 1;
 	if (cu.cuMemHostUnregister(gate) || cu.cuCtxSetCurrent(NULL) ||
@@ -163,7 +163,7 @@ void wait_ready(uint32_t index, uint64_t value)
 
 bool stream_idle(CUstream stream)
 {
-	usleep(20000); /* for what must not happen */
+	usleep(20000); /* time for what must not happen */
 	CUresult e = cu.cuStreamQuery(stream);
 	assert_true(e == CUDA_SUCCESS || e == CUDA_ERROR_NOT_READY);
 	return e == CUDA_SUCCESS;
@@ -197,7 +197,7 @@ static unsigned count_fds(void)
 	return n;
 }
 
-/* The daemon's side and the streams are threads of this process, and have some for a moment. */
+/* The daemon's side and the streams are threads of this process, and may hold fds for a moment. */
 unsigned open_fds(void)
 {
 	unsigned least = count_fds();

@@ -17,7 +17,7 @@
 
 #include "fdio.h"
 
-/* cmocka's assertions work in the test's own thread alone. */
+/* cmocka's assertions only work in the test's own thread. */
 #define REQUIRE(condition)                                                                         \
 	do {                                                                                       \
 		if (!(condition)) {                                                                \
@@ -65,8 +65,8 @@ static void hello(struct peer *p, const struct svc_header *h, const struct svc_h
 	p->version = newest(p);
 	if (p->fault == CHOOSES_VERSION_0)
 		p->version = 0;
-	if (p->fault == CHOOSES_VERSION_3)
-		p->version = 3;
+	if (p->fault == CHOOSES_VERSION_4)
+		p->version = 4;
 	struct svc_hello_reply reply = {.version = (uint16_t)p->version,
 					.version_min = 1,
 					.version_max = (uint16_t)newest(p),
@@ -167,7 +167,7 @@ static void join(struct peer *p, const struct svc_header *h, const struct svc_jo
 	    0);
 }
 
-/* Answers with a part as large as the communicator, this member being its last. */
+/* Answers with a part of the communicator's own size, with this member as its last rank. */
 static void split(struct peer *p, const struct svc_header *h)
 {
 	struct svc_join_reply reply = {.comm = ++p->joins,
@@ -188,7 +188,7 @@ static void put_list(struct peer *p, const struct svc_header *h, const struct sv
 	put(p, h, 0, body, sizeof(*head) + size, NULL, 0);
 }
 
-/* Three sessions in two chunks, in records of another length. */
+/* Three sessions in two chunks, with records of a different length. */
 static void list(struct peer *p, const struct svc_header *h, const struct svc_list *l)
 {
 	char records[2][512];
@@ -339,6 +339,7 @@ static void answer(struct peer *p, const struct svc_header *h, const void *body)
 	case SVC_REGION_DEL:
 		region_del(p, h, body);
 		break;
+	case SVC_IDENTIFY:
 	case SVC_LEAVE:
 		put(p, h, 0, NULL, 0, NULL, 0);
 		break;
@@ -396,7 +397,7 @@ static void *run(void *arg)
 				struct svc_event_bye bye = {.reason = NCCLSVC_LIMIT,
 							    .text = "full"};
 				struct pollfd wait = {p->conn, POLLIN, 0};
-				poll(&wait, 1, 1000); /* until there is something left to read */
+				poll(&wait, 1, 1000); /* until there is something more to read */
 				put(p, &(struct svc_header){.opcode = SVC_EVENT_BYE}, 0, &bye,
 				    sizeof(bye), NULL, 0);
 				close(p->conn);

@@ -13,7 +13,7 @@
 #include "transport/transports.h"
 
 #define INTERNODE_ID 77
-#define MEMORY	     9 /* a trainer's region on the host */
+#define MEMORY	     9 /* a trainer's host region */
 
 /* ---- MPI ---- */
 
@@ -25,13 +25,13 @@ struct message {
 	char body[];
 };
 
-/* From one node to another, in order. */
+/* Messages from one node to another, in order. */
 static struct channel {
 	struct message *messages;
 	bool held;
-	enum internode_kind holds; /* held as soon as such a message is said */
+	enum internode_kind holds; /* holds back messages from the first of this kind on */
 } channels[NODES][NODES];
-static struct message *given[NODES]; /* the last that the node has heard */
+static struct message *given[NODES]; /* the last message that the node has received */
 static unsigned sent[INTERNODE_END]; /* by kind */
 
 static int say(int from, const void *body, size_t bytes, int to)
@@ -122,7 +122,7 @@ void hold(int from, int to, bool held)
 	pthread_mutex_unlock(&lock);
 }
 
-/* From when such a message is said. */
+/* Holds back messages from the next one of this kind on. */
 void hold_from(int from, int to, enum internode_kind kind)
 {
 	pthread_mutex_lock(&lock);
@@ -288,7 +288,7 @@ uint64_t recv_from(uint32_t rank, int32_t peer)
 	return submit_one(rank, task_of(rank, NCCLSVC_RECV, peer));
 }
 
-/* As one task group. */
+/* Submits them as one task group. */
 uint64_t many(uint32_t rank, uint8_t op, int32_t peer, unsigned n)
 {
 	struct svc_record records[MANY_MAX];

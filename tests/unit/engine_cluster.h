@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * For tests of engines on several nodes: three of them run in this process, and the test is MPI
- * between them. It keeps the order of what one node says to another, and may hold that back. Rank k
- * of the one communicator is trainer k (engine_gpus.h), on the GPU of its node or in host memory.
- */
+ * For tests of schedulers on several nodes: three of them run in this process, and the test
+ * replaces MPI between them. It keeps the order of messages from one node to another, and can hold
+ * them back. Rank k of the one communicator is trainer k (engine_gpus.h), on its node's GPU or in
+ * host memory. */
 #ifndef TESTS_ENGINE_CLUSTER_H
 #define TESTS_ENGINE_CLUSTER_H
 
@@ -19,39 +18,39 @@ extern uint32_t nranks, node_of[RANKS];
 
 /* ---- Messages ---- */
 
-/* Holds back what one node says to another, or lets all of it come. */
+/* Holds back the messages from one node to another, or delivers all of them. */
 void hold(int from, int to, bool held);
-/* From the next message of that kind on. */
+/* Starts with the next message of that kind. */
 void hold_from(int from, int to, enum internode_kind kind);
-/* How many messages of that kind all nodes have said. */
+/* How many messages of that kind all nodes have sent. */
 unsigned sent_of(enum internode_kind kind);
 void await_sent(enum internode_kind kind, unsigned n);
 
 /* ---- Nodes ---- */
 
-/* A communicator of n ranks on these nodes: TRANSPORT_INTERNODE or TRANSPORT_NCCL. */
+/* Creates a communicator of n ranks on these nodes: TRANSPORT_INTERNODE or TRANSPORT_NCCL. */
 int nodes_begin(enum transport_kind transport, uint32_t n, const uint32_t *nodes);
 int nodes_end(void **state);
-/* To the engine of one node. */
+/* Sends the command to one node's scheduler. */
 void command_node(uint32_t node, struct command c);
 
 /* ---- Members ---- */
 
 struct svc_record task_of(uint32_t rank, uint8_t op, int32_t peer);
-/* They submit a task, and return its number. */
+/* Submits a task, and returns its number. */
 uint64_t sum(uint32_t rank);
 uint64_t send_to(uint32_t rank, int32_t peer);
 uint64_t recv_from(uint32_t rank, int32_t peer);
-/* n <= MANY_MAX tasks as one group; returns the first one's number. */
+/* Submits n <= MANY_MAX tasks as one group; returns the first one's number. */
 uint64_t many(uint32_t rank, uint8_t op, int32_t peer, unsigned n);
-/* The engine has the member's first n tasks. */
+/* Waits until the scheduler has taken the member's first n tasks. */
 void await_taken(uint32_t rank, uint64_t n);
-/* GPUs are through with what is launched there as soon as it is. */
+/* Waits until the tasks are over. GPUs finish launches immediately. */
 void await_over(uint32_t rank, uint64_t n);
 void goes_well(uint32_t rank, uint64_t n);
-/* What the member is told of a task that has ended. */
+/* The status that the member gets for an ended task. */
 ncclsvc_status status_of_task(uint32_t rank, uint64_t n);
-/* Collectives and pairs still go well. */
+/* Checks that collectives and pairs still succeed. */
 void usable(void);
 
 #define CLUSTER_TEST(test, setup)                                                                  \

@@ -43,7 +43,7 @@ static void notify(void *arg)
 	(void)arg;
 }
 
-/* ---- Setting up ---- */
+/* ---- Setup ---- */
 
 void command(struct command c)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * For tests of the engine with GPUs: the test is the workers, their GPUs, and the clients. It reads
- * the queues, raises what GPUs would raise, and submits by ring. */
+ * For tests of the scheduler with GPUs: the test plays the workers, their GPUs, and the clients. It
+ * reads the queues, raises what GPUs would raise, and submits through the ring. */
 #ifndef TESTS_ENGINE_GPUS_H
 #define TESTS_ENGINE_GPUS_H
 
@@ -26,31 +25,31 @@
 #define USER_TASKS 32768
 #define BYTES	   4096
 #define REGION	   1
-#define WAIT_NS	   UINT64_C(25000000000) /* for what has to happen, with sanitizers, too */
-#define QUIET_NS   20000000		 /* as long as it takes to believe that nothing comes */
+#define WAIT_NS	   UINT64_C(25000000000) /* timeout for what must happen, even with sanitizers */
+#define QUIET_NS   20000000		 /* how long to wait before concluding that nothing comes */
 
 extern struct executor *engine;
-/* Before setup; else there is one node. */
+/* Set before setup; otherwise there is one node. */
 extern const struct mpi_api *engine_mpi;
 extern uint32_t engine_nodes;
-/* Of what is started; TRANSPORT_NCCL at first. */
+/* Transport of started communicators; TRANSPORT_NCCL at first. */
 extern enum transport_kind engine_transport;
-/* Also what members of the next communicators have pending; NULL at first. */
+/* The pending tasks of the next communicators' members; NULL at first. */
 extern struct member_pending *engine_pending;
 
 extern struct gpu {
 	struct worker_queue *queue;
 	int doorbell;
-	uint64_t seen; /* launches that the test has looked at */
+	uint64_t seen; /* launches that the test has seen */
 } gpus[DEVICES];
 
 extern struct trainer {
 	struct svc_ring *ring;
 	struct session_counts counts;
 	int doorbell;
-	int fd, sock;	    /* the daemon's end of its socket, and its own */
-	uint64_t last;	    /* number in its ring */
-	uint64_t submitted; /* by socket, too */
+	int fd, sock;	    /* the daemon's end of its socket, and its own end */
+	uint64_t last;	    /* newest number in its ring */
+	uint64_t submitted; /* submitted, including through the socket */
 	uint64_t values[SVC_TIMELINES];
 } trainers[SESSIONS];
 
@@ -60,10 +59,10 @@ uint64_t now_ns(void);
 void pause_ns(long ns);
 void command(struct command c);
 void add_device(uint32_t i);
-/* A session with memory on every device it is told. Regions: REGION + device. */
+/* Adds a session with memory on each of its devices. Regions: REGION + device. */
 void add_trainer(uint32_t i);
-/* Member k is trainer sessions[k] on devices[k]; they call it handle comm + 1, and a trainer that
- * is in it twice calls it comm + COMMS + 1 the second time. */
+/* Member k is trainer sessions[k] on devices[k]. Its handle is comm + 1; a trainer that is in the
+ * communicator twice uses comm + COMMS + 1 for the second rank. */
 void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int32_t *devices);
 void end_epoch(uint32_t comm, int32_t result, int32_t rank);
 int setup(void **state);
@@ -71,24 +70,25 @@ int teardown(void **state);
 struct svc_record record(uint32_t comm, uint8_t op, uint32_t device);
 struct svc_record p2p(uint32_t comm, uint8_t op, uint32_t device, int32_t peer);
 struct svc_record on_timeline(struct svc_record r, uint32_t trainer, uint32_t timeline);
-/* Returns the number of the first of n tasks, which are one group. */
+/* Submits n tasks as one group; returns the first one's number. */
 uint64_t submit(uint32_t trainer, const struct svc_record *records, unsigned n);
 uint64_t submit_one(uint32_t trainer, struct svc_record r);
-/* By socket. Returns the result that the reply tells. */
+/* Submits through the socket. Returns the result in the reply. */
 int32_t submit_by_socket(uint32_t trainer, struct svc_record r);
 bool over(uint32_t trainer, uint64_t n);
 void ends(uint32_t trainer, uint64_t n, int32_t result);
 struct svc_timeline *line(uint32_t trainer, uint32_t timeline);
-/* The stream that waits there hears that a task has ended, soon after the client has. */
+/* Checks that the stream waiting on the timeline is released soon after the client gets the status.
+ */
 void goes_on(uint32_t trainer, uint32_t timeline, uint64_t value);
 uint64_t head(uint32_t device);
-/* Waits until the device's queue has had n launches in all. */
+/* Waits until the device's queue has had n launches in total. */
 void launched(uint32_t device, uint64_t n);
 const struct launch *launch(uint32_t device, uint64_t i);
-/* The worker takes the first n launches ever, or all, and its GPU is through with them. */
+/* The worker takes the first n launches in total, or all, and its GPU finishes them. */
 void run_to(uint32_t device, uint64_t n);
 void run_all(uint32_t device);
-/* The engine has taken what was submitted, however busy the machine, and has had time since. */
+/* Waits until the scheduler has taken what was submitted, and has had some time since. */
 void quiet(void);
 void nothing_comes(void);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The public headers are C++, too, and NCCLSVC_TENSOR makes tensors there. */
+ * The public headers also compile as C++, including NCCLSVC_TENSOR. */
 #include <cstdio>
 #include <cstring>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A program of one layer of the daemon and those below it: that it links is the test. */
+ * A program of one layer of the daemon and the layers below it. The test is that it links. */
 int main(void)
 {
 	return 0;

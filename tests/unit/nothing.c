@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A program of what it is linked with, whole. */
+ * An empty program, linked with whole libraries. */
 int main(void)
 {
 	return 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The collective kernels' twins, for tests: one thread for each rank, as many kernels run at a
- * time. */
+ * The CPU builds of the collective kernels, for tests: one thread per rank, with as many kernels
+ * running at a time. */
 #ifndef TESTS_PEER_WORLD_H
 #define TESTS_PEER_WORLD_H
 
@@ -11,9 +11,9 @@
 #include "proto/ncclsvc_types.h"
 
 #define FEW	   704			    /* bytes */
-#define MANY	   150000		    /* more than the slots of a channel hold */
-#define MOST	   (PEER_LINES_MOST + 1024) /* all tests */
-#define SERIAL	   78			    /* of kernels for which it does not matter */
+#define MANY	   150000		    /* more than a channel's slots hold */
+#define MOST	   (PEER_LINES_MOST + 1024) /* maximum of all tests */
+#define SERIAL	   78			    /* serial for kernels where it does not matter */
 #define NEAR_WRAP  UINT32_C(0xfffffffe)	    /* the second operation has sequence 2 */
 #define ABOVE(v)   ((uint32_t)((v) >> 32))
 #define GUARD	   0xa5
@@ -25,8 +25,8 @@ struct kernel {
 	unsigned bytes, rounds, values; /* for the tests */
 };
 extern const struct kernel few, many;
-extern const struct kernel *kernel; /* the one that is tested */
-/* For cmocka: it is that one. */
+extern const struct kernel *kernel; /* the kernel under test */
+/* cmocka setups that choose it. */
 int with_few(void **unused);
 int with_many(void **unused);
 
@@ -51,7 +51,7 @@ static inline struct peer_state *state(struct rank *r)
 	return (struct peer_state *)r->staging;
 }
 
-/* All ranks do the work, each in a thread. */
+/* All ranks do the work, each in its own thread. */
 struct world *world_run(unsigned nranks, void (*work)(struct rank *));
 void world_free(struct world *w);
 /* Each rank sends to all, and receives from all. */

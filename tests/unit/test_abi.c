@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The headers of CUDA and NCCL in proto/abi say what NVIDIA's own headers say, where those are
- * installed. */
+ * Compares proto/abi's CUDA and NCCL headers with NVIDIA's own, if those are installed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -52,8 +51,8 @@ static void nccl_new_values(void **state)
 	values_agree(ours_nccl_new, n_ours_nccl_new, real_nccl_new, n_real_nccl_new);
 }
 
-/* A function whose newer version can do no more, for those who use it here, is looked up by its
- * older name, so that older drivers will do. */
+/* If a function's newer version adds nothing that is used here, its older name is looked up, so
+ * that older drivers work. */
 static bool older_will_do(const char *function)
 {
 	static const char *const names[] = {"cuEventElapsedTime", "cuGraphAddDependencies",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tasks on streams: their order, and what ends it. */
+ * Tasks on streams: their order, and what ends a wait. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static void a_task_runs_in_its_streams_order(void **state)
 	work(1);
 	stream_ends(stream);
 	assert_int_equal(ncclsvc_wait(s, task, WAIT_MS), NCCLSVC_OK);
-	/* The next is the same timeline's next. */
+	/* The next value of the same timeline. */
 	reduce(comm, p, 16);
 	assert_int_equal(record(2).timeline, r.timeline);
 	assert_int_equal(record(2).value, 2);
@@ -66,7 +66,7 @@ static void a_group_is_ready_as_a_whole(void **state)
 	assert_int_equal(first.value, 1);
 	assert_int_equal(last.value, 2);
 	wait_ready(last.timeline, 2);
-	wait_ready(other.timeline, 1); /* before the first is done: the group may need both */
+	wait_ready(other.timeline, 1); /* before the first one is done: the group may need both */
 	atomic_store(&timeline(last.timeline)->done, 1);
 	atomic_store(&timeline(other.timeline)->done, 1);
 	assert_false(stream_idle(stream));
@@ -96,7 +96,7 @@ static void detached_tasks_are_waited_for_by_name(void **state)
 	assert_false(stream_idle(other));
 	work(2);
 	stream_ends(other);
-	/* What has ended needs no wait, nor does no task. */
+	/* An ended task needs no wait, and neither does task 0. */
 	assert_int_equal(ncclsvc_stream_wait(s, other, first), NCCLSVC_OK);
 	assert_int_equal(ncclsvc_stream_wait(s, other, 0), NCCLSVC_OK);
 	stream_ends(other);
@@ -107,14 +107,14 @@ static void detached_tasks_are_waited_for_by_name(void **state)
 		NCCLSVC_OK);
 	assert_int_equal(record(3).flags, 0);
 	assert_int_equal(ncclsvc_stream_wait(s, other, on_host), NCCLSVC_INVALID_ARGUMENT);
-	says("host memory");
+	says("host communicator");
 	ncclsvc_close(s);
 	GOOD(cu.cuMemFree(p));
 	GOOD(cu.cuStreamDestroy(stream));
 	GOOD(cu.cuStreamDestroy(other));
 }
 
-static void what_a_captured_stream_refuses(void **state)
+static void a_captured_stream_refuses(void **state)
 {
 	CUgraph graph;
 	(void)state;
@@ -169,7 +169,7 @@ static void *submit(void *arg)
 	return (void *)(intptr_t)r;
 }
 
-/* The default stream, and threads that have no context: both are the communicator's GPU's. */
+/* Default streams, and threads without a context, use the communicator's GPU. */
 static void default_streams_and_bare_threads(void **state)
 {
 	pthread_t thread;
@@ -228,15 +228,15 @@ static void timelines_are_used_again_once_idle(void **state)
 	assert_int_equal(ncclsvc_stream_set(s, streams[STREAMS - 2], 0), NCCLSVC_OK);
 	r = ncclsvc_all_reduce(buffer, buffer, 16, NCCLSVC_FLOAT32, NCCLSVC_SUM, comm, NULL);
 	assert_int_equal(r, NCCLSVC_LIMIT);
-	says("63 timelines");
-	/* The second stream's are over. */
+	says("all 63 timelines");
+	/* The second stream's tasks are over. */
 	work(3);
 	work(4);
 	reduce(comm, p, 16);
 	uint64_t n = 2 * (STREAMS - 2) + 1;
 	assert_int_equal(record(n).timeline, record(3).timeline);
 	assert_int_equal(record(n).value, 3);
-	/* A task that ended before its stream got to it keeps its timeline. */
+	/* A task that ended before its stream reached it keeps its timeline. */
 	assert_int_equal(ncclsvc_stream_set(s, streams[STREAMS - 1], 0), NCCLSVC_OK);
 	wait_ready(record(n).timeline, 3);
 	atomic_store(&timeline(record(1).timeline)->done, 2);
@@ -268,7 +268,8 @@ static void a_lost_daemon_frees_the_streams(void **state)
 		peer_hang_up(&peer);
 		assert_int_equal(ncclsvc_wait(s, task, WAIT_MS), NCCLSVC_DAEMON_LOST);
 		assert_int_equal(ncclsvc_comm_rejoin(comm, WAIT_MS), NCCLSVC_DAEMON_LOST);
-		if (round > 1) /* the first time, its work is still to come when all is new */
+		if (round >
+		    1) /* the first time, its work is still pending when everything is new */
 			stream_ends(stream);
 		peer.devices[0].device = DAEMON_DEVICE(0) + 10 * (int)round;
 		if (gpus > 1) {
@@ -383,7 +384,8 @@ static void joins_are_refused_by_name(void **state)
 	ncclsvc_close(s);
 }
 
-/* In a process of its own, because the driver is opened once: with a library that is none. */
+/* Runs in a separate process, because the driver is opened only once: with a library that is not a
+ * driver. */
 static void no_driver(void **state)
 {
 	ncclsvc_unique_id id = {{1}};
@@ -409,7 +411,7 @@ static void no_driver(void **state)
 		assert_int_equal(
 			ncclsvc_all_reduce(memory, memory, 4, narrow[i], NCCLSVC_SUM, comm, NULL),
 			NCCLSVC_UNSUPPORTED);
-		says("on GPUs only");
+		says("only on GPUs");
 		assert_int_equal(ncclsvc_broadcast(memory, memory, 4, narrow[i], 0, comm, NULL),
 				 NCCLSVC_OK);
 	}
@@ -455,7 +457,7 @@ int main(void)
 		GPU_TEST(a_task_runs_in_its_streams_order),
 		GPU_TEST(a_group_is_ready_as_a_whole),
 		GPU_TEST(detached_tasks_are_waited_for_by_name),
-		GPU_TEST(what_a_captured_stream_refuses),
+		GPU_TEST(a_captured_stream_refuses),
 		GPU_TEST(default_streams_and_bare_threads),
 		GPU_TEST(timelines_are_used_again_once_idle),
 		GPU_TEST(a_lost_daemon_frees_the_streams),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The driver's checkpoint and restore: memory from before is never used again. */
+ * The driver's checkpoint and restore: old memory must never be used again. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@ typedef CUresult checkpoint_call(int pid, void *args);
 
 static CUresult checkpoint(const char *name)
 {
-	uint64_t none[16] = {0}; /* as long as any call's arguments */
+	uint64_t none[16] = {0}; /* at least as large as any call's arguments */
 	static void *library;
 	if (!library)
 		library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -61,7 +61,7 @@ static void restored_memory_is_registered_again(void **state)
 	work(3);
 	work(4);
 	assert_int_equal(ncclsvc_wait_all(s, WAIT_MS), NCCLSVC_OK);
-	/* Not after every pause. */
+	/* A pause alone is not taken for a checkpoint. */
 	usleep(50000);
 	reduce(comm, a, 100);
 	assert_int_equal(record(5).src_region, peer.cuda_ids[2]);
@@ -72,7 +72,7 @@ static void restored_memory_is_registered_again(void **state)
 	GOOD(cu.cuStreamDestroy(stream));
 }
 
-/* A task that ended before the checkpoint cannot be told from one that ended later. */
+/* A task that ended before the checkpoint cannot be distinguished from one that ended later. */
 static void a_detached_task_that_was_not_waited_for_fails(void **state)
 {
 	ncclsvc_comm *comm;
@@ -143,8 +143,8 @@ static bool published(uint64_t n)
 	return svc_number_load(&svc_record_slot(peer.ring, peer.entries, n)->number) == n;
 }
 
-/* The driver blocks the thread once its record is there, and its stream says that the input is
- * ready once the memory is another. */
+/* The driver blocks the thread once its record is in the ring, and its stream reports the input as
+ * ready when the memory has already been replaced. */
 static void a_task_submitted_in_a_checkpoint_fails(void **state)
 {
 	pthread_t thread;
@@ -157,7 +157,7 @@ static void a_task_submitted_in_a_checkpoint_fails(void **state)
 	assert_int_equal(ncclsvc_wait_all(s, WAIT_MS), NCCLSVC_OK);
 	GOOD(checkpoint("cuCheckpointProcessLock"));
 	GOOD(checkpoint("cuCheckpointProcessCheckpoint"));
-	usleep(50000); /* for it to look before it submits, too */
+	usleep(50000); /* long enough that it also checks before it submits */
 	assert_int_equal(pthread_create(&thread, NULL, submit, &x), 0);
 	for (int ms = 0; !published(2); ms++, usleep(1000))
 		assert_in_range(ms, 0, WAIT_MS);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Device memory: what is registered when, what is refused, what is lent. */
+ * Device memory: when it is registered, what is refused, what is lent. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ static void an_allocation_is_registered_once(void **state)
 	reduce(comm, b, 100);
 	assert_int_equal(record(3).src_region, peer.cuda_ids[1]);
 	assert_int_equal(peer.ncuda, 2);
-	/* To its last byte, and no further. */
+	/* Up to its last byte, and not further. */
 	reduce(comm, b, MiB / 4);
 	assert_int_equal(try_reduce(comm, pointer(b + 4), pointer(b + 4), MiB / 4),
 			 NCCLSVC_INVALID_ARGUMENT);
@@ -60,12 +60,12 @@ static void freed_memory_is_another_when_it_comes_back(void **state)
 	wait_ready(record(1).timeline, 1);
 	GOOD(cu.cuMemFree(a));
 	CUdeviceptr b = new_memory(8 * MiB);
-	assert_int_equal(a, b); /* or this tests nothing */
+	assert_int_equal(a, b); /* otherwise this tests nothing */
 	reduce(comm, b, 100);
 	assert_int_equal(peer.ncuda, 2);
 	assert_int_not_equal(peer.cuda[0].buffer_id, peer.cuda[1].buffer_id);
 	assert_int_equal(record(2).src_region, peer.cuda_ids[1]);
-	/* A pending task used the old one. */
+	/* A pending task used the old memory. */
 	peer_sync(s);
 	assert_int_equal(peer.ndeleted, 0);
 	work(1);
@@ -73,7 +73,8 @@ static void freed_memory_is_another_when_it_comes_back(void **state)
 	peer_sync(s);
 	assert_int_equal(peer.ndeleted, 1);
 	assert_int_equal(peer.deleted[0], peer.cuda_ids[0]);
-	/* What is freed goes when the next is registered, even if its address is not used again. */
+	/* Freed memory is dropped when the next is registered, even if its address is not reused.
+	 */
 	work(2);
 	assert_int_equal(ncclsvc_wait_all(s, WAIT_MS), NCCLSVC_OK);
 	GOOD(cu.cuMemFree(b));
@@ -86,7 +87,7 @@ static void freed_memory_is_another_when_it_comes_back(void **state)
 	GOOD(cu.cuStreamDestroy(stream));
 }
 
-/* As expandable segments have it: one range, several mappings. */
+/* As with expandable segments: one address range, several mappings. */
 static void mappings_are_registered_one_by_one(void **state)
 {
 	ncclsvc_comm *comm;
@@ -125,7 +126,7 @@ static void mappings_are_registered_one_by_one(void **state)
 	peer_sync(s);
 	assert_int_equal(peer.ndeleted, 1);
 	assert_int_equal(peer.deleted[0], peer.cuda_ids[0]);
-	/* Those that are gone do not hide a larger one in their place. */
+	/* Freed ones do not hide a larger one at the same address. */
 	for (int i = 0; i < 3; i++)
 		GOOD(cu.cuMemUnmap(p + (size_t)i * one, one));
 	map_at(p, 2 * one, create(2 * one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
@@ -138,7 +139,7 @@ static void mappings_are_registered_one_by_one(void **state)
 	GOOD(cu.cuStreamDestroy(stream));
 }
 
-/* A buffer that lies across mappings has a region of them all, which goes with any of them. */
+/* A buffer across mappings gets one region for all of them, which is dropped with any of them. */
 static void mappings_make_a_range(void **state)
 {
 	ncclsvc_comm *comm;
@@ -161,10 +162,10 @@ static void mappings_make_a_range(void **state)
 	assert_int_equal(record(1).src_region, peer.range_id);
 	assert_int_equal(record(1).src_offset, 64);
 	assert_int_equal(open_fds(), fds);
-	/* Known, and no part of it is asked for again. */
+	/* Known, and no part of it is registered again. */
 	assert_int_equal(try_reduce(comm, pointer(p + 8), pointer(p + 8), one / 4), NCCLSVC_OK);
 	assert_int_equal(peer.opcodes[SVC_REGION_RANGE], 1);
-	/* What lies in one mapping is that mapping's. */
+	/* A buffer inside one mapping uses that mapping's region. */
 	assert_int_equal(try_reduce(comm, pointer(p + one), pointer(p + one), 4), NCCLSVC_OK);
 	assert_int_equal(record(3).src_region, peer.cuda_ids[1]);
 	/* Beyond the last. */
@@ -174,7 +175,7 @@ static void mappings_make_a_range(void **state)
 	for (unsigned i = 1; i <= 3; i++)
 		work(i);
 	assert_int_equal(ncclsvc_wait_all(s, WAIT_MS), NCCLSVC_OK);
-	/* One mapping is another: so is every range that has it. */
+	/* If one mapping is replaced, so is every range that contains it. */
 	uint32_t old = peer.range_id;
 	GOOD(cu.cuMemUnmap(p + one, one));
 	map_at(p + one, one, create(one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
@@ -192,7 +193,7 @@ static void mappings_make_a_range(void **state)
 	GOOD(cu.cuStreamDestroy(stream));
 }
 
-/* More parts than one message has room for. */
+/* More parts than fit into one message. */
 static void many_mappings_are_ranges_of_ranges(void **state)
 {
 	ncclsvc_comm *comm;
@@ -237,7 +238,7 @@ static void unsharable_memory_is_refused_by_name(void **state)
 	says("memory pool");
 	GOOD(cu.cuMemFreeAsync(pool, stream));
 	assert_int_equal(try_reduce(hosts, pointer(p), pointer(p), 4), NCCLSVC_UNSUPPORTED);
-	says("is device memory, communicator world");
+	says("is device memory, but communicator world");
 	if (gpus > 1) {
 		CUdeviceptr far;
 		GOOD(cu.cuDeviceGet(&device, 1));
@@ -249,12 +250,12 @@ static void unsharable_memory_is_refused_by_name(void **state)
 		assert_int_equal(try_reduce(comm, pointer(far), pointer(far), 4),
 				 NCCLSVC_INVALID_ARGUMENT);
 		says("memory of GPU 1");
-		says("is of GPU 0");
-		/* Also when it is known, from that GPU's own communicator. */
+		says("uses GPU 0");
+		/* Also if it is known from that GPU's own communicator. */
 		ncclsvc_comm *there = join_gpu(s, 1);
 		assert_int_equal(try_reduce(there, pointer(far), pointer(far), 4),
 				 NCCLSVC_INVALID_ARGUMENT);
-		says("the stream is of GPU 0, the communicator");
+		says("the stream belongs to GPU 0, communicator");
 		assert_int_equal(ncclsvc_stream_set(s, stranger, 0), NCCLSVC_OK);
 		reduce(there, far, 4);
 		assert_int_equal(ncclsvc_stream_set(s, stream, 0), NCCLSVC_OK);
@@ -295,7 +296,7 @@ static void lent_memory(void **state)
 		fail_msg("%s", ncclsvc_last_error());
 	if (!fake)
 		assert_int_equal(open_fds(), fds);
-	/* It can be read; that it is clear is the daemon's to see to. */
+	/* It can be read; the daemon is responsible for clearing it. */
 	GOOD(cu.cuMemcpyDtoH(bytes, (uintptr_t)lent, sizeof(bytes)));
 	reduce(comm, (uintptr_t)lent + 16, 4);
 	assert_int_equal(peer.ncuda, 0);
@@ -316,7 +317,7 @@ static void lent_memory(void **state)
 	assert_int_not_equal(
 		cu.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, (uintptr_t)lent), 0);
 	assert_int_equal(ncclsvc_mem_free(s, lent), NCCLSVC_NOT_FOUND);
-	/* A daemon that is gone takes it along, but not from under this process. */
+	/* A daemon that is gone forgets it, but it stays mapped in this process. */
 	assert_int_equal(ncclsvc_mem_alloc_device(s, 0, 100, &lent), NCCLSVC_OK);
 	assert_int_equal(ncclsvc_mem_alloc_device(s, 0, 100, &second), NCCLSVC_OK);
 	peer_hang_up(&peer);
@@ -337,7 +338,8 @@ static void lent_memory(void **state)
 	GOOD(cu.cuStreamDestroy(stream));
 }
 
-/* A member gives staging memory before it knows how large its part is; kernels reach 8 ranks. */
+/* A member allocates staging memory before it knows the size of its part; kernels support up to 8
+ * ranks. */
 static void staging_memory_of_a_part_too_large_for_kernels(void **state)
 {
 	enum { RANKS = 16 };
@@ -369,7 +371,7 @@ static void staging_memory_of_a_part_too_large_for_kernels(void **state)
 	assert_int_equal(after, before);
 }
 
-/* More allocations than the table has places. */
+/* More allocations than the table has entries. */
 static void the_table_is_bounded(void **state)
 {
 	enum { PLACES = 1024, MORE = 40 };
@@ -417,7 +419,7 @@ static void *submit_across(void *arg)
 	return NULL;
 }
 
-/* Nor is its place given away before it is answered. */
+/* Its entry is not given away either before the answer. */
 static void parts_of_a_range_that_is_being_made_stay(void **state)
 {
 	enum { MORE = 1024 };
@@ -438,7 +440,7 @@ static void parts_of_a_range_that_is_being_made_stay(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, submit_across, &w), 0);
 	while (!peer.opcodes[SVC_REGION_RANGE])
 		usleep(1000);
-	/* As many as there are places, and before that thread's deadline for its answer. */
+	/* As many as there are entries, and before that thread's deadline for its answer. */
 	for (unsigned i = 0; i < MORE; i++) {
 		ncclsvc_task task = reduce(w.comm, p[i], 4);
 		ids[i] = record(i + 1).src_region;
@@ -482,7 +484,7 @@ int main(void)
 		GPU_TEST(the_table_is_bounded),
 		GPU_TEST(parts_of_a_range_that_is_being_made_stay),
 	};
-	setenv("NCCLSVC_PEER", "0", 1); /* regions are of what NCCL moves */
+	setenv("NCCLSVC_PEER", "0", 1); /* only NCCL's operations use regions */
 	gpus_open();
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 	gpus_close();

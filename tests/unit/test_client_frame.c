@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a daemon says, be it a false one: sentences that anybody may print. */
+ * Messages of a daemon, even a malicious one: their sentences are safe to print. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@ static void errors_are_printable(void **state)
 	(void)state;
 	frame_error_text(&e, NCCLSVC_LIMIT, text);
 	assert_string_equal(text, "no room ?]0;x? ???");
-	memset(e.text, 'x', sizeof(e.text)); /* without an end */
+	memset(e.text, 'x', sizeof(e.text)); /* without a terminating NUL */
 	frame_error_text(&e, NCCLSVC_LIMIT, text);
 	assert_int_equal(strlen(text), SVC_TEXT_BYTES - 1);
 }

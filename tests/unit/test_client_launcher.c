@@ -38,11 +38,11 @@ static const struct row rows[] = {
 	{"RANK=1 WORLD_SIZE=8", -1, "WORLD_SIZE is 8, but the world has 4 ranks"},
 	{"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 PMIX_RANK=1", -1,
 	 "OMPI_COMM_WORLD_SIZE is 2"},
-	{"RANK=1 WORLD_SIZE=4 PMI_RANK=2 PMI_SIZE=4", -1, "RANK is 1, and PMI_RANK is 2"},
+	{"RANK=1 WORLD_SIZE=4 PMI_RANK=2 PMI_SIZE=4", -1, "RANK is 1, but PMI_RANK is 2"},
 	{"RANK=4 WORLD_SIZE=4", -1, "RANK is '4': it must be a number from 0 to 3"},
 	{"RANK=-1 WORLD_SIZE=4", -1, "RANK is '-1'"},
 	{"RANK=1x WORLD_SIZE=4", -1, "RANK is '1x'"},
-	{"RANK= WORLD_SIZE=4", -1, "no launcher has given"},
+	{"RANK= WORLD_SIZE=4", -1, "no launcher gave"},
 	{"RANK= WORLD_SIZE=4 PMI_RANK=2 PMI_SIZE=4", 2, NULL},
 	{"RANK=1 WORLD_SIZE=99999999999999999999", -1, "WORLD_SIZE is '99999999999999999999'"},
 	{"PMIX_RANK=9", -1, "PMIX_RANK is '9'"},
@@ -109,7 +109,7 @@ static const struct number {
 		{"RANK=0 WORLD_SIZE=65537", -1, "WORLD_SIZE is '65537'"},
 },
   locals[] = {
-	  /* of the world of 4, rank 3 */
+	  /* for the world of 4, rank 3 */
 	  {"", 0, NULL},
 	  {TORCHRUN, 2, NULL},
 	  {OMPI, 0, NULL},
@@ -118,13 +118,13 @@ static const struct number {
 	  {SLURM "SLURM_STEP_TASKS_PER_NODE=2(x2) SLURM_NTASKS_PER_NODE=4", 2, NULL},
 	  {"SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE=3,1", 3,
 	   NULL},
-	  /* srun has started one torchrun on each node: its tasks are not the ranks. */
+	  /* srun has started one torchrun on each node, so its tasks are not the ranks. */
 	  {"SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 "
 	   "SLURM_STEP_TASKS_PER_NODE=1(x2) " TORCHRUN,
 	   2, NULL},
 	  /* --distribution=cyclic */
 	  {"SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE=2(x2)",
-	   -1, "SLURM_LOCALID is 0, but with 2 ranks on a node"},
+	   -1, "SLURM_LOCALID is 0, but with 2 ranks per node"},
 	  {SLURM "SLURM_STEP_TASKS_PER_NODE=x", -1, "SLURM_STEP_TASKS_PER_NODE is 'x'"},
 	  {SLURM "SLURM_STEP_TASKS_PER_NODE=0(x2)", -1, "SLURM_STEP_TASKS_PER_NODE is '0(x2)'"},
 	  {SLURM "SLURM_STEP_TASKS_PER_NODE=2y", -1, "SLURM_STEP_TASKS_PER_NODE is '2y'"},
@@ -154,7 +154,8 @@ static void sizes_and_nodes(void **state)
 		const ncclsvc_result r = launcher_local(WORLD, 3, &number);
 		check_number(&locals[i], r, number);
 	}
-	/* A rank that the program gives itself has nothing to do with the launcher's place. */
+	/* A rank that the program chooses itself does not have to match the launcher's placement.
+	 */
 	set_environment(TORCHRUN "LOCAL_RANK=0");
 	assert_int_equal(launcher_local(WORLD, -1, &number), NCCLSVC_OK);
 	assert_int_equal(number, 2);
@@ -173,7 +174,7 @@ static const struct job_row {
 	{SLURM "SLURM_JOB_ID=7 SLURM_STEP_ID=1", "SLURM_JOB_ID=7 SLURM_STEP_ID=1 "},
 	{"PMI_RANK=3 PMI_SIZE=4 " SLURM "SLURM_JOB_ID=7 SLURM_STEP_ID=1",
 	 "SLURM_JOB_ID=7 SLURM_STEP_ID=1 "},
-	/* The job of another size is not the world's. */
+	/* A job of another size is not the world's. */
 	{"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=8 PMIX_RANK=1 PMIX_NAMESPACE=42", NULL},
 	{"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_JOB_ID=7 SLURM_STEP_ID=1", NULL},
 	{TORCHRUN "MASTER_ADDR=n1", NULL},
@@ -196,7 +197,7 @@ static void jobs(void **state)
 		assert_int_equal(r, NCCLSVC_OK);
 		assert_string_equal(name, job_rows[i].name);
 	}
-	/* Each node can have a job at this address. */
+	/* Each node can have its own job at this address. */
 	set_environment(TORCHRUN "MASTER_ADDR=localhost MASTER_PORT=29500");
 	assert_int_equal(gethostname(host, sizeof(host) - 1), 0);
 	snprintf(with_host, sizeof(with_host), "MASTER_PORT=29500 MASTER_ADDR=localhost host=%s ",

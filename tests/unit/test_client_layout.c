@@ -56,7 +56,7 @@ static void known_layouts(void **state)
 	}
 }
 
-/* ---- Every rank of many worlds, by the definitions ---- */
+/* ---- Every rank of many worlds, checked against the definitions ---- */
 
 struct place {
 	int x, y, z, node, local;
@@ -102,7 +102,7 @@ static void check_group(const ncclsvc_world_sizes *s, unsigned type, int rank,
 		n++;
 	}
 	assert_int_equal(g->size, n);
-	/* Its id: how many groups begin before it. */
+	/* Its id is the number of groups that begin before it. */
 	for (int r = 0; r < g->first; r++) {
 		struct place theirs = place_of(s, r), earlier;
 		bool first = true;
@@ -122,7 +122,7 @@ static void groups_follow_their_definitions(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(triples) / sizeof(triples[0]); i++) {
 		const int *t = triples[i], world = t[0] * t[1] * t[2];
-		/* Local sizes that do not divide the world, too. */
+		/* Includes local sizes that do not divide the world. */
 		for (int local = 1; local <= world; local++) {
 			ncclsvc_world_sizes s = {world, local, t[0], t[1], t[2]};
 			for (int rank = 0; rank < world; rank++) {
@@ -189,9 +189,9 @@ static void bad_parameters_are_named_in_order(void **state)
 		{64, {64, 0, 0, 0, 0}, "rank is 64"},
 		{0, {64, 0, 0, 0, 0}, "local size is 0"},
 		{0, {64, 65, 0, 0, 0}, "local size is 65"},
-		{0, {64, 4, 65, 1, 1}, "data is 65: give 1 to 64"},
+		{0, {64, 4, 65, 1, 1}, "data is 65: use 1 to 64"},
 		{0, {64, 4, 0, 65, 1}, "data is 0"},
-		{0, {64, 4, 1, 65, 1}, "horizontal is 65: give 1 to 64"},
+		{0, {64, 4, 1, 65, 1}, "horizontal is 65: use 1 to 64"},
 		{0, {64, 4, 1, -1, 1}, "horizontal is -1"},
 		{0, {64, 4, 16, 5, 1}, "horizontal is 5, which does not divide"},
 		{0, {64, 4, 7, 5, 1}, "horizontal is 5, which does not divide"},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What opening a session leaves in the environment for CUDA: MPS as the daemon advises it, unless
- * CUDA is initialized, or the user has said otherwise. */
+ * What opening a session leaves in the environment for CUDA: MPS as the daemon advises, unless CUDA
+ * is initialized or the user has chosen otherwise. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,14 +73,14 @@ static void no_advice(void **state)
 	finds(NULL, NULL);
 	advise(SVC_MPS_OTHER_USER, "");
 	finds(NULL, NULL);
-	/* Nor is the directory taken without it. */
+	/* The directory is ignored as well. */
 	advise(SVC_MPS_OTHER_USER, THERE);
 	finds(NULL, NULL);
 	advise((enum svc_mps_advice)77, THERE);
 	finds(NULL, NULL);
 }
 
-/* What a session, or a parent's, has set is no choice of the user's. */
+/* A value set by a session, or a parent's session, is not the user's choice. */
 static void it_is_set_again(void **state)
 {
 	(void)state;
@@ -111,10 +111,10 @@ static void bad_directories(void **state)
 	char *directory = peer.says.mps_directory;
 	(void)state;
 	advise(SVC_MPS_JOIN, "");
-	refused("no absolute path");
+	refused("not an absolute path");
 	advise(SVC_MPS_JOIN, "run/ncclsvc");
-	refused("no absolute path");
-	memset(directory, '/', sizeof(peer.says.mps_directory)); /* without an end */
+	refused("not an absolute path");
+	memset(directory, '/', sizeof(peer.says.mps_directory)); /* without a terminating NUL */
 	refused("too long");
 	directory[NCCLSVC_MPS_DIRECTORY_MAX + 1] = '\0';
 	refused("too long");

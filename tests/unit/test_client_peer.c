@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The library against a peer that misbehaves, answers out of order, or goes away. */
+ * The library against a daemon that misbehaves, answers out of order, or goes away. */
 #include "base/clock.h"
 #include "base/ring.h"
 #include "client_peer.h"
@@ -28,25 +28,24 @@ static void bad_daemons_are_refused_and_nothing_leaks(void **state)
 		const char *says;
 	} cases[] = {
 		{SAYS_VERSION, NCCLSVC_VERSION,
-		 "speaks protocol versions 7 to 9, this library 1 to 2"},
+		 "speaks protocol versions 7 to 9, this library 1 to 3"},
 		{SAYS_BYE, NCCLSVC_LIMIT, "too many sessions"},
 		{SAYS_NOTHING, NCCLSVC_TIMEOUT, "does not answer"},
 		{HANGS_UP_UNREAD, NCCLSVC_LIMIT, "full"},
 		{SHORT_REPLY, NCCLSVC_PROTOCOL, "HELLO"},
-		{WRONG_SERIAL, NCCLSVC_PROTOCOL, "another request"},
+		{WRONG_SERIAL, NCCLSVC_PROTOCOL, "a different request"},
 		{STRAY_FD, NCCLSVC_PROTOCOL, "file descriptors"},
 		{NO_RING_FDS, NCCLSVC_PROTOCOL, "file descriptors"},
 		{UNSEALED_RING, NCCLSVC_PROTOCOL, "F_SEAL_SHRINK"},
 		{SMALL_RING, NCCLSVC_PROTOCOL, "ring"},
 		{OTHER_ENTRIES, NCCLSVC_PROTOCOL, "ring"},
 		{NO_MAGIC, NCCLSVC_PROTOCOL, "no ring"},
-		{OTHER_RING_VERSION, NCCLSVC_PROTOCOL,
-		 "is of protocol version 3, the session of 2"},
-		{DOORBELL_PIPE, NCCLSVC_PROTOCOL, "no eventfd"},
-		{DOORBELL_BLOCKS, NCCLSVC_PROTOCOL, "no eventfd"},
+		{OTHER_RING_VERSION, NCCLSVC_PROTOCOL, "has protocol version 4, the session 3"},
+		{DOORBELL_PIPE, NCCLSVC_PROTOCOL, "not an eventfd"},
+		{DOORBELL_BLOCKS, NCCLSVC_PROTOCOL, "not an eventfd"},
 		{COMPLETION_FILE, NCCLSVC_PROTOCOL, "completion"},
-		{CHOOSES_VERSION_0, NCCLSVC_PROTOCOL, "chose protocol version 0 of 1 to 2"},
-		{CHOOSES_VERSION_3, NCCLSVC_PROTOCOL, "chose protocol version 3 of 1 to 2"},
+		{CHOOSES_VERSION_0, NCCLSVC_PROTOCOL, "chose protocol version 0, outside 1 to 3"},
+		{CHOOSES_VERSION_4, NCCLSVC_PROTOCOL, "chose protocol version 4, outside 1 to 3"},
 	};
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -137,7 +136,7 @@ static void an_event_breaks_the_communicator(void **state)
 	ncclsvc_close(s);
 }
 
-/* Version 1 cannot say it. */
+/* Version 1 cannot express it. */
 static void a_lost_node_is_named_from_version_2_on(void **state)
 {
 	(void)state;
@@ -172,7 +171,7 @@ static void a_request_that_the_daemon_lacks_is_not_sent(void **state)
 	ncclsvc_close(s);
 }
 
-/* An event of another version's length breaks the protocol. */
+/* An event with another version's length breaks the protocol. */
 static void an_event_of_another_version_ends_the_session(void **state)
 {
 	(void)state;
@@ -233,7 +232,7 @@ static void nonsense_on_the_socket_ends_the_session(void **state)
 	ncclsvc_close(s);
 }
 
-/* The caller's buffers are for as many ranks as it has asked for. */
+/* The caller's buffers are sized for the ranks it requested. */
 static void another_join_than_was_asked_for(void **state)
 {
 	static const enum fault faults[] = {JOIN_MORE_RANKS, JOIN_OTHER_RANK};
@@ -257,7 +256,7 @@ static void another_join_than_was_asked_for(void **state)
 	}
 }
 
-/* However long it pays to poll, as the daemon says. */
+/* Even if the daemon says that polling pays for very long. */
 static void a_wait_that_polls_ends_in_time(void **state)
 {
 	(void)state;
@@ -267,7 +266,7 @@ static void a_wait_that_polls_ends_in_time(void **state)
 	struct spin spin = {.worth_ns = UINT32_MAX, .budget_ns = UINT32_MAX, .always = true};
 	const uint64_t since = now_ns();
 	assert_false(ring_sleep(s->connection, 1, &spin, deadline_in(10)));
-	assert_true(now_ns() - since < UINT64_C(2000000000)); /* else 4.3 s */
+	assert_true(now_ns() - since < UINT64_C(2000000000)); /* otherwise 4.3 s */
 	ncclsvc_close(s);
 }
 
@@ -353,7 +352,7 @@ static void reattaching_keeps_handles_and_memory(void **state)
 	ncclsvc_close(s);
 }
 
-/* Its listener outlives what it does for its sessions. */
+/* Its listener outlives the sessions it serves. */
 static void reattaching_waits_until_a_going_daemon_is_gone(void **state)
 {
 	ncclsvc_options o = {.size = sizeof(o), .socket = peer.path};

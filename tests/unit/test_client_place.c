@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Buffers of an operation: which arguments and overlaps are refused, and how the rest is placed in
- * regions or staged. */
+ * Buffers of an operation: which arguments and overlaps are refused, and how the others are placed
+ * in regions or staged. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -59,12 +59,12 @@ static ncclsvc_result check(unsigned kind, const void *src, void *dst, int peer)
 	return op_check(&op);
 }
 
-/* Every distance between the buffers: one alone overlaps lawfully. */
+/* Tries every distance between the buffers: only one overlap is allowed. */
 static void only_the_in_place_overlap_is_allowed(void **state)
 {
 	static const struct {
 		unsigned op;
-		int src, dst, in_place; /* blocks; dst minus src when in place, in bytes */
+		int src, dst, in_place; /* in blocks; in_place: dst minus src in place, in bytes */
 	} cases[] = {
 		{NCCLSVC_ALL_REDUCE, 1, 1, 0},
 		{NCCLSVC_BROADCAST, 1, 1, 0},

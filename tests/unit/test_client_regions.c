@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The table that finds the region a pointer lies in, against a plain search. */
+ * The table that finds a pointer's region, compared with a linear search. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@
 #define SLOTS  64
 #define STRIDE 256
 
-/* Addresses within one object; nothing is ever stored there. */
+/* Addresses within one object; nothing is stored there. */
 static char space[SLOTS * STRIDE];
 
 static void finds_what_a_plain_search_finds(void **state)

@@ -100,7 +100,7 @@ static void *waits(void *arg)
 	return NULL;
 }
 
-/* The peer ends the task without touching the data: what comes back is what went in. */
+/* The peer ends the task without touching the data, so the output equals the input. */
 static void staged_output_comes_once(void **state)
 {
 	enum { N = 1 << 20, THREADS = 4 };
@@ -129,7 +129,7 @@ static void staged_output_comes_once(void **state)
 	memset(data, 3, N);
 	assert_int_equal(ncclsvc_wait(s, task, 0), NCCLSVC_OK);
 	assert_int_equal(data[0], 3);
-	/* Of a failed task nothing comes back; the chunk is used again. */
+	/* A failed task has no output; its chunk is reused. */
 	assert_int_equal(ncclsvc_all_reduce(data, data, N, NCCLSVC_INT8, NCCLSVC_SUM, comm, &task),
 			 NCCLSVC_OK);
 	memset(data, 4, N);
@@ -168,7 +168,7 @@ static void an_event_loop_misses_nothing(void **state)
 		assert_false(readable(s));
 		peer_end_task(&peer, n, n % 5 ? NCCLSVC_OK : NCCLSVC_CANCELLED);
 		assert_true(readable(s));
-		if (n % 3 == 0) /* found out elsewhere: the callback is due all the same */
+		if (n % 3 == 0) /* its end was noticed elsewhere, but its callback is still due */
 			ncclsvc_wait(s, task, WAIT_MS);
 		assert_true(readable(s));
 		assert_int_equal(ncclsvc_dispatch(s, WAIT_MS), NCCLSVC_OK);
@@ -177,7 +177,7 @@ static void an_event_loop_misses_nothing(void **state)
 		assert_false(readable(s));
 		c.n[n % 64] = 0;
 	}
-	assert_int_equal(ncclsvc_comm_error(comm), NCCLSVC_OK); /* the callback was told */
+	assert_int_equal(ncclsvc_comm_error(comm), NCCLSVC_OK); /* the callback has reported it */
 	memset(&c, 0, sizeof(c));
 	ncclsvc_task last = barrier(comm);
 	assert_int_equal(ncclsvc_dispatch(s, 20), NCCLSVC_OK);

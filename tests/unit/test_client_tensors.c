@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sizes, layouts and partitions of tensor lists; shapes that are announced, and lies about them. */
+ * Sizes, layouts and partitions of tensor lists; announced shapes, and false announcements. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -43,7 +43,7 @@ static void sizes_of_tensors(void **state)
 	assert_int_equal(ncclsvc_tensor_size(&t, &count, &bytes), NCCLSVC_OK);
 	assert_int_equal(count, 15);
 	assert_int_equal(bytes, 30);
-	/* Nothing times a lot is nothing. */
+	/* Zero times a large number is zero. */
 	t = tensor(NCCLSVC_INT8, 3, (int64_t[]){INT64_MAX, INT64_MAX, 0});
 	assert_int_equal(ncclsvc_tensor_size(&t, &count, &bytes), NCCLSVC_OK);
 	assert_int_equal(bytes, 0);
@@ -58,7 +58,7 @@ static void sizes_of_tensors(void **state)
 	t = tensor(NCCLSVC_FLOAT32, 2, (int64_t[]){4, -2});
 	REFUSED(ncclsvc_tensor_size(&t, NULL, NULL), "dimension 1 is -2");
 	t = tensor((ncclsvc_type)99, 0, NULL);
-	REFUSED(ncclsvc_tensor_size(&t, NULL, NULL), "type is 99");
+	REFUSED(ncclsvc_tensor_size(&t, NULL, NULL), "type 99");
 	t = tensor(NCCLSVC_INT8, 33, (int64_t[33]){0});
 	REFUSED(ncclsvc_tensor_size(&t, NULL, NULL), "33 dimensions");
 	t = tensor(NCCLSVC_INT8, -1, NULL);
@@ -105,7 +105,7 @@ static void aggregated_buffers(void **state)
 	assert_int_equal(total, 0);
 	assert_int_equal(ncclsvc_aggregate((uint64_t[]){256, 1}, 2, offsets, &total), NCCLSVC_OK);
 	assert_int_equal(offsets[1], 256);
-	/* Beyond what an int holds, and up to the end of 64 bits. */
+	/* Beyond the range of int, up to the end of 64 bits. */
 	const uint64_t large = UINT64_C(3) << 30;
 	assert_int_equal(ncclsvc_aggregate((uint64_t[]){large + 1, large}, 2, offsets, &total),
 			 NCCLSVC_OK);
@@ -149,13 +149,13 @@ static void owners_of_tensors(void **state)
 	ncclsvc_partition p = {0};
 	int owners[6];
 	(void)state;
-	/* 91 to 603 lies across 480. */
+	/* 91 to 603 extends across 480. */
 	REFUSED(ncclsvc_partition_tensors(refused, 5, 2, &p, owners), "tensor 2");
 	why("91");
 	why("603");
 	why("480");
 	assert_int_equal(p.total, 0);
-	/* In another order nothing does: 6 + 85 + 256 + 91 = 438, and 512 begins at the border. */
+	/* In another order none does: 6 + 85 + 256 + 91 = 438, and 512 begins at the border. */
 	const uint64_t good[] = {6, 85, 256, 133, 0, 470};
 	assert_int_equal(ncclsvc_partition_tensors(good, 6, 2, &p, owners), NCCLSVC_OK);
 	assert_int_equal(p.padded, 960);
@@ -168,7 +168,8 @@ static void owners_of_tensors(void **state)
 	REFUSED(ncclsvc_partition_tensors((uint64_t[]){1}, 1, 0, &p, owners), "size is 0");
 }
 
-/* Views of every tensor, in order, each within its owner's range and as long as it can be. */
+/* Checks that the views cover every tensor in order, each within its owner's range and as long as
+ * possible. */
 static void check_fit(const uint64_t *counts, size_t n, int size, size_t views_want)
 {
 	ncclsvc_view views[16];
@@ -254,7 +255,7 @@ static void lists_that_lie_like_a_buffer(void **state)
 	l = taken(t + 1, 1);
 	assert_null(list_as_it_lies(&l, true));
 	list_free(&l);
-	/* In the opposite order. */
+	/* In reverse order. */
 	l = taken((ncclsvc_tensor[]){t[2], t[0]}, 2);
 	assert_null(list_as_it_lies(&l, true));
 	list_free(&l);
@@ -262,7 +263,7 @@ static void lists_that_lie_like_a_buffer(void **state)
 
 /* ---- Buffers ---- */
 
-static void what_is_between_parts_is_zero(void **state)
+static void gaps_between_parts_are_zero(void **state)
 {
 	struct ncclsvc_comm comm = {.device = NCCLSVC_DEVICE_HOST};
 	ncclsvc_tensors lists = {.comm = &comm, .host = &comm};
@@ -278,14 +279,14 @@ static void what_is_between_parts_is_zero(void **state)
 		assert_int_equal(memory[i], copied ? 0x11 : i < 32 || i >= 512 ? 0x66 : 0);
 	}
 	assert_int_equal(lists.copied, 54);
-	/* The same layout again: its gaps are clean. Another one's are not. */
+	/* The same layout again, whose gaps are clean; another layout's are not. */
 	memory[200] = 1;
 	assert_int_equal(copy_in(&lists, &buffer, parts, 2, 32, 512, 9), NCCLSVC_OK);
 	assert_int_equal(memory[200], 1);
 	assert_int_equal(copy_in(&lists, &buffer, parts, 1, 32, 512, 10), NCCLSVC_OK);
 	assert_int_equal(memory[200], 0);
 	assert_int_equal(memory[256], 0);
-	/* Nothing at all. */
+	/* An empty list. */
 	assert_int_equal(copy_in(&lists, &buffer, NULL, 0, 0, 1024, 0), NCCLSVC_OK);
 	assert_int_equal(memory[1023], 0);
 }
@@ -350,14 +351,15 @@ static void lies_are_found(void **state)
 			lie[i] = values[k];
 			bool same = lie[i] == words[i];
 			ncclsvc_result r = announce_length(lie, 2, &length);
-			if (!r && length > ANNOUNCE_FIRST) { /* a rest would come: of garbage */
+			if (!r && length > ANNOUNCE_FIRST) { /* a second message, of garbage, would
+								follow */
 				lie = realloc(lie, length * sizeof(*lie));
 				memset(lie + ANNOUNCE_FIRST, 0x55,
 				       (length - ANNOUNCE_FIRST) * sizeof(*lie));
 			}
 			if (!r)
 				r = announce_read(lie, length, &back);
-			if (!r) /* another type of equal size is no lie by itself */
+			if (!r) /* a different type of the same size is not detectable by itself */
 				list_free(&back);
 			else
 				refused++;
@@ -431,7 +433,7 @@ int main(void)
 		cmocka_unit_test(views_that_fit),
 		cmocka_unit_test(owners_of_tensors),
 		cmocka_unit_test(lists_that_lie_like_a_buffer),
-		cmocka_unit_test(what_is_between_parts_is_zero),
+		cmocka_unit_test(gaps_between_parts_are_zero),
 		cmocka_unit_test(announcements_come_across),
 		cmocka_unit_test(lies_are_found),
 		cmocka_unit_test(what_is_allowed),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Whom the library trusts at the other end of its socket. */
+ * Which users the library trusts at the other end of its socket. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,7 +33,7 @@ static void nobody_else_is(void **state)
 	(void)state;
 	assert_false(trust_allows(STRANGER, ME, SERVICE));
 	assert_false(trust_allows(STRANGER, ME, NO_USER));
-	assert_false(trust_allows(STRANGER, 0, SERVICE)); /* root does not trust everybody */
+	assert_false(trust_allows(STRANGER, 0, SERVICE)); /* root does not trust every user */
 	assert_false(trust_allows(NO_USER, ME, NO_USER));
 	assert_false(trust_allows(NO_USER, NO_USER, NO_USER));
 }
@@ -55,7 +55,7 @@ static void the_service_is_a_name_or_a_number(void **state)
 	assert_int_equal(trust_service("4294967294"), 4294967294u);
 	static const char *const none[] = {
 		"4294967295", /* (uid_t)-1 */
-		"4294967296", /* would be root's, cut to 32 bits */
+		"4294967296", /* would be root's if truncated to 32 bits */
 		"99999999999999999999999999",
 		"-1",
 		"0x0",
@@ -80,7 +80,7 @@ static void a_socket_of_this_process_is_trusted(void **state)
 	close(pair[1]);
 }
 
-static void what_is_no_socket_is_an_error(void **state)
+static void a_bad_socket_is_an_error(void **state)
 {
 	(void)state;
 	assert_int_equal(trust_check(-1, "/socket"), NCCLSVC_SYSTEM);
@@ -95,7 +95,7 @@ int main(void)
 		cmocka_unit_test(an_unmapped_user_is_trusted_only_by_name),
 		cmocka_unit_test(the_service_is_a_name_or_a_number),
 		cmocka_unit_test(a_socket_of_this_process_is_trusted),
-		cmocka_unit_test(what_is_no_socket_is_an_error),
+		cmocka_unit_test(a_bad_socket_is_an_error),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

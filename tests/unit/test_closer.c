@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What is closed and unmapped in a user's thread. A connection with unsent data, which its close
- * waits for, stands for all that a user can make slow. */
+ * waits for, stands for everything that a user can make slow. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,7 +39,7 @@ static void open_user(struct user *u)
 	assert_non_null(u->closer);
 }
 
-/* pair[0]'s close waits until pair[1] is read. */
+/* Closing pair[0] blocks until pair[1] is read. */
 static void make_slow(int pair[2])
 {
 	static const char data[1 << 16];
@@ -137,7 +137,7 @@ static void one_users_slow_close_delays_no_other(void **state)
 	closer_unmap(other.closer, CLOSER_REGION, others, 4096, 1);
 	sem_wait(&other.closed);
 	assert_false(mapped(others));
-	assert_true(mapped(behind)); /* what comes behind it waits, and counts */
+	assert_true(mapped(behind)); /* later requests wait, and count */
 	assert_true(closer_busy(slow.closer));
 	closer_closed(slow.closer, closed);
 	assert_int_equal(closed[CLOSER_REGION].n, 0);
@@ -150,7 +150,7 @@ static void one_users_slow_close_delays_no_other(void **state)
 	closer_destroy(other.closer, UINT64_MAX);
 }
 
-/* Whoever is told of the end may destroy the closer without a wait. */
+/* Whoever is notified of the end may destroy the closer without waiting. */
 static void an_idle_thread_ends_and_says_so(void **state)
 {
 	struct user u;
@@ -184,7 +184,7 @@ static void the_end_waits_for_what_is_quick_alone(void **state)
 	assert_false(mapped((char *)region + LARGE - 4096));
 	closer_destroy(slow.closer, clock_now() + CLOSER_IDLE_NS);
 	let_go(pair[1]);
-	assert_int_equal(read(pipes[0], &byte, 1), 0); /* the thread goes on by itself */
+	assert_int_equal(read(pipes[0], &byte, 1), 0); /* the thread continues by itself */
 	close(pipes[0]);
 }
 

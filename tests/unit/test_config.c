@@ -18,7 +18,7 @@
 
 #define ARGS_MAX 16
 
-/* One load: what it printed and returned. */
+/* One load: its output and result. */
 struct outcome {
 	struct config c;
 	int rc;
@@ -223,7 +223,7 @@ static void test_all_errors_are_listed(void **state)
 	EXPECT_ERRORS(&o, ":1: unknown key 'sesions_max': did you mean 'sessions_max'?",
 		      ":2: ranks: '0' is not allowed: give 1..",
 		      ":4: device: 'gpu' is not allowed: give auto|cuda|host",
-		      ":5: ranks: given already in line 2", ":7: unknown section [other]",
+		      ":5: ranks: already given in line 2", ":7: unknown section [other]",
 		      "--drain-seconds: '--rank' is not allowed", "unexpected argument '3'",
 		      "--ring-max: '100' is not allowed: give a power of two, 16..65536",
 		      "unexpected argument 'left-over'",
@@ -245,7 +245,7 @@ static void test_the_world_has_a_section(void **state)
 	assert_int_equal(o.c.world_pipeline, 2);
 	LOAD(&o, no_env, "--config", file, "--world-data", "auto");
 	assert_int_equal(o.c.world_data, 0);
-	/* Indented, and with the whole name */
+	/* Indented, and with the full name */
 	write_file("ranks = 8\n[world]\n  data = 4\n\tworld_pipeline = 2\n");
 	LOAD(&o, no_env, "--config", file);
 	assert_int_equal(o.rc, -1);
@@ -254,7 +254,7 @@ static void test_the_world_has_a_section(void **state)
 	write_file("[world]\ndata = 0\nranks = 3\npipelin = 2\n");
 	LOAD(&o, no_env, "--config", file);
 	EXPECT_ERRORS(&o, ":2: world_data: '0' is not allowed",
-		      ":3: unknown key 'ranks' in [world]: it stands before all sections",
+		      ":3: unknown key 'ranks' in [world]: put it before all sections",
 		      ":4: unknown key 'pipelin' in [world]: did you mean 'world_pipeline'?");
 }
 
@@ -273,7 +273,7 @@ static void test_option_errors(void **state)
 	EXPECT_ERRORS(&o, "ambiguous option --he: --hello-seconds, --help",
 		      "ambiguous option --world: --world-data, --world-horizontal, "
 		      "--world-pipeline");
-	LOAD(&o, no_env, "--rank", "7"); /* what is short for one is that one */
+	LOAD(&o, no_env, "--rank", "7"); /* an abbreviation of one option is accepted */
 	assert_int_equal(o.rc, -1);
 	assert_int_equal(o.c.ranks, 7);
 }
@@ -288,7 +288,7 @@ static void test_file_errors(void **state)
 	EXPECT_ERRORS(&o, "/nonexistent/file: No such file or directory");
 
 	LOAD(&o, no_env, "--config=/");
-	EXPECT_ERRORS(&o, "it is no regular file");
+	EXPECT_ERRORS(&o, "it is not a regular file");
 
 	write_file("ranks = 1\nnonsense\n");
 	LOAD(&o, no_env, "--config", file);
@@ -313,10 +313,10 @@ static void test_no_file(void **state)
 	snprintf(fifo, sizeof(fifo), "%s.fifo", file);
 	assert_int_equal(mkfifo(fifo, 0600), 0);
 	LOAD(&o, no_env, "--check-config", "--config", fifo);
-	EXPECT_ERRORS(&o, "it is no regular file");
+	EXPECT_ERRORS(&o, "it is not a regular file");
 	unlink(fifo);
 	LOAD(&o, no_env, "--config=/dev/zero");
-	EXPECT_ERRORS(&o, "it is no regular file");
+	EXPECT_ERRORS(&o, "it is not a regular file");
 
 	LOAD(&o, no_env, "--config=/dev/null");
 	assert_int_equal(o.rc, -1);
@@ -457,7 +457,7 @@ static void test_engine_threads(void **state)
 	(void)state;
 	assert_int_equal(config_key_set(&c, k, "auto", why, sizeof(why)), 0);
 	assert_true(c.engine_threads >= 1 && c.engine_threads <= 4);
-	/* As srun binds a task. */
+	/* The way srun binds a task. */
 	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
 	CPU_ZERO(&one);
 	for (int cpu = CPU_SETSIZE; cpu-- > 0 && !CPU_COUNT(&one);)
@@ -508,7 +508,7 @@ static void test_socket_paths(void **state)
 	longest[108] = '\0';
 	refuses_value("socket", longest);
 	assert_int_equal(paths_check_socket(longest, why, sizeof(why)), -1);
-	assert_non_null(strstr(why, "108 bytes long, a socket's may have 107"));
+	assert_non_null(strstr(why, "has 108 bytes, but a socket's path can have at most 107"));
 	refuses_value("socket", "relative.sock");
 	refuses_value("socket", "");
 	refuses_value("socket", "/tmp/");
@@ -563,7 +563,8 @@ static void test_shared_socket_dir(void **state)
 	assert_non_null(mkdtemp(dir));
 	snprintf(path, sizeof(path), "%s/x.sock", dir);
 	assert_false(paths_socket_dir_shared(path));
-	assert_int_equal(chmod(dir, 01777), 0); /* the sticky bit keeps nobody from being first */
+	assert_int_equal(chmod(dir, 01777),
+			 0); /* the sticky bit does not prevent anybody from being first */
 	assert_true(paths_socket_dir_shared(path));
 	assert_int_equal(chmod(dir, 0775), 0); /* a group is chosen */
 	assert_false(paths_socket_dir_shared(path));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Connections that are closed with messages in them, of a user whose close blocks, and what may be
- * read from them. */
+ * Closing connections with unread messages, for a user whose close blocks; and what may be read
+ * from them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +25,7 @@ static void ignore(void *arg)
 	(void)arg;
 }
 
-/* pair[0]'s close waits until pair[1] is read. */
+/* Closing pair[0] blocks until pair[1] is read. */
 static void make_slow(int pair[2])
 {
 	static const char data[1 << 16];
@@ -66,7 +66,7 @@ static void send_fd(int fd, int passed)
 	assert_int_equal(svc_send(fd, "x", 1, &passed, 1, 0), 0);
 }
 
-/* What a client has sent, and this side has not read. */
+/* Counts what a client has sent, and this side has not read. */
 struct connection {
 	int here, client;
 };

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One coordinator by itself. Several of them, with all that they tell each other: tests/simulation.
- */
+ * A single coordinator. tests/simulation tests several of them with all their messages. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -59,7 +58,7 @@ static const struct coord_ops ops = {
 	.new_uid = next_uid,
 };
 
-/* A member that comes to one of many communicators. */
+/* A member of this user joins one of many communicators. */
 static void user_joins(struct coord *c, uint32_t uid, uint32_t number, uint32_t nranks)
 {
 	struct control_join m = {.nranks = nranks, .session = 1, .pid = 1, .uid = uid};
@@ -92,7 +91,7 @@ static void test_idle_communicators_give_way(void **state)
 	for (uint32_t i = 0; i < SVC_COMMS_MAX; i++)
 		join(&c, i);
 	assert_int_equal(refused, 0);
-	join(&c, SVC_COMMS_MAX); /* all are held */
+	join(&c, SVC_COMMS_MAX); /* all are in use */
 	assert_int_equal(refused, 1);
 	coord_free(&c);
 }
@@ -104,7 +103,7 @@ static const struct rendezvous *find(const struct coord *c, uint32_t number)
 	return rendezvous_find(c, id);
 }
 
-/* Communicators that nobody holds are kept for a while. One user's take as much memory as those
+/* Communicators without members are kept for a while. One user's take no more memory than the ones
  * that the user may hold, and no other user's place. */
 static void test_one_users_idle_communicators_give_way_first(void **state)
 {
@@ -123,14 +122,14 @@ static void test_one_users_idle_communicators_give_way_first(void **state)
 	assert_non_null(find(&c, others));
 	assert_null(find(&c, others + 1));
 	assert_non_null(find(&c, others + 4 * most)); /* the last */
-	/* Small ones take memory, too. */
+	/* Small ones take memory too. */
 	for (uint32_t i = 0; i < SVC_COMMS_MAX; i++) {
 		user_joins(&c, 3, 1000000 + i, 1);
 		leave(&c, 1000000 + i);
 	}
 	assert_true(HASH_COUNT(c.rendezvous) < SVC_COMMS_MAX / 2);
 	assert_non_null(find(&c, others));
-	/* Whoever joins next has it. */
+	/* The next join gets it. */
 	user_joins(&c, 3, others, 2);
 	leave(&c, others);
 	assert_null(find(&c, 1000000 + SVC_COMMS_MAX / 2));
@@ -139,8 +138,8 @@ static void test_one_users_idle_communicators_give_way_first(void **state)
 	coord_free(&c);
 }
 
-/* The other member's node was lost before START came: nobody says again that the epoch is over. Nor
- * of one that has not begun here before the next START. */
+/* The other member's node was lost before START came, so nobody repeats that the epoch is over. The
+ * same for one that has not begun here before the next START. */
 static void test_coordinator_ends(void **state)
 {
 	struct coord c;
@@ -168,7 +167,7 @@ static void test_coordinator_ends(void **state)
 	coord_free(&c);
 }
 
-/* A request has overtaken a START that never comes. Epochs that have started are not looked at. */
+/* A request has overtaken a START that never comes. Epochs that have started are unaffected. */
 static void test_the_unstarted_are_forgotten(void **state)
 {
 	struct coord c;
@@ -198,7 +197,7 @@ static void test_the_unstarted_are_forgotten(void **state)
 	coord_free(&c);
 }
 
-/* A JOIN of that node, of a communicator whose rendezvous was node 0. */
+/* A JOIN from that node, for a communicator whose rendezvous was node 0. */
 static void join_from(struct coord *c, uint32_t from, bool runs)
 {
 	const struct control_join m = {
@@ -219,7 +218,7 @@ static void test_joins_wait_for_registrations(void **state)
 	(void)state;
 	coord_init(&c, &ops, NULL, 1, 3);
 	join_from(&c, 1, false);
-	assert_null(c.rendezvous); /* node 1 has not heard of the loss */
+	assert_null(c.rendezvous); /* node 1 has not learned of the loss */
 	lost_node = 0;
 	coord_node_lost(&c, 0);
 	say_registered(&c, 1);
@@ -232,7 +231,7 @@ static void test_joins_wait_for_registrations(void **state)
 	lost_node = UINT32_MAX;
 }
 
-/* Node 2 says nothing: JOINs are handled at the deadline, and those that follow at once. */
+/* Node 2 sends nothing: JOINs are handled at the deadline, and later ones at once. */
 static void test_registrations_have_a_deadline(void **state)
 {
 	struct coord c;
@@ -253,7 +252,7 @@ static void test_registrations_have_a_deadline(void **state)
 	lost_node = UINT32_MAX;
 }
 
-/* A JOIN that is taken back is not handled later. */
+/* A withdrawn JOIN is not handled later. */
 static void test_kept_joins_are_withdrawn(void **state)
 {
 	struct coord c;
@@ -263,7 +262,7 @@ static void test_kept_joins_are_withdrawn(void **state)
 	lost_node = 0;
 	coord_node_lost(&c, 0);
 	join_from(&c, 1, false);
-	coord_handle(&c, 2, CONTROL_WITHDRAW, &w); /* of another node's session */
+	coord_handle(&c, 2, CONTROL_WITHDRAW, &w); /* from another node's session */
 	assert_non_null(c.kept_joins);
 	coord_handle(&c, 1, CONTROL_WITHDRAW, &w);
 	assert_null(c.kept_joins);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The judgement of `ncclsvc-ctl doctor`, on facts made here. (What it gathers is tested on
- * stand-ins for the driver: tests/integration/test_devices.py.) */
+ * The judgement of `ncclsvc-ctl doctor`, on made-up facts. (tests/integration/test_devices.py tests
+ * how it gathers them, on stand-ins for the driver.) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@ static struct doctor_facts facts;
 static ncclsvc_device_info devices[2];
 static struct doctor_report report;
 
-/* Two GPUs and all well, without MPS. */
+/* Two GPUs and no problems, without MPS. */
 static int set_up(void **state)
 {
 	(void)state;
@@ -75,7 +75,7 @@ static void judge(enum doctor_level worst)
 	assert_int_equal(doctor_worst(&report), worst);
 }
 
-/* There is a check of that name and level which says so. */
+/* Checks that there is a finding with this name, level and text. */
 static void says(const char *check, enum doctor_level level, const char *what)
 {
 	for (size_t i = 0; i < report.n; i++) {
@@ -91,7 +91,7 @@ static void test_well(void **state)
 	(void)state;
 	judge(DOCTOR_NOTE);
 	says("daemon", DOCTOR_OK, "ncclsvcd 1.2.3");
-	says("device-files", DOCTOR_OK, "4 files");
+	says("device-files", DOCTOR_OK, "4 device files");
 	says("driver", DOCTOR_OK, "CUDA 13.0");
 	says("nccl", DOCTOR_OK, "2.28.9");
 	says("devices", DOCTOR_OK, "Device 1 (G) is ready: this process's GPU 1.");
@@ -107,7 +107,7 @@ static void test_staged(void **state)
 	devices[0].transport = devices[1].transport = NCCLSVC_TRANSPORT_MPI;
 	devices[1].nccl_version = 22809;
 	judge(DOCTOR_WARNING);
-	says("transport", DOCTOR_WARNING, "device 0 (G) is staged");
+	says("transport", DOCTOR_WARNING, "stages the memory of device 0 (G)");
 	says("transport", DOCTOR_NOTE, "transport = mpi");
 }
 
@@ -118,7 +118,7 @@ static void test_no_gpus(void **state)
 	facts.driver = (struct doctor_driver){.cuda_text = "libcuda.so.1 cannot be opened"};
 	judge(DOCTOR_NOTE);
 	says("driver", DOCTOR_NOTE, "Host communicators do not need it");
-	says("devices", DOCTOR_OK, "no GPU is in sight");
+	says("devices", DOCTOR_OK, "sees a GPU");
 }
 
 static void test_socket(void **state)
@@ -131,18 +131,18 @@ static void test_socket(void **state)
 	says("socket", DOCTOR_PROBLEM, "There is no /run/s");
 	facts.socket_error = EACCES;
 	judge(DOCTOR_PROBLEM);
-	says("socket", DOCTOR_PROBLEM, "may not look into the directory");
+	says("socket", DOCTOR_PROBLEM, "has no access to the directory");
 	facts.socket_error = 0;
 	facts.socket_mode = S_IFREG | 0644;
 	judge(DOCTOR_PROBLEM);
-	says("socket", DOCTOR_PROBLEM, "is no socket");
+	says("socket", DOCTOR_PROBLEM, "is not a socket");
 	facts.socket_mode = S_IFSOCK | 0660;
 	facts.socket_gid = 42;
 	judge(DOCTOR_PROBLEM);
 	says("socket", DOCTOR_PROBLEM, "mode 0660, user 0, group 42");
 	facts.socket_writable = true;
 	judge(DOCTOR_PROBLEM);
-	says("daemon", DOCTOR_PROBLEM, "The daemon cannot be used: no daemon listens.");
+	says("daemon", DOCTOR_PROBLEM, "Cannot use the daemon: no daemon listens.");
 }
 
 static void test_daemon(void **state)
@@ -165,15 +165,15 @@ static void test_device_files(void **state)
 	says("device-files", DOCTOR_PROBLEM, "DeviceAllow=");
 	facts.files[2].error = EACCES;
 	judge(DOCTOR_PROBLEM);
-	says("device-files", DOCTOR_PROBLEM, "/dev/nvidia0 cannot be opened");
+	says("device-files", DOCTOR_PROBLEM, "Cannot open /dev/nvidia0");
 	strcpy(facts.files[1].path, "/dev/nvidia1");
 	facts.files[2].error = 0;
 	judge(DOCTOR_WARNING);
-	says("device-files", DOCTOR_WARNING, "/dev/nvidia-uvm is missing");
+	says("device-files", DOCTOR_WARNING, "/dev/nvidia-uvm, which is missing");
 	facts.nfiles = 3; /* nvidiactl, nvidia1, nvidia0 */
 	strcpy(facts.files[1].path, "/dev/nvidia-uvm");
 	judge(DOCTOR_NOTE);
-	says("device-files", DOCTOR_NOTE, "the device nodes of 1 of 2 GPUs");
+	says("device-files", DOCTOR_NOTE, "the device nodes of only 1 of 2 GPUs");
 }
 
 static void test_driver(void **state)
@@ -181,7 +181,7 @@ static void test_driver(void **state)
 	(void)state;
 	facts.driver.cuda_version = 11080;
 	judge(DOCTOR_PROBLEM);
-	says("driver", DOCTOR_PROBLEM, "for CUDA 11.8, and 12.0 is needed");
+	says("driver", DOCTOR_PROBLEM, "CUDA 11.8, but 12.0 is needed");
 	facts.driver.cuda_version = 12000;
 	judge(DOCTOR_NOTE);
 	facts.driver.cuda_init = facts.driver.listed = false;
@@ -192,7 +192,7 @@ static void test_driver(void **state)
 	facts.end = DOCTOR_CRASHED;
 	facts.end_signal = 11;
 	judge(DOCTOR_PROBLEM);
-	says("driver", DOCTOR_PROBLEM, "ended by signal 11");
+	says("driver", DOCTOR_PROBLEM, "killed by signal 11");
 	facts.end = DOCTOR_HUNG;
 	judge(DOCTOR_PROBLEM);
 	says("driver", DOCTOR_PROBLEM, "a GPU may hang");
@@ -208,7 +208,7 @@ static void test_devices(void **state)
 	strcpy(devices[0].text, "no \033 luck");
 	devices[1].uuid[0] = 9;
 	judge(DOCTOR_PROBLEM);
-	says("devices", DOCTOR_PROBLEM, "cannot be used: no ? luck.");
+	says("devices", DOCTOR_PROBLEM, "no ? luck.");
 	says("devices", DOCTOR_WARNING, "This process's GPU 1 (G, GPU-02");
 	says("devices", DOCTOR_NOTE, "Device 1 (G) is ready: this process does not see it.");
 	devices[0].state = NCCLSVC_DEVICE_LOST;
@@ -216,7 +216,7 @@ static void test_devices(void **state)
 	says("devices", DOCTOR_WARNING, "is lost: no ? luck.");
 	facts.ndevices = 0;
 	judge(DOCTOR_WARNING);
-	says("devices", DOCTOR_WARNING, "The daemon uses no GPU, and this process sees 2.");
+	says("devices", DOCTOR_WARNING, "The daemon uses no GPU, but this process sees 2.");
 }
 
 static void test_compute_mode(void **state)
@@ -227,7 +227,7 @@ static void test_compute_mode(void **state)
 	says("compute-mode", DOCTOR_PROBLEM, "nvidia-smi -i 1 -c DEFAULT");
 	facts.driver.gpus[1].mps = NCCLSVC_MPS_ACTIVE;
 	judge(DOCTOR_WARNING);
-	says("compute-mode", DOCTOR_OK, "the MPS server is that one");
+	says("compute-mode", DOCTOR_OK, "which is the MPS server");
 	facts.driver.gpus[1].mode = CU_COMPUTEMODE_PROHIBITED;
 	judge(DOCTOR_PROBLEM);
 	says("compute-mode", DOCTOR_PROBLEM, "prohibits");
@@ -239,7 +239,7 @@ static void test_peers(void **state)
 	facts.driver.gpus[1].peers = 0;
 	judge(DOCTOR_WARNING);
 	says("peers", DOCTOR_WARNING,
-	     "GPUs 0 and 1 cannot reach each other's memory (of 1 pairs, 1)");
+	     "GPUs 0 and 1 cannot access each other's memory (of 1 pairs, 1)");
 }
 
 static void test_kernels(void **state)
@@ -253,7 +253,7 @@ static void test_kernels(void **state)
 	says("kernels", DOCTOR_NOTE, "NCCLSVC_PEER is 0");
 	facts.kernels = false;
 	judge(DOCTOR_NOTE);
-	says("kernels", DOCTOR_NOTE, "neither nvcc nor clang");
+	says("kernels", DOCTOR_NOTE, "without nvcc or clang");
 }
 
 static bool tells_of(const char *check)
@@ -268,7 +268,7 @@ static void test_crossover(void **state)
 {
 	(void)state;
 	judge(DOCTOR_NOTE);
-	assert_false(tells_of("crossover")); /* an older daemon does not say */
+	assert_false(tells_of("crossover")); /* an older daemon does not report it */
 	devices[0].peer_source = NCCLSVC_PEER_MEASURED;
 	devices[1].peer_source = NCCLSVC_PEER_DEFAULT;
 	judge(DOCTOR_NOTE);
@@ -306,7 +306,7 @@ static void test_connections(void **state)
 	says("connections", DOCTOR_WARNING, "is not set, and this process uses MPS: when 2 of");
 }
 
-/* Both sides of GPU i. */
+/* Sets both sides of GPU i. */
 static void use_mps(int i, uint64_t here, uint64_t worker)
 {
 	facts.driver.gpus[i].mps = here ? NCCLSVC_MPS_ACTIVE : NCCLSVC_MPS_NONE;
@@ -325,23 +325,23 @@ static void test_mps(void **state)
 	use_mps(1, 7, 7);
 	judge(DOCTOR_OK);
 	says("mps", DOCTOR_OK, "there is nothing to set");
-	says("mps", DOCTOR_OK, "For others, CUDA_MPS_PIPE_DIRECTORY=/run/m.");
+	says("mps", DOCTOR_OK, "For other processes, set CUDA_MPS_PIPE_DIRECTORY=/run/m.");
 	says("mps", DOCTOR_OK, "overlaps with compute");
-	facts.mps_chosen = "/run/m"; /* by hand, or a parent that was led there */
+	facts.mps_chosen = "/run/m"; /* set by hand, or inherited from a parent that selected it */
 	judge(DOCTOR_OK);
 	facts.mps_chosen = "/run/other";
 	use_mps(0, 0, 7);
 	use_mps(1, 8, 7);
 	judge(DOCTOR_WARNING);
 	says("mps", DOCTOR_WARNING,
-	     "CUDA_MPS_PIPE_DIRECTORY is /run/other, and the workers use the MPS in /run/m: unset");
-	says("mps", DOCTOR_WARNING, "Device 0: the worker uses MPS and this process does not");
+	     "CUDA_MPS_PIPE_DIRECTORY is /run/other, but the workers use the MPS in /run/m: unset");
+	says("mps", DOCTOR_WARNING, "Device 0: the worker uses MPS but this process does not");
 	says("mps", DOCTOR_WARNING, "Device 1: this process and the worker use different MPS");
 	facts.uid = 6;
 	facts.mps_chosen = NULL;
 	use_mps(1, 0, 7);
 	judge(DOCTOR_WARNING);
-	says("mps", DOCTOR_WARNING, "that is user 5: processes of user 6 are not led there");
+	says("mps", DOCTOR_WARNING, "only user 5: processes of user 6 do not use it");
 	facts.mps_chosen = "/run/m"; /* with -multiuser-server */
 	use_mps(0, 7, 7);
 	use_mps(1, 7, 7);
@@ -353,18 +353,20 @@ static void test_no_mps(void **state)
 {
 	(void)state;
 	judge(DOCTOR_NOTE);
-	says("mps", DOCTOR_NOTE, "use no MPS: mps = off (");
+	says("mps", DOCTOR_NOTE, "do not use MPS: mps = off (");
 	strcpy(facts.daemon.mps_text, "it is not installed");
 	judge(DOCTOR_WARNING);
-	says("mps", DOCTOR_WARNING, "use no MPS: it is not installed (mps in ncclsvcd.conf(5)).");
+	says("mps", DOCTOR_WARNING,
+	     "do not use MPS: it is not installed (mps in ncclsvcd.conf(5)).");
 	facts.connections = "32";
 	use_mps(0, 7, 0);
 	judge(DOCTOR_WARNING);
-	says("mps", DOCTOR_WARNING, "this process uses MPS and the worker does not");
+	says("mps", DOCTOR_WARNING, "this process uses MPS but the worker does not");
 	says("mps", DOCTOR_WARNING, "The worker was started before MPS");
 	facts.mps_chosen = "/run/m";
 	judge(DOCTOR_WARNING);
-	says("mps", DOCTOR_WARNING, "Unset CUDA_MPS_PIPE_DIRECTORY, or name that directory");
+	says("mps", DOCTOR_WARNING,
+	     "Unset CUDA_MPS_PIPE_DIRECTORY, or set mps in ncclsvcd.conf(5)");
 	facts.mps = (struct mps){.state = MPS_REFUSED, .directory = "/run/m"};
 	judge(DOCTOR_WARNING);
 	says("mps", DOCTOR_WARNING, "User 5 may not connect");
@@ -372,7 +374,7 @@ static void test_no_mps(void **state)
 	devices[0].mps = devices[1].mps = NCCLSVC_MPS_UNKNOWN;
 	judge(DOCTOR_WARNING);
 	says("mps", DOCTOR_NOTE, "has ended");
-	says("mps", DOCTOR_NOTE, "is not known");
+	says("mps", DOCTOR_NOTE, "is not known whether");
 }
 
 static void test_limits(void **state)
@@ -382,12 +384,12 @@ static void test_limits(void **state)
 	facts.memlock = 65536;
 	facts.shm_bytes = 64 << 20;
 	judge(DOCTOR_WARNING);
-	says("files", DOCTOR_WARNING, "may open 256 files");
+	says("files", DOCTOR_WARNING, "may open only 256 files");
 	says("memlock", DOCTOR_NOTE, "may lock 64 KiB");
-	says("shm", DOCTOR_WARNING, "has 64 MiB");
+	says("shm", DOCTOR_WARNING, "has only 64 MiB");
 	facts.shm_error = ENOENT;
 	judge(DOCTOR_WARNING);
-	says("shm", DOCTOR_WARNING, "cannot be used: No such file or directory");
+	says("shm", DOCTOR_WARNING, "/dev/shm: No such file or directory");
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)

@@ -113,7 +113,7 @@ static void test_numbers(void **state)
 	check(&t, "0 18446744073709551615 -9223372036854775808 x-7");
 }
 
-/* A name comes from another process: it must not reach the terminal as it is. */
+/* A name comes from another process, and must not reach the terminal unchanged. */
 static void test_names(void **state)
 {
 	struct text t = TEXT_INIT(-1);
@@ -123,7 +123,7 @@ static void test_names(void **state)
 	check(&t, "a?[2Jb?c?");
 	text_name(&t, "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x90\x8c", 48);
 	check(&t, "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x90\x8c");
-	/* Overlong, surrogate, C1 control, out of range, cut short. */
+	/* Overlong, surrogate, C1 control, out of range, truncated. */
 	text_name(&t, "\xc0\xaf|\xed\xa0\x80|\xc2\x9b|\xf4\x90\x80\x80|\xe2\x82", 48);
 	check(&t, "??|???|??|????|??");
 	text_name(&t, "not terminated", 3);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * ncclsvc-ctl on lists that no daemon would send: of a false one, or of a version with other
- * limits. What it does is bounded by how much is listed, not by the numbers in it. */
+ * ncclsvc-ctl on lists that only a malicious daemon, or one of a version with other limits, would
+ * send. The work is bounded by the number of records, not by the numbers in them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +25,7 @@ static const struct {
 	{view_status, CTL_STATUS},
 };
 
-/* All that was shown is text that a terminal shows, too. */
+/* Checks that all output is printable. */
 static void check_shown(struct text *out)
 {
 	char *s = text_steal(out);
@@ -108,8 +108,8 @@ static void a_task_that_waits_for_all_ranks(void **state)
 	}
 }
 
-/* Each waits for many others, and none is listed as a member: there are more ways through them than
- * anybody can go. */
+/* Each waits for many others, and none is listed as a member: there are too many paths to follow.
+ */
 static void waits_without_end(void **state)
 {
 	enum { TASKS = 300 };
@@ -184,7 +184,7 @@ static void any_records(void **state)
 	}
 }
 
-/* Also of the driver's process, which is another program's text to the doctor. */
+/* Includes the driver process's findings, which the doctor does not trust either. */
 static void any_facts(void **state)
 {
 	(void)state;
@@ -199,7 +199,7 @@ static void any_facts(void **state)
 		struct view v = {.args = &args, .out = &out, .time = "now"};
 		any_bytes(devices, sizeof(devices));
 		any_bytes(&f.daemon, sizeof(f.daemon));
-		/* The library and doctor_gather end these strings, too. */
+		/* The library and doctor_gather terminate these strings too. */
 		f.daemon.version[sizeof(f.daemon.version) - 1] = '\0';
 		f.daemon.mps_text[sizeof(f.daemon.mps_text) - 1] = '\0';
 		for (size_t i = 0; i < RECORDS; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the commands print, from lists made here. JSON is read back by a parser that is not ours. */
+ * What the commands print, from made-up lists. JSON is read back by an independent parser. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,13 +25,16 @@ static const ncclsvc_session_info sessions[] = {
 	 .uid = 7,
 	 .ring_entries = 1024,
 	 .mps = NCCLSVC_MPS_ACTIVE,
-	 .name = "trainer-\"0\"\n"},
+	 .name = "trainer-\"0\"\n",
+	 .job = "slurm 12.0",
+	 .cgroup = "job_12/step_0"},
 	{.session = 2,
 	 .pid = 101,
 	 .submitted = 9,
 	 .failed = 1,
 	 .mps = NCCLSVC_MPS_UNKNOWN,
-	 .name = "bad\xff\033[2J"},
+	 .name = "bad\xff\033[2J",
+	 .cgroup = "train.service"},
 };
 static const ncclsvc_comm_info comms[] = {
 	{.comm = 5,
@@ -41,7 +44,8 @@ static const ncclsvc_comm_info comms[] = {
 	 .state = NCCLSVC_COMM_BROKEN,
 	 .pending = 1,
 	 .age_ns = 2000000000,
-	 .label = "world"},
+	 .label = "world",
+	 .job = "slurm 12.0"},
 	{.comm = 6, .nranks = 2, .state = NCCLSVC_COMM_IDLE, .label = "idle one"},
 	{.comm = 7,
 	 .nranks = 2,
@@ -302,6 +306,7 @@ static void test_tasks_filters(void **state)
 		{.comm = "5", .rank = -1, .pid = 100},
 		{.state = NCCLSVC_WAITING_PEERS, .rank = -1, .pid = -1},
 		{.stuck_ns = 2000000000, .rank = 0, .pid = -1},
+		{.job = "slurm 12.*", .rank = 0, .pid = -1},
 	};
 
 	(void)state;
@@ -318,6 +323,51 @@ static void test_tasks_filters(void **state)
 	rows[0].json = false;
 	char *s = shown(view_tasks, rows[0]);
 	assert_string_equal(s, "No task matches.\n");
+	free(s);
+}
+
+static size_t listed(void (*view)(const struct view *v), enum ctl_command what, const char *list,
+		     const char *job)
+{
+	struct ctl_args args = command(what, true);
+	args.job = job;
+	args.all = true;
+	json_t *root = parsed(shown(view, args), ctl_command_name(what));
+	const size_t n = json_array_size(json_object_get(root, list));
+	json_decref(root);
+	return n;
+}
+
+static void test_jobs(void **state)
+{
+	static const struct {
+		const char *job;
+		size_t sessions, comms;
+	} rows[] = {
+		{"slurm 12.0", 1, 1}, {"slurm 12.*", 1, 1},
+		{"slurm 12", 0, 0},   {"train.service", 1, 0},
+		{"*", 2, 3},	      {"job_12/step_0", 0, 0},
+		{"[", 0, 0},
+	};
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		const char *job = rows[i].job;
+		assert_int_equal(listed(view_sessions, CTL_SESSIONS, "sessions", job),
+				 rows[i].sessions);
+		assert_int_equal(listed(view_comms, CTL_COMMS, "comms", job), rows[i].comms);
+	}
+	json_t *root = parsed(shown(view_sessions, command(CTL_SESSIONS, true)), "sessions");
+	json_t *list = json_object_get(root, "sessions");
+	assert_string_equal(str(json_array_get(list, 0), "job"), "slurm 12.0");
+	assert_string_equal(str(json_array_get(list, 0), "cgroup"), "job_12/step_0");
+	assert_true(json_is_null(json_object_get(json_array_get(list, 1), "job")));
+	json_decref(root);
+	char *s = shown(view_sessions, command(CTL_SESSIONS, false));
+	assert_non_null(strstr(s, "  slurm 12.0  "));
+	assert_non_null(strstr(s, "  train.service  "));
+	free(s);
+	s = shown(view_comms, command(CTL_COMMS, false));
+	assert_non_null(strstr(s, "  slurm 12.0  "));
 	free(s);
 }
 
@@ -374,7 +424,7 @@ static void test_comms(void **state)
 	assert_string_equal(str(json_array_get(list, 2), "memory"), "cuda");
 	assert_true(json_is_null(json_object_get(json_array_get(list, 0), "transport")));
 	assert_string_equal(str(json_array_get(list, 2), "transport"), "mpi");
-	/* A daemon that does not say, and one that does. */
+	/* A daemon that does not report it, and one that does. */
 	assert_true(json_is_null(json_object_get(json_array_get(list, 0), "epoch_state")));
 	assert_true(json_is_null(json_object_get(json_array_get(list, 0), "transitions")));
 	assert_string_equal(str(json_array_get(list, 2), "epoch_state"), "running");
@@ -516,7 +566,7 @@ static void test_status(void **state)
 	free(text);
 }
 
-/* The line of `status`, of so many of these sessions. */
+/* The line of `status`, with this many of these sessions. */
 static void mps_says(const ncclsvc_daemon_info *daemon, size_t nsessions, const char *line)
 {
 	static const ncclsvc_session_info trainers[] = {
@@ -580,8 +630,8 @@ static double cpu_seconds(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Five times the tasks may take five times as long: what would take 25 times is caught, and so is
- * output that gathers in memory. */
+/* Five times the tasks may take five times as long. This catches quadratic time, and output that
+ * accumulates in memory. */
 static double print_many(ncclsvc_task_info *list, size_t n, bool json)
 {
 	struct snapshot s = snapshot();
@@ -643,10 +693,10 @@ int main(void)
 	const struct CMUnitTest all[] = {
 		cmocka_unit_test(test_tasks_json),    cmocka_unit_test(test_tasks_table),
 		cmocka_unit_test(test_tasks_filters), cmocka_unit_test(test_sessions),
-		cmocka_unit_test(test_comms),	      cmocka_unit_test(test_memory),
-		cmocka_unit_test(test_status),	      cmocka_unit_test(test_status_mps),
-		cmocka_unit_test(test_devices),	      cmocka_unit_test(test_many_tasks),
-		cmocka_unit_test(test_write_error),
+		cmocka_unit_test(test_jobs),	      cmocka_unit_test(test_comms),
+		cmocka_unit_test(test_memory),	      cmocka_unit_test(test_status),
+		cmocka_unit_test(test_status_mps),    cmocka_unit_test(test_devices),
+		cmocka_unit_test(test_many_tasks),    cmocka_unit_test(test_write_error),
 	};
 
 	return cmocka_run_group_tests(all, NULL, NULL);

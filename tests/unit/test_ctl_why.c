@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The analysis behind `ncclsvc-ctl why`, on situations made here: whom or what one task waits for,
- * and what becomes of many findings. */
+ * The analysis behind `ncclsvc-ctl why`, on made-up situations: what one task waits for, and how
+ * many findings are merged. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +57,7 @@ static void test_missing(void **state)
 	assert_int_equal(f->culprits[0].session, SESSION + 2);
 }
 
-/* Without a view of the processes, nothing is claimed about them. */
+/* Without access to the processes, nothing is claimed about them. */
 static void test_missing_unseen(void **state)
 {
 	struct why_input in = {&scene.s, SEC, NULL, NULL};
@@ -148,7 +148,7 @@ static void test_unmatched(void **state)
 	says(&scene.report.findings[0], "which has not called the matching Send");
 }
 
-/* Each of two ranks plans a Send to and a Recv from the other in group 3; rank has submitted one.
+/* Each of two ranks plans a Send to and a Recv from the other in group 3; `rank` has submitted one.
  */
 static void planned(int rank, unsigned submitted)
 {
@@ -197,7 +197,7 @@ static void test_plan_held_elsewhere(void **state)
 	world(2, 1);
 	planned(0, 0);
 	planned(1, NCCLSVC_RECV);
-	/* Rank 0 waits for what rank 1 holds; rank 1 is stopped. */
+	/* Rank 0 waits for a task that rank 1 holds back; rank 1 is stopped. */
 	p2p(WORLD, 0, 0, NCCLSVC_SEND, 0, 1);
 	task(WORLD, 1, 1, NCCLSVC_RECV, 0, NCCLSVC_WAITING_GROUP, 4)->peer = 0;
 	const struct why_finding *f = only(WHY_PLAN);
@@ -247,7 +247,7 @@ static void test_input(void **state)
 	assert_int_equal(f->also[0].nwaiting, 2);
 }
 
-/* As above, but the others have waited for longer. */
+/* As above, but the others have waited longer. */
 static void test_input_of_another(void **state)
 {
 	(void)state;
@@ -275,7 +275,8 @@ static void test_running(void **state)
 	assert_int_equal(f->nwaiting, 2);
 }
 
-/* A rank's first task is behind nothing, yet old: that the daemon hangs must not pass as well. */
+/* A rank's first task waits for nothing, yet is old: a hanging daemon must not be reported as well.
+ */
 static void test_not_started(void **state)
 {
 	(void)state;
@@ -373,7 +374,7 @@ static void test_oldest_first(void **state)
 	assert_int_equal(r->findings[1].comm, WORLD);
 }
 
-/* Lists are not one moment's: what a task names may be gone from the others. */
+/* The lists are not from the same moment: what a task names may be gone from the others. */
 static void test_unknown(void **state)
 {
 	(void)state;
@@ -411,6 +412,48 @@ static void test_many(void **state)
 	print_message("%ld ms\n", (b.tv_sec - a.tv_sec) * 1000 + (b.tv_nsec - a.tv_nsec) / 1000000);
 }
 
+/* ---- Requests of all members ---- */
+
+static void test_split(void **state)
+{
+	(void)state;
+	world(4, 3);
+	for (int i = 0; i < 3; i++) {
+		scene.members[i].request = NCCLSVC_REQUEST_SPLIT;
+		scene.members[i].request_ms = 5000;
+	}
+	const struct why_finding *f = only(WHY_MISSING);
+	blames(f, 0, WORLD, 3, PID(3), "joined");
+	assert_int_equal(f->nculprits, 1);
+	assert_int_equal(f->nwaiting, 3);
+	says(f, "Ranks 0, 1 and 2 have waited 5.0 s in Split of communicator world (id 1, 4 ranks) "
+		"for "
+		"rank 3 (pid 113, trainer-3), which has not called it.");
+	never_says(f, "#");
+}
+
+static void test_plan_end(void **state)
+{
+	(void)state;
+	world(2, 3);
+	scene.members[0].request = NCCLSVC_REQUEST_PLAN;
+	scene.members[0].request_ms = 2000;
+	is(1, PROCESS_STOPPED);
+	const struct why_finding *f = only(WHY_STOPPED);
+	blames(f, 0, WORLD, 1, PID(1), "stopped");
+	says(f, "Rank 0 has waited 2.0 s in PlanEnd of");
+	says(f, "Next: `kill -CONT 111`.");
+}
+
+static void test_young_split(void **state)
+{
+	(void)state;
+	world(2, 3);
+	scene.members[0].request = NCCLSVC_REQUEST_SPLIT;
+	scene.members[0].request_ms = 900;
+	assert_int_equal(analyse()->n, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -437,6 +480,9 @@ int main(void)
 		TEST(test_oldest_first),
 		TEST(test_unknown),
 		TEST(test_many),
+		TEST(test_split),
+		TEST(test_plan_end),
+		TEST(test_young_split),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What `ncclsvc-ctl why` says of tasks and communicators of GPUs. */
+ * What `ncclsvc-ctl why` says about GPU tasks and communicators. */
 #include <string.h>
 
 #include "why_scene.h"
@@ -18,7 +18,7 @@ static void gpu_world(int n, uint64_t submitted)
 	scene.s.ndevices = (size_t)n;
 }
 
-/* Launched everywhere, and one rank's stream has not come to it. */
+/* Launched everywhere, but one rank's stream has not reached it. */
 static void test_gpu_stream(void **state)
 {
 	(void)state;
@@ -39,7 +39,7 @@ static void test_gpu_stream(void **state)
 	assert_int_equal(f->nalso, 0);
 }
 
-/* The rank whose stream is late waits the longest: one finding all the same. */
+/* The rank with the late stream waits longest: there is still only one finding. */
 static void test_gpu_stream_first(void **state)
 {
 	(void)state;
@@ -50,7 +50,7 @@ static void test_gpu_stream_first(void **state)
 	assert_int_equal(scene.report.findings[0].nalso, 0);
 }
 
-/* A daemon that does not tell whose stream is late. */
+/* A daemon that does not report whose stream is late. */
 static void test_gpu_launched(void **state)
 {
 	(void)state;
@@ -80,7 +80,7 @@ static void test_gpu_worker_lost(void **state)
 	assert_int_equal(f->device, 1);
 }
 
-/* Everybody has joined, and waits for a worker. */
+/* All ranks have joined, and wait for a worker. */
 static void test_gpu_joining(void **state)
 {
 	(void)state;

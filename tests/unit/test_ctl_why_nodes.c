@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The analysis behind `ncclsvc-ctl why`, on situations made here: ranks of other nodes, of which
+ * The analysis behind `ncclsvc-ctl why`, on made-up situations: ranks of other nodes, about which
  * this node knows little. */
 #include <string.h>
 
@@ -45,7 +45,8 @@ static void test_silent_node(void **state)
 	     "node cannot see its ranks 4 and 5. This node cannot see ranks 2 and 3 on node 1");
 }
 
-/* A node that is no more silent than others between two beats is no suspect. */
+/* A node that has been silent for no longer than the interval between heartbeats is not a suspect.
+ */
 static void test_not_silent_yet(void **state)
 {
 	(void)state;
@@ -55,7 +56,7 @@ static void test_not_silent_yet(void **state)
 	never_says(only(WHY_ELSEWHERE), "has sent nothing");
 }
 
-/* The cause that is known here stays: rank 1's process is stopped. */
+/* A cause known on this node stays: rank 1's process is stopped. */
 static void test_known_and_unknown(void **state)
 {
 	(void)state;
@@ -95,7 +96,7 @@ static void test_chain(void **state)
 	assert_true(r->n > 0);
 }
 
-/* It has begun on all nodes, and one of them stands still. */
+/* It has begun on all nodes, and one of them makes no progress. */
 static void test_running(void **state)
 {
 	(void)state;
@@ -165,7 +166,7 @@ static void test_rejoining(void **state)
 	never_says(f, "have not rejoined");
 }
 
-/* A JOIN that was refused is told where others wait for its rank. */
+/* A refused JOIN is told where others wait for its rank. */
 static void test_refused(void **state)
 {
 	(void)state;
@@ -176,7 +177,7 @@ static void test_refused(void **state)
 	scene.comms[0].state = NCCLSVC_COMM_FORMING;
 	scene.comms[0].refused_rank = 1;
 	scene.comms[0].refused_pid = 4711;
-	strcpy(scene.comms[0].refused, "ranks 0 and 1 have both taken device 0");
+	strcpy(scene.comms[0].refused, "ranks 0 and 1 both use device 0");
 	says(only(WHY_JOINING),
 	     "ranks 1 and 2 have not. Rank 1 (pid 4711) was refused: ranks 0 and 1 "
 	     "have both taken device 0. Next: `ncclsvc-ctl sessions`");

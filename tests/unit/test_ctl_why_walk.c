@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What `ncclsvc-ctl why` says of ranks that wait for each other: chains and circles. */
+ * What `ncclsvc-ctl why` says about ranks that wait for each other: chains and circles. */
 #include "why_scene.h"
 
 /* 0 waits for 1 in the world; 1 waits for 2 in another communicator; 2 does nothing. */
@@ -24,7 +24,7 @@ static void test_chain(void **state)
 	assert_int_equal(f->also[0].comm, OTHER);
 }
 
-/* Held up in its own queue of the same communicator, by a Recv. */
+/* Blocked by a Recv in its own queue of the same communicator. */
 static void test_chain_in_queue(void **state)
 {
 	(void)state;
@@ -38,7 +38,7 @@ static void test_chain_in_queue(void **state)
 	blames(f, 0, WORLD, 2, PID(2), "joined");
 }
 
-/* A session that is busy elsewhere, but not held up there, is simply late. */
+/* A session that is busy elsewhere, but not blocked there, is simply late. */
 static void test_busy_elsewhere(void **state)
 {
 	(void)state;
@@ -101,7 +101,7 @@ static void test_behind_deadlock(void **state)
 	blames(f, 1, WORLD, 2, PID(2), "joined");
 }
 
-/* One circle is in the second rank that a task waits for: it must not be overlooked. */
+/* One circle is behind the second rank that a task waits for, and must not be overlooked. */
 static void test_deadlock_in_branch(void **state)
 {
 	(void)state;
@@ -116,7 +116,7 @@ static void test_deadlock_in_branch(void **state)
 	blames(f, 1, WORLD, 2, PID(2), "joined");
 }
 
-/* A pipeline: its paragraph leaves out the middle. */
+/* A pipeline: its paragraph omits the middle. */
 static void test_long_chain(void **state)
 {
 	(void)state;
@@ -133,7 +133,7 @@ static void test_long_chain(void **state)
 	     "trainer-59), which has not called the matching Recv");
 }
 
-/* A chain longer than any path kept still ends, and says that it goes on. */
+/* A chain that is longer than any recorded path still ends, and is reported as continuing. */
 static void test_endless_chain(void **state)
 {
 	(void)state;

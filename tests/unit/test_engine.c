@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The engine's parts that stand alone: deadlines, the pool, and the task table under a busy writer.
+ * The scheduler's independent parts: deadlines, the pool, and the task table under a busy writer.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -86,7 +86,7 @@ static void every_chunk_runs_once(unsigned helpers)
 	pool_destroy(p);
 }
 
-/* Its threads alone run its jobs, which the other one collects. */
+/* The pool's threads run its jobs; the other thread only collects them. */
 static void a_pool_beside_another(void **state)
 {
 	_Atomic unsigned notified = 0;
@@ -124,7 +124,7 @@ static void the_pool_runs_every_chunk_once(void **state)
 
 #define ROUNDS 200000
 
-/* Entries whose words all say the same number. */
+/* Writes entries whose words all hold the same number. */
 static void *write_entries(void *arg)
 {
 	struct task_table *t = arg;
@@ -165,7 +165,7 @@ static void the_table_is_never_read_torn(void **state)
 	table_fini(&t);
 }
 
-/* The lowest is filled first, and the end comes down again. */
+/* The lowest entry is filled first, and the end moves down again. */
 static void the_table_shrinks(void **state)
 {
 	enum { N = 1000 };

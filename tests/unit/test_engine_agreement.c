@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What happens to operations of several nodes when messages cross: a cancellation, a deadline, a
- * member's leaving and the end of the epoch have one outcome on all nodes. */
+ * Operations across nodes when messages cross: a cancellation, a deadline, a member's leaving and
+ * the end of the epoch have the same result on all nodes. */
 #include "engine_cluster.h"
 
-#define LATER_NS 300000000 /* a deadline: what is to come before comes, on a busy machine, too */
+#define LATER_NS                                                                                   \
+	300000000 /* a deadline that is late enough for earlier events, even on a busy machine */
 
 static int begin(void **state)
 {
@@ -24,6 +25,12 @@ static int begin_two(void **state)
 	return nodes_begin(TRANSPORT_INTERNODE, 4, (const uint32_t[])LIST(0, 1, 0, 1));
 }
 
+static int begin_two_gpus(void **state)
+{
+	(void)state;
+	return nodes_begin(TRANSPORT_NCCL, 4, (const uint32_t[])LIST(0, 1, 0, 1));
+}
+
 /* ---- Members ---- */
 
 static uint64_t sum_within(uint32_t rank, uint64_t timeout_ns)
@@ -33,7 +40,7 @@ static uint64_t sum_within(uint32_t rank, uint64_t timeout_ns)
 	return submit_one(rank, r);
 }
 
-/* What the members of a node have on the communicator. */
+/* Cancels what the node's members have on the communicator. */
 static void cancel(uint32_t node)
 {
 	command_node(node,
@@ -61,7 +68,7 @@ static void all_end_alike(const uint64_t *n, int32_t result)
 
 /* ---- Cancellations and deadlines ---- */
 
-/* Ranks 0 and 1 are ready, and both want to give up. Node 2 hears of one of them first. */
+/* Ranks 0 and 1 are ready, and both want to give up. Node 2 learns of one of them first. */
 static void two_give_up(int first, int32_t result)
 {
 	uint64_t n[NODES];
@@ -93,7 +100,7 @@ static void a_cancellation_comes_before_a_deadline(void **state)
 	two_give_up(1, NCCLSVC_CANCELLED);
 }
 
-/* Whichever the sequencer hears of first. */
+/* The result depends on which the sequencer learns of first. */
 static void a_deadline_and_a_cancellation(void **state)
 {
 	(void)state;
@@ -117,7 +124,7 @@ static void a_deadline_and_a_cancellation(void **state)
 	usable();
 }
 
-/* Neither node is ready, and each fails the collective for a reason of its own. */
+/* Neither node is ready, and each fails the collective for its own reason. */
 static void both_have_failed_it(void **state)
 {
 	(void)state;
@@ -137,8 +144,8 @@ static void both_have_failed_it(void **state)
 	usable();
 }
 
-/* Node 2 is ready before it is asked to fail, which nobody knows yet. Nor does it know that node 1
- * is. */
+/* Node 2 becomes ready before it is asked to fail, but nobody knows this yet. It does not know
+ * either that node 1 is ready. */
 static void a_cancellation_comes_too_late(void **state)
 {
 	(void)state;
@@ -161,7 +168,7 @@ static void a_cancellation_comes_too_late(void **state)
 	usable();
 }
 
-/* The sequencer hears that node 2 is ready before node 2 hears its question. */
+/* The sequencer learns that node 2 is ready before node 2 receives the question. */
 static void a_cancellation_comes_too_late_for_the_sequencer(void **state)
 {
 	(void)state;
@@ -199,6 +206,79 @@ static void records_differ(void **state)
 	usable();
 }
 
+/* Two members do not share a GPU, but for what fails. */
+static void two_usable(void)
+{
+	if (engine_transport == TRANSPORT_INTERNODE)
+		usable();
+}
+
+static uint64_t less(uint32_t rank)
+{
+	struct svc_record r = task_of(rank, NCCLSVC_ALL_REDUCE, -1);
+	r.count = 32;
+	return submit_one(rank, r);
+}
+
+/* Ranks 0 and 2 are on one node: it does not know which of the two is the odd one out. */
+static void records_of_one_node_differ(void **state)
+{
+	(void)state;
+	for (uint32_t odd = 0; odd <= 2; odd += 2) {
+		uint64_t n[RANKS];
+		n[odd] = less(odd);
+		n[2 - odd] = sum(2 - odd);
+		n[1] = sum(1);
+		quiet();
+		for (uint32_t k = 0; k < 3; k++)
+			assert_false(over(k, n[k]));
+		n[3] = sum(3);
+		all_end_alike(n, NCCLSVC_MISMATCH);
+		const ncclsvc_status st = status_of_task(3, n[3]);
+		assert_int_equal(st.rank_b, odd);
+		assert_int_equal(st.missing_count, 1);
+		assert_int_equal(st.missing[0], odd);
+		two_usable();
+	}
+}
+
+/* Rank 3 does not come: it is missing, whatever the others' records are. */
+static void records_differ_and_a_deadline_passes(void **state)
+{
+	(void)state;
+	uint64_t n[RANKS];
+	n[0] = sum_within(0, LATER_NS);
+	n[2] = less(2);
+	n[1] = sum(1);
+	for (uint32_t k = 0; k < 3; k++) {
+		ends(k, n[k], NCCLSVC_TIMEOUT);
+		const ncclsvc_status st = status_of_task(k, n[k]);
+		assert_int_equal(st.missing_count, 1);
+		assert_int_equal(st.missing[0], 3);
+	}
+	n[3] = sum(3);
+	ends(3, n[3], NCCLSVC_TIMEOUT);
+	two_usable();
+}
+
+/* Without a deadline, the node waits for MISMATCH_WAIT_NS. Nobody is called the only one then. */
+static void records_differ_and_a_rank_does_not_come(void **state)
+{
+	(void)state;
+	uint64_t n[RANKS];
+	n[0] = sum(0);
+	n[2] = less(2);
+	n[1] = sum(1);
+	for (uint32_t k = 0; k < 3; k++) {
+		ends(k, n[k], NCCLSVC_MISMATCH);
+		assert_int_equal(status_of_task(k, n[k]).missing_count, 0);
+		assert_int_equal(status_of_task(k, n[k]).rank_b, 2);
+	}
+	n[3] = sum(3);
+	ends(3, n[3], NCCLSVC_MISMATCH);
+	two_usable();
+}
+
 /* ---- A member leaves ---- */
 
 static void ends_without(uint32_t rank, uint64_t n, int32_t gone)
@@ -214,7 +294,7 @@ static void others_have_pairs(void)
 	goes_well(2, b);
 }
 
-/* The engine tells the supervisor, which may not know yet: rank 0 may join again at once. */
+/* The scheduler notifies the supervisor, which may not know yet: rank 0 may join again at once. */
 static void hears_of_departure(uint32_t node, int32_t rank)
 {
 	struct event ev;
@@ -264,7 +344,7 @@ static void a_member_leaves_a_collective(void **state)
 	others_have_pairs();
 }
 
-/* It has sent before, which rank 0's node has not heard. */
+/* It has sent before, but rank 0's node has not received that. */
 static void a_member_leaves_that_has_sent(void **state)
 {
 	(void)state;
@@ -283,8 +363,9 @@ static void a_member_leaves_that_has_sent(void **state)
 
 /* ---- The end of an epoch ---- */
 
-/* Each node ends it at another time. What all were ready for is done on all, and nothing else. */
-static void what_all_were_ready_for_is_done(void **state)
+/* Each node ends it at a different time. An operation that all were ready for is done on all, and
+ * no other is. */
+static void operations_that_all_are_ready_for_complete(void **state)
 {
 	(void)state;
 	uint64_t first[NODES], second[NODES];
@@ -321,6 +402,12 @@ int main(void)
 		CLUSTER_TEST(a_cancellation_comes_too_late_for_the_sequencer, begin_gpus),
 		CLUSTER_TEST(records_differ, begin),
 		CLUSTER_TEST(records_differ, begin_gpus),
+		CLUSTER_TEST(records_of_one_node_differ, begin_two),
+		CLUSTER_TEST(records_of_one_node_differ, begin_two_gpus),
+		CLUSTER_TEST(records_differ_and_a_deadline_passes, begin_two),
+		CLUSTER_TEST(records_differ_and_a_deadline_passes, begin_two_gpus),
+		CLUSTER_TEST(records_differ_and_a_rank_does_not_come, begin_two),
+		CLUSTER_TEST(records_differ_and_a_rank_does_not_come, begin_two_gpus),
 		CLUSTER_TEST(a_member_leaves_whom_a_recv_waits_for, begin),
 		CLUSTER_TEST(a_member_leaves_whom_a_recv_waits_for, begin_gpus),
 		CLUSTER_TEST(a_recv_waits_for_a_member_that_has_left, begin),
@@ -328,7 +415,7 @@ int main(void)
 		CLUSTER_TEST(a_member_leaves_a_collective, begin),
 		CLUSTER_TEST(a_member_leaves_a_collective, begin_gpus),
 		CLUSTER_TEST(a_member_leaves_that_has_sent, begin),
-		CLUSTER_TEST(what_all_were_ready_for_is_done, begin),
+		CLUSTER_TEST(operations_that_all_are_ready_for_complete, begin),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Members of several nodes that all wait for each other, and such that only seem to. */
+ * Members on several nodes that all wait for each other, and some that only seem to. */
 #include "base/timings.h"
 #include "engine_cluster.h"
 
-#define LOOKS ((long)(8 * DEADLOCK_LOOK_NS)) /* a deadlock would have been found by then */
-#define MANY  600			     /* more than one message has room for */
-#define TOO   MANY_MAX			     /* twice that is more than a node reports */
+#define LOOKS ((long)(8 * DEADLOCK_LOOK_NS)) /* by then a deadlock would have been found */
+#define MANY  600			     /* more than fit into one message */
+#define TOO   MANY_MAX			     /* twice this exceeds what a node reports */
 
 static int begin(void **state)
 {
@@ -53,7 +53,7 @@ static void all_told_alike(const uint64_t *n)
 	}
 }
 
-/* Nobody is told of a deadlock. */
+/* Checks that no deadlock is reported. */
 static void none_is_found(void)
 {
 	const unsigned asked = sent_of(INTERNODE_ASK), failed = sent_of(INTERNODE_FAILED);
@@ -79,7 +79,7 @@ static void a_ring_of_recvs(void **state)
 	usable();
 }
 
-/* The group's second collective, of which no other node has heard, ends too. */
+/* The group's second collective, which no other node knows of, ends too. */
 static void collectives_against_recvs(void **state)
 {
 	(void)state;
@@ -99,7 +99,7 @@ static void collectives_against_recvs(void **state)
 	}
 }
 
-/* Rank 3 waits for rank 0 of its own node, of which other nodes know nothing. */
+/* Rank 3 waits for rank 0 on its own node, of which other nodes know nothing. */
 static void some_wait_for_members_of_their_node(void **state)
 {
 	(void)state;
@@ -118,7 +118,7 @@ static void some_wait_for_members_of_their_node(void **state)
 	usable();
 }
 
-/* It takes several messages to report, and to ask. */
+/* Reports and questions take several messages. */
 static void many_wait(void **state)
 {
 	(void)state;
@@ -138,9 +138,9 @@ static void the_same_again(void **state)
 		a_ring_of_recvs(state);
 }
 
-/* One node learns of it by what another one fails. (On GPUs, node 0 is the sequencer: all that node
- * 2 hears comes from it.) */
-static void the_word_comes_late(void **state)
+/* One node learns of it when another one's operation fails. (On GPUs, node 0 is the sequencer, and
+ * node 2 receives everything from it.) */
+static void a_late_decision(void **state)
 {
 	(void)state;
 	uint64_t n[NODES];
@@ -148,7 +148,7 @@ static void the_word_comes_late(void **state)
 	n[0] = recv_from(0, 1);
 	n[1] = many(1, NCCLSVC_RECV, 2, 2);
 	n[2] = recv_from(2, 1);
-	const uint64_t next = sum(2); /* is not meant */
+	const uint64_t next = sum(2); /* this one must not be affected */
 	deadlock(0, n[0]);
 	deadlock(1, n[1]);
 	deadlock(1, n[1] + 1);
@@ -165,7 +165,8 @@ static void the_word_comes_late(void **state)
 	usable();
 }
 
-/* Rank 1 sends to rank 2 as soon as it is told, and node 0's word comes to node 2 after that. */
+/* Rank 1 sends to rank 2 as soon as its task ends, and node 0's message reaches node 2 after that.
+ */
 static void the_next_task_comes_early(void **state)
 {
 	(void)state;
@@ -185,7 +186,7 @@ static void the_next_task_comes_early(void **state)
 
 /* ---- None ---- */
 
-static void who_waits_for_one_that_works(void **state)
+static void waiting_for_a_working_rank_is_no_deadlock(void **state)
 {
 	(void)state;
 	const uint64_t a = sum(0), b = sum(1);
@@ -196,7 +197,7 @@ static void who_waits_for_one_that_works(void **state)
 	goes_well(2, c);
 }
 
-/* Node 2 has not heard that node 1 is ready for a collective, which the others are through with. */
+/* Node 2 has not learned that node 1 is ready for a collective, which the others have finished. */
 static void a_collective_is_under_way(void **state)
 {
 	(void)state;
@@ -220,7 +221,7 @@ static void a_collective_is_under_way(void **state)
 	}
 }
 
-/* The same of a Send, which is over for its sender. */
+/* The same with a Send, which has ended for its sender. */
 static void a_send_is_under_way(void **state)
 {
 	(void)state;
@@ -241,7 +242,7 @@ static void a_send_is_under_way(void **state)
 		goes_well(k, n[k]);
 }
 
-/* Node 1 waited for node 0, and has reported. Now it works, and the others wait for it. */
+/* Node 1 waited for node 0, and has reported it. Now it works, and the others wait for it. */
 static void a_report_is_old(void **state)
 {
 	(void)state;
@@ -259,7 +260,7 @@ static void a_report_is_old(void **state)
 	usable();
 }
 
-/* The first node's question is on its way while node 1 goes on. */
+/* The first node's question is in flight when node 1 continues. */
 static void a_question_is_old(void **state)
 {
 	(void)state;
@@ -280,8 +281,8 @@ static void a_question_is_old(void **state)
 	usable();
 }
 
-/* Rank 2's collective is cancelled, and node 1 has not answered: rank 2 is about to go on. When it
- * has, rank 2 waits for rank 3 of its own node to post it. */
+/* Rank 2's collective is cancelled, and node 1 has not answered: rank 2 is about to continue. Then
+ * it waits for rank 3 on its own node to post the next one. */
 static void a_failure_is_under_way(void **state)
 {
 	(void)state;
@@ -309,8 +310,8 @@ static void a_failure_is_under_way(void **state)
 	usable();
 }
 
-/* Ranks 0 and 1 have a pair, which is launched together with a collective that rank 1 has behind
- * it: deadlines end that. Nodes tell each other once that they wait, not for ever. */
+/* Ranks 0 and 1 have a pair that is launched together with a collective that rank 1 has queued
+ * behind it; deadlines end this. Nodes report their waiting once, not repeatedly. */
 static void a_set_is_not_whole(void **state)
 {
 	(void)state;
@@ -330,7 +331,7 @@ static void a_set_is_not_whole(void **state)
 		assert_false(over(k, n[k]));
 }
 
-/* Only deadlines end what waits in so much. */
+/* Only deadlines end a deadlock with that many waits. */
 static void too_many_wait(void **state)
 {
 	(void)state;
@@ -357,9 +358,9 @@ int main(void)
 		CLUSTER_TEST(many_wait, begin),
 		CLUSTER_TEST(many_wait, begin_gpus),
 		CLUSTER_TEST(the_same_again, begin),
-		CLUSTER_TEST(the_word_comes_late, begin),
-		CLUSTER_TEST(who_waits_for_one_that_works, begin),
-		CLUSTER_TEST(who_waits_for_one_that_works, begin_gpus),
+		CLUSTER_TEST(a_late_decision, begin),
+		CLUSTER_TEST(waiting_for_a_working_rank_is_no_deadlock, begin),
+		CLUSTER_TEST(waiting_for_a_working_rank_is_no_deadlock, begin_gpus),
 		CLUSTER_TEST(a_collective_is_under_way, begin),
 		CLUSTER_TEST(a_collective_is_under_way, begin_gpus),
 		CLUSTER_TEST(a_send_is_under_way, begin),

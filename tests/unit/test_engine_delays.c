@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Random programs on several nodes, and messages that take random times, some of them longer than
- * it takes to find a deadlock. The programs have none. Operations have one status on all members,
- * and whatever has a deadline may fail, nothing else. SEED=number repeats a run. */
+ * Random deadlock-free programs on several nodes, with random message delays, some longer than it
+ * takes to find a deadlock. Operations have the same status on all members, and only those with a
+ * deadline may fail. SEED=number repeats a run. */
 #include <stdlib.h>
 
 #include <pthread.h>
@@ -25,7 +25,7 @@ static unsigned below(unsigned n)
 static pthread_t thread;
 static atomic_bool done;
 
-/* Holds one channel after the other for a while. */
+/* Holds back one channel after the other for a while. */
 static void *delay(void *arg)
 {
 	unsigned own = *(unsigned *)arg;
@@ -72,7 +72,7 @@ static int end(void **state)
 
 /* ---- Programs ---- */
 
-/* Of one operation, each rank's task; 0: it has none. */
+/* One operation: each rank's task; 0: the rank has none. */
 static struct operation {
 	uint64_t tasks[RANKS];
 	int result; /* -1: not known yet */
@@ -84,7 +84,7 @@ static void post(struct operation *o, uint32_t rank, struct svc_record r, bool d
 	o->tasks[rank] = submit_one(rank, r);
 }
 
-/* All ranks post in the same order, so that none waits for ever; but not at the same time. */
+/* All ranks post in the same order, so none waits forever, but not at the same time. */
 static void post_all(bool deadlines)
 {
 	for (unsigned i = 0; i < OPERATIONS; i++) {

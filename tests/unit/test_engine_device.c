@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The engine and GPUs: what it puts into their workers' queues, and when. */
+ * The scheduler and GPUs: what it puts into the workers' queues, and when. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -32,8 +32,8 @@ static void a_task_is_launched_when_all_have_met(void **state)
 	ends(1, b, 0);
 }
 
-/* Groups tie communicators together: A{0,1}, B{1,2}, C{2,3}. */
-static void nothing_of_a_chain_goes_before_its_last_link(void **state)
+/* Groups connect communicators: A{0,1}, B{1,2}, C{2,3}. */
+static void a_chain_of_groups_waits_for_its_last_link(void **state)
 {
 	(void)state;
 	for (uint32_t i = 0; i < 4; i++)
@@ -103,7 +103,7 @@ static void unmet_mates_do_not_hold_a_group_up_for_good(void **state)
 	group[1].timeout_ns = 50000000;
 	uint64_t a = submit(0, group, 2);
 	uint64_t b = submit_one(1, record(0, NCCLSVC_ALL_REDUCE, 1));
-	/* It matched its peer, and its mate in the group did not, and runs out of time. */
+	/* It matched its peer, but another task of its group did not, and times out. */
 	ends(0, a + 1, NCCLSVC_TIMEOUT);
 	assert_int_equal(svc_status_slot(trainers[0].ring, ENTRIES, a + 1)->missing_count, 1);
 	assert_int_equal(svc_status_slot(trainers[0].ring, ENTRIES, a + 1)->missing[0], 1);
@@ -114,13 +114,13 @@ static void unmet_mates_do_not_hold_a_group_up_for_good(void **state)
 	run_all(1);
 	ends(0, a, 0);
 	ends(1, b, 0);
-	/* Who comes too late hears the same. */
+	/* A rank that comes too late gets the same result. */
 	uint64_t c = submit_one(2, record(1, NCCLSVC_ALL_REDUCE, 2));
 	ends(2, c, NCCLSVC_TIMEOUT);
 	nothing_comes();
 }
 
-/* Trainer 0 submits a group with trainer 1 and with trainer 2, who does not come. */
+/* Trainer 0 submits a group with trainer 1 and with trainer 2, which does not come. */
 static void half_met(const struct svc_record *group, struct svc_record other, uint64_t *a,
 		     uint64_t *b)
 {
@@ -132,7 +132,7 @@ static void half_met(const struct svc_record *group, struct svc_record other, ui
 	*b = submit_one(1, other);
 }
 
-/* What it had with trainer 1 has ended, and it goes on without. */
+/* Its tasks with trainer 1 have ended, and trainer 1 continues without it. */
 static void other_half_goes_on(uint64_t a)
 {
 	assert_false(over(0, a + 1));
@@ -145,8 +145,8 @@ static void other_half_goes_on(uint64_t a)
 	ends(2, c, 0);
 }
 
-/* Nobody who matched a group that is not whole need wait for ever. */
-static void what_met_has_a_deadline(void **state)
+/* A rank that matched an incomplete group does not wait forever. */
+static void matched_groups_have_a_deadline(void **state)
 {
 	(void)state;
 	uint64_t a, b;
@@ -178,8 +178,9 @@ static void an_epoch_ends_what_met_and_was_not_launched(void **state)
 	other_half_goes_on(a);
 }
 
-/* A rank whose worker is lost is told so, too; one that has gone is told nothing of himself. */
-static void everybody_is_told_of_a_lost_worker(void **state)
+/* A rank whose own worker is lost is notified too; one that has gone is not notified about itself.
+ */
+static void all_ranks_learn_of_a_lost_worker(void **state)
 {
 	(void)state;
 	for (uint32_t i = 0; i < 3; i++)
@@ -199,7 +200,7 @@ static void comes_to(uint32_t trainer, uint64_t value)
 		assert_true(now_ns() < until);
 }
 
-/* Two trainers' first three tasks, launched. Returns the last of trainer 0. */
+/* Launches two trainers' first three tasks. Returns trainer 0's last one. */
 static uint64_t three_in_flight(void)
 {
 	uint64_t a = 0;
@@ -215,7 +216,7 @@ static uint64_t three_in_flight(void)
 	return a;
 }
 
-/* One that is refused while they are in flight must not overtake them. */
+/* A refused task must not overtake tasks in flight. */
 static void refuse_one(void)
 {
 	struct svc_record bad = on_timeline(record(0, NCCLSVC_ALL_REDUCE, 0), 0, 1);
@@ -224,13 +225,14 @@ static void refuse_one(void)
 	assert_int_equal(atomic_load(&line(0, 1)->done), 0);
 }
 
-/* A GPU may still write for tasks that were given up: their clients know, their streams wait. */
+/* A GPU may still write for tasks that were given up: their clients know, but their streams wait.
+ */
 static void streams_wait_for_what_flies(void **state)
 {
 	(void)state;
 	uint64_t a = three_in_flight();
 	refuse_one();
-	/* Nor must one that ends with the epoch. */
+	/* The same for a task that ends with the epoch. */
 	uint64_t c = submit_one(0, on_timeline(record(0, NCCLSVC_ALL_REDUCE, 0), 0, 1));
 	end_epoch(0, NCCLSVC_PEER_GONE, 1);
 	ends(0, a, NCCLSVC_PEER_GONE);
@@ -240,7 +242,7 @@ static void streams_wait_for_what_flies(void **state)
 	run_all(0);
 	comes_to(0, 5);
 	assert_int_equal(atomic_load(&line(1, 1)->done), 0);
-	/* The other is broken off. */
+	/* The other one is aborted. */
 	command((struct command){.kind = COMMAND_EPOCH_DEAD, .epoch_end = {.comm = 0}});
 	struct event ev;
 	uint64_t until = now_ns() + WAIT_NS;
@@ -250,16 +252,16 @@ static void streams_wait_for_what_flies(void **state)
 	assert_int_equal(atomic_load(&line(1, 1)->done), 3);
 }
 
-/* Both devices have had n launches in all. */
+/* Checks that both devices have had n launches in total. */
 static void launched_soon(uint64_t n)
 {
 	for (uint64_t until = now_ns() + WAIT_NS; head(0) < n || head(1) < n;)
 		assert_true(now_ns() < until);
 }
 
-/* The GPUs break off what flies as soon as the supervisor has told the engine: that it is over must
- * not be taken for its success. */
-static void what_is_broken_off_has_failed(void **state)
+/* The GPUs abort what is in flight as soon as the supervisor has notified the scheduler: its end
+ * must not count as success. */
+static void aborted_tasks_have_failed(void **state)
 {
 	(void)state;
 	add_trainer(0);
@@ -270,7 +272,7 @@ static void what_is_broken_off_has_failed(void **state)
 		uint64_t a = submit_one(0, record(0, NCCLSVC_ALL_REDUCE, 0));
 		uint64_t b = submit_one(1, record(0, NCCLSVC_ALL_REDUCE, 1));
 		launched_soon(i);
-		if (i % 2) /* the engine may be asleep, or awake */
+		if (i % 2) /* the scheduler may be asleep or awake */
 			pause_ns((long)(i % 64) * 1000);
 		end_epoch(0, NCCLSVC_WORKER_LOST, 1);
 		run_all(0);
@@ -283,7 +285,7 @@ static void what_is_broken_off_has_failed(void **state)
 	}
 }
 
-/* But not for ever; and what a GPU writes later is less than what its stream was told. */
+/* But not forever; and what a GPU writes later is below what its stream waits for. */
 static void streams_do_not_wait_for_ever(void **state)
 {
 	(void)state;
@@ -332,7 +334,7 @@ static void workers_launch_in_one_order(void **state)
 		uint32_t t = (uint32_t)rand() & 1, k = (uint32_t)rand() & 3;
 		if (next[t][k] == ROUNDS)
 			continue;
-		/* The same on both sides, whatever the order of the communicators. */
+		/* The same on both sides, in any order of the communicators. */
 		uint32_t n = next[t][k] % 3 + 1;
 		if (n > ROUNDS - next[t][k])
 			n = ROUNDS - next[t][k];
@@ -357,7 +359,7 @@ static void workers_launch_in_one_order(void **state)
 	}
 }
 
-/* One worker hangs, and its queue is full: those of other GPUs get what is theirs. */
+/* One worker hangs, and its queue is full: other GPUs' workers still get their launches. */
 static void a_full_queue_holds_up_nobody_else(void **state)
 {
 	(void)state;
@@ -366,7 +368,7 @@ static void a_full_queue_holds_up_nobody_else(void **state)
 	START(0, 2, LIST(0, 1), LIST(0, 1));
 	START(1, 2, LIST(2, 3), LIST(2, 3));
 	START(2, 2, LIST(0, 1), LIST(0, 1));
-	/* As if others had filled it. */
+	/* As if other launches had filled it. */
 	atomic_store(&gpus[0].queue->tail, (uint64_t)0 - WORKER_LAUNCHES);
 	uint64_t a = submit_one(0, record(0, NCCLSVC_ALL_REDUCE, 0));
 	submit_one(1, record(0, NCCLSVC_ALL_REDUCE, 1));
@@ -377,7 +379,7 @@ static void a_full_queue_holds_up_nobody_else(void **state)
 	launched(2, 1);
 	launched(3, 1);
 	assert_int_equal(head(1), 0);
-	/* Room for one: that goes to the first. */
+	/* Room for one, which goes to the first. */
 	atomic_store(&gpus[0].queue->tail, (uint64_t)1 - WORKER_LAUNCHES);
 	submit_one(2, record(1, NCCLSVC_ALL_REDUCE, 2));
 	launched(0, 1);
@@ -390,8 +392,8 @@ static void a_full_queue_holds_up_nobody_else(void **state)
 	ends(0, a, 0);
 }
 
-/* Groups that hang together until no queue can hold them. */
-static void what_can_never_be_launched_is_refused(void **state)
+/* Groups that depend on each other until no queue can hold them. */
+static void groups_that_can_never_be_launched_are_refused(void **state)
 {
 	enum { GROUPS = 3, TASKS = SVC_GROUP_TASKS - 1, ALL = GROUPS * TASKS };
 	static struct svc_record group[SVC_GROUP_TASKS];
@@ -420,7 +422,7 @@ static void what_can_never_be_launched_is_refused(void **state)
 		ends(t, last[t], NCCLSVC_LIMIT);
 	}
 	assert_int_equal(head(0), 0);
-	/* And the next is as ever. */
+	/* The next one works as usual. */
 	uint64_t a = submit_one(0, record(0, NCCLSVC_ALL_REDUCE, 0));
 	submit_one(3, record(0, NCCLSVC_ALL_REDUCE, 1));
 	launched(0, 1);
@@ -430,7 +432,7 @@ static void what_can_never_be_launched_is_refused(void **state)
 	ends(0, a, 0);
 }
 
-/* The trainer dies: the GPU need not wait for input that nobody will bring. */
+/* The trainer dies: the GPU must not wait for input that never comes. */
 static void a_dead_trainers_input_is_there(void **state)
 {
 	(void)state;
@@ -461,7 +463,7 @@ static void a_dead_trainers_input_is_there(void **state)
 	}
 }
 
-/* A communicator that the workers of devices 0 and 1 make, which are their 3rd and 5th. */
+/* Creates a communicator between the workers of devices 0 and 1, as their 3rd and 5th. */
 static void make(uint64_t number)
 {
 	struct creation *k = calloc(1, sizeof(*k) + 2 * sizeof(k->parts[0]));
@@ -489,7 +491,7 @@ static void both_sum(void)
 		submit_one(i, record(0, NCCLSVC_ALL_REDUCE, i));
 }
 
-/* Workers wait for each other there: all have it behind the same launches. */
+/* Workers wait for each other in a creation, so all must have it behind the same launches. */
 static void communicators_are_made_in_the_order_of_launches(void **state)
 {
 	(void)state;
@@ -520,7 +522,7 @@ static void none_is_made_where_a_queue_is_full(void **state)
 	make(2);
 	nothing_comes();
 	command((struct command){.kind = COMMAND_MAKE_NOT, .creation_number = 1});
-	command((struct command){.kind = COMMAND_MAKE_NOT, .creation_number = 3}); /* unheard of */
+	command((struct command){.kind = COMMAND_MAKE_NOT, .creation_number = 3}); /* unknown */
 	nothing_comes();
 	atomic_store(tail, head(1));
 	for (uint32_t i = 0; i < 2; i++) {
@@ -530,8 +532,8 @@ static void none_is_made_where_a_queue_is_full(void **state)
 	nothing_comes();
 }
 
-/* A timeline that begins anew, as when another stream has taken it over. */
-static void nothing_is_owed_to_a_timelines_next_stream(void **state)
+/* A timeline that starts again, as when another stream has taken it over. */
+static void a_reused_timeline_owes_no_completions(void **state)
 {
 	(void)state;
 	add_trainer(0);
@@ -556,21 +558,21 @@ static void nothing_is_owed_to_a_timelines_next_stream(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ENGINE_TEST(nothing_is_owed_to_a_timelines_next_stream),
+		ENGINE_TEST(a_reused_timeline_owes_no_completions),
 		ENGINE_TEST(a_task_is_launched_when_all_have_met),
-		ENGINE_TEST(nothing_of_a_chain_goes_before_its_last_link),
+		ENGINE_TEST(a_chain_of_groups_waits_for_its_last_link),
 		ENGINE_TEST(a_group_is_one_group_on_each_of_its_devices),
 		ENGINE_TEST(unmet_mates_do_not_hold_a_group_up_for_good),
-		ENGINE_TEST(what_met_has_a_deadline),
+		ENGINE_TEST(matched_groups_have_a_deadline),
 		ENGINE_TEST(an_epoch_ends_what_met_and_was_not_launched),
-		ENGINE_TEST(everybody_is_told_of_a_lost_worker),
+		ENGINE_TEST(all_ranks_learn_of_a_lost_worker),
 		ENGINE_TEST(streams_wait_for_what_flies),
-		ENGINE_TEST(what_is_broken_off_has_failed),
+		ENGINE_TEST(aborted_tasks_have_failed),
 		ENGINE_TEST(streams_do_not_wait_for_ever),
 		ENGINE_TEST(inputs_are_released_only_after_the_epoch),
 		ENGINE_TEST(workers_launch_in_one_order),
 		ENGINE_TEST(a_full_queue_holds_up_nobody_else),
-		ENGINE_TEST(what_can_never_be_launched_is_refused),
+		ENGINE_TEST(groups_that_can_never_be_launched_are_refused),
 		ENGINE_TEST(a_dead_trainers_input_is_there),
 		ENGINE_TEST(communicators_are_made_in_the_order_of_launches),
 		ENGINE_TEST(none_is_made_where_a_queue_is_full),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Who is the odd one out, of records alone. */
+ * Finding the odd rank from records alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@ static struct svc_record all_reduce(uint64_t count)
 		.op = NCCLSVC_ALL_REDUCE, .type = NCCLSVC_INT32, .count = count, .peer = -1};
 }
 
-/* Each rank asks for an AllReduce of that count. */
+/* Each rank submits an AllReduce with that count. */
 static struct mismatch of(const uint64_t *counts, uint32_t n)
 {
 	struct mismatch m = {0};
@@ -74,17 +74,19 @@ static void test_nobody_alone(void **state)
 	check(&m, 4, 0, 1, false);
 	m = of((uint64_t[]){5, 4, 5, 4, 4}, 5);
 	check(&m, 5, 1, 0, false);
-	/* Each for itself, and more kinds than are told apart. */
+	/* All different, and more kinds than are distinguished. */
 	m = of((uint64_t[]){1, 2, 3}, 3);
 	check(&m, 3, 0, 1, false);
 	m = of((uint64_t[]){1, 2, 3, 4, 4, 4}, 6);
-	check(&m, 6, 0, 1, false);
+	check(&m, 6, 3, 0, false);
+	m = of((uint64_t[]){1, 2, 3, 4, 5, 6, 7, 8, 9, 9}, 10);
+	check(&m, 10, 0, 1, false);
 	/* One differs, and another of a third kind does too. */
 	m = of((uint64_t[]){4, 4, 4, 5, 6}, 5);
 	check(&m, 5, 0, 3, false);
 }
 
-/* Some ranks are not known: they may agree with the odd one. */
+/* Some ranks are unknown: they may agree with the odd one. */
 static void test_some_unknown(void **state)
 {
 	const struct mismatch m = of((uint64_t[]){4, 4, 5}, 3);

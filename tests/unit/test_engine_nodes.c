@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The engine on node 0 of 3, and the death of node 1. The test is the other nodes, and MPI. */
+ * The scheduler on node 0 of 3, and the death of node 1. The test plays the other nodes, and MPI.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -20,15 +21,15 @@
 #include "sched/internode/internode_comm.h"
 
 #define NODES	     3
-#define COUNT	     (64u << 10) /* bytes: more than a message takes along */
+#define COUNT	     (64u << 10) /* bytes: more than fit into a message */
 #define FLOWS	     64
 #define INTERNODE_ID 77
-#define MEMORY	     9		 /* the trainer's region on the host */
-#define LARGE	     (22u << 20) /* bytes: three are more than an engine keeps */
+#define MEMORY	     9		 /* the trainer's host region */
+#define LARGE	     (22u << 20) /* bytes: three of them exceed what a scheduler keeps */
 
 /* ---- Time ---- */
 
-static atomic_long ahead; /* seconds that have passed, for the engine */
+static atomic_long ahead; /* seconds by which the scheduler's clock is ahead */
 
 int clock_gettime(clockid_t clock, struct timespec *t)
 {
@@ -39,7 +40,7 @@ int clock_gettime(clockid_t clock, struct timespec *t)
 
 /* ---- Memory ---- */
 
-static atomic_bool poor; /* there are no large pieces of memory */
+static atomic_bool poor; /* large allocations fail */
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang__)
 #define MALLOC_IS_OURS false
@@ -58,7 +59,7 @@ void *malloc(size_t bytes)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Posted receives, and what node 1 and node 2 say. */
+/* Posted receives, and what nodes 1 and 2 send. */
 static struct posted {
 	void *cookie;
 	int node;
@@ -80,7 +81,7 @@ static int take_send(const void *from, size_t bytes, int node, int tag, void *co
 	(void)from;
 	(void)cookie;
 	refused[node] += !bytes;
-	return -1; /* only who has given credit is sent to */
+	return -1; /* send only to a node that has given credit */
 }
 
 static int take_say(const void *from, size_t bytes, int node, void *cookie)
@@ -167,13 +168,13 @@ static void say(int node, uint64_t internode_id, enum internode_kind kind, uint6
 	pthread_mutex_unlock(&lock);
 }
 
-/* Node says so of the seq-th collective. */
+/* The node sends this about the seq-th collective. */
 static void says(int node, enum internode_kind kind, uint64_t seq, const struct svc_record *r)
 {
 	say(node, INTERNODE_ID, kind, seq, r, r ? sizeof(*r) : 0);
 }
 
-/* Node is ready to receive something of that epoch: it gets an answer, or the bytes. */
+/* The node is ready to receive something of that epoch, and gets an answer or the bytes. */
 static void gives_credit(int node, uint64_t internode_id)
 {
 	const struct credit_note note = {.tag = MPI_TAG_DATA};
@@ -261,7 +262,7 @@ static struct event next_event(enum event_kind kind)
 	return ev;
 }
 
-/* The engine wants the epoch to end on all nodes, and says why. */
+/* Checks that the scheduler wants the epoch to end on all nodes, and gives this reason. */
 static void is_given_up(int32_t result)
 {
 	const struct event ev = next_event(EVENT_INTERNODE_FAILED);
@@ -281,7 +282,7 @@ static struct svc_record broadcast(void)
 	return r;
 }
 
-/* Task n waits for bytes of node 1, which dies. */
+/* Task n waits for bytes from node 1, which dies. */
 static void ends_under_way(uint64_t n)
 {
 	for (uint64_t until = now_ns() + WAIT_NS; !receives(1); pause_ns(100000))
@@ -293,7 +294,7 @@ static void ends_under_way(uint64_t n)
 
 /* ---- Tests ---- */
 
-static void what_was_under_way_ends_with_its_node(void **state)
+static void running_tasks_end_with_their_node(void **state)
 {
 	(void)state;
 	const struct svc_record r = broadcast();
@@ -325,8 +326,8 @@ static void without_memory_the_epoch_ends(void **state)
 	ends(0, a, NCCLSVC_NO_MEMORY);
 }
 
-/* Its last word is heard when its death is known, and before the others have ended the epoch. */
-static void what_a_lost_node_was_ready_for_ends_too(void **state)
+/* Its last message arrives when its death is known, and before the others have ended the epoch. */
+static void operations_ready_on_a_lost_node_end(void **state)
 {
 	(void)state;
 	const struct svc_record r = broadcast();
@@ -342,7 +343,7 @@ static void what_a_lost_node_was_ready_for_ends_too(void **state)
 	ends(0, a, NCCLSVC_PEER_GONE);
 }
 
-static void what_came_before_the_epoch_is_received(void **state)
+static void messages_before_the_epoch_are_received(void **state)
 {
 	(void)state;
 	const struct svc_record r = broadcast();
@@ -356,8 +357,8 @@ static void what_came_before_the_epoch_is_received(void **state)
 	ends_under_way(a);
 }
 
-/* Without what was said of it, its collective would wait for ever. */
-static void what_was_too_much_to_keep_gives_the_epoch_up(void **state)
+/* Without this message, its collective would wait forever. */
+static void too_many_messages_to_keep_end_the_epoch(void **state)
 {
 	(void)state;
 	const struct svc_record r = broadcast();
@@ -371,7 +372,7 @@ static void what_was_too_much_to_keep_gives_the_epoch_up(void **state)
 	is_given_up(NCCLSVC_LIMIT);
 }
 
-/* So many credits of that node are answered, and no more. */
+/* Checks that this many credits of that node are answered, and no more. */
 static void is_refused(int node, unsigned n)
 {
 	for (uint64_t until = now_ns() + WAIT_NS; refused[node] < n; pause_ns(100000))
@@ -385,8 +386,8 @@ static void announce(uint32_t slot, uint64_t internode_id)
 	quiet();
 }
 
-/* The names of a rendezvous come in order. */
-static void what_is_passed_over_is_not_kept(void **state)
+/* A rendezvous announces names in order. */
+static void skipped_names_are_not_kept(void **state)
 {
 	(void)state;
 	gives_credit(1, INTERNODE_ID);
@@ -403,7 +404,7 @@ static void what_is_passed_over_is_not_kept(void **state)
 	is_refused(2, 2);
 }
 
-static void what_is_announced_is_kept(void **state)
+static void messages_of_announced_epochs_are_kept(void **state)
 {
 	(void)state;
 	announce(0, INTERNODE_ID);
@@ -420,8 +421,8 @@ static void what_is_announced_is_kept(void **state)
 	is_refused(1, 2);
 }
 
-/* What is over is not kept, nor is what comes of it late. */
-static void what_is_over_is_not_kept(void **state)
+/* Finished operations are forgotten, and their late messages too. */
+static void finished_operations_are_forgotten(void **state)
 {
 	(void)state;
 	end_epoch(0, NCCLSVC_CANCELLED, -1);
@@ -431,7 +432,7 @@ static void what_is_over_is_not_kept(void **state)
 	is_refused(1, 1);
 }
 
-/* Names of a node that is lost may still be announced by others, in any order; but soon. */
+/* Other nodes may still announce names of a lost node, in any order, but only for a short time. */
 static void names_of_a_lost_node_are_kept_for_a_while(void **state)
 {
 	(void)state;
@@ -454,19 +455,18 @@ static void names_of_a_lost_node_are_kept_for_a_while(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(what_was_under_way_ends_with_its_node, begin,
-						teardown),
+		cmocka_unit_test_setup_teardown(running_tasks_end_with_their_node, begin, teardown),
 		cmocka_unit_test_setup_teardown(without_memory_the_epoch_ends, begin, teardown),
-		cmocka_unit_test_setup_teardown(what_a_lost_node_was_ready_for_ends_too, begin,
+		cmocka_unit_test_setup_teardown(operations_ready_on_a_lost_node_end, begin,
 						teardown),
-		cmocka_unit_test_setup_teardown(what_came_before_the_epoch_is_received,
+		cmocka_unit_test_setup_teardown(messages_before_the_epoch_are_received,
 						begin_engine, teardown),
-		cmocka_unit_test_setup_teardown(what_was_too_much_to_keep_gives_the_epoch_up,
+		cmocka_unit_test_setup_teardown(too_many_messages_to_keep_end_the_epoch,
 						begin_engine, teardown),
-		cmocka_unit_test_setup_teardown(what_is_passed_over_is_not_kept, begin_engine,
+		cmocka_unit_test_setup_teardown(skipped_names_are_not_kept, begin_engine, teardown),
+		cmocka_unit_test_setup_teardown(messages_of_announced_epochs_are_kept, begin_engine,
 						teardown),
-		cmocka_unit_test_setup_teardown(what_is_announced_is_kept, begin_engine, teardown),
-		cmocka_unit_test_setup_teardown(what_is_over_is_not_kept, begin, teardown),
+		cmocka_unit_test_setup_teardown(finished_operations_are_forgotten, begin, teardown),
 		cmocka_unit_test_setup_teardown(names_of_a_lost_node_are_kept_for_a_while,
 						begin_engine, teardown),
 	};

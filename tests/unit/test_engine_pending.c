@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the scheduler shows of members' pending tasks, by kind. */
+ * The scheduler's view of members' pending tasks, by kind. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 
 static struct member_pending shared[SESSIONS];
 
-/* Starts like start(), but the supervisor looks at the members' pending tasks. */
+/* Like start(), but the supervisor reads the members' pending tasks. */
 static void start_looked_at(uint32_t comm)
 {
 	engine_pending = shared;
@@ -71,13 +71,13 @@ static void pending_tasks_are_shown_by_kind(void **state)
 #define MATCHES 2000
 #define OTHERS	500
 
-/* The engine's thread writes it. */
+/* The scheduler's thread writes it. */
 __attribute__((noinline, no_sanitize("thread"))) static uint64_t steps_now(void)
 {
 	return *(const volatile uint64_t *)&((const struct engine *)engine)->steps;
 }
 
-/* Once all is done that was under way. */
+/* Counts steps once all current work is done. */
 static uint64_t steps(void)
 {
 	uint64_t before;
@@ -123,7 +123,7 @@ static void matches_that_wait_cost_others_nothing(void **state)
 	assert_true(steps() - before < OTHERS * 200);
 	assert_int_equal(head(0), 0);
 
-	/* It ends in slices, and with it all that it matched. */
+	/* It ends in slices, together with everything that it matched. */
 	const uint64_t then = steps();
 	end_epoch(0, NCCLSVC_WORKER_LOST, -1);
 	for (uint64_t i = 1; i <= MATCHES; i++) {
@@ -134,7 +134,7 @@ static void matches_that_wait_cost_others_nothing(void **state)
 	assert_in_range(steps() - then, 2 * MATCHES * STEP_END, 4 * MATCHES * STEP_END);
 }
 
-/* Each Send finds its Recv at once, whatever is posted before it. */
+/* Each Send finds its Recv in one step, however many were posted before it. */
 static void messages_match_in_constant_steps(void **state)
 {
 	static struct svc_record group[2][2 * MATCHES];
@@ -159,7 +159,7 @@ static void messages_match_in_constant_steps(void **state)
 	ends(1, 2 * MATCHES, NCCLSVC_OK);
 }
 
-/* The one that keeps the group from being launched leaves it. */
+/* The task that keeps the group from being launched leaves it. */
 static void a_group_goes_on_without_what_has_left(void **state)
 {
 	(void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The sequencer's node is lost when it has told one node something, and another one not yet. Node 0
+ * The sequencer's node is lost when one node has received its message and another has not. Node 0
  * is the sequencer, without members; nodes 1 and 2 have one each. */
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@ static int begin(void **state)
 	return nodes_begin(TRANSPORT_NCCL, 2, (const uint32_t[])LIST(1, 2));
 }
 
-/* Node 2 hears nothing of it. */
+/* Node 2 does not receive it. */
 static void lose_sequencer(void)
 {
 	for (uint32_t node = 1; node < NODES; node++)
@@ -43,7 +43,7 @@ static bool ends_in_order(uint32_t node)
 /* ---- The end of an epoch ---- */
 
 /* Node 1 knows that all have left, and has forgotten the communicator. */
-static void what_was_closed_for_one_is_closed_for_all(void **state)
+static void communicators_closed_for_one_close_for_all(void **state)
 {
 	uint64_t n[2];
 	(void)state;
@@ -70,14 +70,14 @@ static uint64_t recv_within(uint32_t rank, int32_t peer, uint64_t timeout_ns)
 	return submit_one(rank, r);
 }
 
-/* Node 1, which has not posted its Send, is told twice that the pair has failed. */
-static void what_has_failed_twice_is_remembered_once(void **state)
+/* Node 1, which has not posted its Send, learns twice that the pair has failed. */
+static void a_repeated_failure_is_remembered_once(void **state)
 {
 	(void)state;
 	hold_from(0, 2, INTERNODE_FAILED);
 	const uint64_t received = recv_within(1, 0, QUIET_NS);
 	await_sent(INTERNODE_FAILED, 2);
-	quiet(); /* node 1 hears it */
+	quiet(); /* node 1 receives it */
 	lose_sequencer();
 	ends(1, received, NCCLSVC_TIMEOUT);
 	quiet();
@@ -86,7 +86,7 @@ static void what_has_failed_twice_is_remembered_once(void **state)
 	usable();
 }
 
-/* Another communicator, of rank 0's trainer on node 1 and of a member on node 0 that has gone. */
+/* Another communicator, between rank 0's trainer on node 1 and a member on node 0 that is gone. */
 static void begin_another(uint32_t comm)
 {
 	for (uint32_t node = 0; node < 2; node++) {
@@ -111,7 +111,7 @@ static void begin_another(uint32_t comm)
 	}
 }
 
-/* Node 1 hears of one communicator's failure, and then of many of another. */
+/* Node 1 learns of one communicator's failure, then of many of another. */
 static void failures_of_one_epoch_push_out_no_others(void **state)
 {
 	struct svc_record other = p2p(1, NCCLSVC_RECV, 1, 0);
@@ -125,7 +125,7 @@ static void failures_of_one_epoch_push_out_no_others(void **state)
 	for (unsigned i = 0; i < others; i++)
 		submit_one(0, other);
 	await_sent(INTERNODE_FAILED, 2 + others);
-	quiet(); /* node 1 hears it */
+	quiet(); /* node 1 receives it */
 	lose_sequencer();
 	ends(1, received, NCCLSVC_TIMEOUT);
 	const uint64_t sent = send_to(0, 1);
@@ -136,8 +136,8 @@ static void failures_of_one_epoch_push_out_no_others(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CLUSTER_TEST(what_was_closed_for_one_is_closed_for_all, begin),
-		CLUSTER_TEST(what_has_failed_twice_is_remembered_once, begin),
+		CLUSTER_TEST(communicators_closed_for_one_close_for_all, begin),
+		CLUSTER_TEST(a_repeated_failure_is_remembered_once, begin),
 		CLUSTER_TEST(failures_of_one_epoch_push_out_no_others, begin),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The scheduler and transports that it knows by their table alone: those of this file. It is linked
+ * The scheduler with this file's transports, which it only knows through their tables. It is linked
  * without any other. */
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "sched/release.h"
 #include "sched/set.h"
 
-/* What the engine's thread has called, and what the transports are to answer. */
+/* What the scheduler's thread has called, and what the transports answer. */
 static struct seen {
 	_Atomic uint32_t begins, ends, starts, ntasks, polls, reserves, launches, devices, finishes;
 	_Atomic bool let_go;
@@ -153,7 +153,7 @@ static void begin(enum transport_kind kind)
 	START(0, 2, LIST(0, 1), LIST(0, 1));
 }
 
-static void what_matched_is_started_and_polled(void **state)
+static void matched_tasks_are_started_and_polled(void **state)
 {
 	(void)state;
 	begin(TRANSPORT_STAGED);
@@ -175,7 +175,7 @@ static void what_matched_is_started_and_polled(void **state)
 	assert_int_equal(seen.polls, polls);
 }
 
-static void what_is_over_at_once_is_ended_by_the_scheduler(void **state)
+static void tasks_that_complete_at_once_are_ended_by_the_scheduler(void **state)
 {
 	(void)state;
 	begin(TRANSPORT_STAGED);
@@ -214,7 +214,7 @@ static void inputs_are_waited_for_by_whom_the_flag_says(void **state)
 	becomes(&seen.launches, 1);
 }
 
-static void what_a_transport_does_not_reduce_is_refused(void **state)
+static void unsupported_reductions_of_a_transport_are_refused(void **state)
 {
 	(void)state;
 	begin(TRANSPORT_STAGED);
@@ -293,7 +293,7 @@ static void an_epoch_ends_once_and_is_gone_with_its_last_task(void **state)
 static void transports_hear_of_devices(void **state)
 {
 	(void)state;
-	const uint32_t devices = seen.devices; /* of the engine's start */
+	const uint32_t devices = seen.devices; /* number from the scheduler's start */
 	assert_true(devices >= DEVICES);
 }
 
@@ -319,10 +319,10 @@ static int teardown_counting(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TRANSPORT_TEST(what_matched_is_started_and_polled),
-		TRANSPORT_TEST(what_is_over_at_once_is_ended_by_the_scheduler),
+		TRANSPORT_TEST(matched_tasks_are_started_and_polled),
+		TRANSPORT_TEST(tasks_that_complete_at_once_are_ended_by_the_scheduler),
 		TRANSPORT_TEST(inputs_are_waited_for_by_whom_the_flag_says),
-		TRANSPORT_TEST(what_a_transport_does_not_reduce_is_refused),
+		TRANSPORT_TEST(unsupported_reductions_of_a_transport_are_refused),
 		TRANSPORT_TEST(a_set_waits_for_room),
 		TRANSPORT_TEST(a_held_set_is_not_asked_for_again_and_again),
 		TRANSPORT_TEST(a_set_that_never_fits_is_refused),

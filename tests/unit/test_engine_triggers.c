@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tasks that a stream starts (sched/streams/trigger.h), by clients that keep to the rules, and by
- * others: these harm themselves alone. */
+ * Tasks that a stream starts (sched/streams/trigger.h), from clients that follow the rules, and
+ * from others, which only harm themselves. */
 #include "engine_gpus.h"
 
-#define LINE 1 /* the timeline of all that follows */
+#define LINE 1 /* the timeline that the tests use */
 
 static struct svc_record triggered(uint32_t comm, uint32_t device, uint64_t number)
 {
@@ -19,20 +19,20 @@ static void keep(uint32_t trainer, uint32_t comm, uint64_t number)
 	assert_int_equal(submit_by_socket(trainer, triggered(comm, trainer, number)), 0);
 }
 
-/* What the stream writes. */
+/* The stream writes the number. */
 static void arrive(uint32_t trainer, uint64_t number)
 {
 	atomic_store(&line(trainer, LINE)->ready, number);
 }
 
-/* What it reads, and takes back. */
+/* The stream reads the word, and clears it. */
 static void comes_back(uint32_t trainer)
 {
 	goes_on(trainer, LINE, SVC_TRIGGER_DONE);
 	atomic_store(&line(trainer, LINE)->done, 0);
 }
 
-/* Communicator 0 of trainers 0 and 1, and 1 of 2 and 3. */
+/* Communicator 0 between trainers 0 and 1, and 1 between 2 and 3. */
 static void start_two(void)
 {
 	for (uint32_t i = 0; i < 4; i++)
@@ -50,7 +50,7 @@ static struct event next_event(enum event_kind kind)
 	return ev;
 }
 
-/* The bystanders' communicator works. */
+/* Checks that the bystanders' communicator works. */
 static void others_go_on(void)
 {
 	const uint64_t before = head(2);
@@ -66,7 +66,7 @@ static void others_go_on(void)
 
 /* ---- By the rules ---- */
 
-static void what_is_kept_runs_each_time_that_its_number_comes(void **state)
+static void a_kept_trigger_runs_whenever_its_number_arrives(void **state)
 {
 	(void)state;
 	start_two();
@@ -87,7 +87,7 @@ static void what_is_kept_runs_each_time_that_its_number_comes(void **state)
 	}
 }
 
-static void what_follows_is_launched_ahead(void **state)
+static void the_next_operation_is_launched_early(void **state)
 {
 	(void)state;
 	start_two();
@@ -113,7 +113,7 @@ static void what_follows_is_launched_ahead(void **state)
 	comes_back(1);
 }
 
-static void what_is_not_kept_runs_once(void **state)
+static void an_eager_task_runs_once(void **state)
 {
 	(void)state;
 	start_two();
@@ -135,7 +135,7 @@ static void what_is_not_kept_runs_once(void **state)
 
 /* ---- Against them ---- */
 
-/* How many events of that kind come in a moment. */
+/* How many events of that kind arrive within a moment. */
 static unsigned events_of(enum event_kind kind)
 {
 	struct event ev;
@@ -146,7 +146,7 @@ static unsigned events_of(enum event_kind kind)
 	return n;
 }
 
-/* The supervisor is told of one, and not of those after it. */
+/* The supervisor is notified of the first, and not of the following ones. */
 static void numbers_that_nobody_keeps(void **state)
 {
 	static const uint64_t numbers[] = {8, UINT32_MAX, SVC_TRIGGER_DEAD | 7, UINT64_MAX};
@@ -168,7 +168,7 @@ static void numbers_that_nobody_keeps(void **state)
 	end_epoch(0, NCCLSVC_PROTOCOL, 0);
 	next_event(EVENT_EPOCH_GONE);
 	assert_true(atomic_load(&line(0, LINE)->done) >= SVC_TRIGGER_DEAD);
-	arrive(0, 7); /* nobody looks any more */
+	arrive(0, 7); /* nobody reads it any more */
 	others_go_on();
 	assert_int_equal(head(0), 0);
 }
@@ -188,7 +188,8 @@ static void a_number_has_one_group(void **state)
 	launched(0, 1);
 	run_all(0);
 	comes_back(0);
-	/* In the ring, a stream may wait for it: its communicator is to end, and the timeline. */
+	/* For a task in the ring, a stream may wait: its communicator must end, and the timeline.
+	 */
 	ends(0, submit_one(0, triggered(0, 0, 7)), NCCLSVC_INVALID_ARGUMENT);
 	assert_int_equal(next_event(EVENT_TRIGGER_FAILED).tasks.comm, 0);
 	run_all(1);
@@ -206,7 +207,7 @@ static void a_group_is_of_one_kind_and_number(void **state)
 					 {plain, triggered(0, 0, 1)},
 					 {triggered(0, 0, 1), triggered(0, 0, 2)}};
 	for (uint32_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {
-		for (unsigned k = 0; k < 2; k++) /* each refusal is of a timeline of its own */
+		for (unsigned k = 0; k < 2; k++) /* each refusal has its own timeline */
 			groups[i][k].timeline += groups[i][k].timeline ? i : 0;
 		const uint64_t first = submit(0, groups[i], 2);
 		ends(0, first, NCCLSVC_INVALID_ARGUMENT);
@@ -306,7 +307,7 @@ static void a_session_that_ends_leaves_nothing(void **state)
 	next_event(EVENT_DRAINED);
 }
 
-/* A member leaves when the GPU is through with its operation, which nobody has seen. */
+/* A member leaves when the GPU has finished its operation, but nobody has noticed. */
 static void a_member_leaves_as_its_operation_ends(void **state)
 {
 	(void)state;
@@ -322,13 +323,13 @@ static void a_member_leaves_as_its_operation_ends(void **state)
 	run_all(0);
 	run_all(1);
 	quiet();
-	/* The stream takes the low half back. */
+	/* The stream clears the low half. */
 	atomic_fetch_and(&line(0, LINE)->done, ~UINT64_C(0xffffffff));
 	quiet();
 	assert_true(atomic_load(&line(0, LINE)->done) >= SVC_TRIGGER_DEAD);
 }
 
-/* The epoch ends while the GPU runs one operation, and the next is launched ahead. */
+/* The epoch ends while the GPU runs one operation, and the next one is already launched. */
 static void no_stream_goes_on_before_what_is_ahead_has_ended(void **state)
 {
 	(void)state;
@@ -353,7 +354,7 @@ static void no_stream_goes_on_before_what_is_ahead_has_ended(void **state)
 	next_event(EVENT_EPOCH_GONE);
 }
 
-/* The client may use the timeline anew when nothing of the epoch is at it any more. */
+/* The client may reuse the timeline when the epoch no longer uses it. */
 static void a_timeline_is_let_go(void **state)
 {
 	(void)state;
@@ -375,7 +376,7 @@ static void a_timeline_is_let_go(void **state)
 	quiet();
 	assert_int_equal(atomic_load(triggers), 0);
 	assert_true(atomic_load(&line(0, LINE)->done) >= SVC_TRIGGER_DEAD);
-	/* Late records make it owe something again. */
+	/* Late records make it owe completions again. */
 	ends(0, submit_one(0, triggered(0, 0, 8)), NCCLSVC_PEER_GONE);
 	START(0, 2, LIST(0, 1), LIST(0, 1));
 	assert_int_equal(submit_by_socket(0, triggered(0, 0, 7)), NCCLSVC_INVALID_ARGUMENT);
@@ -395,7 +396,7 @@ static void a_timeline_is_let_go(void **state)
 	assert_int_equal(atomic_load(triggers), 1);
 }
 
-/* Two of a session's ranks: one leaves, and the other's triggers go on. */
+/* Two ranks of one session: one leaves, and the other's triggers continue. */
 static void another_rank_of_the_session_leaves(void **state)
 {
 	(void)state;
@@ -430,9 +431,9 @@ static void another_rank_of_the_session_leaves(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ENGINE_TEST(what_is_kept_runs_each_time_that_its_number_comes),
-		ENGINE_TEST(what_follows_is_launched_ahead),
-		ENGINE_TEST(what_is_not_kept_runs_once),
+		ENGINE_TEST(a_kept_trigger_runs_whenever_its_number_arrives),
+		ENGINE_TEST(the_next_operation_is_launched_early),
+		ENGINE_TEST(an_eager_task_runs_once),
 		ENGINE_TEST(numbers_that_nobody_keeps),
 		ENGINE_TEST(a_number_has_one_group),
 		ENGINE_TEST(a_group_is_of_one_kind_and_number),

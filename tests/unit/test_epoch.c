@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The table of an epoch's transitions: complete, without contradiction, and as its header draws it.
+ * The epoch's transition table is complete and consistent, and matches the drawing in its header.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 enum { FIRST = NCCLSVC_EPOCH_IDLE, LAST = NCCLSVC_EPOCH_GONE };
 enum { CAUSE_FIRST = NCCLSVC_CAUSE_JOINED, CAUSE_LAST = NCCLSVC_CAUSE_ABORTED };
 
-/* What the members may be when something happens in the state. */
+/* The possible members when something happens in the state. */
 static uint32_t possible_members(ncclsvc_epoch_state state)
 {
 	switch (state) {
@@ -87,7 +87,7 @@ static void test_every_cause_is_used(void **state)
 }
 
 /* A member's death, a deadline, a node's loss and the daemon's end have a row in every state that
- * has members, whoever else is there then. */
+ * has members, whichever other members there are. */
 static void test_losses_have_rows(void **state)
 {
 	static const ncclsvc_epoch_cause losses[] = {
@@ -106,8 +106,8 @@ static void test_losses_have_rows(void **state)
 	assert_non_null(epoch_find(NCCLSVC_EPOCH_IDLE, NCCLSVC_CAUSE_DEADLINE, MEMBERS_NONE));
 }
 
-/* Once nobody is left, nothing waits: each loss leads out of the state. A draining epoch waits for
- * the scheduler alone. */
+/* Once nobody is left, nothing waits: each loss leaves the state. A draining epoch only waits for
+ * the scheduler. */
 static void test_losses_lead_out(void **state)
 {
 	static const ncclsvc_epoch_cause losses[] = {
@@ -128,7 +128,7 @@ static void test_losses_lead_out(void **state)
 		}
 }
 
-/* The scheduler is told of an epoch's end once, and lets go once. */
+/* The scheduler is notified of an epoch's end once, and releases it once. */
 static void test_only_draining_is_released(void **state)
 {
 	(void)state;
@@ -161,7 +161,7 @@ static void test_what_is_not_in_the_table_changes_nothing(void **state)
 	assert_int_equal(e.faults, 3);
 	was.faults = e.faults;
 	assert_memory_equal(&e, &was, sizeof(e));
-	/* The end is the end. */
+	/* The end is final. */
 	assert_true(epoch_step(&e, NCCLSVC_CAUSE_DAEMON_ENDS, MEMBERS_CLOSED, 7));
 	assert_true(epoch_step(&e, NCCLSVC_CAUSE_JOINED, MEMBERS_ALL, 8));
 	assert_int_equal(e.state, NCCLSVC_EPOCH_GONE);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory that fails under the daemon: a file that is cut stands for one whose pages are gone. */
+ * Memory that fails under the daemon: a truncated file stands for one whose pages are gone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,7 +33,7 @@ static void notify(void *arg)
 	notified++;
 }
 
-/* Not as a fixture: cmocka has a handler of its own while one is set up. */
+/* Not a fixture, because cmocka has its own signal handler while one runs. */
 static void start(void)
 {
 	notified = 0;
@@ -125,8 +125,8 @@ static unsigned count_mappings(const struct shared *s)
 	return n;
 }
 
-/* A region's mappings are taken from the user's share beforehand, since all users share the
- * system's limit: no order of faults may make more. */
+/* A region's mappings are charged to the user's share beforehand, because all users share the
+ * system's limit. No order of faults may create more. */
 static void no_order_of_faults_makes_more_mappings(void **state)
 {
 	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -149,8 +149,8 @@ static void no_order_of_faults_makes_more_mappings(void **state)
 	fault_stop();
 }
 
-/* Its number is another's only when the failure has been taken. */
-static void a_failure_that_was_let_go_is_nobody_elses(void **state)
+/* Its number can be reused only after the failure was collected. */
+static void a_number_is_reused_only_after_its_failure_was_taken(void **state)
 {
 	uint32_t owner = 0;
 	(void)state;
@@ -173,7 +173,8 @@ static void a_failure_that_was_let_go_is_nobody_elses(void **state)
 
 enum { THREADS = 4, TURNS = 50 };
 
-/* ThreadSanitizer takes the handler's mmap for a write to memory that others write to, as it is. */
+/* ThreadSanitizer treats the handler's mmap as a write to memory that others write to, which it is.
+ */
 __attribute__((no_sanitize("thread"))) static void *write_all(void *base)
 {
 	for (size_t at = 0; at < BYTES; at += 512)
@@ -181,7 +182,7 @@ __attribute__((no_sanitize("thread"))) static void *write_all(void *base)
 	return NULL;
 }
 
-/* Several threads at the same memory, while others' comes and goes. */
+/* Several threads fault in the same memory, while other regions come and go. */
 static void threads_fault_at_a_time(void **state)
 {
 	pthread_t threads[THREADS];
@@ -206,7 +207,7 @@ static void threads_fault_at_a_time(void **state)
 	fault_stop();
 }
 
-/* Nothing is hidden of a fault in memory that is not a client's. */
+/* Faults outside clients' memory are not hidden. */
 static void a_fault_elsewhere_ends_the_process(void **state)
 {
 	int how;
@@ -258,7 +259,7 @@ int main(void)
 		cmocka_unit_test(a_fault_is_told_and_survived),
 		cmocka_unit_test(numbers_are_used_again),
 		cmocka_unit_test(no_order_of_faults_makes_more_mappings),
-		cmocka_unit_test(a_failure_that_was_let_go_is_nobody_elses),
+		cmocka_unit_test(a_number_is_reused_only_after_its_failure_was_taken),
 		cmocka_unit_test(threads_fault_at_a_time),
 		cmocka_unit_test(a_fault_elsewhere_ends_the_process),
 		cmocka_unit_test(what_was_computed_from_it_is_no_result),

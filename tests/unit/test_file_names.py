@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/file-names finds wrong names that are planted in a small tree, and no others."""
+"""scripts/file-names finds wrong names in a small tree, and no others."""
 import os
 import subprocess
 import tempfile

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Whose memory a CUDA IPC handle names. */
+ * Which user's memory a CUDA IPC handle names. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,7 +46,7 @@ static void another_name_for_the_same_memory_is_found(void **state)
 	assert_int_equal(handle_bind(&all, &bob, &his), NCCLSVC_OK);
 	assert_int_equal(handle_mapped(&all, &bob, &his, 0x7000), NCCLSVC_PERMISSION);
 	handle_unbind(&his);
-	/* Each worker has addresses of its own. */
+	/* Each worker has its own addresses. */
 	assert_int_equal(handle_bind(&all, &bob, &elsewhere), NCCLSVC_OK);
 	assert_int_equal(handle_mapped(&all, &bob, &elsewhere, 0x7000), NCCLSVC_OK);
 	handle_unbind(&elsewhere);
@@ -64,7 +64,7 @@ static void an_address_goes_with_the_worker(void **state)
 	handle_unmapped(&hers);
 	assert_int_equal(handle_mapped(&all, &bob, &his, 0x7000), NCCLSVC_OK);
 	assert_int_equal(handle_mapped(&all, &alice, &hers, 0x8000), NCCLSVC_OK);
-	/* The handle stays hers meanwhile. */
+	/* The handle stays hers. */
 	struct mapping stolen = of(1, 0);
 	assert_int_equal(handle_bind(&all, &bob, &stolen), NCCLSVC_PERMISSION);
 	handle_unbind(&hers);

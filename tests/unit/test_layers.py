@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/layers finds what is planted in a small tree, and says when a known line is mended.
+"""scripts/layers finds what is planted in a small tree, and reports known lines that are fixed.
 usage: test_layers.py COMPILER"""
 import json
 import os
@@ -122,7 +122,7 @@ class Layers(unittest.TestCase):
         self.assert_found("program/base/base.c uses 1 symbols of lib/low/low.c: low")
 
     def test_symbol_of_the_same_name(self):
-        """The program's own is meant."""
+        """The program's own symbol is used."""
         self.write("program/base/low.c", "void low(void);\nvoid low(void) {}\n")
         self.append("program/base/base.c", "void low(void);\nvoid (*own)(void) = low;\n")
         self.assertEqual(self.layers()[0], 0)
@@ -149,7 +149,7 @@ class Layers(unittest.TestCase):
         self.assert_found("lib/left/left.c has 1 calls of abort")
 
     def test_known(self):
-        """Fewer than known is right, none is not, more neither."""
+        """Fewer than known is correct; none, or more, is not."""
         self.write("scripts/layers.known", "# why\nlib/low/low.c uses 1 symbols of lib/left/left.c\n")
         self.append("lib/low/low.c", "void left(void);\nvoid (*above)(void) = left;\n")
         status, output = self.layers()
@@ -160,7 +160,7 @@ class Layers(unittest.TestCase):
         self.write("lib/low/low.c", TREE["lib/low/low.c"])
         status, output = self.layers()
         self.assertEqual(status, 1, output)
-        self.assertIn("delete this line of scripts/layers.known: lib/low/low.c uses 1 symbols of lib/left/left.c\n",
+        self.assertIn("delete this line from scripts/layers.known: lib/low/low.c uses 1 symbols of lib/left/left.c\n",
                       output)
 
 

@@ -16,7 +16,7 @@
 
 #include "base/log.h"
 
-/* stderr while a test runs: a memfd, so that what was logged can be read back. */
+/* stderr while a test runs: a memfd, from which the log can be read back. */
 static int sink = -1, kept = -1;
 
 static int catch_stderr(void **state)
@@ -150,7 +150,7 @@ static void test_threads(void **state)
 	assert_int_equal(count(expected), 1);
 }
 
-/* Nobody reads standard error, and its pipe is full: the caller goes on. */
+/* Nobody reads standard error, and its pipe is full: the caller continues. */
 static void test_nobody_reads(void **state)
 {
 	char rest[1 << 16];
@@ -162,7 +162,7 @@ static void test_nobody_reads(void **state)
 	memset(rest, '.', sizeof(rest));
 	while (write(ends[1], rest, sizeof(rest)) > 0)
 		;
-	assert_int_equal(fcntl(ends[1], F_SETFL, 0), 0); /* blocking, as it is given to us */
+	assert_int_equal(fcntl(ends[1], F_SETFL, 0), 0); /* blocking, as we inherit it */
 	assert_true(dup2(ends[1], STDERR_FILENO) >= 0);
 	close(ends[1]);
 	log_error("first");
@@ -178,7 +178,7 @@ static void test_nobody_reads(void **state)
 	close(ends[0]);
 }
 
-/* What another process wrote may stand in a message: it forges no line. */
+/* Another process's text may be part of a message, but cannot forge a line. */
 static void test_one_line(void **state)
 {
 	(void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The supervisor's loop: deadlines keep no descriptor from being served. */
+ * The supervisor's loop: deadlines do not keep descriptors from being served. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 #include "base/loop.h"
 
 #define MS    UINT64_C(1000000)
-#define BYTES 5 /* each is served in a turn of its own */
+#define BYTES 5 /* each is served in a separate turn */
 #define NEVER 1000
 
 struct scene {
@@ -82,13 +82,13 @@ static uint64_t in_the_past(struct scene *s, uint64_t began)
 	return began;
 }
 
-/* The next look is timed from the start of one that takes longer than that. */
+/* If a check takes longer than its interval, the next one is timed from its start. */
 static uint64_t passed_meanwhile(struct scene *s, uint64_t began)
 {
 	return began + s->takes_ns / 2;
 }
 
-/* By who sets it before the end of his work, as the pages of an epoch that begins do. */
+/* Even if it is set before the end of the work, as for the pages of an epoch that begins. */
 static uint64_t set_inside(struct scene *s, uint64_t began)
 {
 	loop_deadline(&s->loop, began);
@@ -123,7 +123,7 @@ static void a_deadline_never_comes_early(void **state)
 	(void)state;
 	const uint64_t at_ns = clock_now() + 7 * MS + 1;
 	run(&s, at_ns);
-	work(3 * MS); /* libuv's time is old */
+	work(3 * MS); /* libuv's cached time is old */
 	end(&s);
 	assert_int_equal(s.expired, 1);
 	assert_true(s.last_ns >= at_ns);

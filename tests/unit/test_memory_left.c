@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the system would still give, asked beside a thread that allocates the last of it. */
+ * How much memory the system would still give, queried beside a thread that allocates the last of
+ * it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,7 +39,7 @@ static void *allocate(void *arg)
 	return (void *)refused;
 }
 
-/* False also if it cannot be done. */
+/* Also false if it cannot be done. */
 static bool leave(uint64_t bytes)
 {
 	FILE *f = fopen("/proc/self/statm", "r");
@@ -51,7 +52,7 @@ static bool leave(uint64_t bytes)
 	return setrlimit(RLIMIT_AS, &r) == 0;
 }
 
-/* The exit code of a process with SPARE bytes of address space left; 0 is good. */
+/* The exit code of a process with SPARE bytes of address space left; 0 is success. */
 static int with_little_left(void)
 {
 	pthread_t thread;
@@ -62,7 +63,7 @@ static int with_little_left(void)
 	for (int i = 0; i < 20000; i++) {
 		if (memory_left(64 * SPARE) || memory_left(UINT64_MAX))
 			return 2;
-		/* The thread has half of it, or not. */
+		/* The thread may or may not have half of it. */
 		memory_left(SPARE - MIB);
 		if (!memory_left(SPARE / 2 - MIB))
 			return 3;

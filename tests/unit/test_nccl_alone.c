@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The drop-in where no daemon runs: its version, and where the lines of NCCL_DEBUG go.
- * Argument: the drop-in. */
+ * The drop-in without a daemon: its version, and where the NCCL_DEBUG lines go. Argument: the
+ * drop-in. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <setjmp.h>

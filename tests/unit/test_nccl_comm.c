@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What an NCCL communicator needs is allocated before its creation begins: without memory, the
- * request fails, and nothing of it is left. */
+ * Everything that an NCCL communicator needs is allocated before its creation begins: without
+ * memory, the request fails and leaves nothing behind. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 void *__real_calloc(size_t n, size_t size);
 void *__wrap_calloc(size_t n, size_t size);
 
-static unsigned failing; /* the allocation that fails; 0: none, any more */
+static unsigned failing; /* number of the allocation that fails; 0: none any more */
 
 void *__wrap_calloc(size_t n, size_t size)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A process whose memory is used up, with and without the reserve: what was admitted arrives, and
- * nothing more is admitted until there is memory again. */
+ * A process that has run out of memory, with and without the reserve: admitted work completes, and
+ * no more is admitted until there is memory again. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -63,7 +63,7 @@ static bool limit_address_space(void)
 	return !setrlimit(RLIMIT_AS, &(struct rlimit){bytes, RLIM_INFINITY});
 }
 
-/* The end of a process that runs test, as waitpid(2) says; without a core. */
+/* How a process that runs test ends, as waitpid(2) says; without a core dump. */
 static int end_of(int (*test)(bool reserve), bool reserve)
 {
 	int status;
@@ -81,7 +81,7 @@ static int end_of(int (*test)(bool reserve), bool reserve)
 
 static sem_t in_command, go_on;
 
-/* The scheduler stands still in this command. */
+/* The scheduler pauses in this command. */
 static void stand_still(struct engine *e, const struct command *c)
 {
 	(void)e;
@@ -106,7 +106,7 @@ static const struct transport plain = {.start = start};
 static const struct transport standing = {.start = start, .command = stand_still};
 static const struct transport *const transports[TRANSPORTS] = {&standing, &plain, &plain, &plain};
 
-/* The number of cancellations, in their order, that were answered. */
+/* The number of cancellations that were answered, in order. */
 static uint32_t answers(struct executor *engine)
 {
 	struct event event;
@@ -119,7 +119,7 @@ static uint32_t answers(struct executor *engine)
 	return n;
 }
 
-/* The exit code of the process; 0 is good. */
+/* The exit code of the process; 0 is success. */
 static int commands_without_memory(bool reserve)
 {
 	struct config config = {.sessions_max = 16};
@@ -182,7 +182,7 @@ static void *allocate(void *arg)
 {
 	static uint32_t *chunks[THREADS][CHUNKS];
 	const uint32_t me = *(const uint32_t *)arg;
-	free(malloc(1)); /* the thread's part of the allocator is there before the limit is */
+	free(malloc(1)); /* the allocator's arena for this thread must exist before the limit */
 	pthread_barrier_wait(&begun);
 	pthread_barrier_wait(&used_up);
 	for (uint32_t i = 0; i < CHUNKS; i++) {
@@ -231,7 +231,7 @@ static void threads_share_the_reserve(void **state)
 
 /* ---- The reserve itself ---- */
 
-/* More than the reserve has. */
+/* More than the reserve holds. */
 static int want_too_much(bool reserve)
 {
 	if ((reserve && !nofail_reserve_fill()) || !limit_address_space())

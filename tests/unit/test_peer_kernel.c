@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the collective kernels move: every test runs with both of them, for few bytes and for many.
- */
+ * The data that the collective kernels move. Every test runs with both kernels, for few bytes and
+ * for many. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -28,7 +28,7 @@ enum shape {
 	SHAPES,
 };
 
-/* Chunks that follow each other in a slot differ. */
+/* Consecutive chunks in a slot differ. */
 static uint8_t input(unsigned rank, uint64_t i, unsigned round)
 {
 	return (uint8_t)(rank * 31 + i * 7 + i / 256 * 13 + round);
@@ -75,7 +75,7 @@ static uint8_t expected(const struct peer_call *c, enum shape shape, unsigned ro
 	}
 }
 
-/* Behind the result there still lies what did. */
+/* Checks that the bytes behind the result are unchanged. */
 static void check(const struct peer_call *c, enum shape shape, unsigned root, unsigned round,
 		  uint8_t behind)
 {
@@ -91,14 +91,14 @@ static void check(const struct peer_call *c, enum shape shape, unsigned root, un
 	assert_int_equal(dst[bytes], behind);
 }
 
-/* Half of the buffers have the alignment of vectors. */
+/* Half of the buffers are aligned to vectors. */
 static unsigned random_offset(unsigned *seed)
 {
 	const unsigned n = (unsigned)rand_r(seed);
 	return n & 16 ? 0 : n % 16;
 }
 
-/* Few bytes may go by either kernel. */
+/* Either kernel may carry few bytes. */
 static void random_round(struct rank *r, unsigned *seed, unsigned round)
 {
 	const bool small = rand_r(seed) & 1;
@@ -139,7 +139,7 @@ static void random_collectives(void **unused)
 #define MIXED_ROUNDS 200
 #define MIXED_WRAP   UINT32_C(0xfffffff0)
 
-/* What a rank's kernels have posted last. */
+/* What a rank's kernels posted last. */
 struct posts {
 	uint32_t sequence;
 	uint64_t ended;
@@ -151,7 +151,7 @@ static uint64_t lines_most(unsigned nranks)
 	return slot < PEER_LINES_MOST ? slot : PEER_LINES_MOST;
 }
 
-/* Few for most; some are around the limit of the kernel for few bytes. */
+/* Mostly few; some are around the limit of the kernel for few bytes. */
 static uint64_t random_bytes(unsigned *seed, unsigned nranks)
 {
 	const unsigned n = (unsigned)rand_r(seed);
@@ -162,7 +162,7 @@ static uint64_t random_bytes(unsigned *seed, unsigned nranks)
 	return 1 + n / 16 % 3000;
 }
 
-/* As NCCL has it: the rank's own part stays where it is. */
+/* As in NCCL, the rank's own part stays where it is. */
 static void in_place_call(struct peer_call *c)
 {
 	if (c->src_each)
@@ -171,7 +171,7 @@ static void in_place_call(struct peer_call *c)
 		c->src = c->dst + (c->dst_each ? c->rank * c->bytes : 0);
 }
 
-/* Returns what lies behind the result: in place, that may be the rank's own data. */
+/* Returns the bytes behind the result: in place, they may be the rank's own data. */
 static uint8_t buffers_fill(const struct peer_call *c, unsigned round)
 {
 	const uint64_t result = c->bytes * (c->dst_each ? c->nranks : 1);
@@ -197,7 +197,7 @@ static void posts_check(struct rank *r, const struct peer_call *c, struct posts 
 	posts->ended = r->page.ended;
 }
 
-/* The kernel was to fail, or not to. */
+/* Checks that the kernel failed, or did not. */
 static void result_check(struct rank *r, uint32_t sequence, bool fails)
 {
 	const uint64_t result = r->page.results[sequence % PEER_RESULTS];
@@ -235,7 +235,7 @@ static void mixed_round(struct rank *r, unsigned *seed, unsigned round, struct p
 		check(&c, shape, root, round, behind);
 }
 
-/* Ranks differ in how late they are. */
+/* Ranks are delayed differently. */
 static void mixed_work(struct rank *r)
 {
 	unsigned seed = r->nranks, own = r->number;
@@ -279,7 +279,7 @@ static uint64_t results_arrived(struct rank *r)
 	return ((struct peer_counter *)(r->staging + at + ring))->value;
 }
 
-/* Two ranks take two steps from PEER_TWO_STEPS on. */
+/* Two ranks use two steps from PEER_TWO_STEPS on. */
 static void two_steps_work(struct rank *r)
 {
 	all_reduce(r, MANY, 0);
@@ -312,7 +312,7 @@ static void in_place_round(struct rank *r, enum shape shape, uint64_t bytes, uns
 	check(&c, shape, 0, round, GUARD);
 }
 
-/* Often, since only a rank that waits for room can receive a chunk before it sends its own. */
+/* Repeated, because only a rank that waits for room can receive a chunk before it sends its own. */
 static void in_place_work(struct rank *r)
 {
 	for (unsigned round = 0; round < 300 / r->nranks; round++) {
@@ -331,7 +331,7 @@ static void in_place(void **unused)
 
 /* ---- Types ---- */
 
-/* Of ranks 0 to 2, as bits of the type: 1.5, 2.5, -8, and what comes of it. */
+/* Inputs of ranks 0 to 2, as bits of the type: 1.5, 2.5, -8, and the results. */
 static const struct {
 	unsigned type, redop, size;
 	uint64_t in[3], out;

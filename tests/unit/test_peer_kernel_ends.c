@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How the collective kernels end, and what they say of it: ranks that differ or do not come, posts,
+ * How the collective kernels end, and what they report: ranks that differ or do not come, posts,
  * and kernels in graphs. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 
 /* ---- Failures ---- */
 
-/* The last rank sends less; afterwards all is well again. */
+/* The last rank sends less; afterwards everything works again. */
 static void mismatch_work(struct rank *r)
 {
 	const unsigned n = kernel->bytes;
@@ -83,7 +83,7 @@ static void dead_work(struct rank *r, struct peer_call c)
 	free(before);
 }
 
-/* Rank 1 never comes, but aborts rank 0's kernel, which has said that it waits. */
+/* Rank 1 never comes, but aborts rank 0's kernel, which has reported that it waits. */
 static void abort_work(struct rank *r)
 {
 	struct peer_call c = call_of(r, 64);
@@ -105,7 +105,7 @@ static void aborted(void **unused)
 	world_free(world_run(2, abort_work));
 }
 
-/* A kernel that waits, and another one of the same rank beside it. */
+/* A kernel that waits, and a second one of the same rank at the same time. */
 static void overlap_work(struct rank *r)
 {
 	struct rank *waits = &r->world->ranks[0];
@@ -264,7 +264,7 @@ static struct peer_call graph_call(struct rank *r, uint64_t bytes)
 	return c;
 }
 
-/* Rank 1 is late to rank 0's, and its own is in no graph. */
+/* Rank 1 is late for rank 0's kernel, and its own is not in a graph. */
 static void graph_work(struct rank *r)
 {
 	struct rank *waits = &r->world->ranks[0];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How much the supervisor does when it looks at pages: what stands in them is hostile, and one user
- * has many. The test is linked so that it counts. */
+ * How much the supervisor does when it reads pages: their content is hostile, and one user has
+ * many. The test is linked so that it can count this. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -105,8 +105,8 @@ static void end_all(void)
 	deadlines_fini(&comms.looks);
 }
 
-/* All ways of all ranks wait for what no record has; what waits changes from look to look, so that
- * the epoch never ends. */
+/* All peers and directions of all ranks wait for something that is in no record; it changes between
+ * checks, so that the epoch never ends. */
 static void fill(struct communicator *m, uint32_t kernel)
 {
 	for (uint32_t k = 0; k < m->nranks; k++) {
@@ -144,12 +144,12 @@ static void a_look_reads_each_record_once(void **state)
 		assert_int_equal(count.histories, kernel * PEER_RANKS);
 	}
 	assert_int_equal(count.scans, 0);
-	assert_int_equal(count.tasks, 0); /* however many there are */
+	assert_int_equal(count.tasks, 0); /* independent of their number */
 	end(m);
 	end_all();
 }
 
-/* Each of them is looked at, and others are not late. */
+/* Each of them is checked, and others are not delayed. */
 static void looks_of_one_user_leave_time(void **state)
 {
 	static struct account user, other;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The twin of the kernel for messages: each rank is a thread, and so is each block of its kernels.
+ * The CPU build of the message kernel: each rank is a thread, and so is each block of its kernels.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -19,10 +19,10 @@
 #include "proto/ncclsvc_types.h"
 
 #define GUARD	   0xa5
-#define MOST	   (UINT64_C(3) << 20) /* bytes of a message: more than the rings of a pair hold */
+#define MOST	   (UINT64_C(3) << 20) /* bytes of a message: more than a pair's rings hold */
 #define RING_BYTES (PEER_RING_LINES * PEER_LINE_DATA)
 #define ABOVE(v)   ((uint32_t)((v) >> 32))
-/* The third message, or a long one, has the flag of the ring's first use again. */
+/* The third message, or a long one, reuses the flag of the ring's first use. */
 #define NEAR_WRAP  (((UINT64_C(1) << 31) * PEER_RING_LINES) - 100)
 
 struct rank {
@@ -33,7 +33,7 @@ struct rank {
 	struct world *world;
 	struct peer_messages kernel;
 	unsigned nblocks, nparts;
-	uint32_t messages[PEER_WAYS]; /* how many there were */
+	uint32_t messages[PEER_WAYS]; /* number of messages so far */
 };
 
 struct world {
@@ -60,7 +60,7 @@ static void counts_begin(struct rank *r)
 		credits[i] = NEAR_WRAP;
 }
 
-/* All ranks do the work, each in a thread. */
+/* All ranks do the work, each in its own thread. */
 static struct world *world_run(unsigned nranks, void (*work)(struct rank *))
 {
 	struct world *w = calloc(1, sizeof(*w));
@@ -106,7 +106,7 @@ static void kernel_begin(struct rank *r)
 	r->nblocks = r->nparts = 0;
 }
 
-/* Ways come in their order. */
+/* Peers and directions come in order. */
 static void kernel_way(struct rank *r, unsigned way)
 {
 	r->kernel.first[way] = (uint8_t)r->nparts;
@@ -173,15 +173,15 @@ static void message_run(struct rank *r, unsigned way, const void *at, uint64_t b
 	kernel_run(r);
 }
 
-/* ---- Random messages, among all ranks, also from a rank to itself ---- */
+/* ---- Random messages between all ranks, including a rank and itself ---- */
 
-#define MESSAGES 14 /* of a round */
+#define MESSAGES 14 /* per round */
 #define ROUNDS	 150
 
 struct message {
 	unsigned from, to, offset;
 	uint64_t bytes;
-	uint8_t *buffer; /* of the rank that sends or receives it */
+	uint8_t *buffer; /* buffer of the rank that sends or receives it */
 };
 
 static uint8_t input(const struct message *m, uint64_t i, unsigned round)
@@ -274,7 +274,7 @@ static void random_ranks(void **unused)
 		world_free(world_run(nranks, random_work));
 }
 
-/* ---- A sender does not wait for its receiver, as long as the ring has room ---- */
+/* ---- A sender does not wait for its receiver while the ring has room ---- */
 
 #define STREAM	     120
 #define STREAM_BYTES 1000
@@ -283,7 +283,7 @@ static void stream_work(struct rank *r)
 {
 	uint8_t data[STREAM_BYTES];
 	if (r->number)
-		pthread_barrier_wait(&r->world->round); /* all has been sent */
+		pthread_barrier_wait(&r->world->round); /* everything has been sent */
 	for (unsigned i = 0; i < STREAM; i++) {
 		memset(data, r->number ? GUARD : (int)i, sizeof(data));
 		message_run(r, r->number ? PEER_WAY_FROM(0) : PEER_WAY_TO(1), data, sizeof(data));
@@ -301,7 +301,7 @@ static void sender_goes_ahead(void **unused)
 	world_free(world_run(2, stream_work));
 }
 
-/* ---- Two long messages that cross: each kernel has both ways ---- */
+/* ---- Two long messages that cross: each kernel has both directions ---- */
 
 static void cross_work(struct rank *r)
 {
@@ -332,7 +332,7 @@ static void long_ones_cross(void **unused)
 	world_free(world_run(2, cross_work));
 }
 
-/* ---- What does not fit together ---- */
+/* ---- Messages that do not match ---- */
 
 static void unlike_work(struct rank *r)
 {
@@ -366,8 +366,8 @@ static void until(const uint64_t *word, uint64_t due)
 	assert_int_equal(__atomic_load_n(word, __ATOMIC_ACQUIRE), due);
 }
 
-/* Rank 0 receives what rank 1 has sent, and then what it does not send. What it would send after
- * that may depend on it, and is not sent. */
+/* Rank 0 receives what rank 1 has sent, then what it does not send. Its later sends may depend on
+ * that, and are not sent. */
 static void lost_work(struct rank *r)
 {
 	struct rank *other = &r->world->ranks[!r->number];
@@ -396,7 +396,7 @@ static void lost_is_aborted(void **unused)
 	world_free(world_run(2, lost_work));
 }
 
-/* A ring that is full: the sender waits, until its page says that it is to end. */
+/* The ring is full: the sender waits until its page tells it to end. */
 static void full_work(struct rank *r)
 {
 	struct rank *other = &r->world->ranks[!r->number];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Matching plans: named examples, and random plans against a simulation that is slow and simple. */
+ * Matching plans: named examples, and random plans compared with a slow and simple simulation. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,8 +15,8 @@
 #define RANKS	  4
 #define TASKS_MAX 64
 
-/* A list in writing, its last letter is its tag: a, b have their shapes ahead, l, m do not; a and b
- * differ in their word, as l and m do. */
+/* A list in text form, whose last letter is its tag: a and b send their shapes ahead, l and m do
+ * not; a and b differ in their word, and so do l and m. */
 static void make_list(struct svc_plan_task *t, const char *c)
 {
 	t->agreement = (uint64_t)c[0];
@@ -25,7 +25,7 @@ static void make_list(struct svc_plan_task *t, const char *c)
 	t->type = strchr("ab", c[0]) ? 0 : NCCLSVC_UINT8;
 }
 
-/* A plan in writing: for each rank "S1 R2 | S0", groups between bars. */
+/* A plan in text form: for each rank "S1 R2 | S0", with bars between groups. */
 static struct plan *parse(const char *const *ranks, uint32_t n, bool whole_groups, int *result,
 			  char *text)
 {
@@ -111,13 +111,13 @@ static void examples(void **state)
 	expect(PLANS("S1:8 R1:3", "S0:3 R0"), OK, OK, "");
 	/* Pipelines: forward and back. */
 	expect(PLANS("S1|S1|R1|R1", "R0|S2|R0|S2|R2|S0|R2|S0", "R1|R1|S1|S1"), OK, OK, "");
-	/* What has no other side. */
+	/* Tasks without a counterpart. */
 	expect(PLANS("S1", ""), MISMATCH, MISMATCH, "rank 0's Send to rank 1 (the Send no. 1");
 	expect(PLANS("", "R0"), MISMATCH, MISMATCH, "rank 1's Recv from rank 0");
 	expect(PLANS("S1|S1", "R0"), MISMATCH, MISMATCH, "no. 2 between the two, in its group 1");
 	expect(PLANS("S1 R1", "R0 S0 S0"), MISMATCH, MISMATCH, "rank 1's Send to rank 0");
 	expect(PLANS("S2", "S2", "R1 R1"), MISMATCH, MISMATCH, "rank 0's Send to rank 2");
-	expect(PLANS("S1:8", "R0:7"), MISMATCH, MISMATCH, "of 8 int8");
+	expect(PLANS("S1:8", "R0:7"), MISMATCH, MISMATCH, "has 8 int8");
 	/* Circles. */
 	expect(PLANS("S1|R1", "S0|R0"), MISMATCH, MISMATCH,
 	       "rank 0 in its group 0 waits for rank 1's group 1, rank 1 in its group 0 waits for "
@@ -126,7 +126,7 @@ static void examples(void **state)
 	       "rank 0 in its group 0 waits for rank 0's group 1");
 	expect(PLANS("S1|R2", "S2|R0", "S0|R1"), MISMATCH, MISMATCH, "waits for rank 2's group 1");
 	expect(PLANS("S1|R3", "S2|R0", "S3|R1", "S0|R2"), MISMATCH, MISMATCH, "in a circle");
-	/* On GPUs a group is one: what hangs together must start together. */
+	/* On GPUs, a group is one unit: tasks that depend on each other must start together. */
 	expect(PLANS("S1 R2", "R0|S2", "R1|S0"), OK, MISMATCH, "never");
 	expect(PLANS("S1 R2", "R0 S2", "R1 S0"), OK, OK, "");
 }
@@ -187,7 +187,7 @@ static void lists(void **state)
 	expect(PLANS("S1l1", "R0l3"), MISMATCH, MISMATCH, "static shapes, tag 3");
 	expect(PLANS("S1l1", "R0m1"), MISMATCH, MISMATCH, "differ in types or shapes");
 	expect(PLANS("S1a1", "R0b1"), MISMATCH, MISMATCH, "the number or types of their tensors");
-	/* On the host, too, groups with shapes ahead in common begin together. */
+	/* On the host too, groups that share lists with shapes ahead begin together. */
 	expect(PLANS("S1a1 S1a1", "R0a1|R0a1"), MISMATCH, MISMATCH,
 	       "rank 0 in its group 0 waits for rank 1's group 1");
 	expect(PLANS("S1 S1a1", "R0|R0a1"), MISMATCH, MISMATCH, "waits for");
@@ -203,8 +203,8 @@ static void lists(void **state)
 #define MANY	  2048
 #define MANY_EACH 112 /* tasks of a rank: 229,376 in all */
 
-/* Each rank exchanges lists with its neighbours, whose shapes are ahead, so all groups are one
- * unit. Rank 0 has one more in a second group, which never begins, and rank 2 waits for it. */
+/* Each rank exchanges lists with its neighbours, with shapes ahead, so all groups are one unit.
+ * Rank 0 has one more in a second group, which never begins, and rank 2 waits for it. */
 static void explanations_are_linear(void **state)
 {
 	char text[PLAN_TEXT];
@@ -283,7 +283,8 @@ static void random_plan(struct random_plan *r)
 	int pairs = rand() % 12;
 	for (int i = 0; i < pairs; i++) {
 		int ends[2] = {rand() % RANKS, rand() % RANKS};
-		bool first = rand() % 2; /* which side is written first: matters to oneself */
+		bool first = rand() %
+			     2; /* which side is written first matters for messages to oneself */
 		for (int e = 0; e < 2; e++) {
 			int side = e ^ first, k = ends[side];
 			if (r->text[k][0] && rand() % 3 == 0) {
@@ -307,7 +308,7 @@ static bool current(const struct random_plan *r, int i)
 	return r->at[r->tasks[i].rank] == r->tasks[i].group;
 }
 
-/* Everything that hangs together with this rank's group through tasks is current. */
+/* Whether everything connected to this rank's group through tasks is current. */
 static bool may_start(const struct random_plan *r, int rank)
 {
 	bool in[RANKS] = {false};

@@ -131,7 +131,7 @@ static void test_bad_lines(void **state)
 	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
 		char text[256];
 		is_refused(lines[i], "line 1: ");
-		/* Others are not used either. */
+		/* Unknown lines are not used either. */
 		snprintf(text, sizeof(text), "2 yes 8 A\n%s\n3 yes 8 A\n", lines[i]);
 		is_refused(text, "line 2: ");
 	}
@@ -143,7 +143,7 @@ static void test_bytes_of_any_kind(void **state)
 	static char text[100000];
 	(void)state;
 	assert_false(reads("2 yes 8 A\0B\n", 12));
-	assert_non_null(strstr(why, "byte 0"));
+	assert_non_null(strstr(why, "NUL byte"));
 	assert_false(reads("\0", 1));
 	memset(text, '9', sizeof(text));
 	assert_false(reads(text, 1000));
@@ -183,7 +183,7 @@ static void test_what_is_no_file(void **state)
 	const char *const paths[] = {path, dir, "/dev/zero"};
 	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
 		assert_false(crossover_read(&c, paths[i], why));
-		assert_string_equal(why, "it is no regular file");
+		assert_string_equal(why, "it is not a regular file");
 	}
 	unlink(path);
 }

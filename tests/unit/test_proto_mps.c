@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * MPS servers as their control daemons leave traces of them: alive, ended, out of reach. */
+ * Detecting MPS servers from what their control daemons leave behind: alive, ended, inaccessible.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -85,7 +86,7 @@ static void test_running_and_ended(void **state)
 	}
 }
 
-/* As another user, where this one is root: nothing is out of root's reach. */
+/* Runs as another user if this one is root, because root has access to everything. */
 static void test_refused(void **state)
 {
 	(void)state;
@@ -110,7 +111,7 @@ static void test_refused(void **state)
 	close(fd);
 }
 
-/* Two directories are two servers, whatever numbers their file systems give out. */
+/* Two directories are two servers, whatever numbers their file systems use. */
 static void test_two_servers(void **state)
 {
 	(void)state;
@@ -124,7 +125,7 @@ static void test_two_servers(void **state)
 	close(second);
 }
 
-/* The driver knows; one that does not leaves the environment's word. */
+/* The driver decides; if it does not say, the environment counts. */
 static void test_in_use(void **state)
 {
 	uint64_t server = 1;

@@ -81,11 +81,14 @@ static void sentences_name_ranks_pids_and_values(void **state)
 	st = (ncclsvc_status){.result = NCCLSVC_TIMEOUT,
 			      .rank_a = 0,
 			      .pid_a = 5,
+			      .rank_b = 1,
+			      .pid_b = 6,
 			      .missing_count = 10,
 			      .missing = {1, 2, 3, 4, 5, 6, 7, 8}};
 	s = sentence(&st);
-	assert_non_null(strstr(s, "1, 2, 3, 4, 5, 6, 7, 8 and 2 more"));
-	assert_non_null(strstr(s, "rank 0 (pid 5)"));
+	assert_non_null(strstr(s, "1 (pid 6), 2, 3, 4, 5, 6, 7, 8 and 2 more"));
+	assert_non_null(strstr(s, "rank 0"));
+	assert_null(strstr(s, "pid 5"));
 	st.missing_count = 1;
 	assert_non_null(strstr(sentence(&st), "rank 1 "));
 	st.missing_count = UINT32_MAX;
@@ -120,7 +123,7 @@ static void sentences_say_what_a_list_was_refused_for(void **state)
 	st.value_a = NCCLSVC_REFUSAL_SHAPES;
 	assert_string_equal(sentence(&st), "MISMATCH: rank 1 (pid 7) refused the list: it does not "
 					   "allow the sender's types or shapes");
-	/* Of a newer library. */
+	/* From a newer library. */
 	st.result = NCCLSVC_SYSTEM;
 	st.value_a = UINT64_MAX;
 	assert_string_equal(sentence(&st),
@@ -166,7 +169,8 @@ static void labels_are_short_printable_texts(void **state)
 	};
 	(void)state;
 	for (size_t i = 0; i < sizeof(labels) / sizeof(labels[0]); i++)
-		assert_int_equal(svc_label_ok(labels[i].label), labels[i].ok);
+		assert_int_equal(svc_label_ok(labels[i].label, sizeof(labels[i].label)),
+				 labels[i].ok);
 	assert_string_equal(svc_label_quote("", text), "");
 	assert_string_equal(svc_label_quote("a b", text), " \"a b\"");
 	assert_string_equal(svc_label_quote("12345678901234567890123", text),

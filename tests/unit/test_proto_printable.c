@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Texts of others, made printable. */
+ * Making other processes' texts printable. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -56,7 +56,7 @@ static void broken_characters_are_a_question_mark_for_each_byte(void **state)
 	assert_string_equal(printable("\x80\xff\xc3 |"), "??? |");
 }
 
-/* Whatever came: it ends, is printable, and stays as it is when it is looked at again. */
+/* For any input, the result ends, is printable, and stays the same when it is processed again. */
 static void any_bytes_become_a_text(void **state)
 {
 	(void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The session memory's layout, which other languages read by number. */
+ * The session memory's layout, which other languages access by offset. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Large groups in slices: ranks that cut the same group where they like never wait for each other
- * for ever. Each rank runs its slices one after the other; within one, a message goes when both
- * sides run it and those before it in its way have gone. */
+ * Large groups in slices: ranks that cut the same group at different places never wait for each
+ * other forever. Each rank runs its slices one after the other; within one, a message is sent when
+ * both sides run it and the earlier ones of its peer and direction are done. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,12 +16,12 @@
 
 #define RANKS	 5
 #define COMMS	 2
-#define MESSAGES 12 /* of a way, at most */
-#define SUMS	 3  /* of a communicator */
+#define MESSAGES 12 /* per peer and direction, at most */
+#define SUMS	 3  /* per communicator */
 #define OPS	 (COMMS * (2 * RANKS * MESSAGES + SUMS))
 
 static unsigned char ids[COMMS][NCCLSVC_ID_BYTES];
-/* What both sides of a group have: messages of each way, sums of each communicator. */
+/* What both sides of a group have: messages per peer and direction, sums per communicator. */
 static unsigned messages[COMMS][RANKS][RANKS], sums[COMMS];
 
 struct group {
@@ -29,11 +29,11 @@ struct group {
 	bool over[OPS];
 	uint32_t n, most; /* of a slice */
 	uint32_t begin, end;
-	int nth[OPS]; /* in its way, or of the sums */
+	int nth[OPS]; /* among its peer and direction's, or among the sums */
 };
 static struct group groups[RANKS];
 
-/* In the second communicator, ranks are the other way round. */
+/* In the second communicator, the ranks are reversed. */
 static int rank_in(int comm, int process)
 {
 	return comm ? RANKS - 1 - process : process;
@@ -58,7 +58,7 @@ static void add(struct group *g, int comm, int process, int peer, int kind)
 	g->n++;
 }
 
-/* The operations of a process, kind by kind, or in turn. */
+/* The operations of a process, kind by kind, or alternating. */
 static void make_group(struct group *g, int process)
 {
 	unsigned left[COMMS][RANKS][3] = {0};
@@ -87,7 +87,7 @@ static bool are_alike(const struct slice_op *a, const struct slice_op *b)
 	       (!a->message || (a->sends == b->sends && a->peer == b->peer));
 }
 
-/* The order of the group is that of each kind, too. */
+/* The order in the group is also that of each kind. */
 static void number(struct group *g)
 {
 	for (uint32_t i = 0; i < g->n; i++) {
@@ -111,7 +111,7 @@ static void next_slice(struct group *g)
 	assert_true(g->end == g->n || g->end > g->begin);
 }
 
-/* The operation of another process that belongs to this one, if its slice runs; else -1. */
+/* The matching operation of another process, if its slice runs; else -1. */
 static int other_side(const struct group *g, const struct slice_op *o, int nth, int process)
 {
 	for (uint32_t i = g->begin; i < g->end; i++) {
@@ -126,7 +126,7 @@ static int other_side(const struct group *g, const struct slice_op *o, int nth, 
 	return -1;
 }
 
-/* Ends what can end; false: nothing. */
+/* Ends every operation that can end; false: none could. */
 static bool step(struct group *g, uint32_t i)
 {
 	int found[RANKS];
@@ -197,7 +197,7 @@ static void any_cut_goes_through(void **state)
 	}
 }
 
-/* What one process does for several ranks of one message or collective is in one slice. */
+/* All operations of one process for several ranks of a message or collective are in one slice. */
 static void both_sides_are_not_cut(void **state)
 {
 	struct slice_op ops[8];

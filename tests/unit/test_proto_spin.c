@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How long waiting threads poll, on made-up time lines. */
+ * How long waiting threads poll, on made-up timelines. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@
 #define US 1000u
 #define MS 1000000u
 
-/* A thread that waits again and again, and does nothing else. */
+/* A thread that waits repeatedly, and does nothing else. */
 struct line {
 	struct spin spin;
 	uint64_t now, polled_ns;
@@ -41,7 +41,7 @@ static void waits(struct line *l, unsigned n, uint64_t ns)
 		wait_once(l, ns);
 }
 
-/* What polling took, in thousandths of a core. */
+/* The cost of polling, in thousandths of a core. */
 static unsigned share(const struct line *l, uint64_t since)
 {
 	return (unsigned)(l->polled_ns * 1000 / (l->now - since));
@@ -70,7 +70,7 @@ static void short_waits_are_polled_through(void **state)
 	}
 }
 
-/* The longest wait that is worth polling through follows the number of cores. */
+/* The longest wait that is worth polling depends on the number of cores. */
 static void more_cores_poll_for_longer(void **state)
 {
 	(void)state;
@@ -108,7 +108,7 @@ static void tasks_every_few_ms_cost_next_to_nothing(void **state)
 	}
 }
 
-/* Two ranks submit 0.1 ms apart, then nothing comes for a while: as in a training step. */
+/* Two ranks submit 0.1 ms apart, then pause: as in a training step. */
 static void a_pair_of_tasks_every_few_ms_costs_little(void **state)
 {
 	(void)state;
@@ -122,8 +122,8 @@ static void a_pair_of_tasks_every_few_ms_costs_little(void **state)
 	}
 }
 
-/* Pauses of seconds and tasks now and then do not delay the next burst by more than some wake-ups,
- * and its end costs no more than some vain polls. */
+/* After pauses of seconds and occasional tasks, the next burst is delayed by no more than some
+ * wake-ups, and its end costs no more than some unsuccessful polls. */
 static void a_burst_after_a_pause_polls_again(void **state)
 {
 	(void)state;
@@ -140,7 +140,7 @@ static void a_burst_after_a_pause_polls_again(void **state)
 	}
 }
 
-/* Whatever comes, polling in vain is paid for by wake-ups that polling saved. */
+/* In any pattern, unsuccessful polling is paid for by the wake-ups that polling saved. */
 static void polling_costs_no_more_than_the_wake_ups_would(void **state)
 {
 	(void)state;
@@ -178,7 +178,7 @@ static void a_lost_core_is_not_polled_on_for_a_while(void **state)
 	waits(&l, 10, 5 * US);
 	assert_int_equal(l.parked, 0);
 
-	/* A debugger, or a suspended machine: no reason to park for minutes. */
+	/* A debugger, or a suspended machine, is no reason to park for minutes. */
 	spin_looked(&l.spin, 3600 * UINT64_C(1000000000), l.now);
 	l.now += 500 * MS;
 	assert_true(spin_budget_ns(&l.spin, l.now) > 0);
@@ -200,7 +200,7 @@ static void a_configured_time_is_always_polled(void **state)
 	assert_int_equal(spin_budget_ns(&l.spin, l.now), 0);
 }
 
-/* A client hears from the daemon what a wake-up is worth, and at first it has heard nothing. */
+/* A client learns from the daemon what a wake-up costs, and at first does not know it. */
 static void the_worth_may_change(void **state)
 {
 	(void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a task record means: extents, validity, agreement. */
+ * The meaning of a task record: extents, validity, agreement. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -51,10 +51,10 @@ static uint64_t bytes_of(int units)
 	return 12 * (uint64_t)(units < 0 ? RANKS : units);
 }
 
-/* Where dst lies from src on, in units of count elements, if both are one rank's own in place. */
+/* In place: where dst is relative to src, in units of count elements. */
 static const struct {
 	uint8_t op;
-	int at; /* 1: dst begins own blocks behind src; -1: before; 0: they are one */
+	int at; /* 1: dst is `own` blocks after src; -1: before; 0: they are the same */
 } in_place[] = {
 	{NCCLSVC_ALL_REDUCE, 0}, {NCCLSVC_ALL_GATHER, -1}, {NCCLSVC_REDUCE_SCATTER, 1},
 	{NCCLSVC_BROADCAST, 0},	 {NCCLSVC_REDUCE, 0},	   {NCCLSVC_ALL_TO_ALL, 0},
@@ -111,7 +111,7 @@ static void extents_are_those_of_nccl(void **state)
 	}
 }
 
-/* As the daemon checks a record that came through the socket. */
+/* Checks a record as the daemon does when it came through the socket. */
 static int check(const struct svc_record *r, uint32_t nranks, int32_t rank, char *why)
 {
 	uint64_t src, dst;
@@ -326,7 +326,8 @@ static void agreement_words_must_be_equal(void **state)
 		a.flags = SVC_TASK_AGREE;
 		a.agreement = 5;
 		assert_int_equal(check(&a, RANKS, 1, text), 0);
-		/* Before anything but the operation, and also against a record without a word. */
+		/* Compared before everything except the operation, also with a record without a
+		 * word. */
 		b.count = 99;
 		assert_int_equal(svc_record_differs(&a, &b, &va, &vb), NCCLSVC_FIELD_AGREEMENT);
 		assert_int_equal(va, 5);
@@ -354,10 +355,11 @@ static void refusals_are_read_whatever_they_say(void **state)
 	assert_true(word != SVC_AGREEMENT_REFUSED);
 	assert_int_equal(svc_refusal_result(word), NCCLSVC_NO_MEMORY);
 	assert_int_equal(svc_refusal_reason(word), NCCLSVC_REFUSAL_ALLOCATE);
-	/* Of a member that says no more. */
+	/* From a member that gives no details. */
 	assert_int_equal(svc_refusal_result(SVC_AGREEMENT_REFUSED), NCCLSVC_INVALID_ARGUMENT);
 	assert_int_equal(svc_refusal_reason(SVC_AGREEMENT_REFUSED), NCCLSVC_REFUSAL_NONE);
-	/* No result of another's session or communicator, and none that is not a failure. */
+	/* No result that only another session or communicator can have, and none that is not a
+	 * failure. */
 	static const int others[] = {NCCLSVC_OK,
 				     NCCLSVC_IN_PROGRESS,
 				     NCCLSVC_DAEMON_LOST,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The table of messages and the judge of datagrams. */
+ * The table of messages, and the validation of datagrams. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -25,7 +25,7 @@ static size_t compose(unsigned opcode, size_t body)
 
 static unsigned version;
 
-/* The tests of the judge run once in each version. */
+/* The validation tests run once in each version. */
 #define FOR_EACH_VERSION for (version = SVC_PROTOCOL_MIN; version <= SVC_PROTOCOL_MAX; version++)
 
 static enum svc_validity judge(size_t length, unsigned nfds)
@@ -34,7 +34,7 @@ static enum svc_validity judge(size_t length, unsigned nfds)
 	return svc_check_request(version, message, length, nfds, &header, text);
 }
 
-/* ---- What each version looks like. These tables never change; a new version gets one. ---- */
+/* ---- The layout of each version. These tables never change; a new version adds one. ---- */
 
 struct lengths {
 	unsigned opcode, request, request_fds, reply, reply_fds;
@@ -49,10 +49,13 @@ static const struct lengths version_1[] = {
 	{0x4001, 0, 0, 24, 0}, {0x4002, 0, 0, 264, 0},
 };
 
-/* What it changed. */
+/* What version 2 changed. */
 static const struct lengths version_2[] = {
 	{5, 168, 0, 160, 0}, {7, 32, 0, 160, 0}, {27, 8, 0, 0, 0},	{28, 8, 0, 0, 1},
 	{29, 8, 0, 0, 0},    {30, 8, 0, 0, 0},	 {0x4001, 0, 0, 152, 0}};
+
+static const struct lengths version_3[] = {
+	{5, 216, 0, 208, 0}, {7, 80, 0, 208, 0}, {31, 64, 0, 0, 0}};
 
 static const struct {
 	const struct lengths *rows;
@@ -60,9 +63,10 @@ static const struct {
 } versions[] = {
 	{version_1, sizeof(version_1) / sizeof(version_1[0])},
 	{version_2, sizeof(version_2) / sizeof(version_2[0])},
+	{version_3, sizeof(version_3) / sizeof(version_3[0])},
 };
 
-/* As the newest table up to that version has it; NULL: none has. */
+/* From the newest table up to that version; NULL: none has it. */
 static const struct lengths *lengths_of(unsigned opcode)
 {
 	for (unsigned v = version; v >= SVC_PROTOCOL_MIN; v--)
@@ -97,7 +101,7 @@ static void every_version_is_as_it_was(void **state)
 	assert_int_equal(sizeof(ncclsvc_status), 128);
 }
 
-/* The sender cuts at the end, the receiver fills with zeros: the structs only grow there. */
+/* The sender truncates, and the receiver fills with zeros: structs only grow at their end. */
 static void a_changed_message_begins_as_before(void **state)
 {
 	(void)state;
@@ -125,15 +129,15 @@ static void a_changed_message_begins_as_before(void **state)
 static void the_highest_common_version_is_chosen(void **state)
 {
 	static const unsigned cases[][3] = {
-		{1, 1, 1}, {1, 2, 2}, {2, 2, 2}, {0, 999, 2}, {2, 3, 2},	 {0, 1, 1},
-		{3, 3, 0}, {7, 9, 0}, {0, 0, 0}, {2, 1, 0},   {65535, 65535, 0},
+		{1, 1, 1}, {1, 2, 2}, {2, 2, 2}, {0, 999, 3}, {2, 4, 3}, {0, 1, 1},
+		{3, 3, 3}, {4, 4, 0}, {7, 9, 0}, {0, 0, 0},   {2, 1, 0}, {65535, 65535, 0},
 	};
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
 		assert_int_equal(svc_version_choose(cases[i][0], cases[i][1]), cases[i][2]);
 }
 
-/* ---- The judge ---- */
+/* ---- Validation ---- */
 
 static void every_opcode_is_accepted_as_its_shape_says(void **state)
 {
@@ -141,7 +145,7 @@ static void every_opcode_is_accepted_as_its_shape_says(void **state)
 	FOR_EACH_VERSION for (unsigned op = SVC_HELLO; op < SVC_OPCODE_END; op++)
 	{
 		const struct svc_shape *shape = svc_shape_of(version, op);
-		if (!shape) /* numbers are not handed out in order */
+		if (!shape) /* numbers are not assigned consecutively */
 			continue;
 		size_t n = compose(op, shape->request);
 		assert_int_equal(judge(n, shape->request_fds), SVC_GOOD);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Every kernel of every variant against plain scalar arithmetic, bit for bit. */
+ * Every variant of every reduction compared with plain scalar arithmetic, bit for bit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@
 #include "names.h"
 #include "reduce/reduce_variant.h"
 
-#define PLACES	  9 /* sources, and destinations, at most */
+#define PLACES	  9 /* maximum number of sources, and of destinations */
 #define MAX_BYTES 9728
 #define GUARD	  64
 #define SPACE	  (GUARD + 64 + MAX_BYTES + GUARD)
@@ -64,7 +64,7 @@ static uint16_t small_encode(double v, int fraction)
 	frexp(v, &exponent);
 	if (exponent - 1 < 1 - bias)
 		exponent = 2 - bias;
-	/* In units of the last place, which count on through subnormals and into infinity. */
+	/* In units in the last place, which continue through subnormals and into infinity. */
 	double units = nearbyint(ldexp(v, fraction - (exponent - 1)));
 	double bits = units + ldexp(exponent - 2 + bias, fraction);
 	return sign | (bits > infinity ? infinity : (uint16_t)bits);
@@ -135,7 +135,7 @@ static bool is_signed(ncclsvc_type type)
 	return type == NCCLSVC_INT8 || type == NCCLSVC_INT32 || type == NCCLSVC_INT64;
 }
 
-/* Wide enough that nothing overflows; min and max compare it, the rest wrap when stored. */
+/* Wide enough that nothing overflows; min and max compare in it, the others wrap when stored. */
 static __int128 integer_load(ncclsvc_type type, const unsigned char *p)
 {
 	size_t size = svc_type_size(type);
@@ -212,7 +212,7 @@ static void fill_sources(ncclsvc_type type, size_t bytes)
 			uint64_t r = next_random(), kind = r >> 61, v = next_random();
 			if (kind == 0)
 				v = (uint64_t)special[r % (sizeof(special) / 2)] << 48;
-			else if (kind < 4 && is_float(type)) /* numbers of one magnitude */
+			else if (kind < 4 && is_float(type)) /* numbers of the same magnitude */
 				v = (v & 0x80ffffffffffffff) | UINT64_C(0x3f) << 56;
 			v >>= 64 - 8 * size;
 			memcpy(original[s] + at, &v, size);
@@ -373,7 +373,7 @@ static void test_half_identity(void **state)
 	}
 }
 
-/* Rounding at its turning points, from known figures rather than from the reference. */
+/* Rounding at its turning points, with known values instead of the reference. */
 static void test_half_rounding(void **state)
 {
 	static const struct {
@@ -413,7 +413,7 @@ static void test_half_rounding(void **state)
 		}
 }
 
-/* Halves round once: 2048 + 1 + 1 is 2050, though 2048 + 1 alone rounds to 2048. */
+/* Halves round once: 2048 + 1 + 1 is 2050, although 2048 + 1 alone rounds to 2048. */
 static void test_half_rounds_once(void **state)
 {
 	const uint16_t big = 0x6800, one = 0x3c00;
@@ -426,7 +426,7 @@ static void test_half_rounds_once(void **state)
 	assert_int_equal(result, 0x6801);
 }
 
-/* The most ranks a communicator can have, each with the extreme value. */
+/* The maximum number of ranks of a communicator, each with the extreme value. */
 static void test_average_of_many(void **state)
 {
 	enum { RANKS = 65536 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The sequencer alone, for 4 nodes. What it would send is kept here. */
+ * The sequencer alone, for 4 nodes. Its messages are recorded here. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,13 +17,13 @@
 static struct sequencer *sequencer;
 static uint64_t now;
 
-/* What was said, in order. */
+/* The messages sent, in order. */
 enum kind { LAUNCH, FAILED, ASK, CLOSED, WAITING, GOES_ON };
 
 static struct sent_message {
 	uint32_t node;
 	enum kind kind;
-	uint64_t of; /* LAUNCH: a request's number; else a communicator */
+	uint64_t of; /* LAUNCH: a request's number; otherwise a communicator */
 	uint64_t grant;
 	struct operation_key key;
 	struct failed_note note;
@@ -102,7 +102,7 @@ static void says_nothing(void)
 	assert_int_equal(nread, nsent);
 }
 
-/* Communicators 100 and 200 are of nodes 1 and 2; 300 of 1, 2 and 3. A node has one rank of each.
+/* Communicators 100 and 200 span nodes 1 and 2; 300 spans 1, 2 and 3. A node has one rank in each.
  */
 static const uint32_t members[] = {1, 2, 3};
 
@@ -146,7 +146,7 @@ static void request_two(uint32_t node, uint64_t number, struct request_entry a,
 	sequencer_request(sequencer, now, node, number, false, two, 2);
 }
 
-/* number is 0: the node fails it. missing: one of its ranks, or -1. */
+/* number is 0: the node fails it. missing: one of its missing ranks, or -1. */
 static void withdraw(uint32_t node, uint64_t internode_id, uint64_t seq, uint64_t number,
 		     int result, int32_t missing)
 {
@@ -196,7 +196,8 @@ static void launches_when_all_have_requested(void **state)
 	says(1, LAUNCH, 7);
 }
 
-/* Node 2 has both in one group, node 1 each by itself, node 3 the third collective alone. */
+/* Node 2 has both in one group, node 1 has each separately, and node 3 only has the third
+ * collective. */
 static void launches_what_hangs_together(void **state)
 {
 	(void)state;
@@ -241,7 +242,7 @@ static void launches_in_the_order_of_requests(void **state)
 	nread = nsent;
 }
 
-/* Also where a request was void, and came again behind a later one. */
+/* Also if a request was void, and came again after a later one. */
 static void a_new_number_is_no_later_order(void **state)
 {
 	struct request_entry x1 = at(1, 100, 0), y1 = at(1, 200, 0), x2 = at(2, 100, 0),
@@ -272,7 +273,8 @@ static void a_request_may_come_in_parts(void **state)
 	says(2, LAUNCH, 9);
 }
 
-/* A communicator to be made is no part of the internode communicator with the same number. */
+/* A communicator to be created does not belong to the internode communicator with the same number.
+ */
 static void makes_when_all_have_requested(void **state)
 {
 	const struct request_entry make = {
@@ -294,7 +296,7 @@ static void makes_when_all_have_requested(void **state)
 	says(3, LAUNCH, 1);
 	says(1, LAUNCH, 1);
 	says(2, LAUNCH, 2);
-	/* One that is not to be. */
+	/* One that must not be created. */
 	sequencer_request(sequencer, now, 1, 3, false, &make, 1);
 	sequencer_forget(sequencer, 1, 3);
 	sequencer_request(sequencer, now, 2, 3, false, &make, 1);
@@ -322,6 +324,68 @@ static void records_that_differ_fail_on_all(void **state)
 	}
 }
 
+/* A node fails it with the records of its two members, which differ. */
+static void differs(uint32_t node)
+{
+	struct failed_note note = {
+		.status = {.result = NCCLSVC_MISMATCH, .field = NCCLSVC_FIELD_COUNT}};
+	const struct svc_record usual = record(8), other = record(9);
+	const struct operation_key key = collective(0);
+	mismatch_add(&note.posted, &other, (int32_t)node - 1, 1);
+	mismatch_add(&note.posted, &usual, 3, 1);
+	sequencer_withdraw(sequencer, now, node, 300, &key, 0, &note, members, 3);
+}
+
+static void all_fail_with_odd(int32_t odd)
+{
+	for (uint32_t node = 1; node <= 3; node++) {
+		const struct sent_message *s = says(node, FAILED, 300);
+		ncclsvc_status st;
+		assert_true(mismatch_status(&s->note.posted, 4, &st));
+		assert_int_equal(st.rank_b, odd);
+		assert_int_equal(st.missing_count, 1);
+	}
+}
+
+/* Only all records tell which rank is the odd one out. */
+static void records_of_one_node_that_differ_wait_for_all(void **state)
+{
+	(void)state;
+	request(1, 1, at(1, 300, 0));
+	differs(2);
+	says_nothing();
+	request(3, 1, at(3, 300, 0));
+	all_fail_with_odd(1);
+}
+
+static void records_of_one_node_that_differ_come_last(void **state)
+{
+	(void)state;
+	request(1, 1, at(1, 300, 0));
+	request(3, 1, at(3, 300, 0));
+	differs(2);
+	all_fail_with_odd(1);
+	withdraw(2, 300, 0, WAITS_NO_MORE, NCCLSVC_TIMEOUT, -1); /* it has not heard yet */
+}
+
+/* A deadline passes there: then the missing rank counts, and not what differs. */
+static void records_that_differ_wait_for_a_deadline(void **state)
+{
+	(void)state;
+	differs(2);
+	request(1, 1, at(1, 300, 0));
+	says_nothing();
+	withdraw(2, 300, 0, WAITS_NO_MORE, NCCLSVC_TIMEOUT, -1);
+	says(3, ASK, 300);
+	withdraw(3, 300, 0, 0, NCCLSVC_TIMEOUT, 2);
+	for (uint32_t node = 1; node <= 3; node++) {
+		const struct sent_message *s = says(node, FAILED, 300);
+		assert_int_equal(s->note.status.result, NCCLSVC_TIMEOUT);
+		assert_int_equal(s->note.status.missing_count, 1);
+		assert_int_equal(s->note.status.missing[0], 2);
+	}
+}
+
 static void a_send_and_its_recv_must_agree(void **state)
 {
 	struct request_entry send = {.internode_id = 100,
@@ -346,8 +410,8 @@ static void a_send_and_its_recv_must_agree(void **state)
 	}
 }
 
-/* All are asked, and all that are missing are named. */
-static void who_withdraws_has_all_asked(void **state)
+/* All are asked, and all missing ranks are named. */
+static void a_withdrawal_asks_all_nodes(void **state)
 {
 	(void)state;
 	request(1, 1, at(1, 300, 0));
@@ -372,8 +436,8 @@ static void who_withdraws_has_all_asked(void **state)
 	nread = nsent;
 }
 
-/* Who was asked has requested it meanwhile: it goes on. */
-static void what_is_whole_is_launched_all_the_same(void **state)
+/* A node that was asked has requested it meanwhile: it proceeds. */
+static void complete_operations_are_still_launched(void **state)
 {
 	(void)state;
 	request(1, 1, at(1, 100, 0));
@@ -386,8 +450,8 @@ static void what_is_whole_is_launched_all_the_same(void **state)
 	says_nothing();
 }
 
-/* It is there on both nodes, but what hangs together with it is not. */
-static void what_is_not_whole_fails(void **state)
+/* It is requested on both nodes, but not what must be launched with it. */
+static void incomplete_operations_fail(void **state)
 {
 	(void)state;
 	request_two(1, 1, at(1, 100, 0), at(1, 200, 0));
@@ -404,16 +468,16 @@ static void what_is_not_whole_fails(void **state)
 	says(2, LAUNCH, 2);
 }
 
-/* A request that was void because another operation of it failed counts no more; who had asked for
- * the rest to fail asks again. */
-static void what_was_asked_is_asked_again(void **state)
+/* A request that is void because another operation of it failed no longer counts; a node that had
+ * asked for the rest to fail asks again. */
+static void questions_are_repeated(void **state)
 {
 	(void)state;
 	request_two(1, 1, at(1, 100, 0), at(1, 200, 0));
-	withdraw(2, 200, 0, 0, NCCLSVC_TIMEOUT, 1); /* node 1 has it: it fails */
+	withdraw(2, 200, 0, 0, NCCLSVC_TIMEOUT, 1); /* node 1 has requested it: it fails */
 	says(1, FAILED, 200);
 	says(2, FAILED, 200);
-	withdraw(1, 100, 0, 1, NCCLSVC_TIMEOUT, -1); /* of the request that is void */
+	withdraw(1, 100, 0, 1, NCCLSVC_TIMEOUT, -1); /* for the request that is void */
 	says_nothing();
 	withdraw(1, 100, 0, 0, NCCLSVC_TIMEOUT, -1);
 	says(2, ASK, 100);
@@ -422,7 +486,7 @@ static void what_was_asked_is_asked_again(void **state)
 	says(2, FAILED, 100);
 }
 
-static void who_is_silent_ends_the_epoch(void **state)
+static void a_silent_node_ends_the_epoch(void **state)
 {
 	(void)state;
 	request(1, 1, at(1, 300, 0));
@@ -446,9 +510,9 @@ static void who_is_silent_ends_the_epoch(void **state)
 	says_nothing();
 }
 
-/* ---- Who waits ---- */
+/* ---- Waiting ranks ---- */
 
-static void those_who_wait_are_told_who_is_there(void **state)
+static void waiting_ranks_learn_who_is_there(void **state)
 {
 	(void)state;
 	request(1, 1, at(1, 300, 0));
@@ -478,7 +542,7 @@ static void closes_when_all_have_left(void **state)
 	leave(2, 100);
 	says(1, CLOSED, 100);
 	says(2, CLOSED, 100);
-	/* The request went with it; what is left of it is requested again. */
+	/* The request is gone too; what remains of it is requested again. */
 	request(2, 1, at(2, 200, 0));
 	says_nothing();
 	request(1, 2, at(1, 200, 0));
@@ -498,7 +562,7 @@ static void does_not_wait_for_who_is_gone(void **state)
 	leave(1, 100);
 	sequencer_lose_node(sequencer, 2, false);
 	says(1, CLOSED, 100);
-	request(1, 1, at(1, 100, 0)); /* and node 2's request went with it */
+	request(1, 1, at(1, 100, 0)); /* and node 2's request is gone too */
 	says_nothing();
 }
 
@@ -529,8 +593,8 @@ static void goes_on(void)
 		says(node, GOES_ON, 0);
 }
 
-/* Node 1 was told to launch two, node 2 the first of them, node 3 nothing. */
-static void what_some_were_told_all_are_told(void **state)
+/* Node 1 received two launches, node 2 the first of them, node 3 none. */
+static void decisions_known_to_some_reach_all(void **state)
 {
 	(void)state;
 	succeed();
@@ -554,14 +618,14 @@ static void what_some_were_told_all_are_told(void **state)
 	assert_int_equal(says(2, LAUNCH, 2)->grant, 8);
 	assert_int_equal(says(3, LAUNCH, 2)->grant, 8);
 	goes_on();
-	/* What nobody was told is decided now. */
+	/* What no node was told is decided now. */
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(sent[nread + (unsigned)i].grant, 9);
 	nread += 3;
 }
 
-/* Of two that hung together on node 1, node 3 was told the one that it takes part in. */
-static void what_hangs_together_is_told_again_together(void **state)
+/* Two depended on each other on node 1; node 3 received the one that it takes part in. */
+static void connected_launches_are_repeated_together(void **state)
 {
 	(void)state;
 	succeed();
@@ -581,8 +645,8 @@ static void what_hangs_together_is_told_again_together(void **state)
 	goes_on();
 }
 
-/* What nodes have withdrawn and left they say again. */
-static void what_was_withdrawn_fails_later(void **state)
+/* Nodes repeat what they have withdrawn and left. */
+static void withdrawn_operations_fail_later(void **state)
 {
 	(void)state;
 	succeed();
@@ -604,9 +668,9 @@ static void what_was_withdrawn_fails_later(void **state)
 	says(2, FAILED, 100);
 }
 
-/* Node 1 was told that it had failed, and knows it no more; node 2 has requested it, node 3 has
+/* Node 1 learned that it had failed, and has forgotten it; node 2 has requested it, node 3 has
  * failed it. */
-static void what_had_failed_fails_again(void **state)
+static void failed_operations_fail_again(void **state)
 {
 	const struct failed_note before = {.status = {.result = NCCLSVC_MISMATCH}, .node = -1};
 	const struct operation_key key = collective(0), other = collective(1);
@@ -638,7 +702,7 @@ static void does_not_wait_for_the_report_of_who_is_gone(void **state)
 	says(2, GOES_ON, 0);
 }
 
-/* Node 2 has told a former sequencer that it leaves, and forgotten the communicator. */
+/* Node 2 has told a previous sequencer that it leaves, and forgotten the communicator. */
 static void closes_without_a_node_that_does_not_leave(void **state)
 {
 	(void)state;
@@ -673,10 +737,11 @@ static void nonsense_is_ignored(void **state)
 	one.nparts = 3;
 	request(1, 3, one);
 	sequencer_withdraw(sequencer, now, 1, 100, &key, 0, &why, strangers, 2);
-	sequencer_withdraw(sequencer, now, 3, 100, &key, 0, &why, members, 2); /* it has no part */
+	sequencer_withdraw(sequencer, now, 3, 100, &key, 0, &why, members,
+			   2); /* it is not a member */
 	sequencer_leave(sequencer, 1, 100, strangers, 2);
 	sequencer_forget(sequencer, 1, 99);
-	/* One place twice: it is never launched. */
+	/* The same entry twice: it is never launched. */
 	request(1, 4, at(1, 100, 0));
 	request(1, 5, at(1, 100, 0));
 	request(3, 1, at(2, 100, 0));
@@ -697,19 +762,22 @@ int main(void)
 		TEST(a_request_may_come_in_parts),
 		TEST(makes_when_all_have_requested),
 		TEST(records_that_differ_fail_on_all),
+		TEST(records_of_one_node_that_differ_wait_for_all),
+		TEST(records_of_one_node_that_differ_come_last),
+		TEST(records_that_differ_wait_for_a_deadline),
 		TEST(a_send_and_its_recv_must_agree),
-		TEST(who_withdraws_has_all_asked),
-		TEST(what_is_whole_is_launched_all_the_same),
-		TEST(what_is_not_whole_fails),
-		TEST(what_was_asked_is_asked_again),
-		TEST(who_is_silent_ends_the_epoch),
-		TEST(those_who_wait_are_told_who_is_there),
+		TEST(a_withdrawal_asks_all_nodes),
+		TEST(complete_operations_are_still_launched),
+		TEST(incomplete_operations_fail),
+		TEST(questions_are_repeated),
+		TEST(a_silent_node_ends_the_epoch),
+		TEST(waiting_ranks_learn_who_is_there),
 		TEST(closes_when_all_have_left),
 		TEST(does_not_wait_for_who_is_gone),
-		TEST(what_some_were_told_all_are_told),
-		TEST(what_hangs_together_is_told_again_together),
-		TEST(what_was_withdrawn_fails_later),
-		TEST(what_had_failed_fails_again),
+		TEST(decisions_known_to_some_reach_all),
+		TEST(connected_launches_are_repeated_together),
+		TEST(withdrawn_operations_fail_later),
+		TEST(failed_operations_fail_again),
 		TEST(does_not_wait_for_the_report_of_who_is_gone),
 		TEST(closes_without_a_node_that_does_not_leave),
 		TEST(nonsense_is_ignored),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sessions: what waits is looked at when its time has come, and what one user's sessions lead to
- * is done in turns. These tests count, they do not measure. */
+ * Sessions: waiting messages are retried when they are due, and the work that one user's sessions
+ * cause is done in turns. These tests count steps instead of measuring time. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@
 #include "session/sessions.h"
 #include "wire.h"
 
-enum { FEW = 100, POLLED = 1024 /* by libuv at a time */, MANY = POLLED + 76, LONG = 4000 };
+enum { FEW = 100, POLLED = 1024 /* libuv's limit at a time */, MANY = POLLED + 76, LONG = 4000 };
 
 struct scene {
 	uv_loop_t uv;
@@ -32,7 +32,7 @@ struct scene {
 	int peer[MANY];
 	int n; /* sessions */
 	unsigned vacated, requests;
-	struct client *ended[MANY]; /* whose executor has not answered yet */
+	struct client *ended[MANY]; /* whose scheduler has not answered yet */
 	unsigned nended;
 };
 
@@ -49,11 +49,11 @@ static void on_request(void *owner, struct client *c, const struct svc_header *h
 	const uint64_t until = clock_now() + USER_TURN_NS;
 	(void)c, (void)h, (void)body, (void)fds;
 	x->requests++;
-	while (clock_now() <= until) /* all of a user's time in a turn */
+	while (clock_now() <= until) /* use up the user's time of a turn */
 		;
 }
 
-/* Takes a session's whole turn. */
+/* Uses up a session's whole turn. */
 static bool on_vacate(void *owner, struct client *c, uint64_t until_ns)
 {
 	struct scene *x = owner;
@@ -148,7 +148,7 @@ static void sessions_are_found_and_counted(void **state)
 	for (int i = 0; i < x->n; i++)
 		assert_ptr_equal(sessions_find(&x->sessions, x->client[i]->id), x->client[i]);
 	assert_null(sessions_find(&x->sessions, 0));
-	/* The one that has been silent for the longest time is the first. */
+	/* The one that has been silent longest comes first. */
 	assert_ptr_equal(x->sessions.silent, x->client[0]);
 	client_opened(x->client[0]);
 	assert_ptr_equal(x->sessions.silent, x->client[1]);
@@ -173,7 +173,7 @@ static unsigned retry_first(struct scene *x)
 	return tried;
 }
 
-static void what_is_not_read_is_tried_less_and_less_often(void **state)
+static void unread_messages_are_retried_less_and_less_often(void **state)
 {
 	struct scene *x = *state;
 	begin(x, FEW);
@@ -189,13 +189,13 @@ static void what_is_not_read_is_tried_less_and_less_often(void **state)
 	while (deadlines_first(&x->sessions.retries) &&
 	       x->client[x->n - 1]->retry_after_ns < SEND_AGAIN_MAX_NS)
 		tried += retry_first(x);
-	/* Each is tried when its time has come, and no other with it. */
+	/* Each is retried when it is due, and no other with it. */
 	assert_in_range(tried, x->n, x->n * (doublings + 1));
 	assert_int_equal(retry_first(x), 1);
 	end(x);
 }
 
-static void what_is_read_at_last_is_followed_by_what_waits(void **state)
+static void reading_lets_waiting_messages_follow(void **state)
 {
 	struct scene *x = *state;
 	char message[2 * LONG];
@@ -214,7 +214,7 @@ static void what_is_read_at_last_is_followed_by_what_waits(void **state)
 	end(x);
 }
 
-/* Their peers have gone, and answers waited: nothing is left to be read. */
+/* Their peers are gone, with answers pending: there is nothing left to read. */
 static void sessions_of_one_user_end_in_turns(void **state)
 {
 	struct scene *x = *state;
@@ -229,8 +229,8 @@ static void sessions_of_one_user_end_in_turns(void **state)
 	unsigned before = 0, turns = 0;
 	while (x->vacated < FEW) {
 		turn(x);
-		/* An end that began before the time was over is finished, both in a turn's I/O and
-		 * in its idle handle. */
+		/* An end that began before the time was used up is completed, both in a turn's I/O
+		 * and in its idle handle. */
 		assert_in_range(x->vacated - before, 0,
 				2 * (1 + USER_TURN_NS / SESSION_END_TURN_NS));
 		before = x->vacated;
@@ -258,7 +258,7 @@ static void count(uv_poll_t *poll, int status, int events)
 	(*n)++;
 }
 
-/* The loop polls anew in one turn as long as POLLED descriptors are ready. */
+/* The loop polls again in the same turn while POLLED descriptors are ready. */
 static void sessions_without_time_are_not_polled(void **state)
 {
 	struct scene *x = *state;
@@ -293,8 +293,8 @@ int main(void)
 	static struct scene scene;
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_prestate(sessions_are_found_and_counted, &scene),
-		cmocka_unit_test_prestate(what_is_not_read_is_tried_less_and_less_often, &scene),
-		cmocka_unit_test_prestate(what_is_read_at_last_is_followed_by_what_waits, &scene),
+		cmocka_unit_test_prestate(unread_messages_are_retried_less_and_less_often, &scene),
+		cmocka_unit_test_prestate(reading_lets_waiting_messages_follow, &scene),
 		cmocka_unit_test_prestate(sessions_of_one_user_end_in_turns, &scene),
 		cmocka_unit_test_prestate(sessions_without_time_are_not_polled, &scene),
 	};

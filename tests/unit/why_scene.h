@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Situations for tests of `ncclsvc-ctl why`, made piece by piece, and what it is to say of them. */
+ * Situations for tests of `ncclsvc-ctl why`, built piece by piece, and what it should say about
+ * them. */
 #ifndef TESTS_WHY_SCENE_H
 #define TESTS_WHY_SCENE_H
 
@@ -15,11 +16,11 @@
 #define SEC	 UINT64_C(1000000000)
 #define WORLD	 1
 #define OTHER	 2
-#define SESSION	 10 /* of rank 0; pids are 100 above */
+#define SESSION	 10 /* session of rank 0; pids are 100 larger */
 #define PID(i)	 (SESSION + 100 + (i))
 #define LIST_MAX 320
 
-/* A situation: processes 0, 1, ..., of one session each. */
+/* A situation: processes 0, 1, ..., with one session each. */
 extern struct scene {
 	struct snapshot s;
 	ncclsvc_session_info sessions[LIST_MAX];
@@ -39,21 +40,21 @@ int set_up(void **state);
 int tear_down(void **state);
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
-/* ---- Making one ---- */
+/* ---- Building a situation ---- */
 
 /* Numbers 0 to n - 1, each with a session. */
 void processes(int n);
-/* Ready, and joined by all. */
+/* A ready communicator that all have joined. */
 ncclsvc_comm_info *comm(uint64_t id, uint32_t nranks, const char *label);
 ncclsvc_member_info *member(uint64_t id, int rank, int process, uint64_t submitted);
-/* The world of n processes, all of whom have submitted this many. */
+/* The world of n processes, each of which has submitted this many tasks. */
 void world(int n, uint64_t submitted);
 ncclsvc_task_info *task(uint64_t id, int rank, int process, unsigned op, uint64_t seq,
 			unsigned task_state, double seconds);
 void waits(ncclsvc_task_info *t, int32_t rank);
 /* A collective that waits for one rank. */
 void waiting(uint64_t id, int rank, int process, uint64_t seq, double seconds, int32_t for_rank);
-/* Nodes 0, this one, to n - 1, which are heard of; their hosts are host-0, ... */
+/* Nodes 0 (this one) to n - 1, all of which respond; their hosts are host-0, ... */
 void nodes(uint32_t n);
 /* The rank is on that node. */
 void sits_on(uint64_t id, int rank, uint32_t node);
@@ -64,12 +65,12 @@ struct process *is(int process, enum process_state process_state);
 /* A Send or Recv that waits for its peer. */
 void p2p(uint64_t id, int rank, int process, unsigned op, uint64_t seq, int32_t peer);
 
-/* ---- What is said of it ---- */
+/* ---- Checking what is reported ---- */
 
 /* Of the situation, for why_input. */
 const struct process *look(int32_t pid, bool closely, void *arg);
 const struct why_report *analyse(void);
-/* Analyses it, and checks that there is one finding, of that cause. */
+/* Analyses the situation, and checks that there is one finding, with that cause. */
 const struct why_finding *only(enum why_cause cause);
 void says(const struct why_finding *f, const char *what);
 void never_says(const struct why_finding *f, const char *what);

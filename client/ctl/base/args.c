@@ -27,10 +27,11 @@ const char ctl_help[] =
 	"\n"
 	"Commands:\n"
 	"  status                 the daemon in a few lines\n"
-	"  sessions               connected processes\n"
-	"  comms                  communicators [--all] [--members] [--comm ID]\n"
+	"  sessions               connected processes [--job JOB]\n"
+	"  comms                  communicators [--all] [--members] [--comm ID] [--job JOB]\n"
 	"  tasks                  pending tasks [--comm ID] [--rank R] [--pid P] [--state S]\n"
-	"                         [--stuck SECONDS] [--sort comm|age] [--limit N]\n"
+	"                         [--stuck SECONDS] [--job JOB] [--sort comm|age]\n"
+	"                         [--limit N]\n"
 	"  memory                 registered regions, and totals per process [--pid P]\n"
 	"  devices                GPUs and their workers\n"
 	"  plan                   plans: each member's position and missing tasks [--comm ID] "
@@ -76,6 +77,7 @@ enum option_value {
 	OPT_HELP,
 	OPT_VERSION,
 	OPT_COMM,
+	OPT_JOB,
 	OPT_RANK,
 	OPT_PID,
 	OPT_STATE,
@@ -87,6 +89,7 @@ enum option_value {
 	OPT_AFTER,
 	OPT_SINCE,
 	OPT_FOLLOW,
+	OPT_LINES,
 	OPT_INTERVAL,
 	OPT_COUNT,
 	OPT_WORLD,
@@ -105,6 +108,7 @@ static const struct option options[] = {
 	{"help", no_argument, NULL, OPT_HELP},
 	{"version", no_argument, NULL, OPT_VERSION},
 	{"comm", required_argument, NULL, OPT_COMM},
+	{"job", required_argument, NULL, OPT_JOB},
 	{"rank", required_argument, NULL, OPT_RANK},
 	{"pid", required_argument, NULL, OPT_PID},
 	{"state", required_argument, NULL, OPT_STATE},
@@ -116,6 +120,7 @@ static const struct option options[] = {
 	{"after", required_argument, NULL, OPT_AFTER},
 	{"since", required_argument, NULL, OPT_SINCE},
 	{"follow", no_argument, NULL, OPT_FOLLOW},
+	{"lines", no_argument, NULL, OPT_LINES},
 	{"interval", required_argument, NULL, OPT_INTERVAL},
 	{"count", required_argument, NULL, OPT_COUNT},
 	{"world", required_argument, NULL, OPT_WORLD},
@@ -130,6 +135,8 @@ static const struct option options[] = {
 /* The commands that take an option; not named: all. */
 static const unsigned takers[OPT_END - OPT_SOCKET] = {
 	[OPT_COMM - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_COMMS) | ON(CTL_PLAN) | ON(CTL_FAILURES),
+	[OPT_JOB - OPT_SOCKET] =
+		ON(CTL_SESSIONS) | ON(CTL_COMMS) | ON(CTL_TASKS) | ON(CTL_FAILURES),
 	[OPT_RANK - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_PLAN) | ON(CTL_GROUPS),
 	[OPT_PID - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_MEMORY),
 	[OPT_STATE - OPT_SOCKET] = ON(CTL_TASKS),
@@ -141,6 +148,7 @@ static const unsigned takers[OPT_END - OPT_SOCKET] = {
 	[OPT_AFTER - OPT_SOCKET] = ON(CTL_WHY),
 	[OPT_SINCE - OPT_SOCKET] = ON(CTL_FAILURES),
 	[OPT_FOLLOW - OPT_SOCKET] = ON(CTL_FAILURES),
+	[OPT_LINES - OPT_SOCKET] = ON(CTL_WHY),
 	[OPT_INTERVAL - OPT_SOCKET] = ON(CTL_WATCH),
 	[OPT_COUNT - OPT_SOCKET] = ON(CTL_WATCH),
 	[OPT_WORLD - OPT_SOCKET] = ON(CTL_GROUPS),
@@ -247,7 +255,7 @@ static const char *option_name(int value)
 	return "?";
 }
 
-/* Those that a shortened name could be, in buf. False: they are not several. */
+/* Writes the options that an abbreviated name could mean to buf. False: fewer than two. */
 static bool could_be(const char *word, char *buf, size_t size)
 {
 	const size_t length = strncmp(word, "--", 2) ? 0 : strcspn(word + 2, "=");
@@ -272,7 +280,7 @@ static enum ctl_exit refuse_option(const struct parser *p, const char *word)
 	return usage(p, "unknown option %s: try `ncclsvc-ctl help`", word);
 }
 
-/* False: the argument makes no sense. */
+/* False: the argument is invalid. */
 static bool take(struct ctl_args *args, int option, const char *value)
 {
 	uint64_t n = 0;
@@ -287,6 +295,9 @@ static bool take(struct ctl_args *args, int option, const char *value)
 		return seconds(value, 0.001, &args->timeout_ns);
 	case OPT_COMM:
 		args->comm = value;
+		return *value != '\0';
+	case OPT_JOB:
+		args->job = value;
 		return *value != '\0';
 	case OPT_RANK:
 		if (!number(value, INT32_MAX, &n))
@@ -304,7 +315,7 @@ static bool take(struct ctl_args *args, int option, const char *value)
 	case OPT_STUCK:
 		if (!seconds(value, 0, &args->stuck_ns))
 			return false;
-		if (!args->stuck_ns) /* which asks for none: pending ones of any age */
+		if (!args->stuck_ns) /* 0 means pending tasks of any age */
 			args->stuck_ns = 1;
 		return true;
 	case OPT_LIMIT:
@@ -317,6 +328,9 @@ static bool take(struct ctl_args *args, int option, const char *value)
 		return true;
 	case OPT_MEMBERS:
 		args->members = true;
+		return true;
+	case OPT_LINES:
+		args->lines = true;
 		return true;
 	case OPT_AFTER:
 		return seconds(value, 0, &args->after_ns);
@@ -372,15 +386,15 @@ static enum ctl_exit parse_cancel(const struct parser *p, int argc, char **argv,
 	else if (!strcmp(argv[0], "session"))
 		args->target = CTL_TARGET_SESSION;
 	else
-		return usage(p, "cannot cancel a \"%s\": say task, comm or session", argv[0]);
+		return usage(p, "cannot cancel a \"%s\": use task, comm or session", argv[0]);
 	uint64_t max = args->target == CTL_TARGET_SESSION ? UINT32_MAX : UINT64_MAX;
 	if (!number(argv[1], max, &args->id))
-		return usage(p, "\"%s\" is no %s id: take one that ncclsvc-ctl shows", argv[1],
+		return usage(p, "\"%s\" is not a %s id: use one that ncclsvc-ctl shows", argv[1],
 			     argv[0]);
 	return EXIT_GOOD;
 }
 
-/* The words of the command line: a command and what belongs to it. */
+/* Parses the words of the command line: a command and its arguments. */
 static enum ctl_exit parse_words(const struct parser *p, int argc, char **argv,
 				 struct ctl_args *args)
 {
@@ -388,7 +402,7 @@ static enum ctl_exit parse_words(const struct parser *p, int argc, char **argv,
 		return usage(p, "no command: try `ncclsvc-ctl help`");
 	args->command = command_number(argv[0]);
 	if (args->command == CTL_NONE)
-		return usage(p, "no command \"%s\": try `ncclsvc-ctl help`", argv[0]);
+		return usage(p, "no such command \"%s\": try `ncclsvc-ctl help`", argv[0]);
 	if (args->command == CTL_CANCEL)
 		return parse_cancel(p, argc - 1, argv + 1, args);
 	if (args->command == CTL_WATCH) {
@@ -396,16 +410,16 @@ static enum ctl_exit parse_words(const struct parser *p, int argc, char **argv,
 		args->command = argc > 1 ? command_number(argv[1]) : CTL_TASKS;
 		if (args->command < CTL_STATUS || args->command > CTL_WHY)
 			return usage(p,
-				     "cannot watch \"%s\": take status, sessions, comms, tasks, "
+				     "cannot watch \"%s\": use status, sessions, comms, tasks, "
 				     "memory, devices, plan or why",
 				     argv[1]);
 		argc -= argc > 1;
 	}
 	if (args->command == CTL_GROUPS && args->sizes.world < 0)
-		return usage(p, "groups needs --world, the number of ranks");
+		return usage(p, "groups needs --world N, the number of ranks");
 	if (argc > 1)
-		return usage(p, "%s takes no argument \"%s\"", ctl_command_name(args->command),
-			     argv[args->watch ? 2 : 1]);
+		return usage(p, "%s takes no arguments, but got \"%s\"",
+			     ctl_command_name(args->command), argv[args->watch ? 2 : 1]);
 	return EXIT_GOOD;
 }
 
@@ -436,7 +450,7 @@ enum ctl_exit args_parse(int argc, char **argv, struct ctl_args *args, char *tex
 		.sizes = {-1, -1, -1, -1, -1},
 	};
 	uint32_t given = 0;
-	optind = 0; /* GNU: forget an earlier parse */
+	optind = 0; /* GNU getopt: forget an earlier parse */
 	opterr = 0;
 	for (int o; (o = getopt_long(argc, argv, ":hVn:", options, NULL)) != -1;) {
 		const char *at = optind > 0 && optind <= argc ? argv[optind - 1] : "";

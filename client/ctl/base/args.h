@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The program's exit codes: part of its interface. */
+/* The program's exit codes, which are part of its interface. */
 enum ctl_exit {
 	EXIT_GOOD = 0,
 	EXIT_ERROR = 1,
@@ -43,12 +43,14 @@ enum ctl_sort { CTL_SORT_COMM, CTL_SORT_AGE };
 
 struct ctl_args {
 	enum ctl_command command; /* what to show; CTL_HELP and CTL_VERSION for the options too */
-	bool watch;		  /* show it again and again */
-	const char *socket;	  /* NULL: the library's choice */
+	bool watch;		  /* show it repeatedly */
+	const char *socket;	  /* NULL: the library's default */
 	bool json;
+	bool lines; /* why, for the daemon */
 	uint64_t timeout_ns;
 
 	const char *comm;  /* an id or a label; NULL: all */
+	const char *job;   /* a job, or a pattern as of a shell; NULL: all */
 	int64_t rank, pid; /* -1: all */
 	unsigned state;	   /* ncclsvc_state; 0: all */
 	uint64_t stuck_ns; /* 0: all */
@@ -60,7 +62,7 @@ struct ctl_args {
 	int32_t node; /* whose part is wanted, or SNAPSHOT_LOCAL or SNAPSHOT_ALL */
 
 	uint64_t interval_ns;
-	uint64_t frames; /* 0: no end */
+	uint64_t frames; /* 0: no limit */
 
 	ncclsvc_world_sizes sizes; /* -1: not given */
 
@@ -68,7 +70,7 @@ struct ctl_args {
 	uint64_t id;
 };
 
-/* EXIT_GOOD, or EXIT_USAGE with a sentence in text. argv's order may change. */
+/* EXIT_GOOD, or EXIT_USAGE with a sentence in text. May reorder argv. */
 enum ctl_exit args_parse(int argc, char **argv, struct ctl_args *args, char *text, size_t size);
 const char *ctl_command_name(enum ctl_command command);
 extern const char ctl_help[];

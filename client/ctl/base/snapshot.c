@@ -73,8 +73,8 @@ static void sort(void *list, size_t n, size_t size, int (*order)(const void *, c
 		qsort(list, n, size, order);
 }
 
-/* Numbers that others count to. A daemon that is false, or of a version with other limits, may say
- * anything. */
+/* Bounds the counts that loops use. A malicious daemon, or one of a version with other limits, may
+ * send any value. */
 static void bound(struct snapshot *s)
 {
 	for (size_t i = 0; i < s->ncomms; i++)
@@ -299,7 +299,7 @@ size_t snapshot_plan_missing(const struct snapshot *s, const ncclsvc_plan_info *
 {
 	size_t n = 0, looked = 0;
 	ncclsvc_plan_task_info key = {.plan = plan->plan, .rank = plan->rank, .group = plan->group};
-	/* The group's first, if it has any. */
+	/* The group's first missing task, if it has any. */
 	const ncclsvc_plan_task_info *t =
 		find(&key, s->plan_tasks, s->nplan_tasks, sizeof(key), by_place);
 	for (; t && t < s->plan_tasks + s->nplan_tasks && looked < SVC_GROUP_TASKS; t++, looked++) {
@@ -354,7 +354,7 @@ bool node_is_silent(const ncclsvc_node_info *node)
 	return node->state == NCCLSVC_NODE_ALIVE && node->heard_ns >= SILENT_NS;
 }
 
-/* The first member that is not before (comm, any rank). */
+/* Index of the first member that is not before (comm, any rank). */
 static size_t first_member(const struct snapshot *s, uint64_t comm)
 {
 	size_t low = 0, high = s->nmembers;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the daemon said at one moment, and look-ups in it. */
+ * What the daemon reported at one moment, and look-ups in it. */
 #ifndef CTL_SNAPSHOT_H
 #define CTL_SNAPSHOT_H
 
@@ -12,7 +12,7 @@ enum snapshot_part {
 	SNAPSHOT_TASKS = 8,
 	SNAPSHOT_REGIONS = 16,
 	SNAPSHOT_DEVICES = 32,
-	SNAPSHOT_PLANS = 64, /* and their tasks */
+	SNAPSHOT_PLANS = 64, /* plans and their tasks */
 	SNAPSHOT_NODES = 256,
 	SNAPSHOT_FAILURES = 512,
 	SNAPSHOT_MERGED = 1024, /* other nodes' parts are merged: ALL is possible */
@@ -46,34 +46,34 @@ struct snapshot {
 	ncclsvc_task_info *tasks;
 	ncclsvc_region_info *regions;
 	ncclsvc_device_info *devices;
-	ncclsvc_plan_info *plans;	    /* by communicator and rank */
-	ncclsvc_plan_task_info *plan_tasks; /* by plan, rank and place */
+	ncclsvc_plan_info *plans;	    /* sorted by communicator and rank */
+	ncclsvc_plan_task_info *plan_tasks; /* sorted by plan, rank and place */
 	size_t nsessions, ncomms, nmembers, ntasks, nregions, ndevices, nplans, nplan_tasks, nnodes;
 	ncclsvc_node_info *nodes;	/* by number */
 	ncclsvc_failure_info *failures; /* by number */
 	size_t nfailures;
 };
 
-/* Asks for the daemon's state and the lists in `parts`, of this node (its number, or one of the
- * constants above), and orders them. On failure nothing is held, and ncclsvc_last_error says why; a
- * node of ALL that does not answer is no failure. */
+/* Fetches the daemon's state and the lists in `parts`, of this node (its number, or one of the
+ * constants above), and sorts them. On failure nothing is allocated, and ncclsvc_last_error says
+ * why. With ALL, a node that does not answer is no failure. */
 ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, int32_t node,
 			     struct snapshot *s);
 void snapshot_free(struct snapshot *s);
-/* Orders sessions, communicators and devices by id, members by communicator and rank, for the
- * look-ups */
+/* Sorts for the look-ups: sessions, communicators and devices by id, members by communicator and
+ * rank. */
 void snapshot_order(struct snapshot *s);
 
 /* NULL: not in the snapshot. */
 const ncclsvc_session_info *snapshot_session(const struct snapshot *s, uint32_t session);
 const ncclsvc_comm_info *snapshot_comm(const struct snapshot *s, uint64_t comm);
 const ncclsvc_member_info *snapshot_member(const struct snapshot *s, uint64_t comm, int32_t rank);
-/* The communicator's members, by rank; *n of them. */
+/* The communicator's members, *n of them, sorted by rank. */
 const ncclsvc_member_info *snapshot_members(const struct snapshot *s, uint64_t comm, size_t *n);
 
 /* NULL: the rank has no plan there. */
 const ncclsvc_plan_info *snapshot_plan(const struct snapshot *s, uint64_t comm, int32_t rank);
-/* The tasks of the member's present group that were not submitted: the first max of them, and how
+/* The unsubmitted tasks of the member's current group: stores the first max of them, returns how
  * many there are. */
 size_t snapshot_plan_missing(const struct snapshot *s, const ncclsvc_plan_info *plan,
 			     const ncclsvc_plan_task_info **missing, size_t max);
@@ -88,19 +88,19 @@ const struct snapshot_answer *snapshot_answer(const struct snapshot *s, uint32_t
 /* Did the node that the member is on tell of it? */
 bool snapshot_knows(const struct snapshot *s, const ncclsvc_member_info *m);
 
-/* NULL: there is one node alone, or no such node. */
+/* NULL: there is only one node, or no such node. */
 const ncclsvc_node_info *snapshot_node(const struct snapshot *s, uint32_t node);
-/* It has not been heard of for a second, which is several beats. */
+/* True if nothing has been heard from it for a second, which is several heartbeats. */
 bool node_is_silent(const ncclsvc_node_info *node);
 
 /* "?" if unknown. */
 const char *comm_state_name(unsigned state);
 const char *member_state_name(unsigned state);
 const char *device_state_name(unsigned state);
-/* The name of one of ncclsvc_peer_source; NULL: unknown. */
+/* The name of an ncclsvc_peer_source; NULL: unknown. */
 const char *peer_source_name(unsigned source);
 bool task_is_pending(const ncclsvc_task_info *task);
-/* How many of waits_for, and of ask_nodes, are filled. */
+/* How many entries of waits_for, and of ask_nodes, are valid. */
 uint32_t task_waits_shown(const ncclsvc_task_info *task);
 uint32_t task_asks_shown(const ncclsvc_task_info *task);
 bool op_is_p2p(unsigned op);

@@ -7,7 +7,7 @@
 #define GAP 2
 
 struct cell {
-	size_t end; /* of its text; it begins where the one before ends */
+	size_t end; /* end of its text; it begins where the previous cell ends */
 	uint32_t width;
 	uint32_t style;
 };

@@ -70,7 +70,7 @@ void text_pad(struct text *t, size_t n)
 	t->len += n;
 }
 
-/* By hand: a list of 100,000 tasks holds a million numbers, and printf is slow. */
+/* Not with printf, which is slow: a list of 100,000 tasks has a million numbers. */
 void text_u64(struct text *t, uint64_t value)
 {
 	char digits[20];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A growing text buffer: what every view writes into. Running out of memory ends the program. */
+ * A growing text buffer, into which every view writes. Running out of memory ends the program. */
 #ifndef CTL_TEXT_H
 #define CTL_TEXT_H
 
@@ -10,7 +10,7 @@
 struct text {
 	char *at; /* not NUL-terminated; NULL while empty */
 	size_t len, size;
-	int fd;	   /* where text_flush writes to; -1: it keeps everything */
+	int fd;	   /* text_flush writes to it; -1: everything is kept */
 	int error; /* errno of the first failed write */
 };
 
@@ -28,18 +28,19 @@ void text_u64(struct text *t, uint64_t value);
 void text_i64(struct text *t, int64_t value);
 __attribute__((format(printf, 2, 3), nonnull(2))) void text_printf(struct text *t,
 								   const char *format, ...);
-/* At most max bytes of a name that another process chose, made printable (proto/printable.h). */
+/* Adds at most max bytes of a name chosen by another process, made printable (proto/printable.h).
+ */
 void text_name(struct text *t, const char *s, size_t max);
-/* ' "name"', so; nothing if it is empty. */
+/* Adds ' "name"', or nothing if it is empty. */
 void text_quoted(struct text *t, const char *s, size_t max);
-/* Columns that n bytes take on a terminal. */
+/* Number of terminal columns that n bytes take. */
 size_t text_width(const char *s, size_t n);
-/* Hands on what has gathered, if much has or if all is set. */
+/* Writes the buffer to fd if it is large, or always if `all` is set. */
 void text_flush(struct text *t, bool all);
-/* The text as a string of the caller's. */
+/* Returns the text as a string, which the caller frees. */
 char *text_steal(struct text *t);
 
-/* An array of count elements, of which room for at least one more is made. */
+/* Grows an array of count elements so that there is room for at least one more. */
 void *ctl_grow(void *array, size_t count, size_t *room, size_t size);
 /* The array, with room for n more elements behind the count that it has; never NULL. */
 void *ctl_extend(void *array, size_t count, size_t n, size_t size);

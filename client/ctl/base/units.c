@@ -9,7 +9,7 @@
 
 #define RANKS_NAMED 8
 
-/* Two units, the smaller one in two digits: "3m12s". */
+/* Two units, the smaller one with two digits: "3m12s". */
 static void pair(struct text *t, uint64_t large, char large_name, uint64_t small, char small_name)
 {
 	text_u64(t, large);

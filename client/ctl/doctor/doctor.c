@@ -22,7 +22,7 @@ void doctor_say(struct doctor_report *r, const char *check, enum doctor_level le
 	va_start(list, format);
 	vsnprintf(line, sizeof(line), format, list);
 	va_end(list);
-	text_name(&t, line, sizeof(line)); /* names of others may be in it */
+	text_name(&t, line, sizeof(line)); /* it may contain names chosen by others */
 	r->checks = ctl_grow(r->checks, r->n, &r->room, sizeof(*r->checks));
 	r->checks[r->n++] = (struct doctor_check){check, level, text_steal(&t)};
 }
@@ -63,32 +63,33 @@ static void judge_socket(const struct doctor_facts *f, struct doctor_report *r)
 	case 0:
 		break;
 	case ENOENT:
-		doctor_say(
-			r, "socket", DOCTOR_PROBLEM,
-			"There is no %s: no daemon has run there. Start it with `systemctl start "
-			"ncclsvcd.socket` or `ncclsvcd`, or name its socket by --socket or "
-			"NCCLSVC_SOCKET; a container needs it mounted.",
-			f->socket);
+		doctor_say(r, "socket", DOCTOR_PROBLEM,
+			   "There is no %s: no daemon has run there. Start one with `systemctl "
+			   "start ncclsvcd.socket` or `ncclsvcd`, or name its socket with --socket "
+			   "or NCCLSVC_SOCKET. In a container, mount the socket.",
+			   f->socket);
 		return;
 	case EACCES:
 		doctor_say(r, "socket", DOCTOR_PROBLEM,
-			   "User %u may not look into the directory of %s: ask whoever runs the "
+			   "User %u has no access to the directory of %s: ask whoever runs the "
 			   "daemon for access.",
 			   f->uid, f->socket);
 		return;
 	default:
-		doctor_say(r, "socket", DOCTOR_PROBLEM, "%s cannot be examined: %s.", f->socket,
+		doctor_say(r, "socket", DOCTOR_PROBLEM, "Cannot examine %s: %s.", f->socket,
 			   strerror(f->socket_error));
 		return;
 	}
 	if ((f->socket_mode & S_IFMT) != S_IFSOCK)
 		doctor_say(r, "socket", DOCTOR_PROBLEM,
-			   "%s is no socket: name the daemon's by --socket or NCCLSVC_SOCKET.",
+			   "%s is not a socket: name the daemon's socket with --socket or "
+			   "NCCLSVC_SOCKET.",
 			   f->socket);
 	else if (!f->socket_writable)
 		doctor_say(r, "socket", DOCTOR_PROBLEM,
-			   "User %u may not use %s (mode %04o, user %u, group %u): join that group "
-			   "(usermod -aG), or set access in ncclsvcd.conf and the socket's mode.",
+			   "User %u has no access to %s (mode %04o, user %u, group %u): join that "
+			   "group (usermod -aG), or set access in ncclsvcd.conf and the socket's "
+			   "mode.",
 			   f->uid, f->socket, (unsigned)f->socket_mode & 07777, f->socket_uid,
 			   f->socket_gid);
 }
@@ -97,24 +98,25 @@ static void judge_daemon(const struct doctor_facts *f, struct doctor_report *r)
 {
 	const ncclsvc_daemon_info *d = &f->daemon;
 	if (!f->connected) {
-		doctor_say(r, "daemon", DOCTOR_PROBLEM, "The daemon cannot be used: %s.",
+		doctor_say(r, "daemon", DOCTOR_PROBLEM, "Cannot use the daemon: %s.",
 			   f->daemon_text);
 		return;
 	}
 	if (strncmp(d->version, f->library, sizeof(d->version)))
 		doctor_say(r, "daemon", DOCTOR_NOTE,
-			   "ncclsvcd %s (pid %d, uid %u) answers; this library is %s. They share a "
-			   "protocol version, so both work; restart the daemon after an upgrade.",
+			   "ncclsvcd %s (pid %d, uid %u) answers; this library is %s. They work "
+			   "together, because they share a protocol version; restart the daemon "
+			   "after an upgrade.",
 			   d->version, d->pid, d->uid, f->library);
 	else
 		doctor_say(r, "daemon", DOCTOR_OK, "ncclsvcd %s (pid %d, uid %u) answers.",
 			   d->version, d->pid, d->uid);
 	if (d->draining)
 		doctor_say(r, "daemon", DOCTOR_WARNING,
-			   "It is draining and takes no new work: it has been asked to end.");
+			   "It is draining: it was asked to end, and takes no new work.");
 	if (d->sessions >= d->sessions_max)
 		doctor_say(r, "daemon", DOCTOR_WARNING,
-			   "It has %u sessions, which is its limit: raise sessions_max.",
+			   "It has reached its limit of %u sessions: raise sessions_max.",
 			   d->sessions);
 }
 
@@ -122,32 +124,33 @@ static void judge_limits(const struct doctor_facts *f, struct doctor_report *r)
 {
 	bool gpus = doctor_gpus_matter(f);
 	if (f->nofile < NOFILE_LOW)
-		doctor_say(r, "files", DOCTOR_WARNING,
-			   "This process may open %llu files (RLIMIT_NOFILE); frameworks and the "
-			   "driver use hundreds: raise it with `ulimit -n` to %d or more.",
-			   (unsigned long long)f->nofile, NOFILE_LOW);
+		doctor_say(
+			r, "files", DOCTOR_WARNING,
+			"This process may open only %llu files (RLIMIT_NOFILE), and frameworks and "
+			"the driver use hundreds: raise the limit with `ulimit -n` to %d or more.",
+			(unsigned long long)f->nofile, NOFILE_LOW);
 	else
-		doctor_say(r, "files", DOCTOR_OK, "Enough files may be open (RLIMIT_NOFILE).");
+		doctor_say(r, "files", DOCTOR_OK,
+			   "This process may open enough files (RLIMIT_NOFILE).");
 	if (f->memlock < MEMLOCK_LOW && gpus)
 		doctor_say(r, "memlock", DOCTOR_NOTE,
 			   "This process may lock %llu KiB of memory (RLIMIT_MEMLOCK). The library "
-			   "needs a page; what pins more (RDMA, pinned loaders) may fail: "
-			   "`ulimit -l unlimited`, or LimitMEMLOCK= of its service.",
+			   "needs one page, but programs that pin more (RDMA, pinned loaders) may "
+			   "fail: use `ulimit -l unlimited`, or LimitMEMLOCK= in the service.",
 			   (unsigned long long)f->memlock >> 10);
 	else
-		doctor_say(r, "memlock", DOCTOR_OK, "Memory may be locked (RLIMIT_MEMLOCK).");
+		doctor_say(r, "memlock", DOCTOR_OK,
+			   "This process may lock enough memory (RLIMIT_MEMLOCK).");
 	if (f->shm_error)
-		doctor_say(
-			r, "shm", gpus ? DOCTOR_WARNING : DOCTOR_NOTE,
-			"/dev/shm cannot be used: %s. The daemon's NCCL and the driver need it on "
-			"their side; mount a tmpfs there.",
-			strerror(f->shm_error));
+		doctor_say(r, "shm", gpus ? DOCTOR_WARNING : DOCTOR_NOTE,
+			   "Cannot use /dev/shm: %s. The daemon's NCCL and the driver need it on "
+			   "their side; mount a tmpfs there.",
+			   strerror(f->shm_error));
 	else if (f->shm_bytes < SHM_LOW)
-		doctor_say(
-			r, "shm", gpus ? DOCTOR_WARNING : DOCTOR_NOTE,
-			"/dev/shm has %llu MiB. NCCL and MPS put their shared memory there; in a "
-			"container, give it 1 GiB (--shm-size).",
-			(unsigned long long)f->shm_bytes >> 20);
+		doctor_say(r, "shm", gpus ? DOCTOR_WARNING : DOCTOR_NOTE,
+			   "/dev/shm has only %llu MiB. NCCL and MPS put their shared memory "
+			   "there; in a container, give it 1 GiB (--shm-size).",
+			   (unsigned long long)f->shm_bytes >> 20);
 	else
 		doctor_say(r, "shm", DOCTOR_OK, "/dev/shm is large enough.");
 }

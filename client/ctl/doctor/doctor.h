@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * `ncclsvc-ctl doctor`: what is in the way of using the daemon, and its GPUs, from this process.
- * Facts are gathered first, and judged by functions that know nothing but them. */
+ * `ncclsvc-ctl doctor`: what prevents this process from using the daemon and its GPUs. Facts are
+ * gathered first, then judged by functions that depend on nothing else. */
 #ifndef CTL_DOCTOR_H
 #define CTL_DOCTOR_H
 
@@ -14,7 +14,7 @@
 #define DOCTOR_FILES 64
 #define DOCTOR_TEXT  256
 
-/* argv[1] of the process that touches the driver. */
+/* argv[1] of the process that tests the driver. */
 #define DOCTOR_DRIVER_COMMAND "doctor-driver"
 #define DOCTOR_DRIVER_FD      3
 
@@ -22,12 +22,13 @@ struct doctor_gpu {
 	uint8_t uuid[16];
 	char name[NCCLSVC_NAME_BYTES];
 	int32_t mode;	/* CU_COMPUTEMODE_* */
-	uint32_t peers; /* a bit for each GPU that it can reach */
-	uint32_t mps;	/* ncclsvc_mps, of that process */
+	uint32_t peers; /* a bit for each GPU whose memory it can access */
+	uint32_t mps;	/* an ncclsvc_mps, of that process */
 	uint64_t mps_server;
 };
 
-/* What that process found; written again after each step, so that its end cannot take it along. */
+/* What that process found. It writes this again after each step, so that the findings survive its
+ * death. */
 struct doctor_driver {
 	bool cuda_open, cuda_init, listed, nccl_open;
 	int32_t cuda_version, nccl_version; /* 0: unknown */
@@ -40,23 +41,23 @@ enum doctor_end { DOCTOR_ENDED, DOCTOR_HUNG, DOCTOR_CRASHED, DOCTOR_NOT_RUN };
 
 struct doctor_file {
 	char path[32];
-	int error; /* errno of opening it for reading and writing; 0: it may be */
+	int error; /* errno from opening it for reading and writing; 0: it can be opened */
 };
 
 struct doctor_facts {
 	char socket[108];
-	int socket_error; /* errno of its stat */
+	int socket_error; /* errno from stat */
 	mode_t socket_mode;
 	uid_t socket_uid;
 	gid_t socket_gid;
 	bool socket_writable;
 
-	bool connected; /* and asked; else text says why not */
+	bool connected; /* connected and queried; otherwise text says why not */
 	char daemon_text[DOCTOR_TEXT];
 	ncclsvc_daemon_info daemon;
 	ncclsvc_device_info *devices;
 	size_t ndevices;
-	const char *library; /* version */
+	const char *library; /* library version */
 
 	enum doctor_end end;
 	int end_signal;
@@ -65,11 +66,12 @@ struct doctor_facts {
 	const char *visible;	 /* CUDA_VISIBLE_DEVICES; NULL: not set */
 	const char *connections; /* CUDA_DEVICE_MAX_CONNECTIONS; NULL: not set */
 	const char *peer;	 /* NCCLSVC_PEER; NULL: not set */
-	bool kernels;		 /* the library has some */
+	bool kernels;		 /* the library has kernels */
 	struct doctor_file files[DOCTOR_FILES];
 	size_t nfiles;
-	struct mps mps; /* where this process's environment leads, once the daemon was asked */
-	const char *mps_chosen; /* the user's choice before that; NULL: none */
+	struct mps mps; /* the MPS that this process's environment selects, after the daemon was
+			   queried */
+	const char *mps_chosen; /* the user's own choice before that; NULL: none */
 	uid_t uid;
 	uint64_t memlock, nofile; /* UINT64_MAX: no limit */
 	int shm_error;
@@ -89,10 +91,11 @@ struct doctor_report {
 	size_t n, room;
 };
 
-/* path: of the socket, NULL for the library's choice. */
+/* path: the socket's path; NULL: the library's default. */
 void doctor_gather(struct doctor_facts *f, const char *path, int timeout_ms);
 void doctor_facts_free(struct doctor_facts *f);
-/* The other process: never returns to where it was called for anything else. */
+/* main of the other process. If the process was started for anything else, this returns to the
+ * caller. */
 int doctor_driver_main(void);
 
 void doctor_judge(const struct doctor_facts *f, struct doctor_report *r);
@@ -107,7 +110,7 @@ __attribute__((format(printf, 4, 5))) void doctor_say(struct doctor_report *r, c
 						      ...);
 void doctor_judge_gpus(const struct doctor_facts *f, struct doctor_report *r);
 void doctor_judge_mps(const struct doctor_facts *f, struct doctor_report *r);
-/* GPUs are at stake: the daemon has some, or this process sees some. */
+/* Whether GPUs matter: the daemon has some, or this process sees some. */
 bool doctor_gpus_matter(const struct doctor_facts *f);
 /* The GPU of this process that is the daemon's device, or -1. */
 int doctor_find_gpu(const struct doctor_facts *f, const ncclsvc_device_info *d);

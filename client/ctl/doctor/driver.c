@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The process that touches the driver, which may hang or crash: all it finds goes into a file that
- * its parent holds. */
+ * The process that tests the driver, which may hang or crash. Its findings go into a file that its
+ * parent holds. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ struct nccl {
 		exported, offsetof(struct cuda, function)                                          \
 	}
 
-/* Only these: what an old driver lacks is not to hide how old it is. */
+/* Only these: an old driver that lacks other symbols must still report its version. */
 static const struct dynlib_symbol cuda_symbols[] = {
 	AT(cuInit, "cuInit"),
 	AT(cuDriverGetVersion, "cuDriverGetVersion"),
@@ -128,7 +128,7 @@ static void look_at_cuda(void)
 	found.listed = true;
 }
 
-/* NCCL first: it starts nothing, and the driver may never come back. */
+/* NCCL first: it starts nothing, and the driver may never return. */
 int doctor_driver_main(void)
 {
 	look_at_nccl();
@@ -136,6 +136,6 @@ int doctor_driver_main(void)
 		return 1;
 	look_at_cuda();
 	bool saved = save();
-	/* Not through the driver's own way out. */
+	/* Exit without the driver's exit handlers. */
 	_exit(saved ? 0 : 1);
 }

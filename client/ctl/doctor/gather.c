@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The facts, each with its own limit of time. */
+ * Gathers the facts, each with its own time limit. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -21,8 +21,8 @@
 #include "proto/abi/cuda_connections.h"
 #include "proto/names.h"
 
-#define DRIVER_MS 10000 /* that the driver has to start */
-#define REAP_MS	  1000	/* one in the middle of a system call may not even die */
+#define DRIVER_MS 10000 /* time for the driver to start */
+#define REAP_MS	  1000	/* a process inside a system call may not even die */
 #define STEP_MS	  5
 
 /* ---- The driver ---- */
@@ -48,7 +48,7 @@ static pid_t start_driver(int file)
 	pid_t pid = -1;
 	if (posix_spawn_file_actions_init(&actions))
 		return -1;
-	/* A driver's complaints are in the way of the text that explains them. */
+	/* The driver's own messages would obscure the text that explains them. */
 	int error =
 		posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
 	if (!error)
@@ -67,7 +67,7 @@ static void gather_driver(struct doctor_facts *f)
 	int status = 0;
 	f->end = DOCTOR_NOT_RUN;
 	int file = memfd_create("ncclsvc-doctor", MFD_CLOEXEC);
-	if (file == DOCTOR_DRIVER_FD) { /* which dup2 would leave closed on exec */
+	if (file == DOCTOR_DRIVER_FD) { /* dup2 would leave it close-on-exec */
 		file = fcntl(file, F_DUPFD_CLOEXEC, DOCTOR_DRIVER_FD + 1);
 		close(DOCTOR_DRIVER_FD);
 	}
@@ -185,7 +185,8 @@ static void gather_self(struct doctor_facts *f)
 	mps_look(&f->mps);
 }
 
-/* The session sets the environment as a trainer's would: what comes after it is what that finds. */
+/* Opening the session sets the environment as in a trainer, so it precedes the checks of that
+ * environment. */
 void doctor_gather(struct doctor_facts *f, const char *path, int timeout_ms)
 {
 	memset(f, 0, sizeof(*f));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The driver, NCCL, and the GPUs of both sides. */
+ * Judges the driver, NCCL, and the GPUs of both sides. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,32 +39,30 @@ static void judge_files(const struct doctor_facts *f, struct doctor_report *r)
 		if (!x->error)
 			continue;
 		bad++;
-		doctor_say(r, "device-files", DOCTOR_PROBLEM, "%s cannot be opened: %s. %s",
-			   x->path, strerror(x->error),
-			   x->error == EPERM ? "A control group forbids it: DeviceAllow= of the "
-					       "service, or the container's device list."
-					     : "Give this user access: its mode comes from the "
-					       "driver's NVreg_DeviceFileMode, or a udev rule.");
+		doctor_say(r, "device-files", DOCTOR_PROBLEM, "Cannot open %s: %s. %s", x->path,
+			   strerror(x->error),
+			   x->error == EPERM ? "A control group forbids it: check DeviceAllow= of "
+					       "the service, or the container's device list."
+					     : "Give this user access: the mode is set by the "
+					       "driver's NVreg_DeviceFileMode, or by a udev rule.");
 	}
 	if (!f->nfiles && f->driver.ngpus)
-		return; /* a driver that needs none */
+		return; /* a driver that needs no device node */
 	if (!f->nfiles)
-		doctor_say(
-			r, "device-files", kept ? DOCTOR_PROBLEM : DOCTOR_NOTE,
-			"There is no /dev/nvidia*: %s",
-			kept ? "this process is kept from the GPUs that the daemon has. In a "
-			       "container, pass them in; in a service, PrivateDevices=no."
-			     : "this machine has no NVIDIA GPU, its module is not loaded, or this "
-			       "is a container without it.");
+		doctor_say(r, "device-files", kept ? DOCTOR_PROBLEM : DOCTOR_NOTE,
+			   "There is no /dev/nvidia*: %s",
+			   kept ? "this process has no access to the daemon's GPUs. In a "
+				  "container, pass them in; in a service, set PrivateDevices=no."
+				: "this machine has no NVIDIA GPU, its kernel module is not "
+				  "loaded, or this container was started without it.");
 	else if (!uvm || !control)
-		doctor_say(
-			r, "device-files", DOCTOR_WARNING,
-			"%s is missing, which CUDA needs: load it with `nvidia-modprobe -u -c 0`, "
-			"or run nvidia-persistenced.",
-			uvm ? "/dev/nvidiactl" : "/dev/nvidia-uvm");
+		doctor_say(r, "device-files", DOCTOR_WARNING,
+			   "CUDA needs %s, which is missing: load it with `nvidia-modprobe -u -c "
+			   "0`, or run nvidia-persistenced.",
+			   uvm ? "/dev/nvidiactl" : "/dev/nvidia-uvm");
 	else if (!bad)
-		doctor_say(r, "device-files", DOCTOR_OK, "%zu files of /dev/nvidia* can be opened.",
-			   f->nfiles);
+		doctor_say(r, "device-files", DOCTOR_OK,
+			   "%zu device files of /dev/nvidia* can be opened.", f->nfiles);
 }
 
 static bool is_node_of_gpu(const struct doctor_file *x)
@@ -75,7 +73,7 @@ static bool is_node_of_gpu(const struct doctor_file *x)
 	       !number[strspn(number, "0123456789")];
 }
 
-/* CUDA opens no memory of a GPU whose device node the process lacks. */
+/* CUDA cannot open memory of a GPU whose device node the process lacks. */
 static void judge_nodes(const struct doctor_facts *f, struct doctor_report *r)
 {
 	size_t nodes = 0;
@@ -83,9 +81,9 @@ static void judge_nodes(const struct doctor_facts *f, struct doctor_report *r)
 		nodes += is_node_of_gpu(&f->files[i]) && !f->files[i].error;
 	if (nodes && nodes < f->ndevices)
 		doctor_say(r, "device-files", DOCTOR_NOTE,
-			   "This process has the device nodes of %zu of %zu GPUs. Communicators "
-			   "with the others run on NCCL in the daemon's workers, without kernels, "
-			   "which makes small operations slower.",
+			   "This process has the device nodes of only %zu of %zu GPUs. "
+			   "Communicators with the others run on NCCL in the daemon's workers, "
+			   "without kernels, so small operations are slower.",
 			   nodes, f->ndevices);
 }
 
@@ -100,8 +98,8 @@ static void judge_visible(const struct doctor_facts *f, struct doctor_report *r)
 	else
 		doctor_say(
 			r, "visible", DOCTOR_OK,
-			"CUDA_VISIBLE_DEVICES is \"%s\": ordinals count these alone. The daemon's "
-			"devices have numbers of their own, and are found by UUID.",
+			"CUDA_VISIBLE_DEVICES is \"%s\": this process numbers only these GPUs. The "
+			"daemon numbers its devices separately, and they are matched by UUID.",
 			f->visible);
 }
 
@@ -111,37 +109,36 @@ static bool judge_end(const struct doctor_facts *f, struct doctor_report *r)
 	case DOCTOR_ENDED:
 		return true;
 	case DOCTOR_NOT_RUN:
-		doctor_say(
-			r, "driver", DOCTOR_WARNING,
-			"The process that tries the driver could not be started: is there memory, "
-			"and is /proc mounted?");
+		doctor_say(r, "driver", DOCTOR_WARNING,
+			   "Cannot start the process that tests the driver: check free memory, and "
+			   "whether /proc is mounted.");
 		return false;
 	case DOCTOR_CRASHED:
-		doctor_say(
-			r, "driver", DOCTOR_PROBLEM,
-			"A process that only starts the driver was ended by signal %d: driver and "
-			"libcuda.so.1 may be of different versions; see dmesg for Xid lines.",
-			f->end_signal);
+		doctor_say(r, "driver", DOCTOR_PROBLEM,
+			   "A process that only starts the driver was killed by signal %d: the "
+			   "driver and libcuda.so.1 may have different versions; look for Xid "
+			   "lines in dmesg.",
+			   f->end_signal);
 		return false;
 	case DOCTOR_HUNG:
 		break;
 	}
 	if (f->mps.state == MPS_RUNNING)
-		doctor_say(r, "driver", DOCTOR_PROBLEM,
-			   "The driver did not start within 10 s, and an MPS control daemon is at "
-			   "%s. MPS serves one user at a time: this one waits while another's "
-			   "processes run, such as the daemon's workers (uid %u here, %u the "
-			   "daemon's). Run them as one user, or MPS with -multiuser-server.",
-			   f->mps.directory, f->uid, f->daemon.uid);
-	else
 		doctor_say(
 			r, "driver", DOCTOR_PROBLEM,
-			"The driver did not start within 10 s: a GPU may hang. See dmesg for Xid "
-			"lines, and `nvidia-smi`.");
+			"The driver did not start within 10 s, and there is an MPS control daemon "
+			"at %s. MPS serves one user at a time: this user waits while another's "
+			"processes run, such as the daemon's workers (uid here: %u, the daemon's: "
+			"%u). Run them as one user, or start MPS with -multiuser-server.",
+			f->mps.directory, f->uid, f->daemon.uid);
+	else
+		doctor_say(r, "driver", DOCTOR_PROBLEM,
+			   "The driver did not start within 10 s: a GPU may hang. Look for Xid "
+			   "lines in dmesg, and run `nvidia-smi`.");
 	return false;
 }
 
-/* False: there is no driver to go on with. */
+/* False: there is no usable driver. */
 static bool judge_driver(const struct doctor_facts *f, struct doctor_report *r)
 {
 	const struct doctor_driver *d = &f->driver;
@@ -151,24 +148,25 @@ static bool judge_driver(const struct doctor_facts *f, struct doctor_report *r)
 		return false;
 	if (!d->cuda_open) {
 		doctor_say(r, "driver", level, "%s. %s", d->cuda_text,
-			   f->ndevices ? "Without it this process can use host communicators only: "
-					 "install the driver's libcuda1, or pass it into the "
-					 "container."
-				       : "Host communicators do not need it.");
+			   f->ndevices
+				   ? "Without it, this process can only use host communicators: "
+				     "install the driver's libcuda1, or pass it into the container."
+				   : "Host communicators do not need it.");
 		return false;
 	}
 	if (d->cuda_version && d->cuda_version < DRIVER_NEEDED) {
-		doctor_say(r, "driver", DOCTOR_PROBLEM,
-			   "The driver is for CUDA %d.%d, and 12.0 is needed: install a newer one.",
-			   d->cuda_version / 1000, d->cuda_version % 1000 / 10);
+		doctor_say(
+			r, "driver", DOCTOR_PROBLEM,
+			"The driver supports CUDA %d.%d, but 12.0 is needed: install a newer one.",
+			d->cuda_version / 1000, d->cuda_version % 1000 / 10);
 		return false;
 	}
 	if (!d->cuda_init || !d->listed) {
-		doctor_say(r, "driver", level, "libcuda.so.1 is there, but does not start: %s.",
+		doctor_say(r, "driver", level, "libcuda.so.1 is installed, but does not start: %s.",
 			   d->cuda_text[0] ? d->cuda_text : "unknown error");
 		return false;
 	}
-	doctor_say(r, "driver", DOCTOR_OK, "The driver is for CUDA %d.%d (12.0 is needed).",
+	doctor_say(r, "driver", DOCTOR_OK, "The driver supports CUDA %d.%d (12.0 is needed).",
 		   d->cuda_version / 1000, d->cuda_version % 1000 / 10);
 	return true;
 }
@@ -180,17 +178,17 @@ static void judge_nccl(const struct doctor_facts *f, struct doctor_report *r)
 		return;
 	if (!d->nccl_open)
 		doctor_say(r, "nccl", DOCTOR_NOTE,
-			   "%s. Trainers need none; the daemon does, and looks in its own library "
-			   "path.",
+			   "%s. Trainers do not need it; the daemon does, and searches its own "
+			   "library path.",
 			   d->nccl_text);
 	else if (d->nccl_version < NCCL_VERSION_NEEDED)
 		doctor_say(r, "nccl", f->ndevices ? DOCTOR_NOTE : DOCTOR_WARNING,
-			   "libnccl.so.2 here is %d.%d.%d; a daemon needs %d.%d.",
+			   "libnccl.so.2 here has version %d.%d.%d; a daemon needs %d.%d.",
 			   d->nccl_version / 10000, d->nccl_version / 100 % 100,
 			   d->nccl_version % 100, NCCL_VERSION_NEEDED / 10000,
 			   NCCL_VERSION_NEEDED / 100 % 100);
 	else
-		doctor_say(r, "nccl", DOCTOR_OK, "libnccl.so.2 here is %d.%d.%d.",
+		doctor_say(r, "nccl", DOCTOR_OK, "libnccl.so.2 here has version %d.%d.%d.",
 			   d->nccl_version / 10000, d->nccl_version / 100 % 100,
 			   d->nccl_version % 100);
 }
@@ -201,14 +199,14 @@ static void judge_daemons(const struct doctor_facts *f, struct doctor_report *r)
 		return;
 	if (!f->ndevices && f->driver.ngpus)
 		doctor_say(r, "devices", DOCTOR_WARNING,
-			   "The daemon uses no GPU, and this process sees %d. Its log says why at "
-			   "its start (\"no GPU is used\"): device = host, no libcuda.so.1 in "
-			   "its library path, or no access to /dev/nvidia*.",
+			   "The daemon uses no GPU, but this process sees %d. The start of the "
+			   "daemon's log says why (\"no GPU is used\"): device = host, no "
+			   "libcuda.so.1 in its library path, or no access to /dev/nvidia*.",
 			   f->driver.ngpus);
 	else if (!f->ndevices)
-		doctor_say(r, "devices", DOCTOR_OK,
-			   "The daemon serves host memory; no GPU is in "
-			   "sight on either side.");
+		doctor_say(
+			r, "devices", DOCTOR_OK,
+			"The daemon serves host memory; neither it nor this process sees a GPU.");
 	for (size_t i = 0; i < f->ndevices; i++) {
 		const ncclsvc_device_info *d = &f->devices[i];
 		int gpu = doctor_find_gpu(f, d);
@@ -216,16 +214,15 @@ static void judge_daemons(const struct doctor_facts *f, struct doctor_report *r)
 		if (gpu >= 0)
 			snprintf(here, sizeof(here), "this process's GPU %d", gpu);
 		if (d->transport == NCCLSVC_TRANSPORT_MPI && !d->nccl_version)
-			doctor_say(
-				r, "transport", DOCTOR_WARNING,
-				"The daemon has no NCCL that it can use, so the memory of device "
-				"%d (%s) is staged through the host's, which is much slower. Its "
-				"log says why (\"NCCL cannot be used\").",
-				d->device, d->name);
+			doctor_say(r, "transport", DOCTOR_WARNING,
+				   "The daemon has no usable NCCL, so it stages the memory of "
+				   "device %d (%s) through host memory, which is much slower. Its "
+				   "log says why (\"NCCL cannot be used\").",
+				   d->device, d->name);
 		else if (d->transport == NCCLSVC_TRANSPORT_MPI)
 			doctor_say(r, "transport", DOCTOR_NOTE,
-				   "The memory of device %d (%s) is staged through the host's: "
-				   "transport = mpi in the daemon's configuration.",
+				   "The memory of device %d (%s) is staged through host memory, "
+				   "because transport = mpi in the daemon's configuration.",
 				   d->device, d->name);
 		switch (d->state) {
 		case NCCLSVC_DEVICE_READY:
@@ -234,13 +231,13 @@ static void judge_daemons(const struct doctor_facts *f, struct doctor_report *r)
 			break;
 		case NCCLSVC_DEVICE_FAILED:
 			doctor_say(r, "devices", DOCTOR_PROBLEM,
-				   "Device %d (%s; %s) cannot be used: %s.", d->device, d->name,
-				   here, d->text);
+				   "Cannot use device %d (%s; %s): %s.", d->device, d->name, here,
+				   d->text);
 			break;
 		default:
 			doctor_say(r, "devices", DOCTOR_WARNING,
-				   "The worker of device %d (%s; %s) is %s%s%s. Work for it waits; "
-				   "look again in some seconds, then at the daemon's log.",
+				   "The worker of device %d (%s; %s) is %s%s%s. Its work waits; "
+				   "check again in a few seconds, then look at the daemon's log.",
 				   d->device, d->name, here,
 				   d->state == NCCLSVC_DEVICE_LOST ? "lost" : "starting",
 				   d->text[0] ? ": " : "", d->text);
@@ -248,7 +245,7 @@ static void judge_daemons(const struct doctor_facts *f, struct doctor_report *r)
 	}
 }
 
-/* Those whose mode keeps two processes off one GPU; MPS makes them one. */
+/* Compute modes that keep two processes off one GPU; under MPS they count as one. */
 static void judge_mode(const struct doctor_gpu *g, int i, struct doctor_report *r)
 {
 	if (g->mode == CU_COMPUTEMODE_PROHIBITED)
@@ -256,15 +253,14 @@ static void judge_mode(const struct doctor_gpu *g, int i, struct doctor_report *
 			   "GPU %d (%s) prohibits compute: `nvidia-smi -i %d -c DEFAULT`.", i,
 			   g->name, i);
 	else if (g->mode == CU_COMPUTEMODE_EXCLUSIVE_PROCESS && g->mps != NCCLSVC_MPS_ACTIVE)
-		doctor_say(
-			r, "compute-mode", DOCTOR_PROBLEM,
-			"GPU %d (%s) is for one process at a time, and the daemon's worker and a "
-			"trainer are two: run MPS, or `nvidia-smi -i %d -c DEFAULT`.",
-			i, g->name, i);
+		doctor_say(r, "compute-mode", DOCTOR_PROBLEM,
+			   "GPU %d (%s) allows only one process, but the daemon's worker and a "
+			   "trainer are two: run MPS, or `nvidia-smi -i %d -c DEFAULT`.",
+			   i, g->name, i);
 	else if (g->mode == CU_COMPUTEMODE_EXCLUSIVE_PROCESS)
 		doctor_say(r, "compute-mode", DOCTOR_OK,
-			   "GPU %d (%s) is for one process at a time: the MPS server is that one.",
-			   i, g->name);
+			   "GPU %d (%s) allows only one process, which is the MPS server.", i,
+			   g->name);
 }
 
 static void judge_own(const struct doctor_facts *f, struct doctor_report *r)
@@ -275,8 +271,8 @@ static void judge_own(const struct doctor_facts *f, struct doctor_report *r)
 		if (f->ndevices && !find_device(f, g)) {
 			svc_uuid_text(g->uuid, uuid);
 			doctor_say(r, "devices", DOCTOR_WARNING,
-				   "This process's GPU %d (%s, %s) is not one of the daemon's: it "
-				   "cannot join with it. Restart the daemon without "
+				   "This process's GPU %d (%s, %s) is not one of the daemon's, so "
+				   "it cannot join with it. Restart the daemon without "
 				   "CUDA_VISIBLE_DEVICES, or with all GPUs in it.",
 				   i, g->name, uuid);
 		}
@@ -300,39 +296,38 @@ static void judge_peers(const struct doctor_facts *f, struct doctor_report *r)
 	if (bad)
 		doctor_say(
 			r, "peers", DOCTOR_WARNING,
-			"GPUs %s%s cannot reach each other's memory (of %d pairs, %zu): NCCL goes "
-			"through host memory between them, and takes their small operations, too, "
-			"which are faster in kernels of the trainers. See `nvidia-smi topo -p2p "
-			"r`; IOMMU and ACS settings forbid it, too.",
+			"GPUs %s%s cannot access each other's memory (of %d pairs, %zu): between "
+			"them NCCL goes through host memory, and also runs the small operations "
+			"that would be faster in the trainers' kernels. See `nvidia-smi topo -p2p "
+			"r`; IOMMU and ACS settings can prevent access too.",
 			text, bad > 4 ? ", ..." : "", n * (n - 1) / 2, bad);
 	else if (n > 1)
-		doctor_say(r, "peers", DOCTOR_OK, "All %d GPUs reach each other's memory.", n);
+		doctor_say(r, "peers", DOCTOR_OK, "All %d GPUs can access each other's memory.", n);
 	free(text);
 }
 
-/* Small operations are faster in them than in the workers. */
+/* Small operations are faster in kernels than in the workers. */
 static void judge_kernels(const struct doctor_facts *f, struct doctor_report *r)
 {
 	if (!doctor_gpus_matter(f))
 		return;
 	if (!f->kernels)
 		doctor_say(r, "kernels", DOCTOR_NOTE,
-			   "This library has no kernels for GPUs, as neither nvcc nor clang was "
-			   "there when it was built: all operations go to the daemon's workers, "
-			   "which makes small ones slower. Install one of them, and set up a new "
-			   "build directory.");
+			   "This library was built without nvcc or clang, so it has no GPU "
+			   "kernels: all operations go to the daemon's workers, and small ones are "
+			   "slower. Install either compiler, and set up a new build directory.");
 	else if (f->peer && !strcmp(f->peer, "0"))
 		doctor_say(r, "kernels", DOCTOR_NOTE,
-			   "NCCLSVC_PEER is 0 here: all operations go to the daemon's workers, "
-			   "which makes small ones slower, also those of other ranks of the same "
+			   "NCCLSVC_PEER is 0 here: all operations go to the daemon's workers, so "
+			   "small ones are slower, also on the other ranks of the same "
 			   "communicators.");
 	else
 		doctor_say(r, "kernels", DOCTOR_OK,
 			   "This library has kernels for small operations on GPUs.");
 }
 
-/* Up to how many bytes kernels are faster than NCCL. One GPU has no communicator that they are for.
- */
+/* The size up to which kernels are faster than NCCL. A single GPU has no communicators that use
+ * kernels. */
 static void judge_crossover(const struct doctor_facts *f, struct doctor_report *r)
 {
 	size_t guessed = 0, measured = 0;
@@ -343,12 +338,12 @@ static void judge_crossover(const struct doctor_facts *f, struct doctor_report *
 	if (f->ndevices < 2 || !f->kernels)
 		return;
 	if (guessed)
-		doctor_say(r, "crossover", DOCTOR_NOTE,
-			   "The size from which NCCL is faster than kernels was not measured on "
-			   "this machine, and a default is used. While nothing else runs on the "
-			   "GPUs, `ncclsvc-perf crossover --write` measures it: as the daemon's "
-			   "user, or as root for the system's service. Then reload the daemon "
-			   "(SIGHUP).");
+		doctor_say(
+			r, "crossover", DOCTOR_NOTE,
+			"The size from which NCCL is faster than kernels was not measured on this "
+			"machine, so a default is used. To measure it while nothing else runs on "
+			"the GPUs, run `ncclsvc-perf crossover --write` as the daemon's user, or "
+			"as root for the system's service. Then reload the daemon (SIGHUP).");
 	else if (measured)
 		doctor_say(r, "crossover", DOCTOR_OK,
 			   "The size from which NCCL is faster than kernels was measured on this "

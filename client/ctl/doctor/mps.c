@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * MPS: whether trainers and workers use one server, and what follows from it. */
+ * MPS: whether trainers and workers use the same server, and the consequences. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,60 +8,57 @@
 
 #define TRADE_WITHOUT                                                                              \
 	"kernels of trainers and of the daemon take turns on the GPU, so communication does not "  \
-	"overlap with compute: a step of 19.5 ms with 5 ms of AllReduce beside it ended after 28 " \
-	"to 29 ms, where MPS, and NCCL in the trainer, took 21 to 22 ms. For it, a trainer that "  \
-	"faults or is killed harms nobody else."
+	"overlap with compute: a step of 19.5 ms with 5 ms of AllReduce beside it took 28 to 29 "  \
+	"ms, against 21 to 22 ms with MPS, or with NCCL in the trainer. In return, a trainer "     \
+	"that faults or is killed affects no other process."
 #define TRADE_WITH                                                                                 \
-	"communication overlaps with compute as with NCCL in the trainer. For it, a trainer that " \
-	"is killed inside a kernel takes the worker's context on that GPU along: tasks there end " \
-	"with WORKER_LOST, and the worker is replaced in 2 to 4 s."
+	"communication overlaps with compute as with NCCL in the trainer. The price: a trainer "   \
+	"that is killed inside a kernel also destroys the worker's context on that GPU: tasks "    \
+	"there end with WORKER_LOST, and the worker is replaced in 2 to 4 s."
 
 #define ASKED_FOR CUDA_CONNECTIONS_VARIABLE "=" CUDA_CONNECTIONS_TEXT(CUDA_CONNECTIONS_MAX)
 
 static void judge_own(const struct doctor_facts *f, struct doctor_report *r)
 {
 	if (f->mps.state == MPS_STALE)
-		doctor_say(
-			r, "mps", DOCTOR_NOTE,
-			"%s/control is the socket of an MPS control daemon that has ended: it is "
-			"as if there were none.",
-			f->mps.directory);
+		doctor_say(r, "mps", DOCTOR_NOTE,
+			   "%s/control is the socket of an MPS control daemon that has ended, so "
+			   "MPS is not running.",
+			   f->mps.directory);
 	else if (f->mps.state == MPS_REFUSED)
 		doctor_say(r, "mps", DOCTOR_WARNING,
 			   "User %u may not connect to the MPS control daemon at %s: its processes "
-			   "use the GPUs beside MPS, or not at all. Open the directory, or set "
+			   "use the GPUs without MPS, or not at all. Open the directory, or set "
 			   "CUDA_MPS_PIPE_DIRECTORY to one that is open.",
 			   f->uid, f->mps.directory);
 }
 
-/* The MPS of the daemon's workers, and how a process comes to it. */
+/* The MPS of the daemon's workers, and how a process gets to use it. */
 static void judge_daemons(const struct doctor_facts *f, bool shared, struct doctor_report *r)
 {
 	const ncclsvc_daemon_info *d = &f->daemon;
 	if (d->mps == NCCLSVC_MPS_NOBODY)
 		doctor_say(r, "mps",
 			   strcmp(d->mps_text, "mps = off") != 0 ? DOCTOR_WARNING : DOCTOR_NOTE,
-			   "The daemon's workers use no MPS: %s (mps in ncclsvcd.conf(5)).",
+			   "The daemon's workers do not use MPS: %s (mps in ncclsvcd.conf(5)).",
 			   d->mps_text);
 	else if (f->uid != d->uid && !shared)
 		doctor_say(r, "mps", DOCTOR_WARNING,
-			   "The daemon's workers use MPS, which serves one user, and that is user "
-			   "%u: processes of user %u are not led there. Run trainers and daemon as "
-			   "one user, or MPS for several (ncclsvcd(8), SYSTEMD).",
+			   "The daemon's workers use MPS, which serves only user %u: processes of "
+			   "user %u do not use it. Run trainers and daemon as one user, or MPS for "
+			   "several users (ncclsvcd(8), SYSTEMD).",
 			   d->uid, f->uid);
 	else if (f->mps_chosen && strcmp(f->mps_chosen, d->mps_text) != 0)
-		doctor_say(
-			r, "mps", DOCTOR_WARNING,
-			"CUDA_MPS_PIPE_DIRECTORY is %s, and the workers use the MPS in %s: unset "
-			"it, because the library sets it itself.",
-			f->mps_chosen, d->mps_text);
+		doctor_say(r, "mps", DOCTOR_WARNING,
+			   "CUDA_MPS_PIPE_DIRECTORY is %s, but the workers use the MPS in %s: "
+			   "unset it, because the library sets it itself.",
+			   f->mps_chosen, d->mps_text);
 	else
-		doctor_say(
-			r, "mps", DOCTOR_OK,
-			"The daemon's workers use MPS, and there is nothing to set: a process "
-			"that has the drop-in preloaded, or opens a session before it "
-			"initializes CUDA, is led there. For others, CUDA_MPS_PIPE_DIRECTORY=%s.",
-			d->mps_text);
+		doctor_say(r, "mps", DOCTOR_OK,
+			   "The daemon's workers use MPS, and there is nothing to set: a process "
+			   "uses it too if it preloads the drop-in, or opens a session before it "
+			   "initializes CUDA. For other processes, set CUDA_MPS_PIPE_DIRECTORY=%s.",
+			   d->mps_text);
 }
 
 static void judge_device(const struct doctor_facts *f, const ncclsvc_device_info *d,
@@ -70,7 +67,7 @@ static void judge_device(const struct doctor_facts *f, const ncclsvc_device_info
 	bool here = g->mps == NCCLSVC_MPS_ACTIVE, there = d->mps == NCCLSVC_MPS_ACTIVE;
 	if (d->mps == NCCLSVC_MPS_UNKNOWN) {
 		doctor_say(r, "mps", DOCTOR_NOTE,
-			   "Whether the worker of device %d uses MPS is not known.", d->device);
+			   "It is not known whether the worker of device %d uses MPS.", d->device);
 	} else if (!here && !there) {
 		doctor_say(r, "mps", DOCTOR_NOTE, "Device %d, without MPS%s%s", d->device,
 			   *told ? ": as above." : ": ", *told ? "" : TRADE_WITHOUT);
@@ -87,17 +84,17 @@ static void judge_device(const struct doctor_facts *f, const ncclsvc_device_info
 			   d->device);
 	} else if (there) {
 		doctor_say(r, "mps", DOCTOR_WARNING,
-			   "Device %d: the worker uses MPS and this process does not, so they take "
+			   "Device %d: the worker uses MPS but this process does not, so they take "
 			   "turns on the GPU.",
 			   d->device);
 	} else {
 		doctor_say(r, "mps", DOCTOR_WARNING,
-			   "Device %d: this process uses MPS and the worker does not, so they take "
+			   "Device %d: this process uses MPS but the worker does not, so they take "
 			   "turns on the GPU. %s",
 			   d->device,
 			   f->mps_chosen
-				   ? "Unset CUDA_MPS_PIPE_DIRECTORY, or name that directory as mps "
-				     "in ncclsvcd.conf(5) and restart the daemon."
+				   ? "Unset CUDA_MPS_PIPE_DIRECTORY, or set mps in "
+				     "ncclsvcd.conf(5) to that directory and restart the daemon."
 				   : "The worker was started before MPS: restart the daemon when "
 				     "it is idle.");
 	}
@@ -119,16 +116,16 @@ static void judge_connections(const struct doctor_facts *f, struct doctor_report
 	const int n = set > 0 ? set : mps ? CUDA_CONNECTIONS_MPS : CUDA_CONNECTIONS_DEFAULT;
 	if (n >= CUDA_CONNECTIONS_DEFAULT) {
 		doctor_say(r, "connections", DOCTOR_OK,
-			   "%d streams of a process may wait for tasks without holding up others.",
+			   "%d streams of a process can wait for tasks without blocking others.",
 			   n > CUDA_CONNECTIONS_MAX ? CUDA_CONNECTIONS_MAX : n);
 		return;
 	}
 	doctor_say(r, "connections", DOCTOR_WARNING,
-		   "%s%s: when %d of a process's streams wait for tasks, all others are held up; "
-		   "compute does not overlap with communication then, and ranks may wait for each "
+		   "%s%s: when %d of a process's streams wait for tasks, all others are blocked; "
+		   "then compute does not overlap with communication, and ranks may wait for each "
 		   "other. Set " ASKED_FOR
-		   " for the trainers (the drop-in libnccl.so.2, and a session "
-		   "that leads a process to MPS, do so where it is not set).",
+		   " for the trainers (the drop-in libnccl.so.2, and a session that selects MPS "
+		   "for its process, set it if it is not set).",
 		   set > 0 ? CUDA_CONNECTIONS_VARIABLE "=" : CUDA_CONNECTIONS_VARIABLE,
 		   set > 0 ? f->connections : " is not set, and this process uses MPS", n);
 }
@@ -158,10 +155,9 @@ void doctor_judge_mps(const struct doctor_facts *f, struct doctor_report *r)
 			judge_device(f, &f->devices[i], &f->driver.gpus[gpu], &told, r);
 	}
 	if (shared && f->uid != f->daemon.uid)
-		doctor_say(
-			r, "mps", DOCTOR_NOTE,
-			"This process's user (%u) and the daemon's (%u) differ: MPS must have been "
-			"started with -multiuser-server, as it otherwise serves one user at a "
-			"time. Users are then not kept apart on the GPUs.",
-			f->uid, f->daemon.uid);
+		doctor_say(r, "mps", DOCTOR_NOTE,
+			   "This process's user (%u) and the daemon's (%u) differ: start MPS with "
+			   "-multiuser-server, because otherwise it serves one user at a time. "
+			   "Users are then not isolated from each other on the GPUs.",
+			   f->uid, f->daemon.uid);
 }

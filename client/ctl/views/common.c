@@ -2,6 +2,8 @@
 #include "view.h"
 
 #include <ctype.h>
+#include <fnmatch.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,6 +99,29 @@ bool view_comm_wanted(const struct ctl_args *args, uint64_t id, const ncclsvc_co
 	}
 	return comm && strlen(args->comm) < sizeof(comm->label) &&
 	       !strncmp(args->comm, comm->label, sizeof(comm->label));
+}
+
+bool view_job_wanted(const struct ctl_args *args, const char *job)
+{
+	char name[NCCLSVC_JOB_BYTES];
+	if (!args->job)
+		return true;
+	snprintf(name, sizeof(name), "%.*s", NCCLSVC_JOB_BYTES - 1, job ? job : "");
+	return !strcmp(args->job, name) || !fnmatch(args->job, name, 0);
+}
+
+const char *view_job(const ncclsvc_session_info *session)
+{
+	return session->job[0] ? session->job : session->cgroup;
+}
+
+void view_job_cell(struct table *t, const char job[NCCLSVC_JOB_BYTES])
+{
+	if (job[0])
+		text_name(table_cell(t), job, NCCLSVC_JOB_BYTES);
+	else
+		text_char(table_cell(t), '-');
+	table_end(t, TABLE_PLAIN);
 }
 
 void view_version(const struct view *v, const char *version)

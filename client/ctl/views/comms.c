@@ -9,9 +9,9 @@
 #define NOT_KNOWN "?"
 
 static const struct table_column columns[] = {
-	{"COMM", true},	    {"LABEL", false}, {"STATE", false},	     {"EPOCH", true},
-	{"JOINED", false},  {"TASKS", true},  {"UID", true},	     {"AGE", true},
-	{"DEVICES", false}, {"PEER", true},   {"NOT JOINED", false},
+	{"COMM", true},	   {"LABEL", false},   {"STATE", false}, {"EPOCH", true},
+	{"JOINED", false}, {"TASKS", true},    {"UID", true},	 {"JOB", false},
+	{"AGE", true},	   {"DEVICES", false}, {"PEER", true},	 {"NOT JOINED", false},
 };
 
 /* The first is shown if several nodes were asked. */
@@ -49,7 +49,7 @@ static enum table_style member_style(unsigned state)
 
 static bool wanted(const struct ctl_args *args, const ncclsvc_comm_info *x)
 {
-	return view_comm_wanted(args, x->comm, x) &&
+	return view_comm_wanted(args, x->comm, x) && view_job_wanted(args, x->job) &&
 	       (args->all || args->comm || x->state != NCCLSVC_COMM_IDLE);
 }
 
@@ -63,7 +63,7 @@ static bool is_not_missing(const ncclsvc_member_info *m)
 	return is_in(m->state) || m->state == NCCLSVC_MEMBER_UNKNOWN;
 }
 
-/* The ranks that a communicator lacks, the first of them named. */
+/* Writes the ranks that a communicator lacks, naming the first of them. */
 static void not_joined(const struct snapshot *s, const ncclsvc_comm_info *x, struct text *out)
 {
 	size_t n, at = 0;
@@ -78,8 +78,8 @@ static void not_joined(const struct snapshot *s, const ncclsvc_comm_info *x, str
 		unknown += m[i].state == NCCLSVC_MEMBER_UNKNOWN;
 		total -= total && is_not_missing(&m[i]);
 	}
-	/* The loop takes few more steps than members are listed, whatever nranks the daemon claims.
-	 */
+	/* The loop takes at most a few more steps than there are listed members, whatever nranks
+	 * the daemon claims. */
 	for (int32_t rank = 0; shown < total && shown < NCCLSVC_MISSING_SHOWN; rank++) {
 		while (at < n && m[at].rank < rank)
 			at++;
@@ -94,7 +94,7 @@ static void not_joined(const struct snapshot *s, const ncclsvc_comm_info *x, str
 	}
 }
 
-/* Of its members that are on GPUs; NULL: none is. */
+/* The transport of its members on GPUs; NULL: none is on a GPU. */
 static const char *transport(const struct snapshot *s, const ncclsvc_comm_info *x)
 {
 	size_t n;
@@ -105,8 +105,8 @@ static const char *transport(const struct snapshot *s, const ncclsvc_comm_info *
 	return NULL;
 }
 
-/* "host", or GPUs in the order of the ranks, "?" for one that has not joined; and "mpi" if not NCCL
- * carries their memory. */
+/* Writes "host", or the GPUs in rank order with "?" for a rank that has not joined; adds "mpi" if
+ * NCCL does not carry their memory. */
 static void devices(const struct snapshot *s, const ncclsvc_comm_info *x, struct text *out)
 {
 	size_t n;
@@ -132,7 +132,7 @@ static void devices(const struct snapshot *s, const ncclsvc_comm_info *x, struct
 		text_printf(out, " by %s", carrier);
 }
 
-/* The epoch's on this node, or what the members of other nodes make of the communicator. */
+/* The epoch's state on this node, or what the members of other nodes report of the communicator. */
 static const char *state_word(const ncclsvc_comm_info *x)
 {
 	const bool waits = x->state == NCCLSVC_COMM_FORMING || x->state == NCCLSVC_COMM_BROKEN;
@@ -141,7 +141,7 @@ static const char *state_word(const ncclsvc_comm_info *x)
 	return ncclsvc_epoch_state_name(x->epoch_state);
 }
 
-/* Up to how many bytes operations run in them, and what says so. */
+/* Writes the size up to which operations run in kernels, and where it comes from. */
 static void kernels(const ncclsvc_comm_info *x, struct text *out)
 {
 	const char *source = peer_source_name(x->peer_source);
@@ -166,6 +166,7 @@ static void row(const struct view *v, struct table *t, const ncclsvc_comm_info *
 	table_end(t, TABLE_PLAIN);
 	table_u64(t, x->pending);
 	table_u64(t, x->uid);
+	view_job_cell(t, x->job);
 	units_age(table_cell(t), x->age_ns);
 	table_end(t, TABLE_PLAIN);
 	devices(v->s, x, table_cell(t));
@@ -230,7 +231,7 @@ static void member_row(const struct view *v, struct table *t, const ncclsvc_comm
 	table_end(t, TABLE_PLAIN);
 }
 
-/* Counts that only the member's own node has. */
+/* Writes a count that only the member's own node has. */
 static void own_number(const struct view *v, struct json *j, const char *key,
 		       const ncclsvc_member_info *m, uint64_t n)
 {
@@ -260,7 +261,7 @@ static void member_element(const struct view *v, struct json *j, const ncclsvc_m
 	text_flush(j->out, false);
 }
 
-/* The epoch's state, and its last changes, the latest first. */
+/* Writes the epoch's state and its last changes, the latest first. */
 static void put_life(struct json *j, const ncclsvc_comm_info *x)
 {
 	const uint32_t n = x->epoch_step_count < NCCLSVC_EPOCH_STEPS ? x->epoch_step_count
@@ -302,6 +303,7 @@ static void element(const struct view *v, struct json *j, const ncclsvc_comm_inf
 	else
 		put_null(j, "ask_node");
 	put_u64(j, "uid", x->uid);
+	put_string(j, "job", x->job[0] ? x->job : NULL, sizeof(x->job));
 	put_u64(j, "age_ns", x->age_ns);
 	put_string(j, "memory", transport(v->s, x) ? "cuda" : "host", SIZE_MAX);
 	put_string(j, "transport", transport(v->s, x), SIZE_MAX);
@@ -353,7 +355,8 @@ static void comms_table(const struct view *v)
 	if (shown)
 		table_print(t, v->out, v->colour);
 	else
-		text_add(v->out, v->args->comm ? "No such communicator.\n" : "No communicators.\n");
+		text_add(v->out, v->args->comm || v->args->job ? "No communicator matches.\n"
+							       : "No communicators.\n");
 	if (elsewhere)
 		text_add(v->out, NOT_KNOWN ": not known here; ask on the member's node.\n");
 	if (idle && !v->args->comm)

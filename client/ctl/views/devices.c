@@ -84,7 +84,8 @@ static bool versions_differ(const ncclsvc_device_info *a, const ncclsvc_device_i
 	return a->driver_version != b->driver_version || a->nccl_version != b->nccl_version;
 }
 
-/* Workers open the same libraries, and say the same but while one is exchanged. */
+/* All workers open the same libraries and report the same versions, except while these are being
+ * replaced. */
 static void versions(const struct view *v)
 {
 	const struct snapshot *s = v->s;
@@ -102,9 +103,9 @@ static void versions(const struct view *v)
 			nccl_version(x->nccl_version, nccl);
 			text_printf(v->out, "NCCL %s.\n", nccl);
 		} else if (x->transport == NCCLSVC_TRANSPORT_MPI) {
-			text_add(v->out, "no NCCL: memory goes through the host's.\n");
+			text_add(v->out, "no NCCL: memory is staged through the host.\n");
 		} else {
-			text_add(v->out, "NCCL not known yet.\n");
+			text_add(v->out, "NCCL version not known yet.\n");
 		}
 	}
 }

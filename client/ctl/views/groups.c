@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The layout of a world that need not exist: no daemon is asked. */
+ * The layout of a world, computed without a daemon. */
 #include <ncclsvc_world.h>
 
 #include "base/table.h"
 #include "view.h"
 
-#define FEW 4 /* ranks that are shown one by one */
+#define FEW 4 /* ranks that are listed individually */
 
 static const struct {
 	const char *key;
@@ -19,7 +19,7 @@ static const struct {
 };
 #define SHOWN (sizeof(shown) / sizeof(shown[0]))
 
-/* What is not given is as ncclsvc_world_init takes it. */
+/* Fills in omitted sizes as ncclsvc_world_init does. */
 static ncclsvc_world_sizes sizes_of(const struct ctl_args *args)
 {
 	ncclsvc_world_sizes s = args->sizes;

@@ -17,9 +17,9 @@ static const struct table_column total_columns[] = {
 
 struct total {
 	int32_t pid;
-	uint32_t session; /* one of them, for its name */
+	uint32_t session; /* one of its sessions, for the name */
 	size_t sessions, regions;
-	uint64_t bytes, device_bytes; /* in all; of these on GPUs */
+	uint64_t bytes, device_bytes; /* total, and the part of it on GPUs */
 };
 
 static int by_process(const void *pa, const void *pb)
@@ -54,7 +54,7 @@ static void name_cell(const struct snapshot *s, struct table *t, uint32_t id)
 	table_end(t, TABLE_PLAIN);
 }
 
-/* list is ordered by process. *n totals of the caller's. */
+/* `list` must be sorted by process. Returns *n totals, which the caller frees. */
 static struct total *totals(const ncclsvc_region_info **list, size_t nregions, size_t *n)
 {
 	struct total *all = ctl_calloc(nregions, sizeof(*all)), *last = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Who shares the GPUs through MPS: the control daemon, the workers, the trainers. */
+ * The processes that share the GPUs through MPS: the control daemon, the workers, the trainers. */
 #include <stdlib.h>
 
 #include "base/units.h"
@@ -32,7 +32,7 @@ struct trainers {
 	size_t n;
 };
 
-/* In this order the first of a process's sessions tells for the process. */
+/* Sort key: a process's first session in this order represents the process. */
 static int badness(uint32_t mps)
 {
 	return mps == NCCLSVC_MPS_OTHER ? 2 : mps == NCCLSVC_MPS_NONE;
@@ -46,7 +46,7 @@ static int compare(const void *a, const void *b)
 	return badness(y->mps) - badness(x->mps);
 }
 
-/* The list is the caller's. */
+/* The caller frees the list. */
 static struct trainers find_trainers(const struct snapshot *s)
 {
 	struct trainers t = {.list = ctl_calloc(s->nsessions + 1, sizeof(*t.list))};
@@ -83,7 +83,7 @@ static void name_trainers(struct text *out, const struct trainers *t, uint32_t m
 	text_add(out, n > shown ? ", ...)" : ")");
 }
 
-/* ---- The line of `status` ---- */
+/* ---- The line in `status` ---- */
 
 static void name_source(struct text *out, const ncclsvc_daemon_info *d)
 {
@@ -110,7 +110,7 @@ static void name_source(struct text *out, const ncclsvc_daemon_info *d)
 	}
 }
 
-/* Workers that were started while there was no MPS. */
+/* Names the devices whose workers were started before MPS. */
 static void name_devices(struct text *out, const struct snapshot *s)
 {
 	const char *before = "; without it: device ";

@@ -38,7 +38,7 @@ static void row(const struct view *v, struct table *t, const ncclsvc_plan_info *
 	units_age(table_cell(t), x->age_ns);
 	table_end(t, TABLE_PLAIN);
 	table_u64(t, x->iterations);
-	/* Groups count from 0, as everywhere. */
+	/* Groups are numbered from 0, as everywhere. */
 	if (x->running < x->groups)
 		text_printf(table_cell(t), "group %u of %u", x->running, x->groups);
 	else

@@ -4,10 +4,10 @@
 #include "view.h"
 
 static const struct table_column columns[] = {
-	{"SESSION", true},   {"PID", true},    {"UID", true},	  {"NAME", false},
-	{"AGE", true},	     {"RING", true},   {"COMMS", true},	  {"SUBMITTED", true},
-	{"COMPLETED", true}, {"FAILED", true}, {"REGIONS", true}, {"MEMORY", true},
-	{"MPS", false},
+	{"SESSION", true},   {"PID", true},	  {"UID", true},    {"NAME", false},
+	{"JOB", false},	     {"AGE", true},	  {"RING", true},   {"COMMS", true},
+	{"SUBMITTED", true}, {"COMPLETED", true}, {"FAILED", true}, {"REGIONS", true},
+	{"MEMORY", true},    {"MPS", false},
 };
 
 static void row(struct table *t, const ncclsvc_session_info *x)
@@ -17,6 +17,7 @@ static void row(struct table *t, const ncclsvc_session_info *x)
 	table_u64(t, x->uid);
 	text_name(table_cell(t), x->name, sizeof(x->name));
 	table_end(t, TABLE_PLAIN);
+	view_job_cell(t, view_job(x));
 	units_age(table_cell(t), x->age_ns);
 	table_end(t, TABLE_PLAIN);
 	if (x->ring_entries)
@@ -41,6 +42,8 @@ static void element(struct json *j, const ncclsvc_session_info *x)
 	put_i64(j, "pid", x->pid);
 	put_u64(j, "uid", x->uid);
 	put_string(j, "name", x->name, sizeof(x->name));
+	put_string(j, "job", x->job[0] ? x->job : NULL, sizeof(x->job));
+	put_string(j, "cgroup", x->cgroup[0] ? x->cgroup : NULL, sizeof(x->cgroup));
 	put_u64(j, "age_ns", x->age_ns);
 	put_u64(j, "ring_entries", x->ring_entries);
 	put_u64(j, "comms", x->comms);
@@ -62,14 +65,16 @@ void view_sessions(const struct view *v)
 		struct json j = view_json_begin(v);
 		put_array(&j, "sessions");
 		for (size_t i = 0; i < s->nsessions; i++)
-			element(&j, &s->sessions[i]);
+			if (view_job_wanted(v->args, view_job(&s->sessions[i])))
+				element(&j, &s->sessions[i]);
 		put_array_end(&j);
 		view_json_end(&j);
 		return;
 	}
 	struct table *t = table_new(columns, sizeof(columns) / sizeof(columns[0]));
 	for (size_t i = 0; i < s->nsessions; i++)
-		row(t, &s->sessions[i]);
+		if (view_job_wanted(v->args, view_job(&s->sessions[i])))
+			row(t, &s->sessions[i]);
 	table_print(t, v->out, v->colour);
 	table_free(t);
 }

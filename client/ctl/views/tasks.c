@@ -38,7 +38,7 @@ static int by_age(const void *pa, const void *pb)
 	return order ? order : by_place(pa, pb);
 }
 
-/* Tasks come in runs of one communicator: remember the last one found. */
+/* Consecutive tasks often have the same communicator, so remember the last one found. */
 struct label_cache {
 	uint64_t id;
 	bool valid;
@@ -60,7 +60,8 @@ static bool wanted(const struct ctl_args *args, const ncclsvc_task_info *x,
 	       (args->pid < 0 || args->pid == x->pid) &&
 	       (!args->state || args->state == x->state) &&
 	       (!args->stuck_ns || (task_is_pending(x) && x->age_ns >= args->stuck_ns)) &&
-	       view_comm_wanted(args, x->comm, comm);
+	       view_comm_wanted(args, x->comm, comm) &&
+	       view_job_wanted(args, comm ? comm->job : NULL);
 }
 
 static enum table_style style(unsigned state)
@@ -149,6 +150,7 @@ static void element(const struct view *v, struct json *j, const ncclsvc_task_inf
 	put_u64(j, "state_ns", x->state_ns);
 	view_json_comm(v->s, j, x->comm);
 	view_json_label(j, "label", comm);
+	put_string(j, "job", comm && comm->job[0] ? comm->job : NULL, NCCLSVC_JOB_BYTES);
 	put_u64(j, "seq", x->seq);
 	put_string(j, "op", ncclsvc_op_name(x->op), SIZE_MAX);
 	put_string(j, "type", x->op == NCCLSVC_BARRIER ? NULL : ncclsvc_type_name(x->type),

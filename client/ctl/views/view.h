@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What each command shows, as a table or as JSON. Pure: all they know is in struct view. */
+ * What each command shows, as a table or as JSON. These functions depend only on struct view. */
 #ifndef CTL_VIEW_H
 #define CTL_VIEW_H
 
 #include "base/args.h"
 #include "base/json.h"
 #include "base/snapshot.h"
+#include "base/table.h"
 #include "doctor/doctor.h"
 #include "why/why.h"
 
 #define CTL_SCHEMA    1
-#define VIEW_SENTENCE 512 /* room for how a task ended, in words */
+#define VIEW_SENTENCE 512 /* room for a sentence on how a task ended */
 
 struct view {
 	const struct ctl_args *args;
@@ -37,7 +38,7 @@ void view_why(const struct view *v, const struct why_report *report);
 void view_version(const struct view *v, const char *version);
 void view_cancelled(const struct view *v, uint64_t cancelled);
 
-/* False: the parameters make no world, ncclsvc_last_error says why. */
+/* False: the parameters do not form a world, and ncclsvc_last_error says why. */
 bool view_groups(const struct view *v);
 
 /* "nccl" or "mpi" */
@@ -45,17 +46,18 @@ const char *view_transport(unsigned transport);
 
 /* "yes", "no", "other" or "unknown" */
 const char *mps_name(unsigned mps);
-/* The line on MPS in status, and its object in JSON: null without GPUs. */
+/* The MPS line in status, and its JSON object: null without GPUs. */
 void view_mps_line(const struct view *v);
 void view_mps_json(const struct view *v, struct json *j);
 
-/* A paragraph; broken at spaces on a terminal, with further lines indented, else one line. */
+/* A paragraph. On a terminal it is broken at spaces, and continuation lines are indented; otherwise
+ * it is one line. */
 void view_paragraph(const struct view *v, size_t indent, const char *s);
 
-/* The keys every answer begins with, and its end. */
+/* The keys with which every answer begins, and its end. */
 struct json view_json_begin(const struct view *v);
 void view_json_end(struct json *j);
-/* A communicator's label as shown: its own, or "-" if it has none or is unknown. */
+/* A communicator's label as shown: its own, or "-" if it has none or it is unknown. */
 void view_label(struct text *out, const ncclsvc_comm_info *comm);
 void view_json_label(struct json *j, const char *key, const ncclsvc_comm_info *comm);
 /* "comm", and "comm_node": whose number it is, null for the asked daemon's. */
@@ -74,7 +76,13 @@ void view_silence(const struct view *v, const struct why_report *told);
 bool view_failed_lately(const ncclsvc_daemon_info *d);
 /* The daemon's last failure, or null. */
 void view_json_failure(struct json *j, const ncclsvc_daemon_info *d);
-/* True if args->comm names this communicator, or none in particular. */
+/* True if args->comm names this communicator, or no particular one. */
 bool view_comm_wanted(const struct ctl_args *args, uint64_t id, const ncclsvc_comm_info *comm);
+/* True if args->job names this job (NULL: unknown), or none in particular. */
+bool view_job_wanted(const struct ctl_args *args, const char *job);
+/* A session's job as it says, else its control group. */
+const char *view_job(const ncclsvc_session_info *session);
+/* "-" if it is empty. */
+void view_job_cell(struct table *t, const char job[NCCLSVC_JOB_BYTES]);
 
 #endif

@@ -112,7 +112,7 @@ static void finding_json(struct json *j, const struct view *v, const struct why_
 	put_object(j, NULL);
 	view_json_comm(v->s, j, f->comm);
 	view_json_label(j, "label", snapshot_comm(v->s, f->comm));
-	if (f->op)
+	if (f->op && f->seq != WHY_NO_SEQ)
 		put_u64(j, "seq", f->seq);
 	else
 		put_null(j, "seq");
@@ -153,7 +153,7 @@ static void finding_json(struct json *j, const struct view *v, const struct why_
 		put_object(j, NULL);
 		view_json_comm(v->s, j, a->comm);
 		view_json_label(j, "label", snapshot_comm(v->s, a->comm));
-		if (a->op)
+		if (a->op && a->seq != WHY_NO_SEQ)
 			put_u64(j, "seq", a->seq);
 		else
 			put_null(j, "seq");
@@ -201,6 +201,22 @@ static void why_json(const struct view *v, const struct why_report *r)
 	view_json_end(&j);
 }
 
+/* A line for the daemon's watcher (daemon/server/watcher.c), fields parted by tabs: communicator,
+ * position, graph (0: none), operation (empty: JOIN), ranks that wait, ranks of it that they wait
+ * for, cause, text. */
+static void finding_line(struct text *out, const struct why_finding *f)
+{
+	text_printf(out, "%llu\t%llu\t%u\t%s\t", (unsigned long long)f->comm,
+		    f->op ? (unsigned long long)f->seq : 0, f->graph, f->op ? f->op : "");
+	for (size_t i = 0; i < f->nwaiting && i < NCCLSVC_MISSING_SHOWN; i++)
+		text_printf(out, "%s%d", i ? "," : "", f->waiting[i]);
+	text_char(out, '\t');
+	for (size_t i = 0, n = 0; i < f->nculprits && n < NCCLSVC_MISSING_SHOWN; i++)
+		if (f->culprits[i].comm == f->comm)
+			text_printf(out, "%s%d", n++ ? "," : "", f->culprits[i].rank);
+	text_printf(out, "\t%s\t%s\n", why_cause_name(f->cause), f->text);
+}
+
 /* Whole paragraphs, the first at least. */
 static void tell_findings(const struct view *v, const struct why_report *r)
 {
@@ -224,6 +240,11 @@ static void tell_findings(const struct view *v, const struct why_report *r)
 
 void view_why(const struct view *v, const struct why_report *r)
 {
+	if (v->args->lines) {
+		for (size_t i = 0; i < r->n; i++)
+			finding_line(v->out, &r->findings[i]);
+		return;
+	}
 	if (v->args->json) {
 		why_json(v, r);
 	} else if (r->n) {

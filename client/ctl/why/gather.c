@@ -125,6 +125,14 @@ struct why_group *why_gather(const struct why *w, const ncclsvc_task_info **held
 		groups = ctl_grow(groups, n, &room, sizeof(*groups));
 		groups[n++] = g;
 	}
+	for (size_t i = 0; i < w->s->ncomms && why_goes_on(w); i++) {
+		struct why_group g = {.comm = &w->s->comms[i], .age_known = true};
+		g.request = why_request(w, g.comm->comm, &g.age_ns);
+		if (!g.request || g.age_ns < w->in->after_ns)
+			continue;
+		groups = ctl_grow(groups, n, &room, sizeof(*groups));
+		groups[n++] = g;
+	}
 	if (n)
 		qsort(groups, n, sizeof(*groups), by_age);
 	*ngroups = n;

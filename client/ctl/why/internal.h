@@ -67,11 +67,13 @@ struct why_path {
 /* From a rank that waits at t to the cause on the side of `rank`, one of those it waits for. */
 void why_walk(struct why *w, const ncclsvc_task_info *t, int32_t rank, struct why_path *best);
 
-/* Tasks of several ranks that are one operation, or (no tasks) a communicator that forms. */
+/* Tasks of several ranks that are one operation, or (no tasks) a communicator that forms, or whose
+ * members wait for others to make the same request. */
 struct why_group {
 	const ncclsvc_task_info **tasks;
 	size_t n;
 	const ncclsvc_comm_info *comm; /* NULL: unknown */
+	uint32_t request;	       /* ncclsvc_request */
 	uint64_t age_ns;
 	bool age_known;
 };
@@ -86,6 +88,10 @@ struct why_group *why_gather(const struct why *w, const ncclsvc_task_info **held
 /* Find who is to blame, and report it. */
 void why_find_tasks(struct why *w, const struct why_group *g, struct why_report *report);
 void why_find_joining(struct why *w, const struct why_group *g, struct why_report *report);
+
+/* requests.c: the first request for which members of the communicator wait; 0: none do. */
+uint32_t why_request(const struct why *w, uint64_t comm, uint64_t *age_ns);
+void why_find_request(struct why *w, const struct why_group *g, struct why_report *report);
 
 /* Takes the finding over, with out as the start of its text; or adds it to an older one that has
  * the same culprits. */
@@ -153,6 +159,7 @@ void why_tell_launched(const struct why *w, const struct why_group *g, const int
 		       size_t n, struct text *out);
 void why_tell_worker(const struct why *w, const struct why_group *g, const ncclsvc_member_info *bad,
 		     struct text *out);
+void why_tell_request(const struct why *w, const struct why_finding *f, struct text *out);
 void why_tell_joining(const struct why *w, const struct why_group *g, const struct why_census *c,
 		      struct text *out);
 

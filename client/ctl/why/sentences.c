@@ -62,7 +62,9 @@ void why_add_comm(const struct why *w, uint64_t id, uint32_t nranks, struct text
 /* "AllReduce #2 of CUDA graph 1" */
 void why_add_operation(const char *op, uint64_t seq, uint32_t graph, struct text *out)
 {
-	text_printf(out, "%s #%llu", op, (unsigned long long)seq);
+	text_add(out, op);
+	if (seq != WHY_NO_SEQ)
+		text_printf(out, " #%llu", (unsigned long long)seq);
 	if (graph)
 		text_printf(out, " of CUDA graph %u", graph);
 }
@@ -409,6 +411,34 @@ void why_tell_waiting(const struct why *w, const struct why_group *g, const stru
 		tell_nodes(w, t, out);
 	if (first && (first->cause == WHY_ELSEWHERE || first->cause == WHY_SILENT))
 		tell_nodes(w, first->step[first->n - 1].t, out);
+}
+
+/* ---- Requests of all members ---- */
+
+void why_tell_request(const struct why *w, const struct why_finding *f, struct text *out)
+{
+	const ncclsvc_comm_info *comm = snapshot_comm(w->s, f->comm);
+	int32_t ranks[9] = {0};
+	for (size_t i = 0; i < f->nwaiting && i < sizeof(ranks) / sizeof(ranks[0]); i++)
+		ranks[i] = f->waiting[i];
+	units_ranks(out, ranks, f->nwaiting, comm ? comm->nranks : 0);
+	capitalize(out, 0);
+	text_add(out, f->nwaiting > 1 ? " have waited " : " has waited ");
+	units_age(out, f->age_ns);
+	text_printf(out, " in %s of ", f->op);
+	why_add_comm(w, f->comm, comm ? comm->nranks : 0, out);
+	if (!f->nculprits) {
+		text_add(out, " for ranks that this node cannot see.");
+		return;
+	}
+	text_add(out, " for ");
+	int32_t *missing = ctl_calloc(f->nculprits, sizeof(*missing));
+	for (size_t i = 0; i < f->nculprits; i++)
+		missing[i] = f->culprits[i].rank;
+	why_add_ranks(w, f->comm, missing, f->nculprits, out);
+	free(missing);
+	text_add(out,
+		 f->nculprits > 1 ? ", which have not called it." : ", which has not called it.");
 }
 
 /* ---- Circles ---- */

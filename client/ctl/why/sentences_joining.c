@@ -51,7 +51,7 @@ static void tell_complete(const struct why *w, const struct why_group *g,
 	text_char(out, '.');
 }
 
-/* " Rank 1 (pid 7) was refused: ranks 0 (pid 6) and 1 (pid 7) ... have both taken device 0." */
+/* " Rank 1 (pid 7) was refused: ranks 0 (pid 6) and 1 (pid 7) ... both use device 0." */
 static void tell_refused(const ncclsvc_comm_info *c, struct text *out)
 {
 	if (!c->refused[0])

@@ -154,6 +154,8 @@ void why_analyse(const struct why_input *in, struct why_report *report)
 	for (; i < ngroups && why_goes_on(&w); i++) {
 		if (groups[i].n)
 			why_find_tasks(&w, &groups[i], report);
+		else if (groups[i].request)
+			why_find_request(&w, &groups[i], report);
 		else
 			why_find_joining(&w, &groups[i], report);
 	}

@@ -25,6 +25,8 @@ enum why_cause {
 	WHY_CAUSES
 };
 
+#define WHY_NO_SEQ UINT64_MAX /* of a request that all members make together */
+
 struct why_culprit {
 	uint64_t comm;
 	int32_t rank;

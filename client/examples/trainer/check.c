@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Bad parameters are refused by name, with what to do, before a rank is started. */
+ * Refuses bad parameters, naming them and the remedy, before any rank is started. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -22,11 +22,11 @@
 static bool check_shape(const struct options *o)
 {
 	if (ranks_of(o) > RANKS_MAX)
-		REFUSE("--data %d x --horizontal %d x --pipeline %d is %d ranks: %d at most",
+		REFUSE("--data %d x --horizontal %d x --pipeline %d is %d ranks: the limit is %d",
 		       o->data, o->horizontal, o->pipeline, ranks_of(o), RANKS_MAX);
 	if (o->single && (ranks_of(o) > 1 || o->rank >= 0))
-		REFUSE("--single is one process: leave --data, --horizontal, --pipeline and --rank "
-		       "out");
+		REFUSE("--single runs one process: omit --data, --horizontal, --pipeline and "
+		       "--rank");
 	if (HIDDEN % o->horizontal)
 		REFUSE("--horizontal %d does not divide the model's width of %d", o->horizontal,
 		       HIDDEN);
@@ -36,7 +36,7 @@ static bool check_shape(const struct options *o)
 		REFUSE("--rank %d: --data %d x --horizontal %d x --pipeline %d has ranks 0 to %d",
 		       o->rank, o->data, o->horizontal, o->pipeline, ranks_of(o) - 1);
 	if (o->kill_rank >= ranks_of(o))
-		REFUSE("--kill %d: there are ranks 0 to %d", o->kill_rank, ranks_of(o) - 1);
+		REFUSE("--kill %d: ranks are 0 to %d", o->kill_rank, ranks_of(o) - 1);
 	if (ranks_of(o) % o->nodes)
 		REFUSE("--nodes %d does not divide the %d ranks", o->nodes, ranks_of(o));
 	return true;
@@ -51,7 +51,7 @@ static bool check_steps(const struct options *o)
 		       o->steps, o->accumulate);
 	if (o->checkpoints && o->interval % o->accumulate)
 		REFUSE("--every %" PRIu64 " is not a multiple of --accumulate %" PRIu64
-		       ": a checkpoint is taken after an update",
+		       ": checkpoints are taken only after an update",
 		       o->interval, o->accumulate);
 	if (o->batch % unit)
 		REFUSE("--batch %" PRIu64 " is not a multiple of %" PRIu64
@@ -63,16 +63,15 @@ static bool check_steps(const struct options *o)
 static bool check_optimizer(const struct options *o)
 {
 	if (o->zero && o->data < 2)
-		REFUSE("--zero divides the optimizer among replicas: it needs --data 2 at least");
+		REFUSE("--zero divides the optimizer among replicas: it needs at least --data 2");
 	if (o->nccl && !o->cuda)
-		REFUSE("--nccl is for --device cuda: host memory does not go through NCCL");
+		REFUSE("--nccl needs --device cuda: host memory does not go through NCCL");
 	if (o->nccl && (o->rank >= 0 || o->single))
-		REFUSE("--nccl is checked before the ranks are started: leave --rank and --single "
-		       "out");
+		REFUSE("--nccl is checked before the ranks are started: omit --rank and --single");
 	return true;
 }
 
-/* Files that cannot be written: a rank would find out after its first steps. */
+/* Checks the files for writing now; a rank would notice only after its first steps. */
 static bool check_files(const struct options *o)
 {
 	int dir = o->checkpoints ? open(o->checkpoints, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
@@ -121,7 +120,7 @@ static bool check_transport(const struct options *o, ncclsvc_session *s)
 		others += devices[i].transport != NCCLSVC_TRANSPORT_NCCL;
 	ncclsvc_list_free(devices);
 	if (o->nccl && others)
-		REFUSE("--nccl: %zu of the daemon's %zu GPUs are not on NCCL (\"ncclsvc-ctl "
+		REFUSE("--nccl: %zu of the daemon's %zu GPUs do not use NCCL (\"ncclsvc-ctl "
 		       "devices\" says why)",
 		       others, n);
 	if (o->zero && (!o->cuda || others))
@@ -130,13 +129,13 @@ static bool check_transport(const struct options *o, ncclsvc_session *s)
 	return true;
 }
 
-/* The world is that of all nodes' daemons. */
+/* The world spans all nodes' daemons. */
 static bool check_world(const struct options *o, const ncclsvc_daemon_info *info)
 {
 	const int ranks = ranks_of(o);
 	if ((uint64_t)info->host_ranks * (uint64_t)o->nodes == (uint64_t)ranks)
 		return true;
-	REFUSE("--data %d x --horizontal %d x --pipeline %d is %d, and the daemon's world has %u "
+	REFUSE("--data %d x --horizontal %d x --pipeline %d is %d, but the daemon's world has %u "
 	       "ranks on %d node%s: start ncclsvcd --ranks %d",
 	       o->data, o->horizontal, o->pipeline, ranks, info->host_ranks * (unsigned)o->nodes,
 	       o->nodes, o->nodes > 1 ? "s" : "", ranks / o->nodes);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Each rank's own files: those of its two newest checkpoints, since another rank may have come one
- * less far. A file appears whole, by its name. With --zero it has the part of the optimizer's state
- * that the rank keeps. */
+ * Each rank's own files: its two newest checkpoints, because another rank may be one behind. A file
+ * is renamed into place when it is complete. With --zero it contains the rank's part of the
+ * optimizer's state. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -13,7 +13,7 @@
 
 #define MAGIC UINT64_C(0x32746e696f70) /* "point2" */
 
-/* Only the same part of a run of the same shape may read it. */
+/* Only the same part of a run with the same shape may read it. */
 struct head {
 	uint64_t magic, step;
 	int32_t data, horizontal, pipeline, zero;
@@ -66,8 +66,8 @@ bool checkpoint_load(struct rank *r, uint64_t step)
 		    fread(r->velocity, sizeof(float), own, f) == own;
 	if (!good)
 		say("cannot read the checkpoint %s: %s", path,
-		    f ? "it is cut, or of a run with another --data, --horizontal, --pipeline or "
-			"--zero"
+		    f ? "it is truncated, or from a run with another --data, --horizontal, "
+			"--pipeline or --zero"
 		      : strerror(errno));
 	if (f)
 		fclose(f);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank.h"
 
-#define SLICE_MS 100 /* between looks at the other ranks */
+#define SLICE_MS 100 /* interval of checks on the other ranks */
 
 /* ---- Joining ---- */
 
@@ -39,7 +39,7 @@ void groups_leave(struct rank *r)
 	r->all = r->data = r->horizontal = r->pipeline = NULL;
 }
 
-/* ---- Waiting, and noticing that somebody went ---- */
+/* ---- Waiting, and noticing that a rank is gone ---- */
 
 typedef ncclsvc_result wait_slice(const struct rank *r, ncclsvc_task task);
 
@@ -101,10 +101,8 @@ ncclsvc_result groups_sum(struct rank *r, ncclsvc_comm *comm, struct buffer *b, 
 	return NCCLSVC_OK;
 }
 
-/* A list fails as soon as a member of the data group has gone. When a rank of another group has
- * gone, a member notices, and closes its session: so these waits end, too, and need not look
- * around.
- */
+/* A list fails as soon as a member of the data group is gone. When a rank of another group is gone,
+ * a member notices and closes its session, so these waits end too and need no checks. */
 
 ncclsvc_result groups_reduce_scatter(struct rank *r)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Starts the ranks, and those that are killed once more. */
+ * Starts the ranks, and restarts those that are killed. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -35,7 +35,7 @@ static void add_number(struct command *c, const char *option, uint64_t value)
 	add(c, option, text);
 }
 
-/* The command line that starts this one rank. */
+/* The command line that starts one rank. */
 static void make_command(struct command *c, const struct options *o, int rank, bool again)
 {
 	*c = (struct command){.argv = {o->program}, .n = 1};
@@ -66,7 +66,7 @@ static void make_command(struct command *c, const struct options *o, int rank, b
 	}
 }
 
-/* The program itself, so that a rank starts as it would by hand. */
+/* Starts this program again, so that a rank starts as it would from a shell. */
 static pid_t start(const struct options *o, int rank, bool again)
 {
 	struct command c;
@@ -83,13 +83,13 @@ static pid_t start(const struct options *o, int rank, bool again)
 	_exit(1);
 }
 
-/* A file that the ranks add their times to. */
+/* Opens a file to which the ranks add their times. */
 static void times_open(void)
 {
 	char number[16];
 	int fd = memfd_create("times", 0);
 	snprintf(number, sizeof(number), "%d", fd);
-	/* All write through one description; at its end, none overwrites another. */
+	/* All ranks share one file description in append mode, so that none overwrites another. */
 	if (fd < 0 || fcntl(fd, F_SETFL, O_APPEND) < 0 || setenv(TIMES_FD, number, 1))
 		unsetenv(TIMES_FD);
 }
@@ -125,7 +125,7 @@ static int run(const struct options *o)
 			continue;
 		running--;
 		if (WIFSIGNALED(status) && restarts++ < RESTARTS) {
-			say("rank %d (pid %d) ended by signal %d: it is started again", k, pid,
+			say("rank %d (pid %d) was ended by signal %d: restarting it", k, pid,
 			    WTERMSIG(status));
 			pids[k] = start(o, k, true);
 			running += pids[k] > 0;

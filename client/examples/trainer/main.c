@@ -9,31 +9,23 @@
 #include "trainer.h"
 
 static const char help[] =
-	"Usage: example_trainer [OPTIONS]\n"
-	"Trains a small language model of characters on D x H x P processes, by the daemon of\n"
-	"$NCCLSVC_SOCKET, whose world has as many ranks (ncclsvcd --ranks N).\n"
-	"\n"
-	"  --data D            replicas, which divide the batch (1)\n"
-	"  --horizontal H      slices of each layer's matrices (1)\n"
-	"  --pipeline P        stages, which divide the layers (1)\n"
-	"  --zero              a replica keeps the optimizer's state of its part alone (ZeRO-1)\n"
-	"  --nccl              refuse to start where GPU memory does not go through NCCL\n"
-	"  --batch N           samples of an update (64)\n"
-	"  --accumulate N      steps of an update, which divide the batch (1)\n"
-	"  --steps N           how long (100)\n"
-	"  --text FILE         what to learn (README.md)\n"
-	"  --rank R            be this rank only; without: start all of them, and those that are "
-	"killed\n"
-	"                      once more\n"
-	"  --single            the same in one process, without a daemon\n"
-	"  --nodes N           of N daemons, each with an equal part of the ranks; in\n"
-	"                      $NCCLSVC_SOCKET, %r is the node (1)\n"
-	"  --device host|cuda  where the buffers are; rank R has GPU R (host)\n"
-	"  --checkpoints DIR   go on from checkpoints there, and write them\n"
-	"  --every N           steps between them (10)\n"
-	"  --losses FILE       append a line \"step loss\" for each step\n"
-	"  --curve             draw them at the end\n"
-	"  --kill R:STEP       rank R kills itself there, in its first life\n";
+	"Usage: example_trainer [OPTIONS]\nTrains a small character-level language model on D x H "
+	"x P processes, with the daemon at\n$NCCLSVC_SOCKET, whose world must have that many ranks "
+	"(ncclsvcd --ranks N).\n\n  --data D            replicas, which divide the batch (1)\n  "
+	"--horizontal H      slices of each layer's matrices (1)\n  --pipeline P        stages, "
+	"which divide the layers (1)\n  --zero              each replica keeps only its part of "
+	"the optimizer's state (ZeRO-1)\n  --nccl              refuse to start if GPU memory does "
+	"not go through NCCL\n  --batch N           samples per update (64)\n  --accumulate N      "
+	"steps per update, which divide the batch (1)\n  --steps N           number of steps "
+	"(100)\n  --text FILE         what to learn (README.md)\n  --rank R            run only "
+	"this rank; default: start all ranks, and restart those that\n                      are "
+	"killed\n  --single            the same in one process, without a daemon\n  --nodes N      "
+	"     use N daemons, each with an equal part of the ranks; in\n                      "
+	"$NCCLSVC_SOCKET, %r is the node (1)\n  --device host|cuda  where the buffers are; rank R "
+	"uses GPU R (host)\n  --checkpoints DIR   write checkpoints there, and continue from "
+	"them\n  --every N           steps between checkpoints (10)\n  --losses FILE       append "
+	"a line \"step loss\" for each step\n  --curve             draw the losses at the end\n  "
+	"--kill R:STEP       rank R kills itself at this step, in its first life\n";
 
 static bool number(const char *s, uint64_t min, uint64_t max, uint64_t *value)
 {
@@ -104,7 +96,7 @@ static bool apply(struct options *o, int option, const char *value)
 	return false;
 }
 
-/* False: refused, and said why. */
+/* False: refused, and the reason was printed. */
 static bool parse(int argc, char **argv, struct options *o, bool *help_wanted)
 {
 	enum { FLAG = 256 };
@@ -144,7 +136,7 @@ static bool parse(int argc, char **argv, struct options *o, bool *help_wanted)
 		}
 	}
 	if (optind < argc)
-		say("no argument \"%s\": see --help", argv[optind]);
+		say("unexpected argument \"%s\": see --help", argv[optind]);
 	return optind == argc;
 }
 

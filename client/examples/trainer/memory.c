@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * CUDA by its driver alone, opened at run time: the program is the same with and without it. */
+ * CUDA through the driver only, opened at run time, so that one program works with and without it.
+ */
 #include "memory.h"
 
 #include <dlfcn.h>
@@ -33,7 +34,7 @@ static bool find(void *library, const char *name, void *function)
 	void *found = dlsym(library, name);
 	memcpy(function, &found, sizeof(found));
 	if (!found)
-		say("the driver has no %s", name);
+		say("the driver lacks %s", name);
 	return found;
 }
 
@@ -79,7 +80,7 @@ struct gpu *gpu_open(int ordinal)
 
 void gpu_close(struct gpu *g)
 {
-	free(g); /* the driver takes the rest when the process ends */
+	free(g); /* the driver frees the rest when the process ends */
 }
 
 struct CUstream_st *gpu_stream(const struct gpu *g)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What one rank adds up alone, it adds in a fixed order of floats; what is divided among the ranks
- * of a horizontal group, as integers (fixed.h). */
+ * Sums within one rank are added as floats in a fixed order; sums that a horizontal group shares
+ * are integers (fixed.h). */
 #include "model.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ static void multiply(const float *w, const float *b, const float *in, float *out
 			out[k] += in[i] * w[i * nout + k];
 }
 
-/* The gradient by the input. */
+/* The gradient with respect to the input. */
 static float back(const float *row, const float *dout, size_t nout)
 {
 	float sum = 0;
@@ -28,7 +28,7 @@ static float back(const float *row, const float *dout, size_t nout)
 	return sum;
 }
 
-/* The gradients by w and b. */
+/* The gradients with respect to w and b. */
 static void collect(float *dw, float *db, const float *in, const float *dout, size_t nin,
 		    size_t nout)
 {
@@ -102,7 +102,7 @@ void layer_input(const float *dy, const int64_t *sums, float *dx)
 
 /* ---- Output ---- */
 
-/* Makes the guesses' probabilities the loss's gradient, and returns the loss. */
+/* Replaces the guesses' probabilities by the loss's gradient, and returns the loss. */
 static double guess(float *logits, uint8_t right)
 {
 	float highest = logits[0], sum = 0;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A rank's life. When anything of it fails because a process or a GPU's worker went, the rank
- * closes its session, comes back, and goes on from the newest checkpoint that all have: the
- * daemon's communicators are still there. The order is that of a training runner: what the rank
- * will be, then its connection, world and plan, then its memory, and last what a checkpoint
- * restores.
- */
+ * A rank's life. When something fails because a process or a GPU's worker is gone, the rank closes
+ * its session, opens a new one, and continues from the newest checkpoint that all ranks have; the
+ * daemon's communicators still exist. The order is that of a training framework: first what the
+ * rank will be, then its connection, world and plan, then its memory, and last the restored
+ * checkpoint. */
 #include "rank.h"
 
 #include <signal.h>
@@ -14,7 +13,7 @@
 
 #define LIVES 20
 
-/* ---- What stays over all lives ---- */
+/* ---- State that survives a reconnect ---- */
 
 static bool make(struct rank *r, const struct options *o)
 {
@@ -98,7 +97,7 @@ static ncclsvc_result connect_all(struct rank *r)
 	return NCCLSVC_OK;
 }
 
-/* The newest checkpoint that all ranks have. */
+/* Finds the newest checkpoint that all ranks have. */
 static ncclsvc_result restore(struct rank *r, uint64_t *step)
 {
 	*step = checkpoint_newest(r);
@@ -126,7 +125,7 @@ static void disconnect(struct rank *r)
 	r->session = NULL;
 }
 
-/* ---- A life: from the connection to the end, or until somebody goes ---- */
+/* ---- A life: from the connection to the end, or until a rank is gone ---- */
 
 static void tell_start(struct rank *r, uint64_t from)
 {
@@ -155,7 +154,7 @@ static ncclsvc_result live(struct rank *r)
 	TRY(restore(r, &n));
 	for (const uint64_t from = n; n < o->steps; n++) {
 		if (o->kill_rank >= 0 && o->kill_rank == o->rank && n == o->kill_step)
-			raise(SIGKILL); /* as a crash would, in the middle of it all */
+			raise(SIGKILL); /* like a crash in the middle of the work */
 		TRY(step_run(r, n));
 		tell_start(r, from);
 		if (o->checkpoints && (n + 1) % o->interval == 0)
@@ -172,7 +171,7 @@ static bool worth_another(ncclsvc_result result)
 	case NCCLSVC_CANCELLED:
 	case NCCLSVC_WORKER_LOST:
 	case NCCLSVC_DAEMON_LOST:
-	case NCCLSVC_RANK_TAKEN: /* by a process that is about to end */
+	case NCCLSVC_RANK_TAKEN: /* held by a process that is about to end */
 		return true;
 	default:
 		return false;
@@ -186,7 +185,7 @@ int rank_run(const struct options *o, uint64_t start_ns)
 	const bool good = make(&r, o);
 	for (int lives = 0; good && lives < LIVES; lives++) {
 		result = live(&r);
-		if (result && *ncclsvc_last_error()) /* else it has complained */
+		if (result && *ncclsvc_last_error()) /* otherwise an error was printed */
 			say("rank %d: %s", o->rank, ncclsvc_last_error());
 		disconnect(&r);
 		if (!worth_another(result))
@@ -194,7 +193,7 @@ int rank_run(const struct options *o, uint64_t start_ns)
 		r.start_ns = now_ns();
 		r.failed = true;
 		r.stepped = false;
-		usleep(20000); /* others may have to notice, too */
+		usleep(20000); /* other ranks may have to notice too */
 	}
 	const ncclsvc_group *groups = r.stage.layout.groups;
 	if (!result && r.stage.ends && groups[NCCLSVC_GROUP_DATA].index == 0 &&

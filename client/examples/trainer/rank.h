@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One rank: what it has, and how its files work together. Functions that talk to others return a
- * result, and leave the sentence in ncclsvc_last_error(), or have complained if it is SYSTEM. */
+ * One rank's state, and the functions its files share. Functions that communicate return a result,
+ * with the sentence in ncclsvc_last_error(), or SYSTEM if they have already printed an error. */
 #ifndef TRAINER_RANK_H
 #define TRAINER_RANK_H
 
@@ -9,7 +9,7 @@
 #include "memory.h"
 #include "model.h"
 
-#define LIMIT_MS 60000 /* for anything */
+#define LIMIT_MS 60000 /* timeout of every wait */
 
 /* Messages between stages, for each micro-batch: activations and gradients, in and out. */
 enum route { ACT_IN, ACT_OUT, GRAD_IN, GRAD_OUT, ROUTES };
@@ -55,23 +55,24 @@ struct rank {
 
 ncclsvc_result groups_join(struct rank *r);
 void groups_leave(struct rank *r);
-/* Wait, and look at all other ranks meanwhile. */
+/* Waits, and checks on all other ranks meanwhile. */
 ncclsvc_result groups_await(const struct rank *r, ncclsvc_task task);
 ncclsvc_result groups_await_planned(const struct rank *r, ncclsvc_task task);
 ncclsvc_result groups_reset_plan(const struct rank *r);
-/* The first n integers of a buffer become the sums over the group. comm: NULL is a group of one. */
+/* Replaces the first n integers of a buffer by their sums over the group. comm NULL: a group of
+ * one. */
 ncclsvc_result groups_sum(struct rank *r, ncclsvc_comm *comm, struct buffer *b, size_t n);
-/* With --zero: sums of gradients for their owners; their owners' parameters for all. */
+/* With --zero: sums the gradients for their owners; sends the owners' parameters to all. */
 ncclsvc_result groups_reduce_scatter(struct rank *r);
 ncclsvc_result groups_all_gather(struct rank *r);
-/* The least of all ranks' numbers. */
+/* The minimum of all ranks' numbers. */
 ncclsvc_result groups_least(struct rank *r, uint64_t *n);
 ncclsvc_result groups_barrier(struct rank *r);
 
 /* ---- pipeline.c ---- */
 
-/* A step has so many slots. In each, a rank works on the micro-batches that pipeline_forward and
- * pipeline_backward name (-1: none), and exchanges with its neighbours at its end. */
+/* The number of slots of a step. In each, a rank works on the micro-batches that pipeline_forward
+ * and pipeline_backward return (-1: none), and exchanges with its neighbours at the end. */
 int64_t pipeline_slots(const struct rank *r);
 int64_t pipeline_forward(const struct rank *r, int stage, int64_t slot);
 int64_t pipeline_backward(const struct rank *r, int stage, int64_t slot);
@@ -88,9 +89,9 @@ ncclsvc_result step_run(struct rank *r, uint64_t step);
 
 /* ---- checkpoint.c ---- */
 
-/* The newest step that this rank can go on from; 0: the beginning. */
+/* The newest step from which this rank can continue; 0: the beginning. */
 uint64_t checkpoint_newest(const struct rank *r);
-/* Parameters and optimizer. Complain and return false. */
+/* Parameters and optimizer. Print errors and return false. */
 bool checkpoint_load(struct rank *r, uint64_t step);
 bool checkpoint_save(const struct rank *r, uint64_t step);
 

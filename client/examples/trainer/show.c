@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a run shows of itself. */
+ * Output of a run. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -61,7 +61,7 @@ void losses_add(struct losses *l, uint64_t step, double loss)
 		fclose(f);
 }
 
-/* The mean of each part of the run; a part that an earlier life has seen shows nothing. */
+/* Draws the mean of each part of the run; a part that an earlier life ran is empty. */
 void losses_close(struct losses *l)
 {
 	const uint64_t steps = l->options->steps;

@@ -21,9 +21,9 @@ enum kind { EMBEDDINGS, W1, B1, W2, B2, W3, B3 };
 
 struct tensor {
 	enum kind kind;
-	int layer;	 /* of W1 to B2 */
+	int layer;	 /* for W1 to B2 */
 	int64_t dims[2]; /* of this rank's slice */
-	size_t n, at;	 /* elements, and the first one's place */
+	size_t n, at;	 /* number of elements, and offset of the first one */
 };
 
 #define TENSORS_MAX (3 + 4 * LAYERS)
@@ -32,24 +32,24 @@ struct tensor {
 struct stage {
 	ncclsvc_layout layout;
 	int first, end;	   /* layers */
-	bool begins, ends; /* has the embedding, the output */
-	size_t hidden;	   /* of a layer's inner width, here */
+	bool begins, ends; /* has the embedding; has the output */
+	size_t hidden;	   /* this rank's part of a layer's inner width */
 	struct tensor tensors[TENSORS_MAX];
-	size_t n_tensors, n; /* n: elements in all */
+	size_t n_tensors, n; /* n: total number of elements */
 	size_t own, own_end; /* the elements that this rank updates */
 	/* With --zero: the tensors, cut where the elements of one rank of the data group end. */
 	ncclsvc_view views[VIEWS_MAX];
 	size_t n_views;
 };
 
-/* The stage of a rank. Complains and returns false if it cannot be. */
+/* Computes a rank's stage. If there can be none, prints an error and returns false. */
 bool stage_make(struct stage *s, const struct options *o, int rank);
-/* Deterministic initial values: those of the same element are the same on any number of ranks. */
+/* Deterministic initial values: an element has the same value on any number of ranks. */
 void stage_init(const struct stage *s, float *parameters);
-/* The list of views at `base`, as the library takes it; `list` has room for n_views. */
+/* The list of views at `base` for the library; `list` has room for n_views. */
 void stage_list(const struct stage *s, void *base, ncclsvc_type type, ncclsvc_tensor *list);
 
-/* Where the tensors are in a vector of parameters, or of gradients. */
+/* Where the tensors are in a vector of parameters or gradients. */
 struct layer {
 	float *w1, *b1, *w2, *b2; /* [WIDTH][hidden], [hidden], [hidden][WIDTH], [WIDTH] */
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A step: the micro-batches go forward and backward, and after --accumulate steps the gradients'
- * sum over the data group updates the parameters. */
+ * A step: forward and backward passes of the micro-batches. Every --accumulate steps, the
+ * gradients' sum over the data group updates the parameters. */
 #include <string.h>
 
 #include "fixed.h"
@@ -89,7 +89,7 @@ static ncclsvc_result through_pipeline(struct rank *r)
 	return r->plan ? groups_reset_plan(r) : NCCLSVC_OK;
 }
 
-/* With --zero, this rank updates what it owns, and the others give it the rest. */
+/* With --zero, this rank updates its own part, and gets the rest from the others. */
 static ncclsvc_result update(struct rank *r)
 {
 	const struct stage *s = &r->stage;

@@ -28,20 +28,20 @@
 
 #define RANKS_MAX 64
 
-#define CONTEXT	   8  /* characters that the next one is guessed from */
-#define EMBEDDING  12 /* numbers for each */
+#define CONTEXT	   8  /* characters from which the next one is predicted */
+#define EMBEDDING  12 /* numbers per character */
 #define WIDTH	   (CONTEXT * EMBEDDING)
 #define HIDDEN	   48  /* a layer's inner width, which horizontal parallelism divides */
-#define LAYERS	   4   /* pipeline parallelism divides them */
+#define LAYERS	   4   /* divided by pipeline parallelism */
 #define CHARACTERS 128 /* ASCII */
-#define MICRO	   8   /* samples in a micro-batch, which goes through the pipeline as one */
+#define MICRO	   8   /* samples in a micro-batch, the unit that goes through the pipeline */
 
 struct options {
 	const char *text, *checkpoints, *losses; /* files; NULL: none */
 	const char *program;
 	uint64_t steps, interval; /* interval: steps between checkpoints */
-	uint64_t batch;		  /* samples of an update, of all replicas */
-	uint64_t accumulate;	  /* steps of an update */
+	uint64_t batch;		  /* samples per update, of all replicas */
+	uint64_t accumulate;	  /* steps per update */
 	int data, horizontal, pipeline;
 	int rank;  /* -1: start all of them */
 	int nodes; /* daemons; in the socket's path, %r is the node */
@@ -56,19 +56,19 @@ static inline int ranks_of(const struct options *o)
 	return o->data * o->horizontal * o->pipeline;
 }
 
-/* Micro-batches of one replica in a step. */
+/* One replica's micro-batches per step. */
 static inline uint64_t micros_of(const struct options *o)
 {
 	return o->batch / ((uint64_t)o->data * o->accumulate * MICRO);
 }
 
-/* ---- check.c: each complains, and returns false ---- */
+/* ---- check.c: prints errors and returns false ---- */
 
-/* True if the options fit each other; else it has said which do not. */
+/* True if the options fit together. */
 bool check_options(const struct options *o);
-/* True if the daemon's world fits the options; else likewise. */
+/* True if the daemon's world fits the options. */
 bool check_daemon(const struct options *o);
-/* A rank's socket; NULL: as the library finds it. The world's first ranks are node 0's. */
+/* A rank's socket; NULL: the library's default. The world's first ranks are node 0's. */
 const char *socket_of(const struct options *o, int rank, char *path, size_t size);
 
 /* ---- text.c ---- */
@@ -82,16 +82,16 @@ struct sample {
 	uint8_t context[CONTEXT], next;
 };
 
-/* Complains and returns false if there is too little. */
+/* Prints an error and returns false if the text is too short. */
 bool text_read(struct text *t, const char *path);
 void text_free(struct text *t);
-/* Micro-batch `micro` of the run, counted over all steps and replicas. */
+/* Micro-batch number `micro` of the run, counted over all steps and replicas. */
 void text_samples(const struct text *t, uint64_t micro, struct sample samples[MICRO]);
 
 /* ---- rank.c, launch.c ---- */
 
-/* Trains as options->rank, or as one process without a daemon; start_ns: when the process started.
- * The exit status. */
+/* Trains as options->rank, or as one process without a daemon. start_ns: when the process started.
+ * Returns the exit status. */
 int rank_run(const struct options *o, uint64_t start_ns);
 int launch_run(const struct options *o);
 
@@ -102,17 +102,17 @@ __attribute__((format(printf, 1, 2))) void say(const char *format, ...);
 
 #define TIMES_FD "TRAINER_TIMES_FD" /* in a rank's environment */
 
-/* How long it took until a rank's first step was done. */
+/* The times until a rank's first step was done. */
 struct times {
 	int rank;
 	const char *after; /* "start" of the process, or "failure" of another one */
 	uint64_t from;	   /* step */
 	double connect_ms, join_ms, plan_ms, step_ms, all_ms;
 };
-/* Shows it, or tells whoever has started the rank. */
+/* Prints it, or sends it to the process that started the rank. */
 void times_add(const struct times *t);
 
-/* What a run shows of itself: losses into the file, and at the end as a curve. */
+/* Output of a run: losses in the file, and a curve at the end. */
 struct losses {
 	const struct options *options;
 	double *by_step; /* [steps] */

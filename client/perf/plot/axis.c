@@ -9,7 +9,7 @@
 
 #define SIZE_MARKS 12 /* at most */
 
-/* Sizes of 0, of blocks that are smaller than an element, stand with 1 byte. */
+/* A size of 0, from blocks smaller than an element, is drawn as 1 byte. */
 static double log2_of(uint64_t bytes)
 {
 	return log2(bytes ? (double)bytes : 1);
@@ -54,9 +54,9 @@ void size_axis_draw(const struct size_axis *a, FILE *f, double bottom)
 
 /* ---- Values ---- */
 
-/* Marks within a power of ten; the wider the range, the fewer. */
+/* Marks within a power of ten; a wider range gets fewer. */
 struct marks {
-	double range; /* the highest value by the lowest, at most */
+	double range; /* maximum ratio of the highest to the lowest value */
 	int n;
 	double of[10];
 };

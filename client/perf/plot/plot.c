@@ -11,12 +11,12 @@
 
 #define WIDTH	     (AXIS_RIGHT + 24)
 #define NOTE_HEIGHT  18
-#define PANEL_HEIGHT 270 /* with its heading, and the sizes below */
+#define PANEL_HEIGHT 270 /* including its heading, and the sizes below */
 #define PLOT_TOP     34	 /* from the panel's top */
 
 void plot_add(struct plot *p, const struct plot_point *point)
 {
-	/* The capacity is the power of two from n on. */
+	/* The capacity is n rounded up to a power of two. */
 	if (!(p->n & (p->n - 1))) {
 		struct plot_point *more = realloc(p->points, (p->n ? 2 * p->n : 1) * sizeof(*more));
 		if (!more) {
@@ -51,7 +51,7 @@ static struct size_axis sizes_of(const struct plot *p)
 	return size_axis_over(low, high);
 }
 
-/* For the values of some series. */
+/* The axis for the values of some series. */
 static struct value_axis values_of(const struct plot *p, unsigned first, unsigned last, double top)
 {
 	double low = INFINITY, high = -INFINITY;
@@ -62,14 +62,14 @@ static struct value_axis values_of(const struct plot *p, unsigned first, unsigne
 			high = is_drawn(s) ? fmax(high, s->high) : high;
 		}
 	}
-	if (first == PLOT_RATIO || low > high) { /* the line at 1 is part of the picture */
+	if (first == PLOT_RATIO || low > high) { /* always include the line at 1 */
 		low = fmin(low, 1);
 		high = fmax(high, 1);
 	}
 	return value_axis_over(low, high, top);
 }
 
-/* The baseline's points are squares: colours alone do not tell the two from each other. */
+/* The baseline's points are squares, because colours alone do not distinguish the two. */
 static void draw_symbol(FILE *f, unsigned series, double x, double y, bool ends)
 {
 	const char *end = ends ? "/>\n" : ">";
@@ -155,7 +155,7 @@ static void draw_bandwidth(FILE *f, const struct plot *p, const struct size_axis
 	draw_series(f, p, PLOT_SERVICE, "service bandwidth", sizes, &v);
 }
 
-/* It paints its own background, so that it is readable on any page. */
+/* The style paints a background, so that the plot is readable on any page. */
 static const char style[] = "<style>\n"
 			    "svg { font: 12px system-ui, sans-serif }\n"
 			    ".page { fill: #ffffff }\n"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A plot over sizes, as an SVG file: a panel with the ratio where there is a baseline, and one with
- * the bandwidth. */
+ * A plot over sizes, as an SVG file: a panel for the ratio if there is a baseline, and one for the
+ * bandwidth. */
 #ifndef PERF_PLOT_H
 #define PERF_PLOT_H
 
@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* A value and its range over the rounds. value NAN: there is none at this size. */
+/* A value and its range over the rounds. If value is NAN, there is none at this size. */
 struct spread {
 	double value, low, high;
 };
@@ -23,17 +23,17 @@ struct plot_point {
 
 #define PLOT_NOTES 3 /* lines under the title */
 
-/* Zero at first. */
+/* Zero-initialized. */
 struct plot {
 	const char *title, *notes[PLOT_NOTES], *command;
-	const char *baseline; /* its name; NULL: there is none */
+	const char *baseline; /* the baseline's name; NULL: there is none */
 	struct plot_point *points;
 	size_t n;
-	bool no_memory; /* some point is lost */
+	bool no_memory; /* some point was lost */
 };
 
 void plot_add(struct plot *plot, const struct plot_point *point);
-/* Errors are the stream's. */
+/* Errors are left in the stream. */
 void plot_write(const struct plot *plot, FILE *f);
 void plot_free(struct plot *plot);
 

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-/* Escaped, and with '?' for what is not printable. */
+/* Writes escaped text, with '?' for unprintable characters. */
 void svg_put(FILE *f, const char *text);
 /* A <text> element. */
 void svg_text(FILE *f, const char *attributes, double x, double y, const char *text);

@@ -26,7 +26,7 @@ uint64_t perf_cpu_ns(void)
 struct pace pace_start(uint64_t every_us)
 {
 	if (every_us)
-		prctl(PR_SET_TIMERSLACK, 1); /* not 50 us late */
+		prctl(PR_SET_TIMERSLACK, 1); /* instead of waking 50 us late */
 	return (struct pace){.every_ns = every_us * 1000, .next_ns = perf_now_ns()};
 }
 
@@ -47,7 +47,7 @@ void pace_wait(struct pace *p)
 	p->next_ns += p->every_ns;
 }
 
-/* Waits for as long as ncclsvc-perf lives: it owns the deadline and closes the socket. */
+/* No timeout: ncclsvc-perf owns the deadline, and closes the socket when it ends. */
 bool command_receive(int fd, struct command *command)
 {
 	ssize_t n;

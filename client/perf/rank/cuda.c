@@ -7,7 +7,7 @@
 #include "gpu_rank.h"
 #include "service.h"
 
-/* Where a full ring is waited for: this many tasks back. */
+/* When the ring is full, wait for the task this many back. */
 #define RECENT 512
 
 struct cuda_rank {
@@ -67,14 +67,14 @@ static bool release(struct rank *r, char *p)
 	return !p || succeeded(r, ncclsvc_mem_free(c->session, p));
 }
 
-/* In place, all is in the one buffer, which is where the result begins. */
+/* In place there is one buffer, and the result is at its start. */
 static char *given(const struct work *w, char *send, char *recv)
 {
 	return w->in_place ? recv : send;
 }
 
-/* The result is a plain AllGather's; but a list's tensors are not divided among the ranks at the
- * same places. */
+/* The result is that of a plain AllGather, but a list's tensors are divided among the ranks at
+ * other offsets. */
 static bool fill_list(struct rank *r, const struct work *w, uint64_t seed)
 {
 	const size_t size = work_type_size(w->type);
@@ -96,7 +96,7 @@ static bool begin(struct rank *r, const struct work *w)
 	return succeeded(r, ncclsvc_stream_set(c->session, c->gpu.stream, flags));
 }
 
-/* Planned tasks leave the stream alone: it is ordered when their group is whole. */
+/* Planned tasks are not on the stream; it is ordered when their group is complete. */
 static ncclsvc_result submit_planned(struct rank *r, const struct work *w, char *send, char *recv)
 {
 	struct cuda_rank *c = own(r);
@@ -134,7 +134,7 @@ static bool submit(struct rank *r, const struct work *w, char *send, char *recv)
 	return succeeded(r, submit_plain(c, w, send, recv));
 }
 
-/* With SYNC_LAST, the stream is ordered behind what was submitted last. */
+/* With SYNC_LAST, orders the stream behind the last submitted task. */
 static ncclsvc_result order(struct cuda_rank *c)
 {
 	ncclsvc_result result = NCCLSVC_OK;
@@ -143,7 +143,7 @@ static ncclsvc_result order(struct cuda_rank *c)
 	return result;
 }
 
-/* The stream goes on past a task that failed, so the communicator is asked. */
+/* The stream continues after a failed task, so ask the communicator. */
 static bool finish(struct rank *r)
 {
 	struct cuda_rank *c = own(r);
@@ -156,7 +156,7 @@ static bool finish(struct rank *r)
 	return succeeded(r, result ? result : ncclsvc_comm_error(c->comm));
 }
 
-/* Operations in kernels pass the daemon by: it counts all others. */
+/* The daemon counts all operations except those in kernels. */
 static bool count_tasks(struct rank *r)
 {
 	ncclsvc_member_info *list = NULL;
@@ -254,7 +254,7 @@ int service_cuda_main(const struct service_options *options, int fd)
 				      .memory = options->memory},
 			      .options = options};
 	struct rank *r = &c.gpu.rank;
-	/* First the session: it leads CUDA to the daemon's MPS. */
+	/* Open the session first, because it directs CUDA to the daemon's MPS. */
 	bool good = succeeded(r, service_open(options, &c.session)) &&
 		    gpu_rank_open(&c.gpu, options->gpus[options->rank]);
 	good = message_send(fd, &r->reply, sizeof(r->reply)) && good && rank_serve(r, fd);

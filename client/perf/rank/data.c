@@ -5,9 +5,8 @@
 
 #define POISON 0xa5
 
-/* Inputs repeat after so many elements, so that large buffers are quickly made and compared. A
- * prime: data that went astray by a block, a chunk or a page does not pass for what belongs there.
- */
+/* Inputs repeat after this many elements, so that large buffers are quick to fill and compare. A
+ * prime, so that data displaced by a block, a chunk or a page is detected. */
 #define PERIOD 65521
 
 static inline uint64_t mix(uint64_t x)
@@ -19,7 +18,7 @@ static inline uint64_t mix(uint64_t x)
 	return x ^ (x >> 32);
 }
 
-/* Evenly one of 0..n-1. */
+/* Uniformly one of 0..n-1. */
 static inline uint32_t below(uint32_t random, uint32_t n)
 {
 	return (uint32_t)(((uint64_t)random * n) >> 32);
@@ -30,7 +29,7 @@ static inline uint32_t of_rank(uint64_t h, uint32_t rank)
 	return (uint32_t)(((h ^ (rank + 1)) * UINT64_C(0x9e3779b97f4a7c15)) >> 32);
 }
 
-/* Up to this, every integer is exact in the type, sums of all ranks included. */
+/* Integers up to this are exact in the type, including sums over all ranks. */
 static uint32_t exact_limit(unsigned type)
 {
 	switch (type) {
@@ -55,7 +54,7 @@ static bool is_signed(unsigned type)
 	return type != NCCLSVC_UINT8 && type != NCCLSVC_UINT32 && type != NCCLSVC_UINT64;
 }
 
-/* What a rank gives to a reduction at one index; h is the index's hash. */
+/* One rank's input to a reduction at one index; h is the index's hash. */
 static inline int32_t operand(const struct work *w, uint32_t limit, bool minus, uint64_t h,
 			      uint32_t rank)
 {
@@ -66,14 +65,14 @@ static inline int32_t operand(const struct work *w, uint32_t limit, bool minus, 
 		return (int32_t)below(own, span + 1) - (minus ? (int32_t)(span / 2) : 0);
 	}
 	case NCCLSVC_PROD: {
-		/* At most five ranks have a 2; the others only change the sign. */
+		/* At most five ranks contribute a 2; the others only change the sign. */
 		uint32_t twos = below(common, (n < 5 ? n : 5) + 1);
 		uint32_t place = rank + below(common * 2654435761u, n);
 		int32_t v = (place < n ? place : place - n) < twos ? 2 : 1;
 		return minus && (own & 1) ? -v : v;
 	}
 	case NCCLSVC_AVG: {
-		/* One rank is above the average by one, another below by as much. */
+		/* One rank is above the average by one, and another below it. */
 		int32_t v = 1 + (int32_t)below(common, limit / n);
 		if (n > 1) {
 			uint32_t up = below(common * 2654435761u, n);
@@ -180,7 +179,7 @@ static uint8_t to_float8e5m2(int64_t v)
 		STORE_AS(double, , each);                                                          \
 	}
 
-/* Where elements come from: one rank's input, or the reduction of all. */
+/* Source of elements: one rank's input, or the reduction of all. */
 enum { REDUCED = -1 };
 
 static void make_exact(const struct work *w, uint64_t seed, int from, uint64_t first, uint64_t n,
@@ -194,7 +193,7 @@ static void make_exact(const struct work *w, uint64_t seed, int from, uint64_t f
 		STORE(w->type, operand(w, limit, minus, mix(seed + first + i), (uint32_t)from))
 }
 
-/* Elements of a copy: the same bits for any type of the same size. */
+/* Elements for a copy: the same bits for all types of the same size. */
 static void make_bits(unsigned type, uint64_t seed, int from, uint64_t first, uint64_t n, void *out)
 {
 	uint64_t base = mix(seed + (uint64_t)from) + first;
@@ -210,7 +209,7 @@ static void make_bits(unsigned type, uint64_t seed, int from, uint64_t first, ui
 	}
 }
 
-/* Elements first..first+n of a source; at most PERIOD of them. */
+/* Elements first..first+n of a source; n is at most PERIOD. */
 static void make(const struct work *w, uint64_t seed, int from, uint64_t first, uint64_t n,
 		 void *out)
 {
@@ -226,13 +225,13 @@ static void make(const struct work *w, uint64_t seed, int from, uint64_t first, 
 	}
 }
 
-/* Part of what a rank must have received: n elements in a row from one source. */
+/* Part of what a rank should receive: n consecutive elements from one source. */
 struct run {
 	int from;
 	uint64_t first, n;
 };
 
-/* The run that starts at element `at` of the rank's received buffer. */
+/* The run that starts at element `at` of the rank's receive buffer. */
 static struct run expected_run(const struct work *w, uint32_t rank, uint64_t at)
 {
 	uint64_t mine = w->count * rank;

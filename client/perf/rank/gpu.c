@@ -14,7 +14,7 @@ bool gpu_load(struct gpu *g)
 {
 	static const struct dynlib_symbol symbols[] = {CUDA_FUNCTIONS(SYMBOL)};
 	*g = (struct gpu){0};
-	/* Never closed: a driver does not survive that. */
+	/* Never closed: the driver does not survive that. */
 	return dynlib_open("libcuda.so.1", symbols, sizeof(symbols) / sizeof(symbols[0]), g,
 			   g->text, sizeof(g->text));
 }
@@ -27,7 +27,7 @@ bool gpu_good(struct gpu *g, CUresult result, const char *call)
 	g->cu.cuGetErrorName(result, &name);
 	g->cu.cuGetErrorString(result, &meaning);
 	snprintf(g->text, sizeof(g->text), "GPU %d: %s: %s (%s)", g->ordinal, call,
-		 name ? name : "unknown error", meaning ? meaning : "no more is known");
+		 name ? name : "unknown error", meaning ? meaning : "no description");
 	return false;
 }
 
@@ -41,7 +41,7 @@ bool gpu_open(struct gpu *g, int ordinal)
 		return false;
 	if (ordinal >= n) {
 		snprintf(g->text, sizeof(g->text),
-			 "there is no GPU %d, only %d of them: choose with --ranks and --gpus",
+			 "there is no GPU %d, only %d GPUs: use --ranks and --gpus to choose",
 			 ordinal, n);
 		return false;
 	}
@@ -114,8 +114,8 @@ bool gpu_free(struct gpu *g, enum memory memory, CUdeviceptr p)
 	       GPU_DO(g, cuMemUnmap, base, size) && GPU_DO(g, cuMemAddressFree, base, size);
 }
 
-/* Multiplies and adds, `spins` times in each thread. The store never happens: it keeps the loop.
- * Compiled by the driver for the GPU it finds. */
+/* Multiplies and adds, `spins` times in each thread. The store never executes, but keeps the
+ * compiler from removing the loop. The driver compiles it for its GPU. */
 static const char busy_ptx[] = ".version 7.0\n"
 			       ".target sm_70\n"
 			       ".address_size 64\n"
@@ -172,7 +172,7 @@ static bool launch(struct gpu *g, CUstream stream, unsigned blocks, uint32_t spi
 
 bool gpu_be_busy(struct gpu *g, CUstream stream, unsigned spins)
 {
-	/* Two full loads of every multiprocessor's 2048 threads. */
+	/* Twice the full load of every multiprocessor's 2048 threads. */
 	return launch(g, stream, (unsigned)g->multiprocessors * 16, spins ? spins : 1);
 }
 

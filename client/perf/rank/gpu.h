@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * One GPU of a rank's process: CUDA's driver opened at run time, the primary context, buffers,
+ * One GPU of a rank's process: the CUDA driver opened at run time, the primary context, buffers,
  * and kernels that only take time. Shared by the ranks of the service and of the NCCL baseline.
- *
  * Functions that can fail return false and leave a sentence in gpu->text. */
 #ifndef PERF_GPU_H
 #define PERF_GPU_H
@@ -34,7 +32,7 @@ struct gpu {
 	CUcontext context;
 	CUmodule module;
 	CUfunction busy;
-	/* The calls for graphs, looked up when the first is needed. */
+	/* Functions for graphs, looked up at first use. */
 	CUresult (*instantiate)(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
 	CUresult (*launch)(CUgraphExec exec, CUstream stream);
 	CUresult (*exec_destroy)(CUgraphExec exec);
@@ -42,9 +40,10 @@ struct gpu {
 	char text[256];
 };
 
-/* Opens libcuda.so.1 and nothing else: also right before fork. */
+/* Only opens libcuda.so.1, which is also safe before a fork. */
 bool gpu_load(struct gpu *gpu);
-/* Loads, and makes the primary context of this process's CUDA device `ordinal` the thread's. */
+/* Loads the driver, and makes the primary context of CUDA device `ordinal` the thread's current
+ * one. */
 bool gpu_open(struct gpu *gpu, int ordinal);
 void gpu_close(struct gpu *gpu);
 
@@ -57,14 +56,14 @@ bool gpu_alloc(struct gpu *gpu, enum memory memory, size_t bytes, CUdeviceptr *p
 /* 0 is allowed. */
 bool gpu_free(struct gpu *gpu, enum memory memory, CUdeviceptr p);
 
-/* Compiles the kernel, at its first call. */
+/* Compiles the kernel at its first call. */
 bool gpu_prepare_busy(struct gpu *gpu);
-/* Puts a kernel on the stream that fills the GPU for a time that `spins` is proportional to. */
+/* Puts a kernel on the stream that fills the GPU for a time proportional to `spins`. */
 bool gpu_be_busy(struct gpu *gpu, CUstream stream, unsigned spins);
-/* One that takes as little time as a kernel can. */
+/* Puts the shortest possible kernel on the stream. */
 bool gpu_be_short(struct gpu *gpu, CUstream stream);
 
-/* Makes what the stream has captured executable. */
+/* Makes an executable graph of what the stream has captured. */
 bool gpu_graph_end(struct gpu *gpu, CUstream stream, CUgraphExec *exec);
 bool gpu_graph_launch(struct gpu *gpu, CUgraphExec exec, CUstream stream);
 bool gpu_graph_destroy(struct gpu *gpu, CUgraphExec exec);

@@ -15,7 +15,7 @@ static bool failed(struct gpu_rank *g)
 	return rank_fail(&g->rank, NCCLSVC_SYSTEM, "%.*s", COMMAND_TEXT_BYTES - 1, g->gpu.text);
 }
 
-/* A driver's call that the command fails with. */
+/* Calls the driver; if it fails, so does the command. */
 #define DO(g, call, ...) (GPU_DO(&(g)->gpu, call, __VA_ARGS__) || failed(g))
 
 static CUdeviceptr device(const char *p)
@@ -78,7 +78,7 @@ bool gpu_rank_release(struct rank *r, char *p)
 	return gpu_free(&g->gpu, g->memory, device(p)) || failed(g);
 }
 
-/* Registered with the driver if it can be: copies are several times faster. */
+/* Registered with the driver if possible, which makes copies several times faster. */
 bool gpu_rank_stage(struct rank *r, size_t bytes)
 {
 	struct gpu_rank *g = own(r);
@@ -91,7 +91,7 @@ bool gpu_rank_stage(struct rank *r, size_t bytes)
 	return true;
 }
 
-/* By way of the stream: the copy is over before anything that is put there next. */
+/* The copy uses the stream, so it is over before anything put there next. */
 bool gpu_rank_put(struct rank *r, char *to, const char *from, uint64_t bytes)
 {
 	struct gpu_rank *g = own(r);
@@ -131,9 +131,9 @@ bool gpu_rank_barrier(struct rank *r)
 	       backend->finish(r);
 }
 
-/* Puts a short kernel on the stream, as the last work of a trainer's stream is a kernel. After a
- * copy, what waits on the stream waits in the copy engine's queue, which sees that its wait is over
- * up to 8 us later. */
+/* Puts a short kernel on the stream, because a trainer's stream usually ends with a kernel. After a
+ * copy, a wait on the stream sits in the copy engine's queue, which notices its end up to 8 us
+ * late. */
 bool gpu_rank_prepare(struct rank *r)
 {
 	struct gpu_rank *g = own(r);
@@ -163,7 +163,7 @@ bool gpu_rank_short_kernel(struct rank *r)
 
 /* ---- Graphs ---- */
 
-/* Kernels are loaded before: that is no part of a capture. */
+/* Loads the kernels first, which must not happen during a capture. */
 bool gpu_rank_capture_begin(struct rank *r)
 {
 	struct gpu_rank *g = own(r);

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What ranks of the service and of NCCL have in common on a GPU. */
+ * What ranks of the service and of NCCL share on a GPU. */
 #ifndef PERF_GPU_RANK_H
 #define PERF_GPU_RANK_H
 
 #include "gpu.h"
 #include "rank.h"
 
-/* Backends have it as the first member of theirs. */
+/* The first member of a backend's own struct. */
 struct gpu_rank {
 	struct rank rank;
 	struct gpu gpu;
 	CUstream stream, compute;
 	char *spot;  /* 64 bytes, for barriers */
-	bool pinned; /* rank.host is */
+	bool pinned; /* rank.host is pinned */
 	enum memory memory;
 	CUgraphExec graph;
 };
 
-/* Opens the GPU and the streams. On failure rank.reply says why. */
+/* Opens the GPU and the streams. On failure rank.reply has the reason. */
 bool gpu_rank_open(struct gpu_rank *g, int ordinal);
-/* Frees all, but for buffers of MEMORY_LENT. */
+/* Frees everything, except buffers of MEMORY_LENT. */
 void gpu_rank_close(struct gpu_rank *g);
 
 /* Functions of a backend. */
@@ -40,7 +40,7 @@ bool gpu_rank_launch(struct rank *r);
 bool gpu_rank_drop(struct rank *r);
 bool gpu_rank_free_memory(struct rank *r, size_t *bytes);
 
-/* Those that are the same for all backends on GPUs. */
+/* The functions that all GPU backends share. */
 #define GPU_RANK_BACKEND                                                                           \
 	.stage = gpu_rank_stage, .put = gpu_rank_put, .get = gpu_rank_get, .wait = gpu_rank_wait,  \
 	.barrier = gpu_rank_barrier, .prepare = gpu_rank_prepare, .compute = gpu_rank_compute,     \

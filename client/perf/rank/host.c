@@ -5,8 +5,8 @@
 
 #include "service.h"
 
-/* Operations in flight, unless each is waited for: within what a session without a ring may have
- * pending. */
+/* Operations in flight, unless each one is waited for: at most what a session without a ring may
+ * have pending. */
 #define WINDOW 32
 
 struct host_rank {
@@ -76,7 +76,7 @@ static ncclsvc_result wait_for(struct host_rank *h, const ncclsvc_task task[2])
 	return result;
 }
 
-/* Until so many are in flight. */
+/* Waits until at most that many are in flight. */
 static bool wait_until(struct rank *r, uint64_t in_flight)
 {
 	struct host_rank *h = own(r);

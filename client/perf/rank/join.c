@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * COMMAND_JOIN_AND_PLAN: one communicator to wait for the others in, then another by the clock, and
- * a plan on it. */
+ * COMMAND_JOIN_AND_PLAN: joins one communicator to wait for the others, then another one that is
+ * timed, and commits a plan on it. */
 #include <string.h>
 
 #include "service.h"
@@ -54,7 +54,7 @@ ncclsvc_result service_join_and_plan(ncclsvc_session *session, const struct serv
 		result = time_plan(&j, comm, &plan, reply);
 	if (!result && device != NCCLSVC_DEVICE_HOST)
 		result = service_limit(session, &reply->peer_bytes);
-	if (!result) /* no rank gives up what others still wait for */
+	if (!result) /* no rank may stop while others still wait for it */
 		result = service_barrier(session, o, first);
 	ncclsvc_result ended[] = {ncclsvc_plan_terminate(plan.plan, o->timeout_ms),
 				  ncclsvc_comm_leave(comm), ncclsvc_comm_leave(first)};

@@ -24,7 +24,7 @@ static uint64_t total_of(const struct work *w)
 	return w->count * w->nranks;
 }
 
-/* Where a rank's range ends; the work's sizes have been checked. */
+/* End of a rank's range; the work's sizes have been checked. */
 static uint64_t end_of(const struct work *w, uint32_t rank)
 {
 	ncclsvc_partition p = {0};
@@ -39,7 +39,7 @@ void lists_own(const struct service_lists *l, const struct work *w, uint64_t *fi
 	*end = end_of(w, (uint32_t)l->rank);
 }
 
-/* Each rank's range in equal parts, but for the last. */
+/* Divides each rank's range into equal parts, except the last one. */
 static void cut(struct service_lists *l, const struct work *w, char *from, char *to)
 {
 	const size_t size = work_type_size(w->type), n = (size_t)w->nranks * l->per_rank;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * ncclsvc-perf-mpi: the baseline of ncclsvc-perf, a plain Open MPI program with blocking calls. Run
- * by ncclsvc-perf under mpirun; its argument is ncclsvc-perf's socket. */
+ * ncclsvc-perf-mpi: the MPI baseline of ncclsvc-perf, a plain Open MPI program with blocking calls.
+ * ncclsvc-perf runs it under mpirun, with its socket as the argument. */
 #include <errno.h>
 #include <limits.h>
 #include <mpi.h>
@@ -14,7 +13,7 @@
 
 #define FINALIZE_S 10
 
-/* Of a type that work_mpi_can admits to reductions. */
+/* A type for which work_mpi_can allows reductions. */
 static MPI_Datatype reduction_type(unsigned type)
 {
 	switch (type) {
@@ -61,12 +60,12 @@ static MPI_Op reduction(unsigned redop)
 	case NCCLSVC_MIN:
 		return MPI_MIN;
 	}
-	return MPI_SUM; /* and for avg, which then divides */
+	return MPI_SUM; /* also for avg, which then divides */
 }
 
 struct mpi_rank {
 	struct rank rank;
-	/* What `begin` was called for: */
+	/* The type and operation that `begin` was called for: */
 	MPI_Datatype type;
 	int count;
 	bool derived;
@@ -92,7 +91,7 @@ static bool begin(struct rank *r, const struct work *w)
 	return true;
 }
 
-/* The calls block: there is nothing to wait for. */
+/* The calls block, so there is nothing to wait for. */
 static bool finish(struct rank *r)
 {
 	struct mpi_rank *m = own(r);
@@ -129,8 +128,8 @@ static void divide(unsigned type, void *data, uint64_t n, int ranks)
 	}
 }
 
-/* MPI_Reduce_scatter_block leaves its result at the start, and MPI_Bcast's root keeps what it has
- * in its one buffer. */
+/* MPI_Reduce_scatter_block puts its result at the start, and MPI_Bcast's root has only one buffer.
+ */
 static char *result(struct rank *r, const struct work *w, char *send, char *recv)
 {
 	if (w->op == NCCLSVC_REDUCE_SCATTER && w->in_place)
@@ -138,7 +137,7 @@ static char *result(struct rank *r, const struct work *w, char *send, char *recv
 	return w->op == NCCLSVC_BROADCAST && r->rank == w->root ? send : recv;
 }
 
-/* send and recv are where they are for the service: in place, within r->recv. */
+/* send and recv have the same addresses as for the service: in place, within r->recv. */
 static bool submit(struct rank *r, const struct work *w, char *send, char *recv)
 {
 	const struct mpi_rank *m = own(r);
@@ -250,7 +249,7 @@ int main(int argc, char **argv)
 	close(fd);
 	free(r->send);
 	free(r->recv);
-	/* A rank that died leaves the others waiting in there. */
+	/* MPI_Finalize waits forever if another rank has died. */
 	alarm(FINALIZE_S);
 	MPI_Finalize();
 	return 0;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * ncclsvc-perf-nccl: the baseline of ncclsvc-perf on GPUs, a plain NCCL program with a process for
- * each. Run by ncclsvc-perf; its arguments are ncclsvc-perf's socket, its rank, how many there
- * are, and its GPU. */
+ * ncclsvc-perf-nccl: the NCCL baseline of ncclsvc-perf, a plain NCCL program with a process per
+ * GPU. ncclsvc-perf runs it; its arguments are ncclsvc-perf's socket, its rank, the number of
+ * ranks, and its GPU. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +65,7 @@ static bool join(struct rank *r, const struct command *c)
 	ncclUniqueId id;
 	_Static_assert(sizeof(id) == sizeof(c->id), "an id of either fits into a command");
 	memcpy(&id, c->id, sizeof(id));
-	/* NULL: NCCL's own configuration. */
+	/* NULL: NCCL's default configuration. */
 	return DO(r, ncclCommInitRankConfig, &nccl_of(r)->comm, r->nranks, id, r->rank, NULL);
 }
 
@@ -112,7 +111,7 @@ static ncclResult_t call(struct rank *r, const struct work *w, const char *from,
 		return n->ncclScatter(from, to, count, type, w->root, comm, stream);
 	case PERF_SENDRECV:
 		return send_and_receive(r, n, w, from, to);
-	case NCCLSVC_BARRIER: /* NCCL has none; this is how its users make one */
+	case NCCLSVC_BARRIER: /* NCCL has no barrier; this is the usual substitute */
 		return n->ncclAllReduce(spot, spot, 1, NCCLSVC_INT8, NCCLSVC_SUM, comm, stream);
 	}
 	return ncclInvalidUsage;
@@ -130,7 +129,8 @@ static bool finish(struct rank *r)
 	       good(r, error, "communicator");
 }
 
-/* NCCL listens for a communicator in the process that made its id: rank 0, which lives on. */
+/* For a communicator, NCCL listens in the process that created its id: rank 0, which stays alive.
+ */
 static bool say_hello(struct rank *r, int fd)
 {
 	struct hello hello = {.rank = r->rank, .nranks = r->nranks};
@@ -161,8 +161,8 @@ static int run(struct nccl_rank *own, const char *socket, int gpu)
 	char text[COMMAND_TEXT_BYTES];
 	if (!load(n, text, sizeof(text)))
 		return complain(r, text);
-	mps_leave(); /* that of the daemon beside it is not NCCL's */
-	/* First: ncclsvc-perf expects a hello as soon as a rank connects. */
+	mps_leave(); /* the daemon's MPS is not for the baseline */
+	/* Open the GPU first: ncclsvc-perf expects a hello as soon as a rank connects. */
 	if (!gpu_rank_open(&own->gpu, gpu))
 		return complain(r, r->reply.text);
 	int fd = command_connect(socket);
@@ -174,7 +174,7 @@ static int run(struct nccl_rank *own, const char *socket, int gpu)
 	}
 	bool well = rank_serve(r, fd);
 	close(fd);
-	/* A rank that failed leaves the others waiting in there. */
+	/* The call waits forever if another rank has failed. */
 	alarm(DESTROY_S);
 	if (n->comm)
 		(void)(well ? n->ncclCommDestroy(n->comm) : n->ncclCommAbort(n->comm));

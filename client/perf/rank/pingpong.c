@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The least that a service can cost: in the place of each operation, a message to another process
- * and back, by a SOCK_SEQPACKET socket. */
+ * The lower bound for any service: each operation is a message to another process and back, over a
+ * SOCK_SEQPACKET socket. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 #include "rank.h"
 
-#define BYTES 144 /* as long as a task record with its message header */
+#define BYTES 144 /* the size of a task record with its message header */
 
 struct pingpong_rank {
 	struct rank rank;
@@ -48,7 +48,7 @@ static void echo(int fd)
 		;
 }
 
-/* The child ends when the rank's end of the pair is closed. */
+/* The child ends when the rank closes its end of the pair. */
 static pid_t start_echo(struct pingpong_rank *p, int command_fd)
 {
 	int pair[2];

@@ -15,7 +15,7 @@ bool rank_fail(struct rank *r, ncclsvc_result result, const char *format, ...)
 	return false;
 }
 
-/* ---- Buffers and what is in them ---- */
+/* ---- Buffers and their contents ---- */
 
 struct buffers {
 	char *send, *recv;
@@ -30,7 +30,7 @@ static struct buffers buffers_of(const struct rank *r, const struct work *w)
 	return (struct buffers){r->recv + sides.send_at * size, r->recv + sides.recv_at * size};
 }
 
-/* Where the processor makes and reads what is in a buffer. */
+/* Where the CPU writes and reads a buffer's contents. */
 static char *reachable(const struct rank *r, char *p)
 {
 	return r->backend->put ? r->host : p;
@@ -76,7 +76,7 @@ static bool fill(struct rank *r, const struct work *w, uint64_t seed)
 
 /* ---- Commands ---- */
 
-/* One operation. */
+/* Submits one operation. */
 static bool submit(struct rank *r, const struct work *w)
 {
 	const struct buffers b = buffers_of(r, w);
@@ -84,7 +84,7 @@ static bool submit(struct rank *r, const struct work *w)
 	       r->backend->submit(r, w, b.send, b.recv);
 }
 
-/* n operations are one graph from now on. */
+/* Captures n operations into the graph that is used from now on. */
 static bool capture(struct rank *r, const struct work *w, uint32_t n)
 {
 	const struct backend *backend = r->backend;
@@ -106,7 +106,7 @@ static bool drop(struct rank *r)
 	return good;
 }
 
-/* n is a multiple of a graph's operations. */
+/* n is a multiple of the graph's number of operations. */
 static bool submit_all(struct rank *r, const struct work *w, uint64_t n, struct pace *pace)
 {
 	const struct backend *backend = r->backend;
@@ -115,7 +115,7 @@ static bool submit_all(struct rank *r, const struct work *w, uint64_t n, struct 
 		const uint64_t before = pace->every_ns ? perf_cpu_ns() : 0;
 		pace_wait(pace);
 		if (pace->every_ns)
-			cpu += perf_cpu_ns() - before; /* the pause is no part of a submission */
+			cpu += perf_cpu_ns() - before; /* the pause is not part of a submission */
 		const uint64_t start = r->samples ? perf_now_ns() : 0;
 		if (!(r->graph ? backend->launch(r) : submit(r, w)))
 			return false;
@@ -137,7 +137,7 @@ static bool run_series(struct rank *r, const struct work *w, uint64_t n, enum sy
 		      (!backend->finish || backend->finish(r)));
 }
 
-/* The time includes what other processes do on the GPU meanwhile. */
+/* The time includes other processes' concurrent work on the GPU. */
 static bool join(struct rank *r, const struct command *c)
 {
 	const struct backend *backend = r->backend;
@@ -242,8 +242,8 @@ bool rank_serve(struct rank *r, int fd)
 	struct command c;
 	bool good = true, heard = true;
 	while (heard && command_receive(fd, &c) && c.kind != COMMAND_QUIT) {
-		/* A failed rank stays until ncclsvc-perf has heard the others, or they would only
-		 * report that this one left. */
+		/* A failed rank stays until ncclsvc-perf has heard from the others; otherwise they
+		 * would only report that it left. */
 		if (!good)
 			continue;
 		r->reply = (struct reply){0};

@@ -44,7 +44,7 @@ static ncclsvc_result send_and_receive(ncclsvc_session *session, ncclsvc_comm *c
 	ncclsvc_result result = ncclsvc_group_begin(session);
 	if (result)
 		return result;
-	/* An operation refused in between makes group_end fail with its error. */
+	/* If an operation in between is refused, group_end fails with its error. */
 	(void)ncclsvc_send(send, w->count, w->type, (rank + 1) % n, comm, &task[0]);
 	(void)ncclsvc_recv(recv, w->count, w->type, (rank + n - 1) % n, comm, &task[1]);
 	return ncclsvc_group_end(session);
@@ -110,7 +110,7 @@ ncclsvc_result service_limit(ncclsvc_session *session, uint64_t *bytes)
 	return result;
 }
 
-/* So many, that a reset is seldom; and so few, that all fit into the ring. */
+/* Enough that resets are rare, few enough that all fit into the ring. */
 #define PLAN_GROUPS 128
 
 ncclsvc_result service_plan_start(struct service_plan *p, ncclsvc_comm *comm, int timeout_ms)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * One piece of work to measure: an operation with its sizes. Shared by the service's ranks and by
- * the MPI baseline, so that both do, count and check the same thing. */
+ * An operation to measure, with its sizes. Shared by the service's ranks and the baselines, so that
+ * all do, count and check the same. */
 #ifndef PERF_WORK_H
 #define PERF_WORK_H
 
@@ -13,7 +12,7 @@
 
 #define PERF_SENDRECV NCCLSVC_SEND /* rank r sends to r + 1 and receives from r - 1 */
 
-/* One rank's sums and products must stay exact in int8 for any order of the ranks. */
+/* One rank's sums and products must be exact in int8 for any order of the ranks. */
 #define PERF_RANKS_MAX 127
 #define PERF_GPUS_MAX  64
 
@@ -24,10 +23,10 @@ struct work {
 	uint64_t count; /* elements, as NCCL counts them for this operation */
 };
 
-/* Elements this rank gives and gets; 0 where the operation has no such buffer on the rank. */
+/* Number of elements that this rank sends and receives; 0 if the rank has no such buffer. */
 struct work_sides {
 	uint64_t send, recv;
-	/* In place: where in the one buffer, in elements, each of them starts. */
+	/* In place: offsets, in elements, of both in the one buffer. */
 	uint64_t send_at, recv_at;
 };
 
@@ -36,34 +35,32 @@ bool work_reduces(unsigned op);
 bool work_has_root(unsigned op);
 bool work_can_be_in_place(unsigned op);
 
-/* The largest count whose size is at most `bytes`, as nccl-tests derives it. */
+/* The largest count whose size is at most `bytes`, computed as in nccl-tests. */
 uint64_t work_count(unsigned op, unsigned type, uint32_t nranks, uint64_t bytes);
-/* The size that is printed: the larger of what is sent and received, over all ranks. */
+/* The printed size: the maximum of what is sent and received, over all ranks. */
 uint64_t work_bytes(const struct work *w);
 struct work_sides work_sides(const struct work *w, uint32_t rank);
 
-/* Elements of the derived type that carries counts beyond MPI's int. */
+/* Elements of the derived type for counts beyond MPI's int. */
 #define PERF_MPI_BLOCK 1024
-/* Is there a plain Open MPI call for it? */
+/* Whether a plain Open MPI call does this. */
 bool work_mpi_can(const struct work *w);
 
-/* Types that only GPUs reduce and move. */
+/* Types that only GPUs support. */
 #define PERF_GPU_TYPES (1u << NCCLSVC_FLOAT8E4M3 | 1u << NCCLSVC_FLOAT8E5M2)
-/* These are not reduced. */
+/* These cannot be reduced. */
 #define PERF_MOVED_TYPES                                                                           \
 	(1u << NCCLSVC_BOOL | 1u << NCCLSVC_INT16 | 1u << NCCLSVC_UINT16 | 1u << NCCLSVC_INT4 |    \
 	 1u << NCCLSVC_UINT4)
 /* NCCL has no AllToAll in place. */
 bool work_nccl_can(const struct work *w);
 
-/* GB/s as nccl-tests computes them; 0 for no time. */
+/* In GB/s, as nccl-tests computes them; 0 if there is no time. */
 double work_algbw(const struct work *w, double us);
 double work_busbw(const struct work *w, double us);
 
-/* ---- Inputs and expected results: data.c ----
- *
- * Inputs of reductions are small integers, chosen so that the result is exact in the element type
- * whatever the order; those of copies are arbitrary bits. */
+/* ---- Inputs and expected results: data.c ---- Inputs of reductions are small integers, chosen so
+ * that the result is exact in the element type in any order; those of copies are arbitrary bits. */
 
 #define DATA_GUARD 64 /* bytes after a buffer that must stay as data_poison left them */
 
@@ -71,9 +68,9 @@ double work_busbw(const struct work *w, double us);
 void data_fill(const struct work *w, uint64_t seed, uint32_t rank, void *send);
 /* Overwrites bytes + DATA_GUARD bytes. */
 void data_poison(void *buffer, uint64_t bytes);
-/* Elements of a rank's received buffer that are not exactly the expected ones. */
+/* Number of elements in a rank's receive buffer that differ from the expected ones. */
 uint64_t data_wrong(const struct work *w, uint64_t seed, uint32_t rank, const void *recv);
-/* Guard elements (of one byte) that were overwritten behind `bytes`. */
+/* Number of guard elements (of one byte) after `bytes` that were overwritten. */
 uint64_t data_guard_wrong(const void *buffer, uint64_t bytes);
 
 #endif

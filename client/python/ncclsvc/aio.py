@@ -17,8 +17,8 @@ _Entry = tuple[Callable[[], int], "asyncio.Future[int]"]
 
 
 class _Reader:
-    """What one event loop waits for. It refers to the session, so that the file descriptor is open as long as the loop
-    polls it."""
+    """One event loop's file descriptor. It refers to the session, so that the descriptor stays open as long as the
+    loop polls it."""
 
     def __init__(self, pointer: Pointer) -> None:
         self.pointer = pointer
@@ -26,13 +26,13 @@ class _Reader:
         self.entries: list[_Entry] = []
 
     def end(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In the loop's thread."""
+        """Runs in the loop's thread."""
         if not loop.is_closed():
             loop.remove_reader(self.fd)
 
 
 class Waits:
-    """What coroutines wait for in one session, in any number of event loops. Every wake-up asks all of them."""
+    """All waits of coroutines in one session, in any number of event loops. Every wake-up checks all of them."""
 
     def __init__(self, pointer: Callable[[], Pointer], thread: ThreadState) -> None:
         self._pointer = pointer
@@ -41,9 +41,9 @@ class Waits:
         self._readers: dict[asyncio.AbstractEventLoop, _Reader] = {}
 
     async def until(self, test: Callable[[], int]) -> int:
-        """The first result of test() that is not IN_PROGRESS. The last error is this call's then."""
+        """Returns the first result of test() that is not IN_PROGRESS. The last error is then that of this call."""
         if self._thread.group:
-            raise ValueError("no await inside a group: what other coroutines submit meanwhile would be in it, too")
+            raise ValueError("do not await inside a group: other coroutines' submissions would join it")
         result = test()
         if result != Result.IN_PROGRESS:
             return result
@@ -51,7 +51,7 @@ class Waits:
         entry = (test, loop.create_future())
         self._add(loop, entry)
         try:
-            result = test()  # again: another thread may have dispatched before the entry was there
+            result = test()  # again: another thread may have dispatched before the entry existed
             if result != Result.IN_PROGRESS:
                 return result
             await entry[1]
@@ -78,22 +78,22 @@ class Waits:
                 reader.end(loop)
 
     def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
-        if reader := self._readers.get(loop):  # else the session is closed
-            lib.dispatch(reader.pointer, 0)  # if the daemon is lost, all tasks say so
+        if reader := self._readers.get(loop):  # otherwise the session is closed
+            lib.dispatch(reader.pointer, 0)  # if the daemon is lost, all tasks report it
             self.look()
 
     def look(self) -> None:
-        """After each dispatch: ends the waits that are over."""
+        """Called after each dispatch: ends the waits that are over."""
         with self._lock:
             waiting = [(loop, entry) for loop, reader in self._readers.items() for entry in reader.entries]
         for loop, (test, future) in waiting:
-            with suppress(Exception):  # which the wait's own test raises
+            with suppress(Exception):  # the wait's own test raises it again
                 if test() == Result.IN_PROGRESS:
                     continue
             _run(loop, _resolve, future)
 
     def close(self) -> None:
-        """The session is closed: all waits end, and raise that."""
+        """Called when the session is closed: ends all waits, which then raise an error."""
         with self._lock:
             readers, self._readers = self._readers, {}
         for loop, reader in readers.items():
@@ -103,7 +103,8 @@ class Waits:
 
 
 def _run(loop: asyncio.AbstractEventLoop, function: Callable[..., None], argument: object) -> None:
-    """Calls the function in the loop's thread, or here if none runs the loop. If the loop is closed, nobody waits."""
+    """Calls the function in the loop's thread, or here if the loop does not run. If the loop is closed, nobody
+    waits."""
     with suppress(RuntimeError):
         if loop.is_running() and loop is not asyncio._get_running_loop():
             loop.call_soon_threadsafe(function, argument)

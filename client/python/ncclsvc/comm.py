@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 class PreMulSum:
-    """A reduction that sums what each rank has multiplied by its own scalar. Made by Comm.premulsum."""
+    """A reduction that sums the ranks' inputs, each multiplied by the rank's own scalar. Created by Comm.premulsum."""
 
     def __init__(self, comm: Comm, scalar: Any) -> None:
         buffer, number = source(scalar, "the scalar"), ctypes.c_int()
         if buffer.count != 1:
-            raise ValueError(f"the scalar has {buffer.count} elements")
+            raise ValueError(f"the scalar has {buffer.count} elements, but needs one")
         check(lib.redop_create_premulsum(comm._pointer, buffer.address, buffer.type, ctypes.byref(number)))
         self.comm, self.type, self.number = comm, buffer.type, number.value
 
     def destroy(self) -> None:
-        """When all tasks that name it have ended."""
+        """Call it when all tasks that use it have ended."""
         check(lib.redop_destroy(self.comm._pointer, self.number))
 
     def __index__(self) -> int:
@@ -42,24 +42,24 @@ Reduction = Union[ReduceOp, PreMulSum]
 
 
 class Comm:
-    """One rank of one communicator. Made by Session.join, Session.world, Comm.split and World.comm.
+    """One rank of one communicator. Created by Session.join, Session.world, Comm.split and World.comm.
 
-    Operations submit, and return a Task: nothing blocks. Their tensors have the buffer protocol or DLPack, are
-    contiguous, and are the daemon's until the task ends. Operations of one communicator run in the order of their
-    submission; those of a task group have no order. Counts are NCCL's, shapes are free: only numbers of elements must
-    fit. Memory of the session (Session.alloc) is used in place; of other host memory, the library copies the input at
-    the submission, and the result when a wait, await or done() finds that the task has ended.
+    Operations submit a task and return a Task without blocking. Their tensors support the buffer protocol or DLPack,
+    are contiguous, and belong to the daemon until the task ends. Operations of one communicator run in submission
+    order; those of a task group have no order. Counts are as in NCCL; shapes do not matter, only numbers of elements.
+    Memory of the session (Session.alloc) is used in place. For other host memory, the library copies the input at
+    submission, and the result when a wait, await or done() finds that the task has ended.
 
-    All operations raise TypeError for what is no tensor or has another type than its counterpart, and ValueError for
-    one that is not contiguous, read-only though it is written, of the wrong size, or on another device; then the
-    library's refusals: InvalidArgumentError, AgainError, StaleEpochError, DaemonLostError. All that before anything is
-    submitted. What goes wrong later is the task's failure: MismatchError, PeerGoneError, TimeoutError and others."""
+    All operations raise TypeError for an argument that is not a tensor, or differs in type from its counterpart;
+    ValueError for a tensor that is not contiguous, read-only but written, of the wrong size, or on another device; and
+    the library's refusals: InvalidArgumentError, AgainError, StaleEpochError, DaemonLostError. In all these cases
+    nothing was submitted. Later errors are failures of the task: MismatchError, PeerGoneError, TimeoutError etc."""
 
     def __init__(self, session: Session, pointer: int, device: Optional[int] = None, owner: Any = None) -> None:
         self.session = session
-        self.device = device  #: CUDA ordinal, or None for host memory
+        self.device = device  #: CUDA device number, or None for host memory
         self._address: Optional[int] = pointer
-        self._owner = owner  # the world that leaves it
+        self._owner = owner  # the world that owns it and leaves it
         self._timeout: Optional[float] = None
         if owner is None:
             session._children[self] = None
@@ -94,8 +94,8 @@ class Comm:
 
     @property
     def timeout(self) -> Optional[float]:
-        """Deadline in seconds of tasks submitted from now on, from their submission; None is none. When it passes, the
-        task fails on every member with TimeoutError, which names who is missing."""
+        """Deadline, in seconds after submission, of tasks submitted from now on; None means no deadline. When it
+        passes, the task fails on every member with a TimeoutError that names the missing ranks."""
         return self._timeout
 
     @timeout.setter
@@ -104,13 +104,13 @@ class Comm:
         self._timeout = timeout
 
     def split(self, colour: int, key: int = 0, timeout: Optional[float] = 60.0) -> Optional[Comm]:
-        """All members call it. Those of one colour form a communicator, ranked by (key, rank here). With a negative
-        colour, the member takes part and gets None."""
+        """All members must call it. Members with the same colour form a communicator, ranked by (key, rank here). With
+        a negative colour, the member takes part and gets None."""
         part: Optional[Comm] = self.split_begin(colour, key, timeout).wait()
         return part
 
     def split_begin(self, colour: int, key: int = 0, timeout: Optional[float] = 60.0) -> Joining:
-        """As split; the result is to be waited for, awaited or cancelled."""
+        """Like split, but returns a Joining to wait for, await or cancel."""
         from .joining import Joining
 
         numbers = integer(colour), integer(key), milliseconds(timeout)
@@ -118,14 +118,14 @@ class Comm:
         return Joining(self.session, pointer, self.device)
 
     def rejoin(self, timeout: Optional[float] = 60.0) -> None:
-        """After PeerGoneError: joins the next epoch with the same rank; returns when all members are there, the
-        restarted one, too."""
+        """After PeerGoneError: joins the next epoch with the same rank. Returns when all members are there, including
+        the restarted one."""
         check(lib.comm_rejoin(self._pointer, milliseconds(timeout)))
 
     def leave(self) -> None:
-        """The rank's pending tasks are cancelled; the others' fail with PeerGoneError. May be called again."""
+        """Cancels this rank's pending tasks; the other ranks' tasks fail with PeerGoneError. May be called again."""
         if self._owner is not None:
-            raise ValueError("the communicator is a world's: close that")
+            raise ValueError("the communicator belongs to a world: close the world")
         if self._address is None or self.session.closed:
             return
         address, self._address = self._address, None
@@ -143,51 +143,55 @@ class Comm:
         self.leave()
 
     def abort(self) -> None:
-        """Breaks off what this member's operations wait for inside GPUs; then leave or rejoin. From any thread."""
+        """Aborts this member's operations that wait inside GPUs; then leave or rejoin. Can be called from any
+        thread."""
         lib.comm_abort(self._pointer)
 
     def error(self) -> Optional[Error]:
-        """Takes the first error that no wait has told, of a task or a member that went. None: there is none."""
+        """Returns and clears the first unreported error, of a task or because a member is gone; None if there is
+        none."""
         result = lib.comm_error(self._pointer)
         return failure(result) if result else None
 
     @property
     def graphs(self) -> int:
-        """How many CUDA graphs have operations of the present epoch."""
+        """The number of CUDA graphs with operations of the current epoch."""
         return int(lib.comm_graphs(self._pointer))
 
     @property
     def graphs_running(self) -> bool:
-        """Whether launches of these graphs are under way, or wait for what is before them on their streams."""
+        """Whether launches of these graphs are running, or wait for earlier work on their streams."""
         return bool(lib.comm_graphs_running(self._pointer))
 
     def premulsum(self, scalar: Any) -> PreMulSum:
-        """On GPUs alone. scalar is a tensor of one element in host memory, whose type the operations have."""
+        """Only on GPUs. scalar is a tensor with one element in host memory, of the operations' type."""
         return PreMulSum(self, scalar)
 
     # ---- Operations ----
 
     def all_reduce(self, send: Any, recv: Any = None, op: Reduction = ReduceOp.SUM) -> Task:
-        """recv[i] = reduction over all ranks of send[i]. send, recv: as many elements; without recv, in place."""
+        """recv[i] = reduction over all ranks of send[i]. send and recv have the same number of elements; without recv,
+        in place."""
         out = destination(send if recv is None else recv)
         data = out if recv is None else source(send)
         self._pair(data, out, data.count, out.count)
         return self._submit(lib.all_reduce, (data, out), data.address, out.address, data.count, data.type, integer(op))
 
     def all_gather(self, send: Any, recv: Any) -> Task:
-        """recv: size times as many elements as send, a block for each rank. In place: send is recv's own block."""
+        """recv has size times as many elements as send, one block per rank. In place: send is recv's own block."""
         data, out = source(send), destination(recv)
         self._pair(data, out, data.count * self.size, out.count)
         return self._submit(lib.all_gather, (data, out), data.address, out.address, data.count, data.type)
 
     def reduce_scatter(self, send: Any, recv: Any, op: Reduction = ReduceOp.SUM) -> Task:
-        """send: size blocks of recv's elements; rank r gets the reduction of block r. In place: recv is that block."""
+        """send has size blocks of recv's length; rank r gets the reduction of block r. In place: recv is that block."""
         data, out, number = source(send), destination(recv), integer(op)
         self._pair(data, out, data.count, out.count * self.size)
         return self._submit(lib.reduce_scatter, (data, out), data.address, out.address, out.count, out.type, number)
 
     def broadcast(self, buffer: Any, root: int = 0, send: Any = None) -> Task:
-        """buffer of every rank gets the root's; on the root, `send` is the input if it is given (as many elements)."""
+        """Every rank's buffer gets the root's. If `send` is given on the root, it is the input, with as many
+        elements."""
         self._check_rank(root, "root")
         out = destination(buffer, "the buffer")
         data = out if send is None or self.rank != root else source(send)
@@ -195,8 +199,8 @@ class Comm:
         return self._submit(lib.broadcast, (data, out), data.address, out.address, out.count, out.type, root)
 
     def reduce(self, send: Any, recv: Any = None, root: int = 0, op: Reduction = ReduceOp.SUM) -> Task:
-        """recv on the root gets the reduction over all ranks (as many elements as send); without it, send does. recv
-        is not used on other ranks."""
+        """recv on the root gets the reduction over all ranks, with as many elements as send; without recv, send does.
+        Other ranks do not use recv."""
         self._check_rank(root, "root")
         number = integer(op)
         if self.rank != root:
@@ -209,17 +213,17 @@ class Comm:
         return self._submit(lib.reduce, (data, out), data.address, out.address, data.count, data.type, number, root)
 
     def all_to_all(self, send: Any, recv: Any = None) -> Task:
-        """Block r of send goes to rank r, block r of recv comes from it: as many elements, a multiple of the
-        communicator's size. Without recv, in place."""
+        """Block r of send goes to rank r, and block r of recv comes from it. Both have the same number of elements, a
+        multiple of the communicator's size. Without recv, in place."""
         out = destination(send if recv is None else recv)
         data = out if recv is None else source(send)
         self._pair(data, out, data.count, out.count)
         if data.count % self.size:
-            raise ValueError(f"{data.count} elements are not as many for each of {self.size} ranks")
+            raise ValueError(f"{data.count} elements cannot be divided evenly among {self.size} ranks")
         return self._submit(lib.all_to_all, (data, out), data.address, out.address, data.count // self.size, data.type)
 
     def gather(self, send: Any, recv: Any = None, root: int = 0) -> Task:
-        """recv on the root: size times as many elements as send. It is not used on other ranks."""
+        """recv on the root has size times as many elements as send. Other ranks do not use it."""
         self._check_rank(root, "root")
         data = source(send)
         if self.rank != root:
@@ -232,7 +236,7 @@ class Comm:
         return self._submit(lib.gather, (data, out), data.address, out.address, data.count, data.type, root)
 
     def scatter(self, recv: Any, send: Any = None, root: int = 0) -> Task:
-        """send on the root: size times as many elements as recv; rank r gets block r. It is not used on other ranks."""
+        """send on the root has size times as many elements as recv; rank r gets block r. Other ranks do not use it."""
         self._check_rank(root, "root")
         out = destination(recv)
         if self.rank != root:
@@ -245,8 +249,8 @@ class Comm:
         return self._submit(lib.scatter, (data, out), data.address, out.address, out.count, out.type, root)
 
     def send(self, buffer: Any, peer: int) -> Task:
-        """The k-th Send from a to b matches the k-th Recv at b from a, which has as many elements of the same type.
-        Exchanges in both directions belong in one group (Session.group)."""
+        """The k-th Send from a to b matches the k-th Recv at b from a, which must have the same number of elements and
+        type. Put exchanges in both directions into one group (Session.group)."""
         self._check_rank(peer, "peer")
         data = source(buffer)
         self._check_device(data)
@@ -263,16 +267,16 @@ class Comm:
         """Ends when all ranks have submitted theirs."""
         return self._submit(lib.barrier, ())
 
-    # ---- Inside ----
+    # ---- Internals ----
 
     def _check_rank(self, rank: int, what: str) -> None:
         if not 0 <= operator.index(rank) < self.size:
-            raise ValueError(f"{what} {rank} is no rank of a communicator of {self.size}")
+            raise ValueError(f"{what} {rank} is not a rank of a communicator of {self.size}")
 
     def _check_device(self, buffer: Buffer) -> None:
         if (buffer.device is None) != (self.device is None):
             have, want = ("a GPU's" if d is not None else "the host's" for d in (buffer.device, self.device))
-            raise ValueError(f"the tensor is in {have} memory, and the communicator is for {want}")
+            raise ValueError(f"the tensor is in {have} memory, but the communicator is for {want}")
 
     def _pair(self, data: Buffer, out: Buffer, need: int, have: int) -> None:
         self._check_device(data)

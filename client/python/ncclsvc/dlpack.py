@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads DLPack capsules: where a tensor's memory is, without a copy and without the library that made it."""
+"""Reads DLPack capsules: the address of a tensor's memory, without a copy and without the library that created it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _DLTensor(Structure):
     ]
 
 
-class _Managed(Structure):  # its two last members are not needed here
+class _Managed(Structure):  # the last two members are not needed here
     _fields_ = [("tensor", _DLTensor)]
 
 
@@ -73,17 +73,17 @@ _is_valid.restype, _is_valid.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.
 
 class Tensor(NamedTuple):
     address: int
-    device: Optional[int]  #: CUDA ordinal; None: host memory
-    type: Optional[DataType]  #: None: none of ncclsvc's
+    device: Optional[int]  #: CUDA device number; None: host memory
+    type: Optional[DataType]  #: None: ncclsvc lacks the type
     type_name: str
     shape: tuple[int, ...]
     contiguous: bool
     readonly: bool
-    owner: Any  #: keeps the memory
+    owner: Any  #: keeps the memory alive
 
 
 def _capsule(obj: Any, device_type: int) -> Any:
-    # -1: no synchronization. Operations are in the order of a stream that the caller has set.
+    # -1: no synchronization. Operations are ordered by the stream that the caller has set.
     stream = {"stream": -1} if device_type == CUDA else {}
     try:
         return obj.__dlpack__(max_version=(1, 1), **stream)
@@ -103,11 +103,12 @@ def _is_contiguous(tensor: _DLTensor, shape: tuple[int, ...]) -> bool:
 
 
 def read(obj: Any) -> Tensor:
-    """An object with __dlpack__ and __dlpack_device__. Raises what these raise; TypeError for other devices."""
+    """Reads an object with __dlpack__ and __dlpack_device__. Raises what these raise, and TypeError for other
+    devices."""
     device_type, device = obj.__dlpack_device__()
     if device_type not in (CPU, CUDA, CUDA_HOST):
         raise TypeError(
-            f"its memory is on a device that DLPack numbers {int(device_type)}, not the host's or a CUDA GPU's"
+            f"its memory is on a device of DLPack type {int(device_type)}, not on the host or a CUDA GPU"
         )
     capsule = _capsule(obj, int(device_type))
     flags = 0
@@ -129,5 +130,5 @@ def read(obj: Any) -> Tensor:
         shape=shape,
         contiguous=_is_contiguous(tensor, shape),
         readonly=bool(flags & _READ_ONLY),
-        owner=capsule,  # its destructor gives the tensor back
+        owner=capsule,  # its destructor returns the tensor
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vocabulary of ncclsvc_types.h and of the other public headers. Values are those of the headers."""
+"""The enums of ncclsvc_types.h and the other public headers, with the same values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import enum
 
 
 class Result(enum.IntEnum):
-    """Of a call or a task: ncclsvc_result."""
+    """Result of a call or a task: ncclsvc_result."""
 
     OK = 0
     IN_PROGRESS = 1
@@ -51,8 +51,8 @@ class Op(enum.IntEnum):
 
 
 class DataType(enum.IntEnum):
-    """Of an element: ncclsvc_type. BOOL and what follows are moved, not reduced; float8 is reduced on GPUs only. A byte
-    holds two elements of INT4 or UINT4, the first in its lower half."""
+    """Type of an element: ncclsvc_type. BOOL and the types after it cannot be reduced; float8 is reduced only on GPUs.
+    A byte holds two elements of INT4 or UINT4, the first in its lower half."""
 
     INT8 = 0
     UINT8 = 1
@@ -74,7 +74,7 @@ class DataType(enum.IntEnum):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element, or of two that are packed."""
+        """Bytes of one element, or of two packed ones."""
         return _ITEMSIZES[self]
 
     @property
@@ -96,7 +96,7 @@ class ReduceOp(enum.IntEnum):
 
 
 class TaskState(enum.IntEnum):
-    """Of a task, in the order it passes through them: ncclsvc_state."""
+    """State of a task, in the order of its life: ncclsvc_state."""
 
     QUEUED = 1
     WAITING_PEERS = 2
@@ -108,7 +108,7 @@ class TaskState(enum.IntEnum):
 
 
 class Field(enum.IntEnum):
-    """What a MISMATCH is about, or more about another failure: ncclsvc_field."""
+    """What a MISMATCH is about, or further details of another failure: ncclsvc_field."""
 
     NONE = 0
     OP = 1
@@ -140,12 +140,34 @@ class GroupType(enum.IntEnum):
 
 
 class Refusal(enum.IntEnum):
-    """What a member has refused a list for, beside the result: values[0] of a status with the field REFUSAL."""
+    """Why a member has refused a list, besides the result: values[0] of a status with the field REFUSAL."""
 
     NONE = 0
     SIGNAL = 1
     SHAPES = 2
     ALLOCATE = 3
+
+
+class Ending(enum.IntEnum):
+    """How a rank ended: FailureInfo.ending, and the ending of a status with PEER_GONE."""
+
+    UNKNOWN = 0
+    LEFT = 1
+    ABORTED = 2
+    CLOSED = 3
+    EXITED = 4
+    KILLED = 5
+    NO_MEMORY = 6
+    DISCONNECTED = 7
+
+
+class FailureKind(enum.IntEnum):
+    """FailureInfo.kind."""
+
+    TASK = 1
+    EPOCH = 2
+    KERNEL = 3
+    REQUEST = 4
 
 
 class Shapes(enum.IntEnum):
@@ -155,13 +177,16 @@ class Shapes(enum.IntEnum):
     AHEAD = 2
 
 
-# #defines of the headers, by their names without NCCLSVC_.
+# The headers' #defines, without the prefix NCCLSVC_.
 ID_BYTES = 128
 NAME_BYTES = 48
 LABEL_BYTES = 24
+JOB_BYTES = 64
 REFUSED_BYTES = 256
 MISSING_SHOWN = 8
 EPOCH_STEPS = 8
+FAILURE_RANKS = 64
+FAILURE_BYTES = 512
 RANK_LAUNCHER = -2
 WORLD_LAUNCHER = -2
 DEVICE_HOST = -1

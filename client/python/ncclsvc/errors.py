@@ -17,13 +17,13 @@ _RANK_AND_PID = re.compile(r"\brank (\d+) \(pid (\d+)")
 class Error(RuntimeError):
     """A call or a task failed.
 
-    code     what failed, a Result
-    message  one sentence, which names ranks, pids and fields where they are known
-    rank     the rank that is to blame (gone, missing, or unlike all others), or None
+    code     the Result
+    message  one sentence, which names ranks, pids and fields if they are known
+    rank     the rank to blame (gone, missing, or different from all others), or None
     pid      its process, or None
-    status   how the task ended, in full, or who has ended the epoch; None if neither is the reason
+    status   how the task, or the epoch, ended in full; None if neither is the reason
 
-    With a status, rank and pid are its own; without, they are the first that the sentence names."""
+    With a status, rank and pid come from it; otherwise they are the first ones that the sentence names."""
 
     code: Result = Result.SYSTEM
 
@@ -72,7 +72,7 @@ class PeerGoneError(Error, ConnectionError):
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """A deadline passed: of the task (status is set), or of the wait alone, and the task goes on (status is None)."""
+    """A deadline passed: the task's (status is set), or only the wait's, and the task continues (status is None)."""
 
     code = Result.TIMEOUT
 
@@ -90,7 +90,7 @@ class CancelledError(Error):
 
 
 class DaemonLostError(Error, ConnectionError):
-    """The daemon is gone, or nobody listens. Session.reattach connects again."""
+    """The daemon is gone, or no daemon listens. Session.reattach connects again."""
 
     code = Result.DAEMON_LOST
 
@@ -102,7 +102,7 @@ class WorkerLostError(Error):
 
 
 class PermissionDeniedError(Error, PermissionError):
-    """This user may not do that."""
+    """This user is not permitted to do that."""
 
     code = Result.PERMISSION
 
@@ -120,7 +120,7 @@ class RankTakenError(Error):
 
 
 class StaleEpochError(Error, ConnectionError):
-    """The communicator moved on: a call has told why before. Rejoin it."""
+    """The communicator's epoch is over; an earlier call has reported why. Rejoin it."""
 
     code = Result.STALE_EPOCH
 
@@ -138,7 +138,7 @@ class DrainingError(Error):
 
 
 class NoMemoryError(Error, MemoryError):
-    """The daemon or the system has no memory."""
+    """The daemon or the system is out of memory."""
 
     code = Result.NO_MEMORY
 
@@ -150,19 +150,19 @@ class UnsupportedError(Error):
 
 
 class SystemCallError(Error):
-    """A system call, or a call of the GPU's driver, failed."""
+    """A system call, or a call of the GPU driver, failed."""
 
     code = Result.SYSTEM
 
 
 class AgainError(Error):
-    """The ring is full, nothing was submitted. Wait for a task and try again."""
+    """The ring is full, and nothing was submitted. Wait for a task and try again."""
 
     code = Result.AGAIN
 
 
 class NcclError(Error):
-    """NCCL failed. `ncclsvc-ctl devices` tells how."""
+    """NCCL failed. `ncclsvc-ctl devices` shows how."""
 
     code = Result.NCCL_ERROR
 

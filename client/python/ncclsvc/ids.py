@@ -12,9 +12,9 @@ from .structs import UniqueId as Record
 
 
 class UniqueId:
-    """The id of a communicator: 128 bytes. Who knows it, and runs as the same user, can join.
+    """The id of a communicator: 128 bytes. Any process of the same user that knows it can join.
 
-    UniqueId() makes a random one, to be given to the other ranks by the application's own means (bytes(id))."""
+    UniqueId() creates a random one, which the application must pass to the other ranks (bytes(id))."""
 
     def __init__(self, value: Union[bytes, None] = None) -> None:
         self._record = Record()
@@ -28,11 +28,11 @@ class UniqueId:
     @classmethod
     def of(cls, value: Union[UniqueId, bytes]) -> UniqueId:
         if value is None:
-            raise TypeError("an id is a UniqueId or its bytes, not None")
+            raise TypeError("an id must be a UniqueId or its bytes, not None")
         return value if isinstance(value, UniqueId) else cls(value)
 
     def derive(self, name: str) -> UniqueId:
-        """Another id that all who know this one can compute. It tells nobody this one."""
+        """Another id, which everyone who knows this one can compute, and which does not reveal this one."""
         return UniqueId(hashlib.shake_256(bytes(self) + name.encode()).digest(ID_BYTES))
 
     def __bytes__(self) -> bytes:

@@ -14,18 +14,18 @@ _Record = TypeVar("_Record", bound=s.Record)
 
 
 class Inspection:
-    """The part of Session that looks.
+    """The inspection methods of Session.
 
     Lists are snapshots of the whole daemon. Each record is the C struct of that name, with its fields as attributes,
-    and as_dict(). Ages are nanoseconds. All block for the daemon's answer, 10 s at most."""
+    and as_dict(). Ages are in nanoseconds. All methods block for the daemon's answer, up to 10 s."""
 
     @property
     def _pointer(self) -> Pointer:
         raise NotImplementedError
 
-    def _list(self, name: str, kind: type[_Record]) -> list[_Record]:
+    def _list(self, name: str, kind: type[_Record], *first: int) -> list[_Record]:
         found, n = ctypes.POINTER(kind)(), ctypes.c_size_t()
-        check(getattr(lib, f"list_{name}")(self._pointer, ctypes.byref(found), ctypes.byref(n)))
+        check(getattr(lib, f"list_{name}")(self._pointer, *first, ctypes.byref(found), ctypes.byref(n)))
         try:
             return [kind.from_buffer_copy(found[i]) for i in range(n.value)]
         finally:
@@ -56,17 +56,22 @@ class Inspection:
         return self._list("devices", s.DeviceInfo)
 
     def nodes(self) -> list[s.NodeInfo]:
-        """The daemons that are one cluster with this one, itself too; none if it is alone."""
+        """The daemons that form a cluster with this one, including itself; empty if it is alone."""
         return self._list("nodes", s.NodeInfo)
 
     def plans(self) -> list[s.PlanInfo]:
         return self._list("plans", s.PlanInfo)
 
+    def failures(self, first: int = 0) -> list[s.FailureInfo]:
+        """What has failed, from the failure with that number on."""
+        return self._list("failures", s.FailureInfo, integer(first, ctypes.c_uint64))
+
     def plan_tasks(self) -> list[s.PlanTaskInfo]:
         return self._list("plan_tasks", s.PlanTaskInfo)
 
     def cancel_task(self, task: int) -> int:
-        """Ends a task, by the number that tasks() shows. How many tasks ended; NotFoundError if there is none."""
+        """Ends a task, by the number that tasks() shows. Returns how many tasks ended; NotFoundError if there is no
+        such task."""
         return self._cancel(lib.cancel_task, integer(task, ctypes.c_uint64))
 
     def cancel_comm(self, comm: int) -> int:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class Joining:
-    """A join or split under way. Wait for it, or await it, once. Ctrl-C and the cancellation of the coroutine cancel
-    it, too. Dropping it cancels what has not been waited for."""
+    """A join or split in progress. Wait for it, or await it, once. Ctrl-C, and cancelling the coroutine, cancel it
+    too, and so does dropping it before it was waited for."""
 
     def __init__(self, session: Session, pointer: int, device: Optional[int]) -> None:
         self.session = session
@@ -35,7 +35,7 @@ class Joining:
         self._comm = ctypes.c_void_p()
 
     def _run(self, pointer: Pointer) -> None:
-        """In a thread of its own, since Python handles no signal while its main thread is in the library."""
+        """Runs in its own thread, because Python handles no signals while its main thread is in the library."""
         self._result = lib.joining_wait(pointer, ctypes.byref(self._comm))
         self._error = failure(self._result) if self._result else None
         self._pointer = None
@@ -43,7 +43,7 @@ class Joining:
     def _begin(self) -> threading.Thread:
         pointer = self._pointer
         if self._began or pointer is None:
-            raise ValueError("this join was waited for before, or its session is closed")
+            raise ValueError("this join has already been waited for, or its session is closed")
         self._began = True
         thread = threading.Thread(target=self._run, args=(pointer,), name="ncclsvc-join", daemon=True)
         thread.start()
@@ -51,7 +51,7 @@ class Joining:
 
     def _give_up(self, thread: threading.Thread) -> None:
         self.cancel()
-        thread.join()  # soon: it is cancelled
+        thread.join()  # returns soon, because it is cancelled
         if comm := None if self._result else self._end():
             comm.leave()
 
@@ -61,8 +61,8 @@ class Joining:
         return Comm(self.session, self._comm.value, self._device) if self._comm.value else None
 
     def wait(self, look: Optional[Callable[[], None]] = None) -> Any:
-        """Blocks until all have joined, or the time given to the join is up. Returns the communicator; of a split with
-        a negative colour, None. look() is called ten times a second meanwhile; it may cancel."""
+        """Blocks until all have joined, or the join's timeout has passed. Returns the communicator, or None for a
+        split with a negative colour. Meanwhile, calls look() ten times a second; look() may cancel."""
         thread = self._begin()
         try:
             while thread.is_alive():
@@ -75,7 +75,7 @@ class Joining:
         return self._end()
 
     def cancel(self) -> None:
-        """From any thread: the wait ends with CancelledError, unless all have joined before."""
+        """The wait ends with CancelledError, unless all have joined before. Can be called from any thread."""
         if pointer := self._pointer:
             lib.joining_cancel(pointer)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens libncclsvc and declares its functions. Nothing else calls it but through `call` and `lib`.
+"""Opens libncclsvc and declares its functions. All other modules call it through `lib`.
 
-$NCCLSVC_LIBRARY names another file than the one that the dynamic loader finds. ctypes releases the interpreter's lock
-during every call, so a thread that waits in the library holds up no other."""
+$NCCLSVC_LIBRARY overrides the file that the dynamic loader finds. ctypes releases the interpreter's lock during every
+call, so a thread that waits in the library does not block others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _snapshot(record: type[ctypes.Structure]) -> list[Any]:
 # Functions that return an ncclsvc_result: name without "ncclsvc_", and arguments.
 RESULTS: dict[str, list[Any]] = {
     "last_status": [P(s.StatusRecord)],
-    "set_error": [c_int, c_char_p],  # and what the format names
+    "set_error": [c_int, c_char_p],  # plus the format's arguments
     "open": [P(s.Options), P(c_void_p)],
     "reattach": [c_void_p, c_int],
     "unique_id_create": [P(s.UniqueId)],
@@ -97,6 +97,7 @@ RESULTS: dict[str, list[Any]] = {
     "list_regions": _snapshot(s.RegionInfo),
     "list_devices": _snapshot(s.DeviceInfo),
     "list_nodes": _snapshot(s.NodeInfo),
+    "list_failures": [c_void_p, c_uint64, *_snapshot(s.FailureInfo)[1:]],
     "list_from": [c_void_p, c_int],
     "list_plans": _snapshot(s.PlanInfo),
     "list_plan_tasks": _snapshot(s.PlanTaskInfo),
@@ -152,7 +153,7 @@ RESULTS: dict[str, list[Any]] = {
     "plan_terminate": [c_void_p, c_int],
 }
 
-# All others: what they return, and arguments.
+# All other functions: return type and arguments.
 OTHERS: dict[str, tuple[Any, list[Any]]] = {
     "result_name": (c_char_p, [c_int]),
     "result_meaning": (c_char_p, [c_int]),
@@ -165,6 +166,8 @@ OTHERS: dict[str, tuple[Any, list[Any]]] = {
     "state_name": (c_char_p, [c_uint]),
     "epoch_state_name": (c_char_p, [c_uint]),
     "epoch_cause_name": (c_char_p, [c_uint]),
+    "ending_name": (c_char_p, [c_uint]),
+    "failure_name": (c_char_p, [c_uint]),
     "field_name": (c_char_p, [c_uint]),
     "type_size": (c_size_t, [c_uint]),
     "status_sentence": (c_char_p, [P(s.StatusRecord), c_char_p, c_size_t]),
@@ -174,6 +177,7 @@ OTHERS: dict[str, tuple[Any, list[Any]]] = {
     "comm_abort": (None, [c_void_p]),
     "comm_graphs": (c_uint, [c_void_p]),
     "comm_graphs_running": (c_int, [c_void_p]),
+    "comm_label_next": (None, [c_char_p]),
     "comm_rank": (c_int, [c_void_p]),
     "comm_size": (c_int, [c_void_p]),
     "comm_epoch": (c_uint32, [c_void_p]),
@@ -208,7 +212,7 @@ def _open() -> ctypes.CDLL:
 
 
 class Library:
-    """Its functions by their names without "ncclsvc_"; those of RESULTS return an int."""
+    """The library's functions, by their names without "ncclsvc_"; those in RESULTS return an int."""
 
     def __init__(self, shared: ctypes.CDLL) -> None:
         declared = {name: (c_int, arguments) for name, arguments in RESULTS.items()}
@@ -233,7 +237,7 @@ def last_error() -> str:
 
 
 def failure(result: int) -> Error:
-    """What the calling thread's last call has failed with."""
+    """The error of the calling thread's last call."""
     record = s.StatusRecord()
     lib.last_status(record)
     known = record.result == result and (record.number or record.rank_a >= 0)
@@ -241,13 +245,14 @@ def failure(result: int) -> Error:
 
 
 def check(result: int) -> None:
-    """Raises what the calling thread's last call has failed with."""
+    """Raises the error of the calling thread's last call, unless the result is OK."""
     if result != Result.OK:
         raise failure(result)
 
 
 def integer(value: Any, kind: Any = c_int) -> int:
-    """An integer, for an argument of this type. Raises ValueError if it does not fit: ctypes would cut it."""
+    """An integer, for an argument of this type. Raises ValueError if it does not fit, because ctypes would truncate
+    it."""
     number = operator.index(value)
     if kind(number).value != number:
         raise ValueError(f"{number} is out of range")
@@ -255,13 +260,13 @@ def integer(value: Any, kind: Any = c_int) -> int:
 
 
 def milliseconds(timeout: float | None) -> int:
-    """Seconds as the library's milliseconds, rounded up; None is no timeout.
+    """Converts seconds to the library's milliseconds, rounded up; None means no timeout.
 
-    Raises ValueError if negative or not a number."""
+    Raises ValueError if it is negative or not a number."""
     if timeout is None:
         return -1
     if not timeout >= 0:
-        raise ValueError(f"a timeout is None or at least 0 seconds, not {timeout!r}")
+        raise ValueError(f"a timeout must be None or at least 0 seconds, not {timeout!r}")
     return min(math.ceil(min(timeout, 2**31) * 1000), 2**31 - 1)
 
 
@@ -271,5 +276,5 @@ def version() -> str:
 
 
 def has_kernels() -> bool:
-    """Whether the library has the kernels that small operations on GPUs run in."""
+    """Whether the library has kernels for small operations on GPUs."""
     return bool(lib.has_kernels())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Records:
-    """ncclsvc_tensor[n] for tensors, or for Specs where no memory is needed. Keeps both alive."""
+    """An ncclsvc_tensor[n] for tensors, or for Specs where no memory is needed. Keeps both alive."""
 
     def __init__(self, tensors: Sequence[Union[Any, Spec]], comm: Comm, output: bool) -> None:
         self.buffers: list[Optional[Buffer]] = []
@@ -44,7 +44,7 @@ class Records:
 
 
 def numpy_array(spec: Spec) -> Any:
-    """An empty NumPy array; of packed types, of their bytes. Others that NumPy lacks need the package ml_dtypes."""
+    """An uninitialized NumPy array; for packed types, of bytes. Types that NumPy lacks need the package ml_dtypes."""
     import numpy
 
     if spec.type.packed:
@@ -62,8 +62,8 @@ def numpy_array(spec: Spec) -> Any:
 
 
 class Incoming:
-    """What a Recv allocates once it knows the shapes. The library calls `callback`; an exception in it refuses the
-    message, and is kept."""
+    """Allocates a Recv's tensors once their shapes are known. The library calls `callback`; an exception in it is
+    kept, and refuses the message."""
 
     def __init__(self, allocate: Optional[Callable[[Spec], Any]]) -> None:
         self.tensors: list[Any] = []
@@ -82,11 +82,11 @@ class Incoming:
                 if spec.type.packed and buffer.type is DataType.UINT8:
                     buffer = as_buffer(buffer, spec.type, spec.shape)
                 if buffer.type is not spec.type or buffer.shape != spec.shape:
-                    raise ValueError(f"allocate was asked for {spec}, and made {Spec(buffer.type, buffer.shape)}")
+                    raise ValueError(f"allocate was asked for {spec}, but returned {Spec(buffer.type, buffer.shape)}")
                 record.data = buffer.address
                 self.tensors.append(tensor)
                 self._buffers.append(buffer)
-        except BaseException as error:  # the library's frames are below: nothing may pass them
+        except BaseException as error:  # no exception may pass through the library's frames
             self.error = error
             result = Result.NO_MEMORY if isinstance(error, MemoryError) else Result.INVALID_ARGUMENT
             return int(lib.set_error(result, b"%s", repr(error).encode("utf-8", "backslashreplace")))

@@ -34,13 +34,13 @@ __all__ = [
 ]
 
 Given = Sequence[Union[Any, Spec]]
-_Both = tuple[Callable[..., int], Callable[..., int]]  # what waits, and what begins
+_Both = tuple[Callable[..., int], Callable[..., int]]  # the waiting call, and the one that begins
 _SEND: _Both = (lib.tensors_send, lib.tensors_isend)
 _RECV: _Both = (lib.tensors_recv, lib.tensors_irecv)
 
 
 class _How(NamedTuple):
-    """A message but for its tensors."""
+    """A message's parameters, except its tensors."""
 
     peer: int
     tag: int
@@ -51,8 +51,8 @@ class _How(NamedTuple):
 
 
 class Request:
-    """A list operation under way. wait() or await it: where shapes are sent ahead, it goes on only within such calls
-    for any request of its Lists."""
+    """A list operation in progress. wait() for it or await it. If shapes are sent ahead, it makes progress only within
+    such calls for any request of its Lists."""
 
     def __init__(self, lists: Lists, pointer: int, kept: Any, incoming: Optional[Incoming] = None) -> None:
         self.lists = lists
@@ -64,7 +64,7 @@ class Request:
         lists._requests.add(self)
 
     def _test(self) -> int:
-        if self._address is None:  # another wait has ended it, and kept its outcome
+        if self._address is None:  # another wait has ended it, and kept its result
             return Result.OK
         return int(lib.request_test(self._handle()))
 
@@ -72,13 +72,13 @@ class Request:
         if (address := self._address) is None or self.lists.comm.session.closed:
             raise ValueError("the request is over, or its session is closed")
         if self._group and self._group.open:
-            raise ValueError("the request is in a group that has not ended: it has not begun")
+            raise ValueError("the request has not begun: its group has not ended")
         return self.lists.comm.session._refer(address)
 
     def wait(self, timeout: Optional[float] = None) -> Any:
-        """Blocks until it has ended. Returns what a Recv with shapes sent ahead has allocated, else None.
+        """Blocks until it has ended. Returns the tensors that a Recv with shapes sent ahead has allocated, else None.
 
-        Raises its failure, or TimeoutError after `timeout` seconds, and then it goes on."""
+        Raises its failure, or TimeoutError after `timeout` seconds; then the request continues."""
         if self._address is not None:
             result = wait_in_parts(lambda ms: int(lib.request_wait(self._handle(), ms)), self._test, timeout)
             if result is None:
@@ -87,7 +87,7 @@ class Request:
         return self._outcome()
 
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has ended, successfully or not."""
         if self._address is not None:
             result = self._test()
             if result == Result.IN_PROGRESS:
@@ -104,7 +104,7 @@ class Request:
 
     def _end(self, result: int) -> None:
         error = failure(result) if result else None
-        if lib.request_free(self._handle()) and error:  # the call was refused, and the request goes on
+        if lib.request_free(self._handle()) and error:  # the call was refused, and the request continues
             raise error
         self._error = error
         self._address, self._kept = None, None
@@ -121,24 +121,25 @@ class Request:
 class Lists:
     """List operations of one rank on a communicator, or on a world's group. Used by one thread at a time.
 
-    All members give as many tensors with the same types and shapes, and the same tag and mode of a message. They
-    compare that before anything moves: MismatchError on all sides. A call that is refused on one rank fails alike on the
-    others, with that rank in the error and a Refusal in its status, so that nobody waits in vain: that holds for tensors
-    that this package refuses, too, as InvalidArgumentError. (Not in a Session.group, which the refusal ends.) A message
-    whose peer is no other rank tells nobody: the peer that waits for it gets the next one. Within an `allocate`, all calls
-    here are InvalidArgumentErrors, without a turn.
+    All members must give the same number of tensors with the same types and shapes, and messages the same tag and mode.
+    The members compare these before any data moves; if they differ, all sides get a MismatchError. A call that is
+    refused on one rank also fails on the others, with that rank in the error and a Refusal in its status, so that
+    nobody waits for it. This includes tensors that this package refuses, as InvalidArgumentError. (Not in a
+    Session.group, which the refusal ends.) If a message's peer is not another rank, nobody is notified, and a peer that
+    waits for it gets the next message. Within an `allocate`, all calls here raise InvalidArgumentError, without a turn.
 
-    A rank that leaves the communicator or ends while others' lists are under way fails these: let all end with a barrier.
+    If a rank leaves the communicator or ends while others' lists are in progress, these fail: end with a barrier on all
+    ranks.
 
-    All members make it, once; timeout is for them to come. Those of the methods are for the peers; None is the
-    communicator's own."""
+    All members create it, once; timeout limits the wait for them. The methods' timeouts limit the wait for the peers;
+    None means the communicator's own."""
 
     def __init__(self, comm: Comm, timeout: Optional[float] = 60.0) -> None:
         self._set(comm, allocated(lib.tensors_open, comm._pointer, milliseconds(timeout)))
 
     @classmethod
     def of_group(cls, world: World, kind: GroupType, timeout: Optional[float] = 60.0) -> Lists:
-        """Of this rank's group of a world."""
+        """For this rank's group of a world."""
         self = cls.__new__(cls)
         pointer = allocated(lib.tensors_open_group, world._pointer, kind, milliseconds(timeout))
         self._set(world.comm(kind), pointer)
@@ -157,11 +158,11 @@ class Lists:
         return self.comm.session._refer(address)
 
     def rejoin(self, timeout: Optional[float] = 60.0) -> None:
-        """After the communicator has been rejoined: all members call it."""
+        """Call it on all members after the communicator has been rejoined."""
         check(lib.tensors_rejoin(self._pointer, milliseconds(timeout)))
 
     def close(self) -> None:
-        """Raises BusyError if a request is under way. May be called again."""
+        """Raises BusyError if a request is in progress. May be called again."""
         if self._address is None or self.comm.session.closed:
             return
         for request in list(self._requests):
@@ -196,7 +197,8 @@ class Lists:
         shapes: Shapes = Shapes.STATIC,
         timeout: Optional[float] = None,
     ) -> None:
-        """Sends a list and waits for it. With Shapes.AHEAD, types and shapes are sent first: recv_ahead takes it."""
+        """Sends a list and waits for it. With Shapes.AHEAD, types and shapes are sent first, and the receiver calls
+        recv_ahead."""
         self._message(_SEND, tensors, _How(peer, tag, shapes), timeout)
 
     def isend(self, tensors: Sequence[Any], peer: int, tag: int = 0, shapes: Shapes = Shapes.STATIC) -> Request:
@@ -211,12 +213,13 @@ class Lists:
         one_buffer: bool = False,
         timeout: Optional[float] = None,
     ) -> None:
-        """Receives into tensors of the sender's types and shapes. one_buffer: gaps between them may be written."""
+        """Receives into tensors with the sender's types and shapes. one_buffer: gaps between them may be
+        overwritten."""
         flags = MESSAGE_ONE_BUFFER if one_buffer else 0
         self._message(_RECV, tensors, _How(peer, tag, Shapes.STATIC, flags, output=True), timeout)
 
     def irecv(self, tensors: Sequence[Any], peer: int, tag: int = 0, one_buffer: bool = False) -> Request:
-        """Begins to receive into tensors of the sender's types and shapes."""
+        """Begins to receive into tensors with the sender's types and shapes."""
         flags = MESSAGE_ONE_BUFFER if one_buffer else 0
         return self._imessage(_RECV, tensors, _How(peer, tag, Shapes.STATIC, flags, output=True))
 
@@ -229,9 +232,9 @@ class Lists:
         timeout: Optional[float] = None,
     ) -> list[Any]:
         """Receives a list whose shapes the sender sends first, and returns its tensors. specs say what is allowed: a
-        dimension of -1 is any, a shape of None is any. allocate makes a tensor of exactly that type and shape; the
-        default makes NumPy arrays (of INT4 and UINT4, uint8 of the packed bytes). What is not allowed is a
-        MismatchError on both sides."""
+        dimension of -1 allows any, a shape of None allows any. allocate creates a tensor of exactly that type and
+        shape; the default creates NumPy arrays (for INT4 and UINT4, uint8 of the packed bytes). A list that is not
+        allowed is a MismatchError on both sides."""
         incoming = Incoming(allocate)
         self._message(_RECV, specs, _How(peer, tag, Shapes.AHEAD, incoming=incoming), timeout)
         return incoming.tensors
@@ -239,8 +242,8 @@ class Lists:
     def irecv_ahead(
         self, specs: Sequence[Spec], peer: int, tag: int = 0, allocate: Optional[Callable[[Spec], Any]] = None
     ) -> Request:
-        """Begins it; wait() returns the tensors. Until its data is under way, plain operations of the communicator are
-        the caller's to hold back; other lists follow it."""
+        """Begins to receive; wait() returns the tensors. Until the data is being received, do not submit plain
+        operations on the communicator; other lists follow in order."""
         return self._imessage(_RECV, specs, _How(peer, tag, Shapes.AHEAD, incoming=Incoming(allocate)))
 
     def _record(self, records: Optional[Records], n: int, how: _How) -> MessageRecord:
@@ -252,7 +255,8 @@ class Lists:
         return message
 
     def _begin(self, call: Callable[[MessageRecord], int], tensors: Given, how: _How) -> Records:
-        """Makes the message and gives it to `call`. What is refused here still takes its turn, in the library."""
+        """Creates the message and passes it to `call`. If it is refused here, it still takes its turn in the
+        library."""
         try:
             integer(how.shapes)
             records = Records(tensors, self.comm, how.output)
@@ -266,7 +270,7 @@ class Lists:
         return records
 
     def _message(self, both: _Both, tensors: Given, how: _How, timeout: Optional[float]) -> None:
-        """Waits for it: in Python, which handles signals, unless it has a timeout of its own."""
+        """Waits for the message: in Python, which handles signals, unless the message has its own timeout."""
         if timeout is None:
             self._imessage(both, tensors, how).wait()
             return
@@ -295,7 +299,7 @@ class Lists:
     def plan_irecv(
         self, plan: Plan, tensors: Sequence[Any], peer: int, tag: int = 0, one_buffer: bool = False
     ) -> Request:
-        """Submits a list of static shapes that Plan.plan_recv_list planned."""
+        """Submits a static list that Plan.plan_recv_list planned."""
         how = _How(peer, tag, Shapes.STATIC, MESSAGE_ONE_BUFFER if one_buffer else 0, output=True)
         return self._planned(lib.plan_submit_tensors_recv, plan, tensors, how)
 
@@ -320,31 +324,31 @@ class Lists:
         op: Reduction = ReduceOp.SUM,
         timeout: Optional[float] = None,
     ) -> None:
-        """One AllReduce over all tensors, which may lie anywhere; those of one list are of one type. Without outputs,
-        in place."""
+        """One AllReduce over all tensors, which may be anywhere but must have the same type. Without outputs, in
+        place."""
         self._collective(lib.tensors_all_reduce, inputs, outputs, (op,), timeout)
 
     def iall_reduce(
         self, inputs: Sequence[Any], outputs: Optional[Sequence[Any]] = None, op: Reduction = ReduceOp.SUM
     ) -> Request:
-        """Begins it."""
+        """Begins an all_reduce."""
         return self._icollective(lib.tensors_all_reduce, inputs, outputs, (op,))
 
     def all_gather(
         self, inputs: Given, outputs: Optional[Sequence[Any]] = None, timeout: Optional[float] = None
     ) -> None:
-        """The tensors, laid one after the other, are divided by partition_tensors. Every rank gets all of them, each
-        from its owner. An input that another rank owns may be a Spec, if outputs are given."""
+        """The tensors, laid out one after the other, are divided by partition_tensors. Every rank gets all of them,
+        each from its owner. If outputs are given, an input that another rank owns may be a Spec."""
         self._collective(lib.tensors_all_gather, inputs, outputs, (), timeout)
 
     def iall_gather(self, inputs: Given, outputs: Optional[Sequence[Any]] = None) -> Request:
-        """Begins it."""
+        """Begins an all_gather."""
         return self._icollective(lib.tensors_all_gather, inputs, outputs, ())
 
     def partition_fit(self, tensors: Sequence[Any]) -> tuple[list[Buffer], list[View]]:
-        """Views of the tensors, which all_gather and reduce_scatter take also where a tensor lies across two ranks'
-        ranges. They are the tensors' own memory, each of one dimension. The second list says which elements each view
-        has, and which rank owns it."""
+        """Views of the tensors for all_gather and reduce_scatter, which are cut where a tensor extends across two
+        ranks' ranges. They share the tensors' memory, and have one dimension. The second list says which elements each
+        view has, and which rank owns it."""
         buffers = [source(tensor, f"tensor {i}") for i, tensor in enumerate(tensors)]
         views, _ = partition_fit([buffer.count for buffer in buffers], self.comm.size)
         return [buffers[view.tensor].elements(view.first, view.count) for view in views], views
@@ -356,19 +360,19 @@ class Lists:
         op: Reduction = ReduceOp.SUM,
         timeout: Optional[float] = None,
     ) -> None:
-        """Divided likewise: the owner of a tensor gets it reduced; its other outputs are its inputs."""
+        """Divided like all_gather: the owner of a tensor gets it reduced; its other outputs are its inputs."""
         self._collective(lib.tensors_reduce_scatter, inputs, outputs, (op,), timeout)
 
     def ireduce_scatter(
         self, inputs: Sequence[Any], outputs: Optional[Sequence[Any]] = None, op: Reduction = ReduceOp.SUM
     ) -> Request:
-        """Begins it."""
+        """Begins a reduce_scatter."""
         return self._icollective(lib.tensors_reduce_scatter, inputs, outputs, (op,))
 
     def _collective(
         self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[Any, ...], timeout: Optional[float]
     ) -> None:
-        """Waits for it: as with messages."""
+        """Waits like _message."""
         if timeout is None:
             self._icollective(function, inputs, outputs, op).wait()
         else:
@@ -382,12 +386,12 @@ class Lists:
     def _call(
         self, function: Callable[..., int], inputs: Given, outputs: Any, op: tuple[Any, ...], ms: int, request: Any
     ) -> Any:
-        """What it returns is to be kept until the operation has ended."""
+        """Keep the returned value until the operation has ended."""
         try:
             given = Records(inputs, self.comm, output=outputs is None)
             taken = None if outputs is None else Records(outputs, self.comm, output=True)
             if taken and taken.layout != given.layout:
-                raise ValueError(f"outputs have other types or shapes than inputs: {taken.layout}, not {given.layout}")
+                raise ValueError(f"outputs and inputs differ in types or shapes: {taken.layout}, not {given.layout}")
             numbers = [integer(reduction) for reduction in op]
         except (TypeError, ValueError):
             # Takes its turn, and fails on all ranks.

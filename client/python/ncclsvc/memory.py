@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C session, and memory of it that Python objects refer to."""
+"""The C session, and its memory as Python objects."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from .library import check, lib
 
 
 class Handle:
-    """An ncclsvc_session. It is closed when nobody refers to it any more: the session's Calls, or memory of it."""
+    """An ncclsvc_session. It is closed when nothing refers to it any more, neither the session's Calls nor its
+    memory."""
 
     def __init__(self, pointer: int) -> None:
         self.pointer = pointer
-        self.unfreed: list[int] = []  # that a pending task still used when their Python object went
+        self.unfreed: list[int] = []  # memory that a pending task still used when its Python object was freed
         self._close = lib.close
 
     def __del__(self) -> None:
         self._close(self.pointer)
 
     def free(self, address: int) -> None:
-        """Memory of the session. What is busy is freed with the next one, or with the session."""
+        """Frees memory of the session. If it is busy, it is freed with the next one, or with the session."""
         pending, self.unfreed = [*self.unfreed, address], []
         for one in pending:
             if lib.mem_free(self.pointer, one) == Result.BUSY:
@@ -31,13 +32,14 @@ class Handle:
 
 
 class Calls:
-    """What every call into the library on an open session refers to, and the Session itself until its close(). With the
-    last of them, what close() has left here ends: no communicator goes while another thread is in a call on it."""
+    """Every call into the library on an open session refers to it, and so does the Session until its close(). The last
+    reference ends what close() has left here, so that no communicator is freed while another thread is in a call on
+    it."""
 
     def __init__(self, handle: Handle) -> None:
         self.handle = handle
-        self.children: dict[Any, None] = {}  # what is closed before the handle, in the order of its making
-        self.kept: dict[int, Any] = {}  # buffers of pending tasks, which the library may write to until then
+        self.children: dict[Any, None] = {}  # to be closed before the handle, in order of creation
+        self.kept: dict[int, Any] = {}  # buffers of pending tasks, to which the library may still write
 
     def __del__(self) -> None:
         for child in reversed(list(self.children)):
@@ -47,23 +49,23 @@ class Calls:
 
 
 class Pointer(ctypes.c_void_p):
-    """An argument of the library's functions that refers to its session's Calls. It lives as long as the call: no
-    variable holds it, since a traceback would."""
+    """An argument of the library's functions that refers to its session's Calls. It lives only as long as the call: no
+    variable holds it, because a traceback would keep it alive."""
 
     calls: Calls
 
 
 def host_memory(handle: Handle, address: int, nbytes: int) -> ctypes.Array[ctypes.c_uint8]:
-    """A ctypes array, which has the buffer protocol. The memory is freed when the last reference to it goes, NumPy's
-    and other views' included."""
+    """A ctypes array, which has the buffer protocol. The memory is freed with the last reference to it, including
+    views such as NumPy's."""
     array = (ctypes.c_uint8 * nbytes).from_address(address)
     weakref.finalize(array, handle.free, address).atexit = False
     return array
 
 
 class DeviceMemory:
-    """Memory of a GPU that the daemon lends: bytes, by __cuda_array_interface__. torch.as_tensor and cupy.asarray take
-    it without a copy. It is given back when the last reference to it goes."""
+    """GPU memory lent by the daemon, as bytes with __cuda_array_interface__. torch.as_tensor and cupy.asarray use it
+    without a copy. It is given back with the last reference to it."""
 
     def __init__(self, handle: Handle, address: int, nbytes: int, device: int) -> None:
         self.address, self.nbytes, self.ordinal = address, nbytes, device
@@ -75,9 +77,9 @@ class DeviceMemory:
 
 
 def allocated(function: Any, *arguments: Any) -> int:
-    """The address that a function stores by its last argument."""
+    """The address that a function returns through its last argument."""
     pointer = ctypes.c_void_p()
     result = function(*arguments, ctypes.byref(pointer))
-    del arguments  # which the traceback of an error would hold
+    del arguments  # or the traceback of an error would keep them alive
     check(result)
     return pointer.value or 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans: Sends and Recvs in groups that are known, and matched between all ranks, before the first of them runs."""
+"""Plans: Sends and Recvs in groups that are declared, and matched between all ranks, before the first of them runs."""
 
 from __future__ import annotations
 
@@ -38,21 +38,22 @@ class PlannedTask(Task):
 
 
 class Plan:
-    """One member's part of a plan of a communicator's Sends and Recvs; a member has one at a time.
+    """One member's part of a plan of a communicator's Sends and Recvs. A member has one plan at a time.
 
-    Plan groups of tasks, end() the plan with all members, launch() it, submit the tasks in any order and from any
-    thread, and reset() it for the next iteration. One thread plans. With strict, send and recv return only when their
-    whole group is done, with their own task's failure: a thread for each task. A context manager terminates it.
+    Plan groups of tasks, end() the plan on all members, launch() it, submit the tasks in any order and from any
+    thread, and reset() it for the next iteration. One thread does the planning. With strict, send and recv return only
+    when their whole group is done, with their own task's failure; use one thread per task. As a context manager, it
+    terminates the plan at the end.
 
-    A member that leaves the communicator or ends while others' tasks are under way fails these: let all end with a
-    barrier."""
+    If a member leaves the communicator or ends while others' tasks run, these fail: end with a barrier on all
+    members."""
 
     def __init__(self, comm: Comm, strict: bool = False) -> None:
         self.comm = comm
         self._address: Optional[int] = allocated(lib.plan_start, comm._pointer)
         self._strict = strict
-        self._committed: Optional[tuple[int, int]] = None  # in which epoch
-        self._held: list[Buffer] = []  # of blocking calls whose task may go on
+        self._committed: Optional[tuple[int, int]] = None  # the epoch of the last commit
+        self._held: list[Buffer] = []  # buffers of blocking calls whose task may still run
         comm.session._children[self] = None
         check(lib.plan_set_strict(self._pointer, strict))
 
@@ -67,7 +68,7 @@ class Plan:
     @contextmanager
     def group(self) -> Iterator[Plan]:
         """`with plan.group():` plans one group. Groups run strictly one after the other, and do not nest. If the block
-        raises, the group has what was planned before."""
+        raises, the group keeps the tasks planned so far."""
         check(lib.plan_group_start(self._pointer))
         try:
             yield self
@@ -78,26 +79,26 @@ class Plan:
         check(lib.plan_group_end(self._pointer))
 
     def plan_send(self, peer: int, count: Optional[int] = None, type: Optional[DataType] = None, label: str = "") -> None:
-        """A Send of the open group, of so many elements; without count, of whatever is submitted. The k-th Send from a
-        to b, in plan order, matches the k-th Recv at b from a. The label, 23 characters of ASCII at most, is its name
-        in errors and for inspection."""
+        """Plans a Send with that many elements in the open group; without count, with any number. The k-th Send from a
+        to b, in plan order, matches the k-th Recv at b from a. The label, up to 23 ASCII characters, is its name in
+        errors and for inspection."""
         self._plan(lib.plan_send, peer, count, type, label)
 
     def plan_recv(self, peer: int, count: Optional[int] = None, type: Optional[DataType] = None, label: str = "") -> None:
-        """A Recv of the open group: see plan_send."""
+        """Plans a Recv in the open group: see plan_send."""
         self._plan(lib.plan_recv, peer, count, type, label)
 
     def plan_send_list(
         self, tensors: Sequence[Union[Any, Spec]], peer: int, tag: int = 0, shapes: Shapes = Shapes.STATIC, label: str = ""
     ) -> None:
-        """A list of tensors (or Specs) that is sent: Lists.plan_isend submits it. What a plan can know of lists is
-        matched by end(): with Shapes.AHEAD, the number of tensors and their types."""
+        """Plans to send a list of tensors (or Specs); Lists.plan_isend submits it. end() matches what a plan knows
+        about lists: with Shapes.AHEAD, the number of tensors and their types."""
         self._plan_list(lib.plan_tensors_send, tensors, peer, tag, shapes, label)
 
     def plan_recv_list(
         self, tensors: Sequence[Union[Any, Spec]], peer: int, tag: int = 0, shapes: Shapes = Shapes.STATIC, label: str = ""
     ) -> None:
-        """A list of tensors that is received: Lists.plan_irecv, or plan_irecv_ahead."""
+        """Plans to receive a list of tensors: Lists.plan_irecv, or plan_irecv_ahead."""
         self._plan_list(lib.plan_tensors_recv, tensors, peer, tag, shapes, label)
 
     def _plan_list(
@@ -113,7 +114,7 @@ class Plan:
         self, function: Callable[..., int], peer: int, count: Optional[int], type: Optional[DataType], label: str
     ) -> None:
         if (count is None) != (type is None):
-            raise TypeError("count and type are given both, or neither")
+            raise TypeError("give both count and type, or neither")
         planned = PLAN_ANY if count is None else integer(count, ctypes.c_size_t)
         check(function(self._pointer, planned, integer(type or 0), integer(peer)))
         self._label(label)
@@ -123,9 +124,9 @@ class Plan:
             check(lib.plan_label(self._pointer, label.encode()))
 
     def end(self, timeout: Optional[float] = 60.0) -> None:
-        """Ends the plan and commits it: returns when all members have, with one answer for all. Raises MismatchError
-        for a Send without its Recv, groups that wait for each other in a circle, or sizes that differ, with rank, group
-        and task; TimeoutError with the ranks that lack."""
+        """Ends the plan and commits it. Returns when all members have done so, with the same result for all. Raises
+        MismatchError, with rank, group and task, for a Send without its Recv, groups that wait for each other in a
+        circle, or sizes that differ; TimeoutError with the missing ranks."""
         check(lib.plan_end(self._pointer, milliseconds(timeout)))
         self._committed = self._epoch()
 
@@ -139,9 +140,9 @@ class Plan:
     # ---- Running ----
 
     def submit_send(self, buffer: Any, peer: int, group: Optional[int] = None) -> PlannedTask:
-        """Submits the earliest planned Send to the peer that has not been, or the group's. Tensors are as with
-        Comm.send; later work on a CUDA stream does not wait for it. Raises InvalidArgumentError if it was not planned,
-        or already submitted."""
+        """Submits the earliest planned Send to the peer that is not submitted yet, or that of the group. Tensors are
+        as for Comm.send; later work on a CUDA stream does not wait for the task. Raises InvalidArgumentError if it was
+        not planned, or already submitted."""
         return self._submit(Op.SEND, source(buffer), peer, group)
 
     def submit_recv(self, buffer: Any, peer: int, group: Optional[int] = None) -> PlannedTask:
@@ -157,7 +158,7 @@ class Plan:
     def _planned(self, op: Op, buffer: Buffer, peer: int, group: Optional[int], flags: int) -> PlannedRecord:
         self.comm._check_device(buffer)
         if group is not None and not 0 <= group < PLAN_FIRST:
-            raise InvalidArgumentError(f"there is no group {group}: groups of the plan count from 0")
+            raise InvalidArgumentError(f"there is no group {group}: groups are numbered from 0")
         planned = PlannedRecord(
             size=ctypes.sizeof(PlannedRecord),
             op=op,
@@ -186,9 +187,10 @@ class Plan:
         group: Optional[int] = None,
         stable: bool = False,
     ) -> None:
-        """Submits a Send and waits for its group; before launch(), first for another thread to launch. If this rank has
-        not submitted all of the group, and the plan is not strict, it returns at once, and reset() tells how it ended:
-        the buffer was copied then, or with stable is not to be changed until its group is done."""
+        """Submits a Send and waits for its group; before launch(), it first waits for another thread to launch. If
+        this rank has not submitted all of the group, and the plan is not strict, it returns at once, and reset()
+        reports the result. In that case the buffer was copied; with stable, it must not change until its group is
+        done."""
         self._run(Op.SEND, source(buffer), peer, timeout, group, PLANNED_STABLE if stable else 0)
 
     def recv(self, buffer: Any, peer: int, timeout: Optional[float] = None, group: Optional[int] = None) -> None:
@@ -214,15 +216,15 @@ class Plan:
         try:
             result = wait_in_parts(wait, test, timeout)
         finally:
-            if number and (flags or result is None):  # the task may be under way
+            if number and (flags or result is None):  # the task may still run
                 self._held.append(buffer)
         if self._strict and number and result:
-            result = lib.test(self.comm.session._pointer, number)  # its own failure alone
+            result = lib.test(self.comm.session._pointer, number)  # only its own failure
         check(Result.TIMEOUT if result is None else result)
 
     def reset(self, timeout: Optional[float] = None) -> None:
-        """Waits until all groups of this iteration are over, and begins the next one. Raises the first failure that no
-        call has told, or TimeoutError with a task that was not submitted. After Comm.rejoin, commits the plan again
+        """Waits until all groups of this iteration are over, and begins the next one. Raises the first unreported
+        failure, or TimeoutError with a task that was not submitted. After Comm.rejoin, commits the plan again together
         with the other members."""
 
         def wait(timeout_ms: int) -> int:
@@ -233,7 +235,7 @@ class Plan:
 
         if self._committed == self._epoch():
             result = wait_in_parts(wait, test, timeout)
-        else:  # it is committed again, in one piece, since all members get one answer
+        else:  # The plan is committed again, without interruption, because all members get one answer.
             result = wait(milliseconds(timeout))
         check(Result.TIMEOUT if result is None else result)
         self._committed = self._epoch()
@@ -241,12 +243,12 @@ class Plan:
 
     @property
     def iterations(self) -> int:
-        """Ended with reset."""
+        """The number of iterations ended with reset."""
         return int(lib.plan_iterations(self._pointer))
 
     def terminate(self, timeout: Optional[float] = 10.0) -> None:
-        """Waits for groups that were submitted whole, cancels others, and gives the plan up. Raises a failure that no
-        call has told; the plan is terminated then, too. May be called again."""
+        """Waits for groups that were submitted completely, cancels others, and gives the plan up. If it raises an
+        unreported failure, the plan is terminated too. May be called again."""
         if self._address is None or self.comm.session.closed:
             return
         address, self._address = self._address, None

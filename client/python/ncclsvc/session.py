@@ -35,13 +35,14 @@ class Session(inspection.Inspection):
     ring_entries  tasks in flight, a power of two from 16 to 65536; 0: 1024
     no_ring       submit over the socket: slower, for debugging and inspection
     timeout       seconds to connect
+    job           shown by ncclsvc-ctl; None: $NCCLSVC_JOB, else the launcher's
 
-    Raises DaemonLostError if nobody listens, and PermissionDeniedError if the listener is not trusted: its user is
-    neither this process's, nor root, nor $NCCLSVC_DAEMON_USER (default: ncclsvc). Methods may be called from any
-    thread. After fork(2) the child opens its own. Open the first session before CUDA is initialized: where the daemon's
-    workers use MPS, this process then does, too.
+    Raises DaemonLostError if no daemon listens, and PermissionDeniedError if the listener is not trusted: its user is
+    not this process's own, nor root, nor $NCCLSVC_DAEMON_USER (default: ncclsvc). Methods may be called from any
+    thread. After fork(2) the child must open its own session. Open the first session before CUDA is initialized: if the
+    daemon's workers use MPS, this process then uses it too.
 
-    Timeouts are seconds; None is none."""
+    Timeouts are in seconds; None means no timeout."""
 
     def __init__(
         self,
@@ -50,23 +51,25 @@ class Session(inspection.Inspection):
         ring_entries: int = 0,
         no_ring: bool = False,
         timeout: float = 5.0,
+        job: Optional[str] = None,
     ) -> None:
         name = name or os.path.basename(sys.argv[0] if sys.argv else "") or "python"
         options = Options(
             ctypes.sizeof(Options),
             os.fsencode(socket) if socket else None,
-            name.encode("utf-8", "replace"),  # a file name of other bytes, in logs and JSON
+            name.encode("utf-8", "replace"),  # a file name in another encoding, for logs and JSON
             integer(ring_entries, ctypes.c_uint32),
             no_ring,
             max(1, milliseconds(timeout)),
+            job.encode("utf-8", "replace") if job else None,
         )
         self._calls: Optional[Calls] = Calls(Handle(allocated(lib.open, options)))
-        self._attached = 0  # how often again
+        self._attached = 0  # how often the session has reattached
         self._thread = ThreadState()
         self._waits = Waits(lambda: self._pointer, self._thread)
-        self._lock = threading.RLock()  # of _calls, _joinings, _kept; a finalizer may come in between, and submit
+        self._lock = threading.RLock()  # for _calls, _joinings, _kept; reentrant: a finalizer may submit
         self._kept: dict[int, tuple[Any, ...]] = {}
-        self._children: dict[Any, None] = {}  # what must be closed before the session, in the order of its making
+        self._children: dict[Any, None] = {}  # to be closed before the session, in order of creation
         self._joinings: weakref.WeakSet[Joining] = weakref.WeakSet()
 
     def _open_calls(self) -> Calls:
@@ -75,7 +78,7 @@ class Session(inspection.Inspection):
         return calls
 
     def _refer(self, address: int) -> Pointer:
-        """The address as an argument: the session does not end while the library has it."""
+        """The address as an argument: the session stays open while the library uses it."""
         pointer = Pointer(address)
         pointer.calls = self._open_calls()
         return pointer
@@ -89,11 +92,10 @@ class Session(inspection.Inspection):
         return self._calls is None
 
     def close(self) -> None:
-        """Leaves every communicator and abandons pending tasks. Memory of the session stays usable as long as arrays
-        refer to it; the connection ends with the last of them.
-
-        Other threads' and coroutines' waits then raise ValueError, and their joins CancelledError. If another thread is
-        in a call on the session, communicators are left when that returns."""
+        """Leaves every communicator and abandons pending tasks. Memory of the session stays usable while arrays refer
+        to it; the connection ends with the last of them. Other threads' and coroutines' waits then raise ValueError,
+        and their joins CancelledError. If another thread is in a call on the session, communicators are left when that
+        call returns."""
         with self._lock:
             calls, self._calls, joinings = self._calls, None, list(self._joinings)
         if calls is None:
@@ -116,18 +118,18 @@ class Session(inspection.Inspection):
         check(lib.reattach(self._pointer, milliseconds(timeout)))
 
     def fileno(self) -> int:
-        """A file descriptor that becomes readable when there is something to dispatch. asyncio needs no call of it."""
+        """A file descriptor that becomes readable when there is something to dispatch. asyncio does not need it."""
         fd = int(lib.get_fd(self._pointer))
         if fd < 0:
             raise error_of(Result.SYSTEM, last_error())
         return fd
 
     def dispatch(self, timeout: Optional[float] = 0.0) -> None:
-        """Handles what is there, waiting up to `timeout` for something. Raises DaemonLostError."""
+        """Handles pending events, waiting up to `timeout` for one. Raises DaemonLostError."""
         try:
             check(lib.dispatch(self._pointer, milliseconds(timeout)))
         finally:
-            self._waits.look()  # the loops' file descriptor is drained now
+            self._waits.look()  # this call has drained the loops' file descriptor
 
     # ---- Communicators ----
 
@@ -139,10 +141,9 @@ class Session(inspection.Inspection):
         device: Optional[int] = None,
         timeout: Optional[float] = 60.0,
     ) -> Comm:
-        """Joins the communicator `id` of `size` ranks; returns when all have joined.
-
-        device is this process's CUDA ordinal, for tensors on that GPU; None is host memory. Raises MismatchError if the
-        others gave another size, RankTakenError if a live process holds the rank, TimeoutError with the missing."""
+        """Joins the communicator `id` of `size` ranks; returns when all have joined. device is this process's CUDA
+        device number, for tensors on that GPU; None is host memory. Raises MismatchError if others gave a different
+        size, RankTakenError if a live process holds the rank, TimeoutError with the missing ranks."""
         comm: Comm = self.join_begin(id, size, rank, device, timeout).wait()
         return comm
 
@@ -154,34 +155,32 @@ class Session(inspection.Inspection):
         device: Optional[int] = None,
         timeout: Optional[float] = 60.0,
     ) -> Joining:
-        """As join, in two steps: the result is to be waited for, awaited or cancelled."""
+        """Like join, but returns a Joining to wait for, await or cancel."""
         numbers = [integer(number) for number in (size, rank, DEVICE_HOST if device is None else device)]
         record = UniqueId.of(id)._record
         pointer = allocated(lib.comm_join_begin, self._pointer, record, *numbers, milliseconds(timeout))
         return Joining(self, pointer, device)
 
     def world(self, rank: Optional[int] = None, timeout: Optional[float] = 60.0) -> Comm:
-        """Joins the daemon's world communicator (its --ranks) in host memory, as `rank`, or as any free one.
-
-        RANK_LAUNCHER is the rank that torchrun, mpirun or srun has given to this process."""
+        """Joins the daemon's world communicator (its --ranks) in host memory, as `rank`, or as any free rank.
+        RANK_LAUNCHER is the rank that torchrun, mpirun or srun has given this process."""
         chosen = -1 if rank is None else integer(rank)
         if chosen < 0 and chosen not in (-1, RANK_LAUNCHER):
-            raise ValueError(f"rank {rank}: a rank is not negative")
+            raise ValueError(f"rank {rank}: a rank must not be negative")
         return Comm(self, allocated(lib.comm_world, self._pointer, chosen, milliseconds(timeout)))
 
     # ---- Memory ----
 
     def alloc(self, nbytes: int) -> ctypes.Array[ctypes.c_uint8]:
         """Zeroed shared memory, which the daemon reads and writes in place: the fast path. It has the buffer protocol:
-        numpy.frombuffer and torch.frombuffer make tensors of it. Freed when the last reference goes.
-
-        Raises LimitError at the user's quota, and NoMemoryError."""
+        numpy.frombuffer and torch.frombuffer create tensors from it. Freed with the last reference. Raises LimitError
+        at the user's quota, and NoMemoryError."""
         nbytes = integer(nbytes, ctypes.c_size_t)
         address = allocated(lib.mem_alloc, self._pointer, nbytes)
         return host_memory(self._open_calls().handle, address, nbytes)
 
     def register_fd(self, fd: int, nbytes: int) -> ctypes.Array[ctypes.c_uint8]:
-        """The first nbytes of a memfd that is sealed with F_SEAL_SHRINK, as session memory. The fd may be closed."""
+        """The first nbytes of a memfd sealed with F_SEAL_SHRINK, as session memory. The fd may be closed afterwards."""
         nbytes = integer(nbytes, ctypes.c_size_t)
         address = allocated(lib.mem_register_fd, self._pointer, integer(fd), nbytes)
         return host_memory(self._open_calls().handle, address, nbytes)
@@ -197,29 +196,28 @@ class Session(inspection.Inspection):
         return numpy.frombuffer(memory, kind, count).reshape(shape)
 
     def alloc_device(self, device: int, nbytes: int) -> DeviceMemory:
-        """Zeroed memory of a GPU, which the daemon lends: it is not imported at its first use."""
+        """Zeroed GPU memory lent by the daemon, which saves the import at its first use."""
         nbytes = integer(nbytes, ctypes.c_size_t)
         address = allocated(lib.mem_alloc_device, self._pointer, integer(device), nbytes)
         return DeviceMemory(self._open_calls().handle, address, nbytes, device)
 
     def sweep(self) -> None:
-        """Has the daemon give back GPU memory that this process has freed."""
+        """Makes the daemon release GPU memory that this process has freed."""
         lib.mem_sweep(self._pointer)
 
     # ---- Order ----
 
     def group(self) -> Group:
-        """`with session.group():` submits the block's operations together, without order among them. Exchanges of
-        Send and Recv in both directions belong in one. No await within: the thread's other coroutines would be in
-        it."""
+        """`with session.group():` submits the block's operations together, in no order. Put exchanges of Send and Recv
+        in both directions into one group. Do not await within, because the thread's other coroutines would join the
+        group."""
         return Group(self)
 
     def stream(self, stream: Any, detached: bool = False) -> Any:
-        """`with session.stream(s):` the thread's operations on GPU communicators run after what is on the stream, and
-        later work on it after them. Detached: later work does not wait; stream_wait orders it. No await within: the
-        thread's other coroutines would use the stream, too.
-
-        stream is an integer, PyTorch's or CuPy's stream, or None for CUDA's legacy default stream."""
+        """`with session.stream(s):` the thread's operations on GPU communicators run after the work on the stream, and
+        later work on it runs after them. Detached: later work does not wait; use stream_wait to order it. Do not await
+        within, because the thread's other coroutines would use the stream too. stream is an integer, a PyTorch or CuPy
+        stream, or None for CUDA's legacy default stream."""
         flags = STREAM_DETACHED if detached else 0
         return ordered(self, self._thread.order._replace(stream=stream_pointer(stream), flags=flags))
 
@@ -234,7 +232,7 @@ class Session(inspection.Inspection):
     # ---- Completion ----
 
     def wait_all(self, timeout: Optional[float] = None) -> None:
-        """Waits for every task submitted so far. Raises the first failure that no call has told; then all are told."""
+        """Waits for every task submitted so far. Raises the first unreported failure, and marks all as reported."""
         end = None if timeout is None else time.monotonic() + timeout
         failure: Optional[Error] = None
         with self._lock:
@@ -251,11 +249,11 @@ class Session(inspection.Inspection):
         if failure:
             raise failure
 
-    # ---- Tasks that no call has told the end of ----
+    # ---- Tasks whose end no call has reported ----
 
     def _keep(self, number: int, buffers: tuple[Any, ...]) -> None:
-        """The buffers, until the task is seen to end: the library writes results of plain memory only then. Two other
-        tasks are looked at each time, so that what nobody waits for is not kept for long."""
+        """Keeps the buffers until the task is known to have ended, because the library writes results to plain memory
+        only then. Each call also checks two other tasks, so that tasks nobody waits for are not kept long."""
         if not number:
             return
         with self._lock:
@@ -268,12 +266,12 @@ class Session(inspection.Inspection):
             self._kept.pop(number, None)
 
     def _reap(self) -> None:
-        """Failures stay, without their buffers, for wait_all to tell. Locked."""
+        """Frees the buffers of ended tasks. Failed tasks stay, without buffers, for wait_all to report. Locked."""
         record = StatusRecord()
         for number in list(itertools.islice(self._kept, 2)):
             pending = lib.task_status(self._pointer, number, record) == Result.IN_PROGRESS
             buffers = self._kept.pop(number, ())
             if pending:
-                self._kept[number] = buffers  # to the end
+                self._kept[number] = buffers  # move it to the end
             elif record.result != Result.OK:
                 self._kept[number] = ()

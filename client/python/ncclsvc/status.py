@@ -23,17 +23,17 @@ def _result(value: int) -> int:
 
 @dataclass(frozen=True)
 class Status:
-    """ncclsvc_status, with the rank that is to blame worked out. Times are of CLOCK_MONOTONIC, in nanoseconds."""
+    """An ncclsvc_status, plus the rank to blame. Times are CLOCK_MONOTONIC in nanoseconds."""
 
     result: int  #: a Result, unless the library is newer than this package
-    field: int  #: a Field, of MISMATCH and some others
+    field: int  #: a Field, for MISMATCH and some others
     submitted_ns: int
     started_ns: int  #: 0: it never started
     done_ns: int
     epoch: int
-    ranks: tuple[Optional[int], Optional[int]]  #: that differ, or (who is gone, None)
+    ranks: tuple[Optional[int], Optional[int]]  #: that differ; (gone, None); (whose deadline it was, missing)
     pids: tuple[Optional[int], Optional[int]]
-    values: tuple[int, int]  #: that differ
+    values: tuple[int, int]  #: the values that differ
     missing: tuple[int, ...]  #: the first of missing_count ranks
     missing_count: int
 
@@ -55,7 +55,7 @@ class Status:
 
     @property
     def rank(self) -> Optional[int]:
-        """The rank to blame: the one that is gone, missing, or unlike all others; None: none of them alone."""
+        """The rank to blame: the one that is gone, missing, or differs from all others; None if no single rank is."""
         if self.result == Result.MISMATCH and self.field != Field.REFUSAL:
             alone = self.missing_count == 1 and self.missing == (self.ranks[1],)
             return self.ranks[1] if alone else None

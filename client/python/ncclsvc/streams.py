@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a thread's submissions are ordered by: CUDA streams and timelines; and task groups."""
+"""What orders a thread's submissions: CUDA streams and timelines; and task groups."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def stream_pointer(stream: Any) -> int:
-    """A CUDA stream's handle: of an integer, PyTorch's or CuPy's stream, an object with __cuda_stream__, or None, which
-    is CUDA's legacy default stream."""
+    """The handle of a CUDA stream: from an integer, a PyTorch or CuPy stream, an object with __cuda_stream__, or None,
+    which is CUDA's legacy default stream."""
     if stream is None:
         return 0
     if isinstance(stream, int):
@@ -29,11 +29,11 @@ def stream_pointer(stream: Any) -> int:
     for name in ("cuda_stream", "ptr"):
         if hasattr(stream, name):
             return int(getattr(stream, name))
-    raise TypeError(f"{type(stream).__name__} is no CUDA stream")
+    raise TypeError(f"{type(stream).__name__} is not a CUDA stream")
 
 
 class Order(NamedTuple):
-    """What is set on a thread."""
+    """A thread's settings."""
 
     stream: int = 0
     flags: int = 0
@@ -42,14 +42,14 @@ class Order(NamedTuple):
 
 
 class ThreadState(threading.local):
-    """Of one session, what each thread has set."""
+    """The settings of each thread in one session."""
 
     order = Order()
     group: Optional[Group] = None
 
 
 def apply(session: Session, order: Order) -> None:
-    """Sets it on the calling thread. Raises the library's refusal."""
+    """Applies the settings to the calling thread. Raises the library's refusal."""
     state = session._thread
     if order[:2] != state.order[:2]:
         check(lib.stream_set(session._pointer, order.stream, order.flags))
@@ -69,10 +69,8 @@ def ordered(session: Session, order: Order) -> Iterator[None]:
 
 
 class Timeline:
-    """Two counters in shared memory, `ready` and `done`. Made by Session.timeline.
-
-    Tasks that are submitted inside `with timeline.at(value)` wait until ready has reached the value, and raise done to
-    it when they end."""
+    """Two counters in shared memory, `ready` and `done`. Created by Session.timeline. Tasks submitted inside `with
+    timeline.at(value)` wait until ready has reached the value, and raise done to it when they end."""
 
     def __init__(self, session: Session) -> None:
         pointer = ctypes.c_void_p()
@@ -87,8 +85,8 @@ class Timeline:
         return self.session._refer(address)
 
     def at(self, value: int) -> Any:
-        """A context in which the thread's submissions use (timeline, value). No await within: those of the thread's
-        other coroutines would, too."""
+        """A context in which the thread's submissions use (timeline, value). Do not await within, because the thread's
+        other coroutines would use it too."""
         value = integer(value, ctypes.c_uint64)
         return ordered(self.session, self.session._thread.order._replace(timeline=self._pointer.value, value=value))
 
@@ -101,17 +99,15 @@ class Timeline:
         return int(lib.timeline_done(self._pointer))
 
     def destroy(self) -> None:
-        """Raises BusyError if a pending task uses it. It goes with its session, too."""
+        """Raises BusyError if a pending task uses it. It is also destroyed with its session."""
         check(lib.timeline_destroy(self._pointer))
         self._address = None
 
 
 class Group:
-    """Operations that are submitted together, with no order among them: all or, on an error, none. Made by
-    Session.group.
-
-    The end of `with session.group()` submits the operations of the block, and begins its lists (Lists.isend, ...); if
-    the block raises, nothing is submitted, and ranks that wait for its operations do so until their deadlines."""
+    """Operations that are submitted together, in no order: all of them, or on an error none. Created by Session.group.
+    The end of `with session.group()` submits the block's operations, and begins its lists (Lists.isend, ...). If the
+    block raises, nothing is submitted, and other ranks wait for its operations until their deadlines."""
 
     def __init__(self, session: Session) -> None:
         self.session = session

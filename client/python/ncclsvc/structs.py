@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The structs of the public headers. tests/python/test_package_abi.py compares every size and offset with the C
+"""The structs of the public headers. tests/python/test_package_abi.py compares all sizes and offsets with the C
 compiler's."""
 
 from __future__ import annotations
@@ -24,7 +24,18 @@ from ctypes import (
 )
 from typing import Any
 
-from .enums import EPOCH_STEPS, GROUP_TYPES, ID_BYTES, LABEL_BYTES, MISSING_SHOWN, NAME_BYTES, REFUSED_BYTES
+from .enums import (
+    EPOCH_STEPS,
+    FAILURE_BYTES,
+    FAILURE_RANKS,
+    GROUP_TYPES,
+    ID_BYTES,
+    JOB_BYTES,
+    LABEL_BYTES,
+    MISSING_SHOWN,
+    NAME_BYTES,
+    REFUSED_BYTES,
+)
 
 NODE_TEXT_BYTES = 64
 TEXT_BYTES = 128
@@ -62,6 +73,7 @@ class Options(Structure):
         ("ring_entries", c_uint32),
         ("no_ring", c_bool),
         ("timeout_ms", c_int),
+        ("job", c_char_p),
     ]
 
 
@@ -104,6 +116,8 @@ class SessionInfo(Record):
         ("name", c_char * NAME_BYTES),
         ("mps", c_uint32),
         ("protocol", c_uint32),
+        ("job", c_char * JOB_BYTES),
+        ("cgroup", c_char * JOB_BYTES),
         ("process_state", c_uint32),
         ("tracer_pid", c_int32),
     ]
@@ -136,6 +150,7 @@ class CommInfo(Record):
         ("epoch_steps", EpochStep * EPOCH_STEPS),
         ("peer_bytes", c_uint32),
         ("peer_source", c_uint32),
+        ("job", c_char * JOB_BYTES),
         ("cluster_comm", c_uint64),
     ]
 
@@ -154,7 +169,8 @@ class MemberInfo(Record):
         ("waiting_ns", c_uint64),
         ("elsewhere", c_uint32),
         ("transport", c_uint32),
-        ("reserved", c_uint32 * 2),
+        ("request", c_uint32),
+        ("request_ms", c_uint32),
     ]
 
 
@@ -281,6 +297,38 @@ class NodeInfo(Record):
     ]
 
 
+class FailureInfo(Record):
+    _fields_ = [
+        ("failure", c_uint64),
+        ("cause", c_uint64),
+        ("unix_ns", c_uint64),
+        ("comm", c_uint64),
+        ("seq", c_uint64),
+        ("pending", c_uint64),
+        ("kind", c_uint32),
+        ("result", c_int32),
+        ("field", c_uint32),
+        ("op", c_uint32),
+        ("epoch", c_uint32),
+        ("nranks", c_uint32),
+        ("uid", c_uint32),
+        ("ending", c_uint32),
+        ("ending_code", c_int32),
+        ("rank", c_int32),
+        ("pid", c_int32),
+        ("device", c_int32),
+        ("node", c_int32),
+        ("comms", c_uint32),
+        ("ended", c_uint32),
+        ("ended_ranks", c_int32 * FAILURE_RANKS),
+        ("ended_pids", c_int32 * FAILURE_RANKS),
+        ("reserved", c_uint32),
+        ("label", c_char * NAME_BYTES),
+        ("host", c_char * NODE_TEXT_BYTES),
+        ("text", c_char * FAILURE_BYTES),
+    ]
+
+
 class DaemonInfo(Record):
     _fields_ = [
         ("version", c_char * NAME_BYTES),
@@ -398,7 +446,7 @@ class PlannedRecord(Structure):
     ]
 
 
-# The header's name of each.
+# The name of each in the header.
 NAMES: dict[str, type[Structure]] = {
     "ncclsvc_unique_id": UniqueId,
     "ncclsvc_options": Options,
@@ -414,6 +462,7 @@ NAMES: dict[str, type[Structure]] = {
     "ncclsvc_planned": PlannedRecord,
     "ncclsvc_device_info": DeviceInfo,
     "ncclsvc_node_info": NodeInfo,
+    "ncclsvc_failure_info": FailureInfo,
     "ncclsvc_daemon_info": DaemonInfo,
     "ncclsvc_group": GroupRecord,
     "ncclsvc_world_sizes": WorldSizes,

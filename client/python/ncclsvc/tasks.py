@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks: what an operation returns, to be waited for, asked or awaited."""
+"""Tasks: an operation returns one, to wait for, query or await."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from .structs import StatusRecord
 if TYPE_CHECKING:
     from .session import Session
 
-# A wait is cut into parts of so many seconds, between which Python handles signals such as Ctrl-C.
+# A wait is cut into parts of this many seconds, between which Python handles signals such as Ctrl-C.
 _PART = 0.2
 
 
 def wait_in_parts(wait: Callable[[int], int], test: Callable[[], int], timeout: Optional[float]) -> Optional[int]:
-    """wait(milliseconds) until it says another thing than TIMEOUT, which may be that of the wait or of what is waited
-    for: test() tells. None: the wait's time is up. Else the result, whose sentence is then last_error()."""
-    milliseconds(timeout)  # checks it
+    """Repeats wait(milliseconds) until its result is not TIMEOUT. A TIMEOUT may be the wait's, or that of what is
+    waited for; test() distinguishes them. Returns None if the wait's time is up, otherwise the result, whose sentence
+    is then last_error()."""
+    milliseconds(timeout)  # validates it
     end = None if timeout is None else time.monotonic() + timeout
     while True:
         left = _PART if end is None else max(0.0, min(_PART, end - time.monotonic()))
@@ -38,15 +39,14 @@ def wait_in_parts(wait: Callable[[int], int], test: Callable[[], int], timeout: 
 
 
 class Task:
-    """A submitted operation. Its buffers are the daemon's until it has ended, and the session keeps them alive.
-
-    `await task` waits in asyncio; wait() blocks. Both raise the task's failure, a subclass of Error."""
+    """A submitted operation. The daemon uses its buffers until it has ended, and the session keeps them alive. `await
+    task` waits in asyncio; wait() blocks. Both raise the task's failure, a subclass of Error."""
 
     __slots__ = ("session", "number", "_submitted")
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.number = 0  #: in the session; 0: captured into a CUDA graph, or still in an open group
+        self.number = 0  #: number in the session; 0: captured into a CUDA graph, or still in an open group
         self._submitted = False
 
     def _set(self, number: int) -> None:
@@ -58,7 +58,7 @@ class Task:
             raise ValueError("the task is in a group that has not ended, or that failed: it is not submitted")
         return self.session._pointer
 
-    # What a plan's tasks do otherwise.
+    # Planned tasks override this.
     def _wait(self, timeout_ms: int) -> int:
         return int(lib.wait(self._handle(), self.number, timeout_ms))
 
@@ -66,17 +66,15 @@ class Task:
         return int(lib.test(self._handle(), self.number))
 
     def wait(self, timeout: Optional[float] = None) -> None:
-        """Blocks until the task has ended. May be called again.
-
-        Raises the task's failure, or TimeoutError after `timeout` seconds: the task goes on if the error's status is
-        None."""
+        """Blocks until the task has ended. May be called again. Raises the task's failure, or TimeoutError after
+        `timeout` seconds; if that error's status is None, the task continues."""
         result = wait_in_parts(self._wait, self._test, timeout)
         if result is None:
             raise TimeoutError(last_error() or "the task has not ended within this wait's timeout; it continues")
         self._finish(result)
 
     def done(self) -> bool:
-        """Whether it has ended, well or not. Does not block, and raises nothing of the task's."""
+        """Whether it has ended, successfully or not. Does not block, and does not raise the task's failure."""
         result = self._test()
         if result == Result.IN_PROGRESS:
             return False
@@ -84,7 +82,7 @@ class Task:
         return True
 
     def exception(self) -> Optional[Error]:
-        """Its failure; None if it went well. Raises BusyError if it has not ended."""
+        """Its failure; None if it succeeded. Raises BusyError if it has not ended."""
         result = self._test()
         if result == Result.IN_PROGRESS:
             raise error_of(Result.BUSY, f"task {self.number} has not ended")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of other packages as memory that the library can take: no copy is made here.
+"""Other packages' tensors as memory for the library, without a copy.
 
-Accepted is whatever has the buffer protocol (NumPy, array, bytearray, mmap, ctypes), DLPack (PyTorch, CuPy, JAX) or
-__cuda_array_interface__ (Numba): elements in row-major order, without gaps, of one of ncclsvc's types."""
+Objects must support the buffer protocol (NumPy, array, bytearray, mmap, ctypes), DLPack (PyTorch, CuPy, JAX) or
+__cuda_array_interface__ (Numba), with elements of one of ncclsvc's types in row-major order, without gaps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INTEGERS = {1: DataType.INT8, 2: DataType.INT16, 4: DataType.INT32, 8: DataType
 _UNSIGNED = {1: DataType.UINT8, 2: DataType.UINT16, 4: DataType.UINT32, 8: DataType.UINT64}
 _FLOATS = {2: DataType.FLOAT16, 4: DataType.FLOAT32, 8: DataType.FLOAT64}
 _KINDS = {"i": _INTEGERS, "u": _UNSIGNED, "f": _FLOATS, "b": {1: DataType.BOOL}}
-# What NumPy has by the package ml_dtypes only, and does not export by the buffer protocol.
+# Types that NumPy only has through the package ml_dtypes, and does not export through the buffer protocol.
 _EXTENSIONS = {
     "bfloat16": DataType.BFLOAT16,
     "float8_e4m3fn": DataType.FLOAT8E4M3,
@@ -67,10 +67,9 @@ class _Export:
 
 
 class Buffer:
-    """Memory of one tensor: its address, the number and type of its elements, and what keeps it alive.
-
-    device is a CUDA ordinal, or None for host memory. Hold it until the operation has ended: operations do that for
-    the buffers that they are given."""
+    """A tensor's memory: its address, the number and type of its elements, and the object that keeps it alive. device
+    is a CUDA device number, or None for host memory. Keep it until the operation has ended; operations do this for the
+    buffers they get."""
 
     __slots__ = ("address", "type", "shape", "device", "readonly", "owner")
 
@@ -92,7 +91,7 @@ class Buffer:
 
     @property
     def count(self) -> int:
-        """Elements, as operations count them: of INT4 and UINT4, bytes."""
+        """Number of elements as operations count them; for INT4 and UINT4, bytes."""
         elements = math.prod(self.shape)
         return (elements + 1) // 2 if self.type.packed else elements
 
@@ -101,7 +100,7 @@ class Buffer:
         return self.count * self.type.itemsize
 
     def elements(self, first: int, count: int) -> Buffer:
-        """`count` of its elements from element `first` on, as one dimension. No copy."""
+        """`count` elements starting with element `first`, as one dimension. No copy."""
         if first < 0 or count < 0 or first + count > self.count:
             raise ValueError(f"elements {first} to {first + count} of {self.count}")
         address = self.address + first * self.type.itemsize
@@ -114,18 +113,16 @@ class Buffer:
 
 
 def as_buffer(obj: Any, type: Optional[DataType] = None, shape: Optional[Sequence[int]] = None) -> Buffer:
-    """The memory of obj. With `type`, its elements are taken for that type, which must be as large: so uint16 can hold
-    bfloat16. A byte is taken for two elements of INT4 or UINT4, which doubles the last dimension. `shape` is another
-    one of as many bytes: (3,) for three INT4 in two bytes.
-
-    Raises TypeError if obj is no tensor, or its type is none of ncclsvc's, and ValueError if it is not contiguous or
-    the shape does not fit."""
+    """The memory of obj. With `type`, its elements are treated as that type, which must have the same size: so uint16
+    can hold bfloat16. As INT4 or UINT4, a byte counts as two elements, which doubles the last dimension. `shape`
+    replaces the shape by one with as many bytes: (3,) for three INT4 in two bytes. Raises TypeError if obj is not a
+    tensor, or ncclsvc lacks its type, and ValueError if it is not contiguous or the shape does not fit."""
     buffer = _find(obj)
     if shape is None and (type is None or type is buffer.type):
         return buffer
     kind = buffer.type if type is None else type
     if kind.itemsize != buffer.type.itemsize:
-        raise TypeError(f"elements of {buffer.type.itemsize} bytes cannot be taken for {kind.name.lower()}")
+        raise TypeError(f"elements of {buffer.type.itemsize} bytes cannot be treated as {kind.name.lower()}")
     given = buffer.shape if kind.packed == buffer.type.packed else _repacked(buffer)
     taken = tuple(given if shape is None else shape)
     result = Buffer(buffer.address, kind, taken, buffer.device, buffer.readonly, buffer.owner)
@@ -135,7 +132,7 @@ def as_buffer(obj: Any, type: Optional[DataType] = None, shape: Optional[Sequenc
 
 
 def _repacked(buffer: Buffer) -> tuple[int, ...]:
-    """The shape with two elements to a byte, or of the bytes themselves."""
+    """The shape with two elements per byte, or that of the bytes themselves."""
     if buffer.type.packed:
         return (buffer.count,)
     return (*buffer.shape[:-1], 2 * buffer.shape[-1]) if buffer.shape else (2,)
@@ -149,7 +146,7 @@ def _find(obj: Any) -> Buffer:
     name = getattr(getattr(obj, "dtype", None), "name", "")
     if name in ("int4", "uint4"):
         how = f"pack two to a byte, and give as_buffer(x, DataType.{name.upper()})"
-        raise TypeError(f"{_name(obj)} has a byte for each {name}: {how}")
+        raise TypeError(f"{_name(obj)} uses a byte for each {name}: {how}")
     extension = _EXTENSIONS.get(name)
     if extension and hasattr(obj, "view") and not hasattr(obj, "__cuda_array_interface__"):
         raw = _from_protocol(obj.view("u1" if extension.itemsize == 1 else "u2"))
@@ -161,7 +158,7 @@ def _find(obj: Any) -> Buffer:
     if hasattr(obj, "__cuda_array_interface__"):
         return _from_cuda(obj)
     raise TypeError(
-        f"{_name(obj)} has no memory to hand over: it lacks the buffer protocol, DLPack and __cuda_array_interface__"
+        f"{_name(obj)} does not expose its memory: it lacks the buffer protocol, DLPack and __cuda_array_interface__"
     )
 
 
@@ -188,7 +185,7 @@ def _from_format(obj: Any, code: str, itemsize: int) -> DataType:
     else:
         found = None
     if found is None:
-        raise TypeError(f"{_name(obj)} has elements of format {code!r}, which is none of ncclsvc's types")
+        raise TypeError(f"{_name(obj)} has elements of format {code!r}, a type that ncclsvc does not support")
     return found
 
 
@@ -217,7 +214,7 @@ def _from_protocol(obj: Any) -> Buffer:
 
 
 def _cuda_device(obj: Any) -> Optional[int]:
-    """Of an object on a GPU: CuPy's and JAX's have the buffer protocol, too, which fails there."""
+    """The device of an object on a GPU: CuPy's and JAX's objects have the buffer protocol too, but it fails there."""
     try:
         kind, device = obj.__dlpack_device__()
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
@@ -227,16 +224,16 @@ def _cuda_device(obj: Any) -> Optional[int]:
 
 def _from_dlpack(obj: Any) -> Buffer:
     if getattr(obj, "requires_grad", False):
-        raise TypeError(f"the {_name(obj)} requires a gradient: give its detach()")
+        raise TypeError(f"the {_name(obj)} requires a gradient: pass its detach()")
     try:
         tensor = dlpack.read(obj)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        # PyTorch's refuses where another GPU is the thread's current one.
+        # PyTorch's __dlpack__ refuses if another GPU is the thread's current device.
         if _cuda_device(obj) is not None and hasattr(obj, "__cuda_array_interface__"):
             return _from_cuda(obj)
-        raise TypeError(f"{_name(obj)} does not hand over its memory by DLPack: {error}") from None
+        raise TypeError(f"{_name(obj)} does not export its memory through DLPack: {error}") from None
     if tensor.type is None:
-        raise TypeError(f"{_name(obj)} has elements of {tensor.type_name}, which is none of ncclsvc's types")
+        raise TypeError(f"{_name(obj)} has elements of {tensor.type_name}, a type that ncclsvc does not support")
     if not tensor.contiguous:
         raise _not_contiguous(obj, tensor.shape)
     return Buffer(tensor.address, tensor.type, tensor.shape, tensor.device, tensor.readonly, (obj, tensor.owner))
@@ -248,19 +245,19 @@ def _from_cuda(obj: Any) -> Buffer:
     code = interface["typestr"]
     kind = _KINDS.get(code[1], {}).get(int(code[2:])) if code[0] in "<|" else None
     if kind is None:
-        raise TypeError(f"{_name(obj)} has elements of type {code!r}, which is none of ncclsvc's types")
+        raise TypeError(f"{_name(obj)} has elements of type {code!r}, a type that ncclsvc does not support")
     strides = interface.get("strides")
     if strides is not None and 0 not in shape and not _is_c_contiguous(shape, tuple(strides), kind.itemsize):
         raise _not_contiguous(obj, shape)
     address, readonly = interface["data"]
     device = _cuda_device(obj)
-    if device is None:  # the interface itself does not tell
+    if device is None:  # the interface itself does not say
         device = getattr(getattr(obj, "device", None), "id", 0)
     return Buffer(address or 0, kind, shape, device, readonly, obj)
 
 
 def source(obj: Any, what: str = "the input") -> Buffer:
-    """As as_buffer; the error names the argument."""
+    """Like as_buffer, but errors name the argument."""
     try:
         return as_buffer(obj)
     except TypeError as error:
@@ -270,7 +267,7 @@ def source(obj: Any, what: str = "the input") -> Buffer:
 
 
 def destination(obj: Any, what: str = "the output") -> Buffer:
-    """As source, and must be writable: else ValueError."""
+    """Like source, but raises ValueError if it is not writable."""
     buffer = source(obj, what)
     if buffer.readonly:
         raise ValueError(f"{what}: {_name(obj)} is read-only")

@@ -22,7 +22,7 @@ class WorldGroup:
     """One group as one of its ranks sees it."""
 
     id: int  #: groups of one type are numbered from 0, in the order of their first ranks
-    index: int  #: this rank's place in it
+    index: int  #: this rank's index in it
     size: int
     first: int
     step: int
@@ -35,7 +35,7 @@ class WorldGroup:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a rank stands."""
+    """A rank's position."""
 
     rank: int  #: of the world
     size: int
@@ -63,9 +63,8 @@ class Layout:
 
 
 def layout_of(rank: int, world: int, local: int, data: int, horizontal: int = 1, pipeline: int = 1) -> Layout:
-    """Where a rank of `world` ranks stands, with `local` ranks on each node. Arithmetic: it needs no daemon.
-
-    data x horizontal x pipeline is world; else InvalidArgumentError names what does not hold."""
+    """The position of a rank in a world of `world` ranks, with `local` ranks per node. Pure arithmetic, without a
+    daemon. data x horizontal x pipeline must be world; otherwise InvalidArgumentError says what is wrong."""
     record = LayoutRecord()
     sizes = WorldSizes(*map(integer, (world, local, data, horizontal, pipeline)))
     check(lib.layout_of(sizes, integer(rank), record))
@@ -73,20 +72,20 @@ def layout_of(rank: int, world: int, local: int, data: int, horizontal: int = 1,
 
 
 class World:
-    """This rank's communicators, one for each type of group. All ranks make it.
+    """This rank's communicators, one for each type of group. All ranks must create it.
 
-    rank      in the world; None: any that is free; RANK_LAUNCHER: as torchrun, mpirun or srun says
-    device    None: host memory; DEVICE_LOCAL: this process's GPU number local_rank; else a CUDA ordinal
+    rank      in the world; None: any free rank; RANK_LAUNCHER: the rank from torchrun, mpirun or srun
+    device    None: host memory; DEVICE_LOCAL: this process's GPU number local_rank; else a CUDA device number
     data, horizontal, pipeline
-              sizes; 0: as the daemon's configuration says, else 1, and data what they leave
-    local     ranks of a full node; 0: as the daemon says
+              sizes; 0: the daemon's configuration, else 1; data gets the ranks that the others leave
+    local     ranks on a full node; 0: the daemon's value
     timeout   seconds, for each communicator
-    world     ranks in all; 0: the daemon's world; WORLD_LAUNCHER: as torchrun, mpirun or srun says. Then rank is not
-              None, the daemon's configuration does not count, and local 0 is as the launcher says
-    job       with `world`: a name that all its ranks give; None: as the launcher says
+    world     number of ranks; 0: the daemon's world; WORLD_LAUNCHER: the size from torchrun, mpirun or srun. Unless 0,
+              rank must not be None, the daemon's configuration is ignored, and local 0 means the launcher's value
+    job       with `world`: a name that all its ranks give; None: the launcher's
 
-    Raises InvalidArgumentError for bad sizes, before anything is joined; MismatchError on all ranks if two mean
-    different worlds; UnsupportedError on all ranks if one cannot use its GPU."""
+    Raises InvalidArgumentError for invalid sizes, before anything is joined; MismatchError on all ranks if two ranks
+    disagree on the world; UnsupportedError on all ranks if one cannot use its GPU."""
 
     def __init__(
         self,
@@ -111,7 +110,7 @@ class World:
         self._address: Optional[int] = allocated(lib.world_init, session._pointer, options, milliseconds(timeout))
         self.layout = Layout.of(lib.world_layout(self._pointer).contents)
         ordinal = int(lib.world_device(self._pointer))
-        self.device = None if ordinal == DEVICE_HOST else ordinal  #: CUDA ordinal, or None
+        self.device = None if ordinal == DEVICE_HOST else ordinal  #: CUDA device number, or None
         self._comms = {
             kind: Comm(session, lib.world_comm(self._pointer, kind), self.device, owner=self) for kind in GroupType
         }
@@ -129,9 +128,9 @@ class World:
         return self._comms[kind]
 
     def rejoin(self, timeout: Optional[float] = 60.0) -> None:
-        """After PeerGoneError or DaemonLostError: connects again if need be, and joins the next epoch of every
-        communicator that is over. All surviving ranks call it; restarted ones make their World. If it fails, call it
-        again."""
+        """After PeerGoneError or DaemonLostError: reconnects if necessary, and joins the next epoch of every
+        communicator whose epoch is over. All surviving ranks call it; restarted ones create their World. If it fails,
+        call it again."""
         check(lib.world_rejoin(self._pointer, milliseconds(timeout)))
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Up to how many bytes an operation runs in kernels of a communicator's members. peer_bytes says
- * it; else the file of what was measured on this machine; else the defaults. All members are on
- * this node, and are told one number when their epoch begins. */
+ * The largest operation that runs in kernels of a communicator's members. peer_bytes sets the
+ * limit; otherwise the file measured on this machine; otherwise the defaults. All members are on
+ * this node, and get the same limit when their epoch begins. */
 #include <limits.h>
 #include <string.h>
 
@@ -15,13 +15,13 @@
 #include "gpu/mps_service.h"
 #include "peer.h"
 
-/* From there on NCCL is faster where workers and trainers share their GPUs through MPS. */
+/* From this size on, NCCL is faster if workers and trainers share their GPUs through MPS. */
 #define WITH_MPS_BYTES	  (UINT32_C(8) << 20)
-/* Without, a worker's kernel takes turns with what the trainer computes, and costs it much more
- * than one of the trainer's own, even if that takes twice as long as NCCL's. */
+/* Without MPS, a worker's kernel takes turns with the trainer's compute, which costs the trainer
+ * much more than one of its own kernels, even if that takes twice as long as NCCL's. */
 #define WITHOUT_MPS_BYTES (UINT32_C(64) << 20)
 
-/* ---- What was measured ---- */
+/* ---- Measured limits ---- */
 
 static bool measured_on(const struct comms *s, const struct gpu *g)
 {
@@ -46,16 +46,16 @@ void peer_limits_read(struct comms *s)
 	if (!s->gpus->ngpus || !crossover_default_path(path, sizeof(path)))
 		return;
 	if (!crossover_read(&s->crossover, path, why))
-		log_warning("%s is not used: %s. `ncclsvc-perf crossover --write` makes another",
+		log_warning("%s is not used: %s. `ncclsvc-perf crossover --write` writes a new one",
 			    path, why);
 	else if (s->crossover.n && !measured_here(s))
-		log_warning("%s is not used: it was measured on different GPUs. "
-			    "`ncclsvc-perf crossover --write` measures on these",
+		log_warning("%s is not used: it was measured on different GPUs. `ncclsvc-perf "
+			    "crossover --write` measures those of this machine",
 			    path);
 	else if (s->crossover.n)
 		log_info("%s sets the largest operations that run in kernels", path);
 	else if (had)
-		log_info("%s has no limits any more: the defaults are used", path);
+		log_info("%s no longer has limits: the defaults are used", path);
 }
 
 ncclsvc_peer_source peer_source_of(const struct comms *s, const struct gpu *g)
@@ -65,14 +65,14 @@ ncclsvc_peer_source peer_source_of(const struct comms *s, const struct gpu *g)
 	return measured_on(s, g) ? NCCLSVC_PEER_MEASURED : NCCLSVC_PEER_DEFAULT;
 }
 
-/* ---- A communicator's ---- */
+/* ---- Limits of a communicator ---- */
 
 static const struct gpu *gpu_of(const struct communicator *m, uint32_t rank)
 {
 	return m->comms->gpus->gpu[m->members[rank].device];
 }
 
-/* NULL: they are not of one. */
+/* NULL: they are not all of one model. */
 static const char *model_of(const struct communicator *m)
 {
 	const char *model = gpu_of(m, 0)->info.name;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Inspection of operations that are under way in kernels. Nothing says how far a rank's stream is,
- * but kernels that wait: what they wait for, and all behind it, is pending. */
+ * Inspection of operations that are running in kernels. Only waiting kernels show how far a rank's
+ * stream has come: the operations they wait for, and all later ones, are pending. */
 #include "look.h"
 #include "task.h"
 
-/* Looks at all members, of which some have kernels that wait. */
+/* Looks at all members, some of which have waiting kernels. */
 struct waiting {
 	struct look looks[PEER_RANKS];
-	uint32_t round; /* the first that is waited for, in no graph; 0: none */
+	uint32_t round; /* the first one waited for, outside of graphs; 0: none */
 };
 
 static bool waiting_find(const struct communicator *m, struct waiting *w)
 {
 	bool any = false;
-	*w = (struct waiting){0}; /* a record can name a rank that is none */
+	*w = (struct waiting){0}; /* a record can name an invalid rank */
 	for (uint32_t k = 0; m->peer && k < m->nranks; k++) {
 		struct look *l = &w->looks[k];
 		*l = peer_look_at(peer_member_page(m, k));
@@ -36,13 +36,14 @@ static bool is_awaited(const struct waiting *w, uint32_t rank, const struct peer
 	const uint32_t way = record.op == NCCLSVC_SEND ? PEER_WAY_TO(peer) : PEER_WAY_FROM(peer);
 	const struct look *other = peer < PEER_RANKS ? &w->looks[peer] : NULL;
 	const uint32_t back = peer_way_back(way, rank);
-	if (other && other->graph) /* it counts its own */
+	if (other && other->graph) /* graphs have their own counts */
 		return false;
 	return other && other->ways >> back & 1 &&
 	       (int32_t)(r->message - other->message[back]) >= 0;
 }
 
-/* The number of the rank's first record that is pending; that of the next one to come: none is. */
+/* The number of the rank's first pending record; if none is pending, the number of its next record.
+ */
 static uint32_t first_pending(const struct communicator *m, const struct waiting *w, uint32_t rank)
 {
 	struct peer_record r;
@@ -57,8 +58,8 @@ static uint32_t first_pending(const struct communicator *m, const struct waiting
 	return l->records;
 }
 
-/* The ranks that have not come to the collective in a graph; the rank's messages there wait for
- * these. */
+/* The ranks that have not reached the collective in a graph; the rank's messages there wait for
+ * them. */
 static uint32_t missing_in_graph(const struct communicator *m, const struct waiting *w,
 				 uint32_t rank)
 {
@@ -94,14 +95,14 @@ bool peer_operations(const struct communicator *m, uint32_t rank, struct peer_ra
 	struct waiting w;
 	if (!waiting_find(m, &w) || !peer_runs_kernels(m, rank))
 		return false;
-	/* The operations behind one in a graph are not known. */
+	/* The operations behind one in a graph are unknown. */
 	range->graph = w.looks[rank].waits ? w.looks[rank].graph : 0;
 	range->first = range->graph ? 0 : first_pending(m, &w, rank);
 	range->n = range->graph ? 1 : w.looks[rank].records - range->first;
 	return range->n;
 }
 
-/* False: the kernel waits no more. */
+/* False: the kernel no longer waits. */
 static bool operation_in_graph(const struct communicator *m, const struct waiting *w, uint32_t rank,
 			       uint32_t graph, struct peer_operation *op)
 {
@@ -139,7 +140,7 @@ bool peer_operation(const struct communicator *m, uint32_t rank, const struct pe
 	const bool waits = l->waits && l->serial == op->record.serial;
 	if (waits)
 		op->state = op->missing ? NCCLSVC_WAITING_PEERS : NCCLSVC_LAUNCHED;
-	else /* its stream has not come to it, or to the one before */
+	else /* its stream has not reached it, or the one before */
 		op->state = nth ? NCCLSVC_QUEUED : NCCLSVC_WAITING_INPUT;
 	op->waits_ns = waits && member->waits == l->waits ? member->waits_ns : 0;
 	return true;

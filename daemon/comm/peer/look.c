@@ -6,7 +6,7 @@
 #include "operation.h"
 #include "task.h"
 
-/* The member has broken its kernels off, or one has failed in a way after which all fail. */
+/* The member has aborted its kernels, or one has failed in a way that makes all later ones fail. */
 static bool is_broken(const struct peer_page *page)
 {
 	return peer_load32(&page->abort) || peer_load64(&page->failed);
@@ -17,7 +17,7 @@ bool peer_broken_off(const struct communicator *m, uint32_t rank)
 	return m->peer && is_broken(peer_member_page(m, rank));
 }
 
-/* A message's header is told by type and bytes; it is to be as a record's. */
+/* A message's header has its type and bytes; converts it to the form in records. */
 static uint64_t message_header(uint32_t way, uint64_t part)
 {
 	const uint8_t type = (uint8_t)(part >> 56);
@@ -27,7 +27,7 @@ static uint64_t message_header(uint32_t way, uint64_t part)
 			   size ? (uint32_t)(PEER_MESSAGE_BYTES(part) / size) : 0);
 }
 
-/* A collective waits until it has ended, a kernel of messages as long as one of its ways does. */
+/* A collective waits until it has ended; a kernel of messages, while one of its ways waits. */
 static void waits_look(const struct peer_page *page, struct look *l)
 {
 	const uint64_t posted = peer_load64(&page->begun), graph = peer_load64(&page->graph);
@@ -53,7 +53,8 @@ static void waits_look(const struct peer_page *page, struct look *l)
 		l->waits = begun;
 }
 
-/* In the reverse order in which the member writes: what it has submitted, it has entered. */
+/* In the reverse of the order in which the member writes: entered covers everything that is
+ * submitted. */
 struct look peer_look_at(const struct peer_page *page)
 {
 	struct look l = {.submitted = peer_load64(&page->submitted)};
@@ -91,7 +92,8 @@ bool peer_record(const struct peer_page *page, uint32_t number, struct peer_reco
 	return serial && peer_load32(&from->serial) == serial && behind && behind < PEER_HISTORY;
 }
 
-/* A message's; PEER_WAYS: it is none. Not by svc_header_record, which has much more to fill in. */
+/* The way of a message; PEER_WAYS: it is no message. Does not use svc_header_record, which fills in
+ * much more. */
 static uint32_t way_of(const struct peer_record *r)
 {
 	const unsigned op = (uint8_t)(r->header >> 56);

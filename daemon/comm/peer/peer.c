@@ -36,12 +36,13 @@ bool peer_staging_fits(struct client *c, unsigned opcode, uint32_t serial, int32
 	if (r && r->device == device && r->bytes >= PEER_STAGING)
 		return true;
 	client_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
-		     "staging: region %u is no lent memory of device %d with %llu bytes or more",
+		     "staging: region %u is not lent memory of device %d with at least %llu bytes",
 		     region, device, (unsigned long long)PEER_STAGING);
 	return false;
 }
 
-/* The memory counts for the member beside the region, which may go while the member holds it. */
+/* The memory is charged to the member in addition to the region, which may be deleted while the
+ * member holds the memory. */
 static bool take_shares(struct account *a, int32_t device, uint64_t bytes,
 			char text[SVC_TEXT_BYTES])
 {
@@ -129,7 +130,7 @@ static int32_t out_of_reach(const struct communicator *m, uint32_t rank)
 	return -1;
 }
 
-/* All members alike do without kernels, if one of them cannot map what the others lend. */
+/* If one member cannot map another's memory, all members do without kernels. */
 static bool all_can_map(struct communicator *m)
 {
 	for (uint32_t k = 0; k < m->nranks && !m->out_of_reach; k++) {
@@ -157,7 +158,7 @@ static bool pages_make(struct peer_pages *p, uint32_t nranks)
 	return false;
 }
 
-/* From now on the memory counts for the communicator, and stays as long as its epoch: also when the
+/* From now on the memory is charged to the communicator and stays until the epoch ends, even if the
  * member leaves, since the others' kernels use it. */
 static void staging_keep(struct communicator *m, uint32_t k)
 {

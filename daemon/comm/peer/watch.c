@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Looks at the pages of a communicator whose members' kernels meet. A kernel that waits for another
- * rank's in vain can be ended only with the epoch: by its deadline, or because the other rank has
- * gone, took NCCL for the same operation, or waits for this one elsewhere. What follows from the
- * pages must be so at PEER_LOOKS looks. Then the worst that a member can do is to end its own
- * epoch. */
+ * Watches the pages of a communicator whose members' kernels communicate directly. A kernel that
+ * waits for another rank in vain can only be ended together with the epoch: after its deadline, or
+ * because the other rank is gone, uses NCCL for the same operation, or waits for this rank
+ * elsewhere. A conclusion from the pages must hold at PEER_LOOKS looks. So the worst that a member
+ * can do is to end its own epoch. */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,8 +20,8 @@
 #include "operation.h"
 #include "task.h"
 
-/* Of the kernel that waits. Of a record that is overwritten, the oldest one that is left tells. 0:
- * none. */
+/* The timeout of the waiting kernel. If its record was overwritten, the oldest remaining record
+ * determines it. 0: none. */
 static uint64_t timeout_of(const struct peer_page *page, const struct look *l)
 {
 	struct peer_record r;
@@ -34,7 +34,7 @@ static uint64_t timeout_of(const struct peer_page *page, const struct look *l)
 	return 0;
 }
 
-/* The rank's first task of the kind on NCCL, as its slot in the task table + 1. 0: it has none. */
+/* The rank's first task of the kind on NCCL, as its slot in the task table + 1. 0: none. */
 static uint32_t pending(const struct communicator *m, uint32_t rank, uint32_t kind)
 {
 	return atomic_load_explicit(&m->pending[rank].first[kind], memory_order_acquire);
@@ -42,15 +42,15 @@ static uint32_t pending(const struct communicator *m, uint32_t rank, uint32_t ki
 
 /* ---- Does a kernel wait in vain? ---- */
 
-/* What a kernel waits for, of which each rank or one is to do its part. */
+/* What a kernel waits for: each rank, or one rank, must do its part. */
 struct awaited {
-	bool moves;		     /* it is a message */
-	uint32_t graph;		     /* of the one that waits; 0: it is in none */
-	uint32_t round;		     /* of a collective in no graph */
-	uint32_t place;		     /* of a collective, as the GPUs count */
-	uint32_t rank, came;	     /* the one that waits, and who has begun it, too */
-	uint32_t way, message;	     /* the other rank's, if that is in no graph */
-	const struct peer_record *r; /* of the one that waits; NULL: not known */
+	bool moves;		     /* it waits for a message */
+	uint32_t graph;		     /* of the waiting kernel; 0: it is in none */
+	uint32_t round;		     /* of a collective outside of graphs */
+	uint32_t place;		     /* of a collective, as counted by the GPUs */
+	uint32_t rank, came;	     /* the waiting rank, and the ranks that have begun it, too */
+	uint32_t way, message;	     /* from the other rank's view, if outside of graphs */
+	const struct peer_record *r; /* of the waiting operation; NULL: not known */
 };
 
 static unsigned way_op(uint32_t way)
@@ -58,7 +58,7 @@ static unsigned way_op(uint32_t way)
 	return way < PEER_RANKS ? NCCLSVC_SEND : NCCLSVC_RECV;
 }
 
-/* Is it to be launched, or was it? Of graphs, only the kernels tell. */
+/* Was it launched, or will it be? For graphs, only the kernels show that. */
 static bool is_entered(const struct look *l, const struct awaited *a)
 {
 	if (a->graph)
@@ -68,9 +68,9 @@ static bool is_entered(const struct look *l, const struct awaited *a)
 	return peer_reached(l->entered, a->round) || peer_reached(l->place, a->place);
 }
 
-/* The rank's stream waits, in a graph, for an operation on NCCL that the one in the kernel has none
- * for. That kernel waits for one of this rank's behind it: a communicator's graphs, and all kernels
- * beside them, run one after the other. */
+/* The rank's stream waits, in a graph, for an operation on NCCL without a counterpart on the
+ * rank in the kernel. That kernel waits for a later one of this rank: a communicator's graphs, and
+ * all kernels beside them, run one after the other. */
 static bool waits_in_graph(const struct communicator *m, uint32_t rank, const struct awaited *a)
 {
 	const uint32_t messages = PENDING_IN_GRAPH + PENDING_MESSAGE_WAITS;
@@ -83,8 +83,8 @@ static bool waits_in_graph(const struct communicator *m, uint32_t rank, const st
 	       !pending(m, a->rank, PENDING_IN_GRAPH + PENDING_COLLECTIVE_LAUNCHED);
 }
 
-/* What the others wait for in a kernel is on NCCL's path for this rank. Ranks count what is in no
- * graph alike; graphs' launches nobody counts. */
+/* Does this rank run on NCCL what the others wait for in a kernel? All ranks count operations
+ * outside of graphs alike; nobody counts the launches of graphs. */
 static bool took_nccl(const struct communicator *m, uint32_t rank, const struct look *l,
 		      const struct awaited *a)
 {
@@ -99,7 +99,7 @@ static bool took_nccl(const struct communicator *m, uint32_t rank, const struct 
 	return a->r && (int32_t)((uint32_t)l->submitted - a->r->collective) > 0;
 }
 
-/* Will the rank never come to it? Not 0: the reason. */
+/* Will the rank never reach it? Not 0: the reason. */
 static int absence(const struct communicator *m, uint32_t rank, const struct look *l,
 		   const struct awaited *a)
 {
@@ -111,7 +111,7 @@ static int absence(const struct communicator *m, uint32_t rank, const struct loo
 	return !entered && took_nccl(m, rank, l, a) ? NCCLSVC_MISMATCH : 0;
 }
 
-/* What rank k is to do, so that a kernel of `rank` goes on. False: nothing. */
+/* What rank k must do for a kernel of `rank` to continue. False: nothing. */
 static bool next_awaited(const struct look *looks, uint32_t rank, uint32_t way, uint32_t k,
 			 const struct peer_record *r, struct awaited *a)
 {
@@ -130,7 +130,7 @@ static bool next_awaited(const struct look *looks, uint32_t rank, uint32_t way, 
 	return l->ways >> way & 1 && way % PEER_RANKS == k;
 }
 
-/* The first rank that will never do its part. False: all may. */
+/* The first rank that will never do its part. False: none. */
 static bool find_absence(const struct communicator *m, const struct look *looks, uint32_t rank,
 			 const struct peer_record *r, struct peer_stuck *stuck)
 {
@@ -150,16 +150,15 @@ static bool find_absence(const struct communicator *m, const struct look *looks,
 	return false;
 }
 
-/* The rank's kernel that waits moves the message, or one before it did. Of a Recv, that the sender
- * waits for, earlier ones of the way do as well: they make room. So may a record that was
- * overwritten. */
+/* Does the rank's waiting kernel move the message, or did an earlier one? For a Recv that the
+ * sender waits for, earlier ones of the way count as well, since they make room. A record that was
+ * overwritten may have moved it. */
 static bool message_begun(const struct look *l, const struct awaited *a)
 {
 	const uint32_t serial = l->history.serials[a->way];
 	if (!l->waits)
 		return false;
-	if (a->graph ||
-	    l->graph) /* it is not known which messages that rank's kernel has, if any */
+	if (a->graph || l->graph) /* it is unknown which messages that rank's kernel has, if any */
 		return l->moves;
 	if (!is_entered(l, a))
 		return false;
@@ -174,7 +173,7 @@ static bool has_begun(const struct look *l, const struct awaited *a)
 	return a->moves ? message_begun(l, a) : peer_reached(l->place, a->place);
 }
 
-/* The first rank that is to do something for `rank`, and has not come as far. -1: all have. */
+/* The first rank that must do something for `rank` and has not reached it. -1: none. */
 static int32_t first_short_of(bool (*has_come)(const struct look *l, const struct awaited *a),
 			      const struct communicator *m, const struct look *looks, uint32_t rank)
 {
@@ -186,8 +185,8 @@ static int32_t first_short_of(bool (*has_come)(const struct look *l, const struc
 	return -1;
 }
 
-/* The rank that `rank` waits for: the first that has not submitted it, else the first whose kernel
- * has not begun. -1: all have. */
+/* The rank that `rank` waits for: the first that has not submitted the operation, or else the first
+ * whose kernel has not begun. -1: none. */
 static int32_t last_of(const struct communicator *m, const struct look *looks, uint32_t rank)
 {
 	const int32_t other = first_short_of(is_entered, m, looks, rank);
@@ -196,7 +195,7 @@ static int32_t last_of(const struct communicator *m, const struct look *looks, u
 
 /* ---- Circles ---- */
 
-/* The ranks whose kernels wait in something else, behind which is what this one waits for. */
+/* The ranks whose kernels wait for something else, before the operation that this one waits for. */
 static uint32_t waits_behind(const struct communicator *m, const struct look *looks, uint32_t rank)
 {
 	uint32_t ranks = 0;
@@ -209,9 +208,9 @@ static uint32_t waits_behind(const struct communicator *m, const struct look *lo
 	return ranks;
 }
 
-/* For each rank, the ranks that it waits for: directly, and through others as well. */
+/* For each rank, the ranks that it waits for, directly and through others. */
 struct behind {
-	uint32_t direct[PEER_RANKS], all[PEER_RANKS]; /* bits: ranks */
+	uint32_t direct[PEER_RANKS], all[PEER_RANKS]; /* bitmaps of ranks */
 };
 
 static void behind_find(const struct communicator *m, const struct look *looks, struct behind *b)
@@ -225,8 +224,8 @@ static void behind_find(const struct communicator *m, const struct look *looks, 
 				b->all[k] |= b->all[k] >> i & 1 ? b->all[i] : 0;
 }
 
-/* All ranks that wait for this one, and on which it waits: of one circle. 0: there is none. *next
- * is the first of these on which the rank waits itself. */
+/* All ranks in a circle with this one: they wait for it, and it waits for them. 0: none. *next is
+ * the first of these for which the rank waits directly. */
 static uint32_t circle_of(const struct behind *b, uint32_t n, uint32_t rank, int32_t *next)
 {
 	uint32_t circle = 0;
@@ -272,7 +271,7 @@ static struct peer_stuck stuck_at(const struct communicator *m, const struct loo
 	return stuck;
 }
 
-/* A message whose Recv is on NCCL's path. Its own kernel may have ended. */
+/* A message whose Recv runs on NCCL. Its own kernel may have ended. */
 static struct peer_stuck untaken(const struct communicator *m, const struct look *looks,
 				 uint32_t rank)
 {
@@ -293,7 +292,7 @@ static struct peer_stuck untaken(const struct communicator *m, const struct look
 	return (struct peer_stuck){0};
 }
 
-/* Why the rank's kernels are broken off. */
+/* Why the rank's kernels were aborted. */
 static struct peer_stuck broken_at(const struct communicator *m, uint32_t rank)
 {
 	const struct peer_page *page = peer_member_page(m, rank);
@@ -308,8 +307,8 @@ static struct peer_stuck broken_at(const struct communicator *m, uint32_t rank)
 		.result = NCCLSVC_PEER_GONE, .rank = rank, .other = (int32_t)rank};
 }
 
-/* Finds, for each of the rank's ways, the message that another rank's kernel waits for; 0: that is
- * not known. */
+/* Finds, for each of the rank's ways, the message that another rank's kernel waits for; 0: not
+ * known. */
 static void find_asked(const struct communicator *m, const struct look *looks, uint32_t rank,
 		       uint32_t messages[PEER_WAYS])
 {
@@ -320,7 +319,7 @@ static void find_asked(const struct communicator *m, const struct look *looks, u
 	}
 }
 
-/* Once for each look, since the records can change, and are many: PEER_HISTORY in a page. */
+/* Once per look, since the records can change, and there are many: PEER_HISTORY in a page. */
 static void read_histories(const struct communicator *m, struct look *looks)
 {
 	uint32_t messages[PEER_WAYS];
@@ -336,7 +335,7 @@ static void read_histories(const struct communicator *m, struct look *looks)
 static struct peer_stuck find_stuck(const struct communicator *m, struct look *looks, uint64_t now)
 {
 	struct behind behind;
-	/* Ranks that wait for one that is broken off tell less about the reason. */
+	/* Ranks that wait for an aborted one say less about the reason. */
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (looks[k].broken && comm_takes_part(&m->members[k]))
 			return broken_at(m, k);
@@ -364,7 +363,7 @@ static bool same(const struct peer_stuck *a, const struct peer_stuck *b)
 	       a->unlike == b->unlike && a->way == b->way && a->message == b->message;
 }
 
-/* ---- Then the epoch is over ---- */
+/* ---- Ending the epoch ---- */
 
 static void order_status(ncclsvc_status *st, unsigned op_a, unsigned op_b)
 {
@@ -373,7 +372,7 @@ static void order_status(ncclsvc_status *st, unsigned op_a, unsigned op_b)
 	st->value_b = op_b;
 }
 
-/* What the other rank has in its kernel that waits. */
+/* The header in the other rank's waiting kernel. */
 static unsigned waiting_op(const struct communicator *m, const struct look *look, uint32_t rank)
 {
 	struct peer_record r;
@@ -402,7 +401,7 @@ static void compare_unlike(const struct communicator *m, ncclsvc_status *st)
 	st->field = svc_record_differs(&r[0], &r[1], &st->value_a, &st->value_b);
 }
 
-/* Copies the rank's first task of the kind to *r if it is older than *seq, which is lowered to it.
+/* Copies the rank's first task of the kind to *r if it is older than *seq, and lowers *seq to it.
  */
 static void take_older(const struct communicator *m, uint32_t rank, uint32_t kind, uint64_t *seq,
 		       struct svc_record *r)
@@ -418,8 +417,8 @@ static void take_older(const struct communicator *m, uint32_t rank, uint32_t kin
 		.op = e.op, .type = e.type, .redop = e.redop, .peer = e.peer, .count = e.count};
 }
 
-/* The rank's oldest collective on NCCL, or the Send or Recv with the other rank that waits; with op
- * 0: there is none. */
+/* The rank's oldest collective on NCCL, or the Send or Recv with the other, waiting rank; op 0:
+ * none. */
 static struct svc_record pending_record(const struct communicator *m, uint32_t rank, unsigned op,
 					int32_t other)
 {
@@ -439,7 +438,7 @@ static struct svc_record pending_record(const struct communicator *m, uint32_t r
 	return r;
 }
 
-/* b has taken NCCL for what a has launched with that header: it is another operation there. */
+/* b runs on NCCL what a has launched with that header, but it is a different operation there. */
 static void compare(const struct communicator *m, uint64_t header, ncclsvc_status *st)
 {
 	const struct svc_record a = svc_header_record(header);
@@ -476,7 +475,7 @@ static ncclsvc_status status_of_stuck(const struct communicator *m, const struct
 {
 	const int32_t rank = (int32_t)stuck->rank, other = stuck->other;
 	const int32_t a = stuck->result == NCCLSVC_PEER_GONE ? other : rank;
-	const int32_t b = stuck->result == NCCLSVC_MISMATCH ? other : -1;
+	const int32_t b = stuck->result == NCCLSVC_PEER_GONE ? -1 : other;
 	ncclsvc_status st = {.result = stuck->result,
 			     .started_ns = m->peer->members[rank].waits_ns,
 			     .rank_a = a,
@@ -512,11 +511,11 @@ static const char *lack(const struct peer_stuck *stuck, const struct look *looks
 	if (stuck->circle)
 		return "whose kernel waits for that rank, in a circle";
 	if (stuck->result == NCCLSVC_MISMATCH)
-		return "which has submitted another";
+		return "which has submitted a different one";
 	if (!entered)
 		return looks[stuck->rank].graph ? "whose kernel has not begun"
 						: "which has not submitted it";
-	return stuck->result == NCCLSVC_TIMEOUT ? "whose stream has not come to it"
+	return stuck->result == NCCLSVC_TIMEOUT ? "whose stream has not reached it"
 						: "whose process has ended";
 }
 
@@ -534,17 +533,17 @@ static void tell(struct communicator *m, const struct peer_stuck *stuck, const s
 			 (unsigned long long)r->operation, l->graph);
 	if (stuck->other < 0)
 		snprintf(text, sizeof(text),
-			 "%s of rank %u has begun on all GPUs, and does not end", what,
+			 "%s of rank %u has begun on all GPUs, but does not end", what,
 			 stuck->rank);
 	else if (stuck->unlike)
 		snprintf(text, sizeof(text),
 			 peer_load64(&peer_member_page(m, stuck->rank)->unlike[3])
-				 ? "rank %u has another operation in a CUDA graph than rank %d"
-				 : "rank %u receives another message than rank %d sent",
+				 ? "rank %u has a different operation in a CUDA graph than rank %d"
+				 : "rank %u expects a different message than rank %d sent",
 			 stuck->rank, stuck->other);
 	else if (!stuck->sequence && stuck->message)
 		snprintf(text, sizeof(text),
-			 "%s of rank %u ran in a kernel, which rank %d's Recv does not", what,
+			 "%s of rank %u ran in a kernel, but rank %d's Recv did not", what,
 			 stuck->rank, stuck->other);
 	else if (stuck->other == (int32_t)stuck->rank && !stuck->circle)
 		snprintf(text, sizeof(text), "rank %u's kernels are aborted", stuck->rank);
@@ -554,7 +553,7 @@ static void tell(struct communicator *m, const struct peer_stuck *stuck, const s
 	report_kernels(m, st, text);
 }
 
-/* What waits, or failed; zeros if that is not known. */
+/* The waiting or failed operation; zeros if unknown. */
 static struct peer_record record_of_stuck(const struct communicator *m,
 					  const struct peer_stuck *stuck, const struct look *l)
 {
@@ -596,7 +595,7 @@ static void look_at_all(struct communicator *m, struct look looks[PEER_RANKS], u
 		struct peer_member *member = &p->members[k];
 		__atomic_store_n(&page->heartbeat, p->heartbeat, __ATOMIC_RELEASE);
 		looks[k] = peer_look_at(page);
-		/* Nobody tells when a graph is launched. */
+		/* The launch of a graph is not reported. */
 		if (looks[k].waits || looks[k].records != member->records ||
 		    peer_load32(&page->graphs))
 			p->active_ns = now;
@@ -607,7 +606,7 @@ static void look_at_all(struct communicator *m, struct look looks[PEER_RANKS], u
 	}
 }
 
-/* False: the epoch is over, and its pages are gone. */
+/* False: the epoch has ended, and its pages are gone. */
 static bool look(struct communicator *m, uint64_t now)
 {
 	struct look looks[PEER_RANKS];
@@ -623,8 +622,8 @@ static bool look(struct communicator *m, uint64_t now)
 	return true;
 }
 
-/* Counted from the end of this look. However many communicators a user has, the looks at them are
- * so far apart that they take 1/PEER_LOOKS_SHARE of the time at most. */
+/* Counted from the end of this look. The more communicators a user has, the further apart are the
+ * looks at them, so that they take at most 1/PEER_LOOKS_SHARE of the time. */
 static uint64_t next_look(const struct communicator *m, uint64_t began, uint64_t ended)
 {
 	struct account *a = m->account;

@@ -1,35 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Deadlock detection on a communicator of several nodes: all members wait for each other. On one
- * node order.c sees that; here each node knows its own members only, and messages may be under way.
+ * node, order.c detects this; here, each node only knows its own members, and messages may be in
+ * transit.
  *
  * A node whose members have all waited for a while reports to the communicator's first node which
  * operations they have posted to other nodes: a collective's number, or the number of a Send or
  * Recv between two ranks. When all nodes have reported, the first node asks each one: do its
- * members wait as they did when it reported, and has it still said nothing about the operations
- * which the other nodes have posted and it has not? If all say yes, this is a deadlock:
+ * members wait as they did when it reported, and has it still not voted on the operations that the
+ * other nodes have posted and it has not? If all say yes, this is a deadlock:
  *
- *   - A node that is in the same state at two times was in that state all the time, because no task
- *     comes back. So there was a moment, when the first node began to ask, at which all nodes were
- *     in the states that they had reported.
+ *   - A node that is in the same state at two times was in that state in between, since no task
+ *     comes back. So at the moment when the first node began to ask, all nodes were in the states
+ *     that they had reported.
  *   - At that moment each posted operation lacked a node that takes part in it, and a member of
- * that node had to go on before it could be posted there. All members waited: for such an
- * operation, or for a member of their own node.
- *   - No message under way lets a member go on. READY, or a launch, completes only an operation of
- *     which all nodes have spoken, and then one of them does not say yes. Nor does a node that has
- *     failed an operation, or waits for the answers to such a failure.
+ *     that node had to continue before it could be posted there. All members waited, either for
+ *     such an operation or for a member of their own node.
+ *   - No message in transit unblocks a member. READY, or a launch, completes only an operation on
+ *     which all nodes have voted, and then one of them does not say yes. A node that has failed an
+ *     operation, or waits for answers to such a failure, does not say yes either.
  *
  * A node does not wait if something of it is about to fail (a deadline has passed, a member has
- * left, records differ), moves bytes, or waits for memory or a stream. An operation that all nodes
+ * left), moves bytes, or waits for memory or a stream. An operation that all nodes
  * have posted, and that waits on GPUs for the rest of its set, lacks no node: this is no deadlock
  * here, whatever the set waits for.
  *
- * The first node then sends all nodes an INTERNODE_ASK: they fail what their members wait for, as
- * if its deadline had passed, with one status. Each node sends the same to the others before its
- * members go on: what they post next is no part of the deadlock, and must not come to a node that
- * has not broken it. (On GPUs it comes to no node.) Another node's failure with such a status may
- * come before, and does the same. If two tasks have matched after all, because a third was
- * cancelled, say, those two go on.
+ * The first node then sends all nodes an INTERNODE_ASK: they fail the operations that their members
+ * wait for, as if the deadline had passed, with one status. Each node sends the same to the others
+ * before its members continue: operations posted later are not part of the deadlock, and must not
+ * reach a node that has not broken it. (On GPUs they reach no node.) Another node's failure with
+ * such a status may come earlier, and has the same effect. If two tasks have matched after all, for
+ * example because a third was cancelled, these two continue.
  */
 #include <stddef.h>
 #include <stdlib.h>
@@ -44,21 +45,22 @@
 #include "sched/complete.h"
 #include "sched/order.h"
 
-#define KEYS_MAX   256	/* of one message */
-#define REPORT_MAX 4096 /* keys of one report: deadlines end what waits in more */
+#define KEYS_MAX   256	/* per message */
+#define REPORT_MAX 4096 /* keys per report; beyond that, only deadlines end waits */
 
-/* From a node to the first: a part of its report (round 0), or yes to the question of that round.
- * From the first to a node: that question. */
+/* From a node to the first node: a part of its report (round 0), or "yes" to the question of that
+ * round. From the first node to a node: that question. */
 struct deadlock_note {
 	uint32_t round, nkeys;
 	/* Of a report: */
-	uint32_t at, total;   /* keys: the first of this part, and how many the report has */
-	uint64_t entered;     /* collectives that this node is ready for, or that are over */
-	uint64_t collectives; /* that are over, or that some members here have posted */
-	int32_t rank;	      /* one of its members, and what that waits in */
+	uint32_t at, total;   /* keys: the first of this part, and the total number */
+	uint64_t entered;     /* collectives that this node is ready for, or that have ended */
+	uint64_t collectives; /* collectives that have ended, or that some local members have posted
+			       */
+	int32_t rank;	      /* one of its members, and the operation in which it waits */
 	uint32_t op;
-	/* The operations that are posted here to other nodes; or, of a question, those that others
-	 * have posted. */
+	/* The operations posted here to other nodes; or, in a question, those that other nodes have
+	 * posted. */
 	struct operation_key keys[KEYS_MAX];
 };
 
@@ -74,20 +76,20 @@ struct report {
 };
 
 struct deadlock {
-	/* States of waiting; 0: none. */
+	/* Waiting states; 0: none. */
 	uint64_t seen;	    /* at the last look */
 	uint64_t reported;  /* to the first node */
-	uint64_t confirmed; /* when that asked */
-	/* The first node's: */
+	uint64_t confirmed; /* in answer to its question */
+	/* On the first node: */
 	uint32_t round, awaited; /* answers */
 	struct report reports[]; /* by place */
 };
 
-/* ---- Is this node? ---- */
+/* ---- Does this node wait? ---- */
 
-/* The member's head waits for others, and for nobody's memory or stream. Its tasks are mixed into
- * the state: a task's uid is never another's, and its place only rises. A tombstone waits, too: for
- * the other members of this node to post its collective. */
+/* The member's head waits for others, and not for memory or a stream. Its tasks are mixed into the
+ * state: uids are never reused, and a task's place only rises. A tombstone waits, too, for the
+ * other members of this node to post its collective. */
 static bool member_waits(const struct member *m, uint64_t *state)
 {
 	const struct task *t;
@@ -107,7 +109,7 @@ static bool member_waits(const struct member *m, uint64_t *state)
 	return any;
 }
 
-/* The state of waiting that this node is in; 0: not all of its members wait. */
+/* This node's waiting state; 0: not all of its members wait. */
 static uint64_t waits(const struct internode_comm *s)
 {
 	uint64_t state = UINT64_C(0xcbf29ce484222325);
@@ -125,13 +127,13 @@ static uint64_t waits(const struct internode_comm *s)
 	return any ? state | 1 : 0;
 }
 
-/* The first collective that this node has not spoken of, as long as no vote of its is open. */
+/* The first collective on which this node has not voted, if it has no open vote. */
 static uint64_t next_collective(const struct comm *c)
 {
 	return c->collectives + c->poisoned;
 }
 
-/* Has this node said nothing about the operation, and will it not before its members go on? */
+/* Has this node not voted on the operation, and will it not before its members continue? */
 static bool is_open(struct internode_comm *s, const struct operation_key *key)
 {
 	const struct comm *c = s->comm;
@@ -143,7 +145,7 @@ static bool is_open(struct internode_comm *s, const struct operation_key *key)
 	return !node_match_pair_past(s, key);
 }
 
-/* ---- What nodes tell each other ---- */
+/* ---- Messages between nodes ---- */
 
 static size_t note_bytes(const struct deadlock_note *n)
 {
@@ -174,13 +176,13 @@ static struct deadlock *get(struct internode_comm *s)
 	if (!s->deadlock)
 		s->deadlock = calloc(1, sizeof(*s->deadlock) +
 						s->nnodes * sizeof(s->deadlock->reports[0]));
-	return s->deadlock; /* without memory, deadlines tell */
+	return s->deadlock; /* without memory, deadlines apply */
 }
 
 /* ---- The first node ---- */
 
-/* Of two nodes, by their members that wait in different operations, if there are such. Its number:
- * how many collectives are over then, on all nodes alike. */
+/* The status, naming members of two nodes that wait in different operations, if there are any. Its
+ * number: how many collectives will have ended, the same on all nodes. */
 static ncclsvc_status deadlock_status(const struct internode_comm *s)
 {
 	const struct report *reports = s->deadlock->reports, *one = &reports[0],
@@ -206,7 +208,7 @@ static void forget_reports(const struct internode_comm *s)
 	}
 }
 
-/* Without memory it is never whole, and deadlines tell. */
+/* Without memory it stays incomplete, and deadlines apply. */
 static void keep_report(struct report *r, const struct deadlock_note *part)
 {
 	if (!part->at) {
@@ -249,7 +251,7 @@ static void count_answer(struct engine *e, struct internode_comm *s)
 		declare(e, s);
 }
 
-/* Does the operation that node `from` has posted wait for node `to`? */
+/* Does the operation posted by node `from` wait for node `to`? */
 static bool waits_for(const struct internode_comm *s, const struct operation_key *key,
 		      uint32_t from, uint32_t to)
 {
@@ -258,7 +260,7 @@ static bool waits_for(const struct internode_comm *s, const struct operation_key
 	return to != from && (s->node_of[key->a] == to || s->node_of[key->b] == to);
 }
 
-/* Does the operation lack a node, as far as the reports tell? */
+/* Does the operation lack a node, according to the reports? */
 static bool lacks_some(const struct internode_comm *s, const struct operation_key *key,
 		       uint32_t from)
 {
@@ -294,7 +296,7 @@ static void ask(struct engine *e, struct internode_comm *s, uint32_t place,
 		send_note(e, s, place, question);
 }
 
-/* About all operations that wait for that node: in as many questions as it takes. */
+/* Asks about all operations that wait for that node, in as many questions as needed. */
 static void ask_node(struct engine *e, struct internode_comm *s, uint32_t place)
 {
 	struct deadlock_note question = {.round = s->deadlock->round};
@@ -326,11 +328,11 @@ static void take_note(struct engine *e, struct internode_comm *s, uint32_t place
 		return;
 	}
 	keep_report(&k->reports[place], note);
-	k->round++; /* what was asked before does not count */
+	k->round++; /* invalidates earlier questions */
 	k->awaited = 0;
 	if (!may_be_deadlock(s))
 		return;
-	k->awaited = 1; /* up to the last question */
+	k->awaited = 1; /* until the last question is sent */
 	for (uint32_t p = 0; p < s->nnodes; p++)
 		ask_node(e, s, p);
 	count_answer(e, s);
@@ -358,12 +360,12 @@ static void answer(struct engine *e, struct internode_comm *s, const struct dead
 	}
 	for (uint32_t i = 0; i < question->nkeys; i++)
 		if (!is_open(s, &question->keys[i]))
-			return; /* the node that waits there will hear of that, and report again */
+			return; /* the waiting node will be told, and report again */
 	k->confirmed = state;
 	tell_first(e, s, &(struct deadlock_note){.round = question->round});
 }
 
-/* That some member here is in, and other nodes may have matched in part. */
+/* An operation that a local member waits in, and that other nodes may have matched in part. */
 static uint64_t collectives_begun(const struct internode_comm *s)
 {
 	uint64_t most = 0;
@@ -395,7 +397,7 @@ static uint32_t count_posted(const struct internode_comm *s)
 	return n;
 }
 
-/* In as many parts as it takes. */
+/* In as many parts as needed. */
 static void send_report(struct engine *e, struct internode_comm *s, struct deadlock_note *note)
 {
 	const struct node_match *j, *next;
@@ -442,7 +444,7 @@ static void break_deadlock(struct engine *e, struct internode_comm *s, const ncc
 			ncclsvc_status st = *why;
 			if (t->place < AT_HEAD)
 				break;
-			/* Nobody else knows of it. */
+			/* No other node knows of it. */
 			if (t->place == AT_HEAD ||
 			    (t->place == POSTED && svc_op_is_p2p(t->record.op)))
 				release_end(e, t, &st);
@@ -459,7 +461,7 @@ void deadlock_break(struct engine *e, struct internode_comm *s, const void *body
 	memcpy(&st, body, sizeof(st));
 	if (!deadlock_is_cause(&st) || !k)
 		return;
-	k->reported = 0; /* the first node has forgotten it: who still waits reports again */
+	k->reported = 0; /* the first node has forgotten it; nodes that still wait report again */
 	if (!k->confirmed || k->confirmed != waits(s))
 		return;
 	if (s->me && !internode_comm_is_sequenced(s))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Deadlocks: members of several nodes that all wait for each other. deadlock.c tells how they are
- * found.
+ * Deadlocks: members of several nodes that all wait for each other. deadlock.c explains the
+ * detection.
  */
 #ifndef SCHED_DEADLOCK_H
 #define SCHED_DEADLOCK_H
@@ -8,17 +8,17 @@
 #include "internode_comm.h"
 #include "names.h"
 
-#define DEADLOCK_ALL UINT64_MAX /* in an ASK: whatever waits */
+#define DEADLOCK_ALL UINT64_MAX /* in an ASK: every waiting operation */
 
-/* From time to time. */
+/* Call it periodically. */
 void deadlock_look(struct engine *e);
-/* Is that the status of what failed by a deadlock? */
+/* Is this the status of a failure by deadlock? */
 static inline bool deadlock_is_cause(const ncclsvc_status *st)
 {
 	return st->result == NCCLSVC_MISMATCH && st->field == NCCLSVC_FIELD_ORDER;
 }
-/* body: of an INTERNODE_FAILED or INTERNODE_ASK; it begins with a status. If that is of a deadlock
- * which this node has confirmed, all fails that the members here wait for. */
+/* body: of an INTERNODE_FAILED or INTERNODE_ASK, which begins with a status. If the status is a
+ * deadlock that this node has confirmed, all operations that local members wait for fail. */
 void deadlock_break(struct engine *e, struct internode_comm *s, const void *body);
 /* INTERNODE_DEADLOCK */
 void deadlock_take_message(struct engine *e, struct internode_comm *s, uint32_t place,

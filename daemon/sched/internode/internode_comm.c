@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators on several nodes: who is where, and the messages between the engines. */
+ * Communicators on several nodes: the location of their ranks, and the messages between engines. */
 #include "internode_comm.h"
 
 #include <stdlib.h>
@@ -19,10 +19,10 @@
 
 #define MESSAGES_PER_TURN 64
 #define DONE_PER_TURN	  32
-#define MESSAGE		  "a message to another node" /* without it the nodes would disagree for good */
+#define MESSAGE		  "a message to another node" /* without it, the nodes would permanently disagree */
 
 struct message {
-	struct flight flight; /* first */
+	struct flight flight; /* must come first */
 	struct message *prev, *next;
 	int node;
 	size_t bytes;
@@ -30,7 +30,7 @@ struct message {
 	char body[];
 };
 
-/* ---- Beginning and end ---- */
+/* ---- Start and end ---- */
 
 /* Fills nodes (in the order of their first ranks), node_of, counts, first and ranks. */
 static void lay_out(struct internode_comm *s, const struct epoch_member *members, uint32_t nranks,
@@ -131,7 +131,7 @@ void internode_comm_end_epoch(struct engine *e, struct comm *c)
 	}
 }
 
-/* Have all that live said so? Then all know alike what was agreed on before. */
+/* Have all surviving nodes sent OVER? Then all know the same set of agreed operations. */
 static bool all_over(const struct engine *e, const struct internode_comm *s)
 {
 	for (uint32_t p = 0; p < s->nnodes; p++)
@@ -161,11 +161,11 @@ static void end_now(struct engine *e, struct internode_comm *s, bool in_order)
 	if (s->requested && !in_order)
 		engine_event(e,
 			     &(struct event){.kind = EVENT_EPOCH_DIRTY, .epoch = {s->comm->slot}});
-	order_run_ready(e); /* members that have their turn go on */
+	order_run_ready(e); /* members whose turn it is continue */
 	release_epoch(e, s->comm, &s->end);
 }
 
-/* Returns true if it has ended. */
+/* True: it has ended. */
 static bool try_end(struct engine *e, struct internode_comm *s)
 {
 	bool in_order = agreed(e, s);
@@ -188,7 +188,7 @@ bool internode_comm_begin_end(struct engine *e, struct comm *c, const ncclsvc_st
 			internode_comm_send(e, s, p, INTERNODE_OVER,
 					    &(struct operation_key){-1, -1, 0, 0}, "", 0, NULL, 0);
 	if (internode_comm_is_sequenced(s)) {
-		if (e->matched_new) /* what has matched by now is requested before */
+		if (e->matched_new) /* matches found by now are requested first */
 			set_launch(e);
 		s->left = true;
 		sequence_leave(e, s);
@@ -209,7 +209,7 @@ static void break_off_flights(struct engine *e, struct internode_comm *s)
 		s->comm->transport->break_off(e, s->comm, NULL);
 }
 
-/* Ends what is due. */
+/* Ends epochs that are due. */
 static void check_endings(struct engine *e)
 {
 	struct internode_comm *s, *next;
@@ -257,10 +257,10 @@ static void message_over(struct engine *e, struct flight *f, size_t bytes, bool 
 	free(m);
 }
 
-/* What did not go is missed by nobody for long: its node's death, or the deadline, tells. */
+/* A lost message is not missed for long: either its node is lost, or a deadline passes. */
 static void keep_until_sent(struct engine *e, struct message *m, int sent)
 {
-	if (sent) { /* and over, or not sent */
+	if (sent) { /* done, or not sent */
 		free(m);
 		return;
 	}
@@ -320,7 +320,7 @@ void internode_comm_refuse_credit(struct engine *e, int node, int32_t tag)
 	keep_until_sent(e, m, e->config.mpi->send(NULL, 0, node, tag, m));
 }
 
-/* ---- Hearing ---- */
+/* ---- Receiving ---- */
 
 /* Have all members of this node left? */
 static bool all_left(const struct internode_comm *s)
@@ -455,11 +455,11 @@ uint64_t internode_comm_sleep_ns(struct engine *e)
 	const uint64_t nap = spin_nap_ns(e->now - e->busy_ns, SPIN_NAP_SHARE);
 	if (e->own)
 		return 0;
-	/* Nodes may wait for us that we do not wait for. */
+	/* Other nodes may wait for this node even if it does not wait for them. */
 	if (sequencer_awaited(e->sequencer) && wished < NODES_QUIET_NS && !e->flights &&
 	    !e->committed)
 		return nap < NODES_NAP_NS ? nap : NODES_NAP_NS;
-	/* Others may still ask for what has ended here. */
+	/* Other nodes may still ask about epochs that have ended here. */
 	if (!e->internode_comms && !e->flights && quiet > NODES_QUIET_NS &&
 	    !sequencer_awaited(e->sequencer))
 		return NODES_NAP_QUIET_NS;
@@ -488,7 +488,7 @@ void internode_comm_node_lost(struct engine *e, uint32_t node)
 		e->config.mpi->drop(m);
 		DL_DELETE(e->messages, m);
 		e->flights--;
-		/* Its memory is MPI's for good. */
+		/* MPI owns its memory forever. */
 	}
 	HASH_ITER (hh, e->internode_comms, s, next_comm) {
 		uint32_t place = internode_comm_place(s, (int)node);

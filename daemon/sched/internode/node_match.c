@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where the tasks of several nodes match: each node says READY or FAILED once, and all draw the
- * same conclusion. internode_comm.h tells how. */
+ * Matching of tasks across nodes: each node votes READY or FAILED once, and all reach the same
+ * conclusion, as internode_comm.h explains. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -15,9 +15,9 @@
 #include "sequence.h"
 #include "task.h"
 
-#define MATCHES_MAX 65536 /* in one communicator: others may be ahead by so much */
+#define MATCHES_MAX 65536 /* per communicator: how far other nodes may be ahead */
 
-/* ---- Finding ---- */
+/* ---- Lookup ---- */
 
 struct node_match *node_match_find(struct internode_comm *s, const struct operation_key *key)
 {
@@ -77,26 +77,26 @@ uint32_t node_match_part_of(const struct node_match *j, uint32_t place)
 	return j->comm->internode->node_of[j->key.a] == place ? 0 : 1;
 }
 
-/* ---- Drawing the conclusion ---- */
+/* ---- Conclusions ---- */
 
-/* Not because all wait for each other, nor between a Send and its Recv. */
-static bool differs_in_records(const struct node_match *j, const ncclsvc_status *st)
+bool node_match_differs(const struct node_match *j, const ncclsvc_status *st)
 {
-	return st->result == NCCLSVC_MISMATCH && j->key.a < 0 && !deadlock_is_cause(st);
+	return j->key.a < 0 && mismatch_is_cause(st);
 }
 
 /* The outcome for all nodes, and the records that members have posted. */
-static struct outcome sum_up(const struct node_match *j)
+static void sum_up(const struct node_match *j, struct outcome *all)
 {
-	struct outcome all = {0};
+	all->failed = false;
+	all->status = complete_ok;
+	all->posted.nkinds = 0; /* the kinds are set before they are read */
 	for (uint32_t i = 0; i < j->nparts; i++)
-		outcome_add(&all, &j->parts[i].vote);
-	if (differs_in_records(j, &all.status))
-		order_mismatch_status(j->comm, &all.posted, &all.status);
-	return all;
+		outcome_add(all, &j->parts[i].vote);
+	if (node_match_differs(j, &all->status))
+		order_mismatch_status(j->comm, &all->posted, &all->status);
 }
 
-/* All nodes are ready, for the same? */
+/* All nodes are ready; do their records agree? */
 static bool find_mismatch(const struct node_match *j, const struct mismatch *posted,
 			  ncclsvc_status *st)
 {
@@ -125,10 +125,10 @@ void node_match_conclude_failed(struct engine *e, struct node_match *j)
 {
 	struct comm *c = j->comm;
 	if (j->key.a >= 0) {
-		j->resolved = true; /* for who posts it; nobody waits here */
+		j->resolved = true; /* for tasks posted later, since no task waits here */
 		return;
 	}
-	if (j->key.seq < c->collectives) { /* and nobody will */
+	if (j->key.seq < c->collectives) { /* and no task will be posted */
 		node_match_free(e, c->internode, j);
 		return;
 	}
@@ -138,7 +138,7 @@ void node_match_conclude_failed(struct engine *e, struct node_match *j)
 	}
 	ncclsvc_status st = j->status;
 	node_match_free(e, c->internode, j);
-	if (deadlock_is_cause(&st)) { /* who posts one now does not mean this */
+	if (deadlock_is_cause(&st)) { /* tasks posted from now on are a different operation */
 		order_end_collective(e, c, &st);
 		return;
 	}
@@ -147,13 +147,13 @@ void node_match_conclude_failed(struct engine *e, struct node_match *j)
 		order_end_collective(e, c, &st);
 }
 
-/* Do its bytes, if any, come with the votes? */
+/* Do its bytes, if any, travel with the votes? */
 static bool comes_along(const struct comm *c, const struct svc_record *r, bool p2p)
 {
 	return c->transport->eager && c->transport->eager(c->internode, r, p2p);
 }
 
-/* They wait for other nodes no more. */
+/* They no longer wait for other nodes. */
 static void end_started(struct engine *e, struct task *const *tasks, uint32_t n,
 			const ncclsvc_status *st)
 {
@@ -178,7 +178,7 @@ static void start(struct engine *e, struct node_match *j)
 	}
 	if (comes_along(c, &j->parts[j->mine].vote.record, p2p)) {
 		if (c->transport->unpack && !c->transport->unpack(c->internode, tasks, j)) {
-			/* Another version of this program? */
+			/* Does the node run another version of this program? */
 			st = status_of(NCCLSVC_PROTOCOL);
 			internode_comm_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
 		}
@@ -191,7 +191,7 @@ static void start(struct engine *e, struct node_match *j)
 	node_match_free(e, c->internode, j);
 	const struct match match = {.comm = c, .tasks = tasks, .ntasks = n, .at = &key};
 	if (c->transport->start(e, &match) == BEGUN_NO_MEMORY) {
-		/* The others have begun: what they wait for ends with the epoch. */
+		/* The other nodes have begun; their operation ends with the epoch. */
 		st = status_of(NCCLSVC_NO_MEMORY);
 		end_started(e, tasks, n, &st);
 		internode_comm_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
@@ -201,7 +201,8 @@ static void start(struct engine *e, struct node_match *j)
 
 void node_match_conclude(struct engine *e, struct node_match *j)
 {
-	const struct outcome all = sum_up(j);
+	struct outcome all;
+	sum_up(j, &all);
 	ncclsvc_status st = all.status;
 	if (j->due_ns) {
 		DL_DELETE2(e->asked, j, prev_due, next_due);
@@ -212,7 +213,7 @@ void node_match_conclude(struct engine *e, struct node_match *j)
 		return;
 	}
 	j->status = st;
-	if (j->parts[j->mine].vote.kind == VOTE_FAILED) {
+	if (!j->tasks) {
 		node_match_conclude_failed(e, j);
 		return;
 	}
@@ -238,7 +239,7 @@ static void count_vote(struct engine *e, struct node_match *j)
 		node_match_conclude(e, j);
 }
 
-/* ---- Speaking ---- */
+/* ---- Votes ---- */
 
 void node_match_tell_failed(struct engine *e, const struct node_match *j,
 			    const struct failed_note *failed)
@@ -264,7 +265,7 @@ bool node_match_keep_failed(struct node_match *j, uint32_t part, const struct fa
 }
 
 /* The local ranks that have not posted the current collective. (A task that ended before its turn
- * came has named them when it ended.) */
+ * named them at its end.) */
 void node_match_name_missing(const struct comm *c, const struct node_match *j, ncclsvc_status *st)
 {
 	const struct internode_comm *s = c->internode;
@@ -278,7 +279,7 @@ void node_match_name_missing(const struct comm *c, const struct node_match *j, n
 	}
 	for (uint32_t i = 0; i < internode_comm_local_count(s); i++) {
 		uint32_t rank = internode_comm_locals(s)[i];
-		/* No rank of this node has posted a later collective. */
+		/* No local rank has posted a later collective. */
 		if (j->key.seq == c->collectives && c->collective[rank])
 			continue;
 		if (st->missing_count < NCCLSVC_MISSING_SHOWN)
@@ -287,14 +288,24 @@ void node_match_name_missing(const struct comm *c, const struct node_match *j, n
 	}
 }
 
+/* What this node's members have posted, as far as they have. */
+static void collect_records(const struct node_match *j, struct mismatch *posted)
+{
+	const struct comm *c = j->comm;
+	if (j->tasks)
+		order_collect_records(c, j->tasks, posted);
+	else if (j->key.seq == c->collectives)
+		order_collect_records(c, c->collective, posted);
+}
+
 void node_match_vote_failed(struct engine *e, struct node_match *j, const ncclsvc_status *st)
 {
 	struct failed_note failed = {.status = *st};
 	const struct internode_comm *s = j->comm->internode;
 	if (s->over)
 		return;
-	if (differs_in_records(j, st) && j->key.seq == j->comm->collectives)
-		order_collect_records(j->comm, &failed.posted);
+	if (node_match_differs(j, st))
+		collect_records(j, &failed.posted);
 	j->status = *st;
 	if (!node_match_keep_failed(j, j->mine, &failed)) {
 		internode_comm_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
@@ -309,7 +320,7 @@ void node_match_vote_failed(struct engine *e, struct node_match *j, const ncclsv
 	count_vote(e, j);
 }
 
-/* The sequencer hears of it together with all that it hangs together with here. */
+/* Tells the sequencer together with everything connected to it on this node. */
 static void offer(struct engine *e, struct node_match *j)
 {
 	const ncclsvc_status st = status_of(NCCLSVC_NO_MEMORY);
@@ -356,12 +367,28 @@ void node_match_commit(struct engine *e, struct node_match *j, struct task *t)
 	order_update_blocked(m);
 }
 
-bool node_match_post_collective(struct engine *e, struct comm *c)
+/* Sets the deadline for what the other nodes say. */
+static void await(struct engine *e, struct node_match *j, uint64_t ns)
+{
+	if (j->due_ns)
+		DL_DELETE2(e->asked, j, prev_due, next_due);
+	j->due_ns = e->now + ns;
+	DL_APPEND2(e->asked, j, prev_due, next_due);
+}
+
+/* The sequencer waits for nodes, too, so its answer may take twice as long. */
+static void await_answers(struct engine *e, struct node_match *j)
+{
+	const unsigned steps = internode_comm_is_sequenced(j->comm->internode) ? 2 : 1;
+	await(e, j, steps * NODE_ANSWER_NS);
+}
+
+bool node_match_post_collective(struct engine *e, struct comm *c, const ncclsvc_status *differ)
 {
 	if (!c->internode)
 		return false;
 	if (c->internode->over)
-		return true; /* its end is near */
+		return true; /* it is about to end */
 	const struct operation_key key = collective_key(c);
 	struct node_match *j = node_match_get(c->internode, &key);
 	struct task **tasks = calloc(c->nranks, sizeof(struct task *));
@@ -381,25 +408,19 @@ bool node_match_post_collective(struct engine *e, struct comm *c)
 		c->collective[k] = NULL;
 		c->members[k].collective = NULL;
 		node_match_commit(e, j, t);
-		/* A set's next collective is launched together with it. */
+		/* The set's next collective is launched together with it. */
 		if (t->next_in_group)
 			order_make_ready(e, &c->members[k]);
 	}
 	c->collective_here = 0;
 	c->collectives++;
-	node_match_vote_ready(e, j, record);
+	if (differ) {
+		await(e, j, MISMATCH_WAIT_NS);
+		node_match_vote_failed(e, j, differ);
+	} else {
+		node_match_vote_ready(e, j, record);
+	}
 	return true;
-}
-
-/* Sets the deadline for the other nodes' answers. The sequencer waits for nodes, too, so its answer
- * may take twice as long. */
-static void await_answers(struct engine *e, struct node_match *j)
-{
-	const unsigned steps = internode_comm_is_sequenced(j->comm->internode) ? 2 : 1;
-	if (j->due_ns)
-		DL_DELETE2(e->asked, j, prev_due, next_due);
-	j->due_ns = e->now + steps * NODE_ANSWER_NS;
-	DL_APPEND2(e->asked, j, prev_due, next_due);
 }
 
 bool node_match_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
@@ -423,8 +444,8 @@ bool node_match_fail_collective(struct engine *e, struct comm *c, const ncclsvc_
 	return true;
 }
 
-/* Those that have posted it, and those that have not: what they post next is another. One that is
- * poisoned has failed on all nodes. */
+/* Fails it for members that have posted it and for those that have not, whose next collective is a
+ * later one. A poisoned collective has failed on all nodes. */
 static void give_up_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
 {
 	const uint64_t seq = c->collectives;
@@ -494,7 +515,7 @@ void node_match_call_off(struct engine *e, struct node_match *j)
 		set_dissolve(e, m);
 }
 
-/* Of a TIMEOUT: all members here have posted it. */
+/* For a TIMEOUT: all local members have posted it. */
 static ncclsvc_status without_missing(const ncclsvc_status *why)
 {
 	ncclsvc_status st = *why;
@@ -507,10 +528,14 @@ static ncclsvc_status without_missing(const ncclsvc_status *why)
 
 void node_match_withdraw(struct engine *e, struct node_match *j)
 {
-	const ncclsvc_status st = without_missing(&j->status);
+	const struct failed_note note = {.status = without_missing(&j->status)};
 	j->asked = true; /* once is enough */
+	if (j->parts[j->mine].vote.kind == VOTE_FAILED) {
+		sequence_wait_no_more(e, j->comm->internode, &j->key, &note);
+		return;
+	}
 	node_match_call_off(e, j);
-	node_match_vote_failed(e, j, &st);
+	node_match_vote_failed(e, j, &note.status);
 }
 
 static void ask_sequencer(struct engine *e, struct node_match *j)
@@ -523,9 +548,8 @@ static void ask_sequencer(struct engine *e, struct node_match *j)
 		sequence_withdraw(e, j->comm->internode, &j->key, r, &note);
 }
 
-void node_match_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
+static void ask(struct engine *e, struct node_match *j, const ncclsvc_status *st)
 {
-	struct node_match *j = t->node_match;
 	if (j->asked || j->comm->internode->over)
 		return;
 	j->asked = true;
@@ -539,6 +563,11 @@ void node_match_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
 		if (!j->parts[i].vote.kind)
 			internode_comm_send(e, j->comm->internode, node_match_place_of(j, i),
 					    INTERNODE_ASK, &j->key, st, sizeof(*st), NULL, 0);
+}
+
+void node_match_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	ask(e, t->node_match, st);
 }
 
 /* Whose fault is it? */
@@ -560,7 +589,10 @@ void node_match_expire(struct engine *e)
 			continue;
 		DL_DELETE2(e->asked, j, prev_due, next_due);
 		j->due_ns = 0;
-		if (j->votes < j->nparts)
+		const ncclsvc_status differ = j->status;
+		if (j->tasks && !j->asked)
+			ask(e, j, &differ); /* what is known by now has to do */
+		else if (j->votes < j->nparts)
 			internode_comm_give_up(e, j->comm, NCCLSVC_TIMEOUT, silent_place(e, j));
 	}
 }
@@ -589,8 +621,11 @@ void node_match_vote_again(struct engine *e, struct internode_comm *s)
 	HASH_ITER (hh, s->matches, j, next) {
 		const struct vote *mine = &j->parts[j->mine].vote;
 		const struct failed_note note = {.status = without_missing(&j->status)};
-		if (mine->kind == VOTE_FAILED && j->votes < j->nparts)
+		const bool failed = mine->kind == VOTE_FAILED && j->votes < j->nparts;
+		if (failed)
 			sequence_withdraw(e, s, &j->key, NULL, mine->failed);
+		if (failed && j->asked)
+			sequence_wait_no_more(e, s, &j->key, &note);
 		else if (j->asked && node_match_request(j))
 			sequence_withdraw(e, s, &j->key, node_match_request(j), &note);
 	}

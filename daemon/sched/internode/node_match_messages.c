@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What other nodes say about matches, and what their members' leaving means for them. */
+ * Other nodes' messages about matches, and the effect of their members' leaving. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 #define ANY_PLACE UINT32_MAX
 
-/* Others want to, or will, end it, and this node has not spoken: so it does. */
+/* Other nodes want to end it, or will, and this node has not voted: so it fails it. */
 static void agree_to_fail(struct engine *e, struct node_match *j, const ncclsvc_status *why)
 {
 	ncclsvc_status st = *why;
@@ -21,7 +21,7 @@ static void agree_to_fail(struct engine *e, struct node_match *j, const ncclsvc_
 	node_match_vote_failed(e, j, &st);
 }
 
-/* A rank without which it can't be; -1: none. */
+/* A rank without which the operation cannot run; -1: none. */
 static int32_t who_is_gone(const struct comm *c, const struct operation_key *key)
 {
 	const struct internode_comm *s = c->internode;
@@ -36,7 +36,7 @@ static int32_t who_is_gone(const struct comm *c, const struct operation_key *key
 	return -1;
 }
 
-/* Is it an operation that this node takes part in, with that place or, of a pair, any other? */
+/* Does this node take part in the operation, with that place or, for a pair, any other? */
 static bool key_valid(const struct internode_comm *s, uint32_t place,
 		      const struct operation_key *key)
 {
@@ -50,13 +50,13 @@ static bool key_valid(const struct internode_comm *s, uint32_t place,
 	return a != b && (a == s->me || b == s->me) && (place == ANY_PLACE || other == place);
 }
 
-/* Has this already come to its end here? Then its word is of no use. */
+/* Has this operation already ended here? Then the node's vote is of no use. */
 static bool is_past(const struct comm *c, const struct operation_key *key)
 {
 	return key->a < 0 && key->seq < c->collectives;
 }
 
-/* Inspection learns that all members of that node have posted the collective. */
+/* Inspection is told that all members of that node have posted the collective. */
 static void show_posted(const struct node_match *j, uint32_t place)
 {
 	const struct comm *c = j->comm;
@@ -92,7 +92,7 @@ static void take_ready(struct engine *e, struct node_match *j, uint32_t part, co
 		ncclsvc_status st = order_gone_status(j->comm, gone);
 		node_match_vote_failed(e, j, &st);
 	} else if (j->votes == j->nparts) {
-		if (pair && j->resolved) /* this side failed, and nobody waits */
+		if (pair && j->resolved) /* this side failed, and no task waits */
 			node_match_free(e, j->comm->internode, j);
 		else
 			node_match_conclude(e, j);
@@ -101,7 +101,7 @@ static void take_ready(struct engine *e, struct node_match *j, uint32_t part, co
 	}
 }
 
-/* Ranks that nobody has, from who ought to know better. */
+/* Invalid ranks, from a node that should know better. */
 static bool note_valid(const struct comm *c, const struct failed_note *failed)
 {
 	const struct mismatch *m = &failed->posted;
@@ -112,7 +112,8 @@ static bool note_valid(const struct comm *c, const struct failed_note *failed)
 	return valid;
 }
 
-/* A failure that names a departed rank is the departure: who is told of it may rejoin at once. */
+/* A failure that names a departed rank also reports the departure, so that members may rejoin at
+ * once. */
 static void learn_departure(struct engine *e, struct comm *c, const ncclsvc_status *st)
 {
 	const int32_t rank = st->result == NCCLSVC_PEER_GONE ? st->rank_a : -1;
@@ -139,7 +140,7 @@ static void take_failed(struct engine *e, struct node_match *j, uint32_t part,
 		return;
 	}
 	if (j->key.a >= 0 && (!mine->kind || resolved)) {
-		/* Kept for who posts it; or both sides have failed, and are over. */
+		/* Kept for a task posted later; or both sides have failed, and it is done. */
 		j->parts[part].vote.kind = VOTE_FAILED;
 		j->votes++;
 		j->resolved = true;
@@ -150,7 +151,10 @@ static void take_failed(struct engine *e, struct node_match *j, uint32_t part,
 	}
 	j->parts[part].vote.kind = VOTE_FAILED;
 	j->votes++;
-	if (!mine->kind)
+	const bool differs = node_match_differs(j, st);
+	if (differs)
+		show_posted(j, part);
+	if (!mine->kind && !differs)
 		agree_to_fail(e, j, st); /* and that may conclude it */
 	else if (j->votes == j->nparts)
 		node_match_conclude(e, j);
@@ -180,7 +184,7 @@ void node_match_take_message(struct engine *e, struct internode_comm *s, uint32_
 	if (h->kind != INTERNODE_READY)
 		deadlock_break(e, s, body);
 	struct node_match *j = node_match_find(s, &key);
-	/* Who asks has spoken before: what is not known (any more) is over. */
+	/* The asking node has voted already, so an operation unknown here has ended. */
 	if (!j && (h->kind == INTERNODE_ASK || is_past(c, &key)))
 		return;
 	if (!j)
@@ -223,7 +227,7 @@ static void be_asked(struct engine *e, struct node_match *j, const ncclsvc_statu
 	if (!j->parts[j->mine].vote.kind) {
 		agree_to_fail(e, j, why);
 	} else if (j->parts[j->mine].vote.kind == VOTE_READY && !j->asked) {
-		/* What is requested is under way. */
+		/* It has been requested, so it is in progress. */
 		j->status = *why;
 		if (!node_match_request(j))
 			node_match_withdraw(e, j);
@@ -238,12 +242,10 @@ static void be_failed(struct engine *e, struct node_match *j, const struct faile
 	const bool pair = j->key.a >= 0;
 	if (j->votes == j->nparts)
 		return; /* a successor tells all nodes, as some do not know */
-	if (st.result == NCCLSVC_MISMATCH && !deadlock_is_cause(&st)) {
-		if (pair)
-			order_name_ranks(c, &st, st.rank_a, st.rank_b);
-		else
-			order_mismatch_status(c, &failed->posted, &st);
-	}
+	if (node_match_differs(j, &st))
+		order_mismatch_status(c, &failed->posted, &st);
+	else if (pair && st.result == NCCLSVC_MISMATCH)
+		order_name_ranks(c, &st, st.rank_a, st.rank_b);
 	j->status = st;
 	j->votes = j->nparts;
 	sequence_remember_failed(c->internode, &j->key, failed);
@@ -251,7 +253,7 @@ static void be_failed(struct engine *e, struct node_match *j, const struct faile
 		node_match_call_off(e, j);
 		node_match_end_tasks(e, j, &st);
 		node_match_free(e, c->internode, j);
-	} else if (pair && j->resolved) { /* nobody waits for it */
+	} else if (pair && j->resolved) { /* no task waits for it */
 		node_match_free(e, c->internode, j);
 	} else {
 		node_match_conclude_failed(e, j);
@@ -289,7 +291,7 @@ void node_match_take_decision(struct engine *e, struct internode_comm *s,
 	if (!j && h->kind == INTERNODE_ASK && h->key.seq != DEADLOCK_ALL && !is_past(c, &h->key))
 		j = node_match_get(s, &h->key);
 	if (!j)
-		return; /* it is over here */
+		return; /* it has ended here */
 	if (h->kind == INTERNODE_READY)
 		show_waiting(j, body, h->bytes);
 	else if (fails)
@@ -303,7 +305,7 @@ void node_match_take_decision(struct engine *e, struct internode_comm *s,
 
 /* ---- A member leaves ---- */
 
-/* Does it need that rank, and can this node's word still count? */
+/* Does it need that rank, and does this node's vote still count? */
 static bool is_concerned(const struct node_match *j, int32_t rank)
 {
 	const struct internode_comm *s = j->comm->internode;
@@ -327,8 +329,8 @@ void node_match_member_left(struct engine *e, struct comm *c, int32_t rank,
 	struct node_match *j, *next;
 	if (!s)
 		return;
-	/* Those that others wait in, and in which this node has not spoken; on GPUs, it does not
-	 * know who waits. */
+	/* Operations that other nodes wait in and on which this node has not voted; on GPUs, it
+	 * does not know who waits. */
 	HASH_ITER (hh, s->matches, j, next) {
 		if (!is_concerned(j, rank))
 			continue;

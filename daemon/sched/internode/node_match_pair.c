@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where a Send of one node and a Recv of another match. Those of a plan count by themselves: what a
- * plan that was left has not done is nobody's. */
+ * Matching of a Send on one node and a Recv on another. Each plan counts its own pairs, so that
+ * leftovers of an abandoned plan match nothing. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -19,7 +19,7 @@ static int32_t local_rank(const struct node_match *j)
 	return j->mine ? j->key.b : j->key.a;
 }
 
-/* How many pairs of ranks there are, one of them of this node. */
+/* The number of pairs of ranks with one rank on this node. */
 static size_t pairs(const struct internode_comm *s)
 {
 	return (size_t)internode_comm_local_count(s) * s->comm->nranks;
@@ -60,9 +60,9 @@ bool node_match_pair_past(struct internode_comm *s, const struct operation_key *
 	return !next || ((uint64_t)plan << PLAN_SHIFT | *next) > key->seq;
 }
 
-/* ---- Of the plan, or not ---- */
+/* ---- Planned or not ---- */
 
-/* What nodes say when one side is of the plan and the other is not. */
+/* The status when only one side is planned. */
 static ncclsvc_status kind_status(const struct node_match *j, bool sends, bool planned)
 {
 	ncclsvc_status st = status_of(NCCLSVC_MISMATCH);
@@ -73,8 +73,8 @@ static ncclsvc_status kind_status(const struct node_match *j, bool sends, bool p
 	return st;
 }
 
-/* It has failed without anybody here: what would have matched it has matched another, or all have
- * waited for each other. Who comes now does not mean that one. */
+/* It has failed without a task here: its counterpart has matched another task, or all members
+ * waited for each other. A task that comes now is a different operation. */
 static bool is_skipped(const struct node_match *j)
 {
 	return j->resolved && j->votes == j->nparts &&
@@ -124,7 +124,7 @@ static struct node_match *next_match(struct engine *e, struct internode_comm *s,
 	return NULL;
 }
 
-/* The other side has failed it, or this one did when it was asked. */
+/* The other side has failed it, or this side did when asked. */
 static void post_to_failed(struct engine *e, struct node_match *j, struct task *t)
 {
 	const ncclsvc_status st = j->status;
@@ -143,7 +143,7 @@ static void post_failure(struct engine *e, struct node_match *j, struct task *t)
 	j = node_match_find(s, &key);
 	if (j && j->resolved)
 		node_match_free(e, s, j);
-	else if (j) /* the other side's word will come: nobody waits for it here */
+	else if (j) /* the other side's vote will come, and no task waits for it here */
 		j->resolved = true;
 	release_end(e, t, &st);
 }
@@ -151,7 +151,7 @@ static void post_failure(struct engine *e, struct node_match *j, struct task *t)
 void node_match_post_p2p(struct engine *e, struct task *t)
 {
 	struct comm *c = t->comm;
-	if (c->internode->over) { /* its end is near */
+	if (c->internode->over) { /* it is about to end */
 		t->place = POSTED;
 		member_of(t)->posted++;
 		return;
@@ -183,7 +183,7 @@ void node_match_post_p2p(struct engine *e, struct task *t)
 	node_match_vote_ready(e, j, &t->record);
 }
 
-/* ---- Plans that are over ---- */
+/* ---- Ended plans ---- */
 
 void node_match_forget_left(struct engine *e, struct node_match *j)
 {

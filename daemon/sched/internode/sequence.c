@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is launched on GPUs of several nodes: this node's requests, and what the sequencer
- * (coord/sequencer.h) says to them. */
+ * Launches on GPUs of several nodes: this node's requests, and the answers of the sequencer
+ * (coord/sequencer.h). */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -12,21 +12,21 @@
 #include "sched/set.h"
 #include "sequence.h"
 
-#define FAILED_KEPT  256 /* of one epoch */
-/* In one message: */
+#define FAILED_KEPT  256 /* per epoch */
+/* Per message: */
 #define GRANTS_SENT  (INTERNODE_EAGER_BYTES / sizeof(struct grant))
 #define ENTRIES_SENT ((INTERNODE_EAGER_BYTES - 256) / sizeof(struct request_entry))
 
-#define WITHDRAW_ALL (OPERATION_MAKE - 1) /* nothing of the communicator is requested any more */
+#define WITHDRAW_ALL (OPERATION_MAKE - 1) /* no more requests of the communicator follow */
 
-/* To be launched together here. */
+/* To be launched together on this node. */
 struct launch_request {
 	struct launch_request *prev, *next;
 	struct launch_request *prev_due, *next_due;
 	uint64_t number;
-	struct set_match *any;	   /* or */
-	struct creation *creation; /* that */
-	creation_launch *launch;   /* of a creation */
+	struct set_match *any;	   /* a match, or */
+	struct creation *creation; /* a creation */
+	creation_launch *launch;   /* for a creation */
 	bool ordered;
 	uint64_t grant;
 	uint32_t n;
@@ -39,13 +39,13 @@ struct failed_operation {
 	struct failed_note note;
 };
 
-/* -> sequencer, with INTERNODE_WITHDRAW of an operation. (Of a creation, key.seq is the request's
- * number; of all of the communicator, its nodes follow.) */
+/* To the sequencer, with INTERNODE_WITHDRAW of an operation. (For a creation, key.seq is the
+ * request's number; for the whole communicator, its nodes follow.) */
 struct withdrawal {
-	uint64_t number; /* of the request that it was in; 0: of none */
+	uint64_t number; /* of the request that it was in, or as sequencer_withdraw says */
 	struct failed_note note;
 	uint32_t nnodes, reserved;
-	uint32_t nodes[CLUSTER_NODES_MAX]; /* nnodes are sent */
+	uint32_t nodes[CLUSTER_NODES_MAX]; /* the first nnodes are sent */
 };
 
 _Static_assert(sizeof(struct withdrawal) <= INTERNODE_BODY_MAX, "a withdrawal fits into a message");
@@ -105,13 +105,13 @@ static void add_request(struct engine *e, struct launch_request *r)
 	send_request(e, r);
 }
 
-/* Each match once. */
+/* Visits each match once. */
 static bool speaks(const struct task *t)
 {
 	return t->node_match && t->match->tasks[0] == t;
 }
 
-/* Of its end, nothing more is requested. */
+/* The communicator is about to end, so no more requests of it follow. */
 static bool all_open(const struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nvisited; i++) {
@@ -122,7 +122,7 @@ static bool all_open(const struct engine *e)
 	return true;
 }
 
-/* Nothing of it is ever launched. */
+/* None of these is ever launched. */
 static void refuse_visited(struct engine *e, int result)
 {
 	for (uint32_t i = 0; i < e->nvisited; i++)
@@ -174,11 +174,11 @@ void sequence_request_creation(struct engine *e, struct creation *k, creation_la
 	add_request(e, r);
 }
 
-void sequence_withdraw(struct engine *e, const struct internode_comm *s,
-		       const struct operation_key *key, const struct launch_request *r,
-		       const struct failed_note *note)
+static void withdraw(struct engine *e, const struct internode_comm *s,
+		     const struct operation_key *key, uint64_t number,
+		     const struct failed_note *note)
 {
-	struct withdrawal w = {.number = r ? r->number : 0, .note = *note};
+	struct withdrawal w = {.number = number, .note = *note};
 	if (key->a < 0) {
 		w.nnodes = s->nnodes;
 		memcpy(w.nodes, s->nodes, s->nnodes * sizeof(w.nodes[0]));
@@ -195,6 +195,19 @@ void sequence_withdraw(struct engine *e, const struct internode_comm *s,
 	say(e, &h, &w);
 }
 
+void sequence_withdraw(struct engine *e, const struct internode_comm *s,
+		       const struct operation_key *key, const struct launch_request *r,
+		       const struct failed_note *note)
+{
+	withdraw(e, s, key, r ? r->number : 0, note);
+}
+
+void sequence_wait_no_more(struct engine *e, const struct internode_comm *s,
+			   const struct operation_key *key, const struct failed_note *note)
+{
+	withdraw(e, s, key, WAITS_NO_MORE, note);
+}
+
 static void forget_failed(struct internode_comm *s)
 {
 	struct failed_operation *oldest = s->failed;
@@ -208,7 +221,7 @@ void sequence_remember_failed(struct internode_comm *s, const struct operation_k
 {
 	struct failed_operation *f = malloc(sizeof(*f));
 	if (!f)
-		return; /* those who were not told end their epoch */
+		return; /* nodes that were not told end their epoch */
 	*f = (struct failed_operation){.key = *key, .note = *note};
 	DL_APPEND(s->failed, f);
 	if (++s->nfailed > FAILED_KEPT)
@@ -221,7 +234,7 @@ void sequence_void(struct engine *e, struct launch_request *r)
 	DL_FOREACH (e->matched, m)
 		if (m->request == r) {
 			m->request = NULL;
-			set_look(e, m); /* the rest of it may be launched without */
+			set_look(e, m); /* the rest of it may be launched without it */
 		}
 	e->matched_new = true;
 	request_forget(e, r);
@@ -269,8 +282,8 @@ bool sequence_launch_creation(struct engine *e)
 	return e->due->launch(e, e->due->creation);
 }
 
-/* A successor of the sequencer asks for what was launched here, and not yet on all nodes. Such a
- * task has not ended: there are never more of them than there is room for tasks. */
+/* A successor of the sequencer asks for launches of this node that not all nodes have made yet.
+ * Their tasks have not ended, so there are never more of them than there is room for tasks. */
 void sequence_launched(struct engine *e)
 {
 	struct launch_request *r = e->due;
@@ -307,7 +320,7 @@ static void internode_comm_forget(struct internode_comm *s)
 	free(s);
 }
 
-/* Other nodes had left it when it was closed, and wait no longer than that for their own end. */
+/* Other nodes had left it when it was closed, and do not wait longer for their own end. */
 void sequence_ended(struct engine *e, struct internode_comm *s)
 {
 	if (!s->left) {
@@ -330,7 +343,7 @@ bool sequence_closed(const struct engine *e, const struct internode_comm *s)
 	const struct launch_request *r;
 	DL_FOREACH2 (e->due, r, next_due)
 		if (names(r, s->id))
-			return false; /* others launch it, and so will this node */
+			return false; /* other nodes launch it, and so will this node */
 	return s->closed;
 }
 
@@ -339,9 +352,9 @@ bool sequence_was_closed(const struct comm *c)
 	return c->internode->closed;
 }
 
-/* ---- What the sequencer says ---- */
+/* ---- Messages from the sequencer ---- */
 
-/* The sequencer has forgotten all that names the communicator. */
+/* The sequencer has dropped everything that names the communicator. */
 static void be_closed(struct engine *e, uint64_t id)
 {
 	struct launch_request *r, *next;
@@ -367,7 +380,7 @@ static void be_ordered(struct engine *e, uint64_t number, uint64_t grant)
 	e->matched_new = true;
 }
 
-/* ---- What this node's sequencer says ---- */
+/* ---- Messages from this node's own sequencer ---- */
 
 static void tell_launch(void *arg, uint32_t node, uint64_t number, uint64_t grant)
 {
@@ -432,9 +445,9 @@ const struct sequencer_ops sequence_ops = {
 	.goes_on = tell_goes_on,
 };
 
-/* ---- Hearing ---- */
+/* ---- Receiving ---- */
 
-/* It takes part in the communicator no more. */
+/* It no longer takes part in the communicator. */
 static void take_leave(struct engine *e, uint32_t from, const struct internode_header *h,
 		       const char *body)
 {
@@ -518,7 +531,7 @@ void sequence_take_message(struct engine *e, const struct internode_header *h, c
 	}
 }
 
-/* ---- The sequencer is gone ---- */
+/* ---- Loss of the sequencer ---- */
 
 static void say_succession(struct engine *e, enum succession_step step, const struct grant *grants,
 			   uint32_t n)
@@ -528,7 +541,7 @@ static void say_succession(struct engine *e, enum succession_step step, const st
 	say(e, &h, grants);
 }
 
-/* What was launched of late, in as many messages as it takes; and what is about to be. */
+/* Sends recent launches, in as many messages as needed, and launches that are due. */
 static void report(struct engine *e)
 {
 	const uint64_t room = e->config.tasks_max, n = e->ngranted < room ? e->ngranted : room;
@@ -558,7 +571,7 @@ static void say_failed_before(struct engine *e, const struct internode_comm *s)
 	}
 }
 
-/* To the next one. */
+/* Sends to the next sequencer. */
 static void say_again(struct engine *e)
 {
 	const struct launch_request *r;
@@ -580,7 +593,7 @@ static void say_again(struct engine *e)
 	}
 }
 
-/* Epochs with members there end; the supervisor knows by itself, but perhaps later. */
+/* Epochs with members there end; the supervisor learns of the loss by itself, but perhaps later. */
 static void end_those_on(struct engine *e, uint32_t node, bool all)
 {
 	struct internode_comm *s, *next;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What this node requests of the sequencer, and launches when that says so; and the sequencer, if
- * this node runs it. */
+ * This node's requests to the sequencer, and its launches when the sequencer says so; and the
+ * sequencer itself, if this node runs it. */
 #ifndef SCHED_SEQUENCE_H
 #define SCHED_SEQUENCE_H
 
@@ -9,51 +9,56 @@
 
 extern const struct sequencer_ops sequence_ops;
 
-/* Does that node run the sequencer? It is the lowest that lives. */
+/* Does that node run the sequencer? The lowest surviving node does. */
 bool sequence_is_by(const struct engine *e, uint32_t node);
-/* The place of that node in the communicator; UINT32_MAX: it has no member. */
+/* The place of the sequencer's node in the communicator; UINT32_MAX: it has no member. */
 uint32_t sequence_place(const struct engine *e, const struct internode_comm *s);
-/* What set_launch has collected is to be launched when the sequencer says so. fits: or it never
- * can, and its epochs end. */
+/* Requests the set that set_launch has collected. fits: otherwise it can never be launched, and its
+ * epochs end. */
 void sequence_request(struct engine *e, bool fits);
-/* This node fails the operation; or asks for that, if it has requested it by r. */
+/* This node fails the operation, or asks for its failure if request r contains it. */
 void sequence_withdraw(struct engine *e, const struct internode_comm *s,
 		       const struct operation_key *key, const struct launch_request *r,
 		       const struct failed_note *note);
+/* It has failed the operation because its members' records differ, and the others are to fail it
+ * now. */
+void sequence_wait_no_more(struct engine *e, const struct internode_comm *s,
+			   const struct operation_key *key, const struct failed_note *note);
 /* The sequencer has failed it: a successor may have to tell other nodes. */
 void sequence_remember_failed(struct internode_comm *s, const struct operation_key *key,
 			      const struct failed_note *note);
-/* The sequencer has forgotten it: the rest of it is to be requested again. */
+/* The sequencer has dropped the request; the rest of it must be requested again. */
 void sequence_void(struct engine *e, struct launch_request *r);
-/* The same, though the sequencer may yet launch it: all its epochs end. */
+/* Likewise, though the sequencer may still launch it: all its epochs end. */
 void sequence_give_up(struct engine *e, struct launch_request *r);
-/* Tells the workers to make it. False: a queue has no room now. */
+/* Tells the workers to create it. False: a queue has no room now. */
 typedef bool creation_launch(struct engine *e, const struct creation *k);
-/* Takes a communicator that several nodes are to make; launch is called when its turn has come. */
+/* Takes a communicator that several nodes must create; launch is called when its turn has come. */
 void sequence_request_creation(struct engine *e, struct creation *k, creation_launch *launch);
-/* If its turn has not come. */
+/* Cancels it, if its turn has not come. */
 void sequence_cancel_creation(struct engine *e, uint64_t number);
-/* Is a launch due in the sequencer's order? *m: what is to be launched; NULL: a creation is. */
+/* Is a launch due in the sequencer's order? *m: the match to launch; NULL: a creation. */
 bool sequence_next(const struct engine *e, struct set_match **m);
 /* False: a queue has no room now. */
 bool sequence_launch_creation(struct engine *e);
-/* What was due was done. */
+/* The launch that was due is done. */
 void sequence_launched(struct engine *e);
 /* No request of the communicator follows. */
 void sequence_leave(struct engine *e, const struct internode_comm *s);
-/* Takes a communicator that has ended here, of which only its nodes and failures are left: when the
- * sequencer is lost before it has told all nodes of them, this node tells the successor. */
+/* Takes a communicator that has ended here, of which only the nodes and failures are left. If the
+ * sequencer is lost before it has told all nodes of these failures, this node tells the successor.
+ */
 void sequence_ended(struct engine *e, struct internode_comm *s);
-/* Has the sequencer said that nothing of it is launched any more? */
+/* Has the sequencer closed it, so that no operation of it is launched any more? */
 bool sequence_was_closed(const struct comm *c);
-/* The same, and all that was to be launched is. */
+/* Likewise, and are all granted launches done? */
 bool sequence_closed(const struct engine *e, const struct internode_comm *s);
 /* REQUEST, WITHDRAW, LAUNCH, CLOSED or SUCCESSION. */
 void sequence_take_message(struct engine *e, const struct internode_header *h, const char *body,
 			   int node);
-/* led: it was the sequencer. */
+/* led: the lost node ran the sequencer. */
 void sequence_node_lost(struct engine *e, uint32_t node, bool led);
-/* In each round of a loop that has other nodes. */
+/* Call it in each round of a loop with other nodes. */
 void sequence_poll(struct engine *e);
 void sequence_finish(struct engine *e);
 

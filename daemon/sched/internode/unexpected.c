@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Messages of other nodes about an epoch that has not begun here.
  *
- * The names of epochs across nodes are given by their rendezvous, which counts them, and announces
- * them in that order to each node. So a name beyond the last that it has announced here is to come;
- * one that was announced is about to begin, or runs, or is over. When the rendezvous is lost, other
- * nodes announce the names that they know, in any order, but soon.
+ * The rendezvous of epochs across nodes names them by a counter, and announces the names to each
+ * node in order. So a name beyond the last one announced here will come later; an announced epoch
+ * is about to begin, runs, or has ended. When the rendezvous is lost, other nodes announce the
+ * names that they know, soon but in any order.
  *
- * The memory for such messages is limited. When some are dropped, their epoch fails with LIMIT as
- * soon as it begins: without them it would wait for ever. */
+ * The memory for such messages is limited. If some are dropped, their epoch fails with LIMIT as
+ * soon as it begins, since it would hang without them. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -28,21 +28,21 @@ struct unexpected {
 
 /* ---- Names ---- */
 
-/* The epoch that a communicator across nodes is about to begin. */
+/* An epoch that a communicator across nodes is about to begin. */
 struct announced {
 	uint64_t id; /* 0: none */
 	bool lost;   /* messages about it were dropped */
 	UT_hash_handle hh;
 };
 
-/* A rendezvous, by the names that it gives to epochs, in their order. */
+/* A rendezvous, with the names that it gives to epochs, in order. */
 struct giver {
-	uint64_t announced; /* the last here, while the node lives */
-	uint64_t lost;	  /* messages about names up to this one, not announced yet, were dropped */
-	uint64_t lost_ns; /* when the node was lost; 0: it lives */
+	uint64_t announced; /* the last one announced here, while the node lives */
+	uint64_t lost;	    /* messages about unannounced names up to this one were dropped */
+	uint64_t lost_ns;   /* when the node was lost; 0: it lives */
 };
 
-/* The place of the rendezvous that has given it: 1 + the node; 0: none, in tests. */
+/* The index of the rendezvous that has given it: 1 + the node; 0: none, in tests. */
 static uint32_t giver_of(const struct engine *e, uint64_t id)
 {
 	const uint64_t giver = id >> EPOCH_GIVER_SHIFT;
@@ -76,7 +76,7 @@ static bool is_lost(const struct engine *e, uint64_t id)
 
 /* ---- Messages ---- */
 
-/* Nobody waits for what it says; but a credit is always answered. */
+/* No node waits for this message; but a credit is always answered. */
 static void refuse(struct engine *e, const struct internode_header *h, const char *body, int node)
 {
 	struct credit_note note;
@@ -107,8 +107,8 @@ static void drop_all(struct engine *e, uint64_t id)
 			drop(e, m);
 }
 
-/* Lets go of all that was said of it, which is not enough any more. Of what is not announced yet,
- * this may be thought of others, too. */
+/* Drops all messages about an epoch, which are now incomplete. For an unannounced epoch, this may
+ * also affect others. */
 static void lose(struct engine *e, uint64_t id)
 {
 	struct announced *a = announced_as(e, id);
@@ -124,7 +124,7 @@ void unexpected_keep(struct engine *e, const struct internode_header *h, const c
 {
 	size_t size = sizeof(struct unexpected) + h->bytes;
 	struct unexpected *m = NULL;
-	/* The oldest is the likeliest not to begin. */
+	/* The oldest is the least likely to begin. */
 	while (e->unexpected && e->unexpected_bytes + size > UNEXPECTED_MAX &&
 	       !is_lost(e, h->internode_id))
 		lose(e, e->unexpected->header.internode_id);
@@ -142,7 +142,7 @@ void unexpected_keep(struct engine *e, const struct internode_header *h, const c
 
 /* ---- Epochs ---- */
 
-/* Those that are not to come any more go. */
+/* Drops messages about epochs that will not come any more. */
 static void sweep(struct engine *e)
 {
 	struct unexpected *m, *next;
@@ -222,7 +222,8 @@ void unexpected_expire(struct engine *e)
 
 bool unexpected_init(struct engine *e)
 {
-	e->givers = calloc(1 + e->config.nodes, sizeof(*e->givers)); /* [0]: of names without one */
+	e->givers = calloc(1 + e->config.nodes,
+			   sizeof(*e->givers)); /* [0]: names without a rendezvous */
 	e->announced = calloc(e->config.comms_max, sizeof(*e->announced)); /* by slot */
 	return e->givers && e->announced;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What other nodes say of a communicator before its epoch has begun here. */
+ * Messages of other nodes about a communicator whose epoch has not begun on this node. */
 #ifndef SCHED_UNEXPECTED_H
 #define SCHED_UNEXPECTED_H
 
@@ -7,19 +7,19 @@
 
 /* False: out of memory; unexpected_finish frees. */
 bool unexpected_init(struct engine *e);
-/* For an epoch that this node has yet to begin. */
+/* Keeps a message for an epoch that has not begun on this node. */
 void unexpected_keep(struct engine *e, const struct internode_header *h, const char *body,
 		     int node);
-/* Will such an epoch begin here, as far as this node knows? Else it is over, or never began. */
+/* Will this epoch begin here, as far as this node knows? Otherwise it has ended, or never began. */
 bool unexpected_is_announced(const struct engine *e, uint64_t id);
-/* The communicator in that slot is about to begin this epoch; 0: it is not, any more. Slot
- * UINT32_MAX: none here begins it. */
+/* The communicator in that slot is about to begin this epoch; 0: not any more. Slot UINT32_MAX: no
+ * communicator of this node begins it. */
 void unexpected_announce(struct engine *e, uint32_t slot, uint64_t id);
-/* Takes what came before the epoch began, and gives it up if something of that is lost. */
+/* Takes the messages that came before the epoch began; fails the epoch if any was lost. */
 void unexpected_deliver(struct engine *e, struct comm *c);
-/* Others announce what that node has not. */
+/* From now on, other nodes announce the epochs that this node had not announced. */
 void unexpected_node_lost(struct engine *e, uint32_t node);
-/* Something is kept: what nobody has announced in time goes. */
+/* Call it only while messages are kept: drops those whose epoch no node has announced in time. */
 void unexpected_expire(struct engine *e);
 void unexpected_finish(struct engine *e);
 

@@ -30,7 +30,8 @@ void timeline_forget_owed(const struct session *s, uint32_t timeline)
 		l->owed = 0;
 }
 
-/* done comes to the value, and to all that is owed: at once, or once nothing of the timeline flies.
+/* Raises done to the value and to all that is owed: at once, or when no task of the timeline is in
+ * flight.
  */
 static void owe(const struct session *s, uint32_t timeline, uint64_t value, bool at_once)
 {
@@ -41,21 +42,22 @@ static void owe(const struct session *s, uint32_t timeline, uint64_t value, bool
 		raise(done_of(s, timeline), l ? l->owed : value);
 }
 
-/* A task of the timeline is over: flew if the GPU is through with it, at_once if nobody is to wait
- * for those that it is not through with yet. */
+/* A task of the timeline has ended. flew: it has completed on the GPU; at_once: do not wait for
+ * tasks that have not. */
 static void end(const struct session *s, const struct svc_record *r, bool flew, bool at_once)
 {
 	const bool triggered = r->flags & SVC_TASK_TRIGGER;
 	if (s->lines && !flew)
 		timeline_forget_owed(s, r->timeline);
 	owe(s, r->timeline, triggered ? SVC_TRIGGER_DEAD : r->value, at_once);
-	/* What flies behind it has a greater value, and may wait for this one's stream. */
+	/* Later tasks in flight have greater values, and may wait for this one's stream. */
 	if (flew && !triggered)
 		raise(done_of(s, r->timeline), r->value);
 }
 
-/* The same for a staged task, or a record that is none (but is NULL). Those of one group end in any
- * order, also while they run on after their epoch: done passes none that has not ended. */
+/* Likewise for a staged task, or a record that became no task (but is NULL). Tasks of one group end
+ * in any order, even while they run on after their epoch's end; done never passes one that has not
+ * ended. */
 static void end_staged(const struct session *s, const struct svc_record *r, const struct member *m,
 		       const struct task *but)
 {
@@ -65,7 +67,7 @@ static void end_staged(const struct session *s, const struct svc_record *r, cons
 		l->owed = r->value;
 	uint64_t up_to = l->owed;
 	DL_FOREACH (m->queue, t) {
-		/* Values go in the order of the queue, but within a planned group. */
+		/* Values rise in queue order, except within a planned group. */
 		if (first && (t->group != first->group || !t->record.plan))
 			break;
 		if (t == but || t->tombstone || t->record.timeline != r->timeline)
@@ -77,7 +79,7 @@ static void end_staged(const struct session *s, const struct svc_record *r, cons
 	raise(done_of(s, r->timeline), up_to);
 }
 
-/* Is its memory a GPU's, but its tasks not work of its streams? */
+/* Is its memory a GPU's, without its tasks being work of its streams? */
 static bool is_staged(const struct member *m)
 {
 	return m->device >= 0 && !(m->comm->transport->flags & TRANSPORT_ON_STREAMS);
@@ -92,7 +94,7 @@ void timeline_flies(const struct task *t)
 void timeline_told(const struct task *t, bool well)
 {
 	if (well && t->record.flags & SVC_TASK_TRIGGER)
-		return; /* the GPU has written it, and the stream may have taken it back */
+		return; /* the GPU has written it, and the stream may have reset it */
 	if (t->comm && is_staged(t->member))
 		end_staged(t->session, &t->record, t->member, t);
 	else if (t->session->ring && !(t->in_flight && t->tombstone))
@@ -102,13 +104,13 @@ void timeline_told(const struct task *t, bool well)
 void timeline_landed(const struct task *t)
 {
 	t->session->lines[t->record.timeline].in_flight--;
-	/* What the GPU wrote just now may have been less than its stream was told. */
+	/* The GPU may just have written a smaller value than its stream was told. */
 	if (t->tombstone || (t->record.flags & SVC_TASK_TRIGGER &&
 			     t->session->lines[t->record.timeline].owed >= SVC_TRIGGER_DEAD))
 		end(t->session, &t->record, true, t->comm->released);
 }
 
-/* Who submits so; NULL: nobody on a staged communicator. */
+/* The session that submits with timelines; NULL: none on a staged communicator. */
 static const struct member *staged_member(const struct session *s, const struct svc_record *r)
 {
 	const struct handle *h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;

@@ -1,40 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The one place where the daemon writes timelines, the words in a session's memory that trainers'
- * streams wait for. (The GPU writes `done` too, behind each of its tasks, in their order.)
+ * The only module of the daemon that writes timelines, the words in a session's memory that
+ * trainers' streams wait for. (The GPU writes `done`, too, after each of its tasks, in their
+ * order.)
  *
- *   done is raised, never set back, and passes a task's value only once nothing that the stream
- *   waits for with it can still write to its memory. So the value of a task that fails before it is
- *   launched is owed while others of its timeline are in flight, and raised behind the last of
- * them; only a release (below) does not wait for them. Of triggered tasks (proto/wire_task.h), a
- * failure raises it to what no stream takes back. done is raised once for a task: when its
- * client is told, or, of a task that was launched, when it lands. A smaller value that the GPU
- * wrote meanwhile is raised again then. ready is raised only of a task whose trainer does not do it
- * any more. */
+ *   done only rises, and passes a task's value only when no operation that the stream waits for
+ *   with it can still write to its memory. So the value of a task that fails before its launch is
+ *   owed while others of its timeline are in flight, and done is raised after the last of them;
+ *   only a release (below) does not wait. If a triggered task (proto/wire_task.h) fails, done is
+ *   raised to a value that no stream takes back. done is raised once per task: when its client is
+ *   told or, for a launched task, when it completes; if the GPU has written a smaller value
+ *   meanwhile, done is raised again then. ready is raised only for a task whose trainer no longer
+ *   does so. */
 #ifndef SCHED_TIMELINE_H
 #define SCHED_TIMELINE_H
 
 #include "sched/state.h"
 
-/* What the timelines of a session need from now on is reserved. */
+/* Reserves the resources for a session's timelines. */
 void timeline_reserve(struct session *s);
-/* While nothing of it flies, all that is owed has been raised, or it is another stream's by now. */
+/* No task of it is in flight, so all that is owed has been raised, or the timeline belongs to
+ * another stream by now. */
 void timeline_forget_owed(const struct session *s, uint32_t timeline);
-/* The task has a timeline, and ... */
+/* An event of a task with a timeline: it ... */
 /* ... is launched on a GPU; */
 void timeline_flies(const struct task *t);
-/* ... its client is told how it ended (before it lands, if it flies and its epoch is over); */
+/* ... has ended for its client (before its completion, if it is in flight and its epoch has ended);
+ */
 void timeline_told(const struct task *t, bool well);
-/* ... the GPU is through with it. */
+/* ... has completed on the GPU. */
 void timeline_landed(const struct task *t);
-/* A record that became no task: a stream may wait for it all the same. */
+/* A record that became no task; a stream may wait for it anyway. */
 void timeline_refused(const struct session *s, const struct svc_record *r);
-/* No stream waits any more for what triggers of the timeline start (trigger.h). */
+/* No stream waits any more for tasks started by triggers of the timeline (trigger.h). */
 void timeline_kill(const struct session *s, uint32_t timeline);
-/* Streams of the communicator do not wait for what flies any more, whatever the GPUs are in. */
+/* Streams of the communicator no longer wait for tasks in flight, whatever state the GPUs are in.
+ */
 void timeline_release(struct comm *c);
-/* Has its trainer's stream come to it? For a launched task the GPU asks. */
+/* Has its trainer's stream reached it? For a launched task, the GPU checks this. */
 bool timeline_input_there(const struct task *t);
-/* The GPU does not wait for the task's input any more. */
+/* The GPU no longer waits for the task's input. */
 void timeline_release_input(const struct task *t);
 
 #endif

@@ -12,7 +12,7 @@
 #include "task.h"
 #include "timeline.h"
 
-/* An operation, as it was checked. */
+/* A validated operation. */
 struct triggered {
 	struct svc_record record;
 	struct member *member;
@@ -23,7 +23,7 @@ struct trigger {
 	UT_hash_handle hh; /* in its timeline, by number */
 	uint32_t number;
 	uint32_t n;
-	bool kept; /* else it runs once */
+	bool kept; /* otherwise it runs once */
 	struct triggered ops[];
 };
 
@@ -43,7 +43,7 @@ static struct trigger *find(const struct session *s, uint32_t timeline, uint64_t
 	return t;
 }
 
-/* The word is looked at until its member's epoch is over, or to end for what it said. */
+/* The word is checked until its member's epoch has ended, or must end because of the word. */
 static void watch(struct engine *e, struct session *s, uint32_t timeline)
 {
 	if (!s->triggering)
@@ -59,7 +59,7 @@ static void unwatch(struct engine *e, struct session *s, uint32_t timeline)
 	s->triggering &= ~bit;
 }
 
-/* On each of its GPUs here, so many more communicators are triggered. */
+/* Adds to the number of triggered communicators on each of its local GPUs. */
 static void count(struct engine *e, const struct comm *c, int by)
 {
 	for (uint32_t k = 0; k < c->nranks; k++)
@@ -99,7 +99,7 @@ static void release(struct engine *e, struct session *s, uint32_t timeline, stru
 		count(e, l->comm, -1);
 }
 
-/* The client may use the timeline anew: no member has triggers on it, and nothing of it runs. */
+/* The client may reuse the timeline: no member has triggers on it, and none of its tasks runs. */
 static void let_go(struct session *s, uint32_t timeline)
 {
 	struct line *l = &s->lines[timeline];
@@ -115,7 +115,7 @@ void trigger_task_over(const struct task *t)
 	let_go(t->session, t->record.timeline);
 }
 
-/* Why the timeline has no place for n operations of the task's member; NULL: it has. */
+/* Why the timeline has no room for n operations of the task's member; NULL: it has. */
 static const char *refusal(const struct engine *e, const struct task *t, uint32_t n, int *result)
 {
 	const struct session *s = t->session;
@@ -123,7 +123,8 @@ static const char *refusal(const struct engine *e, const struct task *t, uint32_
 	timeline_forget_owed(s, t->record.timeline);
 	*result = NCCLSVC_INVALID_ARGUMENT;
 	if (l->owed >= SVC_TRIGGER_DEAD || (l->comm && l->member != t->member))
-		return "the timeline's triggers were of another communicator, or of an epoch that "
+		return "the timeline's triggers belonged to another communicator, or to an epoch "
+		       "that "
 		       "is over";
 	*result = NCCLSVC_LIMIT;
 	if (s->user->triggered + n > e->config.user_tasks_max)
@@ -139,8 +140,8 @@ static void append(struct trigger *trigger, const struct task *t)
 	session_pin(t->session, &t->record, 1);
 }
 
-/* A trigger of the task's number, with room for n operations more than `old` has, which it takes
- * over. NULL: no memory. */
+/* Creates a trigger with the task's number, with room for n more operations than `old`, which it
+ * replaces. NULL: no memory. */
 static struct trigger *make_trigger(struct engine *e, const struct task *of, struct trigger *old,
 				    uint32_t n)
 {
@@ -173,7 +174,7 @@ int trigger_keep(struct engine *e, struct task *t, const char **text)
 		return result;
 	}
 	struct trigger *old = find(s, t->record.timeline, t->record.value);
-	*text = "the trigger's number is another group's, or the group is too large";
+	*text = "another group has the trigger's number, or the group is too large";
 	if (old && (!old->kept || old->ops[0].member != t->member || old->n == SVC_GROUP_TASKS))
 		return NCCLSVC_INVALID_ARGUMENT;
 	struct trigger *trigger = make_trigger(e, t, old, 1);
@@ -181,7 +182,7 @@ int trigger_keep(struct engine *e, struct task *t, const char **text)
 	if (!trigger)
 		return NCCLSVC_NO_MEMORY;
 	append(trigger, t);
-	t->record.timeline = 0; /* of what is kept, nothing waits for this end */
+	t->record.timeline = 0; /* nothing waits for the end of a kept task */
 	complete_task(e, t, &complete_ok);
 	task_free(e, t);
 	return NCCLSVC_OK;
@@ -232,7 +233,7 @@ void trigger_del(struct engine *e, struct session *s, uint32_t timeline, uint64_
 
 /* ---- The end of an epoch ---- */
 
-/* Those that run once are tasks for their client. */
+/* Tasks that run once are reported to their client. */
 static void refuse_once(struct engine *e, struct session *s, const struct trigger *t,
 			const ncclsvc_status *end)
 {
@@ -302,7 +303,7 @@ static void free_all(struct engine *e, struct task *first)
 	}
 }
 
-/* NULL: there is no room for so many tasks, as *why says. */
+/* NULL: there is no room for this many tasks, as *why says. */
 static struct task *make_all(struct engine *e, struct session *s, const struct trigger *trigger,
 			     ncclsvc_status *why)
 {
@@ -336,9 +337,9 @@ static bool start(struct engine *e, struct session *s, const struct trigger *tri
 	return true;
 }
 
-/* What comes next in the graph may be launched, and wait for its input on the GPU. But streams can
- * share a queue of the GPU: what waits may hold back what its input depends on, unless the GPUs
- * have one such communicator alone. */
+/* The next operation of the graph may be launched ahead, and wait for its input on the GPU. But
+ * streams can share a queue of the GPU, so a waiting operation may block work that its input
+ * depends on, unless this is the only such communicator on the GPUs. */
 static void start_ahead(struct engine *e, struct session *s, uint32_t timeline, uint64_t value)
 {
 	struct line *l = &s->lines[timeline];
@@ -351,8 +352,8 @@ static void start_ahead(struct engine *e, struct session *s, uint32_t timeline, 
 		l->ahead = 0;
 }
 
-/* What a stream has started does not run. The epoch is to end for it: nobody needs to look at the
- * word again. */
+/* An operation started by a stream does not run. Its epoch must end for that, and the word is not
+ * checked again. */
 static void fail(struct engine *e, struct session *s, uint32_t timeline, const ncclsvc_status *why)
 {
 	const struct comm *c = s->lines[timeline].comm;
@@ -363,7 +364,7 @@ static void fail(struct engine *e, struct session *s, uint32_t timeline, const n
 	unwatch(e, s, timeline);
 }
 
-/* Their streams have come to some: inspection is to know. */
+/* Streams have reached some of them, which inspection shows. */
 static void show_all(struct engine *e, const struct member *m)
 {
 	struct task *t;
@@ -373,14 +374,14 @@ static void show_all(struct engine *e, const struct member *m)
 		order_show_state(e, t);
 }
 
-/* The stream has come to that trigger. What was launched ahead may have run before its own number
- * was seen: another number says so. */
+/* The stream has reached that trigger. A task launched ahead may have run before its own number was
+ * seen, as a later number shows. */
 static void arrive(struct engine *e, struct session *s, uint32_t timeline, uint64_t value)
 {
 	struct line *l = &s->lines[timeline];
 	struct trigger *t = find(s, timeline, value);
 	const bool started = l->ahead == value;
-	ncclsvc_status why = status_of(NCCLSVC_PROTOCOL); /* no graph that lives has it */
+	ncclsvc_status why = status_of(NCCLSVC_PROTOCOL); /* no existing graph has it */
 	if (!t) {
 		fail(e, s, timeline, &why);
 		return;
@@ -405,18 +406,18 @@ static bool look(struct engine *e, struct session *s, uint32_t timeline)
 	uint64_t seen = value;
 	if (!value)
 		return false;
-	/* Deletions that the trainer sent before it launched the graph are in the queue. */
+	/* Deletions that the trainer sent before it launched the graph are queued. */
 	if (!l->seen)
 		l->seen = atomic_load(&e->commands_queued) + 1;
 	if (l->seen - 1 > e->commands_run)
 		return false;
-	/* What the trainer submitted before it launched the graph comes first. */
+	/* Tasks that the trainer submitted before it launched the graph come first. */
 	if (!session_ring_empty(s) || s->group) {
 		engine_session_active(e, s);
 		return false;
 	}
-	/* The stream writes the next one when these have run: of what is launched ahead, that may
-	 * be now. */
+	/* The stream writes the next number when these have run, which may be now for tasks
+	 * launched ahead. */
 	atomic_compare_exchange_strong(ready, &seen, 0);
 	arrive(e, s, timeline, value);
 	l->seen = 0;
@@ -428,7 +429,7 @@ bool triggers_poll(struct engine *e)
 	bool any = false;
 	struct session *s, *next;
 	DL_FOREACH_SAFE2 (e->triggering, s, next, next_triggering) {
-		/* One group of each session in a round: others have their turn. */
+		/* One group per session and round, so that others have their turn. */
 		bool one = false;
 		for (uint64_t lines = s->triggering; lines && !one; lines &= lines - 1)
 			one = look(e, s, (uint32_t)__builtin_ctzll(lines));

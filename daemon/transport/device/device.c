@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The queues of the GPUs' workers, as the engine fills them. */
+ * The engine's side of the GPUs' worker queues. */
 #include "device.h"
 
 #include <unistd.h>

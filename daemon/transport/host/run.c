@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The bytes of matched tasks. Every operation is cut into chunks that touch disjoint destinations,
- * so they run in any order, on any thread, with the same result. */
+ * Moves the bytes of matched tasks. Every operation is split into chunks with disjoint
+ * destinations, so they can run in any order, on any thread, with the same result. */
 #include "host.h"
 
 #include <stdlib.h>
@@ -15,45 +15,46 @@
 #include "sched/order.h"
 #include "task.h"
 
-#define PART_BYTES	  (64 * 1024)  /* moved by the engine's thread between looks at the clock */
+#define PART_BYTES	  (64 * 1024) /* moved by the engine's thread between readings of the clock */
 #define CHUNK_BYTES_MIN	  (32 * 1024)  /* of one rank's share */
 #define CHUNK_BYTES_MAX	  (256 * 1024) /* also bounds how long a small task waits for a large one */
-#define CHUNK_BYTES_ALL	  (8 * 1024 * 1024)  /* the same of all ranks together */
-#define STREAM_BYTES	  (32 * 1024 * 1024) /* what no last-level cache that was measured holds */
-#define CHUNKS_PER_THREAD 16 /* the last chunk is the time one thread waits for another */
-#define HELPERS_ALWAYS	  (4 * HELPERS_WORTH_NS) /* what saves more is always worth it */
-#define HELPERS_FORGOTTEN 128 /* operations in which most of what helpers cost is forgotten */
+#define CHUNK_BYTES_ALL	  (8 * 1024 * 1024)  /* likewise, for all ranks together */
+#define STREAM_BYTES	  (32 * 1024 * 1024) /* more than any last-level cache that was measured */
+#define CHUNKS_PER_THREAD 16 /* the last chunk is how long one thread waits for another */
+#define HELPERS_ALWAYS	  (4 * HELPERS_WORTH_NS) /* larger savings are always worth it */
+#define HELPERS_FORGOTTEN 128 /* operations after which most of the cost is forgotten */
 #define BOUNCE_BYTES	  4096
 
-/* Reads and writes of matched tasks, as one. */
+/* The reads and writes of matched tasks, combined. */
 struct move {
-	struct task *const *tasks; /* by rank; a Send and its Recv */
+	struct task *const *tasks; /* by rank; or a Send and its Recv */
 	uint32_t ntasks;
 	bool streaming;
-	uint64_t share; /* bytes that count elements have */
-	uint64_t units; /* what is cut into chunks: elements, or bytes where nothing is reduced */
+	uint64_t share;	     /* bytes of count elements */
+	uint64_t units;	     /* the units that chunks consist of: elements, or bytes if nothing is
+				reduced */
 	uint64_t unit_bytes; /* in one rank's buffers */
-	uint64_t bytes;	     /* written in all; or read by reductions, which is no less */
+	uint64_t bytes;	     /* written in total; or read by reductions, which is no less */
 };
 
-/* Such tasks in the pool. */
+/* An operation in the pool. */
 struct work {
 	struct job job;
 	struct comm *comm;
 	struct work *prev, *next;
 	struct move move;
 	uint64_t first;	      /* unit of the first chunk */
-	uint64_t chunk;	      /* units in one chunk */
-	uint64_t given_ns;    /* when the pool got it */
-	double left_ns;	      /* what one thread would have taken from then on */
+	uint64_t chunk;	      /* units per chunk */
+	uint64_t given_ns;    /* when it was given to the pool */
+	double left_ns;	      /* what one thread would have needed from then on */
 	struct part *part;    /* as in a match */
-	_Atomic bool aborted; /* chunks not begun are skipped */
+	_Atomic bool aborted; /* remaining chunks are skipped */
 	struct task *tasks[];
 };
 
 struct host {
 	struct work *running; /* in the pool */
-	double helpers_ns;    /* what helpers cost of late: see learn */
+	double helpers_ns;    /* recent cost of helpers: see learn */
 };
 
 static struct host *host_of(const struct engine *e)
@@ -61,13 +62,13 @@ static struct host *host_of(const struct engine *e)
 	return e->transport_state[TRANSPORT_HOST];
 }
 
-/* The first task stands for all that they agree on. */
+/* The first task represents everything that the tasks agree on. */
 static const struct svc_record *record_of(const struct move *m)
 {
 	return &m->tasks[0]->record;
 }
 
-/* only_dst >= 0: that rank alone gets the result. Ranks are at most SVC_HOST_RANKS_MAX. */
+/* only_dst >= 0: only that rank gets the result. Ranks are at most SVC_HOST_RANKS_MAX. */
 static void reduce_range(struct move *m, uint64_t src_at, uint64_t dst_at, uint64_t n, int only_dst)
 {
 	const struct svc_record *r = record_of(m);
@@ -85,11 +86,11 @@ static void reduce_range(struct move *m, uint64_t src_at, uint64_t dst_at, uint6
 		reduce_block(r->type, r->redop, src, ranks, dst, ranks, n, m->streaming);
 }
 
-/* Calls f for each part of [lo, hi) that lies within one block of `block` units. */
+/* Calls f for each part of [lo, hi) within one block of `block` units. */
 static void each_block(struct move *m, uint64_t lo, uint64_t hi, uint64_t block,
 		       void (*f)(struct move *m, uint32_t index, uint64_t at, uint64_t n))
 {
-	/* Small tasks are one chunk from 0: they need not divide. */
+	/* Small tasks are a single chunk from 0, and need no division. */
 	uint64_t index = lo ? lo / block : 0, at = lo - index * block;
 	for (; lo < hi; index++, at = 0) {
 		uint64_t n = block - at < hi - lo ? block - at : hi - lo;
@@ -125,7 +126,7 @@ static void move_block(struct move *m, uint32_t rank, uint64_t at, uint64_t n)
 			copy(m, m->tasks[k]->dst + block, from, n);
 }
 
-/* Blocks a -> b and b -> a go together, so that either rank may work in place. */
+/* Blocks a -> b and b -> a are moved together, so that either rank may work in place. */
 static void exchange(struct move *m, uint32_t a, uint32_t b, uint64_t at, uint64_t n)
 {
 	char bounce_a[BOUNCE_BYTES], bounce_b[BOUNCE_BYTES];
@@ -184,7 +185,7 @@ static void run_range(struct move *m, uint64_t lo, uint64_t hi)
 	}
 }
 
-/* The n units from lo, or as many as there are. Returns where they end. */
+/* The n units from lo, or as many as there are. Returns their end. */
 static uint64_t run_part(struct move *m, uint64_t lo, uint64_t n)
 {
 	const uint64_t hi = m->units - lo < n ? m->units : lo + n;
@@ -200,7 +201,7 @@ static void run_chunk(struct job *job, uint32_t chunk)
 	run_part(&w->move, w->first + chunk * w->chunk, w->chunk);
 }
 
-/* bytes: the more of what all ranks together read and write. */
+/* bytes: the larger of what all ranks read and write together. */
 static void measure(struct move *m)
 {
 	const struct svc_record *r = record_of(m);
@@ -220,19 +221,19 @@ static void measure(struct move *m)
 	m->streaming = m->bytes >= STREAM_BYTES;
 }
 
-/* Bytes that all ranks together move for a unit. */
+/* Bytes that all ranks together move per unit. */
 static uint64_t bytes_per_unit(const struct move *m)
 {
 	return m->bytes / m->units;
 }
 
-/* Whole cache lines, so that no two parts write one. */
+/* Whole cache lines, so that no two parts write to the same one. */
 static uint64_t whole_lines(uint64_t units)
 {
 	return (units + 63) & ~UINT64_C(63);
 }
 
-/* Chunks for the pool, of what is left. */
+/* Chunks for the pool, from the remaining work. */
 static void cut(const struct engine *e, struct work *w)
 {
 	const uint64_t unit = w->move.unit_bytes, left = w->move.units - w->first;
@@ -252,23 +253,25 @@ static void cut(const struct engine *e, struct work *w)
 	w->job.chunks = (uint32_t)((left + w->chunk - 1) / w->chunk);
 }
 
-/* ---- What helpers are worth ---- */
+/* ---- The value of helpers ---- */
 
-/* What the helpers take over, if they come at once. */
+/* The work that the helpers would take over if they came at once. */
 static double helpers_share(const struct engine *e, double left_ns)
 {
 	return left_ns * (e->config.threads - 1) / e->config.threads;
 }
 
-/* Where clients need the cores, too, helpers come late: to call them costs more than their wakeup.
- * So the time that a call has cost beyond the threads' equal shares counts, until it is forgotten,
- * and another try shows what it costs now. (Long work has other limits, the memory's for one.) */
+/* If clients need the cores, too, helpers come late, and calling them costs more than their
+ * wake-up. So the time that a call has cost beyond the threads' equal shares is counted until it is
+ * forgotten, and another attempt shows the current cost. (Long operations have other limits, such
+ * as memory bandwidth.) */
 static void learn(struct engine *e, const struct work *w)
 {
 	struct host *h = host_of(e);
 	const double share = helpers_share(e, w->left_ns);
 	const double cost = (double)(clock_now() - w->given_ns) - (w->left_ns - share);
-	const bool own = !w->left_ns; /* a user's own threads, which tell nothing of the helpers */
+	const bool own =
+		!w->left_ns; /* a user's own threads, which say nothing about the helpers */
 	if (!own && share <= HELPERS_ALWAYS && cost > h->helpers_ns)
 		h->helpers_ns = cost < HELPERS_ALWAYS ? cost : HELPERS_ALWAYS;
 }
@@ -279,7 +282,7 @@ static void forget_some(struct engine *e)
 	h->helpers_ns -= h->helpers_ns / HELPERS_FORGOTTEN;
 }
 
-/* The pool is through with it. */
+/* The pool has finished it. */
 static void finish(struct job *job, void *arg)
 {
 	struct engine *e = arg;
@@ -294,7 +297,7 @@ static void finish(struct job *job, void *arg)
 		free(w);
 		return;
 	}
-	/* Tasks that ran when their epoch ended were broken off. */
+	/* Tasks that ran when their epoch ended were aborted. */
 	const ncclsvc_status st =
 		c->ended ? c->end : *complete_ran(w->tasks, w->move.ntasks, &failed);
 	for (uint32_t k = 0; k < w->move.ntasks; k++)
@@ -304,7 +307,8 @@ static void finish(struct job *job, void *arg)
 		order_free_comm(e, c);
 }
 
-/* The rest, from unit `first` on, which one thread would do in left_ns. own: engine_own_pool's. */
+/* Submits the rest, from unit `first` on, which one thread would do in left_ns. own:
+ * engine_own_pool's. */
 static bool give_to_pool(struct engine *e, const struct match *match, const struct move *m,
 			 uint64_t first, double left_ns, struct pool *own)
 {
@@ -342,7 +346,7 @@ static bool run_small_send(const struct engine *e, struct task *send, struct tas
 	return true;
 }
 
-/* Is the rest better given to the pool: for its helpers, or since others have waited enough? */
+/* Should the rest go to the pool, for its helpers or since other tasks have waited enough? */
 static bool is_long(const struct engine *e, double left_ns)
 {
 	const double share = helpers_share(e, left_ns);
@@ -350,8 +354,8 @@ static bool is_long(const struct engine *e, double left_ns)
 	       e->now - e->round_ns > MOVE_TURN_NS;
 }
 
-/* How long the rest takes is what the parts so far took, of this very operation on these buffers:
- * no table knows which cache they are in. Returns where the rest begins. */
+/* The time for the rest is extrapolated from the parts so far, of this very operation on these
+ * buffers, since no table knows in which cache they are. Returns where the rest begins. */
 static uint64_t run_alone(struct engine *e, struct move *m, double *left_ns)
 {
 	if (m->bytes <= PART_BYTES)

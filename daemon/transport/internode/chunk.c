@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One chunk of an operation, from stage to stage: its memory, its transfers, and the work on it. */
+ * One chunk of an operation, through its stages: its memory, its transfers, and the work on it. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -7,7 +7,7 @@
 #include "internode.h"
 #include "reduce/reduce.h"
 
-#define INLINE_BYTES (64 * 1024) /* more than that is the pool's */
+#define INLINE_BYTES (64 * 1024) /* larger work goes to the pool */
 #define BUFFER_BYTES (2 * 1024 * 1024 + 65536)
 
 /* ---- Memory ---- */
@@ -28,9 +28,9 @@ static void buffer_put(struct engine *e, char *p, uint64_t bytes)
 		free(p);
 }
 
-/* ---- The work on it ---- */
+/* ---- Work ---- */
 
-/* AllToAll: where one of this node's two ranks has, or wants, the block of the other. */
+/* AllToAll: where one of this node's two ranks has, or wants, the other's block. */
 static char *swap_at(const struct schedule *p, const struct segment *x, bool dst)
 {
 	uint32_t a, b;
@@ -65,7 +65,7 @@ static void share_result(const struct schedule *p, const struct segment *x)
 	const char *source = targets[0];
 	if (!n)
 		return;
-	/* The owner's ranks have theirs, if it was reduced. */
+	/* If it was reduced, the owner's ranks have theirs. */
 	if (x->owner == s->me && !x->reduces)
 		source = schedule_source(p, x, schedule_sender(p, x));
 	else
@@ -99,7 +99,7 @@ static void run_stage(struct job *job, uint32_t chunk)
 	}
 }
 
-/* True if there is something for the pool, or to be run, in this stage. */
+/* True if this stage has work, for the pool or to be run here. */
 static bool has_work(const struct block_chunk *p)
 {
 	const struct schedule *schedule = &p->op->schedule;
@@ -137,9 +137,9 @@ static bool work(struct engine *e, struct block_chunk *p)
 	return true;
 }
 
-/* ---- From stage to stage ---- */
+/* ---- Stages ---- */
 
-/* Are all transfers of that phase over? Those of an operation that was given up need not begin. */
+/* Have all transfers of that phase ended? Those of an abandoned operation need not begin. */
 static bool transfers_over(const struct block_chunk *p, enum phase phase)
 {
 	for (uint32_t i = 0; i < p->ntransfers; i++) {
@@ -210,7 +210,7 @@ bool chunk_advance(struct engine *e, struct block_chunk *p)
 	return false;
 }
 
-/* ---- Its beginning ---- */
+/* ---- Start ---- */
 
 static void add_transfer(struct block_chunk *p, enum phase phase, bool send, uint32_t node,
 			 char *at, uint64_t bytes)
@@ -261,7 +261,7 @@ static bool transfers_of_reduction(struct engine *e, struct block_chunk *p)
 	return true;
 }
 
-/* The same. */
+/* False: out of memory. */
 static bool transfers_of_exchange(struct engine *e, struct block_chunk *p)
 {
 	const struct schedule *schedule = &p->op->schedule;
@@ -273,7 +273,7 @@ static bool transfers_of_exchange(struct engine *e, struct block_chunk *p)
 	schedule_pair(x->block, &a, &b);
 	const struct task *t = schedule->tasks[owner ? a : b];
 	char *to = swap_at(schedule, x, true);
-	/* In place, what comes must not overwrite what has not gone yet. */
+	/* In place, received data must not overwrite data that was not sent yet. */
 	if (t->src == t->dst)
 		to = p->others = buffer_get(e, x->bytes);
 	add_transfer(p, RESULT, true, other, swap_at(schedule, x, false), x->bytes);
@@ -326,7 +326,7 @@ void chunk_begin(struct engine *e, struct op *op, uint64_t index, const struct s
 {
 	struct block_chunk *p = make(e, op, index, x);
 	if (!p) {
-		/* The others have begun: what they wait for ends with the epoch. */
+		/* The other nodes have begun; their operation ends with the epoch. */
 		transfer_abort_op(e, op);
 		internode_comm_give_up(e, op->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Moves the bytes of tasks that matched on several nodes, chunk by chunk: some are on their way
- * while others are reduced or copied. The engine's thread never waits for any of it. */
+ * Moves the bytes of tasks that matched on several nodes, chunk by chunk: some are in transit while
+ * others are reduced or copied. The engine's thread never waits for them. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -10,7 +10,7 @@
 #include "sched/complete.h"
 #include "sched/order.h"
 
-#define WINDOW	       8 /* chunks of one operation that are under way */
+#define WINDOW	       8 /* chunks of one operation in progress */
 #define SCANS_PER_TURN 65536
 
 static void finish_op(struct engine *e, struct op *op)
@@ -35,7 +35,7 @@ static void finish_op(struct engine *e, struct op *op)
 		order_free_comm(e, c);
 }
 
-/* Begins what chunks it may, and ends it when all are over. */
+/* Starts as many chunks as allowed, and ends the operation when all have ended. */
 static void advance_op(struct engine *e, struct op *op)
 {
 	unsigned scans = 0;
@@ -61,7 +61,7 @@ static void advance_op(struct engine *e, struct op *op)
 
 static enum begun start(struct engine *e, const struct match *m)
 {
-	/* All of a match is here: a Send and its Recv. */
+	/* The whole match is local: a Send and its Recv. */
 	if (!m->at)
 		return e->config.transports[TRANSPORT_HOST]->start(e, m);
 	struct op *op = calloc(1, sizeof(*op) + m->ntasks * sizeof(op->tasks[0]));
@@ -106,7 +106,7 @@ void internode_work_over(struct job *job, void *engine)
 	advance_all(engine, p);
 }
 
-/* Operations that had too much to look at in one turn. */
+/* Operations with too much to check in one turn. */
 static bool poll(struct engine *e)
 {
 	struct internode_comm *s, *next_comm;
@@ -129,7 +129,7 @@ static void poke(struct engine *e, struct op *op)
 			chunk_advance(e, p);
 }
 
-/* Those that could not go on; the others may, for a little while. */
+/* Those that cannot continue; the others may, for a short while. */
 static void epoch_end(struct engine *e, struct comm *c)
 {
 	struct op *op, *next;
@@ -139,7 +139,7 @@ static void epoch_end(struct engine *e, struct comm *c)
 			advance_op(e, op);
 }
 
-/* One operation is to be broken off with all its parts, those too that have not begun. */
+/* Aborts one operation with all its parts, including those that have not begun. */
 static void abort_some(struct engine *e, struct comm *c, const struct operation_key *key)
 {
 	struct op *op, *next;
@@ -162,7 +162,7 @@ static void drop_transfers(struct engine *e, struct block_chunk *p, uint32_t pla
 		if (f->node != place || !f->begun || f->over)
 			continue;
 		e->config.mpi->drop(f);
-		if (f->send) { /* forgotten: no node reads it */
+		if (f->send) { /* forget it, since no node reads it */
 			f->over = true;
 			e->flights--;
 		}

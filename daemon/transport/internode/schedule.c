@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which bytes a chunk of an operation is. An operation is cut into blocks (a rank's share, a node's
- * slice), each block into chunks. All nodes number the chunks alike.
+ * The bytes of each chunk of an operation. An operation is split into blocks (a rank's share, a
+ * node's slice), and each block into chunks. All nodes number the chunks alike.
  *
- * Reduced: each node gives the owner of the chunk one vector, the reduction of its ranks', or,
- * where that would round twice, each rank's vector. The owner reduces what it has, in the order of
- * nodes (of ranks, if it has all of them), so results are the same bits on all ranks and in every
- * run.
+ * Reductions: each node sends the owner of the chunk one vector, the reduction of its ranks'
+ * vectors; or, if that would round twice, each rank's vector. The owner reduces these in the order
+ * of nodes (of ranks, if it has all of them), so the results have the same bits on all ranks and in
+ * every run.
  */
 #include <string.h>
 
@@ -16,10 +16,10 @@
 #include "task.h"
 
 #define CHUNK_BYTES	  (256 * 1024)
-#define CHUNK_SCRATCH_MAX (2 * 1024 * 1024) /* of contributions, at the owner */
+#define CHUNK_SCRATCH_MAX (2 * 1024 * 1024) /* for contributions, at the owner */
 #define UNITS_ALIGNED	  64
 
-/* Summing in the type itself and dividing at the end gives what an average is. */
+/* Summing in the type itself and dividing at the end is an exact average. */
 static bool average_by_sum(unsigned type)
 {
 	return type == NCCLSVC_FLOAT32 || type == NCCLSVC_FLOAT64 || type == NCCLSVC_INT64 ||
@@ -56,7 +56,7 @@ static void cut_into_chunks(struct schedule *p)
 	p->chunks = (p->block_units + units - 1) / units * p->blocks;
 }
 
-/* All want the one result: each node reduces a slice of it. */
+/* All want the same result: each node reduces a slice of it. */
 static bool is_sliced(const struct svc_record *r)
 {
 	return svc_op_reduces(r->op) && !svc_op_has_root(r->op) && !svc_op_sends_each(r->op);
@@ -106,7 +106,7 @@ void schedule_pair(uint32_t pair, uint32_t *a, uint32_t *b)
 	*a = pair - (uint32_t)((uint64_t)high * (high + 1) / 2);
 }
 
-/* Whether a block is for one rank alone, and for which. Not of AllToAll. */
+/* Is a block for one rank only, and for which? Not for AllToAll. */
 static bool one_receives(const struct schedule *p, uint32_t block, uint32_t *rank)
 {
 	const struct svc_record *r = &p->record;
@@ -245,7 +245,7 @@ void schedule_contribute(const struct schedule *p, const struct segment *x, char
 
 #define DIVIDE(ctype)                                                                              \
 	for (uint64_t i = 0; i < n; i++) {                                                         \
-		ctype v; /* buffers need not be aligned */                                         \
+		ctype v; /* buffers may be unaligned */                                            \
 		memcpy(&v, data + i * sizeof(v), sizeof(v));                                       \
 		v /= (ctype)by;                                                                    \
 		memcpy(data + i * sizeof(v), &v, sizeof(v));                                       \
@@ -266,7 +266,7 @@ static void divide(unsigned type, char *data, uint64_t n, uint32_t by)
 	}
 }
 
-/* parts[place]: that node's contribution; this node's is its ranks' own memory. */
+/* parts[place]: that node's contribution; this node's is in its ranks' own memory. */
 void schedule_reduce_parts(const struct schedule *p, const struct segment *x,
 			   const char *const *parts)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Operations whose bytes travel with the votes: one message from each node to each other. */
+ * Operations whose bytes travel with the votes: one message from each node to each other node. */
 #include <string.h>
 
 #include "internode.h"
@@ -40,7 +40,7 @@ static void make(struct schedule *p, const struct internode_comm *s, struct task
 	p->block_units = 0; /* AllReduce: no node has a slice */
 }
 
-/* Ranks of the node at that place of which this is true: that they send, or that they receive. */
+/* The ranks of the node at that place that send, or that receive. */
 static uint32_t ranks_that(bool (*is_so)(unsigned op, int32_t root, uint32_t rank),
 			   const struct schedule *p, uint32_t place)
 {
@@ -51,14 +51,15 @@ static uint32_t ranks_that(bool (*is_so)(unsigned op, int32_t root, uint32_t ran
 	return n;
 }
 
-/* Blocks that one sender, or the node's reduction, has for the ranks at that place. */
+/* The number of blocks that one sender, or the node's reduction, has for the ranks at that place.
+ */
 static uint32_t blocks_for(const struct schedule *p, uint32_t place)
 {
 	const uint32_t n = ranks_that(svc_op_receives, p, place);
 	return svc_op_sends_each(p->record.op) ? n : n > 0;
 }
 
-/* How many bytes go from one node to another. */
+/* The number of bytes from one node to another. */
 static size_t bytes_between(const struct schedule *p, uint32_t from, uint32_t to)
 {
 	const size_t each = svc_op_reduces(p->record.op) ? schedule_contributions(p, from)
@@ -66,7 +67,7 @@ static size_t bytes_between(const struct schedule *p, uint32_t from, uint32_t to
 	return each * blocks_for(p, to) * p->share;
 }
 
-/* Block i of those for the ranks at that place: whose it is. */
+/* The rank of block i among those for the ranks at that place. */
 static uint32_t block_for(const struct schedule *p, uint32_t place, uint32_t i)
 {
 	const struct internode_comm *s = p->internode;
@@ -115,7 +116,7 @@ size_t small_pack(const struct internode_comm *s, struct task *const *tasks, uin
 	return bytes_between(&p, s->me, place);
 }
 
-/* Pairs within this node: either of the two may work in place. */
+/* Pairs within this node; either rank may work in place. */
 static void exchange_locally(const struct schedule *p)
 {
 	const struct internode_comm *s = p->internode;
@@ -154,7 +155,7 @@ static void finish_reduced(const struct schedule *p, const char *const *parts)
 	}
 }
 
-/* from: what that node has packed. */
+/* from: the bytes packed by that node. */
 static void finish_moved(const struct schedule *p, uint32_t place, const char *from)
 {
 	const struct internode_comm *s = p->internode;

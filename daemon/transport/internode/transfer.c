@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a chunk sends and receives: the credit for it, and what MPI has. */
+ * A chunk's sends and receives: the credits for them, and the transfers in MPI. */
 #include <stdlib.h>
 #include <utlist.h>
 
@@ -57,7 +57,7 @@ void transfer_abort_op(struct engine *e, struct op *op)
 
 /* ---- Transfers ---- */
 
-/* Messages that a node sent before it died may still arrive, and match, until the epoch ends. */
+/* Messages that a node sent before it died may still arrive and match, until the epoch ends. */
 static bool is_lost(struct engine *e, struct transfer *f)
 {
 	struct op *op = f->chunk->op;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tasks of GPUs after their launch (launch.c). The slots' counters say which are complete. Tasks
- * that end with their epoch fail at once, but their streams go on only when the GPU is through with
- * them, or after a deadline: an aborted operation may still write. */
+ * Tasks on GPUs after their launch (launch.c). The slots' counters say which have completed. Tasks
+ * that end with their epoch fail at once, but their streams continue only when the tasks have
+ * completed on the GPU, or after a deadline, since an aborted operation may still write. */
 #include <stdlib.h>
 #include <utlist.h>
 
@@ -31,9 +31,9 @@ static void stop_watching(struct engine *e, struct comm *c)
 		order_free_comm(e, c);
 }
 
-/* Inspection is to see whose stream a launched task waits for. And what a session that has ended
- * does not signal we do, again and again: its process's streams can outlive its socket by some
- * milliseconds, and set back what was raised. */
+/* Inspection shows whose stream a launched task waits for. And this raises the inputs that an ended
+ * session no longer raises, repeatedly: its process's streams can outlive its socket by some
+ * milliseconds, and reset raised words. */
 static void look_at_inputs(struct engine *e)
 {
 	struct comm *c;
@@ -48,8 +48,8 @@ static void look_at_inputs(struct engine *e)
 			}
 }
 
-/* Has the counter of any slot moved? It also moves when the supervisor has aborted the slot, and
- * then a command to the engine says so. So counters count once all commands have run that were
+/* Has any slot's counter advanced? It also advances when the supervisor has aborted the slot, and a
+ * command to the engine says so. So counters count only after all commands have run that were
  * queued when they were read. */
 static bool look_at_slots(struct engine *e, struct comm *c)
 {

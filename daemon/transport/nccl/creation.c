@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * When workers make an NCCL communicator. They wait for each other then, each in its one thread; as
- * they do when NCCL connects two of them for their first Send and Recv. Two workers that did two
- * such things in different orders would wait for ever. So all go through the workers' queues, which
- * are filled here; and with other nodes, in the sequencer's order. */
+ * Creation of NCCL communicators by workers. Workers wait for each other in it, each in its only
+ * thread, as they do when NCCL connects two of them for their first Send and Recv. Two workers that
+ * did two such operations in different orders would deadlock. So all of them go through the
+ * workers' queues, which are filled here; with other nodes, in the sequencer's order. */
 #include <stdlib.h>
 #include <utlist.h>
 
@@ -48,7 +48,7 @@ void creation_poll(struct engine *e)
 {
 	struct creation *k, *next;
 	DL_FOREACH_SAFE (nccl_of(e)->creations, k, next)
-		if (launch(e, k)) /* else a queue is full; not for long */
+		if (launch(e, k)) /* otherwise a queue is full, but not for long */
 			forget(e, k);
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tasks of GPUs that NCCL runs. A record for each goes to the worker of its member's GPU. The
- * engine is the one sequencer of a node, so every worker launches what it shares with others in the
- * same order. What a member submitted as one task group is launched as one ncclGroup (sched/set.h).
+ * Tasks on GPUs that NCCL runs. A record for each task goes to the worker of its member's GPU. The
+ * engine alone orders a node's launches, so all workers launch their common operations in the same
+ * order. A member's task group is launched as one ncclGroup (sched/set.h).
  *
- * How far a launched task has come the GPU writes into the slot's counter: completion.c.
+ * The GPU writes the progress of launched tasks to the slot's counter: completion.c.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +16,8 @@
 #include "sched/streams/timeline.h"
 #include "transport/device/device.h"
 
-/* Of one member. A launch blocks its worker when the driver's queues are full, and then nothing
- * could be broken off any more. */
+/* Per member. A launch blocks its worker when the driver's queues are full, and then no operation
+ * could be aborted any more. */
 #define IN_FLIGHT_MAX 64
 
 struct slot_progress *nccl_progress(const struct engine *e, const struct member *m)
@@ -35,7 +35,7 @@ static void begin(struct engine *e, struct comm *c)
 
 /* ---- Launching ---- */
 
-/* A set that alone is larger than the limit is launched when nothing else is in flight. */
+/* A set that is larger than the limit by itself is launched when nothing else is in flight. */
 static bool too_many_in_flight(struct task *const *tasks, uint32_t n)
 {
 	bool full = false;
@@ -47,7 +47,7 @@ static bool too_many_in_flight(struct task *const *tasks, uint32_t n)
 	return full;
 }
 
-/* In the queues alone. *devices: bits of those that are concerned. */
+/* Counts only queues. *devices: bitmap of the devices concerned. */
 static enum room room_for(struct engine *e, struct task *const *tasks, uint32_t n,
 			  uint32_t *devices)
 {
@@ -80,7 +80,7 @@ static enum room reserve(struct engine *e, struct task *const *tasks, uint32_t n
 		nccl_of(e)->full_round = e->launch_round;
 		nccl_of(e)->full_devices = 0;
 	}
-	/* Later sets do not overtake on a full device; on other devices they go on. */
+	/* Later sets must not overtake on a full device; on other devices they continue. */
 	if (room == ROOM_NOW && !promised && devices & nccl_of(e)->full_devices)
 		room = ROOM_LATER;
 	if (room == ROOM_LATER)
@@ -123,7 +123,7 @@ static void watch(struct engine *e, struct comm *c)
 }
 
 /* NCCL matches the Sends and Recvs of two ranks in their order, which must be the same on both. The
- * tasks of a plan's group come in any order, and have that of their places. */
+ * tasks of a plan's group come in any order, and are sorted by their places. */
 static bool comes_before(const struct task *a, const struct task *b)
 {
 	return a->record.plan ? a->record.plan_task < b->record.plan_task : a->uid < b->uid;
@@ -134,7 +134,7 @@ static struct task *next_until(const struct task *t, const struct task *first)
 	return t->next_in_group == first ? NULL : t->next_in_group;
 }
 
-/* Launches the tasks of t's GPU, beginning with t, as one ncclGroup. */
+/* Launches the tasks on t's GPU, beginning with t, as one ncclGroup. */
 static void launch_on_device(struct engine *e, struct task *t, const struct task *first)
 {
 	struct launch *last = NULL;
@@ -150,7 +150,7 @@ static void launch_on_device(struct engine *e, struct task *t, const struct task
 	last->flags &= (uint8_t)~LAUNCH_MORE;
 }
 
-/* One member's group, or its only task: on each of its GPUs. */
+/* One member's group, or its only task, on each of its GPUs. */
 static void launch_bundle(struct engine *e, struct task *any)
 {
 	struct task *first = any, *t = any;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files of the NCCL transport share. */
+ * Shared by the files of the NCCL transport. */
 #ifndef TRANSPORT_NCCL_H
 #define TRANSPORT_NCCL_H
 
@@ -12,8 +12,9 @@ extern const struct transport nccl_transport;
 
 struct nccl {
 	struct comm *launched;	    /* with tasks in flight */
-	struct creation *creations; /* of this node alone, whose turn has not come */
-	/* Bits, in that round of set_launch: what has no room there is not overtaken. */
+	struct creation *creations; /* on this node alone, waiting for their turn */
+	/* Bitmaps, for this round of set_launch: later launches must not overtake one that has no
+	 * room there. */
 	uint32_t full_devices;
 	uint64_t full_round;
 };
@@ -25,22 +26,22 @@ static inline struct nccl *nccl_of(const struct engine *e)
 
 /* launch.c */
 struct slot_progress *nccl_progress(const struct engine *e, const struct member *m);
-/* One of its launched tasks is over. */
+/* One of its launched tasks has ended. */
 void nccl_completed(struct engine *e, struct member *m);
 
 /* completion.c: as in struct transport. */
-/* Ends what the GPUs have done. */
+/* Ends the tasks that the GPUs have completed. */
 bool nccl_poll(struct engine *e);
 void nccl_epoch_end(struct engine *e, struct comm *c);
 void nccl_dead(struct engine *e, struct comm *c);
 void nccl_release(struct engine *e, struct comm *c);
 
 /* creation.c */
-/* Takes it. */
+/* Takes ownership of it. */
 void creation_add(struct engine *e, struct creation *k);
-/* If its turn has not come. */
+/* Cancels it, if its turn has not come. */
 void creation_cancel(struct engine *e, uint64_t number);
-/* Launches those of this node alone. */
+/* Launches the creations of this node alone. */
 void creation_poll(struct engine *e);
 void creation_finish(struct engine *e);
 

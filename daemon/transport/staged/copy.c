@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the blocks of a chunk lie. A task reads, and writes, one block or one for each rank: parts
- * of count elements, of which a chunk has an equal segment each. In a slot they lie one behind the
- * other.
+ * The locations of a chunk's blocks. A task reads, and writes, one block or one for each rank.
+ * Blocks have count elements, and a chunk has an equal segment of each. In a slot they are
+ * contiguous.
  *
- * If all members are here, a slot has what its member gives, and members copy out of the others'
- * slots. Reductions are done in place first: of all into the first member's slot, or each block
- * into its own rank's. Else a slot has what its member gives and what it gets, as the operation
- * would have it in place; AllToAll has both, one behind the other. */
+ * If all members are local, a slot has its member's input, and members copy from the others' slots.
+ * Reductions are done in place first: of all into the first member's slot, or of each block into
+ * its own rank's slot. Otherwise a slot has its member's input and output, as for an in-place
+ * operation; AllToAll has both, one after the other. */
 #include <string.h>
 
 #include "abi/worker_queue.h"
@@ -16,13 +16,13 @@
 #include "task.h"
 #include "transport/device/device.h"
 
-#define DEPTH_BYTES  (512u << 10) /* a chunk is no smaller, if there is so much */
-#define DEPTH	     4		  /* of an operation: so that it is worth cutting */
+#define DEPTH_BYTES  (512u << 10) /* the minimum size of a chunk, if there is as much */
+#define DEPTH	     4		  /* chunks per operation that make splitting worthwhile */
 #define STEP_ALIGNED 64
 
 struct blocks {
-	uint32_t in, out;	/* how many */
-	uint32_t in_at, out_at; /* in its slot; out_at: between nodes */
+	uint32_t in, out;	/* number of blocks */
+	uint32_t in_at, out_at; /* offsets in its slot; out_at: between nodes */
 };
 
 static uint32_t nranks(const struct staged *op)
@@ -52,7 +52,7 @@ static struct blocks blocks_of(const struct staged *op, uint32_t i)
 	return b;
 }
 
-/* In the largest slot, of any member on any node. */
+/* Blocks in the largest slot of any member on any node. */
 static uint32_t blocks_most(const struct staged *op)
 {
 	const uint32_t n = nranks(op), sends = svc_op_sends_each(op->record.op) ? n : 0;
@@ -89,7 +89,7 @@ static uint64_t block_bytes(const struct chunk *k)
 	return k->count * k->op->size;
 }
 
-/* Where a block of the task's memory has this chunk. */
+/* The address of this chunk in a block of the task's memory. */
 static uint64_t device_at(const struct chunk *k, const char *memory, uint32_t block)
 {
 	const struct staged *op = k->op;
@@ -123,7 +123,7 @@ static void launch(struct engine *e, struct chunk *k, uint32_t i, uint64_t devic
 	k->awaited[i] = l->seq;
 }
 
-/* The task whose slot has the block that this task receives; *at is which of its blocks that is. */
+/* The task whose slot has the block that this task receives; *at is the block's index. */
 static uint32_t giver(const struct staged *op, uint32_t i, uint32_t block, uint32_t *at)
 {
 	const struct svc_record *r = &op->record;
@@ -133,7 +133,7 @@ static uint32_t giver(const struct staged *op, uint32_t i, uint32_t block, uint3
 	return svc_op_sends(r->op, r->peer, block) ? block : (uint32_t)r->peer;
 }
 
-/* In place, what a task gives itself is there already. */
+/* In place, a task's block for itself is there already. */
 static bool is_there(const struct chunk *k, uint32_t i, uint32_t block, uint32_t from, uint32_t at)
 {
 	const struct task *t = k->op->tasks[i];
@@ -162,7 +162,8 @@ bool copy_launch(struct engine *e, struct chunk *k)
 	const struct staged *op = k->op;
 	const bool out = k->stage == CHUNK_OUT;
 	for (uint32_t i = 0; i < op->ntasks; i++) {
-		/* Both of a pair may be on one GPU; nothing is written before all fits. */
+		/* Both tasks of a pair may be on one GPU; nothing is written until all of it fits.
+		 */
 		const uint32_t most = op->across ? 2 : 2 + blocks_of(op, i).out;
 		if (op->tasks[i] && !device_room(&e->devices[op->tasks[i]->member->device], most))
 			return false;
@@ -190,7 +191,7 @@ bool copy_landed(const struct engine *e, const struct chunk *k)
 		const struct device *d = &e->devices[m->device];
 		const struct slot_progress *slot =
 			&d->queue->slots[k->stage == CHUNK_OUT ? COPY_OUT : COPY_IN];
-		/* Copies of a worker that is gone never complete. */
+		/* Copies of a lost worker never complete. */
 		if (d->generation == m->generation &&
 		    atomic_load_explicit(&slot->completed, memory_order_acquire) < k->awaited[i])
 			return false;

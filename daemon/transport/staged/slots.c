@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Staging memory: slots of one size. Some are pinned; the others are ordinary shared memory, whose
- * pages are given back when they are. */
+ * pages are freed with them. */
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -19,7 +19,7 @@ void slots_add(struct engine *e, const struct command *c)
 	*s = (struct slots){.base = c->staging.base, .all_pinned = pinned};
 	s->pinned = nofail_calloc(pinned, sizeof(*s->pinned), "staging memory");
 	s->more = nofail_calloc(all - pinned + 1, sizeof(*s->more), "staging memory");
-	/* Stacks: the first are used first, and again, so the rest is seldom touched. */
+	/* Stacks, so that the first slots are reused first, and the rest is seldom touched. */
 	while (s->npinned < pinned) {
 		s->pinned[s->npinned] = pinned - 1 - s->npinned;
 		s->npinned++;

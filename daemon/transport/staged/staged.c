@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Staged operations: their chunks, one stage after the other, and their ends. */
+ * Staged operations: the stages of their chunks, and their ends. */
 #include "staged.h"
 
 #include <errno.h>
@@ -15,9 +15,9 @@
 #include "sched/order.h"
 #include "transport/device/device.h"
 
-#define CHUNKS_MAX 4 /* of one operation under way */
+#define CHUNKS_MAX 4 /* in progress per operation */
 
-/* Those that move and reduce what has been copied to the host. */
+/* The transports that move and reduce the data copied to the host. */
 static const struct transport *host(const struct engine *e)
 {
 	return e->config.transports[TRANSPORT_HOST];
@@ -28,7 +28,7 @@ static const struct transport *internode(const struct engine *e)
 	return e->config.transports[TRANSPORT_INTERNODE];
 }
 
-/* Nothing is to be copied. */
+/* There is nothing to copy. */
 static bool is_empty(const struct svc_record *r)
 {
 	return r->op == NCCLSVC_BARRIER || !r->count;
@@ -137,7 +137,7 @@ static void move(struct engine *e, struct chunk *k)
 		tasks[i] = op->tasks[i] ? &k->shadows[i] : NULL;
 	key.part = k->part;
 	k->in.over = moved;
-	k->moving = true; /* it may be over at once */
+	k->moving = true; /* it may end at once */
 	const struct match match = {op->comm, tasks, op->ntasks, op->across ? &key : NULL, &k->in};
 	const enum begun begun = (op->across ? internode(e) : host(e))->start(e, &match);
 	if (begun != BEGUN_RUNNING)
@@ -146,7 +146,7 @@ static void move(struct engine *e, struct chunk *k)
 		give_up(e, op, NCCLSVC_NO_MEMORY);
 }
 
-/* Takes it as far as it goes now; true if that is any further. It may be freed. */
+/* Advances it as far as possible now; true if it has advanced. It may be freed. */
 static bool advance_chunk(struct engine *e, struct chunk *k)
 {
 	const struct staged *op = k->op;
@@ -184,12 +184,12 @@ static void finish(struct engine *e, struct staged *op)
 		order_free_comm(e, c);
 }
 
-/* *full: an earlier one waits for slots, so this one is not to take any. */
+/* *full: an earlier operation waits for slots, so this one must not take any. */
 static bool advance(struct engine *e, struct staged *op, bool *full)
 {
 	bool any = false;
 	struct chunk *k, *next;
-	/* Not where it was noticed, which may be in the midst of them. */
+	/* Not where it was noticed, which may be inside the loop over them. */
 	if (op->aborted && op->across && !op->given_up) {
 		op->given_up = true;
 		internode(e)->break_off(e, op->comm, &op->key);
@@ -292,7 +292,7 @@ static void begin(struct engine *e, struct comm *c)
 			c->members[k].generation = e->devices[c->members[k].device].generation;
 }
 
-/* Operations between nodes have a short while in which they may still end well. */
+/* Operations between nodes have a short while in which they may still succeed. */
 static void epoch_end(struct engine *e, struct comm *c)
 {
 	struct staged *op;
@@ -329,7 +329,7 @@ static void credit(struct engine *e, struct internode_comm *s, uint32_t place,
 	internode(e)->credit(e, s, place, key, note);
 }
 
-/* Those without bytes: what is copied comes later. */
+/* Without bytes, since these are copied later. */
 static bool eager(const struct internode_comm *s, const struct svc_record *r, bool p2p)
 {
 	(void)s;
@@ -337,7 +337,7 @@ static bool eager(const struct internode_comm *s, const struct svc_record *r, bo
 	return is_empty(r);
 }
 
-/* A GPU's worker is there, or gone (0). */
+/* A GPU's worker runs, or is gone (0). */
 static void set_worker(struct engine *e, uint32_t device, uint32_t generation)
 {
 	struct staged *op;

@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tasks of GPUs without NCCL (transport = mpi): their memory is staged through pinned host memory.
- * They match as tasks of the host do, inputs included; a copy never waits on the GPU. Then:
+ * Tasks on GPUs without NCCL (transport = mpi), whose memory is staged through pinned host memory.
+ * They match like tasks on the host, including their inputs; a copy never waits on the GPU. Then:
  *
- *   staged.c       an operation is cut into chunks of its count; some are under way at once, each
- *                  through three stages: copied in, moved or reduced on the host, copied out
- *   copy.c  which blocks of a chunk lie where, and the launches that copy them
- *   slots.c the memory
+ *   staged.c       an operation is cut into chunks of its count; several are in progress at once,
+ * each through three stages: copied in, moved or reduced on the host, copied out copy.c  which
+ * blocks of a chunk lie where, and the launches that copy them slots.c the memory
  *
- * A chunk has a slot of staging memory for each member of this node that gives it something. If all
- * members are here, the others' workers copy out of that slot, and the host only reduces. Else
- * every member has a slot, that shadows of the tasks name as their memory, and the shadows go the
- * way of the host's tasks between nodes. All nodes cut alike, for the records agree.
+ * A chunk has a slot of staging memory for each local member that contributes data. If all members
+ * are local, the others' workers copy from that slot, and the host only reduces. Otherwise every
+ * member has a slot. Shadows of the tasks have these slots as their memory, and are handled like
+ * the host's tasks between nodes. Since the records agree, all nodes use the same chunks.
  *
- * Slots are held for what ends by itself, except while other nodes are waited for. So that nodes
- * which give their last slots to different operations do not wait for each other for ever, the
- * first chunk of an operation between nodes gets ordinary memory if there is none that is pinned.
+ * Work that holds slots ends by itself, unless it waits for other nodes. Two nodes that gave their
+ * last slots to different operations could deadlock. So the first chunk of an operation between
+ * nodes gets ordinary memory if no pinned memory is free.
  *
- * When an epoch ends, what is being copied ends its copying; nothing else begins. A worker that is
- * gone copies nothing any more.
+ * When an epoch ends, running copies finish, and nothing else starts. A worker that is gone no
+ * longer copies.
  */
 #ifndef TRANSPORT_STAGED_H
 #define TRANSPORT_STAGED_H
@@ -32,14 +31,14 @@ extern const struct transport staged_transport;
 enum chunk_stage { CHUNK_IN, CHUNK_MOVE, CHUNK_OUT, CHUNK_OVER };
 
 struct chunk {
-	struct part in; /* first: of the transport that moves or reduces it */
+	struct part in; /* must come first; for the transport that moves or reduces it */
 	struct staged *op;
 	struct chunk *prev, *next;
 	uint64_t part; /* from 1 */
 	uint64_t lo, count;
 	enum chunk_stage stage;
-	bool begun;	      /* this stage: its copies are launched, or its work is under way */
-	bool moving;	      /* in.over follows */
+	bool begun;  /* this stage has begun: its copies are launched, or its work is running */
+	bool moving; /* in.over follows */
 	uint64_t *awaited;    /* [op->ntasks]: seq of the last copy; 0: none */
 	char **slots;	      /* [op->ntasks]; NULL: none */
 	struct task *shadows; /* [op->ntasks] */
@@ -57,24 +56,25 @@ struct staged {
 	int result;	/* why no more chunks begin; 0: they do */
 	uint64_t size;	/* of an element */
 	uint64_t step;	/* elements in a chunk */
-	uint64_t taken; /* elements that have a chunk */
+	uint64_t taken; /* elements assigned to chunks so far */
 	uint64_t parts;
 	uint32_t under_way;
 	struct chunk *chunks;
 	uint32_t ntasks;
-	struct task *tasks[]; /* by rank, NULL elsewhere; of a pair, the Send and the Recv */
+	struct task *tasks[]; /* by rank, NULL for other nodes' ranks; for a pair, the Send and the
+				 Recv */
 };
 
 /* Memory that workers copy to and from. */
 struct slots {
 	char *base;
-	uint32_t *pinned, *more; /* stacks of those that are free; more: ordinary memory */
+	uint32_t *pinned, *more; /* stacks of free slots; more: ordinary memory */
 	uint32_t npinned, nmore, all_pinned;
 };
 
 struct staging {
 	struct slots slots;
-	struct staged *ops; /* under way, in the order in which they began */
+	struct staged *ops; /* in progress, in start order */
 };
 
 static inline struct staging *staging_of(const struct engine *e)
@@ -84,21 +84,21 @@ static inline struct staging *staging_of(const struct engine *e)
 
 /* ---- copy.c ---- */
 
-/* How many elements make a chunk. */
+/* Number of elements in a chunk. */
 uint64_t staged_step(const struct staged *op);
-/* Has this task something to give, and so a slot? */
+/* Does this task send data, and so need a slot? */
 bool copy_needs_slot(const struct staged *op, uint32_t task);
-/* Launches what this stage copies; false: a queue is full. */
+/* Launches the copies of this stage; false: a queue is full. */
 bool copy_launch(struct engine *e, struct chunk *k);
-/* Is all of that over? */
+/* Are all of these copies done? */
 bool copy_landed(const struct engine *e, const struct chunk *k);
-/* What the host is to run on the slots. */
+/* The work for the host on the slots. */
 void copy_make_shadows(struct chunk *k);
 
 /* ---- slots.c ---- */
 
 void slots_add(struct engine *e, const struct command *c);
-/* n slots; ordinary memory too, if any is true. False: there are not so many. */
+/* Takes n slots; ordinary memory, too, if any is true. False: there are not enough. */
 bool slots_take(struct engine *e, uint32_t n, bool any, char **out);
 void slots_give(struct engine *e, char *slot);
 void slots_free(struct engine *e);

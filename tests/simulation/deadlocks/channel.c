@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Instead of MPI: messages from one node to another arrive in order, and late; so do bytes, each at
- * its own time. Some of what a lost node has sent still arrives. */
+ * Replaces MPI: messages from one node to another arrive in order, and late; so do bytes, each
+ * transfer at its own time. Some of a lost node's messages still arrive. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -14,7 +14,7 @@ struct message {
 	char body[];
 };
 
-/* A receive, or a send on its way. */
+/* A receive, or a send in flight. */
 struct transfer {
 	struct transfer *prev, *next;
 	uint32_t from, to;
@@ -26,9 +26,9 @@ struct transfer {
 	uint64_t serial;
 };
 
-static uint64_t last[NODES_MAX][NODES_MAX];  /* when the last one arrives */
-static uint64_t until[NODES_MAX][NODES_MAX]; /* of a lost node: what comes later is lost, too */
-static uint64_t late[NODES_MAX][NODES_MAX];  /* of all messages, besides */
+static uint64_t last[NODES_MAX][NODES_MAX];  /* arrival time of the last message */
+static uint64_t until[NODES_MAX][NODES_MAX]; /* for a lost node: later messages are lost too */
+static uint64_t late[NODES_MAX][NODES_MAX];  /* additional delay of all messages */
 static struct message *inbox[NODES_MAX], *given[NODES_MAX];
 static struct transfer *receives, *sends;
 static uint64_t serials;
@@ -50,7 +50,7 @@ static uint64_t delay(void)
 
 /* ---- Messages ---- */
 
-/* A happening frees its argument, and what has arrived is read later. */
+/* An event frees its argument, but the message is read later. */
 static void arrive(void *arg)
 {
 	struct message *m = *(struct message **)arg;

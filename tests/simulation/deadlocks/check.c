@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What must hold. Undisturbed, each task ends as expect.c says, and deadlocks are found in time,
- * with one status that names ranks of different nodes and what they wait in. Otherwise: whatever
- * has a deadline ends, members of one operation agree, and no program without a deadlock is told of
- * one. */
+ * The invariants. Without disturbances, each task ends as expect.c says, and deadlocks are found in
+ * time, with one status that names ranks of different nodes and the tasks they wait in. With
+ * disturbances: everything with a deadline ends, members of an operation agree, and a program
+ * without a deadlock gets no such status. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,8 +11,8 @@
 #include "deadlocks.h"
 #include "sched/internode/internode_comm.h"
 
-#define EXACT_DELAY_NS (DEADLOCK_LOOK_NS - 5 * MS) /* no vote is under way when a node reports */
-#define LOOKS	       4 /* until a node has reported, at most: they are not at regular times */
+#define EXACT_DELAY_NS (DEADLOCK_LOOK_NS - 5 * MS) /* no vote is running when a node reports */
+#define LOOKS	       4 /* maximum until a node has reported: the intervals are irregular */
 
 char failure[512];
 bool failures_ignored;
@@ -43,8 +43,8 @@ static bool expects_deadlock(uint32_t comm)
 	return false;
 }
 
-/* A vote that takes longer than two looks may come when its node has broken the deadlock, and match
- * what is behind that. */
+/* A vote that takes longer than two checks may arrive when its node has broken the deadlock, and
+ * match what follows it. */
 static bool is_exact(uint32_t comm)
 {
 	return profile_undisturbed() &&
@@ -62,7 +62,7 @@ void check_told(const struct task_plan *t)
 		fail(NAME " ends with %d", NAME_OF(t), st->result);
 }
 
-/* ---- Undisturbed ---- */
+/* ---- Without disturbances ---- */
 
 static const struct task_plan *head_of(uint32_t comm, int32_t rank, uint32_t number)
 {
@@ -92,7 +92,7 @@ static bool same_status(const ncclsvc_status *a, const ncclsvc_status *b)
 	       a->pid_a == b->pid_a && a->pid_b == b->pid_b;
 }
 
-/* From when the last rank had begun to wait, as far as the statuses tell. */
+/* The time since the last rank had begun to wait, as far as the statuses tell. */
 static void check_in_time(const struct task_plan *t)
 {
 	const uint64_t limit = LOOKS * DEADLOCK_LOOK_NS + 6 * profile.delay;
@@ -136,7 +136,7 @@ static void check_expected(const struct task_plan *t)
 		check_deadlock(t);
 }
 
-/* Some rank has nothing to wait for, or is gone: the others are told so when they need it. */
+/* Some rank has nothing to wait for, or is gone: the others learn this when they need to. */
 static void check_no_deadlock(uint32_t comm)
 {
 	for (uint32_t k = 0; k < comms[comm].nranks; k++) {
@@ -169,7 +169,7 @@ void check_rest(void)
 
 /* ---- At the end ---- */
 
-/* Parts of one operation, as long as no deadlock has left some of them without the others. */
+/* Whether these belong to one operation, unless a deadlock has separated some of them. */
 static bool same_operation(const struct task_plan *t, const struct task_plan *u)
 {
 	if (t->comm != u->comm || t->nth != u->nth || t->rank == u->rank)

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Operations on host memory of several nodes, in one thread and virtual time: which orders of tasks
  * are deadlocks, and which only look like it. The schedulers (daemon/sched, and the transports
- * below them) are the daemon's own, with deadlock.c compiled in by detector.c, which can make it do
- * wrong. Replaced are the clock, the engine's thread and its loop (node.c), MPI (channel.c) and the
- * trainers (program.c). expect.c works out from the programs alone how each task must end; check.c
- * compares.
- */
+ * below them) are the daemon's own, with deadlock.c compiled in by detector.c, which can plant
+ * mistakes in it. Replaced are the clock, the scheduler's thread and its loop (node.c), MPI
+ * (channel.c) and the trainers (program.c). expect.c computes from the programs alone how each task
+ * must end; check.c compares. */
 #ifndef DEADLOCKS_H
 #define DEADLOCKS_H
 
@@ -25,7 +23,7 @@
 
 /* ---- detector.c ---- */
 
-/* What deadlock detection does wrong on purpose. */
+/* Mistakes planted in the deadlock detection. */
 enum plant {
 	PLANT_NONE,
 	PLANT_OLD_ROUND,
@@ -40,7 +38,7 @@ enum plant {
 	PLANTS,
 };
 
-/* After a round of that engine. */
+/* Called after each round of that scheduler. */
 void detector_round(struct engine *e);
 
 /* ---- program.c ---- */
@@ -65,24 +63,24 @@ struct task_plan {
 	ncclsvc_status status;
 	/* expect.c: */
 	enum expected expected;
-	uint32_t deadlock; /* which of its communicator's, counted from 0 */
-	bool first;	   /* of what its rank waits in then */
-	/* Of what its rank has posted of this operation, whatever became of it. */
+	uint32_t deadlock; /* number among its communicator's, from 0 */
+	bool first;	   /* whether it is the first that its rank waits in then */
+	/* Number among its rank's posts of this operation, whatever became of them. */
 	uint32_t nth;
 };
 
 struct profile {
-	uint64_t delay; /* of messages, at most */
-	bool strays;	/* programs leave out or swap tasks */
+	uint64_t delay; /* maximum delay of messages */
+	bool strays;	/* programs omit or swap tasks */
 	bool deadlines, cancels, ends, leaves, dies;
 };
 extern struct profile profile;
 extern struct comm_plan comms[COMMS_MAX];
 extern uint32_t ncomms, nnodes;
-extern struct task_plan tasks[TASKS_MAX]; /* by communicator, rank, and in order */
+extern struct task_plan tasks[TASKS_MAX]; /* sorted by communicator and rank, in order */
 extern uint32_t ntasks;
 
-/* Nothing but the programs decides how tasks end. */
+/* Whether only the programs decide how tasks end. */
 static inline bool profile_undisturbed(void)
 {
 	return !profile.deadlines && !profile.cancels && !profile.ends && !profile.leaves &&
@@ -92,15 +90,15 @@ static inline bool profile_undisturbed(void)
 void *make(size_t size);
 void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void trace(uint32_t node, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Ends the communicator's epoch on all nodes, soon. */
+/* Ends the communicator's epoch on all nodes soon. */
 void program_end_comm(uint32_t comm);
 /* The session's task has ended. */
 void program_told(uint32_t session, uint32_t serial, const ncclsvc_status *st);
 
-/* All but what comes in between; and the end of all. */
+/* Everything except what happens in between; and the end. */
 void schedule_begin(uint64_t seed);
 bool schedule_end(void);
-/* One communicator's tasks are all posted at once; up to when nothing happens any more. */
+/* Posts all of one communicator's tasks at once; runs until nothing happens any more. */
 void schedule_play(const struct comm_plan *comm, const struct task_plan *plans, uint32_t n);
 
 /* ---- scenarios.c ---- */
@@ -109,12 +107,12 @@ int scenarios_run(scenario_failed *say);
 
 /* ---- channel.c ---- */
 
-extern const struct mpi_api channel_api; /* of the node whose turn it is */
+extern const struct mpi_api channel_api; /* for the node whose turn it is */
 
 void channel_begin(void);
 void channel_end(void);
 void channel_lose(uint32_t node);
-/* All messages from there to there are later by so much. */
+/* Delays all messages from one node to another by this much. */
 void channel_delay(uint32_t from, uint32_t to, uint64_t by);
 
 /* ---- node.c ---- */
@@ -123,9 +121,9 @@ struct node {
 	bool alive, lost[NODES_MAX];
 	struct executor *executor;
 	struct engine *engine;
-	bool gone[COMMS_MAX]; /* the epoch is over here */
+	bool gone[COMMS_MAX]; /* the epoch is over on this node */
 	bool turn;	      /* it is its turn */
-	bool ends;	      /* it is lost, and its tasks' statuses come to nobody */
+	bool ends;	      /* it is lost, and nobody gets its tasks' statuses */
 };
 extern struct node nodes[NODES_MAX];
 extern uint32_t node_now; /* whose turn it is */
@@ -133,23 +131,23 @@ extern uint32_t node_now; /* whose turn it is */
 void nodes_begin(void);
 void nodes_end(void);
 void node_command(uint32_t node, const struct command *c);
-/* All that there is to do there now. */
+/* Does everything that the node can do now. */
 void node_turn(uint32_t node);
 void node_comm_begin(uint32_t node, uint32_t comm);
 struct svc_record node_record(const struct task_plan *t);
 
 /* ---- expect.c ---- */
 
-/* Fills in what is expected of all tasks. */
+/* Fills in the expected result of all tasks. */
 void expect_all(void);
 
 /* ---- check.c ---- */
 
-extern bool failures_ignored; /* the schedule has one, or is over */
+extern bool failures_ignored; /* the schedule has failed, or is over */
 void check_told(const struct task_plan *t);
-/* At rest. */
+/* Checks the state at rest. */
 void check_rest(void);
-/* All communicators have ended. */
+/* Checks the state after all communicators have ended. */
 void check_end(void);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The daemon's own deadlock detection, and what it does wrong on purpose: what it says and hears,
- * and what it asks about pairs, goes through here. */
+ * The daemon's own deadlock detection, with planted mistakes: its messages, in both directions, and
+ * its questions about pairs pass through here. */
 #include "base/timings.h"
 #include "deadlocks.h"
 #include "sched/internode/deadlock.h"

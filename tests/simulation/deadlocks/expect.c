@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How the tasks of programs must end if nothing disturbs them. Which tasks match does not depend on
- * when they are posted: so this goes as far as it can, and when all ranks wait, that is a deadlock,
- * whatever they post behind it. What they wait in ends, and they go on with the rest. */
+ * How the tasks of programs must end without disturbances. Which tasks match does not depend on
+ * when they are posted, so this advances as far as possible; when all ranks wait, that is a
+ * deadlock, whatever they post behind it. The tasks they wait in end, and they continue with the
+ * rest. */
 #include <string.h>
 
 #include "deadlocks.h"
 
 struct queue {
-	uint32_t next, end;   /* of its tasks: those that have not had their turn */
-	uint32_t head, until; /* those that have it, or are through */
+	uint32_t next, end;   /* tasks that have not had their turn */
+	uint32_t head, until; /* tasks that have it, or are done */
 };
 
 static struct queue queues[RANKS_MAX];
@@ -19,7 +20,7 @@ static bool waits(uint32_t task)
 	return tasks[task].expected == EXPECT_PENDING;
 }
 
-/* The first task that the rank waits in; UINT32_MAX: it does not. */
+/* The first task that the rank waits in; UINT32_MAX: it does not wait. */
 static uint32_t first_waiting(const struct queue *q)
 {
 	for (uint32_t i = q->head; i < q->until; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A node's scheduler. Its thread never starts: node_turn does what daemon/sched/loop.c does in its
- * rounds, until nothing is left to do now. */
+ * rounds, until there is nothing left to do. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static struct member_progress progress[NODES_MAX][COMMS_MAX][RANKS_MAX];
 static struct session_counts counts[SESSIONS];
 static float memory[SESSIONS][2 * REGION_FLOATS];
 
-/* ---- Instead of the system ---- */
+/* ---- Replaces the system ---- */
 
 uint64_t clock_now(void)
 {
@@ -45,7 +45,7 @@ int __wrap_pthread_join(pthread_t thread, void **result);
 int __wrap_svc_send(int sock, const void *message, size_t length, const int *fds, unsigned nfds,
 		    int flags);
 
-/* The engine's: engine_main is never run. */
+/* The scheduler's thread: engine_main is never run. */
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *arg),
 			  void *arg)
 {
@@ -218,7 +218,7 @@ void nodes_begin(void)
 			begin_session(comms[i].node_of[k], i * RANKS_MAX + k, (int32_t)k + 100);
 }
 
-/* The communicator's epoch begins there. */
+/* Begins the communicator's epoch on that node. */
 void node_comm_begin(uint32_t node, uint32_t comm)
 {
 	const struct comm_plan *p = &comms[comm];
@@ -250,7 +250,7 @@ void nodes_end(void)
 	}
 }
 
-/* The record of a task, of its own session. */
+/* A task's record, for its session. */
 struct svc_record node_record(const struct task_plan *t)
 {
 	const uint64_t bytes = t->count * sizeof(float);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What one seed makes: nodes, communicators, what their ranks post, and what goes wrong. */
+ * What a seed determines: nodes, communicators, what their ranks post, and what goes wrong. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "deadlocks.h"
 
 #define STEPS_MAX 24
-#define POST_NS	  (20 * MS) /* from when epochs have begun */
+#define POST_NS	  (20 * MS) /* when epochs have begun */
 #define REST_NS	  (9 * S)
 #define END_NS	  (13 * S)
 
@@ -50,7 +50,7 @@ static uint32_t node_of(const struct task_plan *t)
 
 /* ---- Programs ---- */
 
-/* An operation of the program that all follow. */
+/* One operation of the program that all ranks follow. */
 struct step {
 	uint32_t a, b; /* a == b: a collective */
 };
@@ -65,7 +65,7 @@ static struct step choose_step(const struct comm_plan *p)
 	return s;
 }
 
-/* Some do not fit into a vote. Records of what may match agree, in whatever order. */
+/* Some do not fit into a vote. Records that may match agree, in any order. */
 static uint64_t count_of(uint32_t comm, const struct step *s)
 {
 	return (s->a + s->b + comm) % 4 ? 8 : 4000;
@@ -84,7 +84,7 @@ static void add_task(uint32_t comm, uint32_t rank, const struct step *s)
 		.timeout_ns = profile.deadlines && chance(80) ? between(MS, 300 * MS) : 0};
 }
 
-/* All send before they receive, or the reverse: round a ring. */
+/* All send before they receive, or the reverse, in a ring. */
 static uint32_t choose_ring(const struct comm_plan *p, struct step *steps)
 {
 	for (uint32_t k = 0; k < p->nranks; k++)
@@ -92,7 +92,7 @@ static uint32_t choose_ring(const struct comm_plan *p, struct step *steps)
 	return p->nranks;
 }
 
-/* One rank's part of the steps from, ..., to - 1, as one group. */
+/* Adds one rank's part of the steps from, ..., to - 1 as one group. */
 static void add_group(uint32_t comm, uint32_t rank, const struct step *steps, uint32_t n)
 {
 	ngroups++;
@@ -115,7 +115,7 @@ static void swap(uint32_t *a, uint32_t *b)
 	*b = kept;
 }
 
-/* Which operation of its kind it is to its rank. */
+/* Numbers each rank's operations of the same kind. */
 static void number_tasks(uint32_t first)
 {
 	for (uint32_t i = first; i < ntasks; i++)
@@ -196,7 +196,7 @@ static void on_cancel(void *arg)
 		}
 }
 
-/* The group that begins with that task. */
+/* Posts the group that begins with that task. */
 static void on_post(void *arg)
 {
 	const uint32_t first = *(uint32_t *)arg;
@@ -353,7 +353,7 @@ static void choose_profile(void)
 				   .dies = chance(10)};
 }
 
-/* Its ranks are on two nodes at least. */
+/* Chooses a communicator with ranks on at least two nodes. */
 static void choose_comm(uint32_t comm)
 {
 	struct comm_plan *p = &comms[comm];
@@ -415,7 +415,7 @@ void schedule_begin(uint64_t seed)
 	ntasks = ngroups = 0;
 }
 
-/* A lost node has memory, too: it loses all others, and ends what it has. */
+/* A lost node's memory is freed too: it loses all others, and ends what it has. */
 static void end_lost(void)
 {
 	for (uint32_t k = 0; k < nnodes && !failure[0]; k++) {
@@ -434,7 +434,7 @@ static void end_lost(void)
 	}
 }
 
-/* One that has failed goes on to its end, too, which frees all. */
+/* A failed schedule also runs to its end, which frees everything. */
 bool schedule_end(void)
 {
 	char first[sizeof(failure)];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What has gone wrong once, step by step: with many seeds, since times are chance. */
+ * Past failures, step by step, each with many seeds, because times are random. */
 #include "deadlocks.h"
 
 #define SEEDS 1000
@@ -16,7 +16,7 @@
 #define SEND(r, p) PAIR(r, NCCLSVC_SEND, p)
 #define COUNT(a)   (sizeof(a) / sizeof((a)[0]))
 
-/* Tasks of which it is expected have gone well, or been told of a deadlock. */
+/* Checks that tasks which should succeed have, and others report a deadlock. */
 static void all_told(void)
 {
 	for (uint32_t i = 0; i < ntasks && !failure[0]; i++) {
@@ -31,7 +31,7 @@ static void all_told(void)
 	}
 }
 
-/* Rank 1's collective waits for rank 0, of the same node, when it has failed. */
+/* Rank 1's collective waits for rank 0, on the same node, when it has failed. */
 static void a_failed_collective_waits(void)
 {
 	const struct comm_plan comm = {.id = 100, .nranks = 3, .node_of = {0, 0, 1}};
@@ -40,7 +40,7 @@ static void a_failed_collective_waits(void)
 	all_told();
 }
 
-/* Node 0 has failed a collective that its member has not come to when all wait. */
+/* Node 0 has failed a collective that its member has not reached when all wait. */
 static void a_collective_has_failed_before_its_turn(void)
 {
 	const struct comm_plan comm = {.id = 100, .nranks = 3, .node_of = {0, 1, 1}};
@@ -61,9 +61,9 @@ static void a_collective_has_failed_before_its_turn(void)
 	all_told();
 }
 
-/* The last answer comes to node 0 when that has failed a collective, and node 2's vote on it is
- * still to come. So node 0 does not break the deadlock; nor do the others, of which members have
- * failed. A little later all wait, and node 0 as before. */
+/* Node 0 gets the last answer when it has failed a collective, and node 2's vote on it is still to
+ * come. So node 0 does not break the deadlock; nor do the others, whose members have failed. A
+ * little later all wait, node 0 as before. */
 static void a_failure_is_voted_on_meanwhile(void)
 {
 	const struct comm_plan comm = {.id = 100, .nranks = 5, .node_of = {0, 1, 1, 2, 2}};

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The channels between nodes, and from a node to itself: messages arrive in order, and late. Some
- * of what a lost node has sent still arrives. */
+ * of a lost node's messages still arrive. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "launches.h"
 
-static uint64_t last[NODES_MAX][NODES_MAX];  /* when the last one arrives */
-static uint64_t until[NODES_MAX][NODES_MAX]; /* of a lost node: what comes later is lost, too */
+static uint64_t last[NODES_MAX][NODES_MAX];  /* arrival time of the last message */
+static uint64_t until[NODES_MAX][NODES_MAX]; /* for a lost node: later messages are lost too */
 
 static const char *plant_name(unsigned p)
 {

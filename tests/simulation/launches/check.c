@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What must hold: all nodes launch the same in one order; an operation ends alike on all nodes, and
- * names who is missing, and what differs; nobody waits for ever; and sequencers forget all. */
+ * The invariants: all nodes launch the same in one order; an operation ends in the same way on all
+ * nodes, and names the missing ranks, and what differs; nobody waits forever; and sequencers forget
+ * everything. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,17 +11,17 @@
 
 char failure[512];
 
-/* An operation, as all nodes together have had it. */
+/* An operation, as observed on all nodes. */
 struct seen {
 	uint32_t comm;
 	struct operation_key key;
-	uint64_t posted[RANKS_MAX]; /* in the order of all that is noted; 0: not */
+	uint64_t posted[RANKS_MAX]; /* in the order of all records; 0: not posted */
 	struct svc_record records[RANKS_MAX];
 	uint64_t voted_failed[NODES_MAX]; /* by node */
 	int voted_result[NODES_MAX];
 	bool tombstone;
-	uint32_t failed;	      /* nodes that heard so, as bits; with: */
-	uint64_t launched[NODES_MAX]; /* the order of launches there; 0: not */
+	uint32_t failed;	      /* nodes that received its failure, as bits; with: */
+	uint64_t launched[NODES_MAX]; /* order of launches there; 0: not launched */
 	uint64_t grant;
 	struct failed_note note;
 };
@@ -71,7 +72,7 @@ static uint32_t node_of(const struct seen *o, uint32_t rank)
 	return p->nodes[p->place_of[rank]];
 }
 
-/* ---- What happens ---- */
+/* ---- Events ---- */
 
 void check_posted(const struct task *t)
 {
@@ -115,7 +116,7 @@ static void check_timeout(const struct seen *o, const ncclsvc_status *st)
 	uint32_t n = 0;
 	for (uint32_t k = 0; k < nnodes; k++)
 		if (o->voted_failed[k] && o->voted_result[k] != NCCLSVC_TIMEOUT)
-			return; /* what it had not posted is not named */
+			return; /* the operation that it had not posted is not named */
 	for (uint32_t k = 0; k < comms[o->comm].nranks; k++)
 		n += is_missing(o, k);
 	if (n != st->missing_count)
@@ -174,7 +175,7 @@ void check_failed(uint32_t node, const struct match *m, const struct failed_note
 
 /* ---- At rest ---- */
 
-/* All that must be launched with t is there, on all nodes. */
+/* Everything that must be launched with t is requested on all nodes. */
 static bool is_whole(struct task *t)
 {
 	static struct task *all[TASKS_MAX];
@@ -237,7 +238,7 @@ void check_rest(void)
 
 /* ---- At the end ---- */
 
-/* On all living nodes, or on none. */
+/* Launched on all living nodes, or on none. */
 static void check_all_launched(const struct seen *o)
 {
 	int with = -1, without = -1;
@@ -254,7 +255,7 @@ static void check_all_launched(const struct seen *o)
 		fail(NAME " is launched on node %d, and not on node %d", NAME_OF(o), with, without);
 }
 
-/* On one GPU: one process has a rank in both. */
+/* Whether they share a GPU: one process has a rank in both. */
 static bool share_gpu(const struct seen *x, const struct seen *y, uint32_t node)
 {
 	const struct comm_plan *p = &comms[x->comm], *q = &comms[y->comm];
@@ -266,7 +267,7 @@ static bool share_gpu(const struct seen *x, const struct seen *y, uint32_t node)
 	return false;
 }
 
-/* What hangs together is launched by each node in the order of its own requests. */
+/* Each node launches connected operations in the order of its own requests. */
 static void check_order(const struct seen *x, const struct seen *y)
 {
 	int one = -1;

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
  * Launches on GPUs of several nodes, in one thread and virtual time. The sequencers
  * (daemon/coord/sequencer.c) are the daemon's own; node.c, request.c and order.c model what
  * daemon/sched does on each node: which operations it posts, requests, withdraws and launches.
  * Random programs of several processes on each node (program.c) run over channels that delay
- * messages (channel.c).
- * check.c says whether what came of it is right.
- */
+ * messages (channel.c). check.c decides whether the result is correct. */
 #ifndef LAUNCHES_H
 #define LAUNCHES_H
 
@@ -18,12 +15,12 @@
 #include "schedules.h"
 
 #define NODES_MAX 5
-#define PROCESSES 2 /* of a node */
+#define PROCESSES 2 /* per node */
 #define RANKS_MAX (NODES_MAX * PROCESSES)
 #define COMMS_MAX 6
 #define TASKS_MAX 2048
 
-/* ---- What the model does wrong on purpose ---- */
+/* ---- Mistakes planted in the model ---- */
 
 enum plant {
 	PLANT_NONE,
@@ -41,7 +38,7 @@ enum plant {
 	PLANT_LATE_WITHDRAW,
 	PLANTS,
 };
-/* It is this one, and it happens now. */
+/* Whether this mistake is planted, and should happen now. */
 bool plant_now(enum plant p);
 
 /* ---- program.c ---- */
@@ -75,8 +72,8 @@ struct task {
 };
 
 struct profile {
-	uint64_t delay;		    /* of messages, at most */
-	bool strays;		    /* processes leave out, swap or change tasks */
+	uint64_t delay;		    /* maximum delay of messages */
+	bool strays;		    /* processes omit, swap or change tasks */
 	bool deadlines, cancels;    /* and have */
 	bool leaves, dies, regular; /* regular: none of all these */
 };
@@ -86,12 +83,12 @@ extern uint32_t ncomms, nnodes;
 extern struct task tasks[TASKS_MAX];
 extern uint32_t ntasks;
 
-/* As schedule_run, of two nodes that group operations so that no order suits both: as long as the
+/* Like schedule_run, for two nodes that group operations so that no order suits both: while the
  * groups wait, deadlines end them. */
 bool circle_run(uint64_t seed);
 void trace(uint32_t node, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool same_key(const struct operation_key *a, const struct operation_key *b);
-/* Ends the communicator on all nodes, soon. */
+/* Ends the communicator on all nodes soon. */
 void program_end_comm(uint32_t comm);
 
 /* ---- channel.c ---- */
@@ -113,7 +110,7 @@ struct message {
 
 void channel_begin(void);
 struct message *message_make(uint32_t from, uint32_t to, enum message_kind kind, uint32_t nentries);
-/* Takes it. */
+/* Takes ownership of the message. */
 void channel_send(struct message *m);
 void channel_lose(uint32_t node);
 
@@ -134,10 +131,10 @@ struct match {
 	struct operation_key key;
 	enum vote_kind vote;
 	bool asked, resolved;
-	bool matched; /* it may be launched, with what hangs together with it */
+	bool matched; /* it may be launched, together with what is connected to it */
 	struct launch_request *request;
 	uint64_t visit;
-	bool known_failed; /* the sequencer has said that it fails */
+	bool known_failed; /* the sequencer has announced its failure */
 	ncclsvc_status status;
 	struct failed_note note; /* of VOTE_FAILED */
 	uint32_t ntasks;
@@ -158,18 +155,18 @@ struct local_comm {
 	uint64_t collectives, sent[RANKS_MAX][RANKS_MAX], received[RANKS_MAX][RANKS_MAX];
 	struct task *collective[RANKS_MAX];
 	uint32_t collective_here;
-	bool poisoned; /* the current collective has failed: who posts it is told */
+	bool poisoned; /* the current collective has failed: later posts get its status */
 	ncclsvc_status poison;
 	struct match *matches;
 	bool begun, over, closed, unled, failed, ended;
 	bool overs[NODES_MAX];
 	uint64_t due_ns;
 	uint64_t ended_ns;
-	uint32_t nunexpected; /* messages that came before it began */
+	uint32_t nunexpected; /* messages that arrived before it began */
 	struct message *unexpected[256];
 };
 
-/* The sequencer has failed it: a successor may have to tell others. */
+/* The sequencer has failed it; a successor may have to inform others. */
 struct failed_operation {
 	uint64_t internode_id;
 	struct operation_key key;
@@ -191,9 +188,9 @@ struct node {
 };
 
 extern struct node nodes[NODES_MAX];
-/* What it told some nodes last, others may not know: then communicators may end. */
+/* Its last messages may have reached only some nodes: then communicators may end. */
 extern bool sequencer_died;
-/* Nobody knows what was launched there: the sequencer was lost with it. */
+/* Nobody knows what was launched there, because the sequencer was lost with it. */
 bool comm_is_lost(uint32_t comm);
 
 void nodes_begin(uint32_t n);
@@ -210,29 +207,31 @@ struct match *match_get(struct local_comm *s, const struct operation_key *key);
 void match_forget(struct match *m);
 void match_ready(struct match *m);
 void match_fail(struct match *m, const ncclsvc_status *st);
+/* All members here have posted it, and their records differ. */
+void match_differs(struct match *m, const ncclsvc_status *st);
 void match_ask(struct match *m, const ncclsvc_status *st);
 
 /* ---- order.c ---- */
 
 void order_post(struct task *t); /* its process has posted it */
 void order_move(struct local_comm *s);
-/* A deadline, or a cancel. */
+/* A deadline has passed, or a cancel arrived. */
 void order_fail(struct task *t, const ncclsvc_status *st);
 void order_end(struct task *t, const ncclsvc_status *st, bool told);
 void order_launched(struct task *t);
 void order_fail_collective(struct local_comm *s, const ncclsvc_status *st);
-/* The sequencer's word on what has no tasks here, or has not been posted by all. */
+/* The sequencer's decision on an operation without tasks here, or not posted by all. */
 void order_conclude_failed(struct match *m);
 
 /* ---- sequencers.c ---- */
 
-/* What a sequencer does, with what it allocates counted. */
+/* A sequencer's functions, with its allocations counted. */
 void sequencers_begin(void);
 void sequencers_receive(uint32_t node, const struct message *m);
 void sequencers_lose(uint32_t node, uint32_t lost, bool succeeds);
 void sequencers_look(uint32_t node);
 void sequencers_end(void);
-/* Pieces of memory that a node's sequencer holds, but for itself. */
+/* Number of allocations that a node's sequencer holds, besides itself. */
 int64_t sequencers_held(uint32_t node);
 
 /* ---- check.c ---- */
@@ -240,8 +239,7 @@ int64_t sequencers_held(uint32_t node);
 void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void check_begin(void);
 void check_posted(const struct task *t);
-/* The node fails the operation of itself. tombstone: with the status of a task that ended before.
- */
+/* The node itself fails the operation. tombstone: with the status of a task that ended before. */
 void check_votes_failed(const struct match *m, bool tombstone);
 void check_failed(uint32_t node, const struct match *m, const struct failed_note *note);
 void check_launched(uint32_t node, const struct launch_request *r);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the sequencer says to a node, and how communicators begin and end there: as
- * daemon/sched/internode/node_match_messages.c, sequence.c and internode_comm.c do. */
+ * What the sequencer sends to a node, and how communicators begin and end there: models
+ * daemon/sched/internode/node_match_messages.c, sequence.c and internode_comm.c. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -24,7 +24,7 @@ bool node_lives(int node)
 	return nodes[node].alive;
 }
 
-/* ---- What the sequencer says ---- */
+/* ---- Messages from the sequencer ---- */
 
 static void be_closed(struct node *n, uint64_t internode_id)
 {
@@ -43,7 +43,7 @@ static void be_failed(struct match *m, const struct failed_note *note)
 	check_failed(m->at->node, m, note);
 	if (m->known_failed)
 		return;
-	if (st.result == NCCLSVC_MISMATCH && m->key.a < 0)
+	if (m->key.a < 0 && mismatch_is_cause(&st))
 		mismatch_status(&note->posted, m->at->plan->nranks, &st);
 	m->status = st;
 	m->known_failed = true;
@@ -282,7 +282,7 @@ static void say_failed_before(const struct node *n)
 	}
 }
 
-/* To the next sequencer. */
+/* Repeats everything to the next sequencer. */
 static void say_again(struct node *n)
 {
 	const uint32_t node = (uint32_t)(n - nodes);
@@ -300,8 +300,11 @@ static void say_again(struct node *n)
 		const struct match *m;
 		DL_FOREACH (s->matches, m) {
 			const struct failed_note note = {.status = without_missing(&m->status)};
-			if (m->vote == VOTE_FAILED && !m->known_failed)
+			const bool failed = m->vote == VOTE_FAILED && !m->known_failed;
+			if (failed)
 				send_withdraw(m, NULL, &m->note);
+			if (failed && m->asked)
+				send_wait_no_more(m);
 			else if (m->asked && m->request)
 				send_withdraw(m, m->request, &note);
 		}

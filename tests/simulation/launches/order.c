@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Members' queues, and which tasks of one node match: as daemon/sched/order.c, match.c, release.c
- * and node_match_pair.c do. */
+ * Members' queues, and matching within a node: models daemon/sched/order.c, match.c, release.c and
+ * node_match_pair.c. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -68,7 +68,7 @@ void order_launched(struct task *t)
 
 /* ---- Collectives ---- */
 
-/* Ends the current one on all that have posted it. */
+/* Ends the current collective for all that have posted it. */
 static void end_collective(struct local_comm *s, const ncclsvc_status *st)
 {
 	s->poisoned = false;
@@ -106,8 +106,8 @@ static void commit(struct match *m, struct task *t)
 	t->place = RUNNING;
 }
 
-/* All members here have posted it, and agree. */
-static void match_collective(struct local_comm *s)
+/* All members here have posted it. differ: NULL if they agree. */
+static void match_collective(struct local_comm *s, const ncclsvc_status *differ)
 {
 	const struct operation_key key = {-1, -1, s->collectives, 0};
 	if (s->over)
@@ -122,7 +122,10 @@ static void match_collective(struct local_comm *s)
 	}
 	s->collective_here = 0;
 	s->collectives++;
-	match_ready(m);
+	if (differ)
+		match_differs(m, differ);
+	else
+		match_ready(m);
 }
 
 static bool find_mismatch(const struct local_comm *s, ncclsvc_status *st)
@@ -144,10 +147,8 @@ static void check_collective(struct local_comm *s)
 		end_collective(s, &st);
 	} else if (m && m->vote) {
 		return; /* how it ends, others have yet to say */
-	} else if (find_mismatch(s, &st)) {
-		order_fail_collective(s, &st);
 	} else {
-		match_collective(s);
+		match_collective(s, find_mismatch(s, &st) ? &st : NULL);
 	}
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What one seed makes: nodes, communicators, what their processes post in which task groups, and
+ * What a seed determines: nodes, communicators, what their processes post in which task groups, and
  * what goes wrong. */
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,8 +11,8 @@
 
 #define LOOK_NS	     (100 * MS)
 #define POSTED_BY_NS (1 * S) /* all has been posted, and all deadlines are over */
-#define REST_NS	     (9 * S)
-#define END_NS	     (20 * S)
+#define REST_NS	     (60 * S) /* MISMATCH_WAIT_NS may pass many times */
+#define END_NS	     (75 * S)
 
 struct profile profile;
 struct comm_plan comms[COMMS_MAX];
@@ -56,7 +56,7 @@ static void choose_comm(struct comm_plan *p, uint64_t id)
 		p->nodes[i] = all[k];
 		all[k] = all[i];
 	}
-	/* Ranks begin node by node; second processes have the last ones. */
+	/* Ranks are assigned node by node; second processes get the last ones. */
 	for (uint32_t i = 0; i < p->nnodes; i++) {
 		p->process_of[p->nranks] = 0;
 		p->place_of[p->nranks++] = i;
@@ -70,7 +70,7 @@ static void choose_comm(struct comm_plan *p, uint64_t id)
 
 /* ---- Programs ---- */
 
-/* An operation of the program that all follow. */
+/* One operation of the program that all processes follow. */
 struct step {
 	uint32_t comm;
 	bool pair;
@@ -118,7 +118,7 @@ static void add_task(const struct step *s, uint32_t rank, uint32_t group)
 		t->deadline = between(MS, 300 * MS);
 }
 
-/* Of the process: -1, or its rank in the step. */
+/* The process's rank in the step, or -1. */
 static int rank_in(const struct step *s, uint32_t node, uint32_t process)
 {
 	const struct comm_plan *p = &comms[s->comm];
@@ -129,7 +129,7 @@ static int rank_in(const struct step *s, uint32_t node, uint32_t process)
 	return -1;
 }
 
-/* What one process posts of a group of steps. */
+/* Adds what one process posts of a group of steps. */
 static void add_group(const struct step *steps, uint32_t n, uint32_t node, uint32_t process)
 {
 	const uint32_t group = ++ngroups;
@@ -194,7 +194,7 @@ static void on_post(void *arg)
 	node_launch(&nodes[first->node]);
 }
 
-/* The program of one process, group by group; strays swap two of them. */
+/* Posts the program of one process, group by group; strays swap two of them. */
 static void post_program(uint32_t from, uint64_t time, uint64_t gap)
 {
 	uint32_t starts[TASKS_MAX], n = 0;
@@ -211,7 +211,7 @@ static void post_program(uint32_t from, uint64_t time, uint64_t gap)
 		at_for(time += between(0, gap), on_post, &tasks[starts[i]]);
 }
 
-/* For the communicators first .. first + count - 1. */
+/* Creates the program for communicators first .. first + count - 1. */
 static void make_program(uint32_t first, uint32_t count, uint64_t time)
 {
 	struct step steps[64][4];

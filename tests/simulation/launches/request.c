@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a node requests, withdraws and launches: as daemon/sched/internode/sequence.c, set.c and
- * node_match.c do. */
+ * What a node requests, withdraws and launches: models daemon/sched/internode/sequence.c, set.c and
+ * node_match.c. */
 #include "request.h"
 
 #include <stdlib.h>
@@ -24,14 +24,13 @@ struct message *to_sequencer(uint32_t node, enum message_kind kind, uint32_t nen
 	return message_make(node, sequencer_of(&nodes[node]), kind, nentries);
 }
 
-void send_withdraw(const struct match *m, const struct launch_request *r,
-		   const struct failed_note *note)
+static void withdraw(const struct match *m, uint64_t number, const struct failed_note *note)
 {
 	const struct comm_plan *p = m->at->plan;
 	struct message *w = to_sequencer(m->at->node, WITHDRAW, 0);
 	w->internode_id = p->id;
 	w->key = m->key;
-	w->number = r ? r->number : 0;
+	w->number = number;
 	w->note = *note;
 	if (m->key.a < 0) {
 		w->n = p->nnodes;
@@ -45,6 +44,17 @@ void send_withdraw(const struct match *m, const struct launch_request *r,
 	      (int)m->key.a, (int)m->key.b, (int)m->key.seq, (int)p->id, (int)w->number,
 	      note->status.result);
 	channel_send(w);
+}
+
+void send_withdraw(const struct match *m, const struct launch_request *r,
+		   const struct failed_note *note)
+{
+	withdraw(m, r ? r->number : 0, note);
+}
+
+void send_wait_no_more(const struct match *m)
+{
+	withdraw(m, WAITS_NO_MORE, &(struct failed_note){.status = without_missing(&m->status)});
 }
 
 /* ---- Matches ---- */
@@ -83,7 +93,7 @@ void match_ready(struct match *m)
 	node_of(m)->matched_new = true;
 }
 
-/* The local ranks that have not posted it. */
+/* Names the local ranks that have not posted it. */
 void match_name_missing(const struct match *m, ncclsvc_status *st)
 {
 	const struct local_comm *s = m->at;
@@ -109,17 +119,24 @@ ncclsvc_status without_missing(const ncclsvc_status *why)
 	return st;
 }
 
+static void collect_records(const struct match *m, struct mismatch *posted)
+{
+	const struct local_comm *s = m->at;
+	for (uint32_t i = 0; i < m->ntasks; i++)
+		mismatch_add(posted, &m->tasks[i]->record, (int32_t)m->tasks[i]->rank, 1);
+	for (uint32_t k = 0; k < s->plan->nranks && m->key.seq == s->collectives; k++)
+		if (s->collective[k])
+			mismatch_add(posted, &s->collective[k]->record, (int32_t)k, 1);
+}
+
 void match_fail(struct match *m, const ncclsvc_status *st)
 {
 	const struct local_comm *s = m->at;
 	struct failed_note note = {.status = *st};
 	if (s->over)
 		return;
-	if (st->result == NCCLSVC_MISMATCH && m->key.a < 0 && m->key.seq == s->collectives)
-		for (uint32_t k = 0; k < s->plan->nranks; k++)
-			if (s->collective[k])
-				mismatch_add(&note.posted, &s->collective[k]->record, (int32_t)k,
-					     1);
+	if (m->key.a < 0 && mismatch_is_cause(st))
+		collect_records(m, &note.posted);
 	m->status = *st;
 	m->vote = VOTE_FAILED;
 	check_votes_failed(m, st->done_ns);
@@ -167,7 +184,7 @@ bool request_names(const struct launch_request *r, uint64_t internode_id)
 	return false;
 }
 
-/* The sequencer may yet launch it. */
+/* The sequencer may still launch it. */
 void request_give_up(struct node *n, struct launch_request *r)
 {
 	for (uint32_t i = 0; i < ncomms; i++)
@@ -189,6 +206,10 @@ void match_withdraw(struct match *m)
 {
 	const ncclsvc_status st = without_missing(&m->status);
 	m->asked = true;
+	if (m->vote == VOTE_FAILED) {
+		send_wait_no_more(m);
+		return;
+	}
 	match_call_off(m);
 	match_fail(m, &st);
 }
@@ -239,6 +260,25 @@ void match_ask(struct match *m, const ncclsvc_status *st)
 		return;
 	}
 	send_withdraw(m, m->request, &(struct failed_note){.status = without_missing(st)});
+}
+
+static void on_unlike(void *arg)
+{
+	const struct waiting *w = arg;
+	const struct local_comm *s = &nodes[w->node].comms[w->comm];
+	struct match *m = s->begun && !s->ended ? match_find(s, &w->key) : NULL;
+	if (!m || !m->ntasks || m->asked)
+		return;
+	const ncclsvc_status st = m->status;
+	match_ask(m, &st);
+}
+
+void match_differs(struct match *m, const ncclsvc_status *st)
+{
+	struct waiting *w = make(sizeof(*w));
+	*w = (struct waiting){m->at->node, m->at->index, m->key};
+	at(now_ns + MISMATCH_WAIT_NS, (int)w->node, on_unlike, w);
+	match_fail(m, st);
 }
 
 /* ---- What is launched together ---- */
@@ -376,7 +416,7 @@ static void request_matched(struct node *n, struct local_comm *s)
 			request(n, &all);
 }
 
-/* What was to fail in a request that is void. */
+/* Withdraws what should have failed in a void request. */
 static void withdraw_asked(struct local_comm *s)
 {
 	struct match *m;
@@ -405,7 +445,7 @@ static void on_launch(void *arg)
 	node_launch(n);
 }
 
-/* Its GPUs may have no room at once. */
+/* The GPUs may have no room yet. */
 void request_ordered(struct node *n, uint64_t number, uint64_t grant)
 {
 	struct launch_request *r;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What node.c needs of request.c. */
+ * request.c's interface for node.c. */
 #ifndef REQUEST_H
 #define REQUEST_H
 
 #include "launches.h"
 
-/* When it still waits then, its answer is overdue. */
+/* If it still waits then, its answer is overdue. */
 struct waiting {
 	uint32_t node, comm;
 	struct operation_key key;
@@ -20,6 +20,8 @@ struct message *to_sequencer(uint32_t node, enum message_kind kind, uint32_t nen
 void send_withdraw(const struct match *m, const struct launch_request *r,
 		   const struct failed_note *note);
 void match_name_missing(const struct match *m, ncclsvc_status *st);
+/* The node has failed it because records differ, and waits no longer for others' records. */
+void send_wait_no_more(const struct match *m);
 ncclsvc_status without_missing(const ncclsvc_status *why);
 void request_forget(struct node *n, struct launch_request *r);
 void request_void(struct node *n, struct launch_request *r);

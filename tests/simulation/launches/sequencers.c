@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The daemon's own sequencers, one on each node. What they allocate is counted: malloc and its like
- * are wrapped (meson.build), and count while a sequencer runs. */
+ * The daemon's own sequencers, one on each node. Their allocations are counted: malloc and its
+ * relatives are wrapped (meson.build), and count while a sequencer runs. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,9 +48,9 @@ void __wrap_free(void *p)
 	__real_free(p);
 }
 
-/* ---- What it says ---- */
+/* ---- Sent messages ---- */
 
-/* Sends what f has filled in. */
+/* Sends the message that f fills in. */
 static void say(struct message *m, uint64_t internode_id, const struct operation_key *key)
 {
 	m->internode_id = internode_id;
@@ -122,7 +122,7 @@ static void tell_goes_on(void *arg, uint32_t to)
 static const struct sequencer_ops ops = {tell_launch, tell_failed,  tell_ask,
 					 tell_closed, tell_waiting, tell_goes_on};
 
-/* ---- What it hears ---- */
+/* ---- Received messages ---- */
 
 void sequencers_begin(void)
 {

@@ -6,9 +6,9 @@
 
     dist.init_process_group("ncclsvc")
 
-The daemon is the one that NCCLSVC_SOCKET names, else the user's, else the system's. Failures are those of the package
-ncclsvc (each a RuntimeError), with rank and pid. A group's timeout is the deadline of its tasks. README.md of the
-package says what is not as with gloo and NCCL."""
+It connects to the daemon that NCCLSVC_SOCKET names, else the user's, else the system's. Failures are the package
+ncclsvc's exceptions (each a RuntimeError), with rank and pid. A group's timeout is the deadline of its tasks. The
+package's README.md lists the differences from gloo and NCCL."""
 
 import torch as _torch
 import torch.distributed as _dist
@@ -18,8 +18,8 @@ try:
     _C10DBackend(0, 1)
 except TypeError:
     raise ImportError(
-        f"PyTorch {_torch.__version__} has no backends that are made in Python: ncclsvc.torch needs 2.15. "
-        "(Earlier ones use ncclsvc as their NCCL: man ncclsvc-nccl)"
+        f"PyTorch {_torch.__version__} does not support backends written in Python: ncclsvc.torch needs 2.15. "
+        "(Earlier versions can use ncclsvc as their NCCL: see man ncclsvc-nccl)"
     ) from None
 
 from .backend import Backend, create

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backend of a process group. Each operation goes to the communicator of its tensors: the host's or a GPU's."""
+"""The backend of a process group. Each operation uses the communicator for its tensors: the host's or a GPU's."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from .work import HostWork, completions
 
 Tensors = Sequence[torch.Tensor]
 
-RING_ENTRIES = 16384  # the default of ring_max
-EXIT_SECONDS = 10.0  # for callbacks of futures that run as the interpreter ends
+RING_ENTRIES = 16384  # the daemon's default for ring_max
+EXIT_SECONDS = 10.0  # for callbacks of futures that run while the interpreter exits
 
 _session: Optional[Session] = None
 _session_pid = 0
 _session_lock = threading.Lock()
-_alive: set[Backend] = set()  # c10d alone would keep the C++ part only
+_alive: set[Backend] = set()  # c10d alone would only keep the C++ part alive
 
 
 def process_session() -> Session:
-    """The one that all process groups of this process share."""
+    """The session that all process groups of this process share."""
     global _session, _session_pid
     with _session_lock:
         if _session is None or _session.closed or _session_pid != os.getpid():
@@ -44,20 +44,20 @@ def process_session() -> Session:
 
 
 def _long_ring() -> Session:
-    """A pending Recv lets as many tasks follow it as the ring has entries."""
+    """Behind a pending Recv, as many tasks can follow as the ring has entries."""
     try:
         return Session(ring_entries=RING_ENTRIES)
-    except LimitError:  # the daemon's ring_max, or the user's memory
+    except LimitError:  # due to the daemon's ring_max, or the user's memory
         return Session()
 
 
 def seconds(timeout: timedelta) -> Optional[float]:
-    """None, which is no deadline, of what c10d takes for none."""
+    """Seconds, or None (no deadline) for the values that c10d treats as none."""
     return timeout.total_seconds() if timedelta(0) < timeout < timedelta(days=24) else None
 
 
 def create(store: Store, rank: int, size: int, timeout: timedelta) -> Backend:
-    """What register_backend calls, on all ranks of a new process group."""
+    """register_backend calls this on all ranks of a new process group."""
     backend = Backend(store, rank, size, timeout)
     _alive.add(backend)
     return backend
@@ -65,18 +65,18 @@ def create(store: Store, rank: int, size: int, timeout: timedelta) -> Backend:
 
 @atexit.register
 def _at_exit() -> None:
-    """A thread that is in a callback when the interpreter is gone aborts the process. So all groups are left, which ends
-    what callbacks wait for, and the threads of the futures end."""
+    """A thread that is in a callback when the interpreter is gone aborts the process. So this leaves all groups, which
+    ends what callbacks wait for, and stops the futures' threads."""
     if _session_pid != os.getpid():
         return
     for backend in list(_alive):
-        with suppress(Exception):  # such as the daemon's loss, on which all ends, too
+        with suppress(Exception):  # such as the daemon's loss, which also ends everything
             backend.shutdown()
     completions.stop(EXIT_SECONDS)
 
 
 def _collective(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Counts it: with TORCH_DISTRIBUTED_DEBUG=DETAIL, PyTorch compares the numbers of all ranks."""
+    """Counts the call: with TORCH_DISTRIBUTED_DEBUG=DETAIL, PyTorch compares all ranks' numbers."""
 
     @functools.wraps(method)
     def counted(self: Backend, *arguments: Any) -> Any:
@@ -87,7 +87,7 @@ def _collective(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Backend(C10DBackend):
-    """Made by torch.distributed. Joins the group's communicators: the host's at once, the GPUs' at their first use."""
+    """Created by torch.distributed. Joins the group's communicators: the host's at once, GPUs' at their first use."""
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
@@ -95,7 +95,7 @@ class Backend(C10DBackend):
         self._options = C10DBackend.Options("ncclsvc", timeout=timeout)
         self._sequence = 0
         self._session = process_session()
-        # torchrun's store outlives the processes of a life that failed.
+        # torchrun's store outlives the processes of a failed attempt
         key = f"ncclsvc_id_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         if rank == 0:
             self._id = UniqueId()
@@ -118,27 +118,28 @@ class Backend(C10DBackend):
         return self._devices[device.index]
 
     def _of(self, inputs: Tensors, outputs: Tensors) -> Optional[Device]:
-        """The GPU of an operation's tensors; None is the host. Raises ValueError for what cannot be moved."""
+        """The GPU of an operation's tensors; None is the host. Raises ValueError for tensors that cannot be used."""
         tensors = [*outputs, *inputs]
         device = tensors[0].device
         check_dense(tensors, device)
         check_writable(outputs)
         if device.type not in ("cpu", "cuda"):
-            raise ValueError(f"the backend ncclsvc is for tensors of the host and of CUDA, not of {device.type}")
+            raise ValueError(f"the backend ncclsvc supports host and CUDA tensors, not {device.type}")
         return self._device(device) if device.type == "cuda" else None
 
     def _check_list(self, parts: Tensors, own: torch.Tensor, even: bool) -> None:
-        """One for each rank, this rank's of its own tensor's size; those of others, too, if the operation is `even`."""
+        """Checks for one tensor per rank, with this rank's of the size of its own; if the operation is `even`, all of
+        that size."""
         self._check_number(parts)
         for rank, part in enumerate(parts):
             if part.numel() != own.numel() and (even or rank == self._rank):
                 raise ValueError(
-                    f"tensor {rank} of the list has {part.numel()} elements, where this rank's has {own.numel()}"
+                    f"tensor {rank} of the list has {part.numel()} elements, but this rank's has {own.numel()}"
                 )
 
     def _check_number(self, parts: Sequence[Any]) -> None:
         if len(parts) != self._size:
-            raise ValueError(f"a list has a tensor for each of {self._size} ranks, not {len(parts)}")
+            raise ValueError(f"a list needs one tensor for each of {self._size} ranks, not {len(parts)}")
 
     def _parts(self) -> list[Union[Device, Host]]:
         return [*self._devices.values(), self._host]
@@ -148,7 +149,7 @@ class Backend(C10DBackend):
             self._coalesced.append(work)
         return work
 
-    # ---- What the group is ----
+    # ---- Properties of the group ----
 
     @property
     def options(self) -> Any:
@@ -165,14 +166,14 @@ class Backend(C10DBackend):
     def name(self) -> str:
         return "ncclsvc"
 
-    def getBackendName(self) -> str:  # what c10d calls from C++
+    def getBackendName(self) -> str:  # c10d calls this from C++
         return "ncclsvc"
 
     def _get_sequence_number_for_group(self) -> int:
         return self._sequence
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Of operations from now on."""
+        """For later operations."""
         for part in self._parts():
             part.comm.timeout = seconds(timeout)
 
@@ -186,7 +187,7 @@ class Backend(C10DBackend):
         _alive.discard(self)
 
     def abort(self) -> None:
-        """The same, and breaks off what waits inside GPUs first."""
+        """Like shutdown, but first aborts operations that wait inside GPUs."""
         for device in self._devices.values():
             device.abort()
         self.shutdown()
@@ -303,7 +304,8 @@ class Backend(C10DBackend):
         if not output_sizes and not sizes:
             if output.numel() != tensor.numel() or tensor.shape[:1].numel() % self._size:
                 raise ValueError(
-                    f"{tuple(tensor.shape)} is not divided evenly among {self._size} ranks, or not as the output"
+                    f"{tuple(tensor.shape)} cannot be divided evenly among {self._size} ranks, or differs in size "
+                    "from the output"
                 )
             if device:
                 return device.all_to_all(output, tensor, opts.asyncOp)
@@ -342,13 +344,13 @@ class Backend(C10DBackend):
 
     @_collective
     def barrier(self, opts: Any) -> Any:
-        """Of the hosts; what is on this process's current streams has ended, too."""
+        """Synchronizes the hosts; work on this process's current streams has ended too."""
         for device in self._devices.values():
             torch.cuda.current_stream(device.device).synchronize()
         return self._give(self._host.barrier())
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
-        """Raises RuntimeError with the ranks that have not come, in gloo's words."""
+        """Raises RuntimeError with the missing ranks, in gloo's words."""
         timeout: timedelta = opts.timeout
         if self._rank == 0 and not timeout:
             raise RuntimeError("Rank 0 timed out in monitoredBarrier after 0 ms.")

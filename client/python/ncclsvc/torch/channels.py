@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends and Recvs of host tensors: a communicator for each ordered pair of ranks and tag.
-
-So messages of one pair and tag keep their order, and nothing else waits for them: no collective, and no message the
-other way. (Tasks of one communicator run in the order of their submission.) A channel is joined at its first message,
-by a thread, since the other side may come late; messages wait for that in a queue."""
+"""Sends and Recvs of host tensors, with one communicator per ordered pair of ranks and tag. So messages of one pair
+and tag keep their order, and nothing else waits for them: no collective, and no message in the other direction. (Tasks
+of one communicator run in submission order.) A thread joins a channel at its first message, because the other side may
+come late; messages queue meanwhile."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ Broken = Callable[[], Optional[BaseException]]  # why a peer will never come, or
 
 
 class Message:
-    """A task that is submitted once its channel is joined. Has what HostWork needs of a Task."""
+    """A task that is submitted once its channel is joined. Has the methods of Task that HostWork needs."""
 
     def __init__(self, submit: Callable[[Comm], Task]) -> None:
         self._submit = submit
@@ -46,7 +45,7 @@ class Message:
 
     def wait(self, timeout: Optional[float] = None) -> None:
         if not self._submitted.wait(timeout):
-            raise TimeoutError("the peer has not come to its side of the message within the time of this wait")
+            raise TimeoutError("the peer has not called its side of the message within this wait's timeout")
         if self._error:
             raise self._error
         assert self._task is not None
@@ -60,7 +59,7 @@ class Channel:
     """One ordered pair of ranks, and tag."""
 
     def __init__(self, session: Session, id: UniqueId, rank: int, timeout: Optional[float], broken: Broken) -> None:
-        """timeout: of the join."""
+        """timeout: for the join."""
         self._broken = broken
         self._lock = threading.Lock()
         self._queue: list[Message] = []
@@ -84,7 +83,7 @@ class Channel:
             self._queue.clear()
 
     def _look(self) -> None:
-        """Now and then while it is joined: a peer that has gone does not join."""
+        """Called regularly during the join: ends it if the peer is gone."""
         self._gone = self._broken()
         if self._gone:
             self._joining.cancel()
@@ -106,7 +105,7 @@ class Channel:
 
 
 class Channels:
-    """Those of one process group. Its communicator has the timeout."""
+    """The channels of one process group. Its communicator has the timeout."""
 
     def __init__(self, group: Comm, id: UniqueId, broken: Broken) -> None:
         self._group, self._id, self._rank, self._broken = group, id, group.rank, broken
@@ -149,7 +148,7 @@ class Channels:
 
 
 def retried(comm: Comm, submit: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
-    """While the ring is full, waits for room, as long as the communicator's timeout: the task in the way may have a
+    """While the ring is full, waits for room, for up to the communicator's timeout: a task in the way may have a
     longer one."""
     end = None if comm.timeout is None else time.monotonic() + comm.timeout
     while True:

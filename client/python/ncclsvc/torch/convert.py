@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's tensors and reductions as ncclsvc's."""
+"""Converts PyTorch's tensors and reductions to ncclsvc's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REDUCED = {
     torch.float8_e5m2: DataType.FLOAT8E5M2,
 }
 _MOVED = {**_REDUCED, torch.bool: DataType.BOOL, torch.int16: DataType.INT16, torch.uint16: DataType.UINT16}
-for _float8 in (torch.float8_e4m3fn, torch.float8_e5m2):  # not all releases of NCCL have it: as bytes
+for _float8 in (torch.float8_e4m3fn, torch.float8_e5m2):  # not all releases of NCCL support it, so use bytes
     del _MOVED[_float8]
 _OPS = {
     dist.ReduceOp.SUM: ReduceOp.SUM,
@@ -49,23 +49,22 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _buffer(tensor: torch.Tensor, kind: DataType, count: int) -> Buffer:
-    # The caching allocator keeps a GPU's memory for its stream; host memory is kept by the owner.
+    # The caching allocator keeps GPU memory for its stream; host memory is kept by its owner.
     on_gpu = tensor.is_cuda
     return Buffer(_address(tensor), kind, (count,), tensor.get_device() if on_gpu else None, False,
                   None if on_gpu else tensor)  # fmt: skip
 
 
 def moved(tensor: torch.Tensor) -> Buffer:
-    """A contiguous tensor of any type; of types that ncclsvc lacks, as bytes."""
+    """A contiguous tensor of any type; types that ncclsvc lacks become bytes."""
     kind = _MOVED.get(tensor.dtype, DataType.UINT8)
     return _buffer(tensor, kind, tensor.nbytes // kind.itemsize)
 
 
 class Reduction:
-    """How tensors of one type are reduced by one of PyTorch's operations.
-
-    bool is uint8 whose sum is the maximum; complex numbers are summed as pairs of real ones; 16-bit integers as 32-bit
-    ones; bitwise operations gather (`bitwise` is set then)."""
+    """How tensors of one type are reduced by one of PyTorch's operations. bool becomes uint8 whose sum is the maximum;
+    complex numbers are summed as pairs of real ones; 16-bit integers as 32-bit ones; bitwise operations gather (then
+    `bitwise` is set)."""
 
     def __init__(self, op: Any, dtype: torch.dtype) -> None:
         self.kind = kind = op.op if hasattr(op, "op") else op
@@ -73,16 +72,16 @@ class Reduction:
         self.wide: Optional[torch.dtype] = None
         self._parts = 1
         if kind == dist.ReduceOp.PREMUL_SUM:
-            raise NotImplementedError("PREMUL_SUM is not offered by this backend: multiply before, and take SUM")
+            raise NotImplementedError("this backend does not support PREMUL_SUM: multiply first, and use SUM")
         if kind in _BITWISE:
             if dtype.is_floating_point or dtype.is_complex:
-                raise ValueError(f"{kind} is for integers, not {dtype}")
+                raise ValueError(f"{kind} supports only integers, not {dtype}")
             self.bitwise = _BITWISE[kind]
             return
         self.op = _OPS[kind]
         if dtype is torch.bool:
             if kind not in _OF_BOOL:
-                raise ValueError(f"{kind} is not for {dtype}")
+                raise ValueError(f"{kind} does not support {dtype}")
             self.op, self.type = _OF_BOOL[kind], DataType.UINT8
         elif dtype in (torch.int16, torch.uint16):
             self.wide, self.type = torch.int32, DataType.INT32
@@ -94,7 +93,7 @@ class Reduction:
         elif dtype in _REDUCED:
             self.type = _REDUCED[dtype]
         else:
-            raise TypeError(f"{dtype} is none of the types that are reduced")
+            raise TypeError(f"{dtype} cannot be reduced")
 
     def buffer(self, tensor: torch.Tensor) -> Buffer:
         """A contiguous tensor of that type, or of `wide`."""
@@ -102,7 +101,7 @@ class Reduction:
 
 
 def flat_view(tensors: Sequence[torch.Tensor]) -> Optional[torch.Tensor]:
-    """One flat tensor over all of these, if they have one size and lie one after the other in one storage."""
+    """One flat tensor over all of these, if they have the same size and are consecutive in one storage."""
     first = tensors[0]
     size = first.numel()
     for i, tensor in enumerate(tensors):
@@ -114,16 +113,16 @@ def flat_view(tensors: Sequence[torch.Tensor]) -> Optional[torch.Tensor]:
 
 
 def check_writable(tensors: Sequence[torch.Tensor]) -> None:
-    """Raises ValueError for expanded tensors, which have one place for several elements."""
+    """Raises ValueError for expanded tensors, in which several elements share memory."""
     for tensor in tensors:
         if any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride())):
-            raise ValueError(f"an output is an expanded tensor (strides {tensor.stride()}): give its contiguous()")
+            raise ValueError(f"an output is an expanded tensor (strides {tensor.stride()}): pass its contiguous()")
 
 
 def check_dense(tensors: Sequence[torch.Tensor], device: Optional[torch.device] = None) -> None:
-    """Raises ValueError for sparse tensors and for those of several devices."""
+    """Raises ValueError for sparse tensors and for tensors on several devices."""
     for tensor in tensors:
         if tensor.layout is not torch.strided:
-            raise ValueError(f"ncclsvc moves dense tensors, not {tensor.layout}")
+            raise ValueError(f"ncclsvc supports only dense tensors, not {tensor.layout}")
         if device is not None and tensor.device != device:
-            raise ValueError(f"tensors are on {device} and {tensor.device}: they must be on one device")
+            raise ValueError(f"tensors are on {device} and {tensor.device}: they must be on the same device")

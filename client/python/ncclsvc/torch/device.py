@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on CUDA tensors, in stream order: no host waits for them."""
+"""Operations on CUDA tensors, in stream order: the host does not wait for them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ Tensors = Sequence[torch.Tensor]
 
 
 class Device:
-    """A process group's communicator of one GPU each.
-
-    Asynchronous operations run on a stream of this group's, after what is on the current stream; others on the current
-    one. Sends and Recvs have no tags here, and run in the order of their submission: exchanges belong in one
-    batch_isend_irecv, as with NCCL."""
+    """A process group's communicator with one GPU per rank. Asynchronous operations run on a stream of this group,
+    after the work on the current stream; others on the current stream. Sends and Recvs have no tags here, and run in
+    submission order: put exchanges into one batch_isend_irecv, as with NCCL."""
 
     def __init__(
         self, session: Session, id: UniqueId, size: int, rank: int, device: torch.device, timeout: Optional[float]
@@ -31,7 +29,7 @@ class Device:
         self.comm = session.join(id, size, rank, device.index, timeout=timeout)
         self.comm.timeout = timeout
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._group: Any = None  # of coalesced operations
+        self._group: Any = None  # for coalesced operations
         self._group_streams: list[Any] = []
         self._group_results: list[torch.Tensor] = []
 
@@ -45,7 +43,7 @@ class Device:
 
     @contextmanager
     def _on_stream(self, asynchronous: bool, tensors: Tensors) -> Iterator[Any]:
-        """The stream of an operation, which the library and PyTorch use in the block."""
+        """The stream of an operation; the library and PyTorch use it in the block."""
         current = torch.cuda.current_stream(self.device)
         if not asynchronous:
             with self.session.stream(current.cuda_stream):
@@ -83,7 +81,7 @@ class Device:
         return DeviceWork(self.comm, [stream.record_event() for stream in streams.values()], self._group_results)
 
     def _together(self) -> Any:
-        """A group, unless coalesced operations have one."""
+        """A group, unless coalesced operations already have one."""
         return nullcontext() if self._group else self.session.group()
 
     def _plain(self, what: str) -> None:
@@ -120,7 +118,7 @@ class Device:
         return self._run(call, asynchronous, [output, tensor], [output])
 
     def all_gather_list(self, outputs: Tensors, tensor: torch.Tensor, asynchronous: bool) -> DeviceWork:
-        """Sizes may differ between ranks, as outputs say: then it is a Broadcast of each rank's."""
+        """If sizes differ between ranks, as outputs say, each rank does a Broadcast."""
         if any(output.numel() != tensor.numel() for output in outputs):
 
             def call() -> None:
@@ -167,7 +165,7 @@ class Device:
         return self._run(call, asynchronous, [output, tensor], [output])
 
     def reduce_scatter_list(self, output: torch.Tensor, tensors: Tensors, op: Any, asynchronous: bool) -> DeviceWork:
-        """Sizes may differ between ranks, as tensors say: then it is a Reduce to each rank."""
+        """If sizes differ between ranks, as tensors say, it is a Reduce to each rank."""
         if any(tensor.numel() != output.numel() for tensor in tensors):
             how = _reduction(op, output)
 
@@ -218,7 +216,7 @@ class Device:
 
 def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.is_contiguous():
-        raise ValueError(f"CUDA tensors are contiguous; one has shape {tuple(tensor.shape)}, strides {tensor.stride()}")
+        raise ValueError(f"CUDA tensors must be contiguous; one has shape {tuple(tensor.shape)}, strides {tensor.stride()}")
     return tensor.detach()
 
 
@@ -230,7 +228,7 @@ def _reduction(op: Any, tensor: torch.Tensor) -> Reduction:
     _contiguous(tensor)
     how = Reduction(op, tensor.dtype)
     if how.bitwise or how.wide:
-        raise ValueError(f"{how.kind} of {tensor.dtype} is offered for host tensors only")
+        raise ValueError(f"{how.kind} of {tensor.dtype} is supported only for host tensors")
     return how
 
 

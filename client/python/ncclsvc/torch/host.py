@@ -20,9 +20,8 @@ Tensors = Sequence[torch.Tensor]
 
 
 class Host:
-    """A process group's communicator in host memory. Methods return a Work.
-
-    Tensors that are not contiguous, and lists of tensors that are one buffer for the daemon, are copied."""
+    """A process group's communicator in host memory. Methods return a Work. Tensors that are not contiguous are
+    copied, and so are lists of tensors that are one buffer for the daemon."""
 
     def __init__(self, session: Session, id: UniqueId, size: int, rank: int, timeout: Optional[float]) -> None:
         self.session = session
@@ -37,7 +36,7 @@ class Host:
         self.comm.leave()
 
     def _broken(self) -> Optional[Error]:
-        """Why no message comes any more, if a rank has gone."""
+        """Why no more messages come, if a rank is gone."""
         if error := self.comm.error():
             if isinstance(error, ConnectionError):
                 self._gone = error
@@ -80,9 +79,9 @@ class Host:
         return self._work(tasks, tensors, finish)
 
     def all_reduce_sparse(self, tensors: Tensors, op: Any) -> HostWork:
-        """Sums. Every rank gets the entries of all; how many these are, it waits for."""
+        """Sums sparse tensors. Every rank gets the entries of all; it waits to learn their number."""
         if Reduction(op, tensors[0].dtype).op is not ReduceOp.SUM:
-            raise ValueError("sparse tensors are summed, not otherwise reduced")
+            raise ValueError("sparse tensors can only be summed")
         works, sums = [], []
         for tensor in tensors:
             own = tensor.detach().coalesce()
@@ -102,7 +101,7 @@ class Host:
                 counts = entries.tolist()
                 where = torch.cat([part[:, :n] for part, n in zip(indices, counts)], dim=1)
                 what = torch.cat([part[:n] for part, n in zip(values, counts)])
-                with torch.no_grad():  # detach() would make another sparse tensor
+                with torch.no_grad():  # detach() would create another sparse tensor
                     tensor.copy_(torch.sparse_coo_tensor(where, what, tensor.shape).coalesce())
 
         return self._work([task for work in works for task in work._tasks], tensors, finish)
@@ -134,14 +133,14 @@ class Host:
         return self._work(tasks, tensors, lambda: _copy(copies))
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> HostWork:
-        """output: as many elements as all ranks' tensors together."""
+        """output has as many elements as all ranks' tensors together."""
         whole = output.detach().contiguous()
         send, recv = moved(tensor.detach().contiguous()), moved(whole)
         task = self._submit(self.comm.all_gather, send, recv)
         return self._work([task], [output], _back(output, whole))
 
     def all_gather_list(self, outputs: Tensors, tensor: torch.Tensor) -> HostWork:
-        """An output for each rank; sizes may differ between ranks, as outputs say."""
+        """One output per rank; sizes may differ between ranks, as outputs say."""
         if any(output.numel() != tensor.numel() for output in outputs):
             return self._all_gather_uneven(outputs, tensor)
         direct = flat_view(outputs)
@@ -151,7 +150,7 @@ class Host:
         return self._work([task], outputs, None if direct is not None else lambda: _spread(whole, outputs))
 
     def _all_gather_uneven(self, outputs: Tensors, tensor: torch.Tensor) -> HostWork:
-        """A Broadcast of each rank's, in one group."""
+        """A Broadcast from each rank, in one group."""
         parts = [tensor if r == self.rank else torch.empty_like(o) for r, o in enumerate(outputs)]
         parts = [part.detach().contiguous() for part in parts]
 
@@ -176,7 +175,7 @@ class Host:
         return self._work([task], [output], _back(output, data))
 
     def reduce_scatter(self, output: torch.Tensor, tensor: torch.Tensor, op: Any) -> HostWork:
-        """tensor: as many elements as all ranks' outputs together."""
+        """tensor has as many elements as all ranks' outputs together."""
         how = Reduction(op, tensor.dtype)
         if how.bitwise:
             whole = torch.empty((self.size, *output.shape), dtype=output.dtype)
@@ -198,19 +197,19 @@ class Host:
         return self.reduce_scatter(output, _joined(tensors), op)
 
     def all_to_all(self, output: torch.Tensor, tensor: torch.Tensor) -> HostWork:
-        """A block of as many elements from and to each rank."""
+        """Exchanges blocks of the same size with each rank."""
         whole = output.detach().contiguous()
         send, recv = moved(tensor.detach().contiguous()), moved(whole)
         task = self._submit(self.comm.all_to_all, send, recv)
         return self._work([task], [output], _back(output, whole))
 
     def exchange(self, outputs: Tensors, tensors: Tensors) -> HostWork:
-        """A tensor from and to each rank, of whatever size, in one group."""
+        """Exchanges tensors of any sizes with each rank, in one group."""
         given = [tensor.detach().contiguous() for tensor in tensors]
         taken = [output.detach().contiguous() for output in outputs]
         mine, own = given[self.rank].numel(), taken[self.rank].numel()
         if mine != own:
-            raise ValueError(f"the own block has {mine} elements in the input, and {own} in the output")
+            raise ValueError(f"this rank's own block has {mine} elements in the input, but {own} in the output")
 
         def submit() -> list[Any]:
             tasks = []

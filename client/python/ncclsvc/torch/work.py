@@ -17,11 +17,11 @@ import torch.distributed as dist
 from ..errors import TimeoutError
 from ..session import Session
 
-PATIENCE = 0.0005  # seconds that a callback may take before another thread goes on
+PATIENCE = 0.0005  # seconds that a callback may take before another thread takes over
 
 
 def in_torchs_words(error: Exception) -> Exception:
-    """The deadline of a task is the process group's timeout: programs look for "Timed out"."""
+    """A task's deadline is the process group's timeout, and programs look for "Timed out"."""
     if not isinstance(error, TimeoutError):
         return error
     said = TimeoutError(f"Work Timed out after the process group's timeout: {error.message}", error.status)
@@ -29,7 +29,7 @@ def in_torchs_words(error: Exception) -> Exception:
 
 
 class HostWork(dist.Work):
-    """Tasks on host memory. `finish` copies results to where they belong, once all tasks have ended well."""
+    """Tasks on host memory. `finish` copies results to their destinations once all tasks have succeeded."""
 
     def __init__(
         self,
@@ -50,9 +50,8 @@ class HostWork(dist.Work):
         self._ending: torch.futures.Future[Any]
 
     def _end(self, timeout: Optional[float]) -> None:
-        """Waits for all tasks, and keeps the first failure. Raises TimeoutError if they go on.
-
-        Several threads may wait here: the lock is for what comes after, which one of them does."""
+        """Waits for all tasks, and keeps the first failure. Raises TimeoutError if they have not ended. Several
+        threads may wait here: the lock protects what follows, which only one of them does."""
         failure: Optional[BaseException] = None
         for task in self._tasks:
             try:
@@ -106,7 +105,7 @@ class HostWork(dist.Work):
             if self._future is not None:
                 return self._future
             self._ending = torch.futures.Future()
-            # C++, as in DDP, sees only failures of this kind, not those of set_exception.
+            # C++ code such as DDP only sees failures of this kind, not those of set_exception.
             future = self._future = self._ending.then(self._value)
         completions.add(self)
         return future
@@ -117,7 +116,7 @@ class HostWork(dist.Work):
         return self._results
 
     def _has_ended(self) -> bool:
-        """As is_completed, which raises if the session is closed: it has failed then."""
+        """Like is_completed, which raises if the session is closed: then the work has failed."""
         try:
             return self.is_completed()
         except Exception as error:
@@ -131,11 +130,9 @@ class HostWork(dist.Work):
 
 
 class Completions:
-    """Threads that set the futures of works which have ended.
-
-    The callbacks of a future run in the thread that sets it, and may wait for other futures. So another thread stands by,
-    and takes the turn of one that has been in a callback for PATIENCE seconds. The number of threads is that of the
-    callbacks that wait, plus two."""
+    """Threads that set the futures of ended works. A future's callbacks run in the thread that sets it, and may wait
+    for other futures. So another thread stands by, and takes over from one that has been in a callback for PATIENCE
+    seconds. The number of threads is the number of waiting callbacks plus two."""
 
     def __init__(self) -> None:
         self._start()
@@ -144,11 +141,11 @@ class Completions:
     def _start(self) -> None:
         self._changed = threading.Condition()
         self._pending: list[HostWork] = []
-        self._ended: deque[HostWork] = deque()  # their futures are not set yet
+        self._ended: deque[HostWork] = deque()  # works whose futures are not set yet
         self._threads: set[threading.Thread] = set()
-        self._turn: Optional[threading.Thread] = None  # which polls, and sets futures
+        self._turn: Optional[threading.Thread] = None  # the thread that polls and sets futures
         self._since: Optional[float] = None  # when it began to set one
-        self._idle = self._standing_by = self._stopped = False  # one thread, at most
+        self._idle = self._standing_by = self._stopped = False  # at most one thread
 
     def add(self, work: HostWork) -> None:
         with self._changed:
@@ -157,15 +154,15 @@ class Completions:
                 self._stand_by()
 
     def stop(self, timeout: float) -> None:
-        """Sets the futures of all that has ended or does now. No thread is left, unless a callback takes longer than
-        `timeout`."""
+        """Sets the futures of all works that have ended or do now. No thread is left, unless a callback takes longer
+        than `timeout`."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._threads, timeout)
 
     def _stand_by(self) -> None:
-        """Locked. There is work: has a thread look after it."""
+        """Makes sure that a thread handles the work. Locked."""
         if self._standing_by and self._turn is not None:
             return
         if self._idle:
@@ -175,7 +172,7 @@ class Completions:
         self._threads.add(thread)
         try:
             thread.start()
-        except RuntimeError:  # Python 3.12 starts none while the interpreter ends: the others go on
+        except RuntimeError:  # Python 3.12 starts no threads while the interpreter exits: the existing ones continue.
             self._threads.remove(thread)
 
     def _run(self) -> None:
@@ -188,7 +185,7 @@ class Completions:
             self._changed.notify_all()
 
     def _next(self, me: threading.Thread) -> Optional[HostWork]:
-        """A work that has ended. None: this thread ends, as another one is idle already."""
+        """A work that has ended. None: this thread ends, because another one is already idle."""
         with self._changed:
             while True:
                 if self._turn is me:
@@ -218,7 +215,7 @@ class Completions:
         return work
 
     def _poll(self) -> None:
-        """Locked, but not while it polls."""
+        """Locked, except while it polls."""
         pending, self._pending = self._pending, []
         self._changed.release()
         ended: list[HostWork] = []
@@ -233,8 +230,8 @@ class Completions:
 
 
 def _doze(work: HostWork) -> None:
-    """Until the work has ended, but not long: others may end before, and new ones come."""
-    with suppress(BaseException):  # its time is up; what else is wrong, _has_ended keeps
+    """Waits until the work has ended, but only briefly: others may end earlier, and new ones arrive."""
+    with suppress(BaseException):  # on timeout; _has_ended keeps other errors
         work._end(0.002)
 
 
@@ -242,7 +239,8 @@ completions = Completions()
 
 
 class DeviceWork(dist.Work):
-    """Tasks in the order of CUDA streams: waiting puts an event into the current stream, and blocks no host."""
+    """Tasks in the order of CUDA streams: waiting puts an event into the current stream, and does not block the
+    host."""
 
     def __init__(
         self,
@@ -261,7 +259,7 @@ class DeviceWork(dist.Work):
             event.wait(current)
         if self._block:
             current.synchronize()
-        self._error = self._error or self._comm.error()  # which tells each error once
+        self._error = self._error or self._comm.error()  # it reports each error once
         if self._error:
             raise self._error
         return True
@@ -285,7 +283,7 @@ class DeviceWork(dist.Work):
         return self._results
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """As NCCL's: done at once, and its value is used in the order of the stream."""
+        """Like NCCL's: done at once, and its value is used in stream order."""
         device = torch.device("cuda", self._comm.device)
         future: torch.futures.Future[Any] = torch.futures.Future(devices=[device])
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

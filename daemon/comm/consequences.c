@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "consequences.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/line.h"
+#include "base/log.h"
+#include "channel/cluster.h"
+#include "comm.h"
+#include "comms.h"
+#include "report.h"
+
+/* A process that does nothing with success for so long after a failure, and ends, ends for it. */
+#define FOLLOWS_NS  (UINT64_C(60) * 1000000000)
+/* Epochs of several communicators that end so close together for one rank end for one reason. */
+#define TOGETHER_NS (UINT64_C(2) * 1000000000)
+#define TOGETHER    16			 /* of the latest failures are looked at */
+#define GATHER_NS   UINT64_C(1000000000) /* what follows is gathered for the log */
+
+#define ID_FOLLOWED "d2c1b0a9f8e74d6c8b5a49382716f5e4" /* as in scripts/systemd/ncclsvc.catalog */
+
+int32_t consequences_node(const struct communicator *m, const struct member *member)
+{
+	const struct cluster *c = m->comms->cluster;
+	if (!c || c->n < 2)
+		return -1;
+	return comm_alive(member) || member->node < 0 ? (int32_t)c->me : member->node;
+}
+
+static struct failure *recent_failure(const struct communicator *m)
+{
+	if (!m->failure || clock_now() - m->failure_ns >= FOLLOWS_NS)
+		return NULL;
+	return failures_find(&m->comms->failures, m->failure);
+}
+
+/* No process does this because of an error that it was told of. */
+static bool is_own_cause(const ncclsvc_status *st)
+{
+	if (st->field == NCCLSVC_FIELD_NODE || st->result != NCCLSVC_PEER_GONE ||
+	    st->ending == NCCLSVC_ENDED_NO_MEMORY)
+		return true;
+	return st->ending == NCCLSVC_ENDED_KILLED &&
+	       (st->ending_code == SIGSEGV || st->ending_code == SIGBUS ||
+		st->ending_code == SIGILL || st->ending_code == SIGFPE);
+}
+
+/* The end of the same process has just ended another communicator's epoch. */
+static struct failure *ended_together(const struct communicator *m, int32_t rank)
+{
+	const struct failures *all = &m->comms->failures;
+	const struct member *member = &m->members[rank];
+	const int32_t node = consequences_node(m, member);
+	const uint64_t now = clock_now();
+	for (uint64_t n = all->last, seen = 0; n && seen < TOGETHER; n--, seen++) {
+		struct failure *f = failures_find(all, n);
+		if (f && f->info.kind == NCCLSVC_FAILURE_EPOCH && f->info.pid == member->pid &&
+		    f->info.node == node && f->info.uid == m->account->uid && f->noted_ns &&
+		    now - f->noted_ns < TOGETHER_NS)
+			return f;
+	}
+	return NULL;
+}
+
+struct failure *consequences_root(const struct communicator *m, const ncclsvc_status *st)
+{
+	if (st->rank_a < 0 || is_own_cause(st))
+		return NULL;
+	struct failure *root = m->members[st->rank_a].ending.follows ? recent_failure(m) : NULL;
+	return root ? root : ended_together(m, st->rank_a);
+}
+
+static int by_rank(const void *a, const void *b)
+{
+	const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+	return (x > y) - (x < y);
+}
+
+/* "ranks 0-2, 5 and 9 more" */
+static void add_ranks(struct line *l, const int32_t *ended, uint32_t n)
+{
+	int32_t ranks[NCCLSVC_FAILURE_RANKS];
+	const uint32_t shown = n < NCCLSVC_FAILURE_RANKS ? n : NCCLSVC_FAILURE_RANKS;
+	memcpy(ranks, ended, shown * sizeof(*ranks));
+	qsort(ranks, shown, sizeof(*ranks), by_rank);
+	line_add(l, n == 1 ? "rank" : "ranks");
+	for (uint32_t i = 0; i < shown;) {
+		uint32_t end = i;
+		while (end + 1 < shown && ranks[end + 1] == ranks[end] + 1)
+			end++;
+		line_add(l, end > i ? "%s%d-%d" : "%s%d", i ? ", " : " ", ranks[i], ranks[end]);
+		i = end + 1;
+	}
+	if (n > shown)
+		line_add(l, " and %u more", n - shown);
+}
+
+static void log_followed(struct failure *f)
+{
+	const ncclsvc_failure_info *i = &f->info;
+	struct log_event e = {.id = ID_FOLLOWED};
+	struct line l = {.at = 0};
+	line_add(&l, "communicator %s (user %u): after failure %llu", i->label, i->uid,
+		 (unsigned long long)i->failure);
+	if (i->ended) {
+		line_add(&l, ", ");
+		add_ranks(&l, i->ended_ranks, i->ended);
+		line_add(&l, " ended, too");
+	}
+	if (i->comms)
+		line_add(&l, "%s it also ended the epochs of %u other communicator%s",
+			 i->ended ? ";" : ",", i->comms, i->comms == 1 ? "" : "s");
+	log_field(&e, "NCCLSVC_FAILURE=%llu", (unsigned long long)i->failure);
+	log_field(&e, "NCCLSVC_CAUSE=%llu", (unsigned long long)i->failure);
+	log_field(&e, "NCCLSVC_ENDED_UNKNOWN=%u", i->ended);
+	log_field(&e, "NCCLSVC_COMMS=%u", i->comms);
+	log_event(LOG_LEVEL_INFO, &e, l.text);
+}
+
+static uint64_t succeeded(const struct client *c)
+{
+	return atomic_load_explicit(&c->counts.completed, memory_order_relaxed) -
+	       atomic_load_explicit(&c->counts.failed, memory_order_relaxed);
+}
+
+/* Operations that were on their way succeed for a moment. */
+static void settle(struct comms *s)
+{
+	for (struct client *c = s->sessions->clients; c; c = c->next) {
+		if (!c->failure || c->failure_settled)
+			continue;
+		c->failure_done = succeeded(c);
+		c->failure_settled = true;
+	}
+}
+
+uint64_t consequences_log(struct comms *s, uint64_t now)
+{
+	if (!s->gathered_ns || now < s->gathered_ns)
+		return s->gathered_ns;
+	s->gathered_ns = 0;
+	settle(s);
+	for (struct failure *f = s->failures.all; f; f = f->hh.next) {
+		const bool new = f->told_ended != f->info.ended || f->told_comms != f->info.comms;
+		if (f->logged && new)
+			log_followed(f);
+		f->told_ended = f->info.ended;
+		f->told_comms = f->info.comms;
+	}
+	return 0;
+}
+
+static void log_later(struct comms *s)
+{
+	if (s->gathered_ns)
+		return;
+	s->gathered_ns = clock_now() + GATHER_NS;
+	loop_deadline(s->loop, s->gathered_ns);
+}
+
+void consequences_begin(struct communicator *m, const struct failure *f)
+{
+	m->failure = f->info.failure;
+	m->failure_ns = clock_now();
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct client *c = m->members[k].client;
+		if (c) {
+			c->failure = m->failure;
+			c->failure_ns = m->failure_ns;
+			c->failure_settled = false;
+		}
+	}
+	log_later(m->comms);
+}
+
+/* Of the failure's own communicator, the rank is named. */
+void consequences_add(struct communicator *m, struct failure *root, int32_t rank)
+{
+	struct comms *s = m->comms;
+	ncclsvc_failure_info *i = &root->info;
+	const int32_t pid = m->members[rank].pid;
+	if (i->comm != m->uid) {
+		i->comms++;
+	} else if (rank != i->rank || pid != i->pid) {
+		if (i->ended < NCCLSVC_FAILURE_RANKS) {
+			i->ended_ranks[i->ended] = rank;
+			i->ended_pids[i->ended] = pid;
+		}
+		i->ended++;
+	}
+	failures_changed(&s->failures, root);
+	log_later(s);
+}
+
+static bool follows_failure(const struct client *c)
+{
+	return c->failure && clock_now() - c->failure_ns < FOLLOWS_NS &&
+	       (!c->failure_settled || succeeded(c) == c->failure_done);
+}
+
+void report_ending(struct communicator *m, const struct client *c, int32_t rank,
+		   struct ending ending)
+{
+	ending.follows = follows_failure(c);
+	m->members[rank].ending = ending;
+	if (ending.follows && !m->failure) {
+		m->failure = c->failure;
+		m->failure_ns = c->failure_ns;
+	}
+}
+
+void report_ended_later(struct communicator *m, int32_t rank)
+{
+	struct failure *root = recent_failure(m);
+	if (root)
+		consequences_add(m, root, rank);
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What follows from a failure: processes that were told of it end, and with them the epochs of
+ * other communicators. That is recorded with the failure, and is no failure of its own. */
+#ifndef COMM_CONSEQUENCES_H
+#define COMM_CONSEQUENCES_H
+
+#include "communicator.h"
+#include "failures/failures.h"
+
+/* Members' processes hear of the failure, by tasks that fail or by the end of the epoch. */
+void consequences_begin(struct communicator *m, const struct failure *f);
+/* The failure from which this end of the epoch follows; NULL: it is a cause itself. */
+struct failure *consequences_root(const struct communicator *m, const ncclsvc_status *st);
+/* The rank's end follows from the failure. */
+void consequences_add(struct communicator *m, struct failure *root, int32_t rank);
+/* Tells the log what has followed since it was last called. Returns when to call it next, 0: when
+ * there is something new. */
+uint64_t consequences_log(struct comms *s, uint64_t now);
+/* Where the rank is; -1: this node is alone. */
+int32_t consequences_node(const struct communicator *m, const struct member *member);
+
+#endif

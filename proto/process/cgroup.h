@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a process belongs to, by its control group: the name that people know it by. */
+#ifndef PROTO_CGROUP_H
+#define PROTO_CGROUP_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "ncclsvc_types.h"
+
+/* Of the text of /proc/PID/cgroup: "pod UID" (Kubernetes), "job_12/step_0" (Slurm),
+ * "docker-0123456789ab", or the last part of the path, such as a systemd unit. Printable ASCII,
+ * zeros behind it; empty: the process is in the root group, or the text says nothing. Returns
+ * name. */
+char *svc_cgroup_name(const char *text, char name[NCCLSVC_JOB_BYTES]);
+/* The same of a process, with one read that does not wait. Empty: it cannot be read. */
+char *svc_cgroup_of(pid_t pid, char name[NCCLSVC_JOB_BYTES]);
+
+#endif
