@@ -319,11 +319,11 @@ typedef enum ncclsvc_member_state {
 } ncclsvc_member_state;
 
 /* A request that all members make together, and that is answered when all have. */
-typedef enum ncclsvc_request {
+typedef enum ncclsvc_member_request {
 	NCCLSVC_REQUEST_NONE = 0,
 	NCCLSVC_REQUEST_SPLIT = 1,
 	NCCLSVC_REQUEST_PLAN = 2, /* ncclsvc_plan_end */
-} ncclsvc_request;
+} ncclsvc_member_request;
 
 typedef struct ncclsvc_member_info {
 	uint64_t comm;
@@ -338,7 +338,7 @@ typedef struct ncclsvc_member_info {
 	uint64_t waiting_ns; /* age of its JOIN while joining, else of the task in turn; 0: none */
 	uint32_t elsewhere;  /* 1 + the other node that knows more; 0: none */
 	uint32_t transport;  /* ncclsvc_transport, of a GPU's memory; the host's: 0 */
-	uint32_t request;    /* ncclsvc_request: what it waits for, on its own node */
+	uint32_t request;    /* ncclsvc_member_request: what it waits for, on its own node */
 	uint32_t request_ms; /* for how long, a day at most */
 } ncclsvc_member_info;
 

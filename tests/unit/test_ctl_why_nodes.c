@@ -180,7 +180,7 @@ static void test_refused(void **state)
 	strcpy(scene.comms[0].refused, "ranks 0 and 1 both use device 0");
 	says(only(WHY_JOINING),
 	     "ranks 1 and 2 have not. Rank 1 (pid 4711) was refused: ranks 0 and 1 "
-	     "have both taken device 0. Next: `ncclsvc-ctl sessions`");
+	     "both use device 0. Next: `ncclsvc-ctl sessions`");
 }
 
 int main(void)

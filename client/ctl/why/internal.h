@@ -73,7 +73,7 @@ struct why_group {
 	const ncclsvc_task_info **tasks;
 	size_t n;
 	const ncclsvc_comm_info *comm; /* NULL: unknown */
-	uint32_t request;	       /* ncclsvc_request */
+	uint32_t request;	       /* ncclsvc_member_request */
 	uint64_t age_ns;
 	bool age_known;
 };
