@@ -175,6 +175,29 @@ static void add_missing(struct text *t, const ncclsvc_status *st)
 		add(t, " and %u more", st->missing_count - shown);
 }
 
+const char *svc_agreed_name(uint64_t word)
+{
+	switch (word ? (unsigned)agreed_of(word) : ~0u) {
+	case ~0u:
+		return "no list of tensors";
+	case AGREED_STATIC:
+		return "a list of static shapes";
+	case AGREED_SHAPES:
+		return "a list with its shapes ahead";
+	case AGREED_AHEAD:
+		return "the data of a list with its shapes ahead";
+	case AGREED_ALL_REDUCE:
+		return "an AllReduce of tensors";
+	case AGREED_ALL_GATHER:
+		return "an AllGather of tensors";
+	case AGREED_REDUCE_SCATTER:
+		return "a ReduceScatter of tensors";
+	case AGREED_PLANNED:
+		return "a planned list with its shapes ahead";
+	}
+	return NULL;
+}
+
 static const char *refusal_text(uint64_t refusal)
 {
 	switch (refusal) {
@@ -203,6 +226,29 @@ static void add_side(struct text *t, unsigned field, int32_t rank, int32_t pid, 
 	add_value(t, field, value);
 }
 
+/* Words of lists, which say what differs. False: they are other words. */
+static bool add_lists(struct text *t, const ncclsvc_status *st)
+{
+	const char *a = svc_agreed_name(st->value_a), *b = svc_agreed_name(st->value_b);
+	if (!a || !b || st->field != NCCLSVC_FIELD_AGREEMENT)
+		return false;
+	const bool same = agreed_of(st->value_a) == agreed_of(st->value_b);
+	if (!same)
+		add(t, "mode differs: ");
+	else if (agreed_of(st->value_a) == AGREED_PLANNED)
+		add(t, "the place in the plan differs: ");
+	else
+		add(t, "types or shapes of the tensors differ: ");
+	add_rank(t, st->rank_a, st->pid_a);
+	if (same)
+		add(t, " and ");
+	else
+		add(t, " has %s, ", a);
+	add_rank(t, st->rank_b, st->pid_b);
+	add(t, same ? ", each with %s" : " has %s", b);
+	return true;
+}
+
 char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 {
 	struct text t = {buf, size};
@@ -215,6 +261,8 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 	}
 	switch (st->result) {
 	case NCCLSVC_MISMATCH:
+		if (add_lists(&t, st))
+			break;
 		if (st->field == NCCLSVC_FIELD_ORDER)
 			add(&t, "every member waits for another: ");
 		else
@@ -266,7 +314,7 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 			add(&t, " while it ran");
 		}
 		if (st->rank_a >= 0) {
-			add(&t, "; the deadline was that of ");
+			add(&t, "; it was set by ");
 			/* Where a rank is missing, only its own process is of interest. */
 			add_rank(&t, st->rank_a, st->missing_count ? 0 : st->pid_a);
 		}

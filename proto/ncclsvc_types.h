@@ -114,7 +114,7 @@ extern "C" {
 	/* TIMEOUT: all ranks have submitted it, but some task groups are incomplete */            \
 	X(NCCLSVC_FIELD_GROUP, 15, "group")                                                        \
 	X(NCCLSVC_FIELD_TAG, 16, "tag") /* of lists; values are signed */                          \
-	/* rank_a has refused a list for reason value_a (ncclsvc_refusal) */                       \
+	/* rank_a has refused a list for reason value_a (ncclsvc_refusal), value_b is its word */  \
 	X(NCCLSVC_FIELD_REFUSAL, 17, "refusal")
 
 /* X(name, value, "why"): why a member has refused a list, in addition to the result. Treat unknown
@@ -200,6 +200,7 @@ typedef enum ncclsvc_failure { NCCLSVC_FAILURES(NCCLSVC_ENUM4) } ncclsvc_failure
 #define NCCLSVC_REFUSED_BYTES 256 /* NUL included */
 #define NCCLSVC_MISSING_SHOWN 8	  /* ranks named one by one in a status */
 #define NCCLSVC_EPOCH_STEPS   8	  /* number of an epoch's state changes that are remembered */
+#define NCCLSVC_LATENESS_BINS 28  /* of a histogram of lateness */
 
 /* The full status of an ended task. `missing` holds the first of missing_count ranks. For a
  * MISMATCH, this is the one rank that differs from all others, if there is one: rank_b. For a
@@ -339,7 +340,7 @@ typedef struct ncclsvc_member_info {
 	uint32_t elsewhere;  /* 1 + the other node that knows more; 0: none */
 	uint32_t transport;  /* ncclsvc_transport, of a GPU's memory; the host's: 0 */
 	uint32_t request;    /* ncclsvc_member_request: what it waits for, on its own node */
-	uint32_t request_ms; /* for how long, a day at most */
+	uint32_t request_ms; /* for how long */
 } ncclsvc_member_info;
 
 typedef struct ncclsvc_task_info {
@@ -369,6 +370,50 @@ typedef struct ncclsvc_task_info {
 	char label[NCCLSVC_LABEL_BYTES]; /* set with ncclsvc_plan_label, if it is planned; empty:
 					    none */
 } ncclsvc_task_info;
+
+/* X(name, value, "name"): what moves an operation's data */
+#define NCCLSVC_OPERATION_TRANSPORTS(X)                                                            \
+	X(NCCLSVC_OPERATION_HOST, 1, "host")	 /* the daemon's threads */                        \
+	X(NCCLSVC_OPERATION_NODES, 2, "nodes")	 /* host memory: the daemons of several nodes */   \
+	X(NCCLSVC_OPERATION_NCCL, 3, "nccl")	 /* NCCL in the GPUs' workers */                   \
+	X(NCCLSVC_OPERATION_STAGED, 4, "staged") /* a GPU's memory, through pinned host memory */  \
+	X(NCCLSVC_OPERATION_KERNEL, 5, "kernel") /* a kernel on the trainer's GPU */
+
+#define NCCLSVC_ENUM4(name, value, ...) name = (value),
+typedef enum ncclsvc_operation_transport {
+	NCCLSVC_OPERATION_TRANSPORTS(NCCLSVC_ENUM4)
+} ncclsvc_operation_transport;
+#undef NCCLSVC_ENUM4
+
+/* An operation that the daemon's flight recorder has: one of a session's last, or one that is
+ * pending. Times are CLOCK_MONOTONIC of the daemon's host; 0: it has not come so far, or that is
+ * not known. */
+typedef struct ncclsvc_operation_info {
+	uint64_t comm;
+	uint64_t seq;	     /* as in ncclsvc_task_info */
+	uint64_t collective; /* number of a collective among its rank's, which is the same on all
+				ranks, mod 2^32 */
+	uint64_t count, bytes;
+	uint64_t submitted_ns;
+	uint64_t matched_ns; /* all ranks, or the peer, had submitted it */
+	uint64_t started_ns; /* of a kernel: it was first seen to wait for other ranks */
+	uint64_t done_ns;    /* of a kernel that has ended well: not known */
+	int32_t result;	     /* ncclsvc_result; IN_PROGRESS: it is pending */
+	uint8_t op, type;
+	uint8_t state;	   /* ncclsvc_state */
+	uint8_t transport; /* ncclsvc_operation_transport; 0: not known */
+	int32_t rank, peer, pid;
+	uint32_t session, epoch, nranks;
+	uint32_t uid;	/* its process's user */
+	uint32_t graph; /* as in ncclsvc_task_info, as the next */
+	uint32_t kernel;
+	uint32_t ended; /* 1: its session has ended */
+	char comm_label[NCCLSVC_NAME_BYTES];
+	char label[NCCLSVC_LABEL_BYTES];
+	uint32_t wrapped; /* 1: its session has had more operations than the daemon keeps */
+	uint32_t reserved;
+	uint64_t comm_key; /* of the communicator, the same on all nodes */
+} ncclsvc_operation_info;
 
 typedef struct ncclsvc_region_info {
 	uint32_t session, region;
@@ -512,9 +557,36 @@ typedef struct ncclsvc_failure_info {
 	int32_t ended_pids[NCCLSVC_FAILURE_RANKS];
 	uint32_t reserved;
 	char label[NCCLSVC_NAME_BYTES]; /* the communicator's */
-	char host[64];			/* node's, or this one's */
+	char host[64];			/* the node's; empty: this node is alone */
+	char job[NCCLSVC_JOB_BYTES];	/* as in ncclsvc_comm_info */
 	char text[NCCLSVC_FAILURE_BYTES];
 } ncclsvc_failure_info;
+
+/* How long after the first rank a rank of the asked node came to its communicator's collectives, in
+ * the last 30 to 60 seconds. A rank comes when its task has its turn; on GPUs, when it has been
+ * submitted and has its turn, whatever its stream does. Operations in kernels (peer_bytes) are not
+ * among these operations: the daemon looks at the kernels 40 times a second, and counts looks.
+ * Where no rank was late by 1 us, and no kernel was looked at, there is no record. */
+typedef struct ncclsvc_lateness_info {
+	uint64_t comm;
+	int32_t rank, pid;
+	uint32_t session, epoch;
+	uint32_t node;	       /* the asked one; 0 if it is alone */
+	uint32_t nranks;       /* of the communicator */
+	uint32_t operations;   /* collectives that the rank came to, from the first late one on */
+	uint32_t last;	       /* of these: it came alone, after all other ranks */
+	uint32_t kinds;	       /* bits: 1 << ncclsvc_op, of those to which a rank was late */
+	uint32_t looks;	       /* at the communicator's kernels; 0: it has none */
+	uint32_t looks_waited; /* of these: a kernel of a collective waited for a rank */
+	uint32_t looks_late;   /* of these: for this rank, which had not begun */
+	/* The median and the 99th percentile are means of the histogram's bin that they are in. */
+	uint64_t sum_ns, median_ns, p99_ns, max_ns;
+	uint64_t interval_ns; /* mean time between collectives */
+	uint64_t age_ns;      /* since a rank was late */
+	/* Operations by lateness: less than 1 us; 1 us; 2 or 3 us; 4 to 7 us; ... ; 2^26 us and
+	 * more */
+	uint32_t histogram[NCCLSVC_LATENESS_BINS];
+} ncclsvc_lateness_info;
 
 typedef struct ncclsvc_daemon_info {
 	char version[NCCLSVC_NAME_BYTES];

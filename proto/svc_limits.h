@@ -7,11 +7,12 @@
 #define SVC_PROTOCOL_MIN 1
 #define SVC_PROTOCOL_MAX 3
 
-#define SVC_MESSAGE_MAX	     512   /* header included; every message is one small datagram */
-#define SVC_LIST_MESSAGE_MAX 32768 /* for the reply to LIST */
-#define SVC_HALF	     64 /* bytes of a record or status that most tasks need: a cache line */
-#define SVC_FDS_MAX	     4	/* in one message */
-#define SVC_TEXT_BYTES	     256 /* a sentence in an error, NUL included */
+#define SVC_MESSAGE_MAX	      512   /* header included; every message is one small datagram */
+#define SVC_LIST_MESSAGE_MAX  32768 /* for the reply to LIST */
+#define SVC_HALF	      64 /* bytes of a record or status that most tasks need: a cache line */
+#define SVC_FDS_MAX	      4	 /* in one message */
+#define SVC_TEXT_BYTES	      256 /* a sentence in an error, NUL included */
+#define SVC_DESCRIPTION_BYTES 256 /* what a member says about an agreement word of its own */
 
 #define SVC_RING_MIN	 16 /* entries; always a power of two */
 #define SVC_RING_DEFAULT 1024
@@ -34,6 +35,8 @@
 #define SVC_GROUP_TASKS		4096   /* tasks per task group */
 #define SVC_PLAN_TASKS		65536  /* per member's plan; the same limit for groups */
 #define SVC_USER_PLAN_TASKS	262144 /* tasks and groups in all plans of a user */
+#define SVC_USER_RECORDINGS	128    /* recordings of a user's ended sessions */
+#define SVC_RECORDINGS_MAX	512    /* recordings of all ended sessions */
 #define SVC_REGION_MAX		(UINT64_C(1) << 46)
 
 #define SVC_TIMEOUT_MAX_NS (UINT64_C(1) << 62)

@@ -81,6 +81,7 @@ enum svc_opcode {
 	SVC_TRIGGER_DEL = 29, /* from version 2 */
 	SVC_ABORT = 30,	      /* from version 2 */
 	SVC_IDENTIFY = 31,    /* from version 3 */
+	SVC_DESCRIBE = 32,    /* from version 3 */
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,

@@ -9,16 +9,18 @@
 #include "svc_limits.h"
 
 enum svc_list_what {
-	SVC_LIST_SESSIONS = 1,	 /* ncclsvc_session_info */
-	SVC_LIST_COMMS = 2,	 /* ncclsvc_comm_info */
-	SVC_LIST_MEMBERS = 3,	 /* ncclsvc_member_info */
-	SVC_LIST_TASKS = 4,	 /* ncclsvc_task_info */
-	SVC_LIST_REGIONS = 5,	 /* ncclsvc_region_info */
-	SVC_LIST_DEVICES = 6,	 /* ncclsvc_device_info */
-	SVC_LIST_PLANS = 7,	 /* ncclsvc_plan_info */
-	SVC_LIST_PLAN_TASKS = 8, /* ncclsvc_plan_task_info */
-	SVC_LIST_NODES = 9,	 /* ncclsvc_node_info; empty: this node is alone */
-	SVC_LIST_FAILURES = 10,	 /* ncclsvc_failure_info, from the number `from` on */
+	SVC_LIST_SESSIONS = 1,	  /* ncclsvc_session_info */
+	SVC_LIST_COMMS = 2,	  /* ncclsvc_comm_info */
+	SVC_LIST_MEMBERS = 3,	  /* ncclsvc_member_info */
+	SVC_LIST_TASKS = 4,	  /* ncclsvc_task_info */
+	SVC_LIST_REGIONS = 5,	  /* ncclsvc_region_info */
+	SVC_LIST_DEVICES = 6,	  /* ncclsvc_device_info */
+	SVC_LIST_PLANS = 7,	  /* ncclsvc_plan_info */
+	SVC_LIST_PLAN_TASKS = 8,  /* ncclsvc_plan_task_info */
+	SVC_LIST_NODES = 9,	  /* ncclsvc_node_info; empty: this node is alone */
+	SVC_LIST_FAILURES = 10,	  /* ncclsvc_failure_info, from the number `from` on */
+	SVC_LIST_OPERATIONS = 11, /* ncclsvc_operation_info */
+	SVC_LIST_LATENESS = 12, /* ncclsvc_lateness_info, of communicators that the asker may end */
 };
 
 struct svc_list {

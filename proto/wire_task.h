@@ -44,10 +44,31 @@ enum svc_record_flags {
 
 /* An agreement word whose four highest bits are set means that this member takes part, but refuses.
  * Then the operation does not run, and all members learn who refused, and why: the low 8 bits are
- * the negated result, the next 8 an ncclsvc_refusal (task.h packs them). From version 2; in version
+ * the negated result, the next 8 an ncclsvc_refusal (task.h packs them). The other 44 are not 0 if
+ * the member has said more about this word, in a sentence (SVC_DESCRIBE). From version 2; in version
  * 1, and for members that give no reason, all bits are set. */
 #define SVC_AGREEMENT_REFUSES (UINT64_C(0xf) << 60)
+#define SVC_AGREEMENT_SAYS    (UINT64_C(0xfffffffffff) << 16)
 #define SVC_AGREEMENT_REFUSED UINT64_MAX
+
+/* The words of lists of tensors: 4 bits say what the member submits, 60 stand for what all must
+ * have in common beside that: types and shapes. The daemon only compares words. */
+#define AGREED_DIGEST_BITS 60
+
+enum agreed {
+	AGREED_STATIC = 1,
+	AGREED_SHAPES, /* shapes are on their way */
+	AGREED_AHEAD,  /* what they announced */
+	AGREED_ALL_REDUCE,
+	AGREED_ALL_GATHER,
+	AGREED_REDUCE_SCATTER,
+	AGREED_PLANNED, /* shapes of a planned list are on their way; of which one */
+};
+
+static inline enum agreed agreed_of(uint64_t word)
+{
+	return (enum agreed)(word >> AGREED_DIGEST_BITS);
+}
 
 struct svc_record {
 	uint64_t number; /* ring: the task's number, counted from 1, stored last. Socket: any */
@@ -96,6 +117,26 @@ struct svc_cancel {
 
 struct svc_cancel_reply {
 	uint64_t cancelled; /* number of tasks ended */
+};
+
+/* Members compare agreement words, which say that something differs, and not what. After a failure,
+ * they tell each other: the daemon keeps what this member says about a word of its own, for the
+ * members of this epoch (of late: 32 descriptions), and answers with what the peer has said about
+ * one of its words. Only the members know what a description means. From version 3. */
+struct svc_describe {
+	uint32_t comm;
+	uint32_t epoch;
+	uint64_t about; /* 0: says nothing */
+	int32_t peer;	/* -1: asks nothing */
+	uint32_t reserved;
+	uint64_t peer_about;
+	uint8_t text[SVC_DESCRIPTION_BYTES];
+};
+
+struct svc_describe_reply {
+	uint32_t known; /* 1: here it is; 0: it may come yet, perhaps from another node */
+	uint32_t reserved;
+	uint8_t text[SVC_DESCRIPTION_BYTES];
 };
 
 #endif

@@ -123,7 +123,10 @@ LIST(ncclsvc_list_members, SVC_LIST_MEMBERS, ncclsvc_member_info, )
 LIST(ncclsvc_list_tasks, SVC_LIST_TASKS, ncclsvc_task_info, TEXT(label))
 LIST(ncclsvc_list_regions, SVC_LIST_REGIONS, ncclsvc_region_info, )
 LIST(ncclsvc_list_devices, SVC_LIST_DEVICES, ncclsvc_device_info, TEXT(name) TEXT(text))
+LIST(ncclsvc_list_operations, SVC_LIST_OPERATIONS, ncclsvc_operation_info,
+     TEXT(comm_label) TEXT(label))
 LIST(ncclsvc_list_nodes, SVC_LIST_NODES, ncclsvc_node_info, TEXT(host) TEXT(address))
+LIST(ncclsvc_list_lateness, SVC_LIST_LATENESS, ncclsvc_lateness_info, )
 LIST(ncclsvc_list_plans, SVC_LIST_PLANS, ncclsvc_plan_info, )
 LIST(ncclsvc_list_plan_tasks, SVC_LIST_PLAN_TASKS, ncclsvc_plan_task_info, TEXT(label))
 
@@ -143,7 +146,7 @@ ncclsvc_result ncclsvc_list_failures(ncclsvc_session *s, uint64_t from, ncclsvc_
 {
 	ncclsvc_result r = get_list(s, SVC_LIST_FAILURES, from, sizeof(**list), (void **)list, n);
 	for (ncclsvc_failure_info *x = r ? NULL : *list; x && x < *list + *n; x++) {
-		TEXT(label) TEXT(host) TEXT(text)
+		TEXT(label) TEXT(host) TEXT(job) TEXT(text)
 	}
 	return r;
 }

@@ -122,14 +122,19 @@ static unsigned parts(enum ctl_command command)
 	case CTL_STATUS:
 		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_DEVICES | SNAPSHOT_NODES;
 	case CTL_DEVICES:
-		return SNAPSHOT_DEVICES;
+		return SNAPSHOT_SESSIONS | SNAPSHOT_DEVICES;
 	case CTL_WHY:
 		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_TASKS |
-		       SNAPSHOT_DEVICES | SNAPSHOT_PLANS | SNAPSHOT_NODES | SNAPSHOT_MERGED;
+		       SNAPSHOT_DEVICES | SNAPSHOT_PLANS | SNAPSHOT_NODES | SNAPSHOT_LATENESS |
+		       SNAPSHOT_MERGED;
+	case CTL_LATENESS:
+		return SNAPSHOT_COMMS | SNAPSHOT_NODES | SNAPSHOT_LATENESS;
 	case CTL_PLAN:
 		return SNAPSHOT_COMMS | SNAPSHOT_PLANS;
 	case CTL_FAILURES:
 		return SNAPSHOT_FAILURES;
+	case CTL_DUMP:
+		return SNAPSHOT_MEMBERS | SNAPSHOT_OPERATIONS;
 	default:
 		return 0;
 	}
@@ -143,6 +148,13 @@ static void now(char *text, size_t size)
 	gmtime_r(&t.tv_sec, &tm);
 	size_t n = strftime(text, size, "%Y-%m-%dT%H:%M:%S", &tm);
 	snprintf(text + n, size - n, ".%03ldZ", t.tv_nsec / 1000000);
+}
+
+static uint64_t monotonic_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
 static const struct process *look(int32_t pid, bool closely, void *processes)
@@ -164,12 +176,11 @@ static bool pids_are_ours(const struct snapshot *s)
 static enum ctl_exit show_why(const struct view *v)
 {
 	struct why_report report;
-	struct processes processes = {0};
 	struct why_input in = {
 		.s = v->s,
 		.after_ns = v->args->after_ns,
-		.look = pids_are_ours(v->s) ? look : NULL,
-		.arg = &processes,
+		.look = v->look,
+		.arg = v->look_arg,
 	};
 	why_analyse(&in, &report);
 	enum ctl_exit code = report.n				 ? EXIT_STUCK
@@ -177,11 +188,10 @@ static enum ctl_exit show_why(const struct view *v)
 								 : EXIT_GOOD;
 	view_why(v, &report);
 	why_free(&report);
-	processes_free(&processes);
 	return code;
 }
 
-static enum ctl_exit show(const struct view *v)
+static enum ctl_exit show_part(const struct view *v)
 {
 	switch (v->args->command) {
 	case CTL_STATUS:
@@ -205,12 +215,33 @@ static enum ctl_exit show(const struct view *v)
 	case CTL_PLAN:
 		view_plan(v);
 		return EXIT_GOOD;
+	case CTL_LATENESS:
+		view_lateness(v);
+		return EXIT_GOOD;
 	case CTL_FAILURES:
 		view_failures(v);
+		return EXIT_GOOD;
+	case CTL_DUMP:
+		if (v->args->pytorch)
+			return view_dump_pytorch(v) ? EXIT_GOOD : EXIT_ERROR;
+		view_dump(v);
 		return EXIT_GOOD;
 	default:
 		return show_why(v);
 	}
+}
+
+static enum ctl_exit show(struct view *v)
+{
+	char host[65] = "";
+	struct processes processes = {0};
+	gethostname(host, sizeof(host) - 1);
+	v->host = host;
+	v->look = pids_are_ours(v->s) ? look : NULL;
+	v->look_arg = &processes;
+	enum ctl_exit code = show_part(v);
+	processes_free(&processes);
+	return code;
 }
 
 static enum ctl_exit finish(struct text *out, enum ctl_exit code)
@@ -226,7 +257,7 @@ static enum ctl_exit finish(struct text *out, enum ctl_exit code)
 
 static enum ctl_exit show_once(struct program *p)
 {
-	char time[40], host[65] = "";
+	char time[40];
 	struct snapshot s;
 	struct text out = TEXT_INIT(STDOUT_FILENO);
 	deadline_start(p->args.timeout_ns, p->args.socket);
@@ -238,8 +269,13 @@ static enum ctl_exit show_once(struct program *p)
 	if (result != NCCLSVC_OK)
 		return complain(result);
 	now(time, sizeof(time));
-	gethostname(host, sizeof(host) - 1);
-	struct view v = {&p->args, &s, &out, time, screen_colour(), screen_width(), host};
+	struct view v = {.args = &p->args,
+			 .s = &s,
+			 .out = &out,
+			 .time = time,
+			 .monotonic_ns = monotonic_ns(),
+			 .colour = screen_colour(),
+			 .width = screen_width()};
 	code = show(&v);
 	snapshot_free(&s);
 	return finish(&out, code);
@@ -269,7 +305,7 @@ static enum ctl_exit unreachable_frame(const struct view *v, ncclsvc_result resu
 
 static enum ctl_exit watch_frame(struct program *p, struct text *frame)
 {
-	char time[40], host[65] = "";
+	char time[40];
 	struct snapshot s = {0};
 	enum ctl_exit code;
 	deadline_start(p->args.timeout_ns, p->args.socket);
@@ -278,8 +314,13 @@ static enum ctl_exit watch_frame(struct program *p, struct text *frame)
 		result = snapshot_take(p->session, parts(p->args.command), p->args.node, &s);
 	deadline_stop();
 	now(time, sizeof(time));
-	gethostname(host, sizeof(host) - 1);
-	struct view v = {&p->args, &s, frame, time, screen_colour(), screen_width(), host};
+	struct view v = {.args = &p->args,
+			 .s = &s,
+			 .out = frame,
+			 .time = time,
+			 .monotonic_ns = monotonic_ns(),
+			 .colour = screen_colour(),
+			 .width = screen_width()};
 	title(&v);
 	if (result == NCCLSVC_OK) {
 		code = show(&v);

@@ -12,7 +12,7 @@ _ncclsvc_ctl()
 {
 	local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
 	local globals="--socket --json --timeout --help --version"
-	local shown="status sessions comms tasks memory devices plan why"
+	local shown="status sessions comms tasks memory devices plan lateness why"
 	local command="" watched="" target="" words="" i
 	local -a socket=()
 	COMPREPLY=()
@@ -24,7 +24,7 @@ _ncclsvc_ctl()
 			((i++))
 			;;
 		--timeout | --node | --comm | --job | --rank | --pid | --state | --stuck | --limit | --sort | --after | --since | \
-			--interval | --count | -n | --world | --local-size | --data | --horizontal | --pipeline)
+			--interval | --count | -n | --world | --local-size | --data | --horizontal | --pipeline | --pytorch)
 			((i++))
 			;;
 		-*) ;;
@@ -41,7 +41,7 @@ _ncclsvc_ctl()
 	done
 
 	case $previous in
-	--socket)
+	--socket | --pytorch)
 		mapfile -t COMPREPLY < <(compgen -f -- "$current")
 		return
 		;;
@@ -53,7 +53,7 @@ _ncclsvc_ctl()
 		--world | --local-size | --data | --horizontal | --pipeline) return ;;
 	*)
 		case $command in
-		"") words="$shown failures doctor groups cancel watch version help $globals" ;;
+		"") words="$shown failures doctor groups dump cancel watch version help $globals" ;;
 		cancel)
 			case $target in
 			"") words="task comm session $globals" ;;
@@ -74,10 +74,12 @@ _ncclsvc_ctl()
 		comms) words+=" --node --all --members --comm --job" ;;
 		sessions) words+=" --node --job" ;;
 		devices) words+=" --node" ;;
+		lateness) words+=" --comm" ;;
 		memory) words+=" --node --pid" ;;
 		plan) words+=" --node --comm --rank" ;;
 		why) words+=" --node --after --lines" ;;
 		failures) words+=" --node --since --follow --comm --job" ;;
+		dump) words+=" --comm --rank --pid --pytorch" ;;
 		groups) words+=" --world --local-size --data --horizontal --pipeline --rank" ;;
 		esac
 		;;

@@ -485,6 +485,16 @@ ncclsvc_result ncclsvc_list_nodes(ncclsvc_session *session, ncclsvc_node_info **
  * daemon is too old to keep any. */
 ncclsvc_result ncclsvc_list_failures(ncclsvc_session *session, uint64_t from,
 				     ncclsvc_failure_info **list, size_t *n);
+/* The daemon's flight recorder: what is pending, and the last 2,047 operations of each session of
+ * this user, also of sessions that have ended; on the socket for administration, of all users'. An
+ * operation that ends while the list is read can be in it twice: pending, then ended. Operations in
+ * kernels are taken from memory that their processes write: when they ended is not known. */
+ncclsvc_result ncclsvc_list_operations(ncclsvc_session *session, ncclsvc_operation_info **list,
+				       size_t *n);
+/* How late this node's ranks come to the collectives of the caller's communicators; on the socket
+ * for administration, of all. */
+ncclsvc_result ncclsvc_list_lateness(ncclsvc_session *session, ncclsvc_lateness_info **list,
+				     size_t *n);
 void ncclsvc_list_free(void *list);
 /* From now on the session's lists are those of that node of the cluster, which the session's own
  * daemon asks; -1: of its own daemon again, as at first. Numbers in them (communicators, sessions,

@@ -6,6 +6,7 @@
  * 2n + all  the dimensions themselves 3  bytes of the aggregated buffer
  *
  * The sender is another process: nothing of it is believed. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -121,8 +122,11 @@ ncclsvc_result announce_allowed(const struct list *l, const struct list *allowed
 		if (t->ndims != a->ndims)
 			return not_allowed("number of dimensions", i, t->ndims, a->ndims);
 		for (int k = 0; k < t->ndims; k++)
-			if (a->dims[k] >= 0 && t->dims[k] != a->dims[k])
-				return not_allowed("a dimension", i, t->dims[k], a->dims[k]);
+			if (a->dims[k] >= 0 && t->dims[k] != a->dims[k]) {
+				char what[24];
+				snprintf(what, sizeof(what), "dimension %d", k);
+				return not_allowed(what, i, t->dims[k], a->dims[k]);
+			}
 	}
 	return NCCLSVC_OK;
 }

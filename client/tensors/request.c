@@ -116,13 +116,15 @@ static uint64_t refusal_word(const struct ncclsvc_request *r)
 	session_lock(s);
 	const bool reasons = s->connection->version >= 2;
 	session_unlock(s);
-	return reasons ? svc_refusal(r->result, r->refusal) : SVC_AGREEMENT_REFUSED;
+	if (!reasons)
+		return SVC_AGREEMENT_REFUSED;
+	return refusal_describe(r->lists, svc_refusal(r->result, r->refusal), r->why.text);
 }
 
 void request_fail(struct ncclsvc_request *r, ncclsvc_result result)
 {
 	set_result(r, result);
-	const uint64_t word = refusal_word(r);
+	const uint64_t word = r->owes_ahead || r->owes_data ? refusal_word(r) : 0;
 	r->redop = NCCLSVC_SUM; /* the caller's reduction may be unknown */
 	r->has_ahead = r->has_data = false;
 	if (r->owes_ahead)
@@ -178,7 +180,7 @@ static ncclsvc_result look(struct ncclsvc_request *r)
 		if (result == NCCLSVC_LIMIT)
 			check_turn(r, task);
 		if (result)
-			request_fail(r, agreement_explain(r->lists->session, task, result));
+			request_fail(r, r->result ? result : agreement_explain(r, task, result));
 	}
 	return NCCLSVC_OK;
 }

@@ -4,6 +4,7 @@
  *   layout.c, partition.c   pure arithmetic
  *   list.c                  a caller's list, checked and copied
  *   agree.c                 the words that members compare, and what it means if they differ
+ *   describe.c              what members tell each other after a failure
  *   announce.c              types and shapes on their way to the receiver
  *   context.c, copy.c       buffers, and copies to and from them
  *   request.c               an operation under way; point_to_point.c, collective.c: its steps
@@ -15,9 +16,11 @@
 #include "base/error.h"
 #include "core/comm.h"
 #include "proto/spin.h"
+#include "proto/wire.h"
 
 struct CUevent_st;
 struct CUstream_st;
+struct ncclsvc_request;
 
 /* ---- list.c ---- */
 
@@ -57,20 +60,25 @@ uint64_t digest_tensors(const ncclsvc_tensor *tensors, size_t n);
 
 /* ---- agree.c ---- */
 
-enum agreed {
-	AGREED_STATIC = 1,
-	AGREED_SHAPES, /* shapes are being sent */
-	AGREED_AHEAD,  /* the data that was announced */
-	AGREED_ALL_REDUCE,
-	AGREED_ALL_GATHER,
-	AGREED_REDUCE_SCATTER,
-	AGREED_PLANNED, /* shapes of a planned list are being sent; identifies the list */
-};
-
-/* Never 0, and never a refusal (SVC_AGREEMENT_REFUSES). */
+/* Never 0, never a refusal (SVC_AGREEMENT_REFUSES). */
 uint64_t agreement(enum agreed what, uint64_t digest);
-/* If the task failed for this reason, explains it in the sentence. Returns result. */
-ncclsvc_result agreement_explain(ncclsvc_session *s, ncclsvc_task task, ncclsvc_result result);
+/* If a refusal or a difference was why the task failed, asks the other members for more about it,
+ * and sets the error. Returns result. */
+ncclsvc_result agreement_explain(struct ncclsvc_request *r, ncclsvc_task task,
+				 ncclsvc_result result);
+
+/* ---- describe.c: the slow path, after a failure ---- */
+
+/* Says the sentence (up to 200 bytes of it) about a refusal, and returns the word that refuses. */
+uint64_t refusal_describe(ncclsvc_tensors *lists, uint64_t word, const char *sentence);
+/* What the member that has refused has said: a string; empty if nothing comes. */
+void refusal_read(ncclsvc_tensors *lists, const ncclsvc_status *st,
+		  char text[SVC_DESCRIPTION_BYTES]);
+/* The two ranks of the status have lists that differ, and this member's is one like rank_a's or
+ * rank_b's: finds the first difference, together with the other ranks. False: it did not come out
+ * in time. */
+bool lists_compare(ncclsvc_tensors *lists, const struct list *list, uint64_t word,
+		   const ncclsvc_status *st, char *text, size_t size);
 
 /* ---- announce.c ---- */
 
@@ -117,8 +125,9 @@ struct ncclsvc_tensors {
 	struct list_stream stream; /* for copies: stream of the request that makes progress */
 	struct spin spin;	   /* for waits for copies */
 	uint64_t copied;
-	bool allocating; /* a receiver's allocate is running */
-	uint32_t missed; /* the communicator's epoch in which a list missed its turn; 0: none */
+	bool allocating;  /* a receiver's allocate is running */
+	uint32_t missed;  /* the communicator's epoch in which a list missed its turn; 0: none */
+	uint32_t unheard; /* the epoch in which a peer has said nothing about a failure; 0: none */
 };
 
 static inline bool on_gpu(const ncclsvc_tensors *lists)

@@ -18,6 +18,7 @@
 #define OTHERS_RESERVE	 (UINT64_C(16) << 20) /* and for users who hold less */
 #define SESSION_BYTES	 4096		      /* approximate size of a session, without a ring */
 #define RANK_BYTES	 512		      /* approximate size of a communicator's rank */
+#define RECORDING_BYTES	 (384 * 1024)	      /* at most, of an ended session's recording */
 #define MAPPINGS_RESERVE 8192
 #define FDS_RESERVE	 64
 #define MAX_MAP_COUNT	 65530 /* the kernel's default */
@@ -68,6 +69,9 @@ static struct limit limit_of(const struct accounts *all, enum share share)
 	case SHARE_QUEUE_BYTES:
 		return (struct limit){"bytes of unread replies", NULL, NULL, SVC_USER_QUEUE_BYTES,
 				      UINT64_MAX};
+	case SHARE_RECORDINGS:
+		return (struct limit){"recordings of ended sessions", NULL, NULL,
+				      SVC_USER_RECORDINGS, SVC_RECORDINGS_MAX};
 	case SHARE_LENT:
 	case SHARES:
 		break;
@@ -266,7 +270,7 @@ static uint64_t memory_of(const struct account *a)
 {
 	return a->held[SHARE_REGION_BYTES] + a->held[SHARE_RING_BYTES] +
 	       a->held[SHARE_QUEUE_BYTES] + a->held[SHARE_SESSIONS] * SESSION_BYTES +
-	       a->held[SHARE_RANKS] * RANK_BYTES;
+	       a->held[SHARE_RANKS] * RANK_BYTES + a->held[SHARE_RECORDINGS] * RECORDING_BYTES;
 }
 
 bool account_memory_left(const struct account *a, uint64_t bytes)

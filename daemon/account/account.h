@@ -31,6 +31,7 @@ enum share {
 	SHARE_REGION_BYTES,
 	SHARE_RING_BYTES,
 	SHARE_QUEUE_BYTES, /* unread replies in sessions' queues */
+	SHARE_RECORDINGS,  /* recordings of ended sessions */
 	SHARE_LENT,	   /* bytes lent by GPU 0; the following shares are the other GPUs' */
 	SHARES = SHARE_LENT + ACCOUNT_GPUS
 };

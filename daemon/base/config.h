@@ -55,7 +55,9 @@ struct config {
 	int transport;			       /* enum config_transport */
 	uint64_t staging_bytes;		       /* per GPU */
 	int64_t peer_bytes; /* largest operation in the members' kernels; 0: none, -1: auto */
-	int world_data;	    /* 0: the ranks that the other two dimensions leave */
+	char dump_dir[256]; /* empty: none */
+	int dump_max_files;
+	int world_data; /* 0: the ranks that the other two dimensions leave */
 	int world_horizontal, world_pipeline;
 	int cluster_bootstrap;	    /* enum config_bootstrap */
 	char cluster_interface[64]; /* name or address; empty: choose */

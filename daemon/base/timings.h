@@ -13,12 +13,9 @@
 
 /* ---- Failing tasks, ending epochs, releasing streams, in the order in which they happen ---- */
 /* A node waits this long for another daemon's answer: its vote on an operation that this node wants
- * to fail, or a late member's commit, SPLIT or JOIN. Then the epoch (or the request) ends with
- * TIMEOUT, and the silent node is named. */
+ * to fail, or whose records differ here, or a late member's commit, SPLIT or JOIN. Then the epoch
+ * (or the request) ends with TIMEOUT, and the silent node is named. */
 #define NODE_ANSWER_NS		 UINT64_C(3000000000)
-/* A node whose members' records differ waits for the other nodes' members to post theirs: only all
- * records tell which rank is the odd one out. Then the collective fails with what is known. */
-#define MISMATCH_WAIT_NS	 UINT64_C(5000000000)
 /* After the loss of a node, the new rendezvous of its communicators waits for each living node to
  * register its members of the epochs that run. Then it handles JOINs without. */
 #define NODES_REGISTER_NS	 UINT64_C(3000000000)
@@ -81,6 +78,17 @@
 #define WATCHER_LOOK_NS	  UINT64_C(1000000000)
 #define WATCHER_ANSWER_NS UINT64_C(10000000000)
 #define WATCHER_AGAIN_NS  UINT64_C(60000000000)
+
+/* A process that was told of a failure, has completed no operation since, and ends within this time
+ * ends because of the failure. Epochs of several communicators that end TOGETHER for one rank end
+ * for one reason. What follows from a failure is gathered for a message in the log. */
+#define FAILURE_FOLLOWS_NS  UINT64_C(60000000000)
+#define FAILURE_TOGETHER_NS UINT64_C(2000000000)
+#define FAILURE_GATHER_NS   UINT64_C(1000000000)
+/* A dump of a failed communicator waits so long for the operations that the failure ends. The next
+ * one of the same communicator is written after AGAIN at the earliest. */
+#define DUMP_AFTER_NS	    UINT64_C(100000000)
+#define DUMP_AGAIN_NS	    UINT64_C(5000000000)
 
 /* ---- Everywhere ---- */
 /* An idle thread that waits for an event without notification checks again after this interval. */
@@ -219,5 +227,7 @@
 /* MPI_Finalize waits for daemons that continue, so it must return within this time. Then the daemon
  * exits. */
 #define MPI_FINISH_SECONDS  3
+/* How late ranks come is summed up for so long. The present and the last sums are shown. */
+#define LATENESS_HALF_NS    UINT64_C(30000000000)
 
 #endif

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "account/lateness.h"
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
@@ -24,6 +25,8 @@
 #include "gpu/nccl_comm.h"
 #include "names.h"
 #include "peer/peer.h"
+#include "record/dump.h"
+#include "record/record.h"
 #include "remote.h"
 #include "report.h"
 
@@ -178,7 +181,9 @@ void comm_forget(struct comms *s, struct communicator *m)
 	free(m->members);
 	free(m->split);
 	free(m->progress);
+	free(m->lateness);
 	free(m->pending);
+	free(m->descriptions);
 	free(m->starts[0]);
 	free(m->starts[1]);
 	remote_forget_unexpected(m);
@@ -422,11 +427,13 @@ static void start_epoch(struct comms *s, struct communicator *m)
 {
 	struct epoch_member *members = calloc(m->nranks, sizeof(*members));
 	struct member_progress *progress = calloc(m->nranks, sizeof(*progress));
+	struct comm_lateness *lateness = lateness_create(m->nranks);
 	struct control_start *start = m->start;
 	const bool over = m->start_is_over;
-	if (!members || !progress) {
+	if (!members || !progress || !lateness) {
 		free(members);
 		free(progress);
+		free(lateness);
 		comm_fail_joins(s, m, NCCLSVC_NO_MEMORY, -1,
 				"the daemon has no memory for an epoch");
 		return;
@@ -439,7 +446,9 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	m->split_round = m->plan_round = 0;
 	m->split_lost = m->plan_lost = false;
 	m->progress = progress;
+	m->lateness = lateness;
 	int32_t vanished = fill_members(s, m, members);
+	comm_record_members(m, transport_of(s, m), members);
 	if (vanished < 0)
 		peer_begin(m);
 	if (m->peer)
@@ -455,6 +464,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	cmd.epoch_start.members = members;
 	cmd.epoch_start.progress = progress;
 	cmd.epoch_start.pending = m->pending;
+	cmd.epoch_start.lateness = lateness;
 	cmd.epoch_start.transport = transport_of(s, m);
 	cmd.epoch_start.comm_slot = m->nccl_comm ? m->nccl_comm->slot : 0;
 	cmd.epoch_start.internode_id = m->remote ? start->internode_id : 0;
@@ -486,8 +496,10 @@ void comm_epoch_gone(struct comms *s, uint32_t slot)
 	struct communicator *m = s->comm_by_slot[slot];
 	comm_event(m, NCCLSVC_CAUSE_RELEASED);
 	free(m->progress);
+	free(m->lateness);
 	free(m->pending);
 	m->progress = NULL;
+	m->lateness = NULL;
 	m->pending = NULL;
 	nccl_comm_release(&m->nccl_comm);
 	comm_try_start(s, m);
@@ -533,7 +545,10 @@ void comm_end_epoch(struct communicator *m, ncclsvc_epoch_cause cause, const ncc
 		    int32_t rank)
 {
 	const uint32_t node = lost_node(why);
+	const bool failure = recorder_dump_wanted(m, why);
 	comm_event_for(m, cause, why);
+	if (failure)
+		recorder_dump_for(m, why);
 	comm_split_failed(m, why->result, rank);
 	plan_commit_failed(m, why->result, rank);
 	for (uint32_t k = 0; k < m->nranks; k++) {

@@ -24,8 +24,10 @@ struct comms {
 	struct sessions *sessions;
 	struct gpus *gpus;
 	struct memory *memory;
-	struct coord coord; /* this node's part in decisions for all nodes */
-	uv_async_t own;	    /* messages from this node to itself */
+	struct recorder *recorder; /* NULL: nothing is recorded */
+	unsigned dumps;		   /* that are being written */
+	struct coord coord;	   /* this node's part in decisions for all nodes */
+	uv_async_t own;		   /* messages from this node to itself */
 	struct own_message *own_messages;
 	struct cluster *cluster;    /* connections to the other nodes; NULL: this node is alone */
 	struct communicator *comms; /* by id */

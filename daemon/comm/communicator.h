@@ -10,6 +10,7 @@
 #include "epoch.h"
 #include "session/client.h"
 
+struct comm_lateness;
 struct member_pending;
 struct member_progress;
 struct unexpected_message;
@@ -78,14 +79,17 @@ struct communicator {
 	uint32_t nranks, epoch;
 	uint64_t failure; /* the last, since the epoch began: failures/; 0: none */
 	uint64_t failure_ns;
+	struct descriptions *descriptions; /* describe.c; NULL: nobody has said anything */
 	struct epoch_life life;
 	struct member *members; /* [nranks] */
 	uint32_t joining, occupied;
 	struct refusal refused; /* the last one in this attempt to join */
+	uint64_t dumped_ns;	/* when its operations were last written to a file; 0: never */
 	bool late_reported;	/* this attempt's timeout was reported */
 	struct peer_pages
 		*peer; /* while an epoch runs whose members have staging memory; otherwise NULL */
 	struct member_progress *progress; /* of the running epoch */
+	struct comm_lateness *lateness;	  /* likewise */
 	struct member_pending *pending;	  /* likewise, if it began with `peer`; otherwise NULL */
 	struct split_request *split;	  /* [nranks]; NULL: none in progress */
 	struct plan *plan;		  /* in force, and lent to the executor; NULL: none */

@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "consequences.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/line.h"
 #include "base/log.h"
+#include "base/timings.h"
 #include "channel/cluster.h"
 #include "comm.h"
 #include "comms.h"
+#include "names.h"
 #include "report.h"
 
-/* A process that does nothing with success for so long after a failure, and ends, ends for it. */
-#define FOLLOWS_NS  (UINT64_C(60) * 1000000000)
-/* Epochs of several communicators that end so close together for one rank end for one reason. */
-#define TOGETHER_NS (UINT64_C(2) * 1000000000)
-#define TOGETHER    16			 /* of the latest failures are looked at */
-#define GATHER_NS   UINT64_C(1000000000) /* what follows is gathered for the log */
+#define TOGETHER 16 /* of the latest failures are looked at */
 
 #define ID_FOLLOWED "d2c1b0a9f8e74d6c8b5a49382716f5e4" /* as in scripts/systemd/ncclsvc.catalog */
 
@@ -32,7 +31,7 @@ int32_t consequences_node(const struct communicator *m, const struct member *mem
 
 static struct failure *recent_failure(const struct communicator *m)
 {
-	if (!m->failure || clock_now() - m->failure_ns >= FOLLOWS_NS)
+	if (!m->failure || clock_now() - m->failure_ns >= FAILURE_FOLLOWS_NS)
 		return NULL;
 	return failures_find(&m->comms->failures, m->failure);
 }
@@ -59,7 +58,7 @@ static struct failure *ended_together(const struct communicator *m, int32_t rank
 		struct failure *f = failures_find(all, n);
 		if (f && f->info.kind == NCCLSVC_FAILURE_EPOCH && f->info.pid == member->pid &&
 		    f->info.node == node && f->info.uid == m->account->uid && f->noted_ns &&
-		    now - f->noted_ns < TOGETHER_NS)
+		    now - f->noted_ns < FAILURE_TOGETHER_NS)
 			return f;
 	}
 	return NULL;
@@ -137,6 +136,27 @@ static void settle(struct comms *s)
 	}
 }
 
+/* By now its parent has reaped the process. */
+static void look_again(struct comms *s, struct failure *f)
+{
+	char ending[SVC_ENDING_BYTES];
+	ncclsvc_failure_info *i = &f->info;
+	const struct ending e = ending_by_pidfd(f->pidfd);
+	close(f->pidfd);
+	f->pidfd = -1;
+	if (ending_is_vague(&e))
+		return;
+	i->ending = e.how;
+	i->ending_code = e.code;
+	const size_t n = strlen(i->text);
+	const char *words = svc_ending_text(e.how, e.code, ending);
+	snprintf(i->text + n, sizeof(i->text) - n, "; pid %d %s", i->pid, words);
+	failures_changed(&s->failures, f);
+	if (f->logged)
+		log_info("communicator %s (user %u): failure %llu: rank %d (pid %d) %s", i->label,
+			 i->uid, (unsigned long long)i->failure, i->rank, i->pid, words);
+}
+
 uint64_t consequences_log(struct comms *s, uint64_t now)
 {
 	if (!s->gathered_ns || now < s->gathered_ns)
@@ -144,6 +164,8 @@ uint64_t consequences_log(struct comms *s, uint64_t now)
 	s->gathered_ns = 0;
 	settle(s);
 	for (struct failure *f = s->failures.all; f; f = f->hh.next) {
+		if (f->pidfd >= 0)
+			look_again(s, f);
 		const bool new = f->told_ended != f->info.ended || f->told_comms != f->info.comms;
 		if (f->logged && new)
 			log_followed(f);
@@ -157,7 +179,7 @@ static void log_later(struct comms *s)
 {
 	if (s->gathered_ns)
 		return;
-	s->gathered_ns = clock_now() + GATHER_NS;
+	s->gathered_ns = clock_now() + FAILURE_GATHER_NS;
 	loop_deadline(s->loop, s->gathered_ns);
 }
 
@@ -197,7 +219,7 @@ void consequences_add(struct communicator *m, struct failure *root, int32_t rank
 
 static bool follows_failure(const struct client *c)
 {
-	return c->failure && clock_now() - c->failure_ns < FOLLOWS_NS &&
+	return c->failure && clock_now() - c->failure_ns < FAILURE_FOLLOWS_NS &&
 	       (!c->failure_settled || succeeded(c) == c->failure_done);
 }
 
@@ -210,6 +232,14 @@ void report_ending(struct communicator *m, const struct client *c, int32_t rank,
 		m->failure = c->failure;
 		m->failure_ns = c->failure_ns;
 	}
+}
+
+void report_ended(struct communicator *m, const struct client *c)
+{
+	struct failure *f = failures_find(&m->comms->failures, m->failure);
+	if (f && f->logged && f->pidfd < 0 && f->info.kind == NCCLSVC_FAILURE_EPOCH && f->info.pid == c->pid &&
+	    c->process.fd >= 0 && ending_is_vague(&c->ending))
+		f->pidfd = fcntl(c->process.fd, F_DUPFD_CLOEXEC, 0);
 }
 
 void report_ended_later(struct communicator *m, int32_t rank)

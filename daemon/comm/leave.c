@@ -130,6 +130,7 @@ bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns)
 							  : NCCLSVC_MEMBER_DEAD);
 		if (was == NCCLSVC_MEMBER_JOINED)
 			comm_break_epoch(m, NCCLSVC_CAUSE_MEMBER_DIED, rank);
+		report_ended(m, c);
 		if (was == NCCLSVC_MEMBER_BROKEN)
 			report_ended_later(m, rank);
 		/* An epoch that still runs is not what the client had a part in. */

@@ -342,6 +342,11 @@ void remote_left(struct communicator *m, uint32_t rank, uint32_t plan)
 	tell_epoch(m, CONTROL_LEFT, &l, sizeof(l));
 }
 
+void remote_describe(struct communicator *m, const struct control_description *d)
+{
+	tell_epoch(m, CONTROL_DESCRIPTION, d, sizeof(*d));
+}
+
 void remote_split(struct communicator *m, uint32_t rank)
 {
 	struct control_split split = {.round = m->split_round,

@@ -51,6 +51,8 @@ void remote_break(struct communicator *m, int result, int32_t rank, int32_t node
 void remote_left(struct communicator *m, uint32_t rank, uint32_t plan);
 /* The name of the running epoch. */
 void remote_fill_epoch(struct control_epoch *of, const struct communicator *m);
+/* A member of this node says that about a failure. */
+void remote_describe(struct communicator *m, const struct control_description *d);
 void remote_split(struct communicator *m, uint32_t rank);
 /* The deadline has passed of a SPLIT or plan that this rank has requested. */
 void remote_late(struct communicator *m, uint32_t rank, uint32_t serial);

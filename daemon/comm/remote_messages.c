@@ -127,6 +127,13 @@ static void on_left(struct comms *s, const struct control_left *l)
 		comm_left_elsewhere(m, (int32_t)l->rank);
 }
 
+static void on_description(const struct comms *s, const struct control_description *d)
+{
+	struct communicator *m = remote_find(s, d->id);
+	if (m && m->epoch == d->epoch && d->rank < m->nranks)
+		description_keep(m, d);
+}
+
 static void on_split_result(struct comms *s, struct communicator *m, const struct control_result *v)
 {
 	const bool current =
@@ -324,6 +331,9 @@ static void handle(struct comms *s, uint32_t from, enum control_kind kind, const
 		break;
 	case CONTROL_LEFT:
 		on_left(s, body);
+		break;
+	case CONTROL_DESCRIPTION:
+		on_description(s, body);
 		break;
 	case CONTROL_RESULT:
 		on_result(s, body);

@@ -67,6 +67,7 @@ static ncclsvc_failure_info info_of(const struct communicator *m, uint32_t kind,
 		.node = -1,
 	};
 	memcpy(i.label, m->label, sizeof(i.label));
+	memcpy(i.job, m->job, sizeof(i.job));
 	if (rank < 0 || (uint32_t)rank >= m->nranks)
 		return i;
 	const struct member *member = &m->members[rank];
@@ -132,6 +133,8 @@ static void add_fields(struct log_event *e, const ncclsvc_failure_info *i)
 	log_field(e, "NCCLSVC_RESULT=%s", svc_result_name(i->result));
 	log_field(e, "NCCLSVC_COMM=%s", i->label);
 	log_field(e, "NCCLSVC_UID=%u", i->uid);
+	if (i->job[0])
+		log_field(e, "NCCLSVC_JOB=%s", i->job);
 	if (i->cause)
 		log_field(e, "NCCLSVC_CAUSE=%llu", (unsigned long long)i->cause);
 	if (i->rank >= 0) {

@@ -19,6 +19,9 @@ void report_close(struct comms *s);
  * why. */
 void report_ending(struct communicator *m, const struct client *c, int32_t rank,
 		   struct ending ending);
+/* The epoch was ended because of this client. If it is not known how its process ended, the record
+ * is to say so later. */
+void report_ended(struct communicator *m, const struct client *c);
 /* A member has ended whose epoch was over. */
 void report_ended_later(struct communicator *m, int32_t rank);
 

@@ -10,6 +10,7 @@
 #include "gpu/gpu.h"
 #include "names.h"
 #include "peer/peer.h"
+#include "record/record.h"
 #include "remote.h"
 
 uint64_t comm_completion_ns(const struct comms *s)
@@ -74,6 +75,7 @@ static void drain(struct communicator *m, const ncclsvc_status *why)
 {
 	struct comms *s = m->comms;
 	m->plan = NULL; /* the executor returns it */
+	comm_record_kernels(m, why->result);
 	peer_end(m);
 	if (m->cuda)
 		comm_deadline(m, m->life.since_ns + comm_completion_ns(s));

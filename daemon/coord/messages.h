@@ -5,7 +5,7 @@
 
 #include "channel/link.h"
 #include "ncclsvc_types.h"
-#include "session/ending.h"
+#include "base/ending.h"
 #include "svc_limits.h"
 #include "wire.h"
 
@@ -94,6 +94,13 @@ struct control_left {
 	int32_t pid;
 	uint32_t plan; /* the number of the plan that it has finished with; 0: it has left the epoch
 			*/
+};
+
+struct control_description {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch, rank;
+	uint64_t about;
+	uint8_t text[SVC_DESCRIPTION_BYTES];
 };
 
 struct control_split {

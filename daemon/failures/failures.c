@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "printable.h"
@@ -34,6 +35,8 @@ static void remove_failure(struct failures *f, struct failure *failure)
 	struct failure_share *share = share_of(f, failure->info.uid);
 	if (f->file)
 		failure_file_forget(f->file, failure);
+	if (failure->pidfd >= 0)
+		close(failure->pidfd);
 	HASH_DEL(f->all, failure);
 	f->of_slot[failure->slot] = NULL;
 	if (failure->slot < f->free_slot)
@@ -72,6 +75,7 @@ static struct failure *insert(struct failures *f, const ncclsvc_failure_info *in
 	}
 	failure->info = *info;
 	failure->slot = slot;
+	failure->pidfd = -1;
 	share->n++;
 	f->of_slot[slot] = failure;
 	HASH_ADD(hh, f->all, info.failure, sizeof(failure->info.failure), failure);
@@ -120,6 +124,7 @@ bool failures_restore(struct failures *f, const ncclsvc_failure_info *info, uint
 	if (!info->failure || slot >= FAILURES_MAX || f->of_slot[slot] ||
 	    failures_find(f, info->failure) || !terminated(info->label, sizeof(info->label)) ||
 	    !terminated(info->host, sizeof(info->host)) ||
+	    !terminated(info->job, sizeof(info->job)) ||
 	    !terminated(info->text, sizeof(info->text)))
 		return false;
 	if (info->failure > f->last)

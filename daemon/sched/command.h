@@ -5,8 +5,10 @@
 
 #include "ring.h"
 
+struct comm_lateness;
 struct member_pending;
 struct member_progress;
+struct recorder_ring;
 struct plan;
 struct session_counts;
 struct worker_queue;
@@ -61,6 +63,8 @@ struct epoch_member {
 	int32_t device;	  /* -1: host */
 	int32_t pid;
 	uint32_t node;
+	struct recorder_ring *recording; /* until EVENT_SESSION_GONE; NULL: none */
+	uint32_t join;			 /* its number for that */
 };
 
 /* An NCCL communicator that workers create when its turn comes in the order of launches, since the
@@ -109,6 +113,7 @@ struct command {
 			struct epoch_member *members;	  /* [nranks]; freed by the executor */
 			struct member_progress *progress; /* [nranks]; until EVENT_EPOCH_GONE */
 			struct member_pending *pending;	  /* likewise; NULL: nobody reads it */
+			struct comm_lateness *lateness;	  /* likewise */
 			enum transport_kind transport;
 			uint32_t comm_slot;    /* of every member's worker */
 			uint64_t internode_id; /* 0: all members are on this node */

@@ -302,6 +302,8 @@ static void start_epoch(struct engine *e, const struct command *cmd)
 		m->handle = em->handle;
 		m->pid = m->session->pid;
 		m->device = em->device;
+		m->recording = em->recording;
+		m->join = em->join;
 		set_handle(m->session, em->handle, c, (int32_t)k);
 		if (m->device >= 0)
 			timeline_reserve(m->session);
@@ -310,6 +312,7 @@ static void start_epoch(struct engine *e, const struct command *cmd)
 		internode_comm_create(e, c, cmd);
 	free(cmd->epoch_start.members);
 	pending_begin(c, cmd->epoch_start.pending);
+	c->lateness = cmd->epoch_start.lateness;
 	e->comms[c->slot] = c;
 	if (c->transport->epoch_begin)
 		c->transport->epoch_begin(e, c);

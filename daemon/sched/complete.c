@@ -16,6 +16,9 @@
 #include "commands.h"
 #include "complete.h"
 #include "fdio.h"
+#include "operation.h"
+#include "plan.h"
+#include "recorder/ring.h"
 #include "state.h"
 #include "streams/timeline.h"
 
@@ -151,6 +154,57 @@ static void name_late_rank(const struct comm *c, ncclsvc_status *st)
 	st->pid_b = c->members[st->rank_b].pid;
 }
 
+/* What stays of the task when it is over. */
+static inline void record(const struct engine *e, const struct task *t, int result)
+{
+	const struct svc_record *r = &t->record;
+	if (!t->comm || !t->member->recording) /* its epoch ended before its group was whole */
+		return;
+	const bool refused = result && t->place == IN_GROUP; /* it has no number yet */
+	recorder_put(t->member->recording, &(struct recorded){
+						   .join = t->member->join,
+						   .op = r->op,
+						   .type = r->type,
+						   .result = (int8_t)result,
+						   .state = result ? NCCLSVC_FAILED : NCCLSVC_DONE,
+						   .seq = refused    ? t->member->submitted
+							  : r->graph ? r->graph_place
+								     : t->seq,
+						   .count = r->count,
+						   .submitted_ns = t->submitted_ns,
+						   .matched_ns = t->matched_ns,
+						   .started_ns = t->started_ns,
+						   .done_ns = e->now,
+						   .graph = r->graph,
+						   .collective = (uint32_t)t->nth,
+						   .peer = r->peer,
+						   .label = r->plan ? plan_label(t) : NULL,
+					   });
+}
+
+/* It has not become a task. */
+static void record_refused(const struct engine *e, const struct session *s,
+			   const struct svc_record *r, int result)
+{
+	const struct handle *h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
+	if (!h || !h->comm || h->comm->epoch != r->epoch || !svc_op_known(r->op))
+		return;
+	const struct member *m = &h->comm->members[h->rank];
+	if (m->recording)
+		recorder_put(m->recording, &(struct recorded){.join = m->join,
+							      .op = r->op,
+							      .type = r->type,
+							      .result = (int8_t)result,
+							      .state = NCCLSVC_FAILED,
+							      .seq = m->submitted,
+							      .count = r->count,
+							      .submitted_ns = e->now,
+							      .done_ns = e->now,
+							      .graph = r->graph,
+							      .collective = (uint32_t)m->nth,
+							      .peer = -1});
+}
+
 static void tell(struct engine *e, struct task *t, const ncclsvc_status *how)
 {
 	struct session *s = t->session;
@@ -187,6 +241,7 @@ void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how)
 	table_count(&e->table.completed, 1);
 	table_count(&s->counts->completed, 1);
 	e->live--;
+	record(e, t, how->result);
 	if (t->by_socket || t->record.timeline || how->result) {
 		complete_in_full(e, t, how);
 		return;
@@ -207,6 +262,7 @@ void complete_refused(struct engine *e, struct session *s, const struct svc_reco
 	table_count(&e->table.completed, 1);
 	table_count(&s->counts->failed, 1);
 	table_count(&s->counts->completed, 1);
+	record_refused(e, s, record, why->result);
 	if (by_socket) {
 		struct svc_error error = {.version_min = SVC_PROTOCOL_MIN,
 					  .version_max = SVC_PROTOCOL_MAX};

@@ -37,7 +37,7 @@ static void end_at_once(struct engine *e, struct task *t, struct task *u)
 	ncclsvc_status failed;
 	const ncclsvc_status *st = complete_ran((struct task *[]){t, u}, 2, &failed);
 	struct member *m = t->member;
-	m->submitted++;
+	t->seq = m->submitted++;
 	m->completed++;
 	complete_task(e, t, st);
 	task_free(e, t);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "account/lateness.h"
 #include "complete.h"
 #include "internode/internode_comm.h"
 #include "internode/node_match.h"
@@ -38,6 +39,7 @@ ncclsvc_status order_refused_status(const struct task *t)
 	ncclsvc_status st = status_of((ncclsvc_result)svc_refusal_result(word));
 	st.field = NCCLSVC_FIELD_REFUSAL;
 	st.value_a = svc_refusal_reason(word);
+	st.value_b = word;
 	order_name_ranks(t->comm, &st, t->rank, -1);
 	return st;
 }
@@ -129,6 +131,32 @@ static void fail_collective(struct engine *e, struct comm *c, const ncclsvc_stat
 		release_collective(e, c, st);
 }
 
+static void note_late(struct engine *e, struct comm *c, const struct task *t)
+{
+	const struct late_arrival a = {
+		.late_ns = e->now - c->first_ns,
+		.collectives = c->collectives,
+		.rank = (uint32_t)t->rank,
+		.op = t->record.op,
+		.last = c->collective_here == c->here && e->now > c->latest_ns &&
+			(!c->internode || node_match_awaited(c)),
+	};
+	c->latest_ns = e->now;
+	if (c->lateness)
+		lateness_add(c->lateness, e->now, &a);
+}
+
+/* When the first member came, of any node; and how late another one is, if it is late. */
+static void note_arrival(struct engine *e, struct comm *c, const struct task *t)
+{
+	if (c->collective_here == 1) {
+		const uint64_t elsewhere = c->internode ? node_match_first_ns(c) : 0;
+		c->first_ns = elsewhere ? elsewhere : e->now;
+	}
+	if (e->now - c->first_ns >= LATENESS_UNIT)
+		note_late(e, c, t);
+}
+
 void order_post_collective(struct engine *e, struct task *t)
 {
 	struct comm *c = t->comm;
@@ -143,6 +171,7 @@ void order_post_collective(struct engine *e, struct task *t)
 	m->collective = t;
 	c->collective[t->rank] = t;
 	c->collective_here++;
+	note_arrival(e, c, t);
 	atomic_store_explicit(&m->progress->collectives, c->collectives + 1, memory_order_relaxed);
 	node_match_look(e, c);
 	const ncclsvc_status *decided = decision_of(e, t);

@@ -12,6 +12,7 @@
 #include "base/deadlines.h"
 #include "executor.h"
 
+struct comm_lateness;
 struct engine;
 struct node_match;
 struct set_match;
@@ -19,6 +20,7 @@ struct plan;
 struct session;
 struct internode_comm;
 struct pending;
+struct recorder_ring;
 struct transport;
 struct user;
 
@@ -35,6 +37,7 @@ struct task {
 	/* Fields up to `uid` start at zero; the others are set before they are read. */
 	struct comm *comm;
 	struct deadline deadline;
+	uint64_t matched_ns; /* 0: when it was started */
 	uint64_t started_ns;
 	uint32_t group; /* 0: none */
 	uint8_t place;	/* enum place */
@@ -89,6 +92,8 @@ struct member {
 	/* The head's first collective and first Send or Recv that are not posted; or NULL. */
 	struct task *unposted[2];
 	struct member_progress *progress;
+	struct recorder_ring *recording; /* of its session's operations; NULL: none */
+	uint32_t join;			 /* what it is called there */
 	uint64_t submitted, completed;
 	struct session *session; /* NULL: gone, or on another node */
 	struct user *user;	 /* the session's */
@@ -128,6 +133,9 @@ struct comm {
 	struct task *
 		*collective; /* [nranks]: the current collective's tasks, NULL if not posted yet */
 	uint32_t collective_here;
+	/* When a member came to it, or to an earlier one: the first of any node, and the latest of
+	 * this node that was late. */
+	uint64_t first_ns, latest_ns;
 	bool poisoned; /* there is a tombstone among them; all will end with its status */
 	ncclsvc_status poison;
 	uint64_t collectives;	       /* finished */
@@ -141,11 +149,12 @@ struct comm {
 	uint32_t pending;  /* tasks alive, and members that are ready */
 	uint32_t running;
 	bool ended;
-	bool ending;	      /* the other nodes were told, and may need a moment */
-	uint32_t cleared;     /* members whose tasks have ended with the epoch */
-	ncclsvc_status end;   /* its tasks' status since then */
-	uint64_t reported_ns; /* when the first of these results was reported: */
-	uint32_t reported;    /* bitmap of results reported to the supervisor */
+	bool ending;			/* the other nodes were told, and may need a moment */
+	uint32_t cleared;		/* members whose tasks have ended with the epoch */
+	ncclsvc_status end;		/* its tasks' status since then */
+	uint64_t reported_ns;		/* when the first of these results was reported: */
+	uint32_t reported;		/* bitmap of results reported to the supervisor */
+	struct comm_lateness *lateness; /* NULL: nobody looks */
 };
 
 #endif

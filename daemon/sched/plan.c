@@ -77,6 +77,17 @@ int plan_check(const struct task *t, const struct comm *c, const char **text)
 	return *text ? NCCLSVC_INVALID_ARGUMENT : NCCLSVC_OK;
 }
 
+const char *plan_label(const struct task *t)
+{
+	const struct svc_record *r = &t->record;
+	const struct plan_member *m =
+		plan_known(t, t->comm) ? &t->comm->plan->members[t->rank] : NULL;
+	if (!m || r->plan_group >= m->ngroups || r->plan_task >= tasks_of(m, r->plan_group))
+		return NULL;
+	const char *label = m->tasks[m->first[r->plan_group] + r->plan_task].label;
+	return label[0] ? label : NULL;
+}
+
 /* ---- Starting groups ---- */
 
 /* A timeline's values rise in order; those of a group come and end together, in any order. */

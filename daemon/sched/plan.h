@@ -14,6 +14,8 @@ int plan_check(const struct task *t, const struct comm *c, const char **text);
 /* Does its rank have the plan that it names? */
 bool plan_known(const struct task *t, const struct comm *c);
 void plan_hold(struct engine *e, struct task *t);
+/* The planned task's label; NULL: it has none, or its plan is over. */
+const char *plan_label(const struct task *t);
 /* Returns the task held in a place of this member's plan, or NULL. False: there is no such place.
  */
 bool plan_held(const struct member *m, uint32_t place, struct task **t);

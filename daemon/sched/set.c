@@ -60,6 +60,7 @@ enum begun set_add(struct engine *e, const struct match *match)
 		m->tasks[m->ntasks++] = t;
 		m->node_match = t->node_match;
 		t->match = m;
+		t->matched_ns = e->now;
 	}
 	DL_APPEND(e->matched, m);
 	set_look(e, m);

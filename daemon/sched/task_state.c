@@ -112,6 +112,7 @@ void order_publish(struct engine *e, struct task *t)
 		.plan = r->plan,
 		.plan_group = r->plan_group,
 		.plan_task = r->plan_task,
+		.collective = t->place == IN_PLAN || svc_op_is_p2p(r->op) ? 0 : (uint32_t)t->nth,
 	};
 	t->published = true;
 	t->shown = (uint8_t)entry.state;

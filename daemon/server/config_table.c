@@ -25,6 +25,7 @@ static const char *const accesses[] = {"owner", "group", "any", NULL};
 #define AT(field)     offsetof(struct config, field)
 #define YEAR	      (365 * 24 * 3600)
 #define NO_AUTO	      INT64_MIN
+#define EMPTY_IS_OFF  1 /* a CONFIG_DIRECTORY's initial value; else no directory is "auto" */
 /* user_region_bytes, until it is resolved to three quarters of this machine's memory */
 #define QUOTA_PERCENT 75
 
@@ -108,6 +109,11 @@ const struct config_key config_keys[] = {
 	 sizeof(((struct config *)0)->cluster_interface), 0, NO_AUTO, NULL,
 	 "the network interface, or this node's address, for connections between daemons; auto: "
 	 "the loopback if all share a machine, else the first other one"},
+	{"dump_dir", CONFIG_DIRECTORY, true, AT(dump_dir), 0,
+	 sizeof(((struct config *)0)->dump_dir), EMPTY_IS_OFF, NO_AUTO, NULL,
+	 "where a failed communicator's last operations are written"},
+	{"dump_max_files", CONFIG_INT, true, AT(dump_max_files), 1, 100000, 100, NO_AUTO, NULL,
+	 "files that are kept there"},
 	{"cluster_seconds", CONFIG_INT, false, AT(cluster_seconds), 1, 3600, 60, NO_AUTO, NULL,
 	 "how long the nodes' daemons wait for each other at the start"},
 };
@@ -134,6 +140,20 @@ static bool has_auto(const struct config_key *k)
 static bool is_text(const struct config_key *k)
 {
 	return k->kind == CONFIG_TEXT || k->kind == CONFIG_DIRECTORY;
+}
+
+/* The word for a text that is empty. */
+static const char *empty_word(const struct config_key *k)
+{
+	return k->kind == CONFIG_DIRECTORY && k->initial == EMPTY_IS_OFF ? "off" : "auto";
+}
+
+static bool is_text_allowed(const struct config_key *k, const char *text)
+{
+	if (strlen(text) >= (size_t)k->max)
+		return false;
+	return k->kind == CONFIG_TEXT || text[0] == '/' || !strcmp(text, "off") ||
+	       !strcmp(text, empty_word(k));
 }
 
 static char plain(char c)
@@ -216,9 +236,8 @@ char *config_key_allowed(unsigned key, char *buf, size_t size)
 		snprintf(buf, size, "at most %" PRId64 " characters, or auto", k->max - 1);
 		break;
 	case CONFIG_DIRECTORY:
-		snprintf(buf, size,
-			 "auto|off, or an absolute path of at most %" PRId64 " characters",
-			 k->max - 1);
+		snprintf(buf, size, "%s, or an absolute path of at most %" PRId64 " characters",
+			 k->initial == EMPTY_IS_OFF ? "off" : "auto|off", k->max - 1);
 		break;
 	default:
 		snprintf(buf, size, "%s%" PRId64 "..%" PRId64 "%s",
@@ -336,12 +355,10 @@ int config_key_set(struct config *c, unsigned key, const char *text, char *why, 
 		return 0;
 	}
 	if (is_text(k)) {
-		good = strlen(text) < (size_t)k->max &&
-		       (k->kind == CONFIG_TEXT || text[0] == '/' || !strcmp(text, "auto") ||
-			!strcmp(text, "off"));
+		good = is_text_allowed(k, text);
 		if (good)
 			snprintf((char *)c + k->offset, (size_t)k->max, "%s",
-				 strcmp(text, "auto") != 0 ? text : "");
+				 strcmp(text, empty_word(k)) != 0 ? text : "");
 	} else if (k->kind == CONFIG_BYTES) {
 		good = parse_bytes(k, text, &bytes);
 		if (good)
@@ -391,7 +408,8 @@ char *config_key_format(const struct config *c, unsigned key, char *buf, size_t 
 	case CONFIG_TEXT:
 	case CONFIG_DIRECTORY:
 		snprintf(buf, size, "%s",
-			 ((const char *)c)[k->offset] ? (const char *)c + k->offset : "auto");
+			 ((const char *)c)[k->offset] ? (const char *)c + k->offset
+						      : empty_word(k));
 		break;
 	case CONFIG_BYTES:
 		if (has_auto(k) && *bytes_at(c, key) == (uint64_t)k->automatic)

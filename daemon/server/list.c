@@ -149,6 +149,8 @@ static const struct {
 	[SVC_LIST_PLAN_TASKS] = {list_plan_tasks, sizeof(ncclsvc_plan_task_info)},
 	[SVC_LIST_NODES] = {list_nodes, sizeof(ncclsvc_node_info)},
 	[SVC_LIST_FAILURES] = {list_failures, sizeof(ncclsvc_failure_info)},
+	[SVC_LIST_OPERATIONS] = {list_operations, sizeof(ncclsvc_operation_info)},
+	[SVC_LIST_LATENESS] = {list_lateness, sizeof(ncclsvc_lateness_info)},
 };
 
 bool list_chunk_make(struct server *s, struct chunk *p, const struct client *asker, bool by_node,

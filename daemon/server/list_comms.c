@@ -159,12 +159,7 @@ uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 	return list_unstarted_comms(s, p, from < SVC_COMMS_MAX ? SVC_COMMS_MAX : from);
 }
 
-/* Lists one member; false: not in this chunk. */
-typedef bool list_member(struct server *s, struct chunk *p, const struct communicator *m,
-			 uint32_t rank);
-
-static uint64_t list_each_member(struct server *s, struct chunk *p, uint64_t from,
-				 list_member *list)
+uint64_t list_each_member(struct server *s, struct chunk *p, uint64_t from, list_member *list)
 {
 	uint64_t k = (uint32_t)from;
 	for (uint64_t slot = from >> 32; slot < SVC_COMMS_MAX; slot++, k = 0) {
@@ -183,8 +178,6 @@ static uint64_t oldest_age(const struct communicator *m, const ncclsvc_member_in
 	return began ? since(now, began) : 0;
 }
 
-#define DAY_MS 86400000
-
 /* What it waits for until all members have asked for it. */
 static void add_request(const struct communicator *m, uint32_t k, uint64_t now,
 			ncclsvc_member_info *i)
@@ -198,7 +191,7 @@ static void add_request(const struct communicator *m, uint32_t k, uint64_t now,
 		since_ns = m->commits[k].since_ns;
 	}
 	const uint64_t ms = since_ns ? since(now, since_ns) / 1000000 : 0;
-	i->request_ms = (uint32_t)(ms < DAY_MS ? ms : DAY_MS);
+	i->request_ms = (uint32_t)(ms < UINT32_MAX ? ms : UINT32_MAX);
 }
 
 static bool list_one_member(struct server *s, struct chunk *p, const struct communicator *m,

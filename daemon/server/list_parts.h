@@ -4,7 +4,8 @@
  * can be read in a fraction of a millisecond, and the beginning of the next chunk. So even a long
  * list neither blocks the loop nor takes memory. The executor is never involved.
  *
- * list_comms.c: communicators, their members, their plans; list_tasks.c: tasks; list.c: the rest.
+ * list_comms.c: communicators, their members, their plans; list_lateness.c: how late members come;
+ * list_operations.c: the flight recorder; list_tasks.c: tasks; list.c: the rest.
  */
 #ifndef SERVER_LIST_PARTS_H
 #define SERVER_LIST_PARTS_H
@@ -68,9 +69,18 @@ static inline size_t chunk_bytes(const struct chunk *p)
 {
 	return sizeof(p->reply) + (size_t)p->reply.count * p->reply.record_size;
 }
+/* Lists one member; false: not in this chunk. */
+typedef bool list_member(struct server *s, struct chunk *p, const struct communicator *m,
+			 uint32_t rank);
+uint64_t list_each_member(struct server *s, struct chunk *p, uint64_t from, list_member *list);
 
 /* Each begins at a position and returns that of the next chunk; 0: the list is complete. */
 typedef uint64_t list_chunk(struct server *s, struct chunk *p, uint64_t from);
-list_chunk list_comms, list_members, list_plans, list_plan_tasks, list_tasks;
+list_chunk list_comms, list_members, list_plans, list_plan_tasks, list_tasks, list_operations,
+	list_lateness;
+
+/* Fills in a planned task's label, if its plan is still there. */
+void list_label(const struct server *s, const struct table_entry *e,
+		char label[NCCLSVC_LABEL_BYTES]);
 
 #endif

@@ -48,7 +48,8 @@ static void list_waits(const struct server *s, const struct table_entry *e, nccl
 }
 
 /* Adds a planned task's label, if its plan still exists. */
-static void list_label(const struct server *s, const struct table_entry *e, ncclsvc_task_info *i)
+void list_label(const struct server *s, const struct table_entry *e,
+		char label[NCCLSVC_LABEL_BYTES])
 {
 	const struct communicator *m =
 		e->plan && e->comm < SVC_COMMS_MAX ? s->comms.comm_by_slot[e->comm] : NULL;
@@ -59,7 +60,7 @@ static void list_label(const struct server *s, const struct table_entry *e, nccl
 	if (p->handle == e->plan && e->plan_group < p->ngroups &&
 	    plan_task_info(m->plan, (uint32_t)e->rank, p->first[e->plan_group] + e->plan_task,
 			   &planned))
-		memcpy(i->label, planned.label, sizeof(i->label));
+		memcpy(label, planned.label, NCCLSVC_LABEL_BYTES);
 }
 
 static void kernel_waits(const struct peer_operation *op, ncclsvc_task_info *i)
@@ -164,7 +165,7 @@ uint64_t list_tasks(struct server *s, struct chunk *p, uint64_t from)
 			.state_ns = since(p->reply.time_ns, e.state_ns),
 		};
 		list_waits(s, &e, i);
-		list_label(s, &e, i);
+		list_label(s, &e, i->label);
 	}
 	return list_kernels(s, p, from < KERNELS_FROM ? KERNELS_FROM : from);
 }

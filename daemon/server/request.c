@@ -307,6 +307,12 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 	case SVC_ABORT:
 		comm_abort(c, h->serial, body);
 		break;
+	case SVC_DESCRIBE: {
+		const struct svc_describe *m = body;
+		if (reserved_is_zero(c, h, m->reserved))
+			comm_describe(c, h->serial, m);
+		break;
+	}
 	case SVC_STAGING:
 		peer_staging_give(c, h->serial, body);
 		break;

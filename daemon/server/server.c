@@ -21,6 +21,7 @@
 #include "comm/comm.h"
 #include "comm/peer/peer.h"
 #include "comm/plans.h"
+#include "comm/record/dump.h"
 #include "comm/remote.h"
 #include "comm/report.h"
 #include "contained.h"
@@ -226,6 +227,7 @@ static void handle_event(struct server *s, const struct event *ev)
 	struct client *c = s->sessions.by_slot[ev->session];
 	switch (ev->kind) {
 	case EVENT_SESSION_GONE:
+		recorder_ended(&s->recorder, c->id);
 		client_executor_gone(c);
 		break;
 	case EVENT_SESSION_BROKEN:
@@ -256,12 +258,13 @@ static void handle_event(struct server *s, const struct event *ev)
 		comm_epoch_dirty(&s->comms, ev->epoch.comm);
 		break;
 	case EVENT_TASKS_FAILED:
-		if (s->comms.comm_by_slot[ev->tasks.comm])
+		if (s->comms.comm_by_slot[ev->tasks.comm]) {
 			watcher_failed(&s->watcher, s->comms.comm_by_slot[ev->tasks.comm],
 				       ev->tasks.seq, &ev->tasks.status);
-		if (s->comms.comm_by_slot[ev->tasks.comm])
 			report_tasks(s->comms.comm_by_slot[ev->tasks.comm], &ev->tasks.status,
 				     ev->tasks.op, ev->tasks.rank, ev->tasks.seq);
+			recorder_dump_for(s->comms.comm_by_slot[ev->tasks.comm], &ev->tasks.status);
+		}
 		break;
 	case EVENT_TRIGGER_FAILED:
 		comm_trigger_failed(&s->comms, ev->tasks.comm, &ev->tasks.status);
@@ -386,6 +389,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 				  .sessions = &s->sessions,
 				  .gpus = &s->gpus,
 				  .memory = &s->memory,
+				  .recorder = &s->recorder,
 				  .cluster = cluster};
 	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	s->events.data = s->faults.data = s->closed.data = s;
@@ -524,6 +528,7 @@ void server_destroy(struct server *s)
 	report_close(&s->comms);
 	gpu_free(&s->gpus);
 	staging_free(&s->gpus);
+	recorder_free(&s->recorder);
 	accounts_fini(&s->accounts);
 	fault_stop();
 	if (s->spare_fd >= 0)

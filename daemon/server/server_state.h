@@ -9,6 +9,7 @@
 #include "coord/coord.h"
 #include "gpu/gpu.h"
 #include "memory/memory.h"
+#include "recorder/recorder.h"
 #include "sched/executor.h"
 #include "server.h"
 #include "session/client.h"
@@ -42,6 +43,7 @@ struct server {
 	int spare_fd; /* closed briefly to turn a connection away when fds run out */
 	struct sessions sessions;
 	struct accounts accounts;
+	struct recorder recorder;
 	struct comms comms;
 	struct cluster *cluster; /* connections to the other nodes; NULL: this node is alone */
 	struct gpus gpus;

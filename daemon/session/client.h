@@ -9,8 +9,8 @@
 #include "account/account.h"
 #include "account/task_table.h"
 #include "base/deadlines.h"
+#include "base/ending.h"
 #include "base/hash.h"
-#include "ending.h"
 #include "ring.h"
 
 struct communicator;

@@ -7,7 +7,7 @@ import struct
 
 HELLO, ATTACH, REGION_ADD, REGION_DEL, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
 SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
-WORLD, JOIN_CANCEL, STAGING, ABORT, IDENTIFY = 19, 27, 28, 30, 31
+WORLD, JOIN_CANCEL, STAGING, ABORT, IDENTIFY, DESCRIBE = 19, 27, 28, 30, 31, 32
 REFUSED = 2**64 - 1
 PLAN_COMMIT, PLAN_DROP = 15, 16
 PLAN_FILE = 6  # the kind of fd for plans
@@ -52,9 +52,11 @@ BODIES = {
     "staging": (STAGING, struct.pack("=Ii", 1, -1)),
     "leave": (LEAVE, struct.pack("=II", 1, 0)),
     "abort": (ABORT, struct.pack("=II", 1, 1)),
+    "describe": (DESCRIBE, struct.pack("=IIQiIQ256s", 1, 1, 5, 1, 0, 6, b"seed")),
     "split": (SPLIT, split(0)),
     "identify": (IDENTIFY, struct.pack("=64s", b"slurm 1234.0")),
     "list_tasks": (LIST, struct.pack("=IIQ", 4, 0, 0)),
+    "list_operations": (LIST, struct.pack("=IIQ", 11, 0, 0)),
     "daemon_info": (DAEMON_INFO, bytes(8)),
     "cancel": (CANCEL, struct.pack("=IIQ", 1, 0, 1)),
     "plan_commit": (PLAN_COMMIT, struct.pack("=IIIIQQ", 0, 0, 2, 4, 0, 0)),

@@ -404,6 +404,66 @@ static void inspection(struct scene *s)
 	scene_quiet(s);
 }
 
+/* ---- What the flight recorder has ---- */
+
+/* The rank's operation of that number in the newest epoch. */
+static ncclsvc_operation_info recorded(ncclsvc_session *session, int rank, uint64_t seq)
+{
+	ncclsvc_operation_info *list, found = {0};
+	size_t n;
+	CHECK_OK(ncclsvc_list_operations(session, &list, &n));
+	for (size_t i = 0; i < n; i++)
+		if (list[i].transport == NCCLSVC_OPERATION_KERNEL && list[i].rank == rank &&
+		    list[i].seq == seq && list[i].epoch >= found.epoch)
+			found = list[i];
+	ncclsvc_list_free(list);
+	CHECK(found.comm);
+	CHECK_EQ(found.op, NCCLSVC_ALL_REDUCE);
+	CHECK_EQ(found.count, 8);
+	CHECK_EQ(found.bytes, 32);
+	CHECK_EQ(found.kernel, seq + 1);
+	CHECK_EQ(found.collective, seq);
+	CHECK_EQ(found.pid, (int)getpid());
+	CHECK(found.submitted_ns && found.submitted_ns <= now_ns());
+	return found;
+}
+
+static void is_recorded(ncclsvc_session *session, int rank, uint64_t seq, unsigned state,
+			int result, bool started, bool done)
+{
+	const ncclsvc_operation_info x = recorded(session, rank, seq);
+	CHECK_EQ(x.state, state);
+	CHECK_EQ(x.result, result);
+	CHECK_EQ(x.started_ns != 0, started);
+	CHECK_EQ(x.done_ns != 0, done);
+}
+
+static void operations(struct scene *s)
+{
+	ncclsvc_session *session = session_open(s->c->daemon);
+	stage("operations of an epoch that runs");
+	scene_open(s);
+	launch(s, 0, 1, 0, 0);
+	launch(s, 1, 1, 0, 0);
+	launch(s, 0, 2, 1, 1000 * MS);
+	launch(s, 0, 3, 2, 0);
+	begin(s, 0, 2);
+	for (uint64_t until = now_ns() + WAIT_MS * MS; !recorded(session, 0, 1).started_ns;)
+		CHECK(now_ns() < until);
+	is_recorded(session, 0, 0, NCCLSVC_DONE, NCCLSVC_OK, false, false);
+	is_recorded(session, 0, 1, NCCLSVC_WAITING_PEERS, NCCLSVC_IN_PROGRESS, true, false);
+	is_recorded(session, 0, 2, NCCLSVC_QUEUED, NCCLSVC_IN_PROGRESS, false, false);
+	is_recorded(session, 1, 0, NCCLSVC_DONE, NCCLSVC_OK, false, false);
+
+	stage("operations of an epoch that is over");
+	scene_ends(s, NCCLSVC_TIMEOUT);
+	is_recorded(session, 0, 0, NCCLSVC_DONE, NCCLSVC_OK, false, false);
+	is_recorded(session, 0, 1, NCCLSVC_FAILED, NCCLSVC_TIMEOUT, true, true);
+	is_recorded(session, 0, 2, NCCLSVC_FAILED, NCCLSVC_TIMEOUT, false, true);
+	is_recorded(session, 1, 0, NCCLSVC_DONE, NCCLSVC_OK, false, false);
+	ncclsvc_close(session);
+}
+
 /* ---- Pages with random content ---- */
 
 /* Except the words that the daemon writes. */
@@ -428,6 +488,9 @@ static void rubbish(struct scene *s)
 		scribble(s, &state);
 		CHECK_OK(ncclsvc_list_tasks(session, &list, &n));
 		ncclsvc_list_free(list);
+		ncclsvc_operation_info *operations;
+		CHECK_OK(ncclsvc_list_operations(session, &operations, &n));
+		ncclsvc_list_free(operations);
 		CHECK(pending(session) <= 2 * PEER_HISTORY);
 		if (!scene_over(s))
 			continue;
@@ -450,6 +513,7 @@ static void watch_rank(struct client *c)
 	deadlines(&s);
 	ranks_that_go(&s);
 	ranks_that_disagree(&s);
+	operations(&s);
 	inspection(&s);
 	rubbish(&s);
 	raw_close(&s.m[0].raw);

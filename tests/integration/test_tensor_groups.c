@@ -506,7 +506,8 @@ static void disagreeing(struct client *me)
 	lot_make(&l, NCCLSVC_FLOAT32, odd ? other : counts, COUNTS);
 	CHECK_RESULT(ncclsvc_tensors_all_gather(x.lists, l.tensors, NULL, COUNTS, WAIT_MS, NULL),
 		     NCCLSVC_MISMATCH);
-	says("types or shapes");
+	says("dimension 0 of tensor 1 differs: rank ");
+	says(me->nranks > 2 ? ", all others have " : ", rank 1 (pid ");
 	lot_free(&l);
 	check_all_in_step(&x);
 	lot_make(&l, NCCLSVC_FLOAT32, counts, COUNTS);
@@ -549,6 +550,7 @@ static void lists_that_differ_move_nothing(void **state)
 {
 	(void)state;
 	run_ranks(2, disagreeing);
+	run_ranks(3, disagreeing);
 }
 
 /* ---- Without waiting, and without the others ---- */

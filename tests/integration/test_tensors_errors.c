@@ -69,28 +69,30 @@ static const struct clash clashes[] = {
 	 {F, F},
 	 {4, 5},
 	 BOTH_MISMATCH,
-	 {"types or shapes", "types or shapes"}},
+	 {"dimension 0 of tensor 0 differs: rank 0 (pid ", " has 4, rank 1 (pid "}},
 	{"type of one size",
 	 {S, S},
 	 {1, 1},
 	 {F, NCCLSVC_INT32},
 	 {4, 4},
 	 BOTH_MISMATCH,
-	 {"types or shapes", "types or shapes"}},
+	 {"type of tensor 0 differs: rank 0 (pid ", " has int32"}},
 	{"a type that is not allowed",
 	 {A, A},
 	 {1, 1},
 	 {F, NCCLSVC_INT32},
 	 {4, -1},
 	 BOTH_MISMATCH,
-	 {"refused the list: it does not allow", "sender has float32, the receiver allows int32"}},
+	 {"it says: type of tensor 0 differs: the sender has float32",
+	  "sender has float32, the receiver allows int32"}},
 	{"a shape that is not allowed",
 	 {A, A},
 	 {1, 1},
 	 {F, F},
 	 {4, 3},
 	 BOTH_MISMATCH,
-	 {"rank 1 (pid ", "a dimension of tensor 0 differs"}},
+	 {"it says: dimension 0 of tensor 0 differs: the sender has 4, the receiver allows 3",
+	  "dimension 0 of tensor 0 differs"}},
 };
 
 static void clashing(struct client *me)
@@ -151,6 +153,41 @@ static void another_number_of_tensors(void **state)
 {
 	(void)state;
 	run_pair(of_other_lengths);
+}
+
+/* Only one of many tensors differs, or their number does. */
+static void of_long_lists(struct client *me)
+{
+	enum { LONG = 1000 };
+	static const size_t places[] = {0, 31, 777, LONG - 1};
+	struct side x = side_open(me);
+	const int64_t usual[] = {2, 1}, odd[] = {1, 2};
+	static float data[2 * LONG];
+	static ncclsvc_tensor t[LONG];
+	char want[64];
+	for (size_t k = 0; k < 5; k++) {
+		const size_t n = k == 4 && me->rank ? LONG - 1 : LONG;
+		for (size_t i = 0; i < LONG; i++)
+			t[i] = (ncclsvc_tensor){data + 2 * i, F, 2,
+						me->rank && k < 4 && i == places[k] ? odd : usual};
+		ncclsvc_message m = message(&x, S, 1, n, t);
+		CHECK_RESULT(me->rank ? ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL)
+				      : ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL),
+			     NCCLSVC_MISMATCH);
+		if (k < 4)
+			snprintf(want, sizeof(want), "dimension 0 of tensor %zu differs: rank 0 ",
+				 places[k]);
+		says(k < 4 ? want : "number of tensors differs: rank 0 ");
+		says(k < 4 ? " has 2, rank 1 " : " has 1000, rank 1 ");
+		check_in_step(&x, (unsigned)k + 3);
+	}
+	side_close(&x);
+}
+
+static void the_first_tensor_that_differs_is_named(void **state)
+{
+	(void)state;
+	run_pair(of_long_lists);
 }
 
 /* ---- Refusals ---- */
@@ -439,6 +476,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(sides_that_disagree_are_told_and_go_on),
 		TEST(another_number_of_tensors),
+		TEST(the_first_tensor_that_differs_is_named),
 		TEST(a_refusal_is_the_peers_error_too),
 		TEST(calls_without_a_peer_are_refused_here),
 		TEST(list_functions_within_allocate_are_refused),

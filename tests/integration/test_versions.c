@@ -273,6 +273,60 @@ static void a_member_aborts(void **state)
 	daemon_stop(&d);
 }
 
+/* What rank 1 says of its word 5. True: rank 0 is told something. */
+static bool hears(struct rank *k, uint64_t word, char text[SVC_DESCRIPTION_BYTES])
+{
+	struct svc_describe ask = {
+		.comm = k[0].comm.comm, .epoch = k[0].comm.epoch, .peer = 1, .peer_about = word};
+	struct svc_describe_reply said;
+	struct raw_reply reply;
+	raw_call(&k[0].r, SVC_DESCRIBE, &ask, sizeof(ask), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	CHECK_EQ(reply.body, sizeof(said));
+	memcpy(&said, reply.bytes, sizeof(said));
+	memcpy(text, said.text, sizeof(said.text));
+	return said.known;
+}
+
+static void members_say_more_about_their_words(void **state)
+{
+	struct daemon d;
+	struct rank k[2];
+	struct raw_reply reply;
+	char text[SVC_DESCRIPTION_BYTES];
+	(void)state;
+	daemon_start(&d, NULL);
+	open_pair(k, &d, 3, 3);
+	struct svc_describe say = {.comm = k[1].comm.comm + 1,
+				   .epoch = k[1].comm.epoch,
+				   .about = 5,
+				   .peer = -1,
+				   .text = "more"};
+	raw_refused(&k[1].r, SVC_DESCRIBE, &say, sizeof(say), NULL, 0, NCCLSVC_NOT_FOUND,
+		    "is not in epoch");
+	say.comm--;
+	say.epoch++;
+	raw_refused(&k[1].r, SVC_DESCRIBE, &say, sizeof(say), NULL, 0, NCCLSVC_STALE_EPOCH,
+		    "is not in epoch");
+	say.epoch--;
+	say.reserved = 1;
+	raw_refused(&k[1].r, SVC_DESCRIBE, &say, sizeof(say), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
+		    "reserved");
+	say.reserved = 0;
+	CHECK(!hears(k, 5, text));
+	raw_call(&k[1].r, SVC_DESCRIBE, &say, sizeof(say), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	CHECK(hears(k, 5, text) && !strcmp(text, "more"));
+	CHECK(!hears(k, 6, text) && !hears(k, 0, text));
+	/* It is forgotten when there is much else. */
+	for (say.about = 100; say.about < 150; say.about++)
+		raw_call(&k[1].r, SVC_DESCRIBE, &say, sizeof(say), NULL, 0, &reply);
+	CHECK(!hears(k, 5, text) && hears(k, 149, text));
+	close_rank(&k[0]);
+	close_rank(&k[1]);
+	daemon_stop(&d);
+}
+
 static void plans_end(ncclsvc_session *watch)
 {
 	const uint64_t then = now_ns();
@@ -750,6 +804,7 @@ int main(void)
 		TEST(version_1_has_no_join_cancel),
 		TEST(a_join_that_waits_is_taken_back),
 		TEST(a_member_aborts),
+		TEST(members_say_more_about_their_words),
 		TEST(planned_tasks_have_labels_in_version_2),
 		TEST(hostile_names_of_jobs_are_refused),
 		TEST(communicators_are_called_as_their_users_say),

@@ -26,8 +26,9 @@ LISTS = {  # an X macro of the headers, the prefix of its names, and the counter
     "NCCLSVC_ENDINGS": ("NCCLSVC_ENDED_", enums.Ending),
     "NCCLSVC_FAILURES": ("NCCLSVC_FAILURE_", enums.FailureKind),
 }
-CONSTANTS = ("ID_BYTES", "NAME_BYTES", "LABEL_BYTES", "REFUSED_BYTES", "MISSING_SHOWN", "EPOCH_STEPS", "FAILURE_RANKS",
-             "FAILURE_BYTES", "RANK_LAUNCHER", "WORLD_LAUNCHER", "DEVICE_HOST", "DEVICE_LOCAL", "STREAM_DETACHED", "MESSAGE_ONE_BUFFER", "DIMS_MAX", "GROUP_TYPES",
+CONSTANTS = ("ID_BYTES", "NAME_BYTES", "LABEL_BYTES", "REFUSED_BYTES", "MISSING_SHOWN", "EPOCH_STEPS", "LATENESS_BINS",
+             "FAILURE_RANKS", "FAILURE_BYTES", "RANK_LAUNCHER", "WORLD_LAUNCHER", "DEVICE_HOST", "DEVICE_LOCAL",
+             "STREAM_DETACHED", "MESSAGE_ONE_BUFFER", "DIMS_MAX", "GROUP_TYPES",
              "PLAN_ANY", "PLAN_FIRST", "PLANNED_WAIT", "PLANNED_STABLE")
 NUMBERS = {"size_t": ctypes.c_size_t, "uint64_t": ctypes.c_uint64, "int64_t": ctypes.c_int64,
            "uint32_t": ctypes.c_uint32, "unsigned": ctypes.c_uint, "int": ctypes.c_int, "bool": ctypes.c_bool,

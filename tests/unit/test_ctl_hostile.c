@@ -22,7 +22,7 @@ static const struct {
 } views[] = {
 	{view_sessions, CTL_SESSIONS}, {view_comms, CTL_COMMS},	    {view_tasks, CTL_TASKS},
 	{view_memory, CTL_MEMORY},     {view_devices, CTL_DEVICES}, {view_plan, CTL_PLAN},
-	{view_status, CTL_STATUS},
+	{view_lateness, CTL_LATENESS}, {view_status, CTL_STATUS},
 };
 
 /* Checks that all output is printable. */
@@ -165,7 +165,12 @@ static void any_records(void **state)
 		static ncclsvc_plan_info plans[RECORDS];
 		static ncclsvc_plan_task_info plan_tasks[RECORDS];
 		static ncclsvc_node_info nodes[RECORDS];
-		struct snapshot s;
+		static ncclsvc_lateness_info lateness[RECORDS];
+		static struct snapshot_answer answers[RECORDS];
+		struct snapshot s = {.answers = round % 2 ? answers : NULL};
+		for (int i = 0; i < RECORDS; i++)
+			answers[i] = (struct snapshot_answer){
+				rand() % 2, rand() % 2 ? NCCLSVC_OK : NCCLSVC_TIMEOUT, 1};
 		any_bytes(&s.daemon, sizeof(s.daemon));
 #define LIST(list, count)                                                                          \
 	any_bytes(list, sizeof(list));                                                             \
@@ -180,6 +185,7 @@ static void any_records(void **state)
 		LIST(plans, nplans)
 		LIST(plan_tasks, nplan_tasks)
 		LIST(nodes, nnodes)
+		LIST(lateness, nlateness)
 		show_all(&s);
 	}
 }

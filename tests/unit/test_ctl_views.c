@@ -165,6 +165,23 @@ static const ncclsvc_device_info devices[] = {
 	 .text = "the worker was ended by signal 9"},
 };
 
+static const ncclsvc_lateness_info lateness[] = {
+	{.comm = 5,
+	 .rank = 1,
+	 .pid = 101,
+	 .operations = 200,
+	 .last = 197,
+	 .kinds = 1u << NCCLSVC_ALL_REDUCE,
+	 .sum_ns = 60000000000,
+	 .median_ns = 300000000,
+	 .p99_ns = 310000000,
+	 .max_ns = 320000000,
+	 .interval_ns = 1000000000,
+	 .histogram = {[0] = 3, [19] = 197}},
+	{.comm = 5, .pid = 100, .operations = 200, .histogram = {200}},
+	{.comm = 7, .rank = 1, .pid = 101, .looks = 100, .looks_waited = 40, .looks_late = 38},
+};
+
 static struct snapshot snapshot(void)
 {
 	struct snapshot s = {
@@ -194,6 +211,8 @@ static struct snapshot snapshot(void)
 		.ntasks = 3,
 		.nregions = 7,
 		.ndevices = 2,
+		.lateness = (ncclsvc_lateness_info *)lateness,
+		.nlateness = 3,
 	};
 
 	return s;
@@ -471,6 +490,74 @@ static void test_memory(void **state)
 	free(s);
 }
 
+static void test_lateness(void **state)
+{
+	(void)state;
+	char *s = shown(view_lateness, command(CTL_LATENESS, false));
+	assert_non_null(strstr(s,
+			       "COMM  LABEL  RANK  PID  NODE  OPS  LAST%  MEDIAN     P99     MAX  "
+			       "KERNELS%"));
+	assert_non_null(strstr(s,
+			       "   5  world     1  101  -     200     98  300 ms  310 ms  320 ms  "
+			       "       -"));
+	assert_non_null(strstr(s,
+			       "   7  gpus      1  101  -       0      -       -       -       -  "
+			       "      38"));
+	assert_non_null(
+		strstr(s, "Rank 1 (pid 101) was last in 98 % of AllReduces on communicator "
+			  "world, by 300 ms (median). Next: `ncclsvc-ctl lateness --comm 5`."));
+	free(s);
+	json_t *root = parsed(shown(view_lateness, command(CTL_LATENESS, true)), "lateness");
+	const json_t *first = json_array_get(json_object_get(root, "lateness"), 0);
+	const json_t *straggler = json_object_get(root, "straggler");
+	assert_int_equal(json_array_size(json_object_get(root, "lateness")), 3);
+	assert_int_equal(num(first, "last"), 197);
+	assert_int_equal(num(first, "median_ns"), 300000000);
+	assert_int_equal(json_array_size(json_object_get(first, "histogram")),
+			 NCCLSVC_LATENESS_BINS);
+	assert_int_equal(num(straggler, "pid"), 101);
+	assert_true(json_is_null(json_object_get(straggler, "node")));
+	json_decref(root);
+	struct ctl_args args = command(CTL_LATENESS, false);
+	args.comm = "gpus";
+	s = shown(view_lateness, args);
+	assert_null(strstr(s, "300 ms  "));
+	assert_non_null(strstr(s, "gpus"));
+	free(s);
+}
+
+static char *straggler_of(ncclsvc_lateness_info x)
+{
+	struct ctl_args args = command(CTL_WHY, false);
+	struct snapshot s = {.lateness = &x, .nlateness = 1};
+	struct text out = TEXT_INIT(-1);
+	struct view v = {.args = &args, .s = &s, .out = &out, .time = "now"};
+	view_straggler(&v);
+	return text_steal(&out);
+}
+
+/* What is not worth a sentence. */
+static void test_no_straggler(void **state)
+{
+	(void)state;
+	ncclsvc_lateness_info few = lateness[0], seldom = few, quick = few, little = few;
+	few.operations = few.last = 19;
+	seldom.last = seldom.operations / 2;
+	quick.median_ns = 1000000;
+	little.median_ns = little.interval_ns / 10;
+	const ncclsvc_lateness_info none[] = {few, seldom, quick, little};
+	for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
+		char *s = straggler_of(none[i]);
+		assert_string_equal(s, "");
+		free(s);
+	}
+	char *s = straggler_of(lateness[2]);
+	assert_string_equal(s,
+			    "Kernels on communicator 7 wait for rank 1 (pid 101) 38 % of the time. "
+			    "Next: `ncclsvc-ctl lateness --comm 7`.\n");
+	free(s);
+}
+
 static void test_devices(void **state)
 {
 	(void)state;
@@ -527,6 +614,37 @@ static void test_devices(void **state)
 		   "CUDA driver 13.0, NCCL 2.28.9.\n"
 		   "Device 1, last trouble: the worker was ended by signal 9\n");
 	free(s);
+}
+
+static const struct process *frozen(int32_t pid, bool closely, void *arg)
+{
+	static const struct process p = {.state = PROCESS_FROZEN};
+
+	(void)pid;
+	(void)closely;
+	(void)arg;
+	return &p;
+}
+
+/* A worker that cannot run is not ready, whatever the daemon believes. */
+static void test_halted_worker(void **state)
+{
+	(void)state;
+	struct snapshot s = snapshot();
+	struct ctl_args args = command(CTL_DEVICES, true);
+	struct text out = TEXT_INIT(-1);
+	struct view v = {.args = &args,
+			 .s = &s,
+			 .out = &out,
+			 .time = "2031-04-05T06:07:08.910Z",
+			 .look = frozen};
+
+	view_devices(&v);
+	json_t *root = parsed(text_steal(&out), "devices");
+	json_t *list = json_object_get(root, "devices");
+	assert_string_equal(str(json_array_get(list, 0), "state"), "frozen");
+	assert_string_equal(str(json_array_get(list, 1), "state"), "lost");
+	json_decref(root);
 }
 
 static void test_status(void **state)
@@ -694,9 +812,11 @@ int main(void)
 		cmocka_unit_test(test_tasks_json),    cmocka_unit_test(test_tasks_table),
 		cmocka_unit_test(test_tasks_filters), cmocka_unit_test(test_sessions),
 		cmocka_unit_test(test_jobs),	      cmocka_unit_test(test_comms),
-		cmocka_unit_test(test_memory),	      cmocka_unit_test(test_status),
+		cmocka_unit_test(test_memory),	      cmocka_unit_test(test_halted_worker),
+		cmocka_unit_test(test_status),	      cmocka_unit_test(test_no_straggler),
 		cmocka_unit_test(test_status_mps),    cmocka_unit_test(test_devices),
 		cmocka_unit_test(test_many_tasks),    cmocka_unit_test(test_write_error),
+		cmocka_unit_test(test_lateness),
 	};
 
 	return cmocka_run_group_tests(all, NULL, NULL);

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "names.h"
-#include "session/ending.h"
+#include "base/ending.h"
 
 struct child {
 	pid_t pid;

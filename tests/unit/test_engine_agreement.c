@@ -261,7 +261,7 @@ static void records_differ_and_a_deadline_passes(void **state)
 	two_usable();
 }
 
-/* Without a deadline, the node waits for MISMATCH_WAIT_NS. Nobody is called the only one then. */
+/* Without a deadline, the node waits for NODE_ANSWER_NS. Nobody is called the only one then. */
 static void records_differ_and_a_rank_does_not_come(void **state)
 {
 	(void)state;

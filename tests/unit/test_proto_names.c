@@ -101,6 +101,31 @@ static void sentences_name_ranks_pids_and_values(void **state)
 	assert_non_null(strstr(s, "rank 0 (pid 5)"));
 }
 
+static void sentences_say_what_differs_between_lists(void **state)
+{
+	ncclsvc_status st = {.result = NCCLSVC_MISMATCH,
+			     .field = NCCLSVC_FIELD_AGREEMENT,
+			     .rank_a = 0,
+			     .pid_a = 5,
+			     .rank_b = 1,
+			     .pid_b = 7,
+			     .value_a = UINT64_C(0x1000000000000abc),
+			     .value_b = UINT64_C(0x1000000000000def)};
+	(void)state;
+	assert_string_equal(sentence(&st),
+			    "MISMATCH: types or shapes of the tensors differ: rank 0 "
+			    "(pid 5) and rank 1 (pid 7), each with a list of static "
+			    "shapes");
+	st.value_b = UINT64_C(0x4000000000000abc);
+	assert_string_equal(sentence(&st), "MISMATCH: mode differs: rank 0 (pid 5) has a list of "
+					   "static shapes, rank 1 (pid 7) has an AllReduce of "
+					   "tensors");
+	st.value_b = 0;
+	assert_non_null(strstr(sentence(&st), "rank 1 (pid 7) has no list of tensors"));
+	st.value_a = 7;
+	assert_non_null(strstr(sentence(&st), "agreement differs: rank 0 (pid 5) has 0x7"));
+}
+
 static void sentences_say_what_a_list_was_refused_for(void **state)
 {
 	(void)state;
@@ -183,6 +208,7 @@ int main(void)
 		cmocka_unit_test(every_value_has_its_name),
 		cmocka_unit_test(unknown_values_are_a_question_mark),
 		cmocka_unit_test(sentences_name_ranks_pids_and_values),
+		cmocka_unit_test(sentences_say_what_differs_between_lists),
 		cmocka_unit_test(sentences_say_what_a_list_was_refused_for),
 		cmocka_unit_test(sentences_fit_any_buffer),
 		cmocka_unit_test(labels_are_short_printable_texts),

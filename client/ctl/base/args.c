@@ -37,6 +37,8 @@ const char ctl_help[] =
 	"  plan                   plans: each member's position and missing tasks [--comm ID] "
 	"[--rank "
 	"R]\n"
+	"  lateness               which ranks come late to collectives, and by how much [--comm "
+	"ID]\n"
 	"  why                    what is stuck, and whose fault it is [--after SECONDS]\n"
 	"  failures               what has failed, and who was at fault [--since TIME]\n"
 	"                         [--comm ID] [--follow]\n"
@@ -44,6 +46,8 @@ const char ctl_help[] =
 	"  groups                 the groups of a world that need not exist: --world W\n"
 	"                         [--local-size L] [--data D] [--horizontal H] [--pipeline P]\n"
 	"                         [--rank R]\n"
+	"  dump                   the last operations of each process, also of ended ones\n"
+	"                         [--comm ID] [--rank R] [--pid P] [--pytorch DIR]\n"
 	"  cancel task ID         end a pending task\n"
 	"  cancel comm ID         end all pending tasks of a communicator\n"
 	"  cancel session ID      end a session\n"
@@ -63,11 +67,12 @@ const char ctl_help[] =
 	"5 nothing found (cancel); doctor: 0 good, 1 warnings, 2 problems. See ncclsvc-ctl(1).\n";
 
 static const char *const commands[] = {
-	[CTL_STATUS] = "status",     [CTL_SESSIONS] = "sessions", [CTL_COMMS] = "comms",
-	[CTL_TASKS] = "tasks",	     [CTL_MEMORY] = "memory",	  [CTL_DEVICES] = "devices",
-	[CTL_PLAN] = "plan",	     [CTL_WHY] = "why",		  [CTL_DOCTOR] = "doctor",
-	[CTL_FAILURES] = "failures", [CTL_GROUPS] = "groups",	  [CTL_CANCEL] = "cancel",
-	[CTL_WATCH] = "watch",	     [CTL_VERSION] = "version",	  [CTL_HELP] = "help",
+	[CTL_STATUS] = "status",   [CTL_SESSIONS] = "sessions", [CTL_COMMS] = "comms",
+	[CTL_TASKS] = "tasks",	   [CTL_MEMORY] = "memory",	[CTL_DEVICES] = "devices",
+	[CTL_PLAN] = "plan",	   [CTL_LATENESS] = "lateness", [CTL_WHY] = "why",
+	[CTL_DOCTOR] = "doctor",   [CTL_FAILURES] = "failures", [CTL_GROUPS] = "groups",
+	[CTL_CANCEL] = "cancel",   [CTL_WATCH] = "watch",	[CTL_DUMP] = "dump",
+	[CTL_VERSION] = "version", [CTL_HELP] = "help",
 };
 
 enum option_value {
@@ -97,6 +102,7 @@ enum option_value {
 	OPT_DATA,
 	OPT_HORIZONTAL,
 	OPT_PIPELINE,
+	OPT_PYTORCH,
 	OPT_NODE,
 	OPT_END,
 };
@@ -128,17 +134,19 @@ static const struct option options[] = {
 	{"data", required_argument, NULL, OPT_DATA},
 	{"horizontal", required_argument, NULL, OPT_HORIZONTAL},
 	{"pipeline", required_argument, NULL, OPT_PIPELINE},
+	{"pytorch", required_argument, NULL, OPT_PYTORCH},
 	{"node", required_argument, NULL, OPT_NODE},
 	{NULL, 0, NULL, 0},
 };
 
 /* The commands that take an option; not named: all. */
 static const unsigned takers[OPT_END - OPT_SOCKET] = {
-	[OPT_COMM - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_COMMS) | ON(CTL_PLAN) | ON(CTL_FAILURES),
+	[OPT_COMM - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_COMMS) | ON(CTL_PLAN) | ON(CTL_FAILURES) |
+				  ON(CTL_DUMP) | ON(CTL_LATENESS),
 	[OPT_JOB - OPT_SOCKET] =
 		ON(CTL_SESSIONS) | ON(CTL_COMMS) | ON(CTL_TASKS) | ON(CTL_FAILURES),
-	[OPT_RANK - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_PLAN) | ON(CTL_GROUPS),
-	[OPT_PID - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_MEMORY),
+	[OPT_RANK - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_PLAN) | ON(CTL_GROUPS) | ON(CTL_DUMP),
+	[OPT_PID - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_MEMORY) | ON(CTL_DUMP),
 	[OPT_STATE - OPT_SOCKET] = ON(CTL_TASKS),
 	[OPT_STUCK - OPT_SOCKET] = ON(CTL_TASKS),
 	[OPT_LIMIT - OPT_SOCKET] = ON(CTL_TASKS),
@@ -156,6 +164,7 @@ static const unsigned takers[OPT_END - OPT_SOCKET] = {
 	[OPT_DATA - OPT_SOCKET] = ON(CTL_GROUPS),
 	[OPT_HORIZONTAL - OPT_SOCKET] = ON(CTL_GROUPS),
 	[OPT_PIPELINE - OPT_SOCKET] = ON(CTL_GROUPS),
+	[OPT_PYTORCH - OPT_SOCKET] = ON(CTL_DUMP),
 	[OPT_NODE - OPT_SOCKET] = MERGED | ON(CTL_SESSIONS) | ON(CTL_MEMORY) | ON(CTL_DEVICES) |
 				  ON(CTL_PLAN) | ON(CTL_FAILURES),
 };
@@ -343,6 +352,9 @@ static bool take(struct ctl_args *args, int option, const char *value)
 		return seconds(value, 0.05, &args->interval_ns);
 	case OPT_COUNT:
 		return number(value, UINT64_MAX, &args->frames) && args->frames;
+	case OPT_PYTORCH:
+		args->pytorch = value;
+		return *value != '\0';
 	case OPT_WORLD:
 		return small_number(value, &args->sizes.world);
 	case OPT_LOCAL:
@@ -411,7 +423,7 @@ static enum ctl_exit parse_words(const struct parser *p, int argc, char **argv,
 		if (args->command < CTL_STATUS || args->command > CTL_WHY)
 			return usage(p,
 				     "cannot watch \"%s\": use status, sessions, comms, tasks, "
-				     "memory, devices, plan or why",
+				     "memory, devices, plan, lateness or why",
 				     argv[1]);
 		argc -= argc > 1;
 	}

@@ -28,10 +28,12 @@ enum ctl_command {
 	CTL_MEMORY,
 	CTL_DEVICES,
 	CTL_PLAN,
+	CTL_LATENESS,
 	CTL_WHY,
 	CTL_FAILURES,
 	CTL_DOCTOR,
 	CTL_GROUPS,
+	CTL_DUMP,
 	CTL_CANCEL,
 	CTL_WATCH,
 	CTL_VERSION,
@@ -65,6 +67,8 @@ struct ctl_args {
 	uint64_t frames; /* 0: no limit */
 
 	ncclsvc_world_sizes sizes; /* -1: not given */
+
+	const char *pytorch; /* a directory; NULL: none */
 
 	enum ctl_target target;
 	uint64_t id;

@@ -97,6 +97,12 @@ void put_null(struct json *j, const char *key)
 	text_add(j->out, "null");
 }
 
+void put_raw(struct json *j, const char *key, const char *value)
+{
+	begin(j, key);
+	text_add(j->out, value);
+}
+
 void put_seconds(struct json *j, const char *key, uint64_t ns)
 {
 	begin(j, key);

@@ -21,6 +21,8 @@ void put_u64(struct json *j, const char *key, uint64_t value);
 void put_i64(struct json *j, const char *key, int64_t value);
 void put_bool(struct json *j, const char *key, bool value);
 void put_null(struct json *j, const char *key);
+/* A value that is JSON already. */
+void put_raw(struct json *j, const char *key, const char *value);
 /* Seconds, to the millisecond. */
 void put_seconds(struct json *j, const char *key, uint64_t ns);
 

@@ -67,6 +67,17 @@ static int by_place(const void *pa, const void *pb)
 	return order ? order : order_u64(a->task, b->task);
 }
 
+static int by_lateness(const void *pa, const void *pb)
+{
+	const ncclsvc_lateness_info *a = pa, *b = pb;
+	int order = order_u64(a->comm, b->comm);
+	if (!order)
+		order = order_u64(b->sum_ns, a->sum_ns);
+	if (!order)
+		order = order_u64(b->looks_late, a->looks_late);
+	return order ? order : (a->rank > b->rank) - (a->rank < b->rank);
+}
+
 static void sort(void *list, size_t n, size_t size, int (*order)(const void *, const void *))
 {
 	if (n > 1)
@@ -86,6 +97,9 @@ static void bound(struct snapshot *s)
 		if (s->tasks[i].waits_count > SVC_RANKS_MAX)
 			s->tasks[i].waits_count = SVC_RANKS_MAX;
 	}
+	for (size_t i = 0; i < s->noperations; i++)
+		if (s->operations[i].nranks > SVC_RANKS_MAX)
+			s->operations[i].nranks = SVC_RANKS_MAX;
 }
 
 void snapshot_order(struct snapshot *s)
@@ -98,6 +112,14 @@ void snapshot_order(struct snapshot *s)
 	sort(s->nodes, s->nnodes, sizeof(*s->nodes), by_node);
 	sort(s->plans, s->nplans, sizeof(*s->plans), by_plan);
 	sort(s->plan_tasks, s->nplan_tasks, sizeof(*s->plan_tasks), by_place);
+	sort(s->lateness, s->nlateness, sizeof(*s->lateness), by_lateness);
+}
+
+/* A daemon that is too old does not know the list. */
+static ncclsvc_result take_lateness(ncclsvc_session *session, struct snapshot *s)
+{
+	ncclsvc_result result = ncclsvc_list_lateness(session, &s->lateness, &s->nlateness);
+	return result == NCCLSVC_INVALID_ARGUMENT ? NCCLSVC_OK : result;
 }
 
 static ncclsvc_result take_lists(ncclsvc_session *session, unsigned parts, struct snapshot *s)
@@ -121,6 +143,10 @@ static ncclsvc_result take_lists(ncclsvc_session *session, unsigned parts, struc
 		result = ncclsvc_list_plan_tasks(session, &s->plan_tasks, &s->nplan_tasks);
 	if (result == NCCLSVC_OK && parts & SNAPSHOT_FAILURES)
 		result = ncclsvc_list_failures(session, 0, &s->failures, &s->nfailures);
+	if (result == NCCLSVC_OK && parts & SNAPSHOT_OPERATIONS)
+		result = ncclsvc_list_operations(session, &s->operations, &s->noperations);
+	if (result == NCCLSVC_OK && parts & SNAPSHOT_LATENESS)
+		result = take_lateness(session, s);
 	return result;
 }
 
@@ -148,7 +174,8 @@ static void take_far(ncclsvc_session *session, unsigned parts, const ncclsvc_nod
 {
 	snapshot_free(far);
 	a->asked = true;
-	a->result = take_lists_from(session, parts, (int)n->node, far);
+	a->result =
+		take_lists_from(session, parts & ~(unsigned)SNAPSHOT_LATENESS, (int)n->node, far);
 	a->age_ns = now_ns();
 	if (a->result == NCCLSVC_OK)
 		snapshot_order(far);
@@ -253,6 +280,7 @@ void snapshot_free(struct snapshot *s)
 	ncclsvc_list_free(s->comms);
 	ncclsvc_list_free(s->members);
 	ncclsvc_list_free(s->tasks);
+	ncclsvc_list_free(s->operations);
 	ncclsvc_list_free(s->regions);
 	ncclsvc_list_free(s->devices);
 	ncclsvc_list_free(s->plans);
@@ -261,6 +289,7 @@ void snapshot_free(struct snapshot *s)
 	free(s->answers);
 	free(s->session_names);
 	ncclsvc_list_free(s->failures);
+	ncclsvc_list_free(s->lateness);
 	memset(s, 0, sizeof(*s));
 }
 

@@ -15,7 +15,9 @@ enum snapshot_part {
 	SNAPSHOT_PLANS = 64, /* plans and their tasks */
 	SNAPSHOT_NODES = 256,
 	SNAPSHOT_FAILURES = 512,
-	SNAPSHOT_MERGED = 1024, /* other nodes' parts are merged: ALL is possible */
+	SNAPSHOT_OPERATIONS = 4096,
+	SNAPSHOT_LATENESS = 1024, /* empty if the daemon is too old to have it */
+	SNAPSHOT_MERGED = 16384,  /* other nodes' parts are merged: ALL is possible */
 };
 
 #define SNAPSHOT_LOCAL (-1) /* the asked daemon's node */
@@ -44,14 +46,16 @@ struct snapshot {
 	ncclsvc_comm_info *comms;
 	ncclsvc_member_info *members;
 	ncclsvc_task_info *tasks;
+	ncclsvc_operation_info *operations;
 	ncclsvc_region_info *regions;
 	ncclsvc_device_info *devices;
 	ncclsvc_plan_info *plans;	    /* sorted by communicator and rank */
 	ncclsvc_plan_task_info *plan_tasks; /* sorted by plan, rank and place */
 	size_t nsessions, ncomms, nmembers, ntasks, nregions, ndevices, nplans, nplan_tasks, nnodes;
-	ncclsvc_node_info *nodes;	/* by number */
-	ncclsvc_failure_info *failures; /* by number */
-	size_t nfailures;
+	ncclsvc_node_info *nodes;	 /* by number */
+	ncclsvc_failure_info *failures;	 /* by number */
+	ncclsvc_lateness_info *lateness; /* by communicator, the ranks that are late most first */
+	size_t nfailures, noperations, nlateness;
 };
 
 /* Fetches the daemon's state and the lists in `parts`, of this node (its number, or one of the

@@ -13,6 +13,16 @@ static const struct table_column columns[] = {
 	{"IDLE", true},	   {"MPS", false},     {"TRANSPORT", false}, {"UUID", false},
 };
 
+/* The daemon's view; but a worker whose process is stopped is not ready. */
+static const char *state_name(const struct view *v, const ncclsvc_device_info *x)
+{
+	const struct process *p =
+		v->look && x->pid > 0 ? v->look(x->pid, false, v->look_arg) : NULL;
+	if (x->state == NCCLSVC_DEVICE_READY && p && process_is_halted(p))
+		return process_state_name(p->state);
+	return device_state_name(x->state);
+}
+
 static enum table_style style(unsigned state)
 {
 	switch (state) {
@@ -50,14 +60,14 @@ static void bytes_cell(struct table *t, uint64_t bytes)
 	table_end(t, TABLE_PLAIN);
 }
 
-static void row(struct table *t, const ncclsvc_device_info *x)
+static void row(const struct view *v, struct table *t, const ncclsvc_device_info *x)
 {
 	char uuid[SVC_UUID_TEXT];
 	svc_uuid_text(x->uuid, uuid);
 	table_i64(t, x->device);
 	text_name(table_cell(t), x->name, sizeof(x->name));
 	table_end(t, TABLE_PLAIN);
-	text_add(table_cell(t), device_state_name(x->state));
+	text_add(table_cell(t), state_name(v, x));
 	table_end(t, style(x->state));
 	units_age(table_cell(t), x->age_ns);
 	table_end(t, TABLE_PLAIN);
@@ -123,7 +133,7 @@ static void troubles(const struct view *v)
 	}
 }
 
-static void element(struct json *j, const ncclsvc_device_info *x)
+static void element(const struct view *v, struct json *j, const ncclsvc_device_info *x)
 {
 	char text[SVC_UUID_TEXT];
 	put_object(j, NULL);
@@ -131,7 +141,7 @@ static void element(struct json *j, const ncclsvc_device_info *x)
 	put_string(j, "name", x->name, sizeof(x->name));
 	svc_uuid_text(x->uuid, text);
 	put_string(j, "uuid", text, SIZE_MAX);
-	put_string(j, "state", device_state_name(x->state), SIZE_MAX);
+	put_string(j, "state", state_name(v, x), SIZE_MAX);
 	put_u64(j, "state_ns", x->age_ns);
 	if (x->pid)
 		put_i64(j, "pid", x->pid);
@@ -169,7 +179,7 @@ void view_devices(const struct view *v)
 		struct json j = view_json_begin(v);
 		put_array(&j, "devices");
 		for (size_t i = 0; i < s->ndevices; i++)
-			element(&j, &s->devices[i]);
+			element(v, &j, &s->devices[i]);
 		put_array_end(&j);
 		view_json_end(&j);
 		return;
@@ -181,7 +191,7 @@ void view_devices(const struct view *v)
 	}
 	struct table *t = table_new(columns, sizeof(columns) / sizeof(columns[0]));
 	for (size_t i = 0; i < s->ndevices; i++)
-		row(t, &s->devices[i]);
+		row(v, t, &s->devices[i]);
 	table_print(t, v->out, v->colour);
 	table_free(t);
 	versions(v);

@@ -28,7 +28,7 @@ static void utc(uint64_t unix_ns, char text[TIME_BYTES])
 
 static bool is_wanted(const struct ctl_args *args, const ncclsvc_failure_info *f)
 {
-	if (f->unix_ns < args->since_ns)
+	if (f->unix_ns < args->since_ns || !view_job_wanted(args, f->job))
 		return false;
 	if (!args->comm || !strcmp(args->comm, f->label))
 		return true;
@@ -100,6 +100,7 @@ static void element(struct json *j, const ncclsvc_failure_info *f)
 		put_u64(j, "cause", f->cause);
 	else
 		put_null(j, "cause");
+	put_string(j, "job", f->job[0] ? f->job : NULL, sizeof(f->job));
 	put_string(j, "label", f->label, sizeof(f->label));
 	put_u64(j, "comm", f->comm);
 	put_u64(j, "epoch", f->epoch);

@@ -17,10 +17,13 @@ struct view {
 	const struct ctl_args *args;
 	const struct snapshot *s;
 	struct text *out;
-	const char *time; /* ISO 8601 */
+	const char *time;      /* ISO 8601 */
+	uint64_t monotonic_ns; /* the same time, on the clock of operations' times */
 	bool colour;
 	unsigned width;	  /* of the terminal; 0: none */
 	const char *host; /* this machine's name */
+	why_look *look;	  /* what processes are doing; NULL: they can't be seen from here */
+	void *look_arg;
 };
 
 void view_status(const struct view *v);
@@ -33,8 +36,16 @@ void view_plan(const struct view *v);
 void view_failures(const struct view *v);
 /* The number behind those that were shown: where --follow goes on. */
 uint64_t view_failures_next(const struct view *v, uint64_t from);
+void view_lateness(const struct view *v);
+/* If a rank holds up a communicator: a sentence that names it. In JSON, its record, or null. */
+void view_straggler(const struct view *v);
+void view_straggler_json(const struct view *v, struct json *j);
 void view_doctor(const struct view *v, const struct doctor_report *report);
 void view_why(const struct view *v, const struct why_report *report);
+void view_dump(const struct view *v);
+/* Writes a file for each rank into args->pytorch, as PyTorch's flight recorder does. False: it
+ * can't be done, out says why. */
+bool view_dump_pytorch(const struct view *v);
 void view_version(const struct view *v, const char *version);
 void view_cancelled(const struct view *v, uint64_t cancelled);
 

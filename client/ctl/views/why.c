@@ -40,13 +40,13 @@ static void nothing(const struct view *v, const struct why_report *r)
 		comms += v->s->comms[i].state != NCCLSVC_COMM_IDLE;
 	text_printf(v->out, "Nothing is stuck now: %zu communicator%s, ", comms,
 		    comms == 1 ? "" : "s");
-	if (!r->pending) {
-		text_add(v->out, "no task is pending.\n");
-		return;
-	}
 	uint64_t tenths = r->oldest_ns / TENTH_NS + 1;
-	text_printf(v->out, "no task waits longer than %llu.%llu s.\n",
-		    (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10));
+	if (!r->pending)
+		text_add(v->out, "no task is pending.\n");
+	else
+		text_printf(v->out, "no task waits longer than %llu.%llu s.\n",
+			    (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10));
+	view_straggler(v);
 }
 
 static void put_graph(struct json *j, uint32_t graph)
@@ -197,6 +197,7 @@ static void why_json(const struct view *v, const struct why_report *r)
 	put_array_end(&j);
 	put_u64(&j, "unseen", r->unseen);
 	view_json_answers(v, &j);
+	view_straggler_json(v, &j);
 	view_json_failure(&j, &v->s->daemon);
 	view_json_end(&j);
 }

@@ -59,6 +59,14 @@ class Inspection:
         """The daemons that form a cluster with this one, including itself; empty if it is alone."""
         return self._list("nodes", s.NodeInfo)
 
+    def operations(self) -> list[s.OperationInfo]:
+        """The flight recorder: pending operations, and the last ones of this user's sessions, also of ended sessions."""
+        return self._list("operations", s.OperationInfo)
+
+    def lateness(self) -> list[s.LatenessInfo]:
+        """How late ranks of this node come to collectives; of the caller's communicators, for the administrator of all."""
+        return self._list("lateness", s.LatenessInfo)
+
     def plans(self) -> list[s.PlanInfo]:
         return self._list("plans", s.PlanInfo)
 

@@ -32,6 +32,7 @@ from .enums import (
     ID_BYTES,
     JOB_BYTES,
     LABEL_BYTES,
+    LATENESS_BINS,
     MISSING_SHOWN,
     NAME_BYTES,
     REFUSED_BYTES,
@@ -204,6 +205,40 @@ class TaskInfo(Record):
     ]
 
 
+class OperationInfo(Record):
+    _fields_ = [
+        ("comm", c_uint64),
+        ("seq", c_uint64),
+        ("collective", c_uint64),
+        ("count", c_uint64),
+        ("bytes", c_uint64),
+        ("submitted_ns", c_uint64),
+        ("matched_ns", c_uint64),
+        ("started_ns", c_uint64),
+        ("done_ns", c_uint64),
+        ("result", c_int32),
+        ("op", c_uint8),
+        ("type", c_uint8),
+        ("state", c_uint8),
+        ("transport", c_uint8),
+        ("rank", c_int32),
+        ("peer", c_int32),
+        ("pid", c_int32),
+        ("session", c_uint32),
+        ("epoch", c_uint32),
+        ("nranks", c_uint32),
+        ("uid", c_uint32),
+        ("graph", c_uint32),
+        ("kernel", c_uint32),
+        ("ended", c_uint32),
+        ("comm_label", c_char * NAME_BYTES),
+        ("label", c_char * LABEL_BYTES),
+        ("wrapped", c_uint32),
+        ("reserved", c_uint32),
+        ("comm_key", c_uint64),
+    ]
+
+
 class RegionInfo(Record):
     _fields_ = [
         ("session", c_uint32),
@@ -325,7 +360,33 @@ class FailureInfo(Record):
         ("reserved", c_uint32),
         ("label", c_char * NAME_BYTES),
         ("host", c_char * NODE_TEXT_BYTES),
+        ("job", c_char * JOB_BYTES),
         ("text", c_char * FAILURE_BYTES),
+    ]
+
+
+class LatenessInfo(Record):
+    _fields_ = [
+        ("comm", c_uint64),
+        ("rank", c_int32),
+        ("pid", c_int32),
+        ("session", c_uint32),
+        ("epoch", c_uint32),
+        ("node", c_uint32),
+        ("nranks", c_uint32),
+        ("operations", c_uint32),
+        ("last", c_uint32),
+        ("kinds", c_uint32),
+        ("looks", c_uint32),
+        ("looks_waited", c_uint32),
+        ("looks_late", c_uint32),
+        ("sum_ns", c_uint64),
+        ("median_ns", c_uint64),
+        ("p99_ns", c_uint64),
+        ("max_ns", c_uint64),
+        ("interval_ns", c_uint64),
+        ("age_ns", c_uint64),
+        ("histogram", c_uint32 * LATENESS_BINS),
     ]
 
 
@@ -463,6 +524,8 @@ NAMES: dict[str, type[Structure]] = {
     "ncclsvc_device_info": DeviceInfo,
     "ncclsvc_node_info": NodeInfo,
     "ncclsvc_failure_info": FailureInfo,
+    "ncclsvc_operation_info": OperationInfo,
+    "ncclsvc_lateness_info": LatenessInfo,
     "ncclsvc_daemon_info": DaemonInfo,
     "ncclsvc_group": GroupRecord,
     "ncclsvc_world_sizes": WorldSizes,

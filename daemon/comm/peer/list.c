@@ -90,15 +90,21 @@ static uint32_t missing(const struct communicator *m, const struct waiting *w, u
 	return (int32_t)(w->looks[peer].messages[way] - r->message) < 0 ? UINT32_C(1) << peer : 0;
 }
 
+static void pending_range(const struct communicator *m, const struct waiting *w, uint32_t rank,
+			  struct peer_range *range)
+{
+	/* The operations behind one in a graph are not known. */
+	range->graph = w->looks[rank].waits ? w->looks[rank].graph : 0;
+	range->first = range->graph ? 0 : first_pending(m, w, rank);
+	range->n = range->graph ? 1 : w->looks[rank].records - range->first;
+}
+
 bool peer_operations(const struct communicator *m, uint32_t rank, struct peer_range *range)
 {
 	struct waiting w;
 	if (!waiting_find(m, &w) || !peer_runs_kernels(m, rank))
 		return false;
-	/* The operations behind one in a graph are unknown. */
-	range->graph = w.looks[rank].waits ? w.looks[rank].graph : 0;
-	range->first = range->graph ? 0 : first_pending(m, &w, rank);
-	range->n = range->graph ? 1 : w.looks[rank].records - range->first;
+	pending_range(m, &w, rank, range);
 	return range->n;
 }
 
@@ -126,16 +132,15 @@ static bool operation_of_record(const struct communicator *m, const struct waiti
 	return true;
 }
 
-bool peer_operation(const struct communicator *m, uint32_t rank, const struct peer_range *range,
-		    uint32_t nth, struct peer_operation *op)
+static bool pending_operation(const struct communicator *m, const struct waiting *w, uint32_t rank,
+			      const struct peer_range *range, uint32_t nth,
+			      struct peer_operation *op)
 {
-	struct waiting w;
 	*op = (struct peer_operation){0};
-	if (!waiting_find(m, &w) ||
-	    !(range->graph ? operation_in_graph(m, &w, rank, range->graph, op)
-			   : operation_of_record(m, &w, rank, range->first + nth, op)))
+	if (!(range->graph ? operation_in_graph(m, w, rank, range->graph, op)
+			   : operation_of_record(m, w, rank, range->first + nth, op)))
 		return false;
-	const struct look *l = &w.looks[rank];
+	const struct look *l = &w->looks[rank];
 	const struct peer_member *member = &m->peer->members[rank];
 	const bool waits = l->waits && l->serial == op->record.serial;
 	if (waits)
@@ -144,6 +149,75 @@ bool peer_operation(const struct communicator *m, uint32_t rank, const struct pe
 		op->state = nth ? NCCLSVC_QUEUED : NCCLSVC_WAITING_INPUT;
 	op->waits_ns = waits && member->waits == l->waits ? member->waits_ns : 0;
 	return true;
+}
+
+bool peer_operation(const struct communicator *m, uint32_t rank, const struct peer_range *range,
+		    uint32_t nth, struct peer_operation *op)
+{
+	struct waiting w;
+	return waiting_find(m, &w) && pending_operation(m, &w, rank, range, nth, op);
+}
+
+/* ---- All that were launched ---- */
+
+static int32_t result_of_end(uint32_t end)
+{
+	switch (end) {
+	case PEER_GOOD:
+		return NCCLSVC_OK;
+	case PEER_MISMATCH:
+	case PEER_UNLIKE:
+		return NCCLSVC_MISMATCH;
+	case PEER_ABORTED:
+		return NCCLSVC_PEER_GONE;
+	case PEER_DAEMON_LOST:
+		return NCCLSVC_DAEMON_LOST;
+	}
+	return NCCLSVC_SYSTEM;
+}
+
+/* Nothing says that a kernel has ended, but for some that fail. */
+static bool ended_operation(const struct peer_page *page, uint32_t number,
+			    struct peer_operation *op)
+{
+	*op = (struct peer_operation){.state = NCCLSVC_DONE};
+	if (!peer_record(page, number, &op->record))
+		return false;
+	op->kernel = op->record.serial;
+	const uint64_t end = peer_load64(&page->results[op->kernel % PEER_RESULTS]);
+	if ((uint32_t)end == op->kernel)
+		op->result = result_of_end((uint32_t)(end >> 32));
+	if (op->result)
+		op->state = NCCLSVC_FAILED;
+	return true;
+}
+
+uint32_t peer_each_launched(const struct communicator *m, uint32_t rank, uint32_t from,
+			    peer_each *each, void *arg)
+{
+	struct waiting w;
+	struct peer_range pending;
+	struct peer_operation op;
+	const struct peer_page *page = peer_member_page(m, rank);
+	if (!waiting_find(m, &w)) /* then nothing is pending */
+		w.looks[rank] = peer_look_at(page);
+	const uint32_t records = w.looks[rank].records;
+	const uint32_t n = records < PEER_HISTORY ? records : PEER_HISTORY - 1;
+	pending_range(m, &w, rank, &pending);
+	for (uint32_t i = from; i < n + (pending.graph != 0); i++) {
+		const uint32_t number = records - n + i;
+		bool known;
+		if (i == n)
+			known = pending_operation(m, &w, rank, &pending, 0, &op);
+		else if (!pending.graph && number - pending.first < pending.n)
+			known = pending_operation(m, &w, rank, &pending, number - pending.first,
+						  &op);
+		else
+			known = ended_operation(page, number, &op);
+		if (known && !each(arg, &op))
+			return i;
+	}
+	return n + (pending.graph != 0);
 }
 
 uint32_t peer_pending(const struct communicator *m)

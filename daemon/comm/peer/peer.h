@@ -31,6 +31,13 @@ struct peer_stuck {
 	bool unlike;	       /* the message received differs from the one sent */
 };
 
+/* Looks at the kernels in one half of a minute (account/lateness.h). */
+struct peer_lateness {
+	uint32_t number;	   /* of the half minute */
+	uint32_t looks, waited;	   /* all of them; those at which a collective waited for a rank */
+	uint32_t late[PEER_RANKS]; /* those at which it waited for this one */
+};
+
 struct peer_staging {
 	int fd;
 	int32_t device;
@@ -49,6 +56,7 @@ struct peer_pages {
 	uint64_t active_ns;	 /* when a member last launched or waited */
 	struct peer_stuck stuck; /* found at the last looks, and how often in a row */
 	unsigned stuck_looks;
+	struct peer_lateness lateness[2]; /* by the low bit of their numbers */
 	struct peer_member members[PEER_RANKS];
 	struct peer_staging staging[PEER_RANKS];
 };
@@ -102,6 +110,7 @@ struct peer_operation {
 	uint32_t state;		   /* ncclsvc_state */
 	uint64_t waits_ns;	   /* when its kernel was first seen to wait; 0: it does not wait */
 	uint32_t missing;	   /* bitmap of the ranks that have not launched their part */
+	int32_t result;		   /* of one that is over: not OK if it is known to have failed */
 };
 /* If a kernel of the communicator waits, the member's operations from that one on. */
 struct peer_range {
@@ -113,6 +122,13 @@ bool peer_operations(const struct communicator *m, uint32_t rank, struct peer_ra
 /* The nth of these operations. False: it is not known any more. */
 bool peer_operation(const struct communicator *m, uint32_t rank, const struct peer_range *range,
 		    uint32_t nth, struct peer_operation *op);
+/* Calls each for the member's operations in kernels that are still known, over or not, in the order
+ * of their launch, from the nth one on, until it returns false. Returns the number of the one that
+ * it was called for last, or how many there are. An operation in a graph is known while it waits.
+ */
+typedef bool peer_each(void *arg, const struct peer_operation *op);
+uint32_t peer_each_launched(const struct communicator *m, uint32_t rank, uint32_t from,
+			    peer_each *each, void *arg);
 /* When it was launched; for an operation in a graph, when it was first seen to wait. */
 static inline uint64_t peer_operation_since(const struct peer_operation *op, uint64_t now)
 {
@@ -120,6 +136,9 @@ static inline uint64_t peer_operation_since(const struct peer_operation *op, uin
 }
 /* The number of these operations that all members have. */
 uint32_t peer_pending(const struct communicator *m);
+/* Fills in the record's looks. False: there were none. */
+bool peer_lateness_read(const struct communicator *m, uint32_t rank, uint64_t now,
+			ncclsvc_lateness_info *i);
 
 /* The source of the limit, for communicators of this GPU's model. */
 ncclsvc_peer_source peer_source_of(const struct comms *s, const struct gpu *g);

@@ -18,7 +18,7 @@
  * happens if all nodes have said READY and the records agree; if any has said FAILED, it fails on
  * all nodes, with the same status. A node that hears FAILED before it has voted says FAILED, too,
  * unless the records of that node's members differ: only all records tell which rank is the odd one
- * out, so all wait for them (MISMATCH_WAIT_NS at most), and each node draws the same conclusion. A
+ * out, so all wait for them (NODE_ANSWER_NS at most), and each node draws the same conclusion. A
  * node that wants to give up after READY (for a deadline, say) asks the nodes that have not voted:
  * they answer FAILED, or have said READY meanwhile. So all nodes come to the same end, and no node
  * decides. A Send and its Recv do the same, between two nodes.

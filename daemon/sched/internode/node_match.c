@@ -367,20 +367,15 @@ void node_match_commit(struct engine *e, struct node_match *j, struct task *t)
 	order_update_blocked(m);
 }
 
-/* Sets the deadline for what the other nodes say. */
-static void await(struct engine *e, struct node_match *j, uint64_t ns)
-{
-	if (j->due_ns)
-		DL_DELETE2(e->asked, j, prev_due, next_due);
-	j->due_ns = e->now + ns;
-	DL_APPEND2(e->asked, j, prev_due, next_due);
-}
-
-/* The sequencer waits for nodes, too, so its answer may take twice as long. */
+/* Sets the deadline for what the other nodes say. The sequencer waits for nodes, too, so its answer
+ * may take twice as long. */
 static void await_answers(struct engine *e, struct node_match *j)
 {
 	const unsigned steps = internode_comm_is_sequenced(j->comm->internode) ? 2 : 1;
-	await(e, j, steps * NODE_ANSWER_NS);
+	if (j->due_ns)
+		DL_DELETE2(e->asked, j, prev_due, next_due);
+	j->due_ns = e->now + steps * NODE_ANSWER_NS;
+	DL_APPEND2(e->asked, j, prev_due, next_due);
 }
 
 bool node_match_post_collective(struct engine *e, struct comm *c, const ncclsvc_status *differ)
@@ -415,7 +410,7 @@ bool node_match_post_collective(struct engine *e, struct comm *c, const ncclsvc_
 	c->collective_here = 0;
 	c->collectives++;
 	if (differ) {
-		await(e, j, MISMATCH_WAIT_NS);
+		await_answers(e, j);
 		node_match_vote_failed(e, j, differ);
 	} else {
 		node_match_vote_ready(e, j, record);
@@ -474,6 +469,25 @@ bool node_match_voted(struct comm *c)
 	const struct operation_key key = collective_key(c);
 	struct node_match *j = node_match_find(c->internode, &key);
 	return j && j->parts[j->mine].vote.kind && !j->resolved;
+}
+
+/* What is known here of the current collective; NULL: nothing. */
+static struct node_match *find_current(const struct comm *c)
+{
+	const struct operation_key key = collective_key(c);
+	return c->internode ? node_match_find(c->internode, &key) : NULL;
+}
+
+uint64_t node_match_first_ns(struct comm *c)
+{
+	const struct node_match *j = find_current(c);
+	return j ? j->first_ns : 0;
+}
+
+bool node_match_awaited(struct comm *c)
+{
+	const struct node_match *j = find_current(c);
+	return !c->internode || (j && j->first_ns && j->votes == j->nparts - 1);
 }
 
 void node_match_look(struct engine *e, struct comm *c)

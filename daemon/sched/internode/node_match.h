@@ -26,6 +26,7 @@ struct node_match {
 	bool asked;
 	/* For answers, if asked; for the others' votes, if this node's records differ. 0: none */
 	uint64_t due_ns;
+	uint64_t first_ns;     /* when another node was ready first; 0: none is, or on GPUs */
 	ncclsvc_status status; /* or for what this node has asked */
 	struct task **tasks;   /* of this node, that wait here; NULL: none (yet) */
 	uint32_t ntasks;
@@ -59,6 +60,11 @@ void node_match_give_up(struct engine *e, struct comm *c, const ncclsvc_status *
 void node_match_look(struct engine *e, struct comm *c);
 /* Has this node voted on the current collective while other votes are missing? */
 bool node_match_voted(struct comm *c);
+/* When this node heard first that another one is ready for the current collective; 0: it has not.
+ */
+uint64_t node_match_first_ns(struct comm *c);
+/* Are all other nodes known to be ready for the current collective? On GPUs, that is not known. */
+bool node_match_awaited(struct comm *c);
 /* A task that waits for other nodes must fail: asks them. */
 void node_match_ask(struct engine *e, struct task *t, const ncclsvc_status *st);
 void node_match_take_message(struct engine *e, struct internode_comm *s, uint32_t place,

@@ -87,6 +87,8 @@ static void take_ready(struct engine *e, struct node_match *j, uint32_t part, co
 	bool pair = j->key.a >= 0;
 	node_match_ready(j, part, &record);
 	j->votes++;
+	if (!j->first_ns)
+		j->first_ns = e->now;
 	show_posted(j, part);
 	if (gone >= 0) {
 		ncclsvc_status st = order_gone_status(j->comm, gone);

@@ -10,8 +10,8 @@
 #include "launches.h"
 
 #define LOOK_NS	     (100 * MS)
-#define POSTED_BY_NS (1 * S) /* all has been posted, and all deadlines are over */
-#define REST_NS	     (60 * S) /* MISMATCH_WAIT_NS may pass many times */
+#define POSTED_BY_NS (1 * S)  /* all has been posted, and all deadlines are over */
+#define REST_NS	     (60 * S) /* NODE_ANSWER_NS may pass many times */
 #define END_NS	     (75 * S)
 
 struct profile profile;

@@ -277,7 +277,7 @@ void match_differs(struct match *m, const ncclsvc_status *st)
 {
 	struct waiting *w = make(sizeof(*w));
 	*w = (struct waiting){m->at->node, m->at->index, m->key};
-	at(now_ns + MISMATCH_WAIT_NS, (int)w->node, on_unlike, w);
+	at(now_ns + 2 * NODE_ANSWER_NS, (int)w->node, on_unlike, w);
 	match_fail(m, st);
 }
 

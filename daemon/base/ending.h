@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How a process ended, as far as another process can see: proc(5). */
-#ifndef SESSION_ENDING_H
-#define SESSION_ENDING_H
+#ifndef BASE_ENDING_H
+#define BASE_ENDING_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,5 +27,10 @@ struct process ending_watch(int fd, int32_t pid);
  * before its parent can reap it; from Linux 6.15 on, its pidfd says how it ended even afterwards.
  */
 struct ending ending_of(const struct process *p);
+/* Of a process that is gone for good; pidfd: as in struct process. UNKNOWN: not gone yet, or on an
+ * older Linux. */
+struct ending ending_by_pidfd(int pidfd);
+/* Would a later look at its pidfd tell more? */
+bool ending_is_vague(const struct ending *e);
 
 #endif

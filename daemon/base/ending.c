@@ -134,12 +134,17 @@ static struct ending ending_by_flags(const struct stat_fields *f, bool no_memory
 }
 
 /* Of a process that was reaped. */
-static struct ending ending_by_pidfd(int fd)
+struct ending ending_by_pidfd(int fd)
 {
 	struct pidfd_facts facts = {.mask = PIDFD_HAS_EXIT};
 	if (fd < 0 || ioctl(fd, PIDFD_INFO, &facts) || !(facts.mask & PIDFD_HAS_EXIT))
 		return (struct ending){.how = NCCLSVC_ENDED_UNKNOWN};
 	return ending_by_status(facts.exit_code, false);
+}
+
+bool ending_is_vague(const struct ending *e)
+{
+	return e->how == NCCLSVC_ENDED_UNKNOWN || (e->how == NCCLSVC_ENDED_EXITED && e->code < 0);
 }
 
 struct ending ending_of(const struct process *p)
