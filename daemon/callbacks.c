@@ -6,6 +6,7 @@
 #include "comm/gpus.h"
 #include "comm/remote.h"
 #include "memory/memory.h"
+#include "server/relay.h"
 #include "server/server_state.h"
 
 /* ---- Sessions ---- */
@@ -19,6 +20,7 @@ static void on_request(void *owner, struct client *c, const struct svc_header *h
 static bool on_vacate(void *owner, struct client *c, uint64_t until_ns)
 {
 	struct server *s = owner;
+	relay_forget(s, c);
 	return comm_client_gone(&s->comms, c, until_ns);
 }
 
@@ -47,12 +49,16 @@ static const struct session_callbacks session_callbacks = {
 static void on_message(void *owner, uint32_t from, unsigned kind, const void *body, size_t size)
 {
 	struct server *s = owner;
-	remote_handle(&s->comms, from, kind, body, size);
+	if (kind == CONTROL_LIST || kind == CONTROL_LISTED)
+		relay_handle(s, from, kind, body, size);
+	else
+		remote_handle(&s->comms, from, kind, body, size);
 }
 
 static void on_node_lost(void *owner, uint32_t node)
 {
 	struct server *s = owner;
+	relay_node_lost(s, node);
 	remote_node_lost(&s->comms, node);
 }
 

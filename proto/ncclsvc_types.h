@@ -243,6 +243,10 @@ typedef struct ncclsvc_session_info {
 	 * unknown. */
 	char job[NCCLSVC_JOB_BYTES];
 	char cgroup[NCCLSVC_JOB_BYTES];
+	/* If its node is asked by number, and the asker may act on the session, else 0: the state
+	 * of the process as in /proc/PID/stat, and the pid of the process that traces it. */
+	uint32_t process_state;
+	int32_t tracer_pid;
 } ncclsvc_session_info;
 
 typedef enum ncclsvc_comm_state {
@@ -295,6 +299,9 @@ typedef struct ncclsvc_comm_info {
 	uint32_t peer_source;	     /* ncclsvc_peer_source */
 	char job[NCCLSVC_JOB_BYTES]; /* of the member of this node that joined first: as in its
 				      * session, job or else cgroup. Empty: unknown */
+	/* The same on all nodes that know the communicator, and no key. 0: the node is alone, or
+	 * its daemon is too old to say. */
+	uint64_t cluster_comm;
 } ncclsvc_comm_info;
 
 /* The transport of a GPU's memory. */

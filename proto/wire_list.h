@@ -25,7 +25,10 @@ enum svc_list_what {
 
 struct svc_list {
 	uint32_t what;
-	uint32_t reserved;
+	/* 1 + the node whose list it is; 0: the one that is asked. That node gets the list from the
+	 * other, which shows the user what it would show him there. An answer is TIMEOUT if the
+	 * other node does not answer, PEER_GONE if its daemon has gone. */
+	uint32_t node;
 	uint64_t from; /* 0, or `next` of the previous chunk */
 };
 

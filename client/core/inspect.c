@@ -59,7 +59,7 @@ static bool append(struct list *l, const struct list_chunk *p)
 static ncclsvc_result get_chunks(ncclsvc_session *s, uint32_t what, uint64_t from, struct list *l,
 				 struct list_chunk *chunk)
 {
-	struct svc_list request = {.what = what, .from = from};
+	struct svc_list request = {.what = what, .node = s->list_node, .from = from};
 	uint64_t deadline = deadline_in(REQUEST_MS);
 	do {
 		struct call call = {.fd = -1, .chunk = chunk};
@@ -129,6 +129,17 @@ LIST(ncclsvc_list_nodes, SVC_LIST_NODES, ncclsvc_node_info, TEXT(host) TEXT(addr
 LIST(ncclsvc_list_lateness, SVC_LIST_LATENESS, ncclsvc_lateness_info, )
 LIST(ncclsvc_list_plans, SVC_LIST_PLANS, ncclsvc_plan_info, )
 LIST(ncclsvc_list_plan_tasks, SVC_LIST_PLAN_TASKS, ncclsvc_plan_task_info, TEXT(label))
+
+ncclsvc_result ncclsvc_list_from(ncclsvc_session *s, int node)
+{
+	if (!s || node < -1)
+		return error_argument("ncclsvc_list_from: the session is NULL, or node is "
+				      "below -1");
+	session_lock(s);
+	s->list_node = (uint32_t)(node + 1);
+	session_unlock(s);
+	return NCCLSVC_OK;
+}
 
 ncclsvc_result ncclsvc_list_failures(ncclsvc_session *s, uint64_t from, ncclsvc_failure_info **list,
 				     size_t *n)

@@ -42,6 +42,7 @@ struct ncclsvc_session {
 	uint64_t looked_ns; /* time of the last check of the socket by a test */
 	struct spin spin;   /* for waits for tasks */
 
+	uint32_t list_node; /* 1 + the node whose lists are asked for; 0: the daemon's own */
 	uint32_t serial;
 	struct call *calls;
 	uint32_t forgotten; /* unanswered requests whose answers are dropped */

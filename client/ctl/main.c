@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/merge.h"
 #include "build_config.h"
 #include "deadline.h"
 #include "proto/names.h"
@@ -111,9 +112,11 @@ static unsigned parts(enum ctl_command command)
 	case CTL_SESSIONS:
 		return SNAPSHOT_SESSIONS;
 	case CTL_COMMS:
-		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_NODES;
+		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_NODES |
+		       SNAPSHOT_MERGED;
 	case CTL_TASKS:
-		return SNAPSHOT_COMMS | SNAPSHOT_TASKS | SNAPSHOT_NODES;
+		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_TASKS |
+		       SNAPSHOT_NODES | SNAPSHOT_MERGED;
 	case CTL_MEMORY:
 		return SNAPSHOT_SESSIONS | SNAPSHOT_REGIONS;
 	case CTL_STATUS:
@@ -122,7 +125,8 @@ static unsigned parts(enum ctl_command command)
 		return SNAPSHOT_SESSIONS | SNAPSHOT_DEVICES;
 	case CTL_WHY:
 		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_TASKS |
-		       SNAPSHOT_DEVICES | SNAPSHOT_PLANS | SNAPSHOT_NODES | SNAPSHOT_LATENESS;
+		       SNAPSHOT_DEVICES | SNAPSHOT_PLANS | SNAPSHOT_NODES | SNAPSHOT_LATENESS |
+		       SNAPSHOT_MERGED;
 	case CTL_LATENESS:
 		return SNAPSHOT_COMMS | SNAPSHOT_NODES | SNAPSHOT_LATENESS;
 	case CTL_PLAN:
@@ -163,7 +167,8 @@ static const struct process *look(int32_t pid, bool closely, void *processes)
 static bool pids_are_ours(const struct snapshot *s)
 {
 	for (size_t i = 0; i < s->nsessions; i++)
-		if (s->sessions[i].pid == getpid())
+		if (s->sessions[i].pid == getpid() &&
+		    !merge_session_node(s, s->sessions[i].session))
 			return true;
 	return false;
 }
@@ -259,7 +264,7 @@ static enum ctl_exit show_once(struct program *p)
 	enum ctl_exit code = connect_or_complain(p);
 	if (code != EXIT_GOOD)
 		return code;
-	ncclsvc_result result = snapshot_take(p->session, parts(p->args.command), &s);
+	ncclsvc_result result = snapshot_take(p->session, parts(p->args.command), p->args.node, &s);
 	deadline_stop();
 	if (result != NCCLSVC_OK)
 		return complain(result);
@@ -306,7 +311,7 @@ static enum ctl_exit watch_frame(struct program *p, struct text *frame)
 	deadline_start(p->args.timeout_ns, p->args.socket);
 	ncclsvc_result result = attach(p);
 	if (result == NCCLSVC_OK)
-		result = snapshot_take(p->session, parts(p->args.command), &s);
+		result = snapshot_take(p->session, parts(p->args.command), p->args.node, &s);
 	deadline_stop();
 	now(time, sizeof(time));
 	struct view v = {.args = &p->args,
@@ -375,6 +380,8 @@ static enum ctl_exit follow(struct program *p)
 	struct text out = TEXT_INIT(STDOUT_FILENO);
 	deadline_start(p->args.timeout_ns, p->args.socket);
 	enum ctl_exit code = connect_or_complain(p);
+	if (code == EXIT_GOOD)
+		ncclsvc_list_from(p->session, p->args.node);
 	clock_gettime(CLOCK_MONOTONIC, &next);
 	while (code == EXIT_GOOD && !out.error) {
 		struct snapshot s = {0};

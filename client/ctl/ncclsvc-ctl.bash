@@ -23,7 +23,7 @@ _ncclsvc_ctl()
 			socket=(--socket "${COMP_WORDS[i + 1]}")
 			((i++))
 			;;
-		--timeout | --comm | --job | --rank | --pid | --state | --stuck | --limit | --sort | --after | --since | \
+		--timeout | --node | --comm | --job | --rank | --pid | --state | --stuck | --limit | --sort | --after | --since | \
 			--interval | --count | -n | --world | --local-size | --data | --horizontal | --pipeline | --pytorch)
 			((i++))
 			;;
@@ -47,7 +47,8 @@ _ncclsvc_ctl()
 		;;
 	--state) words="queued waiting-group waiting-peers waiting-input launched done failed" ;;
 	--sort) words="comm age" ;;
-	--comm) words=$(_ncclsvc_ctl_ids comms) ;;
+	--node) words="local all" ;;
+	--comm) words=$(_ncclsvc_ctl_ids comms --node local) ;;
 	--timeout | --job | --rank | --pid | --stuck | --limit | --after | --since | --interval | --count | -n | \
 		--world | --local-size | --data | --horizontal | --pipeline) return ;;
 	*)
@@ -56,8 +57,8 @@ _ncclsvc_ctl()
 		cancel)
 			case $target in
 			"") words="task comm session $globals" ;;
-			task) words=$(_ncclsvc_ctl_ids tasks) ;;
-			comm) words=$(_ncclsvc_ctl_ids comms) ;;
+			task) words=$(_ncclsvc_ctl_ids tasks --node local) ;;
+			comm) words=$(_ncclsvc_ctl_ids comms --node local) ;;
 			session) words=$(_ncclsvc_ctl_ids sessions) ;;
 			esac
 			;;
@@ -69,14 +70,15 @@ _ncclsvc_ctl()
 		*) words=$globals ;;
 		esac
 		case $command in
-		tasks) words+=" --comm --job --rank --pid --state --stuck --sort --limit" ;;
-		comms) words+=" --all --members --comm --job" ;;
-		sessions) words+=" --job" ;;
+		tasks) words+=" --node --comm --job --rank --pid --state --stuck --sort --limit" ;;
+		comms) words+=" --node --all --members --comm --job" ;;
+		sessions) words+=" --node --job" ;;
+		devices) words+=" --node" ;;
 		lateness) words+=" --comm" ;;
-		memory) words+=" --pid" ;;
-		plan) words+=" --comm --rank" ;;
-		why) words+=" --after --lines" ;;
-		failures) words+=" --since --follow --comm --job" ;;
+		memory) words+=" --node --pid" ;;
+		plan) words+=" --node --comm --rank" ;;
+		why) words+=" --node --after --lines" ;;
+		failures) words+=" --node --since --follow --comm --job" ;;
 		dump) words+=" --comm --rank --pid --pytorch" ;;
 		groups) words+=" --world --local-size --data --horizontal --pipeline --rank" ;;
 		esac

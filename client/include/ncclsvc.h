@@ -496,6 +496,12 @@ ncclsvc_result ncclsvc_list_operations(ncclsvc_session *session, ncclsvc_operati
 ncclsvc_result ncclsvc_list_lateness(ncclsvc_session *session, ncclsvc_lateness_info **list,
 				     size_t *n);
 void ncclsvc_list_free(void *list);
+/* From now on the session's lists are those of that node of the cluster, which the session's own
+ * daemon asks; -1: of its own daemon again, as at first. Numbers in them (communicators, sessions,
+ * tasks, GPUs) are that node's. A list then fails with TIMEOUT after 1.5 s without an answer, with
+ * PEER_GONE if the node has gone, and with INVALID_ARGUMENT if there is no such node or the daemon
+ * is too old. A session asks one node at a time (else BUSY). Never blocks. */
+ncclsvc_result ncclsvc_list_from(ncclsvc_session *session, int node);
 
 /* The session's number in inspection; another one once the session has connected again. NULL: 0,
  * which no session has. Never blocks. */

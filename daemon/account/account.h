@@ -51,6 +51,7 @@ struct account {
 	uint64_t looked_ns;	/* the user's budget for looking at pages is spent until then */
 	uint64_t report_ns;	/* when the user's current window of the log began */
 	uint32_t reports;	/* failures in that window */
+	uint32_t relayed;	/* its sessions' requests that other nodes have yet to answer */
 	UT_hash_handle hh;
 };
 

@@ -212,6 +212,9 @@
 #define NODE_IDLE_SECONDS   2
 #define NODE_PROBES	    3
 #define NODE_UNREACHABLE_MS 10000
+/* A client waits this long for another node's list, less the time since that node was last heard
+ * from. Then it gets TIMEOUT. */
+#define NODE_LIST_NS	    UINT64_C(1500000000)
 /* The scheduler polls for other nodes' messages after NAP while it waits for one, after IDLE while
  * others may send some, and after QUIET when nothing has come for NODES_QUIET. */
 #define NODES_NAP_NS	    UINT64_C(1000000)

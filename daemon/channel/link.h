@@ -25,11 +25,13 @@ enum control_kind {
 	CONTROL_PLAN,	   /* a member's, in chunks -> coordinator */
 	CONTROL_RESULT, /* coordinator -> members' nodes: the result of all members' SPLIT or plan
 			 */
-	CONTROL_NCCL_READY, /* -> rank 0's node: an epoch can or cannot begin here */
-	CONTROL_NCCL_USE,   /* rank 0's node -> members' nodes: the communicator to use, or none */
-	CONTROL_NCCL_FREE,  /* -> rank 0's node: a part is unused, or broken; and back: drop all
-			       parts */
+	CONTROL_NCCL_READY,  /* -> rank 0's node: an epoch can or cannot begin here */
+	CONTROL_NCCL_USE,    /* rank 0's node -> members' nodes: the communicator to use, or none */
+	CONTROL_NCCL_FREE,   /* -> rank 0's node: a part is unused, or broken; and back: drop all
+				parts */
 	CONTROL_DESCRIPTION, /* -> members' nodes: what a member says about a failure */
+	CONTROL_LIST,	     /* -> any node: a client there asks for a chunk of a list */
+	CONTROL_LISTED,	     /* the answer */
 	CONTROL_END,
 };
 

@@ -12,9 +12,12 @@
 #include "gpu/mps_service.h"
 #include "list_parts.h"
 #include "memory/memory.h"
+#include "process.h"
+#include "relay.h"
 #include "task.h"
 
-#define CHUNK_WORK 32768 /* table entries visited for one chunk */
+#define CHUNK_WORK   32768 /* table entries visited for one chunk */
+#define PROCESS_WORK 4096  /* as many of them as a look at /proc takes the time of */
 
 static uint64_t list_sessions(struct server *s, struct chunk *p, uint64_t from)
 {
@@ -22,7 +25,8 @@ static uint64_t list_sessions(struct server *s, struct chunk *p, uint64_t from)
 		const struct client *c = s->sessions.by_slot[slot];
 		if (!c || c->state != CLIENT_OPEN)
 			continue;
-		ncclsvc_session_info *i = chunk_next(p, 1);
+		const bool looks = p->by_node && client_allows(p->asker, c->uid);
+		ncclsvc_session_info *i = chunk_next(p, looks ? PROCESS_WORK : 1);
 		if (!i)
 			return slot;
 		*i = (ncclsvc_session_info){
@@ -43,6 +47,8 @@ static uint64_t list_sessions(struct server *s, struct chunk *p, uint64_t from)
 		memcpy(i->name, c->name, sizeof(i->name));
 		memcpy(i->job, c->job, sizeof(i->job));
 		memcpy(i->cgroup, c->cgroup, sizeof(i->cgroup));
+		if (looks)
+			process_look(c->pid, i);
 	}
 	return 0;
 }
@@ -147,22 +153,32 @@ static const struct {
 	[SVC_LIST_LATENESS] = {list_lateness, sizeof(ncclsvc_lateness_info)},
 };
 
-void list_send(struct server *s, struct client *c, uint32_t serial, uint32_t what, uint64_t from)
+bool list_chunk_make(struct server *s, struct chunk *p, const struct client *asker, bool by_node,
+		     uint32_t what, uint64_t from)
 {
-	if (what >= sizeof(lists) / sizeof(lists[0]) || !lists[what].list) {
+	if (what >= sizeof(lists) / sizeof(lists[0]) || !lists[what].list)
+		return false;
+	p->asker = asker;
+	p->by_node = by_node;
+	p->reply = (struct svc_list_reply){
+		.what = what, .record_size = lists[what].record_size, .time_ns = clock_now()};
+	p->room = sizeof(p->records) / p->reply.record_size;
+	p->work = CHUNK_WORK;
+	p->reply.next = lists[what].list(s, p, from);
+	return true;
+}
+
+void list_send(struct server *s, struct client *c, uint32_t serial, const struct svc_list *m)
+{
+	struct chunk p;
+	if (relay_takes(s, c, serial, m))
+		return;
+	if (!list_chunk_make(s, &p, c, m->node != 0, m->what, m->from)) {
 		client_error(c, SVC_LIST, serial, NCCLSVC_INVALID_ARGUMENT, "there is no list %u",
-			     what);
+			     m->what);
 		return;
 	}
-	struct chunk p;
-	p.asker = c;
-	p.reply = (struct svc_list_reply){
-		.what = what, .record_size = lists[what].record_size, .time_ns = clock_now()};
-	p.room = sizeof(p.records) / p.reply.record_size;
-	p.work = CHUNK_WORK;
-	p.reply.next = lists[what].list(s, &p, from);
-	client_reply(c, SVC_LIST, serial, &p.reply,
-		     sizeof(p.reply) + (size_t)p.reply.count * p.reply.record_size, NULL, 0);
+	client_reply(c, SVC_LIST, serial, &p.reply, chunk_bytes(&p), NULL, 0);
 }
 
 void list_daemon(struct server *s, struct client *c, uint32_t serial)

@@ -2,6 +2,8 @@
  * Lists of communicators, their members and their plans. */
 #include <string.h>
 
+#include "base/siphash.h"
+#include "channel/cluster.h"
 #include "comm/peer/peer.h"
 #include "comm/remote.h"
 #include "coord/plan.h"
@@ -63,6 +65,12 @@ static void add_refusal(const struct refusal *r, ncclsvc_comm_info *i)
 	memcpy(i->refused, r->text, sizeof(i->refused));
 }
 
+/* All nodes have that key, and no user has. */
+static uint64_t cluster_comm(const struct server *s, const uint8_t *id)
+{
+	return s->cluster ? siphash(s->cluster->nodes[0].info.key, id, NCCLSVC_ID_BYTES) : 0;
+}
+
 /* They follow the slots. */
 static uint64_t list_unstarted_comms(struct server *s, struct chunk *p, uint64_t from)
 {
@@ -79,6 +87,7 @@ static uint64_t list_unstarted_comms(struct server *s, struct chunk *p, uint64_t
 			.state = unstarted_state(g),
 			.uid = g->uid,
 			.age_ns = since(p->reply.time_ns, g->since_ns),
+			.cluster_comm = cluster_comm(s, g->id),
 		};
 		if (client_allows(p->asker, g->uid))
 			memcpy(i->id, g->id, sizeof(i->id));
@@ -126,6 +135,7 @@ uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 			.peer_bytes = peer_bytes(m),
 			.peer_source = peer_source(m),
 			.pending = peer_pending(m),
+			.cluster_comm = cluster_comm(s, m->id),
 		};
 		for (uint32_t k = 0; k < m->nranks; k++) {
 			ncclsvc_member_info member = {.rank = (int32_t)k,

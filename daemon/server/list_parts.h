@@ -16,6 +16,7 @@
 
 struct chunk {
 	const struct client *asker;
+	bool by_node;		     /* this node was asked by its number */
 	uint32_t room;		     /* for this many records */
 	uint32_t work;		     /* left for this chunk */
 	struct svc_list_reply reply; /* the body of the message: this and the records */
@@ -60,6 +61,14 @@ static inline uint64_t at_rank(uint64_t slot, uint64_t rank)
 	return slot << 32 | rank;
 }
 
+/* Makes the asker's chunk of that list. False: there is no such list. */
+bool list_chunk_make(struct server *s, struct chunk *p, const struct client *asker, bool by_node,
+		     uint32_t what, uint64_t from);
+
+static inline size_t chunk_bytes(const struct chunk *p)
+{
+	return sizeof(p->reply) + (size_t)p->reply.count * p->reply.record_size;
+}
 /* Lists one member; false: not in this chunk. */
 typedef bool list_member(struct server *s, struct chunk *p, const struct communicator *m,
 			 uint32_t rank);

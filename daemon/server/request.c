@@ -335,12 +335,9 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 		client_reply(c, h->opcode, h->serial, NULL, 0, NULL, 0);
 		break;
 	}
-	case SVC_LIST: {
-		const struct svc_list *m = body;
-		if (reserved_is_zero(c, h, m->reserved))
-			list_send(s, c, h->serial, m->what, m->from);
+	case SVC_LIST:
+		list_send(s, c, h->serial, body);
 		break;
-	}
 	case SVC_DAEMON_INFO: {
 		const struct svc_daemon_info_request *m = body;
 		if (reserved_is_zero(c, h, m->reserved != 0))

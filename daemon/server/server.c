@@ -29,6 +29,7 @@
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
 #include "memory/memory.h"
+#include "relay.h"
 #include "sched/engine.h"
 #include "server_state.h"
 #include "session/connection.h"
@@ -61,6 +62,7 @@ static uint64_t expire(void *arg, uint64_t now)
 	next = earlier(next, nccl_comm_expire(&s->gpus, now));
 	next = earlier(next, client_retry(&s->sessions, now));
 	next = earlier(next, turns_retry(&s->memory, now));
+	next = earlier(next, relay_expire(s, now));
 	next = earlier(next, watcher_expire(&s->watcher, now));
 	return earlier(next, coord_expire(&s->comms.coord));
 }
@@ -532,5 +534,6 @@ void server_destroy(struct server *s)
 	if (s->spare_fd >= 0)
 		close(s->spare_fd);
 	sessions_free(&s->sessions);
+	relay_free(s);
 	free(s);
 }

@@ -26,6 +26,13 @@ struct listener {
 	struct listener *next;
 };
 
+/* relay.c: lists of other nodes. */
+struct relay {
+	struct deadlines waiting; /* of clients whose LIST another node has yet to answer */
+	struct asked *asked;	  /* what other nodes ask, and no turn had time for */
+	uint64_t turn, turn_ns;	  /* time that answers took in this turn of the loop */
+};
+
 struct server {
 	struct loop loop;
 	const struct config *config;
@@ -41,6 +48,7 @@ struct server {
 	struct cluster *cluster; /* connections to the other nodes; NULL: this node is alone */
 	struct gpus gpus;
 	struct memory memory;
+	struct relay relay;
 	struct watcher watcher;
 	uint64_t start_ns;
 	bool draining;
@@ -58,7 +66,7 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 		    const void *body, int *fds);
 
 /* list.c */
-void list_send(struct server *s, struct client *c, uint32_t serial, uint32_t what, uint64_t from);
+void list_send(struct server *s, struct client *c, uint32_t serial, const struct svc_list *m);
 void list_daemon(struct server *s, struct client *c, uint32_t serial);
 
 #endif

@@ -88,8 +88,14 @@ struct client {
 	struct client *prev_waiting, *next_waiting; /* while it is silent, or leaving */
 	bool parked;				    /* until its user has time in a turn */
 	struct client *prev_parked, *next_parked;
-	unsigned cancels; /* not answered by the executor yet */
-	unsigned redops;  /* not answered by a worker yet */
+	struct {
+		uint32_t number; /* 0: none */
+		uint32_t node, what, serial;
+		struct deadline deadline;
+	} relayed;	   /* its LIST that another node has yet to answer */
+	uint32_t nrelayed; /* the number of the last */
+	unsigned cancels;  /* not answered by the executor yet */
+	unsigned redops;   /* not answered by a worker yet */
 	struct session_counts counts;
 
 	struct svc_ring *ring; /* NULL: none */

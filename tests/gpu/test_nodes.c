@@ -446,23 +446,34 @@ static void test_early(void)
 
 /* ---- Inspection ---- */
 
+/* Rank 1 is late; then its stream is blocked. */
 static void shown_rank(struct client *c)
 {
 	struct rank r;
-	CUdeviceptr p;
+	CUdeviceptr p, gate;
 	ncclsvc_task task;
+	const uint64_t open = 1;
 	rank_open(&r, c);
 	CHECK_CU(cu.cuMemAlloc(&p, 4096));
-	if (r.rank) {
-		CHECK_EQ(hear(c), GO);
+	CHECK_CU(cu.cuMemAlloc(&gate, sizeof(open)));
+	gpu_fill(gate, 0, 2);
+	for (int turn = 0; turn < 2; turn++) {
+		if (r.rank && !turn)
+			CHECK_EQ(hear(c), GO);
+		if (r.rank && turn)
+			CHECK_CU(cu.cuStreamWaitValue64(r.stream, gate, 1,
+							CU_STREAM_WAIT_VALUE_GEQ));
 		CHECK_OK(ncclsvc_all_reduce(at(p), at(p), 64, NCCLSVC_UINT32, NCCLSVC_SUM, r.comm,
 					    &task));
-	} else {
-		CHECK_OK(ncclsvc_all_reduce(at(p), at(p), 64, NCCLSVC_UINT32, NCCLSVC_SUM, r.comm,
-					    &task));
-		say(c, READY);
+		if (turn || !r.rank)
+			say(c, READY);
+		if (turn) {
+			CHECK_EQ(hear(c), GO);
+			gpu_put(gate, &open, sizeof(open));
+		}
+		rank_wait(&r, task);
 	}
-	rank_wait(&r, task);
+	CHECK_CU(cu.cuMemFree(gate));
 	CHECK_CU(cu.cuMemFree(p));
 	rank_close(&r);
 }
@@ -484,13 +495,21 @@ static void test_shown(void)
 {
 	struct nodes w;
 	struct client ranks[2];
+	char text[64];
 	nodes_start(&w, 2, 1);
 	nodes_clients(&w, ranks, shown_rank, NULL);
 	CHECK_EQ(hear(&ranks[0]), READY);
 	ctl_says(&w.c.nodes[0], "comms", "0, 0 of node 1");
 	ctl_says(&w.c.nodes[1], "comms", "0 of node 0, 0");
-	ctl_says(&w.c.nodes[0], "why", "This node cannot see rank 1 on node 1 (");
+	snprintf(text, sizeof(text), "rank 1 (pid %d", ranks[1].pid);
+	ctl_says(&w.c.nodes[0], "why", text);
+	ctl_says(&w.c.nodes[1], "why", text);
 	say(&ranks[1], GO);
+	hear_all(ranks, 2, READY);
+	snprintf(text, sizeof(text), "for the stream of rank 1 (pid %d", ranks[1].pid);
+	ctl_says(&w.c.nodes[0], "why", text);
+	ctl_says(&w.c.nodes[1], "why", text);
+	say_all(ranks, 2, GO);
 	ranks_end(ranks, 2);
 	nodes_stop(&w);
 }

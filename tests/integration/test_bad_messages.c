@@ -163,7 +163,7 @@ static void reserved_body_fields_are_refused(void **state)
 	split = (struct svc_split){.comm = comm.comm, .reserved = {0, 0, 1}};
 	raw_refused(&s.r, SVC_SPLIT, &split, sizeof(split), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
 		    "reserved field");
-	struct svc_list list = {.what = SVC_LIST_TASKS, .reserved = 1};
+	struct svc_list list = {.what = SVC_LIST_TASKS, .node = 1};
 	raw_refused(&s.r, SVC_LIST, &list, sizeof(list), NULL, 0, NCCLSVC_INVALID_ARGUMENT, "");
 	struct svc_daemon_info_request info = {.reserved = 1};
 	raw_refused(&s.r, SVC_DAEMON_INFO, &info, sizeof(info), NULL, 0, NCCLSVC_INVALID_ARGUMENT,

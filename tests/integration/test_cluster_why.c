@@ -7,61 +7,25 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cluster.h"
+#include "says.h"
 
 #define RANKS 6
 #define NODES 3
 
 enum { READY = 1, GO, DONE };
 
-/* ---- ncclsvc-ctl, from outside ---- */
-
-static char out[65536];
-
-static int ctl_says(const struct daemon *d, char *const *words)
+/* Waits until the node's tasks say so, of itself. */
+static void local_tasks_reach(const struct daemon *d, const char *what)
 {
-	char *argv[16] = {(char *)program("NCCLSVC_CTL"), "--socket", (char *)d->socket};
-	for (int i = 0; words[i]; i++)
-		argv[3 + i] = words[i];
-	return run_program(argv, out, sizeof(out));
-}
-#define CTL(d, ...) ctl_says(d, (char *const[]){__VA_ARGS__, NULL})
-
-static void said(const char *what)
-{
-	if (!strstr(out, what))
-		check_failed(__FILE__, __LINE__, "\"%s\" is not in: %s", what, out);
-}
-
-static void not_said(const char *what)
-{
-	if (strstr(out, what))
-		check_failed(__FILE__, __LINE__, "\"%s\" is in: %s", what, out);
-}
-
-/* Waits until the node's tasks contain this. */
-static void ctl_reaches(const struct daemon *d, const char *what)
-{
-	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; now_ns() < end; sleep_ms(20)) {
-		CTL(d, "tasks", "--json");
-		if (strstr(out, what))
-			return;
-	}
-	said(what);
+	REACHES(d, what, "tasks", "--json", "--node", "local");
 }
 
 /* Waits until `why` says this: on a busy machine, a node may be silent for a while. */
-static void why_reaches(const struct daemon *d, const char *format, const char *what)
+static void why_reaches(const struct daemon *d, const char *nodes, const char *format,
+			const char *what)
 {
-	char *argv[] = {"why", "--after", "0", (char *)format, NULL};
-	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; now_ns() < end; sleep_ms(20)) {
-		int code = ctl_says(d, argv);
-		if (strstr(out, what)) {
-			CHECK_EQ(code, 3);
-			return;
-		}
-	}
-	said(what);
+	CHECK_EQ(REACHES(d, what, "why", "--after", "0", "--node", (char *)nodes, (char *)format),
+		 3);
 }
 
 /* Every line of the common log names its node, once the daemons know their numbers. */
@@ -141,13 +105,13 @@ static void a_stopped_rank_is_blamed_where_it_is_known(void **state)
 	/* The others know that node 1's ranks are there; of node 2 they know nothing. */
 	for (int node = 0; node < 2; node++) {
 		const struct daemon *d = &c.nodes[node];
-		ctl_reaches(d, "\"waits_for\":[],\"waits_count\":0,\"ask_nodes\":[2]");
-		CHECK_EQ(CTL(d, "tasks"), 0);
+		local_tasks_reach(d, "\"waits_for\":[],\"waits_count\":0,\"ask_nodes\":[2]");
+		CHECK_EQ(CTL(d, "tasks", "--node", "local"), 0);
 		said("ask node 2 (");
-		why_reaches(d, "--json", "\"cause\":\"elsewhere\"");
+		why_reaches(d, "local", "--json", "\"cause\":\"elsewhere\"");
 		said("\"culprits\":[]");
 		said("\"nodes\":[{\"node\":2,");
-		why_reaches(d, NULL, "This node cannot see ranks 4 and 5 on node 2 (");
+		why_reaches(d, "local", NULL, "This node cannot see ranks 4 and 5 on node 2 (");
 		said("Next: `ncclsvc-ctl why` on host ");
 		not_said("has not called");
 		not_said("SIGCONT");
@@ -155,13 +119,13 @@ static void a_stopped_rank_is_blamed_where_it_is_known(void **state)
 			snprintf(text, sizeof(text), "pid %d", clients[i].pid);
 			not_said(text);
 		}
-		CHECK_EQ(CTL(d, "comms", "--members"), 0);
+		CHECK_EQ(CTL(d, "comms", "--members", "--node", "local"), 0);
 		said("not known here");
-		CHECK_EQ(CTL(d, "comms", "--json"), 0);
+		CHECK_EQ(CTL(d, "comms", "--json", "--node", "local"), 0);
 		said("\"node\":2,\"submitted\":null,\"completed\":null,\"waiting_ns\":null");
 	}
 	/* And node 2 knows. */
-	ctl_reaches(&c.nodes[2], "\"waits_for\":[5],\"waits_count\":1,\"ask_nodes\":[]");
+	local_tasks_reach(&c.nodes[2], "\"waits_for\":[5],\"waits_count\":1,\"ask_nodes\":[]");
 	CHECK_EQ(CTL(&c.nodes[2], "why", "--after", "0"), 3);
 	snprintf(text, sizeof(text), "rank 5 (pid %d", clients[5].pid);
 	said(text);
@@ -172,8 +136,8 @@ static void a_stopped_rank_is_blamed_where_it_is_known(void **state)
 	CHECK_EQ(hear(&clients[5]), READY);
 	/* The peer of a Recv is not blamed either on nodes where it is not. */
 	CHECK_EQ(hear(&clients[0]), READY);
-	ctl_reaches(&c.nodes[0], "\"waits_for\":[],\"waits_count\":0,\"ask_nodes\":[2]");
-	why_reaches(&c.nodes[0], NULL, "This node cannot see rank 4 on node 2 (");
+	local_tasks_reach(&c.nodes[0], "\"waits_for\":[],\"waits_count\":0,\"ask_nodes\":[2]");
+	why_reaches(&c.nodes[0], "local", NULL, "This node cannot see rank 4 on node 2 (");
 	said("in Recv #");
 	not_said("has not called");
 	say(&clients[4], GO);
@@ -224,13 +188,13 @@ static void a_stopped_daemon_is_the_first_suspect(void **state)
 		silence_is(&c.nodes[node], true);
 		CHECK(now_ns() - stopped >= 500000000);
 		/* On a busy machine, its earlier messages may arrive only now. */
-		why_reaches(&c.nodes[node], "--json", "\"cause\":\"silent\"");
+		why_reaches(&c.nodes[node], "local", "--json", "\"cause\":\"silent\"");
 		said("\"culprits\":[]");
 		said("\"nodes\":[{\"node\":2,\"host\":\"");
 		CHECK_EQ(gethostname(host, sizeof(host)), 0);
 		snprintf(want, sizeof(want), "ode 2 (%s, ncclsvcd pid %d) has sent nothing for",
 			 host, c.nodes[2].pid);
-		why_reaches(&c.nodes[node], NULL, want);
+		why_reaches(&c.nodes[node], "local", NULL, want);
 	}
 	CHECK_EQ(kill(c.nodes[2].pid, SIGCONT), 0);
 	/* A node that was stopped itself does not count that time as the others' silence. */
@@ -279,7 +243,7 @@ static void join_here(const struct daemon *d, size_t ranks)
 /* The node that gathers the members, as this one reports; it may be this one. */
 static int gathered_on(const struct cluster *c)
 {
-	CHECK_EQ(CTL(&c->nodes[0], "comms"), 0);
+	CHECK_EQ(CTL(&c->nodes[0], "comms", "--node", "local"), 0);
 	const char *at = strstr(out, "ask node ");
 	return at ? atoi(at + strlen("ask node ")) : 0;
 }
@@ -297,19 +261,24 @@ static void who_has_joined_on_other_nodes_is_known_where_they_gather(void **stat
 	CHECK(rendezvous < NODES);
 	for (int node = 0; node < NODES; node++) {
 		if (node == rendezvous) {
-			why_reaches(&c.nodes[node], NULL,
+			why_reaches(&c.nodes[node], "local", NULL,
 				    "ranks 0, 1, 2, 4 and 5 have joined; rank 3 has not.");
 			continue;
 		}
-		why_reaches(&c.nodes[node], NULL, "This node cannot see ");
+		why_reaches(&c.nodes[node], "local", NULL, "This node cannot see ");
 		not_said("have not");
 		not_said("rank 3 has not.");
 		said("Next: `ncclsvc-ctl why` on host ");
-		CHECK_EQ(CTL(&c.nodes[node], "comms", "--members"), 0);
+		CHECK_EQ(CTL(&c.nodes[node], "comms", "--members", "--node", "local"), 0);
 		said("unknown");
 		not_said("absent");
-		CHECK_EQ(CTL(&c.nodes[node], "comms"), 0);
+		CHECK_EQ(CTL(&c.nodes[node], "comms", "--node", "local"), 0);
 		said("ask node ");
+	}
+	for (int node = 0; node < NODES; node++) {
+		why_reaches(&c.nodes[node], "all", NULL,
+			    "ranks 0, 1, 2, 4 and 5 have joined; rank 3 has not.");
+		not_said("ask on node");
 	}
 	say(&clients[3], GO);
 	hear_all(clients, RANKS, READY);
@@ -354,7 +323,7 @@ static void a_coordinator_without_members_shows_them(void **state)
 		if (now_ns() > end)
 			said("ranks 0 and 2 have joined; rank 1 has not.");
 	}
-	why_reaches(&c.nodes[0], NULL, "node 2 (");
+	why_reaches(&c.nodes[0], "local", NULL, "node 2 (");
 	said("gathers them");
 	say(&clients[1], GO);
 	say_all(clients, 3, GO);

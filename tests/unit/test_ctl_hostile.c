@@ -169,7 +169,11 @@ static void any_records(void **state)
 		static ncclsvc_lateness_info lateness[RECORDS];
 		static ncclsvc_failure_info failures[RECORDS];
 		static ncclsvc_operation_info operations[RECORDS];
-		struct snapshot s;
+		static struct snapshot_answer answers[RECORDS];
+		struct snapshot s = {.answers = round % 2 ? answers : NULL};
+		for (int i = 0; i < RECORDS; i++)
+			answers[i] = (struct snapshot_answer){
+				rand() % 2, rand() % 2 ? NCCLSVC_OK : NCCLSVC_TIMEOUT, 1};
 		any_bytes(&s.daemon, sizeof(s.daemon));
 #define LIST(list, count)                                                                          \
 	any_bytes(list, sizeof(list));                                                             \

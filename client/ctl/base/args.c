@@ -11,10 +11,14 @@
 #include <string.h>
 #include <time.h>
 
+#include "snapshot.h"
+
 #define NS_PER_S    1e9
 #define SECONDS_MAX 1e9
 
 #define ON(command) (1u << (command))
+/* Those that show all nodes as one. */
+#define MERGED	    (ON(CTL_COMMS) | ON(CTL_TASKS) | ON(CTL_WHY))
 #define ANY	    (~0u)
 
 const char ctl_help[] =
@@ -52,6 +56,8 @@ const char ctl_help[] =
 	"\n"
 	"Options:\n"
 	"  --socket PATH          the daemon's socket\n"
+	"  --node N|local|all     whose lists to show: of comms, tasks and why all nodes', else\n"
+	"                         this node's\n"
 	"  --json                 one line of JSON instead of text\n"
 	"  --timeout SECONDS      give up after this long without an answer (10)\n"
 	"  --help, --version\n"
@@ -97,6 +103,7 @@ enum option_value {
 	OPT_HORIZONTAL,
 	OPT_PIPELINE,
 	OPT_PYTORCH,
+	OPT_NODE,
 	OPT_END,
 };
 
@@ -128,6 +135,7 @@ static const struct option options[] = {
 	{"horizontal", required_argument, NULL, OPT_HORIZONTAL},
 	{"pipeline", required_argument, NULL, OPT_PIPELINE},
 	{"pytorch", required_argument, NULL, OPT_PYTORCH},
+	{"node", required_argument, NULL, OPT_NODE},
 	{NULL, 0, NULL, 0},
 };
 
@@ -157,6 +165,8 @@ static const unsigned takers[OPT_END - OPT_SOCKET] = {
 	[OPT_HORIZONTAL - OPT_SOCKET] = ON(CTL_GROUPS),
 	[OPT_PIPELINE - OPT_SOCKET] = ON(CTL_GROUPS),
 	[OPT_PYTORCH - OPT_SOCKET] = ON(CTL_DUMP),
+	[OPT_NODE - OPT_SOCKET] = MERGED | ON(CTL_SESSIONS) | ON(CTL_MEMORY) | ON(CTL_DEVICES) |
+				  ON(CTL_PLAN) | ON(CTL_FAILURES),
 };
 
 struct parser {
@@ -355,6 +365,10 @@ static bool take(struct ctl_args *args, int option, const char *value)
 		return small_number(value, &args->sizes.horizontal);
 	case OPT_PIPELINE:
 		return small_number(value, &args->sizes.pipeline);
+	case OPT_NODE:
+		args->node = strcmp(value, "all") ? SNAPSHOT_LOCAL : SNAPSHOT_ALL;
+		return args->node == SNAPSHOT_ALL || !strcmp(value, "local") ||
+		       small_number(value, &args->node);
 	}
 	return false;
 }
@@ -443,6 +457,7 @@ enum ctl_exit args_parse(int argc, char **argv, struct ctl_args *args, char *tex
 		.rank = -1,
 		.pid = -1,
 		.after_ns = UINT64_C(1000000000),
+		.node = SNAPSHOT_ALL,
 		.interval_ns = UINT64_C(1000000000),
 		.sizes = {-1, -1, -1, -1, -1},
 	};
@@ -472,5 +487,11 @@ enum ctl_exit args_parse(int argc, char **argv, struct ctl_args *args, char *tex
 		given |= 1u << (o - OPT_SOCKET);
 	}
 	enum ctl_exit code = parse_words(&p, argc - optind, argv + optind, args);
+	if (args->node == SNAPSHOT_ALL && !(MERGED & ON(args->command))) {
+		args->node = SNAPSHOT_LOCAL;
+		if (code == EXIT_GOOD && given & 1u << (OPT_NODE - OPT_SOCKET))
+			return usage(&p, "%s shows one node: --node N or --node local",
+				     ctl_command_name(args->command));
+	}
 	return code != EXIT_GOOD ? code : check_takers(&p, args, given);
 }

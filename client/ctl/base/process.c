@@ -135,17 +135,9 @@ static bool is_frozen(const struct processes *all, struct process *p)
 
 /* ---- A process ---- */
 
-static enum process_state read_state(const struct processes *all, struct process *p)
+/* Of a process that has not ended. */
+static enum process_state state_of(char letter)
 {
-	const char letter = read_letter(all, p->pid, "stat");
-	if (!letter) /* /proc may hide it (hidepid) */
-		return kill(p->pid, 0) && errno == ESRCH ? PROCESS_GONE : PROCESS_UNSEEN;
-	if (has_ended(letter)) {
-		count_threads(all, p);
-		return p->threads ? PROCESS_LEADERLESS : PROCESS_GONE;
-	}
-	if (is_frozen(all, p))
-		return PROCESS_FROZEN;
 	switch (letter) {
 	case 'T':
 		return PROCESS_STOPPED;
@@ -158,6 +150,28 @@ static enum process_state read_state(const struct processes *all, struct process
 	default:
 		return PROCESS_SLEEPING;
 	}
+}
+
+static enum process_state read_state(const struct processes *all, struct process *p)
+{
+	const char letter = read_letter(all, p->pid, "stat");
+	if (!letter) /* /proc may hide it (hidepid) */
+		return kill(p->pid, 0) && errno == ESRCH ? PROCESS_GONE : PROCESS_UNSEEN;
+	if (has_ended(letter)) {
+		count_threads(all, p);
+		return p->threads ? PROCESS_LEADERLESS : PROCESS_GONE;
+	}
+	if (is_frozen(all, p))
+		return PROCESS_FROZEN;
+	return state_of(letter);
+}
+
+struct process process_told(int32_t pid, char letter, int32_t tracer)
+{
+	const enum process_state state = !letter	     ? PROCESS_UNSEEN
+					 : has_ended(letter) ? PROCESS_GONE
+							     : state_of(letter);
+	return (struct process){.pid = pid, .state = state, .tracer = tracer, .cpu = -1};
 }
 
 static struct process *find(struct processes *all, int32_t pid)

@@ -44,6 +44,8 @@ const struct process *process_look(struct processes *all, int32_t pid);
 /* All else, too. Measures CPU use for 20 ms after the first look, which the first call may have to
  * wait for. */
 const struct process *process_examine(struct processes *all, int32_t pid);
+/* As /proc of its own machine has it: the letter of its state ('\0': unknown), and its tracer. */
+struct process process_told(int32_t pid, char letter, int32_t tracer);
 void processes_free(struct processes *all);
 
 /* It will not run before somebody lets it: stopped, held by a debugger, or frozen. */

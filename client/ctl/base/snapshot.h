@@ -17,10 +17,31 @@ enum snapshot_part {
 	SNAPSHOT_FAILURES = 512,
 	SNAPSHOT_OPERATIONS = 4096,
 	SNAPSHOT_LATENESS = 1024, /* empty if the daemon is too old to have it */
+	SNAPSHOT_MERGED = 16384,  /* other nodes' parts are merged: ALL is possible */
 };
 
+#define SNAPSHOT_LOCAL (-1) /* the asked daemon's node */
+#define SNAPSHOT_ALL   (-2) /* all nodes of its cluster */
+
+/* What came of asking a node for its part. */
+struct snapshot_answer {
+	bool asked;
+	ncclsvc_result result; /* OK: the part is in the snapshot */
+	uint64_t age_ns;       /* of the part */
+};
+
+/* What another node calls a session that is in the snapshot. */
+struct snapshot_session_name {
+	uint32_t node, session;
+};
+
+/* Numbers of other nodes' sessions, communicators, tasks, plans and GPUs are not those nodes' own
+ * (merge.h), so that each is there once. Members of other nodes have `elsewhere` set. */
 struct snapshot {
 	ncclsvc_daemon_info daemon;
+	struct snapshot_answer *answers; /* of each of `nodes`; NULL: only this part was wanted */
+	struct snapshot_session_name *session_names;
+	size_t nsession_names;
 	ncclsvc_session_info *sessions;
 	ncclsvc_comm_info *comms;
 	ncclsvc_member_info *members;
@@ -37,9 +58,11 @@ struct snapshot {
 	size_t nfailures, noperations, nlateness;
 };
 
-/* Fetches the daemon's state and the lists in `parts`, and sorts them. On failure nothing is
- * allocated, and ncclsvc_last_error says why. */
-ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, struct snapshot *s);
+/* Fetches the daemon's state and the lists in `parts`, of this node (its number, or one of the
+ * constants above), and sorts them. On failure nothing is allocated, and ncclsvc_last_error says
+ * why. With ALL, a node that does not answer is no failure. */
+ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, int32_t node,
+			     struct snapshot *s);
 void snapshot_free(struct snapshot *s);
 /* Sorts for the look-ups: sessions, communicators and devices by id, members by communicator and
  * rank. */
@@ -60,6 +83,14 @@ size_t snapshot_plan_missing(const struct snapshot *s, const ncclsvc_plan_info *
 			     const ncclsvc_plan_task_info **missing, size_t max);
 
 const ncclsvc_device_info *snapshot_device(const struct snapshot *s, int32_t device);
+/* The member's; NULL also if its node is not in the snapshot. */
+const ncclsvc_device_info *snapshot_member_device(const struct snapshot *s,
+						  const ncclsvc_member_info *m);
+
+/* NULL: it was not asked. */
+const struct snapshot_answer *snapshot_answer(const struct snapshot *s, uint32_t node);
+/* Did the node that the member is on tell of it? */
+bool snapshot_knows(const struct snapshot *s, const ncclsvc_member_info *m);
 
 /* NULL: there is only one node, or no such node. */
 const ncclsvc_node_info *snapshot_node(const struct snapshot *s, uint32_t node);

@@ -168,6 +168,14 @@ void *ctl_grow(void *array, size_t count, size_t *room, size_t size)
 	return bigger;
 }
 
+void *ctl_extend(void *array, size_t count, size_t n, size_t size)
+{
+	void *bigger = reallocarray(array, count + n + 1, size);
+	if (!bigger)
+		out_of_memory();
+	return bigger;
+}
+
 void *ctl_calloc(size_t count, size_t size)
 {
 	void *p = calloc(count ? count : 1, size);

@@ -42,6 +42,8 @@ char *text_steal(struct text *t);
 
 /* Grows an array of count elements so that there is room for at least one more. */
 void *ctl_grow(void *array, size_t count, size_t *room, size_t size);
+/* The array, with room for n more elements behind the count that it has; never NULL. */
+void *ctl_extend(void *array, size_t count, size_t n, size_t size);
 /* Zeroed; never NULL. */
 void *ctl_calloc(size_t count, size_t size);
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "units.h"
 
+#include "merge.h"
+
 #define US  UINT64_C(1000)
 #define MS  UINT64_C(1000000)
 #define SEC UINT64_C(1000000000)
@@ -80,6 +82,13 @@ void units_waits(struct text *t, const int32_t *ranks, uint32_t shown, uint32_t 
 		text_u64(t, total - shown);
 		text_char(t, ')');
 	}
+}
+
+void units_number(struct text *t, uint64_t id)
+{
+	text_u64(t, merge_number_of(id));
+	if (merge_node_of(id))
+		text_printf(t, "@%u", merge_node_of(id) - 1);
 }
 
 void units_node(struct text *t, const struct snapshot *s, uint32_t node)

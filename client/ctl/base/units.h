@@ -12,6 +12,8 @@ void units_age(struct text *t, uint64_t ns);
 void units_bytes(struct text *t, uint64_t bytes);
 /* "3, 5 (+12)", or "-" for none: `shown` ranks out of `total` */
 void units_waits(struct text *t, const int32_t *ranks, uint32_t shown, uint32_t total);
+/* A communicator's or task's number, with its node if it is another one's: "17", "17@2" */
+void units_number(struct text *t, uint64_t id);
 /* "node 2 (hostname)" */
 void units_node(struct text *t, const struct snapshot *s, uint32_t node);
 /* "node 1 (a), node 2 (b) (+12)" */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "base/merge.h"
 #include "base/table.h"
 #include "base/units.h"
 #include "view.h"
@@ -13,10 +14,12 @@ static const struct table_column columns[] = {
 	{"AGE", true},	   {"DEVICES", false}, {"PEER", true},	 {"NOT JOINED", false},
 };
 
+/* The first is shown if several nodes were asked. */
 static const struct table_column member_columns[] = {
-	{"COMM", true},	   {"LABEL", false},	{"RANK", true},	     {"STATE", false},
-	{"SESSION", true}, {"PID", true},	{"NAME", false},     {"EPOCH", true},
-	{"DEVICE", false}, {"SUBMITTED", true}, {"COMPLETED", true}, {"WAITING", true},
+	{"NODE", true},	   {"COMM", true},    {"LABEL", false},	   {"RANK", true},
+	{"STATE", false},  {"SESSION", true}, {"PID", true},	   {"NAME", false},
+	{"EPOCH", true},   {"DEVICE", false}, {"SUBMITTED", true}, {"COMPLETED", true},
+	{"WAITING", true},
 };
 
 static enum table_style comm_style(unsigned state)
@@ -152,7 +155,8 @@ static void kernels(const ncclsvc_comm_info *x, struct text *out)
 
 static void row(const struct view *v, struct table *t, const ncclsvc_comm_info *x)
 {
-	table_u64(t, x->comm);
+	units_number(table_cell(t), x->comm);
+	table_end(t, TABLE_PLAIN);
 	view_label(table_cell(t), x);
 	table_end(t, TABLE_PLAIN);
 	text_add(table_cell(t), state_word(x));
@@ -173,23 +177,34 @@ static void row(const struct view *v, struct table *t, const ncclsvc_comm_info *
 	table_end(t, TABLE_PLAIN);
 }
 
+/* Has the member's node told of it? */
+static bool is_known(const struct view *v, const ncclsvc_member_info *m)
+{
+	return snapshot_knows(v->s, m);
+}
+
 static void member_row(const struct view *v, struct table *t, const ncclsvc_comm_info *x,
 		       const ncclsvc_member_info *m)
 {
 	const ncclsvc_session_info *session = snapshot_session(v->s, m->session);
-	table_u64(t, m->comm);
+	if (v->s->answers)
+		table_u64(t, view_member_node(v->s, m));
+	units_number(table_cell(t), m->comm);
+	table_end(t, TABLE_PLAIN);
 	view_label(table_cell(t), x);
 	table_end(t, TABLE_PLAIN);
 	table_i64(t, m->rank);
 	text_add(table_cell(t), member_state_name(m->state));
 	table_end(t, member_style(m->state));
-	if (m->elsewhere) {
+	if (m->elsewhere && !is_known(v, m)) {
 		text_printf(table_cell(t), "%snode %u",
 			    m->state == NCCLSVC_MEMBER_UNKNOWN ? "ask " : "", m->elsewhere - 1);
-		table_end(t, TABLE_PLAIN);
 	} else {
-		table_u64(t, m->session);
+		text_u64(table_cell(t), merge_session_number(v->s, m->session));
+		if (m->elsewhere)
+			text_printf(table_cell(t), "@%u", m->elsewhere - 1);
 	}
+	table_end(t, TABLE_PLAIN);
 	table_i64(t, m->pid);
 	if (session)
 		text_name(table_cell(t), session->name, sizeof(session->name));
@@ -202,7 +217,7 @@ static void member_row(const struct view *v, struct table *t, const ncclsvc_comm
 	else
 		text_i64(table_cell(t), m->device);
 	table_end(t, TABLE_PLAIN);
-	if (m->elsewhere) {
+	if (!is_known(v, m)) {
 		table_add(t, NOT_KNOWN);
 		table_add(t, NOT_KNOWN);
 	} else {
@@ -212,25 +227,26 @@ static void member_row(const struct view *v, struct table *t, const ncclsvc_comm
 	if (m->waiting_ns)
 		units_age(table_cell(t), m->waiting_ns);
 	else
-		text_add(table_cell(t), m->elsewhere ? NOT_KNOWN : "-");
+		text_add(table_cell(t), is_known(v, m) ? "-" : NOT_KNOWN);
 	table_end(t, TABLE_PLAIN);
 }
 
 /* Writes a count that only the member's own node has. */
-static void own_number(struct json *j, const char *key, const ncclsvc_member_info *m, uint64_t n)
+static void own_number(const struct view *v, struct json *j, const char *key,
+		       const ncclsvc_member_info *m, uint64_t n)
 {
-	if (m->elsewhere && !n)
+	if (!is_known(v, m) && !n)
 		put_null(j, key);
 	else
 		put_u64(j, key, n);
 }
 
-static void member_element(struct json *j, const ncclsvc_member_info *m)
+static void member_element(const struct view *v, struct json *j, const ncclsvc_member_info *m)
 {
 	put_object(j, NULL);
 	put_i64(j, "rank", m->rank);
 	put_string(j, "state", member_state_name(m->state), SIZE_MAX);
-	put_u64(j, "session", m->session);
+	put_u64(j, "session", merge_session_number(v->s, m->session));
 	put_i64(j, "pid", m->pid);
 	put_u64(j, "epoch", m->epoch);
 	put_i64(j, "device", m->device);
@@ -238,9 +254,9 @@ static void member_element(struct json *j, const ncclsvc_member_info *m)
 		put_u64(j, "node", m->elsewhere - 1);
 	else
 		put_null(j, "node");
-	own_number(j, "submitted", m, m->submitted);
-	own_number(j, "completed", m, m->completed);
-	own_number(j, "waiting_ns", m, m->waiting_ns);
+	own_number(v, j, "submitted", m, m->submitted);
+	own_number(v, j, "completed", m, m->completed);
+	own_number(v, j, "waiting_ns", m, m->waiting_ns);
 	put_object_end(j);
 	text_flush(j->out, false);
 }
@@ -274,7 +290,7 @@ static void element(const struct view *v, struct json *j, const ncclsvc_comm_inf
 	size_t n;
 	const ncclsvc_member_info *m = snapshot_members(v->s, x->comm, &n);
 	put_object(j, NULL);
-	put_u64(j, "comm", x->comm);
+	view_json_comm(v->s, j, x->comm);
 	view_json_label(j, "label", x);
 	put_string(j, "state", comm_state_name(x->state), SIZE_MAX);
 	put_life(j, x);
@@ -304,7 +320,7 @@ static void element(const struct view *v, struct json *j, const ncclsvc_comm_inf
 	}
 	put_array(j, "members");
 	for (size_t i = 0; i < n; i++)
-		member_element(j, &m[i]);
+		member_element(v, j, &m[i]);
 	put_array_end(j);
 	put_object_end(j);
 	text_flush(j->out, false);
@@ -314,9 +330,10 @@ static void comms_table(const struct view *v)
 {
 	const struct snapshot *s = v->s;
 	bool members = v->args->members;
-	struct table *t =
-		members ? table_new(member_columns, sizeof(member_columns) / sizeof(columns[0]))
-			: table_new(columns, sizeof(columns) / sizeof(columns[0]));
+	const unsigned skip = s->answers ? 0 : 1;
+	struct table *t = members ? table_new(member_columns + skip,
+					      sizeof(member_columns) / sizeof(columns[0]) - skip)
+				  : table_new(columns, sizeof(columns) / sizeof(columns[0]));
 	size_t shown = 0, idle = 0;
 	bool elsewhere = false;
 	for (size_t i = 0; i < s->ncomms; i++) {
@@ -330,7 +347,7 @@ static void comms_table(const struct view *v)
 		const ncclsvc_member_info *m = members ? snapshot_members(s, x->comm, &n) : NULL;
 		for (size_t k = 0; k < n; k++) {
 			member_row(v, t, x, &m[k]);
-			elsewhere |= m[k].elsewhere;
+			elsewhere |= !is_known(v, &m[k]);
 		}
 		if (!members)
 			row(v, t, x);
@@ -344,6 +361,7 @@ static void comms_table(const struct view *v)
 		text_add(v->out, NOT_KNOWN ": not known here; ask on the member's node.\n");
 	if (idle && !v->args->comm)
 		text_printf(v->out, "%zu idle, shown with --all.\n", idle);
+	view_silence(v, NULL);
 	table_free(t);
 }
 
@@ -360,5 +378,6 @@ void view_comms(const struct view *v)
 		if (wanted(v->args, &s->comms[i]))
 			element(v, &j, &s->comms[i]);
 	put_array_end(&j);
+	view_json_answers(v, &j);
 	view_json_end(&j);
 }

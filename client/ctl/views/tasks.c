@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/merge.h"
 #include "base/table.h"
 #include "base/units.h"
 #include "view.h"
 
 #include <stdlib.h>
 
+/* The first is shown if several nodes were asked. */
 static const struct table_column columns[] = {
-	{"TASK", true}, {"STATE", false}, {"AGE", true},	{"COMM", false}, {"SEQ", true},
-	{"OP", false},	{"TYPE", false},  {"REDUCTION", false}, {"COUNT", true}, {"BYTES", true},
-	{"RANK", true}, {"PID", true},	  {"WAITS FOR", false},
+	{"NODE", true},	 {"TASK", true}, {"STATE", false}, {"AGE", true},	 {"COMM", false},
+	{"SEQ", true},	 {"OP", false},	 {"TYPE", false},  {"REDUCTION", false}, {"COUNT", true},
+	{"BYTES", true}, {"RANK", true}, {"PID", true},	   {"WAITS FOR", false},
 };
 
 static int order_u64(uint64_t a, uint64_t b)
@@ -92,14 +94,18 @@ static void row(const struct view *v, struct table *t, const ncclsvc_task_info *
 		const ncclsvc_comm_info *comm)
 {
 	bool moves = x->op != NCCLSVC_BARRIER;
-	if (x->graph && x->task)
-		text_printf(table_cell(t), "%llu, graph %u", (unsigned long long)x->task, x->graph);
-	else if (x->graph)
+	if (v->s->answers)
+		table_u64(t, view_task_node(v->s, x));
+	if (x->graph && merge_number_of(x->task)) {
+		units_number(table_cell(t), x->task);
+		text_printf(table_cell(t), ", graph %u", x->graph);
+	} else if (x->graph) {
 		text_printf(table_cell(t), "graph %u", x->graph);
-	else if (x->kernel)
+	} else if (x->kernel) {
 		text_add(table_cell(t), "kernel");
-	else
-		text_u64(table_cell(t), x->task);
+	} else {
+		units_number(table_cell(t), x->task);
+	}
 	table_end(t, TABLE_PLAIN);
 	text_add(table_cell(t), ncclsvc_state_name(x->state));
 	table_end(t, style(x->state));
@@ -108,7 +114,7 @@ static void row(const struct view *v, struct table *t, const ncclsvc_task_info *
 	if (comm && comm->label[0])
 		view_label(table_cell(t), comm);
 	else
-		text_u64(table_cell(t), x->comm);
+		units_number(table_cell(t), x->comm);
 	table_end(t, TABLE_PLAIN);
 	table_u64(t, x->seq);
 	text_add(table_cell(t), ncclsvc_op_name(x->op));
@@ -125,10 +131,12 @@ static void row(const struct view *v, struct table *t, const ncclsvc_task_info *
 	table_end(t, TABLE_PLAIN);
 }
 
-static void element(struct json *j, const ncclsvc_task_info *x, const ncclsvc_comm_info *comm)
+static void element(const struct view *v, struct json *j, const ncclsvc_task_info *x,
+		    const ncclsvc_comm_info *comm)
 {
 	put_object(j, NULL);
-	put_u64(j, "task", x->task);
+	view_json_node(v->s, j, view_task_node(v->s, x));
+	put_u64(j, "task", merge_number_of(x->task));
 	if (x->kernel)
 		put_u64(j, "kernel", x->kernel);
 	else
@@ -140,7 +148,7 @@ static void element(struct json *j, const ncclsvc_task_info *x, const ncclsvc_co
 	put_string(j, "state", ncclsvc_state_name(x->state), SIZE_MAX);
 	put_u64(j, "age_ns", x->age_ns);
 	put_u64(j, "state_ns", x->state_ns);
-	put_u64(j, "comm", x->comm);
+	view_json_comm(v->s, j, x->comm);
 	view_json_label(j, "label", comm);
 	put_string(j, "job", comm && comm->job[0] ? comm->job : NULL, NCCLSVC_JOB_BYTES);
 	put_u64(j, "seq", x->seq);
@@ -157,7 +165,7 @@ static void element(struct json *j, const ncclsvc_task_info *x, const ncclsvc_co
 		put_i64(j, "peer", x->peer);
 	put_u64(j, "nranks", x->nranks);
 	put_i64(j, "pid", x->pid);
-	put_u64(j, "session", x->session);
+	put_u64(j, "session", merge_session_number(v->s, x->session));
 	put_u64(j, "epoch", x->epoch);
 	if (x->group)
 		put_u64(j, "group", x->group);
@@ -183,15 +191,18 @@ static void tasks_table(const struct view *v, const ncclsvc_task_info **list, si
 	struct label_cache cache = {0};
 	if (!n) {
 		text_add(v->out, v->s->ntasks ? "No task matches.\n" : "No tasks.\n");
+		view_silence(v, NULL);
 		return;
 	}
-	struct table *t = table_new(columns, sizeof(columns) / sizeof(columns[0]));
+	const unsigned skip = v->s->answers ? 0 : 1;
+	struct table *t = table_new(columns + skip, sizeof(columns) / sizeof(columns[0]) - skip);
 	for (size_t i = 0; i < n; i++)
 		row(v, t, list[i], comm_of(v->s, &cache, list[i]->comm));
 	table_print(t, v->out, v->colour);
 	table_free(t);
 	if (n < all)
 		text_printf(v->out, "%zu of %zu tasks shown.\n", n, all);
+	view_silence(v, NULL);
 }
 
 static void tasks_json(const struct view *v, const ncclsvc_task_info **list, size_t n, size_t all)
@@ -201,8 +212,9 @@ static void tasks_json(const struct view *v, const ncclsvc_task_info **list, siz
 	put_u64(&j, "total", all);
 	put_array(&j, "tasks");
 	for (size_t i = 0; i < n; i++)
-		element(&j, list[i], comm_of(v->s, &cache, list[i]->comm));
+		element(v, &j, list[i], comm_of(v->s, &cache, list[i]->comm));
 	put_array_end(&j);
+	view_json_answers(v, &j);
 	view_json_end(&j);
 }
 

@@ -71,6 +71,18 @@ void view_json_end(struct json *j);
 /* A communicator's label as shown: its own, or "-" if it has none or it is unknown. */
 void view_label(struct text *out, const ncclsvc_comm_info *comm);
 void view_json_label(struct json *j, const char *key, const ncclsvc_comm_info *comm);
+/* "comm", and "comm_node": whose number it is, null for the asked daemon's. */
+void view_json_comm(const struct snapshot *s, struct json *j, uint64_t comm);
+/* The nodes that the task and the member are on. */
+uint32_t view_task_node(const struct snapshot *s, const ncclsvc_task_info *x);
+uint32_t view_member_node(const struct snapshot *s, const ncclsvc_member_info *m);
+/* "node", of several that were asked; else null. */
+void view_json_node(const struct snapshot *s, struct json *j, uint32_t node);
+/* "answers": what came of asking the nodes; null if only this daemon was asked. */
+void view_json_answers(const struct view *v, struct json *j);
+/* A sentence for each node that was asked and did not answer; told: those that it names, too, need
+ * none. */
+void view_silence(const struct view *v, const struct why_report *told);
 /* The last failure was within an hour. */
 bool view_failed_lately(const ncclsvc_daemon_info *d);
 /* The daemon's last failure, or null. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/merge.h"
 #include "base/units.h"
 #include "view.h"
 
@@ -76,13 +77,15 @@ static void process_json(struct json *j, const struct process *p)
 	put_object_end(j);
 }
 
-static void culprit_json(struct json *j, const struct why_culprit *c)
+static void culprit_json(struct json *j, const struct view *v, const struct why_culprit *c)
 {
+	const ncclsvc_member_info *m = snapshot_member(v->s, c->comm, c->rank);
 	put_object(j, NULL);
-	put_u64(j, "comm", c->comm);
+	view_json_comm(v->s, j, c->comm);
 	put_i64(j, "rank", c->rank);
+	view_json_node(v->s, j, m ? view_member_node(v->s, m) : 0);
 	put_i64(j, "pid", c->pid);
-	put_u64(j, "session", c->session);
+	put_u64(j, "session", merge_session_number(v->s, c->session));
 	put_string(j, "name", c->name, NCCLSVC_NAME_BYTES);
 	put_string(j, "state", c->state, SIZE_MAX);
 	put_string(j, "cause", why_cause_name(c->cause), SIZE_MAX);
@@ -107,7 +110,7 @@ static void worker_json(struct json *j, const struct why_finding *f)
 static void finding_json(struct json *j, const struct view *v, const struct why_finding *f)
 {
 	put_object(j, NULL);
-	put_u64(j, "comm", f->comm);
+	view_json_comm(v->s, j, f->comm);
 	view_json_label(j, "label", snapshot_comm(v->s, f->comm));
 	if (f->op && f->seq != WHY_NO_SEQ)
 		put_u64(j, "seq", f->seq);
@@ -126,7 +129,7 @@ static void finding_json(struct json *j, const struct view *v, const struct why_
 	put_array_end(j);
 	put_array(j, "culprits");
 	for (size_t i = 0; i < f->nculprits; i++)
-		culprit_json(j, &f->culprits[i]);
+		culprit_json(j, v, &f->culprits[i]);
 	put_array_end(j);
 	worker_json(j, f);
 	put_array(j, "nodes");
@@ -148,7 +151,7 @@ static void finding_json(struct json *j, const struct view *v, const struct why_
 	for (size_t i = 0; i < f->nalso; i++) {
 		const struct why_also *a = &f->also[i];
 		put_object(j, NULL);
-		put_u64(j, "comm", a->comm);
+		view_json_comm(v->s, j, a->comm);
 		view_json_label(j, "label", snapshot_comm(v->s, a->comm));
 		if (a->op && a->seq != WHY_NO_SEQ)
 			put_u64(j, "seq", a->seq);
@@ -193,6 +196,7 @@ static void why_json(const struct view *v, const struct why_report *r)
 		finding_json(&j, v, &r->findings[i]);
 	put_array_end(&j);
 	put_u64(&j, "unseen", r->unseen);
+	view_json_answers(v, &j);
 	view_straggler_json(v, &j);
 	view_json_failure(&j, &v->s->daemon);
 	view_json_end(&j);
@@ -229,6 +233,7 @@ static void tell_findings(const struct view *v, const struct why_report *r)
 	if (r->n > i)
 		text_printf(v->out, "\n%zu more are stuck. Next: `ncclsvc-ctl why --json`.\n",
 			    r->n - i);
+	view_silence(v, r);
 	if (r->unseen)
 		text_printf(v->out, "\n%zu more were not examined: ncclsvcd lists too many.\n",
 			    r->unseen);
@@ -252,5 +257,6 @@ void view_why(const struct view *v, const struct why_report *r)
 	} else {
 		tell_failure(v);
 		nothing(v, r);
+		view_silence(v, r);
 	}
 }

@@ -16,16 +16,16 @@ bool why_on_gpus(const struct why *w, uint64_t comm)
 	return false;
 }
 
-/* NULL: the rank has no GPU of this node. */
+/* NULL: the rank has no GPU, or its node has not told of it. */
 static const ncclsvc_device_info *device_of(const struct why *w, const ncclsvc_member_info *m)
 {
-	return !m || m->elsewhere || m->device < 0 ? NULL : snapshot_device(w->s, m->device);
+	return m ? snapshot_member_device(w->s, m) : NULL;
 }
 
 bool why_worker_is_halted(const struct why *w, const ncclsvc_member_info *m)
 {
 	const ncclsvc_device_info *d = device_of(w, m);
-	return d && process_is_halted(why_look_at(w, d->pid, false));
+	return d && !m->elsewhere && process_is_halted(why_look_at(w, d->pid, false));
 }
 
 const ncclsvc_member_info *why_bad_device(const struct why *w, uint64_t comm, bool kernels)
@@ -46,8 +46,8 @@ void why_name_worker(const struct why *w, struct why_finding *f, const ncclsvc_m
 	const ncclsvc_device_info *d = device_of(w, m);
 	if (!d || f->device >= 0)
 		return;
-	f->device = d->device;
-	f->worker = d->pid;
+	f->device = m->device;
+	f->worker = m->elsewhere ? 0 : d->pid;
 }
 
 /* The ranks that are at this very operation in that state. */

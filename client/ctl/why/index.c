@@ -115,7 +115,11 @@ static const struct process unseen = {.state = PROCESS_UNSEEN, .cpu = -1};
 
 const struct process *why_process(const struct why *w, const ncclsvc_member_info *m)
 {
-	return m && !m->elsewhere ? why_look_at(w, m->pid, false) : &unseen;
+	const ncclsvc_session_info *s =
+		m && m->elsewhere ? snapshot_session(w->s, m->session) : NULL;
+	if (!m || (m->elsewhere && !s))
+		return &unseen;
+	return s ? &w->far[s - w->s->sessions] : why_look_at(w, m->pid, false);
 }
 
 const struct process *why_look_at(const struct why *w, int32_t pid, bool closely)

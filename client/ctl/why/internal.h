@@ -23,7 +23,8 @@ struct why {
 	const ncclsvc_member_info **by_session;
 	uint32_t *seen; /* per member of the snapshot: the last walk that came by */
 	uint32_t walk;
-	struct why_fault *faults; /* of one operation, by cause */
+	struct why_fault *faults;  /* of one operation, by cause */
+	const struct process *far; /* of the snapshot's sessions, those of other nodes */
 	uint64_t *steps; /* looks at a record so far; beyond WHY_STEPS_MAX it is broken off */
 };
 
@@ -42,7 +43,8 @@ const ncclsvc_member_info *why_members(const struct why *w, uint64_t comm, size_
 const ncclsvc_member_info *why_member(const struct why *w, uint64_t comm, int32_t rank);
 /* Every place of a session in a communicator. */
 const ncclsvc_member_info **why_memberships(const struct why *w, uint32_t session, size_t *n);
-/* What the member's process is doing. Never NULL: UNSEEN without a member, or on another node. */
+/* What the member's process is doing. Never NULL: UNSEEN without a member, or if its node, which is
+ * another one, has not said it. */
 const struct process *why_process(const struct why *w, const ncclsvc_member_info *m);
 const struct process *why_look_at(const struct why *w, int32_t pid, bool closely);
 

@@ -51,8 +51,9 @@ void why_add_comm(const struct why *w, uint64_t id, uint32_t nranks, struct text
 	if (comm && comm->label[0])
 		text_name(out, comm->label, sizeof(comm->label));
 	else
-		text_u64(out, id);
-	text_printf(out, " (id %llu", (unsigned long long)id);
+		units_number(out, id);
+	text_add(out, " (id ");
+	units_number(out, id);
 	if (nranks)
 		text_printf(out, ", %u rank%s", nranks, nranks == 1 ? "" : "s");
 	text_char(out, ')');
@@ -216,10 +217,10 @@ static void add_not_called(const struct why_path *p, bool many, struct text *out
 }
 
 /* ", which has called nothing there yet"; false: it has. */
-static bool add_no_call(const struct why_path *p, struct text *out)
+static bool add_no_call(const struct why *w, const struct why_path *p, struct text *out)
 {
 	const ncclsvc_member_info *m = p->step[p->n - 1].m;
-	if (p->cause == WHY_UNMATCHED || !m || m->elsewhere || m->submitted)
+	if (p->cause == WHY_UNMATCHED || !m || !snapshot_knows(w->s, m) || m->submitted)
 		return false;
 	text_add(out, ", which has called nothing there yet");
 	return true;
@@ -229,7 +230,7 @@ static bool add_no_call(const struct why_path *p, struct text *out)
 static void add_last_call(const struct why *w, const struct why_step *s, struct text *out)
 {
 	struct text lacks = TEXT_INIT(-1);
-	if (!s->m || s->m->elsewhere)
+	if (!s->m || !snapshot_knows(w->s, s->m))
 		return;
 	if (s->m->submitted)
 		text_printf(out, " (its last call there was #%llu)",
@@ -306,7 +307,7 @@ static void add_fault(const struct why *w, const struct why_path *p, bool many, 
 			text_add(out, " but is not ready");
 			return;
 		}
-		if (many || !add_no_call(p, out)) {
+		if (many || !add_no_call(w, p, out)) {
 			text_add(out, ", which");
 			add_not_called(p, many, out);
 		}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The end of each paragraph: what the culprits' processes are doing, what else waits for them, and
  * the command to run next. */
+#include "base/merge.h"
 #include "base/units.h"
 #include "internal.h"
 
@@ -121,11 +122,11 @@ void why_tell_daemon(const struct process *p, uint64_t silent_ns, struct text *o
 
 /* ---- The end of a paragraph ---- */
 
-/* "`ncclsvc-ctl why` on host b (node 2)" */
-static void add_there(const struct why *w, uint32_t node, struct text *out)
+/* " on host b (node 2)" */
+static void add_host(const struct why *w, uint32_t node, struct text *out)
 {
 	const ncclsvc_node_info *n = snapshot_node(w->s, node);
-	text_add(out, "`ncclsvc-ctl why` on ");
+	text_add(out, " on ");
 	if (n && n->host[0]) {
 		text_add(out, "host ");
 		text_name(out, n->host, sizeof(n->host));
@@ -133,6 +134,21 @@ static void add_there(const struct why *w, uint32_t node, struct text *out)
 	} else {
 		text_printf(out, "node %u", node);
 	}
+}
+
+static void add_there(const struct why *w, uint32_t node, struct text *out)
+{
+	text_add(out, "`ncclsvc-ctl why`");
+	add_host(w, node, out);
+}
+
+/* 1 + the other node on which the culprit's command is to be run; 0: it is this one. */
+static uint32_t place_of_command(const struct why *w, const struct why_culprit *c)
+{
+	const ncclsvc_member_info *m = why_member(w, c->comm, c->rank);
+	if (c->cause == WHY_DEADLOCK)
+		return merge_node_of(c->comm);
+	return c->process && m ? m->elsewhere : 0;
 }
 
 static bool has_ended(const struct why_culprit *c)
@@ -143,7 +159,8 @@ static bool has_ended(const struct why_culprit *c)
 void why_add_command(const struct why *w, const struct why_culprit *c, struct text *out)
 {
 	if (c->cause == WHY_DEADLOCK)
-		text_printf(out, "ncclsvc-ctl cancel comm %llu", (unsigned long long)c->comm);
+		text_printf(out, "ncclsvc-ctl cancel comm %llu",
+			    (unsigned long long)merge_number_of(c->comm));
 	else if (c->cause == WHY_JOINING)
 		text_add(out, "ncclsvc-ctl sessions");
 	else if (has_ended(c) || (c->cause == WHY_DEAD && !c->process))
@@ -211,7 +228,7 @@ static void tell_also(const struct why *w, const struct why_finding *f, struct t
 }
 
 /* Of processes: one command for all that are stopped, else the first one's. */
-static bool add_culprits_command(const struct why_finding *f, struct text *out)
+static bool add_culprits_command(const struct why *w, const struct why_finding *f, struct text *out)
 {
 	const struct why_culprit *first = NULL;
 	for (size_t i = 0; i < f->nculprits && !first; i++)
@@ -222,9 +239,12 @@ static bool add_culprits_command(const struct why_finding *f, struct text *out)
 	text_printf(out, "`%s", first->next);
 	for (const struct why_culprit *c = first + 1; c < f->culprits + f->nculprits; c++)
 		if (first->process && first->process->state == PROCESS_STOPPED && c->process &&
-		    c->process->state == PROCESS_STOPPED && c->pid != first->pid)
+		    c->process->state == PROCESS_STOPPED && c->pid != first->pid &&
+		    place_of_command(w, c) == place_of_command(w, first))
 			text_printf(out, " %d", c->pid);
 	text_char(out, '`');
+	if (place_of_command(w, first))
+		add_host(w, place_of_command(w, first) - 1, out);
 	if (first->process && first->process->state == PROCESS_TRACED)
 		text_add(out, ", and let it continue or detach in that debugger");
 	return true;
@@ -257,7 +277,7 @@ static void add_next(const struct why *w, const struct why_finding *f, struct te
 	const unsigned long long comm = f->comm;
 	switch (f->cause) {
 	case WHY_DEADLOCK:
-		add_culprits_command(f, out);
+		add_culprits_command(w, f, out);
 		text_add(out, " ends the wait; then make all ranks call the operations in the same "
 			      "order, or Send and Recv in one group");
 		return;
@@ -292,7 +312,7 @@ static void add_next(const struct why *w, const struct why_finding *f, struct te
 				    comm);
 		return;
 	default:
-		if (!add_culprits_command(f, out))
+		if (!add_culprits_command(w, f, out))
 			add_place_to_look(w, f, out);
 		else if (f->cause == WHY_DEAD && must_start(&f->culprits[0]))
 			text_printf(out, " shows who has rejoined; start rank %d again",

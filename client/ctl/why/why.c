@@ -119,6 +119,8 @@ static void finish(const struct why *w, struct why_finding *f)
 		struct text next = TEXT_INIT(-1);
 		if (w->in->look && m && !m->elsewhere && c->pid > 0)
 			c->process = why_look_at(w, c->pid, true);
+		else if (m && m->elsewhere && why_process(w, m)->state != PROCESS_UNSEEN)
+			c->process = why_process(w, m);
 		why_add_command(w, c, &next);
 		if (next.len)
 			c->next = text_steal(&next);
@@ -129,6 +131,16 @@ static void finish(const struct why *w, struct why_finding *f)
 	f->text = text_steal(&out);
 }
 
+/* What other nodes say of their sessions' processes, in the order of all sessions. */
+static struct process *far_processes(const struct snapshot *s)
+{
+	struct process *far = ctl_calloc(s->nsessions, sizeof(*far));
+	for (size_t i = 0; i < s->nsessions; i++)
+		far[i] = process_told(s->sessions[i].pid, (char)s->sessions[i].process_state,
+				      s->sessions[i].tracer_pid);
+	return far;
+}
+
 void why_analyse(const struct why_input *in, struct why_report *report)
 {
 	struct why w;
@@ -136,6 +148,7 @@ void why_analyse(const struct why_input *in, struct why_report *report)
 	size_t nheld, ngroups, i = 0;
 	*report = (struct why_report){0};
 	why_index(&w, in, &steps);
+	w.far = report->far = far_processes(in->s);
 	const ncclsvc_task_info **held = why_held_up(&w, &nheld, report);
 	struct why_group *groups = why_gather(&w, held, nheld, &ngroups);
 	for (; i < ngroups && why_goes_on(&w); i++) {
@@ -160,6 +173,7 @@ void why_free(struct why_report *report)
 	for (size_t i = 0; i < report->n; i++)
 		why_finding_free(&report->findings[i]);
 	free(report->findings);
+	free(report->far);
 	*report = (struct why_report){0};
 }
 

@@ -77,8 +77,9 @@ struct why_report {
 	size_t n, room;
 	uint64_t oldest_ns; /* of all tasks that wait */
 	size_t pending;
-	size_t unseen;	/* groups of tasks, and communicators, that were too many to look at */
-	uint64_t steps; /* that it took */
+	size_t unseen;	     /* groups of tasks, and communicators, that were too many to look at */
+	uint64_t steps;	     /* that it took */
+	struct process *far; /* for culprits on other nodes */
 };
 
 /* process_look, or process_examine if closely. What it returns stays as long as the report. */

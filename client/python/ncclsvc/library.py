@@ -100,6 +100,7 @@ RESULTS: dict[str, list[Any]] = {
     "list_failures": [c_void_p, c_uint64, *_snapshot(s.FailureInfo)[1:]],
     "list_operations": _snapshot(s.OperationInfo),
     "list_lateness": _snapshot(s.LatenessInfo),
+    "list_from": [c_void_p, c_int],
     "list_plans": _snapshot(s.PlanInfo),
     "list_plan_tasks": _snapshot(s.PlanTaskInfo),
     "cancel_task": [c_void_p, c_uint64, P(c_uint64)],

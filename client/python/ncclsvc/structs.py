@@ -119,6 +119,8 @@ class SessionInfo(Record):
         ("protocol", c_uint32),
         ("job", c_char * JOB_BYTES),
         ("cgroup", c_char * JOB_BYTES),
+        ("process_state", c_uint32),
+        ("tracer_pid", c_int32),
     ]
 
 
@@ -150,6 +152,7 @@ class CommInfo(Record):
         ("peer_bytes", c_uint32),
         ("peer_source", c_uint32),
         ("job", c_char * JOB_BYTES),
+        ("cluster_comm", c_uint64),
     ]
 
 

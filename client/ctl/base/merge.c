@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "merge.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "text.h"
+#include "waits.h"
+
+#define NODE_SHIFT   48
+#define NUMBER	     ((UINT64_C(1) << NODE_SHIFT) - 1)
+#define DEVICE_SHIFT 16
+#define FAR_SESSIONS UINT32_C(0x80000000) /* that and the place in session_names */
+
+static uint64_t name(uint32_t node, uint64_t id)
+{
+	return (uint64_t)(node + 1) << NODE_SHIFT | (id & NUMBER);
+}
+
+uint32_t merge_node_of(uint64_t id)
+{
+	return (uint32_t)(id >> NODE_SHIFT);
+}
+
+uint64_t merge_number_of(uint64_t id)
+{
+	return id & NUMBER;
+}
+
+static const struct snapshot_session_name *session_name(const struct snapshot *s, uint32_t session)
+{
+	const bool is_far = session >= FAR_SESSIONS && session - FAR_SESSIONS < s->nsession_names;
+	return is_far ? &s->session_names[session - FAR_SESSIONS] : NULL;
+}
+
+uint32_t merge_session_node(const struct snapshot *s, uint32_t session)
+{
+	const struct snapshot_session_name *n = session_name(s, session);
+	return n ? n->node + 1 : 0;
+}
+
+uint32_t merge_session_number(const struct snapshot *s, uint32_t session)
+{
+	const struct snapshot_session_name *n = session_name(s, session);
+	return n ? n->session : session;
+}
+
+int32_t merge_device(uint32_t node, int32_t device)
+{
+	return (int32_t)((node + 1) << DEVICE_SHIFT | ((uint32_t)device & UINT16_MAX));
+}
+
+/* One node's part, and what its numbers become. */
+struct part {
+	struct snapshot *far;
+	uint32_t node;
+	uint32_t first_session; /* the place of its first session in session_names */
+	uint64_t *comms;	/* of far->comms, in their order */
+};
+
+/* ---- Sessions ---- */
+
+/* 0: none, or one that began or ended between two lists. */
+static uint32_t session_of(const struct part *p, uint32_t session)
+{
+	const ncclsvc_session_info *i = session ? snapshot_session(p->far, session) : NULL;
+	return i ? FAR_SESSIONS + p->first_session + (uint32_t)(i - p->far->sessions) : 0;
+}
+
+static void add_sessions(struct snapshot *s, struct part *p)
+{
+	const size_t n = p->far->nsessions;
+	p->first_session = (uint32_t)s->nsession_names;
+	s->session_names =
+		ctl_extend(s->session_names, s->nsession_names, n, sizeof(*s->session_names));
+	struct snapshot_session_name *names = s->session_names + s->nsession_names;
+	s->nsession_names += n;
+	s->sessions = ctl_extend(s->sessions, s->nsessions, n, sizeof(*s->sessions));
+	ncclsvc_session_info *to = s->sessions + s->nsessions;
+	s->nsessions += n;
+	for (size_t i = 0; i < n; i++) {
+		names[i] = (struct snapshot_session_name){p->node, p->far->sessions[i].session};
+		to[i] = p->far->sessions[i];
+		to[i].session = FAR_SESSIONS + p->first_session + (uint32_t)i;
+	}
+}
+
+/* ---- Communicators ---- */
+
+static int by_cluster_comm(const void *pa, const void *pb)
+{
+	const ncclsvc_comm_info *a = *(const ncclsvc_comm_info *const *)pa;
+	const ncclsvc_comm_info *b = *(const ncclsvc_comm_info *const *)pb;
+	return (a->cluster_comm > b->cluster_comm) - (a->cluster_comm < b->cluster_comm);
+}
+
+/* What the node knows where the members gather counts; or who has members, if the other has none.
+ */
+static void join_comm(ncclsvc_comm_info *into, const ncclsvc_comm_info *c, uint32_t node)
+{
+	const bool gathers = into->ask_node == node + 1 && !c->ask_node;
+	into->pending += c->pending;
+	if (!gathers && (into->state != NCCLSVC_COMM_IDLE || c->state == NCCLSVC_COMM_IDLE))
+		return;
+	into->state = c->state;
+	into->joined = c->joined;
+	into->ask_node = c->ask_node;
+	into->refused_rank = c->refused_rank;
+	into->refused_pid = c->refused_pid;
+	memcpy(into->refused, c->refused, sizeof(into->refused));
+}
+
+static bool is_same_comm(const ncclsvc_comm_info *a, const ncclsvc_comm_info *b)
+{
+	return a->nranks == b->nranks && a->uid == b->uid;
+}
+
+static void add_comms(struct snapshot *s, struct part *p)
+{
+	const size_t known = s->ncomms, n = p->far->ncomms;
+	s->comms = ctl_extend(s->comms, s->ncomms, n, sizeof(*s->comms));
+	ncclsvc_comm_info *to = s->comms + s->ncomms;
+	s->ncomms += n;
+	ncclsvc_comm_info **index = ctl_calloc(known, sizeof(*index));
+	for (size_t i = 0; i < known; i++)
+		index[i] = &s->comms[i];
+	if (known > 1)
+		qsort(index, known, sizeof(*index), by_cluster_comm);
+	p->comms = ctl_calloc(n, sizeof(*p->comms));
+	for (size_t i = 0; i < n; i++) {
+		const ncclsvc_comm_info *c = &p->far->comms[i], *const *same = NULL;
+		if (c->cluster_comm && known)
+			same = bsearch(&c, index, known, sizeof(*index), by_cluster_comm);
+		if (same && is_same_comm(*same, c)) {
+			p->comms[i] = (*same)->comm;
+			join_comm((ncclsvc_comm_info *)*same, c, p->node);
+			s->ncomms--;
+			continue;
+		}
+		*to = *c;
+		p->comms[i] = to->comm = name(p->node, c->comm);
+		to++;
+	}
+	free(index);
+}
+
+static uint64_t comm_of(const struct part *p, uint64_t comm)
+{
+	const ncclsvc_comm_info *c = snapshot_comm(p->far, comm);
+	return c ? p->comms[c - p->far->comms] : name(p->node, comm);
+}
+
+/* ---- Members ---- */
+
+/* Of what two nodes say of a rank, the better counts. */
+static int worth(const struct snapshot *s, const ncclsvc_member_info *m)
+{
+	const bool own = snapshot_knows(s, m) && m->session;
+	switch (m->state) {
+	case NCCLSVC_MEMBER_JOINED:
+	case NCCLSVC_MEMBER_JOINING:
+	case NCCLSVC_MEMBER_BROKEN:
+		return own ? 5 : m->state == NCCLSVC_MEMBER_BROKEN ? 2 : 4;
+	case NCCLSVC_MEMBER_DEAD:
+		return 3;
+	case NCCLSVC_MEMBER_ABSENT:
+		return 1;
+	}
+	return 0;
+}
+
+static void add_members(struct snapshot *s, const struct part *p)
+{
+	s->members = ctl_extend(s->members, s->nmembers, p->far->nmembers, sizeof(*s->members));
+	ncclsvc_member_info *to = s->members + s->nmembers;
+	s->nmembers += p->far->nmembers;
+	for (size_t i = 0; i < p->far->nmembers; i++, to++) {
+		*to = p->far->members[i];
+		to->comm = comm_of(p, to->comm);
+		to->session = session_of(p, to->session);
+		if (!to->elsewhere && to->pid)
+			to->elsewhere = p->node + 1;
+	}
+}
+
+struct ranked_member {
+	int worth;
+	ncclsvc_member_info m;
+};
+
+static int by_rank_and_worth(const void *pa, const void *pb)
+{
+	const struct ranked_member *a = pa, *b = pb;
+	if (a->m.comm != b->m.comm)
+		return a->m.comm < b->m.comm ? -1 : 1;
+	if (a->m.rank != b->m.rank)
+		return a->m.rank < b->m.rank ? -1 : 1;
+	return b->worth - a->worth;
+}
+
+static void choose_members(struct snapshot *s)
+{
+	const size_t n = s->nmembers;
+	struct ranked_member *all = ctl_calloc(n, sizeof(*all));
+	for (size_t i = 0; i < n; i++)
+		all[i] = (struct ranked_member){worth(s, &s->members[i]), s->members[i]};
+	if (n > 1)
+		qsort(all, n, sizeof(*all), by_rank_and_worth);
+	s->nmembers = 0;
+	for (size_t i = 0; i < n; i++)
+		if (!i || all[i].m.comm != all[i - 1].m.comm || all[i].m.rank != all[i - 1].m.rank)
+			s->members[s->nmembers++] = all[i].m;
+	free(all);
+}
+
+/* ---- The rest ---- */
+
+static void add_tasks(struct snapshot *s, const struct part *p)
+{
+	s->tasks = ctl_extend(s->tasks, s->ntasks, p->far->ntasks, sizeof(*s->tasks));
+	ncclsvc_task_info *to = s->tasks + s->ntasks;
+	s->ntasks += p->far->ntasks;
+	for (size_t i = 0; i < p->far->ntasks; i++, to++) {
+		*to = p->far->tasks[i];
+		to->task = name(p->node, to->task);
+		to->comm = comm_of(p, to->comm);
+		to->session = session_of(p, to->session);
+	}
+}
+
+static void add_plans(struct snapshot *s, const struct part *p)
+{
+	s->plans = ctl_extend(s->plans, s->nplans, p->far->nplans, sizeof(*s->plans));
+	ncclsvc_plan_info *plan = s->plans + s->nplans;
+	s->nplans += p->far->nplans;
+	for (size_t i = 0; i < p->far->nplans; i++, plan++) {
+		*plan = p->far->plans[i];
+		plan->plan = name(p->node, plan->plan);
+		plan->comm = comm_of(p, plan->comm);
+		plan->session = session_of(p, plan->session);
+	}
+	s->plan_tasks = ctl_extend(s->plan_tasks, s->nplan_tasks, p->far->nplan_tasks,
+				   sizeof(*s->plan_tasks));
+	ncclsvc_plan_task_info *task = s->plan_tasks + s->nplan_tasks;
+	s->nplan_tasks += p->far->nplan_tasks;
+	for (size_t i = 0; i < p->far->nplan_tasks; i++, task++) {
+		*task = p->far->plan_tasks[i];
+		task->plan = name(p->node, task->plan);
+	}
+}
+
+static void add_devices(struct snapshot *s, const struct part *p)
+{
+	s->devices = ctl_extend(s->devices, s->ndevices, p->far->ndevices, sizeof(*s->devices));
+	ncclsvc_device_info *to = s->devices + s->ndevices;
+	s->ndevices += p->far->ndevices;
+	for (size_t i = 0; i < p->far->ndevices; i++, to++) {
+		*to = p->far->devices[i];
+		to->device = merge_device(p->node, to->device);
+	}
+}
+
+void merge_nodes(struct snapshot *s, struct snapshot *far)
+{
+	for (size_t i = 0; i < s->nnodes; i++) {
+		struct part p = {.far = &far[i], .node = s->nodes[i].node};
+		if (!far[i].sessions && !far[i].comms && !far[i].tasks)
+			continue;
+		add_sessions(s, &p);
+		add_comms(s, &p);
+		add_members(s, &p);
+		add_tasks(s, &p);
+		add_plans(s, &p);
+		add_devices(s, &p);
+		free(p.comms);
+	}
+	choose_members(s);
+	waits_resolve(s);
+}

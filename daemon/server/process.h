@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What /proc says of a session's process, for those who ask from another node. */
+#ifndef SERVER_PROCESS_H
+#define SERVER_PROCESS_H
+
+#include "ncclsvc_types.h"
+
+/* Fills in process_state and tracer_pid; 0 if /proc does not show the process. */
+void process_look(int32_t pid, ncclsvc_session_info *i);
+
+#endif
