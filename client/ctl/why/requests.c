@@ -21,10 +21,11 @@ uint32_t why_request(const struct why *w, uint64_t comm, uint64_t *age_ns)
 	return request;
 }
 
-/* It is known here what the member does, and that it is not this. */
-static bool lacks(const ncclsvc_member_info *m, uint32_t request)
+/* Only the member's own node knows what it has called. */
+static bool lacks(const struct why *w, const ncclsvc_member_info *m, uint32_t request)
 {
-	return !m->elsewhere && m->state == NCCLSVC_MEMBER_JOINED && m->request != request;
+	return snapshot_knows(w->s, m) && m->state == NCCLSVC_MEMBER_JOINED &&
+	       m->request != request;
 }
 
 void why_find_request(struct why *w, const struct why_group *g, struct why_report *report)
@@ -45,7 +46,7 @@ void why_find_request(struct why *w, const struct why_group *g, struct why_repor
 	for (size_t i = 0; i < n; i++) {
 		if (m[i].request == g->request)
 			f.waiting[f.nwaiting++] = m[i].rank;
-		if (!lacks(&m[i], g->request))
+		if (!lacks(w, &m[i], g->request))
 			continue;
 		const bool halted = process_is_halted(why_process(w, &m[i]));
 		const enum why_cause cause = halted ? WHY_STOPPED : WHY_MISSING;
