@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Messages about communicators (wire.h describes what they have in common): members, reductions,
- * plans, the world. */
+ * Messages about communicators; wire.h describes what all messages have in common. */
 #ifndef PROTO_WIRE_COMM_H
 #define PROTO_WIRE_COMM_H
 
@@ -16,9 +15,8 @@
  * members' devices differ, and its tasks move only memory of these devices. All members are of one
  * kind. Like ncclCommInitRank, the reply comes when all nranks have joined. With SVC_JOIN_WORLD, id
  * and nranks are zero, and rank -1 asks for any free rank. A member of a broken communicator
- * rejoins it with the same message; its old handle stays valid and is returned again. With
- * SVC_JOIN_FAIL_FAST, the JOIN ends with PEER_GONE when the process of another waiting rank ends;
- * otherwise it keeps waiting for the process that takes the rank. */
+ * rejoins it with the same message; its old handle stays valid. With SVC_JOIN_FAIL_FAST, the JOIN
+ * ends with PEER_GONE when another waiting rank's process ends; otherwise it waits for the next. */
 enum svc_join_flags { SVC_JOIN_WORLD = 1, SVC_JOIN_FAIL_FAST = 2 /* from version 2 */ };
 
 /* An id made from a job's name can be guessed. So it has this marker at byte SVC_JOB_AT, and only
@@ -48,8 +46,7 @@ struct svc_join {
 	/* 0, or a lent region of the member's GPU, zeroed and at least PEER_STAGING bytes long
 	 * (abi/peer.h). If all members have one, their kernels may use it. From version 2. */
 	uint32_t staging;
-	char label[NCCLSVC_NAME_BYTES]; /* the user's name, as svc_label_ok has it. From version 3.
-					 */
+	char label[NCCLSVC_NAME_BYTES]; /* the user's name (svc_label_ok). From version 3. */
 };
 
 struct svc_join_reply {
@@ -58,9 +55,8 @@ struct svc_join_reply {
 	uint32_t epoch;
 	int32_t nranks, rank;
 	uint8_t id[NCCLSVC_ID_BYTES];
-	/* From version 2: */
-	/* Operations of at most this many bytes (svc_task_bytes) run in the members' kernels, all
-	 * others on NCCL. 0: all run on NCCL. If not 0, STAGING returns the staging memory. */
+	/* From version 2. Operations of at most this many bytes (svc_task_bytes) run in the
+	 * members' kernels, all others on NCCL. If not 0, STAGING returns the staging memory. */
 	uint32_t peer_bytes;
 	uint32_t reserved;
 	char label[NCCLSVC_NAME_BYTES]; /* as inspection shows it. From version 3. */

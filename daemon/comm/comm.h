@@ -128,9 +128,7 @@ static inline bool comm_can_wait(const struct communicator *m)
 {
 	return m->reply_opcode == SVC_JOIN;
 }
-/* In the epoch that is about to begin (or, if this daemon is alone, any epoch), is this member on
- * this node?
- */
+/* Is the member, of the epoch that is about to begin, or of any if this daemon is alone, here? */
 bool comm_is_member_here(const struct communicator *m, uint32_t k);
 /* Members are either all on the host, or each on a GPU of its own. False: an error was sent. */
 bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
@@ -178,8 +176,7 @@ void comm_gpu_lost(struct communicator *m, int result, int32_t rank);
 /* Ends every epoch for this reason, without blaming a member. */
 void comm_close_all(struct comms *s, int reason);
 /* From other nodes: all have joined; another node ended the epoch; a member there left; the node is
- * gone; the engine could not continue; a JOIN or SPLIT was refused; which part each member joins.
- */
+ * gone; the engine cannot continue; a JOIN or SPLIT was refused; which part each member joins. */
 void comm_gathered(struct communicator *m, const struct control_start *start);
 void comm_broken_elsewhere(struct communicator *m, const struct control_break *b);
 void comm_left_elsewhere(struct communicator *m, int32_t rank);

@@ -76,8 +76,11 @@ static void paragraph(const struct view *v, const ncclsvc_failure_info *f)
 			    f->nranks == 1 ? "" : "s");
 	text_add(&out, ": ");
 	text_name(&out, f->text, sizeof(f->text));
-	if (f->node >= 0)
-		text_printf(&out, "; on node %d (%.*s)", f->node, (int)sizeof(f->host), f->host);
+	if (f->node >= 0) {
+		text_printf(&out, "; on node %d (", f->node);
+		text_name(&out, f->host, sizeof(f->host));
+		text_char(&out, ')');
+	}
 	text_char(&out, '.');
 	if (f->cause)
 		text_printf(&out, " It follows from failure %llu.", (unsigned long long)f->cause);

@@ -24,22 +24,18 @@
  * decides. A Send and its Recv do the same, between two nodes.
  *
  * The end of an epoch is part of the same message order: operations for which all nodes voted READY
- * before their OVER still run, on all of them. So when a process ends, no member loses a result
- * that others get.
+ * before their OVER still run on all nodes, so that no member loses a result that others get.
  *
  * Bytes that do not fit into the vote are sent in chunks. The receiver of a chunk posts the
- * receive, and then gives the sender a credit for it. The sender answers every credit with exactly
- * one message: the bytes, or an empty one if it has given up. So every message finds a posted
- * receive.
+ * receive, and then gives the sender a credit for it. The sender answers every credit with one
+ * message: the bytes, or an empty one if it has given up.
  *
  * On GPUs, NCCL moves the bytes, and nodes do not vote. A node requests what has matched locally,
  * with everything connected to it through task groups. The sequencer matches the nodes' requests
  * and tells all nodes in which order to launch. A node that fails an operation before requesting it
  * tells the sequencer; to give up afterwards, it asks the sequencer. At the end of an epoch a node
- * leaves, and when all have left, the sequencer closes the communicator: no operation of it is
- * launched from then on. So all nodes have launched the same operations, and other epochs can reuse
- * NCCL's communicator.
- */
+ * leaves, and when all have left, the sequencer closes the communicator: all nodes have launched
+ * the same operations, and other epochs can reuse NCCL's communicator. */
 #ifndef SCHED_INTERNODE_COMM_H
 #define SCHED_INTERNODE_COMM_H
 
