@@ -261,6 +261,10 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 	}
 	switch (st->result) {
 	case NCCLSVC_MISMATCH:
+		if (st->rank_a < 0 && st->rank_b < 0) {
+			add(&t, "%s", svc_result_meaning(st->result));
+			break;
+		}
 		if (add_lists(&t, st))
 			break;
 		if (st->field == NCCLSVC_FIELD_ORDER)

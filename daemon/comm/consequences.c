@@ -26,7 +26,12 @@ int32_t consequences_node(const struct communicator *m, const struct member *mem
 	const struct cluster *c = m->comms->cluster;
 	if (!c || c->n < 2)
 		return -1;
-	return comm_alive(member) || member->node < 0 ? (int32_t)c->me : member->node;
+	if (comm_alive(member))
+		return (int32_t)c->me;
+	/* Of one that has left, only the epoch still knows. */
+	if (member->node < 0 && m->begun && m->begun->epoch == m->epoch)
+		return (int32_t)m->begun->members[member - m->members].node;
+	return member->node < 0 ? (int32_t)c->me : member->node;
 }
 
 static struct failure *recent_failure(const struct communicator *m)
@@ -237,8 +242,8 @@ void report_ending(struct communicator *m, const struct client *c, int32_t rank,
 void report_ended(struct communicator *m, const struct client *c)
 {
 	struct failure *f = failures_find(&m->comms->failures, m->failure);
-	if (f && f->logged && f->pidfd < 0 && f->info.kind == NCCLSVC_FAILURE_EPOCH && f->info.pid == c->pid &&
-	    c->process.fd >= 0 && ending_is_vague(&c->ending))
+	if (f && f->logged && f->pidfd < 0 && f->info.kind == NCCLSVC_FAILURE_EPOCH &&
+	    f->info.pid == c->pid && c->process.fd >= 0 && ending_is_vague(&c->ending))
 		f->pidfd = fcntl(c->process.fd, F_DUPFD_CLOEXEC, 0);
 }
 

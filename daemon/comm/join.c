@@ -79,6 +79,21 @@ static bool check_join(struct comms *s, struct client *c, uint32_t serial, const
 	return peer_staging_fits(c, SVC_JOIN, serial, j->device, j->staging);
 }
 
+/* Which side is wrong nobody knows: "rank 0 (pid 7) and 2 more say" */
+static void name_others(const struct communicator *m, char *text, size_t size)
+{
+	uint32_t k = 0;
+	while (k < m->nranks && !comm_alive(&m->members[k]))
+		k++;
+	if (k == m->nranks)
+		snprintf(text, size, "communicator %s has", m->label);
+	else if (m->occupied == 1)
+		snprintf(text, size, "rank %u (pid %d) says", k, m->members[k].pid);
+	else
+		snprintf(text, size, "rank %u (pid %d) and %u more say", k, m->members[k].pid,
+			 m->occupied - 1);
+}
+
 /* Returns the communicator that a JOIN names, created if needed; NULL after an error was sent. */
 static struct communicator *find_or_create(struct comms *s, struct client *c, uint32_t serial,
 					   const struct svc_join *j)
@@ -99,10 +114,11 @@ static struct communicator *find_or_create(struct comms *s, struct client *c, ui
 	}
 	if (m && !(j->flags & SVC_JOIN_WORLD) && m->nranks != (uint32_t)j->nranks) {
 		if (m->occupied || epoch_held(&m->life) || m->world) {
+			char others[96];
+			name_others(m, others, sizeof(others));
 			comm_turn_away(c, m, serial, j->rank, NCCLSVC_MISMATCH,
-				       "nranks differs: rank %d (pid %d) says %d, the members of "
-				       "communicator %s said %u",
-				       j->rank, c->pid, j->nranks, m->label, m->nranks);
+				       "nranks differs: rank %d (pid %d) says %d, %s %u", j->rank,
+				       c->pid, j->nranks, others, m->nranks);
 			return NULL;
 		}
 		comm_forget(s, m);

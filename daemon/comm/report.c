@@ -160,7 +160,11 @@ static void report(struct communicator *m, ncclsvc_failure_info *i, const ncclsv
 	struct comms *s = m->comms;
 	struct line l = {.at = 0};
 	struct failure *f = failures_add(&s->failures, i);
-	if (f && !i->cause) {
+	if (f && !i->cause && i->kind == NCCLSVC_FAILURE_REQUEST) {
+		/* Who was refused hears of it alone; what else fails before the epoch follows. */
+		if (!epoch_held(&m->life))
+			m->failure = f->info.failure;
+	} else if (f && !i->cause) {
 		consequences_begin(m, f);
 		s->last_failure = *st;
 		s->last_failure.done_ns = f->noted_ns;

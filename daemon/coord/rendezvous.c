@@ -405,13 +405,20 @@ static void claim(struct coord *c, struct rendezvous *r, const struct control_jo
 	r->label[sizeof(r->label) - 1] = '\0';
 }
 
-/* False: the JOIN does not fit the other members', and was refused. */
-static bool fits_others(struct coord *c, uint32_t from, struct rendezvous *r,
-			const struct control_join *m)
+/* The last one, if none is held. */
+static uint32_t first_held(const struct rendezvous *r)
 {
 	uint32_t k = 0;
 	while (r->members[k].state == SLOT_FREE && k + 1 < r->nranks)
 		k++;
+	return k;
+}
+
+/* False: the JOIN does not fit the other members', and was refused. */
+static bool fits_others(struct coord *c, uint32_t from, struct rendezvous *r,
+			const struct control_join *m)
+{
+	const uint32_t k = first_held(r);
 	if (r->cuda != m->cuda)
 		refuse(c, from, r, m, NCCLSVC_MISMATCH,
 		       "rank %u (pid %d, node %u) joins with %s, but the members of communicator "
@@ -442,10 +449,12 @@ static struct rendezvous *rendezvous_for(struct coord *c, uint32_t from,
 		return NULL;
 	}
 	if (r && r->nranks != m->nranks && r->held) {
+		const uint32_t k = first_held(r);
 		refuse(c, from, r, m, NCCLSVC_MISMATCH,
-		       "nranks differs: rank %u (pid %d, node %u) says %u, the members of "
-		       "communicator %s said %u",
-		       m->rank, m->pid, from, m->nranks, r->label, r->nranks);
+		       "nranks differs: rank %u (pid %d, node %u) says %u, rank %u (pid %d, node "
+		       "%u) and %u more said %u",
+		       m->rank, m->pid, from, m->nranks, k, r->members[k].pid, r->members[k].node,
+		       r->held - 1, r->nranks);
 		return NULL;
 	}
 	if (r && r->nranks != m->nranks) {

@@ -322,11 +322,10 @@ void internode_comm_refuse_credit(struct engine *e, int node, int32_t tag)
 
 /* ---- Receiving ---- */
 
-/* Have all members of this node left? */
-static bool all_left(const struct internode_comm *s)
+bool internode_comm_all_left(const struct internode_comm *s, uint32_t place)
 {
-	for (uint32_t i = 0; i < internode_comm_local_count(s); i++)
-		if (!s->comm->members[internode_comm_locals(s)[i]].gone)
+	for (uint32_t i = 0; i < s->counts[place]; i++)
+		if (!s->comm->members[s->ranks[s->first[place] + i]].gone)
 			return false;
 	return true;
 }
@@ -372,8 +371,9 @@ void internode_comm_dispatch(struct engine *e, const struct internode_header *h,
 	if (h->kind == INTERNODE_OVER) {
 		s->overs[place] = true;
 		if (internode_comm_is_sequenced(s) && !s->over &&
-		    all_left(s)) /* nobody here will end it */
+		    internode_comm_all_left(s, s->me)) /* nobody here will end it */
 			internode_comm_give_up(e, s->comm, NCCLSVC_CANCELLED, UINT32_MAX);
+		node_match_node_over(e, s->comm, place);
 	}
 	if (h->kind == INTERNODE_OVER || s->comm->ended)
 		return;

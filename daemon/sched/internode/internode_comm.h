@@ -13,8 +13,8 @@
  *                    launches in one order on all nodes
  *
  * A collective of members on several nodes matches on each node first. Then each node sends every
- * other one its vote: READY, with the record (and the bytes, if they are few), or FAILED, with
- * the status. A node that has said READY can take nothing back: its tasks run. A collective
+ * other one its vote: READY, with the record (and the bytes, if they are few), or FAILED, with the
+ * status. A node that has said READY can take nothing back: its tasks run. A collective
  * happens if all nodes have said READY and the records agree; if any has said FAILED, it fails on
  * all nodes, with the same status. A node that hears FAILED before it has voted says FAILED, too,
  * unless the records of that node's members differ: only all records tell which rank is the odd one
@@ -163,8 +163,7 @@ void internode_comm_free(struct engine *e, struct comm *c);
 bool internode_comm_is_here(const struct comm *c, int32_t rank);
 /* Are its tasks launched in the sequencer's order? */
 bool internode_comm_is_sequenced(const struct internode_comm *s);
-/* Tells the other nodes. release_epoch follows when they have sent OVER, too, or soon. False: there
- * are none. */
+/* Tells the other nodes. release_epoch follows when they have sent OVER, too. False: no others. */
 bool internode_comm_begin_end(struct engine *e, struct comm *c, const ncclsvc_status *end);
 /* Frees waiting messages and operations; running ops end later. */
 void internode_comm_end_epoch(struct engine *e, struct comm *c);
@@ -179,7 +178,9 @@ void internode_comm_give_up_for(struct engine *e, struct comm *c, int result, in
 void internode_comm_send(struct engine *e, struct internode_comm *s, uint32_t place,
 			 enum internode_kind kind, const struct operation_key *key,
 			 const void *body, size_t bytes, const void *more, size_t more_bytes);
-/* Handles a message from that node. Its epoch may not have begun here. */
+/* Have all members of that node, by place, left? */
+bool internode_comm_all_left(const struct internode_comm *s, uint32_t place);
+/* Handles a message from that node. */
 void internode_comm_dispatch(struct engine *e, const struct internode_header *h, const char *body,
 			     int node);
 /* Answers an unused credit with an empty message. */

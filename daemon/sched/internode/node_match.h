@@ -65,6 +65,9 @@ bool node_match_voted(struct comm *c);
 uint64_t node_match_first_ns(struct comm *c);
 /* Are all other nodes known to be ready for the current collective? On GPUs, that is not known. */
 bool node_match_awaited(struct comm *c);
+/* If that node's members have all left, and it has ended its epoch: it votes no more, and what
+ * waits for its vote fails. */
+void node_match_node_over(struct engine *e, struct comm *c, uint32_t place);
 /* A task that waits for other nodes must fail: asks them. */
 void node_match_ask(struct engine *e, struct task *t, const ncclsvc_status *st);
 void node_match_take_message(struct engine *e, struct internode_comm *s, uint32_t place,

@@ -162,6 +162,31 @@ static void take_failed(struct engine *e, struct node_match *j, uint32_t part,
 		node_match_conclude(e, j);
 }
 
+/* The next match that waits for a vote of that node; NULL: none does. */
+static struct node_match *waits_for(const struct internode_comm *s, uint32_t place)
+{
+	for (struct node_match *j = s->matches; j; j = j->hh.next) {
+		const uint32_t part = node_match_part_of(j, place);
+		if (node_match_place_of(j, part) == place && j->parts[j->mine].vote.kind &&
+		    !j->parts[part].vote.kind && !j->resolved)
+			return j;
+	}
+	return NULL;
+}
+
+void node_match_node_over(struct engine *e, struct comm *c, uint32_t place)
+{
+	struct internode_comm *s = c->internode;
+	struct node_match *j;
+	const int32_t rank = (int32_t)s->ranks[s->first[place]];
+	if (internode_comm_is_sequenced(s) || !s->overs[place] || c->ended ||
+	    !internode_comm_all_left(s, place))
+		return;
+	const struct failed_note gone = {.status = order_gone_status(c, rank)};
+	while (!s->over && (j = waits_for(s, place)))
+		take_failed(e, j, node_match_part_of(j, place), &gone);
+}
+
 void node_match_take_message(struct engine *e, struct internode_comm *s, uint32_t place,
 			     const struct internode_header *h, const char *body)
 {
@@ -342,6 +367,7 @@ void node_match_member_left(struct engine *e, struct comm *c, int32_t rank,
 		else if (!j->parts[j->mine].vote.kind)
 			node_match_vote_failed(e, j, st);
 	}
+	node_match_node_over(e, c, s->node_of[rank]);
 	if (c->collective_here && !c->poisoned)
 		node_match_fail_collective(e, c, st);
 }
