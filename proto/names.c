@@ -147,7 +147,7 @@ static void add_rank(struct text *t, int rank, int pid)
 static void add_value(struct text *t, unsigned field, uint64_t value)
 {
 	if (field == NCCLSVC_FIELD_OP || field == NCCLSVC_FIELD_ORDER)
-		add(t, "%s", value ? svc_op_name((unsigned)value) : "another");
+		add(t, "%s", value ? svc_op_name((unsigned)value) : "a different operation");
 	else if (field == NCCLSVC_FIELD_TYPE)
 		add(t, "%s", svc_type_name((unsigned)value));
 	else if (field == NCCLSVC_FIELD_REDOP)

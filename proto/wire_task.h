@@ -45,8 +45,8 @@ enum svc_record_flags {
 /* An agreement word whose four highest bits are set means that this member takes part, but refuses.
  * Then the operation does not run, and all members learn who refused, and why: the low 8 bits are
  * the negated result, the next 8 an ncclsvc_refusal (task.h packs them). The other 44 are not 0 if
- * the member has said more about this word, in a sentence (SVC_DESCRIBE). From version 2; in version
- * 1, and for members that give no reason, all bits are set. */
+ * the member has said more about this word, in a sentence (SVC_DESCRIBE). From version 2; in
+ * version 1, and for members that give no reason, all bits are set. */
 #define SVC_AGREEMENT_REFUSES (UINT64_C(0xf) << 60)
 #define SVC_AGREEMENT_SAYS    (UINT64_C(0xfffffffffff) << 16)
 #define SVC_AGREEMENT_REFUSED UINT64_MAX

@@ -86,8 +86,8 @@ ncclsvc_result peer_check(const ncclsvc_comm *comm, int64_t peer, bool send)
 {
 	if (peer != comm->rank)
 		return NCCLSVC_OK;
-	return error_argument(send ? "sending data to rank %d on rank %d itself"
-				   : "receiving data from rank %d on rank %d itself",
+	return error_argument(send ? "sending data to rank %d on the rank %d"
+				   : "receiving data from rank %d on the rank %d",
 			      comm->rank, comm->rank);
 }
 

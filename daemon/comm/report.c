@@ -259,12 +259,12 @@ void report_epoch(struct communicator *m, const ncclsvc_status *st)
 	report(m, &i, st, "");
 }
 
-void report_kernels(struct communicator *m, const ncclsvc_status *st, const char *what)
+void report_kernels(struct communicator *m, const ncclsvc_status *st, const char *sentence)
 {
-	char sentence[384];
+	char reason[384];
 	ncclsvc_failure_info i = info_of(m, NCCLSVC_FAILURE_KERNEL, st);
-	snprintf(i.text, sizeof(i.text), "%s: %s", what,
-		 svc_status_sentence(st, sentence, sizeof(sentence)));
+	snprintf(i.text, sizeof(i.text), "%s: %s", sentence,
+		 svc_status_sentence(st, reason, sizeof(reason)));
 	report(m, &i, st,
 	       st->result == NCCLSVC_PEER_GONE /* it is in that one's advice */
 		       ? ""

@@ -3,9 +3,9 @@
 #ifndef COORD_MESSAGES_H
 #define COORD_MESSAGES_H
 
+#include "base/ending.h"
 #include "channel/link.h"
 #include "ncclsvc_types.h"
-#include "base/ending.h"
 #include "svc_limits.h"
 #include "wire.h"
 

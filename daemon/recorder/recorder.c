@@ -73,6 +73,8 @@ static struct recording *create(struct recorder *r, uint32_t session, struct acc
 
 /* ---- Those of ended sessions ---- */
 
+#define MEMORY_KEPT (UINT64_C(64) << 20) /* for sessions to come */
+
 /* An ended one goes, as soon as nobody reads it. */
 static void drop(struct recorder *r, struct recording *rec)
 {
@@ -99,10 +101,13 @@ static struct recording *oldest(const struct recorder *r, const struct account *
 	return a ? NULL : most;
 }
 
-/* Takes a share for one more, for which older ones go. */
+/* Takes a share for one more, for which older ones go. Where memory is scarce, sessions need it
+ * more than the past. */
 static bool take_share(struct recorder *r, struct account *a)
 {
 	char text[SVC_TEXT_BYTES];
+	if (!account_memory_left(a, MEMORY_KEPT))
+		return false;
 	while (!account_take(a, SHARE_RECORDINGS, 1, text)) {
 		struct recording *rec = oldest(r, a);
 		if (!rec)

@@ -123,12 +123,7 @@ struct clash {
 
 static const struct clash clashes[] = {
 	{"mode", {A, S}, {1, 1}, {false}, MISMATCHES, {"mode differs", "mode differs"}},
-	{"the other mode",
-	 {S, A},
-	 {1, 1},
-	 {false},
-	 MISMATCHES,
-	 {"mode differs", "mode differs"}},
+	{"the other mode", {S, A}, {1, 1}, {false}, MISMATCHES, {"mode differs", "mode differs"}},
 	{"tag", {S, S}, {1, 2}, {false}, MISMATCHES, {"tag differs", "tag differs"}},
 	{"tag ahead", {A, A}, {1, 2}, {false}, MISMATCHES, {"tag differs", "tag differs"}},
 	{"sender's signal",

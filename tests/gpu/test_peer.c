@@ -370,6 +370,8 @@ static void test_measured(void)
 	unsetenv("NCCLSVCD_PEER_BYTES");
 	is_read_again(&f);
 	unsetenv("STATE_DIRECTORY");
+	snprintf(f.path, sizeof(f.path), "%s/failures", f.dir);
+	CHECK_EQ(unlink(f.path), 0);
 	CHECK_EQ(rmdir(f.dir), 0);
 }
 

@@ -393,8 +393,7 @@ static void programs_show_what_lacks(const struct daemon *d)
 	ctl(d, WORDS("tasks", "--state", "waiting-group", "--json"), 0,
 	    SAYS("\"plan_label\":\"grad of 1\"", "\"plan_label\":null"));
 	ctl(d, WORDS("why", "--after", "0"), 3,
-	    SAYS("the Recv \"act of 1\" from rank 0 in its plan's group 0",
-		 "\"grad of 1\""));
+	    SAYS("the Recv \"act of 1\" from rank 0 in its plan's group 0", "\"grad of 1\""));
 	ctl(d, WORDS("why", "--after", "0", "--json"), 3, SAYS("\"cause\":\"plan\""));
 }
 

@@ -284,7 +284,7 @@ static void alone(struct client *me)
 	m.remote_rank = me->rank;
 	CHECK_RESULT(ncclsvc_tensors_send(x.lists, &m, WAIT_MS, &done), NCCLSVC_INVALID_ARGUMENT);
 	char words[64];
-	snprintf(words, sizeof(words), "sending data to rank %d on rank %d itself", me->rank,
+	snprintf(words, sizeof(words), "sending data to rank %d on the rank %d", me->rank,
 		 me->rank);
 	says(words);
 	CHECK(!done);

@@ -148,7 +148,7 @@ class Trainer(unittest.TestCase):
         for options, sentence in {
                 shape(65, 1, 1): 'invalid value "65" for --data',
                 shape(1, 0, 1): 'invalid value "0" for --horizontal',
-                shape(8, 3, 4): "is 96 ranks: 64 at most",
+                shape(8, 3, 4): "is 96 ranks: the limit is 64",
                 shape(1, 5, 1): "--horizontal 5 does not divide the model's width of 48",
                 shape(1, 1, 5): "--pipeline 5 is more than the model's 4 layers",
                 shape(2, 1, 1) + ("--rank", "2"): "--rank 2: --data 2 x",
@@ -237,7 +237,7 @@ class Trainer(unittest.TestCase):
         losses, said = self.train(*options)
         self.assertEqual(losses, self.single())
         self.assertIn("--zero without NCCL", said)
-        self.refused("--nccl: 4 of the daemon's 4 GPUs are not on NCCL", *options, "--nccl", status=1)
+        self.refused("--nccl: 4 of the daemon's 4 GPUs do not use NCCL", *options, "--nccl", status=1)
 
 
 if __name__ == "__main__":

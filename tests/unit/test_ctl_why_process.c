@@ -212,7 +212,8 @@ static void test_json(void **state)
 	analyse();
 	char *text = show(true);
 	shows(text, "\"node\":0,\"host\":\"here\",\"stuck\":true,\"failed_lately\":false");
-	shows(text, "\"rank\":2,\"node\":null,\"pid\":112,\"session\":12,\"name\":\"trainer-2\",\"state\":"
+	shows(text, "\"rank\":2,\"node\":null,\"pid\":112,\"session\":12,\"name\":\"trainer-2\","
+		    "\"state\":"
 		    "\"stopped\",\"cause\":\"stopped\",\"first\":true,\"process\":{\"state\":"
 		    "\"stopped\",\"cpu_percent\":null,\"wchan\":null,\"tracer\":null},\"next\":"
 		    "\"kill -CONT 112\"}");

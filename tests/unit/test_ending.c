@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "names.h"
 #include "base/ending.h"
+#include "names.h"
 
 struct child {
 	pid_t pid;

@@ -121,7 +121,8 @@ static void sentences_say_what_differs_between_lists(void **state)
 					   "static shapes, rank 1 (pid 7) has an AllReduce of "
 					   "tensors");
 	st.value_b = 0;
-	assert_non_null(strstr(sentence(&st), "rank 1 (pid 7) has an operation that is not a list of tensors"));
+	assert_non_null(strstr(sentence(&st),
+			       "rank 1 (pid 7) has an operation that is not a list of tensors"));
 	st.value_a = 7;
 	assert_non_null(strstr(sentence(&st), "agreement differs: rank 0 (pid 5) has 0x7"));
 }
