@@ -298,7 +298,8 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 			    (unsigned long long)st->value_a);
 		add_rank(&t, st->rank_a, st->pid_a);
 		if (st->field != NCCLSVC_FIELD_NODE)
-			add(&t, " %s", svc_ending_text(st->ending, st->ending_code, ending));
+			add(&t, " %s%s", svc_ending_text(st->ending, st->ending_code, ending),
+			    st->follows ? " after an earlier failure" : "");
 		add(&t, "; rejoin the communicator");
 		break;
 	case NCCLSVC_TIMEOUT:

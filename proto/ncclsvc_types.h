@@ -222,7 +222,8 @@ typedef struct ncclsvc_status {
 	int32_t missing[NCCLSVC_MISSING_SHOWN];
 	uint32_t ending; /* ncclsvc_ending of rank_a, for PEER_GONE */
 	int32_t ending_code;
-	uint64_t reserved;
+	uint32_t follows; /* 1: rank_a ended because of an earlier failure (ncclsvc-ctl failures) */
+	uint32_t reserved;
 } ncclsvc_status;
 
 /* Inspection records. Ages are nanoseconds at the time of the snapshot. */

@@ -21,6 +21,7 @@
 #include "base/loop.h"
 #include "base/nofail.h"
 #include "comms.h"
+#include "consequences.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
 #include "names.h"
@@ -541,30 +542,37 @@ static void tell_end(struct communicator *m, uint32_t k, const ncclsvc_status *w
 	client_comm_event(member->client, &ev);
 }
 
-void comm_end_epoch(struct communicator *m, ncclsvc_epoch_cause cause, const ncclsvc_status *why,
-		    int32_t rank)
+/* ended: the rank that the epoch lacks, or -1; told: what members are told. */
+static void end_epoch(struct communicator *m, ncclsvc_epoch_cause cause, const ncclsvc_status *why,
+		      int32_t ended, const ncclsvc_status *told, int32_t told_rank)
 {
 	const uint32_t node = lost_node(why);
-	const bool failure = recorder_dump_wanted(m, why);
-	comm_event_for(m, cause, why);
+	const bool failure = recorder_dump_wanted(m, told);
+	comm_event_for(m, cause, told);
 	if (failure)
-		recorder_dump_for(m, why);
-	comm_split_failed(m, why->result, rank);
-	plan_commit_failed(m, why->result, rank);
+		recorder_dump_for(m, told);
+	comm_split_failed(m, told->result, told_rank);
+	plan_commit_failed(m, told->result, told_rank);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct member *member = &m->members[k];
-		bool gone = (int32_t)k == rank && why->result == NCCLSVC_PEER_GONE && !node;
+		bool gone = (int32_t)k == ended && why->result == NCCLSVC_PEER_GONE && !node;
 		if (!comm_alive(member) && member->node >= 0) { /* on another node */
 			bool dead = gone || (uint32_t)member->node + 1 == node;
 			member->state = dead ? NCCLSVC_MEMBER_DEAD : NCCLSVC_MEMBER_BROKEN;
 		}
 		if (comm_takes_part(member))
-			tell_end(m, k, why, rank);
+			tell_end(m, k, told, told_rank);
 	}
 }
 
-void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reason, int32_t rank,
-		    int32_t node)
+void comm_end_epoch(struct communicator *m, ncclsvc_epoch_cause cause, const ncclsvc_status *why,
+		    int32_t rank)
+{
+	end_epoch(m, cause, why, rank, why, rank);
+}
+
+void comm_break_after(struct communicator *m, ncclsvc_epoch_cause cause, int reason, int32_t rank,
+		      int32_t node, const ncclsvc_status *first)
 {
 	const ncclsvc_status why = {
 		.result = reason,
@@ -576,12 +584,19 @@ void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reaso
 		.ending = rank >= 0 ? m->members[rank].ending.how : NCCLSVC_ENDED_UNKNOWN,
 		.ending_code = rank >= 0 ? m->members[rank].ending.code : 0,
 	};
+	ncclsvc_status told = why;
 	if (m->life.state == NCCLSVC_EPOCH_LEFT)
 		comm_event_for(m, cause, &why);
 	if (!epoch_runs(&m->life))
 		return;
-	report_epoch(m, &why);
-	comm_end_epoch(m, cause, &why, rank);
+	report_epoch(m, &told, first);
+	end_epoch(m, cause, &why, rank, &told, told.rank_a);
+}
+
+void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reason, int32_t rank,
+		    int32_t node)
+{
+	comm_break_after(m, cause, reason, rank, node, NULL);
 }
 
 void comm_break_epoch(struct communicator *m, ncclsvc_epoch_cause cause, int32_t rank)

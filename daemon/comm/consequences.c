@@ -77,6 +77,12 @@ struct failure *consequences_root(const struct communicator *m, const ncclsvc_st
 	return root ? root : ended_together(m, st->rank_a);
 }
 
+const ncclsvc_status *consequences_first(const struct communicator *m, const struct failure *root)
+{
+	const bool same = root && root->info.comm == m->uid;
+	return same && root->status.result == NCCLSVC_PEER_GONE ? &root->status : NULL;
+}
+
 static int by_rank(const void *a, const void *b)
 {
 	const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;

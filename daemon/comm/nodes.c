@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "comm.h"
 #include "comms.h"
+#include "consequences.h"
 #include "coord/messages.h"
 #include "remote.h"
 #include "report.h"
@@ -66,8 +67,10 @@ void comm_broken_elsewhere(struct communicator *m, const struct control_break *b
 {
 	if (b->rank >= 0)
 		m->members[b->rank].ending = b->ending;
-	comm_break_for(m, b->renewed ? NCCLSVC_CAUSE_RENEWED : NCCLSVC_CAUSE_ENDED_ELSEWHERE,
-		       b->result, b->rank, b->node);
+	const bool follows = b->first.result == NCCLSVC_PEER_GONE && b->first.rank_a >= 0 &&
+			     b->first.rank_a < (int32_t)m->nranks;
+	comm_break_after(m, b->renewed ? NCCLSVC_CAUSE_RENEWED : NCCLSVC_CAUSE_ENDED_ELSEWHERE,
+			 b->result, b->rank, b->node, follows ? &b->first : NULL);
 }
 
 void comm_left_elsewhere(struct communicator *m, int32_t rank)

@@ -12,6 +12,7 @@
 #include "base/timings.h"
 #include "comm.h"
 #include "comms.h"
+#include "consequences.h"
 #include "coord/rendezvous.h"
 #include "gpus.h"
 #include "remote.h"
@@ -284,6 +285,11 @@ void remote_break(struct communicator *m, int result, int32_t rank, int32_t node
 		.node = node,
 		.ending = rank >= 0 ? m->members[rank].ending : (struct ending){0},
 	};
+	const struct failure *root =
+		b.ending.follows ? failures_find(&m->comms->failures, m->failure) : NULL;
+	const ncclsvc_status *first = consequences_first(m, root);
+	if (first)
+		b.first = *first;
 	memcpy(b.id, m->id, sizeof(b.id));
 	tell_epoch(m, CONTROL_BREAK, &b, sizeof(b));
 }

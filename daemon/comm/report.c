@@ -160,6 +160,8 @@ static void report(struct communicator *m, ncclsvc_failure_info *i, const ncclsv
 	struct comms *s = m->comms;
 	struct line l = {.at = 0};
 	struct failure *f = failures_add(&s->failures, i);
+	if (f)
+		f->status = *st;
 	if (f && !i->cause && i->kind == NCCLSVC_FAILURE_REQUEST) {
 		/* Who was refused hears of it alone; what else fails before the epoch follows. */
 		if (!epoch_held(&m->life))
@@ -231,31 +233,40 @@ static bool is_in_good_order(const ncclsvc_status *st, uint64_t waiting)
 	       !(st->ending == NCCLSVC_ENDED_EXITED && st->ending_code > 0);
 }
 
-void report_epoch(struct communicator *m, const ncclsvc_status *st)
+static void log_clean_end(struct communicator *m, const ncclsvc_status *st)
 {
-	char ending[SVC_ENDING_BYTES], sentence[384];
+	char ending[SVC_ENDING_BYTES];
+	if (may_write(m->account))
+		log_info("communicator %s (id %llu, user %u): rank %d (pid %d) %s; no task was "
+			 "pending",
+			 m->label, (unsigned long long)m->uid, m->account->uid, st->rank_a,
+			 st->pid_a, svc_ending_text(st->ending, st->ending_code, ending));
+}
+
+void report_epoch(struct communicator *m, ncclsvc_status *st, const ncclsvc_status *first)
+{
+	char sentence[384];
 	const uint64_t waiting = pending(m, st->rank_a);
 	struct failure *root = consequences_root(m, st);
 	if (root) {
 		consequences_add(m, root, st->rank_a);
 		consequences_begin(m, root);
+		first = consequences_first(m, root);
+	} else if (!first && is_in_good_order(st, waiting)) {
+		log_clean_end(m, st);
 		return;
 	}
-	if (is_in_good_order(st, waiting)) {
-		if (may_write(m->account))
-			log_info("communicator %s (id %llu, user %u): rank %d (pid %d) %s; no task "
-				 "was pending",
-				 m->label, (unsigned long long)m->uid, m->account->uid, st->rank_a,
-				 st->pid_a, svc_ending_text(st->ending, st->ending_code, ending));
+	if (first)
+		*st = *first;
+	else if (st->rank_a >= 0 && st->result == NCCLSVC_PEER_GONE)
+		st->follows = m->members[st->rank_a].ending.follows;
+	if (root)
 		return;
-	}
 	ncclsvc_failure_info i = info_of(m, NCCLSVC_FAILURE_EPOCH, st);
-	const bool told = st->rank_a >= 0 && m->members[st->rank_a].ending.follows;
 	i.pending = waiting;
-	snprintf(i.text, sizeof(i.text), "%llu pending task%s: %s%s", (unsigned long long)waiting,
+	snprintf(i.text, sizeof(i.text), "%llu pending task%s: %s", (unsigned long long)waiting,
 		 waiting == 1 ? " fails" : "s fail",
-		 svc_status_sentence(st, sentence, sizeof(sentence)),
-		 told ? " (after a failure on another communicator)" : "");
+		 svc_status_sentence(st, sentence, sizeof(sentence)));
 	report(m, &i, st, "");
 }
 

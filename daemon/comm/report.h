@@ -28,8 +28,9 @@ void report_ended_later(struct communicator *m, int32_t rank);
 /* Tasks have failed with this status; op, rank and seq are the first one's. */
 void report_tasks(struct communicator *m, const ncclsvc_status *st, unsigned op, int32_t rank,
 		  uint64_t seq);
-/* The epoch ends with this status. */
-void report_epoch(struct communicator *m, const ncclsvc_status *st);
+/* The epoch ends with this status. first: from what it follows, as another node says; NULL: from
+ * nothing that it knows of. Changes the status into what members are to be told. */
+void report_epoch(struct communicator *m, ncclsvc_status *st, const ncclsvc_status *first);
 /* The epoch ends with this status, since members' kernels wait in vain, as the sentence says. */
 void report_kernels(struct communicator *m, const ncclsvc_status *st, const char *sentence);
 /* A request of the members ("JOIN") has failed. */

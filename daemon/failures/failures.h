@@ -18,8 +18,9 @@ struct failure_file;
 
 struct failure {
 	ncclsvc_failure_info info;
-	uint32_t slot;	   /* its place in the file */
-	uint64_t noted_ns; /* CLOCK_MONOTONIC; 0: by an earlier daemon */
+	ncclsvc_status status; /* that tasks had; result 0: none, or of an earlier daemon */
+	uint32_t slot;	       /* its place in the file */
+	uint64_t noted_ns;     /* CLOCK_MONOTONIC; 0: by an earlier daemon */
 	bool logged;
 	uint32_t told_ended, told_comms; /* of info.ended and info.comms, in the log */
 	int pidfd;			 /* of a process whose end is vague; -1: none */

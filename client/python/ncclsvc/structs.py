@@ -97,7 +97,8 @@ class StatusRecord(Record):
         ("missing", c_int32 * MISSING_SHOWN),
         ("ending", c_uint32),
         ("ending_code", c_int32),
-        ("reserved", c_uint64),
+        ("follows", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
