@@ -206,8 +206,9 @@ def three_faults(rank):
 class Job:
     """Processes that each run function(Rank)."""
 
-    def __init__(self, service, size, function, instead=None, spread=True):
-        self.service, self.size, self.instead, self.spread = service, size, instead, spread
+    def __init__(self, service, size, function, instead=None, exits=True):
+        """exits: on an error, as programs do; else a rank stays, so that others hear of nothing else."""
+        self.service, self.size, self.instead, self.exits = service, size, instead, exits
         self.ids = [ncclsvc.UniqueId() for _ in range(2)]
         self.pipes, self.processes = [], []
         for number in range(size):
@@ -233,6 +234,8 @@ class Job:
             function(Rank(self, number, pipe))
         except ncclsvc.Error as error:
             pipe.send(str(error))
+            if not self.exits:
+                time.sleep(WAIT)
         os._exit(0)
 
     def error(self, number):
@@ -354,7 +357,7 @@ class Explanations(unittest.TestCase):
     # ---- What is no hang: all ranks are told ----
 
     def error(self, service, name, function, size, says, go=None):
-        job = Job(service, size, function)
+        job = Job(service, size, function, exits=False)
         began = time.monotonic()
         try:
             if go is not None:
