@@ -14,7 +14,7 @@
 
 #include "ncclsvc_types.h"
 
-/* Bits of a task's flags in proc_pid_stat(5), as the kernel's sched.h has them. */
+/* Bits of a task's flags in proc_pid_stat(5). */
 #define PF_EXITING  0x4
 #define PF_SIGNALED 0x400
 
