@@ -106,7 +106,7 @@ static int open_pidfd(int fd, int32_t pid)
 struct process ending_watch(int fd, int32_t pid)
 {
 	struct stat_fields f;
-	struct process p = {.pid = pid, .fd = open_pidfd(fd, pid)};
+	struct process p = {.watched = true, .pid = pid, .fd = open_pidfd(fd, pid)};
 	if (!read_stat(pid, &f))
 		return p;
 	p.start = f.start;

@@ -14,6 +14,7 @@ struct ending {
 
 /* What must be known of a process while it runs, to tell later how it ended. */
 struct process {
+	bool watched; /* ending_watch has filled it in */
 	int32_t pid;
 	int fd;		    /* pidfd_open(2)'s; -1: there is none */
 	uint64_t start;	    /* tells it from a later process with its pid; 0: unknown */

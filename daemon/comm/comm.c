@@ -289,7 +289,7 @@ uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank)
 		c->nmemberships = n;
 	}
 	c->memberships[i] = (struct membership){.comm = m, .rank = rank};
-	if (!c->process.pid)
+	if (!c->process.watched)
 		client_watch_process(c);
 	c->comms++;
 	return i;

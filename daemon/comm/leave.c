@@ -107,7 +107,11 @@ void comm_join_cancel(struct client *c, uint32_t serial, uint32_t join)
 
 bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns)
 {
-	for (; c->leaving_at < c->nmemberships; c->leaving_at++) {
+	/* A SPLIT that ends meanwhile gives the client a part, at a place that was passed already.
+	 */
+	for (; c->comms; c->leaving_at++) {
+		if (c->leaving_at >= c->nmemberships)
+			c->leaving_at = 0;
 		const struct membership *at = &c->memberships[c->leaving_at];
 		struct communicator *m = at->comm;
 		if (!m)

@@ -365,7 +365,7 @@ void client_watch_process(struct client *c)
 
 static void forget_process(struct client *c)
 {
-	if (!c->process.pid || c->process.fd < 0)
+	if (c->process.fd < 0)
 		return;
 	close(c->process.fd);
 	account_give(c->account, SHARE_FDS, 1);

@@ -197,7 +197,7 @@ static void on_reply(struct trainer *t, const struct request *r, const void *bod
 
 void client_watch_process(struct client *c)
 {
-	c->process.pid = c->pid;
+	c->process = (struct process){.watched = true, .pid = c->pid, .fd = -1};
 }
 
 void client_reply(struct client *c, unsigned opcode, uint32_t serial, const void *body, size_t size,
