@@ -747,6 +747,24 @@ static void leave_during_reattach(struct client *me, ncclsvc_session *s, ncclsvc
 	ncclsvc_close(watch);
 }
 
+/* Until the daemon's late answer has come, and was given back. */
+static void give_back(struct client *me, ncclsvc_session *s)
+{
+	ncclsvc_session *watch = session_open(me->daemon);
+	bool taken = true;
+	while (taken) {
+		ncclsvc_member_info *list;
+		size_t n;
+		CHECK_OK(ncclsvc_dispatch(s, 10));
+		CHECK_OK(ncclsvc_list_members(watch, &list, &n));
+		taken = false;
+		for (size_t i = 0; i < n; i++)
+			taken |= list[i].rank == 0 && list[i].state == NCCLSVC_MEMBER_JOINED;
+		ncclsvc_list_free(list);
+	}
+	ncclsvc_close(watch);
+}
+
 /* A daemon of version 1 keeps the rank until the others come; its answer is then given back. */
 static void leaves(struct client *me)
 {
@@ -760,7 +778,7 @@ static void leaves(struct client *me)
 		leave_during_reattach(me, s, comm);
 		say(me, DONE);
 		CHECK_EQ(hear(me), GO);
-		CHECK_OK(ncclsvc_dispatch(s, 0));
+		give_back(me, s);
 		comm = comm_join(me, s);
 	} else {
 		CHECK_EQ(hear(me), DONE);
