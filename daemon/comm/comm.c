@@ -387,6 +387,7 @@ static int32_t fill_members(struct comms *s, struct communicator *m, struct epoc
 			.node = s->coord.me,
 		};
 		member->state = NCCLSVC_MEMBER_JOINED;
+		member->client->failure = 0; /* it goes on */
 		comm_join_deadline(s, member, 0);
 		member->overdue = false;
 		m->joining--;

@@ -79,7 +79,7 @@ struct failure *consequences_root(const struct communicator *m, const ncclsvc_st
 
 const ncclsvc_status *consequences_first(const struct communicator *m, const struct failure *root)
 {
-	const bool same = root && root->info.comm == m->uid;
+	const bool same = root && root->info.comm == m->uid && root->info.epoch == m->epoch;
 	return same && root->status.result == NCCLSVC_PEER_GONE ? &root->status : NULL;
 }
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "harness.h"
@@ -219,6 +220,79 @@ static void exits_on_an_error_are_no_causes(void **state)
 	daemon_stop(&d);
 }
 
+/* ---- A later epoch ---- */
+
+/* Ranks that have rejoined go on: what ends their next epoch is another failure. */
+static void rejoins(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	ncclsvc_task task;
+	check_usable(s, comm);
+	CHECK_OK(ncclsvc_barrier(comm, &task));
+	say(me, READY);
+	wait_for(s, task, NCCLSVC_PEER_GONE);
+	CHECK_OK(ncclsvc_comm_rejoin(comm, WAIT_MS));
+	if (me->rank == 0)
+		kill(getpid(), SIGKILL);
+	CHECK_OK(ncclsvc_barrier(comm, &task));
+	wait_for(s, task, NCCLSVC_PEER_GONE);
+	CHECK_EQ(status_of(s, task).rank_a, 0);
+	_exit(0);
+}
+
+static void waits_to_be_killed(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	check_usable(s, comm);
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+}
+
+static void either(struct client *me)
+{
+	if (me->rank == 2)
+		waits_to_be_killed(me);
+	else
+		rejoins(me);
+}
+
+static void comes_back(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	ncclsvc_task task;
+	CHECK_OK(ncclsvc_barrier(comm, &task));
+	wait_for(s, task, NCCLSVC_PEER_GONE);
+	_exit(0);
+}
+
+static void a_rank_that_has_rejoined_is_a_cause(void **state)
+{
+	struct daemon d;
+	struct client clients[3];
+	(void)state;
+	daemon_start(&d, NULL);
+	clients_start(clients, 3, &d, either, NULL);
+	hear_all(clients, 3, READY);
+	const pid_t first = clients[2].pid, second = clients[0].pid;
+	client_kill(&clients[2]);
+	CHECK_EQ(failures_reach(&d, 1).pid, first);
+	clients[2].rank = 2;
+	client_start(&clients[2], comes_back);
+	const ncclsvc_failure_info f = failures_reach(&d, 2);
+	CHECK_EQ(f.pid, second);
+	CHECK_EQ(f.rank, 0);
+	CHECK_EQ(f.ending, NCCLSVC_ENDED_KILLED);
+	CHECK_EQ(f.epoch, 2);
+	int status;
+	CHECK_EQ(waitpid(second, &status, 0), second);
+	clients[0].pid = 0;
+	clients_end(clients, 3);
+	daemon_stop(&d);
+}
+
 /* ---- Over a restart ---- */
 
 static void dies(struct client *me)
@@ -291,9 +365,8 @@ static void a_restarted_daemon_remembers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(each_way_to_end_is_told_apart),
-		TEST(a_clean_end_is_no_failure),
-		TEST(exits_on_an_error_are_no_causes),
+		TEST(each_way_to_end_is_told_apart),   TEST(a_clean_end_is_no_failure),
+		TEST(exits_on_an_error_are_no_causes), TEST(a_rank_that_has_rejoined_is_a_cause),
 		TEST(a_restarted_daemon_remembers),
 	};
 	return cmocka_run_group_tests_name("failures", tests, NULL, NULL);
