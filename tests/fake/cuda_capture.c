@@ -56,7 +56,7 @@ static void stream_join(struct CUstream_st *s, struct capture *c, const struct n
 
 /* ---- What a capture forbids ---- */
 
-/* The capture for whose streams the legacy stream would wait. */
+/* The capture whose streams the legacy stream would wait for. */
 static struct capture *blocked_by(const struct CUctx_st *context)
 {
 	for (struct capture *c = captures; c; c = c->next)

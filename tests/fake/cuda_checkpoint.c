@@ -2,7 +2,7 @@
  * The driver's checkpoint and restore of the calling process: its memory moves to different
  * physical memory at the same addresses and with the same buffer ids. Importers keep the old
  * memory. While the process is locked, calls that put work on a stream or query it block, and
- * others do not. All this is what driver 580 does on an H100. */
+ * others do not. Driver 580 on an H100 behaves this way. */
 #include <unistd.h>
 
 #include "fake.h"

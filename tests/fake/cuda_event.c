@@ -8,7 +8,7 @@
 #define RECORDS 1024 /* more than can be in flight */
 
 struct CUevent_st {
-	atomic_uint refs; /* its handle, running operations, and nodes */
+	atomic_uint refs; /* held by its handle, running operations and nodes */
 	struct CUctx_st *context;
 	bool timing;
 	atomic_bool destroyed;

@@ -97,7 +97,7 @@ void graph_list(struct CUgraph_st *g)
 			graph_list(n->child);
 }
 
-/* An executable graph's own graph is not in the list. */
+/* The list does not include the clones that executable graphs run. */
 static void unlist(const struct CUgraph_st *g)
 {
 	struct CUgraph_st **link = &graphs;
@@ -137,7 +137,7 @@ struct CUgraphNode_st *graph_add(struct CUgraph_st *g, int type, struct action *
 	return n;
 }
 
-/* Without its dependencies. */
+/* Clones the node without its dependencies. */
 static struct CUgraphNode_st *node_clone(struct CUgraph_st *to, struct CUgraphNode_st *n,
 					 bool alike)
 {
@@ -335,7 +335,7 @@ CUresult graph_add_node(CUgraphNode *node, CUgraph graph, const CUgraphNode *aft
 	return graph_unlock(error);
 }
 
-/* Whether all, or none, of these edges exist. */
+/* Whether all (there) or none of these edges exist. */
 static bool edges_are(const CUgraphNode *from, const CUgraphNode *to, size_t n, bool there)
 {
 	for (size_t i = 0; i < n; i++) {

@@ -8,7 +8,7 @@
 
 #define NONE SIZE_MAX
 
-/* ---- Programs, which executable graphs run. An update replaces the program. ---- */
+/* ---- Programs: steps that executable graphs run. An update replaces the program. ---- */
 
 struct step {
 	const struct action *action; /* NULL: it does nothing */
@@ -107,8 +107,8 @@ static void steps_add(struct program *p, const struct CUgraph_st *g, size_t begi
 
 /* ---- Branches ---- */
 
-/* A step goes on a branch whose last step it depends on, directly or not, so that it delays none
- * that could run before it. */
+/* A step joins a branch only if it depends, directly or not, on the branch's last step. So it never
+ * waits for a step that it does not depend on. */
 struct branches {
 	size_t words;	  /* words per set of steps */
 	uint64_t *before; /* for each step, the set of its dependencies */
@@ -231,7 +231,7 @@ static void *branch_run(void *arg)
 	return NULL;
 }
 
-/* This thread runs the first branch. */
+/* The calling thread runs the first branch. */
 static void branches_run(struct launch *l)
 {
 	const size_t n = l->program->branches;
@@ -424,8 +424,8 @@ static void exec_set_graph(CUgraphExec exec, struct CUgraph_st *graph)
 	exec->program = program_new(graph);
 }
 
-/* Makes the old nodes the originals of the new ones. The first node that differs goes into *result.
- */
+/* Gives the new nodes the originals of the old ones. Reports the first node that differs in
+ * *result. */
 static bool pair(struct CUgraph_st *new, const struct CUgraph_st *old,
 		 CUgraphExecUpdateResultInfo *result)
 {

@@ -112,7 +112,7 @@ CUresult memory_move(void)
 	return error;
 }
 
-/* The driver does not restore a process that has another one's memory. */
+/* The driver cannot restore a process that has imported memory. */
 static CUresult restorable(const struct range *r)
 {
 	if (r->kind == RANGE_IMPORT)

@@ -13,7 +13,7 @@
 #include "fake.h"
 
 static int connection = -1;
-static bool connected; /* and remains so for the driver when the connection has ended */
+static bool connected; /* stays set after the connection ends, as in the driver */
 
 /* MPS serves one user. */
 static bool is_ours(int fd)

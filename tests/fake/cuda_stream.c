@@ -116,7 +116,7 @@ static void *stream_run(void *arg)
 	return NULL;
 }
 
-/* For a stream that was destroyed while it had work. */
+/* Frees a stream that was destroyed while it had work. */
 static void *stream_bury(void *arg)
 {
 	struct CUstream_st *s = arg;
@@ -214,8 +214,8 @@ CUresult stream_wait(struct CUstream_st *s)
 
 CUresult streams_wait(struct CUctx_st *context)
 {
-	/* Stream objects are never freed; one that is destroyed meanwhile has no work, or that of
-	 * the stream that reuses the object. */
+	/* Stream objects are never freed. If a stream is destroyed meanwhile, its object is idle or
+	 * already serves a new stream. */
 	pthread_mutex_lock(&streams_lock);
 	for (struct CUstream_st *s = all; s; s = s->next) {
 		if (s->context != context)

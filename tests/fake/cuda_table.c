@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which addresses are which kind of memory, and which of them operations are using. */
+ * Address ranges by kind of memory, and which of them operations are using. */
 #include <stdlib.h>
 #include <string.h>
 

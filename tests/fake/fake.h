@@ -37,7 +37,7 @@ void contexts_fail(CUresult error);
 /* For cuInit. Succeeds without a connection if no control daemon answers. */
 CUresult mps_connect(void);
 bool mps_connected(void);
-/* For a child, which has no part in its parent's connection. */
+/* For a forked child, which must not use its parent's connection. */
 void mps_forked(void);
 
 /* ---- cuda_checkpoint.c --------------------------------------------------------------------- */
@@ -53,7 +53,7 @@ void connection_give_back(void);
 /* Before a stream starts anything: waits until it gets a connection, or its context has failed. */
 void connection_await(const atomic_int *stop);
 
-/* ---- shared.c: what all processes know ----------------------------------------------------- */
+/* ---- shared.c: state shared by all processes ----------------------------------------------- */
 
 /* Physical memory: a file, or a memfd if no other process needs to find it by name. */
 struct physical {
@@ -121,7 +121,7 @@ struct range {
 	struct vmm *vmm;
 	bool accessible;
 	/* RANGE_ALLOC: */
-	struct physical exported; /* what its handle names; generation 0: no handle was requested */
+	struct physical exported; /* named by its handle; generation 0: no handle yet */
 	bool restored;		  /* restored from a checkpoint: its handles cannot be opened */
 };
 
@@ -188,15 +188,15 @@ bool capture_active(struct CUstream_st *stream);
  * capture. */
 CUresult capture_refuse(struct CUstream_st *stream);
 CUresult capture_refuse_context(const struct CUctx_st *context);
-/* For calls that the driver considers unsafe during a capture. They invalidate it unless the modes
- * of the thread and of the capture allow them. */
+/* For calls that the driver considers unsafe during a capture. They invalidate the capture unless
+ * the modes of the thread and of the capture allow them. */
 CUresult capture_unsafe(void);
-/* An event is recorded or waited for without a node. recorded: for an event outside captures,
- * whether it was ever recorded. */
+/* A captured stream records or waits for an event, without a node. recorded: whether an event
+ * outside captures was ever recorded. */
 CUresult capture_record(struct CUstream_st *stream, struct capture_point *event, bool *captured);
 CUresult capture_wait(struct CUstream_st *stream, struct capture_point *event, bool recorded,
 		      bool *captured);
-/* An event is queried. */
+/* For queries of an event. */
 CUresult capture_asked(const struct capture_point *event);
 void capture_leave(struct capture_point *point);
 

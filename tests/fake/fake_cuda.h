@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The stand-in for libcuda.so.1, for tests alone: GPUs made of shared memory, whose only
- * kernels are those of client/kernels.
- * Processes that share NCCLSVC_FAKE_DIR share the GPUs. A device pointer can be read and written by
- * the CPU. Environment, read at cuInit:
- *   NCCLSVC_FAKE_DIR     a directory for its files (required; the test removes it)
- *   NCCLSVC_FAKE_GPUS    how many (2)
- *   NCCLSVC_FAKE_MEMORY  bytes of each (1 GiB)
- *   NCCLSVC_FAKE_NO_PEER pairs of them that cannot access each other's memory: "0-1 2-3"
- *   CUDA_VISIBLE_DEVICES as the driver reads it: numbers and GPU-<uuid>
- *   CUDA_MPS_PIPE_DIRECTORY  whose control daemon the process becomes a client of, if one answers
+ * The stand-in for libcuda.so.1, only for tests: GPUs made of shared memory, whose only kernels are
+ * those of client/kernels.
+ * Processes with the same NCCLSVC_FAKE_DIR share the GPUs. The CPU can access device pointers.
+ *
+ * Environment, read at cuInit:
+ *   NCCLSVC_FAKE_DIR         directory for its files (required; the test removes it)
+ *   NCCLSVC_FAKE_GPUS        number of GPUs (2)
+ *   NCCLSVC_FAKE_MEMORY      bytes per GPU (1 GiB)
+ *   NCCLSVC_FAKE_NO_PEER     pairs of GPUs that cannot access each other's memory: "0-1 2-3"
+ *   CUDA_VISIBLE_DEVICES     as in the driver: numbers and GPU-<uuid>
+ *   CUDA_MPS_PIPE_DIRECTORY  the process becomes a client of the control daemon that answers here
+ *
  * Faults on demand: faults.c.
  */
 #ifndef FAKE_CUDA_H
@@ -24,7 +26,7 @@
 
 #pragma GCC visibility push(default)
 
-/* Under the names that the driver exports. */
+/* Uses the names that the driver exports. */
 #define FAKE_DECLARE(function, exported, parameters) CUresult function parameters __asm__(exported);
 CUDA_FUNCTIONS(FAKE_DECLARE)
 CUDA_CAPTURE_FUNCTIONS(FAKE_DECLARE)
@@ -37,18 +39,17 @@ CUresult cuCheckpointProcessCheckpoint(int pid, void *args);
 CUresult cuCheckpointProcessRestore(int pid, void *args);
 CUresult cuCheckpointProcessUnlock(int pid, void *args);
 
-/* ---- What the stand-in for NCCL needs beside them ---- */
+/* ---- Interfaces for the libnccl stand-in ---- */
 
-/* What a stream does when its turn comes, and also a graph into which it was captured, at each
- * launch. */
+/* One operation of a stream. If captured, each launch of the graph runs it. */
 struct fake_work {
 	int type; /* type of its node */
-	/* Runs on a thread of the stream. *stop is not 0 once the context has failed: then it does
-	 * nothing, and waits give up. */
+	/* Runs on a thread of the stream. *stop is non-zero once the context has failed: work then
+	 * does nothing, and waits end. */
 	void (*run)(void *arg, const atomic_int *stop);
 	void (*drop)(void *arg);
-	/* Creates the argument for one launch of the graph; run and drop also get it. NULL: arg
-	 * itself. */
+	/* Creates the argument that run and drop get for one launch of the graph. If NULL, they get
+	 * arg itself. */
 	void *(*again)(void *arg);
 };
 /* Enqueues work that cannot be captured. Takes ownership of arg, unless it fails. */
@@ -64,7 +65,7 @@ struct fake_pin {
 };
 bool fake_pin(struct fake_pin *pin, CUdeviceptr p, size_t bytes);
 void fake_unpin(struct fake_pin *pin);
-/* An operation accessed memory that it must not: the context fails permanently. */
+/* Permanently fails the context after an invalid memory access. */
 void fake_context_fault(CUcontext context);
 
 /* Sleeps a little longer each time, up to 50 us; *round starts at 0. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The stand-in for libnccl.so.2, for tests alone. A communicator is a file in NCCLSVC_FAKE_DIR that
- * all ranks map: data goes through it, and everything is computed on the streams' threads. */
+ * The stand-in for libnccl.so.2, only for tests. A communicator is a file in NCCLSVC_FAKE_DIR that
+ * all ranks map: data passes through it, and the streams' threads do all computation. */
 #ifndef FAKE_NCCL_H
 #define FAKE_NCCL_H
 

@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Faults on demand. A file $NCCLSVC_FAKE_DIR/fault.<name> turns one on, for the process whose pid
- * it contains, or with 0 for all; while it is empty, for none. Or NCCLSVC_FAKE_FAULTS, a list
- * "name[:n[:word]],...": from the n-th time it is asked for in a process on, in processes with that
- * word in their command line. The list is read once: streams' threads ask, too, and a program may
- * change its environment meanwhile.
+ * Faults on demand. A file $NCCLSVC_FAKE_DIR/fault.<name> turns a fault on for the process whose
+ * pid it contains, or for all processes if it contains 0. An empty file has no effect.
+ * NCCLSVC_FAKE_FAULTS also turns faults on, as a list "name[:n[:word]],...": the fault is on from
+ * its n-th check in a process on, only in processes whose command line contains the word. The list
+ * is read once, because streams' threads check it, too, and the program may change its environment
+ * meanwhile.
  *
  *   ipc-open     cuIpcOpenMemHandle fails
  *   memory       cuMemAlloc, cuMemCreate and imports are out of memory
- *   sticky       the next call makes its context fail with an illegal address, for good
- *   contained    the same with an error that few have heard of
+ *   sticky       the next call makes its context fail permanently with an illegal address
+ *   contained    the same with the rarely seen error 226
  *   batch-fail   cuStreamBatchMemOp is not supported
- *   driver-old   cuDriverGetVersion says 11.4
- *   mps-unknown  the driver cannot say whether MPS is used
- *   wedge        the next call blocks for ever
- *   nccl-old     ncclGetVersion says 2.15
+ *   driver-old   cuDriverGetVersion reports 11.4
+ *   mps-unknown  the driver cannot report whether MPS is used
+ *   wedge        the next call blocks forever
+ *   nccl-old     ncclGetVersion reports 2.15
  *   init-fail    ncclCommInitRankConfig fails
- *   async-error  NCCL operations hang and ncclCommGetAsyncError says so
- *   call-slow    every NCCL operation's call takes long
+ *   async-error  NCCL operations hang and ncclCommGetAsyncError reports an error
+ *   call-slow    every call of an NCCL operation takes 300 ms
  *   launch-fail  cuLaunchKernel fails
- *   kernel-hang  NCCL operations never end, nor does ncclCommAbort, while it is on; each that has
- *                begun makes a file hangs-<pid>-<n>
+ *   kernel-hang  while on, neither NCCL operations nor ncclCommAbort end; each launch that begins
+ *                makes a file hangs-<pid>-<n>
  *
- * With any or none, what the real ones would suffer in silence makes a file misused-<pid>-<n>.
+ * Regardless of faults, misuse that the real libraries would tolerate silently makes a file
+ * misused-<pid>-<n> and aborts the process.
  */
 #include <fcntl.h>
 #include <pthread.h>

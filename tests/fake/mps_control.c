@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stand-in for nvidia-cuda-mps-control, for tests alone. It does what that of driver 580 was seen
- * to do:
+ * A stand-in for nvidia-cuda-mps-control, only for tests. It reproduces the observed behaviour of
+ * driver 580's program:
  *
- *   -f            serves in CUDA_MPS_PIPE_DIRECTORY until it is told to quit, or killed. A second
- * one there ends with code 1. A directory of more than 88 bytes is too long for its sockets. ps a
- * heading, and a line for each client. quit          new clients are refused from now on; it ends
- * with the last of the old ones, and so does whoever has asked.
+ *   -f    Serves in CUDA_MPS_PIPE_DIRECTORY until quit or a signal ends it. A second instance for
+ *         the same directory exits with code 1. Directory names of more than 88 bytes are too long
+ *         for its sockets.
+ *   ps    Prints a heading and one line per client.
+ *   quit  Refuses new clients. The daemon exits with its last client, and so does the process that
+ *         sent the command.
  *
- * Commands come by standard input, to another process of the same program. A client is a process
- * that keeps a connection to `control`: the stand-in for libcuda does. SIGTERM and SIGKILL end it
- * at once, with all of its clients' connections, as the real one's end takes its server along.
+ * Another process of the same program reads ps and quit from its standard input. A client is a
+ * process that keeps a connection to `control`, as the libcuda stand-in does. SIGTERM and SIGKILL
+ * end the daemon and all clients' connections at once, as the real daemon's end also ends its
+ * server.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,15 +30,15 @@
 
 #define CLIENTS 64
 #define ASKERS	8
-#define FIRST	2 /* behind the two sockets */
+#define FIRST	2 /* fds[] begins with the two sockets */
 
 enum { CONTROL, PRIVILEGED };
 
 struct service {
 	struct pollfd fds[FIRST + CLIENTS + ASKERS];
-	int pids[FIRST + CLIENTS + ASKERS]; /* 0: an asker */
+	int pids[FIRST + CLIENTS + ASKERS]; /* 0: connection of a `ps` or `quit` command */
 	nfds_t n;
-	bool quitting, served; /* served: it has had a client */
+	bool quitting, served; /* served: at least one client has connected */
 };
 
 static struct sockaddr_un place(const char *name)
@@ -129,7 +132,7 @@ static void hear(struct service *s, nfds_t i)
 		text[n] = '\0';
 		if (!strcmp(text, "quit\n")) {
 			s->quitting = true;
-			return; /* it waits for our end */
+			return; /* the sender of quit waits until this process exits */
 		}
 		if (!strcmp(text, "ps\n"))
 			tell_clients(s, s->fds[i].fd);

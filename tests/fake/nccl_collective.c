@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Collectives, in rounds: each rank shows a chunk of its input in its box, waits until all have,
- * and takes what it needs from the others' boxes. There are two boxes a rank, so that the fast one
- * need not wait for the slow to have taken all. With the first chunk goes what was called, for
- * comparison.
+ * Collectives run in rounds: each rank copies a chunk of its input to its box, waits until all
+ * ranks have, and reads what it needs from the other boxes. Each rank has two boxes, so that a fast
+ * rank can post the next chunk before slow ranks have read the last one. The ranks compare their
+ * calls' parameters with the first chunk.
  */
 #include <string.h>
 
 #include "nccl_fake.h"
 
-/* All ranks posted (or took) up to this round. False: the launch is over. */
+/* Waits until all ranks have posted (or taken) this round. False: the launch was stopped. */
 static bool all_at(struct launch *l, uint64_t round, bool taken)
 {
 	struct shared *b = l->comm->shared;
@@ -52,8 +52,8 @@ static bool rooted_output(int kind)
 	return kind == NCCLSVC_REDUCE || kind == NCCLSVC_GATHER;
 }
 
-/* One chunk: `bytes` at offset `at` of every block of `block` bytes; in a box the blocks of a chunk
- * lie `room` bytes apart. */
+/* One chunk: `bytes` at offset `at` of every block of `block` bytes. In a box, the chunk's blocks
+ * are `room` bytes apart. */
 struct chunk {
 	size_t at, bytes, block, room;
 };
@@ -95,11 +95,12 @@ static void take(struct launch *l, const struct work *w, const struct chunk *p, 
 		memcpy(to, boxes[w->call.root], p->bytes);
 		break;
 	case NCCLSVC_ALL_TO_ALL:
-		/* NCCL takes it in place, and says nothing of what comes out. */
+		/* NCCL accepts in-place AllToAll, but its result is undefined: fill it with
+		 * garbage. */
 		for (int r = 0; w->src_pin.at == w->dst_pin.at && r < c->nranks; r++)
 			memset(boxes[r], 0xee, p->bytes);
 		__attribute__((fallthrough));
-	default: /* AllGather, Gather, AllToAll: a block of each rank */
+	default: /* AllGather, Gather, AllToAll: one block per rank */
 		for (int r = 0; r < c->nranks; r++)
 			memcpy(to + (size_t)r * p->block, boxes[r], p->bytes);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators: how ranks meet, and how they part. */
+ * Creation and destruction of communicators. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -33,7 +33,7 @@ ncclResult_t nccl_error(ncclResult_t result, const char *format, ...)
 
 const char *ncclGetLastError(ncclComm_t comm)
 {
-	(void)comm; /* as NCCL: the process's last, whosoever it was */
+	(void)comm; /* as in NCCL: the process's last error on any communicator */
 	return last_error;
 }
 
@@ -131,7 +131,7 @@ struct join {
 	ncclResult_t result;
 };
 
-/* Takes the slot. The file is locked. */
+/* Claims the rank's slot. The caller holds the file's lock. */
 static ncclResult_t slot_take(const struct join *j, struct shared *b, int fd)
 {
 	if (b->magic != SHARED_MAGIC)
@@ -149,7 +149,7 @@ static ncclResult_t slot_take(const struct join *j, struct shared *b, int fd)
 	for (int r = 0; r < j->nranks; r++) {
 		if (!b->slots[r].pid || b->slots[r].gpu != j->gpu)
 			continue;
-		atomic_store(&b->left, 1); /* NCCL tells all ranks of it */
+		atomic_store(&b->left, 1); /* NCCL reports this error on all ranks */
 		return nccl_error(ncclInvalidUsage, "Duplicate GPU detected : rank %d and rank %d",
 				  j->rank, r);
 	}
@@ -170,7 +170,7 @@ static double seconds(void)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Until all ranks are there. */
+/* Waits until all ranks have joined. */
 static ncclResult_t slots_wait(struct shared *b, int nranks)
 {
 	double end = seconds() + JOIN_SECONDS, look = 0;
@@ -230,7 +230,7 @@ static ncclResult_t join_run(struct join *j)
 	struct ncclComm *c = calloc(1, sizeof(*c));
 	ncclResult_t error = c ? join_shared(j, fd, &c->shared) : ncclSystemError;
 	close(fd);
-	unlink(path); /* all are there, or it has failed */
+	unlink(path); /* all ranks have joined, or the join has failed */
 	if (error) {
 		free(c);
 		return error;
@@ -302,7 +302,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
 	return ncclSuccess;
 }
 
-/* ---- Parting ------------------------------------------------------------------------------- */
+/* ---- Leaving ------------------------------------------------------------------------------- */
 
 static void drain(struct ncclComm *c)
 {
@@ -311,8 +311,8 @@ static void drain(struct ncclComm *c)
 		fake_pause(&round);
 }
 
-/* The last rank of a process waits for the other processes', as the real one does on one node,
- * whether it ends or aborts. */
+/* As in NCCL on one node, a process's last rank waits here for the ranks of all other processes,
+ * both on destroy and on abort. */
 static void await_others(const struct ncclComm *c)
 {
 	const struct member_slot *slots = c->shared->slots;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Groups: what is called between ncclGroupStart and ncclGroupEnd is launched at the end, one launch
- * for each communicator. */
+ * Groups: ncclGroupEnd launches the calls made since ncclGroupStart, with one launch per
+ * communicator. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 
 static _Thread_local unsigned depth;
 static _Thread_local struct ncclComm *comms;
-static _Thread_local ncclResult_t failed; /* the first error in the group: nothing is launched */
+static _Thread_local ncclResult_t failed; /* first error; the group launches nothing */
 
 bool nccl_grouping(void)
 {
@@ -24,7 +24,8 @@ static void launch_drop(struct launch *l)
 	free(l);
 }
 
-/* The work of other streams of the group goes before and after it. */
+/* Orders the launch after earlier work on the group's other stream (before), or that stream's later
+ * work after the launch. */
 static ncclResult_t streams_join(const struct launch *l, const struct launch *other, bool before)
 {
 	CUevent event;
@@ -45,11 +46,11 @@ static struct launch *launch_new(struct ncclComm *c, CUstream stream)
 	return l;
 }
 
-/* It cannot be captured. */
+/* Fails on a captured stream. */
 static CUresult enqueue(struct launch *l)
 {
 	static const struct fake_work work = {.run = launch_run, .drop = launch_free};
-	struct ncclComm *c = l->comm; /* l may be gone as soon as it is enqueued */
+	struct ncclComm *c = l->comm; /* l may be freed as soon as it is enqueued */
 	const uint64_t ticket = l->ticket = atomic_load(&c->launched) + 1;
 	CUresult error = fake_stream_enqueue(l->stream, &work, l);
 	if (!error)
@@ -75,7 +76,7 @@ static ncclResult_t launch(struct launch *l)
 	return ncclSuccess;
 }
 
-/* Finds, or makes, the open group's launch of the stream. */
+/* Finds or creates the open group's launch on the stream. */
 static struct launch *group_launch(struct ncclComm *c, CUstream stream)
 {
 	if (!c->group) {
@@ -98,7 +99,7 @@ ncclResult_t nccl_submit(struct ncclComm *c, CUstream stream, struct work *work)
 		return nccl_error(ncclSystemError, "out of memory");
 	}
 	if (depth)
-		l = c->group; /* all in the first stream's launch */
+		l = c->group; /* the first stream's launch holds all works */
 	*l->tail = work;
 	l->tail = &work->next;
 	if (depth)

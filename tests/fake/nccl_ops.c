@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The operations' calls, and how a stream runs them. */
+ * The calls of operations, and their execution on streams. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 
 size_t nccl_width(int type)
 {
-	if (type > NCCLSVC_FLOAT8E5M2) /* NCCL has no others */
+	if (type > NCCLSVC_FLOAT8E5M2) /* NCCL has no types beyond this one */
 		return 0;
 	switch (type) {
 #define WIDTH(name, value, text, bytes)                                                            \
@@ -40,7 +40,7 @@ static void hang(const struct launch *l)
 	unsigned round = 0;
 	while (launch_on(l))
 		fake_pause(&round);
-	/* A kernel that does not even hear of the abort. */
+	/* With this fault, the kernel ignores even the abort. */
 	while (!atomic_load(l->stop) && fake_fault("kernel-hang"))
 		fake_pause(&round);
 }
@@ -106,7 +106,8 @@ void launch_free(void *arg)
 		next = w->next;
 		work_free(w);
 	}
-	/* The last use of the communicator: who waits for `ended` frees it. */
+	/* Last use of the communicator: drain() waits for `ended`, and its caller frees the
+	 * communicator. */
 	atomic_store(&l->comm->ended, l->ticket);
 	free(l);
 }
@@ -131,8 +132,8 @@ void launch_run(void *arg, const atomic_int *stop)
 {
 	struct launch *l = arg;
 	l->stop = stop;
-	/* One communicator's operations run in their order, on whatever streams. Also to end they
-	 * keep it, for `ended` counts. */
+	/* One communicator's operations run in launch order across all streams. They also end in
+	 * that order, because `ended` is a counter. */
 	unsigned round = 0;
 	while (atomic_load(&l->comm->ended) + 1 < l->ticket)
 		fake_pause(&round);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sends and receives: those of one group go on side by side, those between the same two ranks in
- * their order. */
+ * Sends and receives. Those of one group run concurrently; those from one rank to another run in
+ * call order. */
 #include <string.h>
 
 #include "nccl_fake.h"
@@ -10,7 +10,7 @@ static size_t bytes_of(const struct work *w)
 	return w->call.count * nccl_width(w->call.type);
 }
 
-/* Copies to or from the pipe's ring, whose cursor is at `at`. */
+/* Copies to (in) or from the pipe's ring at cursor `at`. */
 static void ring_copy(char *ring, uint64_t at, char *data, size_t bytes, bool in)
 {
 	size_t start = at % PIPE;
@@ -24,7 +24,7 @@ static void ring_copy(char *ring, uint64_t at, char *data, size_t bytes, bool in
 	}
 }
 
-/* True if something moved. */
+/* Returns whether it transferred any bytes. */
 static bool send_step(struct launch *l, struct work *w)
 {
 	struct ncclComm *c = l->comm;
@@ -79,7 +79,7 @@ static bool receive_step(struct launch *l, struct work *w)
 	return n > 0;
 }
 
-/* NULL: of a collective, or with itself. */
+/* NULL for a collective, or if the peer is this rank. */
 static struct pipe *pipe_of(const struct launch *l, const struct work *w, int *mine)
 {
 	const struct ncclComm *c = l->comm;
@@ -123,7 +123,7 @@ bool p2p_run(struct launch *l)
 	unsigned round = 0;
 	for (;;) {
 		bool moved = false, all = true;
-		uint64_t sending = 0, receiving = 0; /* ranks with an earlier one under way */
+		uint64_t sending = 0, receiving = 0; /* masks of busy ranks */
 		for (struct work *w = l->works; w; w = w->next) {
 			bool send = w->call.kind == NCCLSVC_SEND;
 			uint64_t *busy = send ? &sending : &receiving;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reductions that are made. */
+ * Reductions created by ncclRedOpCreatePreMulSum. */
 #include <string.h>
 
 #include "nccl_fake.h"
 
-#define MADE  256 /* of all communicators: one that is being aborted still has its own */
-#define FIRST 100 /* no number that anything else has */
+#define MADE  256 /* for all communicators, including those still being aborted */
+#define FIRST 100 /* above all built-in reductions */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {

@@ -10,8 +10,8 @@
 
 struct format {
 	int bits, exponent, mantissa;
-	bool finite; /* no infinities: all ones is an ordinary exponent, and NaN only at the very
-			top */
+	bool finite; /* no infinities: the all-ones exponent is ordinary, and NaN only with an
+			all-ones mantissa */
 };
 
 static const struct format f16 = {16, 5, 10, false};
@@ -54,7 +54,7 @@ static uint32_t encode(float value, const struct format *f)
 	int e;
 	frexpf(value, &e);
 	e = e - 1 < 1 - bias ? 1 - bias : e - 1;
-	/* In units of the last place; the sum carries into the exponent by itself. */
+	/* In units of the last place; the addition below carries into the exponent. */
 	uint32_t m = (uint32_t)rintf(ldexpf(value, f->mantissa - e));
 	uint32_t x = m < (1u << f->mantissa) ? m : ((uint32_t)(e + bias - 1) << f->mantissa) + m;
 	return sign | (x > max ? over : x);
@@ -99,10 +99,9 @@ static void reduce_small(char *to, char *const *from, int ranks, size_t n, int r
 	}
 }
 
-/* ---- The others ---------------------------------------------------------------------------- */
+/* ---- Other types --------------------------------------------------------------------------- */
 
-/* Sums and products of integers wrap: they are made in the unsigned type U, at least 32 bits wide.
- */
+/* Integer sums and products wrap, computed in the unsigned type U of at least 32 bits. */
 #define REDUCE(name, T, U)                                                                         \
 	static void reduce_##name(char *to, char *const *from, int ranks, size_t n, int redop)     \
 	{                                                                                          \

@@ -57,7 +57,8 @@ void ranks_run(int n, ranks_part *part, int killed)
 		if (pid == 0) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			alarm(LIMIT_SECONDS);
-			signal(SIGSEGV, SIG_DFL); /* cmocka's would go on with the tests here */
+			signal(SIGSEGV, SIG_DFL); /* cmocka's handler would continue the tests in
+						     this child */
 			ranks->pids[i] = getpid();
 			part(ranks, i);
 			exit(0);
@@ -74,7 +75,7 @@ void ranks_run(int n, ranks_part *part, int killed)
 					: WIFEXITED(status) && WEXITSTATUS(status) == 0;
 		if (!good && !failed++) {
 			fprintf(stderr, "process %d: status %#x\n", i, (unsigned)status);
-			for (int j = 0; j < n; j++) /* of those that are left */
+			for (int j = 0; j < n; j++) /* the remaining ones */
 				kill(ranks->pids[j], SIGKILL);
 		}
 	}

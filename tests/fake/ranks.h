@@ -11,12 +11,12 @@
 
 #define PROCESSES_MAX 4
 
-/* What the processes of one test share. */
+/* State shared by the processes of one test. */
 struct ranks {
-	atomic_int arrived[PROCESSES_MAX + 1]; /* ranks_barrier */
-	_Atomic uint64_t step;		       /* the tests' own */
+	atomic_int arrived[PROCESSES_MAX + 1]; /* for ranks_barrier */
+	_Atomic uint64_t step;		       /* for ranks_wait; the tests set it */
 	int pids[PROCESSES_MAX];
-	int socks[PROCESSES_MAX][2]; /* [i][0] is process i's, [i][1] for whoever talks to it */
+	int socks[PROCESSES_MAX][2]; /* [i][0] for process i, [i][1] for the others */
 	ncclUniqueId id;
 	CUipcMemHandle handle;
 	_Alignas(4096) char scratch[128 * 4096];
@@ -44,10 +44,10 @@ struct ranks {
 
 typedef void ranks_part(struct ranks *ranks, int rank);
 
-/* Forks n processes that run the part, under a time limit; fails unless all end well. The one that
- * the test kills (-1: none) may. They get a fresh NCCLSVC_FAKE_DIR. */
+/* Forks n processes that run the part under a time limit, with a fresh NCCLSVC_FAKE_DIR. Fails
+ * unless all exit with 0, except process `killed` (-1: none), which must die of SIGKILL. */
 void ranks_run(int n, ranks_part *part, int killed);
-/* Waits until n have come here as often. */
+/* Waits until all n processes have reached this barrier. */
 void ranks_barrier(struct ranks *ranks, int n);
 void ranks_wait(struct ranks *ranks, uint64_t step);
 /* Makes or removes $NCCLSVC_FAKE_DIR/fault.<name>. */
@@ -57,12 +57,12 @@ void fault_off(const char *name);
 CUcontext gpu_open(int device);
 CUdeviceptr gpu_alloc(size_t bytes);
 CUstream stream_open(void);
-/* gpu_open, and a communicator of n processes; they all call it. */
+/* gpu_open, then a communicator of n processes. All of them call it. */
 ncclComm_t comm_open(struct ranks *ranks, int rank, int n);
-/* Asks until it is true; gives up after 20 s. */
+/* Repeats the test until it returns true. Returns false after 20 s. */
 bool soon(bool (*test)(void *arg), void *arg);
 void snooze(int ms);
-/* Files in NCCLSVC_FAKE_DIR whose name starts so. */
+/* Number of files in NCCLSVC_FAKE_DIR whose names begin with start. */
 int files_named(const char *start);
 
 #endif

@@ -7,19 +7,19 @@
 
 #define SCENE_STREAMS 3
 
-extern CUstream streams[SCENE_STREAMS]; /* not blocking */
+extern CUstream streams[SCENE_STREAMS]; /* non-blocking */
 
-/* GPU 0. */
+/* Opens GPU 0, the words and the streams. */
 void scene_open(struct ranks *ranks);
-/* The host's, and the GPU's. They are 0 at first. */
+/* A word's address on the host and on the GPU. Words are initially 0. */
 _Atomic uint64_t *word(unsigned i);
 CUdeviceptr word_at(unsigned i);
-/* The stream writes the word, or waits until it is at least so large. */
+/* Enqueue a write of the word, or a wait until it is at least value. */
 void writes(CUstream stream, unsigned i, uint64_t value);
 void waits(CUstream stream, unsigned i, uint64_t value);
-/* Until the word has the value. */
+/* Waits until the word has the value. */
 void await(unsigned i, uint64_t value);
-/* The word keeps the value for a while. */
+/* Checks that the word still has the value after 20 ms. */
 void stays(unsigned i, uint64_t value);
 
 /* Maps new memory of GPU 0 at reserved addresses. */
@@ -29,13 +29,13 @@ void map(CUdeviceptr p);
 CUevent event_open(void);
 void begin(CUstream stream, int mode);
 CUgraph end(CUstream stream);
-/* As it says nothing of the graph. */
+/* Ends a capture that must fail. Returns the error. */
 CUresult end_error(CUstream stream);
-/* Makes what has been captured executable. */
+/* Instantiates the graph; end_exec also ends the capture and destroys the graph. */
 CUgraphExec instantiate(CUgraph graph);
 CUgraphExec end_exec(CUstream stream);
 void launch(CUgraphExec exec, CUstream stream);
-/* b goes on from where a is. */
+/* Makes b wait for a's work so far. */
 void joins(CUstream b, CUstream a);
 size_t nodes_in(CUgraph graph);
 

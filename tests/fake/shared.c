@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What all processes know of the GPUs' memory: a table in $NCCLSVC_FAKE_DIR/state of the processes
- * and of every physical allocation with the processes that hold it. Memory is in use until its last
- * holder lets go or dies, as a GPU's is.
+ * State of the GPUs' memory that all processes share. The table in $NCCLSVC_FAKE_DIR/state lists
+ * the processes and every physical allocation with the processes that hold it. As on a GPU, memory
+ * is in use until its last holder releases it or dies.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -46,7 +46,7 @@ struct state {
 
 static struct state *state;
 static int self;
-static unsigned holds[PHYSICALS]; /* by this process; under the state's lock */
+static unsigned holds[PHYSICALS]; /* by this process; protected by the state's lock */
 
 unsigned long long fake_process_start(int pid)
 {
@@ -60,7 +60,7 @@ unsigned long long fake_process_start(int pid)
 	if (got <= 0)
 		return 0;
 	text[got] = '\0';
-	char *p = strrchr(text, ')'); /* the name may hold anything */
+	char *p = strrchr(text, ')'); /* the name may contain any character */
 	char status;
 	unsigned long long start;
 	if (!p || sscanf(p + 1,
@@ -80,7 +80,7 @@ static void path_of(const struct physical *p, char *path)
 static void state_lock(void)
 {
 	if (pthread_mutex_lock(&state->lock) == EOWNERDEAD)
-		pthread_mutex_consistent(&state->lock); /* each change is small: go on */
+		pthread_mutex_consistent(&state->lock); /* each change is small: continue */
 }
 
 static void state_unlock(void)
@@ -112,7 +112,7 @@ static void holder_remove(uint32_t slot, int process)
 	e->generation = 0;
 }
 
-/* What dead processes held. */
+/* Drops the holds and names of dead processes. */
 static void reap(void)
 {
 	for (int i = 0; i < PROCESSES; i++) {
@@ -165,7 +165,7 @@ CUresult shared_open(void)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
 	flock(fd, LOCK_EX);
 	int error = state_make(fd);
-	flock(fd, LOCK_UN); /* closing would not: the mapping holds the file */
+	flock(fd, LOCK_UN); /* close would not unlock: the mapping keeps the file open */
 	close(fd);
 	if (error)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
@@ -179,7 +179,7 @@ CUresult shared_open(void)
 	return self < PROCESSES ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Under the lock. */
+/* The caller holds the lock. */
 static CUresult entry_take(struct physical *p)
 {
 	size_t limit = device_memory();

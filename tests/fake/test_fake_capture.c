@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The stand-in for libcuda: the rules of stream capture. With the real libraries in its place, it
- * asks the real driver. */
+ * Tests of the libcuda stand-in: the rules of stream capture. With the real libraries, they check
+ * the real driver instead. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,7 +30,7 @@ static int status_of(CUstream stream)
 #define ACTIVE	    CU_STREAM_CAPTURE_STATUS_ACTIVE
 #define INVALIDATED CU_STREAM_CAPTURE_STATUS_INVALIDATED
 
-/* The capture of A, which goes on, was spoilt. */
+/* Stream A's capture is still open, but invalidated. */
 static void spoilt(void)
 {
 	CHECK_EQ(status_of(A), INVALIDATED);
@@ -94,7 +94,7 @@ static void ends(struct ranks *ranks, int rank)
 	begin(A, RELAXED);
 	OK(in_thread(end_elsewhere, &graph));
 	CHECK_EQ(nodes_in(graph), 0);
-	/* What another thread puts on the stream is captured. */
+	/* The capture includes another thread's work on the stream. */
 	begin(A, THREAD_LOCAL);
 	OK(in_thread(write_elsewhere, NULL));
 	CHECK_EQ(nodes_in(end(A)), 1);
@@ -126,7 +126,7 @@ static void streams_join(struct ranks *ranks, int rank)
 	joins(A, B);
 	writes(B, 0, 2);
 	CHECK_EQ(end_error(A), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
-	/* One that has done nothing since need not join again. */
+	/* A stream without new work since its join need not join again. */
 	begin(A, RELAXED);
 	writes(A, 0, 1);
 	joins(B, A);
@@ -151,14 +151,14 @@ static void events(struct ranks *ranks, int rank)
 	never = event_open();
 	OK(cuEventRecord(before, C));
 	OK(cuStreamSynchronize(C));
-	/* Not even by one that is done. */
+	/* Waiting for an event recorded outside the capture fails even if the event is complete. */
 	begin(A, RELAXED);
 	CHECK_EQ(cuStreamWaitEvent(A, before, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
 	spoilt();
 	begin(A, RELAXED);
 	OK(cuStreamWaitEvent(A, never, 0));
 	spoilt_not();
-	/* Asked in the capture. */
+	/* Queries of a captured event during the capture. */
 	begin(A, RELAXED);
 	OK(cuEventRecord(event, A));
 	CHECK_EQ(cuEventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
@@ -167,7 +167,7 @@ static void events(struct ranks *ranks, int rank)
 	OK(cuEventRecord(event, A));
 	CHECK_EQ(cuEventSynchronize(event), CUDA_ERROR_CAPTURED_EVENT);
 	spoilt();
-	/* And behind it. */
+	/* Queries and waits after the capture. */
 	begin(A, RELAXED);
 	OK(cuEventRecord(event, A));
 	OK(cuGraphDestroy(end(A)));
@@ -181,7 +181,7 @@ static void events(struct ranks *ranks, int rank)
 	OK(cuEventRecord(event, A));
 	CHECK_EQ(cuStreamWaitEvent(NULL, event, 0), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
 	spoilt();
-	/* Two captures do not become one. */
+	/* Two captures cannot be merged. */
 	begin(A, RELAXED);
 	begin(B, RELAXED);
 	OK(cuEventRecord(event, B));
@@ -207,13 +207,13 @@ static void external_events(struct ranks *ranks, int rank)
 	begin(A, RELAXED);
 	waits(A, 0, 1);
 	OK(cuEventRecordWithFlags(event, A, CU_EVENT_RECORD_EXTERNAL));
-	OK(cuEventQuery(event)); /* it was not recorded */
+	OK(cuEventQuery(event)); /* the capture did not record the event */
 	records = end_exec(A);
 	begin(A, RELAXED);
 	OK(cuStreamWaitEvent(A, event, CU_EVENT_WAIT_EXTERNAL));
 	writes(A, 1, 1);
 	waits_for = end_exec(A);
-	/* A launch records it as a call does. */
+	/* A launch records the event as a direct call would. */
 	launch(records, A);
 	CHECK_EQ(cuEventQuery(event), CUDA_ERROR_NOT_READY);
 	OK(cuStreamWaitEvent(B, event, 0));
@@ -230,7 +230,7 @@ static void external_events(struct ranks *ranks, int rank)
 	launch(waits_for, C);
 	OK(cuStreamSynchronize(C));
 	CHECK_EQ(atomic_load(word(1)), 1);
-	/* Also if its last record but that was captured. */
+	/* The same if the event's previous record was captured. */
 	begin(B, RELAXED);
 	OK(cuEventRecord(event, B));
 	OK(cuGraphDestroy(end(B)));
@@ -241,7 +241,7 @@ static void external_events(struct ranks *ranks, int rank)
 	OK(cuEventDestroy(event));
 }
 
-/* ---- What a capture has no answer to ---- */
+/* ---- Calls that a capture cannot answer ---- */
 
 static void questions(struct ranks *ranks, int rank)
 {
@@ -261,7 +261,7 @@ static void questions(struct ranks *ranks, int rank)
 	joins(B, A);
 	CHECK_EQ(cuStreamSynchronize(B), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	spoilt();
-	/* Others' work is waited for. */
+	/* Work on other streams can still be waited for. */
 	begin(A, RELAXED);
 	writes(C, 0, 1);
 	OK(cuStreamSynchronize(C));
@@ -300,7 +300,7 @@ static void legacy_stream(struct ranks *ranks, int rank)
 
 /* ---- Modes ---- */
 
-static CUdeviceptr safe; /* memory */
+static CUdeviceptr safe; /* device memory */
 static CUevent safe_event;
 static CUmodule safe_module;
 static CUgraph safe_graph;
@@ -402,7 +402,7 @@ static CUresult alloc_here(int mode)
 	return error;
 }
 
-/* An allocation, under all modes of the capture and the thread. */
+/* An allocation, for every pair of capture mode and thread mode. */
 static void modes(struct ranks *ranks, int rank)
 {
 	static const bool here[3][3] = {{1, 1, 0}, {1, 1, 0}, {0, 0, 0}};
@@ -428,7 +428,7 @@ static void modes(struct ranks *ranks, int rank)
 	}
 }
 
-/* ---- What the next node depends on ---- */
+/* ---- Dependencies of the next node ---- */
 
 static size_t after(CUstream stream, CUgraphNode *first, uint64_t *id, CUgraph *graph)
 {
@@ -463,7 +463,7 @@ static void dependencies(struct ranks *ranks, int rank)
 	CHECK_EQ(after(A, &first, &ids[1], &same), 1);
 	CHECK(ids[0] == ids[1] && graph == same);
 	CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0) != CUDA_SUCCESS);
-	/* The next node begins anew: it may run although the first waits. */
+	/* The next node replaces the stream's last one, so it may run while the first one waits. */
 	waits(A, 1, 1);
 	OK(cuStreamUpdateCaptureDependencies(A, &first, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
 	writes(A, 2, 1);
@@ -473,7 +473,7 @@ static void dependencies(struct ranks *ranks, int rank)
 						CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
 	OK(cuStreamGetCaptureInfo_v3(A, &status, NULL, NULL, &nodes, &edges, &n));
 	CHECK_EQ(n, 2);
-	/* What was left behind counts as joined. */
+	/* Nodes removed from the dependencies count as joined. */
 	exec = end_exec(A);
 	launch(exec, A);
 	await(2, 1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The stand-in for libcuda: devices, and memory between processes. */
+ * Tests of the libcuda stand-in: devices, and memory shared between processes. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -32,7 +32,8 @@ static void every_function_is_there(void **state)
 	static const struct dynlib_symbol nccl[] = {NCCL_FUNCTIONS(NCCL_SYMBOL)};
 	void *table[1];
 	char text[256] = "";
-	/* All into the one place: it is the looking up that counts. */
+	/* All functions use the same table entry, because the test only checks that the symbols
+	 * exist. */
 	if (!dynlib_open("libcuda.so.1", cuda, sizeof(cuda) / sizeof(cuda[0]), table, text,
 			 sizeof(text)) ||
 	    !dynlib_open("libnccl.so.2", nccl, sizeof(nccl) / sizeof(nccl[0]), table, text,
@@ -149,7 +150,7 @@ static void addresses(struct ranks *ranks, int rank)
 	CHECK_EQ(capable, 1);
 	OK(cuPointerGetAttributes(2, what, values, (uintptr_t)&stack));
 	CHECK_EQ(ordinal, -2);
-	/* The same address again, but another allocation. */
+	/* A new allocation at the same address has a new buffer id. */
 	for (int i = 0; i < 10; i++) {
 		OK(cuMemFree(a));
 		CHECK_EQ(cuMemGetAddressRange(&base, &bytes, a), CUDA_ERROR_INVALID_VALUE);
@@ -162,7 +163,7 @@ static void addresses(struct ranks *ranks, int rank)
 	OK(cuMemFree(b));
 	OK(cuMemFree(0));
 	CHECK_EQ(cuMemFree(b), CUDA_ERROR_INVALID_VALUE);
-	/* A pool's memory cannot be shared by a handle. */
+	/* Memory from a pool has no IPC handle. */
 	CUipcMemHandle handle;
 	OK(cuMemAllocAsync(&a, 4096, NULL));
 	OK(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, a));
@@ -261,12 +262,13 @@ static void ipc(struct ranks *ranks, int rank)
 	OK(cuIpcCloseMemHandle(q));
 	CHECK(strcmp(host(p), "hello") == 0);
 	strcpy(host(p + MIB), "back");
-	/* What was imported cannot be exported. */
+	/* Imported memory cannot be exported. */
 	CHECK_EQ(cuIpcGetMemHandle(&ranks->handle, p), CUDA_ERROR_INVALID_VALUE);
 	CHECK_EQ(cuMemFree(p), CUDA_ERROR_INVALID_VALUE);
 	atomic_store(&ranks->step, 2);
 	ranks_wait(ranks, 3);
-	/* It is freed, and another has its address: the old import keeps the old memory. */
+	/* The owner has freed the memory and reused its address: the old import keeps the old
+	 * memory. */
 	CHECK(strcmp(host(p), "hello") == 0);
 	OK(cuIpcOpenMemHandle(&q, ranks->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
 	CHECK(q != p);
@@ -316,7 +318,7 @@ static void vmm(struct ranks *ranks, int rank)
 		CHECK_EQ(cuMemCreate(&handle, bytes + 1, &prop, 0), CUDA_ERROR_INVALID_VALUE);
 		OK(cuMemCreate(&handle, bytes, &prop, 0));
 		p = vmm_map(handle, bytes, 0);
-		OK(cuMemRelease(handle)); /* the mapping keeps it */
+		OK(cuMemRelease(handle)); /* the mapping keeps the memory */
 		strcpy(host(p), "mapped");
 		OK(cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, p));
 		CHECK_EQ(types, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -328,7 +330,7 @@ static void vmm(struct ranks *ranks, int rank)
 		OK(cuMemUnmap(p, bytes));
 		OK(cuMemAddressFree(p, bytes));
 		CHECK_EQ(open_fds(), fds);
-		/* Without a handle type it stays at home. */
+		/* Memory created without a handle type cannot be exported. */
 		prop.requestedHandleTypes = 0;
 		OK(cuMemCreate(&handle, bytes, &prop, 0));
 		CHECK_EQ(vmm_map(handle, bytes, 0), p);
@@ -349,7 +351,7 @@ static void vmm(struct ranks *ranks, int rank)
 	OK(cuMemRelease(again));
 	OK(cuMemUnmap(p, bytes));
 	OK(cuMemAddressFree(p, bytes));
-	/* Any fd will not do. */
+	/* An fd of other memory cannot be imported. */
 	fd = svc_memfd_create("plain", bytes, false);
 	CHECK_EQ(cuMemImportFromShareableHandle(&handle, host((CUdeviceptr)fd), 1),
 		 CUDA_ERROR_INVALID_VALUE);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The stand-in for libcuda: graphs, their launches, updates and user objects. With the real
- * libraries in its place, it asks the real driver. */
+ * Tests of the libcuda stand-in: graphs, launches, updates and user objects. With the real
+ * libraries, they check the real driver instead. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #define B	streams[1]
 #define C	streams[2]
 
-/* ---- What is captured ---- */
+/* ---- Captured operations ---- */
 
 static void count(void *arg)
 {
@@ -40,7 +40,7 @@ static void types_are(CUgraph graph, const int *types, size_t n)
 	}
 }
 
-/* Registered memory is copied when the graph is launched; all in the order of the calls. */
+/* Nodes run in call order. Copies from registered memory happen at each launch. */
 static void kinds(struct ranks *ranks, int rank)
 {
 	static const int types[] = {
@@ -58,7 +58,7 @@ static void kinds(struct ranks *ranks, int rank)
 	OK(cuMemsetD8Async(p, 7, 16, A));
 	OK(cuMemcpyDtoDAsync(p + 16, p, 8, A));
 	OK(cuMemcpyHtoDAsync(p + 24, (void *)word(0), 8, A));
-	OK(cuMemcpyDtoHAsync((void *)word(1), p + 16, 16, A)); /* and word 2 */
+	OK(cuMemcpyDtoHAsync((void *)word(1), p + 16, 16, A)); /* words 1 and 2 */
 	OK(cuLaunchHostFunc(A, count, (void *)word(3)));
 	waits(A, 3, 2);
 	OK(cuStreamWriteValue32(A, word_at(4) + 4, 9, 0));
@@ -76,7 +76,7 @@ static void kinds(struct ranks *ranks, int rank)
 	for (uint64_t i = 1; i <= 3; i++) {
 		for (unsigned k = 4; k < 8; k++)
 			atomic_store(word(k), 0);
-		atomic_store(word(3), 1); /* the function's makes it 2 */
+		atomic_store(word(3), 1); /* the host function increments it to 2 */
 		atomic_store(word(0), 1000 + i);
 		atomic_store(word(6), UINT64_MAX);
 		launch(exec, A);
@@ -93,14 +93,14 @@ static void kinds(struct ranks *ranks, int rank)
 	OK(cuGraphDestroy(graph));
 }
 
-/* Of memory that is not registered, too. */
+/* Copies of pageable memory also happen at each launch. */
 static void pageable(struct ranks *ranks, int rank)
 {
 	char in[16] = "first", out[16] = "";
 	(void)rank;
 	scene_open(ranks);
 	CUdeviceptr p = gpu_alloc(64);
-	waits(A, 0, 1); /* nothing that is captured waits for that */
+	waits(A, 0, 1); /* captured calls do not wait for this */
 	begin(A, RELAXED);
 	OK(cuMemcpyHtoDAsync(p, in, 16, A));
 	OK(cuMemcpyDtoHAsync(out, p, 16, A));
@@ -114,7 +114,7 @@ static void pageable(struct ranks *ranks, int rank)
 
 /* ---- Order ---- */
 
-/* Two branches, each of which waits for the other. */
+/* Two branches that wait for each other. */
 static void branches(struct ranks *ranks, int rank)
 {
 	(void)rank;
@@ -148,7 +148,7 @@ static void branches(struct ranks *ranks, int rank)
 	}
 }
 
-/* Forks that join at once, again and again. */
+/* Many consecutive forks, each joined at once. */
 static void forks(struct ranks *ranks, int rank)
 {
 	(void)rank;
@@ -168,7 +168,8 @@ static void forks(struct ranks *ranks, int rank)
 		CHECK_EQ(atomic_load(word(i)), 1);
 }
 
-/* Launches of one executable graph do not overlap, on whatever streams; those of two do. */
+/* Launches of one executable graph do not overlap, even on different streams. Launches of two do.
+ */
 static void launches(struct ranks *ranks, int rank)
 {
 	(void)rank;
@@ -191,7 +192,7 @@ static void launches(struct ranks *ranks, int rank)
 	OK(cuStreamSynchronize(A));
 	OK(cuStreamSynchronize(B));
 	OK(cuStreamSynchronize(C));
-	/* What runs goes on without its handle. */
+	/* A running launch survives the destruction of its handle. */
 	atomic_store(word(0), 0);
 	atomic_store(word(1), 0);
 	launch(one, A);
@@ -227,7 +228,7 @@ static void updates(struct ranks *ranks, int rank)
 	scene_open(ranks);
 	CUgraph first = writer(1), second = writer(2), longer, other;
 	CUgraphExec exec = instantiate(first);
-	/* Not those under way. */
+	/* An update does not change running launches. */
 	launch(exec, A);
 	OK(cuGraphExecUpdate(exec, second, &result));
 	CHECK_EQ(result.result, CU_GRAPH_EXEC_UPDATE_SUCCESS);
@@ -264,13 +265,13 @@ static size_t roots_of(CUgraph graph, CUgraphNode *nodes)
 {
 	size_t all = 0, n = 1;
 	OK(cuGraphGetRootNodes(graph, NULL, &all));
-	OK(cuGraphGetRootNodes(graph, nodes, &n)); /* no more than there is room for */
+	OK(cuGraphGetRootNodes(graph, nodes, &n)); /* returns at most n nodes */
 	CHECK_EQ(n, 1);
 	OK(cuGraphGetRootNodes(graph, nodes, &all));
 	return all;
 }
 
-/* As JAX has them: each command's graph is a child, and its update that child's. */
+/* As in JAX: each command is a child graph, and updates replace that child. */
 static void children(struct ranks *ranks, int rank)
 {
 	CUgraph graph, child, clone, other, seen;
@@ -291,7 +292,7 @@ static void children(struct ranks *ranks, int rank)
 	CHECK_EQ(cuGraphKernelNodeSetAttribute(nodes[0], CU_LAUNCH_ATTRIBUTE_PRIORITY, &priority),
 		 CUDA_ERROR_INVALID_VALUE);
 	OK(cuGraphAddChildGraphNode(&one, graph, &empty, 1, child));
-	OK(cuGraphDestroy(child)); /* the node has its own */
+	OK(cuGraphDestroy(child)); /* the node has its own copy */
 	OK(cuGraphChildGraphNodeGetGraph(one, &seen));
 	CHECK_EQ(nodes_in(seen), 2);
 	CHECK_EQ(cuGraphChildGraphNodeGetGraph(empty, &seen), CUDA_ERROR_INVALID_VALUE);
@@ -311,13 +312,13 @@ static void children(struct ranks *ranks, int rank)
 	other = end(A);
 	CHECK_EQ(cuGraphExecChildGraphNodeSetParams(exec, one, other), CUDA_ERROR_INVALID_VALUE);
 	CHECK_EQ(cuGraphExecChildGraphNodeSetParams(exec, empty, other), CUDA_ERROR_INVALID_VALUE);
-	/* After each update the node is still known. */
+	/* The node remains valid after each update. */
 	set_child(exec, one, 7);
 	set_child(exec, one, 8);
 	OK(cuGraphExecUpdate(exec, clone, &(CUgraphExecUpdateResultInfo){0}));
 	wrote(exec, 5);
 	set_child(exec, one, 9);
-	/* A launch in a capture is such a node, too. */
+	/* A captured launch is also a child node. */
 	OK(cuGraphDestroy(graph));
 	begin(A, RELAXED);
 	waits(A, 3, 1);
@@ -332,7 +333,7 @@ static void children(struct ranks *ranks, int rank)
 	atomic_store(word(3), 1);
 	OK(cuStreamSynchronize(A));
 	CHECK_EQ(atomic_load(word(1)), 9);
-	/* What is added does not change what was instantiated. */
+	/* A node added to the graph does not change the executable graph. */
 	exec = instantiate(clone);
 	OK(cuGraphAddChildGraphNode(&two, clone, NULL, 0, graph));
 	CHECK_EQ(roots_of(clone, nodes), 2);
@@ -340,7 +341,7 @@ static void children(struct ranks *ranks, int rank)
 	wrote(exec, 5);
 }
 
-/* What stream A's capture goes on from: one node. */
+/* The single node on which stream A's next captured node will depend. */
 static CUgraphNode last_of(CUgraph *graph)
 {
 	int status;
@@ -351,7 +352,7 @@ static CUgraphNode last_of(CUgraph *graph)
 	return after[0];
 }
 
-/* A node that nothing follows, and that moves behind what is captured later. */
+/* Adds a node without successors during a capture, then moves it behind a node captured later. */
 static void edges(struct ranks *ranks, int rank)
 {
 	CUgraph graph;
@@ -376,7 +377,7 @@ static void edges(struct ranks *ranks, int rank)
 	CHECK(end(A) == graph);
 	CUgraphExec exec = instantiate(graph), again = instantiate(graph);
 	launch(exec, A);
-	launch(again, C); /* behind it */
+	launch(again, C); /* runs after the first launch */
 	OK(cuStreamWaitEvent(B, event, CU_EVENT_WAIT_DEFAULT));
 	writes(B, 3, 1);
 	atomic_store(word(0), 1);
@@ -454,7 +455,8 @@ static void user_objects(struct ranks *ranks, int rank)
 	OK(cuUserObjectRelease(object, 1));
 	n++;
 	CHECK(soon(all_gone, &n));
-	/* A graph's, its executable's, and a launch's. It may be had while it is captured. */
+	/* The graph, its executable graph and a launch each hold references. The graph is available
+	 * during its capture. */
 	object = object_open();
 	begin(A, RELAXED);
 	waits(A, 0, 1);
@@ -473,7 +475,7 @@ static void user_objects(struct ranks *ranks, int rank)
 	atomic_store(word(0), 1);
 	n++;
 	CHECK(soon(all_gone, &n));
-	/* An update replaces them. */
+	/* An update replaces the executable graph's references. */
 	graph = writer(1);
 	object = object_open();
 	OK(cuGraphRetainUserObject(graph, object, 2, 0));
@@ -486,7 +488,7 @@ static void user_objects(struct ranks *ranks, int rank)
 	CHECK(soon(all_gone, &n));
 	OK(cuGraphDestroy(graph));
 	OK(cuGraphExecDestroy(exec));
-	/* That of a capture that fails. */
+	/* A failed capture drops its graph's references. */
 	object = object_open();
 	begin(A, RELAXED);
 	OK(cuStreamGetCaptureInfo_v2(A, &status, NULL, &graph, NULL, NULL));
@@ -497,7 +499,7 @@ static void user_objects(struct ranks *ranks, int rank)
 	CHECK(soon(all_gone, &n));
 }
 
-/* ---- Memory that is mapped anew ---- */
+/* ---- Remapped memory ---- */
 
 static void mapped_anew(struct ranks *ranks, int rank)
 {

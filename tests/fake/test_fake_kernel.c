@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The stand-in for libcuda runs the kernels of the peer transport, from the data in the library.
- * The arguments are the files of their PTX: for few bytes, for many, and for messages. */
+ * Tests of the libcuda stand-in: the peer transport's kernels, loaded from the data in the library.
+ * The arguments are the kernels' PTX files: for few bytes, for many bytes, and for messages. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -28,7 +28,7 @@
 
 static struct cuda cuda;
 
-/* Collectives have one for few bytes, and one for many. */
+/* Collectives have one kernel for few bytes and one for many. */
 enum which { FEW, MANY, COLLECTIVES, MESSAGES = COLLECTIVES, KERNELS };
 static const char *const names[KERNELS] = {"ncclsvc_peer_collective", "ncclsvc_peer_bulk",
 					   "ncclsvc_peer_messages"};
@@ -96,7 +96,7 @@ static uint64_t staging_map(CUmemGenericAllocationHandle handle, unsigned device
 	return p;
 }
 
-/* All processes call it, each for its own GPU. */
+/* Every process calls this function for its own GPU. */
 static void staging_exchange(struct ranks *ranks, struct comm *c)
 {
 	const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -108,7 +108,7 @@ static void staging_exchange(struct ranks *ranks, struct comm *c)
 	OK(cuMemCreate(&handle, PEER_STAGING, &prop, 0));
 	OK(cuMemExportToShareableHandle(&fd, handle, 1, 0));
 	c->staging[c->rank] = staging_map(handle, c->rank);
-	OK(cuMemsetD8Async(c->staging[c->rank], 0, PEER_STAGING, NULL)); /* it may be dirty */
+	OK(cuMemsetD8Async(c->staging[c->rank], 0, PEER_STAGING, NULL)); /* may be dirty */
 	OK(cuCtxSynchronize());
 	const uint8_t own = (uint8_t)c->rank;
 	for (unsigned p = 0; p < c->n; p++)
@@ -217,7 +217,7 @@ static CUresult launch_blocks(const struct comm *c, enum which kernel, unsigned 
 	void *parameters[] = {call};
 	CUresult error = cuda.cuLaunchKernel(kernels[kernel], blocks, 1, 1, THREADS, 1, 1, 0,
 					     c->stream, parameters, NULL);
-	memset(call, 0xff, sizeof(*call)); /* it is the launch that reads it */
+	memset(call, 0xff, sizeof(*call)); /* the launch has already read the parameters */
 	return error;
 }
 
@@ -251,7 +251,7 @@ static uint8_t expected(const struct peer_call *call, unsigned root, uint64_t i,
 	return sum;
 }
 
-/* What lies at the call's dst. */
+/* Checks the output at the call's dst. */
 static void output_check(struct comm *c, const struct peer_call *call, unsigned root,
 			 unsigned round)
 {
@@ -266,7 +266,7 @@ static void output_check(struct comm *c, const struct peer_call *call, unsigned 
 
 /* ---- Eager ---- */
 
-/* Of each block; and of the kernel, if it was to post that. */
+/* Checks that each block has ended and, if the call posts it, that the kernel has. */
 static void ended_check(struct comm *c, const struct peer_call *call, unsigned blocks)
 {
 	const struct peer_state *state = host(c->staging[c->rank]);
@@ -320,9 +320,9 @@ static void eager_test(void **state)
 /* ---- Captured ---- */
 
 #define CAPTURED      50
-#define CAPTURED_EACH 50 /* bytes, of all ranks' parts and a guard */
+#define CAPTURED_EACH 50 /* bytes for all ranks' parts and a guard */
 
-/* One after the other, with outputs of their own. */
+/* Captures consecutive collectives with separate outputs. */
 static CUgraph capture(struct comm *c, struct peer_call *calls)
 {
 	CUgraph graph;
@@ -337,7 +337,7 @@ static CUgraph capture(struct comm *c, struct peer_call *calls)
 	return graph;
 }
 
-/* A launch with the first one's output; returns 1. */
+/* Launches one collective without a graph, into the first captured output. Returns 1. */
 static unsigned eager_first(struct comm *c, unsigned round)
 {
 	struct peer_call call = call_of(c, 20);
@@ -383,7 +383,7 @@ static void captured_test(void **state)
 	ranks_run(2, captured, -1);
 }
 
-/* A Send to the other rank and a Recv from it, of as many bytes. */
+/* A Send to the other rank and a Recv of the same size from it. */
 static void exchange(const struct comm *c, uint64_t from, uint64_t to, uint64_t bytes)
 {
 	const unsigned other = 1 - c->rank, ways[] = {PEER_WAY_TO(other), PEER_WAY_FROM(other)};
@@ -400,7 +400,7 @@ static void exchange(const struct comm *c, uint64_t from, uint64_t to, uint64_t 
 			       NULL));
 }
 
-/* Messages of i + 1 bytes, from i on, one behind the other. */
+/* Messages of i + 1 bytes from offset i, received one after the other. */
 #define EXCHANGES 20
 
 static void exchanges(const struct comm *c)
@@ -421,7 +421,7 @@ static void exchanges_check(struct comm *c, unsigned round)
 	CHECK_EQ(*at, GUARD);
 }
 
-/* Replays, and the same without a graph, with a collective before each. */
+/* Messages replayed by a graph and sent without one, with a collective before each round. */
 static void captured_messages(struct ranks *ranks, int rank)
 {
 	process_open(ranks, rank);
@@ -450,7 +450,7 @@ static void captured_messages_test(void **state)
 	ranks_run(2, captured_messages, -1);
 }
 
-/* ---- Graphs made by hand ---- */
+/* ---- Graphs built without capture ---- */
 
 static void call_is(CUgraphNode node, const struct peer_call *call)
 {
@@ -460,8 +460,8 @@ static void call_is(CUgraphNode node, const struct peer_call *call)
 	CHECK(memcmp(params.kernelParams[0], call, sizeof(*call)) == 0);
 }
 
-/* A node has the parameters of a captured one, with another output. Then the executable graph gets
- * still another. */
+/* A node with a captured node's parameters except for the output. An update of the executable graph
+ * then changes the output again. */
 static void by_hand(struct ranks *ranks, int rank)
 {
 	process_open(ranks, rank);
@@ -512,8 +512,8 @@ static void by_hand_test(void **state)
 
 /* ---- Two communicators ---- */
 
-/* Each rank waits for one before it launches the other, in different orders: one kernel waits while
- * the other runs. */
+/* The ranks launch the two communicators in opposite orders, so one kernel waits while the other
+ * runs. */
 static void two_communicators(struct ranks *ranks, int rank)
 {
 	process_open(ranks, rank);
@@ -571,7 +571,7 @@ static void peer_killed(struct ranks *ranks, int rank)
 	OK(cuStreamSynchronize(c->stream));
 	CHECK_EQ(ABOVE(c->page->failed), PEER_ABORTED);
 	CHECK_EQ(ABOVE(c->page->ended), 7);
-	gpu_alloc(8); /* the context is as good as before */
+	gpu_alloc(8); /* the context is still usable */
 }
 
 static void peer_killed_test(void **state)
@@ -580,9 +580,9 @@ static void peer_killed_test(void **state)
 	ranks_run(MORTALS, peer_killed, MORTALS - 1);
 }
 
-/* ---- Addresses that are not mapped ---- */
+/* ---- Unmapped addresses ---- */
 
-/* Each process by itself. */
+/* Each process runs alone, with its own communicator. */
 static void wrong_address(struct ranks *ranks, int rank)
 {
 	char stack[64] = "";
@@ -636,7 +636,7 @@ static bool fewer_tasks(void *busy)
 	return tasks() < *(int *)busy;
 }
 
-/* Its kernel, which waits for nobody, ends, and has said nothing. */
+/* A context fault ends a waiting kernel, which then posts neither a failure nor its end. */
 static void torn_down(struct ranks *ranks, int rank)
 {
 	process_open(ranks, rank);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The stand-in for libcuda: memory operations of streams, and of graphs, where they are nodes. With
- * the real libraries in its place, it asks the real driver. */
+ * Tests of the libcuda stand-in: memory operations of streams and of graph nodes.
+ * With the real libraries, they check the real driver instead. */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -16,7 +16,7 @@
 #define B	streams[1]
 #define C	streams[2]
 #define ROUNDS	500
-#define HIGH	UINT64_C(0x1234567800000000) /* of words whose lower half is in use */
+#define HIGH	UINT64_C(0x1234567800000000) /* upper half of words whose lower half the test uses */
 #define OTHER	UINT64_C(0xfedcba9800000000)
 
 /* ---- Operations ---- */
@@ -47,14 +47,14 @@ static CUstreamBatchMemOpParams wait64(unsigned i, uint64_t value)
 	return op(CU_STREAM_MEM_OP_WAIT_VALUE_64, word_at(i), value);
 }
 
-/* The driver keeps a copy of the operations. */
+/* The driver copies the operations, so the array can be overwritten at once. */
 static void batch(CUstream stream, CUstreamBatchMemOpParams *ops, unsigned n)
 {
 	OK(cuStreamBatchMemOp(stream, n, ops, 0));
 	memset(ops, 0xff, n * sizeof(*ops));
 }
 
-/* A graph of one node. */
+/* Captures the batch as a graph of one node. */
 static CUgraph batch_graph(CUstreamBatchMemOpParams *ops, unsigned n)
 {
 	CUgraphNode node;
@@ -85,7 +85,7 @@ static _Atomic uint32_t *low(unsigned i)
 	return (_Atomic uint32_t *)(void *)word(i);
 }
 
-/* The GPU writes one half of words 0 to 3 each, by a call and in a batch, and waits for halves. */
+/* The GPU writes one half of words 0 to 3, by calls and in a batch, and waits for halves. */
 static void halves_put(CUstream stream)
 {
 	CUstreamBatchMemOpParams ops[] = {
@@ -136,8 +136,8 @@ static void halves(struct ranks *ranks, int rank)
 	}
 }
 
-/* A wait of 32 bits ends when its half is not cyclically behind the value, whatever the other half
- * is. */
+/* A 32-bit wait ends when its half has reached the value, modulo wrap-around, regardless of the
+ * other half. */
 static void cyclic(struct ranks *ranks, int rank)
 {
 	(void)rank;
@@ -161,9 +161,9 @@ static void cyclic(struct ranks *ranks, int rank)
 	}
 }
 
-/* ---- Replays against another side ---- */
+/* ---- Replays against a CPU thread ---- */
 
-/* Word 0 says that a launch is ready, word 1 that the other side is done. */
+/* Word 0 signals that a launch is ready, word 1 that this thread is done. */
 static void *other_side(void *arg)
 {
 	uint64_t *seen = arg;
@@ -188,7 +188,7 @@ static void replays(struct ranks *ranks, int rank)
 	atomic_store(word(1), OTHER);
 	CUgraphExec exec = batch_exec(ops, 3);
 	OK(pthread_create(&thread, NULL, other_side, &seen));
-	/* Some wait for the former launch in the stream, some for that on another one. */
+	/* Some launches follow the previous one on the same stream, others on the other stream. */
 	for (unsigned i = 0; i < ROUNDS; i++)
 		launch(exec, i / 10 % 2 ? B : A);
 	OK(cuStreamSynchronize(A));
@@ -201,8 +201,8 @@ static void replays(struct ranks *ranks, int rank)
 
 /* ---- Two executable graphs ---- */
 
-/* A launch that waits holds up what is behind it, and the next launch of the same executable graph,
- * but no other stream. */
+/* A waiting launch delays later work on its stream and the next launch of the same executable
+ * graph, but no other stream. */
 static void held_up(CUgraphExec exec)
 {
 	launch(exec, A);
@@ -224,7 +224,7 @@ static void held_up(CUgraphExec exec)
 	OK(cuStreamSynchronize(B));
 }
 
-/* Each is the other's other side. */
+/* The two executable graphs wait for each other. */
 static void executables(struct ranks *ranks, int rank)
 {
 	(void)rank;
@@ -245,7 +245,7 @@ static void executables(struct ranks *ranks, int rank)
 
 /* ---- Updates ---- */
 
-/* Waits for word 0, and writes the others. */
+/* Waits for word 0, then writes words i and i + 1. */
 static CUgraph writer(unsigned i, uint64_t value)
 {
 	CUstreamBatchMemOpParams ops[] = {wait64(0, 1), write64(i, value),
@@ -263,7 +263,7 @@ static void wrote(CUgraphExec exec, unsigned i, uint64_t value)
 	CHECK_EQ(atomic_load(word(i + 1)), HIGH | value);
 }
 
-/* The executable graph remains as it was. */
+/* The update fails. */
 static void refused(CUgraphExec exec, CUstreamBatchMemOpParams *ops, unsigned n)
 {
 	CUgraphExecUpdateResultInfo result;
@@ -280,7 +280,7 @@ static void updates(struct ranks *ranks, int rank)
 	scene_open(ranks);
 	CUgraph first = writer(1, 10), second = writer(3, 20);
 	CUgraphExec exec = instantiate(first);
-	/* A launch under way keeps its operations. */
+	/* A running launch keeps its operations. */
 	launch(exec, A);
 	OK(cuGraphExecUpdate(exec, second, &result));
 	CHECK_EQ(result.result, CU_GRAPH_EXEC_UPDATE_SUCCESS);
@@ -292,7 +292,7 @@ static void updates(struct ranks *ranks, int rank)
 	CHECK_EQ(atomic_load(word(3)), 0);
 	wrote(exec, 3, 20);
 	CHECK_EQ(atomic_load(word(1)), 10);
-	/* The number of operations and their kinds remain. */
+	/* An update cannot change the number or the kinds of operations. */
 	CUstreamBatchMemOpParams fewer[] = {wait64(0, 1), write64(1, 2)},
 				 more[] = {wait64(0, 1), write64(1, 2), write32(2, 2),
 					   write64(3, 2)},
@@ -328,7 +328,7 @@ static void children(struct ranks *ranks, int rank)
 	OK(cuGraphClone(&clone, graph));
 	CUgraphExec exec = instantiate(graph), cloned = instantiate(clone);
 	OK(cuGraphDestroy(clone));
-	/* What is behind the child waits for all its operations. */
+	/* Work after the child graph waits for all of its operations. */
 	launch(exec, A);
 	writes(A, 5, 1);
 	launch(cloned, B);
@@ -347,7 +347,7 @@ static void children(struct ranks *ranks, int rank)
 	wrote(exec, 2, 30);
 	wrote(cloned, 1, 10);
 	OK(cuGraphExecDestroy(cloned));
-	/* A launch in a capture is a child, too. */
+	/* A captured launch is also a child graph. */
 	begin(A, RELAXED);
 	launch(exec, A);
 	launch(exec, A);
@@ -355,7 +355,7 @@ static void children(struct ranks *ranks, int rank)
 	OK(cuGraphDestroy(graph));
 	OK(cuGraphExecDestroy(exec));
 	wrote(twice, 2, 30);
-	/* What runs goes on without its handle. */
+	/* A running launch survives the destruction of its handle. */
 	atomic_store(word(0), 0);
 	atomic_store(word(2), 0);
 	launch(twice, A);

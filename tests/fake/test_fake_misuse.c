@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The stand-in for libcuda: what the real driver suffers in silence, of captures, graphs and user
- * objects, ends the process with a sentence; and other things that a real driver is not asked. */
+ * Tests of the libcuda stand-in: misuse of captures, graphs and user objects that the real driver
+ * tolerates silently, which here aborts the process with a message; and other cases that are not
+ * tried on a real driver. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -18,9 +19,9 @@
 #define A	streams[0]
 #define B	streams[1]
 
-/* ---- What is not there ---- */
+/* ---- Unsupported calls ---- */
 
-/* Graphs that allocate. */
+/* Allocations in graphs. */
 static void allocations(struct ranks *ranks, int rank)
 {
 	CUdeviceptr p, pool;
@@ -36,7 +37,7 @@ static void allocations(struct ranks *ranks, int rank)
 	OK(cuMemFreeAsync(pool, A));
 }
 
-/* Updates that give a node's memory operations to another GPU. */
+/* Updates that move a node's memory operations to another GPU. */
 static void other_context(struct ranks *ranks, int rank)
 {
 	CUgraphExecUpdateResultInfo result;
@@ -75,7 +76,7 @@ static CUresult kernel_launch(const struct cuda *cuda, CUfunction function, CUst
 	return cuda->cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL);
 }
 
-/* Events are recorded, and kernels run, on streams of their own context; waits are for all. */
+/* Event records and kernel launches require a stream of the same context. Event waits do not. */
 static void across_contexts(struct ranks *ranks, int rank)
 {
 	struct cuda cuda;
@@ -147,7 +148,7 @@ static void memory_unregistered(void)
 	replay(exec);
 }
 
-/* Memory operations in nodes. */
+/* Memory operations in nodes: */
 
 static void word_freed(void)
 {
@@ -187,7 +188,7 @@ static void word_unmapped(void)
 	replay(exec);
 }
 
-/* While a launch waits for the word. */
+/* Unregisters the word while a launch waits for it. */
 static void word_unregistered(void)
 {
 	CUdeviceptr p;
@@ -389,7 +390,7 @@ static const struct {
 	{object_of_no_graph, "released that the graph does not have"},
 };
 
-/* It ends with the sentence. */
+/* Checks that the misuse aborts the process with the message. */
 static void dies(void (*misuse)(void), const char *sentence)
 {
 	char text[1024];
@@ -428,7 +429,7 @@ static void misused(struct ranks *ranks, int rank)
 
 /* ---- A context that fails ---- */
 
-/* A replay ends then, with all its branches. */
+/* A failed context ends a replay on all its branches. */
 static void context_fails(struct ranks *ranks, int rank)
 {
 	CUcontext context;

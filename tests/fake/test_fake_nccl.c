@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The stand-in for libnccl: every operation on real processes, and how they fail. */
+ * Tests of the libnccl stand-in: every operation across real processes, and failures. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -20,7 +20,7 @@ static void *host(CUdeviceptr p)
 
 /* ---- Data movement ------------------------------------------------------------------------- */
 
-/* Larger than the pieces the stand-in works in, and no multiple of them. */
+/* Larger than the stand-in's chunks, and not a multiple of their size. */
 #define COUNT ((size_t)100003)
 
 static int32_t word(int from, size_t i)
@@ -34,7 +34,7 @@ static void fill(CUdeviceptr p, int rank, size_t n)
 		((int32_t *)host(p))[i] = word(rank, i);
 }
 
-/* n words from `from`, starting with its word number `first`. */
+/* Checks for n words of rank `from`, starting at its word `first`. */
 static void check(CUdeviceptr p, size_t at, int from, size_t first, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -74,7 +74,7 @@ static void collectives(struct ranks *ranks, int rank)
 	OK(ncclReduceScatter(from, to, COUNT, NCCLSVC_INT32, NCCLSVC_MIN, comm, s));
 	OK(cuStreamSynchronize(s));
 	check(dst, 0, 0, (size_t)rank * COUNT, COUNT);
-	/* In place, and several at once on two streams: they run in their order. */
+	/* In place, with several operations in flight on two streams: they run in call order. */
 	CUstream t = stream_open();
 	OK(ncclReduceScatter(from, from + (size_t)rank * COUNT, COUNT, NCCLSVC_INT32, NCCLSVC_MAX,
 			     comm, s));
@@ -82,7 +82,7 @@ static void collectives(struct ranks *ranks, int rank)
 	OK(ncclBroadcast(from, from, 7, NCCLSVC_INT32, 0, comm, s));
 	OK(cuCtxSynchronize());
 	check(src, 0, N - 1, 0, all);
-	/* Nothing at all. */
+	/* A count of 0, and invalid arguments. */
 	OK(ncclAllReduce(from, to, 0, NCCLSVC_INT32, NCCLSVC_SUM, comm, s));
 	CHECK_EQ(ncclAllReduce(from, NULL, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, s),
 		 ncclInvalidArgument);
@@ -105,7 +105,8 @@ static void exchange(struct ranks *ranks, int rank)
 	CUdeviceptr src = gpu_alloc(2 * N * COUNT * 4), dst = gpu_alloc(2 * N * COUNT * 4);
 	int32_t *from = host(src), *to = host(dst);
 	fill(src, rank, 2 * N * COUNT);
-	/* All to all twice over, itself included, each rank in another order. */
+	/* Every rank exchanges two blocks with every rank, including itself, each in a different
+	 * order. */
 	OK(ncclGroupStart());
 	for (int k = 0; k < 2; k++) {
 		for (int i = 0; i < N; i++) {
@@ -123,7 +124,8 @@ static void exchange(struct ranks *ranks, int rank)
 			check(dst, (size_t)(2 * r + k) * COUNT, r, (size_t)(2 * rank + k) * COUNT,
 			      COUNT);
 	}
-	/* A ring without a group, small enough not to need one; then a pair. */
+	/* A ring whose messages are small enough to need no group, then a Send and Recv between two
+	 * ranks. */
 	OK(ncclSend(from, 10, NCCLSVC_INT32, (rank + 1) % N, comm, s));
 	OK(ncclRecv(to, 10, NCCLSVC_INT32, (rank + N - 1) % N, comm, s));
 	OK(cuStreamSynchronize(s));
@@ -135,7 +137,7 @@ static void exchange(struct ranks *ranks, int rank)
 	OK(cuStreamSynchronize(s));
 	if (rank == 2)
 		check(dst, 0, 0, 0, COUNT);
-	/* Nested, with collectives; an error makes the whole group one. */
+	/* Nested groups with collectives. One error fails the whole group. */
 	OK(ncclGroupStart());
 	OK(ncclGroupStart());
 	OK(ncclBroadcast(from, to, 5, NCCLSVC_INT32, 1, comm, s));
@@ -183,7 +185,7 @@ static void killed_peer(struct ranks *ranks, int rank)
 	OK(ncclCommAbort(comm));
 	OK(cuStreamSynchronize(s));
 	CHECK_EQ(*(uint64_t *)host(mark), 1);
-	/* The two that are left go on with a new one. */
+	/* The two surviving ranks continue on a new communicator. */
 	comm = comm_open(ranks, rank, 2);
 	OK(ncclBroadcast(host(p), host(p), 16, NCCLSVC_INT32, 1, comm, s));
 	OK(cuStreamSynchronize(s));
@@ -243,7 +245,7 @@ static void bad_joins(struct ranks *ranks, int rank)
 	if (rank == 0)
 		OK(ncclGetUniqueId(&ranks->id));
 	ranks_barrier(ranks, 2);
-	/* The one GPU twice. */
+	/* Both ranks use the same GPU. */
 	if (rank == 1) {
 		CHECK_EQ(ncclCommInitRankConfig(&comm, 2, ranks->id, 1, &config),
 			 ncclInvalidArgument);
@@ -256,7 +258,7 @@ static void bad_joins(struct ranks *ranks, int rank)
 	}
 	CHECK(strlen(ncclGetLastError(NULL)) > 10);
 	ranks_barrier(ranks, 2);
-	/* Somebody never joins: the others do not wait for good. */
+	/* One rank never joins: the join of the other rank fails. */
 	if (rank == 0) {
 		OK(ncclGetUniqueId(&ranks->id));
 		atomic_store(&ranks->step, 1);
@@ -291,7 +293,7 @@ static void fault_parts(struct ranks *ranks, int rank)
 		fault_off("init-fail");
 		fault_on("async-error", 0);
 	}
-	ranks_barrier(ranks, 2); /* the faults are everybody's */
+	ranks_barrier(ranks, 2); /* the faults apply to both processes */
 	OK(ncclGetVersion(&version));
 	CHECK(version >= NCCL_VERSION_NEEDED);
 	OK(ncclAllReduce(host(p), host(p), 16, NCCLSVC_INT32, NCCLSVC_SUM, comm, s));
@@ -305,7 +307,7 @@ static void fault_parts(struct ranks *ranks, int rank)
 	if (rank == 0)
 		fault_off("async-error");
 	comm = comm_open(ranks, rank, 2);
-	/* Not even an abort ends it: the process has to. */
+	/* Not even an abort ends this operation; only the end of the process does. */
 	if (rank == 0)
 		fault_on("kernel-hang", ranks->pids[0]);
 	ranks_barrier(ranks, 2);

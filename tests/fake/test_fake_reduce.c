@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The stand-in for libnccl: all types and reductions against float64. */
+ * Tests of the libnccl stand-in: all types and reductions, compared with float64. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,7 +43,7 @@ static size_t width(int type)
 	return widths[type];
 }
 
-/* Of normal numbers and zero only. */
+/* Decodes normal numbers and zero only. */
 static double small_value(uint32_t x, int type)
 {
 	struct layout l = layout_of(type);
@@ -54,10 +54,10 @@ static double small_value(uint32_t x, int type)
 	return x >> (l.exponent + l.mantissa) & 1 ? -v : v;
 }
 
-/* Found by trying all of them, once for each of the few values there are. */
+/* Tries all encodings once per value, and remembers the result; there are only seven values. */
 static uint32_t encoding(int type, double v)
 {
-	static uint32_t known[NCCLSVC_FLOAT8E5M2 + 1][7]; /* of -3 to 3; 0: not known yet */
+	static uint32_t known[NCCLSVC_FLOAT8E5M2 + 1][7]; /* for -3 to 3; 0: unknown */
 	uint32_t *best = &known[type][(int)v + 3];
 	struct layout l = layout_of(type);
 	for (uint32_t x = 0; !*best && x < 1u << (1 + l.exponent + l.mantissa); x++) {
@@ -126,7 +126,7 @@ static double load(const void *p, size_t i, int type)
 			   type);
 }
 
-/* Small, so that all types hold every result exactly, but for quotients. */
+/* Small values: all types represent every result exactly, except quotients. */
 static double input(int rank, size_t i, int type)
 {
 	int v = 1 + (int)((i + 2 * (size_t)rank) % 3);
@@ -154,7 +154,7 @@ static bool near(double v, double want, int type)
 	int mantissa = type == NCCLSVC_FLOAT64	 ? 52
 		       : type == NCCLSVC_FLOAT32 ? 23
 						 : layout_of(type).mantissa;
-	/* Half a unit of the last place. */
+	/* Tolerance: half a unit in the last place. */
 	return fabs(v - want) <= fabs(want) * pow(2, -mantissa - 1);
 }
 

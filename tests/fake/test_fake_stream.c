@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The stand-in for libcuda: registered memory, streams, events, faults. */
+ * Tests of the libcuda stand-in: registered memory, streams, events and faults. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -40,7 +40,7 @@ static void host_memory(struct ranks *ranks, int rank)
 	OK(cuMemHostUnregister(p));
 	CHECK_EQ(cuMemHostUnregister(p), CUDA_ERROR_INVALID_VALUE);
 	CHECK_EQ(cuStreamWriteValue64(NULL, device, 78, 0), CUDA_ERROR_INVALID_VALUE);
-	/* A word that goes away under a stream that waits for it is a fault. */
+	/* Unregistering a word that a stream waits for faults the context. */
 	CUstream s;
 	OK(cuMemHostRegister(p, 4096, 0));
 	OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
@@ -74,8 +74,8 @@ static CUstreamBatchMemOpParams write_value(CUdeviceptr p, uint64_t value)
 
 static void timelines(struct ranks *ranks, int rank)
 {
-	/* As ncclsvc: one process's stream waits for the other's, through words in shared memory.
-	 */
+	/* As in ncclsvc, streams of two processes wait for each other through words in shared
+	 * memory. */
 	_Atomic uint64_t *ready = (_Atomic uint64_t *)(void *)ranks->scratch, *done = ready + 1;
 	char *page = (char *)((uintptr_t)ranks->scratch / 4096 * 4096);
 	gpu_open(rank);
@@ -91,7 +91,7 @@ static void timelines(struct ranks *ranks, int rank)
 	OK(cuStreamSynchronize(s));
 	CHECK_EQ(atomic_load(done), 200);
 	ranks_barrier(ranks, 2);
-	/* Woken by a CPU's store in the other process, which may be cyclically behind. */
+	/* A CPU store in the other process ends the wait. The values wrap around. */
 	if (rank == 0) {
 		atomic_store(ready, UINT64_MAX - 1);
 		OK(cuStreamWaitValue64(s, r, 3, 0));
@@ -112,7 +112,7 @@ static void timelines_test(void **state)
 	ranks_run(2, timelines, -1);
 }
 
-/* Of 32 bits, with other words beside it. */
+/* 32-bit waits on a word with neighbours. */
 static void short_word_waits(uint32_t *word, CUdeviceptr p)
 {
 	CUstreamBatchMemOpParams op = {.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
@@ -183,7 +183,7 @@ static void streams(struct ranks *ranks, int rank)
 	OK(cuEventCreate(&never, CU_EVENT_DISABLE_TIMING));
 	OK(cuEventCreate(&start, 0));
 	OK(cuEventCreate(&event, 0));
-	/* A wait for an event that was never recorded is none. */
+	/* A wait for an event that was never recorded has no effect. */
 	OK(cuStreamWaitEvent(s, never, 0));
 	OK(cuStreamSynchronize(s));
 	/* t runs after s, which waits for the CPU. */
@@ -191,7 +191,7 @@ static void streams(struct ranks *ranks, int rank)
 	OK(cuStreamWaitValue64(s, word, 1, 0));
 	char source[16] = "first";
 	OK(cuMemcpyHtoDAsync(p, source, 6, s));
-	strcpy(source, "wrong"); /* pageable memory was taken at once */
+	strcpy(source, "wrong"); /* the call has already copied the pageable memory */
 	OK(cuEventRecord(event, s));
 	OK(cuStreamWaitEvent(t, event, 0));
 	OK(cuMemcpyDtoDAsync(p + 100, p, 6, t));
@@ -212,7 +212,7 @@ static void streams(struct ranks *ranks, int rank)
 	OK(cuCtxSynchronize());
 	CHECK_EQ(*(int *)host(p + 28), 0x01020304);
 	CHECK_EQ(cuMemsetD8Async(p, 7, 4097, NULL), CUDA_ERROR_INVALID_VALUE);
-	/* Handles come again, ids do not. */
+	/* Handles are reused, ids are not. */
 	OK(cuStreamGetId(s, &ids[0]));
 	OK(cuStreamGetId(t, &ids[1]));
 	OK(cuStreamDestroy(s));
@@ -221,7 +221,7 @@ static void streams(struct ranks *ranks, int rank)
 	CHECK(u == s);
 	OK(cuStreamGetId(u, &ids[2]));
 	CHECK(ids[2] > ids[1] && ids[1] > ids[0]);
-	/* One that is destroyed with work under way still does it. */
+	/* A stream destroyed with pending work still runs that work. */
 	OK(cuStreamWaitValue64(u, word, 5, 0));
 	OK(cuStreamWriteValue64(u, word + 8, 6, 0));
 	OK(cuStreamDestroy(u));
@@ -232,7 +232,7 @@ static void streams(struct ranks *ranks, int rank)
 	OK(cuEventDestroy(never));
 	OK(cuEventDestroy(event));
 	OK(cuEventDestroy(start));
-	/* Freeing waits for work. */
+	/* cuMemFree waits for pending work. */
 	OK(cuStreamWaitValue64(NULL, word, 5, 0));
 	OK(cuMemFree(p));
 	OK(cuMemFree(word));
@@ -259,7 +259,7 @@ static void faults(struct ranks *ranks, int rank)
 		OK(cuIpcGetMemHandle(&ranks->handle, gpu_alloc(MIB)));
 		atomic_store(&ranks->step, 1);
 		ranks_wait(ranks, 2);
-		OK(cuCtxSynchronize()); /* the other one's fault is its own */
+		OK(cuCtxSynchronize()); /* the other process's fault does not affect this one */
 		fault_on("wedge", getpid());
 		atomic_store(&ranks->step, 3);
 		cuCtxSynchronize();
@@ -285,7 +285,7 @@ static void faults(struct ranks *ranks, int rank)
 	CHECK_EQ(cuStreamBatchMemOp(NULL, 1, &op, 0), CUDA_ERROR_NOT_SUPPORTED);
 	fault_off("batch-fail");
 	OK(cuStreamBatchMemOp(NULL, 1, &op, 0));
-	/* For good; and streams stop. */
+	/* The error is permanent, and the streams stop. */
 	OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
 	OK(cuStreamWaitValue64(s, word, 100, 0));
 	fault_on("sticky", getpid());
@@ -327,8 +327,8 @@ static void listed_test(void **state)
 	ranks_run(1, listed, -1);
 }
 
-/* A stream waits for the record that was the event's last when it was told to, and for no later
- * one, of a stream that is ahead. */
+/* A stream waits for the event's latest record at the time of cuStreamWaitEvent, not for a later
+ * one by another stream. */
 static void recorded_twice(struct ranks *ranks, int rank)
 {
 	CUdeviceptr gate;
