@@ -16,7 +16,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* As the daemon does with a record from a socket. */
+/* Checks a record as the daemon checks one from a socket. */
 static int check(const struct svc_record *r, uint32_t nranks, int32_t rank, char *text)
 {
 	uint64_t src, dst;
@@ -72,7 +72,7 @@ static void check_message(unsigned version, const uint8_t *message, size_t size,
 		ncclsvc_status status;
 		char sentence[64];
 		check_record(body, nranks, rank);
-		/* The same bytes as a status: whatever they are, a sentence comes of it. */
+		/* Formats the same bytes as a status: any bytes must yield a sentence. */
 		memcpy(&status, body, sizeof(status));
 		REQUIRE(svc_status_sentence(&status, sentence, sizeof(sentence)) == sentence);
 		REQUIRE(svc_text_ends(sentence, sizeof(sentence)));

@@ -49,8 +49,8 @@
 #define ACTIONS_MAX 256
 #define REGION	    65536
 #define FD_KINDS    7
-#define FDS	    256	 /* looked at; a session has a few */
-#define FIRST_UID   1000 /* of peers[0]; the next users are peers[1] and the bystander */
+#define FDS	    256	 /* number of descriptors checked; a session has a few */
+#define FIRST_UID   1000 /* uid of peers[0]; peers[1] and the bystander have the next two */
 #define PUMPS_MAX   1000
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
@@ -64,9 +64,9 @@ struct peer {
 	int doorbell;
 	uint64_t last;
 	uint32_t serial;
-	unsigned version;	    /* as it asked for */
-	struct svc_join_reply comm; /* the last that was joined */
-	uint32_t plan;		    /* the last that was committed */
+	unsigned version;	    /* the version it has requested */
+	struct svc_join_reply comm; /* the last one joined */
+	uint32_t plan;		    /* the last one committed */
 };
 
 struct input {
@@ -77,7 +77,7 @@ struct input {
 static uv_loop_t loop;
 static struct server *server;
 static struct config config;
-static uint32_t next_uid; /* of whoever connects */
+static uint32_t next_uid; /* uid of the next process to connect */
 static struct peer bystander;
 static int kinds[FD_KINDS];
 static int fds_at_rest, pipes_at_rest;
@@ -91,7 +91,7 @@ static uint8_t take_byte(struct input *in)
 	return *in->at++;
 }
 
-/* Fills dst; zeros where the input ends. */
+/* Fills dst, with zeros past the end of the input. */
 static void take_bytes(struct input *in, void *dst, size_t n)
 {
 	size_t have = n < in->left ? n : in->left;
@@ -101,7 +101,7 @@ static void take_bytes(struct input *in, void *dst, size_t n)
 	in->left -= have;
 }
 
-/* Counts the open descriptors: those that poll does not call invalid, which is quick. */
+/* Counts the open descriptors: poll quickly marks the closed ones with POLLNVAL. */
 static int all_fds(void)
 {
 	struct pollfd fds[FDS];
@@ -114,7 +114,8 @@ static int all_fds(void)
 	return n;
 }
 
-/* Pipes are libFuzzer's, which opens some to its symbolizer; no session has any. */
+/* Counts the pipes. They belong to libFuzzer, which opens some to its symbolizer; no session has
+ * any. */
 static int pipes(void)
 {
 	int n = 0;
@@ -126,7 +127,7 @@ static int pipes(void)
 	return n;
 }
 
-/* ---- Instead of the system ---- */
+/* ---- Replaced system calls ---- */
 
 int __real_getsockopt(int fd, int level, int option, void *value, socklen_t *size);
 int __wrap_getsockopt(int fd, int level, int option, void *value, socklen_t *size);
@@ -139,9 +140,9 @@ int __wrap_getsockopt(int fd, int level, int option, void *value, socklen_t *siz
 	return error;
 }
 
-/* ---- The server's turn ---- */
+/* ---- The server ---- */
 
-/* Runs until the server has read what was sent and its scheduler has done what follows. */
+/* Runs until the server has read all messages sent and its scheduler has processed them. */
 static void pump(void)
 {
 	int n = 0;
@@ -211,7 +212,7 @@ static void peer_read(struct peer *p)
 		ssize_t n = svc_recv(p->sock, m, sizeof(m), fds, &nfds, MSG_DONTWAIT);
 		if (n <= 0)
 			return;
-		/* What the server says is well formed, always. */
+		/* Every message from the server must be well formed. */
 		REQUIRE((size_t)n >= sizeof(h) && nfds <= SVC_FDS_MAX);
 		memcpy(&h, m, sizeof(h));
 		REQUIRE(h.length == (size_t)n && h.reserved == 0);
@@ -256,7 +257,7 @@ static void fill_in(const struct peer *p, struct svc_record *r)
 		r->plan = p->plan;
 }
 
-/* Entries of the plan's file, and where. */
+/* Writes entries to the plan's file, at an index taken from the input. */
 static void do_plan_file(struct input *in)
 {
 	struct svc_plan_task tasks[4];
@@ -280,7 +281,7 @@ static void do_request(struct peer *p, struct input *in)
 	size_t length = shape ? shape->request : 8;
 	take_bytes(in, m.body, length);
 	length = own ? own->request : length;
-	/* These spare the fuzzer guesses. */
+	/* Valid values replace zeros, to spare the fuzzer guesses. */
 	if (opcode == SVC_SUBMIT)
 		fill_in(p, (struct svc_record *)m.body);
 	if (opcode == SVC_PLAN_COMMIT) {
@@ -295,7 +296,7 @@ static void do_request(struct peer *p, struct input *in)
 	}
 	m.h = (struct svc_header){(uint32_t)(sizeof(m.h) + length), (uint16_t)opcode, 0,
 				  ++p->serial, 0};
-	/* An even kind: as many fds as the table says. */
+	/* An even kind sends as many fds as the opcode's shape requires. */
 	if (shape && kind % 2 == 0)
 		nfds = shape->request_fds;
 	peer_send(p, &m, m.h.length, nfds, kind / 2);
@@ -362,7 +363,8 @@ static void act(struct peer *peers, unsigned *who, struct input *in)
 	}
 	if (p->sock < 0)
 		peer_open(p, FIRST_UID + *who);
-	/* Messages are read several at once, when something depends on them. */
+	/* The server reads several messages at once, but always before an action that depends on
+	 * them. */
 	if (action == 3 || action == 5 || action == 7)
 		pump();
 	switch (action) {
@@ -483,7 +485,7 @@ static void bystander_comes(void)
 	ask(&bystander, SVC_HELLO, &hello, sizeof(hello));
 }
 
-/* Pretends that much time has passed: the server drops what it keeps for a while. */
+/* Pretends that much time has passed, so that the server drops the state it retains for a while. */
 static void pass_time(void)
 {
 	server->loop.expire(server->loop.arg, clock_now() + UINT64_C(1000000000));

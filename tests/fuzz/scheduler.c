@@ -12,7 +12,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(
 			  void *arg);
 int __wrap_pthread_join(pthread_t thread, void **result);
 
-/* Other threads cannot be made: what they would do is done at once. */
+/* Creates no threads: their work is done at once. */
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *arg),
 			  void *arg)
 {

@@ -38,12 +38,12 @@ static void a_user_has_a_quota_of_memory(void **state)
 	void *p = NULL;
 	CHECK_RESULT(ncclsvc_mem_alloc(s, 768 << 10, &p), NCCLSVC_LIMIT);
 	CHECK(!p);
-	/* Up to the last byte, and again after it was released. */
+	/* Registration succeeds up to the last byte, and again after a release. */
 	struct raw_region rest = raw_region(&other, 512 << 10);
 	CHECK_RESULT(ncclsvc_mem_alloc(s, 1, &p), NCCLSVC_LIMIT);
 	raw_close(&other);
 	raw_region_close(&rest);
-	/* A session's memory goes a moment after it. */
+	/* The daemon frees a session's memory a moment after the session ends. */
 	do {
 		sleep_ms(2);
 		CHECK_OK(ncclsvc_daemon(s, &info));
@@ -56,8 +56,8 @@ static void a_user_has_a_quota_of_memory(void **state)
 	daemon_stop(&d);
 }
 
-/* A connection with unsent data: its close waits until the other end, which is returned, is read.
- */
+/* Returns the far end of a connection with unsent data. Closing *fd blocks until the far end has
+ * been read. */
 static int slow_to_close(int *fd)
 {
 	static const char data[1 << 16];
@@ -80,8 +80,8 @@ static int slow_to_close(int *fd)
 	return other;
 }
 
-/* Memory that a session has dropped counts until it is unmapped: here, behind a descriptor whose
- * close takes long. A registration that needs it waits; other sessions do not. */
+/* A session's dropped memory counts until it is unmapped, here behind a descriptor that is slow
+ * to close. A registration that needs this memory waits; other sessions do not. */
 static void a_registration_waits_for_what_is_let_go(void **state)
 {
 	static char data[1 << 16];
@@ -98,7 +98,7 @@ static void a_registration_waits_for_what_is_let_go(void **state)
 	struct raw_region region = raw_region(&r, add.bytes);
 	struct svc_region_del del = {.region = region.id};
 	const int far_end = slow_to_close(&fd);
-	kill(d.pid, SIGSTOP); /* its close is to be the last */
+	kill(d.pid, SIGSTOP); /* so that the daemon holds the last reference to fd */
 	const uint32_t passed = raw_send(&r, SVC_DAEMON_INFO, &info, sizeof(info), &fd, 1);
 	close(fd);
 	kill(d.pid, SIGCONT);
@@ -114,7 +114,7 @@ static void a_registration_waits_for_what_is_let_go(void **state)
 	close(far_end);
 	raw_reply_to(&r, serial, &reply);
 	CHECK_EQ(reply.header.result, 0);
-	/* It does not wait for what is not being let go. */
+	/* A registration does not wait if no memory is being released. */
 	raw_refused(&other, SVC_REGION_ADD, &add, sizeof(add), &region.fd, 1, NCCLSVC_LIMIT,
 		    "user_region_bytes");
 	raw_region_close(&region);
@@ -160,12 +160,12 @@ static void a_users_sessions_are_limited(void **state)
 	CHECK(strstr(ncclsvc_last_error(), "user_sessions_max"));
 	ncclsvc_close(s[0]);
 	ncclsvc_close(s[1]);
-	/* Who says nothing counts, too. */
+	/* Silent connections count too, although the daemon may accept them after later ones. */
 	struct raw silent[2];
 	for (int i = 0; i < 2; i++)
 		raw_connect(&silent[i], &d);
 	ncclsvc_result r;
-	while ((r = ncclsvc_open(&options, &more)) == NCCLSVC_OK) /* they may come behind it */
+	while ((r = ncclsvc_open(&options, &more)) == NCCLSVC_OK)
 		ncclsvc_close(more);
 	CHECK_RESULT(r, NCCLSVC_LIMIT);
 	for (int i = 0; i < 2; i++)
@@ -182,7 +182,7 @@ static void communicators_are_limited(void **state)
 	int n = 0;
 	ncclsvc_result r;
 	(void)state;
-	/* The world is one of them. The one that the harness has left idle gives its place. */
+	/* The world counts as one of them. The harness's idle communicator makes room. */
 	daemon_start(&d, "--comms-max", "5", NULL);
 	ncclsvc_session *s = session_open(&d);
 	do {
@@ -200,9 +200,9 @@ static void communicators_are_limited(void **state)
 	for (int i = 0; i < n; i++)
 		check_usable(s, comms[i]);
 	CHECK_OK(ncclsvc_comm_leave(comms[0]));
-	for (int i = 0; i < 20; i++) { /* nobody waits until what is left is forgotten */
+	for (int i = 0; i < 20; i++) { /* no join waits until idle communicators are forgotten */
 		CHECK_OK(ncclsvc_unique_id_create(&id));
-		do /* the last one's epoch may not be quite over */
+		do /* the last communicator's epoch may not be quite over */
 			r = ncclsvc_comm_join(s, &id, 1, 0, WAIT_MS, &more);
 		while (r == NCCLSVC_LIMIT);
 		CHECK_OK(r);
@@ -315,7 +315,7 @@ static void a_full_ring_says_again(void **state)
 	daemon_stop(&d);
 }
 
-/* A communicator of these; returns a barrier on it, for either. */
+/* Joins both sessions to a new communicator; returns a barrier that either may submit. */
 static struct svc_record join_two(struct raw *a, struct raw *b)
 {
 	struct raw_reply reply;
@@ -360,7 +360,7 @@ static void tasks_by_socket_are_limited(void **state)
 
 #define NOBODY 65534
 
-/* A user with all that it may have leaves room for another, who then finds the daemon full. */
+/* Another user takes all resources that the limits leave, and then finds the daemon full. */
 static void fills_the_rest(struct client *me)
 {
 	struct raw a, b;
@@ -398,7 +398,7 @@ static void a_users_tasks_are_limited(void **state)
 	CHECK_EQ(st.value_a, getuid());
 	CHECK_EQ(st.value_b, 8);
 	CHECK(strstr(ncclsvc_status_sentence(&st, sentence, sizeof(sentence)), "user_tasks_max"));
-	/* Over all its sessions */
+	/* The limit covers all sessions of the user. */
 	raw_refused(&b, SVC_SUBMIT, &barrier, sizeof(barrier), NULL, 0, NCCLSVC_LIMIT,
 		    "has 8 tasks pending, the most that one user may have (user_tasks_max)");
 	if (getuid() == 0) {
@@ -410,7 +410,7 @@ static void a_users_tasks_are_limited(void **state)
 	daemon_stop(&d);
 }
 
-/* Another user than the daemon's holds the world, and what it is split into. */
+/* A user other than the daemon's holds the world and the parts split from it. */
 static void splits_the_world(struct client *me)
 {
 	struct raw r;
@@ -426,10 +426,10 @@ static void splits_the_world(struct client *me)
 	const struct svc_split split = {.comm = world.join.comm};
 	raw_call(&r, SVC_SPLIT, &split, sizeof(split), NULL, 0, &part);
 	CHECK_EQ(part.header.result, NCCLSVC_OK);
-	const struct svc_split again = {.comm = part.join.comm}; /* of a part */
+	const struct svc_split again = {.comm = part.join.comm}; /* splits a part */
 	raw_call(&r, SVC_SPLIT, &again, sizeof(again), NULL, 0, &part);
 	CHECK_EQ(part.header.result, NCCLSVC_OK);
-	/* The world counts for who holds it, too. */
+	/* The world counts toward its holder's limit, too. */
 	raw_refused(&r, SVC_SPLIT, &split, sizeof(split), NULL, 0, NCCLSVC_LIMIT,
 		    "user 65534 has 3 communicators");
 	const struct svc_cancel cancel = {.kind = SVC_CANCEL_COMM, .id = part.join.comm_uid};
@@ -441,7 +441,7 @@ static void splits_the_world(struct client *me)
 	raw_open(&r, me->daemon);
 	do {
 		raw_call(&r, SVC_JOIN, &back, sizeof(back), NULL, 0, &part);
-	} while (part.header.result == NCCLSVC_RANK_TAKEN); /* until the former session has ended */
+	} while (part.header.result == NCCLSVC_RANK_TAKEN); /* until the old session has ended */
 	CHECK_EQ(part.header.result, NCCLSVC_OK);
 	raw_close(&r);
 }
@@ -498,7 +498,7 @@ static void a_users_rings_are_limited(void **state)
 	daemon_stop(&d);
 }
 
-/* ---- Sessions come and go ---- */
+/* ---- Short sessions ---- */
 
 static void come_and_go(const struct daemon *d, int times)
 {
@@ -521,7 +521,7 @@ static void a_thousand_sessions_leave_no_trace(void **state)
 	(void)state;
 	time_limit(240);
 	daemon_start(&d, "--comm-idle-seconds", "0", NULL);
-	/* The flight recorder keeps so many of those that have joined. */
+	/* The flight recorder retains this many sessions that have joined. */
 	come_and_go(&d, 10 * SVC_USER_RECORDINGS);
 	daemon_finishes(&d);
 	long before = daemon_usage(&d).rss_kib;

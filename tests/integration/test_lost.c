@@ -35,7 +35,7 @@ static void through_a_restart(struct client *me)
 	CHECK_RESULT(ncclsvc_barrier(comm, NULL), NCCLSVC_DAEMON_LOST);
 	CHECK_EQ(hear(me), DONE);
 	CHECK_OK(ncclsvc_reattach(s, WAIT_MS));
-	/* The same pointers and handles, and what was in the memory. */
+	/* Pointers and handles stay valid, and the memory keeps its contents. */
 	CHECK_EQ(v[0], 1000 + me->rank);
 	CHECK_EQ(ncclsvc_comm_rank(comm), me->rank);
 	check_usable(s, comm);
@@ -111,13 +111,13 @@ static void drained(struct client *me)
 	say(me, READY);
 	CHECK_EQ(hear(me), GO);
 	if (me->rank == 1) {
-		/* No new sessions, but what others wait for. */
+		/* The daemon accepts no new sessions, but still operations that peers wait for. */
 		CHECK_RESULT(ncclsvc_open(&options, &late), NCCLSVC_DRAINING);
 		CHECK_OK(ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task));
 	}
 	wait_for(s, task, NCCLSVC_OK);
 	CHECK_EQ(v[0], 3);
-	/* Then the daemon goes, and says so. */
+	/* The daemon then exits; the session reports its loss. */
 	CHECK_RESULT(ncclsvc_dispatch(s, WAIT_MS), NCCLSVC_DAEMON_LOST);
 	ncclsvc_close(s);
 }

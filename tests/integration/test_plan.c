@@ -70,7 +70,7 @@ static void any_order(struct client *me)
 		memset(in, 0, GROUPS * N * 4);
 		for (int g = 0; g < GROUPS; g++)
 			fill(out + g * N, d.me * 10000 + g * 1000000 + round);
-		/* All Recvs first, or all Sends: their groups become whole only later. */
+		/* All Recvs first, or all Sends: no group is complete until the second half. */
 		for (int half = 0; half < 2; half++)
 			for (int g = 0; g < GROUPS; g++)
 				CHECK_OK((half + round + d.me) % 2
@@ -141,7 +141,7 @@ static void threads(struct client *me)
 			fill(out + g * N, d.me * 10000 + g * 1000000 + round);
 		for (int i = 0; i < 2; i++)
 			CHECK_EQ(pthread_create(&w[i].thread, NULL, work, &w[i]), 0);
-		/* It waits for what the others have yet to submit. */
+		/* Reset waits for the tasks that other threads have yet to submit. */
 		while (ncclsvc_plan_iterations(d.plan) == (uint64_t)round)
 			CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
 		for (int i = 0; i < 2; i++)
@@ -158,7 +158,7 @@ static void threads_submit_and_wait(void **state)
 	run_clients(3, threads);
 }
 
-/* ---- By socket ---- */
+/* ---- Through the socket ---- */
 
 static void by_socket(struct client *me)
 {
@@ -224,13 +224,13 @@ static void several_alike_in_a_group(void **state)
 	run_clients(2, alike);
 }
 
-/* ---- Nothing ---- */
+/* ---- Empty plans and groups ---- */
 
 static void nothing(struct client *me)
 {
 	struct desk d;
 	int32_t out = me->rank, in = -1;
-	/* No group at all, then only empty ones: every step is over at once. */
+	/* Without groups, or with empty groups only, each step ends at once. */
 	for (int groups = 0; groups < 3; groups += 2) {
 		desk_open(&d, me);
 		for (int g = 0; g < groups; g++) {
@@ -244,7 +244,7 @@ static void nothing(struct client *me)
 		}
 		desk_close(&d);
 	}
-	/* Empty groups around one that is not. */
+	/* Empty groups around a non-empty one. */
 	desk_open(&d, me);
 	for (int g = 0; g < 5; g++) {
 		CHECK_OK(ncclsvc_plan_group_start(d.plan));
@@ -255,7 +255,7 @@ static void nothing(struct client *me)
 		CHECK_OK(ncclsvc_plan_group_end(d.plan));
 	}
 	launch(&d);
-	/* Nothing submitted: nothing to wait for. */
+	/* With nothing submitted, reset has nothing to wait for. */
 	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
 	CHECK_EQ(ncclsvc_plan_iterations(d.plan), 0);
 	for (int i = 0; i < 3; i++) {
@@ -266,7 +266,7 @@ static void nothing(struct client *me)
 		CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
 	}
 	desk_close(&d);
-	/* Terminated after zero rounds, and at every stage before. */
+	/* Terminate after zero rounds, and at every stage before that. */
 	for (int stage = 0; stage < 4; stage++) {
 		desk_open(&d, me);
 		if (stage > 0)
@@ -328,12 +328,12 @@ static void beside(struct client *me)
 	exchange_desk(&d, me);
 	for (int round = 0; round < 20; round++) {
 		CHECK_OK(ncclsvc_plan_submit_recv(d.plan, &in, 1, NCCLSVC_INT32, d.other, NULL));
-		check_usable(d.s, d.comm); /* while one is held */
+		check_usable(d.s, d.comm); /* while one task is held */
 		CHECK_OK(ncclsvc_plan_submit_send_and_wait(d.plan, &out, 1, NCCLSVC_INT32, d.other,
 							   WAIT_MS));
 		CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
 	}
-	/* A planned task never matches one that is not. */
+	/* A planned task never matches an unplanned one. */
 	if (d.me == 0) {
 		CHECK_OK(ncclsvc_plan_submit_recv(d.plan, &in, 1, NCCLSVC_INT32, 1, NULL));
 		CHECK_OK(ncclsvc_plan_submit_send(d.plan, &out, 1, NCCLSVC_INT32, 1, &task));
@@ -344,7 +344,7 @@ static void beside(struct client *me)
 		CHECK_OK(ncclsvc_recv(&in, 1, NCCLSVC_INT32, 0, d.comm, &task));
 		CHECK_RESULT(ncclsvc_wait(d.s, task, WAIT_MS), NCCLSVC_MISMATCH);
 	}
-	/* Rank 0's Recv waits for a Send that will not come. */
+	/* Rank 0's Recv waits for a Send that never comes. */
 	CHECK_RESULT(ncclsvc_plan_terminate(d.plan, WAIT_MS),
 		     d.me ? NCCLSVC_OK : NCCLSVC_CANCELLED);
 	check_usable(d.s, d.comm);

@@ -45,12 +45,12 @@ static void wrong_use(struct client *me)
 	CHECK_OK(ncclsvc_plan_launch(p));
 	CHECK_RESULT(ncclsvc_plan_launch(p), bad);
 	CHECK_SAYS("already");
-	/* A second plan beside it. */
+	/* A second plan on the same communicator. */
 	ncclsvc_plan *second;
 	CHECK_OK(ncclsvc_plan_start(d.comm, &second));
 	CHECK_RESULT(ncclsvc_plan_end(second, WAIT_MS), NCCLSVC_BUSY);
 	CHECK_OK(ncclsvc_plan_terminate(second, WAIT_MS));
-	/* Not planned, not as planned, not in a group, too many, and past the end. */
+	/* Unplanned, different from the plan, outside a group, too many, and past the end. */
 	CHECK_RESULT(ncclsvc_plan_submit_send(p, &v, 1, NCCLSVC_INT32, d.me, NULL), bad);
 	CHECK_SAYS("is not in the plan");
 	CHECK_RESULT(ncclsvc_plan_submit_send(p, &v, 1, NCCLSVC_INT32, d.other, NULL), bad);
@@ -70,7 +70,7 @@ static void wrong_use(struct client *me)
 		CHECK_EQ(in[0], d.other);
 		CHECK_OK(ncclsvc_plan_reset(p, WAIT_MS));
 	}
-	/* The communicator goes before the plan. */
+	/* The communicator is left before the plan ends. */
 	CHECK_OK(ncclsvc_barrier(d.comm, NULL));
 	CHECK_OK(ncclsvc_wait_all(d.s, WAIT_MS));
 	CHECK_OK(ncclsvc_comm_leave(d.comm));
@@ -86,7 +86,7 @@ static void wrong_use_is_an_error_return(void **state)
 	run_clients(2, wrong_use);
 }
 
-/* ---- Timeouts: they say what lacks, and change nothing ---- */
+/* ---- Timeouts: the error names the missing tasks, and the plan is unchanged ---- */
 
 static void timeouts(struct client *me)
 {
@@ -102,7 +102,7 @@ static void timeouts(struct client *me)
 	CHECK_SAYS("has not submitted the Recv");
 	say(me, 1);
 	CHECK_EQ(hear(me), 1);
-	/* One rank whole, the other not. */
+	/* Rank 0's group is complete, rank 1's is not. */
 	if (d.me == 0) {
 		CHECK_RESULT(
 			ncclsvc_plan_submit_recv_and_wait(d.plan, &in, 1, NCCLSVC_INT32, 1, 50),
@@ -119,7 +119,7 @@ static void timeouts(struct client *me)
 	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
 	CHECK_EQ(in, 1);
 	CHECK_EQ(ncclsvc_plan_iterations(d.plan), 1);
-	/* A deadline of the task itself: all learn, and the plan goes on. */
+	/* The task's own deadline expires: all ranks learn of it, and the plan continues. */
 	CHECK_OK(ncclsvc_comm_set_timeout(d.comm, d.me == 0 ? 100 : NCCLSVC_NO_TIMEOUT));
 	CHECK_OK(ncclsvc_plan_submit_send(d.plan, &out, 1, NCCLSVC_INT32, d.other, &send));
 	if (d.me == 0) {
@@ -258,14 +258,14 @@ static void one_leaves(struct client *me)
 		say(me, 1);
 		CHECK_RESULT(ncclsvc_plan_wait(d.plan, recv, WAIT_MS), NCCLSVC_CANCELLED);
 		CHECK_RESULT(ncclsvc_plan_reset(d.plan, WAIT_MS), NCCLSVC_CANCELLED);
-		/* And so is whatever comes later. */
+		/* Later submissions are cancelled, too. */
 		CHECK_OK(ncclsvc_plan_submit_send(d.plan, &out, 1, NCCLSVC_INT32, 1, NULL));
 		CHECK_RESULT(ncclsvc_plan_submit_recv_and_wait(d.plan, &in, 1, NCCLSVC_INT32, 1,
 							       WAIT_MS),
 			     NCCLSVC_CANCELLED);
 		CHECK_RESULT(ncclsvc_plan_terminate(d.plan, WAIT_MS), NCCLSVC_CANCELLED);
 	} else {
-		/* Half a group: held, then cancelled with the plan. */
+		/* Half a group is held, then cancelled with the plan. */
 		CHECK_OK(ncclsvc_plan_submit_send(d.plan, &out, 1, NCCLSVC_INT32, 0, NULL));
 		hear(me);
 		CHECK_OK(ncclsvc_plan_terminate(d.plan, WAIT_MS));

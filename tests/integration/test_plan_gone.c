@@ -96,7 +96,7 @@ static void victim_or_survivor(struct client *me)
 	struct desk d;
 	desk_open(&d, me);
 	iterate(&d, me->rank, d.other);
-	/* A held Send; rank 0 has a complete group beside it, which waits for rank 1. */
+	/* A Send is held. Rank 0 also has a complete group, which waits for rank 1. */
 	ncclsvc_task held, posted = 0;
 	if (me->rank == 0) {
 		submit_send(&d, 1);
@@ -105,12 +105,12 @@ static void victim_or_survivor(struct client *me)
 	held = submit_send(&d, 1);
 	say(me, READY);
 	if (me->rank == 1)
-		hear(me); /* killed here */
+		hear(me); /* the test kills this client here */
 	CHECK_RESULT(ncclsvc_plan_wait(d.plan, held, WAIT_MS), NCCLSVC_PEER_GONE);
 	say(me, now_ns());
 	CHECK_EQ(status_of(d.s, held).rank_a, 1);
 	CHECK_RESULT(ncclsvc_plan_wait(d.plan, posted, WAIT_MS), NCCLSVC_PEER_GONE);
-	/* Its memory is its own again. */
+	/* The rank may reuse the memory of its tasks. */
 	CHECK_RESULT(ncclsvc_plan_reset(d.plan, WAIT_MS), NCCLSVC_STALE_EPOCH);
 	CHECK_RESULT(ncclsvc_plan_submit_recv(d.plan, &d.v[1], 1, NCCLSVC_INT32, 1, NULL),
 		     NCCLSVC_STALE_EPOCH);
@@ -118,7 +118,7 @@ static void victim_or_survivor(struct client *me)
 	CHECK_RESULT(ncclsvc_plan_submit_recv(d.plan, &d.v[1], 1, NCCLSVC_INT32, 1, NULL),
 		     NCCLSVC_STALE_EPOCH);
 	CHECK(strstr(ncclsvc_last_error(), "ncclsvc_plan_reset"));
-	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS)); /* commits it again */
+	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS)); /* Reset commits the plan again. */
 	iterate(&d, 6, 5);
 	CHECK_EQ(ncclsvc_plan_iterations(d.plan), 2);
 	CHECK_OK(ncclsvc_mem_free(d.s, d.v));
@@ -193,7 +193,7 @@ static void held_tasks_fail_when_a_member_leaves(void **state)
 	daemon_stop(&d);
 }
 
-/* ---- A member that has done its part leaves ---- */
+/* ---- A member leaves after it has completed its part ---- */
 
 static void one_is_quicker(struct client *me)
 {
@@ -209,7 +209,7 @@ static void one_is_quicker(struct client *me)
 		submit_recv(&d, 1 + g);
 		submit_send(&d, 5);
 	}
-	/* Until this rank knows that rank 1 has left. */
+	/* Waits until this rank learns that rank 1 has left. */
 	ncclsvc_result r = ncclsvc_recv(&d.v[3], 1, NCCLSVC_INT32, 1, d.comm, &task);
 	if (!r)
 		r = ncclsvc_wait(d.s, task, WAIT_MS);
@@ -256,7 +256,7 @@ static void cancelled(struct client *me)
 	submit_send(&d, 5 + me->rank);
 	CHECK_RESULT(ncclsvc_plan_reset(d.plan, WAIT_MS),
 		     me->rank ? NCCLSVC_CANCELLED : NCCLSVC_OK);
-	if (me->rank == 0) /* the rest of the group went on */
+	if (me->rank == 0) /* the rest of the group has completed */
 		CHECK_EQ(d.v[1], 6);
 	CHECK_EQ(d.v[2], 6 - me->rank);
 	iterate(&d, me->rank, d.other);
@@ -284,7 +284,7 @@ static void held_tasks_can_be_cancelled(void **state)
 	daemon_stop(&d);
 }
 
-/* ---- The daemon goes ---- */
+/* ---- The daemon is lost ---- */
 
 static void through_a_restart(struct client *me)
 {
@@ -326,7 +326,8 @@ static void inspected(struct client *me)
 	struct desk d;
 	desk_open(&d, me);
 	iterate(&d, me->rank, d.other);
-	/* Rank 0: group 0 whole, and the Recv of group 1. Rank 1: the Send of group 0. */
+	/* Rank 0: group 0 is complete, and so is the Recv of group 1. Rank 1: the Send of group
+	 * 0. */
 	submit_send(&d, 1);
 	if (me->rank == 0) {
 		submit_recv(&d, 1);
@@ -361,7 +362,7 @@ static void check_plan(const ncclsvc_plan_info *i, int rank, uint32_t running, u
 	CHECK(i->pid > 0 && i->plan > 0 && i->comm > 0 && i->session > 0);
 }
 
-/* The program, from outside. */
+/* Runs the ctl program in a separate process. */
 static void ctl(const struct daemon *d, char *const *words, int code, const char *const *says)
 {
 	char out[8192];

@@ -8,7 +8,7 @@
 
 enum { RANKS = 4, PLANS = 60, PAIRS_MAX = 24, THREADS = 3, ROUNDS = 4, WORDS = 17 };
 
-/* The same on all ranks. */
+/* Identical on all ranks. */
 struct pair {
 	int from, to;
 };
@@ -58,8 +58,8 @@ static void add_place(struct rank *r, bool sends, int peer, int pair)
 	p->pair = pair;
 }
 
-/* This rank's places in the order of pairs, with which every plan works; some are swapped, with
- * which some plans do not. */
+/* Lists this rank's places in the order of the pairs, which always forms a valid plan, then
+ * swaps some of them, which may not. */
 static void make_places(struct rank *r, uint64_t *random)
 {
 	r->n = 0;
@@ -97,7 +97,7 @@ static ncclsvc_result commit(struct rank *r, uint64_t seed)
 	return ncclsvc_plan_end(r->d.plan, WAIT_MS);
 }
 
-/* A free place without an equal one before it. NULL: all are taken. */
+/* Picks a free place that has no equal free place before it. NULL: all are taken. */
 static struct place *pick(struct rank *r)
 {
 	int begin = (int)(draw(&r->random) % (uint32_t)r->n), i = 0;
@@ -113,7 +113,7 @@ static struct place *pick(struct rank *r)
 	return &r->places[i];
 }
 
-/* Taking a place and submitting it is one step, so that equal ones go in order. */
+/* Takes a place and submits it in one step, so that equal places are submitted in order. */
 static void *submit_some(void *arg)
 {
 	struct rank *r = arg;

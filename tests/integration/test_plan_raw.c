@@ -25,7 +25,7 @@ static void refused(struct raw *r, const struct svc_plan_commit *m,
 	close(fd);
 }
 
-/* Messages to itself: Send and Recv in one group, twice. */
+/* A rank's messages to itself: Send and Recv in one group, twice. */
 static const struct svc_plan_task good[TASKS] = {
 	{.group = 0, .op = NCCLSVC_SEND, .count = SVC_PLAN_ANY},
 	{.group = 0, .op = NCCLSVC_RECV, .count = SVC_PLAN_ANY},
@@ -93,7 +93,7 @@ static void bad_commits(struct raw *r, struct svc_plan_commit m)
 	refused(r, &m, t, bad, "task 3 is a list to or from its own rank");
 	t[3] = (struct svc_plan_task){.group = 1, .op = NCCLSVC_RECV, .count = SVC_PLAN_ANY};
 	refused(r, &m, t, NCCLSVC_MISMATCH, "has no");
-	/* Anything that is not a memfd. */
+	/* Files that are not memfds. */
 	int fd = open("/dev/zero", O_RDWR | O_CLOEXEC), pipes[2];
 	CHECK_EQ(pipe(pipes), 0);
 	raw_refused(r, SVC_PLAN_COMMIT, &m, sizeof(m), &fd, 1, bad, "");
@@ -137,13 +137,13 @@ static void bad_records(struct raw *r, const struct svc_join_reply *comm, uint32
 		ncclsvc_status st = raw_ring_wait(r, raw_ring_submit(r, record));
 		if (st.result != (int)bad_tasks[i].result)
 			check_failed(__FILE__, __LINE__, "%s: %d", bad_tasks[i].what, st.result);
-		if (record.flags & SVC_TASK_MORE) { /* the group's end */
+		if (record.flags & SVC_TASK_MORE) { /* the record that ends the group */
 			record.flags = 0;
 			record.plan = 0;
 			CHECK_EQ(raw_ring_wait(r, raw_ring_submit(r, record)).result, ARGUMENT);
 		}
 	}
-	/* Behind the first record of a group, and behind one that was refused. */
+	/* After the first record of a group, and after a refused record. */
 	for (unsigned op = NCCLSVC_BARRIER; op < NCCLSVC_BARRIER + 2; op++) {
 		struct svc_record open = {.comm = comm->comm,
 					  .epoch = comm->epoch,
@@ -201,12 +201,12 @@ static void records_that_no_library_sends(void **state)
 	memcpy(&plan, reply.bytes, sizeof(plan));
 	CHECK_EQ(plan.comm, comm.comm);
 	CHECK(plan.plan && plan.uid);
-	/* What is written to the file now comes too late. */
+	/* Writes to the file no longer have an effect. */
 	CHECK_EQ(pwrite(fd, "\377\377\377\377", 4, 0), 4);
 	raw_refused(&r, SVC_PLAN_COMMIT, &m, sizeof(m), &fd, 1, NCCLSVC_BUSY, "terminate");
 	close(fd);
 	bad_records(&r, &comm, plan.plan);
-	/* In reverse, each place twice, and on into the next iteration without a pause. */
+	/* In reverse order, each place twice, and on into the next iteration without a pause. */
 	int32_t *v = region.base;
 	for (int round = 0; round < 3; round++) {
 		v[0] = round;
@@ -219,7 +219,7 @@ static void records_that_no_library_sends(void **state)
 		CHECK_EQ(raw_ring_wait(&r, last).result, 0);
 		CHECK_EQ(v[16], round);
 	}
-	/* Held, and then everything goes. */
+	/* A task is held, then the session closes everything. */
 	uint64_t held = planned(&r, &comm, plan.plan, 0, 0, &region);
 	ncclsvc_session *s = session_open(&d);
 	tasks_reach(s, NCCLSVC_WAITING_GROUP, 1);
@@ -231,7 +231,7 @@ static void records_that_no_library_sends(void **state)
 	raw_refused(&r, SVC_PLAN_DROP, &drop, sizeof(drop), NULL, 0, NCCLSVC_NOT_FOUND, "no plan");
 	held = planned(&r, &comm, plan.plan, 0, 0, &region);
 	CHECK_EQ(raw_ring_wait(&r, held).result, NCCLSVC_NOT_FOUND);
-	/* Plans repeatedly; the quota is returned. */
+	/* Plans repeatedly: the daemon returns the quota each time. */
 	static struct svc_plan_task many[60000];
 	for (size_t i = 0; i < 60000; i++)
 		many[i] = (struct svc_plan_task){.group = (uint32_t)(i / 100),
@@ -251,7 +251,7 @@ static void records_that_no_library_sends(void **state)
 	close(fd);
 	planned(&r, &comm, plan.plan, 0, 0, &region);
 	raw_region_close(&region);
-	raw_close(&r); /* with the plan in force, and a task held */
+	raw_close(&r); /* with the plan in force and a task held */
 	daemon_stop(&d);
 }
 

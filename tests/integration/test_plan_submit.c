@@ -39,7 +39,7 @@ static ncclsvc_result refused(const struct desk *d, const ncclsvc_planned *x)
 	return r;
 }
 
-/* ---- What is refused ---- */
+/* ---- Refusals ---- */
 
 static void bad(struct client *me)
 {
@@ -79,7 +79,7 @@ static void bad(struct client *me)
 	x.peer = d.me;
 	CHECK_RESULT(refused(&d, &x), no);
 	CHECK_SAYS("is not in the plan");
-	/* None of them has taken the place. */
+	/* No refused task has taken the place. */
 	ncclsvc_task task = 0;
 	CHECK_OK(ncclsvc_plan_submit(d.plan, &good, 0, &task));
 	CHECK(task != 0);
@@ -140,7 +140,7 @@ static void a_group_is_named_by_its_index(void **state)
 	run_clients(2, grouped);
 }
 
-/* Groups with many tasks of one kind: what the sentence omits. */
+/* Groups with many tasks of one kind: the message omits some of them. */
 static void many(struct client *me)
 {
 	struct desk d;
@@ -176,7 +176,7 @@ static void alike_tasks_of_a_group_go_in_order(void **state)
 	run_clients(2, many);
 }
 
-/* ---- Buffers that stay as they are ---- */
+/* ---- Buffers that must not change ---- */
 
 static void stable(struct client *me)
 {
@@ -191,7 +191,7 @@ static void stable(struct client *me)
 					    NCCLSVC_PLANNED_WAIT | flags);
 		fill(from, d.me * 100000 + round);
 		CHECK_OK(ncclsvc_plan_submit(d.plan, &x, WAIT_MS, NULL));
-		/* This breaks the promise, to see whether a copy was made. */
+		/* Deliberately changes the buffer, to detect whether a copy was made. */
 		fill(from, d.me * 100000 + 50000 + round);
 		x = task_of(&d, NCCLSVC_RECV, in, N, NCCLSVC_PLAN_FIRST, NCCLSVC_PLANNED_WAIT);
 		CHECK_OK(ncclsvc_plan_submit(d.plan, &x, WAIT_MS, NULL));
@@ -243,7 +243,7 @@ static void labels(struct client *me)
 	CHECK_SAYS("has not submitted the Send \"12345678901234567890123\" to rank");
 	CHECK_OK(submit(&d, NCCLSVC_SEND, &v, 0, 0));
 	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
-	/* The task's own failure: the other task of its group is too late. */
+	/* The task itself fails: the other task of its group is late. */
 	CHECK_OK(ncclsvc_comm_set_timeout(d.comm, 50));
 	CHECK_OK(submit(&d, NCCLSVC_SEND, &v, 0, 0));
 	sleep_ms(100);
@@ -352,7 +352,7 @@ static void too_early(struct client *me)
 		CHECK_SAYS("ncclsvc_plan_submit_recv_and_wait: the plan was not launched");
 		CHECK(now_ns() - then >= (uint64_t)ms * 1000000);
 	}
-	/* They took no place. */
+	/* The failed calls took no place. */
 	CHECK_OK(ncclsvc_plan_launch(d.plan));
 	CHECK_OK(submit(&d, NCCLSVC_SEND, &out, 0, 0));
 	CHECK_OK(submit(&d, NCCLSVC_RECV, &in, 0, NCCLSVC_PLANNED_WAIT));
@@ -367,7 +367,7 @@ static void the_wait_for_the_launch_has_a_deadline(void **state)
 	run_clients(2, too_early);
 }
 
-/* The plan is terminated, or its communicator left, by the thread that should launch it. */
+/* The thread that should launch the plan terminates it, or leaves its communicator. */
 static void never(struct client *me)
 {
 	struct desk d;
@@ -382,7 +382,7 @@ static void never(struct client *me)
 		for (int i = 0; i < 2; i++)
 			wait_until_asleep(&b[i].tid);
 		if (leaves) {
-			CHECK_OK(ncclsvc_barrier(d.comm, NULL)); /* both wait by now */
+			CHECK_OK(ncclsvc_barrier(d.comm, NULL)); /* both threads wait by now */
 			CHECK_OK(ncclsvc_wait_all(d.s, WAIT_MS));
 			CHECK_OK(ncclsvc_comm_leave(d.comm));
 		} else {
@@ -421,7 +421,7 @@ static void orphaned(struct client *me)
 	wait_until_asleep(&b.tid);
 	say(me, READY);
 	if (me->rank == 1)
-		hear(me); /* killed here */
+		hear(me); /* the test kills this client here */
 	end(&b, NCCLSVC_PEER_GONE, "rank 1");
 	CHECK_OK(ncclsvc_plan_terminate(d.plan, WAIT_MS));
 	ncclsvc_close(d.s);
@@ -465,13 +465,13 @@ static void strict(struct client *me)
 		begin(&b[first], &d, first ? NCCLSVC_RECV : NCCLSVC_SEND, first ? in : out, N,
 		      WAIT_MS);
 		sleep_ms(round < 2 ? 50 : 0);
-		/* Neither has returned, and the Send is not copied. */
+		/* Neither call has returned, and the Send has not been copied. */
 		CHECK(!atomic_load(&b[first].returned));
 		fill(out, d.me * 100000 + round);
 		begin(&b[!first], &d, first ? NCCLSVC_SEND : NCCLSVC_RECV, first ? out : in, N,
 		      WAIT_MS);
 		end(&b[0], NCCLSVC_OK, "");
-		CHECK_OK(ncclsvc_plan_test(d.plan, b[0].task)); /* all of the group */
+		CHECK_OK(ncclsvc_plan_test(d.plan, b[0].task)); /* all tasks of the group */
 		end(&b[1], NCCLSVC_OK, "");
 		check(in, d.other * 100000 + round);
 		CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
@@ -497,7 +497,7 @@ static void strict_alone(struct client *me)
 		CHECK_RESULT(ncclsvc_plan_submit(d.plan, &x, 50, &task), NCCLSVC_TIMEOUT);
 		CHECK_SAYS("group 0 of the plan: this rank has not submitted the Recv from rank");
 		CHECK(task != 0);
-		/* It is still there, and continues. */
+		/* The plan still exists and continues. */
 		CHECK_OK(ncclsvc_plan_submit_recv_and_wait(d.plan, &in, 1, NCCLSVC_INT32, d.other,
 							   WAIT_MS));
 		CHECK_EQ(in, 10 + d.other);
@@ -513,7 +513,7 @@ static void a_strict_thread_alone_gets_a_timeout(void **state)
 	run_clients(2, strict_alone);
 }
 
-/* Rank 0 sends one element too many; its Recv is correct. */
+/* Rank 0 sends one element too many; its Recv is valid. */
 static void strict_errors(struct client *me)
 {
 	struct desk d;

@@ -42,7 +42,7 @@ static void reset_end(struct resetting *r, ncclsvc_result expected)
 			     ncclsvc_result_name(r->result), ncclsvc_result_name(expected), r->why);
 }
 
-/* Rank 1 sends a little late, so that all threads of rank 0 wait. */
+/* Rank 1 sends slightly late, so that all threads of rank 0 wait. */
 static void several_reset(struct client *me)
 {
 	struct desk d;
@@ -82,7 +82,7 @@ static void threads_that_reset_see_one_end(void **state)
 	run_clients(2, several_reset);
 }
 
-/* Before everything is submitted, and while submitted tasks wait for the other rank. */
+/* Leaves before all tasks are submitted, and while submitted tasks wait for the other rank. */
 static void leaves(struct client *me)
 {
 	struct desk d;
@@ -91,7 +91,7 @@ static void leaves(struct client *me)
 		exchange_desk(&d, me);
 		int32_t *v = shared(d.s, 8);
 		if (!d.me) {
-			sleep_ms(300); /* meanwhile the other waits */
+			sleep_ms(300); /* the other thread waits meanwhile */
 			CHECK_OK(ncclsvc_plan_terminate(d.plan, WAIT_MS));
 			ncclsvc_close(d.s);
 			continue;

@@ -8,7 +8,7 @@
 
 enum { READY = 1, GO, DONE };
 
-/* Waits for the daemon's end. */
+/* Waits until the daemon has exited. */
 static void lose(struct client *me, ncclsvc_session *s)
 {
 	say(me, READY);
@@ -140,7 +140,7 @@ static void members_that_came_later_are_rejoined_later(void **state)
 
 struct rejoining {
 	ncclsvc_session *session;
-	ncclsvc_comm *comm; /* NULL: all, by a reattach */
+	ncclsvc_comm *comm; /* NULL: a reattach rejoins all communicators */
 	ncclsvc_result result;
 	uint64_t ended;
 };
@@ -154,7 +154,7 @@ static void *rejoins(void *arg)
 	return NULL;
 }
 
-/* Leaves the communicator while a thread waits for its other member. */
+/* Leaves the communicator while a thread waits for its other member to rejoin. */
 static void leave_meanwhile(struct rejoining *r, ncclsvc_comm *comm, ncclsvc_session *watch)
 {
 	pthread_t thread;
@@ -177,7 +177,7 @@ static void one_leaves(struct client *me)
 		ncclsvc_session *watch = session_open(me->daemon);
 		leave_meanwhile(&r, comm, watch);
 		CHECK_RESULT(r.result, NCCLSVC_OK);
-		/* The rank is free before JOIN's deadline: any session may take it. */
+		/* The rank becomes free before the JOIN's deadline: any session may take it. */
 		const uint64_t left = now_ns();
 		members_reach(watch, NCCLSVC_MEMBER_JOINING, 0);
 		CHECK(now_ns() - left < UINT64_C(5000000000));

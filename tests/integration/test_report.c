@@ -8,7 +8,7 @@
 #include "harness.h"
 
 #define RANKS	   4
-#define SETTLED_MS 1500 /* after a failure, what succeeds counts as going on */
+#define SETTLED_MS 1500 /* a success this long after a failure counts as recovery */
 
 enum { READY = 1, GO, DONE };
 
@@ -26,7 +26,7 @@ static void read_log(const struct daemon *d)
 	log_text[n] = '\0';
 }
 
-/* How many lines contain this. */
+/* Returns the number of log lines that contain `what`. */
 static int lines(const struct daemon *d, const char *what)
 {
 	int n = 0;
@@ -57,13 +57,13 @@ static void fails(struct client *me)
 	ncclsvc_comm *comm = comm_join(me, s);
 	int32_t *v = shared(s, 64);
 	ncclsvc_task tasks[3];
-	/* One disagrees repeatedly. */
+	/* One rank repeatedly disagrees. */
 	for (int i = 0; i < 3; i++)
 		CHECK_OK(ncclsvc_all_reduce(v, v, me->rank == 2 ? 2 : 1, NCCLSVC_INT32, NCCLSVC_SUM,
 					    comm, &tasks[i]));
 	for (int i = 0; i < 3; i++)
 		wait_for(s, tasks[i], NCCLSVC_MISMATCH);
-	/* One is late. */
+	/* One rank is late. */
 	if (me->rank == 3)
 		CHECK_EQ(hear(me), GO);
 	CHECK_OK(ncclsvc_comm_set_timeout(comm, 200));
@@ -71,7 +71,7 @@ static void fails(struct client *me)
 	wait_for(s, tasks[0], NCCLSVC_TIMEOUT);
 	CHECK_OK(ncclsvc_comm_set_timeout(comm, -1));
 	say(me, READY);
-	/* One cancels what all wait for. */
+	/* One rank cancels an operation that all wait for. */
 	if (me->rank == 1) {
 		CHECK_EQ(hear(me), GO);
 		uint64_t cancelled;
@@ -83,12 +83,13 @@ static void fails(struct client *me)
 		CHECK_OK(ncclsvc_barrier(comm, &tasks[0]));
 		wait_for(s, tasks[0], NCCLSVC_CANCELLED);
 	}
-	/* They go on: what one does a second later has nothing to do with those failures. */
+	/* The ranks continue: an operation that succeeds a second later is unrelated to those
+	 * failures. */
 	sleep_ms(SETTLED_MS);
 	CHECK_OK(ncclsvc_barrier(comm, &tasks[0]));
 	wait_for(s, tasks[0], NCCLSVC_OK);
 	say(me, READY);
-	/* One dies while the others wait for it. */
+	/* One rank dies while the others wait for it. */
 	CHECK_EQ(hear(me), GO);
 	CHECK_OK(ncclsvc_barrier(comm, &tasks[0]));
 	CHECK_OK(ncclsvc_barrier(comm, &tasks[1]));
@@ -180,7 +181,7 @@ static void normal_events_are_not_failures(void **state)
 
 #define FLOODS 40
 
-/* Fails on one communicator after the other. */
+/* Fails on one communicator after another. */
 static void floods(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);

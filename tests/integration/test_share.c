@@ -9,8 +9,8 @@
 
 enum { OPERATIONS = 200, SMALL = 64 << 10, LARGE = 64 << 20, LARGE_OPERATIONS = 4 };
 
-/* How often the daemon's helper went to sleep, which each operation that wakes it increases by one.
- * The helper is the first thread that the daemon starts. */
+/* Returns how often the daemon's helper, the first thread that it starts, has gone to sleep. Each
+ * operation that wakes the helper adds one. */
 static uint64_t helper_sleeps(const struct daemon *d)
 {
 	char path[64], line[128];
@@ -43,7 +43,7 @@ static void gather(ncclsvc_session *s, ncclsvc_comm *comm, const char *src, char
 	for (int i = 0; i < times; i++) {
 		CHECK_OK(ncclsvc_all_gather(src, dst, bytes, NCCLSVC_INT8, comm, &task));
 		wait_for(s, task, NCCLSVC_OK);
-		sleep_ms(1); /* time for a helper to come, and to sleep again */
+		sleep_ms(1); /* time for a helper to wake and sleep again */
 	}
 }
 

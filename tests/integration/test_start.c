@@ -32,7 +32,7 @@ static void a_socket_path_that_does_not_fit_is_refused(void **state)
 	memset(path + 5, 'x', sizeof(path) - 6);
 	CHECK(refused("--socket", path) != 0);
 	CHECK(strstr(out, "107") || strstr(out, "long"));
-	/* One byte more than fits, and the longest path that fits. */
+	/* A path one byte too long, and the longest valid path. */
 	path[5 + 108 - 5] = '\0';
 	CHECK_EQ(strlen(path), 108);
 	CHECK(refused("--socket", path) != 0);
@@ -90,7 +90,7 @@ static void a_stale_socket_is_replaced(void **state)
 	daemon_stop(&d);
 }
 
-/* Waits until a new client finds a daemon there; returns its pid. */
+/* Waits until a daemon accepts a new client on the socket; returns its pid. */
 static pid_t daemon_that_serves(const struct daemon *d)
 {
 	ncclsvc_daemon_info info;
@@ -150,8 +150,8 @@ static void a_removed_directory_is_served_again(void **state)
 	daemon_stop(&d);
 }
 
-/* Another daemon gets the path of one whose directory was removed only while that one cannot run.
- */
+/* Another daemon can take a daemon's path only if the directory is removed while the first daemon
+ * cannot run. */
 static void a_daemon_whose_path_another_serves_ends(void **state)
 {
 	struct daemon d;
@@ -186,7 +186,7 @@ static void a_file_or_another_program_in_the_way_is_left_alone(void **state)
 	CHECK(S_ISREG(st.st_mode));
 	close(fd);
 	unlink(path);
-	/* A socket of a different program. */
+	/* The socket of an unrelated program. */
 	strcpy(address.sun_path, path);
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	CHECK_EQ(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
@@ -219,7 +219,7 @@ static void sighup_rereads_the_configuration(void **state)
 	for (int i = 0; info.sessions_max != 7 && i < 1000; i++, sleep_ms(5))
 		CHECK_OK(ncclsvc_daemon(s, &info));
 	CHECK_EQ(info.sessions_max, 7);
-	/* A broken file changes nothing. */
+	/* An invalid configuration file has no effect. */
 	CHECK(pwrite(fd, "sessions_max = x\n", 17, 0) == 17);
 	CHECK_EQ(kill(d.pid, SIGHUP), 0);
 	CHECK(daemon_logged(&d, "nothing was changed"));
@@ -254,7 +254,7 @@ static uint64_t switches(pid_t pid)
 {
 	char path[64], line[256];
 	unsigned long n = 0, all = 0;
-	/* Of the main thread and the scheduler's. */
+	/* Counts the main thread and the scheduler thread. */
 	for (int thread = 0; thread < 16; thread++) {
 		snprintf(path, sizeof(path), "/proc/%d/task/%d/status", pid, pid + thread);
 		FILE *f = fopen(path, "re");
@@ -296,7 +296,7 @@ static void an_idle_daemon_sleeps(void **state)
 	daemon_stop(&d);
 }
 
-/* What srun tells a task, and sbatch a script: NULL unsets. */
+/* Sets the variables that srun sets for a task, and sbatch for a script; NULL unsets. */
 static void tell_of_slurm(const char *job_tasks, const char *step_tasks)
 {
 	const char *const names[] = {"SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"};
@@ -320,7 +320,7 @@ static void tasks_of_slurm_that_cannot_connect_are_refused(void **state)
 	CHECK(access("/tmp/ncclsvc-test-slurm", F_OK) < 0);
 	daemon_start(&d, "--cluster-bootstrap", "none", NULL);
 	daemon_stop(&d);
-	/* The only task of its step; and one that a batch script of a larger job starts. */
+	/* The only task of its step; and a daemon that a larger job's batch script starts. */
 	tell_of_slurm("1", "1");
 	daemon_start(&d, NULL);
 	daemon_stop(&d);

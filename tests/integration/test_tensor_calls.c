@@ -33,14 +33,14 @@ static void one_tensor(struct client *me)
 			: ncclsvc_tensor_recv(x.lists, NCCLSVC_TENSOR(row, NCCLSVC_FLOAT32, 2, 3),
 					      0, 9, WAIT_MS));
 	check_row(row, 1);
-	/* A scalar; a list of one is the same. */
+	/* A scalar; it is equivalent to a list of one tensor. */
 	const ncclsvc_tensor t = NCCLSVC_TENSOR(&scalar, NCCLSVC_INT64);
 	CHECK_EQ(t.ndims, 0);
 	ncclsvc_message m = message(&x, NCCLSVC_SHAPES_STATIC, 10, 1, &t);
 	CHECK_OK(sender ? ncclsvc_tensor_send(x.lists, t, 1, 10, WAIT_MS)
 			: ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL));
 	CHECK_EQ(scalar, 77);
-	/* Both sides learn what differs. */
+	/* Both sides learn about the difference. */
 	ncclsvc_tensor other = sender ? NCCLSVC_TENSOR(row, NCCLSVC_FLOAT32, 2, 3)
 				      : NCCLSVC_TENSOR(row, NCCLSVC_FLOAT32, 3, 2);
 	CHECK_RESULT(sender ? ncclsvc_tensor_send(x.lists, other, 1, 1, WAIT_MS)
@@ -66,7 +66,7 @@ static void one_tensor_takes_one_line(void **state)
 	run_pair(one_tensor);
 }
 
-/* The caller's dimensions and list are gone before the request has ended. */
+/* The caller frees its dimensions and list before the request ends. */
 static void gone_dims(struct client *me)
 {
 	struct side x = side_open(me);
@@ -147,7 +147,7 @@ static void in_one_piece(struct client *me)
 	check_row(t[2].data, 20);
 	CHECK_EQ(ncclsvc_tensors_copied(x.lists), 0);
 	CHECK_OK(ncclsvc_mem_free(x.s, memory));
-	/* Nothing to allocate; and invalid lists. */
+	/* An empty allocation, and invalid lists. */
 	CHECK_OK(ncclsvc_tensors_allocate(x.lists, &t[1], 1, &memory));
 	CHECK(!memory && !t[1].data);
 	CHECK_OK(ncclsvc_tensors_allocate(x.lists, NULL, 0, &memory));
@@ -195,7 +195,7 @@ static ncclsvc_result take(ncclsvc_tensor *t, size_t n, void *arg)
 		return ncclsvc_tensors_allocate(in->lists, NULL, 1, &in->memory);
 	case SAYS_NOTHING:
 		return NCCLSVC_UNSUPPORTED;
-	case LIES: /* another side's DAEMON_LOST does not apply to the sender */
+	case LIES: /* a DAEMON_LOST from the peer does not concern the sender */
 		return ncclsvc_set_error(NCCLSVC_DAEMON_LOST, "the cache's daemon is lost");
 	}
 	ncclsvc_result r = ncclsvc_tensors_allocate(in->lists, t, n, &in->memory);
@@ -205,7 +205,7 @@ static ncclsvc_result take(ncclsvc_tensor *t, size_t n, void *arg)
 
 static const struct {
 	ncclsvc_result result;
-	const char *text; /* the receiver's */
+	const char *text; /* for the receiver */
 } told[HOWS] = {
 	[SAYS_WHY] = {NCCLSVC_LIMIT, "callback failed: cache 7 is full"},
 	[SAYS_TOO_MUCH] = {NCCLSVC_LIMIT, "callback failed: xxxx"},

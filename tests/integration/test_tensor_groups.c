@@ -12,7 +12,7 @@
 
 enum { READY = 1, GO };
 
-/* ---- Lists whose tensors are apart, in plain memory ---- */
+/* ---- Lists of scattered tensors in plain memory ---- */
 
 struct lot {
 	size_t n;
@@ -142,9 +142,9 @@ static void gather_and_scatter_by_owner(void **state)
 	run_ranks(3, every_type);
 }
 
-/* ---- Views that fit ---- */
+/* ---- Views that match the ranks' shares ---- */
 
-/* Views of the tensors, in the tensors' memory. Returns how many. */
+/* Creates views of the tensors, in the tensors' own memory. Returns how many. */
 static size_t fit(const struct lot *l, int nranks, ncclsvc_view *views, ncclsvc_tensor *list)
 {
 	uint64_t sizes[LIST_MAX];
@@ -160,8 +160,8 @@ static size_t fit(const struct lot *l, int nranks, ncclsvc_view *views, ncclsvc_
 	return n;
 }
 
-/* After an AllGather, all elements are their owner's. After a ReduceScatter, a rank's own elements
- * are the sum, and the others its own input. */
+/* After an AllGather, each element has its owner's value. After a ReduceScatter, a rank's own
+ * elements are the sum; the others still hold its input. */
 static void check_views(const struct lot *l, const ncclsvc_view *views, size_t n,
 			const struct client *me, bool reduced)
 {
@@ -216,7 +216,7 @@ static void views_make_a_list_fit(void **state)
 
 static const int64_t range_sizes[] = {20, 7, 100};
 
-/* Elements 10 to 30, 200 to 207 and 600 to 700 of a buffer; no other is read or written. */
+/* Elements 10 to 30, 200 to 207 and 600 to 700 of a buffer; the operation touches no others. */
 static bool within(size_t i)
 {
 	return (i >= 10 && i < 30) || (i >= 200 && i < 207) || i >= 600;
@@ -268,7 +268,7 @@ static void every_range(struct client *me)
 	for (unsigned type = NCCLSVC_INT8; type <= NCCLSVC_BFLOAT16; type++)
 		for (int variant = 0; variant < 4; variant++)
 			reduce_range(&x, (ncclsvc_type)type, variant & 1, variant & 2);
-	/* One that is a single tensor, and one of nothing. */
+	/* A list of one tensor, and an empty list. */
 	int32_t v = 1;
 	ncclsvc_tensor t = {&v, NCCLSVC_INT32, 0, NULL};
 	CHECK_OK(ncclsvc_tensors_all_reduce(x.lists, &t, NULL, 1, NCCLSVC_SUM, WAIT_MS, NULL));
@@ -286,7 +286,7 @@ static void all_reduce_leaves_the_gaps_alone(void **state)
 	run_ranks(3, every_range);
 }
 
-/* n tensors of ten int32 at those places, each with i + rank + 1 in every element. */
+/* Reduces n tensors of ten int32 at those places. Each element starts as i + rank + 1. */
 static void reduce_tens(struct side *x, void *const *places, size_t n)
 {
 	static const int64_t ten = 10;
@@ -310,17 +310,17 @@ static void apart(struct client *me)
 	struct side x = side_open(me);
 	const size_t page = 4096;
 	void *places[4];
-	/* Heap blocks with the allocator's words in between. */
+	/* Heap blocks, with the allocator's headers in between. */
 	for (int i = 0; i < 3; i++) {
 		places[i] = malloc(40);
 		CHECK(places[i]);
 	}
 	reduce_tens(&x, places, 3);
-	/* Not in the order of their addresses. */
+	/* Not in address order. */
 	reduce_tens(&x, (void *[]){places[2], places[0], places[1]}, 3);
 	for (int i = 0; i < 3; i++)
 		free(places[i]);
-	/* A hole between two mappings. */
+	/* An unmapped hole between two mappings. */
 	char *pages =
 		mmap(NULL, 3 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(pages != MAP_FAILED);
@@ -328,7 +328,7 @@ static void apart(struct client *me)
 	reduce_tens(&x, (void *[]){pages + page - 40, pages + 2 * page}, 2);
 	CHECK_EQ(munmap(pages, page), 0);
 	CHECK_EQ(munmap(pages + 2 * page, page), 0);
-	/* Two pieces of the session's memory, and one of the heap. */
+	/* Two pieces of the session's memory, and one heap block. */
 	places[0] = shared(x.s, page);
 	places[1] = malloc(40);
 	places[2] = shared(x.s, page);
@@ -353,7 +353,7 @@ static void in_a_row(struct client *me)
 	/* The layout may differ between ranks. */
 	reduce_tens(&x, (void *[]){memory, memory + (me->rank ? 400 : 40)}, 2);
 	CHECK_EQ(ncclsvc_tensors_copied(x.lists), me->rank ? 160 : 0);
-	/* One tensor over everything includes what is in between. */
+	/* One tensor over the whole buffer includes the gaps. */
 	const int64_t all = 1024;
 	ncclsvc_tensor t = {memory, NCCLSVC_INT32, 1, &all};
 	memset(memory, 0, 4096);
@@ -383,7 +383,7 @@ static void refused_alike(struct client *me)
 	struct lot l;
 	lot_make(&l, NCCLSVC_FLOAT32, across, 5);
 	lot_fill(&l, me->rank, NCCLSVC_SUM);
-	/* On every rank, by every rank. */
+	/* An error on every rank in turn. */
 	for (int i = 0; i < 3; i++) {
 		CHECK_RESULT(i == 1 ? ncclsvc_tensors_reduce_scatter(x.lists, l.tensors, NULL, 5,
 								     NCCLSVC_SUM, WAIT_MS, NULL)
@@ -407,7 +407,7 @@ static void a_tensor_across_a_border_is_refused_by_all(void **state)
 	run_ranks(2, refused_alike);
 }
 
-/* Rank 1's list has an error; the others are notified. */
+/* Rank 1's list is invalid; the other ranks are notified. */
 static ncclsvc_result bad_call(struct side *x, int what, struct lot *l, ncclsvc_tensor *t)
 {
 	const bool bad = x->me->rank == 1;
@@ -501,7 +501,7 @@ static void disagreeing(struct client *me)
 	const bool odd = me->rank == 1;
 	int64_t other[COUNTS];
 	memcpy(other, counts, sizeof(other));
-	other[1]--; /* the total stays: */
+	other[1]--; /* the total is unchanged: */
 	other[2]++;
 	lot_make(&l, NCCLSVC_FLOAT32, odd ? other : counts, COUNTS);
 	CHECK_RESULT(ncclsvc_tensors_all_gather(x.lists, l.tensors, NULL, COUNTS, WAIT_MS, NULL),
@@ -523,7 +523,7 @@ static void disagreeing(struct client *me)
 		     NCCLSVC_MISMATCH);
 	says("reduction differs");
 	check_all_in_step(&x);
-	/* A plain AllGather of equal size is none of a list. */
+	/* A plain AllGather of equal size does not match a list's. */
 	uint64_t sizes[COUNTS];
 	for (size_t i = 0; i < COUNTS; i++)
 		sizes[i] = (uint64_t)counts[i];
@@ -553,7 +553,7 @@ static void lists_that_differ_move_nothing(void **state)
 	run_ranks(3, disagreeing);
 }
 
-/* ---- Without waiting, and without the others ---- */
+/* ---- Non-blocking calls, and absent peers ---- */
 
 static void under_way(struct client *me)
 {
@@ -650,7 +650,7 @@ static void in_groups(struct client *me)
 		     NCCLSVC_RANK_TAKEN);
 	CHECK(strstr(ncclsvc_last_error(), "this rank already has lists"));
 	CHECK_OK(ncclsvc_tensors_close(lists));
-	check_usable(s, ncclsvc_world_host_comm(w)); /* nobody leaves before all are done */
+	check_usable(s, ncclsvc_world_host_comm(w)); /* no rank leaves before all have finished */
 	ncclsvc_world_free(w);
 	ncclsvc_close(s);
 }

@@ -73,14 +73,14 @@ static void zero_copy(struct client *me)
 			      {memory + 256, NCCLSVC_INT8, 1, part},
 			      {memory + 512, NCCLSVC_INT32, 0, NULL}};
 	memset(memory, sender ? 0x11 : 0x22, 4096);
-	/* Two without gaps: no copies. */
+	/* Two adjacent tensors: no copies. */
 	ncclsvc_message m = message(&x, NCCLSVC_SHAPES_STATIC, 1, 2, t);
 	CHECK_OK(sender ? ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL)
 			: ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL));
 	CHECK_EQ(ncclsvc_tensors_copied(x.lists), 0);
 	CHECK_EQ(memory[265], 0x11);
 	CHECK_EQ(memory[266], sender ? 0x11 : 0x22);
-	/* With a gap, which the receiver keeps, */
+	/* With a gap, the receiver keeps the gap's contents, */
 	memset(memory, sender ? 0x33 : 0x44, 4096);
 	m.n = 3;
 	CHECK_OK(sender ? ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL)
@@ -90,7 +90,7 @@ static void zero_copy(struct client *me)
 	CHECK_EQ(memory[266], sender ? 0x33 : 0x44);
 	CHECK_EQ(memory[515], 0x33);
 	CHECK_EQ(memory[516], sender ? 0x33 : 0x44);
-	/* unless it says that the gap may be overwritten. */
+	/* unless the receiver allows the gap to be overwritten. */
 	m.flags = NCCLSVC_MESSAGE_ONE_BUFFER;
 	CHECK_OK(sender ? ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL)
 			: ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL));
@@ -141,7 +141,8 @@ static void no_leak(struct client *me)
 	const int64_t large[] = {2048}, small[] = {3};
 	char *plain = malloc(4096), *one = shared(x.s, 4096);
 	memset(plain, 0x5c, 4096);
-	/* Two tensors that do not form a buffer, and fill the library's; then smaller ones. */
+	/* Two tensors that do not form one buffer and fill the library's buffer; then smaller
+	 * tensors. */
 	ncclsvc_tensor t[] = {{plain + 2048, NCCLSVC_INT8, 1, large},
 			      {plain, NCCLSVC_INT8, 1, large}};
 	for (int round = 0; round < 2; round++) {
@@ -172,7 +173,7 @@ static void gaps_carry_nothing_of_former_lists(void **state)
 	run_pair(no_leak);
 }
 
-/* What a profiler sees, in order. */
+/* The trace that a profiler records, in order. */
 static void profiled(struct client *me)
 {
 	static const char *const phases[2] = {
@@ -211,7 +212,7 @@ static void shapes_ahead(struct client *me)
 {
 	struct side x = side_open(me);
 	struct got got = {0};
-	/* From nothing to more than fits into the first message. */
+	/* From an empty list to more tensors than the first message can announce. */
 	static const size_t sizes[] = {0, 1, 3, 31, 60, 61, 200};
 	for (unsigned round = 0; round < sizeof(sizes) / sizeof(sizes[0]); round++) {
 		const size_t n = sizes[round];
@@ -259,7 +260,7 @@ static void lists_with_their_shapes_ahead(void **state)
 	run_pair(shapes_ahead);
 }
 
-/* ---- Two elements to a byte ---- */
+/* ---- Two elements per byte ---- */
 
 static void packed(struct client *me)
 {
@@ -285,7 +286,7 @@ static void packed(struct client *me)
 			CHECK(!memcmp(got.tensors[0].data, memory, 5));
 		}
 		got_free(&got);
-		/* The same number of bytes, but not such elements. */
+		/* The same number of bytes, but a different type. */
 		ncclsvc_tensor plain = {memory, NCCLSVC_UINT8, 1, bytes};
 		CHECK_RESULT(sender ? ncclsvc_tensor_send(x.lists, t, 1, 7, WAIT_MS)
 				    : ncclsvc_tensor_recv(x.lists, plain, 0, 7, WAIT_MS),
@@ -305,7 +306,7 @@ static void lists_of_packed_types(void **state)
 	run_pair(packed);
 }
 
-/* ---- Without waiting ---- */
+/* ---- Non-blocking calls ---- */
 
 static void not_waiting(struct client *me)
 {
@@ -316,7 +317,7 @@ static void not_waiting(struct client *me)
 	bool sender = me->rank == 0;
 	struct got got = {0};
 	size_t n = 0;
-	/* Many at once, which end in order. */
+	/* Many requests at once, which end in order. */
 	for (unsigned i = 0; i < ROUNDS; i++) {
 		n = some_list(t[i]);
 		memory_of(t[i], n, sender ? i + 1 : 0);
@@ -331,10 +332,10 @@ static void not_waiting(struct client *me)
 		CHECK_OK(ncclsvc_request_test(r[i]));
 		check_list(t[i], n, i + 1);
 		memory_free(t[i], n);
-		if (i != 3) /* close frees what is forgotten */
+		if (i != 3) /* ncclsvc_close frees the remaining request */
 			CHECK_OK(ncclsvc_request_free(r[i]));
 	}
-	/* The receiver comes first, and has to wait. */
+	/* The receiver starts first and has to wait. */
 	n = some_list(t[0]);
 	if (sender) {
 		CHECK_EQ(hear(me), GO);
@@ -355,7 +356,7 @@ static void not_waiting(struct client *me)
 		CHECK_RESULT(ncclsvc_request_wait(r[0], 30), NCCLSVC_TIMEOUT);
 		CHECK_RESULT(ncclsvc_request_free(r[0]), NCCLSVC_BUSY);
 		CHECK_RESULT(ncclsvc_tensors_close(x.lists), NCCLSVC_BUSY);
-		/* A later one is held back, and waiting for it drives the first. */
+		/* A later request is held back; waiting for it also advances the first. */
 		memory_of(t[1], some_list(t[1]), 0);
 		ncclsvc_message after = message(&x, NCCLSVC_SHAPES_STATIC, 5, n, t[1]);
 		CHECK_OK(ncclsvc_tensors_irecv(x.lists, &after, &r[1]));

@@ -155,7 +155,7 @@ static void another_number_of_tensors(void **state)
 	run_pair(of_other_lengths);
 }
 
-/* Only one of many tensors differs, or their number does. */
+/* Only one of many tensors differs, or only their number does. */
 static void of_long_lists(struct client *me)
 {
 	enum { LONG = 1000 };
@@ -192,7 +192,8 @@ static void the_first_tensor_that_differs_is_named(void **state)
 
 /* ---- Refusals ---- */
 
-/* Checks who refused: this rank, whose process the test knows; -1: this side itself. */
+/* Checks which side refused. rank: the refusing rank, whose process the test knows; -1: this
+ * side. */
 static void check_refusal(int rank, ncclsvc_refusal why)
 {
 	ncclsvc_status st;
@@ -298,7 +299,7 @@ static void alone(struct client *me)
 	m.remote_rank = 2;
 	CHECK_RESULT(ncclsvc_tensors_irecv(x.lists, &m, &r), NCCLSVC_INVALID_ARGUMENT);
 	says("remote_rank is 2");
-	/* All 64 bits count. */
+	/* All 64 bits of the rank are checked. */
 	const int64_t far[] = {-1, (INT64_C(1) << 32) + x.peer, INT64_MIN + x.peer, INT64_MAX};
 	for (size_t i = 0; i < sizeof(far) / sizeof(far[0]); i++) {
 		m.remote_rank = far[i];
@@ -331,12 +332,12 @@ static void alone(struct client *me)
 	CHECK_OK(ncclsvc_tensors_rejoin(x.lists, WAIT_MS));
 	CHECK_OK(ncclsvc_tensors_close(NULL));
 	CHECK_OK(ncclsvc_request_free(NULL));
-	/* None of these took a turn. */
+	/* None of the refused calls took a turn. */
 	check_in_step(&x, 9);
 	side_close(&x);
 }
 
-/* Every list function is called within allocate, which then succeeds. */
+/* Calls every list function from within allocate, which then succeeds. */
 struct nesting {
 	struct side *x;
 	ncclsvc_request *other;
@@ -415,7 +416,7 @@ static void calls_without_a_peer_are_refused_here(void **state)
 
 enum { PENDING = 7, HELD = 1, FREE };
 
-/* Rank 0's first list is not admitted, and the next one is not taken for it. */
+/* The daemon does not admit rank 0's first list, and must not mistake the next list for it. */
 static void short_of_room(struct client *me)
 {
 	struct side x = side_open(me);

@@ -8,7 +8,7 @@
 
 enum { READY = 1, GO };
 
-/* ---- Peers that do not come ---- */
+/* ---- Absent peers ---- */
 
 static void late(struct client *me)
 {
@@ -24,7 +24,7 @@ static void late(struct client *me)
 		m.arg = &got;
 		if (sender)
 			CHECK_EQ(hear(me), GO);
-		/* The communicator's own timeout applies to everything of a list. */
+		/* The communicator's own timeout applies to every message of a list. */
 		CHECK_OK(ncclsvc_comm_set_timeout(x.comm, sender ? WAIT_MS : 50));
 		CHECK_RESULT(sender ? ncclsvc_tensors_send(x.lists, &m, NCCLSVC_NO_TIMEOUT, NULL)
 				    : ncclsvc_tensors_recv(x.lists, &m, NCCLSVC_NO_TIMEOUT, NULL),
@@ -65,7 +65,7 @@ static void left_behind(struct client *me)
 	struct got got = {0};
 	say(me, READY);
 	if (me->rank == 0) {
-		CHECK_EQ(hear(me), GO); /* the new one; the first is killed here */
+		CHECK_EQ(hear(me), GO); /* the replacement; the test kills the first client here */
 	} else {
 		ncclsvc_message m = message(&x, NCCLSVC_SHAPES_AHEAD, 1, n, t);
 		m.allocate = allocate;
@@ -136,7 +136,7 @@ static void lists_outlive_the_daemon(void **state)
 	daemon_stop(&d);
 }
 
-/* ---- Peers that are not a list, or lie ---- */
+/* ---- Peers that do not send lists, or lie ---- */
 
 static void plain_peer(struct client *me)
 {
@@ -147,7 +147,8 @@ static void plain_peer(struct client *me)
 	ncclsvc_tensor t = {data, NCCLSVC_FLOAT32, 1, &dim};
 	ncclsvc_message m = message(&x, NCCLSVC_SHAPES_STATIC, 1, 1, &t);
 	if (me->rank == 0) {
-		/* Its data has matched the plain Recv, and its announcement nothing. */
+		/* The plain Recv has matched the list's data; nothing has matched its
+		 * announcement. */
 		CHECK_RESULT(ncclsvc_tensors_send(x.lists, &m, 300, NULL), NCCLSVC_TIMEOUT);
 		says("lists on ");
 		says("rank 1");
@@ -159,7 +160,7 @@ static void plain_peer(struct client *me)
 		CHECK_OK(ncclsvc_recv(data, 16, NCCLSVC_UINT8, 0, x.comm, &task));
 		wait_for(x.s, task, NCCLSVC_MISMATCH);
 		CHECK(data[0] == 7);
-		/* A list in turn, as the peer's plain Send is. */
+		/* This rank's list meets the peer's plain Send. */
 		CHECK_EQ(hear(me), GO);
 		CHECK_RESULT(ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL), NCCLSVC_TIMEOUT);
 	}
@@ -180,7 +181,7 @@ static void a_list_does_not_match_a_plain_recv(void **state)
 	daemon_stop(&d);
 }
 
-/* The k-th list of rank 0, which uses the protocol by hand, announces what no library would. */
+/* Rank 0 speaks the protocol by hand. Its k-th list announces values that no library would send. */
 #define LIES	4
 #define TENSORS UINT64_C(0x3173726f736e6574)
 static const uint64_t lies[LIES][8] = {
@@ -195,7 +196,7 @@ static const ncclsvc_result lie_results[LIES] = {NCCLSVC_PROTOCOL, NCCLSVC_MISMA
 static void receive_lies(struct client *me)
 {
 	if (me->rank == 0)
-		return; /* the test itself is this rank */
+		return; /* the test itself acts as this rank */
 	struct side x = side_open(me);
 	for (int i = 0; i < LIES; i++) {
 		struct got got = {0};
@@ -222,7 +223,7 @@ static struct svc_join_reply joined(struct raw *r, const ncclsvc_unique_id *id)
 	return reply.join;
 }
 
-/* The id of the second communicator, which the other rank joins. */
+/* Returns the id of the second communicator, which the other rank joins. */
 static ncclsvc_unique_id id_beside(struct daemon *d, const ncclsvc_unique_id *id)
 {
 	ncclsvc_session *s = session_open(d);

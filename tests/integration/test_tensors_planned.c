@@ -227,7 +227,7 @@ static void a_planned_pipeline_needs_no_thread(void **state)
 	run_ranks(STAGES, stage);
 }
 
-/* ---- What does not match ---- */
+/* ---- Mismatches ---- */
 
 struct clash {
 	ncclsvc_shapes shapes[2];
@@ -308,7 +308,7 @@ static void bad_planning(ncclsvc_plan *p, int peer)
 	CHECK_RESULT(ncclsvc_plan_tensors_recv(p, A, 0, &t, 1, peer), NCCLSVC_INVALID_ARGUMENT);
 }
 
-/* ---- Lists without a place ---- */
+/* ---- Lists without a place in the plan ---- */
 
 static void misplaced(struct client *me)
 {
@@ -329,7 +329,7 @@ static void misplaced(struct client *me)
 	CHECK_RESULT(submit(&d, &l[0]), NCCLSVC_INVALID_ARGUMENT);
 	says("not been launched");
 	launch(&d);
-	/* None of these takes a place. */
+	/* No refused list takes a place. */
 	letter_make(&other, send, d.x.peer, S, 3, 3, 1);
 	letter_fill(&other);
 	CHECK_RESULT(submit(&d, &other), NCCLSVC_INVALID_ARGUMENT);
@@ -365,7 +365,7 @@ static void misplaced(struct client *me)
 	CHECK_OK(ncclsvc_timeline_set(d.x.s, timeline, 1));
 	CHECK_RESULT(submit(&d, &l[0]), NCCLSVC_UNSUPPORTED);
 	CHECK_OK(ncclsvc_timeline_set(d.x.s, NULL, 0));
-	/* Each kind has its own place, and no more than that. */
+	/* Each kind of list has its own place, and only one. */
 	CHECK_OK(submit(&d, &l[0]));
 	CHECK_RESULT(send ? ncclsvc_plan_submit_send(d.plan, &byte, 1, NCCLSVC_INT8, 0, NULL)
 			  : ncclsvc_plan_submit_recv(d.plan, &byte, 1, NCCLSVC_INT8, 1, NULL),
@@ -397,10 +397,10 @@ static void lists_have_places_of_their_own(void **state)
 	run_pair(misplaced);
 }
 
-/* ---- Beside lists outside plans ---- */
+/* ---- Planned and unplanned lists together ---- */
 
-/* The ranks submit a planned and a plain list in different orders, and also what follows would not
- * match. */
+/* The ranks submit a planned and a plain list in different orders; the messages that follow
+ * would not match either. */
 static void beside_plain_of(struct client *me, ncclsvc_shapes shapes)
 {
 	struct desk d = desk_open(me);
@@ -439,7 +439,7 @@ static void plain_lists_keep_the_order(void **state)
 	run_pair(beside_static);
 }
 
-/* ---- Refused when its shapes are known ---- */
+/* ---- Refusals once the shapes are known ---- */
 
 static void refusing(struct client *me)
 {
@@ -523,7 +523,7 @@ static void bereaved(struct client *me)
 	iterate(&d, 1);
 	if (me->rank == 1) {
 		say(me, READY);
-		hear(me); /* killed here */
+		hear(me); /* the test kills this client here */
 		return;
 	}
 	submit_part(&d, &l[0], true, 1, A, 1, 3, 5);
@@ -556,7 +556,8 @@ static void a_peer_that_dies(void **state)
 	daemon_stop(&d);
 }
 
-/* The daemon lists which tasks are lists with their shapes ahead: the first of each rank. */
+/* Checks that the daemon lists the tasks whose list sends its shapes ahead: the first of each
+ * rank. */
 static void check_ahead(const struct desk *d)
 {
 	ncclsvc_plan_task_info *tasks;
@@ -567,7 +568,7 @@ static void check_ahead(const struct desk *d)
 	ncclsvc_list_free(tasks);
 }
 
-/* A list whose shapes are late was submitted, so this rank does not miss it. */
+/* A submitted list whose shapes are late does not count as missing on this rank. */
 static void late_shapes(struct client *me)
 {
 	struct desk d = desk_open(me);
@@ -613,7 +614,7 @@ static void a_list_without_its_shapes_is_not_blamed(void **state)
 	daemon_stop(&d);
 }
 
-/* Its epoch ends while it waits for the rest of its group. */
+/* The list's epoch ends while the list waits for the rest of its group. */
 static void left_over(struct client *me)
 {
 	struct desk d = desk_open(me);
@@ -629,7 +630,7 @@ static void left_over(struct client *me)
 	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
 	letter_fails(&l, NCCLSVC_STALE_EPOCH, "committed again");
 	iterate(&d, 3);
-	/* Terminated while it waits: its place is freed with the plan. */
+	/* The plan is terminated while the list waits; the list's place is freed with the plan. */
 	submit_part(&d, &l, false, d.x.peer, A, 1, 3, 5);
 	CHECK_OK(ncclsvc_plan_terminate(d.plan, WAIT_MS));
 	letter_fails(&l, NCCLSVC_CANCELLED, "terminated");

@@ -39,7 +39,7 @@ static void requests_drive_each_other(void **state)
 	run_pair(waiting_in_any_order);
 }
 
-/* A waiting call is held back behind a list whose peer is late, until its own timeout. */
+/* A blocking call is held back by a list whose peer is late, until the call's own timeout. */
 static void held(struct client *me)
 {
 	struct side x = side_open(me);
@@ -89,7 +89,7 @@ static void a_list_that_is_held_back_keeps_its_deadline(void **state)
 
 enum { RING_LEAST = 16 };
 
-/* Rank 0's ring has room for the shapes only, until its oldest task has ended. */
+/* Rank 0's ring has room for the shapes only, until its oldest task ends. */
 static void starved(struct client *me)
 {
 	struct side x = side_on(me, session_with_ring(me->daemon, RING_LEAST));
@@ -127,8 +127,8 @@ static void starved(struct client *me)
 		check_in_step(&x, 4);
 		if (!me->rank)
 			continue;
-		/* Depending on whether the refusal comes before or after this side's data is
-		 * submitted. */
+		/* The result depends on whether the refusal arrives before or after this side
+		 * submits its data. */
 		const ncclsvc_result r = ncclsvc_request_wait(l.request, WAIT_MS);
 		CHECK(r == NCCLSVC_INVALID_ARGUMENT || r == NCCLSVC_TIMEOUT);
 		says("rank 0");
@@ -236,7 +236,7 @@ static void groups_of_lists_queue_up(void **state)
 
 enum { STAGES = 4, MICRO = 8 };
 
-/* What stage `from` sends for micro-batch m: activations have their shapes ahead. */
+/* Stage `from` sends this for micro-batch m: activations have their shapes ahead. */
 static void part(struct side *x, struct letter *l, bool send, int from, int to, unsigned m)
 {
 	const bool forward = to > from;
@@ -331,8 +331,8 @@ static void collectives_join_groups(void **state)
 
 /* ---- Refusals ---- */
 
-/* Of three lists in each direction, rank 0's second is refused: by the call, by allocate, or by the
- * tag. */
+/* Each rank sends three lists. Rank 0's second list is refused: by the call, by allocate, or
+ * because of its tag. */
 static void refusing(struct client *me)
 {
 	struct side x = side_open(me);
@@ -344,7 +344,7 @@ static void refusing(struct client *me)
 		const ncclsvc_shapes bad = modes >> 1 & 1 ? A : S;
 		struct letter l[4];
 		if (kind == ALLOCATE && (bad == S || send == guilty))
-			continue; /* the side at fault receives */
+			continue; /* the side at fault is the receiver */
 		CHECK_OK(ncclsvc_group_begin(x.s));
 		for (unsigned k = 0; k < 3; k++) {
 			letter_make(&l[k], send, x.peer, modes >> k & 1 ? A : S,
@@ -391,7 +391,7 @@ static void a_refused_list_takes_its_turn_in_the_group(void **state)
 
 enum { MANY = SVC_GROUP_TASKS / 2 + 2, RING = 16384 };
 
-/* A group of only lists that is too large, and single lists on the other side. */
+/* One side submits a group of lists that is too large, the other single lists. */
 static void crowded(struct client *me)
 {
 	static ncclsvc_request *requests[MANY];
@@ -423,7 +423,7 @@ static void a_group_that_is_too_large_is_the_peers_error_too(void **state)
 	run_pair(crowded);
 }
 
-/* The group itself is refused, or not over. */
+/* The group call itself is refused, or the group is still open. */
 static void bad_groups(struct client *me)
 {
 	struct side x = side_open(me);
@@ -438,7 +438,7 @@ static void bad_groups(struct client *me)
 		says("ncclsvc_group_end first");
 		CHECK_RESULT(ncclsvc_request_free(in.request), NCCLSVC_BUSY);
 		CHECK_RESULT(ncclsvc_tensors_close(x.lists), NCCLSVC_BUSY);
-		/* Rank 0 has an invalid plain operation: its lists end, and rank 1's. */
+		/* Rank 0 has an invalid plain operation: its lists fail, and so do rank 1's. */
 		if (me->rank == 0)
 			CHECK_RESULT(ncclsvc_send(&v, 1, NCCLSVC_INT32, 99, x.comm, NULL),
 				     NCCLSVC_INVALID_ARGUMENT);
@@ -447,7 +447,7 @@ static void bad_groups(struct client *me)
 		letter_fails(&out, NCCLSVC_INVALID_ARGUMENT, me->rank ? "rank 0" : "peer");
 		letter_fails(&in, NCCLSVC_INVALID_ARGUMENT, me->rank ? "rank 0" : "peer");
 		check_in_step(&x, 3);
-		/* Abandoned: as if it had never existed, although only one side has begun it. */
+		/* An abandoned group has no effect, although only one side has begun it. */
 		if (me->rank == 0) {
 			CHECK_OK(ncclsvc_group_begin(x.s));
 			letter_begin(&x, &out, true, x.peer, (ncclsvc_shapes)mode, 1, 3, 1);
@@ -499,7 +499,7 @@ static void bereaved(struct client *me)
 	exchange(&x, 5, 3, false);
 	say(me, READY);
 	if (me->rank == 1) {
-		hear(me); /* killed here */
+		hear(me); /* the test kills this client here */
 		return;
 	}
 	CHECK_OK(ncclsvc_group_begin(x.s));
@@ -510,8 +510,8 @@ static void bereaved(struct client *me)
 	letter_begin(&x, &l[3], true, 1, S, 0, 3, 1); /* held back */
 	say(me, READY);
 	CHECK_EQ(hear(me), GO);
-	/* No list call sees the end of the epoch, so unsubmitted lists belong to an epoch that is
-	 * over. */
+	/* No list call notices the end of the epoch, so the unsubmitted lists belong to a past
+	 * epoch. */
 	while (!ncclsvc_comm_error(x.comm))
 		sleep_ms(1);
 	CHECK_OK(ncclsvc_comm_rejoin(x.comm, WAIT_MS));

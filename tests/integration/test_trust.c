@@ -16,7 +16,7 @@
 #define LIAR_TEXT "65533"
 #define LED_TO	  "/where/the/liar/leads"
 
-enum { READY = 1 }; /* other words are bytes that the liar got */
+enum { READY = 1 }; /* other values count the bytes that the liar has received */
 
 static void make_place(struct daemon *d)
 {
@@ -33,7 +33,7 @@ static void remove_place(const struct daemon *d)
 	CHECK_EQ(rmdir(d->dir), 0);
 }
 
-/* Answers HELLO before it arrives, as early as any impostor could. */
+/* Replies to HELLO before it arrives: no impostor could reply earlier. */
 static void welcome(int sock)
 {
 	struct {
@@ -54,7 +54,7 @@ static void welcome(int sock)
 	svc_send(sock, &m, sizeof(m), NULL, 0, 0);
 }
 
-/* Hangs up when it is told to, or when the other side has, and reports what it received. */
+/* Reports the number of bytes received so far, and 0 once the peer has disconnected. */
 static void serve_one(struct client *me, int listener)
 {
 	unsigned char message[SVC_LIST_MESSAGE_MAX];
@@ -126,7 +126,7 @@ static void a_false_daemon_gets_nothing(void **state)
 	remove_place(&d);
 }
 
-/* A user who is named is trusted, and checked again when the session is reattached. */
+/* The library trusts the user in NCCLSVC_DAEMON_USER and checks it again on a reattach. */
 static void believes_who_is_named(struct client *me)
 {
 	static const char *const not_him[] = {"1", "root", "no such user", ""};
@@ -160,11 +160,11 @@ static void another_users_daemon_is_named(void **state)
 	clients_start(&trainer, 1, &d, believes_who_is_named, NULL);
 	for (int refused = 0; refused < 4; refused++)
 		CHECK_EQ(hear(&liar), 0);
-	got = hear(&liar); /* HELLO */
+	got = hear(&liar); /* the HELLO message */
 	CHECK_EQ(got, sizeof(struct svc_header) + sizeof(struct svc_hello));
 	CHECK_EQ(hear(&trainer), READY);
-	/* The next one takes this one's place, as in any directory like /tmp. The kernel may close
-	 * this one's connection before its listening socket, so nobody must find that. */
+	/* The next liar replaces this one, as in any directory like /tmp. The kernel may close
+	 * this liar's connection before its listening socket, so the old path is unlinked first. */
 	CHECK_EQ(unlink(d.socket), 0);
 	client_kill(&liar);
 	clients_start(&liar, 1, &d, lie, NULL);

@@ -15,7 +15,7 @@ enum { READY = 1, GO, DONE };
 #define ENTRIES 16
 #define COUNT	1000
 
-/* A rank of a communicator of two, by hand. */
+/* A rank of a two-member communicator, driven by raw messages. */
 struct rank {
 	struct raw r;
 	struct raw_region region;
@@ -232,7 +232,7 @@ static void a_join_that_waits_is_taken_back(void **state)
 	CHECK_EQ(reply.header.result, 0);
 	raw_refused(&r, SVC_JOIN_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_NOT_FOUND,
 		    "no JOIN");
-	/* The rank is free. */
+	/* The rank is free again. */
 	const uint32_t taken = join_alone_of_two(&other, &id);
 	struct svc_join second = raw_join_request(&id, 2, 1);
 	raw_call(&r, SVC_JOIN, &second, sizeof(second), NULL, 0, &reply);
@@ -244,7 +244,7 @@ static void a_join_that_waits_is_taken_back(void **state)
 	daemon_stop(&d);
 }
 
-/* The epoch is over for both members, and no other epoch is. */
+/* The abort ends the epoch for both members, and affects no other epoch. */
 static void a_member_aborts(void **state)
 {
 	struct daemon d;
@@ -273,7 +273,7 @@ static void a_member_aborts(void **state)
 	daemon_stop(&d);
 }
 
-/* What rank 1 says of its word 5. True: rank 0 is told something. */
+/* Asks for rank 1's description of `word`. Returns whether rank 0 gets one. */
 static bool hears(struct rank *k, uint64_t word, char text[SVC_DESCRIPTION_BYTES])
 {
 	struct svc_describe ask = {
@@ -318,7 +318,7 @@ static void members_say_more_about_their_words(void **state)
 	CHECK_EQ(reply.header.result, 0);
 	CHECK(hears(k, 5, text) && !strcmp(text, "more"));
 	CHECK(!hears(k, 6, text) && !hears(k, 0, text));
-	/* It is forgotten when there is much else. */
+	/* The daemon forgets it after many later descriptions. */
 	for (say.about = 100; say.about < 150; say.about++)
 		raw_call(&k[1].r, SVC_DESCRIBE, &say, sizeof(say), NULL, 0, &reply);
 	CHECK(!hears(k, 5, text) && hears(k, 149, text));
@@ -407,7 +407,7 @@ static void planned_tasks_have_labels_in_version_2(void **state)
 	daemon_stop(&d);
 }
 
-/* ---- No version in common ---- */
+/* ---- No common version ---- */
 
 /* ---- Jobs and labels ---- */
 
@@ -453,7 +453,7 @@ static void hostile_names_of_jobs_are_refused(void **state)
 	raw_call(&r, SVC_IDENTIFY, &m, sizeof(m), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	check_job(watch, &r, "slurm 1234.0");
-	memset(m.job, 'x', sizeof(m.job)); /* no end */
+	memset(m.job, 'x', sizeof(m.job)); /* no terminating NUL */
 	refused_job(&r, &m);
 	m = (struct svc_identify){.job = "a\033[2J"};
 	refused_job(&r, &m);
@@ -534,7 +534,7 @@ static void communicators_are_called_as_their_users_say(void **state)
 	check_comm(watch, &part, "tp/split 2 colour 4", "job 7");
 	part = split_alone(&r, &whole, 5, "dp");
 	check_comm(watch, &part, "dp", "job 7");
-	/* The end tells parts apart: the beginning gives way. */
+	/* The end of a label distinguishes parts, so a long label loses its beginning. */
 	part = split_alone(&r, &whole, 6, "1234567890123456789012345678901234567890-----47");
 	part = split_alone(&r, &part, 2000000000, "");
 	check_comm(watch, &part, "123456789012345678901/split 1 colour 2000000000", "job 7");
@@ -546,7 +546,7 @@ static void communicators_are_called_as_their_users_say(void **state)
 	daemon_stop(&d);
 }
 
-/* Through the library, whose sentences have the label, too. */
+/* The library's error messages include the label, too. */
 static void the_library_says_job_and_label(void **state)
 {
 	struct daemon d;
@@ -575,7 +575,7 @@ static void the_library_says_job_and_label(void **state)
 	CHECK(found);
 	ncclsvc_list_free(comms);
 	ncclsvc_comm_leave(comm);
-	/* It was for one. */
+	/* The label applied to one communicator only. */
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	CHECK_RESULT(ncclsvc_comm_join(s, &id, 2, 0, 10, &comm), NCCLSVC_TIMEOUT);
 	CHECK(!strstr(ncclsvc_last_error(), "pp?0"));
@@ -611,7 +611,7 @@ static void a_future_client_is_told_both_ranges(void **state)
 
 /* ---- The library and a daemon of the lowest version ---- */
 
-/* The label then stays local. */
+/* The label stays local with this version. */
 static void planned(ncclsvc_comm *comm, int other, int32_t *v)
 {
 	ncclsvc_plan *p;
@@ -633,7 +633,7 @@ static void planned(ncclsvc_comm *comm, int other, int32_t *v)
 	CHECK_OK(ncclsvc_plan_terminate(p, WAIT_MS));
 }
 
-/* Plan entries are shorter there, and there are no lists. */
+/* In this version, plan entries are shorter and lists do not exist. */
 static void plan(struct client *me, ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	const int64_t dim = 4;
@@ -696,7 +696,7 @@ static void work(struct client *me)
 		CHECK_OK(ncclsvc_comm_rejoin(comm, WAIT_MS));
 		check_usable(s, comm);
 	} else if (me->nranks == 2) {
-		CHECK_EQ(hear(me), GO); /* and is killed */
+		CHECK_EQ(hear(me), GO); /* the test then kills this client */
 	}
 	ncclsvc_close(s);
 }
@@ -747,7 +747,7 @@ static void leave_during_reattach(struct client *me, ncclsvc_session *s, ncclsvc
 	ncclsvc_close(watch);
 }
 
-/* Until the daemon's late answer has come, and was given back. */
+/* Waits until the daemon's late answer has arrived and the library has given the rank back. */
 static void give_back(struct client *me, ncclsvc_session *s)
 {
 	ncclsvc_session *watch = session_open(me->daemon);
@@ -765,7 +765,8 @@ static void give_back(struct client *me, ncclsvc_session *s)
 	ncclsvc_close(watch);
 }
 
-/* A daemon of version 1 keeps the rank until the others come; its answer is then given back. */
+/* A version 1 daemon holds the rank until the other members join; the library then gives the
+ * rank back. */
 static void leaves(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);

@@ -113,7 +113,7 @@ static void cancel(void **state)
 	ranks_stop(&c);
 }
 
-/* Of three ranks, two exchange; the third is killed, and its data never comes. */
+/* Of three ranks, two exchange data; the third is killed before its data arrives. */
 static void point_to_point(void **state)
 {
 	struct rank_group c;
@@ -127,7 +127,7 @@ static void point_to_point(void **state)
 		ranks_begin(&c, i, ORDER_VALUE, 0);
 		CHECK_EQ(ranks_reply(&c, i), 77);
 	}
-	/* They differ. */
+	/* The counts differ. */
 	ranks_must(&c, 0, ORDER_SEND, NCCLSVC_OK, 0, WORDS, 77, 1);
 	ranks_must(&c, 1, ORDER_RECV, NCCLSVC_OK, 0, WORDS / 2, 0);
 	for (int i = 0; i < 2; i++) {
@@ -157,7 +157,7 @@ static void leaves_with_tasks_in_flight(void **state)
 	for (int i = 0; i < 2; i++)
 		ranks_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, i + 1);
 	tasks_come(&c, NCCLSVC_LAUNCHED, 2);
-	/* One more task that nobody matches any more. */
+	/* One more task, which no rank will match. */
 	ranks_must(&c, 1, ORDER_LEAVE, NCCLSVC_OK, 0);
 	ranks_must(&c, 1, ORDER_UNBLOCK, NCCLSVC_OK, 0);
 	for (int i = 0; i < 2; i++) {
@@ -206,7 +206,7 @@ static void used_again(void **state)
 	ranks_join(&c, 2, BOTH, 0);
 	ranks_try(&c, BOTH, 0);
 	physicals(&c, 0, 1, 0);
-	/* One more beside it. */
+	/* Another communicator in addition. */
 	ranks_join(&c, 3, BOTH, 1);
 	ranks_try(&c, BOTH, 1);
 	physicals(&c, 0, 2, 0);
@@ -220,7 +220,7 @@ static void used_again(void **state)
 	ranks_try(&c, BOTH, 1);
 	physicals(&c, 0, 3, 1);
 	physicals(&c, 1, 3, 1);
-	/* Only one of them. */
+	/* Only one of the GPUs. */
 	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_OK, 5, 1, 0, 1, WAIT_MS, 2);
 	physicals(&c, 1, 4, 1);
 	physicals(&c, 0, 3, 1);
@@ -270,7 +270,7 @@ static void refused_joins(void **state)
 	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_OK, 1, 2, 1, 1, WAIT_MS, 0);
 	ranks_ended(&c, 0, NCCLSVC_OK);
 	ranks_try(&c, BOTH, 0);
-	/* The other way round. */
+	/* The reverse order. */
 	ranks_begin(&c, 0, ORDER_JOIN, 2, 2, 0, NCCLSVC_DEVICE_HOST, WAIT_MS, 1);
 	clients_ask(c.ranks, 1);
 	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_MISMATCH, 2, 2, 1, 1, WAIT_MS, 1);
@@ -282,7 +282,7 @@ static void refused_joins(void **state)
 	ranks_ended(&c, 0, NCCLSVC_OK);
 	/* More ranks than GPUs. */
 	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_INVALID_ARGUMENT, 3, 3, 1, 1, WAIT_MS, 2);
-	/* Alone, and in time. */
+	/* A single rank times out on time. */
 	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_TIMEOUT, 3, 2, 1, 1, 100, 2);
 	says(&c, 1, "0");
 	ranks_stop(&c);
@@ -300,7 +300,7 @@ static void split(void **state)
 	ranks_try(&c, 5, 1);
 	ranks_try(&c, 10, 1);
 	ranks_try(&c, 15, 0);
-	/* One dies: its part and the parent end, the other part goes on. */
+	/* A member dies: its part and the parent end, the other part continues. */
 	ranks_kill(&c, 2);
 	ranks_try(&c, 10, 1);
 	ncclsvc_result r = NCCLSVC_OK;
@@ -319,7 +319,7 @@ static void split(void **state)
 	ranks_stop(&c);
 }
 
-/* Creating the new communicators takes time, and a member dies meanwhile. */
+/* A member dies while the new communicators are being created, which takes time. */
 static void split_without_end(void **state)
 {
 	struct rank_group c;
@@ -334,13 +334,13 @@ static void split_without_end(void **state)
 	ranks_ended(&c, 0, NCCLSVC_PEER_GONE);
 	ranks_in_time(&c, 0, killed);
 	worker_continue(pid);
-	/* And one whose time has run out. */
+	/* A SPLIT whose deadline passes. */
 	ranks_replace(&c, 1);
 	ranks_begin(&c, 1, ORDER_JOIN, 1, 2, 1, 1, WAIT_MS, 0);
 	ranks_begin(&c, 0, ORDER_REJOIN, 0, WAIT_MS);
 	for (int i = 0; i < 2; i++)
 		ranks_ended(&c, i, NCCLSVC_OK);
-	ranks_join(&c, 2, BOTH, 2); /* takes what is in the pool */
+	ranks_join(&c, 2, BOTH, 2); /* uses up the pooled communicator */
 	worker_pause(pid);
 	for (int i = 0; i < 2; i++)
 		ranks_begin(&c, i, ORDER_SPLIT, 0, 0, i, 300, 1);
@@ -357,7 +357,7 @@ static void split_without_end(void **state)
 static void thousands_while_workers_are_away(void **state)
 {
 	struct rank_group c;
-	const int tasks = sanitized() ? 300 : 512; /* as many as a stream takes */
+	const int tasks = sanitized() ? 300 : 512; /* the number of tasks that a stream accepts */
 	(void)state;
 	time_limit(120);
 	ranks_prepare(&c, 2);

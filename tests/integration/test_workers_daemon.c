@@ -11,7 +11,7 @@
 #define WORDS		   100000
 #define SUPERVISOR_LOST_NS UINT64_C(2000000000)
 
-/* Gone, or a zombie that nobody waits for. */
+/* Returns whether the process is gone or an unreaped zombie. */
 static bool ended(int pid)
 {
 	char state = process_state(pid);
@@ -61,7 +61,7 @@ static void killed_while_idle(void **state)
 	ranks_stop(&c);
 }
 
-/* Tasks of every kind: one rank's waits for the other's, one hangs on the GPUs. */
+/* Tasks of every kind: one waits for the other rank's task, one hangs on the GPUs. */
 static void killed_while_streams_wait(void **state)
 {
 	struct rank_group c;
@@ -94,7 +94,7 @@ static void killed_while_streams_wait(void **state)
 	ranks_stop(&c);
 }
 
-/* The workers cannot react: they are inside the driver, which does not return. */
+/* The workers cannot react: they are stuck in a driver call. */
 static void killed_with_wedged_workers(void **state)
 {
 	struct rank_group c;
@@ -126,7 +126,7 @@ static void stopped_in_order(void **state)
 	(void)state;
 	ranks_start(&c, 2, "--worker-seconds", "1", "--drain-seconds", "1", NULL);
 	note_workers(&c, pids);
-	/* One that would never end. */
+	/* A kernel that would never end. */
 	fault_on(&c, "kernel-hang", 0);
 	for (int i = 0; i < 2; i++)
 		ranks_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);

@@ -59,14 +59,14 @@ static void sticky_error(void **state)
 	fails_at_work("sticky", "CUDA_ERROR_ILLEGAL_ADDRESS");
 }
 
-/* Whatever the error's name: all later calls fail. */
+/* After any unknown error, all later calls fail. */
 static void unheard_of_error(void **state)
 {
 	(void)state;
 	fails_at_work("contained", "unknown CUDA error");
 }
 
-/* Nobody uses the GPU, but the error is noticed anyway. */
+/* The GPU is unused, but the daemon still notices the error. */
 static void error_of_an_idle_gpu(void **state)
 {
 	struct rank_group c;
@@ -81,7 +81,7 @@ static void error_of_an_idle_gpu(void **state)
 	ranks_stop(&c);
 }
 
-/* Waits until its worker has ended at least n times. */
+/* Waits until the device's worker has ended at least n times. */
 static ncclsvc_device_info restarted(const struct rank_group *c, int device, uint32_t n)
 {
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;; sleep_ms(5)) {
@@ -114,7 +114,8 @@ static void again_and_again(void **state)
 	ncclsvc_device_info d = restarted(&c, 1, 3);
 	CHECK(d.state == NCCLSVC_DEVICE_LOST || d.state == NCCLSVC_DEVICE_STARTING);
 	says(d.text, "install a newer driver");
-	/* At once, because it had done its work, then later and later. */
+	/* The first restart is immediate, because that worker had done work; later restarts come
+	 * after growing pauses. */
 	CHECK(now_ns() - killed >= ((UINT64_C(1) << (d.restarts - 2)) - 1) * FIRST_PAUSE_NS);
 	fault_off(&c, "driver-old");
 	ranks_rejoin(&c, 3, 0);
@@ -123,8 +124,8 @@ static void again_and_again(void **state)
 	ranks_stop(&c);
 }
 
-/* Pauses apply only to workers that have done no work. With them, the last one here would last 6.4
- * s. */
+/* Pauses apply only to workers that have done no work. With pauses, the last restart here would
+ * take 6.4 s. */
 static void killed_often(void **state)
 {
 	struct rank_group c;
@@ -183,8 +184,8 @@ static void wedged_worker(void **state)
 	ranks_stop(&c);
 }
 
-/* The whole machine stood still, including the daemon: no reason to end a worker that has not
- * answered. */
+/* The whole machine stopped, including the daemon: the daemon must not end a worker that had no
+ * chance to answer. */
 static void a_machine_that_stood_still(void **state)
 {
 	struct rank_group c;
@@ -198,7 +199,7 @@ static void a_machine_that_stood_still(void **state)
 	process_stop(c.d.pid);
 	sleep_ms(2700);
 	CHECK_EQ(kill(c.d.pid, SIGCONT), 0);
-	sleep_ms(50); /* it is the first to look */
+	sleep_ms(50); /* the daemon checks first */
 	worker_continue(pid);
 	for (int i = 0; i < 2; i++)
 		ranks_ended(&c, i, NCCLSVC_OK);
@@ -229,7 +230,7 @@ static void async_error(void **state)
 	ranks_stop(&c);
 }
 
-/* A kernel that ignores the abort: only the end of its process ends it. */
+/* A kernel that ignores the abort: it ends only with its process. */
 static void hang_after_abort(void **state)
 {
 	struct rank_group c;
@@ -246,7 +247,7 @@ static void hang_after_abort(void **state)
 		ranks_ended(&c, i, NCCLSVC_WORKER_LOST);
 		ranks_in_time(&c, i, killed);
 	}
-	/* Their streams wait for what may still write, but not forever. */
+	/* The ranks' streams wait for kernels that may still write, but not forever. */
 	for (int i = 0; i < 2; i++)
 		ranks_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
 	CHECK(now_ns() - killed < UINT64_C(1000000000) * (sanitized() ? 10 : 2));
@@ -258,7 +259,7 @@ static void hang_after_abort(void **state)
 	ranks_stop(&c);
 }
 
-/* A trainer dies while the others' kernels hang: they are aborted when they do not end. */
+/* A trainer dies while the peers' kernels hang: the daemon aborts them if they do not end. */
 static void hang_of_a_dead_trainer(void **state)
 {
 	struct rank_group c;
@@ -340,7 +341,7 @@ static void lending_fails(void **state)
 	ranks_must(&c, 0, ORDER_LEND, NCCLSVC_NO_MEMORY, 1 << 20);
 	says(c.pages[0].text, "gpu0");
 	fault_off(&c, "memory");
-	/* More than there is, which exceeds one user's share. */
+	/* A request beyond the GPU's memory, which exceeds one user's share. */
 	ranks_must(&c, 0, ORDER_LEND, NCCLSVC_LIMIT, INT64_C(1) << 29);
 	CHECK_EQ(device_of(&c, 0).lent, 0);
 	ranks_must(&c, 0, ORDER_LEND, NCCLSVC_OK, 1 << 20);

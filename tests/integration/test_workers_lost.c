@@ -15,8 +15,8 @@ static void says(const struct rank_group *c, int i, const char *part)
 			     c->pages[i].text, part);
 }
 
-/* All ranks of the mask wait for their task, learn of the loss in time, and their streams continue.
- */
+/* All ranks in the mask wait for their task and learn of the loss in time; their streams
+ * continue. */
 static void all_lost(struct rank_group *c, unsigned mask, int result, int rank, uint64_t since)
 {
 	for (int i = 0; i < c->n; i++) {
@@ -69,7 +69,7 @@ static void killed_while_idle(void **state)
 	ncclsvc_device_info d = worker_replaced(&c, 1, pid);
 	CHECK_EQ(d.restarts, 1);
 	CHECK_EQ(device_of(&c, 0).restarts, 0);
-	/* The same buffers, without registering them again. */
+	/* The same buffers remain registered. */
 	ranks_rejoin(&c, 3, 0);
 	CHECK_EQ(device_of(&c, 1).imports, 1);
 	ranks_try(&c, 3, 0);
@@ -77,7 +77,7 @@ static void killed_while_idle(void **state)
 	ranks_stop(&c);
 }
 
-/* A rejoin need not wait for the new worker: the daemon does. */
+/* A trainer may rejoin before the new worker is ready: the daemon waits for it. */
 static void killed_and_rejoined_at_once(void **state)
 {
 	struct rank_group c;
@@ -115,7 +115,7 @@ static void killed_inside_a_collective(void **state)
 	ranks_start(&c, 3, NULL);
 	int pid = device_of(&c, 1).pid;
 	hang_tasks(&c, 7);
-	fault_off(&c, "kernel-hang"); /* a hanging kernel hangs until the abort */
+	fault_off(&c, "kernel-hang"); /* a kernel that already hangs does so until the abort */
 	uint64_t killed = worker_kill(&c, 1);
 	all_lost(&c, 7, NCCLSVC_WORKER_LOST, 1, killed);
 	worker_replaced(&c, 1, pid);
@@ -127,7 +127,7 @@ static void killed_inside_a_collective(void **state)
 	ranks_stop(&c);
 }
 
-/* A task whose input never came, on the surviving worker. */
+/* On the surviving worker, a task waits for input that never comes. */
 static void killed_while_another_waits_for_input(void **state)
 {
 	struct rank_group c;
@@ -144,7 +144,7 @@ static void killed_while_another_waits_for_input(void **state)
 	}
 	ranks_must(&c, 1, ORDER_SYNC, NCCLSVC_OK, 0);
 	worker_replaced(&c, 1, pid);
-	/* Long after the daemon's own timeout: no reason to end that worker too. */
+	/* The daemon's own timeout has long passed; it must not end the surviving worker. */
 	sleep_ms(2500);
 	CHECK_EQ(device_of(&c, 0).restarts, 0);
 	ranks_must(&c, 0, ORDER_UNBLOCK, NCCLSVC_OK, 0);
@@ -222,7 +222,7 @@ static void killed_while_it_imports(void **state)
 	ranks_stop(&c);
 }
 
-/* Lent memory stays: the trainer holds it, and the new worker finds it again. */
+/* Lent memory survives: the trainer holds it, and the new worker finds it again. */
 static void lent_memory_outlives_its_worker(void **state)
 {
 	struct rank_group c;
@@ -268,7 +268,7 @@ static void a_session_ends_while_its_worker_starts(void **state)
 	ranks_stop(&c);
 }
 
-/* A communicator that is ready, but whose epoch has not begun, loses its workers. */
+/* A communicator loses its workers when it is ready but its epoch has not begun. */
 static void before_the_epoch(int n)
 {
 	struct rank_group c;
@@ -278,8 +278,8 @@ static void before_the_epoch(int n)
 	ranks_start_daemon(&c, NULL);
 	ranks_create(&c, n);
 	ranks_join(&c, 1, (1u << n) - 1, 0);
-	/* The last rank leaves while the communicator is created, which then waits for the next to
-	 * come. */
+	/* The last rank leaves while the communicator is being created; the communicator then
+	 * waits for another rank to join. */
 	for (int i = 0; i < n; i++)
 		pids[i] = device_of(&c, i).pid;
 	process_stop(pids[last]);

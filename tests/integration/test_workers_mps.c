@@ -18,7 +18,7 @@
 
 /* ---- The scene ---- */
 
-/* The stand-in is in PATH, and nowhere else. */
+/* Makes the stand-in available through PATH only, if `installed` is set. */
 static void prepare(struct rank_group *c, bool installed)
 {
 	char path[1024];
@@ -39,7 +39,7 @@ static ncclsvc_daemon_info info_of(const struct rank_group *c)
 	return info;
 }
 
-/* Waits until the daemon says that it has started that many. */
+/* Waits until the daemon reports that it has started the control daemon that many times. */
 static ncclsvc_daemon_info started(const struct rank_group *c, uint32_t times)
 {
 	ncclsvc_daemon_info info = info_of(c);
@@ -63,7 +63,7 @@ static void directory_of(const struct rank_group *c, char *path, size_t size)
 	snprintf(path, size, "%s.mps", c->d.socket);
 }
 
-/* Ends the daemon, and keeps its directory for the next one. */
+/* Ends the daemon. Keeps its directory for the next one unless `last` is set. */
 static void end_daemon(struct rank_group *c, bool last)
 {
 	char path[128];
@@ -120,7 +120,7 @@ static void control_end(pid_t pid)
 	CHECK_EQ(waitpid(pid, NULL, 0), pid);
 }
 
-/* Connects like a process that uses its GPUs through it. -1: it refuses. */
+/* Connects like a GPU process that uses this control daemon. Returns -1 if refused. */
 static int become_client(const char *directory)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -139,7 +139,8 @@ static int become_client(const char *directory)
 
 /* ---- Tests ---- */
 
-/* It outlives the daemon, and must not hold anything that somebody waits for. */
+/* The control daemon outlives the daemon, so it must not inherit descriptors whose close others
+ * wait for. */
 static void it_inherits_nothing(void **state)
 {
 	struct rank_group c;
@@ -159,7 +160,7 @@ static void it_inherits_nothing(void **state)
 	kill(control, SIGKILL);
 	await_gone(control);
 	daemon_restart(&c.d, "--device", "cuda", NULL);
-	end_daemon(&c, true); /* without the pipe that the first had */
+	end_daemon(&c, true); /* this daemon lacks the pipe that the first had */
 	ranks_stop(&c);
 }
 
@@ -199,8 +200,8 @@ static void two_daemons_share_nothing(void **state)
 	ranks_stop(&c);
 }
 
-/* A process that has opened a session has its daemon's MPS in the environment, and so do its
- * children. */
+/* After a process opens a session, its environment names the daemon's MPS directory. Its
+ * children inherit it. */
 static void another_daemons_is_not_found(void **state)
 {
 	struct rank_group c;
@@ -288,7 +289,7 @@ static void a_killed_one_is_started_again(void **state)
 	info = started(&c, 2);
 	CHECK(!kill(info.mps_pid, 0));
 	CHECK_EQ(worker_replaced(&c, 0, worker).mps, NCCLSVC_MPS_ACTIVE);
-	/* A control daemon that does not live long is not restarted at once forever. */
+	/* The daemon does not keep restarting a short-lived control daemon without a pause. */
 	const uint64_t since = now_ns();
 	kill(info.mps_pid, SIGKILL);
 	info = started(&c, 3);
@@ -302,7 +303,7 @@ static void it_ends_at_once(void **state)
 	char directory[128], path[1024];
 	(void)state;
 	prepare(&c, true);
-	/* A failing program in its place. */
+	/* A failing program replaces it. */
 	snprintf(directory, sizeof(directory), "%s/bin", c.fake);
 	CHECK(!mkdir(directory, 0700));
 	snprintf(path, sizeof(path), "%s/nvidia-cuda-mps-control", directory);
@@ -318,7 +319,7 @@ static void it_ends_at_once(void **state)
 	CHECK_EQ(info.mps, NCCLSVC_MPS_NOBODY);
 	says(info.mps_text, "exited with code 3");
 	CHECK_EQ(device_of(&c, 0).mps, NCCLSVC_MPS_NONE);
-	/* It is retried, and comes up once it can. */
+	/* The daemon retries, and succeeds once the program works. */
 	snprintf(path, sizeof(path), "%s/nvidia-cuda-mps-control", directory);
 	unlink(path);
 	char real[1024];
@@ -329,7 +330,7 @@ static void it_ends_at_once(void **state)
 		CHECK(now_ns() < end);
 		info = info_of(&c);
 	}
-	end_daemon(&c, true); /* with one fd more than it had at first */
+	end_daemon(&c, true); /* the daemon has one fd more than at first */
 	ranks_stop(&c);
 	unlink(path);
 	rmdir(directory);
@@ -365,7 +366,7 @@ static void who_has_other_clients_ends_with_them(void **state)
 	close(client);
 	await_gone(control);
 	end_daemon(&c, false);
-	/* And the one after it cleans up. */
+	/* The daemon after that cleans up. */
 	daemon_restart(&c.d, "--device", "cuda", NULL);
 	started(&c, 1);
 	CHECK(!exists(left));
@@ -390,7 +391,7 @@ static void one_that_is_found(void **state)
 	end_daemon(&c, false);
 	CHECK_EQ(waitpid(control, NULL, WNOHANG), 0);
 	control_end(control);
-	/* Once it is gone, it does not count: the daemon starts its own again. */
+	/* A control daemon that is gone does not count: the daemon starts its own again. */
 	daemon_restart(&c.d, "--device", "cuda", NULL);
 	started(&c, 1);
 	end_daemon(&c, true);
@@ -412,7 +413,7 @@ static void one_that_is_given(void **state)
 	CHECK_EQ(device_of(&c, 0).mps, NCCLSVC_MPS_NONE);
 	const pid_t control = control_start(directory);
 	CHECK_EQ(info_of(&c).mps, NCCLSVC_MPS_FOUND);
-	/* The next worker uses it. */
+	/* The next worker uses the control daemon. */
 	const int before = device_of(&c, 0).pid;
 	worker_kill(&c, 0);
 	CHECK_EQ(worker_replaced(&c, 0, before).mps, NCCLSVC_MPS_ACTIVE);
@@ -421,7 +422,7 @@ static void one_that_is_given(void **state)
 	control_end(control);
 }
 
-/* In a directory like /tmp, any user may be there first. */
+/* In a directory like /tmp, any user may create the path first. */
 static void a_directory_that_others_may_write(void **state)
 {
 	struct rank_group c;

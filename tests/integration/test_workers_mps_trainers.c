@@ -59,7 +59,7 @@ static void trainers_use_it(void **state)
 	ranks_stop(&c);
 }
 
-/* It has initialized CUDA before anything could tell it. */
+/* The trainer has initialized CUDA before it could learn of MPS. */
 static void trainers_without_mps_are_named(void **state)
 {
 	struct rank_group c;
@@ -89,7 +89,7 @@ static void off_is_off(void **state)
 	ranks_stop(&c);
 }
 
-/* A trainer whose context ends with the control daemon: CUDA and the library tell it. */
+/* A trainer's context ends with the control daemon: CUDA and the library both report it. */
 static void forsaken(struct client *client)
 {
 	ncclsvc_comm *comm;
@@ -104,7 +104,7 @@ static void forsaken(struct client *client)
 	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), 1, NCCLSVC_FLOAT32, NCCLSVC_SUM, comm, NULL));
 	CHECK(gpu_stream_ends(stream, WAIT_MS));
 	say(client, 1);
-	CHECK_EQ(hear(client), 2); /* it was killed */
+	CHECK_EQ(hear(client), 2); /* the control daemon was killed */
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; !error && now_ns() < end; sleep_ms(1))
 		error = cu.cuCtxSynchronize();
 	CHECK_EQ(error, CUDA_ERROR_MPS_RPC_FAILURE);

@@ -15,7 +15,7 @@ static void says(const char *text, const char *part)
 		check_failed(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", text, part);
 }
 
-/* With that option the daemon exits, and says why. */
+/* With that option the daemon exits and logs why. */
 static void does_not_start(const struct rank_group *c, const char *key, const char *value,
 			   const char *what, const char *why, const char *more)
 {
@@ -37,7 +37,7 @@ static void does_not_start(const struct rank_group *c, const char *key, const ch
 	CHECK(!strstr(out, "Sanitizer"));
 }
 
-/* With device = auto it runs, and says why it has no GPU. */
+/* With device = auto the daemon runs and reports why it has no GPU. */
 static void refuses(const struct rank_group *c, const char *why, const char *more)
 {
 	struct daemon d;
@@ -49,7 +49,7 @@ static void refuses(const struct rank_group *c, const char *why, const char *mor
 	daemon_stop(&d);
 }
 
-/* Without NCCL it continues, if NCCL is not required, and reports this everywhere. */
+/* Without NCCL, unless it is required, the daemon runs and reports the lack everywhere. */
 static void goes_without(struct rank_group *c, const char *why, const char *more)
 {
 	static char out[1 << 16];
@@ -111,7 +111,7 @@ static void old_nccl(void **state)
 	ranks_stop(&c);
 }
 
-/* Where the library is in a search path. */
+/* Finds the library in a search path. */
 static void find_in(const char *search, const char *name, char *to, size_t size)
 {
 	for (const char *at = search; *at; at += strspn(at, ":")) {
@@ -124,7 +124,7 @@ static void find_in(const char *search, const char *name, char *to, size_t size)
 	check_failed(__FILE__, __LINE__, "%s is not in %s", name, search);
 }
 
-/* What dlopen finds: a directory with none, one, or a broken one of the libraries. */
+/* Tests dlopen with a missing, valid or broken copy of each library. */
 static void with_libraries(const char *cuda, const char *nccl, const char *why, const char *more,
 			   bool staged)
 {

@@ -6,7 +6,7 @@
 #define BOTH  3u
 #define WORDS 100000
 
-/* The others learn, in time, whose death it was. */
+/* The survivors learn in time which rank has died. */
 static void heard_of_death(struct rank_group *c, int i, int dead_rank, uint64_t since)
 {
 	CHECK_EQ(c->pages[i].status.result, NCCLSVC_PEER_GONE);
@@ -14,8 +14,8 @@ static void heard_of_death(struct rank_group *c, int i, int dead_rank, uint64_t 
 	ranks_in_time(c, i, since);
 }
 
-/* A new process takes the dead one's place, and everything works again, on the same physical
- * communicator, because that was not at fault. */
+/* A new process replaces the dead rank, and everything works again on the same physical
+ * communicator, which was not at fault. */
 static void come_back(struct rank_group *c, int dead)
 {
 	ranks_replace(c, dead);
@@ -65,7 +65,7 @@ static void killed_between_submissions(void **state)
 	ranks_start(&c, 2, NULL);
 	for (int k = 0; k < 3; k++)
 		ranks_try(&c, BOTH, 0);
-	/* Its peer has submitted the next task; it has not, and never will. */
+	/* Rank 0 has submitted the next task; rank 1 has not, and never will. */
 	ranks_must(&c, 0, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
 	tasks_come(&c, NCCLSVC_WAITING_PEERS, 1);
 	ranks_begin(&c, 0, ORDER_WAIT, WAIT_MS);
@@ -87,7 +87,7 @@ static void killed_with_a_task_that_waits_for_peers(void **state)
 	tasks_come(&c, NCCLSVC_WAITING_PEERS, 1);
 	ranks_kill(&c, 1);
 	tasks_come(&c, NCCLSVC_WAITING_PEERS, 0);
-	/* The dead one's task must not be matched. */
+	/* The dead rank's task must not be matched. */
 	ncclsvc_result r = ranks_ask(&c, 0, ORDER_SUM, 0, WORDS, 1);
 	if (r == NCCLSVC_OK)
 		r = ranks_ask(&c, 0, ORDER_WAIT, WAIT_MS);
@@ -98,7 +98,7 @@ static void killed_with_a_task_that_waits_for_peers(void **state)
 	ranks_stop(&c);
 }
 
-/* Tasks that the scheduler has taken so far. */
+/* Returns the number of tasks that the scheduler has taken so far. */
 static uint64_t submissions(const struct rank_group *c)
 {
 	ncclsvc_session *s = session_open(&c->d);
@@ -113,14 +113,14 @@ static uint64_t submissions(const struct rank_group *c)
 	return seen;
 }
 
-/* Tasks that it takes only after an epoch's end are stale. */
+/* Waits for the tasks to be taken: those taken after an epoch's end are stale. */
 static void submissions_reach(const struct rank_group *c, uint64_t n)
 {
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; submissions(c) < n; sleep_ms(2))
 		CHECK(now_ns() < end);
 }
 
-/* Launched on both GPUs, and the victim's part waits for input that will never come. */
+/* The task is launched on both GPUs; the victim's part waits for input that never comes. */
 static void killed_before_its_input_came(void **state)
 {
 	struct rank_group c;
@@ -163,7 +163,7 @@ static void killed_before_the_others_input_came(void **state)
 	ranks_stop(&c);
 }
 
-/* Inside a running collective: the GPUs finish it. */
+/* The victim dies inside a running collective; the GPUs finish the collective. */
 static void killed_inside_a_collective(void **state)
 {
 	struct rank_group c;
@@ -177,7 +177,7 @@ static void killed_inside_a_collective(void **state)
 		ranks_begin(&c, i, ORDER_WAIT, WAIT_MS);
 	uint64_t killed = ranks_kill(&c, 2);
 	for (int i = 0; i < 2; i++) {
-		/* It may have just ended. */
+		/* The task may have just ended. */
 		ncclsvc_result r = (ncclsvc_result)(int64_t)ranks_reply(&c, i);
 		if (r != NCCLSVC_OK) {
 			CHECK_EQ(r, NCCLSVC_PEER_GONE);
@@ -226,7 +226,7 @@ static void killed_with_much_in_flight(void **state)
 		ranks_begin(&c, i, ORDER_REJOIN, 1, WAIT_MS);
 	for (int i = 0; i < 3; i++)
 		ranks_ended(&c, i, NCCLSVC_OK);
-	/* Not earlier, because what was in flight on either wrote to the same buffer. */
+	/* Only now, because tasks in flight on either communicator wrote to the same buffer. */
 	ranks_try(&c, 7, 1);
 	ranks_try(&c, 7, 0);
 	ranks_stop(&c);

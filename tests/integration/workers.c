@@ -11,7 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* No deadline ends the task sooner. Benchmarks measure the actual time. */
+/* Tasks must end within this time; no deadline ends them sooner. Benchmarks measure the actual
+ * time. */
 #define DUE_NS	    UINT64_C(2000000000)
 #define OPTIONS_MAX 16
 
@@ -251,7 +252,7 @@ static void note_base(struct rank_group *c)
 	}
 }
 
-/* Queries the daemon and the system until everything is as before. */
+/* Queries the daemon and the system until all resources are back to their initial values. */
 static bool clean(const struct rank_group *c, char *text, size_t size)
 {
 	int n = (int)devices_count(c);

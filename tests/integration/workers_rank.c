@@ -146,8 +146,8 @@ static void mix_check(struct rank *r, int k, uint32_t kind, uint32_t base)
 		CHECK_EQ(words[MIX_IN / 4 + 7], base + (uint32_t)((me + n - 1) % n));
 }
 
-/* Random work on three communicators, the same on all ranks, as one task group or as one each.
- * Results are checked every few rounds; in between nothing waits. */
+/* Submits random work on three communicators, the same on all ranks, as one task group or as a
+ * group each. Checks the results every few rounds, and does not wait in between. */
 static ncclsvc_result mix(struct rank *r, const int64_t *a)
 {
 	ncclsvc_result result = NCCLSVC_OK;

@@ -47,7 +47,7 @@ struct parcel {
 static uint64_t last[NODES_MAX][NODES_MAX];  /* arrival time of the last message */
 static uint64_t until[NODES_MAX][NODES_MAX]; /* for a lost node: later messages are lost too */
 
-/* STARTs, by arrival time. */
+/* STARTs in flight, by arrival time. */
 struct sent_start {
 	struct sent_start *prev, *next;
 	uint32_t to;
@@ -170,7 +170,7 @@ static bool is_planted_in(enum control_kind kind)
 	return false;
 }
 
-/* Returns false if it is lost. */
+/* Returns false if the message is lost. */
 static bool spoil(struct parcel *p, uint64_t *when)
 {
 	void *body = p->body;

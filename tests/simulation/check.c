@@ -36,7 +36,7 @@ struct seen_epoch {
 	uint32_t nodes[RANKS_MAX];
 	uint64_t serial;
 	uint8_t unique[NCCLSVC_ID_BYTES];
-	uint32_t started; /* bits: nodes */
+	uint32_t started; /* bit n: node n has started it */
 };
 
 struct seen_number {
@@ -59,7 +59,7 @@ struct seen_plan {
 	uint64_t uid;
 };
 
-/* An NCCL communicator across nodes. */
+/* An NCCL communicator that spans nodes. */
 struct seen_creation {
 	struct seen_creation *prev, *next;
 	uint64_t serial;
@@ -107,7 +107,8 @@ static bool same_id(const uint8_t *a, const uint8_t *b)
 	return !memcmp(a, b, NCCLSVC_ID_BYTES);
 }
 
-/* Numbers start again when everything about a communicator was forgotten. */
+/* Epoch numbers restart once a communicator is completely forgotten. Returns whether that cannot
+ * have happened. */
 static bool never_forgets(void)
 {
 	return profile.keep >= 1000 && clock_now() < 2000 * S;
@@ -121,7 +122,7 @@ static bool all_live(void)
 	return true;
 }
 
-/* Otherwise nobody knows of it. */
+/* Returns whether a node that started the epoch is alive; otherwise no node remembers the epoch. */
 static bool somebody_lives(const struct seen_epoch *e)
 {
 	for (uint32_t n = 0; n < nnodes; n++)
@@ -200,7 +201,7 @@ static void compare_epoch(uint32_t node, const struct seen_epoch *e, const struc
 		     e->epoch, e->id[0], e->id[1], node);
 }
 
-/* Whether another epoch uses m's NCCL communicator, on any node. */
+/* Checks that no other epoch on any node uses m's NCCL communicator. */
 static void check_alone(const struct communicator *m, uint32_t epoch)
 {
 	const struct communicator *other, *next;
@@ -256,7 +257,7 @@ void check_joined(const struct trainer *t, const struct request *r, const struct
 	     j->id[0], j->id[1], j->rank);
 }
 
-/* By key, then by old rank. */
+/* Orders by key, then by old rank. */
 static bool comes_before(const struct seen_part *a, const struct seen_part *b)
 {
 	return a->key != b->key ? a->key < b->key : a->old < b->old;
@@ -289,7 +290,7 @@ void check_part(const struct trainer *t, const struct request *r, const struct s
 	DL_APPEND(parts, p);
 }
 
-/* An epoch's end that blames a rank. */
+/* The end of an epoch that an event blames on a rank. */
 struct blame {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t epoch, rank;
@@ -329,11 +330,12 @@ void check_event(const struct trainer *t, const struct belief *b, const struct s
 				.listener = t->client.pid,
 				.reason = ev->reason};
 	memcpy(blame->id, b->id, sizeof(blame->id));
-	at(clock_now(), -1, check_blame, blame); /* that rank may be about to receive it too */
+	at(clock_now(), -1, check_blame, blame); /* the blamed rank may be about to learn it too */
 }
 
-/* Whether somebody has waited for that rank long enough for all to know, has time left, and is not
- * about to learn that an epoch begins, which may have ended again. */
+/* Returns whether a JOIN of that rank has waited long enough for every node to know, still has
+ * time left, and is not about to receive a START. (The epoch of that START may have ended
+ * again.) */
 static bool has_waited(const uint8_t *id, uint32_t nranks, uint32_t rank)
 {
 	const uint64_t known = 4 * profile.delay + 10 * MS;
@@ -378,7 +380,7 @@ static void check_missing(const struct trainer *t, const struct request *r, cons
 void check_error(const struct trainer *t, const struct request *r, int result, const char *text)
 {
 	if (strstr(text, "could not begin on"))
-		return; /* an epoch that another node's scheduler has ended with TIMEOUT */
+		return; /* another node's scheduler has ended the epoch with TIMEOUT */
 	if (result == NCCLSVC_TIMEOUT && !r->deadline && r->kind == ASK_JOIN)
 		fail("pid %d: a JOIN without a deadline ends with TIMEOUT", t->client.pid);
 	if (result == NCCLSVC_TIMEOUT && r->deadline && clock_now() < r->deadline &&
@@ -387,8 +389,8 @@ void check_error(const struct trainer *t, const struct request *r, int result, c
 	if (result == NCCLSVC_PEER_GONE && r->kind == ASK_JOIN && !r->cuda && !t->fail_fast)
 		fail("pid %d: a JOIN that waits for whoever comes ends with PEER_GONE",
 		     t->client.pid);
-	/* If the epoch was about to begin on GPUs, or the gathering node was lost, all join again.
-	 */
+	/* When an epoch was about to begin on GPUs, or the gathering node was lost, all ranks
+	 * join again: skip the check. */
 	if (result == NCCLSVC_TIMEOUT && r->kind == ASK_JOIN && !r->cuda && all_live())
 		check_missing(t, r, text);
 }
@@ -435,7 +437,7 @@ void check_creation(uint32_t node, const struct creation *k)
 
 /* ---- At rest ---- */
 
-/* Somebody in r's epoch has not made the same request. */
+/* Returns whether a member of r's epoch has not made the same request. */
 static bool waits_for_somebody(const struct trainer *t, const struct request *r)
 {
 	const struct seen_epoch *e;

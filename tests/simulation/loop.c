@@ -51,7 +51,7 @@ void loop_deadline(struct loop *l, uint64_t at_ns)
 	if (!t)
 		abort();
 	*t = (struct timer){node, ++node->timer};
-	/* Rounded to milliseconds, and never immediate, as in libuv. */
+	/* Timers are rounded up to milliseconds and never fire immediately, as in libuv. */
 	at(at_ns > now_ns ? now_ns + (at_ns - now_ns + MS - 1) / MS * MS : now_ns + 1000,
 	   (int)(node - nodes), on_timer, t);
 }

@@ -44,7 +44,7 @@ static double seconds(void)
 
 static bool (*one_run)(uint64_t seed) = schedule_run;
 
-/* Returns how many were run; if failure is set, the last one failed. */
+/* Returns the number of schedules run; if `failure` is set, the last one failed. */
 static uint64_t run(uint64_t seed, uint64_t count, double until)
 {
 	uint64_t n = 0;

@@ -86,7 +86,7 @@ void log_event(enum log_level level, const struct log_event *e, const char *text
 	trace(time_node(), "log: %s", text);
 }
 
-/* ---- As daemon/server/server.c and daemon/callbacks.c ---- */
+/* ---- The server, as in daemon/server/server.c and daemon/callbacks.c ---- */
 
 static uint64_t expire(void *arg, uint64_t now)
 {

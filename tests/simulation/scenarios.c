@@ -32,7 +32,7 @@ static void run(uint64_t duration)
 		fail("it does not come to rest");
 }
 
-/* Each session's first handle is that of the communicator. */
+/* Both trainers join; the communicator is handle 1 of each session. */
 static void join_two(struct trainer *a, struct trainer *b)
 {
 	trainer_join(a, id, 2, 0, false, 0);
@@ -42,7 +42,7 @@ static void join_two(struct trainer *a, struct trainer *b)
 		fail("two members do not get an epoch");
 }
 
-/* Sometimes the connection to the coordinator is full: BUSY. */
+/* Retries while the commit is refused as BUSY because the connection to the coordinator is full. */
 static void commit(struct trainer *t, uint64_t timeout)
 {
 	for (int i = 0; i < 10 && !waits(t, ASK_PLAN) && !t->beliefs[1].plan; i++)
@@ -63,7 +63,7 @@ static void rank_of_another_node_during_a_plan(void)
 		fail("the plan is not in force");
 }
 
-/* The same while an epoch is about to begin; and the client has a deadline. */
+/* The same while an epoch is about to begin, with a deadline for the client's JOIN. */
 static void rank_of_another_node_during_a_start(void)
 {
 	struct trainer *a = trainer_start(0, 0), *b = trainer_start(1, 0);
@@ -81,7 +81,7 @@ static void rank_of_another_node_during_a_start(void)
 		fail("the members have lost their epoch");
 }
 
-/* A client requests a rank that another node's member holds, and immediately a SPLIT. */
+/* A client requests a rank that another node's member holds, and immediately requests a SPLIT. */
 static void split_by_who_is_no_member(void)
 {
 	struct trainer *a = trainer_start(0, 0), *b = trainer_start(1, 0);
@@ -112,8 +112,8 @@ static void plan_before_the_coordinator_starts(void)
 		fail("a plan waits for ever");
 }
 
-/* One member on each of three nodes, with rank 0's node as the coordinator of a SPLIT that all
- * request; first: rank 0's colour, where the others' is 0. */
+/* Starts one member on each of three nodes and lets all of them request a SPLIT, which rank 0's
+ * node coordinates. Rank 0's colour is `first`; the others' is 0. */
 static void split_three(struct trainer *t[3], int32_t first)
 {
 	for (uint32_t k = 0; k < 3; k++) {
@@ -133,7 +133,7 @@ static void no_split_waits(struct trainer *const t[3])
 		fail("a SPLIT waits for ever");
 }
 
-/* It may have learned which part it joins, or not; the others are notified. */
+/* A member dies before or after it learns which part it joins; the others must be notified. */
 static void member_goes_during_a_split(void)
 {
 	struct trainer *t[3];
@@ -142,7 +142,7 @@ static void member_goes_during_a_split(void)
 	no_split_waits(t);
 }
 
-/* The same with comm_idle_seconds = 0: a JOIN of its part may come after that was refused. */
+/* The same with comm_idle_seconds = 0: a JOIN of a part may arrive after the part was refused. */
 static void member_goes_during_a_split_and_nothing_is_kept(void)
 {
 	for (uint32_t k = 0; k < nnodes; k++)
@@ -150,7 +150,8 @@ static void member_goes_during_a_split_and_nothing_is_kept(void)
 	member_goes_during_a_split();
 }
 
-/* The node is a part's rendezvous, about which the others have received different messages. */
+/* The lost node is the rendezvous of a part; the other nodes have received different messages
+ * about that part. */
 static void other_node_goes_during_a_split_of_gpus(void)
 {
 	struct trainer *t[2] = {trainer_start(0, 0), trainer_start(2, 0)};
@@ -180,7 +181,7 @@ static void node_goes_during_a_split(void)
 	no_split_waits(t);
 }
 
-/* The result may reach only some nodes. */
+/* The coordinator's node is lost; the SPLIT's result may reach only some nodes. */
 static void coordinator_goes_during_a_split(void)
 {
 	struct trainer *t[3];
@@ -191,8 +192,8 @@ static void coordinator_goes_during_a_split(void)
 		fail("a SPLIT waits for ever");
 }
 
-/* Its node has given it up when the result comes, which must not answer the next, different SPLIT.
- */
+/* The result of a SPLIT arrives after the member's node has given that SPLIT up. It must not
+ * answer the next SPLIT, which differs. */
 static void result_comes_after_a_split_was_given_up(void)
 {
 	struct trainer *a = trainer_start(0, 0), *b = trainer_start(1, 0);
@@ -206,7 +207,8 @@ static void result_comes_after_a_split_was_given_up(void)
 	run(60 * S);
 }
 
-/* The next rendezvous knows of the epoch: its members learn that somebody else has come. */
+/* The next rendezvous has learned of the epoch: its members must join again once a newcomer has
+ * joined. */
 static void rendezvous_is_lost(void)
 {
 	struct trainer *a = trainer_start(0, 0), *b = trainer_start(2, 0);
@@ -221,7 +223,8 @@ static void rendezvous_is_lost(void)
 		fail("a member is not told that it must join again");
 }
 
-/* A newcomer's JOIN reaches the next one before it knows of that epoch: the members keep it. */
+/* A newcomer's JOIN reaches the next rendezvous before that has learned of the epoch: the
+ * members keep their epoch. */
 static void newcomer_is_first_where_the_rendezvous_was_lost(void)
 {
 	struct trainer *a = trainer_start(0, 0), *b = trainer_start(2, 0);
@@ -238,8 +241,8 @@ static void newcomer_is_first_where_the_rendezvous_was_lost(void)
 		fail("the newcomer is not told that the rank is taken");
 }
 
-/* The rendezvous and its successor are lost, at most this far apart: the members keep their epoch,
- * which a newcomer wants to join; and get another one when one has left. */
+/* The rendezvous and its successor are lost within `apart` of each other. The members keep their
+ * epoch although a newcomer requests a rank, and get a new epoch after one of them has left. */
 static void two_are_lost(uint64_t apart)
 {
 	static const uint32_t homes[] = {0, 1, 4};
@@ -284,8 +287,8 @@ static void two_nodes_are_lost_in_turn(void)
 	two_are_lost(500 * MS);
 }
 
-/* START, the rendezvous's last message, reaches only some nodes: all members get an epoch, or none.
- */
+/* START, the rendezvous's last message, reaches only some nodes: either all members get an
+ * epoch, or none does. */
 static void rendezvous_is_lost_during_a_start(void)
 {
 	struct trainer *a = trainer_start(0, 0), *b = trainer_start(2, 0);
@@ -300,7 +303,8 @@ static void rendezvous_is_lost_during_a_start(void)
 		fail("a member is not told that the other has gone");
 }
 
-/* Some members are in the epoch, others join at the next rendezvous: all learn that it is over. */
+/* Some members are in the epoch, others join at the next rendezvous: all must learn that the
+ * epoch is over. */
 static void three_join_where_the_rendezvous_is_lost(void)
 {
 	struct trainer *t[3];
@@ -322,7 +326,8 @@ static void three_join_where_the_rendezvous_is_lost(void)
 		fail("three members do not get an epoch");
 }
 
-/* Its GPU waits for what the others have launched. */
+/* Rank 1 leaves and rank 0 dies: the epoch must end on rank 1's node too, although its GPU waits
+ * for rank 0's work. */
 static void last_member_elsewhere_goes(void)
 {
 	struct trainer *a = trainer_start(0, 0), *b = trainer_start(2, 0);
@@ -370,7 +375,7 @@ static const struct scenario {
 	{"the last member on GPUs of other nodes goes", 3, last_member_elsewhere_goes},
 };
 
-/* 0: it does not fail. */
+/* Returns a seed with which the scenario fails, or 0 if none was found. */
 static uint64_t failing_seed(const struct scenario *s)
 {
 	for (uint64_t seed = 1; seed <= SEEDS; seed++) {

@@ -8,17 +8,17 @@
 #include "simulation.h"
 
 #define STEPS_NS	(20 * S)
-/* By then everything with a deadline has met it. */
+/* Every deadline has passed by then. */
 #define REST_NS		(STEPS_NS + 60 * S)
 #define RECOVERY_ROUNDS 20
 #define RECOVERY_NS	(20 * S)
 
 struct profile profile;
 
-static uint32_t losses, worker_losses; /* still to come */
+static uint32_t losses, worker_losses; /* losses yet to be injected */
 static bool plain;		       /* no trainer requests anything impossible */
 
-/* ---- Who and what ---- */
+/* ---- Nodes, trainers and communicators ---- */
 
 static struct trainer *any_trainer(void)
 {
@@ -69,7 +69,7 @@ static bool device_is_taken(const struct wanted *w, uint32_t node, uint32_t plac
 	return false;
 }
 
-/* Where the rank lives, or the session that took its place. False: no GPU is left. */
+/* Picks a node and a place for the rank. Returns false if no GPU is left. */
 static bool give_home(struct wanted *w, uint32_t rank)
 {
 	w->home_node[rank] = UINT32_MAX;
@@ -104,10 +104,10 @@ static void want(struct wanted *w)
 			w->nranks = k;
 }
 
-/* ---- What they do ---- */
+/* ---- Actions ---- */
 
-/* Makes the session that should be that rank request it. anew: even if it is, because somebody else
- * may have left. */
+/* Makes the rank's session request the rank. anew: request it even if the session is a member,
+ * because another member may have left. */
 static void join(struct wanted *w, uint32_t rank, uint64_t within, bool anew)
 {
 	struct belief *b;
@@ -142,7 +142,7 @@ static void do_join(void)
 	}
 }
 
-/* Comes back to communicators whose epoch is over. */
+/* Rejoins a communicator whose epoch is over. */
 static void do_come_back(void)
 {
 	struct trainer *t = any_trainer();
@@ -283,7 +283,7 @@ static bool run(const char *when, uint64_t duration)
 	return !failure[0];
 }
 
-/* Whether all ranks believe to be in one epoch. */
+/* Returns whether all ranks believe that they are in the same epoch. */
 static bool runs(const struct wanted *w)
 {
 	uint32_t epoch = 0;
@@ -304,7 +304,8 @@ static bool enough_gpus(const struct wanted *w)
 	return !w->cuda || w->nranks <= alive * GPUS_HERE;
 }
 
-/* Whether it holds the rank, or waits for it, elsewhere or in another way than the rank should. */
+/* Returns whether t holds the rank or waits for it, but not at the rank's home or with other
+ * parameters. */
 static bool is_stray(const struct trainer *t, const struct wanted *w, uint32_t rank)
 {
 	const struct request *r = trainer_request(t, ASK_JOIN, w->id, rank);
@@ -328,7 +329,7 @@ static void end_strays(const struct wanted *w, uint32_t rank)
 				trainer_die(nodes[i].trainers[k]);
 }
 
-/* Makes every rank join: then every communicator must work. */
+/* Makes every rank join; the communicator must then work. */
 static void recover(struct wanted *w)
 {
 	plain = true;

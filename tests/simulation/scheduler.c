@@ -14,7 +14,7 @@
 struct running {
 	struct running *prev, *next;
 	uint32_t slot, epoch;
-	bool across, ends, hangs; /* hangs: until its work on GPUs was aborted */
+	bool across, ends, hangs; /* hangs: until its work on GPUs is aborted */
 	struct plan *plan;
 	uint32_t left; /* local members that the plan has lost */
 };
@@ -145,7 +145,7 @@ static void end(struct scheduler *x, const struct command *c)
 		later(x, 1000, chance(80) ? 10 * MS : S, on_gone, note);
 }
 
-/* The work on GPUs was aborted. */
+/* Ends a hanging epoch after the abort of its work on GPUs. */
 static void be_dead(struct scheduler *x, uint32_t slot)
 {
 	struct running *r = find(x, slot);
@@ -246,7 +246,7 @@ static void command(struct executor *executor, const struct command *c)
 	case COMMAND_MAKE_NOT:
 		make_not(x, c->creation_number);
 		break;
-	default: /* what tasks alone need */
+	default: /* commands that only tasks need */
 		break;
 	}
 }

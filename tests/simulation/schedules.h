@@ -18,21 +18,23 @@ void time_begin(uint64_t seed);
 uint32_t below(uint32_t n);
 bool chance(uint32_t percent);
 uint64_t between(uint64_t low, uint64_t high);
-/* Calls f with arg at that time, unless the node (-1: none) is lost by then, and frees arg. */
+/* Calls f with arg at that time and frees arg. Skips the call if the node is lost by then (-1:
+ * no node). */
 void at(uint64_t time, int node, void (*f)(void *arg), void *arg);
-/* Runs what is due within that duration; 0: until nothing is left. False: there was too much. */
+/* Runs the events due within that duration (0: all events). Returns false if there were too
+ * many. */
 bool time_run(uint64_t duration);
-/* The node on which the current event happens; -1: unknown. */
+/* Returns the node of the current event; -1: unknown. */
 int time_node(void);
 void time_end(void);
 
 /* ---- main.c ---- */
 
 extern bool tracing;
-/* A mistake planted in the simulation; 0: none. */
+/* The mistake planted in the simulation; 0: none. */
 extern unsigned planted;
 
-/* ---- Of each simulation ---- */
+/* ---- Defined by each simulation ---- */
 
 typedef void scenario_failed(const char *name, uint64_t seed);
 
@@ -40,9 +42,9 @@ struct simulated {
 	const char *about;
 	unsigned plants; /* one more than the highest plant */
 	const char *(*plant_name)(unsigned plant);
-	/* Returns 0, or 1 after reporting the failed ones. NULL: there are none. */
+	/* Returns 0, or 1 after reporting the failed scenarios. NULL: there are no scenarios. */
 	int (*scenarios_run)(scenario_failed *say);
-	/* Like schedule_run; NULL: there is none. */
+	/* Like schedule_run; NULL: there is no circle. */
 	bool (*circle_run)(uint64_t seed);
 };
 extern const struct simulated simulated;

@@ -19,13 +19,13 @@
 
 #define NODES_MAX    6
 #define GPUS_HERE    3
-#define TRAINERS_MAX 5 /* of a node, at a time */
+#define TRAINERS_MAX 5 /* per node, at the same time */
 #define RANKS_MAX    6
 #define IDS_MAX	     4
 
 /* ---- channel.c ---- */
 
-/* What the channel does wrong on purpose. */
+/* Mistakes that the channel makes on purpose. */
 enum plant {
 	PLANT_NONE,
 	PLANT_LOSE,
@@ -42,7 +42,7 @@ enum plant {
 
 void channel_begin(void);
 void channel_end(void);
-/* A START of that communicator is on its way there. */
+/* Returns whether a START of that communicator is in flight to the node. */
 bool channel_brings_start(uint32_t node, const uint8_t *id);
 void channel_lose(uint32_t node);
 
@@ -51,14 +51,14 @@ void channel_lose(uint32_t node);
 struct scheduler {
 	struct executor executor; /* first */
 	uint32_t node;
-	struct running *running; /* epochs that it has, by slot */
+	struct running *running; /* the node's epochs, by slot */
 	struct pending_creation *creations;
 };
 
 struct node_state {
 	bool alive;
 	struct loop loop;
-	uint64_t timer; /* which of the loop's timers counts */
+	uint64_t timer; /* number of the loop's current timer; older ones do not count */
 	struct accounts accounts;
 	struct sessions sessions;
 	struct gpus gpus;
@@ -73,14 +73,14 @@ struct node_state {
 extern struct node_state nodes[NODES_MAX];
 extern uint32_t nnodes;
 extern struct config config;
-extern bool nodes_ended; /* what happens while they are freed does not count */
+extern bool nodes_ended; /* set while nodes are freed: failures no longer count */
 
 void nodes_begin(uint32_t n);
 void nodes_end(void);
-/* Runs those that wait: of what they work on, nothing is left but that itself. */
+/* Runs the waiting jobs. Only the objects that they work on still exist. */
 void jobs_end(void);
 uint32_t node_of(const struct comms *s);
-/* Loses it. The others hear of that later, each at its own time. */
+/* Loses the node. Each other node learns of the loss later, at its own time. */
 void node_lose(uint32_t node);
 void trace(int node, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -88,7 +88,7 @@ void trace(int node, const char *format, ...) __attribute__((format(printf, 2, 3
 
 void scheduler_begin(struct scheduler *x, uint32_t node);
 void scheduler_end(struct scheduler *x);
-/* An epoch across nodes fails in the scheduler, if one runs. */
+/* May fail one of the running epochs that span nodes. */
 void scheduler_fail_one(struct scheduler *x);
 
 /* ---- workers.c ---- */
@@ -97,9 +97,9 @@ void workers_begin(void);
 void workers_end(void);
 void worker_start(struct gpu *g);
 void worker_lose(struct gpu *g);
-/* With its node: whatever it was asked fails. */
+/* Ends the worker along with its node: its pending calls fail. */
 void worker_end(struct gpu *g);
-/* It is its turn. */
+/* Starts the init with that number, whose turn it is. */
 void worker_launch_init(struct gpu *g, uint64_t number);
 
 /* ---- trainers.c ---- */
@@ -117,7 +117,7 @@ struct request {
 	uint64_t since, deadline; /* 0: none */
 };
 
-/* What a trainer believes of a communicator. */
+/* A trainer's view of one communicator. */
 struct belief {
 	bool held, broken, cuda;
 	uint32_t plan; /* handle; 0: none */
@@ -131,13 +131,13 @@ struct trainer {
 	struct client client;
 	uint32_t node, place;
 	bool dying;
-	bool fail_fast; /* its JOINs are SVC_JOIN_FAIL_FAST */
+	bool fail_fast; /* its JOINs carry SVC_JOIN_FAIL_FAST */
 	uint32_t last_serial;
 	struct request *requests;
 	struct belief beliefs[HANDLES_MAX]; /* by handle */
 };
 
-/* The communicators that trainers make by themselves. */
+/* The communicators that trainers create themselves. */
 struct wanted {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t nranks;
@@ -153,7 +153,7 @@ struct trainer *trainer_start(uint32_t node, uint32_t place);
 void trainer_die(struct trainer *t);
 void trainer_join(struct trainer *t, const uint8_t *id, uint32_t nranks, uint32_t rank, bool cuda,
 		  uint64_t timeout);
-/* Its JOIN. */
+/* Cancels the JOIN r. */
 void trainer_cancel(struct trainer *t, const struct request *r);
 void trainer_leave(struct trainer *t, uint32_t handle);
 void trainer_split(struct trainer *t, uint32_t handle, int32_t colour, int32_t key,
@@ -162,11 +162,12 @@ void trainer_commit(struct trainer *t, uint32_t handle, bool wrong, uint64_t tim
 void trainer_drop(struct trainer *t, uint32_t handle);
 struct request *trainer_request(const struct trainer *t, enum asking kind, const uint8_t *id,
 				uint32_t rank);
-/* Whoever holds that rank, or waits for it; NULL: nobody. *b: NULL if it only waits. */
+/* Returns the trainer that holds the rank or waits for it, or NULL. Sets *b to NULL if the
+ * trainer only waits. */
 struct trainer *holder_of(const uint8_t *id, uint32_t rank, struct belief **b);
-/* By its pid; NULL: it is gone. */
+/* Returns the trainer with that pid; NULL: it is gone. */
 struct trainer *trainer_of_pid(int32_t pid);
-/* It has a part in that epoch, as far as it knows. */
+/* Returns whether the trainer believes that it is a member of that epoch. */
 bool trainer_is_in(const struct trainer *t, const uint8_t *id, uint32_t epoch, uint32_t rank);
 
 /* ---- check.c ---- */
@@ -181,22 +182,23 @@ void check_event(const struct trainer *t, const struct belief *b, const struct s
 void check_error(const struct trainer *t, const struct request *r, int result, const char *text);
 void check_plan(uint32_t node, const struct communicator *m, const struct plan *p);
 void check_creation(uint32_t node, const struct creation *k);
-/* At rest: who still waits, and may? */
+/* Checks, at rest, that each pending request still has a reason to wait. */
 void check_rest(void);
-/* Everybody has gone, and everything that is kept for a while has been forgotten. */
+/* Checks that nothing is left after all trainers have gone and all retained state has expired. */
 void check_empty(void);
 
 /* ---- schedule.c ---- */
 
 struct profile {
-	uint64_t delay; /* between nodes, at most */
+	uint64_t delay; /* maximum delay between nodes */
 	uint64_t keep;	/* seconds */
 };
 extern struct profile profile;
 
-/* All trainers end. */
+/* Ends all trainers. */
 void everybody_goes(void);
-/* All but nodes_begin; and the end of all. */
+/* schedule_begin sets up everything except the nodes (see nodes_begin); schedule_end tears
+ * everything down. */
 void schedule_begin(uint64_t seed);
 void schedule_end(void);
 

@@ -4,7 +4,7 @@
 
 #include "schedules.h"
 
-#define HAPPENINGS_MAX 400000 /* of one schedule */
+#define HAPPENINGS_MAX 400000 /* per schedule */
 
 struct happening {
 	uint64_t time, order;
@@ -55,7 +55,7 @@ uint64_t between(uint64_t low, uint64_t high)
 	return low + random_word() % (high - low + 1);
 }
 
-/* ---- What happens when ---- */
+/* ---- Events ---- */
 
 static bool is_before(const struct happening *a, const struct happening *b)
 {

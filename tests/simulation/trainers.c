@@ -19,7 +19,7 @@
 #include "simulation.h"
 
 #define USER	       1000
-/* A deadline's answer may wait for another node twice: for a SPLIT, and for its parts. */
+/* After a deadline, the answer may wait for another node twice: for a SPLIT and for its parts. */
 #define ANSWER_LATE_NS (2 * NODE_ANSWER_NS + S)
 
 static int32_t last_pid;
@@ -54,7 +54,7 @@ static struct request *find(const struct trainer *t, uint32_t serial)
 static struct request *ask(struct trainer *t, enum asking kind, const struct belief *of_what,
 			   uint32_t handle, uint64_t timeout)
 {
-	remote_handle_own(comms_of(t)); /* as request_handle; the epoch may begin */
+	remote_handle_own(comms_of(t)); /* as in request_handle; the epoch may begin */
 	struct request *r = calloc(1, sizeof(*r));
 	if (!r)
 		abort();
@@ -120,7 +120,7 @@ bool trainer_is_in(const struct trainer *t, const uint8_t *id, uint32_t epoch, u
 	return false;
 }
 
-/* ---- Answers: instead of daemon/session/client.c ---- */
+/* ---- Answers: replaces daemon/session/client.c ---- */
 
 static const char *asking_name(enum asking a)
 {
@@ -158,7 +158,7 @@ static void hold(struct trainer *t, uint32_t handle, bool cuda, const struct svc
 		fail("pid %d: handle %u", t->client.pid, handle);
 		return;
 	}
-	/* Its rank of a past epoch went to another process meanwhile: that handle is of no use. */
+	/* An older handle of the same rank is useless: another process has held the rank since. */
 	for (uint32_t h = 0; h < HANDLES_MAX; h++)
 		if (t->beliefs[h].rank == (uint32_t)j->rank &&
 		    !memcmp(t->beliefs[h].id, j->id, sizeof(j->id)))
@@ -261,7 +261,7 @@ struct client *sessions_find(struct sessions *s, uint32_t id)
 	return NULL;
 }
 
-/* ---- What they ask ---- */
+/* ---- Actions ---- */
 
 void trainer_join(struct trainer *t, const uint8_t *id, uint32_t nranks, uint32_t rank, bool cuda,
 		  uint64_t timeout)
@@ -286,7 +286,7 @@ void trainer_cancel(struct trainer *t, const struct request *r)
 	memcpy(b.id, r->id, sizeof(b.id));
 	trace((int)t->node, "pid %d asks: JOIN_CANCEL", t->client.pid);
 	const uint32_t join = r->serial;
-	/* A broken membership goes with it. */
+	/* The cancel also drops a broken membership. */
 	for (uint32_t h = 0; h < HANDLES_MAX; h++)
 		if (t->beliefs[h].held && t->beliefs[h].rank == b.rank &&
 		    !memcmp(t->beliefs[h].id, b.id, sizeof(b.id)))
@@ -321,7 +321,7 @@ void trainer_split(struct trainer *t, uint32_t handle, int32_t colour, int32_t k
 	comm_split(&t->client, r->serial, &s);
 }
 
-/* In a ring; a wrong one sends what nobody receives. */
+/* Plans a ring; a wrong plan has a Send that no rank receives. */
 static int plan_file(const struct belief *b, bool wrong, uint32_t *ntasks)
 {
 	struct svc_plan_task tasks[2] = {0};

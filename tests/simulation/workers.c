@@ -146,7 +146,7 @@ static void cancel_init(const struct gpu *g, uint64_t number)
 			answer_init(i, NCCLSVC_NCCL_ERROR, "it was taken back");
 }
 
-/* ---- Instead of daemon/gpu/gpu.c ---- */
+/* ---- Replaces daemon/gpu/gpu.c ---- */
 
 uint64_t gpu_patience_ns(const struct gpus *s)
 {
@@ -172,7 +172,7 @@ void gpu_mps_joined(struct gpus *s, struct client *c, const struct svc_join *joi
 	(void)join;
 }
 
-/* Sessions here have no ring. */
+/* Sessions have no ring in the simulation. */
 bool gpu_session_known(struct memory *s, struct gpu *g, struct client *c)
 {
 	(void)s;
@@ -187,7 +187,7 @@ void gpu_tell(struct gpu *g, const struct worker_message *m)
 		cancel_init(g, m->comm.number);
 }
 
-/* As in gpu.c: the first of those that the queue tells of is at work, the others wait for it. */
+/* Returns whether the call waits for an earlier patient call, as in gpu.c. */
 static bool behind_another(const struct gpu *g, const struct gpu_call *call)
 {
 	const struct gpu_call *other;
