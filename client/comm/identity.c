@@ -16,7 +16,7 @@ static const char *value_of(const char *name)
 	return text && *text ? text : NULL;
 }
 
-/* "slurm 1234.0", of which the second part may be missing. False: the first is. */
+/* Writes "slurm 1234.0", or "slurm 1234" if the second part is missing. False if the first is. */
 static bool name_of(char *to, const char *launcher, const char *first, const char *second)
 {
 	char text[256];

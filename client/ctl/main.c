@@ -371,7 +371,7 @@ static enum ctl_exit watch(struct program *p)
 	return finish(&frame, code);
 }
 
-/* What has failed, then what fails, until the daemon is gone. */
+/* Shows past failures, then each new one until the daemon is gone. */
 static enum ctl_exit follow(struct program *p)
 {
 	char time[40];

@@ -57,7 +57,7 @@ OrtStatus *status_new(const OrtApi *ort, enum ort_error code, const char *format
 	__attribute__((format(printf, 3, 4)));
 /* NULL if the result is OK; otherwise a status with the sentence of this thread's last error. */
 OrtStatus *status_of(const OrtApi *ort, ncclsvc_result result);
-/* Returns the first of two, each of which may be NULL, and releases the other. */
+/* Returns the first status that is not NULL and releases the other. Both may be NULL. */
 OrtStatus *status_first(const OrtApi *ort, OrtStatus *first, OrtStatus *second);
 
 /* ---- value.c ---- */

@@ -30,7 +30,7 @@ static void test_gpu_stream(void **state)
 	assert_string_equal(
 		f->text,
 		"All ranks have called AllReduce #2 (float32, 1048576 elements) of communicator "
-		"world (id 1, 3 ranks), but for 6.0 s it waits on the GPUs for the stream of rank "
+		"world (id 1, 3 ranks), but it has waited 6.0 s on the GPUs for the stream of rank "
 		"1 (pid 111, trainer-1) on device 1, where earlier work has not ended. Pid 111 is "
 		"sleeping. Next: `gdb -p 111 -batch -ex 'thread apply all bt'`.");
 	assert_int_equal(f->nculprits, 1);

@@ -17,7 +17,7 @@
 #define SECONDS_MAX 1e9
 
 #define ON(command) (1u << (command))
-/* Those that show all nodes as one. */
+/* The commands that show all nodes as one. */
 #define MERGED	    (ON(CTL_COMMS) | ON(CTL_TASKS) | ON(CTL_WHY))
 #define ANY	    (~0u)
 

@@ -94,8 +94,7 @@ static int by_cluster_comm(const void *pa, const void *pb)
 	return (a->cluster_comm > b->cluster_comm) - (a->cluster_comm < b->cluster_comm);
 }
 
-/* What the node knows where the members gather counts; or who has members, if the other has none.
- */
+/* Prefers the entry of the node where the members gather, or else of a node that has members. */
 static void join_comm(ncclsvc_comm_info *into, const ncclsvc_comm_info *c, uint32_t node)
 {
 	const bool gathers = into->ask_node == node + 1 && !c->ask_node;
@@ -152,7 +151,7 @@ static uint64_t comm_of(const struct part *p, uint64_t comm)
 
 /* ---- Members ---- */
 
-/* Of what two nodes say of a rank, the better counts. */
+/* How good a node's entry for a rank is. The best entry is kept. */
 static int worth(const struct snapshot *s, const ncclsvc_member_info *m)
 {
 	const bool own = snapshot_knows(s, m) && m->session;

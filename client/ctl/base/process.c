@@ -135,7 +135,7 @@ static bool is_frozen(const struct processes *all, struct process *p)
 
 /* ---- A process ---- */
 
-/* Of a process that has not ended. */
+/* The state of a process that has not ended. */
 static enum process_state state_of(char letter)
 {
 	switch (letter) {

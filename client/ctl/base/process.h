@@ -41,8 +41,8 @@ struct processes {
 
 /* The state, read at the first call for this pid and kept. Never NULL. */
 const struct process *process_look(struct processes *all, int32_t pid);
-/* All else, too. Measures CPU use for 20 ms after the first look, which the first call may have to
- * wait for. */
+/* The other fields, too. CPU use is measured over the 20 ms after process_look, so the first call
+ * may block for up to 20 ms. */
 const struct process *process_examine(struct processes *all, int32_t pid);
 /* As /proc of its own machine has it: the letter of its state ('\0': unknown), and its tracer. */
 struct process process_told(int32_t pid, char letter, int32_t tracer);

@@ -23,14 +23,14 @@ enum snapshot_part {
 #define SNAPSHOT_LOCAL (-1) /* the asked daemon's node */
 #define SNAPSHOT_ALL   (-2) /* all nodes of its cluster */
 
-/* What came of asking a node for its part. */
+/* The outcome of asking a node for its part. */
 struct snapshot_answer {
 	bool asked;
 	ncclsvc_result result; /* OK: the part is in the snapshot */
 	uint64_t age_ns;       /* of the part */
 };
 
-/* What another node calls a session that is in the snapshot. */
+/* Another node's name for a session that is in the snapshot. */
 struct snapshot_session_name {
 	uint32_t node, session;
 };

@@ -27,8 +27,7 @@ struct doctor_gpu {
 	uint64_t mps_server;
 };
 
-/* What that process found. It writes this again after each step, so that the findings survive its
- * death. */
+/* The findings of that process, written again after each step so that they survive its death. */
 struct doctor_driver {
 	bool cuda_open, cuda_init, listed, nccl_open;
 	int32_t cuda_version, nccl_version; /* 0: unknown */

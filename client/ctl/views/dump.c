@@ -55,7 +55,7 @@ static int by_operation(const ncclsvc_operation_info *a, const ncclsvc_operation
 	return o ? o : order(a->seq, b->seq);
 }
 
-/* Of the same operation, what is pending comes last. */
+/* Sorts by operation; among the entries of one operation, pending ones come last. */
 static int by_time(const void *pa, const void *pb)
 {
 	const ncclsvc_operation_info *a = *(const ncclsvc_operation_info *const *)pa;

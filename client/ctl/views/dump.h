@@ -10,7 +10,7 @@ struct dump {
 	size_t n;
 };
 
-/* Those that the options ask for, each once. */
+/* The operations that the options select, each once. */
 struct dump dump_of(const struct view *v);
 void dump_free(struct dump *d);
 

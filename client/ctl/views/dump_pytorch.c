@@ -61,7 +61,7 @@ struct pytorch {
 
 /* ---- The files' ranks ---- */
 
-/* Of several that are as large, each node takes the same. */
+/* Finds the largest communicator; among equals, the one with the smallest key, on every node. */
 static void find_base(struct pytorch *p)
 {
 	const ncclsvc_operation_info *base = NULL;
@@ -137,7 +137,7 @@ static size_t find_group(const struct pytorch *p, const ncclsvc_operation_info *
 	return NO_GROUP;
 }
 
-/* Its place in the group, of which pairs have two: in the order of the files' ranks. */
+/* The rank's place in the group, in the order of the files' ranks. A pair has two places. */
 static int32_t place_in(const struct group *g, int32_t rank)
 {
 	if (g->from < 0 || g->from == g->to)
@@ -190,7 +190,7 @@ static void know_ranks(struct pytorch *p, struct group *g)
 			know_rank(p, g, s->members[i].rank, s->members[i].session);
 }
 
-/* What has no counterpart in PyTorch's format, or cannot be counted. */
+/* False for operations that have no counterpart in PyTorch's format, or cannot be counted. */
 static bool can_be_written(const ncclsvc_operation_info *x)
 {
 	return x->rank >= 0 && (uint32_t)x->rank < x->nranks && !(x->kernel && x->graph) &&

@@ -154,7 +154,8 @@ static enum why_cause follow_missing(struct why *w, const struct why_group *g, s
 	return gravest;
 }
 
-/* A finding for each cause, the gravest first. A circle is the only one: all else waits for it. */
+/* A finding for each cause, the gravest first. A circle is the only finding, because
+ * all other waits follow from it. */
 static void find_waiting(struct why *w, const struct why_group *g, struct why_report *report)
 {
 	const ncclsvc_task_info *t = g->tasks[0];

@@ -52,9 +52,9 @@ void why_tell_streams(const struct why *w, const struct why_group *g, const int3
 {
 	const ncclsvc_task_info *t = g->tasks[0];
 	why_add_called_by_all(w, g, out);
-	text_add(out, ", but for ");
+	text_add(out, ", but it has waited ");
 	units_age(out, g->age_ns);
-	text_add(out, " it waits on the GPUs for the stream of ");
+	text_add(out, " on the GPUs for the stream of ");
 	for (size_t i = 0; i < n && i < WHY_TOLD; i++) {
 		const ncclsvc_member_info *m = why_member(w, t->comm, ranks[i]);
 		text_add(out, !i ? "" : i + 1 == n ? " and " : ", ");

@@ -66,7 +66,7 @@ static void tell_process(const struct process *p, struct text *out)
 	text_char(out, '.');
 }
 
-/* "`kill -CONT 112`": what lets the process go on, or shows what it does. */
+/* Adds a command, such as "`kill -CONT 112`", that resumes the process or shows its activity. */
 static void add_process_command(const struct process *p, int32_t pid, struct text *out)
 {
 	switch (p->state) {

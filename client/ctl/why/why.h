@@ -95,7 +95,7 @@ struct why_input {
 void why_analyse(const struct why_input *in, struct why_report *report);
 void why_free(struct why_report *report);
 const char *why_cause_name(enum why_cause cause);
-/* Of a daemon that does not answer: p is its process, of which only the pid may be known. */
+/* Describes a daemon that does not answer. p is its process; only p->pid must be known. */
 void why_tell_daemon(const struct process *p, uint64_t silent_ns, struct text *out);
 
 #endif
