@@ -16,7 +16,7 @@
 #include "proto/names.h"
 #include "state.h"
 
-/* What CUDA reports about a pointer. */
+/* A pointer's properties, as CUDA reports them. */
 struct memory {
 	CUcontext context;
 	int type, managed, device;

@@ -72,7 +72,7 @@ static bool call(const struct exchange *x, struct svc_describe *request, bool *k
 	return !result;
 }
 
-/* What the peer says about its word, in `text`. False: nothing comes. */
+/* Receives the peer's description of its word into `text`. False if none arrives. */
 static bool hear(const struct exchange *x, int peer, uint64_t about, void *text)
 {
 	struct svc_describe request = {.peer = peer, .peer_about = about};

@@ -71,7 +71,7 @@ ncclsvc_result agreement_explain(struct ncclsvc_request *r, ncclsvc_task task,
 
 /* Says the sentence (up to 200 bytes of it) about a refusal, and returns the word that refuses. */
 uint64_t refusal_describe(ncclsvc_tensors *lists, uint64_t word, const char *sentence);
-/* What the member that has refused has said: a string; empty if nothing comes. */
+/* Reads the refusing member's sentence: a string, empty if none arrives. */
 void refusal_read(ncclsvc_tensors *lists, const ncclsvc_status *st,
 		  char text[SVC_DESCRIPTION_BYTES]);
 /* The two ranks of the status have lists that differ, and this member's is one like rank_a's or

@@ -11,15 +11,16 @@
 #include "ncclsvc_types.h"
 
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CUDA, CONFIG_DEVICE_HOST };
-/* Who may connect. OWNER: only the daemon's own user. GROUP: also members of the socket's group.
- * ANY: every user. */
+/* The users that may connect. OWNER: only the daemon's own user. GROUP: also members of the
+ * socket's group. ANY: every user. */
 enum config_access { CONFIG_ACCESS_OWNER, CONFIG_ACCESS_GROUP, CONFIG_ACCESS_ANY };
 
 /* How the daemons of several nodes find each other. AUTO: through MPI, if MPI has started several.
  */
 enum config_bootstrap { CONFIG_BOOTSTRAP_AUTO, CONFIG_BOOTSTRAP_NONE, CONFIG_BOOTSTRAP_MPI };
 
-/* What carries device memory. MPI: the host engine, with the data staged through pinned memory. */
+/* The transport for device memory. MPI: the host engine, with the data staged through pinned
+ * memory. */
 enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_NCCL, CONFIG_TRANSPORT_MPI };
 
 enum config_source { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_OPTION, CONFIG_ENVIRONMENT };

@@ -133,7 +133,7 @@ static struct ending ending_by_flags(const struct stat_fields *f, bool no_memory
 			 : (struct ending){.how = NCCLSVC_ENDED_UNKNOWN};
 }
 
-/* Of a process that was reaped. */
+/* The ending of a process that was reaped. */
 struct ending ending_by_pidfd(int fd)
 {
 	struct pidfd_facts facts = {.mask = PIDFD_HAS_EXIT};

@@ -12,7 +12,7 @@ struct ending {
 	bool follows; /* the process had been told of a failure shortly before */
 };
 
-/* What must be known of a process while it runs, to tell later how it ended. */
+/* Facts about a running process from which its ending can be determined later. */
 struct process {
 	bool watched; /* ending_watch has filled it in */
 	int32_t pid;
@@ -28,8 +28,8 @@ struct process ending_watch(int fd, int32_t pid);
  * before its parent can reap it; from Linux 6.15 on, its pidfd says how it ended even afterwards.
  */
 struct ending ending_of(const struct process *p);
-/* Of a process that is gone for good; pidfd: as in struct process. UNKNOWN: not gone yet, or on an
- * older Linux. */
+/* The ending of a process that is gone for good; pidfd: as in struct process. UNKNOWN: not gone
+ * yet, or on an older Linux. */
 struct ending ending_by_pidfd(int pidfd);
 /* Would a later look at its pidfd tell more? */
 bool ending_is_vague(const struct ending *e);

@@ -11,8 +11,8 @@
 void consequences_begin(struct communicator *m, const struct failure *f);
 /* The failure from which this end of the epoch follows; NULL: it is a cause itself. */
 struct failure *consequences_root(const struct communicator *m, const ncclsvc_status *st);
-/* What members are told if the epoch ends by that: the first failure of the communicator, if that
- * was the end of a rank, too. NULL: nothing else. */
+/* The failure that members receive if the epoch ends by that one: the first failure of the
+ * communicator, if that was the end of a rank, too. NULL: nothing else. */
 const ncclsvc_status *consequences_first(const struct communicator *m, const struct failure *root);
 /* comm.c: as comm_break_for; first: from what that follows, as another node says; NULL: nothing. */
 void comm_break_after(struct communicator *m, ncclsvc_epoch_cause cause, int reason, int32_t rank,

@@ -163,7 +163,8 @@ static void report(struct communicator *m, ncclsvc_failure_info *i, const ncclsv
 	if (f)
 		f->status = *st;
 	if (f && !i->cause && i->kind == NCCLSVC_FAILURE_REQUEST) {
-		/* Who was refused hears of it alone; what else fails before the epoch follows. */
+		/* A refused JOIN is reported to its caller alone; further failures before the
+		 * epoch begins are its consequences. */
 		if (!epoch_held(&m->life))
 			m->failure = f->info.failure;
 	} else if (f && !i->cause) {
@@ -223,7 +224,7 @@ static uint64_t pending(const struct communicator *m, int32_t gone)
 	return n;
 }
 
-/* Nobody has lost anything, and nothing is wrong with the rank. */
+/* No data is lost, and the rank is not at fault. */
 static bool is_in_good_order(const ncclsvc_status *st, uint64_t waiting)
 {
 	if (waiting || st->result != NCCLSVC_PEER_GONE || st->field == NCCLSVC_FIELD_NODE)

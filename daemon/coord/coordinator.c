@@ -46,7 +46,7 @@ static uint64_t unstarted_end(const struct coord *c, const struct coordinator *r
 
 static struct coordinator *create(struct coord *c, const struct control_epoch *m)
 {
-	/* Those without START may never end otherwise. */
+	/* Coordinators without START may never end otherwise. */
 	if (HASH_COUNT(c->coordinators) >= COORDINATORS_MAX && c->unstarted)
 		forget(c, c->unstarted);
 	if (HASH_COUNT(c->coordinators) >= COORDINATORS_MAX)

@@ -42,7 +42,7 @@ struct recorded {
 struct recorder_ring {
 	_Alignas(64) _Atomic uint64_t written; /* entries so far */
 	_Alignas(64) _Atomic uint64_t words[RECORDER_ENTRIES][RECORDED_WORDS];
-	/* What few entries have, and their first word says: a label, a kernel. */
+	/* Labels and kernels, which few entries have; the entry's first word says whether. */
 	_Atomic uint64_t more[RECORDER_ENTRIES][NCCLSVC_LABEL_BYTES / sizeof(uint64_t) + 1];
 };
 

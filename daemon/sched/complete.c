@@ -145,7 +145,7 @@ static void report(struct engine *e, const struct task *t, const ncclsvc_status 
 					.tasks = {c->slot, t->rank, t->record.op, t->seq, *st}});
 }
 
-/* Of a deadline: who let it pass is known by the number alone so far. */
+/* A deadline's status so far names the late rank only by its number. */
 static void name_late_rank(const struct comm *c, ncclsvc_status *st)
 {
 	if (!c || st->result != NCCLSVC_TIMEOUT || !st->missing_count)
@@ -154,7 +154,7 @@ static void name_late_rank(const struct comm *c, ncclsvc_status *st)
 	st->pid_b = c->members[st->rank_b].pid;
 }
 
-/* What stays of the task when it is over. */
+/* Records the task in the flight recorder when it is over. */
 static inline void record(const struct engine *e, const struct task *t, int result)
 {
 	const struct svc_record *r = &t->record;

@@ -178,7 +178,7 @@ static uint64_t oldest_age(const struct communicator *m, const ncclsvc_member_in
 	return began ? since(now, began) : 0;
 }
 
-/* What it waits for until all members have asked for it. */
+/* Adds the request that the member waits in until all members have made it. */
 static void add_request(const struct communicator *m, uint32_t k, uint64_t now,
 			ncclsvc_member_info *i)
 {

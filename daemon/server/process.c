@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What stands behind the key; the name, in the first line, has its newlines escaped. */
+/* The value of the key; the name, in the first line, has its newlines escaped. */
 static const char *value_of(const char *status, const char *key)
 {
 	const char *at = strstr(status, key);

@@ -126,7 +126,8 @@ static void on_listed(struct server *s, uint32_t from, const struct control_list
 	client_reply(c, SVC_LIST, serial, r, size - sizeof(*m), NULL, 0);
 }
 
-/* What the node has asked stays until its turn; the answer goes nowhere. */
+/* Ends the requests that wait for the lost node's answer. Its own requests stay until their turn;
+ * their answers are dropped. */
 void relay_node_lost(struct server *s, uint32_t node)
 {
 	struct client *c;

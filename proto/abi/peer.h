@@ -77,7 +77,8 @@ PEER_INLINE uint32_t peer_channels(uint64_t bytes, uint32_t nranks, int self)
 	return wanted < most ? (uint32_t)wanted + !wanted : most;
 }
 
-/* What the ranks must agree on, in 64 bits; the count fits, since so little data moves. */
+/* The parameters that the ranks must agree on, in 64 bits; the count fits, since so little data
+ * moves. */
 PEER_INLINE uint64_t peer_header(uint8_t op, uint8_t type, uint8_t redop, uint8_t root,
 				 uint32_t count)
 {

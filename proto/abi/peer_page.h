@@ -54,7 +54,7 @@ struct peer_page {
 	uint64_t header; /* of the call, if it has no messages */
 	uint32_t place;	 /* its round, as counted by all ranks' GPUs */
 	uint32_t came;	 /* bitmap of the ranks that have begun it, too */
-	/* What it waits for, by way: a message's number, and above it the kernel's sequence, until
+	/* The kernel's waits, by way: a message's number, and above it the kernel's sequence, until
 	 * the way's messages have been moved. */
 	uint64_t waits[PEER_WAYS];
 	uint64_t parts[PEER_WAYS]; /* the headers of these messages */

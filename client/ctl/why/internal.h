@@ -36,15 +36,16 @@ static inline bool why_goes_on(const struct why *w)
 
 void why_index(struct why *w, const struct why_input *in, uint64_t *steps);
 void why_index_free(struct why *w);
-/* What a rank is at: its first pending task, and those after it that are not queued behind it. */
+/* The tasks that hold a rank: its first pending task, and those after it that are not queued behind
+ * it. */
 const ncclsvc_task_info **why_tasks(const struct why *w, uint64_t comm, int32_t rank, size_t *n);
 /* These two find members as snapshot_members and snapshot_member do. */
 const ncclsvc_member_info *why_members(const struct why *w, uint64_t comm, size_t *n);
 const ncclsvc_member_info *why_member(const struct why *w, uint64_t comm, int32_t rank);
 /* Every place of a session in a communicator. */
 const ncclsvc_member_info **why_memberships(const struct why *w, uint32_t session, size_t *n);
-/* What the member's process is doing. Never NULL: UNSEEN without a member, or if its node, which is
- * another one, has not said it. */
+/* The state of the member's process. Never NULL: UNSEEN without a member, or if its node is another
+ * one and has not reported it. */
 const struct process *why_process(const struct why *w, const ncclsvc_member_info *m);
 const struct process *why_look_at(const struct why *w, int32_t pid, bool closely);
 
@@ -99,7 +100,7 @@ void why_report(struct why *w, struct why_report *report, struct why_finding *f,
 
 void why_finding_free(struct why_finding *f);
 
-/* What several ranks that an operation waits for have in common. */
+/* A fault that several ranks which an operation waits for share. */
 struct why_fault {
 	struct why_finding f;
 	struct why_path told[WHY_TOLD]; /* of the first culprits */
@@ -123,7 +124,7 @@ void why_name_worker(const struct why *w, struct why_finding *f, const ncclsvc_m
 void why_find_launched(struct why *w, const struct why_group *g, struct why_finding *f,
 		       struct text *out);
 
-/* Who is in a communicator that is not complete, and who is not. */
+/* The ranks that have joined an incomplete communicator, and those that have not. */
 struct why_census {
 	int32_t *joined, *dead, *broken, *absent, *unknown;
 	size_t njoined, ndead, nbroken, nabsent, nunknown;
@@ -163,7 +164,7 @@ void why_tell_request(const struct why *w, const struct why_finding *f, struct t
 void why_tell_joining(const struct why *w, const struct why_group *g, const struct why_census *c,
 		      struct text *out);
 
-/* What the culprits' processes are doing, what else waits for them, and what to do next. */
+/* Adds the culprits' process states, what else waits for them, and what to do next. */
 void why_tell_end(const struct why *w, struct why_finding *f, struct text *out);
 /* The command to run next for one culprit; nothing if there is none. */
 void why_add_command(const struct why *w, const struct why_culprit *c, struct text *out);

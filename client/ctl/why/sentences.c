@@ -265,7 +265,7 @@ static void add_running(const struct why *w, const struct why_path *p, struct te
 	units_age(out, s->t->state_ns);
 }
 
-/* What is the matter with the last rank of the path, or with many at once. */
+/* Adds the fault of the last rank of the path, or one that many ranks share. */
 static void add_fault(const struct why *w, const struct why_path *p, bool many, struct text *out)
 {
 	const struct why_step *s = &p->step[p->n - 1];

@@ -131,7 +131,8 @@ static void finish(const struct why *w, struct why_finding *f)
 	f->text = text_steal(&out);
 }
 
-/* What other nodes say of their sessions' processes, in the order of all sessions. */
+/* The processes of other nodes' sessions, as those nodes describe them, in the order of all
+ * sessions. */
 static struct process *far_processes(const struct snapshot *s)
 {
 	struct process *far = ctl_calloc(s->nsessions, sizeof(*far));

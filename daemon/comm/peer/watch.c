@@ -42,7 +42,7 @@ static uint32_t pending(const struct communicator *m, uint32_t rank, uint32_t ki
 
 /* ---- Does a kernel wait in vain? ---- */
 
-/* What a kernel waits for: each rank, or one rank, must do its part. */
+/* A kernel's wait: for each rank, or one rank, to do its part. */
 struct awaited {
 	bool moves;		     /* it waits for a message */
 	uint32_t graph;		     /* of the waiting kernel; 0: it is in none */
@@ -111,7 +111,7 @@ static int absence(const struct communicator *m, uint32_t rank, const struct loo
 	return !entered && took_nccl(m, rank, l, a) ? NCCLSVC_MISMATCH : 0;
 }
 
-/* What rank k must do for a kernel of `rank` to continue. False: nothing. */
+/* Finds the step that rank k must take for a kernel of `rank` to continue. False: none. */
 static bool next_awaited(const struct look *looks, uint32_t rank, uint32_t way, uint32_t k,
 			 const struct peer_record *r, struct awaited *a)
 {

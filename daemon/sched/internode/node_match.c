@@ -288,7 +288,7 @@ void node_match_name_missing(const struct comm *c, const struct node_match *j, n
 	}
 }
 
-/* What this node's members have posted, as far as they have. */
+/* Collects the records that this node's members have posted so far. */
 static void collect_records(const struct node_match *j, struct mismatch *posted)
 {
 	const struct comm *c = j->comm;
@@ -471,7 +471,7 @@ bool node_match_voted(struct comm *c)
 	return j && j->parts[j->mine].vote.kind && !j->resolved;
 }
 
-/* What is known here of the current collective; NULL: nothing. */
+/* This node's match of the current collective, or NULL. */
 static struct node_match *find_current(const struct comm *c)
 {
 	const struct operation_key key = collective_key(c);

@@ -114,7 +114,7 @@ uint32_t node_match_place_of(const struct node_match *j, uint32_t part);
 uint32_t node_match_part_of(const struct node_match *j, uint32_t place);
 /* Because the records of a collective differ? */
 bool node_match_differs(const struct node_match *j, const ncclsvc_status *st);
-/* What that part has failed with. False: no memory. */
+/* Keeps the failure of that part. False: no memory. */
 bool node_match_keep_failed(struct node_match *j, uint32_t part, const struct failed_note *failed);
 /* It has failed, and no task of this node waits in it. */
 void node_match_conclude_failed(struct engine *e, struct node_match *j);

@@ -129,7 +129,7 @@ static void poke(struct engine *e, struct op *op)
 			chunk_advance(e, p);
 }
 
-/* Those that cannot continue; the others may, for a short while. */
+/* Ends the aborted operations; the others may continue for a short while. */
 static void epoch_end(struct engine *e, struct comm *c)
 {
 	struct op *op, *next;
