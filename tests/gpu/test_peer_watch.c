@@ -385,7 +385,7 @@ static void inspection(struct scene *s)
 	is_shown(&list[3], 1, 1, NCCLSVC_WAITING_INPUT, -1);
 	ncclsvc_list_free(list);
 	ranks_wait(session, 3);
-	why_says(s->c->daemon, "waits on the GPUs for the stream of rank 1");
+	why_says(s->c->daemon, "on the GPUs for the stream of rank 1");
 
 	stage("kernels that do not end");
 	begin(s, 1, 2);

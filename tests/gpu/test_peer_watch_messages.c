@@ -245,7 +245,7 @@ static void inspection(struct scene *s)
 	is_shown(&list[0], 0, NCCLSVC_SEND, NCCLSVC_WAITING_INPUT, -1);
 	is_shown(&list[2], 1, NCCLSVC_RECV, NCCLSVC_LAUNCHED, -1);
 	ncclsvc_list_free(list);
-	why_says(s->c->daemon, "waits on the GPUs for the stream of rank 0");
+	why_says(s->c->daemon, "on the GPUs for the stream of rank 0");
 	ncclsvc_close(session);
 	goes_on(s);
 }
