@@ -302,6 +302,16 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 			    st->follows ? " after an earlier failure" : "");
 		add(&t, "; rejoin the communicator");
 		break;
+	case NCCLSVC_WORKER_LOST:
+		if (st->pid_b)
+			add(&t, "the worker of gpu%llu (pid %d)", (unsigned long long)st->value_a,
+			    st->pid_b);
+		else
+			add(&t, "the GPU worker");
+		if (st->rank_a >= 0)
+			add(&t, ", which serves rank %d,", st->rank_a);
+		add(&t, " was lost");
+		break;
 	case NCCLSVC_TIMEOUT:
 		if (st->field == NCCLSVC_FIELD_NODE) {
 			add(&t, "node %llu's daemon does not answer",

@@ -205,8 +205,10 @@ typedef enum ncclsvc_failure { NCCLSVC_FAILURES(NCCLSVC_ENUM4) } ncclsvc_failure
 /* The full status of an ended task. `missing` holds the first of missing_count ranks. For a
  * MISMATCH, this is the one rank that differs from all others, if there is one: rank_b. For a
  * TIMEOUT, these ranks had not submitted the operation: rank_b is the first of them, and rank_a the
- * rank whose deadline passed. A pid of 0 means unknown. The ring and messages use exactly this
- * layout: a successful task needs only its first 64 bytes, a cache line. */
+ * rank whose deadline passed. For WORKER_LOST, rank_a is the rank that the worker served, value_a
+ * its GPU's number on that node, and pid_b the worker's pid. A pid of 0 means unknown. The ring and
+ * messages use exactly this layout: a successful task needs only its first 64 bytes, a cache line.
+ */
 typedef struct ncclsvc_status {
 	uint64_t number;       /* the task's number in its session */
 	int32_t result;	       /* ncclsvc_result */

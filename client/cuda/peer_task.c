@@ -123,6 +123,8 @@ static void mismatched(const struct peer *p, uint32_t serial, ncclsvc_status *st
 				other = svc_header_record(headers[b]);
 	status->rank_a = (int32_t)a;
 	status->rank_b = (int32_t)b;
+	status->pid_a = peer_page_of(p->pages, a)->pid;
+	status->pid_b = peer_page_of(p->pages, b)->pid;
 	status->field = svc_record_differs(&mine, &other, &value_a, &value_b);
 	status->value_a = value_a;
 	status->value_b = value_b;

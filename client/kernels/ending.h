@@ -25,20 +25,32 @@ DEVICE void refresh(uint32_t *words, uint32_t value)
 		store32(&words[i], value);
 }
 
-/* Reports the rank whose header differs. */
+/* Reports the first rank whose header differs, and which of the two is the odd one. */
 DEVICE void unlike_post(struct work *w)
 {
 	const struct peer_call *c = w->call;
-	uint64_t header;
+	uint64_t header, other = c->header;
+	unsigned first = 0, n = 0;
+	bool agree = true;
 	for (unsigned p = 0; p < c->nranks; p++) {
 		if (p == c->rank || !line_there(header_at(w, c->rank, p), w->round, &header) ||
 		    header == c->header)
 			continue;
-		store64(&w->page->unlike[0], c->header);
-		store64(&w->page->unlike[1], header);
-		store64(&w->page->unlike[2], p);
-		store64(&w->page->unlike[3], 1);
+		if (!n++) {
+			first = p;
+			other = header;
+		}
+		agree = agree && header == other;
 	}
+	store64(&w->page->unlike[0], c->header);
+	store64(&w->page->unlike[1], other);
+	store64(&w->page->unlike[2], first);
+	unsigned how = PEER_TWO;
+	if (c->nranks > 2 && n == 1)
+		how = PEER_OTHER_ODD;
+	else if (c->nranks > 2 && n == (unsigned)c->nranks - 1 && agree)
+		how = PEER_OWN_ODD;
+	store64(&w->page->unlike[3], how);
 	fence_system();
 }
 

@@ -130,7 +130,7 @@ DEVICE void header_check(struct work *w, const struct slice *s, uint64_t header)
 	store64(&w->page->unlike[0], s->header);
 	store64(&w->page->unlike[1], header);
 	store64(&w->page->unlike[2], w->way % PEER_RANKS);
-	store64(&w->page->unlike[3], 0);
+	store64(&w->page->unlike[3], PEER_MESSAGES);
 	fence_system();
 	w->words->stop = PEER_UNLIKE;
 }

@@ -572,10 +572,22 @@ void comm_end_epoch(struct communicator *m, ncclsvc_epoch_cause cause, const ncc
 	end_epoch(m, cause, why, rank, why, rank);
 }
 
+/* Unless another node runs it. */
+static void name_worker(const struct communicator *m, ncclsvc_status *why)
+{
+	const struct member *member = why->rank_a >= 0 ? &m->members[why->rank_a] : NULL;
+	const struct gpu *g =
+		member && member->node < 0 ? gpu_find(m->comms->gpus, member->device) : NULL;
+	if (!g)
+		return;
+	why->value_a = (uint64_t)g->index;
+	why->pid_b = g->info.pid;
+}
+
 void comm_break_after(struct communicator *m, ncclsvc_epoch_cause cause, int reason, int32_t rank,
 		      int32_t node, const ncclsvc_status *first)
 {
-	const ncclsvc_status why = {
+	ncclsvc_status why = {
 		.result = reason,
 		.field = node >= 0 ? NCCLSVC_FIELD_NODE : NCCLSVC_FIELD_NONE,
 		.value_a = node >= 0 ? (uint64_t)node : 0,
@@ -585,6 +597,8 @@ void comm_break_after(struct communicator *m, ncclsvc_epoch_cause cause, int rea
 		.ending = rank >= 0 ? m->members[rank].ending.how : NCCLSVC_ENDED_UNKNOWN,
 		.ending_code = rank >= 0 ? m->members[rank].ending.code : 0,
 	};
+	if (reason == NCCLSVC_WORKER_LOST)
+		name_worker(m, &why);
 	ncclsvc_status told = why;
 	if (m->life.state == NCCLSVC_EPOCH_LEFT)
 		comm_event_for(m, cause, &why);

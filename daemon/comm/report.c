@@ -16,6 +16,7 @@
 #include "comms.h"
 #include "consequences.h"
 #include "names.h"
+#include "peer/peer.h"
 
 #define USER_BURST (LOG_BURST / 2)
 
@@ -214,13 +215,18 @@ static uint64_t load(const _Atomic uint64_t *counter)
 	return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
-/* Tasks of the members that are left. */
+/* Tasks, and operations in kernels, of the members that are left. */
 static uint64_t pending(const struct communicator *m, int32_t gone)
 {
+	struct peer_range range;
 	uint64_t n = 0;
-	for (uint32_t k = 0; m->progress && k < m->nranks; k++)
-		if ((int32_t)k != gone && comm_alive(&m->members[k]))
-			n += load(&m->progress[k].submitted) - load(&m->progress[k].completed);
+	for (uint32_t k = 0; m->progress && k < m->nranks; k++) {
+		if ((int32_t)k == gone || !comm_alive(&m->members[k]))
+			continue;
+		n += load(&m->progress[k].submitted) - load(&m->progress[k].completed);
+		if (peer_operations(m, k, &range))
+			n += range.n;
+	}
 	return n;
 }
 

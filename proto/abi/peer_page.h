@@ -17,6 +17,13 @@ enum peer_end {
 			differs from another rank's */
 };
 
+enum peer_unlike {
+	PEER_MESSAGES,	/* a message differs */
+	PEER_TWO,	/* two ranks' collectives differ */
+	PEER_OTHER_ODD, /* that rank's collective differs from those of all others, three or more */
+	PEER_OWN_ODD,	/* this one's does, likewise */
+};
+
 /* An operation outside of graphs with its launched kernel. It is written before `records` rises.
  * After PEER_HISTORY more operations it is overwritten, even if its kernel has not begun; then
  * inspection lacks it, and its deadline is taken from the oldest one that is left. */
@@ -38,7 +45,8 @@ struct peer_page {
 	/* Written by the daemon, and by the library for its own member. */
 	uint32_t abort;
 	uint32_t heartbeat; /* incremented by the daemon */
-	uint32_t pad0[14];
+	int32_t pid;	    /* the member's; written by the daemon as the epoch begins */
+	uint32_t pad0[13];
 	/* Written by kernels. begun and ended: a sequence, and above it the call's serial. In a
 	 * graph: 0 for a kernel that begins, the newest earlier serial for one that ends. */
 	uint64_t begun; /* only for kernels that wait longer than PEER_LOOK_NS */
@@ -58,8 +66,8 @@ struct peer_page {
 	 * the way's messages have been moved. */
 	uint64_t waits[PEER_WAYS];
 	uint64_t parts[PEER_WAYS]; /* the headers of these messages */
-	/* With PEER_UNLIKE: the headers of the expected and the received message, the sender, and
-	 * 0; or of the collective and another rank's, that rank, and 1. */
+	/* With PEER_UNLIKE: the headers of the expected and the received message, or of the
+	 * collective and another rank's; the sender, or that rank; and enum peer_unlike. */
 	uint64_t unlike[4];
 	/* Written by the library, for the daemon. When a transport is chosen: if the operation is a
 	 * kernel, entered or messages, then submitted. When a kernel is launched, perhaps long

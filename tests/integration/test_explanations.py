@@ -1,285 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of hangs and failures: for each case, who is to be named, and how, by `ncclsvc-ctl why` and
-`ncclsvc-ctl failures`, on one node and on three. No innocent rank may be named.
+"""The table of hangs and failures of ranks with host memory, on one node and on three (explained.py).
 
-Usage: test_explanations.py [--table] [unittest's arguments]   --table prints the table, with the time to each answer
+Usage: test_explanations.py [--table] [unittest's arguments]   --table prints the table, with the time to each answer"""
 
-Environment: NCCLSVCD, NCCLSVC_CTL, NCCLSVC_LIBRARY, PYTHONPATH (the package ncclsvc); MPIRUN, or one node only."""
-
-import array
-import ctypes
-import json
-import multiprocessing
 import os
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
-import time
 import unittest
 
-import ncclsvc
-
-WAIT = 60
-fork = multiprocessing.get_context("fork")
-libc = ctypes.CDLL(None, use_errno=True)
-PTRACE_ATTACH, SYS_EXIT = 16, 60
-TABLE = []
-
-
-def eventually(found, what):
-    end = time.monotonic() + WAIT
-    while time.monotonic() < end:
-        value = found()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"in {WAIT} s there was no {what}")
-
-
-class Service:
-    """A daemon, or those of several nodes."""
-
-    def __init__(self, nodes=1):
-        self.dir = tempfile.TemporaryDirectory(prefix="ncclsvc-test-")
-        self.nodes = nodes
-        self.log = open(os.path.join(self.dir.name, "log"), "w+")
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("NCCLSVC_", "OMPI_MCA_"))}
-        env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", STATE_DIRECTORY="/dev/null",
-                   NCCLSVCD_LOG_TARGET="stderr")
-        command = [os.environ["NCCLSVCD"], "--config", "/dev/null", "--device", "host", "--socket",
-                   os.path.join(self.dir.name, "s%r" if nodes > 1 else "s0")]
-        if nodes > 1:
-            command = [os.environ["MPIRUN"], "--enable-recovery", "--bind-to", "none", "--oversubscribe", "-n", str(nodes), *command]
-        self.process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
-        self.pids = [eventually(lambda n=n: self.ctl(n, "status"), "daemon")["status"]["pid"] for n in range(nodes)]
-
-    def socket(self, node):
-        return os.path.join(self.dir.name, f"s{node}")
-
-    def ctl(self, node, *words):
-        """The answer in JSON, or None."""
-        done = subprocess.run([os.environ["NCCLSVC_CTL"], "--socket", self.socket(node), *words, "--json"],
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=WAIT, check=False)
-        return json.loads(done.stdout) if done.stdout else None
-
-    def stop(self):
-        for pid in self.pids:
-            os.kill(pid, signal.SIGCONT)
-            os.kill(pid, signal.SIGTERM)
-        self.process.wait(WAIT)
-        self.log.close()
-        self.dir.cleanup()
-
-
-# ---- What ranks do ----
-
-class Rank:
-    """In its process: a communicator of all ranks, after a barrier."""
-
-    def __init__(self, job, number, pipe):
-        self.job, self.number, self.pipe = job, number, pipe
-        self.session = ncclsvc.Session(job.socket(number), name=f"rank-{number}")
-
-    def join(self, which=0, size=None):
-        return self.session.join(self.job.ids[which], size or self.job.size, self.number, timeout=None)
-
-    def ready(self):
-        self.pipe.send("ready")
-
-    def told(self):
-        self.pipe.recv()
-
-
-def numbers(n=4, kind="f"):
-    return array.array(kind, range(n))
-
-
-def sum_up(comm):
-    comm.all_reduce(numbers()).wait(None)
-
-
-def late(rank):
-    """The last rank does something else than the AllReduce that the others wait in."""
-    comm = rank.join()
-    comm.barrier().wait(None)
-    rank.ready()
-    if rank.number != rank.job.size - 1:
-        sum_up(comm)
-    else:
-        rank.job.instead()
-
-
-def sleeps():
-    time.sleep(WAIT)
-
-
-def loops():
-    while True:
-        pass
-
-
-def reads():
-    os.read(os.pipe()[0], 1)
-
-
-def loses_its_leader():
-    threading.Thread(target=sleeps).start()
-    time.sleep(0.2)
-    libc.syscall(SYS_EXIT, 0)
-
-
-def opposite(rank):
-    """AB and BA: even ranks begin with the one communicator, odd ones with the other."""
-    comms = [rank.join(0), rank.join(1)]
-    comms[0].barrier().wait(None)
-    rank.ready()
-    first = rank.number % 2
-    sum_up(comms[first])
-    sum_up(comms[1 - first])
-
-
-def circle(rank):
-    """Each sends to the next one, which does not receive first."""
-    comm = rank.join()
-    comm.barrier().wait(None)
-    rank.ready()
-    comm.send(numbers(), (rank.number + 1) % rank.job.size).wait(None)
-
-
-def no_split(rank):
-    comm = rank.join()
-    comm.barrier().wait(None)
-    rank.ready()
-    if rank.number == rank.job.size - 1:
-        sleeps()
-    comm.split(0, timeout=None)
-
-
-def absent(rank):
-    rank.ready()
-    if rank.number != rank.job.size - 1:
-        rank.join()
-    sleeps()
-
-
-def other_size(rank):
-    """The last rank to come."""
-    rank.ready()
-    if rank.number == rank.job.size - 1:
-        rank.told()
-    rank.join(size=rank.job.size + (rank.number == rank.job.size - 1))
-
-
-def other_count(rank):
-    comm = rank.join()
-    comm.barrier().wait(None)
-    rank.ready()
-    comm.all_reduce(numbers(5 if rank.number == 1 else 4)).wait(None)
-
-
-def other_operation(rank):
-    comm = rank.join()
-    comm.barrier().wait(None)
-    rank.ready()
-    if rank.number == 1:
-        comm.barrier().wait(None)
-    sum_up(comm)
-
-
-def other_root(rank):
-    comm = rank.join()
-    comm.barrier().wait(None)
-    rank.ready()
-    comm.broadcast(numbers(), root=1 if rank.number == 1 else 0).wait(None)
-
-
-def three_faults(rank):
-    """Of 8 ranks: 2 is stopped by the test, 5 sleeps, 7 runs in a loop."""
-    comm = rank.join()
-    comm.barrier().wait(None)
-    rank.ready()
-    {2: sleeps, 5: sleeps, 7: loops}.get(rank.number, lambda: sum_up(comm))()
-
-
-class Job:
-    """Processes that each run function(Rank)."""
-
-    def __init__(self, service, size, function, instead=None, exits=True):
-        """exits: on an error, as programs do; else a rank stays, so that others hear of nothing else."""
-        self.service, self.size, self.instead, self.exits = service, size, instead, exits
-        self.ids = [ncclsvc.UniqueId() for _ in range(2)]
-        self.pipes, self.processes = [], []
-        for number in range(size):
-            here, there = fork.Pipe()
-            self.pipes.append(here)
-            self.processes.append(fork.Process(target=self.run, args=(function, number, there)))
-            self.processes[-1].start()
-        for pipe in self.pipes:
-            if not pipe.poll(WAIT) or pipe.recv() != "ready":
-                raise AssertionError("a rank did not begin")
-
-    def node(self, number):
-        return number * self.service.nodes // self.size
-
-    def socket(self, number):
-        return self.service.socket(self.node(number))
-
-    def pid(self, number):
-        return self.processes[number].pid
-
-    def run(self, function, number, pipe):
-        try:
-            function(Rank(self, number, pipe))
-        except ncclsvc.Error as error:
-            pipe.send(str(error))
-            if not self.exits:
-                time.sleep(WAIT)
-        os._exit(0)
-
-    def error(self, number):
-        return self.pipes[number].recv() if self.pipes[number].poll(WAIT) else "nothing"
-
-    def end(self):
-        for process in self.processes:
-            try:
-                os.kill(process.pid, signal.SIGCONT)
-                os.kill(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            process.join(WAIT)
-
-
-# ---- Hangs ----
-
-class Hang:
-    def __init__(self, name, function, culprits, cause, next, size=4, instead=None, then=None, state=None, nodes=(1, 3)):
-        self.name, self.function, self.culprits, self.cause, self.next = name, function, culprits, cause, next
-        self.size, self.instead, self.then, self.state, self.nodes = size, instead, then, state, nodes
-
-
-def stop(job, number):
-    os.kill(job.pid(number), signal.SIGSTOP)
-
-
-def trace(job, number):
-    """From a child, which then waits: a debugger."""
-    here, there = fork.Pipe()
-
-    def debugger():
-        if libc.ptrace(PTRACE_ATTACH, job.pid(number), None, None):
-            there.send(False)
-            return
-        os.waitpid(job.pid(number), 0x40000000)  # __WALL
-        there.send(True)
-        time.sleep(WAIT)
-    process = fork.Process(target=debugger, daemon=True)
-    process.start()
-    if not here.poll(WAIT) or not here.recv():
-        raise unittest.SkipTest("a process cannot be traced here")
-    job.debugger = process
-
+from explained import (ERRORS, ODD, Cases, Hang, Job, absent, late, loops, loses_its_leader, main, no_split, opposite,
+                       other_count, other_size, reads, sleeps, stop, three_faults, trace, waits_for_the_last)
 
 HANGS = [
     Hang("a rank sleeps", late, [3], "missing", "gdb -p|py-spy", instead=sleeps, state="sleeping"),
@@ -296,208 +24,48 @@ HANGS = [
     Hang("three faults among eight ranks", three_faults, [2, 5, 7], "stopped|missing", "kill -CONT|gdb -p|py-spy", size=8,
          then=lambda job: stop(job, 2)),
 ]
+ALL_ERRORS = ERRORS + [
+    ("another count, of 8 ranks", other_count, 8, ("count differs", *ODD)),
+    ("another size", other_size, 4, ("nranks differs: rank 3 (pid {3}", "says 5", "and 2 more"), 3),
+]
+several = unittest.skipUnless(os.environ.get("MPIRUN"), "several nodes need mpirun")
 
 
-def contains(text, patterns):
-    return any(p in (text or "") for p in patterns.split("|"))
-
-
-class Explanations(unittest.TestCase):
-    def hang(self, service, hang, asked):
-        job = Job(service, hang.size, hang.function, hang.instead)
-        began = time.monotonic()
-        try:
-            if hang.then:
-                hang.then(job)
-            want = sorted(hang.culprits)
-
-            def answer():
-                why = service.ctl(asked, "why", "--after", "0.3")
-                named = sorted({c["rank"] for f in why["findings"] for c in f["culprits"]})
-                return why if why["stuck"] and named == want else None
-            try:
-                why = eventually(answer, "answer")
-            except AssertionError:
-                raise AssertionError(f"named: {json.dumps(service.ctl(asked, 'why', '--after', '0.3'), indent=1)}") from None
-            took = time.monotonic() - began
-            culprits = [c for f in why["findings"] for c in f["culprits"]]
-            for culprit in culprits:
-                if hang.cause != "joining":
-                    self.assertEqual(culprit["pid"], job.pid(culprit["rank"]))
-                    if service.nodes > 1 and job.node(culprit["rank"]) != asked:
-                        self.assertEqual(culprit["node"], job.node(culprit["rank"]))
-                if hang.state and service.nodes == 1:
-                    self.assertEqual(culprit["process"]["state"], hang.state)
-            self.assertTrue(all(contains(f["cause"], hang.cause) for f in why["findings"]), why)
-            self.assertTrue(any(contains(f["text"], hang.next) for f in why["findings"]), why)
-            self.assertTrue(all("Next: " in f["text"] for f in why["findings"]), why)
-            TABLE.append((hang.name, service.nodes, asked, "ok", took))
-        finally:
-            if getattr(job, "debugger", None):
-                job.debugger.kill()
-                job.debugger.join()
-            job.end()
-
-    def hangs(self, nodes):
-        service = Service(nodes)
-        self.addCleanup(service.stop)
-        for hang in HANGS:
-            for asked in range(nodes):
-                if nodes in hang.nodes:
-                    with self.subTest(hang=hang.name, nodes=nodes, asked=asked):
-                        self.hang(service, hang, asked)
-
+class Explanations(Cases):
     def test_hangs_on_one_node(self):
-        self.hangs(1)
+        self.hangs(1, HANGS)
 
-    @unittest.skipUnless(os.environ.get("MPIRUN"), "several nodes need mpirun")
+    @several
     def test_hangs_on_three_nodes(self):
-        self.hangs(3)
-
-    # ---- What is no hang: all ranks are told ----
-
-    def error(self, service, name, function, size, says, go=None):
-        job = Job(service, size, function, exits=False)
-        began = time.monotonic()
-        try:
-            if go is not None:
-                eventually(lambda: any(c["joined"] == size - 1 for c in service.ctl(0, "comms")["comms"]), "others")
-                job.pipes[go].send("go")
-            for number in range(size):
-                error = job.error(number)
-                for what in says:
-                    self.assertIn(what.format(*(job.pid(n) for n in range(size))), error, f"rank {number}")
-            TABLE.append((name, service.nodes, 0, "ok", time.monotonic() - began))
-        finally:
-            job.end()
-
-    def errors(self, nodes):
-        service = Service(nodes)
-        self.addCleanup(service.stop)
-        odd = "rank 1 (pid {1}) has", "all others have"
-        cases = [
-            ("a circle of Sends", circle, 3, ("every member waits for another",)),
-            ("another count, of 3 ranks", other_count, 3, ("count differs", *odd)),
-            ("another count, of 8 ranks", other_count, 8, ("count differs", *odd)),
-            ("another operation", other_operation, 4, ("operation differs", *odd)),
-            ("another root", other_root, 4, ("root differs", *odd)),
-        ]
-        for name, function, size, says in cases:
-            with self.subTest(error=name, nodes=nodes):
-                self.error(service, name, function, size, says)
-        with self.subTest(error="another size", nodes=nodes):
-            self.error(service, "another size", other_size, 4, ("nranks differs: rank 3 (pid {3}", "says 5", "and 2 more"), go=3)
+        self.hangs(3, HANGS)
 
     def test_errors_on_one_node(self):
-        self.errors(1)
+        self.errors(1, ALL_ERRORS)
 
-    @unittest.skipUnless(os.environ.get("MPIRUN"), "several nodes need mpirun")
+    @several
     def test_errors_on_three_nodes(self):
-        self.errors(3)
+        self.errors(3, ALL_ERRORS)
 
-    # ---- Failures ----
+    def test_failures_on_one_node(self):
+        self.failures(1)
 
-    def failure(self, service, name, ending, code, says, end):
-        """The last rank ends while the others wait for it; they exit when they hear of it."""
-        def rank(me):
-            comm = me.join()
-            comm.barrier().wait(None)
-            if me.number == me.job.size - 1:
-                me.ready()
-                me.told()
-                end(comm, me.session)
-                time.sleep(WAIT)
-            task = comm.all_reduce(numbers())
-            me.ready()
-            task.wait(None)
-        job = Job(service, 4, rank)
-        began = time.monotonic()
-        try:
-            eventually(lambda: len(service.ctl(0, "tasks")["tasks"]) == 3, "tasks of those who wait")
-            job.pipes[3].send("go")
-            for number in range(3):
-                error = job.error(number)
-                self.assertIn(f"rank 3 (pid {job.pid(3)})", error)
-                self.assertIn(says, error)
-            took = time.monotonic() - began
+    @several
+    def test_failures_on_three_nodes(self):
+        self.failures(3)
 
-            # Where nobody waits, a clean end is no failure.
-            nodes = sorted({job.node(number) for number in range(3)})
-
-            def kept():
-                new = [service.ctl(n, "failures")["failures"] for n in nodes]
-                return new if all(any((f["culprit"] or {}).get("pid") == job.pid(3) for f in node) for node in new) else None
-            for node in eventually(kept, "record on all nodes with ranks that waited"):
-                mine = [f for f in node if f["culprit"] and f["culprit"]["pid"] == job.pid(3)]
-                self.assertEqual(len(mine), 1, mine)
-                self.assertEqual(mine[0]["culprit"]["rank"], 3)
-                self.assertEqual(mine[0]["culprit"]["ending"], ending)
-                self.assertEqual(mine[0]["culprit"]["ending_code"], code)
-                self.assertEqual(mine[0]["culprit"]["node"], job.node(3) if service.nodes > 1 else None)
-                innocent = [f for f in node if f["culprit"] and f["culprit"]["pid"] in (job.pid(n) for n in range(3))]
-                self.assertEqual(innocent, [])
-            TABLE.append((name, service.nodes, 0, "ok", took))
-        finally:
-            job.end()
-
-    def failures(self, nodes):
-        service = Service(nodes)
-        self.addCleanup(service.stop)
-        cases = [
-            ("killed", "killed", 9, "was killed by SIGKILL", lambda comm, session: os.kill(os.getpid(), signal.SIGKILL)),
-            ("ended by SIGTERM", "killed", 15, "was killed by SIGTERM", lambda comm, session: os.kill(os.getpid(), signal.SIGTERM)),
-            ("exits with 0", "exited", 0, "exited with status 0", lambda comm, session: os._exit(0)),
-            ("exits with 1", "exited", 1, "exited with status 1", lambda comm, session: os._exit(1)),
-            ("aborts", "aborted", 0, "aborted the communicator", lambda comm, session: comm.abort()),
-            ("leaves", "left", 0, "left the communicator", lambda comm, session: comm.leave()),
-        ]
-        for name, ending, code, says, end in cases:
-            with self.subTest(failure=name, nodes=nodes):
-                self.failure(service, name, ending, code, says, end)
-
-    @unittest.skipUnless(os.environ.get("MPIRUN"), "several nodes need mpirun")
+    @several
     def test_a_rank_that_leaves_at_once_holds_up_nobody(self):
         """Its node may have ended the epoch before it hears what the others wait for."""
-        def rank(me):
-            comm = me.join()
-            comm.barrier().wait(None)
-            if me.number == me.job.size - 1:
-                me.ready()
-                me.told()
-                comm.leave()
-                time.sleep(WAIT)
-            task = comm.all_reduce(numbers())
-            me.ready()
-            task.wait(None)
-        service = Service(3)
+        service = self.service(3)
         self.addCleanup(service.stop)
         for _ in range(20):
-            job = Job(service, 4, rank)
+            job = Job(service, 4, lambda rank: waits_for_the_last(rank, lambda comm: comm.leave()))
             try:
                 job.pipes[3].send("go")
                 for number in range(3):
                     self.assertIn(f"rank 3 (pid {job.pid(3)}) left the communicator", job.error(number))
             finally:
                 job.end()
-
-    def test_failures_on_one_node(self):
-        self.failures(1)
-
-    @unittest.skipUnless(os.environ.get("MPIRUN"), "several nodes need mpirun")
-    def test_failures_on_three_nodes(self):
-        self.failures(3)
-
-
-def main():
-    table = "--table" in sys.argv
-    if table:
-        sys.argv.remove("--table")
-    done = unittest.main(verbosity=2, exit=False)
-    if table:
-        for name, nodes, asked, how, took in TABLE:
-            print(f"{name:36} {nodes} node{'s' if nodes > 1 else ' '}, asked on {asked}: {how}, after {took:.2f} s")
-        print(f"{len(TABLE)} right; the longest took {max((row[4] for row in TABLE), default=0):.2f} s")
-    sys.exit(not done.result.wasSuccessful())
 
 
 if __name__ == "__main__":

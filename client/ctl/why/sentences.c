@@ -216,10 +216,18 @@ static void add_not_called(const struct why_path *p, bool many, struct text *out
 		text_add(out, "it");
 }
 
-/* ", which has called nothing there yet"; false: it has. */
+/* ", which has called nothing there yet"; false: it has. What a CUDA graph launches is not
+ * called. */
 static bool add_no_call(const struct why *w, const struct why_path *p, struct text *out)
 {
 	const ncclsvc_member_info *m = p->step[p->n - 1].m;
+	const ncclsvc_task_info *before = p->step[p->n - 2].t;
+	if (before && before->graph) {
+		text_add(out,
+			 ", whose graph has not reached it: it has not been launched, or earlier "
+			 "work in its stream has not ended");
+		return true;
+	}
 	if (p->cause == WHY_UNMATCHED || !m || !snapshot_knows(w->s, m) || m->submitted)
 		return false;
 	text_add(out, ", which has called nothing there yet");

@@ -218,6 +218,7 @@ void peer_begin(struct communicator *m)
 	}
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		m->peer->members[k].session = m->members[k].client->id;
+		peer_page_of(m->peer->base, k)->pid = m->members[k].pid;
 		staging_keep(m, k);
 	}
 	const struct peer_limit limit = peer_limit_of(m);

@@ -297,7 +297,7 @@ static struct peer_stuck broken_at(const struct communicator *m, uint32_t rank)
 {
 	const struct peer_page *page = peer_member_page(m, rank);
 	const uint64_t failed = peer_load64(&page->failed), sender = peer_load64(&page->unlike[2]);
-	if (failed >> 32 == PEER_UNLIKE && sender < m->nranks)
+	if (failed >> 32 == PEER_UNLIKE && sender < m->nranks && sender != rank)
 		return (struct peer_stuck){.result = NCCLSVC_MISMATCH,
 					   .rank = rank,
 					   .serial = (uint32_t)failed,
@@ -388,17 +388,29 @@ static void compare_unlike(const struct communicator *m, ncclsvc_status *st)
 {
 	const uint64_t *unlike = peer_member_page(m, (uint32_t)st->rank_a)->unlike;
 	struct svc_record r[2];
-	const bool message = !peer_load64(&unlike[3]);
+	const uint64_t how = peer_load64(&unlike[3]);
 	for (int i = 0; i < 2; i++) {
 		const uint64_t header = peer_load64(&unlike[i]);
 		const uint64_t size = svc_type_size((unsigned)(header >> 56));
 		r[i] = (struct svc_record){.op = i ? NCCLSVC_SEND : NCCLSVC_RECV,
 					   .type = (uint8_t)(header >> 56),
 					   .count = size ? PEER_MESSAGE_BYTES(header) / size : 0};
-		if (!message)
+		if (how != PEER_MESSAGES)
 			r[i] = svc_header_record(header);
 	}
-	st->field = svc_record_differs(&r[0], &r[1], &st->value_a, &st->value_b);
+	const bool own = how == PEER_OWN_ODD;
+	st->field = svc_record_differs(&r[own], &r[!own], &st->value_a, &st->value_b);
+	if (own) {
+		const ncclsvc_status pair = *st;
+		st->rank_a = pair.rank_b;
+		st->pid_a = pair.pid_b;
+		st->rank_b = pair.rank_a;
+		st->pid_b = pair.pid_a;
+	}
+	if (own || how == PEER_OTHER_ODD) {
+		st->missing_count = 1;
+		st->missing[0] = st->rank_b;
+	}
 }
 
 /* Copies the rank's first task of the kind to *r if it is older than *seq, and lowers *seq to it.
