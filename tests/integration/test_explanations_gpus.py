@@ -17,7 +17,7 @@ from explained import (ODD, Cases, Hang, Job, Rank, Service, absent, eventually,
 
 SIZE = int(os.environ.get("GPUS", "4"))
 LAST = SIZE - 1
-LARGE = 1 << 18
+LARGE = 1 << 22
 FAKE = os.environ.get("NCCLSVC_FAKE_GPUS")
 GEQ, RELAXED = 0, 2  # CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_CAPTURE_MODE_RELAXED
 

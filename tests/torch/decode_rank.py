@@ -2,7 +2,6 @@
 """One rank of ./bench-decode: decode_rank.py RANK WORLD PORT PLAIN DROPIN ROUNDS. Runs the same graph with each of the
 two libraries, loaded by path as in vLLM, with alternating launches."""
 
-import ctypes
 import json
 import statistics
 import sys
@@ -11,45 +10,9 @@ import time
 import torch
 import torch.distributed as dist
 
+from libraries import Library
+
 WIDTH, LAYERS, LAUNCHES = 4096, 80, 20
-BF16, SUM = 9, 0
-
-
-class UniqueId(ctypes.Structure):
-    _fields_ = [("internal", ctypes.c_byte * 128)]
-
-
-class Library:
-    def __init__(self, path, rank, world):
-        self.nccl = ctypes.CDLL(path)
-        unique, comm = UniqueId(), ctypes.c_void_p()
-        if rank == 0:
-            self.check(self.nccl.ncclGetUniqueId(ctypes.byref(unique)))
-        shared = torch.tensor(list(unique.internal), dtype=torch.int8)
-        dist.broadcast(shared, src=0)
-        ctypes.memmove(ctypes.byref(unique), bytes(x & 0xff for x in shared.tolist()), 128)
-        self.nccl.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
-        self.check(self.nccl.ncclCommInitRank(ctypes.byref(comm), world, unique, rank))
-        self.comm = comm
-        self.nccl.ncclAllReduce.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
-                                            ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
-                                            ctypes.c_void_p]
-
-    @staticmethod
-    def check(result):
-        if result:
-            raise RuntimeError(f"NCCL gives {result}")
-
-    def all_reduce(self, x):
-        stream = torch.cuda.current_stream().cuda_stream
-        self.check(self.nccl.ncclAllReduce(x.data_ptr(), x.data_ptr(), x.numel(), BF16, SUM,
-                                           self.comm, stream))
-
-    def destroy(self):
-        self.nccl.ncclCommDestroy.argtypes = [ctypes.c_void_p]
-        self.check(self.nccl.ncclCommDestroy(self.comm))
-
-
 def loop(library, weight, x):
     for _ in range(LAYERS):
         x = x @ weight
