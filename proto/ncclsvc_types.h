@@ -568,8 +568,8 @@ typedef struct ncclsvc_failure_info {
 /* How long after the first rank a rank of the asked node came to its communicator's collectives, in
  * the last 30 to 60 seconds. A rank comes when its task has its turn; on GPUs, when it has been
  * submitted and has its turn, whatever its stream does. Operations in kernels (peer_bytes) are not
- * among these operations: the daemon looks at the kernels 40 times a second, and counts looks.
- * Where no rank was late by 1 us, and no kernel was looked at, there is no record. */
+ * among these operations: kernels count themselves how long they wait, from 50 us on. Where no rank
+ * was late by 1 us, and the communicator has no kernels, there is no record. */
 typedef struct ncclsvc_lateness_info {
 	uint64_t comm;
 	int32_t rank, pid;
@@ -579,9 +579,9 @@ typedef struct ncclsvc_lateness_info {
 	uint32_t operations;   /* collectives that the rank came to, from the first late one on */
 	uint32_t last;	       /* of these: it came alone, after all other ranks */
 	uint32_t kinds;	       /* bits: 1 << ncclsvc_op, of those to which a rank was late */
-	uint32_t looks;	       /* at the communicator's kernels; 0: it has none */
-	uint32_t looks_waited; /* of these: a kernel of a collective waited for a rank */
-	uint32_t looks_late;   /* of these: for this rank, which had not begun */
+	uint32_t kernel_waits; /* kernels of the rank that waited longest for this one, which did */
+	uint64_t kernel_waited_ns; /* how long they waited for it */
+	uint64_t kernel_window_ns; /* in this time; 0: the communicator has no kernels */
 	/* The median and the 99th percentile are means of the histogram's bin that they are in. */
 	uint64_t sum_ns, median_ns, p99_ns, max_ns;
 	uint64_t interval_ns; /* mean time between collectives */

@@ -97,6 +97,8 @@ DEVICE void end(struct work *w)
 	const uint32_t stop = w->words->stop;
 	if (stop)
 		failure_post(w, stop);
+	if (w->came && !stop)
+		waits_count(w, (1u << c->nranks) - 1, clock_ns());
 	if (stop || posts(w))
 		fence_system();
 	if (!posts(w) && w->heard && !block())

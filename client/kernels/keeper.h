@@ -87,7 +87,7 @@ DEVICE void work_begin(struct work *w, const struct peer_call *call,
 	w->words = words;
 	w->spins = 0;
 	w->round = collective;
-	w->looked = w->heard = w->heartbeat = 0;
+	w->looked = w->heard = w->heartbeat = w->came = 0;
 	if (keeps(LOOKER))
 		begin(w);
 	block_sync();

@@ -32,8 +32,9 @@ struct work {
 	uint32_t round; /* 0: the kernel moves messages */
 	uint32_t spins;
 	uint32_t heartbeat;
-	uint64_t looked, heard; /* times in ns; 0: not yet */
-	uint32_t way, channel;	/* the block's, if the kernel moves messages */
+	uint64_t began, looked, heard; /* times in ns: of the first look, ...; 0: not yet */
+	uint32_t came; /* bitmap of the ranks that had begun at the last look, this one included */
+	uint32_t way, channel; /* the block's, if the kernel moves messages */
 };
 
 DEVICE void post(uint64_t *to, uint32_t above, uint32_t below)
@@ -102,8 +103,21 @@ DEVICE void header_compare(struct work *w, uint64_t header)
 	store32(&w->state->stopped, w->sequence);
 }
 
+/* Those have come that had not at the last look. */
+DEVICE void waits_count(struct work *w, uint32_t came, uint64_t now)
+{
+	for (unsigned p = 0; p < w->call->nranks; p++) {
+		struct peer_waited *waited = &w->page->waited[p];
+		if (!((came & ~w->came) >> p & 1))
+			continue;
+		store64(&waited->kernels, load64(&waited->kernels) + 1);
+		store64(&waited->ns, load64(&waited->ns) + now - w->began);
+	}
+	w->came = came;
+}
+
 /* A rank that has sent less data than this one waits for has still sent its header. */
-DEVICE void headers_look(struct work *w)
+DEVICE void headers_look(struct work *w, uint64_t now)
 {
 	uint64_t header;
 	uint32_t came = 1u << w->call->rank;
@@ -115,6 +129,9 @@ DEVICE void headers_look(struct work *w)
 		header_compare(w, header);
 	}
 	store32(&w->page->came, came);
+	if (!w->came) /* the first look */
+		w->came = came;
+	waits_count(w, came, now);
 }
 
 /* Writes what the block waits for into the page; a collective's first block does it for all of
@@ -143,12 +160,12 @@ DEVICE void look(struct work *w)
 {
 	const uint64_t now = clock_ns();
 	if (!w->looked)
-		w->looked = now;
+		w->began = w->looked = now;
 	if (now - w->looked < PEER_LOOK_NS)
 		return;
 	w->looked = now;
 	if (!block() && w->round)
-		headers_look(w);
+		headers_look(w, now);
 	const uint32_t dead = load32(&w->page->abort) ? PEER_ABORTED : load32(&w->state->dead);
 	if (dead)
 		w->words->stop = dead;

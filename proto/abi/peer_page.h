@@ -41,6 +41,10 @@ struct peer_record {
 	uint32_t message;     /* its number in its way, from 1 */
 };
 
+struct peer_waited {
+	uint64_t kernels, ns;
+};
+
 struct peer_page {
 	/* Written by the daemon, and by the library for its own member. */
 	uint32_t abort;
@@ -69,6 +73,9 @@ struct peer_page {
 	/* With PEER_UNLIKE: the headers of the expected and the received message, or of the
 	 * collective and another rank's; the sender, or that rank; and enum peer_unlike. */
 	uint64_t unlike[4];
+	/* For each rank: how many of this member's kernels of collectives have waited for it, and
+	 * how long in all. Waits of less than PEER_LOOK_NS do not count. */
+	struct peer_waited waited[PEER_RANKS];
 	/* Written by the library, for the daemon. When a transport is chosen: if the operation is a
 	 * kernel, entered or messages, then submitted. When a kernel is launched, perhaps long
 	 * after: records, then launched. */

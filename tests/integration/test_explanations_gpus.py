@@ -18,6 +18,7 @@ from explained import (ODD, Cases, Hang, Job, Rank, Service, absent, eventually,
 SIZE = int(os.environ.get("GPUS", "4"))
 LAST = SIZE - 1
 LARGE = 1 << 22
+SLOW_ROUNDS, SLOW_S = 30, 0.02
 FAKE = os.environ.get("NCCLSVC_FAKE_GPUS")
 GEQ, RELAXED = 0, 2  # CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_CAPTURE_MODE_RELAXED
 
@@ -154,6 +155,20 @@ def blocked(rank):
     rank.sum_up(comm)
 
 
+def slow(rank):
+    """All others wait for the last rank, again and again."""
+    comm = rank.join()
+    rank.sum_up(comm)
+    rank.sum_up(comm)
+    for _ in range(SLOW_ROUNDS):
+        if rank.number == LAST:
+            time.sleep(SLOW_S)
+        rank.sum_up(comm)
+    comm.barrier().wait(None)
+    rank.ready()
+    sleeps()
+
+
 def sums(rank):
     comm = rank.begin()
     rank.told()
@@ -209,6 +224,24 @@ class InKernels(GpuCases):
 
     def test_failures(self):
         self.failures(1)
+
+    def test_a_rank_is_slow(self):
+        service = self.service()
+        self.addCleanup(service.stop)
+        began = time.monotonic()
+        job = Job(service, SIZE, slow)
+        try:
+            ranks = service.ctl(0, "lateness")["lateness"]
+            last, = [rank for rank in ranks if rank["rank"] == LAST]
+            self.assertEqual((last["pid"], last["kernel_waits"]), (job.pid(LAST), SLOW_ROUNDS), ranks)
+            self.assertGreater(last["kernel_waited_ns"], SLOW_ROUNDS * SLOW_S * 0.5e9)
+            self.assertLess(max(rank["kernel_waited_ns"] for rank in ranks if rank["rank"] != LAST), SLOW_S * 1e9)
+            why = service.ctl(0, "why", "--after", "5")
+            self.assertFalse(why["stuck"])
+            self.assertIn(f"wait for rank {LAST} (pid {job.pid(LAST)}", why["straggler"]["text"])
+            self.row("a rank is slow", service, began)
+        finally:
+            job.end()
 
 
 class InGraphs(GpuCases):

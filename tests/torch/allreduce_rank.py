@@ -2,6 +2,7 @@
 """One rank of ./bench-allreduce: allreduce_rank.py RANK WORLD PORT PLAIN DROPIN ROUNDS BYTES... Captures AllReduces of
 each size with each of the libraries, and with PyTorch's kernels on symmetric memory, and launches the graphs in turn."""
 
+import ctypes
 import json
 import statistics
 import sys
@@ -39,6 +40,7 @@ def timed(graph, launches):
 
 
 def main():
+    ctypes.CDLL(sys.argv[5])  # before CUDA begins, so that it uses the workers' MPS
     rank, world, port, rounds = (int(sys.argv[i]) for i in (1, 2, 3, 6))
     torch.cuda.set_device(rank)
     dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)

@@ -179,7 +179,12 @@ static const ncclsvc_lateness_info lateness[] = {
 	 .interval_ns = 1000000000,
 	 .histogram = {[0] = 3, [19] = 197}},
 	{.comm = 5, .pid = 100, .operations = 200, .histogram = {200}},
-	{.comm = 7, .rank = 1, .pid = 101, .looks = 100, .looks_waited = 40, .looks_late = 38},
+	{.comm = 7,
+	 .rank = 1,
+	 .pid = 101,
+	 .kernel_waits = 40,
+	 .kernel_waited_ns = 380000000,
+	 .kernel_window_ns = 1000000000},
 };
 
 static struct snapshot snapshot(void)
@@ -552,9 +557,9 @@ static void test_no_straggler(void **state)
 		free(s);
 	}
 	char *s = straggler_of(lateness[2]);
-	assert_string_equal(s,
-			    "Kernels on communicator 7 wait for rank 1 (pid 101) 38 % of the time. "
-			    "Next: `ncclsvc-ctl lateness --comm 7`.\n");
+	assert_string_equal(s, "Kernels on communicator 7 wait for rank 1 (pid 101) 38 % of the "
+			       "time, 9 ms each (mean). "
+			       "Next: `ncclsvc-ctl lateness --comm 7`.\n");
 	free(s);
 }
 

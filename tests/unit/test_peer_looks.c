@@ -178,27 +178,25 @@ static void looks_of_one_user_leave_time(void **state)
 	end_all();
 }
 
-/* A collective's kernel waits: the ranks that have not begun it are late. */
-static void late_ranks_are_sampled(void **state)
+/* The counters of the member that waited longest, since the half minute began. */
+static void late_ranks_are_found(void **state)
 {
 	static struct account user;
 	(void)state;
 	struct communicator *m = begin(&user, 3);
 	ncclsvc_lateness_info i = {0};
 	assert_false(peer_lateness_read(m, 0, clock_now(), &i));
-	struct peer_page *p = peer_member_page(m, 0);
-	p->begun = UINT64_C(1) << 32 | 1;
-	for (uint32_t look = 0; look < 4; look++) {
-		p->came = look < 3 ? 1 | 2 : 7; /* then rank 2 has come, too */
-		is_due(m);
-		peer_watch(&comms, clock_now());
-	}
+	peer_member_page(m, 0)->waited[2] = (struct peer_waited){10, 500};
+	is_due(m);
+	peer_watch(&comms, clock_now());
+	peer_member_page(m, 0)->waited[2] = (struct peer_waited){13, 1100};
+	peer_member_page(m, 1)->waited[2] = (struct peer_waited){4, 400};
 	for (uint32_t k = 0; k < 3; k++) {
 		i = (ncclsvc_lateness_info){0};
-		assert_true(peer_lateness_read(m, k, clock_now(), &i));
-		assert_int_equal(i.looks, 4);
-		assert_int_equal(i.looks_waited, 3);
-		assert_int_equal(i.looks_late, k == 2 ? 3 : 0);
+		assert_true(peer_lateness_read(m, k, clock_now() + 1000, &i));
+		assert_int_equal(i.kernel_waits, k == 2 ? 3 : 0);
+		assert_int_equal(i.kernel_waited_ns, k == 2 ? 600 : 0);
+		assert_true(i.kernel_window_ns >= 1000);
 	}
 	i = (ncclsvc_lateness_info){0};
 	assert_false(peer_lateness_read(m, 2, clock_now() + 2 * LATENESS_HALF_NS, &i));
@@ -211,7 +209,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_look_reads_each_record_once),
 		cmocka_unit_test(looks_of_one_user_leave_time),
-		cmocka_unit_test(late_ranks_are_sampled),
+		cmocka_unit_test(late_ranks_are_found),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -74,7 +74,7 @@ static int by_lateness(const void *pa, const void *pb)
 	if (!order)
 		order = order_u64(b->sum_ns, a->sum_ns);
 	if (!order)
-		order = order_u64(b->looks_late, a->looks_late);
+		order = order_u64(b->kernel_waited_ns, a->kernel_waited_ns);
 	return order ? order : (a->rank > b->rank) - (a->rank < b->rank);
 }
 

@@ -34,8 +34,8 @@ static bool is_straggler(const ncclsvc_lateness_info *x)
 
 static bool is_straggler_in_kernels(const ncclsvc_lateness_info *x)
 {
-	return x->looks_late >= STRAGGLER_OPERATIONS && x->looks_late > x->looks_waited / 2 &&
-	       x->looks_late > x->looks / STRAGGLER_SHARE;
+	return x->kernel_waits >= STRAGGLER_OPERATIONS &&
+	       x->kernel_waited_ns > x->kernel_window_ns / STRAGGLER_SHARE;
 }
 
 /* The one that was late for the longest time in all; if none is, of those in kernels the one that
@@ -48,7 +48,7 @@ static const ncclsvc_lateness_info *find_straggler(const struct snapshot *s)
 		if (is_straggler(x) && (!worst || x->sum_ns > worst->sum_ns))
 			worst = x;
 		if (is_straggler_in_kernels(x) &&
-		    (!in_kernels || x->looks_late > in_kernels->looks_late))
+		    (!in_kernels || x->kernel_waited_ns > in_kernels->kernel_waited_ns))
 			in_kernels = x;
 	}
 	return worst ? worst : in_kernels;
@@ -102,7 +102,10 @@ static char *straggler_sentence(const struct view *v, const ncclsvc_lateness_inf
 		add_comm(v, &t, x);
 		text_add(&t, " wait for ");
 		add_rank(v, &t, "rank", x);
-		text_printf(&t, " %u %% of the time.", percent(x->looks_late, x->looks));
+		text_printf(&t, " %u %% of the time, ",
+			    percent(x->kernel_waited_ns, x->kernel_window_ns));
+		units_age(&t, x->kernel_waited_ns / x->kernel_waits);
+		text_add(&t, " each (mean).");
 	}
 	text_printf(&t, " Next: `ncclsvc-ctl lateness --comm %llu`.", (unsigned long long)x->comm);
 	return text_steal(&t);
@@ -159,7 +162,7 @@ static void row(const struct view *v, struct table *t, const ncclsvc_lateness_in
 	cell_age(t, x->operations, x->median_ns);
 	cell_age(t, x->operations, x->p99_ns);
 	cell_age(t, x->operations, x->max_ns);
-	cell_percent(t, x->looks_late, x->looks,
+	cell_percent(t, x->kernel_waited_ns, x->kernel_window_ns,
 		     is_straggler_in_kernels(x) ? TABLE_WARN : TABLE_PLAIN);
 }
 
@@ -194,9 +197,9 @@ static void put_numbers(const struct view *v, struct json *j, const ncclsvc_late
 	for (unsigned i = 0; i < NCCLSVC_LATENESS_BINS; i++)
 		put_u64(j, NULL, x->histogram[i]);
 	put_array_end(j);
-	put_u64(j, "kernel_looks", x->looks);
-	put_u64(j, "kernel_waits", x->looks_waited);
-	put_u64(j, "kernel_late", x->looks_late);
+	put_u64(j, "kernel_waits", x->kernel_waits);
+	put_u64(j, "kernel_waited_ns", x->kernel_waited_ns);
+	put_u64(j, "kernel_window_ns", x->kernel_window_ns);
 }
 
 void view_straggler_json(const struct view *v, struct json *j)

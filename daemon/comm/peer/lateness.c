@@ -1,42 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Whom kernels of collectives wait for, as the looks at the pages find it. A kernel that waits for
- * less than PEER_LOOK_NS does not say so; of longer waits, looks find a share that is as large as
- * the share of time. */
+ * Whom kernels of collectives have waited for, and how long, as they count it in their pages. A
+ * kernel that waits for less than PEER_LOOK_NS counts nothing. */
 #include "account/lateness.h"
 #include "look.h"
 
-/* Bits: the ranks that have not begun a collective that another one's kernel waits in. */
-static uint32_t late_ranks(const struct communicator *m, const struct look *looks)
+static struct peer_waited waited_for(const struct communicator *m, uint32_t rank, uint32_t late)
 {
-	uint32_t late = 0;
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (looks[k].waits && !looks[k].moves)
-			late |= ~(looks[k].came | UINT32_C(1) << k);
-	return late & ((UINT32_C(1) << m->nranks) - 1);
+	const struct peer_waited *w = &peer_member_page(m, rank)->waited[late];
+	return (struct peer_waited){peer_load64(&w->kernels), peer_load64(&w->ns)};
 }
 
-void peer_lateness_count(struct communicator *m, const struct look *looks, uint64_t now)
+void peer_lateness_note(struct communicator *m, uint64_t now)
 {
-	const uint32_t number = lateness_half_of(now), late = late_ranks(m, looks);
+	const uint32_t number = lateness_half_of(now);
 	struct peer_lateness *l = &m->peer->lateness[number & 1];
-	if (l->number != number)
-		*l = (struct peer_lateness){.number = number};
-	l->looks++;
-	l->waited += late != 0;
+	if (l->number == number)
+		return;
+	l->number = number;
+	l->since_ns = now;
 	for (uint32_t k = 0; k < m->nranks; k++)
-		l->late[k] += late >> k & 1;
+		for (uint32_t late = 0; late < m->nranks; late++)
+			l->before[k][late] = waited_for(m, k, late);
 }
 
+/* NULL: none. */
+static const struct peer_lateness *oldest_recent(const struct peer_pages *p, uint64_t now)
+{
+	const struct peer_lateness *oldest = NULL;
+	for (uint32_t half = 0; half < 2; half++) {
+		const struct peer_lateness *l = &p->lateness[half];
+		if (lateness_is_recent(l->number, now) && (!oldest || l->number < oldest->number))
+			oldest = l;
+	}
+	return oldest;
+}
+
+/* Of the member whose kernels waited for it longest. Members write their pages as they like. */
 bool peer_lateness_read(const struct communicator *m, uint32_t rank, uint64_t now,
 			ncclsvc_lateness_info *i)
 {
-	for (uint32_t half = 0; m->peer && half < 2; half++) {
-		const struct peer_lateness *l = &m->peer->lateness[half];
-		if (!lateness_is_recent(l->number, now))
+	const struct peer_lateness *l = m->peer ? oldest_recent(m->peer, now) : NULL;
+	if (!l)
+		return false;
+	i->kernel_window_ns = now > l->since_ns ? now - l->since_ns : 1;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		const struct peer_waited w = waited_for(m, k, rank);
+		const uint64_t ns = w.ns - l->before[k][rank].ns;
+		if (k == rank || ns <= i->kernel_waited_ns)
 			continue;
-		i->looks += l->looks;
-		i->looks_waited += l->waited;
-		i->looks_late += l->late[rank];
+		i->kernel_waited_ns = ns < i->kernel_window_ns ? ns : i->kernel_window_ns;
+		i->kernel_waits = (uint32_t)(w.kernels - l->before[k][rank].kernels);
 	}
-	return i->looks;
+	return true;
 }

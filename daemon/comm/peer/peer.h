@@ -32,10 +32,11 @@ struct peer_stuck {
 };
 
 /* Looks at the kernels in one half of a minute (account/lateness.h). */
+/* What the pages said when a half minute began. */
 struct peer_lateness {
-	uint32_t number;	   /* of the half minute */
-	uint32_t looks, waited;	   /* all of them; those at which a collective waited for a rank */
-	uint32_t late[PEER_RANKS]; /* those at which it waited for this one */
+	uint32_t number; /* of the half minute */
+	uint64_t since_ns;
+	struct peer_waited before[PEER_RANKS][PEER_RANKS]; /* by the member, and for whom */
 };
 
 struct peer_staging {
@@ -136,7 +137,7 @@ static inline uint64_t peer_operation_since(const struct peer_operation *op, uin
 }
 /* The number of these operations that all members have. */
 uint32_t peer_pending(const struct communicator *m);
-/* Fills in the record's looks. False: there were none. */
+/* Fills in how long others' kernels waited for the rank. False: nothing is known. */
 bool peer_lateness_read(const struct communicator *m, uint32_t rank, uint64_t now,
 			ncclsvc_lateness_info *i);
 

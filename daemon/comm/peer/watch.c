@@ -624,7 +624,7 @@ static bool look(struct communicator *m, uint64_t now)
 	struct look looks[PEER_RANKS];
 	struct peer_pages *p = m->peer;
 	look_at_all(m, looks, now);
-	peer_lateness_count(m, looks, now);
+	peer_lateness_note(m, now);
 	const struct peer_stuck stuck = find_stuck(m, looks, now);
 	p->stuck_looks = stuck.result && same(&stuck, &p->stuck) ? p->stuck_looks + 1 : 1;
 	if (stuck.result && p->stuck_looks == PEER_LOOKS) {
