@@ -15,6 +15,7 @@
 #define KERNEL void
 #define THREADS_MOST(n)
 #define DEVICE static inline
+#define COLD   static __attribute__((noinline))
 #define SHARED
 #define MOVERS_KEEP 1 /* may a thread that moves data also be the keeper? */
 #define WARP	    1u

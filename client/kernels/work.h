@@ -103,16 +103,25 @@ DEVICE void header_compare(struct work *w, uint64_t header)
 	store32(&w->state->stopped, w->sequence);
 }
 
+/* Adds the time to what the page says of those ranks. A pointer to struct work would keep its words
+ * out of registers. */
+COLD void waits_add(struct peer_page *page, uint32_t ranks, uint64_t ns)
+{
+	ROLLED for (unsigned p = 0; p < PEER_RANKS; p++)
+	{
+		struct peer_waited *waited = &page->waited[p];
+		if (!(ranks >> p & 1))
+			continue;
+		store64(&waited->kernels, load64(&waited->kernels) + 1);
+		store64(&waited->ns, load64(&waited->ns) + ns);
+	}
+}
+
 /* Those have come that had not at the last look. */
 DEVICE void waits_count(struct work *w, uint32_t came, uint64_t now)
 {
-	for (unsigned p = 0; p < w->call->nranks; p++) {
-		struct peer_waited *waited = &w->page->waited[p];
-		if (!((came & ~w->came) >> p & 1))
-			continue;
-		store64(&waited->kernels, load64(&waited->kernels) + 1);
-		store64(&waited->ns, load64(&waited->ns) + now - w->began);
-	}
+	if (w->came && came != w->came)
+		waits_add(w->page, came & ~w->came, now - w->began);
 	w->came = came;
 }
 
@@ -129,8 +138,6 @@ DEVICE void headers_look(struct work *w, uint64_t now)
 		header_compare(w, header);
 	}
 	store32(&w->page->came, came);
-	if (!w->came) /* the first look */
-		w->came = came;
 	waits_count(w, came, now);
 }
 

@@ -47,7 +47,7 @@ static void check_mismatch(struct rank *r, const struct variant *v, ncclsvc_task
 	char who[32];
 	wait_for(r->session, task, NCCLSVC_MISMATCH);
 	const char *says = ncclsvc_last_error();
-	snprintf(who, sizeof(who), "rank %d has", b);
+	snprintf(who, sizeof(who), "rank %d (pid ", b);
 	if (!strstr(says, v->what) || !strstr(says, who))
 		check_failed(__FILE__, __LINE__, "the sentence about another %s of rank %d is: %s",
 			     v->what, b, says);

@@ -75,7 +75,7 @@ class Service:
         self.dir = tempfile.TemporaryDirectory(prefix="ncclsvc-test-")
         self.nodes = nodes
         self.log = open(os.path.join(self.dir.name, "log"), "w+")
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("NCCLSVC_", "OMPI_MCA_"))}
+        env = {k: v for k, v in os.environ.items() if not k.startswith("NCCLSVC_")}
         env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", STATE_DIRECTORY="/dev/null",
                    NCCLSVCD_LOG_TARGET="stderr", **self.environment())
         command = self.command([os.environ["NCCLSVCD"], "--config", "/dev/null", *self.options, "--socket",
