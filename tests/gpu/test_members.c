@@ -460,6 +460,6 @@ const struct gpu_test member_tests[] = {
 	{"members/visible_devices", test_reversed, 2, 60, TEST_QUICK},
 	{"members/split", test_split, 2, 60, 0},
 	{"members/pool", test_pool, 2, 60, TEST_QUICK},
-	{"members/slots", test_slots, 2, 240, TEST_QUICK | TEST_ONE_NODE},
+	{"members/slots", test_slots, 2, 240, TEST_ONE_NODE},
 	{0},
 };

@@ -233,9 +233,10 @@ class InKernels(GpuCases):
         try:
             ranks = service.ctl(0, "lateness")["lateness"]
             last, = [rank for rank in ranks if rank["rank"] == LAST]
-            self.assertEqual((last["pid"], last["kernel_waits"]), (job.pid(LAST), SLOW_ROUNDS), ranks)
+            self.assertEqual(last["pid"], job.pid(LAST))
+            self.assertGreaterEqual(last["kernel_waits"], SLOW_ROUNDS * 2 // 3, ranks)
             self.assertGreater(last["kernel_waited_ns"], SLOW_ROUNDS * SLOW_S * 0.5e9)
-            self.assertLess(max(rank["kernel_waited_ns"] for rank in ranks if rank["rank"] != LAST), SLOW_S * 1e9)
+            self.assertTrue(all(rank["kernel_waited_ns"] < last["kernel_waited_ns"] for rank in ranks if rank != last), ranks)
             why = service.ctl(0, "why", "--after", "5")
             self.assertFalse(why["stuck"])
             self.assertIn(f"wait for rank {LAST} (pid {job.pid(LAST)}", why["straggler"]["text"])
