@@ -75,20 +75,32 @@ static bool read_stat(int32_t pid, struct stat_fields *f)
 	return f->start != 0;
 }
 
-/* How many processes of the cgroup of this process the OOM killer has killed; 0: unknown. */
-static uint64_t oom_kills(int32_t pid)
+/* The file with the OOM killer's counter of the process's cgroup; empty: unknown. Lines of
+ * /proc/PID/cgroup are "NUMBER:CONTROLLERS:PATH", and "0::PATH" for version 2: cgroups(7). In
+ * version 1, a zombie is in no cgroup any more. */
+static void find_oom_file(int32_t pid, char file[OOM_FILE_BYTES])
 {
-	char path[512], text[512];
+	char path[32], text[1024];
+	file[0] = '\0';
 	snprintf(path, sizeof(path), "/proc/%d/cgroup", pid);
 	if (!read_text(path, text, sizeof(text)))
-		return 0;
-	char *own = strncmp(text, "0::", 3) ? strstr(text, "\n0::") : text;
+		return;
+	const char *v1 = strstr(text, ":memory:"), *v2 = strstr(text, "0::");
+	const char *own = v1 ? v1 + strlen(":memory:") : v2 ? v2 + strlen("0::") : NULL;
 	if (!own)
-		return 0;
-	own += *own == '\n' ? 4 : 3;
-	own[strcspn(own, "\n")] = '\0';
-	const int n = snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.events", own);
-	if (n < 0 || (size_t)n >= sizeof(path) || !read_text(path, text, sizeof(text)))
+		return;
+	const int n =
+		snprintf(file, OOM_FILE_BYTES, "/sys/fs/cgroup%s%.*s/%s", v1 ? "/memory" : "",
+			 (int)strcspn(own, "\n"), own, v1 ? "memory.oom_control" : "memory.events");
+	if (n < 0 || n >= OOM_FILE_BYTES)
+		file[0] = '\0';
+}
+
+/* How many processes of the cgroup the OOM killer has killed; 0: unknown. */
+static uint64_t oom_kills(const char *file)
+{
+	char text[512];
+	if (!file[0] || !read_text(file, text, sizeof(text)))
 		return 0;
 	const char *count = strstr(text, "oom_kill ");
 	return count ? strtoull(count + strlen("oom_kill "), NULL, 10) : 0;
@@ -111,7 +123,8 @@ struct process ending_watch(int fd, int32_t pid)
 		return p;
 	p.start = f.start;
 	p.readable = f.code > 1;
-	p.oom_kills = oom_kills(pid);
+	find_oom_file(pid, p.oom_file);
+	p.oom_kills = oom_kills(p.oom_file);
 	return p;
 }
 
@@ -154,7 +167,7 @@ struct ending ending_of(const struct process *p)
 		return ending_by_pidfd(p->fd);
 	if (!(f.flags & PF_EXITING))
 		return (struct ending){.how = NCCLSVC_ENDED_CLOSED};
-	const bool no_memory = oom_kills(p->pid) > p->oom_kills;
+	const bool no_memory = oom_kills(p->oom_file) > p->oom_kills;
 	return p->readable ? ending_by_status((int)f.exit_code, no_memory)
 			   : ending_by_flags(&f, no_memory);
 }

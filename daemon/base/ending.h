@@ -12,14 +12,17 @@ struct ending {
 	bool follows; /* the process had been told of a failure shortly before */
 };
 
+#define OOM_FILE_BYTES 320
+
 /* Facts about a running process from which its ending can be determined later. */
 struct process {
 	bool watched; /* ending_watch has filled it in */
 	int32_t pid;
-	int fd;		    /* pidfd_open(2)'s; -1: there is none */
-	uint64_t start;	    /* tells it from a later process with its pid; 0: unknown */
-	bool readable;	    /* its exit status will be */
-	uint64_t oom_kills; /* in its cgroup, so far */
+	int fd;			       /* pidfd_open(2)'s; -1: there is none */
+	uint64_t start;		       /* tells it from a later process with its pid; 0: unknown */
+	bool readable;		       /* its exit status will be */
+	uint64_t oom_kills;	       /* in its cgroup, so far */
+	char oom_file[OOM_FILE_BYTES]; /* which says so now; empty: unknown */
 };
 
 /* fd: of the connection with it. The caller closes the result's. */

@@ -6,7 +6,7 @@ Usage: test_explanations.py [--table] [unittest's arguments]   --table prints th
 import os
 import unittest
 
-from explained import (ERRORS, ODD, Cases, Hang, Job, absent, late, loops, loses_its_leader, main, no_split, opposite,
+from explained import (ERRORS, ODD, Cases, Hang, Job, Rank, absent, late, loops, loses_its_leader, main, no_split, opposite,
                        other_count, other_size, reads, sleeps, stop, three_faults, trace, waits_for_the_last)
 
 HANGS = [
@@ -28,6 +28,52 @@ ALL_ERRORS = ERRORS + [
     ("another count, of 8 ranks", other_count, 8, ("count differs", *ODD)),
     ("another size", other_size, 4, ("nranks differs: rank 3 (pid {3}", "says 5", "and 2 more"), 3),
 ]
+MIB = 1 << 20
+
+
+class MemoryLimit:
+    """A cgroup whose processes may use 64 MiB. Skips the test where none can be created."""
+
+    def __enter__(self):
+        with open("/proc/self/cgroup", encoding="ascii") as file:
+            lines = [line.strip().split(":", 2) for line in file]
+        of = {controllers: path for _, controllers, path in lines}
+        where, name = ("/sys/fs/cgroup/memory", "memory") if "memory" in of else ("/sys/fs/cgroup", "")
+        self.path = f"{where}{of.get(name, '')}/ncclsvc-test-{os.getpid()}"
+        try:
+            os.mkdir(self.path)
+            self.write("memory.limit_in_bytes" if name else "memory.max", 64 * MIB)
+        except OSError as error:
+            self.__exit__()
+            raise unittest.SkipTest(f"no cgroup with a limit can be created: {error}") from None
+        return self
+
+    def __exit__(self, *_):
+        try:
+            os.rmdir(self.path)
+        except OSError:
+            pass
+
+    def write(self, name, value):
+        with open(os.path.join(self.path, name), "w", encoding="ascii") as file:
+            file.write(str(value))
+
+    def of_last(self, service):
+        """The last rank joins it before it opens its session."""
+        class Limited(Rank):
+            def __init__(rank, job, number, pipe):
+                if number == job.size - 1:
+                    self.write("cgroup.procs", os.getpid())
+                super().__init__(job, number, pipe)
+        service.rank = Limited
+
+
+def fill():
+    held = []
+    while True:
+        held.append(b"x" * MIB)
+
+
 several = unittest.skipUnless(os.environ.get("MPIRUN"), "several nodes need mpirun")
 
 
@@ -38,6 +84,13 @@ class Explanations(Cases):
     @several
     def test_hangs_on_three_nodes(self):
         self.hangs(3, HANGS)
+
+    def test_out_of_memory(self):
+        service = self.service()
+        self.addCleanup(service.stop)
+        with MemoryLimit() as limit:
+            limit.of_last(service)
+            self.failure(service, "out of memory", "out-of-memory", 9, "was killed by the kernel: out of memory", lambda comm: fill())
 
     def test_errors_on_one_node(self):
         self.errors(1, ALL_ERRORS)
