@@ -22,7 +22,7 @@ import ncclsvc
 WAIT = 60
 fork = multiprocessing.get_context("fork")
 libc = ctypes.CDLL(None, use_errno=True)
-PTRACE_ATTACH, SYS_EXIT = 16, 60
+PTRACE_ATTACH, SYS_EXIT, CLONE_NEWPID = 16, 60, 0x20000000
 TABLE = []
 
 
@@ -221,7 +221,7 @@ class Job:
         """exits: on an error, as programs do; else a rank stays, so that others hear of nothing else."""
         self.service, self.size, self.instead, self.exits = service, size, instead, exits
         self.ids = [ncclsvc.UniqueId() for _ in range(2)]
-        self.pipes, self.processes = [], []
+        self.pipes, self.processes, self.pods = [], [], fork.Array("i", size)
         for number in range(size):
             here, there = fork.Pipe()
             self.pipes.append(here)
@@ -239,9 +239,11 @@ class Job:
         return self.service.socket(self.node(number))
 
     def pid(self, number):
-        return self.processes[number].pid
+        return self.pods[number] or self.processes[number].pid
 
     def run(self, function, number, pipe):
+        if getattr(function, "pods", False):
+            self.enter_pod(number)
         try:
             function(self.service.rank(self, number, pipe))
         except ncclsvc.Error as error:
@@ -250,14 +252,22 @@ class Job:
                 time.sleep(WAIT)
         os._exit(0)
 
+    def enter_pod(self, number):
+        if libc.unshare(CLONE_NEWPID):
+            os._exit(0)
+        if pid := os.fork():
+            self.pods[number] = pid
+            os.waitpid(pid, 0)
+            os._exit(0)
+
     def error(self, number):
         return self.pipes[number].recv() if self.pipes[number].poll(WAIT) else "nothing"
 
     def end(self):
-        for process in self.processes:
+        for number, process in enumerate(self.processes):
             try:
-                os.kill(process.pid, signal.SIGCONT)
-                os.kill(process.pid, signal.SIGKILL)
+                os.kill(self.pid(number), signal.SIGCONT)
+                os.kill(self.pid(number), signal.SIGKILL)
             except ProcessLookupError:
                 pass
             process.join(WAIT)
@@ -300,6 +310,14 @@ def trace(job, number):
     if not here.poll(WAIT) or not here.recv():
         raise unittest.SkipTest("a process cannot be traced here")
     job.debugger = process
+
+
+def in_pods(function):
+    """Each rank is process 1 of a PID namespace."""
+    def run(rank):
+        function(rank)
+    run.pods = True
+    return run
 
 
 def contains(text, patterns):

@@ -6,9 +6,10 @@ Usage: test_explanations.py [--table] [unittest's arguments]   --table prints th
 import os
 import unittest
 
-from explained import (ERRORS, ODD, Cases, Hang, Job, Rank, absent, late, loops, loses_its_leader, main, no_split, opposite,
+from explained import (ERRORS, ODD, Cases, Hang, Job, Rank, absent, in_pods, late, loops, loses_its_leader, main, no_split, opposite,
                        other_count, other_size, reads, sleeps, stop, three_faults, trace, waits_for_the_last)
 
+PODS = (1, 3) if os.geteuid() == 0 else ()  # others cannot create a PID namespace
 HANGS = [
     Hang("a rank sleeps", late, [3], "missing", "gdb -p|py-spy", instead=sleeps, state="sleeping"),
     Hang("a rank runs in a loop", late, [3], "missing", "gdb -p|py-spy", instead=loops, state="running"),
@@ -21,6 +22,9 @@ HANGS = [
     Hang("opposite order, four ranks", opposite, [0, 1], "deadlock", "cancel comm", size=4),  # one circle of them
     Hang("a rank does not call split", no_split, [3], "missing", "gdb -p|py-spy"),
     Hang("a rank does not join", absent, [3], "joining", "ncclsvc-ctl"),
+    Hang("a rank in a pod sleeps", in_pods(late), [3], "missing", "gdb -p|py-spy", instead=sleeps, state="sleeping", nodes=PODS),
+    Hang("a rank in a pod is stopped", in_pods(late), [3], "stopped", "kill -CONT", instead=sleeps, state="stopped",
+         then=lambda job: stop(job, 3), nodes=PODS),
     Hang("three faults among eight ranks", three_faults, [2, 5, 7], "stopped|missing", "kill -CONT|gdb -p|py-spy", size=8,
          then=lambda job: stop(job, 2)),
 ]
