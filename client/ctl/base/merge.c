@@ -252,18 +252,38 @@ static void add_devices(struct snapshot *s, const struct part *p)
 		s->devices[i].device = merge_device(p->node, s->devices[i].device);
 }
 
+/* Failures that an earlier daemon recorded have no communicator. */
+static void add_failures(struct snapshot *s, const struct part *p)
+{
+	for (size_t i = APPEND(s, p, failures, nfailures); i < s->nfailures; i++) {
+		ncclsvc_failure_info *x = &s->failures[i];
+		x->failure = name(p->node, x->failure);
+		x->cause = x->cause ? name(p->node, x->cause) : 0;
+		x->comm = x->comm ? comm_of(p, x->comm) : 0;
+	}
+}
+
+static void add_lateness(struct snapshot *s, const struct part *p)
+{
+	for (size_t i = APPEND(s, p, lateness, nlateness); i < s->nlateness; i++) {
+		ncclsvc_lateness_info *x = &s->lateness[i];
+		x->comm = comm_of(p, x->comm);
+		x->session = session_of(p, x->session);
+	}
+}
+
 void merge_nodes(struct snapshot *s, struct snapshot *far)
 {
 	for (size_t i = 0; i < s->nnodes; i++) {
 		struct part p = {.far = &far[i], .node = s->nodes[i].node};
-		if (!far[i].sessions && !far[i].comms && !far[i].tasks)
-			continue;
 		add_sessions(s, &p);
 		add_comms(s, &p);
 		add_members(s, &p);
 		add_tasks(s, &p);
 		add_plans(s, &p);
 		add_devices(s, &p);
+		add_failures(s, &p);
+		add_lateness(s, &p);
 		free(p.comms);
 	}
 	choose_members(s);
