@@ -74,7 +74,7 @@ _ncclsvc_ctl()
 		comms) words+=" --node --all --members --comm --job" ;;
 		sessions) words+=" --node --job" ;;
 		devices) words+=" --node" ;;
-		lateness) words+=" --comm" ;;
+		lateness) words+=" --node --comm" ;;
 		memory) words+=" --node --pid" ;;
 		plan) words+=" --node --comm --rank" ;;
 		why) words+=" --node --after --lines" ;;

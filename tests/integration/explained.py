@@ -36,6 +36,12 @@ def eventually(found, what):
     raise AssertionError(f"in {WAIT} s there was no {what}")
 
 
+def recorded(failures, pid):
+    """The nodes that have recorded failures of this process; None: the only one."""
+    mine = [f for f in failures if (f["culprit"] or {}).get("pid") == pid]
+    return {f["node"] for f in mine} | {other["node"] for f in mine for other in f["also"]}
+
+
 class Rank:
     """In its process: a communicator of all ranks, after a barrier."""
 
@@ -420,23 +426,23 @@ class Cases(unittest.TestCase):
             took = time.monotonic() - began
 
             # Where nobody waits, a clean end is no failure.
-            nodes = sorted({job.node(number) for number in range(last)})
+            nodes = {job.node(number) for number in range(last)} if service.nodes > 1 else {None}
 
             def kept():
-                new = [service.ctl(n, "failures")["failures"] for n in nodes]
-                return new if all(any((f["culprit"] or {}).get("pid") == job.pid(last) for f in node) for node in new) else None
+                new = [service.ctl(n, "failures")["failures"] for n in range(service.nodes)]
+                return new if all(recorded(answer, job.pid(last)) >= nodes for answer in new) else None
             try:
-                records = eventually(kept, "record on all nodes with ranks that waited")
+                answers = eventually(kept, "record on all nodes with ranks that waited")
             except AssertionError:
-                raise AssertionError(f"recorded: {[service.ctl(n, 'failures')['failures'] for n in nodes]}") from None
-            for node in records:
-                mine = [f for f in node if f["culprit"] and f["culprit"]["pid"] == job.pid(last)]
+                raise AssertionError(f"recorded: {service.ctl(0, 'failures')['failures']}") from None
+            for answer in answers:
+                mine = [f for f in answer if f["culprit"] and f["culprit"]["pid"] == job.pid(last)]
                 self.assertEqual(len(mine), 1, mine)
                 self.assertEqual(mine[0]["culprit"]["rank"], last)
                 self.assertEqual(mine[0]["culprit"]["ending"], ending)
                 self.assertEqual(mine[0]["culprit"]["ending_code"], code)
                 self.assertEqual(mine[0]["culprit"]["node"], job.node(last) if service.nodes > 1 else None)
-                innocent = [f for f in node if f["culprit"] and f["culprit"]["pid"] in (job.pid(n) for n in range(last))]
+                innocent = [f for f in answer if f["culprit"] and f["culprit"]["pid"] in (job.pid(n) for n in range(last))]
                 self.assertEqual(innocent, [])
             TABLE.append((self.on + name, service.nodes, 0, "ok", took))
         finally:

@@ -211,6 +211,15 @@ static void a_stopped_daemon_is_named_and_the_rest_shown(void **state)
 		CHECK_EQ(CTL(d, "tasks", "--json"), 0);
 		said("\"result\":\"TIMEOUT\"");
 		CHECK_EQ(CTL(d, "why", "--node", "2"), 4);
+		CHECK_EQ(CTL(d, "failures"), 0);
+		said(want);
+		said("Failures that no other node recorded are missing.");
+		CHECK_EQ(CTL(d, "lateness"), 0);
+		said(want);
+		said("Its ranks are missing.");
+		CHECK_EQ(CTL(d, "lateness", "--json"), 0);
+		said("\"result\":\"TIMEOUT\"");
+		CHECK_EQ(CTL(d, "failures", "--node", "2"), 4);
 	}
 	CHECK_EQ(kill(c.nodes[2].pid, SIGCONT), 0);
 	REACHES(&c.nodes[0], "rank 5 (pid ", "why", "--after", "0");
@@ -219,6 +228,65 @@ static void a_stopped_daemon_is_named_and_the_rest_shown(void **state)
 	hear_all(clients, 6, DONE);
 	say_all(clients, 6, GO);
 	clients_end(clients, 6);
+	cluster_stop(&c);
+}
+
+/* ---- A failure that all nodes have recorded ---- */
+
+/* The last rank is killed while the others wait for it. */
+static void all_but_the_last_wait(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	ncclsvc_task task;
+	check_usable(s, comm);
+	if (me->rank < 2 * NODES - 1)
+		CHECK_OK(ncclsvc_barrier(comm, &task));
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+	ncclsvc_close(s);
+}
+
+static size_t count(const char *what)
+{
+	size_t n = 0;
+	for (const char *at = out; (at = strstr(at, what)); at += strlen(what))
+		n++;
+	return n;
+}
+
+static void a_failure_is_shown_once(void **state)
+{
+	struct cluster c;
+	struct client clients[2 * NODES];
+	char culprit[64];
+	(void)state;
+	cluster_start(&c, NODES, NULL);
+	cluster_clients(clients, 2 * NODES, &c, IN_BLOCKS, all_but_the_last_wait, NULL);
+	hear_all(clients, 2 * NODES, READY);
+	const pid_t pid = clients[5].pid;
+	snprintf(culprit, sizeof(culprit), "\"culprit\":{\"rank\":5,\"pid\":%d,", pid);
+	REACHES(&c.nodes[0], "\"total\":5,", "tasks", "--json");
+	client_kill(&clients[5]);
+	for (int node = 0; node < NODES; node++) {
+		const struct daemon *d = &c.nodes[node];
+		CHECK_EQ(REACHES(d, "\"also\":[{\"node\":0,\"failure\":1},{\"node\":1,", "failures",
+				 "--json"),
+			 0);
+		said("\"failures\":[{\"node\":2,\"failure\":1,"); /* the culprit's own node */
+		said("\"pending\":5,");
+		said("\"answers\":[{\"node\":0,");
+		CHECK_EQ(count(culprit), 1);
+		CHECK_EQ(CTL(d, "failures"), 0);
+		says_pid("rank 5 (pid %d", pid);
+		said("Also recorded as 1@0, 1@1; in all, 5 pending tasks failed.");
+		CHECK_EQ(CTL(d, "failures", "--node", "1", "--json"), 0);
+		said("\"failures\":[{\"node\":1,\"failure\":1,\"also\":[],");
+		said("\"pending\":2,");
+		CHECK_EQ(CTL(d, "failures", "--follow", "--node", "all"), 2);
+	}
+	say_all(clients, 2 * NODES - 1, GO);
+	clients_end(clients, 2 * NODES - 1);
 	cluster_stop(&c);
 }
 
@@ -397,6 +465,7 @@ int main(void)
 		TEST(opposite_orders_are_a_deadlock),
 		TEST(a_circle_of_sends_is_a_deadlock),
 		TEST(a_stopped_daemon_is_named_and_the_rest_shown),
+		TEST(a_failure_is_shown_once),
 		TEST(requests_to_a_silent_node_end),
 		TEST(another_node_shows_a_user_his_own),
 	};

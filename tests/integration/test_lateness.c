@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The daemon knows which rank the others wait for, though nothing is stuck. With NCCLSVC_TEST_NODES
- * the ranks are on several nodes, and the straggler's own node knows. */
+ * the ranks are on several nodes, and each node can ask the straggler's own one. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -123,6 +123,21 @@ static void check_words(const struct daemon *d, const struct client *straggler)
 	CTL_SAYS(d, record, "watch", "lateness", "--json", "--count", "1");
 }
 
+/* Every rank's own node has its record. */
+static void check_all_nodes(const struct daemon *d, const struct client *clients)
+{
+	char record[64], where[64];
+	for (unsigned node = 0; nodes() > 1 && node < nodes(); node++) {
+		snprintf(where, sizeof(where), "\"answers\":[{\"node\":%u,", node);
+		CTL_SAYS(d, node ? "\"result\":\"OK\"" : where, "lateness", "--json");
+		snprintf(where, sizeof(where), "%u", node);
+		snprintf(record, sizeof(record), "\"rank\":%u,\"pid\":%d,", node,
+			 clients[node].pid);
+		CTL_SAYS(d, record, "lateness", "--json");
+		CTL_SAYS(d, record, "lateness", "--json", "--node", where);
+	}
+}
+
 /* Another user's communicators are none of a user's business. */
 static void see_nothing(struct client *me)
 {
@@ -160,7 +175,10 @@ static void the_straggler_is_named(void **state)
 		CHECK_EQ(ranks_of(sessions[i], i), expected(i));
 	}
 	const unsigned where = STRAGGLER % nodes();
-	check_words(c ? &c->nodes[where] : &d, &clients[STRAGGLER]);
+	for (unsigned i = 0; i < nodes(); i++) {
+		check_words(c ? &c->nodes[i] : &d, &clients[STRAGGLER]);
+		check_all_nodes(c ? &c->nodes[i] : &d, clients);
+	}
 	if (!c) /* no other user may come into a cluster's directory */
 		check_stranger(&d);
 	/* A rank that has left is not late. */

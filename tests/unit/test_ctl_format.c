@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/args.h"
+#include "base/snapshot.h"
 #include "base/table.h"
 #include "base/units.h"
 #include "ncclsvc.h"
@@ -211,6 +212,12 @@ static void test_arguments(void **state)
 	assert_true(a.watch);
 	assert_int_equal(a.command, CTL_WHY);
 	assert_int_equal(a.interval_ns, 500000000);
+	assert_int_equal(parse(&a, text, "failures", NULL), EXIT_GOOD);
+	assert_int_equal(a.node, SNAPSHOT_ALL);
+	assert_int_equal(parse(&a, text, "failures", "--follow", NULL), EXIT_GOOD);
+	assert_int_equal(a.node, SNAPSHOT_LOCAL);
+	assert_int_equal(parse(&a, text, "lateness", "--node", "2", NULL), EXIT_GOOD);
+	assert_int_equal(a.node, 2);
 	assert_int_equal(parse(&a, text, "watch", NULL), EXIT_GOOD);
 	assert_int_equal(a.command, CTL_TASKS);
 

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "base/failures.h"
 #include "base/merge.h"
 #include "base/text.h"
 #include "base/waits.h"
@@ -283,6 +284,98 @@ static void test_moved(void **state)
 	assert_int_equal(snapshot_member(&scene.s, 7, 1)->elsewhere, 3);
 }
 
+/* ---- Failures ---- */
+
+static ncclsvc_failure_info *failure(uint32_t node, uint64_t number, uint64_t id, int32_t rank,
+				     uint64_t unix_ns)
+{
+	struct snapshot *s = part(node);
+	s->failures = ctl_extend(s->failures, s->nfailures, 1, sizeof(*s->failures));
+	s->failures[s->nfailures] = (ncclsvc_failure_info){.failure = number,
+							   .unix_ns = unix_ns,
+							   .comm = id,
+							   .kind = NCCLSVC_FAILURE_EPOCH,
+							   .epoch = 1,
+							   .nranks = NODES,
+							   .rank = rank,
+							   .pid = rank < 0 ? 0 : 100 + rank,
+							   .node = rank};
+	return &s->failures[s->nfailures++];
+}
+
+/* All have recorded that rank 1 ended. */
+static void test_one_failure(void **state)
+{
+	struct failures all;
+	struct failure_effects e;
+	(void)state;
+	world();
+	for (uint32_t node = 0; node < NODES; node++) {
+		ncclsvc_failure_info *f = failure(node, 3 + node, 7 + node, 1, 90 - node);
+		f->pending = 10 + node;
+		f->comms = node;
+		f->ended = 2;
+		f->ended_ranks[0] = 0;
+		f->ended_ranks[1] = (int32_t)node + 2;
+	}
+	merge();
+	failures_gather(&scene.s, &all);
+	assert_int_equal(all.n, 1);
+	assert_int_equal(all.list[0].n, NODES);
+	assert_int_equal(all.list[0].records[0].node, 1);
+	assert_int_equal(merge_number_of(all.list[0].records[0].info->failure), 4);
+	for (uint32_t i = 0; i < NODES; i++)
+		assert_int_equal(all.list[0].records[i].info->comm, 7);
+	failure_effects(&all.list[0], &e);
+	assert_int_equal(e.pending, 33);
+	assert_int_equal(e.comms, 2);
+	assert_int_equal(e.ended, 4); /* ranks 0, 2, 3 and 4 */
+	assert_int_equal(e.n, 4);
+	failures_free(&all);
+}
+
+static void test_other_failures(void **state)
+{
+	struct failures all;
+	(void)state;
+	world();
+	failure(0, 1, 7, 1, 10);
+	failure(0, 2, 7, 1, 20); /* the same again, by the same node */
+	failure(1, 1, 8, 1, 30)->epoch = 2;
+	failure(1, 2, 8, 2, 40);
+	failure(1, 3, 8, -1, 60)->cause = 2;
+	failure(2, 1, 9, -1, 50);
+	failure(2, 2, 0, 2, 35)->pid = 7; /* another process; an earlier daemon's record */
+	merge();
+	failures_gather(&scene.s, &all);
+	assert_int_equal(all.n, 7);
+	for (size_t i = 0; i < all.n; i++) {
+		assert_int_equal(all.list[i].n, 1);
+		assert_true(!i || all.list[i].records->info->unix_ns >
+					  all.list[i - 1].records->info->unix_ns);
+	}
+	const ncclsvc_failure_info *last = all.list[6].records->info;
+	assert_int_equal(merge_node_of(last->cause), 2);
+	assert_int_equal(merge_number_of(last->cause), 2);
+	assert_int_equal(all.list[3].records->info->comm, 0);
+	failures_free(&all);
+}
+
+static void test_lateness(void **state)
+{
+	(void)state;
+	world();
+	struct snapshot *far = part(2);
+	far->lateness = ctl_extend(NULL, 0, 1, sizeof(*far->lateness));
+	far->lateness[0] = (ncclsvc_lateness_info){.comm = 9, .rank = 2, .session = 4, .node = 2};
+	far->nlateness = 1;
+	merge();
+	assert_int_equal(scene.s.nlateness, 1);
+	assert_int_equal(scene.s.lateness[0].comm, 7);
+	assert_int_equal(merge_session_node(&scene.s, scene.s.lateness[0].session), 3);
+	assert_int_equal(merge_session_number(&scene.s, scene.s.lateness[0].session), 4);
+}
+
 /* Numbers that lead nowhere, and lists too long to be named. */
 static void test_hostile(void **state)
 {
@@ -313,6 +406,9 @@ int main(void)
 		TEST(test_no_answer),
 		TEST(test_joining),
 		TEST(test_moved),
+		TEST(test_one_failure),
+		TEST(test_other_failures),
+		TEST(test_lateness),
 		TEST(test_hostile),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

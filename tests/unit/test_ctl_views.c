@@ -541,6 +541,84 @@ static char *straggler_of(ncclsvc_lateness_info x)
 	return text_steal(&out);
 }
 
+/* Nodes 0, which was asked, and 1; node 2 does not answer. */
+static char *failures_of_nodes(bool json, const char *comm)
+{
+	static ncclsvc_failure_info failures[] = {
+		{.failure = 17,
+		 .unix_ns = 2000000000,
+		 .comm = 5,
+		 .pending = 2,
+		 .epoch = 3,
+		 .nranks = 4,
+		 .kind = NCCLSVC_FAILURE_EPOCH,
+		 .rank = 3,
+		 .pid = 103,
+		 .node = 1,
+		 .host = "b",
+		 .label = "world",
+		 .text = "2 pending tasks fail"},
+		{.cause = UINT64_C(2) << 48 | 3,
+		 .unix_ns = 1000000000,
+		 .comm = UINT64_C(2) << 48 | 8,
+		 .rank = -1,
+		 .node = -1,
+		 .label = "other",
+		 .text = "JOIN"},
+	};
+	static ncclsvc_failure_info far;
+	static ncclsvc_node_info nodes[] = {
+		{.node = 0, .state = NCCLSVC_NODE_SELF, .host = "a"},
+		{.node = 1, .state = NCCLSVC_NODE_ALIVE, .host = "b"},
+		{.node = 2, .state = NCCLSVC_NODE_ALIVE, .host = "c", .pid = 77}};
+	static struct snapshot_answer answers[] = {
+		{.asked = true}, {.asked = true}, {.asked = true, .result = NCCLSVC_TIMEOUT}};
+	far = failures[0];
+	far.failure = UINT64_C(2) << 48 | 3;
+	far.pending = 1;
+	far.ended = 1;
+	snprintf(far.text, sizeof(far.text), "1 pending task fails");
+	failures[1].failure = UINT64_C(2) << 48 | 4;
+	ncclsvc_failure_info all[] = {failures[0], failures[1], far};
+	struct ctl_args args = command(CTL_FAILURES, json);
+	args.comm = comm;
+	struct snapshot s = {
+		.failures = all, .nfailures = 3, .nodes = nodes, .nnodes = 3, .answers = answers};
+	struct text out = TEXT_INIT(-1);
+	struct view v = {.args = &args, .s = &s, .out = &out, .time = "2031-04-05T06:07:08.910Z"};
+	view_failures(&v);
+	return text_steal(&out);
+}
+
+static void test_failures_of_nodes(void **state)
+{
+	(void)state;
+	char *s = failures_of_nodes(false, NULL);
+	const char *join = strstr(s, "4@1 "), *killed = strstr(s, "3@1 19");
+	assert_ptr_equal(join, s);
+	assert_true(killed > join);
+	assert_non_null(strstr(join, "JOIN. It follows from failure 3@1.\n3@1 "));
+	assert_non_null(strstr(killed,
+			       "world (epoch 3, 4 ranks): 1 pending task fails; on node 1 "
+			       "(b). Also recorded as 17@0; in all, 3 pending tasks failed. "
+			       "Then rank 0 ended, too.\n"));
+	assert_non_null(strstr(killed, "Node 2 (c, ncclsvcd's pid 77) does not answer"));
+	free(s);
+	json_t *root = parsed(failures_of_nodes(true, "8@1"), "failures");
+	assert_int_equal(json_array_size(json_object_get(root, "failures")), 1);
+	assert_int_equal(json_array_size(json_object_get(root, "answers")), 3);
+	json_decref(root);
+	root = parsed(failures_of_nodes(true, "5"), "failures");
+	const json_t *f = json_array_get(json_object_get(root, "failures"), 0);
+	const json_t *also = json_array_get(json_object_get(f, "also"), 0);
+	assert_int_equal(num(f, "node"), 1);
+	assert_int_equal(num(f, "failure"), 3);
+	assert_int_equal(num(f, "pending"), 3);
+	assert_int_equal(num(also, "node"), 0);
+	assert_int_equal(num(also, "failure"), 17);
+	json_decref(root);
+}
+
 /* What is not worth a sentence. */
 static void test_no_straggler(void **state)
 {
@@ -821,7 +899,7 @@ int main(void)
 		cmocka_unit_test(test_status),	      cmocka_unit_test(test_no_straggler),
 		cmocka_unit_test(test_status_mps),    cmocka_unit_test(test_devices),
 		cmocka_unit_test(test_many_tasks),    cmocka_unit_test(test_write_error),
-		cmocka_unit_test(test_lateness),
+		cmocka_unit_test(test_lateness),      cmocka_unit_test(test_failures_of_nodes),
 	};
 
 	return cmocka_run_group_tests(all, NULL, NULL);

@@ -18,7 +18,7 @@
 
 #define ON(command) (1u << (command))
 /* The commands that show all nodes as one. */
-#define MERGED	    (ON(CTL_COMMS) | ON(CTL_TASKS) | ON(CTL_WHY))
+#define MERGED	    (ON(CTL_COMMS) | ON(CTL_TASKS) | ON(CTL_WHY) | ON(CTL_FAILURES) | ON(CTL_LATENESS))
 #define ANY	    (~0u)
 
 const char ctl_help[] =
@@ -56,8 +56,8 @@ const char ctl_help[] =
 	"\n"
 	"Options:\n"
 	"  --socket PATH          the daemon's socket\n"
-	"  --node N|local|all     whose lists to show: of comms, tasks and why all nodes', else\n"
-	"                         this node's\n"
+	"  --node N|local|all     whose lists to show: of comms, tasks, why, failures and\n"
+	"                         lateness all nodes', else this node's\n"
 	"  --json                 one line of JSON instead of text\n"
 	"  --timeout SECONDS      give up after this long without an answer (10)\n"
 	"  --help, --version\n"
@@ -165,8 +165,8 @@ static const unsigned takers[OPT_END - OPT_SOCKET] = {
 	[OPT_HORIZONTAL - OPT_SOCKET] = ON(CTL_GROUPS),
 	[OPT_PIPELINE - OPT_SOCKET] = ON(CTL_GROUPS),
 	[OPT_PYTORCH - OPT_SOCKET] = ON(CTL_DUMP),
-	[OPT_NODE - OPT_SOCKET] = MERGED | ON(CTL_SESSIONS) | ON(CTL_MEMORY) | ON(CTL_DEVICES) |
-				  ON(CTL_PLAN) | ON(CTL_FAILURES),
+	[OPT_NODE - OPT_SOCKET] =
+		MERGED | ON(CTL_SESSIONS) | ON(CTL_MEMORY) | ON(CTL_DEVICES) | ON(CTL_PLAN),
 };
 
 struct parser {
@@ -487,11 +487,12 @@ enum ctl_exit args_parse(int argc, char **argv, struct ctl_args *args, char *tex
 		given |= 1u << (o - OPT_SOCKET);
 	}
 	enum ctl_exit code = parse_words(&p, argc - optind, argv + optind, args);
-	if (args->node == SNAPSHOT_ALL && !(MERGED & ON(args->command))) {
+	if (args->node == SNAPSHOT_ALL && (args->follow || !(MERGED & ON(args->command)))) {
 		args->node = SNAPSHOT_LOCAL;
 		if (code == EXIT_GOOD && given & 1u << (OPT_NODE - OPT_SOCKET))
-			return usage(&p, "%s shows one node: --node N or --node local",
-				     ctl_command_name(args->command));
+			return usage(&p, "%s%s shows one node: --node N or --node local",
+				     ctl_command_name(args->command),
+				     args->follow ? " --follow" : "");
 	}
 	return code != EXIT_GOOD ? code : check_takers(&p, args, given);
 }

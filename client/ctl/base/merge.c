@@ -58,6 +58,23 @@ struct part {
 	uint64_t *comms;	/* of far->comms, in their order */
 };
 
+/* The list with n more records at its end. */
+static void *append(void *list, size_t *count, const void *more, size_t n, size_t size)
+{
+	list = ctl_extend(list, *count, n, size);
+	if (n)
+		memcpy((char *)list + *count * size, more, n * size);
+	*count += n;
+	return list;
+}
+
+/* Appends the part's list, whose numbers the caller replaces. Returns the index of its first
+ * record. */
+#define APPEND(s, p, list, count)                                                                  \
+	((s)->list = append((s)->list, &(s)->count, (p)->far->list, (p)->far->count,               \
+			    sizeof(*(s)->list)),                                                   \
+	 (s)->count - (p)->far->count)
+
 /* ---- Sessions ---- */
 
 /* 0: none, or one that began or ended between two lists. */
@@ -69,19 +86,15 @@ static uint32_t session_of(const struct part *p, uint32_t session)
 
 static void add_sessions(struct snapshot *s, struct part *p)
 {
-	const size_t n = p->far->nsessions;
+	const size_t first = APPEND(s, p, sessions, nsessions);
 	p->first_session = (uint32_t)s->nsession_names;
-	s->session_names =
-		ctl_extend(s->session_names, s->nsession_names, n, sizeof(*s->session_names));
-	struct snapshot_session_name *names = s->session_names + s->nsession_names;
-	s->nsession_names += n;
-	s->sessions = ctl_extend(s->sessions, s->nsessions, n, sizeof(*s->sessions));
-	ncclsvc_session_info *to = s->sessions + s->nsessions;
-	s->nsessions += n;
-	for (size_t i = 0; i < n; i++) {
-		names[i] = (struct snapshot_session_name){p->node, p->far->sessions[i].session};
-		to[i] = p->far->sessions[i];
-		to[i].session = FAR_SESSIONS + p->first_session + (uint32_t)i;
+	s->session_names = ctl_extend(s->session_names, s->nsession_names, p->far->nsessions,
+				      sizeof(*s->session_names));
+	for (size_t i = first; i < s->nsessions; i++) {
+		ncclsvc_session_info *x = &s->sessions[i];
+		const uint32_t place = (uint32_t)s->nsession_names++;
+		s->session_names[place] = (struct snapshot_session_name){p->node, x->session};
+		x->session = FAR_SESSIONS + place;
 	}
 }
 
@@ -170,15 +183,12 @@ static int worth(const struct snapshot *s, const ncclsvc_member_info *m)
 
 static void add_members(struct snapshot *s, const struct part *p)
 {
-	s->members = ctl_extend(s->members, s->nmembers, p->far->nmembers, sizeof(*s->members));
-	ncclsvc_member_info *to = s->members + s->nmembers;
-	s->nmembers += p->far->nmembers;
-	for (size_t i = 0; i < p->far->nmembers; i++, to++) {
-		*to = p->far->members[i];
-		to->comm = comm_of(p, to->comm);
-		to->session = session_of(p, to->session);
-		if (!to->elsewhere && to->pid)
-			to->elsewhere = p->node + 1;
+	for (size_t i = APPEND(s, p, members, nmembers); i < s->nmembers; i++) {
+		ncclsvc_member_info *m = &s->members[i];
+		m->comm = comm_of(p, m->comm);
+		m->session = session_of(p, m->session);
+		if (!m->elsewhere && m->pid)
+			m->elsewhere = p->node + 1;
 	}
 }
 
@@ -216,46 +226,49 @@ static void choose_members(struct snapshot *s)
 
 static void add_tasks(struct snapshot *s, const struct part *p)
 {
-	s->tasks = ctl_extend(s->tasks, s->ntasks, p->far->ntasks, sizeof(*s->tasks));
-	ncclsvc_task_info *to = s->tasks + s->ntasks;
-	s->ntasks += p->far->ntasks;
-	for (size_t i = 0; i < p->far->ntasks; i++, to++) {
-		*to = p->far->tasks[i];
-		to->task = name(p->node, to->task);
-		to->comm = comm_of(p, to->comm);
-		to->session = session_of(p, to->session);
+	for (size_t i = APPEND(s, p, tasks, ntasks); i < s->ntasks; i++) {
+		ncclsvc_task_info *x = &s->tasks[i];
+		x->task = name(p->node, x->task);
+		x->comm = comm_of(p, x->comm);
+		x->session = session_of(p, x->session);
 	}
 }
 
 static void add_plans(struct snapshot *s, const struct part *p)
 {
-	s->plans = ctl_extend(s->plans, s->nplans, p->far->nplans, sizeof(*s->plans));
-	ncclsvc_plan_info *plan = s->plans + s->nplans;
-	s->nplans += p->far->nplans;
-	for (size_t i = 0; i < p->far->nplans; i++, plan++) {
-		*plan = p->far->plans[i];
-		plan->plan = name(p->node, plan->plan);
-		plan->comm = comm_of(p, plan->comm);
-		plan->session = session_of(p, plan->session);
+	for (size_t i = APPEND(s, p, plans, nplans); i < s->nplans; i++) {
+		ncclsvc_plan_info *x = &s->plans[i];
+		x->plan = name(p->node, x->plan);
+		x->comm = comm_of(p, x->comm);
+		x->session = session_of(p, x->session);
 	}
-	s->plan_tasks = ctl_extend(s->plan_tasks, s->nplan_tasks, p->far->nplan_tasks,
-				   sizeof(*s->plan_tasks));
-	ncclsvc_plan_task_info *task = s->plan_tasks + s->nplan_tasks;
-	s->nplan_tasks += p->far->nplan_tasks;
-	for (size_t i = 0; i < p->far->nplan_tasks; i++, task++) {
-		*task = p->far->plan_tasks[i];
-		task->plan = name(p->node, task->plan);
-	}
+	for (size_t i = APPEND(s, p, plan_tasks, nplan_tasks); i < s->nplan_tasks; i++)
+		s->plan_tasks[i].plan = name(p->node, s->plan_tasks[i].plan);
 }
 
 static void add_devices(struct snapshot *s, const struct part *p)
 {
-	s->devices = ctl_extend(s->devices, s->ndevices, p->far->ndevices, sizeof(*s->devices));
-	ncclsvc_device_info *to = s->devices + s->ndevices;
-	s->ndevices += p->far->ndevices;
-	for (size_t i = 0; i < p->far->ndevices; i++, to++) {
-		*to = p->far->devices[i];
-		to->device = merge_device(p->node, to->device);
+	for (size_t i = APPEND(s, p, devices, ndevices); i < s->ndevices; i++)
+		s->devices[i].device = merge_device(p->node, s->devices[i].device);
+}
+
+/* Failures that an earlier daemon recorded have no communicator. */
+static void add_failures(struct snapshot *s, const struct part *p)
+{
+	for (size_t i = APPEND(s, p, failures, nfailures); i < s->nfailures; i++) {
+		ncclsvc_failure_info *x = &s->failures[i];
+		x->failure = name(p->node, x->failure);
+		x->cause = x->cause ? name(p->node, x->cause) : 0;
+		x->comm = x->comm ? comm_of(p, x->comm) : 0;
+	}
+}
+
+static void add_lateness(struct snapshot *s, const struct part *p)
+{
+	for (size_t i = APPEND(s, p, lateness, nlateness); i < s->nlateness; i++) {
+		ncclsvc_lateness_info *x = &s->lateness[i];
+		x->comm = comm_of(p, x->comm);
+		x->session = session_of(p, x->session);
 	}
 }
 
@@ -263,14 +276,14 @@ void merge_nodes(struct snapshot *s, struct snapshot *far)
 {
 	for (size_t i = 0; i < s->nnodes; i++) {
 		struct part p = {.far = &far[i], .node = s->nodes[i].node};
-		if (!far[i].sessions && !far[i].comms && !far[i].tasks)
-			continue;
 		add_sessions(s, &p);
 		add_comms(s, &p);
 		add_members(s, &p);
 		add_tasks(s, &p);
 		add_plans(s, &p);
 		add_devices(s, &p);
+		add_failures(s, &p);
+		add_lateness(s, &p);
 		free(p.comms);
 	}
 	choose_members(s);

@@ -11,8 +11,8 @@
 /* s has the asked daemon's part, or nothing; far[i] is the part of s->nodes[i], or empty. */
 void merge_nodes(struct snapshot *s, struct snapshot *far);
 
-/* A communicator, task or plan of the snapshot: its node plus 1 (0: the asked daemon's), and its
- * number there. */
+/* A communicator, task, plan or failure of the snapshot: its node plus 1 (0: the asked daemon's),
+ * and its number there. */
 uint32_t merge_node_of(uint64_t id);
 uint64_t merge_number_of(uint64_t id);
 /* A session of the snapshot; 0: it is the asked daemon's. */

@@ -174,8 +174,7 @@ static void take_far(ncclsvc_session *session, unsigned parts, const ncclsvc_nod
 {
 	snapshot_free(far);
 	a->asked = true;
-	a->result =
-		take_lists_from(session, parts & ~(unsigned)SNAPSHOT_LATENESS, (int)n->node, far);
+	a->result = take_lists_from(session, parts, (int)n->node, far);
 	a->age_ns = now_ns();
 	if (a->result == NCCLSVC_OK)
 		snapshot_order(far);
@@ -370,6 +369,14 @@ bool snapshot_knows(const struct snapshot *s, const ncclsvc_member_info *m)
 	const struct snapshot_answer *a =
 		m->elsewhere ? snapshot_answer(s, m->elsewhere - 1) : NULL;
 	return !m->elsewhere || (a && a->result == NCCLSVC_OK);
+}
+
+uint32_t snapshot_self(const struct snapshot *s)
+{
+	for (size_t i = 0; i < s->nnodes; i++)
+		if (s->nodes[i].state == NCCLSVC_NODE_SELF)
+			return s->nodes[i].node;
+	return 0;
 }
 
 const ncclsvc_node_info *snapshot_node(const struct snapshot *s, uint32_t node)

@@ -53,7 +53,7 @@ struct snapshot {
 	ncclsvc_plan_task_info *plan_tasks; /* sorted by plan, rank and place */
 	size_t nsessions, ncomms, nmembers, ntasks, nregions, ndevices, nplans, nplan_tasks, nnodes;
 	ncclsvc_node_info *nodes;	 /* by number */
-	ncclsvc_failure_info *failures;	 /* by number */
+	ncclsvc_failure_info *failures;	 /* by node and number */
 	ncclsvc_lateness_info *lateness; /* by communicator, the ranks that are late most first */
 	size_t nfailures, noperations, nlateness;
 };
@@ -92,6 +92,8 @@ const struct snapshot_answer *snapshot_answer(const struct snapshot *s, uint32_t
 /* Did the node that the member is on tell of it? */
 bool snapshot_knows(const struct snapshot *s, const ncclsvc_member_info *m);
 
+/* The asked daemon's node; 0 if it is alone. */
+uint32_t snapshot_self(const struct snapshot *s);
 /* NULL: there is only one node, or no such node. */
 const ncclsvc_node_info *snapshot_node(const struct snapshot *s, uint32_t node);
 /* True if nothing has been heard from it for a second, which is several heartbeats. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/merge.h"
 #include "view.h"
 
 #include <ctype.h>
@@ -88,15 +89,22 @@ void view_json_failure(struct json *j, const ncclsvc_daemon_info *d)
 	put_object_end(j);
 }
 
+bool view_is_number(const char *s, uint64_t id)
+{
+	char *end;
+	if (!isdigit((unsigned char)*s) || strtoull(s, &end, 10) != merge_number_of(id))
+		return false;
+	const uint32_t node = merge_node_of(id);
+	if (!node)
+		return !*end;
+	return *end == '@' && isdigit((unsigned char)end[1]) &&
+	       strtoull(end + 1, &end, 10) == node - 1 && !*end;
+}
+
 bool view_comm_wanted(const struct ctl_args *args, uint64_t id, const ncclsvc_comm_info *comm)
 {
-	if (!args->comm)
+	if (!args->comm || view_is_number(args->comm, id))
 		return true;
-	if (isdigit((unsigned char)args->comm[0])) {
-		char *end;
-		if (strtoull(args->comm, &end, 10) == id && !*end)
-			return true;
-	}
 	return comm && strlen(args->comm) < sizeof(comm->label) &&
 	       !strncmp(args->comm, comm->label, sizeof(comm->label));
 }

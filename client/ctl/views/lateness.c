@@ -2,6 +2,7 @@
  * Which ranks come late to their communicators' collectives. */
 #include <stdlib.h>
 
+#include "base/merge.h"
 #include "base/table.h"
 #include "base/units.h"
 #include "view.h"
@@ -81,7 +82,7 @@ static void add_comm(const struct view *v, struct text *t, const ncclsvc_latenes
 	if (comm && comm->label[0])
 		view_label(t, comm);
 	else
-		text_u64(t, x->comm);
+		units_number(t, x->comm);
 }
 
 /* The caller frees it. */
@@ -107,7 +108,9 @@ static char *straggler_sentence(const struct view *v, const ncclsvc_lateness_inf
 		units_age(&t, x->kernel_waited_ns / x->kernel_waits);
 		text_add(&t, " each (mean).");
 	}
-	text_printf(&t, " Next: `ncclsvc-ctl lateness --comm %llu`.", (unsigned long long)x->comm);
+	text_add(&t, " Next: `ncclsvc-ctl lateness --comm ");
+	units_number(&t, x->comm);
+	text_add(&t, "`.");
 	return text_steal(&t);
 }
 
@@ -144,7 +147,8 @@ static void cell_percent(struct table *t, uint64_t part, uint64_t all, enum tabl
 static void row(const struct view *v, struct table *t, const ncclsvc_lateness_info *x)
 {
 	const ncclsvc_node_info *node = snapshot_node(v->s, x->node);
-	table_u64(t, x->comm);
+	units_number(table_cell(t), x->comm);
+	table_end(t, TABLE_PLAIN);
 	view_label(table_cell(t), snapshot_comm(v->s, x->comm));
 	table_end(t, TABLE_PLAIN);
 	table_i64(t, x->rank);
@@ -169,11 +173,11 @@ static void row(const struct view *v, struct table *t, const ncclsvc_lateness_in
 static void put_numbers(const struct view *v, struct json *j, const ncclsvc_lateness_info *x)
 {
 	const ncclsvc_node_info *node = snapshot_node(v->s, x->node);
-	put_u64(j, "comm", x->comm);
+	view_json_comm(v->s, j, x->comm);
 	view_json_label(j, "label", snapshot_comm(v->s, x->comm));
 	put_i64(j, "rank", x->rank);
 	put_i64(j, "pid", x->pid);
-	put_u64(j, "session", x->session);
+	put_u64(j, "session", merge_session_number(v->s, x->session));
 	put_u64(j, "epoch", x->epoch);
 	if (node)
 		put_u64(j, "node", x->node);
@@ -237,6 +241,7 @@ static void lateness_json(const struct view *v)
 	}
 	put_array_end(&j);
 	view_straggler_json(v, &j);
+	view_json_answers(v, &j);
 	view_json_end(&j);
 }
 
@@ -253,6 +258,7 @@ void view_lateness(const struct view *v)
 	if (!n) {
 		text_add(v->out, s->nlateness ? "No rank matches.\n"
 					      : "No rank was late in the last minute.\n");
+		view_silence(v, NULL);
 		return;
 	}
 	struct table *t = table_new(columns, sizeof(columns) / sizeof(columns[0]));
@@ -262,4 +268,5 @@ void view_lateness(const struct view *v)
 	table_print(t, v->out, v->colour);
 	table_free(t);
 	view_straggler(v);
+	view_silence(v, NULL);
 }

@@ -6,23 +6,15 @@
 #include "base/units.h"
 #include "view.h"
 
-static uint32_t self(const struct snapshot *s)
-{
-	for (size_t i = 0; i < s->nnodes; i++)
-		if (s->nodes[i].state == NCCLSVC_NODE_SELF)
-			return s->nodes[i].node;
-	return 0;
-}
-
 uint32_t view_task_node(const struct snapshot *s, const ncclsvc_task_info *x)
 {
 	const uint32_t node = merge_node_of(x->task);
-	return node ? node - 1 : self(s);
+	return node ? node - 1 : snapshot_self(s);
 }
 
 uint32_t view_member_node(const struct snapshot *s, const ncclsvc_member_info *m)
 {
-	return m->elsewhere ? m->elsewhere - 1 : self(s);
+	return m->elsewhere ? m->elsewhere - 1 : snapshot_self(s);
 }
 
 void view_json_comm(const struct snapshot *s, struct json *j, uint64_t comm)
@@ -70,6 +62,19 @@ void view_json_answers(const struct view *v, struct json *j)
 	put_array_end(j);
 }
 
+/* What the view lacks without the node's answer, or has instead. */
+static const char *gap(enum ctl_command command)
+{
+	switch (command) {
+	case CTL_FAILURES:
+		return "Failures that no other node recorded are missing.";
+	case CTL_LATENESS:
+		return "Its ranks are missing.";
+	default:
+		return "Its ranks are shown as the other nodes know them.";
+	}
+}
+
 static void tell(const struct view *v, const ncclsvc_node_info *n, const struct snapshot_answer *a)
 {
 	struct text t = TEXT_INIT(-1);
@@ -83,12 +88,10 @@ static void tell(const struct view *v, const ncclsvc_node_info *n, const struct 
 	} else if (a->result == NCCLSVC_TIMEOUT) {
 		text_add(&t, "does not answer; it was last heard of ");
 		units_age(&t, n->heard_ns);
-		text_add(&t, " ago. Its ranks are shown as the other nodes know them.");
+		text_printf(&t, " ago. %s", gap(v->args->command));
 	} else {
-		text_printf(&t,
-			    "cannot be asked: %s. Its ranks are shown as the other nodes know "
-			    "them.",
-			    ncclsvc_result_name(a->result));
+		text_printf(&t, "cannot be asked: %s. %s", ncclsvc_result_name(a->result),
+			    gap(v->args->command));
 	}
 	char *s = text_steal(&t);
 	view_paragraph(v, 0, s);

@@ -87,6 +87,8 @@ void view_silence(const struct view *v, const struct why_report *told);
 bool view_failed_lately(const ncclsvc_daemon_info *d);
 /* The daemon's last failure, or null. */
 void view_json_failure(struct json *j, const ncclsvc_daemon_info *d);
+/* True if s is the number as units_number writes it: "17", "17@2". */
+bool view_is_number(const char *s, uint64_t id);
 /* True if args->comm names this communicator, or no particular one. */
 bool view_comm_wanted(const struct ctl_args *args, uint64_t id, const ncclsvc_comm_info *comm);
 /* True if args->job names this job (NULL: unknown), or none in particular. */
