@@ -4,7 +4,7 @@
 #ifndef KERNELS_ENDING_H
 #define KERNELS_ENDING_H
 
-#include "work.h"
+#include "waiting.h"
 
 /* Whether this is the kernel's last block to get here. The previous kernel's blocks may still be
  * counting at the same time. */

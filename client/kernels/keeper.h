@@ -4,7 +4,7 @@
 #define KERNELS_KEEPER_H
 
 #include "ending.h"
-#include "work.h"
+#include "waiting.h"
 
 DEVICE void headers_put(struct work *w)
 {

@@ -4,7 +4,7 @@
 #ifndef KERNELS_TRANSFER_H
 #define KERNELS_TRANSFER_H
 
-#include "work.h"
+#include "waiting.h"
 
 #define UNIT 512u /* chunk sizes are multiples of this: 16 bytes for each thread of a warp */
 
