@@ -318,6 +318,22 @@ def trace(job, number):
     job.debugger = process
 
 
+def freeze(job, number):
+    """Puts it into a cgroup of its own, which is frozen."""
+    with open("/proc/self/mounts", encoding="utf-8") as file:
+        mounts = [line.split()[1] for line in file if line.split()[2] == "cgroup2"]
+    with open("/proc/self/cgroup", encoding="ascii") as file:
+        own = [line.strip()[3:] for line in file if line.startswith("0::")]
+    try:
+        job.frozen = f"{mounts[0]}{own[0]}/ncclsvc-test-{job.pid(number)}"
+        os.mkdir(job.frozen)
+        for name, value in ("cgroup.procs", job.pid(number)), ("cgroup.freeze", 1):
+            with open(os.path.join(job.frozen, name), "w", encoding="ascii") as file:
+                file.write(str(value))
+    except (IndexError, OSError) as error:
+        raise unittest.SkipTest(f"no process can be frozen here: {error}") from None
+
+
 def in_pods(function):
     """Each rank is process 1 of a PID namespace."""
     def run(rank):
@@ -373,6 +389,8 @@ class Cases(unittest.TestCase):
                 job.debugger.kill()
                 job.debugger.join()
             job.end()
+            if getattr(job, "frozen", None) and os.path.isdir(job.frozen):
+                os.rmdir(job.frozen)
 
     def hangs(self, nodes, cases):
         service = self.service(nodes)
