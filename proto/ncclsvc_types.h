@@ -202,6 +202,8 @@ typedef enum ncclsvc_failure { NCCLSVC_FAILURES(NCCLSVC_ENUM4) } ncclsvc_failure
 #define NCCLSVC_EPOCH_STEPS   8	  /* number of an epoch's state changes that are remembered */
 #define NCCLSVC_LATENESS_BINS 28  /* of a histogram of lateness */
 
+#define NCCLSVC_FROZEN 'F' /* of a process: by its cgroup; no state of /proc */
+
 /* The full status of an ended task. `missing` holds the first of missing_count ranks. For a
  * MISMATCH, this is the one rank that differs from all others, if there is one: rank_b. For a
  * TIMEOUT, these ranks had not submitted the operation: rank_b is the first of them, and rank_a the
@@ -247,7 +249,8 @@ typedef struct ncclsvc_session_info {
 	char job[NCCLSVC_JOB_BYTES];
 	char cgroup[NCCLSVC_JOB_BYTES];
 	/* If its node is asked by number, and the asker may act on the session, else 0: the state
-	 * of the process as in /proc/PID/stat, and the pid of the process that traces it. */
+	 * of the process as in /proc/PID/stat, or NCCLSVC_FROZEN, and the pid of the process that
+	 * traces it. */
 	uint32_t process_state;
 	int32_t tracer_pid;
 } ncclsvc_session_info;

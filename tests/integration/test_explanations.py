@@ -18,7 +18,7 @@ HANGS = [
     Hang("a rank is stopped", late, [3], "stopped", "kill -CONT", instead=sleeps, state="stopped", then=lambda job: stop(job, 3)),
     Hang("a debugger holds a rank", late, [3], "stopped", "ps -fp", instead=sleeps, state="traced",
          then=lambda job: trace(job, 3), nodes=(1,)),
-    Hang("a rank is frozen", late, [3], "stopped", "cgroup.freeze", instead=sleeps, state="frozen", then=lambda job: freeze(job, 3)),
+    Hang("a rank is frozen", late, [3], "stopped", "cgroup.freeze|ncclsvc-ctl why", instead=sleeps, state="frozen", then=lambda job: freeze(job, 3)),
     Hang("a rank's main thread has ended", late, [3], "missing", "gdb -p", instead=loses_its_leader, state="leaderless", nodes=(1,)),
     Hang("opposite order, two ranks", opposite, [0, 1], "deadlock", "cancel comm", size=2),
     Hang("opposite order, four ranks", opposite, [0, 1], "deadlock", "cancel comm", size=4),  # one circle of them

@@ -145,6 +145,8 @@ static enum process_state state_of(char letter)
 		return PROCESS_TRACED;
 	case 'D':
 		return PROCESS_BLOCKED;
+	case NCCLSVC_FROZEN:
+		return PROCESS_FROZEN;
 	case 'R':
 		return PROCESS_RUNNING;
 	default:

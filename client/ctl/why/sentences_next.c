@@ -79,6 +79,10 @@ static void add_process_command(const struct process *p, int32_t pid, struct tex
 		text_printf(out, "ps -fp %d", p->tracer);
 		return;
 	case PROCESS_FROZEN:
+		if (!p->cgroup[0]) { /* another node's, which can find it */
+			text_add(out, "ncclsvc-ctl why");
+			return;
+		}
 		text_add(out, "echo 0 > ");
 		text_name(out, p->cgroup, sizeof(p->cgroup));
 		text_add(out, "/cgroup.freeze");
