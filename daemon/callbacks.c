@@ -49,6 +49,7 @@ static const struct session_callbacks session_callbacks = {
 static void on_message(void *owner, uint32_t from, unsigned kind, const void *body, size_t size)
 {
 	struct server *s = owner;
+	server_handle_events(s); /* a failure is known before what follows from it */
 	if (kind == CONTROL_LIST || kind == CONTROL_LISTED)
 		relay_handle(s, from, kind, body, size);
 	else

@@ -80,7 +80,14 @@ struct failure *consequences_root(const struct communicator *m, const ncclsvc_st
 const ncclsvc_status *consequences_first(const struct communicator *m, const struct failure *root)
 {
 	const bool same = root && root->info.comm == m->uid && root->info.epoch == m->epoch;
-	return same && root->status.result == NCCLSVC_PEER_GONE ? &root->status : NULL;
+	return same && root->status.result ? &root->status : NULL;
+}
+
+const ncclsvc_status *consequences_pending(const struct communicator *m, const ncclsvc_status *why)
+{
+	const struct failure *f = failures_find(&m->comms->failures, m->failure);
+	const ncclsvc_status *first = consequences_first(m, f);
+	return first && f->info.kind == NCCLSVC_FAILURE_EPOCH ? first : why;
 }
 
 static int by_rank(const void *a, const void *b)

@@ -11,9 +11,11 @@
 void consequences_begin(struct communicator *m, const struct failure *f);
 /* The failure from which this end of the epoch follows; NULL: it is a cause itself. */
 struct failure *consequences_root(const struct communicator *m, const ncclsvc_status *st);
-/* The failure that members receive if the epoch ends by that one: the first failure of the
- * communicator, if that was the end of a rank, too. NULL: nothing else. */
+/* The status of the failure if it is the first one of the epoch. NULL: it is another epoch's. */
 const ncclsvc_status *consequences_first(const struct communicator *m, const struct failure *root);
+/* The status of the tasks that are pending when the epoch ends because of `why`: on a node that had
+ * not heard of an earlier failure on another node, that failure. */
+const ncclsvc_status *consequences_pending(const struct communicator *m, const ncclsvc_status *why);
 /* comm.c: as comm_break_for; first: from what that follows, as another node says; NULL: nothing. */
 void comm_break_after(struct communicator *m, ncclsvc_epoch_cause cause, int reason, int32_t rank,
 		      int32_t node, const ncclsvc_status *first);

@@ -63,12 +63,20 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 	remote_handle_unexpected(m);
 }
 
+static bool names_ranks_of(const struct communicator *m, const ncclsvc_status *st)
+{
+	const int32_t n = (int32_t)m->nranks;
+	bool valid = st->rank_a < n && st->rank_b < n;
+	for (uint32_t i = 0; i < st->missing_count && i < NCCLSVC_MISSING_SHOWN; i++)
+		valid = valid && st->missing[i] >= 0 && st->missing[i] < n;
+	return valid;
+}
+
 void comm_broken_elsewhere(struct communicator *m, const struct control_break *b)
 {
 	if (b->rank >= 0)
 		m->members[b->rank].ending = b->ending;
-	const bool follows = b->first.result == NCCLSVC_PEER_GONE && b->first.rank_a >= 0 &&
-			     b->first.rank_a < (int32_t)m->nranks;
+	const bool follows = b->first.result && names_ranks_of(m, &b->first);
 	comm_break_after(m, b->renewed ? NCCLSVC_CAUSE_RENEWED : NCCLSVC_CAUSE_ENDED_ELSEWHERE,
 			 b->result, b->rank, b->node, follows ? &b->first : NULL);
 }

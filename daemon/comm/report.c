@@ -263,18 +263,19 @@ void report_epoch(struct communicator *m, ncclsvc_status *st, const ncclsvc_stat
 		log_clean_end(m, st);
 		return;
 	}
-	if (first)
+	if (first && first->result == NCCLSVC_PEER_GONE)
 		*st = *first;
 	else if (st->rank_a >= 0 && st->result == NCCLSVC_PEER_GONE)
 		st->follows = m->members[st->rank_a].ending.follows;
 	if (root)
 		return;
-	ncclsvc_failure_info i = info_of(m, NCCLSVC_FAILURE_EPOCH, st);
+	const ncclsvc_status *cause = first ? first : st;
+	ncclsvc_failure_info i = info_of(m, NCCLSVC_FAILURE_EPOCH, cause);
 	i.pending = waiting;
 	snprintf(i.text, sizeof(i.text), "%llu pending task%s: %s", (unsigned long long)waiting,
 		 waiting == 1 ? " fails" : "s fail",
-		 svc_status_sentence(st, sentence, sizeof(sentence)));
-	report(m, &i, st, "");
+		 svc_status_sentence(cause, sentence, sizeof(sentence)));
+	report(m, &i, cause, "");
 }
 
 void report_kernels(struct communicator *m, const ncclsvc_status *st, const char *sentence)

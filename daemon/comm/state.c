@@ -7,6 +7,7 @@
 #include "base/timings.h"
 #include "comm.h"
 #include "comms.h"
+#include "consequences.h"
 #include "gpu/gpu.h"
 #include "names.h"
 #include "peer/peer.h"
@@ -81,7 +82,8 @@ static void drain(struct communicator *m, const ncclsvc_status *why)
 		comm_deadline(m, m->life.since_ns + comm_completion_ns(s));
 	struct command cmd = {.kind = COMMAND_EPOCH_END};
 	cmd.epoch_end.comm = m->slot;
-	cmd.epoch_end.status = *why;
+	cmd.epoch_end.status = *consequences_pending(m, why);
+	cmd.epoch_end.later = *why;
 	executor_command(s->executor, &cmd);
 }
 

@@ -137,7 +137,9 @@ struct command {
 		} staging;
 		struct {
 			uint32_t comm;
-			ncclsvc_status status; /* status of the pending tasks */
+			ncclsvc_status status; /* of the pending tasks */
+			ncclsvc_status later;  /* of tasks submitted afterwards; result 0: the
+						  same */
 		} epoch_end;
 		struct {
 			uint32_t comm;

@@ -152,6 +152,7 @@ struct comm {
 	bool ending;			/* the other nodes were told, and may need a moment */
 	uint32_t cleared;		/* members whose tasks have ended with the epoch */
 	ncclsvc_status end;		/* its tasks' status since then */
+	ncclsvc_status later;		/* and that of tasks submitted since then */
 	uint64_t reported_ns;		/* when the first of these results was reported: */
 	uint32_t reported;		/* bitmap of results reported to the supervisor */
 	struct comm_lateness *lateness; /* NULL: nobody looks */

@@ -228,11 +228,11 @@ static void spoil_group(struct session *s, const struct comm *c, int32_t rank,
 }
 
 /* A member is not told that it is gone itself, but it is told that its GPU's worker is. */
-static ncclsvc_status end_of(const struct comm *c, const ncclsvc_status *end, uint32_t rank)
+static ncclsvc_status end_of(const ncclsvc_status *end, uint32_t rank)
 {
 	const bool self = (int32_t)rank == end->rank_a && end->result == NCCLSVC_PEER_GONE &&
 			  end->field != NCCLSVC_FIELD_NODE;
-	return self ? status_of(NCCLSVC_CANCELLED) : c->end;
+	return self ? status_of(NCCLSVC_CANCELLED) : *end;
 }
 
 /* From here on no task is accepted or gets its turn. */
@@ -252,7 +252,7 @@ static void close_epoch(struct engine *e, struct comm *c, const ncclsvc_status *
 		struct handle *h = &s->handles[m->handle];
 		h->comm = NULL;
 		h->ended = c->epoch;
-		h->end = end_of(c, end, k);
+		h->end = end_of(&c->later, k);
 		s->members--;
 		triggers_end(e, s, m, &h->end);
 		if (s->group && s->spoiled != e->ends)
@@ -270,7 +270,7 @@ bool release_epoch(struct engine *e, struct comm *c, const ncclsvc_status *end)
 		close_epoch(e, c, end);
 	for (; c->cleared < c->nranks; c->cleared++) {
 		struct member *m = &c->members[c->cleared];
-		const ncclsvc_status st = end_of(c, end, c->cleared);
+		const ncclsvc_status st = end_of(&c->end, c->cleared);
 		if (!clear_member(e, m, &st, &c->end, enough))
 			return false;
 	}

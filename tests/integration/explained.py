@@ -403,8 +403,8 @@ class Cases(unittest.TestCase):
 
     # ---- What is no hang: all ranks are told ----
 
-    def error(self, service, name, function, size, says, go=None):
-        job = Job(service, size, function, exits=False)
+    def error(self, service, name, function, size, says, go=None, exits=False):
+        job = Job(service, size, function, exits=exits)
         began = time.monotonic()
         try:
             if go is not None:

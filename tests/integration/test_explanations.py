@@ -6,8 +6,8 @@ Usage: test_explanations.py [--table] [unittest's arguments]   --table prints th
 import os
 import unittest
 
-from explained import (ERRORS, ODD, Cases, Hang, Job, Rank, absent, freeze, in_pods, late, loops, loses_its_leader, main,
-                       no_split, opposite, other_count, other_size, reads, sleeps, stop, three_faults, trace,
+from explained import (ERRORS, ODD, Cases, Hang, Job, Rank, absent, circle, freeze, in_pods, late, loops, loses_its_leader,
+                       main, no_split, opposite, other_count, other_size, reads, sleeps, stop, three_faults, trace,
                        waits_for_the_last)
 
 PODS = (1, 3) if os.geteuid() == 0 else ()  # others cannot create a PID namespace
@@ -125,6 +125,17 @@ class Explanations(Cases):
                     self.assertIn(f"rank 3 (pid {job.pid(3)}) left the communicator", job.error(number))
             finally:
                 job.end()
+
+    @several
+    def test_a_rank_that_exits_on_an_error_hides_it_from_nobody(self):
+        """Its exit may end the epoch on a node before the error has ended the tasks there."""
+        service = self.service(3)
+        self.addCleanup(service.stop)
+        for _ in range(10):
+            self.error(service, "another count, ranks exit", other_count, 3, ("count differs", *ODD), exits=True)
+            self.error(service, "a circle of Sends, ranks exit", circle, 8, ("every member waits for another",), exits=True)
+        named = {f["culprit"]["rank"] for node in range(3) for f in service.ctl(node, "failures")["failures"] if f["culprit"]}
+        self.assertEqual(named, {1})
 
 
 if __name__ == "__main__":

@@ -112,6 +112,12 @@ void internode_comm_free(struct engine *e, struct comm *c)
 	sequence_ended(e, s);
 }
 
+/* A deadlock that this node has broken is the reason, even if another node has yet to answer. */
+static const ncclsvc_status *end_of(const struct node_match *j)
+{
+	return j->asked && deadlock_is_cause(&j->status) ? &j->status : &j->comm->end;
+}
+
 void internode_comm_end_epoch(struct engine *e, struct comm *c)
 {
 	struct internode_comm *s = c->internode;
@@ -125,7 +131,7 @@ void internode_comm_end_epoch(struct engine *e, struct comm *c)
 			if (!t)
 				continue;
 			node_match_release(e, t);
-			release_end(e, t, &c->end);
+			release_end(e, t, end_of(j));
 		}
 		node_match_free(e, s, j);
 	}
