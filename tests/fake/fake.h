@@ -138,8 +138,8 @@ struct range *table_remove(CUdeviceptr base, enum range_kind kind);
 struct range *table_next(size_t i); /* under the lock; NULL: no more */
 /* The id of the newest buffer. */
 uint64_t table_newest(void);
-/* From now on this thread replays what was captured when that was the newest buffer: everything it
- * pins must have existed then. 0: it replays nothing. */
+/* Makes this thread replay work captured when `newest` was the newest buffer: every buffer it pins
+ * must have existed then. 0: no replay. */
 void table_replay(uint64_t newest);
 
 /* ---- cuda_stream.c ------------------------------------------------------------------------- */

@@ -312,7 +312,7 @@ CUresult shared_hold(int fd, struct physical *p, uint32_t kind)
 		e->holders[self / 64] |= UINT64_C(1) << self % 64;
 		holds[p->slot]++;
 	} else {
-		/* Only a file descriptor under way kept it alive. */
+		/* Only a file descriptor in flight kept the memory alive. */
 		error = entry_take(p);
 		if (!error && !trailer_write(fd, p, kind))
 			error = CUDA_ERROR_INVALID_VALUE;

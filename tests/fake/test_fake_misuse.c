@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tests of the libcuda stand-in: misuse of captures, graphs and user objects that the real driver
- * tolerates silently, which here aborts the process with a message; and other cases that are not
- * tried on a real driver. */
+ * Tests of the libcuda stand-in: misuse of captures, graphs and user objects. The real driver
+ * tolerates it silently; the stand-in aborts the process with a message. The other tests here do
+ * not run on a real driver either. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -138,7 +138,7 @@ static void a_captured_stream_refuses(void **state)
 	GOOD(cu.cuStreamEndCapture(other, &graph));
 	GOOD(cu.cuGraphDestroy(graph));
 	reduce(comm, p, 16);
-	assert_int_equal(record(2).value, 1); /* the other stream's first */
+	assert_int_equal(record(2).value, 1); /* the other stream's first value */
 	assert_int_equal(peer.ncuda, known);
 	work(1);
 	work(2);
@@ -154,7 +154,7 @@ struct submission {
 	ncclsvc_comm *comm;
 	CUstream stream;
 	CUdeviceptr p;
-	CUcontext context; /* left behind */
+	CUcontext context; /* left current in the thread */
 };
 
 static void *submit(void *arg)
@@ -183,7 +183,7 @@ static void default_streams_and_bare_threads(void **state)
 	assert_int_equal((intptr_t)r, NCCLSVC_OK);
 	assert_null(sub.context);
 	reduce(comm, sub.p, 16);
-	assert_int_equal(record(2).timeline, record(1).timeline); /* one and the same stream */
+	assert_int_equal(record(2).timeline, record(1).timeline); /* the same stream */
 	work(1);
 	assert_false(stream_idle(NULL));
 	work(2);
@@ -305,7 +305,7 @@ static void closing_leaves_nothing(void **state)
 		ncclsvc_session *s = session(false);
 		ncclsvc_comm *comm = join_gpu(s, 0);
 		assert_int_equal(ncclsvc_stream_set(s, stream, 0), NCCLSVC_OK);
-		reduce(comm, p, 16); /* and nobody does it */
+		reduce(comm, p, 16); /* which never runs */
 		ncclsvc_close(s);
 		stream_ends(stream);
 		if (!i)

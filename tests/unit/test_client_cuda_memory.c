@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Device memory: when it is registered, what is refused, what is lent. */
+ * Device memory: registration, refusals, lending. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ static void an_allocation_is_registered_once(void **state)
 	reduce(comm, b, 100);
 	assert_int_equal(record(3).src_region, peer.cuda_ids[1]);
 	assert_int_equal(peer.ncuda, 2);
-	/* Up to its last byte, and not further. */
+	/* A buffer may extend to the allocation's last byte, but not beyond. */
 	reduce(comm, b, MiB / 4);
 	assert_int_equal(try_reduce(comm, pointer(b + 4), pointer(b + 4), MiB / 4),
 			 NCCLSVC_INVALID_ARGUMENT);
@@ -126,7 +126,7 @@ static void mappings_are_registered_one_by_one(void **state)
 	peer_sync(s);
 	assert_int_equal(peer.ndeleted, 1);
 	assert_int_equal(peer.deleted[0], peer.cuda_ids[0]);
-	/* Freed ones do not hide a larger one at the same address. */
+	/* Freed mappings do not hide a larger one at the same address. */
 	for (int i = 0; i < 3; i++)
 		GOOD(cu.cuMemUnmap(p + (size_t)i * one, one));
 	map_at(p, 2 * one, create(2 * one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
@@ -162,13 +162,13 @@ static void mappings_make_a_range(void **state)
 	assert_int_equal(record(1).src_region, peer.range_id);
 	assert_int_equal(record(1).src_offset, 64);
 	assert_int_equal(open_fds(), fds);
-	/* Known, and no part of it is registered again. */
+	/* The range is known, and no part of it is registered again. */
 	assert_int_equal(try_reduce(comm, pointer(p + 8), pointer(p + 8), one / 4), NCCLSVC_OK);
 	assert_int_equal(peer.opcodes[SVC_REGION_RANGE], 1);
 	/* A buffer inside one mapping uses that mapping's region. */
 	assert_int_equal(try_reduce(comm, pointer(p + one), pointer(p + one), 4), NCCLSVC_OK);
 	assert_int_equal(record(3).src_region, peer.cuda_ids[1]);
-	/* Beyond the last. */
+	/* This buffer ends beyond the last mapping. */
 	assert_int_equal(try_reduce(comm, pointer(p + 8), pointer(p + 8), 3 * one / 4),
 			 NCCLSVC_INVALID_ARGUMENT);
 	says("its memory ends after");
@@ -317,7 +317,7 @@ static void lent_memory(void **state)
 	assert_int_not_equal(
 		cu.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, (uintptr_t)lent), 0);
 	assert_int_equal(ncclsvc_mem_free(s, lent), NCCLSVC_NOT_FOUND);
-	/* A daemon that is gone forgets it, but it stays mapped in this process. */
+	/* A lost daemon forgets lent memory, but the memory stays mapped in this process. */
 	assert_int_equal(ncclsvc_mem_alloc_device(s, 0, 100, &lent), NCCLSVC_OK);
 	assert_int_equal(ncclsvc_mem_alloc_device(s, 0, 100, &second), NCCLSVC_OK);
 	peer_hang_up(&peer);
@@ -419,7 +419,7 @@ static void *submit_across(void *arg)
 	return NULL;
 }
 
-/* Its entry is not given away either before the answer. */
+/* The parts of a range keep their table entries until the daemon answers. */
 static void parts_of_a_range_that_is_being_made_stay(void **state)
 {
 	enum { MORE = 1024 };
@@ -440,7 +440,7 @@ static void parts_of_a_range_that_is_being_made_stay(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, submit_across, &w), 0);
 	while (!peer.opcodes[SVC_REGION_RANGE])
 		usleep(1000);
-	/* As many as there are entries, and before that thread's deadline for its answer. */
+	/* Fills all the table's entries before that thread's deadline for its answer. */
 	for (unsigned i = 0; i < MORE; i++) {
 		ncclsvc_task task = reduce(w.comm, p[i], 4);
 		ids[i] = record(i + 1).src_region;

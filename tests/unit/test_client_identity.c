@@ -19,7 +19,7 @@
 #define TORCHRUN POD, "TORCHELASTIC_RUN_ID=r7"
 #define SLURM	 TORCHRUN, "SLURM_JOB_ID=1234", "SLURM_STEP_ID=0"
 
-/* Each knows more than the one before. */
+/* Each row knows more than the one before. */
 static const struct {
 	const char *job;
 	const char *option;
@@ -33,11 +33,11 @@ static const struct {
 	{"mine", NULL, {SLURM, "NCCLSVC_JOB=mine"}},
 	{"option", "option", {SLURM, "NCCLSVC_JOB=mine"}},
 	{"mine", "", {SLURM, "NCCLSVC_JOB=mine"}},
-	/* What says nothing. */
+	/* Missing, empty or meaningless variables. */
 	{"slurm 5", NULL, {"SLURM_JOB_ID=5"}},
 	{"slurm 1234.0", NULL, {SLURM, "NCCLSVC_JOB="}},
 	{"mpi mpi7", NULL, {MPI, "TORCHELASTIC_RUN_ID=none", "SLURM_STEP_ID=3", "HOSTNAME=h"}},
-	/* What is not printable. */
+	/* Unprintable characters. */
 	{"a?b??c", NULL, {"NCCLSVC_JOB=a\nb\303\244c"}},
 	{"123456789012345678901234567890123456789012345678901234567890123",
 	 "1234567890123456789012345678901234567890123456789012345678901234567890",
@@ -89,7 +89,7 @@ static const struct {
 	{"0::/../../lxc/../.\n", "lxc"},
 	{"0::/user.slice/user\n", "user.slice"},
 	{"0::/podman/x\n", "x"},
-	/* Nothing, and nonsense. */
+	/* Empty and malformed input. */
 	{"", ""},
 	{"0::/\n", ""},
 	{"0:\n\n::\n:", ""},

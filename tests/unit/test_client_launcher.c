@@ -18,7 +18,7 @@
 
 struct row {
 	const char *environment; /* words */
-	int rank;		 /* -1: it is refused */
+	int rank;		 /* -1: refused */
 	const char *why;
 };
 
@@ -92,7 +92,7 @@ static void ranks(void **state)
 
 static const struct number {
 	const char *environment;
-	int number; /* -1: it is refused */
+	int number; /* -1: refused */
 	const char *why;
 } sizes[] =
 	{

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What opening a session leaves in the environment for CUDA: MPS as the daemon advises, unless CUDA
- * is initialized or the user has chosen otherwise. */
+ * CUDA's environment after a session is opened: MPS as the daemon advises, unless CUDA is
+ * initialized or the user has chosen otherwise. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>

@@ -256,7 +256,7 @@ static void another_join_than_was_asked_for(void **state)
 	}
 }
 
-/* Even if the daemon says that polling pays for very long. */
+/* A polling wait ends in time even if the daemon says that very long polls pay off. */
 static void a_wait_that_polls_ends_in_time(void **state)
 {
 	(void)state;
@@ -352,7 +352,7 @@ static void reattaching_keeps_handles_and_memory(void **state)
 	ncclsvc_close(s);
 }
 
-/* Its listener outlives the sessions it serves. */
+/* A daemon's listener outlives the sessions it serves. */
 static void reattaching_waits_until_a_going_daemon_is_gone(void **state)
 {
 	ncclsvc_options o = {.size = sizeof(o), .socket = peer.path};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is closed and unmapped in a user's thread. A connection with unsent data, which its close
- * waits for, stands for everything that a user can make slow. */
+ * Closing and unmapping in a user's thread. A connection whose close waits for unsent data
+ * stands for everything that a user can make slow. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -150,7 +150,7 @@ static void one_users_slow_close_delays_no_other(void **state)
 	closer_destroy(other.closer, UINT64_MAX);
 }
 
-/* Whoever is notified of the end may destroy the closer without waiting. */
+/* After the notification of its end, the closer can be destroyed without waiting. */
 static void an_idle_thread_ends_and_says_so(void **state)
 {
 	struct user u;

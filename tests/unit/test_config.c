@@ -303,7 +303,7 @@ static void test_file_errors(void **state)
 	assert_int_equal(o.c.ranks, 7);
 }
 
-/* Whatever the path names, even a FIFO, an error comes soon. */
+/* The error comes soon for any path, even a FIFO. */
 static void test_no_file(void **state)
 {
 	static struct outcome o;
@@ -457,7 +457,7 @@ static void test_engine_threads(void **state)
 	(void)state;
 	assert_int_equal(config_key_set(&c, k, "auto", why, sizeof(why)), 0);
 	assert_true(c.engine_threads >= 1 && c.engine_threads <= 4);
-	/* The way srun binds a task. */
+	/* Binds this process as srun binds a task. */
 	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
 	CPU_ZERO(&one);
 	for (int cpu = CPU_SETSIZE; cpu-- > 0 && !CPU_COUNT(&one);)
@@ -564,7 +564,7 @@ static void test_shared_socket_dir(void **state)
 	snprintf(path, sizeof(path), "%s/x.sock", dir);
 	assert_false(paths_socket_dir_shared(path));
 	assert_int_equal(chmod(dir, 01777),
-			 0); /* the sticky bit does not prevent anybody from being first */
+			 0); /* the sticky bit does not stop others from being first */
 	assert_true(paths_socket_dir_shared(path));
 	assert_int_equal(chmod(dir, 0775), 0); /* a group is chosen */
 	assert_false(paths_socket_dir_shared(path));

@@ -103,8 +103,8 @@ static const struct rendezvous *find(const struct coord *c, uint32_t number)
 	return rendezvous_find(c, id);
 }
 
-/* Communicators without members are kept for a while. One user's take no more memory than the ones
- * that the user may hold, and no other user's place. */
+/* Communicators without members are kept for a while. One user's idle ones take no more memory than
+ * those that the user may hold, and never displace another user's. */
 static void test_one_users_idle_communicators_give_way_first(void **state)
 {
 	const uint32_t others = 1, ranks = 1024, most = SVC_USER_RANKS / ranks;
@@ -138,8 +138,8 @@ static void test_one_users_idle_communicators_give_way_first(void **state)
 	coord_free(&c);
 }
 
-/* The other member's node was lost before START came, so nobody repeats that the epoch is over. The
- * same for one that has not begun here before the next START. */
+/* The other member's node was lost before START came, so no node repeats that the epoch is over.
+ * The same holds for an epoch that has not begun here before the next START. */
 static void test_coordinator_ends(void **state)
 {
 	struct coord c;

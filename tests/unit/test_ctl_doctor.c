@@ -285,7 +285,7 @@ static void test_crossover(void **state)
 	assert_false(tells_of("crossover"));
 	facts.kernels = true;
 	facts.ndevices = 1;
-	judge(DOCTOR_WARNING); /* of the other GPU */
+	judge(DOCTOR_WARNING); /* about the other GPU */
 	assert_false(tells_of("crossover"));
 }
 
@@ -294,7 +294,7 @@ static void test_connections(void **state)
 	(void)state;
 	judge(DOCTOR_NOTE);
 	says("connections", DOCTOR_OK, "8 streams");
-	facts.connections = "64"; /* more than CUDA takes */
+	facts.connections = "64"; /* more than CUDA accepts */
 	judge(DOCTOR_NOTE);
 	says("connections", DOCTOR_OK, "32 streams");
 	facts.connections = "1";

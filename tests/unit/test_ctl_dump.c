@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * ncclsvc-ctl dump: the table, JSON, and PyTorch's files, of lists that a daemon sends and of
- * others. That PyTorch reads the files is tests/torch/test_flight_recorder.py's. */
+ * ncclsvc-ctl dump: the table, JSON, and PyTorch's files, from lists that a daemon sends and
+ * from others. tests/torch/test_flight_recorder.py checks that PyTorch can read the files. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -291,7 +291,7 @@ static double seconds_of(ncclsvc_operation_info *list, size_t n)
 
 #define MANY 40000
 
-/* Of 50 communicators, with messages between all ranks. */
+/* Operations of 50 communicators, with messages between all ranks. */
 static void many_operations(void **state)
 {
 	ncclsvc_operation_info *list = calloc(MANY, sizeof(*list));

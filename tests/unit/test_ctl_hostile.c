@@ -109,8 +109,8 @@ static void a_task_that_waits_for_all_ranks(void **state)
 	}
 }
 
-/* Each waits for many others, and none is listed as a member: there are too many paths to follow.
- */
+/* Each task waits for many others, and no rank is listed as a member: the paths are too many to
+ * follow. */
 static void waits_without_end(void **state)
 {
 	enum { TASKS = 300 };

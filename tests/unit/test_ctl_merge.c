@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The parts of several nodes as one snapshot: what each says of its own counts. */
+ * Merging several nodes' snapshots into one: each node's word on its own state counts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -73,7 +73,7 @@ static ncclsvc_comm_info *comm(uint32_t node, uint64_t id, uint64_t cluster_comm
 	return &s->comms[s->ncomms++];
 }
 
-/* on: the node that the rank is on, as this node says it. */
+/* on: the rank's node, according to this node. */
 static ncclsvc_member_info *member(uint32_t node, uint64_t id, int32_t rank, uint32_t on,
 				   uint32_t session_id, int32_t pid)
 {
@@ -163,7 +163,7 @@ static void test_one_communicator(void **state)
 	assert_int_equal(merge_session_node(s, snapshot_member(s, 7, 0)->session), 0);
 }
 
-/* Nobody can make his communicator pass for another one. */
+/* One user's communicator cannot pass for another user's. */
 static void test_other_communicators(void **state)
 {
 	(void)state;
@@ -180,7 +180,7 @@ static void test_other_communicators(void **state)
 	assert_int_equal(merge_node_of(scene.s.comms[4].comm), 3);
 }
 
-/* Rank 2 has not posted; what the others know of each other's nodes is old. */
+/* Rank 2 has not posted; the other nodes have outdated views of each other. */
 static void test_collective(void **state)
 {
 	(void)state;
@@ -194,7 +194,7 @@ static void test_collective(void **state)
 	assert_int_not_equal(task_of(0)->task, task_of(1)->task);
 }
 
-/* Rank 2 is at a Recv before it, and so is not there. */
+/* Rank 2 is still in an earlier Recv, so it has not reached the barrier. */
 static void test_collective_behind(void **state)
 {
 	(void)state;
@@ -208,7 +208,7 @@ static void test_collective_behind(void **state)
 	waits_for(task_of(2), 1, 0);
 }
 
-/* Both sides are there, and their nodes have yet to hear it: no deadlock. */
+/* Both sides have posted, but their nodes do not know it yet: no deadlock. */
 static void test_met(void **state)
 {
 	(void)state;
@@ -268,7 +268,7 @@ static void test_joining(void **state)
 	assert_int_equal(snapshot_member(&scene.s, 7, 2)->state, NCCLSVC_MEMBER_ABSENT);
 }
 
-/* The process of rank 1 went to node 2: the old node's word is worth less. */
+/* Rank 1's process moved to node 2: the new node's report takes precedence over the old one's. */
 static void test_moved(void **state)
 {
 	(void)state;
@@ -303,7 +303,7 @@ static ncclsvc_failure_info *failure(uint32_t node, uint64_t number, uint64_t id
 	return &s->failures[s->nfailures++];
 }
 
-/* All have recorded that rank 1 ended. */
+/* All nodes have recorded that rank 1 ended. */
 static void test_one_failure(void **state)
 {
 	struct failures all;

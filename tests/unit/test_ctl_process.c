@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What ncclsvc-ctl reads from /proc and cgroups: of real processes, and of files made here for what
- * a test cannot do. */
+ * What ncclsvc-ctl reads from /proc and cgroups: real processes, and made-up files for states
+ * that a test cannot create. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -64,7 +64,7 @@ static void file(const char *name, const char *text)
 	fclose(f);
 }
 
-/* What is read of process 2000000000, whose files are below dir. */
+/* Reads process 2000000000, whose files are below dir. */
 static const struct process *read_files(void)
 {
 	all = (struct processes){.proc = dir, .cgroups = {dir}};
@@ -100,7 +100,7 @@ static void test_traced(void **state)
 	assert_true(process_is_halted(p));
 }
 
-/* Its own cgroup has nothing written to it: one above it is frozen. */
+/* The process's own cgroup.freeze is 0, but a cgroup above it is frozen. */
 static void test_frozen(void **state)
 {
 	char frozen[128];
@@ -139,13 +139,13 @@ static void test_none(void **state)
 	assert_int_equal(process_look(&all, NO_SUCH_PID)->state, PROCESS_GONE);
 	assert_int_equal(process_look(&all, 0)->state, PROCESS_UNSEEN);
 	assert_int_equal(process_look(&all, -1)->state, PROCESS_UNSEEN);
-	/* /proc shows nothing of this process, and it is there. */
+	/* This process exists, but /proc does not show it. */
 	processes_free(&all);
 	all.proc = dir;
 	assert_int_equal(process_look(&all, getpid())->state, PROCESS_UNSEEN);
 }
 
-/* A false daemon names more pids than there can be. */
+/* A malicious daemon names more pids than can exist. */
 static void test_many(void **state)
 {
 	(void)state;
@@ -206,7 +206,7 @@ static void *spin_too(void *unused)
 	return NULL;
 }
 
-/* Its main thread sleeps, another one works. */
+/* The process's main thread sleeps; another thread works. */
 static void works_in_a_thread(void)
 {
 	pthread_t thread;

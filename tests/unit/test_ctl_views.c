@@ -619,7 +619,7 @@ static void test_failures_of_nodes(void **state)
 	json_decref(root);
 }
 
-/* What is not worth a sentence. */
+/* Lateness that is not worth a sentence. */
 static void test_no_straggler(void **state)
 {
 	(void)state;
@@ -767,7 +767,7 @@ static void test_status(void **state)
 	free(text);
 }
 
-/* The line of `status`, with this many of these sessions. */
+/* Checks the line of `status` with the first nsessions of these sessions. */
 static void mps_says(const ncclsvc_daemon_info *daemon, size_t nsessions, const char *line)
 {
 	static const ncclsvc_session_info trainers[] = {

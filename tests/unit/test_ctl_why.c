@@ -176,14 +176,14 @@ static void test_plan_held(void **state)
 	says(f, "Rank 0 (pid 110, trainer-0) has waited 5.0 s in Send #0 to rank 1");
 	says(f, ": it has not called the Recv from rank 1 in its plan's group 3. Pid 110 is");
 	blames(f, 0, WORLD, 0, PID(0), "joined");
-	/* Names, if they have any. */
+	/* Tasks are named by their labels, if they have any. */
 	why_free(&scene.report);
 	snprintf(scene.tasks[0].label, NCCLSVC_LABEL_BYTES, "grad");
 	snprintf(scene.plan_tasks[1].label, NCCLSVC_LABEL_BYTES, "a\033ct");
 	f = only(WHY_PLAN);
 	says(f, "Send #0 \"grad\"");
 	says(f, "it has not called the Recv \"a?ct\" from rank 1");
-	/* A list is not there before its shapes are known. */
+	/* A list may also be waiting for its shapes. */
 	why_free(&scene.report);
 	scene.plan_tasks[1].ahead = 1;
 	says(only(WHY_PLAN),
@@ -329,7 +329,7 @@ static void test_dead(void **state)
 		"died. Ranks 0 and 1 have rejoined and wait. Rank 3 (pid 113, trainer-3) has not "
 		"rejoined yet. Next: `ncclsvc-ctl comms --members --comm 1` shows who has "
 		"rejoined; start rank 2 again.");
-	/* Rank 3 lives, and has nothing to rejoin before rank 2 is back. */
+	/* Rank 3 is alive and has nothing to rejoin until rank 2 is back. */
 	assert_int_equal(f->nculprits, 1);
 	blames(f, 0, WORLD, 2, PID(2), "dead");
 	assert_true(f->age_known);
@@ -374,7 +374,7 @@ static void test_oldest_first(void **state)
 	assert_int_equal(r->findings[1].comm, WORLD);
 }
 
-/* The lists are not from the same moment: what a task names may be gone from the others. */
+/* The lists are read at different times: a task may name an object that the other lists lack. */
 static void test_unknown(void **state)
 {
 	(void)state;

@@ -96,7 +96,7 @@ static void test_chain(void **state)
 	assert_true(r->n > 0);
 }
 
-/* It has begun on all nodes, and one of them makes no progress. */
+/* The operation has begun on all nodes, and one of them makes no progress. */
 static void test_running(void **state)
 {
 	(void)state;
@@ -166,7 +166,7 @@ static void test_rejoining(void **state)
 	never_says(f, "have not rejoined");
 }
 
-/* A refused JOIN is told where others wait for its rank. */
+/* A refused JOIN is reported where others wait for its rank. */
 static void test_refused(void **state)
 {
 	(void)state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What `ncclsvc-ctl why` says of the culprit's process, and which command comes next; several
- * faults at one place; how long it all gets. */
+ * What `ncclsvc-ctl why` says about the culprit's process, and which command it suggests next;
+ * several faults in one place; the length of the output. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -296,7 +296,7 @@ static void test_crowd(void **state)
 		assert_true(members && comms && tasks);
 		set_up(NULL);
 		crowd(one == 1, 450, members, comms, tasks);
-		if (one == 2) /* nothing leads from one communicator to another: 450 findings */
+		if (one == 2) /* no links between communicators: 450 findings */
 			for (size_t i = 0; i < scene.s.nmembers; i++)
 				members[i].session = members[i].pid = 0;
 		is(7, PROCESS_STOPPED);

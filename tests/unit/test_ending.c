@@ -21,7 +21,7 @@ struct child {
 	struct process process;
 };
 
-/* It exits with that status, or is killed by that signal, or closes its link, when it is told. */
+/* When told, the child exits with the status, is killed by the signal, or closes its link. */
 static struct child start(int status, int signal, bool closes)
 {
 	int pair[2];
@@ -46,7 +46,7 @@ static struct child start(int status, int signal, bool closes)
 	return c;
 }
 
-/* Until its side of the link is closed. */
+/* Tells the child to end, and waits until its side of the link is closed. */
 static void end(const struct child *c)
 {
 	char word = 1;
@@ -90,7 +90,7 @@ static void before_it_is_reaped(void **state)
 	close(c.process.fd);
 }
 
-/* Older kernels do not tell then. */
+/* Older kernels do not report how a reaped process ended. */
 static void after_it_is_reaped(void **state)
 {
 	(void)state;

@@ -144,8 +144,8 @@ static void both_have_failed_it(void **state)
 	usable();
 }
 
-/* Node 2 becomes ready before it is asked to fail, but nobody knows this yet. It does not know
- * either that node 1 is ready. */
+/* Node 2 becomes ready before it is asked to fail, but no other node knows this yet. Node 2 does
+ * not know that node 1 is ready. */
 static void a_cancellation_comes_too_late(void **state)
 {
 	(void)state;
@@ -206,7 +206,7 @@ static void records_differ(void **state)
 	usable();
 }
 
-/* Two members do not share a GPU, but for what fails. */
+/* Two members can share a GPU only in operations that fail. */
 static void two_usable(void)
 {
 	if (engine_transport == TRANSPORT_INTERNODE)
@@ -220,7 +220,7 @@ static uint64_t less(uint32_t rank)
 	return submit_one(rank, r);
 }
 
-/* Ranks 0 and 2 are on one node: it does not know which of the two is the odd one out. */
+/* Ranks 0 and 2 share a node, which cannot tell which of the two is the odd one out. */
 static void records_of_one_node_differ(void **state)
 {
 	(void)state;
@@ -242,7 +242,7 @@ static void records_of_one_node_differ(void **state)
 	}
 }
 
-/* Rank 3 does not come: it is missing, whatever the others' records are. */
+/* Rank 3 never posts: it is reported missing, whatever the others' records are. */
 static void records_differ_and_a_deadline_passes(void **state)
 {
 	(void)state;
@@ -261,7 +261,7 @@ static void records_differ_and_a_deadline_passes(void **state)
 	two_usable();
 }
 
-/* Without a deadline, the node waits for NODE_ANSWER_NS. Nobody is called the only one then. */
+/* Without a deadline, the node waits for NODE_ANSWER_NS. No rank is called the odd one out then. */
 static void records_differ_and_a_rank_does_not_come(void **state)
 {
 	(void)state;
@@ -294,7 +294,8 @@ static void others_have_pairs(void)
 	goes_well(2, b);
 }
 
-/* The scheduler notifies the supervisor, which may not know yet: rank 0 may join again at once. */
+/* The scheduler notifies the supervisor of a departure it may not know yet: rank 0 may rejoin at
+ * once. */
 static void hears_of_departure(uint32_t node, int32_t rank)
 {
 	struct event ev;
@@ -344,7 +345,7 @@ static void a_member_leaves_a_collective(void **state)
 	others_have_pairs();
 }
 
-/* It has sent before, but rank 0's node has not received that. */
+/* Rank 1 sends before it leaves, but rank 0's node has not received the message. */
 static void a_member_leaves_that_has_sent(void **state)
 {
 	(void)state;
@@ -363,8 +364,8 @@ static void a_member_leaves_that_has_sent(void **state)
 
 /* ---- The end of an epoch ---- */
 
-/* Each node ends it at a different time. An operation that all were ready for is done on all, and
- * no other is. */
+/* Each node ends the epoch at a different time. An operation completes on all nodes if all were
+ * ready for it, and on none otherwise. */
 static void operations_that_all_are_ready_for_complete(void **state)
 {
 	(void)state;

@@ -138,8 +138,8 @@ static void the_same_again(void **state)
 		a_ring_of_recvs(state);
 }
 
-/* One node learns of it when another one's operation fails. (On GPUs, node 0 is the sequencer, and
- * node 2 receives everything from it.) */
+/* One node learns of the deadlock when another node's operation fails. (On GPUs, node 0 is the
+ * sequencer, and node 2 receives everything from it.) */
 static void a_late_decision(void **state)
 {
 	(void)state;
@@ -310,8 +310,8 @@ static void a_failure_is_under_way(void **state)
 	usable();
 }
 
-/* Ranks 0 and 1 have a pair that is launched together with a collective that rank 1 has queued
- * behind it; deadlines end this. Nodes report their waiting once, not repeatedly. */
+/* A Send-Recv pair of ranks 0 and 1 must be launched together with a collective that rank 1 has
+ * queued behind it; deadlines end the wait. Nodes report that they wait once, not repeatedly. */
 static void a_set_is_not_whole(void **state)
 {
 	(void)state;

@@ -103,7 +103,7 @@ static void unmet_mates_do_not_hold_a_group_up_for_good(void **state)
 	group[1].timeout_ns = 50000000;
 	uint64_t a = submit(0, group, 2);
 	uint64_t b = submit_one(1, record(0, NCCLSVC_ALL_REDUCE, 1));
-	/* It matched its peer, but another task of its group did not, and times out. */
+	/* The first task matched its peer; the group's second did not, and times out. */
 	ends(0, a + 1, NCCLSVC_TIMEOUT);
 	assert_int_equal(svc_status_slot(trainers[0].ring, ENTRIES, a + 1)->missing_count, 1);
 	assert_int_equal(svc_status_slot(trainers[0].ring, ENTRIES, a + 1)->missing[0], 1);
@@ -225,8 +225,7 @@ static void refuse_one(void)
 	assert_int_equal(atomic_load(&line(0, 1)->done), 0);
 }
 
-/* A GPU may still write for tasks that were given up: their clients know, but their streams wait.
- */
+/* A GPU may still write for failed tasks: their clients are notified, but their streams wait. */
 static void streams_wait_for_what_flies(void **state)
 {
 	(void)state;
@@ -242,7 +241,7 @@ static void streams_wait_for_what_flies(void **state)
 	run_all(0);
 	comes_to(0, 5);
 	assert_int_equal(atomic_load(&line(1, 1)->done), 0);
-	/* The other one is aborted. */
+	/* Trainer 1's tasks are aborted. */
 	command((struct command){.kind = COMMAND_EPOCH_DEAD, .epoch_end = {.comm = 0}});
 	struct event ev;
 	uint64_t until = now_ns() + WAIT_NS;
@@ -259,8 +258,8 @@ static void launched_soon(uint64_t n)
 		assert_true(now_ns() < until);
 }
 
-/* The GPUs abort what is in flight as soon as the supervisor has notified the scheduler: its end
- * must not count as success. */
+/* The GPUs abort tasks in flight as soon as the supervisor has notified the scheduler. An aborted
+ * task must not count as a success. */
 static void aborted_tasks_have_failed(void **state)
 {
 	(void)state;
@@ -285,7 +284,7 @@ static void aborted_tasks_have_failed(void **state)
 	}
 }
 
-/* But not forever; and what a GPU writes later is below what its stream waits for. */
+/* Streams do not wait forever. A GPU's later writes stay below the value its stream waits for. */
 static void streams_do_not_wait_for_ever(void **state)
 {
 	(void)state;
@@ -334,7 +333,7 @@ static void workers_launch_in_one_order(void **state)
 		uint32_t t = (uint32_t)rand() & 1, k = (uint32_t)rand() & 3;
 		if (next[t][k] == ROUNDS)
 			continue;
-		/* The same on both sides, in any order of the communicators. */
+		/* Group sizes match on both sides, in any order of the communicators. */
 		uint32_t n = next[t][k] % 3 + 1;
 		if (n > ROUNDS - next[t][k])
 			n = ROUNDS - next[t][k];
@@ -368,7 +367,7 @@ static void a_full_queue_holds_up_nobody_else(void **state)
 	START(0, 2, LIST(0, 1), LIST(0, 1));
 	START(1, 2, LIST(2, 3), LIST(2, 3));
 	START(2, 2, LIST(0, 1), LIST(0, 1));
-	/* As if other launches had filled it. */
+	/* The queue looks as if other launches had filled it. */
 	atomic_store(&gpus[0].queue->tail, (uint64_t)0 - WORKER_LAUNCHES);
 	uint64_t a = submit_one(0, record(0, NCCLSVC_ALL_REDUCE, 0));
 	submit_one(1, record(0, NCCLSVC_ALL_REDUCE, 1));
@@ -379,7 +378,7 @@ static void a_full_queue_holds_up_nobody_else(void **state)
 	launched(2, 1);
 	launched(3, 1);
 	assert_int_equal(head(1), 0);
-	/* Room for one, which goes to the first. */
+	/* The queue has room for one launch, which the first task gets. */
 	atomic_store(&gpus[0].queue->tail, (uint64_t)1 - WORKER_LAUNCHES);
 	submit_one(2, record(1, NCCLSVC_ALL_REDUCE, 2));
 	launched(0, 1);

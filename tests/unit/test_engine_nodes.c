@@ -59,7 +59,7 @@ void *malloc(size_t bytes)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Posted receives, and what nodes 1 and 2 send. */
+/* Posted receives, and messages from nodes 1 and 2. */
 static struct posted {
 	void *cookie;
 	int node;
@@ -326,7 +326,7 @@ static void without_memory_the_epoch_ends(void **state)
 	ends(0, a, NCCLSVC_NO_MEMORY);
 }
 
-/* Its last message arrives when its death is known, and before the others have ended the epoch. */
+/* The node's last message arrives after its death is known, but before the others end the epoch. */
 static void operations_ready_on_a_lost_node_end(void **state)
 {
 	(void)state;

@@ -10,7 +10,7 @@
 #include "sched/release.h"
 #include "sched/set.h"
 
-/* What the scheduler's thread has called, and what the transports answer. */
+/* Calls by the scheduler's thread, and the transports' answers. */
 static struct seen {
 	_Atomic uint32_t begins, ends, starts, ntasks, polls, reserves, launches, devices, finishes;
 	_Atomic bool let_go;

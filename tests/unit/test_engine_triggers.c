@@ -133,7 +133,7 @@ static void an_eager_task_runs_once(void **state)
 	others_go_on();
 }
 
-/* ---- Against them ---- */
+/* ---- Against the rules ---- */
 
 /* How many events of that kind arrive within a moment. */
 static unsigned events_of(enum event_kind kind)
@@ -146,7 +146,7 @@ static unsigned events_of(enum event_kind kind)
 	return n;
 }
 
-/* The supervisor is notified of the first, and not of the following ones. */
+/* The supervisor is notified only of the first such number. */
 static void numbers_that_nobody_keeps(void **state)
 {
 	static const uint64_t numbers[] = {8, UINT32_MAX, SVC_TRIGGER_DEAD | 7, UINT64_MAX};
@@ -168,7 +168,7 @@ static void numbers_that_nobody_keeps(void **state)
 	end_epoch(0, NCCLSVC_PROTOCOL, 0);
 	next_event(EVENT_EPOCH_GONE);
 	assert_true(atomic_load(&line(0, LINE)->done) >= SVC_TRIGGER_DEAD);
-	arrive(0, 7); /* nobody reads it any more */
+	arrive(0, 7); /* no longer read */
 	others_go_on();
 	assert_int_equal(head(0), 0);
 }
@@ -188,8 +188,7 @@ static void a_number_has_one_group(void **state)
 	launched(0, 1);
 	run_all(0);
 	comes_back(0);
-	/* For a task in the ring, a stream may wait: its communicator must end, and the timeline.
-	 */
+	/* A stream may wait for a task in the ring, so its communicator and timeline must end. */
 	ends(0, submit_one(0, triggered(0, 0, 7)), NCCLSVC_INVALID_ARGUMENT);
 	assert_int_equal(next_event(EVENT_TRIGGER_FAILED).tasks.comm, 0);
 	run_all(1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The record of failures without a file: its numbers, and who makes room when it is full. */
+ * The record of failures without a file: its numbers, and which user makes room when it is full. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -61,7 +61,7 @@ static void numbers_ascend_from_1(void **state)
 	assert_ptr_equal(failures_find(all, 2), second);
 }
 
-/* A user who fails all the time loses his own oldest ones. */
+/* A user with constant failures loses his own oldest records. */
 static void the_user_who_has_most_makes_room(void **state)
 {
 	(void)state;
@@ -78,7 +78,7 @@ static void the_user_who_has_most_makes_room(void **state)
 	assert_int_equal(all->last, FAILURES_MAX + 52);
 }
 
-/* What a file says is checked. */
+/* Records from a file are checked. */
 static void a_damaged_record_is_left_out(void **state)
 {
 	ncclsvc_failure_info info = {.failure = 5, .uid = 1};

@@ -34,7 +34,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* One collective: rank 0 comes at once, the others so much later than the one before. */
+/* One collective: rank 0 arrives at once, each other rank this long after the one before. */
 static void collect(uint64_t second, uint64_t third, uint8_t op)
 {
 	const uint64_t waits[RANKS] = {0, second, third}, first = now;

@@ -150,7 +150,7 @@ static void test_threads(void **state)
 	assert_int_equal(count(expected), 1);
 }
 
-/* Nobody reads standard error, and its pipe is full: the caller continues. */
+/* Standard error is a full pipe that is not read: the caller continues. */
 static void test_nobody_reads(void **state)
 {
 	char rest[1 << 16];

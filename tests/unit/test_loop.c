@@ -88,7 +88,7 @@ static uint64_t passed_meanwhile(struct scene *s, uint64_t began)
 	return began + s->takes_ns / 2;
 }
 
-/* Even if it is set before the end of the work, as for the pages of an epoch that begins. */
+/* The same holds if the deadline is set before the work ends, as for a new epoch's pages. */
 static uint64_t set_inside(struct scene *s, uint64_t began)
 {
 	loop_deadline(&s->loop, began);

@@ -139,7 +139,7 @@ static void random_collectives(void **unused)
 #define MIXED_ROUNDS 200
 #define MIXED_WRAP   UINT32_C(0xfffffff0)
 
-/* What a rank's kernels posted last. */
+/* Latest posts of a rank's kernels. */
 struct posts {
 	uint32_t sequence;
 	uint64_t ended;

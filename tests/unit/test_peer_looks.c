@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How much the supervisor does when it reads pages: their content is hostile, and one user has
- * many. The test is linked so that it can count this. */
+ * How much work the supervisor does when it reads pages: their content is hostile, and one user
+ * has many. The test is linked so that it can count this work. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -21,7 +21,7 @@
 #define OPS	 (COMMS * (2 * RANKS * MESSAGES + SUMS))
 
 static unsigned char ids[COMMS][NCCLSVC_ID_BYTES];
-/* What both sides of a group have: messages per peer and direction, sums per communicator. */
+/* Contents of a group on both sides: messages per peer and direction, sums per communicator. */
 static unsigned messages[COMMS][RANKS][RANKS], sums[COMMS];
 
 struct group {

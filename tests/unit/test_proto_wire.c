@@ -49,7 +49,7 @@ static const struct lengths version_1[] = {
 	{0x4001, 0, 0, 24, 0}, {0x4002, 0, 0, 264, 0},
 };
 
-/* What version 2 changed. */
+/* Lengths that version 2 changed. */
 static const struct lengths version_2[] = {
 	{5, 168, 0, 160, 0}, {7, 32, 0, 160, 0}, {27, 8, 0, 0, 0},	{28, 8, 0, 0, 1},
 	{29, 8, 0, 0, 0},    {30, 8, 0, 0, 0},	 {0x4001, 0, 0, 152, 0}};

@@ -185,7 +185,7 @@ static void a_users_oldest_recording_goes_first(void **state)
 	teardown(&w);
 }
 
-/* Of the user who has the most, if the one that ends has none. */
+/* If the ending recording's user has none, the user with the most loses one. */
 static void all_users_recordings_are_bounded(void **state)
 {
 	struct world w;

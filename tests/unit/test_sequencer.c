@@ -242,7 +242,7 @@ static void launches_in_the_order_of_requests(void **state)
 	nread = nsent;
 }
 
-/* Also if a request was void, and came again after a later one. */
+/* The order also holds if a request was void and came again after a later one. */
 static void a_new_number_is_no_later_order(void **state)
 {
 	struct request_entry x1 = at(1, 100, 0), y1 = at(1, 200, 0), x2 = at(2, 100, 0),
@@ -296,7 +296,7 @@ static void makes_when_all_have_requested(void **state)
 	says(3, LAUNCH, 1);
 	says(1, LAUNCH, 1);
 	says(2, LAUNCH, 2);
-	/* One that must not be created. */
+	/* No communicator may be created after node 1's request is forgotten. */
 	sequencer_request(sequencer, now, 1, 3, false, &make, 1);
 	sequencer_forget(sequencer, 1, 3);
 	sequencer_request(sequencer, now, 2, 3, false, &make, 1);
@@ -368,7 +368,7 @@ static void records_of_one_node_that_differ_come_last(void **state)
 	withdraw(2, 300, 0, WAITS_NO_MORE, NCCLSVC_TIMEOUT, -1); /* it has not heard yet */
 }
 
-/* A deadline passes there: then the missing rank counts, and not what differs. */
+/* A deadline passes on that node: the missing rank is then the cause, not the difference. */
 static void records_that_differ_wait_for_a_deadline(void **state)
 {
 	(void)state;
@@ -410,7 +410,7 @@ static void a_send_and_its_recv_must_agree(void **state)
 	}
 }
 
-/* All are asked, and all missing ranks are named. */
+/* All other nodes are asked, and all missing ranks are named. */
 static void a_withdrawal_asks_all_nodes(void **state)
 {
 	(void)state;
@@ -542,7 +542,7 @@ static void closes_when_all_have_left(void **state)
 	leave(2, 100);
 	says(1, CLOSED, 100);
 	says(2, CLOSED, 100);
-	/* The request is gone too; what remains of it is requested again. */
+	/* Node 1's request is gone too; node 1 requests the rest of it again. */
 	request(2, 1, at(2, 200, 0));
 	says_nothing();
 	request(1, 2, at(1, 200, 0));
@@ -618,7 +618,7 @@ static void decisions_known_to_some_reach_all(void **state)
 	assert_int_equal(says(2, LAUNCH, 2)->grant, 8);
 	assert_int_equal(says(3, LAUNCH, 2)->grant, 8);
 	goes_on();
-	/* What no node was told is decided now. */
+	/* Launches that no node was told of are decided now. */
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(sent[nread + (unsigned)i].grant, 9);
 	nread += 3;
@@ -645,7 +645,7 @@ static void connected_launches_are_repeated_together(void **state)
 	goes_on();
 }
 
-/* Nodes repeat what they have withdrawn and left. */
+/* Nodes repeat their withdrawals and departures. */
 static void withdrawn_operations_fail_later(void **state)
 {
 	(void)state;

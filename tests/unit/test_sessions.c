@@ -214,7 +214,7 @@ static void reading_lets_waiting_messages_follow(void **state)
 	end(x);
 }
 
-/* Their peers are gone, with answers pending: there is nothing left to read. */
+/* The sessions' peers are gone with answers pending: nothing is left to read. */
 static void sessions_of_one_user_end_in_turns(void **state)
 {
 	struct scene *x = *state;
