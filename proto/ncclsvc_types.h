@@ -174,10 +174,11 @@ extern "C" {
 
 /* X(name, value, "name"): the kinds of failures that the daemon keeps */
 #define NCCLSVC_FAILURES(X)                                                                        \
-	X(NCCLSVC_FAILURE_TASK, 1, "operation")	 /* its communicator's epoch goes on */            \
-	X(NCCLSVC_FAILURE_EPOCH, 2, "epoch")	 /* a rank, a node or a GPU is lost */             \
-	X(NCCLSVC_FAILURE_KERNEL, 3, "kernel")	 /* the epoch ended for its members' kernels */    \
-	X(NCCLSVC_FAILURE_REQUEST, 4, "request") /* a JOIN, a SPLIT or a plan */
+	X(NCCLSVC_FAILURE_TASK, 1, "operation") /* its communicator's epoch goes on */             \
+	X(NCCLSVC_FAILURE_EPOCH, 2, "epoch")	/* a rank, a node or a GPU is lost */              \
+	X(NCCLSVC_FAILURE_KERNEL, 3, "kernel")	/* the epoch ended for its members' kernels */     \
+	X(NCCLSVC_FAILURE_REQUEST, 4,                                                              \
+	  "request") /* a JOIN, a SPLIT, a plan, or a refused operation */
 
 #define NCCLSVC_ENUM4(name, value, ...) name = (value),
 typedef enum ncclsvc_result { NCCLSVC_RESULTS(NCCLSVC_ENUM4) } ncclsvc_result;
@@ -292,7 +293,9 @@ typedef struct ncclsvc_comm_info {
 					 * colour 1", or the start of the id in hex */
 	/* 1 + the number of the node that knows which ranks have joined; 0: this one. */
 	uint32_t ask_node;
-	int32_t refused_rank, refused_pid;   /* last refused JOIN of a missing rank */
+	/* Last refused JOIN of a missing rank; while the epoch runs: the last refused operation of
+	 * a rank of this node that has submitted none since. */
+	int32_t refused_rank, refused_pid;
 	char refused[NCCLSVC_REFUSED_BYTES]; /* why; empty: none was refused */
 	/* On this node. 0: unknown here, or the daemon is too old to say. */
 	uint32_t epoch_state;	 /* ncclsvc_epoch_state */
@@ -550,7 +553,7 @@ typedef struct ncclsvc_failure_info {
 	uint32_t kind;	  /* ncclsvc_failure */
 	int32_t result;	  /* ncclsvc_result */
 	uint32_t field;	  /* ncclsvc_field */
-	uint32_t op;	  /* ncclsvc_op, of TASK */
+	uint32_t op;	  /* ncclsvc_op, of TASK or a refused operation; else 0 */
 	uint32_t epoch, nranks, uid;
 	uint32_t ending; /* ncclsvc_ending of the rank */
 	int32_t ending_code;

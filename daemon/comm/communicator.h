@@ -84,8 +84,12 @@ struct communicator {
 	struct member *members; /* [nranks] */
 	uint32_t joining, occupied;
 	struct refusal refused; /* the last one in this attempt to join */
-	uint64_t dumped_ns;	/* when its operations were last written to a file; 0: never */
-	bool late_reported;	/* this attempt's timeout was reported */
+	/* The last operation of the epoch that was refused, when the rank had submitted that many.
+	 */
+	struct refusal refused_task;
+	uint64_t refused_seq;
+	uint64_t dumped_ns; /* when its operations were last written to a file; 0: never */
+	bool late_reported; /* this attempt's timeout was reported */
 	struct peer_pages
 		*peer; /* while an epoch runs whose members have staging memory; otherwise NULL */
 	struct member_progress *progress; /* of the running epoch */

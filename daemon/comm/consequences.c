@@ -201,19 +201,23 @@ static void log_later(struct comms *s)
 	loop_deadline(s->loop, s->gathered_ns);
 }
 
+void consequences_tell(struct communicator *m, const struct failure *f, uint32_t rank)
+{
+	struct client *c = m->members[rank].client;
+	if (!c)
+		return;
+	c->failure = f->info.failure;
+	c->failure_ns = clock_now();
+	c->failure_settled = false;
+	log_later(m->comms);
+}
+
 void consequences_begin(struct communicator *m, const struct failure *f)
 {
 	m->failure = f->info.failure;
 	m->failure_ns = clock_now();
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct client *c = m->members[k].client;
-		if (c) {
-			c->failure = m->failure;
-			c->failure_ns = m->failure_ns;
-			c->failure_settled = false;
-		}
-	}
-	log_later(m->comms);
+	for (uint32_t k = 0; k < m->nranks; k++)
+		consequences_tell(m, f, k);
 }
 
 /* Of the failure's own communicator, the rank is named. */

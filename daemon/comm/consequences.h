@@ -9,6 +9,8 @@
 
 /* Members' processes hear of the failure, by tasks that fail or by the end of the epoch. */
 void consequences_begin(struct communicator *m, const struct failure *f);
+/* Only that rank's process hears of it. */
+void consequences_tell(struct communicator *m, const struct failure *f, uint32_t rank);
 /* The failure from which this end of the epoch follows; NULL: it is a cause itself. */
 struct failure *consequences_root(const struct communicator *m, const ncclsvc_status *st);
 /* The status of the failure if it is the first one of the epoch. NULL: it is another epoch's. */

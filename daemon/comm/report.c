@@ -17,6 +17,7 @@
 #include "consequences.h"
 #include "names.h"
 #include "peer/peer.h"
+#include "sched/event.h"
 
 #define USER_BURST (LOG_BURST / 2)
 
@@ -161,14 +162,15 @@ static void report(struct communicator *m, ncclsvc_failure_info *i, const ncclsv
 	struct comms *s = m->comms;
 	struct line l = {.at = 0};
 	struct failure *f = failures_add(&s->failures, i);
-	if (f)
-		f->status = *st;
 	if (f && !i->cause && i->kind == NCCLSVC_FAILURE_REQUEST) {
 		/* A refused JOIN is reported to its caller alone; further failures before the
 		 * epoch begins are its consequences. */
 		if (!epoch_held(&m->life))
 			m->failure = f->info.failure;
+		else if (i->rank >= 0)
+			consequences_tell(m, f, (uint32_t)i->rank);
 	} else if (f && !i->cause) {
+		f->status = *st;
 		consequences_begin(m, f);
 		s->last_failure = *st;
 		s->last_failure.done_ns = f->noted_ns;
@@ -289,6 +291,27 @@ void report_kernels(struct communicator *m, const ncclsvc_status *st, const char
 		       ? ""
 		       : *advice(st->result) ? " The epoch is over: all members must join again."
 					     : ". The epoch is over: all members must join again.");
+}
+
+void report_refused(struct communicator *m, const struct event *ev)
+{
+	const int32_t rank = ev->refused.rank;
+	if (m->epoch != ev->refused.epoch || !epoch_runs(&m->life) ||
+	    !comm_takes_part(&m->members[rank]))
+		return;
+	struct refusal *r = &m->refused_task;
+	*r = (struct refusal){.rank = rank, .pid = m->members[rank].pid};
+	m->refused_seq = ev->refused.seq;
+	snprintf(r->text, sizeof(r->text), "%s #%llu: %s: %.200s", svc_op_name(ev->refused.op),
+		 (unsigned long long)ev->refused.seq, svc_result_name(ev->refused.result),
+		 ev->refused.text);
+	const ncclsvc_status st = {
+		.result = ev->refused.result, .rank_a = rank, .pid_a = r->pid, .rank_b = -1};
+	ncclsvc_failure_info i = info_of(m, NCCLSVC_FAILURE_REQUEST, &st);
+	i.op = ev->refused.op;
+	i.seq = ev->refused.seq;
+	snprintf(i.text, sizeof(i.text), "rank %d (pid %d) was refused: %s", rank, r->pid, r->text);
+	report(m, &i, &st, "");
 }
 
 void report_request(struct communicator *m, const char *request, int result, const char *text)

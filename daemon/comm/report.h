@@ -9,6 +9,7 @@
 #include "communicator.h"
 
 struct comms;
+struct event;
 
 /* Where failures are kept is in the environment (STATE_DIRECTORY). */
 void report_open(struct comms *s);
@@ -33,6 +34,8 @@ void report_tasks(struct communicator *m, const ncclsvc_status *st, unsigned op,
 void report_epoch(struct communicator *m, ncclsvc_status *st, const ncclsvc_status *first);
 /* The epoch ends with this status, since members' kernels wait in vain, as the sentence says. */
 void report_kernels(struct communicator *m, const ncclsvc_status *st, const char *sentence);
+/* EVENT_TASK_REFUSED: a member's operation was refused. */
+void report_refused(struct communicator *m, const struct event *ev);
 /* A request of the members ("JOIN") has failed. */
 void report_request(struct communicator *m, const char *request, int result, const char *text);
 

@@ -124,23 +124,30 @@ static void report_triggered(struct engine *e, const struct comm *c, const struc
 	engine_event(e, &event);
 }
 
-/* Reports a failure to the supervisor, not every task that it ends: each result once per interval.
- * The end of an epoch comes from the supervisor itself, and a member's own end is no failure. */
-static void report(struct engine *e, const struct task *t, const ncclsvc_status *st)
+/* Each result once per interval. */
+static bool may_report(const struct engine *e, struct comm *c, int result)
 {
-	struct comm *c = t->comm;
-	const uint32_t bit = UINT32_C(1) << (-st->result & 31);
-	if (!c || c->ended || c->ending || (st->result == NCCLSVC_CANCELLED && !st->pid_a))
-		return;
-	if (t->record.flags & SVC_TASK_TRIGGER)
-		report_triggered(e, c, &t->record, t->rank, t->seq, st);
+	const uint32_t bit = UINT32_C(1) << (-result & 31);
 	if (e->now - c->reported_ns >= LOG_WINDOW_NS) {
 		c->reported_ns = e->now;
 		c->reported = 0;
 	}
-	if (c->reported & bit)
-		return;
+	const bool first = !(c->reported & bit);
 	c->reported |= bit;
+	return first;
+}
+
+/* Reports a failure to the supervisor, not every task that it ends. The end of an epoch comes from
+ * the supervisor itself, and a member's own end is no failure. */
+static void report(struct engine *e, const struct task *t, const ncclsvc_status *st)
+{
+	struct comm *c = t->comm;
+	if (!c || c->ended || c->ending || (st->result == NCCLSVC_CANCELLED && !st->pid_a))
+		return;
+	if (t->record.flags & SVC_TASK_TRIGGER)
+		report_triggered(e, c, &t->record, t->rank, t->seq, st);
+	if (!may_report(e, c, st->result))
+		return;
 	engine_event(e, &(struct event){.kind = EVENT_TASKS_FAILED,
 					.tasks = {c->slot, t->rank, t->record.op, t->seq, *st}});
 }
@@ -183,13 +190,9 @@ static inline void record(const struct engine *e, const struct task *t, int resu
 }
 
 /* It has not become a task. */
-static void record_refused(const struct engine *e, const struct session *s,
+static void record_refused(const struct engine *e, const struct member *m,
 			   const struct svc_record *r, int result)
 {
-	const struct handle *h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
-	if (!h || !h->comm || h->comm->epoch != r->epoch || !svc_op_known(r->op))
-		return;
-	const struct member *m = &h->comm->members[h->rank];
 	if (m->recording)
 		recorder_put(m->recording, &(struct recorded){.join = m->join,
 							      .op = r->op,
@@ -203,6 +206,36 @@ static void record_refused(const struct engine *e, const struct session *s,
 							      .graph = r->graph,
 							      .collective = (uint32_t)m->nth,
 							      .peer = -1});
+}
+
+/* Triggers report themselves. */
+static void send_refusal(struct engine *e, const struct handle *h, const struct svc_record *r,
+			 int result, const char *text)
+{
+	struct comm *c = h->comm;
+	if (c->ending || result == NCCLSVC_DRAINING || r->flags & SVC_TASK_TRIGGER ||
+	    !may_report(e, c, result))
+		return;
+	struct event event = {.kind = EVENT_TASK_REFUSED,
+			      .refused = {.comm = c->slot,
+					  .epoch = c->epoch,
+					  .rank = h->rank,
+					  .op = r->op,
+					  .seq = c->members[h->rank].submitted,
+					  .result = result}};
+	snprintf(event.refused.text, sizeof(event.refused.text), "%s", text);
+	engine_event(e, &event);
+}
+
+/* Tells the flight recorder and the supervisor of a submission to an epoch that runs. */
+static void note_refused(struct engine *e, const struct session *s, const struct svc_record *r,
+			 int result, const char *text)
+{
+	const struct handle *h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
+	if (!h || !h->comm || h->comm->epoch != r->epoch || !svc_op_known(r->op))
+		return;
+	record_refused(e, &h->comm->members[h->rank], r, result);
+	send_refusal(e, h, r, result, text);
 }
 
 static void tell(struct engine *e, struct task *t, const ncclsvc_status *how)
@@ -262,7 +295,7 @@ void complete_refused(struct engine *e, struct session *s, const struct svc_reco
 	table_count(&e->table.completed, 1);
 	table_count(&s->counts->failed, 1);
 	table_count(&s->counts->completed, 1);
-	record_refused(e, s, record, why->result);
+	note_refused(e, s, record, why->result, text);
 	if (by_socket) {
 		struct svc_error error = {.version_min = SVC_PROTOCOL_MIN,
 					  .version_max = SVC_PROTOCOL_MAX};

@@ -4,6 +4,7 @@
 #define SCHED_EVENT_H
 
 #include "ncclsvc_types.h"
+#include "svc_limits.h"
 
 struct plan;
 
@@ -22,6 +23,7 @@ enum event_kind {
 	EVENT_EPOCH_DIRTY, /* nodes may have launched differently; its NCCL communicator is unusable
 			    */
 	EVENT_TASKS_FAILED,   /* of a communicator whose epoch continues; for the log */
+	EVENT_TASK_REFUSED,   /* it never was a task; the other members may wait for it */
 	EVENT_TRIGGER_FAILED, /* of a communicator whose epoch must end because of it; has `tasks`,
 				 too */
 	EVENT_MEMBER_LEFT,    /* another node reported this about its member, through a failure */
@@ -60,6 +62,14 @@ struct event {
 			uint64_t seq;
 			ncclsvc_status status;
 		} tasks;
+		struct {
+			uint32_t comm, epoch;
+			int32_t rank;
+			uint32_t op;
+			uint64_t seq; /* the rank's operations so far */
+			int result;
+			char text[SVC_TEXT_BYTES];
+		} refused;
 		struct {
 			uint32_t asker, serial;
 		} dropped;

@@ -55,14 +55,28 @@ static uint32_t unstarted_state(const struct rendezvous *g)
 	return g->joining < g->held ? NCCLSVC_COMM_BROKEN : NCCLSVC_COMM_FORMING;
 }
 
-/* A refused JOIN is shown while members wait for an epoch to begin. */
-static void add_refusal(const struct refusal *r, ncclsvc_comm_info *i)
+static void show_refusal(const struct refusal *r, ncclsvc_comm_info *i)
 {
-	if (!r->pid || i->state == NCCLSVC_COMM_READY || i->state == NCCLSVC_COMM_IDLE)
+	if (!r->pid)
 		return;
 	i->refused_rank = r->rank;
 	i->refused_pid = r->pid;
 	memcpy(i->refused, r->text, sizeof(i->refused));
+}
+
+/* A refused JOIN is shown while members wait for an epoch to begin. */
+static void add_refusal(const struct refusal *r, ncclsvc_comm_info *i)
+{
+	if (i->state != NCCLSVC_COMM_READY && i->state != NCCLSVC_COMM_IDLE)
+		show_refusal(r, i);
+}
+
+/* A refused operation is shown until the rank has submitted another one. */
+static void add_refused_task(const struct communicator *m, ncclsvc_comm_info *i)
+{
+	const struct refusal *r = &m->refused_task;
+	if (r->pid && load(&m->progress[r->rank].submitted) == m->refused_seq)
+		show_refusal(r, i);
 }
 
 /* All nodes have that key, and no user has. */
@@ -154,7 +168,10 @@ uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 		memcpy(i->label, m->label, sizeof(i->label));
 		memcpy(i->job, m->job, sizeof(i->job));
 		add_life(&m->life, p->reply.time_ns, i);
-		add_refusal(v.rendezvous ? &v.rendezvous->refused : &m->refused, i);
+		if (epoch_runs(&m->life))
+			add_refused_task(m, i);
+		else
+			add_refusal(v.rendezvous ? &v.rendezvous->refused : &m->refused, i);
 	}
 	return list_unstarted_comms(s, p, from < SVC_COMMS_MAX ? SVC_COMMS_MAX : from);
 }

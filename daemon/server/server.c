@@ -266,6 +266,10 @@ static void handle_event(struct server *s, const struct event *ev)
 			recorder_dump_for(s->comms.comm_by_slot[ev->tasks.comm], &ev->tasks.status);
 		}
 		break;
+	case EVENT_TASK_REFUSED:
+		if (s->comms.comm_by_slot[ev->refused.comm])
+			report_refused(s->comms.comm_by_slot[ev->refused.comm], ev);
+		break;
 	case EVENT_TRIGGER_FAILED:
 		comm_trigger_failed(&s->comms, ev->tasks.comm, &ev->tasks.status);
 		break;

@@ -4,11 +4,15 @@
 Usage: test_explanations.py [--table] [unittest's arguments]   --table prints the table, with the time to each answer"""
 
 import os
+import sys
+import time
 import unittest
 
-from explained import (ERRORS, ODD, Cases, Hang, Job, Rank, absent, circle, freeze, in_pods, late, loops, loses_its_leader,
-                       main, no_split, opposite, other_count, other_size, reads, sleeps, stop, three_faults, trace,
-                       waits_for_the_last)
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python"))
+import ncclsvc_client as client
+from explained import (ERRORS, ODD, Cases, Hang, Job, Rank, absent, circle, eventually, freeze, in_pods, late, loops,
+                       loses_its_leader, main, no_split, opposite, other_count, other_size, reads, sleeps, stop, three_faults,
+                       trace, waits_for_the_last)
 
 PODS = (1, 3) if os.geteuid() == 0 else ()  # others cannot create a PID namespace
 HANGS = [
@@ -80,6 +84,25 @@ def fill():
         held.append(b"x" * MIB)
 
 
+NO_REGION = "the source is not within a region of this session on the communicator's device"
+
+
+def refused(rank):
+    """The last rank's AllReduce names a region that it has not registered. The library would not submit it."""
+    if rank.number != rank.job.size - 1:
+        rank.sum_up(rank.begin())
+    with client.Session(rank.job.socket(rank.number)) as session:
+        comm = session.join(bytes(rank.job.ids[0]), rank.job.size, rank.number)
+        session.barrier(comm)
+        rank.ready()
+        try:
+            session.all_reduce(comm, (99, 0), (99, 0), 4, client.FLOAT32)
+        except client.ServiceError:
+            rank.told()
+            os._exit(3)
+    time.sleep(60)
+
+
 several = unittest.skipUnless(os.environ.get("MPIRUN"), "several nodes need mpirun")
 
 
@@ -136,6 +159,34 @@ class Explanations(Cases):
             self.error(service, "a circle of Sends, ranks exit", circle, 8, ("every member waits for another",), exits=True)
         named = {f["culprit"]["rank"] for node in range(3) for f in service.ctl(node, "failures")["failures"] if f["culprit"]}
         self.assertEqual(named, {1})
+
+    def refusal(self, nodes):
+        service = self.service(nodes)
+        self.addCleanup(service.stop)
+        hang = Hang("a rank's operation is refused", refused, [3], "missing", "was refused: AllReduce #1: INVALID_ARGUMENT: " + NO_REGION)
+        for asked in range(nodes):
+            self.hang(service, hang, asked)
+
+        # It exits because of that, which is no failure of its own; the others are told of its exit.
+        job = Job(service, 4, refused)
+        try:
+            eventually(lambda: len(service.ctl(0, "tasks")["tasks"]) == 3, "tasks of those who wait")
+            job.pipes[3].send("go")
+            for number in range(3):
+                self.assertIn(f"rank 3 (pid {job.pid(3)}) exited with status 3 after an earlier failure", job.error(number))
+            last = service.ctl(job.node(3), "failures")["failures"][-1]
+            self.assertEqual((last["kind"], last["result"], last["op"], last["seq"]), ("request", "INVALID_ARGUMENT", "AllReduce", 1))
+            self.assertEqual((last["culprit"]["rank"], last["culprit"]["pid"]), (3, job.pid(3)))
+            self.assertIn(NO_REGION, last["text"])
+        finally:
+            job.end()
+
+    def test_a_refusal_on_one_node(self):
+        self.refusal(1)
+
+    @several
+    def test_a_refusal_on_three_nodes(self):
+        self.refusal(3)
 
 
 if __name__ == "__main__":

@@ -107,19 +107,26 @@ static int by_cluster_comm(const void *pa, const void *pb)
 	return (a->cluster_comm > b->cluster_comm) - (a->cluster_comm < b->cluster_comm);
 }
 
+static void take_refusal(ncclsvc_comm_info *into, const ncclsvc_comm_info *c)
+{
+	into->refused_rank = c->refused_rank;
+	into->refused_pid = c->refused_pid;
+	memcpy(into->refused, c->refused, sizeof(into->refused));
+}
+
 /* Prefers the entry of the node where the members gather, or else of a node that has members. */
 static void join_comm(ncclsvc_comm_info *into, const ncclsvc_comm_info *c, uint32_t node)
 {
 	const bool gathers = into->ask_node == node + 1 && !c->ask_node;
 	into->pending += c->pending;
+	if (c->state == NCCLSVC_COMM_READY && c->refused[0]) /* only its node knows */
+		take_refusal(into, c);
 	if (!gathers && (into->state != NCCLSVC_COMM_IDLE || c->state == NCCLSVC_COMM_IDLE))
 		return;
 	into->state = c->state;
 	into->joined = c->joined;
 	into->ask_node = c->ask_node;
-	into->refused_rank = c->refused_rank;
-	into->refused_pid = c->refused_pid;
-	memcpy(into->refused, c->refused, sizeof(into->refused));
+	take_refusal(into, c);
 }
 
 static bool is_same_comm(const ncclsvc_comm_info *a, const ncclsvc_comm_info *b)

@@ -164,6 +164,9 @@ void why_tell_request(const struct why *w, const struct why_finding *f, struct t
 void why_tell_joining(const struct why *w, const struct why_group *g, const struct why_census *c,
 		      struct text *out);
 
+/* The refusal that the daemon lists, if any. */
+void why_tell_refused(const ncclsvc_comm_info *c, struct text *out);
+
 /* Adds the culprits' process states, what else waits for them, and what to do next. */
 void why_tell_end(const struct why *w, struct why_finding *f, struct text *out);
 /* The command to run next for one culprit; nothing if there is none. */

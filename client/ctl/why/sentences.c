@@ -392,6 +392,15 @@ static void add_culprits(const struct why *w, const struct why_fault *fault, str
 		text_printf(out, " and %zu more rank%s", more, more == 1 ? "" : "s");
 }
 
+/* A culprit's last operation was refused. */
+static void tell_refused(const struct why *w, const struct why_finding *f, struct text *out)
+{
+	const ncclsvc_comm_info *comm = snapshot_comm(w->s, f->comm);
+	for (size_t i = 0; comm && i < f->nculprits; i++)
+		if (f->culprits[i].comm == f->comm && f->culprits[i].rank == comm->refused_rank)
+			why_tell_refused(comm, out);
+}
+
 void why_tell_waiting(const struct why *w, const struct why_group *g, const struct why_fault *fault,
 		      struct text *out)
 {
@@ -415,6 +424,7 @@ void why_tell_waiting(const struct why *w, const struct why_group *g, const stru
 		add_culprits(w, fault, out);
 	}
 	text_char(out, '.');
+	tell_refused(w, &fault->f, out);
 	if (!fault->f.second)
 		tell_nodes(w, t, out);
 	if (first && (first->cause == WHY_ELSEWHERE || first->cause == WHY_SILENT))

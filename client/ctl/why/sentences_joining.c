@@ -52,7 +52,7 @@ static void tell_complete(const struct why *w, const struct why_group *g,
 }
 
 /* " Rank 1 (pid 7) was refused: ranks 0 (pid 6) and 1 (pid 7) ... both use device 0." */
-static void tell_refused(const ncclsvc_comm_info *c, struct text *out)
+void why_tell_refused(const ncclsvc_comm_info *c, struct text *out)
 {
 	if (!c->refused[0])
 		return;
@@ -90,7 +90,7 @@ static void tell_forming(const struct why *w, const struct why_group *g, const s
 	if (c->nunknown) {
 		struct text who = TEXT_INIT(-1);
 		text_char(out, '.');
-		tell_refused(g->comm, out);
+		why_tell_refused(g->comm, out);
 		units_ranks(&who, c->unknown, c->nunknown, nranks);
 		text_char(&who, '\0');
 		tell_rendezvous(w, g, who.at, out);
@@ -100,7 +100,7 @@ static void tell_forming(const struct why *w, const struct why_group *g, const s
 	text_add(out, "; ");
 	units_ranks(out, c->absent, c->nabsent, nranks);
 	text_add(out, c->nabsent == 1 ? " has not." : " have not.");
-	tell_refused(g->comm, out);
+	why_tell_refused(g->comm, out);
 }
 
 static void tell_broken(const struct why *w, const struct why_group *g, const struct why_census *c,
@@ -119,7 +119,7 @@ static void tell_broken(const struct why *w, const struct why_group *g, const st
 						 : "a member left it");
 	}
 	text_char(out, '.');
-	tell_refused(g->comm, out);
+	why_tell_refused(g->comm, out);
 	sentence(c->joined, c->njoined, nranks, " has rejoined and waits.",
 		 " have rejoined and wait.", out);
 	if (c->nbroken) {
