@@ -6,13 +6,12 @@ import ctypes
 import json
 import statistics
 import sys
-import time
 
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric
 
-from libraries import Library
+from libraries import Library, timed
 
 IN_GRAPH, LIMIT_S = 20, 0.05
 ONE_SHOT_MOST = 16 << 20
@@ -26,17 +25,6 @@ def captured(function):
         for _ in range(IN_GRAPH):
             function()
     return graph
-
-
-def timed(graph, launches):
-    """Microseconds of an operation."""
-    dist.barrier()
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    for _ in range(launches):
-        graph.replay()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - begin) / launches / IN_GRAPH * 1e6
 
 
 def main():
@@ -61,13 +49,13 @@ def main():
             graphs = {name: captured(function) for name, function in ways.items()}
             launches = {}
             for name, graph in graphs.items():
-                once = torch.tensor(min(timed(graph, 3) for _ in range(2)))
+                once = torch.tensor(min(timed(graph, 3) / IN_GRAPH for _ in range(2)))
                 dist.broadcast(once, src=0)
                 launches[name] = max(1, min(50, int(LIMIT_S * 1e6 / IN_GRAPH / once.item())))
             times = {name: [] for name in graphs}
             for _ in range(rounds):
                 for name, graph in graphs.items():
-                    times[name].append(timed(graph, launches[name]))
+                    times[name].append(timed(graph, launches[name]) / IN_GRAPH)
             results.append({"type": str(kind).removeprefix("torch."), "bytes": nbytes,
                             **{name: [min(t), statistics.median(t), max(t)] for name, t in times.items()}})
             del graphs

@@ -10,7 +10,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from libraries import Library
+from libraries import Library, timed
 
 WIDTH, LAYERS, LAUNCHES = 4096, 80, 20
 def loop(library, weight, x):
@@ -36,16 +36,6 @@ def captured(library, weight, x):
     return graph, out, (time.perf_counter() - begin) * 1e3
 
 
-def timed(graph):
-    dist.barrier()
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    for _ in range(LAUNCHES):
-        graph.replay()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - begin) / LAUNCHES * 1e6
-
-
 def main():
     rank, world, port, rounds = (int(sys.argv[i]) for i in (1, 2, 3, 6))
     torch.cuda.set_device(rank)
@@ -60,8 +50,8 @@ def main():
         x = torch.randn(rows, WIDTH, device="cuda", dtype=torch.bfloat16)
         graphs, outs, firsts = zip(*(captured(library, weight, x) for library in libraries))
         for graph in graphs:
-            timed(graph)
-        times = [[timed(graph) for graph in graphs] for _ in range(rounds)]
+            timed(graph, LAUNCHES)
+        times = [[timed(graph, LAUNCHES) for graph in graphs] for _ in range(rounds)]
         plain, ours = (statistics.median(t[i] for t in times) for i in (0, 1))
         results.append({"rows": rows, "plain_us": plain, "service_us": ours,
                         "plain_first_ms": firsts[0], "service_first_ms": firsts[1],

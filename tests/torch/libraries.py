@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NCCL's API of a library that is loaded by path, as vLLM does it: so one process can have plain NCCL and the drop-in."""
+"""Parts of the benchmarks' ranks: NCCL's API of a library that is loaded by path, as in vLLM, so that one process can
+have plain NCCL and the drop-in; and the time that a CUDA graph takes."""
 
 import ctypes
+import time
 
 import torch
 import torch.distributed as dist
@@ -43,3 +45,14 @@ class Library:
     def destroy(self):
         self.nccl.ncclCommDestroy.argtypes = [ctypes.c_void_p]
         self.check(self.nccl.ncclCommDestroy(self.comm))
+
+
+def timed(graph, launches):
+    """Microseconds of a launch."""
+    dist.barrier()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(launches):
+        graph.replay()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - begin) / launches * 1e6
