@@ -228,6 +228,13 @@ ssize_t svc_read_file(const char *path, void *to, size_t size)
 	return n < 0 ? -error : (ssize_t)done;
 }
 
+bool svc_read_text(const char *path, char *text, size_t size)
+{
+	const ssize_t n = svc_read_file(path, text, size - 1);
+	text[n > 0 ? n : 0] = '\0';
+	return n > 0;
+}
+
 int svc_populate(void *base, size_t bytes)
 {
 	int done;

@@ -62,6 +62,8 @@ bool svc_memfd_filled(int fd, uint64_t bytes);
  * a buffer of one byte more. Does not wait for other processes. Returns the number of bytes, or
  * -errno; -EISDIR for anything but a regular file or /dev/null. */
 ssize_t svc_read_file(const char *path, void *to, size_t size);
+/* The same as a string of less than `size` bytes. False: there is nothing, or it can't be read. */
+bool svc_read_text(const char *path, char *text, size_t size);
 
 /* Allocates the pages of a writable mapping, and keeps their contents. Returns 0 or -errno. */
 int svc_populate(void *base, size_t bytes);

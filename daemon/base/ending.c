@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ending.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fdio.h"
 #include "ncclsvc_types.h"
+#include "process/cgroup.h"
 
 /* Bits of a task's flags in proc_pid_stat(5). */
 #define PF_EXITING  0x4
@@ -41,23 +42,11 @@ struct stat_fields {
 	uint64_t flags, start, code, exit_code;
 };
 
-/* Reads the file's beginning as text. False: it can't be read. */
-static bool read_text(const char *path, char *text, size_t size)
-{
-	const int fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return false;
-	const ssize_t n = read(fd, text, size - 1);
-	close(fd);
-	text[n > 0 ? n : 0] = '\0';
-	return n > 0;
-}
-
 static bool read_stat(int32_t pid, struct stat_fields *f)
 {
 	char path[32], text[1024];
 	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	char *at = pid > 0 && read_text(path, text, sizeof(text)) ? strrchr(text, ')') : NULL;
+	char *at = pid > 0 && svc_read_text(path, text, sizeof(text)) ? strrchr(text, ')') : NULL;
 	if (!at)
 		return false;
 	*f = (struct stat_fields){0};
@@ -75,23 +64,22 @@ static bool read_stat(int32_t pid, struct stat_fields *f)
 	return f->start != 0;
 }
 
-/* The file with the OOM killer's counter of the process's cgroup; empty: unknown. Lines of
- * /proc/PID/cgroup are "NUMBER:CONTROLLERS:PATH", and "0::PATH" for version 2: cgroups(7). In
- * version 1, a zombie is in no cgroup any more. */
+/* The file with the OOM killer's counter of the process's cgroup; empty: unknown. In version 1, a
+ * zombie is in no cgroup any more. */
 static void find_oom_file(int32_t pid, char file[OOM_FILE_BYTES])
 {
-	char path[32], text[1024];
+	char path[32], text[2048];
+	int length;
 	file[0] = '\0';
 	snprintf(path, sizeof(path), "/proc/%d/cgroup", pid);
-	if (!read_text(path, text, sizeof(text)))
+	if (!svc_read_text(path, text, sizeof(text)))
 		return;
-	const char *v1 = strstr(text, ":memory:"), *v2 = strstr(text, "0::");
-	const char *own = v1 ? v1 + strlen(":memory:") : v2 ? v2 + strlen("0::") : NULL;
+	const char *v1 = svc_cgroup_path(text, "memory", &length);
+	const char *own = v1 ? v1 : svc_cgroup_path(text, "", &length);
 	if (!own)
 		return;
-	const int n =
-		snprintf(file, OOM_FILE_BYTES, "/sys/fs/cgroup%s%.*s/%s", v1 ? "/memory" : "",
-			 (int)strcspn(own, "\n"), own, v1 ? "memory.oom_control" : "memory.events");
+	const int n = snprintf(file, OOM_FILE_BYTES, "/sys/fs/cgroup%s%.*s/%s", v1 ? "/memory" : "",
+			       length, own, v1 ? "memory.oom_control" : "memory.events");
 	if (n < 0 || n >= OOM_FILE_BYTES)
 		file[0] = '\0';
 }
@@ -100,7 +88,7 @@ static void find_oom_file(int32_t pid, char file[OOM_FILE_BYTES])
 static uint64_t oom_kills(const char *file)
 {
 	char text[512];
-	if (!file[0] || !read_text(file, text, sizeof(text)))
+	if (!file[0] || !svc_read_text(file, text, sizeof(text)))
 		return 0;
 	const char *count = strstr(text, "oom_kill ");
 	return count ? strtoull(count + strlen("oom_kill "), NULL, 10) : 0;

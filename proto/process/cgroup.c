@@ -2,11 +2,10 @@
  * The text is another's: users name their own groups. Every part is bounded and made printable. */
 #include "cgroup.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "fdio.h"
 #include "names.h"
 
 #define TEXT_BYTES   4096
@@ -19,25 +18,55 @@ struct part {
 	size_t n;
 };
 
-/* The unified hierarchy's line; without it, systemd's own; else the first. */
+/* A line, "NUMBER:CONTROLLERS:PATH": cgroups(7). No controllers: version 2's hierarchy. */
+struct line {
+	struct part controllers, path;
+};
+
+/* False: the text is over. A line of another form has an empty path. */
+static bool next_line(const char **text, struct line *line)
+{
+	const size_t n = strcspn(*text, "\n");
+	const char *end = *text + n, *first = memchr(*text, ':', n);
+	const char *second = first ? memchr(first + 1, ':', (size_t)(end - first - 1)) : NULL;
+	*line = (struct line){{"", 0}, {"", 0}};
+	if (second)
+		*line = (struct line){{first + 1, (size_t)(second - first - 1)},
+				      {second + 1, (size_t)(end - second - 1)}};
+	if (!**text)
+		return false;
+	*text = end + (*end == '\n');
+	return true;
+}
+
+static bool is(struct part p, const char *text)
+{
+	return p.n == strlen(text) && !memcmp(p.at, text, p.n);
+}
+
+const char *svc_cgroup_path(const char *text, const char *controllers, int *length)
+{
+	struct line l;
+	while (next_line(&text, &l))
+		if (l.path.n && is(l.controllers, controllers)) {
+			*length = (int)l.path.n;
+			return l.path.at;
+		}
+	return NULL;
+}
+
+/* The unified hierarchy's path; without it, systemd's own; else the first. */
 static struct part path_of(const char *text)
 {
 	struct part first = {"", 0}, systemd = {"", 0};
-	while (*text) {
-		const size_t n = strcspn(text, "\n");
-		const char *groups = memchr(text, ':', n);
-		const char *path =
-			groups ? memchr(groups + 1, ':', n - (size_t)(groups + 1 - text)) : NULL;
-		if (path) {
-			const struct part p = {path + 1, n - (size_t)(path + 1 - text)};
-			if (path == groups + 1 && p.n > 1)
-				return p;
-			if (!strncmp(groups, ":name=systemd:", 14))
-				systemd = p;
-			if (!first.n)
-				first = p;
-		}
-		text += n + (text[n] == '\n');
+	struct line l;
+	while (next_line(&text, &l)) {
+		if (l.path.n > 1 && is(l.controllers, ""))
+			return l.path;
+		if (is(l.controllers, "name=systemd"))
+			systemd = l.path;
+		if (!first.n)
+			first = l.path;
 	}
 	return systemd.n > 1 ? systemd : first;
 }
@@ -130,10 +159,7 @@ char *svc_cgroup_of(pid_t pid, char name[NCCLSVC_JOB_BYTES])
 {
 	char path[32], text[TEXT_BYTES];
 	snprintf(path, sizeof(path), "/proc/%d/cgroup", (int)pid);
-	const int fd = pid > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-	const ssize_t n = fd >= 0 ? read(fd, text, sizeof(text) - 1) : 0;
-	if (fd >= 0)
-		close(fd);
-	text[n > 0 ? n : 0] = '\0';
+	if (pid <= 0 || !svc_read_text(path, text, sizeof(text)))
+		text[0] = '\0';
 	return svc_cgroup_name(text, name);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a process belongs to, by its control group: the name that people know it by. */
+ * The control group of a process: its path, and the name that people know it by. */
 #ifndef PROTO_CGROUP_H
 #define PROTO_CGROUP_H
 
@@ -15,5 +15,8 @@
 char *svc_cgroup_name(const char *text, char name[NCCLSVC_JOB_BYTES]);
 /* The same of a process, with one read that does not wait. Empty: it cannot be read. */
 char *svc_cgroup_of(pid_t pid, char name[NCCLSVC_JOB_BYTES]);
+/* In the text of /proc/PID/cgroup, the path of the group in the hierarchy of these controllers
+ * ("memory"; "": version 2's), which is not terminated. NULL: there is none. */
+const char *svc_cgroup_path(const char *text, const char *controllers, int *length);
 
 #endif

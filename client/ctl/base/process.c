@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "proto/fdio.h"
+#include "proto/process/cgroup.h"
 #include "text.h"
 
 #define SLOTS	   1024 /* a false daemon may name any number of pids: later ones are not looked at */
@@ -88,10 +89,8 @@ static bool file_has(const char *directory, const char *file, const char *line)
 {
 	char path[PATH_BYTES], text[256];
 	snprintf(path, sizeof(path), "%s/%s", directory, file);
-	const ssize_t n = svc_read_file(path, text, sizeof(text) - 1);
-	if (n <= 0)
+	if (!svc_read_text(path, text, sizeof(text)))
 		return false;
-	text[n] = '\0';
 	const char *at = strstr(text, line);
 	return at && (at == text || at[-1] == '\n') && at[strlen(line)] == '\n';
 }
@@ -119,11 +118,12 @@ static bool is_frozen(const struct processes *all, struct process *p)
 	char text[4096];
 	if (!read_text(all, p->pid, "cgroup", text, sizeof(text)))
 		return false;
-	char *group = strncmp(text, "0::", 3) ? strstr(text, "\n0::") : text;
-	if (!group)
+	int length;
+	const char *path = svc_cgroup_path(text, "", &length);
+	if (!path)
 		return false;
-	group = strstr(group, "::") + 2;
-	group[strcspn(group, "\n")] = '\0';
+	char *group = text + (path - text);
+	group[length] = '\0';
 	for (int i = 0; i < 2; i++) {
 		const char *mount = all->cgroups[0] ? all->cgroups[i] : mounts[i];
 		if (mount && find_frozen(mount, group, p->cgroup, sizeof(p->cgroup)))
