@@ -138,8 +138,7 @@ struct command {
 		struct {
 			uint32_t comm;
 			ncclsvc_status status; /* of the pending tasks */
-			ncclsvc_status later;  /* of tasks submitted afterwards; result 0: the
-						  same */
+			ncclsvc_status later;  /* of tasks submitted afterwards */
 		} epoch_end;
 		struct {
 			uint32_t comm;

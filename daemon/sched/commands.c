@@ -422,8 +422,8 @@ static bool cancel(struct engine *e, const struct command *c)
 static bool end_epoch(struct engine *e, const struct command *cmd)
 {
 	struct comm *c = e->comms[cmd->epoch_end.comm];
-	const ncclsvc_status *end = &cmd->epoch_end.status, *later = &cmd->epoch_end.later;
-	c->later = later->result ? *later : *end;
+	const ncclsvc_status *end = &cmd->epoch_end.status;
+	c->later = cmd->epoch_end.later;
 	return internode_comm_begin_end(e, c, end) || release_epoch(e, c, end);
 }
 

@@ -117,9 +117,9 @@ void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int32_t *d
 
 void end_epoch(uint32_t comm, int32_t result, int32_t rank)
 {
-	command((struct command){
-		.kind = COMMAND_EPOCH_END,
-		.epoch_end = {.comm = comm, .status = {.result = result, .rank_a = rank}}});
+	const ncclsvc_status st = {.result = result, .rank_a = rank};
+	command((struct command){.kind = COMMAND_EPOCH_END,
+				 .epoch_end = {.comm = comm, .status = st, .later = st}});
 }
 
 int setup(void **state)

@@ -279,8 +279,9 @@ static void on_end(void *arg)
 		return;
 	trace(a[0], "is to end communicator %u", a[1]);
 	const ncclsvc_status st = {.result = NCCLSVC_PEER_GONE, .rank_a = -1, .rank_b = -1};
-	node_command(a[0], &(struct command){.kind = COMMAND_EPOCH_END,
-					     .epoch_end = {.comm = a[1], .status = st}});
+	node_command(a[0],
+		     &(struct command){.kind = COMMAND_EPOCH_END,
+				       .epoch_end = {.comm = a[1], .status = st, .later = st}});
 }
 
 void program_end_comm(uint32_t comm)
