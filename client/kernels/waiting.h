@@ -14,8 +14,8 @@ DEVICE void header_compare(struct work *w, uint64_t header)
 	store32(&w->state->stopped, w->sequence);
 }
 
-/* Adds the time to what the page says of those ranks. A pointer to struct work would keep its words
- * out of registers. */
+/* Adds one kernel, and the time, to the page's counters of those ranks. It takes no struct work,
+ * because a pointer to it would keep its words out of registers. */
 COLD void waits_add(struct peer_page *page, uint32_t ranks, uint64_t ns)
 {
 	ROLLED for (unsigned p = 0; p < PEER_RANKS; p++)
@@ -28,7 +28,7 @@ COLD void waits_add(struct peer_page *page, uint32_t ranks, uint64_t ns)
 	}
 }
 
-/* Those have come that had not at the last look. */
+/* Counts the waits for the ranks in `came` that had not begun at the last look. */
 DEVICE void waits_count(struct work *w, uint32_t came, uint64_t now)
 {
 	if (w->came && came != w->came)

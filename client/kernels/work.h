@@ -31,7 +31,9 @@ struct work {
 	uint32_t round; /* 0: the kernel moves messages */
 	uint32_t spins;
 	uint32_t heartbeat;
-	uint64_t began, looked, heard; /* times in ns: of the first look, ...; 0: not yet */
+	/* Times in ns; 0: not yet. A wait began; the page was last read; its heartbeat last rose.
+	 */
+	uint64_t began, looked, heard;
 	uint32_t came; /* bitmap of the ranks that had begun at the last look, this one included */
 	uint32_t way, channel; /* the block's, if the kernel moves messages */
 };

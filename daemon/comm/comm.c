@@ -573,7 +573,7 @@ void comm_end_epoch(struct communicator *m, ncclsvc_epoch_cause cause, const ncc
 	end_epoch(m, cause, why, rank, why, rank);
 }
 
-/* Unless another node runs it. */
+/* Adds the GPU and the pid of the lost worker, unless it is another node's. */
 static void name_worker(const struct communicator *m, ncclsvc_status *why)
 {
 	const struct member *member = why->rank_a >= 0 ? &m->members[why->rank_a] : NULL;

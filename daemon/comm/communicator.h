@@ -84,8 +84,8 @@ struct communicator {
 	struct member *members; /* [nranks] */
 	uint32_t joining, occupied;
 	struct refusal refused; /* the last one in this attempt to join */
-	/* The last operation of the epoch that was refused, when the rank had submitted that many.
-	 */
+	/* The last operation that was refused in this epoch (pid 0: none), and the number of
+	 * operations that its rank had submitted before. */
 	struct refusal refused_task;
 	uint64_t refused_seq;
 	uint64_t dumped_ns; /* when its operations were last written to a file; 0: never */

@@ -43,7 +43,7 @@ def recorded(failures, pid):
 
 
 class Rank:
-    """In its process: a communicator of all ranks, after a barrier."""
+    """A rank's part, in the rank's process."""
 
     def __init__(self, job, number, pipe):
         self.job, self.number, self.pipe = job, number, pipe
@@ -65,7 +65,7 @@ class Rank:
         self.pipe.recv()
 
     def begin(self):
-        """A communicator, whose ranks are all ready."""
+        """Returns a communicator after a barrier, and tells the test that the rank is ready."""
         comm = self.join()
         comm.barrier().wait(None)
         self.ready()
@@ -73,7 +73,7 @@ class Rank:
 
 
 class Service:
-    """A daemon, or those of several nodes."""
+    """One daemon, or one for each of several nodes."""
     rank = Rank
     options = ["--device", "host"]
 
@@ -118,7 +118,7 @@ class Service:
 # ---- What ranks do ----
 
 def late(rank):
-    """The last rank does something else than the AllReduce that the others wait in."""
+    """All ranks but the last call AllReduce; the last one runs job.instead."""
     comm = rank.begin()
     if rank.number != rank.job.size - 1:
         rank.sum_up(comm)
@@ -318,19 +318,23 @@ def trace(job, number):
     job.debugger = process
 
 
+def own_cgroups():
+    """This process's path in each hierarchy, by its controllers; "" is version 2's."""
+    with open("/proc/self/cgroup", encoding="ascii") as file:
+        return dict(line.strip().split(":", 2)[1:] for line in file)
+
+
 def freeze(job, number):
     """Puts it into a cgroup of its own, which is frozen."""
     with open("/proc/self/mounts", encoding="utf-8") as file:
         mounts = [line.split()[1] for line in file if line.split()[2] == "cgroup2"]
-    with open("/proc/self/cgroup", encoding="ascii") as file:
-        own = [line.strip()[3:] for line in file if line.startswith("0::")]
     try:
-        job.frozen = f"{mounts[0]}{own[0]}/ncclsvc-test-{job.pid(number)}"
+        job.frozen = f"{mounts[0]}{own_cgroups()['']}/ncclsvc-test-{job.pid(number)}"
         os.mkdir(job.frozen)
         for name, value in ("cgroup.procs", job.pid(number)), ("cgroup.freeze", 1):
             with open(os.path.join(job.frozen, name), "w", encoding="ascii") as file:
                 file.write(str(value))
-    except (IndexError, OSError) as error:
+    except (LookupError, OSError) as error:
         raise unittest.SkipTest(f"no process can be frozen here: {error}") from None
 
 

@@ -11,7 +11,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python"))
 import ncclsvc_client as client
 from explained import (ERRORS, ODD, Cases, Hang, Job, Rank, absent, circle, eventually, freeze, in_pods, late, loops,
-                       loses_its_leader, main, no_split, opposite, other_count, other_size, reads, sleeps, stop, three_faults,
+                       loses_its_leader, main, no_split, opposite, other_count, other_size, own_cgroups, reads, sleeps, stop, three_faults,
                        trace, waits_for_the_last)
 
 PODS = (1, 3) if os.geteuid() == 0 else ()  # others cannot create a PID namespace
@@ -45,11 +45,9 @@ class MemoryLimit:
     """A cgroup whose processes may use 64 MiB. Skips the test where none can be created."""
 
     def __enter__(self):
-        with open("/proc/self/cgroup", encoding="ascii") as file:
-            lines = [line.strip().split(":", 2) for line in file]
-        of = {controllers: path for _, controllers, path in lines}
-        where, name = ("/sys/fs/cgroup/memory", "memory") if "memory" in of else ("/sys/fs/cgroup", "")
-        self.path = f"{where}{of.get(name, '')}/ncclsvc-test-{os.getpid()}"
+        own = own_cgroups()
+        where, name = ("/sys/fs/cgroup/memory", "memory") if "memory" in own else ("/sys/fs/cgroup", "")
+        self.path = f"{where}{own.get(name, '')}/ncclsvc-test-{os.getpid()}"
         try:
             os.mkdir(self.path)
             self.write("memory.limit_in_bytes" if name else "memory.max", 64 * MIB)

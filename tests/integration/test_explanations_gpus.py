@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of hangs and failures of ranks with a GPU each (explained.py): whose operations are in kernels of the
-trainers, in CUDA graphs, or on NCCL in the workers; and on two nodes.
+"""The table of hangs and failures of ranks with a GPU each (explained.py). Their operations run in kernels of the
+trainers, in CUDA graphs, or on NCCL in the workers; and on NCCL across two nodes.
 
 Usage: test_explanations_gpus.py [--table] [unittest's arguments]   --table prints the table
 
@@ -24,7 +24,7 @@ GEQ, RELAXED = 0, 2  # CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 class Cuda:
-    """libcuda's functions; a CUresult but 0 is an exception."""
+    """libcuda's functions. They raise OSError if the result is not CUDA_SUCCESS."""
 
     def __init__(self):
         self.library = ctypes.CDLL("libcuda.so.1")
@@ -39,7 +39,7 @@ class Cuda:
 
 
 class Memory:
-    """Words of a GPU."""
+    """Allocates `n` words on the GPU."""
 
     def __init__(self, cuda, n):
         self.pointer, self.n = ctypes.c_uint64(), n
@@ -51,7 +51,7 @@ class Memory:
 
 
 class GpuRank(Rank):
-    """On GPU `number`, with a stream of its own."""
+    """A rank on GPU `number`, with a stream of its own."""
 
     def __init__(self, job, number, pipe):
         super().__init__(job, number, pipe)
@@ -78,7 +78,7 @@ class GpuRank(Rank):
         self.all_reduce(comm, n).wait(None)
 
     def begin(self):
-        """With kernels and NCCL loaded."""
+        """As Rank.begin; the AllReduce and the barrier before it load the kernels and NCCL."""
         comm = self.join()
         GpuRank.sum_up(self, comm)
         comm.barrier().wait(None)
@@ -86,12 +86,12 @@ class GpuRank(Rank):
         return comm
 
     def block(self):
-        """The stream waits for what nobody does."""
+        """Makes the stream wait for a value that is never written."""
         self.cuda.cuStreamWaitValue32_v2(self.stream, self.numbers(1).pointer, 1, GEQ)
 
 
 class GraphRank(GpuRank):
-    """Whose operations are in graphs, but for those that begin."""
+    """A rank whose AllReduces are in CUDA graphs, except those of begin()."""
 
     def sum_up(self, comm, n=4):
         graph, instance = ctypes.c_void_p(), ctypes.c_void_p()
@@ -106,7 +106,6 @@ class GraphRank(GpuRank):
         while not (error := comm.error()):
             time.sleep(0.01)
         raise error
-
 
 
 class Gpus(Service):
@@ -142,13 +141,13 @@ class Workers(Gpus):
 # ---- What ranks do ----
 
 def large_circle(rank):
-    """Small messages need no Recv to be sent."""
+    """Each rank sends 16 MiB to the next one, which does not receive. A small message would be sent without its Recv."""
     comm = rank.begin()
     comm.send(rank.numbers(LARGE), (rank.number + 1) % SIZE).wait(None)
 
 
 def blocked(rank):
-    """The last rank's stream does not reach the AllReduce."""
+    """The last rank's AllReduce waits behind a blocked stream."""
     comm = rank.begin()
     if rank.number == rank.job.size - 1:
         rank.block()
@@ -156,7 +155,7 @@ def blocked(rank):
 
 
 def slow(rank):
-    """All others wait for the last rank, again and again."""
+    """The last rank comes late to each of SLOW_ROUNDS AllReduces."""
     comm = rank.join()
     rank.sum_up(comm)
     rank.sum_up(comm)

@@ -113,7 +113,7 @@ static void cancel(void **state)
 	ranks_stop(&c);
 }
 
-/* Of three ranks, two exchange data; the third is killed before its data arrives. */
+/* Two of three ranks exchange data; the third is killed before its data arrives. */
 static void point_to_point(void **state)
 {
 	struct rank_group c;

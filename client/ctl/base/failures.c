@@ -94,7 +94,7 @@ void failures_free(struct failures *f)
 	free(f->list);
 }
 
-/* ---- What followed ---- */
+/* ---- Consequences ---- */
 
 static bool is_named(const struct failure_effects *e, int32_t rank, int32_t pid)
 {

@@ -27,12 +27,12 @@ struct failures {
 void failures_gather(const struct snapshot *s, struct failures *f);
 void failures_free(struct failures *f);
 
-/* What followed, by the records of all nodes. */
+/* The consequences of a failure, from the records of all nodes. */
 struct failure_effects {
 	uint64_t pending; /* tasks */
 	uint32_t comms;	  /* of the node that counted most */
-	uint32_t ended;	  /* ranks, of which n are named */
-	uint32_t n;
+	uint32_t ended;	  /* ranks that ended because of it */
+	uint32_t n;	  /* how many of them are listed */
 	int32_t ranks[NCCLSVC_FAILURE_RANKS], pids[NCCLSVC_FAILURE_RANKS];
 };
 

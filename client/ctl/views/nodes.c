@@ -62,7 +62,7 @@ void view_json_answers(const struct view *v, struct json *j)
 	put_array_end(j);
 }
 
-/* What the view lacks without the node's answer, or has instead. */
+/* The sentence about what the view lacks, or shows instead, if the node does not answer. */
 static const char *gap(enum ctl_command command)
 {
 	switch (command) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Whom kernels of collectives have waited for, and how long, as they count it in their pages. A
- * kernel that waits for less than PEER_LOOK_NS counts nothing. */
+ * How long kernels of collectives have waited for each rank. The kernels count in their pages, from
+ * PEER_LOOK_NS on. */
 #include "account/lateness.h"
 #include "look.h"
 
@@ -23,7 +23,7 @@ void peer_lateness_note(struct communicator *m, uint64_t now)
 			l->before[k][late] = waited_for(m, k, late);
 }
 
-/* NULL: none. */
+/* The older of the half minutes that are to be shown; NULL: there is none. */
 static const struct peer_lateness *oldest_recent(const struct peer_pages *p, uint64_t now)
 {
 	const struct peer_lateness *oldest = NULL;
@@ -35,7 +35,8 @@ static const struct peer_lateness *oldest_recent(const struct peer_pages *p, uin
 	return oldest;
 }
 
-/* Of the member whose kernels waited for it longest. Members write their pages as they like. */
+/* The record has the counters of the member whose kernels waited longest for the rank. Members can
+ * write anything to their pages. */
 bool peer_lateness_read(const struct communicator *m, uint32_t rank, uint64_t now,
 			ncclsvc_lateness_info *i)
 {

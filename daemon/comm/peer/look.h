@@ -34,7 +34,7 @@ struct look {
 };
 
 struct look peer_look_at(const struct peer_page *page);
-/* lateness.c: counts the look, by whom collectives wait for. */
+/* lateness.c: when a half minute begins, notes how long kernels have waited so far. */
 void peer_lateness_note(struct communicator *m, uint64_t now);
 /* Its kernels can still run: it holds its rank, or has left while its process continues. */
 bool peer_runs_kernels(const struct communicator *m, uint32_t rank);

@@ -31,12 +31,11 @@ struct peer_stuck {
 	bool unlike;	       /* the message received differs from the one sent */
 };
 
-/* Looks at the kernels in one half of a minute (account/lateness.h). */
-/* What the pages said when a half minute began. */
+/* The pages' counters of waits at the beginning of a half minute (account/lateness.h). */
 struct peer_lateness {
 	uint32_t number; /* of the half minute */
 	uint64_t since_ns;
-	struct peer_waited before[PEER_RANKS][PEER_RANKS]; /* by the member, and for whom */
+	struct peer_waited before[PEER_RANKS][PEER_RANKS]; /* [waiting rank][awaited rank] */
 };
 
 struct peer_staging {
