@@ -9,6 +9,7 @@
 #include <cmocka.h>
 #include <netinet/in.h>
 #include <semaphore.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,6 +21,7 @@
 #include "base/timings.h"
 
 #define LARGE ((size_t)9 << 20) /* in pieces */
+#define NAME  "ncclsvc-test-closer"
 
 struct user {
 	struct closer *closer;
@@ -71,15 +73,29 @@ static void let_go(int fd)
 
 static void *map(size_t bytes)
 {
-	void *p = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	const int fd = memfd_create(NAME, MFD_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+	void *p = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
 	assert_ptr_not_equal(p, MAP_FAILED);
+	close(fd);
 	return p;
 }
 
-static bool mapped(void *p)
+/* Is one of map's mappings there? Once it is gone, a new thread may use its address. */
+static bool mapped(const void *p)
 {
-	unsigned char resident;
-	return mincore(p, 1, &resident) == 0;
+	char line[512];
+	bool found = false;
+	FILE *maps = fopen("/proc/self/maps", "re");
+	assert_non_null(maps);
+	while (fgets(line, sizeof(line), maps)) {
+		char *end;
+		const uintptr_t from = strtoull(line, &end, 16), to = strtoull(end + 1, NULL, 16);
+		found |= from <= (uintptr_t)p && (uintptr_t)p < to && strstr(line, NAME);
+	}
+	fclose(maps);
+	return found;
 }
 
 static void wait_for_all(struct user *u, struct closer_amount sum[CLOSER_KINDS])
