@@ -14,7 +14,7 @@
 #include "views/view.h"
 
 #define RECORDS 60
-#define ROUNDS	40
+#define ROUNDS	15
 
 static const struct {
 	void (*show)(const struct view *v);
