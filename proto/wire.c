@@ -62,6 +62,7 @@ static const struct svc_shape requests[SVC_OPCODE_END] = {
 	SHAPE(2, ABORT, svc_abort, svc_empty, 0, 0),
 	SHAPE(3, IDENTIFY, svc_identify, svc_empty, 0, 0),
 	SHAPE(3, DESCRIBE, svc_describe, svc_describe_reply, 0, 0),
+	SHAPE(3, REFUSED, svc_refused, svc_empty, 0, 0),
 };
 
 static const struct svc_shape event_comm_1 = {

@@ -82,6 +82,7 @@ enum svc_opcode {
 	SVC_ABORT = 30,	      /* from version 2 */
 	SVC_IDENTIFY = 31,    /* from version 3 */
 	SVC_DESCRIBE = 32,    /* from version 3 */
+	SVC_REFUSED = 33,     /* from version 3 */
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,

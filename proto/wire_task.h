@@ -133,6 +133,18 @@ struct svc_describe {
 	uint8_t text[SVC_DESCRIPTION_BYTES];
 };
 
+/* The library has refused an operation, which therefore never becomes a task; the other members may
+ * wait for it. From version 3. */
+struct svc_refused {
+	uint32_t comm;
+	uint32_t epoch;
+	uint64_t seq; /* the member's operations so far, on all transports */
+	int32_t result;
+	uint8_t op;
+	uint8_t reserved[3];
+	char text[SVC_TEXT_BYTES]; /* why; NUL-terminated */
+};
+
 struct svc_describe_reply {
 	uint32_t known; /* 1: here it is; 0: it may come yet, perhaps from another node */
 	uint32_t reserved;

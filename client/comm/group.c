@@ -7,6 +7,7 @@
 #include "core/session.h"
 #include "core/thread.h"
 #include "group.h"
+#include "refusal.h"
 #include "submit.h"
 
 struct op *group_room(struct thread_state *t, ncclsvc_result *why)
@@ -64,6 +65,14 @@ ncclsvc_result ncclsvc_group_begin(ncclsvc_session *s)
 	return NCCLSVC_OK;
 }
 
+/* Once for each run of operations of one communicator. */
+static void tell_refusals(const struct thread_state *t)
+{
+	for (unsigned i = 0; i < t->nops; i++)
+		if (!i || t->ops[i].comm != t->ops[i - 1].comm)
+			refusal_tell(&t->ops[i]);
+}
+
 /* Locked; yields. */
 static ncclsvc_result submit(ncclsvc_session *s, struct thread_state *t)
 {
@@ -91,6 +100,8 @@ static ncclsvc_result end(ncclsvc_session *s, bool submits)
 	const ncclsvc_result r =
 		submits ? submit(s, t)
 			: error_set(NCCLSVC_CANCELLED, "the task group was abandoned");
+	if (r && submits)
+		tell_refusals(t);
 	const bool withdrawn = !submits || r == NCCLSVC_AGAIN || r == NCCLSVC_BUSY;
 	t->grouping = false;
 	t->nops = 0;

@@ -9,6 +9,7 @@
 #include "cuda/gpu.h"
 #include "group.h"
 #include "proto/names.h"
+#include "refusal.h"
 #include "submit.h"
 
 static ncclsvc_result operate(struct op *op)
@@ -34,6 +35,8 @@ static ncclsvc_result operate(struct op *op)
 	} else if (!r) {
 		r = ops_submit(s, op, 1);
 	}
+	if (r)
+		refusal_tell(op);
 	session_unlock(s);
 	return r;
 }
@@ -80,6 +83,11 @@ static ncclsvc_result submit(unsigned kind, const void *src, void *dst, size_t c
 		if (!group)
 			return operate(op);
 		r = op_check(op);
+		if (r) {
+			session_lock(comm->session);
+			refusal_tell(op);
+			session_unlock(comm->session);
+		}
 	}
 	if (r)
 		group_refuse(group, r);

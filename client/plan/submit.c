@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/refusal.h"
 #include "comm/submit.h"
 #include "core/comm.h"
 #include "core/op.h"
@@ -231,6 +232,8 @@ static ncclsvc_result call(ncclsvc_plan *p, const ncclsvc_planned *x, int timeou
 	};
 	if (!r)
 		r = submit(p, &op, x, deadline, function);
+	if (r)
+		refusal_tell(&op);
 	plan_unlock(p);
 	return r;
 }

@@ -137,13 +137,6 @@ bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
 /* The communicator of this handle of the session, and the session's rank there; NULL: none. */
 struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *rank);
 
-/* ---- describe.c ---- */
-
-struct control_description;
-void comm_describe(struct client *c, uint32_t serial, const struct svc_describe *request);
-/* A member has said that; the oldest of DESCRIPTIONS_KEPT gives way. */
-void description_keep(struct communicator *m, const struct control_description *d);
-
 /* ---- For the layers above ---- */
 
 /* Returns 0 or -ENOMEM; even then, call comm_free_all. */

@@ -5,6 +5,7 @@
 
 #include "base/deadlines.h"
 #include "base/hash.h"
+#include "base/reported.h"
 #include "coord/messages.h"
 #include "coord/missing.h"
 #include "epoch.h"
@@ -88,8 +89,9 @@ struct communicator {
 	 * operations that its rank had submitted before. */
 	struct refusal refused_task;
 	uint64_t refused_seq;
-	uint64_t dumped_ns; /* when its operations were last written to a file; 0: never */
-	bool late_reported; /* this attempt's timeout was reported */
+	struct reported refusals; /* what the library refused, and was reported of late */
+	uint64_t dumped_ns;	  /* when its operations were last written to a file; 0: never */
+	bool late_reported;	  /* this attempt's timeout was reported */
 	struct peer_pages
 		*peer; /* while an epoch runs whose members have staging memory; otherwise NULL */
 	struct member_progress *progress; /* of the running epoch */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What members say about agreement words of theirs, after a failure, so that the others' errors can
  * tell what differs. The texts are the members' own business: nothing here reads them. */
+#include "describe.h"
+
 #include <stdlib.h>
 #include <string.h>
 

@@ -12,6 +12,7 @@
 #include "comm.h"
 #include "comms.h"
 #include "coord/rendezvous.h"
+#include "describe.h"
 #include "gpus.h"
 #include "names.h"
 #include "remote.h"

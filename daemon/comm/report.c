@@ -16,8 +16,9 @@
 #include "comms.h"
 #include "consequences.h"
 #include "names.h"
+#include "operation.h"
 #include "peer/peer.h"
-#include "sched/event.h"
+#include "printable.h"
 
 #define USER_BURST (LOG_BURST / 2)
 
@@ -293,25 +294,52 @@ void report_kernels(struct communicator *m, const ncclsvc_status *st, const char
 					     : ". The epoch is over: all members must join again.");
 }
 
-void report_refused(struct communicator *m, const struct event *ev)
+void report_refused(struct communicator *m, const struct refused_operation *o)
 {
-	const int32_t rank = ev->refused.rank;
-	if (m->epoch != ev->refused.epoch || !epoch_runs(&m->life) ||
-	    !comm_takes_part(&m->members[rank]))
+	if (m->epoch != o->epoch || !epoch_runs(&m->life) || !comm_takes_part(&m->members[o->rank]))
 		return;
 	struct refusal *r = &m->refused_task;
-	*r = (struct refusal){.rank = rank, .pid = m->members[rank].pid};
-	m->refused_seq = ev->refused.seq;
-	snprintf(r->text, sizeof(r->text), "%s #%llu: %s: %.200s", svc_op_name(ev->refused.op),
-		 (unsigned long long)ev->refused.seq, svc_result_name(ev->refused.result),
-		 ev->refused.text);
+	*r = (struct refusal){.rank = o->rank, .pid = m->members[o->rank].pid};
+	m->refused_seq = o->seq;
+	snprintf(r->text, sizeof(r->text), "%s #%llu: %s: %.200s", svc_op_name(o->op),
+		 (unsigned long long)o->seq, svc_result_name(o->result), o->text);
 	const ncclsvc_status st = {
-		.result = ev->refused.result, .rank_a = rank, .pid_a = r->pid, .rank_b = -1};
+		.result = o->result, .rank_a = o->rank, .pid_a = r->pid, .rank_b = -1};
 	ncclsvc_failure_info i = info_of(m, NCCLSVC_FAILURE_REQUEST, &st);
-	i.op = ev->refused.op;
-	i.seq = ev->refused.seq;
-	snprintf(i.text, sizeof(i.text), "rank %d (pid %d) was refused: %s", rank, r->pid, r->text);
+	i.op = o->op;
+	i.seq = o->seq;
+	snprintf(i.text, sizeof(i.text), "rank %d (pid %d) was refused: %s", o->rank, r->pid,
+		 r->text);
 	report(m, &i, &st, "");
+}
+
+void report_refusal(struct client *c, uint32_t serial, const struct svc_refused *request)
+{
+	int32_t rank = -1;
+	char text[SVC_TEXT_BYTES];
+	struct communicator *m = comm_of_handle(c, request->comm, &rank);
+	if (!m || m->epoch != request->epoch) {
+		client_error(c, SVC_REFUSED, serial, m ? NCCLSVC_STALE_EPOCH : NCCLSVC_NOT_FOUND,
+			     "communicator %u is not in epoch %u", request->comm, request->epoch);
+		return;
+	}
+	if (!svc_op_known(request->op) || request->result >= 0 ||
+	    !svc_result_known(request->result)) {
+		client_error(c, SVC_REFUSED, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "operation %u cannot have been refused with result %d", request->op,
+			     request->result);
+		return;
+	}
+	memcpy(text, request->text, sizeof(text));
+	if (reported_first(&m->refusals, clock_now(), request->result))
+		report_refused(m, &(struct refused_operation){
+					  .epoch = request->epoch,
+					  .op = request->op,
+					  .rank = rank,
+					  .result = request->result,
+					  .seq = request->seq,
+					  .text = svc_make_printable(text, sizeof(text))});
+	client_reply(c, SVC_REFUSED, serial, NULL, 0, NULL, 0);
 }
 
 void report_request(struct communicator *m, const char *request, int result, const char *text)

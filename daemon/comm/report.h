@@ -9,7 +9,6 @@
 #include "communicator.h"
 
 struct comms;
-struct event;
 
 /* Where failures are kept is in the environment (STATE_DIRECTORY). */
 void report_open(struct comms *s);
@@ -34,8 +33,17 @@ void report_tasks(struct communicator *m, const ncclsvc_status *st, unsigned op,
 void report_epoch(struct communicator *m, ncclsvc_status *st, const ncclsvc_status *first);
 /* The epoch ends with this status, since members' kernels wait in vain, as the sentence says. */
 void report_kernels(struct communicator *m, const ncclsvc_status *st, const char *sentence);
-/* EVENT_TASK_REFUSED: a member's operation was refused. */
-void report_refused(struct communicator *m, const struct event *ev);
+/* A member's operation was refused in that epoch, after that many of its rank's operations. */
+struct refused_operation {
+	uint32_t epoch, op;
+	int32_t rank;
+	int result;
+	uint64_t seq;
+	const char *text; /* at most 200 bytes of it are kept */
+};
+void report_refused(struct communicator *m, const struct refused_operation *o);
+/* REFUSED: a member's library has refused an operation by itself. Replies. */
+void report_refusal(struct client *c, uint32_t serial, const struct svc_refused *request);
 /* A request of the members ("JOIN") has failed. */
 void report_request(struct communicator *m, const char *request, int result, const char *text);
 

@@ -124,19 +124,6 @@ static void report_triggered(struct engine *e, const struct comm *c, const struc
 	engine_event(e, &event);
 }
 
-/* Each result once per interval. */
-static bool may_report(const struct engine *e, struct comm *c, int result)
-{
-	const uint32_t bit = UINT32_C(1) << (-result & 31);
-	if (e->now - c->reported_ns >= LOG_WINDOW_NS) {
-		c->reported_ns = e->now;
-		c->reported = 0;
-	}
-	const bool first = !(c->reported & bit);
-	c->reported |= bit;
-	return first;
-}
-
 /* Reports a failure to the supervisor, not every task that it ends. The end of an epoch comes from
  * the supervisor itself, and a member's own end is no failure. */
 static void report(struct engine *e, const struct task *t, const ncclsvc_status *st)
@@ -146,7 +133,7 @@ static void report(struct engine *e, const struct task *t, const ncclsvc_status 
 		return;
 	if (t->record.flags & SVC_TASK_TRIGGER)
 		report_triggered(e, c, &t->record, t->rank, t->seq, st);
-	if (!may_report(e, c, st->result))
+	if (!reported_first(&c->failures, e->now, st->result))
 		return;
 	engine_event(e, &(struct event){.kind = EVENT_TASKS_FAILED,
 					.tasks = {c->slot, t->rank, t->record.op, t->seq, *st}});
@@ -214,7 +201,7 @@ static void send_refusal(struct engine *e, const struct handle *h, const struct 
 {
 	struct comm *c = h->comm;
 	if (c->ending || result == NCCLSVC_DRAINING || r->flags & SVC_TASK_TRIGGER ||
-	    !may_report(e, c, result))
+	    !reported_first(&c->refusals, e->now, result))
 		return;
 	struct event event = {.kind = EVENT_TASK_REFUSED,
 			      .refused = {.comm = c->slot,

@@ -10,6 +10,7 @@
 #define SCHED_MEMBER_H
 
 #include "base/deadlines.h"
+#include "base/reported.h"
 #include "executor.h"
 
 struct comm_lateness;
@@ -149,13 +150,12 @@ struct comm {
 	uint32_t pending;  /* tasks alive, and members that are ready */
 	uint32_t running;
 	bool ended;
-	bool ending;			/* the other nodes were told, and may need a moment */
-	uint32_t cleared;		/* members whose tasks have ended with the epoch */
-	ncclsvc_status end;		/* its tasks' status since then */
-	ncclsvc_status later;		/* and that of tasks submitted since then */
-	uint64_t reported_ns;		/* when the first of these results was reported: */
-	uint32_t reported;		/* bitmap of results reported to the supervisor */
-	struct comm_lateness *lateness; /* NULL: nobody looks */
+	bool ending;			    /* the other nodes were told, and may need a moment */
+	uint32_t cleared;		    /* members whose tasks have ended with the epoch */
+	ncclsvc_status end;		    /* its tasks' status since then */
+	ncclsvc_status later;		    /* and that of tasks submitted since then */
+	struct reported failures, refusals; /* what the supervisor was told of late */
+	struct comm_lateness *lateness;	    /* NULL: nobody looks */
 };
 
 #endif

@@ -75,7 +75,8 @@ static void add_refusal(const struct refusal *r, ncclsvc_comm_info *i)
 static void add_refused_task(const struct communicator *m, ncclsvc_comm_info *i)
 {
 	const struct refusal *r = &m->refused_task;
-	if (r->pid && load(&m->progress[r->rank].submitted) == m->refused_seq)
+	if (r->pid && load(&m->progress[r->rank].submitted) + peer_launched(m, (uint32_t)r->rank) ==
+			      m->refused_seq)
 		show_refusal(r, i);
 }
 

@@ -11,10 +11,12 @@
 #include "base/nofail.h"
 #include "build_config.h"
 #include "comm/comm.h"
+#include "comm/describe.h"
 #include "comm/gpus.h"
 #include "comm/peer/peer.h"
 #include "comm/plans.h"
 #include "comm/remote.h"
+#include "comm/report.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
 #include "memory/memory.h"
@@ -311,6 +313,12 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 		const struct svc_describe *m = body;
 		if (reserved_is_zero(c, h, m->reserved))
 			comm_describe(c, h->serial, m);
+		break;
+	}
+	case SVC_REFUSED: {
+		const struct svc_refused *m = body;
+		if (reserved_is_zero(c, h, m->reserved[0] | m->reserved[1] | m->reserved[2]))
+			report_refusal(c, h->serial, m);
 		break;
 	}
 	case SVC_STAGING:

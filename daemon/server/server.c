@@ -222,6 +222,19 @@ static void on_cancelled(struct server *s, const struct event *ev)
 	}
 }
 
+/* The scheduler counts the operations in the ring. */
+static void task_refused(struct communicator *m, const struct event *ev)
+{
+	report_refused(
+		m, &(struct refused_operation){.epoch = ev->refused.epoch,
+					       .op = ev->refused.op,
+					       .rank = ev->refused.rank,
+					       .result = ev->refused.result,
+					       .seq = ev->refused.seq +
+						      peer_launched(m, (uint32_t)ev->refused.rank),
+					       .text = ev->refused.text});
+}
+
 static void handle_event(struct server *s, const struct event *ev)
 {
 	struct client *c = s->sessions.by_slot[ev->session];
@@ -268,7 +281,7 @@ static void handle_event(struct server *s, const struct event *ev)
 		break;
 	case EVENT_TASK_REFUSED:
 		if (s->comms.comm_by_slot[ev->refused.comm])
-			report_refused(s->comms.comm_by_slot[ev->refused.comm], ev);
+			task_refused(s->comms.comm_by_slot[ev->refused.comm], ev);
 		break;
 	case EVENT_TRIGGER_FAILED:
 		comm_trigger_failed(&s->comms, ev->tasks.comm, &ev->tasks.status);

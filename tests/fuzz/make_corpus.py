@@ -7,7 +7,7 @@ import struct
 
 HELLO, ATTACH, REGION_ADD, REGION_DEL, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
 SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
-WORLD, JOIN_CANCEL, STAGING, ABORT, IDENTIFY, DESCRIBE = 19, 27, 28, 30, 31, 32
+WORLD, JOIN_CANCEL, STAGING, ABORT, IDENTIFY, DESCRIBE, REFUSED_BY_LIBRARY = 19, 27, 28, 30, 31, 32, 33
 REFUSED = 2**64 - 1
 PLAN_COMMIT, PLAN_DROP = 15, 16
 PLAN_FILE = 6  # the kind of fd for plans
@@ -54,6 +54,7 @@ BODIES = {
     "abort": (ABORT, struct.pack("=II", 1, 1)),
     "describe": (DESCRIBE, struct.pack("=IIQiIQ256s", 1, 1, 5, 1, 0, 6, b"seed")),
     "split": (SPLIT, split(0)),
+    "refused": (REFUSED_BY_LIBRARY, struct.pack("=IIQiB3x256s", 1, 1, 5, -1, 1, b"seed")),
     "identify": (IDENTIFY, struct.pack("=64s", b"slurm 1234.0")),
     "list_tasks": (LIST, struct.pack("=IIQ", 4, 0, 0)),
     "list_operations": (LIST, struct.pack("=IIQ", 11, 0, 0)),

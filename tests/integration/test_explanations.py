@@ -9,6 +9,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python"))
+import ncclsvc
 import ncclsvc_client as client
 from explained import (ERRORS, ODD, Cases, Hang, Job, Rank, absent, circle, eventually, freeze, in_pods, late, loops,
                        loses_its_leader, main, no_split, opposite, other_count, other_size, own_cgroups, reads, sleeps, stop, three_faults,
@@ -83,6 +84,7 @@ def fill():
 
 
 NO_REGION = "the source is not within a region of this session on the communicator's device"
+OVERLAP = "sendbuf and recvbuf overlap in a way that is not the in-place form"
 
 
 def refused(rank):
@@ -100,6 +102,40 @@ def refused(rank):
             os._exit(3)
     time.sleep(60)
 
+
+def refused_by_library(rank):
+    comm = rank.begin()
+    if rank.number != rank.job.size - 1:
+        rank.sum_up(comm)
+    numbers = memoryview(rank.numbers(5))
+    try:
+        comm.all_reduce(numbers[:4], numbers[1:])
+    except ncclsvc.Error:
+        rank.told()
+        os._exit(3)
+    time.sleep(60)
+
+
+def refused_in_a_group(rank):
+    comm = rank.begin()
+    if rank.number != rank.job.size - 1:
+        rank.sum_up(comm)
+    numbers = memoryview(rank.numbers(5))
+    try:
+        with rank.session.group():
+            comm.all_reduce(numbers[:4])
+            comm.all_reduce(numbers[:4], numbers[1:])
+    except ncclsvc.Error:
+        rank.told()
+        os._exit(3)
+    time.sleep(60)
+
+
+REFUSALS = [
+    ("a rank's operation is refused", refused, NO_REGION),
+    ("the library refuses a rank's operation", refused_by_library, OVERLAP),
+    ("the library refuses a rank's group", refused_in_a_group, OVERLAP),
+]
 
 several = unittest.skipUnless(os.environ.get("MPIRUN"), "several nodes need mpirun")
 
@@ -158,15 +194,13 @@ class Explanations(Cases):
         named = {f["culprit"]["rank"] for node in range(3) for f in service.ctl(node, "failures")["failures"] if f["culprit"]}
         self.assertEqual(named, {1})
 
-    def refusal(self, nodes):
-        service = self.service(nodes)
-        self.addCleanup(service.stop)
-        hang = Hang("a rank's operation is refused", refused, [3], "missing", "was refused: AllReduce #1: INVALID_ARGUMENT: " + NO_REGION)
-        for asked in range(nodes):
+    def refusal(self, service, name, function, reason):
+        hang = Hang(name, function, [3], "missing", "was refused: AllReduce #1: INVALID_ARGUMENT: " + reason)
+        for asked in range(service.nodes):
             self.hang(service, hang, asked)
 
         # It exits because of that, which is no failure of its own; the others are told of its exit.
-        job = Job(service, 4, refused)
+        job = Job(service, 4, function)
         try:
             eventually(lambda: len(service.ctl(0, "tasks")["tasks"]) == 3, "tasks of those who wait")
             job.pipes[3].send("go")
@@ -175,16 +209,23 @@ class Explanations(Cases):
             last = [f for f in service.ctl(0, "failures")["failures"] if f["kind"] == "request"][-1]
             self.assertEqual((last["result"], last["op"], last["seq"]), ("INVALID_ARGUMENT", "AllReduce", 1))
             self.assertEqual((last["culprit"]["rank"], last["culprit"]["pid"]), (3, job.pid(3)))
-            self.assertIn(NO_REGION, last["text"])
+            self.assertIn(reason, last["text"])
         finally:
             job.end()
 
-    def test_a_refusal_on_one_node(self):
-        self.refusal(1)
+    def refusals(self, nodes):
+        service = self.service(nodes)
+        self.addCleanup(service.stop)
+        for name, function, reason in REFUSALS:
+            with self.subTest(refusal=name, nodes=nodes):
+                self.refusal(service, name, function, reason)
+
+    def test_refusals_on_one_node(self):
+        self.refusals(1)
 
     @several
-    def test_a_refusal_on_three_nodes(self):
-        self.refusal(3)
+    def test_refusals_on_three_nodes(self):
+        self.refusals(3)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,13 @@ import signal
 import time
 import unittest
 
+import ncclsvc
 from explained import (ODD, Cases, Hang, Job, Rank, Service, absent, eventually, late, loops, main, no_split, opposite,
                        other_count, other_operation, other_root, reads, sleeps, stop, waits_for_the_last)
 
 SIZE = int(os.environ.get("GPUS", "4"))
 LAST = SIZE - 1
-LARGE = 1 << 22
+RING, LARGE = 1 << 19, 1 << 22  # words: 2 MiB, the most that a message in kernels has; 16 MiB
 SLOW_ROUNDS, SLOW_S = 30, 0.02
 FAKE = os.environ.get("NCCLSVC_FAKE_GPUS")
 GEQ, RELAXED = 0, 2  # CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_CAPTURE_MODE_RELAXED
@@ -56,12 +57,15 @@ class GpuRank(Rank):
     def __init__(self, job, number, pipe):
         super().__init__(job, number, pipe)
         self.cuda = Cuda()
-        context, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
+        self.stream, self.memory = ctypes.c_void_p(), []
         self.cuda.cuInit(0)
-        self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), number)
-        self.cuda.cuCtxSetCurrent(context)
+        self.use(number)
         self.cuda.cuStreamCreate(ctypes.byref(self.stream), 1)
-        self.memory = []
+
+    def use(self, device):
+        context = ctypes.c_void_p()
+        self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+        self.cuda.cuCtxSetCurrent(context)
 
     def join(self, which=0, size=None):
         return self.session.join(self.job.ids[which], size or self.job.size, self.number, device=self.number, timeout=None)
@@ -140,10 +144,27 @@ class Workers(Gpus):
 
 # ---- What ranks do ----
 
-def large_circle(rank):
-    """Each rank sends 16 MiB to the next one, which does not receive. A small message would be sent without its Recv."""
+def circle_of(words):
+    """Each rank sends to the next one, which does not receive. A small message would be sent without its Recv."""
+    def circle(rank):
+        comm = rank.begin()
+        comm.send(rank.numbers(words), (rank.number + 1) % SIZE).wait(None)
+    return circle
+
+
+def wrong_gpu(rank):
+    """The library refuses the last rank's AllReduce, whose buffer is on another GPU."""
     comm = rank.begin()
-    comm.send(rank.numbers(LARGE), (rank.number + 1) % SIZE).wait(None)
+    if rank.number == LAST:
+        rank.use(0)
+        numbers = rank.numbers()
+        rank.use(LAST)
+        try:
+            with rank.session.stream(rank.stream.value):
+                comm.all_reduce(numbers)
+        except ncclsvc.Error:
+            sleeps()
+    rank.sum_up(comm)
 
 
 def blocked(rank):
@@ -185,6 +206,7 @@ def stop_worker(job):
         pipe.send("go")
 
 
+WRONG_GPU = Hang("a buffer of another GPU", wrong_gpu, [LAST], "missing", "was refused: AllReduce #2: INVALID_ARGUMENT", SIZE)
 HANGS = [
     Hang("a rank sleeps", late, [LAST], "missing", "gdb -p|py-spy", SIZE, instead=sleeps, state="sleeping"),
     Hang("a rank runs in a loop", late, [LAST], "missing", "gdb -p|py-spy", SIZE, instead=loops, state="running"),
@@ -193,6 +215,7 @@ HANGS = [
     Hang("a rank's stream is blocked", blocked, [LAST], "input", "gdb -p|py-spy", SIZE),
     Hang("opposite order, two ranks", opposite, [0, 1], "deadlock", "cancel comm", size=2),
     Hang("a rank does not call split", no_split, [LAST], "missing", "gdb -p|py-spy", SIZE),
+    WRONG_GPU,
     Hang("a rank does not join", absent, [LAST], "joining", "ncclsvc-ctl", SIZE),
 ]
 # Launches of graphs are not reported, so a rank that has not launched looks like one whose stream is blocked.
@@ -200,7 +223,8 @@ IN_GRAPHS = [hang for hang in HANGS if hang.function is late] + [
     Hang("a rank's stream is blocked", blocked, [LAST], "missing", "whose graph has not reached it", SIZE)]
 ODD_HERE = ODD if SIZE > 2 else ("rank 1 (pid {1}) has",)
 GPU_ERRORS = [
-    ("a circle of Sends", large_circle, SIZE, ("every member waits for another",)),
+    ("a circle of Sends of 2 MiB", circle_of(RING), SIZE, ("every member waits for another",)),
+    ("a circle of Sends of 16 MiB", circle_of(LARGE), SIZE, ("every member waits for another",)),
     ("another count", other_count, SIZE, ("count differs", *ODD_HERE)),
     ("another operation", other_operation, SIZE, ("operation differs", *ODD_HERE)),
     ("another root", other_root, SIZE, ("root differs", *ODD_HERE)),
@@ -311,7 +335,7 @@ class OnTwoNodes(GpuCases):
     on = "GPUs: "
 
     def test_hangs(self):
-        self.hangs(2, [hang for hang in HANGS if hang.function != opposite])
+        self.hangs(2, [hang for hang in HANGS if hang.function not in (opposite, wrong_gpu)])
 
     def test_errors(self):
         self.errors(2, GPU_ERRORS)

@@ -327,6 +327,55 @@ static void members_say_more_about_their_words(void **state)
 	daemon_stop(&d);
 }
 
+static void libraries_say_what_they_refuse(void **state)
+{
+	struct daemon d;
+	struct rank k[2];
+	struct raw_reply reply;
+	char text[128];
+	(void)state;
+	daemon_start(&d, NULL);
+	open_pair(k, &d, 3, 3);
+	struct svc_refused refused = {.comm = k[1].comm.comm + 1,
+				      .epoch = k[1].comm.epoch,
+				      .seq = 7,
+				      .result = NCCLSVC_LIMIT,
+				      .op = NCCLSVC_BROADCAST,
+				      .text = "no\x1b[2J"};
+	raw_refused(&k[1].r, SVC_REFUSED, &refused, sizeof(refused), NULL, 0, NCCLSVC_NOT_FOUND,
+		    "is not in epoch");
+	refused.comm--;
+	refused.epoch++;
+	raw_refused(&k[1].r, SVC_REFUSED, &refused, sizeof(refused), NULL, 0, NCCLSVC_STALE_EPOCH,
+		    "is not in epoch");
+	refused.epoch--;
+	refused.reserved[2] = 1;
+	raw_refused(&k[1].r, SVC_REFUSED, &refused, sizeof(refused), NULL, 0,
+		    NCCLSVC_INVALID_ARGUMENT, "reserved");
+	refused.reserved[2] = 0;
+	refused.op = 200;
+	raw_refused(&k[1].r, SVC_REFUSED, &refused, sizeof(refused), NULL, 0,
+		    NCCLSVC_INVALID_ARGUMENT, "operation 200");
+	refused.op = NCCLSVC_BROADCAST;
+	const int32_t results[] = {NCCLSVC_OK, NCCLSVC_IN_PROGRESS, -100, INT32_MIN};
+	for (size_t i = 0; i < sizeof(results) / sizeof(results[0]); i++) {
+		refused.result = results[i];
+		raw_refused(&k[1].r, SVC_REFUSED, &refused, sizeof(refused), NULL, 0,
+			    NCCLSVC_INVALID_ARGUMENT, "cannot have been refused");
+	}
+	refused.result = NCCLSVC_LIMIT;
+	for (int i = 0; i < 3; i++) {
+		raw_call(&k[1].r, SVC_REFUSED, &refused, sizeof(refused), NULL, 0, &reply);
+		CHECK_EQ(reply.header.result, 0);
+	}
+	snprintf(text, sizeof(text), "rank 1 (pid %d) was refused: Broadcast #7: LIMIT: no?[2J",
+		 getpid());
+	CHECK(daemon_logged(&d, text));
+	close_rank(&k[0]);
+	close_rank(&k[1]);
+	daemon_stop(&d);
+}
+
 static void plans_end(ncclsvc_session *watch)
 {
 	const uint64_t then = now_ns();
@@ -824,6 +873,7 @@ int main(void)
 		TEST(a_join_that_waits_is_taken_back),
 		TEST(a_member_aborts),
 		TEST(members_say_more_about_their_words),
+		TEST(libraries_say_what_they_refuse),
 		TEST(planned_tasks_have_labels_in_version_2),
 		TEST(hostile_names_of_jobs_are_refused),
 		TEST(communicators_are_called_as_their_users_say),

@@ -54,8 +54,11 @@ static const struct lengths version_2[] = {
 	{5, 168, 0, 160, 0}, {7, 32, 0, 160, 0}, {27, 8, 0, 0, 0},	{28, 8, 0, 0, 1},
 	{29, 8, 0, 0, 0},    {30, 8, 0, 0, 0},	 {0x4001, 0, 0, 152, 0}};
 
-static const struct lengths version_3[] = {
-	{5, 216, 0, 208, 0}, {7, 80, 0, 208, 0}, {31, 64, 0, 0, 0}, {32, 288, 0, 264, 0}};
+static const struct lengths version_3[] = {{5, 216, 0, 208, 0},
+					   {7, 80, 0, 208, 0},
+					   {31, 64, 0, 0, 0},
+					   {32, 288, 0, 264, 0},
+					   {33, 280, 0, 0, 0}};
 
 static const struct {
 	const struct lengths *rows;

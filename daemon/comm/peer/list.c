@@ -220,6 +220,11 @@ uint32_t peer_each_launched(const struct communicator *m, uint32_t rank, uint32_
 	return n + (pending.graph != 0);
 }
 
+uint32_t peer_launched(const struct communicator *m, uint32_t rank)
+{
+	return m->peer ? peer_load32(&peer_member_page(m, rank)->records) : 0;
+}
+
 uint32_t peer_pending(const struct communicator *m)
 {
 	struct peer_range range;

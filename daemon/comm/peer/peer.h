@@ -136,6 +136,8 @@ static inline uint64_t peer_operation_since(const struct peer_operation *op, uin
 }
 /* The number of these operations that all members have. */
 uint32_t peer_pending(const struct communicator *m);
+/* How many operations the member has launched as kernels in this epoch, outside of graphs. */
+uint32_t peer_launched(const struct communicator *m, uint32_t rank);
 /* Fills in how long others' kernels waited for the rank. False: nothing is known. */
 bool peer_lateness_read(const struct communicator *m, uint32_t rank, uint64_t now,
 			ncclsvc_lateness_info *i);
