@@ -3,7 +3,7 @@
  *
  * An attack is a function that an unprivileged user's process runs against a private daemon; it
  * does not return, but is killed when its time is over. Meanwhile another user's processes, the
- * bystanders, measure what they get. See main.c for the rule and how to add an attack.
+ * bystanders, measure their own latency. See main.c for the rule and how to add an attack.
  */
 #ifndef ATTACK_ATTACK_H
 #define ATTACK_ATTACK_H
@@ -26,7 +26,7 @@ struct attacker {
 	_Atomic uint64_t asked, refused,
 		ended;	/* requests sent, requests refused, sessions ended */
 	char note[96];	/* what the attacker holds, for display */
-	char harm[160]; /* a break of the rule that the attacker itself saw; "": none */
+	char harm[160]; /* a violation of the rule that the attacker itself saw; "": none */
 };
 
 struct attack {
@@ -41,8 +41,8 @@ struct attack {
 				 no limit */
 	unsigned pinned_mib;  /* memory that the attack may cost; 0: not checked */
 	unsigned ranks;	      /* the daemon's --ranks; 0: its default */
-	/* Percentage of a core that the daemon may use on top once the attack is ready and should
-	 * do little itself. 0: not checked. */
+	/* Percentage of a core that the daemon may use in addition once the attack is ready; for
+	 * attacks that then cost little. 0: not checked. */
 	unsigned cpu_percent;
 };
 
@@ -57,7 +57,7 @@ void pause_ms(unsigned ms);
 /* Reports the end of the preparation. */
 __attribute__((format(printf, 2, 3))) void attack_ready(struct attacker *a, const char *format,
 							...);
-/* Reports a break of the rule that the bystanders may not see. */
+/* Reports a violation of the rule that the bystanders may not see. */
 __attribute__((format(printf, 2, 3))) void attack_harms(struct attacker *a, const char *format,
 							...);
 /* Starts one more attacker. Returns true in the new process, which dies with this one. */

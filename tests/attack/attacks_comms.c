@@ -96,7 +96,7 @@ static void split_and_leave(struct attacker *a)
 	attack_hold();
 }
 
-/* One rank alone with its 512 communicators, whose members all die with one session. */
+/* Each session has 1,000 communicators of one rank, whose members all die with the session. */
 static void die_with_comms(struct attacker *a)
 {
 	attack_ready(a, "4 sessions of 1000 communicators, killed");
@@ -124,7 +124,7 @@ static int plan_memfd(uint32_t tasks)
 	struct svc_plan_task *t = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (t == MAP_FAILED)
 		return -1;
-	/* Sends to itself and receives from itself, in one group each. */
+	/* Each group is a Send to the own rank, and its Recv. */
 	for (uint32_t i = 0; i < tasks; i++)
 		t[i] = (struct svc_plan_task){.group = i / 2,
 					      .op = i % 2 ? NCCLSVC_RECV : NCCLSVC_SEND,
@@ -170,7 +170,7 @@ static void plans(struct attacker *a)
 
 enum { COMMON = 1000 };
 
-/* The peer: rank 1 of all of them, until it is killed. */
+/* The peer: rank 1 of all communicators, until it is killed. */
 static void be_the_peer(struct attacker *a, const uint8_t (*ids)[NCCLSVC_ID_BYTES])
 {
 	struct conn c;

@@ -39,7 +39,7 @@ static void attach_unread(struct attacker *a)
 
 /* ---- Slow to close ---- */
 
-/* Sends it where none is expected, and closes it: the daemon's close is the last one. */
+/* Sends a descriptor where none is expected, and closes it: the daemon's close is the last one. */
 static void pass_and_close(struct attacker *a, int (*make)(void), int processes)
 {
 	const struct svc_daemon_info_request request = {0};
@@ -81,8 +81,8 @@ static void pass_files(struct attacker *a)
 
 /* ---- Blocking ---- */
 
-/* An eventfd's flags and counter would belong to both sides. The completion socket is never read,
- * and is as full as its client can make it. */
+/* The client makes its completion descriptor blocking, as full as it can, and never reads it. (Both
+ * sides would share the flags and the counter of an eventfd.) */
 static void full_completion(struct attacker *a)
 {
 	const uint64_t full = UINT64_MAX - 1;
@@ -103,8 +103,8 @@ static void full_completion(struct attacker *a)
 	}
 }
 
-/* All are rung, and immediately read by the client itself: between the daemon's check and its read,
- * nothing may be left. */
+/* The client rings its blocking doorbells and reads them itself at once, so nothing may be left
+ * between the daemon's check and its read. */
 static void blocking_doorbells(struct attacker *a)
 {
 	enum { SESSIONS = 32 };

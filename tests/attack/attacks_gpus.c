@@ -122,7 +122,7 @@ static void lends(struct attacker *a)
 	register_and_forget(a, &c, 16, SVC_REGION_LEND, &lend, sizeof(lend));
 }
 
-/* n times the same region. */
+/* A range of SVC_RANGE_PARTS times the same region. */
 static struct svc_region_range times(int device, uint32_t part, uint64_t bytes)
 {
 	struct svc_region_range r = {
@@ -163,7 +163,7 @@ static void all_memory(struct attacker *a)
 	while (gpu_lend(&c, device, GPU_PAGE, NULL, &answer))
 		;
 	attack_ready(a, "%u MiB of each GPU", n * 16);
-	for (;; a->asked++) /* and immediately takes what others give back */
+	for (;; a->asked++) /* takes at once any memory that others free */
 		a->refused += !gpu_lend(&c, device, GPU_PAGE, NULL, &answer);
 }
 
@@ -215,7 +215,7 @@ static void falsify(struct peer_page *p, int rank)
 	p->begun = UINT64_C(1) << 32 | 1;
 }
 
-/* In addition to as many tasks as the user may have. */
+/* False pages, beside as many queued tasks as the user may have. */
 static void false_pages(struct attacker *a)
 {
 	enum { COMMS = 4 };

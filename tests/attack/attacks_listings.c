@@ -6,7 +6,7 @@
 
 #include "flood.h"
 
-/* 262,144 members. Returns how many communicators of 4,096 there are. */
+/* Joins up to 64 communicators of 4,096 ranks (262,144 members). Returns how many. */
 static unsigned many_members(struct attacker *a)
 {
 	static struct conn c;
@@ -72,7 +72,7 @@ static unsigned shared_mib(void)
 	return (unsigned)(kib / 1024);
 }
 
-/* Answers accumulate in the socket. It stops at 2 GiB, which suffices to show it. */
+/* Answers accumulate in the socket. The attack stops at 2 GiB, which suffices to break the rule. */
 static void members_unread(struct attacker *a)
 {
 	enum { ENOUGH_MIB = 2048 };

@@ -6,7 +6,7 @@
 
 #define PAGE	 4096
 #define LARGE	 (UINT64_C(8) << 20)
-#define SESSIONS 16 /* of 4,095 regions each: with the daemon's own, vm.max_map_count's 65,530 */
+#define SESSIONS 16 /* of 4,095 regions each: with the daemon's own, vm.max_map_count (65,530) */
 
 /* One memfd, registered as often as the daemon allows, in all sessions in parallel, so that all
  * their tables grow until the end. */

@@ -133,7 +133,7 @@ static void punched_small(struct attacker *a)
 	attack_hold();
 }
 
-/* Sessions whose process ends, with memory that nobody else has: the daemon frees all of it. */
+/* Processes exit with sessions whose memory no other process maps: the daemon frees all of it. */
 static void ends(struct attacker *a)
 {
 	enum { REGIONS = 1024 };
@@ -156,7 +156,7 @@ static void ends(struct attacker *a)
 			_exit(0);
 		}
 		close(to_parent[1]);
-		ssize_t got = read(to_parent[0], &byte, 1); /* until it has ended */
+		ssize_t got = read(to_parent[0], &byte, 1); /* until the child has ended */
 		(void)got;
 		close(to_parent[0]);
 		wait(NULL);

@@ -26,7 +26,7 @@ static void connect_and_close(struct attacker *a)
 	}
 }
 
-/* More than the user may have: refused ones are retried. */
+/* More connections than the user may have; refused ones are retried. */
 static void silent_connections(struct attacker *a)
 {
 	enum { CROWD = 2500 };

@@ -17,7 +17,7 @@ struct gauge {
 	_Atomic uint32_t buckets[BUCKETS];
 	char worst_of[32];   /* its name */
 	char failure[160];   /* the first failure; "": none */
-	_Atomic bool closed; /* one bystander's end is not another's failure */
+	_Atomic bool closed; /* the measurement is over: later failures do not count */
 	const char *now_of;  /* the name of the operation in progress */
 };
 

@@ -87,7 +87,7 @@ void gpu_waits(struct bystanders *b)
 	gauge_fail(g, CONN_LOST, "the epoch of the kernel that waits has ended");
 }
 
-/* A region of this kind. 0: refused. */
+/* The region that `call` requests, with its time measured. 0: refused. */
 #define REGION(gauge, name, call)                                                                  \
 	({                                                                                         \
 		gauge_begin(gauge, name);                                                          \

@@ -78,7 +78,7 @@ void flood(struct attacker *a, struct conn *conns, unsigned n, unsigned depth, u
 /* Writes up to n waiting tasks to one ring. Returns how many. */
 static uint64_t fill_ring(struct attacker *a, uint64_t n, uint64_t timeout_ns)
 {
-	/* On a communicator of two of which only one submits, so they wait. */
+	/* Only one of the communicator's two ranks submits, so the tasks wait. */
 	struct conn *pair = calloc(2, sizeof(*pair));
 	struct rank ranks[2];
 	if (open_many(a, pair, 2) < 2 || !conn_attach(&pair[0], RING_ENTRIES) ||
@@ -113,7 +113,7 @@ uint64_t queue_tasks(struct attacker *a, uint64_t n, uint64_t timeout_ns)
 	return taken;
 }
 
-/* Refusals are answered first, and this request after them. Returns how many were refused. */
+/* Refusals arrive before the answer to this request. Returns how many requests were refused. */
 static unsigned count_refusals(struct conn *c)
 {
 	struct svc_daemon_info_request request = {0};

@@ -2,26 +2,27 @@
  *
  * ncclsvc-attack: one user against the rest.
  *
- * The rule: whatever one user does, another user's AllReduce of 16 B takes at most 100 ms longer,
- * his requests at most 250 ms, and the watchdog never starves. Each attack is run by an
- * unprivileged user with the daemon's default limits against a private daemon, while another user's
- * processes measure: two ranks that reduce 16 B every millisecond, and one that makes a request
- * every 5 ms, DAEMON_INFO or one of a whole session's (open, JOIN, REGION_ADD, a task, LEAVE). A
- * refusal, or an error of any other kind, breaks the rule as a delay does. The watchdog's beats are
- * those that systemd would hear; the daemon beats every 250 ms here. Memory is judged where the
- * attack's table says how much it may cost. What is measured includes the preparation of the
- * attack, and the moment after its processes were killed.
+ * The rule: whatever one user does, another user's AllReduce of 16 B takes at most 100 ms, a
+ * request at most 250 ms, and the watchdog never starves. Each attack is run by an unprivileged
+ * user with the daemon's default limits against a private daemon, while another user's processes
+ * measure: two ranks that reduce 16 B every millisecond, and one that makes a request every 5 ms:
+ * DAEMON_INFO, or one of a whole session (open, JOIN, REGION_ADD, a task, LEAVE). A refusal or any
+ * other error breaks the rule just as a delay does. The watchdog's beats are those that systemd
+ * would receive; here the daemon beats every 250 ms. Memory is checked where the attack's table
+ * entry limits it. The measurement includes the preparation of the attack, and a moment after its
+ * processes were killed.
  *
- * The limits are a quiet machine's. --slack multiplies them: on a loaded one the bystanders
- * themselves are not let run. The first thing to run is the attack "none".
+ * The limits are for a quiet machine. --slack multiplies them for a loaded one, on which the
+ * bystanders themselves do not get the CPU in time. Run the attack "none" first.
  *
  * To add an attack, write a function into one of the files attacks_*.c and name it in the table at
- * its end. It prepares, calls attack_ready, and goes on until it is killed; what the daemon refuses
- * it is no error, but counted. Try it on a daemon without the mending: an attack that never broke
- * the rule shows nothing.
+ * its end. It prepares, calls attack_ready, and continues until it is killed; refusals by the
+ * daemon are counted, not errors. Try it on a daemon without the fix: an attack that never broke
+ * the rule proves nothing.
  *
- * It needs root, to be three users; without, it exits with 77 (meson's "skipped"). Attacks on GPUs
- * need the stand-ins: LD_LIBRARY_PATH=build/tests/fake NCCLSVC_FAKE_GPUS=2.
+ * The program needs root, to act as three users; without root it exits with 77 (meson's
+ * "skipped"). Attacks on GPUs need the stand-ins: LD_LIBRARY_PATH=build/tests/fake
+ * NCCLSVC_FAKE_GPUS=2.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -48,9 +49,9 @@
 #define PREPARE_S	 60  /* time for an attack to start */
 #define QUIET_MS	 700 /* measuring the CPU time before the attack */
 #define AFTER_MS	 700 /* continued measurement after its processes are dead */
-#define HELD_UP_S	 10  /* additional time for what is still running then */
+#define HELD_UP_S	 10  /* additional time for operations still running then */
 #define END_LIMIT_MS                                                                               \
-	5000 /* from SIGTERM until the daemon has ended, of which its drain takes 1 s */
+	5000 /* from SIGTERM until the daemon has ended, including a drain of one second */
 #define SKIPPED 77
 
 static const struct attack *const tables[] = {
@@ -231,7 +232,7 @@ static void conclude(const struct attack *attack, struct shared *s, const struct
 		judge(r, "the watchdog starved");
 	if (attack->pinned_mib && r->pinned_mib > attack->pinned_mib)
 		judge(r, "more than %u MiB of memory", attack->pinned_mib);
-	/* Without the slack, because a loaded machine does not increase it. */
+	/* Not multiplied by the slack, because load does not increase CPU time. */
 	if (attack->cpu_percent && r->cpu > r->quiet_cpu + attack->cpu_percent)
 		judge(r, "idle, it costs more than %u %% of a core", attack->cpu_percent);
 }
@@ -274,7 +275,7 @@ static struct outcome try_attack(const struct attack *attack, struct shared *s,
 	return r;
 }
 
-/* ---- What is printed ---- */
+/* ---- Output ---- */
 
 static void print_head(const struct options *o)
 {
@@ -420,7 +421,7 @@ static int parse(struct options *o, int argc, char *argv[])
 	return -1;
 }
 
-/* What the attack needs and this machine lacks, or NULL. */
+/* Returns what the attack needs and this machine lacks, or NULL. */
 static const char *missing(const struct attack *attack)
 {
 	if (attack->gpus && !getenv("NCCLSVC_FAKE_GPUS"))

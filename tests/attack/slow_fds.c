@@ -134,7 +134,7 @@ void slow_file_serve(struct attacker *a)
 	static char message[FUSE_MIN_READ_BUFFER + 4096];
 	const pid_t group = getpgrp();
 	if (!attack_fork()) {
-		close(a->fuse); /* held only by the server: what waits for it continues when the
+		close(a->fuse); /* held only by the server, so that waiting calls return when the
 				   server dies */
 		return;
 	}

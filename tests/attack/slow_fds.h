@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Descriptors whose last close takes as long as a user likes. All functions return -1 if there is
- * none. */
+ * Descriptors whose last close takes as long as a user likes. The int functions return -1 if there
+ * is none. */
 #ifndef ATTACK_SLOW_FDS_H
 #define ATTACK_SLOW_FDS_H
 

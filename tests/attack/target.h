@@ -30,7 +30,7 @@ bool target_limit(struct target *t, const struct attack *attack);
 bool target_watch(struct target *t, bool first);
 /* The daemon's CPU time in ns. */
 uint64_t target_cpu_ns(const struct target *t);
-/* Ends it, first by SIGTERM. */
+/* Ends the daemon, with SIGTERM first. */
 void target_stop(struct target *t);
 /* Prints the log's last lines to stderr. */
 void target_show_log(const struct target *t);

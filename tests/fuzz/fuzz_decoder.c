@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Everything that judges a message before anything is done with it, in all versions. Input: number
- * of fds, number of ranks, rank, then the datagram. */
+ * All checks of a message before it is handled, in all protocol versions. Input: number of fds,
+ * number of ranks, rank, then the datagram. */
 #include <stdint.h>
 #include <string.h>
 

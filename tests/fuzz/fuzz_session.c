@@ -10,9 +10,9 @@
  *   3 read what the server says          8 into the plans' file: place, number, entries
  *                                        9 HELLO of the lowest version
  *
- * The two sessions are different users'. The scheduler runs in this thread, and descriptors are
- * closed in it, so an input always does the same. Whatever comes, in the end all is closed: no fd
- * may be left, nobody holds a share, and another user's request is answered.
+ * The two sessions belong to different users. The scheduler runs in this thread, which also closes
+ * descriptors, so each input is deterministic. After any input everything is closed: no fd is left,
+ * no user holds a share, and another user's request is answered.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -12,7 +12,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(
 			  void *arg);
 int __wrap_pthread_join(pthread_t thread, void **result);
 
-/* Creates no threads: their work is done at once. */
+/* Creates no threads: scheduler_settle does the scheduler's work, and helpers' work at once. */
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *arg),
 			  void *arg)
 {

@@ -5,9 +5,9 @@
 
 #include <stdbool.h>
 
-/* Does what there is to do now. */
+/* Does all pending work. */
 void scheduler_settle(void);
-/* The supervisor has events to read, or it has left commands. */
+/* Returns whether the supervisor has events to read, or the scheduler has commands. */
 bool scheduler_has_more(void);
 
 #endif

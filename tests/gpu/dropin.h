@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The drop-in libnccl.so.2, used like NCCL by any program. */
+ * The drop-in libnccl.so.2, called as any NCCL program calls it. */
 #ifndef TESTS_GPU_DROPIN_H
 #define TESTS_GPU_DROPIN_H
 
@@ -11,7 +11,7 @@
 struct dropin {
 	NCCL_FUNCTIONS(NCCL_POINTER)
 	NCCL_MORE_FUNCTIONS(NCCL_POINTER)
-	/* The driver's function, as called by a program that preloads the drop-in. */
+	/* The drop-in's, which a program that preloads it calls instead of the driver's. */
 	int (*cuMemFree)(unsigned long long p);
 };
 #undef NCCL_POINTER
@@ -25,30 +25,30 @@ void check_nccl(const char *file, int line, const char *call, ncclResult_t is,
 #define CHECK_SAYS(comm, part) check_says(__FILE__, __LINE__, comm, part)
 void check_says(const char *file, int line, ncclComm_t comm, const char *part);
 
-/* Loads it, for this daemon. Skips the test if it is missing. */
+/* Loads the drop-in, for this daemon. Skips the test if it is missing. */
 void dropin_open(const struct daemon *d);
 ncclUniqueId dropin_id(const struct client *c);
-/* Another id that all ranks know. */
+/* An id that differs from dropin_id's, and is the same on all ranks. */
 ncclUniqueId dropin_id_number(const struct client *c, int n);
-/* Loads it, and joins the communicator of all ranks. */
+/* Loads the drop-in, and joins the communicator of all ranks. */
 ncclComm_t dropin_join(struct client *c);
 
 #define DROPIN_WORDS 1000
-/* Device memory of that many words, each with the value. */
+/* Allocates DROPIN_WORDS words of device memory, each with the value. */
 CUdeviceptr dropin_words(uint32_t value);
-/* Sums such words over all ranks, in place. */
+/* Sums DROPIN_WORDS words over all ranks, in place. */
 ncclResult_t dropin_sum(CUdeviceptr p, ncclComm_t comm, CUstream s);
-/* NCCL_CONFIG_INITIALIZER */
+/* The same as NCCL_CONFIG_INITIALIZER. */
 ncclConfig_t dropin_config(void);
 
-/* Runs the call on a communicator. call->root is its root, or the peer of a Send or Recv. */
+/* Runs the call on a communicator. c->root is its root, or the peer of a Send or Recv. */
 ncclResult_t dropin_call(const struct call *c, CUdeviceptr send, CUdeviceptr recv, ncclComm_t comm,
 			 CUstream stream);
 /* Sums rank + 1 over all ranks on a separate stream, and checks the result. */
 void dropin_check_usable(ncclComm_t comm);
-/* Waits until ncclCommGetAsyncError returns neither ncclInProgress nor ncclSuccess. */
+/* Waits until ncclCommGetAsyncError reports an error, and returns it. */
 ncclResult_t dropin_fails(ncclComm_t comm, unsigned ms);
-/* Waits until it does not return ncclInProgress. */
+/* Waits until ncclCommGetAsyncError no longer reports ncclInProgress. */
 ncclResult_t dropin_finishes(ncclComm_t comm);
 
 #define MEMBER_COUNT 3001 /* elements of 8 bytes, per rank */
@@ -64,9 +64,9 @@ struct member {
 };
 /* Opens everything except the communicator. */
 void member_open(struct member *s, int gpu);
-/* The same, and joins the communicator of all ranks. */
+/* Opens everything, and joins the communicator of all ranks. */
 void member_join(struct member *s, struct client *c);
-/* Also closes the communicator. */
+/* Closes the communicator and everything else. */
 void member_close(struct member *s);
 
 #endif

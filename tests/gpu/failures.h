@@ -12,12 +12,13 @@ enum when {
 	WAITING,  /* the victim's tasks wait for the others */
 	AWAITED,  /* the others' tasks wait for the victim */
 	INSIDE,	  /* large collectives are running */
-	TORN,	  /* the same, and the victim's session ends while its stream continues */
-	FAULT,	  /* as AWAITED, by an illegal access of its own */
+	TORN,	  /* as INSIDE, and the victim's session ends while its stream continues */
+	FAULT,	  /* as AWAITED, and the victim has made an illegal memory access */
 	END,
 };
 
-/* nodes 0: on one daemon, with all GPUs. worker: kills a worker instead of a trainer. */
+/* nodes: 0 for one daemon with all GPUs, else the number of daemons, with `each` GPUs. worker:
+ * kills workers, not trainers. */
 void failure_rounds(int nodes, int each, enum when when, bool worker);
 
 #endif

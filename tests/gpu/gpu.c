@@ -132,7 +132,7 @@ static void create(struct buffer *b, int ordinal)
 	CHECK_CU(cu.cuMemCreate(&handle, b->bytes, &prop, 0));
 	CHECK_CU(cu.cuMemAddressReserve(&b->p, b->bytes, 0, 0, 0));
 	CHECK_CU(cu.cuMemMap(b->p, b->bytes, 0, handle, 0));
-	CHECK_CU(cu.cuMemRelease(handle)); /* the mapping keeps it */
+	CHECK_CU(cu.cuMemRelease(handle)); /* the mapping keeps the memory */
 	CHECK_CU(cu.cuMemSetAccess(b->p, b->bytes, &access, 1));
 }
 

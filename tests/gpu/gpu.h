@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A rank's own GPU: the driver, a context, buffers. Only processes that the tests fork may use it,
- * because a process that has started the driver cannot be forked. Failures are CHECK failures. */
+ * A rank's GPU: the driver, a context, buffers. Only processes that the tests fork may use it,
+ * because CUDA does not work in children of a process that has initialized it. Errors are CHECK
+ * failures. */
 #ifndef TESTS_GPU_H
 #define TESTS_GPU_H
 
@@ -18,15 +19,16 @@ extern struct driver cu;
 void check_cuda(const char *file, int line, const char *call, CUresult result);
 #define CHECK_CU(call) check_cuda(__FILE__, __LINE__, #call, call)
 
-/* Opens the driver. Returns the number of GPUs, or -1 with a sentence. */
+/* Opens the driver. Returns the number of GPUs; or -1, with the reason in text. */
 int gpu_driver_open(char *text, size_t size);
-/* A function that some drivers (and the stand-in) lack, or NULL. */
+/* A driver function by name; NULL if the driver, or the stand-in, lacks it. */
 void *gpu_function(const char *name);
 
-/* Makes the primary context of this process's GPU current on the thread. */
+/* Makes the GPU's primary context current on this thread. */
 void gpu_use(int ordinal);
 size_t gpu_unused_memory(void);
-/* Memory becomes free shortly after its last user has dropped it. False: not within timeout_ms. */
+/* Waits until that much memory is unused: freed memory may take a moment. False: timeout_ms has
+ * passed. */
 bool gpu_has_unused(size_t least, unsigned timeout_ms);
 /* Compute capability, such as 90 for 9.0. */
 int gpu_capability(int ordinal);
@@ -52,17 +54,17 @@ static inline void *at(CUdeviceptr p)
 	return (void *)(uintptr_t)p;
 }
 
-/* Copies that are complete when they return. */
+/* Both return when the copy is complete. */
 void gpu_put(CUdeviceptr to, const void *from, size_t bytes);
 void gpu_get(void *to, CUdeviceptr from, size_t bytes);
-/* Writes n words of one value; checks them. */
+/* gpu_fill writes n words of one value; gpu_check checks them. */
 void gpu_fill(CUdeviceptr to, uint32_t value, size_t n);
 void gpu_check(CUdeviceptr p, uint32_t value, size_t n, const char *what);
 
 /* Keeps the stream busy for a while: rounds of filling scratch memory. */
 void gpu_delay(CUstream stream, CUdeviceptr scratch, size_t bytes, unsigned rounds);
-/* Waits up to ms without blocking in the driver. True when the stream is done, or the result of
- * cuStreamSynchronize. */
+/* Waits up to ms, without blocking in the driver, until the stream has run everything. False: it
+ * has not. */
 bool gpu_stream_ends(CUstream stream, unsigned ms);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "graphs.h"
 
-/* Functions of the program, which the library does not use. */
+/* A driver function that only programs call: the library's tables do not have it. */
 static void *function(const char *name)
 {
 	void *f = gpu_function(name);

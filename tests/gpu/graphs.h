@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0
- * For tests of operations captured into CUDA graphs. */
+ * Helpers for tests of operations captured into CUDA graphs. */
 #ifndef TESTS_GPU_GRAPHS_H
 #define TESTS_GPU_GRAPHS_H
 
 #include "kernels.h"
 
-/* Starts capturing the stream, in the mode that ignores other threads' calls. */
+/* Starts capturing the stream, in relaxed mode. */
 void graph_begin(CUstream stream);
 /* Ends the capture, and returns the graph. */
 CUgraph graph_captured(CUstream stream);
-/* The same, instantiated. The graph itself is destroyed. */
+/* Ends the capture, instantiates the graph, and destroys it. */
 CUgraphExec graph_end(CUstream stream);
 /* Ends the capture, and destroys the graph. */
 void graph_drop(CUstream stream);
 CUgraphExec graph_instantiate(CUgraph graph);
 void graph_launch(CUgraphExec exec, CUstream stream);
 void graph_destroy(CUgraphExec exec);
-/* Updates it with what the stream has captured, of the same shape, as JAX does. The graph is
- * destroyed. */
+/* Ends the capture, and updates exec from the graph, which must have the same shape, like JAX. The
+ * graph is destroyed. */
 void graph_update(CUgraphExec exec, CUstream stream);
 
 CUgraph graph_new(void);
-/* Adds a node with a copy of the child graph, which is destroyed, after another node or none
- * (NULL). */
+/* Adds a node with a copy of the child graph, behind node `after` unless that is NULL. The child is
+ * destroyed. */
 CUgraphNode graph_add_child(CUgraph graph, CUgraphNode after, CUgraph child);
-/* Later launches run this child, of the same shape, in the node's place. The child is destroyed. */
+/* Replaces the node's child in later launches by this one of the same shape, which is destroyed. */
 void graph_set_child(CUgraphExec exec, CUgraphNode node, CUgraph child);
 
-/* Captures an in-place sum, which is not a task. */
+/* Captures an in-place sum, and checks that it has no task. */
 void graph_sum(struct rank *r, CUdeviceptr p, size_t n);
 
 #endif

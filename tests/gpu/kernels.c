@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* Reports the size of the largest operation in kernels. */
+/* Tells the test the size of the largest operation in kernels. */
 static void probe_rank(struct client *c)
 {
 	struct rank r;
@@ -23,7 +23,7 @@ static void probe_rank(struct client *c)
 void kernels_daemon_start(struct daemon *d)
 {
 	struct client ranks[2];
-	setenv("NCCLSVCD_PEER_BYTES", "8M", 1); /* so that little is left for NCCL */
+	setenv("NCCLSVCD_PEER_BYTES", "8M", 1); /* less than LARGE, which must go to NCCL */
 	gpu_daemon_start(d);
 	clients_start(ranks, 2, d, probe_rank, NULL);
 	const uint64_t bytes = hear(&ranks[0]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * For tests of operations that run in kernels on the ranks' own streams. */
+ * Helpers for tests of operations that run in kernels on the ranks' own streams. */
 #ifndef TESTS_GPU_KERNELS_H
 #define TESTS_GPU_KERNELS_H
 
@@ -8,19 +8,19 @@
 #define SMALL	    64		      /* words of an operation in kernels */
 #define LARGE	    ((size_t)9 << 20) /* bytes of an operation that NCCL runs */
 #define LARGE_WORDS (LARGE / sizeof(uint32_t))
-#define LONG_WORDS  ((size_t)1 << 19) /* words of the longest message: more than the rings hold */
+#define LONG_WORDS  ((size_t)1 << 19) /* words of a kernel's longest message: more than a ring */
 
-/* Skips the test if communicators have no kernels on this machine. */
+/* Starts a daemon. Skips the test if communicators have no kernels on this machine. */
 void kernels_daemon_start(struct daemon *d);
-/* Like ranks_run. */
+/* Like ranks_run, with kernels_daemon_start. */
 void kernels_run(int n, client_main *main, void *arg);
 
-/* Sums n words over all ranks, in place; not in a group. */
+/* Sums n words over all ranks, in place. Not for use in a group. */
 ncclsvc_task kernels_sum(struct rank *r, CUdeviceptr p, size_t n);
 /* Sends n words to, or receives them from, another rank. */
 void kernels_send(struct rank *r, CUdeviceptr p, size_t n, int to, ncclsvc_task *task);
 void kernels_recv(struct rank *r, CUdeviceptr p, size_t n, int from, ncclsvc_task *task);
-/* Waits until the epoch is over, and some rank has not learned it yet. */
+/* Waits until the communicator reports that its epoch has ended, with the expected result. */
 void kernels_over(struct rank *r, ncclsvc_result expected);
 /* Rejoins after the epoch's end. */
 void kernels_rejoin(struct rank *r);

@@ -6,8 +6,8 @@
 
 #include "values.h"
 
-#define BITS	   23		     /* for a message's size */
-#define KERNEL_MAX ((size_t)4 << 20) /* larger messages are NCCL's, at aligned addresses */
+#define BITS	   23		     /* random messages have fewer than 2^(BITS - 1) bytes */
+#define KERNEL_MAX ((size_t)4 << 20) /* only up to this size, addresses are unaligned */
 #define GUARD	   64
 #define GUARD_BYTE 0xa5
 #define ALIGNED	   256
@@ -46,7 +46,7 @@ void letters_close(struct letters *l)
 		CHECK_CU(cu.cuStreamDestroy(l->streams[i]));
 }
 
-/* Where the next message of that size begins. */
+/* Reserves space for the message in the buffer, and returns its offset. */
 static size_t place(struct letters *l, const struct letter *m, uint64_t *own)
 {
 	const size_t bytes = bytes_of(m);
@@ -56,7 +56,8 @@ static size_t place(struct letters *l, const struct letter *m, uint64_t *own)
 	return at;
 }
 
-/* Whether the ranks' buffers have room for it; the result is the same on all ranks. */
+/* Whether the sender's and the receiver's buffers have room for it. All ranks get the same
+ * result. */
 static bool has_room(const struct letter *m, size_t used[RANKS_MAX])
 {
 	const size_t each = bytes_of(m) + 2 * GUARD + ALIGNED + 32;
@@ -97,7 +98,7 @@ void letters_draw(struct letters *l, const struct rank *r, uint64_t *random, uin
 	CHECK(l->bytes <= LETTERS_BYTES);
 }
 
-/* Copies the buffer's part there on the message's stream. */
+/* Copies the message's bytes to the GPU, on its stream. */
 static void put(struct letters *l, const struct letter *m, size_t at)
 {
 	const size_t bytes = bytes_of(m);

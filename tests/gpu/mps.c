@@ -61,7 +61,7 @@ static int run_control(const char *option, const char *input)
 	}
 	close(in[0]);
 	ssize_t n = write(in[1], input, strlen(input));
-	(void)n; /* it may not read its input */
+	(void)n; /* the program may exit without reading it */
 	close(in[1]);
 	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status))
 		return -1;
@@ -80,7 +80,7 @@ static bool make_dirs(void)
 	snprintf(path, sizeof(path), "%s/pipe", dir);
 	mkdir(path, 0700);
 	setenv("CUDA_MPS_PIPE_DIRECTORY", path, 1);
-	unsetenv("NCCLSVCD_MPS"); /* daemons find it */
+	unsetenv("NCCLSVCD_MPS"); /* so that daemons look for the server */
 	return true;
 }
 

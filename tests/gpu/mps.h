@@ -6,11 +6,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Starts it; processes started later use it. False: text says why not. */
+/* Starts the server; processes started later use it. False: text has the reason. */
 bool mps_start(char *text, size_t size);
-/* Stops it; processes started later use no MPS, not even the system's. */
+/* Stops the server; processes started later use no MPS, not even the system's. */
 void mps_stop(void);
-/* The same without a server having run. */
+/* Makes processes started later use no MPS. */
 void mps_avoid(void);
 
 #endif

@@ -8,7 +8,7 @@
 
 #include "watch.h"
 
-/* Adds the GPU as this process's CUDA_VISIBLE_DEVICES names it. */
+/* Appends the GPU as it is named in CUDA_VISIBLE_DEVICES, or else its number. */
 static void add_visible(char *text, size_t size, int gpu)
 {
 	const char *list = getenv("CUDA_VISIBLE_DEVICES");
@@ -91,7 +91,7 @@ void nodes_run(int n, int each, client_main *main, void *arg)
 	nodes_stop(&w);
 }
 
-/* The count so far: mpirun passes on the daemons' logs with a delay. */
+/* The number of creations logged so far: mpirun passes on the daemons' logs with a delay. */
 static int inits(const struct nodes *w, int nranks)
 {
 	char line[512], text[64];

@@ -14,10 +14,11 @@ struct rank {
 	CUstream stream; /* set on the session */
 };
 
-/* The number of GPUs that a test uses: all it may, up to 4. */
+/* The number of GPUs that most tests use: all that they may, up to 4. */
 int ranks_count(void);
 
-/* Rank c->rank on GPU c->rank. The first function opens everything except the communicator. */
+/* rank_prepare opens everything except the communicator, which rank_join joins. rank_open does
+ * both, on GPU c->rank. */
 void rank_prepare(struct rank *r, struct client *c, int gpu);
 void rank_join(struct rank *r);
 void rank_open(struct rank *r, struct client *c);
@@ -26,11 +27,11 @@ void rank_close(struct rank *r);
 void rank_check_usable(struct rank *r);
 /* Waits for the task, which must succeed. */
 void rank_wait(struct rank *r, ncclsvc_task task);
-/* Waits for the stream and its tasks, none of which may fail. */
+/* Waits for the stream and the session's tasks, none of which may fail. */
 void rank_sync(struct rank *r);
 
 void gpu_daemon_start(struct daemon *d);
-/* Also checks that no worker holds anything of a trainer. */
+/* Waits until the workers hold no trainer's memory, and stops the daemon. */
 void gpu_daemon_stop(struct daemon *d);
 /* Starts a daemon, runs n ranks to their end, and stops the daemon. */
 void ranks_run(int n, client_main *main, void *arg);
@@ -38,7 +39,7 @@ void ranks_run(int n, client_main *main, void *arg);
 void ranks_end(struct client *clients, int n);
 
 ncclsvc_device_info device_info(ncclsvc_session *session, int device);
-/* Waits until the workers have released everything of trainers. */
+/* Waits until the workers hold no imported or lent memory. */
 void workers_finish(const struct daemon *d);
 
 /* Checks that the output of `ncclsvc-ctl why` contains the text. */
@@ -52,7 +53,7 @@ struct worker_fds {
 	int n, pid[RANKS_MAX], fds[RANKS_MAX];
 };
 void worker_fds_note(const struct daemon *d, struct worker_fds *w);
-/* Checks that the same workers have no more fds than that. */
+/* Checks that no worker that still runs has more open fds than before. */
 void worker_fds_check(const struct daemon *d, const struct worker_fds *before);
 
 #endif

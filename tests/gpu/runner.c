@@ -23,7 +23,7 @@
 
 /* Written by a test and its ranks, read by the runner. */
 struct shared {
-	char stage[RANKS_MAX + 1][LINE_BYTES]; /* the test's own comes first */
+	char stage[RANKS_MAX + 1][LINE_BYTES]; /* the test's, then each rank's */
 	atomic_uint reports;
 	char report[REPORTS][LINE_BYTES];
 	char skip[LINE_BYTES];
@@ -31,7 +31,7 @@ struct shared {
 };
 
 static struct shared *shared_page;
-static pid_t test_pid; /* in the test and its ranks */
+static pid_t test_pid; /* set in the test and its ranks */
 
 void runner_open(void)
 {
@@ -216,7 +216,7 @@ static void print_word_of(int pid, const char *name, char *text, size_t size)
 	text[strcspn(text, "\n")] = '\0';
 }
 
-/* Prints what each process of the group waits for in the kernel. */
+/* Prints the state of each process in the group, and where it waits in the kernel. */
 static void print_processes(pid_t group)
 {
 	DIR *dir = opendir("/proc");
@@ -274,7 +274,7 @@ static void judge(const struct gpu_test *test, uint64_t begin, int status, const
 {
 	bool exited = WIFEXITED(status);
 	int code = exited ? WEXITSTATUS(status) : 0;
-	/* Another worker may have taken over unnoticed. */
+	/* A worker that a stand-in has aborted for misuse may have been replaced unnoticed. */
 	const bool misused = fake_notes("misused") > 0;
 	if (exited && !misused && (code == EXIT_SKIP || (!code && shared_page->skip[0]))) {
 		tally->skipped++;
@@ -310,7 +310,6 @@ void runner_run(const struct gpu_test *test, struct tally *tally)
 	char log[] = "/tmp/ncclsvc-gpu-log-XXXXXX", fake[64];
 	int status, fd = mkostemp(log, O_CLOEXEC | O_APPEND);
 	uint64_t begin = now_ns();
-	/* Repetitions take longer. */
 	unsigned seconds = test->seconds * (1 + (unsigned)setup.repeat / 4);
 	memset(shared_page, 0, sizeof(*shared_page));
 	begin_fake(fake, sizeof(fake));
@@ -328,7 +327,7 @@ void runner_run(const struct gpu_test *test, struct tally *tally)
 		kill(-pid, SIGKILL);
 		waitpid(pid, &status, 0);
 	} else {
-		kill(-pid, SIGKILL); /* anything that is left */
+		kill(-pid, SIGKILL); /* ends what the test has left behind */
 		judge(test, begin, status, log, tally);
 	}
 	if (shared_page->daemon.dir[0])

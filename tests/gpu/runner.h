@@ -11,7 +11,7 @@ struct tally {
 
 /* Creates the memory that tests and their ranks write to; call once, before any test. */
 void runner_open(void);
-/* Runs the test, prints its line, and counts it. */
+/* Runs the test, prints its result, and counts it. */
 void runner_run(const struct gpu_test *test, struct tally *tally);
 void runner_skip(const struct gpu_test *test, const char *why, struct tally *tally);
 /* Counts the GPUs in a separate process. -1: text says why there are none. */

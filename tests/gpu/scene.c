@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define NOTHING_MS 350 /* nothing happens for so long */
+#define NOTHING_MS 350 /* how long scene_quiet watches */
 
 struct peer_page *scene_page(struct scene *s, int rank)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A communicator of two GPUs whose members this process plays: the test writes to their pages what
- * the library and its kernels would. */
+ * A communicator of two GPUs. This process plays both members: it writes to their pages what the
+ * library and its kernels would. */
 #ifndef TESTS_GPU_SCENE_H
 #define TESTS_GPU_SCENE_H
 
@@ -13,21 +13,21 @@ struct scene {
 	struct peer_page *pages;
 };
 
-/* Begins an epoch; closes the previous one. */
+/* Begins an epoch, and maps its pages, which scene_close unmaps. */
 void scene_open(struct scene *s);
 void scene_close(struct scene *s);
 /* Opens a member's session and staging memory. */
 void scene_member(struct scene *s, int rank);
 struct peer_page *scene_page(struct scene *s, int rank);
 
-/* Writes what the library reports: how many collectives were submitted. */
+/* Writes the member's number of submitted collectives, as the library does. */
 void scene_submitted(struct scene *s, int rank, uint64_t n);
 
 bool scene_over(struct scene *s);
 void scene_quiet(struct scene *s);
-/* The status that the member receives. */
+/* Waits for the epoch's end to be reported to the member, and returns its status. */
 ncclsvc_status scene_heard(struct scene *s, int rank);
-/* Checks that both receive the same. */
+/* Waits for the end of the epoch, and checks that both members receive the same status. */
 ncclsvc_status scene_ends(struct scene *s, ncclsvc_result result);
 
 #endif

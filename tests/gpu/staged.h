@@ -8,11 +8,12 @@
 
 #define MIB ((size_t)1 << 20)
 
-/* Daemons started later use it; bytes: size of staging memory, NULL: the default. */
+/* Makes daemons started later use transport = mpi. bytes: size of the staging memory; NULL: the
+ * default. */
 void stage_memory(const char *bytes);
 /* Skips the test if mpirun is missing. */
 void need_mpi(void);
-/* Starts two such daemons, with that many GPUs each. */
+/* Starts two daemons with transport = mpi, with that many GPUs each. */
 void staged_nodes_start(struct cluster *c, int gpus);
 
 #endif

@@ -48,8 +48,7 @@ static ncclsvc_result sum(struct rank *r, CUdeviceptr p, ncclsvc_task *task)
 				  r->comm, task);
 }
 
-/* The sum over all ranks of value * (rank + 1), from the first half of the buffer into the other.
- */
+/* Sums value * (rank + 1) over all ranks, from the buffer's first half into its second one. */
 static void sum_here(struct rank *r, const struct buffer *b, uint32_t value)
 {
 	ncclsvc_task task;

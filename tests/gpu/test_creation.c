@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators that are created while others on the same GPUs connect or end, in all of which
- * NCCL's ranks wait for each other. */
+ * Communicators that are created while others on the same GPUs connect or end. In each of these
+ * steps NCCL's ranks wait for each other. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -42,15 +42,15 @@ static void *join_another(void *arg)
 {
 	const struct joiner *j = arg;
 	ncclsvc_comm *comm;
-	/* The workers know the session: no other request must be answered first. */
+	/* The workers already know the session, so no other request has to be answered first. */
 	CHECK_OK(ncclsvc_comm_join_device(j->r->session, &j->id, j->r->n, j->r->rank, j->r->gpu,
 					  WAIT_MS, &comm));
 	CHECK_OK(ncclsvc_comm_leave(comm));
 	return NULL;
 }
 
-/* While one worker is still busy with a sum, the others already create a communicator; then the
- * first Send and Recv come, before the late one is ready. */
+/* One worker is slow to run a sum, while the others already create a communicator. The first Send
+ * and Recv come before the slow one is ready. */
 static void late_rank(struct client *c)
 {
 	struct rank r;
@@ -79,7 +79,7 @@ static void run_late(bool nodes)
 {
 	if (!setup.fake)
 		skip_test("needs a stand-in that takes its time");
-	setenv("NCCLSVC_FAKE_FAULTS", "call-slow:1:000000000001", 1); /* a GPU's UUID ends so */
+	setenv("NCCLSVC_FAKE_FAULTS", "call-slow:1:000000000001", 1); /* end of the GPU's UUID */
 	if (nodes)
 		nodes_run(2, 1, late_rank, NULL);
 	else
@@ -97,7 +97,7 @@ static void test_late_nodes(void)
 	run_late(true);
 }
 
-/* ---- A node dies before its part has begun ---- */
+/* ---- A node dies before it has begun to create the communicator ---- */
 
 enum word { READY = 1, GO };
 
@@ -125,7 +125,7 @@ static void abandoned_rank(struct client *c)
 	rank_close(&r);
 }
 
-/* The other node's worker waits for its turn, which never comes, and need not be killed. */
+/* The other node's worker, which waits for the dead one, gives up and is not killed. */
 static void test_abandoned(void)
 {
 	struct nodes w;
@@ -135,7 +135,7 @@ static void test_abandoned(void)
 	hear_all(ranks, 2, READY);
 	ncclsvc_session *session = session_open(&w.c.nodes[0]);
 	const int worker = device_info(session, 0).pid;
-	/* Rank 0's worker creates the id: until then, all wait. */
+	/* All wait until rank 0's worker has created NCCL's id. */
 	process_stop(worker);
 	say_all(ranks, 2, GO);
 	sleep_ms(300);
@@ -161,14 +161,14 @@ struct maker {
 	uint8_t number;
 };
 
-/* The GPU and the stream are a thread's own. */
+/* The current GPU and the session's stream are set for each thread. */
 static void use_rank(struct rank *r)
 {
 	gpu_use(r->gpu);
 	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, 0));
 }
 
-/* It is used as soon as it exists. */
+/* Joins another communicator, and uses it at once. */
 static ncclsvc_comm *make_one(struct maker *m, uint8_t i, CUdeviceptr p)
 {
 	ncclsvc_comm *comm;
@@ -180,7 +180,7 @@ static ncclsvc_comm *make_one(struct maker *m, uint8_t i, CUdeviceptr p)
 	return comm;
 }
 
-/* Each is kept, so that the next one is new. */
+/* Keeps all communicators, so that each join needs a new NCCL communicator. */
 static void *make_and_swap(void *arg)
 {
 	struct maker *m = arg;
@@ -220,7 +220,7 @@ static void many_rank(struct client *c)
 	two_threads(c, make_and_swap);
 }
 
-/* ---- Others end ---- */
+/* ---- Communicators that end ---- */
 
 /* Destroying an NCCL communicator also waits for the other ranks. */
 static void *make_and_leave(void *arg)
@@ -248,7 +248,7 @@ static void test_ends(void)
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
 	const int n = ranks_count() / 2 * 2;
-	/* Unused ones are destroyed at once. */
+	/* Unused NCCL communicators are destroyed at once. */
 	daemon_start(&d, "--device", "cuda", "--comm-idle-seconds", "0", NULL);
 	watch_daemon(&d);
 	clients_start(ranks, n, &d, leaving_rank, NULL);
@@ -271,12 +271,12 @@ static void test_many_nodes_4(void)
 	nodes_run(2, 2, many_rank, NULL);
 }
 
-/* ---- Somebody leaves ---- */
+/* ---- A member that leaves ---- */
 
 #define LEAVERS	 60
 #define LEAVE_US 8000 /* about as long as a JOIN takes on two nodes */
 #define LEFT_NS                                                                                    \
-	UINT64_C(300000000) /* how long the remaining member waits for the other to come again */
+	UINT64_C(300000000) /* timeout of the JOINs, and so of the remaining member's wait */
 
 static uint32_t ask_to_join(struct raw *raw, const ncclsvc_unique_id *id, int rank)
 {
@@ -286,8 +286,8 @@ static uint32_t ask_to_join(struct raw *raw, const ncclsvc_unique_id *id, int ra
 	return raw_send(raw, SVC_JOIN, &join, sizeof(join), NULL, 0);
 }
 
-/* When all have come and NCCL is creating the communicator, a member leaves that knows its handle
- * beforehand. */
+/* A member leaves around the time when all have joined and NCCL creates the communicator. It
+ * guesses its handle, 1, before the reply. */
 static void test_left_nodes(void)
 {
 	struct nodes w;
@@ -311,7 +311,7 @@ static void test_left_nodes(void)
 		raw_reply_to(&raw[0], serials[0], &reply);
 		raw_reply_to(&raw[0], serial, &reply);
 		raw_close(&raw[0]);
-		raw_reply_to(&raw[1], serials[1], &reply); /* whatever it is */
+		raw_reply_to(&raw[1], serials[1], &reply); /* any result will do */
 		raw_close(&raw[1]);
 	}
 	nodes_stop(&w);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Trainers and workers that die repeatedly: the others are notified in time, no stream hangs, and
- * the next epoch works. The test leads; each rank has a part in every round. */
+ * the next epoch works. The test's process leads each round, and the ranks follow. */
 #include <limits.h>
 #include <signal.h>
 #include <stddef.h>
@@ -40,7 +40,7 @@ static void submit_big(struct actor *a)
 					    NCCLSVC_SUM, a->r.comm, NULL));
 }
 
-/* Until a task that it waits for fails. */
+/* Submits tasks, and waits for each, until one fails. */
 static ncclsvc_result one_by_one(struct actor *a)
 {
 	for (;;) {
@@ -55,7 +55,7 @@ static ncclsvc_result one_by_one(struct actor *a)
 	}
 }
 
-/* Until the communicator reports that a member is gone. */
+/* Waits until the communicator reports that a member is gone. */
 static ncclsvc_result until_told(struct actor *a)
 {
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; now_ns() < end;) {
@@ -96,7 +96,8 @@ static __attribute__((noreturn)) void wait_for_death(void)
 		pause();
 }
 
-/* The daemon treats this process as dead, while its stream continues to signal. */
+/* Shuts down the session's socket: the daemon treats this process as dead, while its stream
+ * continues. */
 static void tear_session(void)
 {
 	struct sockaddr_un peer;
@@ -143,7 +144,7 @@ static ncclsvc_result suffer(struct actor *a, enum when when)
 		return one_by_one(a);
 	if (when != IDLE && when != WAITING)
 		r = ncclsvc_wait_all(a->r.session, WAIT_MS);
-	/* All running work may have ended before. */
+	/* The running work may have ended before the failure. */
 	return r || when == AWAITED || when == FAULT ? r : until_told(a);
 }
 
@@ -175,7 +176,7 @@ static void play(struct actor *a, enum when when, bool worker)
 		check_failed(__FILE__, __LINE__, "the rank is told %s (%s), not %s",
 			     ncclsvc_result_name(r), ncclsvc_last_error(),
 			     ncclsvc_result_name(expected));
-	/* Nothing that was running may write there after the stream continues. */
+	/* No operation may write there any more once the stream continues. */
 	CUresult put = cu.cuMemsetD32Async(a->big, 77, 64, a->r.stream);
 	stage("waiting for the stream to be released");
 	check_context(a);
@@ -226,11 +227,11 @@ static void actor_main(struct client *c)
 /* ---- The test ---- */
 
 struct scene {
-	struct daemon d; /* if there is one; else: */
+	struct daemon d; /* the only daemon, if w.n is 0 */
 	struct nodes w;
 	int n;
 	struct client ranks[RANKS_MAX];
-	uint64_t told_ms, released_ms, rebuilt_ms; /* the worst */
+	uint64_t told_ms, released_ms, rebuilt_ms; /* the longest of all rounds */
 	int contexts_lost;
 };
 
@@ -240,7 +241,7 @@ static void worst(uint64_t *ms, uint64_t from, uint64_t to)
 	*ms = *ms > took ? *ms : took;
 }
 
-/* All join or rejoin: measures from the last to begin until the last to end. */
+/* All ranks join or rejoin. Measures from the last one's begin to the last one's end. */
 static void gather(struct scene *s, bool measure)
 {
 	uint64_t begin = 0, end = 0;

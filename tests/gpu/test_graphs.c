@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Operations in CUDA graphs: the results and order of launches, and what cannot be captured. */
+ * Operations in CUDA graphs: the results and order of launches, and refused captures. */
 #include "graphs.h"
 
 #include <string.h>
@@ -10,12 +10,12 @@
 #define DELAY	 ((size_t)1 << 20)
 #define MANY	 ((size_t)1 << 18) /* words of an operation in chunks */
 
-/* ---- Launches, and what is between them ---- */
+/* ---- Launches, and work between them ---- */
 
 struct scene {
 	struct rank r;
 	CUdeviceptr p, q, many, scratch;
-	uint32_t value; /* of p's words, once the stream is there */
+	uint32_t value; /* of p's words, once the stream has run everything */
 };
 
 static void scene_begin(struct scene *s, struct client *c)
@@ -43,13 +43,13 @@ static void scene_end(struct scene *s)
 	rank_close(&s->r);
 }
 
-/* Delays the next work on the scene's stream, or on another. */
+/* Delays the next work on the stream. */
 static void come_late(const struct scene *s, CUstream stream)
 {
 	gpu_delay(stream, stream == s->r.stream ? s->scratch : s->scratch + DELAY, DELAY, 4);
 }
 
-/* p times the number of ranks. */
+/* Sums p over all ranks, outside of graphs. */
 static void sum_single(struct scene *s)
 {
 	kernels_sum(&s->r, s->p, WORDS);
@@ -274,8 +274,8 @@ static void forked(struct scene *s, CUstream other)
 	CHECK_CU(cu.cuEventDestroy(join));
 }
 
-/* Sums on p and q, whose streams are not ordered; all ranks run them in the order of the calls.
- * Some streams come late. */
+/* Sums of p and q on two streams without an order between them, some of which are late: all ranks
+ * run them in the order of the calls. */
 static void unordered(struct scene *s, CUstream other)
 {
 	struct rank *r = &s->r;
@@ -344,8 +344,8 @@ static void test_streams(void)
 
 /* ---- Updates ---- */
 
-/* A new capture on other buffers replaces the old one, also in the next epoch, whose memory it then
- * keeps, and not that of the previous one. */
+/* A new capture on other buffers updates the executable, also in a later epoch. The executable then
+ * keeps the memory of that epoch, and no longer that of the previous one. */
 static void updates_rank(struct client *c)
 {
 	struct scene s;
@@ -375,7 +375,7 @@ static void updates_rank(struct client *c)
 		rank_check_usable(r);
 	}
 	gpu_fill(s.q, 1, WORDS);
-	graph_launch(exec, r->stream); /* it does nothing */
+	graph_launch(exec, r->stream); /* does nothing: its epoch is over */
 	check_value(&s, "nothing");
 	gpu_check(s.q, 1, WORDS, "nothing");
 	graph_destroy(exec);
@@ -387,7 +387,7 @@ static void test_updates(void)
 	kernels_run(ranks_count(), updates_rank, NULL);
 }
 
-/* ---- What cannot be captured ---- */
+/* ---- Refused captures ---- */
 
 static void is_refused(ncclsvc_result result, ncclsvc_result expected, const char *text)
 {
@@ -407,7 +407,7 @@ static void refused_rank(struct client *c)
 	const ncclsvc_task task = kernels_sum(r, s.q, WORDS);
 	CHECK_CU(cu.cuStreamBeginCapture(r->stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 	rank_wait(r, task);
-	graph_drop(r->stream); /* it was not invalidated */
+	graph_drop(r->stream); /* the capture is still valid */
 	graph_begin(r->stream);
 	stage("what is detached");
 	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, NCCLSVC_STREAM_DETACHED));
@@ -426,7 +426,7 @@ static void refused_rank(struct client *c)
 	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, 0));
 	stage("what was captured beside it");
 	graph_sum(r, s.p, WORDS);
-	CUgraphExec exec = graph_end(r->stream); /* it was not invalidated */
+	CUgraphExec exec = graph_end(r->stream); /* the capture is still valid */
 	launch_sums(&s, exec, 1);
 	check_value(&s, "the sum");
 	graph_destroy(exec);

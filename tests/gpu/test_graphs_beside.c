@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is listed about a graph; first captures, groups on two streams, threads that submit beside a
+ * How graphs are listed; first captures, groups on two streams, threads that submit beside a
  * capture, and ranks that leave with graphs. */
 #include <pthread.h>
 
 #include "graphs.h"
 #include "ncclsvc_tensors.h"
 
-#define LATE_MS 500 /* long enough to check on what would be stuck */
+#define LATE_MS 500 /* long enough to show whether anything is stuck */
 #define BYTES	(SMALL * sizeof(uint32_t))
 
 enum word { READY = 1, GO };
@@ -33,7 +33,8 @@ static void stall(CUstream stream)
 
 /* ---- Listed ---- */
 
-/* Rank 0 waits in a graph for a message after the submitted ones, which are over. */
+/* Rank 0's graph waits for a message. Earlier messages, outside of graphs, have arrived and are not
+ * listed. */
 static void listed_rank(struct client *c)
 {
 	struct rank r;
@@ -88,8 +89,8 @@ static void test_listed(void)
 
 /* ---- Captures ---- */
 
-/* The communicator's first capture, while single sums are pending whose stream nothing else orders
- * before the graph's. */
+/* The communicator's first capture while sums on another stream are pending. Nothing except the
+ * communicator orders them before the graph. */
 static void first_rank(struct client *c)
 {
 	struct rank r;
@@ -123,8 +124,8 @@ static void test_first(void)
 	kernels_run(ranks_count(), first_rank, NULL);
 }
 
-/* A group with messages on two streams of the capture: each message's input is on its own stream,
- * and later work there sees its result. */
+/* A group with messages on two captured streams: each message comes after the earlier work on its
+ * own stream, and later work there sees its result. */
 static void streams_rank(struct client *c)
 {
 	struct rank r;
@@ -170,7 +171,7 @@ static void test_streams(void)
 	kernels_run(ranks_count(), streams_rank, NULL);
 }
 
-/* What a thread submits beside another thread's capture. */
+/* Arguments of the thread that submits beside another thread's capture. */
 struct beside {
 	struct rank *r;
 	CUstream stream;
@@ -186,14 +187,14 @@ static void *submit_beside(void *arg)
 	gpu_use(b->r->gpu);
 	CHECK_OK(ncclsvc_stream_set(b->r->session, b->stream, 0));
 	rank_wait(b->r, kernels_sum(b->r, b->large, LARGE_WORDS));
-	for (int i = 0; i < 2; i++) /* copied, and asked for the copies' ends */
+	for (int i = 0; i < 2; i++) /* copies the lists, and queries the earlier copies' ends */
 		CHECK_OK(ncclsvc_tensors_all_reduce(b->lists, list, NULL, 2, NCCLSVC_SUM, WAIT_MS,
 						    NULL));
 	return NULL;
 }
 
-/* The capture's mode forbids all threads what can invalidate one. It is the other thread's first
- * NCCL operation: memory is lent for it, and pages are mapped. */
+/* In this capture mode, any thread's call that may invalidate a capture fails. The other thread's
+ * first operation on NCCL needs lent memory and mapped pages. */
 static void beside_rank(struct client *c)
 {
 	struct rank r;
@@ -237,8 +238,8 @@ static void test_beside(void)
 
 /* ---- Ranks that leave with graphs ---- */
 
-/* Rank 0 leaves, and launches again: the others notice neither. Then all memory is freed with the
- * graphs. */
+/* Rank 0 leaves, and launches its graph again: no other rank notices. Then all memory is freed with
+ * the graphs. */
 static void leaves_rank(struct client *c)
 {
 	struct rank r;
@@ -255,7 +256,7 @@ static void leaves_rank(struct client *c)
 	CHECK_EQ(ncclsvc_comm_graphs(r.comm), 2);
 	graph_destroy(gone);
 	for (const uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
-	     ncclsvc_comm_graphs(r.comm) != 1; sleep_ms(1)) /* a thread of the driver's tells */
+	     ncclsvc_comm_graphs(r.comm) != 1; sleep_ms(1)) /* a thread of the driver reports it */
 		CHECK(now_ns() < end);
 	graph_launch(exec, r.stream);
 	CHECK(gpu_stream_ends(r.stream, WAIT_MS));

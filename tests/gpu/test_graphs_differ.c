@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks that differ in a CUDA graph, or outside of one after graphs: an operation that goes to NCCL
- * on one and into a kernel on another, different kernels, and the order of two communicators. */
+ * Ranks whose operations differ, in CUDA graphs or outside of them after graphs: on NCCL on one
+ * rank and in a kernel on another, different kernels, and two communicators in different orders. */
 #include <string.h>
 
 #include "graphs.h"
@@ -38,7 +38,7 @@ static CUgraphExec capture_sum(struct rank *r, CUdeviceptr p, size_t n)
 	return graph_end(r->stream);
 }
 
-/* Without a deadline: all ranks' streams continue in time, and all learn what differs. */
+/* Without a deadline, all ranks' streams continue in time, and all ranks learn what differs. */
 static void is_told(struct rank *r, uint64_t since, const char *text)
 {
 	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
@@ -84,9 +84,10 @@ static void test_replay(void)
 	kernels_run(ranks_count(), replay_rank, NULL);
 }
 
-/* ---- In none, with graphs before ---- */
+/* ---- Outside of graphs, after graphs ---- */
 
-/* The first one is a failure of only the task. */
+/* Different kernels fail only their task. Kernels on some ranks and NCCL on others end the
+ * epoch. */
 static void sums_differ(struct rank *r, CUdeviceptr p)
 {
 	ncclsvc_task task;
@@ -101,7 +102,7 @@ static void sums_differ(struct rank *r, CUdeviceptr p)
 	kernels_rejoin(r);
 }
 
-/* A Send in a kernel, whose Recv is not. */
+/* A Send in a kernel whose Recv goes to NCCL. */
 static void messages_differ(struct rank *r, CUdeviceptr p)
 {
 	const uint64_t begin = now_ns();
@@ -113,7 +114,7 @@ static void messages_differ(struct rank *r, CUdeviceptr p)
 	kernels_rejoin(r);
 }
 
-/* The graph lives, or is gone. */
+/* Mismatches after launches of a graph, which still exists or is gone. */
 static void after_rank(struct client *c)
 {
 	struct rank r;
@@ -145,9 +146,10 @@ static void test_after(void)
 	kernels_run(ranks_count(), after_rank, NULL);
 }
 
-/* ---- Two communicators, in another order on each rank ---- */
+/* ---- Two communicators, in a different order on each rank ---- */
 
-/* Neither can proceed. An operator cancels one: its epoch is over, and the other's continues. */
+/* Neither graph can proceed. An operator cancels one communicator: its epoch is over, and the other
+ * one continues. */
 static void crossed_rank(struct client *c)
 {
 	struct rank r;

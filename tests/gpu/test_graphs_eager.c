@@ -10,7 +10,7 @@
 
 #define STUCK_MS   8000
 #define SESSIONS   10
-#define MANY	   600 /* operations in a graph: their deletions do not fit into a socket */
+#define MANY	   600 /* operations in a graph: too many deletions for the socket's buffer */
 #define MANY_TASKS "4000"
 #define FEW_TASKS  12
 
@@ -68,8 +68,8 @@ static void bare_run(client_main *main, void *arg)
 
 /* ---- The last graph is destroyed ---- */
 
-/* A sum that its stream has not started yet stays before one that is submitted when the graph is
- * gone. arg: the latter is on another stream, and only rank 0 is late. */
+/* A sum whose stream has not reached it yet runs before one that is submitted after the graph is
+ * gone. arg: the second sum is on another stream, and only rank 0 is late. */
 static void last_rank(struct client *c)
 {
 	struct rank r;
@@ -113,7 +113,7 @@ static void test_last_streams(void)
 
 /* ---- Many ---- */
 
-/* More than can be pending, without anybody waiting for a task. */
+/* Submits more tasks than can be pending, and never waits for a task, only for the stream. */
 static void unwatched_rank(struct client *c)
 {
 	struct rank r;
@@ -168,7 +168,8 @@ static void partial_rank(struct client *c)
 	graph_begin(r.stream);
 	CHECK_OK(sum(&r, p));
 	say(c, READY);
-	CHECK_EQ(hear(c), GO); /* both ranks have one operation, which count for the user */
+	/* Each rank has captured one operation, and both count for their user. */
+	CHECK_EQ(hear(c), GO);
 	CHECK_OK(ncclsvc_group_begin(r.session));
 	for (int i = 0; i < FEW_TASKS - 1; i++)
 		CHECK_OK(sum(&r, q));
@@ -190,7 +191,7 @@ static void partial_rank(struct client *c)
 	rank_close(&r);
 }
 
-/* The ranks' user has few tasks; they run together, n times. */
+/* Runs two ranks, whose user may have FEW_TASKS tasks, and synchronizes them n times. */
 static void few_run(client_main *main, int n)
 {
 	char few[16];
@@ -325,8 +326,8 @@ static void test_copy(void)
 	bare_run(copy_rank, NULL);
 }
 
-/* A plan's tasks would wait in the daemon's queue before operations that their stream has not
- * started yet. */
+/* A plan's tasks are refused while such a graph exists: in the daemon's queue, they could block
+ * operations that their stream has not reached yet. */
 static void planned_rank(struct client *c)
 {
 	struct rank r;
@@ -366,9 +367,9 @@ static void test_planned(void)
 	bare_run(planned_rank, NULL);
 }
 
-/* ---- In kernels, too ---- */
+/* ---- With kernels, too ---- */
 
-/* A group whose large message goes to NCCL, and whose small one has a kernel. */
+/* A group whose large message goes to NCCL, and whose small one goes into a kernel. */
 static void group_rank(struct client *c)
 {
 	struct rank r;
@@ -404,7 +405,7 @@ static void test_group(void)
 
 /* ---- Ends ---- */
 
-/* A member leaves while its last operation ends: later launches do not wait. */
+/* A member leaves while its last operation ends: later launches end at once. */
 static void leave_rank(struct client *c)
 {
 	struct rank r;
@@ -446,7 +447,7 @@ static int count_ring_mappings(void)
 	return n;
 }
 
-/* Other sessions of the process leave nothing behind while it has such a graph. */
+/* While the process has such a graph, its other sessions still leave nothing mapped. */
 static void sessions_rank(struct client *c)
 {
 	struct rank r;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Launches of CUDA graphs whose other ranks do not come, die, differ or leave; and what is reported
- * about waiting ones. */
+ * Launches of CUDA graphs while other ranks stay away, differ, die or leave, and reports about
+ * waiting launches. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static CUgraphExec capture_sums(struct rank *r, CUdeviceptr p, size_t n, int sum
 	return graph_end(r->stream);
 }
 
-/* A capture from an epoch that is over does nothing, at once. */
+/* A graph captured in an epoch that is over ends at once, and does nothing. */
 static void is_dead(struct rank *r, CUgraphExec exec, CUdeviceptr p)
 {
 	stage("a graph of an epoch that is over");
@@ -35,7 +35,7 @@ static void is_dead(struct rank *r, CUgraphExec exec, CUdeviceptr p)
 	gpu_check(p, 5, SMALL, "what a graph of an epoch that is over has not touched");
 }
 
-/* In the new epoch everything works again. */
+/* A graph captured in the new epoch works. */
 static void captures_anew(struct rank *r, CUdeviceptr p)
 {
 	stage("captured anew");
@@ -52,7 +52,7 @@ static void captures_anew(struct rank *r, CUdeviceptr p)
 
 /* ---- Deadlines ---- */
 
-/* The last rank does not launch it. */
+/* The last rank does not launch the graph. */
 static void absent_rank(struct client *c)
 {
 	struct rank r;
@@ -160,7 +160,7 @@ static void mortal_rank(struct client *c)
 		kernels_rejoin(&r);
 		is_dead(&r, exec, p);
 	} else {
-		rank_check_usable(&r); /* the others do, once they have rejoined */
+		rank_check_usable(&r); /* as the others do once they have rejoined */
 	}
 	captures_anew(&r, p);
 	graph_destroy(exec);
@@ -196,7 +196,7 @@ static void test_killed(void)
 
 /* ---- The daemon is killed ---- */
 
-/* A launch waits for the last rank, and only the daemon, which is killed, would have ended it. */
+/* Launches wait for the last rank when the daemon, which would end them, is killed. */
 static void orphan_rank(struct client *c)
 {
 	struct rank r;
@@ -235,7 +235,7 @@ static void test_daemon(void)
 
 /* ---- Graphs that outlive their communicator ---- */
 
-/* The communicator is left while launches may still run: they complete. */
+/* Ranks leave the communicator while launches may still run: these complete. */
 static void outliving_rank(struct client *c)
 {
 	struct rank r;
@@ -270,8 +270,8 @@ static void test_outlive(void)
 
 /* ---- Reports ---- */
 
-/* The last rank does the first sum of the second graph, and the second one only when it is told to.
- */
+/* The last rank does not launch the second graph. It submits that graph's sums one by one: the
+ * first at once, the others when told to. */
 static void shown_rank(struct client *c)
 {
 	struct rank r;
@@ -298,7 +298,7 @@ static void shown_rank(struct client *c)
 	rank_close(&r);
 }
 
-/* One task for each rank that waits. */
+/* Whether exactly one task is listed for each rank that waits. */
 static bool shows(ncclsvc_session *session, int n)
 {
 	ncclsvc_task_info *list;
@@ -336,7 +336,7 @@ static void test_shown(void)
 
 /* ---- Messages ---- */
 
-/* The previous rank sends nothing, so nothing arrives until the deadline. */
+/* The last rank does not launch its messages, so the next rank's Recv waits until the deadline. */
 static void message_rank(struct client *c)
 {
 	struct rank r;

@@ -21,7 +21,7 @@ enum word { READY = 1, GO };
 struct buffers {
 	struct rank r;
 	CUdeviceptr small, large;
-	uint32_t sums; /* the factor by which one of both is multiplied */
+	uint32_t sums; /* factor of a sum: the number of ranks */
 };
 
 static void buffers_fill(const struct buffers *b)
@@ -133,7 +133,7 @@ static void test_launches(void)
 	kernels_run(ranks_count(), launches_rank, NULL);
 }
 
-/* Each operation is launched early, while the previous one runs or waits. */
+/* Each operation is launched ahead, while the previous one runs or waits. */
 static void chain_rank(struct client *c)
 {
 	struct buffers b;
@@ -182,12 +182,12 @@ static void test_updates(void)
 	kernels_run(ranks_count(), updates_rank, NULL);
 }
 
-/* Also as in JAX: child graphs, the first of which is updated from newer captures with alternating
- * buffers, while launches are pending. */
+/* As in JAX: a graph of child graphs. The first child is updated from newer captures with
+ * alternating buffers, while launches are pending. */
 static void children_rank(struct client *c)
 {
 	struct buffers b, other;
-	uint32_t small[2] = {1, 1}, large[2] = {1, 1}; /* of b and of the other */
+	uint32_t small[2] = {1, 1}, large[2] = {1, 1}; /* of b and of other */
 	buffers_open(&b, c);
 	other = b;
 	buffers_new(&other);
@@ -278,7 +278,8 @@ static void test_groups(void)
 	kernels_run(ranks_count(), groups_rank, NULL);
 }
 
-/* Two executables, launched on two streams, and single operations on both and detached. */
+/* Two executables, launched on two streams, and single operations between them, detached or on the
+ * second stream. */
 static void streams_rank(struct client *c)
 {
 	struct buffers b;
@@ -311,7 +312,7 @@ static void test_streams(void)
 	kernels_run(ranks_count(), streams_rank, NULL);
 }
 
-/* Communicators of one rank copy. */
+/* On a communicator of one rank, operations are copies. */
 static void alone_rank(struct client *c)
 {
 	struct buffers b;
@@ -345,8 +346,8 @@ static void test_alone(void)
 
 /* ---- Failures ---- */
 
-/* A graph of an epoch that is over does nothing, at once; in the new epoch everything works again.
- */
+/* A graph of an epoch that is over ends at once and does nothing. One captured in the new epoch
+ * works. */
 static void goes_on(struct buffers *b, CUgraphExec dead)
 {
 	kernels_rejoin(&b->r);
@@ -365,7 +366,7 @@ static void goes_on(struct buffers *b, CUgraphExec dead)
 	rank_check_usable(&b->r);
 }
 
-/* The last rank does not launch it. */
+/* The last rank does not launch the graph. */
 static void absent_rank(struct client *c)
 {
 	struct buffers b;
@@ -401,7 +402,7 @@ static void test_timeout(void)
 	gpu_daemon_stop(&d);
 }
 
-/* The last rank's graph has another count. */
+/* The last rank's graph has a different count. */
 static void different_rank(struct client *c)
 {
 	struct buffers b;
@@ -430,8 +431,8 @@ static void test_mismatch(void)
 	kernels_run(ranks_count(), different_rank, NULL);
 }
 
-/* A waiting operation is listed with its graph and its place there; cancelling it ends the epoch.
- */
+/* A waiting operation is listed with its graph and its position there. Cancelling it ends the
+ * epoch. */
 static void shown_rank(struct client *c)
 {
 	struct buffers b;
@@ -521,7 +522,7 @@ static void test_killed(void)
 	hear_all(ranks, n, READY);
 	say_all(ranks, n, GO);
 	hear_all(ranks, n, READY);
-	usleep(50000); /* so that what they launched waits */
+	usleep(50000); /* until the launched operations wait */
 	client_kill(&ranks[n - 1]);
 	hear_all(ranks, n - 1, READY);
 	for (int i = 0; i < n - 1; i++)
@@ -659,7 +660,7 @@ static void test_abort(void)
 
 /* ---- Without kernels ---- */
 
-/* Also runs on several nodes. */
+/* Runs ranks without kernels, on several nodes if --nodes is given. */
 static void run_bare(client_main *main)
 {
 	setenv("NCCLSVC_PEER", "0", 1);
@@ -696,7 +697,7 @@ static void test_bare_abort(void)
 
 #define EPOCHS 70 /* more than a session has timelines */
 
-/* A graph in each of many communicators, one of which is destroyed last. */
+/* A graph on each of many communicators; the oldest one is destroyed last. */
 static void epochs_rank(struct client *c)
 {
 	struct buffers b;
@@ -721,7 +722,7 @@ static void epochs_rank(struct client *c)
 		else
 			oldest = exec;
 		CHECK_OK(ncclsvc_comm_leave(o.comm));
-		graph_launch(oldest, o.stream); /* it does nothing */
+		graph_launch(oldest, o.stream); /* does nothing: its communicator is gone */
 	}
 	buffers_check(&b, b.sums * b.sums, 1, "what the oldest graph has not touched");
 	graph_destroy(oldest);
@@ -746,7 +747,7 @@ static int rings_mapped(void)
 	return n;
 }
 
-/* Captures and launches in a separate session, and closes it. */
+/* Captures and launches a graph in a separate session, and closes the session. */
 static CUgraphExec visit(struct rank *r, CUdeviceptr p, int visit, bool keeps)
 {
 	struct rank o = *r;
@@ -767,7 +768,7 @@ static CUgraphExec visit(struct rank *r, CUdeviceptr p, int visit, bool keeps)
 	return exec;
 }
 
-/* What graphs held is freed when they are gone and a communicator is joined. */
+/* Waits until n rings are mapped: what graphs held is freed by a JOIN after they are gone. */
 static void rings_become(struct rank *r, int n)
 {
 	ncclsvc_comm *alone;
@@ -782,7 +783,8 @@ static void rings_become(struct rank *r, int n)
 	}
 }
 
-/* What a session shares with the daemon goes with it, or with its own graphs. */
+/* A session's memory shared with the daemon is unmapped with the session, or with its last
+ * graph. */
 static void visiting_rank(struct client *c)
 {
 	struct buffers b;
@@ -794,7 +796,7 @@ static void visiting_rank(struct client *c)
 	rings_become(&b.r, before);
 	CUgraphExec kept = visit(&b.r, b.small, 3, true);
 	CHECK(rings_mapped() > before);
-	graph_launch(kept, b.r.stream); /* it does nothing */
+	graph_launch(kept, b.r.stream); /* does nothing: its session is closed */
 	CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
 	graph_destroy(kept);
 	rings_become(&b.r, before);
@@ -826,7 +828,7 @@ static void departs_rank(struct client *c)
 		say(c, (uint64_t)getpid());
 		CHECK_EQ(hear(c), GO);
 		graph_launch(exec, b.r.stream);
-		sleep_ms(50); /* so that it waits */
+		sleep_ms(50); /* until it waits */
 		CHECK_OK(ncclsvc_comm_leave(b.r.comm));
 		CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
 		say(c, READY);

@@ -40,7 +40,7 @@ static ncclsvc_task submit(struct rank *r, const struct variant *v, CUdeviceptr 
 	return task;
 }
 
-/* With more than two ranks, all get the same status: the first one is the odd rank. */
+/* With more than two ranks, all get the same status, which names rank 0 as the odd one. */
 static void check_mismatch(struct rank *r, const struct variant *v, ncclsvc_task task)
 {
 	const int a = r->n > 2 ? 1 : r->rank, b = !a;
@@ -60,7 +60,7 @@ static void check_mismatch(struct rank *r, const struct variant *v, ncclsvc_task
 	CHECK_EQ(st.missing_count, r->n > 2);
 }
 
-/* All are submitted before any is waited for. */
+/* Submits all operations before it waits for any. */
 static void several(struct rank *r, CUdeviceptr p)
 {
 	ncclsvc_task bad[VARIANTS], good[VARIANTS];
@@ -188,7 +188,7 @@ static void sequence(struct mixed *m, uint32_t k)
 	gpu_check(m->small, k * n * n * n, SMALL, "the sum after it");
 }
 
-/* All in one group. */
+/* Operations of both transports in one group. */
 static void group(struct mixed *m, uint32_t k)
 {
 	struct rank *r = &m->r;

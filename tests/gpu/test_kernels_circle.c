@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Messages in kernels between ranks that wait for each other: in a circle, which has no end, or in
- * a chain, which has. */
+ * Messages in kernels between ranks that wait for each other: in a circle, which never ends, or in
+ * a chain, which does. */
 #include "kernels.h"
 
 #define MANY	50 /* messages: more than a kernel moves */
 #define LATE_MS 600
 #define MS	UINT64_C(1000000)
 
-/* ---- Circles: of ranks 0 to n - 1, and each returns the task that it waits for ---- */
+/* ---- Circles of ranks 0 to n - 1; each function returns the task that waits ---- */
 
 static ncclsvc_task receive_first(struct rank *r, CUdeviceptr p, int n)
 {
@@ -38,7 +38,7 @@ static ncclsvc_task send_long(struct rank *r, CUdeviceptr p, int n)
 	return task;
 }
 
-/* Each waits in the sum for the others, but what they wait for is behind rank 0's sum. */
+/* Rank 0 waits in the sum for the others, which wait for its Sends, behind the sum. */
 static ncclsvc_task receive_before_sum(struct rank *r, CUdeviceptr p, int n)
 {
 	ncclsvc_task task;
@@ -50,7 +50,8 @@ static ncclsvc_task receive_before_sum(struct rank *r, CUdeviceptr p, int n)
 	return r->rank ? task : sum;
 }
 
-/* An operation after a group waits for all of it. */
+/* The second Recv needs the previous rank's Send behind the group, which waits for its whole
+ * group. */
 static ncclsvc_task behind_group(struct rank *r, CUdeviceptr p, int n)
 {
 	const int next = (r->rank + 1) % n, before = (r->rank + n - 1) % n;
@@ -64,7 +65,7 @@ static ncclsvc_task behind_group(struct rank *r, CUdeviceptr p, int n)
 	return task;
 }
 
-/* A message to itself that does not fit. */
+/* A message of rank 0 to itself that does not fit into the ring. */
 static ncclsvc_task to_itself(struct rank *r, CUdeviceptr p, int n)
 {
 	ncclsvc_task task = 0;
@@ -78,7 +79,7 @@ static ncclsvc_task to_itself(struct rank *r, CUdeviceptr p, int n)
 static const struct circle {
 	const char *what;
 	ncclsvc_task (*submit)(struct rank *r, CUdeviceptr p, int n);
-	ncclsvc_op ops[2]; /* that rank 0 and others wait in */
+	ncclsvc_op ops[2]; /* in which rank 0 and the others wait */
 	bool of_all, alone;
 } circles[] = {
 	{"Recv before Send", receive_first, {NCCLSVC_RECV, NCCLSVC_RECV}, 0, 0},
@@ -102,7 +103,7 @@ static void check_circle(struct rank *r, const struct circle *c, ncclsvc_task ta
 	CHECK_EQ(st.value_b, c->ops[st.rank_b > 0]);
 }
 
-/* No deadline is set. */
+/* The daemon ends the circle without a deadline. */
 static void go_round(struct rank *r, CUdeviceptr p, const struct circle *c, int n)
 {
 	const uint64_t begin = now_ns();
@@ -138,7 +139,7 @@ static void test_circle(void)
 
 /* ---- Waits that take long, but end ---- */
 
-/* Each waits for the next, and the last one is late. */
+/* Each rank waits for the next one, and the last one is late. */
 static void chain(struct rank *r, CUdeviceptr p)
 {
 	stage("a chain");
@@ -152,7 +153,7 @@ static void chain(struct rank *r, CUdeviceptr p)
 	rank_sync(r);
 }
 
-/* All wait as in a circle, except one whose message is in flight. */
+/* As in a circle, each rank receives before it sends, except rank 0, which is late. */
 static void nearly(struct rank *r, CUdeviceptr p)
 {
 	const int next = (r->rank + 1) % r->n, before = (r->rank + r->n - 1) % r->n;
@@ -168,7 +169,7 @@ static void nearly(struct rank *r, CUdeviceptr p)
 	rank_sync(r);
 }
 
-/* Groups of several kernels, whose long messages fill the rings in both directions. */
+/* A group that needs several kernels. Its long messages fill the rings in both directions. */
 static void long_groups(struct rank *r, CUdeviceptr p)
 {
 	ncclsvc_task task;
@@ -185,7 +186,7 @@ static void long_groups(struct rank *r, CUdeviceptr p)
 	rank_sync(r);
 }
 
-/* One is late, then the other: both wait, but never at the same time. */
+/* The ranks are late in turn: each waits, but never all at the same time. */
 static void in_turn(struct rank *r, CUdeviceptr p)
 {
 	stage("in turn");

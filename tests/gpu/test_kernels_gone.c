@@ -32,7 +32,7 @@ static void absent(struct rank *r, CUdeviceptr p)
 	if (last) {
 		CHECK_EQ(hear(r->c), GO);
 		ncclsvc_result result = NCCLSVC_OK;
-		while (!result) /* it may have to hear of it */
+		while (!result) /* it may not have been notified yet */
 			result = ncclsvc_comm_error(r->comm);
 		CHECK_RESULT(result, NCCLSVC_TIMEOUT);
 		CHECK_RESULT(ncclsvc_all_reduce(at(p), at(p), SMALL, NCCLSVC_UINT32, NCCLSVC_SUM,
@@ -48,7 +48,7 @@ static void absent(struct rank *r, CUdeviceptr p)
 	kernels_rejoin(r);
 }
 
-/* The last rank's stream does not reach its kernel, not even before all have a new epoch. */
+/* The last rank's stream is blocked before its kernel, until all ranks are in a new epoch. */
 static void blocked(struct rank *r, CUdeviceptr p, CUdeviceptr gate)
 {
 	const bool last = r->rank == r->n - 1;
@@ -112,7 +112,7 @@ enum when { WAITED_FOR, HAS_SENT, AT_WORK, WHENS };
 
 #define OVER UINT64_MAX /* in place of a round's number */
 
-/* Until one fails. */
+/* Submits sums, and waits for each, until one fails. */
 static ncclsvc_result one_by_one(struct rank *r, CUdeviceptr p)
 {
 	for (;;) {
@@ -139,7 +139,7 @@ static __attribute__((noreturn)) void await_death(struct rank *r, CUdeviceptr p,
 		sleep_ms(1000);
 }
 
-/* Reports when it was notified, and when its stream was released. */
+/* Tells the test when this rank was notified, and when its stream was released. */
 static void survive(struct rank *r, CUdeviceptr p, enum when when)
 {
 	if (when == WAITED_FOR)
@@ -272,7 +272,7 @@ static void stopped_rank(struct client *c)
 	rank_close(&r);
 }
 
-/* First while it has no work and the others' kernels wait for it. */
+/* The last rank is stopped before it submits its sum, and the others' kernels wait for it. */
 static void test_stopped(void)
 {
 	struct daemon d;
@@ -293,7 +293,7 @@ static void test_stopped(void)
 
 /* ---- A kernel that cannot be launched ---- */
 
-/* In this process. */
+/* Makes this process's launches fail, or succeed again. */
 static void launches_fail(bool fail)
 {
 	char path[4096];
@@ -306,7 +306,8 @@ static void launches_fail(bool fail)
 	CHECK(file && fprintf(file, "%d", (int)getpid()) > 0 && !fclose(file));
 }
 
-/* No stream waits for it, even if more comes on another stream before the epoch's end is known. */
+/* No stream waits for a kernel whose launch failed, even if another stream gets more work before
+ * the epoch's end is known. */
 static void unlaunched_rank(struct client *c)
 {
 	struct rank r;
@@ -329,7 +330,7 @@ static void unlaunched_rank(struct client *c)
 			 NCCLSVC_NO_MEMORY);
 		launches_fail(false);
 		CHECK_OK(ncclsvc_stream_set(r.session, other, 0));
-		/* On a slow machine the daemon has already ended the epoch. */
+		/* On a slow machine the daemon may have ended the epoch already. */
 		const ncclsvc_result later = ncclsvc_all_reduce(at(p), at(p), SMALL, NCCLSVC_UINT32,
 								NCCLSVC_SUM, r.comm, NULL);
 		CHECK(!later || later == NCCLSVC_PEER_GONE);
@@ -341,7 +342,7 @@ static void unlaunched_rank(struct client *c)
 	stage("leaving");
 	const uint64_t begin = now_ns();
 	CHECK_OK(ncclsvc_comm_leave(r.comm));
-	CHECK(now_ns() - begin < UINT64_C(1500000000)); /* none is waited for */
+	CHECK(now_ns() - begin < UINT64_C(1500000000)); /* no kernel is waited for */
 	rank_join(&r);
 	rank_check_usable(&r);
 	CHECK_CU(cu.cuStreamDestroy(other));

@@ -11,7 +11,7 @@
 #define MAIL_BYTES ((size_t)96 << 20)
 #define SUM_BYTES  (SMALL * sizeof(uint32_t))
 
-/* In words. Messages above 4 MiB use NCCL. */
+/* In words. Messages above 2 MiB use NCCL. */
 static const size_t sizes[] = {1,    0,	   64,	  1023, 2,   1024, 20000, (size_t)1 << 20,
 			       1025, 4096, 70001, 3,	500, 0,	   33,	  ((size_t)1 << 20) + 1};
 #define SIZES (sizeof(sizes) / sizeof(sizes[0]))
@@ -19,13 +19,13 @@ static const size_t sizes[] = {1,    0,	   64,	  1023, 2,   1024, 20000, (size_t
 struct group {
 	const char *what;
 	unsigned each;	     /* messages from one rank to another */
-	bool oneself;	     /* also to itself */
+	bool oneself;	     /* also from a rank to itself */
 	bool receives_first; /* all Recvs come before all Sends */
 	unsigned streams;    /* that operations take turns on */
-	unsigned detached;   /* bits: of the streams */
+	unsigned detached;   /* a bit for each detached stream */
 	unsigned comms;
-	bool small, large; /* collectives: in kernels, and on NCCL */
-	unsigned largest;  /* of the sizes */
+	bool small, large; /* with collectives in kernels, and on NCCL */
+	unsigned largest;  /* how many of the sizes are used */
 };
 
 static const struct group groups[] = {
@@ -101,13 +101,13 @@ static const struct group groups[] = {
 
 struct mail {
 	struct rank r;
-	ncclsvc_comm *comms[COMMS]; /* of the second one, the ranks are in reverse order */
+	ncclsvc_comm *comms[COMMS]; /* in the second one, ranks are in reverse order */
 	CUstream streams[STREAMS];
 	CUdeviceptr p, sums, large;
 	const struct group *group;
 	uint32_t round;
-	unsigned n; /* operations of the group */
-	size_t at;  /* in p */
+	unsigned n; /* messages so far */
+	size_t at;  /* offset in p */
 };
 
 static int rank_in(const struct mail *m, unsigned comm)
@@ -125,7 +125,7 @@ static uint32_t value_of(const struct mail *m, unsigned i, int from, int to, uns
 	return m->round * 100000 + i * 1000 + (unsigned)from * 100 + (unsigned)to * 10 + comm + 1;
 }
 
-/* ---- Each of a group's messages, of this rank ---- */
+/* ---- This rank's messages of a group ---- */
 
 typedef void message_do(struct mail *m, unsigned i, int peer, unsigned comm, bool sends);
 
@@ -151,7 +151,7 @@ static void each_message(struct mail *m, message_do *act)
 		ways(m, act, i, true);
 }
 
-/* The message's place, and its stream. */
+/* The next message's buffer, and its stream. */
 static CUdeviceptr next_place(struct mail *m, size_t words, unsigned *stream)
 {
 	const CUdeviceptr p = m->p + m->at;
@@ -213,7 +213,7 @@ static void sum(ncclsvc_comm *comm, CUdeviceptr p, size_t words)
 	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), words, NCCLSVC_UINT32, NCCLSVC_SUM, comm, NULL));
 }
 
-/* One before the messages, the others behind. */
+/* One small sum before the messages, all others behind them. */
 static void collectives(struct mail *m, bool before)
 {
 	const struct group *g = m->group;
@@ -255,7 +255,7 @@ static void run(struct mail *m)
 	each_message(m, submit);
 	collectives(m, false);
 	CHECK_OK(ncclsvc_group_end(m->r.session));
-	for (int i = 0; i < STREAMS; i++) /* which wait for all but what is detached */
+	for (int i = 0; i < STREAMS; i++) /* not for detached operations */
 		CHECK(gpu_stream_ends(m->streams[i], WAIT_MS));
 	if (m->group->detached)
 		CHECK_OK(ncclsvc_wait_all(m->r.session, WAIT_MS));

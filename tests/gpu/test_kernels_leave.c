@@ -15,13 +15,13 @@ static void *abort_comm(void *arg)
 	return NULL;
 }
 
-/* The last rank aborts in another thread while it waits. */
+/* Another thread of the last rank aborts while the rank waits. */
 static void break_off(struct rank *r, CUdeviceptr p)
 {
 	pthread_t thread;
 	const bool last = r->rank == r->n - 1;
 	stage("a rank that breaks off");
-	/* No other rank's task is complete without rank 0's. */
+	/* Rank 0 submits nothing, so no task can complete. */
 	const ncclsvc_task task = r->rank ? kernels_sum(r, p, SMALL) : 0;
 	if (last)
 		CHECK_EQ(pthread_create(&thread, NULL, abort_comm, r->comm), 0);
@@ -35,7 +35,7 @@ static void break_off(struct rank *r, CUdeviceptr p)
 	kernels_rejoin(r);
 }
 
-/* The last one leaves while its kernel waits. */
+/* The last rank leaves while its kernel waits. */
 static void leave_early(struct rank *r, CUdeviceptr p)
 {
 	const bool last = r->rank == r->n - 1;
@@ -58,10 +58,10 @@ static void leave_early(struct rank *r, CUdeviceptr p)
 	rank_check_usable(r);
 }
 
-/* Each leaves when its own kernel has ended. */
+/* Each rank leaves as soon as its own kernel has ended. */
 static void leave_late(struct rank *r, CUdeviceptr p, uint8_t round)
 {
-	const size_t words = (size_t)2 << 20 >> 2; /* long enough to be still at it */
+	const size_t words = (size_t)2 << 20 >> 2; /* so many that other kernels may still run */
 	ncclsvc_unique_id id = r->c->id;
 	ncclsvc_comm *const first = r->comm;
 	stage("a rank that leaves late, %d", round);
@@ -99,7 +99,7 @@ static void test_leave(void)
 
 /* ---- The daemon is killed ---- */
 
-/* This process does not check: its kernel notices that the heartbeat has stopped. */
+/* The process makes no call: its kernel notices that the daemon's heartbeat has stopped. */
 static void unaware_rank(struct client *c)
 {
 	struct rank r;

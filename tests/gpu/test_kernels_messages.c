@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Messages in kernels: senders ahead of their receivers, messages that do not match their Recvs,
- * and those of a rank to itself. */
+ * and messages of a rank to itself. */
 #include "kernels.h"
 #include "proto/abi/peer.h"
 
 #define LINES(words)  (1 + ((words) * sizeof(uint32_t) + PEER_LINE_DATA - 1) / PEER_LINE_DATA)
 #define MESSAGE	      250 /* words */
 #define MESSAGE_BYTES (MESSAGE * sizeof(uint32_t))
-#define FIT	      ((unsigned)(PEER_RING_LINES / LINES(MESSAGE))) /* into a ring */
+#define FIT	      ((unsigned)(PEER_RING_LINES / LINES(MESSAGE))) /* messages in a full ring */
 #define AHEAD	      (FIT - 10)
-#define MORE	      40 /* than the ring has room for */
+#define MORE	      40 /* messages beyond that */
 #define STREAM	      (FIT + MORE)
 #define ROUNDS	      5
 
@@ -89,7 +89,7 @@ static void ahead_rank(struct client *c)
 	sender_close(&s);
 }
 
-/* Receivers are told to start when everything has been sent. */
+/* The receivers start when everything has been sent. */
 static void test_ahead(void)
 {
 	struct daemon d;
@@ -105,7 +105,7 @@ static void test_ahead(void)
 	gpu_daemon_stop(&d);
 }
 
-/* ---- Unless the ring is full ---- */
+/* ---- A sender waits if the ring is full ---- */
 
 static void overfill(struct sender *s, unsigned round)
 {
@@ -118,7 +118,7 @@ static void overfill(struct sender *s, unsigned round)
 		rank_wait(&s->r, s->tasks[i]);
 }
 
-/* In each direction the ring is filled from where the last round left it. */
+/* Each round fills the ring from where the previous one left it. */
 static void full_rank(struct client *c)
 {
 	struct sender s;
@@ -191,7 +191,7 @@ static void check_unlike(const struct variant *v, const ncclsvc_status *st)
 	CHECK_EQ(st->value_b, type ? v->types[sender] : v->counts[sender]);
 }
 
-/* The sender's Send may be over long before; its next operation is not. */
+/* The Send may have ended long before, so the sender waits for its next operation, which fails. */
 static void unlike(struct rank *r, CUdeviceptr p, const struct variant *v)
 {
 	ncclsvc_task task = 0;
@@ -248,7 +248,7 @@ static void test_unlike(void)
 	kernels_run(ranks_count(), unlike_rank, NULL);
 }
 
-/* ---- To oneself ---- */
+/* ---- To itself ---- */
 
 static void to_oneself(struct rank *r, CUdeviceptr p, size_t words, bool grouped)
 {

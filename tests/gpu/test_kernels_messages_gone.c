@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ranks that die, leave, abort, are stopped or do not come while others wait in messages. */
+ * Ranks that die, leave, abort, are stopped or do not come while others wait in Sends and Recvs. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 enum word { READY = 1, GO };
 
-/* What the other ranks wait in, for the last rank. */
+/* The operation in which the other ranks wait for the last one. */
 enum wait { IN_RECV, IN_SEND, IN_GROUP, WAITS };
 
 static const char *const wait_names[] = {"a Recv", "a full ring's Send", "a group"};
@@ -27,7 +27,7 @@ static ncclsvc_task wait_in(struct rank *r, CUdeviceptr p, enum wait in)
 		kernels_send(r, p, LONG_WORDS, last, &task);
 	if (in != IN_GROUP)
 		return task;
-	/* The others' messages to one another may arrive, but the kernel does not end. */
+	/* Messages among the other ranks may arrive, but their kernels do not end. */
 	CHECK_OK(ncclsvc_group_begin(r->session));
 	for (int k = 0; k < r->n; k++) {
 		kernels_send(r, p, SMALL, k, NULL);
@@ -114,7 +114,7 @@ static void *abort_comm(void *arg)
 	return NULL;
 }
 
-/* Rank 0 waits itself, and aborts. */
+/* Rank 0, which waits, too, aborts in another thread. */
 static void break_off(struct rank *r, CUdeviceptr p, enum wait in)
 {
 	pthread_t thread;
@@ -131,7 +131,8 @@ static void break_off(struct rank *r, CUdeviceptr p, enum wait in)
 	kernels_rejoin(r);
 }
 
-/* The last rank leaves without its part, and joins again when the others know. */
+/* The last rank leaves without its operation, and joins again when the others have been
+ * notified. */
 static void leave(struct rank *r, CUdeviceptr p, enum wait in)
 {
 	if (r->rank == r->n - 1) {
@@ -148,7 +149,7 @@ static void leave(struct rank *r, CUdeviceptr p, enum wait in)
 	kernels_rejoin(r);
 }
 
-/* The last rank sends what fits into the rings, and leaves: all of it arrives. */
+/* The last rank sends messages that fit into the rings, and leaves: they all arrive. */
 static void leave_behind(struct rank *r, CUdeviceptr p)
 {
 	stage("a message left behind");
@@ -227,7 +228,7 @@ static void late_rank(struct client *c)
 			const ncclsvc_status st = status_of(r.session, task);
 			CHECK(st.rank_a >= 0 && st.rank_a < r.n - 1);
 			CHECK(st.rank_a != r.rank ||
-			      took >= TIMEOUT_MS * MS); /* its own deadline */
+			      took >= TIMEOUT_MS * MS); /* its deadline has passed */
 			CHECK_EQ(st.missing_count, 1);
 			CHECK_EQ(st.missing[0], r.n - 1);
 		}
@@ -247,7 +248,7 @@ static void test_timeout(void)
 	kernels_run(ranks_count(), late_rank, NULL);
 }
 
-/* ---- A stopped trainer, and what is shown meanwhile ---- */
+/* ---- A stopped trainer, and its listing ---- */
 
 static void stopped_rank(struct client *c)
 {
@@ -299,7 +300,8 @@ static void check_shown(const struct daemon *d, int n)
 	ncclsvc_close(session);
 }
 
-/* First the others wait for it in Recvs, then one of them is stopped in its Recv. */
+/* The last rank is stopped while the others wait for it in Recvs. Then rank 0 is stopped in its
+ * Recv. */
 static void test_stopped(void)
 {
 	struct daemon d;

@@ -5,14 +5,14 @@
 
 #define EACH	  4 /* messages from one rank to another, in a group */
 #define ROUNDS	  10
-#define MOST	  40000 /* words of a message */
+#define MOST	  40000 /* words of a message, at most */
 #define STREAMS	  2	/* Sends are on one, Recvs on the other */
 #define BOX_BYTES ((size_t)2 * EACH * RANKS_MAX * MOST * sizeof(uint32_t))
 
 static const size_t sizes[] = {1, SMALL, MOST, 0, 3000};
 #define SIZES (sizeof(sizes) / sizeof(sizes[0]))
 
-/* A rank's GPU, with a place for each message that it sends, and for each that it receives. */
+/* A rank's GPU, with room for each message that it sends or receives. */
 struct box {
 	int gpu, n;
 	ncclComm_t comm;
@@ -93,7 +93,7 @@ static void check(struct box *b, uint32_t round)
 		}
 }
 
-/* ---- A process each ---- */
+/* ---- One process for each rank ---- */
 
 static void pair_rank(struct client *c)
 {
@@ -123,7 +123,7 @@ static void test_processes(void)
 	kernels_run(ranks_count(), pair_rank, NULL);
 }
 
-/* ---- One thread has all ranks, whose messages come in turn, all Recvs first ---- */
+/* ---- One thread for all ranks, all Recvs first ---- */
 
 static void all_messages(struct box *boxes, int n, bool sends, uint32_t round)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Random collectives and groups of messages, most of them in kernels, some on NCCL: of any size, at
- * any place. */
+ * Random collectives and groups of messages, most of them in kernels, some on NCCL, of any size and
+ * at any address. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,13 +8,13 @@
 #include "letters.h"
 #include "values.h"
 
-#define BYTES_MAX  ((size_t)3 << 20) /* from one rank to another, but in all: */
+#define BYTES_MAX  ((size_t)3 << 20) /* without blocks; TOTAL_MAX: of all blocks */
 #define TOTAL_MAX  ((size_t)9 << 20)
 #define KERNEL_MAX ((size_t)8 << 20)
 #define GUARD	   256
 #define GUARD_BYTE 0xa5
 #define BUFFER	   (TOTAL_MAX + 3 * GUARD + 8)
-#define LOOKED_AT  2000 /* elements of a result, and as many bytes around it */
+#define LOOKED_AT  2000 /* elements of a result that are checked */
 #define AT_ONCE	   2
 #define FP8_FROM   NCCLSVC_FLOAT8E4M3
 
@@ -27,10 +27,10 @@ static const ncclsvc_op collectives[] = {
 /* One operation, with its buffers. */
 struct desk {
 	CUdeviceptr send, recv;
-	char *in, *out; /* images */
+	char *in, *out; /* host copies of the buffers */
 	struct call call;
-	size_t send_at, recv_at, bytes; /* in the images */
-	size_t send_odd, recv_odd;	/* bytes that the buffers' images are off by */
+	size_t send_at, recv_at, bytes; /* offsets in the host copies, and their size */
+	size_t send_odd, recv_odd;	/* offsets of these in the device buffers */
 	CUstream stream;
 	ncclsvc_task task;
 };
@@ -40,7 +40,7 @@ static bool has_blocks(const struct call *c)
 	return c->op != NCCLSVC_ALL_REDUCE && c->op != NCCLSVC_REDUCE && c->op != NCCLSVC_BROADCAST;
 }
 
-/* All ranks draw the same. Small sizes are as likely as large ones. */
+/* All ranks draw the same call. Small sizes are as likely as large ones. */
 static struct call draw_call(const struct rank *r, uint64_t *random)
 {
 	struct call c = {
@@ -59,13 +59,13 @@ static struct call draw_call(const struct rank *r, uint64_t *random)
 	const size_t most = has_blocks(&c) ? TOTAL_MAX / (size_t)c.n : BYTES_MAX;
 	bytes = bytes < most ? bytes : most;
 	c.count = bytes / ncclsvc_type_size(c.type);
-	if (draw(random) % 16 == 0 && !has_blocks(&c)) /* NCCL's */
+	if (draw(random) % 16 == 0 && !has_blocks(&c)) /* on NCCL */
 		c.count = TOTAL_MAX / ncclsvc_type_size(c.type);
 	return c;
 }
 
-/* Each rank uses different places. Kernels accept elements at any address, NCCL only aligned ones.
- */
+/* Each rank uses different offsets. Kernels accept elements at any address, NCCL only aligned
+ * ones. */
 static void place(struct desk *d, uint64_t *own)
 {
 	const struct call *c = &d->call;
@@ -129,7 +129,7 @@ static void check_element(const struct desk *d, size_t i)
 			     call_receives(c), is, want);
 }
 
-/* Checks some random elements, and the ends. */
+/* Checks some random elements, the last one, and all bytes around the result. */
 static void check(const struct desk *d, uint64_t *own)
 {
 	const struct call *c = &d->call;
@@ -177,7 +177,7 @@ static void step(struct rank *r, struct desk *desks, uint64_t *random, uint64_t 
 static void group(struct rank *r, struct desk *d, struct letters *l, uint64_t *random,
 		  uint64_t *own)
 {
-	const uint32_t where = draw(random) % 3; /* the collective is; 2: there is none */
+	const uint32_t where = draw(random) % 3; /* the collective's; 2: there is none */
 	d->call = draw_call(r, random);
 	place(d, own);
 	letters_draw(l, r, random, own);

@@ -22,7 +22,7 @@ struct juggler {
 	unsigned steps;
 };
 
-/* What comes next on the stream. */
+/* Delays the next work on the stream. */
 static void come_late(const struct juggler *j, CUstream stream)
 {
 	unsigned i = 0;
@@ -31,8 +31,8 @@ static void come_late(const struct juggler *j, CUstream stream)
 	gpu_delay(stream, j->scratch + i * SCRATCH, SCRATCH, 5);
 }
 
-/* The next sum is on another stream, which waits only for this task. Sometimes a stream has other
- * work first. */
+/* Sums on one stream; `then` waits only for this task, and copies the result. Some streams are busy
+ * first. */
 static void juggle(struct juggler *j, CUstream stream, CUstream then, unsigned flags)
 {
 	struct rank *r = &j->r;
@@ -69,7 +69,7 @@ static void in_turn(struct juggler *j, unsigned flags)
 	check_copies(j, from);
 }
 
-/* Sums whose order depends only on their communicator. */
+/* Sums on streams without an order between them: only the communicator orders the sums. */
 static void unrelated(struct juggler *j)
 {
 	struct rank *r = &j->r;
@@ -89,7 +89,7 @@ static void unrelated(struct juggler *j)
 static void default_streams(struct juggler *j)
 {
 	const unsigned from = j->steps;
-	const CUstream other = setup.fake ? LEGACY : PER_THREAD; /* which the stand-in has not */
+	const CUstream other = setup.fake ? LEGACY : PER_THREAD; /* the stand-in has none */
 	stage("default streams");
 	for (unsigned i = 0; i < 10; i++) {
 		juggle(j, LEGACY, other, 0);
@@ -131,7 +131,8 @@ static void test_streams(void)
 
 /* ---- Two communicators ---- */
 
-/* One stream each. Every other rank begins with the second one, and the kernels of both wait. */
+/* Each communicator has its own stream. Every other rank begins with the second communicator, so
+ * kernels of both wait. */
 static void crossing_rank(struct client *c)
 {
 	struct rank r;
@@ -181,7 +182,7 @@ static void test_crossing(void)
 
 /* ---- Two GPUs in one process ---- */
 
-/* The rank's thread, and the process's other GPU beside it. */
+/* A rank in its own thread, with its own GPU of the process. */
 static void *thread_rank(void *arg)
 {
 	struct client *c = arg;
@@ -241,7 +242,7 @@ static void *join_main(void *arg)
 	return NULL;
 }
 
-/* All Recvs come first. */
+/* Both ranks send and receive in one group, all Recvs first. */
 static void both(struct joiner j[2], CUstream streams[2], CUdeviceptr p[2], uint32_t value)
 {
 	ncclsvc_session *s = j->session;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How the host learns that a kernel has ended, which nothing signals by itself. */
+ * How the host learns that a kernel has ended, although kernels do not notify it. */
 #include <poll.h>
 #include <string.h>
 
 #include "kernels.h"
 
-#define LATE_MS	 50 /* the last rank's operations come later */
+#define LATE_MS	 50 /* delay of the last rank's operations */
 #define WHILE_MS 10
 #define MANY	 3000
 #define MS	 UINT64_C(1000000)
@@ -17,7 +17,7 @@ struct waiter {
 	bool late;
 };
 
-/* Its stream reaches the sum when the others already wait for it. */
+/* The last rank's stream reaches the sum when the others already wait for it. */
 static ncclsvc_task begin(struct waiter *w)
 {
 	if (w->late)
@@ -34,7 +34,7 @@ static void check_sum(struct waiter *w)
 	gpu_fill(w->p, 1, SMALL);
 }
 
-/* No wait takes longer than its operation. */
+/* Checks that the wait took no longer than its operation. */
 static void check_time(uint64_t since)
 {
 	CHECK(now_ns() - since < (LATE_MS + limit_ms(500)) * MS);
@@ -145,7 +145,7 @@ static void dispatch(struct waiter *w, struct told *told)
 	CHECK_OK(told->result);
 }
 
-/* The loop sleeps until there is something to do. */
+/* The event loop sleeps in poll until there is something to do. */
 static void poll_fd(struct waiter *w, struct told *told, unsigned n)
 {
 	stage("polling for %u", n);
@@ -179,7 +179,7 @@ static void poll_quiet(struct waiter *w)
 	CHECK(woken <= 2);
 }
 
-/* A failure is reported like everything else. */
+/* The callback also reports failures. */
 static void dispatch_failure(struct waiter *w, struct told *told)
 {
 	ncclsvc_task task;
@@ -215,7 +215,7 @@ static void test_dispatch(void)
 	kernels_run(ranks_count(), dispatch_rank, NULL);
 }
 
-/* ---- Many tasks that nobody waits for ---- */
+/* ---- Many tasks without waits ---- */
 
 static void many_rank(struct client *c)
 {

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Lists of tensors in GPU memory: in stream order, in both modes, matching and refused.
- * test_lists_world.c tests those of a world. */
+ * test_lists_world.c tests lists of a world. */
 #include <string.h>
 
 #include "lists.h"
 
 /* ---- Send and Recv ---- */
 
-#define NEIGHBOUR    ((size_t)2 << 20) /* what CUDA rounds allocations up to */
+#define NEIGHBOUR    ((size_t)2 << 20) /* CUDA rounds allocations up to this */
 #define NEIGHBOURS   16
 #define BORDER_WORDS 256
 
-/* From rank 0 to rank 1, two consecutive tensors in two allocations: a CUDA copy must stay within
- * one. */
+/* Sends two adjacent tensors in different allocations from rank 0 to rank 1: a CUDA copy must stay
+ * within one allocation. */
 static void across_a_border(struct desk *d)
 {
 	const int64_t dim = BORDER_WORDS;
@@ -76,7 +76,7 @@ static void stream_order_rank(struct client *c)
 		if (c->rank == 0) {
 			desk_fill(&d, 10 * k, true);
 			CHECK_OK(ncclsvc_tensors_isend(d.lists, &m, &requests[k]));
-			desk_fill(&d, 0xbad, false); /* it was packed by then */
+			desk_fill(&d, 0xbad, false); /* runs after the packing */
 		} else {
 			desk_fill(&d, 0xbad, false);
 			CHECK_OK(ncclsvc_tensors_irecv(d.lists, &m, &requests[k]));
@@ -173,7 +173,7 @@ static void clash_rank(struct client *c)
 				     ncclsvc_result_name(r), ncclsvc_last_error());
 		says(x->why[k]);
 		desk_check(&d, 7, "what no list was to touch");
-		/* Both are in step, on both communicators. */
+		/* Both ranks are still in step, on both communicators. */
 		for (int mode = S; mode <= A; mode++) {
 			desk_fill(&d, k ? 0 : 40, false);
 			m = desk_message(&d, 1 - k, (ncclsvc_shapes)mode, 5);
@@ -192,7 +192,7 @@ static void test_clash(void)
 	ranks_run(2, clash_rank, NULL);
 }
 
-/* What is no device memory is refused here, and the peer is told. */
+/* A tensor that is not in device memory is refused, and the peer is notified. */
 static void host_memory_rank(struct client *c)
 {
 	struct desk d;
@@ -223,7 +223,8 @@ static void test_host_memory(void)
 
 /* ---- Collectives ---- */
 
-/* Three tensors that no partition of up to 4 ranks cuts: the first is rank 0's whole share. */
+/* Sizes of three tensors that no border between the shares of up to 4 ranks cuts: the first is rank
+ * 0's whole share. */
 static int64_t fitting[TENSORS];
 
 static void fit(int n)
@@ -394,7 +395,7 @@ static void test_one_piece(void)
 	ranks_run(2, one_piece_rank, NULL);
 }
 
-/* ---- More than an int counts ---- */
+/* ---- More bytes than an int can count ---- */
 
 #define LARGE ((int64_t)1 << 31)
 
@@ -408,7 +409,7 @@ static void large_rank(struct client *c)
 	CHECK_OK(ncclsvc_tensors_open(r.comm, WAIT_MS, &lists));
 	CHECK_CU(cu.cuMemAlloc(&p, (size_t)large));
 	CHECK_CU(cu.cuMemAlloc(&q, (size_t)small * 4));
-	/* q first: then nothing lies as the buffer does, and all is copied. */
+	/* With q first, the tensors are not adjacent in list order, and all is copied. */
 	ncclsvc_tensor t[] = {{at(q), NCCLSVC_UINT32, 1, &small},
 			      {at(p), NCCLSVC_UINT8, 1, &large}};
 	CHECK_CU(cu.cuMemsetD8Async(p, (unsigned char)(c->rank ? 0 : 0x5a), (size_t)large,

@@ -10,11 +10,11 @@
 #define A     NCCLSVC_SHAPES_AHEAD
 #define WORDS 3000 /* of a plain operation */
 
-/* A ring: each rank sends to the next, and receives from the last. */
+/* A ring: each rank sends to the next one, and receives from the previous one. */
 struct ring {
-	struct desk d; /* what is sent */
+	struct desk d; /* has the tensors to send */
 	int next, last;
-	struct desk in; /* the tensors that are received; nothing else of it */
+	struct desk in; /* only for the tensors to receive */
 	CUdeviceptr plain_out, plain_in;
 	ncclsvc_request *sent, *got;
 };
@@ -42,7 +42,7 @@ static void ring_close(struct ring *r)
 	desk_close(&r->d);
 }
 
-/* Each sender's mode of this round. */
+/* The sender's mode in this round. */
 static ncclsvc_shapes mode_of(int rank, int round)
 {
 	return round >> rank % 2 & 1 ? A : S;
@@ -53,7 +53,7 @@ static uint32_t value_of(int rank, int round)
 	return (uint32_t)(1000 * (rank + 1) + 10 * round);
 }
 
-/* Values arrive late, and the receive buffers first hold garbage. */
+/* The values to send come late on the stream, and the receive buffers hold garbage until then. */
 static void ring_fill(struct ring *r, int round)
 {
 	const CUstream s = r->d.r.stream;
@@ -114,7 +114,7 @@ static void group_rank(struct client *c)
 		CHECK_OK(ncclsvc_stream_set(r.d.r.session, r.d.r.stream, flags));
 		ring_fill(&r, round);
 		group_of(&r, round, plain);
-		if (round % 4 == 0) /* no list was ahead: all is in stream order */
+		if (round % 4 == 0) /* no list has SHAPES_AHEAD: all are in stream order */
 			desk_check(&r.in, value_of(r.last, round), "what the stream waited for");
 		/* The lists keep the stream that was set when they were begun. */
 		CHECK_OK(ncclsvc_stream_set(r.d.r.session, NULL, 0));
@@ -131,7 +131,7 @@ static void test_groups(void)
 
 /* ---- Refusals ---- */
 
-/* Rank 0's first list in each direction is refused: by the call, or by its tag. */
+/* In each direction, rank 0's first list is refused by the call, or fails because of its tag. */
 static void refused_rank(struct client *c)
 {
 	struct ring r;
@@ -239,7 +239,7 @@ static void left_rank(struct client *c)
 	ring_close(&r);
 }
 
-/* The group of the first list is abandoned, or its tag does not match. */
+/* The first list fails: its group is abandoned, or its tag does not match. */
 static void test_left(void)
 {
 	for (int i = 0; i < 2; i++) {
@@ -259,7 +259,7 @@ static void test_left(void)
 
 enum { ROUNDS = 5 }; /* groups of a plan: each pair of modes, and one after them */
 
-/* While a list waits for its shapes, nothing of a later group is put on its stream. */
+/* While a list waits for its shapes, tasks of a later group on its stream are refused. */
 static void submit_plain(struct ring *r, ncclsvc_plan *p, int round)
 {
 	const bool ahead = mode_of(r->d.r.rank, round) == A && mode_of(r->last, round) == A;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lists of tensors of a GPU world, and what they survive. */
+ * Lists of tensors of a GPU world, also after the death of a rank or of the daemon. */
 #include <stdio.h>
 
 #include "lists.h"
@@ -141,7 +141,7 @@ static void test_recover(void)
 	gpu_daemon_stop(&d);
 }
 
-/* Buffers lent by a daemon are gone with it: the next daemon lends others. */
+/* Buffers lent by a daemon are lost with it; the next daemon lends new ones. */
 static void reattach_rank(struct client *c)
 {
 	enum { READY = 1, GO };

@@ -17,7 +17,7 @@ static int rounds(void)
 	return setup.repeat ? setup.repeat : 1;
 }
 
-/* Rank 0's tasks wait for the others, or large tasks of all ranks are running. */
+/* inside: large tasks of all ranks are running. Otherwise rank 0's task waits for the others. */
 static void lose_daemon(struct rank *r, const struct buffer *b, size_t bytes, bool inside)
 {
 	struct client *c = r->c;
@@ -30,7 +30,7 @@ static void lose_daemon(struct rank *r, const struct buffer *b, size_t bytes, bo
 	say(c, READY);
 	stage("waiting for the daemon's death");
 	ncclsvc_result result = ncclsvc_wait(r->session, task, WAIT_MS);
-	while (!result && (inside || r->rank)) /* a task that ended before proves nothing */
+	while (!result && (inside || r->rank)) /* the task may have ended first */
 		result = ncclsvc_dispatch(r->session, 100);
 	CHECK_RESULT(result, NCCLSVC_DAEMON_LOST);
 	say(c, now_ns());

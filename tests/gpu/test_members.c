@@ -94,7 +94,7 @@ static ncclsvc_result submit_circle(struct rank *r, enum circle kind, CUdevicept
 	return ncclsvc_group_end(r->session);
 }
 
-/* Each waits for another: all are notified, and no stream hangs. */
+/* Each rank waits for another: all are notified, and no stream hangs. */
 void circle_rank(struct client *c)
 {
 	struct rank r;
@@ -222,10 +222,10 @@ static void run_clash(client_main *main)
 	gpu_daemon_start(&d);
 	clients_start(ranks, 2, &d, main, NULL);
 	CHECK_EQ(hear(&ranks[0]), READY);
-	clients_ask(ranks, 1); /* it joins */
+	clients_ask(ranks, 1); /* until the daemon has read its JOIN */
 	say(&ranks[1], GO);
 	CHECK_EQ(hear(&ranks[1]), READY);
-	client_kill(&ranks[0]); /* it may still wait for another one */
+	client_kill(&ranks[0]); /* it may still wait for a peer */
 	ranks_end(ranks, 2);
 	gpu_daemon_stop(&d);
 }
@@ -251,7 +251,7 @@ static void uuid_text(const uint8_t *u, char *text, size_t size)
 		 u[14], u[15]);
 }
 
-/* Sees the daemon's GPUs in reverse order: its device r is the daemon's n - 1 - r. */
+/* This process sees the daemon's GPUs in reverse order: its device r is the daemon's n - 1 - r. */
 static void reversed_rank(struct client *c)
 {
 	struct rank r;
@@ -262,7 +262,7 @@ static void reversed_rank(struct client *c)
 		uuid_text(device_info(s, i).uuid, uuid, sizeof(uuid));
 		snprintf(list + n, sizeof(list) - n, "%s%s", n ? "," : "", uuid);
 	}
-	/* And the last one, nothing but its own. */
+	/* The last rank sees only its own GPU. */
 	bool alone = c->rank == c->nranks - 1;
 	if (alone)
 		uuid_text(device_info(s, 0).uuid, list, sizeof(list));
@@ -308,7 +308,7 @@ static void split_rank(struct client *c)
 	struct rank r, part;
 	rank_open(&r, c);
 	part = r;
-	/* All in reversed order; then even and odd; then the first one alone. */
+	/* All ranks in reverse order, then even and odd ones, then rank 0 alone. */
 	stage("splitting: reversed");
 	CHECK_OK(ncclsvc_comm_split(r.comm, 0, -r.rank, WAIT_MS, &part.comm));
 	part.rank = ncclsvc_comm_rank(part.comm);
@@ -392,7 +392,7 @@ static void test_pool(void)
 	CHECK(setup.fake || ms[0] > ms[1]);
 }
 
-/* One user may use three quarters of a worker's communicators. Unused ones give up their places. */
+/* One user may have three quarters of a worker's NCCL communicators. Unused ones are replaced. */
 static void slots_rank(struct client *c)
 {
 	enum { SLOTS = 256, MINE = SLOTS * 3 / 4 };
@@ -413,8 +413,8 @@ static void slots_rank(struct client *c)
 	CHECK(strstr(ncclsvc_last_error(), "user_nccl_comms_max is 192"));
 	for (int i = 0; i < MINE; i++)
 		CHECK_OK(ncclsvc_comm_leave(comms[i]));
-	/* Different GPUs for the ranks: no communicator in the pool fits, and the last of these
-	 * needs the place of one. */
+	/* The ranks have other GPUs than before, so no communicator in the pool fits, and the last
+	 * of these has to replace an unused one. */
 	r.rank = r.n - 1 - r.rank;
 	for (int i = 0; i <= SLOTS - MINE; i++) {
 		id.bytes[5]++;

@@ -8,9 +8,9 @@
 #define MIB    ((size_t)1 << 20)
 #define WORDS  10000
 #define BIG    (32 * MIB)
-#define LEEWAY (64 * MIB) /* of GPU memory: what driver and NCCL keep for themselves */
+#define LEEWAY (64 * MIB) /* GPU memory that the driver and NCCL keep */
 
-/* The sum over all ranks of `value` at p, in place. */
+/* Sums value * (rank + 1) over all ranks at p, in place, and checks the result. */
 static void sum_here(struct rank *r, CUdeviceptr p, uint32_t value, size_t n, const char *what)
 {
 	ncclsvc_task task;
@@ -31,7 +31,7 @@ static unsigned imports(struct rank *r)
 static void parts_rank(struct client *c)
 {
 	struct rank r;
-	uint64_t random = setup.seed + (uint64_t)c->rank; /* other places on every rank */
+	uint64_t random = setup.seed + (uint64_t)c->rank; /* different offsets on every rank */
 	rank_open(&r, c);
 	for (int kind = 0; kind < MEMORY_KINDS; kind++) {
 		struct buffer b;
@@ -42,8 +42,8 @@ static void parts_rank(struct client *c)
 			sum_here(&r, b.p + offset, k, WORDS, "a part of an allocation");
 		}
 		sum_here(&r, b.p + BIG - 4 * WORDS, 7, WORDS, "an allocation's end");
-		/* One import for all parts; the previous kind's is dropped at the next allocation.
-		 */
+		/* One import for all parts; the previous kind's is dropped at the next
+		 * allocation. */
 		CHECK_EQ(imports(&r), kind != MEMORY_LENT);
 		buffer_free(&b);
 	}
@@ -147,7 +147,7 @@ static void test_churn(void)
 	for (int i = 0; i < n; i++)
 		CHECK_EQ(hear_within(&ranks[i], 200000), 3);
 	worker_fds_check(&d, &fds);
-	/* What was freed last may still be in progress. */
+	/* The last frees may still be in progress. */
 	for (uint64_t end = now_ns() + UINT64_C(10000000000);
 	     daemon_usage(&d).fds > before.fds + n * 2; sleep_ms(10))
 		CHECK(now_ns() < end);
@@ -156,7 +156,7 @@ static void test_churn(void)
 	gpu_daemon_stop(&d);
 }
 
-/* A process that ends without giving anything back. */
+/* A process that ends without freeing anything. */
 static void leaver_rank(struct client *c)
 {
 	struct rank r;
@@ -166,7 +166,7 @@ static void leaver_rank(struct client *c)
 		buffer_make(&b[kind], kind, r.gpu, r.session, 256 * MIB / (setup.fake ? 16 : 1));
 		sum_here(&r, b[kind].p, 3, WORDS, memory_name(kind));
 	}
-	/* The others' part of the last task may not be over yet. */
+	/* Other ranks may not have completed the last task yet. */
 	say(c, 1);
 	CHECK_EQ(hear(c), 2);
 	_exit(0);
@@ -262,7 +262,7 @@ static void test_two_sessions(void)
 
 /* ---- A rank that is late ---- */
 
-#define LATE_MS 13000 /* longer than workers keep memory that they could let go */
+#define LATE_MS 13000 /* longer than workers keep memory that is not in use */
 
 enum word { READY = 1, GO };
 
@@ -283,8 +283,9 @@ static void bystander_rank(struct client *c)
 	rank_close(&r);
 }
 
-/* Rank 0's GPU has a task whose input is late, and which follows a task of another communicator.
- * Meanwhile memory is returned: freeing it there would wait for everything that is running. */
+/* Rank 0 has a task whose input is late. Meanwhile the bystander returns memory: freeing it on rank
+ * 0's GPU would wait for everything that is running. A task of another communicator still
+ * completes. */
 static void straggler_rank(struct client *c)
 {
 	struct rank r;

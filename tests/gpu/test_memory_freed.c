@@ -5,8 +5,8 @@
 #include "dropin.h"
 
 #define BYTES  ((size_t)64 << 20)
-#define SOON   50   /* ms, in which nothing happens */
-#define WITHIN 5000 /* ms, in which it does */
+#define SOON   50   /* ms: a timeout that is expected to expire */
+#define WITHIN 5000 /* ms: a timeout that is not */
 
 static unsigned imports(const struct rank *r)
 {
@@ -19,8 +19,8 @@ static void sum(const struct rank *r, CUdeviceptr p)
 				    NULL));
 }
 
-/* While the operation, whose stream is blocked, does not proceed, its memory is not released, and
- * no other memory either: the driver would wait for what is in flight. */
+/* While the operation waits on its blocked stream, its memory is not released. Other memory may not
+ * be, either: the driver would wait for operations in flight. */
 static void forget_while_busy(struct rank *r, CUdeviceptr used, CUdeviceptr other)
 {
 	CUdeviceptr gate;
@@ -33,7 +33,8 @@ static void forget_while_busy(struct rank *r, CUdeviceptr used, CUdeviceptr othe
 	sum(r, used);
 	CHECK_EQ(ncclsvc_mem_forget(r->session, at(used), SOON), NCCLSVC_TIMEOUT);
 	CHECK_EQ(imports(r), 2);
-	/* Before all ranks have submitted the operation, it is not in flight. */
+	/* Until all ranks have submitted the operation, it is not in flight, and other memory is
+	 * released. */
 	const ncclsvc_result busy = ncclsvc_mem_forget(r->session, at(other + BYTES - 1), SOON);
 	CHECK(busy == NCCLSVC_TIMEOUT || busy == NCCLSVC_OK);
 	CHECK_EQ(imports(r), 1);
@@ -47,7 +48,7 @@ static void forget_rank(struct client *c)
 {
 	struct rank r;
 	struct buffer b[MEMORY_KINDS];
-	CHECK_EQ(setenv("NCCLSVC_PEER", "0", 1), 0); /* so that all goes to NCCL */
+	CHECK_EQ(setenv("NCCLSVC_PEER", "0", 1), 0); /* so that all operations go to NCCL */
 	rank_open(&r, c);
 	for (int kind = 0; kind < MEMORY_KINDS; kind++)
 		buffer_make(&b[kind], kind, r.gpu, r.session, BYTES);
@@ -81,11 +82,11 @@ static void test_forget(void)
 
 /* ---- The drop-in ---- */
 
-/* Memory used in an operation is free again as soon as it is freed: a program that is out of memory
+/* cuMemFree frees memory at once that the daemon has imported: a program that is out of memory
  * frees its cache, and retries at once. */
 static void freed_rank(struct client *c)
 {
-	CHECK_EQ(setenv("NCCLSVC_PEER", "0", 1), 0); /* so that all goes to NCCL */
+	CHECK_EQ(setenv("NCCLSVC_PEER", "0", 1), 0); /* so that all operations go to NCCL */
 	ncclComm_t comm = dropin_join(c);
 	CUstream s = gpu_stream();
 	ncclsvc_session *session = session_open(c->daemon);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * MPS without configuration (mps = auto): trainers and workers meet at the daemon's own control
- * daemon; and what happens when that, or the daemon, ends. The same whether the other tests run
- * with MPS or without. */
+ * MPS without configuration (mps = auto): trainers and workers use the MPS control daemon that
+ * ncclsvcd starts; and the end of that control daemon, or of ncclsvcd. These tests ignore --mps. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -39,7 +38,7 @@ static ncclsvc_daemon_info info_of(const struct daemon *d)
 	return info;
 }
 
-/* Returns the control daemon's pid. */
+/* Starts ncclsvcd, and returns its MPS control daemon's pid. */
 static pid_t start(struct daemon *d)
 {
 	set_nothing();
@@ -64,7 +63,7 @@ static void await_end(pid_t pid)
 			check_failed(__FILE__, __LINE__, "MPS control daemon %d does not end", pid);
 }
 
-/* Checks that this many joined processes use MPS, through the worker's server. */
+/* Checks that n joined processes use the worker's MPS server. */
 static void check_sessions(const struct daemon *d, size_t n)
 {
 	ncclsvc_session_info *list;
@@ -146,7 +145,7 @@ static void test_mixed(void)
 	gpu_daemon_stop(&d);
 }
 
-/* Its GPU memory and streams survive the daemon, however that ends. */
+/* The rank's GPU memory and stream survive ncclsvcd, whether that is killed or exits. */
 static void surviving_rank(struct client *c)
 {
 	struct rank r;
@@ -216,7 +215,7 @@ static void test_daemon_ended(void)
 	report("MPS ended %d ms after its last client", (int)((now_ns() - since) / 1000000));
 }
 
-/* Its context is lost with the control daemon: whatever it does then fails. */
+/* The rank's CUDA context is lost with the control daemon: its CUDA calls fail. */
 static void losing_rank(struct client *c)
 {
 	struct rank r;

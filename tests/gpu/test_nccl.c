@@ -66,8 +66,8 @@ static void every_call(each_call *run, struct member *members, int n, int ranks)
 		each_of(run, members, n, ranks, (ncclsvc_op)op);
 }
 
-/* In a group, which a thread that drives all its GPUs needs. members are ranks first, first + 1,
- * ... */
+/* Runs the call on all members in one group, since one thread drives all their GPUs. The members
+ * have consecutive ranks. */
 static void run_call(struct member *members, int n, const struct call *call)
 {
 	int first;
@@ -146,7 +146,7 @@ static void test_one_process(void)
 
 /* ---- Several processes ---- */
 
-/* The next rank's data, and its own. */
+/* Sends to the next rank and to itself, in nested groups. */
 static void exchange(struct member *s, int rank, int n)
 {
 	const int next = (rank + 1) % n, before = (rank + n - 1) % n;
@@ -166,7 +166,7 @@ static void exchange(struct member *s, int rank, int n)
 		  "what this rank sent itself");
 }
 
-/* More than any queue holds, without waiting. */
+/* Submits more operations than any queue holds, without waiting. */
 static void flood(struct member *s, int n)
 {
 	const int rounds = setup.fake ? 1200 : 20000;
@@ -220,7 +220,8 @@ static CUdeviceptr part(CUdeviceptr base, int i)
 	return base + (CUdeviceptr)i * MEMBER_COUNT * 4;
 }
 
-/* A communicator's tasks are in one order on all ranks: those of each are shuffled among others. */
+/* Draws an order of the parts: each communicator's tasks are in the same order on all ranks, but
+ * interleaved at random with the others'. */
 static void shuffled(uint64_t *state, int order[PARTS])
 {
 	int next[COMMS] = {0};
@@ -376,9 +377,9 @@ static void test_streams(void)
 	ranks_run(2, streams_rank, NULL);
 }
 
-/* ---- What NCCL accepts ---- */
+/* ---- Calls that NCCL accepts ---- */
 
-/* Source and destination in one buffer, at each operation's in-place offset. */
+/* Uses one buffer, with each operation's in-place offset. */
 static void in_place(const struct member *s, const struct call *call)
 {
 	struct member is = *s;
@@ -393,7 +394,7 @@ static void in_place(const struct member *s, const struct call *call)
 	verify(&is);
 }
 
-/* Buffers that a rank does not use may be anything. */
+/* Buffers that a rank does not use may be invalid. */
 static void unused(const struct member *s, const struct call *call)
 {
 	struct member is = *s;

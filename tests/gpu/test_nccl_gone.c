@@ -19,7 +19,7 @@ enum inside { FINALIZING, FILLING, READING, READING_REVOKED, INSIDES };
 struct watchdog {
 	ncclComm_t comm;
 	bool revokes;
-	atomic_bool armed; /* the call that it ends comes next */
+	atomic_bool armed; /* the next call is the one that is ended */
 };
 
 static void *watchdog_main(void *arg)
@@ -44,7 +44,7 @@ static void make_reduction(ncclComm_t comm, CUdeviceptr scalar)
 		    ncclInvalidUsage);
 }
 
-/* Calls until the watchdog ends it. */
+/* Blocks in a call until the watchdog aborts or revokes the communicator. */
 static void abort_inside(struct client *c, ncclComm_t comm, enum inside where)
 {
 	static const char *const stages[INSIDES] = {"finalizing what no peer joins",
@@ -69,12 +69,13 @@ static void abort_inside(struct client *c, ncclComm_t comm, enum inside where)
 		make_reduction(comm, p);
 	CHECK_EQ(pthread_join(thread, NULL), 0);
 	CHECK(gpu_stream_ends(s, WAIT_MS));
-	CHECK_NC(nc.ncclCommDestroy(comm)); /* which was only revoked, perhaps */
+	CHECK_NC(nc.ncclCommDestroy(comm)); /* still needed if it was only revoked */
 	CHECK_CU(cu.cuMemFree(p));
 	say(c, READY);
 }
 
-/* The main thread is inside, and would be forever; the others are notified. */
+/* Rank 0's main thread would block in a call forever, and another thread aborts it. The other rank
+ * is notified. */
 static void abort_rank(struct client *c)
 {
 	ncclComm_t comm = dropin_join(c);
@@ -87,7 +88,7 @@ static void abort_rank(struct client *c)
 		} else {
 			CHECK_EQ(hear(c), GO);
 			stage("joining a rank that has left, %d", i);
-			/* It may have been notified before. */
+			/* This rank may have been notified before its call. */
 			const ncclResult_t r = dropin_sum(p, comm, s);
 			CHECK(r == ncclSuccess || r == ncclRemoteError);
 			CHECK_EQ(dropin_fails(comm, WAIT_MS), ncclRemoteError);
@@ -119,7 +120,7 @@ static void test_abort(void)
 
 /* ---- A rank dies ---- */
 
-/* A process that it has forked survives it, like a data loader's worker. */
+/* Forks a process that survives this one, like a data loader's worker. */
 static void fork_somebody(struct client *c)
 {
 	pid_t pid = fork();
@@ -146,10 +147,10 @@ static void killed_rank(struct client *c)
 	}
 	say(c, READY);
 	stage("waiting for the rank that is killed");
-	CHECK_NC(dropin_sum(p, comm, s)); /* the last rank never does */
+	CHECK_NC(dropin_sum(p, comm, s)); /* the last rank submits nothing */
 	snprintf(pid, sizeof(pid), "pid %d", (int)hear(c));
 	uint64_t killed = now_ns();
-	if (c->rank == 0) { /* which asks for no asynchronous errors */
+	if (c->rank == 0) { /* before ncclCommGetAsyncError is called */
 		CHECK(gpu_stream_ends(s, WAIT_MS));
 		CHECK_NC_IS(dropin_sum(p, comm, s), ncclRemoteError);
 		CHECK_SAYS(NULL, pid);
@@ -205,11 +206,11 @@ static void test_killed(void)
 	say_all(ranks, n - 1, (uint64_t)pid);
 	client_start(last, again_rank);
 	ranks_end(ranks, n);
-	CHECK_EQ(kill(survivor, SIGKILL), 0); /* it has been there all along */
+	CHECK_EQ(kill(survivor, SIGKILL), 0); /* still alive */
 	gpu_daemon_stop(&d);
 }
 
-/* ---- The daemon goes, or is not there ---- */
+/* ---- The daemon is killed, or not running ---- */
 
 static void lost_rank(struct client *c)
 {

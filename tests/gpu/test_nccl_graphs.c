@@ -10,7 +10,7 @@
 #define LAUNCHES 10
 #define BESIDE	 200 /* sums of the other thread */
 
-/* ---- A capture that other threads could spoil ---- */
+/* ---- A capture beside other threads ---- */
 
 struct beside {
 	ncclComm_t comm, asked;
@@ -20,7 +20,7 @@ struct beside {
 	atomic_bool over;
 };
 
-/* As PyTorch's watchdog does. */
+/* Polls for errors, as PyTorch's watchdog does. */
 static void *watch(void *arg)
 {
 	struct beside *b = arg;
@@ -33,7 +33,7 @@ static void *watch(void *arg)
 	return NULL;
 }
 
-/* On a separate communicator and stream. */
+/* Submits sums on a separate communicator and stream. */
 static void *sum_beside(void *arg)
 {
 	struct beside *b = arg;
@@ -95,7 +95,7 @@ static void threads_rank(struct client *c)
 	CHECK_NC(nc.ncclCommDestroy(comm));
 	CHECK(gpu_stream_ends(s, WAIT_MS));
 	gpu_check(p, value * n * n, DROPIN_WORDS, "the last launch");
-	graph_launch(exec, s); /* it does nothing */
+	graph_launch(exec, s); /* does nothing: its communicator is gone */
 	CHECK(gpu_stream_ends(s, WAIT_MS));
 	gpu_check(p, value * n * n, DROPIN_WORDS, "what the graph has not touched");
 	graph_destroy(exec);
@@ -134,7 +134,7 @@ static void mortal_rank(struct client *c)
 	CHECK_SAYS(comm, "was killed by SIGKILL");
 	CHECK(gpu_stream_ends(s, WAIT_MS));
 	CHECK_NC_IS(dropin_sum(p, comm, s), ncclRemoteError);
-	graph_launch(exec, s); /* it does nothing */
+	graph_launch(exec, s); /* does nothing: its epoch is over */
 	CHECK(gpu_stream_ends(s, WAIT_MS));
 	CHECK_NC(nc.ncclCommAbort(comm));
 	graph_launch(exec, s);
@@ -158,7 +158,7 @@ static void test_killed(void)
 
 /* ---- Launches that are not over ---- */
 
-#define SLOW_MS 2500 /* more than a rank that leaves waits for its launches */
+#define SLOW_MS 2500 /* longer than ncclsvc_comm_leave waits for launches */
 
 static void slow(void *arg)
 {
@@ -166,7 +166,8 @@ static void slow(void *arg)
 	sleep_ms(SLOW_MS);
 }
 
-/* Finalizes, then destroys, while launches wait for earlier work on their stream. */
+/* Destroys the communicator, or finalizes it first, while a launch waits for earlier work on its
+ * stream: both wait for the launch. */
 static void slow_rank(struct client *c)
 {
 	for (int finalizes = 0; finalizes < 2; finalizes++) {
@@ -213,7 +214,7 @@ static void test_bare_slow(void)
 	test_slow();
 }
 
-/* The last rank waits for the other one, which leaves. */
+/* The last rank's launch waits for the other rank, which leaves. */
 static void abandoned_rank(struct client *c)
 {
 	ncclComm_t comm = dropin_join(c);
@@ -259,9 +260,9 @@ static void test_bare_abandoned(void)
 
 /* ---- A rank that gives up ---- */
 
-#define BREAK_OFF_MS 1500 /* less than a rank that leaves waits for its launches */
+#define BREAK_OFF_MS 1500 /* shorter than ncclsvc_comm_leave waits for launches */
 
-/* The last rank does not wait for its launch, which the others do not make. */
+/* The last rank revokes while its launch waits for the others, which do not launch. */
 static void revoking_rank(struct client *c)
 {
 	ncclComm_t comm = dropin_join(c);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Groups of more operations than one of the daemon's task groups, or a session's ring, holds, as in
+ * Groups with more operations than a task group of the daemon, or a session's ring, can hold, as in
  * programs that move a model's weights. */
 #include <stdlib.h>
 
 #include "dropin.h"
 
-#define MOST 15000 /* Sends to a rank, and Recvs from it */
+#define MOST 15000 /* Sends to a rank, and Recvs from it, at most */
 
 /* A rank's operations may come in any order, except those of one kind with the same peer. */
 enum order { SENDS_FIRST, RECVS_FIRST, IN_TURN, AT_RANDOM, ORDERS };
@@ -13,7 +13,7 @@ enum order { SENDS_FIRST, RECVS_FIRST, IN_TURN, AT_RANDOM, ORDERS };
 struct part {
 	int peer;
 	bool sends;
-	unsigned next; /* message */
+	unsigned next; /* number of the next message */
 };
 
 struct mail {

@@ -11,7 +11,7 @@
 
 enum word { READY = 1, GO };
 
-/* ---- What is refused, and why ---- */
+/* ---- Refusals ---- */
 
 static void refused_operations(ncclComm_t comm, CUstream s)
 {
@@ -118,7 +118,7 @@ static void refused_rank(struct client *c)
 	CHECK_NC(nc.ncclCommInitRank(&next, c->nranks, dropin_id_number(c, 1), c->rank));
 	dropin_check_usable(next);
 	CHECK_NC(nc.ncclCommDestroy(next));
-	/* Not earlier, or the other rank might learn of it first. */
+	/* An earlier abort might reach the other rank before it has seen the mismatch. */
 	CHECK_NC(nc.ncclCommAbort(comm));
 	CHECK_CU(cu.cuMemFree(p));
 }
@@ -148,7 +148,7 @@ static void memory_rank(struct client *c)
 		CHECK(user == lent);
 		CHECK_NC_IS(nc.ncclWinGetUserPtr(comm, handle, &user), ncclInvalidArgument);
 		CHECK_NC(dropin_sum((uintptr_t)lent, comm, s));
-		/* A block that is in use is freed once it is not. */
+		/* A block in use is freed when its operation is over. */
 		if (round < 2) {
 			CHECK(gpu_stream_ends(s, WAIT_MS));
 			gpu_check((uintptr_t)lent, (unsigned)(c->nranks * (c->nranks + 1) / 2),
@@ -165,7 +165,7 @@ static void memory_rank(struct client *c)
 	CHECK_SAYS(NULL, "ncclMemAlloc");
 	CHECK_NC(nc.ncclCommRegister(comm, at(own), DROPIN_WORDS * 4, &handle));
 	CHECK_NC(nc.ncclCommDeregister(comm, handle));
-	/* Freed, and allocated again at the same address: other memory. */
+	/* Freed and allocated again: the same address may be other memory. */
 	for (int round = 0; round < 10; round++) {
 		CHECK_CU(cu.cuMemFree(own));
 		own = dropin_words((unsigned)(c->rank + 1 + round));
@@ -192,7 +192,7 @@ static void test_memory(void)
 	ranks_run(2, memory_rank, NULL);
 }
 
-/* Its parent's session is not the child's: its fd numbers may be reused there. */
+/* A child must not use its parent's session, whose fd numbers it may have reused. */
 static void free_in_child(void *lent)
 {
 	enum { PAIRS = 32 };
@@ -216,7 +216,7 @@ static void free_in_child(void *lent)
 	_exit(0);
 }
 
-/* Frees memory that belongs to nobody, until it is told to stop. */
+/* Frees memory that was never allocated, until it is told to stop. */
 static void *free_nothing(void *stop)
 {
 	while (!atomic_load((atomic_bool *)stop))
@@ -224,7 +224,7 @@ static void *free_nothing(void *stop)
 	return NULL;
 }
 
-/* A thread is inside when others fork: its locks must not be held in the children. */
+/* Forks while another thread is in ncclMemFree, whose locks must not be held in the children. */
 static void fork_while_freeing(void)
 {
 	enum { FORKS = 200, SECONDS = 10 };
@@ -270,8 +270,8 @@ static void test_forked(void)
 
 /* ---- Without blocking ---- */
 
-/* An abort withdraws the join, before it has reached the daemon or while it waits there. Otherwise
- * the next join would be refused, whose id is known with two ranks. */
+/* An abort withdraws a join that has not reached the daemon, or waits there. Otherwise the daemon
+ * would still know the id with two ranks, and refuse the last join, of one rank. */
 static void join_again(struct client *c, ncclConfig_t *config)
 {
 	static const unsigned waits_ms[] = {0, 1, 50};
@@ -292,7 +292,7 @@ static void join_again(struct client *c, ncclConfig_t *config)
 	}
 }
 
-/* How many communicators the daemon lists by this name. */
+/* The number of communicators that the daemon lists with this label. */
 static size_t listed(const struct client *c, const char *label)
 {
 	ncclsvc_session *s = session_open(c->daemon);

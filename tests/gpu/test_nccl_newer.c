@@ -8,7 +8,7 @@
 
 /* ---- Growing ---- */
 
-/* The first rank's, to all of `all`. */
+/* Broadcasts rank 0's id to all ranks of `all`. */
 static void share_id(ncclComm_t all, ncclUniqueId *id)
 {
 	CUdeviceptr p = dropin_words(0);
@@ -37,7 +37,7 @@ static void refused_growths(ncclComm_t parent, int n)
 	CHECK_NC_IS(nc.ncclCommGrow(NULL, n, &id, n, &grown, NULL), ncclInvalidArgument);
 }
 
-/* parent: NULL on the new rank. id: what that rank knows, and the first rank may pass. */
+/* parent: NULL on the new rank. id: needed on the new rank, and optional on the first one. */
 static void grow(const struct client *c, ncclComm_t parent, const ncclUniqueId *id,
 		 ncclConfig_t *config)
 {
@@ -147,7 +147,7 @@ static void test_suspend(void)
 
 /* ---- Structs of other releases ---- */
 
-/* sizeof(ncclConfig_t) in each release, and the version that NCCL_CONFIG_INITIALIZER had. */
+/* The version in NCCL_CONFIG_INITIALIZER, and sizeof(ncclConfig_t), in each release. */
 static const struct {
 	unsigned version;
 	size_t bytes;
@@ -182,7 +182,7 @@ static void configs_rank(struct client *c)
 		memset((char *)&s + bytes, 0x5a, sizeof(s) - bytes);
 		s.config.size = bytes;
 		s.config.version = releases[i].version;
-		/* Where it has padding. */
+		/* These releases have padding here. */
 		if (releases[i].version < 21700)
 			s.config.cgaClusterSize = 0x5a5a5a5a;
 		if (releases[i].version < 22500 && bytes > offsetof(ncclConfig_t, trafficClass))
@@ -293,7 +293,7 @@ static void coll_configs_rank(struct client *c)
 	config.launchCompletionEvent = launched;
 	CHECK_NC(sum_with(p, comm, s, &config));
 	CHECK_CU(cu.cuEventSynchronize(launched));
-	/* 2.31 had no event, so what lies there is not one. */
+	/* 2.31 had no event: these bytes are not one. */
 	old.size = offsetof(ncclCollConfig_t, launchCompletionEvent);
 	memset(&old.launchCompletionEvent, 0x5a, sizeof(old.launchCompletionEvent));
 	CHECK_NC(sum_with(p, comm, s, &old));
@@ -315,7 +315,7 @@ static void test_coll_configs(void)
 	ranks_run(2, coll_configs_rank, NULL);
 }
 
-/* ---- What is refused ---- */
+/* ---- Refusals ---- */
 
 static void says(ncclResult_t is, const char *function)
 {

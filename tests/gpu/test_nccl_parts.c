@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The drop-in: parts of a communicator. */
+ * The drop-in: splits and shrinks of a communicator. */
 #include "dropin.h"
 
 /* ---- Splits and shrinks ---- */
@@ -32,13 +32,14 @@ static void parts_rank(struct client *c)
 		dropin_check_usable(rest);
 		CHECK_NC(nc.ncclCommDestroy(rest));
 	}
-	/* It is revoked only when all are done with the other. */
+	/* No rank revokes the communicator before all have finished with the shrunk one. */
 	dropin_check_usable(part);
 	dropin_check_usable(comm);
 	stage("revoking");
 	CUdeviceptr p = dropin_words(1);
 	CUstream s = gpu_stream();
-	if (c->rank == 0) { /* no peer joins it: it is let go, or refused if another is quicker */
+	/* No peer takes part: the sum is aborted, or refused if another rank has revoked first. */
+	if (c->rank == 0) {
 		const ncclResult_t r = dropin_sum(p, part, s);
 		CHECK(r == ncclSuccess || r == ncclRemoteError);
 	}
@@ -46,7 +47,7 @@ static void parts_rank(struct client *c)
 	CHECK(gpu_stream_ends(s, WAIT_MS));
 	CHECK_NC_IS(dropin_sum(p, part, s), ncclInvalidUsage);
 	CHECK_SAYS(NULL, "revoked");
-	for (int i = 0; i < 2; i++) { /* of all, and of one */
+	for (int i = 0; i < 2; i++) { /* all ranks, then only the last one */
 		int colour = i && c->rank != last ? NCCL_SPLIT_NOCOLOR : 7;
 		CHECK_NC(nc.ncclCommSplit(part, colour, -c->rank, &rest, NULL));
 		CHECK_EQ(rest == NULL, colour == NCCL_SPLIT_NOCOLOR);
@@ -72,7 +73,7 @@ static void test_parts(void)
 	ranks_run(ranks_count(), parts_rank, NULL);
 }
 
-/* ---- Several splits of one communicator that do not block ---- */
+/* ---- Several nonblocking splits of one communicator ---- */
 
 enum { SPLITS = 4 }; /* in the ranks' order, reversed, each rank alone, all but rank 0 */
 

@@ -54,8 +54,7 @@ static void scaled(struct member *s, int rank, int n, int type, bool on_device, 
 	verify_all(s->recv + MEMBER_COUNT * 8, type, by * n * (n + 1), MEMBER_COUNT / (size_t)n);
 }
 
-/* Reductions that are destroyed before their group is submitted: new ones do not take their places.
- */
+/* Reductions that are destroyed before their group is submitted: new ones must not replace them. */
 static void scaled_in_group(struct member *s, int rank, int n)
 {
 	enum { OPS = 3 };
@@ -97,7 +96,7 @@ static void scaled_rank(struct client *c)
 	for (int i = 0; i < 100; i++)
 		scaled(&s, c->rank, c->nranks, NCCLSVC_FLOAT32, false, i + 1);
 	scaled_in_group(&s, c->rank, c->nranks);
-	for (int i = 0; i < 48; i++) { /* all places can be had again */
+	for (int i = 0; i < 48; i++) { /* all slots are free again */
 		float by = (float)i + 0.5f;
 		CHECK_NC(nc.ncclRedOpCreatePreMulSum(&ops[i], &by, NCCLSVC_FLOAT32,
 						     ncclScalarHostImmediate, s.comm));

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators with GPUs on several nodes, which are daemons on this machine with some GPUs each.
- */
+ * Communicators with GPUs on several nodes: daemons on this machine, with some GPUs each. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,11 +81,11 @@ static void test_timeout_4(void)
 
 #define WORDS	5000
 #define PARTS	8  /* results of one step, at most */
-#define PENDING 12 /* steps that are not waited for */
+#define PENDING 12 /* steps between two checks */
 #define REGIONS (PENDING * PARTS)
 #define TO_PART ((size_t)PENDING * PARTS * WORDS)
 
-/* What must be where. */
+/* An expected result. */
 struct wanted {
 	CUdeviceptr at;
 	size_t count;
@@ -96,7 +95,7 @@ struct wanted {
 struct grouper {
 	struct rank r;
 	ncclsvc_comm *comms[2];
-	int place[2]; /* ranks in them: the other way round in the second */
+	int place[2]; /* ranks in them; the second one has the reverse order */
 	CUdeviceptr in, out;
 	uint32_t *image;
 	struct wanted wanted[REGIONS];
@@ -108,7 +107,8 @@ static uint32_t word_of(int process, int step, size_t i)
 	return (uint32_t)(process * 7919 + step * 131 + (int)(i % 1009));
 }
 
-/* Fills a part with this step's words, on the stream, and expects something in its counterpart. */
+/* Fills the next part of the input with this step's words, notes the expected output, and returns
+ * the part's offset. */
 static size_t part(struct grouper *g, int step, size_t count, int from)
 {
 	const size_t at = (size_t)g->nwanted * WORDS * sizeof(uint32_t);
@@ -131,7 +131,7 @@ static void sum(struct grouper *g, int comm, int step, size_t count)
 				    NCCLSVC_SUM, g->comms[comm], NULL));
 }
 
-/* To the rank at this distance ahead, from the one at the same distance behind. */
+/* Sends to the rank that is `by` ahead, and receives from the one `by` behind. */
 static void pass_on(struct grouper *g, int comm, int step, size_t count, int by)
 {
 	const int n = g->r.n, me = g->place[comm], from = (me + n - by) % n;
@@ -156,7 +156,7 @@ static void one_step(struct grouper *g, int step, uint64_t *random)
 		for (int by = 1; by < g->r.n; by++)
 			pass_on(g, comm, step, count, by);
 		break;
-	case 2: /* what two communicators have, at once */
+	case 2: /* exchanges on both communicators */
 		pass_on(g, 0, step, count, 1);
 		pass_on(g, 1, step, count, 1);
 		break;
@@ -168,7 +168,7 @@ static void one_step(struct grouper *g, int step, uint64_t *random)
 		sum(g, comm, step, count);
 		sum(g, comm, step, count);
 		break;
-	default: /* a pipeline's exchange and a sum */
+	default: /* a pipeline's exchange, and a sum */
 		pass_on(g, comm, step, count, 1);
 		sum(g, !comm, step, count);
 	}
@@ -268,7 +268,7 @@ static void pool_rank(struct client *c)
 	CHECK_CU(cu.cuStreamDestroy(r.stream));
 }
 
-/* Twice the same communicator, then another one: NCCL creates one for all of them. */
+/* Joins one communicator twice, then another one twice: NCCL creates only one for both. */
 static void run_pool(int n, int each)
 {
 	struct nodes w;
@@ -291,7 +291,7 @@ static void run_pool(int n, int each)
 		CHECK_EQ(device_info(s, i % each).nccl_comms, 1);
 		for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;; sleep_ms(5)) {
 			if (device_info(s, i % each).nccl_comms_idle == 1)
-				break; /* a moment after the last has left */
+				break; /* shortly after the last rank has left */
 			CHECK(now_ns() < end);
 		}
 		ncclsvc_close(s);
@@ -398,8 +398,8 @@ static void test_leave_4(void)
 	run_leave(2, 2);
 }
 
-/* Rank 0 leaves at once; what it has submitted still reaches the others, whose streams are busy,
- * and NCCL's communicator remains usable. */
+/* Rank 0 sends and leaves at once. Its message still arrives, and NCCL's communicator remains
+ * usable. */
 static void early_rank(struct client *c)
 {
 	struct rank r;
@@ -412,7 +412,7 @@ static void early_rank(struct client *c)
 		CHECK_OK(ncclsvc_stream_set(r.session, r.stream, NCCLSVC_STREAM_DETACHED));
 		CHECK_OK(ncclsvc_recv(at(p), 64, NCCLSVC_UINT32, 0, r.comm, NULL));
 		CHECK_EQ(hear(c), GO);
-		sleep_ms(1500); /* more than it takes to give up a node */
+		sleep_ms(1500); /* longer than it takes to give up a node */
 		CHECK_OK(ncclsvc_wait_all(r.session, WAIT_MS));
 		gpu_check(p, 1, 64, "what came before its sender left");
 		CHECK_OK(ncclsvc_comm_error(r.comm));

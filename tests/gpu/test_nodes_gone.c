@@ -85,8 +85,8 @@ struct survivor {
 	size_t bytes;
 };
 
-/* Tasks that wait for others, or (inside) run, and later work, which the GPU must reach. If its
- * daemon survives, it learns that node `gone` is gone. */
+/* Submits a task that waits for others or, inside, tasks that run, and later work, which the GPU
+ * must reach. The failure must name node `gone`. */
 static void endure(struct survivor *o, bool inside, int gone)
 {
 	ncclsvc_task task = 0;
@@ -97,7 +97,7 @@ static void endure(struct survivor *o, bool inside, int gone)
 	say(o->r.c, READY);
 	stage("waiting for the daemon's death");
 	ncclsvc_result result = ncclsvc_wait(o->r.session, task, WAIT_MS);
-	const bool over = inside && !result; /* all of it has ended before */
+	const bool over = inside && !result; /* all tasks ended before the failure */
 	while (over && !result) {
 		CHECK_OK(ncclsvc_dispatch(o->r.session, 5));
 		result = ncclsvc_comm_error(o->r.comm);
@@ -195,8 +195,8 @@ static void test_daemon_inside(void)
 	kill_daemon(&yes);
 }
 
-/* Ranks 1 and 2 have a communicator; node 0, which has none of its members, is the sequencer. It
- * dies while one waits for the other, which comes later; and while both are busy. */
+/* Ranks 1 and 2 have a communicator. Node 0, which has none of its members, is the sequencer. It
+ * dies while one rank waits for the late other one or, if arg is set, while both are busy. */
 static void led_rank(struct client *c)
 {
 	struct rank r;
@@ -268,7 +268,7 @@ static void test_sequencer_busy(void)
 
 /* ---- A node that does not answer ---- */
 
-/* Runs tasks until one fails, then the next epoch. */
+/* Runs tasks until one fails, then rejoins. */
 static void patient_rank(struct client *c)
 {
 	struct rank r;
@@ -296,7 +296,8 @@ static void patient_rank(struct client *c)
 	rank_close(&r);
 }
 
-/* A trainer on the other node dies meanwhile, and the nodes cannot agree on what was launched. */
+/* One node's daemon is stopped. A trainer on the other node dies meanwhile, and the nodes cannot
+ * agree on what was launched. */
 static void stop_node(int stopped)
 {
 	struct nodes w;
@@ -315,7 +316,7 @@ static void stop_node(int stopped)
 	client_start(&ranks[victim], patient_rank);
 	CHECK_EQ(hear(&ranks[victim]), READY);
 	ranks_end(ranks, 2);
-	nodes_check_inits(&w, 2, 4); /* NCCL has begun anew, on both */
+	nodes_check_inits(&w, 2, 4); /* both nodes have created another communicator */
 	nodes_stop(&w);
 }
 
@@ -378,7 +379,7 @@ static void test_init_fails(void)
 	nodes_stop(&w);
 }
 
-/* Its deadline passes, and it names the missing rank. */
+/* Rank 0's JOIN times out, and the error says that a rank has not joined. */
 static void late_rank(struct client *c)
 {
 	struct rank r;

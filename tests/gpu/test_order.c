@@ -60,7 +60,7 @@ static void take_copy(struct desk *d, CUstream s)
 	CHECK_CU(cu.cuMemsetD32Async(d->out, 0xdeadbeef, WORDS, s));
 }
 
-/* Runs between the work before and after it on its stream. */
+/* A task runs between earlier and later work on its stream. */
 static void between(struct desk *d, CUstream s, unsigned rounds)
 {
 	struct rank *r = &d->r;
@@ -97,7 +97,7 @@ static void default_streams_rank(struct client *c)
 	stage("the legacy default stream");
 	between(&d, LEGACY, 5);
 	stage("the thread's default stream");
-	if (!setup.fake) /* which has none */
+	if (!setup.fake) /* the stand-in has none */
 		between(&d, PER_THREAD, 5);
 	desk_close(&d);
 }
@@ -107,7 +107,7 @@ static void test_default_streams(void)
 	ranks_run(ranks_count(), default_streams_rank, NULL);
 }
 
-/* Work on the legacy default stream precedes what is put on such a stream later. */
+/* Work on the legacy default stream precedes later work on a blocking stream. */
 static void blocking_stream_rank(struct client *c)
 {
 	struct desk d;
@@ -151,7 +151,7 @@ static void other_stream_rank(struct client *c)
 		CHECK_CU(cu.cuStreamSynchronize(other));
 		gpu_check(d.copy, k * ranks_sum(r), WORDS, "what the other stream copied");
 	}
-	/* Also for a task that is long over. */
+	/* Waiting for a task that is long over works, too. */
 	rank_wait(r, task);
 	CHECK_OK(ncclsvc_stream_wait(r->session, other, task));
 	CHECK(gpu_stream_ends(other, WAIT_MS));
@@ -164,8 +164,8 @@ static void test_other_stream(void)
 	ranks_run(ranks_count(), other_stream_rank, NULL);
 }
 
-/* A stream waits for its task unless the task is detached: rank 0 submits long before the others.
- */
+/* A stream waits for its task unless the task is detached: rank 0 submits long before the
+ * others. */
 static void detached_rank(struct client *c)
 {
 	struct rank r;
@@ -226,7 +226,7 @@ static void many_rank(struct client *c)
 		uint32_t values[MANY];
 		stage("round %u", round);
 		CHECK_CU(cu.cuMemsetD32Async(p, round, MANY, r.stream));
-		/* Each adds up a different word. */
+		/* Each task sums a different word. */
 		for (size_t i = 0; i < MANY; i++)
 			CHECK_OK(ncclsvc_all_reduce(word(p, i), word(p, i), 1, NCCLSVC_UINT32,
 						    NCCLSVC_SUM, r.comm, NULL));
@@ -276,8 +276,8 @@ static void test_chain(void)
 
 enum word { READY = 1, GO };
 
-/* A stream accepts a limited number, then refuses at once: another thread of the process can still
- * end it. */
+/* With 512 tasks pending, the next one is refused at once. It must not block, so that another
+ * thread of the process can still abort. */
 static void full_rank(struct client *c)
 {
 	struct rank r;
@@ -324,8 +324,8 @@ static void test_full(void)
 
 #define HELD 6
 
-/* On rank 0, more communicators wait for their input than a process by default has connections to
- * its GPU through MPS: the next one's task still runs. */
+/* On rank 0, tasks of more communicators wait for input than a process has connections to its GPU
+ * through MPS by default. A task of one more communicator still runs. */
 static void held_rank(struct client *c)
 {
 	struct rank r;
@@ -333,7 +333,8 @@ static void held_rank(struct client *c)
 	CUstream streams[HELD];
 	CUdeviceptr p, gate;
 	const uint64_t open = 1;
-	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1); /* the trainer's own are not the question */
+	/* The trainer itself needs enough connections. */
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
 	rank_open(&r, c);
 	CHECK_CU(cu.cuMemAlloc(&p, (HELD + 1) * sizeof(uint32_t)));
 	CHECK_CU(cu.cuMemAlloc(&gate, sizeof(open)));
@@ -356,7 +357,7 @@ static void held_rank(struct client *c)
 	CHECK_OK(ncclsvc_all_reduce(word(p, HELD), word(p, HELD), 1, NCCLSVC_UINT32, NCCLSVC_SUM,
 				    r.comm, NULL));
 	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
-	/* Of the others, some may have seen the gate open. */
+	/* Other ranks' streams may have ended, because rank 0 has opened its gate. */
 	for (size_t i = 0; !r.rank && i < HELD; i++)
 		CHECK_EQ(cu.cuStreamQuery(streams[i]), CUDA_ERROR_NOT_READY);
 	stage("opening the gate");
@@ -440,7 +441,7 @@ static void test_exchange(void)
 	ranks_run(ranks_count(), exchange_rank, NULL);
 }
 
-/* Outside a group: one direction each time. */
+/* Sends and Recvs outside of groups, one direction at a time. */
 static void send_recv_rank(struct client *client)
 {
 	struct rank r;
@@ -450,7 +451,7 @@ static void send_recv_rank(struct client *client)
 	for (uint32_t round = 1; round <= 10; round++) {
 		stage("round %u", round);
 		CHECK_CU(cu.cuMemsetD32Async(p, r.rank ? 0 : round, WORDS, r.stream));
-		if (r.rank == 0) /* along the line of ranks */
+		if (r.rank == 0) /* from rank to rank */
 			CHECK_OK(ncclsvc_send(at(p), WORDS, NCCLSVC_UINT32, 1, r.comm, NULL));
 		else
 			CHECK_OK(ncclsvc_recv(at(p), WORDS, NCCLSVC_UINT32, r.rank - 1, r.comm,
@@ -461,7 +462,7 @@ static void send_recv_rank(struct client *client)
 		CHECK(gpu_stream_ends(r.stream, WAIT_MS));
 		gpu_check(p, round, WORDS, "what came along the line");
 	}
-	rank_check_usable(&r); /* who leaves ends what others still exchange */
+	rank_check_usable(&r); /* leaving too early would end the others' exchange */
 	CHECK_CU(cu.cuMemFree(p));
 	rank_close(&r);
 }
@@ -482,7 +483,7 @@ static void mixed_rank(struct client *client)
 	const int last = r->n - 1;
 	CUstream other = gpu_stream();
 	id.bytes[1] ^= 1;
-	/* With the ranks in reverse order. */
+	/* Its ranks are in reverse order. */
 	CHECK_OK(ncclsvc_comm_join_device(r->session, &id, r->n, last - r->rank, r->gpu, WAIT_MS,
 					  &second));
 	for (uint32_t k = 1; k <= 10; k++) {
@@ -490,7 +491,7 @@ static void mixed_rank(struct client *client)
 		const size_t quarter = WORDS / 4;
 		const ncclsvc_type type = NCCLSVC_UINT32;
 		stage("round %u", k);
-		/* The two streams use separate quarters, each waiting for its own input. */
+		/* The streams use separate halves, each with its own input. */
 		CHECK_CU(cu.cuMemsetD32Async(d.in, k + (uint32_t)r->rank, 2 * quarter, r->stream));
 		CHECK_CU(cu.cuMemsetD32Async(d.in + 8 * quarter, k + (uint32_t)r->rank, 2 * quarter,
 					     other));
@@ -503,7 +504,7 @@ static void mixed_rank(struct client *client)
 		CHECK_OK(ncclsvc_stream_set(r->session, other, 0));
 		CHECK_OK(ncclsvc_all_reduce(word(d.in, 2 * quarter), word(d.out, 2 * quarter),
 					    quarter, type, NCCLSVC_MIN, second, &task[2]));
-		/* Rank 0 of the second is the last one of the first. */
+		/* Rank 0 of `second` is the last rank of the first communicator. */
 		CHECK_OK(ncclsvc_broadcast(word(d.in, 3 * quarter), word(d.out, 3 * quarter),
 					   quarter, type, 0, second, &task[3]));
 		CHECK_OK(ncclsvc_group_end(r->session));

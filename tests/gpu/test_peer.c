@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The memory that the kernels of a communicator's members share: the daemon hands it out, and
- * aborts the kernels. By hand, without the library. */
+ * Staging memory, which the kernels of a communicator's members share: the daemon hands it out, and
+ * aborts the kernels. The test speaks the protocol itself, without the library. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static void staging_refused(struct member *m, uint32_t comm, int rank, ncclsvc_r
 	raw_refused(&m->raw, SVC_STAGING, &request, sizeof(request), NULL, 0, result, why);
 }
 
-/* ---- What is refused ---- */
+/* ---- Refusals ---- */
 
 static void join_refused(struct member *m, int device, uint32_t staging)
 {
@@ -69,7 +69,7 @@ static void handed_out(struct member m[2])
 	staging_refused(&m[0], 1000, 0, NCCLSVC_NOT_FOUND, "no communicator 1000");
 }
 
-/* Bytes that the daemon counts for its users. */
+/* Bytes of all regions that the daemon charges to users. */
 static uint64_t held_bytes(struct raw *raw)
 {
 	struct raw_reply reply;
@@ -127,7 +127,7 @@ static void peer_dies(struct client *c, struct member m[2], const ncclsvc_unique
 	staging_refused(&m[0], m[0].joined.comm, 0, NCCLSVC_STALE_EPOCH, "staging memory");
 }
 
-/* The part's members name their own staging memory. */
+/* Members name their own staging memory in a SPLIT, too. */
 static void split(struct member m[2])
 {
 	stage("a split");
@@ -160,7 +160,7 @@ static void member_leaves(struct member m[2])
 	raw_call(&m[1].raw, SVC_LEAVE, &leave, sizeof(leave), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	CHECK(!peer_aborted(pages, 0));
-	close(peer_staging_fd(&m[0], 1)); /* a rank that opens it now can go on with the others */
+	close(peer_staging_fd(&m[0], 1)); /* a rank can still open it */
 	leave.comm = m[0].joined.comm;
 	raw_call(&m[0].raw, SVC_LEAVE, &leave, sizeof(leave), NULL, 0, &reply);
 	peer_wait_aborted(pages);
@@ -229,7 +229,7 @@ static void check_limit(const struct daemon *d, const struct limit *due)
 	CHECK_EQ(m[0].joined.peer_bytes, due->bytes);
 	CHECK_EQ(m[1].joined.peer_bytes, due->bytes);
 	is_listed(d, due);
-	held_becomes(&m[0].raw, (due->bytes ? 4 : 2) * PEER_STAGING); /* regions, members */
+	held_becomes(&m[0].raw, (due->bytes ? 4 : 2) * PEER_STAGING); /* of regions and members */
 	raw_close(&m[0].raw);
 	raw_close(&m[1].raw);
 }
@@ -251,7 +251,7 @@ static void test_bytes(void)
 	static const char key[] = "NCCLSVCD_PEER_BYTES";
 	has_limit(key, "8M", (struct limit){8 << 20, NCCLSVC_PEER_SET});
 	has_limit(key, "5000", (struct limit){5000, NCCLSVC_PEER_SET});
-	/* Without MPS */
+	/* The default without MPS. */
 	has_limit(key, "auto", (struct limit){64 << 20, NCCLSVC_PEER_DEFAULT});
 	has_limit(key, "0", (struct limit){0, NCCLSVC_PEER_UNKNOWN});
 }
@@ -275,7 +275,7 @@ static void get_model(struct client *c)
 	ncclsvc_close(session);
 }
 
-/* %s in the format is the GPUs' model. */
+/* %s in the format is replaced by the GPUs' model. */
 static void write_measured(const struct measured *f, const char *format)
 {
 	FILE *file = fopen(f->path, "we");
@@ -289,7 +289,7 @@ static void write_measured(const struct measured *f, const char *format)
 	free(text);
 }
 
-/* Starts a daemon with the file. */
+/* Starts a daemon with this file, and checks the limit and the log. */
 static void starts_with(struct measured *f, const char *text, struct limit due, const char *log)
 {
 	struct daemon d;

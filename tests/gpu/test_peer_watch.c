@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How the daemon handles the pages of a communicator whose members use kernels. The test writes to
- * them what the library and its kernels would. */
+ * the pages what the library and its kernels would. */
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -10,13 +10,13 @@
 #include "watch.h"
 
 #define MS		  1000000ull
-#define QUIET_MS	  1000 /* after that the daemon looks once a second */
+#define QUIET_MS	  1000 /* after that, the daemon checks once a second */
 #define HEADER(op, count) peer_header(op, NCCLSVC_UINT32, NCCLSVC_SUM, 0, count)
 
 /* ---- The library's part ---- */
 
-/* Launches collective number `sequence`, from 0, an AllReduce of 8 words. Only collectives are
- * launched, so kernels and rounds have the same numbers. */
+/* Launches kernel `sequence`, an AllReduce of 8 words with this number, from 0. Only collectives
+ * are launched, so kernels and rounds are counted alike. */
 static void launch(struct scene *s, int rank, uint32_t sequence, uint64_t number,
 		   uint64_t timeout_ns)
 {
@@ -35,7 +35,7 @@ static void launch(struct scene *s, int rank, uint32_t sequence, uint64_t number
 	scene_submitted(s, rank, number + 1);
 }
 
-/* A kernel waits; a kernel has ended. */
+/* Reports that a kernel waits. */
 static void begin(struct scene *s, int rank, uint32_t sequence)
 {
 	struct peer_page *p = scene_page(s, rank);
@@ -58,8 +58,7 @@ static void is_missing(const ncclsvc_status *st, int waits, int missing)
 	CHECK(st->pid_b > 0);
 }
 
-/* Checks the log for the first failures only: the daemon limits its lines about one user's
- * failures. */
+/* For the first failures only: the daemon limits its lines about one user's failures. */
 static void logged(struct scene *s, const char *text)
 {
 	CHECK(daemon_logged(s->c->daemon, text));
@@ -167,7 +166,7 @@ static void deadlines(struct scene *s)
 	scene_quiet(s);
 }
 
-/* ---- Ranks that go ---- */
+/* ---- Ranks that leave or die ---- */
 
 static void leave(struct scene *s, int rank)
 {
@@ -225,7 +224,8 @@ static uint32_t submit(struct scene *s, int rank, int op, uint64_t count)
 	return raw_send(&s->m[rank].raw, SVC_SUBMIT, &r, sizeof(r), NULL, 0);
 }
 
-/* Rank 0 has launched an AllReduce of 8 words; rank 1's pending operation fails in the same way. */
+/* Rank 0 waits in an AllReduce of 8 words, and rank 1 submits another operation: both fail
+ * alike. */
 static void disagrees(struct scene *s, int op, uint64_t count, unsigned field, uint64_t a,
 		      uint64_t b)
 {
@@ -295,14 +295,14 @@ static void ranks_that_disagree(struct scene *s)
 	scene_open(s);
 	launch(s, 0, 1, 0, 0);
 	launch(s, 1, 1, 0, 0);
-	scene_submitted(s, 1, 7); /* on NCCL */
+	scene_submitted(s, 1, 7); /* six operations on NCCL */
 	launch(s, 0, 2, 7, 0);
 	begin(s, 0, 2);
 	scene_quiet(s);
 	break_off(s);
 }
 
-/* ---- What inspection shows ---- */
+/* ---- Inspection ---- */
 
 static void is_shown(const ncclsvc_task_info *t, int rank, uint64_t seq, unsigned state,
 		     int waits_for)
@@ -320,7 +320,7 @@ static void is_shown(const ncclsvc_task_info *t, int rank, uint64_t seq, unsigne
 		CHECK_EQ(t->waits_for[0], waits_for);
 }
 
-/* The total of all communicators' counts. */
+/* The number of all communicators' pending tasks. */
 static uint64_t pending(ncclsvc_session *session)
 {
 	ncclsvc_comm_info *list;
@@ -333,7 +333,7 @@ static uint64_t pending(ncclsvc_session *session)
 	return pending;
 }
 
-/* Bits of the ranks whose oldest pending task has an age. */
+/* Checks which ranks wait; due has a bit for each. */
 static void ranks_wait(ncclsvc_session *session, unsigned due)
 {
 	ncclsvc_member_info *list;
@@ -346,7 +346,7 @@ static void ranks_wait(ncclsvc_session *session, unsigned due)
 	CHECK_EQ(waiting, due);
 }
 
-/* The list of tasks, and the communicator's number of them. */
+/* Lists the tasks, and checks their number in the list and in the communicators' counts. */
 static ncclsvc_task_info *tasks(ncclsvc_session *session, size_t due)
 {
 	ncclsvc_task_info *list;
@@ -404,9 +404,9 @@ static void inspection(struct scene *s)
 	scene_quiet(s);
 }
 
-/* ---- What the flight recorder has ---- */
+/* ---- The flight recorder ---- */
 
-/* The rank's operation of that number in the newest epoch. */
+/* The rank's operation with this number in the newest epoch. */
 static ncclsvc_operation_info recorded(ncclsvc_session *session, int rank, uint64_t seq)
 {
 	ncclsvc_operation_info *list, found = {0};
@@ -466,7 +466,7 @@ static void operations(struct scene *s)
 
 /* ---- Pages with random content ---- */
 
-/* Except the words that the daemon writes. */
+/* Writes random words, except where the daemon writes. */
 static void scribble(struct scene *s, uint64_t *state)
 {
 	for (int i = 0; i < 2000; i++) {

@@ -13,7 +13,7 @@ static unsigned way_of(int rank, int op)
 	return op == NCCLSVC_SEND ? PEER_WAY_TO(other) : PEER_WAY_FROM(other);
 }
 
-/* The next message of this peer and direction is in that kernel. */
+/* Launches the next message in this direction, in kernel `sequence`. */
 static void launch(struct scene *s, int rank, int op, uint32_t sequence, uint64_t timeout_ns)
 {
 	struct peer_page *p = scene_page(s, rank);
@@ -36,7 +36,7 @@ static void launch_many(struct scene *s, int rank, int op, uint32_t sequence, un
 		launch(s, rank, op, sequence, 0);
 }
 
-/* The kernel waits for one peer and direction. */
+/* Reports that the kernel waits for this message. */
 static void waits(struct scene *s, int rank, int op, uint32_t sequence, uint32_t message)
 {
 	struct peer_page *p = scene_page(s, rank);
@@ -57,7 +57,7 @@ static void is_circle(struct scene *s, unsigned op_a, unsigned op_b)
 	scene_open(s);
 }
 
-/* It continues, which the next epoch must not see. */
+/* Checks that the epoch does not end. Then aborts it, and begins another. */
 static void goes_on(struct scene *s)
 {
 	scene_quiet(s);
@@ -140,7 +140,7 @@ static void full(struct scene *s)
 	goes_on(s);
 }
 
-/* ---- Which message a failure is about ---- */
+/* ---- The message that a failure names ---- */
 
 static void which(struct scene *s)
 {
@@ -159,7 +159,7 @@ static void which(struct scene *s)
 	scene_open(s);
 }
 
-/* ---- Messages whose Recv is on NCCL's path ---- */
+/* ---- Messages whose Recv is on NCCL ---- */
 
 static uint32_t submit_recv(struct scene *s, uint64_t count)
 {
@@ -197,7 +197,7 @@ static void on_nccl(struct scene *s)
 	scene_open(s);
 }
 
-/* ---- What inspection shows ---- */
+/* ---- Inspection ---- */
 
 static void is_shown(const ncclsvc_task_info *t, int rank, int op, unsigned state, int waits_for)
 {

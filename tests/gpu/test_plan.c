@@ -21,7 +21,7 @@ struct desk {
 	CUdeviceptr out, in; /* GROUPS of WORDS each */
 };
 
-/* Groups of a Send to the next and a Recv from the last rank, not launched yet. */
+/* Plans groups of a Send to the next rank and a Recv from the previous one, without a launch. */
 static void desk_plan(struct desk *d, struct client *c)
 {
 	rank_open(&d->r, c);
@@ -76,7 +76,7 @@ static void stream_rank(struct client *c)
 			CHECK_CU(cu.cuMemsetD32Async(part(d.out, g), word_of(d.r.rank, round, g),
 						     WORDS, d.r.stream));
 			CHECK_CU(cu.cuMemsetD32Async(part(d.in, g), 0xdeadbeef, WORDS, d.r.stream));
-			/* Either first: they are one group. */
+			/* Either may come first: both are in one group. */
 			bool first = (round + d.r.rank) % 2;
 			for (int half = 0; half < 2; half++)
 				CHECK_OK((half == 0) == first
@@ -119,7 +119,7 @@ static void order_rank(struct client *c)
 			int g = GROUPS - 1 - i;
 			CHECK_OK(ncclsvc_stream_set(d.r.session, streams[g], 0));
 			CHECK_CU(cu.cuMemsetD32Async(part(d.in, g), 0xdeadbeef, WORDS, streams[g]));
-			/* The first one submitted belongs to the first group. */
+			/* The first Recv submitted belongs to the first group. */
 			CHECK_OK(ncclsvc_plan_submit_recv(d.plan, at(part(d.in, g)), WORDS,
 							  NCCLSVC_UINT32, d.last, NULL));
 		}
@@ -135,7 +135,7 @@ static void order_rank(struct client *c)
 		for (int g = 0; g < GROUPS; g++)
 			gpu_check(part(d.in, g), word_of(d.last, round, g), WORDS, "what came");
 	}
-	/* On one stream, a later group's task before an earlier one's. */
+	/* Refused: on one stream, a later group's task before an earlier one's. */
 	stage("against the order");
 	CHECK_OK(ncclsvc_stream_set(d.r.session, d.r.stream, 0));
 	for (int g = 0; g < GROUPS; g++)
@@ -173,7 +173,7 @@ static void blocking_rank(struct client *c)
 						     d.r.stream));
 			CHECK_OK(ncclsvc_plan_submit_send_and_wait(
 				d.plan, at(d.out), WORDS, NCCLSVC_UINT32, d.next, WAIT_MS));
-			/* It was copied. */
+			/* The Send has copied its buffer. */
 			CHECK_CU(cu.cuMemsetD32Async(d.out, 0xdeadbeef, WORDS, d.r.stream));
 			CHECK(gpu_stream_ends(d.r.stream, WAIT_MS));
 			CHECK_OK(ncclsvc_plan_submit_recv_and_wait(
@@ -214,7 +214,7 @@ static ncclsvc_result submit(const struct desk *d, ncclsvc_op op, CUdeviceptr bu
 	return ncclsvc_plan_submit(d->plan, &x, WAIT_MS, NULL);
 }
 
-/* In reverse on separate streams; and on one stream against the order. */
+/* Groups in reverse order are accepted on separate streams, and refused on one. */
 static void groups_rank(struct client *c)
 {
 	struct desk d;
@@ -248,7 +248,7 @@ static void test_groups(void)
 	ranks_run(ranks_count(), groups_rank, NULL);
 }
 
-/* The buffer is changed in spite of the promise, to see whether it was copied. */
+/* Changes buffers, even one that was promised to be stable, to see which were copied. */
 static void stable_rank(struct client *c)
 {
 	struct desk d;
@@ -271,7 +271,7 @@ static void test_stable(void)
 	ranks_run(ranks_count(), stable_rank, NULL);
 }
 
-/* ---- A strict plan: a thread per task, from before the launch ---- */
+/* ---- A strict plan: a thread per task, started before the launch ---- */
 
 struct blocking {
 	struct desk *d;
@@ -332,7 +332,7 @@ static void test_strict(void)
 struct pipe {
 	struct desk d;
 	ncclsvc_comm *other;
-	CUstream stuck; /* of rank 0, until the others have come to the other communicator */
+	CUstream stuck; /* rank 0's waits until all ranks have reached `other` */
 	CUdeviceptr word;
 };
 
@@ -379,7 +379,7 @@ static void pipe_open(struct pipe *p, struct client *c)
 	CHECK_OK(ncclsvc_plan_launch(d->plan));
 }
 
-/* The others reach the other communicator when they have what rank 0 sends. */
+/* The other ranks reach `other` only after they have received their words. */
 static void beside_rank(struct client *c)
 {
 	struct pipe p;
@@ -438,7 +438,7 @@ static void test_beside(void)
 	run_beside(beside_rank);
 }
 
-/* The end of a plan does not wait for such a stream either. */
+/* Terminating a plan does not wait for such a stream, either. */
 static void ending_rank(struct client *c)
 {
 	struct pipe p;
@@ -473,7 +473,8 @@ static void failing_rank(struct client *c)
 	struct desk d;
 	ncclsvc_task task;
 	desk_open(&d, c);
-	/* Held past its deadline: its stream is released, and the rest of the group continues. */
+	/* A task held past its deadline fails, and its stream is released. The rest of its group
+	 * fails, too; later groups run. */
 	CHECK_OK(ncclsvc_comm_set_timeout(d.r.comm, 100));
 	CHECK_OK(ncclsvc_plan_submit_send(d.plan, at(d.out), WORDS, NCCLSVC_UINT32, d.next, &task));
 	CHECK_RESULT(ncclsvc_plan_wait(d.plan, task, WAIT_MS), NCCLSVC_TIMEOUT);

@@ -43,7 +43,7 @@ struct player {
 	CUstream streams[STREAMS];
 	struct buffer buffers[BUFFERS];
 	int owner[BUFFERS];		 /* the stream that may use it */
-	uint32_t (*all)[BUFFERS][WORDS]; /* of every process */
+	uint32_t (*all)[BUFFERS][WORDS]; /* host copies of every process's buffers */
 };
 
 /* ---- The plan ---- */
@@ -86,7 +86,7 @@ static uint32_t fold(uint32_t a, uint32_t b, ncclsvc_redop redop)
 	}
 }
 
-/* Words per rank, when PART is divided into blocks for n ranks. */
+/* Words of a block, when the step's words are divided among n ranks. */
 static size_t block(const struct step *s, int n)
 {
 	return s->count / (size_t)n;
@@ -261,7 +261,7 @@ static void player_close(struct player *p)
 		CHECK(gpu_stream_ends(p->streams[i], 2 * WAIT_MS));
 	}
 	CHECK_OK(ncclsvc_wait_all(p->r.session, WAIT_MS));
-	/* A rank that leaves would end what others still exchange. */
+	/* Leaving too early would end the others' operations. */
 	CHECK_OK(ncclsvc_stream_set(p->r.session, p->r.stream, 0));
 	rank_check_usable(&p->r);
 	for (int i = 0; i < BUFFERS; i++) {

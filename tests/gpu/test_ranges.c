@@ -55,7 +55,7 @@ static void segment_close(struct segment *s)
 	CHECK_CU(cu.cuMemAddressFree(s->base, RESERVED * CHUNK));
 }
 
-/* Sums n words there over all ranks, in place, and one piece from a second to a third place. */
+/* Sums n words at p over all ranks, in place, and checks the result. */
 static void sum_here(struct rank *r, CUdeviceptr p, uint32_t value, size_t n)
 {
 	ncclsvc_task task;
@@ -70,7 +70,7 @@ static void ranges_rank(struct client *c)
 {
 	struct rank r;
 	struct segment s;
-	uint64_t random = setup.seed + (uint64_t)c->rank; /* other places on every rank */
+	uint64_t random = setup.seed + (uint64_t)c->rank; /* different offsets on every rank */
 	uint64_t sizes = setup.seed;			  /* the same lengths */
 	rank_open(&r, c);
 	segment_open(&s, r.gpu);
@@ -105,7 +105,7 @@ static void ranges_rank(struct client *c)
 					NCCLSVC_UINT32, NCCLSVC_SUM, r.comm, NULL),
 		     NCCLSVC_INVALID_ARGUMENT);
 	segment_close(&s);
-	/* All of it is dropped once something else is used. */
+	/* The range's imports are dropped once other memory is used. */
 	CUdeviceptr p;
 	CHECK_CU(cu.cuMemAlloc(&p, MIB));
 	sum_here(&r, p, 3, 100);

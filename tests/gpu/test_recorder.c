@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The flight recorder's operations in kernels and on NCCL, by living ranks and by one that was
- * killed. */
+ * The flight recorder's records of operations in kernels and on NCCL, of live ranks and of one that
+ * was killed. */
 #include "kernels.h"
 
 enum { READY = 1, GO };
 #define KERNELS 5
 
-/* Of this process, and that count. */
+/* The process's operation with this count. */
 static ncclsvc_operation_info find(ncclsvc_session *session, int32_t pid, size_t count)
 {
 	ncclsvc_operation_info *list, found = {0};
@@ -24,7 +24,7 @@ static ncclsvc_operation_info find(ncclsvc_session *session, int32_t pid, size_t
 	return found;
 }
 
-/* A kernel's end is not known, nor its begin if it has not waited. */
+/* The recorder does not know when a kernel ended, or when it began if it has not waited. */
 static void check_both(ncclsvc_session *session, int32_t pid, int rank)
 {
 	const ncclsvc_operation_info k = find(session, pid, SMALL + KERNELS - 1);
@@ -54,7 +54,7 @@ static void recorded_rank(struct client *c)
 	say(c, READY);
 	CHECK_EQ(hear(c), GO);
 	CHECK_CU(cu.cuMemFree(p));
-	ncclsvc_close(r.session); /* the epoch may be over */
+	ncclsvc_close(r.session); /* without leaving: the epoch may be over */
 }
 
 static void test_recorded(void)

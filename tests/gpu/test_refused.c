@@ -57,7 +57,7 @@ static void managed_memory(struct rank *r)
 {
 	CUdeviceptr p;
 	CUresult (*allocate)(CUdeviceptr *, size_t, unsigned) = gpu_function("cuMemAllocManaged");
-	if (!allocate) /* the stand-in */
+	if (!allocate) /* the stand-in has none */
 		return;
 	CHECK_CU(allocate(&p, BYTES, 1 /* CU_MEM_ATTACH_GLOBAL */));
 	refused(r, p, 64, NCCLSVC_UNSUPPORTED, "managed");
@@ -98,7 +98,7 @@ static void beyond_its_end(struct rank *r)
 						    NCCLSVC_SUM, r->comm, NULL));
 		}
 		CHECK(gpu_stream_ends(r->stream, WAIT_MS));
-		CHECK_OK(ncclsvc_wait_all(r->session, WAIT_MS)); /* the GPU may notice first */
+		CHECK_OK(ncclsvc_wait_all(r->session, WAIT_MS)); /* the GPU may be done first */
 		buffer_free(&b);
 		stage("memory that is gone");
 		CHECK(ncclsvc_all_reduce(at(b.p), at(b.p), 64, NCCLSVC_UINT8, NCCLSVC_SUM, r->comm,
@@ -155,7 +155,7 @@ static struct svc_region_cuda region_request(CUdeviceptr p, size_t bytes)
 	return request;
 }
 
-/* Handles that are not what the request says. */
+/* Handles that do not match their requests. */
 static void lies(struct client *c, CUdeviceptr p)
 {
 	struct raw raw;
@@ -183,7 +183,7 @@ static void lies(struct client *c, CUdeviceptr p)
 	close(fd);
 }
 
-/* fds of different kinds; only their kind is checked. */
+/* File descriptors of other kinds than GPU memory. */
 static void no_memory(struct client *c)
 {
 	struct raw raw;
@@ -202,7 +202,7 @@ static void no_memory(struct client *c)
 	raw_close(&raw);
 }
 
-/* One user gets three quarters of a GPU's memory; returned memory can be lent again. */
+/* One user gets at most three quarters of a GPU's memory. */
 static void much_lent(struct client *c)
 {
 	struct raw raw;
@@ -221,7 +221,7 @@ static void much_lent(struct client *c)
 	raw_close(&raw);
 }
 
-/* The stand-in leaves its mark in the first word of each driver page. */
+/* The daemon clears lent memory. The stand-in's new memory has dirt in every 2 MiB. */
 static void lent_is_clear(struct rank *r)
 {
 	void *p;
@@ -280,7 +280,7 @@ static uint32_t raw_join_gpu(struct raw *raw, struct svc_record *record)
 	return reply.join.comm;
 }
 
-/* One allocation under two names: one lives on without the other, and nothing remains of either. */
+/* Registers one allocation twice: one region works without the other, and no memory leaks. */
 static void two_names(struct client *c)
 {
 	struct raw raw;
@@ -299,7 +299,7 @@ static void two_names(struct client *c)
 	struct svc_region_del del = {.region = reply.region.region};
 	request.buffer_id++;
 	raw_call(&raw, SVC_REGION_CUDA, &request, sizeof(request), NULL, 0, &reply);
-	if (!reply.header.result) { /* a driver may refuse it */
+	if (!reply.header.result) { /* the driver may refuse it */
 		record.src_region = record.dst_region = reply.region.region;
 		raw_call(&raw, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, &reply);
 		CHECK_EQ(reply.header.result, 0);
@@ -310,7 +310,7 @@ static void two_names(struct client *c)
 	CHECK(gpu_has_unused(unused - bytes / 2, WAIT_MS));
 }
 
-/* n times the same part, which has `bytes`. */
+/* A range of n times the same part, of `bytes` bytes. */
 static struct svc_region_range times(uint32_t part, uint32_t n, uint64_t bytes)
 {
 	struct svc_region_range r = {.bytes = n * bytes, .count = n};
@@ -319,7 +319,7 @@ static struct svc_region_range times(uint32_t part, uint32_t n, uint64_t bytes)
 	return r;
 }
 
-/* Ranges of ranges of ranges: a limit applies to what a worker maps. */
+/* Ranges of ranges of ranges: the limit is on the mappings that a worker makes. */
 static void deep_ranges(struct raw *raw, uint32_t part, uint64_t bytes)
 {
 	const uint32_t n[] = {100, 10};
@@ -334,7 +334,7 @@ static void deep_ranges(struct raw *raw, uint32_t part, uint64_t bytes)
 	range_refused(raw, times(part, 100, bytes), "at most 65536 mappings");
 }
 
-/* Ranges of missing parts, or of another kind; and one that outlives its parts. */
+/* Ranges of missing or unsuitable parts, and one that outlives its parts. */
 static void ranges(struct client *c, CUdeviceptr p)
 {
 	struct raw raw;
@@ -381,7 +381,7 @@ static void redop_refused(struct raw *raw, struct svc_redop_add request, int res
 	raw_refused(raw, SVC_REDOP_ADD, &request, sizeof(request), NULL, 0, result, why);
 }
 
-/* Reductions that nobody owns, and a task that names one that was not created. */
+/* Bad requests for reductions, and a task that names a deleted one. */
 static void redops(struct client *c, CUdeviceptr p)
 {
 	struct raw raw;
@@ -409,7 +409,7 @@ static void redops(struct client *c, CUdeviceptr p)
 	}
 	redop_refused(&raw, good, NCCLSVC_LIMIT, "at most 48");
 	del.redop = SVC_REDOP_MADE + 9;
-	for (int i = 0; i < 2; i++) { /* the second one finds nothing, and does no harm */
+	for (int i = 0; i < 2; i++) { /* deleting it again does no harm */
 		raw_call(&raw, SVC_REDOP_DEL, &del, sizeof(del), NULL, 0, &reply);
 		CHECK_EQ(reply.header.result, 0);
 	}
@@ -429,7 +429,7 @@ static void redops(struct client *c, CUdeviceptr p)
 	raw_close(&raw);
 }
 
-/* More than a busy worker is asked for. */
+/* More requests than a busy worker may have. */
 static void many_redops(struct client *c, pid_t worker)
 {
 	struct raw raw;
@@ -459,7 +459,8 @@ static void many_redops(struct client *c, pid_t worker)
 	raw_close(&raw);
 }
 
-/* More than a worker is asked for at a time; sessions that end meanwhile leave nothing behind. */
+/* More requests than a worker gets at a time. A session that ends meanwhile leaves nothing
+ * behind. */
 static void many_lends(struct client *c, pid_t worker, ncclsvc_session *session)
 {
 	enum { LENDS = 64 };
@@ -489,8 +490,7 @@ static void many_lends(struct client *c, pid_t worker, ncclsvc_session *session)
 		CHECK(now_ns() < end);
 }
 
-/* A session that names regions it does not have, but another one does, and parts that its own does
- * not have. */
+/* A session that names regions of other sessions, or bytes beyond its own region. */
 static void thieves(struct client *c, CUdeviceptr p)
 {
 	static const char why[] = "is not within a region of this session";
@@ -578,7 +578,7 @@ static void capture_rank(struct client *c)
 	CHECK_RESULT(ncclsvc_send(at(p), 64, NCCLSVC_UINT8, 0, r.comm, NULL), NCCLSVC_UNSUPPORTED);
 	CHECK(strstr(ncclsvc_last_error(), "captured"));
 	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), 64, NCCLSVC_UINT8, NCCLSVC_SUM, r.comm, NULL));
-	CHECK_CU(cu.cuStreamEndCapture(r.stream, &graph)); /* it was not spoilt */
+	CHECK_CU(cu.cuStreamEndCapture(r.stream, &graph)); /* the capture is still valid */
 	if (graph)
 		CHECK_CU(cu.cuGraphDestroy(graph));
 	rank_check_usable(&r);

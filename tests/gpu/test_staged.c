@@ -122,7 +122,7 @@ static void test_chunks_across(void)
 /* ---- More than fits into the slots ---- */
 
 #define LETTERS 9
-#define WORDS	(MIB + 3) /* of a message: more than a slot has */
+#define WORDS	(MIB + 3) /* of a message: more than a slot holds */
 
 struct post {
 	struct rank r;
@@ -148,8 +148,9 @@ static void write_letters(struct post *p, int which)
 	CHECK_OK(ncclsvc_group_end(r->session));
 }
 
-/* Half of the ranks begin with one communicator, half with the other, so everything starts when
- * both have reached their second one, in different orders on different nodes. */
+/* Half of the ranks begin with one communicator, the others with the other one. So all messages
+ * start when both have reached their second communicator, in different orders on different
+ * nodes. */
 static void scarce_rank(struct client *c)
 {
 	struct post p;
@@ -208,8 +209,8 @@ static void test_scarce_across(void)
 
 /* ---- Ends in a different order ---- */
 
-/* Of a group on one stream, the second operation is over long before the first: the stream waits
- * for both. */
+/* In a group on one stream, the second operation ends long before the first. The stream waits for
+ * both. */
 static void ends_rank(struct client *c)
 {
 	const size_t words = 1000;

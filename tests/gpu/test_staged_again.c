@@ -5,7 +5,8 @@
 
 #include "staged.h"
 
-/* nodes: 0: one daemon; otherwise that many, each with all GPUs, and the ranks on them in turn. */
+/* nodes: NULL for one daemon, else the number of daemons, each with all GPUs, which take the ranks
+ * in turn. */
 static void again(const struct gpu_test *table, const char *name, const char *nodes)
 {
 	stage_memory(NULL);

@@ -9,7 +9,7 @@ enum word { READY = 1, GO };
 
 /* ---- Deaths, seen from the other node ---- */
 
-#define BETWEEN UINT64_C(1000) /* no task reported who it was */
+#define BETWEEN UINT64_C(1000) /* no task's status names the victim */
 
 static void at_work(struct client *c)
 {
@@ -30,7 +30,7 @@ static void at_work(struct client *c)
 			result = ncclsvc_wait(r.session, task, WAIT_MS);
 	}
 	say(c, now_ns());
-	/* Between two tasks, it gets the epoch's end, not a task's. */
+	/* Between two tasks, the rank learns of the loss from the epoch's end, not from a task. */
 	bool between = result == NCCLSVC_STALE_EPOCH;
 	if (between)
 		result = ncclsvc_comm_error(r.comm);
@@ -52,7 +52,7 @@ static void at_work(struct client *c)
 	}
 }
 
-/* Beside the survivors. */
+/* Replaces the victim. */
 static void restarted(struct client *c)
 {
 	struct rank r;
@@ -64,7 +64,7 @@ static void restarted(struct client *c)
 
 enum victim { TRAINER, WORKER, DAEMON };
 
-/* Rank 1, its worker or its daemon, all on node 1, is killed. */
+/* Kills rank 1, its worker or its daemon, all on node 1. */
 static void kill_one(enum victim victim)
 {
 	struct cluster c;
@@ -128,7 +128,7 @@ static void differing_rank(struct client *c)
 	rank_prepare(&r, c, c->rank);
 	ncclsvc_result result =
 		ncclsvc_comm_join_device(r.session, &c->id, r.n, r.rank, r.gpu, WAIT_MS, &r.comm);
-	/* The second one is refused, and the first, which waits for it, gets the same error. */
+	/* The second JOIN is refused. The first one, which waits for it, gets the same error. */
 	CHECK_EQ(result, NCCLSVC_MISMATCH);
 	CHECK(strstr(ncclsvc_last_error(), "transport") && strstr(ncclsvc_last_error(), "node 0") &&
 	      strstr(ncclsvc_last_error(), "node 1"));

@@ -119,7 +119,7 @@ static void run_call(struct bench *b, const struct call *c, uint32_t mix)
 	check(c, b->scratch, c->in_place ? b->send : b->recv, recv_at, bytes);
 	if (!c->in_place) {
 		gpu_get(b->scratch, from, bytes);
-		CHECK(!memcmp(b->scratch, b->send, bytes)); /* what was sent is as it was */
+		CHECK(!memcmp(b->scratch, b->send, bytes)); /* the input is unchanged */
 	}
 	b->calls++;
 }
@@ -184,7 +184,7 @@ static void test_values_4(void)
 
 #define IN_PLACE_ROUNDS 4
 
-/* In every second round, every second rank is not in place. */
+/* In odd rounds, odd ranks are not in place. */
 static void in_place_round(struct rank *r, const struct call *c, int round, CUdeviceptr p,
 			   CUdeviceptr other)
 {

@@ -24,8 +24,8 @@ extern struct setup setup;
 enum test_flags {
 	TEST_QUICK = 1,	      /* also runs with --quick */
 	TEST_REAL = 2,	      /* cannot run on the stand-ins */
-	TEST_WITHOUT_MPS = 4, /* would end the MPS server for everybody */
-	TEST_NCCL = 16,	      /* tests operations on NCCL, of any size */
+	TEST_WITHOUT_MPS = 4, /* would end the MPS server for all tests */
+	TEST_NCCL = 16,	      /* without kernels: all operations go to NCCL */
 	TEST_ONE_NODE = 8,    /* not for several nodes, or starts its own */
 };
 

@@ -59,7 +59,7 @@ static bool is_fp8(ncclsvc_type type)
 	return type == NCCLSVC_FLOAT8E4M3 || type == NCCLSVC_FLOAT8E5M2;
 }
 
-/* -2..2: e5m2 represents integers up to 8, the maximum sum of four ranks. */
+/* Inputs are -2..2: e5m2 represents integers up to 8, the maximum sum of four ranks. */
 static double fp8_input(int rank, size_t i, ncclsvc_redop redop)
 {
 	int v = reference_input(rank, i, NCCLSVC_INT32, redop);
@@ -123,8 +123,8 @@ double value_expected(const struct call *c, size_t i, bool *exact)
 	}
 }
 
-/* 1 sign bit, 7 - bits of exponent, bits of fraction. For values that are normal numbers in the
- * type. */
+/* Encodes a sign bit, 7 - bits of exponent, and bits of fraction. The value is zero, or a normal
+ * number in the type. */
 static uint8_t fp8_of(double v, int bits)
 {
 	int exponent, bias = (1 << (6 - bits)) - 1;

@@ -4,7 +4,7 @@
 
 #include "tests/integration/harness.h"
 
-/* The daemon to query if the test hangs. */
+/* Sets the daemon to query if the test hangs. */
 void watch_daemon(const struct daemon *d);
 
 #endif

@@ -21,7 +21,7 @@ static void reduces_all_the_time(struct client *me)
 	for (int32_t stop = 0; !stop; rounds++) {
 		size_t n = rounds % 10 ? 100 : LARGE;
 		ncclsvc_task task;
-		/* Both stop in the same round, whichever of them was told to. */
+		/* Both stop in the same round, because they reduce this flag. */
 		v[0] = told_to_stop(me);
 		for (size_t i = 1; i < n; i++)
 			v[i] = (int32_t)(i + rounds) + me->rank;
@@ -45,7 +45,7 @@ void bystanders_start(struct bystanders *b, const struct daemon *d)
 
 void bystanders_end(struct bystanders *b)
 {
-	say(&b->clients[0], 1); /* the other learns it from this one, and may be gone by then */
+	say(&b->clients[0], 1); /* the other stops with it, and may already have exited */
 	CHECK(hear(&b->clients[0]) > 3);
 	CHECK(hear(&b->clients[1]) > 3);
 	clients_end(b->clients, 2);

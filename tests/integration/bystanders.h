@@ -11,7 +11,8 @@ struct bystanders {
 };
 
 void bystanders_start(struct bystanders *b, const struct daemon *d);
-/* Checks their progress: every collective was correct, and some were done since the start. */
+/* Stops both, and checks that every collective was correct, and that some were done since the
+ * start. */
 void bystanders_end(struct bystanders *b);
 
 #endif

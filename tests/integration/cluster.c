@@ -40,7 +40,7 @@ static ncclsvc_session *open_without_ring(const struct daemon *d)
 	return ncclsvc_open(&options, &session) ? NULL : session;
 }
 
-/* Asks the daemon itself once it serves. */
+/* Waits until the daemon serves, and asks it for its pid. */
 static pid_t pid_of(const struct cluster *c, const struct daemon *d)
 {
 	ncclsvc_session *session;
@@ -55,8 +55,9 @@ static pid_t pid_of(const struct cluster *c, const struct daemon *d)
 	return info.pid;
 }
 
-/* Notes what it holds after its first session with a ring, which may still be ending when it is no
- * longer counted. This is observed from a session without a ring, which only takes a socket. */
+/* Notes the daemon's usage after its first session with a ring, which may still be ending when the
+ * daemon no longer counts it. The observer is a session without a ring, which takes only one
+ * socket. */
 static void note_usage(struct daemon *d)
 {
 	ncclsvc_session *session = open_without_ring(d);
@@ -95,8 +96,9 @@ static void add_all(struct arguments *a, const char *const *list)
 		add(a, *list++);
 }
 
-/* gpus: each daemon's CUDA_VISIBLE_DEVICES; an entry of NULL: all; NULL: no daemon has GPUs.
- * transports: each daemon's, or NULL. */
+/* gpus: each daemon's CUDA_VISIBLE_DEVICES (an entry of NULL: not set), or NULL to run without
+ * GPUs.
+ * transports: each daemon's --transport, or NULL. */
 static void arrange(struct cluster *c, struct arguments *a, const char *const *gpus,
 		    const char *const *transports, va_list options)
 {
@@ -270,7 +272,8 @@ void cluster_stop(struct cluster *c)
 	bool all = true;
 	for (int i = 0; i < c->n; i++)
 		all &= c->nodes[i].pid != 0;
-	/* Nothing may leak. (A lost node takes its connections along.) */
+	/* Check for leaks, unless a node was killed: its connections are closed on the other nodes,
+	 * too. */
 	for (int i = 0; all && i < c->n; i++)
 		daemon_finishes(&c->nodes[i]);
 	for (int i = 0; i < c->n; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Preloaded into tests and the programs they start (CONTRIBUTING.md has the command): now and then
- * a system call begins or ends late, as on a busy machine. */
+ * Preloaded into tests and the programs they start (CONTRIBUTING.md has the command): some system
+ * calls begin or end late, as on a busy machine. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
@@ -73,7 +73,7 @@ DELAYED(int, pthread_cond_timedwait,
 	(pthread_cond_t * changed, pthread_mutex_t *lock, const struct timespec *until),
 	(changed, lock, until))
 
-/* Waiting for a word, or waking waiters. */
+/* Delays futex calls only: waits and wakes. */
 long syscall(long number, ...)
 {
 	static long (*next)(long, ...);

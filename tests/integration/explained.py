@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hangs and failures on purpose: for each case, who is to be named, and how, by `ncclsvc-ctl why` and `ncclsvc-ctl
-failures`. No innocent rank may be named. The tests say on what, and on how many nodes, they run.
+"""Deliberate hangs and failures. Each case lists the ranks that `ncclsvc-ctl why` or `ncclsvc-ctl failures` must name,
+and the cause; no other rank may be named. The tests choose the devices and the number of nodes.
 
-Environment: NCCLSVCD, NCCLSVC_CTL, NCCLSVC_LIBRARY, PYTHONPATH (the package ncclsvc); MPIRUN, or one node only."""
+Environment: NCCLSVCD, NCCLSVC_CTL, NCCLSVC_LIBRARY, PYTHONPATH (the package ncclsvc), and MPIRUN for several nodes."""
 
 import array
 import ctypes
@@ -37,13 +37,13 @@ def eventually(found, what):
 
 
 def recorded(failures, pid):
-    """The nodes that have recorded failures of this process; None: the only one."""
+    """The nodes that have recorded failures of this process; {None} for a daemon without others."""
     mine = [f for f in failures if (f["culprit"] or {}).get("pid") == pid]
     return {f["node"] for f in mine} | {other["node"] for f in mine for other in f["also"]}
 
 
 class Rank:
-    """A rank's part, in the rank's process."""
+    """A rank, in its own process."""
 
     def __init__(self, job, number, pipe):
         self.job, self.number, self.pipe = job, number, pipe
@@ -73,7 +73,7 @@ class Rank:
 
 
 class Service:
-    """One daemon, or one for each of several nodes."""
+    """One daemon per node."""
     rank = Rank
     options = ["--device", "host"]
 
@@ -101,7 +101,7 @@ class Service:
         return os.path.join(self.dir.name, f"s{node}")
 
     def ctl(self, node, *words):
-        """The answer in JSON, or None."""
+        """Runs ncclsvc-ctl. Returns its JSON, or None if it prints nothing."""
         done = subprocess.run([os.environ["NCCLSVC_CTL"], "--socket", self.socket(node), *words, "--json"],
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=WAIT, check=False)
         return json.loads(done.stdout) if done.stdout else None
@@ -115,7 +115,7 @@ class Service:
         self.dir.cleanup()
 
 
-# ---- What ranks do ----
+# ---- The ranks' programs ----
 
 def late(rank):
     """All ranks but the last call AllReduce; the last one runs job.instead."""
@@ -146,7 +146,7 @@ def loses_its_leader():
 
 
 def opposite(rank):
-    """AB and BA: even ranks begin with the one communicator, odd ones with the other."""
+    """Even ranks begin with the first communicator, odd ranks with the second."""
     comms = [rank.join(0), rank.join(1)]
     comms[0].barrier().wait(None)
     rank.ready()
@@ -156,7 +156,7 @@ def opposite(rank):
 
 
 def circle(rank):
-    """Each sends to the next one, which does not receive first."""
+    """Each rank sends to the next one, and none receives."""
     comm = rank.begin()
     comm.send(rank.numbers(), (rank.number + 1) % rank.job.size).wait(None)
 
@@ -176,7 +176,7 @@ def absent(rank):
 
 
 def other_size(rank):
-    """The last rank to come."""
+    """The last rank joins after all others, and states another size."""
     rank.ready()
     if rank.number == rank.job.size - 1:
         rank.told()
@@ -201,13 +201,13 @@ def other_root(rank):
 
 
 def three_faults(rank):
-    """Of 8 ranks: 2 is stopped by the test, 5 sleeps, 7 runs in a loop."""
+    """Of eight ranks, the test stops rank 2, rank 5 sleeps, and rank 7 runs in a loop."""
     comm = rank.begin()
     {2: sleeps, 5: sleeps, 7: loops}.get(rank.number, lambda: rank.sum_up(comm))()
 
 
 def waits_for_the_last(rank, end):
-    """Which ends in that way when it is told to."""
+    """All others wait in an AllReduce for the last rank, which calls end(comm) when the test says so."""
     comm = rank.join()
     comm.barrier().wait(None)
     if rank.number == rank.job.size - 1:
@@ -224,7 +224,7 @@ class Job:
     """Processes that each run function(Rank)."""
 
     def __init__(self, service, size, function, instead=None, exits=True):
-        """exits: on an error, as programs do; else a rank stays, so that others hear of nothing else."""
+        """exits: ranks exit on an error, as programs do; otherwise they stay, so that others get no second error."""
         self.service, self.size, self.instead, self.exits = service, size, instead, exits
         self.ids = [ncclsvc.UniqueId() for _ in range(2)]
         self.pipes, self.processes, self.pods = [], [], fork.Array("i", size)
@@ -301,7 +301,7 @@ def stop(job, number):
 
 
 def trace(job, number):
-    """From a child, which then waits: a debugger."""
+    """Attaches a debugger to the rank: a child that traces it, and then waits."""
     here, there = fork.Pipe()
 
     def debugger():
@@ -319,13 +319,13 @@ def trace(job, number):
 
 
 def own_cgroups():
-    """This process's path in each hierarchy, by its controllers; "" is version 2's."""
+    """This process's cgroup paths by the hierarchy's controllers ("" for version 2)."""
     with open("/proc/self/cgroup", encoding="ascii") as file:
         return dict(line.strip().split(":", 2)[1:] for line in file)
 
 
 def freeze(job, number):
-    """Puts it into a cgroup of its own, which is frozen."""
+    """Moves the rank into a cgroup of its own, and freezes it."""
     with open("/proc/self/mounts", encoding="utf-8") as file:
         mounts = [line.split()[1] for line in file if line.split()[2] == "cgroup2"]
     try:
@@ -339,7 +339,7 @@ def freeze(job, number):
 
 
 def in_pods(function):
-    """Each rank is process 1 of a PID namespace."""
+    """Makes each rank process 1 of a PID namespace."""
     def run(rank):
         function(rank)
     run.pods = True
@@ -351,10 +351,10 @@ def contains(text, patterns):
 
 
 class Cases(unittest.TestCase):
-    """What the tests' classes run on one node and on several."""
+    """The checks that the test classes share, for one node and for several."""
     service = Service
     size = 4
-    on = ""  # what the table says of it
+    on = ""  # prefix of the names in the table
 
     def row(self, name, service, began, asked=0):
         TABLE.append((self.on + name, service.nodes, asked, "ok", time.monotonic() - began))
@@ -405,7 +405,7 @@ class Cases(unittest.TestCase):
                     with self.subTest(hang=hang.name, nodes=nodes, asked=asked):
                         self.hang(service, hang, asked)
 
-    # ---- What is no hang: all ranks are told ----
+    # ---- Errors: all ranks get them, so none hangs ----
 
     def error(self, service, name, function, size, says, go=None, exits=False):
         job = Job(service, size, function, exits=exits)
@@ -432,7 +432,7 @@ class Cases(unittest.TestCase):
     # ---- Failures ----
 
     def failure(self, service, name, ending, code, says, end):
-        """The last rank ends while the others wait for it; they exit when they hear of it."""
+        """The last rank ends while the others wait for it; the others exit on the error."""
         def rank(me):
             waits_for_the_last(me, end)
         job = Job(service, self.size, rank)
@@ -447,7 +447,7 @@ class Cases(unittest.TestCase):
                 self.assertIn(says, error)
             took = time.monotonic() - began
 
-            # Where nobody waits, a clean end is no failure.
+            # A node without a waiting rank need not record a clean end.
             nodes = {job.node(number) for number in range(last)} if service.nodes > 1 else {None}
 
             def kept():

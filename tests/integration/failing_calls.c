@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Preloaded into the daemon (LD_PRELOAD): makes calls of one kind fail, from the n-th on, as many
- * as the test says in the file $FAILING_CALLS. Calls inside the C library are not affected. (With
- * 64-bit offsets, fcntl and mmap here are fcntl64 and mmap64, as in the daemon.) */
+ * Preloaded into the daemon (LD_PRELOAD). In the file $FAILING_CALLS, the test sets a kind of call,
+ * how many of them succeed first, and how many then fail. Calls inside the C library are not
+ * affected. (With 64-bit offsets, fcntl and mmap here are fcntl64 and mmap64, as in the daemon.) */
 #include "failing_calls.h"
 
 #include <dlfcn.h>
@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* The C library's own functions. */
+/* The C library's own functions, under names that are not replaced here. */
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t n, size_t bytes);
 void *__libc_realloc(void *p, size_t bytes);

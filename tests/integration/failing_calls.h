@@ -15,9 +15,9 @@ enum failing_kind {
 	FAILING_KINDS
 };
 
-/* The head of a file that the test and the daemon map. */
+/* The contents of $FAILING_CALLS, which the test and the daemon map. */
 struct failing_calls {
-	_Atomic int kind;	 /* the kind that is counted, and fails */
+	_Atomic int kind;	 /* the kind of call that is counted and fails */
 	_Atomic int64_t before;	 /* this many succeed first */
 	_Atomic int64_t failing; /* then this many fail */
 	_Atomic uint64_t seen;	 /* number of calls of the kind */

@@ -16,7 +16,7 @@ static void out_of_time(int signal)
 	(void)signal;
 	ssize_t n = write(STDERR_FILENO, text, sizeof(text) - 1);
 	(void)n;
-	_exit(1); /* daemons and clients die with it, by their parent-death signal */
+	_exit(1); /* the parent-death signal ends daemons and clients */
 }
 
 void time_limit(unsigned seconds)

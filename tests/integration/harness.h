@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tests with the real daemon and real client processes. The daemon is $NCCLSVCD. Every test has a
- * time limit, and everything it started dies with it. Checks work in the test (a failure is
- * cmocka's) and in the client processes it forks (a failure ends the process, which the test then
- * reports). */
+ * time limit, and the processes it started are killed when it ends. A check that fails in the test
+ * itself fails it in cmocka; one that fails in a client ends that process, which the test then
+ * reports. */
 #ifndef TESTS_HARNESS_H
 #define TESTS_HARNESS_H
 
@@ -21,8 +21,8 @@
 
 #include "ncclsvc.h"
 
-#define WAIT_MS	  20000 /* for what must happen: long enough for valgrind */
-#define FINISH_MS 10000 /* for the daemon to release what a client left */
+#define WAIT_MS	  20000 /* limit for whatever must happen; enough for valgrind */
+#define FINISH_MS 10000 /* limit for the daemon to release what a client held */
 
 /* ---- Checks ---- */
 
@@ -62,14 +62,14 @@ int harness_teardown(void **state);
 
 /* Sets the seconds that this test may take from now on; the default is 60. */
 void time_limit(unsigned seconds);
-/* Says why, and skips the test. */
-/* Whether this is built with a sanitizer, which has memory and threads of its own. */
+/* Whether the programs are built with a sanitizer, which adds memory and threads of its own. */
 bool sanitized(void);
+/* Prints the reason, and skips the test. */
 __attribute__((noreturn, format(printf, 1, 2))) void skip_because(const char *format, ...);
 
 uint64_t now_ns(void); /* CLOCK_MONOTONIC */
 void sleep_ms(unsigned ms);
-/* Whether the time from `since` to `until` is below the limit, without the time in which the
+/* Whether the time from `since` to `until` is below the limit, not counting the time in which the
  * machine did not even run a process that only reads the clock. Only for the test itself, not its
  * clients. */
 bool in_time(uint64_t since, uint64_t until, uint64_t limit_ns);
@@ -87,37 +87,36 @@ struct daemon {
 	char dir[64];
 	char socket[108];
 	char log[96];
-	struct usage base; /* usage after it had started and served one session */
+	struct usage base; /* usage after the daemon's first session */
 };
 
 /* Starts a daemon in a new directory with the given options (NULL ends them), waits until it
  * serves, and notes its usage. */
 void daemon_start(struct daemon *d, ...) __attribute__((sentinel));
-/* The same in the directory of a stopped or killed daemon, with options that use as much: its usage
- * at the end is compared with the first daemon's, because clients may attach before it can be
- * measured. */
+/* Starts a daemon in the directory of a killed one. The options must need as many resources as
+ * before: usage at the end is compared with the first daemon's, because clients may attach before
+ * the new daemon's can be measured. */
 void daemon_restart(struct daemon *d, ...) __attribute__((sentinel));
 /* Checks that nothing leaked, ends it by SIGTERM, and checks that it exits with 0 and no sanitizer
  * reported anything. */
 void daemon_stop(struct daemon *d);
-/* Waits for its exit, and checks the code and the log. */
+/* Waits for its exit, and checks the exit code and the log. */
 void daemon_wait_exit(struct daemon *d, int code);
-/* SIGKILL. */
+/* Kills the daemon by SIGKILL, and checks its log. */
 void daemon_kill(struct daemon *d);
-/* Its current usage. */
 struct usage daemon_usage(const struct daemon *d);
-/* Waits until it has no more fds and mapped memfds than at the base. */
+/* Waits until its open fds and mapped memfds are back at the base. */
 void daemon_finishes(const struct daemon *d);
 /* True once the text is in its log; waits up to WAIT_MS. */
 bool daemon_logged(const struct daemon *d, const char *text);
-/* Runs a program to its end, with its output and errors in `out`; returns the exit code. */
+/* Runs a program to its end, with its stdout and stderr in `out`; returns the exit code. */
 int run_program(char *const argv[], char *out, size_t size);
-/* The state of its first thread as the system shows it: 'S', 'Z' ...; 0: there is none. */
+/* The state of a thread, or of a process's main thread, as in /proc: 'S', 'Z' ...; 0: none. */
 char process_state(pid_t pid);
-/* Sends SIGSTOP, and waits until all its threads have stopped: some still run when kill has
- * returned. */
+/* Sends SIGSTOP, and waits until all its threads have stopped: some may still run when kill
+ * returns. */
 void process_stop(pid_t pid);
-/* Waits until the kernel has destroyed the killed process, and returns when. */
+/* Waits until the killed process is a zombie or gone, and returns the time. */
 uint64_t process_gone(pid_t pid);
 /* The path of a program from the environment; fails if the variable is not set. */
 const char *program(const char *variable);
@@ -125,12 +124,12 @@ const char *program(const char *variable);
 /* ---- Client processes ---- */
 
 struct client {
-	pid_t pid; /* of the process, in the test and in the process itself */
+	pid_t pid; /* set in the test and in the process itself; 0: ended */
 	int rank, nranks;
 	const struct daemon *daemon;
 	ncclsvc_unique_id id; /* the same for all that are started together */
 	void *arg;
-	int link; /* socket to the other side */
+	int link; /* socket between the test and the process */
 };
 
 typedef void client_main(struct client *c);
@@ -144,13 +143,13 @@ void client_start(struct client *c, client_main *main);
 void clients_end(struct client *clients, int n);
 void clients_end_within(struct client *clients, int n, unsigned ms);
 void client_kill(struct client *c);
-/* Runs n of them on a daemon with this --ranks option. When all have said 1, the last one is
- * killed, optionally also the daemon, and they are started again; the others are told 2. All say 1
- * once more, are told 2, and end. */
+/* Runs n clients on a daemon with this --ranks option. When all have said 1, kills the last one,
+ * optionally also the daemon, starts them again, and says 2 to the other clients. All say 1 once
+ * more, are told 2, and end. */
 void clients_recover(int n, const char *ranks, client_main *main, bool daemon_too);
 
-/* Waits until these clients, which were told to send a request to the daemon, sleep until the
- * answer, and the daemon has read the requests. Killed ones are skipped. */
+/* For clients that are about to send a request and wait for its answer: waits until the daemon has
+ * read the requests of all. Killed ones are skipped. */
 void clients_ask(struct client *clients, int n);
 
 /* Words exchanged between a process and the test. */
@@ -160,7 +159,7 @@ uint64_t hear_within(struct client *c, int ms);
 void hear_all(struct client *clients, int n, uint64_t word);
 void say_all(struct client *clients, int n, uint64_t word);
 
-/* ---- Shorthands for both ---- */
+/* ---- Shorthands for the test and its clients ---- */
 
 ncclsvc_session *session_open(const struct daemon *d);
 ncclsvc_session *session_with_ring(const struct daemon *d, uint32_t entries);

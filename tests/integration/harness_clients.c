@@ -17,7 +17,7 @@
 
 #define CLIENTS_MAX 64
 
-/* By value: a failed test's own structs were on a stack that is gone. */
+/* Copies: a failed test's own structs were on a stack that is gone. */
 static struct {
 	pid_t pid; /* 0: free */
 	int link;
@@ -49,7 +49,7 @@ static void remember(const struct client *c)
 	alive[i].link = c->link;
 }
 
-/* cmocka's signal handlers would continue the test in a process that is not the test. */
+/* In a client, cmocka's signal handlers would continue the test. */
 static void die_of_crashes(void)
 {
 	static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS};
@@ -69,7 +69,7 @@ void client_start(struct client *c, client_main *main)
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (getppid() != parent)
 			_exit(1);
-		/* The other clients' ends of the links must not stay open here. */
+		/* The test's ends of the other clients' links must not stay open here. */
 		for (int i = 0; i < CLIENTS_MAX; i++)
 			if (alive[i].pid)
 				close(alive[i].link);
@@ -134,7 +134,7 @@ void clients_end(struct client *clients, int n)
 	clients_end_within(clients, n, 2 * WAIT_MS);
 }
 
-/* In any order: the remaining ones may wait for one that has failed. */
+/* Reaps in any order: the remaining clients may wait for one that has failed. */
 void clients_end_within(struct client *clients, int n, unsigned ms)
 {
 	bool good = true;
@@ -268,7 +268,8 @@ void clients_ask(struct client *clients, int n)
 				check_failed(__FILE__, __LINE__, "rank %d (pid %d) asks nothing", i,
 					     clients[i].pid);
 		}
-		/* The daemon reads in order of arrival. */
+		/* The daemon reads in order of arrival: once it serves this session, it has read
+		 * the request. */
 		ncclsvc_close(session_open(clients[i].daemon));
 	}
 }
@@ -295,7 +296,7 @@ uint64_t hear_within(struct client *c, int ms)
 		check_failed(__FILE__, __LINE__, "%s says nothing",
 			     self ? "the test" : "a client process");
 	ssize_t n = recv(c->link, &word, sizeof(word), 0);
-	/* It is gone with a word unread; what it said before is still there. */
+	/* The sender exited with a word unread; what it said before can still be received. */
 	if (n < 0 && errno == ECONNRESET)
 		n = recv(c->link, &word, sizeof(word), 0);
 	if (n != sizeof(word)) {

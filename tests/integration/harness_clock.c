@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How long things take on a shared machine: a process that only sleeps briefly, in a loop, notes
- * when it was woken much too late. */
+ * Timing on a shared machine: a process sleeps briefly, in a loop, and notes when it was woken much
+ * too late. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -14,7 +14,7 @@
 #define PAUSE_NS UINT64_C(20000000) /* shorter delays are normal */
 
 struct watch {
-	atomic_ullong seen; /* everything before this was noted */
+	atomic_ullong seen; /* pauses before this time have been noted */
 	atomic_uint n;
 	struct {
 		uint64_t from, to;
@@ -78,7 +78,7 @@ bool in_time(uint64_t since, uint64_t until, uint64_t limit_ns)
 	if (took < limit_ns)
 		return true;
 	CHECK(watched == getpid());
-	/* It may be woken after this process. */
+	/* The watching process may be woken after this one. */
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; atomic_load(&watch->seen) < until;
 	     sleep_ms(1))
 		CHECK(now_ns() < end && "somebody looks at the clock");

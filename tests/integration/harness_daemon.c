@@ -19,7 +19,7 @@
 
 #define DAEMONS_MAX 8
 #define ARGS_MAX    64
-/* By value: a failed test's own structs were on a stack that is gone. */
+/* Copies: a failed test's own structs were on a stack that is gone. */
 static struct daemon alive[DAEMONS_MAX];
 
 const char *program(const char *variable)
@@ -30,8 +30,8 @@ const char *program(const char *variable)
 	return path;
 }
 
-/* The environment overrides a daemon's options, so it is cleaned. The stand-ins for CUDA and NCCL
- * keep their variables, and the mark that a session has set this process's MPS stays. */
+/* Removes the client library's variables from the environment, except those of the stand-ins for
+ * CUDA and NCCL, and the mark that the library has set this process's MPS directory. */
 static void clean_environment(void)
 {
 	extern char **environ;
@@ -48,11 +48,11 @@ static void clean_environment(void)
 			e++;
 		}
 	}
-	/* Results measured on this machine are for its own daemon. */
+	/* Keep out the results and failures that this machine's own daemon has stored. */
 	setenv("STATE_DIRECTORY", "/dev/null", 0);
 }
 
-/* Runs argv with its output in fd, and no other fd of the test. */
+/* Starts argv with stdout and stderr in fd. */
 static pid_t spawn(char *const argv[], int fd)
 {
 	pid_t parent = getpid();
@@ -126,8 +126,9 @@ void daemon_finishes(const struct daemon *d)
 		     u.memfds, d->base.fds, d->base.memfds);
 }
 
-/* What the daemon holds, once that is the same at so many looks. after: less than that in fds,
- * which a daemon that gets no time to run still has, and as many memfds; NULL: anything. */
+/* Returns the daemon's usage once it has stayed the same for `looks` looks. With `after`, it must
+ * also have fewer fds than that and as many memfds: a daemon that gets no time to run still holds
+ * what the client has closed. */
 static struct usage still(const struct daemon *d, const struct usage *after, int looks)
 {
 	struct usage u = daemon_usage(d);
@@ -142,7 +143,8 @@ static struct usage still(const struct daemon *d, const struct usage *after, int
 	return u;
 }
 
-/* Opens a session that uses everything; *before: the daemon's usage with only a connection. */
+/* Runs a session that uses a ring, a region and a communicator; *before: the daemon's usage with
+ * only a connection. */
 static void warm_up(const struct daemon *d, struct usage *before)
 {
 	struct raw r;
@@ -164,7 +166,7 @@ static void warm_up(const struct daemon *d, struct usage *before)
 	raw_close(&r);
 }
 
-/* Whatever a new daemon keeps after a session is what it may hold whenever it has none. */
+/* A daemon without sessions may hold as much as a new one does after its first session. */
 static void note_base(struct daemon *d)
 {
 	struct usage before;
@@ -219,7 +221,7 @@ void daemon_start(struct daemon *d, ...)
 void daemon_restart(struct daemon *d, ...)
 {
 	va_list options;
-	struct usage beside_clients; /* those that have attached again: the first base is kept */
+	struct usage beside_clients; /* not the base: clients may have attached again */
 	CHECK_EQ(d->pid, 0);
 	va_start(options, d);
 	launch(d, options);

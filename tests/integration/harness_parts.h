@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the harness's files share. */
+ * Internals that the harness's files share. */
 #ifndef TESTS_HARNESS_PARTS_H
 #define TESTS_HARNESS_PARTS_H
 
 #include "harness.h"
 
-/* The client that this process is, or NULL in the test itself. */
+/* This process's client, or NULL in the test itself. */
 const struct client *client_self(void);
-/* Kills what a failed test has left. */
+/* Kill the processes that a failed test has left. */
 void clients_cleanup(void);
 void daemons_cleanup(void);
-/* Registers a daemon that something else started, so that it is killed too; unregisters it. */
+/* Registers a daemon that something else started, so that cleanup kills it too; unregisters it. */
 void daemon_watch(const struct daemon *d);
 void daemon_unwatch(struct daemon *d);
-/* For a child: its daemons are the parent's to clean up. */
+/* Called in a forked child, whose parent cleans up the daemons. */
 void daemons_forget(void);
 void daemons_print_logs(void);
 /* Starts the process behind in_time, once per test program. */

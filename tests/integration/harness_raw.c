@@ -64,7 +64,8 @@ int raw_send_bytes(struct raw *r, const void *bytes, size_t length, const int *f
 	return sendmsg(r->sock, &msg, MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-/* The newest version's struct is cut to what the session's version has, as the library does. */
+/* Cuts the newest version's struct to the length that the session's version has, as the library
+ * does. */
 static size_t in_version(const struct raw *r, unsigned opcode, size_t length)
 {
 	const struct svc_shape *newest = svc_shape_of(SVC_PROTOCOL_MAX, opcode);
@@ -97,7 +98,8 @@ bool raw_next(struct raw *r, struct raw_reply *reply)
 	if (ready != 1)
 		check_failed(__FILE__, __LINE__, "the daemon does not answer");
 	ssize_t n = svc_recv(r->sock, message, sizeof(message), reply->fds, &reply->nfds, 0);
-	/* The daemon closed with unread requests; what it had sent can still be read. */
+	/* The daemon closed the connection with requests unread; what it sent before can still be
+	 * read. */
 	if (n == -ECONNRESET)
 		n = svc_recv(r->sock, message, sizeof(message), reply->fds, &reply->nfds, 0);
 	if (n == 0)
@@ -228,7 +230,7 @@ void raw_attach(struct raw *r, uint32_t entries)
 	r->ring =
 		mmap(NULL, reply.attach.size, PROT_READ | PROT_WRITE, MAP_SHARED, reply.fds[0], 0);
 	CHECK(r->ring != MAP_FAILED);
-	/* The client must not be able to truncate what the daemon has mapped. */
+	/* The client must not be able to truncate the memfd that the daemon has mapped. */
 	CHECK(ftruncate(reply.fds[0], SVC_PAGE) < 0 && errno == EPERM);
 	close(reply.fds[0]);
 	r->ring_size = reply.attach.size;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The protocol by hand, for messages that the client library never sends. */
+ * Speaks the protocol without the client library, for messages that the library never sends. */
 #ifndef TESTS_HARNESS_RAW_H
 #define TESTS_HARNESS_RAW_H
 
@@ -74,11 +74,11 @@ void raw_open_version(struct raw *r, const struct daemon *d, unsigned version);
 void raw_attach(struct raw *r, uint32_t entries);
 struct raw_region raw_region(struct raw *r, size_t bytes);
 void raw_region_close(struct raw_region *region);
-/* Joins a communicator of this rank alone. */
+/* Joins a new communicator of one rank. */
 struct svc_join_reply raw_join_alone(struct raw *r);
 struct svc_join raw_join_request(const ncclsvc_unique_id *id, int nranks, int rank);
 
-/* Submits through the socket, and waits for the end. */
+/* Submits through the socket, and waits until the task has ended. */
 ncclsvc_status raw_submit_wait(struct raw *r, struct svc_record record);
 /* Submits through the ring, and returns the task's number. */
 uint64_t raw_ring_submit(struct raw *r, struct svc_record record);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A rank started by a launcher: it joins the world with the launcher's rank, by either call, or the
- * world of its job, and sums. Prints its rank, or why it has none. launched [world | job [NAME SIZE
- * RANK]] */
+ * A rank started by a launcher: joins the world with the launcher's rank, or the world of its job,
+ * and sums over all ranks. Prints its rank and the sum, or the error.
+ * Usage: launched [world | job [NAME SIZE RANK]]; without arguments, it calls ncclsvc_comm_world,
+ * otherwise ncclsvc_world_init. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Single lists in transit: what is sent, and what must arrive. */
+ * A letter is one list of tensors in transit: what is sent, and what must arrive. */
 #ifndef TESTS_LETTERS_H
 #define TESTS_LETTERS_H
 
@@ -8,7 +8,7 @@
 #define S NCCLSVC_SHAPES_STATIC
 #define A NCCLSVC_SHAPES_AHEAD
 
-#define LETTER_TENSORS 200 /* maximum: more than 60 are announced in two messages */
+#define LETTER_TENSORS 200 /* maximum; lists of more than 60 are announced in two messages */
 
 struct letter {
 	bool send;
@@ -20,12 +20,12 @@ struct letter {
 	ncclsvc_request *request;
 };
 
-/* A list of n tensors to or from the peer. */
+/* Sets up a list of n tensors to or from the peer. */
 void letter_make(struct letter *l, bool send, int peer, ncclsvc_shapes shapes, int64_t tag,
 		 size_t n, unsigned seed);
-/* Allocates memory for tensors that are static or sent. */
+/* Allocates memory for tensors that are sent, or whose shapes are static. */
 void letter_fill(struct letter *l);
-/* Makes, fills and begins the list. */
+/* Makes and fills the list, and starts its transfer. */
 void letter_begin(const struct side *x, struct letter *l, bool send, int peer,
 		  ncclsvc_shapes shapes, int64_t tag, size_t n, unsigned seed);
 /* Waits for the list, checks what arrived, and frees everything. */

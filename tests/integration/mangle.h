@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A broken daemon: random changes by a relay (relay.h) to the daemon's messages, and to the ring
- * that they bring. */
+ * Simulates a broken daemon: a relay (relay.h) makes random changes to the daemon's messages, and
+ * to the ring whose fd they carry. */
 #ifndef TESTS_MANGLE_H
 #define TESTS_MANGLE_H
 
@@ -13,7 +13,7 @@ struct mangle_seeds {
 	unsigned long first, n;
 };
 struct mangle_seeds mangle_seeds(unsigned long seeds);
-/* Call before the relay is started. How much it changes also depends on the seed. */
+/* Call before starting the relay. The seed also determines how often messages are changed. */
 void mangle_seed(uint64_t seed);
 void mangle(unsigned char *message, size_t *length, int *fds, unsigned *nfds);
 

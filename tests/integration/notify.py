@@ -51,7 +51,7 @@ def check(daemon, notifications, config):
         got = notifications.next("WATCHDOG")
         times.append(time.monotonic())
         expect(got["WATCHDOG"] == "1" and "STATUS" in got, f"the watchdog hears {got}")
-    # Most of them, because a busy machine may delay one or two.
+    # The median, because a busy machine may delay one or two.
     pause = sorted(b - a for a, b in zip(times, times[1:]))[2]
     expect(pause < WATCHDOG_S * 0.9, f"{pause:.2f} s between two watchdog messages")
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A profiler that NVTX loads through NVTX_INJECTION64_PATH. It writes ranges to the file
- * $NVTX_RECORD: a line with the name where one begins, and a line "-" where one ends. */
+ * $NVTX_RECORD: a line with the name where a range begins, and a line "-" where one ends. */
 #include <fcntl.h>
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>

@@ -148,7 +148,8 @@ void run_call(const struct call *c)
 	ncclsvc_task task;
 	size_t in = send_elements(c), out = recv_elements(c);
 	place(c, &send, &recv);
-	/* In place, the source may be the longer one: a Reduce away from its root. */
+	/* In place, the source may be longer than the result: in Reduce, on ranks other than the
+	 * root. */
 	size_t used = (send == recv && in > out ? in : out) * c->size;
 	if (recv == c->recv)
 		memset(recv, GUARD_BYTE, used + GUARD);
@@ -165,7 +166,7 @@ void run_call(const struct call *c)
 	if (recv == c->recv)
 		for (size_t i = 0; i < GUARD; i++)
 			CHECK_EQ((unsigned char)recv[used + i], GUARD_BYTE);
-	/* The source belongs to the caller, and is only read. */
+	/* The operation must not change the source. */
 	if (!c->in_place)
 		for (size_t i = 0; i < in; i++)
 			CHECK(element_load(send, i, c->type) ==

@@ -7,7 +7,7 @@
 
 #define GUARD 64 /* bytes after a result that nothing may change */
 
-/* The buffers and parameters of one call. Sizes are in elements. */
+/* The buffers and parameters of one call. */
 struct call {
 	ncclsvc_session *session;
 	ncclsvc_comm *comm;
@@ -16,7 +16,7 @@ struct call {
 	ncclsvc_op op;
 	ncclsvc_type type;
 	ncclsvc_redop redop;
-	size_t count, size; /* size of one element */
+	size_t count, size; /* in elements; size of one element in bytes */
 	bool in_place;
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the tests of plans share: a rank with its plan. */
+ * Shared by the tests of plans. A desk is a rank with its session, communicator and plan. */
 #ifndef TESTS_PLAN_DESK_H
 #define TESTS_PLAN_DESK_H
 
@@ -42,7 +42,7 @@ static inline void check(const int32_t *buf, int32_t base)
 				     ncclsvc_last_error());                                        \
 	} while (0)
 
-/* Waits until a thread that has written its number there sleeps in its next call. */
+/* Waits until the thread that has stored its id in *tid sleeps in its next call. */
 static inline void wait_until_asleep(const _Atomic pid_t *tid)
 {
 	const uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);

@@ -91,7 +91,7 @@ static void relay_run(struct client *me)
 	}
 }
 
-/* Everything but listener and process is set. */
+/* The caller has set all members except listener, process and behind.socket. */
 static void start(struct relay *r, const char *name)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};

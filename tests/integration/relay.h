@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A socket in front of a daemon's, which forwards everything and changes one thing. That is either
- * the protocol versions in HELLO, with which a client and a daemon of this build use an older
- * version, or find that they have none in common; or the messages, as a broken daemon would. */
+ * A socket in front of a daemon's, which forwards all messages and changes one thing: the protocol
+ * versions in HELLO, so that a client and a daemon of this build use an older version or have none
+ * in common; or the daemon's messages, as if the daemon were broken. */
 #ifndef TESTS_RELAY_H
 #define TESTS_RELAY_H
 
@@ -10,7 +10,7 @@
 struct relay {
 	struct daemon behind; /* the daemon, with the relay's socket: clients open this one */
 	const struct daemon *daemon;
-	uint16_t version_min, version_max; /* the versions that the client is made to offer */
+	uint16_t version_min, version_max; /* replace the versions that the client offers */
 	/* Changes one of the daemon's messages; NULL: none. The message has room for
 	 * SVC_LIST_MESSAGE_MAX bytes, and the fds belong to the relay. */
 	void (*mangle)(unsigned char *message, size_t *length, int *fds, unsigned *nfds);

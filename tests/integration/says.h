@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What ncclsvc-ctl says, in tests with several daemons. */
+ * Runs ncclsvc-ctl in tests with several daemons, and checks its output. */
 #ifndef TESTS_SAYS_H
 #define TESTS_SAYS_H
 
@@ -30,7 +30,7 @@ static inline void not_said(const char *what)
 		check_failed(__FILE__, __LINE__, "\"%s\" is in: %s", what, out);
 }
 
-/* Waits until the command says so. Returns its exit code. */
+/* Repeats the command until its output contains `what`. Returns its exit code. */
 static inline int ctl_reaches(const struct daemon *d, char *const *words, const char *what)
 {
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; now_ns() < end; sleep_ms(20)) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Preloaded into the daemon (LD_PRELOAD): while the test says so, malloc(3) only returns memory
- * that was freed since. The switch and the number of bytes are in the file $SCARCE_MEMORY. */
+ * Preloaded into the daemon (LD_PRELOAD). While the test sets `scarce` in the file $SCARCE_MEMORY,
+ * malloc(3) takes its bytes from `left` in that file, and fails when they do not suffice; free(3)
+ * adds to them. */
 #include "scarce_memory.h"
 
 #include <errno.h>
@@ -11,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The C library's own functions. */
+/* The C library's own functions, under names that are not replaced here. */
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t n, size_t bytes);
 void *__libc_realloc(void *p, size_t bytes);
@@ -50,7 +51,7 @@ static void give(size_t bytes)
 		atomic_fetch_add(&memory->left, (int64_t)bytes);
 }
 
-/* Only `taken` bytes were counted: counts the rest too. */
+/* Also counts the bytes that the block has beyond `taken`. */
 static void *taken_whole(void *p, size_t taken)
 {
 	if (p && memory && memory->scarce)

@@ -6,11 +6,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* In a file that the test and the daemon map. */
+/* The contents of $SCARCE_MEMORY, which the test and the daemon map. */
 struct scarce_memory {
 	_Atomic bool scarce;
 	_Atomic int64_t left;	  /* bytes */
-	_Atomic uint64_t refused; /* allocations */
+	_Atomic uint64_t refused; /* allocations that failed */
 };
 
 #endif

@@ -1,8 +1,8 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: Apache-2.0
-# The units, and the daemon under them. BUILD is the build directory (default: build).
+# The systemd units, and the daemon as systemd runs it. BUILD is the build directory (default: build).
 
-# What the service may score at systemd-analyze security (0 is closed, 10 is open).
+# The highest exposure level that systemd-analyze security may report (0 is closed, 10 is open).
 EXPOSURE_MAX=1.5
 
 setup() {
@@ -27,7 +27,7 @@ needs() {
 	command -v "$1" >/dev/null || skip "$1 is not installed"
 }
 
-# units FROM: puts the configured units into $dir, with a program that exists.
+# units FROM: copies the configured units into $dir, with the path of the built daemon.
 units() {
 	for unit in ncclsvcd.service ncclsvcd.socket; do
 		[ -f "$1/$unit" ] || return 1
@@ -59,7 +59,7 @@ has_ended() {
 		"$dir/ncclsvc-mps.service"
 	echo "$output"
 	[ "$status" -eq 0 ]
-	# Other units of this machine may have faults of their own.
+	# The output may report faults of this machine's other units.
 	[[ $output != *ncclsvc* ]]
 }
 
@@ -80,7 +80,6 @@ has_ended() {
 }
 
 @test "a reload with a faulty configuration fails, and the daemon keeps the old one" {
-	# What systemd would run, one after the other, until one fails.
 	units "$BUILD/scripts/systemd"
 	mkdir "$dir/conf"
 	echo "ranks = 3" >"$dir/conf/ncclsvcd.conf"
@@ -89,6 +88,7 @@ has_ended() {
 	pids+=($!)
 	MAINPID=$!
 	eventually "$ctl" --socket "$dir/s" status
+	# Like systemd, run the ExecReload= commands in order until one fails.
 	reload=$(sed -n 's/^ExecReload=//p' "$dir/ncclsvcd.service" | sed "s/\$MAINPID/$MAINPID/; s|--check-config|& --socket $dir/s|" |
 		paste -sd '&' | sed 's/&/ \&\& /')
 	run sh -c "$reload"
@@ -129,7 +129,7 @@ has_ended() {
 	"$daemon" --ranks 2 --socket "$dir/s" 2>"$dir/log" 3>&- &
 	pids+=($!)
 	eventually "$ctl" --socket "$dir/s" status
-	prlimit --pid "${pids[0]}" --fsize=262144 # which a ring exceeds
+	prlimit --pid "${pids[0]}" --fsize=262144 # less than a ring
 	run timeout 20 "$BUILD/client/perf/ncclsvc-perf" all_reduce --socket "$dir/s" --ranks 2 -b 8 -e 8
 	echo "$output"
 	[ "$status" -ne 0 ]
@@ -215,7 +215,7 @@ has_ended() {
 	[ "$status" -eq 0 ]
 	grep -q 'ready on the inherited socket: 3 host ranks' "$dir/log"
 	end_process "${pids[0]}"
-	# The socket is the activator's, not the daemon's to remove.
+	# The activator owns the socket, so the daemon must not remove it.
 	[ -S "$dir/s" ]
 }
 

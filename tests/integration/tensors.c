@@ -81,7 +81,7 @@ size_t bytes_of(const ncclsvc_tensor *t)
 	return bytes;
 }
 
-/* ---- What the receiver allocates ---- */
+/* ---- The receiver's allocate callback ---- */
 
 ncclsvc_result allocate(ncclsvc_tensor *tensors, size_t n, void *arg)
 {
@@ -108,7 +108,7 @@ void got_free(struct got *g)
 	*g = (struct got){0};
 }
 
-/* ---- A list ---- */
+/* ---- Lists ---- */
 
 static const int64_t dims_a[] = {2, 3}, dims_b[] = {4}, dims_none[] = {5, 0},
 		     dims_big[] = {123, 77};

@@ -12,14 +12,13 @@ struct side {
 	ncclsvc_session *s;
 	ncclsvc_comm *comm;
 	ncclsvc_tensors *lists;
-	int peer; /* of two */
+	int peer; /* the other of two ranks */
 };
 
-/* Opens one in that session, or in a new one. */
+/* Joins the communicator and opens lists, in that session or in a new one. */
 struct side side_on(struct client *me, ncclsvc_session *s);
 struct side side_open(struct client *me);
-/* Checks that nothing has failed the communicator, and closes everything once all ranks are here.
- */
+/* Checks that the communicator has not failed, waits for all ranks, and closes everything. */
 void side_close(struct side *x);
 /* Starts a daemon and n ranks (at most 4), or two, that run `main`. */
 void run_ranks(int n, client_main *main);
@@ -32,7 +31,7 @@ ncclsvc_message message(const struct side *x, ncclsvc_shapes shapes, int64_t tag
 void says(const char *text);
 size_t bytes_of(const ncclsvc_tensor *t);
 
-/* What the receiver allocates: a message's allocate callback, and its arg. */
+/* A receiver's allocations: the arg of the allocate callback. */
 struct got {
 	size_t n;
 	ncclsvc_tensor tensors[256];
@@ -46,11 +45,11 @@ void got_free(struct got *g);
 
 /* Fills in five tensors of several types and shapes, without memory; returns how many. */
 size_t some_list(ncclsvc_tensor *t);
-/* Allocates their memory, with values from a seed; 0: with other values. */
+/* Allocates their memory, with values from the seed; seed 0, for a receiver: other values. */
 void memory_of(ncclsvc_tensor *t, size_t n, unsigned seed);
 void check_list(ncclsvc_tensor *t, size_t n, unsigned seed);
 void memory_free(ncclsvc_tensor *t, size_t n);
-/* Sends one good list from rank 0 to rank 1, to check that both are in step. */
+/* Sends one valid list from rank 0 to rank 1, to check that both are still in step. */
 void check_in_step(struct side *x, unsigned seed);
 
 #endif

@@ -37,7 +37,7 @@ class AddressSpaceTest(unittest.TestCase):
             return log.read()
 
     def refused(self, mib, options):
-        """Checks that it fails with one sentence, whatever the limit. Returns the MiB that it names, if any."""
+        """Checks that the daemon fails with one line of log. Returns the MiB that the line says it needs, or None."""
         code = self.start(mib, options).wait(WAIT)
         log = self.logged()
         self.assertGreater(code, 0, f"{mib} MiB: {log}")

@@ -42,7 +42,7 @@ class AdminTest(unittest.TestCase):
         self.assertEqual(stat.S_IMODE(os.stat(self.admin).st_mode), 0o600)
 
     def open_as(self, user):
-        """The kernel keeps the connecting user's credentials."""
+        """Opens a session as this user: the daemon sees the credentials at connect()."""
         os.seteuid(user)
         try:
             return svc.Session(self.path, name="job")
@@ -89,7 +89,7 @@ class AdminTest(unittest.TestCase):
             self.refused(root.cancel_comm, comm.uid)
             self.refused(root.cancel_session, second.id)
             self.assertEqual([t.task for t in second.tasks()], [task.task])
-            # Only the administration socket can.
+            # Only the administration socket can cancel them.
             self.assertEqual(admin.cancel_task(task.task), 1)
             with self.assertRaises(svc.ServiceError) as caught:
                 first.wait(serial)

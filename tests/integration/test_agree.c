@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Agreement words: members whose words differ, members that refuse, and clients that send false
- * ones. */
+ * Agreement words: members whose words differ, members that refuse, and clients that send invalid
+ * words. */
 #include <string.h>
 #include <unistd.h>
 
@@ -129,8 +129,8 @@ static void a_refusal_ends_it_for_all_and_names_its_rank(void **state)
 	ncclsvc_status st[RANKS];
 	char text[SVC_TEXT_BYTES];
 	const uint64_t no = SVC_AGREEMENT_REFUSED;
-	/* What the members send, and what all get: no result that only another session can have,
-	 * and none that is unknown. */
+	/* The words that members send, and the result that all ranks get: DAEMON_LOST, which a
+	 * member may not report, becomes INVALID_ARGUMENT. */
 	const uint64_t say[RANKS] = {no, svc_refusal(NCCLSVC_NO_MEMORY, NCCLSVC_REFUSAL_ALLOCATE),
 				     svc_refusal(NCCLSVC_DAEMON_LOST, 0xee) | 0xabcd0000};
 	static const ncclsvc_result told[RANKS] = {NCCLSVC_INVALID_ARGUMENT, NCCLSVC_NO_MEMORY,
@@ -153,14 +153,14 @@ static void a_refusal_ends_it_for_all_and_names_its_rank(void **state)
 	}
 	all_reduce(&s, (uint64_t[]){no, no, no}, st);
 	all_same(st, NCCLSVC_INVALID_ARGUMENT, NCCLSVC_FIELD_REFUSAL);
-	/* The ranks that are there learn of it before the last one has come. */
+	/* Ranks that have submitted get the refusal before the last one submits. */
 	struct svc_record r0 = task_of(&s, 0, NCCLSVC_ALL_REDUCE, -1, 9);
 	struct svc_record r1 = task_of(&s, 1, NCCLSVC_ALL_REDUCE, -1, no);
 	struct svc_record r2 = task_of(&s, 2, NCCLSVC_BROADCAST, 0, 9);
 	uint64_t n0 = raw_ring_submit(&s.r[0], r0), n1 = raw_ring_submit(&s.r[1], r1);
 	CHECK_EQ(raw_ring_wait(&s.r[0], n0).rank_a, 1);
 	CHECK_EQ(raw_ring_wait(&s.r[1], n1).rank_a, 1);
-	/* The last one's task fails in the same way, although it is another operation. */
+	/* The last rank's task fails in the same way, although it is another operation. */
 	st[2] = raw_ring_wait(&s.r[2], raw_ring_submit(&s.r[2], r2));
 	CHECK_EQ(st[2].result, NCCLSVC_INVALID_ARGUMENT);
 	CHECK_EQ(st[2].rank_a, 1);
@@ -212,8 +212,8 @@ static void a_send_and_its_recv_agree_or_move_nothing(void **state)
 	scene_end(&s);
 }
 
-/* The flag changes while the scheduler reads it: either answer is correct, but it must not crash.
- */
+/* The record changes while the scheduler reads it: either answer is correct, but the daemon must
+ * not crash. */
 static void a_record_that_changes_under_way_harms_nobody(void **state)
 {
 	struct daemon d;

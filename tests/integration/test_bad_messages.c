@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Messages that no client should send: each gets its documented error, and nobody else is affected.
- */
+ * Messages that no client should send: each gets its documented error, and other clients are not
+ * affected. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static void scene_start(struct scene *s)
 	raw_open(&s->r, &s->d);
 }
 
-/* Checks that the session still works, or was replaced by one that does. */
+/* Checks that the session in s->r works. */
 static void still_works(struct scene *s)
 {
 	struct svc_daemon_info_request request = {0};
@@ -290,8 +290,8 @@ static void stray_and_missing_fds_are_refused_and_closed(void **state)
 	/* With a malformed frame. */
 	CHECK_EQ(raw_send_bytes(&s.r, "x", 1, fds, 253), 0);
 	ended(&s, NCCLSVC_PROTOCOL);
-	/* Only we have the write end now, so a reader sees the end. */
 	close(pipefd[1]);
+	/* The daemon has closed its copies of the write end, so read returns 0. */
 	char c;
 	alarm(20);
 	CHECK_EQ(read(pipefd[0], &c, 1), 0);

@@ -113,7 +113,7 @@ static void joins_out_of_range_are_refused(void **state)
 	join.rank = 0;
 	join.nranks = 4;
 	join_refused(&s, join, NCCLSVC_INVALID_ARGUMENT);
-	/* A session cannot hold a rank twice; and a waiting join can be given up. */
+	/* A rank whose join is waiting is taken, for its own session and for others. */
 	join = raw_join_request(&id, 2, 0);
 	uint32_t serial = raw_send(&s.r, SVC_JOIN, &join, sizeof(join), NULL, 0);
 	join_refused(&s, join, NCCLSVC_RANK_TAKEN);
@@ -249,7 +249,7 @@ static void bad_records_fail_alone(void **state)
 			check_failed(__FILE__, __LINE__,
 				     "%s: result %d by socket, %d by ring, not %d", bad->what,
 				     reply.header.result, st.result, bad->result);
-		/* A good one directly after it. */
+		/* A valid record directly after it succeeds. */
 		r = (struct svc_record){.comm = s.comm.comm, .epoch = s.comm.epoch, AR};
 		r.count = BYTES / 4;
 		r.src_region = r.dst_region = 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Floating-point reductions: close to the float64 reference, and the same bits on every rank and in
- * every run. Also more elements than 31 bits can count. */
+ * every run. Also a reduction of more than 2^31 elements. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static uint64_t hash(const void *data, size_t n, uint64_t h)
 	return h;
 }
 
-/* The reference gets what the type can represent, so that only the reduction's own rounding is
+/* The reference's inputs are rounded to the type, so that only the reduction's own rounding is
  * left. */
 static void check_close(const void *buf, size_t i, int nranks, ncclsvc_type type,
 			ncclsvc_redop redop)
@@ -85,8 +85,8 @@ static void reduce_fractions(struct client *me)
 			wait_for(s, some, NCCLSVC_OK);
 			for (size_t i = 0; i < COUNT; i++)
 				check_close(recv, i, RANKS, types[t], redops[k]);
-			/* The bits do not depend on which thread reduces a part, or on how it is
-			 * cut. */
+			/* The bits do not depend on which thread reduces a part, or on how the data
+			 * is split. */
 			CHECK(memcmp(part, recv + (size_t)me->rank * n * size, n * size) == 0);
 			h = hash(recv, COUNT * size, h);
 		}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A daemon that is trusted but broken: its messages, and what it writes into the ring, are changed
- * at random in transit. The library may report anything, but must not crash or hang.
- * NCCLSVC_TEST_SEEDS=N tries that many schedules instead of a few; NCCLSVC_TEST_SEED is the first.
+ * A broken daemon: its messages, and what it writes into the ring, are changed at random in
+ * transit. The library may report anything, but must not crash or hang.
+ * NCCLSVC_TEST_SEEDS=N tries that many schedules instead of SEEDS; NCCLSVC_TEST_SEED is the first.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * CANCELLED: an operator ends a task, all of a communicator, or a session. */
+ * CANCELLED: an operator cancels a task, all tasks of a communicator, or a session. */
 #include <unistd.h>
 
 #include "harness.h"
@@ -23,7 +23,7 @@ static void cancelled(struct client *me)
 				CHECK_OK(ncclsvc_barrier(comm, &tasks[i]));
 			wait_for(s, tasks[0], NCCLSVC_CANCELLED);
 		}
-		/* One task in the first round, all the communicator's tasks in the second. */
+		/* The first round cancels one task, the second all tasks of the communicator. */
 		wait_for(s, tasks[1], round ? NCCLSVC_CANCELLED : NCCLSVC_OK);
 		wait_for(s, tasks[2], round ? NCCLSVC_CANCELLED : NCCLSVC_OK);
 		check_usable(s, comm);
@@ -31,14 +31,14 @@ static void cancelled(struct client *me)
 	say(me, READY);
 	ncclsvc_result result = NCCLSVC_OK;
 	if (me->rank == 0) {
-		/* The session itself. */
+		/* Cancelled together with its session. */
 		CHECK_OK(ncclsvc_barrier(comm, &tasks[0]));
 		result = ncclsvc_wait(s, tasks[0], WAIT_MS);
 		CHECK(result == NCCLSVC_CANCELLED || result == NCCLSVC_DAEMON_LOST);
 		say(me, DONE);
 	} else {
 		CHECK_EQ(hear(me), GO);
-		/* The last one may still have been matched just before its session ended. */
+		/* Rank 0's barrier may have been matched just before its session ended. */
 		for (int i = 0; i < 2 && result == NCCLSVC_OK; i++) {
 			result = ncclsvc_barrier(comm, &tasks[i]);
 			if (result == NCCLSVC_OK)
@@ -81,8 +81,8 @@ static void tasks_communicators_and_sessions_can_be_cancelled(void **state)
 	CHECK_OK(ncclsvc_cancel_task(s, head.task, &n));
 	CHECK_EQ(n, 1);
 	CHECK_EQ(hear(&clients[0]), DONE);
-	/* It has failed, and is kept until its peers have matched it, so there is nothing left to
-	 * end. */
+	/* The task has failed, and is kept until its peers have matched it: nothing is left to
+	 * cancel. */
 	CHECK_OK(ncclsvc_cancel_task(s, head.task, &n));
 	CHECK_EQ(n, 0);
 	say(&clients[1], GO);

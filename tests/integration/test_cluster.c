@@ -26,7 +26,7 @@ static void everything(struct call *c)
 								     NCCLSVC_INT64};
 				c->count = counts[k];
 				c->in_place = in_place;
-				/* All of them where that is fast. */
+				/* All types for small counts. */
 				if (counts[k] < 1000) {
 					every_type(c);
 					continue;
@@ -89,7 +89,7 @@ struct dice {
 	uint64_t state;
 };
 
-/* The same on every rank. */
+/* Gives the same numbers on every rank. */
 static uint32_t roll(struct dice *d, uint32_t n)
 {
 	d->state = d->state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
@@ -123,8 +123,8 @@ static void check_wanted(const struct wanted *w, int nranks)
 	}
 }
 
-/* Many tasks at a time, without waiting: collectives on two communicators, and exchanges in groups,
- * some of many chunks. */
+/* Submits many tasks without waiting: collectives on two communicators, and exchanges in groups,
+ * some of many chunks. Then waits for all. */
 static void burst(struct client *me, struct dice *d, ncclsvc_session *s, ncclsvc_comm *comms[2],
 		  int32_t **in, int32_t **out, int step)
 {
@@ -152,7 +152,7 @@ static void burst(struct client *me, struct dice *d, ncclsvc_session *s, ncclsvc
 					      comm, NULL));
 			CHECK_OK(ncclsvc_recv(to, count, NCCLSVC_INT32, (me->rank + n - shift) % n,
 					      comm, NULL));
-			/* A collective in the same group, now and then. */
+			/* Sometimes with a collective in the same group. */
 			if (kind == 3)
 				CHECK_OK(ncclsvc_barrier(comm, NULL));
 			CHECK_OK(ncclsvc_group_end(s));
@@ -178,7 +178,7 @@ static void rank_of_bursts(struct client *me)
 	}
 	for (int round = 0; round < (sanitized() ? 4 : 12); round++)
 		burst(me, &d, s, comms, in, out, round * BURST_CALLS);
-	/* A rank that leaves would end what others still exchange. */
+	/* A rank that leaves early would fail the others' exchanges. */
 	check_usable(s, comms[0]);
 	ncclsvc_close(s);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Several daemons: asked on any node, ncclsvc-ctl asks the others by itself. */
+ * Several daemons: ncclsvc-ctl on any node also shows what the other nodes know. */
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ static void says_pid(const char *format, pid_t pid)
 	said(text);
 }
 
-/* A communicator of its own for some of the ranks. */
+/* Joins a further communicator, of some of the ranks. */
 static ncclsvc_comm *join_another(const struct client *me, ncclsvc_session *s, uint8_t number,
 				  int nranks, int rank)
 {
@@ -78,7 +78,7 @@ static void one_has_posted_nothing(void **state)
 		not_said("not known here");
 		said("NODE");
 	}
-	/* The state of its process is known to its own node. */
+	/* Only rank 5's node knows the state of its process; node 0 asks it. */
 	process_stop(clients[5].pid);
 	CHECK_EQ(REACHES(&c.nodes[0], "is stopped by a signal", "why", "--after", "0"), 3);
 	says_pid("rank 5 (pid %d", clients[5].pid);
@@ -92,9 +92,9 @@ static void one_has_posted_nothing(void **state)
 	say_all(clients, 6, GO);
 	clients_end(clients, 6);
 	CHECK_EQ(CTL(&c.nodes[0], "why", "--node", "9"), 5);
-	/* Other lists are one node's. */
+	/* Other lists come from one node. */
 	CHECK_EQ(CTL(&c.nodes[0], "sessions", "--node", "2"), 0);
-	not_said("ncclsvc-ctl"); /* that is connected here */
+	not_said("ncclsvc-ctl"); /* it is a session of this node */
 	CHECK_EQ(CTL(&c.nodes[0], "devices", "--node", "9"), 1);
 	said("there is no node 9");
 	CHECK_EQ(CTL(&c.nodes[0], "sessions", "--node", "all"), 2);
@@ -125,7 +125,7 @@ static void opposite_orders_are_a_deadlock(void **state)
 	struct cluster c;
 	struct client clients[2];
 	(void)state;
-	cluster_start(&c, NODES, NULL); /* one of them has no rank */
+	cluster_start(&c, NODES, NULL); /* one node has no rank */
 	cluster_clients(clients, 2, &c, IN_TURN, opposite_orders, NULL);
 	hear_all(clients, 2, READY);
 	for (int node = 0; node < NODES; node++) {
@@ -290,9 +290,9 @@ static void a_failure_is_shown_once(void **state)
 	cluster_stop(&c);
 }
 
-/* ---- What a daemon asks another one ---- */
+/* ---- Requests from one daemon to another ---- */
 
-#define USER_MAX 16 /* such requests of one user */
+#define USER_MAX 16 /* limit of such requests per user */
 
 static uint32_t ask(struct raw *r, uint32_t what, uint32_t node)
 {
@@ -333,10 +333,10 @@ static void requests_to_a_silent_node_end(void **state)
 		if (!i)
 			is_refused(&r[0], SVC_LIST_COMMS, 1, NCCLSVC_BUSY);
 	}
-	/* All have been handled. */
+	/* When this is answered, the daemon has handled the requests before it. */
 	CHECK_EQ(result_of(&r[USER_MAX - 1], ask(&r[USER_MAX - 1], SVC_LIST_COMMS, 0)), 0);
 	is_refused(&more, SVC_LIST_COMMS, 1, NCCLSVC_BUSY);
-	/* A session that ends gives its place back. */
+	/* A session that ends no longer counts against the user's limit. */
 	raw_close(&r[1]);
 	uint32_t late;
 	do {
@@ -356,7 +356,7 @@ static void requests_to_a_silent_node_end(void **state)
 	CHECK(now_ns() - begin >= 500000000);
 	if (late)
 		CHECK_EQ(result_of(&more, late), NCCLSVC_TIMEOUT);
-	/* Its late answers are nobody's. */
+	/* The node's late answers are dropped. */
 	CHECK_EQ(kill(c.nodes[1].pid, SIGCONT), 0);
 	uint64_t end = now_ns() + WAIT_MS * 1000000ull;
 	do {
@@ -365,7 +365,7 @@ static void requests_to_a_silent_node_end(void **state)
 	} while (reply.header.result);
 	CHECK_EQ(reply.list.what, SVC_LIST_MEMBERS);
 	CHECK_EQ(reply.list.record_size, sizeof(ncclsvc_member_info));
-	/* It goes. */
+	/* The silent node is killed. */
 	process_stop(c.nodes[1].pid);
 	serial[0] = ask(&r[0], SVC_LIST_COMMS, 1);
 	CHECK_EQ(result_of(&r[2], ask(&r[2], SVC_LIST_COMMS, 0)), 0);
@@ -381,7 +381,7 @@ static void requests_to_a_silent_node_end(void **state)
 	cluster_stop(&c);
 }
 
-/* ---- Whose communicators they are ---- */
+/* ---- Other users' communicators ---- */
 
 static void a_stranger_asks(struct client *me)
 {

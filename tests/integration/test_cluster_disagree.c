@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One rank asks for another collective than all others: all ranks, on one node and on several, are
- * told of this one, whatever the order in which they come. */
+ * One rank submits a different collective than all others. On one node and on several, the error
+ * names this rank to all ranks, whatever the order of submission. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #define NODES	  3
 #define RANKS_MAX 8
 #define LATE_MS	  30
-/* Until those that fail have exited. */
+/* Longer than ranks take to exit on the error. */
 #define LONGER_MS 200
 #define NOT_LATE  (-1)
 
@@ -50,7 +50,7 @@ static ncclsvc_result submit(const struct variant *v, uint64_t mine, void *data,
 			  : ncclsvc_all_reduce(data, data, count, type, redop, comm, task);
 }
 
-/* Of two ranks, either may be meant. */
+/* With two ranks, either may be named as the odd one. */
 static void check_names_the_odd_one(const struct client *me, const struct attempt *at,
 				    const uint64_t *pids, const ncclsvc_status *st)
 {
@@ -96,7 +96,7 @@ static void say_pids(struct client *clients, int n)
 			say(&clients[i], (uint64_t)clients[k].pid);
 }
 
-/* ---- They go on ---- */
+/* ---- Ranks that go on after the error ---- */
 
 static void all_attempts(struct client *me)
 {
@@ -108,7 +108,7 @@ static void all_attempts(struct client *me)
 	for (size_t i = 0; i < VARIANTS; i++)
 		for (int odd = 0; odd < me->nranks; odd++) {
 			for (int late = NOT_LATE; late < me->nranks; late++) {
-				/* A third of the combinations makes each rank late. */
+				/* With many ranks, only a third of the combinations is tried. */
 				if (me->nranks > 3 && late != NOT_LATE &&
 				    (late + odd + (int)i) % 3 != 0)
 					continue;
@@ -148,7 +148,7 @@ static void several_nodes_name_the_odd_one(void **state)
 	go_on(NODES);
 }
 
-/* ---- They exit on the error ---- */
+/* ---- Ranks that exit on the error ---- */
 
 static void one_attempt(struct client *me)
 {
@@ -158,7 +158,7 @@ static void one_attempt(struct client *me)
 	uint64_t pids[RANKS_MAX];
 	hear_pids(me, pids);
 	attempt(me, s, comm, data, me->arg, pids, LONGER_MS);
-	_exit(0); /* without a word to the daemon */
+	_exit(0); /* without closing the session */
 }
 
 static void exit_at_once(int nodes, int nranks, int late_after)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Several daemons: what members on other nodes get when a rank or a node dies, is late, or submits
+ * Several daemons: the results on other nodes when a rank or a node dies, is late, or submits
  * something different. */
 #include <stdio.h>
 #include <string.h>
@@ -49,7 +49,7 @@ static void survivor(struct client *me)
 	v[0] = v[1] = me->rank + 1;
 	if (me->rank == 1) {
 		say(me, READY);
-		CHECK_EQ(hear(me), GO); /* and is killed while it waits for that */
+		CHECK_EQ(hear(me), GO); /* killed here */
 	}
 	CHECK_OK(ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &tasks[0]));
 	CHECK_OK(ncclsvc_barrier(comm, &tasks[1]));
@@ -89,7 +89,7 @@ static void a_killed_rank_fails_its_peers_on_all_nodes(void **state)
 		if (!sanitized())
 			CHECK(in_time(killed, told, GONE_NS));
 	}
-	/* Back on another node than before. */
+	/* The rank comes back on another node. */
 	clients[1].daemon = &c.nodes[2];
 	client_start(&clients[1], restarted);
 	clients_end(clients, 5);
@@ -205,7 +205,7 @@ static void beside_a_dead_node(struct client *me)
 	int32_t *v = shared(s, 64);
 	ncclsvc_task task;
 	check_usable(s, comm);
-	/* Between ranks 0 and 3, on one node. */
+	/* One communicator per node; only ranks 0 and 3 share a node. */
 	CHECK_OK(ncclsvc_comm_split(comm, me->rank % 3, 0, WAIT_MS, &local));
 	check_usable(s, local);
 	v[0] = 1;
@@ -221,20 +221,20 @@ static void beside_a_dead_node(struct client *me)
 	CHECK_EQ(st.field, NCCLSVC_FIELD_NODE);
 	CHECK_EQ(st.value_a, 2);
 	check_names_the_node();
-	/* What is submitted from now on gets the same result. */
+	/* Later submissions fail too, and name the node. */
 	while (ncclsvc_comm_error(comm) != NCCLSVC_PEER_GONE)
 		sleep_ms(1);
 	CHECK_RESULT(ncclsvc_barrier(comm, NULL), NCCLSVC_STALE_EPOCH);
 	check_names_the_node();
-	/* Inspection shows it. */
+	/* Inspection shows the lost node. */
 	ncclsvc_node_info *nodes;
 	size_t n;
 	CHECK_OK(ncclsvc_list_nodes(s, &nodes, &n));
 	CHECK_EQ(nodes[2].state, NCCLSVC_NODE_LOST);
 	ncclsvc_list_free(nodes);
-	/* Communicators that do not include it continue. */
+	/* Communicators without a member there continue. */
 	check_usable(s, local);
-	/* And the survivors can work without it. */
+	/* The survivors can form a new communicator. */
 	CHECK_EQ(hear(me), GO);
 	struct client rest = *me;
 	rest.nranks = 3;
@@ -284,7 +284,8 @@ static void disagree(struct client *me)
 	int32_t *v = shared(s, 8192 * 4);
 	ncclsvc_task task;
 	size_t count = me->rank == 3 ? 5 : 4;
-	/* Small ones travel with the vote, large ones in chunks: both compare first. */
+	/* Small data travels with the nodes' votes on the operation, large data in chunks
+	 * afterwards: both are compared first. */
 	for (size_t scale = 1; scale <= 1024; scale *= 1024) {
 		CHECK_OK(ncclsvc_all_reduce(v, v, count * scale, NCCLSVC_INT32, NCCLSVC_SUM, comm,
 					    &task));
@@ -294,7 +295,7 @@ static void disagree(struct client *me)
 		CHECK_EQ(st.rank_b, 3);
 		CHECK_EQ(st.value_a, 4 * scale);
 		CHECK_EQ(st.value_b, 5 * scale);
-		/* As on one node, this ends only this task. */
+		/* As on one node, the mismatch fails only this task. */
 		check_usable(s, comm);
 	}
 	/* A Send and its Recv. */
@@ -322,7 +323,7 @@ static void a_mismatch_is_the_same_on_all_nodes(void **state)
 	cluster_stop(&c);
 }
 
-/* The late rank is named, and its process. */
+/* Checks that the status and the error name the late rank and its process. */
 static void check_late(ncclsvc_session *s, const ncclsvc_status *st)
 {
 	ncclsvc_member_info *members;
@@ -348,7 +349,7 @@ static void late(struct client *me)
 	bool missing = me->rank == 1 || me->rank == 4;
 	check_usable(s, comm);
 	if (!missing) {
-		/* Rank 0 is the last to come, and has the earliest deadline. */
+		/* Rank 0 submits last, and has the earliest deadline. */
 		if (me->rank == 0)
 			CHECK_EQ(hear(me), GO);
 		uint64_t before = now_ns();
@@ -428,7 +429,7 @@ static void join_checks(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon), *other;
 	ncclsvc_comm *comm, *taken;
-	/* Some do not come: the missing ranks are named, although another node knows them. */
+	/* The missing ranks are named, even if another node gathers the members. */
 	if (me->rank == 0) {
 		ncclsvc_unique_id id = me->id;
 		id.bytes[5] ^= 1;
@@ -436,7 +437,8 @@ static void join_checks(struct client *me)
 		CHECK(strstr(ncclsvc_last_error(), "1, 2"));
 	}
 	comm = comm_join(me, s);
-	/* A rank held by a process on another node; a different number of ranks. */
+	/* Refused: a rank that another process holds, on this node or another; a different number
+	 * of ranks. */
 	other = session_open(me->daemon);
 	CHECK_RESULT(ncclsvc_comm_join(other, &me->id, me->nranks, (me->rank + 1) % me->nranks,
 				       WAIT_MS, &taken),
@@ -446,14 +448,14 @@ static void join_checks(struct client *me)
 		     NCCLSVC_MISMATCH);
 	check_usable(s, comm);
 	ncclsvc_close(other);
-	/* The world: this node's ranks come after those of the nodes before. */
+	/* The world's ranks are numbered node by node. */
 	ncclsvc_comm *world;
 	CHECK_OK(ncclsvc_comm_world(s, -1, WAIT_MS, &world));
 	CHECK_EQ(ncclsvc_comm_size(world), 4);
 	int node = me->rank * 2 / me->nranks;
 	CHECK_EQ(ncclsvc_comm_rank(world) / 2, node);
 	check_usable(s, world);
-	/* Parts across the nodes, and within one. */
+	/* Splits across the nodes, and within each. */
 	for (int across = 0; across < 2; across++) {
 		ncclsvc_comm *part;
 		int colour = across ? me->rank % 2 : node;
@@ -463,7 +465,7 @@ static void join_checks(struct client *me)
 		check_usable(s, part);
 		CHECK_OK(ncclsvc_comm_leave(part));
 	}
-	/* One leaves: the others learn of it, and begin a new epoch when it is back. */
+	/* Rank 2 leaves: the others get an error, and begin a new epoch when it is back. */
 	if (me->rank == 2) {
 		CHECK_OK(ncclsvc_comm_leave(comm));
 		sleep_ms(50);
@@ -493,7 +495,7 @@ static void joining_across_nodes_is_as_on_one(void **state)
 	cluster_stop(&c);
 }
 
-/* ---- A daemon that belonged to several nodes ---- */
+/* ---- A daemon that belonged to a cluster ---- */
 
 /* Starts a daemon alone on the socket; returns its exit code, with its output in out. */
 static int start_alone(const char *socket, const char *bootstrap, char *out, size_t size)
@@ -524,13 +526,13 @@ static void a_lost_daemon_does_not_come_back_alone(void **state)
 	cluster_start(&c, 2, "--ranks", "2", NULL);
 	snprintf(socket, sizeof(socket), "%s", c.nodes[1].socket);
 	cluster_kill(&c, 1);
-	/* The killed daemon holds its lock until the kernel has closed it. */
+	/* The killed daemon's lock is held until the kernel has closed its file. */
 	do
 		CHECK_EQ(start_alone(socket, "auto", out, sizeof(out)), 1);
 	while (strstr(out, "another ncclsvcd serves"));
 	CHECK(strstr(out, "was node 1 of 2, and did not exit with the other nodes"));
 	CHECK(strstr(out, "--cluster-bootstrap none"));
-	/* Alone, as requested; and from then on it stays alone. */
+	/* The daemon starts alone, as requested; from then on, also with auto. */
 	CHECK_EQ(start_alone(socket, "none", out, sizeof(out)), 0);
 	CHECK(strstr(out, "ready on"));
 	CHECK_EQ(start_alone(socket, "auto", out, sizeof(out)), 0);
@@ -547,7 +549,7 @@ static void daemons_that_ended_together_may_be_alone(void **state)
 	snprintf(dir, sizeof(dir), "%s", c.dir);
 	snprintf(lock, sizeof(lock), "%s.lock", socket);
 	snprintf(admin_lock, sizeof(admin_lock), "%s.admin.lock", socket);
-	/* The note outlives what cluster_stop removes. */
+	/* Keeps the lock file, which cluster_stop removes: the daemons' note is in it. */
 	snprintf(kept, sizeof(kept), "%s.kept", dir);
 	CHECK_EQ(link(lock, kept), 0);
 	cluster_stop(&c);

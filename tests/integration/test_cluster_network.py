@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which TCP ports a cluster's daemons use: on one machine, and on two with separate networks, which are namespaces."""
+"""The TCP ports and networks that a cluster's daemons use: on one machine, and on two, which are network namespaces."""
 
 import json
 import os
@@ -99,7 +99,7 @@ class Cluster:
         return self.log.read()[-3000:]
 
     def works(self):
-        """Sums on both nodes, small and large, with checked results."""
+        """Runs small and large AllReduces across the nodes, with checked results."""
         done = subprocess.run(
             [os.environ["NCCLSVC_PERF"], "all_reduce", "--ranks", "4", "--nodes", str(NODES), "--socket",
              self.socket, "-b", "8", "-e", "4M", "-f", "512", "-n", "3", "--rounds", "1"],
@@ -111,7 +111,7 @@ class Cluster:
         return [s for pid in self.pids for s in tcp_sockets(pid) if s[0] == "0A"]
 
     def peers(self):
-        """Networks and loopback through which the daemons have connections."""
+        """The networks, including loopback, of the daemons' connections."""
         return {address(s[2]).rpartition(".")[0] for pid in self.pids for s in tcp_sockets(pid) if s[0] == "01"}
 
     def stop(self):
@@ -166,7 +166,7 @@ class TwoMachines(unittest.TestCase):
 
 
 def enter_namespaces():
-    """Runs this program again where it may create networks, if the system allows it."""
+    """Runs this program again in namespaces in which it may create networks, if the system allows it."""
     how = ["unshare", "--net", "--mount", "--uts"]
     if os.getuid():
         how[1:1] = ["--user", "--map-root-user"]

@@ -17,11 +17,11 @@ static void run_on(int nodes, int ranks, client_main *main)
 	cluster_stop(&c);
 }
 
-/* ---- Of many chunks ---- */
+/* ---- Large plans ---- */
 
 #define MANY 10000 /* tasks per rank: more than fit into one message */
 
-/* As group g of many: to the next rank and from the one before. */
+/* Adds one group: a Send to the next rank, and a Recv from the previous one. */
 static void plan_ring_step(ncclsvc_plan *p, int me, int n, ncclsvc_type type)
 {
 	CHECK_OK(ncclsvc_plan_group_start(p));
@@ -47,7 +47,7 @@ static void ring_of_many(struct client *me)
 							  NULL));
 			CHECK_OK(ncclsvc_plan_submit_recv(d.plan, &v[MANY + g], 1, NCCLSVC_INT32,
 							  before, &recv));
-			if (g % 256 == 255) /* the ring has room for so many groups */
+			if (g % 256 == 255) /* the ring has no room for more groups */
 				CHECK_OK(ncclsvc_plan_wait(d.plan, recv, WAIT_MS));
 		}
 		CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
@@ -55,7 +55,7 @@ static void ring_of_many(struct client *me)
 			CHECK_EQ(v[MANY + g], before * MANY + g + round);
 	}
 	CHECK_OK(ncclsvc_plan_terminate(d.plan, WAIT_MS));
-	/* The very last task of one rank does not fit. */
+	/* The very last task of rank 1 does not match its peer's. */
 	CHECK_OK(ncclsvc_plan_start(d.comm, &d.plan));
 	for (int g = 0; g < MANY / 2; g++)
 		plan_ring_step(d.plan, me->rank, n,
@@ -93,7 +93,7 @@ static void newcomer(struct client *me)
 	desk_close(&d);
 }
 
-/* Rank 0 has submitted all of its group, rank 1 half of its. */
+/* Rank 0 has submitted all of its group, rank 1 only half of its own. */
 static void bereaved(struct client *me)
 {
 	struct desk d;
@@ -117,7 +117,7 @@ static void bereaved(struct client *me)
 	CHECK_EQ(status_of(d.s, recv).rank_a, 1);
 	CHECK_EQ(hear(me), GO);
 	CHECK_OK(ncclsvc_comm_rejoin(d.comm, WAIT_MS));
-	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS)); /* commits it again */
+	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS)); /* commits the plan again */
 	exchange(&d, 7);
 	desk_close(&d);
 }
@@ -156,7 +156,7 @@ static void a_member_that_leaves_is_told_to_other_nodes(void **state)
 	a_member_goes(false);
 }
 
-/* ---- What one plan leaves undone does not affect the next ---- */
+/* ---- Unfinished tasks of one plan do not affect the next ---- */
 
 static void leave_things_undone(struct client *me)
 {
@@ -207,7 +207,7 @@ static void on_a_node_that_lives(struct client *me)
 		CHECK_OK(ncclsvc_plan_submit_recv(d.plan, &in, 1, NCCLSVC_INT32, 1, &recv));
 	}
 	say(me, READY);
-	if (me->rank == 1) { /* its daemon goes */
+	if (me->rank == 1) { /* its daemon is killed */
 		hear(me);
 		exit(0);
 	}
@@ -232,7 +232,8 @@ static void a_node_that_goes_is_named(void **state)
 	cluster_stop(&c);
 }
 
-/* The node that gathered the members has none itself: their epoch continues without it. */
+/* The node that gathered the members has no member itself: the epoch continues without that node.
+ */
 static void without_a_rendezvous(struct client *me)
 {
 	struct desk d;

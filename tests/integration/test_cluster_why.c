@@ -14,7 +14,7 @@
 
 enum { READY = 1, GO, DONE };
 
-/* Waits until the node's tasks say so, of itself. */
+/* Waits until the node's own list of tasks contains `what`. */
 static void local_tasks_reach(const struct daemon *d, const char *what)
 {
 	REACHES(d, what, "tasks", "--json", "--node", "local");
@@ -51,7 +51,7 @@ static void check_log_lines(const struct cluster *c)
 
 /* ---- A rank that is stopped ---- */
 
-/* Joins, and reduces with the others as soon as it is told to. */
+/* Joins, waits for GO, and reduces with the others. */
 static ncclsvc_session *reduce_with_all(struct client *me, ncclsvc_comm **comm, int32_t **v)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -102,7 +102,8 @@ static void a_stopped_rank_is_blamed_where_it_is_known(void **state)
 	process_stop(clients[5].pid);
 	say_all(clients, RANKS - 1, GO);
 	hear_all(clients, RANKS - 1, READY);
-	/* The others know that node 1's ranks are there; of node 2 they know nothing. */
+	/* Nodes 0 and 1 know that each other's ranks have submitted; of node 2's ranks they know
+	 * nothing. */
 	for (int node = 0; node < 2; node++) {
 		const struct daemon *d = &c.nodes[node];
 		local_tasks_reach(d, "\"waits_for\":[],\"waits_count\":0,\"ask_nodes\":[2]");
@@ -124,7 +125,7 @@ static void a_stopped_rank_is_blamed_where_it_is_known(void **state)
 		CHECK_EQ(CTL(d, "comms", "--json", "--node", "local"), 0);
 		said("\"node\":2,\"submitted\":null,\"completed\":null,\"waiting_ns\":null");
 	}
-	/* And node 2 knows. */
+	/* Node 2 names its rank. */
 	local_tasks_reach(&c.nodes[2], "\"waits_for\":[5],\"waits_count\":1,\"ask_nodes\":[]");
 	CHECK_EQ(CTL(&c.nodes[2], "why", "--after", "0"), 3);
 	snprintf(text, sizeof(text), "rank 5 (pid %d", clients[5].pid);
@@ -134,7 +135,7 @@ static void a_stopped_rank_is_blamed_where_it_is_known(void **state)
 	CHECK_EQ(kill(clients[5].pid, SIGCONT), 0);
 	say(&clients[5], GO);
 	CHECK_EQ(hear(&clients[5]), READY);
-	/* The peer of a Recv is not blamed either on nodes where it is not. */
+	/* Node 0 does not blame a Recv's peer on another node either. */
 	CHECK_EQ(hear(&clients[0]), READY);
 	local_tasks_reach(&c.nodes[0], "\"waits_for\":[],\"waits_count\":0,\"ask_nodes\":[2]");
 	why_reaches(&c.nodes[0], "local", NULL, "This node cannot see rank 4 on node 2 (");
@@ -222,7 +223,7 @@ static void all_but_one_join(struct client *me)
 	ncclsvc_close(s);
 }
 
-/* Waits until that many of the node's own ranks join. */
+/* Waits until that many of the node's own ranks are joining. */
 static void join_here(const struct daemon *d, size_t ranks)
 {
 	ncclsvc_session *s = session_open(d);
@@ -240,7 +241,7 @@ static void join_here(const struct daemon *d, size_t ranks)
 	ncclsvc_close(s);
 }
 
-/* The node that gathers the members, as this one reports; it may be this one. */
+/* The node that gathers the members, according to node 0; it may be node 0 itself. */
 static int gathered_on(const struct cluster *c)
 {
 	CHECK_EQ(CTL(&c->nodes[0], "comms", "--node", "local"), 0);
@@ -287,12 +288,12 @@ static void who_has_joined_on_other_nodes_is_known_where_they_gather(void **stat
 	cluster_stop(&c);
 }
 
-/* The node that gathers the members has none of them. */
+/* Node 2 gathers the members, and has none of them in the end. */
 static void no_member_of_the_coordinators_node_joins(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
 	ncclsvc_comm *comm;
-	me->id.bytes[0] = 2; /* that is node 2's to gather: see rendezvous_node */
+	me->id.bytes[0] = 2; /* node 2 gathers the members: see rendezvous_node */
 	memset(me->id.bytes + 1, 0, 7);
 	if (me->rank == 1)
 		CHECK_EQ(hear(me), GO);
@@ -309,7 +310,7 @@ static void a_coordinator_without_members_shows_them(void **state)
 	(void)state;
 	cluster_start(&c, NODES, NULL);
 	cluster_clients(clients, 3, &c, IN_BLOCKS, no_member_of_the_coordinators_node_joins, NULL);
-	/* Rank 2 is on node 2: it leaves, and joins on node 0. */
+	/* Rank 2 is on node 2: it is killed, and restarted on node 0. */
 	join_here(&c.nodes[0], 1);
 	join_here(&c.nodes[2], 1);
 	client_kill(&clients[2]);
@@ -333,8 +334,8 @@ static void a_coordinator_without_members_shows_them(void **state)
 
 /* ---- A deadline ---- */
 
-/* A task that is behind another one: of the ranks for which that one waits, only this node's are
- * named. */
+/* Times out a task behind another one: of the ranks for which the first task waits, only those on
+ * the same node are named. */
 static void one_is_late(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -376,7 +377,7 @@ static void coordinator_is_stopped(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
 	ncclsvc_comm *comm;
-	me->id.bytes[0] = 2; /* that is node 2's to gather: see rendezvous_node */
+	me->id.bytes[0] = 2; /* node 2 gathers the members: see rendezvous_node */
 	memset(me->id.bytes + 1, 0, 7);
 	CHECK_RESULT(ncclsvc_comm_join(s, &me->id, 2, me->rank, 200, &comm), NCCLSVC_TIMEOUT);
 	if (!strstr(ncclsvc_last_error(), "node 2 (") ||
@@ -399,7 +400,7 @@ static void a_join_names_the_coordinator_that_does_not_answer(void **state)
 	cluster_clients(clients, 2, &c, IN_TURN, coordinator_is_stopped, NULL);
 	hear_all(clients, 2, READY);
 	CHECK_EQ(kill(c.nodes[2].pid, SIGCONT), 0);
-	/* It reads what has been withdrawn meanwhile. */
+	/* Node 2 reads the joins that have been withdrawn meanwhile. */
 	ncclsvc_close(session_open(&c.nodes[2]));
 	sleep_ms(300);
 	say_all(clients, 2, GO);

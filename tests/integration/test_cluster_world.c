@@ -37,13 +37,13 @@ static void rank_of_world(struct client *me)
 			sum |= 1 << ncclsvc_group_rank(g, i);
 		CHECK_EQ(v[0], sum);
 		CHECK_EQ(v[3], sum);
-		/* The other node learns of one node's refusal. */
+		/* One rank's invalid list fails the call on all ranks. */
 		ncclsvc_result r = ncclsvc_tensors_all_reduce(lists, t, NULL, g->index ? 2 : 0,
 							      NCCLSVC_SUM, WAIT_MS, NULL);
 		CHECK_EQ(r, NCCLSVC_INVALID_ARGUMENT);
 		CHECK_OK(ncclsvc_tensors_close(lists));
 	}
-	check_usable(s, ncclsvc_world_host_comm(w)); /* nobody leaves before all are done */
+	check_usable(s, ncclsvc_world_host_comm(w)); /* no rank leaves before all are done */
 	ncclsvc_world_free(w);
 	ncclsvc_close(s);
 }
@@ -149,7 +149,7 @@ static void so_is_that_of_a_node_that_is_lost(void **state)
 	killed_while_others_wait(true);
 }
 
-/* MPI starts as a program of its own, while the launcher says two. */
+/* MPI sees one daemon, while the launcher's variable says two. */
 static void one_of_two(const char *variable, const char *advice)
 {
 	static char out[65536];

@@ -83,7 +83,7 @@ class CtlTest(unittest.TestCase):
             self.assertEqual(self.json("tasks", *args)["total"], total, args)
 
     def test_jobs(self):
-        """ncclsvc-ctl is a session itself, and takes its job from the environment as any other."""
+        """ncclsvc-ctl is a session itself, and takes its job from the environment like any client."""
         os.environ["NCCLSVC_JOB"] = "night run 7"
         self.addCleanup(os.environ.pop, "NCCLSVC_JOB")
         (own,) = self.json("sessions", "--job", "night*")["sessions"]
@@ -91,7 +91,7 @@ class CtlTest(unittest.TestCase):
         self.assertEqual(self.json("sessions", "--job", "night")["sessions"], [])
         self.assertEqual(self.json("comms", "--job", "night*")["comms"], [])
         self.assertEqual(self.json("tasks", "--job", "night*")["total"], 0)
-        # The others have not said: theirs is what the daemon has read, if there was anything to read.
+        # The other sessions name no job: theirs is their cgroup, if the daemon could read it.
         cgroup = next(s["cgroup"] for s in self.json("sessions")["sessions"] if s["name"] == "eager")
         self.assertEqual(own["cgroup"], cgroup)
         (comm,) = self.json("comms", "--comm", str(self.comm0.uid))["comms"]
@@ -112,7 +112,7 @@ class CtlTest(unittest.TestCase):
         self.assertIn("rank 1", text)
         self.assertIn(str(os.getpid()), text)
         self.assertFalse(self.json("why", "--after", "3600")["stuck"])
-        # When the straggler has come, nothing is stuck.
+        # Once the straggler has submitted, nothing is stuck.
         late = self.second.add_region(svc.Region(4096))
         self.second.all_reduce(self.comm1, (late.id, 0), (late.id, 0), 100, svc.FLOAT32, svc.MAX)
         self.first.wait(self.serial)
@@ -129,7 +129,7 @@ class CtlTest(unittest.TestCase):
         self.assertFalse(answer["failed_lately"])
         self.assertIsNone(answer["last_failure"])
         self.json("why", "--after", "3600", code=0)
-        # A member that is lost is a failure, and its communicator is broken; then it is gone.
+        # A lost member is a failure. The communicator ends when both members have gone.
         self.second.close()
         with self.assertRaises(svc.ServiceError):
             self.first.wait(self.serial)
@@ -146,7 +146,7 @@ class CtlTest(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("jq"), "there is no jq")
     def test_the_lines_of_the_manual(self):
-        """Every jq line of ncclsvc-ctl(1) prints what it is to print."""
+        """Every jq command of ncclsvc-ctl(1) prints the expected output."""
         with open(os.path.join(os.path.dirname(__file__), "../../client/ctl/ncclsvc-ctl.1.scd"), encoding="utf-8") as file:
             filters = re.findall(r"^ncclsvc-ctl why --json \| jq (-\w) '(.*)'$", file.read(), re.M)
         answer = self.ctl("why", "--json", "--after", "0", code=3).stdout
@@ -174,7 +174,7 @@ class CtlTest(unittest.TestCase):
         self.assertEqual((answer["target"], answer["id"], answer["cancelled"]),
                          ("task", task["task"], 1))
         self.fails(self.first, self.serial, "CANCELLED")
-        # It is kept until rank 1 has matched it, and is shown as failed.
+        # The task is kept until rank 1 has matched it, and is shown as failed.
         self.assertEqual([t["state"] for t in self.json("tasks")["tasks"]], ["failed"])
         self.ctl("cancel", "task", "999999999", code=5)
 

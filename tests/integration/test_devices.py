@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs as inspection shows them, and malformed messages about them, on stand-ins for CUDA and NCCL. Environment:
-NCCLSVCD, NCCLSVC_CTL, and FAKE_DIR with the stand-ins."""
+"""GPUs in inspection, malformed messages about GPUs, and `ncclsvc-ctl doctor`, on stand-ins for CUDA and NCCL.
+Environment: NCCLSVCD, NCCLSVC_CTL, and FAKE_DIR with the stand-ins."""
 
 import json
 import os
@@ -52,7 +52,7 @@ class Devices(unittest.TestCase):
             f.write("0")
 
     def mps(self, pipes=None):
-        """Starts a control daemon: the stand-in."""
+        """Starts the stand-in for the MPS control daemon."""
         pipes = pipes or self.pipes
         control = subprocess.Popen([os.path.join(os.environ["FAKE_DIR"], "mps",
                                                  "nvidia-cuda-mps-control"), "-f"],
@@ -215,7 +215,7 @@ class Devices(unittest.TestCase):
         self.addCleanup(self.stop)
         self.assertEqual(self.doctor()["devices"][0][0], "WARNING")
         checks = self.doctor({"LD_LIBRARY_PATH": "/nonexistent"})
-        if checks["driver"][0][0] == "NOTE":  # a machine with a driver has one elsewhere
+        if checks["driver"][0][0] == "NOTE":  # otherwise, this machine has a real driver
             self.assertIn("libcuda.so.1", checks["driver"][0][1])
             self.assertEqual(checks["devices"][0][0], "OK")
 

@@ -186,7 +186,7 @@ static void a_join_of_other_nranks_or_a_taken_rank_is_refused(void **state)
 
 /* ---- TIMEOUT ---- */
 
-/* The late rank is named, and its process. */
+/* Checks that the status and the error name the late rank and its process. */
 static void check_late(ncclsvc_session *s, const ncclsvc_status *st)
 {
 	ncclsvc_member_info *members;
@@ -211,7 +211,7 @@ static void late_rank(struct client *me)
 	ncclsvc_task task, next;
 	v[0] = 9;
 	v[1] = me->rank;
-	/* Rank 2, then 0, and 1 when it is too late */
+	/* Rank 2 submits first, then rank 0; rank 1 submits when it is too late. */
 	if (me->rank != 2)
 		CHECK_EQ(hear(me), GO);
 	if (me->rank != 1)
@@ -235,7 +235,7 @@ static void late_rank(struct client *me)
 	CHECK_EQ(st.started_ns, 0);
 	CHECK_EQ(v[0], 9);
 	say(me, DONE);
-	/* And the next task matches for all. */
+	/* The next task still matches on all ranks. */
 	wait_for(s, next, NCCLSVC_OK);
 	CHECK_EQ(v[1], 3);
 	check_usable(s, comm);
@@ -335,7 +335,7 @@ static void asks_oddly(struct client *me)
 	ncclsvc_close(s);
 }
 
-/* The others' tasks wait, on every node. */
+/* Waits until the other ranks' tasks wait, on every node. */
 static void others_wait(struct client *clients, int odd)
 {
 	for (int i = 0; i < ODD_RANKS; i++) {
@@ -376,7 +376,7 @@ static void the_odd_one_out_is_named(void **state)
 
 #define ALIKE 5
 
-/* Rank 3 does not come; the others' deadlines pass one after the other, within a few ms. */
+/* Rank 3 does not join; the others' deadlines pass one after the other, within a few ms. */
 static void expires_with_others(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -391,7 +391,7 @@ static void expires_with_others(struct client *me)
 		say(me, DONE);
 	}
 	CHECK_EQ(hear(me), GO);
-	/* Rank 3 comes when rank 0 has given up, so that now rank 0 is missing. */
+	/* Rank 3 joins when rank 0 has given up, so that now rank 0 is missing. */
 	if (me->rank == 0) {
 		CHECK_RESULT(ncclsvc_comm_join(s, &me->id, ALIKE, 0, 200, &comm), NCCLSVC_TIMEOUT);
 		say(me, DONE);
@@ -436,7 +436,7 @@ static void waits_for_refused(struct client *me)
 	ncclsvc_comm *comm = NULL;
 	char want[80];
 	say(me, (uint64_t)me->pid);
-	uint64_t refused = hear(me); /* its pid */
+	uint64_t refused = hear(me); /* rank 2's pid */
 	if (me->rank == 2) {
 		CHECK_RESULT(ncclsvc_comm_join(s, &me->id, 4, 2, WAIT_MS, &comm), NCCLSVC_MISMATCH);
 		CHECK_EQ(hear(me), GO);
@@ -502,8 +502,8 @@ static void late_tasks_get_the_same_status(void **state)
 	raw_close(&r[1]);
 	CHECK(raw_next(&r[0], &reply));
 	CHECK_EQ(reply.header.opcode, SVC_EVENT_COMM);
-	/* As far as the daemon knows, these were submitted before the event was read; the last two
-	 * as a group. */
+	/* As far as the daemon knows, these were submitted before the client read the event; the
+	 * last two as a group. */
 	uint64_t numbers[3];
 	for (int i = 0; i < 3; i++) {
 		task.flags = i == 1 ? SVC_TASK_MORE : 0;

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README.md and docs/ are true: their commands run, their programs compile, their links and pictures are there.
+"""Checks README.md and docs/: their commands run, their programs compile, and their links and pictures exist.
 
-All blocks of a page are one session in one directory. A block in ``` has its language: `sh` is run, `text` is only
-read, the others are files. A comment in the line before it may say more:
+The `sh` blocks of a page run as one shell session in one directory. `text` blocks are not run; blocks in other
+languages are files. A comment in the line before a block may say more:
 
     <!-- not-run:REASON -->    REASON is in REASONS
     <!-- file:NAME -->         the block is written to this file, and is not run
-    <!-- prints:REGEX -->      what the block's commands print has a match
+    <!-- prints:REGEX -->      the output of the block's commands must contain a match
 
 Environment: SOURCE and BUILD, the directories."""
 
@@ -19,7 +19,7 @@ import tempfile
 import unittest
 
 SOURCE, BUILD = os.environ["SOURCE"], os.environ["BUILD"]
-# What a test machine lacks, or what changes the machine.
+# Why a block is not run: it needs something that a test machine lacks, or would change the machine.
 REASONS = {"GPU", "Kubernetes", "MPI", "ONNX Runtime", "PyTorch", "Slurm", "a container", "root", "several machines", "systemd",
            "scripts/test is what runs this page"}
 PAGES = ["README.md", *(os.path.join("docs", name) for name in sorted(os.listdir(os.path.join(SOURCE, "docs"))) if name.endswith(".md"))]
@@ -68,7 +68,7 @@ class Docs(unittest.TestCase):
         os.symlink(BUILD, os.path.join(self.dir, "build"))
 
     def run_page(self, page):
-        """Returns how the page's session ended, and its output."""
+        """Runs the page's commands. Returns their exit code, or None after the time limit, and their output."""
         for name, text in page.files.items():
             with open(os.path.join(self.dir, name), "w", encoding="utf-8") as file:
                 file.write(text)
@@ -100,7 +100,7 @@ class Docs(unittest.TestCase):
                     self.assertRegex(out, re.compile(expected, re.M), commands)
 
     def test_no_block_hides(self):
-        """Every fence is one that the other test sees, and no commands are only indented."""
+        """Every fenced block is found by BLOCK, and no commands are in indented blocks."""
         for name in PAGES:
             text = read(name)
             self.assertEqual(len(re.findall(r"^ *```", text, re.M)), 2 * len(BLOCK.findall(text)), name)
@@ -113,7 +113,7 @@ class Docs(unittest.TestCase):
                 self.assertTrue(os.path.exists(path), f"{name}: {target}")
 
     def test_pages_are_short(self):
-        """README.md is one or two screens long and links further pages; a guide has at most three screens."""
+        """A page has a few screens at most."""
         for name in PAGES:
             self.assertLessEqual(len(read(name)), 8192 if name == "README.md" else 9000, name)
 
@@ -124,7 +124,7 @@ class Docs(unittest.TestCase):
             self.assertIn(f"({name})", readme)
 
     def test_pictures(self):
-        """The pictures are what their scripts draw."""
+        """The stored pictures equal what their scripts draw."""
         for script, picture in ("draw-why", "why.svg"), ("draw-ratios", "all_reduce_graph.svg"):
             out = os.path.join(self.dir, picture)
             subprocess.run([sys.executable, os.path.join(SOURCE, "scripts", script), "--out", out], check=True)

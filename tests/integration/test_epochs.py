@@ -57,7 +57,7 @@ class Epochs(unittest.TestCase):
         return {c["label"]: c for c in json.loads(self.ctl("--json", "comms", "--all"))["comms"]}
 
     def comes_to(self, label, *steps):
-        """Checks the last transitions, the latest first: "to:cause". The table gives the state."""
+        """Waits for these last transitions, "to:cause", the latest first; checks the state in JSON and in the table."""
         want = [tuple(s.split(":")) for s in steps]
 
         def look():
@@ -104,11 +104,11 @@ class Epochs(unittest.TestCase):
         second.close()
         c = self.comes_to(label, "broken:released", "draining:member-died", "running:started")
         self.assertEqual(c["state"], "broken")
-        # It tries to come back, and still keeps its rank.
+        # The survivor's rejoin expires, and it still keeps its rank.
         serial = self.join(first, comm_id, 0, 50 * MS)
         self.fails(first, serial, "TIMEOUT")
         self.comes_to(label, "broken:deadline", "forming:joined", "broken:released")
-        # Both are back, and one leaves; another takes its place, which begins a new epoch.
+        # Both ranks join. Rank 1 leaves and joins again, which begins a new epoch.
         serial = self.join(first, comm_id, 0)
         third = self.session("third")
         left = third.join(comm_id, 2, 1)
@@ -140,7 +140,7 @@ class Epochs(unittest.TestCase):
         self.comes_to(label, "running:started", "acquiring:gpus-awaited", "forming:joined")
         os.kill(first.devices()[1].pid, 9)
         self.comes_to(label, "broken:released", "draining:gpu-lost", "running:started")
-        # While a worker is away, the epoch waits for the GPUs; then a member gives up.
+        # While a worker is away, the epoch waits for the GPUs. Once it runs, a member ends.
         os.kill(eventually(lambda: first.devices()[0].pid, "worker"), 9)
         serials = [self.join(s, comm_id, k, device=k) for k, s in enumerate((first, second))]
         first.reply(serials[0])
@@ -153,10 +153,10 @@ class Epochs(unittest.TestCase):
         self.assertEqual(c["state"], "idle")
         self.no_faults()
 
-    # ---- Whatever members do ----
+    # ---- Random actions of members ----
 
     def storm(self, seconds, devices):
-        """Members join, split, leave, submit and die at random. Returns the observed transitions."""
+        """Members join, split, leave and close their sessions at random. Returns the observed transitions."""
         seed = int(os.environ.get("NCCLSVC_TEST_SEED", time.time_ns() % 1000000))
         print(f"NCCLSVC_TEST_SEED={seed}", flush=True)
         r = random.Random(seed)

@@ -15,7 +15,7 @@ from explained import (ERRORS, ODD, Cases, Hang, Job, Rank, absent, circle, even
                        loses_its_leader, main, no_split, opposite, other_count, other_size, own_cgroups, reads, sleeps, stop, three_faults,
                        trace, waits_for_the_last)
 
-PODS = (1, 3) if os.geteuid() == 0 else ()  # others cannot create a PID namespace
+PODS = (1, 3) if os.geteuid() == 0 else ()  # only root can create a PID namespace
 HANGS = [
     Hang("a rank sleeps", late, [3], "missing", "gdb -p|py-spy", instead=sleeps, state="sleeping"),
     Hang("a rank runs in a loop", late, [3], "missing", "gdb -p|py-spy", instead=loops, state="running"),
@@ -26,7 +26,7 @@ HANGS = [
     Hang("a rank is frozen", late, [3], "stopped", "cgroup.freeze|ncclsvc-ctl why", instead=sleeps, state="frozen", then=lambda job: freeze(job, 3)),
     Hang("a rank's main thread has ended", late, [3], "missing", "gdb -p", instead=loses_its_leader, state="leaderless", nodes=(1,)),
     Hang("opposite order, two ranks", opposite, [0, 1], "deadlock", "cancel comm", size=2),
-    Hang("opposite order, four ranks", opposite, [0, 1], "deadlock", "cancel comm", size=4),  # one circle of them
+    Hang("opposite order, four ranks", opposite, [0, 1], "deadlock", "cancel comm", size=4),  # one cycle is named
     Hang("a rank does not call split", no_split, [3], "missing", "gdb -p|py-spy"),
     Hang("a rank does not join", absent, [3], "joining", "ncclsvc-ctl"),
     Hang("a rank in a pod sleeps", in_pods(late), [3], "missing", "gdb -p|py-spy", instead=sleeps, state="sleeping", nodes=PODS),
@@ -68,7 +68,7 @@ class MemoryLimit:
             file.write(str(value))
 
     def of_last(self, service):
-        """The last rank joins it before it opens its session."""
+        """Makes the last rank enter this cgroup before it opens its session."""
         class Limited(Rank):
             def __init__(rank, job, number, pipe):
                 if number == job.size - 1:
@@ -171,7 +171,7 @@ class Explanations(Cases):
 
     @several
     def test_a_rank_that_leaves_at_once_holds_up_nobody(self):
-        """Its node may have ended the epoch before it hears what the others wait for."""
+        """The leaving rank's node may have ended the epoch before it learns which tasks the others wait in."""
         service = self.service(3)
         self.addCleanup(service.stop)
         for _ in range(20):
@@ -185,7 +185,7 @@ class Explanations(Cases):
 
     @several
     def test_a_rank_that_exits_on_an_error_hides_it_from_nobody(self):
-        """Its exit may end the epoch on a node before the error has ended the tasks there."""
+        """A rank's exit may end the epoch on a node before the error has failed the tasks there."""
         service = self.service(3)
         self.addCleanup(service.stop)
         for _ in range(10):
@@ -199,7 +199,7 @@ class Explanations(Cases):
         for asked in range(service.nodes):
             self.hang(service, hang, asked)
 
-        # It exits because of that, which is no failure of its own; the others are told of its exit.
+        # The rank exits because of the refusal, which is no separate failure; the others' error names its exit.
         job = Job(service, 4, function)
         try:
             eventually(lambda: len(service.ctl(0, "tasks")["tasks"]) == 3, "tasks of those who wait")

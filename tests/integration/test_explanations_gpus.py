@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of hangs and failures of ranks with a GPU each (explained.py). Their operations run in kernels of the
-trainers, in CUDA graphs, or on NCCL in the workers; and on NCCL across two nodes.
+"""The table of hangs and failures of ranks with a GPU each (explained.py). The operations run in kernels of
+the trainers, in CUDA graphs, on NCCL in the workers, or on NCCL across two nodes.
 
 Usage: test_explanations_gpus.py [--table] [unittest's arguments]   --table prints the table
 
-Environment: as explained.py has it, and GPUS, their number: 2, or 4 (the default)."""
+Environment: as in explained.py, and GPUS, the number of GPUs: 2, or 4 (the default)."""
 
 import ctypes
 import os
@@ -82,7 +82,7 @@ class GpuRank(Rank):
         self.all_reduce(comm, n).wait(None)
 
     def begin(self):
-        """As Rank.begin; the AllReduce and the barrier before it load the kernels and NCCL."""
+        """Like Rank.begin, after an AllReduce. That and the barrier load the kernels and NCCL."""
         comm = self.join()
         GpuRank.sum_up(self, comm)
         comm.barrier().wait(None)
@@ -115,7 +115,7 @@ class GraphRank(GpuRank):
 class Gpus(Service):
     rank = GpuRank
     options = ["--device", "cuda"]
-    workers = False  # operations are on NCCL in the workers
+    workers = False  # whether operations run on NCCL in the workers
 
     def environment(self):
         fake = {}
@@ -142,7 +142,7 @@ class Workers(Gpus):
     workers = True
 
 
-# ---- What ranks do ----
+# ---- The ranks' programs ----
 
 def circle_of(words):
     """Each rank sends to the next one, which does not receive. A small message would be sent without its Recv."""

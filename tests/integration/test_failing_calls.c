@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A client that makes all kinds of requests, while one call of the daemon's fails, of memory, maps,
- * descriptors or threads: the first, the second, ... Each request gets an answer, or its session is
- * ended; the next client is served, and nothing that the first held is left. The daemon's calls are
- * failing_calls.c's.
+ * A client makes all kinds of requests while the daemon's calls for memory, mappings, descriptors
+ * or threads fail (failing_calls.c): from the first call on, then from the second, and so on. Each
+ * request must get an answer, or its session must end. Then the next client must be served, and
+ * nothing of the first may be left.
  *
- * $FAILING_EVERY: of so many calls, one is tried (default 7); scripts/failing-calls tries all. */
+ * $FAILING_EVERY=n tries one in n calls (default 7); scripts/failing-calls tries all. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -21,10 +21,10 @@
 #define REGION_BYTES 65536
 #define ANSWER_MS    5000
 #define JOIN_NS	     UINT64_C(300000000)
-#define NO_ANSWER    (-1001) /* beside CONN_LOST */
+#define NO_ANSWER    (-1001) /* no result, like CONN_LOST */
 
 static struct failing_calls *calls;
-static int64_t trying; /* the call that fails */
+static int64_t trying; /* the first call that fails */
 static char path[] = "/tmp/ncclsvc-failing-XXXXXX";
 
 uint64_t clock_ns(void)
@@ -34,7 +34,7 @@ uint64_t clock_ns(void)
 
 /* ---- Requests that may fail ---- */
 
-/* The session is ended, by the daemon or here, which answers what the other waits for. */
+/* Closes the session, if the daemon has not. That also answers the other rank's request. */
 static int lose(struct conn *c, int result)
 {
 	conn_close(c);
@@ -71,7 +71,8 @@ static int call(struct conn *c, unsigned opcode, const void *body, size_t length
 	return result;
 }
 
-/* Calls for two ranks that wait for each other: if one is refused, its session ends. */
+/* Sends the request for two ranks, which wait for each other: if one is refused, its session is
+ * closed, to end the other's wait. */
 static bool call_both(struct conn c[2], unsigned opcode, const void *body[2], size_t length,
 		      const int fds[2], struct answer a[2])
 {
@@ -115,7 +116,7 @@ static bool call_both(struct conn c[2], unsigned opcode, const void *body[2], si
 
 static bool join(struct conn c[2], struct rank ranks[2])
 {
-	/* A rank waits for one that was refused, in case it tries again. */
+	/* The timeout ends a rank's wait for one that was refused, which might try again. */
 	struct svc_join r[2] = {{.nranks = 2, .device = SVC_DEVICE_HOST, .timeout_ns = JOIN_NS}};
 	r[1] = r[0];
 	r[1].rank = 1;
@@ -185,7 +186,7 @@ static bool barrier(struct conn c[2], const struct rank ranks[2])
 	return good;
 }
 
-/* Submitted through the socket; the first rank's task is cancelled, and so answered. */
+/* The first rank submits through the socket; the second cancels the task, which answers it. */
 static bool submit_and_cancel(struct conn c[2], const struct rank ranks[2])
 {
 	const struct svc_record record = rank_record(&ranks[0]);
@@ -195,7 +196,7 @@ static bool submit_and_cancel(struct conn c[2], const struct rank ranks[2])
 		return false;
 	const uint32_t submit = c[0].serial;
 	const bool good = !call(&c[1], SVC_CANCEL, &cancel, sizeof(cancel), -1, &a);
-	if (!good) /* then the end of its session ends it */
+	if (!good) /* then the end of the session ends the task */
 		return false;
 	c[0].serial = submit;
 	const int result = answer(&c[0], &a);
@@ -270,7 +271,7 @@ static bool everything(const char *socket)
 			good &= !call(&c[i], SVC_REGION_DEL,
 				      &(struct svc_region_del){.region = regions[i]},
 				      sizeof(struct svc_region_del), -1, &a);
-		/* The second one ends with everything it has. */
+		/* The second session ends without leaving. */
 		if (joined && !i)
 			good &= !call(&c[i], SVC_LEAVE, &(struct svc_leave){.comm = ranks[i].comm},
 				      sizeof(struct svc_leave), -1, &a);
@@ -282,7 +283,7 @@ static bool everything(const char *socket)
 
 /* ---- The daemon ---- */
 
-/* Shares are small, so that what a failure leaves behind is missed soon. */
+/* Users' limits are small, so that a leak soon exhausts them. */
 static void start(struct daemon *d)
 {
 	calls->kind = FAILING_NONE;
@@ -303,7 +304,7 @@ static void arm(enum failing_kind kind, int64_t before, int64_t failing)
 	calls->kind = (int)kind;
 }
 
-/* Sessions end beside their client. */
+/* Tries again and again, because the daemon ends the first client's sessions meanwhile. */
 static bool is_served(const char *socket)
 {
 	for (const uint64_t end = now_ns() + ANSWER_MS * 1000000ull; now_ns() < end; sleep_ms(5))
@@ -323,7 +324,7 @@ static void fail_each(enum failing_kind kind, int64_t failing)
 	CHECK(everything(d.socket));
 	const int64_t all = (int64_t)calls->seen;
 	print_message("%lld calls\n", (long long)all);
-	/* If not all are tried, others than the last time. */
+	/* If not all calls are tried, each run begins with another one. */
 	for (int64_t n = every > 1 ? (int64_t)(now_ns() / 1000 % (uint64_t)every) : 0; n < all;
 	     n += every) {
 		trying = n;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The record of failures: the cause of each, how its rank ended, and what only followed from it. */
+ * The record of failures: the cause of each, how its rank ended, and which ends only followed from
+ * it. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@ enum { READY = 1, GO };
 
 /* ---- The record ---- */
 
-/* Waits until there are n, and gives the last. */
+/* Waits until n failures are recorded, and returns the last. */
 static ncclsvc_failure_info failures_reach(const struct daemon *d, size_t n)
 {
 	ncclsvc_session *s = session_open(d);
@@ -36,7 +37,7 @@ static ncclsvc_failure_info failures_reach(const struct daemon *d, size_t n)
 	return last;
 }
 
-/* The last of n, once so many ranks have ended after it. */
+/* Returns the last of n failures, once `ended` ranks have ended after it. */
 static ncclsvc_failure_info followed(const struct daemon *d, size_t n, uint32_t ended)
 {
 	for (int ms = 0; ms < WAIT_MS; ms += 10, sleep_ms(10))
@@ -64,8 +65,7 @@ static const struct end ends[] = {
 	{NCCLSVC_ENDED_ABORTED, 0, "aborted the communicator"},
 };
 
-/* The process that asks is not the one that ends: the test could not tell its end from a failure.
- */
+/* A forked child ends like this, because the test would report the client's own end as an error. */
 static void end_as(const struct daemon *d, const struct client *me, const struct end *end)
 {
 	const pid_t pid = fork();
@@ -113,7 +113,7 @@ static void ends_or_waits(struct client *me)
 	snprintf(want, sizeof(want), " %s;", end->says);
 	if (!strstr(ncclsvc_last_error(), want))
 		check_failed(__FILE__, __LINE__, "no \"%s\" in %s", want, ncclsvc_last_error());
-	_exit(0); /* as programs end that are told of an error: without leaving */
+	_exit(0); /* as programs do on an error: without leaving */
 }
 
 static void each_way_to_end_is_told_apart(void **state)
@@ -150,7 +150,7 @@ static void each_way_to_end_is_told_apart(void **state)
 	}
 }
 
-/* ---- What is no failure ---- */
+/* ---- Ends that are no failures ---- */
 
 static void leaves_or_exits(struct client *me)
 {
@@ -181,7 +181,7 @@ static void a_clean_end_is_no_failure(void **state)
 
 /* ---- Consequences ---- */
 
-/* All ranks exit on a MISMATCH, which is the one cause, also for their second communicator. */
+/* All ranks exit on a MISMATCH, which is the only cause, also for their second communicator. */
 static void exits_on_mismatch(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -222,7 +222,7 @@ static void exits_on_an_error_are_no_causes(void **state)
 
 /* ---- A later epoch ---- */
 
-/* Ranks that have rejoined go on: what ends their next epoch is another failure. */
+/* Ranks 0 and 1 rejoin after a failure: the end of their next epoch is another failure. */
 static void rejoins(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -350,7 +350,7 @@ static void a_restarted_daemon_remembers(void **state)
 	ctl_says(&d, "--since=1h", want);
 	ctl_says(&d, "--since=2999-01-01", "No failures.");
 	ctl_says(&d, "--json", "\"ending\":\"killed\",\"ending_code\":9");
-	/* A damaged file is begun anew. */
+	/* The daemon replaces a damaged file by an empty one. */
 	daemon_kill(&d);
 	snprintf(path, sizeof(path), "%s/failures", directory);
 	CHECK_EQ(truncate(path, 100), 0);

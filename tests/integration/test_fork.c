@@ -49,13 +49,13 @@ static void a_child_does_not_keep_its_parent_alive(void **state)
 	client_kill(&clients[1]);
 	CHECK(in_time(killed, hear_within(&clients[0], 5000), UINT64_C(1000000000)));
 	clients_end(clients, 2);
-	daemon_finishes(&d); /* the child lives */
+	daemon_finishes(&d); /* the child still lives */
 	close(pipe[0]);
 	close(pipe[1]);
 	daemon_stop(&d);
 }
 
-/* What a child should not do, but destructors may. */
+/* Calls that a child should not make, but its destructors may. */
 static void touches_all(struct client *me, ncclsvc_session *s, ncclsvc_comm *comm, void *memory)
 {
 	ncclsvc_task task;
@@ -63,7 +63,8 @@ static void touches_all(struct client *me, ncclsvc_session *s, ncclsvc_comm *com
 	CHECK(strstr(ncclsvc_last_error(), "forked"));
 	CHECK_RESULT(ncclsvc_reattach(s, 100), NCCLSVC_DAEMON_LOST);
 	CHECK_RESULT(ncclsvc_dispatch(s, 0), NCCLSVC_DAEMON_LOST);
-	/* The fd numbers now belong to the child: another session may use them. */
+	/* A new session may reuse the inherited session's fd numbers: closing the latter must not
+	 * close them. */
 	ncclsvc_session *own = session_open(me->daemon);
 	CHECK_OK(ncclsvc_mem_free(s, memory));
 	CHECK_OK(ncclsvc_comm_leave(comm));

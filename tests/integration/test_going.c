@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Clients that are gone by the time the daemon reads what they sent: its replies find a closed
- * socket while it is handling them and others. */
+ * Clients that are gone by the time the daemon reads their messages: its replies find a closed
+ * socket while it is handling those and others. */
 #include <signal.h>
 
 #include "bystanders.h"
@@ -26,7 +26,8 @@ static void end(struct scene *s)
 	daemon_stop(&s->d);
 }
 
-/* Stops the daemon: it reads what is sent and closed meanwhile only after the close. */
+/* Stops the daemon, so that it reads messages only after their senders have closed their sockets.
+ */
 static void stop(const struct scene *s)
 {
 	process_stop(s->d.pid);
@@ -50,7 +51,7 @@ static void leave(struct raw *r, uint32_t comm)
 	raw_send(r, SVC_LEAVE, &l, sizeof(l), NULL, 0);
 }
 
-/* Two sessions with a communicator, their first. */
+/* Opens two sessions with a communicator, the first of both. */
 static void make_pair(struct scene *s, struct raw r[2], ncclsvc_unique_id *id)
 {
 	struct raw_reply reply;
@@ -103,7 +104,8 @@ static void while_it_splits(void **state)
 	end(&s);
 }
 
-/* A process that is gone gets no rank, or the others would have an epoch without a member. */
+/* A process that is gone gets no rank: otherwise, the others would have an epoch with a dead
+ * member. */
 static void when_it_rejoins(void **state)
 {
 	struct scene s;
@@ -121,7 +123,7 @@ static void when_it_rejoins(void **state)
 		raw_close(&r[0]);
 		go_on(&s);
 		struct raw after;
-		raw_open(&after, &s.d); /* accepted, and all that was sent before is read */
+		raw_open(&after, &s.d); /* once it is served, all sent before has been read */
 		raw_close(&after);
 		raw_reply_to(&r[1], ask(&r[1], &id, 1, 100000000), &reply);
 		CHECK_EQ(reply.header.result, NCCLSVC_TIMEOUT);
@@ -130,7 +132,7 @@ static void when_it_rejoins(void **state)
 	end(&s);
 }
 
-/* Each one's end is reported to the next, which is gone too. */
+/* The end of each session is reported to the next one, which is gone too. */
 static void all_at_once(void **state)
 {
 	struct scene s;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Members that die by SIGKILL, and what the others get. */
+ * Members that die by SIGKILL, and the results that the others get. */
 #include <signal.h>
 #include <string.h>
 
@@ -10,8 +10,7 @@
 
 enum { READY = 1, GO, DONE };
 
-/* One side's check that everything works again: the killed rank is back, and the next epoch works.
- */
+/* For a survivor: the killed rank comes back, and the next epoch works. */
 static void rejoin_and_check(ncclsvc_session *s, ncclsvc_comm *comm, uint32_t epoch)
 {
 	CHECK_OK(ncclsvc_comm_rejoin(comm, WAIT_MS));
@@ -48,7 +47,7 @@ static void survivor_waits(struct client *me)
 	v[0] = v[1] = me->rank + 1;
 	if (me->rank == 1) {
 		say(me, READY);
-		CHECK_EQ(hear(me), GO); /* and is killed while it waits for that */
+		CHECK_EQ(hear(me), GO); /* killed here */
 	}
 	CHECK_OK(ncclsvc_all_reduce(&v[0], &v[0], 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &first));
 	CHECK_OK(ncclsvc_all_reduce(&v[1], &v[1], 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &second));
@@ -122,7 +121,7 @@ static void victim_waits(struct client *me)
 		ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task);
 	if (result == NCCLSVC_OK)
 		result = ncclsvc_wait(s, task, WAIT_MS);
-	/* Whichever call reports it first, it names the dead rank. */
+	/* The first call that reports the end names the dead rank. */
 	CHECK_RESULT(result, NCCLSVC_PEER_GONE);
 	ncclsvc_status st;
 	CHECK_OK(ncclsvc_last_status(&st));
@@ -131,7 +130,7 @@ static void victim_waits(struct client *me)
 	CHECK(st.pid_a > 0);
 	CHECK(strstr(ncclsvc_last_error(), "rank 1 (pid "));
 	CHECK_EQ(v[0], 5);
-	while (!ncclsvc_comm_error(comm)) /* tells of the member once more */
+	while (!ncclsvc_comm_error(comm)) /* reports the dead member once more */
 		sleep_ms(1);
 	CHECK_RESULT(ncclsvc_barrier(comm, &task), NCCLSVC_STALE_EPOCH);
 	rejoin_and_check(s, comm, epoch);
@@ -182,7 +181,7 @@ static void in_a_big_task(struct client *me)
 		CHECK_EQ(first, NCCLSVC_PEER_GONE);
 	wait_for(s, tasks[TASKS - 1], NCCLSVC_PEER_GONE);
 	CHECK_EQ(status_of(s, tasks[TASKS - 1]).rank_a, 1);
-	/* One may still run, and keeps its memory. */
+	/* A task may still run, and keeps its memory. */
 	for (int i = 0; i < TASKS; i++)
 		CHECK(ncclsvc_wait(s, tasks[i], WAIT_MS) != NCCLSVC_TIMEOUT);
 	CHECK_OK(ncclsvc_mem_free(s, buf));

@@ -408,7 +408,7 @@ static void another_user_is_refused_by_policy(void **state)
 	daemon_stop(&d);
 }
 
-/* What other users own. */
+/* Objects that other users own. */
 struct owned {
 	uint64_t task, comm;
 	uint32_t session;
@@ -429,7 +429,7 @@ static void tries_to_meddle(struct client *me)
 	raw_refused(&r, SVC_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_PERMISSION, "");
 	struct svc_join join = raw_join_request(&o->id, 2, 1);
 	raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_PERMISSION, "");
-	/* A job's id can be guessed, but not taken before its user comes. */
+	/* A job's id can be guessed, but no other user can take it. */
 	const struct svc_job job = {.tag = SVC_JOB_TAG, .user = getuid() + 1};
 	memcpy(join.id + SVC_JOB_AT, &job, sizeof(job));
 	raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_PERMISSION, "job of user");
@@ -523,7 +523,7 @@ static void a_flood_of_cancellations(void **state)
 	daemon_stop(&d);
 }
 
-/* The name is made printable on arrival, which the log, errors and lists show. */
+/* The daemon makes the name printable on arrival, before the log, errors or lists show it. */
 static void a_name_forges_nothing(void **state)
 {
 	struct daemon d;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Inspection while tasks hang: what is listed, and that it names the ranks that others wait for. */
+ * Inspection while tasks hang: its lists name the ranks that others wait for. */
 #include <string.h>
 #include <unistd.h>
 

@@ -85,7 +85,7 @@ static void *wait_cancelled(void *arg)
 	return NULL;
 }
 
-/* Even while its thread is the one that reads the socket. */
+/* A wait can be cancelled even while its thread reads the socket. */
 static void a_wait_is_cancelled(void **state)
 {
 	struct scene s;
@@ -105,7 +105,7 @@ static void a_wait_is_cancelled(void **state)
 	end(&s);
 }
 
-/* The rank becomes free without an answer. */
+/* A cancelled or dropped JOIN frees its rank. */
 static void its_rank_is_free(void **state)
 {
 	struct scene s;
@@ -138,7 +138,7 @@ static void what_was_answered_stays(void **state)
 	end(&s);
 }
 
-/* Dropped together with its answer: the member leaves. */
+/* Freeing a join whose answer has arrived leaves the communicator. */
 static void abandoned_joins_are_left(void **state)
 {
 	struct scene s;
@@ -168,7 +168,7 @@ static void splits(void **state)
 	}
 	CHECK(!comm[0]);
 	CHECK_EQ(ncclsvc_comm_size(comm[1]), 1);
-	/* One is cancelled: the others have their part, and its member has left it. */
+	/* A cancelled SPLIT: the other ranks get their part, and the cancelling rank leaves it. */
 	CHECK_OK(ncclsvc_comm_split_begin(s.comm[0], 0, 0, WAIT_MS, &part[0]));
 	ncclsvc_joining_cancel(part[0]);
 	CHECK_RESULT(ncclsvc_joining_wait(part[0], &comm[0]), NCCLSVC_CANCELLED);
@@ -177,7 +177,7 @@ static void splits(void **state)
 	CHECK_EQ(ncclsvc_comm_size(comm[1]), RANKS);
 	CHECK_OK(ncclsvc_daemon(s.sessions[0], &(ncclsvc_daemon_info){0})); /* reads the answer */
 	loses_its_peer(&s, comm[1]);
-	/* One whose parent was left. */
+	/* A SPLIT whose parent was left. */
 	CHECK_OK(ncclsvc_comm_split_begin(s.comm[0], 0, 0, WAIT_MS, &part[0]));
 	CHECK_OK(ncclsvc_comm_leave(s.comm[0]));
 	CHECK(ncclsvc_joining_wait(part[0], &comm[0]));

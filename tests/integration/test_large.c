@@ -130,7 +130,7 @@ static void reduce_scatter(const struct big *b)
 
 static int8_t from_rank_0(uint64_t i)
 {
-	return value(0, i % PART + PART); /* what was for rank 1 */
+	return value(0, i % PART + PART); /* rank 0's part for rank 1 */
 }
 
 static int8_t from_rank_1(uint64_t i)

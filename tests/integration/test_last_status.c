@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What programs learn about a failed call: ncclsvc_last_status, besides the sentence; and abandoned
+ * Details of failed calls: ncclsvc_last_status, in addition to the error text; and abandoned
  * groups. */
 #include <string.h>
 #include <unistd.h>
@@ -106,7 +106,7 @@ static void failing(struct client *me)
 	st = last(NCCLSVC_PEER_GONE);
 	CHECK(st.number == task && st.rank_a == 0 && st.pid_a > 0);
 	const int32_t gone = st.pid_a;
-	while (!ncclsvc_comm_error(comm)) /* until it has heard that the epoch is over */
+	while (!ncclsvc_comm_error(comm)) /* until the library knows that the epoch is over */
 		sleep_ms(1);
 	st = last(NCCLSVC_PEER_GONE);
 	CHECK(!st.number && st.rank_a == 0 && st.pid_a == gone);
@@ -160,7 +160,7 @@ static void planning(struct client *me)
 	CHECK_RESULT(ncclsvc_plan_reset(plan, 10), NCCLSVC_TIMEOUT);
 	knows_nothing_more(NCCLSVC_TIMEOUT);
 	say(me, READY);
-	/* The other member's end of the plan, as reported to the waiting task and iteration. */
+	/* The other member's termination of the plan, as the task and the iteration report it. */
 	for (int whole = 0; whole < 2; whole++) {
 		CHECK_RESULT(whole ? ncclsvc_plan_reset(plan, WAIT_MS)
 				   : ncclsvc_plan_wait(plan, task, WAIT_MS),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The daemon knows which rank the others wait for, though nothing is stuck. With NCCLSVC_TEST_NODES
- * the ranks are on several nodes, and each node can ask the straggler's own one. */
+ * Lateness statistics: which rank the others wait for, even if nothing is stuck. With
+ * NCCLSVC_TEST_NODES the ranks are on several nodes, and every node can query the straggler's. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ static unsigned nodes(void)
 	return cluster_nodes() > 1 ? (unsigned)cluster_nodes() : 1;
 }
 
-/* Every collective waits for the straggler, which sleeps when the others of its node wait. */
+/* Every collective waits for the straggler, which sleeps once the others on its node wait. */
 static void one_is_late(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -44,7 +44,7 @@ static void one_is_late(struct client *me)
 	ncclsvc_close(s);
 }
 
-/* Returns the numbers of the node's ranks, as bits. */
+/* Checks the records of the node's ranks. Returns the ranks as bits. */
 static unsigned check_records(const ncclsvc_lateness_info *list, size_t n, unsigned node)
 {
 	unsigned ranks = 0;
@@ -84,7 +84,7 @@ static unsigned ranks_of(ncclsvc_session *s, unsigned node)
 	return ranks;
 }
 
-/* Those that the node has. */
+/* Returns the ranks on the node, as bits. */
 static unsigned expected(unsigned node)
 {
 	unsigned ranks = 0;
@@ -123,7 +123,7 @@ static void check_words(const struct daemon *d, const struct client *straggler)
 	CTL_SAYS(d, record, "watch", "lateness", "--json", "--count", "1");
 }
 
-/* Every rank's own node has its record. */
+/* Each rank's record is on the rank's own node. */
 static void check_all_nodes(const struct daemon *d, const struct client *clients)
 {
 	char record[64], where[64];
@@ -138,7 +138,7 @@ static void check_all_nodes(const struct daemon *d, const struct client *clients
 	}
 }
 
-/* Another user's communicators are none of a user's business. */
+/* A user cannot see another user's communicators. */
 static void see_nothing(struct client *me)
 {
 	size_t n = 1;
@@ -155,7 +155,7 @@ static void check_stranger(const struct daemon *d)
 {
 	struct client stranger;
 	if (geteuid())
-		return; /* no process can become another user's */
+		return; /* only root can become another user */
 	clients_start(&stranger, 1, d, see_nothing, NULL);
 	clients_end(&stranger, 1);
 }
@@ -179,7 +179,7 @@ static void the_straggler_is_named(void **state)
 		check_words(c ? &c->nodes[i] : &d, &clients[STRAGGLER]);
 		check_all_nodes(c ? &c->nodes[i] : &d, clients);
 	}
-	if (!c) /* no other user may come into a cluster's directory */
+	if (!c) /* other users cannot enter a cluster's directory */
 		check_stranger(&d);
 	/* A rank that has left is not late. */
 	say_all(clients, RANKS, GO);

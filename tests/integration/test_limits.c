@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Limits and quotas: LIMIT, and nothing changed. And a thousand sessions leave nothing behind. */
+ * Limits and quotas: a request beyond one fails with LIMIT and changes nothing. A thousand sessions
+ * leave no memory behind. */
 #include <fcntl.h>
 #include <grp.h>
 #include <netinet/in.h>

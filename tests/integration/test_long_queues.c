@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Queues of thousands of tasks, which the engine ends in parts: all of them end, and alike. */
+ * Queues of thousands of tasks, which the scheduler ends in batches: all end with the same result.
+ */
 #include <string.h>
 
 #include "harness.h"
@@ -56,14 +57,14 @@ static void queue_barriers(struct pair *p, int rank, int n)
 		raw_ring_submit(&p->r[rank], p->barrier);
 }
 
-/* The last n tasks have ended so. */
+/* Checks that the last n tasks have ended with the expected result. */
 static void check_results(struct raw *r, uint64_t n, ncclsvc_result expected)
 {
 	for (uint64_t i = r->last - n + 1; i <= r->last; i++)
 		CHECK_EQ(raw_ring_wait(r, i).result, expected);
 }
 
-/* Rank 0 has many tasks, and rank 1 none. Returns one of those that are queued. */
+/* Queues many tasks on rank 0 and none on rank 1. Returns one of the queued tasks. */
 static ncclsvc_task_info pair_open_with_queue(struct pair *p)
 {
 	pair_open(p);
@@ -87,7 +88,7 @@ static void a_communicator_is_cancelled(void **state)
 	pair_open_with_queue(&p);
 	CHECK_EQ(cancel(&p.r[0], SVC_CANCEL_COMM, p.comm_uid), MANY);
 	check_results(&p.r[0], MANY, NCCLSVC_CANCELLED);
-	/* The other member's fail alike, and the two go on. */
+	/* The other member's tasks fail with the same result, and both members continue. */
 	queue_barriers(&p, 1, MANY);
 	check_results(&p.r[1], MANY, NCCLSVC_CANCELLED);
 	for (int i = 0; i < 2; i++)
@@ -146,7 +147,7 @@ static void deadlines_pass(void **state)
 	pair_close(&p);
 }
 
-/* Collectives and Sends of one group are posted each in their order, in parts. */
+/* A large group is posted in batches; its collectives and its Sends each stay in order. */
 static void a_large_group_is_mixed(void **state)
 {
 	struct pair p;
@@ -168,7 +169,7 @@ static void a_large_group_is_mixed(void **state)
 	pair_close(&p);
 }
 
-/* A region that tasks before its release name goes when they have been taken in. */
+/* A region is released only after the scheduler has read the earlier tasks that name it. */
 static void a_region_goes_behind_its_tasks(void **state)
 {
 	enum { TASKS = 5000 };

@@ -66,14 +66,14 @@ static void runs_a_loop(struct client *me)
 	CHECK_EQ(l.done, TASKS);
 	for (int i = 0; i < TASKS; i++)
 		CHECK_EQ(l.v[i], 2 * i + 1);
-	/* Nothing is left to be told: but for a late wake-up, the fd falls silent. */
+	/* No completion is left: apart from a late wake-up, the fd stays silent. */
 	int woken = 0;
 	while (poll(&p, 1, 50) == 1) {
 		CHECK(++woken < 10);
 		CHECK_OK(ncclsvc_dispatch(l.session, 0));
 	}
 	say(me, 1);
-	CHECK_EQ(hear(me), 2); /* to leave is an event for the other */
+	CHECK_EQ(hear(me), 2); /* leaving is an event for the other member */
 	ncclsvc_close(l.session);
 }
 

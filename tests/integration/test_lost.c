@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The daemon dies, and comes back; the daemon drains. */
+ * The daemon is killed and restarted; the daemon drains. */
 #include <errno.h>
 #include <signal.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plain NCCL program, with the drop-in libnccl.so.2 put before NCCL by LD_PRELOAD and nothing else. The program is
-ncclsvc-perf-nccl, the baseline of ncclsvc-perf; here the service is behind both. Environment: NCCLSVC_PERF, NCCLSVCD,
-NCCLSVC_CTL, NCCLSVC_PERF_NCCL, NCCLSVC_NCCL, and FAKE_DIR with the stand-ins."""
+"""An unchanged NCCL program with the drop-in libnccl.so.2 in LD_PRELOAD. The program is ncclsvc-perf-nccl, the baseline
+of ncclsvc-perf; here both use the service. Environment: NCCLSVC_PERF, NCCLSVCD, NCCLSVC_CTL, NCCLSVC_PERF_NCCL,
+NCCLSVC_NCCL, and FAKE_DIR with the stand-ins."""
 
 import json
 import os
@@ -146,7 +146,7 @@ class Preload(unittest.TestCase):
         return self.preloaded("sh", "-c", "echo $CUDA_MPS_PIPE_DIRECTORY", env=env, **how)
 
     def rank(self, when, env=None):
-        """The drop-in's output in such a rank."""
+        """The drop-in's output in a rank that runs RANK."""
         done = subprocess.run([sys.executable, "-c", RANK, ENV["NCCLSVC_NCCL"], when],
                               env={**self.env, "NCCL_DEBUG": "INFO", **(env or {})}, text=True,
                               capture_output=True, timeout=60, check=False)
@@ -176,7 +176,7 @@ class Preload(unittest.TestCase):
             self.assertEqual(report["wrong"], 0)
             self.assertEqual(report["baseline"], "NCCL 2.28.9")
             self.assertTrue(all(row["baseline_us"] > 0 for row in report["rows"]))
-        # The service handled it, and not another library.
+        # The drop-in handled the calls, not another library.
         self.assertIn("version 2.28.9 (ncclsvc ", self.heard())
         self.assertIn("rank 0 of 2 on GPU 0", self.heard())
 
@@ -215,7 +215,7 @@ class Preload(unittest.TestCase):
         elsewhere = {"CUDA_MPS_PIPE_DIRECTORY": "/elsewhere", "NCCLSVC_MPS_DIRECTORY": "/elsewhere"}
         self.assertEqual(self.led(elsewhere), directory)
         self.assertEqual(self.led({**elsewhere, "NCCLSVC_SOCKET": "/nonexistent"}), "")
-        # Nothing of it remains, and nothing is printed.
+        # The lookup leaves no file descriptors or threads, and logs nothing.
         look = ("import os;print(sorted(os.listdir('/proc/self/fd')), "
                 "os.listdir('/proc/self/task') == [str(os.getpid())])")
         plain = subprocess.run([sys.executable, "-c", look], text=True, capture_output=True,
@@ -237,7 +237,7 @@ class Preload(unittest.TestCase):
         self.assertEqual(self.led(), "")
         self.daemon.send_signal(signal.SIGCONT)
         self.assertNotEqual(self.led(), "")
-        # A socket that accepts no connections does not disturb it either.
+        # A socket that accepts no connections does not delay the process either.
         full = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         full.bind(os.path.join(self.dir.name, "full"))
         full.listen(0)
@@ -256,7 +256,7 @@ class Preload(unittest.TestCase):
         os.chmod(self.socket, 0o777)
         self.assertEqual(self.led(), directory)
         self.assertEqual(self.led(user=NOBODY), "")
-        # Nor does what it has inherited.
+        # Inherited variables do not lead it there either.
         self.assertEqual(self.led({"CUDA_MPS_PIPE_DIRECTORY": directory,
                                    "NCCLSVC_MPS_DIRECTORY": directory}, user=NOBODY), "")
         doctor = subprocess.run([ENV["NCCLSVC_CTL"], "doctor"], env=self.env, text=True, user=NOBODY,

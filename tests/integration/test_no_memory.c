@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A daemon that gets no memory: what it has admitted goes on, requests are refused, and all is well
- * when there is memory again. The daemon's malloc is scarce_memory.c's. */
+ * A daemon that is out of memory: admitted work continues, new requests are refused, and everything
+ * works again once there is memory. scarce_memory.c replaces the daemon's malloc. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,7 @@ static void start(struct daemon *d)
 	unsetenv("SCARCE_MEMORY");
 }
 
-/* Also what the daemon has freed since, from its reserve or otherwise. */
+/* Leaves the daemon no memory, including memory that it has freed since. */
 static void take_memory(void)
 {
 	memory->left = 0;
@@ -63,7 +63,7 @@ static void submit(struct raw *r, const struct svc_join_reply *comm)
 	CHECK_EQ(raw_submit_wait(r, barrier_of(comm)).result, NCCLSVC_OK);
 }
 
-/* Tasks by socket, which the daemon queues, take pieces of the reserve, until one is refused. */
+/* Submits tasks by socket, which use up the daemon's reserve, until one is refused. */
 static void use_reserve(struct raw *r, const struct svc_join_reply *comm)
 {
 	const struct svc_record record = barrier_of(comm);
@@ -117,7 +117,7 @@ static void requests_are_refused_until_there_is_memory(void **state)
 	raw_connect(&late, &d);
 	raw_ends(&late, NCCLSVC_NO_MEMORY);
 	raw_close(&late);
-	/* What runs goes on, and what gives back is taken. */
+	/* Existing communicators still work, and requests that release resources succeed. */
 	CHECK_EQ(raw_ring_wait(&r, raw_ring_submit(&r, barrier_of(&comm))).result, NCCLSVC_OK);
 	CHECK_EQ(sessions(&r), 1);
 	raw_call(&r, SVC_LEAVE, &(struct svc_leave){.comm = other.comm}, sizeof(struct svc_leave),
@@ -137,7 +137,7 @@ static void requests_are_refused_until_there_is_memory(void **state)
 	daemon_stop(&d);
 }
 
-/* Tasks, cancellations, and the ends of sessions and epochs. */
+/* Out of memory, the daemon refuses tasks and cancellations, and can end sessions and epochs. */
 static void a_storm_without_memory(void **state)
 {
 	struct daemon d;

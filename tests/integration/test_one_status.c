@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Deadlines race cancellations: whatever comes first, all members of a collective get one status.
- */
+ * Deadlines race cancellations: all members of a collective get the same status, whichever comes
+ * first. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +17,11 @@
 #define AHEAD	       8
 #define CANCEL_EACH_US 5000
 
-/* What the ranks learn, for the test to compare. */
+/* The statuses that the ranks get, for the test to compare. */
 struct shared {
-	_Atomic uint32_t ended; /* ranks */
+	_Atomic uint32_t ended; /* number of ranks */
 	_Atomic uint64_t comm_uid;
-	_Atomic uint32_t batches[RANKS]; /* that are over */
+	_Atomic uint32_t batches[RANKS]; /* completed */
 	ncclsvc_status statuses[RANKS][COLLECTIVES];
 };
 
@@ -62,8 +62,8 @@ static ncclsvc_status common_part(ncclsvc_status st)
 	return st;
 }
 
-/* No rank is too many batches before another: tasks that have failed wait for their peers, and only
- * so many may. */
+/* Keeps this rank at most AHEAD batches before every other: failed tasks wait for their peers, and
+ * their number is limited. */
 static void keep_pace(const struct shared *b, uint32_t batches)
 {
 	for (int k = 0; k < RANKS; k++)
@@ -71,7 +71,7 @@ static void keep_pace(const struct shared *b, uint32_t batches)
 			sleep_us(100);
 }
 
-/* The deadlines of each rank are its own: some pass while a collective waits behind others. */
+/* Each rank chooses its own deadlines: some pass while a collective waits behind others. */
 static void submit_barriers(struct client *me)
 {
 	struct shared *b = me->arg;
@@ -94,7 +94,7 @@ static void submit_barriers(struct client *me)
 		keep_pace(b, ++b->batches[me->rank]);
 	}
 	b->ended++;
-	/* A member that leaves ends what the others wait for. */
+	/* Stays until all ranks are done: a member that leaves ends the others' collectives. */
 	hear(me);
 	raw_close(&r);
 }
@@ -161,7 +161,7 @@ static void a_cancellation_races_deadlines(void **state)
 	munmap(b, sizeof(*b));
 }
 
-/* The task of that rank and place among those of its member that wait in the queue. */
+/* Waits until the rank has a queued task with that sequence number. Returns its id. */
 static uint64_t queued_task(const struct daemon *d, int rank, uint64_t seq)
 {
 	ncclsvc_session *s = session_open(d);
@@ -181,8 +181,8 @@ static uint64_t queued_task(const struct daemon *d, int rank, uint64_t seq)
 	return found;
 }
 
-/* All ranks wait for each other, and a collective of rank 0 is lost that the others have not
- * posted: what follows matches at other places in their queues. */
+/* A deadlock ends a collective of rank 0 that the others have not posted, so later collectives
+ * match at different positions in the ranks' queues. */
 static void a_deadlock_moves_the_queues(void **state)
 {
 	enum { N = 3 };

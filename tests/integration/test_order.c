@@ -51,7 +51,7 @@ static void a_hanging_communicator_holds_up_nobody(void **state)
 
 #define BIG (UINT64_C(256) << 20)
 
-/* Two ranks move a lot; two others do small things meanwhile and must not wait for them. */
+/* Two ranks move large buffers; two others run small operations, which must not wait. */
 static void big_or_small(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -77,7 +77,7 @@ static void big_or_small(struct client *me)
 	} else {
 		CHECK_EQ(hear(me), 2);
 		uint64_t worst = 0;
-		for (int i = 0; i < 20; i++) { /* as many on both sides */
+		for (int i = 0; i < 20; i++) { /* the same number on both sides */
 			uint64_t start = now_ns();
 			check_usable(s, mine);
 			uint64_t took = now_ns() - start;
@@ -135,7 +135,7 @@ static void chain(struct client *me)
 	CHECK(v[0] == expected);
 	uint64_t before = 0;
 	for (int i = 0; i < TASKS; i++) {
-		/* The last one's end is everybody's end. */
+		/* Once the last task has ended, all have. */
 		CHECK_OK(ncclsvc_test(s, tasks[i]));
 		ncclsvc_status st = status_of(s, tasks[i]);
 		CHECK(st.done_ns >= before);
@@ -155,7 +155,7 @@ static void tasks_run_in_the_order_of_submission(void **state)
 	daemon_stop(&d);
 }
 
-/* Split by colour and key: ranks and sizes as NCCL has them. */
+/* Split by colour and key: ranks and sizes are the same as in NCCL. */
 static void splits(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);

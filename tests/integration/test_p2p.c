@@ -72,7 +72,7 @@ static void exchange(struct client *me)
 		ncclsvc_task tasks[16];
 		memset(in, 0, (size_t)n * N * 4);
 		CHECK_OK(ncclsvc_group_begin(s));
-		/* Itself too. Receives first on odd ranks: within a group the order is free. */
+		/* With itself, too. Odd ranks receive first: the order within a group is free. */
 		for (int half = 0; half < 2; half++)
 			for (int peer = 0; peer < n; peer++) {
 				bool sends = (half + me->rank) % 2 == 0;
@@ -89,7 +89,7 @@ static void exchange(struct client *me)
 		for (int peer = 0; peer < n; peer++)
 			check(in + (size_t)peer * N, N, peer * 1000 + me->rank * 100000 + round);
 	}
-	check_usable(s, comm); /* who leaves ends what others still exchange */
+	check_usable(s, comm); /* no rank leaves while others still exchange */
 	ncclsvc_close(s);
 }
 
@@ -101,7 +101,7 @@ static void all_pairs_exchange_in_a_group(void **state)
 	run_clients(5, exchange);
 }
 
-/* ---- A group of more than a task group of the daemon holds ---- */
+/* ---- A group larger than one task group of the daemon ---- */
 
 enum { LARGE_GROUP = 9000 };
 
@@ -297,7 +297,7 @@ static void two_sends_head_to_head_are_found(void **state)
 	run_clients(2, head_to_head);
 }
 
-/* Rank 0 reduces, the others wait for what it sends. */
+/* Rank 0 calls AllReduce while the others wait for a Send from it. */
 static void crossed(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -305,8 +305,8 @@ static void crossed(struct client *me)
 	int32_t *v = shared(s, 64);
 	ncclsvc_task task;
 	for (int round = 0; round < 4; round++) {
-		/* A group's second one, which no other node has heard of, must not match what
-		 * follows. */
+		/* The group's second AllReduce, unknown to the other nodes, must not match a later
+		 * one. */
 		CHECK_OK(ncclsvc_group_begin(s));
 		for (int i = 0; i <= round % 2 && me->rank == 0; i++)
 			CHECK_OK(ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm,
@@ -379,7 +379,7 @@ static void a_send_and_recv_of_other_counts_mismatch(void **state)
 	run_clients(2, disagree);
 }
 
-/* ---- A pair of which one half had ended ---- */
+/* ---- A pair whose first half has timed out ---- */
 
 static void too_late(struct client *me)
 {
@@ -391,7 +391,7 @@ static void too_late(struct client *me)
 		ncclsvc_task tasks[2], matched;
 		v[0] = me->rank;
 		v[1] = -1;
-		/* The other rank comes when the deadline has passed. */
+		/* Rank 1 submits after rank 0's deadline has passed. */
 		if (me->rank == 1) {
 			CHECK_OK(ncclsvc_barrier(other, &matched));
 			wait_for(s, matched, NCCLSVC_OK);
@@ -422,7 +422,7 @@ static void tasks_after_a_deadline_get_its_status(void **state)
 	run_clients(2, too_late);
 }
 
-/* ---- A group that comes in parts ---- */
+/* ---- A group that arrives in parts ---- */
 
 static void join_two(struct raw *r, struct svc_join_reply *comms)
 {
@@ -447,9 +447,9 @@ static struct svc_record empty(const struct svc_join_reply *comm, uint8_t op, in
 		.comm = comm->comm, .epoch = comm->epoch, .op = op, .peer = peer};
 }
 
-/* Where a task has ended there is soon another. Nothing that was meant for the first, when its
- * turn to be shown came, may befall the second, whose group is not even whole: it had a deadline
- * from then on that outlived it. */
+/* The scheduler reuses an ended task's slot at once. Publishing, which arms a waiting task's
+ * deadline, must skip a slot that a new task has taken: here the new task's group is incomplete,
+ * and its deadline, armed too early, used to outlive the task. */
 static void a_task_inherits_nothing(void **state)
 {
 	struct daemon d;

@@ -43,7 +43,7 @@ class PerfHost(unittest.TestCase):
                                       ("baseline_median_us", "baseline_p99_us", "baseline_us")):
                 self.assertGreater(row[median], 0)
                 self.assertLessEqual(row[median], row[p99])
-                self.assertLess(row[median], 50 * row[mean])  # of the same unit; the rounds differ
+                self.assertLess(row[median], 50 * row[mean])  # a wrong unit would differ by more than the rounds do
 
     def test_a_plot(self):
         with tempfile.TemporaryDirectory(prefix="ncclsvc-&<>-") as folder:
@@ -217,7 +217,7 @@ class PerfCuda(unittest.TestCase):
                 self.assertAlmostEqual(row[place + "ratio"], kernels / nccl)
         self.assertEqual([(x["ranks"], x["mps"], x["gpu"]) for x in r["limits"]],
                          [(2, False, "Fake GPU"), (3, False, "Fake GPU")])
-        for limit in r["limits"]:  # the size up to which kernels gain most
+        for limit in r["limits"]:  # the size up to which the kernels' total gain is largest
             won = most = 0
             best = 512
             for row in r["rows"]:
@@ -380,7 +380,7 @@ class PerfCuda(unittest.TestCase):
                         "--compute-ms", "40")
         self.assertEqual((r["compute_ms"], r["wrong"]), (40, 0))
         row = r["rows"][0]
-        for key in "time_us", "baseline_us":  # for one of 20: 40 ms are 2 ms each
+        for key in "time_us", "baseline_us":  # per operation: 40 ms of kernels for 20 operations are 2 ms each
             self.assertGreater(row[key], 500)
 
     def test_in_graphs(self):

@@ -82,7 +82,7 @@ static void test_operations(void **state)
 	}
 }
 
-/* An average of three is exact for integers only. */
+/* Averages over three ranks are exact, and so checked, for integers only. */
 static void test_types(void **state)
 {
 	(void)state;
@@ -100,7 +100,7 @@ static void test_types(void **state)
 	}
 }
 
-/* The check itself: a rank with other inputs must not go unseen. */
+/* The check must detect a rank with different inputs. */
 static void test_wrong(void **state)
 {
 	(void)state;
@@ -154,7 +154,7 @@ static void test_compute(void **state)
 	assert_true(ranks_mean(&ranks, REPLY(elapsed_ns)) > compute / 2);
 }
 
-/* Last: the ranks are over then. */
+/* Runs last, because it ends the ranks. */
 static void test_refusal(void **state)
 {
 	(void)state;

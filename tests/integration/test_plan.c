@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The planned service: what it does. */
+ * Plans in normal use. */
 #include <pthread.h>
 #include <time.h>
 
 #include "plan_desk.h"
 
-/* ---- The seed's own example: one thread, one group, one task after the other ---- */
+/* ---- One thread, one group, one task after the other ---- */
 
 static void example(struct client *me)
 {
@@ -99,7 +99,7 @@ static void tasks_may_come_in_any_order(void **state)
 	run_clients(4, any_order);
 }
 
-/* ---- From many threads, blocking, as in the seed ---- */
+/* ---- From many threads, blocking ---- */
 
 struct worker {
 	struct desk *d;

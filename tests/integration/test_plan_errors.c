@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The planned service used wrongly, too late, or with plans that do not fit: errors, no hangs. */
+ * Plans used wrongly or too late, and plans that do not match: errors, not hangs. */
 #include "plan_desk.h"
 
 /* ---- Wrong use ---- */

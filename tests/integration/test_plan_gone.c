@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Plans when members die or leave, when tasks are cancelled, and when the daemon goes; and what
- * inspection shows. */
+ * Plans when members die or leave, tasks are cancelled, or the daemon is lost; and the inspection
+ * of plans. */
 #include <stdio.h>
 #include <string.h>
 

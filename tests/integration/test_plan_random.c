@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Random plans of all ranks, submitted in random order by several threads: everything that arrives
- * was sent, or all ranks get the same error that the plan cannot work. */
+ * Random plans, submitted in random order by several threads: all data arrives correctly, or all
+ * ranks get the same error because the plan cannot work. */
 #include <pthread.h>
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The flight recorder: operations are still shown when their process is dead, to their user alone,
- * and are written to files when they fail. */
+ * The flight recorder: operations of dead processes are still shown, only to their user, and are
+ * written to files when an operation fails. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -27,7 +27,7 @@ static ncclsvc_session *administer(const struct daemon *d)
 	return s;
 }
 
-/* The clients' pids, which struct client forgets at their end. */
+/* The clients' pids, for use after the clients have ended. */
 static int32_t pids[RANKS];
 
 static void start(struct client *clients, int n, const struct daemon *d, client_main *main)
@@ -42,7 +42,7 @@ struct shown {
 	size_t n;
 };
 
-/* What the clients have done: the test itself has, too, as the daemon was started. */
+/* Lists the clients' operations, without the Barriers that daemon_start has run. */
 static struct shown ask(ncclsvc_session *s)
 {
 	struct shown shown;
@@ -55,7 +55,7 @@ static struct shown ask(ncclsvc_session *s)
 	return shown;
 }
 
-/* The rank's operation of that number, pending or not; NULL: none. */
+/* The rank's operation with that sequence number, pending or not; NULL: none. */
 static const ncclsvc_operation_info *find(const struct shown *shown, int32_t rank, uint64_t seq)
 {
 	const ncclsvc_operation_info *found = NULL;
@@ -164,7 +164,7 @@ static void a_killed_ranks_operations_are_still_shown(void **state)
 	say(&clients[0], GO);
 	say(&clients[2], GO);
 	clients_end(clients, RANKS);
-	/* All are gone. */
+	/* All clients have ended. */
 	struct shown last = ask(s);
 	for (int k = 0; k < RANKS; k++)
 		check_done(&last, k);
@@ -292,7 +292,7 @@ static void disagrees(struct client *me)
 	ncclsvc_close(s);
 }
 
-/* How many files the directory has, and the path of the newest. */
+/* Returns the number of files in the directory, and the path of the newest. */
 static int files(const char *dir, char newest[300])
 {
 	int n = 0;
@@ -402,12 +402,12 @@ static void a_killed_rank_is_written_to_a_file(void **state)
 	clients_end(clients, RANKS);
 	ncclsvc_close(s);
 	daemon_stop(&d);
-	CHECK_EQ(files(dir, path), 1); /* nothing failed before, or as the rest ended */
+	CHECK_EQ(files(dir, path), 1); /* no other failure, before or after, wrote a file */
 	CHECK_EQ(unlink(path), 0);
 	CHECK_EQ(rmdir(dir), 0);
 }
 
-/* Nobody is delayed, and the log says why there is no file. */
+/* The clients are not delayed, and the log says why there is no file. */
 static void a_directory_that_is_not_there(void **state)
 {
 	struct daemon d;

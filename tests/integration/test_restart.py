@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Races of restarts: daemons that start at once on a path, are killed while clients connect, lose their files, or are
-told to reload continuously. $NCCLSVCD and $NCCLSVC_CTL name the programs, $RESTART_ROUNDS (3) sets how often each race
+"""Races of restarts: daemons that start at once on a path, are killed while clients connect, lose their files, or
+reload continuously. $NCCLSVCD and $NCCLSVC_CTL name the programs, $RESTART_ROUNDS (3) sets how often each race
 is run."""
 
 import os
@@ -66,7 +66,7 @@ class RestartTest(unittest.TestCase):
         self.daemons.remove(daemon)
 
     def one_serves(self, daemons):
-        """All others have given up, and printed why."""
+        """Returns the daemon that serves. All others have exited and logged why."""
         self.wait_for(lambda: sum(d.poll() is None for d in daemons) == 1)
         for daemon in daemons:
             if daemon.poll() is not None:

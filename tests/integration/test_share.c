@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How the scheduler's thread shares operations with its helpers: only large ones. */
+ * The scheduler's thread shares only large operations with its helpers. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,7 +68,7 @@ static void small_then_large(struct client *me)
 	ncclsvc_close(s);
 }
 
-/* One thread moves the 128 KiB of the small ones in less time than waking another takes. */
+/* One thread moves a small operation's 128 KiB faster than it could wake another. */
 static void only_large_operations_wake_helpers(void **state)
 {
 	struct daemon d;

@@ -231,7 +231,6 @@ static void sighup_rereads_the_configuration(void **state)
 	daemon_stop(&d);
 }
 
-/* An idle daemon does nothing: no CPU time at all between keep-alives. */
 static uint64_t cpu_ticks(pid_t pid)
 {
 	char path[64], text[1024];
@@ -268,6 +267,7 @@ static uint64_t switches(pid_t pid)
 	return all;
 }
 
+/* An idle daemon uses no CPU time and does not wake up. */
 static void an_idle_daemon_sleeps(void **state)
 {
 	struct daemon d;
@@ -320,7 +320,7 @@ static void tasks_of_slurm_that_cannot_connect_are_refused(void **state)
 	CHECK(access("/tmp/ncclsvc-test-slurm", F_OK) < 0);
 	daemon_start(&d, "--cluster-bootstrap", "none", NULL);
 	daemon_stop(&d);
-	/* The only task of its step; and a daemon that a larger job's batch script starts. */
+	/* The only task of a step, and a larger job's batch script, may start a daemon. */
 	tell_of_slurm("1", "1");
 	daemon_start(&d, NULL);
 	daemon_stop(&d);

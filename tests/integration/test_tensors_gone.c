@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lists of tensors whose peer is late, dies, is not a list, or sends false announcements; and whose
- * daemon ends. */
+ * Lists of tensors whose peer is late, dies, does not use lists, or sends false announcements; and
+ * whose daemon ends. */
 #include <string.h>
 
 #include "harness_raw.h"

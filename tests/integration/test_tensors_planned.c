@@ -536,7 +536,7 @@ static void bereaved(struct client *me)
 	CHECK_OK(ncclsvc_comm_rejoin(d.x.comm, WAIT_MS));
 	CHECK_OK(ncclsvc_tensors_rejoin(d.x.lists, WAIT_MS));
 	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
-	/* It was not checked until now. */
+	/* The request was not checked until now. */
 	letter_fails(&l[0], NCCLSVC_PEER_GONE, "rank 1");
 	iterate(&d, 9);
 	desk_close(&d);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tasks that wait for their input through a counter, and raise another one when they end. */
+ * Timelines: a task waits until one counter reaches a value, and raises another when it ends. */
 #include <pthread.h>
 
 #include "harness.h"

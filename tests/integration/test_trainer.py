@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example trainer: D x H x P processes learn what one does, to the last bit, and survive deaths. Environment:
+"""The example trainer: D x H x P processes get the losses of one, to the last bit, and survive deaths. Environment:
 NCCLSVCD, TRAINER, TEXT to learn from, NODES=2 if the daemon can be one of two, and FAKE_DIR with stand-ins for CUDA
 and NCCL."""
 
@@ -55,7 +55,7 @@ class Trainer(unittest.TestCase):
                               check=False)
 
     def train(self, *options, steps=STEPS):
-        """Returns what it learned, by step, and its output."""
+        """Returns the losses by step, and the output."""
         self.files += 1
         losses = self.path(f"losses{self.files}")
         done = self.run_trainer("--losses", losses, *options, steps=steps)
@@ -63,7 +63,7 @@ class Trainer(unittest.TestCase):
         with open(losses, encoding="ascii") as f:
             pairs = [line.split() for line in f]
         by_step = {}
-        for step, loss in pairs:  # a repeated step must give the same
+        for step, loss in pairs:  # a repeated step must have the same loss
             self.assertEqual(by_step.setdefault(int(step), loss), loss, step)
         return by_step, done.stdout + done.stderr
 
@@ -141,7 +141,7 @@ class Trainer(unittest.TestCase):
         done = self.run_trainer(*options)
         self.assertEqual(done.returncode, 1)
         self.assertIn("cannot read the checkpoint", done.stderr)
-        self.assertNotRegex(done.stderr, r"(?m)rank \d+: $")  # it has no other error to report
+        self.assertNotRegex(done.stderr, r"(?m)rank \d+: $")  # no rank reports an empty error
 
     def test_bad_parameters_are_refused_by_name(self):
         os.mkdir(self.path("checkpoints"))

@@ -219,7 +219,7 @@ static void a_join_that_waits_is_taken_back(void **state)
 	cancel = (struct svc_join_cancel){.serial = join, .reserved = 1};
 	raw_refused(&r, SVC_JOIN_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
 		    "reserved");
-	/* Serials are per session. */
+	/* Request serials are per session. */
 	cancel.reserved = 0;
 	raw_refused(&other, SVC_JOIN_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_NOT_FOUND,
 		    "no JOIN");
@@ -318,7 +318,7 @@ static void members_say_more_about_their_words(void **state)
 	CHECK_EQ(reply.header.result, 0);
 	CHECK(hears(k, 5, text) && !strcmp(text, "more"));
 	CHECK(!hears(k, 6, text) && !hears(k, 0, text));
-	/* The daemon forgets it after many later descriptions. */
+	/* The daemon drops the description after many later ones. */
 	for (say.about = 100; say.about < 150; say.about++)
 		raw_call(&k[1].r, SVC_DESCRIBE, &say, sizeof(say), NULL, 0, &reply);
 	CHECK(!hears(k, 5, text) && hears(k, 149, text));
@@ -455,8 +455,6 @@ static void planned_tasks_have_labels_in_version_2(void **state)
 	ncclsvc_close(watch);
 	daemon_stop(&d);
 }
-
-/* ---- No common version ---- */
 
 /* ---- Jobs and labels ---- */
 

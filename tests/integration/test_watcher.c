@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is stuck is logged once when it begins, and once when it is over. The daemon runs the
- * ncclsvc-ctl beside its own program: so each test has a folder with a copy of the daemon. */
+ * The watcher logs each wait once when it becomes stuck, and once when it is over. The daemon runs
+ * the ncclsvc-ctl in its own program's folder, so each test has a folder with a copy of the daemon.
+ */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -32,7 +33,7 @@ static void copy(const char *from, const char *to)
 	close(out);
 }
 
-/* ctl: what ncclsvc-ctl is there; NULL: the real one. */
+/* ctl: the contents of ncclsvc-ctl in that folder; NULL: a link to the real one. */
 static void start(struct daemon *d, const char *ctl)
 {
 	snprintf(folder, sizeof(folder), "/tmp/ncclsvc-watcher-XXXXXX");
@@ -284,7 +285,7 @@ static void the_daemon_goes_on_without_it(void **state)
 static void nonsense_is_not_logged(void **state)
 {
 	(void)state;
-	/* The daemon reads so much of it, and no more. */
+	/* The daemon reads only a limited part of this endless output. */
 	with_ctl("#!/bin/sh\nexec yes '4\tx\t0\tBarrier\t0\t1\trunning\twatched'\n", NULL);
 	with_ctl("#!/bin/sh\nprintf '\\n\\t\\t\\n1\\t0\\t0\\tBarrier\\t99\\t\\t\\twatched\\n'\n"
 		 "printf "
@@ -293,7 +294,7 @@ static void nonsense_is_not_logged(void **state)
 		 NULL);
 }
 
-/* It ends while ncclsvc-ctl runs. */
+/* The daemon exits while ncclsvc-ctl runs. */
 static void the_end_does_not_wait_for_it(void **state)
 {
 	struct daemon d;

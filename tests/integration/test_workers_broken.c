@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Like test_broken_daemon.c, on GPUs: two trainers of a broken daemon, on whose messages their
- * streams, kernels and lent memory depend. */
+ * Like test_broken_daemon.c, on GPUs: the streams, kernels and lent memory of two trainers depend
+ * on the messages of a broken daemon. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -62,7 +62,7 @@ static void train(struct client *me)
 		ncclsvc_close(s);
 		gpu_stream_ends(stream, TIMEOUT_MS);
 	}
-	/* A stream may wait forever, because the daemon has broken its promises. */
+	/* A stream may wait forever, because the broken daemon may never signal it. */
 	_exit(0);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * GPU communicators and the physical ones behind them: who may join, what is reused, what is
- * destroyed, and tasks that end before they are launched. */
+ * GPU communicators and the NCCL communicators behind them: refused joins, reuse, destruction, and
+ * tasks that end before they are launched. */
 #include <string.h>
 
 #include "workers.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A user names another user's CUDA IPC handle, whose bytes became known to that user. */
+ * A user tries to register another user's memory by its leaked CUDA IPC handle. */
 #include <grp.h>
 #include <string.h>
 #include <sys/mman.h>

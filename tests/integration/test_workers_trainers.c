@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Trainers that are killed, and the GPU communicators they were in: nobody hangs, nothing of theirs
- * remains, and a communicator that was not at fault is reused. */
+ * Trainers are killed: no rank of their GPU communicators hangs, nothing of theirs remains, and an
+ * NCCL communicator that was not at fault is reused. */
 #include "workers.h"
 
 #define BOTH  3u

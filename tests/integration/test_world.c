@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The world in one call: its groups, its refusals, and how it survives ranks and daemons. */
+ * ncclsvc_world_init: groups, refusals, and recovery from the loss of ranks and daemons. */
 #include <stdio.h>
 #include <string.h>
 
@@ -61,7 +61,7 @@ static void as_configured(struct client *me)
 	CHECK(!ncclsvc_world_comm(w, (ncclsvc_group_type)6));
 	check_world(s, w);
 	ncclsvc_world_free(w);
-	say(me, READY); /* ranks are others' from now on */
+	say(me, READY); /* from now on, any client may take any rank */
 	CHECK_EQ(hear(me), GO);
 	/* Another one afterwards, with a different division, so the groups differ. */
 	ncclsvc_world_options o = options_of(me->rank);
@@ -232,7 +232,7 @@ static void differing(struct client *me)
 	ncclsvc_close(s);
 }
 
-/* There are no GPUs: the ranks that know it, and those that do not ask, all hear of it. */
+/* There are no GPUs: rank 0 requests GPU 0, the others their local GPU, and all get the error. */
 static void no_gpu(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -269,7 +269,7 @@ static void ranks_that_mean_different_worlds_are_told(void **state)
 
 /* ---- Recovery ---- */
 
-/* Rank 3 is killed and comes back; the others rejoin beside it. arg: the daemon goes, too. */
+/* Rank 3 is killed and comes back; the others rejoin. arg: the daemon is restarted, too. */
 static void recovering(struct client *me)
 {
 	ncclsvc_world *w;
@@ -282,7 +282,7 @@ static void recovering(struct client *me)
 	check_world(s, w);
 	say(me, READY);
 	CHECK_EQ(hear(me), GO);
-	if (me->rank == 3) { /* the one that came back: nothing more happens to it */
+	if (me->rank == 3) { /* rank 3 after its restart has nothing to rejoin */
 		ncclsvc_world_free(w);
 		ncclsvc_close(s);
 		return;

@@ -44,7 +44,7 @@ static void run(client_main *main, int n, void *arg, const char *access)
 
 /* ---- Good worlds ---- */
 
-/* Its communicators are called as what they are. */
+/* Checks that exactly one communicator has the label. */
 static void check_label(ncclsvc_session *s, const char *label)
 {
 	ncclsvc_comm_info *list;
@@ -88,7 +88,7 @@ static void a_rank_of_two_jobs(struct client *me)
 {
 	ncclsvc_world *w;
 	const bool second = me->rank >= RANKS;
-	if (second && me->arg) { /* the same job's name, from another user */
+	if (second && me->arg) { /* another user has the same job name */
 		CHECK_EQ(setgroups(0, NULL), 0);
 		CHECK_EQ(setresgid(NOBODY, NOBODY, NOBODY), 0);
 		CHECK_EQ(setresuid(NOBODY, NOBODY, NOBODY), 0);
@@ -168,7 +168,7 @@ static void bad_options_are_named(void **state)
 	o.local = 0;
 	o.world = 0;
 	refused(s, &o, "job is set, but world is 0");
-	/* The daemon's world, requested by a program from before there were jobs. */
+	/* The daemon's world, requested by a program that was built before jobs existed. */
 	o.size = offsetof(ncclsvc_world_options, world);
 	CHECK_OK(ncclsvc_world_init(s, &o, WAIT_MS, &w));
 	CHECK_EQ(ncclsvc_world_layout(w)->size, 1);
@@ -229,11 +229,11 @@ static void begins(ncclsvc_session *s, const ncclsvc_world_options *o)
 	ncclsvc_world *w;
 	CHECK_OK(ncclsvc_world_init(s, o, WAIT_MS, &w));
 	check_usable(s, ncclsvc_world_host_comm(w));
-	check_usable(s, ncclsvc_world_host_comm(w)); /* nobody leaves before all are done */
+	check_usable(s, ncclsvc_world_host_comm(w)); /* no rank leaves before all are done */
 	ncclsvc_world_free(w);
 }
 
-/* Ranks 0 and 1 wait for all; rank 2 does too, and is killed; rank 3 has not come by then. */
+/* Ranks 0 to 2 wait for all; rank 2 is killed before rank 3 has started. */
 static void waits_for_all(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -267,7 +267,7 @@ static void a_rank_killed_before_all_have_joined_is_named(void **state)
 	daemon_stop(&d);
 }
 
-/* What a rank tells the others once all have joined (client/world/claims.c). */
+/* The message that every rank gets from each other once all have joined (client/world/claims.c). */
 struct claim {
 	int32_t local, data, horizontal, pipeline, on_gpus, unusable;
 	uint32_t reserved, survivor;
@@ -324,7 +324,7 @@ static void a_rank_killed_before_its_groups_is_named(void **state)
 	daemon_stop(&d);
 }
 
-/* The last rank is killed and comes back by the job's name; the others rejoin beside it. */
+/* The last rank is killed and comes back by the job's name; the others rejoin. */
 static void recovering(struct client *me)
 {
 	ncclsvc_world *w;

@@ -18,7 +18,7 @@
 
 /* ---- The stand-ins' directory ---- */
 
-static char fake_dir[64]; /* for reporting a failure */
+static char fake_dir[64]; /* for ranks_teardown, when a test has failed */
 
 static int files_in(const char *path, const char *start, bool remove)
 {
@@ -183,7 +183,7 @@ void sessions_reach(const struct rank_group *c, size_t n)
 	ncclsvc_daemon_info info;
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;; sleep_ms(2)) {
 		CHECK_OK(ncclsvc_daemon(s, &info));
-		if (info.sessions == n + 1) /* and this one */
+		if (info.sessions == n + 1) /* n and this one */
 			break;
 		if (now_ns() > end)
 			check_failed(__FILE__, __LINE__, "the daemon has %u sessions, not %zu",
@@ -252,7 +252,8 @@ static void note_base(struct rank_group *c)
 	}
 }
 
-/* Queries the daemon and the system until all resources are back to their initial values. */
+/* Whether all resources are back to their initial values. If not, the text names one that is not.
+ */
 static bool clean(const struct rank_group *c, char *text, size_t size)
 {
 	int n = (int)devices_count(c);

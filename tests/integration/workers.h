@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A daemon with stand-in GPUs, and ranks that execute the test's orders one after the other, so
- * that a test reads as a sequence: who submits, who is killed, what the others then see. */
+ * that a test reads as a sequence of submissions, kills and checks. */
 #ifndef TESTS_WORKERS_H
 #define TESTS_WORKERS_H
 
@@ -22,17 +22,17 @@ enum order {
 	ORDER_GATHER, /* place, words, value: mismatches a sum */
 	ORDER_WAIT,   /* timeout in ms: for the last task */
 	ORDER_SYNC,   /* OK, or TIMEOUT: the stream's work is over */
-	ORDER_SLEEP,  /* the same, asleep in the driver, without a call of the library */
+	ORDER_SLEEP,  /* the same by cuStreamSynchronize, without a call of the library */
 	ORDER_VALUE,  /* answered with the buffer's words, which are all equal */
 	ORDER_BLOCK,  /* the stream stops until ORDER_UNBLOCK */
 	ORDER_UNBLOCK,
 	ORDER_DETACHED, /* 1: submit tasks detached from now on; 0: do not */
 	ORDER_ERROR,	/* place: ncclsvc_comm_error */
 	ORDER_STREAK,	/* place, tasks, value: sums that many times, and checks the last */
-	ORDER_FLOOD,	/* place, tasks: sums, detached, as many as the ring takes, and no wait */
+	ORDER_FLOOD,	/* place, tasks: submits as many AllReduces, detached, without waiting */
 	ORDER_MIX,	/* rounds, seed: task groups on places 0 to 2, checked */
 	ORDER_LEND,	/* bytes: borrows memory, and uses it from then on */
-	ORDER_NEW,	/* a new buffer, with memory of its own */
+	ORDER_NEW,	/* a new buffer, in memory of the rank's own */
 	ORDER_REATTACH,
 	ORDER_CLOSE, /* closes the session, then the process ends */
 };
@@ -53,7 +53,7 @@ struct rank_group {
 	struct client ranks[RANK_GROUP_MAX];
 	int n, gpus;
 	struct page *pages; /* [RANK_GROUP_MAX] */
-	/* What existed before any rank joined. */
+	/* Resources in use before any rank joined. */
 	struct {
 		unsigned long long unused[RANK_GROUP_GPUS];
 		int worker_fds[RANK_GROUP_GPUS], files;
@@ -71,11 +71,12 @@ void ranks_prepare(struct rank_group *c, int gpus);
 void ranks_start_daemon(struct rank_group *c, ...) __attribute__((sentinel));
 /* Creates n ranks without communicators; rank i has GPU i modulo the number of GPUs. */
 void ranks_create(struct rank_group *c, int n);
-/* All of it, with every rank in communicator 1 at place 0, which is tested. */
+/* All of the above for n GPUs and n ranks; every rank is in communicator 1 at place 0, which is
+ * tested. */
 void ranks_start(struct rank_group *c, int n, ...) __attribute__((sentinel));
 /* Starts another process in place of a killed one. */
 void ranks_replace(struct rank_group *c, int rank);
-/* Ends the remaining ranks; checks that nothing of them is left; ends the daemon. */
+/* Ends the remaining ranks, checks that they left nothing behind, and ends the daemon. */
 void ranks_stop(struct rank_group *c);
 
 /* Gives an order to rank i; args as documented for the order. */
@@ -94,12 +95,12 @@ void ranks_expect(const struct rank_group *c, int i, ncclsvc_result is, ncclsvc_
 /* The ranks of the mask join communicator `id` in that order, each with its own GPU. */
 void ranks_join(struct rank_group *c, int id, unsigned mask, int place);
 void ranks_rejoin(struct rank_group *c, unsigned mask, int place);
-/* They sum there, and check the result. */
+/* The ranks of the mask sum at that place, and check the result. */
 void ranks_try(struct rank_group *c, unsigned mask, int place);
 
-/* Kills the rank, and returns when it was gone. */
+/* Kills the rank, and returns the time at which it was gone. */
 uint64_t ranks_kill(struct rank_group *c, int rank);
-/* Checks that rank i's last order was done in time after that. */
+/* Checks that rank i's last order was done soon enough after `since`. */
 #define ranks_in_time(c, i, since) ranks_check_time(c, i, since, __FILE__, __LINE__)
 void ranks_check_time(const struct rank_group *c, int i, uint64_t since, const char *file,
 		      int line);
@@ -113,7 +114,7 @@ ncclsvc_device_info device_of(const struct rank_group *c, int device);
 /* Waits until the device is in that state, and returns its info. */
 ncclsvc_device_info device_reaches(const struct rank_group *c, int device,
 				   ncclsvc_device_state state);
-/* Kills the worker; returns when it was gone. */
+/* Kills the worker; returns the time at which it was gone. */
 uint64_t worker_kill(const struct rank_group *c, int device);
 void worker_pause(int pid);
 void worker_continue(int pid);
@@ -123,8 +124,8 @@ ncclsvc_device_info worker_replaced(const struct rank_group *c, int device, int 
 bool daemon_says(const struct daemon *d, const char *text);
 /* Waits until the daemon lists n tasks in that state. */
 void tasks_come(const struct rank_group *c, ncclsvc_state state, size_t n);
-/* Waits until that many kernels hang due to the fault kernel-hang; they stay so if it is turned
- * off. */
+/* Waits until that many kernels hang due to the fault kernel-hang. They keep hanging when it is
+ * turned off. */
 void kernels_hang(const struct rank_group *c, int n);
 /* Waits until the daemon has n sessions. */
 void sessions_reach(const struct rank_group *c, size_t n);

@@ -110,7 +110,7 @@ static uint32_t draw(uint64_t *state)
 	return (uint32_t)(*state >> 33);
 }
 
-/* The parts of one communicator's share of the buffer, in bytes. */
+/* Offsets in one communicator's share of the buffer, in bytes. */
 enum { MIX_OUT = 0, MIX_IN = 64, MIX_SUM = 128, MIX_STEP = 256 };
 enum { MIX_REDUCES = 1, MIX_EXCHANGES = 2 };
 
@@ -279,7 +279,7 @@ void rank_main(struct client *c)
 {
 	struct rank r = {.c = c, .page = (struct page *)c->arg + c->rank};
 	if (r.page->early) {
-		mps_leave(); /* where one of the test's sessions has set it */
+		mps_leave(); /* in case a session of the test has set MPS here */
 		gpu_use(r.page->gpu);
 	}
 	r.session = session_open(c->daemon);

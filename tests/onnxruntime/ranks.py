@@ -23,7 +23,7 @@ fork = multiprocessing.get_context("fork")
 
 class Restarting(Daemon):
     def restart(self):
-        """Kills it, and starts another one in its place."""
+        """Kills the daemon, and starts another in its place."""
         self.process.kill()
         self.process.wait()
         self.process = subprocess.Popen(self.process.args, stdout=self.log, stderr=self.log)
@@ -57,7 +57,7 @@ class Ranks:
             pipe.send((True, function(rank, *args)))
         except BaseException:
             pipe.send((False, traceback.format_exc()))
-        pipe.recv()  # a rank that ends would end others that still wait for it
+        pipe.recv()  # a rank that exits would fail others that still wait for it
 
     def kill(self, rank):
         os.kill(self.processes[rank].pid, signal.SIGKILL)
@@ -74,7 +74,7 @@ class Ranks:
         return value
 
     def end(self):
-        """After the results: the daemon must shut down cleanly too."""
+        """Ends the ranks after their results, and the daemon, which must shut down cleanly."""
         for pipe in self.pipes:
             try:
                 pipe.send("end")
@@ -118,7 +118,7 @@ def constant(name, array):
 
 
 def load(nodes, inputs, outputs, constants=(), declared=(), optimize=True, gpu=None):
-    """gpu: all nodes must run there."""
+    """gpu: the number of the GPU that must run all nodes."""
     graph = helper.make_graph(list(nodes), "test", inputs, outputs, list(constants), value_info=list(declared))
     model = helper.make_model(graph, ir_version=10,
                               opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(DOMAIN, 1)])

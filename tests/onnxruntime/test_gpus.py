@@ -8,8 +8,8 @@ onnxruntime-gpu, their folders go into LD_LIBRARY_PATH before Python starts:
 
     export LD_LIBRARY_PATH=$(echo .../site-packages/nvidia/*/lib | tr ' ' :)
 
-All nodes of each graph run on the GPU, in the order of ONNX Runtime's stream: what precedes an operator there, and what
-follows it, has no other order with it."""
+All nodes of each graph run on the GPU, in the order of ONNX Runtime's stream. Nothing else orders an operator with the
+nodes before and after it."""
 
 import glob
 import os

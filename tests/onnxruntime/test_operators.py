@@ -90,7 +90,7 @@ def reduce_all_types(rank):
 
 
 def owned(rank, op, size, lists):
-    """Each list of counts once: values identify the rank, the tensor and the element."""
+    """Runs each list of counts once. The values identify the rank, the tensor and the element."""
     results = []
     for counts in lists:
         session = collective(op, len(counts))
@@ -107,7 +107,7 @@ def gather_moved_types(rank):
     results = []
     for kind in MOVED:
         session = collective("NcclAllGather", 2, kind)
-        owned_by_0 = 64 if kind in PACKED else 32  # which are divided by bytes
+        owned_by_0 = 64 if kind in PACKED else 32  # packed types are divided by bytes
         inputs = [np.full(owned_by_0, 1 - rank, np.float32), np.full(8, rank, np.float32)]
         results.append(session.run(None, feed(inputs)))
     return results
@@ -337,7 +337,7 @@ class Messages(unittest.TestCase):
 # Errors
 
 def own_rank(rank):
-    """Both are refused, and the communicator is unaffected."""
+    """A Send and a Recv with the own rank are refused, and the communicator is unaffected."""
     first = refused(go, send([FLOAT]), rank, [floats(3)])
     second = refused(go, receive([FLOAT]), rank)
     third = collective("NcclAllReduce", 1).run(None, feed([floats(3)]))[0].tolist()
@@ -365,7 +365,7 @@ def refused_by_one(rank):
                        [value("received", BOOL), value("y0", FLOAT, None)])
     reduce = collective("NcclAllReduce", 1)
     results = []
-    for wrong in 0, 1, "dims":  # a rank whose signal has two elements; a tensor
+    for wrong in 0, 1, "dims":  # the rank whose signal has two elements; or a tensor with too many dimensions
         for step in range(3):
             def exchange_one():
                 x = floats(*[1] * 40) if step == 1 and wrong == "dims" else floats(2, start=step)
@@ -587,13 +587,13 @@ class Errors(Case):
                 self.says(got, "Fail", f"PEER_GONE: .*rank 1 .*{ranks.processes[1].pid}")
 
 
-# Waits that are ended
+# Aborted waits
 
 ABORTED = "CANCELLED: it was aborted by Ctrl-C or ncclsvc_ort_abort"
 
 
 def operation(op, rank):
-    """Between ranks 0 and 1."""
+    """Returns a function that runs the operation between ranks 0 and 1."""
     if op == "NcclAllReduce":
         session = collective(op, 1)
         return lambda: session.run(None, feed([floats(3)]))[0].tolist()
@@ -605,7 +605,7 @@ def operation(op, rank):
 
 
 def interrupted(call):
-    """Its error, the name of Python's exception, which comes at once or soon, and when."""
+    """Returns the call's error, the name of Python's exception, which is raised at once or soon, and the time."""
     error = None
     try:
         try:
@@ -621,7 +621,7 @@ def interrupted(call):
 
 
 def until_ended(rank, op, joined, ended, by_signal):
-    """Rank 0 waits until it is told to stop; rank 1 comes then. The next operation is unaffected."""
+    """Rank 0 waits until the wait is aborted; then rank 1 calls too. The next operation is unaffected."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     run_one = operation(op, rank)
     join(rank)
@@ -638,7 +638,7 @@ def until_ended(rank, op, joined, ended, by_signal):
 
 
 def while_joining(rank, late, ended):
-    """Rank 0 is told to stop while it waits for rank 1 to join; then it continues to wait."""
+    """Rank 0's wait for rank 1 to join is aborted; then rank 0 waits again."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     run_one = operation("NcclAllReduce", rank)
     if rank == 1:
@@ -650,7 +650,7 @@ def while_joining(rank, late, ended):
 
 
 def two_waits(rank, ended):
-    """Two threads of rank 0 wait for one group; both are stopped, and take their turns."""
+    """Two threads of rank 0 wait for one group; both waits are aborted, and both operations count."""
     run_one = operation("NcclAllReduce", rank)
     join(rank)
     if rank == 1:
@@ -660,7 +660,7 @@ def two_waits(rank, ended):
     both = [threading.Thread(target=lambda: errors.append(refused(run_one))) for _ in range(2)]
     for t in both:
         t.start()
-    time.sleep(0.5)  # both wait by then, or the second call stops one more
+    time.sleep(0.5)  # both wait by then; otherwise the next call aborts the other
     while any(t.is_alive() for t in both):
         ctypes.CDLL(os.environ["ORT_LIBRARY"]).ncclsvc_ort_abort()
         time.sleep(0.2)
@@ -669,13 +669,13 @@ def two_waits(rank, ended):
 
 
 class Ended(Case):
-    """NCCLSVC_ORT_TIMEOUT is 20 s: what ends sooner was stopped."""
+    """NCCLSVC_ORT_TIMEOUT is 20 s: a wait that ends sooner was aborted."""
 
     def ends(self, op, by_signal):
         joined, ended = fork.Event(), fork.Event()
         ranks = Ranks(2, until_ended, op, joined, ended, by_signal)
         try:
-            self.assertTrue(joined.wait(WAIT))  # joining, too, rank 0 waits for rank 1
+            self.assertTrue(joined.wait(WAIT))  # while joining, rank 0 waits for rank 1, too
             eventually(lambda: waiting_for(ranks, 1) == [0], "one that waits")
             began = time.monotonic()
             if by_signal:
@@ -794,7 +794,7 @@ def threads(rank):
 
 def sums_until_a_loss(rank, idle, killed, ready):
     """After the loss, rejoins and continues to sum; the restarted rank just begins. The survivors' first wait for it
-    is stopped."""
+    is aborted."""
     session = collective("NcclAllReduce", 2)
     sums = []
 

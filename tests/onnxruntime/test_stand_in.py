@@ -70,7 +70,7 @@ def messages(rank):
 
 
 def mistakes(rank):
-    """The own rank; a different tag; a kernel of another GPU than the world's."""
+    """A message to the own rank, a different tag, and a kernel on another GPU than the world's."""
     cuda, runtime = machine(rank)
     x = cuda.tensor(FLOAT, [1.0])
     send = runtime.kernel("Send", [SIGNAL, PEER, ANY], [SIGNAL], tag=5)
@@ -105,7 +105,7 @@ def refusals(rank):
 
 
 def ended(rank, op, size, late):
-    """Rank 0 waits on the GPU for rank 1, until it is told to stop; then both continue."""
+    """Rank 0 waits on the GPU for rank 1, until the wait is aborted; then both continue."""
     cuda, runtime = machine(rank)
     library = ctypes.CDLL(os.environ["ORT_LIBRARY"])
     reduce = runtime.kernel("NcclAllReduce", [ANY], [ANY])

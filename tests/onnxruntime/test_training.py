@@ -29,7 +29,7 @@ def start():
 
 
 def step(nodes, inputs, outputs, constants, declared=()):
-    """Which nodes are fused, and so how sums are rounded, depends on the whole graph, so fusion is off."""
+    """Fusion is off: it depends on the whole graph, and changes how sums are rounded."""
     return ranks.load(nodes, inputs, outputs, constants, declared, optimize=False)
 
 
@@ -101,7 +101,7 @@ def whole(replicas):
 
 
 def reduced(names, replicas):
-    """The sums over the data group, of all as one list."""
+    """The sums over the data group, in one list of tensors."""
     if replicas == 1:
         return [plain("Identity", [f"{n}mine"], [f"{n}all"]) for n in names]
     return [node("NcclAllReduce", [f"{n}mine" for n in names], [f"{n}all" for n in names], group_type=1)]

@@ -262,7 +262,7 @@ class Session:
         try:
             data, fds, flags, _ = socket.recv_fds(self.sock, MESSAGE_MAX, 4)
         except OSError as e:
-            # What the daemon had sent before it closed is still there.
+            # Messages that the daemon sent before it closed can still be read.
             if e.errno != errno.ECONNRESET:
                 raise
             data, fds, flags, _ = socket.recv_fds(self.sock, MESSAGE_MAX, 4)
@@ -335,7 +335,7 @@ class Session:
                            dst[1], timeout_ns, timeline[0], 0, timeline[1])
 
     def submit(self, *args, **more):
-        """A record's fields. Returns the serial to wait for."""
+        """Submits a record with these fields. Returns the request's serial, to wait for."""
         return self.send(SUBMIT, self.record(*args, **more))
 
     def wait(self, serial):

@@ -88,7 +88,7 @@ def rank_of_reduce(path, comm_id, nranks, rank, results):
 
 
 def rank_that_waits(path, comm_id, go, results):
-    """Rank 1 of 2, which submits when it is told to."""
+    """Rank 1 of 2, which submits once `go` is set."""
     with svc.Session(path, name="late") as session:
         comm = session.join(comm_id, 2, 1)
         results.put(os.getpid())
@@ -232,14 +232,14 @@ class ClientTest(unittest.TestCase):
         with self.connect() as session, contextlib.closing(session.attach()) as ring:
             comm = session.join(os.urandom(128), 1, 0)
             by_ring = ring.submit(session.record(comm, svc.BARRIER, timeline=(1, 7)))
-            eventually(session.tasks, "task")  # tasks by socket are not ordered with it
+            eventually(session.tasks, "task")  # tasks by socket are not ordered with those by ring
             by_socket = session.submit(comm, svc.BARRIER, timeline=(1, 8))
             eventually(lambda: len(session.tasks()) == 2, "two tasks")
             eventually(ring.asleep, "sleep of the daemon")
             self.assertEqual((ring.done(1), ring.status(by_ring)), (0, None))
             ring.raise_ready(1, 7)
             self.assertEqual(ring.wait(by_ring).result, 0)
-            eventually(lambda: ring.done(1) == 7, "end for the stream")  # which is notified after the client
+            eventually(lambda: ring.done(1) == 7, "end for the stream")  # the stream is notified after the client
             eventually(ring.asleep, "sleep of the daemon")
             ring.raise_ready(1, 8)
             self.assertEqual(session.wait(by_socket).result, 0)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """client/python on GPUs: device memory, streams and lent memory. On the stand-ins for CUDA and NCCL, which LD_LIBRARY_PATH
-names, or by hand on two real GPUs without them, where arrays of CuPy, PyTorch and JAX are tried, too:
+names, or by hand on two real GPUs without them, where arrays of CuPy, PyTorch and JAX are tested too:
 
     NCCLSVCD=.../ncclsvcd NCCLSVC_LIBRARY=.../libncclsvc.so.0 PYTHONPATH=client/python:tests/python:tests/fuzz \\
         python3 tests/python/test_package_gpus.py
@@ -49,7 +49,7 @@ class Cuda:
 
 
 class Array:
-    """Of floats in device memory, as CuPy describes it."""
+    """An array of floats in device memory, described as CuPy does."""
 
     def __init__(self, cuda, values, address=None):
         self.cuda, self.n = cuda, len(values)
@@ -155,7 +155,7 @@ def of_a_library(rank, comm_id, make):
             comm.all_reduce(x, y).wait(T)
         assert y.read() == [3.0] * 1000
         assert values(x) == [rank + 1.0] * 1000
-        if make is not jax_array:  # whose arrays are read-only
+        if make is not jax_array:  # JAX's arrays are read-only
             with session.stream(stream):
                 comm.all_reduce(x).wait(T)
             assert values(x) == [3.0] * 1000

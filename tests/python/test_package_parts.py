@@ -86,7 +86,7 @@ def check(tensors):
 
 
 def allocating(session, comm):
-    """The receiver's callers get what its function raises, and the sender gets an error too."""
+    """The receiver's call raises the exception of its allocate, and the sender gets an error too."""
     lists = ncclsvc.Lists(comm)
     if comm.rank == 0:
         raised(ncclsvc.Error, lambda: lists.send([np.ones(4)], 1, shapes=Shapes.AHEAD))
@@ -209,7 +209,7 @@ def packed_lists(session, comm):
 
 
 def grouped_lists(session, comm):
-    """Both send first; with a plain operation beside them; and a block that raises submits nothing."""
+    """Both ranks send first in a group, also beside a plain operation. A group whose block raises submits nothing."""
     peer = 1 - comm.rank
     tensors, back, x = [np.full(5, comm.rank + 1.0), np.ones((2, 2))], [np.zeros(5), np.zeros((2, 2))], np.ones(3)
     with ncclsvc.Lists(comm) as lists:
@@ -401,7 +401,7 @@ def survives(rank, comm_id, pipe):
         x = session.zeros(4)
         x[:] = rank + 1
         comm.barrier().wait(T)
-        with session.timeline().at(1):  # which nobody signals
+        with session.timeline().at(1):  # a value that is never signalled
             task = comm.barrier()
         pipe.put("ready")
         raised(ncclsvc.DaemonLostError, lambda: asyncio.run(awaited(task)) if rank else task.wait(T))

@@ -110,7 +110,7 @@ def types(session, comm):
 
 
 def refusals(session, comm):
-    """All before anything is submitted: the Barrier at the end is the first task."""
+    """All calls are refused before anything is submitted: the Barrier at the end is the first task."""
     x, n = np.zeros(6, "f4"), comm.size
     read_only = np.zeros(6, "f4")
     read_only.flags.writeable = False
@@ -224,7 +224,7 @@ def awaits(session, comm):
 
 
 def a_task_nobody_waits_for(session, comm):
-    """Its buffers live until it has ended, and its result is written."""
+    """The task's buffers live until it has ended, and its result is written."""
     out = np.zeros(1000)
     comm.all_reduce(np.full(1000, 1.0), out)
     gc.collect()

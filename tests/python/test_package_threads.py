@@ -106,7 +106,7 @@ def reset_alone(session, peer):
 
 
 def plans_are_waited_for_in_parts(rank):
-    """So that signals, and the session's close, are noticed."""
+    """A long wait is split into short ones, so that signals and the session's close are noticed."""
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     for waiting in recv_before_launch, recv_alone, reset_alone:
         with ncclsvc.Session() as peer:
@@ -125,7 +125,7 @@ def plans_are_waited_for_in_parts(rank):
 
 
 def a_kept_error_leaves_the_session_to_close(rank):
-    """Its traceback refers to frames that were in calls on the session."""
+    """The error's traceback refers to frames that were in calls on the session."""
     kept = []
     with ncclsvc.Session() as session, ncclsvc.Session() as peer:
         comm, other = pair(session, peer)
@@ -181,7 +181,7 @@ async def ended(awaitable):
 
 
 def another_thread_dispatches(rank):
-    """It drains the file descriptor, and notifies the event loop."""
+    """The other thread drains the file descriptor, and notifies the event loop."""
     with ncclsvc.Session() as session, ncclsvc.Session() as peer:
         comm, other = pair(session, peer)
         go, over = threading.Event(), threading.Event()
@@ -233,7 +233,7 @@ def a_loop_that_was_closed(rank):
 
 
 def one_request_and_two_coroutines(rank):
-    """One of them ends it, or a call of done() does; other waits of the session continue."""
+    """One of the coroutines completes the request, or a call of done() does; other waits of the session continue."""
     with ncclsvc.Session() as session, ncclsvc.Session() as peer:
         comm, other = pair(session, peer)
         made = []
@@ -260,7 +260,7 @@ def one_request_and_two_coroutines(rank):
 
 
 def closed_while_a_coroutine_waits(rank):
-    """The next session has the same file descriptor."""
+    """The next session reuses the file descriptor."""
     async def main(close):
         with ncclsvc.Session() as peer:
             session = ncclsvc.Session()
@@ -290,7 +290,7 @@ def closed_while_a_coroutine_waits(rank):
 
 
 def no_await_in_a_group(rank):
-    """Another coroutine's operations would join it."""
+    """An await in a group is refused, because another coroutine's operations would join the group."""
     async def main(session):
         comm = session.join(os.urandom(128), 1, 0)
         before = comm.barrier()

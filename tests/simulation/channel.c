@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The connections between nodes: messages from one node to another arrive in order, and late. When
+ * The connections between nodes. Messages from one node to another arrive late, but in order. When
  * a node is lost, some of its messages still arrive; then the others learn of the loss. */
 #include "channel/link.h"
 

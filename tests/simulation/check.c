@@ -25,7 +25,7 @@ void fail(const char *format, ...)
 	trace(-1, "FAILURE: %s", failure);
 }
 
-/* ---- What was observed ---- */
+/* ---- Observations ---- */
 
 struct seen_epoch {
 	struct seen_epoch *prev, *next;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A node: what daemon/server's server_create sets up, as far as communicators need it. */
+ * A node: the parts of daemon/server's server_create that communicators need. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -223,8 +223,8 @@ static void rendezvous_is_lost(void)
 		fail("a member is not told that it must join again");
 }
 
-/* A newcomer's JOIN reaches the next rendezvous before that has learned of the epoch: the
- * members keep their epoch. */
+/* A newcomer's JOIN reaches the next rendezvous before this node has learned of the epoch:
+ * the members keep their epoch. */
 static void newcomer_is_first_where_the_rendezvous_was_lost(void)
 {
 	struct trainer *a = trainer_start(0, 0), *b = trainer_start(2, 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What happens in one schedule, as determined by its seed. */
+ * One schedule: its actions and their results, as determined by its seed. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -304,7 +304,7 @@ static bool enough_gpus(const struct wanted *w)
 	return !w->cuda || w->nranks <= alive * GPUS_HERE;
 }
 
-/* Returns whether t holds the rank or waits for it, but not at the rank's home or with other
+/* Returns whether t holds the rank or waits for it, but away from the rank's home, or with wrong
  * parameters. */
 static bool is_stray(const struct trainer *t, const struct wanted *w, uint32_t rank)
 {

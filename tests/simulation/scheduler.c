@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Replaces daemon/sched's scheduler: it executes nothing, but returns what it was lent when the
- * scheduler would: ended epochs, plans that nobody holds, communicators to be created. */
+ * Replaces daemon/sched's scheduler. It executes no tasks, but reports what the supervisor waits
+ * for: ended epochs, plans that no member holds, and NCCL communicators that may be created. */
 #include <stdlib.h>
 #include <utlist.h>
 

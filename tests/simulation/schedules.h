@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the simulations share: random numbers and virtual time (time.c), and the program that runs
+ * Shared by the simulations: random numbers and virtual time (time.c), and the program that runs
  * schedules (main.c). */
 #ifndef SCHEDULES_H
 #define SCHEDULES_H

@@ -2,10 +2,9 @@
  *
  * Several nodes in one thread, in virtual time. On each node, the daemon's own communicators
  * (daemon/comm), coordinators (daemon/coord) and NCCL communicators (daemon/gpu/nccl_comm.c) run.
- * What lies below them is replaced: the clock and the loop (time.c, loop.c), the connections
+ * Everything below them is replaced: the clock and the loop (time.c, loop.c), the connections
  * between nodes (channel.c), sessions (trainers.c), the scheduler (scheduler.c) and workers with
- * NCCL (workers.c). A schedule is what one seed makes of all that (schedule.c); check.c says
- * whether what came of it is right.
+ * NCCL (workers.c). A seed determines one schedule (schedule.c), and check.c checks its results.
  */
 #ifndef SIMULATION_H
 #define SIMULATION_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Chance, virtual time, and what happens when. */
+ * Random numbers, virtual time, and its events. */
 #include <stdlib.h>
 
 #include "schedules.h"

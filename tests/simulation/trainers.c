@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Instead of daemon/session: sessions of trainers, what they ask, and what they believe after the
- * answers. */
+ * Replaces daemon/session: sessions of trainers, their requests, and their view of communicators
+ * after the answers. */
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Instead of daemon/gpu/gpu.c and worker processes: workers that answer late, die and come back,
+ * Replaces daemon/gpu/gpu.c and worker processes: workers that answer late, die and are restarted,
  * and an NCCL whose ranks wait for each other. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -249,7 +249,7 @@ bool gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 				  .aborts = m->kind == WORKER_COMM_ABORT,
 				  .patient = m->kind == WORKER_COMM_INIT};
 	DL_APPEND(g->calls, call);
-	if (ends) /* its end is the answer */
+	if (ends) /* the worker's end is the answer */
 		return true;
 	struct worker_message answer = {.kind = m->kind};
 	look_later(g, call->key);

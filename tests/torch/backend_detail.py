@@ -2,7 +2,7 @@
 """The backend "ncclsvc" (or --backend gloo) with TORCH_DISTRIBUTED_DEBUG=DETAIL: before each collective, PyTorch compares
 what all ranks call, and the numbers of their collectives. Ends with 1 and a traceback if something is wrong.
 
-The daemon is $NCCLSVC_SOCKET's."""
+The daemon listens on $NCCLSVC_SOCKET."""
 
 import argparse
 import os

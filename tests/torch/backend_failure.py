@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rank 1 of 2 dies while DDP trains. Prints its pid, then what rank 0 is told by a collective, DDP and a message: the call,
-the rank and pid of the exception, and its text. On GPUs (--device cuda, by hand) with a GPU for each rank.
+"""Rank 1 of 2 dies while DDP trains. Prints its pid, then rank 0's errors from a collective, DDP and a message: the
+call, the rank and pid of the exception, and its text. On GPUs (--device cuda, by hand) with a GPU for each rank.
 
-The daemon is $NCCLSVC_SOCKET's."""
+The daemon listens on $NCCLSVC_SOCKET."""
 
 import argparse
 import os
@@ -40,7 +40,7 @@ def rank_main(rank, device, port, pids):
     for name, call in calls:
         try:
             call()
-        except RuntimeError as error:  # in C++, as in backward(), an exception is only its text
+        except RuntimeError as error:  # an exception that passes through C++, as in backward(), keeps only its text
             text = str(error).split("\n", 1)[0]
             print(name, getattr(error, "rank", "?"), getattr(error, "pid", "?"), text, flush=True)
     os._exit(0)

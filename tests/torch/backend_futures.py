@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What callbacks of futures may do with the backend "ncclsvc" (or --backend gloo): wait for other futures, as the hooks of
-PyTorch for DDP do; meet the group's timeout; and run while the interpreter ends. Ends with 1 and a traceback if one is
-wrong.
+"""Callbacks of futures with the backend "ncclsvc" (or --backend gloo): they wait for other futures, as PyTorch's DDP
+hooks do, run into the group's timeout, and run while the interpreter exits. Ends with 1 and a traceback if something
+is wrong.
 
     backend_futures.py waiting | timeout | exit
 
-The daemon is $NCCLSVC_SOCKET's."""
+The daemon listens on $NCCLSVC_SOCKET."""
 
 import argparse
 import os

@@ -2,7 +2,7 @@
 """Every operation of the backend "ncclsvc" on tensors of many types and layouts, with a process for each rank. Ends with 1
 and a traceback if a result is wrong. On GPUs (--device cuda, by hand) with a GPU for each rank.
 
-The daemon is $NCCLSVC_SOCKET's."""
+The daemon listens on $NCCLSVC_SOCKET."""
 
 import argparse
 import contextlib
@@ -83,7 +83,7 @@ class Rank:
         x = self.full(self.r, (3, 4))[:, 1:3]  # not contiguous
         dist.all_reduce(x)
         self.same(x, self.n * (self.n - 1) // 2)
-        for _ in range(2):  # all to all, Sends first: messages do not wait for others
+        for _ in range(2):  # all to all, Sends first: messages do not wait for each other
             works = [dist.isend(self.full(self.r), k, tag=k) for k in range(self.n) if k != self.r]
             for k in range(self.n):
                 if k != self.r:
@@ -112,7 +112,7 @@ class Rank:
             self.uneven(GpusStandIn(session, self.n, self.r))
 
     def futures(self):
-        """A thread waits for a message, which rank 1 sends after it has got what another work's future sends."""
+        """Rank 0 waits for a message that rank 1 sends only after the callback of another work has sent to rank 1."""
         x, y = self.full(-1.0), self.full(1.0)
         if self.r == 0:
             message = dist.irecv(x, 1, tag=5)
@@ -133,7 +133,7 @@ class Rank:
             dist.send(x, 0, tag=5)
 
     def full_ring(self):
-        """Recvs of one group block another's operations, in a session with a short ring."""
+        """In a session with a short ring, pending Recvs of one group block another group's operations."""
         usual, backend._session = backend._session, ncclsvc.Session(ring_entries=16)
         patient, hasty = dist.new_group(), dist.new_group(timeout=timedelta(seconds=1))
         backend._session = usual
@@ -157,7 +157,7 @@ class Rank:
         dist.barrier()
 
     def timeout_of_messages(self):
-        """It is the group's current timeout, even if a pair was joined before the change."""
+        """A message has the group's current timeout, even if its pair was joined before the timeout changed."""
         group, x = dist.new_group(), self.full(0.0)
         if self.r == 1:
             dist.send(x, 0, group=group)
@@ -181,7 +181,7 @@ class Rank:
                 self.refused(message, "type")
 
     def many_tags(self):
-        """Each tag is a communicator; the limit is a session's, 1023."""
+        """Each tag has its own communicator; a session can have 1023."""
         group, x = dist.new_group(), self.full(0.0)
         for tag in range(300):
             if self.r == 0:
@@ -208,7 +208,7 @@ class Rank:
         self.host_beside()
 
     def many_at_once(self):
-        """Each between two kernels of the current stream."""
+        """Many operations at once, each between two kernels of the current stream."""
         tensors = [self.full(float(self.r + i), (1 << 14,)) for i in range(100)]
         works = []
         for x in tensors:
@@ -221,8 +221,8 @@ class Rank:
             self.same(x, 2 * (self.n * i + self.n * (self.n - 1) / 2) + 1)
 
     def memory_given_up(self):
-        """Nobody keeps the input of an asynchronous operation: PyTorch must not give its memory to the next tensor
-        before the operation has read it. The ranks are late in turn, so that the others' operations wait."""
+        """The program drops the input of an asynchronous operation: PyTorch must not reuse the memory for the next
+        tensor before the operation has read it. The ranks are late in turn, so that the others' operations wait."""
         for i in range(4 * self.n):
             if i % self.n == self.r:
                 time.sleep(0.01)
@@ -245,7 +245,7 @@ class Rank:
         self.same(x, self.n * self.n * (self.n + 1) / 2)
 
     def captured(self):
-        """In a CUDA graph, on the capturing stream and asynchronously."""
+        """Operations in a CUDA graph, on the capturing stream and asynchronous."""
         x = self.full(1.0, (4096,))
         with torch.cuda.stream(torch.cuda.Stream()):
             dist.all_reduce(x)
@@ -265,7 +265,7 @@ class Rank:
             self.same(y, 2 * self.n**3 + 1)
 
     def host_beside(self):
-        """One group has both."""
+        """One group reduces host tensors and GPU tensors."""
         host, own = torch.full((3,), float(self.r)), self.full(float(self.r))
         dist.all_reduce(own)
         dist.all_reduce(host)
@@ -370,7 +370,7 @@ class Rank:
         dist.all_to_all([torch.zeros(3 if r == self.r else 0) for r in range(self.n)], alone)
 
     def refusals(self):
-        """On all ranks, before anything is submitted."""
+        """Invalid calls are refused on all ranks, before anything is submitted."""
         one, odd = self.full(0, (1,)), self.full(0, (self.n + 1,))
         many, large = [one] * (self.n + 1), [odd] * self.n
         cases = [(lambda: dist.all_gather_into_tensor(odd, one), "times as many elements"),

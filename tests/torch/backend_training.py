@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains small models with a backend of torch.distributed: DDP, FSDP2 and a pipeline, on host memory or on GPUs. Prints
-the losses as one line of JSON: {"ddp": [...], ...}, of which every number is the same on all ranks.
+the losses as one line of JSON: {"ddp": [...], ...}. All ranks must have the same losses.
 
     backend_training.py --backend ncclsvc --ranks 2                  # one process starts the ranks
-    backend_training.py --backend ncclsvc --ranks 2 --device cuda    # a GPU each; not tried in CI, which has none
+    backend_training.py --backend ncclsvc --ranks 2 --device cuda    # a GPU each; not run in CI, which has none
 
-The daemon is $NCCLSVC_SOCKET's."""
+The daemon listens on $NCCLSVC_SOCKET."""
 
 import argparse
 import json

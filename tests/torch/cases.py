@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch does with NCCL, as cases. Each returns numbers, which must be equal for plain NCCL and the drop-in.
-./run starts it through torchrun: cases.py CASE... --out FILE [--steps N]."""
+"""PyTorch's uses of NCCL, as cases. Each returns numbers that must be equal for plain NCCL and the drop-in. ./run
+starts them through torchrun: cases.py CASE... --out FILE [--steps N]."""
 
 import argparse
 import ctypes
@@ -156,8 +156,8 @@ def exchange(ops):
 
 
 def pipeline(steps, apart=1, group=None, data=None):
-    """1F1B's exchanges: activations down and gradients up, in one batch if both are due. Ranks of neighbouring stages
-    are `apart` ranks apart, and members of group; data has the replicas of a stage."""
+    """The exchanges of a pipeline: the activations of all micro-batches, then their gradients. Neighbouring stages are
+    `apart` ranks apart and communicate in `group`; `data` is the group of a stage's replicas."""
     first, last = rank() < apart, rank() + apart >= world()
     seed(rank() // apart)
     stage = nn.Sequential(Block(128), Block(128)).to(device())
@@ -398,7 +398,7 @@ def case_again(steps):
         dist.barrier(device_ids=[device().index])
         dist.destroy_process_group()
         os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
-        # torchrun's own store knows nothing of the next group.
+        # Do not use torchrun's own store for the next group.
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
         begin(f"again{i}")
     return {"losses": results}
@@ -449,8 +449,8 @@ def case_empty_cache(steps):
 
 
 def case_out_of_memory(steps):
-    """When PyTorch is out of memory, it frees its cache and retries at once: memory that was used in an operation must
-    be free by then."""
+    """When PyTorch runs out of memory, it frees its cache and retries at once. By then, memory that an operation has
+    used must be free."""
     unused = torch.cuda.mem_get_info()[0] - (16 << 30)
     ballast = torch.empty(max(unused, 0), dtype=torch.uint8, device=device())
     before = torch.cuda.mem_get_info()[0]
@@ -492,7 +492,7 @@ def case_expandable(steps):
 
 
 def case_mempool(steps):
-    """Memory of ncclMemAlloc, which here the daemon lends."""
+    """Memory of ncclMemAlloc, which with the drop-in is lent by the daemon."""
     backend = dist.distributed_c10d._get_default_group()._get_backend(device())
     dist.all_reduce(torch.ones(1, device=device()))
     pool = torch.cuda.MemPool(backend.mem_allocator)
@@ -547,7 +547,7 @@ def case_killed(steps):
         with open(f"{out}.raised.{rank()}", "w", encoding="utf-8") as f:
             f.write(f"{time.monotonic()} {error}")
         print(error, flush=True)
-        os._exit(3)  # else PyTorch's watchdog, asleep until everybody might have dumped, is waited for
+        os._exit(3)  # a normal exit waits for PyTorch's watchdog, which sleeps while other ranks may dump
 
 
 # ---- The frame ----------------------------------------------------------------------------------
@@ -558,7 +558,7 @@ BEGUN = []
 
 
 def begin(name, **arguments):
-    """This process group must not find what an earlier one left in the store."""
+    """Starts a process group that does not see the keys of earlier ones in the store."""
     if not STORE:
         STORE.extend(next(dist.rendezvous("env://")))
     BEGUN.append(name)
@@ -568,7 +568,7 @@ def begin(name, **arguments):
 
 
 def library():
-    """The file whose NCCL this process calls: PyTorch also opens its own, by path."""
+    """Returns the path of the NCCL library that this process calls. PyTorch also opens its own by path."""
     class Info(ctypes.Structure):
         _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p),
                     ("name", ctypes.c_char_p), ("address", ctypes.c_void_p)]

@@ -18,7 +18,7 @@ def free_port():
 
 def rank_device(kind, rank):
     """The device of a torch.distributed rank: the host for "cpu"; for "cuda" the GPU with its number, made current."""
-    import torch  # the programs that only start others do without
+    import torch  # programs that only start others do not need it
 
     if kind == "cpu":
         return torch.device("cpu")

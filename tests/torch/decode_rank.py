@@ -21,7 +21,7 @@ def loop(library, weight, x):
 
 
 def captured(library, weight, x):
-    """The graph, its result, and the ms of its capture's end, instantiation and first launch."""
+    """Returns the graph, its result, and the ms that the end of capture, instantiation and first launch took."""
     loop(library, weight, x)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

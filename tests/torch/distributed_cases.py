@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's own cases for backends (torch.testing._internal.distributed.distributed_test), with gloo on 3 ranks or nccl on 2
-GPUs, or with the backend "ncclsvc" in the place of either: so that also cases for that one alone run. Prints a line of JSON
-for each: name, outcome, reason.
+GPUs, or with the backend "ncclsvc" registered in place of either, so that cases for only that one run too. Prints a
+line of JSON for each: name, outcome, reason.
 
-Without GPUs, ranks are forks of this process, which has imported PyTorch once. The daemon is $NCCLSVC_SOCKET's."""
+Without GPUs, ranks are forks of this process, which has imported PyTorch once. The daemon listens on
+$NCCLSVC_SOCKET."""
 
 import argparse
 import json
@@ -41,7 +42,7 @@ class Cases(TestDistBackend, DistributedTest._DistTestBase):
 
 
 def take_place():
-    # PyTorch's own lists of backends whose operations its profiler records: no other backend is in them.
+    # PyTorch's lists of the backends whose operations its profiler records; it does not record ncclsvc's.
     for name in ("PROFILING_SUPPORTED_BACKENDS", "SEND_RECV_PROFILING_SUPPORTED_BACKENDS"):
         getattr(distributed_test, name).remove(other)
     import ncclsvc.torch.backend as backend
@@ -51,7 +52,7 @@ def take_place():
     if hasattr(dist.Backend, "_ensure_backend_registered"):
         dist.Backend._ensure_backend_registered(other)
     dist.Backend._plugins[other.upper()] = dist.Backend._BackendPlugin(create, True)
-    # DDP's logger would take what is of that type for a C++ object of its class.
+    # With the replaced backend's type, DDP's logger would treat this one as a C++ object of that class.
     dist.Backend.backend_type_map[other] = dist.ProcessGroup.BackendType.CUSTOM
 
 

@@ -362,7 +362,7 @@ def case_graph_ctypes(steps):
 
 
 def plain_nccl():
-    """The file that PyTorch has loaded."""
+    """The path of the NCCL library that PyTorch has loaded."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
         for line in maps:
             if "libnccl.so" in line:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of the benchmarks' ranks: NCCL's API of a library that is loaded by path, as in vLLM, so that one process can
-have plain NCCL and the drop-in; and the time that a CUDA graph takes."""
+"""Shared by the benchmarks' ranks: the NCCL API of a library loaded by path, as in vLLM, so that one process can use
+both plain NCCL and the drop-in; and the timing of CUDA graphs."""
 
 import ctypes
 import time
@@ -48,7 +48,7 @@ class Library:
 
 
 def timed(graph, launches):
-    """Microseconds of a launch."""
+    """Returns the microseconds per launch."""
     dist.barrier()
     torch.cuda.synchronize()
     begin = time.perf_counter()

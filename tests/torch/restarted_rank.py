@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank of `torchrun --max-restarts`: the first lives end in the midst of training, as an AllReduce says; the last one
-prints "done". The agent's store outlives them.
+"""A rank of `torchrun --max-restarts`. In the first attempts, rank 1 exits and the others' AllReduce reports it; the
+last attempt prints "done". The agent's store outlives the attempts.
 
     torchrun --nproc-per-node 3 --max-restarts 2 restarted_rank.py
 
-The daemon is $NCCLSVC_SOCKET's."""
+The daemon listens on $NCCLSVC_SOCKET."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ def main():
     life, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["RANK"])
     torch.set_num_threads(1)
     if rank == 0:
-        time.sleep(0.5)  # the others read the store first, and might find the last attempt's keys
+        time.sleep(0.5)  # the others read the store first, and might find the previous attempt's keys
     dist.init_process_group("ncclsvc", timeout=timedelta(seconds=20))
     group = dist.new_group([0, 1])
     x = torch.ones(4)

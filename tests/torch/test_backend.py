@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backend "ncclsvc" of torch.distributed on host memory: its operations, training, failures, and PyTorch's own cases
-beside gloo. For `./scripts/test --stage torch`.
+"""The backend "ncclsvc" of torch.distributed on host memory: its operations, training, failures, and PyTorch's own test
+cases, compared with gloo. For `./scripts/test --stage torch`.
 
 Environment: NCCLSVCD; NCCLSVC_LIBRARY; the package ncclsvc installed, or in PYTHONPATH."""
 
@@ -123,7 +123,7 @@ class Backend(unittest.TestCase):
         self.assertEqual(out.count("done"), 3, out)  # lines may run together
 
     def test_training(self):
-        """With two ranks, sums have the same bits in any order, and so have all losses."""
+        """With two ranks, sums have the same bits in any order, and so do all losses."""
         single = json.loads(self.program("backend_training.py", "--single"))["single"]
         gloo = json.loads(self.program("backend_training.py", "--backend", "gloo"))
         ours = json.loads(self.program("backend_training.py", "--backend", "ncclsvc"))

@@ -35,7 +35,7 @@ class FlightRecorder(unittest.TestCase):
         self.assertEqual(code, 0, log)
 
     def each(self, call):
-        """call(comm, memory) on all ranks, to its end."""
+        """Runs call(comm, memory) on all ranks, and waits for the tasks."""
         tasks = [call(comm, self.memory(rank)) for rank, comm in enumerate(self.comms)]
         for task in tasks:
             task.wait(30)
@@ -44,11 +44,11 @@ class FlightRecorder(unittest.TestCase):
         return self.sessions[rank].zeros(n)
 
     def waiting(self, n):
-        """Until the daemon knows that so many tasks wait for other ranks."""
+        """Waits until the daemon lists n tasks that wait for other ranks."""
         eventually(lambda: sum(task.state == ncclsvc.TaskState.WAITING_PEERS for task in self.sessions[0].tasks()) == n, "tasks")
 
     def trace(self, *options):
-        """What fr_trace says."""
+        """Returns the output of fr_trace."""
         ctl = [os.environ["NCCLSVC_CTL"], "--socket", self.daemon.path, "dump", "--pytorch"]
         with tempfile.TemporaryDirectory(prefix="ncclsvc-trace-") as directory:
             wrote = subprocess.run([*ctl, directory], stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cases' models and data."""
+"""Models and data of the cases."""
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,7 @@ def world():
 
 
 def total(tensor):
-    """One exact number for a tensor: sums in float64 of small integers, or of values compared with the same sum."""
+    """A tensor's sum in float64: exact for small integers; other sums are only compared with the same sum."""
     return float(tensor.detach().to(torch.float64).sum().item())
 
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Replaces MPI: messages from one node to another arrive in order, and late; so do bytes, each
- * transfer at its own time. Some of a lost node's messages still arrive. */
+ * Replaces MPI. Messages from one node to another arrive late, but in order. Each transfer of bytes
+ * has its own delay. Some of a lost node's messages still arrive. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -103,7 +103,7 @@ static void move_bytes(void *arg)
 {
 	struct transfer *f, *r;
 	DL_SEARCH_SCALAR(sends, f, serial, *(uint64_t *)arg);
-	if (!f || !arrives(f->from, f->to)) /* it was forgotten, or is lost */
+	if (!f || !arrives(f->from, f->to)) /* the transfer was forgotten, or is lost */
 		return;
 	DL_FOREACH (receives, r)
 		if (r->from == f->from && r->to == f->to && r->tag == f->tag)

@@ -12,7 +12,7 @@
 #include "sched/internode/internode_comm.h"
 
 #define EXACT_DELAY_NS (DEADLOCK_LOOK_NS - 5 * MS) /* no vote is running when a node reports */
-#define LOOKS	       4 /* maximum until a node has reported: the intervals are irregular */
+#define LOOKS	       4 /* at most, until a node has reported: the intervals vary */
 
 char failure[512];
 bool failures_ignored;
@@ -43,8 +43,8 @@ static bool expects_deadlock(uint32_t comm)
 	return false;
 }
 
-/* A vote that takes longer than two checks may arrive when its node has broken the deadlock, and
- * match what follows it. */
+/* A vote that takes longer than two looks may arrive after its node has broken the deadlock, and
+ * match a later task. */
 static bool is_exact(uint32_t comm)
 {
 	return profile_undisturbed() &&
@@ -92,7 +92,7 @@ static bool same_status(const ncclsvc_status *a, const ncclsvc_status *b)
 	       a->pid_a == b->pid_a && a->pid_b == b->pid_b;
 }
 
-/* The time since the last rank had begun to wait, as far as the statuses tell. */
+/* Checks that the deadlock was reported soon after the last rank had begun to wait. */
 static void check_in_time(const struct task_plan *t)
 {
 	const uint64_t limit = LOOKS * DEADLOCK_LOOK_NS + 6 * profile.delay;
@@ -136,7 +136,7 @@ static void check_expected(const struct task_plan *t)
 		check_deadlock(t);
 }
 
-/* Some rank has nothing to wait for, or is gone: the others learn this when they need to. */
+/* At rest, ranks may wait only for a rank that waits for nothing, or that is gone. */
 static void check_no_deadlock(uint32_t comm)
 {
 	for (uint32_t k = 0; k < comms[comm].nranks; k++) {
@@ -169,7 +169,7 @@ void check_rest(void)
 
 /* ---- At the end ---- */
 
-/* Whether these belong to one operation, unless a deadlock has separated some of them. */
+/* Whether these tasks belong to one operation, unless a deadlock has separated some of them. */
 static bool same_operation(const struct task_plan *t, const struct task_plan *u)
 {
 	if (t->comm != u->comm || t->nth != u->nth || t->rank == u->rank)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Operations on host memory of several nodes, in one thread and virtual time: which orders of tasks
- * are deadlocks, and which only look like it. The schedulers (daemon/sched, and the transports
- * below them) are the daemon's own, with deadlock.c compiled in by detector.c, which can plant
- * mistakes in it. Replaced are the clock, the scheduler's thread and its loop (node.c), MPI
- * (channel.c) and the trainers (program.c). expect.c computes from the programs alone how each task
- * must end; check.c compares. */
+ * Simulates operations on host memory of several nodes, in one thread and virtual time: which
+ * orders of tasks are deadlocks, and which only look like one. The schedulers (daemon/sched, and
+ * the transports below them) are the daemon's own. detector.c includes deadlock.c, and can plant
+ * mistakes in it. The clock, the scheduler's thread and its loop (node.c), MPI (channel.c) and the
+ * trainers (program.c) are replaced. expect.c computes from the programs alone how each task must
+ * end; check.c compares. */
 #ifndef DEADLOCKS_H
 #define DEADLOCKS_H
 
@@ -38,7 +38,7 @@ enum plant {
 	PLANTS,
 };
 
-/* Called after each round of that scheduler. */
+/* Called after each round of the scheduler. */
 void detector_round(struct engine *e);
 
 /* ---- program.c ---- */
@@ -63,9 +63,9 @@ struct task_plan {
 	ncclsvc_status status;
 	/* expect.c: */
 	enum expected expected;
-	uint32_t deadlock; /* number among its communicator's, from 0 */
-	bool first;	   /* whether it is the first that its rank waits in then */
-	/* Number among its rank's posts of this operation, whatever became of them. */
+	uint32_t deadlock; /* number among the communicator's deadlocks, from 0 */
+	bool first;	   /* the first task that its rank waits in at the deadlock */
+	/* Number among its rank's tasks with the same op and peer, however they ended. */
 	uint32_t nth;
 };
 
@@ -92,11 +92,12 @@ void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void trace(uint32_t node, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Ends the communicator's epoch on all nodes soon. */
 void program_end_comm(uint32_t comm);
-/* The session's task has ended. */
+/* Called when the session's task has ended. */
 void program_told(uint32_t session, uint32_t serial, const ncclsvc_status *st);
 
-/* Everything except what happens in between; and the end. */
+/* Sets up a schedule. */
 void schedule_begin(uint64_t seed);
+/* Ends everything, checks the end, and frees the memory. Returns false with `failure` set. */
 bool schedule_end(void);
 /* Posts all of one communicator's tasks at once; runs until nothing happens any more. */
 void schedule_play(const struct comm_plan *comm, const struct task_plan *plans, uint32_t n);
@@ -107,7 +108,7 @@ int scenarios_run(scenario_failed *say);
 
 /* ---- channel.c ---- */
 
-extern const struct mpi_api channel_api; /* for the node whose turn it is */
+extern const struct mpi_api channel_api; /* for the node node_now */
 
 void channel_begin(void);
 void channel_end(void);
@@ -122,11 +123,11 @@ struct node {
 	struct executor *executor;
 	struct engine *engine;
 	bool gone[COMMS_MAX]; /* the epoch is over on this node */
-	bool turn;	      /* it is its turn */
-	bool ends;	      /* it is lost, and nobody gets its tasks' statuses */
+	bool turn;	      /* the node is in node_turn */
+	bool ends;	      /* it was lost, and is being freed: statuses are dropped */
 };
 extern struct node nodes[NODES_MAX];
-extern uint32_t node_now; /* whose turn it is */
+extern uint32_t node_now; /* the node whose turn it is */
 
 void nodes_begin(void);
 void nodes_end(void);

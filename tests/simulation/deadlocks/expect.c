@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How the tasks of programs must end without disturbances. Which tasks match does not depend on
- * when they are posted, so this advances as far as possible; when all ranks wait, that is a
- * deadlock, whatever they post behind it. The tasks they wait in end, and they continue with the
+ * Computes how the tasks of undisturbed programs must end. Which tasks match does not depend on
+ * when they are posted, so this advances all ranks as far as possible. When all ranks wait, that is
+ * a deadlock, whatever they post later: the tasks they wait in end, and the ranks continue with the
  * rest. */
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 struct queue {
 	uint32_t next, end;   /* tasks that have not had their turn */
-	uint32_t head, until; /* tasks that have it, or are done */
+	uint32_t head, until; /* tasks that have had it: running or ended */
 };
 
 static struct queue queues[RANKS_MAX];

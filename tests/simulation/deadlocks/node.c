@@ -63,7 +63,7 @@ int __wrap_pthread_join(pthread_t thread, void **result)
 	return 0;
 }
 
-/* To a trainer, whose socket is its session's number. */
+/* Delivers a message to a trainer; its socket is the number of its session. */
 int __wrap_svc_send(int sock, const void *message, size_t length, const int *fds, unsigned nfds,
 		    int flags)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a seed determines: nodes, communicators, what their ranks post, and what goes wrong. */
+ * Derives from the seed the nodes, the communicators, what their ranks post, and what goes wrong.
+ */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 #include "deadlocks.h"
 
 #define STEPS_MAX 24
-#define POST_NS	  (20 * MS) /* when epochs have begun */
+#define POST_NS	  (20 * MS) /* by then, epochs have begun */
 #define REST_NS	  (9 * S)
 #define END_NS	  (13 * S)
 
@@ -65,7 +66,7 @@ static struct step choose_step(const struct comm_plan *p)
 	return s;
 }
 
-/* Some do not fit into a vote. Records that may match agree, in any order. */
+/* Some counts are too large for a vote. Tasks that may match have equal counts. */
 static uint64_t count_of(uint32_t comm, const struct step *s)
 {
 	return (s->a + s->b + comm) % 4 ? 8 : 4000;
@@ -92,7 +93,7 @@ static uint32_t choose_ring(const struct comm_plan *p, struct step *steps)
 	return p->nranks;
 }
 
-/* Adds one rank's part of the steps from, ..., to - 1 as one group. */
+/* Adds one rank's part of the n steps as one group. */
 static void add_group(uint32_t comm, uint32_t rank, const struct step *steps, uint32_t n)
 {
 	ngroups++;
@@ -115,7 +116,7 @@ static void swap(uint32_t *a, uint32_t *b)
 	*b = kept;
 }
 
-/* Numbers each rank's operations of the same kind. */
+/* Numbers each rank's tasks with the same op and peer. */
 static void number_tasks(uint32_t first)
 {
 	for (uint32_t i = first; i < ntasks; i++)
@@ -417,7 +418,7 @@ void schedule_begin(uint64_t seed)
 	ntasks = ngroups = 0;
 }
 
-/* A lost node's memory is freed too: it loses all others, and ends what it has. */
+/* Frees lost nodes' memory too: each learns that the others are lost, and ends its epochs. */
 static void end_lost(void)
 {
 	for (uint32_t k = 0; k < nnodes && !failure[0]; k++) {

@@ -16,7 +16,7 @@
 #define SEND(r, p) PAIR(r, NCCLSVC_SEND, p)
 #define COUNT(a)   (sizeof(a) / sizeof((a)[0]))
 
-/* Checks that tasks which should succeed have, and others report a deadlock. */
+/* Checks that each task with an expected result has succeeded, or has reported a deadlock. */
 static void all_told(void)
 {
 	for (uint32_t i = 0; i < ntasks && !failure[0]; i++) {
@@ -31,7 +31,7 @@ static void all_told(void)
 	}
 }
 
-/* Rank 1's collective waits for rank 0, on the same node, when it has failed. */
+/* Rank 1's collective has failed, but still waits for rank 0 on the same node. */
 static void a_failed_collective_waits(void)
 {
 	const struct comm_plan comm = {.id = 100, .nranks = 3, .node_of = {0, 0, 1}};
@@ -40,7 +40,7 @@ static void a_failed_collective_waits(void)
 	all_told();
 }
 
-/* Node 0 has failed a collective that its member has not reached when all wait. */
+/* When all ranks wait, node 0 has failed a collective that its member has not reached yet. */
 static void a_collective_has_failed_before_its_turn(void)
 {
 	const struct comm_plan comm = {.id = 100, .nranks = 3, .node_of = {0, 1, 1}};
@@ -61,9 +61,9 @@ static void a_collective_has_failed_before_its_turn(void)
 	all_told();
 }
 
-/* Node 0 gets the last answer when it has failed a collective, and node 2's vote on it is still to
- * come. So node 0 does not break the deadlock; nor do the others, whose members have failed. A
- * little later all wait, node 0 as before. */
+/* When node 0 gets the last answer, it has failed a collective, and node 2's vote on that is still
+ * to come. So node 0 does not break the deadlock; the other nodes, whose members have failed, do
+ * not either. A little later all ranks wait, and nothing has changed on node 0. */
 static void a_failure_is_voted_on_meanwhile(void)
 {
 	const struct comm_plan comm = {.id = 100, .nranks = 5, .node_of = {0, 1, 1, 2, 2}};
@@ -84,7 +84,7 @@ static const struct scenario {
 	{"a failure is voted on when a deadlock is found", a_failure_is_voted_on_meanwhile},
 };
 
-/* 0: it does not fail. */
+/* Returns a seed with which the scenario fails, or 0 if none was found. */
 static uint64_t failing_seed(const struct scenario *s)
 {
 	for (uint64_t seed = 1; seed <= SEEDS; seed++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The channels between nodes, and from a node to itself: messages arrive in order, and late. Some
+ * The channels between nodes, and from a node to itself. Messages arrive late, but in order. Some
  * of a lost node's messages still arrive. */
 #include <stdlib.h>
 #include <string.h>

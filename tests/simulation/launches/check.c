@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The invariants: all nodes launch the same in one order; an operation ends in the same way on all
- * nodes, and names the missing ranks, and what differs; nobody waits forever; and sequencers forget
- * everything. */
+ * The invariants: all nodes launch the same operations, in the same order where they share a GPU;
+ * an operation ends with the same status on all nodes, which names the missing ranks or the
+ * difference; no task waits forever; and sequencers forget everything. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,7 +116,7 @@ static void check_timeout(const struct seen *o, const ncclsvc_status *st)
 	uint32_t n = 0;
 	for (uint32_t k = 0; k < nnodes; k++)
 		if (o->voted_failed[k] && o->voted_result[k] != NCCLSVC_TIMEOUT)
-			return; /* the operation that it had not posted is not named */
+			return; /* that node's status does not name the missing ranks */
 	for (uint32_t k = 0; k < comms[o->comm].nranks; k++)
 		n += is_missing(o, k);
 	if (n != st->missing_count)
@@ -175,7 +175,7 @@ void check_failed(uint32_t node, const struct match *m, const struct failed_note
 
 /* ---- At rest ---- */
 
-/* Everything that must be launched with t is requested on all nodes. */
+/* Returns whether all operations that must be launched together with t are posted by all ranks. */
 static bool is_whole(struct task *t)
 {
 	static struct task *all[TASKS_MAX];
@@ -238,7 +238,7 @@ void check_rest(void)
 
 /* ---- At the end ---- */
 
-/* Launched on all living nodes, or on none. */
+/* Checks that the operation is launched on all living nodes, or on none. */
 static void check_all_launched(const struct seen *o)
 {
 	int with = -1, without = -1;
@@ -255,7 +255,7 @@ static void check_all_launched(const struct seen *o)
 		fail(NAME " is launched on node %d, and not on node %d", NAME_OF(o), with, without);
 }
 
-/* Whether they share a GPU: one process has a rank in both. */
+/* Whether the operations share a GPU of the node: one process has a rank in both. */
 static bool share_gpu(const struct seen *x, const struct seen *y, uint32_t node)
 {
 	const struct comm_plan *p = &comms[x->comm], *q = &comms[y->comm];
@@ -267,7 +267,7 @@ static bool share_gpu(const struct seen *x, const struct seen *y, uint32_t node)
 	return false;
 }
 
-/* Each node launches connected operations in the order of its own requests. */
+/* Checks that all nodes on which the operations share a GPU launch them in the same order. */
 static void check_order(const struct seen *x, const struct seen *y)
 {
 	int one = -1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Launches on GPUs of several nodes, in one thread and virtual time. The sequencers
+ * Simulates launches on GPUs of several nodes, in one thread and virtual time. The sequencers
  * (daemon/coord/sequencer.c) are the daemon's own; node.c, request.c and order.c model what
  * daemon/sched does on each node: which operations it posts, requests, withdraws and launches.
  * Random programs of several processes on each node (program.c) run over channels that delay
@@ -62,9 +62,9 @@ struct task {
 	uint32_t peer;
 	struct svc_record record;
 	enum place place;
-	bool tombstone; /* it has ended, and keeps its turn */
-	bool told;	/* its status is that of the operation on all nodes */
-	bool has_key;	/* it was posted, as: */
+	bool tombstone; /* it has ended, but still takes its turn */
+	bool told;	/* its status is the operation's on all nodes */
+	bool has_key;	/* it was posted, with this key: */
 	struct operation_key key;
 	uint64_t deadline;
 	struct match *match;
@@ -74,7 +74,7 @@ struct task {
 struct profile {
 	uint64_t delay;		    /* maximum delay of messages */
 	bool strays;		    /* processes omit, swap or change tasks */
-	bool deadlines, cancels;    /* and have */
+	bool deadlines, cancels;    /* tasks have deadlines, or are cancelled */
 	bool leaves, dies, regular; /* regular: none of all these */
 };
 extern struct profile profile;
@@ -99,7 +99,7 @@ enum message_kind { REQUEST, WITHDRAW, LEAVE, GRANTED, OVER, LAUNCH, FAILED, ASK
 struct message {
 	uint32_t from, to;
 	enum message_kind kind;
-	uint64_t internode_id; /* its id */
+	uint64_t internode_id; /* of the communicator */
 	struct operation_key key;
 	uint64_t number, grant;
 	bool more;
@@ -124,14 +124,14 @@ struct launch_request {
 	struct request_entry entries[];
 };
 
-/* Where the tasks of several nodes match. */
+/* An operation of several nodes, as one of them sees it. */
 struct match {
 	struct match *prev, *next;
 	struct local_comm *at;
 	struct operation_key key;
 	enum vote_kind vote;
 	bool asked, resolved;
-	bool matched; /* it may be launched, together with what is connected to it */
+	bool matched; /* may be launched, together with the operations connected to it */
 	struct launch_request *request;
 	uint64_t visit;
 	bool known_failed; /* the sequencer has announced its failure */
@@ -143,7 +143,7 @@ struct match {
 
 struct member {
 	struct task *queue;
-	uint32_t head; /* tasks that have their turn */
+	uint32_t head; /* number of tasks whose turn it is */
 	struct task *collective;
 };
 
@@ -162,11 +162,11 @@ struct local_comm {
 	bool overs[NODES_MAX];
 	uint64_t due_ns;
 	uint64_t ended_ns;
-	uint32_t nunexpected; /* messages that arrived before it began */
+	uint32_t nunexpected; /* messages that arrived before the communicator began */
 	struct message *unexpected[256];
 };
 
-/* The sequencer has failed it; a successor may have to inform others. */
+/* An operation that the sequencer has failed; its successor may have to inform other nodes. */
 struct failed_operation {
 	uint64_t internode_id;
 	struct operation_key key;
@@ -188,9 +188,10 @@ struct node {
 };
 
 extern struct node nodes[NODES_MAX];
-/* Its last messages may have reached only some nodes: then communicators may end. */
+/* A lost sequencer's last messages may have reached only some nodes, so communicators may end. */
 extern bool sequencer_died;
-/* Nobody knows what was launched there, because the sequencer was lost with it. */
+/* Returns whether a node of the communicator and a sequencer were lost: it is unknown what was
+ * launched there. */
 bool comm_is_lost(uint32_t comm);
 
 void nodes_begin(uint32_t n);
@@ -207,20 +208,21 @@ struct match *match_get(struct local_comm *s, const struct operation_key *key);
 void match_forget(struct match *m);
 void match_ready(struct match *m);
 void match_fail(struct match *m, const ncclsvc_status *st);
-/* All members here have posted it, and their records differ. */
+/* Fails an operation that all members here have posted, with records that differ. */
 void match_differs(struct match *m, const ncclsvc_status *st);
 void match_ask(struct match *m, const ncclsvc_status *st);
 
 /* ---- order.c ---- */
 
-void order_post(struct task *t); /* its process has posted it */
+void order_post(struct task *t); /* t's process has posted it */
 void order_move(struct local_comm *s);
-/* A deadline has passed, or a cancel arrived. */
+/* Fails a task whose deadline has passed, or that was cancelled. */
 void order_fail(struct task *t, const ncclsvc_status *st);
 void order_end(struct task *t, const ncclsvc_status *st, bool told);
 void order_launched(struct task *t);
 void order_fail_collective(struct local_comm *s, const ncclsvc_status *st);
-/* The sequencer's decision on an operation without tasks here, or not posted by all. */
+/* Applies the sequencer's decision to an operation that has no tasks here, or that not all members
+ * here have posted. */
 void order_conclude_failed(struct match *m);
 
 /* ---- sequencers.c ---- */
@@ -239,13 +241,14 @@ int64_t sequencers_held(uint32_t node);
 void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void check_begin(void);
 void check_posted(const struct task *t);
-/* The node itself fails the operation. tombstone: with the status of a task that ended before. */
+/* Called when the node itself fails the operation. tombstone: with the status of a task that ended
+ * before. */
 void check_votes_failed(const struct match *m, bool tombstone);
 void check_failed(uint32_t node, const struct match *m, const struct failed_note *note);
 void check_launched(uint32_t node, const struct launch_request *r);
-/* At rest. */
+/* Checks the state at rest. */
 void check_rest(void);
-/* All communicators have ended. */
+/* Checks the state after all communicators have ended. */
 void check_end(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the sequencer sends to a node, and how communicators begin and end there: models
+ * A node's handling of the sequencer's messages, and the begin and end of its communicators: models
  * daemon/sched/internode/node_match_messages.c, sequence.c and internode_comm.c. */
 #include <stdlib.h>
 #include <string.h>
@@ -282,7 +282,7 @@ static void say_failed_before(const struct node *n)
 	}
 }
 
-/* Repeats everything to the next sequencer. */
+/* Reports the node's whole state to the next sequencer. */
 static void say_again(struct node *n)
 {
 	const uint32_t node = (uint32_t)(n - nodes);

@@ -106,7 +106,7 @@ static void commit(struct match *m, struct task *t)
 	t->place = RUNNING;
 }
 
-/* All members here have posted it. differ: NULL if they agree. */
+/* Matches the collective that all members here have posted. differ: NULL if their records agree. */
 static void match_collective(struct local_comm *s, const ncclsvc_status *differ)
 {
 	const struct operation_key key = {-1, -1, s->collectives, 0};
@@ -146,7 +146,7 @@ static void check_collective(struct local_comm *s)
 		st = s->poison;
 		end_collective(s, &st);
 	} else if (m && m->vote) {
-		return; /* how it ends, others have yet to say */
+		return; /* the other nodes have yet to decide how it ends */
 	} else {
 		match_collective(s, find_mismatch(s, &st) ? &st : NULL);
 	}

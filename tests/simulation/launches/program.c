@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a seed determines: nodes, communicators, what their processes post in which task groups, and
- * what goes wrong. */
+ * Derives from the seed the nodes, the communicators, what their processes post in which task
+ * groups, and what goes wrong. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "launches.h"
 
 #define LOOK_NS	     (100 * MS)
-#define POSTED_BY_NS (1 * S)  /* all has been posted, and all deadlines are over */
+#define POSTED_BY_NS (1 * S)  /* all tasks are posted, and all deadlines have passed */
 #define REST_NS	     (60 * S) /* NODE_ANSWER_NS may pass many times */
 #define END_NS	     (75 * S)
 
@@ -169,7 +169,7 @@ static void at_for(uint64_t time, void (*f)(void *arg), struct task *t)
 	at(time, -1, f, arg);
 }
 
-/* Posts the group that begins there. */
+/* Posts the group that begins with that task. */
 static void on_post(void *arg)
 {
 	struct task *first = *(struct task **)arg, *end = first, *last = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a node requests, withdraws and launches: models daemon/sched/internode/sequence.c, set.c and
+ * A node's requests, withdrawals and launches: models daemon/sched/internode/sequence.c, set.c and
  * node_match.c. */
 #include "request.h"
 
@@ -93,7 +93,7 @@ void match_ready(struct match *m)
 	node_of(m)->matched_new = true;
 }
 
-/* Names the local ranks that have not posted it. */
+/* Names the local ranks that have not posted the operation. */
 void match_name_missing(const struct match *m, ncclsvc_status *st)
 {
 	const struct local_comm *s = m->at;
@@ -152,7 +152,7 @@ void request_forget(struct node *n, struct launch_request *r)
 	free(r);
 }
 
-/* Its matches may be requested again. */
+/* Drops a request; its matches may be requested again. */
 void request_void(struct node *n, struct launch_request *r)
 {
 	for (uint32_t i = 0; i < ncomms; i++) {
@@ -184,7 +184,7 @@ bool request_names(const struct launch_request *r, uint64_t internode_id)
 	return false;
 }
 
-/* The sequencer may still launch it. */
+/* Gives up a request that the sequencer may still launch: its communicators end. */
 void request_give_up(struct node *n, struct launch_request *r)
 {
 	for (uint32_t i = 0; i < ncomms; i++)
@@ -281,7 +281,7 @@ void match_differs(struct match *m, const ncclsvc_status *st)
 	match_fail(m, st);
 }
 
-/* ---- What is launched together ---- */
+/* ---- Operations launched together ---- */
 
 struct together {
 	uint32_t n;
@@ -416,7 +416,7 @@ static void request_matched(struct node *n, struct local_comm *s)
 			request(n, &all);
 }
 
-/* Withdraws what should have failed in a void request. */
+/* Withdraws the operations of void requests that should have failed. */
 static void withdraw_asked(struct local_comm *s)
 {
 	struct match *m;
@@ -445,7 +445,7 @@ static void on_launch(void *arg)
 	node_launch(n);
 }
 
-/* The GPUs may have no room yet. */
+/* The launch may come later, because the GPUs may have no room yet. */
 void request_ordered(struct node *n, uint64_t number, uint64_t grant)
 {
 	struct launch_request *r;

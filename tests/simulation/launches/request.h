@@ -5,7 +5,7 @@
 
 #include "launches.h"
 
-/* If it still waits then, its answer is overdue. */
+/* An operation whose answer is overdue if it still waits when the event happens. */
 struct waiting {
 	uint32_t node, comm;
 	struct operation_key key;
@@ -20,7 +20,8 @@ struct message *to_sequencer(uint32_t node, enum message_kind kind, uint32_t nen
 void send_withdraw(const struct match *m, const struct launch_request *r,
 		   const struct failed_note *note);
 void match_name_missing(const struct match *m, ncclsvc_status *st);
-/* The node has failed it because records differ, and waits no longer for others' records. */
+/* Ends the node's wait for others' records of an operation that it has failed, because records
+ * differ. */
 void send_wait_no_more(const struct match *m);
 ncclsvc_status without_missing(const ncclsvc_status *why);
 void request_forget(struct node *n, struct launch_request *r);

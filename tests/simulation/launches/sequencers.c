@@ -7,7 +7,7 @@
 #include "launches.h"
 
 static int64_t held[NODES_MAX];
-static int inside = -1; /* whose sequencer runs; -1: none */
+static int inside = -1; /* the node whose sequencer runs; -1: none */
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t n, size_t size);
