@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "peer_beat.h"
+
 const struct kernel few = {ncclsvc_peer_collective, FEW, 400, 11};
 const struct kernel many = {ncclsvc_peer_bulk, MANY, 200, 6007};
 const struct kernel *kernel;
@@ -55,7 +57,8 @@ struct world *world_run(unsigned nranks, void (*work)(struct rank *))
 		assert_int_equal(pthread_create(&w->ranks[i].thread, NULL, rank_main, &w->ranks[i]),
 				 0);
 	for (unsigned i = 0; i < nranks; i++)
-		pthread_join(w->ranks[i].thread, NULL);
+		join_with_heartbeats(w->ranks[i].thread, &w->ranks[0].page.heartbeat,
+				     sizeof(w->ranks[0]), nranks);
 	return w;
 }
 

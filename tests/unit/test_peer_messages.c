@@ -15,6 +15,8 @@
 
 #include <cmocka.h>
 
+#include "peer_beat.h"
+
 #include "kernels/twin.h"
 #include "proto/ncclsvc_types.h"
 
@@ -82,7 +84,8 @@ static struct world *world_run(unsigned nranks, void (*work)(struct rank *))
 		assert_int_equal(pthread_create(&w->ranks[i].thread, NULL, rank_main, &w->ranks[i]),
 				 0);
 	for (unsigned i = 0; i < nranks; i++)
-		pthread_join(w->ranks[i].thread, NULL);
+		join_with_heartbeats(w->ranks[i].thread, &w->ranks[0].page.heartbeat,
+				     sizeof(w->ranks[0]), nranks);
 	return w;
 }
 

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef UNIT_PEER_BEAT_H
+#define UNIT_PEER_BEAT_H
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+/* Joins a thread, and increments the heartbeats of n pages meanwhile, as the daemon does: a kernel
+ * that sees none for PEER_HEARTBEAT_NS gives up, and on a busy machine it may wait that long for
+ * another rank. The first page's heartbeat, and the bytes from each to the next. */
+static inline void join_with_heartbeats(pthread_t thread, uint32_t *first, size_t stride,
+					unsigned n)
+{
+	struct timespec until;
+	do {
+		for (unsigned i = 0; i < n; i++)
+			__atomic_add_fetch((uint32_t *)(void *)((char *)first + i * stride), 1,
+					   __ATOMIC_RELEASE);
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec++;
+	} while (pthread_timedjoin_np(thread, NULL, &until));
+}
+
+#endif
