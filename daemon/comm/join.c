@@ -21,14 +21,16 @@
 void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
 		    int result, const char *format, ...)
 {
+	char text[SVC_TEXT_BYTES], request[64];
 	va_list args;
-	m->refused = (struct refusal){.rank = rank, .pid = c->pid};
 	va_start(args, format);
-	vsnprintf(m->refused.text, sizeof(m->refused.text), format, args);
+	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	client_error(c, SVC_JOIN, serial, result, "%s", m->refused.text);
-	report_request(m, "JOIN refused", result, m->refused.text);
-	remote_refused(m, result);
+	refusal_note(&m->refused, rank, c->pid, text);
+	client_error(c, SVC_JOIN, serial, result, "%s", text);
+	snprintf(request, sizeof(request), "JOIN of rank %d (pid %d)", rank, c->pid);
+	report_request(m, request, result, text);
+	remote_refused(m, result, text);
 }
 
 static bool check_join(struct comms *s, struct client *c, uint32_t serial, const struct svc_join *j)
@@ -305,8 +307,11 @@ void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const c
 	member->state = NCCLSVC_MEMBER_BROKEN;
 	comm_join_deadline(m->comms, member, 0);
 	member->late = result == NCCLSVC_TIMEOUT;
-	if (!member->late || !m->late_reported)
-		report_request(m, "JOIN", result, text);
+	if (!member->late || !m->late_reported) {
+		char request[64];
+		snprintf(request, sizeof(request), "JOIN of rank %u (pid %d)", rank, member->pid);
+		report_request(m, request, result, text);
+	}
 	m->late_reported |= member->late;
 	m->joining--;
 	if (member->fresh)

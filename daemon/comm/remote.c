@@ -233,12 +233,12 @@ void remote_join(struct communicator *m, uint32_t rank)
 	tell_rendezvous(m, CONTROL_JOIN, &j, sizeof(j));
 }
 
-void remote_refused(struct communicator *m, int result)
+void remote_refused(struct communicator *m, int result, const char *text)
 {
 	struct control_refuse r = {
 		.rank = (uint32_t)m->refused.rank, .result = result, .pid = m->refused.pid};
 	memcpy(r.id, m->id, sizeof(r.id));
-	memcpy(r.text, m->refused.text, sizeof(r.text));
+	snprintf(r.text, sizeof(r.text), "%s", text);
 	tell_rendezvous(m, CONTROL_REFUSE, &r, sizeof(r));
 }
 

@@ -38,8 +38,8 @@ struct communicator *remote_find(const struct comms *s, const uint8_t *id);
 /* Tell the rendezvous and the epoch's nodes what a local member does: it waits in JOIN, or is in an
  * epoch that runs or is about to begin. */
 void remote_join(struct communicator *m, uint32_t rank);
-/* This node refused with m->refused. */
-void remote_refused(struct communicator *m, int result);
+/* This node has refused the JOIN of m->refused, for that reason. */
+void remote_refused(struct communicator *m, int result, const char *text);
 /* A local member (pid 0: it is gone) cannot join its part of a SPLIT, so the others cannot either.
  */
 void remote_part_refused(struct comms *s, const struct control_part *part, uint32_t uid,

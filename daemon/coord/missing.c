@@ -20,6 +20,24 @@ const char *rank_names_text(struct rank_names *r)
 	return r->text;
 }
 
+void refusal_note(struct refusal *r, int32_t rank, int32_t pid, const char *text)
+{
+	const struct refusal last = *r;
+	if (pid && last.pid == pid && last.rank == rank)
+		return;
+	*r = (struct refusal){.rank = rank, .pid = pid};
+	r->before = pid && last.pid ? last.before + 1 : 0;
+	const int n = snprintf(r->text, sizeof(r->text), "%s", text);
+	if (!r->before || n < 0 || (size_t)n >= sizeof(r->text))
+		return;
+	char *more = r->text + n;
+	const size_t room = sizeof(r->text) - (size_t)n;
+	if (r->before > 1)
+		snprintf(more, room, "; %u others were refused before", r->before);
+	else
+		snprintf(more, room, "; rank %d (pid %d) was refused before", last.rank, last.pid);
+}
+
 void absent_add(struct absent_ranks *a, uint32_t rank, bool late)
 {
 	rank_names_add(late ? &a->late : &a->never, rank);

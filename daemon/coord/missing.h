@@ -12,8 +12,12 @@
 /* A JOIN that was refused while others wait for its rank. */
 struct refusal {
 	int32_t rank, pid; /* pid 0: none was refused */
+	uint32_t before;   /* how many others were refused before, whom the text mentions */
 	char text[SVC_TEXT_BYTES];
 };
+
+/* Another one was refused. */
+void refusal_note(struct refusal *r, int32_t rank, int32_t pid, const char *text);
 
 /* "1, 2 and 5 more" */
 struct rank_names {

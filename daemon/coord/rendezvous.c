@@ -226,8 +226,7 @@ static void break_epoch(struct coord *c, struct rendezvous *r, int32_t rank, uin
 
 static void note_refusal(struct rendezvous *r, uint32_t rank, int32_t pid, const char *text)
 {
-	r->refused = (struct refusal){.rank = (int32_t)rank, .pid = pid};
-	snprintf(r->refused.text, sizeof(r->refused.text), "%s", text);
+	refusal_note(&r->refused, (int32_t)rank, pid, text);
 }
 
 static void send_refusal(struct coord *c, uint32_t node, const struct control_join *m, int result,

@@ -230,7 +230,7 @@ static void an_attempt_to_join_has_one_line(void **state)
 	daemon_start(&d, NULL);
 	clients_start(clients, RANKS, &d, never_whole, NULL);
 	clients_end(clients, RANKS);
-	one_line(&d, "JOIN: TIMEOUT: ");
+	one_line(&d, "JOIN of rank ");
 	daemon_stop(&d);
 }
 
