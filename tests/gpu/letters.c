@@ -7,7 +7,7 @@
 #include "values.h"
 
 #define BITS	   23		     /* random messages have fewer than 2^(BITS - 1) bytes */
-#define KERNEL_MAX ((size_t)4 << 20) /* only up to this size, addresses are unaligned */
+#define KERNEL_MAX ((size_t)2 << 20) /* only up to this size, addresses are unaligned */
 #define GUARD	   64
 #define GUARD_BYTE 0xa5
 #define ALIGNED	   256

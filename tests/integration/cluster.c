@@ -248,7 +248,8 @@ bool cluster_logged(const struct cluster *c, const char *text)
 
 static void check_log(const struct cluster *c)
 {
-	static const char *const complaints[] = {"Sanitizer", "runtime error:", "ssertion"};
+	static const char *const complaints[] = {"Sanitizer", "runtime error:", "ssertion",
+						 "a defect of the daemon"};
 	static char text[1 << 20];
 	read_log(c, text, sizeof(text));
 	for (size_t i = 0; i < sizeof(complaints) / sizeof(complaints[0]); i++)

@@ -20,7 +20,7 @@ enum { READY = 1, GO };
 static ncclsvc_failure_info failures_reach(const struct daemon *d, size_t n)
 {
 	ncclsvc_session *s = session_open(d);
-	ncclsvc_failure_info *list, last;
+	ncclsvc_failure_info *list, last = {0};
 	size_t have = 0;
 	for (int ms = 0; ms < WAIT_MS; ms += 10, sleep_ms(10)) {
 		CHECK_OK(ncclsvc_list_failures(s, 0, &list, &have));

@@ -14,7 +14,7 @@
 /* Tasks must end within this time; no deadline ends them sooner. Benchmarks measure the actual
  * time. */
 #define DUE_NS	    UINT64_C(2000000000)
-#define OPTIONS_MAX 16
+#define OPTIONS_MAX 8
 
 /* ---- The stand-ins' directory ---- */
 
@@ -306,9 +306,9 @@ void ranks_prepare(struct rank_group *c, int gpus)
 
 static void start_daemon(struct rank_group *c, va_list options)
 {
-	char *o[OPTIONS_MAX] = {0};
+	char *o[OPTIONS_MAX + 1] = {0};
 	for (int n = 0; (o[n] = va_arg(options, char *)); n++)
-		CHECK(n < OPTIONS_MAX - 1);
+		CHECK(n < OPTIONS_MAX);
 	daemon_start(&c->d, "--device", "cuda", "--log-level", "debug", o[0] ? o[0] : NULL, o[1],
 		     o[2], o[3], o[4], o[5], o[6], o[7], NULL);
 	note_base(c);
