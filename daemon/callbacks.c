@@ -21,6 +21,7 @@ static bool on_vacate(void *owner, struct client *c, uint64_t until_ns)
 {
 	struct server *s = owner;
 	relay_forget(s, c);
+	server_handle_events(s); /* a failure is known before what follows from it */
 	return comm_client_gone(&s->comms, c, until_ns);
 }
 

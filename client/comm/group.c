@@ -4,10 +4,10 @@
 
 #include "base/error.h"
 #include "core/op.h"
+#include "core/refusal.h"
 #include "core/session.h"
 #include "core/thread.h"
 #include "group.h"
-#include "refusal.h"
 #include "submit.h"
 
 struct op *group_room(struct thread_state *t, ncclsvc_result *why)

@@ -3,13 +3,13 @@
 #include "base/error.h"
 #include "core/comm.h"
 #include "core/op.h"
+#include "core/refusal.h"
 #include "core/session.h"
 #include "core/thread.h"
 #include "core/timeline.h"
 #include "cuda/gpu.h"
 #include "group.h"
 #include "proto/names.h"
-#include "refusal.h"
 #include "submit.h"
 
 static ncclsvc_result operate(struct op *op)

@@ -11,6 +11,7 @@
 #include "base/ring.h"
 #include "dispatch.h"
 #include "failure.h"
+#include "refusal.h"
 #include "session.h"
 #include "socket.h"
 #include "timeline.h"
@@ -178,6 +179,8 @@ static void look_at_kernel(ncclsvc_session *s, struct slot *slot, bool ask)
 {
 	if (s->kernel_hooks->over(s, slot, ask))
 		arrive(s, slot, slot->status.result == NCCLSVC_DAEMON_LOST ? s->lost_text : "");
+	if (slot->state == SLOT_ARRIVED && slot->status.result == NCCLSVC_PEER_GONE)
+		refusal_tell_too_late(s, slot);
 }
 
 void kernel_task_cancel(ncclsvc_session *s, struct slot *slot)

@@ -5,10 +5,10 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/refusal.h"
 #include "comm/submit.h"
 #include "core/comm.h"
 #include "core/op.h"
+#include "core/refusal.h"
 #include "core/session.h"
 #include "core/thread.h"
 #include "core/timeline.h"

@@ -443,6 +443,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	turn_away_others(m);
 	m->epoch = start->epoch;
 	m->failure = 0;
+	m->ended_in_order.result = NCCLSVC_OK;
 	m->refused_task.pid = 0;
 	m->coordinator = start->members[0].node;
 	comm_event(m, NCCLSVC_CAUSE_STARTED);

@@ -89,6 +89,9 @@ struct communicator {
 	 * operations that its rank had submitted before. */
 	struct refusal refused_task;
 	uint64_t refused_seq;
+	/* How the epoch ended, if no task failed with it; result 0: it has not ended, or tasks
+	 * have. */
+	ncclsvc_status ended_in_order;
 	struct reported refusals; /* what the library refused, and was reported of late */
 	uint64_t dumped_ns;	  /* when its operations were last written to a file; 0: never */
 	bool late_reported;	  /* this attempt's timeout was reported */

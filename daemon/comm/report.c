@@ -200,6 +200,8 @@ void report_tasks(struct communicator *m, const ncclsvc_status *st, unsigned op,
 		  uint64_t seq)
 {
 	char sentence[384];
+	if (st->result == NCCLSVC_PEER_GONE && !epoch_runs(&m->life))
+		return; /* the record of the epoch's end says so */
 	ncclsvc_failure_info i = info_of(m, NCCLSVC_FAILURE_TASK, st);
 	i.op = op;
 	i.seq = seq;
@@ -264,6 +266,7 @@ void report_epoch(struct communicator *m, ncclsvc_status *st, const ncclsvc_stat
 		first = consequences_first(m, root);
 	} else if (!first && is_in_good_order(st, waiting)) {
 		log_clean_end(m, st);
+		m->ended_in_order = *st;
 		return;
 	}
 	if (first && first->result == NCCLSVC_PEER_GONE)
@@ -279,6 +282,22 @@ void report_epoch(struct communicator *m, ncclsvc_status *st, const ncclsvc_stat
 		 waiting == 1 ? " fails" : "s fail",
 		 svc_status_sentence(cause, sentence, sizeof(sentence)));
 	report(m, &i, cause, "");
+}
+
+void report_too_late(struct client *c, uint32_t handle, uint32_t epoch, unsigned op)
+{
+	int32_t rank = -1;
+	char sentence[384];
+	struct communicator *m = comm_of_handle(c, handle, &rank);
+	if (!m || m->epoch != epoch || !m->ended_in_order.result)
+		return;
+	const ncclsvc_status st = m->ended_in_order;
+	m->ended_in_order.result = NCCLSVC_OK;
+	ncclsvc_failure_info i = info_of(m, NCCLSVC_FAILURE_EPOCH, &st);
+	i.op = op;
+	snprintf(i.text, sizeof(i.text), "%s of rank %d fails: %s", svc_op_name(op), rank,
+		 svc_status_sentence(&st, sentence, sizeof(sentence)));
+	report(m, &i, &st, "");
 }
 
 void report_kernels(struct communicator *m, const ncclsvc_status *st, const char *sentence)
@@ -331,7 +350,9 @@ void report_refusal(struct client *c, uint32_t serial, const struct svc_refused 
 		return;
 	}
 	memcpy(text, request->text, sizeof(text));
-	if (reported_first(&m->refusals, clock_now(), request->result))
+	if (request->result == NCCLSVC_PEER_GONE)
+		report_too_late(c, request->comm, request->epoch, request->op);
+	else if (reported_first(&m->refusals, clock_now(), request->result))
 		report_refused(m, &(struct refused_operation){
 					  .epoch = request->epoch,
 					  .op = request->op,

@@ -31,6 +31,9 @@ void report_tasks(struct communicator *m, const ncclsvc_status *st, unsigned op,
 /* The epoch ends with this status. first: from what it follows, as another node says; NULL: from
  * nothing that it knows of. Changes the status into what members are to be told. */
 void report_epoch(struct communicator *m, ncclsvc_status *st, const ncclsvc_status *first);
+/* A member has called an operation after the epoch had ended, which is over for good reason only if
+ * nobody does. */
+void report_too_late(struct client *c, uint32_t handle, uint32_t epoch, unsigned op);
 /* The epoch ends with this status, since members' kernels wait in vain, as the sentence says. */
 void report_kernels(struct communicator *m, const ncclsvc_status *st, const char *sentence);
 /* A member's operation was refused in that epoch, after that many of its rank's operations. */

@@ -124,11 +124,26 @@ static void report_triggered(struct engine *e, const struct comm *c, const struc
 	engine_event(e, &event);
 }
 
+/* Whoever ends an epoch with nothing pending does no harm, unless a member then submits a task. */
+static void report_too_late(struct engine *e, struct session *s, uint32_t handle, uint32_t epoch,
+			    uint32_t op)
+{
+	struct handle *h = &s->handles[handle];
+	if (h->told || h->ended != epoch || h->end.result != NCCLSVC_PEER_GONE)
+		return;
+	h->told = true;
+	engine_event(e, &(struct event){.kind = EVENT_TASK_TOO_LATE,
+					.session = s->slot,
+					.too_late = {handle, epoch, op}});
+}
+
 /* Reports a failure to the supervisor, not every task that it ends. The end of an epoch comes from
  * the supervisor itself, and a member's own end is no failure. */
 static void report(struct engine *e, const struct task *t, const ncclsvc_status *st)
 {
 	struct comm *c = t->comm;
+	if (c && c->ended)
+		report_too_late(e, t->session, t->record.comm, c->epoch, t->record.op);
 	if (!c || c->ended || c->ending || (st->result == NCCLSVC_CANCELLED && !st->pid_a))
 		return;
 	if (t->record.flags & SVC_TASK_TRIGGER)
@@ -214,12 +229,16 @@ static void send_refusal(struct engine *e, const struct handle *h, const struct 
 	engine_event(e, &event);
 }
 
-/* Tells the flight recorder and the supervisor of a submission to an epoch that runs. */
-static void note_refused(struct engine *e, const struct session *s, const struct svc_record *r,
+/* Tells the flight recorder and the supervisor of a refused submission. */
+static void note_refused(struct engine *e, struct session *s, const struct svc_record *r,
 			 int result, const char *text)
 {
 	const struct handle *h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
-	if (!h || !h->comm || h->comm->epoch != r->epoch || !svc_op_known(r->op))
+	if (!h || !svc_op_known(r->op))
+		return;
+	if (!h->comm)
+		report_too_late(e, s, r->comm, r->epoch, r->op);
+	if (!h->comm || h->comm->epoch != r->epoch)
 		return;
 	record_refused(e, &h->comm->members[h->rank], r, result);
 	send_refusal(e, h, r, result, text);
@@ -232,6 +251,8 @@ static void tell(struct engine *e, struct task *t, const ncclsvc_status *how)
 	name_late_rank(t->comm, &st);
 	st.number = t->record.number;
 	fill_times(e, t, &st);
+	if (st.result) /* first, because the process may end as soon as it knows the result */
+		report(e, t, &st);
 	if (t->by_socket) {
 		struct svc_submit_reply reply = {st};
 		s->socket_tasks--;
@@ -240,7 +261,6 @@ static void tell(struct engine *e, struct task *t, const ncclsvc_status *how)
 		write_status(e, s, t->record.number, &st);
 	}
 	if (st.result) {
-		report(e, t, &st);
 		table_count(&e->table.failed, 1);
 		table_count(&s->counts->failed, 1);
 	}

@@ -24,6 +24,8 @@ enum event_kind {
 			    */
 	EVENT_TASKS_FAILED,   /* of a communicator whose epoch continues; for the log */
 	EVENT_TASK_REFUSED,   /* it never was a task; the other members may wait for it */
+	EVENT_TASK_TOO_LATE,  /* for its epoch, which had ended because a member was gone: the first
+				 of the session's */
 	EVENT_TRIGGER_FAILED, /* of a communicator whose epoch must end because of it; has `tasks`,
 				 too */
 	EVENT_MEMBER_LEFT,    /* another node reported this about its member, through a failure */
@@ -70,6 +72,9 @@ struct event {
 			int result;
 			char text[SVC_TEXT_BYTES];
 		} refused;
+		struct {
+			uint32_t handle, epoch, op;
+		} too_late;
 		struct {
 			uint32_t asker, serial;
 		} dropped;

@@ -29,6 +29,7 @@ struct handle {
 	uint32_t ended; /* the epoch that ended last; tasks that come too late for it get the same
 			   status */
 	ncclsvc_status end; /* the status of its tasks */
+	bool told;	    /* the supervisor was told of a task that came too late */
 };
 
 /* A timeline of tasks on GPUs. */

@@ -283,6 +283,9 @@ static void handle_event(struct server *s, const struct event *ev)
 		if (s->comms.comm_by_slot[ev->refused.comm])
 			task_refused(s->comms.comm_by_slot[ev->refused.comm], ev);
 		break;
+	case EVENT_TASK_TOO_LATE:
+		report_too_late(c, ev->too_late.handle, ev->too_late.epoch, ev->too_late.op);
+		break;
 	case EVENT_TRIGGER_FAILED:
 		comm_trigger_failed(&s->comms, ev->tasks.comm, &ev->tasks.status);
 		break;
@@ -304,12 +307,14 @@ void server_handle_events(struct server *s)
 {
 	const uint64_t until = clock_now() + OWN_TURN_NS;
 	struct event ev;
-	do {
-		if (!s->executor->next_event(s->executor, &ev))
-			return;
+	bool more = !s->in_event; /* an event can end a session, which first handles the others */
+	while (more && clock_now() < until && (more = s->executor->next_event(s->executor, &ev))) {
+		s->in_event = true;
 		handle_event(s, &ev);
-	} while (clock_now() < until);
-	uv_async_send(&s->events); /* for the rest */
+		s->in_event = false;
+	}
+	if (more)
+		uv_async_send(&s->events); /* for the rest */
 }
 
 static void on_events(uv_async_t *async)

@@ -39,6 +39,7 @@ struct server {
 	const char *path; /* of its socket; this daemon's private files are beside it */
 	struct executor *executor;
 	uv_async_t events, faults, closed;
+	bool in_event; /* handle_event is on the stack */
 	struct listener *listeners;
 	int spare_fd; /* closed briefly to turn a connection away when fds run out */
 	struct sessions sessions;

@@ -8,6 +8,7 @@ import array
 import ctypes
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import subprocess
@@ -206,17 +207,22 @@ def three_faults(rank):
     {2: sleeps, 5: sleeps, 7: loops}.get(rank.number, lambda: rank.sum_up(comm))()
 
 
-def waits_for_the_last(rank, end):
-    """All others wait in an AllReduce for the last rank, which calls end(comm) when the test says so."""
+def waits_for_the_last(rank, end, when="after"):
+    """The last rank calls end(comm) when the test says so: after, while or before the others call AllReduce."""
     comm = rank.join()
     comm.barrier().wait(None)
     if rank.number == rank.job.size - 1:
         rank.ready()
         rank.told()
         end(comm)
+        rank.pipe.send("it has ended")
         time.sleep(WAIT)
+    if when != "after":
+        rank.ready()
+        rank.told()
     task = comm.all_reduce(rank.numbers())
-    rank.ready()
+    if when == "after":
+        rank.ready()
     task.wait(None)
 
 
@@ -286,6 +292,10 @@ ERRORS = [
     ("another operation", other_operation, 4, ("operation differs", *ODD)),
     ("another root", other_root, 4, ("root differs", *ODD)),
 ]
+
+
+# When a rank ends, and what the table says of it.
+WHEN = {"before": " before the others call", "while": " while the others call", "after": ""}
 
 
 # ---- Hangs ----
@@ -431,16 +441,25 @@ class Cases(unittest.TestCase):
 
     # ---- Failures ----
 
-    def failure(self, service, name, ending, code, says, end):
-        """The last rank ends while the others wait for it; the others exit on the error."""
+    def begin_failure(self, job, last, when):
+        if when == "after":
+            eventually(lambda: len(job.service.ctl(0, "tasks")["tasks"]) == last, "tasks of those who wait")
+        job.pipes[last].send("go")
+        if when == "before":  # it is over, or says that it has ended
+            multiprocessing.connection.wait([job.processes[last].sentinel, job.pipes[last]], WAIT)
+        for number in range(last):
+            if when != "after":
+                job.pipes[number].send("go")
+
+    def failure(self, service, name, ending, code, says, end, when="after"):
+        """The last rank ends; the others exit on the error."""
         def rank(me):
-            waits_for_the_last(me, end)
+            waits_for_the_last(me, end, when)
         job = Job(service, self.size, rank)
         last = self.size - 1
         began = time.monotonic()
         try:
-            eventually(lambda: len(service.ctl(0, "tasks")["tasks"]) == last, "tasks of those who wait")
-            job.pipes[last].send("go")
+            self.begin_failure(job, last, when)
             for number in range(last):
                 error = job.error(number)
                 self.assertIn(f"rank {last} (pid {job.pid(last)})", error)
@@ -482,8 +501,9 @@ class Cases(unittest.TestCase):
             ("leaves", "left", 0, "left the communicator", lambda comm: comm.leave()),
         ]
         for name, ending, code, says, end in cases:
-            with self.subTest(failure=name, nodes=nodes):
-                self.failure(service, name, ending, code, says, end)
+            for when in WHEN:
+                with self.subTest(failure=name, nodes=nodes, when=when):
+                    self.failure(service, f"{name}{WHEN[when]}", ending, code, says, end, when)
 
 
 def main():

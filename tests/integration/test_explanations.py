@@ -83,6 +83,46 @@ def fill():
         held.append(b"x" * MIB)
 
 
+def no_plan_end(rank):
+    """All but the last rank end a plan."""
+    comm = rank.begin()
+    if rank.number == rank.job.size - 1:
+        sleeps()
+    plan = ncclsvc.Plan(comm)
+    with plan.group():
+        plan.plan_send((rank.number + 1) % rank.job.size)
+        plan.plan_recv((rank.number - 1) % rank.job.size)
+    plan.end(timeout=None)
+
+
+def full_ring(rank):
+    """Rank 0 fills its ring with what rank 1 never calls, and so cannot call what rank 1 waits for."""
+    comms = [rank.join(0), rank.join(1)]
+    comms[0].barrier().wait(None)
+    rank.ready()
+    if rank.number == 1:
+        rank.sum_up(comms[1])
+    numbers = rank.numbers(1)
+    try:
+        while True:
+            comms[0].all_reduce(numbers)
+    except ncclsvc.Error:
+        sleeps()
+
+
+def taken(rank):
+    """The last two ranks join as rank 0, after the others."""
+    rank.ready()
+    number = rank.number
+    if number >= 3:
+        eventually(lambda: [c for c in rank.job.service.ctl(0, "comms")["comms"] if c["joined"] >= 3], "others that join")
+        number = 0
+    try:
+        rank.session.join(rank.job.ids[0], rank.job.size, number, timeout=None)
+    except ncclsvc.Error:
+        sleeps()
+
+
 NO_REGION = "the source is not within a region of this session on the communicator's device"
 OVERLAP = "sendbuf and recvbuf overlap in a way that is not the in-place form"
 
@@ -131,6 +171,11 @@ def refused_in_a_group(rank):
     time.sleep(60)
 
 
+HANGS += [
+    Hang("a rank does not call plan_end", no_plan_end, [3], "missing", "gdb -p|py-spy"),
+    Hang("a full ring", full_ring, [0, 1], "deadlock", "cancel comm", size=2),
+    Hang("two JOINs are refused", taken, [3, 4], "joining", "was refused before", size=5),
+]
 REFUSALS = [
     ("a rank's operation is refused", refused, NO_REGION),
     ("the library refuses a rank's operation", refused_by_library, OVERLAP),

@@ -21,6 +21,8 @@ static bool is_at_culprit(const struct failure_record *r)
 
 static int by_failure(const ncclsvc_failure_info *a, const ncclsvc_failure_info *b)
 {
+	/* A rank's end fails a node's tasks or its epoch, whichever comes first. */
+	const bool ends = a->result == NCCLSVC_PEER_GONE && b->result == a->result;
 	const int differences[] = {
 		order(a->pid, b->pid),
 		order(a->node, b->node),
@@ -28,9 +30,10 @@ static int by_failure(const ncclsvc_failure_info *a, const ncclsvc_failure_info 
 		order(a->epoch, b->epoch),
 		order(a->uid, b->uid),
 		order(a->nranks, b->nranks),
-		order(a->kind, b->kind),
-		order(a->op, b->op),
-		order((int64_t)a->seq, (int64_t)b->seq),
+		order(a->result, b->result),
+		order(ends ? 0 : a->kind, ends ? 0 : b->kind),
+		order(ends ? 0 : a->op, ends ? 0 : b->op),
+		order(ends ? 0 : (int64_t)a->seq, ends ? 0 : (int64_t)b->seq),
 	};
 	for (size_t i = 0; i < sizeof(differences) / sizeof(differences[0]); i++)
 		if (differences[i])

@@ -7,13 +7,14 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "core/call.h"
-#include "core/comm.h"
-#include "core/session.h"
+#include "call.h"
+#include "comm.h"
 #include "proto/names.h"
 #include "proto/operation.h"
+#include "session.h"
 
-/* The caller tries again after AGAIN or BUSY, and the daemon knows the other causes. */
+/* The caller tries again after AGAIN or BUSY, and the daemon knows the other causes. After
+ * PEER_GONE it only wants to know that the rank still had something to do. */
 static bool is_refusal(ncclsvc_result result)
 {
 	switch (result) {
@@ -24,6 +25,7 @@ static bool is_refusal(ncclsvc_result result)
 	case NCCLSVC_NO_MEMORY:
 	case NCCLSVC_UNSUPPORTED:
 	case NCCLSVC_SYSTEM:
+	case NCCLSVC_PEER_GONE:
 		return true;
 	default:
 		return false;
@@ -39,22 +41,36 @@ static const char *sentence(const struct error *e, unsigned op)
 									    : e->text;
 }
 
+static void tell(const ncclsvc_comm *comm, unsigned op, uint64_t seq, ncclsvc_result result,
+		 const char *text)
+{
+	ncclsvc_session *s = comm->session;
+	if (!is_refusal(result) || !svc_op_known(op) || !comm->handle || s->lost ||
+	    s->connection->version < 3)
+		return;
+	struct svc_refused told = {.comm = comm->handle,
+				   .epoch = comm->epoch,
+				   .seq = seq,
+				   .result = result,
+				   .op = (uint8_t)op};
+	snprintf(told.text, sizeof(told.text), "%.*s", (int)sizeof(told.text) - 1, text);
+	call_forget(s, SVC_REFUSED, &told);
+}
+
 void refusal_tell(const struct op *op)
 {
 	struct error why;
 	error_keep(&why);
-	const ncclsvc_result result = (ncclsvc_result)why.status.result;
-	const ncclsvc_comm *comm = op->comm;
-	ncclsvc_session *s = comm->session;
-	if (op->entered || !is_refusal(result) || !svc_op_known(op->record.op) || !comm->handle ||
-	    s->lost || s->connection->version < 3)
+	if (!op->entered)
+		tell(op->comm, op->record.op, op->comm->seq, (ncclsvc_result)why.status.result,
+		     sentence(&why, op->record.op));
+}
+
+void refusal_tell_too_late(ncclsvc_session *s, const struct slot *slot)
+{
+	ncclsvc_comm *comm = comm_by_key(s, slot->comm_key);
+	if (!comm || comm->epoch != slot->epoch || comm->too_late == comm->epoch)
 		return;
-	struct svc_refused told = {.comm = comm->handle,
-				   .epoch = comm->epoch,
-				   .seq = comm->seq,
-				   .result = result,
-				   .op = op->record.op};
-	snprintf(told.text, sizeof(told.text), "%.*s", (int)sizeof(told.text) - 1,
-		 sentence(&why, op->record.op));
-	call_forget(s, SVC_REFUSED, &told);
+	comm->too_late = comm->epoch;
+	tell(comm, slot->op, slot->seq, NCCLSVC_PEER_GONE, "");
 }
