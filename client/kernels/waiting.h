@@ -117,7 +117,8 @@ DEVICE bool waited(struct work *w)
 }
 
 /* The same for a thread that moves data. On a GPU such a thread is never the keeper, which the
- * compiler must know. On the CPU, one thread moves all lines, and after a stop it rests for none. */
+ * compiler must know. On the CPU, one thread moves all lines, and after a stop it rests for none.
+ */
 DEVICE bool mover_waited(struct work *w)
 {
 	if (MOVERS_KEEP)

@@ -91,7 +91,7 @@ static void relay_run(struct client *me)
 	}
 }
 
-/* The caller has set all members except listener, process and behind.socket. */
+/* The caller sets all members except the listener, the process, and the socket behind it. */
 static void start(struct relay *r, const char *name)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
