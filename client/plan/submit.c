@@ -232,7 +232,7 @@ static ncclsvc_result call(ncclsvc_plan *p, const ncclsvc_planned *x, int timeou
 	};
 	if (!r)
 		r = submit(p, &op, x, deadline, function);
-	if (r)
+	if (r && p->comm) /* NULL: it was left meanwhile */
 		refusal_tell(&op);
 	plan_unlock(p);
 	return r;
