@@ -30,16 +30,31 @@ const char *program(const char *variable)
 	return path;
 }
 
-/* Removes the client library's variables from the environment, except those of the stand-ins for
- * CUDA and NCCL, and the mark that the library has set this process's MPS directory. */
-static void clean_environment(void)
+static bool starts_with(const char *text, const char *start)
+{
+	return !strncmp(text, start, strlen(start));
+}
+
+static bool is_daemon_variable(const char *variable)
+{
+	return starts_with(variable, "NCCLSVCD_");
+}
+
+/* The client library's variables, except those of the stand-ins for CUDA and NCCL, and the mark
+ * that the library has set this process's MPS directory. */
+static bool is_client_variable(const char *variable)
+{
+	return starts_with(variable, "NCCLSVC_") && !starts_with(variable, "NCCLSVC_FAKE_") &&
+	       !starts_with(variable, MPS_LED_VARIABLE "=");
+}
+
+static void remove_variables(bool (*match)(const char *variable))
 {
 	extern char **environ;
 	char name[128];
 	for (char **e = environ; *e;) {
 		size_t n = strcspn(*e, "=");
-		if (!strncmp(*e, "NCCLSVC_", 8) && strncmp(*e, "NCCLSVC_FAKE_", 13) &&
-		    strncmp(*e, MPS_LED_VARIABLE, n) && n < sizeof(name)) {
+		if (match(*e) && n < sizeof(name)) {
 			memcpy(name, *e, n);
 			name[n] = '\0';
 			unsetenv(name);
@@ -48,6 +63,21 @@ static void clean_environment(void)
 			e++;
 		}
 	}
+}
+
+/* Removes the developer's own settings before any test, so that only tests configure their daemons.
+ * $NCCLSVC_TEST_CLUSTER_BOOTSTRAP runs a test with another cluster_bootstrap. */
+__attribute__((constructor)) static void remove_settings(void)
+{
+	const char *bootstrap = getenv("NCCLSVC_TEST_CLUSTER_BOOTSTRAP");
+	remove_variables(is_daemon_variable);
+	if (bootstrap)
+		setenv("NCCLSVCD_CLUSTER_BOOTSTRAP", bootstrap, 1);
+}
+
+static void clean_environment(void)
+{
+	remove_variables(is_client_variable);
 	/* Keep out the results and failures that this machine's own daemon has stored. */
 	setenv("STATE_DIRECTORY", "/dev/null", 0);
 }
