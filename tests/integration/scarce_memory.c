@@ -37,7 +37,7 @@ static bool take(size_t bytes)
 	if (!memory || !memory->scarce)
 		return true;
 	int64_t left = memory->left;
-	while (left >= (int64_t)bytes)
+	while (bytes <= PTRDIFF_MAX && left >= (int64_t)bytes)
 		if (atomic_compare_exchange_weak(&memory->left, &left, left - (int64_t)bytes))
 			return true;
 	memory->refused++;
@@ -45,41 +45,56 @@ static bool take(size_t bytes)
 	return false;
 }
 
-static void give(size_t bytes)
+static void give(int64_t bytes)
 {
 	if (memory && memory->scarce)
-		atomic_fetch_add(&memory->left, (int64_t)bytes);
+		atomic_fetch_add(&memory->left, bytes);
 }
 
-/* Also counts the bytes that the block has beyond `taken`. */
-static void *taken_whole(void *p, size_t taken)
+static int64_t size_of(void *p)
 {
-	if (p && memory && memory->scarce)
-		atomic_fetch_sub(&memory->left, (int64_t)(malloc_usable_size(p) - taken));
+	return p ? (int64_t)malloc_usable_size(p) : 0;
+}
+
+/* `taken` bytes were taken for the block p: corrects that to its real size, which is 0 if p is
+ * NULL. */
+static void *settle(void *p, int64_t taken)
+{
+	give(taken - size_of(p));
 	return p;
 }
 
 void *malloc(size_t bytes)
 {
-	return take(bytes) ? taken_whole(__libc_malloc(bytes), bytes) : NULL;
+	return take(bytes) ? settle(__libc_malloc(bytes), (int64_t)bytes) : NULL;
 }
 
 void *calloc(size_t n, size_t bytes)
 {
-	return take(n * bytes) ? taken_whole(__libc_calloc(n, bytes), n * bytes) : NULL;
+	size_t all;
+	if (__builtin_mul_overflow(n, bytes, &all)) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	return take(all) ? settle(__libc_calloc(n, bytes), (int64_t)all) : NULL;
 }
 
 void *realloc(void *p, size_t bytes)
 {
-	const size_t had = p ? malloc_usable_size(p) : 0;
-	if (bytes <= had)
-		return __libc_realloc(p, bytes);
-	return take(bytes - had) ? taken_whole(__libc_realloc(p, bytes), bytes) : NULL;
+	const int64_t had = size_of(p);
+	const size_t more = bytes > (size_t)had ? bytes - (size_t)had : 0;
+	if (more && !take(more))
+		return NULL;
+	void *q = __libc_realloc(p, bytes);
+	if (!q && bytes) { /* p is unchanged */
+		give((int64_t)more);
+		return NULL;
+	}
+	return settle(q, had + (int64_t)more);
 }
 
 void free(void *p)
 {
-	if (p)
-		give(malloc_usable_size(p));
+	give(size_of(p));
 	__libc_free(p);
 }
