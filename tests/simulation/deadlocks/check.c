@@ -30,7 +30,7 @@ void fail(const char *format, ...)
 #define NAME	   "task %u of rank %u of communicator %u"
 #define NAME_OF(t) (uint32_t)((t)-tasks), (t)->rank, (t)->comm
 
-static bool is_deadlock(const ncclsvc_status *st)
+bool is_deadlock(const ncclsvc_status *st)
 {
 	return st->result == NCCLSVC_MISMATCH && st->field == NCCLSVC_FIELD_ORDER;
 }

@@ -145,6 +145,8 @@ void expect_all(void);
 /* ---- check.c ---- */
 
 extern bool failures_ignored; /* the schedule has failed, or is over */
+/* Whether the status reports a deadlock. */
+bool is_deadlock(const ncclsvc_status *st);
 void check_told(const struct task_plan *t);
 /* Checks the state at rest. */
 void check_rest(void);
