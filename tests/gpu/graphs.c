@@ -94,6 +94,16 @@ void graph_destroy(CUgraphExec exec)
 	CALL(cuGraphExecDestroy, (CUgraphExec), exec);
 }
 
+void graphs_reach(struct rank *r, unsigned n)
+{
+	for (const uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
+	     ncclsvc_comm_graphs(r->comm) != n; sleep_ms(1))
+		if (now_ns() > end)
+			check_failed(__FILE__, __LINE__,
+				     "the communicator has %u graphs after %d ms, not %u",
+				     ncclsvc_comm_graphs(r->comm), WAIT_MS, n);
+}
+
 void graph_sum(struct rank *r, CUdeviceptr p, size_t n)
 {
 	ncclsvc_task task = 1;

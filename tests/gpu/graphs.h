@@ -16,6 +16,8 @@ void graph_drop(CUstream stream);
 CUgraphExec graph_instantiate(CUgraph graph);
 void graph_launch(CUgraphExec exec, CUstream stream);
 void graph_destroy(CUgraphExec exec);
+/* Waits until the communicator has only n graphs: the driver destroys them on its own thread. */
+void graphs_reach(struct rank *r, unsigned n);
 /* Ends the capture, and updates exec from the graph, which must have the same shape, like JAX. The
  * graph is destroyed. */
 void graph_update(CUgraphExec exec, CUstream stream);

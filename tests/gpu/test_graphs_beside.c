@@ -255,9 +255,7 @@ static void leaves_rank(struct client *c)
 	CUgraphExec exec = graph_end(r.stream);
 	CHECK_EQ(ncclsvc_comm_graphs(r.comm), 2);
 	graph_destroy(gone);
-	for (const uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
-	     ncclsvc_comm_graphs(r.comm) != 1; sleep_ms(1)) /* a thread of the driver reports it */
-		CHECK(now_ns() < end);
+	graphs_reach(&r, 1);
 	graph_launch(exec, r.stream);
 	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
 	say(c, READY);

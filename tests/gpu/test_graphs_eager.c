@@ -51,13 +51,10 @@ static void stall(CUstream stream, unsigned ms)
 	CHECK_CU(cu.cuLaunchHostFunc(stream, nap, (void *)(uintptr_t)ms));
 }
 
-/* The driver destroys graphs on its own thread, and their objects one by one. */
 static void wait_for_no_graphs(struct rank *r)
 {
-	for (const uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
-	     ncclsvc_comm_graphs(r->comm); sleep_ms(1))
-		CHECK(now_ns() < end);
-	sleep_ms(50);
+	graphs_reach(r, 0);
+	sleep_ms(50); /* the driver destroys a graph's objects one by one */
 }
 
 static void bare_run(client_main *main, void *arg)

@@ -120,8 +120,7 @@ static void launches_rank(struct client *c)
 	graph_destroy(one);
 	graph_destroy(both);
 	stage("after the graphs");
-	while (ncclsvc_comm_graphs(b.r.comm))
-		usleep(1000);
+	graphs_reach(&b.r, 0);
 	sum_large(&b);
 	buffers_check(&b, small, large * b.sums, "a sum after the graphs");
 	rank_check_usable(&b.r);
@@ -208,8 +207,7 @@ static void children_rank(struct client *c)
 	buffers_check(&other, small[1], large[1], "sums of newer children");
 	graph_destroy(exec);
 	CHECK_CU(cu.cuGraphDestroy(graph));
-	while (ncclsvc_comm_graphs(b.r.comm))
-		usleep(1000);
+	graphs_reach(&b.r, 0);
 	CHECK_CU(cu.cuMemFree(other.small));
 	CHECK_CU(cu.cuMemFree(other.large));
 	buffers_close(&b);
@@ -620,8 +618,7 @@ static void aborting_rank(struct client *c)
 	kernels_over(&b.r, NCCLSVC_PEER_GONE);
 	goes_on(&b, exec);
 	graph_destroy(exec);
-	while (ncclsvc_comm_graphs(b.r.comm))
-		sleep_ms(1);
+	graphs_reach(&b.r, 0);
 	stage("breaking off an operation");
 	say(c, READY);
 	CHECK_EQ(hear(c), GO);

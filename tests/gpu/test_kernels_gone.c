@@ -31,10 +31,7 @@ static void absent(struct rank *r, CUdeviceptr p)
 	stage("a rank that submits nothing");
 	if (last) {
 		CHECK_EQ(hear(r->c), GO);
-		ncclsvc_result result = NCCLSVC_OK;
-		while (!result) /* it may not have been notified yet */
-			result = ncclsvc_comm_error(r->comm);
-		CHECK_RESULT(result, NCCLSVC_TIMEOUT);
+		kernels_over(r, NCCLSVC_TIMEOUT);
 		CHECK_RESULT(ncclsvc_all_reduce(at(p), at(p), SMALL, NCCLSVC_UINT32, NCCLSVC_SUM,
 						r->comm, NULL),
 			     NCCLSVC_STALE_EPOCH);

@@ -29,8 +29,8 @@ static void break_off(struct rank *r, CUdeviceptr p)
 		wait_for(r->session, task, NCCLSVC_PEER_GONE);
 	if (last)
 		CHECK_EQ(pthread_join(thread, NULL), 0);
-	while (!r->rank && !ncclsvc_comm_error(r->comm))
-		sleep_ms(1);
+	if (!r->rank)
+		kernels_over(r, NCCLSVC_PEER_GONE);
 	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
 	kernels_rejoin(r);
 }
@@ -47,8 +47,8 @@ static void leave_early(struct rank *r, CUdeviceptr p)
 	} else if (r->rank) {
 		wait_for(r->session, task, NCCLSVC_PEER_GONE);
 	}
-	while (!r->rank && !ncclsvc_comm_error(r->comm))
-		sleep_ms(1);
+	if (!r->rank)
+		kernels_over(r, NCCLSVC_PEER_GONE);
 	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
 	if (!last) {
 		kernels_rejoin(r);

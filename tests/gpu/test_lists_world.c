@@ -151,8 +151,13 @@ static void reattach_rank(struct client *c)
 	CHECK(gpu_stream_ends(d.r.stream, WAIT_MS));
 	say(c, READY);
 	ncclsvc_result result = NCCLSVC_OK;
-	while (!result)
+	for (const uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000); !result;) {
+		if (now_ns() > end)
+			check_failed(__FILE__, __LINE__,
+				     "the session does not report the daemon's death within %d ms",
+				     WAIT_MS);
 		result = ncclsvc_dispatch(d.r.session, 100);
+	}
 	CHECK_RESULT(result, NCCLSVC_DAEMON_LOST);
 	say(c, READY);
 	CHECK_EQ(hear(c), GO);
