@@ -235,7 +235,6 @@ static void left_rank(struct client *c)
 		leave_behind(&r, *by_group);
 	else
 		receive_second(&r, *by_group);
-	ncclsvc_comm_error(r.d.r.comm);
 	ring_close(&r);
 }
 
