@@ -397,9 +397,6 @@ def case_again(steps):
         del net
         dist.barrier(device_ids=[device().index])
         dist.destroy_process_group()
-        os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
-        # Do not use torchrun's own store for the next group.
-        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
         begin(f"again{i}")
     return {"losses": results}
 
@@ -407,8 +404,6 @@ def case_again(steps):
 def case_eager(steps):
     """With a device at the start, new groups are splits: ncclCommSplit."""
     dist.destroy_process_group()
-    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
     begin("eager", device_id=device())
     results = []
     for i in range(min(steps, 4)):
