@@ -40,23 +40,23 @@ static void usage(FILE *f)
 	fputs("Usage: ncclsvc-gpu-tests [OPTIONS]\n"
 	      "Runs ncclsvcd and processes that use it, on this machine's GPUs.\n"
 	      "\n"
-	      "  --gpus N       use N GPUs at most\n"
+	      "  --gpus N       use at most N GPUs\n"
 	      "  --no-mps       without MPS (the default)\n"
-	      "  --mps          with an MPS server of the tests' own\n"
-	      "  --both         first without, then with\n"
-	      "  --quick        a part of the tests, each shorter: under a minute on 2 GPUs\n"
-	      "  --filter TEXT  the tests whose name has TEXT in it; ^TEXT: begins with it\n"
-	      "  --part K/N     every Nth test, from the Kth on\n"
-	      "  --nodes N      ranks on N daemons, with GPUs of their own, started by mpirun,\n"
-	      "                 where a test is about ranks; others run as ever\n"
-	      "  --repeat N     N rounds of each test that kills somebody\n"
-	      "  --seed N       of the random tests (printed)\n"
+	      "  --mps          with a private MPS server\n"
+	      "  --both         first without MPS, then with an MPS server\n"
+	      "  --quick        fewer and shorter tests: under a minute on 2 GPUs\n"
+	      "  --filter TEXT  only tests whose name contains TEXT; ^TEXT: starts with TEXT\n"
+	      "  --part K/N     every Nth test, starting with the Kth\n"
+	      "  --nodes N      N daemons, started by mpirun, divide the GPUs and ranks;\n"
+	      "                 tests for one node are skipped\n"
+	      "  --repeat N     N rounds of each test that kills processes\n"
+	      "  --seed N       seed of the random tests (default: random; printed)\n"
 	      "  --list         print the tests' names\n"
 	      "  --help\n"
 	      "\n"
 	      "ncclsvcd and ncclsvc-ctl are those beside this program, or $NCCLSVCD and\n"
 	      "$NCCLSVC_CTL; the drop-in is ../lib/ncclsvc/libnccl.so.2, or $NCCLSVC_NCCL.\n"
-	      "Exit code: 0 if nothing failed, 1 if something did, 2 for usage.\n",
+	      "Exit code: 0 if no test failed, 1 if one did, 2 for invalid options.\n",
 	      f);
 }
 
@@ -65,7 +65,8 @@ static int number(const char *text)
 	char *end;
 	long n = strtol(text, &end, 10);
 	if (end == text || *end || n < 1 || n > 1000000) {
-		fprintf(stderr, "ncclsvc-gpu-tests: '%s' is no number from 1\n", text);
+		fprintf(stderr, "ncclsvc-gpu-tests: '%s' is not a number from 1 to 1000000\n",
+			text);
 		exit(2);
 	}
 	return (int)n;
@@ -77,7 +78,8 @@ static void take_part(const char *text, struct options *o)
 	if (sscanf(text, "%d/%d%c", &o->part, &o->parts, &of) == 2 && o->part >= 1 &&
 	    o->part <= o->parts)
 		return;
-	fprintf(stderr, "ncclsvc-gpu-tests: '%s' is no part: give K/N, with K from 1 to N\n", text);
+	fprintf(stderr, "ncclsvc-gpu-tests: invalid part '%s': use K/N, with K from 1 to N\n",
+		text);
 	exit(2);
 }
 
@@ -184,10 +186,11 @@ static void run_one(const struct gpu_test *t, struct tally *tally)
 	else if (t->flags & TEST_WITHOUT_MPS && setup.mps)
 		snprintf(why, sizeof(why), "would end the MPS server");
 	else if (t->flags & TEST_ONE_NODE && setup.nodes > 1)
-		snprintf(why, sizeof(why), "is of one node, or starts its own");
+		snprintf(why, sizeof(why), "runs on one node only, or starts its own nodes");
 #ifdef __SANITIZE_THREAD__
 	else if (strncmp(t->name, "staged/", 7) == 0)
-		snprintf(why, sizeof(why), "another process orders the copies: not seen by tsan");
+		snprintf(why, sizeof(why),
+			 "another process orders the copies, which tsan does not see");
 #endif
 	if (t->flags & TEST_NCCL)
 		setenv("NCCLSVC_PEER", "0", 1);

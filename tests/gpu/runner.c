@@ -290,7 +290,7 @@ static void judge(const struct gpu_test *test, uint64_t begin, int status, const
 	if (!exited)
 		snprintf(why, sizeof(why), "ended by signal %d", WTERMSIG(status));
 	else if (misused)
-		snprintf(why, sizeof(why), "a stand-in was used as the real one must not be");
+		snprintf(why, sizeof(why), "a stand-in was misused");
 	tally->failed++;
 	print_result("FAIL", test, begin, why);
 	print_tail(log, 12000);
@@ -321,7 +321,7 @@ void runner_run(const struct gpu_test *test, struct tally *tally)
 	close(fd);
 	if (pid < 0 || !reap(pid, &status, seconds * 1000)) {
 		tally->failed++;
-		print_result("FAIL", test, begin, "its time is up");
+		print_result("FAIL", test, begin, "timed out");
 		explain_hang(pid);
 		print_tail(log, 12000);
 		kill(-pid, SIGKILL);

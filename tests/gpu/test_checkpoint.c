@@ -25,7 +25,7 @@ static void need_checkpoints(void)
 {
 	CUresult e = call("cuCheckpointProcessLock");
 	if (e == CUDA_ERROR_NOT_SUPPORTED)
-		skip_test("the driver checkpoints no process here (as through MPS)");
+		skip_test("the driver cannot checkpoint processes here, nor under MPS");
 	CHECK_CU(e);
 	CHECK_CU(call("cuCheckpointProcessUnlock"));
 }
@@ -88,7 +88,7 @@ static void restored_rank(struct client *c)
 		}
 		sum_here(&r, &vmm, k);
 	}
-	stage("what is imported");
+	stage("waiting for the daemon to drop its imports");
 	for (int i = 0; device_info(r.session, r.gpu).imports > 1; i++, sleep_ms(10))
 		CHECK(i < 1000);
 	buffer_free(&alloc);

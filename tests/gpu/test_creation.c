@@ -78,7 +78,7 @@ static void late_rank(struct client *c)
 static void run_late(bool nodes)
 {
 	if (!setup.fake)
-		skip_test("needs a stand-in that takes its time");
+		skip_test("needs a stand-in with slow calls");
 	setenv("NCCLSVC_FAKE_FAULTS", "call-slow:1:000000000001", 1); /* end of the GPU's UUID */
 	if (nodes)
 		nodes_run(2, 1, late_rank, NULL);

@@ -381,7 +381,7 @@ void failure_rounds(int nodes, int each, enum when when, bool worker)
 	for (int i = 0; i < (nodes ? nodes : 1); i++)
 		worker_fds_check(nodes ? &s.w.c.nodes[i] : &s.d, &fds[i]);
 	end_ranks(&s);
-	stage("looking at what remains");
+	stage("checking for leftovers");
 	check_remains(&s, unused);
 	if (nodes)
 		nodes_stop(&s.w);

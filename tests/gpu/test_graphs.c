@@ -279,7 +279,7 @@ static void forked(struct scene *s, CUstream other)
 static void unordered(struct scene *s, CUstream other)
 {
 	struct rank *r = &s->r;
-	stage("launches and single sums on streams that nothing orders");
+	stage("launches and single sums on unordered streams");
 	graph_begin(r->stream);
 	graph_sum(r, s->p, WORDS);
 	graph_sum(r, s->p, WORDS);
@@ -403,13 +403,13 @@ static void refused_rank(struct client *c)
 	scene_begin(&s, c);
 	struct rank *r = &s.r;
 	const CUstream other = gpu_stream();
-	stage("waiting for what is in no graph");
+	stage("waiting for a task outside graphs");
 	const ncclsvc_task task = kernels_sum(r, s.q, WORDS);
 	CHECK_CU(cu.cuStreamBeginCapture(r->stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 	rank_wait(r, task);
 	graph_drop(r->stream); /* the capture is still valid */
 	graph_begin(r->stream);
-	stage("what is detached");
+	stage("a detached stream");
 	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, NCCLSVC_STREAM_DETACHED));
 	is_refused(ncclsvc_all_reduce(at(s.p), at(s.p), WORDS, NCCLSVC_UINT32, NCCLSVC_SUM, r->comm,
 				      NULL),
@@ -424,7 +424,7 @@ static void refused_rank(struct client *c)
 				    NULL));
 	is_refused(ncclsvc_group_end(r->session), NCCLSVC_INVALID_ARGUMENT, "other streams");
 	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, 0));
-	stage("what was captured beside it");
+	stage("a sum in the same capture");
 	graph_sum(r, s.p, WORDS);
 	CUgraphExec exec = graph_end(r->stream); /* the capture is still valid */
 	launch_sums(&s, exec, 1);

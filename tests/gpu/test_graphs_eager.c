@@ -418,7 +418,7 @@ static void leave_rank(struct client *c)
 		stage("leaving, %d", i);
 		CHECK_OK(ncclsvc_comm_leave(r.comm));
 		CHECK(gpu_stream_ends(r.stream, WAIT_MS));
-		stage("launched after it was left, %d", i);
+		stage("launching after leaving, %d", i);
 		graph_launch(exec, r.stream);
 		CHECK(gpu_stream_ends(r.stream, STUCK_MS));
 		graph_destroy(exec);

@@ -38,7 +38,7 @@ static void is_dead(struct rank *r, CUgraphExec exec, CUdeviceptr p)
 /* A graph captured in the new epoch works. */
 static void captures_anew(struct rank *r, CUdeviceptr p)
 {
-	stage("captured anew");
+	stage("capturing again");
 	const unsigned graphs = ncclsvc_comm_graphs(r->comm);
 	gpu_fill(p, 1, SMALL);
 	CUgraphExec exec = capture_sums(r, p, SMALL, 2);

@@ -356,7 +356,7 @@ static void goes_on(struct buffers *b, CUgraphExec dead)
 	graph_launch(dead, b->r.stream);
 	buffers_check(b, 1, 1, "what a graph of an epoch that is over has not touched");
 	CHECK(now_ns() - begin < limit_ms(1000) * MS);
-	stage("captured anew");
+	stage("capturing again");
 	CUgraphExec exec = capture(b, 1, 1);
 	graph_launch(exec, b->r.stream);
 	buffers_check(b, b->sums, b->sums, "sums of a graph");
@@ -545,7 +545,7 @@ static void orphan_rank(struct client *c)
 	graph_launch(large, b.r.stream);
 	CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
 	ncclsvc_close(b.r.session);
-	stage("after the session");
+	stage("launching after the session has closed");
 	graph_launch(exec, b.r.stream);
 	graph_launch(large, b.r.stream);
 	CHECK(gpu_stream_ends(b.r.stream, WAIT_MS));
@@ -607,7 +607,7 @@ static void aborting_rank(struct client *c)
 	buffers_open(&b, c);
 	const bool last = b.r.rank == b.r.n - 1;
 	CUgraphExec exec = capture(&b, 0, 1);
-	stage("breaking off a launch");
+	stage("aborting a launch");
 	say(c, READY);
 	CHECK_EQ(hear(c), GO);
 	if (last) {
@@ -619,7 +619,7 @@ static void aborting_rank(struct client *c)
 	goes_on(&b, exec);
 	graph_destroy(exec);
 	graphs_reach(&b.r, 0);
-	stage("breaking off an operation");
+	stage("aborting an operation");
 	say(c, READY);
 	CHECK_EQ(hear(c), GO);
 	if (last) {

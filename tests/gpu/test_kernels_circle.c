@@ -189,7 +189,7 @@ static void long_groups(struct rank *r, CUdeviceptr p)
 /* The ranks are late in turn: each waits, but never all at the same time. */
 static void in_turn(struct rank *r, CUdeviceptr p)
 {
-	stage("in turn");
+	stage("ranks that are late in turn");
 	for (int i = 0; i < 6; i++) {
 		if (i % r->n == r->rank)
 			sleep_ms(250);

@@ -20,7 +20,7 @@ static void break_off(struct rank *r, CUdeviceptr p)
 {
 	pthread_t thread;
 	const bool last = r->rank == r->n - 1;
-	stage("a rank that breaks off");
+	stage("a rank that aborts");
 	/* Rank 0 submits nothing, so no task can complete. */
 	const ncclsvc_task task = r->rank ? kernels_sum(r, p, SMALL) : 0;
 	if (last)

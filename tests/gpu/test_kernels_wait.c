@@ -57,7 +57,7 @@ static void waits(struct waiter *w)
 	check_time(since);
 	CHECK_EQ(status_of(s, task).result, NCCLSVC_OK);
 
-	stage("tests");
+	stage("testing a task");
 	task = begin(w);
 	since = now_ns();
 	if (!w->late)
@@ -235,9 +235,9 @@ static void many_rank(struct client *c)
 		w.value *= (uint32_t)w.r.n;
 		i++;
 	}
-	stage("the last one");
+	stage("waiting for the last task");
 	rank_wait(&w.r, task);
-	stage("the first one");
+	stage("waiting for the first task");
 	CHECK_EQ(task - first, MANY - 1);
 	CHECK_OK(ncclsvc_test(w.r.session, first));
 	rank_wait(&w.r, first);

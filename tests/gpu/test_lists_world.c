@@ -15,7 +15,7 @@ static void world_rank(struct client *c)
 				   .rank = c->rank,
 				   .device = c->rank ? NCCLSVC_DEVICE_LOCAL : 999,
 				   .pipeline = c->nranks % 2 ? 1 : 2};
-	stage("a GPU that is not there");
+	stage("a GPU that does not exist");
 	CHECK_RESULT(ncclsvc_world_init(r.session, &o, WAIT_MS, &w),
 		     c->rank ? NCCLSVC_UNSUPPORTED : NCCLSVC_INVALID_ARGUMENT);
 	says(c->rank ? "rank 0 cannot use its GPU" : "no GPU 999");

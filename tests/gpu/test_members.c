@@ -429,7 +429,7 @@ static void slots_rank(struct client *c)
 static void test_slots(void)
 {
 	if (!setup.fake)
-		skip_test("real ones take 0.3 s and 100 MiB each");
+		skip_test("on real GPUs, each communicator takes 0.3 s and 100 MiB");
 	ranks_run(2, slots_rank, NULL);
 }
 

@@ -310,9 +310,9 @@ static void straggler_rank(struct client *c)
 	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), 1, NCCLSVC_UINT32, NCCLSVC_SUM, other, NULL));
 	CHECK_OK(ncclsvc_stream_set(r.session, r.stream, 0));
 	say(c, READY);
-	stage("while one is late");
+	stage("waiting to submit, while another sum is late");
 	CHECK_EQ(hear(c), GO);
-	stage("what it waits for");
+	stage("a sum while another one is late");
 	CHECK_OK(ncclsvc_all_reduce(at(p + 4), at(p + 4), 1, NCCLSVC_UINT32, NCCLSVC_SUM, r.comm,
 				    NULL));
 	CHECK(gpu_stream_ends(r.stream, LATE_MS));

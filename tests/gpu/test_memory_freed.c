@@ -105,7 +105,7 @@ static void freed_rank(struct client *c)
 		CHECK_EQ(device_info(session, c->rank).imports, 0);
 		CHECK(gpu_unused_memory() >= before + BYTES / 2);
 	}
-	stage("what was in no operation, and what the daemon has lent");
+	stage("memory that no operation has used, and lent memory");
 	CUdeviceptr unused;
 	void *lent;
 	CHECK_CU(cu.cuMemAlloc(&unused, BYTES));

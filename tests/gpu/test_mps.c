@@ -24,7 +24,7 @@ static void set_nothing(void)
 	if (!setup.fake)
 		return;
 	if (!fake)
-		skip_test("NCCLSVC_FAKE_MPS does not say where the stand-in for MPS is");
+		skip_test("NCCLSVC_FAKE_MPS must name the directory of the stand-in for MPS");
 	snprintf(with_fake, sizeof(with_fake), "%s:%s", fake, path ? path : "");
 	setenv("PATH", with_fake, 1);
 }

@@ -235,7 +235,7 @@ static void lost_rank(struct client *c)
 	CHECK_NC(nc.ncclCommDestroy(comm));
 	say(c, READY);
 	CHECK_EQ(hear(c), GO);
-	stage("with another");
+	stage("with another daemon");
 	CHECK_NC(nc.ncclCommInitRank(&comm, c->nranks, dropin_id_number(c, 2), c->rank));
 	dropin_check_usable(comm);
 	CHECK_NC(nc.ncclCommDestroy(comm));

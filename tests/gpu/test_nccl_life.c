@@ -113,7 +113,7 @@ static void refused_rank(struct client *c)
 	CHECK_SAYS(comm, "count");
 	CHECK(gpu_stream_ends(s, WAIT_MS));
 	CHECK_NC_IS(dropin_sum(p, comm, s), ncclInvalidUsage);
-	stage("and all is well with another");
+	stage("another communicator");
 	ncclComm_t next;
 	CHECK_NC(nc.ncclCommInitRank(&next, c->nranks, dropin_id_number(c, 1), c->rank));
 	dropin_check_usable(next);
@@ -159,7 +159,7 @@ static void memory_rank(struct client *c)
 		CHECK_NC(nc.ncclCommDeregister(comm, handle));
 		CHECK_NC(nc.ncclMemFree(lent));
 	}
-	stage("memory of one's own");
+	stage("memory that the program allocated");
 	CHECK_NC_IS(nc.ncclCommWindowRegister(comm, at(own), DROPIN_WORDS * 4, &window, 0),
 		    ncclInvalidUsage);
 	CHECK_SAYS(NULL, "ncclMemAlloc");
@@ -174,7 +174,7 @@ static void memory_rank(struct client *c)
 		gpu_check(own, (unsigned)(c->nranks * (c->nranks + 1) / 2 + round * c->nranks),
 			  DROPIN_WORDS, "the sum in memory allocated again");
 	}
-	stage("memory that is freed goes while errors are looked for");
+	stage("checking for errors releases freed memory");
 	CHECK_CU(cu.cuMemFree(own));
 	ncclsvc_session *session = session_open(c->daemon);
 	for (uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
@@ -254,7 +254,7 @@ static void forked_rank(struct client *c)
 	free_in_child(lent);
 	stage("a child, while another thread frees");
 	fork_while_freeing();
-	stage("its parent");
+	stage("the parent");
 	gpu_fill((uintptr_t)lent, (unsigned)c->rank + 1, DROPIN_WORDS);
 	CHECK_NC(dropin_sum((uintptr_t)lent, comm, NULL));
 	CHECK(gpu_stream_ends(NULL, WAIT_MS));
@@ -278,7 +278,7 @@ static void join_again(struct client *c, ncclConfig_t *config)
 	for (int i = 0; i < 3; i++) {
 		ncclUniqueId id = dropin_id_number(c, 20 + 10 * i + c->rank);
 		ncclComm_t comm;
-		stage("a join that is given up after %u ms, and begun again", waits_ms[i]);
+		stage("a join that is aborted after %u ms, and started again", waits_ms[i]);
 		for (int k = 0; k < 3; k++) {
 			CHECK_NC_IS(nc.ncclCommInitRankConfig(&comm, 2, id, 0, config),
 				    ncclInProgress);
@@ -354,13 +354,13 @@ static void nonblocking_rank(struct client *c)
 	CHECK(r == ncclInProgress || r == ncclSuccess);
 	CHECK_EQ(dropin_finishes(comm), ncclSuccess);
 	CHECK_NC(nc.ncclCommDestroy(comm));
-	stage("a join that is given up");
+	stage("an aborted join");
 	CHECK_NC_IS(
 		nc.ncclCommInitRankConfig(&comm, 2, dropin_id_number(c, 10 + c->rank), 0, &config),
 		ncclInProgress);
 	CHECK_NC(nc.ncclCommAbort(comm));
 	join_again(c, &config);
-	stage("a join that cannot be");
+	stage("a join of too many ranks");
 	CHECK_NC_IS(nc.ncclCommInitRankConfig(&comm, 1000, dropin_id_number(c, 3), 0, &config),
 		    ncclInProgress);
 	CHECK_EQ(dropin_finishes(comm), ncclInvalidArgument);

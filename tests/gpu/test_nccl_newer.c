@@ -81,7 +81,7 @@ static void grow_rank(struct client *c)
 	}
 	CHECK(memcmp(&ids[0], &ids[1], sizeof(ids[0])));
 	if (parent) {
-		stage("an id that was used");
+		stage("an id that was already used");
 		CHECK_NC_IS(nc.ncclCommGrow(parent, c->nranks, &ids[0], -1, &none, NULL),
 			    ncclInvalidArgument);
 		CHECK_NC(nc.ncclCommDestroy(parent));
@@ -110,7 +110,7 @@ static void suspend_rank(struct client *c)
 	ncclResult_t error;
 	uint64_t value;
 	CUdeviceptr p = dropin_words(1);
-	stage("what cannot be");
+	stage("invalid arguments");
 	CHECK_NC_IS(nc.ncclCommSuspend(comm, 6), ncclInvalidArgument);
 	CHECK_NC_IS(nc.ncclCommSuspend(NULL, NCCL_SUSPEND_MEM), ncclInvalidArgument);
 	CHECK_NC_IS(nc.ncclCommMemStats(comm, 4, &value), ncclInvalidArgument);
@@ -191,7 +191,7 @@ static void configs_rank(struct client *c)
 			s.config.graphStreamOrdering = 0x5a5a5a5a;
 		join_with(c, &s.config, 20 + (int)i);
 	}
-	stage("a config of a release to come");
+	stage("a config of a future release");
 	struct stranger s = {.config = dropin_config()};
 	memset(s.tail, 0x5a, sizeof(s.tail));
 	s.config.size = sizeof(s);
@@ -280,14 +280,14 @@ static void coll_configs_rank(struct client *c)
 	ncclCollConfig_t config = coll_config(), old = coll_config();
 	CUdeviceptr p = dropin_words(1);
 	CHECK_CU(cu.cuEventCreate(&launched, 0));
-	stage("refused");
+	stage("refused configs");
 	config.magic = 1;
 	CHECK_NC_IS(sum_with(p, comm, s, &config), ncclInvalidArgument);
 	config = coll_config();
 	config.algSelection = "nvls";
 	CHECK_NC_IS(sum_with(p, comm, s, &config), ncclInvalidUsage);
 	CHECK_SAYS(NULL, "forceAlgSelection");
-	stage("accepted");
+	stage("accepted configs");
 	config.forceAlgSelection = 0;
 	config.userProfilerTag = 7;
 	config.launchCompletionEvent = launched;
@@ -300,7 +300,7 @@ static void coll_configs_rank(struct client *c)
 	CHECK_NC(sum_with(p, comm, s, NULL));
 	CHECK(gpu_stream_ends(s, WAIT_MS));
 	gpu_check(p, (uint32_t)(c->nranks * c->nranks * c->nranks), DROPIN_WORDS, "three sums");
-	stage("the others");
+	stage("Broadcast and Reduce with a config");
 	CHECK_NC(nc.ncclBroadcastConfig(at(p), at(p), 1, NCCLSVC_INT8, 0, comm, s, &config));
 	CHECK_NC(nc.ncclReduceConfig(at(p), at(p), 1, NCCLSVC_INT8, NCCLSVC_SUM, 0, comm, s,
 				     &config));

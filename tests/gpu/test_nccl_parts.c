@@ -118,14 +118,14 @@ static void splits_rank(struct client *c)
 		stage("round %d", round);
 		split_many(c, comm, round & 1, &config);
 	}
-	stage("one that blocks behind one that does not");
+	stage("a blocking split after a non-blocking one");
 	CHECK_NC_IS(nc.ncclCommSplit(comm, c->rank, 0, &part, &config), ncclInProgress);
 	CHECK_NC(nc.ncclCommSplit(comm, 0, c->rank, &last, NULL));
 	CHECK_EQ(dropin_finishes(part), ncclSuccess);
 	dropin_check_usable(last);
 	CHECK_NC(nc.ncclCommDestroy(last));
 	CHECK_NC(nc.ncclCommDestroy(part));
-	stage("some that no peer joins");
+	stage("splits that no peer joins");
 	if (c->rank == 0)
 		for (int i = 0; i < 2; i++)
 			CHECK_NC_IS(nc.ncclCommSplit(comm, 0, 0, i ? &last : &part, &config),

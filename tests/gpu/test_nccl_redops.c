@@ -92,7 +92,7 @@ static void scaled_rank(struct client *c)
 			scaled(&s, c->rank, c->nranks, type, k, 1);
 			scaled(&s, c->rank, c->nranks, type, k, 2);
 		}
-	stage("more than there is room for");
+	stage("more reductions than fit");
 	for (int i = 0; i < 100; i++)
 		scaled(&s, c->rank, c->nranks, NCCLSVC_FLOAT32, false, i + 1);
 	scaled_in_group(&s, c->rank, c->nranks);
@@ -107,7 +107,7 @@ static void scaled_rank(struct client *c)
 	for (int i = 0; i < 48; i++)
 		CHECK_NC(nc.ncclRedOpDestroy(ops[i], s.comm));
 	CHECK_NC_IS(nc.ncclRedOpDestroy(ops[0], s.comm), ncclInvalidArgument);
-	stage("what it is not for");
+	stage("invalid uses of a reduction");
 	CHECK_NC(nc.ncclRedOpCreatePreMulSum(&more, &one, NCCLSVC_FLOAT32, ncclScalarHostImmediate,
 					     s.comm));
 	CHECK_NC_IS(
@@ -124,7 +124,7 @@ static void scaled_rank(struct client *c)
 	self.comm = alone;
 	scaled(&self, 0, 1, NCCLSVC_FLOAT32, false, 3);
 	CHECK_NC(nc.ncclCommDestroy(alone));
-	stage("a sum where others have it");
+	stage("a plain sum on rank 0, a scaled one on the others");
 	CHECK_NC(nc.ncclRedOpCreatePreMulSum(&more, &one, NCCLSVC_FLOAT32, ncclScalarHostImmediate,
 					     s.comm));
 	CHECK_NC(nc.ncclAllReduce(at(s.send), at(s.recv), 1, NCCLSVC_FLOAT32,

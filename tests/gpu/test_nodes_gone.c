@@ -228,7 +228,7 @@ static void led_rank(struct client *c)
 		CHECK_OK(ncclsvc_wait(r.session, task, WAIT_MS));
 	}
 	CHECK_OK(ncclsvc_comm_error(r.comm));
-	stage("making another");
+	stage("joining another communicator");
 	id.bytes[7] ^= 1;
 	CHECK_OK(ncclsvc_comm_leave(r.comm));
 	CHECK_OK(ncclsvc_comm_join_device(r.session, &id, r.n, r.rank, r.gpu, WAIT_MS, &r.comm));
@@ -349,7 +349,7 @@ static void refused_rank(struct client *c)
 {
 	struct rank r;
 	rank_prepare(&r, c, c->rank);
-	stage("joining what cannot be");
+	stage("joining while NCCL cannot be initialized");
 	ncclsvc_result result =
 		ncclsvc_comm_join_device(r.session, &c->id, r.n, r.rank, r.gpu, WAIT_MS, &r.comm);
 	CHECK_RESULT(result, NCCLSVC_NCCL_ERROR);
@@ -366,7 +366,7 @@ static void test_init_fails(void)
 	struct nodes w;
 	struct client ranks[2];
 	if (!setup.fake)
-		skip_test("only the stand-ins fail on demand");
+		skip_test("needs a stand-in that can fail on demand");
 	nodes_start(&w, 2, 1);
 	ncclsvc_session *s = session_open(&w.c.nodes[1]);
 	set_fault("init-fail", device_info(s, 0).pid);

@@ -353,7 +353,7 @@ static void held_rank(struct client *c)
 					    comms[i], NULL));
 	}
 	CHECK_OK(ncclsvc_stream_set(r.session, r.stream, 0));
-	stage("a task beside %d that wait", HELD);
+	stage("a task while %d others wait", HELD);
 	CHECK_OK(ncclsvc_all_reduce(word(p, HELD), word(p, HELD), 1, NCCLSVC_UINT32, NCCLSVC_SUM,
 				    r.comm, NULL));
 	CHECK(gpu_stream_ends(r.stream, WAIT_MS));

@@ -33,7 +33,7 @@ static void join_refused(struct member *m, int device, uint32_t staging)
 
 static void bad_staging(struct member m[2])
 {
-	stage("staging memory that is none");
+	stage("invalid staging memory");
 	const uint32_t small = peer_lend(&m[0].raw, 0, PEER_STAGING / 2);
 	join_refused(&m[0], 0, small);
 	join_refused(&m[0], 1, m[0].staging);
@@ -50,7 +50,7 @@ static void bad_staging(struct member m[2])
 
 static void handed_out(struct member m[2])
 {
-	stage("what is handed out");
+	stage("opening both members' staging memory");
 	CHECK(m[0].joined.peer_bytes > 0);
 	CHECK_EQ(m[1].joined.peer_bytes, m[0].joined.peer_bytes);
 	int fds[2][2];
@@ -101,7 +101,7 @@ static void held_becomes(struct raw *raw, uint64_t bytes)
 static void nothing_is_held(struct client *c)
 {
 	struct raw raw;
-	stage("what is still held");
+	stage("waiting for the daemon to release the staging memory");
 	raw_open(&raw, c->daemon);
 	held_becomes(&raw, 0);
 	raw_close(&raw);
@@ -117,7 +117,7 @@ static void peer_dies(struct client *c, struct member m[2], const ncclsvc_unique
 	munmap(pages, 2 * PEER_PAGE);
 	staging_refused(&m[0], m[0].joined.comm, 0, NCCLSVC_STALE_EPOCH, "staging memory");
 
-	stage("the next epoch, with one member's staging memory alone");
+	stage("an epoch in which only one member has staging memory");
 	raw_open(&m[1].raw, c->daemon);
 	m[1].staging = peer_lend(&m[1].raw, 1, PEER_STAGING);
 	m[0].staging = peer_lend(&m[0].raw, 0, PEER_STAGING);
@@ -308,19 +308,19 @@ static void is_read_again(struct measured *f)
 	const struct limit second = {2 << 20, NCCLSVC_PEER_MEASURED};
 	unlink(f->path);
 	gpu_daemon_start(&d);
-	stage("no file");
+	stage("no file with measurements");
 	check_limit(&d, &none);
-	stage("a new file");
+	stage("a new file with measurements");
 	write_measured(f, "2 no 1048576 %s");
 	CHECK_EQ(kill(d.pid, SIGHUP), 0);
 	CHECK(daemon_logged(&d, "sets the largest operations"));
 	check_limit(&d, &first);
-	stage("a bad one");
+	stage("an invalid file");
 	write_measured(f, "2 no 1M %s");
 	CHECK_EQ(kill(d.pid, SIGHUP), 0);
 	CHECK(daemon_logged(&d, "is not used"));
 	check_limit(&d, &none);
-	stage("another");
+	stage("another valid file");
 	write_measured(f, "2 no 2097152 %s");
 	CHECK_EQ(kill(d.pid, SIGHUP), 0);
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; now_ns() < end; sleep_ms(5)) {
@@ -335,7 +335,7 @@ static void is_read_again(struct measured *f)
 			break;
 	}
 	check_limit(&d, &second);
-	stage("it goes");
+	stage("the file is removed");
 	CHECK_EQ(unlink(f->path), 0);
 	CHECK_EQ(kill(d.pid, SIGHUP), 0);
 	CHECK(daemon_logged(&d, "no longer has limits"));

@@ -103,7 +103,7 @@ static void signs_of_life(struct scene *s)
 
 static void deadlines(struct scene *s)
 {
-	stage("a rank that has not launched it");
+	stage("a rank that has not launched the operation");
 	for (uint32_t k = 1; k < 100; k++)
 		launch(s, 0, k, k - 1, 200 * MS);
 	for (uint32_t k = 1; k < 99; k++)
@@ -144,7 +144,7 @@ static void deadlines(struct scene *s)
 	st = scene_ends(s, NCCLSVC_TIMEOUT);
 	is_missing(&st, 0, 1);
 
-	stage("sequences that begin anew");
+	stage("sequence numbers that wrap around");
 	scene_open(s);
 	launch(s, 1, UINT32_MAX, 0, 0);
 	launch(s, 0, peer_sequence_after(UINT32_MAX), 1, 200 * MS);
@@ -187,7 +187,7 @@ static void is_gone(struct scene *s)
 
 static void ranks_that_go(struct scene *s)
 {
-	stage("a rank that leaves without it");
+	stage("a rank that leaves without launching the operation");
 	launch(s, 0, 3, 2, 0);
 	leave(s, 1);
 	scene_quiet(s);
@@ -195,14 +195,14 @@ static void ranks_that_go(struct scene *s)
 	is_gone(s);
 	logged(s, "for rank 1, which has not submitted it: PEER_GONE");
 
-	stage("a rank that leaves after it");
+	stage("a rank that leaves after launching the operation");
 	scene_open(s);
 	launch(s, 0, 1, 0, 0);
 	launch(s, 1, 1, 0, 0);
 	begin(s, 0, 1);
 	leave(s, 1);
 	scene_quiet(s);
-	stage("and dies");
+	stage("the same rank dies");
 	raw_close(&s->m[1].raw);
 	is_gone(s);
 	logged(s, "for rank 1, whose process has ended: PEER_GONE");
@@ -265,7 +265,7 @@ static void ranks_that_disagree(struct scene *s)
 	disagrees(s, NCCLSVC_BARRIER, 0, NCCLSVC_FIELD_OP, NCCLSVC_ALL_REDUCE, NCCLSVC_BARRIER);
 	stage("another count");
 	disagrees(s, NCCLSVC_ALL_REDUCE, 1000, NCCLSVC_FIELD_COUNT, 8, 1000);
-	stage("the same one, by another transport");
+	stage("the same operation on another transport");
 	disagrees(s, NCCLSVC_ALL_REDUCE, 8, NCCLSVC_FIELD_ORDER, NCCLSVC_ALL_REDUCE,
 		  NCCLSVC_ALL_REDUCE);
 
@@ -281,14 +281,14 @@ static void ranks_that_disagree(struct scene *s)
 	svc_status_sentence(&st, sentence, sizeof(sentence));
 	CHECK(strstr(sentence, "has a different operation"));
 
-	stage("a rank that has chosen a kernel, and has yet to launch it");
+	stage("a rank that has chosen a kernel, but not launched it yet");
 	scene_open(s);
 	scene_page(s, 1)->entered = 1;
 	scene_submitted(s, 1, 3);
 	launch(s, 0, 1, 0, 0);
 	begin(s, 0, 1);
 	scene_quiet(s);
-	stage("a rank that breaks its kernels off");
+	stage("a rank that aborts its kernels");
 	break_off(s);
 
 	stage("a rank that is behind");
@@ -368,7 +368,7 @@ static void inspection(struct scene *s)
 	ncclsvc_list_free(tasks(session, 0));
 	ranks_wait(session, 0);
 
-	stage("a rank that has not launched it");
+	stage("a rank that has not launched the operation");
 	begin(s, 0, 2);
 	ncclsvc_task_info *list = tasks(session, 3);
 	is_shown(&list[0], 0, 1, NCCLSVC_WAITING_PEERS, 1);
@@ -378,7 +378,7 @@ static void inspection(struct scene *s)
 	ranks_wait(session, 1);
 	why_says(s->c->daemon, "rank 1");
 
-	stage("a rank whose stream has not reached it");
+	stage("a rank whose stream has not reached the operation");
 	launch(s, 1, 2, 1, 0);
 	list = tasks(session, 4);
 	is_shown(&list[0], 0, 1, NCCLSVC_LAUNCHED, -1);
@@ -391,7 +391,7 @@ static void inspection(struct scene *s)
 	begin(s, 1, 2);
 	why_says(s->c->daemon, "its kernels have run on all GPUs for");
 
-	stage("more than a message holds");
+	stage("more operations than fit into a message");
 	for (uint32_t k = 5; k < 2 + PEER_HISTORY - 2; k++)
 		launch(s, 0, k, k - 1, 0);
 	list = tasks(session, PEER_HISTORY - 2 + 1);
@@ -481,7 +481,7 @@ static void rubbish(struct scene *s)
 {
 	uint64_t state = setup.seed;
 	ncclsvc_session *session = session_open(s->c->daemon);
-	stage("rubbish in the pages");
+	stage("random content in the pages");
 	for (uint64_t until = now_ns() + 1500 * MS; now_ns() < until; sleep_ms(1)) {
 		ncclsvc_task_info *list;
 		size_t n;

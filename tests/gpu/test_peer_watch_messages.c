@@ -86,7 +86,7 @@ static void crossing(struct scene *s)
 	}
 	goes_on(s);
 
-	stage("messages that are behind");
+	stage("Sends behind the Recvs");
 	for (int k = 0; k < 2; k++) {
 		launch(s, k, NCCLSVC_RECV, 1, 0);
 		launch(s, k, NCCLSVC_SEND, 2, 0);
@@ -130,7 +130,7 @@ static void full(struct scene *s)
 	}
 	is_circle(s, NCCLSVC_SEND, NCCLSVC_SEND);
 
-	stage("a full ring, and a Recv before its Recvs");
+	stage("a full ring, and a waiting Recv before the Recvs that empty it");
 	launch_many(s, 0, NCCLSVC_SEND, 1, 5);
 	launch(s, 0, NCCLSVC_SEND, 2, 0);
 	launch(s, 1, NCCLSVC_RECV, 1, 0);
@@ -181,7 +181,7 @@ static void on_nccl(struct scene *s)
 	launch_many(s, 1, NCCLSVC_RECV, 1, 3);
 	const uint32_t serial = submit_recv(s, 1000);
 	scene_quiet(s);
-	stage("and one message more");
+	stage("one more message");
 	launch(s, 0, NCCLSVC_SEND, 2, 0);
 	peer_wait_aborted(s->pages);
 	raw_reply_to(&s->m[1].raw, serial, &reply);
@@ -223,7 +223,7 @@ static ncclsvc_task_info *tasks(ncclsvc_session *session, size_t due)
 static void inspection(struct scene *s)
 {
 	ncclsvc_session *session = session_open(s->c->daemon);
-	stage("messages that none waits for");
+	stage("messages that no rank waits for");
 	launch_many(s, 0, NCCLSVC_SEND, 1, 3);
 	launch_many(s, 1, NCCLSVC_RECV, 1, 2);
 	ncclsvc_list_free(tasks(session, 0));

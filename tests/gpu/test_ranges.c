@@ -86,7 +86,7 @@ static void ranges_rank(struct client *c)
 			segment_size(&s, CHUNKS / 2);
 		segment_size(&s, CHUNKS + k % 3);
 	}
-	stage("from one to another");
+	stage("from one part of the range to another");
 	ncclsvc_task task;
 	const size_t n = 3 * CHUNK / 4;
 	segment_size(&s, CHUNKS);

@@ -72,7 +72,8 @@ static void test_hidden(void)
 static void test_out_of_reach(void)
 {
 	if (!setup.fake)
-		skip_test("on real GPUs this needs processes without device nodes: by hand");
+		skip_test(
+			"on real GPUs, this needs processes without device nodes: test it by hand");
 	ranks_run(setup.gpus, pod, &(struct pods){.without_nodes = true});
 }
 

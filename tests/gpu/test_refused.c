@@ -100,7 +100,7 @@ static void beyond_its_end(struct rank *r)
 		CHECK(gpu_stream_ends(r->stream, WAIT_MS));
 		CHECK_OK(ncclsvc_wait_all(r->session, WAIT_MS)); /* the GPU may be done first */
 		buffer_free(&b);
-		stage("memory that is gone");
+		stage("freed memory");
 		CHECK(ncclsvc_all_reduce(at(b.p), at(b.p), 64, NCCLSVC_UINT8, NCCLSVC_SUM, r->comm,
 					 NULL) != NCCLSVC_OK);
 	}
@@ -160,20 +160,20 @@ static void lies(struct client *c, CUdeviceptr p)
 {
 	struct raw raw;
 	raw_open(&raw, c->daemon);
-	stage("an allocation that is said to be longer");
+	stage("a size beyond the allocation's end");
 	struct svc_region_cuda request = region_request(p, 64 * MIB);
 	raw_refused(&raw, SVC_REGION_CUDA, &request, sizeof(request), NULL, 0,
 		    NCCLSVC_INVALID_ARGUMENT, "shorter");
-	stage("a handle of nothing");
+	stage("a handle that names no memory");
 	memset(request.handle, 0x5a, sizeof(request.handle));
 	request.buffer_id++;
 	raw_refused(&raw, SVC_REGION_CUDA, &request, sizeof(request), NULL, 0, NCCLSVC_SYSTEM,
 		    "cannot be opened");
-	stage("a device that is not there");
+	stage("a device that does not exist");
 	request.device = 99;
 	raw_refused(&raw, SVC_REGION_CUDA, &request, sizeof(request), NULL, 0, NCCLSVC_UNSUPPORTED,
 		    "99");
-	stage("a file that is no memory");
+	stage("a file that is not GPU memory");
 	request = (struct svc_region_cuda){.bytes = BYTES};
 	int fd = svc_memfd_create("not GPU memory", BYTES, true);
 	CHECK(fd >= 0);
@@ -413,11 +413,11 @@ static void redops(struct client *c, CUdeviceptr p)
 		raw_call(&raw, SVC_REDOP_DEL, &del, sizeof(del), NULL, 0, &reply);
 		CHECK_EQ(reply.header.result, 0);
 	}
-	stage("a ring behind a communicator of GPUs");
+	stage("attaching a ring after joining a communicator of GPUs");
 	const struct svc_attach attach = {.entries = 16};
 	raw_refused(&raw, SVC_ATTACH, &attach, sizeof(attach), NULL, 0, NCCLSVC_PROTOCOL,
 		    "attach before");
-	stage("a task with a reduction that is gone");
+	stage("a task with a destroyed reduction");
 	struct svc_region_cuda request = region_request(p, BYTES);
 	raw_call(&raw, SVC_REGION_CUDA, &request, sizeof(request), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
@@ -551,7 +551,7 @@ static void raw_rank(struct client *c)
 	many_redops(c, worker);
 	many_lends(c, worker, r.session);
 	thieves(c, b.p);
-	stage("whether all is well");
+	stage("checking that the session is still usable");
 	rank_check_usable(&r);
 	CHECK_EQ(device_info(r.session, 0).pid, worker);
 	buffer_free(&b);

@@ -344,7 +344,7 @@ static void big_run(struct client *ranks)
 	say_all(ranks, 2, enough ? GO : READY);
 	ranks_end(ranks, 2);
 	if (!enough)
-		skip_test("less than 2 GiB of GPU memory are free");
+		skip_test("less than 2 GiB of GPU memory is free");
 }
 
 static void test_big(void)

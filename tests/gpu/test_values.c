@@ -309,7 +309,7 @@ static void test_big(void)
 	ranks_end(ranks, 2);
 	gpu_daemon_stop(&d);
 	if (!enough)
-		skip_test("less than 2.5 GiB of GPU memory are free");
+		skip_test("less than 2.5 GiB of GPU memory is free");
 }
 
 const struct gpu_test values_tests[] = {
