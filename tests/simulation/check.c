@@ -185,8 +185,8 @@ static void compare_epoch(uint32_t node, const struct seen_epoch *e, const struc
 			  const struct command *c)
 {
 	if (e->internode_id != c->epoch_start.internode_id)
-		fail("node %u starts another epoch %u of %02x%02x than other nodes", node, e->epoch,
-		     e->id[0], e->id[1]);
+		fail("node %u starts a different epoch %u of %02x%02x than other nodes", node,
+		     e->epoch, e->id[0], e->id[1]);
 	for (uint32_t k = 0; k < e->nranks; k++) {
 		const struct epoch_member *w = &c->epoch_start.members[k];
 		if (w->pid != e->pids[k] || w->node != e->nodes[k])
@@ -197,7 +197,8 @@ static void compare_epoch(uint32_t node, const struct seen_epoch *e, const struc
 	}
 	if (m->nccl_comm && (m->nccl_comm->serial != e->serial ||
 			     memcmp(m->nccl_comm->id, e->unique, sizeof(e->unique)) != 0))
-		fail("epoch %u of %02x%02x: node %u has another NCCL communicator than others",
+		fail("epoch %u of %02x%02x: node %u has a different NCCL communicator than other "
+		     "nodes",
 		     e->epoch, e->id[0], e->id[1], node);
 }
 
@@ -306,8 +307,8 @@ static void check_blame(void *arg)
 			continue;
 		const struct trainer *who = trainer_of_pid(b->pid);
 		if (who && trainer_is_in(who, e->id, e->epoch, b->rank))
-			fail("pid %d hears that rank %u (%s) has ended epoch %u of %02x%02x, which "
-			     "is healthy",
+			fail("pid %d is notified that rank %u (%s) has ended epoch %u of %02x%02x, "
+			     "but that rank is still in it",
 			     b->listener, b->rank, svc_result_name(b->reason), e->epoch, e->id[0],
 			     e->id[1]);
 	}
@@ -317,10 +318,11 @@ void check_event(const struct trainer *t, const struct belief *b, const struct s
 {
 	const bool node = ev->status.field == NCCLSVC_FIELD_NODE;
 	if (node && nodes[ev->status.value_a].alive)
-		fail("pid %d hears that node %u is gone, which lives", t->client.pid,
+		fail("pid %d is notified that node %u is gone, but it is alive", t->client.pid,
 		     (unsigned)ev->status.value_a);
 	if (ev->rank >= (int32_t)b->nranks)
-		fail("pid %d hears of rank %d of %u", t->client.pid, ev->rank, b->nranks);
+		fail("pid %d is notified of rank %d, but there are only %u ranks", t->client.pid,
+		     ev->rank, b->nranks);
 	if (ev->rank < 0 || ev->rank >= (int32_t)b->nranks || node)
 		return;
 	struct blame *blame = make(sizeof(*blame));
@@ -368,10 +370,10 @@ static void check_missing(const struct trainer *t, const struct request *r, cons
 		char *end;
 		const uint32_t rank = (uint32_t)strtoul(list, &end, 10);
 		if (rank >= r->nranks)
-			fail("pid %d hears that rank %u of %u is missing", t->client.pid, rank,
-			     r->nranks);
+			fail("pid %d: rank %u is reported missing, but there are only %u ranks",
+			     t->client.pid, rank, r->nranks);
 		else if (has_waited(r->id, r->nranks, rank))
-			fail("pid %d hears that rank %u of %02x%02x is missing, which waits",
+			fail("pid %d: rank %u of %02x%02x is reported missing, but it waits",
 			     t->client.pid, rank, r->id[0], r->id[1]);
 		list = !strncmp(end, ", ", 2) ? end + 2 : end;
 	}
@@ -387,8 +389,7 @@ void check_error(const struct trainer *t, const struct request *r, int result, c
 	    r->kind == ASK_JOIN)
 		fail("pid %d: a JOIN ends with TIMEOUT before its deadline", t->client.pid);
 	if (result == NCCLSVC_PEER_GONE && r->kind == ASK_JOIN && !r->cuda && !t->fail_fast)
-		fail("pid %d: a JOIN that waits for whoever comes ends with PEER_GONE",
-		     t->client.pid);
+		fail("pid %d: a JOIN that does not fail fast ends with PEER_GONE", t->client.pid);
 	/* When an epoch was about to begin on GPUs, or the gathering node was lost, all ranks
 	 * join again: skip the check. */
 	if (result == NCCLSVC_TIMEOUT && r->kind == ASK_JOIN && !r->cuda && all_live())
@@ -404,7 +405,7 @@ void check_plan(uint32_t node, const struct communicator *m, const struct plan *
 		if (same_id(s->id, m->id) && s->epoch == m->epoch && s->number == p->number)
 			break;
 	if (s && s->uid != p->uid && never_forgets() && all_live())
-		fail("epoch %u of %02x%02x: plan %u of node %u is another one elsewhere", m->epoch,
+		fail("epoch %u of %02x%02x: plan %u of node %u differs from other nodes'", m->epoch,
 		     m->id[0], m->id[1], p->number, node);
 	if (s)
 		return;
@@ -425,7 +426,7 @@ void check_creation(uint32_t node, const struct creation *k)
 		return;
 	DL_SEARCH_SCALAR(creations, s, serial, k->serial);
 	if (s && !same_id(s->unique, p->id))
-		fail("node %u makes its part of NCCL communicator %#llx with another id", node,
+		fail("node %u makes its part of NCCL communicator %#llx with a different id", node,
 		     (unsigned long long)k->serial);
 	if (s)
 		return;
@@ -484,8 +485,8 @@ static void check_left(uint32_t node, const char *what, const void *left)
 {
 	const uint8_t *id = left;
 	if (left)
-		fail("%s (%02x%02x) is left on node %u when everybody has gone", what, id[0], id[1],
-		     node);
+		fail("%s (%02x%02x) remains on node %u after all trainers have gone", what, id[0],
+		     id[1], node);
 }
 
 void check_empty(void)

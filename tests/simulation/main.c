@@ -18,18 +18,17 @@ static int usage(const char *program)
 	fprintf(stderr,
 		"usage: %s [--seed N] [--count N] [--seconds N] [--plant N | --plants] "
 		"[--trace]\n"
-		"%s in virtual time, from the seed on, and says what is wrong after the first\n"
-		"that fails.\n"
-		"  --count N    so many schedules (default: 1)\n"
-		"  --seconds N  as many as there is time for\n"
-		"  --plant N    with a mistake on purpose; --plants: with each, which must all be "
-		"found\n"
-		"  --trace      prints what happens\n",
+		"%s\n"
+		"in virtual time, starting with the seed, and stops at the first that fails.\n"
+		"  --count N    run N schedules (default: 1)\n"
+		"  --seconds N  run schedules for N seconds\n"
+		"  --plant N    plant mistake N; --plants: plant each in turn; all must be found\n"
+		"  --trace      print each event\n",
 		program, simulated.about);
 	if (simulated.scenarios_run)
-		fputs("  --scenarios  runs what has gone wrong once instead\n", stderr);
+		fputs("  --scenarios  run the scenarios of past failures instead\n", stderr);
 	if (simulated.circle_run)
-		fputs("  --circle     of groups that wait for each other through two "
+		fputs("  --circle     run groups that wait for each other through two "
 		      "communicators\n",
 		      stderr);
 	return 2;

@@ -29,7 +29,7 @@ static bool is_member(const struct trainer *t, uint32_t rank)
 static void run(uint64_t duration)
 {
 	if (!time_run(duration))
-		fail("it does not come to rest");
+		fail("the schedule does not come to rest");
 }
 
 /* Both trainers join; the communicator is handle 1 of each session. */
@@ -82,7 +82,7 @@ static void rank_of_another_node_during_a_start(void)
 }
 
 /* A client requests a rank that another node's member holds, and immediately requests a SPLIT. */
-static void split_by_who_is_no_member(void)
+static void split_by_a_non_member(void)
 {
 	struct trainer *a = trainer_start(0, 0), *b = trainer_start(1, 0);
 	struct trainer *stray = trainer_start(0, 1);
@@ -91,7 +91,7 @@ static void split_by_who_is_no_member(void)
 	trainer_split(stray, 1, 0, 0, 0);
 	run(S);
 	if (waits(stray, ASK_SPLIT))
-		fail("who is no member waits in SPLIT");
+		fail("a client that is not a member waits in SPLIT");
 }
 
 /* A plan's deadline passes before the coordinator has learned that the epoch has begun. */
@@ -220,7 +220,7 @@ static void rendezvous_is_lost(void)
 	trainer_join(trainer_start(2, 1), id, 2, 1, false, 0);
 	run(S);
 	if (is_member(a, 0))
-		fail("a member is not told that it must join again");
+		fail("a member does not learn that it must join again");
 }
 
 /* A newcomer's JOIN reaches the next rendezvous before this node has learned of the epoch:
@@ -300,7 +300,7 @@ static void rendezvous_is_lost_during_a_start(void)
 	trainer_die(b);
 	run(20 * S);
 	if (is_member(a, 0))
-		fail("a member is not told that the other has gone");
+		fail("a member does not learn that the other is gone");
 }
 
 /* Some members are in the epoch, others join at the next rendezvous: all must learn that the
@@ -341,7 +341,7 @@ static void last_member_elsewhere_goes(void)
 	trainer_die(a);
 	run(20 * S);
 	if (nodes[2].scheduler.running)
-		fail("an epoch is never over where its members have left");
+		fail("an epoch never ends on a node that its members have left");
 }
 
 static const struct scenario {
@@ -353,7 +353,7 @@ static const struct scenario {
 	 rank_of_another_node_during_a_plan},
 	{"a rank of another node is asked for during a start", 2,
 	 rank_of_another_node_during_a_start},
-	{"a SPLIT is asked for by who is no member", 2, split_by_who_is_no_member},
+	{"a client that is not a member requests a SPLIT", 2, split_by_a_non_member},
 	{"a plan's deadline passes before the coordinator starts", 3,
 	 plan_before_the_coordinator_starts},
 	{"a member goes during a SPLIT", 3, member_goes_during_a_split},

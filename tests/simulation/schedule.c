@@ -279,7 +279,7 @@ static void on_step(void *arg)
 static bool run(const char *when, uint64_t duration)
 {
 	if (!time_run(duration))
-		fail("%s: it does not come to rest", when);
+		fail("%s: the schedule does not come to rest", when);
 	return !failure[0];
 }
 

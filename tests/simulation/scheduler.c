@@ -231,7 +231,7 @@ static void command(struct executor *executor, const struct command *c)
 		check_plan(x->node, comms_of(x)->comm_by_slot[c->plan.comm], c->plan.plan);
 		r = find(x, c->plan.comm);
 		if (!r || r->plan) {
-			fail("node %u: a plan for no epoch, or beside another", x->node);
+			fail("node %u: a plan without an epoch, or beside another plan", x->node);
 			break;
 		}
 		r->plan = c->plan.plan;

@@ -139,11 +139,11 @@ static struct request *take(struct trainer *t, uint32_t serial, unsigned opcode)
 	};
 	struct request *r = find(t, serial);
 	if (!r) {
-		fail("pid %d: an answer to request %u, which does not wait", t->client.pid, serial);
+		fail("pid %d: a reply to request %u, which is not pending", t->client.pid, serial);
 		return NULL;
 	}
 	if (opcodes[r->kind] != opcode)
-		fail("pid %d: %s is answered as opcode %u", t->client.pid, asking_name(r->kind),
+		fail("pid %d: the reply to %s has opcode %u", t->client.pid, asking_name(r->kind),
 		     opcode);
 	if (r->deadline && clock_now() > r->deadline + ANSWER_LATE_NS)
 		fail("pid %d: %s is answered %.3f s after its deadline", t->client.pid,
@@ -239,8 +239,8 @@ void client_comm_event(struct client *c, const struct svc_event_comm *event)
 	struct trainer *t = of(c);
 	struct belief *b = event->comm < HANDLES_MAX ? &t->beliefs[event->comm] : NULL;
 	if (!b || !b->held || b->epoch != event->epoch) {
-		fail("pid %d hears of the end of epoch %u of handle %u, where it is not", c->pid,
-		     event->epoch, event->comm);
+		fail("pid %d is notified of the end of epoch %u of handle %u, but it is not in it",
+		     c->pid, event->epoch, event->comm);
 		return;
 	}
 	trace((int)t->node, "pid %d: epoch %u of %02x%02x is over: %s, rank %d, node %d", c->pid,

@@ -113,9 +113,10 @@ void worker_launch_init(struct gpu *g, uint64_t number)
 			continue;
 		begun++;
 		if (i != mine && i->rank == mine->rank)
-			fail("NCCL: two parts with one id are rank %d", i->rank);
+			fail("NCCL: two members with one id have rank %d", i->rank);
 		if (i->nranks != mine->nranks)
-			fail("NCCL: one id for %d ranks and for %d", i->nranks, mine->nranks);
+			fail("NCCL: one id is used for %d ranks and for %d", i->nranks,
+			     mine->nranks);
 	}
 	if (begun < mine->nranks)
 		return;

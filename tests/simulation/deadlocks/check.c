@@ -57,7 +57,7 @@ void check_told(const struct task_plan *t)
 	if (t->ended)
 		fail(NAME " ends twice", NAME_OF(t));
 	if (is_deadlock(st) && !profile.strays)
-		fail(NAME " is told of a deadlock, and there is none", NAME_OF(t));
+		fail(NAME " reports a deadlock, but there is none", NAME_OF(t));
 	if (profile_undisturbed() && !comms[t->comm].ending && st->result && !is_deadlock(st))
 		fail(NAME " ends with %d", NAME_OF(t), st->result);
 }
@@ -81,7 +81,8 @@ static void check_names(const struct task_plan *t)
 	const uint32_t *node_of = comms[t->comm].node_of;
 	if (!a || !b || node_of[a->rank] == node_of[b->rank] || st->value_a != a->op ||
 	    st->value_b != b->op || st->pid_a != st->rank_a + 100 || st->pid_b != st->rank_b + 100)
-		fail(NAME " is told of a deadlock of ranks %d in %d and %d in %d, which is not so",
+		fail(NAME
+		     " reports a false deadlock: rank %d in operation %d, rank %d in operation %d",
 		     NAME_OF(t), st->rank_a, (int)st->value_a, st->rank_b, (int)st->value_b);
 }
 
@@ -107,7 +108,7 @@ static void check_in_time(const struct task_plan *t)
 			since = u->ended_ns > since ? u->ended_ns : since;
 	}
 	if (t->ended_ns > since + limit)
-		fail(NAME " is told of a deadlock after %d ms", NAME_OF(t),
+		fail(NAME " reports a deadlock only after %d ms", NAME_OF(t),
 		     (int)((t->ended_ns - since) / MS));
 }
 
@@ -117,8 +118,8 @@ static void check_deadlock(const struct task_plan *t)
 	for (int32_t k = 0; (uint32_t)k < comms[t->comm].nranks; k++) {
 		one = head_of(t->comm, k, t->deadlock);
 		if (one->ended && !same_status(&one->status, &t->status))
-			fail(NAME " and " NAME " are told of one deadlock in different words",
-			     NAME_OF(t), NAME_OF(one));
+			fail(NAME " and " NAME " report one deadlock differently", NAME_OF(t),
+			     NAME_OF(one));
 	}
 	check_names(t);
 	check_in_time(t);
@@ -126,12 +127,12 @@ static void check_deadlock(const struct task_plan *t)
 
 static void check_expected(const struct task_plan *t)
 {
-	static const char *const names[] = {"wait", "go well", "end with a deadlock"};
+	static const char *const names[] = {"no result", "success", "a deadlock"};
 	const enum expected got = !t->ended		    ? EXPECT_PENDING
 				  : is_deadlock(&t->status) ? EXPECT_DEADLOCK
 							    : EXPECT_OK;
 	if (got != t->expected)
-		fail(NAME " was to %s, not to %s", NAME_OF(t), names[t->expected], names[got]);
+		fail(NAME ": expected %s, got %s", NAME_OF(t), names[t->expected], names[got]);
 	else if (got == EXPECT_DEADLOCK)
 		check_deadlock(t);
 }
@@ -149,7 +150,7 @@ static void check_no_deadlock(uint32_t comm)
 		if (!waits)
 			return;
 	}
-	fail("all ranks of communicator %u wait for ever", comm);
+	fail("all ranks of communicator %u wait forever", comm);
 }
 
 void check_rest(void)
@@ -160,7 +161,7 @@ void check_rest(void)
 		if (is_exact(t->comm))
 			check_expected(t);
 		if (lives && t->posted && t->timeout_ns && !t->ended)
-			fail(NAME " waits, with a deadline", NAME_OF(t));
+			fail(NAME " still waits after its deadline", NAME_OF(t));
 	}
 	for (uint32_t i = 0; i < ncomms; i++)
 		if (!comms[i].ending)
@@ -183,7 +184,7 @@ static void check_agree(const struct task_plan *t)
 {
 	for (uint32_t i = 0; i < ntasks && !t->status.result; i++)
 		if (same_operation(t, &tasks[i]) && (!tasks[i].ended || tasks[i].status.result))
-			fail(NAME " goes well, and " NAME " ends with %d", NAME_OF(t),
+			fail(NAME " succeeds, but " NAME " ends with %d", NAME_OF(t),
 			     NAME_OF(&tasks[i]), tasks[i].status.result);
 }
 
@@ -195,7 +196,7 @@ void check_end(void)
 		if (!lives || !t->posted)
 			continue;
 		if (!t->ended)
-			fail(NAME " waits when all communicators have ended", NAME_OF(t));
+			fail(NAME " still waits after all communicators have ended", NAME_OF(t));
 		else if (!profile.ends && !profile.leaves && !profile.dies &&
 			 !comms[t->comm].broken)
 			check_agree(t);
@@ -203,8 +204,8 @@ void check_end(void)
 	for (uint32_t k = 0; k < nnodes; k++) {
 		const struct engine *e = nodes[k].engine;
 		if (nodes[k].alive && (e->internode_comms || e->live || e->committed || e->ops))
-			fail("node %u has %u communicators, %d tasks and %u that wait for others "
-			     "when all have ended",
+			fail("node %u still has %u communicators, %d tasks and %u that wait for "
+			     "peers after all have ended",
 			     k, HASH_COUNT(e->internode_comms), (int)e->live, e->committed);
 	}
 }

@@ -406,7 +406,7 @@ static void plan_all(void)
 static void run_until(uint64_t time)
 {
 	if (!failure[0] && !time_run(time - now_ns))
-		fail("it does not come to rest");
+		fail("the schedule does not come to rest");
 }
 
 void schedule_begin(uint64_t seed)

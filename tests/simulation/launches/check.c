@@ -99,7 +99,8 @@ void check_launched(uint32_t node, const struct launch_request *r)
 		if (o->launched[node])
 			fail("node %u launches " NAME " twice", node, NAME_OF(o));
 		if (o->failed && !comm_is_lost(o->comm))
-			fail("node %u launches " NAME ", which has failed", node, NAME_OF(o));
+			fail("node %u launches " NAME ", which has already failed", node,
+			     NAME_OF(o));
 		o->launched[node] = launches[node];
 		o->grant = r->grant;
 	}
@@ -140,8 +141,8 @@ static void check_mismatch(const struct seen *o, const struct failed_note *note)
 	    svc_record_differs(&o->records[st.rank_a], &o->records[st.rank_b], &a, &b) !=
 		    st.field ||
 	    a != st.value_a || b != st.value_b)
-		fail("MISMATCH of " NAME " between ranks %d and %d is not true", NAME_OF(o),
-		     st.rank_a, st.rank_b);
+		fail("MISMATCH of " NAME " between ranks %d and %d is false", NAME_OF(o), st.rank_a,
+		     st.rank_b);
 }
 
 static bool same_status(const ncclsvc_status *a, const ncclsvc_status *b)
@@ -167,7 +168,7 @@ void check_failed(uint32_t node, const struct match *m, const struct failed_note
 		check_mismatch(o, note);
 	for (uint32_t k = 0; k < nnodes && !comm_is_lost(o->comm); k++)
 		if (o->launched[k])
-			fail(NAME " fails on node %u, and was launched on node %u", NAME_OF(o),
+			fail(NAME " fails on node %u, but was launched on node %u", NAME_OF(o),
 			     node, k);
 	o->failed |= UINT32_C(1) << node;
 	o->note = *note;
@@ -222,11 +223,11 @@ static void check_waiting(struct task *t)
 		fail("rank %u of communicator %d on node %u waits for ever", t->rank,
 		     (int)comms[t->comm].id, t->node);
 	if (t->deadline)
-		fail("rank %u of communicator %d on node %u waits, with a deadline", t->rank,
-		     (int)comms[t->comm].id, t->node);
+		fail("rank %u of communicator %d on node %u still waits after its deadline",
+		     t->rank, (int)comms[t->comm].id, t->node);
 	if (t->place == RUNNING && is_whole(t))
-		fail("%d-%d %d of communicator %d is whole, and not launched on node %u", t->key.a,
-		     t->key.b, (int)t->key.seq, (int)comms[t->comm].id, t->node);
+		fail("%d-%d %d of communicator %d is complete, but not launched on node %u",
+		     t->key.a, t->key.b, (int)t->key.seq, (int)comms[t->comm].id, t->node);
 }
 
 void check_rest(void)
@@ -252,7 +253,7 @@ static void check_all_launched(const struct seen *o)
 			without = (int)node;
 	}
 	if (with >= 0 && without >= 0)
-		fail(NAME " is launched on node %d, and not on node %d", NAME_OF(o), with, without);
+		fail(NAME " is launched on node %d, but not on node %d", NAME_OF(o), with, without);
 }
 
 /* Whether the operations share a GPU of the node: one process has a rank in both. */

@@ -200,7 +200,7 @@ void node_comm_look(struct local_comm *s)
 	if (!in_order && !(s->unled && is_closed(n, s)) && now_ns < s->due_ns)
 		return;
 	if (!in_order && !comm_is_lost(s->index))
-		fail("node %u ends communicator %u without the sequencer's word", s->node,
+		fail("node %u ends communicator %u without the sequencer's command", s->node,
 		     s->index);
 	trace(s->node, "ends communicator %d", (int)s->plan->id);
 	comm_end(n, s);
@@ -320,7 +320,7 @@ static void on_succession_overdue(void *arg)
 	struct node *n = &nodes[w->node];
 	if (!n->succession)
 		return;
-	fail("nobody succeeds the sequencer that node %u has lost", w->node);
+	fail("no node succeeds the sequencer that node %u has lost", w->node);
 	end_those_on(n, 0, true);
 }
 

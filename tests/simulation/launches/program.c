@@ -376,7 +376,7 @@ static void plan_all(void)
 static void run_until(uint64_t time)
 {
 	if (!time_run(time - now_ns))
-		fail("it does not come to rest");
+		fail("the schedule does not come to rest");
 }
 
 static bool run_to_end(void)

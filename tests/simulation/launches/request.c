@@ -383,7 +383,7 @@ static void launch_order(struct node *n, struct launch_request *r)
 	struct match *m = match_of(n, r);
 	if (!m || !collect(n, &all, m) || all.n != r->n) {
 		if (!m || !comm_is_lost(m->at->index))
-			fail("node %d: request %d is not whole when it is launched",
+			fail("node %d: request %d is launched before it is complete",
 			     (int)(n - nodes), (int)r->number);
 		request_give_up(n, r);
 		return;
