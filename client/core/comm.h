@@ -33,7 +33,7 @@ struct ncclsvc_comm {
 	ncclsvc_status end;
 	bool broken_told;  /* ncclsvc_comm_error has reported it */
 	bool end_told;	   /* some call has reported it: later calls get STALE_EPOCH */
-	uint32_t too_late; /* the last epoch whose end the daemon was told of (refusal.h) */
+	uint32_t too_late; /* the last epoch that an operation came too late for (refusal.h) */
 	char label[NCCLSVC_NAME_BYTES];
 };
 

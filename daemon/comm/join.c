@@ -18,18 +18,25 @@
 #include "remote.h"
 #include "report.h"
 
+static void report_join(struct communicator *m, int32_t rank, int32_t pid, int result,
+			const char *text)
+{
+	char request[64];
+	snprintf(request, sizeof(request), "JOIN of rank %d (pid %d)", rank, pid);
+	report_request(m, request, result, text);
+}
+
 void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
 		    int result, const char *format, ...)
 {
-	char text[SVC_TEXT_BYTES], request[64];
+	char text[SVC_TEXT_BYTES];
 	va_list args;
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	refusal_note(&m->refused, rank, c->pid, text);
 	client_error(c, SVC_JOIN, serial, result, "%s", text);
-	snprintf(request, sizeof(request), "JOIN of rank %d (pid %d)", rank, c->pid);
-	report_request(m, request, result, text);
+	report_join(m, rank, c->pid, result, text);
 	remote_refused(m, result, text);
 }
 
@@ -307,11 +314,8 @@ void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const c
 	member->state = NCCLSVC_MEMBER_BROKEN;
 	comm_join_deadline(m->comms, member, 0);
 	member->late = result == NCCLSVC_TIMEOUT;
-	if (!member->late || !m->late_reported) {
-		char request[64];
-		snprintf(request, sizeof(request), "JOIN of rank %u (pid %d)", rank, member->pid);
-		report_request(m, request, result, text);
-	}
+	if (!member->late || !m->late_reported)
+		report_join(m, (int32_t)rank, member->pid, result, text);
 	m->late_reported |= member->late;
 	m->joining--;
 	if (member->fresh)

@@ -124,14 +124,15 @@ static void report_triggered(struct engine *e, const struct comm *c, const struc
 	engine_event(e, &event);
 }
 
-/* Whoever ends an epoch with nothing pending does no harm, unless a member then submits a task. */
+/* A member that ends an epoch with nothing pending does no harm, unless another member then submits
+ * a task: the supervisor is told of each session's first. */
 static void report_too_late(struct engine *e, struct session *s, uint32_t handle, uint32_t epoch,
 			    uint32_t op)
 {
 	struct handle *h = &s->handles[handle];
-	if (h->told || h->ended != epoch || h->end.result != NCCLSVC_PEER_GONE)
+	if (h->too_late_reported || h->ended != epoch || h->end.result != NCCLSVC_PEER_GONE)
 		return;
-	h->told = true;
+	h->too_late_reported = true;
 	engine_event(e, &(struct event){.kind = EVENT_TASK_TOO_LATE,
 					.session = s->slot,
 					.too_late = {handle, epoch, op}});

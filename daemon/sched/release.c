@@ -253,7 +253,7 @@ static void close_epoch(struct engine *e, struct comm *c, const ncclsvc_status *
 		h->comm = NULL;
 		h->ended = c->epoch;
 		h->end = end_of(&c->later, k);
-		h->told = false;
+		h->too_late_reported = false;
 		s->members--;
 		triggers_end(e, s, m, &h->end);
 		if (s->group && s->spoiled != e->ends)

@@ -28,8 +28,8 @@ struct handle {
 	bool known;
 	uint32_t ended; /* the epoch that ended last; tasks that come too late for it get the same
 			   status */
-	ncclsvc_status end; /* the status of its tasks */
-	bool told;	    /* the supervisor was told of a task that came too late */
+	ncclsvc_status end;	/* the status of its tasks */
+	bool too_late_reported; /* to the supervisor: a task that came too late */
 };
 
 /* A timeline of tasks on GPUs. */

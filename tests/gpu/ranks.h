@@ -27,7 +27,7 @@ void rank_close(struct rank *r);
 void rank_check_usable(struct rank *r);
 /* Waits for the task, which must succeed. */
 void rank_wait(struct rank *r, ncclsvc_task task);
-/* Waits for the stream and the session's tasks, none of which may fail. */
+/* Waits for the stream and the session's tasks. All of them must succeed. */
 void rank_sync(struct rank *r);
 
 void gpu_daemon_start(struct daemon *d);

@@ -274,8 +274,8 @@ static void forked(struct scene *s, CUstream other)
 	CHECK_CU(cu.cuEventDestroy(join));
 }
 
-/* Sums of p and q on two streams without an order between them, some of which are late: all ranks
- * run them in the order of the calls. */
+/* Sums of p and q on two streams without an order between them. Each rank's streams are late in
+ * other rounds, and all ranks run the sums in the order of the calls. */
 static void unordered(struct scene *s, CUstream other)
 {
 	struct rank *r = &s->r;

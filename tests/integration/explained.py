@@ -446,7 +446,7 @@ class Cases(unittest.TestCase):
             eventually(lambda: len(job.service.ctl(0, "tasks")["tasks"]) == last, "tasks of those who wait")
         job.pipes[last].send("go")
         if when == "before":  # it is over, or says that it has ended
-            multiprocessing.connection.wait([job.processes[last].sentinel, job.pipes[last]], WAIT)
+            self.assertTrue(multiprocessing.connection.wait([job.processes[last].sentinel, job.pipes[last]], WAIT))
         for number in range(last):
             if when != "after":
                 job.pipes[number].send("go")

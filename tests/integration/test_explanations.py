@@ -3,6 +3,7 @@
 
 Usage: test_explanations.py [--table] [unittest's arguments]   --table prints the table, with the time to each answer"""
 
+import contextlib
 import os
 import sys
 import time
@@ -143,13 +144,14 @@ def refused(rank):
     time.sleep(60)
 
 
-def refused_by_library(rank):
+def refused_by_library(rank, group=contextlib.nullcontext):
     comm = rank.begin()
     if rank.number != rank.job.size - 1:
         rank.sum_up(comm)
     numbers = memoryview(rank.numbers(5))
     try:
-        comm.all_reduce(numbers[:4], numbers[1:])
+        with group():
+            comm.all_reduce(numbers[:4], numbers[1:])
     except ncclsvc.Error:
         rank.told()
         os._exit(3)
@@ -157,18 +159,7 @@ def refused_by_library(rank):
 
 
 def refused_in_a_group(rank):
-    comm = rank.begin()
-    if rank.number != rank.job.size - 1:
-        rank.sum_up(comm)
-    numbers = memoryview(rank.numbers(5))
-    try:
-        with rank.session.group():
-            comm.all_reduce(numbers[:4])
-            comm.all_reduce(numbers[:4], numbers[1:])
-    except ncclsvc.Error:
-        rank.told()
-        os._exit(3)
-    time.sleep(60)
+    refused_by_library(rank, rank.session.group)
 
 
 HANGS += [
