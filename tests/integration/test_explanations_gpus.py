@@ -21,6 +21,7 @@ LAST = SIZE - 1
 RING, LARGE = 1 << 19, 1 << 22  # words: 2 MiB, the most that a message in kernels has; 16 MiB
 SLOW_ROUNDS, SLOW_S = 30, 0.08  # longer than a busy machine delays the others
 FAKE = os.environ.get("NCCLSVC_FAKE_GPUS")
+MPS_NOT_READY = 807  # CUDA_ERROR_MPS_SERVER_NOT_READY
 GEQ, RELAXED = 0, 2  # CU_STREAM_WAIT_VALUE_GEQ, CU_STREAM_CAPTURE_MODE_RELAXED
 
 
@@ -58,9 +59,17 @@ class GpuRank(Rank):
         super().__init__(job, number, pipe)
         self.cuda = Cuda()
         self.stream, self.memory = ctypes.c_void_p(), []
-        self.cuda.cuInit(0)
+        self.initialize()
         self.use(number)
         self.cuda.cuStreamCreate(ctypes.byref(self.stream), 1)
+
+    def initialize(self):
+        """Initializes CUDA. For a moment after the death of a client, MPS is not ready for another."""
+        deadline = time.monotonic() + 20
+        while error := self.cuda.library.cuInit(0):
+            if error != MPS_NOT_READY or time.monotonic() > deadline:
+                raise OSError(f"cuInit: CUDA's error {error}")
+            time.sleep(0.1)
 
     def use(self, device):
         context = ctypes.c_void_p()
@@ -154,11 +163,11 @@ def circle_of(words):
 
 def wrong_gpu(rank):
     """The library refuses the last rank's AllReduce, whose buffer is on another GPU."""
+    rank.use(0)
+    numbers = rank.numbers()
+    rank.use(rank.number)
     comm = rank.begin()
     if rank.number == LAST:
-        rank.use(0)
-        numbers = rank.numbers()
-        rank.use(LAST)
         try:
             with rank.session.stream(rank.stream.value):
                 comm.all_reduce(numbers)
