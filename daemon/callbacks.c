@@ -4,6 +4,7 @@
 #include "channel/cluster.h"
 #include "comm/comm.h"
 #include "comm/gpus.h"
+#include "comm/peer/shares.h"
 #include "comm/remote.h"
 #include "memory/memory.h"
 #include "server/relay.h"
@@ -111,9 +112,23 @@ static void on_session_known(void *owner, struct client *c)
 	comm_session_known(c);
 }
 
+static bool on_unshare(void *owner, struct client *c, uint32_t region, uint32_t serial)
+{
+	struct server *s = owner;
+	return shares_drop(&s->comms, c, region, serial);
+}
+
+static void on_region_gone(void *owner, struct mapping *m)
+{
+	struct server *s = owner;
+	shares_region_gone(&s->comms, m);
+}
+
 static const struct memory_callbacks memory_callbacks = {
 	.session_known = on_session_known,
 	.uses_gpus = comm_uses_gpus,
+	.unshare = on_unshare,
+	.region_gone = on_region_gone,
 };
 
 const struct server_callbacks daemon_callbacks = {

@@ -311,6 +311,9 @@ typedef struct ncclsvc_comm_info {
 	/* The same on all nodes that know the communicator, and no key. 0: the node is alone, or
 	 * its daemon is too old to say. */
 	uint64_t cluster_comm;
+	/* How many collectives of this epoch went through staging memory, as a member had not
+	 * mapped the others' buffers, at least not yet. */
+	uint64_t staged;
 } ncclsvc_comm_info;
 
 /* The transport of a GPU's memory. */

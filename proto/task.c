@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "abi/peer.h"
 #include "names.h"
 
 /* size: of an element. */
@@ -196,9 +197,9 @@ unsigned svc_refusal_reason(uint64_t word)
 
 struct svc_record svc_header_record(uint64_t header)
 {
-	return (struct svc_record){.op = (uint8_t)(header >> 56),
-				   .type = (uint8_t)(header >> 48),
-				   .redop = (uint8_t)(header >> 40),
-				   .peer = (uint8_t)(header >> 32),
-				   .count = (uint32_t)header};
+	return (struct svc_record){.op = peer_header_op(header),
+				   .type = header >> 50 & 63,
+				   .redop = header >> 44 & 63,
+				   .peer = peer_header_root(header),
+				   .count = header & PEER_COUNT_MOST};
 }

@@ -63,6 +63,10 @@ static const struct svc_shape requests[SVC_OPCODE_END] = {
 	SHAPE(3, IDENTIFY, svc_identify, svc_empty, 0, 0),
 	SHAPE(3, DESCRIBE, svc_describe, svc_describe_reply, 0, 0),
 	SHAPE(3, REFUSED, svc_refused, svc_empty, 0, 0),
+	SHAPE(3, SHARES, svc_shares, svc_empty, 0, 1),
+	SHAPE(3, SHARE, svc_share, svc_empty, 0, 0),
+	SHAPE(3, SHARED, svc_shared, svc_shared_reply, 0, 0),
+	SHAPE(3, SHARED_PART, svc_shared_part, svc_shared_part_reply, 0, 1),
 };
 
 static const struct svc_shape event_comm_1 = {
@@ -85,6 +89,10 @@ _Static_assert(sizeof(struct svc_split) == 80, "split");
 _Static_assert(sizeof(struct svc_identify) == 64, "identify");
 _Static_assert(sizeof(struct svc_region_cuda) == 96, "device region");
 _Static_assert(sizeof(struct svc_region_range) == 472, "range");
+_Static_assert(sizeof(struct svc_share) == 16, "share");
+_Static_assert(sizeof(struct svc_shared) == 16, "shared");
+_Static_assert(sizeof(struct svc_shared_reply) == 104, "shared reply");
+_Static_assert(sizeof(struct svc_shared_part) == 16, "shared part");
 _Static_assert(sizeof(struct svc_list_reply) == 32, "list reply");
 _Static_assert(sizeof(struct svc_record) == 128, "record");
 _Static_assert(sizeof(struct svc_world_reply) == 64, "world reply");

@@ -83,6 +83,10 @@ enum svc_opcode {
 	SVC_IDENTIFY = 31,    /* from version 3 */
 	SVC_DESCRIBE = 32,    /* from version 3 */
 	SVC_REFUSED = 33,     /* from version 3 */
+	SVC_SHARES = 34,      /* from version 3 */
+	SVC_SHARE = 35,	      /* from version 3 */
+	SVC_SHARED = 36,      /* from version 3 */
+	SVC_SHARED_PART = 37, /* from version 3 */
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,

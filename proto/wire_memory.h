@@ -51,7 +51,7 @@ struct svc_region_reply {
  * one fd from cuMemExportToShareableHandle; handle is zero. The reply is svc_region_reply. */
 struct svc_region_cuda {
 	uint64_t bytes;	    /* of the allocation */
-	uint64_t base;	    /* the client's address of it, for inspection */
+	uint64_t base;	    /* the client's address of it, for members in its process */
 	uint64_t buffer_id; /* CU_POINTER_ATTRIBUTE_BUFFER_ID, for inspection */
 	int32_t device;	    /* the daemon's, as SVC_LIST_DEVICES numbers them */
 	uint32_t reserved;
@@ -80,20 +80,88 @@ struct svc_region_lend_reply {
 
 struct svc_region_range {
 	uint64_t bytes; /* of all parts together */
-	uint64_t base;	/* the client's address of it, for inspection */
+	uint64_t base;	/* the client's address of it, for members in its process */
 	int32_t device;
 	uint32_t count; /* number of parts, at least 2; the remaining entries are zero */
 	uint32_t parts[SVC_RANGE_PARTS];
 };
 
 /* Deletes a region. BUSY while a pending task uses it. wait_ms: for GPU memory, the reply comes
- * when the GPU's worker has closed its import, so that the owner can free the memory; TIMEOUT: the
- * region is deleted, but its import is closed later. From version 2; zero in version 1. */
+ * when the GPU's worker has closed its import, and the other members that read the log of shares
+ * have passed its DROP entries, so that the owner can free the memory; TIMEOUT: the region is
+ * deleted, but its imports are closed later. From version 2; zero in version 1. */
 struct svc_region_del {
 	uint32_t region;
 	uint32_t wait_ms; /* at most SVC_DEL_WAIT_MS; 0: the reply comes at once */
 };
 
 #define SVC_DEL_WAIT_MS 10000
+
+/* The next messages, from version 3, let the members of an epoch with staging memory map each
+ * other's registered GPU memory. Each such epoch has a log of entries: a rank shares a region, or
+ * drops a share, as its region is deleted. Positions in the log count from 0.
+ *
+ * SVC_SHARES: the reply brings one fd, the session's bell. It becomes readable when a log has a new
+ * entry of another member; a read returns 8 bytes and clears it. Every request returns the same
+ * bell. */
+struct svc_shares {
+	uint32_t reserved[2];
+};
+
+#define SVC_SHARE_SLOTS 1024
+#define SVC_SHARE_LOG	4096 /* entries of one rank that not all members have passed */
+
+/* Shares a region of the member's device. LIMIT: the other members are too far behind in the log,
+ * or the region has many shares; STALE_EPOCH: no epoch with staging memory runs. A refused share
+ * does not count. */
+struct svc_share {
+	uint32_t comm;
+	uint32_t region;
+	uint32_t slot;	 /* less than SVC_SHARE_SLOTS; not used by another share of the member */
+	uint32_t number; /* the member's shares in this epoch, counted from 1 */
+};
+
+/* Reads the entry at that position. The member has passed all entries before it: it has mapped or
+ * unmapped what they name, and does not ask for them again. */
+struct svc_shared {
+	uint32_t comm;
+	/* 1: a share that it has passed since the last request and that was dropped is unmapped
+	 * only later, as kernels of the member run; its owner does not wait for that. Otherwise 0.
+	 */
+	uint32_t later;
+	uint64_t position;
+};
+
+enum svc_shared_what {
+	SVC_SHARED_NONE = 0, /* the log ends here; the bell rings when it continues */
+	SVC_SHARED_MAP = 1,  /* the rank shares memory */
+	SVC_SHARED_DROP = 2, /* the rank's share of this slot and number ends: unmap it */
+	SVC_SHARED_GONE = 3, /* a share that has ended already; only the rank is valid if it is the
+				member's own */
+};
+
+struct svc_shared_reply {
+	uint32_t what; /* enum svc_shared_what */
+	int32_t rank;  /* may be the member's own */
+	uint32_t slot;
+	uint32_t number;
+	uint64_t bytes; /* this and the rest: of SVC_SHARED_MAP */
+	uint64_t base;	/* its address in the owner's process */
+	uint32_t kind;	/* enum svc_region_kind */
+	uint32_t parts; /* for SVC_SHARED_PART; 0: the memory is opened by handle */
+	uint8_t handle[64];
+};
+
+/* Returns a mapping of a shared region, in address order. The reply brings one fd, to be imported
+ * as cuMemCreate memory. NOT_FOUND: the share has ended, or the region of the part is deleted. */
+struct svc_shared_part {
+	uint32_t comm;
+	uint32_t part;
+	uint64_t position; /* of the entry SVC_SHARED_MAP */
+};
+
+struct svc_shared_part_reply {
+	uint64_t bytes;
+};
 
 #endif

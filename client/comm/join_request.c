@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "core/comm.h"
 #include "core/session.h"
-#include "cuda/mps.h"
+#include "cuda/gpu.h"
 #include "proto/names.h"
 
 static _Thread_local char next_label[NCCLSVC_NAME_BYTES];

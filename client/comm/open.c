@@ -16,7 +16,6 @@
 #include "core/thread.h"
 #include "core/timeline.h"
 #include "cuda/gpu.h"
-#include "cuda/mps.h"
 #include "identity.h"
 #include "join.h"
 #include "open.h"

@@ -17,6 +17,7 @@
 #include "core/timeline.h"
 #include "cuda/gpu.h"
 #include "cuda/peer_graph.h"
+#include "cuda/shares.h"
 #include "cuda/trigger.h"
 #include "proto/names.h"
 #include "submit.h"
@@ -106,6 +107,7 @@ static void enter(ncclsvc_session *s, struct op *op, uint64_t entry)
 	slot->number = number;
 	slot->entry = entry;
 	slot->peer = NULL;
+	slot->serial = 0;
 	slot->state = SLOT_PENDING;
 	slot->called_back = op->quiet;
 	slot->quiet = op->quiet;
@@ -237,6 +239,21 @@ static ncclsvc_result prepare_kernels(ncclsvc_session *s, struct op *ops, unsign
 	ncclsvc_result r = NCCLSVC_OK;
 	for (unsigned i = 0; !r && i < n; i++)
 		r = peer_prepare(s->gpu, &ops[i]);
+	return r;
+}
+
+/* Of the n operations, the first in_ring are not kernels. */
+static ncclsvc_result share_buffers(ncclsvc_session *s, struct op *ops, unsigned in_ring,
+				    unsigned n)
+{
+	uint64_t since = 0;
+	bool finished = false;
+	ncclsvc_result r = NCCLSVC_OK;
+	while (!r && !finished) {
+		r = shares_prepare(s, ops + in_ring, n - in_ring, &since, &finished);
+		if (!r && !finished)
+			r = ready(s, ops, n);
+	}
 	return r;
 }
 
@@ -389,6 +406,8 @@ ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
 	ncclsvc_result r = ready(s, ops, n);
 	if (!r && in_ring > SVC_GROUP_TASKS)
 		r = ops_slice(ops, in_ring);
+	if (!r && kernels)
+		r = share_buffers(s, ops, in_ring, n);
 	if (!r && kernels)
 		r = prepare_kernels(s, ops + in_ring, kernels);
 	if (!r && in_ring)

@@ -26,6 +26,8 @@ struct op {
 	bool detached;	    /* the stream does not wait for it */
 	uint64_t planned;   /* 0: not planned; otherwise grows in the order of groups */
 	uint16_t places[2]; /* places of its regions, from 1; 0: none */
+	uint64_t shares[2]; /* with other ranks (cuda/shares.c); 0: none */
+	bool unshared;	    /* its buffers cannot be shared */
 	/* If a kernel does the operation: which kernel, how many earlier operations share it, and
 	 * its place among the communicator's. */
 	uint8_t kernel;	 /* enum kernel */

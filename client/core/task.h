@@ -28,7 +28,7 @@ struct slot {
 	uint64_t timeline_value;
 	/* The kernel, if the task uses the peer transport, until the task has ARRIVED: */
 	struct peer *peer;
-	uint32_t serial, round; /* round 0: the task is a message */
+	uint32_t serial, round; /* serial 0: it is no kernel; round 0: it is a message */
 	uint8_t blocks;
 	bool posted;	/* the kernel signals its end */
 	const void *in; /* its source */
@@ -99,6 +99,8 @@ struct kernel_hooks {
 	bool (*ask)(struct peer *peer);
 	/* The communicator's epoch is over for this member: waiting kernels stop. */
 	void (*break_off)(struct peer *peer);
+	/* The task has ended. */
+	void (*ended)(ncclsvc_session *s, uint64_t task);
 };
 
 /* Raises `done` of pending tasks' timelines, so that no stream waits for a lost daemon. Locked. */

@@ -11,6 +11,7 @@
 #include "core/op.h"
 #include "core/session.h"
 #include "peer.h"
+#include "shares.h"
 #include "state.h"
 #include "trigger.h"
 
@@ -318,7 +319,7 @@ void gpu_reattached(ncclsvc_session *s)
 	if (!g)
 		return;
 	streams_forget(s);
-	device_regions_forget(g);
+	device_regions_forget(s, g);
 	/* Streams may still have to write to the page: keep it until they cannot. */
 	g->retired = g->page;
 	g->page = NULL;
@@ -363,6 +364,7 @@ void gpu_quiesce(ncclsvc_session *s)
 	if (!g)
 		return;
 	peers_close(s);
+	importer_stop(g);
 	gpu_drop_retired(s);
 	if (g->page) {
 		/* The daemon gives up pending tasks, and no longer writes to the timelines. */

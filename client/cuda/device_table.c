@@ -7,7 +7,7 @@
 #include "core/call.h"
 #include "core/op.h"
 #include "core/session.h"
-#include "state.h"
+#include "shares.h"
 
 /* How many sorted regions have a base up to p. */
 static unsigned upper_bound(const struct gpu *g, uint64_t p)
@@ -45,6 +45,7 @@ static void unsort(struct gpu *g, const struct device_region *r)
 /* Releases a region that no pending task uses. */
 static void let_go(ncclsvc_session *s, struct device_region *r)
 {
+	shares_drop(s, r);
 	if (r->id)
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = r->id});
 	free(r->parts);
@@ -89,8 +90,8 @@ static struct device_region *place(ncclsvc_session *s, struct gpu *g, uint64_t s
 		struct device_region *r = &g->regions[i];
 		if (!r->bytes)
 			return r;
-		if (!r->busy && !r->lent && !r->gone && !r->pins && r->clock < since &&
-		    (!oldest || r->clock < oldest->clock) && !ranges_hold(g, r))
+		if (!r->busy && !r->lent && !r->gone && !r->pins && !r->shares &&
+		    r->clock < since && (!oldest || r->clock < oldest->clock) && !ranges_hold(g, r))
 			oldest = r;
 	}
 	if (oldest)
@@ -160,8 +161,11 @@ void device_unpin(ncclsvc_session *s, uint64_t task)
 	}
 }
 
-void device_regions_forget(struct gpu *g)
+void device_regions_forget(ncclsvc_session *s, struct gpu *g)
 {
+	for (unsigned i = 0; i < DEVICE_REGIONS; i++)
+		shares_drop(s, &g->regions[i]);
+	memset(g->pins, 0, s->tasks.entries * sizeof(*g->pins));
 	g->nsorted = 0;
 	g->ranges = NULL;
 	for (unsigned i = 0; i < DEVICE_REGIONS; i++) {

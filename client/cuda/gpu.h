@@ -7,6 +7,7 @@
 
 #include "base/api.h"
 
+struct connection;
 struct op;
 struct thread_state;
 
@@ -35,5 +36,11 @@ void gpu_drop_retired(ncclsvc_session *s);
 /* Waits until nothing of the session runs, or will run, on GPUs. */
 void gpu_quiesce(ncclsvc_session *s);
 void gpu_close(ncclsvc_session *s);
+
+/* mps.c: sets the environment for the MPS server of the daemon's workers as the connection's daemon
+ * advises, unless CUDA is already initialized in this process or the user has chosen otherwise. */
+void mps_join(const struct connection *c);
+/* How CUDA uses the device in this process. *server is as in struct mps. */
+ncclsvc_mps mps_of_device(int device, uint64_t *server);
 
 #endif

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/connection.h"
 #include "cuda.h"
-#include "mps.h"
+#include "gpu.h"
 #include "proto/abi/cuda_connections.h"
 #include "proto/mps.h"
 

@@ -3,6 +3,7 @@
  * loaded and the staging memory is mapped before JOIN, because neither may happen while a peer's
  * kernel waits. */
 #include "peer_graph.h"
+#include "shares.h"
 #include "trigger.h"
 
 #include <stdlib.h>
@@ -30,7 +31,7 @@
 
 int ncclsvc_has_kernels(void)
 {
-	return ncclsvc_peer_collective_image_size && ncclsvc_peer_bulk_image_size &&
+	return ncclsvc_peer_collective_image_size && ncclsvc_peer_direct_image_size &&
 	       ncclsvc_peer_messages_image_size;
 }
 
@@ -64,7 +65,7 @@ static bool modules_load(const struct cuda *cuda, struct peer_module *m)
 		const char *name;
 	} kernels[KERNELS] = {
 		[KERNEL_LINES] = {ncclsvc_peer_collective_image, "ncclsvc_peer_collective"},
-		[KERNEL_BULK] = {ncclsvc_peer_bulk_image, "ncclsvc_peer_bulk"},
+		[KERNEL_DIRECT] = {ncclsvc_peer_direct_image, "ncclsvc_peer_direct"},
 		[KERNEL_MESSAGES] = {ncclsvc_peer_messages_image, "ncclsvc_peer_messages"},
 	};
 	for (unsigned k = KERNEL_NONE + 1; k < KERNELS; k++) {
@@ -123,6 +124,7 @@ static bool prepare(ncclsvc_session *s, struct peer *p, int device, bool kernels
 
 static void destroy(struct peer *p)
 {
+	imports_discard(p);
 	if (p->context && !cuda_push(p->cuda, p->context)) {
 		for (unsigned r = 0; r < PEER_RANKS; r++)
 			if (p->call.staging[r])
@@ -431,6 +433,7 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 		session_lock(s);
 		s->kernel_hooks = &peer_hooks;
 		session_unlock(s);
+		imports_begin(s, p);
 		return NCCLSVC_OK;
 	}
 	session_lock(s);
@@ -499,6 +502,7 @@ static void close_one(ncclsvc_session *s, ncclsvc_comm *comm)
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = p->own.region});
 	comm->peer = NULL;
 	comm->peer_bytes = 0;
+	shares_end(s->gpu, p);
 	peer_unref(p);
 }
 

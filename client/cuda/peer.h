@@ -16,8 +16,10 @@
 #define WARP 32
 
 /* In the order in which a group's kernels are launched. */
-enum kernel { KERNEL_NONE, KERNEL_LINES, KERNEL_BULK, KERNEL_MESSAGES, KERNELS };
+enum kernel { KERNEL_NONE, KERNEL_LINES, KERNEL_DIRECT, KERNEL_MESSAGES, KERNELS };
 
+struct import;
+struct importer;
 struct peer_graph;
 struct trigger;
 
@@ -26,8 +28,7 @@ struct peer_module {
 	CUfunction functions[KERNELS];
 };
 
-/* The driver is asked about a buffer only once, because each query takes more than a tenth of a
- * submission. */
+/* The driver is asked about a buffer once: a query takes more than a tenth of a submission. */
 #define PEER_CHECKED 64
 
 /* A member's part of one epoch. */
@@ -61,6 +62,14 @@ struct peer {
 	uint32_t posting;	    /* how many more kernels post their ends for a waiting thread */
 	uint64_t asked_ns;	    /* when the GPU was last asked */
 	uint64_t checked[PEER_CHECKED]; /* buffers known to be memory of the GPU, by hash */
+	/* Numbers of its shares (shares.c), by their regions' places; NULL: none yet */
+	uint32_t *shares, nshares;
+	/* Others' shares (imports.c): how many are known of each rank, and mapped. */
+	struct importer *importer; /* NULL: nothing is mapped */
+	struct import *imports;
+	uint32_t known[PEER_RANKS], mapped[PEER_RANKS];
+	uint64_t imports_at, imports_told; /* how much of the log is done, and reported as done */
+	bool imports_later;		   /* some of that is to be unmapped */
 
 	/* Keeps launches in the order of serials; no other lock is held meanwhile. */
 	pthread_mutex_t turn;

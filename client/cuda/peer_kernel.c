@@ -15,14 +15,10 @@ static bool computes(const struct svc_record *r)
 	return !svc_op_reduces(r->op) || (r->type <= NCCLSVC_BFLOAT16 && r->redop < SVC_REDOP_MADE);
 }
 
-/* Above this size NCCL is faster, because its lines carry only data. */
-#define MESSAGE_BYTES_MOST (UINT64_C(2) << 20)
-
 static enum kernel choose_message(const struct op *op)
 {
 	const uint64_t bytes = op->record.count * svc_type_size(op->record.type);
-	return bytes <= op->comm->peer_bytes && bytes <= MESSAGE_BYTES_MOST ? KERNEL_MESSAGES
-									    : KERNEL_NONE;
+	return bytes <= op->comm->peer_bytes ? KERNEL_MESSAGES : KERNEL_NONE;
 }
 
 enum kernel peer_choose(const struct op *op)
@@ -37,11 +33,11 @@ enum kernel peer_choose(const struct op *op)
 	const uint32_t nranks = (uint32_t)comm->nranks;
 	const uint64_t bytes = svc_task_bytes(r, nranks);
 	const uint64_t slot = (uint64_t)PEER_SLOT_LINES(nranks) * PEER_LINE_DATA;
-	if (bytes > comm->peer_bytes)
+	if (bytes > comm->peer_bytes || r->count > PEER_COUNT_MOST)
 		return KERNEL_NONE;
 	if (bytes <= PEER_LINES_MOST && r->count * svc_type_size(r->type) <= slot)
 		return KERNEL_LINES;
-	return comm->peer_bytes > PEER_LINES_MOST ? KERNEL_BULK : KERNEL_NONE;
+	return comm->peer_bytes > PEER_LINES_MOST ? KERNEL_DIRECT : KERNEL_NONE;
 }
 
 /* ---- The kernel's argument ---- */
@@ -61,8 +57,31 @@ static uint64_t call_bytes(const struct op *op)
 uint64_t peer_header_of(const struct svc_record *r)
 {
 	const bool peer = svc_op_has_root(r->op) || svc_op_is_p2p(r->op);
-	return peer_header(r->op, r->type, r->redop, peer ? (uint8_t)r->peer : 0,
-			   (uint32_t)r->count);
+	return peer_header(r->op, r->type, r->redop, peer ? (uint8_t)r->peer : 0, r->count);
+}
+
+static uint8_t parts(const struct svc_operation *what)
+{
+	bool for_each = false, of_each = false;
+	for (unsigned root = 0; root < 2; root++) {
+		for_each = for_each || what->src[root] == SVC_BLOCKS_EACH;
+		of_each = of_each || what->dst[root] == SVC_BLOCKS_EACH;
+	}
+	return (uint8_t)((for_each ? PEER_PART_FOR_EACH : 0) | (of_each ? PEER_PART_OF_EACH : 0));
+}
+
+/* Which ranks have data, and get it: one, or all. */
+static void ranks_describe(const struct svc_record *r, struct peer_call *c)
+{
+	const struct svc_operation *what = svc_operation(r->op);
+	const uint8_t root = svc_op_has_root(r->op) ? (uint8_t)r->peer : 0;
+	const bool one_has = !what->src[0], one_gets = !what->dst[0];
+	c->from = one_has ? root : 0;
+	c->from_past = one_has ? (uint8_t)(root + 1) : c->nranks;
+	c->to = one_gets ? root : 0;
+	c->to_past = one_gets ? (uint8_t)(root + 1) : c->nranks;
+	c->parts = parts(what);
+	c->segment = peer_segment(c->bytes, c->nranks);
 }
 
 static void describe(const struct op *op, struct peer_call *c)
@@ -73,6 +92,10 @@ static void describe(const struct op *op, struct peer_call *c)
 	const bool root = is_root(r, c->rank);
 	c->src = (uintptr_t)op->src;
 	c->dst = (uintptr_t)op->dst;
+	c->src_share = op->shares[0];
+	c->src_at = op->record.src_offset;
+	c->dst_share = op->shares[1];
+	c->dst_at = op->record.dst_offset;
 	c->bytes = bytes;
 	c->reduces = svc_op_reduces(r->op);
 	c->src_each = what->src[root] == SVC_BLOCKS_EACH ? bytes : 0;
@@ -85,6 +108,7 @@ static void describe(const struct op *op, struct peer_call *c)
 		if (what->dst[root] && what->src[peer_root])
 			c->receives_from |= (uint8_t)(1u << p);
 	}
+	ranks_describe(r, c);
 	c->type = r->type;
 	c->redop = r->redop;
 	c->header = peer_header_of(r);
@@ -99,9 +123,9 @@ static uint32_t at_most(uint64_t a, uint32_t b)
 static void shape(const struct op *op, unsigned *blocks, unsigned *threads)
 {
 	const uint64_t bytes = call_bytes(op);
-	if (op->kernel == KERNEL_BULK) {
+	if (op->kernel == KERNEL_DIRECT) {
 		*blocks = PEER_BLOCKS;
-		*threads = PEER_BULK_THREADS + WARP;
+		*threads = PEER_DIRECT_THREADS + WARP;
 		return;
 	}
 	const uint64_t lines = (bytes + PEER_LINE_DATA - 1) / PEER_LINE_DATA;

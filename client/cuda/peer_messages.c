@@ -58,6 +58,8 @@ static void parts_fill(const struct op *ops, unsigned n, struct peer_messages *m
 			m->before[way] = ops[i].message - 1;
 		m->parts[part].at = (uintptr_t)(r->op == NCCLSVC_SEND ? ops[i].src : ops[i].dst);
 		m->parts[part].header = peer_message(r->type, message_bytes(r));
+		m->parts[part].share = ops[i].shares[1];
+		m->parts[part].share_at = r->dst_offset;
 	}
 }
 

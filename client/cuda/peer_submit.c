@@ -141,6 +141,7 @@ void peer_enter(struct op *op, struct slot *slot)
 	slot->serial = op->serial;
 	slot->posted = op->posts;
 	slot->blocks = op->blocks;
+	device_pin(op->comm->session, op, slot->number);
 }
 
 static void note(const struct op *op)

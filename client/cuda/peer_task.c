@@ -242,4 +242,4 @@ static void break_off(struct peer *p)
 }
 
 const struct kernel_hooks peer_hooks = {
-	.over = over, .wait = wait, .ask = ask, .break_off = break_off};
+	.over = over, .wait = wait, .ask = ask, .break_off = break_off, .ended = device_unpin};

@@ -47,8 +47,9 @@ struct device_region {
 	uint64_t buffer;      /* CUDA's id of the allocation: never reused in a process */
 	uint64_t restores;    /* the process's count of restores at registration (checkpoint.c) */
 	uint64_t clock;
-	uint32_t id;   /* 0: not registered with the current daemon */
-	uint32_t pins; /* number of pending tasks that use it */
+	uint32_t id;	 /* 0: not registered with the current daemon */
+	uint32_t pins;	 /* number of pending tasks that use it */
+	uint32_t shares; /* number of epochs in which it is shared */
 	int device;
 	bool busy; /* a call about this region is running */
 	bool lent;
@@ -82,6 +83,8 @@ struct gpu {
 	struct device_region *regions; /* DEVICE_REGIONS */
 	uint16_t *sorted;	       /* by base, without regions that are gone */
 	unsigned nsorted;
+	unsigned shared;	      /* regions with shares */
+	struct importer *importer;    /* NULL: none yet */
 	struct device_region *ranges; /* the ranges; not sorted, because they overlap */
 	struct peer_module *modules;  /* GPU_DEVICES; NULL: none yet */
 	uint64_t reach_generation;    /* 1 + the connection's generation; 0: unknown */
@@ -134,7 +137,7 @@ void device_region_drop(ncclsvc_session *s, struct gpu *g, struct device_region 
 /* Drops freed regions. Their memory stays occupied until the daemon releases it too. */
 void device_regions_sweep(ncclsvc_session *s, struct gpu *g);
 /* Forgets the numbers of a daemon that is gone; lent regions stay, without a number. */
-void device_regions_forget(struct gpu *g);
+void device_regions_forget(ncclsvc_session *s, struct gpu *g);
 /* Keeps the memory's regions until the task is over. */
 void device_pin(ncclsvc_session *s, const struct op *op, uint64_t task);
 void device_unpin(ncclsvc_session *s, uint64_t task); /* the task has ended */

@@ -70,7 +70,7 @@ NCCLSVC_PRINTF(2, 3)
 ncclsvc_result ncclsvc_set_error(ncclsvc_result result, const char *format, ...);
 /* The library's version, "1.2.3". Static. */
 const char *ncclsvc_version(void);
-/* 1 if the library has the kernels for small operations on GPUs; 0 if it was built without a
+/* 1 if the library has the kernels for operations on GPUs; 0 if it was built without a
  * compiler for them. */
 int ncclsvc_has_kernels(void);
 

@@ -26,7 +26,7 @@ length:	.quad 0b - array; \
 
 	.section .rodata
 IMAGE(ncclsvc_peer_collective_image, ncclsvc_peer_collective_image_size, "collective.image")
-IMAGE(ncclsvc_peer_bulk_image, ncclsvc_peer_bulk_image_size, "bulk.image")
+IMAGE(ncclsvc_peer_direct_image, ncclsvc_peer_direct_image_size, "direct.image")
 IMAGE(ncclsvc_peer_messages_image, ncclsvc_peer_messages_image_size, "messages.image")
 
 	.section .note.GNU-stack, "", %progbits

@@ -6,9 +6,9 @@
 
 #include <stddef.h>
 
-extern const unsigned char ncclsvc_peer_collective_image[], ncclsvc_peer_bulk_image[],
+extern const unsigned char ncclsvc_peer_collective_image[], ncclsvc_peer_direct_image[],
 	ncclsvc_peer_messages_image[];
-extern const size_t ncclsvc_peer_collective_image_size, ncclsvc_peer_bulk_image_size,
+extern const size_t ncclsvc_peer_collective_image_size, ncclsvc_peer_direct_image_size,
 	ncclsvc_peer_messages_image_size;
 
 #endif

@@ -44,7 +44,7 @@ DEVICE void begin(struct work *w)
 		words->round = peer_sequence_after(words->round);
 	words->serial = w->call->graph ? load32(&w->state->serial) : w->call->serial;
 	words->stop = words->dead = dead;
-	words->finished = words->message = 0;
+	words->finished = words->message = words->moving = 0;
 	words->part = 0;
 }
 
@@ -121,8 +121,10 @@ DEVICE void work_end(struct work *w)
 	if (!keeps(LOOKER))
 		return;
 	const uint32_t parts = movers() / WARP + (headers ? w->call->nranks : 0);
+	/* The page is host memory: while a multiprocessor reads it, its other loads are held up. */
 	while (w->words->finished != parts)
-		waited(w);
+		if (!w->words->moving)
+			waited(w);
 	end(w);
 }
 

@@ -3,11 +3,13 @@
  * independently. A block moves the messages of one peer and direction on one channel, one after the
  * other, through the channel's ring (proto/abi/peer.h). */
 #include "keeper.h"
+#include "shares.h"
 #include "values.h"
 
 #include "proto/abi/peer.h"
 
 #define AT_ONCE 4 /* lines that a thread loads before it stores the first one */
+#define VECTORS 8 /* the same for vectors of 16 bytes */
 /* number of lines consumed between two credits */
 #define WINDOW	(PEER_RING_LINES / 4)
 
@@ -16,6 +18,7 @@
 /* One channel of an ordered pair of ranks. */
 struct ring {
 	uint64_t lines;	   /* in the receiver's memory */
+	uint64_t ticket;   /* in the sender's memory */
 	uint64_t *credits; /* in the sender's memory: how many lines the receiver has consumed */
 	uint64_t *count;   /* in this rank's memory: how many lines there were */
 	uint64_t at;	   /* the count at the message's first line */
@@ -33,6 +36,8 @@ DEVICE void ring_find(const struct work *w, struct ring *r)
 	r->lines = c->staging[to] + PEER_RINGS + ring * PEER_RING_LINES * sizeof(struct peer_line);
 	r->credits = (uint64_t *)(c->staging[from] + PEER_CREDITS) + credit;
 	r->count = (uint64_t *)(c->staging[c->rank] + PEER_COUNTS) + count;
+	r->ticket = c->staging[from] + PEER_TICKETS +
+		    credit * PEER_TICKET_LINES * sizeof(struct peer_line);
 	r->at = load64(r->count);
 }
 
@@ -47,12 +52,14 @@ DEVICE uint32_t ring_flag(uint64_t at)
 	return (uint32_t)(at / PEER_RING_LINES) | UINT32_C(1) << 31;
 }
 
-/* ---- A block's part of a message: a header line, then a slice of the data ---- */
+/* ---- A block's part of a message: its first lines, then a slice of the data ---- */
 
 struct slice {
 	uint64_t at, header;
 	uint64_t bytes;
-	uint64_t lines; /* including the header's */
+	uint64_t lines;	     /* including the first ones */
+	uint32_t first;	     /* number of these: 1, the header; 2 if the message is long */
+	uint64_t to, offset; /* the share with the receiver's buffer, and where in it */
 };
 
 DEVICE bool slice_cut(const struct work *w, const struct peer_messages *m, uint32_t part,
@@ -60,37 +67,78 @@ DEVICE bool slice_cut(const struct work *w, const struct peer_messages *m, uint3
 {
 	s->header = m->parts[part].header;
 	const uint64_t bytes = PEER_MESSAGE_BYTES(s->header);
-	const uint32_t channels =
-		peer_channels(bytes, w->call->nranks, w->way % PEER_RANKS == w->call->rank);
-	const uint64_t lines = (bytes + PEER_LINE_DATA - 1) / PEER_LINE_DATA;
-	const uint64_t each = (lines + channels - 1) / channels * PEER_LINE_DATA;
+	const bool self = w->way % PEER_RANKS == w->call->rank;
+	const uint32_t channels = peer_channels(bytes, w->call->nranks, self);
+	const uint64_t vectors = (bytes + 15) / 16;
+	const uint64_t each = (vectors + channels - 1) / channels * 16;
 	const uint64_t begin = w->channel * each;
 	s->at = m->parts[part].at + begin;
 	s->bytes = begin < bytes ? bytes - begin : 0;
 	s->bytes = s->bytes < each ? s->bytes : each;
-	s->lines = 1 + (s->bytes + PEER_LINE_DATA - 1) / PEER_LINE_DATA;
+	s->first = bytes >= PEER_MESSAGE_LONG && !self ? 2 : 1;
+	s->lines = s->first + (s->bytes + PEER_LINE_DATA - 1) / PEER_LINE_DATA;
+	s->to = m->parts[part].share;
+	s->offset = m->parts[part].share_at + begin;
 	return w->channel < channels;
 }
 
-/* Offset in the data of what line i > 0 holds. */
+/* Address of the data of line i, which is not one of the first. */
 DEVICE uint64_t slice_place(const struct slice *s, uint64_t i, uint32_t *n)
 {
-	const uint64_t left = s->bytes - (i - 1) * PEER_LINE_DATA;
+	const uint64_t at = (i - s->first) * PEER_LINE_DATA, left = s->bytes - at;
 	*n = left < PEER_LINE_DATA ? (uint32_t)left : PEER_LINE_DATA;
-	return s->at + (i - 1) * PEER_LINE_DATA;
+	return s->at + at;
 }
 
 DEVICE uint64_t slice_load(const struct slice *s, uint64_t i)
 {
 	uint32_t n;
-	const uint64_t from = i ? slice_place(s, i, &n) : 0;
-	return i ? bytes_load(from, n) : s->header;
+	const uint64_t from = i < s->first ? 0 : slice_place(s, i, &n);
+	return i < s->first ? s->header : bytes_load(from, n);
 }
 
 /* For each of the lines that a thread handles at once, from i on: k is the line's number. */
 #define EACH_LINE(past)                                                                            \
 	UNROLLED for (uint32_t u = 0; u < AT_ONCE;                                                 \
 		      u++) for (uint64_t k = i + u * movers(), once = k < (past); once; once = 0)
+
+/* ---- Tickets ---- */
+
+DEVICE uint32_t ticket_flag(const struct ring *r)
+{
+	return (uint32_t)r->at | UINT32_C(1) << 31;
+}
+
+DEVICE void ticket_put(const struct ring *r, const struct slice *s)
+{
+	for (uint32_t i = thread(); i < PEER_TICKET_LINES; i += movers())
+		line_put(r->ticket + i * sizeof(struct peer_line), ticket_flag(r),
+			 i == 0	  ? s->to
+			 : i == 1 ? s->offset
+				  : s->header);
+}
+
+/* Waits for the receiver. *to: its buffer, as mapped here; 0: it is not. False, for all threads
+ * alike: the block was stopped. */
+DEVICE bool ticket_take(struct work *w, const struct ring *r, const struct slice *s, uint64_t *to)
+{
+	const unsigned peer = w->way % PEER_RANKS;
+	uint64_t got[PEER_TICKET_LINES] = {0};
+	bool good = true;
+	UNROLLED for (uint32_t i = 0; i < PEER_TICKET_LINES; i++) while (
+		good && !line_there(r->ticket + i * sizeof(struct peer_line), ticket_flag(r),
+				    &got[i])) good = !mover_waited(w);
+	if (!threads_all(movers(), good))
+		return false;
+	const uint32_t mapped = shares_mapped(w, peer);
+	const bool is_mapped = got[0] && mapped >= (uint32_t)got[0] && got[2] == s->header;
+	*to = 0;
+	if (!threads_all(movers(), is_mapped))
+		return true;
+	fence_system(); /* the table is read, and the buffer written, after that */
+	*to = share_address(w, peer, got[0], got[1]);
+	return true;
+}
 
 /* ---- Sending ---- */
 
@@ -105,19 +153,65 @@ DEVICE bool ring_has_room(struct work *w, const struct ring *r, uint64_t at, uin
 	return true;
 }
 
-DEVICE void slice_send(struct work *w, const struct ring *r, const struct slice *s)
+DEVICE void lines_send(struct work *w, const struct ring *r, const struct slice *s, uint64_t first,
+		       uint64_t past)
 {
 	uint64_t credits = load64(r->credits);
-	for (uint64_t i = thread(); i < s->lines; i += movers() * AT_ONCE) {
+	for (uint64_t i = first + thread(); i < past; i += movers() * AT_ONCE) {
 		uint64_t data[AT_ONCE] = {0};
-		EACH_LINE(s->lines) data[u] = slice_load(s, k);
-		EACH_LINE(s->lines)
+		EACH_LINE(past) data[u] = slice_load(s, k);
+		EACH_LINE(past)
 		{
 			if (!ring_has_room(w, r, r->at + k, &credits))
 				return;
 			line_put(ring_line(r, r->at + k), ring_flag(r->at + k), data[u]);
 		}
 	}
+}
+
+/* Writes the slice into the receiver's buffer. */
+DEVICE void slice_write(const struct slice *s, uint64_t to)
+{
+	const uint64_t vectors = (s->at | to) & 15 ? 0 : s->bytes / 16;
+	for (uint64_t v = thread(); v < vectors; v += movers() * VECTORS) {
+		uint64_t x[VECTORS][2] = {{0}};
+		UNROLLED for (uint32_t u = 0; u < VECTORS; u++) if (v + u * movers() < vectors)
+			vector_load(s->at + (v + u * movers()) * 16, x[u]);
+		UNROLLED for (uint32_t u = 0; u < VECTORS; u++) if (v + u * movers() < vectors)
+			vector_store(to + (v + u * movers()) * 16, x[u]);
+	}
+	for (uint64_t i = vectors * 16 + thread() * 8; i < s->bytes; i += movers() * 8) {
+		const uint32_t n = s->bytes - i < 8 ? (uint32_t)(s->bytes - i) : 8;
+		bytes_store(to + i, bytes_load(s->at + i, n), n);
+	}
+}
+
+/* The header goes ahead, so that a receiver that expects another message learns of it. */
+DEVICE bool long_send(struct work *w, const struct ring *r, struct slice *s)
+{
+	uint64_t to;
+	if (!ticket_take(w, r, s, &to))
+		return false;
+	if (!to)
+		return true;
+	if (!thread())
+		w->words->moving = 1;
+	slice_write(s, to);
+	threads_all(movers(), true);
+	if (!thread())
+		w->words->moving = 0;
+	s->lines = s->first;
+	s->header |= PEER_MESSAGE_DIRECT; /* for the last of them */
+	if (!thread())
+		fence_system();
+	return true;
+}
+
+DEVICE void slice_send(struct work *w, const struct ring *r, struct slice *s)
+{
+	lines_send(w, r, s, 0, 1);
+	if (s->first == 1 || long_send(w, r, s))
+		lines_send(w, r, s, 1, s->lines);
 }
 
 /* ---- Receiving ---- */
@@ -146,11 +240,13 @@ DEVICE void header_look(struct work *w, const struct ring *r, const struct slice
 DEVICE void slice_keep(struct work *w, const struct slice *s, uint64_t i, uint64_t data)
 {
 	uint32_t n;
-	const uint64_t to = i ? slice_place(s, i, &n) : 0;
-	if (i)
+	const uint64_t to = i < s->first ? 0 : slice_place(s, i, &n);
+	if (i >= s->first)
 		bytes_store(to, data, n);
-	else
+	else if (!i)
 		header_check(w, s, data);
+	else
+		w->words->direct = (data & PEER_MESSAGE_DIRECT) != 0;
 }
 
 DEVICE void window_receive(struct work *w, const struct ring *r, const struct slice *s,
@@ -173,16 +269,23 @@ DEVICE void window_receive(struct work *w, const struct ring *r, const struct sl
 }
 
 /* False, for all threads alike: the block was stopped. */
-DEVICE bool slice_receive(struct work *w, const struct ring *r, const struct slice *s)
+DEVICE bool slice_receive(struct work *w, const struct ring *r, struct slice *s)
 {
-	for (uint64_t first = 0; first < s->lines; first += WINDOW) {
-		const uint64_t left = s->lines - first;
-		const uint64_t past = first + (left < WINDOW ? left : WINDOW);
+	uint64_t past = 0;
+	if (s->first > 1)
+		ticket_put(r, s);
+	for (uint64_t first = 0; first < s->lines; first = past) {
+		past = first + WINDOW;
+		if (!first && s->first > 1)
+			past = s->first;
+		past = past < s->lines ? past : s->lines;
 		window_receive(w, r, s, first, past);
 		if (!threads_all(movers(), !w->words->stop))
 			return false;
 		if (!thread()) /* what was stored depended on the lines, so they are loaded */
 			store64(r->credits, r->at + past);
+		if (!first && s->first > 1 && w->words->direct)
+			s->lines = past;
 	}
 	return true;
 }

@@ -99,6 +99,22 @@ DEVICE uint16_t float_half(float f)
 	return h;
 }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define CONVERTS_BF16
+DEVICE uint16_t convert_bf16(float f)
+{
+	uint16_t b;
+	asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(b) : "f"(f));
+	return b;
+}
+#endif
+
+/* Where this process accesses a peer's memory. */
+DEVICE uint64_t peer_address(uint64_t at)
+{
+	return at;
+}
+
 #include "platform_gpu_memory.h"
 
 #endif

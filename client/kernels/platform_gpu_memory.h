@@ -56,11 +56,12 @@ DEVICE void release64(uint64_t *to, uint64_t v)
 	asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory");
 }
 
-/* 16 bytes of a buffer or of staging memory. The compiler keeps these in order, so several loads
- * are issued before the first value is needed. */
+/* 16 bytes of a buffer or of staging memory, not kept in the multiprocessor's cache, as each is
+ * used once. The compiler keeps these in order, so several loads are issued before the first value
+ * is needed. */
 DEVICE void vector_load(uint64_t from, uint64_t *v)
 {
-	asm volatile("ld.global.v2.u64 {%0, %1}, [%2];"
+	asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
 		     : "=l"(v[0]), "=l"(v[1])
 		     : "l"(from)
 		     : "memory");
@@ -68,7 +69,8 @@ DEVICE void vector_load(uint64_t from, uint64_t *v)
 
 DEVICE void vector_store(uint64_t to, const uint64_t *v)
 {
-	asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(v[0]), "l"(v[1]) : "memory");
+	asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(v[0]), "l"(v[1])
+		     : "memory");
 }
 
 /* Adds to a word that only this GPU uses, and returns the previous value. */

@@ -58,11 +58,15 @@ DEVICE float bf16_float(uint16_t b)
 
 DEVICE uint16_t float_bf16(float f)
 {
+#ifdef CONVERTS_BF16
+	return convert_bf16(f);
+#else
 	union line_values v = {.f32 = {f}};
 	const uint32_t u = v.u32[0];
 	if ((u & 0x7fffffff) > 0x7f800000)
 		return 0x7fff;
 	return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+#endif
 }
 
 #define SAME(x)	      (x)

@@ -19,6 +19,8 @@ struct block_words {
 	uint32_t serial;   /* the call's serial; in a graph, that of the newest kernel before */
 	uint32_t message;  /* number of the message that the block moves */
 	uint64_t part;	   /* that message's header */
+	uint32_t direct;   /* its data has come directly */
+	uint32_t moving;   /* the movers access buffers, and wait for nothing */
 };
 
 /* One thread's view. */

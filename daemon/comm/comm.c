@@ -26,6 +26,7 @@
 #include "gpu/nccl_comm.h"
 #include "names.h"
 #include "peer/peer.h"
+#include "peer/shares.h"
 #include "record/dump.h"
 #include "record/record.h"
 #include "remote.h"
@@ -251,6 +252,7 @@ void comm_free_all(struct comms *s)
 	deadlines_fini(&s->deadlines);
 	deadlines_fini(&s->joins);
 	deadlines_fini(&s->looks);
+	deadlines_fini(&s->unshares);
 	free(s->comm_by_slot);
 }
 
@@ -311,6 +313,7 @@ void comm_vacate(struct communicator *m, struct member *member, uint32_t state)
 	m->occupied--;
 	member->client = NULL;
 	member->state = state;
+	shares_left(m);
 	comm_join_deadline(m->comms, member, 0);
 	member->overdue = false;
 }

@@ -2,7 +2,8 @@
  *
  * Deadlines of communicators. Two heaps are ordered by deadline: one of members' JOINs, and one of
  * communicators, by the earliest deadline of their split, their plan and their end. peer/watch.c
- * has a third. So entries that are not due cost nothing, however many there are. */
+ * and peer/shares.c have others. So entries that are not due cost nothing, however many there are.
+ */
 #include <stddef.h>
 
 #include "base/clock.h"
@@ -14,6 +15,7 @@
 #include "consequences.h"
 #include "gpu/nccl_comm.h"
 #include "peer/peer.h"
+#include "peer/shares.h"
 #include "remote.h"
 
 /* Aborts operations still running on GPUs, which may never end by themselves. Returns the next
@@ -115,7 +117,7 @@ static uint64_t expire_joins(struct comms *s, uint64_t now)
 
 uint64_t comm_expire(struct comms *s, uint64_t now)
 {
-	uint64_t next = peer_watch(s, now);
+	uint64_t next = earlier(peer_watch(s, now), shares_expire(s, now));
 	next = earlier(next, expire_communicators(s, now));
 	next = earlier(next, consequences_log(s, now));
 	return earlier(next, expire_joins(s, now));

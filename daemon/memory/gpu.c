@@ -69,8 +69,9 @@ static void give_lent(struct client *c, uint32_t kind, int32_t device, uint64_t 
 		account_give(c->account, account_lent(device), bytes);
 }
 
-static void forget(struct client *c, struct mapping *m)
+static void forget(struct memory *s, struct client *c, struct mapping *m)
 {
+	s->callbacks->region_gone(s->owner, m);
 	if (m->fd >= 0)
 		account_close(c->account, &m->fd, 1);
 	give_lent(c, m->kind, m->device, m->bytes);
@@ -161,7 +162,7 @@ void gpu_region_answered(struct gpu *g, struct region_call *call,
 		client_error(c, call->opcode, call->serial,
 			     answer ? answer->result : NCCLSVC_WORKER_LOST, "gpu%d: %.200s",
 			     g->index, answer ? answer->text : "its worker was lost");
-		forget(c, m);
+		forget(s, c, m);
 	}
 	free(call);
 }
@@ -259,6 +260,7 @@ void gpu_memory_add(struct memory *s, struct client *c, uint32_t serial,
 							 .device = r->device,
 							 .bytes = r->bytes,
 							 .buffer_id = r->buffer_id,
+							 .base_there = r->base,
 							 .since_ns = clock_now(),
 							 .fd = own});
 	memcpy(m->handle, r->handle, sizeof(m->handle));
@@ -266,7 +268,7 @@ void gpu_memory_add(struct memory *s, struct client *c, uint32_t serial,
 		kind == SVC_REGION_IPC ? handle_bind(&s->handles, c, m) : NCCLSVC_OK;
 	if (bound) {
 		client_error(c, opcode, serial, bound, "%s", handle_refusal(bound));
-		forget(c, m);
+		forget(s, c, m);
 		free(call);
 		return;
 	}
@@ -321,7 +323,7 @@ void gpu_memory_close(struct memory *s, struct client *c, struct mapping *m)
 		count_import(g, m, -1);
 		close_address(g, m->address);
 	}
-	forget(c, m);
+	forget(s, c, m);
 }
 
 /* A REGION_DEL whose worker is closing the import. Until then the user is charged for the region.
@@ -339,7 +341,7 @@ static void closed(struct gpu *g, void *arg, const struct worker_message *answer
 	(void)fd;
 	if (c && c->state == CLIENT_OPEN &&
 	    c->mappings[closing->region].import == closing->import) {
-		forget(c, &c->mappings[closing->region]);
+		forget(closing->memory, c, &c->mappings[closing->region]);
 		if (answer && answer->result)
 			client_error(c, SVC_REGION_DEL, closing->serial, answer->result,
 				     "gpu%d: %.200s", g->index, answer->text);
@@ -379,8 +381,9 @@ void gpu_memory_lost(struct memory *s, struct gpu *g)
 			m->address = 0;
 			handle_unmapped(m);
 			/* The next worker's memory at that address must not be touched on its
-			 * behalf. */
-			if (c->state == CLIENT_OPEN)
+			 * behalf. A pending region is being deleted: the scheduler has forgotten
+			 * it. */
+			if (c->state == CLIENT_OPEN && !m->pending)
 				executor_command(
 					s->executor,
 					&(struct command){

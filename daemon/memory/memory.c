@@ -363,6 +363,16 @@ void memory_remove(struct memory *s, struct client *c, uint32_t serial,
 					   .region = {.region = region, .serial = serial}});
 }
 
+static void end_region(struct memory *s, struct client *c, struct mapping *m, uint32_t serial)
+{
+	if (m->wait_ms && m->address) {
+		gpu_memory_close_answered(s, c, m, serial);
+		return;
+	}
+	unmap(s, c, m);
+	client_reply(c, SVC_REGION_DEL, serial, NULL, 0, NULL, 0);
+}
+
 void memory_removed(struct memory *s, struct client *c, uint32_t serial, uint32_t region, bool gone)
 {
 	if (!gone) {
@@ -372,12 +382,25 @@ void memory_removed(struct memory *s, struct client *c, uint32_t serial, uint32_
 		return;
 	}
 	struct mapping *m = &c->mappings[region];
-	if (m->wait_ms && m->address) {
-		gpu_memory_close_answered(s, c, m, serial);
+	if (m->wait_ms && m->shares && s->callbacks->unshare(s->owner, c, region, serial))
+		m->pending = true;
+	else
+		end_region(s, c, m, serial);
+}
+
+void memory_unshared(struct memory *s, struct client *c, uint32_t serial, uint32_t region,
+		     uint32_t wait_ms)
+{
+	struct mapping *m = &c->mappings[region];
+	m->pending = false;
+	m->wait_ms = wait_ms;
+	if (wait_ms) {
+		end_region(s, c, m, serial);
 		return;
 	}
 	unmap(s, c, m);
-	client_reply(c, SVC_REGION_DEL, serial, NULL, 0, NULL, 0);
+	client_error(c, SVC_REGION_DEL, serial, NCCLSVC_TIMEOUT,
+		     "region %u is deleted, but another member has not unmapped it yet", region);
 }
 
 bool memory_fail(struct memory *s)

@@ -10,6 +10,7 @@
 #include "turns.h"
 
 struct range;
+struct region_shares;
 
 /* Callbacks to the layers above. */
 struct memory_callbacks {
@@ -17,6 +18,11 @@ struct memory_callbacks {
 	void (*session_known)(void *owner, struct client *c);
 	/* Has the session joined a communicator of GPUs? */
 	bool (*uses_gpus)(const struct client *c);
+	/* The region, which has shares, is being deleted. True: other sessions are to unmap it
+	 * within its wait_ms, and memory_unshared follows. */
+	bool (*unshare)(void *owner, struct client *c, uint32_t region, uint32_t serial);
+	/* The region, which may have shares, is gone. */
+	void (*region_gone)(void *owner, struct mapping *m);
 };
 
 struct memory {
@@ -44,13 +50,15 @@ struct mapping {
 	uint64_t address; /* of GPU memory, as mapped by the worker; 0: not mapped */
 	uint64_t import;  /* number of the last import request, to recognize late answers */
 	uint64_t bytes, buffer_id;
+	uint64_t base_there; /* of GPU memory, in its owner's process */
 	uint64_t since_ns;
 	uint32_t wait_ms; /* how long a client waits for the worker to close it, once it is leaving;
 			     0: none waits */
 	uint32_t fault;	  /* number of fault_watch */
 	uint32_t next_free;
-	uint8_t handle[64];			    /* CUDA IPC */
-	struct range *range;			    /* if it is a range, otherwise NULL */
+	uint8_t handle[64];	      /* CUDA IPC */
+	struct range *range;	      /* if it is a range, otherwise NULL */
+	struct region_shares *shares; /* comm/peer/shares.c; NULL: it was never shared */
 	struct handle_owner *owner, *address_owner; /* for CUDA IPC; NULL: not bound */
 };
 
@@ -66,6 +74,10 @@ void memory_remove(struct memory *s, struct client *c, uint32_t serial,
 		   const struct svc_region_del *r);
 void memory_removed(struct memory *s, struct client *c, uint32_t serial, uint32_t region,
 		    bool gone);
+/* Other sessions have unmapped the region, or have not done so in time: wait_ms, what is left of
+ * the time that the client waits, is 0. */
+void memory_unshared(struct memory *s, struct client *c, uint32_t serial, uint32_t region,
+		     uint32_t wait_ms);
 /* Releases the session's ring and all its registered memory, until that time at the latest. True:
  * nothing is left. */
 bool memory_free_all(struct memory *s, struct client *c, uint64_t until_ns);
@@ -96,6 +108,11 @@ void gpu_range_add(struct memory *s, struct client *c, uint32_t serial,
 enum turn gpu_range_map(struct memory *s, struct gpu *g, struct client *c, const struct mapping *m,
 			struct region_call *call);
 void gpu_range_free(struct range *range);
+/* The number of mappings that GPU memory consists of, for other processes to import; 0: it is
+ * opened by CUDA IPC handle. */
+uint32_t gpu_region_parts(const struct mapping *m);
+/* Returns the nth of these, in address order. NULL: there is none, or its region is gone. */
+const struct mapping *gpu_region_part(const struct client *c, const struct mapping *m, uint32_t n);
 
 struct region_call *gpu_region_call(struct memory *s, struct client *c, unsigned opcode,
 				    uint32_t serial, uint32_t region);

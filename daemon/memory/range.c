@@ -31,6 +31,36 @@ static const struct mapping *part_of(const struct client *c, const struct range 
 	return m->used && m->since_ns == range->parts[i].since_ns ? m : NULL;
 }
 
+uint32_t gpu_region_parts(const struct mapping *m)
+{
+	if (m->kind == SVC_REGION_IPC)
+		return 0;
+	return m->range ? m->range->mapped : 1;
+}
+
+/* Returns the part of the range in which its nth mapping is, and that mapping's number there. */
+static const struct mapping *part_with(const struct client *c, const struct range *range,
+				       uint32_t *n)
+{
+	for (uint32_t i = 0; i < range->n; i++) {
+		const struct mapping *part = part_of(c, range, i);
+		const uint32_t parts = part ? gpu_region_parts(part) : 0;
+		if (*n < parts)
+			return part;
+		if (!part)
+			return NULL;
+		*n -= parts;
+	}
+	return NULL;
+}
+
+const struct mapping *gpu_region_part(const struct client *c, const struct mapping *m, uint32_t n)
+{
+	while (m && m->range)
+		m = part_with(c, m->range, &n);
+	return m && m->fd >= 0 && !n ? m : NULL;
+}
+
 static enum turn look_for_parts(const struct client *c, const struct range *range)
 {
 	enum turn turn = TURN_ASKED;

@@ -149,6 +149,7 @@ uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 			.ask_node = v.node != s->comms.coord.me ? v.node + 1 : 0,
 			.peer_bytes = peer_bytes(m),
 			.peer_source = peer_source(m),
+			.staged = peer_staged(m),
 			.pending = peer_pending(m),
 			.cluster_comm = cluster_comm(s, m->id),
 		};

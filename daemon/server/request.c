@@ -14,6 +14,7 @@
 #include "comm/describe.h"
 #include "comm/gpus.h"
 #include "comm/peer/peer.h"
+#include "comm/peer/shares.h"
 #include "comm/plans.h"
 #include "comm/remote.h"
 #include "comm/report.h"
@@ -49,6 +50,7 @@ static bool takes_memory(unsigned opcode)
 	case SVC_LIST:
 	case SVC_DAEMON_INFO:
 	case SVC_WORLD:
+	case SVC_SHARED:
 	case SVC_CANCEL: /* for a session; cancellations of tasks are refused later */
 		return false;
 	default:
@@ -323,6 +325,21 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 	}
 	case SVC_STAGING:
 		peer_staging_give(c, h->serial, body);
+		break;
+	case SVC_SHARES: {
+		const struct svc_shares *m = body;
+		if (reserved_is_zero(c, h, m->reserved[0] | m->reserved[1]))
+			shares_bell_give(c, h->serial);
+		break;
+	}
+	case SVC_SHARE:
+		shares_add(c, h->serial, body);
+		break;
+	case SVC_SHARED:
+		shares_read(c, h->serial, body);
+		break;
+	case SVC_SHARED_PART:
+		shares_part(c, h->serial, body);
 		break;
 	case SVC_SPLIT:
 		comm_split(c, h->serial, body);

@@ -371,6 +371,14 @@ static void forget_process(struct client *c)
 	account_give(c->account, SHARE_FDS, 1);
 }
 
+static void forget_bell(struct client *c)
+{
+	if (c->bell < 0)
+		return;
+	close(c->bell);
+	account_give(c->account, SHARE_FDS, 1);
+}
+
 static void try_free(struct client *c)
 {
 	struct sessions *s = c->sessions;
@@ -379,6 +387,7 @@ static void try_free(struct client *c)
 	connection_close(c->account, c->fd);
 	account_give(c->account, SHARE_FDS, 1);
 	forget_process(c);
+	forget_bell(c);
 	s->by_slot[c->slot] = NULL;
 	account_give(c->account, SHARE_SESSIONS, 1);
 	account_put(c->account);
@@ -721,7 +730,7 @@ struct client *client_create(struct sessions *s, int fd, struct account *account
 	c->account = account;
 	c->mps = NCCLSVC_MPS_UNKNOWN;
 	c->mps_device = SVC_DEVICE_HOST;
-	c->doorbell = c->completion = c->ring_fd = -1;
+	c->doorbell = c->completion = c->ring_fd = c->bell = -1;
 	c->since_ns = clock_now();
 	c->leaving_at = 1;
 	c->poll.data = c;

@@ -44,6 +44,7 @@ enum {
 	CUDA_ERROR_NOT_READY = 600,
 	CUDA_ERROR_ILLEGAL_ADDRESS = 700,
 	CUDA_ERROR_LAUNCH_TIMEOUT = 702,
+	CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
 	CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = 217,
 	CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
 	CUDA_ERROR_HARDWARE_STACK_ERROR = 714,
@@ -178,6 +179,7 @@ typedef struct CUmemAccessDesc_st {
 	X(cuCtxPushCurrent, "cuCtxPushCurrent_v2", (CUcontext context))                            \
 	X(cuCtxPopCurrent, "cuCtxPopCurrent_v2", (CUcontext * context))                            \
 	X(cuCtxSynchronize, "cuCtxSynchronize", (void))                                            \
+	X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", (CUcontext peer, unsigned flags))        \
 	X(cuMemGetInfo, "cuMemGetInfo_v2", (size_t * unused, size_t * total))                      \
 	X(cuMemAlloc, "cuMemAlloc_v2", (CUdeviceptr * p, size_t bytes))                            \
 	X(cuMemFree, "cuMemFree_v2", (CUdeviceptr p))                                              \

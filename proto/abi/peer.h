@@ -26,6 +26,8 @@ struct peer_call {
 	uint64_t staging[PEER_RANKS]; /* by rank, as mapped in this process */
 	uint64_t page;		      /* the GPU's address of it */
 	uint64_t src, dst;
+	/* For ncclsvc_peer_direct: the shares with these buffers, 0: none, and where in them. */
+	uint64_t src_share, src_at, dst_share, dst_at;
 	uint64_t bytes;	   /* from one rank to another */
 	uint64_t src_each; /* stride between receivers; 0: all get the same data */
 	uint64_t dst_each; /* stride between senders */
@@ -35,6 +37,11 @@ struct peer_call {
 	uint32_t graph; /* the library's number of the graph; 0: it is in none */
 	uint32_t index; /* of the operation, among the communicator's operations in the graph, from
 			   0 */
+	/* For ncclsvc_peer_direct, the same on all ranks: which ones have data, from `from` to
+	 * from_past - 1, and which get some; enum peer_parts; and if it is the same data for all,
+	 * the bytes that each rank moves. */
+	uint8_t from, from_past, to, to_past, parts;
+	uint64_t segment;
 	uint8_t rank, nranks;
 	uint8_t sends_to, receives_from; /* bitmaps of ranks, including this one if it copies */
 	uint8_t reduces;		 /* the received data is reduced to one result */
@@ -42,6 +49,20 @@ struct peer_call {
 	uint8_t posts; /* 1: posts its end, when all blocks have ended; 0: block 0 posts its own
 			  end, if it has posted its begin */
 };
+
+enum peer_parts {
+	PEER_PART_FOR_EACH = 1, /* a rank that has data has a part for each receiver */
+	PEER_PART_OF_EACH = 2,	/* a rank that gets data gets a part of each sender */
+};
+
+/* Segments are multiples of this, so that accesses are aligned to sectors of memory. */
+#define PEER_SEGMENT_UNIT 512
+
+PEER_INLINE uint64_t peer_segment(uint64_t bytes, uint32_t nranks)
+{
+	return ((bytes + nranks - 1) / nranks + PEER_SEGMENT_UNIT - 1) / PEER_SEGMENT_UNIT *
+	       PEER_SEGMENT_UNIT;
+}
 
 /* ---- Messages, as the argument of one kernel. It ignores the fields of `call` about data, and the
  * header. ---- */
@@ -58,11 +79,13 @@ struct peer_messages {
 	struct {
 		uint64_t at;
 		uint64_t header; /* the type in the upper bits, the bytes below: peer_message */
+		uint64_t share, share_at; /* of a Recv's buffer; 0: none */
 	} parts[PEER_PARTS];
 };
 
 #define PEER_BLOCK_OF(way, channel) ((uint8_t)((way) << 4 | (channel)))
 #define PEER_MESSAGE_BYTES(header)  ((header)&0xffffffffffffff)
+#define PEER_MESSAGE_DIRECT	    (UINT64_C(1) << 63)
 
 PEER_INLINE uint64_t peer_message(uint8_t type, uint64_t bytes)
 {
@@ -77,13 +100,29 @@ PEER_INLINE uint32_t peer_channels(uint64_t bytes, uint32_t nranks, int self)
 	return wanted < most ? (uint32_t)wanted + !wanted : most;
 }
 
-/* The parameters that the ranks must agree on, in 64 bits; the count fits, since so little data
- * moves. */
+/* What the ranks must agree on, in 64 bits. Counts have 40 bits. */
+#define PEER_COUNT_MOST ((UINT64_C(1) << 40) - 1)
+
 PEER_INLINE uint64_t peer_header(uint8_t op, uint8_t type, uint8_t redop, uint8_t root,
-				 uint32_t count)
+				 uint64_t count)
 {
-	return (uint64_t)op << 56 | (uint64_t)type << 48 | (uint64_t)redop << 40 |
-	       (uint64_t)root << 32 | count;
+	return (uint64_t)op << 56 | (uint64_t)type << 50 | (uint64_t)redop << 44 |
+	       (uint64_t)root << 40 | (count & PEER_COUNT_MOST);
+}
+
+PEER_INLINE uint8_t peer_header_op(uint64_t header)
+{
+	return (uint8_t)(header >> 56);
+}
+
+PEER_INLINE uint8_t peer_header_root(uint64_t header)
+{
+	return header >> 40 & 15;
+}
+
+PEER_INLINE uint64_t peer_share(uint32_t slot, uint32_t number)
+{
+	return (uint64_t)slot << 32 | number;
 }
 
 PEER_INLINE struct peer_page *peer_page_of(void *pages, uint32_t rank)

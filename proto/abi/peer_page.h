@@ -50,7 +50,9 @@ struct peer_page {
 	uint32_t abort;
 	uint32_t heartbeat; /* incremented by the daemon */
 	int32_t pid;	    /* the member's; written by the daemon as the epoch begins */
-	uint32_t pad0[13];
+	uint32_t pad0;
+	uint64_t shares; /* the length of the epoch's log of shares; written by the daemon */
+	uint32_t pad1[10];
 	/* Written by kernels. begun and ended: a sequence, and above it the call's serial. In a
 	 * graph: 0 for a kernel that begins, the newest earlier serial for one that ends. */
 	uint64_t begun; /* only for kernels that wait longer than PEER_LOOK_NS */
@@ -76,6 +78,9 @@ struct peer_page {
 	/* For each rank: how many of this member's kernels of collectives have waited for it, and
 	 * how long in all. Waits of less than PEER_LOOK_NS do not count. */
 	struct peer_waited waited[PEER_RANKS];
+	/* How many large collectives have gone through staging memory, as not all ranks had mapped
+	 * all buffers. */
+	uint64_t staged;
 	/* Written by the library, for the daemon. When a transport is chosen: if the operation is a
 	 * kernel, entered or messages, then submitted. When a kernel is launched, perhaps long
 	 * after: records, then launched. */

@@ -40,54 +40,48 @@ struct peer_state {
 	uint32_t told[PEER_BLOCKS];  /* by block: the serial of the last one outside of graphs */
 };
 
-#define PEER_HEADERS 1024 /* offset of struct peer_line [2][PEER_RANKS] */
-#define PEER_CREDITS 1280 /* of uint64_t [rank][channel], for messages */
-#define PEER_COUNTS  2560 /* of uint64_t [way][channel]: total lines so far, likewise */
-#define PEER_LINES   8192 /* of the slots: [2][nranks][lines] */
-#define PEER_BULK    (PEER_LINES + (UINT64_C(4) << 20)) /* ncclsvc_peer_bulk's part */
+#define PEER_HEADERS	 1024 /* offset of struct peer_line [2][PEER_RANKS] */
+#define PEER_CREDITS	 1280 /* of uint64_t [rank][channel], for messages */
+#define PEER_COUNTS	 2560 /* of uint64_t [way][channel]: total lines so far, likewise */
+#define PEER_LINES	 8192 /* of the slots: [2][nranks][lines] */
+#define PEER_LINES_BYTES (UINT64_C(4) << 20)
 
-/* ncclsvc_peer_bulk takes larger operations, and those with more lines from one rank to another
+/* ncclsvc_peer_direct takes larger operations, and those with more lines from one rank to another
  * than a slot has, which may be fewer bytes. */
 #define PEER_LINES_MOST (UINT64_C(512) << 10)
 
 /* The most lines of one rank's data in another's slot. */
 #define PEER_SLOT_LINES(nranks)                                                                    \
-	((uint32_t)((PEER_BULK - PEER_LINES) / sizeof(struct peer_line) / 2 / (nranks)))
+	((uint32_t)(PEER_LINES_BYTES / sizeof(struct peer_line) / 2 / (nranks)))
 
-/* ---- Staging memory of ncclsvc_peer_bulk: from PEER_BULK on ----
+/* ---- Staging memory of ncclsvc_peer_direct ----
  *
- * A channel is a warp that sends, and one that receives from it on each other rank. For each pair
- * of ranks, each channel has a ring of slots and two counters: chunks arrived, written by the
- * sender, and chunks consumed, written by the receiver into the sender's memory. Counters carry the
- * round, as lines do. All of this exists twice, for odd and even rounds.
+ * Each rank numbers the regions of GPU memory that it shares with the others in an epoch: 1, 2, 3
+ * and so on. A share also has a slot, which no other has while its region exists. The others map
+ * the regions in the order of their numbers, and write where to into a table. An operation's buffer
+ * is a share, with its slot in the upper bits and its number below, and an offset.
  *
- * A block has a multiple of 32 threads: from 64 to PEER_BULK_THREADS + 32. The chunks depend on the
- * numbers of blocks and threads, which the kernel does not compare. All ranks must launch the same
- * numbers, so the caller puts them into the header. */
+ * As an operation begins, each block offers its peers, in lines whose flag is the round, where its
+ * rank's buffers are, and up to which number the rank has mapped the shares of each other one. So
+ * all ranks know whether all have mapped all buffers. If not, the data goes through chunks. The
+ * number of steps that a block has taken since has the round above it. */
 
-#define PEER_BULK_SLOTS	   4
-#define PEER_BULK_CHUNK	   32768 /* bytes at most; a slot may be smaller */
-#define PEER_BULK_THREADS  512 /* of a block, for moving data; more would have too few registers */
-#define PEER_BULK_CHANNELS 512
-#define PEER_BULK_SCRATCH  2048 /* bytes per channel */
+#define PEER_DIRECT_THREADS                                                                        \
+	480 /* of a block, for moving data: 512 with the keeper's, so that each                    \
+		has 128 registers */
+#define PEER_SHARES	 1024
+#define PEER_OFFER_LINES 16
+#define PEER_CHUNK	 UINT32_C(65536) /* bytes */
 
-/* In this order: bytes of the slots, the counters ([kind][odd round][ring][peer][channel]), and
- * scratch memory. */
-#define PEER_BULK_DATA	   (UINT64_C(64) << 20)
-#define PEER_BULK_COUNTERS (8 * PEER_RANKS * PEER_BULK_CHANNELS)
-#define PEER_BULK_BYTES	   ((UINT64_C(66) << 20) - PEER_LINES)
-
-/* From this size on, AllReduce of two ranks takes two steps: each rank reduces a segment, then all
- * gather the segments. More ranks always take two steps. The CPU version in C has a different
- * limit, for tests. */
-#ifndef PEER_TWO_STEPS
-#define PEER_TWO_STEPS (UINT64_C(1) << 40)
-#endif
-
-struct peer_counter {
-	uint64_t value; /* the round in the upper bits, chunks below */
-	uint64_t pad;
-};
+#define PEER_OFFERS (PEER_LINES + PEER_LINES_BYTES) /* [odd round][block][sender][line] */
+#define PEER_STEPS                                                                                 \
+	(PEER_OFFERS + 2 * PEER_BLOCKS * PEER_RANKS * PEER_OFFER_LINES * sizeof(struct peer_line))
+/* uint64_t [odd round][block][sender] */
+#define PEER_MAPPED (PEER_STEPS + 2 * PEER_BLOCKS * PEER_RANKS * sizeof(uint64_t))
+/* uint32_t [rank], written by this rank's library: how many of that rank's shares are mapped */
+#define PEER_TABLE  (PEER_MAPPED + 256) /* uint64_t [rank][slot], likewise: where they are */
+#define PEER_CHUNKS (PEER_TABLE + PEER_RANKS * PEER_SHARES * sizeof(uint64_t))
+/* [block][odd step], to be read by all */
 
 /* ---- Staging memory of messages (Send with its Recv): from PEER_RINGS on ----
  *
@@ -96,17 +90,27 @@ struct peer_counter {
  * begins with a header line; if it is long, each of its channels has a slice of it behind a header
  * of its own. Lines are counted from the ring's first use, and their flag is the number of the pass
  * around the ring. The receiver periodically tells the sender how many lines it has consumed, so a
- * sender waits for its receiver only if the ring is full. */
+ * sender waits for its receiver only if the ring is full.
+ *
+ * A long message has one more line behind the header. Its sender waits for a ticket in its own
+ * memory, which tells where the receiver's buffer is. If that is mapped, it writes the block's
+ * slice there, and then this line, with PEER_MESSAGE_DIRECT; no other follows. */
 
 #define PEER_WAYS	    (2 * PEER_RANKS)
 #define PEER_WAY_TO(rank)   (rank)
 #define PEER_WAY_FROM(rank) (PEER_RANKS + (rank))
 #define PEER_CHANNELS	    16 /* at most */
-#define PEER_RING_LINES	    UINT64_C(16384)
-#define PEER_RINGS	    (PEER_BULK + PEER_BULK_BYTES)
-#define PEER_RINGS_BYTES    (UINT64_C(8) << 20)		    /* [sender][channel] */
-#define PEER_STAGING	    (PEER_RINGS + PEER_RINGS_BYTES) /* total bytes */
-#define PEER_CHANNEL_LINES  512				    /* longer messages use more channels */
+#define PEER_RING_LINES	    UINT64_C(8192)
+#define PEER_TICKET_LINES   3						 /* share, offset, header */
+#define PEER_TICKETS	    (PEER_CHUNKS + 2 * PEER_BLOCKS * PEER_CHUNK) /* [receiver][channel] */
+#define PEER_TICKETS_BYTES                                                                         \
+	(PEER_RANKS * PEER_CHANNELS * PEER_TICKET_LINES * sizeof(struct peer_line))
+#define PEER_RINGS	   (PEER_TICKETS + PEER_TICKETS_BYTES)
+#define PEER_MESSAGE_LONG  (UINT64_C(512) << 10) /* bytes */
+#define PEER_RINGS_BYTES   (UINT64_C(4) << 20)	 /* [sender][channel] */
+/* In total: a multiple of the GPU's pages. */
+#define PEER_STAGING	   ((PEER_RINGS + PEER_RINGS_BYTES + 0x1fffff) / 0x200000 * 0x200000)
+#define PEER_CHANNEL_LINES 512 /* longer messages use more channels */
 
 /* For a pair of ranks, so that all ways of a rank together have PEER_BLOCKS blocks; a rank's way to
  * itself has one.

@@ -16,9 +16,9 @@ static void run_collective(const struct peer_messages *m)
 	ncclsvc_peer_collective(m->call);
 }
 
-static void run_bulk(const struct peer_messages *m)
+static void run_direct(const struct peer_messages *m)
 {
-	ncclsvc_peer_bulk(m->call);
+	ncclsvc_peer_direct(m->call);
 }
 
 static void run_messages(const struct peer_messages *m)
@@ -34,8 +34,9 @@ static const struct peer_kernel {
 	uint64_t staging; /* bytes */
 } kernels[] = {
 	{"ncclsvc_peer_collective", run_collective, sizeof(struct peer_call), PEER_THREADS,
-	 PEER_BULK},
-	{"ncclsvc_peer_bulk", run_bulk, sizeof(struct peer_call), PEER_BULK_THREADS, PEER_RINGS},
+	 PEER_OFFERS},
+	{"ncclsvc_peer_direct", run_direct, sizeof(struct peer_call), PEER_DIRECT_THREADS,
+	 PEER_RINGS},
 	{"ncclsvc_peer_messages", run_messages, sizeof(struct peer_messages), PEER_THREADS,
 	 PEER_STAGING},
 };
@@ -142,41 +143,80 @@ static bool reach_all(struct reached *r, const struct peer_kernel *kernel, struc
 	return good;
 }
 
-/* For the thread's kernel. */
-static _Thread_local const atomic_int *stopping;
+#define PEERS (2 * PEER_RANKS + PEER_PARTS) /* peers' buffers, which a block looks up */
+
+struct block {
+	struct CUctx_st *context;
+	const struct peer_kernel *kernel;
+	const struct peer_messages *argument;
+	const atomic_int *stop;
+	uint32_t number, of;
+	pthread_t thread;
+	struct fake_pin peers[PEERS];
+	unsigned npeers;
+};
+
+/* The block that the thread runs. */
+static _Thread_local struct block *running;
 static _Thread_local jmp_buf over;
 static _Thread_local unsigned rests;
 
 /* Kernels that wait yield the CPUs, which may be few, to those they wait for. */
 static void rest(void)
 {
-	if (atomic_load(stopping))
+	if (atomic_load(running->stop))
 		longjmp(over, 1);
 	fake_pause(&rests);
 }
 
-struct block {
-	const struct peer_kernel *kernel;
-	const struct peer_messages *argument;
-	const atomic_int *stop;
-	uint32_t number, of;
-	pthread_t thread;
-};
-
-static void block_run(const struct block *b)
+static bool is_accessible(const struct fake_pin *pin)
 {
+	const struct range *range = pin->range;
+	return range->kind != RANGE_ALLOC || range->device == running->context->device ||
+	       atomic_load(&running->context->peers) >> range->device & 1;
+}
+
+/* The memory behind the address stays mapped until the block ends. */
+static uint64_t peer_reach(uint64_t at)
+{
+	struct fake_pin *pin = &running->peers[running->npeers];
+	if (running->npeers == PEERS)
+		fake_die("a block of a peer kernel that accesses too many buffers");
+	pin->range = NULL;
+	const uint64_t replayed = table_replay(0); /* a graph may find memory newer than itself */
+	if (fake_pin(pin, at, 1))
+		running->npeers++;
+	table_replay(replayed);
+	if (pin->range && is_accessible(pin))
+		return (uintptr_t)pin->at;
+	fake_context_fault(running->context);
+	longjmp(over, 1);
+}
+
+static void block_end(struct block *b)
+{
+	while (b->npeers)
+		fake_unpin(&b->peers[--b->npeers]);
+}
+
+/* False: it was stopped. */
+static bool block_run(struct block *b)
+{
+	running = b;
+	rests = 0;
+	ncclsvc_peer_rest = rest;
+	ncclsvc_peer_reach = peer_reach;
 	ncclsvc_peer_block = (struct peer_block){b->number, b->of};
-	b->kernel->run(b->argument);
+	const bool good = !setjmp(over);
+	if (good)
+		b->kernel->run(b->argument);
+	block_end(b);
+	return good;
 }
 
 static void *block_main(void *arg)
 {
-	const struct block *b = arg;
-	stopping = b->stop;
-	rests = 0;
-	ncclsvc_peer_rest = rest;
-	if (!setjmp(over))
-		block_run(b);
+	block_run(arg);
 	return NULL;
 }
 
@@ -185,16 +225,8 @@ static void *block_main(void *arg)
 static void blocks_in_turn(struct block *b)
 {
 	for (b->number = 0; b->number < b->of; b->number++)
-		block_run(b);
-}
-
-static void twin_run(struct block *b)
-{
-	stopping = b->stop;
-	rests = 0;
-	ncclsvc_peer_rest = rest;
-	if (!setjmp(over))
-		blocks_in_turn(b);
+		if (!block_run(b))
+			return;
 }
 
 /* Blocks of messages must all progress independently. */
@@ -216,7 +248,7 @@ void peer_kernel_run(struct CUctx_st *context, const struct peer_kernel *kernel,
 {
 	struct reached reached = {.n = 0};
 	struct peer_messages here = *argument;
-	struct block first = {kernel, &here, stop, 0, blocks, 0};
+	struct block first = {context, kernel, &here, stop, 0, blocks, 0, {{0}}, 0};
 	if (atomic_load(stop))
 		return;
 	if (!reach_all(&reached, kernel, &here))
@@ -224,7 +256,7 @@ void peer_kernel_run(struct CUctx_st *context, const struct peer_kernel *kernel,
 	else if (kernel->run == run_messages && blocks > 1)
 		blocks_at_once(&first);
 	else
-		twin_run(&first);
+		blocks_in_turn(&first);
 	while (reached.n)
 		fake_unpin(&reached.pins[--reached.n]);
 }

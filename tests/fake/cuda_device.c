@@ -419,6 +419,25 @@ CUresult cuCtxPopCurrent(CUcontext *context)
 	return CUDA_SUCCESS;
 }
 
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
+{
+	struct CUctx_st *context;
+	int can = 0;
+	CUresult error = enter_context(&context);
+	if (error)
+		return error;
+	if (flags || !peer)
+		return CUDA_ERROR_INVALID_VALUE;
+	error = cuDeviceCanAccessPeer(&can, context->device, peer->device);
+	if (!error && !can)
+		error = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+	if (error)
+		return error;
+	return atomic_fetch_or(&context->peers, 1u << peer->device) & 1u << peer->device
+		       ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+		       : CUDA_SUCCESS;
+}
+
 CUresult cuCtxSynchronize(void)
 {
 	struct CUctx_st *context;

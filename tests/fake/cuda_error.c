@@ -16,6 +16,7 @@
 	X(CUDA_ERROR_ALREADY_MAPPED, "resource already mapped")                                    \
 	X(CUDA_ERROR_ECC_UNCORRECTABLE, "uncorrectable ECC error encountered")                     \
 	X(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "peer access is not supported")                      \
+	X(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is already enabled")                \
 	X(CUDA_ERROR_INVALID_HANDLE, "invalid resource handle")                                    \
 	X(CUDA_ERROR_NOT_FOUND, "named symbol not found")                                          \
 	X(CUDA_ERROR_NOT_READY, "device not ready")                                                \

@@ -117,9 +117,11 @@ uint64_t table_newest(void)
 	return id;
 }
 
-void table_replay(uint64_t newest)
+uint64_t table_replay(uint64_t newest)
 {
+	const uint64_t before = replayed;
 	replayed = newest;
+	return before;
 }
 
 /* A mapping of cuMemMap may be newer. */

@@ -17,8 +17,9 @@
 
 struct CUctx_st {
 	int device;
-	unsigned refs;	  /* of the primary context; under the device lock */
-	atomic_int error; /* CUresult; sticky */
+	unsigned refs;	   /* of the primary context; under the device lock */
+	atomic_int error;  /* CUresult; sticky */
+	atomic_uint peers; /* bitmap of the devices whose allocations its kernels can access */
 };
 
 /* Every call begins with one of these. enter: needs only cuInit. enter_context: needs a current
@@ -140,7 +141,7 @@ struct range *table_next(size_t i); /* under the lock; NULL: no more */
 uint64_t table_newest(void);
 /* Makes this thread replay work captured when `newest` was the newest buffer: every buffer it pins
  * must have existed then. 0: no replay. */
-void table_replay(uint64_t newest);
+uint64_t table_replay(uint64_t newest);
 
 /* ---- cuda_stream.c ------------------------------------------------------------------------- */
 

@@ -30,7 +30,7 @@ static struct cuda cuda;
 
 /* Collectives have one kernel for few bytes and one for many. */
 enum which { FEW, MANY, COLLECTIVES, MESSAGES = COLLECTIVES, KERNELS };
-static const char *const names[KERNELS] = {"ncclsvc_peer_collective", "ncclsvc_peer_bulk",
+static const char *const names[KERNELS] = {"ncclsvc_peer_collective", "ncclsvc_peer_direct",
 					   "ncclsvc_peer_messages"};
 static const char *ptx_paths[KERNELS];
 static CUfunction kernels[KERNELS];
@@ -78,7 +78,7 @@ static CUfunction kernel_load(const void *image, enum which i)
 	OK(cuda.cuModuleGetFunction(&kernel, module, names[i]));
 	CHECK_EQ(cuda.cuModuleGetFunction(&other, module, names[!i]), CUDA_ERROR_NOT_FOUND);
 	CHECK_EQ(cuda.cuModuleGetFunction(&other, module, "ncclsvc_peer"), CUDA_ERROR_NOT_FOUND);
-	CHECK_EQ(cuda.cuModuleGetFunction(&other, module, "peer_bulk"), CUDA_ERROR_NOT_FOUND);
+	CHECK_EQ(cuda.cuModuleGetFunction(&other, module, "peer_direct"), CUDA_ERROR_NOT_FOUND);
 	CHECK_EQ(cuda.cuModuleGetFunction(&other, module, ""), CUDA_ERROR_NOT_FOUND);
 	OK(cuda.cuFuncLoad(kernel));
 	return kernel;
@@ -148,7 +148,7 @@ static void process_open(struct ranks *ranks, int rank)
 	OK(cuMemHostRegister(ranks->scratch, sizeof(ranks->scratch), CU_MEMHOSTREGISTER_DEVICEMAP));
 	CHECK(cuda_driver_load(&cuda, &version, why, sizeof(why)));
 	kernels[FEW] = kernel_load(ncclsvc_peer_collective_image, FEW);
-	kernels[MANY] = kernel_load(ncclsvc_peer_bulk_image, MANY);
+	kernels[MANY] = kernel_load(ncclsvc_peer_direct_image, MANY);
 	kernels[MESSAGES] = kernel_load(ncclsvc_peer_messages_image, MESSAGES);
 }
 
@@ -163,7 +163,7 @@ static void modules(struct ranks *ranks, int rank)
 		kernel_load(text, i);
 		free(text);
 	}
-	CHECK(ncclsvc_peer_collective_image_size > 1000 && ncclsvc_peer_bulk_image_size > 1000 &&
+	CHECK(ncclsvc_peer_collective_image_size > 1000 && ncclsvc_peer_direct_image_size > 1000 &&
 	      ncclsvc_peer_messages_image_size > 1000);
 	CHECK_EQ(ncclsvc_peer_collective_image[ncclsvc_peer_collective_image_size], 0);
 	CHECK_EQ(cuda.cuModuleLoadData(&module, ".entry without a version"),
@@ -595,7 +595,7 @@ static void wrong_address(struct ranks *ranks, int rank)
 			     .stream = stream_open(),
 			     .src = gpu_alloc(64),
 			     .dst = gpu_alloc(64)};
-	c->staging[0] = gpu_alloc(PEER_BULK); /* enough for few bytes */
+	c->staging[0] = gpu_alloc(PEER_OFFERS); /* enough for few bytes */
 	struct peer_call call = call_of(c, 64);
 	OK(launch(c, FEW, &call));
 	OK(cuStreamSynchronize(c->stream));

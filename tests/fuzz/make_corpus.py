@@ -8,6 +8,7 @@ import struct
 HELLO, ATTACH, REGION_ADD, REGION_DEL, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
 SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
 WORLD, JOIN_CANCEL, STAGING, ABORT, IDENTIFY, DESCRIBE, REFUSED_BY_LIBRARY = 19, 27, 28, 30, 31, 32, 33
+SHARES, SHARE, SHARED, SHARED_PART = 34, 35, 36, 37
 REFUSED = 2**64 - 1
 PLAN_COMMIT, PLAN_DROP = 15, 16
 PLAN_FILE = 6  # the kind of fd for plans
@@ -55,6 +56,10 @@ BODIES = {
     "describe": (DESCRIBE, struct.pack("=IIQiIQ256s", 1, 1, 5, 1, 0, 6, b"seed")),
     "split": (SPLIT, split(0)),
     "refused": (REFUSED_BY_LIBRARY, struct.pack("=IIQiB3x256s", 1, 1, 5, -1, 1, b"seed")),
+    "shares": (SHARES, bytes(8)),
+    "share": (SHARE, struct.pack("=IIII", 1, 1, 0, 1)),
+    "shared": (SHARED, struct.pack("=IIQ", 1, 0, 0)),
+    "shared_part": (SHARED_PART, struct.pack("=IIQ", 1, 0, 0)),
     "identify": (IDENTIFY, struct.pack("=64s", b"slurm 1234.0")),
     "list_tasks": (LIST, struct.pack("=IIQ", 4, 0, 0)),
     "list_operations": (LIST, struct.pack("=IIQ", 11, 0, 0)),

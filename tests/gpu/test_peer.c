@@ -252,7 +252,7 @@ static void test_bytes(void)
 	has_limit(key, "8M", (struct limit){8 << 20, NCCLSVC_PEER_SET});
 	has_limit(key, "5000", (struct limit){5000, NCCLSVC_PEER_SET});
 	/* The default without MPS. */
-	has_limit(key, "auto", (struct limit){64 << 20, NCCLSVC_PEER_DEFAULT});
+	has_limit(key, "auto", (struct limit){UINT32_MAX, NCCLSVC_PEER_DEFAULT});
 	has_limit(key, "0", (struct limit){0, NCCLSVC_PEER_UNKNOWN});
 }
 
@@ -303,7 +303,7 @@ static void starts_with(struct measured *f, const char *text, struct limit due, 
 static void is_read_again(struct measured *f)
 {
 	struct daemon d;
-	const struct limit none = {64 << 20, NCCLSVC_PEER_DEFAULT};
+	const struct limit none = {UINT32_MAX, NCCLSVC_PEER_DEFAULT};
 	const struct limit first = {1 << 20, NCCLSVC_PEER_MEASURED};
 	const struct limit second = {2 << 20, NCCLSVC_PEER_MEASURED};
 	unlink(f->path);
@@ -346,7 +346,7 @@ static void is_read_again(struct measured *f)
 static void test_measured(void)
 {
 	struct measured f = {.dir = "/tmp/ncclsvc-test-XXXXXX"};
-	const struct limit none = {64 << 20, NCCLSVC_PEER_DEFAULT};
+	const struct limit none = {UINT32_MAX, NCCLSVC_PEER_DEFAULT};
 	CHECK(mkdtemp(f.dir));
 	snprintf(f.path, sizeof(f.path), "%s/crossover", f.dir);
 	setenv("STATE_DIRECTORY", f.dir, 1);
@@ -381,7 +381,7 @@ static void test_reach(void)
 		skip_test("only stand-ins can lack peer access");
 	const char *key = "NCCLSVC_FAKE_NO_PEER";
 	has_limit(key, "1-0", (struct limit){0, NCCLSVC_PEER_UNKNOWN});
-	has_limit(key, "0-2", (struct limit){64 << 20, NCCLSVC_PEER_DEFAULT});
+	has_limit(key, "0-2", (struct limit){UINT32_MAX, NCCLSVC_PEER_DEFAULT});
 }
 
 const struct gpu_test peer_tests[] = {

@@ -182,6 +182,31 @@ bool gpu_session_known(struct memory *s, struct gpu *g, struct client *c)
 	return true;
 }
 
+/* ---- Shares: members have no GPU memory here ---- */
+
+void memory_unshared(struct memory *s, struct client *c, uint32_t serial, uint32_t region,
+		     uint32_t wait_ms)
+{
+	(void)s;
+	(void)serial;
+	(void)wait_ms;
+	fail("pid %d waits for other members to unmap region %u", c->pid, region);
+}
+
+uint32_t gpu_region_parts(const struct mapping *m)
+{
+	(void)m;
+	return 0;
+}
+
+const struct mapping *gpu_region_part(const struct client *c, const struct mapping *m, uint32_t n)
+{
+	(void)c;
+	(void)m;
+	(void)n;
+	return NULL;
+}
+
 void gpu_tell(struct gpu *g, const struct worker_message *m)
 {
 	if (g->sock >= 0 && m->kind == WORKER_COMM_CANCEL)

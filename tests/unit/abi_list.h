@@ -32,7 +32,8 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	C(CUDA_ERROR_ALREADY_MAPPED) C(CUDA_ERROR_ECC_UNCORRECTABLE)                               \
 	C(CUDA_ERROR_INVALID_HANDLE) C(CUDA_ERROR_NOT_FOUND) C(CUDA_ERROR_NOT_READY)               \
 	C(CUDA_ERROR_ILLEGAL_ADDRESS) C(CUDA_ERROR_LAUNCH_TIMEOUT)                                 \
-	C(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED) C(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)         \
+	C(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED) C(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)            \
+	C(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)         \
 	C(CUDA_ERROR_HARDWARE_STACK_ERROR) C(CUDA_ERROR_LAUNCH_FAILED)                             \
 	C(CUDA_ERROR_NOT_PERMITTED) C(CUDA_ERROR_NOT_SUPPORTED) C(CUDA_ERROR_SYSTEM_NOT_READY)     \
 	C(CUDA_ERROR_MPS_CONNECTION_FAILED) C(CUDA_ERROR_MPS_SERVER_NOT_READY)                     \
@@ -162,7 +163,7 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	F(cuDeviceTotalMem) F(cuDeviceGetAttribute) F(cuDeviceGetPCIBusId)                         \
 	F(cuDeviceCanAccessPeer) F(cuDevicePrimaryCtxRetain) F(cuDevicePrimaryCtxRelease)          \
 	F(cuCtxSetCurrent) F(cuCtxGetCurrent) F(cuCtxGetDevice) F(cuCtxPushCurrent)                \
-	F(cuCtxPopCurrent) F(cuCtxSynchronize) F(cuMemGetInfo) F(cuMemAlloc) F(cuMemFree)          \
+	F(cuCtxPopCurrent) F(cuCtxSynchronize) F(cuCtxEnablePeerAccess) F(cuMemGetInfo) F(cuMemAlloc) F(cuMemFree)          \
 	F(cuMemAllocAsync) F(cuMemFreeAsync) F(cuMemcpyHtoD) F(cuMemcpyDtoH)                       \
 	F(cuMemcpyHtoDAsync) F(cuMemcpyDtoHAsync) F(cuMemcpyDtoDAsync) F(cuMemsetD8Async)          \
 	F(cuMemsetD32Async) F(cuMemGetAddressRange) F(cuPointerGetAttribute)                       \

@@ -3,6 +3,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -12,7 +13,8 @@
 #include "peer_beat.h"
 
 const struct kernel few = {ncclsvc_peer_collective, FEW, 400, 11};
-const struct kernel many = {ncclsvc_peer_bulk, MANY, 200, 6007};
+static void direct_run(struct peer_call c);
+const struct kernel many = {direct_run, MANY, 200, 6007};
 const struct kernel *kernel;
 
 int with_few(void **unused)
@@ -28,6 +30,46 @@ int with_many(void **unused)
 	kernel = &many;
 	return 0;
 }
+
+/* ---- Shares: each rank has one for each of its buffers ---- */
+
+#define SRC_SLOT 7
+#define DST_SLOT (PEER_SHARES - 1)
+
+static void tables_fill(struct world *w, struct rank *r)
+{
+	uint64_t *table = (uint64_t *)(r->staging + PEER_TABLE);
+	for (unsigned p = 0; p < w->nranks; p++) {
+		table[p * PEER_SHARES + SRC_SLOT] = (uintptr_t)w->ranks[p].src;
+		table[p * PEER_SHARES + DST_SLOT] = (uintptr_t)w->ranks[p].dst;
+	}
+}
+
+static uint64_t share_of(const struct rank *r, uint64_t at, uint64_t *offset)
+{
+	const bool src = at - (uintptr_t)r->src < sizeof(r->src);
+	*offset = at - (uintptr_t)(src ? r->src : r->dst);
+	return src ? peer_share(SRC_SLOT, 1) : peer_share(DST_SLOT, 2);
+}
+
+/* Which ranks' buffers are mapped is random, and changes while other blocks run. */
+static void direct_run(struct peer_call c)
+{
+	static _Thread_local unsigned seed;
+	const size_t at = offsetof(struct rank, page);
+	const struct rank *r = (const struct rank *)(uintptr_t)(c.page - at);
+	uint32_t *mapped = (uint32_t *)(r->staging + PEER_MAPPED);
+	const bool all = rand_r(&seed) & 1;
+	for (unsigned p = 0; p < c.nranks; p++)
+		__atomic_store_n(&mapped[p], all ? 2 : (unsigned)rand_r(&seed) % 3,
+				 __ATOMIC_RELEASE);
+	c.segment = peer_segment(c.bytes, c.nranks);
+	c.src_share = share_of(r, c.src, &c.src_at);
+	c.dst_share = share_of(r, c.dst, &c.dst_at);
+	ncclsvc_peer_direct(c);
+}
+
+/* ---- Ranks ---- */
 
 static void *rank_main(void *arg)
 {
@@ -53,6 +95,8 @@ struct world *world_run(unsigned nranks, void (*work)(struct rank *))
 		assert_ptr_not_equal(r->staging, MAP_FAILED);
 		state(r)->sequence = NEAR_WRAP;
 	}
+	for (unsigned i = 0; i < nranks; i++)
+		tables_fill(w, &w->ranks[i]);
 	for (unsigned i = 0; i < nranks; i++)
 		assert_int_equal(pthread_create(&w->ranks[i].thread, NULL, rank_main, &w->ranks[i]),
 				 0);
@@ -81,6 +125,8 @@ struct peer_call call_of(struct rank *r, uint64_t bytes)
 		.serial = SERIAL,
 		.rank = (uint8_t)r->number,
 		.nranks = (uint8_t)r->nranks,
+		.from_past = (uint8_t)r->nranks,
+		.to_past = (uint8_t)r->nranks,
 		.sends_to = ALL(r->nranks),
 		.receives_from = ALL(r->nranks),
 		.type = NCCLSVC_UINT8,

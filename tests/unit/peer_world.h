@@ -11,7 +11,7 @@
 #include "proto/ncclsvc_types.h"
 
 #define FEW	   704			    /* bytes */
-#define MANY	   150000		    /* more than a channel's slots hold */
+#define MANY	   150000		    /* more than two chunks */
 #define MOST	   (PEER_LINES_MOST + 1024) /* maximum of all tests */
 #define SERIAL	   78			    /* serial for kernels where it does not matter */
 #define NEAR_WRAP  UINT32_C(0xfffffffe)	    /* the second operation has sequence 2 */

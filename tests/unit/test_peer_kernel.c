@@ -49,6 +49,20 @@ static void shape_call(struct peer_call *c, enum shape shape, unsigned root)
 		c->sends_to = (uint8_t)(self | 1u << root);
 		c->receives_from = c->rank == root ? all : 0;
 	}
+	c->parts = (uint8_t)((c->src_each ? PEER_PART_FOR_EACH : 0) |
+			     (c->dst_each ? PEER_PART_OF_EACH : 0));
+	if (shape == SCATTER)
+		c->parts = PEER_PART_FOR_EACH;
+	if (shape == GATHER)
+		c->parts = PEER_PART_OF_EACH;
+	if (shape == BROADCAST || shape == SCATTER) {
+		c->from = (uint8_t)root;
+		c->from_past = (uint8_t)(root + 1);
+	}
+	if (shape == REDUCE || shape == GATHER) {
+		c->to = (uint8_t)root;
+		c->to_past = (uint8_t)(root + 1);
+	}
 	c->header |= (uint64_t)shape << 32 | (uint64_t)root << 40;
 }
 
@@ -214,8 +228,8 @@ static void mixed_round(struct rank *r, unsigned *seed, unsigned round, struct p
 	const unsigned odd = (unsigned)rand_r(seed) % (12 * r->nranks);
 	const bool differs = odd < r->nranks && r->nranks > 1 && most;
 	struct peer_call c = call_of(r, differs && odd == r->number ? most / 2 : most);
-	const bool bulk = rand_r(seed) & 1;
-	const struct kernel *k = bulk || c.bytes > lines_most(r->nranks) ? &many : &few;
+	const bool direct = rand_r(seed) & 1;
+	const struct kernel *k = direct || c.bytes > lines_most(r->nranks) ? &many : &few;
 	const enum shape shape = (unsigned)rand_r(seed) % SHAPES;
 	const unsigned root = (unsigned)rand_r(seed) % r->nranks;
 	const unsigned blocks = 1 + (unsigned)rand_r(seed) % BLOCKS_MOST;
@@ -255,46 +269,6 @@ static void mixed(void **unused)
 	world_free(world_run(2, mixed_work));
 	world_free(world_run(3, mixed_work));
 	world_free(world_run(PEER_RANKS, mixed_work));
-}
-
-/* ---- Two steps ---- */
-
-static void all_reduce(struct rank *r, uint64_t bytes, unsigned round)
-{
-	struct peer_call c = call_of(r, bytes);
-	shape_call(&c, ALL_REDUCE, 0);
-	for (uint64_t i = 0; i < bytes; i++)
-		r->src[i] = input(r->number, i, round);
-	memset(r->dst, GUARD, bytes + 1);
-	kernel->run(c);
-	assert_int_equal(r->page.failed, 0);
-	check(&c, ALL_REDUCE, 0, round, GUARD);
-}
-
-/* The first counter of results that have arrived, for even sequences. */
-static uint64_t results_arrived(struct rank *r)
-{
-	const uint64_t at = PEER_BULK + PEER_BULK_DATA;
-	const uint64_t ring = PEER_RANKS * PEER_BULK_CHANNELS * sizeof(struct peer_counter);
-	return ((struct peer_counter *)(r->staging + at + ring))->value;
-}
-
-/* Two ranks use two steps from PEER_TWO_STEPS on. */
-static void two_steps_work(struct rank *r)
-{
-	all_reduce(r, MANY, 0);
-	all_reduce(r, PEER_TWO_STEPS - 1, 1);
-	assert_int_equal(results_arrived(r), 0);
-	all_reduce(r, MANY - 5, 2);
-	all_reduce(r, PEER_TWO_STEPS, 3);
-	assert_true(results_arrived(r));
-}
-
-static void two_steps(void **unused)
-{
-	(void)unused;
-	assert_true(PEER_TWO_STEPS < MANY);
-	world_free(world_run(2, two_steps_work));
 }
 
 /* ---- In place ---- */
@@ -386,14 +360,10 @@ int main(void)
 		cmocka_unit_test(in_place),
 		cmocka_unit_test(all_types),
 	};
-	const struct CMUnitTest only_many[] = {
-		cmocka_unit_test(two_steps),
-	};
 	const struct CMUnitTest in_turn[] = {
 		cmocka_unit_test(mixed),
 	};
 	return cmocka_run_group_tests_name("few bytes", both, with_few, NULL) +
 	       cmocka_run_group_tests_name("many bytes", both, with_many, NULL) +
-	       cmocka_run_group_tests_name("only many bytes", only_many, with_many, NULL) +
 	       cmocka_run_group_tests_name("both kernels in turn", in_turn, NULL, NULL);
 }

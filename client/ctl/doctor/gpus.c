@@ -323,28 +323,17 @@ static void judge_kernels(const struct doctor_facts *f, struct doctor_report *r)
 			   "communicators.");
 	else
 		doctor_say(r, "kernels", DOCTOR_OK,
-			   "This library has kernels for small operations on GPUs.");
+			   "This library has kernels for operations on GPUs.");
 }
 
 /* The size up to which kernels are faster than NCCL. A single GPU has no communicators that use
  * kernels. */
 static void judge_crossover(const struct doctor_facts *f, struct doctor_report *r)
 {
-	size_t guessed = 0, measured = 0;
-	for (size_t i = 0; i < f->ndevices; i++) {
-		guessed += f->devices[i].peer_source == NCCLSVC_PEER_DEFAULT;
+	size_t measured = 0;
+	for (size_t i = 0; i < f->ndevices; i++)
 		measured += f->devices[i].peer_source == NCCLSVC_PEER_MEASURED;
-	}
-	if (f->ndevices < 2 || !f->kernels)
-		return;
-	if (guessed)
-		doctor_say(
-			r, "crossover", DOCTOR_NOTE,
-			"The size from which NCCL is faster than kernels was not measured on this "
-			"machine, so a default is used. To measure it while nothing else runs on "
-			"the GPUs, run `ncclsvc-perf crossover --write` as the daemon's user, or "
-			"as root for the system's service. Then reload the daemon (SIGHUP).");
-	else if (measured)
+	if (f->ndevices > 1 && f->kernels && measured)
 		doctor_say(r, "crossover", DOCTOR_OK,
 			   "The size from which NCCL is faster than kernels was measured on this "
 			   "machine.");

@@ -309,6 +309,7 @@ static void element(const struct view *v, struct json *j, const ncclsvc_comm_inf
 	put_string(j, "transport", transport(v->s, x), SIZE_MAX);
 	put_u64(j, "peer_bytes", x->peer_bytes);
 	put_string(j, "peer_source", peer_source_name(x->peer_source), SIZE_MAX);
+	put_u64(j, "staged", x->staged);
 	if (x->refused[0]) {
 		put_object(j, "refused");
 		put_i64(j, "rank", x->refused_rank);

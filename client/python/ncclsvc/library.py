@@ -278,5 +278,5 @@ def version() -> str:
 
 
 def has_kernels() -> bool:
-    """Whether the library has kernels for small operations on GPUs."""
+    """Whether the library has kernels for operations on GPUs."""
     return bool(lib.has_kernels())

@@ -154,6 +154,7 @@ class CommInfo(Record):
         ("peer_source", c_uint32),
         ("job", c_char * JOB_BYTES),
         ("cluster_comm", c_uint64),
+        ("staged", c_uint64),
     ]
 
 

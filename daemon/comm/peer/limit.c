@@ -16,10 +16,10 @@
 #include "peer.h"
 
 /* From this size on, NCCL is faster if workers and trainers share their GPUs through MPS. */
-#define WITH_MPS_BYTES	  (UINT32_C(8) << 20)
+#define WITH_MPS_BYTES	  UINT32_MAX
 /* Without MPS, a worker's kernel takes turns with the trainer's compute, which costs the trainer
  * much more than one of its own kernels, even if that takes twice as long as NCCL's. */
-#define WITHOUT_MPS_BYTES (UINT32_C(64) << 20)
+#define WITHOUT_MPS_BYTES UINT32_MAX
 
 /* ---- Measured limits ---- */
 

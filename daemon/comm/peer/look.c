@@ -23,8 +23,7 @@ static uint64_t message_header(uint32_t way, uint64_t part)
 	const uint8_t type = (uint8_t)(part >> 56);
 	const uint64_t size = svc_type_size(type);
 	return peer_header(way < PEER_RANKS ? NCCLSVC_SEND : NCCLSVC_RECV, type, 0,
-			   (uint8_t)(way % PEER_RANKS),
-			   size ? (uint32_t)(PEER_MESSAGE_BYTES(part) / size) : 0);
+			   (uint8_t)(way % PEER_RANKS), size ? PEER_MESSAGE_BYTES(part) / size : 0);
 }
 
 /* A collective waits until it has ended; a kernel of messages, while one of its ways waits. */
@@ -96,8 +95,8 @@ bool peer_record(const struct peer_page *page, uint32_t number, struct peer_reco
  * much more. */
 static uint32_t way_of(const struct peer_record *r)
 {
-	const unsigned op = (uint8_t)(r->header >> 56);
-	const uint32_t peer = (uint8_t)(r->header >> 32);
+	const unsigned op = peer_header_op(r->header);
+	const uint32_t peer = peer_header_root(r->header);
 	if (r->round || !svc_op_is_p2p(op) || peer >= PEER_RANKS)
 		return PEER_WAYS;
 	return op == NCCLSVC_SEND ? PEER_WAY_TO(peer) : PEER_WAY_FROM(peer);

@@ -235,6 +235,7 @@ void peer_end(struct communicator *m)
 	if (!p)
 		return;
 	deadlines_remove(&m->comms->looks, &p->look);
+	shares_end(m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		__atomic_store_n(&peer_page_of(p->base, k)->abort, 1, __ATOMIC_RELEASE);
 		staging_let_go(m, k);
@@ -249,6 +250,17 @@ void peer_end(struct communicator *m)
 uint32_t peer_bytes(const struct communicator *m)
 {
 	return m->peer ? m->peer->operation_bytes : 0;
+}
+
+uint64_t peer_staged(const struct communicator *m)
+{
+	uint64_t most = 0;
+	for (uint32_t k = 0; m->peer && k < m->nranks; k++) {
+		const uint64_t n =
+			__atomic_load_n(&peer_page_of(m->peer->base, k)->staged, __ATOMIC_RELAXED);
+		most = n > most ? n : most;
+	}
+	return most;
 }
 
 ncclsvc_peer_source peer_source(const struct communicator *m)

@@ -7,6 +7,7 @@
 #include "abi/peer.h"
 #include "base/deadlines.h"
 #include "comm/communicator.h"
+#include "shares.h"
 
 struct comms;
 struct gpu;
@@ -59,6 +60,7 @@ struct peer_pages {
 	struct peer_lateness lateness[2]; /* by the low bit of their numbers */
 	struct peer_member members[PEER_RANKS];
 	struct peer_staging staging[PEER_RANKS];
+	struct peer_shares shares;
 };
 
 /* Checks a region of JOIN or SPLIT: is it lent, on that device, and large enough? 0, for none,
@@ -87,6 +89,9 @@ void peer_cancel(struct communicator *m, int32_t pid);
 bool peer_broken_off(const struct communicator *m, uint32_t rank);
 /* For JOIN's reply: the largest operation that runs in the members' kernels; 0: none. */
 uint32_t peer_bytes(const struct communicator *m);
+
+/* How many of the epoch's collectives went through staging memory, as the members' pages say. */
+uint64_t peer_staged(const struct communicator *m);
 
 /* ---- limit.c: the size from which NCCL is faster ---- */
 

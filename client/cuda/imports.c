@@ -1,0 +1,597 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Imports: the regions that other ranks share, mapped here for kernels (proto/abi/peer_staging.h).
+ * A thread of the session maps them in the order of the epoch's log, and unmaps what its owner is
+ * about to free, so that neither a submission nor a launch waits for it. It is told by an eventfd
+ * of the daemon. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "core/call.h"
+#include "core/comm.h"
+#include "core/session.h"
+#include "peer_graph.h"
+#include "shares.h"
+
+#define ANSWER_MS  2000
+/* The driver unmaps memory that was mapped by its IPC handle only when no kernel runs. How long a
+ * member that frees memory waits for kernels, which may wait for itself; and how often to look. */
+#define KERNELS_NS UINT64_C(10000000)
+#define LOOK_MS	   1
+#define CLOSE_S                                                                                    \
+	2 /* how long the session's end waits for the thread, which may be in the driver           \
+	   */
+
+struct import {
+	struct import *next;
+	CUcontext context;
+	CUdeviceptr at;
+	size_t bytes;
+	enum {
+		IMPORT_NONE, /* it could not be mapped */
+		IMPORT_HANDLE,
+		IMPORT_PARTS,
+		IMPORT_HERE, /* memory of this process */
+	} kind;
+	uint32_t rank, slot, number;
+};
+
+struct importer {
+	unsigned refs; /* of the session, the thread, and members; atomic */
+	const struct cuda *cuda;
+	pthread_t thread;
+	pthread_mutex_t use; /* held while the thread uses the session */
+	ncclsvc_session *session;
+	uint32_t generation; /* of the connection that the bell is of */
+	int wake, bell;
+	int new_bell; /* for the thread to take; -1: none */
+	pthread_mutex_t lock;
+	struct import *discarded; /* to be freed when no kernel runs; with this lock */
+};
+
+/* What the thread does outside of the session's lock. */
+struct job {
+	struct peer *peer;
+	uint32_t comm_key, handle;
+	uint64_t position;
+	struct svc_shared_reply shared;
+	struct import *import;
+};
+
+/* ---- Mapping. The context must be current. ---- */
+
+static void import_free(const struct cuda *cuda, struct import *i)
+{
+	if (!i)
+		return;
+	if (!cuda_push(cuda, i->context)) {
+		if (i->kind == IMPORT_HANDLE)
+			cuda->cuIpcCloseMemHandle(i->at);
+		else if (i->kind == IMPORT_PARTS)
+			shared_unmap(cuda, i->at, i->bytes);
+		cuda_pop(cuda, i->context);
+	}
+	free(i);
+}
+
+static CUresult part_map(const struct cuda *cuda, int fd, CUdeviceptr at, size_t bytes)
+{
+	CUmemGenericAllocationHandle handle;
+	CUresult e = cuda->cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
+							  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	if (e)
+		return e;
+	e = cuda->cuMemMap(at, bytes, 0, handle, 0);
+	cuda->cuMemRelease(handle);
+	return e;
+}
+
+/* ---- The session, as the thread uses it ---- */
+
+/* NULL: the session closes. Otherwise locked. */
+static ncclsvc_session *session_use(struct importer *m)
+{
+	pthread_mutex_lock(&m->use);
+	if (!m->session) {
+		pthread_mutex_unlock(&m->use);
+		return NULL;
+	}
+	session_lock(m->session);
+	return m->session;
+}
+
+static void session_unuse(struct importer *m)
+{
+	session_unlock(m->session);
+	pthread_mutex_unlock(&m->use);
+}
+
+/* Locked. */
+static bool has_news(const struct peer *p)
+{
+	return p && peer_is_open(p) && p->importer &&
+	       (__atomic_load_n(&p->page->shares, __ATOMIC_ACQUIRE) > p->imports_at ||
+		p->imports_told < p->imports_at);
+}
+
+/* Asks for the next entry of a log. False: none is left, or the session is of no use. */
+static bool job_find(struct importer *m, struct job *job)
+{
+	ncclsvc_session *s = session_use(m);
+	struct call call = {.fd = -1};
+	const ncclsvc_comm *c = s ? s->comms : NULL;
+	while (c && !has_news(c->peer))
+		c = c->next;
+	bool good = c && !session_check(s);
+	if (good) {
+		*job = (struct job){.peer = c->peer, .comm_key = c->key, .handle = c->handle};
+		job->position = c->peer->imports_told = c->peer->imports_at;
+		c->peer->refs++;
+		const struct svc_shared request = {.comm = job->handle,
+						   .later = c->peer->imports_later,
+						   .position = job->position};
+		c->peer->imports_later = false;
+		good = !call_run(s, &call, SVC_SHARED, &request, -1, deadline_in(ANSWER_MS));
+		memcpy(&job->shared, call.body, sizeof(job->shared));
+	}
+	if (!good && job->peer) { /* its epoch is over */
+		job->peer->imports_at = job->peer->imports_told = UINT64_MAX;
+		peer_unref(job->peer);
+		job->peer = NULL;
+		good = true;
+	}
+	if (s)
+		session_unuse(m);
+	return good;
+}
+
+/* The fd of a part of the region; -1: there is none. */
+static int part_fetch(struct importer *m, const struct job *job, uint32_t part, uint64_t *bytes)
+{
+	struct call call = {.fd = -1};
+	struct svc_shared_part_reply reply;
+	const struct svc_shared_part request = {
+		.comm = job->handle, .part = part, .position = job->position};
+	ncclsvc_session *s = session_use(m);
+	if (!s)
+		return -1;
+	if (call_run(s, &call, SVC_SHARED_PART, &request, -1, deadline_in(ANSWER_MS)))
+		call.fd = -1;
+	session_unuse(m);
+	memcpy(&reply, call.body, sizeof(reply));
+	*bytes = reply.bytes;
+	return call.fd;
+}
+
+/* ---- Jobs ---- */
+
+static bool parts_map(struct importer *m, const struct job *job, CUdeviceptr at)
+{
+	uint64_t done = 0, bytes = 0;
+	CUmemAccessDesc access = {
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = job->peer->device},
+		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+	};
+	for (uint32_t i = 0; i < job->shared.parts; i++, done += bytes) {
+		const int fd = part_fetch(m, job, i, &bytes);
+		const bool fits = fd >= 0 && bytes && bytes <= job->shared.bytes - done;
+		const CUresult e =
+			fits ? part_map(m->cuda, fd, at + done, bytes) : CUDA_ERROR_INVALID_VALUE;
+		if (fd >= 0)
+			close(fd);
+		if (e)
+			break;
+	}
+	if (done == job->shared.bytes && !m->cuda->cuMemSetAccess(at, done, &access, 1))
+		return true;
+	if (done)
+		m->cuda->cuMemUnmap(at, done);
+	return false;
+}
+
+/* Memory of another member in this process, whose handle cannot be opened here. */
+static bool here_reach(const struct importer *m, const struct job *job)
+{
+	CUcontext owner = NULL;
+	if (m->cuda->cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, job->shared.base))
+		return false;
+	if (owner == job->peer->context)
+		return true;
+	const CUresult e = m->cuda->cuCtxEnablePeerAccess(owner, 0);
+	return !e || e == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+}
+
+static bool is_here(const struct job *job)
+{
+	const struct peer *p = job->peer;
+	return peer_page_of(p->pages, (uint32_t)job->shared.rank)->pid == p->page->pid;
+}
+
+static bool region_map(struct importer *m, const struct job *job, struct import *i)
+{
+	const struct svc_shared_reply *shared = &job->shared;
+	CUipcMemHandle handle;
+	memcpy(&handle, shared->handle, sizeof(handle));
+	i->kind = shared->kind == SVC_REGION_IPC ? IMPORT_HANDLE : IMPORT_PARTS;
+	if (i->kind == IMPORT_HANDLE && is_here(job)) {
+		i->kind = IMPORT_HERE;
+		i->at = shared->base;
+		return here_reach(m, job);
+	}
+	if (i->kind == IMPORT_HANDLE)
+		return !m->cuda->cuIpcOpenMemHandle(&i->at, handle,
+						    CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+	if (m->cuda->cuMemAddressReserve(&i->at, shared->bytes, 0, 0, 0))
+		return false;
+	if (parts_map(m, job, i->at))
+		return true;
+	m->cuda->cuMemAddressFree(i->at, shared->bytes);
+	return false;
+}
+
+/* If that fails, the import stays empty: the memory may be gone, and then a DROP follows. */
+static void job_map(struct importer *m, struct job *job)
+{
+	struct import *i = calloc(1, sizeof(*i));
+	if (!i)
+		return;
+	*i = (struct import){.context = job->peer->context,
+			     .bytes = job->shared.bytes,
+			     .rank = (uint32_t)job->shared.rank,
+			     .slot = job->shared.slot,
+			     .number = job->shared.number};
+	job->import = i;
+	if (cuda_push(m->cuda, i->context))
+		return;
+	if (!region_map(m, job, i))
+		i->kind = IMPORT_NONE;
+	cuda_pop(m->cuda, i->context);
+}
+
+/* Takes it out of the member's list. Locked. */
+static struct import *import_take(struct peer *p, uint32_t rank, uint32_t slot)
+{
+	struct import **at = &p->imports;
+	while (*at && ((*at)->rank != rank || (*at)->slot != slot))
+		at = &(*at)->next;
+	struct import *i = *at;
+	if (i)
+		*at = i->next;
+	return i;
+}
+
+/* Writes words that kernels read. Locked. */
+static bool word_write(const struct peer *p, uint64_t at, const void *word, size_t bytes)
+{
+	if (cuda_push(p->cuda, p->context))
+		return false;
+	const int mode = relaxed_begin(p->cuda);
+	const bool good = !p->cuda->cuMemcpyHtoDAsync(p->own.at + at, word, bytes, p->asking) &&
+			  !p->cuda->cuStreamSynchronize(p->asking);
+	relaxed_end(p->cuda, mode);
+	cuda_pop(p->cuda, p->context);
+	return good;
+}
+
+/* Tells the kernels up to which share all of the rank's are mapped. From the first on that cannot
+ * be mapped, all go through staging memory. Locked. */
+static void shares_count(struct peer *p, uint32_t rank)
+{
+	uint32_t mapped = p->known[rank];
+	for (const struct import *i = p->imports; i; i = i->next)
+		if (i->rank == rank && !i->kind && i->number <= mapped)
+			mapped = i->number - 1;
+	if (mapped > p->mapped[rank] &&
+	    word_write(p, PEER_MAPPED + rank * sizeof(uint32_t), &mapped, sizeof(mapped)))
+		p->mapped[rank] = mapped;
+}
+
+/* Locked. */
+static void share_keep(struct job *job)
+{
+	struct peer *p = job->peer;
+	struct import *i = job->import;
+	const uint32_t rank = (uint32_t)job->shared.rank, slot = job->shared.slot;
+	const uint64_t entry =
+		PEER_TABLE + ((uint64_t)rank * PEER_SHARES + slot) * sizeof(uint64_t);
+	const bool maps = job->shared.what == SVC_SHARED_MAP;
+	if (job->shared.number != p->known[rank] + 1 || (maps && !i) ||
+	    (maps && i->kind && !word_write(p, entry, &i->at, sizeof(i->at))))
+		return;
+	p->known[rank]++;
+	if (maps) {
+		i->next = p->imports;
+		p->imports = i;
+		job->import = NULL;
+	}
+	shares_count(p, rank);
+}
+
+/* The import is to be freed. Locked. */
+static void share_drop(struct job *job)
+{
+	const uint32_t rank = (uint32_t)job->shared.rank;
+	job->import = import_take(job->peer, rank, job->shared.slot);
+	shares_count(job->peer, rank);
+}
+
+static bool is_valid(const struct job *job)
+{
+	const struct svc_shared_reply *r = &job->shared;
+	return r->rank >= 0 && r->rank < job->peer->call.nranks && r->slot < PEER_SHARES &&
+	       r->bytes <= SVC_REGION_MAX;
+}
+
+/* ---- Ends of imports ---- */
+
+static void discard(struct importer *m, struct import *first)
+{
+	struct import *last = first;
+	while (last->next)
+		last = last->next;
+	pthread_mutex_lock(&m->lock);
+	last->next = m->discarded;
+	m->discarded = first;
+	pthread_mutex_unlock(&m->lock);
+}
+
+/* Whether kernels of the session run, which may wait for other ranks. */
+static bool kernels_run(struct importer *m)
+{
+	bool any = false;
+	ncclsvc_session *s = session_use(m);
+	for (const ncclsvc_comm *c = s ? s->comms : NULL; !any && c; c = c->next)
+		any = c->peer && peer_is_open(c->peer) &&
+		      (peer_hooks.ask(c->peer) || !peer_graphs_quiet(c->peer));
+	if (s)
+		session_unuse(m);
+	return any;
+}
+
+/* Returns whether any are left: they wait for kernels. */
+static bool discarded_free(struct importer *m)
+{
+	pthread_mutex_lock(&m->lock);
+	struct import *i = m->discarded;
+	m->discarded = NULL;
+	pthread_mutex_unlock(&m->lock);
+	if (i && kernels_run(m)) {
+		discard(m, i);
+		return true;
+	}
+	while (i) {
+		struct import *next = i->next;
+		import_free(m->cuda, i);
+		i = next;
+	}
+	return false;
+}
+
+static bool kernels_end(struct importer *m)
+{
+	const uint64_t until = now_ns() + KERNELS_NS;
+	while (kernels_run(m)) {
+		if (now_ns() >= until)
+			return false;
+		poll(NULL, 0, LOOK_MS);
+	}
+	return true;
+}
+
+/* Before the daemon is asked for the next entry, which says that it is done. */
+static void import_end(struct importer *m, struct job *job)
+{
+	struct import *i = job->import;
+	job->import = NULL;
+	if (!i)
+		return;
+	if (i->kind != IMPORT_HANDLE || kernels_end(m)) {
+		import_free(m->cuda, i);
+		return;
+	}
+	i->next = NULL;
+	discard(m, i);
+	job->peer->imports_later = true;
+}
+
+/* Without the lock while the driver works. */
+static void job_do(struct importer *m, struct job *job)
+{
+	struct peer *p = job->peer;
+	const bool other = is_valid(job) && job->shared.rank != p->call.rank;
+	if (other && job->shared.what == SVC_SHARED_MAP)
+		job_map(m, job);
+	ncclsvc_session *s = session_use(m);
+	if (s && other && job->shared.what == SVC_SHARED_DROP)
+		share_drop(job);
+	else if (s && other && job->shared.what != SVC_SHARED_NONE)
+		share_keep(job);
+	if (s)
+		session_unuse(m);
+	import_end(m, job);
+	s = session_use(m);
+	if (job->shared.what != SVC_SHARED_NONE && p->imports_at == job->position)
+		p->imports_at++;
+	peer_unref(p); /* no thread of the session uses it any more if that closes */
+	if (s)
+		session_unuse(m);
+}
+
+/* ---- The thread ---- */
+
+void importer_unref(struct importer *m)
+{
+	if (!m || __atomic_sub_fetch(&m->refs, 1, __ATOMIC_ACQ_REL))
+		return;
+	discarded_free(m);
+	close(m->wake);
+	if (m->bell >= 0)
+		close(m->bell);
+	if (m->new_bell >= 0)
+		close(m->new_bell);
+	pthread_mutex_destroy(&m->use);
+	pthread_mutex_destroy(&m->lock);
+	free(m);
+}
+
+static void drain(int fd)
+{
+	eventfd_t n;
+	if (fd >= 0)
+		eventfd_read(fd, &n);
+}
+
+/* False: the session closes. */
+static bool wait_for_news(struct importer *m, bool looks)
+{
+	pthread_mutex_lock(&m->use);
+	const bool open = m->session;
+	if (m->new_bell >= 0) {
+		if (m->bell >= 0)
+			close(m->bell);
+		m->bell = m->new_bell;
+		m->new_bell = -1;
+	}
+	struct pollfd p[] = {{.fd = m->wake, .events = POLLIN}, {.fd = m->bell, .events = POLLIN}};
+	pthread_mutex_unlock(&m->use);
+	if (!open)
+		return false;
+	poll(p, 2, looks ? LOOK_MS : -1); /* ended by importer_stop */
+	drain(m->wake);
+	drain(p[1].fd);
+	return true;
+}
+
+static void *run(void *arg)
+{
+	struct importer *m = arg;
+	struct job job = {0};
+	bool looks = false;
+	while (wait_for_news(m, looks)) {
+		while (job_find(m, &job)) {
+			if (job.peer)
+				job_do(m, &job);
+			job.peer = NULL;
+		}
+		looks = discarded_free(m);
+	}
+	importer_unref(m);
+	return NULL;
+}
+
+static bool thread_start(struct importer *m)
+{
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	m->refs++;
+	const bool good = !pthread_create(&m->thread, NULL, run, m);
+	m->refs -= !good;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return good;
+}
+
+static struct importer *importer_new(ncclsvc_session *s)
+{
+	struct importer *m = calloc(1, sizeof(*m));
+	if (!m)
+		return NULL;
+	*m = (struct importer){.refs = 1,
+			       .cuda = s->gpu->cuda,
+			       .session = s,
+			       .bell = -1,
+			       .new_bell = -1,
+			       .wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+	pthread_mutex_init(&m->use, NULL);
+	pthread_mutex_init(&m->lock, NULL);
+	if (m->wake >= 0 && thread_start(m))
+		return m;
+	importer_unref(m);
+	return NULL;
+}
+
+/* ---- For the session ---- */
+
+/* The daemon's bell, for this connection. */
+static int bell_fetch(ncclsvc_session *s, uint32_t *generation)
+{
+	struct call call = {.fd = -1};
+	session_lock(s);
+	*generation = s->generation;
+	if (s->connection->version < 3 ||
+	    call_run(s, &call, SVC_SHARES, &(struct svc_shares){0}, -1, deadline_in(REQUEST_MS)))
+		call.fd = -1;
+	session_unlock(s);
+	return call.fd;
+}
+
+void imports_begin(ncclsvc_session *s, struct peer *p)
+{
+	struct gpu *g = s->gpu;
+	uint32_t generation;
+	session_lock(s);
+	struct importer *m = g->importer;
+	const bool rung = m && m->generation == s->generation;
+	session_unlock(s);
+	const int bell = rung ? -1 : bell_fetch(s, &generation);
+	if (!rung && bell < 0)
+		return;
+	if (!m)
+		m = importer_new(s);
+	if (m && bell >= 0) {
+		pthread_mutex_lock(&m->use);
+		session_lock(s);
+		if (m->new_bell >= 0)
+			close(m->new_bell);
+		m->new_bell = bell;
+		m->generation = generation;
+		session_unlock(s);
+		pthread_mutex_unlock(&m->use);
+	} else if (bell >= 0) {
+		close(bell);
+	}
+	session_lock(s);
+	g->importer = m;
+	p->importer = m;
+	if (m)
+		__atomic_add_fetch(&m->refs, 1, __ATOMIC_ACQ_REL);
+	session_unlock(s);
+	if (m)
+		eventfd_write(m->wake, 1); /* to see the new bell, and the member's first news */
+}
+
+void imports_discard(struct peer *p)
+{
+	struct importer *m = p->importer;
+	if (m && p->imports) {
+		discard(m, p->imports);
+		eventfd_write(m->wake, 1);
+	}
+	p->imports = NULL;
+	importer_unref(m);
+	p->importer = NULL;
+}
+
+void importer_stop(struct gpu *g)
+{
+	struct importer *m = g->importer;
+	struct timespec until;
+	if (!m)
+		return;
+	pthread_mutex_lock(&m->use);
+	m->session = NULL;
+	pthread_mutex_unlock(&m->use);
+	eventfd_write(m->wake, 1);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += CLOSE_S;
+	if (pthread_timedjoin_np(m->thread, NULL, &until))
+		pthread_detach(m->thread);
+	g->importer = NULL;
+	importer_unref(m);
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Memory that ranks share with each other: this rank's, and that of others, which is mapped for
+ * this rank's kernels. */
+#ifndef CLIENT_CUDA_SHARES_H
+#define CLIENT_CUDA_SHARES_H
+
+#include "state.h"
+
+struct importer; /* the session's thread */
+struct peer;
+
+/* ---- shares.c ---- */
+
+/* Finds or registers the buffers of large operations, and shares them. If it returns OK but is not
+ * finished, it yielded, and the caller must check everything again. *since is 0 at first. Locked;
+ * yields. */
+ncclsvc_result shares_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint64_t *since,
+			      bool *finished);
+/* Nothing shares the region any more. Locked. */
+void shares_drop(ncclsvc_session *s, const struct device_region *region);
+/* The epoch is over. Locked. */
+void shares_end(struct gpu *g, struct peer *p);
+
+/* ---- imports.c ---- */
+
+/* The member's part is open: maps what others share, in the background. If that is not possible,
+ * large collectives go through staging memory. Yields; not locked. */
+void imports_begin(ncclsvc_session *s, struct peer *p);
+/* Lets go of the member's imports, in the background: the driver may wait for other kernels. */
+void imports_discard(struct peer *p);
+/* When the session closes, and its kernels have ended or are aborted. Waits for the thread, for a
+ * short time. */
+void importer_stop(struct gpu *g);
+void importer_unref(struct importer *m);
+
+#endif

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the blocks of a large collective tell each other: where the ranks' buffers are, and how far
+ * they have come (proto/abi/peer_staging.h). A block talks only to the same block of each other
+ * rank, so all ranks decide alike for a block, and different blocks may decide differently. */
+#ifndef KERNELS_OFFERS_H
+#define KERNELS_OFFERS_H
+
+#include "shares.h"
+#include "waiting.h"
+
+enum offer {
+	OFFER_HEADER,
+	OFFER_SRC, /* the share with the buffer */
+	OFFER_SRC_AT,
+	OFFER_DST,
+	OFFER_DST_AT,
+	OFFER_MAPPED, /* of two ranks in each word */
+	OFFER_WORDS = OFFER_MAPPED + PEER_RANKS / 2,
+};
+
+/* Shared by the block's threads. */
+struct offers {
+	uint64_t words[PEER_RANKS][OFFER_WORDS];
+	/* Of the ranks, as mapped here: their buffers, and this block's chunks. */
+	uint64_t src[PEER_RANKS], dst[PEER_RANKS], chunks[PEER_RANKS];
+};
+
+DEVICE unsigned peer(const struct peer_call *c, unsigned index)
+{
+	const unsigned p = c->rank + 1 + index;
+	return p < c->nranks ? p : p - c->nranks;
+}
+
+/* ---- Addresses ---- */
+
+DEVICE uint64_t offer_at(const struct work *w, unsigned owner, unsigned sender, unsigned word)
+{
+	const uint32_t row = ((w->round & 1) * PEER_BLOCKS + block()) * PEER_RANKS + sender;
+	return w->call->staging[owner] + PEER_OFFERS +
+	       (row * PEER_OFFER_LINES + word) * sizeof(struct peer_line);
+}
+
+DEVICE uint64_t *step_at(const struct work *w, unsigned owner, unsigned sender)
+{
+	const uint32_t i = ((w->round & 1) * PEER_BLOCKS + block()) * PEER_RANKS + sender;
+	return (uint64_t *)(w->call->staging[owner] + PEER_STEPS) + i;
+}
+
+/* ---- Offers ---- */
+
+DEVICE uint64_t offer_word(const struct work *w, unsigned word)
+{
+	const struct peer_call *c = w->call;
+	switch (word) {
+	case OFFER_HEADER:
+		return c->header;
+	case OFFER_SRC:
+		return c->src_share;
+	case OFFER_SRC_AT:
+		return c->src_at;
+	case OFFER_DST:
+		return c->dst_share;
+	case OFFER_DST_AT:
+		return c->dst_at;
+	default:
+		return load64((const uint64_t *)(c->staging[c->rank] + PEER_MAPPED) + word -
+			      OFFER_MAPPED);
+	}
+}
+
+DEVICE void offers_put(const struct work *w, struct offers *o)
+{
+	const struct peer_call *c = w->call;
+	for (uint32_t i = thread(); i < OFFER_WORDS; i += movers()) {
+		const uint64_t word = offer_word(w, i);
+		o->words[c->rank][i] = word;
+		ROLLED for (unsigned k = 0; k + 1 < c->nranks; k++)
+			line_put(offer_at(w, peer(c, k), c->rank, i), w->round, word);
+	}
+}
+
+/* Waits for all ranks' offers. False: a rank does something else, or will not come. */
+DEVICE bool offers_take(struct work *w, struct offers *o)
+{
+	const struct peer_call *c = w->call;
+	bool good = true;
+	for (uint32_t i = thread(); i < c->nranks * OFFER_WORDS; i += movers()) {
+		const uint32_t p = i / OFFER_WORDS, word = i % OFFER_WORDS;
+		uint64_t got = 0;
+		if (p == c->rank)
+			continue;
+		const uint64_t from = offer_at(w, c->rank, p, word);
+		while (good && !line_there(from, w->round, &got))
+			good = !mover_waited(w);
+		acquire64((const uint64_t *)from); /* the buffers are read after this */
+		o->words[p][word] = got;
+		if (word == OFFER_HEADER && good) {
+			header_compare(w, got);
+			good = got == c->header;
+		}
+	}
+	return threads_all(movers(), good);
+}
+
+DEVICE bool has_data(const struct peer_call *c, unsigned p)
+{
+	return p >= c->from && p < c->from_past;
+}
+
+DEVICE bool gets_data(const struct peer_call *c, unsigned p)
+{
+	return p >= c->to && p < c->to_past;
+}
+
+/* Whether rank p has mapped what it needs of rank q. */
+DEVICE bool is_mapped(const struct peer_call *c, const struct offers *o, unsigned p, unsigned q)
+{
+	const uint64_t *of = o->words[q];
+	const uint32_t mapped = (uint32_t)(o->words[p][OFFER_MAPPED + q / 2] >> (q % 2 ? 32 : 0));
+	if (p == q)
+		return true;
+	return (!has_data(c, q) || (of[OFFER_SRC] && mapped >= (uint32_t)of[OFFER_SRC])) &&
+	       (!gets_data(c, q) || (of[OFFER_DST] && mapped >= (uint32_t)of[OFFER_DST]));
+}
+
+/* Whether the rank's parts for others may be overwritten by what it receives. */
+DEVICE bool overlaps(const struct peer_call *c, const uint64_t *of)
+{
+	const uint64_t bytes = c->bytes * c->nranks, distance = of[OFFER_DST_AT] - of[OFFER_SRC_AT];
+	return c->parts == (PEER_PART_FOR_EACH | PEER_PART_OF_EACH) &&
+	       of[OFFER_SRC] == of[OFFER_DST] && (distance < bytes || -distance < bytes);
+}
+
+/* True: the data can be moved directly, as all ranks have mapped all buffers. Their addresses are
+ * known afterwards. */
+DEVICE bool buffers_find(const struct work *w, struct offers *o)
+{
+	const struct peer_call *c = w->call;
+	bool mapped = true;
+	for (uint32_t i = thread(); i < (uint32_t)c->nranks * c->nranks; i += movers())
+		mapped &= is_mapped(c, o, i / c->nranks, i % c->nranks) &&
+			  !overlaps(c, o->words[i % c->nranks]);
+	if (!threads_all(movers(), mapped))
+		return false;
+	for (uint32_t p = thread(); p < c->nranks; p += movers()) {
+		const uint64_t *of = o->words[p];
+		o->src[p] = o->dst[p] = 0;
+		if (p == c->rank)
+			o->src[p] = c->src;
+		else if (has_data(c, p))
+			o->src[p] = share_address(w, p, of[OFFER_SRC], of[OFFER_SRC_AT]);
+		if (p == c->rank)
+			o->dst[p] = c->dst;
+		else if (gets_data(c, p))
+			o->dst[p] = share_address(w, p, of[OFFER_DST], of[OFFER_DST_AT]);
+	}
+	return threads_all(movers(), true);
+}
+
+/* ---- Steps ---- */
+
+/* Waits until the block of each rank has taken as many steps. What a rank stored before a step is
+ * visible to all after it. False: one will not come. */
+DEVICE bool step(struct work *w, uint32_t count)
+{
+	const struct peer_call *c = w->call;
+	bool all = true;
+	threads_all(movers(), true);
+	for (uint32_t p = thread(); p < c->nranks; p += movers())
+		if (p != c->rank)
+			release64(step_at(w, p, c->rank), (uint64_t)w->round << 32 | count);
+	for (uint32_t p = thread(); p < c->nranks; p += movers())
+		while (all && p != c->rank) {
+			const uint64_t at = acquire64(step_at(w, c->rank, p));
+			if (at >> 32 == w->round && (uint32_t)at >= count)
+				break;
+			all = !mover_waited(w);
+		}
+	return threads_all(movers(), all);
+}
+
+#endif

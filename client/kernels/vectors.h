@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copies and reduces spans. */
+#ifndef KERNELS_VECTORS_H
+#define KERNELS_VECTORS_H
+
+#include "span.h"
+
+#include "proto/ncclsvc_types.h"
+
+#define COPIED 8 /* vectors that a thread loads before it stores the first one */
+
+union vector_values {
+	uint64_t bits[2];
+	uint64_t u64[2];
+	int64_t i64[2];
+	double f64[2];
+	uint32_t u32[4];
+	int32_t i32[4];
+	float f32[4];
+	uint16_t u16[8];
+	uint8_t u8[16];
+	int8_t i8[16];
+};
+
+/* Whether the span is already where it goes. */
+DEVICE bool is_in_place(const struct span *s, const struct offers *o, unsigned p)
+{
+	return !s->from_chunks && !s->to_chunks &&
+	       o->dst[p] + s->dst_at == o->src[s->from] + s->src_at;
+}
+
+/* Copies the span of one rank to all its receivers, starting with the rank after this one. */
+DEVICE void span_copy(const struct span *s, const struct offers *o)
+{
+	const unsigned n = s->to_past - s->to;
+	BATCHES_BEGIN;
+#define COPY(WHOLE, U)                                                                             \
+	{                                                                                          \
+		union vector_values x[U] = {{{0}}};                                                \
+		LOAD(WHOLE, U, s->from, x);                                                        \
+		ROLLED for (unsigned i = 0; i < n; i++)                                            \
+		{                                                                                  \
+			const unsigned p = n > 1 ? (s->rank + 1 + i) % s->nranks : s->to;          \
+			if (!is_in_place(s, o, p))                                                 \
+				STORE(WHOLE, U, p, x);                                             \
+		}                                                                                  \
+	}
+	BATCHES(COPIED, COPY);
+}
+
+/* ---- Reductions: in rank order, so that all ranks get the same bits ---- */
+
+#define EACH_VALUE(U, N)                                                                           \
+	UNROLLED for (uint32_t u = 0; u < (U); u++) UNROLLED for (uint32_t i = 0; i < (N); i++)
+
+/* A vector has N elements of type T in its `field`; sums have type S, which wraps. Each thread
+ * loads the vectors of the next rank before it reduces this rank's. FACTOR: what it multiplies each
+ * element of a sum by; AFTER: what becomes of the sum. */
+#define REDUCE(WHOLE, T, S, N, U, field, GET, PUT, FACTOR, AFTER)                                  \
+	{                                                                                          \
+		T all[U][N];                                                                       \
+		union vector_values x[U] = {{{0}}}, y[U] = {{{0}}};                                \
+		LOAD(WHOLE, U, 0, x);                                                              \
+		if (c->nranks > 1)                                                                 \
+			LOAD(WHOLE, U, 1, y);                                                      \
+		EACH_VALUE(U, N) all[u][i] = FACTOR(GET(x[u].field[i]));                           \
+		ROLLED for (unsigned p = 1; p < c->nranks; p++)                                    \
+		{                                                                                  \
+			switch (c->redop) {                                                        \
+			case NCCLSVC_PROD:                                                         \
+				EACH_VALUE(U, N)                                                   \
+				all[u][i] = (T)((S)all[u][i] * (S)GET(y[u].field[i]));             \
+				break;                                                             \
+			case NCCLSVC_MAX:                                                          \
+				EACH_VALUE(U, N)                                                   \
+				all[u][i] = LARGER(all[u][i], GET(y[u].field[i]));                 \
+				break;                                                             \
+			case NCCLSVC_MIN:                                                          \
+				EACH_VALUE(U, N)                                                   \
+				all[u][i] = SMALLER(all[u][i], GET(y[u].field[i]));                \
+				break;                                                             \
+			default:                                                                   \
+				EACH_VALUE(U, N)                                                   \
+				all[u][i] = (T)((S)all[u][i] + (S)FACTOR(GET(y[u].field[i])));     \
+			}                                                                          \
+			if (p + 1 < c->nranks)                                                     \
+				LOAD(WHOLE, U, p + 1, y);                                          \
+		}                                                                                  \
+		EACH_VALUE(U, N) x[u].field[i] = PUT(AFTER(all[u][i]));                            \
+		ROLLED for (unsigned p = s->to; p < s->to_past; p++) STORE(WHOLE, U, p, x);        \
+	}
+
+/* The same for two ranks. It needs fewer registers, so a thread can have more vectors in flight. */
+#define REDUCE_PAIR(WHOLE, N, U, field, GET, PUT, FACTOR)                                          \
+	{                                                                                          \
+		union vector_values x[U] = {{{0}}}, y[U] = {{{0}}};                                \
+		LOAD(WHOLE, U, 0, x);                                                              \
+		LOAD(WHOLE, U, 1, y);                                                              \
+		switch (c->redop) {                                                                \
+		case NCCLSVC_PROD:                                                                 \
+			EACH_VALUE(U, N)                                                           \
+			x[u].field[i] = PUT(GET(x[u].field[i]) * GET(y[u].field[i]));              \
+			break;                                                                     \
+		case NCCLSVC_MAX:                                                                  \
+			EACH_VALUE(U, N)                                                           \
+			x[u].field[i] = PUT(LARGER(GET(x[u].field[i]), GET(y[u].field[i])));       \
+			break;                                                                     \
+		case NCCLSVC_MIN:                                                                  \
+			EACH_VALUE(U, N)                                                           \
+			x[u].field[i] = PUT(SMALLER(GET(x[u].field[i]), GET(y[u].field[i])));      \
+			break;                                                                     \
+		default:                                                                           \
+			EACH_VALUE(U, N)                                                           \
+			x[u].field[i] =                                                            \
+				PUT(FACTOR(GET(x[u].field[i])) + FACTOR(GET(y[u].field[i])));      \
+		}                                                                                  \
+		ROLLED for (unsigned p = s->to; p < s->to_past; p++) STORE(WHOLE, U, p, x);        \
+	}
+
+/* With these types, most bytes are reduced. */
+DEVICE void floats_reduce(const struct span *s, const struct offers *o)
+{
+	const struct span *c = s;
+	const float factor = c->redop == NCCLSVC_AVG ? 1.0f / (float)c->nranks : 1.0f;
+	BATCHES_BEGIN;
+#define SCALED(x)	  ((x)*factor)
+#define FLOATS(W, U)	  REDUCE(W, float, float, 4, U, f32, SAME, SAME, SCALED, SAME)
+#define HALVES(W, U)	  REDUCE(W, float, float, 8, U, u16, half_float, float_half, SCALED, SAME)
+#define BFLOATS(W, U)	  REDUCE(W, float, float, 8, U, u16, bf16_float, float_bf16, SCALED, SAME)
+#define TWO_FLOATS(W, U)  REDUCE_PAIR(W, 4, U, f32, SAME, SAME, SCALED)
+#define TWO_HALVES(W, U)  REDUCE_PAIR(W, 8, U, u16, half_float, float_half, SCALED)
+#define TWO_BFLOATS(W, U) REDUCE_PAIR(W, 8, U, u16, bf16_float, float_bf16, SCALED)
+	if (c->type == NCCLSVC_FLOAT32 && c->nranks == 2)
+		BATCHES(8, TWO_FLOATS);
+	else if (c->type == NCCLSVC_FLOAT32)
+		BATCHES(4, FLOATS);
+	else if (c->type == NCCLSVC_FLOAT16 && c->nranks == 2)
+		BATCHES(6, TWO_HALVES);
+	else if (c->type == NCCLSVC_FLOAT16)
+		BATCHES(4, HALVES);
+	else if (c->nranks == 2)
+		BATCHES(6, TWO_BFLOATS);
+	else
+		BATCHES(4, BFLOATS);
+}
+
+/* Reduces the span of all ranks. */
+DEVICE void span_reduce(const struct span *s, const struct offers *o)
+{
+	const struct span *c = s;
+	const double factor = c->redop == NCCLSVC_AVG ? 1.0 / c->nranks : 1.0;
+	BATCHES_BEGIN;
+#define DOUBLES(W, U)	 REDUCE(W, double, double, 2, U, f64, SAME, SAME, SCALED, SAME)
+#define INTS8(W, U)	 REDUCE(W, int8_t, uint32_t, 16, U, i8, SAME, SAME, SAME, DIVIDED)
+#define UNSIGNED8(W, U)	 REDUCE(W, uint8_t, uint32_t, 16, U, u8, SAME, SAME, SAME, DIVIDED)
+#define INTS32(W, U)	 REDUCE(W, int32_t, uint32_t, 4, U, i32, SAME, SAME, SAME, DIVIDED)
+#define UNSIGNED32(W, U) REDUCE(W, uint32_t, uint32_t, 4, U, u32, SAME, SAME, SAME, DIVIDED)
+#define INTS64(W, U)	 REDUCE(W, int64_t, uint64_t, 2, U, i64, SAME, SAME, SAME, DIVIDED)
+#define UNSIGNED64(W, U) REDUCE(W, uint64_t, uint64_t, 2, U, u64, SAME, SAME, SAME, DIVIDED)
+	switch (c->type) {
+	case NCCLSVC_FLOAT32:
+	case NCCLSVC_FLOAT16:
+	case NCCLSVC_BFLOAT16:
+		floats_reduce(s, o);
+		break;
+	case NCCLSVC_FLOAT64:
+		BATCHES(4, DOUBLES);
+		break;
+	case NCCLSVC_INT8:
+		BATCHES(1, INTS8);
+		break;
+	case NCCLSVC_UINT8:
+		BATCHES(1, UNSIGNED8);
+		break;
+	case NCCLSVC_INT32:
+		BATCHES(2, INTS32);
+		break;
+	case NCCLSVC_UINT32:
+		BATCHES(2, UNSIGNED32);
+		break;
+	case NCCLSVC_INT64:
+		BATCHES(2, INTS64);
+		break;
+	default:
+		BATCHES(2, UNSIGNED64);
+	}
+}
+
+#endif

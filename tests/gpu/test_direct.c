@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Large collectives and messages between the ranks' own buffers: they go through staging memory
+ * only until all ranks have mapped them, and free memory is free again. */
+#include <stdlib.h>
+
+#include "ranks.h"
+
+#define BYTES  ((size_t)8 << 20)
+#define WORDS  (BYTES / sizeof(uint32_t))
+#define PARTS  4    /* of a buffer, at most: one for each rank */
+#define WITHIN 5000 /* ms */
+#define SOON   50   /* ms: a timeout that may expire */
+
+/* How many of the epoch's collectives went through staging memory. It is the same on all ranks
+ * between a barrier and the next collective. */
+static uint64_t staged(const struct rank *r)
+{
+	ncclsvc_comm_info *list;
+	size_t n;
+	uint64_t most = 0;
+	CHECK_OK(ncclsvc_list_comms(r->session, &list, &n));
+	for (size_t i = 0; i < n; i++)
+		most = list[i].staged > most ? list[i].staged : most;
+	ncclsvc_list_free(list);
+	return most;
+}
+
+static void meet(struct rank *r)
+{
+	ncclsvc_task task;
+	rank_sync(r);
+	CHECK_OK(ncclsvc_barrier(r->comm, &task));
+	rank_wait(r, task);
+}
+
+static void sum(struct rank *r, CUdeviceptr from, CUdeviceptr to)
+{
+	gpu_fill(from, (uint32_t)r->rank + 1, WORDS);
+	CHECK_OK(ncclsvc_all_reduce(at(from), at(to), WORDS, NCCLSVC_UINT32, NCCLSVC_SUM, r->comm,
+				    NULL));
+	rank_sync(r);
+	gpu_check(to, (uint32_t)(r->n * (r->n + 1) / 2), WORDS, "the sum");
+}
+
+/* Sums until that no longer goes through staging memory. */
+static void sum_becomes_direct(struct rank *r, CUdeviceptr from, CUdeviceptr to)
+{
+	const uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
+	uint64_t before, after;
+	meet(r);
+	do {
+		before = staged(r);
+		sum(r, from, to);
+		meet(r);
+		after = staged(r);
+		CHECK(now_ns() < end);
+	} while (after != before);
+}
+
+/* All other operations, between buffers that are mapped. */
+static void all_operations(struct rank *r, CUdeviceptr a, CUdeviceptr b)
+{
+	const size_t n = WORDS / (size_t)r->n, part = n * sizeof(uint32_t);
+	const int root = r->n - 1;
+	const uint64_t before = staged(r);
+	const uint32_t all = (uint32_t)(r->n * (r->n + 1) / 2);
+	gpu_fill(a, (uint32_t)r->rank + 1, WORDS);
+	CHECK_OK(ncclsvc_all_gather(at(a), at(b), n, NCCLSVC_UINT32, r->comm, NULL));
+	rank_sync(r);
+	for (int p = 0; p < r->n; p++)
+		gpu_check(b + (size_t)p * part, (uint32_t)p + 1, n, "gathered");
+	CHECK_OK(ncclsvc_reduce_scatter(at(a), at(b), n, NCCLSVC_UINT32, NCCLSVC_SUM, r->comm,
+					NULL));
+	rank_sync(r);
+	gpu_check(b, all, n, "reduced and scattered");
+	CHECK_OK(ncclsvc_broadcast(at(a), at(b), WORDS, NCCLSVC_UINT32, root, r->comm, NULL));
+	rank_sync(r);
+	gpu_check(b, (uint32_t)root + 1, WORDS, "broadcast");
+	CHECK_OK(ncclsvc_reduce(at(a), at(b), WORDS, NCCLSVC_UINT32, NCCLSVC_SUM, root, r->comm,
+				NULL));
+	rank_sync(r);
+	gpu_check(b, r->rank == root ? all : (uint32_t)root + 1, WORDS, "reduced");
+	for (int p = 0; p < r->n; p++)
+		gpu_fill(a + (size_t)p * part, (uint32_t)(10 * r->rank + p), n);
+	CHECK_OK(ncclsvc_all_to_all(at(a), at(b), n, NCCLSVC_UINT32, r->comm, NULL));
+	rank_sync(r);
+	for (int p = 0; p < r->n; p++)
+		gpu_check(b + (size_t)p * part, (uint32_t)(10 * p + r->rank), n, "exchanged");
+	meet(r);
+	CHECK_EQ(staged(r), before);
+}
+
+/* A ring of messages. */
+static void messages(struct rank *r, CUdeviceptr a, CUdeviceptr b)
+{
+	const int to = (r->rank + 1) % r->n, from = (r->rank + r->n - 1) % r->n;
+	for (uint32_t round = 0; round < 4; round++) {
+		gpu_fill(a, 100 * round + (uint32_t)r->rank, WORDS);
+		CHECK_OK(ncclsvc_group_begin(r->session));
+		CHECK_OK(ncclsvc_send(at(a), WORDS, NCCLSVC_UINT32, to, r->comm, NULL));
+		CHECK_OK(ncclsvc_recv(at(b), WORDS, NCCLSVC_UINT32, from, r->comm, NULL));
+		CHECK_OK(ncclsvc_group_end(r->session));
+		rank_sync(r);
+		gpu_check(b, 100 * round + (uint32_t)from, WORDS, "received");
+	}
+}
+
+/* Memory of cuMemAlloc stays mapped while a kernel of another rank runs, which may already be the
+ * one of the next operation. */
+static void memory_is_free(struct rank *r, struct buffer *b)
+{
+	const size_t before = gpu_unused_memory();
+	const ncclsvc_result result = ncclsvc_mem_forget(r->session, at(b->p), WITHIN);
+	CHECK(!result || (b->kind == MEMORY_ALLOC && result == NCCLSVC_TIMEOUT));
+	buffer_free(b);
+	if (!result)
+		CHECK(gpu_unused_memory() >= before + BYTES / 2);
+}
+
+static void direct_rank(struct client *c)
+{
+	struct rank r;
+	struct buffer a, b;
+	rank_open(&r, c);
+	for (int kind = 0; kind < MEMORY_KINDS; kind++) {
+		for (unsigned round = 0; round < 3; round++) {
+			stage("%s memory, round %u", memory_name(kind), round);
+			buffer_make(&a, kind, r.gpu, r.session, BYTES);
+			buffer_make(&b, kind, r.gpu, r.session, BYTES);
+			sum_becomes_direct(&r, a.p, b.p);
+			sum(&r, b.p, b.p);
+			all_operations(&r, a.p, b.p);
+			messages(&r, a.p, b.p);
+			meet(&r);
+			const size_t before = gpu_unused_memory();
+			if (kind == MEMORY_LENT) {
+				buffer_free(&a);
+				buffer_free(&b);
+			} else {
+				memory_is_free(&r, &a);
+				memory_is_free(&r, &b);
+			}
+			meet(&r);
+			CHECK(kind == MEMORY_LENT || gpu_has_unused(before + BYTES, WITHIN));
+		}
+	}
+	rank_close(&r);
+}
+
+static void test_direct(void)
+{
+	ranks_run(2, direct_rank, NULL);
+}
+
+static void test_direct_4(void)
+{
+	ranks_run(4, direct_rank, NULL);
+}
+
+/* ---- Memory is freed while a kernel of the other rank waits for this one ---- */
+
+static void waiting_rank(struct client *c)
+{
+	struct rank r;
+	struct buffer used, freed[2];
+	rank_open(&r, c);
+	buffer_make(&used, MEMORY_ALLOC, r.gpu, r.session, BYTES);
+	sum_becomes_direct(&r, used.p, used.p);
+	for (int kind = MEMORY_ALLOC; kind <= MEMORY_VMM; kind++) {
+		stage("%s memory", memory_name(kind));
+		buffer_make(&freed[kind], kind, r.gpu, r.session, BYTES);
+		sum_becomes_direct(&r, freed[kind].p, freed[kind].p);
+		if (r.rank == 0) {
+			/* The driver lets go of other memory only when no kernel runs. */
+			sleep_ms(20);
+			const ncclsvc_result forgotten =
+				ncclsvc_mem_forget(r.session, at(freed[kind].p), SOON);
+			CHECK(!forgotten || (kind == MEMORY_ALLOC && forgotten == NCCLSVC_TIMEOUT));
+		}
+		sum(&r, used.p, used.p);
+		memory_is_free(&r, &freed[kind]);
+		meet(&r);
+	}
+	buffer_free(&used);
+	rank_close(&r);
+}
+
+static void test_waiting(void)
+{
+	ranks_run(2, waiting_rank, NULL);
+}
+
+const struct gpu_test direct_tests[] = {
+	{"kernels/direct", test_direct, 2, 120, TEST_QUICK | TEST_ONE_NODE},
+	{"kernels/direct/4", test_direct_4, 4, 120, TEST_QUICK | TEST_ONE_NODE},
+	{"kernels/direct/waiting", test_waiting, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{0},
+};
