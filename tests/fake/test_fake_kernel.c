@@ -186,6 +186,9 @@ static struct peer_call call_of(const struct comm *c, uint64_t bytes)
 				 .dst = c->dst,
 				 .bytes = bytes,
 				 .header = bytes,
+				 .from_past = (uint8_t)c->n,
+				 .to_past = (uint8_t)c->n,
+				 .segment = peer_segment(bytes, c->n),
 				 .rank = (uint8_t)c->rank,
 				 .nranks = (uint8_t)c->n,
 				 .sends_to = ALL(c->n),
@@ -203,7 +206,11 @@ static struct peer_call shape(struct peer_call call, unsigned shape, unsigned ro
 	call.reduces = shape == ALL_REDUCE || shape == REDUCE_SCATTER;
 	call.src_each = shape == REDUCE_SCATTER || shape == ALL_TO_ALL ? call.bytes : 0;
 	call.dst_each = shape == ALL_GATHER || shape == ALL_TO_ALL ? call.bytes : 0;
+	call.parts = (uint8_t)((call.src_each ? PEER_PART_FOR_EACH : 0) |
+			       (call.dst_each ? PEER_PART_OF_EACH : 0));
 	if (shape == BROADCAST) {
+		call.from = (uint8_t)root;
+		call.from_past = (uint8_t)(root + 1);
 		call.sends_to = call.rank == root ? call.sends_to : 0;
 		call.receives_from = (uint8_t)(1u << root);
 	}
