@@ -473,6 +473,7 @@ static void *run(void *arg)
 	struct importer *m = arg;
 	struct job job = {0};
 	bool looks = false;
+	relaxed_begin(m->cuda); /* other threads may be capturing */
 	while (wait_for_news(m, looks)) {
 		while (job_find(m, &job)) {
 			if (job.peer)

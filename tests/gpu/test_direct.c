@@ -3,11 +3,10 @@
  * only until all ranks have mapped them, and free memory is free again. */
 #include <stdlib.h>
 
-#include "ranks.h"
+#include "graphs.h"
 
 #define BYTES  ((size_t)8 << 20)
 #define WORDS  (BYTES / sizeof(uint32_t))
-#define PARTS  4    /* of a buffer, at most: one for each rank */
 #define WITHIN 5000 /* ms */
 #define SOON   50   /* ms: a timeout that may expire */
 
@@ -157,6 +156,43 @@ static void test_direct_4(void)
 	ranks_run(4, direct_rank, NULL);
 }
 
+/* ---- In a CUDA graph that was captured before anything was mapped ---- */
+
+static void graph_rank(struct client *c)
+{
+	struct rank r;
+	struct buffer a;
+	const uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
+	uint64_t before, after;
+	rank_open(&r, c);
+	buffer_make(&a, MEMORY_ALLOC, r.gpu, r.session, BYTES);
+	meet(&r);
+	/* The ranks map each other's memory meanwhile, which must not disturb the capture. */
+	CHECK_CU(cu.cuStreamBeginCapture(r.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	graph_sum(&r, a.p, WORDS);
+	sleep_ms(100);
+	CUgraphExec exec = graph_end(r.stream);
+	do {
+		before = staged(&r);
+		gpu_fill(a.p, (uint32_t)r.rank + 1, WORDS);
+		graph_launch(exec, r.stream);
+		CHECK(gpu_stream_ends(r.stream, WAIT_MS));
+		gpu_check(a.p, (uint32_t)(r.n * (r.n + 1) / 2), WORDS, "the graph's sum");
+		meet(&r);
+		after = staged(&r);
+		CHECK(now_ns() < end);
+	} while (after != before);
+	graph_destroy(exec);
+	graphs_reach(&r, 0);
+	buffer_free(&a);
+	rank_close(&r);
+}
+
+static void test_graph(void)
+{
+	ranks_run(2, graph_rank, NULL);
+}
+
 /* ---- Memory is freed while a kernel of the other rank waits for this one ---- */
 
 static void waiting_rank(struct client *c)
@@ -193,6 +229,7 @@ static void test_waiting(void)
 const struct gpu_test direct_tests[] = {
 	{"kernels/direct", test_direct, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/direct/4", test_direct_4, 4, 120, TEST_QUICK | TEST_ONE_NODE},
+	{"kernels/direct/graph", test_graph, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/direct/waiting", test_waiting, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };
