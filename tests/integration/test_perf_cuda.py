@@ -392,7 +392,8 @@ class PerfCuda(unittest.TestCase):
         self.assertEqual((r["graph"], r["kernel"], r["wrong"]), (5, False, 0))
 
     def test_in_graphs_by_nccl(self):
-        r = self.report("all_reduce", "-b", "72M", "-e", "72M", "-n", "4", "--graph", "2", "--rounds", "1")
+        self.env["NCCLSVC_PEER"] = "0"
+        r = self.report("all_reduce", "-b", "64K", "-e", "64K", "-n", "4", "--graph", "2", "--rounds", "1")
         self.assertEqual((r["graph"], r["wrong"]), (2, 0))
         self.assertEqual([row["transport"] for row in r["rows"]], ["nccl"])
 
