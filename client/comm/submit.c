@@ -242,7 +242,7 @@ static ncclsvc_result prepare_kernels(ncclsvc_session *s, struct op *ops, unsign
 	return r;
 }
 
-/* Of the n operations, the first in_ring are not kernels. */
+/* Shares the buffers of the kernels, which are behind the first in_ring of the n operations. */
 static ncclsvc_result share_buffers(ncclsvc_session *s, struct op *ops, unsigned in_ring,
 				    unsigned n)
 {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Imports: the regions that other ranks share, mapped here for kernels (proto/abi/peer_staging.h).
  * A thread of the session maps them in the order of the epoch's log, and unmaps what its owner is
- * about to free, so that neither a submission nor a launch waits for it. It is told by an eventfd
- * of the daemon. */
-#include <errno.h>
+ * about to free, so that neither a submission nor a launch waits for it. The daemon wakes it by a
+ * bell: a descriptor that becomes readable when a log has news. */
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -20,13 +19,12 @@
 #include "shares.h"
 
 #define ANSWER_MS  2000
-/* The driver unmaps memory that was mapped by its IPC handle only when no kernel runs. How long a
- * member that frees memory waits for kernels, which may wait for itself; and how often to look. */
+/* The driver unmaps memory that was mapped by its IPC handle only when no kernel runs. A member
+ * that frees memory waits so long for other members' kernels, which may be waiting for it. */
 #define KERNELS_NS UINT64_C(10000000)
-#define LOOK_MS	   1
-#define CLOSE_S                                                                                    \
-	2 /* how long the session's end waits for the thread, which may be in the driver           \
-	   */
+#define LOOK_MS	   1 /* interval of looks whether kernels still run */
+/* How long the session's end waits for the thread, which may be in the driver. */
+#define CLOSE_S	   2
 
 struct import {
 	struct import *next;
@@ -50,15 +48,17 @@ struct importer {
 	ncclsvc_session *session;
 	uint32_t generation; /* of the connection that the bell is of */
 	int wake, bell;
-	int new_bell; /* for the thread to take; -1: none */
 	pthread_mutex_t lock;
-	struct import *discarded; /* to be freed when no kernel runs; with this lock */
+	/* With this lock: a bell for the thread to take, -1: none; and imports to be freed when no
+	 * kernel runs. */
+	int new_bell;
+	struct import *discarded;
 };
 
-/* What the thread does outside of the session's lock. */
+/* An entry of a log, which the thread handles without the session's lock. */
 struct job {
 	struct peer *peer;
-	uint32_t comm_key, handle;
+	uint32_t handle; /* the communicator's */
 	uint64_t position;
 	struct svc_shared_reply shared;
 	struct import *import;
@@ -130,7 +130,7 @@ static bool job_find(struct importer *m, struct job *job)
 		c = c->next;
 	bool good = c && !session_check(s);
 	if (good) {
-		*job = (struct job){.peer = c->peer, .comm_key = c->key, .handle = c->handle};
+		*job = (struct job){.peer = c->peer, .handle = c->handle};
 		job->position = c->peer->imports_told = c->peer->imports_at;
 		c->peer->refs++;
 		const struct svc_shared request = {.comm = job->handle,
@@ -452,6 +452,8 @@ static bool wait_for_news(struct importer *m, bool looks)
 {
 	pthread_mutex_lock(&m->use);
 	const bool open = m->session;
+	pthread_mutex_unlock(&m->use);
+	pthread_mutex_lock(&m->lock);
 	if (m->new_bell >= 0) {
 		if (m->bell >= 0)
 			close(m->bell);
@@ -459,7 +461,7 @@ static bool wait_for_news(struct importer *m, bool looks)
 		m->new_bell = -1;
 	}
 	struct pollfd p[] = {{.fd = m->wake, .events = POLLIN}, {.fd = m->bell, .events = POLLIN}};
-	pthread_mutex_unlock(&m->use);
+	pthread_mutex_unlock(&m->lock);
 	if (!open)
 		return false;
 	poll(p, 2, looks ? LOOK_MS : -1); /* ended by importer_stop */
@@ -532,39 +534,42 @@ static int bell_fetch(ncclsvc_session *s, uint32_t *generation)
 	return call.fd;
 }
 
+/* Takes ownership of the bell. */
+static void bell_hang(struct importer *m, int bell)
+{
+	pthread_mutex_lock(&m->lock);
+	if (m->new_bell >= 0)
+		close(m->new_bell);
+	m->new_bell = bell;
+	pthread_mutex_unlock(&m->lock);
+}
+
 void imports_begin(ncclsvc_session *s, struct peer *p)
 {
 	struct gpu *g = s->gpu;
 	uint32_t generation;
 	session_lock(s);
-	struct importer *m = g->importer;
-	const bool rung = m && m->generation == s->generation;
+	const bool rung = g->importer && g->importer->generation == s->generation;
 	session_unlock(s);
 	const int bell = rung ? -1 : bell_fetch(s, &generation);
 	if (!rung && bell < 0)
 		return;
-	if (!m)
-		m = importer_new(s);
+	session_lock(s);
+	if (!g->importer) /* another thread may have joined meanwhile */
+		g->importer = importer_new(s);
+	struct importer *m = g->importer;
 	if (m && bell >= 0) {
-		pthread_mutex_lock(&m->use);
-		session_lock(s);
-		if (m->new_bell >= 0)
-			close(m->new_bell);
-		m->new_bell = bell;
+		bell_hang(m, bell);
 		m->generation = generation;
-		session_unlock(s);
-		pthread_mutex_unlock(&m->use);
 	} else if (bell >= 0) {
 		close(bell);
 	}
-	session_lock(s);
-	g->importer = m;
-	p->importer = m;
-	if (m)
+	if (m) {
+		p->importer = m;
 		__atomic_add_fetch(&m->refs, 1, __ATOMIC_ACQ_REL);
+		eventfd_write(m->wake, 1); /* for the new bell, and the member's first news */
+	}
 	session_unlock(s);
-	if (m)
-		eventfd_write(m->wake, 1); /* to see the new bell, and the member's first news */
 }
 
 void imports_discard(struct peer *p)

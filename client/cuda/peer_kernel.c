@@ -70,7 +70,7 @@ static uint8_t parts(const struct svc_operation *what)
 	return (uint8_t)((for_each ? PEER_PART_FOR_EACH : 0) | (of_each ? PEER_PART_OF_EACH : 0));
 }
 
-/* Which ranks have data, and get it: one, or all. */
+/* Notes which ranks have data, and which get it: one, or all. */
 static void ranks_describe(const struct svc_record *r, struct peer_call *c)
 {
 	const struct svc_operation *what = svc_operation(r->op);

@@ -21,7 +21,7 @@ enum offer {
 /* Shared by the block's threads. */
 struct offers {
 	uint64_t words[PEER_RANKS][OFFER_WORDS];
-	/* Of the ranks, as mapped here: their buffers, and this block's chunks. */
+	/* The ranks' buffers, and their chunks for this block, as mapped here. */
 	uint64_t src[PEER_RANKS], dst[PEER_RANKS], chunks[PEER_RANKS];
 };
 

@@ -23,9 +23,7 @@ struct span {
 
 /* ---- Addresses ---- */
 
-/* The number of a thread's kth vector. Operations have less than 2^32 bytes (struct
- * svc_join_reply).
- */
+/* The number of a thread's kth vector. Operations have less than 2^32 bytes: peer_bytes. */
 DEVICE uint32_t vector_number(uint32_t k)
 {
 	return (k * blocks() + block()) * movers() + thread();
@@ -64,7 +62,7 @@ DEVICE struct place dst_of(const struct span *s, const struct offers *o, unsigne
 	return place_in(s, o, o->dst[p] + s->dst_at, p, s->to_chunks, k);
 }
 
-/* Of the thread's vectors in the span, how many are complete; and whether one more is not. */
+/* A thread's vectors in the span: how many are complete, and whether one more is not. */
 struct vectors {
 	uint32_t complete;
 	bool rest;

@@ -200,25 +200,31 @@ static void waiting_rank(struct client *c)
 	struct rank r;
 	struct buffer used, freed[2];
 	rank_open(&r, c);
+	const size_t before = gpu_unused_memory();
 	buffer_make(&used, MEMORY_ALLOC, r.gpu, r.session, BYTES);
 	sum_becomes_direct(&r, used.p, used.p);
 	for (int kind = MEMORY_ALLOC; kind <= MEMORY_VMM; kind++) {
 		stage("%s memory", memory_name(kind));
 		buffer_make(&freed[kind], kind, r.gpu, r.session, BYTES);
 		sum_becomes_direct(&r, freed[kind].p, freed[kind].p);
+		ncclsvc_result forgotten = NCCLSVC_OK;
 		if (r.rank == 0) {
 			/* The driver lets go of other memory only when no kernel runs. */
 			sleep_ms(20);
-			const ncclsvc_result forgotten =
-				ncclsvc_mem_forget(r.session, at(freed[kind].p), SOON);
+			forgotten = ncclsvc_mem_forget(r.session, at(freed[kind].p), SOON);
 			CHECK(!forgotten || (kind == MEMORY_ALLOC && forgotten == NCCLSVC_TIMEOUT));
 		}
 		sum(&r, used.p, used.p);
-		memory_is_free(&r, &freed[kind]);
+		if (!forgotten)
+			memory_is_free(&r, &freed[kind]);
+		else
+			buffer_free(&freed[kind]);
 		meet(&r);
 	}
 	buffer_free(&used);
 	rank_close(&r);
+	/* The other rank's kernels no longer wait for this one. */
+	CHECK(gpu_has_unused(before - BYTES / 2, WITHIN));
 }
 
 static void test_waiting(void)

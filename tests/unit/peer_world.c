@@ -52,7 +52,7 @@ static uint64_t share_of(const struct rank *r, uint64_t at, uint64_t *offset)
 	return src ? peer_share(SRC_SLOT, 1) : peer_share(DST_SLOT, 2);
 }
 
-/* Which ranks' buffers are mapped is random, and changes while other blocks run. */
+/* The set of mapped buffers is random, and changes while other blocks run. */
 static void direct_run(struct peer_call c)
 {
 	static _Thread_local unsigned seed;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The largest operation that runs in kernels of a communicator's members. peer_bytes sets the
- * limit; otherwise the file measured on this machine; otherwise the defaults. All members are on
+ * limit; otherwise the file measured on this machine; otherwise there is none. All members are on
  * this node, and get the same limit when their epoch begins. */
 #include <limits.h>
 #include <string.h>
@@ -14,12 +14,6 @@
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
 #include "peer.h"
-
-/* From this size on, NCCL is faster if workers and trainers share their GPUs through MPS. */
-#define WITH_MPS_BYTES	  UINT32_MAX
-/* Without MPS, a worker's kernel takes turns with the trainer's compute, which costs the trainer
- * much more than one of its own kernels, even if that takes twice as long as NCCL's. */
-#define WITHOUT_MPS_BYTES UINT32_MAX
 
 /* ---- Measured limits ---- */
 
@@ -102,5 +96,5 @@ struct peer_limit peer_limit_of(const struct communicator *m)
 		model ? crossover_find(&m->comms->crossover, model, m->nranks, mps) : NULL;
 	if (l)
 		return (struct peer_limit){l->bytes, NCCLSVC_PEER_MEASURED};
-	return (struct peer_limit){mps ? WITH_MPS_BYTES : WITHOUT_MPS_BYTES, NCCLSVC_PEER_DEFAULT};
+	return (struct peer_limit){UINT32_MAX, NCCLSVC_PEER_DEFAULT};
 }

@@ -259,7 +259,7 @@ void shares_region_gone(struct comms *s, struct mapping *r)
 	r->shares = NULL;
 }
 
-/* What is left of the time that the client waits; 0: none. */
+/* Returns how much longer the client waits; 0: it has waited long enough. */
 static uint32_t wait_left_ms(const struct region_shares *of, uint64_t now)
 {
 	const uint64_t left = of->until_ns > now ? of->until_ns - now : 0;
