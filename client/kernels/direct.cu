@@ -127,8 +127,9 @@ DEVICE void staged_span(const struct peer_call *c, const struct plan *plan, stru
 		take_span(c, s, c->reduces ? c->rank : i - fills);
 }
 
-/* The same loop moves the data directly and in chunks, because the reductions are a lot of code. */
-DEVICE void plan_do(struct work *w, const struct plan *plan, const struct offers *o)
+/* The same loop moves the data directly and in chunks, because the reductions are a lot of code.
+ * False: the block was stopped. */
+DEVICE bool plan_do(struct work *w, const struct plan *plan, const struct offers *o)
 {
 	const struct peer_call *c = w->call;
 	const uint32_t chunks = plan->direct ? 1 : plan->chunks * (c->parts ? 1 : c->nranks);
@@ -145,7 +146,7 @@ DEVICE void plan_do(struct work *w, const struct plan *plan, const struct offers
 	ROLLED for (uint32_t chunk = 0, i = 0; chunk < chunks; i++)
 	{
 		if (i == fills && !plan->direct && !step(w, chunk + 1))
-			return;
+			return false;
 		if (i == fills + takes) {
 			chunk++;
 			i = UINT32_MAX;
@@ -161,11 +162,11 @@ DEVICE void plan_do(struct work *w, const struct plan *plan, const struct offers
 			span_copy(&s, o);
 	}
 	if (!plan->direct)
-		return;
+		return true;
 	threads_all(movers(), true);
 	if (!thread())
 		w->words->moving = 0;
-	step(w, 1);
+	return step(w, 1);
 }
 
 DEVICE void chunks_begin(const struct work *w, struct offers *o, struct plan *plan)
@@ -185,14 +186,18 @@ DEVICE void chunks_begin(const struct work *w, struct offers *o, struct plan *pl
 DEVICE void move(struct work *w, struct offers *o)
 {
 	struct plan plan;
-	bool good = threads_all(movers(), !w->words->stop);
-	if (good)
+	if (threads_all(movers(), !w->words->stop)) {
 		offers_put(w, o);
-	if (good && offers_take(w, o)) {
-		plan.direct = buffers_find(w, o);
-		if (!plan.direct)
-			chunks_begin(w, o, &plan);
-		plan_do(w, &plan, o);
+		bool good = offers_take(w, o);
+		if (good) {
+			plan.direct = buffers_find(w, o);
+			if (!plan.direct)
+				chunks_begin(w, o, &plan);
+			good = plan_do(w, &plan, o);
+		}
+		/* After a mismatch, no rank writes. */
+		if (!good && threads_all(movers(), w->words->stop != PEER_MISMATCH))
+			leave(w);
 	}
 	work_moved(w);
 }

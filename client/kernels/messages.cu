@@ -210,8 +210,10 @@ DEVICE bool long_send(struct work *w, const struct ring *r, struct slice *s)
 DEVICE void slice_send(struct work *w, const struct ring *r, struct slice *s)
 {
 	lines_send(w, r, s, 0, 1);
-	if (s->first == 1 || long_send(w, r, s))
-		lines_send(w, r, s, 1, s->lines);
+	/* The second line also tells a receiver that stops that nothing is being written. */
+	if (s->first > 1 && !long_send(w, r, s))
+		s->lines = s->first;
+	lines_send(w, r, s, 1, s->lines);
 }
 
 /* ---- Receiving ---- */
@@ -268,6 +270,24 @@ DEVICE void window_receive(struct work *w, const struct ring *r, const struct sl
 	}
 }
 
+/* Called by a block that was stopped while its ticket is out. Its rank's stream continues next, so
+ * the sender may not write into the rank's buffer afterwards. A sender whose header has not arrived
+ * finds no ticket any more; any other sends its second line when it has written, or will not. */
+DEVICE void ticket_withdraw(const struct ring *r, const struct slice *s)
+{
+	const uint64_t began = clock_ns();
+	uint64_t header, second;
+	for (uint32_t i = thread(); i < PEER_TICKET_LINES; i += movers())
+		line_put(r->ticket + i * sizeof(struct peer_line), 0, 0);
+	while (clock_ns() - began < PEER_SETTLE_NS)
+		rest();
+	while (line_there(ring_line(r, r->at), ring_flag(r->at), &header) && header == s->header &&
+	       !line_there(ring_line(r, r->at + 1), ring_flag(r->at + 1), &second) &&
+	       clock_ns() - began < PEER_LEAVE_NS)
+		rest();
+	threads_all(movers(), true);
+}
+
 /* False, for all threads alike: the block was stopped. */
 DEVICE bool slice_receive(struct work *w, const struct ring *r, struct slice *s)
 {
@@ -280,8 +300,11 @@ DEVICE bool slice_receive(struct work *w, const struct ring *r, struct slice *s)
 			past = s->first;
 		past = past < s->lines ? past : s->lines;
 		window_receive(w, r, s, first, past);
-		if (!threads_all(movers(), !w->words->stop))
+		if (!threads_all(movers(), !w->words->stop)) {
+			if (!first && s->first > 1)
+				ticket_withdraw(r, s);
 			return false;
+		}
 		if (!thread()) /* what was stored depended on the lines, so they are loaded */
 			store64(r->credits, r->at + past);
 		if (!first && s->first > 1 && w->words->direct)

@@ -179,4 +179,29 @@ DEVICE bool step(struct work *w, uint32_t count)
 	return threads_all(movers(), all);
 }
 
+/* ---- Leaving early ---- */
+
+/* Called by a block that was stopped after it had made its offers. Its rank's stream continues
+ * next, so no peer may write into the rank's buffers afterwards. A peer whose offers have not
+ * arrived sees that this block's are withdrawn, and writes nothing. Any other may be writing: its
+ * first step, or its withdrawal, ends the wait. */
+DEVICE void leave(const struct work *w)
+{
+	const struct peer_call *c = w->call;
+	const uint64_t began = clock_ns();
+	uint64_t header;
+	for (uint32_t p = thread(); p < c->nranks; p += movers())
+		if (p != c->rank)
+			line_put(offer_at(w, p, c->rank, OFFER_HEADER), 0, 0);
+	while (clock_ns() - began < PEER_SETTLE_NS)
+		rest();
+	for (uint32_t p = thread(); p < c->nranks; p += movers())
+		while (p != c->rank &&
+		       line_there(offer_at(w, c->rank, p, OFFER_HEADER), w->round, &header) &&
+		       acquire64(step_at(w, c->rank, p)) >> 32 != w->round &&
+		       clock_ns() - began < PEER_LEAVE_NS)
+			rest();
+	threads_all(movers(), true);
+}
+
 #endif

@@ -112,4 +112,11 @@ struct peer_page {
 #define PEER_LOOK_NS	  50000
 #define PEER_HEARTBEAT_NS UINT64_C(10000000000)
 
+/* A stopped kernel ends only when no peer can write into its rank's buffers any more. What it has
+ * stored is visible to peers, and what they had stored before to it, within the first of these. The
+ * second is the longest it waits: the GPU of a rank that died may have ended its kernel anywhere.
+ */
+#define PEER_SETTLE_NS UINT64_C(20000)
+#define PEER_LEAVE_NS  UINT64_C(500000000)
+
 #endif

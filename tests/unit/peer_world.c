@@ -13,8 +13,8 @@
 #include "peer_beat.h"
 
 const struct kernel few = {ncclsvc_peer_collective, FEW, 400, 11};
-static void direct_run(struct peer_call c);
-const struct kernel many = {direct_run, MANY, 200, 6007};
+static void many_run(struct peer_call c);
+const struct kernel many = {many_run, MANY, 200, 6007};
 const struct kernel *kernel;
 
 int with_few(void **unused)
@@ -52,21 +52,28 @@ static uint64_t share_of(const struct rank *r, uint64_t at, uint64_t *offset)
 	return src ? peer_share(SRC_SLOT, 1) : peer_share(DST_SLOT, 2);
 }
 
-/* The set of mapped buffers is random, and changes while other blocks run. */
-static void direct_run(struct peer_call c)
+void direct_run(struct peer_call c, const uint32_t *mapped)
 {
-	static _Thread_local unsigned seed;
 	const size_t at = offsetof(struct rank, page);
 	const struct rank *r = (const struct rank *)(uintptr_t)(c.page - at);
-	uint32_t *mapped = (uint32_t *)(r->staging + PEER_MAPPED);
-	const bool all = rand_r(&seed) & 1;
+	uint32_t *to = (uint32_t *)(r->staging + PEER_MAPPED);
 	for (unsigned p = 0; p < c.nranks; p++)
-		__atomic_store_n(&mapped[p], all ? 2 : (unsigned)rand_r(&seed) % 3,
-				 __ATOMIC_RELEASE);
+		__atomic_store_n(&to[p], mapped[p], __ATOMIC_RELEASE);
 	c.segment = peer_segment(c.bytes, c.nranks);
 	c.src_share = share_of(r, c.src, &c.src_at);
 	c.dst_share = share_of(r, c.dst, &c.dst_at);
 	ncclsvc_peer_direct(c);
+}
+
+/* The set of mapped buffers is random, and changes while other blocks run. */
+static void many_run(struct peer_call c)
+{
+	static _Thread_local unsigned seed;
+	uint32_t mapped[PEER_RANKS];
+	const bool all = rand_r(&seed) & 1;
+	for (unsigned p = 0; p < c.nranks; p++)
+		mapped[p] = all ? 2 : (unsigned)rand_r(&seed) % 3;
+	direct_run(c, mapped);
 }
 
 /* ---- Ranks ---- */

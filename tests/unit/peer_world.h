@@ -57,6 +57,8 @@ struct world *world_run(unsigned nranks, void (*work)(struct rank *));
 void world_free(struct world *w);
 /* Each rank sends to all, and receives from all. */
 struct peer_call call_of(struct rank *r, uint64_t bytes);
+/* Runs the direct kernel, with this number of each rank's two shares mapped. */
+void direct_run(struct peer_call c, const uint32_t *mapped);
 
 /* ---- Kernels of several blocks ---- */
 

@@ -105,6 +105,43 @@ static void aborted(void **unused)
 	world_free(world_run(2, abort_work));
 }
 
+/* Rank 0 is aborted when rank 1 is about to write into its buffer. */
+static struct peer_page *stopped_page;
+
+static uint64_t reach_late(uint64_t at)
+{
+	__atomic_store_n(&stopped_page->abort, 1, __ATOMIC_RELEASE);
+	usleep(30000);
+	return at;
+}
+
+static void written_work(struct rank *r)
+{
+	static const uint32_t all[PEER_RANKS] = {2, 2, 2, 2, 2, 2, 2, 2};
+	if (!r->number)
+		stopped_page = &r->page;
+	pthread_barrier_wait(&r->world->round);
+	if (r->number)
+		ncclsvc_peer_reach = reach_late;
+	struct peer_call c = call_of(r, MANY);
+	c.reduces = 1;
+	direct_run(c, all);
+	ncclsvc_peer_reach = NULL;
+	if (!r->number)
+		memset(r->dst, 7, MANY);
+	pthread_barrier_wait(&r->world->round);
+	if (!r->number)
+		assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
+	for (unsigned i = 0; i < MANY && !r->number; i++)
+		assert_int_equal(r->dst[i], 7);
+}
+
+static void stopped_is_not_written(void **unused)
+{
+	(void)unused;
+	world_free(world_run(2, written_work));
+}
+
 /* A kernel that waits, and a second one of the same rank at the same time. */
 static void overlap_work(struct rank *r)
 {
@@ -333,6 +370,8 @@ int main(void)
 		cmocka_unit_test(in_graph),
 		cmocka_unit_test(graph_mismatch),
 	};
-	return cmocka_run_group_tests_name("few bytes", both, with_few, NULL) +
+	const struct CMUnitTest direct[] = {cmocka_unit_test(stopped_is_not_written)};
+	return cmocka_run_group_tests(direct, NULL, NULL) +
+	       cmocka_run_group_tests_name("few bytes", both, with_few, NULL) +
 	       cmocka_run_group_tests_name("many bytes", both, with_many, NULL);
 }

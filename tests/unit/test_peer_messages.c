@@ -36,6 +36,9 @@ struct rank {
 	struct peer_messages kernel;
 	unsigned nblocks, nparts;
 	uint32_t messages[PEER_WAYS]; /* number of messages so far */
+	/* NULL: the set of mapped shares is random. Otherwise all are, and this is called as a
+	 * sender has found the receiver's buffer. */
+	uint64_t (*reach)(uint64_t at);
 };
 
 struct world {
@@ -150,6 +153,7 @@ static void *block_main(void *arg)
 {
 	const struct block *b = arg;
 	ncclsvc_peer_block = (struct peer_block){b->number, b->rank->nblocks};
+	ncclsvc_peer_reach = b->rank->reach;
 	ncclsvc_peer_messages(b->rank->kernel);
 	return NULL;
 }
@@ -161,7 +165,7 @@ static void kernel_run(const struct rank *r)
 	uint32_t *mapped = (uint32_t *)(void *)(r->staging + PEER_MAPPED);
 	assert_true(r->nblocks && r->nblocks <= PEER_BLOCKS);
 	for (unsigned i = 0; i < r->nranks; i++)
-		mapped[i] = rand_r(&seed) & 1;
+		mapped[i] = r->reach || rand_r(&seed) & 1;
 	for (uint32_t i = 0; i < r->nblocks; i++) {
 		b[i] = (struct block){.rank = r, .number = i};
 		assert_int_equal(pthread_create(&b[i].thread, NULL, block_main, &b[i]), 0);
@@ -428,12 +432,49 @@ static void full_is_aborted(void **unused)
 	world_free(world_run(2, full_work));
 }
 
+/* ---- A stopped receiver, and a sender that is about to write into its buffer ---- */
+
+static struct peer_page *stopped_page;
+
+static uint64_t reach_late(uint64_t at)
+{
+	__atomic_store_n(&stopped_page->abort, 1, __ATOMIC_RELEASE);
+	usleep(30000);
+	return at;
+}
+
+static void written_work(struct rank *r)
+{
+	uint8_t *data = malloc(MOST);
+	assert_non_null(data);
+	memset(data, (int)r->number, MOST);
+	r->reach = reach_late;
+	if (!r->number)
+		stopped_page = &r->page;
+	pthread_barrier_wait(&r->world->round);
+	message_run(r, r->number ? PEER_WAY_TO(0) : PEER_WAY_FROM(1), data, MOST);
+	memset(data, 7, r->number ? 0 : MOST);
+	pthread_barrier_wait(&r->world->round);
+	if (!r->number)
+		assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
+	for (uint64_t i = 0; i < MOST && !r->number; i++)
+		assert_int_equal(data[i], 7);
+	free(data);
+}
+
+static void stopped_is_not_written(void **unused)
+{
+	(void)unused;
+	world_free(world_run(2, written_work));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(random_ranks),	   cmocka_unit_test(sender_goes_ahead),
-		cmocka_unit_test(long_ones_cross), cmocka_unit_test(unlike_is_told),
-		cmocka_unit_test(lost_is_aborted), cmocka_unit_test(full_is_aborted),
+		cmocka_unit_test(random_ranks),		  cmocka_unit_test(sender_goes_ahead),
+		cmocka_unit_test(long_ones_cross),	  cmocka_unit_test(unlike_is_told),
+		cmocka_unit_test(lost_is_aborted),	  cmocka_unit_test(full_is_aborted),
+		cmocka_unit_test(stopped_is_not_written),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
