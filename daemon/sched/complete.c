@@ -13,21 +13,16 @@
 
 #include "base/fault.h"
 #include "base/timings.h"
-#include "commands.h"
 #include "complete.h"
 #include "fdio.h"
 #include "operation.h"
-#include "plan.h"
+#include "plan_slots.h"
 #include "recorder/ring.h"
+#include "sessions.h"
 #include "state.h"
+#include "status.h"
 #include "streams/timeline.h"
-
-const ncclsvc_status complete_ok = {.rank_a = -1, .rank_b = -1};
-
-ncclsvc_status status_of(int result)
-{
-	return (ncclsvc_status){.result = result, .rank_a = -1, .rank_b = -1};
-}
+#include "supervisor.h"
 
 static bool region_failed(const struct task *t, uint32_t region)
 {

@@ -5,7 +5,6 @@
 
 #include "member.h"
 
-extern const ncclsvc_status complete_ok;
 /* Returns how tasks that have run ended: successfully, unless the memory of one failed (fault.h);
  * then st is filled. */
 const ncclsvc_status *complete_ran(struct task *const *tasks, uint32_t n, ncclsvc_status *st);
@@ -14,6 +13,5 @@ void complete_refused(struct engine *e, struct session *s, const struct svc_reco
 		      uint32_t serial, bool by_socket, const ncclsvc_status *why, const char *text);
 void complete_flush(struct engine *e);
 void complete_break_session(struct engine *e, struct session *s, int result, const char *text);
-ncclsvc_status status_of(int result);
 
 #endif

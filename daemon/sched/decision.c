@@ -19,7 +19,8 @@
 #include <utlist.h>
 
 #include "names.h"
-#include "order.h"
+#include "operation.h"
+#include "release.h"
 
 static struct task **place_of(const struct engine *e, const struct comm *c, uint64_t nth)
 {

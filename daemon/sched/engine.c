@@ -15,228 +15,20 @@
 
 #include "base/log.h"
 #include "base/nofail.h"
-#include "commands.h"
+#include "comm.h"
 #include "internode/internode_comm.h"
+#include "internode/internode_loop.h"
 #include "internode/sequence.h"
 #include "internode/unexpected.h"
-#include "pending.h"
+#include "sessions.h"
 #include "set.h"
 #include "streams/trigger.h"
-
-#define HOLE_BYTES ((uint64_t)64 << 20) /* takes long enough to punch that other users wait */
-
-static void write_eventfd(int fd)
-{
-	const uint64_t one = 1;
-	ssize_t n = write(fd, &one, sizeof(one));
-	(void)n; /* it fails only when the counter is full, and then it is readable */
-}
-
-static void wake_engine(void *arg)
-{
-	struct engine *e = arg;
-	if (atomic_load(&e->asleep))
-		write_eventfd(e->wake_fd);
-}
-
-/* ---- Queues to and from the supervisor ---- */
-
-struct queued_command {
-	struct queued_command *prev, *next;
-	struct command command;
-};
-
-struct queued_event {
-	struct queued_event *prev, *next;
-	struct event event;
-};
-
-/* If a command or event were lost, both sides would permanently disagree. */
-static void engine_command(struct executor *x, const struct command *c)
-{
-	struct engine *e = (struct engine *)x;
-	struct queued_command *q = nofail_malloc(sizeof(*q), "a command to the engine");
-	q->command = *c;
-	pthread_mutex_lock(&e->lock);
-	DL_APPEND(e->commands, q);
-	atomic_fetch_add(&e->commands_queued, 1);
-	pthread_mutex_unlock(&e->lock);
-	wake_engine(e);
-}
-
-bool engine_next_command(struct engine *e, struct command *c)
-{
-	pthread_mutex_lock(&e->lock);
-	const struct queued_command *first = e->commands;
-	pthread_mutex_unlock(&e->lock);
-	if (first)
-		*c = first->command;
-	return first;
-}
-
-void engine_command_done(struct engine *e)
-{
-	pthread_mutex_lock(&e->lock);
-	struct queued_command *first = e->commands;
-	DL_DELETE(e->commands, first);
-	pthread_mutex_unlock(&e->lock);
-	free(first);
-	e->commands_run++;
-}
-
-void engine_event(struct engine *e, const struct event *event)
-{
-	struct queued_event *q = nofail_malloc(sizeof(*q), "an event of the engine");
-	q->event = *event;
-	pthread_mutex_lock(&e->lock);
-	DL_APPEND(e->events, q);
-	pthread_mutex_unlock(&e->lock);
-	e->notify(e->notify_arg);
-}
-
-static bool engine_next_event(struct executor *x, struct event *event)
-{
-	struct engine *e = (struct engine *)x;
-	pthread_mutex_lock(&e->lock);
-	struct queued_event *first = e->events;
-	if (first)
-		DL_DELETE(e->events, first);
-	pthread_mutex_unlock(&e->lock);
-	if (first)
-		*event = first->event;
-	free(first);
-	return first;
-}
-
-static void free_queues(struct engine *e)
-{
-	struct queued_command *c, *next_command;
-	struct queued_event *event, *next_event;
-	DL_FOREACH_SAFE (e->commands, c, next_command)
-		free(c);
-	DL_FOREACH_SAFE (e->events, event, next_event)
-		free(event);
-}
+#include "supervisor.h"
+#include "tasks.h"
 
 static const struct task_table *engine_table(const struct executor *x)
 {
 	return &((const struct engine *)x)->table;
-}
-
-/* ---- Tasks ---- */
-
-struct task *task_alloc(struct engine *e, struct session *s)
-{
-	struct task *t = e->free;
-	if (s->user->tasks >= e->config.user_tasks_max)
-		return NULL;
-	if (t)
-		e->free = t->next;
-	else if (e->fresh < e->table.size)
-		t = &e->tasks[e->fresh++];
-	else
-		return NULL;
-	memset(t, 0, offsetof(struct task, uid));
-	t->uid = ++e->uids;
-	t->session = s;
-	t->submitted_ns = e->now;
-	s->tasks++;
-	s->user->tasks++;
-	table_count(&e->table.pending, 1);
-	return t;
-}
-
-static struct task **published_place(const struct engine *e, uint64_t uid)
-{
-	return &e->published[uid & e->published_mask];
-}
-
-struct task *task_find(const struct engine *e, uint64_t uid)
-{
-	struct task *t = *published_place(e, uid);
-	while (t && t->uid != uid)
-		t = t->next_published;
-	return t;
-}
-
-static void publish_task(struct engine *e, struct task *t)
-{
-	struct task **at = published_place(e, t->uid);
-	t->next_published = *at;
-	*at = t;
-	order_publish(e, t);
-}
-
-static void unpublish_task(struct engine *e, struct task *t)
-{
-	struct task **at = published_place(e, t->uid);
-	while (*at != t)
-		at = &(*at)->next_published;
-	*at = t->next_published;
-	pending_hide(t);
-	table_clear(&e->table, t->slot);
-}
-
-void task_free(struct engine *e, struct task *t)
-{
-	t->session->tasks--;
-	t->session->user->tasks--;
-	if (t->triggered)
-		trigger_task_over(t);
-	if (t->published)
-		unpublish_task(e, t);
-	t->uid = 0;
-	t->next = e->free;
-	e->free = t;
-	table_count(&e->table.pending, -1);
-}
-
-/* Most tasks end at once, so only waiting tasks are shown, and have a deadline. */
-void engine_publish(struct engine *e)
-{
-	for (uint32_t i = 0; i < e->nunpublished; i++) {
-		struct task *t = e->unpublished[i].task;
-		if (t->uid == e->unpublished[i].uid && t->comm && !t->published)
-			publish_task(e, t);
-	}
-	e->nunpublished = 0;
-}
-
-void engine_publish_later(struct engine *e, struct task *t)
-{
-	const uint32_t room = sizeof(e->unpublished) / sizeof(e->unpublished[0]);
-	if (e->nunpublished == room)
-		engine_publish(e);
-	e->unpublished[e->nunpublished].task = t;
-	e->unpublished[e->nunpublished++].uid = t->uid;
-}
-
-/* ---- A user's own threads ---- */
-
-static struct pool *pool_of(struct engine *e, struct user *u)
-{
-	if (u->pool || u->pool_failed)
-		return u->pool;
-	u->pool = pool_create_beside(e->pool, e->config.threads > 1 ? e->config.threads - 1 : 1);
-	u->pool_failed = !u->pool;
-	if (u->pool_failed)
-		log_warning("no threads or memory for separate helper threads of user %u, who can "
-			    "delay others by punching holes into shared memory",
-			    u->uid);
-	return u->pool;
-}
-
-struct pool *engine_own_pool(struct engine *e, struct task *const *tasks, uint32_t n)
-{
-	struct user *most = NULL;
-	if (!e->users->next)
-		return NULL;
-	for (uint32_t k = 0; k < n; k++) {
-		struct user *u = tasks[k] ? tasks[k]->session->user : NULL;
-		if (u && u->file_bytes > HOLE_BYTES && (!most || u->file_bytes > most->file_bytes))
-			most = u;
-	}
-	return most ? pool_of(e, most) : NULL;
 }
 
 /* ---- Start and stop ---- */
@@ -264,13 +56,8 @@ static void engine_free(struct engine *e)
 	}
 	set_finish(e);
 	for (uint32_t i = 0; e->comms && i < e->config.comms_max; i++)
-		if (e->comms[i]) {
-			internode_comm_free(e, e->comms[i]);
-			pending_end(e->comms[i]);
-			free(e->comms[i]->members);
-			free(e->comms[i]->collective);
-			free(e->comms[i]);
-		}
+		if (e->comms[i])
+			comm_free(e, e->comms[i]);
 	if (e->wake_fd >= 0)
 		close(e->wake_fd);
 	if (e->epoll_fd >= 0)
@@ -285,7 +72,7 @@ static void engine_free(struct engine *e)
 	free(e->visited);
 	free(e->published);
 	free(e->decided);
-	free_queues(e);
+	engine_free_queues(e);
 	free(e);
 }
 
@@ -314,14 +101,6 @@ static bool make_transport_states(struct engine *e)
 	return true;
 }
 
-static uint32_t published_mask(uint32_t tasks_max)
-{
-	uint32_t mask = 0;
-	while (mask + 1 < tasks_max)
-		mask = 2 * mask + 1;
-	return mask;
-}
-
 uint64_t engine_bytes(const struct engine_config *c)
 {
 	const struct engine *e = NULL;
@@ -335,7 +114,7 @@ uint64_t engine_bytes(const struct engine_config *c)
 				   (c->mpi ? sizeof(*e->granted) : 0) + table_bytes_each();
 	const uint64_t each_published = sizeof(*e->published) + sizeof(*e->decided);
 	return c->tasks_max * each_task +
-	       (published_mask(c->tasks_max) + UINT64_C(1)) * each_published +
+	       (tasks_published_mask(c->tasks_max) + UINT64_C(1)) * each_published +
 	       c->sessions_max * sizeof(*e->sessions) + c->comms_max * sizeof(*e->comms) +
 	       c->threads * (uint64_t)stack;
 }
@@ -348,6 +127,7 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	if (!e)
 		return NULL;
 	e->config = *config;
+	e->nodes = &internode_ops;
 	e->notify = notify;
 	e->notify_arg = arg;
 	e->executor = (struct executor){engine_command, engine_next_event, engine_table,
@@ -362,7 +142,7 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	e->comms = calloc(config->comms_max, sizeof(*e->comms));
 	e->tasks = calloc(config->tasks_max, sizeof(*e->tasks));
 	e->visited = calloc(config->tasks_max, sizeof(*e->visited));
-	e->published_mask = published_mask(config->tasks_max);
+	e->published_mask = tasks_published_mask(config->tasks_max);
 	e->published = calloc(e->published_mask + 1, sizeof(*e->published));
 	e->decided = calloc(e->published_mask + 1, sizeof(*e->decided));
 	e->lost = calloc(config->nodes + 1, sizeof(*e->lost));
@@ -376,7 +156,7 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	    !e->comms || !e->tasks || !e->visited || !e->published || !e->decided ||
 	    table_init(&e->table, config->tasks_max) ||
 	    epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, e->wake_fd, &ev) < 0 ||
-	    !(e->pool = pool_create(config->threads - 1, wake_engine, e))) {
+	    !(e->pool = pool_create(config->threads - 1, engine_wake, e))) {
 		engine_free(e);
 		return NULL;
 	}

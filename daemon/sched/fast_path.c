@@ -9,11 +9,17 @@
 #include <utlist.h>
 
 #include "complete.h"
+#include "fast_path.h"
+#include "match.h"
 #include "order.h"
+#include "release.h"
+#include "set.h"
+#include "task_state.h"
+#include "tasks.h"
 
 #define FAST_PATH_TASKS 64 /* per group; larger groups are taken in slices */
 
-bool fast_path_may(const struct task *first, uint32_t n)
+static bool may_post(const struct task *first, uint32_t n)
 {
 	const struct member *m = first->member;
 	const struct comm *c = m->comm;
@@ -56,7 +62,7 @@ static enum begun start_at_once(struct engine *e, struct task *t, struct task *u
 	return t->comm->transport->start(e, &match);
 }
 
-void fast_path_post(struct engine *e, struct task *first, uint32_t n)
+static void post_group(struct engine *e, struct task *first, uint32_t n)
 {
 	struct member *m = first->member;
 	struct task *t = first, *next, *u;
@@ -85,4 +91,21 @@ void fast_path_post(struct engine *e, struct task *first, uint32_t n)
 	/* Perhaps no member can continue; order.c checks that. */
 	if (m->comm->blocked == m->comm->nranks)
 		order_make_ready(e, m);
+}
+
+void ingest_group(struct engine *e, struct task *first, uint32_t n)
+{
+	uint32_t id = n > 1 ? ++e->groups : 0;
+	bool simple = true;
+	struct task *t;
+	DL_FOREACH (first, t) {
+		t->group = id;
+		simple = simple && t->simple && t->member == first->member;
+	}
+	if (n > 1 && !simple)
+		set_link(first);
+	if (simple && may_post(first, n))
+		post_group(e, first, n);
+	else
+		order_enqueue(e, first, n);
 }

@@ -6,11 +6,15 @@
 
 #include "base/clock.h"
 #include "complete.h"
+#include "fast_path.h"
+#include "ingest.h"
 #include "names.h"
 #include "plan.h"
-#include "set.h"
+#include "plan_slots.h"
+#include "status.h"
 #include "streams/trigger.h"
 #include "task.h"
+#include "tasks.h"
 
 /* Records taken from one ring before other rings get their turn. */
 #define BATCH		  64
@@ -189,23 +193,6 @@ void ingest_drop_group(struct engine *e, struct session *s)
 	refuse_group(e, s, &st);
 }
 
-void ingest_group(struct engine *e, struct task *first, uint32_t n)
-{
-	uint32_t id = n > 1 ? ++e->groups : 0;
-	bool simple = true;
-	struct task *t;
-	DL_FOREACH (first, t) {
-		t->group = id;
-		simple = simple && t->simple && t->member == first->member;
-	}
-	if (n > 1 && !simple)
-		set_link(first);
-	if (simple && fast_path_may(first, n))
-		fast_path_post(e, first, n);
-	else
-		order_enqueue(e, first, n);
-}
-
 static void close_group(struct engine *e, struct session *s)
 {
 	struct task *first = s->group;
@@ -221,26 +208,6 @@ static void close_group(struct engine *e, struct session *s)
 	s->group_tasks = 0;
 	if (!triggered)
 		ingest_group(e, first, n);
-}
-
-static const struct user *with_most_tasks(const struct engine *e)
-{
-	const struct user *u, *most = e->users;
-	DL_FOREACH (e->users, u)
-		if (u->tasks > most->tasks)
-			most = u;
-	return most;
-}
-
-ncclsvc_status ingest_no_room(const struct engine *e, const struct session *s)
-{
-	ncclsvc_status why = status_of(NCCLSVC_LIMIT);
-	const bool own = s->user->tasks >= e->config.user_tasks_max;
-	const struct user *u = own ? s->user : with_most_tasks(e);
-	why.field = own ? NCCLSVC_FIELD_USER_TASKS : NCCLSVC_FIELD_TASKS;
-	why.value_a = u->uid;
-	why.value_b = u->tasks;
-	return why;
 }
 
 /* Why the session may have no more tasks; NULL: it may. */
@@ -284,7 +251,7 @@ static __attribute__((noinline)) void refuse_unadmitted(struct engine *e, struct
 	const char *text = too_many(s, by_socket);
 	table_count(&s->counts->submitted, 1);
 	if (!text) {
-		why = ingest_no_room(e, s);
+		why = task_no_room(e, s);
 		text = svc_status_reason(&why, sentence, sizeof(sentence));
 	}
 	refuse(e, s, NULL, record, serial, by_socket, &why, text);

@@ -14,10 +14,16 @@
 #include "base/timings.h"
 #include "commands.h"
 #include "complete.h"
+#include "ingest.h"
 #include "internode/internode_comm.h"
+#include "internode/internode_loop.h"
+#include "launch.h"
+#include "order.h"
 #include "release.h"
-#include "set.h"
+#include "sessions.h"
 #include "streams/trigger.h"
+#include "supervisor.h"
+#include "tasks.h"
 
 #define EPOLL_EVENTS		64
 #define ROUNDS_PER_CLOCK	4   /* without work; after work, the clock is read at once */
@@ -184,7 +190,7 @@ static bool poll_rings_of(struct engine *e, struct user *u)
 		uint32_t n = ingest_ring(e, s);
 		if (n) {
 			any = true;
-			order_run_ready(e);
+			launch_run_ready(e);
 		}
 		if (s->departures)
 			engine_regions_depart(e, s);
@@ -266,10 +272,10 @@ static bool do_round(struct engine *e, struct rounds *r)
 		order_check_inputs(e);
 	if (deadlines_first(&e->deadlines))
 		release_overdue(e);
-	order_run_ready(e);
+	launch_run_ready(e);
 	busy |= e->ready || e->inputs_due;
 	if (e->matched_new)
-		set_launch(e);
+		launch_sets(e);
 	if (e->polled)
 		busy |= poll_transports(e);
 	/* While tasks wait for other nodes, poll at once; otherwise their messages can wait a

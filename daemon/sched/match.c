@@ -7,12 +7,14 @@
 
 #include "account/lateness.h"
 #include "complete.h"
-#include "internode/internode_comm.h"
-#include "internode/node_match.h"
+#include "match.h"
 #include "names.h"
-#include "order.h"
-#include "plan.h"
+#include "nodes.h"
+#include "plan_slots.h"
+#include "release.h"
+#include "status.h"
 #include "task.h"
+#include "task_state.h"
 
 /* ---- Collectives ---- */
 
@@ -31,17 +33,6 @@ void order_end_collective(struct engine *e, struct comm *c, const ncclsvc_status
 	}
 	c->collective_here = 0;
 	c->collectives++;
-}
-
-ncclsvc_status order_refused_status(const struct task *t)
-{
-	const uint64_t word = t->record.agreement;
-	ncclsvc_status st = status_of((ncclsvc_result)svc_refusal_result(word));
-	st.field = NCCLSVC_FIELD_REFUSAL;
-	st.value_a = svc_refusal_reason(word);
-	st.value_b = word;
-	order_name_ranks(t->comm, &st, t->rank, -1);
-	return st;
 }
 
 void order_collect_records(const struct comm *c, struct task *const *tasks, struct mismatch *m)
@@ -92,10 +83,10 @@ static void match_collective(struct engine *e, struct comm *c)
 		order_end_collective(e, c, &st);
 		return;
 	}
-	if (node_match_voted(c))
+	if (nodes_voted(e, c))
 		return; /* others have yet to say how it ends */
 	const bool differ = find_mismatch(c, &st);
-	if (node_match_post_collective(e, c, differ ? &st : NULL))
+	if (nodes_post_collective(e, c, differ ? &st : NULL))
 		return;
 	if (differ) {
 		order_end_collective(e, c, &st);
@@ -127,7 +118,7 @@ static void match_collective(struct engine *e, struct comm *c)
 /* With other nodes, tells them first; then all nodes learn of it. */
 static void fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
 {
-	if (!node_match_fail_collective(e, c, st))
+	if (!nodes_fail_collective(e, c, st))
 		release_collective(e, c, st);
 }
 
@@ -139,7 +130,7 @@ static void note_late(struct engine *e, struct comm *c, const struct task *t)
 		.rank = (uint32_t)t->rank,
 		.op = t->record.op,
 		.last = c->collective_here == c->here && e->now > c->latest_ns &&
-			(!c->internode || node_match_awaited(c)),
+			(!c->internode || e->nodes->awaited(c)),
 	};
 	c->latest_ns = e->now;
 	if (c->lateness)
@@ -150,7 +141,7 @@ static void note_late(struct engine *e, struct comm *c, const struct task *t)
 static void note_arrival(struct engine *e, struct comm *c, const struct task *t)
 {
 	if (c->collective_here == 1) {
-		const uint64_t elsewhere = c->internode ? node_match_first_ns(c) : 0;
+		const uint64_t elsewhere = c->internode ? e->nodes->first_ns(c) : 0;
 		c->first_ns = elsewhere ? elsewhere : e->now;
 	}
 	if (e->now - c->first_ns >= LATENESS_UNIT)
@@ -173,7 +164,7 @@ void order_post_collective(struct engine *e, struct task *t)
 	c->collective_here++;
 	note_arrival(e, c, t);
 	atomic_store_explicit(&m->progress->collectives, c->collectives + 1, memory_order_relaxed);
-	node_match_look(e, c);
+	nodes_look(e, c);
 	const ncclsvc_status *decided = decision_of(e, t);
 	if (c->poisoned) {
 		release_early(e, t, &c->poison);
@@ -189,37 +180,6 @@ void order_post_collective(struct engine *e, struct task *t)
 }
 
 /* ---- Point-to-point ---- */
-
-static struct task **offers(struct member *m, unsigned op, int32_t peer)
-{
-	return &m->offers[op == NCCLSVC_SEND][(uint32_t)peer % OFFERS];
-}
-
-void order_offer(struct task *t)
-{
-	struct task **list = offers(t->member, t->record.op, t->record.peer);
-	DL_APPEND2(*list, t, prev_offer, next_offer);
-}
-
-void order_withdraw(struct task *t)
-{
-	if (!t->prev_offer)
-		return;
-	struct task **list = offers(t->member, t->record.op, t->record.peer);
-	DL_DELETE2(*list, t, prev_offer, next_offer);
-	t->prev_offer = NULL;
-}
-
-struct task *order_find_peer(struct engine *e, const struct task *t)
-{
-	struct member *peer = &t->comm->members[t->record.peer];
-	const unsigned want =
-		NCCLSVC_SEND + NCCLSVC_RECV - t->record.op; /* the opposite operation */
-	struct task *u = *offers(peer, want, t->rank);
-	for (; u && u->record.peer != t->rank; u = u->next_offer)
-		e->steps++;
-	return u;
-}
 
 static void end_pair(struct engine *e, struct task *a, struct task *b, const ncclsvc_status *st)
 {
@@ -282,8 +242,8 @@ void order_post_p2p(struct engine *e, struct task *t)
 		release_end(e, t, &st);
 		return;
 	}
-	if (!internode_comm_is_here(c, t->record.peer)) {
-		node_match_post_p2p(e, t);
+	if (c->members[t->record.peer].elsewhere) {
+		e->nodes->post_p2p(e, t);
 		return;
 	}
 	t->place = POSTED;

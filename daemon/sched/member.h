@@ -86,7 +86,8 @@ struct member {
 	uint32_t posted, running, inputs;
 	bool blocked; /* its turn, all posted, nothing runs: only other members can unblock it */
 	bool gone;
-	bool ready; /* in its user's list */
+	bool elsewhere; /* on another node */
+	bool ready;	/* in its user's list */
 	struct member *next_ready;
 	struct task *collective; /* the posted collective */
 	uint64_t nth;		 /* for the next collective that enters its queue */

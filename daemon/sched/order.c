@@ -5,17 +5,21 @@
  * Each member has a queue. The tasks at its head (one, or those of one task group) have their turn:
  * they are posted in order, and match the other members' posted tasks: a collective when all
  * members have posted theirs, a Send when its Recv is posted. When all tasks of the head have
- * ended, the next ones have their turn. Only `order_run_ready` advances a queue, so nothing here
+ * ended, the next ones have their turn. Only `order_move_ready` advances a queue, so nothing here
  * recurses.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
-#include "complete.h"
-#include "names.h"
-#include "set.h"
+#include "comm.h"
+#include "match.h"
+#include "order.h"
+#include "release.h"
+#include "status.h"
 #include "task.h"
+#include "task_state.h"
+#include "tasks.h"
 
 #define INPUTS_PER_ROUND 256
 
@@ -164,17 +168,14 @@ static void take_turn(struct engine *e, struct user *u)
 }
 
 /* Users take turns, with one member each. */
-void order_move_ready(struct engine *e)
+void order_move_ready(struct engine *e, uint64_t enough)
 {
-	const uint64_t enough = e->steps + STEP_ROUND;
 	struct user *u = e->turn;
 	while (e->ready && e->steps < enough) {
 		u = u && u->next ? u->next : e->users;
 		if (!u->ready)
 			continue;
 		take_turn(e, u);
-		if (e->matched_new && !e->ready)
-			set_launch(e);
 	}
 	e->turn = u;
 }

@@ -1,129 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which tasks end after an event: release.h. */
+ * Which tasks end with a deadline, a member or an epoch: release.h. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
-#include "complete.h"
-#include "internode/node_match.h"
+#include "comm.h"
+#include "match.h"
 #include "names.h"
+#include "nodes.h"
 #include "plan.h"
-#include "set.h"
+#include "plan_slots.h"
+#include "release.h"
+#include "status.h"
 #include "streams/timeline.h"
 #include "streams/trigger.h"
 #include "task.h"
-
-/* Cleanup that simple tasks do not need. */
-static void leave_all(struct engine *e, struct task *t)
-{
-	struct member *m = member_of(t);
-	if (t->next_in_group)
-		set_leave(e, t);
-	if (t->waits_input)
-		order_stop_input_wait(e, t);
-	if (m->collective == t)
-		m->collective = NULL;
-	if (t->record.plan)
-		plan_task_ended(t);
-}
-
-/* The task has ended and its client knows; frees it. */
-static void retire(struct engine *e, struct task *t)
-{
-	struct member *m = member_of(t);
-	struct comm *c = t->comm;
-	if (!t->tombstone || t->in_flight)
-		order_pin(t, -1);
-	if (!t->simple)
-		leave_all(e, t);
-	decision_forget(e, t);
-	order_withdraw(t);
-	if (t->place == POSTED)
-		m->posted--;
-	if (t->place == RUNNING) {
-		m->running--;
-		c->running--;
-	}
-	if (t->place == AT_HEAD)
-		order_skip_unposted(t);
-	if (t->place >= AT_HEAD && !t->in_flight)
-		m->head_tasks--;
-	deadlines_remove(&e->deadlines, &t->deadline);
-	if (t->in_flight)
-		DL_DELETE(m->in_flight, t);
-	else if (t->place != IN_PLAN)
-		DL_DELETE(m->queue, t);
-	c->pending--;
-	atomic_store_explicit(&m->progress->completed, ++m->completed, memory_order_relaxed);
-	order_update_blocked(m);
-	/* An empty head makes room for the next; a group's next collective may now be posted; and
-	 * perhaps no member can continue. */
-	if (!m->queue)
-		atomic_store_explicit(&m->progress->head_ns, 0, memory_order_relaxed);
-	else if (!c->ended &&
-		 (!m->head_tasks || !svc_op_is_p2p(t->record.op) || c->blocked == c->nranks))
-		order_make_ready(e, m);
-	task_free(e, t);
-}
-
-void release_early(struct engine *e, struct task *t, const ncclsvc_status *st)
-{
-	if (t->tombstone)
-		return;
-	const ncclsvc_status *decided = decision_of(e, t);
-	t->tombstone = true;
-	t->end = decided ? *decided : *st;
-	decision_keep(e, t);
-	t->end.done_ns = e->now;
-	complete_task(e, t, &t->end);
-	if (!t->in_flight)
-		order_pin(t, -1);
-	if (t->next_in_group)
-		set_leave(e, t);
-	if (t->waits_input) {
-		order_stop_input_wait(e, t);
-		order_make_ready(e, member_of(t));
-	}
-	deadlines_remove(&e->deadlines, &t->deadline);
-	order_show_state(e, t);
-}
-
-void release_end(struct engine *e, struct task *t, const ncclsvc_status *st)
-{
-	if (!t->tombstone)
-		complete_task(e, t, st);
-	retire(e, t);
-}
-
-void release_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
-{
-	const ncclsvc_status *decided = decision_current(e, c);
-	c->poison = decided ? *decided : *st;
-	c->poisoned = true;
-	for (uint32_t k = 0; k < c->nranks; k++)
-		if (c->collective[k])
-			release_early(e, c->collective[k], &c->poison);
-}
-
-void release_fail(struct engine *e, struct task *t, const ncclsvc_status *why)
-{
-	struct comm *c = t->comm;
-	const ncclsvc_status *decided = decision_of(e, t), *st = decided ? decided : why;
-	if (t->node_match)
-		node_match_ask(e, t, st);
-	if (set_may_fail(e, t)) {
-		set_fail(e, t, st);
-		return;
-	}
-	if (t->place == RUNNING || t->tombstone)
-		return;
-	if (c->collective[t->rank] == t) {
-		if (c->poisoned || !node_match_fail_collective(e, c, st))
-			release_collective(e, c, st);
-		return;
-	}
-	release_early(e, t, st);
-}
+#include "task_state.h"
 
 /* Fills in the ranks that the task waits for. */
 static void name_missing(const struct task *t, ncclsvc_status *st)
@@ -143,7 +35,7 @@ static void name_missing(const struct task *t, ncclsvc_status *st)
 	}
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		/* The records of other nodes' ranks are not known here. */
-		if (c->collective[k] || !internode_comm_is_here(c, (int32_t)k))
+		if (c->collective[k] || c->members[k].elsewhere)
 			continue;
 		if (st->missing_count < NCCLSVC_MISSING_SHOWN)
 			st->missing[st->missing_count] = (int32_t)k;
@@ -194,7 +86,7 @@ static bool clear_member(struct engine *e, struct member *m, const ncclsvc_statu
 		next = t->next;
 		e->steps++;
 		if (t->place == RUNNING) {
-			if (!t->match || !set_drop(e, t, matched))
+			if (!t->match || !release_set(e, t, matched))
 				continue;
 			if (next && !next->uid) /* it ended with this one */
 				next = m->queue;
@@ -276,7 +168,7 @@ bool release_epoch(struct engine *e, struct comm *c, const ncclsvc_status *end)
 			return false;
 	}
 	plan_end(e, c);
-	internode_comm_end_epoch(e, c);
+	nodes_end_epoch(e, c);
 	if (!--c->pending && !c->launched)
 		order_free_comm(e, c);
 	return true;
@@ -313,7 +205,7 @@ static void be_gone(struct engine *e, struct comm *c, int32_t rank, const ncclsv
 	m->gone = true;
 	c->gone++;
 	c->gone_rank = rank;
-	node_match_member_left(e, c, rank, st);
+	nodes_member_left(e, c, rank, st);
 	if (c->collective_here)
 		order_end_collective(e, c, st);
 }

@@ -39,7 +39,7 @@
 
 #include "state.h"
 
-/* ---- release.c ---- */
+/* ---- release_task.c ---- */
 
 /* The task has ended, successfully or not, and is freed; its client is told, unless it is a
  * tombstone. */
@@ -53,6 +53,13 @@ void release_fail(struct engine *e, struct task *t, const ncclsvc_status *why);
 /* The current collective cannot run: members that have posted it are told now, the others when they
  * post it. */
 void release_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
+/* A matched task that is not launched: its member has left, or the epoch has ended. Ends it and the
+ * tasks it matched; for operations known to other nodes, the communicator ends the tasks. False:
+ * other nodes may launch it, which one member cannot take back. */
+bool release_set(struct engine *e, struct task *t, const ncclsvc_status *st);
+
+/* ---- release.c ---- */
+
 /* Fails tasks whose deadline has passed, some per call. */
 void release_overdue(struct engine *e);
 /* The epoch, or one member's part of it, has ended; end: its tasks' status. False: there is more to

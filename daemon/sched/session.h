@@ -112,27 +112,4 @@ static inline bool session_ring_empty(const struct session *s)
 	return svc_number_load(&svc_record_slot(s->ring, s->entries, s->next)->number) != s->next;
 }
 
-/* ---- ingest.c ---- */
-
-/* Takes some records of its ring; returns how many. */
-uint32_t ingest_ring(struct engine *e, struct session *s);
-void ingest_socket(struct engine *e, struct session *s, uint32_t serial,
-		   const struct svc_record *record);
-void ingest_drop_group(struct engine *e, struct session *s);
-/* The status of a task without room: the limit of its user, or of the daemon. */
-ncclsvc_status ingest_no_room(const struct engine *e, const struct session *s);
-/* Appends these tasks, one group, to their members' queues. */
-void ingest_group(struct engine *e, struct task *first, uint32_t n);
-
-/* ---- engine.c ---- */
-
-/* Returns the pool whose threads must move these tasks' bytes; NULL: any thread may. Entries of
- * tasks may be NULL.
- *
- * While a hole is punched into a shared memory file, a thread that touches one of its pages sleeps
- * uninterruptibly in the kernel until the whole hole is punched, which takes 0.2 s or more per
- * gigabyte. So if several users have sessions, neither the engine's thread nor the shared helper
- * threads touch memory of a user with large registered files. */
-struct pool *engine_own_pool(struct engine *e, struct task *const *tasks, uint32_t n);
-
 #endif

@@ -42,7 +42,8 @@ struct unexpected;
 struct giver;
 struct grant;
 struct launch_request;
-struct message;
+struct internode_message;
+struct nodes_ops;
 struct sequencer;
 struct worker_queue;
 
@@ -145,6 +146,7 @@ struct engine {
 	struct task **visited; /* [table.size] */
 	uint32_t nvisited;
 	/* Other nodes: internode_comm.h */
+	const struct nodes_ops *nodes;		/* nodes.h */
 	struct internode_comm *internode_comms; /* by id */
 	uint32_t flights;			/* MPI operations in progress */
 	uint32_t ops;				/* that move bytes between nodes */
@@ -154,8 +156,8 @@ struct engine {
 	uint64_t deadlock_ns;			/* when to check for deadlocks */
 	struct node_match *asked;
 	struct internode_comm *endings, *ended; /* ended: on GPUs, for EPOCH_CLOSE_NS */
-	struct message *messages;
-	struct message *own;	       /* between this node's sequencer and this node */
+	struct internode_message *messages;
+	struct internode_message *own; /* between this node's sequencer and this node */
 	struct unexpected *unexpected; /* by time */
 	size_t unexpected_bytes;
 	struct announced *announced; /* unexpected.c */
@@ -177,19 +179,5 @@ struct engine {
 void *engine_main(void *arg);
 /* For tests, without the thread: does the work there is to do now. */
 void engine_settle(struct engine *e);
-
-/* engine.c */
-/* Returns the next command; false: none waits. It stays valid until engine_command_done. */
-bool engine_next_command(struct engine *e, struct command *c);
-void engine_command_done(struct engine *e);
-/* Makes the task visible to inspection, unless it ends soon; and shows all such tasks now. */
-void engine_publish_later(struct engine *e, struct task *t);
-void engine_publish(struct engine *e);
-/* NULL: the user, or the table, has no room. */
-struct task *task_alloc(struct engine *e, struct session *s);
-void task_free(struct engine *e, struct task *t);
-/* Returns the task of that id, if inspection knows it; otherwise NULL. */
-struct task *task_find(const struct engine *e, uint64_t uid);
-void engine_event(struct engine *e, const struct event *event);
 
 #endif

@@ -4,12 +4,11 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "complete.h"
 #include "names.h"
 #include "pending.h"
-#include "set.h"
 #include "streams/timeline.h"
 #include "task.h"
+#include "task_state.h"
 
 void order_make_ready(struct engine *e, struct member *m)
 {
@@ -68,22 +67,6 @@ void order_stop_input_wait(struct engine *e, struct task *t)
 	e->gpu_inputs -= t->member->device >= 0;
 }
 
-void order_name_ranks(const struct comm *c, ncclsvc_status *st, int32_t a, int32_t b)
-{
-	st->rank_a = a;
-	st->pid_a = a >= 0 ? c->members[a].pid : 0;
-	st->rank_b = b;
-	st->pid_b = b >= 0 ? c->members[b].pid : 0;
-}
-
-ncclsvc_status order_gone_status(const struct comm *c, int32_t rank)
-{
-	ncclsvc_status st = status_of(NCCLSVC_PEER_GONE);
-	order_name_ranks(c, &st, rank, -1);
-	st.ending = NCCLSVC_ENDED_LEFT; /* after any other ending, the epoch does not go on */
-	return st;
-}
-
 void order_publish(struct engine *e, struct task *t)
 {
 	const struct svc_record *r = &t->record;
@@ -123,13 +106,35 @@ void order_publish(struct engine *e, struct task *t)
 		deadlines_add(&e->deadlines, &t->deadline, t->submitted_ns + r->timeout_ns);
 }
 
-void order_free_comm(struct engine *e, struct comm *c)
+/* ---- Posted Sends and Recvs ---- */
+
+static struct task **offers(struct member *m, unsigned op, int32_t peer)
 {
-	engine_event(e, &(struct event){.kind = EVENT_EPOCH_GONE, .epoch = {c->slot}});
-	e->comms[c->slot] = NULL;
-	internode_comm_free(e, c);
-	pending_end(c);
-	free(c->members);
-	free(c->collective);
-	free(c);
+	return &m->offers[op == NCCLSVC_SEND][(uint32_t)peer % OFFERS];
+}
+
+void order_offer(struct task *t)
+{
+	struct task **list = offers(t->member, t->record.op, t->record.peer);
+	DL_APPEND2(*list, t, prev_offer, next_offer);
+}
+
+void order_withdraw(struct task *t)
+{
+	if (!t->prev_offer)
+		return;
+	struct task **list = offers(t->member, t->record.op, t->record.peer);
+	DL_DELETE2(*list, t, prev_offer, next_offer);
+	t->prev_offer = NULL;
+}
+
+struct task *order_find_peer(struct engine *e, const struct task *t)
+{
+	struct member *peer = &t->comm->members[t->record.peer];
+	const unsigned want =
+		NCCLSVC_SEND + NCCLSVC_RECV - t->record.op; /* the opposite operation */
+	struct task *u = *offers(peer, want, t->rank);
+	for (; u && u->record.peer != t->rank; u = u->next_offer)
+		e->steps++;
+	return u;
 }

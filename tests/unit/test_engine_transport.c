@@ -6,9 +6,10 @@
 #include <unistd.h>
 
 #include "engine_gpus.h"
-#include "sched/complete.h"
+#include "sched/comm.h"
 #include "sched/release.h"
 #include "sched/set.h"
+#include "sched/status.h"
 
 /* Calls by the scheduler's thread, and the transports' answers. */
 static struct seen {

@@ -145,6 +145,16 @@ struct flight {
 	void (*over)(struct engine *e, struct flight *f, size_t bytes, bool failed);
 };
 
+/* That MPI sends, or that this node has sent to itself. */
+struct internode_message {
+	struct flight flight; /* must come first */
+	struct internode_message *prev, *next;
+	int node;
+	size_t bytes;
+	struct internode_header header;
+	char body[];
+};
+
 static inline uint32_t internode_comm_local_count(const struct internode_comm *s)
 {
 	return s->counts[s->me];
@@ -158,15 +168,8 @@ static inline const uint32_t *internode_comm_locals(const struct internode_comm 
 /* ---- internode_comm.c ---- */
 
 void internode_comm_create(struct engine *e, struct comm *c, const struct command *cmd);
-void internode_comm_free(struct engine *e, struct comm *c);
-/* Is this member on this node? */
-bool internode_comm_is_here(const struct comm *c, int32_t rank);
 /* Are its tasks launched in the sequencer's order? */
 bool internode_comm_is_sequenced(const struct internode_comm *s);
-/* Tells the other nodes. release_epoch follows when they have sent OVER, too. False: no others. */
-bool internode_comm_begin_end(struct engine *e, struct comm *c, const ncclsvc_status *end);
-/* Frees waiting messages and operations; running ops end later. */
-void internode_comm_end_epoch(struct engine *e, struct comm *c);
 /* The place of a node of the cluster; UINT32_MAX: it has no member. */
 uint32_t internode_comm_place(const struct internode_comm *s, int node);
 /* The epoch cannot continue in order, so the supervisor ends it on all nodes. place: the node at
@@ -180,18 +183,8 @@ void internode_comm_send(struct engine *e, struct internode_comm *s, uint32_t pl
 			 const void *body, size_t bytes, const void *more, size_t more_bytes);
 /* Have all members of that node, by place, left? */
 bool internode_comm_all_left(const struct internode_comm *s, uint32_t place);
-/* Handles a message from that node. */
-void internode_comm_dispatch(struct engine *e, const struct internode_header *h, const char *body,
-			     int node);
 /* Answers an unused credit with an empty message. */
 void internode_comm_refuse_credit(struct engine *e, int node, int32_t tag);
-/* Makes progress everywhere. True if anything happened. */
-bool internode_comm_poll(struct engine *e);
-/* The node is lost; sends to it and receives from it never end. */
-void internode_comm_node_lost(struct engine *e, uint32_t node);
-/* How long a loop without work may sleep. */
-uint64_t internode_comm_sleep_ns(struct engine *e);
-void internode_comm_finish_all(struct engine *e);
 
 /* Like internode_comm_send, to any node; this node handles its own message a little later. */
 void internode_comm_send_node(struct engine *e, uint32_t node, const struct internode_header *h,

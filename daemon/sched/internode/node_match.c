@@ -9,9 +9,11 @@
 #include "deadlock.h"
 #include "names.h"
 #include "node_match.h"
-#include "sched/complete.h"
-#include "sched/order.h"
+#include "sched/match.h"
+#include "sched/release.h"
 #include "sched/set.h"
+#include "sched/status.h"
+#include "sched/task_state.h"
 #include "sequence.h"
 #include "task.h"
 

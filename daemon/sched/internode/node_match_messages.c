@@ -5,8 +5,10 @@
 
 #include "deadlock.h"
 #include "node_match.h"
-#include "sched/order.h"
-#include "sched/set.h"
+#include "sched/match.h"
+#include "sched/release.h"
+#include "sched/status.h"
+#include "sched/supervisor.h"
 #include "sequence.h"
 
 #define ANY_PLACE UINT32_MAX

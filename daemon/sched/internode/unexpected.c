@@ -14,6 +14,7 @@
 
 #include "base/timings.h"
 #include "coord/messages.h"
+#include "internode_loop.h"
 #include "unexpected.h"
 
 #define UNEXPECTED_MAX (64 * 1024 * 1024) /* bytes */

@@ -165,3 +165,19 @@ void timeline_release_input(const struct task *t)
 	else
 		raise(&words->ready, r->value);
 }
+
+/* The client may reuse the timeline: no member has triggers on it, and none of its tasks runs. */
+void timeline_let_go(struct session *s, uint32_t timeline)
+{
+	struct line *l = &s->lines[timeline];
+	if (l->comm || l->triggered || l->in_flight)
+		return;
+	l->seen = 0;
+	atomic_store(&svc_timelines(s->ring)[timeline].triggers, 0);
+}
+
+void timeline_task_over(const struct task *t)
+{
+	t->session->lines[t->record.timeline].triggered--;
+	timeline_let_go(t->session, t->record.timeline);
+}

@@ -38,6 +38,10 @@ void timeline_kill(const struct session *s, uint32_t timeline);
 void timeline_release(struct comm *c);
 /* Has its trainer's stream reached it? For a launched task, the GPU checks this. */
 bool timeline_input_there(const struct task *t);
+/* The client may reuse the timeline, if no member has triggers on it and none of its tasks runs. */
+void timeline_let_go(struct session *s, uint32_t timeline);
+/* A task that a trigger has started has ended. */
+void timeline_task_over(const struct task *t);
 /* The GPU no longer waits for the task's input. */
 void timeline_release_input(const struct task *t);
 

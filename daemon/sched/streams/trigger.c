@@ -6,9 +6,13 @@
 #include <utlist.h>
 
 #include "base/hash.h"
-#include "sched/commands.h"
 #include "sched/complete.h"
-#include "sched/order.h"
+#include "sched/fast_path.h"
+#include "sched/sessions.h"
+#include "sched/status.h"
+#include "sched/supervisor.h"
+#include "sched/task_state.h"
+#include "sched/tasks.h"
 #include "task.h"
 #include "timeline.h"
 
@@ -99,22 +103,6 @@ static void release(struct engine *e, struct session *s, uint32_t timeline, stru
 		count(e, l->comm, -1);
 }
 
-/* The client may reuse the timeline: no member has triggers on it, and none of its tasks runs. */
-static void let_go(struct session *s, uint32_t timeline)
-{
-	struct line *l = &s->lines[timeline];
-	if (l->comm || l->triggered || l->in_flight)
-		return;
-	l->seen = 0;
-	atomic_store(&words(s, timeline)->triggers, 0);
-}
-
-void trigger_task_over(const struct task *t)
-{
-	t->session->lines[t->record.timeline].triggered--;
-	let_go(t->session, t->record.timeline);
-}
-
 /* Why the timeline has no room for n operations of the task's member; NULL: it has. */
 static const char *refusal(const struct engine *e, const struct task *t, uint32_t n, int *result)
 {
@@ -170,7 +158,7 @@ int trigger_keep(struct engine *e, struct task *t, const char **text)
 	int result;
 	*text = refusal(e, t, 1, &result);
 	if (result) {
-		let_go(s, t->record.timeline);
+		timeline_let_go(s, t->record.timeline);
 		return result;
 	}
 	struct trigger *old = find(s, t->record.timeline, t->record.value);
@@ -258,7 +246,7 @@ void triggers_end(struct engine *e, struct session *s, const struct member *m,
 		unwatch(e, s, i);
 		l->comm = NULL;
 		l->ahead = 0;
-		let_go(s, i);
+		timeline_let_go(s, i);
 	}
 }
 
@@ -311,7 +299,7 @@ static struct task *make_all(struct engine *e, struct session *s, const struct t
 	for (uint32_t i = 0; i < trigger->n; i++) {
 		struct task *t = make(e, s, &trigger->ops[i]);
 		if (!t) {
-			*why = ingest_no_room(e, s);
+			*why = task_no_room(e, s);
 			free_all(e, first);
 			return NULL;
 		}

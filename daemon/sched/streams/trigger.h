@@ -17,8 +17,6 @@ int trigger_keep(struct engine *e, struct task *t, const char **text);
 int trigger_group(struct engine *e, struct task *first, uint32_t n);
 /* Checks the words. True: a task was submitted. */
 bool triggers_poll(struct engine *e);
-/* Frees a task that a trigger has started. */
-void trigger_task_over(const struct task *t);
 void trigger_del(struct engine *e, struct session *s, uint32_t timeline, uint64_t value);
 /* The member takes no further part: its triggers are removed and their timelines are dead. end: the
  * status of tasks that were to run once. */

@@ -11,8 +11,10 @@
 #include "base/timings.h"
 #include "names.h"
 #include "reduce/reduce.h"
+#include "sched/comm.h"
 #include "sched/complete.h"
-#include "sched/order.h"
+#include "sched/release.h"
+#include "sched/sessions.h"
 #include "task.h"
 
 #define PART_BYTES	  (64 * 1024) /* moved by the engine's thread between readings of the clock */

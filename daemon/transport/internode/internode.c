@@ -7,8 +7,9 @@
 
 #include "channel/mpi_api.h"
 #include "internode.h"
-#include "sched/complete.h"
-#include "sched/order.h"
+#include "sched/comm.h"
+#include "sched/release.h"
+#include "sched/status.h"
 
 #define WINDOW	       8 /* chunks of one operation in progress */
 #define SCANS_PER_TURN 65536

@@ -10,9 +10,11 @@
 #include "base/clock.h"
 #include "base/timings.h"
 #include "nccl.h"
-#include "sched/complete.h"
-#include "sched/order.h"
+#include "sched/comm.h"
+#include "sched/release.h"
+#include "sched/status.h"
 #include "sched/streams/timeline.h"
+#include "sched/task_state.h"
 
 static void complete(struct engine *e, struct task *t, const ncclsvc_status *st)
 {

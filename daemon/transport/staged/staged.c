@@ -11,8 +11,10 @@
 #include "base/clock.h"
 #include "names.h"
 #include "operation.h"
-#include "sched/complete.h"
-#include "sched/order.h"
+#include "sched/comm.h"
+#include "sched/release.h"
+#include "sched/status.h"
+#include "sched/task_state.h"
 #include "transport/device/device.h"
 
 #define CHUNKS_MAX 4 /* in progress per operation */

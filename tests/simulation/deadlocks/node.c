@@ -15,8 +15,11 @@
 #include "sched/commands.h"
 #include "sched/complete.h"
 #include "sched/internode/internode_comm.h"
+#include "sched/internode/internode_loop.h"
+#include "sched/launch.h"
 #include "sched/release.h"
-#include "sched/set.h"
+#include "sched/supervisor.h"
+#include "sched/tasks.h"
 #include "transport/transports.h"
 
 #define TURN_ROUNDS   10000
@@ -109,10 +112,10 @@ static bool go_round(struct engine *e)
 		engine_run_commands(e);
 	if (deadlines_first(&e->deadlines))
 		release_overdue(e);
-	order_run_ready(e);
+	launch_run_ready(e);
 	busy |= e->ready;
 	if (e->matched_new)
-		set_launch(e);
+		launch_sets(e);
 	for (unsigned i = 0; i < TRANSPORTS; i++)
 		if (e->polled & 1u << i)
 			busy |= e->config.transports[i]->poll(e);

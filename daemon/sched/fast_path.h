@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Sends and Recvs whose turn it is on arrival. */
+#ifndef SCHED_FAST_PATH_H
+#define SCHED_FAST_PATH_H
+
+#include "state.h"
+
+/* Appends these tasks, one group, to their members' queues, or posts them at once. */
+void ingest_group(struct engine *e, struct task *first, uint32_t n);
+
+#endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Turns clients' records into tasks. */
+#ifndef SCHED_INGEST_H
+#define SCHED_INGEST_H
+
+#include "state.h"
+
+/* Takes some records of its ring; returns how many. */
+uint32_t ingest_ring(struct engine *e, struct session *s);
+void ingest_socket(struct engine *e, struct session *s, uint32_t serial,
+		   const struct svc_record *record);
+void ingest_drop_group(struct engine *e, struct session *s);
+
+#endif

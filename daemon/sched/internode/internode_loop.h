@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Communicators on several nodes: messages that come in, and the end of epochs. */
+#ifndef SCHED_INTERNODE_LOOP_H
+#define SCHED_INTERNODE_LOOP_H
+
+#include "internode_comm.h"
+#include "sched/nodes.h"
+
+extern const struct nodes_ops internode_ops;
+
+/* Tells the other nodes. release_epoch follows when they have sent OVER, too. False: no others. */
+bool internode_comm_begin_end(struct engine *e, struct comm *c, const ncclsvc_status *end);
+/* Handles a message from that node. */
+void internode_comm_dispatch(struct engine *e, const struct internode_header *h, const char *body,
+			     int node);
+/* Makes progress everywhere. True if anything happened. */
+bool internode_comm_poll(struct engine *e);
+/* The node is lost; sends to it and receives from it never end. */
+void internode_comm_node_lost(struct engine *e, uint32_t node);
+/* How long a loop without work may sleep. */
+uint64_t internode_comm_sleep_ns(struct engine *e);
+void internode_comm_finish_all(struct engine *e);
+
+#endif

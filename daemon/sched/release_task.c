@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The end of one task, and of the tasks that end with it: release.h. */
+#include <stdlib.h>
+#include <utlist.h>
+
+#include "complete.h"
+#include "nodes.h"
+#include "plan_slots.h"
+#include "release.h"
+#include "set.h"
+#include "task_state.h"
+#include "tasks.h"
+
+/* Cleanup that simple tasks do not need. */
+static void leave_all(struct engine *e, struct task *t)
+{
+	struct member *m = member_of(t);
+	if (t->next_in_group)
+		set_leave(e, t);
+	if (t->waits_input)
+		order_stop_input_wait(e, t);
+	if (m->collective == t)
+		m->collective = NULL;
+	if (t->record.plan)
+		plan_task_ended(t);
+}
+
+/* The task has ended and its client knows; frees it. */
+static void retire(struct engine *e, struct task *t)
+{
+	struct member *m = member_of(t);
+	struct comm *c = t->comm;
+	if (!t->tombstone || t->in_flight)
+		order_pin(t, -1);
+	if (!t->simple)
+		leave_all(e, t);
+	decision_forget(e, t);
+	order_withdraw(t);
+	if (t->place == POSTED)
+		m->posted--;
+	if (t->place == RUNNING) {
+		m->running--;
+		c->running--;
+	}
+	if (t->place == AT_HEAD)
+		order_skip_unposted(t);
+	if (t->place >= AT_HEAD && !t->in_flight)
+		m->head_tasks--;
+	deadlines_remove(&e->deadlines, &t->deadline);
+	if (t->in_flight)
+		DL_DELETE(m->in_flight, t);
+	else if (t->place != IN_PLAN)
+		DL_DELETE(m->queue, t);
+	c->pending--;
+	atomic_store_explicit(&m->progress->completed, ++m->completed, memory_order_relaxed);
+	order_update_blocked(m);
+	/* An empty head makes room for the next; a group's next collective may now be posted; and
+	 * perhaps no member can continue. */
+	if (!m->queue)
+		atomic_store_explicit(&m->progress->head_ns, 0, memory_order_relaxed);
+	else if (!c->ended &&
+		 (!m->head_tasks || !svc_op_is_p2p(t->record.op) || c->blocked == c->nranks))
+		order_make_ready(e, m);
+	task_free(e, t);
+}
+
+void release_early(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	if (t->tombstone)
+		return;
+	const ncclsvc_status *decided = decision_of(e, t);
+	t->tombstone = true;
+	t->end = decided ? *decided : *st;
+	decision_keep(e, t);
+	t->end.done_ns = e->now;
+	complete_task(e, t, &t->end);
+	if (!t->in_flight)
+		order_pin(t, -1);
+	if (t->next_in_group)
+		set_leave(e, t);
+	if (t->waits_input) {
+		order_stop_input_wait(e, t);
+		order_make_ready(e, member_of(t));
+	}
+	deadlines_remove(&e->deadlines, &t->deadline);
+	order_show_state(e, t);
+}
+
+void release_end(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	if (!t->tombstone)
+		complete_task(e, t, st);
+	retire(e, t);
+}
+
+void release_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+{
+	const ncclsvc_status *decided = decision_current(e, c);
+	c->poison = decided ? *decided : *st;
+	c->poisoned = true;
+	for (uint32_t k = 0; k < c->nranks; k++)
+		if (c->collective[k])
+			release_early(e, c->collective[k], &c->poison);
+}
+
+static void fail_set(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	struct set_match *m = t->match;
+	e->steps += m->ntasks * STEP_END;
+	set_remove(e, m);
+	for (uint32_t i = 0; i < m->ntasks; i++)
+		release_end(e, m->tasks[i], st);
+	free(m);
+}
+
+void release_fail(struct engine *e, struct task *t, const ncclsvc_status *why)
+{
+	struct comm *c = t->comm;
+	const ncclsvc_status *decided = decision_of(e, t), *st = decided ? decided : why;
+	if (t->node_match)
+		e->nodes->ask(e, t, st);
+	if (set_may_fail(e, t)) {
+		fail_set(e, t, st);
+		return;
+	}
+	if (t->place == RUNNING || t->tombstone)
+		return;
+	if (c->collective[t->rank] == t) {
+		if (c->poisoned || !nodes_fail_collective(e, c, st))
+			release_collective(e, c, st);
+		return;
+	}
+	release_early(e, t, st);
+}
+
+bool release_set(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	struct set_match *m = t->match;
+	if (m->node_match && !m->comm->ended)
+		return false;
+	if (m->request)
+		e->nodes->drop_request(e, m);
+	if (m->node_match)
+		set_dissolve(e, m);
+	else
+		fail_set(e, t, st);
+	return true;
+}
