@@ -13,7 +13,7 @@
 #include "failures/failures.h"
 #include "gpu/gpu.h"
 #include "memory/memory.h"
-#include "sched/executor.h"
+#include "sched/api/executor.h"
 #include "session/sessions.h"
 
 struct comms {

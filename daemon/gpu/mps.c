@@ -15,7 +15,7 @@
 #include "gpu.h"
 #include "mps.h"
 #include "mps_control.h"
-#include "sched/executor.h"
+#include "sched/api/executor.h"
 #include "session/client.h"
 
 struct gpu_mps {

@@ -17,7 +17,7 @@
 #include "base/timings.h"
 #include "coord/nccl_pool.h"
 #include "nccl_comm.h"
-#include "sched/executor.h"
+#include "sched/api/executor.h"
 
 /* i: index of a local rank. */
 static struct gpu *gpu_of(const struct nccl_comm *p, uint32_t i)

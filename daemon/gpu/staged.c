@@ -15,7 +15,7 @@
 #include "coord/coord.h"
 #include "fdio.h"
 #include "gpu.h"
-#include "sched/executor.h"
+#include "sched/api/executor.h"
 
 /* Ordinary memory, for operations between nodes when no pinned memory is free: as many slots as a
  * task group can use on a node. Its pages are allocated only while in use. */

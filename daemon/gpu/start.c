@@ -19,7 +19,7 @@
 #include "gpu.h"
 #include "mps.h"
 #include "mps_service.h"
-#include "sched/executor.h"
+#include "sched/api/executor.h"
 
 int gpu_spawn(struct gpus *s, uv_process_t *process, char **argv, int queue_fd, int bell,
 	      uv_exit_cb exited, uv_close_cb closed)

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "fdio.h"
 #include "memory.h"
-#include "sched/executor.h"
+#include "sched/api/executor.h"
 #include "session/sessions.h"
 
 _Static_assert(ACCOUNT_GPUS == GPUS_MAX, "a share for each GPU");

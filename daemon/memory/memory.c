@@ -14,7 +14,7 @@
 #include "base/loop.h"
 #include "fdio.h"
 #include "memory.h"
-#include "sched/executor.h"
+#include "sched/api/executor.h"
 #include "session/sessions.h"
 
 #define FAILURES_PER_TURN 16 /* mappings; each may end a session */

@@ -3,7 +3,7 @@
 #ifndef SCHED_COMMANDS_H
 #define SCHED_COMMANDS_H
 
-#include "state.h"
+#include "sched/base/state.h"
 
 /* Runs some of the waiting commands. */
 void engine_run_commands(struct engine *e);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The engine's start and stop, its queues to and from the supervisor, and the memory of tasks.
  */
-#include "engine.h"
+#include "sched/api/engine.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -15,16 +15,16 @@
 
 #include "base/log.h"
 #include "base/nofail.h"
-#include "comm.h"
-#include "internode/internode_comm.h"
-#include "internode/internode_loop.h"
-#include "internode/sequence.h"
-#include "internode/unexpected.h"
-#include "sessions.h"
-#include "set.h"
-#include "streams/trigger.h"
-#include "supervisor.h"
-#include "tasks.h"
+#include "sched/base/comm.h"
+#include "sched/base/sessions.h"
+#include "sched/base/supervisor.h"
+#include "sched/base/tasks.h"
+#include "sched/internode/internode_comm.h"
+#include "sched/internode/internode_loop.h"
+#include "sched/internode/sequence.h"
+#include "sched/internode/unexpected.h"
+#include "sched/queue/set.h"
+#include "sched/queue/trigger.h"
 
 static const struct task_table *engine_table(const struct executor *x)
 {

@@ -5,16 +5,16 @@
 #include <utlist.h>
 
 #include "base/clock.h"
-#include "complete.h"
-#include "fast_path.h"
 #include "ingest.h"
 #include "names.h"
-#include "plan.h"
-#include "plan_slots.h"
-#include "status.h"
-#include "streams/trigger.h"
+#include "sched/base/status.h"
+#include "sched/base/tasks.h"
+#include "sched/queue/complete.h"
+#include "sched/queue/fast_path.h"
+#include "sched/queue/plan.h"
+#include "sched/queue/plan_slots.h"
+#include "sched/queue/trigger.h"
 #include "task.h"
-#include "tasks.h"
 
 /* Records taken from one ring before other rings get their turn. */
 #define BATCH		  64

@@ -3,7 +3,7 @@
 #ifndef SCHED_INGEST_H
 #define SCHED_INGEST_H
 
-#include "state.h"
+#include "sched/base/state.h"
 
 /* Takes some records of its ring; returns how many. */
 uint32_t ingest_ring(struct engine *e, struct session *s);

@@ -12,7 +12,7 @@
 #include "abi/worker_queue.h"
 #include "base/log.h"
 #include "base/paths.h"
-#include "sched/executor.h"
+#include "sched/api/executor.h"
 #include "svc_limits.h"
 
 static const char *const devices[] = {"auto", "cuda", "host", NULL};

@@ -30,7 +30,7 @@
 #include "gpu/nccl_comm.h"
 #include "memory/memory.h"
 #include "relay.h"
-#include "sched/engine.h"
+#include "sched/api/engine.h"
 #include "server_state.h"
 #include "session/connection.h"
 #include "transport/transports.h"

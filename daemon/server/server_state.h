@@ -10,7 +10,7 @@
 #include "gpu/gpu.h"
 #include "memory/memory.h"
 #include "recorder/recorder.h"
-#include "sched/executor.h"
+#include "sched/api/executor.h"
 #include "server.h"
 #include "session/client.h"
 #include "session/sessions.h"

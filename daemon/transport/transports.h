@@ -3,7 +3,7 @@
 #ifndef TRANSPORT_TRANSPORTS_H
 #define TRANSPORT_TRANSPORTS_H
 
-#include "sched/transport.h"
+#include "sched/api/transport.h"
 
 /* For struct engine_config. */
 extern const struct transport *const transports[TRANSPORTS];

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 
-#include "sched/state.h"
+#include "sched/base/state.h"
 
 static struct engine *engine;
 

@@ -8,7 +8,7 @@
 #include "comm/comm.h"
 #include "comm/plans.h"
 #include "coord/plan.h"
-#include "sched/command.h"
+#include "sched/api/command.h"
 #include "simulation.h"
 
 struct running {

@@ -15,8 +15,8 @@
 #include "abi/worker_queue.h"
 #include "account/task_table.h"
 #include "ring.h"
-#include "sched/engine.h"
-#include "sched/executor.h"
+#include "sched/api/engine.h"
+#include "sched/api/executor.h"
 
 #define DEVICES	   4
 #define SESSIONS   8

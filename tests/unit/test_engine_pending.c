@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine_gpus.h"
-#include "sched/state.h"
+#include "sched/base/state.h"
 
 static struct member_pending shared[SESSIONS];
 

@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include "engine_gpus.h"
-#include "sched/comm.h"
-#include "sched/release.h"
-#include "sched/set.h"
-#include "sched/status.h"
+#include "sched/base/comm.h"
+#include "sched/base/status.h"
+#include "sched/queue/release.h"
+#include "sched/queue/set.h"
 
 /* Calls by the scheduler's thread, and the transports' answers. */
 static struct seen {

@@ -17,8 +17,8 @@
 
 #include "base/fault.h"
 #include "fdio.h"
-#include "sched/complete.h"
-#include "sched/state.h"
+#include "sched/base/state.h"
+#include "sched/queue/complete.h"
 
 #define BYTES ((size_t)1 << 20)
 #define ROOM  4

@@ -21,8 +21,8 @@
 #include "account/account.h"
 #include "base/config.h"
 #include "base/nofail.h"
-#include "sched/engine.h"
-#include "sched/transport.h"
+#include "sched/api/engine.h"
+#include "sched/api/transport.h"
 
 #define MIB	(UINT64_C(1) << 20)
 #define SPARE	(64 * MIB)

@@ -4,7 +4,7 @@
 #define COMM_RECORD_H
 
 #include "comm/communicator.h"
-#include "sched/command.h"
+#include "sched/api/command.h"
 
 /* ncclsvc_operation_transport */
 uint32_t comm_recorded_transport(enum transport_kind kind);

@@ -42,8 +42,8 @@
 #include "names.h"
 #include "node_match.h"
 #include "operation.h"
-#include "sched/release.h"
-#include "sched/status.h"
+#include "sched/base/status.h"
+#include "sched/queue/release.h"
 
 #define KEYS_MAX   256	/* per message */
 #define REPORT_MAX 4096 /* keys per report; beyond that, only deadlines end waits */

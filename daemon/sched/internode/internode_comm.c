@@ -8,7 +8,7 @@
 
 #include "base/nofail.h"
 #include "channel/mpi_api.h"
-#include "sched/supervisor.h"
+#include "sched/base/supervisor.h"
 
 #define MESSAGE "a message to another node" /* without it, the nodes would permanently disagree */
 

@@ -41,7 +41,7 @@
 
 #include "base/hash.h"
 #include "coord/vote.h"
-#include "sched/state.h"
+#include "sched/base/state.h"
 
 #define INTERNODE_EAGER_BYTES 8192 /* from one node to another */
 #define INTERNODE_MAGIC	      UINT32_C(0x6e617073)

@@ -4,7 +4,7 @@
 #define SCHED_INTERNODE_LOOP_H
 
 #include "internode_comm.h"
-#include "sched/nodes.h"
+#include "sched/base/nodes.h"
 
 extern const struct nodes_ops internode_ops;
 

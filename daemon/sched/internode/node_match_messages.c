@@ -5,10 +5,10 @@
 
 #include "deadlock.h"
 #include "node_match.h"
-#include "sched/match.h"
-#include "sched/release.h"
-#include "sched/status.h"
-#include "sched/supervisor.h"
+#include "sched/base/status.h"
+#include "sched/base/supervisor.h"
+#include "sched/queue/match.h"
+#include "sched/queue/release.h"
 #include "sequence.h"
 
 #define ANY_PLACE UINT32_MAX

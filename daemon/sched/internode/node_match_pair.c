@@ -9,10 +9,10 @@
 #include "deadlock.h"
 #include "names.h"
 #include "node_match.h"
-#include "sched/plan_slots.h"
-#include "sched/release.h"
-#include "sched/status.h"
-#include "sched/task_state.h"
+#include "sched/base/status.h"
+#include "sched/base/task_state.h"
+#include "sched/queue/plan_slots.h"
+#include "sched/queue/release.h"
 #include "task.h"
 
 static int32_t local_rank(const struct node_match *j)

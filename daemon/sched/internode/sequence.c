@@ -9,7 +9,7 @@
 #include "base/timings.h"
 #include "channel/cluster.h"
 #include "node_match.h"
-#include "sched/set.h"
+#include "sched/queue/set.h"
 #include "sequence.h"
 
 #define FAILED_KEPT  256 /* per epoch */

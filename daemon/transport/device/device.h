@@ -4,7 +4,7 @@
 #ifndef TRANSPORT_DEVICE_H
 #define TRANSPORT_DEVICE_H
 
-#include "sched/state.h"
+#include "sched/base/state.h"
 
 struct launch;
 

@@ -3,7 +3,7 @@
 #ifndef TRANSPORT_HOST_H
 #define TRANSPORT_HOST_H
 
-#include "sched/transport.h"
+#include "sched/api/transport.h"
 
 extern const struct transport host_transport;
 

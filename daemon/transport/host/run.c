@@ -11,10 +11,10 @@
 #include "base/timings.h"
 #include "names.h"
 #include "reduce/reduce.h"
-#include "sched/comm.h"
-#include "sched/complete.h"
-#include "sched/release.h"
-#include "sched/sessions.h"
+#include "sched/base/comm.h"
+#include "sched/base/sessions.h"
+#include "sched/queue/complete.h"
+#include "sched/queue/release.h"
 #include "task.h"
 
 #define PART_BYTES	  (64 * 1024) /* moved by the engine's thread between readings of the clock */

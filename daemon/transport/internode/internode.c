@@ -7,9 +7,9 @@
 
 #include "channel/mpi_api.h"
 #include "internode.h"
-#include "sched/comm.h"
-#include "sched/release.h"
-#include "sched/status.h"
+#include "sched/base/comm.h"
+#include "sched/base/status.h"
+#include "sched/queue/release.h"
 
 #define WINDOW	       8 /* chunks of one operation in progress */
 #define SCANS_PER_TURN 65536

@@ -3,8 +3,8 @@
 #ifndef INTERNODE_H
 #define INTERNODE_H
 
+#include "sched/api/transport.h"
 #include "sched/internode/internode_comm.h"
-#include "sched/transport.h"
 
 /* ---- schedule.c ---- */
 

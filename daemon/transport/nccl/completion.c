@@ -10,11 +10,11 @@
 #include "base/clock.h"
 #include "base/timings.h"
 #include "nccl.h"
-#include "sched/comm.h"
-#include "sched/release.h"
-#include "sched/status.h"
-#include "sched/streams/timeline.h"
-#include "sched/task_state.h"
+#include "sched/base/comm.h"
+#include "sched/base/status.h"
+#include "sched/base/task_state.h"
+#include "sched/base/timeline.h"
+#include "sched/queue/release.h"
 
 static void complete(struct engine *e, struct task *t, const ncclsvc_status *st)
 {

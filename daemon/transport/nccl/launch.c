@@ -12,8 +12,8 @@
 
 #include "abi/worker_queue.h"
 #include "nccl.h"
-#include "sched/set.h"
-#include "sched/streams/timeline.h"
+#include "sched/base/timeline.h"
+#include "sched/queue/set.h"
 #include "transport/device/device.h"
 
 /* Per member. A launch blocks its worker when the driver's queues are full, and then no operation

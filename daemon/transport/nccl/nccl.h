@@ -3,7 +3,7 @@
 #ifndef TRANSPORT_NCCL_H
 #define TRANSPORT_NCCL_H
 
-#include "sched/state.h"
+#include "sched/base/state.h"
 
 struct slot_progress;
 struct launch;

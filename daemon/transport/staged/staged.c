@@ -11,10 +11,10 @@
 #include "base/clock.h"
 #include "names.h"
 #include "operation.h"
-#include "sched/comm.h"
-#include "sched/release.h"
-#include "sched/status.h"
-#include "sched/task_state.h"
+#include "sched/base/comm.h"
+#include "sched/base/status.h"
+#include "sched/base/task_state.h"
+#include "sched/queue/release.h"
 #include "transport/device/device.h"
 
 #define CHUNKS_MAX 4 /* in progress per operation */

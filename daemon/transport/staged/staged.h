@@ -22,9 +22,9 @@
 #ifndef TRANSPORT_STAGED_H
 #define TRANSPORT_STAGED_H
 
+#include "sched/api/transport.h"
+#include "sched/base/state.h"
 #include "sched/internode/internode_comm.h"
-#include "sched/state.h"
-#include "sched/transport.h"
 
 extern const struct transport staged_transport;
 

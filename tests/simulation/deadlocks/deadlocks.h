@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #include "channel/mpi_api.h"
-#include "sched/state.h"
+#include "sched/base/state.h"
 #include "schedules.h"
 
 #define NODES_MAX 4

@@ -3,7 +3,7 @@
 #ifndef SCHED_PLAN_H
 #define SCHED_PLAN_H
 
-#include "member.h"
+#include "sched/base/member.h"
 
 void plan_add(struct engine *e, struct comm *c, struct plan *p);
 void plan_drop(struct engine *e, const struct command *cmd);

@@ -23,11 +23,11 @@
 #include "account/task_table.h"
 #include "base/deadlines.h"
 #include "base/pool.h"
-#include "engine.h"
 #include "member.h"
+#include "sched/api/engine.h"
+#include "sched/api/transport.h"
 #include "session.h"
 #include "spin.h"
-#include "transport.h"
 
 #define ENGINE_DEVICES 16
 

@@ -3,7 +3,7 @@
 #ifndef SCHED_SESSION_H
 #define SCHED_SESSION_H
 
-#include "executor.h"
+#include "sched/api/executor.h"
 
 struct comm;
 struct departure;

@@ -6,15 +6,15 @@
 #include <utlist.h>
 
 #include "base/hash.h"
-#include "sched/complete.h"
-#include "sched/fast_path.h"
-#include "sched/sessions.h"
-#include "sched/status.h"
-#include "sched/supervisor.h"
-#include "sched/task_state.h"
-#include "sched/tasks.h"
+#include "complete.h"
+#include "fast_path.h"
+#include "sched/base/sessions.h"
+#include "sched/base/status.h"
+#include "sched/base/supervisor.h"
+#include "sched/base/task_state.h"
+#include "sched/base/tasks.h"
+#include "sched/base/timeline.h"
 #include "task.h"
-#include "timeline.h"
 
 /* A validated operation. */
 struct triggered {

@@ -3,7 +3,7 @@
 #ifndef SCHED_LAUNCH_H
 #define SCHED_LAUNCH_H
 
-#include "state.h"
+#include "sched/base/state.h"
 
 /* Launches those matches to be checked that can be launched: new ones, complete ones that had no
  * room, and those that lost a connected match. Takes as many steps as there are tasks connected to

@@ -12,14 +12,14 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "comm.h"
 #include "match.h"
 #include "order.h"
 #include "release.h"
-#include "status.h"
+#include "sched/base/comm.h"
+#include "sched/base/status.h"
+#include "sched/base/task_state.h"
+#include "sched/base/tasks.h"
 #include "task.h"
-#include "task_state.h"
-#include "tasks.h"
 
 #define INPUTS_PER_ROUND 256
 

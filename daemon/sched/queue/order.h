@@ -3,7 +3,7 @@
 #ifndef SCHED_ORDER_H
 #define SCHED_ORDER_H
 
-#include "state.h"
+#include "sched/base/state.h"
 
 /* Counts the task for its member from now on. */
 void order_admit(struct engine *e, struct task *t);

@@ -3,7 +3,7 @@
 #ifndef SCHED_FAST_PATH_H
 #define SCHED_FAST_PATH_H
 
-#include "state.h"
+#include "sched/base/state.h"
 
 /* Appends these tasks, one group, to their members' queues, or posts them at once. */
 void ingest_group(struct engine *e, struct task *first, uint32_t n);

@@ -7,8 +7,8 @@
 
 #include "pending.h"
 #include "status.h"
-#include "streams/timeline.h"
 #include "task_state.h"
+#include "timeline.h"
 
 /* ---- Memory ---- */
 

@@ -4,7 +4,7 @@
 #define SCHED_PLAN_SLOTS_H
 
 #include "coord/plan.h"
-#include "state.h"
+#include "sched/base/state.h"
 
 /* Number of the group's tasks. */
 static inline uint32_t plan_tasks_of(const struct plan_member *m, uint32_t group)

@@ -14,7 +14,7 @@
 #ifndef SCHED_TIMELINE_H
 #define SCHED_TIMELINE_H
 
-#include "sched/state.h"
+#include "state.h"
 
 /* Reserves the resources for a session's timelines. */
 void timeline_reserve(struct session *s);

@@ -8,7 +8,7 @@
 #ifndef SCHED_TRIGGER_H
 #define SCHED_TRIGGER_H
 
-#include "sched/state.h"
+#include "sched/base/state.h"
 
 /* The task came by socket. It has ended, and is kept as an operation of its trigger. Not OK: it is
  * unchanged, and *text says why. */

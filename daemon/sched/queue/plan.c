@@ -10,13 +10,13 @@
 #include <utlist.h>
 
 #include "coord/vote.h"
-#include "nodes.h"
 #include "order.h"
 #include "plan.h"
 #include "plan_slots.h"
 #include "release.h"
+#include "sched/base/nodes.h"
+#include "sched/base/supervisor.h"
 #include "set.h"
-#include "supervisor.h"
 
 _Static_assert(PLAN_NUMBER_MAX <= UINT64_MAX >> PLAN_SHIFT, "a key has room for a plan's number");
 

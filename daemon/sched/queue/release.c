@@ -4,18 +4,18 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "comm.h"
 #include "match.h"
 #include "names.h"
-#include "nodes.h"
 #include "plan.h"
 #include "plan_slots.h"
 #include "release.h"
-#include "status.h"
-#include "streams/timeline.h"
-#include "streams/trigger.h"
+#include "sched/base/comm.h"
+#include "sched/base/nodes.h"
+#include "sched/base/status.h"
+#include "sched/base/task_state.h"
+#include "sched/base/timeline.h"
 #include "task.h"
-#include "task_state.h"
+#include "trigger.h"
 
 /* Fills in the ranks that the task waits for. */
 static void name_missing(const struct task *t, ncclsvc_status *st)

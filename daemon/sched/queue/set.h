@@ -4,7 +4,7 @@
 #ifndef SCHED_SET_H
 #define SCHED_SET_H
 
-#include "state.h"
+#include "sched/base/state.h"
 
 /* Tasks that have matched and are not launched yet. */
 struct set_match {

@@ -4,12 +4,12 @@
 #include <utlist.h>
 
 #include "complete.h"
-#include "nodes.h"
 #include "plan_slots.h"
 #include "release.h"
+#include "sched/base/nodes.h"
+#include "sched/base/task_state.h"
+#include "sched/base/tasks.h"
 #include "set.h"
-#include "task_state.h"
-#include "tasks.h"
 
 /* Cleanup that simple tasks do not need. */
 static void leave_all(struct engine *e, struct task *t)

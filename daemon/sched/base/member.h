@@ -11,7 +11,7 @@
 
 #include "base/deadlines.h"
 #include "base/reported.h"
-#include "executor.h"
+#include "sched/api/executor.h"
 
 struct comm_lateness;
 struct engine;

@@ -13,9 +13,9 @@
 #include "match.h"
 #include "order.h"
 #include "release.h"
+#include "sched/base/task_state.h"
+#include "sched/base/tasks.h"
 #include "set.h"
-#include "task_state.h"
-#include "tasks.h"
 
 #define FAST_PATH_TASKS 64 /* per group; larger groups are taken in slices */
 

@@ -4,12 +4,12 @@
 
 #include <utlist.h>
 
-#include "internode/node_match.h"
-#include "internode/sequence.h"
-#include "order.h"
-#include "release.h"
-#include "set.h"
-#include "status.h"
+#include "node_match.h"
+#include "sched/base/status.h"
+#include "sched/queue/order.h"
+#include "sched/queue/release.h"
+#include "sched/queue/set.h"
+#include "sequence.h"
 
 /* Later tasks on its communicator must not overtake it, since they may need its result. */
 static void hold(struct engine *e)

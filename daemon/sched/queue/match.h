@@ -4,7 +4,7 @@
 #define SCHED_MATCH_H
 
 #include "coord/mismatch.h"
-#include "state.h"
+#include "sched/base/state.h"
 
 /* The records of these tasks, by rank; NULL: the member has not posted one. */
 void order_collect_records(const struct comm *c, struct task *const *tasks, struct mismatch *m);

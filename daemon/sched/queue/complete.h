@@ -3,7 +3,7 @@
 #ifndef SCHED_COMPLETE_H
 #define SCHED_COMPLETE_H
 
-#include "member.h"
+#include "sched/base/member.h"
 
 /* Returns how tasks that have run ended: successfully, unless the memory of one failed (fault.h);
  * then st is filled. */

@@ -3,8 +3,8 @@
 #include "plan_slots.h"
 
 #include "names.h"
-#include "status.h"
-#include "supervisor.h"
+#include "sched/base/status.h"
+#include "sched/base/supervisor.h"
 #include "task.h"
 
 bool plan_known(const struct task *t, const struct comm *c)

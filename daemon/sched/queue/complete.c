@@ -18,11 +18,11 @@
 #include "operation.h"
 #include "plan_slots.h"
 #include "recorder/ring.h"
-#include "sessions.h"
-#include "state.h"
-#include "status.h"
-#include "streams/timeline.h"
-#include "supervisor.h"
+#include "sched/base/sessions.h"
+#include "sched/base/state.h"
+#include "sched/base/status.h"
+#include "sched/base/supervisor.h"
+#include "sched/base/timeline.h"
 
 static bool region_failed(const struct task *t, uint32_t region)
 {

@@ -6,9 +6,9 @@
 
 #include "names.h"
 #include "pending.h"
-#include "streams/timeline.h"
 #include "task.h"
 #include "task_state.h"
+#include "timeline.h"
 
 void order_make_ready(struct engine *e, struct member *m)
 {

@@ -9,12 +9,12 @@
 #include "complete.h"
 #include "match.h"
 #include "names.h"
-#include "nodes.h"
 #include "plan_slots.h"
 #include "release.h"
-#include "status.h"
+#include "sched/base/nodes.h"
+#include "sched/base/status.h"
+#include "sched/base/task_state.h"
 #include "task.h"
-#include "task_state.h"
 
 /* ---- Collectives ---- */
 

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "streams/timeline.h"
-#include "task_state.h"
+#include "sched/base/task_state.h"
+#include "sched/base/timeline.h"
 
 /* ---- Matches ---- */
 

@@ -37,7 +37,7 @@
 #ifndef SCHED_RELEASE_H
 #define SCHED_RELEASE_H
 
-#include "state.h"
+#include "sched/base/state.h"
 
 /* ---- release_task.c ---- */
 
