@@ -29,8 +29,8 @@ static bool on_vacate(void *owner, struct client *c, uint64_t until_ns)
 static void on_end_tasks(void *owner, struct client *c)
 {
 	struct server *s = owner;
-	executor_command(s->executor,
-			 &(struct command){.kind = COMMAND_SESSION_DEL, .session = c->slot});
+	scheduler_command(s->scheduler,
+			  &(struct command){.kind = COMMAND_SESSION_DEL, .session = c->slot});
 }
 
 static bool on_free_memory(void *owner, struct client *c, uint64_t until_ns)

@@ -47,7 +47,7 @@ struct daemon {
 	uv_signal_t term, interrupt, hangup;
 	uv_timer_t alive; /* keep-alive and watchdog */
 	uv_timer_t end;	  /* deadline for draining, then for closing */
-	bool answered;	  /* the executor has answered since the last keep-alive */
+	bool answered;	  /* the scheduler has answered since the last keep-alive */
 	bool ending;
 	int exit_code;
 };
@@ -75,7 +75,7 @@ static void tell_status(struct daemon *d, const char *prefix)
 	tell_systemd(text);
 }
 
-/* ---- Keep-alive: systemd is notified only while the executor makes progress ---- */
+/* ---- Keep-alive: systemd is notified only while the scheduler makes progress ---- */
 
 static void on_pong(void *arg)
 {
@@ -89,7 +89,8 @@ static void on_alive(uv_timer_t *timer)
 	struct daemon *d = timer->data;
 	log_flush();
 	if (!d->answered)
-		log_error("the engine thread has not answered since the last keep-alive: tasks may "
+		log_error("the scheduler thread has not answered since the last keep-alive: tasks "
+			  "may "
 			  "be stuck. systemd restarts a daemon whose watchdog expires");
 	d->answered = false;
 	own_socket_check(&d->socket);
@@ -354,7 +355,7 @@ static bool has_memory(const struct daemon *d)
 		return true;
 	log_error("cannot start: with this configuration the daemon needs %llu MiB of address "
 		  "space. Raise RLIMIT_AS (LimitAS= of a systemd unit) or what the system may "
-		  "commit, or lower tasks_max or engine_threads",
+		  "commit, or lower tasks_max or host_threads",
 		  (unsigned long long)((memory_held() + more) / MIB + 1));
 	return false;
 }
@@ -393,8 +394,8 @@ static int start(struct daemon *d)
 	uv_signal_start(&d->hangup, on_hangup, SIGHUP);
 	start_keepalive(d);
 	tell_status(d, "READY=1\n");
-	log_info("ready on %s: %d host ranks, %d engine threads",
-		 own ? d->path : "the inherited socket", d->config.ranks, d->config.engine_threads);
+	log_info("ready on %s: %d host ranks, %d scheduler threads",
+		 own ? d->path : "the inherited socket", d->config.ranks, d->config.host_threads);
 	return 0;
 }
 

@@ -607,7 +607,7 @@ typedef struct ncclsvc_daemon_info {
 	uint32_t uid;
 	uint32_t draining;
 	uint64_t uptime_ns;
-	uint32_t host_ranks, engine_threads;
+	uint32_t host_ranks, host_threads;
 	uint32_t sessions, sessions_max;
 	uint32_t comms, comms_max;
 	uint32_t regions, tasks_max;

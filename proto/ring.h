@@ -61,7 +61,7 @@ struct svc_ring {
 	_Atomic uint32_t armed;
 };
 
-/* Two counters that order one stream's tasks: the producer raises ready, the executor raises done.
+/* Two counters that order one stream's tasks: the producer raises ready, the scheduler raises done.
  */
 struct svc_timeline {
 	_Alignas(SVC_CACHE_LINE) _Atomic uint64_t ready;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * How long a thread that waits for work polls before it parks, and how long it naps if it gets no
- * wake-up. The engine, the workers and waiting clients all follow this rule.
+ * wake-up. The scheduler, the workers and waiting clients all follow this rule.
  *
  * Polling saves a wake-up but uses a core. A wake-up is worth `worth_ns` of polling. Each wait
  * longer than SPIN_BASE_NS is added to a histogram in which older waits decay. The budget is the

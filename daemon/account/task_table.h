@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state of every task, in memory that inspection reads without asking the executor or slowing
+ * The state of every task, in memory that inspection reads without asking the scheduler or slowing
  * it down. There is one writer and any number of readers. A version guards each slot; it is odd
  * while the slot is written. Words are stored with release and loaded with acquire, which orders
  * them without fences (and costs nothing on x86).
@@ -50,7 +50,7 @@ struct task_table {
 	_Atomic uint64_t messages;	    /* sent to other nodes' schedulers */
 };
 
-/* Counters of one session's tasks. The executor writes them; inspection reads them. */
+/* Counters of one session's tasks. The scheduler writes them; inspection reads them. */
 struct session_counts {
 	_Atomic uint64_t submitted, completed, failed;
 };

@@ -19,7 +19,7 @@ enum config_access { CONFIG_ACCESS_OWNER, CONFIG_ACCESS_GROUP, CONFIG_ACCESS_ANY
  */
 enum config_bootstrap { CONFIG_BOOTSTRAP_AUTO, CONFIG_BOOTSTRAP_NONE, CONFIG_BOOTSTRAP_MPI };
 
-/* The transport for device memory. MPI: the host engine, with the data staged through pinned
+/* The transport for device memory. MPI: the host scheduler, with the data staged through pinned
  * memory. */
 enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_NCCL, CONFIG_TRANSPORT_MPI };
 
@@ -30,12 +30,12 @@ enum config_source { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_OPTION, CONFIG_ENVIRONM
 struct config {
 	/* Empty only under socket activation, where the socket is inherited. */
 	char socket[sizeof(((struct sockaddr_un *)0)->sun_path)];
-	int device;	    /* enum config_device */
-	int ranks;	    /* host ranks of the world communicator */
-	int engine_threads; /* never 0: auto is resolved */
-	int spin_us;	    /* -1: auto */
-	int log_level;	    /* enum log_level */
-	int log_target;	    /* enum log_target */
+	int device;	  /* enum config_device */
+	int ranks;	  /* host ranks of the world communicator */
+	int host_threads; /* never 0: auto is resolved */
+	int spin_us;	  /* -1: auto */
+	int log_level;	  /* enum log_level */
+	int log_target;	  /* enum log_target */
 	int sessions_max;
 	int ring_max; /* a power of two */
 	int comms_max;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Helper threads that share large jobs with the engine's thread, chunk by chunk. Jobs take turns,
- * one chunk each, so that a small job is not stuck behind a large one. */
+ * Helper threads that share large jobs with the scheduler's thread, chunk by chunk. Jobs take
+ * turns, one chunk each, so that a small job is not stuck behind a large one. */
 #ifndef BASE_POOL_H
 #define BASE_POOL_H
 

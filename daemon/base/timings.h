@@ -127,20 +127,20 @@
 
 /* ---- The scheduler's rounds ---- */
 /* The supervisor's commands run for this long. Then the rings are polled. */
-#define COMMANDS_TURN_NS    UINT64_C(100000)
+#define COMMANDS_TURN_NS       UINT64_C(100000)
 /* The scheduler's own thread moves bytes for this long per round. Helpers get longer work. */
-#define MOVE_TURN_NS	    UINT64_C(100000)
+#define MOVE_TURN_NS	       UINT64_C(100000)
 /* Helpers are woken if they save this much: waking them takes 3 to 25 us. */
-#define HELPERS_WORTH_NS    UINT64_C(12000)
+#define HELPERS_WORTH_NS       UINT64_C(12000)
 /* A scheduler that polls without work yields its core after this interval. */
-#define ENGINE_YIELD_NS	    UINT64_C(25000)
+#define SCHEDULER_YIELD_NS     UINT64_C(25000)
 /* A scheduler that polls looks at the doorbells after this interval. */
-#define ENGINE_LOOK_NS	    UINT64_C(25000)
+#define SCHEDULER_LOOK_NS      UINT64_C(25000)
 /* A scheduler without a nearer deadline sleeps this long at most, since epoll takes an int. */
-#define ENGINE_SLEEP_MS_MAX 60000
+#define SCHEDULER_SLEEP_MS_MAX 60000
 /* The scheduler checks at this interval for members that all wait for each other; those that wait
  * at two checks are reported to the other nodes. */
-#define DEADLOCK_LOOK_NS    UINT64_C(25000000)
+#define DEADLOCK_LOOK_NS       UINT64_C(25000000)
 
 /* ---- The supervisor waits for its workers ---- */
 /* A worker must be ready within this time, as a driver's first start can take long. Then it is

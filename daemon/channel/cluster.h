@@ -88,7 +88,7 @@ void cluster_attach(struct cluster *c, const struct cluster_callbacks *callbacks
 /* Tells the others, and closes the connections; the loop must run until cluster_closed. */
 void cluster_close(struct cluster *c);
 bool cluster_closed(const struct cluster *c);
-/* Ends MPI, after the engine's end. If other daemons continue, which would block MPI's end, the
+/* Ends MPI, after the scheduler's end. If other daemons continue, which would block MPI's end, the
  * process exits with this code. */
 void cluster_destroy(struct cluster *c, int code);
 /* Replaces %r in a path with the node's number. Returns 0, or -1 if the path gets too long. */

@@ -2,7 +2,7 @@
  *
  * Communicators and their members. A communicator goes through epochs. An epoch starts when every
  * rank has sent JOIN, and ends when a member dies: then the survivors and the process that takes
- * the free rank must JOIN again, and count their tasks from 0. The executor knows one epoch at a
+ * the free rank must JOIN again, and count their tasks from 0. The scheduler knows one epoch at a
  * time. join.c: a member takes a rank; leave.c: it gives the rank back; gpu.c: preparation of GPUs;
  * nodes.c: messages from other nodes.
  */
@@ -475,7 +475,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	cmd.epoch_start.transport = transport_of(s, m);
 	cmd.epoch_start.comm_slot = m->nccl_comm ? m->nccl_comm->slot : 0;
 	cmd.epoch_start.internode_id = m->remote ? start->internode_id : 0;
-	executor_command(s->executor, &cmd);
+	scheduler_command(s->scheduler, &cmd);
 	/* The command is queued, so later submissions are behind it. A failed reply may end its
 	 * session, and with it this epoch; the others must still be told that the epoch began. */
 	for (uint32_t k = 0; k < m->nranks; k++)

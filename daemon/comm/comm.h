@@ -169,7 +169,8 @@ void comm_gpu_lost(struct communicator *m, int result, int32_t rank);
 /* Ends every epoch for this reason, without blaming a member. */
 void comm_close_all(struct comms *s, int reason);
 /* From other nodes: all have joined; another node ended the epoch; a member there left; the node is
- * gone; the engine cannot continue; a JOIN or SPLIT was refused; which part each member joins. */
+ * gone; the scheduler cannot continue; a JOIN or SPLIT was refused; which part each member joins.
+ */
 void comm_gathered(struct communicator *m, const struct control_start *start);
 void comm_broken_elsewhere(struct communicator *m, const struct control_break *b);
 void comm_left_elsewhere(struct communicator *m, int32_t rank);

@@ -13,13 +13,13 @@
 #include "failures/failures.h"
 #include "gpu/gpu.h"
 #include "memory/memory.h"
-#include "sched/api/executor.h"
+#include "sched/api/scheduler.h"
 #include "session/sessions.h"
 
 struct comms {
 	struct loop *loop;
 	const struct config *config;
-	struct executor *executor;
+	struct scheduler *scheduler;
 	struct accounts *accounts;
 	struct sessions *sessions;
 	struct gpus *gpus;

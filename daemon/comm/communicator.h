@@ -101,7 +101,7 @@ struct communicator {
 	struct comm_lateness *lateness;	  /* likewise */
 	struct member_pending *pending;	  /* likewise, if it began with `peer`; otherwise NULL */
 	struct split_request *split;	  /* [nranks]; NULL: none in progress */
-	struct plan *plan;		  /* in force, and lent to the executor; NULL: none */
+	struct plan *plan;		  /* in force, and lent to the scheduler; NULL: none */
 	struct plan *forming;		  /* NULL: none */
 	struct commit *commits;		  /* [nranks]; NULL: none waits */
 	uint32_t committing;

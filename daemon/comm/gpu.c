@@ -201,12 +201,12 @@ bool comm_nccl_broken(struct communicator *m, int result, int32_t rank)
 	return epoch_held(&m->life);
 }
 
-/* Tells the executor about the epoch that has ended. */
+/* Tells the scheduler about the epoch that has ended. */
 static void tell_of_end(const struct communicator *m, enum command_kind kind)
 {
 	if (epoch_held(&m->life))
-		executor_command(m->comms->executor,
-				 &(struct command){.kind = kind, .epoch_end = {.comm = m->slot}});
+		scheduler_command(m->comms->scheduler,
+				  &(struct command){.kind = kind, .epoch_end = {.comm = m->slot}});
 }
 
 void comm_nccl_abort(const struct communicator *m)

@@ -33,8 +33,8 @@ static void leave(struct client *c, struct communicator *m, int32_t rank)
 		client_error(c, m->reply_opcode, member->serial, NCCLSVC_CANCELLED,
 			     "the communicator was left before all had joined");
 	} else if (member->state == NCCLSVC_MEMBER_JOINED) {
-		executor_command(s->executor, &(struct command){.kind = COMMAND_MEMBER_LEFT,
-								.left = {m->slot, rank}});
+		scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_MEMBER_LEFT,
+								  .left = {m->slot, rank}});
 	}
 	if (m->split)
 		comm_split_failed(m, NCCLSVC_PEER_GONE, rank);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators with members on other nodes: handles reports, from these nodes or its own engine,
- * that an epoch begins or ends, or that a member has left. */
+ * Communicators with members on other nodes: handles reports, from these nodes or its own
+ * scheduler, that an epoch begins or ends, or that a member has left. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,8 +92,8 @@ void comm_left_elsewhere(struct communicator *m, int32_t rank)
 		member->state = NCCLSVC_MEMBER_ABSENT;
 	m->remote--;
 	if (epoch_lives(&m->life))
-		executor_command(s->executor, &(struct command){.kind = COMMAND_MEMBER_LEFT,
-								.left = {m->slot, rank}});
+		scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_MEMBER_LEFT,
+								  .left = {m->slot, rank}});
 	if (m->life.state == NCCLSVC_EPOCH_LEFT)
 		comm_event_for(m, NCCLSVC_CAUSE_LEFT,
 			       &(ncclsvc_status){.result = NCCLSVC_CANCELLED,
@@ -103,7 +103,7 @@ void comm_left_elsewhere(struct communicator *m, int32_t rank)
 	comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
 }
 
-/* The engine knew before the message came. */
+/* The scheduler knew before the message came. */
 void comm_member_left(struct comms *s, uint32_t slot, uint32_t epoch, int32_t rank)
 {
 	struct communicator *m = s->comm_by_slot[slot];
@@ -127,7 +127,7 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 	begin_without(m, node);
 }
 
-/* The engine finds that the nodes cannot continue together. */
+/* The scheduler finds that the nodes cannot continue together. */
 void comm_trigger_failed(struct comms *s, uint32_t slot, const ncclsvc_status *st)
 {
 	struct communicator *m = s->comm_by_slot[slot];

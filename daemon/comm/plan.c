@@ -126,8 +126,8 @@ static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_
 		c->last_plan += c->last_plan == UINT32_MAX ? 2 : 1;
 		p->members[k].handle = c->last_plan;
 	}
-	executor_command(s->executor, &(struct command){.kind = COMMAND_PLAN_ADD,
-							.plan = {.comm = m->slot, .plan = p}});
+	scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_PLAN_ADD,
+							  .plan = {.comm = m->slot, .plan = p}});
 	/* A failed answer may end its session, and with it the plan. */
 	uint64_t uid = p->uid;
 	for (uint32_t k = 0; k < m->nranks; k++) {
@@ -147,10 +147,10 @@ static void leave_plan(struct comms *s, struct communicator *m, uint32_t number)
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		if (!comm_takes_part(&m->members[k]))
 			continue;
-		executor_command(s->executor, &(struct command){.kind = COMMAND_PLAN_DROP,
-								.plan = {.comm = m->slot,
-									 .rank = (int32_t)k,
-									 .number = number}});
+		scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_PLAN_DROP,
+								  .plan = {.comm = m->slot,
+									   .rank = (int32_t)k,
+									   .number = number}});
 		remote_left(m, k, number);
 	}
 }
@@ -185,10 +185,10 @@ void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number)
 {
 	struct comms *s = m->comms;
 	if (m->members[rank].node >= 0 && epoch_lives(&m->life))
-		executor_command(s->executor, &(struct command){.kind = COMMAND_PLAN_DROP,
-								.plan = {.comm = m->slot,
-									 .rank = (int32_t)rank,
-									 .number = number}});
+		scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_PLAN_DROP,
+								  .plan = {.comm = m->slot,
+									   .rank = (int32_t)rank,
+									   .number = number}});
 }
 
 /* ---- Requests ---- */
@@ -328,7 +328,7 @@ void plan_member_gone(struct communicator *m, uint32_t rank)
 		return;
 	p->members[rank].dropped = true;
 	if (++p->ndropped == p->nheld)
-		m->plan = NULL; /* the executor returns it */
+		m->plan = NULL; /* the scheduler returns it */
 }
 
 void plan_terminate(struct comms *s, struct client *c, uint32_t serial,
@@ -347,12 +347,12 @@ void plan_terminate(struct comms *s, struct client *c, uint32_t serial,
 	const uint32_t number = m->plan->number;
 	plan_member_gone(m, rank);
 	remote_left(m, rank, number);
-	executor_command(s->executor, &(struct command){.kind = COMMAND_PLAN_DROP,
-							.plan = {.comm = m->slot,
-								 .rank = (int32_t)rank,
-								 .number = number,
-								 .asker = c->id,
-								 .serial = serial}});
+	scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_PLAN_DROP,
+							  .plan = {.comm = m->slot,
+								   .rank = (int32_t)rank,
+								   .number = number,
+								   .asker = c->id,
+								   .serial = serial}});
 }
 
 /* The member's held tasks have ended, and its resources have been returned. */

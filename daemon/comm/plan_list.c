@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Each member's progress in its plan, read while the executor runs. */
+ * Each member's progress in its plan, read while the scheduler runs. */
 #include "coord/plan.h"
 
 #include <string.h>

@@ -426,7 +426,8 @@ static void tell_registered(struct comms *s, uint32_t lost)
 void remote_node_lost(struct comms *s, uint32_t node)
 {
 	struct communicator *m, *next;
-	executor_command(s->executor, &(struct command){.kind = COMMAND_NODE_LOST, .node = {node}});
+	scheduler_command(s->scheduler,
+			  &(struct command){.kind = COMMAND_NODE_LOST, .node = {node}});
 	coord_node_lost(&s->coord, node);
 	nodes_pool_lost(s, node);
 	HASH_ITER (hh, s->comms, m, next) {

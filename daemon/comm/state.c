@@ -29,7 +29,7 @@ void comm_name_epoch(struct comms *s, uint32_t slot, uint64_t internode_id)
 {
 	struct command cmd = {.kind = COMMAND_EPOCH_NAMED, .epoch_named = {slot, internode_id}};
 	if (s->cluster)
-		executor_command(s->executor, &cmd);
+		scheduler_command(s->scheduler, &cmd);
 }
 
 static enum members_here members_here_of(const struct communicator *m)
@@ -75,7 +75,7 @@ uint32_t comm_state(const struct communicator *m)
 static void drain(struct communicator *m, const ncclsvc_status *why)
 {
 	struct comms *s = m->comms;
-	m->plan = NULL; /* the executor returns it */
+	m->plan = NULL; /* the scheduler returns it */
 	comm_record_kernels(m, why->result);
 	peer_end(m);
 	if (m->cuda)
@@ -84,7 +84,7 @@ static void drain(struct communicator *m, const ncclsvc_status *why)
 	cmd.epoch_end.comm = m->slot;
 	cmd.epoch_end.status = *consequences_pending(m, why);
 	cmd.epoch_end.later = *why;
-	executor_command(s->executor, &cmd);
+	scheduler_command(s->scheduler, &cmd);
 }
 
 static const char *members_name(enum members_here members)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The plan of a communicator's epoch: for each member, groups of Sends and Recvs, known before the
- * first of them runs. The supervisor gathers and matches it, then lends it to the executor until
- * EVENT_PLAN_GONE. The executor holds tasks until their group is whole (sched/plan.c).
+ * first of them runs. The supervisor gathers and matches it, then lends it to the scheduler until
+ * EVENT_PLAN_GONE. The scheduler holds tasks until their group is whole (sched/plan.c).
  *
  *   plan_make.c        one member's plan; plan_match.c: whether all match
  *   comm/plan.c        requests and answers; comm/plan_list.c: for inspection
@@ -19,7 +19,7 @@
 struct account;
 struct task;
 
-/* The executor's. */
+/* The scheduler's. */
 struct plan_slot {
 	struct task *task;  /* held; NULL: none */
 	uint64_t iteration; /* in which it was last enqueued, from 1 */
@@ -30,17 +30,17 @@ struct plan_member {
 	uint32_t ngroups, ntasks;
 	struct svc_plan_task *tasks; /* by group */
 	uint32_t *first;	     /* [ngroups + 1]: the first task of each group */
-	/* The executor's: */
+	/* The scheduler's: */
 	struct plan_slot *slots; /* [ntasks] */
 	uint32_t held;		 /* slots with a task */
 	uint32_t *missing;	 /* [ngroups]: tasks not enqueued in this iteration */
 	uint32_t group;		 /* the first that is not whole */
 	uint64_t iteration;	 /* the current one, from 1 */
-	/* The executor writes, inspection reads. */
+	/* The scheduler writes, inspection reads. */
 	_Atomic uint64_t enqueued, ended; /* tasks, over all iterations */
 	_Atomic uint64_t *stamps;	  /* [ntasks]: slots' iterations */
 	_Atomic bool left;
-	bool dropped; /* the supervisor's: the executor was told to drop it */
+	bool dropped; /* the supervisor's: the scheduler was told to drop it */
 };
 
 struct plan {
@@ -50,7 +50,7 @@ struct plan {
 	uint32_t number; /* with other nodes: in this epoch, from 1, the same on all; otherwise 0 */
 	uint32_t nheld;	 /* members on this node; of others, the node only knows which have left */
 	bool whole_groups; /* GPUs: a group starts when all groups connected to it can */
-	uint32_t nleft;	   /* the executor's */
+	uint32_t nleft;	   /* the scheduler's */
 	/* The supervisor's: */
 	uint32_t ndropped;
 	uint32_t quota; /* tasks and groups, charged to its owner */

@@ -24,7 +24,7 @@
 #include "mps_service.h"
 #include "names.h"
 #include "nccl_comm.h"
-#include "sched/api/executor.h"
+#include "sched/api/scheduler.h"
 
 static void on_tick(uv_timer_t *timer);
 static void on_backoff(uv_timer_t *timer);

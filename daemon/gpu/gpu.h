@@ -48,7 +48,7 @@ struct gpus {
 	struct loop *loop;
 	const struct config *config;
 	const char *path; /* of the daemon's socket; this daemon's private files are beside it */
-	struct executor *executor;
+	struct scheduler *scheduler;
 	struct coord *coord;
 	const struct gpu_callbacks *callbacks;
 	void *owner; /* argument of the callbacks */

@@ -15,7 +15,7 @@
 #include "gpu.h"
 #include "mps.h"
 #include "mps_control.h"
-#include "sched/api/executor.h"
+#include "sched/api/scheduler.h"
 #include "session/client.h"
 
 struct gpu_mps {

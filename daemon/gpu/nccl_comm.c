@@ -17,7 +17,7 @@
 #include "base/timings.h"
 #include "coord/nccl_pool.h"
 #include "nccl_comm.h"
-#include "sched/api/executor.h"
+#include "sched/api/scheduler.h"
 
 /* i: index of a local rank. */
 static struct gpu *gpu_of(const struct nccl_comm *p, uint32_t i)
@@ -94,8 +94,8 @@ static void cancel_init(const struct nccl_comm *p)
 {
 	struct worker_message m = {.kind = WORKER_COMM_CANCEL,
 				   .comm = {.slot = p->slot, .number = p->number}};
-	executor_command(p->gpus->executor,
-			 &(struct command){.kind = COMMAND_MAKE_NOT, .creation_number = p->number});
+	scheduler_command(p->gpus->scheduler, &(struct command){.kind = COMMAND_MAKE_NOT,
+								.creation_number = p->number});
 	for (uint32_t k = 0; k < p->n; k++)
 		gpu_tell(gpu_of(p, k), &m);
 }
@@ -177,7 +177,7 @@ static void on_id(struct gpu *g, void *arg, const struct worker_message *answer,
 	nccl_comm_init(p);
 }
 
-/* the engine owns it from now on */
+/* the scheduler owns it from now on */
 static struct creation *take_creation(struct nccl_comm *p)
 {
 	struct creation *k = p->creation;
@@ -188,7 +188,7 @@ static struct creation *take_creation(struct nccl_comm *p)
 	return k;
 }
 
-/* Tells the workers what to create; the engine starts the creation when its turn comes. */
+/* Tells the workers what to create; the scheduler starts the creation when its turn comes. */
 void nccl_comm_init(struct nccl_comm *p)
 {
 	struct gpus *s = p->gpus;
@@ -201,8 +201,8 @@ void nccl_comm_init(struct nccl_comm *p)
 		}
 	p->waiting = n;
 	p->number = ++s->creations;
-	executor_command(s->executor,
-			 &(struct command){.kind = COMMAND_MAKE, .creation = take_creation(p)});
+	scheduler_command(s->scheduler,
+			  &(struct command){.kind = COMMAND_MAKE, .creation = take_creation(p)});
 	for (uint32_t k = 0; k < n; k++) {
 		struct worker_message m = {.kind = WORKER_COMM_INIT,
 					   .comm = {.slot = p->slot,

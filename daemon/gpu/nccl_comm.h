@@ -36,7 +36,7 @@ struct nccl_comm {
 	int32_t lost;		   /* the rank at fault; -1: none */
 	uint32_t waiting;	   /* answers still to come */
 	uint64_t number;	   /* of its creation; 0: not requested yet */
-	struct creation *creation; /* until the engine takes it */
+	struct creation *creation; /* until the scheduler takes it */
 	bool ready, bad, aborting;
 	bool released; /* while aborting: its tasks no longer wait for input */
 	uint64_t idle_ns, abort_ns;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Without NCCL (with transport = mpi, or if it is missing), device memory is staged through host
- * memory that the engine and all workers map. Workers only copy, in one order for all
+ * memory that the scheduler and all workers map. Workers only copy, in one order for all
  * communicators, so they need no state per communicator. */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 #include "coord/coord.h"
 #include "fdio.h"
 #include "gpu.h"
-#include "sched/api/executor.h"
+#include "sched/api/scheduler.h"
 
 /* Ordinary memory, for operations between nodes when no pinned memory is free: as many slots as a
  * task group can use on a node. Its pages are allocated only while in use. */
@@ -46,7 +46,7 @@ static int staging_make(struct gpus *s)
 	cmd.staging.base = st->base;
 	cmd.staging.pinned = (uint32_t)pinned;
 	cmd.staging.slots = (uint32_t)slots;
-	executor_command(s->executor, &cmd);
+	scheduler_command(s->scheduler, &cmd);
 	return 0;
 }
 
@@ -85,21 +85,21 @@ void staging_free(struct gpus *s)
 	s->staging = NULL;
 }
 
-static void tell_engine(struct gpu *g, uint32_t generation)
+static void tell_scheduler(struct gpu *g, uint32_t generation)
 {
-	executor_command(g->gpus->executor,
-			 &(struct command){.kind = COMMAND_DEVICE_WORKER,
-					   .worker = {(uint32_t)g->index, generation}});
+	scheduler_command(g->gpus->scheduler,
+			  &(struct command){.kind = COMMAND_DEVICE_WORKER,
+					    .worker = {(uint32_t)g->index, generation}});
 }
 
 void staging_worker_ready(struct gpu *g)
 {
 	if (g->gpus->staging)
-		tell_engine(g, g->generation);
+		tell_scheduler(g, g->generation);
 }
 
 void staging_worker_lost(struct gpu *g)
 {
 	if (g->gpus->staging)
-		tell_engine(g, 0);
+		tell_scheduler(g, 0);
 }

@@ -19,7 +19,7 @@
 #include "gpu.h"
 #include "mps.h"
 #include "mps_service.h"
-#include "sched/api/executor.h"
+#include "sched/api/scheduler.h"
 
 int gpu_spawn(struct gpus *s, uv_process_t *process, char **argv, int queue_fd, int bell,
 	      uv_exit_cb exited, uv_close_cb closed)
@@ -91,9 +91,9 @@ static struct gpu *create(struct gpus *s, const struct worker_message *m)
 	g->timer.data = g;
 	s->loop->handles++;
 	s->gpu[s->ngpus++] = g;
-	executor_command(s->executor,
-			 &(struct command){.kind = COMMAND_DEVICE_ADD,
-					   .device = {(uint32_t)g->index, g->queue, g->bell}});
+	scheduler_command(s->scheduler,
+			  &(struct command){.kind = COMMAND_DEVICE_ADD,
+					    .device = {(uint32_t)g->index, g->queue, g->bell}});
 	return g;
 }
 

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "fdio.h"
 #include "memory.h"
-#include "sched/api/executor.h"
+#include "sched/api/scheduler.h"
 #include "session/sessions.h"
 
 _Static_assert(ACCOUNT_GPUS == GPUS_MAX, "a share for each GPU");
@@ -136,14 +136,15 @@ void gpu_region_answered(struct gpu *g, struct region_call *call,
 	if (good) {
 		m->address = answer->region.address;
 		count_import(g, m, 1);
-		executor_command(s->executor,
-				 &(struct command){.kind = COMMAND_REGION_ADD,
-						   .session = c->slot,
-						   .region = {.region = call->region,
-							      .base = (void *)(uintptr_t)m->address,
-							      .bytes = m->bytes,
-							      .serial = call->serial,
-							      .device = m->device}});
+		scheduler_command(
+			s->scheduler,
+			&(struct command){.kind = COMMAND_REGION_ADD,
+					  .session = c->slot,
+					  .region = {.region = call->region,
+						     .base = (void *)(uintptr_t)m->address,
+						     .bytes = m->bytes,
+						     .serial = call->serial,
+						     .device = m->device}});
 		if (call->again) {
 			free(call);
 			return;
@@ -384,8 +385,8 @@ void gpu_memory_lost(struct memory *s, struct gpu *g)
 			 * behalf. A pending region is being deleted: the scheduler has forgotten
 			 * it. */
 			if (c->state == CLIENT_OPEN && !m->pending)
-				executor_command(
-					s->executor,
+				scheduler_command(
+					s->scheduler,
 					&(struct command){
 						.kind = COMMAND_REGION_ADD,
 						.session = c->slot,

@@ -14,7 +14,7 @@
 #include "base/loop.h"
 #include "fdio.h"
 #include "memory.h"
-#include "sched/api/executor.h"
+#include "sched/api/scheduler.h"
 #include "session/sessions.h"
 
 #define FAILURES_PER_TURN 16 /* mappings; each may end a session */
@@ -135,7 +135,7 @@ void memory_attach(struct memory *s, struct client *c, uint32_t serial, const st
 	cmd.ring.entries = c->entries;
 	cmd.ring.doorbell = c->doorbell;
 	cmd.ring.completion = c->completion;
-	executor_command(s->executor, &cmd);
+	scheduler_command(s->scheduler, &cmd);
 	struct svc_attach_reply r = {.size = c->ring_size, .entries = c->entries};
 	client_reply(c, SVC_ATTACH, serial, &r, sizeof(r), fds, RING_FDS);
 	close(fds[2]);
@@ -303,16 +303,16 @@ void memory_add(struct memory *s, struct client *c, uint32_t serial, const struc
 				     .bytes = r->bytes,
 				     .fault = fault,
 				     .since_ns = clock_now()});
-	executor_command(s->executor,
-			 &(struct command){.kind = COMMAND_REGION_ADD,
-					   .session = c->slot,
-					   .region = {.region = i,
-						      .base = p,
-						      .bytes = r->bytes,
-						      .serial = serial,
-						      .device = SVC_DEVICE_HOST,
-						      .fault = fault,
-						      .file_bytes = svc_memfd_limit(fd)}});
+	scheduler_command(s->scheduler,
+			  &(struct command){.kind = COMMAND_REGION_ADD,
+					    .session = c->slot,
+					    .region = {.region = i,
+						       .base = p,
+						       .bytes = r->bytes,
+						       .serial = serial,
+						       .device = SVC_DEVICE_HOST,
+						       .fault = fault,
+						       .file_bytes = svc_memfd_limit(fd)}});
 	struct svc_region_reply reply = {.region = i};
 	client_reply(c, SVC_REGION_ADD, serial, &reply, sizeof(reply), NULL, 0);
 }
@@ -357,10 +357,10 @@ void memory_remove(struct memory *s, struct client *c, uint32_t serial,
 	}
 	c->mappings[region].leaving = true;
 	c->mappings[region].wait_ms = r->wait_ms;
-	executor_command(s->executor,
-			 &(struct command){.kind = COMMAND_REGION_DEL,
-					   .session = c->slot,
-					   .region = {.region = region, .serial = serial}});
+	scheduler_command(s->scheduler,
+			  &(struct command){.kind = COMMAND_REGION_DEL,
+					    .session = c->slot,
+					    .region = {.region = region, .serial = serial}});
 }
 
 static void end_region(struct memory *s, struct client *c, struct mapping *m, uint32_t serial)

@@ -28,7 +28,7 @@ struct memory_callbacks {
 struct memory {
 	struct loop *loop;
 	const struct config *config;
-	struct executor *executor;
+	struct scheduler *scheduler;
 	struct sessions *sessions;
 	struct gpus *gpus;
 	const struct memory_callbacks *callbacks;
@@ -41,7 +41,7 @@ struct memory {
 
 struct mapping {
 	bool used;
-	bool leaving;  /* the executor was asked to release it */
+	bool leaving;  /* the scheduler was asked to release it */
 	bool pending;  /* a GPU's worker was asked to import it */
 	uint32_t kind; /* enum svc_region_kind */
 	int32_t device;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The host engine's inner loops. All pointers may be unaligned; a destination may be identical to a
- * source (in place), but must not overlap one otherwise. */
+ * The host scheduler's inner loops. All pointers may be unaligned; a destination may be identical
+ * to a source (in place), but must not overlap one otherwise. */
 #ifndef REDUCE_REDUCE_H
 #define REDUCE_REDUCE_H
 

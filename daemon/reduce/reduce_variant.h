@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The kernels, compiled once per instruction set. All variants give the same bits. */
-#ifndef ENGINE_REDUCE_VARIANT_H
-#define ENGINE_REDUCE_VARIANT_H
+#ifndef REDUCE_VARIANT_H
+#define REDUCE_VARIANT_H
 
 #include "reduce.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One vector register of the instruction set this file is compiled for: types, and loads and stores
  * that are whole, partial, or bypass the caches. */
-#ifndef ENGINE_REDUCE_VECTOR_H
-#define ENGINE_REDUCE_VECTOR_H
+#ifndef REDUCE_VECTOR_H
+#define REDUCE_VECTOR_H
 
 #include <stddef.h>
 #include <stdint.h>

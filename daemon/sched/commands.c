@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Runs the supervisor's commands to the engine: sessions, regions, epochs, cancellations. */
+ * Runs the supervisor's commands to the scheduler: sessions, regions, epochs, cancellations. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -31,10 +31,10 @@
 
 /* ---- Sessions ---- */
 
-static void add_session(struct engine *e, const struct command *c)
+static void add_session(struct scheduler *sched, const struct command *c)
 {
 	struct session *s = nofail_calloc(1, sizeof(*s), "a session");
-	s->user = engine_user(e, c->session_add.uid);
+	s->user = user_get(sched, c->session_add.uid);
 	s->user->sessions++;
 	s->slot = c->session;
 	s->id = c->session_add.id;
@@ -43,13 +43,13 @@ static void add_session(struct engine *e, const struct command *c)
 	s->counts = c->session_add.counts;
 	s->doorbell = s->completion = -1;
 	s->next = 1;
-	e->sessions[s->slot] = s;
+	sched->sessions[s->slot] = s;
 }
 
-static void add_ring(struct engine *e, struct session *s, const struct command *c)
+static void add_ring(struct scheduler *sched, struct session *s, const struct command *c)
 {
-	/* Each write to the doorbell is an edge. The engine never reads it, since the client could
-	 * empty it, so that the read blocks. */
+	/* Each write to the doorbell is an edge. The scheduler never reads it, since the client
+	 * could empty it, so that the read blocks. */
 	struct epoll_event ev = {.events = EPOLLIN | EPOLLET, .data.u64 = s->slot};
 	s->busy = nofail_calloc(c->ring.entries, 1, "a ring");
 	s->entries = c->ring.entries;
@@ -57,26 +57,26 @@ static void add_ring(struct engine *e, struct session *s, const struct command *
 	s->completion = c->ring.completion;
 	atomic_store(&c->ring.ring->asleep, 1);
 	s->ring = c->ring.ring;
-	if (epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, c->ring.doorbell, &ev) < 0)
-		complete_break_session(e, s, NCCLSVC_LIMIT, "its doorbell cannot be watched");
+	if (epoll_ctl(sched->epoll_fd, EPOLL_CTL_ADD, c->ring.doorbell, &ev) < 0)
+		complete_break_session(sched, s, NCCLSVC_LIMIT, "its doorbell cannot be watched");
 	/* The client may have been faster than this command. */
-	engine_session_active(e, s);
+	session_active(sched, s);
 }
 
-static void remove_session(struct engine *e, struct session *s)
+static void remove_session(struct scheduler *sched, struct session *s)
 {
 	s->broken = true;
 	s->leaving = true;
-	ingest_drop_group(e, s);
-	triggers_free(e, s);
-	e->inputs_ns = 0; /* checks at once for inputs that it no longer signals */
+	ingest_drop_group(sched, s);
+	triggers_free(sched, s);
+	sched->inputs_ns = 0; /* checks at once for inputs that it no longer signals */
 	if (s->active)
-		engine_session_idle(e, s);
+		session_idle(sched, s);
 	if (s->ring)
-		epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, s->doorbell, NULL);
-	engine_drop_departures(s); /* all its regions are freed with it */
-	s->next_leaving = e->leaving;
-	e->leaving = s;
+		epoll_ctl(sched->epoll_fd, EPOLL_CTL_DEL, s->doorbell, NULL);
+	regions_drop_departures(s); /* all its regions are freed with it */
+	s->next_leaving = sched->leaving;
+	sched->leaving = s;
 }
 
 static void add_region(struct session *s, const struct command *c)
@@ -115,7 +115,7 @@ static void set_handle(struct session *s, uint32_t handle, struct comm *c, int32
 	s->members++;
 }
 
-static void start_epoch(struct engine *e, const struct command *cmd)
+static void start_epoch(struct scheduler *sched, const struct command *cmd)
 {
 	uint32_t n = cmd->epoch_start.nranks;
 	struct comm *c = nofail_calloc(1, sizeof(*c), "an epoch");
@@ -125,7 +125,7 @@ static void start_epoch(struct engine *e, const struct command *cmd)
 	c->nranks = n;
 	c->epoch = cmd->epoch_start.epoch;
 	c->uid = cmd->epoch_start.uid;
-	c->transport = e->config.transports[cmd->epoch_start.transport];
+	c->transport = sched->config.transports[cmd->epoch_start.transport];
 	c->comm_slot = cmd->epoch_start.comm_slot;
 	for (uint32_t k = 0; k < n; k++) {
 		const struct epoch_member *em = &cmd->epoch_start.members[k];
@@ -135,7 +135,7 @@ static void start_epoch(struct engine *e, const struct command *cmd)
 		m->pid = em->pid;
 		if (em->session == EPOCH_ELSEWHERE) {
 			m->device = -1;
-			m->gone = em->node == e->config.node; /* before the epoch began */
+			m->gone = em->node == sched->config.node; /* before the epoch began */
 			m->elsewhere = !m->gone;
 			if (m->gone) {
 				c->gone++;
@@ -144,7 +144,7 @@ static void start_epoch(struct engine *e, const struct command *cmd)
 			continue;
 		}
 		c->here++;
-		m->session = e->sessions[em->session];
+		m->session = sched->sessions[em->session];
 		m->user = m->session->user;
 		m->handle = em->handle;
 		m->pid = m->session->pid;
@@ -156,41 +156,41 @@ static void start_epoch(struct engine *e, const struct command *cmd)
 			timeline_reserve(m->session);
 	}
 	if (cmd->epoch_start.internode_id)
-		internode_comm_create(e, c, cmd);
+		internode_comm_create(sched, c, cmd);
 	free(cmd->epoch_start.members);
 	pending_begin(c, cmd->epoch_start.pending);
 	c->lateness = cmd->epoch_start.lateness;
-	e->comms[c->slot] = c;
+	sched->comms[c->slot] = c;
 	if (c->transport->epoch_begin)
-		c->transport->epoch_begin(e, c);
-	unexpected_deliver(e, c);
+		c->transport->epoch_begin(sched, c);
+	unexpected_deliver(sched, c);
 }
 
 /* ---- Cancellations ---- */
 
-static void cancel_task(struct engine *e, const struct command *c, struct task *t)
+static void cancel_task(struct scheduler *sched, const struct command *c, struct task *t)
 {
-	struct cancelling *at = &e->cancelling;
+	struct cancelling *at = &sched->cancelling;
 	ncclsvc_status st = status_of(NCCLSVC_CANCELLED);
 	if (!c->cancel.any_user && c->cancel.uid != t->session->user->uid) {
 		at->forbidden = true;
 		return;
 	}
 	at->found = true;
-	if ((t->place == RUNNING && !t->node_match && !set_may_fail(e, t)) || t->tombstone)
+	if ((t->place == RUNNING && !t->node_match && !set_may_fail(sched, t)) || t->tombstone)
 		return;
 	st.pid_a = c->cancel.pid;
-	const uint64_t live = e->live;
+	const uint64_t live = sched->live;
 	at->count += t->node_match != NULL; /* asks other nodes, which may have begun */
-	release_fail(e, t, &st);	    /* and with it, others of its collective */
-	at->count += live - e->live;
+	release_fail(sched, t, &st);	    /* and with it, others of its collective */
+	at->count += live - sched->live;
 }
 
 /* Cancels a whole queue. False: there is more, behind the last task checked. */
-static bool cancel_queue(struct engine *e, const struct command *c, struct member *m,
+static bool cancel_queue(struct scheduler *sched, const struct command *c, struct member *m,
 			 uint64_t enough)
 {
-	struct cancelling *at = &e->cancelling;
+	struct cancelling *at = &sched->cancelling;
 	struct task *t = m->queue, *next;
 	if (at->last &&
 	    at->last->uid == at->last_uid) /* otherwise it has ended, and others with it */
@@ -198,42 +198,42 @@ static bool cancel_queue(struct engine *e, const struct command *c, struct membe
 	for (; t; t = next) {
 		next = t->next;
 		const uint64_t uid = t->uid;
-		e->steps += STEP_END;
-		cancel_task(e, c, t);
+		sched->steps += STEP_END;
+		cancel_task(sched, c, t);
 		if (next && !next->uid) /* it ended with this one */
 			return false;
 		at->last = t;
 		at->last_uid = uid;
-		if (e->steps >= enough)
+		if (sched->steps >= enough)
 			return false;
 	}
 	return true;
 }
 
-static bool cancel_plan(struct engine *e, const struct command *c, struct member *m,
+static bool cancel_plan(struct scheduler *sched, const struct command *c, struct member *m,
 			uint64_t enough)
 {
-	struct cancelling *at = &e->cancelling;
+	struct cancelling *at = &sched->cancelling;
 	struct task *t;
 	while (plan_held(m, at->slot, &t)) {
 		at->slot++;
-		e->steps += t ? STEP_END : 1;
+		sched->steps += t ? STEP_END : 1;
 		if (t)
-			cancel_task(e, c, t);
-		if (e->steps >= enough)
+			cancel_task(sched, c, t);
+		if (sched->steps >= enough)
 			return false;
 	}
 	return true;
 }
 
-static bool cancel_comm(struct engine *e, const struct command *c)
+static bool cancel_comm(struct scheduler *sched, const struct command *c)
 {
-	struct cancelling *at = &e->cancelling;
-	struct comm *comm = e->comms[c->cancel.id];
-	const uint64_t enough = e->steps + STEP_SLICE;
+	struct cancelling *at = &sched->cancelling;
+	struct comm *comm = sched->comms[c->cancel.id];
+	const uint64_t enough = sched->steps + STEP_SLICE;
 	for (; comm && at->rank < comm->nranks; at->rank++) {
 		struct member *m = &comm->members[at->rank];
-		if (!cancel_queue(e, c, m, enough) || !cancel_plan(e, c, m, enough))
+		if (!cancel_queue(sched, c, m, enough) || !cancel_plan(sched, c, m, enough))
 			return false;
 		at->last = NULL;
 		at->slot = 0;
@@ -242,148 +242,150 @@ static bool cancel_comm(struct engine *e, const struct command *c)
 }
 
 /* False: call it again. */
-static bool cancel(struct engine *e, const struct command *c)
+static bool cancel(struct scheduler *sched, const struct command *c)
 {
-	struct cancelling *at = &e->cancelling;
-	struct task *t = c->cancel.kind == SVC_CANCEL_TASK ? task_find(e, c->cancel.id) : NULL;
+	struct cancelling *at = &sched->cancelling;
+	struct task *t = c->cancel.kind == SVC_CANCEL_TASK ? task_find(sched, c->cancel.id) : NULL;
 	if (t && t->comm)
-		cancel_task(e, c, t);
-	else if (c->cancel.kind == SVC_CANCEL_COMM && !cancel_comm(e, c))
+		cancel_task(sched, c, t);
+	else if (c->cancel.kind == SVC_CANCEL_COMM && !cancel_comm(sched, c))
 		return false;
 	/* The supervisor has checked that the communicator exists. */
 	const bool known = at->found || c->cancel.kind == SVC_CANCEL_COMM;
 	const int result = !at->found && at->forbidden ? NCCLSVC_PERMISSION
 			   : known		       ? NCCLSVC_OK
 						       : NCCLSVC_NOT_FOUND;
-	engine_event(e, &(struct event){.kind = EVENT_CANCELLED,
-					.cancelled = {.asker = c->cancel.asker,
-						      .serial = c->cancel.serial,
-						      .result = result,
-						      .count = at->count + c->cancel.kernels}});
+	supervisor_event(sched,
+			 &(struct event){.kind = EVENT_CANCELLED,
+					 .cancelled = {.asker = c->cancel.asker,
+						       .serial = c->cancel.serial,
+						       .result = result,
+						       .count = at->count + c->cancel.kernels}});
 	*at = (struct cancelling){0};
 	return true;
 }
 
 /* ---- Commands ---- */
 
-static bool end_epoch(struct engine *e, const struct command *cmd)
+static bool end_epoch(struct scheduler *sched, const struct command *cmd)
 {
-	struct comm *c = e->comms[cmd->epoch_end.comm];
+	struct comm *c = sched->comms[cmd->epoch_end.comm];
 	const ncclsvc_status *end = &cmd->epoch_end.status;
 	c->later = cmd->epoch_end.later;
-	return internode_comm_begin_end(e, c, end) || release_epoch(e, c, end);
+	return internode_comm_begin_end(sched, c, end) || release_epoch(sched, c, end);
 }
 
 /* c is NULL: it has ended already. */
-static void let_inputs_go(struct engine *e, struct comm *c)
+static void let_inputs_go(struct scheduler *sched, struct comm *c)
 {
 	if (c && c->ended && c->transport->release)
-		c->transport->release(e, c);
+		c->transport->release(sched, c);
 }
 
-static void epoch_dead(struct engine *e, struct comm *c)
+static void epoch_dead(struct scheduler *sched, struct comm *c)
 {
 	if (c && c->transport->dead)
-		c->transport->dead(e, c);
+		c->transport->dead(sched, c);
 }
 
-static void tell_transports(struct engine *e, const struct command *c)
+static void tell_transports(struct scheduler *sched, const struct command *c)
 {
 	for (unsigned i = 0; i < TRANSPORTS; i++)
-		if (e->config.transports[i]->command)
-			e->config.transports[i]->command(e, c);
+		if (sched->config.transports[i]->command)
+			sched->config.transports[i]->command(sched, c);
 }
 
 /* False: there is more to do, in the next round and before any other command. */
-static bool run_command(struct engine *e, const struct command *c)
+static bool run_command(struct scheduler *sched, const struct command *c)
 {
-	struct session *s = c->session < e->config.sessions_max ? e->sessions[c->session] : NULL;
+	struct session *s =
+		c->session < sched->config.sessions_max ? sched->sessions[c->session] : NULL;
 	bool over = true;
 	switch (c->kind) {
 	case COMMAND_SESSION_ADD:
-		add_session(e, c);
+		add_session(sched, c);
 		break;
 	case COMMAND_SESSION_RING:
-		add_ring(e, s, c);
+		add_ring(sched, s, c);
 		break;
 	case COMMAND_SESSION_DEL:
-		remove_session(e, s);
+		remove_session(sched, s);
 		break;
 	case COMMAND_REGION_ADD:
 		add_region(s, c);
 		break;
 	case COMMAND_REGION_DEL:
-		engine_remove_region_later(e, s, c);
+		region_remove_later(sched, s, c);
 		break;
 	case COMMAND_EPOCH_START:
-		start_epoch(e, c);
+		start_epoch(sched, c);
 		break;
 	case COMMAND_EPOCH_END:
-		over = end_epoch(e, c);
+		over = end_epoch(sched, c);
 		break;
 	case COMMAND_MEMBER_LEFT:
-		over = release_member(e, e->comms[c->left.comm], c->left.rank);
+		over = release_member(sched, sched->comms[c->left.comm], c->left.rank);
 		break;
 	case COMMAND_TASK:
-		ingest_socket(e, s, c->task.serial, &c->task.record);
+		ingest_socket(sched, s, c->task.serial, &c->task.record);
 		break;
 	case COMMAND_TRIGGER_DEL:
-		trigger_del(e, s, c->trigger.timeline, c->trigger.value);
+		trigger_del(sched, s, c->trigger.timeline, c->trigger.value);
 		break;
 	case COMMAND_CANCEL:
-		over = cancel(e, c);
+		over = cancel(sched, c);
 		break;
 	case COMMAND_DRAIN:
-		e->draining = true;
+		sched->draining = true;
 		break;
 	case COMMAND_PING:
-		e->pinged = true;
-		e->ping_turns = e->turns + e->ready;
+		sched->pinged = true;
+		sched->ping_turns = sched->turns + sched->ready;
 		break;
 	case COMMAND_STOP:
-		e->stop = true;
+		sched->stop = true;
 		break;
 	case COMMAND_DEVICE_ADD:
 	case COMMAND_DEVICE_WORKER:
 	case COMMAND_STAGING:
 	case COMMAND_MAKE:
 	case COMMAND_MAKE_NOT:
-		tell_transports(e, c);
+		tell_transports(sched, c);
 		break;
 	case COMMAND_PLAN_ADD:
-		plan_add(e, e->comms[c->plan.comm], c->plan.plan);
+		plan_add(sched, sched->comms[c->plan.comm], c->plan.plan);
 		break;
 	case COMMAND_PLAN_DROP:
-		plan_drop(e, c);
+		plan_drop(sched, c);
 		break;
 	case COMMAND_EPOCH_NAMED:
-		unexpected_announce(e, c->epoch_named.comm, c->epoch_named.internode_id);
+		unexpected_announce(sched, c->epoch_named.comm, c->epoch_named.internode_id);
 		break;
 	case COMMAND_NODE_LOST:
-		internode_comm_node_lost(e, c->node.node);
+		internode_comm_node_lost(sched, c->node.node);
 		break;
 	case COMMAND_EPOCH_RELEASE:
-		let_inputs_go(e, e->comms[c->epoch_end.comm]);
+		let_inputs_go(sched, sched->comms[c->epoch_end.comm]);
 		break;
 	case COMMAND_EPOCH_BROKEN:
-		if (e->comms[c->epoch_end.comm])
-			e->comms[c->epoch_end.comm]->broken = true;
+		if (sched->comms[c->epoch_end.comm])
+			sched->comms[c->epoch_end.comm]->broken = true;
 		break;
 	case COMMAND_EPOCH_DEAD:
-		epoch_dead(e, e->comms[c->epoch_end.comm]);
+		epoch_dead(sched, sched->comms[c->epoch_end.comm]);
 		break;
 	}
 	return over;
 }
 
-void engine_run_commands(struct engine *e)
+void commands_run_some(struct scheduler *sched)
 {
 	struct command c;
 	const uint64_t began = clock_now();
-	for (unsigned n = 0; n < COMMANDS_PER_ROUND && engine_next_command(e, &c); n++) {
-		if (!run_command(e, &c))
+	for (unsigned n = 0; n < COMMANDS_PER_ROUND && supervisor_next_command(sched, &c); n++) {
+		if (!run_command(sched, &c))
 			return;
-		engine_command_done(e);
+		supervisor_command_done(sched);
 		if (clock_now() - began >= COMMANDS_TURN_NS)
 			return;
 	}

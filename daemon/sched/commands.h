@@ -6,5 +6,5 @@
 #include "sched/base/state.h"
 
 /* Runs some of the waiting commands. */
-void engine_run_commands(struct engine *e);
+void commands_run_some(struct scheduler *sched);
 #endif

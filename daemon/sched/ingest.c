@@ -20,18 +20,19 @@
 #define BATCH		  64
 #define RECORDS_PER_CLOCK 8
 
-/* A client may submit before the engine has run the command that created its communicator, region
- * or plan. That command is queued by then, so a record that names an unknown object waits once, in
- * its ring, for all queued commands. (Records that come by socket are in the queue themselves.)
+/* A client may submit before the scheduler has run the command that created its communicator,
+ * region or plan. That command is queued by then, so a record that names an unknown object waits
+ * once, in its ring, for all queued commands. (Records that come by socket are in the queue
+ * themselves.)
  */
-static bool wait_for_commands(struct engine *e, const struct task *t)
+static bool wait_for_commands(struct scheduler *sched, const struct task *t)
 {
 	struct session *s = t->session;
 	if (t->by_socket || s->waited == t->record.number)
 		return false;
 	s->waited = t->record.number;
-	s->after = atomic_load(&e->commands_queued);
-	return s->after > e->commands_run;
+	s->after = atomic_load(&sched->commands_queued);
+	return s->after > sched->commands_run;
 }
 
 static const struct handle *find_comm(const struct session *s, const struct task *t, int *result,
@@ -84,7 +85,7 @@ static bool overlap_allowed(const struct task *t, uint64_t src_bytes, uint64_t d
 }
 
 /* Checks that few records can fail. */
-static __attribute__((noinline)) int check_more(struct engine *e, const struct task *t,
+static __attribute__((noinline)) int check_more(struct scheduler *sched, const struct task *t,
 						const struct comm *c, uint64_t src_bytes,
 						uint64_t dst_bytes, const char **text)
 {
@@ -120,7 +121,7 @@ static __attribute__((noinline)) int check_more(struct engine *e, const struct t
 	if (r->plan && (result = plan_check(t, c, text)))
 		return result;
 	/* While draining, only tasks that other tasks already wait for are accepted. */
-	if (e->draining && !c->pending) {
+	if (sched->draining && !c->pending) {
 		*text = "the daemon is shutting down";
 		return NCCLSVC_DRAINING;
 	}
@@ -128,8 +129,8 @@ static __attribute__((noinline)) int check_more(struct engine *e, const struct t
 }
 
 /* *end: how the epoch ended, if the task is too late for it. */
-static int check(struct engine *e, struct session *s, struct task *t, const ncclsvc_status **end,
-		 const char **text)
+static int check(struct scheduler *sched, struct session *s, struct task *t,
+		 const ncclsvc_status **end, const char **text)
 {
 	static char sentence[SVC_TEXT_BYTES];
 	uint64_t src_bytes, dst_bytes;
@@ -165,8 +166,8 @@ static int check(struct engine *e, struct session *s, struct task *t, const nccl
 	t->simple = svc_op_is_p2p(r->op) && !(r->flags & SVC_TASK_SECOND_HALF) && !t->by_socket &&
 		    device < 0;
 	/* It has one buffer, and nothing else to check. */
-	if (!t->simple || e->draining) {
-		result = check_more(e, t, c, src_bytes, dst_bytes, text);
+	if (!t->simple || sched->draining) {
+		result = check_more(sched, t, c, src_bytes, dst_bytes, text);
 		if (result)
 			return result;
 	}
@@ -175,39 +176,39 @@ static int check(struct engine *e, struct session *s, struct task *t, const nccl
 }
 
 /* Refuses the group as a whole, for the reason of its first bad record. */
-static void refuse_group(struct engine *e, struct session *s, const ncclsvc_status *why)
+static void refuse_group(struct scheduler *sched, struct session *s, const ncclsvc_status *why)
 {
 	struct task *t, *next;
 	DL_FOREACH_SAFE (s->group, t, next) {
 		DL_DELETE(s->group, t);
-		complete_task(e, t, why);
-		task_free(e, t);
+		complete_task(sched, t, why);
+		task_free(sched, t);
 	}
 	s->group_tasks = 0;
 	s->group_end.result = NCCLSVC_OK;
 }
 
-void ingest_drop_group(struct engine *e, struct session *s)
+void ingest_drop_group(struct scheduler *sched, struct session *s)
 {
 	ncclsvc_status st = status_of(NCCLSVC_CANCELLED);
-	refuse_group(e, s, &st);
+	refuse_group(sched, s, &st);
 }
 
-static void close_group(struct engine *e, struct session *s)
+static void close_group(struct scheduler *sched, struct session *s)
 {
 	struct task *first = s->group;
 	const uint32_t n = s->group_tasks;
 	const bool triggered = first->record.flags & SVC_TASK_TRIGGER;
 	if (!s->group_end.result && triggered)
-		s->group_end = status_of(trigger_group(e, first, n));
+		s->group_end = status_of(trigger_group(sched, first, n));
 	if (s->group_end.result) {
-		refuse_group(e, s, &s->group_end);
+		refuse_group(sched, s, &s->group_end);
 		return;
 	}
 	s->group = NULL;
 	s->group_tasks = 0;
 	if (!triggered)
-		ingest_group(e, first, n);
+		fast_path_group(sched, first, n);
 }
 
 /* Why the session may have no more tasks; NULL: it may. */
@@ -222,27 +223,27 @@ static inline const char *too_many(const struct session *s, bool by_socket)
 	return NULL;
 }
 
-static inline struct task *admit(struct engine *e, struct session *s, bool by_socket)
+static inline struct task *admit(struct scheduler *sched, struct session *s, bool by_socket)
 {
-	return too_many(s, by_socket) ? NULL : task_alloc(e, s);
+	return too_many(s, by_socket) ? NULL : task_alloc(sched, s);
 }
 
 /* Refuses its group with it. t is NULL if it was not even admitted. */
-static void refuse(struct engine *e, struct session *s, struct task *t,
+static void refuse(struct scheduler *sched, struct session *s, struct task *t,
 		   const struct svc_record *record, uint32_t serial, bool by_socket,
 		   const ncclsvc_status *why, const char *text)
 {
 	bool more = record->flags & SVC_TASK_MORE;
-	complete_refused(e, s, record, serial, by_socket, why, text);
+	complete_refused(sched, s, record, serial, by_socket, why, text);
 	if (t)
-		task_free(e, t);
+		task_free(sched, t);
 	if ((more || s->group) && !s->group_end.result)
 		s->group_end = *why;
 	if (!more)
-		refuse_group(e, s, &s->group_end);
+		refuse_group(sched, s, &s->group_end);
 }
 
-static __attribute__((noinline)) void refuse_unadmitted(struct engine *e, struct session *s,
+static __attribute__((noinline)) void refuse_unadmitted(struct scheduler *sched, struct session *s,
 							const struct svc_record *record,
 							uint32_t serial, bool by_socket)
 {
@@ -251,10 +252,10 @@ static __attribute__((noinline)) void refuse_unadmitted(struct engine *e, struct
 	const char *text = too_many(s, by_socket);
 	table_count(&s->counts->submitted, 1);
 	if (!text) {
-		why = task_no_room(e, s);
+		why = task_no_room(sched, s);
 		text = svc_status_reason(&why, sentence, sizeof(sentence));
 	}
-	refuse(e, s, NULL, record, serial, by_socket, &why, text);
+	refuse(sched, s, NULL, record, serial, by_socket, &why, text);
 }
 
 static bool is_kept(const struct task *t)
@@ -263,33 +264,33 @@ static bool is_kept(const struct task *t)
 }
 
 /* It is not part of an open group. */
-static void refuse_kept(struct engine *e, struct session *s, struct task *t,
+static void refuse_kept(struct scheduler *sched, struct session *s, struct task *t,
 			const ncclsvc_status *why, const char *text)
 {
-	complete_refused(e, s, &t->record, t->serial, true, why, text);
-	task_free(e, t);
+	complete_refused(sched, s, &t->record, t->serial, true, why, text);
+	task_free(sched, t);
 }
 
-static void keep(struct engine *e, struct session *s, struct task *t)
+static void keep(struct scheduler *sched, struct session *s, struct task *t)
 {
 	const char *text;
-	const int result = trigger_keep(e, t, &text);
+	const int result = trigger_keep(sched, t, &text);
 	if (!result)
 		return;
 	const ncclsvc_status why = status_of(result);
-	e->live--;
+	sched->live--;
 	s->socket_tasks--;
-	refuse_kept(e, s, t, &why, text);
+	refuse_kept(sched, s, t, &why, text);
 }
 
 /* t->record is a copy. False: it waits for commands, as if it had not been read. */
-static bool take(struct engine *e, struct session *s, struct task *t)
+static bool take(struct scheduler *sched, struct session *s, struct task *t)
 {
 	const char *text = "";
 	const ncclsvc_status *end = NULL;
-	int result = check(e, s, t, &end, &text);
-	if (result && wait_for_commands(e, t)) {
-		task_free(e, t);
+	int result = check(sched, s, t, &end, &text);
+	if (result && wait_for_commands(sched, t)) {
+		task_free(sched, t);
 		return false;
 	}
 	table_count(&s->counts->submitted, 1);
@@ -297,18 +298,18 @@ static bool take(struct engine *e, struct session *s, struct task *t)
 		ncclsvc_status why = end ? *end : status_of(result);
 		s->socket_tasks -= t->by_socket;
 		if (is_kept(t))
-			refuse_kept(e, s, t, &why, text);
+			refuse_kept(sched, s, t, &why, text);
 		else
-			refuse(e, s, t, &t->record, t->serial, t->by_socket, &why, text);
+			refuse(sched, s, t, &t->record, t->serial, t->by_socket, &why, text);
 		return true;
 	}
-	e->live++;
+	sched->live++;
 	if (is_kept(t)) {
-		keep(e, s, t);
+		keep(sched, s, t);
 		return true;
 	}
 	if (t->record.plan) {
-		plan_hold(e, t);
+		plan_hold(sched, t);
 		return true;
 	}
 	if (s->group && (s->group->record.flags ^ t->record.flags) & SVC_TASK_TRIGGER &&
@@ -317,7 +318,7 @@ static bool take(struct engine *e, struct session *s, struct task *t)
 	DL_APPEND(s->group, t);
 	s->group_tasks++;
 	if (!(t->record.flags & SVC_TASK_MORE))
-		close_group(e, s);
+		close_group(sched, s);
 	return true;
 }
 
@@ -334,82 +335,82 @@ static void read_record(struct svc_record *record, const struct svc_record *slot
 }
 
 /* False: it must be taken later. */
-static inline bool take_slot(struct engine *e, struct session *s, const struct svc_record *slot,
-			     uint64_t number)
+static inline bool take_slot(struct scheduler *sched, struct session *s,
+			     const struct svc_record *slot, uint64_t number)
 {
-	struct task *t = admit(e, s, false);
+	struct task *t = admit(sched, s, false);
 	if (!t) {
 		struct svc_record record;
 		read_record(&record, slot, number);
-		refuse_unadmitted(e, s, &record, 0, false);
+		refuse_unadmitted(sched, s, &record, 0, false);
 		return true;
 	}
 	read_record(&t->record, slot, number);
 	t->serial = 0;
-	return take(e, s, t);
+	return take(sched, s, t);
 }
 
 /* Neither the number of the next record nor of the slot's previous one. */
-static void break_ring(struct engine *e, struct session *s, uint64_t number)
+static void break_ring(struct scheduler *sched, struct session *s, uint64_t number)
 {
-	complete_break_session(e, s, NCCLSVC_PROTOCOL,
+	complete_break_session(sched, s, NCCLSVC_PROTOCOL,
 			       number == s->next
 				       ? "a ring slot was reused before its task had ended"
 				       : "a record in the ring has an invalid number");
 }
 
-uint32_t ingest_ring(struct engine *e, struct session *s)
+uint32_t ingest_ring(struct scheduler *sched, struct session *s)
 {
 	const uint32_t entries = s->entries;
-	const uint64_t enough = e->steps + STEP_SLICE;
+	const uint64_t enough = sched->steps + STEP_SLICE;
 	uint32_t taken = 0;
-	if (s->after > e->commands_run)
+	if (s->after > sched->commands_run)
 		return 0;
 	/* In a group, prefetches the second record with the first. */
 	__builtin_prefetch(svc_record_slot(s->ring, entries, s->next + 1));
-	for (; taken < BATCH && e->steps < enough && !s->broken; taken++) {
+	for (; taken < BATCH && sched->steps < enough && !s->broken; taken++) {
 		const uint64_t next = s->next;
 		const struct svc_record *slot = svc_record_slot(s->ring, entries, next);
 		uint8_t *busy = &s->busy[next & (entries - 1)];
 		uint64_t number = svc_number_load(&slot->number);
 		if (number != next) {
 			if (number != svc_number_before(entries, next))
-				break_ring(e, s, number);
+				break_ring(sched, s, number);
 			break;
 		}
 		if (*busy) {
-			break_ring(e, s, number);
+			break_ring(sched, s, number);
 			break;
 		}
 		/* Records use the round's time; after many records the clock is read again. */
 		if (taken % RECORDS_PER_CLOCK == RECORDS_PER_CLOCK - 1)
-			e->now = clock_now();
+			sched->now = clock_now();
 		*busy = 1;
 		s->next = next + 1;
 		__builtin_prefetch(svc_record_slot(s->ring, entries, next + 2));
-		if (!take_slot(e, s, slot, number)) {
+		if (!take_slot(sched, s, slot, number)) {
 			*busy = 0;
 			s->next = next;
 			break;
 		}
 	}
-	e->steps += taken * STEP_RECORD;
+	sched->steps += taken * STEP_RECORD;
 	if (taken)
-		s->active_ns = e->now;
+		s->active_ns = sched->now;
 	return taken;
 }
 
-void ingest_socket(struct engine *e, struct session *s, uint32_t serial,
+void ingest_socket(struct scheduler *sched, struct session *s, uint32_t serial,
 		   const struct svc_record *record)
 {
-	struct task *t = admit(e, s, true);
+	struct task *t = admit(sched, s, true);
 	if (!t) {
-		refuse_unadmitted(e, s, record, serial, true);
+		refuse_unadmitted(sched, s, record, serial, true);
 		return;
 	}
 	t->record = *record;
 	t->serial = serial;
 	t->by_socket = true;
 	s->socket_tasks++;
-	take(e, s, t);
+	take(sched, s, t);
 }

@@ -12,7 +12,7 @@
 #include "abi/worker_queue.h"
 #include "base/log.h"
 #include "base/paths.h"
-#include "sched/api/executor.h"
+#include "sched/api/scheduler.h"
 #include "svc_limits.h"
 
 static const char *const devices[] = {"auto", "cuda", "host", NULL};
@@ -36,10 +36,10 @@ const struct config_key config_keys[] = {
 	 "what runs the tasks"},
 	{"ranks", CONFIG_INT, false, AT(ranks), 1, SVC_HOST_RANKS_MAX, 4, NO_AUTO, NULL,
 	 "host ranks of the world communicator"},
-	{"engine_threads", CONFIG_INT, false, AT(engine_threads), 1, 64, 0, 0, NULL,
-	 "threads of the host engine; auto: the CPUs that it may run on, at most 4"},
+	{"host_threads", CONFIG_INT, false, AT(host_threads), 1, 64, 0, 0, NULL,
+	 "threads of the host scheduler; auto: the CPUs that it may run on, at most 4"},
 	{"spin_us", CONFIG_INT, false, AT(spin_us), 0, 1000000, -1, -1, NULL,
-	 "microseconds the engine and workers poll before they sleep; auto: adapts to recent "
+	 "microseconds the scheduler and workers poll before they sleep; auto: adapts to recent "
 	 "waits"},
 	{"log_level", CONFIG_ENUM, true, AT(log_level), 0, 0, LOG_LEVEL_INFO, NO_AUTO, levels,
 	 "the lowest level of messages to log"},
@@ -73,7 +73,7 @@ const struct config_key config_keys[] = {
 	{"drain_seconds", CONFIG_INT, true, AT(drain_seconds), 0, 3600, 10, NO_AUTO, NULL,
 	 "how long pending tasks may run on after SIGTERM"},
 	{"keepalive_seconds", CONFIG_INT, true, AT(keepalive_seconds), 0, 3600, 30, NO_AUTO, NULL,
-	 "how often an idle daemon checks its engine; 0: never"},
+	 "how often an idle daemon checks its scheduler; 0: never"},
 	{"worker_seconds", CONFIG_INT, true, AT(worker_seconds), 1, 3600, 60, NO_AUTO, NULL,
 	 "how long a GPU's worker may take to answer before it is replaced"},
 	{"stuck_after", CONFIG_INT, true, AT(stuck_after), 0, YEAR, 60, NO_AUTO, NULL,
@@ -84,7 +84,7 @@ const struct config_key config_keys[] = {
 	 "found, else the daemon's own"},
 	{"transport", CONFIG_ENUM, false, AT(transport), 0, 0, CONFIG_TRANSPORT_AUTO, NO_AUTO,
 	 transports,
-	 "what carries device memory: NCCL, or (mpi) the host engine, and MPI between nodes, "
+	 "what carries device memory: NCCL, or (mpi) the host scheduler, and MPI between nodes, "
 	 "through "
 	 "pinned host memory; auto: NCCL if it can be used"},
 	{"staging_bytes", CONFIG_BYTES, false, AT(staging_bytes), 2 * STAGING_SLOT_BYTES,
@@ -330,7 +330,7 @@ static bool parse_enum(const struct config_key *k, const char *text, int *number
 	return false;
 }
 
-static int engine_threads(void)
+static int host_threads(void)
 {
 	cpu_set_t set;
 	/* Slurm and others limit a process to part of the machine. */
@@ -366,8 +366,8 @@ int config_key_set(struct config *c, unsigned key, const char *text, char *why, 
 	} else {
 		good = k->kind == CONFIG_ENUM ? parse_enum(k, text, &number)
 					      : parse_int(k, text, &number);
-		if (good && k->offset == AT(engine_threads) && !number)
-			number = engine_threads();
+		if (good && k->offset == AT(host_threads) && !number)
+			number = host_threads();
 		if (good)
 			*int_at(c, key) = number;
 	}
@@ -391,8 +391,8 @@ void config_key_reset(struct config *c, unsigned key)
 		c->user_region_bytes = ram_percent(QUOTA_PERCENT);
 	else if (k->kind == CONFIG_BYTES)
 		*bytes_at(c, key) = (uint64_t)k->initial;
-	else if (k->offset == AT(engine_threads))
-		c->engine_threads = engine_threads();
+	else if (k->offset == AT(host_threads))
+		c->host_threads = host_threads();
 	else
 		*int_at(c, key) = (int)k->initial;
 }

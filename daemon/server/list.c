@@ -97,7 +97,7 @@ static uint64_t list_devices(struct server *s, struct chunk *p, uint64_t from)
 static uint64_t list_nodes(struct server *s, struct chunk *p, uint64_t from)
 {
 	const struct cluster *c = s->cluster;
-	const struct task_table *t = s->executor->table(s->executor);
+	const struct task_table *t = scheduler_table(s->scheduler);
 	for (uint64_t i = from; c && i < c->n; i++) {
 		const struct node *n = &c->nodes[i];
 		ncclsvc_node_info *info = chunk_next(p, 1);
@@ -183,7 +183,7 @@ void list_send(struct server *s, struct client *c, uint32_t serial, const struct
 
 void list_daemon(struct server *s, struct client *c, uint32_t serial)
 {
-	const struct task_table *t = s->executor->table(s->executor);
+	const struct task_table *t = scheduler_table(s->scheduler);
 	const ncclsvc_status *last = &s->comms.last_failure;
 	uint64_t now = clock_now();
 	struct svc_daemon_info_reply r = {
@@ -196,7 +196,7 @@ void list_daemon(struct server *s, struct client *c, uint32_t serial)
 			.draining = s->draining,
 			.uptime_ns = since(now, s->start_ns),
 			.host_ranks = (uint32_t)s->config->ranks,
-			.engine_threads = s->executor->threads,
+			.host_threads = scheduler_threads(s->scheduler),
 			.sessions = s->sessions.nopen,
 			.sessions_max = (uint32_t)s->config->sessions_max,
 			.comms = s->comms.ncomms,

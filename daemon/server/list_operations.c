@@ -21,7 +21,7 @@ static const struct recorded_join *join_of(const struct server *s, const struct 
  * for its peers is in its session's ring. */
 static uint64_t list_tasks_of(struct server *s, struct chunk *p, uint64_t from, uint32_t high)
 {
-	const struct task_table *t = s->executor->table(s->executor);
+	const struct task_table *t = scheduler_table(s->scheduler);
 	struct table_entry e;
 	for (uint64_t slot = from; slot < high; slot++) {
 		if (!chunk_works(p, 1))
@@ -159,7 +159,7 @@ static uint64_t list_rings(struct server *s, struct chunk *p, uint64_t from)
 
 uint64_t list_operations(struct server *s, struct chunk *p, uint64_t from)
 {
-	const struct task_table *t = s->executor->table(s->executor);
+	const struct task_table *t = scheduler_table(s->scheduler);
 	const uint32_t high = atomic_load_explicit(&t->high, memory_order_acquire);
 	if (from < KERNELS_FROM) {
 		const uint64_t slot = list_tasks_of(s, p, from, high);

@@ -2,7 +2,7 @@
  *
  * Lists for inspection. A reply holds a chunk of a list: as many records as fit into a message and
  * can be read in a fraction of a millisecond, and the beginning of the next chunk. So even a long
- * list neither blocks the loop nor takes memory. The executor is never involved.
+ * list neither blocks the loop nor takes memory. The scheduler is never involved.
  *
  * list_comms.c: communicators, their members, their plans; list_lateness.c: how late members come;
  * list_operations.c: the flight recorder; list_tasks.c: tasks; list.c: the rest.

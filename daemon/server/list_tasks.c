@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The list of tasks: those of the executor, and operations in kernels. */
+ * The list of tasks: those of the scheduler, and operations in kernels. */
 #include <string.h>
 
 #include "channel/cluster.h"
@@ -132,7 +132,7 @@ static uint64_t list_kernels(struct server *s, struct chunk *p, uint64_t from)
 
 uint64_t list_tasks(struct server *s, struct chunk *p, uint64_t from)
 {
-	const struct task_table *t = s->executor->table(s->executor);
+	const struct task_table *t = scheduler_table(s->scheduler);
 	uint32_t high = atomic_load_explicit(&t->high, memory_order_acquire);
 	struct table_entry e;
 	for (uint64_t slot = from; slot < high; slot++) {

@@ -112,10 +112,10 @@ static void hello(struct server *s, struct client *c, uint32_t serial, const str
 	c->version = (uint16_t)version;
 	svc_cgroup_of(c->pid, c->cgroup);
 	client_opened(c);
-	executor_command(s->executor, &(struct command){.kind = COMMAND_SESSION_ADD,
-							.session = c->slot,
-							.session_add = {c->id, c->pid, c->uid,
-									c->fd, &c->counts}});
+	scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_SESSION_ADD,
+							  .session = c->slot,
+							  .session_add = {c->id, c->pid, c->uid,
+									  c->fd, &c->counts}});
 	struct svc_hello_reply r = {
 		.version = c->version,
 		.version_min = SVC_PROTOCOL_MIN,
@@ -204,17 +204,17 @@ static void cancel(struct server *s, struct client *c, uint32_t serial, const st
 	}
 	const uint32_t kernels = comm ? peer_pending(comm) : 0;
 	c->cancels++;
-	executor_command(s->executor, &(struct command){
-					      .kind = COMMAND_CANCEL,
-					      .cancel = {.kind = m->kind,
-							 .id = id,
-							 .asker = c->id,
-							 .serial = serial,
-							 .uid = c->uid,
-							 .any_user = c->admin,
-							 .pid = c->pid,
-							 .kernels = kernels},
-				      });
+	scheduler_command(s->scheduler, &(struct command){
+						.kind = COMMAND_CANCEL,
+						.cancel = {.kind = m->kind,
+							   .id = id,
+							   .asker = c->id,
+							   .serial = serial,
+							   .uid = c->uid,
+							   .any_user = c->admin,
+							   .pid = c->pid,
+							   .kernels = kernels},
+					});
 	if (kernels)
 		peer_cancel(comm, c->pid);
 }
@@ -224,7 +224,7 @@ static void submit(struct server *s, struct client *c, uint32_t serial, const st
 	struct command cmd = {.kind = COMMAND_TASK, .session = c->slot};
 	cmd.task.serial = serial;
 	cmd.task.record = *r;
-	executor_command(s->executor, &cmd);
+	scheduler_command(s->scheduler, &cmd);
 }
 
 /* Checks the reserved field of the small requests, 4 bytes after their one argument. */
@@ -356,7 +356,7 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 	case SVC_TRIGGER_DEL: {
 		struct command cmd = {.kind = COMMAND_TRIGGER_DEL, .session = c->slot};
 		cmd.trigger = *(const struct svc_trigger_del *)body;
-		executor_command(s->executor, &cmd);
+		scheduler_command(s->scheduler, &cmd);
 		client_reply(c, h->opcode, h->serial, NULL, 0, NULL, 0);
 		break;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Listening, accepting, deadlines, and the executor's events. */
+ * Listening, accepting, deadlines, and the scheduler's events. */
 #include "server.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@
 #include "gpu/nccl_comm.h"
 #include "memory/memory.h"
 #include "relay.h"
-#include "sched/api/engine.h"
+#include "sched/api/scheduler.h"
 #include "server_state.h"
 #include "session/connection.h"
 #include "transport/transports.h"
@@ -202,7 +202,7 @@ int server_listen(struct server *s, int fd, bool admin)
 	return uv_poll_start(&l->poll, UV_READABLE, on_listen);
 }
 
-/* ---- The executor's events ---- */
+/* ---- The scheduler's events ---- */
 
 static void on_cancelled(struct server *s, const struct event *ev)
 {
@@ -241,7 +241,7 @@ static void handle_event(struct server *s, const struct event *ev)
 	switch (ev->kind) {
 	case EVENT_SESSION_GONE:
 		recorder_ended(&s->recorder, c->id);
-		client_executor_gone(c);
+		client_scheduler_gone(c);
 		break;
 	case EVENT_SESSION_BROKEN:
 		client_close(c, ev->broken.result, ev->broken.text);
@@ -308,7 +308,7 @@ void server_handle_events(struct server *s)
 	const uint64_t until = clock_now() + OWN_TURN_NS;
 	struct event ev;
 	bool more = !s->in_event; /* an event can end a session, which first handles the others */
-	while (more && clock_now() < until && (more = s->executor->next_event(s->executor, &ev))) {
+	while (more && clock_now() < until && (more = scheduler_next_event(s->scheduler, &ev))) {
 		s->in_event = true;
 		handle_event(s, &ev);
 		s->in_event = false;
@@ -357,11 +357,11 @@ static void notify_closed(void *arg)
 
 /* ---- Start and stop ---- */
 
-static struct engine_config engine_config_of(const struct config *config,
-					     const struct cluster *cluster)
+static struct scheduler_config scheduler_config_of(const struct config *config,
+						   const struct cluster *cluster)
 {
-	return (struct engine_config){
-		.threads = (unsigned)config->engine_threads,
+	return (struct scheduler_config){
+		.threads = (unsigned)config->host_threads,
 		.tasks_max = (uint32_t)config->tasks_max,
 		.user_tasks_max = (uint32_t)config->user_tasks_max,
 		.spin_us = config->spin_us,
@@ -376,8 +376,8 @@ static struct engine_config engine_config_of(const struct config *config,
 
 uint64_t server_bytes(const struct config *config)
 {
-	const struct engine_config ec = engine_config_of(config, NULL);
-	return engine_bytes(&ec) + OTHER_BYTES;
+	const struct scheduler_config ec = scheduler_config_of(config, NULL);
+	return scheduler_bytes(&ec) + OTHER_BYTES;
 }
 
 struct server *server_create(uv_loop_t *loop, const struct config *config, const char *path,
@@ -421,12 +421,12 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 	s->loop.handles += 3;
 	remote_start(&s->comms);
 	report_open(&s->comms);
-	const struct engine_config ec = engine_config_of(config, cluster);
+	const struct scheduler_config ec = scheduler_config_of(config, cluster);
 	if (!sessions_open(&s->sessions, &s->loop, callbacks->session, s) &&
 	    !comms_open(&s->comms) && s->spare_fd >= 0)
-		s->executor = engine_create(&ec, notify, s);
-	s->gpus.executor = s->memory.executor = s->comms.executor = s->executor;
-	if (!s->executor || memory_start(&s->memory, s->accounts.regions_max, notify_fault, s) ||
+		s->scheduler = scheduler_create(&ec, notify, s);
+	s->gpus.scheduler = s->memory.scheduler = s->comms.scheduler = s->scheduler;
+	if (!s->scheduler || memory_start(&s->memory, s->accounts.regions_max, notify_fault, s) ||
 	    comm_create_world(&s->comms) || gpu_start(&s->gpus)) {
 		int error = errno ? errno : ENOMEM;
 		server_close(s, 0, NULL);
@@ -455,19 +455,19 @@ void server_drain(struct server *s, void (*drained)(void *arg), void *arg)
 	s->draining = true;
 	s->drained = drained;
 	s->drained_arg = arg;
-	executor_command(s->executor, &(struct command){.kind = COMMAND_DRAIN});
+	scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_DRAIN});
 }
 
 void server_ping(struct server *s, void (*pong)(void *arg), void *arg)
 {
 	s->pong = pong;
 	s->pong_arg = arg;
-	executor_command(s->executor, &(struct command){.kind = COMMAND_PING});
+	scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_PING});
 }
 
 void server_summarize(const struct server *s, struct server_summary *sum)
 {
-	const struct task_table *t = s->executor->table(s->executor);
+	const struct task_table *t = scheduler_table(s->scheduler);
 	sum->sessions = s->sessions.nclients;
 	sum->comms = s->comms.ncomms;
 	sum->pending = atomic_load_explicit(&t->pending, memory_order_relaxed);
@@ -503,7 +503,7 @@ void server_unlisten(struct server *s, bool admin)
 }
 
 /* Its events, and the GPUs' workers, are needed until the last session is gone. */
-static void let_executor_go(struct server *s)
+static void let_scheduler_go(struct server *s)
 {
 	uv_close((uv_handle_t *)&s->events, on_handle_closed);
 	uv_close((uv_handle_t *)&s->faults, on_handle_closed);
@@ -526,7 +526,7 @@ void server_close(struct server *s, int reason, const char *text)
 	server_unlisten(s, false);
 	server_unlisten(s, true);
 	if (!s->sessions.clients)
-		let_executor_go(s);
+		let_scheduler_go(s);
 }
 
 bool server_closed(const struct server *cs)
@@ -535,14 +535,14 @@ bool server_closed(const struct server *cs)
 	if (!s->loop.closing)
 		return false;
 	if (!s->sessions.clients && !uv_is_closing((uv_handle_t *)&s->events))
-		let_executor_go(s);
+		let_scheduler_go(s);
 	return !s->loop.handles;
 }
 
 void server_destroy(struct server *s)
 {
-	if (s->executor)
-		s->executor->destroy(s->executor);
+	if (s->scheduler)
+		scheduler_destroy(s->scheduler);
 	nccl_comm_free_all(&s->gpus);
 	plan_free_all(&s->comms);
 	comm_free_all(&s->comms);

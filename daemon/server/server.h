@@ -46,7 +46,7 @@ void server_reload(struct server *s);
 /* Lets pending tasks finish and starts no new ones; drained is called once, when none is pending.
  */
 void server_drain(struct server *s, void (*drained)(void *arg), void *arg);
-/* Pings the executor; pong is called when it answers. */
+/* Pings the scheduler; pong is called when it answers. */
 void server_ping(struct server *s, void (*pong)(void *arg), void *arg);
 
 struct server_summary {

@@ -10,7 +10,7 @@
 #include "gpu/gpu.h"
 #include "memory/memory.h"
 #include "recorder/recorder.h"
-#include "sched/api/executor.h"
+#include "sched/api/scheduler.h"
 #include "server.h"
 #include "session/client.h"
 #include "session/sessions.h"
@@ -37,7 +37,7 @@ struct server {
 	struct loop loop;
 	const struct config *config;
 	const char *path; /* of its socket; this daemon's private files are beside it */
-	struct executor *executor;
+	struct scheduler *scheduler;
 	uv_async_t events, faults, closed;
 	bool in_event; /* handle_event is on the stack */
 	struct listener *listeners;
@@ -59,7 +59,7 @@ struct server {
 	void *pong_arg;
 };
 
-/* server.c: handles the executor's events. */
+/* server.c: handles the scheduler's events. */
 void server_handle_events(struct server *s);
 
 /* request.c */

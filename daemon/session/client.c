@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One connection. The supervisor owns its fd until both libuv and the executor have released it. */
+ * One connection. The supervisor owns its fd until both libuv and the scheduler have released it.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -313,7 +314,7 @@ bool client_allows(const struct client *c, uint32_t uid)
 
 /* ---- Ending ---- */
 
-/* True: the session holds no communicator any more, and the executor was told. */
+/* True: the session holds no communicator any more, and the scheduler was told. */
 static bool vacate(struct client *c, uint64_t until_ns)
 {
 	const struct sessions *s = c->sessions;
@@ -323,7 +324,7 @@ static bool vacate(struct client *c, uint64_t until_ns)
 	if (c->known)
 		s->callbacks->end_tasks(s->owner, c);
 	else
-		c->executor_gone = true;
+		c->scheduler_gone = true;
 	return true;
 }
 
@@ -382,7 +383,7 @@ static void forget_bell(struct client *c)
 static void try_free(struct client *c)
 {
 	struct sessions *s = c->sessions;
-	if (!c->poll_closed || !c->executor_gone || (!c->memory_gone && !take_turns(c)))
+	if (!c->poll_closed || !c->scheduler_gone || (!c->memory_gone && !take_turns(c)))
 		return;
 	connection_close(c->account, c->fd);
 	account_give(c->account, SHARE_FDS, 1);
@@ -420,9 +421,9 @@ static void on_poll_closed(uv_handle_t *handle)
 	try_free(c);
 }
 
-void client_executor_gone(struct client *c)
+void client_scheduler_gone(struct client *c)
 {
-	c->executor_gone = true;
+	c->scheduler_gone = true;
 	try_free(c);
 }
 

@@ -66,9 +66,9 @@ struct client {
 	uint64_t since_ns;
 	uv_poll_t poll;
 	int polled; /* for these events */
-	bool poll_closed, executor_gone;
+	bool poll_closed, scheduler_gone;
 	bool vacated, memory_gone; /* while it ends */
-	bool known;		   /* while it ends: the executor knows it */
+	bool known;		   /* while it ends: the scheduler knows it */
 	char lost[64];		   /* why it will be closed; empty: it will not */
 	int lost_reason;	   /* for its BYE; 0: none, as the client has closed its end */
 	struct outgoing *out;
@@ -94,7 +94,7 @@ struct client {
 		struct deadline deadline;
 	} relayed;	   /* its LIST that another node has yet to answer */
 	uint32_t nrelayed; /* the number of the last */
-	unsigned cancels;  /* not answered by the executor yet */
+	unsigned cancels;  /* not answered by the scheduler yet */
 	unsigned redops;   /* not answered by a worker yet */
 	struct session_counts counts;
 
@@ -151,7 +151,7 @@ void client_comm_event(struct client *c, const struct svc_event_comm *event);
 uint64_t client_retry(struct sessions *s, uint64_t now);
 /* Ends the session. A reason other than 0 is sent in an event with the text. */
 void client_close(struct client *c, int reason, const char *text);
-void client_executor_gone(struct client *c);
+void client_scheduler_gone(struct client *c);
 /* May it act on resources of this user? On the jobs' socket only the same user may, so not even
  * root. */
 bool client_allows(const struct client *c, uint32_t uid);

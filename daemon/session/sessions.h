@@ -21,7 +21,7 @@ struct session_callbacks {
 			int *fds);
 	/* Frees the session's ranks, until that time at the latest. True: all are free. */
 	bool (*vacate)(void *owner, struct client *c, uint64_t until_ns);
-	/* The session ends; client_executor_gone follows when its tasks have ended. */
+	/* The session ends; client_scheduler_gone follows when its tasks have ended. */
 	void (*end_tasks)(void *owner, struct client *c);
 	/* Frees the session's registered memory, until that time at the latest. True: all is free.
 	 */

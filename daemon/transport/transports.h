@@ -5,7 +5,7 @@
 
 #include "sched/api/transport.h"
 
-/* For struct engine_config. */
+/* For struct scheduler_config. */
 extern const struct transport *const transports[TRANSPORTS];
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The memory that the engine shares with one GPU's worker: launches go in, and the GPU itself
+ * The memory that the scheduler shares with one GPU's worker: launches go in, and the GPU itself
  * writes how far each slot has come. A slot is one NCCL communicator and its stream.
  *
- * The engine writes launches[head % WORKER_LAUNCHES] and then increments head; the worker takes the
- * launches between tail and head. As in ring.h, the doorbell is rung only if `asleep` is set.
+ * The scheduler writes launches[head % WORKER_LAUNCHES] and then increments head; the worker takes
+ * the launches between tail and head. As in ring.h, the doorbell is rung only if `asleep` is set.
  *
  * If device memory is staged (transport = mpi), a worker has no NCCL, and two slots: one for copies
  * from the GPU into pinned host memory, one for copies back. Its successor must not run a lost

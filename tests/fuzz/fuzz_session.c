@@ -427,7 +427,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	config = (struct config){
 		.device = CONFIG_DEVICE_HOST,
 		.ranks = 2,
-		.engine_threads = 1,
+		.host_threads = 1,
 		.spin_us = 0,
 		.sessions_max = 64,
 		.ring_max = 64,

@@ -6,7 +6,7 @@
 
 #include "sched/base/state.h"
 
-static struct engine *engine;
+static struct scheduler *scheduler;
 
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *arg),
 			  void *arg);
@@ -18,9 +18,9 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(
 {
 	(void)thread;
 	(void)attr;
-	if (run != engine_main)
+	if (run != scheduler_main)
 		return EAGAIN;
-	engine = arg;
+	scheduler = arg;
 	return 0;
 }
 
@@ -33,10 +33,10 @@ int __wrap_pthread_join(pthread_t thread, void **result)
 
 void scheduler_settle(void)
 {
-	engine_settle(engine);
+	scheduler_settle(scheduler);
 }
 
 bool scheduler_has_more(void)
 {
-	return engine->events || engine->commands;
+	return scheduler->events || scheduler->commands;
 }

@@ -12,7 +12,7 @@ import unittest
 
 MIB = 1 << 20
 WAIT = 60
-CONFIGURATIONS = [[], ["--tasks-max=1000", "--user-tasks-max=1000", "--engine-threads=1"], ["--engine-threads=8"]]
+CONFIGURATIONS = [[], ["--tasks-max=1000", "--user-tasks-max=1000", "--host-threads=1"], ["--host-threads=8"]]
 
 
 class AddressSpaceTest(unittest.TestCase):

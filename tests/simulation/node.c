@@ -132,7 +132,7 @@ static void gpus_begin(struct node_state *n)
 	n->gpus = (struct gpus){.loop = &n->loop,
 				.config = &config,
 				.coord = &n->comms.coord,
-				.executor = &n->scheduler.executor,
+				.scheduler = &n->scheduler,
 				.callbacks = &gpu_callbacks,
 				.owner = n,
 				.ngpus = GPUS_HERE};
@@ -160,7 +160,7 @@ static void begin(uint32_t k)
 	n->comms = (struct comms){
 		.loop = &n->loop,
 		.config = &config,
-		.executor = &n->scheduler.executor,
+		.scheduler = &n->scheduler,
 		.accounts = &n->accounts,
 		.sessions = &n->sessions,
 		.gpus = &n->gpus,

@@ -48,7 +48,6 @@ void channel_lose(uint32_t node);
 /* ---- node.c ---- */
 
 struct scheduler {
-	struct executor executor; /* first */
 	uint32_t node;
 	struct running *running; /* the node's epochs, by slot */
 	struct pending_creation *creations;

@@ -116,7 +116,7 @@ static void test_defaults(void **state)
 	assert_string_equal(o.c.file, "");
 	assert_int_equal(o.c.device, CONFIG_DEVICE_AUTO);
 	assert_int_equal(o.c.ranks, 4);
-	assert_int_equal(o.c.engine_threads, cpus > 4 ? 4 : cpus);
+	assert_int_equal(o.c.host_threads, cpus > 4 ? 4 : cpus);
 	assert_int_equal(o.c.spin_us, -1);
 	assert_int_equal(o.c.log_level, LOG_LEVEL_INFO);
 	assert_int_equal(o.c.sessions_max, 4096);
@@ -447,16 +447,16 @@ static void test_percent_of_ram(void **state)
 	assert_true(all.user_region_bytes / 2 - half.user_region_bytes < 100);
 }
 
-static void test_engine_threads(void **state)
+static void test_scheduler_threads(void **state)
 {
 	struct config c = {0};
-	unsigned k = (unsigned)config_key_find("engine_threads");
+	unsigned k = (unsigned)config_key_find("host_threads");
 	char why[256];
 	cpu_set_t all, one;
 
 	(void)state;
 	assert_int_equal(config_key_set(&c, k, "auto", why, sizeof(why)), 0);
-	assert_true(c.engine_threads >= 1 && c.engine_threads <= 4);
+	assert_true(c.host_threads >= 1 && c.host_threads <= 4);
 	/* Binds this process as srun binds a task. */
 	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
 	CPU_ZERO(&one);
@@ -465,11 +465,11 @@ static void test_engine_threads(void **state)
 			CPU_SET(cpu, &one);
 	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
 	assert_int_equal(config_key_set(&c, k, "auto", why, sizeof(why)), 0);
-	assert_int_equal(c.engine_threads, 1);
+	assert_int_equal(c.host_threads, 1);
 	assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
 	assert_int_equal(config_key_set(&c, k, "17", why, sizeof(why)), 0);
-	assert_int_equal(c.engine_threads, 17);
-	refuses_value("engine_threads", "0");
+	assert_int_equal(c.host_threads, 17);
+	refuses_value("host_threads", "0");
 }
 
 static void test_nearest(void **state)
@@ -632,11 +632,10 @@ static void test_reload(void **state)
 	assert_string_equal(changes.applied, "");
 	assert_string_equal(changes.restart, "");
 
-	write_file(
-		"ranks = 3\nlog_level = debug\ncomms_max=9\ntasks_max = 8\nengine_threads = 13\n");
+	write_file("ranks = 3\nlog_level = debug\ncomms_max=9\ntasks_max = 8\nhost_threads = 13\n");
 	assert_int_equal(config_reload(&o.c, argc, argv, no_env, stderr, &changes), 0);
 	assert_string_equal(changes.applied, "log_level, comms_max");
-	assert_string_equal(changes.restart, "ranks, engine_threads");
+	assert_string_equal(changes.restart, "ranks, host_threads");
 	assert_int_equal(o.c.log_level, LOG_LEVEL_DEBUG);
 	assert_int_equal(o.c.comms_max, 9);
 	assert_int_equal(o.c.tasks_max, 5);
@@ -669,7 +668,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_no_file, make_file, drop_file),
 		cmocka_unit_test(test_values),
 		cmocka_unit_test(test_percent_of_ram),
-		cmocka_unit_test(test_engine_threads),
+		cmocka_unit_test(test_scheduler_threads),
 		cmocka_unit_test(test_nearest),
 		cmocka_unit_test(test_socket_paths),
 		cmocka_unit_test(test_config_paths),

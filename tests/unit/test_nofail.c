@@ -21,7 +21,7 @@
 #include "account/account.h"
 #include "base/config.h"
 #include "base/nofail.h"
-#include "sched/api/engine.h"
+#include "sched/api/scheduler.h"
 #include "sched/api/transport.h"
 
 #define MIB	(UINT64_C(1) << 20)
@@ -82,17 +82,17 @@ static int end_of(int (*test)(bool reserve), bool reserve)
 static sem_t in_command, go_on;
 
 /* The scheduler pauses in this command. */
-static void stand_still(struct engine *e, const struct command *c)
+static void stand_still(struct scheduler *sched, const struct command *c)
 {
-	(void)e;
+	(void)sched;
 	(void)c;
 	sem_post(&in_command);
 	sem_wait(&go_on);
 }
 
-static enum begun start(struct engine *e, const struct match *m)
+static enum begun start(struct scheduler *sched, const struct match *m)
 {
-	(void)e;
+	(void)sched;
 	(void)m;
 	return BEGUN_DONE;
 }
@@ -107,12 +107,12 @@ static const struct transport standing = {.start = start, .command = stand_still
 static const struct transport *const transports[TRANSPORTS] = {&standing, &plain, &plain, &plain};
 
 /* The number of cancellations that were answered, in order. */
-static uint32_t answers(struct executor *engine)
+static uint32_t answers(struct scheduler *scheduler)
 {
 	struct event event;
 	uint32_t n = 0;
 	while (n < CANCELS)
-		if (!engine->next_event(engine, &event))
+		if (!scheduler_next_event(scheduler, &event))
 			usleep(100);
 		else if (event.kind != EVENT_CANCELLED || event.cancelled.serial != n++)
 			break;
@@ -124,38 +124,38 @@ static int commands_without_memory(bool reserve)
 {
 	struct config config = {.sessions_max = 16};
 	struct accounts accounts;
-	const struct engine_config c = {.threads = 1,
-					.tasks_max = 16,
-					.user_tasks_max = 16,
-					.sessions_max = 16,
-					.comms_max = 16,
-					.transports = transports};
-	struct executor *engine = engine_create(&c, notify, NULL);
+	const struct scheduler_config c = {.threads = 1,
+					   .tasks_max = 16,
+					   .user_tasks_max = 16,
+					   .sessions_max = 16,
+					   .comms_max = 16,
+					   .transports = transports};
+	struct scheduler *scheduler = scheduler_create(&c, notify, NULL);
 	accounts_init(&accounts, &config, notify, NULL);
 	struct account *a = account_get(&accounts, 1);
 	sem_init(&in_command, 0, 0);
 	sem_init(&go_on, 0, 0);
-	if (!engine || !a || (reserve && !nofail_reserve_fill()))
+	if (!scheduler || !a || (reserve && !nofail_reserve_fill()))
 		return 1;
-	executor_command(engine, &(struct command){.kind = COMMAND_DEVICE_ADD});
+	scheduler_command(scheduler, &(struct command){.kind = COMMAND_DEVICE_ADD});
 	sem_wait(&in_command);
 	if (!limit_address_space() || (reserve && !account_memory_left(a, 0)))
 		return 2;
 	use_up();
 	for (uint32_t i = 0; i < CANCELS; i++)
-		executor_command(engine, &(struct command){.kind = COMMAND_CANCEL,
-							   .cancel = {.kind = SVC_CANCEL_TASK,
-								      .id = i + 1,
-								      .serial = i}});
+		scheduler_command(scheduler, &(struct command){.kind = COMMAND_CANCEL,
+							       .cancel = {.kind = SVC_CANCEL_TASK,
+									  .id = i + 1,
+									  .serial = i}});
 	if (nofail_reserve_fill() || account_memory_left(a, 0))
 		return 3;
 	sem_post(&go_on);
-	if (answers(engine) != CANCELS)
+	if (answers(scheduler) != CANCELS)
 		return 4;
 	give_back();
 	if (!nofail_reserve_fill() || !account_memory_left(a, 0))
 		return 5;
-	engine->destroy(engine);
+	scheduler_destroy(scheduler);
 	account_put(a);
 	nofail_reserve_free();
 	return 0;

@@ -74,7 +74,7 @@ static void turn(struct scene *x)
 {
 	uv_run(&x->uv, UV_RUN_ONCE);
 	while (x->nended)
-		client_executor_gone(x->ended[--x->nended]);
+		client_scheduler_gone(x->ended[--x->nended]);
 }
 
 static bool on_free_memory(void *owner, struct client *c, uint64_t until_ns)

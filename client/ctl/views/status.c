@@ -118,10 +118,10 @@ static void status_text(const struct view *v)
 	units_age(out, d->uptime_ns);
 	text_add(out, d->draining ? ", draining: it takes no new work\n" : "\n");
 	node_line(v);
-	line(out, "engine");
+	line(out, "host");
 	text_printf(out, "%u host rank%s, %u thread%s\n", d->host_ranks,
-		    d->host_ranks == 1 ? "" : "s", d->engine_threads,
-		    d->engine_threads == 1 ? "" : "s");
+		    d->host_ranks == 1 ? "" : "s", d->host_threads,
+		    d->host_threads == 1 ? "" : "s");
 	limited(out, "sessions", d->sessions, d->sessions_max);
 	limited(out, "communicators", d->comms, d->comms_max);
 	line(out, "regions");
@@ -170,7 +170,7 @@ static void status_json(const struct view *v)
 	put_u64(&j, "uptime_ns", d->uptime_ns);
 	put_bool(&j, "draining", d->draining != 0);
 	put_u64(&j, "host_ranks", d->host_ranks);
-	put_u64(&j, "engine_threads", d->engine_threads);
+	put_u64(&j, "host_threads", d->host_threads);
 	put_u64(&j, "sessions", d->sessions);
 	put_u64(&j, "sessions_max", d->sessions_max);
 	put_u64(&j, "comms", d->comms);

@@ -402,7 +402,7 @@ class DaemonInfo(Record):
         ("draining", c_uint32),
         ("uptime_ns", c_uint64),
         ("host_ranks", c_uint32),
-        ("engine_threads", c_uint32),
+        ("host_threads", c_uint32),
         ("sessions", c_uint32),
         ("sessions_max", c_uint32),
         ("comms", c_uint32),

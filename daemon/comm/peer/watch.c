@@ -420,7 +420,7 @@ static void take_older(const struct communicator *m, uint32_t rank, uint32_t kin
 {
 	struct table_entry e;
 	const uint32_t slot = pending(m, rank, kind);
-	const struct task_table *t = m->comms->executor->table(m->comms->executor);
+	const struct task_table *t = scheduler_table(m->comms->scheduler);
 	if (!slot || !table_get(t, slot - 1, &e) || e.comm_uid != m->uid || e.epoch != m->epoch ||
 	    e.rank != (int32_t)rank || e.seq >= *seq)
 		return;

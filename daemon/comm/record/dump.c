@@ -133,8 +133,8 @@ static void write_operation(struct dump *d, FILE *f, const ncclsvc_operation_inf
 
 static void write_tasks(struct dump *d, FILE *f)
 {
-	const struct executor *x = d->comms->executor;
-	const struct task_table *t = x->table(x);
+	const struct scheduler *x = d->comms->scheduler;
+	const struct task_table *t = scheduler_table(x);
 	const uint32_t high = atomic_load_explicit(&t->high, memory_order_acquire);
 	struct table_entry e;
 	ncclsvc_operation_info i;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Commands from the supervisor to an executor (executor.h). */
+ * Commands from the supervisor to a scheduler (scheduler.h). */
 #ifndef SCHED_COMMAND_H
 #define SCHED_COMMAND_H
 
@@ -110,7 +110,7 @@ struct command {
 			uint32_t nranks;
 			uint32_t epoch;
 			uint64_t uid;
-			struct epoch_member *members;	  /* [nranks]; freed by the executor */
+			struct epoch_member *members;	  /* [nranks]; freed by the scheduler */
 			struct member_progress *progress; /* [nranks]; until EVENT_EPOCH_GONE */
 			struct member_pending *pending;	  /* likewise; NULL: nobody reads it */
 			struct comm_lateness *lateness;	  /* likewise */
@@ -151,7 +151,7 @@ struct command {
 			uint32_t number;	/* of the plan, with other nodes; otherwise 0 */
 			uint32_t asker, serial; /* as in cancel; 0: no session */
 		} plan;
-		struct creation *creation; /* freed by the executor */
+		struct creation *creation; /* freed by the scheduler */
 		uint64_t creation_number;
 		struct {
 			uint32_t node;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reports from an executor to the supervisor (executor.h). */
+ * Reports from a scheduler to the supervisor (scheduler.h). */
 #ifndef SCHED_EVENT_H
 #define SCHED_EVENT_H
 

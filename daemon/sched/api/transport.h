@@ -2,9 +2,9 @@
  *
  * A transport moves the bytes of matched tasks. This table is the scheduler's only interface to
  * transports. The command that starts a communicator's epoch names its transport; the creator of
- * the engine passes all of them (struct engine_config).
+ * the scheduler passes all of them (struct scheduler_config).
  *
- * The engine's thread calls all functions, and none of them blocks: longer work continues in the
+ * The scheduler's thread calls all functions, and none of them blocks: longer work continues in the
  * pool, on a GPU or in flight, and poll detects its end. A transport ends its started tasks through
  * release_end. It allocates the memory that an operation needs in start, which may fail; an
  * operation that fails later fails its tasks.
@@ -15,11 +15,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "executor.h"
+#include "scheduler.h"
 
 struct comm;
 struct credit_note;
-struct engine;
+struct scheduler;
 struct node_match;
 struct operation_key;
 struct internode_comm;
@@ -54,7 +54,7 @@ struct match {
 /* Tasks that one transport runs through another as part of its own. Instead of ending them, the
  * other calls this once, unless start returned BEGUN_DONE or BEGUN_NO_MEMORY. */
 struct part {
-	void (*over)(struct engine *e, struct part *part, bool aborted);
+	void (*over)(struct scheduler *sched, struct part *part, bool aborted);
 };
 
 enum begun {
@@ -80,36 +80,36 @@ struct transport {
 	/* ---- A communicator's epoch ---- */
 
 	/* The epoch begins; the local members are known. */
-	void (*epoch_begin)(struct engine *e, struct comm *c);
+	void (*epoch_begin)(struct scheduler *sched, struct comm *c);
 	/* The epoch has ended with status c->end: nothing more is started. Running tasks end by
 	 * themselves or are aborted, all of them before the communicator is freed. */
-	void (*epoch_end)(struct engine *e, struct comm *c);
+	void (*epoch_end)(struct scheduler *sched, struct comm *c);
 	/* COMMAND_EPOCH_RELEASE: running tasks of an ended epoch no longer wait for inputs. */
-	void (*release)(struct engine *e, struct comm *c);
+	void (*release)(struct scheduler *sched, struct comm *c);
 	/* COMMAND_EPOCH_DEAD: workers have aborted all tasks that ran on GPUs. The epoch may end a
 	 * little later. */
-	void (*dead)(struct engine *e, struct comm *c);
+	void (*dead)(struct scheduler *sched, struct comm *c);
 
 	/* ---- Tasks ---- */
 
 	/* Runs a match. */
-	enum begun (*start)(struct engine *e, const struct match *m);
+	enum begun (*start)(struct scheduler *sched, const struct match *m);
 	/* Is there room to launch these tasks together? promised: other nodes have been told that
 	 * they will be launched, so only queues count. After ROOM_NOW, launch follows at once. */
-	enum room (*reserve)(struct engine *e, struct task *const *tasks, uint32_t n,
+	enum room (*reserve)(struct scheduler *sched, struct task *const *tasks, uint32_t n,
 			     bool promised);
-	void (*launch)(struct engine *e, struct task *const *tasks, uint32_t n);
+	void (*launch)(struct scheduler *sched, struct task *const *tasks, uint32_t n);
 
-	/* ---- The engine ---- */
+	/* ---- The scheduler ---- */
 
 	/* Makes progress with running work; returns true if anything happened. Called in each round
 	 * while the bit of the transport's kind is set in e->polled: the transport sets it while it
 	 * has running work, and clears it afterwards. */
-	bool (*poll)(struct engine *e);
+	bool (*poll)(struct scheduler *sched);
 	/* A command about GPUs or their workers, which is passed to all transports. */
-	void (*command)(struct engine *e, const struct command *cmd);
-	/* The engine and its pool have ended: frees the contents of the state. */
-	void (*finish)(struct engine *e);
+	void (*command)(struct scheduler *sched, const struct command *cmd);
+	/* The scheduler and its pool have ended: frees the contents of the state. */
+	void (*finish)(struct scheduler *sched);
 
 	/* ---- Several nodes ---- */
 
@@ -123,17 +123,17 @@ struct transport {
 	bool (*unpack)(const struct internode_comm *s, struct task *const *tasks,
 		       const struct node_match *j);
 	/* Another node is ready to receive a part of an operation. */
-	void (*credit)(struct engine *e, struct internode_comm *s, uint32_t place,
+	void (*credit)(struct scheduler *sched, struct internode_comm *s, uint32_t place,
 		       const struct operation_key *key, const struct credit_note *note);
 	/* For a transport that sends its parts through another: will it start a part of that key?
 	 */
-	bool (*expects)(const struct engine *e, const struct comm *c,
+	bool (*expects)(const struct scheduler *sched, const struct comm *c,
 			const struct operation_key *key);
 	/* Aborts transfers between nodes: the operation of that key with all its parts, or
 	 * everything (NULL). */
-	void (*break_off)(struct engine *e, struct comm *c, const struct operation_key *key);
+	void (*break_off)(struct scheduler *sched, struct comm *c, const struct operation_key *key);
 	/* The node at that place is lost: transfers to or from it never end. */
-	void (*node_lost)(struct engine *e, struct comm *c, uint32_t place);
+	void (*node_lost)(struct scheduler *sched, struct comm *c, uint32_t place);
 };
 
 #endif

@@ -8,18 +8,18 @@
 #include "pending.h"
 #include "supervisor.h"
 
-void comm_free(struct engine *e, struct comm *c)
+void comm_free(struct scheduler *sched, struct comm *c)
 {
-	nodes_comm_free(e, c);
+	nodes_comm_free(sched, c);
 	pending_end(c);
 	free(c->members);
 	free(c->collective);
 	free(c);
 }
 
-void order_free_comm(struct engine *e, struct comm *c)
+void comm_gone(struct scheduler *sched, struct comm *c)
 {
-	engine_event(e, &(struct event){.kind = EVENT_EPOCH_GONE, .epoch = {c->slot}});
-	e->comms[c->slot] = NULL;
-	comm_free(e, c);
+	supervisor_event(sched, &(struct event){.kind = EVENT_EPOCH_GONE, .epoch = {c->slot}});
+	sched->comms[c->slot] = NULL;
+	comm_free(sched, c);
 }

@@ -6,8 +6,8 @@
 #include "state.h"
 
 /* The epoch is over, and nothing uses it any more: tells the supervisor, and frees it. */
-void order_free_comm(struct engine *e, struct comm *c);
+void comm_gone(struct scheduler *sched, struct comm *c);
 /* Frees it alone, as the scheduler ends. */
-void comm_free(struct engine *e, struct comm *c);
+void comm_free(struct scheduler *sched, struct comm *c);
 
 #endif

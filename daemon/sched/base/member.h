@@ -11,10 +11,10 @@
 
 #include "base/deadlines.h"
 #include "base/reported.h"
-#include "sched/api/executor.h"
+#include "sched/api/scheduler.h"
 
 struct comm_lateness;
-struct engine;
+struct scheduler;
 struct node_match;
 struct set_match;
 struct plan;
@@ -70,7 +70,7 @@ struct task {
 	struct task *prev_input, *next_input;	  /* while it waits for its timeline */
 	struct task *prev_pending, *next_pending; /* of its kind: pending.c */
 	struct task *prev_in_group;
-	struct task *next_published; /* in the same bucket of the engine's hash */
+	struct task *next_published; /* in the same bucket of the scheduler's hash */
 	uint64_t nth;		     /* for a collective in a queue: see decision.c */
 	struct task *next_decided;
 	ncclsvc_status end; /* of a tombstone */

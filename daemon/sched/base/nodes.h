@@ -10,19 +10,20 @@
 struct set_match;
 
 struct nodes_ops {
-	void (*comm_free)(struct engine *e, struct comm *c);
+	void (*comm_free)(struct scheduler *sched, struct comm *c);
 	/* Tasks that wait for other nodes end with the epoch. */
-	void (*end_epoch)(struct engine *e, struct comm *c);
+	void (*end_epoch)(struct scheduler *sched, struct comm *c);
 
 	/* ---- Collectives ---- */
 
 	/* All local members have posted the collective. differ: NULL if they agree. False: the
 	 * caller must act. */
-	bool (*post_collective)(struct engine *e, struct comm *c, const ncclsvc_status *differ);
+	bool (*post_collective)(struct scheduler *sched, struct comm *c,
+				const ncclsvc_status *differ);
 	/* This node cannot run the current collective. False: the caller must act. */
-	bool (*fail_collective)(struct engine *e, struct comm *c, const ncclsvc_status *st);
+	bool (*fail_collective)(struct scheduler *sched, struct comm *c, const ncclsvc_status *st);
 	/* Other nodes have already decided the end of the current collective: poison it. */
-	void (*look)(struct engine *e, struct comm *c);
+	void (*look)(struct scheduler *sched, struct comm *c);
 	/* Has this node voted on the current collective while other votes are missing? */
 	bool (*voted)(struct comm *c);
 	/* When this node heard first that another one is ready for the current collective; 0: it
@@ -34,65 +35,66 @@ struct nodes_ops {
 
 	/* ---- Sends and Recvs, whose peer is on another node ---- */
 
-	void (*post_p2p)(struct engine *e, struct task *t);
+	void (*post_p2p)(struct scheduler *sched, struct task *t);
 
 	/* ---- Failures ---- */
 
 	/* A task that waits for other nodes must fail: asks them. */
-	void (*ask)(struct engine *e, struct task *t, const ncclsvc_status *st);
+	void (*ask)(struct scheduler *sched, struct task *t, const ncclsvc_status *st);
 	/* A local member has left; operations that wait for it fail. */
-	void (*member_left)(struct engine *e, struct comm *c, int32_t rank,
+	void (*member_left)(struct scheduler *sched, struct comm *c, int32_t rank,
 			    const ncclsvc_status *st);
 	/* Tasks of the match are not launched; without it, nor is the rest of its request. */
-	void (*drop_request)(struct engine *e, const struct set_match *m);
+	void (*drop_request)(struct scheduler *sched, const struct set_match *m);
 
 	/* ---- Plans ---- */
 
 	/* A new plan, whose pairs count from 0. */
 	void (*plan_begins)(const struct comm *c);
 	/* A local member has left its plan; plan operations that wait for it fail. */
-	void (*plan_left)(struct engine *e, struct comm *c, int32_t rank);
+	void (*plan_left)(struct scheduler *sched, struct comm *c, int32_t rank);
 };
 
-static inline void nodes_comm_free(struct engine *e, struct comm *c)
+static inline void nodes_comm_free(struct scheduler *sched, struct comm *c)
 {
 	if (c->internode)
-		e->nodes->comm_free(e, c);
+		sched->nodes->comm_free(sched, c);
 }
 
-static inline void nodes_end_epoch(struct engine *e, struct comm *c)
+static inline void nodes_end_epoch(struct scheduler *sched, struct comm *c)
 {
 	if (c->internode)
-		e->nodes->end_epoch(e, c);
+		sched->nodes->end_epoch(sched, c);
 }
 
-static inline bool nodes_post_collective(struct engine *e, struct comm *c,
+static inline bool nodes_post_collective(struct scheduler *sched, struct comm *c,
 					 const ncclsvc_status *differ)
 {
-	return c->internode && e->nodes->post_collective(e, c, differ);
+	return c->internode && sched->nodes->post_collective(sched, c, differ);
 }
 
-static inline bool nodes_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+static inline bool nodes_fail_collective(struct scheduler *sched, struct comm *c,
+					 const ncclsvc_status *st)
 {
-	return c->internode && e->nodes->fail_collective(e, c, st);
+	return c->internode && sched->nodes->fail_collective(sched, c, st);
 }
 
-static inline void nodes_look(struct engine *e, struct comm *c)
+static inline void nodes_look(struct scheduler *sched, struct comm *c)
 {
 	if (c->internode)
-		e->nodes->look(e, c);
+		sched->nodes->look(sched, c);
 }
 
-static inline bool nodes_voted(struct engine *e, struct comm *c)
+static inline bool nodes_voted(struct scheduler *sched, struct comm *c)
 {
-	return c->internode && e->nodes->voted(c);
+	return c->internode && sched->nodes->voted(c);
 }
 
-static inline void nodes_member_left(struct engine *e, struct comm *c, int32_t rank,
+static inline void nodes_member_left(struct scheduler *sched, struct comm *c, int32_t rank,
 				     const ncclsvc_status *st)
 {
 	if (c->internode)
-		e->nodes->member_left(e, c, rank, st);
+		sched->nodes->member_left(sched, c, rank, st);
 }
 
 #endif

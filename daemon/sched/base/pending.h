@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Each member's pending tasks, by kind, published for the supervisor (executor.h). */
+ * Each member's pending tasks, by kind, published for the supervisor (scheduler.h). */
 #ifndef SCHED_PENDING_H
 #define SCHED_PENDING_H
 

@@ -3,11 +3,11 @@
 #ifndef SCHED_SESSION_H
 #define SCHED_SESSION_H
 
-#include "sched/api/executor.h"
+#include "sched/api/scheduler.h"
 
 struct comm;
 struct departure;
-struct engine;
+struct scheduler;
 struct member;
 struct pool;
 struct session_counts;
@@ -46,14 +46,14 @@ struct line {
 };
 
 /* All sessions of one user. Users take turns, so none waits longer than one turn of each other
- * user, however much work the others have in the engine. */
+ * user, however much work the others have in the scheduler. */
 struct user {
-	struct user *prev, *next; /* in the engine's list */
+	struct user *prev, *next; /* in the scheduler's list */
 	uint32_t uid, sessions;
 	uint32_t tasks;	     /* alive, including tombstones */
 	uint32_t triggered;  /* operations held by triggers */
 	uint64_t file_bytes; /* of all registered host memory */
-	struct pool *pool;   /* made by engine_own_pool */
+	struct pool *pool;   /* made by user_own_pool */
 	bool pool_failed;
 	struct session *active;		   /* whose rings are polled */
 	struct member *ready, **ready_end; /* whose queues may advance */

@@ -25,40 +25,40 @@ static void tell_crowded(const struct user *u, bool crowded)
 		atomic_store_explicit(&s->ring->crowded, crowded, memory_order_relaxed);
 }
 
-/* Clients that spin need a core each, in addition to the engine's; otherwise they must yield. */
-static void advise_spin(struct engine *e, struct session *changed)
+/* Clients that spin need a core each, in addition to the scheduler's; otherwise they must yield. */
+static void advise_spin(struct scheduler *sched, struct session *changed)
 {
 	struct user *u;
-	bool crowded = e->nactive + 1 > e->cores;
-	atomic_store_explicit(&changed->ring->spin_ns, (uint32_t)e->spin.worth_ns,
+	bool crowded = sched->nactive + 1 > sched->cores;
+	atomic_store_explicit(&changed->ring->spin_ns, (uint32_t)sched->spin.worth_ns,
 			      memory_order_relaxed);
 	atomic_store_explicit(&changed->ring->crowded, crowded, memory_order_relaxed);
-	if (crowded == e->crowded)
+	if (crowded == sched->crowded)
 		return;
-	e->crowded = crowded;
-	DL_FOREACH (e->users, u)
+	sched->crowded = crowded;
+	DL_FOREACH (sched->users, u)
 		tell_crowded(u, crowded);
 }
 
-void engine_session_poll(struct engine *e, struct session *s)
+void session_poll(struct scheduler *sched, struct session *s)
 {
 	if (!s->ring || s->broken)
 		return;
 	s->active = true;
-	e->nactive++;
+	sched->nactive++;
 	atomic_store(&s->ring->asleep, 0);
 	DL_APPEND2(s->user->active, s, prev_active, next_active);
-	advise_spin(e, s);
+	advise_spin(sched, s);
 }
 
-void engine_session_idle(struct engine *e, struct session *s)
+void session_idle(struct scheduler *sched, struct session *s)
 {
 	if (!s->active)
 		return;
 	DL_DELETE2(s->user->active, s, prev_active, next_active);
 	s->active = false;
-	e->nactive--;
-	advise_spin(e, s);
+	sched->nactive--;
+	advise_spin(sched, s);
 	/* Either the client sees the flag, or this thread sees its record or its signal, since both
 	 * are seq_cst. This also covers a record with a wrong number, whose signal may have come
 	 * while the ring was polled. */
@@ -66,25 +66,25 @@ void engine_session_idle(struct engine *e, struct session *s)
 	uint64_t number = __atomic_load_n(&svc_record_slot(s->ring, s->entries, s->next)->number,
 					  __ATOMIC_SEQ_CST);
 	if (number != svc_number_before(s->entries, s->next) && !s->broken)
-		engine_session_active(e, s);
+		session_active(sched, s);
 	if (s->inputs)
-		e->inputs_due = e->ninputs;
+		sched->inputs_due = sched->ninputs;
 }
 
-struct user *engine_user(struct engine *e, uint32_t uid)
+struct user *user_get(struct scheduler *sched, uint32_t uid)
 {
 	struct user *u;
-	DL_FOREACH (e->users, u)
+	DL_FOREACH (sched->users, u)
 		if (u->uid == uid)
 			return u;
 	u = nofail_calloc(1, sizeof(*u), "a user");
 	u->uid = uid;
 	u->ready_end = &u->ready;
-	DL_APPEND(e->users, u);
+	DL_APPEND(sched->users, u);
 	return u;
 }
 
-void engine_drop_departures(struct session *s)
+void regions_drop_departures(struct session *s)
 {
 	struct departure *d, *next;
 	DL_FOREACH_SAFE (s->departures, d, next)
@@ -92,9 +92,9 @@ void engine_drop_departures(struct session *s)
 	s->departures = NULL;
 }
 
-void engine_free_session(struct session *s)
+void session_free(struct session *s)
 {
-	engine_drop_departures(s);
+	regions_drop_departures(s);
 	free(s->handles);
 	free(s->regions);
 	free(s->busy);
@@ -102,21 +102,21 @@ void engine_free_session(struct session *s)
 	free(s);
 }
 
-bool engine_let_session_go(struct engine *e, struct session *s)
+bool session_release(struct scheduler *sched, struct session *s)
 {
 	struct user *u = s->user;
 	/* With other nodes, an epoch ends a little later than requested. */
 	if (s->tasks || s->dirty || s->members || (u->sessions == 1 && u->ready))
 		return false;
-	e->sessions[s->slot] = NULL;
-	engine_event(e, &(struct event){.kind = EVENT_SESSION_GONE, .session = s->slot});
+	sched->sessions[s->slot] = NULL;
+	supervisor_event(sched, &(struct event){.kind = EVENT_SESSION_GONE, .session = s->slot});
 	for (uint32_t i = 0; i < s->nregions; i++)
 		u->file_bytes -= s->regions[i].file_bytes;
-	engine_free_session(s);
+	session_free(s);
 	if (!--u->sessions) {
-		if (e->turn == u)
-			e->turn = NULL;
-		DL_DELETE(e->users, u);
+		if (sched->turn == u)
+			sched->turn = NULL;
+		DL_DELETE(sched->users, u);
 		if (u->pool)
 			pool_destroy(u->pool);
 		free(u);
@@ -124,14 +124,16 @@ bool engine_let_session_go(struct engine *e, struct session *s)
 	return true;
 }
 
-static void answer_region(struct engine *e, struct session *s, enum event_kind kind,
+static void answer_region(struct scheduler *sched, struct session *s, enum event_kind kind,
 			  uint32_t region, uint32_t serial)
 {
-	engine_event(e,
-		     &(struct event){.kind = kind, .session = s->slot, .region = {region, serial}});
+	supervisor_event(
+		sched,
+		&(struct event){.kind = kind, .session = s->slot, .region = {region, serial}});
 }
 
-static void remove_region(struct engine *e, struct session *s, uint32_t region, uint32_t serial)
+static void remove_region(struct scheduler *sched, struct session *s, uint32_t region,
+			  uint32_t serial)
 {
 	struct region *r = &s->regions[region];
 	/* The tasks of an open group hold no pins. */
@@ -140,34 +142,34 @@ static void remove_region(struct engine *e, struct session *s, uint32_t region, 
 		s->user->file_bytes -= r->file_bytes;
 		*r = (struct region){0};
 	}
-	answer_region(e, s, busy ? EVENT_REGION_BUSY : EVENT_REGION_GONE, region, serial);
+	answer_region(sched, s, busy ? EVENT_REGION_BUSY : EVENT_REGION_GONE, region, serial);
 }
 
 /* Tasks submitted earlier may use it, and have not been taken in yet. */
-void engine_remove_region_later(struct engine *e, struct session *s, const struct command *c)
+void region_remove_later(struct scheduler *sched, struct session *s, const struct command *c)
 {
 	const uint32_t region = c->region.region, serial = c->region.serial;
 	if (!s->ring || s->broken) {
-		remove_region(e, s, region, serial);
+		remove_region(sched, s, region, serial);
 		return;
 	}
 	struct departure *d = malloc(sizeof(*d));
 	if (!d) {
-		answer_region(e, s, EVENT_REGION_BUSY, region, serial);
+		answer_region(sched, s, EVENT_REGION_BUSY, region, serial);
 		return;
 	}
 	*d = (struct departure){.region = region, .serial = serial, .until = s->next + s->entries};
 	DL_APPEND(s->departures, d);
-	engine_session_active(e, s);
+	session_active(sched, s);
 }
 
-void engine_regions_depart(struct engine *e, struct session *s)
+void regions_depart(struct scheduler *sched, struct session *s)
 {
 	struct departure *d;
 	for (uint32_t n = 0; n < DEPARTURES_PER_TURN && (d = s->departures); n++) {
 		if (s->next < d->until && !s->broken && !session_ring_empty(s))
 			return;
-		remove_region(e, s, d->region, d->serial);
+		remove_region(sched, s, d->region, d->serial);
 		DL_DELETE(s->departures, d);
 		free(d);
 	}
@@ -175,11 +177,12 @@ void engine_regions_depart(struct engine *e, struct session *s)
 
 /* ---- A user's own threads ---- */
 
-static struct pool *pool_of(struct engine *e, struct user *u)
+static struct pool *pool_of(struct scheduler *sched, struct user *u)
 {
 	if (u->pool || u->pool_failed)
 		return u->pool;
-	u->pool = pool_create_beside(e->pool, e->config.threads > 1 ? e->config.threads - 1 : 1);
+	u->pool = pool_create_beside(sched->pool,
+				     sched->config.threads > 1 ? sched->config.threads - 1 : 1);
 	u->pool_failed = !u->pool;
 	if (u->pool_failed)
 		log_warning("no threads or memory for separate helper threads of user %u, who can "
@@ -188,15 +191,15 @@ static struct pool *pool_of(struct engine *e, struct user *u)
 	return u->pool;
 }
 
-struct pool *engine_own_pool(struct engine *e, struct task *const *tasks, uint32_t n)
+struct pool *user_own_pool(struct scheduler *sched, struct task *const *tasks, uint32_t n)
 {
 	struct user *most = NULL;
-	if (!e->users->next)
+	if (!sched->users->next)
 		return NULL;
 	for (uint32_t k = 0; k < n; k++) {
 		struct user *u = tasks[k] ? tasks[k]->session->user : NULL;
 		if (u && u->file_bytes > HOLE_BYTES && (!most || u->file_bytes > most->file_bytes))
 			most = u;
 	}
-	return most ? pool_of(e, most) : NULL;
+	return most ? pool_of(sched, most) : NULL;
 }

@@ -2,18 +2,17 @@
  *
  * The scheduler's own data. Everything here belongs to its thread.
  *
- *   member.h    tasks, members and communicators; session.h: trainers
- *   loop.c      the thread, its rounds and its sleep; commands.c: what the supervisor asks
- *   engine.c    start and stop, queues to and from the supervisor, memory of tasks
- *   ingest.c    ring and socket records -> tasks; streams/trigger.c: tasks started by a stream
- *   order.c     whose turn it is on a communicator; match.c: which tasks match; release.h: failing
- *               tasks; task_state.c: shared functions; fast_path.c: bypasses the queue
- *   plan.c      planned tasks, held until their group is whole
- *   pending.c   members' pending tasks, for the supervisor
- *   set.c       sets launched as one, for transports that need them
- *   transport.h the transports, which move the bytes
- *   complete.c  reports to clients; streams/timeline.c: the words that their streams wait for
- *   internode/  communicators on several nodes: internode_comm.h
+ *   base/       member.h: tasks, members and communicators; session.h: trainers;
+ *               tasks.c: memory of tasks; task_state.c: their turns and what inspection shows;
+ *               pending.c: for the supervisor; timeline.c: the words that streams wait for;
+ *               supervisor.c: queues to and from the supervisor; nodes.h: other nodes
+ *   queue/      order.c: whose turn it is on a communicator; match.c: which tasks match;
+ *               fast_path.c: bypasses the queue; set.c: tasks launched as one; plan.c: tasks held
+ *               until their group is whole; trigger.c: tasks started by a stream;
+ *               release.h: how tasks end; complete.c: reports to clients
+ *   internode/  communicators on several nodes: internode_comm.h; launch.c: sets are launched
+ *   ./          loop.c: the thread, its rounds and its sleep; ingest.c: records -> tasks;
+ *               commands.c: what the supervisor asks; scheduler.c: start and stop
  */
 #ifndef SCHED_STATE_H
 #define SCHED_STATE_H
@@ -24,12 +23,12 @@
 #include "base/deadlines.h"
 #include "base/pool.h"
 #include "member.h"
-#include "sched/api/engine.h"
+#include "sched/api/scheduler.h"
 #include "sched/api/transport.h"
 #include "session.h"
 #include "spin.h"
 
-#define ENGINE_DEVICES 16
+#define SCHEDULER_DEVICES 16
 
 /* Long work is split by steps of about 10 ns; looking at one task is one step. */
 #define STEP_RECORD 16	  /* taking a record in */
@@ -68,10 +67,9 @@ struct cancelling {
 	uint64_t last_uid;
 };
 
-struct engine {
-	struct executor executor;
-	struct engine_config config;
-	executor_notify *notify;
+struct scheduler {
+	struct scheduler_config config;
+	scheduler_notify *notify;
 	void *notify_arg;
 	pthread_t thread;
 	struct pool *pool;
@@ -84,7 +82,7 @@ struct engine {
 	_Atomic bool asleep; /* the command eventfd must be written */
 	int wake_fd;
 
-	/* Private to the engine's thread. */
+	/* Private to the scheduler's thread. */
 	int epoll_fd;
 	uint64_t now;
 	uint64_t steps;	       /* of work so far: see STEP_ */
@@ -126,7 +124,7 @@ struct engine {
 	uint64_t busy_ns;   /* when there was last work */
 	uint64_t looked_ns; /* when the doorbells were last checked */
 	bool draining, drained, stop;
-	struct device devices[ENGINE_DEVICES];
+	struct device devices[SCHEDULER_DEVICES];
 	uint32_t gpu_inputs;	   /* tasks waiting for a word that a GPU writes: their timelines */
 	struct set_match *matched; /* in match order */
 	struct set_match *looked_at; /* to be checked by set_launch: linked by next_look */
@@ -174,10 +172,10 @@ struct engine {
 };
 
 /* loop.c; the eventfd's number in epoll's data, where other numbers are sessions' slots */
-#define ENGINE_WAKES UINT64_MAX
+#define SCHEDULER_WAKES UINT64_MAX
 /* The thread; runs until COMMAND_STOP. Returns NULL. */
-void *engine_main(void *arg);
+void *scheduler_main(void *arg);
 /* For tests, without the thread: does the work there is to do now. */
-void engine_settle(struct engine *e);
+void scheduler_settle(struct scheduler *sched);
 
 #endif

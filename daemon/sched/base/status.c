@@ -4,14 +4,14 @@
 
 #include "task.h"
 
-const ncclsvc_status complete_ok = {.rank_a = -1, .rank_b = -1};
+const ncclsvc_status status_ok = {.rank_a = -1, .rank_b = -1};
 
 ncclsvc_status status_of(int result)
 {
 	return (ncclsvc_status){.result = result, .rank_a = -1, .rank_b = -1};
 }
 
-void order_name_ranks(const struct comm *c, ncclsvc_status *st, int32_t a, int32_t b)
+void status_name_ranks(const struct comm *c, ncclsvc_status *st, int32_t a, int32_t b)
 {
 	st->rank_a = a;
 	st->pid_a = a >= 0 ? c->members[a].pid : 0;
@@ -19,21 +19,21 @@ void order_name_ranks(const struct comm *c, ncclsvc_status *st, int32_t a, int32
 	st->pid_b = b >= 0 ? c->members[b].pid : 0;
 }
 
-ncclsvc_status order_gone_status(const struct comm *c, int32_t rank)
+ncclsvc_status status_gone(const struct comm *c, int32_t rank)
 {
 	ncclsvc_status st = status_of(NCCLSVC_PEER_GONE);
-	order_name_ranks(c, &st, rank, -1);
+	status_name_ranks(c, &st, rank, -1);
 	st.ending = NCCLSVC_ENDED_LEFT; /* after any other ending, the epoch does not go on */
 	return st;
 }
 
-ncclsvc_status order_refused_status(const struct task *t)
+ncclsvc_status status_refused(const struct task *t)
 {
 	const uint64_t word = t->record.agreement;
 	ncclsvc_status st = status_of((ncclsvc_result)svc_refusal_result(word));
 	st.field = NCCLSVC_FIELD_REFUSAL;
 	st.value_a = svc_refusal_reason(word);
 	st.value_b = word;
-	order_name_ranks(t->comm, &st, t->rank, -1);
+	status_name_ranks(t->comm, &st, t->rank, -1);
 	return st;
 }

@@ -5,13 +5,13 @@
 
 #include "member.h"
 
-extern const ncclsvc_status complete_ok;
+extern const ncclsvc_status status_ok;
 ncclsvc_status status_of(int result);
 /* Names the ranks with their pids; -1: none. */
-void order_name_ranks(const struct comm *c, ncclsvc_status *st, int32_t a, int32_t b);
+void status_name_ranks(const struct comm *c, ncclsvc_status *st, int32_t a, int32_t b);
 /* Fills in PEER_GONE, because of this rank. */
-ncclsvc_status order_gone_status(const struct comm *c, int32_t rank);
+ncclsvc_status status_gone(const struct comm *c, int32_t rank);
 /* Does this task say that its member refuses the other members' operation? */
-ncclsvc_status order_refused_status(const struct task *t);
+ncclsvc_status status_refused(const struct task *t);
 
 #endif

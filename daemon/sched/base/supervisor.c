@@ -25,76 +25,74 @@ static void write_eventfd(int fd)
 	(void)n; /* it fails only when the counter is full, and then it is readable */
 }
 
-void engine_wake(void *arg)
+void scheduler_wake(void *arg)
 {
-	struct engine *e = arg;
-	if (atomic_load(&e->asleep))
-		write_eventfd(e->wake_fd);
+	struct scheduler *sched = arg;
+	if (atomic_load(&sched->asleep))
+		write_eventfd(sched->wake_fd);
 }
 
 /* If a command or event were lost, both sides would permanently disagree. */
-void engine_command(struct executor *x, const struct command *c)
+void scheduler_command(struct scheduler *sched, const struct command *c)
 {
-	struct engine *e = (struct engine *)x;
-	struct queued_command *q = nofail_malloc(sizeof(*q), "a command to the engine");
+	struct queued_command *q = nofail_malloc(sizeof(*q), "a command to the scheduler");
 	q->command = *c;
-	pthread_mutex_lock(&e->lock);
-	DL_APPEND(e->commands, q);
-	atomic_fetch_add(&e->commands_queued, 1);
-	pthread_mutex_unlock(&e->lock);
-	engine_wake(e);
+	pthread_mutex_lock(&sched->lock);
+	DL_APPEND(sched->commands, q);
+	atomic_fetch_add(&sched->commands_queued, 1);
+	pthread_mutex_unlock(&sched->lock);
+	scheduler_wake(sched);
 }
 
-bool engine_next_command(struct engine *e, struct command *c)
+bool supervisor_next_command(struct scheduler *sched, struct command *c)
 {
-	pthread_mutex_lock(&e->lock);
-	const struct queued_command *first = e->commands;
-	pthread_mutex_unlock(&e->lock);
+	pthread_mutex_lock(&sched->lock);
+	const struct queued_command *first = sched->commands;
+	pthread_mutex_unlock(&sched->lock);
 	if (first)
 		*c = first->command;
 	return first;
 }
 
-void engine_command_done(struct engine *e)
+void supervisor_command_done(struct scheduler *sched)
 {
-	pthread_mutex_lock(&e->lock);
-	struct queued_command *first = e->commands;
-	DL_DELETE(e->commands, first);
-	pthread_mutex_unlock(&e->lock);
+	pthread_mutex_lock(&sched->lock);
+	struct queued_command *first = sched->commands;
+	DL_DELETE(sched->commands, first);
+	pthread_mutex_unlock(&sched->lock);
 	free(first);
-	e->commands_run++;
+	sched->commands_run++;
 }
 
-void engine_event(struct engine *e, const struct event *event)
+void supervisor_event(struct scheduler *sched, const struct event *event)
 {
-	struct queued_event *q = nofail_malloc(sizeof(*q), "an event of the engine");
+	struct queued_event *q = nofail_malloc(sizeof(*q), "an event of the scheduler");
 	q->event = *event;
-	pthread_mutex_lock(&e->lock);
-	DL_APPEND(e->events, q);
-	pthread_mutex_unlock(&e->lock);
-	e->notify(e->notify_arg);
+	pthread_mutex_lock(&sched->lock);
+	DL_APPEND(sched->events, q);
+	pthread_mutex_unlock(&sched->lock);
+	sched->notify(sched->notify_arg);
 }
 
-bool engine_next_event(struct executor *x, struct event *event)
+bool scheduler_next_event(struct scheduler *sched, struct event *event)
 {
-	struct engine *e = (struct engine *)x;
-	pthread_mutex_lock(&e->lock);
-	struct queued_event *first = e->events;
+	pthread_mutex_lock(&sched->lock);
+	struct queued_event *first = sched->events;
 	if (first)
-		DL_DELETE(e->events, first);
-	pthread_mutex_unlock(&e->lock);
+		DL_DELETE(sched->events, first);
+	pthread_mutex_unlock(&sched->lock);
 	if (first)
 		*event = first->event;
 	free(first);
 	return first;
 }
 
-void engine_free_queues(struct engine *e)
+void supervisor_free_queues(struct scheduler *sched)
 {
 	struct queued_command *c, *next_command;
 	struct queued_event *event, *next_event;
-	DL_FOREACH_SAFE (e->commands, c, next_command)
+	DL_FOREACH_SAFE (sched->commands, c, next_command)
 		free(c);
-	DL_FOREACH_SAFE (e->events, event, next_event)
+	DL_FOREACH_SAFE (sched->events, event, next_event)
 		free(event);
 }

@@ -10,7 +10,7 @@
 #include "task_state.h"
 #include "timeline.h"
 
-void order_make_ready(struct engine *e, struct member *m)
+void member_make_ready(struct scheduler *sched, struct member *m)
 {
 	if (!m->ready && !m->comm->ended) {
 		struct user *u = m->user;
@@ -18,10 +18,10 @@ void order_make_ready(struct engine *e, struct member *m)
 		m->next_ready = NULL;
 		*u->ready_end = m;
 		u->ready_end = &m->next_ready;
-		e->ready++;
+		sched->ready++;
 		m->comm->pending++; /* keeps it alive during the turn */
 	}
-	order_update_blocked(m);
+	member_update_blocked(m);
 }
 
 static uint32_t state_of(const struct task *t)
@@ -38,36 +38,36 @@ static uint32_t state_of(const struct task *t)
 	return t->place < AT_HEAD ? NCCLSVC_QUEUED : NCCLSVC_WAITING_PEERS;
 }
 
-void order_show_as(struct engine *e, struct task *t, uint32_t state)
+void task_show_as(struct scheduler *sched, struct task *t, uint32_t state)
 {
 	if (state == t->shown)
 		return;
 	t->shown = (uint8_t)state;
-	table_state(&e->table, t->slot, state, e->now);
+	table_state(&sched->table, t->slot, state, sched->now);
 	pending_show(t, state);
 }
 
-void order_show_published(struct engine *e, struct task *t)
+void task_show_published(struct scheduler *sched, struct task *t)
 {
-	order_show_as(e, t, state_of(t));
+	task_show_as(sched, t, state_of(t));
 }
 
-void order_pin(struct task *t, int by)
+void task_pin(struct task *t, int by)
 {
 	session_pin(t->session, &t->record, by);
 }
 
-void order_stop_input_wait(struct engine *e, struct task *t)
+void task_stop_input_wait(struct scheduler *sched, struct task *t)
 {
-	DL_DELETE2(e->inputs, t, prev_input, next_input);
-	e->ninputs--;
+	DL_DELETE2(sched->inputs, t, prev_input, next_input);
+	sched->ninputs--;
 	t->waits_input = false;
 	t->session->inputs--;
 	member_of(t)->inputs--;
-	e->gpu_inputs -= t->member->device >= 0;
+	sched->gpu_inputs -= t->member->device >= 0;
 }
 
-void order_publish(struct engine *e, struct task *t)
+void task_publish(struct scheduler *sched, struct task *t)
 {
 	const struct svc_record *r = &t->record;
 	struct table_entry entry = {
@@ -89,7 +89,7 @@ void order_publish(struct engine *e, struct task *t)
 		.type = r->op == NCCLSVC_BARRIER ? UINT8_MAX : r->type,
 		.redop = svc_op_reduces(r->op) ? r->redop : UINT8_MAX,
 		.state = state_of(t),
-		.state_ns = e->now,
+		.state_ns = sched->now,
 		.graph = r->graph,
 		.graph_place = r->graph_place,
 		.plan = r->plan,
@@ -99,11 +99,11 @@ void order_publish(struct engine *e, struct task *t)
 	};
 	t->published = true;
 	t->shown = (uint8_t)entry.state;
-	t->slot = table_put(&e->table, &entry);
+	t->slot = table_put(&sched->table, &entry);
 	pending_show(t, entry.state);
 	/* If there is no memory for its deadline, the task has none. */
 	if (r->timeout_ns && !t->tombstone)
-		deadlines_add(&e->deadlines, &t->deadline, t->submitted_ns + r->timeout_ns);
+		deadlines_add(&sched->deadlines, &t->deadline, t->submitted_ns + r->timeout_ns);
 }
 
 /* ---- Posted Sends and Recvs ---- */
@@ -113,13 +113,13 @@ static struct task **offers(struct member *m, unsigned op, int32_t peer)
 	return &m->offers[op == NCCLSVC_SEND][(uint32_t)peer % OFFERS];
 }
 
-void order_offer(struct task *t)
+void task_offer(struct task *t)
 {
 	struct task **list = offers(t->member, t->record.op, t->record.peer);
 	DL_APPEND2(*list, t, prev_offer, next_offer);
 }
 
-void order_withdraw(struct task *t)
+void task_withdraw(struct task *t)
 {
 	if (!t->prev_offer)
 		return;
@@ -128,13 +128,13 @@ void order_withdraw(struct task *t)
 	t->prev_offer = NULL;
 }
 
-struct task *order_find_peer(struct engine *e, const struct task *t)
+struct task *task_find_peer(struct scheduler *sched, const struct task *t)
 {
 	struct member *peer = &t->comm->members[t->record.peer];
 	const unsigned want =
 		NCCLSVC_SEND + NCCLSVC_RECV - t->record.op; /* the opposite operation */
 	struct task *u = *offers(peer, want, t->rank);
 	for (; u && u->record.peer != t->rank; u = u->next_offer)
-		e->steps++;
+		sched->steps++;
 	return u;
 }

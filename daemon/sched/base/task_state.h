@@ -13,7 +13,7 @@ static inline struct member *member_of(const struct task *t)
 }
 
 /* Counts the members that only other members can unblock. */
-static inline void order_update_blocked(struct member *m)
+static inline void member_update_blocked(struct member *m)
 {
 	bool blocked = m->posted && !m->running && !m->inputs && !m->ready;
 	if (blocked == m->blocked)
@@ -23,9 +23,9 @@ static inline void order_update_blocked(struct member *m)
 }
 
 /* Its queue may advance; order_run_ready visits it. */
-void order_make_ready(struct engine *e, struct member *m);
+void member_make_ready(struct scheduler *sched, struct member *m);
 /* t is posted, or has ended; the next task to post of its member is behind it. */
-static inline void order_skip_unposted(struct task *t)
+static inline void task_skip_unposted(struct task *t)
 {
 	const bool p2p = svc_op_is_p2p(t->record.op);
 	struct task **unposted = &t->member->unposted[p2p], *next = t->next;
@@ -35,26 +35,26 @@ static inline void order_skip_unposted(struct task *t)
 		next = next->next;
 	*unposted = next && next->place >= AT_HEAD ? next : NULL;
 }
-void order_show_published(struct engine *e, struct task *t);
+void task_show_published(struct scheduler *sched, struct task *t);
 /* Sets the state of a task that inspection already shows. */
-void order_show_as(struct engine *e, struct task *t, uint32_t state);
+void task_show_as(struct scheduler *sched, struct task *t, uint32_t state);
 /* Reports a change of state to inspection, if it shows the task at all. */
-static inline void order_show_state(struct engine *e, struct task *t)
+static inline void task_show(struct scheduler *sched, struct task *t)
 {
 	if (t->published)
-		order_show_published(e, t);
+		task_show_published(sched, t);
 }
 /* Pins or unpins the regions of a task. by: 1 or -1. */
-void order_pin(struct task *t, int by);
-void order_stop_input_wait(struct engine *e, struct task *t);
+void task_pin(struct task *t, int by);
+void task_stop_input_wait(struct scheduler *sched, struct task *t);
 
-void order_publish(struct engine *e, struct task *t);
+void task_publish(struct scheduler *sched, struct task *t);
 
 /* A Send or Recv is posted and may match; or it runs or has ended, and may not match any more. */
-void order_offer(struct task *t);
-void order_withdraw(struct task *t);
+void task_offer(struct task *t);
+void task_withdraw(struct task *t);
 /* Returns the posted task that this one may match, or NULL; and applies the result once both are
  * posted. */
-struct task *order_find_peer(struct engine *e, const struct task *t);
+struct task *task_find_peer(struct scheduler *sched, const struct task *t);
 
 #endif

@@ -12,90 +12,90 @@
 
 /* ---- Memory ---- */
 
-struct task *task_alloc(struct engine *e, struct session *s)
+struct task *task_alloc(struct scheduler *sched, struct session *s)
 {
-	struct task *t = e->free;
-	if (s->user->tasks >= e->config.user_tasks_max)
+	struct task *t = sched->free;
+	if (s->user->tasks >= sched->config.user_tasks_max)
 		return NULL;
 	if (t)
-		e->free = t->next;
-	else if (e->fresh < e->table.size)
-		t = &e->tasks[e->fresh++];
+		sched->free = t->next;
+	else if (sched->fresh < sched->table.size)
+		t = &sched->tasks[sched->fresh++];
 	else
 		return NULL;
 	memset(t, 0, offsetof(struct task, uid));
-	t->uid = ++e->uids;
+	t->uid = ++sched->uids;
 	t->session = s;
-	t->submitted_ns = e->now;
+	t->submitted_ns = sched->now;
 	s->tasks++;
 	s->user->tasks++;
-	table_count(&e->table.pending, 1);
+	table_count(&sched->table.pending, 1);
 	return t;
 }
 
-static struct task **published_place(const struct engine *e, uint64_t uid)
+static struct task **published_place(const struct scheduler *sched, uint64_t uid)
 {
-	return &e->published[uid & e->published_mask];
+	return &sched->published[uid & sched->published_mask];
 }
 
-struct task *task_find(const struct engine *e, uint64_t uid)
+struct task *task_find(const struct scheduler *sched, uint64_t uid)
 {
-	struct task *t = *published_place(e, uid);
+	struct task *t = *published_place(sched, uid);
 	while (t && t->uid != uid)
 		t = t->next_published;
 	return t;
 }
 
-static void publish_task(struct engine *e, struct task *t)
+static void publish_task(struct scheduler *sched, struct task *t)
 {
-	struct task **at = published_place(e, t->uid);
+	struct task **at = published_place(sched, t->uid);
 	t->next_published = *at;
 	*at = t;
-	order_publish(e, t);
+	task_publish(sched, t);
 }
 
-static void unpublish_task(struct engine *e, struct task *t)
+static void unpublish_task(struct scheduler *sched, struct task *t)
 {
-	struct task **at = published_place(e, t->uid);
+	struct task **at = published_place(sched, t->uid);
 	while (*at != t)
 		at = &(*at)->next_published;
 	*at = t->next_published;
 	pending_hide(t);
-	table_clear(&e->table, t->slot);
+	table_clear(&sched->table, t->slot);
 }
 
-void task_free(struct engine *e, struct task *t)
+void task_free(struct scheduler *sched, struct task *t)
 {
 	t->session->tasks--;
 	t->session->user->tasks--;
 	if (t->triggered)
 		timeline_task_over(t);
 	if (t->published)
-		unpublish_task(e, t);
+		unpublish_task(sched, t);
 	t->uid = 0;
-	t->next = e->free;
-	e->free = t;
-	table_count(&e->table.pending, -1);
+	t->next = sched->free;
+	sched->free = t;
+	table_count(&sched->table.pending, -1);
 }
 
 /* Most tasks end at once, so only waiting tasks are shown, and have a deadline. */
-void engine_publish(struct engine *e)
+void tasks_publish(struct scheduler *sched)
 {
-	for (uint32_t i = 0; i < e->nunpublished; i++) {
-		struct task *t = e->unpublished[i].task;
-		if (t->uid == e->unpublished[i].uid && t->comm && !t->published)
-			publish_task(e, t);
+	for (uint32_t i = 0; i < sched->nunpublished; i++) {
+		struct task *t = sched->unpublished[i].task;
+		if (t->uid == sched->unpublished[i].uid && t->comm && !t->published)
+			publish_task(sched, t);
 	}
-	e->nunpublished = 0;
+	sched->nunpublished = 0;
 }
 
-void engine_publish_later(struct engine *e, struct task *t)
+void tasks_publish_later(struct scheduler *sched, struct task *t)
 {
-	const uint32_t room = sizeof(e->unpublished) / sizeof(e->unpublished[0]);
-	if (e->nunpublished == room)
-		engine_publish(e);
-	e->unpublished[e->nunpublished].task = t;
-	e->unpublished[e->nunpublished++].uid = t->uid;
+	const uint32_t room = sizeof(sched->unpublished) / sizeof(sched->unpublished[0]);
+	if (sched->nunpublished == room)
+		tasks_publish(sched);
+	sched->unpublished[sched->nunpublished].task = t;
+	sched->unpublished[sched->nunpublished++].uid = t->uid;
 }
 
 uint32_t tasks_published_mask(uint32_t tasks_max)
@@ -106,20 +106,20 @@ uint32_t tasks_published_mask(uint32_t tasks_max)
 	return mask;
 }
 
-static const struct user *with_most_tasks(const struct engine *e)
+static const struct user *with_most_tasks(const struct scheduler *sched)
 {
-	const struct user *u, *most = e->users;
-	DL_FOREACH (e->users, u)
+	const struct user *u, *most = sched->users;
+	DL_FOREACH (sched->users, u)
 		if (u->tasks > most->tasks)
 			most = u;
 	return most;
 }
 
-ncclsvc_status task_no_room(const struct engine *e, const struct session *s)
+ncclsvc_status task_no_room(const struct scheduler *sched, const struct session *s)
 {
 	ncclsvc_status why = status_of(NCCLSVC_LIMIT);
-	const bool own = s->user->tasks >= e->config.user_tasks_max;
-	const struct user *u = own ? s->user : with_most_tasks(e);
+	const bool own = s->user->tasks >= sched->config.user_tasks_max;
+	const struct user *u = own ? s->user : with_most_tasks(sched);
 	why.field = own ? NCCLSVC_FIELD_USER_TASKS : NCCLSVC_FIELD_TASKS;
 	why.value_a = u->uid;
 	why.value_b = u->tasks;

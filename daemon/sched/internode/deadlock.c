@@ -152,11 +152,11 @@ static size_t note_bytes(const struct deadlock_note *n)
 	return offsetof(struct deadlock_note, keys) + n->nkeys * sizeof(n->keys[0]);
 }
 
-static void send_note(struct engine *e, struct internode_comm *s, uint32_t place,
+static void send_note(struct scheduler *sched, struct internode_comm *s, uint32_t place,
 		      const struct deadlock_note *n)
 {
 	const struct operation_key none = {-1, -1, 0, 0};
-	internode_comm_send(e, s, place, INTERNODE_DEADLOCK, &none, n, note_bytes(n), NULL, 0);
+	internode_comm_send(sched, s, place, INTERNODE_DEADLOCK, &none, n, note_bytes(n), NULL, 0);
 }
 
 static bool note_valid(const struct internode_comm *s, const struct deadlock_note *note)
@@ -196,7 +196,7 @@ static ncclsvc_status deadlock_status(const struct internode_comm *s)
 	for (uint32_t p = 0; p < s->nnodes; p++)
 		if (reports[p].collectives > st.number)
 			st.number = reports[p].collectives;
-	order_name_ranks(s->comm, &st, one->rank, other->rank);
+	status_name_ranks(s->comm, &st, one->rank, other->rank);
 	return st;
 }
 
@@ -228,27 +228,28 @@ static void keep_report(struct report *r, const struct deadlock_note *part)
 	r->whole = r->nkeys == r->total;
 }
 
-static void tell_others(struct engine *e, struct internode_comm *s, const ncclsvc_status *st)
+static void tell_others(struct scheduler *sched, struct internode_comm *s, const ncclsvc_status *st)
 {
 	const struct operation_key all = {-1, -1, DEADLOCK_ALL, 0};
 	for (uint32_t p = 1; p < s->nnodes; p++)
 		if (p != s->me)
-			internode_comm_send(e, s, p, INTERNODE_ASK, &all, st, sizeof(*st), NULL, 0);
+			internode_comm_send(sched, s, p, INTERNODE_ASK, &all, st, sizeof(*st), NULL,
+					    0);
 }
 
-static void declare(struct engine *e, struct internode_comm *s)
+static void declare(struct scheduler *sched, struct internode_comm *s)
 {
 	const ncclsvc_status st = deadlock_status(s);
 	s->deadlock->round++;
 	forget_reports(s);
-	tell_others(e, s, &st);
-	deadlock_break(e, s, &st);
+	tell_others(sched, s, &st);
+	deadlock_break(sched, s, &st);
 }
 
-static void count_answer(struct engine *e, struct internode_comm *s)
+static void count_answer(struct scheduler *sched, struct internode_comm *s)
 {
 	if (!--s->deadlock->awaited)
-		declare(e, s);
+		declare(sched, s);
 }
 
 /* Does the operation posted by node `from` wait for node `to`? */
@@ -283,21 +284,21 @@ static bool may_be_deadlock(const struct internode_comm *s)
 	return true;
 }
 
-static void answer(struct engine *e, struct internode_comm *s,
+static void answer(struct scheduler *sched, struct internode_comm *s,
 		   const struct deadlock_note *question);
 
-static void ask(struct engine *e, struct internode_comm *s, uint32_t place,
+static void ask(struct scheduler *sched, struct internode_comm *s, uint32_t place,
 		const struct deadlock_note *question)
 {
 	s->deadlock->awaited++;
 	if (place == s->me)
-		answer(e, s, question);
+		answer(sched, s, question);
 	else
-		send_note(e, s, place, question);
+		send_note(sched, s, place, question);
 }
 
 /* Asks about all operations that wait for that node, in as many questions as needed. */
-static void ask_node(struct engine *e, struct internode_comm *s, uint32_t place)
+static void ask_node(struct scheduler *sched, struct internode_comm *s, uint32_t place)
 {
 	struct deadlock_note question = {.round = s->deadlock->round};
 	for (uint32_t p = 0; p < s->nnodes; p++) {
@@ -306,17 +307,17 @@ static void ask_node(struct engine *e, struct internode_comm *s, uint32_t place)
 			if (!waits_for(s, &report->keys[i], p, place))
 				continue;
 			if (question.nkeys == KEYS_MAX) {
-				ask(e, s, place, &question);
+				ask(sched, s, place, &question);
 				question.nkeys = 0;
 			}
 			question.keys[question.nkeys++] = report->keys[i];
 		}
 	}
-	ask(e, s, place, &question);
+	ask(sched, s, place, &question);
 }
 
 /* A node has reported, or says yes. */
-static void take_note(struct engine *e, struct internode_comm *s, uint32_t place,
+static void take_note(struct scheduler *sched, struct internode_comm *s, uint32_t place,
 		      const struct deadlock_note *note)
 {
 	struct deadlock *k = get(s);
@@ -324,7 +325,7 @@ static void take_note(struct engine *e, struct internode_comm *s, uint32_t place
 		return;
 	if (note->round) {
 		if (note->round == k->round && k->awaited)
-			count_answer(e, s);
+			count_answer(sched, s);
 		return;
 	}
 	keep_report(&k->reports[place], note);
@@ -334,22 +335,24 @@ static void take_note(struct engine *e, struct internode_comm *s, uint32_t place
 		return;
 	k->awaited = 1; /* until the last question is sent */
 	for (uint32_t p = 0; p < s->nnodes; p++)
-		ask_node(e, s, p);
-	count_answer(e, s);
+		ask_node(sched, s, p);
+	count_answer(sched, s);
 }
 
 /* ---- Every node ---- */
 
-static void tell_first(struct engine *e, struct internode_comm *s, const struct deadlock_note *note)
+static void tell_first(struct scheduler *sched, struct internode_comm *s,
+		       const struct deadlock_note *note)
 {
 	if (s->me)
-		send_note(e, s, 0, note);
+		send_note(sched, s, 0, note);
 	else
-		take_note(e, s, 0, note);
+		take_note(sched, s, 0, note);
 }
 
 /* A node that does not wait, or no longer as it did, reports again when it does. */
-static void answer(struct engine *e, struct internode_comm *s, const struct deadlock_note *question)
+static void answer(struct scheduler *sched, struct internode_comm *s,
+		   const struct deadlock_note *question)
 {
 	struct deadlock *k = s->deadlock;
 	const uint64_t state = waits(s);
@@ -362,7 +365,7 @@ static void answer(struct engine *e, struct internode_comm *s, const struct dead
 		if (!is_open(s, &question->keys[i]))
 			return; /* the waiting node will be told, and report again */
 	k->confirmed = state;
-	tell_first(e, s, &(struct deadlock_note){.round = question->round});
+	tell_first(sched, s, &(struct deadlock_note){.round = question->round});
 }
 
 /* An operation that a local member waits in, and that other nodes may have matched in part. */
@@ -398,23 +401,24 @@ static uint32_t count_posted(const struct internode_comm *s)
 }
 
 /* In as many parts as needed. */
-static void send_report(struct engine *e, struct internode_comm *s, struct deadlock_note *note)
+static void send_report(struct scheduler *sched, struct internode_comm *s,
+			struct deadlock_note *note)
 {
 	const struct node_match *j, *next;
 	HASH_ITER (hh, s->matches, j, next) {
 		if (!is_posted(j))
 			continue;
 		if (note->nkeys == KEYS_MAX) {
-			tell_first(e, s, note);
+			tell_first(sched, s, note);
 			note->at += note->nkeys;
 			note->nkeys = 0;
 		}
 		note->keys[note->nkeys++] = j->key;
 	}
-	tell_first(e, s, note);
+	tell_first(sched, s, note);
 }
 
-static void report(struct engine *e, struct internode_comm *s, uint64_t state)
+static void report(struct scheduler *sched, struct internode_comm *s, uint64_t state)
 {
 	uint32_t i = 0;
 	while (i + 1 < internode_comm_local_count(s) &&
@@ -431,13 +435,14 @@ static void report(struct engine *e, struct internode_comm *s, uint64_t state)
 	if (note.total > REPORT_MAX)
 		return;
 	s->deadlock->reported = state;
-	send_report(e, s, &note);
+	send_report(sched, s, &note);
 }
 
-static void break_deadlock(struct engine *e, struct internode_comm *s, const ncclsvc_status *why)
+static void break_deadlock(struct scheduler *sched, struct internode_comm *s,
+			   const ncclsvc_status *why)
 {
 	struct comm *c = s->comm;
-	node_match_give_up(e, c, why, why->number);
+	node_match_give_up(sched, c, why, why->number);
 	for (uint32_t i = 0; i < internode_comm_local_count(s); i++) {
 		struct task *t, *next;
 		DL_FOREACH_SAFE (c->members[internode_comm_locals(s)[i]].queue, t, next) {
@@ -447,14 +452,14 @@ static void break_deadlock(struct engine *e, struct internode_comm *s, const ncc
 			/* No other node knows of it. */
 			if (t->place == AT_HEAD ||
 			    (t->place == POSTED && svc_op_is_p2p(t->record.op)))
-				release_end(e, t, &st);
+				release_end(sched, t, &st);
 			else
-				release_fail(e, t, &st);
+				release_fail(sched, t, &st);
 		}
 	}
 }
 
-void deadlock_break(struct engine *e, struct internode_comm *s, const void *body)
+void deadlock_break(struct scheduler *sched, struct internode_comm *s, const void *body)
 {
 	struct deadlock *k = s->deadlock;
 	ncclsvc_status st;
@@ -465,11 +470,11 @@ void deadlock_break(struct engine *e, struct internode_comm *s, const void *body
 	if (!k->confirmed || k->confirmed != waits(s))
 		return;
 	if (s->me && !internode_comm_is_sequenced(s))
-		tell_others(e, s, &st);
-	break_deadlock(e, s, &st);
+		tell_others(sched, s, &st);
+	break_deadlock(sched, s, &st);
 }
 
-void deadlock_take_message(struct engine *e, struct internode_comm *s, uint32_t place,
+void deadlock_take_message(struct scheduler *sched, struct internode_comm *s, uint32_t place,
 			   const void *body, size_t bytes)
 {
 	struct deadlock_note note;
@@ -479,12 +484,12 @@ void deadlock_take_message(struct engine *e, struct internode_comm *s, uint32_t 
 	if (note.nkeys > KEYS_MAX || bytes != note_bytes(&note) || !note_valid(s, &note))
 		return;
 	if (!s->me)
-		take_note(e, s, place, &note);
+		take_note(sched, s, place, &note);
 	else if (!place)
-		answer(e, s, &note);
+		answer(sched, s, &note);
 }
 
-static void look(struct engine *e, struct internode_comm *s)
+static void look(struct scheduler *sched, struct internode_comm *s)
 {
 	const uint64_t state = waits(s);
 	struct deadlock *k = state ? get(s) : s->deadlock;
@@ -493,19 +498,19 @@ static void look(struct engine *e, struct internode_comm *s)
 	if (!state)
 		k->reported = 0;
 	else if (state == k->seen && state != k->reported)
-		report(e, s, state);
+		report(sched, s, state);
 	k->seen = state;
 }
 
-void deadlock_look(struct engine *e)
+void deadlock_look(struct scheduler *sched)
 {
 	struct internode_comm *s, *next;
-	if (e->now < e->deadlock_ns)
+	if (sched->now < sched->deadlock_ns)
 		return;
-	e->deadlock_ns = e->now + DEADLOCK_LOOK_NS;
-	HASH_ITER (hh, e->internode_comms, s, next)
+	sched->deadlock_ns = sched->now + DEADLOCK_LOOK_NS;
+	HASH_ITER (hh, sched->internode_comms, s, next)
 		if (s->comm->pending)
-			look(e, s);
+			look(sched, s);
 }
 
 void deadlock_free(struct internode_comm *s)

@@ -11,7 +11,7 @@
 #define DEADLOCK_ALL UINT64_MAX /* in an ASK: every waiting operation */
 
 /* Call it periodically. */
-void deadlock_look(struct engine *e);
+void deadlock_look(struct scheduler *sched);
 /* Is this the status of a failure by deadlock? */
 static inline bool deadlock_is_cause(const ncclsvc_status *st)
 {
@@ -19,9 +19,9 @@ static inline bool deadlock_is_cause(const ncclsvc_status *st)
 }
 /* body: of an INTERNODE_FAILED or INTERNODE_ASK, which begins with a status. If the status is a
  * deadlock that this node has confirmed, all operations that local members wait for fail. */
-void deadlock_break(struct engine *e, struct internode_comm *s, const void *body);
+void deadlock_break(struct scheduler *sched, struct internode_comm *s, const void *body);
 /* INTERNODE_DEADLOCK */
-void deadlock_take_message(struct engine *e, struct internode_comm *s, uint32_t place,
+void deadlock_take_message(struct scheduler *sched, struct internode_comm *s, uint32_t place,
 			   const void *body, size_t bytes);
 void deadlock_free(struct internode_comm *s);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators on several nodes: the location of their ranks, and the messages between engines. */
+ * Communicators on several nodes: the location of their ranks, and the messages between schedulers.
+ */
 #include "internode_comm.h"
 
 #include <stdlib.h>
@@ -42,7 +43,7 @@ static void lay_out(struct internode_comm *s, const struct epoch_member *members
 	free(place);
 }
 
-void internode_comm_create(struct engine *e, struct comm *c, const struct command *cmd)
+void internode_comm_create(struct scheduler *sched, struct comm *c, const struct command *cmd)
 {
 	const uint32_t n = c->nranks;
 	struct internode_comm *s = nofail_calloc(1, sizeof(*s), "an epoch's nodes");
@@ -54,10 +55,10 @@ void internode_comm_create(struct engine *e, struct comm *c, const struct comman
 	s->first = nofail_calloc(n, sizeof(*s->first), "an epoch's nodes");
 	s->ranks = nofail_calloc(n, sizeof(*s->ranks), "an epoch's nodes");
 	s->node_of = nofail_calloc(n, sizeof(*s->node_of), "an epoch's nodes");
-	lay_out(s, cmd->epoch_start.members, n, e->config.nodes);
+	lay_out(s, cmd->epoch_start.members, n, sched->config.nodes);
 	s->overs = nofail_calloc(s->nnodes, sizeof(*s->overs), "an epoch's nodes");
-	s->me = internode_comm_place(s, (int)e->config.node);
-	HASH_ADD(hh, e->internode_comms, id, sizeof(s->id), s);
+	s->me = internode_comm_place(s, (int)sched->config.node);
+	HASH_ADD(hh, sched->internode_comms, id, sizeof(s->id), s);
 }
 
 bool internode_comm_is_sequenced(const struct internode_comm *s)
@@ -73,50 +74,50 @@ uint32_t internode_comm_place(const struct internode_comm *s, int node)
 	return UINT32_MAX;
 }
 
-void internode_comm_give_up_for(struct engine *e, struct comm *c, int result, int32_t node)
+void internode_comm_give_up_for(struct scheduler *sched, struct comm *c, int result, int32_t node)
 {
 	if (c->internode_comm_failed || c->ended)
 		return;
 	c->internode_comm_failed = true;
-	engine_event(e, &(struct event){.kind = EVENT_INTERNODE_FAILED,
-					.internode = {c->slot, c->epoch, result, node}});
+	supervisor_event(sched, &(struct event){.kind = EVENT_INTERNODE_FAILED,
+						.internode = {c->slot, c->epoch, result, node}});
 }
 
-void internode_comm_give_up(struct engine *e, struct comm *c, int result, uint32_t place)
+void internode_comm_give_up(struct scheduler *sched, struct comm *c, int result, uint32_t place)
 {
-	internode_comm_give_up_for(e, c, result,
+	internode_comm_give_up_for(sched, c, result,
 				   place == UINT32_MAX ? -1 : (int32_t)c->internode->nodes[place]);
 }
 
 /* ---- Sending ---- */
 
-static void message_over(struct engine *e, struct flight *f, size_t bytes, bool failed)
+static void message_over(struct scheduler *sched, struct flight *f, size_t bytes, bool failed)
 {
 	struct internode_message *m = (struct internode_message *)f;
 	(void)bytes;
 	(void)failed;
-	DL_DELETE(e->messages, m);
+	DL_DELETE(sched->messages, m);
 	free(m);
 }
 
 /* A lost message is not missed for long: either its node is lost, or a deadline passes. */
-static void keep_until_sent(struct engine *e, struct internode_message *m, int sent)
+static void keep_until_sent(struct scheduler *sched, struct internode_message *m, int sent)
 {
 	if (sent) { /* done, or not sent */
 		free(m);
 		return;
 	}
-	DL_APPEND(e->messages, m);
-	e->flights++;
+	DL_APPEND(sched->messages, m);
+	sched->flights++;
 }
 
-static void post_message(struct engine *e, struct internode_message *m)
+static void post_message(struct scheduler *sched, struct internode_message *m)
 {
-	table_count(&e->table.messages, 1);
-	keep_until_sent(e, m, e->config.mpi->say(&m->header, m->bytes, m->node, m));
+	table_count(&sched->table.messages, 1);
+	keep_until_sent(sched, m, sched->config.mpi->say(&m->header, m->bytes, m->node, m));
 }
 
-void internode_comm_send(struct engine *e, struct internode_comm *s, uint32_t place,
+void internode_comm_send(struct scheduler *sched, struct internode_comm *s, uint32_t place,
 			 enum internode_kind kind, const struct operation_key *key,
 			 const void *body, size_t bytes, const void *more, size_t more_bytes)
 {
@@ -132,11 +133,11 @@ void internode_comm_send(struct engine *e, struct internode_comm *s, uint32_t pl
 	memcpy(m->body, body, bytes);
 	if (more_bytes)
 		memcpy(m->body + bytes, more, more_bytes);
-	post_message(e, m);
+	post_message(sched, m);
 }
 
-void internode_comm_send_node(struct engine *e, uint32_t node, const struct internode_header *h,
-			      const void *body)
+void internode_comm_send_node(struct scheduler *sched, uint32_t node,
+			      const struct internode_header *h, const void *body)
 {
 	struct internode_message *m = nofail_malloc(sizeof(*m) + h->bytes, MESSAGE);
 	m->flight.over = message_over;
@@ -146,20 +147,20 @@ void internode_comm_send_node(struct engine *e, uint32_t node, const struct inte
 	m->header.magic = INTERNODE_MAGIC;
 	if (h->bytes)
 		memcpy(m->body, body, h->bytes);
-	if (node == e->config.node)
-		DL_APPEND(e->own, m);
+	if (node == sched->config.node)
+		DL_APPEND(sched->own, m);
 	else
-		post_message(e, m);
+		post_message(sched, m);
 }
 
-void internode_comm_refuse_credit(struct engine *e, int node, int32_t tag)
+void internode_comm_refuse_credit(struct scheduler *sched, int node, int32_t tag)
 {
 	struct internode_message *m = nofail_malloc(sizeof(*m), MESSAGE);
 	m->flight.over = message_over;
 	m->node = node;
 	m->bytes = 0;
-	table_count(&e->table.messages, 1);
-	keep_until_sent(e, m, e->config.mpi->send(NULL, 0, node, tag, m));
+	table_count(&sched->table.messages, 1);
+	keep_until_sent(sched, m, sched->config.mpi->send(NULL, 0, node, tag, m));
 }
 
 /* ---- Receiving ---- */

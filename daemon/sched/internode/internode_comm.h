@@ -80,7 +80,7 @@ enum succession_step {
 	SUCCESSION_GOES_ON,    /* from the successor: all nodes have reported, and it continues */
 };
 
-/* Between engines, through MPI. They run the same program on the same kind of machine. */
+/* Between schedulers, through MPI. They run the same program on the same kind of machine. */
 struct internode_header {
 	uint32_t magic;
 	uint16_t kind;
@@ -130,7 +130,7 @@ struct internode_comm {
 	bool *overs; /* [nnodes]: these have */
 	ncclsvc_status end;
 	uint64_t due_ns; /* for the others' OVERs, then for the end of ops */
-	/* In the engine's endings, then in ended. */
+	/* In the scheduler's endings, then in ended. */
 	struct internode_comm *prev_ending, *next_ending;
 	/* On GPUs: */
 	bool requested;			 /* some of its operations may have been launched */
@@ -142,7 +142,7 @@ struct internode_comm {
 
 /* An MPI operation in progress: the first member of the cookie that MPI returns. */
 struct flight {
-	void (*over)(struct engine *e, struct flight *f, size_t bytes, bool failed);
+	void (*over)(struct scheduler *sched, struct flight *f, size_t bytes, bool failed);
 };
 
 /* That MPI sends, or that this node has sent to itself. */
@@ -167,27 +167,27 @@ static inline const uint32_t *internode_comm_locals(const struct internode_comm 
 
 /* ---- internode_comm.c ---- */
 
-void internode_comm_create(struct engine *e, struct comm *c, const struct command *cmd);
+void internode_comm_create(struct scheduler *sched, struct comm *c, const struct command *cmd);
 /* Are its tasks launched in the sequencer's order? */
 bool internode_comm_is_sequenced(const struct internode_comm *s);
 /* The place of a node of the cluster; UINT32_MAX: it has no member. */
 uint32_t internode_comm_place(const struct internode_comm *s, int node);
 /* The epoch cannot continue in order, so the supervisor ends it on all nodes. place: the node at
  * fault; UINT32_MAX: none. */
-void internode_comm_give_up(struct engine *e, struct comm *c, int result, uint32_t place);
+void internode_comm_give_up(struct scheduler *sched, struct comm *c, int result, uint32_t place);
 /* Likewise; node: its number in the cluster, -1: none. */
-void internode_comm_give_up_for(struct engine *e, struct comm *c, int result, int32_t node);
+void internode_comm_give_up_for(struct scheduler *sched, struct comm *c, int result, int32_t node);
 /* Sends a message to the node at that place. */
-void internode_comm_send(struct engine *e, struct internode_comm *s, uint32_t place,
+void internode_comm_send(struct scheduler *sched, struct internode_comm *s, uint32_t place,
 			 enum internode_kind kind, const struct operation_key *key,
 			 const void *body, size_t bytes, const void *more, size_t more_bytes);
 /* Have all members of that node, by place, left? */
 bool internode_comm_all_left(const struct internode_comm *s, uint32_t place);
 /* Answers an unused credit with an empty message. */
-void internode_comm_refuse_credit(struct engine *e, int node, int32_t tag);
+void internode_comm_refuse_credit(struct scheduler *sched, int node, int32_t tag);
 
 /* Like internode_comm_send, to any node; this node handles its own message a little later. */
-void internode_comm_send_node(struct engine *e, uint32_t node, const struct internode_header *h,
-			      const void *body);
+void internode_comm_send_node(struct scheduler *sched, uint32_t node,
+			      const struct internode_header *h, const void *body);
 
 #endif

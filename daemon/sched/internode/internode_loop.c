@@ -28,7 +28,7 @@ static const ncclsvc_status *end_of(const struct node_match *j)
 	return j->asked && deadlock_is_cause(&j->status) ? &j->status : &j->comm->end;
 }
 
-static void end_epoch(struct engine *e, struct comm *c)
+static void end_epoch(struct scheduler *sched, struct comm *c)
 {
 	struct internode_comm *s = c->internode;
 	struct node_match *j, *next;
@@ -40,49 +40,50 @@ static void end_epoch(struct engine *e, struct comm *c)
 			struct task *t = j->tasks[k];
 			if (!t)
 				continue;
-			node_match_release(e, t);
-			release_end(e, t, end_of(j));
+			node_match_release(sched, t);
+			release_end(sched, t, end_of(j));
 		}
-		node_match_free(e, s, j);
+		node_match_free(sched, s, j);
 	}
 }
 
 /* Have all surviving nodes sent OVER? Then all know the same set of agreed operations. */
-static bool all_over(const struct engine *e, const struct internode_comm *s)
+static bool all_over(const struct scheduler *sched, const struct internode_comm *s)
 {
 	for (uint32_t p = 0; p < s->nnodes; p++)
-		if (!s->overs[p] && !e->lost[s->nodes[p]])
+		if (!s->overs[p] && !sched->lost[s->nodes[p]])
 			return false;
 	return true;
 }
 
-static bool agreed(struct engine *e, struct internode_comm *s)
+static bool agreed(struct scheduler *sched, struct internode_comm *s)
 {
-	return internode_comm_is_sequenced(s) ? !s->unled && sequence_closed(e, s) : all_over(e, s);
+	return internode_comm_is_sequenced(s) ? !s->unled && sequence_closed(sched, s)
+					      : all_over(sched, s);
 }
 
-static void end_now(struct engine *e, struct internode_comm *s, bool in_order)
+static void end_now(struct scheduler *sched, struct internode_comm *s, bool in_order)
 {
-	s->due_ns = e->now + (in_order ? EPOCH_DRAIN_NS : 0);
+	s->due_ns = sched->now + (in_order ? EPOCH_DRAIN_NS : 0);
 	if (s->requested && !in_order)
-		engine_event(e,
-			     &(struct event){.kind = EVENT_EPOCH_DIRTY, .epoch = {s->comm->slot}});
-	launch_run_ready(e); /* members whose turn it is continue */
-	release_epoch(e, s->comm, &s->end);
+		supervisor_event(sched, &(struct event){.kind = EVENT_EPOCH_DIRTY,
+							.epoch = {s->comm->slot}});
+	launch_run_ready(sched); /* members whose turn it is continue */
+	release_epoch(sched, s->comm, &s->end);
 }
 
 /* True: it has ended. */
-static bool try_end(struct engine *e, struct internode_comm *s)
+static bool try_end(struct scheduler *sched, struct internode_comm *s)
 {
-	bool in_order = agreed(e, s);
-	bool hopeless = s->unled && sequence_closed(e, s);
-	if (!in_order && !hopeless && e->now < s->due_ns)
+	bool in_order = agreed(sched, s);
+	bool hopeless = s->unled && sequence_closed(sched, s);
+	if (!in_order && !hopeless && sched->now < s->due_ns)
 		return false;
-	end_now(e, s, in_order);
+	end_now(sched, s, in_order);
 	return true;
 }
 
-bool internode_comm_begin_end(struct engine *e, struct comm *c, const ncclsvc_status *end)
+bool internode_comm_begin_end(struct scheduler *sched, struct comm *c, const ncclsvc_status *end)
 {
 	struct internode_comm *s = c->internode;
 	if (!s)
@@ -91,54 +92,54 @@ bool internode_comm_begin_end(struct engine *e, struct comm *c, const ncclsvc_st
 		return true;
 	for (uint32_t p = 0; p < s->nnodes; p++)
 		if (p != s->me)
-			internode_comm_send(e, s, p, INTERNODE_OVER,
+			internode_comm_send(sched, s, p, INTERNODE_OVER,
 					    &(struct operation_key){-1, -1, 0, 0}, "", 0, NULL, 0);
 	if (internode_comm_is_sequenced(s)) {
-		if (e->matched_new) /* matches found by now are requested first */
-			launch_sets(e);
+		if (sched->matched_new) /* matches found by now are requested first */
+			launch_sets(sched);
 		s->left = true;
-		sequence_leave(e, s);
+		sequence_leave(sched, s);
 	}
 	s->over = s->overs[s->me] = true;
 	s->end = *end;
 	c->end = *end;
 	c->ending = true;
-	s->due_ns = e->now + (internode_comm_is_sequenced(s) ? EPOCH_CLOSE_NS : EPOCH_OVER_NS);
-	DL_APPEND2(e->endings, s, prev_ending, next_ending);
-	try_end(e, s);
+	s->due_ns = sched->now + (internode_comm_is_sequenced(s) ? EPOCH_CLOSE_NS : EPOCH_OVER_NS);
+	DL_APPEND2(sched->endings, s, prev_ending, next_ending);
+	try_end(sched, s);
 	return true;
 }
 
-static void break_off_flights(struct engine *e, struct internode_comm *s)
+static void break_off_flights(struct scheduler *sched, struct internode_comm *s)
 {
 	if (s->comm->transport->break_off)
-		s->comm->transport->break_off(e, s->comm, NULL);
+		s->comm->transport->break_off(sched, s->comm, NULL);
 }
 
 /* Ends epochs that are due. */
-static void check_endings(struct engine *e)
+static void check_endings(struct scheduler *sched)
 {
 	struct internode_comm *s, *next;
-	DL_FOREACH_SAFE2 (e->endings, s, next, next_ending) {
+	DL_FOREACH_SAFE2 (sched->endings, s, next, next_ending) {
 		if (!s->comm->ended)
-			try_end(e, s);
+			try_end(sched, s);
 		else if (s->comm->cleared < s->comm->nranks)
-			release_epoch(e, s->comm, &s->end);
-		else if (e->now >= s->due_ns)
-			break_off_flights(e, s);
+			release_epoch(sched, s->comm, &s->end);
+		else if (sched->now >= s->due_ns)
+			break_off_flights(sched, s);
 	}
 }
 
-void internode_comm_dispatch(struct engine *e, const struct internode_header *h, const char *body,
-			     int node)
+void internode_comm_dispatch(struct scheduler *sched, const struct internode_header *h,
+			     const char *body, int node)
 {
 	struct internode_comm *s;
 	struct credit_note note;
 	if (h->kind >= INTERNODE_REQUEST && h->kind <= INTERNODE_SUCCESSION) {
-		sequence_take_message(e, h, body, node);
+		sequence_take_message(sched, h, body, node);
 		return;
 	}
-	HASH_FIND(hh, e->internode_comms, &h->internode_id, sizeof(h->internode_id), s);
+	HASH_FIND(hh, sched->internode_comms, &h->internode_id, sizeof(h->internode_id), s);
 	if (h->kind == INTERNODE_CREDIT) {
 		if (h->bytes != sizeof(note))
 			return;
@@ -146,23 +147,23 @@ void internode_comm_dispatch(struct engine *e, const struct internode_header *h,
 		if (note.tag < MPI_TAG_DATA)
 			return;
 	}
-	if (!s && unexpected_is_announced(e, h->internode_id)) {
-		unexpected_keep(e, h, body, node);
+	if (!s && unexpected_is_announced(sched, h->internode_id)) {
+		unexpected_keep(sched, h, body, node);
 		return;
 	}
 	uint32_t place = s ? internode_comm_place(s, node) : UINT32_MAX;
 	if (h->kind == INTERNODE_CREDIT) {
 		if (s && place != UINT32_MAX && s->comm->transport->credit)
-			s->comm->transport->credit(e, s, place, &h->key, &note);
+			s->comm->transport->credit(sched, s, place, &h->key, &note);
 		else
-			internode_comm_refuse_credit(e, node, note.tag);
+			internode_comm_refuse_credit(sched, node, note.tag);
 		return;
 	}
 	const bool vote = h->kind == INTERNODE_FAILED || h->kind == INTERNODE_ASK ||
 			  h->kind == INTERNODE_READY;
 	if (s && vote && internode_comm_is_sequenced(s)) {
-		if (!s->comm->ended && (sequence_is_by(e, (uint32_t)node) || !place))
-			node_match_take_decision(e, s, h, body);
+		if (!s->comm->ended && (sequence_is_by(sched, (uint32_t)node) || !place))
+			node_match_take_decision(sched, s, h, body);
 		return;
 	}
 	if (!s || place == UINT32_MAX || place == s->me)
@@ -171,171 +172,171 @@ void internode_comm_dispatch(struct engine *e, const struct internode_header *h,
 		s->overs[place] = true;
 		if (internode_comm_is_sequenced(s) && !s->over &&
 		    internode_comm_all_left(s, s->me)) /* nobody here will end it */
-			internode_comm_give_up(e, s->comm, NCCLSVC_CANCELLED, UINT32_MAX);
-		node_match_node_over(e, s->comm, place);
+			internode_comm_give_up(sched, s->comm, NCCLSVC_CANCELLED, UINT32_MAX);
+		node_match_node_over(sched, s->comm, place);
 	}
 	if (h->kind == INTERNODE_OVER || s->comm->ended)
 		return;
 	if (h->kind == INTERNODE_DEADLOCK)
-		deadlock_take_message(e, s, place, body, h->bytes);
+		deadlock_take_message(sched, s, place, body, h->bytes);
 	else
-		node_match_take_message(e, s, place, h, body);
+		node_match_take_message(sched, s, place, h, body);
 }
 
-static bool receive_own(struct engine *e)
+static bool receive_own(struct scheduler *sched)
 {
 	struct internode_message *m;
 	bool any = false;
-	for (; (m = e->own); any = true) {
-		DL_DELETE(e->own, m);
-		internode_comm_dispatch(e, &m->header, m->body, m->node);
+	for (; (m = sched->own); any = true) {
+		DL_DELETE(sched->own, m);
+		internode_comm_dispatch(sched, &m->header, m->body, m->node);
 		free(m);
 	}
 	return any;
 }
 
-static bool receive(struct engine *e)
+static bool receive(struct scheduler *sched)
 {
 	struct internode_header h;
 	const char *message;
 	size_t bytes;
 	int node, n = 0;
-	for (; n < MESSAGES_PER_TURN && (message = e->config.mpi->hear(&bytes, &node)); n++) {
+	for (; n < MESSAGES_PER_TURN && (message = sched->config.mpi->hear(&bytes, &node)); n++) {
 		if (!n)
-			e->now = clock_now();
-		if (bytes < sizeof(h) || e->lost[node])
+			sched->now = clock_now();
+		if (bytes < sizeof(h) || sched->lost[node])
 			continue;
 		memcpy(&h, message, sizeof(h));
 		if (h.magic != INTERNODE_MAGIC || h.bytes != bytes - sizeof(h) ||
 		    h.kind < INTERNODE_READY || h.kind >= INTERNODE_END)
 			continue;
-		internode_comm_dispatch(e, &h, message + sizeof(h), node);
+		internode_comm_dispatch(sched, &h, message + sizeof(h), node);
 	}
 	return n > 0;
 }
 
-static bool collect(struct engine *e)
+static bool collect(struct scheduler *sched)
 {
 	struct mpi_done done[DONE_PER_TURN];
-	unsigned n = e->flights ? e->config.mpi->poll(done, DONE_PER_TURN) : 0;
+	unsigned n = sched->flights ? sched->config.mpi->poll(done, DONE_PER_TURN) : 0;
 	for (unsigned i = 0; i < n; i++) {
 		struct flight *f = done[i].cookie;
-		e->flights--;
-		f->over(e, f, done[i].bytes, done[i].failed);
+		sched->flights--;
+		f->over(sched, f, done[i].bytes, done[i].failed);
 	}
 	return n > 0;
 }
 
-bool internode_comm_poll(struct engine *e)
+bool internode_comm_poll(struct scheduler *sched)
 {
-	e->listened_ns = e->now;
-	bool any = receive(e);
-	any |= receive_own(e);
-	any |= collect(e);
-	if (e->unexpected)
-		unexpected_expire(e);
-	if (e->asked)
-		node_match_expire(e);
-	if (e->endings)
-		check_endings(e);
-	if (e->internode_comms)
-		deadlock_look(e);
-	sequence_poll(e);
-	if (e->own)
+	sched->listened_ns = sched->now;
+	bool any = receive(sched);
+	any |= receive_own(sched);
+	any |= collect(sched);
+	if (sched->unexpected)
+		unexpected_expire(sched);
+	if (sched->asked)
+		node_match_expire(sched);
+	if (sched->endings)
+		check_endings(sched);
+	if (sched->internode_comms)
+		deadlock_look(sched);
+	sequence_poll(sched);
+	if (sched->own)
 		any = true;
 	if (any)
-		e->nodes_ns = e->now;
+		sched->nodes_ns = sched->now;
 	return any;
 }
 
-uint64_t internode_comm_sleep_ns(struct engine *e)
+uint64_t internode_comm_sleep_ns(struct scheduler *sched)
 {
-	uint64_t quiet = e->now - e->nodes_ns, wished = e->now - e->sequenced_ns;
-	const uint64_t nap = spin_nap_ns(e->now - e->busy_ns, SPIN_NAP_SHARE);
-	if (e->own)
+	uint64_t quiet = sched->now - sched->nodes_ns, wished = sched->now - sched->sequenced_ns;
+	const uint64_t nap = spin_nap_ns(sched->now - sched->busy_ns, SPIN_NAP_SHARE);
+	if (sched->own)
 		return 0;
 	/* Other nodes may wait for this node even if it does not wait for them. */
-	if (sequencer_awaited(e->sequencer) && wished < NODES_QUIET_NS && !e->flights &&
-	    !e->committed)
+	if (sequencer_awaited(sched->sequencer) && wished < NODES_QUIET_NS && !sched->flights &&
+	    !sched->committed)
 		return nap < NODES_NAP_NS ? nap : NODES_NAP_NS;
 	/* Other nodes may still ask about epochs that have ended here. */
-	if (!e->internode_comms && !e->flights && quiet > NODES_QUIET_NS &&
-	    !sequencer_awaited(e->sequencer))
+	if (!sched->internode_comms && !sched->flights && quiet > NODES_QUIET_NS &&
+	    !sequencer_awaited(sched->sequencer))
 		return NODES_NAP_QUIET_NS;
-	if (!e->flights && !e->ops && !e->committed && !e->endings)
+	if (!sched->flights && !sched->ops && !sched->committed && !sched->endings)
 		return NODES_NAP_IDLE_NS;
 	return nap < NODES_NAP_NS ? nap : NODES_NAP_NS;
 }
 
-static void lose_flights(struct engine *e, struct internode_comm *s, uint32_t place)
+static void lose_flights(struct scheduler *sched, struct internode_comm *s, uint32_t place)
 {
 	if (s->comm->transport->node_lost)
-		s->comm->transport->node_lost(e, s->comm, place);
+		s->comm->transport->node_lost(sched, s->comm, place);
 }
 
-void internode_comm_node_lost(struct engine *e, uint32_t node)
+void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
 {
 	struct internode_comm *s, *next_comm;
 	struct internode_message *m, *next;
-	const bool led = sequence_is_by(e, node);
-	e->lost[node] = true;
-	DL_FOREACH_SAFE (e->messages, m, next) {
+	const bool led = sequence_is_by(sched, node);
+	sched->lost[node] = true;
+	DL_FOREACH_SAFE (sched->messages, m, next) {
 		if (m->node != (int)node)
 			continue;
-		e->config.mpi->drop(m);
-		DL_DELETE(e->messages, m);
-		e->flights--;
+		sched->config.mpi->drop(m);
+		DL_DELETE(sched->messages, m);
+		sched->flights--;
 		/* MPI owns its memory forever. */
 	}
-	HASH_ITER (hh, e->internode_comms, s, next_comm) {
+	HASH_ITER (hh, sched->internode_comms, s, next_comm) {
 		uint32_t place = internode_comm_place(s, (int)node);
 		if (place != UINT32_MAX)
-			lose_flights(e, s, place);
+			lose_flights(sched, s, place);
 	}
-	unexpected_node_lost(e, node);
-	sequence_node_lost(e, node, led);
+	unexpected_node_lost(sched, node);
+	sequence_node_lost(sched, node, led);
 }
 
-void internode_comm_finish_all(struct engine *e)
+void internode_comm_finish_all(struct scheduler *sched)
 {
 	struct internode_message *m, *next;
-	unexpected_finish(e);
-	DL_FOREACH_SAFE (e->messages, m, next) {
-		DL_DELETE(e->messages, m);
+	unexpected_finish(sched);
+	DL_FOREACH_SAFE (sched->messages, m, next) {
+		DL_DELETE(sched->messages, m);
 		free(m);
 	}
-	while ((m = e->own)) {
-		DL_DELETE(e->own, m);
+	while ((m = sched->own)) {
+		DL_DELETE(sched->own, m);
 		free(m);
 	}
-	sequence_finish(e);
-	free(e->lost);
+	sequence_finish(sched);
+	free(sched->lost);
 }
 
 /* ---- For the scheduler ---- */
 
-static void free_credits(struct engine *e, struct internode_comm *s)
+static void free_credits(struct scheduler *sched, struct internode_comm *s)
 {
 	struct credit *k, *next;
 	DL_FOREACH_SAFE (s->credits, k, next) {
-		internode_comm_refuse_credit(e, (int)s->nodes[k->node], k->note.tag);
+		internode_comm_refuse_credit(sched, (int)s->nodes[k->node], k->note.tag);
 		DL_DELETE(s->credits, k);
 		free(k);
 	}
 }
 
-static void comm_free_nodes(struct engine *e, struct comm *c)
+static void comm_free_nodes(struct scheduler *sched, struct comm *c)
 {
 	struct internode_comm *s = c->internode;
 	struct node_match *j, *next;
 	if (!s)
 		return;
-	free_credits(e, s);
+	free_credits(sched, s);
 	HASH_ITER (hh, s->matches, j, next)
-		node_match_free(e, s, j);
-	HASH_DEL(e->internode_comms, s);
+		node_match_free(sched, s, j);
+	HASH_DEL(sched->internode_comms, s);
 	if (s->due_ns)
-		DL_DELETE2(e->endings, s, prev_ending, next_ending);
+		DL_DELETE2(sched->endings, s, prev_ending, next_ending);
 	free(s->overs);
 	free(s->counts);
 	free(s->first);
@@ -345,15 +346,15 @@ static void comm_free_nodes(struct engine *e, struct comm *c)
 	free(s->sent);
 	free(s->received);
 	c->internode = NULL;
-	sequence_ended(e, s);
+	sequence_ended(sched, s);
 }
 
-static void drop_request(struct engine *e, const struct set_match *m)
+static void drop_request(struct scheduler *sched, const struct set_match *m)
 {
 	if (m->node_match && sequence_was_closed(m->comm))
-		sequence_void(e, m->request);
+		sequence_void(sched, m->request);
 	else
-		sequence_give_up(e, m->request);
+		sequence_give_up(sched, m->request);
 }
 
 const struct nodes_ops internode_ops = {

@@ -9,16 +9,16 @@
 extern const struct nodes_ops internode_ops;
 
 /* Tells the other nodes. release_epoch follows when they have sent OVER, too. False: no others. */
-bool internode_comm_begin_end(struct engine *e, struct comm *c, const ncclsvc_status *end);
+bool internode_comm_begin_end(struct scheduler *sched, struct comm *c, const ncclsvc_status *end);
 /* Handles a message from that node. */
-void internode_comm_dispatch(struct engine *e, const struct internode_header *h, const char *body,
-			     int node);
+void internode_comm_dispatch(struct scheduler *sched, const struct internode_header *h,
+			     const char *body, int node);
 /* Makes progress everywhere. True if anything happened. */
-bool internode_comm_poll(struct engine *e);
+bool internode_comm_poll(struct scheduler *sched);
 /* The node is lost; sends to it and receives from it never end. */
-void internode_comm_node_lost(struct engine *e, uint32_t node);
+void internode_comm_node_lost(struct scheduler *sched, uint32_t node);
 /* How long a loop without work may sleep. */
-uint64_t internode_comm_sleep_ns(struct engine *e);
-void internode_comm_finish_all(struct engine *e);
+uint64_t internode_comm_sleep_ns(struct scheduler *sched);
+void internode_comm_finish_all(struct scheduler *sched);
 
 #endif

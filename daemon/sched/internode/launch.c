@@ -12,147 +12,149 @@
 #include "sequence.h"
 
 /* Later tasks on its communicator must not overtake it, since they may need its result. */
-static void hold(struct engine *e)
+static void hold(struct scheduler *sched)
 {
-	for (uint32_t i = 0; i < e->nvisited; i++)
-		e->visited[i]->comm->held = e->launch_round;
+	for (uint32_t i = 0; i < sched->nvisited; i++)
+		sched->visited[i]->comm->held = sched->launch_round;
 }
 
-static bool any_held(const struct engine *e)
+static bool any_held(const struct scheduler *sched)
 {
-	for (uint32_t i = 0; i < e->nvisited; i++)
-		if (e->visited[i]->comm->held == e->launch_round)
+	for (uint32_t i = 0; i < sched->nvisited; i++)
+		if (sched->visited[i]->comm->held == sched->launch_round)
 			return true;
 	return false;
 }
 
 /* Tasks connected to it are no longer connected. */
-static void part_visited(struct engine *e)
+static void part_visited(struct scheduler *sched)
 {
-	for (uint32_t i = 0; i < e->nvisited; i++) {
-		struct task *t = e->visited[i];
+	for (uint32_t i = 0; i < sched->nvisited; i++) {
+		struct task *t = sched->visited[i];
 		t->next_in_group = NULL;
 		if (t->match)
-			set_dissolve(e, t->match);
+			set_dissolve(sched, t->match);
 	}
 }
 
 /* No queue could ever hold them, and later launches would wait forever. */
-static void refuse_visited(struct engine *e)
+static void refuse_visited(struct scheduler *sched)
 {
 	ncclsvc_status st = status_of(NCCLSVC_LIMIT);
-	part_visited(e);
-	for (uint32_t i = 0; i < e->nvisited; i++)
-		release_end(e, e->visited[i], &st);
+	part_visited(sched);
+	for (uint32_t i = 0; i < sched->nvisited; i++)
+		release_end(sched, sched->visited[i], &st);
 }
 
-static bool crosses(const struct engine *e)
+static bool crosses(const struct scheduler *sched)
 {
-	for (uint32_t i = 0; i < e->nvisited; i++)
-		if (e->visited[i]->match->node_match)
+	for (uint32_t i = 0; i < sched->nvisited; i++)
+		if (sched->visited[i]->match->node_match)
 			return true;
 	return false;
 }
 
-static const struct transport *transport_of_visited(const struct engine *e)
+static const struct transport *transport_of_visited(const struct scheduler *sched)
 {
-	return e->visited[0]->comm->transport;
+	return sched->visited[0]->comm->transport;
 }
 
-static enum room reserve(struct engine *e, bool promised)
+static enum room reserve(struct scheduler *sched, bool promised)
 {
-	return transport_of_visited(e)->reserve(e, e->visited, e->nvisited, promised);
+	return transport_of_visited(sched)->reserve(sched, sched->visited, sched->nvisited,
+						    promised);
 }
 
-static void launch_visited(struct engine *e)
+static void launch_visited(struct scheduler *sched)
 {
-	for (uint32_t i = 0; i < e->nvisited; i++)
-		if (e->visited[i]->node_match)
-			node_match_launched(e, e->visited[i]->node_match);
-	transport_of_visited(e)->launch(e, e->visited, e->nvisited);
-	part_visited(e);
+	for (uint32_t i = 0; i < sched->nvisited; i++)
+		if (sched->visited[i]->node_match)
+			node_match_launched(sched, sched->visited[i]->node_match);
+	transport_of_visited(sched)->launch(sched, sched->visited, sched->nvisited);
+	part_visited(sched);
 }
 
 /* Launches shared with other nodes, in the order that all nodes were told: no launch overtakes
  * another, or waits for a later one. The workers drain their queues. */
-static void launch_ordered(struct engine *e)
+static void launch_ordered(struct scheduler *sched)
 {
 	struct set_match *m;
-	while (sequence_next(e, &m)) {
-		e->pass = e->visit + 1;
+	while (sequence_next(sched, &m)) {
+		sched->pass = sched->visit + 1;
 		/* It was complete when it was requested. If it were not any more, the other nodes
 		 * would launch it without this one, and its epochs end. */
-		if (m && !set_collect(e, m->tasks[0])) {
-			sequence_give_up(e, m->request);
+		if (m && !set_collect(sched, m->tasks[0])) {
+			sequence_give_up(sched, m->request);
 			continue;
 		}
-		if (m ? reserve(e, true) != ROOM_NOW : !sequence_launch_creation(e)) {
-			e->matched_new = true;
+		if (m ? reserve(sched, true) != ROOM_NOW : !sequence_launch_creation(sched)) {
+			sched->matched_new = true;
 			return;
 		}
 		if (m)
-			launch_visited(e);
-		sequence_launched(e);
+			launch_visited(sched);
+		sequence_launched(sched);
 	}
 }
 
 /* Launches complete sets that may be launched now; checks the others again later. */
-static void launch_or_wait(struct engine *e)
+static void launch_or_wait(struct scheduler *sched)
 {
-	const enum room room = any_held(e) ? ROOM_HELD : reserve(e, false);
+	const enum room room = any_held(sched) ? ROOM_HELD : reserve(sched, false);
 	if (room == ROOM_HELD) {
-		hold(e);
-	} else if (crosses(e)) {
-		sequence_request(e, room != ROOM_NEVER);
+		hold(sched);
+	} else if (crosses(sched)) {
+		sequence_request(sched, room != ROOM_NEVER);
 	} else if (room == ROOM_NOW) {
-		launch_visited(e);
+		launch_visited(sched);
 	} else if (room == ROOM_NEVER) {
-		refuse_visited(e);
+		refuse_visited(sched);
 	} else {
-		e->matched_new = true;
+		sched->matched_new = true;
 	}
 }
 
 /* Their requests were void, and the nodes that asked for their failure no longer ask. */
-static void withdraw_asked(struct engine *e)
+static void withdraw_asked(struct scheduler *sched)
 {
 	struct set_match *m, *next;
-	DL_FOREACH_SAFE2 (e->looked_at, m, next, next_look)
+	DL_FOREACH_SAFE2 (sched->looked_at, m, next, next_look)
 		if (m->node_match && m->node_match->asked && !m->request)
-			node_match_withdraw(e, m->node_match);
+			node_match_withdraw(sched, m->node_match);
 }
 
-void launch_sets(struct engine *e)
+void launch_sets(struct scheduler *sched)
 {
 	struct set_match *m, *next;
-	e->matched_new = false;
-	e->launch_round++;
-	withdraw_asked(e);
-	launch_ordered(e);
-	e->pass = e->visit + 1;
-	for (m = e->looked_at; m; m = next) {
+	sched->matched_new = false;
+	sched->launch_round++;
+	withdraw_asked(sched);
+	launch_ordered(sched);
+	sched->pass = sched->visit + 1;
+	for (m = sched->looked_at; m; m = next) {
 		next = m->next_look;
-		if (!m->request && m->comm->held == e->launch_round)
+		if (!m->request && m->comm->held == sched->launch_round)
 			continue;
-		if (m->request || m->tasks[0]->visit >= e->pass || !set_collect(e, m->tasks[0])) {
-			set_look_no_more(e, m);
+		if (m->request || m->tasks[0]->visit >= sched->pass ||
+		    !set_collect(sched, m->tasks[0])) {
+			set_look_no_more(sched, m);
 			continue;
 		}
 		/* Other matches are launched with it. */
-		while (next && next->tasks[0]->visit == e->visit)
+		while (next && next->tasks[0]->visit == sched->visit)
 			next = next->next_look;
-		launch_or_wait(e);
+		launch_or_wait(sched);
 	}
-	launch_ordered(e); /* the sequencer may run in this engine */
+	launch_ordered(sched); /* the sequencer may run in this scheduler */
 }
 
 /* In most rounds, no member is ready. */
-void launch_run_ready(struct engine *e)
+void launch_run_ready(struct scheduler *sched)
 {
-	const uint64_t enough = e->steps + STEP_ROUND;
-	while (e->ready && e->steps < enough) {
-		order_move_ready(e, enough);
-		if (e->matched_new && !e->ready)
-			launch_sets(e);
+	const uint64_t enough = sched->steps + STEP_ROUND;
+	while (sched->ready && sched->steps < enough) {
+		order_move_ready(sched, enough);
+		if (sched->matched_new && !sched->ready)
+			launch_sets(sched);
 	}
 }

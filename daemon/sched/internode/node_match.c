@@ -46,10 +46,10 @@ struct node_match *node_match_get(struct internode_comm *s, const struct operati
 	return j;
 }
 
-void node_match_free(struct engine *e, struct internode_comm *s, struct node_match *j)
+void node_match_free(struct scheduler *sched, struct internode_comm *s, struct node_match *j)
 {
 	if (j->due_ns)
-		DL_DELETE2(e->asked, j, prev_due, next_due);
+		DL_DELETE2(sched->asked, j, prev_due, next_due);
 	HASH_DEL(s->matches, j);
 	for (uint32_t i = 0; i < j->nparts; i++) {
 		free(j->parts[i].vote.failed);
@@ -90,12 +90,12 @@ bool node_match_differs(const struct node_match *j, const ncclsvc_status *st)
 static void sum_up(const struct node_match *j, struct outcome *all)
 {
 	all->failed = false;
-	all->status = complete_ok;
+	all->status = status_ok;
 	all->posted.nkinds = 0; /* the kinds are set before they are read */
 	for (uint32_t i = 0; i < j->nparts; i++)
 		outcome_add(all, &j->parts[i].vote);
 	if (node_match_differs(j, &all->status))
-		order_mismatch_status(j->comm, &all->posted, &all->status);
+		match_mismatch_status(j->comm, &all->posted, &all->status);
 }
 
 /* All nodes are ready; do their records agree? */
@@ -103,27 +103,27 @@ static bool find_mismatch(const struct node_match *j, const struct mismatch *pos
 			  ncclsvc_status *st)
 {
 	if (j->key.a < 0)
-		return order_mismatch_status(j->comm, posted, st);
+		return match_mismatch_status(j->comm, posted, st);
 	*st = status_of(NCCLSVC_MISMATCH);
 	st->field = svc_record_differs(&j->parts[0].vote.record, &j->parts[1].vote.record,
 				       &st->value_a, &st->value_b);
-	order_name_ranks(j->comm, st, j->key.a, j->key.b);
+	status_name_ranks(j->comm, st, j->key.a, j->key.b);
 	return st->field;
 }
 
-void node_match_end_tasks(struct engine *e, struct node_match *j, const ncclsvc_status *st)
+void node_match_end_tasks(struct scheduler *sched, struct node_match *j, const ncclsvc_status *st)
 {
 	uint32_t n = j->key.a < 0 ? j->comm->nranks : 2;
 	for (uint32_t k = 0; j->tasks && k < n; k++) {
 		struct task *t = j->tasks[k];
 		if (!t)
 			continue;
-		node_match_release(e, t);
-		release_end(e, t, st);
+		node_match_release(sched, t);
+		release_end(sched, t, st);
 	}
 }
 
-void node_match_conclude_failed(struct engine *e, struct node_match *j)
+void node_match_conclude_failed(struct scheduler *sched, struct node_match *j)
 {
 	struct comm *c = j->comm;
 	if (j->key.a >= 0) {
@@ -131,7 +131,7 @@ void node_match_conclude_failed(struct engine *e, struct node_match *j)
 		return;
 	}
 	if (j->key.seq < c->collectives) { /* and no task will be posted */
-		node_match_free(e, c->internode, j);
+		node_match_free(sched, c->internode, j);
 		return;
 	}
 	if (j->key.seq > c->collectives) {
@@ -139,14 +139,14 @@ void node_match_conclude_failed(struct engine *e, struct node_match *j)
 		return;
 	}
 	ncclsvc_status st = j->status;
-	node_match_free(e, c->internode, j);
+	node_match_free(sched, c->internode, j);
 	if (deadlock_is_cause(&st)) { /* tasks posted from now on are a different operation */
-		order_end_collective(e, c, &st);
+		match_end_collective(sched, c, &st);
 		return;
 	}
-	release_collective(e, c, &st);
+	release_collective(sched, c, &st);
 	if (c->collective_here == c->here)
-		order_end_collective(e, c, &st);
+		match_end_collective(sched, c, &st);
 }
 
 /* Do its bytes, if any, travel with the votes? */
@@ -156,71 +156,71 @@ static bool comes_along(const struct comm *c, const struct svc_record *r, bool p
 }
 
 /* They no longer wait for other nodes. */
-static void end_started(struct engine *e, struct task *const *tasks, uint32_t n,
+static void end_started(struct scheduler *sched, struct task *const *tasks, uint32_t n,
 			const ncclsvc_status *st)
 {
 	for (uint32_t k = 0; k < n; k++)
 		if (tasks[k])
-			release_end(e, tasks[k], st);
+			release_end(sched, tasks[k], st);
 }
 
-static void start(struct engine *e, struct node_match *j)
+static void start(struct scheduler *sched, struct node_match *j)
 {
 	struct comm *c = j->comm;
 	struct task **tasks = j->tasks;
 	bool p2p = j->key.a >= 0;
 	uint32_t n = p2p ? 2 : c->nranks;
-	ncclsvc_status st = complete_ok;
+	ncclsvc_status st = status_ok;
 	for (uint32_t k = 0; k < n; k++) {
 		if (!tasks[k])
 			continue;
-		node_match_release(e, tasks[k]);
-		tasks[k]->started_ns = e->now;
-		order_show_state(e, tasks[k]);
+		node_match_release(sched, tasks[k]);
+		tasks[k]->started_ns = sched->now;
+		task_show(sched, tasks[k]);
 	}
 	if (comes_along(c, &j->parts[j->mine].vote.record, p2p)) {
 		if (c->transport->unpack && !c->transport->unpack(c->internode, tasks, j)) {
 			/* Does the node run another version of this program? */
 			st = status_of(NCCLSVC_PROTOCOL);
-			internode_comm_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
+			internode_comm_give_up(sched, c, NCCLSVC_PROTOCOL, UINT32_MAX);
 		}
-		end_started(e, tasks, n, &st);
-		node_match_free(e, c->internode, j);
+		end_started(sched, tasks, n, &st);
+		node_match_free(sched, c->internode, j);
 		return;
 	}
 	struct operation_key key = j->key;
 	j->tasks = NULL;
-	node_match_free(e, c->internode, j);
+	node_match_free(sched, c->internode, j);
 	const struct match match = {.comm = c, .tasks = tasks, .ntasks = n, .at = &key};
-	if (c->transport->start(e, &match) == BEGUN_NO_MEMORY) {
+	if (c->transport->start(sched, &match) == BEGUN_NO_MEMORY) {
 		/* The other nodes have begun; their operation ends with the epoch. */
 		st = status_of(NCCLSVC_NO_MEMORY);
-		end_started(e, tasks, n, &st);
-		internode_comm_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		end_started(sched, tasks, n, &st);
+		internode_comm_give_up(sched, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
 	}
 	free(tasks);
 }
 
-void node_match_conclude(struct engine *e, struct node_match *j)
+void node_match_conclude(struct scheduler *sched, struct node_match *j)
 {
 	struct outcome all;
 	sum_up(j, &all);
 	ncclsvc_status st = all.status;
 	if (j->due_ns) {
-		DL_DELETE2(e->asked, j, prev_due, next_due);
+		DL_DELETE2(sched->asked, j, prev_due, next_due);
 		j->due_ns = 0;
 	}
 	if (!all.failed && !find_mismatch(j, &all.posted, &st)) {
-		start(e, j);
+		start(sched, j);
 		return;
 	}
 	j->status = st;
 	if (!j->tasks) {
-		node_match_conclude_failed(e, j);
+		node_match_conclude_failed(sched, j);
 		return;
 	}
-	node_match_end_tasks(e, j, &st);
-	node_match_free(e, j->comm->internode, j);
+	node_match_end_tasks(sched, j, &st);
+	node_match_free(sched, j->comm->internode, j);
 }
 
 void node_match_ready(struct node_match *j, uint32_t part, const struct svc_record *record)
@@ -235,24 +235,24 @@ void node_match_ready(struct node_match *j, uint32_t part, const struct svc_reco
 	};
 }
 
-static void count_vote(struct engine *e, struct node_match *j)
+static void count_vote(struct scheduler *sched, struct node_match *j)
 {
 	if (++j->votes == j->nparts)
-		node_match_conclude(e, j);
+		node_match_conclude(sched, j);
 }
 
 /* ---- Votes ---- */
 
-void node_match_tell_failed(struct engine *e, const struct node_match *j,
+void node_match_tell_failed(struct scheduler *sched, const struct node_match *j,
 			    const struct failed_note *failed)
 {
 	if (internode_comm_is_sequenced(j->comm->internode)) {
-		sequence_withdraw(e, j->comm->internode, &j->key, NULL, failed);
+		sequence_withdraw(sched, j->comm->internode, &j->key, NULL, failed);
 		return;
 	}
 	for (uint32_t i = 0; i < j->nparts; i++)
 		if (i != j->mine)
-			internode_comm_send(e, j->comm->internode, node_match_place_of(j, i),
+			internode_comm_send(sched, j->comm->internode, node_match_place_of(j, i),
 					    INTERNODE_FAILED, &j->key, failed, sizeof(*failed),
 					    NULL, 0);
 }
@@ -295,12 +295,12 @@ static void collect_records(const struct node_match *j, struct mismatch *posted)
 {
 	const struct comm *c = j->comm;
 	if (j->tasks)
-		order_collect_records(c, j->tasks, posted);
+		match_collect_records(c, j->tasks, posted);
 	else if (j->key.seq == c->collectives)
-		order_collect_records(c, c->collective, posted);
+		match_collect_records(c, c->collective, posted);
 }
 
-void node_match_vote_failed(struct engine *e, struct node_match *j, const ncclsvc_status *st)
+void node_match_vote_failed(struct scheduler *sched, struct node_match *j, const ncclsvc_status *st)
 {
 	struct failed_note failed = {.status = *st};
 	const struct internode_comm *s = j->comm->internode;
@@ -310,31 +310,32 @@ void node_match_vote_failed(struct engine *e, struct node_match *j, const ncclsv
 		collect_records(j, &failed.posted);
 	j->status = *st;
 	if (!node_match_keep_failed(j, j->mine, &failed)) {
-		internode_comm_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		internode_comm_give_up(sched, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
-	node_match_tell_failed(e, j, &failed);
+	node_match_tell_failed(sched, j, &failed);
 	if (internode_comm_is_sequenced(s)) {
 		j->parts[j->mine].vote.kind = VOTE_FAILED;
 		return;
 	}
 	j->parts[j->mine].vote.kind = VOTE_FAILED;
-	count_vote(e, j);
+	count_vote(sched, j);
 }
 
 /* Tells the sequencer together with everything connected to it on this node. */
-static void offer(struct engine *e, struct node_match *j)
+static void offer(struct scheduler *sched, struct node_match *j)
 {
 	const ncclsvc_status st = status_of(NCCLSVC_NO_MEMORY);
 	const struct match match = {.comm = j->comm,
 				    .tasks = j->tasks,
 				    .ntasks = j->key.a < 0 ? j->comm->nranks : 2,
 				    .at = &j->key};
-	if (j->comm->transport->start(e, &match) == BEGUN_NO_MEMORY)
-		node_match_vote_failed(e, j, &st);
+	if (j->comm->transport->start(sched, &match) == BEGUN_NO_MEMORY)
+		node_match_vote_failed(sched, j, &st);
 }
 
-void node_match_vote_ready(struct engine *e, struct node_match *j, const struct svc_record *record)
+void node_match_vote_ready(struct scheduler *sched, struct node_match *j,
+			   const struct svc_record *record)
 {
 	struct internode_comm *s = j->comm->internode;
 	char payload[INTERNODE_EAGER_BYTES];
@@ -343,7 +344,7 @@ void node_match_vote_ready(struct engine *e, struct node_match *j, const struct 
 	const bool packs = transport->pack && comes_along(j->comm, record, p2p);
 	node_match_ready(j, j->mine, record);
 	if (internode_comm_is_sequenced(s)) {
-		offer(e, j);
+		offer(sched, j);
 		return;
 	}
 	for (uint32_t i = 0; i < j->nparts; i++) {
@@ -351,36 +352,37 @@ void node_match_vote_ready(struct engine *e, struct node_match *j, const struct 
 			continue;
 		uint32_t place = node_match_place_of(j, i);
 		size_t n = packs ? transport->pack(s, j->tasks, place, p2p, payload) : 0;
-		internode_comm_send(e, s, place, INTERNODE_READY, &j->key, record, sizeof(*record),
-				    payload, n);
+		internode_comm_send(sched, s, place, INTERNODE_READY, &j->key, record,
+				    sizeof(*record), payload, n);
 	}
-	count_vote(e, j);
+	count_vote(sched, j);
 }
 
-void node_match_commit(struct engine *e, struct node_match *j, struct task *t)
+void node_match_commit(struct scheduler *sched, struct node_match *j, struct task *t)
 {
 	struct member *m = member_of(t);
 	t->node_match = j;
-	e->committed++;
+	sched->committed++;
 	m->posted--;
 	m->running++;
 	t->comm->running++;
 	t->place = RUNNING;
-	order_update_blocked(m);
+	member_update_blocked(m);
 }
 
 /* Sets the deadline for what the other nodes say. The sequencer waits for nodes, too, so its answer
  * may take twice as long. */
-static void await_answers(struct engine *e, struct node_match *j)
+static void await_answers(struct scheduler *sched, struct node_match *j)
 {
 	const unsigned steps = internode_comm_is_sequenced(j->comm->internode) ? 2 : 1;
 	if (j->due_ns)
-		DL_DELETE2(e->asked, j, prev_due, next_due);
-	j->due_ns = e->now + steps * NODE_ANSWER_NS;
-	DL_APPEND2(e->asked, j, prev_due, next_due);
+		DL_DELETE2(sched->asked, j, prev_due, next_due);
+	j->due_ns = sched->now + steps * NODE_ANSWER_NS;
+	DL_APPEND2(sched->asked, j, prev_due, next_due);
 }
 
-bool node_match_post_collective(struct engine *e, struct comm *c, const ncclsvc_status *differ)
+bool node_match_post_collective(struct scheduler *sched, struct comm *c,
+				const ncclsvc_status *differ)
 {
 	if (!c->internode)
 		return false;
@@ -391,7 +393,7 @@ bool node_match_post_collective(struct engine *e, struct comm *c, const ncclsvc_
 	struct task **tasks = calloc(c->nranks, sizeof(struct task *));
 	if (!j || !tasks) {
 		free(tasks);
-		internode_comm_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		internode_comm_give_up(sched, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return true;
 	}
 	const struct svc_record *record = NULL;
@@ -404,23 +406,23 @@ bool node_match_post_collective(struct engine *e, struct comm *c, const ncclsvc_
 		record = &t->record;
 		c->collective[k] = NULL;
 		c->members[k].collective = NULL;
-		node_match_commit(e, j, t);
+		node_match_commit(sched, j, t);
 		/* The set's next collective is launched together with it. */
 		if (t->next_in_group)
-			order_make_ready(e, &c->members[k]);
+			member_make_ready(sched, &c->members[k]);
 	}
 	c->collective_here = 0;
 	c->collectives++;
 	if (differ) {
-		await_answers(e, j);
-		node_match_vote_failed(e, j, differ);
+		await_answers(sched, j);
+		node_match_vote_failed(sched, j, differ);
 	} else {
-		node_match_vote_ready(e, j, record);
+		node_match_vote_ready(sched, j, record);
 	}
 	return true;
 }
 
-bool node_match_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+bool node_match_fail_collective(struct scheduler *sched, struct comm *c, const ncclsvc_status *st)
 {
 	struct operation_key key = collective_key(c);
 	if (!c->internode)
@@ -429,39 +431,39 @@ bool node_match_fail_collective(struct engine *e, struct comm *c, const ncclsvc_
 		return true;
 	struct node_match *j = node_match_get(c->internode, &key);
 	if (!j) {
-		internode_comm_give_up(e, c, NCCLSVC_LIMIT, UINT32_MAX);
+		internode_comm_give_up(sched, c, NCCLSVC_LIMIT, UINT32_MAX);
 		return true;
 	}
 	if (j->parts[j->mine].vote.kind)
 		return true;
 	ncclsvc_status own = *st;
 	node_match_name_missing(c, j, &own);
-	await_answers(e, j);
-	node_match_vote_failed(e, j, &own);
+	await_answers(sched, j);
+	node_match_vote_failed(sched, j, &own);
 	return true;
 }
 
 /* Fails it for members that have posted it and for those that have not, whose next collective is a
  * later one. A poisoned collective has failed on all nodes. */
-static void give_up_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+static void give_up_collective(struct scheduler *sched, struct comm *c, const ncclsvc_status *st)
 {
 	const uint64_t seq = c->collectives;
-	node_match_look(e, c);
+	node_match_look(sched, c);
 	if (!c->poisoned)
-		node_match_fail_collective(e, c, st);
+		node_match_fail_collective(sched, c, st);
 	if (c->collectives == seq)
-		order_end_collective(e, c, st);
+		match_end_collective(sched, c, st);
 }
 
-void node_match_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st,
+void node_match_give_up(struct scheduler *sched, struct comm *c, const ncclsvc_status *st,
 			uint64_t collectives)
 {
 	struct node_match *j, *next;
 	HASH_ITER (hh, c->internode->matches, j, next)
 		if (j->key.a >= 0 && !j->parts[j->mine].vote.kind)
-			node_match_vote_failed(e, j, st);
+			node_match_vote_failed(sched, j, st);
 	for (uint64_t seq = c->collectives; seq < collectives && !c->ended; seq++)
-		give_up_collective(e, c, st);
+		give_up_collective(sched, c, st);
 }
 
 bool node_match_voted(struct comm *c)
@@ -492,7 +494,7 @@ bool node_match_awaited(struct comm *c)
 	return !c->internode || (j && j->first_ns && j->votes == j->nparts - 1);
 }
 
-void node_match_look(struct engine *e, struct comm *c)
+void node_match_look(struct scheduler *sched, struct comm *c)
 {
 	if (!c->internode || c->poisoned)
 		return;
@@ -501,7 +503,7 @@ void node_match_look(struct engine *e, struct comm *c)
 	if (!j || !j->resolved)
 		return;
 	ncclsvc_status st = j->status;
-	node_match_free(e, c->internode, j);
+	node_match_free(sched, c->internode, j);
 	c->poisoned = true;
 	c->poison = st;
 }
@@ -522,13 +524,13 @@ struct launch_request *node_match_request(const struct node_match *j)
 	return m ? m->request : NULL;
 }
 
-void node_match_call_off(struct engine *e, struct node_match *j)
+void node_match_call_off(struct scheduler *sched, struct node_match *j)
 {
 	struct set_match *m = match_of(j);
 	if (m && m->request)
-		sequence_void(e, m->request);
+		sequence_void(sched, m->request);
 	if (m)
-		set_dissolve(e, m);
+		set_dissolve(sched, m);
 }
 
 /* For a TIMEOUT: all local members have posted it. */
@@ -542,74 +544,75 @@ static ncclsvc_status without_missing(const ncclsvc_status *why)
 	return st;
 }
 
-void node_match_withdraw(struct engine *e, struct node_match *j)
+void node_match_withdraw(struct scheduler *sched, struct node_match *j)
 {
 	const struct failed_note note = {.status = without_missing(&j->status)};
 	j->asked = true; /* once is enough */
 	if (j->parts[j->mine].vote.kind == VOTE_FAILED) {
-		sequence_wait_no_more(e, j->comm->internode, &j->key, &note);
+		sequence_wait_no_more(sched, j->comm->internode, &j->key, &note);
 		return;
 	}
-	node_match_call_off(e, j);
-	node_match_vote_failed(e, j, &note.status);
+	node_match_call_off(sched, j);
+	node_match_vote_failed(sched, j, &note.status);
 }
 
-static void ask_sequencer(struct engine *e, struct node_match *j)
+static void ask_sequencer(struct scheduler *sched, struct node_match *j)
 {
 	const struct launch_request *r = node_match_request(j);
 	const struct failed_note note = {.status = without_missing(&j->status)};
 	if (!r)
-		node_match_withdraw(e, j);
+		node_match_withdraw(sched, j);
 	else
-		sequence_withdraw(e, j->comm->internode, &j->key, r, &note);
+		sequence_withdraw(sched, j->comm->internode, &j->key, r, &note);
 }
 
-static void ask(struct engine *e, struct node_match *j, const ncclsvc_status *st)
+static void ask(struct scheduler *sched, struct node_match *j, const ncclsvc_status *st)
 {
 	if (j->asked || j->comm->internode->over)
 		return;
 	j->asked = true;
 	j->status = *st;
-	await_answers(e, j);
+	await_answers(sched, j);
 	if (internode_comm_is_sequenced(j->comm->internode)) {
-		ask_sequencer(e, j);
+		ask_sequencer(sched, j);
 		return;
 	}
 	for (uint32_t i = 0; i < j->nparts; i++)
 		if (!j->parts[i].vote.kind)
-			internode_comm_send(e, j->comm->internode, node_match_place_of(j, i),
+			internode_comm_send(sched, j->comm->internode, node_match_place_of(j, i),
 					    INTERNODE_ASK, &j->key, st, sizeof(*st), NULL, 0);
 }
 
-void node_match_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
+void node_match_ask(struct scheduler *sched, struct task *t, const ncclsvc_status *st)
 {
-	ask(e, t->node_match, st);
+	ask(sched, t->node_match, st);
 }
 
 /* Whose fault is it? */
-static uint32_t silent_place(const struct engine *e, const struct node_match *j)
+static uint32_t silent_place(const struct scheduler *sched, const struct node_match *j)
 {
 	uint32_t i = 0;
 	if (internode_comm_is_sequenced(j->comm->internode))
-		return sequence_place(e, j->comm->internode);
+		return sequence_place(sched, j->comm->internode);
 	while (j->parts[i].vote.kind)
 		i++;
 	return node_match_place_of(j, i);
 }
 
-void node_match_expire(struct engine *e)
+void node_match_expire(struct scheduler *sched)
 {
 	struct node_match *j, *next;
-	DL_FOREACH_SAFE2 (e->asked, j, next, next_due) {
-		if (j->due_ns > e->now)
+	DL_FOREACH_SAFE2 (sched->asked, j, next, next_due) {
+		if (j->due_ns > sched->now)
 			continue;
-		DL_DELETE2(e->asked, j, prev_due, next_due);
+		DL_DELETE2(sched->asked, j, prev_due, next_due);
 		j->due_ns = 0;
 		const ncclsvc_status differ = j->status;
 		if (j->tasks && !j->asked)
-			ask(e, j, &differ); /* what is known by now has to do */
+			ask(sched, j, &differ); /* what is known by now has to do */
 		else if (j->votes < j->nparts)
-			internode_comm_give_up(e, j->comm, NCCLSVC_TIMEOUT, silent_place(e, j));
+			internode_comm_give_up(sched, j->comm, NCCLSVC_TIMEOUT,
+					       silent_place(sched, j));
 	}
 }
 
@@ -631,7 +634,7 @@ void node_match_entry(const struct node_match *j, struct request_entry *entry)
 	};
 }
 
-void node_match_vote_again(struct engine *e, struct internode_comm *s)
+void node_match_vote_again(struct scheduler *sched, struct internode_comm *s)
 {
 	struct node_match *j, *next;
 	HASH_ITER (hh, s->matches, j, next) {
@@ -639,19 +642,19 @@ void node_match_vote_again(struct engine *e, struct internode_comm *s)
 		const struct failed_note note = {.status = without_missing(&j->status)};
 		const bool failed = mine->kind == VOTE_FAILED && j->votes < j->nparts;
 		if (failed)
-			sequence_withdraw(e, s, &j->key, NULL, mine->failed);
+			sequence_withdraw(sched, s, &j->key, NULL, mine->failed);
 		if (failed && j->asked)
-			sequence_wait_no_more(e, s, &j->key, &note);
+			sequence_wait_no_more(sched, s, &j->key, &note);
 		else if (j->asked && node_match_request(j))
-			sequence_withdraw(e, s, &j->key, node_match_request(j), &note);
+			sequence_withdraw(sched, s, &j->key, node_match_request(j), &note);
 	}
 }
 
-void node_match_launched(struct engine *e, struct node_match *j)
+void node_match_launched(struct scheduler *sched, struct node_match *j)
 {
 	const uint32_t n = j->key.a < 0 ? j->comm->nranks : 2;
 	for (uint32_t k = 0; k < n; k++)
 		if (j->tasks[k])
-			node_match_release(e, j->tasks[k]);
-	node_match_free(e, j->comm->internode, j);
+			node_match_release(sched, j->tasks[k]);
+	node_match_free(sched, j->comm->internode, j);
 }

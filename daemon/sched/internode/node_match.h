@@ -38,26 +38,27 @@ struct node_match {
 /* ---- For the scheduler ---- */
 
 /* The task no longer waits for other nodes. */
-static inline void node_match_release(struct engine *e, struct task *t)
+static inline void node_match_release(struct scheduler *sched, struct task *t)
 {
 	t->node_match = NULL;
-	e->committed--;
+	sched->committed--;
 }
 
 /* The following functions return false for a communicator whose members are all on this node, or
  * where the caller must act. */
 
 /* All local members have posted the collective. differ: NULL if they agree. */
-bool node_match_post_collective(struct engine *e, struct comm *c, const ncclsvc_status *differ);
-void node_match_post_p2p(struct engine *e, struct task *t);
+bool node_match_post_collective(struct scheduler *sched, struct comm *c,
+				const ncclsvc_status *differ);
+void node_match_post_p2p(struct scheduler *sched, struct task *t);
 /* This node cannot run the current collective. */
-bool node_match_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
+bool node_match_fail_collective(struct scheduler *sched, struct comm *c, const ncclsvc_status *st);
 /* Members of all nodes wait for each other: this node fails the operations that others have begun,
  * up to this number of finished collectives. */
-void node_match_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st,
+void node_match_give_up(struct scheduler *sched, struct comm *c, const ncclsvc_status *st,
 			uint64_t collectives);
 /* Other nodes have already decided the end of the current collective: poison it. */
-void node_match_look(struct engine *e, struct comm *c);
+void node_match_look(struct scheduler *sched, struct comm *c);
 /* Has this node voted on the current collective while other votes are missing? */
 bool node_match_voted(struct comm *c);
 /* When this node heard first that another one is ready for the current collective; 0: it has not.
@@ -67,31 +68,31 @@ uint64_t node_match_first_ns(struct comm *c);
 bool node_match_awaited(struct comm *c);
 /* If that node's members have all left, and it has ended its epoch: it votes no more, and what
  * waits for its vote fails. */
-void node_match_node_over(struct engine *e, struct comm *c, uint32_t place);
+void node_match_node_over(struct scheduler *sched, struct comm *c, uint32_t place);
 /* A task that waits for other nodes must fail: asks them. */
-void node_match_ask(struct engine *e, struct task *t, const ncclsvc_status *st);
-void node_match_take_message(struct engine *e, struct internode_comm *s, uint32_t place,
+void node_match_ask(struct scheduler *sched, struct task *t, const ncclsvc_status *st);
+void node_match_take_message(struct scheduler *sched, struct internode_comm *s, uint32_t place,
 			     const struct internode_header *h, const char *body);
 /* FAILED, ASK or WAITING, from the sequencer. */
-void node_match_take_decision(struct engine *e, struct internode_comm *s,
+void node_match_take_decision(struct scheduler *sched, struct internode_comm *s,
 			      const struct internode_header *h, const char *body);
 /* Tells a new sequencer which operations this node has failed, or asked to fail. */
-void node_match_vote_again(struct engine *e, struct internode_comm *s);
+void node_match_vote_again(struct scheduler *sched, struct internode_comm *s);
 /* This node's request of it to the sequencer. */
 void node_match_entry(const struct node_match *j, struct request_entry *entry);
 /* Its request is void, and this node has asked for its failure: it fails. */
-void node_match_withdraw(struct engine *e, struct node_match *j);
+void node_match_withdraw(struct scheduler *sched, struct node_match *j);
 /* Its tasks are launched and wait no more; frees it. */
-void node_match_launched(struct engine *e, struct node_match *j);
+void node_match_launched(struct scheduler *sched, struct node_match *j);
 /* A local member has left its plan; plan operations that wait for it fail. */
-void node_match_plan_left(struct engine *e, struct comm *c, int32_t rank);
+void node_match_plan_left(struct scheduler *sched, struct comm *c, int32_t rank);
 /* A new plan, whose pairs count from 0. */
 void node_match_plan_begins(const struct comm *c);
 /* A local member has left; operations that wait for it fail. */
-void node_match_member_left(struct engine *e, struct comm *c, int32_t rank,
+void node_match_member_left(struct scheduler *sched, struct comm *c, int32_t rank,
 			    const ncclsvc_status *st);
-void node_match_expire(struct engine *e);
-void node_match_free(struct engine *e, struct internode_comm *s, struct node_match *j);
+void node_match_expire(struct scheduler *sched);
+void node_match_free(struct scheduler *sched, struct internode_comm *s, struct node_match *j);
 
 /* ---- Between node_match.c, node_match_messages.c and node_match_pair.c ---- */
 
@@ -100,15 +101,17 @@ struct node_match *node_match_find(struct internode_comm *s, const struct operat
 /* Created if needed; NULL: out of memory, or the other nodes are too far ahead. */
 struct node_match *node_match_get(struct internode_comm *s, const struct operation_key *key);
 /* t waits for other nodes, and cannot be taken back from now on. */
-void node_match_commit(struct engine *e, struct node_match *j, struct task *t);
+void node_match_commit(struct scheduler *sched, struct node_match *j, struct task *t);
 /* Sends to all other nodes that take part. */
-void node_match_tell_failed(struct engine *e, const struct node_match *j,
+void node_match_tell_failed(struct scheduler *sched, const struct node_match *j,
 			    const struct failed_note *failed);
 /* That node's part is ready, with this record. */
 void node_match_ready(struct node_match *j, uint32_t part, const struct svc_record *record);
 /* This node's vote, which may be the last one. */
-void node_match_vote_ready(struct engine *e, struct node_match *j, const struct svc_record *record);
-void node_match_vote_failed(struct engine *e, struct node_match *j, const ncclsvc_status *st);
+void node_match_vote_ready(struct scheduler *sched, struct node_match *j,
+			   const struct svc_record *record);
+void node_match_vote_failed(struct scheduler *sched, struct node_match *j,
+			    const ncclsvc_status *st);
 /* Converts between a node's place in the communicator and its index among those that take part. */
 uint32_t node_match_place_of(const struct node_match *j, uint32_t part);
 uint32_t node_match_part_of(const struct node_match *j, uint32_t place);
@@ -117,17 +120,17 @@ bool node_match_differs(const struct node_match *j, const ncclsvc_status *st);
 /* Keeps the failure of that part. False: no memory. */
 bool node_match_keep_failed(struct node_match *j, uint32_t part, const struct failed_note *failed);
 /* It has failed, and no task of this node waits in it. */
-void node_match_conclude_failed(struct engine *e, struct node_match *j);
+void node_match_conclude_failed(struct scheduler *sched, struct node_match *j);
 /* For a TIMEOUT: the local ranks that have not posted it. */
 void node_match_name_missing(const struct comm *c, const struct node_match *j, ncclsvc_status *st);
 /* All have voted: it runs, or has failed. */
-void node_match_conclude(struct engine *e, struct node_match *j);
-void node_match_end_tasks(struct engine *e, struct node_match *j, const ncclsvc_status *st);
+void node_match_conclude(struct scheduler *sched, struct node_match *j);
+void node_match_end_tasks(struct scheduler *sched, struct node_match *j, const ncclsvc_status *st);
 
 /* For operations decided by the sequencer: the request that contains it; NULL: none yet. */
 struct launch_request *node_match_request(const struct node_match *j);
 /* Cancels the launch of its tasks, and of everything requested together with them. */
-void node_match_call_off(struct engine *e, struct node_match *j);
+void node_match_call_off(struct scheduler *sched, struct node_match *j);
 
 /* ---- node_match_pair.c ---- */
 
@@ -135,8 +138,8 @@ void node_match_call_off(struct engine *e, struct node_match *j);
 bool node_match_pair_past(struct internode_comm *s, const struct operation_key *key);
 /* The other side of a pair is ready, and this side is not posted. Is another pair posted here that
  * would match it if both were planned, or both unplanned? Then both fail. */
-void node_match_check_kind(struct engine *e, struct node_match *j);
+void node_match_check_kind(struct scheduler *sched, struct node_match *j);
 /* The local member has left its plan without posting the pair: frees it. */
-void node_match_forget_left(struct engine *e, struct node_match *j);
+void node_match_forget_left(struct scheduler *sched, struct node_match *j);
 
 #endif

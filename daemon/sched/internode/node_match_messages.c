@@ -14,13 +14,13 @@
 #define ANY_PLACE UINT32_MAX
 
 /* Other nodes want to end it, or will, and this node has not voted: so it fails it. */
-static void agree_to_fail(struct engine *e, struct node_match *j, const ncclsvc_status *why)
+static void agree_to_fail(struct scheduler *sched, struct node_match *j, const ncclsvc_status *why)
 {
 	ncclsvc_status st = *why;
 	if (j->comm->internode->over)
 		return;
 	node_match_name_missing(j->comm, j, &st);
-	node_match_vote_failed(e, j, &st);
+	node_match_vote_failed(sched, j, &st);
 }
 
 /* A rank without which the operation cannot run; -1: none. */
@@ -70,8 +70,8 @@ static void show_posted(const struct node_match *j, uint32_t place)
 	}
 }
 
-static void take_ready(struct engine *e, struct node_match *j, uint32_t part, const char *body,
-		       size_t bytes)
+static void take_ready(struct scheduler *sched, struct node_match *j, uint32_t part,
+		       const char *body, size_t bytes)
 {
 	struct node_vote *v = &j->parts[part];
 	struct svc_record record;
@@ -80,7 +80,7 @@ static void take_ready(struct engine *e, struct node_match *j, uint32_t part, co
 	if (v->bytes) {
 		v->payload = malloc(v->bytes);
 		if (!v->payload) {
-			internode_comm_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
+			internode_comm_give_up(sched, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 			return;
 		}
 		memcpy(v->payload, body + sizeof(record), v->bytes);
@@ -90,18 +90,18 @@ static void take_ready(struct engine *e, struct node_match *j, uint32_t part, co
 	node_match_ready(j, part, &record);
 	j->votes++;
 	if (!j->first_ns)
-		j->first_ns = e->now;
+		j->first_ns = sched->now;
 	show_posted(j, part);
 	if (gone >= 0) {
-		ncclsvc_status st = order_gone_status(j->comm, gone);
-		node_match_vote_failed(e, j, &st);
+		ncclsvc_status st = status_gone(j->comm, gone);
+		node_match_vote_failed(sched, j, &st);
 	} else if (j->votes == j->nparts) {
 		if (pair && j->resolved) /* this side failed, and no task waits */
-			node_match_free(e, j->comm->internode, j);
+			node_match_free(sched, j->comm->internode, j);
 		else
-			node_match_conclude(e, j);
+			node_match_conclude(sched, j);
 	} else if (pair && j->comm->plan) {
-		node_match_check_kind(e, j);
+		node_match_check_kind(sched, j);
 	}
 }
 
@@ -118,29 +118,30 @@ static bool note_valid(const struct comm *c, const struct failed_note *failed)
 
 /* A failure that names a departed rank also reports the departure, so that members may rejoin at
  * once. */
-static void learn_departure(struct engine *e, struct comm *c, const ncclsvc_status *st)
+static void learn_departure(struct scheduler *sched, struct comm *c, const ncclsvc_status *st)
 {
 	const int32_t rank = st->result == NCCLSVC_PEER_GONE ? st->rank_a : -1;
 	if (rank < 0 || (uint32_t)rank >= c->nranks || c->members[rank].gone ||
 	    c->internode->node_of[rank] == c->internode->me || st->field == NCCLSVC_FIELD_NODE)
 		return;
-	engine_event(e,
-		     &(struct event){.kind = EVENT_MEMBER_LEFT, .left = {c->slot, c->epoch, rank}});
-	release_member(e, c, rank);
+	supervisor_event(sched, &(struct event){.kind = EVENT_MEMBER_LEFT,
+						.left = {c->slot, c->epoch, rank}});
+	release_member(sched, c, rank);
 }
 
-static void take_failed(struct engine *e, struct node_match *j, uint32_t part,
+static void take_failed(struct scheduler *sched, struct node_match *j, uint32_t part,
 			const struct failed_note *failed)
 {
 	const ncclsvc_status *st = &failed->status;
 	const struct vote *mine = &j->parts[j->mine].vote;
 	bool resolved = j->resolved;
 	if (!node_match_keep_failed(j, part, failed)) {
-		internode_comm_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		internode_comm_give_up(sched, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
 	if (!note_valid(j->comm, failed)) {
-		internode_comm_give_up(e, j->comm, NCCLSVC_PROTOCOL, node_match_place_of(j, part));
+		internode_comm_give_up(sched, j->comm, NCCLSVC_PROTOCOL,
+				       node_match_place_of(j, part));
 		return;
 	}
 	if (j->key.a >= 0 && (!mine->kind || resolved)) {
@@ -150,7 +151,7 @@ static void take_failed(struct engine *e, struct node_match *j, uint32_t part,
 		j->resolved = true;
 		j->status = *st;
 		if (resolved)
-			node_match_free(e, j->comm->internode, j);
+			node_match_free(sched, j->comm->internode, j);
 		return;
 	}
 	j->parts[part].vote.kind = VOTE_FAILED;
@@ -159,9 +160,9 @@ static void take_failed(struct engine *e, struct node_match *j, uint32_t part,
 	if (differs)
 		show_posted(j, part);
 	if (!mine->kind && !differs)
-		agree_to_fail(e, j, st); /* and that may conclude it */
+		agree_to_fail(sched, j, st); /* and that may conclude it */
 	else if (j->votes == j->nparts)
-		node_match_conclude(e, j);
+		node_match_conclude(sched, j);
 }
 
 /* The next match that waits for a vote of that node; NULL: none does. */
@@ -176,7 +177,7 @@ static struct node_match *waits_for(const struct internode_comm *s, uint32_t pla
 	return NULL;
 }
 
-void node_match_node_over(struct engine *e, struct comm *c, uint32_t place)
+void node_match_node_over(struct scheduler *sched, struct comm *c, uint32_t place)
 {
 	struct internode_comm *s = c->internode;
 	struct node_match *j;
@@ -184,12 +185,12 @@ void node_match_node_over(struct engine *e, struct comm *c, uint32_t place)
 	if (internode_comm_is_sequenced(s) || !s->overs[place] || c->ended ||
 	    !internode_comm_all_left(s, place))
 		return;
-	const struct failed_note gone = {.status = order_gone_status(c, rank)};
+	const struct failed_note gone = {.status = status_gone(c, rank)};
 	while (!s->over && (j = waits_for(s, place)))
-		take_failed(e, j, node_match_part_of(j, place), &gone);
+		take_failed(sched, j, node_match_part_of(j, place), &gone);
 }
 
-void node_match_take_message(struct engine *e, struct internode_comm *s, uint32_t place,
+void node_match_take_message(struct scheduler *sched, struct internode_comm *s, uint32_t place,
 			     const struct internode_header *h, const char *body)
 {
 	struct comm *c = s->comm;
@@ -200,18 +201,18 @@ void node_match_take_message(struct engine *e, struct internode_comm *s, uint32_
 		       : h->kind == INTERNODE_FAILED ? sizeof(failed)
 						     : sizeof(st);
 	if (h->bytes < least || !key_valid(s, place, &key)) {
-		internode_comm_give_up(e, c, NCCLSVC_PROTOCOL, place);
+		internode_comm_give_up(sched, c, NCCLSVC_PROTOCOL, place);
 		return;
 	}
 	if (h->kind == INTERNODE_FAILED) {
 		memcpy(&failed, body, sizeof(failed));
-		learn_departure(e, c, &failed.status);
+		learn_departure(sched, c, &failed.status);
 	} else if (h->kind == INTERNODE_ASK) {
 		memcpy(&st, body, sizeof(st));
-		learn_departure(e, c, &st);
+		learn_departure(sched, c, &st);
 	}
 	if (h->kind != INTERNODE_READY)
-		deadlock_break(e, s, body);
+		deadlock_break(sched, s, body);
 	struct node_match *j = node_match_find(s, &key);
 	/* The asking node has voted already, so an operation unknown here has ended. */
 	if (!j && (h->kind == INTERNODE_ASK || is_past(c, &key)))
@@ -219,24 +220,24 @@ void node_match_take_message(struct engine *e, struct internode_comm *s, uint32_
 	if (!j)
 		j = node_match_get(s, &key);
 	if (!j) {
-		internode_comm_give_up(e, c, NCCLSVC_LIMIT, place);
+		internode_comm_give_up(sched, c, NCCLSVC_LIMIT, place);
 		return;
 	}
 	uint32_t part = node_match_part_of(j, place);
 	if (h->kind == INTERNODE_ASK) {
 		if (!j->parts[j->mine].vote.kind)
-			agree_to_fail(e, j, &st);
+			agree_to_fail(sched, j, &st);
 	} else if (j->parts[part].vote.kind || part == j->mine) {
-		internode_comm_give_up(e, c, NCCLSVC_PROTOCOL, place);
+		internode_comm_give_up(sched, c, NCCLSVC_PROTOCOL, place);
 		return;
 	} else if (h->kind == INTERNODE_READY) {
-		take_ready(e, j, part, body, h->bytes);
+		take_ready(sched, j, part, body, h->bytes);
 	} else {
-		take_failed(e, j, part, &failed);
+		take_failed(sched, j, part, &failed);
 	}
 	j = key.a >= 0 && operation_plan(&key) ? node_match_find(s, &key) : NULL;
 	if (j)
-		node_match_forget_left(e, j);
+		node_match_forget_left(sched, j);
 }
 
 /* ---- The sequencer ---- */
@@ -251,20 +252,21 @@ static void show_waiting(const struct node_match *j, const char *body, size_t by
 	}
 }
 
-static void be_asked(struct engine *e, struct node_match *j, const ncclsvc_status *why)
+static void be_asked(struct scheduler *sched, struct node_match *j, const ncclsvc_status *why)
 {
 	if (!j->parts[j->mine].vote.kind) {
-		agree_to_fail(e, j, why);
+		agree_to_fail(sched, j, why);
 	} else if (j->parts[j->mine].vote.kind == VOTE_READY && !j->asked) {
 		/* It has been requested, so it is in progress. */
 		j->status = *why;
 		if (!node_match_request(j))
-			node_match_withdraw(e, j);
+			node_match_withdraw(sched, j);
 	}
 }
 
 /* It fails on all nodes. */
-static void be_failed(struct engine *e, struct node_match *j, const struct failed_note *failed)
+static void be_failed(struct scheduler *sched, struct node_match *j,
+		      const struct failed_note *failed)
 {
 	ncclsvc_status st = failed->status;
 	struct comm *c = j->comm;
@@ -272,24 +274,24 @@ static void be_failed(struct engine *e, struct node_match *j, const struct faile
 	if (j->votes == j->nparts)
 		return; /* a successor tells all nodes, as some do not know */
 	if (node_match_differs(j, &st))
-		order_mismatch_status(c, &failed->posted, &st);
+		match_mismatch_status(c, &failed->posted, &st);
 	else if (pair && st.result == NCCLSVC_MISMATCH)
-		order_name_ranks(c, &st, st.rank_a, st.rank_b);
+		status_name_ranks(c, &st, st.rank_a, st.rank_b);
 	j->status = st;
 	j->votes = j->nparts;
 	sequence_remember_failed(c->internode, &j->key, failed);
 	if (j->tasks) {
-		node_match_call_off(e, j);
-		node_match_end_tasks(e, j, &st);
-		node_match_free(e, c->internode, j);
+		node_match_call_off(sched, j);
+		node_match_end_tasks(sched, j, &st);
+		node_match_free(sched, c->internode, j);
 	} else if (pair && j->resolved) { /* no task waits for it */
-		node_match_free(e, c->internode, j);
+		node_match_free(sched, c->internode, j);
 	} else {
-		node_match_conclude_failed(e, j);
+		node_match_conclude_failed(sched, j);
 	}
 }
 
-void node_match_take_decision(struct engine *e, struct internode_comm *s,
+void node_match_take_decision(struct scheduler *sched, struct internode_comm *s,
 			      const struct internode_header *h, const char *body)
 {
 	struct comm *c = s->comm;
@@ -299,23 +301,23 @@ void node_match_take_decision(struct engine *e, struct internode_comm *s,
 			     : h->kind == INTERNODE_ASK ? sizeof(failed.status)
 							: 0;
 	if (h->bytes < least || !key_valid(s, ANY_PLACE, &h->key)) {
-		internode_comm_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
+		internode_comm_give_up(sched, c, NCCLSVC_PROTOCOL, UINT32_MAX);
 		return;
 	}
 	memcpy(&failed, body, least);
 	if (failed.ends_epoch) {
-		internode_comm_give_up(e, c, failed.status.result,
+		internode_comm_give_up(sched, c, failed.status.result,
 				       failed.node < 0 ? UINT32_MAX
 						       : internode_comm_place(s, failed.node));
 		return;
 	}
 	if (fails && !note_valid(c, &failed)) {
-		internode_comm_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
+		internode_comm_give_up(sched, c, NCCLSVC_PROTOCOL, UINT32_MAX);
 		return;
 	}
-	learn_departure(e, c, &failed.status);
+	learn_departure(sched, c, &failed.status);
 	if (h->kind != INTERNODE_READY)
-		deadlock_break(e, s, body);
+		deadlock_break(sched, s, body);
 	struct node_match *j = node_match_find(s, &h->key);
 	if (!j && h->kind == INTERNODE_ASK && h->key.seq != DEADLOCK_ALL && !is_past(c, &h->key))
 		j = node_match_get(s, &h->key);
@@ -324,12 +326,12 @@ void node_match_take_decision(struct engine *e, struct internode_comm *s,
 	if (h->kind == INTERNODE_READY)
 		show_waiting(j, body, h->bytes);
 	else if (fails)
-		be_failed(e, j, &failed);
+		be_failed(sched, j, &failed);
 	else
-		be_asked(e, j, &failed.status);
+		be_asked(sched, j, &failed.status);
 	j = h->key.a >= 0 && operation_plan(&h->key) ? node_match_find(s, &h->key) : NULL;
 	if (j)
-		node_match_forget_left(e, j);
+		node_match_forget_left(sched, j);
 }
 
 /* ---- A member leaves ---- */
@@ -351,7 +353,7 @@ static struct task *any_task(const struct node_match *j)
 	return NULL;
 }
 
-void node_match_member_left(struct engine *e, struct comm *c, int32_t rank,
+void node_match_member_left(struct scheduler *sched, struct comm *c, int32_t rank,
 			    const ncclsvc_status *st)
 {
 	struct internode_comm *s = c->internode;
@@ -365,11 +367,11 @@ void node_match_member_left(struct engine *e, struct comm *c, int32_t rank,
 			continue;
 		struct task *t = internode_comm_is_sequenced(s) ? any_task(j) : NULL;
 		if (t)
-			node_match_ask(e, t, st);
+			node_match_ask(sched, t, st);
 		else if (!j->parts[j->mine].vote.kind)
-			node_match_vote_failed(e, j, st);
+			node_match_vote_failed(sched, j, st);
 	}
-	node_match_node_over(e, c, s->node_of[rank]);
+	node_match_node_over(sched, c, s->node_of[rank]);
 	if (c->collective_here && !c->poisoned)
-		node_match_fail_collective(e, c, st);
+		node_match_fail_collective(sched, c, st);
 }

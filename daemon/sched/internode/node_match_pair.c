@@ -70,7 +70,7 @@ static ncclsvc_status kind_status(const struct node_match *j, bool sends, bool p
 	st.field = NCCLSVC_FIELD_PLAN;
 	st.value_a = sends == planned;
 	st.value_b = !st.value_a;
-	order_name_ranks(j->comm, &st, j->key.a, j->key.b);
+	status_name_ranks(j->comm, &st, j->key.a, j->key.b);
 	return st;
 }
 
@@ -83,7 +83,7 @@ static bool is_skipped(const struct node_match *j)
 		(j->status.result == NCCLSVC_MISMATCH && j->status.field == NCCLSVC_FIELD_PLAN));
 }
 
-void node_match_check_kind(struct engine *e, struct node_match *j)
+void node_match_check_kind(struct scheduler *sched, struct node_match *j)
 {
 	const bool sends = !j->mine;
 	const unsigned op = sends ? NCCLSVC_SEND : NCCLSVC_RECV;
@@ -97,8 +97,8 @@ void node_match_check_kind(struct engine *e, struct node_match *j)
 		    !operation_plan(&other->key) == !operation_plan(&j->key))
 			continue;
 		const ncclsvc_status st = kind_status(j, sends, operation_plan(&other->key));
-		node_match_ask(e, t, &st);
-		node_match_vote_failed(e, j, &st);
+		node_match_ask(sched, t, &st);
+		node_match_vote_failed(sched, j, &st);
 		return;
 	}
 }
@@ -106,7 +106,7 @@ void node_match_check_kind(struct engine *e, struct node_match *j)
 /* ---- Posting ---- */
 
 /* NULL: out of memory. */
-static struct node_match *next_match(struct engine *e, struct internode_comm *s,
+static struct node_match *next_match(struct scheduler *sched, struct internode_comm *s,
 				     const struct task *t)
 {
 	const bool send = t->record.op == NCCLSVC_SEND;
@@ -120,36 +120,36 @@ static struct node_match *next_match(struct engine *e, struct internode_comm *s,
 		j = node_match_get(s, &key);
 		if (!j || !is_skipped(j))
 			return j;
-		node_match_free(e, s, j);
+		node_match_free(sched, s, j);
 	}
 	return NULL;
 }
 
 /* The other side has failed it, or this side did when asked. */
-static void post_to_failed(struct engine *e, struct node_match *j, struct task *t)
+static void post_to_failed(struct scheduler *sched, struct node_match *j, struct task *t)
 {
 	const ncclsvc_status st = j->status;
 	if (!j->parts[j->mine].vote.kind) /* the other side waits for it */
-		node_match_tell_failed(e, j, &(struct failed_note){.status = st});
-	node_match_free(e, t->comm->internode, j);
-	release_end(e, t, &st);
+		node_match_tell_failed(sched, j, &(struct failed_note){.status = st});
+	node_match_free(sched, t->comm->internode, j);
+	release_end(sched, t, &st);
 }
 
-static void post_failure(struct engine *e, struct node_match *j, struct task *t)
+static void post_failure(struct scheduler *sched, struct node_match *j, struct task *t)
 {
-	const ncclsvc_status st = t->tombstone ? t->end : order_refused_status(t);
+	const ncclsvc_status st = t->tombstone ? t->end : status_refused(t);
 	struct internode_comm *s = t->comm->internode;
 	const struct operation_key key = j->key;
-	node_match_vote_failed(e, j, &st);
+	node_match_vote_failed(sched, j, &st);
 	j = node_match_find(s, &key);
 	if (j && j->resolved)
-		node_match_free(e, s, j);
+		node_match_free(sched, s, j);
 	else if (j) /* the other side's vote will come, and no task waits for it here */
 		j->resolved = true;
-	release_end(e, t, &st);
+	release_end(sched, t, &st);
 }
 
-void node_match_post_p2p(struct engine *e, struct task *t)
+void node_match_post_p2p(struct scheduler *sched, struct task *t)
 {
 	struct comm *c = t->comm;
 	if (c->internode->over) { /* it is about to end */
@@ -157,13 +157,13 @@ void node_match_post_p2p(struct engine *e, struct task *t)
 		member_of(t)->posted++;
 		return;
 	}
-	struct node_match *j = next_match(e, c->internode, t);
+	struct node_match *j = next_match(sched, c->internode, t);
 	struct task **tasks = calloc(2, sizeof(struct task *));
 	if (!j || !tasks) {
 		ncclsvc_status st = status_of(NCCLSVC_NO_MEMORY);
 		free(tasks);
-		release_end(e, t, &st);
-		internode_comm_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		release_end(sched, t, &st);
+		internode_comm_give_up(sched, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
 	t->place = POSTED;
@@ -171,22 +171,22 @@ void node_match_post_p2p(struct engine *e, struct task *t)
 	tasks[t->record.op == NCCLSVC_SEND ? 0 : 1] = t;
 	if (j->parts[0].vote.kind == VOTE_FAILED || j->parts[1].vote.kind == VOTE_FAILED) {
 		free(tasks);
-		post_to_failed(e, j, t);
+		post_to_failed(sched, j, t);
 		return;
 	}
 	if (t->tombstone || svc_record_refuses(&t->record)) {
 		free(tasks);
-		post_failure(e, j, t);
+		post_failure(sched, j, t);
 		return;
 	}
 	j->tasks = tasks;
-	node_match_commit(e, j, t);
-	node_match_vote_ready(e, j, &t->record);
+	node_match_commit(sched, j, t);
+	node_match_vote_ready(sched, j, &t->record);
 }
 
 /* ---- Ended plans ---- */
 
-void node_match_forget_left(struct engine *e, struct node_match *j)
+void node_match_forget_left(struct scheduler *sched, struct node_match *j)
 {
 	const int32_t rank = local_rank(j);
 	const uint32_t plan = operation_plan(&j->key);
@@ -196,16 +196,16 @@ void node_match_forget_left(struct engine *e, struct node_match *j)
 		return;
 	const ncclsvc_status st = plan_left_status(j->comm, rank);
 	if (!voted && !j->comm->internode->over)
-		node_match_tell_failed(e, j, &(struct failed_note){.status = st});
-	node_match_free(e, j->comm->internode, j);
+		node_match_tell_failed(sched, j, &(struct failed_note){.status = st});
+	node_match_free(sched, j->comm->internode, j);
 }
 
-void node_match_plan_left(struct engine *e, struct comm *c, int32_t rank)
+void node_match_plan_left(struct scheduler *sched, struct comm *c, int32_t rank)
 {
 	struct node_match *j, *next;
 	HASH_ITER (hh, c->internode->matches, j, next)
 		if (j->key.a >= 0 && local_rank(j) == rank)
-			node_match_forget_left(e, j);
+			node_match_forget_left(sched, j);
 }
 
 void node_match_plan_begins(const struct comm *c)

@@ -50,59 +50,59 @@ struct withdrawal {
 
 _Static_assert(sizeof(struct withdrawal) <= INTERNODE_BODY_MAX, "a withdrawal fits into a message");
 
-static uint32_t sequencer_node(const struct engine *e)
+static uint32_t sequencer_node(const struct scheduler *sched)
 {
 	uint32_t node = 0;
-	while (node < e->config.nodes - 1 && e->lost[node])
+	while (node < sched->config.nodes - 1 && sched->lost[node])
 		node++;
 	return node;
 }
 
-bool sequence_is_by(const struct engine *e, uint32_t node)
+bool sequence_is_by(const struct scheduler *sched, uint32_t node)
 {
-	return sequencer_node(e) == node;
+	return sequencer_node(sched) == node;
 }
 
-uint32_t sequence_place(const struct engine *e, const struct internode_comm *s)
+uint32_t sequence_place(const struct scheduler *sched, const struct internode_comm *s)
 {
-	return internode_comm_place(s, (int)sequencer_node(e));
+	return internode_comm_place(s, (int)sequencer_node(sched));
 }
 
-static void say(struct engine *e, const struct internode_header *h, const void *body)
+static void say(struct scheduler *sched, const struct internode_header *h, const void *body)
 {
-	internode_comm_send_node(e, sequencer_node(e), h, body);
+	internode_comm_send_node(sched, sequencer_node(sched), h, body);
 }
 
 /* ---- This node's requests ---- */
 
-static void request_forget(struct engine *e, struct launch_request *r)
+static void request_forget(struct scheduler *sched, struct launch_request *r)
 {
 	if (r->ordered)
-		DL_DELETE2(e->due, r, prev_due, next_due);
+		DL_DELETE2(sched->due, r, prev_due, next_due);
 	else
-		e->committed--;
-	DL_DELETE(e->requests, r);
+		sched->committed--;
+	DL_DELETE(sched->requests, r);
 	free(r->creation);
 	free(r);
 }
 
-static void send_request(struct engine *e, const struct launch_request *r)
+static void send_request(struct scheduler *sched, const struct launch_request *r)
 {
 	for (uint32_t i = 0; i < r->n; i += ENTRIES_SENT) {
 		uint32_t n = r->n - i < ENTRIES_SENT ? r->n - i : ENTRIES_SENT;
 		const struct internode_header h = {.kind = INTERNODE_REQUEST,
 						   .key = {.a = i + n < r->n, .seq = r->number},
 						   .bytes = n * sizeof(r->entries[0])};
-		say(e, &h, r->entries + i);
+		say(sched, &h, r->entries + i);
 	}
 }
 
-static void add_request(struct engine *e, struct launch_request *r)
+static void add_request(struct scheduler *sched, struct launch_request *r)
 {
-	r->number = ++e->nrequests;
-	e->committed++;
-	DL_APPEND(e->requests, r);
-	send_request(e, r);
+	r->number = ++sched->nrequests;
+	sched->committed++;
+	DL_APPEND(sched->requests, r);
+	send_request(sched, r);
 }
 
 /* Visits each match once. */
@@ -112,10 +112,10 @@ static bool speaks(const struct task *t)
 }
 
 /* The communicator is about to end, so no more requests of it follow. */
-static bool all_open(const struct engine *e)
+static bool all_open(const struct scheduler *sched)
 {
-	for (uint32_t i = 0; i < e->nvisited; i++) {
-		const struct internode_comm *s = e->visited[i]->comm->internode;
+	for (uint32_t i = 0; i < sched->nvisited; i++) {
+		const struct internode_comm *s = sched->visited[i]->comm->internode;
 		if (s && (s->left || s->unled || s->comm->internode_comm_failed))
 			return false;
 	}
@@ -123,42 +123,42 @@ static bool all_open(const struct engine *e)
 }
 
 /* None of these is ever launched. */
-static void refuse_visited(struct engine *e, int result)
+static void refuse_visited(struct scheduler *sched, int result)
 {
-	for (uint32_t i = 0; i < e->nvisited; i++)
-		if (e->visited[i]->comm->internode)
-			internode_comm_give_up(e, e->visited[i]->comm, result, UINT32_MAX);
+	for (uint32_t i = 0; i < sched->nvisited; i++)
+		if (sched->visited[i]->comm->internode)
+			internode_comm_give_up(sched, sched->visited[i]->comm, result, UINT32_MAX);
 }
 
-void sequence_request(struct engine *e, bool fits)
+void sequence_request(struct scheduler *sched, bool fits)
 {
 	uint32_t n = 0;
-	if (!all_open(e))
+	if (!all_open(sched))
 		return;
-	for (uint32_t i = 0; i < e->nvisited; i++)
-		n += speaks(e->visited[i]);
+	for (uint32_t i = 0; i < sched->nvisited; i++)
+		n += speaks(sched->visited[i]);
 	if (!fits || n > REQUEST_ENTRIES_MAX) {
-		refuse_visited(e, NCCLSVC_LIMIT);
+		refuse_visited(sched, NCCLSVC_LIMIT);
 		return;
 	}
 	struct launch_request *r = calloc(1, sizeof(*r) + n * sizeof(r->entries[0]));
 	if (!r) {
-		refuse_visited(e, NCCLSVC_NO_MEMORY);
+		refuse_visited(sched, NCCLSVC_NO_MEMORY);
 		return;
 	}
-	r->any = e->visited[0]->match;
-	for (uint32_t i = 0; i < e->nvisited; i++) {
-		struct task *t = e->visited[i];
+	r->any = sched->visited[0]->match;
+	for (uint32_t i = 0; i < sched->nvisited; i++) {
+		struct task *t = sched->visited[i];
 		t->match->request = r;
 		if (!speaks(t))
 			continue;
 		node_match_entry(t->node_match, &r->entries[r->n++]);
 		t->comm->internode->requested = true;
 	}
-	add_request(e, r);
+	add_request(sched, r);
 }
 
-void sequence_request_creation(struct engine *e, struct creation *k, creation_launch *launch)
+void sequence_request_creation(struct scheduler *sched, struct creation *k, creation_launch *launch)
 {
 	struct launch_request *r = nofail_calloc(1, sizeof(*r) + sizeof(r->entries[0]),
 						 "a place in the order of launches");
@@ -169,12 +169,12 @@ void sequence_request_creation(struct engine *e, struct creation *k, creation_la
 		.internode_id = k->serial,
 		.key = {.part = OPERATION_MAKE},
 		.nparts = k->nnodes,
-		.order = ++e->nmatched,
+		.order = ++sched->nmatched,
 	};
-	add_request(e, r);
+	add_request(sched, r);
 }
 
-static void withdraw(struct engine *e, const struct internode_comm *s,
+static void withdraw(struct scheduler *sched, const struct internode_comm *s,
 		     const struct operation_key *key, uint64_t number,
 		     const struct failed_note *note)
 {
@@ -192,20 +192,20 @@ static void withdraw(struct engine *e, const struct internode_comm *s,
 					   .key = *key,
 					   .bytes = offsetof(struct withdrawal, nodes) +
 						    w.nnodes * sizeof(w.nodes[0])};
-	say(e, &h, &w);
+	say(sched, &h, &w);
 }
 
-void sequence_withdraw(struct engine *e, const struct internode_comm *s,
+void sequence_withdraw(struct scheduler *sched, const struct internode_comm *s,
 		       const struct operation_key *key, const struct launch_request *r,
 		       const struct failed_note *note)
 {
-	withdraw(e, s, key, r ? r->number : 0, note);
+	withdraw(sched, s, key, r ? r->number : 0, note);
 }
 
-void sequence_wait_no_more(struct engine *e, const struct internode_comm *s,
+void sequence_wait_no_more(struct scheduler *sched, const struct internode_comm *s,
 			   const struct operation_key *key, const struct failed_note *note)
 {
-	withdraw(e, s, key, WAITS_NO_MORE, note);
+	withdraw(sched, s, key, WAITS_NO_MORE, note);
 }
 
 static void forget_failed(struct internode_comm *s)
@@ -228,69 +228,69 @@ void sequence_remember_failed(struct internode_comm *s, const struct operation_k
 		forget_failed(s);
 }
 
-void sequence_void(struct engine *e, struct launch_request *r)
+void sequence_void(struct scheduler *sched, struct launch_request *r)
 {
 	struct set_match *m;
-	DL_FOREACH (e->matched, m)
+	DL_FOREACH (sched->matched, m)
 		if (m->request == r) {
 			m->request = NULL;
-			set_look(e, m); /* the rest of it may be launched without it */
+			set_look(sched, m); /* the rest of it may be launched without it */
 		}
-	e->matched_new = true;
-	request_forget(e, r);
+	sched->matched_new = true;
+	request_forget(sched, r);
 }
 
-void sequence_give_up(struct engine *e, struct launch_request *r)
+void sequence_give_up(struct scheduler *sched, struct launch_request *r)
 {
 	for (uint32_t i = 0; i < r->n; i++) {
 		struct internode_comm *s = NULL;
 		if (!entry_makes(&r->entries[i]))
-			HASH_FIND(hh, e->internode_comms, &r->entries[i].internode_id,
+			HASH_FIND(hh, sched->internode_comms, &r->entries[i].internode_id,
 				  sizeof(s->id), s);
 		if (!s)
 			continue;
 		s->unled = true;
-		internode_comm_give_up(e, s->comm, NCCLSVC_TIMEOUT, UINT32_MAX);
+		internode_comm_give_up(sched, s->comm, NCCLSVC_TIMEOUT, UINT32_MAX);
 	}
-	sequence_void(e, r);
+	sequence_void(sched, r);
 }
 
-void sequence_cancel_creation(struct engine *e, uint64_t number)
+void sequence_cancel_creation(struct scheduler *sched, uint64_t number)
 {
 	struct launch_request *r;
-	DL_FOREACH (e->requests, r)
+	DL_FOREACH (sched->requests, r)
 		if (r->creation && r->creation->number == number)
 			break;
 	if (!r)
 		return;
 	if (!r->ordered)
-		say(e,
+		say(sched,
 		    &(struct internode_header){.kind = INTERNODE_WITHDRAW,
 					       .key = {.seq = r->number, .part = OPERATION_MAKE}},
 		    NULL);
-	request_forget(e, r);
+	request_forget(sched, r);
 }
 
-bool sequence_next(const struct engine *e, struct set_match **m)
+bool sequence_next(const struct scheduler *sched, struct set_match **m)
 {
-	*m = e->due ? e->due->any : NULL;
-	return e->due;
+	*m = sched->due ? sched->due->any : NULL;
+	return sched->due;
 }
 
-bool sequence_launch_creation(struct engine *e)
+bool sequence_launch_creation(struct scheduler *sched)
 {
-	return e->due->launch(e, e->due->creation);
+	return sched->due->launch(sched, sched->due->creation);
 }
 
 /* A successor of the sequencer asks for launches of this node that not all nodes have made yet.
  * Their tasks have not ended, so there are never more of them than there is room for tasks. */
-void sequence_launched(struct engine *e)
+void sequence_launched(struct scheduler *sched)
 {
-	struct launch_request *r = e->due;
+	struct launch_request *r = sched->due;
 	for (uint32_t i = 0; i < r->n; i++)
-		e->granted[e->ngranted++ % e->config.tasks_max] =
+		sched->granted[sched->ngranted++ % sched->config.tasks_max] =
 			(struct grant){r->grant, r->entries[i].internode_id, r->entries[i].key};
-	request_forget(e, r);
+	request_forget(sched, r);
 }
 
 /* ---- The end of an epoch ---- */
@@ -303,13 +303,13 @@ static bool names(const struct launch_request *r, uint64_t internode_id)
 	return false;
 }
 
-void sequence_leave(struct engine *e, const struct internode_comm *s)
+void sequence_leave(struct scheduler *sched, const struct internode_comm *s)
 {
 	const struct internode_header h = {.kind = INTERNODE_WITHDRAW,
 					   .internode_id = s->id,
 					   .key = {.part = WITHDRAW_ALL},
 					   .bytes = s->nnodes * sizeof(s->nodes[0])};
-	say(e, &h, s->nodes);
+	say(sched, &h, s->nodes);
 }
 
 static void internode_comm_forget(struct internode_comm *s)
@@ -321,27 +321,27 @@ static void internode_comm_forget(struct internode_comm *s)
 }
 
 /* Other nodes had left it when it was closed, and do not wait longer for their own end. */
-void sequence_ended(struct engine *e, struct internode_comm *s)
+void sequence_ended(struct scheduler *sched, struct internode_comm *s)
 {
 	if (!s->left) {
 		internode_comm_forget(s);
 		return;
 	}
-	s->due_ns = e->now + EPOCH_CLOSE_NS;
-	DL_APPEND2(e->ended, s, prev_ending, next_ending);
+	s->due_ns = sched->now + EPOCH_CLOSE_NS;
+	DL_APPEND2(sched->ended, s, prev_ending, next_ending);
 }
 
-static void forget_ended(struct engine *e)
+static void forget_ended(struct scheduler *sched)
 {
-	struct internode_comm *s = e->ended;
-	DL_DELETE2(e->ended, s, prev_ending, next_ending);
+	struct internode_comm *s = sched->ended;
+	DL_DELETE2(sched->ended, s, prev_ending, next_ending);
 	internode_comm_forget(s);
 }
 
-bool sequence_closed(const struct engine *e, const struct internode_comm *s)
+bool sequence_closed(const struct scheduler *sched, const struct internode_comm *s)
 {
 	const struct launch_request *r;
-	DL_FOREACH2 (e->due, r, next_due)
+	DL_FOREACH2 (sched->due, r, next_due)
 		if (names(r, s->id))
 			return false; /* other nodes launch it, and so will this node */
 	return s->closed;
@@ -355,40 +355,40 @@ bool sequence_was_closed(const struct comm *c)
 /* ---- Messages from the sequencer ---- */
 
 /* The sequencer has dropped everything that names the communicator. */
-static void be_closed(struct engine *e, uint64_t id)
+static void be_closed(struct scheduler *sched, uint64_t id)
 {
 	struct launch_request *r, *next;
 	struct internode_comm *s;
-	HASH_FIND(hh, e->internode_comms, &id, sizeof(id), s);
+	HASH_FIND(hh, sched->internode_comms, &id, sizeof(id), s);
 	if (s)
 		s->closed = true;
-	DL_FOREACH_SAFE (e->requests, r, next)
+	DL_FOREACH_SAFE (sched->requests, r, next)
 		if (!r->ordered && names(r, id))
-			sequence_void(e, r);
+			sequence_void(sched, r);
 }
 
-static void be_ordered(struct engine *e, uint64_t number, uint64_t grant)
+static void be_ordered(struct scheduler *sched, uint64_t number, uint64_t grant)
 {
 	struct launch_request *r;
-	DL_SEARCH_SCALAR(e->requests, r, number, number);
+	DL_SEARCH_SCALAR(sched->requests, r, number, number);
 	if (!r || r->ordered)
 		return;
-	e->committed--;
+	sched->committed--;
 	r->ordered = true;
 	r->grant = grant;
-	DL_APPEND2(e->due, r, prev_due, next_due);
-	e->matched_new = true;
+	DL_APPEND2(sched->due, r, prev_due, next_due);
+	sched->matched_new = true;
 }
 
 /* ---- Messages from this node's own sequencer ---- */
 
 static void tell_launch(void *arg, uint32_t node, uint64_t number, uint64_t grant)
 {
-	struct engine *e = arg;
+	struct scheduler *sched = arg;
 	const struct internode_header h = {.kind = INTERNODE_LAUNCH,
 					   .key = {.seq = number, .part = grant}};
-	if (!e->lost[node])
-		internode_comm_send_node(e, node, &h, NULL);
+	if (!sched->lost[node])
+		internode_comm_send_node(sched, node, &h, NULL);
 }
 
 static void tell_failed(void *arg, uint32_t node, uint64_t internode_id,
@@ -448,39 +448,39 @@ const struct sequencer_ops sequence_ops = {
 /* ---- Receiving ---- */
 
 /* It no longer takes part in the communicator. */
-static void take_leave(struct engine *e, uint32_t from, const struct internode_header *h,
+static void take_leave(struct scheduler *sched, uint32_t from, const struct internode_header *h,
 		       const char *body)
 {
 	uint32_t nodes[CLUSTER_NODES_MAX];
 	if (!h->bytes || h->bytes > sizeof(nodes) || h->bytes % sizeof(nodes[0]))
 		return;
 	memcpy(nodes, body, h->bytes);
-	sequencer_leave(e->sequencer, from, h->internode_id, nodes,
+	sequencer_leave(sched->sequencer, from, h->internode_id, nodes,
 			(uint32_t)(h->bytes / sizeof(nodes[0])));
 }
 
-static void take_withdrawal(struct engine *e, uint32_t from, const struct internode_header *h,
-			    const char *body)
+static void take_withdrawal(struct scheduler *sched, uint32_t from,
+			    const struct internode_header *h, const char *body)
 {
 	const size_t fixed = offsetof(struct withdrawal, nodes);
 	struct withdrawal w;
 	if (h->key.part == OPERATION_MAKE) {
-		sequencer_forget(e->sequencer, from, h->key.seq);
+		sequencer_forget(sched->sequencer, from, h->key.seq);
 		return;
 	}
 	if (h->key.part == WITHDRAW_ALL) {
-		take_leave(e, from, h, body);
+		take_leave(sched, from, h, body);
 		return;
 	}
 	if (h->bytes < fixed || h->bytes > sizeof(w))
 		return;
 	memcpy(&w, body, h->bytes);
 	if (h->bytes == fixed + w.nnodes * sizeof(w.nodes[0]))
-		sequencer_withdraw(e->sequencer, e->now, from, h->internode_id, &h->key, w.number,
-				   &w.note, w.nodes, w.nnodes);
+		sequencer_withdraw(sched->sequencer, sched->now, from, h->internode_id, &h->key,
+				   w.number, &w.note, w.nodes, w.nnodes);
 }
 
-static void take_request(struct engine *e, uint32_t from, const struct internode_header *h,
+static void take_request(struct scheduler *sched, uint32_t from, const struct internode_header *h,
 			 const char *body)
 {
 	struct request_entry entries[ENTRIES_SENT];
@@ -488,11 +488,12 @@ static void take_request(struct engine *e, uint32_t from, const struct internode
 	if (!n || n > ENTRIES_SENT || h->bytes % sizeof(entries[0]))
 		return;
 	memcpy(entries, body, h->bytes);
-	sequencer_request(e->sequencer, e->now, from, h->key.seq, h->key.a, entries, (uint32_t)n);
+	sequencer_request(sched->sequencer, sched->now, from, h->key.seq, h->key.a, entries,
+			  (uint32_t)n);
 }
 
-static void take_succession(struct engine *e, uint32_t from, const struct internode_header *h,
-			    const char *body)
+static void take_succession(struct scheduler *sched, uint32_t from,
+			    const struct internode_header *h, const char *body)
 {
 	struct grant grants[GRANTS_SENT];
 	const uint64_t n = h->bytes / sizeof(grants[0]);
@@ -500,65 +501,66 @@ static void take_succession(struct engine *e, uint32_t from, const struct intern
 		return;
 	memcpy(grants, body, h->bytes);
 	if (h->key.a == SUCCESSION_GRANTS)
-		sequencer_report(e->sequencer, from, grants, (uint32_t)n, true);
+		sequencer_report(sched->sequencer, from, grants, (uint32_t)n, true);
 	else if (h->key.a == SUCCESSION_REPORTED)
-		sequencer_report(e->sequencer, from, NULL, 0, false);
+		sequencer_report(sched->sequencer, from, NULL, 0, false);
 	else if (h->key.a == SUCCESSION_GOES_ON)
-		e->succession_due_ns = 0;
+		sched->succession_due_ns = 0;
 }
 
-void sequence_take_message(struct engine *e, const struct internode_header *h, const char *body,
-			   int node)
+void sequence_take_message(struct scheduler *sched, const struct internode_header *h,
+			   const char *body, int node)
 {
 	const uint32_t from = (uint32_t)node;
-	e->sequenced_ns = e->now;
+	sched->sequenced_ns = sched->now;
 	switch (h->kind) {
 	case INTERNODE_LAUNCH:
-		be_ordered(e, h->key.seq, h->key.part);
+		be_ordered(sched, h->key.seq, h->key.part);
 		break;
 	case INTERNODE_CLOSED:
-		be_closed(e, h->internode_id);
+		be_closed(sched, h->internode_id);
 		break;
 	case INTERNODE_REQUEST:
-		take_request(e, from, h, body);
+		take_request(sched, from, h, body);
 		break;
 	case INTERNODE_WITHDRAW:
-		take_withdrawal(e, from, h, body);
+		take_withdrawal(sched, from, h, body);
 		break;
 	case INTERNODE_SUCCESSION:
-		take_succession(e, from, h, body);
+		take_succession(sched, from, h, body);
 		break;
 	}
 }
 
 /* ---- Loss of the sequencer ---- */
 
-static void say_succession(struct engine *e, enum succession_step step, const struct grant *grants,
-			   uint32_t n)
+static void say_succession(struct scheduler *sched, enum succession_step step,
+			   const struct grant *grants, uint32_t n)
 {
 	const struct internode_header h = {
 		.kind = INTERNODE_SUCCESSION, .key = {.a = step}, .bytes = n * sizeof(*grants)};
-	say(e, &h, grants);
+	say(sched, &h, grants);
 }
 
 /* Sends recent launches, in as many messages as needed, and launches that are due. */
-static void report(struct engine *e)
+static void report(struct scheduler *sched)
 {
-	const uint64_t room = e->config.tasks_max, n = e->ngranted < room ? e->ngranted : room;
+	const uint64_t room = sched->config.tasks_max,
+		       n = sched->ngranted < room ? sched->ngranted : room;
 	const struct launch_request *r;
 	for (uint64_t i = 0; i < n; i += GRANTS_SENT) {
 		const uint64_t some = n - i < GRANTS_SENT ? n - i : GRANTS_SENT;
-		say_succession(e, SUCCESSION_GRANTS, e->granted + i, (uint32_t)some);
+		say_succession(sched, SUCCESSION_GRANTS, sched->granted + i, (uint32_t)some);
 	}
-	DL_FOREACH2 (e->due, r, next_due)
+	DL_FOREACH2 (sched->due, r, next_due)
 		for (uint32_t i = 0; i < r->n; i++)
-			say_succession(e, SUCCESSION_GRANTS,
+			say_succession(sched, SUCCESSION_GRANTS,
 				       &(struct grant){r->grant, r->entries[i].internode_id,
 						       r->entries[i].key},
 				       1);
 }
 
-static void say_failed_before(struct engine *e, const struct internode_comm *s)
+static void say_failed_before(struct scheduler *sched, const struct internode_comm *s)
 {
 	const struct failed_operation *f;
 	DL_FOREACH (s->failed, f) {
@@ -567,75 +569,76 @@ static void say_failed_before(struct engine *e, const struct internode_comm *s)
 						   .internode_id = s->id,
 						   .key = f->key,
 						   .bytes = offsetof(struct withdrawal, nodes)};
-		say(e, &h, &w);
+		say(sched, &h, &w);
 	}
 }
 
 /* Sends to the next sequencer. */
-static void say_again(struct engine *e)
+static void say_again(struct scheduler *sched)
 {
 	const struct launch_request *r;
 	struct internode_comm *s, *next;
-	DL_FOREACH (e->requests, r)
+	DL_FOREACH (sched->requests, r)
 		if (!r->ordered)
-			send_request(e, r);
-	HASH_ITER (hh, e->internode_comms, s, next) {
+			send_request(sched, r);
+	HASH_ITER (hh, sched->internode_comms, s, next) {
 		if (!internode_comm_is_sequenced(s))
 			continue;
-		say_failed_before(e, s);
-		node_match_vote_again(e, s);
+		say_failed_before(sched, s);
+		node_match_vote_again(sched, s);
 		if (s->left)
-			sequence_leave(e, s);
+			sequence_leave(sched, s);
 	}
-	DL_FOREACH2 (e->ended, s, next_ending) {
-		say_failed_before(e, s);
-		sequence_leave(e, s);
+	DL_FOREACH2 (sched->ended, s, next_ending) {
+		say_failed_before(sched, s);
+		sequence_leave(sched, s);
 	}
 }
 
 /* Epochs with members there end; the supervisor learns of the loss by itself, but perhaps later. */
-static void end_those_on(struct engine *e, uint32_t node, bool all)
+static void end_those_on(struct scheduler *sched, uint32_t node, bool all)
 {
 	struct internode_comm *s, *next;
-	HASH_ITER (hh, e->internode_comms, s, next) {
+	HASH_ITER (hh, sched->internode_comms, s, next) {
 		if (!internode_comm_is_sequenced(s) ||
 		    (!all && internode_comm_place(s, (int)node) == UINT32_MAX))
 			continue;
 		s->unled = true;
-		internode_comm_give_up_for(e, s->comm, NCCLSVC_PEER_GONE, (int32_t)node);
+		internode_comm_give_up_for(sched, s->comm, NCCLSVC_PEER_GONE, (int32_t)node);
 	}
 }
 
-void sequence_node_lost(struct engine *e, uint32_t node, bool led)
+void sequence_node_lost(struct scheduler *sched, uint32_t node, bool led)
 {
-	sequencer_lose_node(e->sequencer, node, led && sequence_is_by(e, e->config.node));
+	sequencer_lose_node(sched->sequencer, node,
+			    led && sequence_is_by(sched, sched->config.node));
 	if (!led)
 		return;
-	end_those_on(e, node, false);
-	report(e);
-	say_again(e);
-	say_succession(e, SUCCESSION_REPORTED, NULL, 0);
-	e->succession_due_ns = e->now + NODE_ANSWER_NS;
-	e->lost_sequencer = node;
+	end_those_on(sched, node, false);
+	report(sched);
+	say_again(sched);
+	say_succession(sched, SUCCESSION_REPORTED, NULL, 0);
+	sched->succession_due_ns = sched->now + NODE_ANSWER_NS;
+	sched->lost_sequencer = node;
 }
 
-void sequence_poll(struct engine *e)
+void sequence_poll(struct scheduler *sched)
 {
-	sequencer_look(e->sequencer, e->now);
-	while (e->ended && e->now >= e->ended->due_ns)
-		forget_ended(e);
-	if (!e->succession_due_ns || e->now < e->succession_due_ns)
+	sequencer_look(sched->sequencer, sched->now);
+	while (sched->ended && sched->now >= sched->ended->due_ns)
+		forget_ended(sched);
+	if (!sched->succession_due_ns || sched->now < sched->succession_due_ns)
 		return;
-	e->succession_due_ns = 0;
-	end_those_on(e, e->lost_sequencer, true);
+	sched->succession_due_ns = 0;
+	end_those_on(sched, sched->lost_sequencer, true);
 }
 
-void sequence_finish(struct engine *e)
+void sequence_finish(struct scheduler *sched)
 {
-	while (e->requests)
-		request_forget(e, e->requests);
-	while (e->ended)
-		forget_ended(e);
-	free(e->granted);
-	sequencer_free(e->sequencer);
+	while (sched->requests)
+		request_forget(sched, sched->requests);
+	while (sched->ended)
+		forget_ended(sched);
+	free(sched->granted);
+	sequencer_free(sched->sequencer);
 }

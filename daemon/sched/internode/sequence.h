@@ -10,56 +10,57 @@
 extern const struct sequencer_ops sequence_ops;
 
 /* Does that node run the sequencer? The lowest surviving node does. */
-bool sequence_is_by(const struct engine *e, uint32_t node);
+bool sequence_is_by(const struct scheduler *sched, uint32_t node);
 /* The place of the sequencer's node in the communicator; UINT32_MAX: it has no member. */
-uint32_t sequence_place(const struct engine *e, const struct internode_comm *s);
+uint32_t sequence_place(const struct scheduler *sched, const struct internode_comm *s);
 /* Requests the set that set_launch has collected. fits: otherwise it can never be launched, and its
  * epochs end. */
-void sequence_request(struct engine *e, bool fits);
+void sequence_request(struct scheduler *sched, bool fits);
 /* This node fails the operation, or asks for its failure if request r contains it. */
-void sequence_withdraw(struct engine *e, const struct internode_comm *s,
+void sequence_withdraw(struct scheduler *sched, const struct internode_comm *s,
 		       const struct operation_key *key, const struct launch_request *r,
 		       const struct failed_note *note);
 /* It has failed the operation because its members' records differ, and the others are to fail it
  * now. */
-void sequence_wait_no_more(struct engine *e, const struct internode_comm *s,
+void sequence_wait_no_more(struct scheduler *sched, const struct internode_comm *s,
 			   const struct operation_key *key, const struct failed_note *note);
 /* The sequencer has failed it: a successor may have to tell other nodes. */
 void sequence_remember_failed(struct internode_comm *s, const struct operation_key *key,
 			      const struct failed_note *note);
 /* The sequencer has dropped the request; the rest of it must be requested again. */
-void sequence_void(struct engine *e, struct launch_request *r);
+void sequence_void(struct scheduler *sched, struct launch_request *r);
 /* Likewise, though the sequencer may still launch it: all its epochs end. */
-void sequence_give_up(struct engine *e, struct launch_request *r);
+void sequence_give_up(struct scheduler *sched, struct launch_request *r);
 /* Tells the workers to create it. False: a queue has no room now. */
-typedef bool creation_launch(struct engine *e, const struct creation *k);
+typedef bool creation_launch(struct scheduler *sched, const struct creation *k);
 /* Takes a communicator that several nodes must create; launch is called when its turn has come. */
-void sequence_request_creation(struct engine *e, struct creation *k, creation_launch *launch);
+void sequence_request_creation(struct scheduler *sched, struct creation *k,
+			       creation_launch *launch);
 /* Cancels it, if its turn has not come. */
-void sequence_cancel_creation(struct engine *e, uint64_t number);
+void sequence_cancel_creation(struct scheduler *sched, uint64_t number);
 /* Is a launch due in the sequencer's order? *m: the match to launch; NULL: a creation. */
-bool sequence_next(const struct engine *e, struct set_match **m);
+bool sequence_next(const struct scheduler *sched, struct set_match **m);
 /* False: a queue has no room now. */
-bool sequence_launch_creation(struct engine *e);
+bool sequence_launch_creation(struct scheduler *sched);
 /* The launch that was due is done. */
-void sequence_launched(struct engine *e);
+void sequence_launched(struct scheduler *sched);
 /* No request of the communicator follows. */
-void sequence_leave(struct engine *e, const struct internode_comm *s);
+void sequence_leave(struct scheduler *sched, const struct internode_comm *s);
 /* Takes a communicator that has ended here, of which only the nodes and failures are left. If the
  * sequencer is lost before it has told all nodes of these failures, this node tells the successor.
  */
-void sequence_ended(struct engine *e, struct internode_comm *s);
+void sequence_ended(struct scheduler *sched, struct internode_comm *s);
 /* Has the sequencer closed it, so that no operation of it is launched any more? */
 bool sequence_was_closed(const struct comm *c);
 /* Likewise, and are all granted launches done? */
-bool sequence_closed(const struct engine *e, const struct internode_comm *s);
+bool sequence_closed(const struct scheduler *sched, const struct internode_comm *s);
 /* REQUEST, WITHDRAW, LAUNCH, CLOSED or SUCCESSION. */
-void sequence_take_message(struct engine *e, const struct internode_header *h, const char *body,
-			   int node);
+void sequence_take_message(struct scheduler *sched, const struct internode_header *h,
+			   const char *body, int node);
 /* led: the lost node ran the sequencer. */
-void sequence_node_lost(struct engine *e, uint32_t node, bool led);
+void sequence_node_lost(struct scheduler *sched, uint32_t node, bool led);
 /* Call it in each round of a loop with other nodes. */
-void sequence_poll(struct engine *e);
-void sequence_finish(struct engine *e);
+void sequence_poll(struct scheduler *sched);
+void sequence_finish(struct scheduler *sched);
 
 #endif

@@ -44,199 +44,201 @@ struct giver {
 };
 
 /* The index of the rendezvous that has given it: 1 + the node; 0: none, in tests. */
-static uint32_t giver_of(const struct engine *e, uint64_t id)
+static uint32_t giver_of(const struct scheduler *sched, uint64_t id)
 {
 	const uint64_t giver = id >> EPOCH_GIVER_SHIFT;
-	return giver <= e->config.nodes ? (uint32_t)giver : 0;
+	return giver <= sched->config.nodes ? (uint32_t)giver : 0;
 }
 
-static struct announced *announced_as(const struct engine *e, uint64_t id)
+static struct announced *announced_as(const struct scheduler *sched, uint64_t id)
 {
 	struct announced *a;
-	HASH_FIND(hh, e->expected, &id, sizeof(id), a);
+	HASH_FIND(hh, sched->expected, &id, sizeof(id), a);
 	return a;
 }
 
-static bool is_to_come(const struct engine *e, uint64_t id)
+static bool is_to_come(const struct scheduler *sched, uint64_t id)
 {
-	const struct giver *giver = &e->givers[giver_of(e, id)];
+	const struct giver *giver = &sched->givers[giver_of(sched, id)];
 	return id > giver->announced &&
-	       (!giver->lost_ns || e->now - giver->lost_ns < UNEXPECTED_KEPT_NS);
+	       (!giver->lost_ns || sched->now - giver->lost_ns < UNEXPECTED_KEPT_NS);
 }
 
-bool unexpected_is_announced(const struct engine *e, uint64_t id)
+bool unexpected_is_announced(const struct scheduler *sched, uint64_t id)
 {
-	return is_to_come(e, id) || announced_as(e, id);
+	return is_to_come(sched, id) || announced_as(sched, id);
 }
 
-static bool is_lost(const struct engine *e, uint64_t id)
+static bool is_lost(const struct scheduler *sched, uint64_t id)
 {
-	const struct announced *a = announced_as(e, id);
-	return a ? a->lost : id <= e->givers[giver_of(e, id)].lost;
+	const struct announced *a = announced_as(sched, id);
+	return a ? a->lost : id <= sched->givers[giver_of(sched, id)].lost;
 }
 
 /* ---- Messages ---- */
 
 /* No node waits for this message; but a credit is always answered. */
-static void refuse(struct engine *e, const struct internode_header *h, const char *body, int node)
+static void refuse(struct scheduler *sched, const struct internode_header *h, const char *body,
+		   int node)
 {
 	struct credit_note note;
-	if (h->kind != INTERNODE_CREDIT || e->lost[node])
+	if (h->kind != INTERNODE_CREDIT || sched->lost[node])
 		return;
 	memcpy(&note, body, sizeof(note));
-	internode_comm_refuse_credit(e, node, note.tag);
+	internode_comm_refuse_credit(sched, node, note.tag);
 }
 
-static void take(struct engine *e, struct unexpected *m)
+static void take(struct scheduler *sched, struct unexpected *m)
 {
-	DL_DELETE(e->unexpected, m);
-	e->unexpected_bytes -= m->bytes;
+	DL_DELETE(sched->unexpected, m);
+	sched->unexpected_bytes -= m->bytes;
 }
 
-static void drop(struct engine *e, struct unexpected *m)
+static void drop(struct scheduler *sched, struct unexpected *m)
 {
-	take(e, m);
-	refuse(e, &m->header, m->body, m->node);
+	take(sched, m);
+	refuse(sched, &m->header, m->body, m->node);
 	free(m);
 }
 
-static void drop_all(struct engine *e, uint64_t id)
+static void drop_all(struct scheduler *sched, uint64_t id)
 {
 	struct unexpected *m, *next;
-	DL_FOREACH_SAFE (e->unexpected, m, next)
+	DL_FOREACH_SAFE (sched->unexpected, m, next)
 		if (m->header.internode_id == id)
-			drop(e, m);
+			drop(sched, m);
 }
 
 /* Drops all messages about an epoch, which are now incomplete. For an unannounced epoch, this may
  * also affect others. */
-static void lose(struct engine *e, uint64_t id)
+static void lose(struct scheduler *sched, uint64_t id)
 {
-	struct announced *a = announced_as(e, id);
-	struct giver *giver = &e->givers[giver_of(e, id)];
+	struct announced *a = announced_as(sched, id);
+	struct giver *giver = &sched->givers[giver_of(sched, id)];
 	if (a)
 		a->lost = true;
 	else if (id > giver->lost)
 		giver->lost = id;
-	drop_all(e, id);
+	drop_all(sched, id);
 }
 
-void unexpected_keep(struct engine *e, const struct internode_header *h, const char *body, int node)
+void unexpected_keep(struct scheduler *sched, const struct internode_header *h, const char *body,
+		     int node)
 {
 	size_t size = sizeof(struct unexpected) + h->bytes;
 	struct unexpected *m = NULL;
 	/* The oldest is the least likely to begin. */
-	while (e->unexpected && e->unexpected_bytes + size > UNEXPECTED_MAX &&
-	       !is_lost(e, h->internode_id))
-		lose(e, e->unexpected->header.internode_id);
-	if (!is_lost(e, h->internode_id) && !(m = malloc(size)))
-		lose(e, h->internode_id);
+	while (sched->unexpected && sched->unexpected_bytes + size > UNEXPECTED_MAX &&
+	       !is_lost(sched, h->internode_id))
+		lose(sched, sched->unexpected->header.internode_id);
+	if (!is_lost(sched, h->internode_id) && !(m = malloc(size)))
+		lose(sched, h->internode_id);
 	if (!m) {
-		refuse(e, h, body, node);
+		refuse(sched, h, body, node);
 		return;
 	}
 	*m = (struct unexpected){.node = node, .bytes = size, .header = *h};
 	memcpy(m->body, body, h->bytes);
-	e->unexpected_bytes += size;
-	DL_APPEND(e->unexpected, m);
+	sched->unexpected_bytes += size;
+	DL_APPEND(sched->unexpected, m);
 }
 
 /* ---- Epochs ---- */
 
 /* Drops messages about epochs that will not come any more. */
-static void sweep(struct engine *e)
+static void sweep(struct scheduler *sched)
 {
 	struct unexpected *m, *next;
-	DL_FOREACH_SAFE (e->unexpected, m, next)
-		if (!unexpected_is_announced(e, m->header.internode_id))
-			drop(e, m);
+	DL_FOREACH_SAFE (sched->unexpected, m, next)
+		if (!unexpected_is_announced(sched, m->header.internode_id))
+			drop(sched, m);
 }
 
-static void note_name(struct engine *e, uint64_t id)
+static void note_name(struct scheduler *sched, uint64_t id)
 {
-	struct giver *giver = &e->givers[giver_of(e, id)];
+	struct giver *giver = &sched->givers[giver_of(sched, id)];
 	if (giver->lost_ns || id <= giver->announced)
 		return;
 	giver->announced = id;
-	sweep(e);
+	sweep(sched);
 }
 
-static void forget_name(struct engine *e, struct announced *a)
+static void forget_name(struct scheduler *sched, struct announced *a)
 {
 	if (a->id)
-		HASH_DEL(e->expected, a);
+		HASH_DEL(sched->expected, a);
 	*a = (struct announced){0};
 }
 
-static void expect(struct engine *e, struct announced *a, uint64_t id)
+static void expect(struct scheduler *sched, struct announced *a, uint64_t id)
 {
 	if (a->id && a->id != id)
-		drop_all(e, a->id);
-	forget_name(e, a);
-	if (!id || announced_as(e, id))
+		drop_all(sched, a->id);
+	forget_name(sched, a);
+	if (!id || announced_as(sched, id))
 		return;
-	a->lost = is_lost(e, id);
+	a->lost = is_lost(sched, id);
 	a->id = id;
-	HASH_ADD(hh, e->expected, id, sizeof(a->id), a);
+	HASH_ADD(hh, sched->expected, id, sizeof(a->id), a);
 }
 
-void unexpected_announce(struct engine *e, uint32_t slot, uint64_t id)
+void unexpected_announce(struct scheduler *sched, uint32_t slot, uint64_t id)
 {
-	if (slot < e->config.comms_max)
-		expect(e, &e->announced[slot], id);
+	if (slot < sched->config.comms_max)
+		expect(sched, &sched->announced[slot], id);
 	if (id)
-		note_name(e, id);
+		note_name(sched, id);
 }
 
-void unexpected_deliver(struct engine *e, struct comm *c)
+void unexpected_deliver(struct scheduler *sched, struct comm *c)
 {
 	struct unexpected *m, *next;
 	const uint64_t id = c->internode ? c->internode->id : 0;
-	const bool lost = id && is_lost(e, id);
-	forget_name(e, &e->announced[c->slot]);
+	const bool lost = id && is_lost(sched, id);
+	forget_name(sched, &sched->announced[c->slot]);
 	if (!id)
 		return;
 	if (lost)
-		internode_comm_give_up(e, c, NCCLSVC_LIMIT, UINT32_MAX);
-	DL_FOREACH_SAFE (e->unexpected, m, next) {
+		internode_comm_give_up(sched, c, NCCLSVC_LIMIT, UINT32_MAX);
+	DL_FOREACH_SAFE (sched->unexpected, m, next) {
 		if (m->header.internode_id != id)
 			continue;
-		take(e, m);
-		internode_comm_dispatch(e, &m->header, m->body, m->node);
+		take(sched, m);
+		internode_comm_dispatch(sched, &m->header, m->body, m->node);
 		free(m);
 	}
-	note_name(e, id);
+	note_name(sched, id);
 }
 
-void unexpected_node_lost(struct engine *e, uint32_t node)
+void unexpected_node_lost(struct scheduler *sched, uint32_t node)
 {
-	e->givers[1 + node].lost_ns = e->now;
+	sched->givers[1 + node].lost_ns = sched->now;
 }
 
-void unexpected_expire(struct engine *e)
+void unexpected_expire(struct scheduler *sched)
 {
-	const struct unexpected *m = e->unexpected; /* the oldest */
-	const uint64_t lost_ns = e->givers[giver_of(e, m->header.internode_id)].lost_ns;
-	if (lost_ns && e->now - lost_ns >= UNEXPECTED_KEPT_NS)
-		sweep(e);
+	const struct unexpected *m = sched->unexpected; /* the oldest */
+	const uint64_t lost_ns = sched->givers[giver_of(sched, m->header.internode_id)].lost_ns;
+	if (lost_ns && sched->now - lost_ns >= UNEXPECTED_KEPT_NS)
+		sweep(sched);
 }
 
-bool unexpected_init(struct engine *e)
+bool unexpected_init(struct scheduler *sched)
 {
-	e->givers = calloc(1 + e->config.nodes,
-			   sizeof(*e->givers)); /* [0]: names without a rendezvous */
-	e->announced = calloc(e->config.comms_max, sizeof(*e->announced)); /* by slot */
-	return e->givers && e->announced;
+	sched->givers = calloc(1 + sched->config.nodes,
+			       sizeof(*sched->givers)); /* [0]: names without a rendezvous */
+	sched->announced = calloc(sched->config.comms_max, sizeof(*sched->announced)); /* by slot */
+	return sched->givers && sched->announced;
 }
 
-void unexpected_finish(struct engine *e)
+void unexpected_finish(struct scheduler *sched)
 {
-	HASH_CLEAR(hh, e->expected);
-	free(e->announced);
-	free(e->givers);
-	while (e->unexpected) {
-		struct unexpected *m = e->unexpected;
-		take(e, m);
+	HASH_CLEAR(hh, sched->expected);
+	free(sched->announced);
+	free(sched->givers);
+	while (sched->unexpected) {
+		struct unexpected *m = sched->unexpected;
+		take(sched, m);
 		free(m);
 	}
 }

@@ -42,43 +42,44 @@ const ncclsvc_status *complete_ran(struct task *const *tasks, uint32_t n, ncclsv
 		st->ending = NCCLSVC_ENDED_DISCONNECTED; /* as its session will be */
 		return st;
 	}
-	return &complete_ok;
+	return &status_ok;
 }
 
-void complete_break_session(struct engine *e, struct session *s, int result, const char *text)
+void complete_break_session(struct scheduler *sched, struct session *s, int result,
+			    const char *text)
 {
 	if (s->broken)
 		return;
 	s->broken = true;
-	engine_event(e, &(struct event){.kind = EVENT_SESSION_BROKEN,
-					.session = s->slot,
-					.broken = {result, text}});
+	supervisor_event(sched, &(struct event){.kind = EVENT_SESSION_BROKEN,
+						.session = s->slot,
+						.broken = {result, text}});
 }
 
 /* Writes the whole slot except its number, which publishes it. */
-static inline void publish_status(struct engine *e, struct session *s, ncclsvc_status *slot,
+static inline void publish_status(struct scheduler *sched, struct session *s, ncclsvc_status *slot,
 				  uint64_t number)
 {
 	svc_number_store(&slot->number, number);
 	s->busy[number & (s->entries - 1)] = 0;
 	if (!s->dirty) {
 		s->dirty = true;
-		s->next_dirty = e->dirty;
-		e->dirty = s;
+		s->next_dirty = sched->dirty;
+		sched->dirty = s;
 	}
-	engine_session_active(e, s); /* a client with an answer is likely to submit again soon */
+	session_active(sched, s); /* a client with an answer is likely to submit again soon */
 }
 
-static void write_status(struct engine *e, struct session *s, uint64_t number,
+static void write_status(struct scheduler *sched, struct session *s, uint64_t number,
 			 const ncclsvc_status *st)
 {
 	ncclsvc_status *slot = svc_status_slot(s->ring, s->entries, number);
 	const size_t skip = sizeof(slot->number), size = st->result ? sizeof(*st) : SVC_HALF;
 	memcpy((char *)slot + skip, (const char *)st + skip, size - skip);
-	publish_status(e, s, slot, number);
+	publish_status(sched, s, slot, number);
 }
 
-static void send_reply(struct engine *e, struct session *s, uint32_t serial, int result,
+static void send_reply(struct scheduler *sched, struct session *s, uint32_t serial, int result,
 		       const void *body, size_t size)
 {
 	struct {
@@ -98,56 +99,60 @@ static void send_reply(struct engine *e, struct session *s, uint32_t serial, int
 	/* The limit of pending tasks fits the socket's buffer, so only a client that does not read
 	 * fills it. */
 	if (error == -EAGAIN)
-		complete_break_session(e, s, NCCLSVC_LIMIT, "the client does not read its socket");
+		complete_break_session(sched, s, NCCLSVC_LIMIT,
+				       "the client does not read its socket");
 }
 
-static inline void fill_times(const struct engine *e, const struct task *t, ncclsvc_status *st)
+static inline void fill_times(const struct scheduler *sched, const struct task *t,
+			      ncclsvc_status *st)
 {
 	st->submitted_ns = t->submitted_ns;
 	st->started_ns = t->started_ns;
-	st->done_ns = e->now;
+	st->done_ns = sched->now;
 	st->epoch = t->record.epoch;
 }
 
 /* The library is not told this; it learns that the epoch has ended. */
-static void report_triggered(struct engine *e, const struct comm *c, const struct svc_record *r,
-			     int32_t rank, uint64_t seq, const ncclsvc_status *st)
+static void report_triggered(struct scheduler *sched, const struct comm *c,
+			     const struct svc_record *r, int32_t rank, uint64_t seq,
+			     const ncclsvc_status *st)
 {
 	struct event event = {.kind = EVENT_TRIGGER_FAILED,
 			      .tasks = {c->slot, rank, r->op, seq, *st}};
 	event.tasks.status.epoch = r->epoch;
-	engine_event(e, &event);
+	supervisor_event(sched, &event);
 }
 
 /* A member that ends an epoch with nothing pending does no harm, unless another member then submits
  * a task: the supervisor is told of each session's first. */
-static void report_too_late(struct engine *e, struct session *s, uint32_t handle, uint32_t epoch,
-			    uint32_t op)
+static void report_too_late(struct scheduler *sched, struct session *s, uint32_t handle,
+			    uint32_t epoch, uint32_t op)
 {
 	struct handle *h = &s->handles[handle];
 	if (h->too_late_reported || h->ended != epoch || h->end.result != NCCLSVC_PEER_GONE)
 		return;
 	h->too_late_reported = true;
-	engine_event(e, &(struct event){.kind = EVENT_TASK_TOO_LATE,
-					.session = s->slot,
-					.too_late = {handle, epoch, op}});
+	supervisor_event(sched, &(struct event){.kind = EVENT_TASK_TOO_LATE,
+						.session = s->slot,
+						.too_late = {handle, epoch, op}});
 }
 
 /* Reports a failure to the supervisor, not every task that it ends. The end of an epoch comes from
  * the supervisor itself, and a member's own end is no failure. */
-static void report(struct engine *e, const struct task *t, const ncclsvc_status *st)
+static void report(struct scheduler *sched, const struct task *t, const ncclsvc_status *st)
 {
 	struct comm *c = t->comm;
 	if (c && c->ended)
-		report_too_late(e, t->session, t->record.comm, c->epoch, t->record.op);
+		report_too_late(sched, t->session, t->record.comm, c->epoch, t->record.op);
 	if (!c || c->ended || c->ending || (st->result == NCCLSVC_CANCELLED && !st->pid_a))
 		return;
 	if (t->record.flags & SVC_TASK_TRIGGER)
-		report_triggered(e, c, &t->record, t->rank, t->seq, st);
-	if (!reported_first(&c->failures, e->now, st->result))
+		report_triggered(sched, c, &t->record, t->rank, t->seq, st);
+	if (!reported_first(&c->failures, sched->now, st->result))
 		return;
-	engine_event(e, &(struct event){.kind = EVENT_TASKS_FAILED,
-					.tasks = {c->slot, t->rank, t->record.op, t->seq, *st}});
+	supervisor_event(sched,
+			 &(struct event){.kind = EVENT_TASKS_FAILED,
+					 .tasks = {c->slot, t->rank, t->record.op, t->seq, *st}});
 }
 
 /* A deadline's status so far names the late rank only by its number. */
@@ -160,7 +165,7 @@ static void name_late_rank(const struct comm *c, ncclsvc_status *st)
 }
 
 /* Records the task in the flight recorder when it is over. */
-static inline void record(const struct engine *e, const struct task *t, int result)
+static inline void record(const struct scheduler *sched, const struct task *t, int result)
 {
 	const struct svc_record *r = &t->record;
 	if (!t->comm || !t->member->recording) /* its epoch ended before its group was whole */
@@ -179,7 +184,7 @@ static inline void record(const struct engine *e, const struct task *t, int resu
 						   .submitted_ns = t->submitted_ns,
 						   .matched_ns = t->matched_ns,
 						   .started_ns = t->started_ns,
-						   .done_ns = e->now,
+						   .done_ns = sched->now,
 						   .graph = r->graph,
 						   .collective = (uint32_t)t->nth,
 						   .peer = r->peer,
@@ -188,7 +193,7 @@ static inline void record(const struct engine *e, const struct task *t, int resu
 }
 
 /* It has not become a task. */
-static void record_refused(const struct engine *e, const struct member *m,
+static void record_refused(const struct scheduler *sched, const struct member *m,
 			   const struct svc_record *r, int result)
 {
 	if (m->recording)
@@ -199,20 +204,20 @@ static void record_refused(const struct engine *e, const struct member *m,
 							      .state = NCCLSVC_FAILED,
 							      .seq = m->submitted,
 							      .count = r->count,
-							      .submitted_ns = e->now,
-							      .done_ns = e->now,
+							      .submitted_ns = sched->now,
+							      .done_ns = sched->now,
 							      .graph = r->graph,
 							      .collective = (uint32_t)m->nth,
 							      .peer = -1});
 }
 
 /* Triggers report themselves. */
-static void send_refusal(struct engine *e, const struct handle *h, const struct svc_record *r,
-			 int result, const char *text)
+static void send_refusal(struct scheduler *sched, const struct handle *h,
+			 const struct svc_record *r, int result, const char *text)
 {
 	struct comm *c = h->comm;
 	if (c->ending || result == NCCLSVC_DRAINING || r->flags & SVC_TASK_TRIGGER ||
-	    !reported_first(&c->refusals, e->now, result))
+	    !reported_first(&c->refusals, sched->now, result))
 		return;
 	struct event event = {.kind = EVENT_TASK_REFUSED,
 			      .refused = {.comm = c->slot,
@@ -222,64 +227,64 @@ static void send_refusal(struct engine *e, const struct handle *h, const struct 
 					  .seq = c->members[h->rank].submitted,
 					  .result = result}};
 	snprintf(event.refused.text, sizeof(event.refused.text), "%s", text);
-	engine_event(e, &event);
+	supervisor_event(sched, &event);
 }
 
 /* Tells the flight recorder and the supervisor of a refused submission. */
-static void note_refused(struct engine *e, struct session *s, const struct svc_record *r,
+static void note_refused(struct scheduler *sched, struct session *s, const struct svc_record *r,
 			 int result, const char *text)
 {
 	const struct handle *h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
 	if (!h || !svc_op_known(r->op))
 		return;
 	if (!h->comm)
-		report_too_late(e, s, r->comm, r->epoch, r->op);
+		report_too_late(sched, s, r->comm, r->epoch, r->op);
 	if (!h->comm || h->comm->epoch != r->epoch)
 		return;
-	record_refused(e, &h->comm->members[h->rank], r, result);
-	send_refusal(e, h, r, result, text);
+	record_refused(sched, &h->comm->members[h->rank], r, result);
+	send_refusal(sched, h, r, result, text);
 }
 
-static void tell(struct engine *e, struct task *t, const ncclsvc_status *how)
+static void tell(struct scheduler *sched, struct task *t, const ncclsvc_status *how)
 {
 	struct session *s = t->session;
 	ncclsvc_status st = *how;
 	name_late_rank(t->comm, &st);
 	st.number = t->record.number;
-	fill_times(e, t, &st);
+	fill_times(sched, t, &st);
 	if (st.result) /* first, because the process may end as soon as it knows the result */
-		report(e, t, &st);
+		report(sched, t, &st);
 	if (t->by_socket) {
 		struct svc_submit_reply reply = {st};
 		s->socket_tasks--;
-		send_reply(e, s, t->serial, st.result, &reply, sizeof(reply));
+		send_reply(sched, s, t->serial, st.result, &reply, sizeof(reply));
 	} else if (t->record.number) { /* otherwise a trigger keeps it */
-		write_status(e, s, t->record.number, &st);
+		write_status(sched, s, t->record.number, &st);
 	}
 	if (st.result) {
-		table_count(&e->table.failed, 1);
+		table_count(&sched->table.failed, 1);
 		table_count(&s->counts->failed, 1);
 	}
 }
 
 /* For tasks by socket, on a stream, or with a result other than success. */
-static __attribute__((noinline)) void complete_in_full(struct engine *e, struct task *t,
+static __attribute__((noinline)) void complete_in_full(struct scheduler *sched, struct task *t,
 						       const ncclsvc_status *how)
 {
-	tell(e, t, how);
+	tell(sched, t, how);
 	if (t->record.timeline)
 		timeline_told(t, !how->result);
 }
 
-void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how)
+void complete_task(struct scheduler *sched, struct task *t, const ncclsvc_status *how)
 {
 	struct session *s = t->session;
-	table_count(&e->table.completed, 1);
+	table_count(&sched->table.completed, 1);
 	table_count(&s->counts->completed, 1);
-	e->live--;
-	record(e, t, how->result);
+	sched->live--;
+	record(sched, t, how->result);
 	if (t->by_socket || t->record.timeline || how->result) {
-		complete_in_full(e, t, how);
+		complete_in_full(sched, t, how);
 		return;
 	}
 	/* Writes directly to its cache line in the ring, and reads nothing from it. */
@@ -287,33 +292,33 @@ void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how)
 	ncclsvc_status *slot = svc_status_slot(s->ring, s->entries, number);
 	const size_t skip = sizeof(slot->number);
 	memcpy((char *)slot + skip, (const char *)how + skip, SVC_HALF - skip);
-	fill_times(e, t, slot);
-	publish_status(e, s, slot, number);
+	fill_times(sched, t, slot);
+	publish_status(sched, s, slot, number);
 }
 
-void complete_refused(struct engine *e, struct session *s, const struct svc_record *record,
+void complete_refused(struct scheduler *sched, struct session *s, const struct svc_record *record,
 		      uint32_t serial, bool by_socket, const ncclsvc_status *why, const char *text)
 {
-	table_count(&e->table.failed, 1);
-	table_count(&e->table.completed, 1);
+	table_count(&sched->table.failed, 1);
+	table_count(&sched->table.completed, 1);
 	table_count(&s->counts->failed, 1);
 	table_count(&s->counts->completed, 1);
-	note_refused(e, s, record, why->result, text);
+	note_refused(sched, s, record, why->result, text);
 	if (by_socket) {
 		struct svc_error error = {.version_min = SVC_PROTOCOL_MIN,
 					  .version_max = SVC_PROTOCOL_MAX};
 		snprintf(error.text, sizeof(error.text), "%s", text);
-		send_reply(e, s, serial, why->result, &error, sizeof(error));
+		send_reply(sched, s, serial, why->result, &error, sizeof(error));
 		return;
 	}
 	ncclsvc_status st = *why;
-	st.submitted_ns = st.done_ns = e->now;
-	write_status(e, s, record->number, &st);
+	st.submitted_ns = st.done_ns = sched->now;
+	write_status(sched, s, record->number, &st);
 	timeline_refused(s, record); /* even so, a stream may wait for it */
 	const struct handle *h = record->comm < s->nhandles ? &s->handles[record->comm] : NULL;
 	if (record->flags & SVC_TASK_TRIGGER && h && h->comm &&
 	    h->comm->transport->flags & TRANSPORT_ON_STREAMS)
-		report_triggered(e, h->comm, record, h->rank, 0, &st);
+		report_triggered(sched, h->comm, record, h->rank, 0, &st);
 }
 
 /* The caller's fence is between the statuses and this check, as the client's is between its request
@@ -332,15 +337,15 @@ static void wake(struct session *s)
 	}
 }
 
-void complete_flush(struct engine *e)
+void complete_flush(struct scheduler *sched)
 {
 	/* A single fence for all, which waits until the statuses are visible. Not
 	 * atomic_thread_fence, which ThreadSanitizer does not know. */
-	if (e->dirty)
+	if (sched->dirty)
 		__sync_synchronize();
-	while (e->dirty) {
-		struct session *s = e->dirty;
-		e->dirty = s->next_dirty;
+	while (sched->dirty) {
+		struct session *s = sched->dirty;
+		sched->dirty = s->next_dirty;
 		s->dirty = false;
 		wake(s);
 	}

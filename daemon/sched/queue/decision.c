@@ -22,22 +22,22 @@
 #include "operation.h"
 #include "release.h"
 
-static struct task **place_of(const struct engine *e, const struct comm *c, uint64_t nth)
+static struct task **place_of(const struct scheduler *sched, const struct comm *c, uint64_t nth)
 {
 	const uint64_t mixed = (c->uid + nth) * UINT64_C(0x9e3779b97f4a7c15);
-	return &e->decided[mixed >> 32 & e->published_mask];
+	return &sched->decided[mixed >> 32 & sched->published_mask];
 }
 
-static void put(const struct engine *e, struct task *t)
+static void put(const struct scheduler *sched, struct task *t)
 {
-	struct task **at = place_of(e, t->comm, t->nth);
+	struct task **at = place_of(sched, t->comm, t->nth);
 	t->next_decided = *at;
 	*at = t;
 }
 
-static void take(const struct engine *e, const struct task *t)
+static void take(const struct scheduler *sched, const struct task *t)
 {
-	struct task **at = place_of(e, t->comm, t->nth);
+	struct task **at = place_of(sched, t->comm, t->nth);
 	while (*at != t)
 		at = &(*at)->next_decided;
 	*at = t->next_decided;
@@ -48,7 +48,7 @@ static bool is_numbered(const struct task *t)
 	return !svc_op_is_p2p(t->record.op) && t->place >= IN_QUEUE && t->place <= POSTED;
 }
 
-static void number_again(struct engine *e, struct comm *c)
+static void number_again(struct scheduler *sched, struct comm *c)
 {
 	struct task *t;
 	c->misnumbered = false;
@@ -56,63 +56,63 @@ static void number_again(struct engine *e, struct comm *c)
 		struct member *m = &c->members[k];
 		m->nth = c->collectives;
 		DL_FOREACH (m->queue, t) {
-			e->steps++;
+			sched->steps++;
 			if (!is_numbered(t))
 				continue;
 			if (t->decided)
-				take(e, t);
+				take(sched, t);
 			t->nth = m->nth++;
 			if (t->decided)
-				put(e, t);
+				put(sched, t);
 		}
 	}
 }
 
-static const ncclsvc_status *find(struct engine *e, struct comm *c, uint64_t nth)
+static const ncclsvc_status *find(struct scheduler *sched, struct comm *c, uint64_t nth)
 {
-	const struct task *t = c->decisions ? *place_of(e, c, nth) : NULL;
+	const struct task *t = c->decisions ? *place_of(sched, c, nth) : NULL;
 	while (t && (t->comm != c || t->nth != nth))
 		t = t->next_decided;
 	return t ? &t->end : NULL;
 }
 
-const ncclsvc_status *decision_current(struct engine *e, struct comm *c)
+const ncclsvc_status *decision_current(struct scheduler *sched, struct comm *c)
 {
 	if (c->poisoned)
 		return &c->poison;
 	if (!c->decisions || c->gone || c->ended)
 		return NULL;
 	if (c->misnumbered)
-		number_again(e, c);
-	return find(e, c, c->collectives);
+		number_again(sched, c);
+	return find(sched, c, c->collectives);
 }
 
-const ncclsvc_status *decision_of(struct engine *e, const struct task *t)
+const ncclsvc_status *decision_of(struct scheduler *sched, const struct task *t)
 {
 	struct comm *c = t->comm;
 	if (!(c->decisions || c->poisoned) || !is_numbered(t) || c->gone || c->ended)
 		return NULL;
 	if (c->misnumbered)
-		number_again(e, c);
-	return c->poisoned && t->nth == c->collectives ? &c->poison : find(e, c, t->nth);
+		number_again(sched, c);
+	return c->poisoned && t->nth == c->collectives ? &c->poison : find(sched, c, t->nth);
 }
 
-void decision_keep(struct engine *e, struct task *t)
+void decision_keep(struct scheduler *sched, struct task *t)
 {
 	struct comm *c = t->comm;
 	if (!is_numbered(t) || c->gone || c->ended)
 		return;
 	if (c->misnumbered)
-		number_again(e, c);
+		number_again(sched, c);
 	t->decided = true;
 	c->decisions++;
-	put(e, t);
+	put(sched, t);
 }
 
-void decision_forget(struct engine *e, struct task *t)
+void decision_forget(struct scheduler *sched, struct task *t)
 {
 	if (t->decided) {
-		take(e, t);
+		take(sched, t);
 		t->decided = false;
 		t->comm->decisions--;
 	}

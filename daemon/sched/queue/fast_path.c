@@ -26,32 +26,32 @@ static bool may_post(const struct task *first, uint32_t n)
 	return n <= FAST_PATH_TASKS && !m->queue && c->here == c->nranks && !c->gone;
 }
 
-static void post(struct engine *e, struct task *t)
+static void post(struct scheduler *sched, struct task *t)
 {
 	struct member *m = t->member;
-	order_admit(e, t);
+	order_admit(sched, t);
 	t->place = POSTED;
 	m->posted++;
 	m->head_tasks++;
 	DL_APPEND(m->queue, t);
-	order_offer(t);
+	task_offer(t);
 }
 
 /* Both have ended: t was never queued, and u was posted. */
-static void end_at_once(struct engine *e, struct task *t, struct task *u)
+static void end_at_once(struct scheduler *sched, struct task *t, struct task *u)
 {
 	ncclsvc_status failed;
 	const ncclsvc_status *st = complete_ran((struct task *[]){t, u}, 2, &failed);
 	struct member *m = t->member;
 	t->seq = m->submitted++;
 	m->completed++;
-	complete_task(e, t, st);
-	task_free(e, t);
-	release_end(e, u, st);
+	complete_task(sched, t, st);
+	task_free(sched, t);
+	release_end(sched, u, st);
 }
 
 /* u is posted. BEGUN_NO_MEMORY: nothing was started, for whatever reason. */
-static enum begun start_at_once(struct engine *e, struct task *t, struct task *u)
+static enum begun start_at_once(struct scheduler *sched, struct task *t, struct task *u)
 {
 	const struct svc_record *a = &t->record, *b = &u->record;
 	const bool sends = a->op == NCCLSVC_SEND;
@@ -59,27 +59,27 @@ static enum begun start_at_once(struct engine *e, struct task *t, struct task *u
 		return BEGUN_NO_MEMORY;
 	struct task *const pair[] = {sends ? t : u, sends ? u : t};
 	const struct match match = {.comm = t->comm, .tasks = pair, .ntasks = 2};
-	return t->comm->transport->start(e, &match);
+	return t->comm->transport->start(sched, &match);
 }
 
-static void post_group(struct engine *e, struct task *first, uint32_t n)
+static void post_group(struct scheduler *sched, struct task *first, uint32_t n)
 {
 	struct member *m = first->member;
 	struct task *t = first, *next, *u;
 	for (uint32_t i = 0; i < n; i++, t = next) {
 		next = t->next;
-		u = order_find_peer(e, t);
-		const enum begun begun = u ? start_at_once(e, t, u) : BEGUN_NO_MEMORY;
+		u = task_find_peer(sched, t);
+		const enum begun begun = u ? start_at_once(sched, t, u) : BEGUN_NO_MEMORY;
 		if (begun == BEGUN_DONE) {
-			end_at_once(e, t, u);
+			end_at_once(sched, t, u);
 			continue;
 		}
-		post(e, t);
+		post(sched, t);
 		if (begun == BEGUN_RUNNING) {
-			order_set_running(t);
-			order_set_running(u);
+			match_set_running(t);
+			match_set_running(u);
 		} else if (u) {
-			order_match_pair(e, t, u);
+			match_pair(sched, t, u);
 		}
 	}
 	struct member_progress *b = m->progress;
@@ -87,15 +87,15 @@ static void post_group(struct engine *e, struct task *first, uint32_t n)
 	atomic_store_explicit(&b->completed, m->completed, memory_order_relaxed);
 	if (m->queue)
 		atomic_store_explicit(&b->head_ns, m->queue->submitted_ns, memory_order_relaxed);
-	order_update_blocked(m);
+	member_update_blocked(m);
 	/* Perhaps no member can continue; order.c checks that. */
 	if (m->comm->blocked == m->comm->nranks)
-		order_make_ready(e, m);
+		member_make_ready(sched, m);
 }
 
-void ingest_group(struct engine *e, struct task *first, uint32_t n)
+void fast_path_group(struct scheduler *sched, struct task *first, uint32_t n)
 {
-	uint32_t id = n > 1 ? ++e->groups : 0;
+	uint32_t id = n > 1 ? ++sched->groups : 0;
 	bool simple = true;
 	struct task *t;
 	DL_FOREACH (first, t) {
@@ -105,7 +105,7 @@ void ingest_group(struct engine *e, struct task *first, uint32_t n)
 	if (n > 1 && !simple)
 		set_link(first);
 	if (simple && may_post(first, n))
-		post_group(e, first, n);
+		post_group(sched, first, n);
 	else
-		order_enqueue(e, first, n);
+		order_enqueue(sched, first, n);
 }

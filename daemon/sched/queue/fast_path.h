@@ -6,6 +6,6 @@
 #include "sched/base/state.h"
 
 /* Appends these tasks, one group, to their members' queues, or posts them at once. */
-void ingest_group(struct engine *e, struct task *first, uint32_t n);
+void fast_path_group(struct scheduler *sched, struct task *first, uint32_t n);
 
 #endif

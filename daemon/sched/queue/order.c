@@ -31,62 +31,62 @@ static bool input_ready(const struct task *t)
 	       t->record.value;
 }
 
-static void wait_for_input(struct engine *e, struct task *t)
+static void wait_for_input(struct scheduler *sched, struct task *t)
 {
 	t->waits_input = true;
-	DL_APPEND2(e->inputs, t, prev_input, next_input);
-	e->ninputs++;
+	DL_APPEND2(sched->inputs, t, prev_input, next_input);
+	sched->ninputs++;
 	t->session->inputs++;
 	member_of(t)->inputs++;
-	e->gpu_inputs += t->member->device >= 0;
-	order_show_state(e, t);
+	sched->gpu_inputs += t->member->device >= 0;
+	task_show(sched, t);
 }
 
 /* False: the task waits for its input. A waiting collective blocks later collectives but not
  * point-to-point tasks, and vice versa, since other members match each kind in the order of their
  * calls. */
-static bool may_post(struct engine *e, struct task *t)
+static bool may_post(struct scheduler *sched, struct task *t)
 {
 	if (input_ready(t))
 		return true;
 	if (!t->waits_input)
-		wait_for_input(e, t);
+		wait_for_input(sched, t);
 	return false;
 }
 
-static void post(struct engine *e, struct task *t)
+static void post(struct scheduler *sched, struct task *t)
 {
-	order_skip_unposted(t);
-	e->steps++;
+	task_skip_unposted(t);
+	sched->steps++;
 	if (t->waits_input) {
-		order_stop_input_wait(e, t);
-		order_show_state(e, t);
+		task_stop_input_wait(sched, t);
+		task_show(sched, t);
 	}
 	if (svc_op_is_p2p(t->record.op))
-		order_post_p2p(e, t);
+		match_post_p2p(sched, t);
 	else
-		order_post_collective(e, t);
+		match_post_collective(sched, t);
 }
 
 /* Posts as much of the head as possible: all point-to-point tasks, but collectives one after the
  * other. */
-static void post_head(struct engine *e, struct member *m)
+static void post_head(struct scheduler *sched, struct member *m)
 {
-	const uint64_t enough = e->steps + STEP_SLICE;
+	const uint64_t enough = sched->steps + STEP_SLICE;
 	struct task *t;
-	while ((t = m->unposted[true]) && may_post(e, t)) {
-		if (e->steps >= enough) {
-			order_make_ready(e, m);
+	while ((t = m->unposted[true]) && may_post(sched, t)) {
+		if (sched->steps >= enough) {
+			member_make_ready(sched, m);
 			break;
 		}
-		post(e, t);
+		post(sched, t);
 	}
 	t = m->unposted[false];
-	if (t && may_post(e, t) && !m->collective)
-		post(e, t);
+	if (t && may_post(sched, t) && !m->collective)
+		post(sched, t);
 }
 
-static void next_head(struct engine *e, struct member *m)
+static void next_head(struct scheduler *sched, struct member *m)
 {
 	struct task *t = m->queue;
 	if (!t)
@@ -98,15 +98,15 @@ static void next_head(struct engine *e, struct member *m)
 			*unposted = t;
 		t->place = AT_HEAD;
 		m->head_tasks++;
-		order_show_state(e, t);
+		task_show(sched, t);
 		t = t->next;
 	} while (t && group && t->group == group);
-	e->steps += m->head_tasks;
+	sched->steps += m->head_tasks;
 }
 
 /* Every member has its turn, all tasks are posted, and none matches: no member can ever continue.
  */
-static void end_deadlock(struct engine *e, struct comm *c)
+static void end_deadlock(struct scheduler *sched, struct comm *c)
 {
 	ncclsvc_status st = status_of(NCCLSVC_MISMATCH);
 	struct task *one = NULL, *other = NULL, *t;
@@ -123,34 +123,34 @@ static void end_deadlock(struct engine *e, struct comm *c)
 		other = svc_op_is_p2p(one->record.op) ? c->members[one->record.peer].queue : one;
 	st.value_a = one->record.op;
 	st.value_b = other->record.op;
-	order_name_ranks(c, &st, one->rank, other->rank);
+	status_name_ranks(c, &st, one->rank, other->rank);
 	if (c->collective_here)
-		order_end_collective(e, c, &st);
+		match_end_collective(sched, c, &st);
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct member *m = &c->members[k];
 		while (m->head_tasks) {
 			t = m->queue;
-			release_end(e, t, &st);
+			release_end(sched, t, &st);
 		}
 	}
 }
 
-static void move_queue(struct engine *e, struct member *m)
+static void move_queue(struct scheduler *sched, struct member *m)
 {
 	struct comm *c = m->comm;
 	if (!m->head_tasks) {
-		next_head(e, m);
+		next_head(sched, m);
 		if (m->queue)
 			atomic_store_explicit(&m->progress->head_ns, m->queue->submitted_ns,
 					      memory_order_relaxed);
 	}
-	post_head(e, m);
-	order_update_blocked(m);
+	post_head(sched, m);
+	member_update_blocked(m);
 	if (c->blocked == c->nranks)
-		end_deadlock(e, c);
+		end_deadlock(sched, c);
 }
 
-static void take_turn(struct engine *e, struct user *u)
+static void take_turn(struct scheduler *sched, struct user *u)
 {
 	struct member *m = u->ready;
 	struct comm *c = m->comm;
@@ -158,69 +158,69 @@ static void take_turn(struct engine *e, struct user *u)
 	if (!u->ready)
 		u->ready_end = &u->ready;
 	m->ready = false;
-	e->ready--;
-	e->turns++;
+	sched->ready--;
+	sched->turns++;
 	c->pending--;
 	if (!c->ended)
-		move_queue(e, m);
+		move_queue(sched, m);
 	else if (!c->pending && !c->launched)
-		order_free_comm(e, c);
+		comm_gone(sched, c);
 }
 
 /* Users take turns, with one member each. */
-void order_move_ready(struct engine *e, uint64_t enough)
+void order_move_ready(struct scheduler *sched, uint64_t enough)
 {
-	struct user *u = e->turn;
-	while (e->ready && e->steps < enough) {
-		u = u && u->next ? u->next : e->users;
+	struct user *u = sched->turn;
+	while (sched->ready && sched->steps < enough) {
+		u = u && u->next ? u->next : sched->users;
 		if (!u->ready)
 			continue;
-		take_turn(e, u);
+		take_turn(sched, u);
 	}
-	e->turn = u;
+	sched->turn = u;
 }
 
-void order_check_inputs(struct engine *e)
+void order_check_inputs(struct scheduler *sched)
 {
-	uint32_t n = e->ninputs < INPUTS_PER_ROUND ? e->ninputs : INPUTS_PER_ROUND;
-	e->inputs_due -= e->inputs_due < n ? e->inputs_due : n;
+	uint32_t n = sched->ninputs < INPUTS_PER_ROUND ? sched->ninputs : INPUTS_PER_ROUND;
+	sched->inputs_due -= sched->inputs_due < n ? sched->inputs_due : n;
 	while (n--) {
-		struct task *t = e->inputs;
-		DL_DELETE2(e->inputs, t, prev_input, next_input);
-		DL_APPEND2(e->inputs, t, prev_input, next_input);
+		struct task *t = sched->inputs;
+		DL_DELETE2(sched->inputs, t, prev_input, next_input);
+		DL_APPEND2(sched->inputs, t, prev_input, next_input);
 		if (input_ready(t))
-			order_make_ready(e, member_of(t));
+			member_make_ready(sched, member_of(t));
 	}
 }
 
-void order_admit(struct engine *e, struct task *t)
+void order_admit(struct scheduler *sched, struct task *t)
 {
 	struct member *m = member_of(t);
 	t->seq = m->submitted++;
 	atomic_store_explicit(&m->progress->submitted, m->submitted, memory_order_relaxed);
 	t->comm->pending++;
-	order_pin(t, 1);
-	engine_publish_later(e, t);
+	task_pin(t, 1);
+	tasks_publish_later(sched, t);
 }
 
-void order_append(struct engine *e, struct task *t)
+void order_append(struct scheduler *sched, struct task *t)
 {
 	struct member *m = member_of(t);
 	t->place = IN_QUEUE;
 	if (!svc_op_is_p2p(t->record.op))
 		t->nth = m->nth++;
 	DL_APPEND(m->queue, t);
-	order_show_state(e, t);
+	task_show(sched, t);
 	if (!m->head_tasks)
-		order_make_ready(e, m);
+		member_make_ready(sched, m);
 }
 
-void order_enqueue(struct engine *e, struct task *first, uint32_t n)
+void order_enqueue(struct scheduler *sched, struct task *first, uint32_t n)
 {
 	struct task *t = first, *next;
 	for (uint32_t i = 0; i < n; i++, t = next) {
 		next = t->next;
-		order_admit(e, t);
-		order_append(e, t);
+		order_admit(sched, t);
+		order_append(sched, t);
 	}
 }

@@ -6,13 +6,13 @@
 #include "sched/base/state.h"
 
 /* Counts the task for its member from now on. */
-void order_admit(struct engine *e, struct task *t);
+void order_admit(struct scheduler *sched, struct task *t);
 /* Appends the task to its member's queue. */
-void order_append(struct engine *e, struct task *t);
-void order_enqueue(struct engine *e, struct task *first, uint32_t n);
+void order_append(struct scheduler *sched, struct task *t);
+void order_enqueue(struct scheduler *sched, struct task *first, uint32_t n);
 /* Members that are ready have their turn, until none is, or so many steps have been taken. */
-void order_move_ready(struct engine *e, uint64_t enough);
+void order_move_ready(struct scheduler *sched, uint64_t enough);
 /* Visits some of the tasks that wait for input, in turn. */
-void order_check_inputs(struct engine *e);
+void order_check_inputs(struct scheduler *sched);
 
 #endif

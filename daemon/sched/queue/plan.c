@@ -27,12 +27,12 @@ static void skip_empty(struct plan_member *m)
 		m->group++;
 }
 
-void plan_add(struct engine *e, struct comm *c, struct plan *p)
+void plan_add(struct scheduler *sched, struct comm *c, struct plan *p)
 {
-	plan_end(e, c);
+	plan_end(sched, c);
 	c->plan = p;
 	if (c->internode)
-		e->nodes->plan_begins(c);
+		sched->nodes->plan_begins(c);
 	for (uint32_t k = 0; k < p->nranks; k++)
 		skip_empty(&p->members[k]);
 }
@@ -54,10 +54,10 @@ static void level_values(struct task *first)
 			t->record.value = highest[t->record.timeline];
 }
 
-static void link_group(struct engine *e, struct task *first)
+static void link_group(struct scheduler *sched, struct task *first)
 {
 	struct task *t;
-	const uint32_t id = ++e->groups;
+	const uint32_t id = ++sched->groups;
 	DL_FOREACH (first, t)
 		t->group = id;
 	if (!(first->comm->transport->flags & TRANSPORT_GROUPS))
@@ -66,10 +66,10 @@ static void link_group(struct engine *e, struct task *first)
 	set_link(first);
 	DL_FOREACH (first, t)
 		if (t->tombstone && t->next_in_group)
-			set_leave(e, t);
+			set_leave(sched, t);
 }
 
-static void release_group(struct engine *e, struct plan_member *m)
+static void release_group(struct scheduler *sched, struct plan_member *m)
 {
 	struct task *first = NULL, *t, *next;
 	for (uint32_t i = m->first[m->group]; i < m->first[m->group + 1]; i++) {
@@ -81,10 +81,10 @@ static void release_group(struct engine *e, struct plan_member *m)
 		DL_APPEND(first, t);
 	}
 	if (first && first->next)
-		link_group(e, first);
+		link_group(sched, first);
 	for (t = first; t; t = next) {
 		next = t->next;
-		order_append(e, t);
+		order_append(sched, t);
 	}
 }
 
@@ -97,7 +97,7 @@ static void next_iteration(struct plan_member *m)
 	skip_empty(m);
 }
 
-void plan_hold(struct engine *e, struct task *t)
+void plan_hold(struct scheduler *sched, struct task *t)
 {
 	struct plan_member *m = &t->comm->plan->members[t->rank];
 	const uint32_t group = t->record.plan_group, i = m->first[group] + t->record.plan_task;
@@ -106,11 +106,11 @@ void plan_hold(struct engine *e, struct task *t)
 	atomic_store_explicit(&m->stamps[i], m->iteration, memory_order_relaxed);
 	table_count(&m->enqueued, 1);
 	t->place = IN_PLAN;
-	order_admit(e, t);
+	order_admit(sched, t);
 	if (--m->missing[group] || group != m->group)
 		return;
 	while (m->group < m->ngroups && !m->missing[m->group]) {
-		release_group(e, m);
+		release_group(sched, m);
 		m->group++;
 	}
 	if (m->group == m->ngroups)
@@ -119,22 +119,23 @@ void plan_hold(struct engine *e, struct task *t)
 
 /* ---- Ending ---- */
 
-bool plan_clear(struct engine *e, const struct comm *c, int32_t rank, const ncclsvc_status *st,
-		uint64_t enough)
+bool plan_clear(struct scheduler *sched, const struct comm *c, int32_t rank,
+		const ncclsvc_status *st, uint64_t enough)
 {
 	const struct plan_member *m = c->plan ? &c->plan->members[rank] : NULL;
 	for (uint32_t i = 0; m && m->held && i < m->ntasks; i++) {
 		if (!m->slots[i].task)
 			continue;
-		e->steps += STEP_END;
-		release_end(e, m->slots[i].task, st);
-		if (e->steps >= enough)
+		sched->steps += STEP_END;
+		release_end(sched, m->slots[i].task, st);
+		if (sched->steps >= enough)
 			return false;
 	}
 	return true;
 }
 
-void plan_member_left(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
+void plan_member_left(struct scheduler *sched, struct comm *c, int32_t rank,
+		      const ncclsvc_status *st)
 {
 	struct plan *p = c->plan;
 	if (!p || p->members[rank].left)
@@ -144,16 +145,16 @@ void plan_member_left(struct engine *e, struct comm *c, int32_t rank, const nccl
 		const struct plan_member *m = &p->members[k];
 		for (uint32_t i = 0; m->held && i < m->ntasks; i++)
 			if (m->slots[i].task && m->tasks[i].peer == rank)
-				release_fail(e, m->slots[i].task, st);
+				release_fail(sched, m->slots[i].task, st);
 	}
 	if (p->members[rank].handle && ++p->nleft == p->nheld)
-		plan_end(e, c);
+		plan_end(sched, c);
 }
 
 /* Ends its own tasks that have not matched, and the others' tasks that would have matched them. If
  * a task waits for another node, that node decides. */
-static void end_queued(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *own,
-		       const ncclsvc_status *others)
+static void end_queued(struct scheduler *sched, struct comm *c, int32_t rank,
+		       const ncclsvc_status *own, const ncclsvc_status *others)
 {
 	struct task *t, *next;
 	for (uint32_t k = 0; k < c->nranks; k++)
@@ -161,38 +162,39 @@ static void end_queued(struct engine *e, struct comm *c, int32_t rank, const ncc
 			if (!plan_of(t))
 				continue;
 			if (t->node_match && t->rank == rank)
-				e->nodes->ask(e, t, own);
+				sched->nodes->ask(sched, t, own);
 			if (t->place == RUNNING)
 				continue;
 			if (t->rank == rank)
-				release_end(e, t, own);
+				release_end(sched, t, own);
 			else if (t->place == POSTED && t->record.peer == rank)
-				release_end(e, t, others);
+				release_end(sched, t, others);
 		}
 }
 
-static void drop(struct engine *e, struct comm *c, int32_t rank, uint32_t number)
+static void drop(struct scheduler *sched, struct comm *c, int32_t rank, uint32_t number)
 {
 	const ncclsvc_status st = plan_left_status(c, rank);
 	const bool here = c->plan && c->plan->number == number;
 	if (here && c->plan->members[rank].handle) {
-		plan_clear(e, c, rank, &st, UINT64_MAX);
-		end_queued(e, c, rank, &st, &st);
+		plan_clear(sched, c, rank, &st, UINT64_MAX);
+		end_queued(sched, c, rank, &st, &st);
 	}
 	if (c->here < c->nranks && number && c->members[rank].session) {
 		c->members[rank].plan_left = number;
-		e->nodes->plan_left(e, c, rank);
+		sched->nodes->plan_left(sched, c, rank);
 	}
 	if (here)
-		plan_member_left(e, c, rank, &st);
+		plan_member_left(sched, c, rank, &st);
 }
 
-void plan_drop(struct engine *e, const struct command *cmd)
+void plan_drop(struct scheduler *sched, const struct command *cmd)
 {
-	struct comm *c = e->comms[cmd->plan.comm];
+	struct comm *c = sched->comms[cmd->plan.comm];
 	if (c)
-		drop(e, c, cmd->plan.rank, cmd->plan.number);
+		drop(sched, c, cmd->plan.rank, cmd->plan.number);
 	if (cmd->plan.asker)
-		engine_event(e, &(struct event){.kind = EVENT_PLAN_DROPPED,
-						.dropped = {cmd->plan.asker, cmd->plan.serial}});
+		supervisor_event(sched,
+				 &(struct event){.kind = EVENT_PLAN_DROPPED,
+						 .dropped = {cmd->plan.asker, cmd->plan.serial}});
 }

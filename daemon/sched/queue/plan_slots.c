@@ -90,11 +90,11 @@ bool plan_held(const struct member *m, uint32_t place, struct task **t)
 	return true;
 }
 
-void plan_end(struct engine *e, struct comm *c)
+void plan_end(struct scheduler *sched, struct comm *c)
 {
 	if (!c->plan)
 		return;
-	engine_event(e, &(struct event){.kind = EVENT_PLAN_GONE, .plan = c->plan});
+	supervisor_event(sched, &(struct event){.kind = EVENT_PLAN_GONE, .plan = c->plan});
 	c->plan = NULL;
 }
 
@@ -107,6 +107,6 @@ ncclsvc_status plan_left_status(const struct comm *c, int32_t rank)
 {
 	ncclsvc_status st = status_of(NCCLSVC_CANCELLED);
 	st.field = NCCLSVC_FIELD_PLAN;
-	order_name_ranks(c, &st, rank, -1);
+	status_name_ranks(c, &st, rank, -1);
 	return st;
 }

@@ -27,7 +27,7 @@ const char *plan_label(const struct task *t);
 bool plan_held(const struct member *m, uint32_t place, struct task **t);
 void plan_task_ended(struct task *t);
 /* No task of the plan runs any more. */
-void plan_end(struct engine *e, struct comm *c);
+void plan_end(struct scheduler *sched, struct comm *c);
 bool plan_peer_left(const struct task *t);
 ncclsvc_status plan_left_status(const struct comm *c, int32_t rank);
 

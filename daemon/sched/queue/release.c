@@ -44,53 +44,55 @@ static void name_missing(const struct task *t, ncclsvc_status *st)
 }
 
 /* The deadline of a task launched ahead starts when its stream has reached it. */
-static uint64_t deadline_of(const struct engine *e, const struct task *t)
+static uint64_t deadline_of(const struct scheduler *sched, const struct task *t)
 {
-	const uint64_t since =
-		timeline_input_there(t) ? t->session->lines[t->record.timeline].arrived_ns : e->now;
+	const uint64_t since = timeline_input_there(t)
+				       ? t->session->lines[t->record.timeline].arrived_ns
+				       : sched->now;
 	return since + t->record.timeout_ns;
 }
 
-static bool is_early(const struct engine *e, const struct task *t)
+static bool is_early(const struct scheduler *sched, const struct task *t)
 {
-	return t->record.flags & SVC_TASK_TRIGGER && deadline_of(e, t) > e->now;
+	return t->record.flags & SVC_TASK_TRIGGER && deadline_of(sched, t) > sched->now;
 }
 
-void release_overdue(struct engine *e)
+void release_overdue(struct scheduler *sched)
 {
 	struct deadline *d;
-	const uint64_t enough = e->steps + STEP_SLICE;
-	while ((d = deadlines_first(&e->deadlines)) && d->at_ns <= e->now && e->steps < enough) {
+	const uint64_t enough = sched->steps + STEP_SLICE;
+	while ((d = deadlines_first(&sched->deadlines)) && d->at_ns <= sched->now &&
+	       sched->steps < enough) {
 		struct task *t = (struct task *)((char *)d - offsetof(struct task, deadline));
-		deadlines_remove(&e->deadlines, d);
-		if (is_early(e, t)) {
-			deadlines_add(&e->deadlines, d, deadline_of(e, t));
+		deadlines_remove(&sched->deadlines, d);
+		if (is_early(sched, t)) {
+			deadlines_add(&sched->deadlines, d, deadline_of(sched, t));
 			continue;
 		}
 		ncclsvc_status st = status_of(NCCLSVC_TIMEOUT);
-		order_name_ranks(t->comm, &st, t->rank, -1);
+		status_name_ranks(t->comm, &st, t->rank, -1);
 		name_missing(t, &st);
-		e->steps += STEP_END + t->comm->nranks;
-		release_fail(e, t, &st);
+		sched->steps += STEP_END + t->comm->nranks;
+		release_fail(sched, t, &st);
 	}
 }
 
 /* Ends all tasks of a member that do not run, for up to this many steps; those that have matched,
  * together with the tasks they have matched, as `matched` does it. False: there are more. */
-static bool clear_member(struct engine *e, struct member *m, const ncclsvc_status *st,
+static bool clear_member(struct scheduler *sched, struct member *m, const ncclsvc_status *st,
 			 const ncclsvc_status *matched, uint64_t enough)
 {
 	struct task *t, *next;
 	struct comm *c = m->comm;
 	for (t = m->queue; t; t = next) {
 		next = t->next;
-		e->steps++;
+		sched->steps++;
 		if (t->place == RUNNING) {
-			if (!t->match || !release_set(e, t, matched))
+			if (!t->match || !release_set(sched, t, matched))
 				continue;
 			if (next && !next->uid) /* it ended with this one */
 				next = m->queue;
-			if (e->steps >= enough)
+			if (sched->steps >= enough)
 				return false;
 			continue;
 		}
@@ -98,12 +100,12 @@ static bool clear_member(struct engine *e, struct member *m, const ncclsvc_statu
 			c->collective[t->rank] = NULL;
 			c->collective_here--;
 		}
-		e->steps += STEP_END;
-		release_end(e, t, st);
-		if (e->steps >= enough)
+		sched->steps += STEP_END;
+		release_end(sched, t, st);
+		if (sched->steps >= enough)
 			return false;
 	}
-	return plan_clear(e, c, (int32_t)(m - c->members), st, enough);
+	return plan_clear(sched, c, (int32_t)(m - c->members), st, enough);
 }
 
 /* Refuses the session's open group if it has tasks of the communicator. rank: whose; -1: any. */
@@ -128,12 +130,12 @@ static ncclsvc_status end_of(const ncclsvc_status *end, uint32_t rank)
 }
 
 /* From here on no task is accepted or gets its turn. */
-static void close_epoch(struct engine *e, struct comm *c, const ncclsvc_status *end)
+static void close_epoch(struct scheduler *sched, struct comm *c, const ncclsvc_status *end)
 {
-	e->ends++;
+	sched->ends++;
 	c->ended = true;
 	c->end = *end;
-	c->moved_ns = e->now;
+	c->moved_ns = sched->now;
 	c->pending++; /* keeps it alive beyond its end */
 	c->poisoned = false;
 	for (uint32_t k = 0; k < c->nranks; k++) {
@@ -147,50 +149,50 @@ static void close_epoch(struct engine *e, struct comm *c, const ncclsvc_status *
 		h->end = end_of(&c->later, k);
 		h->too_late_reported = false;
 		s->members--;
-		triggers_end(e, s, m, &h->end);
-		if (s->group && s->spoiled != e->ends)
+		triggers_end(sched, s, m, &h->end);
+		if (s->group && s->spoiled != sched->ends)
 			spoil_group(s, c, -1, &h->end);
-		s->spoiled = e->ends;
+		s->spoiled = sched->ends;
 	}
 	if (c->transport->epoch_end)
-		c->transport->epoch_end(e, c);
+		c->transport->epoch_end(sched, c);
 }
 
-bool release_epoch(struct engine *e, struct comm *c, const ncclsvc_status *end)
+bool release_epoch(struct scheduler *sched, struct comm *c, const ncclsvc_status *end)
 {
-	const uint64_t enough = e->steps + STEP_SLICE;
+	const uint64_t enough = sched->steps + STEP_SLICE;
 	if (!c->ended)
-		close_epoch(e, c, end);
+		close_epoch(sched, c, end);
 	for (; c->cleared < c->nranks; c->cleared++) {
 		struct member *m = &c->members[c->cleared];
 		const ncclsvc_status st = end_of(&c->end, c->cleared);
-		if (!clear_member(e, m, &st, &c->end, enough))
+		if (!clear_member(sched, m, &st, &c->end, enough))
 			return false;
 	}
-	plan_end(e, c);
-	nodes_end_epoch(e, c);
+	plan_end(sched, c);
+	nodes_end_epoch(sched, c);
 	if (!--c->pending && !c->launched)
-		order_free_comm(e, c);
+		comm_gone(sched, c);
 	return true;
 }
 
 /* Ends the Sends and Recvs that wait for the rank, for up to this many steps. False: there may be
  * more.
  */
-static bool end_posted_for(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st,
-			   uint64_t enough)
+static bool end_posted_for(struct scheduler *sched, struct comm *c, int32_t rank,
+			   const ncclsvc_status *st, uint64_t enough)
 {
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct task *t, *next;
 		for (t = c->members[k].queue; t && t->place >= AT_HEAD; t = next) {
 			next = t->next;
-			e->steps++;
+			sched->steps++;
 			if (t->place != POSTED || !svc_op_is_p2p(t->record.op) ||
 			    t->record.peer != rank)
 				continue;
-			e->steps += STEP_END;
-			release_end(e, t, st);
-			if (e->steps >= enough)
+			sched->steps += STEP_END;
+			release_end(sched, t, st);
+			if (sched->steps >= enough)
 				return false;
 		}
 	}
@@ -198,38 +200,38 @@ static bool end_posted_for(struct engine *e, struct comm *c, int32_t rank, const
 }
 
 /* The rank is gone; from here on no task waits for it. */
-static void be_gone(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
+static void be_gone(struct scheduler *sched, struct comm *c, int32_t rank, const ncclsvc_status *st)
 {
 	struct member *m = &c->members[rank];
 	m->session = NULL;
 	m->gone = true;
 	c->gone++;
 	c->gone_rank = rank;
-	nodes_member_left(e, c, rank, st);
+	nodes_member_left(sched, c, rank, st);
 	if (c->collective_here)
-		order_end_collective(e, c, st);
+		match_end_collective(sched, c, st);
 }
 
-bool release_member(struct engine *e, struct comm *c, int32_t rank)
+bool release_member(struct scheduler *sched, struct comm *c, int32_t rank)
 {
 	struct member *m = &c->members[rank];
 	ncclsvc_status own = status_of(NCCLSVC_CANCELLED);
-	ncclsvc_status st = order_gone_status(c, rank);
-	const uint64_t enough = e->steps + STEP_SLICE;
+	ncclsvc_status st = status_gone(c, rank);
+	const uint64_t enough = sched->steps + STEP_SLICE;
 	if (!m->gone && m->session) {
 		struct session *s = m->session;
 		struct handle *h = &s->handles[m->handle];
 		s->members -= h->comm != NULL;
 		*h = (struct handle){0};
-		triggers_end(e, s, m, &own);
+		triggers_end(sched, s, m, &own);
 		spoil_group(s, c, rank, &own);
-		if (!clear_member(e, m, &own, &st, enough))
+		if (!clear_member(sched, m, &own, &st, enough))
 			return false;
 	}
 	if (!m->gone)
-		be_gone(e, c, rank, &st);
-	if (!end_posted_for(e, c, rank, &st, enough))
+		be_gone(sched, c, rank, &st);
+	if (!end_posted_for(sched, c, rank, &st, enough))
 		return false;
-	plan_member_left(e, c, rank, &st);
+	plan_member_left(sched, c, rank, &st);
 	return true;
 }

@@ -43,39 +43,39 @@
 
 /* The task has ended, successfully or not, and is freed; its client is told, unless it is a
  * tombstone. */
-void release_end(struct engine *e, struct task *t, const ncclsvc_status *st);
+void release_end(struct scheduler *sched, struct task *t, const ncclsvc_status *st);
 /* Tells its client that it has failed; the task stays as a tombstone until the other members' tasks
  * have matched it or, on a GPU, until it has completed. */
-void release_early(struct engine *e, struct task *t, const ncclsvc_status *st);
+void release_early(struct scheduler *sched, struct task *t, const ncclsvc_status *st);
 /* Fails a task that does not run yet: at once for its client, and for the other members at once or
  * when they match it. */
-void release_fail(struct engine *e, struct task *t, const ncclsvc_status *why);
+void release_fail(struct scheduler *sched, struct task *t, const ncclsvc_status *why);
 /* The current collective cannot run: members that have posted it are told now, the others when they
  * post it. */
-void release_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
+void release_collective(struct scheduler *sched, struct comm *c, const ncclsvc_status *st);
 /* A matched task that is not launched: its member has left, or the epoch has ended. Ends it and the
  * tasks it matched; for operations known to other nodes, the communicator ends the tasks. False:
  * other nodes may launch it, which one member cannot take back. */
-bool release_set(struct engine *e, struct task *t, const ncclsvc_status *st);
+bool release_set(struct scheduler *sched, struct task *t, const ncclsvc_status *st);
 
 /* ---- release.c ---- */
 
 /* Fails tasks whose deadline has passed, some per call. */
-void release_overdue(struct engine *e);
+void release_overdue(struct scheduler *sched);
 /* The epoch, or one member's part of it, has ended; end: its tasks' status. False: there is more to
  * do; call again. */
-bool release_epoch(struct engine *e, struct comm *c, const ncclsvc_status *end);
-bool release_member(struct engine *e, struct comm *c, int32_t rank);
+bool release_epoch(struct scheduler *sched, struct comm *c, const ncclsvc_status *end);
+bool release_member(struct scheduler *sched, struct comm *c, int32_t rank);
 
 /* ---- decision.c ---- */
 
 /* The status that a queued collective already has on some member; NULL: it is open. */
-const ncclsvc_status *decision_of(struct engine *e, const struct task *t);
+const ncclsvc_status *decision_of(struct scheduler *sched, const struct task *t);
 /* Likewise for the communicator's current collective. */
-const ncclsvc_status *decision_current(struct engine *e, struct comm *c);
+const ncclsvc_status *decision_current(struct scheduler *sched, struct comm *c);
 /* t has become a tombstone; its status is that of its collective. */
-void decision_keep(struct engine *e, struct task *t);
+void decision_keep(struct scheduler *sched, struct task *t);
 /* t has ended. */
-void decision_forget(struct engine *e, struct task *t);
+void decision_forget(struct scheduler *sched, struct task *t);
 
 #endif

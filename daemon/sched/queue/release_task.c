@@ -12,13 +12,13 @@
 #include "set.h"
 
 /* Cleanup that simple tasks do not need. */
-static void leave_all(struct engine *e, struct task *t)
+static void leave_all(struct scheduler *sched, struct task *t)
 {
 	struct member *m = member_of(t);
 	if (t->next_in_group)
-		set_leave(e, t);
+		set_leave(sched, t);
 	if (t->waits_input)
-		order_stop_input_wait(e, t);
+		task_stop_input_wait(sched, t);
 	if (m->collective == t)
 		m->collective = NULL;
 	if (t->record.plan)
@@ -26,16 +26,16 @@ static void leave_all(struct engine *e, struct task *t)
 }
 
 /* The task has ended and its client knows; frees it. */
-static void retire(struct engine *e, struct task *t)
+static void retire(struct scheduler *sched, struct task *t)
 {
 	struct member *m = member_of(t);
 	struct comm *c = t->comm;
 	if (!t->tombstone || t->in_flight)
-		order_pin(t, -1);
+		task_pin(t, -1);
 	if (!t->simple)
-		leave_all(e, t);
-	decision_forget(e, t);
-	order_withdraw(t);
+		leave_all(sched, t);
+	decision_forget(sched, t);
+	task_withdraw(t);
 	if (t->place == POSTED)
 		m->posted--;
 	if (t->place == RUNNING) {
@@ -43,106 +43,106 @@ static void retire(struct engine *e, struct task *t)
 		c->running--;
 	}
 	if (t->place == AT_HEAD)
-		order_skip_unposted(t);
+		task_skip_unposted(t);
 	if (t->place >= AT_HEAD && !t->in_flight)
 		m->head_tasks--;
-	deadlines_remove(&e->deadlines, &t->deadline);
+	deadlines_remove(&sched->deadlines, &t->deadline);
 	if (t->in_flight)
 		DL_DELETE(m->in_flight, t);
 	else if (t->place != IN_PLAN)
 		DL_DELETE(m->queue, t);
 	c->pending--;
 	atomic_store_explicit(&m->progress->completed, ++m->completed, memory_order_relaxed);
-	order_update_blocked(m);
+	member_update_blocked(m);
 	/* An empty head makes room for the next; a group's next collective may now be posted; and
 	 * perhaps no member can continue. */
 	if (!m->queue)
 		atomic_store_explicit(&m->progress->head_ns, 0, memory_order_relaxed);
 	else if (!c->ended &&
 		 (!m->head_tasks || !svc_op_is_p2p(t->record.op) || c->blocked == c->nranks))
-		order_make_ready(e, m);
-	task_free(e, t);
+		member_make_ready(sched, m);
+	task_free(sched, t);
 }
 
-void release_early(struct engine *e, struct task *t, const ncclsvc_status *st)
+void release_early(struct scheduler *sched, struct task *t, const ncclsvc_status *st)
 {
 	if (t->tombstone)
 		return;
-	const ncclsvc_status *decided = decision_of(e, t);
+	const ncclsvc_status *decided = decision_of(sched, t);
 	t->tombstone = true;
 	t->end = decided ? *decided : *st;
-	decision_keep(e, t);
-	t->end.done_ns = e->now;
-	complete_task(e, t, &t->end);
+	decision_keep(sched, t);
+	t->end.done_ns = sched->now;
+	complete_task(sched, t, &t->end);
 	if (!t->in_flight)
-		order_pin(t, -1);
+		task_pin(t, -1);
 	if (t->next_in_group)
-		set_leave(e, t);
+		set_leave(sched, t);
 	if (t->waits_input) {
-		order_stop_input_wait(e, t);
-		order_make_ready(e, member_of(t));
+		task_stop_input_wait(sched, t);
+		member_make_ready(sched, member_of(t));
 	}
-	deadlines_remove(&e->deadlines, &t->deadline);
-	order_show_state(e, t);
+	deadlines_remove(&sched->deadlines, &t->deadline);
+	task_show(sched, t);
 }
 
-void release_end(struct engine *e, struct task *t, const ncclsvc_status *st)
+void release_end(struct scheduler *sched, struct task *t, const ncclsvc_status *st)
 {
 	if (!t->tombstone)
-		complete_task(e, t, st);
-	retire(e, t);
+		complete_task(sched, t, st);
+	retire(sched, t);
 }
 
-void release_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+void release_collective(struct scheduler *sched, struct comm *c, const ncclsvc_status *st)
 {
-	const ncclsvc_status *decided = decision_current(e, c);
+	const ncclsvc_status *decided = decision_current(sched, c);
 	c->poison = decided ? *decided : *st;
 	c->poisoned = true;
 	for (uint32_t k = 0; k < c->nranks; k++)
 		if (c->collective[k])
-			release_early(e, c->collective[k], &c->poison);
+			release_early(sched, c->collective[k], &c->poison);
 }
 
-static void fail_set(struct engine *e, struct task *t, const ncclsvc_status *st)
+static void fail_set(struct scheduler *sched, struct task *t, const ncclsvc_status *st)
 {
 	struct set_match *m = t->match;
-	e->steps += m->ntasks * STEP_END;
-	set_remove(e, m);
+	sched->steps += m->ntasks * STEP_END;
+	set_remove(sched, m);
 	for (uint32_t i = 0; i < m->ntasks; i++)
-		release_end(e, m->tasks[i], st);
+		release_end(sched, m->tasks[i], st);
 	free(m);
 }
 
-void release_fail(struct engine *e, struct task *t, const ncclsvc_status *why)
+void release_fail(struct scheduler *sched, struct task *t, const ncclsvc_status *why)
 {
 	struct comm *c = t->comm;
-	const ncclsvc_status *decided = decision_of(e, t), *st = decided ? decided : why;
+	const ncclsvc_status *decided = decision_of(sched, t), *st = decided ? decided : why;
 	if (t->node_match)
-		e->nodes->ask(e, t, st);
-	if (set_may_fail(e, t)) {
-		fail_set(e, t, st);
+		sched->nodes->ask(sched, t, st);
+	if (set_may_fail(sched, t)) {
+		fail_set(sched, t, st);
 		return;
 	}
 	if (t->place == RUNNING || t->tombstone)
 		return;
 	if (c->collective[t->rank] == t) {
-		if (c->poisoned || !nodes_fail_collective(e, c, st))
-			release_collective(e, c, st);
+		if (c->poisoned || !nodes_fail_collective(sched, c, st))
+			release_collective(sched, c, st);
 		return;
 	}
-	release_early(e, t, st);
+	release_early(sched, t, st);
 }
 
-bool release_set(struct engine *e, struct task *t, const ncclsvc_status *st)
+bool release_set(struct scheduler *sched, struct task *t, const ncclsvc_status *st)
 {
 	struct set_match *m = t->match;
 	if (m->node_match && !m->comm->ended)
 		return false;
 	if (m->request)
-		e->nodes->drop_request(e, m);
+		sched->nodes->drop_request(sched, m);
 	if (m->node_match)
-		set_dissolve(e, m);
+		set_dissolve(sched, m);
 	else
-		fail_set(e, t, st);
+		fail_set(sched, t, st);
 	return true;
 }

@@ -17,44 +17,44 @@
 
 /* ---- Matches ---- */
 
-void set_look(struct engine *e, struct set_match *m)
+void set_look(struct scheduler *sched, struct set_match *m)
 {
-	e->matched_new = true;
+	sched->matched_new = true;
 	if (m->looked_at)
 		return;
 	m->looked_at = true;
-	DL_APPEND2(e->looked_at, m, prev_look, next_look);
+	DL_APPEND2(sched->looked_at, m, prev_look, next_look);
 }
 
-void set_look_no_more(struct engine *e, struct set_match *m)
+void set_look_no_more(struct scheduler *sched, struct set_match *m)
 {
 	if (!m->looked_at)
 		return;
 	m->looked_at = false;
-	DL_DELETE2(e->looked_at, m, prev_look, next_look);
+	DL_DELETE2(sched->looked_at, m, prev_look, next_look);
 }
 
-void set_remove(struct engine *e, struct set_match *m)
+void set_remove(struct scheduler *sched, struct set_match *m)
 {
 	for (uint32_t i = 0; i < m->ntasks; i++)
 		m->tasks[i]->match = NULL;
-	set_look_no_more(e, m);
-	DL_DELETE(e->matched, m);
+	set_look_no_more(sched, m);
+	DL_DELETE(sched->matched, m);
 }
 
-void set_dissolve(struct engine *e, struct set_match *m)
+void set_dissolve(struct scheduler *sched, struct set_match *m)
 {
-	set_remove(e, m);
+	set_remove(sched, m);
 	free(m);
 }
 
-enum begun set_add(struct engine *e, const struct match *match)
+enum begun set_add(struct scheduler *sched, const struct match *match)
 {
 	struct set_match *m = calloc(1, sizeof(*m) + match->ntasks * sizeof(m->tasks[0]));
 	if (!m)
 		return BEGUN_NO_MEMORY;
 	m->comm = match->comm;
-	m->order = ++e->nmatched;
+	m->order = ++sched->nmatched;
 	for (uint32_t i = 0; i < match->ntasks; i++) {
 		struct task *t = match->tasks[i];
 		if (!t)
@@ -62,10 +62,10 @@ enum begun set_add(struct engine *e, const struct match *match)
 		m->tasks[m->ntasks++] = t;
 		m->node_match = t->node_match;
 		t->match = m;
-		t->matched_ns = e->now;
+		t->matched_ns = sched->now;
 	}
-	DL_APPEND(e->matched, m);
-	set_look(e, m);
+	DL_APPEND(sched->matched, m);
+	set_look(sched, m);
 	return BEGUN_RUNNING;
 }
 
@@ -93,7 +93,7 @@ void set_link(struct task *first)
 		join(last, begin);
 }
 
-void set_leave(struct engine *e, struct task *t)
+void set_leave(struct scheduler *sched, struct task *t)
 {
 	struct task *before = t->prev_in_group, *after = t->next_in_group;
 	t->next_in_group = NULL;
@@ -103,70 +103,70 @@ void set_leave(struct engine *e, struct task *t)
 		join(before, after);
 	/* The rest of the set may be complete without it. */
 	if (before->match)
-		set_look(e, before->match);
+		set_look(sched, before->match);
 }
 
 /* ---- Sets launched together ---- */
 
 /* False: t is in a set that this pass could not launch. */
-static bool push(struct engine *e, struct task *t)
+static bool push(struct scheduler *sched, struct task *t)
 {
-	if (t->visit == e->visit)
+	if (t->visit == sched->visit)
 		return true;
-	if (t->visit >= e->pass)
+	if (t->visit >= sched->pass)
 		return false;
-	t->visit = e->visit;
-	e->visited[e->nvisited++] = t;
+	t->visit = sched->visit;
+	sched->visited[sched->nvisited++] = t;
 	return true;
 }
 
-bool set_collect(struct engine *e, struct task *t)
+bool set_collect(struct scheduler *sched, struct task *t)
 {
-	e->visit++;
-	e->nvisited = 0;
-	bool good = push(e, t);
-	for (uint32_t i = 0; good && i < e->nvisited; i++) {
-		const struct task *at = e->visited[i];
+	sched->visit++;
+	sched->nvisited = 0;
+	bool good = push(sched, t);
+	for (uint32_t i = 0; good && i < sched->nvisited; i++) {
+		const struct task *at = sched->visited[i];
 		if (!at->match || at->comm->ended)
 			good = false;
 		else if (at->next_in_group)
-			good = push(e, at->next_in_group);
+			good = push(sched, at->next_in_group);
 		for (uint32_t k = 0; good && k < at->match->ntasks; k++)
-			good = push(e, at->match->tasks[k]);
+			good = push(sched, at->match->tasks[k]);
 	}
-	e->steps += e->nvisited;
+	sched->steps += sched->nvisited;
 	return good;
 }
 
-bool set_may_fail(struct engine *e, struct task *t)
+bool set_may_fail(struct scheduler *sched, struct task *t)
 {
 	if (!t->match || t->in_flight || t->match->node_match)
 		return false;
-	e->pass = e->visit + 1;
-	return !set_collect(e, t);
+	sched->pass = sched->visit + 1;
+	return !set_collect(sched, t);
 }
 
 /* ---- Launching ---- */
 
-void set_launched(struct engine *e, struct task *t)
+void set_launched(struct scheduler *sched, struct task *t)
 {
 	struct member *m = t->member;
 	DL_DELETE(m->queue, t);
 	m->head_tasks--;
 	DL_APPEND(m->in_flight, t);
-	deadlines_remove(&e->deadlines, &t->deadline);
+	deadlines_remove(&sched->deadlines, &t->deadline);
 	t->in_flight = true;
-	t->started_ns = e->now;
+	t->started_ns = sched->now;
 	if (t->record.timeline)
 		timeline_flies(t);
-	order_show_state(e, t);
+	task_show(sched, t);
 	if (m->queue)
-		order_make_ready(e, m);
+		member_make_ready(sched, m);
 }
 
-void set_finish(struct engine *e)
+void set_finish(struct scheduler *sched)
 {
 	struct set_match *m, *next;
-	DL_FOREACH_SAFE (e->matched, m, next)
+	DL_FOREACH_SAFE (sched->matched, m, next)
 		free(m);
 }

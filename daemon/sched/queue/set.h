@@ -21,30 +21,30 @@ struct set_match {
 
 /* A transport's start: the tasks are launched when everything connected to them has matched. Never
  * BEGUN_DONE. */
-enum begun set_add(struct engine *e, const struct match *match);
+enum begun set_add(struct scheduler *sched, const struct match *match);
 /* first: a list of tasks, which are one task group. Links those whose transport launches groups. */
 void set_link(struct task *first);
 /* Is t in a group (t->next_in_group)? */
-void set_leave(struct engine *e, struct task *t);
+void set_leave(struct scheduler *sched, struct task *t);
 /* t has matched, but part of its group or of its peers' groups has not: it may still fail, with
  * everything that it matched. */
-bool set_may_fail(struct engine *e, struct task *t);
+bool set_may_fail(struct scheduler *sched, struct task *t);
 /* The match is no longer to be launched; the caller ends its tasks, and frees it. */
-void set_remove(struct engine *e, struct set_match *m);
+void set_remove(struct scheduler *sched, struct set_match *m);
 /* Likewise, and frees it. */
-void set_dissolve(struct engine *e, struct set_match *m);
+void set_dissolve(struct scheduler *sched, struct set_match *m);
 /* The match may have become ready to launch. */
-void set_look(struct engine *e, struct set_match *m);
+void set_look(struct scheduler *sched, struct set_match *m);
 /* The match is not checked again until it, or one that it depends on, changes. */
-void set_look_no_more(struct engine *e, struct set_match *m);
+void set_look_no_more(struct scheduler *sched, struct set_match *m);
 /* Collects everything that must be launched with t in e->visited. False: part of it has not
  * matched.
  */
-bool set_collect(struct engine *e, struct task *t);
-/* The engine ends. */
-void set_finish(struct engine *e);
+bool set_collect(struct scheduler *sched, struct task *t);
+/* The scheduler ends. */
+void set_finish(struct scheduler *sched);
 /* For transports, while they launch: moves the task from its member's queue to its tasks in flight.
  */
-void set_launched(struct engine *e, struct task *t);
+void set_launched(struct scheduler *sched, struct task *t);
 
 #endif

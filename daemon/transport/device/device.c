@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The engine's side of the GPUs' worker queues. */
+ * The scheduler's side of the GPUs' worker queues. */
 #include "device.h"
 
 #include <unistd.h>
 
 #include "abi/worker_queue.h"
 
-void device_add(struct engine *e, uint32_t device, struct worker_queue *queue, int doorbell)
+void device_add(struct scheduler *sched, uint32_t device, struct worker_queue *queue, int doorbell)
 {
-	if (e->devices[device].queue == queue)
+	if (sched->devices[device].queue == queue)
 		return;
-	e->devices[device] = (struct device){.queue = queue, .doorbell = doorbell};
-	e->devices[device].head = atomic_load(&queue->head);
+	sched->devices[device] = (struct device){.queue = queue, .doorbell = doorbell};
+	sched->devices[device].head = atomic_load(&queue->head);
 }
 
 bool device_room(const struct device *d, uint32_t wanted)
@@ -25,11 +25,11 @@ struct launch *device_next_slot(struct device *d)
 	return &d->queue->launches[d->head++ & (WORKER_LAUNCHES - 1)];
 }
 
-void device_ring(struct engine *e)
+void device_ring(struct scheduler *sched)
 {
 	const uint64_t one = 1;
-	for (uint32_t i = 0; i < ENGINE_DEVICES; i++) {
-		struct device *d = &e->devices[i];
+	for (uint32_t i = 0; i < SCHEDULER_DEVICES; i++) {
+		struct device *d = &sched->devices[i];
 		if (!d->queue ||
 		    atomic_load_explicit(&d->queue->head, memory_order_relaxed) == d->head)
 			continue;

@@ -17,7 +17,7 @@
 #include "sched/queue/release.h"
 #include "task.h"
 
-#define PART_BYTES	  (64 * 1024) /* moved by the engine's thread between readings of the clock */
+#define PART_BYTES	  (64 * 1024) /* moved by the scheduler's thread between readings of the clock */
 #define CHUNK_BYTES_MIN	  (32 * 1024)  /* of one rank's share */
 #define CHUNK_BYTES_MAX	  (256 * 1024) /* also bounds how long a small task waits for a large one */
 #define CHUNK_BYTES_ALL	  (8 * 1024 * 1024)  /* likewise, for all ranks together */
@@ -59,9 +59,9 @@ struct host {
 	double helpers_ns;    /* recent cost of helpers: see learn */
 };
 
-static struct host *host_of(const struct engine *e)
+static struct host *host_of(const struct scheduler *sched)
 {
-	return e->transport_state[TRANSPORT_HOST];
+	return sched->transport_state[TRANSPORT_HOST];
 }
 
 /* The first task represents everything that the tasks agree on. */
@@ -236,12 +236,12 @@ static uint64_t whole_lines(uint64_t units)
 }
 
 /* Chunks for the pool, from the remaining work. */
-static void cut(const struct engine *e, struct work *w)
+static void cut(const struct scheduler *sched, struct work *w)
 {
 	const uint64_t unit = w->move.unit_bytes, left = w->move.units - w->first;
 	const uint64_t total = left * unit;
 	const uint64_t most = CHUNK_BYTES_ALL / bytes_per_unit(&w->move) * unit;
-	uint64_t bytes = total / (CHUNKS_PER_THREAD * e->config.threads);
+	uint64_t bytes = total / (CHUNKS_PER_THREAD * sched->config.threads);
 	if (bytes < CHUNK_BYTES_MIN)
 		bytes = CHUNK_BYTES_MIN;
 	if (bytes > CHUNK_BYTES_MAX)
@@ -258,19 +258,19 @@ static void cut(const struct engine *e, struct work *w)
 /* ---- The value of helpers ---- */
 
 /* The work that the helpers would take over if they came at once. */
-static double helpers_share(const struct engine *e, double left_ns)
+static double helpers_share(const struct scheduler *sched, double left_ns)
 {
-	return left_ns * (e->config.threads - 1) / e->config.threads;
+	return left_ns * (sched->config.threads - 1) / sched->config.threads;
 }
 
 /* If clients need the cores, too, helpers come late, and calling them costs more than their
  * wake-up. So the time that a call has cost beyond the threads' equal shares is counted until it is
  * forgotten, and another attempt shows the current cost. (Long operations have other limits, such
  * as memory bandwidth.) */
-static void learn(struct engine *e, const struct work *w)
+static void learn(struct scheduler *sched, const struct work *w)
 {
-	struct host *h = host_of(e);
-	const double share = helpers_share(e, w->left_ns);
+	struct host *h = host_of(sched);
+	const double share = helpers_share(sched, w->left_ns);
 	const double cost = (double)(clock_now() - w->given_ns) - (w->left_ns - share);
 	const bool own =
 		!w->left_ns; /* a user's own threads, which say nothing about the helpers */
@@ -278,24 +278,24 @@ static void learn(struct engine *e, const struct work *w)
 		h->helpers_ns = cost < HELPERS_ALWAYS ? cost : HELPERS_ALWAYS;
 }
 
-static void forget_some(struct engine *e)
+static void forget_some(struct scheduler *sched)
 {
-	struct host *h = host_of(e);
+	struct host *h = host_of(sched);
 	h->helpers_ns -= h->helpers_ns / HELPERS_FORGOTTEN;
 }
 
 /* The pool has finished it. */
 static void finish(struct job *job, void *arg)
 {
-	struct engine *e = arg;
+	struct scheduler *sched = arg;
 	struct work *w = (struct work *)job;
 	struct comm *c = w->comm;
 	ncclsvc_status failed;
-	DL_DELETE(host_of(e)->running, w);
-	forget_some(e);
-	learn(e, w);
+	DL_DELETE(host_of(sched)->running, w);
+	forget_some(sched);
+	learn(sched, w);
 	if (w->part) {
-		w->part->over(e, w->part, false);
+		w->part->over(sched, w->part, false);
 		free(w);
 		return;
 	}
@@ -303,15 +303,15 @@ static void finish(struct job *job, void *arg)
 	const ncclsvc_status st =
 		c->ended ? c->end : *complete_ran(w->tasks, w->move.ntasks, &failed);
 	for (uint32_t k = 0; k < w->move.ntasks; k++)
-		release_end(e, w->tasks[k], &st);
+		release_end(sched, w->tasks[k], &st);
 	free(w);
 	if (c->ended && !c->pending)
-		order_free_comm(e, c);
+		comm_gone(sched, c);
 }
 
 /* Submits the rest, from unit `first` on, which one thread would do in left_ns. own:
- * engine_own_pool's. */
-static bool give_to_pool(struct engine *e, const struct match *match, const struct move *m,
+ * user_own_pool's. */
+static bool give_to_pool(struct scheduler *sched, const struct match *match, const struct move *m,
 			 uint64_t first, double left_ns, struct pool *own)
 {
 	struct work *w = calloc(1, sizeof(*w) + m->ntasks * sizeof(w->tasks[0]));
@@ -323,42 +323,42 @@ static bool give_to_pool(struct engine *e, const struct match *match, const stru
 	w->comm = match->comm;
 	w->part = match->part;
 	w->first = first;
-	w->given_ns = e->now;
+	w->given_ns = sched->now;
 	w->left_ns = left_ns;
 	w->move = *m;
 	w->move.tasks = w->tasks;
-	cut(e, w);
+	cut(sched, w);
 	for (uint32_t k = 0; k < m->ntasks; k++)
 		if (w->tasks[k]->published)
-			table_state(&e->table, w->tasks[k]->slot, NCCLSVC_LAUNCHED, e->now);
-	e->jobs++;
-	DL_APPEND(host_of(e)->running, w);
-	pool_submit(own ? own : e->pool, &w->job, !own);
+			table_state(&sched->table, w->tasks[k]->slot, NCCLSVC_LAUNCHED, sched->now);
+	sched->jobs++;
+	DL_APPEND(host_of(sched)->running, w);
+	pool_submit(own ? own : sched->pool, &w->job, !own);
 	return true;
 }
 
-static bool run_small_send(const struct engine *e, struct task *send, struct task *recv)
+static bool run_small_send(const struct scheduler *sched, struct task *send, struct task *recv)
 {
 	const struct svc_record *r = &send->record;
 	const uint64_t bytes = r->count * svc_type_size(r->type);
 	if (bytes > PART_BYTES)
 		return false;
-	send->started_ns = recv->started_ns = e->now;
+	send->started_ns = recv->started_ns = sched->now;
 	memmove(recv->dst, send->src, bytes);
 	return true;
 }
 
 /* Should the rest go to the pool, for its helpers or since other tasks have waited enough? */
-static bool is_long(const struct engine *e, double left_ns)
+static bool is_long(const struct scheduler *sched, double left_ns)
 {
-	const double share = helpers_share(e, left_ns);
-	return (share > HELPERS_WORTH_NS && share > host_of(e)->helpers_ns) ||
-	       e->now - e->round_ns > MOVE_TURN_NS;
+	const double share = helpers_share(sched, left_ns);
+	return (share > HELPERS_WORTH_NS && share > host_of(sched)->helpers_ns) ||
+	       sched->now - sched->round_ns > MOVE_TURN_NS;
 }
 
 /* The time for the rest is extrapolated from the parts so far, of this very operation on these
  * buffers, since no table knows in which cache they are. Returns where the rest begins. */
-static uint64_t run_alone(struct engine *e, struct move *m, double *left_ns)
+static uint64_t run_alone(struct scheduler *sched, struct move *m, double *left_ns)
 {
 	if (m->bytes <= PART_BYTES)
 		return run_part(m, 0, m->units);
@@ -367,50 +367,51 @@ static uint64_t run_alone(struct engine *e, struct move *m, double *left_ns)
 	uint64_t done = 0;
 	do {
 		done = run_part(m, done, part);
-		e->now = clock_now();
-		*left_ns = (double)(e->now - start) * (double)(m->units - done) / (double)done;
-	} while (done < m->units && !is_long(e, *left_ns));
+		sched->now = clock_now();
+		*left_ns = (double)(sched->now - start) * (double)(m->units - done) / (double)done;
+	} while (done < m->units && !is_long(sched, *left_ns));
 	if (done == m->units)
-		forget_some(e);
+		forget_some(sched);
 	return done;
 }
 
-static __attribute__((noinline)) enum begun run(struct engine *e, const struct match *match,
+static __attribute__((noinline)) enum begun run(struct scheduler *sched, const struct match *match,
 						struct pool *own)
 {
 	struct move m = {.tasks = match->tasks, .ntasks = match->ntasks};
 	measure(&m);
 	for (uint32_t k = 0; k < m.ntasks; k++)
-		m.tasks[k]->started_ns = e->now;
+		m.tasks[k]->started_ns = sched->now;
 	double left_ns = 0;
-	const uint64_t done = m.units && !own ? run_alone(e, &m, &left_ns) : 0;
+	const uint64_t done = m.units && !own ? run_alone(sched, &m, &left_ns) : 0;
 	if (done == m.units)
 		return BEGUN_DONE;
-	return give_to_pool(e, match, &m, done, left_ns, own) ? BEGUN_RUNNING : BEGUN_NO_MEMORY;
+	return give_to_pool(sched, match, &m, done, left_ns, own) ? BEGUN_RUNNING : BEGUN_NO_MEMORY;
 }
 
-static enum begun start(struct engine *e, const struct match *match)
+static enum begun start(struct scheduler *sched, const struct match *match)
 {
 	struct task *const *tasks = match->tasks;
-	struct pool *own = engine_own_pool(e, tasks, match->ntasks);
-	if (!own && tasks[0]->record.op == NCCLSVC_SEND && run_small_send(e, tasks[0], tasks[1]))
+	struct pool *own = user_own_pool(sched, tasks, match->ntasks);
+	if (!own && tasks[0]->record.op == NCCLSVC_SEND &&
+	    run_small_send(sched, tasks[0], tasks[1]))
 		return BEGUN_DONE;
-	return run(e, match, own);
+	return run(sched, match, own);
 }
 
 /* Chunks that have not begun are skipped. */
-static void epoch_end(struct engine *e, struct comm *c)
+static void epoch_end(struct scheduler *sched, struct comm *c)
 {
 	struct work *w;
-	DL_FOREACH (host_of(e)->running, w)
+	DL_FOREACH (host_of(sched)->running, w)
 		if (w->comm == c)
 			atomic_store_explicit(&w->aborted, true, memory_order_relaxed);
 }
 
-static void finish_all(struct engine *e)
+static void finish_all(struct scheduler *sched)
 {
 	struct work *w, *next;
-	DL_FOREACH_SAFE (host_of(e)->running, w, next)
+	DL_FOREACH_SAFE (host_of(sched)->running, w, next)
 		free(w);
 }
 

@@ -14,17 +14,17 @@
 /* ---- Memory ---- */
 
 /* NULL: out of memory. */
-static char *buffer_get(struct engine *e, uint64_t bytes)
+static char *buffer_get(struct scheduler *sched, uint64_t bytes)
 {
-	if (bytes <= BUFFER_BYTES && internode_of(e)->nbuffers)
-		return internode_of(e)->buffers[--internode_of(e)->nbuffers];
+	if (bytes <= BUFFER_BYTES && internode_of(sched)->nbuffers)
+		return internode_of(sched)->buffers[--internode_of(sched)->nbuffers];
 	return malloc(bytes <= BUFFER_BYTES ? BUFFER_BYTES : bytes);
 }
 
-static void buffer_put(struct engine *e, char *p, uint64_t bytes)
+static void buffer_put(struct scheduler *sched, char *p, uint64_t bytes)
 {
-	if (p && bytes <= BUFFER_BYTES && internode_of(e)->nbuffers < BUFFERS_KEPT)
-		internode_of(e)->buffers[internode_of(e)->nbuffers++] = p;
+	if (p && bytes <= BUFFER_BYTES && internode_of(sched)->nbuffers < BUFFERS_KEPT)
+		internode_of(sched)->buffers[internode_of(sched)->nbuffers++] = p;
 	else
 		free(p);
 }
@@ -121,11 +121,11 @@ static bool has_work(const struct block_chunk *p)
 	}
 }
 
-static bool work(struct engine *e, struct block_chunk *p)
+static bool work(struct scheduler *sched, struct block_chunk *p)
 {
 	const uint64_t bytes = p->x.bytes * p->op->schedule.internode->nnodes;
-	struct pool *own = engine_own_pool(e, p->op->tasks, p->op->ntasks);
-	if (!own && (bytes <= INLINE_BYTES || e->config.threads < 2)) {
+	struct pool *own = user_own_pool(sched, p->op->tasks, p->op->ntasks);
+	if (!own && (bytes <= INLINE_BYTES || sched->config.threads < 2)) {
 		run_stage(&p->job, 0);
 		return false;
 	}
@@ -133,8 +133,8 @@ static bool work(struct engine *e, struct block_chunk *p)
 	p->job.chunks = 1;
 	p->job.over = internode_work_over;
 	p->working = true;
-	e->jobs++;
-	pool_submit(own ? own : e->pool, &p->job, !own);
+	sched->jobs++;
+	pool_submit(own ? own : sched->pool, &p->job, !own);
 	return true;
 }
 
@@ -151,16 +151,16 @@ static bool transfers_over(const struct block_chunk *p, enum phase phase)
 	return true;
 }
 
-static void offer_transfers(struct engine *e, struct block_chunk *p, enum phase phase)
+static void offer_transfers(struct scheduler *sched, struct block_chunk *p, enum phase phase)
 {
 	for (uint32_t i = 0; i < p->ntransfers; i++) {
 		struct transfer *f = &p->transfers[i];
 		if (f->phase == phase && f->send && !f->begun && !p->op->aborted)
-			transfer_offer(e, f);
+			transfer_offer(sched, f);
 	}
 }
 
-static void finish_chunk(struct engine *e, struct block_chunk *p)
+static void finish_chunk(struct scheduler *sched, struct block_chunk *p)
 {
 	struct op *op = p->op;
 	DL_DELETE(op->chunks, p);
@@ -170,12 +170,12 @@ static void finish_chunk(struct engine *e, struct block_chunk *p)
 		whole += schedule_contributions(&op->schedule, k) * p->x.bytes;
 	if (!p->x.reduces)
 		whole = p->x.bytes;
-	buffer_put(e, p->mine, whole);
-	buffer_put(e, p->others, whole);
+	buffer_put(sched, p->mine, whole);
+	buffer_put(sched, p->others, whole);
 	free(p);
 }
 
-bool chunk_advance(struct engine *e, struct block_chunk *p)
+bool chunk_advance(struct scheduler *sched, struct block_chunk *p)
 {
 	const struct op *op = p->op;
 	while (!p->working) {
@@ -189,7 +189,7 @@ bool chunk_advance(struct engine *e, struct block_chunk *p)
 				return false;
 			break;
 		case STAGE_OVER:
-			finish_chunk(e, p);
+			finish_chunk(sched, p);
 			return true;
 		default:
 			break;
@@ -197,15 +197,15 @@ bool chunk_advance(struct engine *e, struct block_chunk *p)
 		if (op->aborted) {
 			if (!transfers_over(p, GATHER) || !transfers_over(p, RESULT))
 				return false;
-			finish_chunk(e, p);
+			finish_chunk(sched, p);
 			return true;
 		}
 		p->stage++;
 		if (p->stage == STAGE_GATHER)
-			offer_transfers(e, p, GATHER);
+			offer_transfers(sched, p, GATHER);
 		if (p->stage == STAGE_RESULT)
-			offer_transfers(e, p, RESULT);
-		if (has_work(p) && work(e, p))
+			offer_transfers(sched, p, RESULT);
+		if (has_work(p) && work(sched, p))
 			return false;
 	}
 	return false;
@@ -233,7 +233,7 @@ static char *writable(const char *p)
 }
 
 /* False: out of memory. */
-static bool transfers_of_reduction(struct engine *e, struct block_chunk *p)
+static bool transfers_of_reduction(struct scheduler *sched, struct block_chunk *p)
 {
 	const struct schedule *schedule = &p->op->schedule;
 	const struct internode_comm *s = schedule->internode;
@@ -243,13 +243,13 @@ static bool transfers_of_reduction(struct engine *e, struct block_chunk *p)
 		uint64_t n = schedule_contributions(schedule, s->me);
 		char *from = writable(schedule_source(schedule, x, internode_comm_locals(s)[0]));
 		if (internode_comm_local_count(s) > 1)
-			from = p->mine = buffer_get(e, n * x->bytes);
+			from = p->mine = buffer_get(sched, n * x->bytes);
 		add_transfer(p, GATHER, true, x->owner, from, n * x->bytes);
 		return from;
 	}
 	for (uint32_t k = 0; k < s->nnodes; k++)
 		all += k == s->me ? 0 : schedule_contributions(schedule, k) * x->bytes;
-	p->others = buffer_get(e, all);
+	p->others = buffer_get(sched, all);
 	if (!p->others)
 		return false;
 	for (uint32_t k = 0; k < s->nnodes; k++) {
@@ -263,7 +263,7 @@ static bool transfers_of_reduction(struct engine *e, struct block_chunk *p)
 }
 
 /* False: out of memory. */
-static bool transfers_of_exchange(struct engine *e, struct block_chunk *p)
+static bool transfers_of_exchange(struct scheduler *sched, struct block_chunk *p)
 {
 	const struct schedule *schedule = &p->op->schedule;
 	const struct segment *x = &p->x;
@@ -276,7 +276,7 @@ static bool transfers_of_exchange(struct engine *e, struct block_chunk *p)
 	char *to = swap_at(schedule, x, true);
 	/* In place, received data must not overwrite data that was not sent yet. */
 	if (t->src == t->dst)
-		to = p->others = buffer_get(e, x->bytes);
+		to = p->others = buffer_get(sched, x->bytes);
 	add_transfer(p, RESULT, true, other, swap_at(schedule, x, false), x->bytes);
 	add_transfer(p, RESULT, false, other, to, x->bytes);
 	return to;
@@ -303,7 +303,7 @@ static void transfers_of_result(struct block_chunk *p)
 }
 
 /* NULL: out of memory. */
-static struct block_chunk *make(struct engine *e, struct op *op, uint64_t index,
+static struct block_chunk *make(struct scheduler *sched, struct op *op, uint64_t index,
 				const struct segment *x)
 {
 	const struct internode_comm *s = op->comm->internode;
@@ -313,8 +313,8 @@ static struct block_chunk *make(struct engine *e, struct op *op, uint64_t index,
 	p->op = op;
 	p->index = index;
 	p->x = *x;
-	if ((x->reduces && !transfers_of_reduction(e, p)) ||
-	    (x->exchanges && !transfers_of_exchange(e, p))) {
+	if ((x->reduces && !transfers_of_reduction(sched, p)) ||
+	    (x->exchanges && !transfers_of_exchange(sched, p))) {
 		free(p); /* it has no other memory yet */
 		return NULL;
 	}
@@ -323,21 +323,21 @@ static struct block_chunk *make(struct engine *e, struct op *op, uint64_t index,
 	return p;
 }
 
-void chunk_begin(struct engine *e, struct op *op, uint64_t index, const struct segment *x)
+void chunk_begin(struct scheduler *sched, struct op *op, uint64_t index, const struct segment *x)
 {
-	struct block_chunk *p = make(e, op, index, x);
+	struct block_chunk *p = make(sched, op, index, x);
 	if (!p) {
 		/* The other nodes have begun; their operation ends with the epoch. */
-		transfer_abort_op(e, op);
-		internode_comm_give_up(e, op->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		transfer_abort_op(sched, op);
+		internode_comm_give_up(sched, op->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
 	op->under_way++;
 	DL_APPEND(op->chunks, p);
 	for (uint32_t i = 0; i < p->ntransfers; i++)
 		if (!p->transfers[i].send)
-			transfer_receive(e, &p->transfers[i]);
-	if (has_work(p) && work(e, p))
+			transfer_receive(sched, &p->transfers[i]);
+	if (has_work(p) && work(sched, p))
 		return;
-	chunk_advance(e, p);
+	chunk_advance(sched, p);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Moves the bytes of tasks that matched on several nodes, chunk by chunk: some are in transit while
- * others are reduced or copied. The engine's thread never waits for them. */
+ * others are reduced or copied. The scheduler's thread never waits for them. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -14,30 +14,30 @@
 #define WINDOW	       8 /* chunks of one operation in progress */
 #define SCANS_PER_TURN 65536
 
-static void finish_op(struct engine *e, struct op *op)
+static void finish_op(struct scheduler *sched, struct op *op)
 {
 	struct comm *c = op->comm;
 	const uint32_t n = op->schedule.p2p ? 2 : c->nranks;
 	struct part *part = op->part;
-	ncclsvc_status st = op->aborted ? c->end : complete_ok;
+	ncclsvc_status st = op->aborted ? c->end : status_ok;
 	DL_DELETE(c->internode->ops, op);
-	e->ops--;
+	sched->ops--;
 	if (part) {
 		const bool aborted = op->aborted;
 		free(op);
-		part->over(e, part, aborted);
+		part->over(sched, part, aborted);
 		return;
 	}
 	for (uint32_t k = 0; k < n; k++)
 		if (op->tasks[k])
-			release_end(e, op->tasks[k], &st);
+			release_end(sched, op->tasks[k], &st);
 	free(op);
 	if (c->ended && !c->pending)
-		order_free_comm(e, c);
+		comm_gone(sched, c);
 }
 
 /* Starts as many chunks as allowed, and ends the operation when all have ended. */
-static void advance_op(struct engine *e, struct op *op)
+static void advance_op(struct scheduler *sched, struct op *op)
 {
 	unsigned scans = 0;
 	if (op->advancing)
@@ -49,22 +49,22 @@ static void advance_op(struct engine *e, struct op *op)
 		uint64_t index = op->next_chunk++;
 		if (schedule_segment(&op->schedule, index, &x) &&
 		    schedule_involved(&op->schedule, &x))
-			chunk_begin(e, op, index, &x);
+			chunk_begin(sched, op, index, &x);
 	}
 	op->advancing = false;
 	bool all = op->next_chunk == op->schedule.chunks;
 	if (!all && op->under_way < WINDOW && !op->aborted)
-		e->polled |= 1u << TRANSPORT_INTERNODE;
+		sched->polled |= 1u << TRANSPORT_INTERNODE;
 	/* An aborted operation ends with its epoch, which has the reason. */
 	if (!op->under_way && (op->aborted ? op->comm->ended : all))
-		finish_op(e, op);
+		finish_op(sched, op);
 }
 
-static enum begun start(struct engine *e, const struct match *m)
+static enum begun start(struct scheduler *sched, const struct match *m)
 {
 	/* The whole match is local: a Send and its Recv. */
 	if (!m->at)
-		return e->config.transports[TRANSPORT_HOST]->start(e, m);
+		return sched->config.transports[TRANSPORT_HOST]->start(sched, m);
 	struct op *op = calloc(1, sizeof(*op) + m->ntasks * sizeof(op->tasks[0]));
 	if (!op)
 		return BEGUN_NO_MEMORY;
@@ -75,121 +75,121 @@ static enum begun start(struct engine *e, const struct match *m)
 	memcpy(op->tasks, m->tasks, m->ntasks * sizeof(op->tasks[0]));
 	schedule_make(&op->schedule, op->comm->internode, op->tasks, op->key.a, op->key.b);
 	DL_APPEND(op->comm->internode->ops, op);
-	e->ops++;
-	advance_op(e, op);
+	sched->ops++;
+	advance_op(sched, op);
 	return BEGUN_RUNNING;
 }
 
-static void advance_all(struct engine *e, struct block_chunk *p)
+static void advance_all(struct scheduler *sched, struct block_chunk *p)
 {
 	struct op *op = p->op;
-	chunk_advance(e, p);
-	advance_op(e, op);
+	chunk_advance(sched, p);
+	advance_op(sched, op);
 }
 
-void internode_flow_over(struct engine *e, struct flight *flight, size_t bytes, bool failed)
+void internode_flow_over(struct scheduler *sched, struct flight *flight, size_t bytes, bool failed)
 {
 	struct transfer *f = (struct transfer *)flight;
 	f->over = true;
 	if (!f->send) {
 		if (!failed)
-			transfer_tag_put(e, f->tag);
+			transfer_tag_put(sched, f->tag);
 		if (failed || bytes != f->bytes)
-			transfer_abort_op(e, f->chunk->op); /* the other side has given up */
+			transfer_abort_op(sched, f->chunk->op); /* the other side has given up */
 	}
-	advance_all(e, f->chunk);
+	advance_all(sched, f->chunk);
 }
 
-void internode_work_over(struct job *job, void *engine)
+void internode_work_over(struct job *job, void *scheduler)
 {
 	struct block_chunk *p = (struct block_chunk *)job;
 	p->working = false;
-	advance_all(engine, p);
+	advance_all(scheduler, p);
 }
 
 /* Operations with too much to check in one turn. */
-static bool poll(struct engine *e)
+static bool poll(struct scheduler *sched)
 {
 	struct internode_comm *s, *next_comm;
-	e->polled &= ~(1u << TRANSPORT_INTERNODE);
-	HASH_ITER (hh, e->internode_comms, s, next_comm) {
+	sched->polled &= ~(1u << TRANSPORT_INTERNODE);
+	HASH_ITER (hh, sched->internode_comms, s, next_comm) {
 		struct op *op, *next;
 		DL_FOREACH_SAFE (s->ops, op, next)
-			advance_op(e, op);
+			advance_op(sched, op);
 	}
 	return false;
 }
 
 /* ---- Ends ---- */
 
-static void poke(struct engine *e, struct op *op)
+static void poke(struct scheduler *sched, struct op *op)
 {
 	struct block_chunk *p, *next;
 	DL_FOREACH_SAFE (op->chunks, p, next)
 		if (!p->working)
-			chunk_advance(e, p);
+			chunk_advance(sched, p);
 }
 
 /* Ends the aborted operations; the others may continue for a short while. */
-static void epoch_end(struct engine *e, struct comm *c)
+static void epoch_end(struct scheduler *sched, struct comm *c)
 {
 	struct op *op, *next;
-	e->config.transports[TRANSPORT_HOST]->epoch_end(e, c);
+	sched->config.transports[TRANSPORT_HOST]->epoch_end(sched, c);
 	DL_FOREACH_SAFE (c->internode->ops, op, next)
 		if (op->aborted)
-			advance_op(e, op);
+			advance_op(sched, op);
 }
 
 /* Aborts one operation with all its parts, including those that have not begun. */
-static void abort_some(struct engine *e, struct comm *c, const struct operation_key *key)
+static void abort_some(struct scheduler *sched, struct comm *c, const struct operation_key *key)
 {
 	struct op *op, *next;
 	DL_FOREACH_SAFE (c->internode->ops, op, next) {
 		if (key && !operation_same(&op->key, key))
 			continue;
-		transfer_abort_op(e, op);
-		poke(e, op);
-		advance_op(e, op);
+		transfer_abort_op(sched, op);
+		poke(sched, op);
+		advance_op(sched, op);
 	}
 	if (key)
-		transfer_refuse_credits(e, c->internode, key, operation_same);
+		transfer_refuse_credits(sched, c->internode, key, operation_same);
 }
 
 /* Transfers to and from that node never end. */
-static void drop_transfers(struct engine *e, struct block_chunk *p, uint32_t place)
+static void drop_transfers(struct scheduler *sched, struct block_chunk *p, uint32_t place)
 {
 	for (uint32_t i = 0; i < p->ntransfers; i++) {
 		struct transfer *f = &p->transfers[i];
 		if (f->node != place || !f->begun || f->over)
 			continue;
-		e->config.mpi->drop(f);
+		sched->config.mpi->drop(f);
 		if (f->send) { /* forget it, since no node reads it */
 			f->over = true;
-			e->flights--;
+			sched->flights--;
 		}
 	}
 }
 
-static void node_lost(struct engine *e, struct comm *c, uint32_t place)
+static void node_lost(struct scheduler *sched, struct comm *c, uint32_t place)
 {
 	struct op *op, *next;
 	DL_FOREACH_SAFE (c->internode->ops, op, next) {
 		struct block_chunk *p, *after;
-		transfer_abort_op(e, op);
+		transfer_abort_op(sched, op);
 		DL_FOREACH_SAFE (op->chunks, p, after) {
-			drop_transfers(e, p, place);
+			drop_transfers(sched, p, place);
 			if (!p->working)
-				chunk_advance(e, p);
+				chunk_advance(sched, p);
 		}
-		advance_op(e, op);
+		advance_op(sched, op);
 	}
 }
 
-static void finish(struct engine *e)
+static void finish(struct scheduler *sched)
 {
-	while (internode_of(e)->nbuffers)
-		free(internode_of(e)->buffers[--internode_of(e)->nbuffers]);
-	free(internode_of(e)->tags);
+	while (internode_of(sched)->nbuffers)
+		free(internode_of(sched)->buffers[--internode_of(sched)->nbuffers]);
+	free(internode_of(sched)->tags);
 }
 
 const struct transport internode_transport = {

@@ -71,9 +71,9 @@ struct internode {
 	uint32_t ntags, tags_room, fresh_tags;
 };
 
-static inline struct internode *internode_of(const struct engine *e)
+static inline struct internode *internode_of(const struct scheduler *sched)
 {
-	return e->transport_state[TRANSPORT_INTERNODE];
+	return sched->transport_state[TRANSPORT_INTERNODE];
 }
 
 enum phase { GATHER = 1, RESULT };
@@ -129,35 +129,35 @@ struct op {
 /* ---- internode.c ---- */
 
 /* A send or receive of a chunk has ended. */
-void internode_flow_over(struct engine *e, struct flight *flight, size_t bytes, bool failed);
+void internode_flow_over(struct scheduler *sched, struct flight *flight, size_t bytes, bool failed);
 /* The pool has finished a chunk's work. */
-void internode_work_over(struct job *job, void *engine);
+void internode_work_over(struct job *job, void *scheduler);
 
 /* ---- transfer.c ---- */
 
-void transfer_credit(struct engine *e, struct internode_comm *s, uint32_t place,
+void transfer_credit(struct scheduler *sched, struct internode_comm *s, uint32_t place,
 		     const struct operation_key *key, const struct credit_note *note);
 
 /* Posts the MPI receive, and sends a credit for it. */
-void transfer_receive(struct engine *e, struct transfer *f);
+void transfer_receive(struct scheduler *sched, struct transfer *f);
 /* Sends it if the receiver has already given credit. */
-void transfer_offer(struct engine *e, struct transfer *f);
+void transfer_offer(struct scheduler *sched, struct transfer *f);
 /* No more messages come with this tag. */
-void transfer_tag_put(struct engine *e, int32_t tag);
+void transfer_tag_put(struct scheduler *sched, int32_t tag);
 /* Refuses the credits for which those(the credit's key, key) is true. */
-void transfer_refuse_credits(struct engine *e, struct internode_comm *s,
+void transfer_refuse_credits(struct scheduler *sched, struct internode_comm *s,
 			     const struct operation_key *key,
 			     bool (*those)(const struct operation_key *a,
 					   const struct operation_key *b));
 /* The operation has failed: starts no more of it, and answers nodes that have given credit for it.
  */
-void transfer_abort_op(struct engine *e, struct op *op);
+void transfer_abort_op(struct scheduler *sched, struct op *op);
 
 /* ---- chunk.c ---- */
 
-void chunk_begin(struct engine *e, struct op *op, uint64_t index, const struct segment *x);
+void chunk_begin(struct scheduler *sched, struct op *op, uint64_t index, const struct segment *x);
 /* Advances the chunk as far as possible now. True if it has ended and was freed. */
-bool chunk_advance(struct engine *e, struct block_chunk *p);
+bool chunk_advance(struct scheduler *sched, struct block_chunk *p);
 
 /* ---- small.c ---- */
 

@@ -8,23 +8,25 @@
 
 /* ---- Tags ---- */
 
-static int32_t tag_get(struct engine *e)
+static int32_t tag_get(struct scheduler *sched)
 {
-	return internode_of(e)->ntags ? internode_of(e)->tags[--internode_of(e)->ntags]
-				      : MPI_TAG_DATA + (int32_t)internode_of(e)->fresh_tags++;
+	return internode_of(sched)->ntags
+		       ? internode_of(sched)->tags[--internode_of(sched)->ntags]
+		       : MPI_TAG_DATA + (int32_t)internode_of(sched)->fresh_tags++;
 }
 
-void transfer_tag_put(struct engine *e, int32_t tag)
+void transfer_tag_put(struct scheduler *sched, int32_t tag)
 {
-	if (internode_of(e)->ntags == internode_of(e)->tags_room) {
-		uint32_t more = internode_of(e)->tags_room ? internode_of(e)->tags_room * 2 : 256;
-		int32_t *tags = realloc(internode_of(e)->tags, more * sizeof(*tags));
+	if (internode_of(sched)->ntags == internode_of(sched)->tags_room) {
+		uint32_t more =
+			internode_of(sched)->tags_room ? internode_of(sched)->tags_room * 2 : 256;
+		int32_t *tags = realloc(internode_of(sched)->tags, more * sizeof(*tags));
 		if (!tags)
 			return;
-		internode_of(e)->tags = tags;
-		internode_of(e)->tags_room = more;
+		internode_of(sched)->tags = tags;
+		internode_of(sched)->tags_room = more;
 	}
-	internode_of(e)->tags[internode_of(e)->ntags++] = tag;
+	internode_of(sched)->tags[internode_of(sched)->ntags++] = tag;
 }
 
 /* ---- Credits ---- */
@@ -34,7 +36,7 @@ static bool same(const struct operation_key *a, const struct operation_key *b)
 	return a->a == b->a && a->b == b->b && a->seq == b->seq && a->part == b->part;
 }
 
-void transfer_refuse_credits(struct engine *e, struct internode_comm *s,
+void transfer_refuse_credits(struct scheduler *sched, struct internode_comm *s,
 			     const struct operation_key *key,
 			     bool (*those)(const struct operation_key *a,
 					   const struct operation_key *b))
@@ -43,69 +45,69 @@ void transfer_refuse_credits(struct engine *e, struct internode_comm *s,
 	DL_FOREACH_SAFE (s->credits, k, next) {
 		if (!those(&k->key, key))
 			continue;
-		internode_comm_refuse_credit(e, (int)s->nodes[k->node], k->note.tag);
+		internode_comm_refuse_credit(sched, (int)s->nodes[k->node], k->note.tag);
 		DL_DELETE(s->credits, k);
 		free(k);
 	}
 }
 
-void transfer_abort_op(struct engine *e, struct op *op)
+void transfer_abort_op(struct scheduler *sched, struct op *op)
 {
 	op->aborted = true;
-	transfer_refuse_credits(e, op->comm->internode, &op->key, same);
+	transfer_refuse_credits(sched, op->comm->internode, &op->key, same);
 }
 
 /* ---- Transfers ---- */
 
 /* Messages that a node sent before it died may still arrive and match, until the epoch ends. */
-static bool is_lost(struct engine *e, struct transfer *f)
+static bool is_lost(struct scheduler *sched, struct transfer *f)
 {
 	struct op *op = f->chunk->op;
-	if (!e->lost[op->comm->internode->nodes[f->node]])
+	if (!sched->lost[op->comm->internode->nodes[f->node]])
 		return false;
 	f->over = true;
-	transfer_abort_op(e, op);
+	transfer_abort_op(sched, op);
 	return true;
 }
 
-void transfer_receive(struct engine *e, struct transfer *f)
+void transfer_receive(struct scheduler *sched, struct transfer *f)
 {
 	struct op *op = f->chunk->op;
 	struct internode_comm *s = op->comm->internode;
 	f->begun = true;
-	if (is_lost(e, f))
+	if (is_lost(sched, f))
 		return;
-	f->tag = tag_get(e);
-	if (e->config.mpi->receive(f->at, f->bytes, (int)s->nodes[f->node], f->tag, f)) {
+	f->tag = tag_get(sched);
+	if (sched->config.mpi->receive(f->at, f->bytes, (int)s->nodes[f->node], f->tag, f)) {
 		f->over = true;
-		transfer_abort_op(e, op);
-		internode_comm_give_up(e, op->comm, NCCLSVC_SYSTEM, f->node);
+		transfer_abort_op(sched, op);
+		internode_comm_give_up(sched, op->comm, NCCLSVC_SYSTEM, f->node);
 		return;
 	}
-	e->flights++;
+	sched->flights++;
 	struct credit_note note = {f->chunk->index, f->phase, f->tag};
-	internode_comm_send(e, s, f->node, INTERNODE_CREDIT, &op->key, &note, sizeof(note), NULL,
-			    0);
+	internode_comm_send(sched, s, f->node, INTERNODE_CREDIT, &op->key, &note, sizeof(note),
+			    NULL, 0);
 }
 
-static void send_flow(struct engine *e, struct transfer *f, int32_t tag)
+static void send_flow(struct scheduler *sched, struct transfer *f, int32_t tag)
 {
 	struct op *op = f->chunk->op;
 	f->begun = true;
-	if (is_lost(e, f))
+	if (is_lost(sched, f))
 		return;
-	if (e->config.mpi->send(f->at, f->bytes, (int)op->comm->internode->nodes[f->node], tag,
-				f)) {
+	if (sched->config.mpi->send(f->at, f->bytes, (int)op->comm->internode->nodes[f->node], tag,
+				    f)) {
 		f->over = true;
-		transfer_abort_op(e, op);
-		internode_comm_give_up(e, op->comm, NCCLSVC_SYSTEM, f->node);
+		transfer_abort_op(sched, op);
+		internode_comm_give_up(sched, op->comm, NCCLSVC_SYSTEM, f->node);
 		return;
 	}
-	table_count(&e->table.messages, 1);
-	e->flights++;
+	table_count(&sched->table.messages, 1);
+	sched->flights++;
 }
 
-void transfer_offer(struct engine *e, struct transfer *f)
+void transfer_offer(struct scheduler *sched, struct transfer *f)
 {
 	struct op *op = f->chunk->op;
 	struct internode_comm *s = op->comm->internode;
@@ -117,7 +119,7 @@ void transfer_offer(struct engine *e, struct transfer *f)
 		int32_t tag = k->note.tag;
 		DL_DELETE(s->credits, k);
 		free(k);
-		send_flow(e, f, tag);
+		send_flow(sched, f, tag);
 		return;
 	}
 }
@@ -127,7 +129,7 @@ static bool is_ready(const struct block_chunk *p, const struct transfer *f)
 	return p->stage == (f->phase == GATHER ? STAGE_GATHER : STAGE_RESULT);
 }
 
-void transfer_credit(struct engine *e, struct internode_comm *s, uint32_t place,
+void transfer_credit(struct scheduler *sched, struct internode_comm *s, uint32_t place,
 		     const struct operation_key *key, const struct credit_note *note)
 {
 	struct op *op;
@@ -137,9 +139,9 @@ void transfer_credit(struct engine *e, struct internode_comm *s, uint32_t place,
 	}
 	bool late = op ? op->aborted : s->comm->ended;
 	if (!op && s->comm->transport->expects)
-		late = !s->comm->transport->expects(e, s->comm, key);
+		late = !s->comm->transport->expects(sched, s->comm, key);
 	if (late) {
-		internode_comm_refuse_credit(e, (int)s->nodes[place], note->tag);
+		internode_comm_refuse_credit(sched, (int)s->nodes[place], note->tag);
 		return;
 	}
 	struct block_chunk *p = NULL;
@@ -149,14 +151,14 @@ void transfer_credit(struct engine *e, struct internode_comm *s, uint32_t place,
 		struct transfer *f = &p->transfers[i];
 		if (f->send && !f->begun && f->node == place && (uint32_t)f->phase == note->phase &&
 		    is_ready(p, f)) {
-			send_flow(e, f, note->tag);
+			send_flow(sched, f, note->tag);
 			return;
 		}
 	}
 	struct credit *k = malloc(sizeof(*k));
 	if (!k) {
-		internode_comm_refuse_credit(e, (int)s->nodes[place], note->tag);
-		internode_comm_give_up(e, s->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		internode_comm_refuse_credit(sched, (int)s->nodes[place], note->tag);
+		internode_comm_give_up(sched, s->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
 	*k = (struct credit){.key = *key, .node = place, .note = *note};

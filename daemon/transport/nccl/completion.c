@@ -16,70 +16,70 @@
 #include "sched/base/timeline.h"
 #include "sched/queue/release.h"
 
-static void complete(struct engine *e, struct task *t, const ncclsvc_status *st)
+static void complete(struct scheduler *sched, struct task *t, const ncclsvc_status *st)
 {
 	struct member *m = t->member;
-	nccl_completed(e, m);
+	nccl_completed(sched, m);
 	if (t->record.timeline)
 		timeline_landed(t);
-	release_end(e, t, st);
+	release_end(sched, t, st);
 }
 
-static void stop_watching(struct engine *e, struct comm *c)
+static void stop_watching(struct scheduler *sched, struct comm *c)
 {
 	c->launched = false;
-	DL_DELETE2(nccl_of(e)->launched, c, prev_launched, next_launched);
+	DL_DELETE2(nccl_of(sched)->launched, c, prev_launched, next_launched);
 	if (c->ended && !c->pending)
-		order_free_comm(e, c);
+		comm_gone(sched, c);
 }
 
 /* Inspection shows whose stream a launched task waits for. And this raises the inputs that an ended
  * session no longer raises, repeatedly: its process's streams can outlive its socket by some
  * milliseconds, and reset raised words. */
-static void look_at_inputs(struct engine *e)
+static void look_at_inputs(struct scheduler *sched)
 {
 	struct comm *c;
 	struct task *t;
-	e->inputs_ns = e->now;
-	DL_FOREACH2 (nccl_of(e)->launched, c, next_launched)
+	sched->inputs_ns = sched->now;
+	DL_FOREACH2 (nccl_of(sched)->launched, c, next_launched)
 		for (uint32_t k = 0; k < c->nranks; k++)
 			DL_FOREACH (c->members[k].in_flight, t) {
 				if (t->session->leaving)
 					timeline_release_input(t);
-				order_show_state(e, t);
+				task_show(sched, t);
 			}
 }
 
 /* Has any slot's counter advanced? It also advances when the supervisor has aborted the slot, and a
- * command to the engine says so. So counters count only after all commands have run that were
+ * command to the scheduler says so. So counters count only after all commands have run that were
  * queued when they were read. */
-static bool look_at_slots(struct engine *e, struct comm *c)
+static bool look_at_slots(struct scheduler *sched, struct comm *c)
 {
 	bool any = false;
 	for (uint32_t k = 0; k < c->nranks && !c->looked; k++) {
 		struct member *m = &c->members[k];
 		if (!m->in_flight)
 			continue;
-		m->done =
-			atomic_load_explicit(&nccl_progress(e, m)->completed, memory_order_acquire);
+		m->done = atomic_load_explicit(&nccl_progress(sched, m)->completed,
+					       memory_order_acquire);
 		any |= m->in_flight->slot_seq <= m->done;
 	}
 	if (any) {
 		c->looked = true;
-		c->told_by = atomic_load_explicit(&e->commands_queued, memory_order_acquire);
+		c->told_by = atomic_load_explicit(&sched->commands_queued, memory_order_acquire);
 	}
-	return c->looked && c->told_by <= e->commands_run;
+	return c->looked && c->told_by <= sched->commands_run;
 }
 
-static void land_all(struct engine *e, struct comm *c)
+static void land_all(struct scheduler *sched, struct comm *c)
 {
-	const ncclsvc_status *st = c->ended || c->broken ? &c->end : &complete_ok;
+	const ncclsvc_status *st = c->ended || c->broken ? &c->end : &status_ok;
 	c->looked = false;
-	c->moved_ns = e->now;
+	c->moved_ns = sched->now;
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct member *m = &c->members[k];
 		while (m->in_flight && m->in_flight->slot_seq <= m->done)
-			complete(e, m->in_flight, st);
+			complete(sched, m->in_flight, st);
 	}
 }
 
@@ -91,64 +91,64 @@ static bool any_flies(const struct comm *c)
 	return false;
 }
 
-bool nccl_poll(struct engine *e)
+bool nccl_poll(struct scheduler *sched)
 {
 	bool any = false;
-	if (nccl_of(e)->creations)
-		creation_poll(e);
-	if (e->now - e->inputs_ns > INPUTS_LOOK_NS)
-		look_at_inputs(e);
+	if (nccl_of(sched)->creations)
+		creation_poll(sched);
+	if (sched->now - sched->inputs_ns > INPUTS_LOOK_NS)
+		look_at_inputs(sched);
 	struct comm *c, *next;
-	for (c = nccl_of(e)->launched; c; c = next) {
+	for (c = nccl_of(sched)->launched; c; c = next) {
 		next = c->next_launched;
 		if (c->dead && c->ended) {
-			nccl_dead(e, c);
+			nccl_dead(sched, c);
 			any = true;
 			continue;
 		}
-		if (look_at_slots(e, c)) {
+		if (look_at_slots(sched, c)) {
 			if (!any)
-				e->now = clock_now();
+				sched->now = clock_now();
 			any = true;
-			land_all(e, c);
+			land_all(sched, c);
 		}
 		const bool left = any_flies(c);
-		if (c->ended && !c->released && e->now - c->moved_ns > STREAM_RELEASE_NS)
+		if (c->ended && !c->released && sched->now - c->moved_ns > STREAM_RELEASE_NS)
 			timeline_release(c);
 		if (!left)
-			stop_watching(e, c);
+			stop_watching(sched, c);
 	}
-	if (!nccl_of(e)->launched && !nccl_of(e)->creations)
-		e->polled &= ~(1u << TRANSPORT_NCCL);
+	if (!nccl_of(sched)->launched && !nccl_of(sched)->creations)
+		sched->polled &= ~(1u << TRANSPORT_NCCL);
 	return any;
 }
 
-void nccl_epoch_end(struct engine *e, struct comm *c)
+void nccl_epoch_end(struct scheduler *sched, struct comm *c)
 {
-	c->moved_ns = e->now;
+	c->moved_ns = sched->now;
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct task *t;
 		DL_FOREACH (c->members[k].in_flight, t)
-			release_early(e, t, &c->end);
+			release_early(sched, t, &c->end);
 	}
 }
 
-void nccl_dead(struct engine *e, struct comm *c)
+void nccl_dead(struct scheduler *sched, struct comm *c)
 {
 	c->dead = true; /* with other nodes, its end may take a moment */
 	if (!c->ended)
 		return;
 	for (uint32_t k = 0; k < c->nranks; k++)
 		while (c->members[k].in_flight)
-			complete(e, c->members[k].in_flight, &c->end);
+			complete(sched, c->members[k].in_flight, &c->end);
 	if (c->launched)
-		stop_watching(e, c);
+		stop_watching(sched, c);
 }
 
-void nccl_release(struct engine *e, struct comm *c)
+void nccl_release(struct scheduler *sched, struct comm *c)
 {
 	struct task *t;
-	(void)e;
+	(void)sched;
 	for (uint32_t k = 0; k < c->nranks; k++)
 		DL_FOREACH (c->members[k].in_flight, t)
 			timeline_release_input(t);

@@ -13,56 +13,56 @@
 #include "transport/device/device.h"
 
 /* All workers or none. */
-static bool launch(struct engine *e, const struct creation *k)
+static bool launch(struct scheduler *sched, const struct creation *k)
 {
 	for (uint32_t i = 0; i < k->nparts; i++)
-		if (!device_room(&e->devices[k->parts[i].device], 1))
+		if (!device_room(&sched->devices[k->parts[i].device], 1))
 			return false;
 	for (uint32_t i = 0; i < k->nparts; i++)
-		*device_next_slot(&e->devices[k->parts[i].device]) =
+		*device_next_slot(&sched->devices[k->parts[i].device]) =
 			(struct launch){.op = LAUNCH_INIT,
 					.slot = k->comm_slot,
 					.value = k->number,
 					.generation = k->parts[i].generation};
-	device_ring(e);
+	device_ring(sched);
 	return true;
 }
 
-void creation_add(struct engine *e, struct creation *k)
+void creation_add(struct scheduler *sched, struct creation *k)
 {
 	if (k->serial) {
-		sequence_request_creation(e, k, launch);
+		sequence_request_creation(sched, k, launch);
 		return;
 	}
-	DL_APPEND(nccl_of(e)->creations, k);
-	e->polled |= 1u << TRANSPORT_NCCL;
+	DL_APPEND(nccl_of(sched)->creations, k);
+	sched->polled |= 1u << TRANSPORT_NCCL;
 }
 
-static void forget(struct engine *e, struct creation *k)
+static void forget(struct scheduler *sched, struct creation *k)
 {
-	DL_DELETE(nccl_of(e)->creations, k);
+	DL_DELETE(nccl_of(sched)->creations, k);
 	free(k);
 }
 
-void creation_poll(struct engine *e)
+void creation_poll(struct scheduler *sched)
 {
 	struct creation *k, *next;
-	DL_FOREACH_SAFE (nccl_of(e)->creations, k, next)
-		if (launch(e, k)) /* otherwise a queue is full, but not for long */
-			forget(e, k);
+	DL_FOREACH_SAFE (nccl_of(sched)->creations, k, next)
+		if (launch(sched, k)) /* otherwise a queue is full, but not for long */
+			forget(sched, k);
 }
 
-void creation_cancel(struct engine *e, uint64_t number)
+void creation_cancel(struct scheduler *sched, uint64_t number)
 {
 	struct creation *k;
-	sequence_cancel_creation(e, number);
-	DL_SEARCH_SCALAR(nccl_of(e)->creations, k, number, number);
+	sequence_cancel_creation(sched, number);
+	DL_SEARCH_SCALAR(nccl_of(sched)->creations, k, number, number);
 	if (k)
-		forget(e, k);
+		forget(sched, k);
 }
 
-void creation_finish(struct engine *e)
+void creation_finish(struct scheduler *sched)
 {
-	while (nccl_of(e)->creations)
-		forget(e, nccl_of(e)->creations);
+	while (nccl_of(sched)->creations)
+		forget(sched, nccl_of(sched)->creations);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tasks on GPUs that NCCL runs. A record for each task goes to the worker of its member's GPU. The
- * engine alone orders a node's launches, so all workers launch their common operations in the same
- * order. A member's task group is launched as one ncclGroup (sched/set.h).
+ * scheduler alone orders a node's launches, so all workers launch their common operations in the
+ * same order. A member's task group is launched as one ncclGroup (sched/set.h).
  *
  * The GPU writes the progress of launched tasks to the slot's counter: completion.c.
  */
@@ -20,17 +20,17 @@
  * could be aborted any more. */
 #define IN_FLIGHT_MAX 64
 
-struct slot_progress *nccl_progress(const struct engine *e, const struct member *m)
+struct slot_progress *nccl_progress(const struct scheduler *sched, const struct member *m)
 {
-	return &e->devices[m->device].queue->slots[m->comm->comm_slot];
+	return &sched->devices[m->device].queue->slots[m->comm->comm_slot];
 }
 
-static void begin(struct engine *e, struct comm *c)
+static void begin(struct scheduler *sched, struct comm *c)
 {
 	for (uint32_t k = 0; k < c->nranks; k++)
 		if (c->members[k].session)
 			c->members[k].slot_seq =
-				atomic_load(&nccl_progress(e, &c->members[k])->completed);
+				atomic_load(&nccl_progress(sched, &c->members[k])->completed);
 }
 
 /* ---- Launching ---- */
@@ -48,17 +48,17 @@ static bool too_many_in_flight(struct task *const *tasks, uint32_t n)
 }
 
 /* Counts only queues. *devices: bitmap of the devices concerned. */
-static enum room room_for(struct engine *e, struct task *const *tasks, uint32_t n,
+static enum room room_for(struct scheduler *sched, struct task *const *tasks, uint32_t n,
 			  uint32_t *devices)
 {
 	enum room room = ROOM_NOW;
 	*devices = 0;
 	for (uint32_t i = 0; i < n; i++) {
-		e->devices[tasks[i]->member->device].wanted++;
+		sched->devices[tasks[i]->member->device].wanted++;
 		*devices |= 1u << tasks[i]->member->device;
 	}
-	for (uint32_t i = 0; i < ENGINE_DEVICES; i++) {
-		struct device *d = &e->devices[i];
+	for (uint32_t i = 0; i < SCHEDULER_DEVICES; i++) {
+		struct device *d = &sched->devices[i];
 		if (!d->wanted)
 			continue;
 		if (d->wanted > WORKER_LAUNCHES)
@@ -70,28 +70,29 @@ static enum room room_for(struct engine *e, struct task *const *tasks, uint32_t 
 	return room;
 }
 
-static enum room reserve(struct engine *e, struct task *const *tasks, uint32_t n, bool promised)
+static enum room reserve(struct scheduler *sched, struct task *const *tasks, uint32_t n,
+			 bool promised)
 {
 	uint32_t devices;
 	if (!promised && too_many_in_flight(tasks, n))
 		return ROOM_HELD;
-	enum room room = room_for(e, tasks, n, &devices);
-	if (nccl_of(e)->full_round != e->launch_round) {
-		nccl_of(e)->full_round = e->launch_round;
-		nccl_of(e)->full_devices = 0;
+	enum room room = room_for(sched, tasks, n, &devices);
+	if (nccl_of(sched)->full_round != sched->launch_round) {
+		nccl_of(sched)->full_round = sched->launch_round;
+		nccl_of(sched)->full_devices = 0;
 	}
 	/* Later sets must not overtake on a full device; on other devices they continue. */
-	if (room == ROOM_NOW && !promised && devices & nccl_of(e)->full_devices)
+	if (room == ROOM_NOW && !promised && devices & nccl_of(sched)->full_devices)
 		room = ROOM_LATER;
 	if (room == ROOM_LATER)
-		nccl_of(e)->full_devices |= devices;
+		nccl_of(sched)->full_devices |= devices;
 	return room;
 }
 
-static struct launch *write_launch(struct engine *e, struct task *t)
+static struct launch *write_launch(struct scheduler *sched, struct task *t)
 {
 	const struct svc_record *r = &t->record;
-	struct launch *l = device_next_slot(&e->devices[t->member->device]);
+	struct launch *l = device_next_slot(&sched->devices[t->member->device]);
 	*l = (struct launch){.slot = t->comm->comm_slot, .seq = ++t->member->slot_seq};
 	t->slot_seq = l->seq;
 	l->src = (uint64_t)(uintptr_t)t->src;
@@ -113,13 +114,13 @@ static struct launch *write_launch(struct engine *e, struct task *t)
 	return l;
 }
 
-static void watch(struct engine *e, struct comm *c)
+static void watch(struct scheduler *sched, struct comm *c)
 {
 	if (c->launched)
 		return;
 	c->launched = true;
-	e->polled |= 1u << TRANSPORT_NCCL;
-	DL_APPEND2(nccl_of(e)->launched, c, prev_launched, next_launched);
+	sched->polled |= 1u << TRANSPORT_NCCL;
+	DL_APPEND2(nccl_of(sched)->launched, c, prev_launched, next_launched);
 }
 
 /* NCCL matches the Sends and Recvs of two ranks in their order, which must be the same on both. The
@@ -135,23 +136,23 @@ static struct task *next_until(const struct task *t, const struct task *first)
 }
 
 /* Launches the tasks on t's GPU, beginning with t, as one ncclGroup. */
-static void launch_on_device(struct engine *e, struct task *t, const struct task *first)
+static void launch_on_device(struct scheduler *sched, struct task *t, const struct task *first)
 {
 	struct launch *last = NULL;
 	const int32_t device = t->member->device;
 	for (; t; t = next_until(t, first)) {
 		if (t->in_flight || t->member->device != device)
 			continue;
-		last = write_launch(e, t);
+		last = write_launch(sched, t);
 		t->member->n_in_flight++;
-		watch(e, t->comm);
-		set_launched(e, t);
+		watch(sched, t->comm);
+		set_launched(sched, t);
 	}
 	last->flags &= (uint8_t)~LAUNCH_MORE;
 }
 
 /* One member's group, or its only task, on each of its GPUs. */
-static void launch_bundle(struct engine *e, struct task *any)
+static void launch_bundle(struct scheduler *sched, struct task *any)
 {
 	struct task *first = any, *t = any;
 	while ((t = next_until(t, any)))
@@ -159,33 +160,33 @@ static void launch_bundle(struct engine *e, struct task *any)
 			first = t;
 	for (t = first; t; t = next_until(t, first))
 		if (!t->in_flight)
-			launch_on_device(e, t, first);
+			launch_on_device(sched, t, first);
 }
 
-static void launch(struct engine *e, struct task *const *tasks, uint32_t n)
+static void launch(struct scheduler *sched, struct task *const *tasks, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
 		if (!tasks[i]->in_flight)
-			launch_bundle(e, tasks[i]);
-	device_ring(e);
+			launch_bundle(sched, tasks[i]);
+	device_ring(sched);
 }
 
-static void command(struct engine *e, const struct command *cmd)
+static void command(struct scheduler *sched, const struct command *cmd)
 {
 	if (cmd->kind == COMMAND_DEVICE_ADD)
-		device_add(e, cmd->device.device, cmd->device.queue, cmd->device.doorbell);
+		device_add(sched, cmd->device.device, cmd->device.queue, cmd->device.doorbell);
 	else if (cmd->kind == COMMAND_MAKE)
-		creation_add(e, cmd->creation);
+		creation_add(sched, cmd->creation);
 	else if (cmd->kind == COMMAND_MAKE_NOT)
-		creation_cancel(e, cmd->creation_number);
+		creation_cancel(sched, cmd->creation_number);
 }
 
-void nccl_completed(struct engine *e, struct member *m)
+void nccl_completed(struct scheduler *sched, struct member *m)
 {
 	m->n_in_flight--;
 	if (m->full && m->n_in_flight <= IN_FLIGHT_MAX / 2) {
 		m->full = false;
-		e->matched_new = true;
+		sched->matched_new = true;
 	}
 }
 

@@ -19,30 +19,30 @@ struct nccl {
 	uint64_t full_round;
 };
 
-static inline struct nccl *nccl_of(const struct engine *e)
+static inline struct nccl *nccl_of(const struct scheduler *sched)
 {
-	return e->transport_state[TRANSPORT_NCCL];
+	return sched->transport_state[TRANSPORT_NCCL];
 }
 
 /* launch.c */
-struct slot_progress *nccl_progress(const struct engine *e, const struct member *m);
+struct slot_progress *nccl_progress(const struct scheduler *sched, const struct member *m);
 /* One of its launched tasks has ended. */
-void nccl_completed(struct engine *e, struct member *m);
+void nccl_completed(struct scheduler *sched, struct member *m);
 
 /* completion.c: as in struct transport. */
 /* Ends the tasks that the GPUs have completed. */
-bool nccl_poll(struct engine *e);
-void nccl_epoch_end(struct engine *e, struct comm *c);
-void nccl_dead(struct engine *e, struct comm *c);
-void nccl_release(struct engine *e, struct comm *c);
+bool nccl_poll(struct scheduler *sched);
+void nccl_epoch_end(struct scheduler *sched, struct comm *c);
+void nccl_dead(struct scheduler *sched, struct comm *c);
+void nccl_release(struct scheduler *sched, struct comm *c);
 
 /* creation.c */
 /* Takes ownership of it. */
-void creation_add(struct engine *e, struct creation *k);
+void creation_add(struct scheduler *sched, struct creation *k);
 /* Cancels it, if its turn has not come. */
-void creation_cancel(struct engine *e, uint64_t number);
+void creation_cancel(struct scheduler *sched, uint64_t number);
 /* Launches the creations of this node alone. */
-void creation_poll(struct engine *e);
-void creation_finish(struct engine *e);
+void creation_poll(struct scheduler *sched);
+void creation_finish(struct scheduler *sched);
 
 #endif

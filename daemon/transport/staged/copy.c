@@ -101,11 +101,11 @@ static char *slot_at(const struct chunk *k, uint32_t i, uint32_t block)
 	return k->slots[i] + block * block_bytes(k);
 }
 
-static void launch(struct engine *e, struct chunk *k, uint32_t i, uint64_t device, char *host,
-		   uint32_t blocks)
+static void launch(struct scheduler *sched, struct chunk *k, uint32_t i, uint64_t device,
+		   char *host, uint32_t blocks)
 {
 	struct task *t = k->op->tasks[i];
-	struct device *d = &e->devices[t->member->device];
+	struct device *d = &sched->devices[t->member->device];
 	struct launch *l = device_next_slot(d);
 	*l = (struct launch){
 		.count = block_bytes(k),
@@ -115,7 +115,7 @@ static void launch(struct engine *e, struct chunk *k, uint32_t i, uint64_t devic
 		.op = k->op->record.op,
 		.blocks = blocks,
 		.generation = t->member->generation,
-		.host = (uint64_t)(host - staging_of(e)->slots.base),
+		.host = (uint64_t)(host - staging_of(sched)->slots.base),
 		.stride = k->op->record.count * k->op->size,
 		.host_stride = block_bytes(k),
 	};
@@ -141,23 +141,23 @@ static bool is_there(const struct chunk *k, uint32_t i, uint32_t block, uint32_t
 	       device_at(k, t->src, at) == device_at(k, t->dst, block);
 }
 
-static void launch_out(struct engine *e, struct chunk *k, uint32_t i)
+static void launch_out(struct scheduler *sched, struct chunk *k, uint32_t i)
 {
 	const struct staged *op = k->op;
 	const struct blocks b = blocks_of(op, i);
 	const char *dst = op->tasks[i]->dst;
 	if (op->across) {
-		launch(e, k, i, device_at(k, dst, 0), slot_at(k, i, b.out_at), b.out);
+		launch(sched, k, i, device_at(k, dst, 0), slot_at(k, i, b.out_at), b.out);
 		return;
 	}
 	for (uint32_t block = 0; block < b.out; block++) {
 		uint32_t at, from = giver(op, i, block, &at);
 		if (!is_there(k, i, block, from, at))
-			launch(e, k, i, device_at(k, dst, block), slot_at(k, from, at), 1);
+			launch(sched, k, i, device_at(k, dst, block), slot_at(k, from, at), 1);
 	}
 }
 
-bool copy_launch(struct engine *e, struct chunk *k)
+bool copy_launch(struct scheduler *sched, struct chunk *k)
 {
 	const struct staged *op = k->op;
 	const bool out = k->stage == CHUNK_OUT;
@@ -165,30 +165,31 @@ bool copy_launch(struct engine *e, struct chunk *k)
 		/* Both tasks of a pair may be on one GPU; nothing is written until all of it fits.
 		 */
 		const uint32_t most = op->across ? 2 : 2 + blocks_of(op, i).out;
-		if (op->tasks[i] && !device_room(&e->devices[op->tasks[i]->member->device], most))
+		if (op->tasks[i] &&
+		    !device_room(&sched->devices[op->tasks[i]->member->device], most))
 			return false;
 	}
 	memset(k->awaited, 0, op->ntasks * sizeof(*k->awaited));
 	for (uint32_t i = 0; i < op->ntasks; i++) {
 		const struct blocks b = blocks_of(op, i);
 		if (out && b.out)
-			launch_out(e, k, i);
+			launch_out(sched, k, i);
 		else if (!out && b.in)
-			launch(e, k, i, device_at(k, op->tasks[i]->src, 0), slot_at(k, i, b.in_at),
-			       b.in);
+			launch(sched, k, i, device_at(k, op->tasks[i]->src, 0),
+			       slot_at(k, i, b.in_at), b.in);
 	}
-	device_ring(e);
+	device_ring(sched);
 	return true;
 }
 
-bool copy_landed(const struct engine *e, const struct chunk *k)
+bool copy_landed(const struct scheduler *sched, const struct chunk *k)
 {
 	const struct staged *op = k->op;
 	for (uint32_t i = 0; i < op->ntasks; i++) {
 		if (!op->tasks[i] || !k->awaited[i])
 			continue;
 		const struct member *m = op->tasks[i]->member;
-		const struct device *d = &e->devices[m->device];
+		const struct device *d = &sched->devices[m->device];
 		const struct slot_progress *slot =
 			&d->queue->slots[k->stage == CHUNK_OUT ? COPY_OUT : COPY_IN];
 		/* Copies of a lost worker never complete. */

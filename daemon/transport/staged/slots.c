@@ -7,14 +7,14 @@
 #include "base/nofail.h"
 #include "staged.h"
 
-static char *address(const struct engine *e, uint32_t slot)
+static char *address(const struct scheduler *sched, uint32_t slot)
 {
-	return staging_of(e)->slots.base + (size_t)slot * STAGING_SLOT_BYTES;
+	return staging_of(sched)->slots.base + (size_t)slot * STAGING_SLOT_BYTES;
 }
 
-void slots_add(struct engine *e, const struct command *c)
+void slots_add(struct scheduler *sched, const struct command *c)
 {
-	struct slots *s = &staging_of(e)->slots;
+	struct slots *s = &staging_of(sched)->slots;
 	const uint32_t pinned = c->staging.pinned, all = c->staging.slots;
 	*s = (struct slots){.base = c->staging.base, .all_pinned = pinned};
 	s->pinned = nofail_calloc(pinned, sizeof(*s->pinned), "staging memory");
@@ -30,19 +30,19 @@ void slots_add(struct engine *e, const struct command *c)
 	}
 }
 
-bool slots_take(struct engine *e, uint32_t n, bool any, char **out)
+bool slots_take(struct scheduler *sched, uint32_t n, bool any, char **out)
 {
-	struct slots *s = &staging_of(e)->slots;
+	struct slots *s = &staging_of(sched)->slots;
 	if (n > s->npinned && (!any || n > s->npinned + s->nmore))
 		return false;
 	for (uint32_t i = 0; i < n; i++)
-		out[i] = address(e, s->npinned ? s->pinned[--s->npinned] : s->more[--s->nmore]);
+		out[i] = address(sched, s->npinned ? s->pinned[--s->npinned] : s->more[--s->nmore]);
 	return true;
 }
 
-void slots_give(struct engine *e, char *slot)
+void slots_give(struct scheduler *sched, char *slot)
 {
-	struct slots *s = &staging_of(e)->slots;
+	struct slots *s = &staging_of(sched)->slots;
 	uint32_t i = (uint32_t)((size_t)(slot - s->base) / STAGING_SLOT_BYTES);
 	if (i < s->all_pinned) {
 		s->pinned[s->npinned++] = i;
@@ -52,8 +52,8 @@ void slots_give(struct engine *e, char *slot)
 	s->more[s->nmore++] = i;
 }
 
-void slots_free(struct engine *e)
+void slots_free(struct scheduler *sched)
 {
-	free(staging_of(e)->slots.pinned);
-	free(staging_of(e)->slots.more);
+	free(staging_of(sched)->slots.pinned);
+	free(staging_of(sched)->slots.more);
 }

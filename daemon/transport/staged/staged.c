@@ -20,14 +20,14 @@
 #define CHUNKS_MAX 4 /* in progress per operation */
 
 /* The transports that move and reduce the data copied to the host. */
-static const struct transport *host(const struct engine *e)
+static const struct transport *host(const struct scheduler *sched)
 {
-	return e->config.transports[TRANSPORT_HOST];
+	return sched->config.transports[TRANSPORT_HOST];
 }
 
-static const struct transport *internode(const struct engine *e)
+static const struct transport *internode(const struct scheduler *sched)
 {
-	return e->config.transports[TRANSPORT_INTERNODE];
+	return sched->config.transports[TRANSPORT_INTERNODE];
 }
 
 /* There is nothing to copy. */
@@ -61,14 +61,14 @@ static struct chunk *alloc_chunk(struct staged *op)
 	return NULL;
 }
 
-static bool take_slots(struct engine *e, struct chunk *k)
+static bool take_slots(struct scheduler *sched, struct chunk *k)
 {
 	const struct staged *op = k->op;
 	char *slots[op->ntasks];
 	uint32_t n = 0;
 	for (uint32_t i = 0; i < op->ntasks; i++)
 		n += copy_needs_slot(op, i);
-	if (!slots_take(e, n, op->across && !op->under_way, slots))
+	if (!slots_take(sched, n, op->across && !op->under_way, slots))
 		return false;
 	for (uint32_t i = 0; i < op->ntasks; i++)
 		if (copy_needs_slot(op, i))
@@ -77,25 +77,25 @@ static bool take_slots(struct engine *e, struct chunk *k)
 }
 
 /* Without memory, the members of one node end alike; other nodes have begun. */
-static void give_up(struct engine *e, struct staged *op, int result)
+static void give_up(struct scheduler *sched, struct staged *op, int result)
 {
 	if (op->across) {
 		op->aborted = true;
-		internode_comm_give_up(e, op->comm, result, UINT32_MAX);
+		internode_comm_give_up(sched, op->comm, result, UINT32_MAX);
 	}
 	op->result = result;
 }
 
 /* False: there is no room now. */
-static bool begin_chunk(struct engine *e, struct staged *op)
+static bool begin_chunk(struct scheduler *sched, struct staged *op)
 {
 	const uint64_t left = op->record.count - op->taken;
 	struct chunk *k = alloc_chunk(op);
 	if (!k) {
-		give_up(e, op, NCCLSVC_NO_MEMORY);
+		give_up(sched, op, NCCLSVC_NO_MEMORY);
 		return false;
 	}
-	if (!take_slots(e, k)) {
+	if (!take_slots(sched, k)) {
 		free_chunk(k);
 		return false;
 	}
@@ -108,26 +108,26 @@ static bool begin_chunk(struct engine *e, struct staged *op)
 	return true;
 }
 
-static void end_chunk(struct engine *e, struct chunk *k)
+static void end_chunk(struct scheduler *sched, struct chunk *k)
 {
 	struct staged *op = k->op;
 	for (uint32_t i = 0; i < op->ntasks; i++)
 		if (k->slots[i])
-			slots_give(e, k->slots[i]);
+			slots_give(sched, k->slots[i]);
 	DL_DELETE(op->chunks, k);
 	op->under_way--;
 	free_chunk(k);
 }
 
-static void moved(struct engine *e, struct part *part, bool aborted)
+static void moved(struct scheduler *sched, struct part *part, bool aborted)
 {
 	struct chunk *k = (struct chunk *)part;
-	(void)e;
+	(void)sched;
 	k->moving = false;
 	k->op->aborted |= aborted;
 }
 
-static void move(struct engine *e, struct chunk *k)
+static void move(struct scheduler *sched, struct chunk *k)
 {
 	struct staged *op = k->op;
 	struct task *tasks[op->ntasks];
@@ -141,31 +141,32 @@ static void move(struct engine *e, struct chunk *k)
 	k->in.over = moved;
 	k->moving = true; /* it may end at once */
 	const struct match match = {op->comm, tasks, op->ntasks, op->across ? &key : NULL, &k->in};
-	const enum begun begun = (op->across ? internode(e) : host(e))->start(e, &match);
+	const enum begun begun =
+		(op->across ? internode(sched) : host(sched))->start(sched, &match);
 	if (begun != BEGUN_RUNNING)
 		k->moving = false;
 	if (begun == BEGUN_NO_MEMORY)
-		give_up(e, op, NCCLSVC_NO_MEMORY);
+		give_up(sched, op, NCCLSVC_NO_MEMORY);
 }
 
 /* Advances it as far as possible now; true if it has advanced. It may be freed. */
-static bool advance_chunk(struct engine *e, struct chunk *k)
+static bool advance_chunk(struct scheduler *sched, struct chunk *k)
 {
 	const struct staged *op = k->op;
 	bool any = false;
 	for (;;) {
-		if (k->begun && (k->stage == CHUNK_MOVE ? k->moving : !copy_landed(e, k)))
+		if (k->begun && (k->stage == CHUNK_MOVE ? k->moving : !copy_landed(sched, k)))
 			return any;
 		if (k->begun)
 			k->stage++;
 		k->begun = false;
 		if (k->stage == CHUNK_OVER || op->aborted || op->result) {
-			end_chunk(e, k);
+			end_chunk(sched, k);
 			return true;
 		}
 		if (k->stage == CHUNK_MOVE)
-			move(e, k);
-		else if (!copy_launch(e, k))
+			move(sched, k);
+		else if (!copy_launch(sched, k))
 			return any;
 		any = k->begun = true;
 	}
@@ -173,80 +174,80 @@ static bool advance_chunk(struct engine *e, struct chunk *k)
 
 /* ---- Operations ---- */
 
-static void finish(struct engine *e, struct staged *op)
+static void finish(struct scheduler *sched, struct staged *op)
 {
 	struct comm *c = op->comm;
-	ncclsvc_status st = op->aborted ? c->end : op->result ? status_of(op->result) : complete_ok;
-	DL_DELETE(staging_of(e)->ops, op);
+	ncclsvc_status st = op->aborted ? c->end : op->result ? status_of(op->result) : status_ok;
+	DL_DELETE(staging_of(sched)->ops, op);
 	for (uint32_t i = 0; i < op->ntasks; i++)
 		if (op->tasks[i])
-			release_end(e, op->tasks[i], &st);
+			release_end(sched, op->tasks[i], &st);
 	free(op);
 	if (c->ended && !c->pending)
-		order_free_comm(e, c);
+		comm_gone(sched, c);
 }
 
 /* *full: an earlier operation waits for slots, so this one must not take any. */
-static bool advance(struct engine *e, struct staged *op, bool *full)
+static bool advance(struct scheduler *sched, struct staged *op, bool *full)
 {
 	bool any = false;
 	struct chunk *k, *next;
 	/* Not where it was noticed, which may be inside the loop over them. */
 	if (op->aborted && op->across && !op->given_up) {
 		op->given_up = true;
-		internode(e)->break_off(e, op->comm, &op->key);
+		internode(sched)->break_off(sched, op->comm, &op->key);
 	}
 	DL_FOREACH_SAFE (op->chunks, k, next)
-		any |= advance_chunk(e, k);
+		any |= advance_chunk(sched, k);
 	while (!op->aborted && !op->result && op->taken < op->record.count &&
 	       op->under_way < CHUNKS_MAX) {
-		if ((*full && !(op->across && !op->under_way)) || !begin_chunk(e, op)) {
+		if ((*full && !(op->across && !op->under_way)) || !begin_chunk(sched, op)) {
 			*full = true;
 			break;
 		}
 		any = true;
-		advance_chunk(e, op->chunks->prev);
+		advance_chunk(sched, op->chunks->prev);
 	}
 	if (op->under_way)
 		return any;
 	/* An aborted operation ends with its epoch, which has the reason. */
 	if (op->aborted ? op->comm->ended : op->result || op->taken == op->record.count) {
-		finish(e, op);
+		finish(sched, op);
 		return true;
 	}
 	return any;
 }
 
-static bool poll(struct engine *e)
+static bool poll(struct scheduler *sched)
 {
 	bool any = false, full = false;
 	struct staged *op, *next;
-	DL_FOREACH_SAFE (staging_of(e)->ops, op, next)
-		any |= advance(e, op, &full);
+	DL_FOREACH_SAFE (staging_of(sched)->ops, op, next)
+		any |= advance(sched, op, &full);
 	if (any)
-		e->now = clock_now();
-	if (!staging_of(e)->ops)
-		e->polled &= ~(1u << TRANSPORT_STAGED);
+		sched->now = clock_now();
+	if (!staging_of(sched)->ops)
+		sched->polled &= ~(1u << TRANSPORT_STAGED);
 	return any;
 }
 
-static bool worker_gone(const struct engine *e, const struct staged *op)
+static bool worker_gone(const struct scheduler *sched, const struct staged *op)
 {
 	for (uint32_t i = 0; i < op->ntasks; i++) {
 		const struct member *m = op->tasks[i] ? op->tasks[i]->member : NULL;
-		if (m && (!m->generation || e->devices[m->device].generation != m->generation))
+		if (m && (!m->generation || sched->devices[m->device].generation != m->generation))
 			return true;
 	}
 	return false;
 }
 
-static enum begun start(struct engine *e, const struct match *m)
+static enum begun start(struct scheduler *sched, const struct match *m)
 {
 	struct comm *c = m->comm;
 	const uint32_t ntasks = m->ntasks;
 	if (!m->at && is_empty(&m->tasks[0]->record)) {
 		for (uint32_t i = 0; i < ntasks; i++)
-			m->tasks[i]->started_ns = e->now;
+			m->tasks[i]->started_ns = sched->now;
 		return BEGUN_DONE;
 	}
 	struct staged *op = calloc(1, sizeof(*op) + ntasks * sizeof(op->tasks[0]));
@@ -263,72 +264,73 @@ static enum begun start(struct engine *e, const struct match *m)
 		if (!t)
 			continue;
 		op->record = t->record;
-		t->started_ns = e->now;
+		t->started_ns = sched->now;
 		if (t->published)
-			order_show_as(e, t, NCCLSVC_LAUNCHED);
+			task_show_as(sched, t, NCCLSVC_LAUNCHED);
 	}
 	op->pair = svc_op_is_p2p(op->record.op);
 	op->size = svc_type_size(op->record.type);
 	op->step = staged_step(op);
-	op->aborted = worker_gone(e, op);
-	DL_APPEND(staging_of(e)->ops, op);
-	e->polled |= 1u << TRANSPORT_STAGED;
+	op->aborted = worker_gone(sched, op);
+	DL_APPEND(staging_of(sched)->ops, op);
+	sched->polled |= 1u << TRANSPORT_STAGED;
 	return BEGUN_RUNNING;
 }
 
 /* ---- Ends ---- */
 
-static bool expects(const struct engine *e, const struct comm *c, const struct operation_key *key)
+static bool expects(const struct scheduler *sched, const struct comm *c,
+		    const struct operation_key *key)
 {
 	const struct staged *op;
-	DL_FOREACH (staging_of(e)->ops, op)
+	DL_FOREACH (staging_of(sched)->ops, op)
 		if (op->comm == c && op->across && operation_same(&op->key, key))
 			return !op->aborted;
 	return !c->ended;
 }
 
-static void begin(struct engine *e, struct comm *c)
+static void begin(struct scheduler *sched, struct comm *c)
 {
 	for (uint32_t k = 0; k < c->nranks; k++)
 		if (c->members[k].session)
-			c->members[k].generation = e->devices[c->members[k].device].generation;
+			c->members[k].generation = sched->devices[c->members[k].device].generation;
 }
 
 /* Operations between nodes have a short while in which they may still succeed. */
-static void epoch_end(struct engine *e, struct comm *c)
+static void epoch_end(struct scheduler *sched, struct comm *c)
 {
 	struct staged *op;
-	DL_FOREACH (staging_of(e)->ops, op)
+	DL_FOREACH (staging_of(sched)->ops, op)
 		if (op->comm == c && !op->across)
 			op->aborted = true;
-	(c->internode ? internode(e) : host(e))->epoch_end(e, c);
+	(c->internode ? internode(sched) : host(sched))->epoch_end(sched, c);
 }
 
-static void abort_ops(const struct engine *e, const struct comm *c)
+static void abort_ops(const struct scheduler *sched, const struct comm *c)
 {
 	struct staged *op;
-	DL_FOREACH (staging_of(e)->ops, op)
+	DL_FOREACH (staging_of(sched)->ops, op)
 		if (op->comm == c)
 			op->aborted = true;
 }
 
-static void abort_all(struct engine *e, struct comm *c, const struct operation_key *key)
+static void abort_all(struct scheduler *sched, struct comm *c, const struct operation_key *key)
 {
 	(void)key; /* all */
-	abort_ops(e, c);
-	internode(e)->break_off(e, c, NULL);
+	abort_ops(sched, c);
+	internode(sched)->break_off(sched, c, NULL);
 }
 
-static void node_lost(struct engine *e, struct comm *c, uint32_t place)
+static void node_lost(struct scheduler *sched, struct comm *c, uint32_t place)
 {
-	abort_ops(e, c);
-	internode(e)->node_lost(e, c, place);
+	abort_ops(sched, c);
+	internode(sched)->node_lost(sched, c, place);
 }
 
-static void credit(struct engine *e, struct internode_comm *s, uint32_t place,
+static void credit(struct scheduler *sched, struct internode_comm *s, uint32_t place,
 		   const struct operation_key *key, const struct credit_note *note)
 {
-	internode(e)->credit(e, s, place, key, note);
+	internode(sched)->credit(sched, s, place, key, note);
 }
 
 /* Without bytes, since these are copied later. */
@@ -340,38 +342,38 @@ static bool eager(const struct internode_comm *s, const struct svc_record *r, bo
 }
 
 /* A GPU's worker runs, or is gone (0). */
-static void set_worker(struct engine *e, uint32_t device, uint32_t generation)
+static void set_worker(struct scheduler *sched, uint32_t device, uint32_t generation)
 {
 	struct staged *op;
-	struct device *d = &e->devices[device];
+	struct device *d = &sched->devices[device];
 	d->generation = generation;
 	for (int i = 0; i < COPY_SLOTS; i++)
 		d->copies[i] = atomic_load(&d->queue->slots[i].completed);
-	DL_FOREACH (staging_of(e)->ops, op)
-		if (worker_gone(e, op))
+	DL_FOREACH (staging_of(sched)->ops, op)
+		if (worker_gone(sched, op))
 			op->aborted = true;
 }
 
-static void command(struct engine *e, const struct command *cmd)
+static void command(struct scheduler *sched, const struct command *cmd)
 {
 	if (cmd->kind == COMMAND_DEVICE_ADD)
-		device_add(e, cmd->device.device, cmd->device.queue, cmd->device.doorbell);
+		device_add(sched, cmd->device.device, cmd->device.queue, cmd->device.doorbell);
 	if (cmd->kind == COMMAND_STAGING)
-		slots_add(e, cmd);
+		slots_add(sched, cmd);
 	if (cmd->kind == COMMAND_DEVICE_WORKER)
-		set_worker(e, cmd->worker.device, cmd->worker.generation);
+		set_worker(sched, cmd->worker.device, cmd->worker.generation);
 }
 
-static void finish_all(struct engine *e)
+static void finish_all(struct scheduler *sched)
 {
 	struct staged *op, *next;
 	struct chunk *k, *after;
-	DL_FOREACH_SAFE (staging_of(e)->ops, op, next) {
+	DL_FOREACH_SAFE (staging_of(sched)->ops, op, next) {
 		DL_FOREACH_SAFE (op->chunks, k, after)
 			free_chunk(k);
 		free(op);
 	}
-	slots_free(e);
+	slots_free(sched);
 }
 
 const struct transport staged_transport = {

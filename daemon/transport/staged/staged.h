@@ -77,9 +77,9 @@ struct staging {
 	struct staged *ops; /* in progress, in start order */
 };
 
-static inline struct staging *staging_of(const struct engine *e)
+static inline struct staging *staging_of(const struct scheduler *sched)
 {
-	return e->transport_state[TRANSPORT_STAGED];
+	return sched->transport_state[TRANSPORT_STAGED];
 }
 
 /* ---- copy.c ---- */
@@ -89,18 +89,18 @@ uint64_t staged_step(const struct staged *op);
 /* Does this task send data, and so need a slot? */
 bool copy_needs_slot(const struct staged *op, uint32_t task);
 /* Launches the copies of this stage; false: a queue is full. */
-bool copy_launch(struct engine *e, struct chunk *k);
+bool copy_launch(struct scheduler *sched, struct chunk *k);
 /* Are all of these copies done? */
-bool copy_landed(const struct engine *e, const struct chunk *k);
+bool copy_landed(const struct scheduler *sched, const struct chunk *k);
 /* The work for the host on the slots. */
 void copy_make_shadows(struct chunk *k);
 
 /* ---- slots.c ---- */
 
-void slots_add(struct engine *e, const struct command *c);
+void slots_add(struct scheduler *sched, const struct command *c);
 /* Takes n slots; ordinary memory, too, if any is true. False: there are not enough. */
-bool slots_take(struct engine *e, uint32_t n, bool any, char **out);
-void slots_give(struct engine *e, char *slot);
-void slots_free(struct engine *e);
+bool slots_take(struct scheduler *sched, uint32_t n, bool any, char **out);
+void slots_give(struct scheduler *sched, char *slot);
+void slots_free(struct scheduler *sched);
 
 #endif

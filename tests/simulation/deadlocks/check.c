@@ -202,10 +202,12 @@ void check_end(void)
 			check_agree(t);
 	}
 	for (uint32_t k = 0; k < nnodes; k++) {
-		const struct engine *e = nodes[k].engine;
-		if (nodes[k].alive && (e->internode_comms || e->live || e->committed || e->ops))
+		const struct scheduler *sched = nodes[k].scheduler;
+		if (nodes[k].alive &&
+		    (sched->internode_comms || sched->live || sched->committed || sched->ops))
 			fail("node %u still has %u communicators, %d tasks and %u that wait for "
 			     "peers after all have ended",
-			     k, HASH_COUNT(e->internode_comms), (int)e->live, e->committed);
+			     k, HASH_COUNT(sched->internode_comms), (int)sched->live,
+			     sched->committed);
 	}
 }

@@ -39,7 +39,7 @@ enum plant {
 };
 
 /* Called after each round of the scheduler. */
-void detector_round(struct engine *e);
+void detector_round(struct scheduler *sched);
 
 /* ---- program.c ---- */
 
@@ -120,8 +120,7 @@ void channel_delay(uint32_t from, uint32_t to, uint64_t by);
 
 struct node {
 	bool alive, lost[NODES_MAX];
-	struct executor *executor;
-	struct engine *engine;
+	struct scheduler *scheduler;
 	bool gone[COMMS_MAX]; /* the epoch is over on this node */
 	bool turn;	      /* the node is in node_turn */
 	bool ends;	      /* it was lost, and is being freed: statuses are dropped */

@@ -11,7 +11,7 @@ static bool plant_now(enum plant p)
 	return planted == p && chance(30);
 }
 
-static void say(struct engine *e, struct internode_comm *s, uint32_t place,
+static void say(struct scheduler *sched, struct internode_comm *s, uint32_t place,
 		enum internode_kind kind, const struct operation_key *key, const void *body,
 		size_t bytes, const void *more, size_t more_bytes);
 
@@ -23,14 +23,14 @@ static bool pair_past(struct internode_comm *s, const struct operation_key *key)
 #define internode_comm_send   say
 #define node_match_pair_past  pair_past
 #define deadlock_take_message take_message
-void take_message(struct engine *e, struct internode_comm *s, uint32_t place, const void *body,
-		  size_t bytes);
+void take_message(struct scheduler *sched, struct internode_comm *s, uint32_t place,
+		  const void *body, size_t bytes);
 #include "sched/internode/deadlock.c"
 #undef internode_comm_send
 #undef node_match_pair_past
 #undef deadlock_take_message
 
-static void say(struct engine *e, struct internode_comm *s, uint32_t place,
+static void say(struct scheduler *sched, struct internode_comm *s, uint32_t place,
 		enum internode_kind kind, const struct operation_key *key, const void *body,
 		size_t bytes, const void *more, size_t more_bytes)
 {
@@ -45,10 +45,10 @@ static void say(struct engine *e, struct internode_comm *s, uint32_t place,
 		st.rank_b = st.rank_a;
 		body = &st;
 	}
-	internode_comm_send(e, s, place, kind, key, body, bytes, more, more_bytes);
+	internode_comm_send(sched, s, place, kind, key, body, bytes, more, more_bytes);
 }
 
-void deadlock_take_message(struct engine *e, struct internode_comm *s, uint32_t place,
+void deadlock_take_message(struct scheduler *sched, struct internode_comm *s, uint32_t place,
 			   const void *body, size_t bytes)
 {
 	struct deadlock_note note = {0};
@@ -67,17 +67,17 @@ void deadlock_take_message(struct engine *e, struct internode_comm *s, uint32_t 
 		note.nkeys = 0;
 		bytes = note_bytes(&note);
 	}
-	take_message(e, s, place, &note, bytes);
+	take_message(sched, s, place, &note, bytes);
 	if (answers && plant_now(PLANT_ANSWER_TWICE))
-		take_message(e, s, place, &note, bytes);
+		take_message(sched, s, place, &note, bytes);
 }
 
-void detector_round(struct engine *e)
+void detector_round(struct scheduler *sched)
 {
 	struct internode_comm *s, *next;
 	if (planted != PLANT_NOT_WITHDRAWN)
 		return;
-	HASH_ITER (hh, e->internode_comms, s, next) {
+	HASH_ITER (hh, sched->internode_comms, s, next) {
 		const uint64_t state = waits(s);
 		if (s->deadlock && s->deadlock->reported && state)
 			s->deadlock->reported = state;

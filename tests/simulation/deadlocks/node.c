@@ -30,7 +30,6 @@
 struct node nodes[NODES_MAX];
 uint32_t node_now;
 
-static struct engine *created;
 static struct member_progress progress[NODES_MAX][COMMS_MAX][RANKS_MAX];
 static struct session_counts counts[SESSIONS];
 static float memory[SESSIONS][2 * REGION_FLOATS];
@@ -48,14 +47,14 @@ int __wrap_pthread_join(pthread_t thread, void **result);
 int __wrap_svc_send(int sock, const void *message, size_t length, const int *fds, unsigned nfds,
 		    int flags);
 
-/* The scheduler's thread: engine_main is never run. */
+/* The scheduler's thread: scheduler_main is never run. */
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *arg),
 			  void *arg)
 {
 	(void)thread;
 	(void)attr;
 	(void)run;
-	created = arg;
+	(void)arg;
 	return 0;
 }
 
@@ -88,43 +87,43 @@ bool node_lives(int node)
 
 /* ---- Turns ---- */
 
-static bool run_jobs(struct engine *e)
+static bool run_jobs(struct scheduler *sched)
 {
 	struct job *job;
 	bool any = false;
-	while (e->jobs) {
-		while (e->jobs && (job = pool_collect(e->pool))) {
-			e->jobs--;
-			job->over(job, e);
+	while (sched->jobs) {
+		while (sched->jobs && (job = pool_collect(sched->pool))) {
+			sched->jobs--;
+			job->over(job, sched);
 		}
 		any = true;
-		if (e->jobs && !pool_help(e->pool))
+		if (sched->jobs && !pool_help(sched->pool))
 			abort();
 	}
 	return any;
 }
 
-static bool go_round(struct engine *e)
+static bool go_round(struct scheduler *sched)
 {
-	e->now = now_ns;
-	bool busy = engine_commands_wait(e);
+	sched->now = now_ns;
+	bool busy = supervisor_commands_wait(sched);
 	if (busy)
-		engine_run_commands(e);
-	if (deadlines_first(&e->deadlines))
-		release_overdue(e);
-	launch_run_ready(e);
-	busy |= e->ready;
-	if (e->matched_new)
-		launch_sets(e);
+		commands_run_some(sched);
+	if (deadlines_first(&sched->deadlines))
+		release_overdue(sched);
+	launch_run_ready(sched);
+	busy |= sched->ready;
+	if (sched->matched_new)
+		launch_sets(sched);
 	for (unsigned i = 0; i < TRANSPORTS; i++)
-		if (e->polled & 1u << i)
-			busy |= e->config.transports[i]->poll(e);
-	busy |= internode_comm_poll(e);
-	complete_flush(e);
-	engine_publish(e);
-	busy |= run_jobs(e);
-	detector_round(e);
-	return busy || e->ready;
+		if (sched->polled & 1u << i)
+			busy |= sched->config.transports[i]->poll(sched);
+	busy |= internode_comm_poll(sched);
+	complete_flush(sched);
+	tasks_publish(sched);
+	busy |= run_jobs(sched);
+	detector_round(sched);
+	return busy || sched->ready;
 }
 
 static void take_event(uint32_t node, const struct event *event)
@@ -151,10 +150,10 @@ void node_turn(uint32_t node)
 		return;
 	n->turn = true;
 	node_now = node;
-	while (go_round(n->engine) && !failure[0])
+	while (go_round(n->scheduler) && !failure[0])
 		if (++rounds == TURN_ROUNDS)
 			fail("node %u does not come to rest", node);
-	while (n->executor->next_event(n->executor, &event))
+	while (scheduler_next_event(n->scheduler, &event))
 		take_event(node, &event);
 	node_now = before;
 	n->turn = false;
@@ -165,7 +164,7 @@ void node_command(uint32_t node, const struct command *c)
 	if (!nodes[node].alive)
 		return;
 	node_now = node;
-	executor_command(nodes[node].executor, c);
+	scheduler_command(nodes[node].scheduler, c);
 	node_turn(node);
 }
 
@@ -178,19 +177,18 @@ static void notify(void *arg)
 
 static void begin_node(uint32_t node)
 {
-	const struct engine_config config = {.threads = 1,
-					     .tasks_max = 1024,
-					     .user_tasks_max = 1024,
-					     .sessions_max = SESSIONS,
-					     .comms_max = COMMS_MAX,
-					     .mpi = &channel_api,
-					     .node = node,
-					     .nodes = nnodes,
-					     .transports = transports};
-	nodes[node] = (struct node){.executor = engine_create(&config, notify, NULL)};
-	if (!nodes[node].executor)
+	const struct scheduler_config config = {.threads = 1,
+						.tasks_max = 1024,
+						.user_tasks_max = 1024,
+						.sessions_max = SESSIONS,
+						.comms_max = COMMS_MAX,
+						.mpi = &channel_api,
+						.node = node,
+						.nodes = nnodes,
+						.transports = transports};
+	nodes[node] = (struct node){.scheduler = scheduler_create(&config, notify, NULL)};
+	if (!nodes[node].scheduler)
 		abort();
-	nodes[node].engine = created;
 	nodes[node].alive = true;
 }
 
@@ -249,7 +247,7 @@ void nodes_end(void)
 	for (uint32_t k = 0; k < nnodes; k++) {
 		node_now = k;
 		nodes[k].alive = false;
-		nodes[k].executor->destroy(nodes[k].executor);
+		scheduler_destroy(nodes[k].scheduler);
 	}
 }
 

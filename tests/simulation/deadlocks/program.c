@@ -186,7 +186,7 @@ static void on_cancel(void *arg)
 		cancel(node_of(plan), SVC_CANCEL_COMM, plan->comm);
 		return;
 	}
-	const struct comm *c = n->engine->comms[plan->comm];
+	const struct comm *c = n->scheduler->comms[plan->comm];
 	const struct task *t;
 	if (!c)
 		return;

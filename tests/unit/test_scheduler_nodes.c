@@ -17,8 +17,8 @@
 
 #include "channel/mpi_api.h"
 #include "coord/messages.h"
-#include "engine_gpus.h"
 #include "sched/internode/internode_comm.h"
+#include "scheduler_gpus.h"
 
 #define NODES	     3
 #define COUNT	     (64u << 10) /* bytes: more than fit into a message */
@@ -204,18 +204,18 @@ static unsigned receives(int node)
 	return n;
 }
 
-/* ---- The engine ---- */
+/* ---- The scheduler ---- */
 
 static char memory[COUNT];
 
-static int begin_engine(void **state)
+static int begin_scheduler(void **state)
 {
 	nflows = nsent = nread = 0;
 	for (int i = 0; i < NODES; i++)
 		refused[i] = 0;
 	ahead = 0;
-	engine_mpi = &mpi;
-	engine_nodes = NODES;
+	scheduler_mpi = &mpi;
+	scheduler_nodes = NODES;
 	setup(state);
 	add_trainer(0);
 	command((struct command){
@@ -247,7 +247,7 @@ static void begin_epoch(void)
 
 static int begin(void **state)
 {
-	begin_engine(state);
+	begin_scheduler(state);
 	begin_epoch();
 	return 0;
 }
@@ -255,7 +255,7 @@ static int begin(void **state)
 static struct event next_event(enum event_kind kind)
 {
 	struct event ev;
-	for (uint64_t until = now_ns() + WAIT_NS; !engine->next_event(engine, &ev);
+	for (uint64_t until = now_ns() + WAIT_NS; !scheduler_next_event(scheduler, &ev);
 	     pause_ns(100000))
 		assert_true(now_ns() < until);
 	assert_int_equal(ev.kind, kind);
@@ -460,15 +460,16 @@ int main(void)
 		cmocka_unit_test_setup_teardown(operations_ready_on_a_lost_node_end, begin,
 						teardown),
 		cmocka_unit_test_setup_teardown(messages_before_the_epoch_are_received,
-						begin_engine, teardown),
+						begin_scheduler, teardown),
 		cmocka_unit_test_setup_teardown(too_many_messages_to_keep_end_the_epoch,
-						begin_engine, teardown),
-		cmocka_unit_test_setup_teardown(skipped_names_are_not_kept, begin_engine, teardown),
-		cmocka_unit_test_setup_teardown(messages_of_announced_epochs_are_kept, begin_engine,
+						begin_scheduler, teardown),
+		cmocka_unit_test_setup_teardown(skipped_names_are_not_kept, begin_scheduler,
 						teardown),
+		cmocka_unit_test_setup_teardown(messages_of_announced_epochs_are_kept,
+						begin_scheduler, teardown),
 		cmocka_unit_test_setup_teardown(finished_operations_are_forgotten, begin, teardown),
 		cmocka_unit_test_setup_teardown(names_of_a_lost_node_are_kept_for_a_while,
-						begin_engine, teardown),
+						begin_scheduler, teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tasks that a stream starts (sched/streams/trigger.h), from clients that follow the rules, and
  * from others, which only harm themselves. */
-#include "engine_gpus.h"
+#include "scheduler_gpus.h"
 
 #define LINE 1 /* the timeline that the tests use */
 
@@ -45,7 +45,7 @@ static struct event next_event(enum event_kind kind)
 {
 	struct event ev;
 	for (uint64_t until = now_ns() + WAIT_NS;
-	     !engine->next_event(engine, &ev) || ev.kind != kind;)
+	     !scheduler_next_event(scheduler, &ev) || ev.kind != kind;)
 		assert_true(now_ns() < until);
 	return ev;
 }
@@ -141,7 +141,7 @@ static unsigned events_of(enum event_kind kind)
 	struct event ev;
 	unsigned n = 0;
 	quiet();
-	while (engine->next_event(engine, &ev))
+	while (scheduler_next_event(scheduler, &ev))
 		n += ev.kind == kind;
 	return n;
 }
@@ -430,21 +430,21 @@ static void another_rank_of_the_session_leaves(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ENGINE_TEST(a_kept_trigger_runs_whenever_its_number_arrives),
-		ENGINE_TEST(the_next_operation_is_launched_early),
-		ENGINE_TEST(an_eager_task_runs_once),
-		ENGINE_TEST(numbers_that_nobody_keeps),
-		ENGINE_TEST(a_number_has_one_group),
-		ENGINE_TEST(a_group_is_of_one_kind_and_number),
-		ENGINE_TEST(a_timeline_is_of_one_communicator),
-		ENGINE_TEST(records_that_cannot_be),
-		ENGINE_TEST(groups_and_users_have_limits),
-		ENGINE_TEST(nothing_is_deleted_that_is_not_kept),
-		ENGINE_TEST(a_session_that_ends_leaves_nothing),
-		ENGINE_TEST(a_member_leaves_as_its_operation_ends),
-		ENGINE_TEST(no_stream_goes_on_before_what_is_ahead_has_ended),
-		ENGINE_TEST(a_timeline_is_let_go),
-		ENGINE_TEST(another_rank_of_the_session_leaves),
+		SCHEDULER_TEST(a_kept_trigger_runs_whenever_its_number_arrives),
+		SCHEDULER_TEST(the_next_operation_is_launched_early),
+		SCHEDULER_TEST(an_eager_task_runs_once),
+		SCHEDULER_TEST(numbers_that_nobody_keeps),
+		SCHEDULER_TEST(a_number_has_one_group),
+		SCHEDULER_TEST(a_group_is_of_one_kind_and_number),
+		SCHEDULER_TEST(a_timeline_is_of_one_communicator),
+		SCHEDULER_TEST(records_that_cannot_be),
+		SCHEDULER_TEST(groups_and_users_have_limits),
+		SCHEDULER_TEST(nothing_is_deleted_that_is_not_kept),
+		SCHEDULER_TEST(a_session_that_ends_leaves_nothing),
+		SCHEDULER_TEST(a_member_leaves_as_its_operation_ends),
+		SCHEDULER_TEST(no_stream_goes_on_before_what_is_ahead_has_ended),
+		SCHEDULER_TEST(a_timeline_is_let_go),
+		SCHEDULER_TEST(another_rank_of_the_session_leaves),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  * For tests of schedulers on several nodes: three of them run in this process, and the test
  * replaces MPI between them. It keeps the order of messages from one node to another, and can hold
- * them back. Rank k of the one communicator is trainer k (engine_gpus.h), on its node's GPU or in
- * host memory. */
-#ifndef TESTS_ENGINE_CLUSTER_H
-#define TESTS_ENGINE_CLUSTER_H
+ * them back. Rank k of the one communicator is trainer k (scheduler_gpus.h), on its node's GPU or
+ * in host memory. */
+#ifndef TESTS_SCHEDULER_CLUSTER_H
+#define TESTS_SCHEDULER_CLUSTER_H
 
-#include "engine_gpus.h"
 #include "sched/internode/internode_comm.h"
+#include "scheduler_gpus.h"
 
 #define NODES	 3
 #define RANKS	 4
 #define MANY_MAX 2500
 
-extern struct executor *engines[NODES];
+extern struct scheduler *schedulers[NODES];
 extern uint32_t nranks, node_of[RANKS];
 
 /* ---- Messages ---- */

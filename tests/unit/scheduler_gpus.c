@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine_gpus.h"
+#include "scheduler_gpus.h"
 
 #include <poll.h>
 #include <stdlib.h>
@@ -12,11 +12,11 @@
 
 #include "transport/transports.h"
 
-struct executor *engine;
-const struct mpi_api *engine_mpi;
-uint32_t engine_nodes;
-enum transport_kind engine_transport = TRANSPORT_NCCL;
-struct member_pending *engine_pending;
+struct scheduler *scheduler;
+const struct mpi_api *scheduler_mpi;
+uint32_t scheduler_nodes;
+enum transport_kind scheduler_transport = TRANSPORT_NCCL;
+struct member_pending *scheduler_pending;
 
 struct gpu gpus[DEVICES];
 
@@ -47,7 +47,7 @@ static void notify(void *arg)
 
 void command(struct command c)
 {
-	engine->command(engine, &c);
+	scheduler_command(scheduler, &c);
 }
 
 void add_device(uint32_t i)
@@ -109,8 +109,8 @@ void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int32_t *d
 	c.epoch_start.uid = comm + 1;
 	c.epoch_start.members = members;
 	c.epoch_start.progress = progress_pages[comm];
-	c.epoch_start.pending = engine_pending;
-	c.epoch_start.transport = engine_transport;
+	c.epoch_start.pending = scheduler_pending;
+	c.epoch_start.transport = scheduler_transport;
 	c.epoch_start.comm_slot = comm;
 	command(c);
 }
@@ -124,18 +124,18 @@ void end_epoch(uint32_t comm, int32_t result, int32_t rank)
 
 int setup(void **state)
 {
-	struct engine_config config = {.threads = 1,
-				       .tasks_max = USER_TASKS,
-				       .user_tasks_max = USER_TASKS,
-				       .spin_us = 0,
-				       .sessions_max = SESSIONS,
-				       .comms_max = COMMS,
-				       .mpi = engine_mpi,
-				       .nodes = engine_nodes,
-				       .transports = transports};
+	struct scheduler_config config = {.threads = 1,
+					  .tasks_max = USER_TASKS,
+					  .user_tasks_max = USER_TASKS,
+					  .spin_us = 0,
+					  .sessions_max = SESSIONS,
+					  .comms_max = COMMS,
+					  .mpi = scheduler_mpi,
+					  .nodes = scheduler_nodes,
+					  .transports = transports};
 	(void)state;
-	engine = engine_create(&config, notify, NULL);
-	assert_non_null(engine);
+	scheduler = scheduler_create(&config, notify, NULL);
+	assert_non_null(scheduler);
 	for (uint32_t i = 0; i < DEVICES; i++)
 		add_device(i);
 	return 0;
@@ -144,7 +144,7 @@ int setup(void **state)
 int teardown(void **state)
 {
 	(void)state;
-	engine->destroy(engine);
+	scheduler_destroy(scheduler);
 	for (uint32_t i = 0; i < DEVICES; i++) {
 		munmap(gpus[i].queue, sizeof(*gpus[i].queue));
 		close(gpus[i].doorbell);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * For tests of the scheduler with GPUs: the test plays the workers, their GPUs, and the clients. It
  * reads the queues, raises what GPUs would raise, and submits through the ring. */
-#ifndef TESTS_ENGINE_GPUS_H
-#define TESTS_ENGINE_GPUS_H
+#ifndef TESTS_SCHEDULER_GPUS_H
+#define TESTS_SCHEDULER_GPUS_H
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,8 +15,7 @@
 #include "abi/worker_queue.h"
 #include "account/task_table.h"
 #include "ring.h"
-#include "sched/api/engine.h"
-#include "sched/api/executor.h"
+#include "sched/api/scheduler.h"
 
 #define DEVICES	   4
 #define SESSIONS   8
@@ -28,14 +27,14 @@
 #define WAIT_NS	   UINT64_C(25000000000) /* timeout for what must happen, even with sanitizers */
 #define QUIET_NS   20000000		 /* how long to wait before concluding that nothing comes */
 
-extern struct executor *engine;
+extern struct scheduler *scheduler;
 /* Set before setup; otherwise there is one node. */
-extern const struct mpi_api *engine_mpi;
-extern uint32_t engine_nodes;
+extern const struct mpi_api *scheduler_mpi;
+extern uint32_t scheduler_nodes;
 /* Transport of started communicators; TRANSPORT_NCCL at first. */
-extern enum transport_kind engine_transport;
+extern enum transport_kind scheduler_transport;
 /* The pending tasks of the next communicators' members; NULL at first. */
-extern struct member_pending *engine_pending;
+extern struct member_pending *scheduler_pending;
 
 extern struct gpu {
 	struct worker_queue *queue;
@@ -99,6 +98,6 @@ void nothing_comes(void);
 		__VA_ARGS__                                                                        \
 	}
 
-#define ENGINE_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define SCHEDULER_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 #endif

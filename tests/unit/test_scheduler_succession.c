@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/timings.h"
-#include "engine_cluster.h"
+#include "scheduler_cluster.h"
 
 static int begin(void **state)
 {
@@ -21,7 +21,7 @@ static void lose_sequencer(void)
 
 static void end_on(uint32_t node)
 {
-	engine = engines[node];
+	scheduler = schedulers[node];
 	end_epoch(0, NCCLSVC_PEER_GONE, 0);
 }
 
@@ -32,7 +32,7 @@ static bool ends_in_order(uint32_t node)
 	bool dirty = false;
 	for (uint64_t until = now_ns() + WAIT_NS; ev.kind != EVENT_EPOCH_GONE;) {
 		assert_true(now_ns() < until);
-		if (!engines[node]->next_event(engines[node], &ev))
+		if (!scheduler_next_event(schedulers[node], &ev))
 			pause_ns(100000);
 		else
 			dirty |= ev.kind == EVENT_EPOCH_DIRTY;
@@ -106,7 +106,7 @@ static void begin_another(uint32_t comm)
 		c.epoch_start.members = members;
 		c.epoch_start.progress = progress_pages[NODES + node];
 		c.epoch_start.internode_id = 1000 + comm;
-		c.epoch_start.transport = engine_transport;
+		c.epoch_start.transport = scheduler_transport;
 		command_node(node, c);
 	}
 }

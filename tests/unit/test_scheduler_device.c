@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine_gpus.h"
+#include "scheduler_gpus.h"
 
 /* ---- Tests ---- */
 
@@ -247,7 +247,7 @@ static void streams_wait_for_what_flies(void **state)
 	uint64_t until = now_ns() + WAIT_NS;
 	do
 		assert_true(now_ns() < until);
-	while (!engine->next_event(engine, &ev) || ev.kind != EVENT_EPOCH_GONE);
+	while (!scheduler_next_event(scheduler, &ev) || ev.kind != EVENT_EPOCH_GONE);
 	assert_int_equal(atomic_load(&line(1, 1)->done), 3);
 }
 
@@ -279,7 +279,7 @@ static void aborted_tasks_have_failed(void **state)
 		ends(0, a, NCCLSVC_WORKER_LOST);
 		ends(1, b, NCCLSVC_WORKER_LOST);
 		for (uint64_t until = now_ns() + WAIT_NS;
-		     !engine->next_event(engine, &ev) || ev.kind != EVENT_EPOCH_GONE;)
+		     !scheduler_next_event(scheduler, &ev) || ev.kind != EVENT_EPOCH_GONE;)
 			assert_true(now_ns() < until);
 	}
 }
@@ -455,7 +455,7 @@ static void a_dead_trainers_input_is_there(void **state)
 	bool session = false, epoch = false;
 	for (uint64_t until = now_ns() + WAIT_NS; !session || !epoch;) {
 		assert_true(now_ns() < until);
-		if (!engine->next_event(engine, &ev))
+		if (!scheduler_next_event(scheduler, &ev))
 			continue;
 		session = session || ev.kind == EVENT_SESSION_GONE;
 		epoch = epoch || ev.kind == EVENT_EPOCH_GONE;
@@ -557,24 +557,24 @@ static void a_reused_timeline_owes_no_completions(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ENGINE_TEST(a_reused_timeline_owes_no_completions),
-		ENGINE_TEST(a_task_is_launched_when_all_have_met),
-		ENGINE_TEST(a_chain_of_groups_waits_for_its_last_link),
-		ENGINE_TEST(a_group_is_one_group_on_each_of_its_devices),
-		ENGINE_TEST(unmet_mates_do_not_hold_a_group_up_for_good),
-		ENGINE_TEST(matched_groups_have_a_deadline),
-		ENGINE_TEST(an_epoch_ends_what_met_and_was_not_launched),
-		ENGINE_TEST(all_ranks_learn_of_a_lost_worker),
-		ENGINE_TEST(streams_wait_for_what_flies),
-		ENGINE_TEST(aborted_tasks_have_failed),
-		ENGINE_TEST(streams_do_not_wait_for_ever),
-		ENGINE_TEST(inputs_are_released_only_after_the_epoch),
-		ENGINE_TEST(workers_launch_in_one_order),
-		ENGINE_TEST(a_full_queue_holds_up_nobody_else),
-		ENGINE_TEST(groups_that_can_never_be_launched_are_refused),
-		ENGINE_TEST(a_dead_trainers_input_is_there),
-		ENGINE_TEST(communicators_are_made_in_the_order_of_launches),
-		ENGINE_TEST(none_is_made_where_a_queue_is_full),
+		SCHEDULER_TEST(a_reused_timeline_owes_no_completions),
+		SCHEDULER_TEST(a_task_is_launched_when_all_have_met),
+		SCHEDULER_TEST(a_chain_of_groups_waits_for_its_last_link),
+		SCHEDULER_TEST(a_group_is_one_group_on_each_of_its_devices),
+		SCHEDULER_TEST(unmet_mates_do_not_hold_a_group_up_for_good),
+		SCHEDULER_TEST(matched_groups_have_a_deadline),
+		SCHEDULER_TEST(an_epoch_ends_what_met_and_was_not_launched),
+		SCHEDULER_TEST(all_ranks_learn_of_a_lost_worker),
+		SCHEDULER_TEST(streams_wait_for_what_flies),
+		SCHEDULER_TEST(aborted_tasks_have_failed),
+		SCHEDULER_TEST(streams_do_not_wait_for_ever),
+		SCHEDULER_TEST(inputs_are_released_only_after_the_epoch),
+		SCHEDULER_TEST(workers_launch_in_one_order),
+		SCHEDULER_TEST(a_full_queue_holds_up_nobody_else),
+		SCHEDULER_TEST(groups_that_can_never_be_launched_are_refused),
+		SCHEDULER_TEST(a_dead_trainers_input_is_there),
+		SCHEDULER_TEST(communicators_are_made_in_the_order_of_launches),
+		SCHEDULER_TEST(none_is_made_where_a_queue_is_full),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

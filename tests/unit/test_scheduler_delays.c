@@ -7,7 +7,7 @@
 #include <pthread.h>
 
 #include "base/timings.h"
-#include "engine_cluster.h"
+#include "scheduler_cluster.h"
 
 #define OPERATIONS 60
 #define HOLD_NS	   ((long)(4 * DEADLOCK_LOOK_NS)) /* at most */

@@ -3,25 +3,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine_gpus.h"
 #include "sched/base/state.h"
+#include "scheduler_gpus.h"
 
 static struct member_pending shared[SESSIONS];
 
 /* Like start(), but the supervisor reads the members' pending tasks. */
 static void start_looked_at(uint32_t comm)
 {
-	engine_pending = shared;
+	scheduler_pending = shared;
 	memset(shared, 0, sizeof(shared));
 	START(comm, 2, LIST(0, 1), LIST(0, 1));
-	engine_pending = NULL;
+	scheduler_pending = NULL;
 }
 
 static bool shows(uint32_t rank, uint32_t kind, uint32_t op)
 {
 	struct table_entry e;
 	const uint32_t slot = atomic_load(&shared[rank].first[kind]);
-	return slot && table_get(engine->table(engine), slot - 1, &e) && e.op == op &&
+	return slot && table_get(scheduler_table(scheduler), slot - 1, &e) && e.op == op &&
 	       e.rank == (int32_t)rank;
 }
 
@@ -74,7 +74,7 @@ static void pending_tasks_are_shown_by_kind(void **state)
 /* The scheduler's thread writes it. */
 __attribute__((noinline, no_sanitize("thread"))) static uint64_t steps_now(void)
 {
-	return *(const volatile uint64_t *)&((const struct engine *)engine)->steps;
+	return *(const volatile uint64_t *)&((const struct scheduler *)scheduler)->steps;
 }
 
 /* Counts steps once all current work is done. */
@@ -190,10 +190,10 @@ static void a_group_goes_on_without_what_has_left(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ENGINE_TEST(pending_tasks_are_shown_by_kind),
-		ENGINE_TEST(matches_that_wait_cost_others_nothing),
-		ENGINE_TEST(messages_match_in_constant_steps),
-		ENGINE_TEST(a_group_goes_on_without_what_has_left),
+		SCHEDULER_TEST(pending_tasks_are_shown_by_kind),
+		SCHEDULER_TEST(matches_that_wait_cost_others_nothing),
+		SCHEDULER_TEST(messages_match_in_constant_steps),
+		SCHEDULER_TEST(a_group_goes_on_without_what_has_left),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Members on several nodes that all wait for each other, and some that only seem to. */
 #include "base/timings.h"
-#include "engine_cluster.h"
+#include "scheduler_cluster.h"
 
 #define LOOKS ((long)(8 * DEADLOCK_LOOK_NS)) /* by then a deadlock would have been found */
 #define MANY  600			     /* more than fit into one message */
@@ -206,7 +206,7 @@ static void a_collective_is_under_way(void **state)
 	hold(1, 2, true);
 	for (uint32_t k = 0; k < NODES; k++)
 		first[k] = sum(k);
-	if (engine_transport == TRANSPORT_INTERNODE) {
+	if (scheduler_transport == TRANSPORT_INTERNODE) {
 		goes_well(0, first[0]);
 		goes_well(1, first[1]);
 	}
@@ -229,7 +229,7 @@ static void a_send_is_under_way(void **state)
 	usable();
 	hold(1, 2, true);
 	const uint64_t sent = send_to(1, 2), received = recv_from(2, 1);
-	if (engine_transport == TRANSPORT_INTERNODE)
+	if (scheduler_transport == TRANSPORT_INTERNODE)
 		goes_well(1, sent);
 	n[0] = sum(0);
 	n[1] = sum(1);

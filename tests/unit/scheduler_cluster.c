@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine_cluster.h"
+#include "scheduler_cluster.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -146,7 +146,7 @@ void await_sent(enum internode_kind kind, unsigned n)
 
 /* ---- Nodes ---- */
 
-struct executor *engines[NODES];
+struct scheduler *schedulers[NODES];
 static char memory[RANKS][BYTES];
 uint32_t nranks;
 uint32_t node_of[RANKS];
@@ -158,24 +158,24 @@ static void notify(void *arg)
 
 static void begin_node(uint32_t n)
 {
-	const struct engine_config config = {.threads = 1,
-					     .tasks_max = 16384,
-					     .user_tasks_max = 16384,
-					     .spin_us = 0,
-					     .sessions_max = SESSIONS,
-					     .comms_max = COMMS,
-					     .mpi = &apis[n],
-					     .node = n,
-					     .nodes = NODES,
-					     .transports = transports};
-	engine = engines[n] = engine_create(&config, notify, NULL);
-	assert_non_null(engine);
+	const struct scheduler_config config = {.threads = 1,
+						.tasks_max = 16384,
+						.user_tasks_max = 16384,
+						.spin_us = 0,
+						.sessions_max = SESSIONS,
+						.comms_max = COMMS,
+						.mpi = &apis[n],
+						.node = n,
+						.nodes = NODES,
+						.transports = transports};
+	scheduler = schedulers[n] = scheduler_create(&config, notify, NULL);
+	assert_non_null(scheduler);
 	add_device(n);
 }
 
 static void begin_member(uint32_t rank)
 {
-	engine = engines[node_of[rank]];
+	scheduler = schedulers[node_of[rank]];
 	add_trainer(rank);
 	command((struct command){
 		.kind = COMMAND_REGION_ADD,
@@ -193,7 +193,7 @@ static void begin_epoch(uint32_t n)
 		members[k] = (struct epoch_member){
 			.session = node_of[k] == n ? k : EPOCH_ELSEWHERE,
 			.handle = 1,
-			.device = engine_transport == TRANSPORT_NCCL ? (int32_t)node_of[k] : -1,
+			.device = scheduler_transport == TRANSPORT_NCCL ? (int32_t)node_of[k] : -1,
 			.pid = (int32_t)k + 100,
 			.node = node_of[k]};
 	c.epoch_start.nranks = nranks;
@@ -202,7 +202,7 @@ static void begin_epoch(uint32_t n)
 	c.epoch_start.members = members;
 	c.epoch_start.progress = progress_pages[n];
 	c.epoch_start.internode_id = INTERNODE_ID;
-	c.epoch_start.transport = engine_transport;
+	c.epoch_start.transport = scheduler_transport;
 	command_node(n, c);
 }
 
@@ -216,7 +216,7 @@ static bool has_members(uint32_t n)
 
 int nodes_begin(enum transport_kind transport, uint32_t n, const uint32_t *nodes)
 {
-	engine_transport = transport;
+	scheduler_transport = transport;
 	nranks = n;
 	memcpy(node_of, nodes, n * sizeof(*nodes));
 	memset(channels, 0, sizeof(channels));
@@ -235,7 +235,7 @@ int nodes_end(void **state)
 {
 	(void)state;
 	for (uint32_t n = 0; n < NODES; n++)
-		engines[n]->destroy(engines[n]);
+		scheduler_destroy(schedulers[n]);
 	for (uint32_t n = 0; n < NODES; n++) {
 		struct message *m, *next;
 		munmap(gpus[n].queue, sizeof(*gpus[n].queue));
@@ -256,7 +256,7 @@ int nodes_end(void **state)
 
 void command_node(uint32_t node, struct command c)
 {
-	engine = engines[node];
+	scheduler = schedulers[node];
 	command(c);
 }
 
@@ -266,7 +266,7 @@ struct svc_record task_of(uint32_t rank, uint8_t op, int32_t peer)
 {
 	const bool pair = op == NCCLSVC_SEND || op == NCCLSVC_RECV;
 	struct svc_record r = pair ? p2p(0, op, node_of[rank], peer) : record(0, op, node_of[rank]);
-	if (engine_transport == TRANSPORT_NCCL)
+	if (scheduler_transport == TRANSPORT_NCCL)
 		return r;
 	r.src_region = r.src_region ? MEMORY : 0;
 	r.dst_region = r.dst_region ? MEMORY : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Operations across nodes when messages cross: a cancellation, a deadline, a member's leaving and
  * the end of the epoch have the same result on all nodes. */
-#include "engine_cluster.h"
+#include "scheduler_cluster.h"
 
 #define LATER_NS                                                                                   \
 	300000000 /* a deadline that is late enough for earlier events, even on a busy machine */
@@ -209,7 +209,7 @@ static void records_differ(void **state)
 /* Two members can share a GPU only in operations that fail. */
 static void two_usable(void)
 {
-	if (engine_transport == TRANSPORT_INTERNODE)
+	if (scheduler_transport == TRANSPORT_INTERNODE)
 		usable();
 }
 
@@ -299,7 +299,7 @@ static void others_have_pairs(void)
 static void hears_of_departure(uint32_t node, int32_t rank)
 {
 	struct event ev;
-	for (uint64_t until = now_ns() + WAIT_NS; !engines[node]->next_event(engines[node], &ev);
+	for (uint64_t until = now_ns() + WAIT_NS; !scheduler_next_event(schedulers[node], &ev);
 	     pause_ns(100000))
 		assert_true(now_ns() < until);
 	assert_int_equal(ev.kind, EVENT_MEMBER_LEFT);
@@ -313,10 +313,10 @@ static void a_member_leaves_whom_a_recv_waits_for(void **state)
 	await_taken(0, 1);
 	leaves(1, 1);
 	leaves(2, 1);
-	if (engine_transport == TRANSPORT_NCCL) /* node 1 knows of no operation */
+	if (scheduler_transport == TRANSPORT_NCCL) /* node 1 knows of no operation */
 		leaves(0, 1);
 	ends_without(0, n, 1);
-	if (engine_transport == TRANSPORT_INTERNODE)
+	if (scheduler_transport == TRANSPORT_INTERNODE)
 		hears_of_departure(0, 1);
 	leaves(0, 1);
 	others_have_pairs();
@@ -380,7 +380,7 @@ static void operations_that_all_are_ready_for_complete(void **state)
 	await_taken(0, 2);
 	await_taken(1, 2);
 	for (uint32_t k = NODES; k-- > 0;) {
-		engine = engines[k];
+		scheduler = schedulers[k];
 		end_epoch(0, NCCLSVC_PEER_GONE, 2);
 	}
 	await_sent(INTERNODE_OVER, NODES * (NODES - 1));

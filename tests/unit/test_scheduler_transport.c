@@ -5,11 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine_gpus.h"
 #include "sched/base/comm.h"
 #include "sched/base/status.h"
 #include "sched/queue/release.h"
 #include "sched/queue/set.h"
+#include "scheduler_gpus.h"
 
 /* Calls by the scheduler's thread, and the transports' answers. */
 static struct seen {
@@ -25,55 +25,56 @@ static struct task *running[16];
 static uint32_t nrunning;
 static unsigned polled;
 
-static void epoch_begin(struct engine *e, struct comm *c)
+static void epoch_begin(struct scheduler *sched, struct comm *c)
 {
-	(void)e;
+	(void)sched;
 	assert_int_equal(c->here, 2);
 	seen.begins++;
 }
 
-static void epoch_end(struct engine *e, struct comm *c)
+static void epoch_end(struct scheduler *sched, struct comm *c)
 {
-	(void)e;
+	(void)sched;
 	assert_true(c->ended);
 	seen.ends++;
 }
 
-static void keep(struct engine *e, struct task *t, enum transport_kind kind)
+static void keep(struct scheduler *sched, struct task *t, enum transport_kind kind)
 {
 	running[nrunning++] = t;
-	e->polled |= polled = 1u << kind;
+	sched->polled |= polled = 1u << kind;
 }
 
-static enum begun toy_start(struct engine *e, const struct match *m)
+static enum begun toy_start(struct scheduler *sched, const struct match *m)
 {
 	seen.ntasks = m->ntasks;
 	seen.starts++;
 	if (seen.begun == BEGUN_RUNNING)
 		for (uint32_t k = 0; k < m->ntasks; k++)
-			keep(e, m->tasks[k], TRANSPORT_STAGED);
+			keep(sched, m->tasks[k], TRANSPORT_STAGED);
 	return (enum begun)seen.begun;
 }
 
-static bool toy_poll(struct engine *e)
+static bool toy_poll(struct scheduler *sched)
 {
 	seen.polls++;
 	if (!seen.let_go)
 		return false;
-	e->polled &= ~polled;
+	sched->polled &= ~polled;
 	while (nrunning) {
 		struct task *t = running[--nrunning];
 		struct comm *c = t->comm;
-		release_end(e, t, c->ended ? &c->end : &complete_ok);
+		release_end(sched, t, c->ended ? &c->end : &status_ok);
 		if (c->ended && !c->pending)
-			order_free_comm(e, c);
+			comm_gone(sched, c);
 	}
 	return true;
 }
 
-static enum room toy_reserve(struct engine *e, struct task *const *tasks, uint32_t n, bool promised)
+static enum room toy_reserve(struct scheduler *sched, struct task *const *tasks, uint32_t n,
+			     bool promised)
 {
-	(void)e;
+	(void)sched;
 	(void)tasks;
 	assert_false(promised);
 	seen.ntasks = n;
@@ -81,22 +82,22 @@ static enum room toy_reserve(struct engine *e, struct task *const *tasks, uint32
 	return (enum room)seen.room;
 }
 
-static void toy_launch(struct engine *e, struct task *const *tasks, uint32_t n)
+static void toy_launch(struct scheduler *sched, struct task *const *tasks, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
-		set_launched(e, tasks[i]);
+		set_launched(sched, tasks[i]);
 	seen.launches++;
 }
 
-static void command_of(struct engine *e, const struct command *cmd)
+static void command_of(struct scheduler *sched, const struct command *cmd)
 {
-	(void)e;
+	(void)sched;
 	seen.devices += cmd->kind == COMMAND_DEVICE_ADD;
 }
 
-static void finish(struct engine *e)
+static void finish(struct scheduler *sched)
 {
-	(void)e;
+	(void)sched;
 	nrunning = 0;
 	seen.finishes++;
 }
@@ -139,7 +140,7 @@ static void gone(uint32_t comm)
 	struct event e = {0};
 	for (uint64_t until = now_ns() + WAIT_NS; e.kind != EVENT_EPOCH_GONE; pause_ns(100000)) {
 		assert_true(now_ns() < until);
-		engine->next_event(engine, &e);
+		scheduler_next_event(scheduler, &e);
 	}
 	assert_int_equal(e.epoch.comm, comm);
 }
@@ -148,7 +149,7 @@ static void begin(enum transport_kind kind)
 {
 	memset(&seen, 0, sizeof(seen));
 	seen.begun = BEGUN_RUNNING;
-	engine_transport = kind;
+	scheduler_transport = kind;
 	for (uint32_t i = 0; i < 2; i++)
 		add_trainer(i);
 	START(0, 2, LIST(0, 1), LIST(0, 1));
@@ -207,7 +208,7 @@ static void inputs_are_waited_for_by_whom_the_flag_says(void **state)
 	ends(1, b, 0);
 	goes_on(0, 1, 1);
 
-	engine_transport = TRANSPORT_NCCL;
+	scheduler_transport = TRANSPORT_NCCL;
 	START(1, 2, LIST(0, 1), LIST(0, 1));
 	seen.room = ROOM_NOW;
 	submit_one(0, on_timeline(record(1, NCCLSVC_ALL_REDUCE, 0), 0, 2));
