@@ -168,9 +168,30 @@ static void start_epoch(struct scheduler *sched, const struct command *cmd)
 
 /* ---- Cancellations ---- */
 
+/* Progress of the current one. */
+struct cancellation {
+	bool found, forbidden;
+	uint64_t count;	   /* of tasks */
+	uint32_t rank;	   /* whose tasks are being checked */
+	uint32_t slot;	   /* the next one of its plan */
+	struct task *last; /* of its queue; NULL: none yet */
+	uint64_t last_uid;
+};
+
+bool commands_init(struct scheduler *sched)
+{
+	sched->cancellation = calloc(1, sizeof(*sched->cancellation));
+	return sched->cancellation;
+}
+
+void commands_finish(struct scheduler *sched)
+{
+	free(sched->cancellation);
+}
+
 static void cancel_task(struct scheduler *sched, const struct command *c, struct task *t)
 {
-	struct cancelling *at = &sched->cancelling;
+	struct cancellation *at = sched->cancellation;
 	ncclsvc_status st = status_of(NCCLSVC_CANCELLED);
 	if (!c->cancel.any_user && c->cancel.uid != t->session->user->uid) {
 		at->forbidden = true;
@@ -190,7 +211,7 @@ static void cancel_task(struct scheduler *sched, const struct command *c, struct
 static bool cancel_queue(struct scheduler *sched, const struct command *c, struct member *m,
 			 uint64_t enough)
 {
-	struct cancelling *at = &sched->cancelling;
+	struct cancellation *at = sched->cancellation;
 	struct task *t = m->queue, *next;
 	if (at->last &&
 	    at->last->uid == at->last_uid) /* otherwise it has ended, and others with it */
@@ -213,7 +234,7 @@ static bool cancel_queue(struct scheduler *sched, const struct command *c, struc
 static bool cancel_plan(struct scheduler *sched, const struct command *c, struct member *m,
 			uint64_t enough)
 {
-	struct cancelling *at = &sched->cancelling;
+	struct cancellation *at = sched->cancellation;
 	struct task *t;
 	while (plan_held(m, at->slot, &t)) {
 		at->slot++;
@@ -228,7 +249,7 @@ static bool cancel_plan(struct scheduler *sched, const struct command *c, struct
 
 static bool cancel_comm(struct scheduler *sched, const struct command *c)
 {
-	struct cancelling *at = &sched->cancelling;
+	struct cancellation *at = sched->cancellation;
 	struct comm *comm = sched->comms[c->cancel.id];
 	const uint64_t enough = sched->steps + STEP_SLICE;
 	for (; comm && at->rank < comm->nranks; at->rank++) {
@@ -244,7 +265,7 @@ static bool cancel_comm(struct scheduler *sched, const struct command *c)
 /* False: call it again. */
 static bool cancel(struct scheduler *sched, const struct command *c)
 {
-	struct cancelling *at = &sched->cancelling;
+	struct cancellation *at = sched->cancellation;
 	struct task *t = c->cancel.kind == SVC_CANCEL_TASK ? task_find(sched, c->cancel.id) : NULL;
 	if (t && t->comm)
 		cancel_task(sched, c, t);
@@ -261,7 +282,7 @@ static bool cancel(struct scheduler *sched, const struct command *c)
 						       .serial = c->cancel.serial,
 						       .result = result,
 						       .count = at->count + c->cancel.kernels}});
-	*at = (struct cancelling){0};
+	*at = (struct cancellation){0};
 	return true;
 }
 

@@ -23,6 +23,7 @@
 #include "sched/queue/complete.h"
 #include "sched/queue/order.h"
 #include "sched/queue/release.h"
+#include "sched/queue/set.h"
 #include "sched/queue/trigger.h"
 
 #define EPOLL_EVENTS		64
@@ -108,7 +109,7 @@ static int sleep_ms(const struct scheduler *sched)
 /* Does the scheduler wait for a word that a GPU writes, or for room for a set? */
 static bool waits_for_gpus(const struct scheduler *sched)
 {
-	return sched->polled || sched->gpu_inputs || sched->matched_new || sched->triggering;
+	return sched->polled || sched->gpu_inputs || sched->sets->changed || sched->triggering;
 }
 
 /* There is no interrupt for a counter that a GPU writes. The end of a long operation may be noticed
@@ -274,14 +275,14 @@ static bool do_round(struct scheduler *sched, struct rounds *r)
 		release_overdue(sched);
 	launch_run_ready(sched);
 	busy |= sched->ready || sched->inputs_due;
-	if (sched->matched_new)
+	if (sched->sets->changed)
 		launch_sets(sched);
 	if (sched->polled)
 		busy |= poll_transports(sched);
 	/* While tasks wait for other nodes, poll at once; otherwise their messages can wait a
 	 * little. */
-	if (sched->config.mpi && (sched->committed || sched->ops ||
-				  sched->now - sched->listened_ns >= SCHEDULER_LOOK_NS))
+	if (sched->config.mpi && (sched->internode->committed || sched->internode->ops ||
+				  sched->now - sched->internode->polled_ns >= SCHEDULER_LOOK_NS))
 		busy |= internode_comm_poll(sched);
 	/* Checking for sleepers means waiting until the statuses are visible. Polling clients see
 	 * them anyway, so first check whether there is more work. */

@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/nofail.h"
+#include "commands.h"
 #include "sched/base/comm.h"
 #include "sched/base/sessions.h"
 #include "sched/base/supervisor.h"
@@ -73,7 +74,7 @@ static void scheduler_free(struct scheduler *sched)
 	free(sched->sessions);
 	free(sched->comms);
 	free(sched->tasks);
-	free(sched->visited);
+	commands_finish(sched);
 	free(sched->published);
 	free(sched->decided);
 	supervisor_free_queues(sched);
@@ -113,10 +114,10 @@ uint64_t scheduler_bytes(const struct scheduler_config *c)
 		pthread_attr_getstacksize(&attr, &stack);
 		pthread_attr_destroy(&attr);
 	}
-	const uint64_t each_task = sizeof(*sched->tasks) + sizeof(*sched->visited) +
-				   (c->mpi ? sizeof(*sched->granted) : 0) + table_bytes_each();
+	const uint64_t each_task =
+		sizeof(*sched->tasks) + sizeof(struct task *) + table_bytes_each();
 	const uint64_t each_published = sizeof(*sched->published) + sizeof(*sched->decided);
-	return c->tasks_max * each_task +
+	return c->tasks_max * each_task + sequence_bytes(c) +
 	       (tasks_published_mask(c->tasks_max) + UINT64_C(1)) * each_published +
 	       c->sessions_max * sizeof(*sched->sessions) + c->comms_max * sizeof(*sched->comms) +
 	       c->threads * (uint64_t)stack;
@@ -130,7 +131,6 @@ struct scheduler *scheduler_create(const struct scheduler_config *config, schedu
 	if (!sched)
 		return NULL;
 	sched->config = *config;
-	sched->nodes = &internode_ops;
 	sched->notify = notify;
 	sched->notify_arg = arg;
 	pthread_mutex_init(&sched->lock, NULL);
@@ -142,21 +142,14 @@ struct scheduler *scheduler_create(const struct scheduler_config *config, schedu
 	sched->sessions = calloc(config->sessions_max, sizeof(*sched->sessions));
 	sched->comms = calloc(config->comms_max, sizeof(*sched->comms));
 	sched->tasks = calloc(config->tasks_max, sizeof(*sched->tasks));
-	sched->visited = calloc(config->tasks_max, sizeof(*sched->visited));
 	sched->published_mask = tasks_published_mask(config->tasks_max);
 	sched->published = calloc(sched->published_mask + 1, sizeof(*sched->published));
 	sched->decided = calloc(sched->published_mask + 1, sizeof(*sched->decided));
-	sched->lost = calloc(config->nodes + 1, sizeof(*sched->lost));
-	if (config->mpi)
-		sched->granted = calloc(config->tasks_max, sizeof(*sched->granted));
-	sched->sequencer = sequencer_create(&sequence_ops, sched, config->nodes + !config->nodes,
-					    !config->node);
 	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = SCHEDULER_WAKES};
 	if (!make_transport_states(sched) || sched->epoll_fd < 0 || sched->wake_fd < 0 ||
-	    !sched->lost || !unexpected_init(sched) || !sched->sequencer ||
-	    (config->mpi && !sched->granted) || !sched->sessions || !sched->comms ||
-	    !sched->tasks || !sched->visited || !sched->published || !sched->decided ||
-	    table_init(&sched->table, config->tasks_max) ||
+	    !internode_comm_init_all(sched) || !set_init(sched) || !commands_init(sched) ||
+	    !sched->sessions || !sched->comms || !sched->tasks || !sched->published ||
+	    !sched->decided || table_init(&sched->table, config->tasks_max) ||
 	    epoll_ctl(sched->epoll_fd, EPOLL_CTL_ADD, sched->wake_fd, &ev) < 0 ||
 	    !(sched->pool = pool_create(config->threads - 1, scheduler_wake, sched))) {
 		scheduler_free(sched);

@@ -36,14 +36,12 @@
 #define STEP_SLICE  8192  /* of one member, session or command before others have their turn */
 #define STEP_ROUND  16384 /* of all members before rings are polled again */
 
-struct announced;
-struct unexpected;
-struct giver;
-struct grant;
-struct launch_request;
-struct internode_message;
+struct cancellation;
+struct internode_state;
 struct nodes_ops;
-struct sequencer;
+struct sequence;
+struct sets;
+struct unexpected_messages;
 struct worker_queue;
 
 /* A GPU, as its worker is reached. */
@@ -55,16 +53,6 @@ struct device {
 	uint64_t head;	     /* what is written; the worker sees only the queue's own head */
 	uint32_t generation; /* of its worker, if that only copies; 0: there is none */
 	uint64_t copies[2];  /* seq of the last copy in each slot */
-};
-
-/* Progress of the current cancellation. */
-struct cancelling {
-	bool found, forbidden;
-	uint64_t count;	   /* of tasks */
-	uint32_t rank;	   /* whose tasks are being checked */
-	uint32_t slot;	   /* the next one of its plan */
-	struct task *last; /* of its queue; NULL: none yet */
-	uint64_t last_uid;
 };
 
 struct scheduler {
@@ -85,12 +73,12 @@ struct scheduler {
 	/* Private to the scheduler's thread. */
 	int epoll_fd;
 	uint64_t now;
-	uint64_t steps;	       /* of work so far: see STEP_ */
-	uint64_t commands_run; /* so far */
-	uint64_t ends;	       /* of epochs, so far */
-	struct cancelling cancelling;
-	bool pinged;	     /* the supervisor waits for a reply */
-	uint64_t ping_turns; /* ... which follows after this many turns of members */
+	uint64_t steps;			   /* of work so far: see STEP_ */
+	uint64_t commands_run;		   /* so far */
+	uint64_t ends;			   /* of epochs, so far */
+	struct cancellation *cancellation; /* commands.c */
+	bool pinged;			   /* the supervisor waits for a reply */
+	uint64_t ping_turns;		   /* ... which follows after this many turns of members */
 	struct user *users;
 	struct session **sessions; /* by slot */
 	struct comm **comms;	   /* by slot */
@@ -125,43 +113,14 @@ struct scheduler {
 	uint64_t looked_ns; /* when the doorbells were last checked */
 	bool draining, drained, stop;
 	struct device devices[SCHEDULER_DEVICES];
-	uint32_t gpu_inputs;	   /* tasks waiting for a word that a GPU writes: their timelines */
-	struct set_match *matched; /* in match order */
-	struct set_match *looked_at; /* to be checked by set_launch: linked by next_look */
-	uint64_t nmatched;	     /* matches so far, which gives their order */
-	bool matched_new;	     /* a launch may have become possible */
-	struct launch_request *requests, *due; /* to the sequencer; and those that are due */
-	uint64_t nrequests;		       /* so far */
-	struct grant *granted;		       /* [tasks_max]: recent launches */
-	uint64_t ngranted;		       /* so far */
-	uint32_t lost_sequencer;
-	uint64_t succession_due_ns;  /* when the next one must continue; 0: it runs */
-	struct sequencer *sequencer; /* on this node, if it must run the sequencer */
-	uint64_t sequenced_ns;	     /* when a node last sent it a message */
-	uint64_t launch_round;
-	uint64_t inputs_ns;    /* when inputs of launched tasks were last checked */
-	uint64_t visit, pass;  /* the pass's first visit */
-	struct task **visited; /* [table.size] */
-	uint32_t nvisited;
-	/* Other nodes: internode_comm.h */
+	uint32_t gpu_inputs; /* tasks waiting for a word that a GPU writes: their timelines */
+	uint64_t inputs_ns;  /* when inputs of launched tasks were last checked */
+	struct sets *sets;   /* queue/set.h */
+	/* Other nodes: */
 	const struct nodes_ops *nodes;		/* nodes.h */
-	struct internode_comm *internode_comms; /* by id */
-	uint32_t flights;			/* MPI operations in progress */
-	uint32_t ops;				/* that move bytes between nodes */
-	uint32_t committed;			/* tasks that wait for other nodes */
-	uint64_t nodes_ns;			/* when the last message of another node came */
-	uint64_t listened_ns;			/* when messages were last polled */
-	uint64_t deadlock_ns;			/* when to check for deadlocks */
-	struct node_match *asked;
-	struct internode_comm *endings, *ended; /* ended: on GPUs, for EPOCH_CLOSE_NS */
-	struct internode_message *messages;
-	struct internode_message *own; /* between this node's sequencer and this node */
-	struct unexpected *unexpected; /* by time */
-	size_t unexpected_bytes;
-	struct announced *announced; /* unexpected.c */
-	struct announced *expected;
-	struct giver *givers;
-	bool *lost; /* [nodes] */
+	struct internode_state *internode;	/* internode/internode_comm.h */
+	struct sequence *sequence;		/* internode/sequence.c */
+	struct unexpected_messages *unexpected; /* internode/unexpected.c */
 
 	uint32_t nunpublished;
 	/* They may end before anybody could look, and their slots be reused. */

@@ -505,10 +505,10 @@ static void look(struct scheduler *sched, struct internode_comm *s)
 void deadlock_look(struct scheduler *sched)
 {
 	struct internode_comm *s, *next;
-	if (sched->now < sched->deadlock_ns)
+	if (sched->now < sched->internode->deadlock_ns)
 		return;
-	sched->deadlock_ns = sched->now + DEADLOCK_LOOK_NS;
-	HASH_ITER (hh, sched->internode_comms, s, next)
+	sched->internode->deadlock_ns = sched->now + DEADLOCK_LOOK_NS;
+	HASH_ITER (hh, sched->internode->comms, s, next)
 		if (s->comm->pending)
 			look(sched, s);
 }

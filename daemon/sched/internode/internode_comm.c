@@ -58,7 +58,7 @@ void internode_comm_create(struct scheduler *sched, struct comm *c, const struct
 	lay_out(s, cmd->epoch_start.members, n, sched->config.nodes);
 	s->overs = nofail_calloc(s->nnodes, sizeof(*s->overs), "an epoch's nodes");
 	s->me = internode_comm_place(s, (int)sched->config.node);
-	HASH_ADD(hh, sched->internode_comms, id, sizeof(s->id), s);
+	HASH_ADD(hh, sched->internode->comms, id, sizeof(s->id), s);
 }
 
 bool internode_comm_is_sequenced(const struct internode_comm *s)
@@ -96,7 +96,7 @@ static void message_over(struct scheduler *sched, struct flight *f, size_t bytes
 	struct internode_message *m = (struct internode_message *)f;
 	(void)bytes;
 	(void)failed;
-	DL_DELETE(sched->messages, m);
+	DL_DELETE(sched->internode->messages, m);
 	free(m);
 }
 
@@ -107,8 +107,8 @@ static void keep_until_sent(struct scheduler *sched, struct internode_message *m
 		free(m);
 		return;
 	}
-	DL_APPEND(sched->messages, m);
-	sched->flights++;
+	DL_APPEND(sched->internode->messages, m);
+	sched->internode->flights++;
 }
 
 static void post_message(struct scheduler *sched, struct internode_message *m)
@@ -148,7 +148,7 @@ void internode_comm_send_node(struct scheduler *sched, uint32_t node,
 	if (h->bytes)
 		memcpy(m->body, body, h->bytes);
 	if (node == sched->config.node)
-		DL_APPEND(sched->own, m);
+		DL_APPEND(sched->internode->own, m);
 	else
 		post_message(sched, m);
 }

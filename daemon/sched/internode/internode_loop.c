@@ -51,7 +51,7 @@ static void end_epoch(struct scheduler *sched, struct comm *c)
 static bool all_over(const struct scheduler *sched, const struct internode_comm *s)
 {
 	for (uint32_t p = 0; p < s->nnodes; p++)
-		if (!s->overs[p] && !sched->lost[s->nodes[p]])
+		if (!s->overs[p] && !sched->internode->lost[s->nodes[p]])
 			return false;
 	return true;
 }
@@ -95,7 +95,7 @@ bool internode_comm_begin_end(struct scheduler *sched, struct comm *c, const ncc
 			internode_comm_send(sched, s, p, INTERNODE_OVER,
 					    &(struct operation_key){-1, -1, 0, 0}, "", 0, NULL, 0);
 	if (internode_comm_is_sequenced(s)) {
-		if (sched->matched_new) /* matches found by now are requested first */
+		if (sched->sets->changed) /* matches found by now are requested first */
 			launch_sets(sched);
 		s->left = true;
 		sequence_leave(sched, s);
@@ -105,7 +105,7 @@ bool internode_comm_begin_end(struct scheduler *sched, struct comm *c, const ncc
 	c->end = *end;
 	c->ending = true;
 	s->due_ns = sched->now + (internode_comm_is_sequenced(s) ? EPOCH_CLOSE_NS : EPOCH_OVER_NS);
-	DL_APPEND2(sched->endings, s, prev_ending, next_ending);
+	DL_APPEND2(sched->internode->endings, s, prev_ending, next_ending);
 	try_end(sched, s);
 	return true;
 }
@@ -120,7 +120,7 @@ static void break_off_flights(struct scheduler *sched, struct internode_comm *s)
 static void check_endings(struct scheduler *sched)
 {
 	struct internode_comm *s, *next;
-	DL_FOREACH_SAFE2 (sched->endings, s, next, next_ending) {
+	DL_FOREACH_SAFE2 (sched->internode->endings, s, next, next_ending) {
 		if (!s->comm->ended)
 			try_end(sched, s);
 		else if (s->comm->cleared < s->comm->nranks)
@@ -139,7 +139,7 @@ void internode_comm_dispatch(struct scheduler *sched, const struct internode_hea
 		sequence_take_message(sched, h, body, node);
 		return;
 	}
-	HASH_FIND(hh, sched->internode_comms, &h->internode_id, sizeof(h->internode_id), s);
+	HASH_FIND(hh, sched->internode->comms, &h->internode_id, sizeof(h->internode_id), s);
 	if (h->kind == INTERNODE_CREDIT) {
 		if (h->bytes != sizeof(note))
 			return;
@@ -187,8 +187,8 @@ static bool receive_own(struct scheduler *sched)
 {
 	struct internode_message *m;
 	bool any = false;
-	for (; (m = sched->own); any = true) {
-		DL_DELETE(sched->own, m);
+	for (; (m = sched->internode->own); any = true) {
+		DL_DELETE(sched->internode->own, m);
 		internode_comm_dispatch(sched, &m->header, m->body, m->node);
 		free(m);
 	}
@@ -204,7 +204,7 @@ static bool receive(struct scheduler *sched)
 	for (; n < MESSAGES_PER_TURN && (message = sched->config.mpi->hear(&bytes, &node)); n++) {
 		if (!n)
 			sched->now = clock_now();
-		if (bytes < sizeof(h) || sched->lost[node])
+		if (bytes < sizeof(h) || sched->internode->lost[node])
 			continue;
 		memcpy(&h, message, sizeof(h));
 		if (h.magic != INTERNODE_MAGIC || h.bytes != bytes - sizeof(h) ||
@@ -218,10 +218,10 @@ static bool receive(struct scheduler *sched)
 static bool collect(struct scheduler *sched)
 {
 	struct mpi_done done[DONE_PER_TURN];
-	unsigned n = sched->flights ? sched->config.mpi->poll(done, DONE_PER_TURN) : 0;
+	unsigned n = sched->internode->flights ? sched->config.mpi->poll(done, DONE_PER_TURN) : 0;
 	for (unsigned i = 0; i < n; i++) {
 		struct flight *f = done[i].cookie;
-		sched->flights--;
+		sched->internode->flights--;
 		f->over(sched, f, done[i].bytes, done[i].failed);
 	}
 	return n > 0;
@@ -229,41 +229,42 @@ static bool collect(struct scheduler *sched)
 
 bool internode_comm_poll(struct scheduler *sched)
 {
-	sched->listened_ns = sched->now;
+	sched->internode->polled_ns = sched->now;
 	bool any = receive(sched);
 	any |= receive_own(sched);
 	any |= collect(sched);
-	if (sched->unexpected)
-		unexpected_expire(sched);
-	if (sched->asked)
+	unexpected_expire(sched);
+	if (sched->internode->asked)
 		node_match_expire(sched);
-	if (sched->endings)
+	if (sched->internode->endings)
 		check_endings(sched);
-	if (sched->internode_comms)
+	if (sched->internode->comms)
 		deadlock_look(sched);
 	sequence_poll(sched);
-	if (sched->own)
+	if (sched->internode->own)
 		any = true;
 	if (any)
-		sched->nodes_ns = sched->now;
+		sched->internode->message_ns = sched->now;
 	return any;
 }
 
 uint64_t internode_comm_sleep_ns(struct scheduler *sched)
 {
-	uint64_t quiet = sched->now - sched->nodes_ns, wished = sched->now - sched->sequenced_ns;
+	uint64_t quiet = sched->now - sched->internode->message_ns,
+		 wished = sched->now - sequence_message_ns(sched);
 	const uint64_t nap = spin_nap_ns(sched->now - sched->busy_ns, SPIN_NAP_SHARE);
-	if (sched->own)
+	if (sched->internode->own)
 		return 0;
 	/* Other nodes may wait for this node even if it does not wait for them. */
-	if (sequencer_awaited(sched->sequencer) && wished < NODES_QUIET_NS && !sched->flights &&
-	    !sched->committed)
+	if (sequence_awaited(sched) && wished < NODES_QUIET_NS && !sched->internode->flights &&
+	    !sched->internode->committed)
 		return nap < NODES_NAP_NS ? nap : NODES_NAP_NS;
 	/* Other nodes may still ask about epochs that have ended here. */
-	if (!sched->internode_comms && !sched->flights && quiet > NODES_QUIET_NS &&
-	    !sequencer_awaited(sched->sequencer))
+	if (!sched->internode->comms && !sched->internode->flights && quiet > NODES_QUIET_NS &&
+	    !sequence_awaited(sched))
 		return NODES_NAP_QUIET_NS;
-	if (!sched->flights && !sched->ops && !sched->committed && !sched->endings)
+	if (!sched->internode->flights && !sched->internode->ops && !sched->internode->committed &&
+	    !sched->internode->endings)
 		return NODES_NAP_IDLE_NS;
 	return nap < NODES_NAP_NS ? nap : NODES_NAP_NS;
 }
@@ -279,16 +280,16 @@ void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
 	struct internode_comm *s, *next_comm;
 	struct internode_message *m, *next;
 	const bool led = sequence_is_by(sched, node);
-	sched->lost[node] = true;
-	DL_FOREACH_SAFE (sched->messages, m, next) {
+	sched->internode->lost[node] = true;
+	DL_FOREACH_SAFE (sched->internode->messages, m, next) {
 		if (m->node != (int)node)
 			continue;
 		sched->config.mpi->drop(m);
-		DL_DELETE(sched->messages, m);
-		sched->flights--;
+		DL_DELETE(sched->internode->messages, m);
+		sched->internode->flights--;
 		/* MPI owns its memory forever. */
 	}
-	HASH_ITER (hh, sched->internode_comms, s, next_comm) {
+	HASH_ITER (hh, sched->internode->comms, s, next_comm) {
 		uint32_t place = internode_comm_place(s, (int)node);
 		if (place != UINT32_MAX)
 			lose_flights(sched, s, place);
@@ -297,20 +298,34 @@ void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
 	sequence_node_lost(sched, node, led);
 }
 
+bool internode_comm_init_all(struct scheduler *sched)
+{
+	sched->nodes = &internode_ops;
+	sched->internode = calloc(1, sizeof(*sched->internode));
+	if (!sched->internode)
+		return false;
+	sched->internode->lost = calloc(sched->config.nodes + 1, sizeof(*sched->internode->lost));
+	return sched->internode->lost && unexpected_init(sched) && sequence_init(sched);
+}
+
 void internode_comm_finish_all(struct scheduler *sched)
 {
+	struct internode_state *n = sched->internode;
 	struct internode_message *m, *next;
 	unexpected_finish(sched);
-	DL_FOREACH_SAFE (sched->messages, m, next) {
-		DL_DELETE(sched->messages, m);
-		free(m);
-	}
-	while ((m = sched->own)) {
-		DL_DELETE(sched->own, m);
-		free(m);
-	}
 	sequence_finish(sched);
-	free(sched->lost);
+	if (!n)
+		return;
+	DL_FOREACH_SAFE (n->messages, m, next) {
+		DL_DELETE(n->messages, m);
+		free(m);
+	}
+	while ((m = n->own)) {
+		DL_DELETE(n->own, m);
+		free(m);
+	}
+	free(n->lost);
+	free(n);
 }
 
 /* ---- For the scheduler ---- */
@@ -334,9 +349,9 @@ static void comm_free_nodes(struct scheduler *sched, struct comm *c)
 	free_credits(sched, s);
 	HASH_ITER (hh, s->matches, j, next)
 		node_match_free(sched, s, j);
-	HASH_DEL(sched->internode_comms, s);
+	HASH_DEL(sched->internode->comms, s);
 	if (s->due_ns)
-		DL_DELETE2(sched->endings, s, prev_ending, next_ending);
+		DL_DELETE2(sched->internode->endings, s, prev_ending, next_ending);
 	free(s->overs);
 	free(s->counts);
 	free(s->first);

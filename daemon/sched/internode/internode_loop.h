@@ -8,6 +8,8 @@
 
 extern const struct nodes_ops internode_ops;
 
+/* False: out of memory; internode_comm_finish_all frees. */
+bool internode_comm_init_all(struct scheduler *sched);
 /* Tells the other nodes. release_epoch follows when they have sent OVER, too. False: no others. */
 bool internode_comm_begin_end(struct scheduler *sched, struct comm *c, const ncclsvc_status *end);
 /* Handles a message from that node. */

@@ -14,14 +14,14 @@
 /* Later tasks on its communicator must not overtake it, since they may need its result. */
 static void hold(struct scheduler *sched)
 {
-	for (uint32_t i = 0; i < sched->nvisited; i++)
-		sched->visited[i]->comm->held = sched->launch_round;
+	for (uint32_t i = 0; i < sched->sets->nvisited; i++)
+		sched->sets->visited[i]->comm->held = sched->sets->launch_round;
 }
 
 static bool any_held(const struct scheduler *sched)
 {
-	for (uint32_t i = 0; i < sched->nvisited; i++)
-		if (sched->visited[i]->comm->held == sched->launch_round)
+	for (uint32_t i = 0; i < sched->sets->nvisited; i++)
+		if (sched->sets->visited[i]->comm->held == sched->sets->launch_round)
 			return true;
 	return false;
 }
@@ -29,8 +29,8 @@ static bool any_held(const struct scheduler *sched)
 /* Tasks connected to it are no longer connected. */
 static void part_visited(struct scheduler *sched)
 {
-	for (uint32_t i = 0; i < sched->nvisited; i++) {
-		struct task *t = sched->visited[i];
+	for (uint32_t i = 0; i < sched->sets->nvisited; i++) {
+		struct task *t = sched->sets->visited[i];
 		t->next_in_group = NULL;
 		if (t->match)
 			set_dissolve(sched, t->match);
@@ -42,35 +42,35 @@ static void refuse_visited(struct scheduler *sched)
 {
 	ncclsvc_status st = status_of(NCCLSVC_LIMIT);
 	part_visited(sched);
-	for (uint32_t i = 0; i < sched->nvisited; i++)
-		release_end(sched, sched->visited[i], &st);
+	for (uint32_t i = 0; i < sched->sets->nvisited; i++)
+		release_end(sched, sched->sets->visited[i], &st);
 }
 
 static bool crosses(const struct scheduler *sched)
 {
-	for (uint32_t i = 0; i < sched->nvisited; i++)
-		if (sched->visited[i]->match->node_match)
+	for (uint32_t i = 0; i < sched->sets->nvisited; i++)
+		if (sched->sets->visited[i]->match->node_match)
 			return true;
 	return false;
 }
 
 static const struct transport *transport_of_visited(const struct scheduler *sched)
 {
-	return sched->visited[0]->comm->transport;
+	return sched->sets->visited[0]->comm->transport;
 }
 
 static enum room reserve(struct scheduler *sched, bool promised)
 {
-	return transport_of_visited(sched)->reserve(sched, sched->visited, sched->nvisited,
-						    promised);
+	return transport_of_visited(sched)->reserve(sched, sched->sets->visited,
+						    sched->sets->nvisited, promised);
 }
 
 static void launch_visited(struct scheduler *sched)
 {
-	for (uint32_t i = 0; i < sched->nvisited; i++)
-		if (sched->visited[i]->node_match)
-			node_match_launched(sched, sched->visited[i]->node_match);
-	transport_of_visited(sched)->launch(sched, sched->visited, sched->nvisited);
+	for (uint32_t i = 0; i < sched->sets->nvisited; i++)
+		if (sched->sets->visited[i]->node_match)
+			node_match_launched(sched, sched->sets->visited[i]->node_match);
+	transport_of_visited(sched)->launch(sched, sched->sets->visited, sched->sets->nvisited);
 	part_visited(sched);
 }
 
@@ -80,7 +80,7 @@ static void launch_ordered(struct scheduler *sched)
 {
 	struct set_match *m;
 	while (sequence_next(sched, &m)) {
-		sched->pass = sched->visit + 1;
+		sched->sets->pass = sched->sets->visit + 1;
 		/* It was complete when it was requested. If it were not any more, the other nodes
 		 * would launch it without this one, and its epochs end. */
 		if (m && !set_collect(sched, m->tasks[0])) {
@@ -88,7 +88,7 @@ static void launch_ordered(struct scheduler *sched)
 			continue;
 		}
 		if (m ? reserve(sched, true) != ROOM_NOW : !sequence_launch_creation(sched)) {
-			sched->matched_new = true;
+			sched->sets->changed = true;
 			return;
 		}
 		if (m)
@@ -110,7 +110,7 @@ static void launch_or_wait(struct scheduler *sched)
 	} else if (room == ROOM_NEVER) {
 		refuse_visited(sched);
 	} else {
-		sched->matched_new = true;
+		sched->sets->changed = true;
 	}
 }
 
@@ -118,7 +118,7 @@ static void launch_or_wait(struct scheduler *sched)
 static void withdraw_asked(struct scheduler *sched)
 {
 	struct set_match *m, *next;
-	DL_FOREACH_SAFE2 (sched->looked_at, m, next, next_look)
+	DL_FOREACH_SAFE2 (sched->sets->looked_at, m, next, next_look)
 		if (m->node_match && m->node_match->asked && !m->request)
 			node_match_withdraw(sched, m->node_match);
 }
@@ -126,22 +126,22 @@ static void withdraw_asked(struct scheduler *sched)
 void launch_sets(struct scheduler *sched)
 {
 	struct set_match *m, *next;
-	sched->matched_new = false;
-	sched->launch_round++;
+	sched->sets->changed = false;
+	sched->sets->launch_round++;
 	withdraw_asked(sched);
 	launch_ordered(sched);
-	sched->pass = sched->visit + 1;
-	for (m = sched->looked_at; m; m = next) {
+	sched->sets->pass = sched->sets->visit + 1;
+	for (m = sched->sets->looked_at; m; m = next) {
 		next = m->next_look;
-		if (!m->request && m->comm->held == sched->launch_round)
+		if (!m->request && m->comm->held == sched->sets->launch_round)
 			continue;
-		if (m->request || m->tasks[0]->visit >= sched->pass ||
+		if (m->request || m->tasks[0]->visit >= sched->sets->pass ||
 		    !set_collect(sched, m->tasks[0])) {
 			set_look_no_more(sched, m);
 			continue;
 		}
 		/* Other matches are launched with it. */
-		while (next && next->tasks[0]->visit == sched->visit)
+		while (next && next->tasks[0]->visit == sched->sets->visit)
 			next = next->next_look;
 		launch_or_wait(sched);
 	}
@@ -154,7 +154,7 @@ void launch_run_ready(struct scheduler *sched)
 	const uint64_t enough = sched->steps + STEP_ROUND;
 	while (sched->ready && sched->steps < enough) {
 		order_move_ready(sched, enough);
-		if (sched->matched_new && !sched->ready)
+		if (sched->sets->changed && !sched->ready)
 			launch_sets(sched);
 	}
 }

@@ -49,7 +49,7 @@ struct node_match *node_match_get(struct internode_comm *s, const struct operati
 void node_match_free(struct scheduler *sched, struct internode_comm *s, struct node_match *j)
 {
 	if (j->due_ns)
-		DL_DELETE2(sched->asked, j, prev_due, next_due);
+		DL_DELETE2(sched->internode->asked, j, prev_due, next_due);
 	HASH_DEL(s->matches, j);
 	for (uint32_t i = 0; i < j->nparts; i++) {
 		free(j->parts[i].vote.failed);
@@ -207,7 +207,7 @@ void node_match_conclude(struct scheduler *sched, struct node_match *j)
 	sum_up(j, &all);
 	ncclsvc_status st = all.status;
 	if (j->due_ns) {
-		DL_DELETE2(sched->asked, j, prev_due, next_due);
+		DL_DELETE2(sched->internode->asked, j, prev_due, next_due);
 		j->due_ns = 0;
 	}
 	if (!all.failed && !find_mismatch(j, &all.posted, &st)) {
@@ -362,7 +362,7 @@ void node_match_commit(struct scheduler *sched, struct node_match *j, struct tas
 {
 	struct member *m = member_of(t);
 	t->node_match = j;
-	sched->committed++;
+	sched->internode->committed++;
 	m->posted--;
 	m->running++;
 	t->comm->running++;
@@ -376,9 +376,9 @@ static void await_answers(struct scheduler *sched, struct node_match *j)
 {
 	const unsigned steps = internode_comm_is_sequenced(j->comm->internode) ? 2 : 1;
 	if (j->due_ns)
-		DL_DELETE2(sched->asked, j, prev_due, next_due);
+		DL_DELETE2(sched->internode->asked, j, prev_due, next_due);
 	j->due_ns = sched->now + steps * NODE_ANSWER_NS;
-	DL_APPEND2(sched->asked, j, prev_due, next_due);
+	DL_APPEND2(sched->internode->asked, j, prev_due, next_due);
 }
 
 bool node_match_post_collective(struct scheduler *sched, struct comm *c,
@@ -602,10 +602,10 @@ static uint32_t silent_place(const struct scheduler *sched, const struct node_ma
 void node_match_expire(struct scheduler *sched)
 {
 	struct node_match *j, *next;
-	DL_FOREACH_SAFE2 (sched->asked, j, next, next_due) {
+	DL_FOREACH_SAFE2 (sched->internode->asked, j, next, next_due) {
 		if (j->due_ns > sched->now)
 			continue;
-		DL_DELETE2(sched->asked, j, prev_due, next_due);
+		DL_DELETE2(sched->internode->asked, j, prev_due, next_due);
 		j->due_ns = 0;
 		const ncclsvc_status differ = j->status;
 		if (j->tasks && !j->asked)

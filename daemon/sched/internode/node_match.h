@@ -41,7 +41,7 @@ struct node_match {
 static inline void node_match_release(struct scheduler *sched, struct task *t)
 {
 	t->node_match = NULL;
-	sched->committed--;
+	sched->internode->committed--;
 }
 
 /* The following functions return false for a communicator whose members are all on this node, or

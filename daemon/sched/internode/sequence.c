@@ -50,10 +50,22 @@ struct withdrawal {
 
 _Static_assert(sizeof(struct withdrawal) <= INTERNODE_BODY_MAX, "a withdrawal fits into a message");
 
+struct sequence {
+	struct launch_request *requests, *due; /* to the sequencer; and those that are due */
+	uint64_t nrequests;		       /* so far */
+	struct grant *granted;		       /* [tasks_max]: recent launches */
+	uint64_t ngranted;		       /* so far */
+	uint32_t lost;			       /* how many nodes with a sequencer were lost */
+	uint64_t succession_due_ns;	       /* when the next one must continue; 0: it runs */
+	struct sequencer *sequencer;	       /* on this node, if it must run the sequencer */
+	uint64_t message_ns;		       /* when a node last sent it a message */
+	struct internode_comm *ended;	       /* on GPUs, for EPOCH_CLOSE_NS */
+};
+
 static uint32_t sequencer_node(const struct scheduler *sched)
 {
 	uint32_t node = 0;
-	while (node < sched->config.nodes - 1 && sched->lost[node])
+	while (node < sched->config.nodes - 1 && sched->internode->lost[node])
 		node++;
 	return node;
 }
@@ -78,10 +90,10 @@ static void say(struct scheduler *sched, const struct internode_header *h, const
 static void request_forget(struct scheduler *sched, struct launch_request *r)
 {
 	if (r->ordered)
-		DL_DELETE2(sched->due, r, prev_due, next_due);
+		DL_DELETE2(sched->sequence->due, r, prev_due, next_due);
 	else
-		sched->committed--;
-	DL_DELETE(sched->requests, r);
+		sched->internode->committed--;
+	DL_DELETE(sched->sequence->requests, r);
 	free(r->creation);
 	free(r);
 }
@@ -99,9 +111,9 @@ static void send_request(struct scheduler *sched, const struct launch_request *r
 
 static void add_request(struct scheduler *sched, struct launch_request *r)
 {
-	r->number = ++sched->nrequests;
-	sched->committed++;
-	DL_APPEND(sched->requests, r);
+	r->number = ++sched->sequence->nrequests;
+	sched->internode->committed++;
+	DL_APPEND(sched->sequence->requests, r);
 	send_request(sched, r);
 }
 
@@ -114,8 +126,8 @@ static bool speaks(const struct task *t)
 /* The communicator is about to end, so no more requests of it follow. */
 static bool all_open(const struct scheduler *sched)
 {
-	for (uint32_t i = 0; i < sched->nvisited; i++) {
-		const struct internode_comm *s = sched->visited[i]->comm->internode;
+	for (uint32_t i = 0; i < sched->sets->nvisited; i++) {
+		const struct internode_comm *s = sched->sets->visited[i]->comm->internode;
 		if (s && (s->left || s->unled || s->comm->internode_comm_failed))
 			return false;
 	}
@@ -125,9 +137,10 @@ static bool all_open(const struct scheduler *sched)
 /* None of these is ever launched. */
 static void refuse_visited(struct scheduler *sched, int result)
 {
-	for (uint32_t i = 0; i < sched->nvisited; i++)
-		if (sched->visited[i]->comm->internode)
-			internode_comm_give_up(sched, sched->visited[i]->comm, result, UINT32_MAX);
+	for (uint32_t i = 0; i < sched->sets->nvisited; i++)
+		if (sched->sets->visited[i]->comm->internode)
+			internode_comm_give_up(sched, sched->sets->visited[i]->comm, result,
+					       UINT32_MAX);
 }
 
 void sequence_request(struct scheduler *sched, bool fits)
@@ -135,8 +148,8 @@ void sequence_request(struct scheduler *sched, bool fits)
 	uint32_t n = 0;
 	if (!all_open(sched))
 		return;
-	for (uint32_t i = 0; i < sched->nvisited; i++)
-		n += speaks(sched->visited[i]);
+	for (uint32_t i = 0; i < sched->sets->nvisited; i++)
+		n += speaks(sched->sets->visited[i]);
 	if (!fits || n > REQUEST_ENTRIES_MAX) {
 		refuse_visited(sched, NCCLSVC_LIMIT);
 		return;
@@ -146,9 +159,9 @@ void sequence_request(struct scheduler *sched, bool fits)
 		refuse_visited(sched, NCCLSVC_NO_MEMORY);
 		return;
 	}
-	r->any = sched->visited[0]->match;
-	for (uint32_t i = 0; i < sched->nvisited; i++) {
-		struct task *t = sched->visited[i];
+	r->any = sched->sets->visited[0]->match;
+	for (uint32_t i = 0; i < sched->sets->nvisited; i++) {
+		struct task *t = sched->sets->visited[i];
 		t->match->request = r;
 		if (!speaks(t))
 			continue;
@@ -169,7 +182,7 @@ void sequence_request_creation(struct scheduler *sched, struct creation *k, crea
 		.internode_id = k->serial,
 		.key = {.part = OPERATION_MAKE},
 		.nparts = k->nnodes,
-		.order = ++sched->nmatched,
+		.order = ++sched->sets->nmatched,
 	};
 	add_request(sched, r);
 }
@@ -231,12 +244,12 @@ void sequence_remember_failed(struct internode_comm *s, const struct operation_k
 void sequence_void(struct scheduler *sched, struct launch_request *r)
 {
 	struct set_match *m;
-	DL_FOREACH (sched->matched, m)
+	DL_FOREACH (sched->sets->matched, m)
 		if (m->request == r) {
 			m->request = NULL;
 			set_look(sched, m); /* the rest of it may be launched without it */
 		}
-	sched->matched_new = true;
+	sched->sets->changed = true;
 	request_forget(sched, r);
 }
 
@@ -245,7 +258,7 @@ void sequence_give_up(struct scheduler *sched, struct launch_request *r)
 	for (uint32_t i = 0; i < r->n; i++) {
 		struct internode_comm *s = NULL;
 		if (!entry_makes(&r->entries[i]))
-			HASH_FIND(hh, sched->internode_comms, &r->entries[i].internode_id,
+			HASH_FIND(hh, sched->internode->comms, &r->entries[i].internode_id,
 				  sizeof(s->id), s);
 		if (!s)
 			continue;
@@ -258,7 +271,7 @@ void sequence_give_up(struct scheduler *sched, struct launch_request *r)
 void sequence_cancel_creation(struct scheduler *sched, uint64_t number)
 {
 	struct launch_request *r;
-	DL_FOREACH (sched->requests, r)
+	DL_FOREACH (sched->sequence->requests, r)
 		if (r->creation && r->creation->number == number)
 			break;
 	if (!r)
@@ -273,22 +286,22 @@ void sequence_cancel_creation(struct scheduler *sched, uint64_t number)
 
 bool sequence_next(const struct scheduler *sched, struct set_match **m)
 {
-	*m = sched->due ? sched->due->any : NULL;
-	return sched->due;
+	*m = sched->sequence->due ? sched->sequence->due->any : NULL;
+	return sched->sequence->due;
 }
 
 bool sequence_launch_creation(struct scheduler *sched)
 {
-	return sched->due->launch(sched, sched->due->creation);
+	return sched->sequence->due->launch(sched, sched->sequence->due->creation);
 }
 
 /* A successor of the sequencer asks for launches of this node that not all nodes have made yet.
  * Their tasks have not ended, so there are never more of them than there is room for tasks. */
 void sequence_launched(struct scheduler *sched)
 {
-	struct launch_request *r = sched->due;
+	struct launch_request *r = sched->sequence->due;
 	for (uint32_t i = 0; i < r->n; i++)
-		sched->granted[sched->ngranted++ % sched->config.tasks_max] =
+		sched->sequence->granted[sched->sequence->ngranted++ % sched->config.tasks_max] =
 			(struct grant){r->grant, r->entries[i].internode_id, r->entries[i].key};
 	request_forget(sched, r);
 }
@@ -328,20 +341,20 @@ void sequence_ended(struct scheduler *sched, struct internode_comm *s)
 		return;
 	}
 	s->due_ns = sched->now + EPOCH_CLOSE_NS;
-	DL_APPEND2(sched->ended, s, prev_ending, next_ending);
+	DL_APPEND2(sched->sequence->ended, s, prev_ending, next_ending);
 }
 
 static void forget_ended(struct scheduler *sched)
 {
-	struct internode_comm *s = sched->ended;
-	DL_DELETE2(sched->ended, s, prev_ending, next_ending);
+	struct internode_comm *s = sched->sequence->ended;
+	DL_DELETE2(sched->sequence->ended, s, prev_ending, next_ending);
 	internode_comm_forget(s);
 }
 
 bool sequence_closed(const struct scheduler *sched, const struct internode_comm *s)
 {
 	const struct launch_request *r;
-	DL_FOREACH2 (sched->due, r, next_due)
+	DL_FOREACH2 (sched->sequence->due, r, next_due)
 		if (names(r, s->id))
 			return false; /* other nodes launch it, and so will this node */
 	return s->closed;
@@ -359,10 +372,10 @@ static void be_closed(struct scheduler *sched, uint64_t id)
 {
 	struct launch_request *r, *next;
 	struct internode_comm *s;
-	HASH_FIND(hh, sched->internode_comms, &id, sizeof(id), s);
+	HASH_FIND(hh, sched->internode->comms, &id, sizeof(id), s);
 	if (s)
 		s->closed = true;
-	DL_FOREACH_SAFE (sched->requests, r, next)
+	DL_FOREACH_SAFE (sched->sequence->requests, r, next)
 		if (!r->ordered && names(r, id))
 			sequence_void(sched, r);
 }
@@ -370,14 +383,14 @@ static void be_closed(struct scheduler *sched, uint64_t id)
 static void be_ordered(struct scheduler *sched, uint64_t number, uint64_t grant)
 {
 	struct launch_request *r;
-	DL_SEARCH_SCALAR(sched->requests, r, number, number);
+	DL_SEARCH_SCALAR(sched->sequence->requests, r, number, number);
 	if (!r || r->ordered)
 		return;
-	sched->committed--;
+	sched->internode->committed--;
 	r->ordered = true;
 	r->grant = grant;
-	DL_APPEND2(sched->due, r, prev_due, next_due);
-	sched->matched_new = true;
+	DL_APPEND2(sched->sequence->due, r, prev_due, next_due);
+	sched->sets->changed = true;
 }
 
 /* ---- Messages from this node's own sequencer ---- */
@@ -387,7 +400,7 @@ static void tell_launch(void *arg, uint32_t node, uint64_t number, uint64_t gran
 	struct scheduler *sched = arg;
 	const struct internode_header h = {.kind = INTERNODE_LAUNCH,
 					   .key = {.seq = number, .part = grant}};
-	if (!sched->lost[node])
+	if (!sched->internode->lost[node])
 		internode_comm_send_node(sched, node, &h, NULL);
 }
 
@@ -455,7 +468,7 @@ static void take_leave(struct scheduler *sched, uint32_t from, const struct inte
 	if (!h->bytes || h->bytes > sizeof(nodes) || h->bytes % sizeof(nodes[0]))
 		return;
 	memcpy(nodes, body, h->bytes);
-	sequencer_leave(sched->sequencer, from, h->internode_id, nodes,
+	sequencer_leave(sched->sequence->sequencer, from, h->internode_id, nodes,
 			(uint32_t)(h->bytes / sizeof(nodes[0])));
 }
 
@@ -465,7 +478,7 @@ static void take_withdrawal(struct scheduler *sched, uint32_t from,
 	const size_t fixed = offsetof(struct withdrawal, nodes);
 	struct withdrawal w;
 	if (h->key.part == OPERATION_MAKE) {
-		sequencer_forget(sched->sequencer, from, h->key.seq);
+		sequencer_forget(sched->sequence->sequencer, from, h->key.seq);
 		return;
 	}
 	if (h->key.part == WITHDRAW_ALL) {
@@ -476,8 +489,8 @@ static void take_withdrawal(struct scheduler *sched, uint32_t from,
 		return;
 	memcpy(&w, body, h->bytes);
 	if (h->bytes == fixed + w.nnodes * sizeof(w.nodes[0]))
-		sequencer_withdraw(sched->sequencer, sched->now, from, h->internode_id, &h->key,
-				   w.number, &w.note, w.nodes, w.nnodes);
+		sequencer_withdraw(sched->sequence->sequencer, sched->now, from, h->internode_id,
+				   &h->key, w.number, &w.note, w.nodes, w.nnodes);
 }
 
 static void take_request(struct scheduler *sched, uint32_t from, const struct internode_header *h,
@@ -488,8 +501,8 @@ static void take_request(struct scheduler *sched, uint32_t from, const struct in
 	if (!n || n > ENTRIES_SENT || h->bytes % sizeof(entries[0]))
 		return;
 	memcpy(entries, body, h->bytes);
-	sequencer_request(sched->sequencer, sched->now, from, h->key.seq, h->key.a, entries,
-			  (uint32_t)n);
+	sequencer_request(sched->sequence->sequencer, sched->now, from, h->key.seq, h->key.a,
+			  entries, (uint32_t)n);
 }
 
 static void take_succession(struct scheduler *sched, uint32_t from,
@@ -501,18 +514,18 @@ static void take_succession(struct scheduler *sched, uint32_t from,
 		return;
 	memcpy(grants, body, h->bytes);
 	if (h->key.a == SUCCESSION_GRANTS)
-		sequencer_report(sched->sequencer, from, grants, (uint32_t)n, true);
+		sequencer_report(sched->sequence->sequencer, from, grants, (uint32_t)n, true);
 	else if (h->key.a == SUCCESSION_REPORTED)
-		sequencer_report(sched->sequencer, from, NULL, 0, false);
+		sequencer_report(sched->sequence->sequencer, from, NULL, 0, false);
 	else if (h->key.a == SUCCESSION_GOES_ON)
-		sched->succession_due_ns = 0;
+		sched->sequence->succession_due_ns = 0;
 }
 
 void sequence_take_message(struct scheduler *sched, const struct internode_header *h,
 			   const char *body, int node)
 {
 	const uint32_t from = (uint32_t)node;
-	sched->sequenced_ns = sched->now;
+	sched->sequence->message_ns = sched->now;
 	switch (h->kind) {
 	case INTERNODE_LAUNCH:
 		be_ordered(sched, h->key.seq, h->key.part);
@@ -546,13 +559,14 @@ static void say_succession(struct scheduler *sched, enum succession_step step,
 static void report(struct scheduler *sched)
 {
 	const uint64_t room = sched->config.tasks_max,
-		       n = sched->ngranted < room ? sched->ngranted : room;
+		       n = sched->sequence->ngranted < room ? sched->sequence->ngranted : room;
 	const struct launch_request *r;
 	for (uint64_t i = 0; i < n; i += GRANTS_SENT) {
 		const uint64_t some = n - i < GRANTS_SENT ? n - i : GRANTS_SENT;
-		say_succession(sched, SUCCESSION_GRANTS, sched->granted + i, (uint32_t)some);
+		say_succession(sched, SUCCESSION_GRANTS, sched->sequence->granted + i,
+			       (uint32_t)some);
 	}
-	DL_FOREACH2 (sched->due, r, next_due)
+	DL_FOREACH2 (sched->sequence->due, r, next_due)
 		for (uint32_t i = 0; i < r->n; i++)
 			say_succession(sched, SUCCESSION_GRANTS,
 				       &(struct grant){r->grant, r->entries[i].internode_id,
@@ -578,10 +592,10 @@ static void say_again(struct scheduler *sched)
 {
 	const struct launch_request *r;
 	struct internode_comm *s, *next;
-	DL_FOREACH (sched->requests, r)
+	DL_FOREACH (sched->sequence->requests, r)
 		if (!r->ordered)
 			send_request(sched, r);
-	HASH_ITER (hh, sched->internode_comms, s, next) {
+	HASH_ITER (hh, sched->internode->comms, s, next) {
 		if (!internode_comm_is_sequenced(s))
 			continue;
 		say_failed_before(sched, s);
@@ -589,7 +603,7 @@ static void say_again(struct scheduler *sched)
 		if (s->left)
 			sequence_leave(sched, s);
 	}
-	DL_FOREACH2 (sched->ended, s, next_ending) {
+	DL_FOREACH2 (sched->sequence->ended, s, next_ending) {
 		say_failed_before(sched, s);
 		sequence_leave(sched, s);
 	}
@@ -599,7 +613,7 @@ static void say_again(struct scheduler *sched)
 static void end_those_on(struct scheduler *sched, uint32_t node, bool all)
 {
 	struct internode_comm *s, *next;
-	HASH_ITER (hh, sched->internode_comms, s, next) {
+	HASH_ITER (hh, sched->internode->comms, s, next) {
 		if (!internode_comm_is_sequenced(s) ||
 		    (!all && internode_comm_place(s, (int)node) == UINT32_MAX))
 			continue;
@@ -610,7 +624,7 @@ static void end_those_on(struct scheduler *sched, uint32_t node, bool all)
 
 void sequence_node_lost(struct scheduler *sched, uint32_t node, bool led)
 {
-	sequencer_lose_node(sched->sequencer, node,
+	sequencer_lose_node(sched->sequence->sequencer, node,
 			    led && sequence_is_by(sched, sched->config.node));
 	if (!led)
 		return;
@@ -618,27 +632,58 @@ void sequence_node_lost(struct scheduler *sched, uint32_t node, bool led)
 	report(sched);
 	say_again(sched);
 	say_succession(sched, SUCCESSION_REPORTED, NULL, 0);
-	sched->succession_due_ns = sched->now + NODE_ANSWER_NS;
-	sched->lost_sequencer = node;
+	sched->sequence->succession_due_ns = sched->now + NODE_ANSWER_NS;
+	sched->sequence->lost = node;
 }
 
 void sequence_poll(struct scheduler *sched)
 {
-	sequencer_look(sched->sequencer, sched->now);
-	while (sched->ended && sched->now >= sched->ended->due_ns)
+	sequencer_look(sched->sequence->sequencer, sched->now);
+	while (sched->sequence->ended && sched->now >= sched->sequence->ended->due_ns)
 		forget_ended(sched);
-	if (!sched->succession_due_ns || sched->now < sched->succession_due_ns)
+	if (!sched->sequence->succession_due_ns || sched->now < sched->sequence->succession_due_ns)
 		return;
-	sched->succession_due_ns = 0;
-	end_those_on(sched, sched->lost_sequencer, true);
+	sched->sequence->succession_due_ns = 0;
+	end_those_on(sched, sched->sequence->lost, true);
+}
+
+bool sequence_init(struct scheduler *sched)
+{
+	const struct scheduler_config *c = &sched->config;
+	struct sequence *s = calloc(1, sizeof(*s));
+	sched->sequence = s;
+	if (!s)
+		return false;
+	s->granted = c->mpi ? calloc(c->tasks_max, sizeof(*s->granted)) : NULL;
+	s->sequencer = sequencer_create(&sequence_ops, sched, c->nodes + !c->nodes, !c->node);
+	return s->sequencer && (s->granted || !c->mpi);
+}
+
+uint64_t sequence_bytes(const struct scheduler_config *config)
+{
+	return config->mpi ? config->tasks_max * sizeof(struct grant) : 0;
 }
 
 void sequence_finish(struct scheduler *sched)
 {
-	while (sched->requests)
-		request_forget(sched, sched->requests);
-	while (sched->ended)
+	struct sequence *s = sched->sequence;
+	if (!s)
+		return;
+	while (s->requests)
+		request_forget(sched, s->requests);
+	while (s->ended)
 		forget_ended(sched);
-	free(sched->granted);
-	sequencer_free(sched->sequencer);
+	free(s->granted);
+	sequencer_free(s->sequencer);
+	free(s);
+}
+
+bool sequence_awaited(const struct scheduler *sched)
+{
+	return sequencer_awaited(sched->sequence->sequencer);
+}
+
+uint64_t sequence_message_ns(const struct scheduler *sched)
+{
+	return sched->sequence->message_ns;
 }

@@ -7,8 +7,17 @@
 #include "coord/sequencer.h"
 #include "internode_comm.h"
 
-extern const struct sequencer_ops sequence_ops;
+struct launch_request;
+struct set_match;
 
+/* False: out of memory; sequence_finish frees. */
+bool sequence_init(struct scheduler *sched);
+/* Memory that sequence_init takes for tasks. */
+uint64_t sequence_bytes(const struct scheduler_config *config);
+/* Does another node wait for the sequencer of this node? */
+bool sequence_awaited(const struct scheduler *sched);
+/* When a node last sent a message to it. */
+uint64_t sequence_message_ns(const struct scheduler *sched);
 /* Does that node run the sequencer? The lowest surviving node does. */
 bool sequence_is_by(const struct scheduler *sched, uint32_t node);
 /* The place of the sequencer's node in the communicator; UINT32_MAX: it has no member. */

@@ -37,31 +37,39 @@ struct announced {
 };
 
 /* A rendezvous, with the names that it gives to epochs, in order. */
-struct giver {
+struct announcer {
 	uint64_t announced; /* the last one announced here, while the node lives */
 	uint64_t lost;	    /* messages about unannounced names up to this one were dropped */
 	uint64_t lost_ns;   /* when the node was lost; 0: it lives */
 };
 
+struct unexpected_messages {
+	struct unexpected *messages; /* by time */
+	size_t bytes;
+	struct announced *announced;  /* by slot */
+	struct announced *expected;   /* those, by id */
+	struct announcer *announcers; /* [0]: names without a rendezvous */
+};
+
 /* The index of the rendezvous that has given it: 1 + the node; 0: none, in tests. */
-static uint32_t giver_of(const struct scheduler *sched, uint64_t id)
+static uint32_t announcer_of(const struct scheduler *sched, uint64_t id)
 {
-	const uint64_t giver = id >> EPOCH_GIVER_SHIFT;
-	return giver <= sched->config.nodes ? (uint32_t)giver : 0;
+	const uint64_t announcer = id >> EPOCH_GIVER_SHIFT;
+	return announcer <= sched->config.nodes ? (uint32_t)announcer : 0;
 }
 
 static struct announced *announced_as(const struct scheduler *sched, uint64_t id)
 {
 	struct announced *a;
-	HASH_FIND(hh, sched->expected, &id, sizeof(id), a);
+	HASH_FIND(hh, sched->unexpected->expected, &id, sizeof(id), a);
 	return a;
 }
 
 static bool is_to_come(const struct scheduler *sched, uint64_t id)
 {
-	const struct giver *giver = &sched->givers[giver_of(sched, id)];
-	return id > giver->announced &&
-	       (!giver->lost_ns || sched->now - giver->lost_ns < UNEXPECTED_KEPT_NS);
+	const struct announcer *announcer = &sched->unexpected->announcers[announcer_of(sched, id)];
+	return id > announcer->announced &&
+	       (!announcer->lost_ns || sched->now - announcer->lost_ns < UNEXPECTED_KEPT_NS);
 }
 
 bool unexpected_is_announced(const struct scheduler *sched, uint64_t id)
@@ -72,7 +80,7 @@ bool unexpected_is_announced(const struct scheduler *sched, uint64_t id)
 static bool is_lost(const struct scheduler *sched, uint64_t id)
 {
 	const struct announced *a = announced_as(sched, id);
-	return a ? a->lost : id <= sched->givers[giver_of(sched, id)].lost;
+	return a ? a->lost : id <= sched->unexpected->announcers[announcer_of(sched, id)].lost;
 }
 
 /* ---- Messages ---- */
@@ -82,7 +90,7 @@ static void refuse(struct scheduler *sched, const struct internode_header *h, co
 		   int node)
 {
 	struct credit_note note;
-	if (h->kind != INTERNODE_CREDIT || sched->lost[node])
+	if (h->kind != INTERNODE_CREDIT || sched->internode->lost[node])
 		return;
 	memcpy(&note, body, sizeof(note));
 	internode_comm_refuse_credit(sched, node, note.tag);
@@ -90,8 +98,8 @@ static void refuse(struct scheduler *sched, const struct internode_header *h, co
 
 static void take(struct scheduler *sched, struct unexpected *m)
 {
-	DL_DELETE(sched->unexpected, m);
-	sched->unexpected_bytes -= m->bytes;
+	DL_DELETE(sched->unexpected->messages, m);
+	sched->unexpected->bytes -= m->bytes;
 }
 
 static void drop(struct scheduler *sched, struct unexpected *m)
@@ -104,7 +112,7 @@ static void drop(struct scheduler *sched, struct unexpected *m)
 static void drop_all(struct scheduler *sched, uint64_t id)
 {
 	struct unexpected *m, *next;
-	DL_FOREACH_SAFE (sched->unexpected, m, next)
+	DL_FOREACH_SAFE (sched->unexpected->messages, m, next)
 		if (m->header.internode_id == id)
 			drop(sched, m);
 }
@@ -114,11 +122,11 @@ static void drop_all(struct scheduler *sched, uint64_t id)
 static void lose(struct scheduler *sched, uint64_t id)
 {
 	struct announced *a = announced_as(sched, id);
-	struct giver *giver = &sched->givers[giver_of(sched, id)];
+	struct announcer *announcer = &sched->unexpected->announcers[announcer_of(sched, id)];
 	if (a)
 		a->lost = true;
-	else if (id > giver->lost)
-		giver->lost = id;
+	else if (id > announcer->lost)
+		announcer->lost = id;
 	drop_all(sched, id);
 }
 
@@ -128,9 +136,9 @@ void unexpected_keep(struct scheduler *sched, const struct internode_header *h, 
 	size_t size = sizeof(struct unexpected) + h->bytes;
 	struct unexpected *m = NULL;
 	/* The oldest is the least likely to begin. */
-	while (sched->unexpected && sched->unexpected_bytes + size > UNEXPECTED_MAX &&
+	while (sched->unexpected->messages && sched->unexpected->bytes + size > UNEXPECTED_MAX &&
 	       !is_lost(sched, h->internode_id))
-		lose(sched, sched->unexpected->header.internode_id);
+		lose(sched, sched->unexpected->messages->header.internode_id);
 	if (!is_lost(sched, h->internode_id) && !(m = malloc(size)))
 		lose(sched, h->internode_id);
 	if (!m) {
@@ -139,8 +147,8 @@ void unexpected_keep(struct scheduler *sched, const struct internode_header *h, 
 	}
 	*m = (struct unexpected){.node = node, .bytes = size, .header = *h};
 	memcpy(m->body, body, h->bytes);
-	sched->unexpected_bytes += size;
-	DL_APPEND(sched->unexpected, m);
+	sched->unexpected->bytes += size;
+	DL_APPEND(sched->unexpected->messages, m);
 }
 
 /* ---- Epochs ---- */
@@ -149,24 +157,24 @@ void unexpected_keep(struct scheduler *sched, const struct internode_header *h, 
 static void sweep(struct scheduler *sched)
 {
 	struct unexpected *m, *next;
-	DL_FOREACH_SAFE (sched->unexpected, m, next)
+	DL_FOREACH_SAFE (sched->unexpected->messages, m, next)
 		if (!unexpected_is_announced(sched, m->header.internode_id))
 			drop(sched, m);
 }
 
 static void note_name(struct scheduler *sched, uint64_t id)
 {
-	struct giver *giver = &sched->givers[giver_of(sched, id)];
-	if (giver->lost_ns || id <= giver->announced)
+	struct announcer *announcer = &sched->unexpected->announcers[announcer_of(sched, id)];
+	if (announcer->lost_ns || id <= announcer->announced)
 		return;
-	giver->announced = id;
+	announcer->announced = id;
 	sweep(sched);
 }
 
 static void forget_name(struct scheduler *sched, struct announced *a)
 {
 	if (a->id)
-		HASH_DEL(sched->expected, a);
+		HASH_DEL(sched->unexpected->expected, a);
 	*a = (struct announced){0};
 }
 
@@ -179,13 +187,13 @@ static void expect(struct scheduler *sched, struct announced *a, uint64_t id)
 		return;
 	a->lost = is_lost(sched, id);
 	a->id = id;
-	HASH_ADD(hh, sched->expected, id, sizeof(a->id), a);
+	HASH_ADD(hh, sched->unexpected->expected, id, sizeof(a->id), a);
 }
 
 void unexpected_announce(struct scheduler *sched, uint32_t slot, uint64_t id)
 {
 	if (slot < sched->config.comms_max)
-		expect(sched, &sched->announced[slot], id);
+		expect(sched, &sched->unexpected->announced[slot], id);
 	if (id)
 		note_name(sched, id);
 }
@@ -195,12 +203,12 @@ void unexpected_deliver(struct scheduler *sched, struct comm *c)
 	struct unexpected *m, *next;
 	const uint64_t id = c->internode ? c->internode->id : 0;
 	const bool lost = id && is_lost(sched, id);
-	forget_name(sched, &sched->announced[c->slot]);
+	forget_name(sched, &sched->unexpected->announced[c->slot]);
 	if (!id)
 		return;
 	if (lost)
 		internode_comm_give_up(sched, c, NCCLSVC_LIMIT, UINT32_MAX);
-	DL_FOREACH_SAFE (sched->unexpected, m, next) {
+	DL_FOREACH_SAFE (sched->unexpected->messages, m, next) {
 		if (m->header.internode_id != id)
 			continue;
 		take(sched, m);
@@ -212,33 +220,43 @@ void unexpected_deliver(struct scheduler *sched, struct comm *c)
 
 void unexpected_node_lost(struct scheduler *sched, uint32_t node)
 {
-	sched->givers[1 + node].lost_ns = sched->now;
+	sched->unexpected->announcers[1 + node].lost_ns = sched->now;
 }
 
 void unexpected_expire(struct scheduler *sched)
 {
-	const struct unexpected *m = sched->unexpected; /* the oldest */
-	const uint64_t lost_ns = sched->givers[giver_of(sched, m->header.internode_id)].lost_ns;
+	const struct unexpected *m = sched->unexpected->messages; /* the oldest */
+	if (!m)
+		return;
+	const uint64_t lost_ns =
+		sched->unexpected->announcers[announcer_of(sched, m->header.internode_id)].lost_ns;
 	if (lost_ns && sched->now - lost_ns >= UNEXPECTED_KEPT_NS)
 		sweep(sched);
 }
 
 bool unexpected_init(struct scheduler *sched)
 {
-	sched->givers = calloc(1 + sched->config.nodes,
-			       sizeof(*sched->givers)); /* [0]: names without a rendezvous */
-	sched->announced = calloc(sched->config.comms_max, sizeof(*sched->announced)); /* by slot */
-	return sched->givers && sched->announced;
+	struct unexpected_messages *u = calloc(1, sizeof(*u));
+	sched->unexpected = u;
+	if (!u)
+		return false;
+	u->announcers = calloc(1 + sched->config.nodes, sizeof(*u->announcers));
+	u->announced = calloc(sched->config.comms_max, sizeof(*u->announced));
+	return u->announcers && u->announced;
 }
 
 void unexpected_finish(struct scheduler *sched)
 {
-	HASH_CLEAR(hh, sched->expected);
-	free(sched->announced);
-	free(sched->givers);
-	while (sched->unexpected) {
-		struct unexpected *m = sched->unexpected;
+	struct unexpected_messages *u = sched->unexpected;
+	if (!u)
+		return;
+	HASH_CLEAR(hh, u->expected);
+	free(u->announced);
+	free(u->announcers);
+	while (u->messages) {
+		struct unexpected *m = u->messages;
 		take(sched, m);
 		free(m);
 	}
+	free(u);
 }

@@ -19,7 +19,7 @@ void unexpected_announce(struct scheduler *sched, uint32_t slot, uint64_t id);
 void unexpected_deliver(struct scheduler *sched, struct comm *c);
 /* From now on, other nodes announce the epochs that this node had not announced. */
 void unexpected_node_lost(struct scheduler *sched, uint32_t node);
-/* Call it only while messages are kept: drops those whose epoch no node has announced in time. */
+/* Drops the messages whose epoch no node has announced in time. */
 void unexpected_expire(struct scheduler *sched);
 void unexpected_finish(struct scheduler *sched);
 

@@ -15,15 +15,24 @@
 #include "sched/base/task_state.h"
 #include "sched/base/timeline.h"
 
+bool set_init(struct scheduler *sched)
+{
+	sched->sets = calloc(1, sizeof(*sched->sets));
+	if (sched->sets)
+		sched->sets->visited =
+			calloc(sched->config.tasks_max, sizeof(*sched->sets->visited));
+	return sched->sets && sched->sets->visited;
+}
+
 /* ---- Matches ---- */
 
 void set_look(struct scheduler *sched, struct set_match *m)
 {
-	sched->matched_new = true;
+	sched->sets->changed = true;
 	if (m->looked_at)
 		return;
 	m->looked_at = true;
-	DL_APPEND2(sched->looked_at, m, prev_look, next_look);
+	DL_APPEND2(sched->sets->looked_at, m, prev_look, next_look);
 }
 
 void set_look_no_more(struct scheduler *sched, struct set_match *m)
@@ -31,7 +40,7 @@ void set_look_no_more(struct scheduler *sched, struct set_match *m)
 	if (!m->looked_at)
 		return;
 	m->looked_at = false;
-	DL_DELETE2(sched->looked_at, m, prev_look, next_look);
+	DL_DELETE2(sched->sets->looked_at, m, prev_look, next_look);
 }
 
 void set_remove(struct scheduler *sched, struct set_match *m)
@@ -39,7 +48,7 @@ void set_remove(struct scheduler *sched, struct set_match *m)
 	for (uint32_t i = 0; i < m->ntasks; i++)
 		m->tasks[i]->match = NULL;
 	set_look_no_more(sched, m);
-	DL_DELETE(sched->matched, m);
+	DL_DELETE(sched->sets->matched, m);
 }
 
 void set_dissolve(struct scheduler *sched, struct set_match *m)
@@ -54,7 +63,7 @@ enum begun set_add(struct scheduler *sched, const struct match *match)
 	if (!m)
 		return BEGUN_NO_MEMORY;
 	m->comm = match->comm;
-	m->order = ++sched->nmatched;
+	m->order = ++sched->sets->nmatched;
 	for (uint32_t i = 0; i < match->ntasks; i++) {
 		struct task *t = match->tasks[i];
 		if (!t)
@@ -64,7 +73,7 @@ enum begun set_add(struct scheduler *sched, const struct match *match)
 		t->match = m;
 		t->matched_ns = sched->now;
 	}
-	DL_APPEND(sched->matched, m);
+	DL_APPEND(sched->sets->matched, m);
 	set_look(sched, m);
 	return BEGUN_RUNNING;
 }
@@ -111,22 +120,22 @@ void set_leave(struct scheduler *sched, struct task *t)
 /* False: t is in a set that this pass could not launch. */
 static bool push(struct scheduler *sched, struct task *t)
 {
-	if (t->visit == sched->visit)
+	if (t->visit == sched->sets->visit)
 		return true;
-	if (t->visit >= sched->pass)
+	if (t->visit >= sched->sets->pass)
 		return false;
-	t->visit = sched->visit;
-	sched->visited[sched->nvisited++] = t;
+	t->visit = sched->sets->visit;
+	sched->sets->visited[sched->sets->nvisited++] = t;
 	return true;
 }
 
 bool set_collect(struct scheduler *sched, struct task *t)
 {
-	sched->visit++;
-	sched->nvisited = 0;
+	sched->sets->visit++;
+	sched->sets->nvisited = 0;
 	bool good = push(sched, t);
-	for (uint32_t i = 0; good && i < sched->nvisited; i++) {
-		const struct task *at = sched->visited[i];
+	for (uint32_t i = 0; good && i < sched->sets->nvisited; i++) {
+		const struct task *at = sched->sets->visited[i];
 		if (!at->match || at->comm->ended)
 			good = false;
 		else if (at->next_in_group)
@@ -134,7 +143,7 @@ bool set_collect(struct scheduler *sched, struct task *t)
 		for (uint32_t k = 0; good && k < at->match->ntasks; k++)
 			good = push(sched, at->match->tasks[k]);
 	}
-	sched->steps += sched->nvisited;
+	sched->steps += sched->sets->nvisited;
 	return good;
 }
 
@@ -142,7 +151,7 @@ bool set_may_fail(struct scheduler *sched, struct task *t)
 {
 	if (!t->match || t->in_flight || t->match->node_match)
 		return false;
-	sched->pass = sched->visit + 1;
+	sched->sets->pass = sched->sets->visit + 1;
 	return !set_collect(sched, t);
 }
 
@@ -167,6 +176,10 @@ void set_launched(struct scheduler *sched, struct task *t)
 void set_finish(struct scheduler *sched)
 {
 	struct set_match *m, *next;
-	DL_FOREACH_SAFE (sched->matched, m, next)
+	if (!sched->sets)
+		return;
+	DL_FOREACH_SAFE (sched->sets->matched, m, next)
 		free(m);
+	free(sched->sets->visited);
+	free(sched->sets);
 }

@@ -19,6 +19,20 @@ struct set_match {
 	struct task *tasks[];
 };
 
+struct sets {
+	struct set_match *matched;   /* in match order */
+	struct set_match *looked_at; /* to be checked by launch_sets: linked by next_look */
+	uint64_t nmatched;	     /* matches so far, which gives their order */
+	bool changed;		     /* a launch may have become possible */
+	uint64_t launch_round;
+	uint64_t visit, pass; /* the pass's first visit */
+	/* What set_collect has collected. */
+	struct task **visited; /* [tasks_max] */
+	uint32_t nvisited;
+};
+
+/* False: out of memory; set_finish frees. */
+bool set_init(struct scheduler *sched);
 /* A transport's start: the tasks are launched when everything connected to them has matched. Never
  * BEGUN_DONE. */
 enum begun set_add(struct scheduler *sched, const struct match *match);

@@ -21,7 +21,7 @@ static void finish_op(struct scheduler *sched, struct op *op)
 	struct part *part = op->part;
 	ncclsvc_status st = op->aborted ? c->end : status_ok;
 	DL_DELETE(c->internode->ops, op);
-	sched->ops--;
+	sched->internode->ops--;
 	if (part) {
 		const bool aborted = op->aborted;
 		free(op);
@@ -75,7 +75,7 @@ static enum begun start(struct scheduler *sched, const struct match *m)
 	memcpy(op->tasks, m->tasks, m->ntasks * sizeof(op->tasks[0]));
 	schedule_make(&op->schedule, op->comm->internode, op->tasks, op->key.a, op->key.b);
 	DL_APPEND(op->comm->internode->ops, op);
-	sched->ops++;
+	sched->internode->ops++;
 	advance_op(sched, op);
 	return BEGUN_RUNNING;
 }
@@ -112,7 +112,7 @@ static bool poll(struct scheduler *sched)
 {
 	struct internode_comm *s, *next_comm;
 	sched->polled &= ~(1u << TRANSPORT_INTERNODE);
-	HASH_ITER (hh, sched->internode_comms, s, next_comm) {
+	HASH_ITER (hh, sched->internode->comms, s, next_comm) {
 		struct op *op, *next;
 		DL_FOREACH_SAFE (s->ops, op, next)
 			advance_op(sched, op);
@@ -165,7 +165,7 @@ static void drop_transfers(struct scheduler *sched, struct block_chunk *p, uint3
 		sched->config.mpi->drop(f);
 		if (f->send) { /* forget it, since no node reads it */
 			f->over = true;
-			sched->flights--;
+			sched->internode->flights--;
 		}
 	}
 }

@@ -63,7 +63,7 @@ void transfer_abort_op(struct scheduler *sched, struct op *op)
 static bool is_lost(struct scheduler *sched, struct transfer *f)
 {
 	struct op *op = f->chunk->op;
-	if (!sched->lost[op->comm->internode->nodes[f->node]])
+	if (!sched->internode->lost[op->comm->internode->nodes[f->node]])
 		return false;
 	f->over = true;
 	transfer_abort_op(sched, op);
@@ -84,7 +84,7 @@ void transfer_receive(struct scheduler *sched, struct transfer *f)
 		internode_comm_give_up(sched, op->comm, NCCLSVC_SYSTEM, f->node);
 		return;
 	}
-	sched->flights++;
+	sched->internode->flights++;
 	struct credit_note note = {f->chunk->index, f->phase, f->tag};
 	internode_comm_send(sched, s, f->node, INTERNODE_CREDIT, &op->key, &note, sizeof(note),
 			    NULL, 0);
@@ -104,7 +104,7 @@ static void send_flow(struct scheduler *sched, struct transfer *f, int32_t tag)
 		return;
 	}
 	table_count(&sched->table.messages, 1);
-	sched->flights++;
+	sched->internode->flights++;
 }
 
 void transfer_offer(struct scheduler *sched, struct transfer *f)

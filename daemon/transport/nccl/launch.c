@@ -77,8 +77,8 @@ static enum room reserve(struct scheduler *sched, struct task *const *tasks, uin
 	if (!promised && too_many_in_flight(tasks, n))
 		return ROOM_HELD;
 	enum room room = room_for(sched, tasks, n, &devices);
-	if (nccl_of(sched)->full_round != sched->launch_round) {
-		nccl_of(sched)->full_round = sched->launch_round;
+	if (nccl_of(sched)->full_round != sched->sets->launch_round) {
+		nccl_of(sched)->full_round = sched->sets->launch_round;
 		nccl_of(sched)->full_devices = 0;
 	}
 	/* Later sets must not overtake on a full device; on other devices they continue. */
@@ -186,7 +186,7 @@ void nccl_completed(struct scheduler *sched, struct member *m)
 	m->n_in_flight--;
 	if (m->full && m->n_in_flight <= IN_FLIGHT_MAX / 2) {
 		m->full = false;
-		sched->matched_new = true;
+		sched->sets->changed = true;
 	}
 }
 

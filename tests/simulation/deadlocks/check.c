@@ -203,11 +203,11 @@ void check_end(void)
 	}
 	for (uint32_t k = 0; k < nnodes; k++) {
 		const struct scheduler *sched = nodes[k].scheduler;
-		if (nodes[k].alive &&
-		    (sched->internode_comms || sched->live || sched->committed || sched->ops))
+		if (nodes[k].alive && (sched->internode->comms || sched->live ||
+				       sched->internode->committed || sched->internode->ops))
 			fail("node %u still has %u communicators, %d tasks and %u that wait for "
 			     "peers after all have ended",
-			     k, HASH_COUNT(sched->internode_comms), (int)sched->live,
-			     sched->committed);
+			     k, HASH_COUNT(sched->internode->comms), (int)sched->live,
+			     sched->internode->committed);
 	}
 }

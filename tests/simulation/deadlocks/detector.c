@@ -77,7 +77,7 @@ void detector_round(struct scheduler *sched)
 	struct internode_comm *s, *next;
 	if (planted != PLANT_NOT_WITHDRAWN)
 		return;
-	HASH_ITER (hh, sched->internode_comms, s, next) {
+	HASH_ITER (hh, sched->internode->comms, s, next) {
 		const uint64_t state = waits(s);
 		if (s->deadlock && s->deadlock->reported && state)
 			s->deadlock->reported = state;

@@ -20,6 +20,7 @@
 #include "sched/internode/launch.h"
 #include "sched/queue/complete.h"
 #include "sched/queue/release.h"
+#include "sched/queue/set.h"
 #include "transport/transports.h"
 
 #define TURN_ROUNDS   10000
@@ -113,7 +114,7 @@ static bool go_round(struct scheduler *sched)
 		release_overdue(sched);
 	launch_run_ready(sched);
 	busy |= sched->ready;
-	if (sched->matched_new)
+	if (sched->sets->changed)
 		launch_sets(sched);
 	for (unsigned i = 0; i < TRANSPORTS; i++)
 		if (sched->polled & 1u << i)
