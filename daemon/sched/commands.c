@@ -198,7 +198,7 @@ static void cancel_task(struct scheduler *sched, const struct command *c, struct
 		return;
 	}
 	at->found = true;
-	if ((t->place == RUNNING && !t->node_match && !set_may_fail(sched, t)) || t->tombstone)
+	if ((t->stage == RUNNING && !t->node_match && !set_may_fail(sched, t)) || t->tombstone)
 		return;
 	st.pid_a = c->cancel.pid;
 	const uint64_t live = sched->live;

@@ -115,15 +115,15 @@ struct transport {
 
 	/* Do the bytes of such tasks travel with the nodes' votes? p2p: a Send and its Recv. */
 	bool (*eager)(const struct internode_comm *s, const struct svc_record *r, bool p2p);
-	/* If so, this node's bytes for the node at that place, at most INTERNODE_EAGER_BYTES;
+	/* If so, this node's bytes for that node, at most INTERNODE_EAGER_BYTES;
 	 * returns how many. tasks: as in a match. */
-	size_t (*pack)(const struct internode_comm *s, struct task *const *tasks, uint32_t place,
-		       bool p2p, char *out);
+	size_t (*pack)(const struct internode_comm *s, struct task *const *tasks,
+		       uint32_t node_index, bool p2p, char *out);
 	/* Performs the operation with the bytes of all nodes. False: a node sent too few. */
 	bool (*unpack)(const struct internode_comm *s, struct task *const *tasks,
 		       const struct node_match *j);
 	/* Another node is ready to receive a part of an operation. */
-	void (*credit)(struct scheduler *sched, struct internode_comm *s, uint32_t place,
+	void (*credit)(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 		       const struct operation_key *key, const struct credit_note *note);
 	/* For a transport that sends its parts through another: will it start a part of that key?
 	 */
@@ -132,8 +132,8 @@ struct transport {
 	/* Aborts transfers between nodes: the operation of that key with all its parts, or
 	 * everything (NULL). */
 	void (*break_off)(struct scheduler *sched, struct comm *c, const struct operation_key *key);
-	/* The node at that place is lost: transfers to or from it never end. */
-	void (*node_lost)(struct scheduler *sched, struct comm *c, uint32_t place);
+	/* That node is lost: transfers to or from it never end. */
+	void (*node_lost)(struct scheduler *sched, struct comm *c, uint32_t node_index);
 };
 
 #endif

@@ -25,7 +25,7 @@ struct recorder_ring;
 struct transport;
 struct user;
 
-enum place {
+enum task_stage {
 	IN_GROUP, /* in an unfinished task group */
 	IN_PLAN,  /* in a planned group that is not whole, or behind such a group */
 	IN_QUEUE, /* behind its member's head */
@@ -41,7 +41,7 @@ struct task {
 	uint64_t matched_ns; /* 0: when it was started */
 	uint64_t started_ns;
 	uint32_t group; /* 0: none */
-	uint8_t place;	/* enum place */
+	uint8_t stage;	/* enum task_stage */
 	bool by_socket, waits_input, tombstone;
 	bool simple;	/* from a ring, in host memory, a Send or Recv without a second half */
 	bool published; /* inspection shows it, and its deadline counts */

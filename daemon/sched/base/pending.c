@@ -31,15 +31,15 @@ void pending_end(struct comm *c)
 static uint32_t kind_of(const struct task *t, uint32_t state)
 {
 	const struct svc_record *r = &t->record;
-	const uint32_t place = r->graph ? PENDING_IN_GRAPH : PENDING_IN_NO_GRAPH;
+	const uint32_t base = r->graph ? PENDING_IN_GRAPH : PENDING_IN_NO_GRAPH;
 	if (!svc_op_is_p2p(r->op))
-		return place + (state == NCCLSVC_WAITING_PEERS ? PENDING_COLLECTIVE_WAITS
-				: state == NCCLSVC_LAUNCHED    ? PENDING_COLLECTIVE_LAUNCHED
-							       : PENDING_COLLECTIVE_QUEUED);
+		return base + (state == NCCLSVC_WAITING_PEERS ? PENDING_COLLECTIVE_WAITS
+			       : state == NCCLSVC_LAUNCHED    ? PENDING_COLLECTIVE_LAUNCHED
+							      : PENDING_COLLECTIVE_QUEUED);
 	if (state != NCCLSVC_WAITING_PEERS)
 		return 0;
 	const uint32_t peer = (uint32_t)r->peer;
-	return place + PENDING_MESSAGE_WAITS +
+	return base + PENDING_MESSAGE_WAITS +
 	       (r->op == NCCLSVC_SEND ? PEER_WAY_TO(peer) : PEER_WAY_FROM(peer));
 }
 

@@ -28,14 +28,14 @@ static uint32_t state_of(const struct task *t)
 {
 	if (t->tombstone)
 		return NCCLSVC_FAILED;
-	if (t->place == IN_PLAN)
+	if (t->stage == IN_PLAN)
 		return NCCLSVC_WAITING_GROUP;
 	const bool early = t->in_flight || t->record.flags & SVC_TASK_TRIGGER;
 	if (t->waits_input || (early && !timeline_input_there(t)))
 		return NCCLSVC_WAITING_INPUT;
-	if (t->place == RUNNING && !t->node_match && (!t->match || t->in_flight))
+	if (t->stage == RUNNING && !t->node_match && (!t->match || t->in_flight))
 		return NCCLSVC_LAUNCHED;
-	return t->place < AT_HEAD ? NCCLSVC_QUEUED : NCCLSVC_WAITING_PEERS;
+	return t->stage < AT_HEAD ? NCCLSVC_QUEUED : NCCLSVC_WAITING_PEERS;
 }
 
 void task_show_as(struct scheduler *sched, struct task *t, uint32_t state)
@@ -95,7 +95,7 @@ void task_publish(struct scheduler *sched, struct task *t)
 		.plan = r->plan,
 		.plan_group = r->plan_group,
 		.plan_task = r->plan_task,
-		.collective = t->place == IN_PLAN || svc_op_is_p2p(r->op) ? 0 : (uint32_t)t->nth,
+		.collective = t->stage == IN_PLAN || svc_op_is_p2p(r->op) ? 0 : (uint32_t)t->nth,
 	};
 	t->published = true;
 	t->shown = (uint8_t)entry.state;

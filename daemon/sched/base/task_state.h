@@ -31,9 +31,9 @@ static inline void task_skip_unposted(struct task *t)
 	struct task **unposted = &t->member->unposted[p2p], *next = t->next;
 	if (*unposted != t)
 		return;
-	while (next && next->place >= AT_HEAD && svc_op_is_p2p(next->record.op) != p2p)
+	while (next && next->stage >= AT_HEAD && svc_op_is_p2p(next->record.op) != p2p)
 		next = next->next;
-	*unposted = next && next->place >= AT_HEAD ? next : NULL;
+	*unposted = next && next->stage >= AT_HEAD ? next : NULL;
 }
 void task_show_published(struct scheduler *sched, struct task *t);
 /* Sets the state of a task that inspection already shows. */

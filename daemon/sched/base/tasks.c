@@ -33,14 +33,14 @@ struct task *task_alloc(struct scheduler *sched, struct session *s)
 	return t;
 }
 
-static struct task **published_place(const struct scheduler *sched, uint64_t uid)
+static struct task **bucket_of(const struct scheduler *sched, uint64_t uid)
 {
 	return &sched->published[uid & sched->published_mask];
 }
 
 struct task *task_find(const struct scheduler *sched, uint64_t uid)
 {
-	struct task *t = *published_place(sched, uid);
+	struct task *t = *bucket_of(sched, uid);
 	while (t && t->uid != uid)
 		t = t->next_published;
 	return t;
@@ -48,7 +48,7 @@ struct task *task_find(const struct scheduler *sched, uint64_t uid)
 
 static void publish_task(struct scheduler *sched, struct task *t)
 {
-	struct task **at = published_place(sched, t->uid);
+	struct task **at = bucket_of(sched, t->uid);
 	t->next_published = *at;
 	*at = t;
 	task_publish(sched, t);
@@ -56,7 +56,7 @@ static void publish_task(struct scheduler *sched, struct task *t)
 
 static void unpublish_task(struct scheduler *sched, struct task *t)
 {
-	struct task **at = published_place(sched, t->uid);
+	struct task **at = bucket_of(sched, t->uid);
 	while (*at != t)
 		at = &(*at)->next_published;
 	*at = t->next_published;

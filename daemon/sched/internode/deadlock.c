@@ -82,13 +82,13 @@ struct deadlock {
 	uint64_t confirmed; /* in answer to its question */
 	/* On the first node: */
 	uint32_t round, awaited; /* answers */
-	struct report reports[]; /* by place */
+	struct report reports[]; /* by node index */
 };
 
 /* ---- Does this node wait? ---- */
 
 /* The member's head waits for others, and not for memory or a stream. Its tasks are mixed into the
- * state: uids are never reused, and a task's place only rises. A tombstone waits, too, for the
+ * state: uids are never reused, and a task's stage only rises. A tombstone waits, too, for the
  * other members of this node to post its collective. */
 static bool member_waits(const struct member *m, uint64_t *state)
 {
@@ -97,13 +97,13 @@ static bool member_waits(const struct member *m, uint64_t *state)
 	if (m->ready || m->inputs)
 		return false;
 	DL_FOREACH (m->queue, t) {
-		if (t->place < AT_HEAD)
+		if (t->stage < AT_HEAD)
 			break;
 		const struct node_match *j = t->node_match;
-		if (t->waits_input || (j && j->asked) || (t->place == RUNNING && !j))
+		if (t->waits_input || (j && j->asked) || (t->stage == RUNNING && !j))
 			return false;
-		any = any || t->place == POSTED || j;
-		*state = (*state ^ (t->uid << 4 | t->tombstone << 3 | t->place)) *
+		any = any || t->stage == POSTED || j;
+		*state = (*state ^ (t->uid << 4 | t->tombstone << 3 | t->stage)) *
 			 UINT64_C(0x100000001b3);
 	}
 	return any;
@@ -152,11 +152,12 @@ static size_t note_bytes(const struct deadlock_note *n)
 	return offsetof(struct deadlock_note, keys) + n->nkeys * sizeof(n->keys[0]);
 }
 
-static void send_note(struct scheduler *sched, struct internode_comm *s, uint32_t place,
+static void send_note(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 		      const struct deadlock_note *n)
 {
 	const struct operation_key none = {-1, -1, 0, 0};
-	internode_comm_send(sched, s, place, INTERNODE_DEADLOCK, &none, n, note_bytes(n), NULL, 0);
+	internode_comm_send(sched, s, node_index, INTERNODE_DEADLOCK, &none, n, note_bytes(n), NULL,
+			    0);
 }
 
 static bool note_valid(const struct internode_comm *s, const struct deadlock_note *note)
@@ -287,37 +288,37 @@ static bool may_be_deadlock(const struct internode_comm *s)
 static void answer(struct scheduler *sched, struct internode_comm *s,
 		   const struct deadlock_note *question);
 
-static void ask(struct scheduler *sched, struct internode_comm *s, uint32_t place,
+static void ask(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 		const struct deadlock_note *question)
 {
 	s->deadlock->awaited++;
-	if (place == s->me)
+	if (node_index == s->me)
 		answer(sched, s, question);
 	else
-		send_note(sched, s, place, question);
+		send_note(sched, s, node_index, question);
 }
 
 /* Asks about all operations that wait for that node, in as many questions as needed. */
-static void ask_node(struct scheduler *sched, struct internode_comm *s, uint32_t place)
+static void ask_node(struct scheduler *sched, struct internode_comm *s, uint32_t node_index)
 {
 	struct deadlock_note question = {.round = s->deadlock->round};
 	for (uint32_t p = 0; p < s->nnodes; p++) {
 		const struct report *report = &s->deadlock->reports[p];
 		for (uint32_t i = 0; i < report->nkeys; i++) {
-			if (!waits_for(s, &report->keys[i], p, place))
+			if (!waits_for(s, &report->keys[i], p, node_index))
 				continue;
 			if (question.nkeys == KEYS_MAX) {
-				ask(sched, s, place, &question);
+				ask(sched, s, node_index, &question);
 				question.nkeys = 0;
 			}
 			question.keys[question.nkeys++] = report->keys[i];
 		}
 	}
-	ask(sched, s, place, &question);
+	ask(sched, s, node_index, &question);
 }
 
 /* A node has reported, or says yes. */
-static void take_note(struct scheduler *sched, struct internode_comm *s, uint32_t place,
+static void take_note(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 		      const struct deadlock_note *note)
 {
 	struct deadlock *k = get(s);
@@ -328,7 +329,7 @@ static void take_note(struct scheduler *sched, struct internode_comm *s, uint32_
 			count_answer(sched, s);
 		return;
 	}
-	keep_report(&k->reports[place], note);
+	keep_report(&k->reports[node_index], note);
 	k->round++; /* invalidates earlier questions */
 	k->awaited = 0;
 	if (!may_be_deadlock(s))
@@ -376,7 +377,7 @@ static uint64_t collectives_begun(const struct internode_comm *s)
 		const struct task *t;
 		uint64_t n = 0;
 		DL_FOREACH (s->comm->members[internode_comm_locals(s)[i]].queue, t) {
-			if (t->place < AT_HEAD)
+			if (t->stage < AT_HEAD)
 				break;
 			n += !svc_op_is_p2p(t->record.op) && !t->node_match;
 		}
@@ -447,11 +448,11 @@ static void break_deadlock(struct scheduler *sched, struct internode_comm *s,
 		struct task *t, *next;
 		DL_FOREACH_SAFE (c->members[internode_comm_locals(s)[i]].queue, t, next) {
 			ncclsvc_status st = *why;
-			if (t->place < AT_HEAD)
+			if (t->stage < AT_HEAD)
 				break;
 			/* No other node knows of it. */
-			if (t->place == AT_HEAD ||
-			    (t->place == POSTED && svc_op_is_p2p(t->record.op)))
+			if (t->stage == AT_HEAD ||
+			    (t->stage == POSTED && svc_op_is_p2p(t->record.op)))
 				release_end(sched, t, &st);
 			else
 				release_fail(sched, t, &st);
@@ -474,7 +475,7 @@ void deadlock_break(struct scheduler *sched, struct internode_comm *s, const voi
 	break_deadlock(sched, s, &st);
 }
 
-void deadlock_take_message(struct scheduler *sched, struct internode_comm *s, uint32_t place,
+void deadlock_take_message(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 			   const void *body, size_t bytes)
 {
 	struct deadlock_note note;
@@ -484,8 +485,8 @@ void deadlock_take_message(struct scheduler *sched, struct internode_comm *s, ui
 	if (note.nkeys > KEYS_MAX || bytes != note_bytes(&note) || !note_valid(s, &note))
 		return;
 	if (!s->me)
-		take_note(sched, s, place, &note);
-	else if (!place)
+		take_note(sched, s, node_index, &note);
+	else if (!node_index)
 		answer(sched, s, &note);
 }
 

@@ -21,7 +21,7 @@ static inline bool deadlock_is_cause(const ncclsvc_status *st)
  * deadlock that this node has confirmed, all operations that local members wait for fail. */
 void deadlock_break(struct scheduler *sched, struct internode_comm *s, const void *body);
 /* INTERNODE_DEADLOCK */
-void deadlock_take_message(struct scheduler *sched, struct internode_comm *s, uint32_t place,
+void deadlock_take_message(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 			   const void *body, size_t bytes);
 void deadlock_free(struct internode_comm *s);
 

@@ -19,17 +19,17 @@
 static void lay_out(struct internode_comm *s, const struct epoch_member *members, uint32_t nranks,
 		    uint32_t nodes_max)
 {
-	uint32_t *place = nofail_malloc(nodes_max * sizeof(*place), "an epoch's nodes");
+	uint32_t *node_index = nofail_malloc(nodes_max * sizeof(*node_index), "an epoch's nodes");
 	for (uint32_t i = 0; i < nodes_max; i++)
-		place[i] = UINT32_MAX;
+		node_index[i] = UINT32_MAX;
 	for (uint32_t k = 0; k < nranks; k++) {
 		uint32_t node = members[k].node;
-		if (place[node] == UINT32_MAX) {
-			place[node] = s->nnodes++;
-			s->nodes[place[node]] = node;
+		if (node_index[node] == UINT32_MAX) {
+			node_index[node] = s->nnodes++;
+			s->nodes[node_index[node]] = node;
 		}
-		s->node_of[k] = place[node];
-		s->counts[place[node]]++;
+		s->node_of[k] = node_index[node];
+		s->counts[node_index[node]]++;
 	}
 	for (uint32_t p = 0, at = 0; p < s->nnodes; at += s->counts[p++]) {
 		s->first[p] = at;
@@ -40,7 +40,7 @@ static void lay_out(struct internode_comm *s, const struct epoch_member *members
 		for (uint32_t k = 0; k < nranks; k++)
 			if (s->node_of[k] == p)
 				s->ranks[at++] = k;
-	free(place);
+	free(node_index);
 }
 
 void internode_comm_create(struct scheduler *sched, struct comm *c, const struct command *cmd)
@@ -57,7 +57,7 @@ void internode_comm_create(struct scheduler *sched, struct comm *c, const struct
 	s->node_of = nofail_calloc(n, sizeof(*s->node_of), "an epoch's nodes");
 	lay_out(s, cmd->epoch_start.members, n, sched->config.nodes);
 	s->overs = nofail_calloc(s->nnodes, sizeof(*s->overs), "an epoch's nodes");
-	s->me = internode_comm_place(s, (int)sched->config.node);
+	s->me = internode_comm_node_index(s, (int)sched->config.node);
 	HASH_ADD(hh, sched->internode->comms, id, sizeof(s->id), s);
 }
 
@@ -66,7 +66,7 @@ bool internode_comm_is_sequenced(const struct internode_comm *s)
 	return s->comm->transport->flags & TRANSPORT_GROUPS;
 }
 
-uint32_t internode_comm_place(const struct internode_comm *s, int node)
+uint32_t internode_comm_node_index(const struct internode_comm *s, int node)
 {
 	for (uint32_t p = 0; p < s->nnodes; p++)
 		if (s->nodes[p] == (uint32_t)node)
@@ -83,10 +83,12 @@ void internode_comm_give_up_for(struct scheduler *sched, struct comm *c, int res
 						.internode = {c->slot, c->epoch, result, node}});
 }
 
-void internode_comm_give_up(struct scheduler *sched, struct comm *c, int result, uint32_t place)
+void internode_comm_give_up(struct scheduler *sched, struct comm *c, int result,
+			    uint32_t node_index)
 {
-	internode_comm_give_up_for(sched, c, result,
-				   place == UINT32_MAX ? -1 : (int32_t)c->internode->nodes[place]);
+	internode_comm_give_up_for(
+		sched, c, result,
+		node_index == UINT32_MAX ? -1 : (int32_t)c->internode->nodes[node_index]);
 }
 
 /* ---- Sending ---- */
@@ -117,13 +119,13 @@ static void post_message(struct scheduler *sched, struct internode_message *m)
 	keep_until_sent(sched, m, sched->config.mpi->say(&m->header, m->bytes, m->node, m));
 }
 
-void internode_comm_send(struct scheduler *sched, struct internode_comm *s, uint32_t place,
+void internode_comm_send(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 			 enum internode_kind kind, const struct operation_key *key,
 			 const void *body, size_t bytes, const void *more, size_t more_bytes)
 {
 	struct internode_message *m = nofail_malloc(sizeof(*m) + bytes + more_bytes, MESSAGE);
 	m->flight.over = message_over;
-	m->node = (int)s->nodes[place];
+	m->node = (int)s->nodes[node_index];
 	m->bytes = sizeof(m->header) + bytes + more_bytes;
 	m->header = (struct internode_header){.magic = INTERNODE_MAGIC,
 					      .kind = (uint16_t)kind,
@@ -165,10 +167,10 @@ void internode_comm_refuse_credit(struct scheduler *sched, int node, int32_t tag
 
 /* ---- Receiving ---- */
 
-bool internode_comm_all_left(const struct internode_comm *s, uint32_t place)
+bool internode_comm_all_left(const struct internode_comm *s, uint32_t node_index)
 {
-	for (uint32_t i = 0; i < s->counts[place]; i++)
-		if (!s->comm->members[s->ranks[s->first[place] + i]].gone)
+	for (uint32_t i = 0; i < s->counts[node_index]; i++)
+		if (!s->comm->members[s->ranks[s->first[node_index] + i]].gone)
 			return false;
 	return true;
 }

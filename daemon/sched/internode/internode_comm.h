@@ -55,7 +55,7 @@ struct deadlock;
 
 enum internode_kind {
 	/* Between nodes; on GPUs, the sequencer sends them READY, FAILED and ASK. */
-	INTERNODE_READY = 1, /* a record and bytes; from the sequencer: which places are ready */
+	INTERNODE_READY = 1, /* a record and bytes; from the sequencer: which nodes are ready */
 	INTERNODE_FAILED,    /* a struct failed_note; from the sequencer: it fails on all nodes */
 	INTERNODE_ASK,	     /* a status: fail, unless the node has voted */
 	INTERNODE_CREDIT,    /* a struct credit_note */
@@ -104,7 +104,7 @@ _Static_assert(INTERNODE_BODY_MAX > sizeof(struct failed_note), "a failure fits 
 struct credit {
 	struct credit *prev, *next;
 	struct operation_key key;
-	uint32_t node; /* place */
+	uint32_t node; /* its index */
 	struct credit_note note;
 };
 
@@ -117,7 +117,7 @@ struct internode_comm {
 	uint32_t *counts;  /* [nnodes]: ranks there */
 	uint32_t *first;   /* index of each node's first rank in ranks */
 	uint32_t *ranks;   /* [nranks]: node by node */
-	uint32_t *node_of; /* [nranks]: place of its node */
+	uint32_t *node_of; /* [nranks]: index of its node */
 	uint32_t most;	   /* the largest count */
 	/* [2 * counts[me] * nranks]: pairs begun, then those of the plan; NULL before the first */
 	uint64_t *sent, *received;
@@ -185,19 +185,20 @@ static inline const uint32_t *internode_comm_locals(const struct internode_comm 
 void internode_comm_create(struct scheduler *sched, struct comm *c, const struct command *cmd);
 /* Are its tasks launched in the sequencer's order? */
 bool internode_comm_is_sequenced(const struct internode_comm *s);
-/* The place of a node of the cluster; UINT32_MAX: it has no member. */
-uint32_t internode_comm_place(const struct internode_comm *s, int node);
-/* The epoch cannot continue in order, so the supervisor ends it on all nodes. place: the node at
- * fault; UINT32_MAX: none. */
-void internode_comm_give_up(struct scheduler *sched, struct comm *c, int result, uint32_t place);
+/* The index of a node of the cluster; UINT32_MAX: it has no member. */
+uint32_t internode_comm_node_index(const struct internode_comm *s, int node);
+/* The epoch cannot continue in order, so the supervisor ends it on all nodes. node_index: the node
+ * at fault; UINT32_MAX: none. */
+void internode_comm_give_up(struct scheduler *sched, struct comm *c, int result,
+			    uint32_t node_index);
 /* Likewise; node: its number in the cluster, -1: none. */
 void internode_comm_give_up_for(struct scheduler *sched, struct comm *c, int result, int32_t node);
-/* Sends a message to the node at that place. */
-void internode_comm_send(struct scheduler *sched, struct internode_comm *s, uint32_t place,
+/* Sends a message to that node. */
+void internode_comm_send(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 			 enum internode_kind kind, const struct operation_key *key,
 			 const void *body, size_t bytes, const void *more, size_t more_bytes);
-/* Have all members of that node, by place, left? */
-bool internode_comm_all_left(const struct internode_comm *s, uint32_t place);
+/* Have all members of that node left? */
+bool internode_comm_all_left(const struct internode_comm *s, uint32_t node_index);
 /* Answers an unused credit with an empty message. */
 void internode_comm_refuse_credit(struct scheduler *sched, int node, int32_t tag);
 

@@ -151,10 +151,10 @@ void internode_comm_dispatch(struct scheduler *sched, const struct internode_hea
 		unexpected_keep(sched, h, body, node);
 		return;
 	}
-	uint32_t place = s ? internode_comm_place(s, node) : UINT32_MAX;
+	uint32_t node_index = s ? internode_comm_node_index(s, node) : UINT32_MAX;
 	if (h->kind == INTERNODE_CREDIT) {
-		if (s && place != UINT32_MAX && s->comm->transport->credit)
-			s->comm->transport->credit(sched, s, place, &h->key, &note);
+		if (s && node_index != UINT32_MAX && s->comm->transport->credit)
+			s->comm->transport->credit(sched, s, node_index, &h->key, &note);
 		else
 			internode_comm_refuse_credit(sched, node, note.tag);
 		return;
@@ -162,25 +162,25 @@ void internode_comm_dispatch(struct scheduler *sched, const struct internode_hea
 	const bool vote = h->kind == INTERNODE_FAILED || h->kind == INTERNODE_ASK ||
 			  h->kind == INTERNODE_READY;
 	if (s && vote && internode_comm_is_sequenced(s)) {
-		if (!s->comm->ended && (sequence_is_by(sched, (uint32_t)node) || !place))
+		if (!s->comm->ended && (sequence_is_by(sched, (uint32_t)node) || !node_index))
 			node_match_take_decision(sched, s, h, body);
 		return;
 	}
-	if (!s || place == UINT32_MAX || place == s->me)
+	if (!s || node_index == UINT32_MAX || node_index == s->me)
 		return;
 	if (h->kind == INTERNODE_OVER) {
-		s->overs[place] = true;
+		s->overs[node_index] = true;
 		if (internode_comm_is_sequenced(s) && !s->over &&
 		    internode_comm_all_left(s, s->me)) /* nobody here will end it */
 			internode_comm_give_up(sched, s->comm, NCCLSVC_CANCELLED, UINT32_MAX);
-		node_match_node_over(sched, s->comm, place);
+		node_match_node_over(sched, s->comm, node_index);
 	}
 	if (h->kind == INTERNODE_OVER || s->comm->ended)
 		return;
 	if (h->kind == INTERNODE_DEADLOCK)
-		deadlock_take_message(sched, s, place, body, h->bytes);
+		deadlock_take_message(sched, s, node_index, body, h->bytes);
 	else
-		node_match_take_message(sched, s, place, h, body);
+		node_match_take_message(sched, s, node_index, h, body);
 }
 
 static bool receive_own(struct scheduler *sched)
@@ -269,10 +269,10 @@ uint64_t internode_comm_sleep_ns(struct scheduler *sched)
 	return nap < NODES_NAP_NS ? nap : NODES_NAP_NS;
 }
 
-static void lose_flights(struct scheduler *sched, struct internode_comm *s, uint32_t place)
+static void lose_flights(struct scheduler *sched, struct internode_comm *s, uint32_t node_index)
 {
 	if (s->comm->transport->node_lost)
-		s->comm->transport->node_lost(sched, s->comm, place);
+		s->comm->transport->node_lost(sched, s->comm, node_index);
 }
 
 void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
@@ -290,9 +290,9 @@ void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
 		/* MPI owns its memory forever. */
 	}
 	HASH_ITER (hh, sched->internode->comms, s, next_comm) {
-		uint32_t place = internode_comm_place(s, (int)node);
-		if (place != UINT32_MAX)
-			lose_flights(sched, s, place);
+		uint32_t node_index = internode_comm_node_index(s, (int)node);
+		if (node_index != UINT32_MAX)
+			lose_flights(sched, s, node_index);
 	}
 	unexpected_node_lost(sched, node);
 	sequence_node_lost(sched, node, led);

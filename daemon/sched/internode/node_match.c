@@ -64,7 +64,7 @@ static struct operation_key collective_key(const struct comm *c)
 	return (struct operation_key){-1, -1, c->collectives, 0};
 }
 
-uint32_t node_match_place_of(const struct node_match *j, uint32_t part)
+uint32_t node_match_node_index(const struct node_match *j, uint32_t part)
 {
 	const struct internode_comm *s = j->comm->internode;
 	if (j->key.a < 0)
@@ -72,11 +72,11 @@ uint32_t node_match_place_of(const struct node_match *j, uint32_t part)
 	return s->node_of[part ? j->key.b : j->key.a];
 }
 
-uint32_t node_match_part_of(const struct node_match *j, uint32_t place)
+uint32_t node_match_part_of(const struct node_match *j, uint32_t node_index)
 {
 	if (j->key.a < 0)
-		return place;
-	return j->comm->internode->node_of[j->key.a] == place ? 0 : 1;
+		return node_index;
+	return j->comm->internode->node_of[j->key.a] == node_index ? 0 : 1;
 }
 
 /* ---- Conclusions ---- */
@@ -252,7 +252,7 @@ void node_match_tell_failed(struct scheduler *sched, const struct node_match *j,
 	}
 	for (uint32_t i = 0; i < j->nparts; i++)
 		if (i != j->mine)
-			internode_comm_send(sched, j->comm->internode, node_match_place_of(j, i),
+			internode_comm_send(sched, j->comm->internode, node_match_node_index(j, i),
 					    INTERNODE_FAILED, &j->key, failed, sizeof(*failed),
 					    NULL, 0);
 }
@@ -350,9 +350,9 @@ void node_match_vote_ready(struct scheduler *sched, struct node_match *j,
 	for (uint32_t i = 0; i < j->nparts; i++) {
 		if (i == j->mine)
 			continue;
-		uint32_t place = node_match_place_of(j, i);
-		size_t n = packs ? transport->pack(s, j->tasks, place, p2p, payload) : 0;
-		internode_comm_send(sched, s, place, INTERNODE_READY, &j->key, record,
+		uint32_t node_index = node_match_node_index(j, i);
+		size_t n = packs ? transport->pack(s, j->tasks, node_index, p2p, payload) : 0;
+		internode_comm_send(sched, s, node_index, INTERNODE_READY, &j->key, record,
 				    sizeof(*record), payload, n);
 	}
 	count_vote(sched, j);
@@ -366,7 +366,7 @@ void node_match_commit(struct scheduler *sched, struct node_match *j, struct tas
 	m->posted--;
 	m->running++;
 	t->comm->running++;
-	t->place = RUNNING;
+	t->stage = RUNNING;
 	member_update_blocked(m);
 }
 
@@ -579,7 +579,7 @@ static void ask(struct scheduler *sched, struct node_match *j, const ncclsvc_sta
 	}
 	for (uint32_t i = 0; i < j->nparts; i++)
 		if (!j->parts[i].vote.kind)
-			internode_comm_send(sched, j->comm->internode, node_match_place_of(j, i),
+			internode_comm_send(sched, j->comm->internode, node_match_node_index(j, i),
 					    INTERNODE_ASK, &j->key, st, sizeof(*st), NULL, 0);
 }
 
@@ -589,14 +589,14 @@ void node_match_ask(struct scheduler *sched, struct task *t, const ncclsvc_statu
 }
 
 /* Whose fault is it? */
-static uint32_t silent_place(const struct scheduler *sched, const struct node_match *j)
+static uint32_t silent_node(const struct scheduler *sched, const struct node_match *j)
 {
 	uint32_t i = 0;
 	if (internode_comm_is_sequenced(j->comm->internode))
-		return sequence_place(sched, j->comm->internode);
+		return sequence_node_index(sched, j->comm->internode);
 	while (j->parts[i].vote.kind)
 		i++;
-	return node_match_place_of(j, i);
+	return node_match_node_index(j, i);
 }
 
 void node_match_expire(struct scheduler *sched)
@@ -612,7 +612,7 @@ void node_match_expire(struct scheduler *sched)
 			ask(sched, j, &differ); /* what is known by now has to do */
 		else if (j->votes < j->nparts)
 			internode_comm_give_up(sched, j->comm, NCCLSVC_TIMEOUT,
-					       silent_place(sched, j));
+					       silent_node(sched, j));
 	}
 }
 

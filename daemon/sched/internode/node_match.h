@@ -31,8 +31,7 @@ struct node_match {
 	struct task **tasks;   /* of this node, that wait here; NULL: none (yet) */
 	uint32_t ntasks;
 	struct node_match *prev_due, *next_due;
-	struct node_vote
-		parts[]; /* by place among the communicator's nodes; of a pair: sender, receiver */
+	struct node_vote parts[]; /* by node index; of a pair: sender, receiver */
 };
 
 /* ---- For the scheduler ---- */
@@ -68,10 +67,10 @@ uint64_t node_match_first_ns(struct comm *c);
 bool node_match_awaited(struct comm *c);
 /* If that node's members have all left, and it has ended its epoch: it votes no more, and what
  * waits for its vote fails. */
-void node_match_node_over(struct scheduler *sched, struct comm *c, uint32_t place);
+void node_match_node_over(struct scheduler *sched, struct comm *c, uint32_t node_index);
 /* A task that waits for other nodes must fail: asks them. */
 void node_match_ask(struct scheduler *sched, struct task *t, const ncclsvc_status *st);
-void node_match_take_message(struct scheduler *sched, struct internode_comm *s, uint32_t place,
+void node_match_take_message(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 			     const struct internode_header *h, const char *body);
 /* FAILED, ASK or WAITING, from the sequencer. */
 void node_match_take_decision(struct scheduler *sched, struct internode_comm *s,
@@ -112,9 +111,9 @@ void node_match_vote_ready(struct scheduler *sched, struct node_match *j,
 			   const struct svc_record *record);
 void node_match_vote_failed(struct scheduler *sched, struct node_match *j,
 			    const ncclsvc_status *st);
-/* Converts between a node's place in the communicator and its index among those that take part. */
-uint32_t node_match_place_of(const struct node_match *j, uint32_t part);
-uint32_t node_match_part_of(const struct node_match *j, uint32_t place);
+/* Converts between a node's index in the communicator and its index among those that take part. */
+uint32_t node_match_node_index(const struct node_match *j, uint32_t part);
+uint32_t node_match_part_of(const struct node_match *j, uint32_t node_index);
 /* Because the records of a collective differ? */
 bool node_match_differs(const struct node_match *j, const ncclsvc_status *st);
 /* Keeps the failure of that part. False: no memory. */

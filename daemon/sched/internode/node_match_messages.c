@@ -38,8 +38,8 @@ static int32_t who_is_gone(const struct comm *c, const struct operation_key *key
 	return -1;
 }
 
-/* Does this node take part in the operation, with that place or, for a pair, any other? */
-static bool key_valid(const struct internode_comm *s, uint32_t place,
+/* Does this node take part in the operation, with that index or, for a pair, any other? */
+static bool key_valid(const struct internode_comm *s, uint32_t node_index,
 		      const struct operation_key *key)
 {
 	const int32_t n = (int32_t)s->comm->nranks;
@@ -49,7 +49,8 @@ static bool key_valid(const struct internode_comm *s, uint32_t place,
 		return false;
 	uint32_t a = s->node_of[key->a], b = s->node_of[key->b];
 	uint32_t other = a == s->me ? b : a;
-	return a != b && (a == s->me || b == s->me) && (place == ANY_PLACE || other == place);
+	return a != b && (a == s->me || b == s->me) &&
+	       (node_index == ANY_PLACE || other == node_index);
 }
 
 /* Has this operation already ended here? Then the node's vote is of no use. */
@@ -59,13 +60,13 @@ static bool is_past(const struct comm *c, const struct operation_key *key)
 }
 
 /* Inspection is told that all members of that node have posted the collective. */
-static void show_posted(const struct node_match *j, uint32_t place)
+static void show_posted(const struct node_match *j, uint32_t node_index)
 {
 	const struct comm *c = j->comm;
 	const struct internode_comm *s = c->internode;
-	for (uint32_t i = 0; j->key.a < 0 && i < s->counts[place]; i++) {
+	for (uint32_t i = 0; j->key.a < 0 && i < s->counts[node_index]; i++) {
 		struct member_progress *progress =
-			c->members[s->ranks[s->first[place] + i]].progress;
+			c->members[s->ranks[s->first[node_index] + i]].progress;
 		atomic_store_explicit(&progress->collectives, j->key.seq + 1, memory_order_relaxed);
 	}
 }
@@ -141,7 +142,7 @@ static void take_failed(struct scheduler *sched, struct node_match *j, uint32_t 
 	}
 	if (!note_valid(j->comm, failed)) {
 		internode_comm_give_up(sched, j->comm, NCCLSVC_PROTOCOL,
-				       node_match_place_of(j, part));
+				       node_match_node_index(j, part));
 		return;
 	}
 	if (j->key.a >= 0 && (!mine->kind || resolved)) {
@@ -166,31 +167,31 @@ static void take_failed(struct scheduler *sched, struct node_match *j, uint32_t 
 }
 
 /* The next match that waits for a vote of that node; NULL: none does. */
-static struct node_match *waits_for(const struct internode_comm *s, uint32_t place)
+static struct node_match *waits_for(const struct internode_comm *s, uint32_t node_index)
 {
 	for (struct node_match *j = s->matches; j; j = j->hh.next) {
-		const uint32_t part = node_match_part_of(j, place);
-		if (node_match_place_of(j, part) == place && j->parts[j->mine].vote.kind &&
+		const uint32_t part = node_match_part_of(j, node_index);
+		if (node_match_node_index(j, part) == node_index && j->parts[j->mine].vote.kind &&
 		    !j->parts[part].vote.kind && !j->resolved)
 			return j;
 	}
 	return NULL;
 }
 
-void node_match_node_over(struct scheduler *sched, struct comm *c, uint32_t place)
+void node_match_node_over(struct scheduler *sched, struct comm *c, uint32_t node_index)
 {
 	struct internode_comm *s = c->internode;
 	struct node_match *j;
-	const int32_t rank = (int32_t)s->ranks[s->first[place]];
-	if (internode_comm_is_sequenced(s) || !s->overs[place] || c->ended ||
-	    !internode_comm_all_left(s, place))
+	const int32_t rank = (int32_t)s->ranks[s->first[node_index]];
+	if (internode_comm_is_sequenced(s) || !s->overs[node_index] || c->ended ||
+	    !internode_comm_all_left(s, node_index))
 		return;
 	const struct failed_note gone = {.status = status_gone(c, rank)};
-	while (!s->over && (j = waits_for(s, place)))
-		take_failed(sched, j, node_match_part_of(j, place), &gone);
+	while (!s->over && (j = waits_for(s, node_index)))
+		take_failed(sched, j, node_match_part_of(j, node_index), &gone);
 }
 
-void node_match_take_message(struct scheduler *sched, struct internode_comm *s, uint32_t place,
+void node_match_take_message(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 			     const struct internode_header *h, const char *body)
 {
 	struct comm *c = s->comm;
@@ -200,8 +201,8 @@ void node_match_take_message(struct scheduler *sched, struct internode_comm *s, 
 	size_t least = h->kind == INTERNODE_READY    ? sizeof(struct svc_record)
 		       : h->kind == INTERNODE_FAILED ? sizeof(failed)
 						     : sizeof(st);
-	if (h->bytes < least || !key_valid(s, place, &key)) {
-		internode_comm_give_up(sched, c, NCCLSVC_PROTOCOL, place);
+	if (h->bytes < least || !key_valid(s, node_index, &key)) {
+		internode_comm_give_up(sched, c, NCCLSVC_PROTOCOL, node_index);
 		return;
 	}
 	if (h->kind == INTERNODE_FAILED) {
@@ -220,15 +221,15 @@ void node_match_take_message(struct scheduler *sched, struct internode_comm *s, 
 	if (!j)
 		j = node_match_get(s, &key);
 	if (!j) {
-		internode_comm_give_up(sched, c, NCCLSVC_LIMIT, place);
+		internode_comm_give_up(sched, c, NCCLSVC_LIMIT, node_index);
 		return;
 	}
-	uint32_t part = node_match_part_of(j, place);
+	uint32_t part = node_match_part_of(j, node_index);
 	if (h->kind == INTERNODE_ASK) {
 		if (!j->parts[j->mine].vote.kind)
 			agree_to_fail(sched, j, &st);
 	} else if (j->parts[part].vote.kind || part == j->mine) {
-		internode_comm_give_up(sched, c, NCCLSVC_PROTOCOL, place);
+		internode_comm_give_up(sched, c, NCCLSVC_PROTOCOL, node_index);
 		return;
 	} else if (h->kind == INTERNODE_READY) {
 		take_ready(sched, j, part, body, h->bytes);
@@ -308,7 +309,7 @@ void node_match_take_decision(struct scheduler *sched, struct internode_comm *s,
 	if (failed.ends_epoch) {
 		internode_comm_give_up(sched, c, failed.status.result,
 				       failed.node < 0 ? UINT32_MAX
-						       : internode_comm_place(s, failed.node));
+						       : internode_comm_node_index(s, failed.node));
 		return;
 	}
 	if (fails && !note_valid(c, &failed)) {

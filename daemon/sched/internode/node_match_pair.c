@@ -90,7 +90,7 @@ void node_match_check_kind(struct scheduler *sched, struct node_match *j)
 	const int32_t peer = sends ? j->key.b : j->key.a;
 	struct task *t;
 	DL_FOREACH (j->comm->members[local_rank(j)].queue, t) {
-		if (t->place < AT_HEAD)
+		if (t->stage < AT_HEAD)
 			return;
 		const struct node_match *other = t->node_match;
 		if (!other || other->votes > 1 || t->record.op != op || t->record.peer != peer ||
@@ -153,7 +153,7 @@ void node_match_post_p2p(struct scheduler *sched, struct task *t)
 {
 	struct comm *c = t->comm;
 	if (c->internode->over) { /* it is about to end */
-		t->place = POSTED;
+		t->stage = POSTED;
 		member_of(t)->posted++;
 		return;
 	}
@@ -166,7 +166,7 @@ void node_match_post_p2p(struct scheduler *sched, struct task *t)
 		internode_comm_give_up(sched, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
-	t->place = POSTED;
+	t->stage = POSTED;
 	member_of(t)->posted++;
 	tasks[t->record.op == NCCLSVC_SEND ? 0 : 1] = t;
 	if (j->parts[0].vote.kind == VOTE_FAILED || j->parts[1].vote.kind == VOTE_FAILED) {

@@ -75,9 +75,9 @@ bool sequence_is_by(const struct scheduler *sched, uint32_t node)
 	return sequencer_node(sched) == node;
 }
 
-uint32_t sequence_place(const struct scheduler *sched, const struct internode_comm *s)
+uint32_t sequence_node_index(const struct scheduler *sched, const struct internode_comm *s)
 {
-	return internode_comm_place(s, (int)sequencer_node(sched));
+	return internode_comm_node_index(s, (int)sequencer_node(sched));
 }
 
 static void say(struct scheduler *sched, const struct internode_header *h, const void *body)
@@ -433,13 +433,13 @@ static void tell_closed(void *arg, uint32_t node, uint64_t internode_id)
 }
 
 static void tell_waiting(void *arg, uint32_t node, uint64_t internode_id,
-			 const struct operation_key *key, const uint32_t *places, uint32_t n)
+			 const struct operation_key *key, const uint32_t *node_indexes, uint32_t n)
 {
 	const struct internode_header h = {.kind = INTERNODE_READY,
 					   .internode_id = internode_id,
 					   .key = *key,
-					   .bytes = n * sizeof(places[0])};
-	internode_comm_send_node(arg, node, &h, places);
+					   .bytes = n * sizeof(node_indexes[0])};
+	internode_comm_send_node(arg, node, &h, node_indexes);
 }
 
 static void tell_goes_on(void *arg, uint32_t node)
@@ -615,7 +615,7 @@ static void end_those_on(struct scheduler *sched, uint32_t node, bool all)
 	struct internode_comm *s, *next;
 	HASH_ITER (hh, sched->internode->comms, s, next) {
 		if (!internode_comm_is_sequenced(s) ||
-		    (!all && internode_comm_place(s, (int)node) == UINT32_MAX))
+		    (!all && internode_comm_node_index(s, (int)node) == UINT32_MAX))
 			continue;
 		s->unled = true;
 		internode_comm_give_up_for(sched, s->comm, NCCLSVC_PEER_GONE, (int32_t)node);

@@ -20,8 +20,8 @@ bool sequence_awaited(const struct scheduler *sched);
 uint64_t sequence_message_ns(const struct scheduler *sched);
 /* Does that node run the sequencer? The lowest surviving node does. */
 bool sequence_is_by(const struct scheduler *sched, uint32_t node);
-/* The place of the sequencer's node in the communicator; UINT32_MAX: it has no member. */
-uint32_t sequence_place(const struct scheduler *sched, const struct internode_comm *s);
+/* The index of the sequencer's node in the communicator; UINT32_MAX: it has no member. */
+uint32_t sequence_node_index(const struct scheduler *sched, const struct internode_comm *s);
 /* Requests the set that set_launch has collected. fits: otherwise it can never be launched, and its
  * epochs end. */
 void sequence_request(struct scheduler *sched, bool fits);

@@ -170,7 +170,7 @@ static inline void record(const struct scheduler *sched, const struct task *t, i
 	const struct svc_record *r = &t->record;
 	if (!t->comm || !t->member->recording) /* its epoch ended before its group was whole */
 		return;
-	const bool refused = result && t->place == IN_GROUP; /* it has no number yet */
+	const bool refused = result && t->stage == IN_GROUP; /* it has no number yet */
 	recorder_put(t->member->recording, &(struct recorded){
 						   .join = t->member->join,
 						   .op = r->op,

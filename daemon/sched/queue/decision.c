@@ -22,7 +22,7 @@
 #include "operation.h"
 #include "release.h"
 
-static struct task **place_of(const struct scheduler *sched, const struct comm *c, uint64_t nth)
+static struct task **bucket_of(const struct scheduler *sched, const struct comm *c, uint64_t nth)
 {
 	const uint64_t mixed = (c->uid + nth) * UINT64_C(0x9e3779b97f4a7c15);
 	return &sched->decided[mixed >> 32 & sched->published_mask];
@@ -30,14 +30,14 @@ static struct task **place_of(const struct scheduler *sched, const struct comm *
 
 static void put(const struct scheduler *sched, struct task *t)
 {
-	struct task **at = place_of(sched, t->comm, t->nth);
+	struct task **at = bucket_of(sched, t->comm, t->nth);
 	t->next_decided = *at;
 	*at = t;
 }
 
 static void take(const struct scheduler *sched, const struct task *t)
 {
-	struct task **at = place_of(sched, t->comm, t->nth);
+	struct task **at = bucket_of(sched, t->comm, t->nth);
 	while (*at != t)
 		at = &(*at)->next_decided;
 	*at = t->next_decided;
@@ -45,7 +45,7 @@ static void take(const struct scheduler *sched, const struct task *t)
 
 static bool is_numbered(const struct task *t)
 {
-	return !svc_op_is_p2p(t->record.op) && t->place >= IN_QUEUE && t->place <= POSTED;
+	return !svc_op_is_p2p(t->record.op) && t->stage >= IN_QUEUE && t->stage <= POSTED;
 }
 
 static void number_again(struct scheduler *sched, struct comm *c)
@@ -70,7 +70,7 @@ static void number_again(struct scheduler *sched, struct comm *c)
 
 static const ncclsvc_status *find(struct scheduler *sched, struct comm *c, uint64_t nth)
 {
-	const struct task *t = c->decisions ? *place_of(sched, c, nth) : NULL;
+	const struct task *t = c->decisions ? *bucket_of(sched, c, nth) : NULL;
 	while (t && (t->comm != c || t->nth != nth))
 		t = t->next_decided;
 	return t ? &t->end : NULL;
@@ -116,6 +116,6 @@ void decision_forget(struct scheduler *sched, struct task *t)
 		t->decided = false;
 		t->comm->decisions--;
 	}
-	if (is_numbered(t) && t->place < POSTED)
+	if (is_numbered(t) && t->stage < POSTED)
 		t->comm->misnumbered = true;
 }

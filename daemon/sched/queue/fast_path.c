@@ -30,7 +30,7 @@ static void post(struct scheduler *sched, struct task *t)
 {
 	struct member *m = t->member;
 	order_admit(sched, t);
-	t->place = POSTED;
+	t->stage = POSTED;
 	m->posted++;
 	m->head_tasks++;
 	DL_APPEND(m->queue, t);

@@ -66,7 +66,7 @@ void match_set_running(struct task *t)
 	m->posted--;
 	m->running++;
 	t->comm->running++;
-	t->place = RUNNING;
+	t->stage = RUNNING;
 	member_update_blocked(m);
 }
 
@@ -158,7 +158,7 @@ void match_post_collective(struct scheduler *sched, struct task *t)
 		release_end(sched, t, &st);
 		return;
 	}
-	t->place = POSTED;
+	t->stage = POSTED;
 	m->posted++;
 	m->collective = t;
 	c->collective[t->rank] = t;
@@ -248,7 +248,7 @@ void match_post_p2p(struct scheduler *sched, struct task *t)
 		sched->nodes->post_p2p(sched, t);
 		return;
 	}
-	t->place = POSTED;
+	t->stage = POSTED;
 	member_of(t)->posted++;
 	task_offer(t);
 	struct task *u = task_find_peer(sched, t);

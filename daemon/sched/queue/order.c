@@ -96,7 +96,7 @@ static void next_head(struct scheduler *sched, struct member *m)
 		struct task **unposted = &m->unposted[svc_op_is_p2p(t->record.op)];
 		if (!*unposted)
 			*unposted = t;
-		t->place = AT_HEAD;
+		t->stage = AT_HEAD;
 		m->head_tasks++;
 		task_show(sched, t);
 		t = t->next;
@@ -206,7 +206,7 @@ void order_admit(struct scheduler *sched, struct task *t)
 void order_append(struct scheduler *sched, struct task *t)
 {
 	struct member *m = member_of(t);
-	t->place = IN_QUEUE;
+	t->stage = IN_QUEUE;
 	if (!svc_op_is_p2p(t->record.op))
 		t->nth = m->nth++;
 	DL_APPEND(m->queue, t);

@@ -105,7 +105,7 @@ void plan_hold(struct scheduler *sched, struct task *t)
 	m->held++;
 	atomic_store_explicit(&m->stamps[i], m->iteration, memory_order_relaxed);
 	table_count(&m->enqueued, 1);
-	t->place = IN_PLAN;
+	t->stage = IN_PLAN;
 	order_admit(sched, t);
 	if (--m->missing[group] || group != m->group)
 		return;
@@ -163,11 +163,11 @@ static void end_queued(struct scheduler *sched, struct comm *c, int32_t rank,
 				continue;
 			if (t->node_match && t->rank == rank)
 				sched->nodes->ask(sched, t, own);
-			if (t->place == RUNNING)
+			if (t->stage == RUNNING)
 				continue;
 			if (t->rank == rank)
 				release_end(sched, t, own);
-			else if (t->place == POSTED && t->record.peer == rank)
+			else if (t->stage == POSTED && t->record.peer == rank)
 				release_end(sched, t, others);
 		}
 }

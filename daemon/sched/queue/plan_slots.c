@@ -69,7 +69,7 @@ void plan_task_ended(struct task *t)
 	if (!m)
 		return;
 	table_count(&m->ended, 1);
-	if (t->place != IN_PLAN)
+	if (t->stage != IN_PLAN)
 		return;
 	m->slots[m->first[t->record.plan_group] + t->record.plan_task].task = NULL;
 	m->held--;
@@ -80,13 +80,13 @@ uint32_t plan_number(const struct task *t)
 	return plan_of(t) ? t->comm->plan->number : 0;
 }
 
-bool plan_held(const struct member *m, uint32_t place, struct task **t)
+bool plan_held(const struct member *m, uint32_t slot, struct task **t)
 {
 	const struct plan *p = m->comm->plan;
 	const struct plan_member *pm = p ? &p->members[m - m->comm->members] : NULL;
-	if (!pm || !pm->held || place >= pm->ntasks)
+	if (!pm || !pm->held || slot >= pm->ntasks)
 		return false;
-	*t = pm->slots[place].task;
+	*t = pm->slots[slot].task;
 	return true;
 }
 

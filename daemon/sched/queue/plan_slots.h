@@ -16,15 +16,15 @@ static inline uint32_t plan_tasks_of(const struct plan_member *m, uint32_t group
 struct plan_member *plan_of(const struct task *t);
 /* The number of its plan, with other nodes; otherwise 0. */
 uint32_t plan_number(const struct task *t);
-/* Does the plan have this task in its place? Its rank is set. */
+/* Does the plan have this task in its slot? Its rank is set. */
 int plan_check(const struct task *t, const struct comm *c, const char **text);
 /* Does its rank have the plan that it names? */
 bool plan_known(const struct task *t, const struct comm *c);
 /* The planned task's label; NULL: it has none, or its plan is over. */
 const char *plan_label(const struct task *t);
-/* Returns the task held in a place of this member's plan, or NULL. False: there is no such place.
+/* Returns the task held in a slot of this member's plan, or NULL. False: there is no such slot.
  */
-bool plan_held(const struct member *m, uint32_t place, struct task **t);
+bool plan_held(const struct member *m, uint32_t slot, struct task **t);
 void plan_task_ended(struct task *t);
 /* No task of the plan runs any more. */
 void plan_end(struct scheduler *sched, struct comm *c);

@@ -22,12 +22,12 @@ static void name_missing(const struct task *t, ncclsvc_status *st)
 {
 	const struct comm *c = t->comm;
 	const struct member *m = member_of(t);
-	if (t->place == IN_PLAN) { /* for others of its own rank */
+	if (t->stage == IN_PLAN) { /* for others of its own rank */
 		st->missing[st->missing_count++] = t->rank;
 		return;
 	}
-	const struct task *head = t->place < AT_HEAD ? m->queue : t;
-	if (head->waits_input || head->place == RUNNING)
+	const struct task *head = t->stage < AT_HEAD ? m->queue : t;
+	if (head->waits_input || head->stage == RUNNING)
 		return;
 	if (svc_op_is_p2p(head->record.op)) {
 		st->missing[st->missing_count++] = head->record.peer;
@@ -87,7 +87,7 @@ static bool clear_member(struct scheduler *sched, struct member *m, const ncclsv
 	for (t = m->queue; t; t = next) {
 		next = t->next;
 		sched->steps++;
-		if (t->place == RUNNING) {
+		if (t->stage == RUNNING) {
 			if (!t->match || !release_set(sched, t, matched))
 				continue;
 			if (next && !next->uid) /* it ended with this one */
@@ -184,10 +184,10 @@ static bool end_posted_for(struct scheduler *sched, struct comm *c, int32_t rank
 {
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct task *t, *next;
-		for (t = c->members[k].queue; t && t->place >= AT_HEAD; t = next) {
+		for (t = c->members[k].queue; t && t->stage >= AT_HEAD; t = next) {
 			next = t->next;
 			sched->steps++;
-			if (t->place != POSTED || !svc_op_is_p2p(t->record.op) ||
+			if (t->stage != POSTED || !svc_op_is_p2p(t->record.op) ||
 			    t->record.peer != rank)
 				continue;
 			sched->steps += STEP_END;

@@ -36,20 +36,20 @@ static void retire(struct scheduler *sched, struct task *t)
 		leave_all(sched, t);
 	decision_forget(sched, t);
 	task_withdraw(t);
-	if (t->place == POSTED)
+	if (t->stage == POSTED)
 		m->posted--;
-	if (t->place == RUNNING) {
+	if (t->stage == RUNNING) {
 		m->running--;
 		c->running--;
 	}
-	if (t->place == AT_HEAD)
+	if (t->stage == AT_HEAD)
 		task_skip_unposted(t);
-	if (t->place >= AT_HEAD && !t->in_flight)
+	if (t->stage >= AT_HEAD && !t->in_flight)
 		m->head_tasks--;
 	deadlines_remove(&sched->deadlines, &t->deadline);
 	if (t->in_flight)
 		DL_DELETE(m->in_flight, t);
-	else if (t->place != IN_PLAN)
+	else if (t->stage != IN_PLAN)
 		DL_DELETE(m->queue, t);
 	c->pending--;
 	atomic_store_explicit(&m->progress->completed, ++m->completed, memory_order_relaxed);
@@ -123,7 +123,7 @@ void release_fail(struct scheduler *sched, struct task *t, const ncclsvc_status 
 		fail_set(sched, t, st);
 		return;
 	}
-	if (t->place == RUNNING || t->tombstone)
+	if (t->stage == RUNNING || t->tombstone)
 		return;
 	if (c->collective[t->rank] == t) {
 		if (c->poisoned || !nodes_fail_collective(sched, c, st))

@@ -156,11 +156,11 @@ static void abort_some(struct scheduler *sched, struct comm *c, const struct ope
 }
 
 /* Transfers to and from that node never end. */
-static void drop_transfers(struct scheduler *sched, struct block_chunk *p, uint32_t place)
+static void drop_transfers(struct scheduler *sched, struct block_chunk *p, uint32_t node_index)
 {
 	for (uint32_t i = 0; i < p->ntransfers; i++) {
 		struct transfer *f = &p->transfers[i];
-		if (f->node != place || !f->begun || f->over)
+		if (f->node != node_index || !f->begun || f->over)
 			continue;
 		sched->config.mpi->drop(f);
 		if (f->send) { /* forget it, since no node reads it */
@@ -170,14 +170,14 @@ static void drop_transfers(struct scheduler *sched, struct block_chunk *p, uint3
 	}
 }
 
-static void node_lost(struct scheduler *sched, struct comm *c, uint32_t place)
+static void node_lost(struct scheduler *sched, struct comm *c, uint32_t node_index)
 {
 	struct op *op, *next;
 	DL_FOREACH_SAFE (c->internode->ops, op, next) {
 		struct block_chunk *p, *after;
 		transfer_abort_op(sched, op);
 		DL_FOREACH_SAFE (op->chunks, p, after) {
-			drop_transfers(sched, p, place);
+			drop_transfers(sched, p, node_index);
 			if (!p->working)
 				chunk_advance(sched, p);
 		}

@@ -13,7 +13,7 @@ struct segment {
 	bool reduces;	    /* every node contributes, and the owner reduces */
 	bool spreads;	    /* then every node gets the result; otherwise only the node `to` */
 	bool exchanges;	    /* AllToAll: owner and `to` swap; within a node: alone */
-	uint32_t owner, to; /* places */
+	uint32_t owner, to; /* node_indexes */
 	uint32_t block;
 	uint64_t lo, count, bytes;
 };
@@ -40,8 +40,8 @@ void schedule_pair(uint32_t pair, uint32_t *a, uint32_t *b);
 bool schedule_segment(const struct schedule *p, uint64_t chunk, struct segment *x);
 /* Does this node take part in it? */
 bool schedule_involved(const struct schedule *p, const struct segment *x);
-/* Number of vectors that the node at that place contributes to the reduction. */
-uint32_t schedule_contributions(const struct schedule *p, uint32_t place);
+/* Number of vectors that that node contributes to the reduction. */
+uint32_t schedule_contributions(const struct schedule *p, uint32_t node_index);
 /* This rank's vector in the reduction, or the owner's data to be sent. */
 const char *schedule_source(const struct schedule *p, const struct segment *x, uint32_t rank);
 /* The rank that has the data, if nothing is reduced. */
@@ -50,9 +50,9 @@ uint32_t schedule_sender(const struct schedule *p, const struct segment *x);
 uint32_t schedule_targets(const struct schedule *p, const struct segment *x, char **out);
 /* Combines this node's contribution in one place. */
 void schedule_contribute(const struct schedule *p, const struct segment *x, char *out);
-/* others: the contribution of each other node, in order of places. */
+/* others: the contribution of each other node, in order of node_indexes. */
 void schedule_reduce(const struct schedule *p, const struct segment *x, const char *others);
-/* The same with each node's contribution in its own place; this node's entry is not used. */
+/* The same with each node's contribution in its own node_index; this node's entry is not used. */
 void schedule_reduce_parts(const struct schedule *p, const struct segment *x,
 			   const char *const *parts);
 /* Are the ranks' own vectors sent, instead of their node's reduction, which would round twice? */
@@ -91,7 +91,7 @@ struct transfer {
 	struct flight flight; /* must come first */
 	bool send, begun, over;
 	enum phase phase;
-	uint32_t node; /* place */
+	uint32_t node; /* its index */
 	int32_t tag;
 	char *at;
 	uint64_t bytes;
@@ -135,7 +135,7 @@ void internode_work_over(struct job *job, void *scheduler);
 
 /* ---- transfer.c ---- */
 
-void transfer_credit(struct scheduler *sched, struct internode_comm *s, uint32_t place,
+void transfer_credit(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 		     const struct operation_key *key, const struct credit_note *note);
 
 /* Posts the MPI receive, and sends a credit for it. */
@@ -163,8 +163,8 @@ bool chunk_advance(struct scheduler *sched, struct block_chunk *p);
 
 /* Do the bytes of such tasks fit into the votes of every node? */
 bool small_fits(const struct internode_comm *s, const struct svc_record *r, bool p2p);
-/* This node's data for the node at that place: at most INTERNODE_EAGER_BYTES. Returns how many. */
-size_t small_pack(const struct internode_comm *s, struct task *const *tasks, uint32_t place,
+/* This node's data for that node: at most INTERNODE_EAGER_BYTES. Returns how many. */
+size_t small_pack(const struct internode_comm *s, struct task *const *tasks, uint32_t node_index,
 		  bool p2p, char *out);
 /* Completes it with the bytes of all nodes. False: a node sent too few. */
 bool small_finish(const struct internode_comm *s, struct task *const *tasks,

@@ -35,9 +35,9 @@ bool schedule_uses_raw(const struct internode_comm *s, const struct svc_record *
 	return r->redop == NCCLSVC_AVG && !average_by_sum(r->type);
 }
 
-uint32_t schedule_contributions(const struct schedule *p, uint32_t place)
+uint32_t schedule_contributions(const struct schedule *p, uint32_t node_index)
 {
-	return p->raw ? p->internode->counts[place] : 1;
+	return p->raw ? p->internode->counts[node_index] : 1;
 }
 
 static void cut_into_chunks(struct schedule *p)
@@ -266,7 +266,7 @@ static void divide(unsigned type, char *data, uint64_t n, uint32_t by)
 	}
 }
 
-/* parts[place]: that node's contribution; this node's is in its ranks' own memory. */
+/* parts[node_index]: that node's contribution; this node's is in its ranks' own memory. */
 void schedule_reduce_parts(const struct schedule *p, const struct segment *x,
 			   const char *const *parts)
 {
@@ -275,12 +275,12 @@ void schedule_reduce_parts(const struct schedule *p, const struct segment *x,
 	const void *src[nranks];
 	char *targets[internode_comm_local_count(s)];
 	uint32_t n = 0, ntargets = schedule_targets(p, x, targets);
-	for (uint32_t place = 0; place < s->nnodes; place++) {
-		const uint32_t *ranks = s->ranks + s->first[place];
-		bool mine = place == s->me, each = p->raw || mine;
-		for (uint32_t i = 0; i < (each ? s->counts[place] : 1); i++) {
+	for (uint32_t node_index = 0; node_index < s->nnodes; node_index++) {
+		const uint32_t *ranks = s->ranks + s->first[node_index];
+		bool mine = node_index == s->me, each = p->raw || mine;
+		for (uint32_t i = 0; i < (each ? s->counts[node_index] : 1); i++) {
 			const char *at = mine ? schedule_source(p, x, ranks[i])
-					      : parts[place] + i * x->bytes;
+					      : parts[node_index] + i * x->bytes;
 			/* In the order of ranks, if all of them are here. */
 			src[p->raw ? ranks[i] : n] = at;
 			n++;
@@ -297,10 +297,10 @@ void schedule_reduce(const struct schedule *p, const struct segment *x, const ch
 {
 	const struct internode_comm *s = p->internode;
 	const char *parts[s->nnodes];
-	for (uint32_t place = 0; place < s->nnodes; place++) {
-		parts[place] = others;
-		if (place != s->me)
-			others += schedule_contributions(p, place) * x->bytes;
+	for (uint32_t node_index = 0; node_index < s->nnodes; node_index++) {
+		parts[node_index] = others;
+		if (node_index != s->me)
+			others += schedule_contributions(p, node_index) * x->bytes;
 	}
 	schedule_reduce_parts(p, x, parts);
 }

@@ -40,22 +40,22 @@ static void make(struct schedule *p, const struct internode_comm *s, struct task
 	p->block_units = 0; /* AllReduce: no node has a slice */
 }
 
-/* The ranks of the node at that place that send, or that receive. */
+/* The ranks of that node that send, or that receive. */
 static uint32_t ranks_that(bool (*is_so)(unsigned op, int32_t root, uint32_t rank),
-			   const struct schedule *p, uint32_t place)
+			   const struct schedule *p, uint32_t node_index)
 {
 	const struct internode_comm *s = p->internode;
 	uint32_t n = 0;
-	for (uint32_t i = 0; i < s->counts[place]; i++)
-		n += is_so(p->record.op, p->record.peer, s->ranks[s->first[place] + i]);
+	for (uint32_t i = 0; i < s->counts[node_index]; i++)
+		n += is_so(p->record.op, p->record.peer, s->ranks[s->first[node_index] + i]);
 	return n;
 }
 
-/* The number of blocks that one sender, or the node's reduction, has for the ranks at that place.
+/* The number of blocks that one sender, or the node's reduction, has for the ranks of that node.
  */
-static uint32_t blocks_for(const struct schedule *p, uint32_t place)
+static uint32_t blocks_for(const struct schedule *p, uint32_t node_index)
 {
-	const uint32_t n = ranks_that(svc_op_receives, p, place);
+	const uint32_t n = ranks_that(svc_op_receives, p, node_index);
 	return svc_op_sends_each(p->record.op) ? n : n > 0;
 }
 
@@ -67,37 +67,37 @@ static size_t bytes_between(const struct schedule *p, uint32_t from, uint32_t to
 	return each * blocks_for(p, to) * p->share;
 }
 
-/* The rank of block i among those for the ranks at that place. */
-static uint32_t block_for(const struct schedule *p, uint32_t place, uint32_t i)
+/* The rank of block i among those for the ranks of that node. */
+static uint32_t block_for(const struct schedule *p, uint32_t node_index, uint32_t i)
 {
 	const struct internode_comm *s = p->internode;
-	return svc_op_sends_each(p->record.op) ? s->ranks[s->first[place] + i] : 0;
+	return svc_op_sends_each(p->record.op) ? s->ranks[s->first[node_index] + i] : 0;
 }
 
-static void pack_reduced(const struct schedule *p, uint32_t place, char *out)
+static void pack_reduced(const struct schedule *p, uint32_t node_index, char *out)
 {
-	const uint32_t n = blocks_for(p, place);
+	const uint32_t n = blocks_for(p, node_index);
 	for (uint32_t i = 0; i < n; i++) {
-		struct segment x = whole(p, block_for(p, place, i));
+		struct segment x = whole(p, block_for(p, node_index, i));
 		schedule_contribute(p, &x, out);
 		out += schedule_contributions(p, p->internode->me) * p->share;
 	}
 }
 
-static void pack_moved(const struct schedule *p, uint32_t place, char *out)
+static void pack_moved(const struct schedule *p, uint32_t node_index, char *out)
 {
 	const struct internode_comm *s = p->internode;
 	const struct svc_record *r = &p->record;
-	const uint32_t *locals = internode_comm_locals(s), n = blocks_for(p, place);
+	const uint32_t *locals = internode_comm_locals(s), n = blocks_for(p, node_index);
 	for (uint32_t k = 0; k < internode_comm_local_count(s); k++)
 		for (uint32_t i = 0; svc_op_sends(r->op, r->peer, locals[k]) && i < n; i++) {
-			const uint64_t at = block_for(p, place, i) * p->share;
+			const uint64_t at = block_for(p, node_index, i) * p->share;
 			memcpy(out, p->tasks[locals[k]]->src + at, p->share);
 			out += p->share;
 		}
 }
 
-size_t small_pack(const struct internode_comm *s, struct task *const *tasks, uint32_t place,
+size_t small_pack(const struct internode_comm *s, struct task *const *tasks, uint32_t node_index,
 		  bool p2p, char *out)
 {
 	struct schedule p;
@@ -110,10 +110,10 @@ size_t small_pack(const struct internode_comm *s, struct task *const *tasks, uin
 		return p.record.op == NCCLSVC_SEND ? p.share : 0;
 	}
 	if (svc_op_reduces(p.record.op))
-		pack_reduced(&p, place, out);
+		pack_reduced(&p, node_index, out);
 	else
-		pack_moved(&p, place, out);
-	return bytes_between(&p, s->me, place);
+		pack_moved(&p, node_index, out);
+	return bytes_between(&p, s->me, node_index);
 }
 
 /* Pairs within this node; either rank may work in place. */
@@ -146,27 +146,29 @@ static void finish_reduced(const struct schedule *p, const char *const *parts)
 	}
 	for (uint32_t i = 0; i < internode_comm_local_count(s); i++) {
 		struct segment x = whole(p, internode_comm_locals(s)[i]);
-		for (uint32_t place = 0; place < s->nnodes; place++)
-			at[place] = place == s->me
-					    ? NULL
-					    : parts[place] + i * schedule_contributions(p, place) *
-								     p->share;
+		for (uint32_t node_index = 0; node_index < s->nnodes; node_index++)
+			at[node_index] =
+				node_index == s->me
+					? NULL
+					: parts[node_index] +
+						  i * schedule_contributions(p, node_index) *
+							  p->share;
 		schedule_reduce_parts(p, &x, at);
 	}
 }
 
 /* from: the bytes packed by that node. */
-static void finish_moved(const struct schedule *p, uint32_t place, const char *from)
+static void finish_moved(const struct schedule *p, uint32_t node_index, const char *from)
 {
 	const struct internode_comm *s = p->internode;
 	const struct svc_record *r = &p->record;
-	const uint32_t *ranks = s->ranks + s->first[place], *locals = internode_comm_locals(s);
-	const bool mine = place == s->me, each = svc_op_sends_each(r->op);
+	const uint32_t *ranks = s->ranks + s->first[node_index], *locals = internode_comm_locals(s);
+	const bool mine = node_index == s->me, each = svc_op_sends_each(r->op);
 	if (mine && each && svc_op_receives_each(r->op)) {
 		exchange_locally(p);
 		return;
 	}
-	for (uint32_t i = 0; i < s->counts[place]; i++) {
+	for (uint32_t i = 0; i < s->counts[node_index]; i++) {
 		if (!svc_op_sends(r->op, r->peer, ranks[i]))
 			continue;
 		const char *block = mine ? p->tasks[ranks[i]]->src : from;
@@ -198,16 +200,17 @@ bool small_finish(const struct internode_comm *s, struct task *const *tasks,
 		return true;
 	}
 	const char *parts[s->nnodes];
-	for (uint32_t place = 0; place < s->nnodes; place++) {
-		parts[place] = j->parts[place].payload;
-		if (place != s->me && j->parts[place].bytes < bytes_between(&p, place, s->me))
+	for (uint32_t node_index = 0; node_index < s->nnodes; node_index++) {
+		parts[node_index] = j->parts[node_index].payload;
+		if (node_index != s->me &&
+		    j->parts[node_index].bytes < bytes_between(&p, node_index, s->me))
 			return false;
 	}
 	if (svc_op_reduces(p.record.op)) {
 		finish_reduced(&p, parts);
 		return true;
 	}
-	for (uint32_t place = 0; place < s->nnodes; place++)
-		finish_moved(&p, place, parts[place]);
+	for (uint32_t node_index = 0; node_index < s->nnodes; node_index++)
+		finish_moved(&p, node_index, parts[node_index]);
 	return true;
 }

@@ -129,7 +129,7 @@ static bool is_ready(const struct block_chunk *p, const struct transfer *f)
 	return p->stage == (f->phase == GATHER ? STAGE_GATHER : STAGE_RESULT);
 }
 
-void transfer_credit(struct scheduler *sched, struct internode_comm *s, uint32_t place,
+void transfer_credit(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 		     const struct operation_key *key, const struct credit_note *note)
 {
 	struct op *op;
@@ -141,7 +141,7 @@ void transfer_credit(struct scheduler *sched, struct internode_comm *s, uint32_t
 	if (!op && s->comm->transport->expects)
 		late = !s->comm->transport->expects(sched, s->comm, key);
 	if (late) {
-		internode_comm_refuse_credit(sched, (int)s->nodes[place], note->tag);
+		internode_comm_refuse_credit(sched, (int)s->nodes[node_index], note->tag);
 		return;
 	}
 	struct block_chunk *p = NULL;
@@ -149,18 +149,18 @@ void transfer_credit(struct scheduler *sched, struct internode_comm *s, uint32_t
 		DL_SEARCH_SCALAR(op->chunks, p, index, note->chunk);
 	for (uint32_t i = 0; p && i < p->ntransfers; i++) {
 		struct transfer *f = &p->transfers[i];
-		if (f->send && !f->begun && f->node == place && (uint32_t)f->phase == note->phase &&
-		    is_ready(p, f)) {
+		if (f->send && !f->begun && f->node == node_index &&
+		    (uint32_t)f->phase == note->phase && is_ready(p, f)) {
 			send_flow(sched, f, note->tag);
 			return;
 		}
 	}
 	struct credit *k = malloc(sizeof(*k));
 	if (!k) {
-		internode_comm_refuse_credit(sched, (int)s->nodes[place], note->tag);
+		internode_comm_refuse_credit(sched, (int)s->nodes[node_index], note->tag);
 		internode_comm_give_up(sched, s->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
-	*k = (struct credit){.key = *key, .node = place, .note = *note};
+	*k = (struct credit){.key = *key, .node = node_index, .note = *note};
 	DL_APPEND(s->credits, k);
 }

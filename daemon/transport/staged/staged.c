@@ -321,16 +321,16 @@ static void abort_all(struct scheduler *sched, struct comm *c, const struct oper
 	internode(sched)->break_off(sched, c, NULL);
 }
 
-static void node_lost(struct scheduler *sched, struct comm *c, uint32_t place)
+static void node_lost(struct scheduler *sched, struct comm *c, uint32_t node_index)
 {
 	abort_ops(sched, c);
-	internode(sched)->node_lost(sched, c, place);
+	internode(sched)->node_lost(sched, c, node_index);
 }
 
-static void credit(struct scheduler *sched, struct internode_comm *s, uint32_t place,
+static void credit(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 		   const struct operation_key *key, const struct credit_note *note)
 {
-	internode(sched)->credit(sched, s, place, key, note);
+	internode(sched)->credit(sched, s, node_index, key, note);
 }
 
 /* Without bytes, since these are copied later. */

@@ -11,7 +11,7 @@ static bool plant_now(enum plant p)
 	return planted == p && chance(30);
 }
 
-static void say(struct scheduler *sched, struct internode_comm *s, uint32_t place,
+static void say(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 		enum internode_kind kind, const struct operation_key *key, const void *body,
 		size_t bytes, const void *more, size_t more_bytes);
 
@@ -23,14 +23,14 @@ static bool pair_past(struct internode_comm *s, const struct operation_key *key)
 #define internode_comm_send   say
 #define node_match_pair_past  pair_past
 #define deadlock_take_message take_message
-void take_message(struct scheduler *sched, struct internode_comm *s, uint32_t place,
+void take_message(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 		  const void *body, size_t bytes);
 #include "sched/internode/deadlock.c"
 #undef internode_comm_send
 #undef node_match_pair_past
 #undef deadlock_take_message
 
-static void say(struct scheduler *sched, struct internode_comm *s, uint32_t place,
+static void say(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 		enum internode_kind kind, const struct operation_key *key, const void *body,
 		size_t bytes, const void *more, size_t more_bytes)
 {
@@ -45,16 +45,16 @@ static void say(struct scheduler *sched, struct internode_comm *s, uint32_t plac
 		st.rank_b = st.rank_a;
 		body = &st;
 	}
-	internode_comm_send(sched, s, place, kind, key, body, bytes, more, more_bytes);
+	internode_comm_send(sched, s, node_index, kind, key, body, bytes, more, more_bytes);
 }
 
-void deadlock_take_message(struct scheduler *sched, struct internode_comm *s, uint32_t place,
+void deadlock_take_message(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 			   const void *body, size_t bytes)
 {
 	struct deadlock_note note = {0};
 	memcpy(&note, body, bytes < sizeof(note) ? bytes : sizeof(note));
 	const bool answers = !s->me && note.round, asks = s->me, reports = !s->me && !note.round;
-	trace(s->nodes[s->me], "hears from node %u: %s %u, %u operations", s->nodes[place],
+	trace(s->nodes[s->me], "hears from node %u: %s %u, %u operations", s->nodes[node_index],
 	      reports ? "report"
 	      : asks  ? "question"
 		      : "answer",
@@ -67,9 +67,9 @@ void deadlock_take_message(struct scheduler *sched, struct internode_comm *s, ui
 		note.nkeys = 0;
 		bytes = note_bytes(&note);
 	}
-	take_message(sched, s, place, &note, bytes);
+	take_message(sched, s, node_index, &note, bytes);
 	if (answers && plant_now(PLANT_ANSWER_TWICE))
-		take_message(sched, s, place, &note, bytes);
+		take_message(sched, s, node_index, &note, bytes);
 }
 
 void detector_round(struct scheduler *sched)
