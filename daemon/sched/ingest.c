@@ -10,7 +10,7 @@
 #include "sched/base/status.h"
 #include "sched/base/tasks.h"
 #include "sched/queue/complete.h"
-#include "sched/queue/fast_path.h"
+#include "sched/queue/order.h"
 #include "sched/queue/plan.h"
 #include "sched/queue/plan_slots.h"
 #include "sched/queue/trigger.h"
@@ -208,7 +208,7 @@ static void close_group(struct scheduler *sched, struct session *s)
 	s->group = NULL;
 	s->group_tasks = 0;
 	if (!triggered)
-		fast_path_group(sched, first, n);
+		order_group(sched, first, n);
 }
 
 /* Why the session may have no more tasks; NULL: it may. */

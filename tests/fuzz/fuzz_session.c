@@ -148,10 +148,10 @@ static void pump(void)
 	int n = 0;
 	uv_run(&loop, UV_RUN_NOWAIT);
 	do {
-		scheduler_settle();
+		fuzz_settle();
 		server_handle_events(server);
 		REQUIRE(++n < PUMPS_MAX);
-	} while (scheduler_has_more());
+	} while (fuzz_has_more());
 }
 
 static uint32_t sessions(void)
@@ -410,7 +410,7 @@ static void stop(void)
 	peer_close(&bystander);
 	server_close(server, 0, NULL);
 	while (!server_closed(server)) {
-		scheduler_settle();
+		fuzz_settle();
 		uv_run(&loop, UV_RUN_NOWAIT);
 	}
 	server_destroy(server);

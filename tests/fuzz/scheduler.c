@@ -31,12 +31,12 @@ int __wrap_pthread_join(pthread_t thread, void **result)
 	return 0;
 }
 
-void scheduler_settle(void)
+void fuzz_settle(void)
 {
 	scheduler_settle(scheduler);
 }
 
-bool scheduler_has_more(void)
+bool fuzz_has_more(void)
 {
 	return scheduler->events || scheduler->commands;
 }

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 
 /* Does all pending work. */
-void scheduler_settle(void);
+void fuzz_settle(void);
 /* Returns whether the supervisor has events to read, or the scheduler has commands. */
-bool scheduler_has_more(void);
+bool fuzz_has_more(void);
 
 #endif

@@ -7,9 +7,8 @@
  *               pending.c: for the supervisor; timeline.c: the words that streams wait for;
  *               supervisor.c: queues to and from the supervisor; nodes.h: other nodes
  *   queue/      order.c: whose turn it is on a communicator; match.c: which tasks match;
- *               fast_path.c: bypasses the queue; set.c: tasks launched as one; plan.c: tasks held
- *               until their group is whole; trigger.c: tasks started by a stream;
- *               release.h: how tasks end; complete.c: reports to clients
+ *               set.c: tasks launched as one; plan.c: tasks held until their group is whole;
+ * trigger.c: tasks started by a stream; release.h: how tasks end; complete.c: reports to clients
  *   internode/  communicators on several nodes: internode_comm.h; launch.c: sets are launched
  *   ./          loop.c: the thread, its rounds and its sleep; ingest.c: records -> tasks;
  *               commands.c: what the supervisor asks; scheduler.c: start and stop

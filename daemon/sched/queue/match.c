@@ -59,7 +59,8 @@ static bool find_mismatch(const struct comm *c, ncclsvc_status *st)
 	return match_mismatch_status(c, &m, st);
 }
 
-void match_set_running(struct task *t)
+/* A posted task runs; its transport owns it. */
+static void set_running(struct task *t)
 {
 	struct member *m = member_of(t);
 	task_withdraw(t);
@@ -103,7 +104,7 @@ static void match_collective(struct scheduler *sched, struct comm *c)
 		break;
 	case BEGUN_RUNNING:
 		for (uint32_t k = 0; k < c->nranks; k++) {
-			match_set_running(c->collective[k]);
+			set_running(c->collective[k]);
 			/* The set's next collective is launched together with it. */
 			if (c->collective[k]->next_in_group)
 				member_make_ready(sched, &c->members[k]);
@@ -189,7 +190,8 @@ static void end_pair(struct scheduler *sched, struct task *a, struct task *b,
 	release_end(sched, b, st);
 }
 
-void match_pair(struct scheduler *sched, struct task *t, struct task *u)
+/* Both are posted. */
+static void match_pair(struct scheduler *sched, struct task *t, struct task *u)
 {
 	struct task *send = t->record.op == NCCLSVC_SEND ? t : u, *recv = send == t ? u : t;
 	struct task *const pair[] = {send, recv};
@@ -225,8 +227,8 @@ void match_pair(struct scheduler *sched, struct task *t, struct task *u)
 		end_pair(sched, send, recv, &st);
 		break;
 	case BEGUN_RUNNING:
-		match_set_running(send);
-		match_set_running(recv);
+		set_running(send);
+		set_running(recv);
 		break;
 	}
 }

@@ -12,9 +12,6 @@ void match_collect_records(const struct comm *c, struct task *const *tasks, stru
 bool match_mismatch_status(const struct comm *c, const struct mismatch *m, ncclsvc_status *st);
 void match_post_collective(struct scheduler *sched, struct task *t);
 void match_post_p2p(struct scheduler *sched, struct task *t);
-/* A posted task runs; its transport owns it. */
-void match_set_running(struct task *t);
-void match_pair(struct scheduler *sched, struct task *t, struct task *u);
 /* Ends the current collective on every member that has posted it. */
 void match_end_collective(struct scheduler *sched, struct comm *c, const ncclsvc_status *how);
 

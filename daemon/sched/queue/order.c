@@ -19,6 +19,7 @@
 #include "sched/base/status.h"
 #include "sched/base/task_state.h"
 #include "sched/base/tasks.h"
+#include "set.h"
 #include "task.h"
 
 #define INPUTS_PER_ROUND 256
@@ -215,10 +216,15 @@ void order_append(struct scheduler *sched, struct task *t)
 		member_make_ready(sched, m);
 }
 
-void order_enqueue(struct scheduler *sched, struct task *first, uint32_t n)
+void order_group(struct scheduler *sched, struct task *first, uint32_t n)
 {
-	struct task *t = first, *next;
-	for (uint32_t i = 0; i < n; i++, t = next) {
+	const uint32_t id = n > 1 ? ++sched->groups : 0;
+	struct task *t, *next;
+	DL_FOREACH (first, t)
+		t->group = id;
+	if (n > 1)
+		set_link(first);
+	for (t = first; n--; t = next) {
 		next = t->next;
 		order_admit(sched, t);
 		order_append(sched, t);

@@ -9,7 +9,8 @@
 void order_admit(struct scheduler *sched, struct task *t);
 /* Appends the task to its member's queue. */
 void order_append(struct scheduler *sched, struct task *t);
-void order_enqueue(struct scheduler *sched, struct task *first, uint32_t n);
+/* Likewise with these n tasks, which are one group. */
+void order_group(struct scheduler *sched, struct task *first, uint32_t n);
 /* Members that are ready have their turn, until none is, or so many steps have been taken. */
 void order_move_ready(struct scheduler *sched, uint64_t enough);
 /* Visits some of the tasks that wait for input, in turn. */

@@ -7,7 +7,7 @@
 
 #include "base/hash.h"
 #include "complete.h"
-#include "fast_path.h"
+#include "order.h"
 #include "sched/base/sessions.h"
 #include "sched/base/status.h"
 #include "sched/base/supervisor.h"
@@ -323,7 +323,7 @@ static bool start(struct scheduler *sched, struct session *s, const struct trigg
 	}
 	sched->triggered_ns = sched->now;
 	sched->steps += trigger->n * STEP_RECORD;
-	fast_path_group(sched, first, trigger->n);
+	order_group(sched, first, trigger->n);
 	return true;
 }
 
