@@ -41,6 +41,7 @@
 
 #include "base/hash.h"
 #include "coord/vote.h"
+#include "internode_state.h"
 #include "sched/base/state.h"
 
 #define INTERNODE_EAGER_BYTES 8192 /* from one node to another */
@@ -153,21 +154,6 @@ struct internode_message {
 	size_t bytes;
 	struct internode_header header;
 	char body[];
-};
-
-struct internode_state {
-	struct internode_comm *comms; /* by id */
-	uint32_t flights;	      /* MPI operations in progress */
-	uint32_t ops;		      /* that move bytes between nodes */
-	uint32_t committed;	      /* tasks that wait for other nodes */
-	uint64_t message_ns;	      /* when the last message of another node came */
-	uint64_t polled_ns;	      /* when messages were last polled */
-	uint64_t deadlock_ns;	      /* when to check for deadlocks */
-	struct node_match *asked;
-	struct internode_comm *endings;
-	struct internode_message *messages;
-	struct internode_message *own; /* between this node's sequencer and this node */
-	bool *lost;		       /* [nodes] */
 };
 
 static inline uint32_t internode_comm_local_count(const struct internode_comm *s)

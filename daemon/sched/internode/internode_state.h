@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What this node knows of all communicators on several nodes. */
+#ifndef SCHED_INTERNODE_STATE_H
+#define SCHED_INTERNODE_STATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct internode_comm;
+struct internode_message;
+struct node_match;
+
+struct internode_state {
+	struct internode_comm *comms; /* by id */
+	uint32_t flights;	      /* MPI operations in progress */
+	uint32_t ops;		      /* that move bytes between nodes */
+	uint32_t committed;	      /* tasks that wait for other nodes */
+	uint64_t message_ns;	      /* when the last message of another node came */
+	uint64_t polled_ns;	      /* when messages were last polled */
+	uint64_t deadlock_ns;	      /* when to check for deadlocks */
+	struct node_match *asked;
+	struct internode_comm *endings;
+	struct internode_message *messages;
+	struct internode_message *own; /* between this node's sequencer and this node */
+	bool *lost;		       /* [nodes] */
+};
+
+#endif
