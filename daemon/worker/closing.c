@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "worker.h"
 
 struct closing {
@@ -34,7 +35,7 @@ static bool begin(struct worker *w, struct import *i, const struct worker_messag
 	if (!c)
 		return false;
 	*c = (struct closing){
-		.import = i, .key = m->key, .until_ns = worker_clock() + m->region.within_ns};
+		.import = i, .key = m->key, .until_ns = clock_now() + m->region.within_ns};
 	i->closing = c;
 	DL_APPEND(w->closings, c);
 	if (!w->closings_due_ns || c->until_ns < w->closings_due_ns)

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "worker.h"
 
@@ -47,7 +48,7 @@ static void make(struct worker *w, struct worker_message *m)
 		.nChannelsPerNetPeer = NCCL_INT_UNSET,
 		.nvlinkCentricSched = NCCL_INT_UNSET,
 	};
-	uint64_t start = worker_clock();
+	uint64_t start = clock_now();
 	int least = 0, greatest = 0;
 	cu.cuCtxGetStreamPriorityRange(&least, &greatest);
 	CUresult error =
@@ -71,8 +72,8 @@ static void make(struct worker *w, struct worker_message *m)
 		l->enqueued = atomic_load(&w->queue->slots[m->comm.slot].completed);
 		l->failed = false;
 		log_info("NCCL communicator %u: created in %llu ms, with this GPU as rank %d of %d",
-			 m->comm.slot, (unsigned long long)(worker_clock() - start) / 1000000,
-			 l->rank, l->nranks);
+			 m->comm.slot, (unsigned long long)(clock_now() - start) / 1000000, l->rank,
+			 l->nranks);
 		if (m->comm.slot >= w->high_slot)
 			w->high_slot = m->comm.slot + 1;
 		return;

@@ -5,19 +5,13 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "base/clock.h"
 #include "base/closer.h"
 #include "base/log.h"
 #include "base/timings.h"
 #include "fdio.h"
 #include "launch.h"
 #include "worker.h"
-
-void worker_send(struct worker *w, const struct worker_message *m, int fd)
-{
-	int error = svc_send(w->sock, m, sizeof(*m), &fd, fd >= 0, 0);
-	if (error) /* the supervisor is gone, or about to exit */
-		w->quit = w->supervisor_lost = true;
-}
 
 static void make_id(struct worker_message *m)
 {
@@ -132,7 +126,7 @@ bool control_handle(struct worker *w)
 		if (n != (ssize_t)sizeof(m))
 			return false;
 		if (!end)
-			end = worker_clock() + WORKER_TURN_NS;
-	} while (!w->quit && worker_clock() < end);
+			end = clock_now() + WORKER_TURN_NS;
+	} while (!w->quit && clock_now() < end);
 	return true;
 }

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/timings.h"
 #include "launch.h"
@@ -106,7 +107,7 @@ bool copy_next(struct worker *w)
 
 void copy_watch(struct worker *w)
 {
-	const uint64_t now = worker_clock();
+	const uint64_t now = clock_now();
 	const bool look = now - w->checked_ns >= WORKER_WATCH_NS;
 	w->in_flight = 0;
 	for (int i = 0; i < COPY_SLOTS; i++) {

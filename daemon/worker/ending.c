@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/timings.h"
 #include "worker.h"
@@ -52,7 +53,7 @@ static void begin(struct worker *w, struct comm_slot *l, uint32_t slot, bool abo
 				  .comm = l->comm,
 				  .abort = abort,
 				  .bell = w->bell,
-				  .begun_ns = worker_clock()};
+				  .begun_ns = clock_now()};
 	l->ending = n;
 	l->comm = NULL; /* from here on, only the ending uses it */
 	if (pthread_create(&n->thread, NULL, end_main, n)) {
@@ -68,8 +69,8 @@ static void finish(struct slot_ending *n)
 	pthread_join(n->thread, NULL);
 	log_info("NCCL communicator %u: %s in %llu ms%s%s", n->slot,
 		 n->abort ? "aborted" : "destroyed",
-		 (unsigned long long)(worker_clock() - n->begun_ns) / 1000000,
-		 n->result ? ": " : "", n->result ? nccl.ncclGetErrorString(n->result) : "");
+		 (unsigned long long)(clock_now() - n->begun_ns) / 1000000, n->result ? ": " : "",
+		 n->result ? nccl.ncclGetErrorString(n->result) : "");
 	free(n);
 }
 
@@ -87,7 +88,7 @@ void endings_watch(struct worker *w)
 	struct slot_ending *n, *next;
 	DL_FOREACH_SAFE (w->endings, n, next) {
 		w->in_flight++;
-		if (!n->told && worker_clock() - n->begun_ns > ABORT_LONG_NS) {
+		if (!n->told && clock_now() - n->begun_ns > ABORT_LONG_NS) {
 			n->told = true;
 			log_warning("NCCL communicator %u: NCCL has not ended it for %d s", n->slot,
 				    (int)(ABORT_LONG_NS / 1000000000));

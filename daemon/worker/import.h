@@ -65,13 +65,15 @@ void import_add(struct worker *w, struct import *i);
 void import_drop(struct worker *w, struct import *i);
 /* Is there memory to release? */
 void imports_close_later(struct worker *w);
+/* Maps an allocation at an address of its own. */
+CUresult import_map(const struct worker *w, struct import *i);
+void import_refuse(struct worker_message *m, int result, const char *what, CUresult error);
+
+/* sweep.c */
 /* Frees closed memory, for WORKER_TURN_NS. The driver then waits for the whole GPU, on which a task
  * in flight may end only by an abort. So this waits until no tasks are in flight, unless that takes
  * too long. True: it can continue at once. */
 bool imports_sweep(struct worker *w, uint64_t now);
-/* Maps an allocation at an address of its own. */
-CUresult import_map(const struct worker *w, struct import *i);
-void import_refuse(struct worker_message *m, int result, const char *what, CUresult error);
 
 /* closing.c */
 /* Drops one user. If m asks for an answer, answers when the memory is released, if it is to be. */

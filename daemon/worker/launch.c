@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/timings.h"
 #include "launch.h"
@@ -69,7 +70,7 @@ static bool ready_soon(const struct worker *w, const struct launch *l)
 	const struct session_timelines *s = &w->sessions[l->session];
 	if (atomic_load_explicit(&s->host[l->timeline].done, memory_order_relaxed) + 1 < l->value)
 		return false;
-	for (uint64_t end = worker_clock() + INPUT_POLL_NS; worker_clock() < end;)
+	for (uint64_t end = clock_now() + INPUT_POLL_NS; clock_now() < end;)
 		if (is_ready(w, l))
 			return true;
 	return false;
@@ -407,7 +408,7 @@ void launch_watch(struct worker *w)
 	w->in_flight = 0;
 	endings_watch(w);
 	w->stuck = w->in_flight > 0;
-	uint64_t now = worker_clock();
+	uint64_t now = clock_now();
 	bool look = now - w->checked_ns >= WORKER_WATCH_NS;
 	for (uint32_t i = 0; i < w->high_slot; i++) {
 		struct comm_slot *l = &w->slots[i];

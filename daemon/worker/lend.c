@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "base/timings.h"
 #include "worker.h"
 
@@ -93,7 +94,7 @@ bool lend(struct worker *w, struct worker_message *m)
 		free(l);
 		return false;
 	}
-	const uint64_t now = worker_clock();
+	const uint64_t now = clock_now();
 	*l = (struct lending){
 		.import = i, .fd = -1, .begun_ns = now, .until_ns = now + m->region.within_ns};
 	if (!prepare(w, m, l)) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "base/timings.h"
 #include "worker.h"
 
@@ -121,9 +122,9 @@ bool ranges_work(struct worker *w)
 	CUresult error = CUDA_SUCCESS;
 	if (!o)
 		return false;
-	const uint64_t end = worker_clock() + WORKER_TURN_NS;
+	const uint64_t end = clock_now() + WORKER_TURN_NS;
 	DL_DELETE(w->openings, o);
-	while (!error && o->range->mapped < o->range->nparts && worker_clock() < end)
+	while (!error && o->range->mapped < o->range->nparts && clock_now() < end)
 		error = map_part(w, o->range);
 	if (error || o->range->mapped == o->range->nparts)
 		finish(w, o, error);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A worker's start, loop and sleep. */
 #include "worker.h"
+#include "base/clock.h"
 #include "launch.h"
 
 #include <errno.h>
@@ -29,39 +30,6 @@
 #define ROUNDS_PER_CONTROL 64 /* polls of the queue between checks of the socket */
 #define ROUNDS_PER_CLOCK   16
 #define NAP_SHARE	   4 /* ends are noticed late by at most this fraction of the wait */
-
-uint64_t worker_clock(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-}
-
-void worker_die(struct worker *w, const char *why)
-{
-	struct worker_message m = {.kind = WORKER_DYING, .result = NCCLSVC_WORKER_LOST};
-	if (w->dying[0])
-		return;
-	snprintf(w->dying, sizeof(w->dying), "%s", why);
-	memcpy(m.text, w->dying, sizeof(m.text));
-	w->quit = true;
-	worker_send(w, &m, -1);
-}
-
-bool worker_bad(struct worker *w, CUresult error, const char *what)
-{
-	if (!error)
-		return false;
-	log_error("%s: %s", what, gpu_api_cuda_error(error));
-	/* It may be an error of one request, or of the context, in which case all calls fail: so
-	 * try one. */
-	if (!w->scratch || !cu.cuMemcpyDtoH(&(char){0}, w->scratch, 1))
-		return true;
-	char text[SVC_TEXT_BYTES];
-	snprintf(text, sizeof(text), "%.100s: %s", what, gpu_api_cuda_error(error));
-	worker_die(w, text);
-	return true;
-}
 
 /* ---- Start ---- */
 
@@ -194,17 +162,17 @@ static bool watch(struct worker *w, uint64_t now)
 
 static void run(struct worker *w)
 {
-	uint64_t busy_ns = worker_clock(), now = busy_ns;
+	uint64_t busy_ns = clock_now(), now = busy_ns;
 	bool works = false;
 	for (unsigned rounds = 1; !w->quit; rounds++) {
 		const bool launched = launch_next(w);
 		if (launched) {
 			spin_waited(&w->spin, now - busy_ns);
-			busy_ns = now = worker_clock();
+			busy_ns = now = clock_now();
 			w->in_flight = 1; /* at least */
 		} else if (rounds % ROUNDS_PER_CLOCK == 0) {
 			const uint64_t before = now;
-			now = worker_clock();
+			now = clock_now();
 			spin_looked(&w->spin, now - before, now);
 		}
 		if (rounds % ROUNDS_PER_CONTROL == 0) {
@@ -213,7 +181,7 @@ static void run(struct worker *w)
 				break;
 			}
 			works = watch(w, now);
-			now = worker_clock(); /* time in the driver is no lost core */
+			now = clock_now(); /* time in the driver is no lost core */
 			if (!launched)
 				sched_yield(); /* the thread it waits for may need this core */
 		}
@@ -221,7 +189,7 @@ static void run(struct worker *w)
 			continue;
 		if (!works && now - busy_ns >= spin_budget_ns(&w->spin, now)) {
 			fall_asleep(w, now - busy_ns);
-			now = worker_clock();
+			now = clock_now();
 			works = watch(w, now);
 		}
 		spin_pause();
@@ -241,7 +209,7 @@ static bool still_moves(const struct worker *w, struct motion *m)
 	nanosleep(&nap, NULL);
 	for (uint32_t i = 0; i < WORKER_COMM_SLOTS; i++)
 		sum += atomic_load(&w->queue->slots[i].completed);
-	const uint64_t now = worker_clock();
+	const uint64_t now = clock_now();
 	if (sum != m->completed || !m->moved_ns)
 		*m = (struct motion){sum, now};
 	return now - m->moved_ns < SUPERVISOR_LOST_STILL_NS;
@@ -252,11 +220,11 @@ static bool still_moves(const struct worker *w, struct motion *m)
  * SUPERVISOR_LOST_LAST_NS. */
 static void release_until_still(struct worker *w)
 {
-	const uint64_t end_ns = worker_clock() + SUPERVISOR_LOST_LAST_NS;
+	const uint64_t end_ns = clock_now() + SUPERVISOR_LOST_LAST_NS;
 	struct motion m = {0};
 	do
 		sessions_release(w);
-	while (still_moves(w, &m) && worker_clock() < end_ns);
+	while (still_moves(w, &m) && clock_now() < end_ns);
 	sessions_release(w);
 }
 

@@ -8,7 +8,8 @@
  *   control.c        the supervisor's requests
  *   launch.h         from the queue to the GPU, in order: launch.c; copy.c without NCCL
  *   comm_slot.h      communicators: comm_slot.c, their ends in ending.c, reductions in redop.c
- *   import.h         memory: import.c; range.c for several mappings as one
+ *   import.h         memory: import.c; range.c for several mappings as one; its release in sweep.c
+ *   report.c         messages to the supervisor
  *   probe.c          lists the GPUs, in a process of its own
  */
 #ifndef WORKER_WORKER_H
@@ -70,7 +71,6 @@ struct worker {
 	char dying[SVC_TEXT_BYTES]; /* not empty: why the context is lost */
 };
 
-uint64_t worker_clock(void);
 /* If the error is fatal, tells the supervisor and ends the loop; returns error != 0. */
 bool worker_bad(struct worker *w, CUresult error, const char *what);
 /* Another worker must take over, for this reason. */
