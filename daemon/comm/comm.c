@@ -318,14 +318,6 @@ void comm_vacate(struct communicator *m, struct member *member, uint32_t state)
 	member->overdue = false;
 }
 
-void comm_discard(struct comms *s, struct communicator *m)
-{
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (comm_alive(&m->members[k]))
-			comm_vacate(m, &m->members[k], NCCLSVC_MEMBER_ABSENT);
-	comm_forget(s, m);
-}
-
 /* ---- Epochs ---- */
 
 bool comm_is_whole(const struct communicator *m)

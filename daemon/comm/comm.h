@@ -17,8 +17,6 @@ struct communicator *comm_create(struct comms *s, const uint8_t *id, uint32_t nr
 void comm_hand_over(struct communicator *m, struct account *a);
 /* 0: the session is at its limit. */
 uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank);
-/* Frees a communicator that has never run an epoch. */
-void comm_discard(struct comms *s, struct communicator *m);
 /* Schedules a check of the communicator by that time. */
 void comm_deadline(struct communicator *m, uint64_t at_ns);
 /* Schedules the end of the member's JOIN by that time; 0: it has no deadline any more. */
