@@ -1,44 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * JOIN: which process may take a rank, and which ranks did not join in time. */
-#include <stdarg.h>
+ * JOIN: which process may take a rank. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/config.h"
-#include "base/loop.h"
-#include "base/timings.h"
 #include "comm.h"
 #include "comms.h"
-#include "coord/rendezvous.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
 #include "names.h"
 #include "peer/peer.h"
 #include "remote.h"
-#include "report.h"
-
-static void report_join(struct communicator *m, int32_t rank, int32_t pid, int result,
-			const char *text)
-{
-	char request[64];
-	snprintf(request, sizeof(request), "JOIN of rank %d (pid %d)", rank, pid);
-	report_request(m, request, result, text);
-}
-
-void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
-		    int result, const char *format, ...)
-{
-	char text[SVC_TEXT_BYTES];
-	va_list args;
-	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
-	refusal_note(&m->refused, rank, c->pid, text);
-	client_error(c, SVC_JOIN, serial, result, "%s", text);
-	report_join(m, rank, c->pid, result, text);
-	remote_refused(m, result, text);
-}
 
 static bool check_join(struct comms *s, struct client *c, uint32_t serial, const struct svc_join *j)
 {
@@ -139,6 +112,33 @@ static struct communicator *find_or_create(struct comms *s, struct client *c, ui
 	if (!m)
 		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT, "%s", text);
 	return m;
+}
+
+/* Members are either all on the host, or each on a GPU of its own. */
+bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
+		      const struct svc_join *j, int32_t rank)
+{
+	if (!m->occupied && !epoch_held(&m->life))
+		m->cuda = j->device != SVC_DEVICE_HOST;
+	if (m->cuda != (j->device != SVC_DEVICE_HOST)) {
+		comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
+			       "rank %d (pid %d) joins with %s, but the members of communicator %s "
+			       "joined with %s",
+			       rank, c->pid, m->cuda ? "host memory" : "a GPU", m->label,
+			       m->cuda ? "GPUs" : "host memory");
+		return false;
+	}
+	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
+		if ((int32_t)k == rank || !comm_alive(&m->members[k]) ||
+		    m->members[k].device != j->device)
+			continue;
+		comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
+			       "ranks %u (pid %d) and %d (pid %d) of communicator %s both use "
+			       "device %d: each rank needs its own GPU",
+			       k, m->members[k].pid, rank, c->pid, m->label, j->device);
+		return false;
+	}
+	return true;
 }
 
 /* Returns a free rank. Each node has its own ranks of the world. */
@@ -279,95 +279,4 @@ void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct 
 	}
 	if (comm_device_fits(c, m, serial, j, rank))
 		take_rank(s, c, m, rank, serial, j);
-}
-
-/* ---- Deadlines ---- */
-
-/* An epoch on GPUs needs their workers. False: all are ready. */
-static bool name_lost_gpu(const struct comms *s, const struct communicator *m, uint32_t rank,
-			  char *text, size_t size)
-{
-	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
-		int32_t device = m->members[k].device;
-		const struct gpu *g =
-			device < 0 || !comm_alive(&m->members[k]) ? NULL : s->gpus->gpu[device];
-		if (!g || g->info.state == NCCLSVC_DEVICE_READY)
-			continue;
-		snprintf(text, size,
-			 "communicator %s waits for the worker of gpu%d, which %s by rank %u's "
-			 "deadline%s%.90s",
-			 m->label, g->index,
-			 g->info.state == NCCLSVC_DEVICE_STARTING
-				 ? "had not started"
-				 : "was lost and had not restarted",
-			 rank, g->info.text[0] ? ": " : "", g->info.text);
-		return true;
-	}
-	return false;
-}
-
-void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const char *text)
-{
-	struct member *member = &m->members[rank];
-	struct client *c = member->client;
-	uint32_t serial = member->serial;
-	member->state = NCCLSVC_MEMBER_BROKEN;
-	comm_join_deadline(m->comms, member, 0);
-	member->late = result == NCCLSVC_TIMEOUT;
-	if (!member->late || !m->late_reported)
-		report_join(m, (int32_t)rank, member->pid, result, text);
-	m->late_reported |= member->late;
-	m->joining--;
-	if (member->fresh)
-		comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
-	if (!comm_alive(member) && member->node >= 0 && epoch_runs(&m->life)) {
-		member->state = NCCLSVC_MEMBER_JOINED; /* on another node, as before */
-		member->pid = member->far_pid;
-	}
-	comm_event(m, member->late ? NCCLSVC_CAUSE_DEADLINE : NCCLSVC_CAUSE_REFUSED);
-	client_error(c, m->reply_opcode, serial, result, "%s", text);
-}
-
-/* The rendezvous knows which ranks are missing; its answer comes soon. */
-static bool ask_missing(struct comms *s, struct communicator *m, uint32_t rank)
-{
-	struct member *member = &m->members[rank];
-	if (member->overdue)
-		return false;
-	member->overdue = true;
-	comm_join_deadline(s, member, clock_now() + NODE_ANSWER_NS);
-	remote_unjoin(m, rank, member->client->id, WITHDRAW_LATE);
-	return true;
-}
-
-void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank)
-{
-	struct absent_ranks absent = {0};
-	char text[SVC_TEXT_BYTES];
-	const bool lost = name_lost_gpu(s, m, rank, text, sizeof(text));
-	const bool starts = comm_is_still_there(m, rank);
-	if (!lost && !starts && ask_missing(s, m, rank))
-		return;
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (comm_is_member_here(m, k) && m->members[k].state != NCCLSVC_MEMBER_JOINING)
-			absent_add(&absent, k, m->members[k].late);
-	if (!lost && !starts)
-		comm_blameless_text(m, NCCLSVC_TIMEOUT, rendezvous_of(&s->coord, m->id), text);
-	else if (!lost && absent.never.n + absent.late.n)
-		absent_text(&absent, m->label, rank, &m->refused, text);
-	else if (!lost)
-		snprintf(text, sizeof(text),
-			 m->cuda ? "NCCL had not created communicator %s by rank %u's deadline"
-				 : "the last epoch of communicator %s had not ended by rank %u's "
-				   "deadline",
-			 m->label, rank);
-	if (starts && !comm_can_wait(m)) {
-		comm_fail_joins(s, m, NCCLSVC_TIMEOUT, -1, text);
-		return;
-	}
-	if (starts)
-		comm_join_again(m, (int32_t)rank, true);
-	if (m->members[rank].client)
-		remote_unjoin(m, rank, m->members[rank].client->id, WITHDRAW_CANCELLED);
-	comm_refuse_join(m, rank, NCCLSVC_TIMEOUT, text);
 }

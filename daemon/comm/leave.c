@@ -4,19 +4,9 @@
 #include "comm.h"
 #include "comms.h"
 #include "peer/peer.h"
+#include "plans.h"
 #include "remote.h"
 #include "report.h"
-
-void comm_left_while_joining(struct comms *s, struct communicator *m, int32_t rank)
-{
-	if (!m->cuda)
-		return;
-	if (comm_can_wait(m))
-		comm_join_again(m, rank, true);
-	else
-		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, rank,
-				"a member left or died before the split was done");
-}
 
 static void leave(struct client *c, struct communicator *m, int32_t rank)
 {

@@ -10,8 +10,6 @@
 #include <utlist.h>
 
 #include "base/clock.h"
-#include "base/loop.h"
-#include "base/timings.h"
 #include "comm.h"
 #include "comms.h"
 #include "coord/messages.h"
@@ -19,7 +17,6 @@
 #include "names.h"
 #include "plans.h"
 #include "remote.h"
-#include "report.h"
 
 /* ---- Quota ---- */
 
@@ -31,78 +28,28 @@ static bool charge(struct communicator *m, struct plan *p, uint32_t n, char text
 	return true;
 }
 
-static void discard(struct account *a, struct plan *p)
-{
-	if (!p)
-		return;
-	account_give(a, SHARE_PLAN_TASKS, p->quota);
-	plan_free(p);
-	account_put(a);
-}
+/* ---- The result ---- */
 
-/* ---- Commits of the members ---- */
-
-static void stop_collecting(struct communicator *m)
+/* It is in force, but was given up here: no member of this node takes part. */
+static void leave_plan(struct comms *s, struct communicator *m, uint32_t number)
 {
-	struct plan *p = m->forming;
-	free(m->commits);
-	m->commits = NULL;
-	m->forming = NULL;
-	m->committing = 0;
-	discard(m->account, p);
-}
-
-void plan_forget(struct communicator *m)
-{
-	stop_collecting(m);
-}
-
-/* Answers all waiting members. */
-static void fail_all(struct communicator *m, int result, const char *text)
-{
-	struct commit *commits = m->commits;
-	if (!commits)
-		return;
-	report_request(m, "plan", result, text);
-	m->commits = NULL; /* an answer may end a session, and lead back here */
-	stop_collecting(m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct client *c = m->members[k].client;
-		if (commits[k].here && c)
-			client_error(c, SVC_PLAN_COMMIT, commits[k].serial, result, "%s", text);
+		if (!comm_takes_part(&m->members[k]))
+			continue;
+		executor_command(s->executor, &(struct command){.kind = COMMAND_PLAN_DROP,
+								.plan = {.comm = m->slot,
+									 .rank = (int32_t)k,
+									 .number = number}});
+		remote_left(m, k, number);
 	}
-	free(commits);
 }
 
-void plan_commit_failed(struct communicator *m, int result, int32_t rank)
+static uint32_t members_here(const struct communicator *m)
 {
-	char text[SVC_TEXT_BYTES];
-	if (rank >= 0)
-		snprintf(text, sizeof(text), PLAN_GONE_TEXT, rank, m->members[rank].pid, m->label);
-	else
-		comm_blameless_text(m, result, m->coordinator, text);
-	m->plan_lost = m->commits != NULL;
-	fail_all(m, result, text);
-}
-
-uint64_t plan_expire(struct communicator *m, uint64_t now)
-{
-	uint64_t next = 0;
-	for (uint32_t k = 0; m->commits && k < m->nranks; k++) {
-		uint64_t at = m->commits[k].here ? m->commits[k].deadline_ns : 0;
-		if (at && at <= now && !m->commits[k].overdue) {
-			/* The coordinator knows which ranks are missing; its answer comes soon. */
-			m->commits[k].overdue = true;
-			at = m->commits[k].deadline_ns = now + NODE_ANSWER_NS;
-			remote_late(m, k, m->commits[k].serial);
-		}
-		if (at && at <= now) {
-			plan_commit_failed(m, NCCLSVC_TIMEOUT, -1);
-			return 0;
-		}
-		next = earlier(next, at);
-	}
-	return next;
+	uint32_t n = 0;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		n += comm_takes_part(&m->members[k]);
+	return n;
 }
 
 static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_uid)
@@ -139,30 +86,6 @@ static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_
 	free(commits);
 }
 
-/* ---- The result ---- */
-
-/* It is in force, but was given up here: no member of this node takes part. */
-static void leave_plan(struct comms *s, struct communicator *m, uint32_t number)
-{
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		if (!comm_takes_part(&m->members[k]))
-			continue;
-		executor_command(s->executor, &(struct command){.kind = COMMAND_PLAN_DROP,
-								.plan = {.comm = m->slot,
-									 .rank = (int32_t)k,
-									 .number = number}});
-		remote_left(m, k, number);
-	}
-}
-
-static uint32_t members_here(const struct communicator *m)
-{
-	uint32_t n = 0;
-	for (uint32_t k = 0; k < m->nranks; k++)
-		n += comm_takes_part(&m->members[k]);
-	return n;
-}
-
 void plan_result(struct communicator *m, const struct control_result *v)
 {
 	struct comms *s = m->comms;
@@ -171,9 +94,9 @@ void plan_result(struct communicator *m, const struct control_result *v)
 	const uint32_t number = ++m->plan_round;
 	m->plan_lost = false;
 	if (v->result) {
-		fail_all(m, v->result, v->text);
+		plan_refused(m, v->result, v->text);
 	} else if (!m->forming || m->committing != members_here(m)) {
-		stop_collecting(m);
+		plan_forget(m);
 		leave_plan(s, m, number);
 	} else {
 		m->forming->number = number;
@@ -307,7 +230,7 @@ void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit
 		plan_unset(m->forming, rank);
 		client_error(c, SVC_PLAN_COMMIT, serial, result, "%s", text);
 		if (!m->committing)
-			stop_collecting(m);
+			plan_forget(m);
 		return;
 	}
 	m->commits[rank] = (struct commit){
@@ -371,7 +294,7 @@ void plan_gone(struct comms *s, struct plan *p)
 	if (m && m->plan == p)
 		m->plan = NULL;
 	DL_DELETE(s->plans, p);
-	discard(p->account, p);
+	plan_discard(p->account, p);
 }
 
 void plan_free_all(struct comms *s)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Messages from this node to the deciding components (coord/) on this or another node, and to the
- * other members' nodes. remote_messages.c handles their messages. */
+ * other members' nodes. nodes/messages.c handles theirs. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,8 +13,9 @@
 #include "comm.h"
 #include "comms.h"
 #include "consequences.h"
+#include "coord/plan.h"
 #include "coord/rendezvous.h"
-#include "gpus.h"
+#include "nodes/nodes.h"
 #include "remote.h"
 
 /* ---- This node's coordinator ---- */
@@ -362,4 +363,33 @@ void remote_split(struct communicator *m, uint32_t rank)
 				      .key = m->split[rank].key};
 	remote_fill_epoch(&split.of, m);
 	remote_send(m->comms, m->coordinator, CONTROL_SPLIT, &split, sizeof(split));
+}
+
+bool remote_plan(struct communicator *m, uint32_t rank, uint32_t serial)
+{
+	struct comms *s = m->comms;
+	const struct plan_member *pm = &m->forming->members[rank];
+	const uint32_t node = m->coordinator;
+	struct control_plan *p =
+		node != s->coord.me && link_is_full(s->cluster, node)
+			? NULL
+			: calloc(1, sizeof(*p) + CONTROL_PLAN_CHUNK * sizeof(p->chunk[0]));
+	if (!p)
+		return false;
+	remote_fill_epoch(&p->of, m);
+	p->cuda = m->cuda;
+	p->round = m->plan_round;
+	p->rank = rank;
+	p->serial = serial;
+	p->groups = pm->ngroups;
+	p->tasks = pm->ntasks;
+	do {
+		const uint32_t left = p->tasks - p->at;
+		p->count = left < CONTROL_PLAN_CHUNK ? left : CONTROL_PLAN_CHUNK;
+		memcpy(p->chunk, pm->tasks + p->at, p->count * sizeof(p->chunk[0]));
+		remote_send(s, node, CONTROL_PLAN, p, sizeof(*p) + p->count * sizeof(p->chunk[0]));
+		p->at += p->count;
+	} while (p->at < p->tasks);
+	free(p);
+	return true;
 }

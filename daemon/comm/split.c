@@ -5,66 +5,12 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/loop.h"
-#include "base/timings.h"
 #include "comm.h"
 #include "comms.h"
 #include "coord/messages.h"
 #include "names.h"
 #include "peer/peer.h"
 #include "remote.h"
-#include "report.h"
-
-void comm_split_refused(struct communicator *m, int result, const char *text)
-{
-	struct split_request *split = m->split;
-	if (!split)
-		return;
-	report_request(m, "SPLIT", result, text);
-	m->split = NULL; /* an answer may end a session, and lead back here */
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (split[k].here && m->members[k].client)
-			client_error(m->members[k].client, SVC_SPLIT, split[k].serial, result, "%s",
-				     text);
-	free(split);
-}
-
-void comm_split_failed(struct communicator *m, int result, int32_t rank)
-{
-	char text[SVC_TEXT_BYTES];
-	if (!m->split)
-		return;
-	if (rank >= 0)
-		snprintf(text, sizeof(text),
-			 "rank %d (pid %d) of communicator %s left or died before the split was "
-			 "done",
-			 rank, m->members[rank].pid, m->label);
-	else
-		comm_blameless_text(m, result, m->coordinator, text);
-	m->split_lost = true;
-	comm_split_refused(m, result, text);
-}
-
-uint64_t comm_split_expire(struct communicator *m, uint64_t now)
-{
-	uint64_t next = 0;
-	for (uint32_t k = 0; m->split && k < m->nranks; k++) {
-		uint64_t at = m->split[k].here ? m->split[k].deadline_ns : 0;
-		if (at && at <= now && !m->split[k].overdue) {
-			/* The coordinator knows which ranks are missing; its answer comes soon. */
-			m->split[k].overdue = true;
-			at = m->split[k].deadline_ns = now + NODE_ANSWER_NS;
-			remote_late(m, k, m->split[k].serial);
-		}
-		if (at && at <= now) {
-			comm_split_failed(m, NCCLSVC_TIMEOUT, -1);
-			return 0;
-		}
-		if (at && (!next || at < next))
-			next = at;
-	}
-	return next;
-}
 
 void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 {

@@ -5,7 +5,6 @@
 #include "base/siphash.h"
 #include "channel/cluster.h"
 #include "comm/peer/peer.h"
-#include "comm/remote.h"
 #include "coord/plan.h"
 #include "coord/rendezvous.h"
 #include "gpu/gpu.h"

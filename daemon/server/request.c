@@ -11,7 +11,7 @@
 #include "base/nofail.h"
 #include "build_config.h"
 #include "comm/comm.h"
-#include "comm/describe.h"
+#include "comm/nodes/describe.h"
 #include "comm/gpus.h"
 #include "comm/peer/peer.h"
 #include "comm/peer/shares.h"

@@ -19,6 +19,7 @@
 #include "base/timings.h"
 #include "channel/cluster.h"
 #include "comm/comm.h"
+#include "comm/nodes/nodes.h"
 #include "comm/peer/peer.h"
 #include "comm/plans.h"
 #include "comm/record/dump.h"

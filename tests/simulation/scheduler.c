@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "comm/comm.h"
+#include "comm/nodes/nodes.h"
 #include "comm/plans.h"
 #include "coord/plan.h"
 #include "sched/command.h"

@@ -2,7 +2,7 @@
 #ifndef COMM_DESCRIBE_H
 #define COMM_DESCRIBE_H
 
-#include "communicator.h"
+#include "comm/communicator.h"
 #include "wire.h"
 
 struct control_description;

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm.h"
-#include "communicator.h"
-#include "remote.h"
+#include "comm/comm.h"
+#include "comm/communicator.h"
+#include "comm/remote.h"
 
 #define DESCRIPTIONS_KEPT 32 /* of one communicator, whose ranks are of its user's share */
 

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Communicators with members on other nodes: handles reports, from these nodes or its own engine,
  * that an epoch begins or ends, or that a member has left. */
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "comm.h"
-#include "comms.h"
-#include "consequences.h"
+#include "comm/comm.h"
+#include "comm/comms.h"
+#include "comm/remote.h"
+#include "comm/report.h"
 #include "coord/messages.h"
-#include "remote.h"
-#include "report.h"
+#include "nodes.h"
 
 /* The node is missing from the epoch that is about to begin. */
 static void begin_without(struct communicator *m, uint32_t node)
@@ -61,24 +59,6 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 	else
 		comm_try_start(s, m);
 	remote_handle_unexpected(m);
-}
-
-static bool names_ranks_of(const struct communicator *m, const ncclsvc_status *st)
-{
-	const int32_t n = (int32_t)m->nranks;
-	bool valid = st->rank_a < n && st->rank_b < n;
-	for (uint32_t i = 0; i < st->missing_count && i < NCCLSVC_MISSING_SHOWN; i++)
-		valid = valid && st->missing[i] >= 0 && st->missing[i] < n;
-	return valid;
-}
-
-void comm_broken_elsewhere(struct communicator *m, const struct control_break *b)
-{
-	if (b->rank >= 0)
-		m->members[b->rank].ending = b->ending;
-	const bool follows = b->first.result && names_ranks_of(m, &b->first);
-	comm_break_after(m, b->renewed ? NCCLSVC_CAUSE_RENEWED : NCCLSVC_CAUSE_ENDED_ELSEWHERE,
-			 b->result, b->rank, b->node, follows ? &b->first : NULL);
 }
 
 void comm_left_elsewhere(struct communicator *m, int32_t rank)

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The handles by which sessions name communicators; a handle comes with the rank that its session
+ * holds. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm.h"
+#include "comms.h"
+#include "peer/peer.h"
+#include "peer/shares.h"
+#include "remote.h"
+
+struct communicator *remote_find(const struct comms *s, const uint8_t *id)
+{
+	struct communicator *m;
+	HASH_FIND(hh, s->comms, id, NCCLSVC_ID_BYTES, m);
+	return m;
+}
+
+static struct membership *find_handle(struct client *c, uint32_t handle)
+{
+	if (!handle || handle >= c->nmemberships || !c->memberships[handle].comm)
+		return NULL;
+	return &c->memberships[handle];
+}
+
+struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *rank)
+{
+	const struct membership *at = find_handle(c, handle);
+	if (at)
+		*rank = at->rank;
+	return at ? at->comm : NULL;
+}
+
+uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank)
+{
+	uint32_t i = 1;
+	while (i < c->nmemberships && c->memberships[i].comm)
+		i++;
+	if (i >= c->nmemberships) {
+		uint32_t n = c->nmemberships ? c->nmemberships * 2 : 4;
+		if (n > SVC_SESSION_COMMS)
+			n = SVC_SESSION_COMMS;
+		if (i >= n)
+			return 0;
+		struct membership *p = realloc(c->memberships, n * sizeof(*p));
+		if (!p)
+			return 0;
+		memset(p + c->nmemberships, 0, (n - c->nmemberships) * sizeof(*p));
+		c->memberships = p;
+		c->nmemberships = n;
+	}
+	c->memberships[i] = (struct membership){.comm = m, .rank = rank};
+	if (!c->process.watched)
+		client_watch_process(c);
+	c->comms++;
+	return i;
+}
+
+void comm_vacate(struct communicator *m, struct member *member, uint32_t state)
+{
+	struct client *c = member->client;
+	peer_staging_drop(member);
+	c->memberships[member->handle] = (struct membership){0};
+	c->comms--;
+	m->occupied--;
+	member->client = NULL;
+	member->state = state;
+	shares_left(m);
+	comm_join_deadline(m->comms, member, 0);
+	member->overdue = false;
+}
+
+bool comm_uses_gpus(const struct client *c)
+{
+	for (uint32_t i = 1; i < c->nmemberships; i++)
+		if (c->memberships[i].comm && c->memberships[i].comm->cuda)
+			return true;
+	return false;
+}
