@@ -7,7 +7,6 @@
 #include <utlist.h>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "base/nofail.h"
 #include "base/timings.h"
 #include "comm.h"
@@ -15,7 +14,6 @@
 #include "consequences.h"
 #include "coord/plan.h"
 #include "coord/rendezvous.h"
-#include "nodes/nodes.h"
 #include "remote.h"
 
 /* ---- This node's coordinator ---- */
@@ -38,7 +36,7 @@ void remote_handle_own(struct comms *s)
 			return;
 		}
 		DL_DELETE(s->own_messages, m);
-		remote_handle(s, s->coord.me, m->kind, m->body, m->size);
+		s->hooks->own_message(s, s->coord.me, m->kind, m->body, m->size);
 		free(m);
 	}
 }
@@ -72,74 +70,8 @@ void remote_send(struct comms *s, uint32_t node, enum control_kind kind, const v
 		link_send(s->cluster, node, kind, body, size);
 }
 
-static void op_send(void *arg, uint32_t node, enum control_kind kind, const void *body, size_t size)
+void remote_open(struct comms *s)
 {
-	remote_send(arg, node, kind, body, size);
-}
-
-static bool op_gone(void *arg, uint32_t node)
-{
-	const struct comms *s = arg;
-	return s->cluster && s->cluster->nodes[node].gone;
-}
-
-static const char *op_host(void *arg, uint32_t node)
-{
-	const struct comms *s = arg;
-	return s->cluster ? s->cluster->nodes[node].info.host : "this one";
-}
-
-static uint64_t op_now(void *arg)
-{
-	(void)arg;
-	return clock_now();
-}
-
-static void op_deadline(void *arg, uint64_t at_ns)
-{
-	struct comms *s = arg;
-	loop_deadline(s->loop, at_ns);
-}
-
-static int op_random_id(void *arg, uint8_t id[NCCLSVC_ID_BYTES])
-{
-	(void)arg;
-	return coord_random_id(id);
-}
-
-static void op_make_nccl_id(void *arg, const uint8_t *id, uint32_t epoch, int32_t device)
-{
-	nodes_make_id(arg, id, epoch, device);
-}
-
-static void op_run_job(void *arg, struct loop_job *job, uint64_t steps)
-{
-	struct comms *s = arg;
-	loop_run_job(s->loop, job, steps);
-}
-
-static uint64_t op_new_uid(void *arg)
-{
-	struct comms *s = arg;
-	return ++s->last_comm;
-}
-
-void remote_start(struct comms *s)
-{
-	static const struct coord_ops ops = {
-		.send = op_send,
-		.gone = op_gone,
-		.host = op_host,
-		.now_ns = op_now,
-		.deadline = op_deadline,
-		.random_id = op_random_id,
-		.make_nccl_id = op_make_nccl_id,
-		.run_job = op_run_job,
-		.new_uid = op_new_uid,
-	};
-	coord_init(&s->coord, &ops, s, s->cluster ? s->cluster->me : 0,
-		   s->cluster ? s->cluster->n : 1);
-	s->coord.keep_ns = (uint64_t)s->config->comm_idle_seconds * 1000000000;
 	s->own.data = s;
 	uv_async_init(s->loop->uv, &s->own, on_own);
 	s->loop->handles++;

@@ -11,7 +11,8 @@ struct comms;
 
 /* ---- remote.c ---- */
 
-/* Stops messages from this node to itself. */
+/* Messages from this node to itself: starts, and stops. */
+void remote_open(struct comms *s);
 void remote_close(struct comms *s);
 void remote_free(struct comms *s);
 /* Sends to any node. This node handles its own message later, but before anything that comes after

@@ -14,7 +14,6 @@
 #include "names.h"
 #include "peer/peer.h"
 #include "record/record.h"
-#include "remote.h"
 
 /* ---- Deadlines ---- */
 
@@ -181,16 +180,8 @@ static void not_in_table(struct communicator *m, ncclsvc_epoch_cause cause,
 		"\"%s\" (%s) is not in the table of transitions; the epoch is ended",
 		m->label, m->epoch, svc_epoch_cause_name(cause),
 		svc_epoch_state_name(m->life.state), members_name(members));
-	if (cause == NCCLSVC_CAUSE_RELEASED)
-		return; /* the scheduler has nothing to end */
-	const bool tell = m->comms->cluster && epoch_runs(&m->life);
-	if (epoch_lives(&m->life))
-		comm_break_for(m, NCCLSVC_CAUSE_FAULT, NCCLSVC_STALE_EPOCH, -1, -1);
-	else if (m->joining && cause != NCCLSVC_CAUSE_START_FAILED)
-		comm_fail_joins(m->comms, m, NCCLSVC_STALE_EPOCH, -1,
-				"a defect of the daemon: see its log; join again");
-	if (tell)
-		remote_break(m, NCCLSVC_STALE_EPOCH, -1, -1);
+	if (cause != NCCLSVC_CAUSE_RELEASED) /* the scheduler has nothing to end */
+		m->comms->hooks->not_in_table(m, cause);
 }
 
 void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause, const ncclsvc_status *why)

@@ -8,7 +8,6 @@
 #include "base/nofail.h"
 #include "comm.h"
 #include "comms.h"
-#include "nodes/nodes.h"
 #include "remote.h"
 
 struct unexpected_message {
@@ -109,7 +108,7 @@ static bool handle_unexpected(struct communicator *m, struct unexpected_message 
 	e->started = true;
 	if ((!begun && e->kind != CONTROL_BREAK) || is_before_plan(m, e->kind, e->body))
 		return false;
-	remote_deliver(s, e->from, e->kind, e->body);
+	s->hooks->begun(s, e->from, e->kind, e->body);
 	return true;
 }
 

@@ -138,3 +138,15 @@ void comm_internode_failed(struct comms *s, uint32_t slot, uint32_t epoch, int r
 	comm_break_for(m, NCCLSVC_CAUSE_NODES_FAILED, result, rank, node);
 	remote_break(m, result, rank, node);
 }
+
+void comm_not_in_table(struct communicator *m, ncclsvc_epoch_cause cause)
+{
+	const bool tell = m->comms->cluster && epoch_runs(&m->life);
+	if (epoch_lives(&m->life))
+		comm_break_for(m, NCCLSVC_CAUSE_FAULT, NCCLSVC_STALE_EPOCH, -1, -1);
+	else if (m->joining && cause != NCCLSVC_CAUSE_START_FAILED)
+		comm_fail_joins(m->comms, m, NCCLSVC_STALE_EPOCH, -1,
+				"a defect of the daemon: see its log; join again");
+	if (tell)
+		remote_break(m, NCCLSVC_STALE_EPOCH, -1, -1);
+}

@@ -8,10 +8,13 @@
 
 struct comms;
 
+/* ---- coord.c ---- */
+
+/* Initializes s->coord and s->hooks. s->cluster must be set if there are other nodes. */
+void remote_start(struct comms *s);
+
 /* ---- messages.c ---- */
 
-/* Initializes s->coord. s->cluster must be set if there are other nodes. */
-void remote_start(struct comms *s);
 /* A message came. */
 void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body,
 		   size_t size);
@@ -30,6 +33,8 @@ void comm_internode_failed(struct comms *s, uint32_t slot, uint32_t epoch, int r
 			   int32_t node);
 /* A stream-triggered operation failed with this status, which ends the epoch. */
 void comm_trigger_failed(struct comms *s, uint32_t slot, const ncclsvc_status *st);
+/* The table of transitions lacks this cause, which ends the epoch, or the JOINs. */
+void comm_not_in_table(struct communicator *m, ncclsvc_epoch_cause cause);
 
 /* ---- nccl.c: NCCL communicators across nodes ---- */
 
