@@ -4,14 +4,14 @@
  * free rank must JOIN again, and count their tasks from 0. The executor knows one epoch at a time.
  *
  * The files, bottom up; each uses only those before it:
- *   epoch.c, state.c, handles.c    what a communicator and its state are
- *   unexpected.c, remote.c         messages to other nodes, and those that came too early
- *   consequences.c, report.c       failures
- *   requests.c, comm.c, end.c      how SPLITs, plans, communicators and epochs end
- *   gpu.c, refuse.c, start.c       GPUs; how JOINs fail, and how an epoch starts
- *   join.c, leave.c, split.c, plan.c, redop.c, world.c    members' requests
- *   nodes/                         what other nodes say
- *   expire.c                       deadlines
+ *   what a communicator and its state are: epoch.c, find.c, consequences.c, state.c, handles.c
+ *   messages to other nodes, and those that came too early: unexpected.c, remote.c
+ *   the record of failures: report.c
+ *   how SPLITs, plans, communicators and epochs end: requests.c, comm.c, end.c
+ *   GPUs; how JOINs fail, and how an epoch starts: gpu.c, refuse.c, start.c
+ *   members' requests: join.c, split.c, plan.c, leave.c, redop.c, world.c
+ *   what other nodes say: nodes/
+ *   deadlines: expire.c
  */
 #ifndef DAEMON_COMM_H
 #define DAEMON_COMM_H
@@ -21,6 +21,15 @@
 
 struct control_break;
 struct control_result;
+
+/* ---- find.c ---- */
+
+/* This node's part of that communicator; NULL: none. */
+struct communicator *remote_find(const struct comms *s, const uint8_t *id);
+/* The communicator of this handle of the session, and the session's rank there; NULL: none. */
+struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *rank);
+/* Has the session joined a communicator of GPUs? */
+bool comm_uses_gpus(const struct client *c);
 
 /* ---- state.c ---- */
 
@@ -77,15 +86,9 @@ void comm_event(struct communicator *m, ncclsvc_epoch_cause cause);
 
 /* ---- handles.c ---- */
 
-/* This node's part of that communicator; NULL: none. */
-struct communicator *remote_find(const struct comms *s, const uint8_t *id);
-/* The communicator of this handle of the session, and the session's rank there; NULL: none. */
-struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *rank);
 /* 0: the session is at its limit. */
 uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank);
 void comm_vacate(struct communicator *m, struct member *member, uint32_t state);
-/* Has the session joined a communicator of GPUs? */
-bool comm_uses_gpus(const struct client *c);
 
 /* ---- requests.c, for SPLIT; for plans, see plans.h ---- */
 

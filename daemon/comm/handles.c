@@ -8,29 +8,6 @@
 #include "comms.h"
 #include "peer/peer.h"
 #include "peer/shares.h"
-#include "remote.h"
-
-struct communicator *remote_find(const struct comms *s, const uint8_t *id)
-{
-	struct communicator *m;
-	HASH_FIND(hh, s->comms, id, NCCLSVC_ID_BYTES, m);
-	return m;
-}
-
-static struct membership *find_handle(struct client *c, uint32_t handle)
-{
-	if (!handle || handle >= c->nmemberships || !c->memberships[handle].comm)
-		return NULL;
-	return &c->memberships[handle];
-}
-
-struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *rank)
-{
-	const struct membership *at = find_handle(c, handle);
-	if (at)
-		*rank = at->rank;
-	return at ? at->comm : NULL;
-}
 
 uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank)
 {
@@ -69,12 +46,4 @@ void comm_vacate(struct communicator *m, struct member *member, uint32_t state)
 	shares_left(m);
 	comm_join_deadline(m->comms, member, 0);
 	member->overdue = false;
-}
-
-bool comm_uses_gpus(const struct client *c)
-{
-	for (uint32_t i = 1; i < c->nmemberships; i++)
-		if (c->memberships[i].comm && c->memberships[i].comm->cuda)
-			return true;
-	return false;
 }

@@ -16,7 +16,7 @@
 #include "coord/rendezvous.h"
 #include "remote.h"
 
-/* ---- This node's coordinator ---- */
+/* ---- Messages to this node itself ---- */
 
 struct own_message {
 	struct own_message *prev, *next;

@@ -3,7 +3,6 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/loop.h"
-#include "comm/comm.h"
 #include "comm/comms.h"
 #include "comm/remote.h"
 #include "nodes.h"
