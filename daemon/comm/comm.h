@@ -5,7 +5,7 @@
  *
  * The files, bottom up; each uses only those before it:
  *   what a communicator and its state are: epoch.c, find.c, consequences.c, state.c, handles.c
- *   messages to other nodes, and those that came too early: unexpected.c, remote.c
+ *   messages to other nodes, and those that arrive too early: unexpected.c, remote.c
  *   the record of failures: report.c
  *   how SPLITs, plans, communicators and epochs end: requests.c, comm.c, end.c
  *   GPUs; how JOINs fail, and how an epoch starts: gpu.c, refuse.c, start.c
@@ -25,7 +25,7 @@ struct control_result;
 /* ---- find.c ---- */
 
 /* This node's part of that communicator; NULL: none. */
-struct communicator *remote_find(const struct comms *s, const uint8_t *id);
+struct communicator *comm_find(const struct comms *s, const uint8_t *id);
 /* The communicator of this handle of the session, and the session's rank there; NULL: none. */
 struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *rank);
 /* Has the session joined a communicator of GPUs? */

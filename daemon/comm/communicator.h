@@ -26,11 +26,11 @@ struct member {
 	uint32_t handle;	  /* in client->memberships */
 	uint32_t serial;	  /* of the JOIN that waits */
 	struct deadline deadline; /* of that; in comms->joins if there is one */
-	uint64_t since_ns;	  /* when it came */
+	uint64_t since_ns;	  /* when it sent JOIN */
 	int32_t pid;		  /* the last holder's */
 	struct ending ending;	  /* how its part in the last epoch ended, if it ended that epoch */
 	int32_t device;
-	int staging_fd; /* came with its JOIN; -1: none */
+	int staging_fd; /* from its JOIN; -1: none */
 	int32_t staging_device;
 	uint64_t staging_bytes;
 	int32_t node; /* of the epoch's member, if on another node; otherwise -1 */

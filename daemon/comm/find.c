@@ -3,7 +3,7 @@
 #include "comm.h"
 #include "comms.h"
 
-struct communicator *remote_find(const struct comms *s, const uint8_t *id)
+struct communicator *comm_find(const struct comms *s, const uint8_t *id)
 {
 	struct communicator *m;
 	HASH_FIND(hh, s->comms, id, NCCLSVC_ID_BYTES, m);

@@ -47,7 +47,7 @@ static bool being_acquired(const struct communicator *m)
 
 /* ---- NCCL communicators across nodes ---- */
 
-bool nodes_across(const struct communicator *m)
+bool comm_across_nodes(const struct communicator *m)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (!comm_is_member_here(m, k))
@@ -55,13 +55,13 @@ bool nodes_across(const struct communicator *m)
 	return false;
 }
 
-void nodes_want(struct communicator *m)
+void comm_pool_ready(struct communicator *m)
 {
 	m->barrier = BARRIER_READY;
 	remote_nccl_ready(m, NCCLSVC_OK, -1, false);
 }
 
-void nodes_withdraw(struct communicator *m, int result, int32_t rank)
+void comm_pool_withdraw(struct communicator *m, int result, int32_t rank)
 {
 	if (m->barrier != BARRIER_OVER)
 		remote_nccl_ready(m, result, rank, m->barrier == BARRIER_READY);
@@ -100,8 +100,8 @@ bool comm_gpus_ready(struct comms *s, struct communicator *m)
 		return false;
 	}
 	nccl_comm_release(&m->nccl_comm);
-	if (nodes_across(m)) {
-		nodes_want(m);
+	if (comm_across_nodes(m)) {
+		comm_pool_ready(m);
 		return false;
 	}
 	nccl_comm_acquire(s->gpus, &w);

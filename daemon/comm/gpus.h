@@ -19,11 +19,11 @@ void comm_nccl_release(const struct communicator *m);
 uint64_t comm_left_until(const struct communicator *m);
 
 /* Does the epoch that is about to begin have members on other nodes? */
-bool nodes_across(const struct communicator *m);
+bool comm_across_nodes(const struct communicator *m);
 /* This node is ready for the epoch of m->start; CONTROL_NCCL_USE follows. */
-void nodes_want(struct communicator *m);
+void comm_pool_ready(struct communicator *m);
 /* This node is not ready any more. */
-void nodes_withdraw(struct communicator *m, int result, int32_t rank);
+void comm_pool_withdraw(struct communicator *m, int result, int32_t rank);
 
 /* redop.c: reductions that members create. */
 void comm_redop_add(struct comms *s, struct client *c, uint32_t serial,

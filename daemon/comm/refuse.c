@@ -64,8 +64,8 @@ static void tell_not_begun(struct comms *s, struct communicator *m, int result, 
 			   bool all)
 {
 	m->epoch = m->start->epoch;
-	if (m->cuda && !s->gpus->staging && nodes_across(m))
-		nodes_withdraw(m, result, rank);
+	if (m->cuda && !s->gpus->staging && comm_across_nodes(m))
+		comm_pool_withdraw(m, result, rank);
 	remote_not_begun(m, result, rank, all);
 	comm_name_epoch(s, m->slot, 0);
 	m->start = NULL;

@@ -84,7 +84,7 @@ static void note_nodes(struct comms *s, const struct control_result *p)
 	for (uint32_t k = 0; k < p->count; k++) {
 		const struct control_part_of *other = &p->parts[k];
 		struct communicator *part =
-			other->node != s->coord.me ? remote_find(s, other->part.id) : NULL;
+			other->node != s->coord.me ? comm_find(s, other->part.id) : NULL;
 		if (part && other->part.rank < part->nranks)
 			part->members[other->part.rank].node = (int32_t)other->node;
 	}
@@ -129,7 +129,7 @@ static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 		     char *text)
 {
 	const struct control_part *p = &all->parts[rank].part;
-	struct communicator *part = remote_find(s, p->id);
+	struct communicator *part = comm_find(s, p->id);
 	if (lacks && part_lacks_node(s, all, p)) {
 		snprintf(text, SVC_TEXT_BYTES,
 			 "a member's node was lost before the split was done");

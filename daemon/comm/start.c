@@ -89,8 +89,8 @@ static enum transport_kind transport_of(const struct comms *s, const struct comm
 	return s->gpus->staging ? TRANSPORT_STAGED : TRANSPORT_NCCL;
 }
 
-/* A JOIN on this node for a rank of another node: it came after all had joined, or the rendezvous
- * was lost and its successor did not know of the member. */
+/* A JOIN on this node for a rank of another node: it arrived after all had joined, or the
+ * rendezvous was lost and its successor did not know of the member. */
 static void turn_away_others(struct communicator *m)
 {
 	char text[SVC_TEXT_BYTES];

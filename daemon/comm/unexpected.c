@@ -47,7 +47,7 @@ static struct communicator *not_begun(const struct comms *s, enum control_kind k
 	case CONTROL_BREAK:
 	case CONTROL_LEFT:
 	case CONTROL_RESULT:
-		m = remote_find(s, body);
+		m = comm_find(s, body);
 		if (m && (epoch_of(body) > m->epoch || is_before_plan(m, kind, body)))
 			return m;
 		return NULL;

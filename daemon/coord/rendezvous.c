@@ -357,7 +357,7 @@ static void start(struct coord *c, struct rendezvous *r)
 	memcpy(m->label, r->label, sizeof(m->label));
 	m->epoch = r->epoch = next_epoch(c, r);
 	m->nranks = r->nranks;
-	m->internode_id = ((uint64_t)c->me + 1) << EPOCH_GIVER_SHIFT | ++c->internode_comms;
+	m->internode_id = ((uint64_t)c->me + 1) << EPOCH_RENDEZVOUS_SHIFT | ++c->internode_comms;
 	for (uint32_t k = 0; k < r->nranks; k++) {
 		struct member_slot *s = &r->members[k];
 		s->state = SLOT_JOINED;
@@ -392,8 +392,8 @@ static const char *transport_name(uint32_t transport)
 	return transport == NCCLSVC_TRANSPORT_MPI ? "MPI" : "NCCL";
 }
 
-/* No slot is held; it goes to the newcomer. */
-static void claim(struct coord *c, struct rendezvous *r, const struct control_join *m)
+/* No rank is held: the rendezvous takes the owner and the settings of the newcomer. */
+static void hand_over(struct coord *c, struct rendezvous *r, const struct control_join *m)
 {
 	discharge(c, r);
 	r->uid = m->uid;
@@ -466,7 +466,7 @@ static struct rendezvous *rendezvous_for(struct coord *c, uint32_t from,
 		return NULL;
 	}
 	if (!r->held)
-		claim(c, r, m);
+		hand_over(c, r, m);
 	if (r->known < m->epoch)
 		r->known = m->epoch;
 	return fits_others(c, from, r, m) ? r : NULL;

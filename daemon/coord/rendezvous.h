@@ -14,7 +14,7 @@ struct member_slot {
 	enum slot_state state;
 	uint32_t node, session, serial; /* of its JOIN */
 	int32_t pid, device;
-	uint64_t since_ns; /* when its JOIN came */
+	uint64_t since_ns; /* when its JOIN arrived */
 	bool late;	   /* its deadline has passed in this attempt to join */
 	bool fail_fast;	   /* its JOIN ends when another waiting member dies */
 };

@@ -112,8 +112,9 @@ static uint64_t list_nodes(struct server *s, struct chunk *p, uint64_t from)
 			.pid = n->info.pid,
 			.host_ranks = n->info.ranks,
 			.gone_ns = n->gone ? since(p->reply.time_ns, n->lost_ns) : 0,
-			.heard_ns =
-				n->gone || i == c->me ? 0 : since(p->reply.time_ns, n->heard_ns),
+			.heard_ns = n->gone || i == c->me
+					    ? 0
+					    : since(p->reply.time_ns, n->last_seen_ns),
 			.messages = i == c->me ? c->sent + load(&t->messages) : 0,
 		};
 		memcpy(info->host, n->info.host, sizeof(info->host));

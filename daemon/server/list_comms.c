@@ -37,7 +37,7 @@ static void describe(const struct server *s, const struct communicator *m,
 static const struct rendezvous *next_unstarted(const struct server *s, const struct rendezvous *g,
 					       uint64_t number)
 {
-	while (g && (g->number < number || !g->held || g->running || remote_find(&s->comms, g->id)))
+	while (g && (g->number < number || !g->held || g->running || comm_find(&s->comms, g->id)))
 		g = g->hh.next;
 	return g;
 }

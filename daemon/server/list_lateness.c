@@ -24,8 +24,8 @@ static bool list_one_lateness(struct server *s, struct chunk *p, const struct co
 	if (!chunk_works(p, HALVES_READ))
 		return false;
 	info.session = member->client->id;
-	const uint64_t now = p->reply.time_ns, came = load(&m->progress[k].collectives);
-	const bool any_late = lateness_read(m->lateness, k, came, now, &info);
+	const uint64_t now = p->reply.time_ns, posted = load(&m->progress[k].collectives);
+	const bool any_late = lateness_read(m->lateness, k, posted, now, &info);
 	if (!peer_lateness_read(m, k, now, &info) && !any_late)
 		return true;
 	ncclsvc_lateness_info *i = chunk_next(p, 1);

@@ -56,7 +56,7 @@ static void begin(struct server *s, struct client *c, uint32_t serial, const str
 	const uint32_t node = m->node - 1;
 	const struct node *n = &s->cluster->nodes[node];
 	const uint64_t now = clock_now();
-	const uint64_t until = (n->heard_ns < now ? n->heard_ns : now) + NODE_LIST_NS;
+	const uint64_t until = (n->last_seen_ns < now ? n->last_seen_ns : now) + NODE_LIST_NS;
 	struct control_list ask = {.slot = c->slot,
 				   .what = m->what,
 				   .uid = c->uid,

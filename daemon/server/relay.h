@@ -16,7 +16,7 @@ struct svc_list;
 
 /* True: the list is another node's, and the client has its answer, or gets it. */
 bool relay_takes(struct server *s, struct client *c, uint32_t serial, const struct svc_list *m);
-/* CONTROL_LIST or CONTROL_LISTED came. */
+/* CONTROL_LIST or CONTROL_LISTED arrived. */
 void relay_handle(struct server *s, uint32_t from, unsigned kind, const void *body, size_t size);
 /* The session ends. */
 void relay_forget(struct server *s, struct client *c);

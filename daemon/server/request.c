@@ -11,8 +11,8 @@
 #include "base/nofail.h"
 #include "build_config.h"
 #include "comm/comm.h"
-#include "comm/nodes/describe.h"
 #include "comm/gpus.h"
+#include "comm/nodes/describe.h"
 #include "comm/peer/peer.h"
 #include "comm/peer/shares.h"
 #include "comm/plans.h"
@@ -245,7 +245,7 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 			     "the first message must be HELLO");
 		return;
 	}
-	/* These events came before this request, and may end the session. */
+	/* These events precede this request, and may end the session. */
 	server_handle_events(s);
 	remote_handle_own(&s->comms);
 	if (c->state == CLIENT_CLOSING)

@@ -52,7 +52,7 @@ static uint64_t oldest_wait(const struct communicator *m, uint64_t now)
 
 /* ---- What is over ---- */
 
-/* Why the epoch, or the attempt to join, came to its end: the last cause that says so. */
+/* Why the epoch, or the attempt to join, ended: the last cause that ended it. */
 static const char *cause_of(const struct communicator *m)
 {
 	struct epoch_step steps[NCCLSVC_EPOCH_STEPS];

@@ -449,7 +449,7 @@ static void log_end(const struct client *c, const char *text)
 		log_debug("session %u (%s, pid %d) has ended", c->id, c->name, c->pid);
 }
 
-/* Descriptors that came with a message, and were charged. */
+/* Descriptors from a message, which were charged. */
 static void drop_fds(struct client *c, const int *fds, unsigned nfds)
 {
 	account_close(c->account, fds, nfds);

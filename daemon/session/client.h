@@ -52,7 +52,7 @@ struct client {
 	uint64_t failure_ns;
 	uint64_t failure_done;		   /* tasks that had succeeded a second later */
 	bool failure_settled;		   /* failure_done is known */
-	bool admin;			   /* it came by the socket for administration */
+	bool admin;			   /* it uses the socket for administration */
 	bool refused;			   /* may not use this daemon */
 	uint16_t version_min, version_max; /* from HELLO */
 	uint16_t version;		   /* of the protocol; before HELLO, the lowest */

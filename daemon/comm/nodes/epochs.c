@@ -83,7 +83,7 @@ void comm_left_elsewhere(struct communicator *m, int32_t rank)
 	comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
 }
 
-/* The engine knew before the message came. */
+/* The scheduler knew before the message arrived. */
 void comm_member_left(struct comms *s, uint32_t slot, uint32_t epoch, int32_t rank)
 {
 	struct communicator *m = s->comm_by_slot[slot];

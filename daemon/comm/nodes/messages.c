@@ -16,7 +16,7 @@
 
 static void on_refuse(struct comms *s, const struct control_refuse *r)
 {
-	struct communicator *m = remote_find(s, r->id);
+	struct communicator *m = comm_find(s, r->id);
 	if (!m || r->rank >= m->nranks)
 		return;
 	struct member *member = &m->members[r->rank];
@@ -46,7 +46,7 @@ static bool is_awaited(const struct communicator *m, const struct control_start 
 /* Another member's node has already reported it. */
 static bool is_known(const struct comms *s, const struct control_start *start)
 {
-	const struct communicator *m = remote_find(s, start->id);
+	const struct communicator *m = comm_find(s, start->id);
 	if (!m || m->nranks != start->nranks)
 		return false;
 	if (m->start && m->start->epoch == start->epoch)
@@ -74,7 +74,7 @@ static void tell_over(struct comms *s, const struct control_start *start, bool f
 
 static void on_start(struct comms *s, const struct control_start *start)
 {
-	struct communicator *m = remote_find(s, start->id);
+	struct communicator *m = comm_find(s, start->id);
 	if (!m || m->nranks != start->nranks)
 		tell_over(s, start, true); /* its last member here is gone */
 	else if (start->epoch > m->epoch || is_awaited(m, start))
@@ -86,12 +86,12 @@ static void on_start(struct comms *s, const struct control_start *start)
 static void on_break(struct comms *s, uint32_t from, const struct control_break *b)
 {
 	char text[SVC_TEXT_BYTES];
-	struct communicator *m = remote_find(s, b->id);
+	struct communicator *m = comm_find(s, b->id);
 	if (!m || b->rank >= (int32_t)m->nranks || b->node >= (int32_t)s->coord.n)
 		return;
 	/* It may come before the epoch has begun here: then the epoch ends as soon as it has begun.
 	 */
-	if (m->start && m->start->epoch == b->epoch && m->cuda && nodes_across(m)) {
+	if (m->start && m->start->epoch == b->epoch && m->cuda && comm_across_nodes(m)) {
 		snprintf(text, sizeof(text), "the epoch could not begin on node %u (%s): %s", from,
 			 coord_host(&s->coord, from), svc_result_name(b->result));
 		if (b->result == NCCLSVC_PEER_GONE && b->node < 0 && comm_can_wait(m))
@@ -109,7 +109,7 @@ static void on_break(struct comms *s, uint32_t from, const struct control_break 
 
 static void on_left(struct comms *s, const struct control_left *l)
 {
-	struct communicator *m = remote_find(s, l->id);
+	struct communicator *m = comm_find(s, l->id);
 	if (!m || m->epoch != l->epoch || l->rank >= m->nranks)
 		return;
 	if (l->plan)
@@ -120,7 +120,7 @@ static void on_left(struct comms *s, const struct control_left *l)
 
 static void on_description(const struct comms *s, const struct control_description *d)
 {
-	struct communicator *m = remote_find(s, d->id);
+	struct communicator *m = comm_find(s, d->id);
 	if (m && m->epoch == d->epoch && d->rank < m->nranks)
 		description_keep(m, d);
 }
@@ -141,7 +141,7 @@ static void on_split_result(struct comms *s, struct communicator *m, const struc
 
 static void on_result(struct comms *s, const struct control_result *v)
 {
-	struct communicator *m = remote_find(s, v->id);
+	struct communicator *m = comm_find(s, v->id);
 	if (m && m->epoch != v->epoch)
 		m = NULL;
 	if (v->asked == SVC_SPLIT) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What other nodes, or this node's engine, say about communicators, and what follows. */
+ * What other nodes, or this node's scheduler, say about communicators, and what follows. */
 #ifndef COMM_NODES_H
 #define COMM_NODES_H
 
@@ -15,7 +15,7 @@ void remote_start(struct comms *s);
 
 /* ---- messages.c ---- */
 
-/* A message came. */
+/* A message arrived. */
 void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body,
 		   size_t size);
 /* A message to the members on this node: what is left of remote_handle. */
@@ -27,7 +27,7 @@ void remote_node_lost(struct comms *s, uint32_t node);
 void comm_gathered(struct communicator *m, const struct control_start *start);
 void comm_left_elsewhere(struct communicator *m, int32_t rank);
 void comm_node_lost(struct communicator *m, uint32_t node);
-/* The engine knew of a member that left before the message came. */
+/* The scheduler knew of a member that left before the message arrived. */
 void comm_member_left(struct comms *s, uint32_t slot, uint32_t epoch, int32_t rank);
 void comm_internode_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result,
 			   int32_t node);

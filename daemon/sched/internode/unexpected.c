@@ -45,7 +45,7 @@ struct giver {
 /* The index of the rendezvous that has given it: 1 + the node; 0: none, in tests. */
 static uint32_t giver_of(const struct engine *e, uint64_t id)
 {
-	const uint64_t giver = id >> EPOCH_GIVER_SHIFT;
+	const uint64_t giver = id >> EPOCH_RENDEZVOUS_SHIFT;
 	return giver <= e->config.nodes ? (uint32_t)giver : 0;
 }
 
