@@ -20,7 +20,8 @@ static void set_label(struct communicator *m)
 		 m->id[3]);
 }
 
-void comm_name(struct communicator *m, const struct client *c, const char label[NCCLSVC_NAME_BYTES])
+void comm_name(struct communicator *m, const struct session *c,
+	       const char label[NCCLSVC_NAME_BYTES])
 {
 	const bool first = !m->occupied;
 	if (first)

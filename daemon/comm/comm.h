@@ -27,9 +27,9 @@ struct control_result;
 /* This node's part of that communicator; NULL: none. */
 struct communicator *comm_find(const struct comms *s, const uint8_t *id);
 /* The communicator of this handle of the session, and the session's rank there; NULL: none. */
-struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *rank);
+struct communicator *comm_of_handle(struct session *c, uint32_t handle, int32_t *rank);
 /* Has the session joined a communicator of GPUs? */
-bool comm_uses_gpus(const struct client *c);
+bool comm_uses_gpus(const struct session *c);
 
 /* ---- state.c ---- */
 
@@ -53,9 +53,9 @@ static inline bool comm_is_forgettable(const struct communicator *m)
 void comm_note_idle(struct communicator *m);
 static inline bool comm_alive(const struct member *member)
 {
-	return member->client != NULL;
+	return member->session != NULL;
 }
-/* Is the member on this node, and in the running epoch? A client that waits in JOIN is not: it
+/* Is the member on this node, and in the running epoch? A session that waits in JOIN is not: it
  * waits for a rank whose member has left or, until the rendezvous refuses it, for a rank of another
  * node. */
 static inline bool comm_takes_part(const struct member *member)
@@ -87,7 +87,7 @@ void comm_event(struct communicator *m, ncclsvc_epoch_cause cause);
 /* ---- handles.c ---- */
 
 /* 0: the session is at its limit. */
-uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank);
+uint32_t comm_new_handle(struct session *c, struct communicator *m, int32_t rank);
 void comm_vacate(struct communicator *m, struct member *member, uint32_t state);
 
 /* ---- requests.c, for SPLIT; for plans, see plans.h ---- */
@@ -113,7 +113,7 @@ void comm_forget(struct comms *s, struct communicator *m);
 /* The world exists already and nobody holds it. From now on it belongs to this user. */
 void comm_hand_over(struct communicator *m, struct account *a);
 /* A member is about to take a rank: what the communicator is called, and whose job it is of. */
-void comm_name(struct communicator *m, const struct client *c,
+void comm_name(struct communicator *m, const struct session *c,
 	       const char label[NCCLSVC_NAME_BYTES]);
 void comm_free_all(struct comms *s);
 
@@ -145,7 +145,7 @@ void comm_epoch_dirty(struct comms *s, uint32_t slot);
 /* ---- refuse.c ---- */
 
 /* Answers a JOIN with this error, which is reported to those that wait for the rank. */
-void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
+void comm_turn_away(struct session *c, struct communicator *m, uint32_t serial, int32_t rank,
 		    int result, const char *format, ...) __attribute__((format(printf, 6, 7)));
 void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const char *text);
 /* Answers every waiting JOIN with this error; rank: the one at fault, or -1. Tells other nodes that
@@ -170,23 +170,23 @@ void comm_try_start(struct comms *s, struct communicator *m);
 void comm_nccl_ready(struct communicator *m, int result, const char *why);
 /* A resource that a communicator of GPUs waited for may be available now. */
 void comm_gpu_ready(struct comms *s);
-void comm_session_known(struct client *c);
+void comm_session_known(struct session *c);
 void comm_epoch_gone(struct comms *s, uint32_t slot);
 
 /* ---- join.c, leave.c, split.c, world.c ---- */
 
-void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct svc_join *request);
-void comm_leave(struct client *c, uint32_t serial, uint32_t handle);
-void comm_abort(struct client *c, uint32_t serial, const struct svc_abort *request);
+void comm_join(struct comms *s, struct session *c, uint32_t serial, const struct svc_join *request);
+void comm_leave(struct session *c, uint32_t serial, uint32_t handle);
+void comm_abort(struct session *c, uint32_t serial, const struct svc_abort *request);
 /* join: serial of the request to cancel. */
-void comm_join_cancel(struct client *c, uint32_t serial, uint32_t join);
-/* Frees the ranks of a client that is gone, until that time at the latest. True: all are free. */
-bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns);
-void comm_split(struct client *c, uint32_t serial, const struct svc_split *r);
+void comm_join_cancel(struct session *c, uint32_t serial, uint32_t join);
+/* Frees the ranks of a session that ends, until that time at the latest. True: all are free. */
+bool comm_session_gone(struct comms *s, struct session *c, uint64_t until_ns);
+void comm_split(struct session *c, uint32_t serial, const struct svc_split *r);
 /* m: the communicator being split; NULL: its epoch has ended on this node. */
 void comm_split_parts(struct comms *s, struct communicator *m, const struct control_result *p);
 int comm_create_world(struct comms *s);
-void world_tell(struct comms *s, struct client *c, uint32_t serial);
+void world_tell(struct comms *s, struct session *c, uint32_t serial);
 
 /* ---- expire.c ---- */
 

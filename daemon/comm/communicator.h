@@ -9,7 +9,7 @@
 #include "coord/messages.h"
 #include "coord/missing.h"
 #include "epoch.h"
-#include "session/client.h"
+#include "session/session.h"
 
 struct comm_lateness;
 struct member_pending;
@@ -22,8 +22,8 @@ struct comms;
 
 struct member {
 	uint32_t state;		  /* ncclsvc_member_state */
-	struct client *client;	  /* NULL: absent or dead */
-	uint32_t handle;	  /* in client->memberships */
+	struct session *session;  /* NULL: absent or dead */
+	uint32_t handle;	  /* in session->memberships */
 	uint32_t serial;	  /* of the JOIN that waits */
 	struct deadline deadline; /* of that; in comms->joins if there is one */
 	uint64_t since_ns;	  /* when it sent JOIN */

@@ -28,7 +28,7 @@ static void tell_end(struct communicator *m, uint32_t k, const ncclsvc_status *w
 	};
 	member->state = NCCLSVC_MEMBER_BROKEN;
 	ev.status.epoch = m->epoch;
-	client_comm_event(member->client, &ev);
+	session_comm_event(member->session, &ev);
 }
 
 /* ended: the rank that the epoch lacks, or -1; told: what members are told. */

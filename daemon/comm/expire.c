@@ -83,7 +83,7 @@ static uint64_t expire_joins(struct comms *s, uint64_t now)
 			(struct member *)((char *)d - offsetof(struct member, deadline));
 		if (clock_now() > until)
 			return clock_now() + NAP_NS;
-		const struct membership at = member->client->memberships[member->handle];
+		const struct membership at = member->session->memberships[member->handle];
 		deadlines_remove(&s->joins, d);
 		comm_expire_join(s, at.comm, (uint32_t)at.rank);
 		remote_handle_own(s);

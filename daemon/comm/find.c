@@ -10,14 +10,14 @@ struct communicator *comm_find(const struct comms *s, const uint8_t *id)
 	return m;
 }
 
-static struct membership *find_handle(struct client *c, uint32_t handle)
+static struct membership *find_handle(struct session *c, uint32_t handle)
 {
 	if (!handle || handle >= c->nmemberships || !c->memberships[handle].comm)
 		return NULL;
 	return &c->memberships[handle];
 }
 
-struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *rank)
+struct communicator *comm_of_handle(struct session *c, uint32_t handle, int32_t *rank)
 {
 	const struct membership *at = find_handle(c, handle);
 	if (at)
@@ -25,7 +25,7 @@ struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *
 	return at ? at->comm : NULL;
 }
 
-bool comm_uses_gpus(const struct client *c)
+bool comm_uses_gpus(const struct session *c)
 {
 	for (uint32_t i = 1; i < c->nmemberships; i++)
 		if (c->memberships[i].comm && c->memberships[i].comm->cuda)

@@ -21,7 +21,7 @@ static bool staged_ready(struct comms *s, struct communicator *m)
 		struct gpu *g = s->gpus->gpu[member->device];
 		if (g->info.state != NCCLSVC_DEVICE_READY)
 			return false;
-		known = gpu_session_known(s->memory, g, member->client) && known;
+		known = gpu_session_known(s->memory, g, member->session) && known;
 	}
 	return known;
 }
@@ -87,7 +87,7 @@ bool comm_gpus_ready(struct comms *s, struct communicator *m)
 		struct gpu *g = s->gpus->gpu[m->members[k].device];
 		if (g->info.state != NCCLSVC_DEVICE_READY || nccl_comm_stuck(g))
 			return false;
-		known = gpu_session_known(s->memory, g, m->members[k].client) && known;
+		known = gpu_session_known(s->memory, g, m->members[k].session) && known;
 	}
 	if (!known)
 		return false;

@@ -26,9 +26,9 @@ void comm_pool_ready(struct communicator *m);
 void comm_pool_withdraw(struct communicator *m, int result, int32_t rank);
 
 /* redop.c: reductions that members create. */
-void comm_redop_add(struct comms *s, struct client *c, uint32_t serial,
+void comm_redop_add(struct comms *s, struct session *c, uint32_t serial,
 		    const struct svc_redop_add *r);
-void comm_redop_del(struct comms *s, struct client *c, uint32_t serial,
+void comm_redop_del(struct comms *s, struct session *c, uint32_t serial,
 		    const struct svc_redop_del *r);
 
 #endif

@@ -9,7 +9,7 @@
 #include "peer/peer.h"
 #include "peer/shares.h"
 
-uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank)
+uint32_t comm_new_handle(struct session *c, struct communicator *m, int32_t rank)
 {
 	uint32_t i = 1;
 	while (i < c->nmemberships && c->memberships[i].comm)
@@ -29,19 +29,19 @@ uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank)
 	}
 	c->memberships[i] = (struct membership){.comm = m, .rank = rank};
 	if (!c->process.watched)
-		client_watch_process(c);
+		session_watch_process(c);
 	c->comms++;
 	return i;
 }
 
 void comm_vacate(struct communicator *m, struct member *member, uint32_t state)
 {
-	struct client *c = member->client;
+	struct session *c = member->session;
 	peer_staging_drop(member);
 	c->memberships[member->handle] = (struct membership){0};
 	c->comms--;
 	m->occupied--;
-	member->client = NULL;
+	member->session = NULL;
 	member->state = state;
 	shares_left(m);
 	comm_join_deadline(m->comms, member, 0);

@@ -67,7 +67,7 @@ static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_
 	m->committing = 0;
 	DL_APPEND(s->plans, p);
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct client *c = m->members[k].client;
+		struct session *c = m->members[k].session;
 		if (!comm_takes_part(&m->members[k])) /* on another node */
 			continue;
 		c->last_plan += c->last_plan == UINT32_MAX ? 2 : 1;
@@ -80,8 +80,8 @@ static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct svc_plan_reply r = {uid, p->members[k].handle, m->members[k].handle};
 		if (comm_takes_part(&m->members[k]))
-			client_reply(m->members[k].client, SVC_PLAN_COMMIT, commits[k].serial, &r,
-				     sizeof(r), NULL, 0);
+			session_reply(m->members[k].session, SVC_PLAN_COMMIT, commits[k].serial, &r,
+				      sizeof(r), NULL, 0);
 	}
 	free(commits);
 }
@@ -117,19 +117,19 @@ void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number)
 /* ---- Requests ---- */
 
 /* Returns NULL after an error was sent. */
-static struct communicator *comm_of(struct client *c, unsigned opcode, uint32_t serial,
+static struct communicator *comm_of(struct session *c, unsigned opcode, uint32_t serial,
 				    uint32_t handle, uint32_t *rank)
 {
 	if (!handle || handle >= c->nmemberships || !c->memberships[handle].comm) {
-		client_error(c, opcode, serial, NCCLSVC_NOT_FOUND,
-			     "there is no communicator %u in this session", handle);
+		session_error(c, opcode, serial, NCCLSVC_NOT_FOUND,
+			      "there is no communicator %u in this session", handle);
 		return NULL;
 	}
 	*rank = (uint32_t)c->memberships[handle].rank;
 	return c->memberships[handle].comm;
 }
 
-static bool may_commit(struct client *c, uint32_t serial, const struct communicator *m,
+static bool may_commit(struct session *c, uint32_t serial, const struct communicator *m,
 		       uint32_t rank, const struct svc_plan_commit *r)
 {
 	int result = NCCLSVC_OK;
@@ -154,7 +154,7 @@ static bool may_commit(struct client *c, uint32_t serial, const struct communica
 		wrong = "this rank has a plan on the communicator: terminate it first";
 	}
 	if (result)
-		client_error(c, SVC_PLAN_COMMIT, serial, result, "%s", wrong);
+		session_error(c, SVC_PLAN_COMMIT, serial, result, "%s", wrong);
 	return !result;
 }
 
@@ -201,7 +201,7 @@ static int take_plan(struct communicator *m, uint32_t rank, const struct svc_pla
 	return plan_set(m->forming, rank, r->groups, r->tasks, tasks, text);
 }
 
-void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit *r, int fd)
+void plan_commit(struct session *c, uint32_t serial, const struct svc_plan_commit *r, int fd)
 {
 	uint32_t rank;
 	char text[PLAN_TEXT];
@@ -213,7 +213,7 @@ void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit
 	if (m->forming && !m->commits)
 		m->commits = calloc(m->nranks, sizeof(*m->commits));
 	if (!m->commits) {
-		client_error(c, SVC_PLAN_COMMIT, serial, NCCLSVC_NO_MEMORY, "out of memory");
+		session_error(c, SVC_PLAN_COMMIT, serial, NCCLSVC_NO_MEMORY, "out of memory");
 		return;
 	}
 	uint32_t before = m->forming->quota;
@@ -228,7 +228,7 @@ void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit
 		account_give(m->account, SHARE_PLAN_TASKS, m->forming->quota - before);
 		m->forming->quota = before;
 		plan_unset(m->forming, rank);
-		client_error(c, SVC_PLAN_COMMIT, serial, result, "%s", text);
+		session_error(c, SVC_PLAN_COMMIT, serial, result, "%s", text);
 		if (!m->committing)
 			plan_forget(m);
 		return;
@@ -254,7 +254,7 @@ void plan_member_gone(struct communicator *m, uint32_t rank)
 		m->plan = NULL; /* the executor returns it */
 }
 
-void plan_terminate(struct comms *s, struct client *c, uint32_t serial,
+void plan_terminate(struct comms *s, struct session *c, uint32_t serial,
 		    const struct svc_plan_drop *r)
 {
 	uint32_t rank;
@@ -263,8 +263,8 @@ void plan_terminate(struct comms *s, struct client *c, uint32_t serial,
 		return;
 	if (!m->plan || m->plan->members[rank].dropped ||
 	    m->plan->members[rank].handle != r->plan) {
-		client_error(c, SVC_PLAN_DROP, serial, NCCLSVC_NOT_FOUND,
-			     "this rank has no plan %u on the communicator", r->plan);
+		session_error(c, SVC_PLAN_DROP, serial, NCCLSVC_NOT_FOUND,
+			      "this rank has no plan %u on the communicator", r->plan);
 		return;
 	}
 	const uint32_t number = m->plan->number;
@@ -281,9 +281,9 @@ void plan_terminate(struct comms *s, struct client *c, uint32_t serial,
 /* The member's held tasks have ended, and its resources have been returned. */
 void plan_dropped(struct comms *s, uint32_t asker, uint32_t serial)
 {
-	struct client *c = sessions_find(s->sessions, asker);
+	struct session *c = sessions_find(s->sessions, asker);
 	if (c)
-		client_reply(c, SVC_PLAN_DROP, serial, NULL, 0, NULL, 0);
+		session_reply(c, SVC_PLAN_DROP, serial, NULL, 0, NULL, 0);
 }
 
 /* ---- The end ---- */

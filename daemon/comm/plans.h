@@ -22,8 +22,8 @@ void plan_discard(struct account *a, struct plan *p);
 
 /* ---- plan.c ---- */
 
-void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit *r, int fd);
-void plan_terminate(struct comms *s, struct client *c, uint32_t serial,
+void plan_commit(struct session *c, uint32_t serial, const struct svc_plan_commit *r, int fd);
+void plan_terminate(struct comms *s, struct session *c, uint32_t serial,
 		    const struct svc_plan_drop *r);
 void plan_dropped(struct comms *s, uint32_t asker, uint32_t serial);
 void plan_gone(struct comms *s, struct plan *p);

@@ -21,7 +21,7 @@ static void report_join(struct communicator *m, int32_t rank, int32_t pid, int r
 	report_request(m, request, result, text);
 }
 
-void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
+void comm_turn_away(struct session *c, struct communicator *m, uint32_t serial, int32_t rank,
 		    int result, const char *format, ...)
 {
 	char text[SVC_TEXT_BYTES];
@@ -30,7 +30,7 @@ void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, i
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	refusal_note(&m->refused, rank, c->pid, text);
-	client_error(c, SVC_JOIN, serial, result, "%s", text);
+	session_error(c, SVC_JOIN, serial, result, "%s", text);
 	report_join(m, rank, c->pid, result, text);
 	remote_refused(m, result, text);
 }
@@ -38,7 +38,7 @@ void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, i
 void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const char *text)
 {
 	struct member *member = &m->members[rank];
-	struct client *c = member->client;
+	struct session *c = member->session;
 	uint32_t serial = member->serial;
 	member->state = NCCLSVC_MEMBER_BROKEN;
 	comm_join_deadline(m->comms, member, 0);
@@ -54,7 +54,7 @@ void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const c
 		member->pid = member->far_pid;
 	}
 	comm_event(m, member->late ? NCCLSVC_CAUSE_DEADLINE : NCCLSVC_CAUSE_REFUSED);
-	client_error(c, m->reply_opcode, serial, result, "%s", text);
+	session_error(c, m->reply_opcode, serial, result, "%s", text);
 }
 
 /* ---- Epochs that cannot begin ---- */
@@ -79,7 +79,7 @@ static void answer_joins(struct communicator *m, ncclsvc_epoch_cause cause, int 
 		report_request(m, "JOIN", result, why);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct member *member = &m->members[k];
-		struct client *c = member->client;
+		struct session *c = member->session;
 		uint32_t serial = member->serial;
 		if (member->state != NCCLSVC_MEMBER_JOINING)
 			continue;
@@ -90,7 +90,7 @@ static void answer_joins(struct communicator *m, ncclsvc_epoch_cause cause, int 
 			remote_unjoin(m, k, c->id, WITHDRAW_CANCELLED);
 		if (member->fresh)
 			comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
-		client_error(c, m->reply_opcode, serial, result, "%s", why);
+		session_error(c, m->reply_opcode, serial, result, "%s", why);
 	}
 	comm_event(m, cause);
 }
@@ -168,7 +168,7 @@ static bool ask_missing(struct comms *s, struct communicator *m, uint32_t rank)
 		return false;
 	member->overdue = true;
 	comm_join_deadline(s, member, clock_now() + NODE_ANSWER_NS);
-	remote_unjoin(m, rank, member->client->id, WITHDRAW_LATE);
+	remote_unjoin(m, rank, member->session->id, WITHDRAW_LATE);
 	return true;
 }
 
@@ -199,7 +199,7 @@ void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank)
 	}
 	if (starts)
 		comm_join_again(m, (int32_t)rank, true);
-	if (m->members[rank].client)
-		remote_unjoin(m, rank, m->members[rank].client->id, WITHDRAW_CANCELLED);
+	if (m->members[rank].session)
+		remote_unjoin(m, rank, m->members[rank].session->id, WITHDRAW_CANCELLED);
 	comm_refuse_join(m, rank, NCCLSVC_TIMEOUT, text);
 }

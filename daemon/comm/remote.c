@@ -150,7 +150,7 @@ void remote_join(struct communicator *m, uint32_t rank)
 		.rank = rank,
 		.pid = member->pid,
 		.uid = m->account->uid,
-		.session = member->client->id,
+		.session = member->session->id,
 		.cuda = m->cuda,
 		.device = member->device,
 		.epoch = known,
@@ -201,7 +201,7 @@ void remote_late(struct communicator *m, uint32_t rank, uint32_t serial)
 {
 	struct control_withdraw w = {.epoch = m->epoch,
 				     .rank = rank,
-				     .session = m->members[rank].client->id,
+				     .session = m->members[rank].session->id,
 				     .serial = serial,
 				     .why = WITHDRAW_LATE};
 	memcpy(w.id, m->id, sizeof(w.id));

@@ -37,9 +37,9 @@ void comm_split_refused(struct communicator *m, int result, const char *text)
 	report_request(m, "SPLIT", result, text);
 	m->split = NULL; /* an answer may end a session, and lead back here */
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (split[k].here && m->members[k].client)
-			client_error(m->members[k].client, SVC_SPLIT, split[k].serial, result, "%s",
-				     text);
+		if (split[k].here && m->members[k].session)
+			session_error(m->members[k].session, SVC_SPLIT, split[k].serial, result,
+				      "%s", text);
 	free(split);
 }
 
@@ -110,9 +110,9 @@ void plan_refused(struct communicator *m, int result, const char *text)
 	m->commits = NULL; /* an answer may end a session, and lead back here */
 	plan_forget(m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct client *c = m->members[k].client;
+		struct session *c = m->members[k].session;
 		if (commits[k].here && c)
-			client_error(c, SVC_PLAN_COMMIT, commits[k].serial, result, "%s", text);
+			session_error(c, SVC_PLAN_COMMIT, commits[k].serial, result, "%s", text);
 	}
 	free(commits);
 }

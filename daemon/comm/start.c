@@ -28,7 +28,7 @@ static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
 	memcpy(r.id, m->id, sizeof(r.id));
 	memcpy(r.label, m->label, sizeof(r.label));
 	r.peer_bytes = peer_bytes(m);
-	client_reply(member->client, opcode, member->serial, &r, sizeof(r), NULL, 0);
+	session_reply(member->session, opcode, member->serial, &r, sizeof(r), NULL, 0);
 }
 
 /* Is the rank's member on another node, or gone since all had joined? False: it is here. */
@@ -67,14 +67,14 @@ static int32_t fill_members(struct comms *s, struct communicator *m, struct epoc
 			continue;
 		}
 		members[k] = (struct epoch_member){
-			.session = member->client->slot,
+			.session = member->session->slot,
 			.handle = member->handle,
 			.device = member->device,
 			.pid = member->pid,
 			.node = s->coord.me,
 		};
 		member->state = NCCLSVC_MEMBER_JOINED;
-		member->client->failure = 0; /* it goes on */
+		member->session->failure = 0; /* it goes on */
 		comm_join_deadline(s, member, 0);
 		member->overdue = false;
 		m->joining--;
@@ -104,7 +104,7 @@ static void turn_away_others(struct communicator *m)
 			 k, m->label, who->pid, who->session, who->node,
 			 coord_host(&m->comms->coord, who->node));
 		if (member->state == NCCLSVC_MEMBER_JOINING) {
-			remote_unjoin(m, k, member->client->id, WITHDRAW_CANCELLED);
+			remote_unjoin(m, k, member->session->id, WITHDRAW_CANCELLED);
 			comm_refuse_join(m, k, NCCLSVC_RANK_TAKEN, text);
 		}
 		if (comm_alive(member))
@@ -201,7 +201,7 @@ void comm_gpu_ready(struct comms *s)
 			comm_try_start(s, m);
 }
 
-void comm_session_known(struct client *c)
+void comm_session_known(struct session *c)
 {
 	for (uint32_t i = 1; i < c->nmemberships; i++)
 		if (c->memberships[i].comm && c->memberships[i].comm->cuda)

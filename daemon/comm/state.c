@@ -69,7 +69,7 @@ bool comm_is_still_there(const struct communicator *m, uint32_t k)
 	const struct member *member = &m->members[k];
 	return m->start && comm_is_member_here(m, k) && comm_alive(member) &&
 	       member->state == NCCLSVC_MEMBER_JOINING &&
-	       member->client->id == m->start->members[k].session &&
+	       member->session->id == m->start->members[k].session &&
 	       member->serial == m->start->members[k].serial;
 }
 

@@ -7,7 +7,7 @@
 #include "comms.h"
 
 /* Layouts require full nodes, except for the last. 0: they are not full, and an error was sent. */
-static int32_t local_ranks(struct comms *s, struct client *c, uint32_t serial)
+static int32_t local_ranks(struct comms *s, struct session *c, uint32_t serial)
 {
 	const struct cluster *k = s->cluster;
 	if (!k)
@@ -17,16 +17,17 @@ static int32_t local_ranks(struct comms *s, struct client *c, uint32_t serial)
 		uint32_t ranks = k->nodes[i].info.ranks;
 		if (ranks == full || (i == k->n - 1 && ranks < full))
 			continue;
-		client_error(c, SVC_WORLD, serial, NCCLSVC_UNSUPPORTED,
-			     "node 0 has %u ranks, node %u has %u: all nodes need the same number, "
-			     "but the last may have fewer (--ranks)",
-			     full, i, ranks);
+		session_error(
+			c, SVC_WORLD, serial, NCCLSVC_UNSUPPORTED,
+			"node 0 has %u ranks, node %u has %u: all nodes need the same number, "
+			"but the last may have fewer (--ranks)",
+			full, i, ranks);
 		return 0;
 	}
 	return (int32_t)full;
 }
 
-void world_tell(struct comms *s, struct client *c, uint32_t serial)
+void world_tell(struct comms *s, struct session *c, uint32_t serial)
 {
 	const int32_t local = local_ranks(s, c, serial);
 	if (!local)
@@ -40,7 +41,7 @@ void world_tell(struct comms *s, struct client *c, uint32_t serial)
 		.horizontal = s->config->world_horizontal,
 		.pipeline = s->config->world_pipeline,
 	};
-	client_reply(c, SVC_WORLD, serial, &r, sizeof(r), NULL, 0);
+	session_reply(c, SVC_WORLD, serial, &r, sizeof(r), NULL, 0);
 }
 
 int comm_create_world(struct comms *s)

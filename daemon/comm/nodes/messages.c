@@ -21,8 +21,8 @@ static void on_refuse(struct comms *s, const struct control_refuse *r)
 		return;
 	struct member *member = &m->members[r->rank];
 	const bool starts = comm_is_still_there(m, r->rank);
-	if (member->state != NCCLSVC_MEMBER_JOINING || !member->client ||
-	    member->client->id != r->session || member->serial != r->serial)
+	if (member->state != NCCLSVC_MEMBER_JOINING || !member->session ||
+	    member->session->id != r->session || member->serial != r->serial)
 		return;
 	comm_refuse_join(m, r->rank, r->result, r->text);
 	if (starts)
@@ -36,8 +36,8 @@ static bool is_awaited(const struct communicator *m, const struct control_start 
 		const struct member *member = &m->members[k];
 		const struct control_member *who = &start->members[k];
 		if (who->node == m->comms->coord.me && comm_alive(member) &&
-		    member->state == NCCLSVC_MEMBER_JOINING && member->client->id == who->session &&
-		    member->serial == who->serial)
+		    member->state == NCCLSVC_MEMBER_JOINING &&
+		    member->session->id == who->session && member->serial == who->serial)
 			return true;
 	}
 	return false;
@@ -220,7 +220,7 @@ static void tell_begun(struct comms *s, const struct communicator *m)
 	}
 }
 
-/* A client waits for a rank that another node's member holds. */
+/* A session waits for a rank that another node's member holds. */
 static void refuse_stray(struct comms *s, struct communicator *m, uint32_t rank)
 {
 	const struct member *member = &m->members[rank];
