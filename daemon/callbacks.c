@@ -4,36 +4,36 @@
 #include "channel/cluster.h"
 #include "comm/comm.h"
 #include "comm/gpus.h"
+#include "comm/nodes/nodes.h"
 #include "comm/peer/shares.h"
-#include "comm/remote.h"
 #include "memory/memory.h"
 #include "server/relay.h"
 #include "server/server_state.h"
 
 /* ---- Sessions ---- */
 
-static void on_request(void *owner, struct client *c, const struct svc_header *h, const void *body,
+static void on_request(void *owner, struct session *c, const struct svc_header *h, const void *body,
 		       int *fds)
 {
 	request_handle(owner, c, h, body, fds);
 }
 
-static bool on_vacate(void *owner, struct client *c, uint64_t until_ns)
+static bool on_vacate(void *owner, struct session *c, uint64_t until_ns)
 {
 	struct server *s = owner;
 	relay_forget(s, c);
 	server_handle_events(s); /* a failure is known before what follows from it */
-	return comm_client_gone(&s->comms, c, until_ns);
+	return comm_session_gone(&s->comms, c, until_ns);
 }
 
-static void on_end_tasks(void *owner, struct client *c)
+static void on_end_tasks(void *owner, struct session *c)
 {
 	struct server *s = owner;
 	scheduler_command(s->scheduler,
 			  &(struct command){.kind = COMMAND_SESSION_DEL, .session = c->slot});
 }
 
-static bool on_free_memory(void *owner, struct client *c, uint64_t until_ns)
+static bool on_free_memory(void *owner, struct session *c, uint64_t until_ns)
 {
 	struct server *s = owner;
 	return memory_free_all(&s->memory, c, until_ns);
@@ -106,13 +106,13 @@ static const struct gpu_callbacks gpu_callbacks = {
 
 /* ---- Registered memory ---- */
 
-static void on_session_known(void *owner, struct client *c)
+static void on_session_known(void *owner, struct session *c)
 {
 	(void)owner;
 	comm_session_known(c);
 }
 
-static bool on_unshare(void *owner, struct client *c, uint32_t region, uint32_t serial)
+static bool on_unshare(void *owner, struct session *c, uint32_t region, uint32_t serial)
 {
 	struct server *s = owner;
 	return shares_drop(&s->comms, c, region, serial);

@@ -44,8 +44,8 @@ struct node {
 	struct link *link; /* NULL: the node is gone, or is this one */
 	bool gone;
 	uint64_t lost_ns;
-	uint64_t heard_ns; /* when its last message came */
-	bool left;	   /* it announced that it exits */
+	uint64_t last_seen_ns; /* when its last message arrived */
+	bool left;	       /* it announced that it exits */
 };
 
 /* Callbacks to the layers above. */

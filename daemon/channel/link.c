@@ -211,7 +211,7 @@ static void take_hello(struct link *l, const struct control_hello *h)
 	}
 	l->node = (int)h->node;
 	c->nodes[h->node].link = l;
-	c->nodes[h->node].heard_ns = clock_now();
+	c->nodes[h->node].last_seen_ns = clock_now();
 	c->connected++;
 	if (!l->told)
 		say_hello(l);
@@ -281,7 +281,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 		return;
 	}
 	if (l->node >= 0)
-		l->cluster->nodes[l->node].heard_ns = clock_now();
+		l->cluster->nodes[l->node].last_seen_ns = clock_now();
 	l->used += (size_t)n;
 	take_frames(l);
 }
@@ -465,7 +465,7 @@ static void on_beat(uv_timer_t *timer)
 	/* While this process was stopped, it could not receive the others' messages. */
 	const bool slept = passed > 2 * NODE_BEAT_MS * UINT64_C(1000000);
 	for (uint32_t i = 0; i < c->n; i++) {
-		c->nodes[i].heard_ns += slept ? passed : 0;
+		c->nodes[i].last_seen_ns += slept ? passed : 0;
 		if (i != c->me)
 			link_send(c, i, CONTROL_BEAT, &(struct control_beat){0},
 				  sizeof(struct control_beat));

@@ -16,8 +16,20 @@
 #include "sched/api/scheduler.h"
 #include "session/sessions.h"
 
+/* What the lower files of this folder start in nodes/; remote_start registers it. */
+struct comm_hooks {
+	/* remote.c: a message of this node to itself is to be handled. */
+	void (*own_message)(struct comms *s, uint32_t from, enum control_kind kind,
+			    const void *body, size_t size);
+	/* unexpected.c: the epoch or plan that a kept message is about has begun. */
+	void (*begun)(struct comms *s, uint32_t from, enum control_kind kind, const void *body);
+	/* state.c: a defect of the daemon, so the epoch must end. */
+	void (*not_in_table)(struct communicator *m, ncclsvc_epoch_cause cause);
+};
+
 struct comms {
 	struct loop *loop;
+	const struct comm_hooks *hooks;
 	const struct config *config;
 	struct scheduler *scheduler;
 	struct accounts *accounts;

@@ -9,7 +9,7 @@
 #include "coord/messages.h"
 #include "coord/missing.h"
 #include "epoch.h"
-#include "session/client.h"
+#include "session/session.h"
 
 struct comm_lateness;
 struct member_pending;
@@ -22,15 +22,15 @@ struct comms;
 
 struct member {
 	uint32_t state;		  /* ncclsvc_member_state */
-	struct client *client;	  /* NULL: absent or dead */
-	uint32_t handle;	  /* in client->memberships */
+	struct session *session;  /* NULL: absent or dead */
+	uint32_t handle;	  /* in session->memberships */
 	uint32_t serial;	  /* of the JOIN that waits */
 	struct deadline deadline; /* of that; in comms->joins if there is one */
-	uint64_t since_ns;	  /* when it came */
+	uint64_t since_ns;	  /* when it sent JOIN */
 	int32_t pid;		  /* the last holder's */
 	struct ending ending;	  /* how its part in the last epoch ended, if it ended that epoch */
 	int32_t device;
-	int staging_fd; /* came with its JOIN; -1: none */
+	int staging_fd; /* from its JOIN; -1: none */
 	int32_t staging_device;
 	uint64_t staging_bytes;
 	int32_t node; /* of the epoch's member, if on another node; otherwise -1 */

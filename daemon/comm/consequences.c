@@ -137,7 +137,7 @@ static void log_followed(struct failure *f)
 	log_event(LOG_LEVEL_INFO, &e, l.text);
 }
 
-static uint64_t succeeded(const struct client *c)
+static uint64_t succeeded(const struct session *c)
 {
 	return atomic_load_explicit(&c->counts.completed, memory_order_relaxed) -
 	       atomic_load_explicit(&c->counts.failed, memory_order_relaxed);
@@ -146,7 +146,7 @@ static uint64_t succeeded(const struct client *c)
 /* Operations that were on their way succeed for a moment. */
 static void settle(struct comms *s)
 {
-	for (struct client *c = s->sessions->clients; c; c = c->next) {
+	for (struct session *c = s->sessions->all; c; c = c->next) {
 		if (!c->failure || c->failure_settled)
 			continue;
 		c->failure_done = succeeded(c);
@@ -203,7 +203,7 @@ static void log_later(struct comms *s)
 
 void consequences_tell(struct communicator *m, const struct failure *f, uint32_t rank)
 {
-	struct client *c = m->members[rank].client;
+	struct session *c = m->members[rank].session;
 	if (!c)
 		return;
 	c->failure = f->info.failure;
@@ -239,13 +239,13 @@ void consequences_add(struct communicator *m, struct failure *root, int32_t rank
 	log_later(s);
 }
 
-static bool follows_failure(const struct client *c)
+static bool follows_failure(const struct session *c)
 {
 	return c->failure && clock_now() - c->failure_ns < FAILURE_FOLLOWS_NS &&
 	       (!c->failure_settled || succeeded(c) == c->failure_done);
 }
 
-void report_ending(struct communicator *m, const struct client *c, int32_t rank,
+void report_ending(struct communicator *m, const struct session *c, int32_t rank,
 		   struct ending ending)
 {
 	ending.follows = follows_failure(c);
@@ -256,7 +256,7 @@ void report_ending(struct communicator *m, const struct client *c, int32_t rank,
 	}
 }
 
-void report_ended(struct communicator *m, const struct client *c)
+void report_ended(struct communicator *m, const struct session *c)
 {
 	struct failure *f = failures_find(&m->comms->failures, m->failure);
 	if (f && f->logged && f->pidfd < 0 && f->info.kind == NCCLSVC_FAILURE_EPOCH &&

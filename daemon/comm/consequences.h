@@ -18,9 +18,6 @@ const ncclsvc_status *consequences_first(const struct communicator *m, const str
 /* The status of the tasks that are pending when the epoch ends because of `why`: on a node that had
  * not heard of an earlier failure on another node, that failure. */
 const ncclsvc_status *consequences_pending(const struct communicator *m, const ncclsvc_status *why);
-/* comm.c: as comm_break_for; first: from what that follows, as another node says; NULL: nothing. */
-void comm_break_after(struct communicator *m, ncclsvc_epoch_cause cause, int reason, int32_t rank,
-		      int32_t node, const ncclsvc_status *first);
 /* The rank's end follows from the failure. */
 void consequences_add(struct communicator *m, struct failure *root, int32_t rank);
 /* Tells the log what has followed since it was last called. Returns when to call it next, 0: when

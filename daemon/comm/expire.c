@@ -7,7 +7,6 @@
 #include <stddef.h>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "base/loop.h"
 #include "base/timings.h"
 #include "comm.h"
@@ -16,6 +15,7 @@
 #include "gpu/nccl_comm.h"
 #include "peer/peer.h"
 #include "peer/shares.h"
+#include "plans.h"
 #include "remote.h"
 
 /* Aborts operations still running on GPUs, which may never end by themselves. Returns the next
@@ -31,30 +31,6 @@ static uint64_t expire_draining(struct communicator *m, uint64_t now)
 	comm_event(m, NCCLSVC_CAUSE_DEADLINE);
 	nccl_comm_abort(m->nccl_comm, "tasks of a past epoch do not end");
 	return 0;
-}
-
-void comm_deadline(struct communicator *m, uint64_t at_ns)
-{
-	struct comms *s = m->comms;
-	if (m->deadline.place && m->deadline.at_ns <= at_ns)
-		return;
-	deadlines_remove(&s->deadlines, &m->deadline);
-	deadlines_add(&s->deadlines, &m->deadline, at_ns); /* there is room */
-	loop_deadline(s->loop, at_ns);
-}
-
-void comm_join_deadline(struct comms *s, struct member *member, uint64_t at_ns)
-{
-	deadlines_remove(&s->joins, &member->deadline);
-	if (!at_ns)
-		return;
-	deadlines_add(&s->joins, &member->deadline, at_ns); /* there is room */
-	loop_deadline(s->loop, at_ns);
-}
-
-uint64_t comm_idle_end(const struct communicator *m)
-{
-	return m->idle_ns + (uint64_t)m->comms->config->comm_idle_seconds * 1000000000;
 }
 
 /* Checks the requests that wait for all members, at most once per member. */
@@ -107,7 +83,7 @@ static uint64_t expire_joins(struct comms *s, uint64_t now)
 			(struct member *)((char *)d - offsetof(struct member, deadline));
 		if (clock_now() > until)
 			return clock_now() + NAP_NS;
-		const struct membership at = member->client->memberships[member->handle];
+		const struct membership at = member->session->memberships[member->handle];
 		deadlines_remove(&s->joins, d);
 		comm_expire_join(s, at.comm, (uint32_t)at.rank);
 		remote_handle_own(s);

@@ -1,26 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Communicators of GPUs: preparations for an epoch. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/config.h"
-#include "base/loop.h"
+#include "gpu/gpu.h"
 #include "base/timings.h"
 #include "comm.h"
 #include "comms.h"
 #include "coord/messages.h"
-#include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
 #include "gpus.h"
 #include "memory/memory.h"
 #include "remote.h"
-#include "report.h"
-
-bool comm_is_member_here(const struct communicator *m, uint32_t k)
-{
-	return !m->start || m->start->members[k].node == m->comms->coord.me;
-}
 
 /* Do all workers of this node's members run, and know their timelines? */
 static bool staged_ready(struct comms *s, struct communicator *m)
@@ -33,7 +21,7 @@ static bool staged_ready(struct comms *s, struct communicator *m)
 		struct gpu *g = s->gpus->gpu[member->device];
 		if (g->info.state != NCCLSVC_DEVICE_READY)
 			return false;
-		known = gpu_session_known(s->memory, g, member->client) && known;
+		known = gpu_session_known(s->memory, g, member->session) && known;
 	}
 	return known;
 }
@@ -57,6 +45,33 @@ static bool being_acquired(const struct communicator *m)
 	return m->barrier == BARRIER_READY || (m->nccl_comm && m->nccl_comm->waiting);
 }
 
+/* ---- NCCL communicators across nodes ---- */
+
+bool comm_across_nodes(const struct communicator *m)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (!comm_is_member_here(m, k))
+			return true;
+	return false;
+}
+
+void comm_pool_ready(struct communicator *m)
+{
+	m->barrier = BARRIER_READY;
+	remote_nccl_ready(m, NCCLSVC_OK, -1, false);
+}
+
+void comm_pool_withdraw(struct communicator *m, int result, int32_t rank)
+{
+	if (m->barrier != BARRIER_OVER)
+		remote_nccl_ready(m, result, rank, m->barrier == BARRIER_READY);
+	m->barrier = BARRIER_OVER;
+	if (!epoch_held(&m->life)) /* otherwise the last epoch still uses it */
+		nccl_comm_release(&m->nccl_comm);
+}
+
+/* ---- Readiness ---- */
+
 /* True: every worker runs and knows its member's timelines, and NCCL has a communicator. Otherwise
  * requests the missing parts; the answer leads back here. */
 bool comm_gpus_ready(struct comms *s, struct communicator *m)
@@ -72,7 +87,7 @@ bool comm_gpus_ready(struct comms *s, struct communicator *m)
 		struct gpu *g = s->gpus->gpu[m->members[k].device];
 		if (g->info.state != NCCLSVC_DEVICE_READY || nccl_comm_stuck(g))
 			return false;
-		known = gpu_session_known(s->memory, g, m->members[k].client) && known;
+		known = gpu_session_known(s->memory, g, m->members[k].session) && known;
 	}
 	if (!known)
 		return false;
@@ -85,87 +100,15 @@ bool comm_gpus_ready(struct comms *s, struct communicator *m)
 		return false;
 	}
 	nccl_comm_release(&m->nccl_comm);
-	if (nodes_across(m)) {
-		nodes_want(m);
+	if (comm_across_nodes(m)) {
+		comm_pool_ready(m);
 		return false;
 	}
 	nccl_comm_acquire(s->gpus, &w);
 	return nccl_comm_fits(m->nccl_comm, &w);
 }
 
-/* The other nodes believe that it has begun. */
-static void tell_not_begun(struct comms *s, struct communicator *m, int result, int32_t rank,
-			   bool all)
-{
-	m->epoch = m->start->epoch;
-	if (m->cuda && !s->gpus->staging && nodes_across(m))
-		nodes_withdraw(m, result, rank);
-	remote_not_begun(m, result, rank, all);
-	comm_name_epoch(s, m->slot, 0);
-	m->start = NULL;
-	m->start_is_over = false;
-}
-
-static void answer_joins(struct communicator *m, ncclsvc_epoch_cause cause, int result,
-			 const char *why)
-{
-	if (m->joining)
-		report_request(m, "JOIN", result, why);
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct member *member = &m->members[k];
-		struct client *c = member->client;
-		uint32_t serial = member->serial;
-		if (member->state != NCCLSVC_MEMBER_JOINING)
-			continue;
-		m->joining--;
-		member->state = NCCLSVC_MEMBER_BROKEN;
-		comm_join_deadline(m->comms, member, 0);
-		if (member->fresh)
-			remote_unjoin(m, k, c->id, WITHDRAW_CANCELLED);
-		if (member->fresh)
-			comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
-		client_error(c, m->reply_opcode, serial, result, "%s", why);
-	}
-	comm_event(m, cause);
-}
-
-void comm_fail_joins(struct comms *s, struct communicator *m, int result, int32_t rank,
-		     const char *why)
-{
-	if (m->start)
-		tell_not_begun(s, m, result, rank, true);
-	answer_joins(
-		m, result == NCCLSVC_TIMEOUT ? NCCLSVC_CAUSE_DEADLINE : NCCLSVC_CAUSE_START_FAILED,
-		result, why);
-}
-
-void comm_not_begun(struct communicator *m, ncclsvc_epoch_cause cause, int result, const char *why)
-{
-	if (m->start)
-		tell_not_begun(m->comms, m, result, -1, false);
-	answer_joins(m, cause, result, why);
-}
-
-void comm_join_again(struct communicator *m, int32_t rank, bool all)
-{
-	bool again[SVC_HOST_RANKS_MAX];
-	for (uint32_t k = 0; k < m->nranks; k++)
-		again[k] = (int32_t)k != rank && comm_is_still_there(m, k);
-	tell_not_begun(m->comms, m, NCCLSVC_PEER_GONE, rank, all);
-	comm_event(m, NCCLSVC_CAUSE_START_FAILED);
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (again[k])
-			remote_join(m, k);
-}
-
-void comm_nccl_ready(struct communicator *m, int result, const char *why)
-{
-	struct comms *s = m->comms;
-	if (result)
-		comm_fail_joins(s, m, result, -1, why);
-	else
-		comm_try_start(s, m);
-}
+/* ---- Faults and ends ---- */
 
 static int32_t staged_rank_on(const struct communicator *m, int32_t device)
 {
@@ -227,54 +170,4 @@ void comm_nccl_release(const struct communicator *m)
 uint64_t comm_left_until(const struct communicator *m)
 {
 	return m->occupied ? 0 : m->idle_ns + COMM_LEAVING_NS;
-}
-
-void comm_gpu_ready(struct comms *s)
-{
-	struct communicator *m, *tmp;
-	HASH_ITER (hh, s->comms, m, tmp)
-		if (m->cuda)
-			comm_try_start(s, m);
-}
-
-bool comm_uses_gpus(const struct client *c)
-{
-	for (uint32_t i = 1; i < c->nmemberships; i++)
-		if (c->memberships[i].comm && c->memberships[i].comm->cuda)
-			return true;
-	return false;
-}
-
-void comm_session_known(struct client *c)
-{
-	for (uint32_t i = 1; i < c->nmemberships; i++)
-		if (c->memberships[i].comm && c->memberships[i].comm->cuda)
-			comm_try_start(c->memberships[i].comm->comms, c->memberships[i].comm);
-}
-
-/* Members are either all on the host, or each on a GPU of its own. */
-bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
-		      const struct svc_join *j, int32_t rank)
-{
-	if (!m->occupied && !epoch_held(&m->life))
-		m->cuda = j->device != SVC_DEVICE_HOST;
-	if (m->cuda != (j->device != SVC_DEVICE_HOST)) {
-		comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
-			       "rank %d (pid %d) joins with %s, but the members of communicator %s "
-			       "joined with %s",
-			       rank, c->pid, m->cuda ? "host memory" : "a GPU", m->label,
-			       m->cuda ? "GPUs" : "host memory");
-		return false;
-	}
-	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
-		if ((int32_t)k == rank || !comm_alive(&m->members[k]) ||
-		    m->members[k].device != j->device)
-			continue;
-		comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
-			       "ranks %u (pid %d) and %d (pid %d) of communicator %s both use "
-			       "device %d: each rank needs its own GPU",
-			       k, m->members[k].pid, rank, c->pid, m->label, j->device);
-		return false;
-	}
-	return true;
 }

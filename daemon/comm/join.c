@@ -1,46 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
- * JOIN: which process may take a rank, and which ranks did not join in time. */
-#include <stdarg.h>
+ * JOIN: which process may take a rank. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/config.h"
-#include "base/loop.h"
-#include "base/timings.h"
 #include "comm.h"
 #include "comms.h"
-#include "coord/rendezvous.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
 #include "names.h"
 #include "peer/peer.h"
 #include "remote.h"
-#include "report.h"
 
-static void report_join(struct communicator *m, int32_t rank, int32_t pid, int result,
-			const char *text)
-{
-	char request[64];
-	snprintf(request, sizeof(request), "JOIN of rank %d (pid %d)", rank, pid);
-	report_request(m, request, result, text);
-}
-
-void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
-		    int result, const char *format, ...)
-{
-	char text[SVC_TEXT_BYTES];
-	va_list args;
-	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
-	refusal_note(&m->refused, rank, c->pid, text);
-	client_error(c, SVC_JOIN, serial, result, "%s", text);
-	report_join(m, rank, c->pid, result, text);
-	remote_refused(m, result, text);
-}
-
-static bool check_join(struct comms *s, struct client *c, uint32_t serial, const struct svc_join *j)
+static bool check_join(struct comms *s, struct session *c, uint32_t serial,
+		       const struct svc_join *j)
 {
 	const char *wrong = NULL;
 	bool world = j->flags & SVC_JOIN_WORLD;
@@ -59,30 +33,30 @@ static bool check_join(struct comms *s, struct client *c, uint32_t serial, const
 	else if (!svc_label_ok(j->label, sizeof(j->label)))
 		wrong = "the label is not printable ASCII of at most 47 characters";
 	if (wrong) {
-		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
+		session_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
 		return false;
 	}
 	if (j->device != SVC_DEVICE_HOST && !gpu_find(s->gpus, j->device)) {
-		client_error(c, SVC_JOIN, serial, NCCLSVC_UNSUPPORTED,
-			     "this daemon has no device %d (host ranks are -1)", j->device);
+		session_error(c, SVC_JOIN, serial, NCCLSVC_UNSUPPORTED,
+			      "this daemon has no device %d (host ranks are -1)", j->device);
 		return false;
 	}
 	if (j->device != SVC_DEVICE_HOST && world) {
-		client_error(c, SVC_JOIN, serial, NCCLSVC_UNSUPPORTED,
-			     "the world has only host ranks (device -1)");
+		session_error(c, SVC_JOIN, serial, NCCLSVC_UNSUPPORTED,
+			      "the world has only host ranks (device -1)");
 		return false;
 	}
 	const struct cluster *nodes = s->cluster;
 	uint32_t most = nodes ? nodes->n * GPUS_MAX : s->gpus->ngpus;
 	if (j->device != SVC_DEVICE_HOST && (uint32_t)j->nranks > most) {
-		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "nranks is %d, but each rank needs its own GPU, and %s %u", j->nranks,
-			     nodes ? "all nodes can have" : "this node has", most);
+		session_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "nranks is %d, but each rank needs its own GPU, and %s %u", j->nranks,
+			      nodes ? "all nodes can have" : "this node has", most);
 		return false;
 	}
 	if (!world && j->nranks > SVC_HOST_RANKS_MAX) {
-		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
-			     "a communicator has at most %d ranks", SVC_HOST_RANKS_MAX);
+		session_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
+			      "a communicator has at most %d ranks", SVC_HOST_RANKS_MAX);
 		return false;
 	}
 	return peer_staging_fits(c, SVC_JOIN, serial, j->device, j->staging);
@@ -104,7 +78,7 @@ static void name_others(const struct communicator *m, char *text, size_t size)
 }
 
 /* Returns the communicator that a JOIN names, created if needed; NULL after an error was sent. */
-static struct communicator *find_or_create(struct comms *s, struct client *c, uint32_t serial,
+static struct communicator *find_or_create(struct comms *s, struct session *c, uint32_t serial,
 					   const struct svc_join *j)
 {
 	struct communicator *m = NULL;
@@ -117,8 +91,8 @@ static struct communicator *find_or_create(struct comms *s, struct client *c, ui
 	if (m && m->world && !m->occupied && m->account != c->account)
 		comm_hand_over(m, c->account);
 	if (m && m->account != c->account) {
-		client_error(c, SVC_JOIN, serial, NCCLSVC_PERMISSION,
-			     "communicator %s belongs to user %u", m->label, m->account->uid);
+		session_error(c, SVC_JOIN, serial, NCCLSVC_PERMISSION,
+			      "communicator %s belongs to user %u", m->label, m->account->uid);
 		return NULL;
 	}
 	if (m && !(j->flags & SVC_JOIN_WORLD) && m->nranks != (uint32_t)j->nranks) {
@@ -137,8 +111,35 @@ static struct communicator *find_or_create(struct comms *s, struct client *c, ui
 		return m;
 	m = comm_create(s, j->id, (uint32_t)j->nranks, c->account, text);
 	if (!m)
-		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT, "%s", text);
+		session_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT, "%s", text);
 	return m;
+}
+
+/* Members are either all on the host, or each on a GPU of its own. */
+bool comm_device_fits(struct session *c, struct communicator *m, uint32_t serial,
+		      const struct svc_join *j, int32_t rank)
+{
+	if (!m->occupied && !epoch_held(&m->life))
+		m->cuda = j->device != SVC_DEVICE_HOST;
+	if (m->cuda != (j->device != SVC_DEVICE_HOST)) {
+		comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
+			       "rank %d (pid %d) joins with %s, but the members of communicator %s "
+			       "joined with %s",
+			       rank, c->pid, m->cuda ? "host memory" : "a GPU", m->label,
+			       m->cuda ? "GPUs" : "host memory");
+		return false;
+	}
+	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
+		if ((int32_t)k == rank || !comm_alive(&m->members[k]) ||
+		    m->members[k].device != j->device)
+			continue;
+		comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
+			       "ranks %u (pid %d) and %d (pid %d) of communicator %s both use "
+			       "device %d: each rank needs its own GPU",
+			       k, m->members[k].pid, rank, c->pid, m->label, j->device);
+		return false;
+	}
+	return true;
 }
 
 /* Returns a free rank. Each node has its own ranks of the world. */
@@ -155,14 +156,14 @@ static int32_t any_free_rank(const struct comms *s, const struct communicator *m
 	return -1;
 }
 
-static bool world_rank_is_ours(struct comms *s, struct client *c, uint32_t serial, int32_t rank)
+static bool world_rank_is_ours(struct comms *s, struct session *c, uint32_t serial, int32_t rank)
 {
 	uint32_t first = s->world_first, n = (uint32_t)s->config->ranks;
 	if (!s->cluster || ((uint32_t)rank >= first && (uint32_t)rank < first + n))
 		return true;
-	client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
-		     "rank %d of the world is on another node; this node has ranks %u to %u", rank,
-		     first, first + n - 1);
+	session_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
+		      "rank %d of the world is on another node; this node has ranks %u to %u", rank,
+		      first, first + n - 1);
 	return false;
 }
 
@@ -174,15 +175,15 @@ static void begin_attempt(struct communicator *m)
 		m->members[k].late = false;
 }
 
-static void take_rank(struct comms *s, struct client *c, struct communicator *m, int32_t rank,
+static void take_rank(struct comms *s, struct session *c, struct communicator *m, int32_t rank,
 		      uint32_t serial, const struct svc_join *j)
 {
 	struct member *member = &m->members[rank];
 	const uint32_t handle = comm_alive(member) ? member->handle : comm_new_handle(c, m, rank);
 	if (!handle) {
 		comm_note_idle(m); /* it may have been created for this */
-		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
-			     "a session has at most %d communicators", SVC_SESSION_COMMS - 1);
+		session_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
+			      "a session has at most %d communicators", SVC_SESSION_COMMS - 1);
 		return;
 	}
 	if (m->life.state == NCCLSVC_EPOCH_LEFT)
@@ -190,7 +191,7 @@ static void take_rank(struct comms *s, struct client *c, struct communicator *m,
 	member->fresh = !comm_alive(member);
 	comm_name(m, c, j->label);
 	m->occupied += member->fresh;
-	member->client = c;
+	member->session = c;
 	member->handle = handle;
 	if (!m->joining)
 		begin_attempt(m);
@@ -223,16 +224,17 @@ static int32_t a_missing_rank(const struct communicator *m)
 }
 
 /* False: the id is made from the name of another user's job, and an error was sent. */
-static bool own_job(struct client *c, uint32_t serial, struct svc_join *j)
+static bool own_job(struct session *c, uint32_t serial, struct svc_join *j)
 {
 	struct svc_job job;
 	memcpy(&job, j->id + SVC_JOB_AT, sizeof(job));
 	if (job.tag != SVC_JOB_TAG || job.user == c->uid)
 		return true;
 	if (job.user != SVC_JOB_OWN) {
-		client_error(c, SVC_JOIN, serial, NCCLSVC_PERMISSION,
-			     "the id belongs to a job of user %u; a process of user %u cannot join",
-			     job.user, c->uid);
+		session_error(
+			c, SVC_JOIN, serial, NCCLSVC_PERMISSION,
+			"the id belongs to a job of user %u; a process of user %u cannot join",
+			job.user, c->uid);
 		return false;
 	}
 	job.user = c->uid;
@@ -240,7 +242,7 @@ static bool own_job(struct client *c, uint32_t serial, struct svc_join *j)
 	return true;
 }
 
-void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct svc_join *request)
+void comm_join(struct comms *s, struct session *c, uint32_t serial, const struct svc_join *request)
 {
 	struct svc_join own = *request;
 	const struct svc_join *j = &own;
@@ -252,14 +254,14 @@ void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct 
 		return;
 	int32_t rank = j->rank >= 0 ? j->rank : any_free_rank(s, m);
 	if (rank < 0) {
-		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
-			     "all %u ranks of the world are taken", m->nranks);
+		session_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
+			      "all %u ranks of the world are taken", m->nranks);
 		return;
 	}
 	if ((uint32_t)rank >= m->nranks) {
-		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the world has no rank %d; it has %u ranks (--ranks)", rank,
-			     m->nranks);
+		session_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "the world has no rank %d; it has %u ranks (--ranks)", rank,
+			      m->nranks);
 		return;
 	}
 	if (m->world && !world_rank_is_ours(s, c, serial, rank))
@@ -267,107 +269,16 @@ void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct 
 	const struct member *member = &m->members[rank];
 	/* A member has left, so the epoch can do little more; its process may ask for the next one.
 	 */
-	if (member->client == c && member->state == NCCLSVC_MEMBER_JOINED && epoch_runs(&m->life) &&
-	    !comm_is_whole(m))
+	if (member->session == c && member->state == NCCLSVC_MEMBER_JOINED &&
+	    epoch_runs(&m->life) && !comm_is_whole(m))
 		comm_break_epoch(m, NCCLSVC_CAUSE_RENEWED, a_missing_rank(m));
 	if (comm_alive(member) &&
-	    !(member->client == c && member->state == NCCLSVC_MEMBER_BROKEN)) {
+	    !(member->session == c && member->state == NCCLSVC_MEMBER_BROKEN)) {
 		comm_turn_away(c, m, serial, rank, NCCLSVC_RANK_TAKEN,
 			       "rank %d of communicator %s is held by pid %d, session %u", rank,
-			       m->label, member->client->pid, member->client->id);
+			       m->label, member->session->pid, member->session->id);
 		return;
 	}
 	if (comm_device_fits(c, m, serial, j, rank))
 		take_rank(s, c, m, rank, serial, j);
-}
-
-/* ---- Deadlines ---- */
-
-/* An epoch on GPUs needs their workers. False: all are ready. */
-static bool name_lost_gpu(const struct comms *s, const struct communicator *m, uint32_t rank,
-			  char *text, size_t size)
-{
-	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
-		int32_t device = m->members[k].device;
-		const struct gpu *g =
-			device < 0 || !comm_alive(&m->members[k]) ? NULL : s->gpus->gpu[device];
-		if (!g || g->info.state == NCCLSVC_DEVICE_READY)
-			continue;
-		snprintf(text, size,
-			 "communicator %s waits for the worker of gpu%d, which %s by rank %u's "
-			 "deadline%s%.90s",
-			 m->label, g->index,
-			 g->info.state == NCCLSVC_DEVICE_STARTING
-				 ? "had not started"
-				 : "was lost and had not restarted",
-			 rank, g->info.text[0] ? ": " : "", g->info.text);
-		return true;
-	}
-	return false;
-}
-
-void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const char *text)
-{
-	struct member *member = &m->members[rank];
-	struct client *c = member->client;
-	uint32_t serial = member->serial;
-	member->state = NCCLSVC_MEMBER_BROKEN;
-	comm_join_deadline(m->comms, member, 0);
-	member->late = result == NCCLSVC_TIMEOUT;
-	if (!member->late || !m->late_reported)
-		report_join(m, (int32_t)rank, member->pid, result, text);
-	m->late_reported |= member->late;
-	m->joining--;
-	if (member->fresh)
-		comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
-	if (!comm_alive(member) && member->node >= 0 && epoch_runs(&m->life)) {
-		member->state = NCCLSVC_MEMBER_JOINED; /* on another node, as before */
-		member->pid = member->far_pid;
-	}
-	comm_event(m, member->late ? NCCLSVC_CAUSE_DEADLINE : NCCLSVC_CAUSE_REFUSED);
-	client_error(c, m->reply_opcode, serial, result, "%s", text);
-}
-
-/* The rendezvous knows which ranks are missing; its answer comes soon. */
-static bool ask_missing(struct comms *s, struct communicator *m, uint32_t rank)
-{
-	struct member *member = &m->members[rank];
-	if (member->overdue)
-		return false;
-	member->overdue = true;
-	comm_join_deadline(s, member, clock_now() + NODE_ANSWER_NS);
-	remote_unjoin(m, rank, member->client->id, WITHDRAW_LATE);
-	return true;
-}
-
-void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank)
-{
-	struct absent_ranks absent = {0};
-	char text[SVC_TEXT_BYTES];
-	const bool lost = name_lost_gpu(s, m, rank, text, sizeof(text));
-	const bool starts = comm_is_still_there(m, rank);
-	if (!lost && !starts && ask_missing(s, m, rank))
-		return;
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (comm_is_member_here(m, k) && m->members[k].state != NCCLSVC_MEMBER_JOINING)
-			absent_add(&absent, k, m->members[k].late);
-	if (!lost && !starts)
-		comm_blameless_text(m, NCCLSVC_TIMEOUT, rendezvous_of(&s->coord, m->id), text);
-	else if (!lost && absent.never.n + absent.late.n)
-		absent_text(&absent, m->label, rank, &m->refused, text);
-	else if (!lost)
-		snprintf(text, sizeof(text),
-			 m->cuda ? "NCCL had not created communicator %s by rank %u's deadline"
-				 : "the last epoch of communicator %s had not ended by rank %u's "
-				   "deadline",
-			 m->label, rank);
-	if (starts && !comm_can_wait(m)) {
-		comm_fail_joins(s, m, NCCLSVC_TIMEOUT, -1, text);
-		return;
-	}
-	if (starts)
-		comm_join_again(m, (int32_t)rank, true);
-	if (m->members[rank].client)
-		remote_unjoin(m, rank, m->members[rank].client->id, WITHDRAW_CANCELLED);
-	comm_refuse_join(m, rank, NCCLSVC_TIMEOUT, text);
 }

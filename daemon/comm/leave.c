@@ -1,24 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators: members that leave, and those whose client is gone. */
+ * Communicators: members that leave, and those whose session ends. */
 #include "base/clock.h"
 #include "comm.h"
 #include "comms.h"
 #include "peer/peer.h"
+#include "plans.h"
 #include "remote.h"
 #include "report.h"
 
-void comm_left_while_joining(struct comms *s, struct communicator *m, int32_t rank)
-{
-	if (!m->cuda)
-		return;
-	if (comm_can_wait(m))
-		comm_join_again(m, rank, true);
-	else
-		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, rank,
-				"a member left or died before the split was done");
-}
-
-static void leave(struct client *c, struct communicator *m, int32_t rank)
+static void leave(struct session *c, struct communicator *m, int32_t rank)
 {
 	struct comms *s = m->comms;
 	struct member *member = &m->members[rank];
@@ -30,8 +20,8 @@ static void leave(struct client *c, struct communicator *m, int32_t rank)
 	const bool starts = comm_is_still_there(m, (uint32_t)rank);
 	if (joining) {
 		m->joining--;
-		client_error(c, m->reply_opcode, member->serial, NCCLSVC_CANCELLED,
-			     "the communicator was left before all had joined");
+		session_error(c, m->reply_opcode, member->serial, NCCLSVC_CANCELLED,
+			      "the communicator was left before all had joined");
 	} else if (member->state == NCCLSVC_MEMBER_JOINED) {
 		scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_MEMBER_LEFT,
 								  .left = {m->slot, rank}});
@@ -55,33 +45,33 @@ static void leave(struct client *c, struct communicator *m, int32_t rank)
 		comm_left_while_joining(s, m, rank);
 }
 
-void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
+void comm_leave(struct session *c, uint32_t serial, uint32_t handle)
 {
 	int32_t rank = -1;
 	struct communicator *m = comm_of_handle(c, handle, &rank);
 	if (!m) {
-		client_error(c, SVC_LEAVE, serial, NCCLSVC_NOT_FOUND,
-			     "there is no communicator %u in this session", handle);
+		session_error(c, SVC_LEAVE, serial, NCCLSVC_NOT_FOUND,
+			      "there is no communicator %u in this session", handle);
 		return;
 	}
 	leave(c, m, rank);
-	client_reply(c, SVC_LEAVE, serial, NULL, 0, NULL, 0);
+	session_reply(c, SVC_LEAVE, serial, NULL, 0, NULL, 0);
 }
 
-void comm_abort(struct client *c, uint32_t serial, const struct svc_abort *request)
+void comm_abort(struct session *c, uint32_t serial, const struct svc_abort *request)
 {
 	int32_t rank = -1;
 	struct communicator *m = comm_of_handle(c, request->comm, &rank);
 	if (!m) {
-		client_error(c, SVC_ABORT, serial, NCCLSVC_NOT_FOUND,
-			     "there is no communicator %u in this session", request->comm);
+		session_error(c, SVC_ABORT, serial, NCCLSVC_NOT_FOUND,
+			      "there is no communicator %u in this session", request->comm);
 		return;
 	}
 	if (m->epoch == request->epoch && comm_takes_part(&m->members[rank])) {
 		report_ending(m, c, rank, (struct ending){.how = NCCLSVC_ENDED_ABORTED});
 		comm_break_epoch(m, NCCLSVC_CAUSE_ABORTED, rank);
 	}
-	client_reply(c, SVC_ABORT, serial, NULL, 0, NULL, 0);
+	session_reply(c, SVC_ABORT, serial, NULL, 0, NULL, 0);
 }
 
 static bool waits_to_join(const struct membership *at, uint32_t serial)
@@ -91,23 +81,23 @@ static bool waits_to_join(const struct membership *at, uint32_t serial)
 	       m->members[at->rank].state == NCCLSVC_MEMBER_JOINING;
 }
 
-void comm_join_cancel(struct client *c, uint32_t serial, uint32_t join)
+void comm_join_cancel(struct session *c, uint32_t serial, uint32_t join)
 {
 	for (uint32_t i = 1; i < c->nmemberships; i++) {
 		const struct membership at = c->memberships[i];
 		if (!waits_to_join(&at, join))
 			continue;
 		leave(c, at.comm, at.rank);
-		client_reply(c, SVC_JOIN_CANCEL, serial, NULL, 0, NULL, 0);
+		session_reply(c, SVC_JOIN_CANCEL, serial, NULL, 0, NULL, 0);
 		return;
 	}
-	client_error(c, SVC_JOIN_CANCEL, serial, NCCLSVC_NOT_FOUND,
-		     "no JOIN of this session with serial %u waits for an answer", join);
+	session_error(c, SVC_JOIN_CANCEL, serial, NCCLSVC_NOT_FOUND,
+		      "no JOIN of this session with serial %u waits for an answer", join);
 }
 
-bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns)
+bool comm_session_gone(struct comms *s, struct session *c, uint64_t until_ns)
 {
-	/* A SPLIT that ends meanwhile gives the client a part, at a place that was passed already.
+	/* A SPLIT that ends meanwhile gives the session a part, at a place that was passed already.
 	 */
 	for (; c->comms; c->leaving_at++) {
 		if (c->leaving_at >= c->nmemberships)
@@ -137,7 +127,7 @@ bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns)
 		report_ended(m, c);
 		if (was == NCCLSVC_MEMBER_BROKEN)
 			report_ended_later(m, rank);
-		/* An epoch that still runs is not what the client had a part in. */
+		/* An epoch that still runs is not what the session had a part in. */
 		comm_event(m,
 			   epoch_runs(&m->life) ? NCCLSVC_CAUSE_LEFT : NCCLSVC_CAUSE_MEMBER_DIED);
 		if (starts)

@@ -10,8 +10,6 @@
 #include <utlist.h>
 
 #include "base/clock.h"
-#include "base/loop.h"
-#include "base/timings.h"
 #include "comm.h"
 #include "comms.h"
 #include "coord/messages.h"
@@ -19,7 +17,6 @@
 #include "names.h"
 #include "plans.h"
 #include "remote.h"
-#include "report.h"
 
 /* ---- Quota ---- */
 
@@ -29,114 +26,6 @@ static bool charge(struct communicator *m, struct plan *p, uint32_t n, char text
 		return false;
 	p->quota += n;
 	return true;
-}
-
-static void discard(struct account *a, struct plan *p)
-{
-	if (!p)
-		return;
-	account_give(a, SHARE_PLAN_TASKS, p->quota);
-	plan_free(p);
-	account_put(a);
-}
-
-/* ---- Commits of the members ---- */
-
-static void stop_collecting(struct communicator *m)
-{
-	struct plan *p = m->forming;
-	free(m->commits);
-	m->commits = NULL;
-	m->forming = NULL;
-	m->committing = 0;
-	discard(m->account, p);
-}
-
-void plan_forget(struct communicator *m)
-{
-	stop_collecting(m);
-}
-
-/* Answers all waiting members. */
-static void fail_all(struct communicator *m, int result, const char *text)
-{
-	struct commit *commits = m->commits;
-	if (!commits)
-		return;
-	report_request(m, "plan", result, text);
-	m->commits = NULL; /* an answer may end a session, and lead back here */
-	stop_collecting(m);
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct client *c = m->members[k].client;
-		if (commits[k].here && c)
-			client_error(c, SVC_PLAN_COMMIT, commits[k].serial, result, "%s", text);
-	}
-	free(commits);
-}
-
-void plan_commit_failed(struct communicator *m, int result, int32_t rank)
-{
-	char text[SVC_TEXT_BYTES];
-	if (rank >= 0)
-		snprintf(text, sizeof(text), PLAN_GONE_TEXT, rank, m->members[rank].pid, m->label);
-	else
-		comm_blameless_text(m, result, m->coordinator, text);
-	m->plan_lost = m->commits != NULL;
-	fail_all(m, result, text);
-}
-
-uint64_t plan_expire(struct communicator *m, uint64_t now)
-{
-	uint64_t next = 0;
-	for (uint32_t k = 0; m->commits && k < m->nranks; k++) {
-		uint64_t at = m->commits[k].here ? m->commits[k].deadline_ns : 0;
-		if (at && at <= now && !m->commits[k].overdue) {
-			/* The coordinator knows which ranks are missing; its answer comes soon. */
-			m->commits[k].overdue = true;
-			at = m->commits[k].deadline_ns = now + NODE_ANSWER_NS;
-			remote_late(m, k, m->commits[k].serial);
-		}
-		if (at && at <= now) {
-			plan_commit_failed(m, NCCLSVC_TIMEOUT, -1);
-			return 0;
-		}
-		next = earlier(next, at);
-	}
-	return next;
-}
-
-static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_uid)
-{
-	struct plan *p = m->forming;
-	struct commit *commits = m->commits;
-	m->forming = NULL;
-	m->commits = NULL;
-	m->plan = p;
-	p->uid = plan_uid;
-	p->nheld = m->committing;
-	p->since_ns = clock_now();
-	p->account = m->account;
-	p->comm = m->slot;
-	m->committing = 0;
-	DL_APPEND(s->plans, p);
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct client *c = m->members[k].client;
-		if (!comm_takes_part(&m->members[k])) /* on another node */
-			continue;
-		c->last_plan += c->last_plan == UINT32_MAX ? 2 : 1;
-		p->members[k].handle = c->last_plan;
-	}
-	scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_PLAN_ADD,
-							  .plan = {.comm = m->slot, .plan = p}});
-	/* A failed answer may end its session, and with it the plan. */
-	uint64_t uid = p->uid;
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct svc_plan_reply r = {uid, p->members[k].handle, m->members[k].handle};
-		if (comm_takes_part(&m->members[k]))
-			client_reply(m->members[k].client, SVC_PLAN_COMMIT, commits[k].serial, &r,
-				     sizeof(r), NULL, 0);
-	}
-	free(commits);
 }
 
 /* ---- The result ---- */
@@ -163,6 +52,40 @@ static uint32_t members_here(const struct communicator *m)
 	return n;
 }
 
+static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_uid)
+{
+	struct plan *p = m->forming;
+	struct commit *commits = m->commits;
+	m->forming = NULL;
+	m->commits = NULL;
+	m->plan = p;
+	p->uid = plan_uid;
+	p->nheld = m->committing;
+	p->since_ns = clock_now();
+	p->account = m->account;
+	p->comm = m->slot;
+	m->committing = 0;
+	DL_APPEND(s->plans, p);
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct session *c = m->members[k].session;
+		if (!comm_takes_part(&m->members[k])) /* on another node */
+			continue;
+		c->last_plan += c->last_plan == UINT32_MAX ? 2 : 1;
+		p->members[k].handle = c->last_plan;
+	}
+	scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_PLAN_ADD,
+							  .plan = {.comm = m->slot, .plan = p}});
+	/* A failed answer may end its session, and with it the plan. */
+	uint64_t uid = p->uid;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct svc_plan_reply r = {uid, p->members[k].handle, m->members[k].handle};
+		if (comm_takes_part(&m->members[k]))
+			session_reply(m->members[k].session, SVC_PLAN_COMMIT, commits[k].serial, &r,
+				      sizeof(r), NULL, 0);
+	}
+	free(commits);
+}
+
 void plan_result(struct communicator *m, const struct control_result *v)
 {
 	struct comms *s = m->comms;
@@ -171,9 +94,9 @@ void plan_result(struct communicator *m, const struct control_result *v)
 	const uint32_t number = ++m->plan_round;
 	m->plan_lost = false;
 	if (v->result) {
-		fail_all(m, v->result, v->text);
+		plan_refused(m, v->result, v->text);
 	} else if (!m->forming || m->committing != members_here(m)) {
-		stop_collecting(m);
+		plan_forget(m);
 		leave_plan(s, m, number);
 	} else {
 		m->forming->number = number;
@@ -194,19 +117,19 @@ void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number)
 /* ---- Requests ---- */
 
 /* Returns NULL after an error was sent. */
-static struct communicator *comm_of(struct client *c, unsigned opcode, uint32_t serial,
+static struct communicator *comm_of(struct session *c, unsigned opcode, uint32_t serial,
 				    uint32_t handle, uint32_t *rank)
 {
 	if (!handle || handle >= c->nmemberships || !c->memberships[handle].comm) {
-		client_error(c, opcode, serial, NCCLSVC_NOT_FOUND,
-			     "there is no communicator %u in this session", handle);
+		session_error(c, opcode, serial, NCCLSVC_NOT_FOUND,
+			      "there is no communicator %u in this session", handle);
 		return NULL;
 	}
 	*rank = (uint32_t)c->memberships[handle].rank;
 	return c->memberships[handle].comm;
 }
 
-static bool may_commit(struct client *c, uint32_t serial, const struct communicator *m,
+static bool may_commit(struct session *c, uint32_t serial, const struct communicator *m,
 		       uint32_t rank, const struct svc_plan_commit *r)
 {
 	int result = NCCLSVC_OK;
@@ -231,7 +154,7 @@ static bool may_commit(struct client *c, uint32_t serial, const struct communica
 		wrong = "this rank has a plan on the communicator: terminate it first";
 	}
 	if (result)
-		client_error(c, SVC_PLAN_COMMIT, serial, result, "%s", wrong);
+		session_error(c, SVC_PLAN_COMMIT, serial, result, "%s", wrong);
 	return !result;
 }
 
@@ -278,7 +201,7 @@ static int take_plan(struct communicator *m, uint32_t rank, const struct svc_pla
 	return plan_set(m->forming, rank, r->groups, r->tasks, tasks, text);
 }
 
-void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit *r, int fd)
+void plan_commit(struct session *c, uint32_t serial, const struct svc_plan_commit *r, int fd)
 {
 	uint32_t rank;
 	char text[PLAN_TEXT];
@@ -290,7 +213,7 @@ void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit
 	if (m->forming && !m->commits)
 		m->commits = calloc(m->nranks, sizeof(*m->commits));
 	if (!m->commits) {
-		client_error(c, SVC_PLAN_COMMIT, serial, NCCLSVC_NO_MEMORY, "out of memory");
+		session_error(c, SVC_PLAN_COMMIT, serial, NCCLSVC_NO_MEMORY, "out of memory");
 		return;
 	}
 	uint32_t before = m->forming->quota;
@@ -305,9 +228,9 @@ void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit
 		account_give(m->account, SHARE_PLAN_TASKS, m->forming->quota - before);
 		m->forming->quota = before;
 		plan_unset(m->forming, rank);
-		client_error(c, SVC_PLAN_COMMIT, serial, result, "%s", text);
+		session_error(c, SVC_PLAN_COMMIT, serial, result, "%s", text);
 		if (!m->committing)
-			stop_collecting(m);
+			plan_forget(m);
 		return;
 	}
 	m->commits[rank] = (struct commit){
@@ -331,7 +254,7 @@ void plan_member_gone(struct communicator *m, uint32_t rank)
 		m->plan = NULL; /* the scheduler returns it */
 }
 
-void plan_terminate(struct comms *s, struct client *c, uint32_t serial,
+void plan_terminate(struct comms *s, struct session *c, uint32_t serial,
 		    const struct svc_plan_drop *r)
 {
 	uint32_t rank;
@@ -340,8 +263,8 @@ void plan_terminate(struct comms *s, struct client *c, uint32_t serial,
 		return;
 	if (!m->plan || m->plan->members[rank].dropped ||
 	    m->plan->members[rank].handle != r->plan) {
-		client_error(c, SVC_PLAN_DROP, serial, NCCLSVC_NOT_FOUND,
-			     "this rank has no plan %u on the communicator", r->plan);
+		session_error(c, SVC_PLAN_DROP, serial, NCCLSVC_NOT_FOUND,
+			      "this rank has no plan %u on the communicator", r->plan);
 		return;
 	}
 	const uint32_t number = m->plan->number;
@@ -358,9 +281,9 @@ void plan_terminate(struct comms *s, struct client *c, uint32_t serial,
 /* The member's held tasks have ended, and its resources have been returned. */
 void plan_dropped(struct comms *s, uint32_t asker, uint32_t serial)
 {
-	struct client *c = sessions_find(s->sessions, asker);
+	struct session *c = sessions_find(s->sessions, asker);
 	if (c)
-		client_reply(c, SVC_PLAN_DROP, serial, NULL, 0, NULL, 0);
+		session_reply(c, SVC_PLAN_DROP, serial, NULL, 0, NULL, 0);
 }
 
 /* ---- The end ---- */
@@ -371,7 +294,7 @@ void plan_gone(struct comms *s, struct plan *p)
 	if (m && m->plan == p)
 		m->plan = NULL;
 	DL_DELETE(s->plans, p);
-	discard(p->account, p);
+	plan_discard(p->account, p);
 }
 
 void plan_free_all(struct comms *s)

@@ -1,15 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Plans on their way through the supervisor: plan.c. */
+ * Plans on their way through the supervisor. */
 #ifndef COMM_PLANS_H
 #define COMM_PLANS_H
 
 #include "communicator.h"
 
-void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit *r, int fd);
-void plan_terminate(struct comms *s, struct client *c, uint32_t serial,
+struct control_result;
+
+/* ---- requests.c ---- */
+
+/* Answers all requests that wait for a plan of m; rank: the one that is gone, or -1. */
+void plan_commit_failed(struct communicator *m, int result, int32_t rank);
+/* Returns the next deadline of these requests; 0: none. */
+uint64_t plan_expire(struct communicator *m, uint64_t now);
+/* Forgets what the members have committed so far. */
+void plan_forget(struct communicator *m);
+/* The waiting members get this error. */
+void plan_refused(struct communicator *m, int result, const char *text);
+/* Frees a plan; NULL: does nothing. */
+void plan_discard(struct account *a, struct plan *p);
+
+/* ---- plan.c ---- */
+
+void plan_commit(struct session *c, uint32_t serial, const struct svc_plan_commit *r, int fd);
+void plan_terminate(struct comms *s, struct session *c, uint32_t serial,
 		    const struct svc_plan_drop *r);
 void plan_dropped(struct comms *s, uint32_t asker, uint32_t serial);
 void plan_gone(struct comms *s, struct plan *p);
 void plan_free_all(struct comms *s);
+/* The result of this epoch's plans. */
+void plan_result(struct communicator *m, const struct control_result *v);
+/* A member on another node has finished with the plan of that number. */
+void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number);
+/* The member has left, which ends its plan. */
+void plan_member_gone(struct communicator *m, uint32_t rank);
 
 #endif

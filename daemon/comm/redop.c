@@ -25,37 +25,37 @@ static uint64_t bit(uint32_t redop)
 static void on_made(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
 	const struct redop_call call = *(struct redop_call *)arg;
-	struct client *c = sessions_find(call.comms->sessions, call.session);
+	struct session *c = sessions_find(call.comms->sessions, call.session);
 	int32_t rank;
 	(void)fd;
 	free(arg);
 	if (!c)
 		return;
 	c->redops--;
-	if (c->state != CLIENT_OPEN)
+	if (c->state != SESSION_OPEN)
 		return;
 	if (!answer || answer->result) {
-		client_error(c, SVC_REDOP_ADD, call.serial,
-			     answer ? answer->result : NCCLSVC_WORKER_LOST, "gpu%d: %.200s",
-			     g->index, answer ? answer->text : "its worker was lost");
+		session_error(c, SVC_REDOP_ADD, call.serial,
+			      answer ? answer->result : NCCLSVC_WORKER_LOST, "gpu%d: %.200s",
+			      g->index, answer ? answer->text : "its worker was lost");
 		return;
 	}
 	const struct communicator *m = comm_of_handle(c, call.comm, &rank);
 	if (m && svc_redop_made(answer->redop.redop))
 		m->members[rank].redops |= bit(answer->redop.redop);
 	struct svc_redop_reply reply = {.redop = answer->redop.redop};
-	client_reply(c, SVC_REDOP_ADD, call.serial, &reply, sizeof(reply), NULL, 0);
+	session_reply(c, SVC_REDOP_ADD, call.serial, &reply, sizeof(reply), NULL, 0);
 }
 
 /* Returns the member, and its worker and slot; NULL after an error was sent. */
-static struct member *find(struct comms *s, struct client *c, unsigned opcode, uint32_t serial,
+static struct member *find(struct comms *s, struct session *c, unsigned opcode, uint32_t serial,
 			   uint32_t comm, struct gpu **g, uint32_t *slot)
 {
 	int32_t rank = 0;
 	const struct communicator *m = comm_of_handle(c, comm, &rank);
 	if (!m) {
-		client_error(c, opcode, serial, NCCLSVC_NOT_FOUND,
-			     "there is no communicator %u in this session", comm);
+		session_error(c, opcode, serial, NCCLSVC_NOT_FOUND,
+			      "there is no communicator %u in this session", comm);
 		return NULL;
 	}
 	if (m->cuda && m->nccl_comm && epoch_runs(&m->life)) {
@@ -64,18 +64,18 @@ static struct member *find(struct comms *s, struct client *c, unsigned opcode, u
 		return &m->members[rank];
 	}
 	if (m->cuda && s->gpus->staging) {
-		client_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
-			     "premulsum needs NCCL, but this daemon's transport is mpi");
+		session_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
+			      "premulsum needs NCCL, but this daemon's transport is mpi");
 		return NULL;
 	}
-	client_error(c, opcode, serial, m->cuda ? NCCLSVC_STALE_EPOCH : NCCLSVC_UNSUPPORTED,
-		     m->cuda ? "communicator %s lacks members: rejoin it first"
-			     : "communicator %s is on the host, but premulsum needs GPUs",
-		     m->label);
+	session_error(c, opcode, serial, m->cuda ? NCCLSVC_STALE_EPOCH : NCCLSVC_UNSUPPORTED,
+		      m->cuda ? "communicator %s lacks members: rejoin it first"
+			      : "communicator %s is on the host, but premulsum needs GPUs",
+		      m->label);
 	return NULL;
 }
 
-void comm_redop_add(struct comms *s, struct client *c, uint32_t serial,
+void comm_redop_add(struct comms *s, struct session *c, uint32_t serial,
 		    const struct svc_redop_add *r)
 {
 	static const uint8_t none[sizeof(r->scalar)];
@@ -83,23 +83,23 @@ void comm_redop_add(struct comms *s, struct client *c, uint32_t serial,
 	const size_t size = svc_type_size(r->type);
 	if (!size || !svc_type_reduces(r->type) || r->reserved[0] || r->reserved[1] ||
 	    r->reserved[2] || memcmp(r->scalar + size, none, sizeof(r->scalar) - size) != 0) {
-		client_error(
+		session_error(
 			c, SVC_REDOP_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
 			"the type cannot be reduced, or the bytes after the scalar are not zero");
 		return;
 	}
 	/* A busy worker would have to queue all of them. */
 	if (c->redops >= SVC_REDOPS_ASKED) {
-		client_error(c, SVC_REDOP_ADD, serial, NCCLSVC_BUSY,
-			     "%d REDOP_ADDs of this session have no answer yet: try again",
-			     SVC_REDOPS_ASKED);
+		session_error(c, SVC_REDOP_ADD, serial, NCCLSVC_BUSY,
+			      "%d REDOP_ADDs of this session have no answer yet: try again",
+			      SVC_REDOPS_ASKED);
 		return;
 	}
 	struct gpu *g;
 	const bool found = find(s, c, SVC_REDOP_ADD, serial, r->comm, &g, &w.redop.slot);
 	struct redop_call *call = found ? malloc(sizeof(*call)) : NULL;
 	if (found && !call)
-		client_error(c, SVC_REDOP_ADD, serial, NCCLSVC_NO_MEMORY, "out of memory");
+		session_error(c, SVC_REDOP_ADD, serial, NCCLSVC_NO_MEMORY, "out of memory");
 	if (!call)
 		return;
 	*call = (struct redop_call){s, c->id, serial, r->comm};
@@ -109,13 +109,13 @@ void comm_redop_add(struct comms *s, struct client *c, uint32_t serial,
 	gpu_ask(g, &w, -1, on_made, call, gpu_patience_ns(s->gpus));
 }
 
-void comm_redop_del(struct comms *s, struct client *c, uint32_t serial,
+void comm_redop_del(struct comms *s, struct session *c, uint32_t serial,
 		    const struct svc_redop_del *r)
 {
 	struct worker_message w = {.kind = WORKER_REDOP_DEL, .redop.redop = r->redop};
 	if (!svc_redop_made(r->redop)) {
-		client_error(c, SVC_REDOP_DEL, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "reduction %u was not created by REDOP_ADD (16 to 63)", r->redop);
+		session_error(c, SVC_REDOP_DEL, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "reduction %u was not created by REDOP_ADD (16 to 63)", r->redop);
 		return;
 	}
 	struct gpu *g;
@@ -126,5 +126,5 @@ void comm_redop_del(struct comms *s, struct client *c, uint32_t serial,
 	    bit(r->redop)) /* so there are never more of these than reductions created */
 		gpu_tell(g, &w);
 	member->redops &= ~bit(r->redop);
-	client_reply(c, SVC_REDOP_DEL, serial, NULL, 0, NULL, 0);
+	session_reply(c, SVC_REDOP_DEL, serial, NULL, 0, NULL, 0);
 }

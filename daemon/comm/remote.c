@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Messages from this node to the deciding components (coord/) on this or another node, and to the
- * other members' nodes. remote_messages.c handles their messages. */
+ * other members' nodes. nodes/messages.c handles theirs. */
 #include <stdlib.h>
 #include <string.h>
 
 #include <utlist.h>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "base/nofail.h"
 #include "base/timings.h"
 #include "comm.h"
 #include "comms.h"
 #include "consequences.h"
+#include "coord/plan.h"
 #include "coord/rendezvous.h"
-#include "gpus.h"
 #include "remote.h"
 
-/* ---- This node's coordinator ---- */
+/* ---- Messages to this node itself ---- */
 
 struct own_message {
 	struct own_message *prev, *next;
@@ -37,7 +36,7 @@ void remote_handle_own(struct comms *s)
 			return;
 		}
 		DL_DELETE(s->own_messages, m);
-		remote_handle(s, s->coord.me, m->kind, m->body, m->size);
+		s->hooks->own_message(s, s->coord.me, m->kind, m->body, m->size);
 		free(m);
 	}
 }
@@ -71,74 +70,8 @@ void remote_send(struct comms *s, uint32_t node, enum control_kind kind, const v
 		link_send(s->cluster, node, kind, body, size);
 }
 
-static void op_send(void *arg, uint32_t node, enum control_kind kind, const void *body, size_t size)
+void remote_open(struct comms *s)
 {
-	remote_send(arg, node, kind, body, size);
-}
-
-static bool op_gone(void *arg, uint32_t node)
-{
-	const struct comms *s = arg;
-	return s->cluster && s->cluster->nodes[node].gone;
-}
-
-static const char *op_host(void *arg, uint32_t node)
-{
-	const struct comms *s = arg;
-	return s->cluster ? s->cluster->nodes[node].info.host : "this one";
-}
-
-static uint64_t op_now(void *arg)
-{
-	(void)arg;
-	return clock_now();
-}
-
-static void op_deadline(void *arg, uint64_t at_ns)
-{
-	struct comms *s = arg;
-	loop_deadline(s->loop, at_ns);
-}
-
-static int op_random_id(void *arg, uint8_t id[NCCLSVC_ID_BYTES])
-{
-	(void)arg;
-	return coord_random_id(id);
-}
-
-static void op_make_nccl_id(void *arg, const uint8_t *id, uint32_t epoch, int32_t device)
-{
-	nodes_make_id(arg, id, epoch, device);
-}
-
-static void op_run_job(void *arg, struct loop_job *job, uint64_t steps)
-{
-	struct comms *s = arg;
-	loop_run_job(s->loop, job, steps);
-}
-
-static uint64_t op_new_uid(void *arg)
-{
-	struct comms *s = arg;
-	return ++s->last_comm;
-}
-
-void remote_start(struct comms *s)
-{
-	static const struct coord_ops ops = {
-		.send = op_send,
-		.gone = op_gone,
-		.host = op_host,
-		.now_ns = op_now,
-		.deadline = op_deadline,
-		.random_id = op_random_id,
-		.make_nccl_id = op_make_nccl_id,
-		.run_job = op_run_job,
-		.new_uid = op_new_uid,
-	};
-	coord_init(&s->coord, &ops, s, s->cluster ? s->cluster->me : 0,
-		   s->cluster ? s->cluster->n : 1);
-	s->coord.keep_ns = (uint64_t)s->config->comm_idle_seconds * 1000000000;
 	s->own.data = s;
 	uv_async_init(s->loop->uv, &s->own, on_own);
 	s->loop->handles++;
@@ -217,7 +150,7 @@ void remote_join(struct communicator *m, uint32_t rank)
 		.rank = rank,
 		.pid = member->pid,
 		.uid = m->account->uid,
-		.session = member->client->id,
+		.session = member->session->id,
 		.cuda = m->cuda,
 		.device = member->device,
 		.epoch = known,
@@ -268,7 +201,7 @@ void remote_late(struct communicator *m, uint32_t rank, uint32_t serial)
 {
 	struct control_withdraw w = {.epoch = m->epoch,
 				     .rank = rank,
-				     .session = m->members[rank].client->id,
+				     .session = m->members[rank].session->id,
 				     .serial = serial,
 				     .why = WITHDRAW_LATE};
 	memcpy(w.id, m->id, sizeof(w.id));
@@ -362,4 +295,33 @@ void remote_split(struct communicator *m, uint32_t rank)
 				      .key = m->split[rank].key};
 	remote_fill_epoch(&split.of, m);
 	remote_send(m->comms, m->coordinator, CONTROL_SPLIT, &split, sizeof(split));
+}
+
+bool remote_plan(struct communicator *m, uint32_t rank, uint32_t serial)
+{
+	struct comms *s = m->comms;
+	const struct plan_member *pm = &m->forming->members[rank];
+	const uint32_t node = m->coordinator;
+	struct control_plan *p =
+		node != s->coord.me && link_is_full(s->cluster, node)
+			? NULL
+			: calloc(1, sizeof(*p) + CONTROL_PLAN_CHUNK * sizeof(p->chunk[0]));
+	if (!p)
+		return false;
+	remote_fill_epoch(&p->of, m);
+	p->cuda = m->cuda;
+	p->round = m->plan_round;
+	p->rank = rank;
+	p->serial = serial;
+	p->groups = pm->ngroups;
+	p->tasks = pm->ntasks;
+	do {
+		const uint32_t left = p->tasks - p->at;
+		p->count = left < CONTROL_PLAN_CHUNK ? left : CONTROL_PLAN_CHUNK;
+		memcpy(p->chunk, pm->tasks + p->at, p->count * sizeof(p->chunk[0]));
+		remote_send(s, node, CONTROL_PLAN, p, sizeof(*p) + p->count * sizeof(p->chunk[0]));
+		p->at += p->count;
+	} while (p->at < p->tasks);
+	free(p);
+	return true;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Messages between this node and the deciding components (coord/) on this or another node: remote.c
- * and remote_messages.c; for plans, remote_plan.c. */
+ * Messages from this node to the deciding components (coord/) on this or another node, and to the
+ * other members' nodes. nodes/ handles those that come. */
 #ifndef COMM_REMOTE_H
 #define COMM_REMOTE_H
 
@@ -11,9 +11,8 @@ struct comms;
 
 /* ---- remote.c ---- */
 
-/* Initializes s->coord. s->cluster must be set if there are other nodes. */
-void remote_start(struct comms *s);
-/* Stops messages from this node to itself. */
+/* Messages from this node to itself: starts, and stops. */
+void remote_open(struct comms *s);
 void remote_close(struct comms *s);
 void remote_free(struct comms *s);
 /* Sends to any node. This node handles its own message later, but before anything that comes after
@@ -23,18 +22,6 @@ void remote_send(struct comms *s, uint32_t node, enum control_kind kind, const v
 /* Handles the messages that this node has sent to itself, for OWN_TURN_NS at most. Call it before
  * handling other input. */
 void remote_handle_own(struct comms *s);
-/* A message came. */
-void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body,
-		   size_t size);
-void remote_node_lost(struct comms *s, uint32_t node);
-/* Other nodes' messages about an epoch, kept until the epoch begins, or is about to, on this node.
- */
-void remote_handle_unexpected(struct communicator *m);
-void remote_forget_unexpected(struct communicator *m);
-/* The last epoch that this node knows of, even if it has not begun here. */
-uint32_t remote_last_epoch(const struct communicator *m);
-/* This node's part of that communicator; NULL: none. */
-struct communicator *remote_find(const struct comms *s, const uint8_t *id);
 /* Tell the rendezvous and the epoch's nodes what a local member does: it waits in JOIN, or is in an
  * epoch that runs or is about to begin. */
 void remote_join(struct communicator *m, uint32_t rank);
@@ -62,11 +49,20 @@ void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all
 /* Tells the NCCL pool that the epoch can begin or, with a result, cannot. again: it could before.
  */
 void remote_nccl_ready(struct communicator *m, int result, int32_t rank, bool again);
-
-/* ---- remote_plan.c ---- */
-
 /* Sends this rank's plan, from m->forming, to the coordinator. False: the coordinator accepts no
  * more now, or there is no memory. */
 bool remote_plan(struct communicator *m, uint32_t rank, uint32_t serial);
+
+/* ---- unexpected.c ---- */
+
+/* Keeps a message about an epoch or plan that has not begun here. False: it is not such a one. */
+bool remote_take_unexpected(struct comms *s, uint32_t from, enum control_kind kind,
+			    const void *body, size_t size);
+/* Other nodes' messages about an epoch, kept until the epoch begins, or is about to, on this node.
+ */
+void remote_handle_unexpected(struct communicator *m);
+void remote_forget_unexpected(struct communicator *m);
+/* The last epoch that this node knows of, even if it has not begun here. */
+uint32_t remote_last_epoch(const struct communicator *m);
 
 #endif

@@ -284,7 +284,7 @@ void report_epoch(struct communicator *m, ncclsvc_status *st, const ncclsvc_stat
 	report(m, &i, cause, "");
 }
 
-void report_too_late(struct client *c, uint32_t handle, uint32_t epoch, unsigned op)
+void report_too_late(struct session *c, uint32_t handle, uint32_t epoch, unsigned op)
 {
 	int32_t rank = -1;
 	char sentence[384];
@@ -332,21 +332,21 @@ void report_refused(struct communicator *m, const struct refused_operation *o)
 	report(m, &i, &st, "");
 }
 
-void report_refusal(struct client *c, uint32_t serial, const struct svc_refused *request)
+void report_refusal(struct session *c, uint32_t serial, const struct svc_refused *request)
 {
 	int32_t rank = -1;
 	char text[SVC_TEXT_BYTES];
 	struct communicator *m = comm_of_handle(c, request->comm, &rank);
 	if (!m || m->epoch != request->epoch) {
-		client_error(c, SVC_REFUSED, serial, m ? NCCLSVC_STALE_EPOCH : NCCLSVC_NOT_FOUND,
-			     "communicator %u is not in epoch %u", request->comm, request->epoch);
+		session_error(c, SVC_REFUSED, serial, m ? NCCLSVC_STALE_EPOCH : NCCLSVC_NOT_FOUND,
+			      "communicator %u is not in epoch %u", request->comm, request->epoch);
 		return;
 	}
 	if (!svc_op_known(request->op) || request->result >= 0 ||
 	    !svc_result_known(request->result)) {
-		client_error(c, SVC_REFUSED, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "operation %u cannot have been refused with result %d", request->op,
-			     request->result);
+		session_error(c, SVC_REFUSED, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "operation %u cannot have been refused with result %d", request->op,
+			      request->result);
 		return;
 	}
 	memcpy(text, request->text, sizeof(text));
@@ -360,7 +360,7 @@ void report_refusal(struct client *c, uint32_t serial, const struct svc_refused 
 					  .result = request->result,
 					  .seq = request->seq,
 					  .text = svc_make_printable(text, sizeof(text))});
-	client_reply(c, SVC_REFUSED, serial, NULL, 0, NULL, 0);
+	session_reply(c, SVC_REFUSED, serial, NULL, 0, NULL, 0);
 }
 
 void report_request(struct communicator *m, const char *request, int result, const char *text)

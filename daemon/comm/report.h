@@ -17,11 +17,11 @@ void report_close(struct comms *s);
 /* A member leaves, aborts, or has ended in this way: to be called before its epoch is ended. If its
  * process was told of a failure within a minute, and has done nothing with success since, that is
  * why. */
-void report_ending(struct communicator *m, const struct client *c, int32_t rank,
+void report_ending(struct communicator *m, const struct session *c, int32_t rank,
 		   struct ending ending);
-/* The epoch was ended because of this client. If it is not known how its process ended, the record
+/* The epoch was ended because of this session. If it is not known how its process ended, the record
  * is to say so later. */
-void report_ended(struct communicator *m, const struct client *c);
+void report_ended(struct communicator *m, const struct session *c);
 /* A member has ended whose epoch was over. */
 void report_ended_later(struct communicator *m, int32_t rank);
 
@@ -33,7 +33,7 @@ void report_tasks(struct communicator *m, const ncclsvc_status *st, unsigned op,
 void report_epoch(struct communicator *m, ncclsvc_status *st, const ncclsvc_status *first);
 /* A member has called an operation after the epoch had ended, which is over for good reason only if
  * nobody does. */
-void report_too_late(struct client *c, uint32_t handle, uint32_t epoch, unsigned op);
+void report_too_late(struct session *c, uint32_t handle, uint32_t epoch, unsigned op);
 /* The epoch ends with this status, since members' kernels wait in vain, as the sentence says. */
 void report_kernels(struct communicator *m, const ncclsvc_status *st, const char *sentence);
 /* A member's operation was refused in that epoch, after that many of its rank's operations. */
@@ -46,7 +46,7 @@ struct refused_operation {
 };
 void report_refused(struct communicator *m, const struct refused_operation *o);
 /* REFUSED: a member's library has refused an operation by itself. Replies. */
-void report_refusal(struct client *c, uint32_t serial, const struct svc_refused *request);
+void report_refusal(struct session *c, uint32_t serial, const struct svc_refused *request);
 /* A request of the members ("JOIN") has failed. */
 void report_request(struct communicator *m, const char *request, int result, const char *text);
 

@@ -5,99 +5,45 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/loop.h"
-#include "base/timings.h"
 #include "comm.h"
 #include "comms.h"
 #include "coord/messages.h"
 #include "names.h"
 #include "peer/peer.h"
 #include "remote.h"
-#include "report.h"
 
-void comm_split_refused(struct communicator *m, int result, const char *text)
-{
-	struct split_request *split = m->split;
-	if (!split)
-		return;
-	report_request(m, "SPLIT", result, text);
-	m->split = NULL; /* an answer may end a session, and lead back here */
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (split[k].here && m->members[k].client)
-			client_error(m->members[k].client, SVC_SPLIT, split[k].serial, result, "%s",
-				     text);
-	free(split);
-}
-
-void comm_split_failed(struct communicator *m, int result, int32_t rank)
-{
-	char text[SVC_TEXT_BYTES];
-	if (!m->split)
-		return;
-	if (rank >= 0)
-		snprintf(text, sizeof(text),
-			 "rank %d (pid %d) of communicator %s left or died before the split was "
-			 "done",
-			 rank, m->members[rank].pid, m->label);
-	else
-		comm_blameless_text(m, result, m->coordinator, text);
-	m->split_lost = true;
-	comm_split_refused(m, result, text);
-}
-
-uint64_t comm_split_expire(struct communicator *m, uint64_t now)
-{
-	uint64_t next = 0;
-	for (uint32_t k = 0; m->split && k < m->nranks; k++) {
-		uint64_t at = m->split[k].here ? m->split[k].deadline_ns : 0;
-		if (at && at <= now && !m->split[k].overdue) {
-			/* The coordinator knows which ranks are missing; its answer comes soon. */
-			m->split[k].overdue = true;
-			at = m->split[k].deadline_ns = now + NODE_ANSWER_NS;
-			remote_late(m, k, m->split[k].serial);
-		}
-		if (at && at <= now) {
-			comm_split_failed(m, NCCLSVC_TIMEOUT, -1);
-			return 0;
-		}
-		if (at && (!next || at < next))
-			next = at;
-	}
-	return next;
-}
-
-void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
+void comm_split(struct session *c, uint32_t serial, const struct svc_split *r)
 {
 	struct communicator *m = NULL;
 	if (r->comm && r->comm < c->nmemberships)
 		m = c->memberships[r->comm].comm;
 	if (!m) {
-		client_error(c, SVC_SPLIT, serial, NCCLSVC_NOT_FOUND,
-			     "there is no communicator %u in this session", r->comm);
+		session_error(c, SVC_SPLIT, serial, NCCLSVC_NOT_FOUND,
+			      "there is no communicator %u in this session", r->comm);
 		return;
 	}
 	int32_t rank = c->memberships[r->comm].rank;
 	if (r->reserved[0] || r->reserved[1] || r->reserved[2] ||
 	    r->timeout_ns > SVC_TIMEOUT_MAX_NS) {
-		client_error(c, SVC_SPLIT, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the timeout is out of range, or a reserved field is not zero");
+		session_error(c, SVC_SPLIT, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "the timeout is out of range, or a reserved field is not zero");
 		return;
 	}
 	if (!svc_label_ok(r->label, sizeof(r->label))) {
-		client_error(c, SVC_SPLIT, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the label is not printable ASCII of at most 47 characters");
+		session_error(c, SVC_SPLIT, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "the label is not printable ASCII of at most 47 characters");
 		return;
 	}
 	if (!peer_staging_fits(c, SVC_SPLIT, serial, m->members[rank].device, r->staging))
 		return;
 	/* In the running epoch, the rank may be on another node. */
 	if (!comm_is_whole(m) || !comm_takes_part(&m->members[rank])) {
-		client_error(c, SVC_SPLIT, serial, NCCLSVC_STALE_EPOCH,
-			     "communicator %s lacks members: rejoin it first", m->label);
+		session_error(c, SVC_SPLIT, serial, NCCLSVC_STALE_EPOCH,
+			      "communicator %s lacks members: rejoin it first", m->label);
 		return;
 	}
 	if (m->split_lost) {
-		client_error(
+		session_error(
 			c, SVC_SPLIT, serial, NCCLSVC_BUSY,
 			"the nodes have not yet agreed how the previous split ended: try again");
 		return;
@@ -105,12 +51,12 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 	if (!m->split)
 		m->split = calloc(m->nranks, sizeof(*m->split));
 	if (!m->split) {
-		client_error(c, SVC_SPLIT, serial, NCCLSVC_NO_MEMORY, "out of memory");
+		session_error(c, SVC_SPLIT, serial, NCCLSVC_NO_MEMORY, "out of memory");
 		return;
 	}
 	if (m->split[rank].here) {
-		client_error(c, SVC_SPLIT, serial, NCCLSVC_BUSY,
-			     "rank %d has already requested this split", rank);
+		session_error(c, SVC_SPLIT, serial, NCCLSVC_BUSY,
+			      "rank %d has already requested this split", rank);
 		return;
 	}
 	if (r->staging)
@@ -138,7 +84,7 @@ static void note_nodes(struct comms *s, const struct control_result *p)
 	for (uint32_t k = 0; k < p->count; k++) {
 		const struct control_part_of *other = &p->parts[k];
 		struct communicator *part =
-			other->node != s->coord.me ? remote_find(s, other->part.id) : NULL;
+			other->node != s->coord.me ? comm_find(s, other->part.id) : NULL;
 		if (part && other->part.rank < part->nranks)
 			part->members[other->part.rank].node = (int32_t)other->node;
 	}
@@ -166,7 +112,7 @@ static bool part_lacks_node(const struct comms *s, const struct control_result *
 /* Without a name of its users, the part has the parent's, shortened to have room for which part of
  * which of the epoch's splits it is. */
 static void name_part(struct communicator *part, const struct communicator *m,
-		      const struct client *c, const struct split_request *r)
+		      const struct session *c, const struct split_request *r)
 {
 	char which[NCCLSVC_NAME_BYTES], text[2 * NCCLSVC_NAME_BYTES];
 	const int n =
@@ -183,7 +129,7 @@ static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 		     char *text)
 {
 	const struct control_part *p = &all->parts[rank].part;
-	struct communicator *part = remote_find(s, p->id);
+	struct communicator *part = comm_find(s, p->id);
 	if (lacks && part_lacks_node(s, all, p)) {
 		snprintf(text, SVC_TEXT_BYTES,
 			 "a member's node was lost before the split was done");
@@ -196,20 +142,20 @@ static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 		return NCCLSVC_LIMIT;
 	}
 	const struct member *from = &m->members[rank];
-	uint32_t handle = comm_new_handle(from->client, part, (int32_t)p->rank);
+	uint32_t handle = comm_new_handle(from->session, part, (int32_t)p->rank);
 	if (!handle) {
 		snprintf(text, SVC_TEXT_BYTES, "a session has at most %d communicators",
 			 SVC_SESSION_COMMS - 1);
 		comm_event(part, NCCLSVC_CAUSE_START_FAILED);
 		return NCCLSVC_LIMIT;
 	}
-	name_part(part, m, from->client, r);
+	name_part(part, m, from->session, r);
 	part->cuda = m->cuda;
 	part->reply_opcode = SVC_SPLIT;
 	part->coordinator = m->coordinator;
 	part->members[p->rank] = (struct member){
 		.state = NCCLSVC_MEMBER_JOINING,
-		.client = from->client,
+		.session = from->session,
 		.handle = handle,
 		.serial = r->serial,
 		.since_ns = clock_now(),
@@ -234,17 +180,17 @@ static void split_one(struct comms *s, struct communicator *m, uint32_t k,
 {
 	const struct control_part *part = &p->parts[k].part;
 	const struct svc_join_reply none = {0};
-	struct client *c = m->members[k].client;
+	struct session *c = m->members[k].session;
 	char text[SVC_TEXT_BYTES];
 	if (!part->nranks) {
-		client_reply(c, SVC_SPLIT, r->serial, &none, sizeof(none), NULL, 0);
+		session_reply(c, SVC_SPLIT, r->serial, &none, sizeof(none), NULL, 0);
 		return;
 	}
 	const int result = join_part(s, m, k, r, p, lacks, text);
 	if (!result)
 		return;
 	remote_part_refused(s, part, m->account->uid, m->members[k].pid, result, text);
-	client_error(c, SVC_SPLIT, r->serial, result, "%s", text);
+	session_error(c, SVC_SPLIT, r->serial, result, "%s", text);
 }
 
 /* One by one, since a failed answer may end its session, and with it other members. */
@@ -259,7 +205,7 @@ void comm_split_parts(struct comms *s, struct communicator *m, const struct cont
 	for (uint32_t k = 0; k < p->count; k++) {
 		if (p->parts[k].node != s->coord.me)
 			continue;
-		if (split && split[k].here && m->members[k].client)
+		if (split && split[k].here && m->members[k].session)
 			split_one(s, m, k, &split[k], p, lacks);
 		else if (p->parts[k].part.nranks)
 			remote_part_refused(s, &p->parts[k].part, uid, 0, NCCLSVC_PEER_GONE,

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Applies events to a communicator's epoch, by the table of epoch.h. */
+ * What a communicator's state says, and the events that change it, by the table of epoch.h. */
+#include <utlist.h>
+
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
@@ -12,13 +14,76 @@
 #include "names.h"
 #include "peer/peer.h"
 #include "record/record.h"
-#include "remote.h"
+
+/* ---- Deadlines ---- */
 
 uint64_t comm_completion_ns(const struct comms *s)
 {
 	uint64_t patience = gpu_patience_ns(s->gpus);
 	return patience < EPOCH_LAND_NS ? patience : EPOCH_LAND_NS;
 }
+
+void comm_deadline(struct communicator *m, uint64_t at_ns)
+{
+	struct comms *s = m->comms;
+	if (m->deadline.place && m->deadline.at_ns <= at_ns)
+		return;
+	deadlines_remove(&s->deadlines, &m->deadline);
+	deadlines_add(&s->deadlines, &m->deadline, at_ns); /* there is room */
+	loop_deadline(s->loop, at_ns);
+}
+
+void comm_join_deadline(struct comms *s, struct member *member, uint64_t at_ns)
+{
+	deadlines_remove(&s->joins, &member->deadline);
+	if (!at_ns)
+		return;
+	deadlines_add(&s->joins, &member->deadline, at_ns); /* there is room */
+	loop_deadline(s->loop, at_ns);
+}
+
+uint64_t comm_idle_end(const struct communicator *m)
+{
+	return m->idle_ns + (uint64_t)m->comms->config->comm_idle_seconds * 1000000000;
+}
+
+void comm_note_idle(struct communicator *m)
+{
+	struct comms *s = m->comms;
+	if (m->prev_idle)
+		DL_DELETE2(s->idle, m, prev_idle, next_idle);
+	m->prev_idle = NULL;
+	if (comm_is_forgettable(m))
+		DL_APPEND2(s->idle, m, prev_idle, next_idle);
+}
+
+/* ---- Members ---- */
+
+bool comm_is_member_here(const struct communicator *m, uint32_t k)
+{
+	return !m->start || m->start->members[k].node == m->comms->coord.me;
+}
+
+bool comm_is_still_there(const struct communicator *m, uint32_t k)
+{
+	const struct member *member = &m->members[k];
+	return m->start && comm_is_member_here(m, k) && comm_alive(member) &&
+	       member->state == NCCLSVC_MEMBER_JOINING &&
+	       member->session->id == m->start->members[k].session &&
+	       member->serial == m->start->members[k].serial;
+}
+
+bool comm_is_whole(const struct communicator *m)
+{
+	if (!epoch_runs(&m->life))
+		return false;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (m->members[k].node < 0 && !comm_takes_part(&m->members[k]))
+			return false;
+	return true;
+}
+
+/* ---- Events ---- */
 
 bool comm_all_joined(const struct communicator *m)
 {
@@ -115,16 +180,8 @@ static void not_in_table(struct communicator *m, ncclsvc_epoch_cause cause,
 		"\"%s\" (%s) is not in the table of transitions; the epoch is ended",
 		m->label, m->epoch, svc_epoch_cause_name(cause),
 		svc_epoch_state_name(m->life.state), members_name(members));
-	if (cause == NCCLSVC_CAUSE_RELEASED)
-		return; /* the scheduler has nothing to end */
-	const bool tell = m->comms->cluster && epoch_runs(&m->life);
-	if (epoch_lives(&m->life))
-		comm_break_for(m, NCCLSVC_CAUSE_FAULT, NCCLSVC_STALE_EPOCH, -1, -1);
-	else if (m->joining && cause != NCCLSVC_CAUSE_START_FAILED)
-		comm_fail_joins(m->comms, m, NCCLSVC_STALE_EPOCH, -1,
-				"a defect of the daemon: see its log; join again");
-	if (tell)
-		remote_break(m, NCCLSVC_STALE_EPOCH, -1, -1);
+	if (cause != NCCLSVC_CAUSE_RELEASED) /* the scheduler has nothing to end */
+		m->comms->hooks->not_in_table(m, cause);
 }
 
 void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause, const ncclsvc_status *why)

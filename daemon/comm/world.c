@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Information for a trainer about the world before it joins. */
+ * The world, and information for a trainer about it before it joins. */
 #include "base/config.h"
+#include "base/log.h"
 #include "channel/cluster.h"
 #include "comm.h"
 #include "comms.h"
 
 /* Layouts require full nodes, except for the last. 0: they are not full, and an error was sent. */
-static int32_t local_ranks(struct comms *s, struct client *c, uint32_t serial)
+static int32_t local_ranks(struct comms *s, struct session *c, uint32_t serial)
 {
 	const struct cluster *k = s->cluster;
 	if (!k)
@@ -16,16 +17,17 @@ static int32_t local_ranks(struct comms *s, struct client *c, uint32_t serial)
 		uint32_t ranks = k->nodes[i].info.ranks;
 		if (ranks == full || (i == k->n - 1 && ranks < full))
 			continue;
-		client_error(c, SVC_WORLD, serial, NCCLSVC_UNSUPPORTED,
-			     "node 0 has %u ranks, node %u has %u: all nodes need the same number, "
-			     "but the last may have fewer (--ranks)",
-			     full, i, ranks);
+		session_error(
+			c, SVC_WORLD, serial, NCCLSVC_UNSUPPORTED,
+			"node 0 has %u ranks, node %u has %u: all nodes need the same number, "
+			"but the last may have fewer (--ranks)",
+			full, i, ranks);
 		return 0;
 	}
 	return (int32_t)full;
 }
 
-void world_tell(struct comms *s, struct client *c, uint32_t serial)
+void world_tell(struct comms *s, struct session *c, uint32_t serial)
 {
 	const int32_t local = local_ranks(s, c, serial);
 	if (!local)
@@ -39,5 +41,40 @@ void world_tell(struct comms *s, struct client *c, uint32_t serial)
 		.horizontal = s->config->world_horizontal,
 		.pipeline = s->config->world_pipeline,
 	};
-	client_reply(c, SVC_WORLD, serial, &r, sizeof(r), NULL, 0);
+	session_reply(c, SVC_WORLD, serial, &r, sizeof(r), NULL, 0);
+}
+
+int comm_create_world(struct comms *s)
+{
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t ranks = (uint32_t)s->config->ranks;
+	if (coord_random_id(id))
+		return -1;
+	if (s->cluster) { /* node 0's id; node by node */
+		memcpy(id, s->cluster->nodes[0].info.world, sizeof(id));
+		ranks = 0;
+		for (uint32_t i = 0; i < s->cluster->n; i++) {
+			if (i == s->cluster->me)
+				s->world_first = ranks;
+			ranks += s->cluster->nodes[i].info.ranks;
+		}
+	}
+	if (ranks > SVC_HOST_RANKS_MAX) {
+		log_error("all nodes together have %u host ranks; the limit is %d: start them with "
+			  "fewer (--ranks)",
+			  ranks, SVC_HOST_RANKS_MAX);
+		errno = EINVAL;
+		return -1;
+	}
+	struct account *own = account_get(s->accounts, geteuid());
+	char text[SVC_TEXT_BYTES] = "out of memory";
+	s->world = own ? comm_create(s, id, ranks, own, text) : NULL;
+	if (!s->world) {
+		log_error("cannot create the world communicator: %s", text);
+		errno = ENOMEM;
+		return -1;
+	}
+	s->world->world = true;
+	snprintf(s->world->label, sizeof(s->world->label), "world");
+	return 0;
 }

@@ -9,7 +9,7 @@
 #include "svc_limits.h"
 #include "wire.h"
 
-#define EPOCH_GIVER_SHIFT 48
+#define EPOCH_RENDEZVOUS_SHIFT 48
 
 struct control_join {
 	uint8_t id[NCCLSVC_ID_BYTES];
@@ -73,8 +73,8 @@ struct control_epoch {
 struct control_start {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	char label[NCCLSVC_NAME_BYTES];
-	uint64_t internode_id; /* its name: 1 + the rendezvous << EPOCH_GIVER_SHIFT, and a number
-				  above all earlier ones */
+	uint64_t internode_id; /* its name: 1 + the rendezvous << EPOCH_RENDEZVOUS_SHIFT, and a
+				  number above all earlier ones */
 	uint32_t epoch, nranks;
 	struct control_member members[];
 };

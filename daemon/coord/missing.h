@@ -28,7 +28,7 @@ struct rank_names {
 void rank_names_add(struct rank_names *r, uint32_t rank);
 const char *rank_names_text(struct rank_names *r);
 
-/* The ranks that an attempt to join lacks: those that never came, and those whose own deadlines
+/* The ranks that an attempt to join lacks: those that never joined, and those whose own deadlines
  * have passed. The latter count as missing only if no other rank is. */
 struct absent_ranks {
 	struct rank_names never, late;

@@ -5,7 +5,7 @@
  * EVENT_PLAN_GONE. The scheduler holds tasks until their group is whole (sched/plan.c).
  *
  *   plan_make.c        one member's plan; plan_match.c: whether all match
- *   comm/plan.c        requests and answers; comm/plan_list.c: for inspection
+ *   plan_progress.c    a member's position, for inspection; comm/plan.c: requests and answers
  */
 #ifndef COORD_PLAN_H
 #define COORD_PLAN_H
@@ -83,7 +83,7 @@ void plan_unset(struct plan *p, uint32_t rank);
 int plan_match(const struct plan *p, char text[PLAN_TEXT], uint64_t *steps);
 uint64_t plan_match_steps(const struct plan *p);
 
-/* comm/plan_list.c: a member's position. Fills what the plan knows. */
+/* plan_progress.c: a member's position. Fills what the plan knows. */
 void plan_info(const struct plan *p, uint32_t rank, ncclsvc_plan_info *info);
 /* Its i-th task. False: there is none. */
 bool plan_task_info(const struct plan *p, uint32_t rank, uint32_t i, ncclsvc_plan_task_info *info);

@@ -23,7 +23,7 @@ struct planning {
 	struct plan *plan;
 	uint32_t whole; /* members whose plans are complete */
 	struct planning_member {
-		struct svc_plan_task *tasks; /* NULL: none came yet, or the plan owns them now */
+		struct svc_plan_task *tasks; /* NULL: none arrived yet, or the plan owns them now */
 		uint32_t ntasks, here, serial;
 		bool whole;
 	} members[];

@@ -1,147 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The node that knows which ranks of a communicator have joined. It makes the checks that need this
- * knowledge, and starts the epochs. */
+ * The node where a communicator's members gather: makes the checks that need to know all of them,
+ * and starts the epochs. */
 #include "rendezvous.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utlist.h>
 
 #include "base/log.h"
-#include "base/nofail.h"
-#include "base/timings.h"
-
-#define RENDEZVOUS_MAX SVC_COMMS_MAX
-
-uint32_t rendezvous_node(const struct coord *c, const uint8_t *id)
-{
-	uint64_t word;
-	memcpy(&word, id, sizeof(word));
-	return (uint32_t)(word % c->n);
-}
-
-uint32_t rendezvous_of(const struct coord *c, const uint8_t *id)
-{
-	uint32_t node = rendezvous_node(c, id);
-	while (coord_is_gone(c, node))
-		node = (node + 1) % c->n;
-	return node;
-}
-
-struct rendezvous *rendezvous_find(const struct coord *c, const uint8_t *id)
-{
-	struct rendezvous *r;
-	HASH_FIND(hh, c->rendezvous, id, sizeof(r->id), r);
-	return r;
-}
-
-/* When it is forgotten, if no slot is held by then. */
-static uint64_t idle_end(const struct coord *c, const struct rendezvous *r)
-{
-	return r->idle_ns + (c->keep_ns > RENDEZVOUS_KEPT_NS ? c->keep_ns : RENDEZVOUS_KEPT_NS);
-}
-
-/* The memory size of a rendezvous, in member slots. */
-static uint64_t cost(uint32_t nranks)
-{
-	return nranks + sizeof(struct rendezvous) / sizeof(struct member_slot) + 1;
-}
-
-static struct idle_user *find_user(const struct coord *c, uint32_t uid)
-{
-	struct idle_user *u;
-	HASH_FIND(hh, c->idle_users, &uid, sizeof(uid), u);
-	return u;
-}
-
-static void charge(struct coord *c, struct rendezvous *r)
-{
-	struct idle_user *u = find_user(c, r->uid);
-	if (!u) {
-		u = nofail_calloc(1, sizeof(*u), "a communicator without members");
-		u->uid = r->uid;
-		HASH_ADD(hh, c->idle_users, uid, sizeof(u->uid), u);
-	}
-	u->cost += cost(r->nranks);
-	DL_APPEND2(u->oldest, r, prev_own, next_own);
-}
-
-static void discharge(struct coord *c, struct rendezvous *r)
-{
-	struct idle_user *u = find_user(c, r->uid);
-	u->cost -= cost(r->nranks);
-	DL_DELETE2(u->oldest, r, prev_own, next_own);
-	if (u->oldest)
-		return;
-	HASH_DEL(c->idle_users, u);
-	free(u);
-}
-
-/* No slot is held; it is kept for a restart. */
-static void begin_idle(struct coord *c, struct rendezvous *r)
-{
-	r->idle_ns = coord_now(c);
-	DL_APPEND2(c->idle, r, prev_idle, next_idle);
-	charge(c, r);
-	c->ops->deadline(c->arg, idle_end(c, r));
-}
-
-static void end_idle(struct coord *c, struct rendezvous *r)
-{
-	DL_DELETE2(c->idle, r, prev_idle, next_idle);
-	discharge(c, r);
-}
-
-static void forget(struct coord *c, struct rendezvous *r)
-{
-	HASH_DEL(c->rendezvous, r);
-	if (!r->held)
-		end_idle(c, r);
-	free(r->members);
-	free(r);
-}
-
-/* Communicators with members are charged to their users (SHARE_COMMS, SHARE_RANKS). The others are
- * dropped to make room: for later ones of the same user, and for anybody's when the table is full.
- */
-static void make_room(struct coord *c, uint32_t uid, uint32_t nranks)
-{
-	const struct idle_user *u;
-	while ((u = find_user(c, uid)) && u->cost + cost(nranks) > SVC_USER_RANKS)
-		forget(c, u->oldest);
-	if (HASH_COUNT(c->rendezvous) >= RENDEZVOUS_MAX && c->idle)
-		forget(c, c->idle);
-}
-
-/* Without memory, a JOIN is refused. But nobody else can ever take the slot of a SPLIT's part, so
- * the other members would wait forever. */
-static struct rendezvous *create(struct coord *c, const uint8_t *id, uint32_t uid, uint32_t nranks,
-				 bool part)
-{
-	make_room(c, uid, nranks);
-	if (HASH_COUNT(c->rendezvous) >= RENDEZVOUS_MAX)
-		return NULL;
-	static const char what[] = "a SPLIT's part";
-	struct rendezvous *r = part ? nofail_calloc(1, sizeof(*r), what) : calloc(1, sizeof(*r));
-	struct member_slot *members = part ? nofail_calloc(nranks, sizeof(*members), what)
-					   : calloc(nranks, sizeof(*members));
-	if (!r || !members) {
-		free(r);
-		free(members);
-		return NULL;
-	}
-	memcpy(r->id, id, sizeof(r->id));
-	r->uid = uid;
-	r->nranks = nranks;
-	r->members = members;
-	r->since_ns = coord_now(c);
-	r->number = c->ops->new_uid(c->arg);
-	HASH_ADD(hh, c->rendezvous, id, sizeof(r->id), r);
-	begin_idle(c, r);
-	return r;
-}
 
 /* Sends once to every node that has a member here. */
 static void tell(struct coord *c, const struct rendezvous *r, enum control_kind kind,
@@ -155,17 +22,6 @@ static void tell(struct coord *c, const struct rendezvous *r, enum control_kind 
 		told[s->node] = true;
 		coord_send(c, s->node, kind, body, size);
 	}
-}
-
-static void free_slot(struct coord *c, struct rendezvous *r, struct member_slot *s)
-{
-	if (s->state == SLOT_FREE)
-		return;
-	if (s->state == SLOT_JOINING)
-		r->joining--;
-	s->state = SLOT_FREE;
-	if (!--r->held)
-		begin_idle(c, r);
 }
 
 /* The epoch has ended, for whatever reason, and members must join again. Their nodes know why. */
@@ -283,7 +139,7 @@ static void fail_slot(struct coord *c, struct rendezvous *r, uint32_t rank, int 
 	if (r->members[rank].state != SLOT_JOINING)
 		return;
 	fail_join(c, r, rank, result, text);
-	free_slot(c, r, &r->members[rank]);
+	rendezvous_free_slot(c, r, &r->members[rank]);
 }
 
 static void fail_all_joins(struct coord *c, struct rendezvous *r, int result, const char *text)
@@ -309,7 +165,7 @@ void rendezvous_refused(struct coord *c, uint32_t from, const struct control_ref
 	if (m->session)
 		return; /* it is on this node */
 	if (!r && m->part)
-		r = create(c, m->id, m->uid, m->nranks, true);
+		r = rendezvous_create(c, m->id, m->uid, m->nranks, true);
 	if (!r || m->rank >= r->nranks)
 		return;
 	if (r->members[m->rank].state != SLOT_FREE && r->members[m->rank].node != from)
@@ -357,7 +213,7 @@ static void start(struct coord *c, struct rendezvous *r)
 	memcpy(m->label, r->label, sizeof(m->label));
 	m->epoch = r->epoch = next_epoch(c, r);
 	m->nranks = r->nranks;
-	m->internode_id = ((uint64_t)c->me + 1) << EPOCH_GIVER_SHIFT | ++c->internode_comms;
+	m->internode_id = ((uint64_t)c->me + 1) << EPOCH_RENDEZVOUS_SHIFT | ++c->internode_comms;
 	for (uint32_t k = 0; k < r->nranks; k++) {
 		struct member_slot *s = &r->members[k];
 		s->state = SLOT_JOINED;
@@ -390,18 +246,6 @@ static bool may_take(struct coord *c, uint32_t from, struct rendezvous *r,
 static const char *transport_name(uint32_t transport)
 {
 	return transport == NCCLSVC_TRANSPORT_MPI ? "MPI" : "NCCL";
-}
-
-/* No slot is held; it goes to the newcomer. */
-static void claim(struct coord *c, struct rendezvous *r, const struct control_join *m)
-{
-	discharge(c, r);
-	r->uid = m->uid;
-	charge(c, r);
-	r->cuda = m->cuda;
-	r->transport = m->transport;
-	memcpy(r->label, m->label, sizeof(r->label));
-	r->label[sizeof(r->label) - 1] = '\0';
 }
 
 /* The last one, if none is held. */
@@ -457,36 +301,19 @@ static struct rendezvous *rendezvous_for(struct coord *c, uint32_t from,
 		return NULL;
 	}
 	if (r && r->nranks != m->nranks) {
-		forget(c, r);
+		rendezvous_forget(c, r);
 		r = NULL;
 	}
-	if (!r && !(r = create(c, m->id, m->uid, m->nranks, m->split))) {
+	if (!r && !(r = rendezvous_create(c, m->id, m->uid, m->nranks, m->split))) {
 		refuse(c, from, NULL, m, NCCLSVC_LIMIT,
 		       "node %u has no room for more communicators", c->me);
 		return NULL;
 	}
 	if (!r->held)
-		claim(c, r, m);
+		rendezvous_hand_over(c, r, m);
 	if (r->known < m->epoch)
 		r->known = m->epoch;
 	return fits_others(c, from, r, m) ? r : NULL;
-}
-
-static void take(struct coord *c, uint32_t from, struct rendezvous *r, const struct control_join *m,
-		 enum slot_state state)
-{
-	struct member_slot *s = &r->members[m->rank];
-	if (!r->held)
-		end_idle(c, r);
-	r->held += s->state == SLOT_FREE;
-	*s = (struct member_slot){.state = state,
-				  .node = from,
-				  .session = m->session,
-				  .serial = m->serial,
-				  .pid = m->pid,
-				  .device = m->device,
-				  .fail_fast = m->fail_fast,
-				  .since_ns = coord_now(c)};
 }
 
 /* A member of an epoch that a previous rendezvous has started. If other members know nothing of the
@@ -499,7 +326,7 @@ static void take_running(struct coord *c, uint32_t from, struct rendezvous *r,
 		break_epoch(c, r, -1, from);
 	const bool over = taken || r->joining || m->epoch <= r->ended || m->epoch < r->epoch;
 	if (!taken)
-		take(c, from, r, m, over ? SLOT_BROKEN : SLOT_JOINED);
+		rendezvous_take_slot(c, from, r, m, over ? SLOT_BROKEN : SLOT_JOINED);
 	if (over)
 		tell_over(c, r, m->epoch, -1, from);
 	if (r->epoch < m->epoch)
@@ -526,7 +353,7 @@ void rendezvous_join(struct coord *c, uint32_t from, const struct control_join *
 	r->split = m->split;
 	if (r->running)
 		break_epoch(c, r, (int32_t)m->rank, from);
-	take(c, from, r, m, SLOT_JOINING);
+	rendezvous_take_slot(c, from, r, m, SLOT_JOINING);
 	if (++r->joining == r->nranks)
 		start(c, r);
 }
@@ -581,7 +408,7 @@ void rendezvous_withdrawn(struct coord *c, uint32_t from, const struct control_w
 		end_epoch(r); /* its node knew first; the culprit's node may report later */
 	if (late)
 		refuse_late(c, r, m->rank);
-	free_slot(c, r, s);
+	rendezvous_free_slot(c, r, s);
 	if (joining && r->split)
 		fail_part(c, r, m->rank, late);
 	else if (joining && m->why == WITHDRAW_DIED)
@@ -597,7 +424,7 @@ void rendezvous_broken(struct coord *c, uint32_t from, const struct control_brea
 	if (m->result == NCCLSVC_PEER_GONE && m->node < 0 && m->rank >= 0 &&
 	    (uint32_t)m->rank < r->nranks && r->members[m->rank].state == SLOT_BROKEN &&
 	    r->members[m->rank].node == from)
-		free_slot(c, r, &r->members[m->rank]);
+		rendezvous_free_slot(c, r, &r->members[m->rank]);
 }
 
 void rendezvous_left(struct coord *c, uint32_t from, const struct control_left *m)
@@ -608,7 +435,7 @@ void rendezvous_left(struct coord *c, uint32_t from, const struct control_left *
 	struct member_slot *s = &r->members[m->rank];
 	if (s->node != from || s->state == SLOT_JOINING)
 		return;
-	free_slot(c, r, s);
+	rendezvous_free_slot(c, r, s);
 	if (!r->held)
 		r->running = false;
 }
@@ -631,58 +458,11 @@ void rendezvous_node_lost(struct coord *c, uint32_t node)
 			if (r->members[k].node != node)
 				continue;
 			died = r->members[k].state == SLOT_JOINING ? (int32_t)k : died;
-			free_slot(c, r, &r->members[k]);
+			rendezvous_free_slot(c, r, &r->members[k]);
 		}
 		if (waits && r->split)
 			fail_part(c, r, 0, false);
 		else if (died >= 0)
 			fail_fast(c, r, (uint32_t)died);
-	}
-}
-
-uint64_t rendezvous_expire(struct coord *c)
-{
-	const uint64_t now = coord_now(c);
-	while (c->idle && now >= idle_end(c, c->idle))
-		forget(c, c->idle);
-	return c->idle ? idle_end(c, c->idle) : 0;
-}
-
-void rendezvous_free(struct coord *c)
-{
-	struct rendezvous *r, *next;
-	HASH_ITER (hh, c->rendezvous, r, next)
-		forget(c, r);
-}
-
-/* ---- Inspection ---- */
-
-static void describe_slot(const struct coord *c, const struct member_slot *s,
-			  ncclsvc_member_info *i)
-{
-	if (s->state == SLOT_FREE)
-		return;
-	i->state = s->state == SLOT_BROKEN ? NCCLSVC_MEMBER_BROKEN : NCCLSVC_MEMBER_JOINING;
-	i->pid = s->pid;
-	i->device = s->device;
-	i->elsewhere = s->node == c->me ? 0 : s->node + 1;
-	if (s->state == SLOT_JOINING)
-		i->waiting_ns = coord_now(c) - s->since_ns;
-}
-
-struct rendezvous_view rendezvous_look(const struct coord *c, const uint8_t *id)
-{
-	const uint32_t node = rendezvous_of(c, id);
-	return (struct rendezvous_view){node, node == c->me ? rendezvous_find(c, id) : NULL};
-}
-
-void rendezvous_describe(const struct coord *c, const struct rendezvous_view *v,
-			 ncclsvc_member_info *i)
-{
-	if (v->rendezvous && (uint32_t)i->rank < v->rendezvous->nranks) {
-		describe_slot(c, &v->rendezvous->members[i->rank], i);
-	} else if (v->node != c->me && i->state != NCCLSVC_MEMBER_DEAD) {
-		i->state = NCCLSVC_MEMBER_UNKNOWN;
-		i->elsewhere = v->node + 1;
 	}
 }

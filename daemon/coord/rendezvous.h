@@ -14,7 +14,7 @@ struct member_slot {
 	enum slot_state state;
 	uint32_t node, session, serial; /* of its JOIN */
 	int32_t pid, device;
-	uint64_t since_ns; /* when its JOIN came */
+	uint64_t since_ns; /* when its JOIN arrived */
 	bool late;	   /* its deadline has passed in this attempt to join */
 	bool fail_fast;	   /* its JOIN ends when another waiting member dies */
 };
@@ -49,18 +49,25 @@ struct idle_user {
 	UT_hash_handle hh;
 };
 
+/* ---- rendezvous_table.c ---- */
+
 /* The node that the id determines. */
 uint32_t rendezvous_node(const struct coord *c, const uint8_t *id);
 /* The first surviving node: the next one, if the id's own node is gone. */
 uint32_t rendezvous_of(const struct coord *c, const uint8_t *id);
 /* NULL: none. */
 struct rendezvous *rendezvous_find(const struct coord *c, const uint8_t *id);
-void rendezvous_join(struct coord *c, uint32_t from, const struct control_join *m);
-void rendezvous_refused(struct coord *c, uint32_t from, const struct control_refuse *m);
-void rendezvous_withdrawn(struct coord *c, uint32_t from, const struct control_withdraw *m);
-void rendezvous_broken(struct coord *c, uint32_t from, const struct control_break *m);
-void rendezvous_left(struct coord *c, uint32_t from, const struct control_left *m);
-void rendezvous_node_lost(struct coord *c, uint32_t node);
+/* NULL: there is no room, or no memory; for a part of a SPLIT, there is always memory. */
+struct rendezvous *rendezvous_create(struct coord *c, const uint8_t *id, uint32_t uid,
+				     uint32_t nranks, bool part);
+void rendezvous_forget(struct coord *c, struct rendezvous *r);
+/* No rank is held: the rendezvous takes the owner and the settings of the newcomer. */
+void rendezvous_hand_over(struct coord *c, struct rendezvous *r, const struct control_join *m);
+/* The rank's slot is free, or held by the same member before. */
+void rendezvous_take_slot(struct coord *c, uint32_t from, struct rendezvous *r,
+			  const struct control_join *m, enum slot_state state);
+void rendezvous_free_slot(struct coord *c, struct rendezvous *r, struct member_slot *s);
+/* Forgets those that have had no members for long. Returns the next deadline; 0: none. */
 uint64_t rendezvous_expire(struct coord *c);
 void rendezvous_free(struct coord *c);
 
@@ -73,5 +80,14 @@ struct rendezvous_view rendezvous_look(const struct coord *c, const uint8_t *id)
 /* Fills in the state of i->rank, which no process of this node holds, or the node that knows it. */
 void rendezvous_describe(const struct coord *c, const struct rendezvous_view *v,
 			 ncclsvc_member_info *i);
+
+/* ---- rendezvous.c ---- */
+
+void rendezvous_join(struct coord *c, uint32_t from, const struct control_join *m);
+void rendezvous_refused(struct coord *c, uint32_t from, const struct control_refuse *m);
+void rendezvous_withdrawn(struct coord *c, uint32_t from, const struct control_withdraw *m);
+void rendezvous_broken(struct coord *c, uint32_t from, const struct control_break *m);
+void rendezvous_left(struct coord *c, uint32_t from, const struct control_left *m);
+void rendezvous_node_lost(struct coord *c, uint32_t node);
 
 #endif

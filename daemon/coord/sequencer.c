@@ -559,7 +559,7 @@ static void end_overdue(struct sequencer *q, struct operation *o)
 			end_epoch(q, o->parts[i].node, &o->id, NCCLSVC_TIMEOUT, silent);
 }
 
-/* A node that left a communicator and forgot it before the loss of a former sequencer does not
+/* A node that left a communicator and forgot it before the loss of a previous sequencer does not
  * report that again. The others wait no longer than EPOCH_CLOSE_NS, so no operation of the
  * communicator is launched. */
 static void close_overdue(struct sequencer *q, uint64_t now_ns)

@@ -89,7 +89,7 @@ struct sequencer {
 	bool succeeds;	 /* ... once all have reported */
 	struct grant *reported;
 	size_t nreported;
-	struct failure *failures; /* that a former sequencer has reported to some nodes */
+	struct failure *failures; /* that a previous sequencer has reported to some nodes */
 	struct {
 		bool lost, reported;
 	} at[]; /* [nodes] */
@@ -114,7 +114,7 @@ void sequencer_try_close(struct sequencer *q, struct closing *c);
 
 /* ---- succession.c ---- */
 
-/* A former sequencer has failed it on some nodes. */
+/* A previous sequencer has failed it on some nodes. */
 void succession_keep_failure(struct sequencer *q, const struct operation_id *id,
 			     const struct failed_note *note);
 /* Takes over from the lost sequencer, if all surviving nodes have reported. */

@@ -13,7 +13,7 @@
 #include "svc_limits.h"
 #include "worker_protocol.h"
 
-struct client;
+struct session;
 struct coord;
 struct communicator;
 struct gpu;

@@ -16,7 +16,7 @@
 #include "mps.h"
 #include "mps_control.h"
 #include "sched/api/scheduler.h"
-#include "session/client.h"
+#include "session/session.h"
 
 struct gpu_mps {
 	ncclsvc_mps_source source;
@@ -289,14 +289,14 @@ enum svc_mps_advice gpu_mps_advise(const struct gpus *s, uint32_t uid,
 	return SVC_MPS_JOIN;
 }
 
-ncclsvc_mps gpu_mps_of(struct gpus *s, const struct client *c)
+ncclsvc_mps gpu_mps_of(struct gpus *s, const struct session *c)
 {
 	const struct gpu *g = gpu_find(s, c->mps_device);
 	const bool both = g && g->info.mps == NCCLSVC_MPS_ACTIVE && c->mps == NCCLSVC_MPS_ACTIVE;
 	return both && c->mps_server != g->info.mps_server ? NCCLSVC_MPS_OTHER : c->mps;
 }
 
-void gpu_mps_joined(struct gpus *s, struct client *c, const struct svc_join *join)
+void gpu_mps_joined(struct gpus *s, struct session *c, const struct svc_join *join)
 {
 	const struct gpu *g = gpu_find(s, join->device);
 	const bool first = c->mps == NCCLSVC_MPS_UNKNOWN;

@@ -10,7 +10,7 @@
 #include "ncclsvc_types.h"
 #include "wire.h"
 
-struct client;
+struct session;
 struct gpus;
 
 /* Chooses a control daemon, once GPUs were found, and sets this process's environment for the
@@ -25,9 +25,9 @@ void gpu_mps_worker_lost(struct gpus *s);
 enum svc_mps_advice gpu_mps_advise(const struct gpus *s, uint32_t uid,
 				   char to[NCCLSVC_MPS_DIRECTORY_BYTES]);
 /* A session joins with a GPU, and reports how CUDA uses the GPU there. */
-void gpu_mps_joined(struct gpus *s, struct client *c, const struct svc_join *join);
+void gpu_mps_joined(struct gpus *s, struct session *c, const struct svc_join *join);
 /* The session's current state of this, relative to the GPU's worker. */
-ncclsvc_mps gpu_mps_of(struct gpus *s, const struct client *c);
+ncclsvc_mps gpu_mps_of(struct gpus *s, const struct session *c);
 void gpu_mps_describe(const struct gpus *s, ncclsvc_daemon_info *info);
 
 /* Closes the handles in the loop. */

@@ -20,13 +20,13 @@ _Static_assert(ACCOUNT_GPUS == GPUS_MAX, "a share for each GPU");
 
 #define GPU_PAGE (UINT64_C(2) << 20) /* the driver rounds lent memory up to this */
 
-struct region_call *gpu_region_call(struct memory *s, struct client *c, unsigned opcode,
+struct region_call *gpu_region_call(struct memory *s, struct session *c, unsigned opcode,
 				    uint32_t serial, uint32_t region)
 {
 	struct region_call *call = calloc(1, sizeof(*call));
 	if (call)
 		*call = (struct region_call){.memory = s,
-					     .session = c->id,
+					     .session_id = c->id,
 					     .serial = serial,
 					     .region = region,
 					     .import = ++s->last_import,
@@ -34,16 +34,16 @@ struct region_call *gpu_region_call(struct memory *s, struct client *c, unsigned
 	return call;
 }
 
-struct gpu *gpu_usable(struct memory *s, struct client *c, unsigned opcode, uint32_t serial,
+struct gpu *gpu_usable(struct memory *s, struct session *c, unsigned opcode, uint32_t serial,
 		       int32_t device)
 {
 	struct gpu *g = gpu_find(s->gpus, device);
 	if (!g)
-		client_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
-			     "the daemon has no worker for device %d", device);
+		session_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
+			      "the daemon has no worker for device %d", device);
 	else if (g->sock < 0)
-		client_error(c, opcode, serial, NCCLSVC_WORKER_LOST,
-			     "the worker of device %d is being restarted: try again", device);
+		session_error(c, opcode, serial, NCCLSVC_WORKER_LOST,
+			      "the worker of device %d is being restarted: try again", device);
 	return g && g->sock >= 0 ? g : NULL;
 }
 
@@ -54,22 +54,22 @@ static void close_address(struct gpu *g, uint64_t address)
 }
 
 /* In addition to the share of registered memory. */
-static bool take_lent(struct client *c, uint32_t serial, int32_t device, uint64_t bytes)
+static bool take_lent(struct session *c, uint32_t serial, int32_t device, uint64_t bytes)
 {
 	char text[SVC_TEXT_BYTES];
 	if (account_take(c->account, account_lent(device), bytes, text))
 		return true;
-	client_error(c, SVC_REGION_LEND, serial, NCCLSVC_LIMIT, "gpu%d: %s", device, text);
+	session_error(c, SVC_REGION_LEND, serial, NCCLSVC_LIMIT, "gpu%d: %s", device, text);
 	return false;
 }
 
-static void give_lent(struct client *c, uint32_t kind, int32_t device, uint64_t bytes)
+static void give_lent(struct session *c, uint32_t kind, int32_t device, uint64_t bytes)
 {
 	if (kind == SVC_REGION_LENT)
 		account_give(c->account, account_lent(device), bytes);
 }
 
-static void forget(struct memory *s, struct client *c, struct mapping *m)
+static void forget(struct memory *s, struct session *c, struct mapping *m)
 {
 	s->callbacks->region_gone(s->owner, m);
 	if (m->fd >= 0)
@@ -93,7 +93,7 @@ static void count_import(struct gpu *g, const struct mapping *m, int by)
 }
 
 /* True: the handle's memory belongs to another user. */
-static bool handle_refused(struct memory *s, const struct client *c, struct mapping *m,
+static bool handle_refused(struct memory *s, const struct session *c, struct mapping *m,
 			   uint64_t address, struct worker_message *refusal)
 {
 	*refusal = (struct worker_message){.result = handle_mapped(&s->handles, c, m, address)};
@@ -105,10 +105,10 @@ void gpu_region_answered(struct gpu *g, struct region_call *call,
 			 const struct worker_message *answer, int fd)
 {
 	struct memory *s = call->memory;
-	struct client *c = sessions_find(s->sessions, call->session);
+	struct session *c = sessions_find(s->sessions, call->session_id);
 	struct mapping *m = NULL;
 	bool good = answer && !answer->result;
-	if (c && c->state == CLIENT_OPEN && c->mappings[call->region].import == call->import)
+	if (c && c->state == SESSION_OPEN && c->mappings[call->region].import == call->import)
 		m = &c->mappings[call->region];
 	if (!m) { /* it was given up meanwhile */
 		if (good)
@@ -152,17 +152,18 @@ void gpu_region_answered(struct gpu *g, struct region_call *call,
 		struct svc_region_lend_reply lent = {.region = call->region, .bytes = m->bytes};
 		struct svc_region_reply reply = {.region = call->region};
 		if (call->opcode == SVC_REGION_LEND)
-			client_reply(c, call->opcode, call->serial, &lent, sizeof(lent), &fd, 1);
+			session_reply(c, call->opcode, call->serial, &lent, sizeof(lent), &fd, 1);
 		else
-			client_reply(c, call->opcode, call->serial, &reply, sizeof(reply), NULL, 0);
+			session_reply(c, call->opcode, call->serial, &reply, sizeof(reply), NULL,
+				      0);
 	} else if (call->again) {
 		log_info("session %u (%s, pid %d): GPU memory region %u is lost: %s", c->id,
 			 c->name, c->pid, call->region,
 			 answer ? answer->text : "the worker is lost");
 	} else {
-		client_error(c, call->opcode, call->serial,
-			     answer ? answer->result : NCCLSVC_WORKER_LOST, "gpu%d: %.200s",
-			     g->index, answer ? answer->text : "its worker was lost");
+		session_error(c, call->opcode, call->serial,
+			      answer ? answer->result : NCCLSVC_WORKER_LOST, "gpu%d: %.200s",
+			      g->index, answer ? answer->text : "its worker was lost");
 		forget(s, c, m);
 	}
 	free(call);
@@ -173,7 +174,7 @@ static enum turn asked(bool sent)
 	return sent ? TURN_ASKED : TURN_LATER;
 }
 
-static enum turn import(struct gpu *g, const struct client *c, const struct mapping *m,
+static enum turn import(struct gpu *g, const struct session *c, const struct mapping *m,
 			struct region_call *call)
 {
 	struct worker_message w = {
@@ -195,14 +196,14 @@ static enum turn lend(struct gpu *g, const struct mapping *m, struct region_call
 	return asked(gpu_ask(g, &w, -1, turns_answered, call, within));
 }
 
-static enum turn tell_session(struct gpu *g, const struct client *c, struct region_call *call)
+static enum turn tell_session(struct gpu *g, const struct session *c, struct region_call *call)
 {
 	const struct worker_message w = {.kind = WORKER_SESSION,
 					 .session = {c->slot, c->entries, c->ring_size}};
 	return asked(gpu_ask(g, &w, c->ring_fd, turns_answered, call, gpu_patience_ns(g->gpus)));
 }
 
-enum turn gpu_region_ask(struct gpu *g, struct client *c, struct region_call *call)
+enum turn gpu_region_ask(struct gpu *g, struct session *c, struct region_call *call)
 {
 	const struct mapping *m = call->region ? &c->mappings[call->region] : NULL;
 	if (!m)
@@ -215,29 +216,29 @@ enum turn gpu_region_ask(struct gpu *g, struct client *c, struct region_call *ca
 							  : import(g, c, m, call);
 }
 
-void gpu_memory_add(struct memory *s, struct client *c, uint32_t serial,
+void gpu_memory_add(struct memory *s, struct session *c, uint32_t serial,
 		    const struct svc_region_cuda *r, int fd)
 {
 	unsigned opcode = fd >= 0 ? SVC_REGION_CUDA_FD : SVC_REGION_CUDA;
 	if (fd >= 0 && svc_fd_kind(fd) == SVC_FD_OTHER) {
-		client_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the file descriptor is not GPU memory: pass the one that "
-			     "cuMemExportToShareableHandle returned");
+		session_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "the file descriptor is not GPU memory: pass the one that "
+			      "cuMemExportToShareableHandle returned");
 		return;
 	}
 	struct gpu *g = gpu_usable(s, c, opcode, serial, r->device);
 	if (!g)
 		return;
 	if (r->reserved || !r->bytes || r->bytes > SVC_REGION_MAX) {
-		client_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "a region has 1 to 2^46 bytes, and its reserved field is zero");
+		session_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "a region has 1 to 2^46 bytes, and its reserved field is zero");
 		return;
 	}
 	uint32_t i = memory_free_region(c);
 	struct region_call *call = i ? gpu_region_call(s, c, opcode, serial, i) : NULL;
 	if (!call) {
-		client_error(c, opcode, serial, NCCLSVC_LIMIT, "a session has at most %d regions",
-			     SVC_SESSION_REGIONS - 1);
+		session_error(c, opcode, serial, NCCLSVC_LIMIT, "a session has at most %d regions",
+			      SVC_SESSION_REGIONS - 1);
 		return;
 	}
 	const uint32_t kind = fd >= 0 ? SVC_REGION_VMM : SVC_REGION_IPC;
@@ -249,8 +250,8 @@ void gpu_memory_add(struct memory *s, struct client *c, uint32_t serial,
 	if (own < 0 && fd >= 0) {
 		memory_give(c, kind, r->bytes);
 		free(call);
-		client_error(c, opcode, serial, NCCLSVC_NO_MEMORY,
-			     "the daemon has run out of file descriptors");
+		session_error(c, opcode, serial, NCCLSVC_NO_MEMORY,
+			      "the daemon has run out of file descriptors");
 		return;
 	}
 	struct mapping *m = memory_set(c, i,
@@ -268,7 +269,7 @@ void gpu_memory_add(struct memory *s, struct client *c, uint32_t serial,
 	const ncclsvc_result bound =
 		kind == SVC_REGION_IPC ? handle_bind(&s->handles, c, m) : NCCLSVC_OK;
 	if (bound) {
-		client_error(c, opcode, serial, bound, "%s", handle_refusal(bound));
+		session_error(c, opcode, serial, bound, "%s", handle_refusal(bound));
 		forget(s, c, m);
 		free(call);
 		return;
@@ -276,22 +277,22 @@ void gpu_memory_add(struct memory *s, struct client *c, uint32_t serial,
 	turns_add(g, c, call);
 }
 
-void gpu_memory_lend(struct memory *s, struct client *c, uint32_t serial,
+void gpu_memory_lend(struct memory *s, struct session *c, uint32_t serial,
 		     const struct svc_region_lend *r)
 {
 	struct gpu *g = gpu_usable(s, c, SVC_REGION_LEND, serial, r->device);
 	if (!g)
 		return;
 	if (r->reserved || !r->bytes || r->bytes > SVC_REGION_MAX) {
-		client_error(c, SVC_REGION_LEND, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "a region has 1 to 2^46 bytes, and its reserved field is zero");
+		session_error(c, SVC_REGION_LEND, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "a region has 1 to 2^46 bytes, and its reserved field is zero");
 		return;
 	}
 	uint32_t i = memory_free_region(c);
 	struct region_call *call = i ? gpu_region_call(s, c, SVC_REGION_LEND, serial, i) : NULL;
 	if (!call) {
-		client_error(c, SVC_REGION_LEND, serial, NCCLSVC_LIMIT,
-			     "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
+		session_error(c, SVC_REGION_LEND, serial, NCCLSVC_LIMIT,
+			      "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
 		return;
 	}
 	uint64_t bytes =
@@ -317,7 +318,7 @@ void gpu_memory_lend(struct memory *s, struct client *c, uint32_t serial,
 	turns_add(g, c, call);
 }
 
-void gpu_memory_close(struct memory *s, struct client *c, struct mapping *m)
+void gpu_memory_close(struct memory *s, struct session *c, struct mapping *m)
 {
 	struct gpu *g = s->gpus->gpu[m->device];
 	if (m->address) {
@@ -338,21 +339,21 @@ struct closing {
 static void closed(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
 	struct closing *closing = arg;
-	struct client *c = sessions_find(closing->memory->sessions, closing->session);
+	struct session *c = sessions_find(closing->memory->sessions, closing->session);
 	(void)fd;
-	if (c && c->state == CLIENT_OPEN &&
+	if (c && c->state == SESSION_OPEN &&
 	    c->mappings[closing->region].import == closing->import) {
 		forget(closing->memory, c, &c->mappings[closing->region]);
 		if (answer && answer->result)
-			client_error(c, SVC_REGION_DEL, closing->serial, answer->result,
-				     "gpu%d: %.200s", g->index, answer->text);
+			session_error(c, SVC_REGION_DEL, closing->serial, answer->result,
+				      "gpu%d: %.200s", g->index, answer->text);
 		else /* a lost worker has released everything */
-			client_reply(c, SVC_REGION_DEL, closing->serial, NULL, 0, NULL, 0);
+			session_reply(c, SVC_REGION_DEL, closing->serial, NULL, 0, NULL, 0);
 	}
 	free(closing);
 }
 
-void gpu_memory_close_answered(struct memory *s, struct client *c, struct mapping *m,
+void gpu_memory_close_answered(struct memory *s, struct session *c, struct mapping *m,
 			       uint32_t serial)
 {
 	struct gpu *g = s->gpus->gpu[m->device];
@@ -373,8 +374,8 @@ void gpu_memory_close_answered(struct memory *s, struct client *c, struct mappin
 
 void gpu_memory_lost(struct memory *s, struct gpu *g)
 {
-	struct client *c;
-	DL_FOREACH (s->sessions->clients, c)
+	struct session *c;
+	DL_FOREACH (s->sessions->all, c)
 		for (uint32_t i = 1; i < c->nmappings; i++) {
 			struct mapping *m = &c->mappings[i];
 			if (!m->address || m->device != g->index)
@@ -384,7 +385,7 @@ void gpu_memory_lost(struct memory *s, struct gpu *g)
 			/* The next worker's memory at that address must not be touched on its
 			 * behalf. A pending region is being deleted: the scheduler has forgotten
 			 * it. */
-			if (c->state == CLIENT_OPEN && !m->pending)
+			if (c->state == SESSION_OPEN && !m->pending)
 				scheduler_command(
 					s->scheduler,
 					&(struct command){
@@ -396,7 +397,7 @@ void gpu_memory_lost(struct memory *s, struct gpu *g)
 	g->info.import_bytes = g->info.lent_bytes = 0;
 }
 
-static void restore(struct memory *s, struct gpu *g, struct client *c, bool ranges)
+static void restore(struct memory *s, struct gpu *g, struct session *c, bool ranges)
 {
 	for (uint32_t i = 1; i < c->nmappings; i++) {
 		struct mapping *m = &c->mappings[i];
@@ -414,11 +415,11 @@ static void restore(struct memory *s, struct gpu *g, struct client *c, bool rang
 
 void gpu_memory_restore(struct memory *s, struct gpu *g)
 {
-	struct client *c;
-	DL_FOREACH (s->sessions->clients, c) {
+	struct session *c;
+	DL_FOREACH (s->sessions->all, c) {
 		c->gpu_asked &= ~(1u << g->index);
 		c->gpu_known &= ~(1u << g->index);
-		if (c->state != CLIENT_OPEN)
+		if (c->state != SESSION_OPEN)
 			continue;
 		restore(s, g, c, false);
 		restore(s, g, c, true); /* their parts first */
@@ -431,14 +432,14 @@ void gpu_session_answered(struct gpu *g, struct region_call *call,
 			  const struct worker_message *answer)
 {
 	struct memory *s = call->memory;
-	struct client *c = sessions_find(s->sessions, call->session);
+	struct session *c = sessions_find(s->sessions, call->session_id);
 	free(call);
-	if (!c || c->state != CLIENT_OPEN)
+	if (!c || c->state != SESSION_OPEN)
 		return;
 	if (answer && answer->result) {
 		log_error("session %u (%s, pid %d) ends: gpu%d: %s", c->id, c->name, c->pid,
 			  g->index, answer->text);
-		client_close(c, answer->result, answer->text);
+		session_end(c, answer->result, answer->text);
 		return;
 	}
 	if (!answer) {
@@ -449,7 +450,7 @@ void gpu_session_answered(struct gpu *g, struct region_call *call,
 	s->callbacks->session_known(s->owner, c);
 }
 
-bool gpu_session_known(struct memory *s, struct gpu *g, struct client *c)
+bool gpu_session_known(struct memory *s, struct gpu *g, struct session *c)
 {
 	uint32_t bit = 1u << g->index;
 	if (!c->ring || c->gpu_known & bit)
@@ -464,7 +465,7 @@ bool gpu_session_known(struct memory *s, struct gpu *g, struct client *c)
 	return false;
 }
 
-void gpu_session_close(struct memory *s, struct client *c)
+void gpu_session_close(struct memory *s, struct session *c)
 {
 	turns_forget(c);
 	for (uint32_t i = 0; i < s->gpus->ngpus; i++)

@@ -52,14 +52,14 @@ static void drop(struct handle_owner **owner)
 	free(o);
 }
 
-ncclsvc_result handle_bind(struct handles *all, const struct client *c, struct mapping *m)
+ncclsvc_result handle_bind(struct handles *all, const struct session *c, struct mapping *m)
 {
 	struct name name = {0};
 	memcpy(name.handle, m->handle, sizeof(name.handle));
 	return take(all, &name, c->uid, &m->owner);
 }
 
-ncclsvc_result handle_mapped(struct handles *all, const struct client *c, struct mapping *m,
+ncclsvc_result handle_mapped(struct handles *all, const struct session *c, struct mapping *m,
 			     uint64_t address)
 {
 	const struct name name = {.device = (uint64_t)m->device, .address = address};

@@ -21,7 +21,7 @@
 
 #include "ncclsvc_types.h"
 
-struct client;
+struct session;
 struct handle_owner;
 struct mapping;
 
@@ -30,10 +30,10 @@ struct handles {
 };
 
 /* The client names mapping->handle. PERMISSION: another user owns it. NO_MEMORY. */
-ncclsvc_result handle_bind(struct handles *all, const struct client *c, struct mapping *m);
+ncclsvc_result handle_bind(struct handles *all, const struct session *c, struct mapping *m);
 /* The GPU's worker has mapped it at this address. PERMISSION: another user owns the memory.
  * NO_MEMORY. */
-ncclsvc_result handle_mapped(struct handles *all, const struct client *c, struct mapping *m,
+ncclsvc_result handle_mapped(struct handles *all, const struct session *c, struct mapping *m,
 			     uint64_t address);
 /* The error sentence for such a result. */
 const char *handle_refusal(ncclsvc_result result);

@@ -42,7 +42,7 @@ static bool make_completion(int pair[2])
 
 /* On success the session has the mapping, the doorbell and its end of the completion socket; fds
  * are for ATTACH's reply. */
-static bool make_ring(struct client *c, uint32_t entries, int fds[RING_FDS])
+static bool make_ring(struct session *c, uint32_t entries, int fds[RING_FDS])
 {
 	size_t size = svc_ring_size(entries);
 	int fd = svc_memfd_create("ncclsvc-ring", size, true);
@@ -76,7 +76,7 @@ static bool make_ring(struct client *c, uint32_t entries, int fds[RING_FDS])
 	return true;
 }
 
-static bool take_ring(struct client *c, uint64_t bytes, char *text)
+static bool take_ring(struct session *c, uint64_t bytes, char *text)
 {
 	if (!account_take(c->account, SHARE_RING_BYTES, bytes, text))
 		return false;
@@ -86,48 +86,48 @@ static bool take_ring(struct client *c, uint64_t bytes, char *text)
 	return false;
 }
 
-static void give_ring(struct client *c, uint64_t bytes)
+static void give_ring(struct session *c, uint64_t bytes)
 {
 	account_give(c->account, SHARE_RING_BYTES, bytes);
 	account_give(c->account, SHARE_FDS, RING_FDS);
 }
 
-void memory_attach(struct memory *s, struct client *c, uint32_t serial, const struct svc_attach *a)
+void memory_attach(struct memory *s, struct session *c, uint32_t serial, const struct svc_attach *a)
 {
 	char text[SVC_TEXT_BYTES];
 	if (c->ring) {
-		client_error(c, SVC_ATTACH, serial, NCCLSVC_PROTOCOL,
-			     "this session has a ring already");
+		session_error(c, SVC_ATTACH, serial, NCCLSVC_PROTOCOL,
+			      "this session has a ring already");
 		return;
 	}
 	if (s->callbacks->uses_gpus(c)) {
-		client_error(c, SVC_ATTACH, serial, NCCLSVC_PROTOCOL,
-			     "attach before joining a communicator of GPUs");
+		session_error(c, SVC_ATTACH, serial, NCCLSVC_PROTOCOL,
+			      "attach before joining a communicator of GPUs");
 		return;
 	}
 	if (a->reserved || !svc_ring_entries_valid(a->entries)) {
-		client_error(c, SVC_ATTACH, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the number of ring entries must be a power of two from %d to %d",
-			     SVC_RING_MIN, s->config->ring_max);
+		session_error(c, SVC_ATTACH, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "the number of ring entries must be a power of two from %d to %d",
+			      SVC_RING_MIN, s->config->ring_max);
 		return;
 	}
 	if (a->entries > (uint32_t)s->config->ring_max) {
-		client_error(c, SVC_ATTACH, serial, NCCLSVC_LIMIT,
-			     "a ring of %u entries exceeds the limit of %d (ring_max)", a->entries,
-			     s->config->ring_max);
+		session_error(c, SVC_ATTACH, serial, NCCLSVC_LIMIT,
+			      "a ring of %u entries exceeds the limit of %d (ring_max)", a->entries,
+			      s->config->ring_max);
 		return;
 	}
 	if (!take_ring(c, svc_ring_size(a->entries), text)) {
-		if (!client_wait(c))
-			client_error(c, SVC_ATTACH, serial, NCCLSVC_LIMIT, "%s", text);
+		if (!session_wait(c))
+			session_error(c, SVC_ATTACH, serial, NCCLSVC_LIMIT, "%s", text);
 		return;
 	}
 	int fds[RING_FDS];
 	if (!account_memory_left(c->account, svc_ring_size(a->entries)) ||
 	    !make_ring(c, a->entries, fds)) {
 		give_ring(c, svc_ring_size(a->entries));
-		client_error(c, SVC_ATTACH, serial, NCCLSVC_NO_MEMORY,
-			     "the daemon has no memory, or no file descriptors, for a ring");
+		session_error(c, SVC_ATTACH, serial, NCCLSVC_NO_MEMORY,
+			      "the daemon has no memory, or no file descriptors, for a ring");
 		return;
 	}
 	struct command cmd = {.kind = COMMAND_SESSION_RING, .session = c->slot};
@@ -137,7 +137,7 @@ void memory_attach(struct memory *s, struct client *c, uint32_t serial, const st
 	cmd.ring.completion = c->completion;
 	scheduler_command(s->scheduler, &cmd);
 	struct svc_attach_reply r = {.size = c->ring_size, .entries = c->entries};
-	client_reply(c, SVC_ATTACH, serial, &r, sizeof(r), fds, RING_FDS);
+	session_reply(c, SVC_ATTACH, serial, &r, sizeof(r), fds, RING_FDS);
 	close(fds[2]);
 	if (s->gpus->ngpus)
 		c->ring_fd = fds[0]; /* workers need it, including later ones */
@@ -148,7 +148,7 @@ void memory_attach(struct memory *s, struct client *c, uint32_t serial, const st
 /* ---- Regions ---- */
 
 /* Lower numbers first. */
-static void add_free(struct client *c, uint32_t from, uint32_t to)
+static void add_free(struct session *c, uint32_t from, uint32_t to)
 {
 	for (uint32_t i = to; i-- > from;) {
 		c->mappings[i].next_free = c->free_mapping;
@@ -156,7 +156,7 @@ static void add_free(struct client *c, uint32_t from, uint32_t to)
 	}
 }
 
-uint32_t memory_free_region(struct client *c)
+uint32_t memory_free_region(struct session *c)
 {
 	const uint32_t had = c->nmappings;
 	if (c->free_mapping)
@@ -172,14 +172,14 @@ uint32_t memory_free_region(struct client *c)
 	return c->free_mapping;
 }
 
-struct mapping *memory_set(struct client *c, uint32_t region, const struct mapping *m)
+struct mapping *memory_set(struct session *c, uint32_t region, const struct mapping *m)
 {
 	c->free_mapping = c->mappings[region].next_free;
 	c->mappings[region] = *m;
 	return &c->mappings[region];
 }
 
-void memory_clear(struct client *c, struct mapping *m)
+void memory_clear(struct session *c, struct mapping *m)
 {
 	*m = (struct mapping){.next_free = c->free_mapping};
 	c->free_mapping = (uint32_t)(m - c->mappings);
@@ -201,7 +201,7 @@ static uint64_t counted_fds(uint32_t kind)
 	return kind == SVC_REGION_VMM || kind == SVC_REGION_LENT;
 }
 
-bool memory_take(struct client *c, unsigned opcode, uint32_t serial, uint32_t kind, uint64_t bytes)
+bool memory_take(struct session *c, unsigned opcode, uint32_t serial, uint32_t kind, uint64_t bytes)
 {
 	struct account *a = c->account;
 	const uint64_t n = counted_bytes(kind, bytes), fds = counted_fds(kind);
@@ -222,12 +222,12 @@ give_bytes:
 give_mappings:
 	account_give(a, SHARE_REGIONS, mappings);
 refused:
-	if (!client_wait(c))
-		client_error(c, opcode, serial, NCCLSVC_LIMIT, "%s", text);
+	if (!session_wait(c))
+		session_error(c, opcode, serial, NCCLSVC_LIMIT, "%s", text);
 	return false;
 }
 
-void memory_give(struct client *c, uint32_t kind, uint64_t bytes)
+void memory_give(struct session *c, uint32_t kind, uint64_t bytes)
 {
 	const uint64_t n = counted_bytes(kind, bytes);
 	account_give(c->account, SHARE_REGIONS, counted_mappings(kind, bytes));
@@ -240,7 +240,7 @@ void memory_give(struct client *c, uint32_t kind, uint64_t bytes)
 
 /* Returns the number of fault_watch and the mapping; or 0 with errno set, also if the region would
  * leave no memory for the daemon. */
-static uint32_t map_region(const struct client *c, int fd, uint64_t bytes, void **base)
+static uint32_t map_region(const struct session *c, int fd, uint64_t bytes, void **base)
 {
 	errno = ENOMEM;
 	if (!account_memory_left(c->account, bytes))
@@ -254,34 +254,34 @@ static uint32_t map_region(const struct client *c, int fd, uint64_t bytes, void 
 	return fault;
 }
 
-void memory_add(struct memory *s, struct client *c, uint32_t serial, const struct svc_region_add *r,
-		int fd)
+void memory_add(struct memory *s, struct session *c, uint32_t serial,
+		const struct svc_region_add *r, int fd)
 {
 	char text[SVC_TEXT_BYTES];
 	if (r->reserved || r->kind != SVC_REGION_MEMFD) {
-		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "unknown kind of region, or reserved is not 0");
+		session_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "unknown kind of region, or reserved is not 0");
 		return;
 	}
 	if (!r->bytes || r->bytes > SVC_REGION_MAX) {
-		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "a region has 1 to 2^46 bytes");
+		session_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "a region has 1 to 2^46 bytes");
 		return;
 	}
 	if (!svc_memfd_trusted(fd, r->bytes, text)) {
-		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT, "%s", text);
+		session_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT, "%s", text);
 		return;
 	}
 	if (!svc_memfd_filled(fd, r->bytes)) {
-		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the memfd has holes, and the daemon allocates no pages for clients: "
-			     "write to it, or call fallocate(2), before registering it");
+		session_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "the memfd has holes, and the daemon allocates no pages for clients: "
+			      "write to it, or call fallocate(2), before registering it");
 		return;
 	}
 	uint32_t i = memory_free_region(c);
 	if (!i) {
-		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_LIMIT,
-			     "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
+		session_error(c, SVC_REGION_ADD, serial, NCCLSVC_LIMIT,
+			      "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
 		return;
 	}
 	if (!memory_take(c, SVC_REGION_ADD, serial, r->kind, r->bytes))
@@ -290,8 +290,8 @@ void memory_add(struct memory *s, struct client *c, uint32_t serial, const struc
 	const uint32_t fault = map_region(c, fd, r->bytes, &p);
 	if (!fault) {
 		memory_give(c, r->kind, r->bytes);
-		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_NO_MEMORY,
-			     "the daemon cannot map the region: %s", strerror(errno));
+		session_error(c, SVC_REGION_ADD, serial, NCCLSVC_NO_MEMORY,
+			      "the daemon cannot map the region: %s", strerror(errno));
 		return;
 	}
 	memory_set(c, i,
@@ -314,13 +314,13 @@ void memory_add(struct memory *s, struct client *c, uint32_t serial, const struc
 						       .fault = fault,
 						       .file_bytes = svc_memfd_limit(fd)}});
 	struct svc_region_reply reply = {.region = i};
-	client_reply(c, SVC_REGION_ADD, serial, &reply, sizeof(reply), NULL, 0);
+	session_reply(c, SVC_REGION_ADD, serial, &reply, sizeof(reply), NULL, 0);
 }
 
 /* The last munmap frees the pages, which takes up to 200 us per MiB, so the user's own thread does
  * it.
  */
-static void unmap(struct memory *s, struct client *c, struct mapping *m)
+static void unmap(struct memory *s, struct session *c, struct mapping *m)
 {
 	if (m->kind != SVC_REGION_MEMFD) {
 		gpu_memory_close(s, c, m);
@@ -334,25 +334,25 @@ static void unmap(struct memory *s, struct client *c, struct mapping *m)
 	memory_clear(c, m);
 }
 
-void memory_remove(struct memory *s, struct client *c, uint32_t serial,
+void memory_remove(struct memory *s, struct session *c, uint32_t serial,
 		   const struct svc_region_del *r)
 {
 	const uint32_t region = r->region;
 	if (r->wait_ms > (c->version >= 2 ? SVC_DEL_WAIT_MS : 0)) {
-		client_error(c, SVC_REGION_DEL, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "REGION_DEL waits for 0 to %d ms, and not at all in version 1",
-			     SVC_DEL_WAIT_MS);
+		session_error(c, SVC_REGION_DEL, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "REGION_DEL waits for 0 to %d ms, and not at all in version 1",
+			      SVC_DEL_WAIT_MS);
 		return;
 	}
 	if (!region || region >= c->nmappings || !c->mappings[region].used ||
 	    c->mappings[region].leaving) {
-		client_error(c, SVC_REGION_DEL, serial, NCCLSVC_NOT_FOUND,
-			     "there is no region %u in this session", region);
+		session_error(c, SVC_REGION_DEL, serial, NCCLSVC_NOT_FOUND,
+			      "there is no region %u in this session", region);
 		return;
 	}
 	if (c->mappings[region].pending) {
-		client_error(c, SVC_REGION_DEL, serial, NCCLSVC_BUSY, "region %u is being imported",
-			     region);
+		session_error(c, SVC_REGION_DEL, serial, NCCLSVC_BUSY,
+			      "region %u is being imported", region);
 		return;
 	}
 	c->mappings[region].leaving = true;
@@ -363,22 +363,23 @@ void memory_remove(struct memory *s, struct client *c, uint32_t serial,
 					    .region = {.region = region, .serial = serial}});
 }
 
-static void end_region(struct memory *s, struct client *c, struct mapping *m, uint32_t serial)
+static void end_region(struct memory *s, struct session *c, struct mapping *m, uint32_t serial)
 {
 	if (m->wait_ms && m->address) {
 		gpu_memory_close_answered(s, c, m, serial);
 		return;
 	}
 	unmap(s, c, m);
-	client_reply(c, SVC_REGION_DEL, serial, NULL, 0, NULL, 0);
+	session_reply(c, SVC_REGION_DEL, serial, NULL, 0, NULL, 0);
 }
 
-void memory_removed(struct memory *s, struct client *c, uint32_t serial, uint32_t region, bool gone)
+void memory_removed(struct memory *s, struct session *c, uint32_t serial, uint32_t region,
+		    bool gone)
 {
 	if (!gone) {
 		c->mappings[region].leaving = false;
-		client_error(c, SVC_REGION_DEL, serial, NCCLSVC_BUSY,
-			     "a pending task, or an open task group, uses region %u", region);
+		session_error(c, SVC_REGION_DEL, serial, NCCLSVC_BUSY,
+			      "a pending task, or an open task group, uses region %u", region);
 		return;
 	}
 	struct mapping *m = &c->mappings[region];
@@ -388,7 +389,7 @@ void memory_removed(struct memory *s, struct client *c, uint32_t serial, uint32_
 		end_region(s, c, m, serial);
 }
 
-void memory_unshared(struct memory *s, struct client *c, uint32_t serial, uint32_t region,
+void memory_unshared(struct memory *s, struct session *c, uint32_t serial, uint32_t region,
 		     uint32_t wait_ms)
 {
 	struct mapping *m = &c->mappings[region];
@@ -399,27 +400,26 @@ void memory_unshared(struct memory *s, struct client *c, uint32_t serial, uint32
 		return;
 	}
 	unmap(s, c, m);
-	client_error(c, SVC_REGION_DEL, serial, NCCLSVC_TIMEOUT,
-		     "region %u is deleted, but another member has not unmapped it yet", region);
+	session_error(c, SVC_REGION_DEL, serial, NCCLSVC_TIMEOUT,
+		      "region %u is deleted, but another member has not unmapped it yet", region);
 }
 
 bool memory_fail(struct memory *s)
 {
 	uint32_t number = 1, slot;
 	for (int i = 0; i < FAILURES_PER_TURN && (number = fault_next(&slot)); i++) {
-		struct client *c = s->sessions->by_slot[slot];
-		if (c->state == CLIENT_OPEN)
-			client_close(
-				c, NCCLSVC_NO_MEMORY,
-				number == c->ring_fault
-					? "a page of its ring failed"
-					: "a page of its registered memory is gone: a hole was "
-					  "punched into the memory, or the page is damaged");
+		struct session *c = s->sessions->by_slot[slot];
+		if (c->state == SESSION_OPEN)
+			session_end(c, NCCLSVC_NO_MEMORY,
+				    number == c->ring_fault
+					    ? "a page of its ring failed"
+					    : "a page of its registered memory is gone: a hole was "
+					      "punched into the memory, or the page is damaged");
 	}
 	return !number;
 }
 
-static void free_ring(struct client *c)
+static void free_ring(struct session *c)
 {
 	int fds[] = {c->ring_fd, c->doorbell, c->completion};
 	for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
@@ -430,7 +430,7 @@ static void free_ring(struct client *c)
 	account_unmap_ring(c->account, c->ring, c->ring_size);
 }
 
-bool memory_free_all(struct memory *s, struct client *c, uint64_t until_ns)
+bool memory_free_all(struct memory *s, struct session *c, uint64_t until_ns)
 {
 	for (; c->nmappings > 1; c->nmappings--) {
 		struct mapping *m = &c->mappings[c->nmappings - 1];

@@ -6,7 +6,7 @@
 
 #include "gpu/gpu.h"
 #include "handles.h"
-#include "session/client.h"
+#include "session/session.h"
 #include "turns.h"
 
 struct range;
@@ -15,12 +15,12 @@ struct region_shares;
 /* Callbacks to the layers above. */
 struct memory_callbacks {
 	/* A GPU's worker knows the session's timelines now. */
-	void (*session_known)(void *owner, struct client *c);
+	void (*session_known)(void *owner, struct session *c);
 	/* Has the session joined a communicator of GPUs? */
-	bool (*uses_gpus)(const struct client *c);
+	bool (*uses_gpus)(const struct session *c);
 	/* The region, which has shares, is being deleted. True: other sessions are to unmap it
 	 * within its wait_ms, and memory_unshared follows. */
-	bool (*unshare)(void *owner, struct client *c, uint32_t region, uint32_t serial);
+	bool (*unshare)(void *owner, struct session *c, uint32_t region, uint32_t serial);
 	/* The region, which may have shares, is gone. */
 	void (*region_gone)(void *owner, struct mapping *m);
 };
@@ -67,60 +67,62 @@ struct mapping {
 /* Reserves room for as many mappings of registered memory. Any thread may call failed, when
  * memory_fail is due. Returns 0 or -errno. */
 int memory_start(struct memory *s, uint64_t mappings, void (*failed)(void *arg), void *arg);
-void memory_attach(struct memory *s, struct client *c, uint32_t serial, const struct svc_attach *a);
-void memory_add(struct memory *s, struct client *c, uint32_t serial, const struct svc_region_add *r,
-		int fd);
-void memory_remove(struct memory *s, struct client *c, uint32_t serial,
+void memory_attach(struct memory *s, struct session *c, uint32_t serial,
+		   const struct svc_attach *a);
+void memory_add(struct memory *s, struct session *c, uint32_t serial,
+		const struct svc_region_add *r, int fd);
+void memory_remove(struct memory *s, struct session *c, uint32_t serial,
 		   const struct svc_region_del *r);
-void memory_removed(struct memory *s, struct client *c, uint32_t serial, uint32_t region,
+void memory_removed(struct memory *s, struct session *c, uint32_t serial, uint32_t region,
 		    bool gone);
 /* Other sessions have unmapped the region, or have not done so in time: wait_ms, what is left of
  * the time that the client waits, is 0. */
-void memory_unshared(struct memory *s, struct client *c, uint32_t serial, uint32_t region,
+void memory_unshared(struct memory *s, struct session *c, uint32_t serial, uint32_t region,
 		     uint32_t wait_ms);
 /* Releases the session's ring and all its registered memory, until that time at the latest. True:
  * nothing is left. */
-bool memory_free_all(struct memory *s, struct client *c, uint64_t until_ns);
+bool memory_free_all(struct memory *s, struct session *c, uint64_t until_ns);
 /* Ends sessions whose memory has failed (fault.h). False: there may be more. */
 bool memory_fail(struct memory *s);
 /* Returns the number of a free entry of c->mappings; 0: the session is at its limit. memory_set
  * turns it into the region; memory_clear frees it. */
-uint32_t memory_free_region(struct client *c);
-struct mapping *memory_set(struct client *c, uint32_t region, const struct mapping *m);
-void memory_clear(struct client *c, struct mapping *m);
+uint32_t memory_free_region(struct session *c);
+struct mapping *memory_set(struct session *c, uint32_t region, const struct mapping *m);
+void memory_clear(struct session *c, struct mapping *m);
 /* Charges a region of this kind to the session and its user before it is created. False: an error
- * was sent, or the request waits (client_wait). */
-bool memory_take(struct client *c, unsigned opcode, uint32_t serial, uint32_t kind, uint64_t bytes);
-void memory_give(struct client *c, uint32_t kind, uint64_t bytes);
+ * was sent, or the request waits (session_wait). */
+bool memory_take(struct session *c, unsigned opcode, uint32_t serial, uint32_t kind,
+		 uint64_t bytes);
+void memory_give(struct session *c, uint32_t kind, uint64_t bytes);
 
 /* ---- gpu.c ---- */
 
-void gpu_memory_add(struct memory *s, struct client *c, uint32_t serial,
+void gpu_memory_add(struct memory *s, struct session *c, uint32_t serial,
 		    const struct svc_region_cuda *r, int fd);
-void gpu_memory_lend(struct memory *s, struct client *c, uint32_t serial,
+void gpu_memory_lend(struct memory *s, struct session *c, uint32_t serial,
 		     const struct svc_region_lend *r);
 
 /* ---- range.c ---- */
 
-void gpu_range_add(struct memory *s, struct client *c, uint32_t serial,
+void gpu_range_add(struct memory *s, struct session *c, uint32_t serial,
 		   const struct svc_region_range *r);
 /* Asks the worker to map it. */
-enum turn gpu_range_map(struct memory *s, struct gpu *g, struct client *c, const struct mapping *m,
+enum turn gpu_range_map(struct memory *s, struct gpu *g, struct session *c, const struct mapping *m,
 			struct region_call *call);
 void gpu_range_free(struct range *range);
 /* The number of mappings that GPU memory consists of, for other processes to import; 0: it is
  * opened by CUDA IPC handle. */
 uint32_t gpu_region_parts(const struct mapping *m);
 /* Returns the nth of these, in address order. NULL: there is none, or its region is gone. */
-const struct mapping *gpu_region_part(const struct client *c, const struct mapping *m, uint32_t n);
+const struct mapping *gpu_region_part(const struct session *c, const struct mapping *m, uint32_t n);
 
-struct region_call *gpu_region_call(struct memory *s, struct client *c, unsigned opcode,
+struct region_call *gpu_region_call(struct memory *s, struct session *c, unsigned opcode,
 				    uint32_t serial, uint32_t region);
 /* Returns the GPU's worker, or NULL after sending an error. */
-struct gpu *gpu_usable(struct memory *s, struct client *c, unsigned opcode, uint32_t serial,
+struct gpu *gpu_usable(struct memory *s, struct session *c, unsigned opcode, uint32_t serial,
 		       int32_t device);
 /* The call's turn has come. */
-enum turn gpu_region_ask(struct gpu *g, struct client *c, struct region_call *call);
+enum turn gpu_region_ask(struct gpu *g, struct session *c, struct region_call *call);
 /* The worker's answer to a call, which is consumed. NULL: the worker is gone. */
 void gpu_region_answered(struct gpu *g, struct region_call *call,
 			 const struct worker_message *answer, int fd);
@@ -128,9 +130,9 @@ void gpu_session_answered(struct gpu *g, struct region_call *call,
 			  const struct worker_message *answer);
 
 /* Releases the memory behind a GPU mapping. */
-void gpu_memory_close(struct memory *s, struct client *c, struct mapping *m);
+void gpu_memory_close(struct memory *s, struct session *c, struct mapping *m);
 /* Likewise, and answers the REGION_DEL when the worker has closed its import. */
-void gpu_memory_close_answered(struct memory *s, struct client *c, struct mapping *m,
+void gpu_memory_close_answered(struct memory *s, struct session *c, struct mapping *m,
 			       uint32_t serial);
 /* The worker is gone, with all its imports. */
 void gpu_memory_lost(struct memory *s, struct gpu *g);
@@ -138,7 +140,7 @@ void gpu_memory_lost(struct memory *s, struct gpu *g);
 void gpu_memory_restore(struct memory *s, struct gpu *g);
 /* Tells the GPU's worker of the session's timelines. True: it knows them. Otherwise try again when
  * comm_session_known is called. */
-bool gpu_session_known(struct memory *s, struct gpu *g, struct client *c);
-void gpu_session_close(struct memory *s, struct client *c);
+bool gpu_session_known(struct memory *s, struct gpu *g, struct session *c);
+void gpu_session_close(struct memory *s, struct session *c);
 
 #endif

@@ -25,7 +25,7 @@ void gpu_range_free(struct range *range)
 }
 
 /* Returns the region from which part i of the range is mapped. NULL: it is gone. */
-static const struct mapping *part_of(const struct client *c, const struct range *range, uint32_t i)
+static const struct mapping *part_of(const struct session *c, const struct range *range, uint32_t i)
 {
 	const struct mapping *m = &c->mappings[range->parts[i].region];
 	return m->used && m->since_ns == range->parts[i].since_ns ? m : NULL;
@@ -39,7 +39,7 @@ uint32_t gpu_region_parts(const struct mapping *m)
 }
 
 /* Returns the part of the range in which its nth mapping is, and that mapping's number there. */
-static const struct mapping *part_with(const struct client *c, const struct range *range,
+static const struct mapping *part_with(const struct session *c, const struct range *range,
 				       uint32_t *n)
 {
 	for (uint32_t i = 0; i < range->n; i++) {
@@ -54,14 +54,14 @@ static const struct mapping *part_with(const struct client *c, const struct rang
 	return NULL;
 }
 
-const struct mapping *gpu_region_part(const struct client *c, const struct mapping *m, uint32_t n)
+const struct mapping *gpu_region_part(const struct session *c, const struct mapping *m, uint32_t n)
 {
 	while (m && m->range)
 		m = part_with(c, m->range, &n);
 	return m && m->fd >= 0 && !n ? m : NULL;
 }
 
-static enum turn look_for_parts(const struct client *c, const struct range *range)
+static enum turn look_for_parts(const struct session *c, const struct range *range)
 {
 	enum turn turn = TURN_ASKED;
 	for (uint32_t i = 0; i < range->n; i++) {
@@ -74,7 +74,7 @@ static enum turn look_for_parts(const struct client *c, const struct range *rang
 	return turn;
 }
 
-enum turn gpu_range_map(struct memory *s, struct gpu *g, struct client *c, const struct mapping *m,
+enum turn gpu_range_map(struct memory *s, struct gpu *g, struct session *c, const struct mapping *m,
 			struct region_call *call)
 {
 	const struct range *range = m->range;
@@ -93,7 +93,7 @@ enum turn gpu_range_map(struct memory *s, struct gpu *g, struct client *c, const
 }
 
 /* Describes what is wrong with the request; NULL if nothing is. */
-static const char *check(const struct client *c, const struct svc_region_range *r)
+static const char *check(const struct session *c, const struct svc_region_range *r)
 {
 	uint64_t bytes = 0;
 	uint32_t mapped = 0;
@@ -123,7 +123,7 @@ static const char *check(const struct client *c, const struct svc_region_range *
 		       : NULL;
 }
 
-static struct range *make(const struct client *c, const struct svc_region_range *r)
+static struct range *make(const struct session *c, const struct svc_region_range *r)
 {
 	struct range *range = calloc(1, sizeof(*range) + r->count * sizeof(range->parts[0]));
 	if (!range)
@@ -138,13 +138,13 @@ static struct range *make(const struct client *c, const struct svc_region_range 
 	return range;
 }
 
-void gpu_range_add(struct memory *s, struct client *c, uint32_t serial,
+void gpu_range_add(struct memory *s, struct session *c, uint32_t serial,
 		   const struct svc_region_range *r)
 {
 	struct gpu *g = gpu_usable(s, c, SVC_REGION_RANGE, serial, r->device);
 	const char *wrong = g ? check(c, r) : NULL;
 	if (wrong)
-		client_error(c, SVC_REGION_RANGE, serial, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
+		session_error(c, SVC_REGION_RANGE, serial, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
 	if (!g || wrong)
 		return;
 	uint32_t i = memory_free_region(c);
@@ -153,8 +153,8 @@ void gpu_range_add(struct memory *s, struct client *c, uint32_t serial,
 		range ? gpu_region_call(s, c, SVC_REGION_RANGE, serial, i) : NULL;
 	if (!call) {
 		free(range);
-		client_error(c, SVC_REGION_RANGE, serial, NCCLSVC_LIMIT,
-			     "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
+		session_error(c, SVC_REGION_RANGE, serial, NCCLSVC_LIMIT,
+			      "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
 		return;
 	}
 	if (!memory_take(c, SVC_REGION_RANGE, serial, SVC_REGION_MAPPINGS, r->bytes)) {

@@ -26,13 +26,13 @@ struct turns {
 static void append(struct turns *t, struct region_call *call)
 {
 	DL_APPEND(t->waiting, call);
-	DL_APPEND2(call->client->region_calls, call, prev_own, next_own);
+	DL_APPEND2(call->session->region_calls, call, prev_own, next_own);
 }
 
 static void take_out(struct turns *t, struct region_call *call)
 {
 	DL_DELETE(t->waiting, call);
-	DL_DELETE2(call->client->region_calls, call, prev_own, next_own);
+	DL_DELETE2(call->session->region_calls, call, prev_own, next_own);
 }
 
 static void answer(struct turns *t, struct region_call *call, const struct worker_message *m,
@@ -78,10 +78,10 @@ static bool pass(struct turns *t, struct region_call *call)
 /* False: the others must wait, too. */
 static bool give_turn(struct turns *t, struct region_call *call)
 {
-	struct client *c = call->client;
+	struct session *c = call->session;
 	take_out(t, call);
 	t->asked++; /* the answer may come at once */
-	switch (c->state == CLIENT_OPEN ? gpu_region_ask(t->gpu, c, call) : TURN_GONE) {
+	switch (c->state == SESSION_OPEN ? gpu_region_ask(t->gpu, c, call) : TURN_GONE) {
 	case TURN_ASKED:
 		t->passed = NULL;
 		return true;
@@ -116,7 +116,7 @@ static void go_on(struct turns *t)
 	free(t);
 }
 
-void turns_add(struct gpu *g, struct client *c, struct region_call *call)
+void turns_add(struct gpu *g, struct session *c, struct region_call *call)
 {
 	struct turns **users = &call->memory->turns[g->index], *t;
 	HASH_FIND(hh, *users, &c->uid, sizeof(c->uid), t);
@@ -127,7 +127,7 @@ void turns_add(struct gpu *g, struct client *c, struct region_call *call)
 		t->uid = c->uid;
 		HASH_ADD(hh, *users, uid, sizeof(t->uid), t);
 	}
-	call->client = c;
+	call->session = c;
 	call->turns = t;
 	append(t, call);
 	go_on(t);
@@ -143,7 +143,7 @@ void turns_answered(struct gpu *g, void *arg, const struct worker_message *m, in
 	go_on(t);
 }
 
-void turns_forget(struct client *c)
+void turns_forget(struct session *c)
 {
 	while (c->region_calls) {
 		struct region_call *call = c->region_calls;

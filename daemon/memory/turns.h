@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct client;
+struct session;
 struct gpu;
 struct memory;
 struct turns;
@@ -24,14 +24,14 @@ struct worker_message;
  * meanwhile. */
 struct region_call {
 	struct memory *memory;
-	uint32_t session, serial;
+	uint32_t session_id, serial;
 	uint32_t region; /* 0: the session */
 	uint64_t import; /* as in the mapping; if they differ, the mapping has changed */
 	bool again;	 /* for a new worker, so no client waits for it */
 	unsigned opcode;
 	struct turns *turns;
 	/* While it waits: */
-	struct client *client;
+	struct session *session;
 	struct region_call *prev, *next;	 /* the user's at this worker */
 	struct region_call *prev_own, *next_own; /* the session's at all workers */
 };
@@ -44,11 +44,11 @@ enum turn {
 };
 
 /* Takes ownership of the call. */
-void turns_add(struct gpu *g, struct client *c, struct region_call *call);
+void turns_add(struct gpu *g, struct session *c, struct region_call *call);
 /* The worker's answer to a call; a gpu_done. */
 void turns_answered(struct gpu *g, void *arg, const struct worker_message *m, int fd);
 /* Drops the session's waiting requests. */
-void turns_forget(struct client *c);
+void turns_forget(struct session *c);
 /* Retries postponed requests; returns when to call again, 0: after the next failure. */
 uint64_t turns_retry(struct memory *s, uint64_t now);
 

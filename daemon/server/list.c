@@ -22,10 +22,10 @@
 static uint64_t list_sessions(struct server *s, struct chunk *p, uint64_t from)
 {
 	for (uint64_t slot = from; slot < SVC_SESSIONS_MAX; slot++) {
-		const struct client *c = s->sessions.by_slot[slot];
-		if (!c || c->state != CLIENT_OPEN)
+		const struct session *c = s->sessions.by_slot[slot];
+		if (!c || c->state != SESSION_OPEN)
 			continue;
-		const bool looks = p->by_node && client_allows(p->asker, c->uid);
+		const bool looks = p->by_node && session_allows(p->asker, c->uid);
 		ncclsvc_session_info *i = chunk_next(p, looks ? PROCESS_WORK : 1);
 		if (!i)
 			return slot;
@@ -57,7 +57,7 @@ static uint64_t list_regions(struct server *s, struct chunk *p, uint64_t from)
 {
 	uint64_t k = (uint32_t)from;
 	for (uint64_t slot = from >> 32; slot < SVC_SESSIONS_MAX; slot++, k = 0) {
-		const struct client *c = s->sessions.by_slot[slot];
+		const struct session *c = s->sessions.by_slot[slot];
 		for (; c && k < c->nmappings; k++) {
 			const struct mapping *m = &c->mappings[k];
 			if (!chunk_works(p, 1))
@@ -112,8 +112,9 @@ static uint64_t list_nodes(struct server *s, struct chunk *p, uint64_t from)
 			.pid = n->info.pid,
 			.host_ranks = n->info.ranks,
 			.gone_ns = n->gone ? since(p->reply.time_ns, n->lost_ns) : 0,
-			.heard_ns =
-				n->gone || i == c->me ? 0 : since(p->reply.time_ns, n->heard_ns),
+			.heard_ns = n->gone || i == c->me
+					    ? 0
+					    : since(p->reply.time_ns, n->last_seen_ns),
 			.messages = i == c->me ? c->sent + load(&t->messages) : 0,
 		};
 		memcpy(info->host, n->info.host, sizeof(info->host));
@@ -125,7 +126,7 @@ static uint64_t list_nodes(struct server *s, struct chunk *p, uint64_t from)
 static uint64_t list_failures(struct server *s, struct chunk *p, uint64_t from)
 {
 	for (const struct failure *f = s->comms.failures.all; f; f = f->hh.next) {
-		if (f->info.failure < from || !client_allows(p->asker, f->info.uid))
+		if (f->info.failure < from || !session_allows(p->asker, f->info.uid))
 			continue;
 		ncclsvc_failure_info *i = chunk_next(p, 1);
 		if (!i)
@@ -153,7 +154,7 @@ static const struct {
 	[SVC_LIST_LATENESS] = {list_lateness, sizeof(ncclsvc_lateness_info)},
 };
 
-bool list_chunk_make(struct server *s, struct chunk *p, const struct client *asker, bool by_node,
+bool list_chunk_make(struct server *s, struct chunk *p, const struct session *asker, bool by_node,
 		     uint32_t what, uint64_t from)
 {
 	if (what >= sizeof(lists) / sizeof(lists[0]) || !lists[what].list)
@@ -168,20 +169,20 @@ bool list_chunk_make(struct server *s, struct chunk *p, const struct client *ask
 	return true;
 }
 
-void list_send(struct server *s, struct client *c, uint32_t serial, const struct svc_list *m)
+void list_send(struct server *s, struct session *c, uint32_t serial, const struct svc_list *m)
 {
 	struct chunk p;
 	if (relay_takes(s, c, serial, m))
 		return;
 	if (!list_chunk_make(s, &p, c, m->node != 0, m->what, m->from)) {
-		client_error(c, SVC_LIST, serial, NCCLSVC_INVALID_ARGUMENT, "there is no list %u",
-			     m->what);
+		session_error(c, SVC_LIST, serial, NCCLSVC_INVALID_ARGUMENT, "there is no list %u",
+			      m->what);
 		return;
 	}
-	client_reply(c, SVC_LIST, serial, &p.reply, chunk_bytes(&p), NULL, 0);
+	session_reply(c, SVC_LIST, serial, &p.reply, chunk_bytes(&p), NULL, 0);
 }
 
-void list_daemon(struct server *s, struct client *c, uint32_t serial)
+void list_daemon(struct server *s, struct session *c, uint32_t serial)
 {
 	const struct task_table *t = scheduler_table(s->scheduler);
 	const ncclsvc_status *last = &s->comms.last_failure;
@@ -212,5 +213,5 @@ void list_daemon(struct server *s, struct client *c, uint32_t serial)
 			.last_failure_age_ns = last->done_ns ? since(now, last->done_ns) : 0,
 		}};
 	gpu_mps_describe(&s->gpus, &r.info);
-	client_reply(c, SVC_DAEMON_INFO, serial, &r, sizeof(r), NULL, 0);
+	session_reply(c, SVC_DAEMON_INFO, serial, &r, sizeof(r), NULL, 0);
 }

@@ -5,7 +5,6 @@
 #include "base/siphash.h"
 #include "channel/cluster.h"
 #include "comm/peer/peer.h"
-#include "comm/remote.h"
 #include "coord/plan.h"
 #include "coord/rendezvous.h"
 #include "gpu/gpu.h"
@@ -22,7 +21,7 @@ static struct rendezvous_view look(struct server *s, const struct communicator *
 static void describe(const struct server *s, const struct communicator *m,
 		     const struct rendezvous_view *v, ncclsvc_member_info *i)
 {
-	if (m->members[i->rank].client)
+	if (m->members[i->rank].session)
 		return;
 	if (m->start) { /* all have joined, and the epoch is about to begin */
 		i->state = NCCLSVC_MEMBER_JOINING;
@@ -38,7 +37,7 @@ static void describe(const struct server *s, const struct communicator *m,
 static const struct rendezvous *next_unstarted(const struct server *s, const struct rendezvous *g,
 					       uint64_t number)
 {
-	while (g && (g->number < number || !g->held || g->running || remote_find(&s->comms, g->id)))
+	while (g && (g->number < number || !g->held || g->running || comm_find(&s->comms, g->id)))
 		g = g->hh.next;
 	return g;
 }
@@ -104,7 +103,7 @@ static uint64_t list_unstarted_comms(struct server *s, struct chunk *p, uint64_t
 			.age_ns = since(p->reply.time_ns, g->since_ns),
 			.cluster_comm = cluster_comm(s, g->id),
 		};
-		if (client_allows(p->asker, g->uid))
+		if (session_allows(p->asker, g->uid))
 			memcpy(i->id, g->id, sizeof(i->id));
 		memcpy(i->label, g->label, sizeof(i->label));
 		add_refusal(&g->refused, i);
@@ -165,7 +164,7 @@ uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 		if (i->state == NCCLSVC_COMM_IDLE && v.rendezvous && v.rendezvous->held &&
 		    !v.rendezvous->running)
 			i->state = unstarted_state(v.rendezvous);
-		if (client_allows(p->asker, m->account->uid))
+		if (session_allows(p->asker, m->account->uid))
 			memcpy(i->id, m->id, sizeof(i->id));
 		memcpy(i->label, m->label, sizeof(i->label));
 		memcpy(i->job, m->job, sizeof(i->job));
@@ -224,11 +223,11 @@ static bool list_one_member(struct server *s, struct chunk *p, const struct comm
 		.comm = m->uid,
 		.rank = (int32_t)k,
 		.state = member->state,
-		.session = member->client ? member->client->id : 0,
+		.session = member->session ? member->session->id : 0,
 		.pid = member->pid,
 		.epoch = m->epoch,
 		.device = member->device,
-		.elsewhere = member->client ? 0 : (uint32_t)(member->node + 1),
+		.elsewhere = member->session ? 0 : (uint32_t)(member->node + 1),
 		.transport =
 			m->cuda && s->gpus.staging ? NCCLSVC_TRANSPORT_MPI : NCCLSVC_TRANSPORT_NCCL,
 	};
@@ -288,7 +287,7 @@ static bool list_one_plan(struct server *s, struct chunk *p, const struct commun
 		.comm = m->uid,
 		.rank = (int32_t)k,
 		.pid = member->pid,
-		.session = member->client ? member->client->id : 0,
+		.session = member->session ? member->session->id : 0,
 		.epoch = m->epoch,
 		.age_ns = since(p->reply.time_ns, m->plan->since_ns),
 	};

@@ -19,13 +19,13 @@ static bool list_one_lateness(struct server *s, struct chunk *p, const struct co
 		.nranks = m->nranks,
 	};
 	if (m->nranks < 2 || !m->lateness || !comm_takes_part(member) ||
-	    !client_allows(p->asker, m->account->uid))
+	    !session_allows(p->asker, m->account->uid))
 		return true;
 	if (!chunk_works(p, HALVES_READ))
 		return false;
-	info.session = member->client->id;
-	const uint64_t now = p->reply.time_ns, came = load(&m->progress[k].collectives);
-	const bool any_late = lateness_read(m->lateness, k, came, now, &info);
+	info.session = member->session->id;
+	const uint64_t now = p->reply.time_ns, posted = load(&m->progress[k].collectives);
+	const bool any_late = lateness_read(m->lateness, k, posted, now, &info);
 	if (!peer_lateness_read(m, k, now, &info) && !any_late)
 		return true;
 	ncclsvc_lateness_info *i = chunk_next(p, 1);

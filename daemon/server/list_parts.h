@@ -15,7 +15,7 @@
 #include "server_state.h"
 
 struct chunk {
-	const struct client *asker;
+	const struct session *asker;
 	bool by_node;		     /* this node was asked by its number */
 	uint32_t room;		     /* for this many records */
 	uint32_t work;		     /* left for this chunk */
@@ -62,7 +62,7 @@ static inline uint64_t at_rank(uint64_t slot, uint64_t rank)
 }
 
 /* Makes the asker's chunk of that list. False: there is no such list. */
-bool list_chunk_make(struct server *s, struct chunk *p, const struct client *asker, bool by_node,
+bool list_chunk_make(struct server *s, struct chunk *p, const struct session *asker, bool by_node,
 		     uint32_t what, uint64_t from);
 
 static inline size_t chunk_bytes(const struct chunk *p)

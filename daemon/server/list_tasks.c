@@ -13,7 +13,7 @@
 static void add_wait(const struct communicator *m, uint32_t rank, bool *asked, ncclsvc_task_info *i)
 {
 	const struct member *member = &m->members[rank];
-	if (member->client || member->node < 0) {
+	if (member->session || member->node < 0) {
 		if (i->waits_count < NCCLSVC_MISSING_SHOWN)
 			i->waits_for[i->waits_count] = (int32_t)rank;
 		i->waits_count++;
@@ -87,7 +87,7 @@ static void describe_kernel(const struct communicator *m, uint32_t rank,
 		.rank = (int32_t)rank,
 		.peer = svc_op_has_root(r.op) || svc_op_is_p2p(r.op) ? r.peer : -1,
 		.pid = member->pid,
-		.session = member->client ? member->client->id : 0,
+		.session = member->session ? member->session->id : 0,
 		.epoch = m->epoch,
 		.nranks = m->nranks,
 		.age_ns = since(now, peer_operation_since(op, now)),

@@ -35,7 +35,7 @@ static const char *host_of(const struct server *s, uint32_t node)
 
 /* ---- The client's node ---- */
 
-void relay_forget(struct server *s, struct client *c)
+void relay_forget(struct server *s, struct session *c)
 {
 	if (!c->relayed.number)
 		return;
@@ -44,26 +44,26 @@ void relay_forget(struct server *s, struct client *c)
 	c->relayed.number = 0;
 }
 
-static void end(struct server *s, struct client *c, int result, const char *why)
+static void end(struct server *s, struct session *c, int result, const char *why)
 {
 	const uint32_t node = c->relayed.node, serial = c->relayed.serial;
 	relay_forget(s, c);
-	client_error(c, SVC_LIST, serial, result, "node %u (%s) %s", node, host_of(s, node), why);
+	session_error(c, SVC_LIST, serial, result, "node %u (%s) %s", node, host_of(s, node), why);
 }
 
-static void begin(struct server *s, struct client *c, uint32_t serial, const struct svc_list *m)
+static void begin(struct server *s, struct session *c, uint32_t serial, const struct svc_list *m)
 {
 	const uint32_t node = m->node - 1;
 	const struct node *n = &s->cluster->nodes[node];
 	const uint64_t now = clock_now();
-	const uint64_t until = (n->heard_ns < now ? n->heard_ns : now) + NODE_LIST_NS;
+	const uint64_t until = (n->last_seen_ns < now ? n->last_seen_ns : now) + NODE_LIST_NS;
 	struct control_list ask = {.slot = c->slot,
 				   .what = m->what,
 				   .uid = c->uid,
 				   .admin = c->admin,
 				   .from = m->from};
 	if (deadlines_add(&s->relay.waiting, &c->relayed.deadline, until)) {
-		client_error(c, SVC_LIST, serial, NCCLSVC_NO_MEMORY, "out of memory");
+		session_error(c, SVC_LIST, serial, NCCLSVC_NO_MEMORY, "out of memory");
 		return;
 	}
 	c->nrelayed += 1 + (c->nrelayed == UINT32_MAX);
@@ -81,23 +81,23 @@ static void begin(struct server *s, struct client *c, uint32_t serial, const str
 	loop_deadline(&s->loop, until);
 }
 
-bool relay_takes(struct server *s, struct client *c, uint32_t serial, const struct svc_list *m)
+bool relay_takes(struct server *s, struct session *c, uint32_t serial, const struct svc_list *m)
 {
 	if (!m->node || (s->cluster && m->node - 1 == s->cluster->me))
 		return false;
 	if (!s->cluster || m->node > s->cluster->n)
-		client_error(c, SVC_LIST, serial, NCCLSVC_INVALID_ARGUMENT, "there is no node %u",
-			     m->node - 1);
+		session_error(c, SVC_LIST, serial, NCCLSVC_INVALID_ARGUMENT, "there is no node %u",
+			      m->node - 1);
 	else if (c->relayed.number || c->account->relayed >= RELAYED_MAX)
-		client_error(c, SVC_LIST, serial, NCCLSVC_BUSY,
-			     "%u requests of this user to other nodes are under way",
-			     c->account->relayed);
+		session_error(c, SVC_LIST, serial, NCCLSVC_BUSY,
+			      "%u requests of this user to other nodes are under way",
+			      c->account->relayed);
 	else
 		begin(s, c, serial, m);
 	return true;
 }
 
-static bool is_whole(const struct client *c, const struct svc_list_reply *r, size_t size)
+static bool is_whole(const struct session *c, const struct svc_list_reply *r, size_t size)
 {
 	const size_t most = SVC_LIST_MESSAGE_MAX - sizeof(struct svc_header);
 	return size >= sizeof(*r) && size <= most && r->what == c->relayed.what && r->record_size &&
@@ -107,7 +107,7 @@ static bool is_whole(const struct client *c, const struct svc_list_reply *r, siz
 
 static void on_listed(struct server *s, uint32_t from, const struct control_listed *m, size_t size)
 {
-	struct client *c = m->slot < SVC_SESSIONS_MAX ? s->sessions.by_slot[m->slot] : NULL;
+	struct session *c = m->slot < SVC_SESSIONS_MAX ? s->sessions.by_slot[m->slot] : NULL;
 	if (!c || !m->number || c->relayed.number != m->number || c->relayed.node != from)
 		return; /* it is no longer waited for */
 	const struct svc_list_reply *r = (const struct svc_list_reply *)(m + 1);
@@ -123,15 +123,15 @@ static void on_listed(struct server *s, uint32_t from, const struct control_list
 	}
 	const uint32_t serial = c->relayed.serial;
 	relay_forget(s, c);
-	client_reply(c, SVC_LIST, serial, r, size - sizeof(*m), NULL, 0);
+	session_reply(c, SVC_LIST, serial, r, size - sizeof(*m), NULL, 0);
 }
 
 /* Ends the requests that wait for the lost node's answer. Its own requests stay until their turn;
  * their answers are dropped. */
 void relay_node_lost(struct server *s, uint32_t node)
 {
-	struct client *c;
-	DL_FOREACH (s->sessions.clients, c)
+	struct session *c;
+	DL_FOREACH (s->sessions.all, c)
 		if (c->relayed.number && c->relayed.node == node)
 			end(s, c, NCCLSVC_PEER_GONE, "has gone");
 }
@@ -143,7 +143,7 @@ static uint64_t expire_relayed(struct server *s, uint64_t now)
 	while ((d = deadlines_first(&s->relay.waiting)) && d->at_ns <= now) {
 		if (clock_now() > until)
 			return clock_now() + NAP_NS;
-		end(s, (struct client *)((char *)d - offsetof(struct client, relayed.deadline)),
+		end(s, (struct session *)((char *)d - offsetof(struct session, relayed.deadline)),
 		    NCCLSVC_TIMEOUT, "does not answer");
 	}
 	return d ? d->at_ns : 0;
@@ -159,14 +159,14 @@ struct asked {
 
 static void answer(struct server *s, uint32_t from, const struct control_list *m)
 {
-	const struct client asker = {.uid = m->uid, .admin = m->admin == 1};
+	const struct session asker = {.uid = m->uid, .admin = m->admin == 1};
 	struct chunk p;
 	struct answer a;
 	size_t size = 0;
 	a.head = (struct control_listed){.slot = m->slot, .number = m->number};
 	if (link_is_full(s->cluster, from)) {
 		a.head.result = NCCLSVC_BUSY;
-	} else if (s->config->access == CONFIG_ACCESS_OWNER && !client_allows(&asker, geteuid())) {
+	} else if (s->config->access == CONFIG_ACCESS_OWNER && !session_allows(&asker, geteuid())) {
 		a.head.result = NCCLSVC_PERMISSION;
 	} else if (!list_chunk_make(s, &p, &asker, true, m->what, m->from)) {
 		a.head.result = NCCLSVC_INVALID_ARGUMENT;

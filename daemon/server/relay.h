@@ -10,16 +10,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct client;
+struct session;
 struct server;
 struct svc_list;
 
 /* True: the list is another node's, and the client has its answer, or gets it. */
-bool relay_takes(struct server *s, struct client *c, uint32_t serial, const struct svc_list *m);
-/* CONTROL_LIST or CONTROL_LISTED came. */
+bool relay_takes(struct server *s, struct session *c, uint32_t serial, const struct svc_list *m);
+/* CONTROL_LIST or CONTROL_LISTED arrived. */
 void relay_handle(struct server *s, uint32_t from, unsigned kind, const void *body, size_t size);
 /* The session ends. */
-void relay_forget(struct server *s, struct client *c);
+void relay_forget(struct server *s, struct session *c);
 void relay_node_lost(struct server *s, uint32_t node);
 /* Ends what is overdue, and answers what other nodes ask; returns when to call next, 0 for not. */
 uint64_t relay_expire(struct server *s, uint64_t now);

@@ -11,8 +11,8 @@
 #include "base/nofail.h"
 #include "build_config.h"
 #include "comm/comm.h"
-#include "comm/describe.h"
 #include "comm/gpus.h"
+#include "comm/nodes/describe.h"
 #include "comm/peer/peer.h"
 #include "comm/peer/shares.h"
 #include "comm/plans.h"
@@ -27,12 +27,12 @@
 #include "server_state.h"
 
 /* True, after telling the session: the reserve for admitted requests is incomplete. */
-static bool refused_memory(struct client *c, unsigned opcode, uint32_t serial)
+static bool refused_memory(struct session *c, unsigned opcode, uint32_t serial)
 {
 	if (nofail_reserve_fill())
 		return false;
-	client_error(c, opcode, serial, NCCLSVC_NO_MEMORY,
-		     "the daemon is out of memory: try again later");
+	session_error(c, opcode, serial, NCCLSVC_NO_MEMORY,
+		      "the daemon is out of memory: try again later");
 	return true;
 }
 
@@ -74,44 +74,45 @@ static bool administers(unsigned opcode)
 	}
 }
 
-static void hello(struct server *s, struct client *c, uint32_t serial, const struct svc_hello *m)
+static void hello(struct server *s, struct session *c, uint32_t serial, const struct svc_hello *m)
 {
-	if (c->state != CLIENT_NEW) {
-		client_error(c, SVC_HELLO, serial, NCCLSVC_PROTOCOL,
-			     "the session has already sent HELLO");
+	if (c->state != SESSION_NEW) {
+		session_error(c, SVC_HELLO, serial, NCCLSVC_PROTOCOL,
+			      "the session has already sent HELLO");
 		return;
 	}
 	c->version_min = m->version_min;
 	c->version_max = m->version_max;
 	const unsigned version = svc_version_choose(m->version_min, m->version_max);
 	if (!version) {
-		client_error(c, SVC_HELLO, serial, NCCLSVC_VERSION,
-			     "the client speaks protocol versions %u to %u, this daemon %d to %d",
-			     m->version_min, m->version_max, SVC_PROTOCOL_MIN, SVC_PROTOCOL_MAX);
-		client_close(c, NCCLSVC_VERSION, "no common protocol version");
+		session_error(c, SVC_HELLO, serial, NCCLSVC_VERSION,
+			      "the client speaks protocol versions %u to %u, this daemon %d to %d",
+			      m->version_min, m->version_max, SVC_PROTOCOL_MIN, SVC_PROTOCOL_MAX);
+		session_end(c, NCCLSVC_VERSION, "no common protocol version");
 		return;
 	}
 	if (m->reserved || !svc_text_ends(m->name, sizeof(m->name))) {
-		client_error(c, SVC_HELLO, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the name is not terminated, or a reserved field is not zero");
+		session_error(c, SVC_HELLO, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "the name is not terminated, or a reserved field is not zero");
 		return;
 	}
 	if (c->refused) {
-		client_error(c, SVC_HELLO, serial, NCCLSVC_PERMISSION,
-			     "user %u may not use this daemon (access)", c->uid);
-		client_close(c, NCCLSVC_PERMISSION, "this user may not use this daemon");
+		session_error(c, SVC_HELLO, serial, NCCLSVC_PERMISSION,
+			      "user %u may not use this daemon (access)", c->uid);
+		session_end(c, NCCLSVC_PERMISSION, "this user may not use this daemon");
 		return;
 	}
 	if (s->draining) {
-		client_error(c, SVC_HELLO, serial, NCCLSVC_DRAINING, "the daemon is shutting down");
-		client_close(c, NCCLSVC_DRAINING, "the daemon is shutting down");
+		session_error(c, SVC_HELLO, serial, NCCLSVC_DRAINING,
+			      "the daemon is shutting down");
+		session_end(c, NCCLSVC_DRAINING, "the daemon is shutting down");
 		return;
 	}
 	memcpy(c->name, m->name, sizeof(c->name));
 	svc_make_printable(c->name, sizeof(c->name));
 	c->version = (uint16_t)version;
 	svc_cgroup_of(c->pid, c->cgroup);
-	client_opened(c);
+	session_opened(c);
 	scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_SESSION_ADD,
 							  .session = c->slot,
 							  .session_add = {c->id, c->pid, c->uid,
@@ -127,50 +128,51 @@ static void hello(struct server *s, struct client *c, uint32_t serial, const str
 		.daemon_version = NCCLSVC_VERSION_STRING,
 	};
 	r.mps = gpu_mps_advise(&s->gpus, c->uid, r.mps_directory);
-	client_reply(c, SVC_HELLO, serial, &r, sizeof(r), NULL, 0);
+	session_reply(c, SVC_HELLO, serial, &r, sizeof(r), NULL, 0);
 	log_debug("session %u: %s, pid %d, user %u, protocol version %u", c->id, c->name, c->pid,
 		  c->uid, c->version);
 }
 
-static void identify(struct client *c, uint32_t serial, const struct svc_identify *m)
+static void identify(struct session *c, uint32_t serial, const struct svc_identify *m)
 {
 	if (!svc_label_ok(m->job, sizeof(m->job))) {
-		client_error(c, SVC_IDENTIFY, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the job's name is not printable ASCII of at most %zu characters",
-			     sizeof(m->job) - 1);
+		session_error(c, SVC_IDENTIFY, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "the job's name is not printable ASCII of at most %zu characters",
+			      sizeof(m->job) - 1);
 		return;
 	}
 	memcpy(c->job, m->job, sizeof(c->job));
-	client_reply(c, SVC_IDENTIFY, serial, NULL, 0, NULL, 0);
+	session_reply(c, SVC_IDENTIFY, serial, NULL, 0, NULL, 0);
 }
 
-static void cancel_session(struct server *s, struct client *c, uint32_t serial, uint64_t id)
+static void cancel_session(struct server *s, struct session *c, uint32_t serial, uint64_t id)
 {
-	struct client *target = id <= UINT32_MAX ? sessions_find(&s->sessions, (uint32_t)id) : NULL;
-	if (!target || target->state != CLIENT_OPEN) {
-		client_error(c, SVC_CANCEL, serial, NCCLSVC_NOT_FOUND, "there is no session %llu",
-			     (unsigned long long)id);
+	struct session *target =
+		id <= UINT32_MAX ? sessions_find(&s->sessions, (uint32_t)id) : NULL;
+	if (!target || target->state != SESSION_OPEN) {
+		session_error(c, SVC_CANCEL, serial, NCCLSVC_NOT_FOUND, "there is no session %llu",
+			      (unsigned long long)id);
 		return;
 	}
-	if (!client_allows(c, target->uid)) {
-		client_error(c, SVC_CANCEL, serial, NCCLSVC_PERMISSION,
-			     "session %u belongs to user %u", target->id, target->uid);
+	if (!session_allows(c, target->uid)) {
+		session_error(c, SVC_CANCEL, serial, NCCLSVC_PERMISSION,
+			      "session %u belongs to user %u", target->id, target->uid);
 		return;
 	}
 	struct svc_cancel_reply r = {.cancelled = atomic_load(&target->counts.submitted) -
 						  atomic_load(&target->counts.completed)};
 	char text[SVC_TEXT_BYTES];
 	snprintf(text, sizeof(text), "session ended on request of pid %d", c->pid);
-	client_reply(c, SVC_CANCEL, serial, &r, sizeof(r), NULL, 0);
-	client_close(target, NCCLSVC_CANCELLED, text);
+	session_reply(c, SVC_CANCEL, serial, &r, sizeof(r), NULL, 0);
+	session_end(target, NCCLSVC_CANCELLED, text);
 }
 
-static void cancel(struct server *s, struct client *c, uint32_t serial, const struct svc_cancel *m)
+static void cancel(struct server *s, struct session *c, uint32_t serial, const struct svc_cancel *m)
 {
 	uint64_t id = m->id;
 	if (m->reserved || m->kind < SVC_CANCEL_TASK || m->kind > SVC_CANCEL_SESSION) {
-		client_error(c, SVC_CANCEL, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "unknown kind of cancellation, or reserved is not 0");
+		session_error(c, SVC_CANCEL, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "unknown kind of cancellation, or reserved is not 0");
 		return;
 	}
 	if (m->kind == SVC_CANCEL_SESSION) {
@@ -180,8 +182,8 @@ static void cancel(struct server *s, struct client *c, uint32_t serial, const st
 	if (refused_memory(c, SVC_CANCEL, serial))
 		return;
 	if (c->cancels >= SVC_CANCELS) {
-		client_error(c, SVC_CANCEL, serial, NCCLSVC_BUSY,
-			     "%d cancellations of this session are in progress", SVC_CANCELS);
+		session_error(c, SVC_CANCEL, serial, NCCLSVC_BUSY,
+			      "%d cancellations of this session are in progress", SVC_CANCELS);
 		return;
 	}
 	struct communicator *comm = NULL;
@@ -190,14 +192,14 @@ static void cancel(struct server *s, struct client *c, uint32_t serial, const st
 			if (s->comms.comm_by_slot[i] && s->comms.comm_by_slot[i]->uid == id)
 				comm = s->comms.comm_by_slot[i];
 		if (!comm) {
-			client_error(c, SVC_CANCEL, serial, NCCLSVC_NOT_FOUND,
-				     "there is no communicator %llu", (unsigned long long)id);
+			session_error(c, SVC_CANCEL, serial, NCCLSVC_NOT_FOUND,
+				      "there is no communicator %llu", (unsigned long long)id);
 			return;
 		}
-		if (!client_allows(c, comm->account->uid)) {
-			client_error(c, SVC_CANCEL, serial, NCCLSVC_PERMISSION,
-				     "communicator %llu belongs to user %u", (unsigned long long)id,
-				     comm->account->uid);
+		if (!session_allows(c, comm->account->uid)) {
+			session_error(c, SVC_CANCEL, serial, NCCLSVC_PERMISSION,
+				      "communicator %llu belongs to user %u",
+				      (unsigned long long)id, comm->account->uid);
 			return;
 		}
 		id = comm->slot;
@@ -219,7 +221,7 @@ static void cancel(struct server *s, struct client *c, uint32_t serial, const st
 		peer_cancel(comm, c->pid);
 }
 
-static void submit(struct server *s, struct client *c, uint32_t serial, const struct svc_record *r)
+static void submit(struct server *s, struct session *c, uint32_t serial, const struct svc_record *r)
 {
 	struct command cmd = {.kind = COMMAND_TASK, .session = c->slot};
 	cmd.task.serial = serial;
@@ -228,33 +230,33 @@ static void submit(struct server *s, struct client *c, uint32_t serial, const st
 }
 
 /* Checks the reserved field of the small requests, 4 bytes after their one argument. */
-static bool reserved_is_zero(struct client *c, const struct svc_header *h, uint32_t reserved)
+static bool reserved_is_zero(struct session *c, const struct svc_header *h, uint32_t reserved)
 {
 	if (!reserved)
 		return true;
-	client_error(c, h->opcode, h->serial, NCCLSVC_INVALID_ARGUMENT,
-		     "a reserved field is not zero");
+	session_error(c, h->opcode, h->serial, NCCLSVC_INVALID_ARGUMENT,
+		      "a reserved field is not zero");
 	return false;
 }
 
-void request_handle(struct server *s, struct client *c, const struct svc_header *h,
+void request_handle(struct server *s, struct session *c, const struct svc_header *h,
 		    const void *body, int *fds)
 {
-	if (c->state == CLIENT_NEW && h->opcode != SVC_HELLO) {
-		client_error(c, h->opcode, h->serial, NCCLSVC_PROTOCOL,
-			     "the first message must be HELLO");
+	if (c->state == SESSION_NEW && h->opcode != SVC_HELLO) {
+		session_error(c, h->opcode, h->serial, NCCLSVC_PROTOCOL,
+			      "the first message must be HELLO");
 		return;
 	}
-	/* These events came before this request, and may end the session. */
+	/* These events precede this request, and may end the session. */
 	server_handle_events(s);
 	remote_handle_own(&s->comms);
-	if (c->state == CLIENT_CLOSING)
+	if (c->state == SESSION_CLOSING)
 		return;
 	if (c->admin && !administers(h->opcode)) {
-		client_error(c, h->opcode, h->serial, NCCLSVC_PERMISSION,
-			     "this socket is only for inspection and cancellation: jobs use %s, "
-			     "and a session for administration is opened with no_ring",
-			     s->path);
+		session_error(c, h->opcode, h->serial, NCCLSVC_PERMISSION,
+			      "this socket is only for inspection and cancellation: jobs use %s, "
+			      "and a session for administration is opened with no_ring",
+			      s->path);
 		return;
 	}
 	if (takes_memory(h->opcode) && refused_memory(c, h->opcode, h->serial))
@@ -357,7 +359,7 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 		struct command cmd = {.kind = COMMAND_TRIGGER_DEL, .session = c->slot};
 		cmd.trigger = *(const struct svc_trigger_del *)body;
 		scheduler_command(s->scheduler, &cmd);
-		client_reply(c, h->opcode, h->serial, NULL, 0, NULL, 0);
+		session_reply(c, h->opcode, h->serial, NULL, 0, NULL, 0);
 		break;
 	}
 	case SVC_LIST:

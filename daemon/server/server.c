@@ -19,6 +19,7 @@
 #include "base/timings.h"
 #include "channel/cluster.h"
 #include "comm/comm.h"
+#include "comm/nodes/nodes.h"
 #include "comm/peer/peer.h"
 #include "comm/plans.h"
 #include "comm/record/dump.h"
@@ -45,12 +46,12 @@ static uint64_t expire_silent(struct server *s, uint64_t now)
 {
 	const uint64_t limit = (uint64_t)s->config->hello_seconds * 1000000000;
 	const uint64_t until = clock_now() + EXPIRE_TURN_NS;
-	for (struct client *c; (c = s->sessions.silent);) {
+	for (struct session *c; (c = s->sessions.silent);) {
 		if (c->since_ns + limit > now)
 			return c->since_ns + limit;
 		if (clock_now() > until)
 			return clock_now() + NAP_NS;
-		client_close(c, NCCLSVC_TIMEOUT, "no HELLO came in time");
+		session_end(c, NCCLSVC_TIMEOUT, "no HELLO came in time");
 	}
 	return 0;
 }
@@ -60,7 +61,7 @@ static uint64_t expire(void *arg, uint64_t now)
 	struct server *s = arg;
 	uint64_t next = earlier(expire_silent(s, now), comm_expire(&s->comms, now));
 	next = earlier(next, nccl_comm_expire(&s->gpus, now));
-	next = earlier(next, client_retry(&s->sessions, now));
+	next = earlier(next, session_retry(&s->sessions, now));
 	next = earlier(next, turns_retry(&s->memory, now));
 	next = earlier(next, relay_expire(s, now));
 	next = earlier(next, watcher_expire(&s->watcher, now));
@@ -132,14 +133,14 @@ void server_adopt(struct server *s, int fd, bool admin)
 		turn_away(a, fd, NCCLSVC_LIMIT, text);
 		return;
 	}
-	struct client *c = client_create(&s->sessions, fd, a, &cred, admin);
+	struct session *c = session_create(&s->sessions, fd, a, &cred, admin);
 	if (!c) {
 		account_give(a, SHARE_SESSIONS, 1);
 		account_give(a, SHARE_FDS, 1);
 		turn_away(a, fd, NCCLSVC_NO_MEMORY, "the daemon has no memory for a session");
 		return;
 	}
-	c->refused = s->config->access == CONFIG_ACCESS_OWNER && !client_allows(c, geteuid());
+	c->refused = s->config->access == CONFIG_ACCESS_OWNER && !session_allows(c, geteuid());
 	loop_deadline(&s->loop, c->since_ns + (uint64_t)s->config->hello_seconds * 1000000000);
 	watcher_begin(&s->watcher, c->since_ns);
 }
@@ -206,19 +207,19 @@ int server_listen(struct server *s, int fd, bool admin)
 
 static void on_cancelled(struct server *s, const struct event *ev)
 {
-	struct client *c = sessions_find(&s->sessions, ev->cancelled.asker);
+	struct session *c = sessions_find(&s->sessions, ev->cancelled.asker);
 	if (!c)
 		return;
 	c->cancels--;
 	if (ev->cancelled.result == NCCLSVC_NOT_FOUND && !ev->cancelled.count)
-		client_error(c, SVC_CANCEL, ev->cancelled.serial, NCCLSVC_NOT_FOUND,
-			     "no such task is pending");
+		session_error(c, SVC_CANCEL, ev->cancelled.serial, NCCLSVC_NOT_FOUND,
+			      "no such task is pending");
 	else if (ev->cancelled.result)
-		client_error(c, SVC_CANCEL, ev->cancelled.serial, ev->cancelled.result,
-			     "the task belongs to another user");
+		session_error(c, SVC_CANCEL, ev->cancelled.serial, ev->cancelled.result,
+			      "the task belongs to another user");
 	else {
 		struct svc_cancel_reply r = {ev->cancelled.count};
-		client_reply(c, SVC_CANCEL, ev->cancelled.serial, &r, sizeof(r), NULL, 0);
+		session_reply(c, SVC_CANCEL, ev->cancelled.serial, &r, sizeof(r), NULL, 0);
 	}
 }
 
@@ -237,14 +238,14 @@ static void task_refused(struct communicator *m, const struct event *ev)
 
 static void handle_event(struct server *s, const struct event *ev)
 {
-	struct client *c = s->sessions.by_slot[ev->session];
+	struct session *c = s->sessions.by_slot[ev->session];
 	switch (ev->kind) {
 	case EVENT_SESSION_GONE:
 		recorder_ended(&s->recorder, c->id);
-		client_scheduler_gone(c);
+		session_scheduler_gone(c);
 		break;
 	case EVENT_SESSION_BROKEN:
-		client_close(c, ev->broken.result, ev->broken.text);
+		session_end(c, ev->broken.result, ev->broken.text);
 		break;
 	case EVENT_REGION_GONE:
 	case EVENT_REGION_BUSY:
@@ -345,7 +346,7 @@ static void on_closed(uv_async_t *async)
 {
 	struct server *s = async->data;
 	accounts_collect(&s->accounts);
-	if (!client_wake(&s->sessions))
+	if (!session_wake(&s->sessions))
 		uv_async_send(async); /* for the rest */
 }
 
@@ -468,7 +469,7 @@ void server_ping(struct server *s, void (*pong)(void *arg), void *arg)
 void server_summarize(const struct server *s, struct server_summary *sum)
 {
 	const struct task_table *t = scheduler_table(s->scheduler);
-	sum->sessions = s->sessions.nclients;
+	sum->sessions = s->sessions.nsessions;
 	sum->comms = s->comms.ncomms;
 	sum->pending = atomic_load_explicit(&t->pending, memory_order_relaxed);
 	sum->completed = atomic_load_explicit(&t->completed, memory_order_relaxed);
@@ -515,17 +516,17 @@ static void let_scheduler_go(struct server *s)
 
 void server_close(struct server *s, int reason, const char *text)
 {
-	struct client *c, *next;
+	struct session *c, *next;
 	if (s->loop.closing)
 		return;
 	loop_close(&s->loop);
 	watcher_close(&s->watcher);
 	comm_close_all(&s->comms, reason);
-	DL_FOREACH_SAFE (s->sessions.clients, c, next)
-		client_close(c, reason, text);
+	DL_FOREACH_SAFE (s->sessions.all, c, next)
+		session_end(c, reason, text);
 	server_unlisten(s, false);
 	server_unlisten(s, true);
-	if (!s->sessions.clients)
+	if (!s->sessions.all)
 		let_scheduler_go(s);
 }
 
@@ -534,7 +535,7 @@ bool server_closed(const struct server *cs)
 	struct server *s = (struct server *)cs;
 	if (!s->loop.closing)
 		return false;
-	if (!s->sessions.clients && !uv_is_closing((uv_handle_t *)&s->events))
+	if (!s->sessions.all && !uv_is_closing((uv_handle_t *)&s->events))
 		let_scheduler_go(s);
 	return !s->loop.handles;
 }

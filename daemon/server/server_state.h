@@ -12,7 +12,7 @@
 #include "recorder/recorder.h"
 #include "sched/api/scheduler.h"
 #include "server.h"
-#include "session/client.h"
+#include "session/session.h"
 #include "session/sessions.h"
 #include "watcher.h"
 
@@ -63,11 +63,11 @@ struct server {
 void server_handle_events(struct server *s);
 
 /* request.c */
-void request_handle(struct server *s, struct client *c, const struct svc_header *h,
+void request_handle(struct server *s, struct session *c, const struct svc_header *h,
 		    const void *body, int *fds);
 
 /* list.c */
-void list_send(struct server *s, struct client *c, uint32_t serial, const struct svc_list *m);
-void list_daemon(struct server *s, struct client *c, uint32_t serial);
+void list_send(struct server *s, struct session *c, uint32_t serial, const struct svc_list *m);
+void list_daemon(struct server *s, struct session *c, uint32_t serial);
 
 #endif

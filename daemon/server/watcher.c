@@ -44,7 +44,7 @@ static uint64_t oldest_wait(const struct communicator *m, uint64_t now)
 	for (uint32_t k = 0; (joins || epoch_runs(&m->life)) && k < m->nranks; k++) {
 		if (!joins)
 			oldest = earlier(oldest, waits_since(m, k, now));
-		else if (m->members[k].client && m->members[k].state == NCCLSVC_MEMBER_JOINING)
+		else if (m->members[k].session && m->members[k].state == NCCLSVC_MEMBER_JOINING)
 			oldest = earlier(oldest, m->members[k].since_ns);
 	}
 	return oldest;
@@ -52,7 +52,7 @@ static uint64_t oldest_wait(const struct communicator *m, uint64_t now)
 
 /* ---- What is over ---- */
 
-/* Why the epoch, or the attempt to join, came to its end: the last cause that says so. */
+/* Why the epoch, or the attempt to join, ended: the last cause that ended it. */
 static const char *cause_of(const struct communicator *m)
 {
 	struct epoch_step steps[NCCLSVC_EPOCH_STEPS];
@@ -450,7 +450,7 @@ uint64_t watcher_expire(struct watcher *w, uint64_t now)
 	struct server *s = w->server;
 	if (!s->config->stuck_after || s->loop.closing)
 		return 0;
-	if (!s->sessions.clients && !w->nwatched && !w->open) {
+	if (!s->sessions.all && !w->nwatched && !w->open) {
 		w->look_ns = 0;
 		w->due = false;
 		return 0;

@@ -68,7 +68,7 @@ void watcher_failed(struct watcher *w, const struct communicator *m, uint64_t se
 /* The daemon ends. Its handles close in the loop. */
 void watcher_close(struct watcher *w);
 
-/* When the oldest of the member's operations that wait, in a kernel or not, came; 0: none waits. */
+/* When the member's oldest waiting operation, in a kernel or not, began to wait; 0: none waits. */
 uint64_t waits_since(const struct communicator *m, uint32_t rank, uint64_t now);
 
 #endif

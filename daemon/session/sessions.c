@@ -5,13 +5,13 @@
 #include <stdlib.h>
 
 #include "base/loop.h"
-#include "client.h"
+#include "session.h"
 
 static void on_turn(uv_prepare_t *prepare)
 {
 	struct sessions *s = prepare->data;
 	s->turn++;
-	client_turn(s);
+	session_turn(s);
 }
 
 int sessions_open(struct sessions *s, struct loop *loop, const struct session_callbacks *callbacks,
@@ -49,9 +49,9 @@ void sessions_free(struct sessions *s)
 	deadlines_fini(&s->retries);
 }
 
-struct client *sessions_find(struct sessions *s, uint32_t id)
+struct session *sessions_find(struct sessions *s, uint32_t id)
 {
-	struct client *c;
+	struct session *c;
 	HASH_FIND(hh, s->by_id, &id, sizeof(id), c);
 	return c;
 }

@@ -9,7 +9,7 @@
 
 #include "base/deadlines.h"
 
-struct client;
+struct session;
 struct loop;
 struct svc_header;
 
@@ -17,35 +17,35 @@ struct svc_header;
 struct session_callbacks {
 	/* A request with a valid frame: its body has the right length, and the number of fds is
 	 * right. The caller closes the fds that are still in the array on return. */
-	void (*request)(void *owner, struct client *c, const struct svc_header *h, const void *body,
-			int *fds);
+	void (*request)(void *owner, struct session *c, const struct svc_header *h,
+			const void *body, int *fds);
 	/* Frees the session's ranks, until that time at the latest. True: all are free. */
-	bool (*vacate)(void *owner, struct client *c, uint64_t until_ns);
-	/* The session ends; client_scheduler_gone follows when its tasks have ended. */
-	void (*end_tasks)(void *owner, struct client *c);
+	bool (*vacate)(void *owner, struct session *c, uint64_t until_ns);
+	/* The session ends; session_scheduler_gone follows when its tasks have ended. */
+	void (*end_tasks)(void *owner, struct session *c);
 	/* Frees the session's registered memory, until that time at the latest. True: all is free.
 	 */
-	bool (*free_memory)(void *owner, struct client *c, uint64_t until_ns);
+	bool (*free_memory)(void *owner, struct session *c, uint64_t until_ns);
 };
 
 struct sessions {
 	struct loop *loop;
 	const struct session_callbacks *callbacks;
 	void *owner; /* argument of the callbacks */
-	struct client *clients;
-	struct client **by_slot; /* [SVC_SESSIONS_MAX] */
-	struct client *by_id;	 /* hash */
-	uint32_t nclients, nopen;
-	struct client *silent; /* those without a HELLO, the oldest first */
+	struct session *all;
+	struct session **by_slot; /* [SVC_SESSIONS_MAX] */
+	struct session *by_id;	  /* hash */
+	uint32_t nsessions, nopen;
+	struct session *silent; /* those without a HELLO, the oldest first */
 	struct deadlines
-		retries;	/* of messages that sockets did not accept; room for all clients */
-	uint32_t nregions;	/* registered by them */
-	uint32_t waiting;	/* clients whose request waits */
-	struct client *leaving; /* that still hold memberships or memory */
-	/* Clients that the loop does not poll, since their user has no time left in this turn. If
+		retries;   /* of messages that sockets did not accept; room for all sessions */
+	uint32_t nregions; /* registered by them */
+	uint32_t waiting;  /* sessions whose request waits */
+	struct session *leaving; /* that still hold memberships or memory */
+	/* Sessions that the loop does not poll, since their user has no time left in this turn. If
 	 * polled, they would be ready again and again, as libuv polls up to 48 times per turn while
 	 * 1,024 descriptors are ready. */
-	struct client *parked;
+	struct session *parked;
 	uint32_t nparked;
 	uv_idle_t leave;
 	uv_idle_t turn_again; /* keeps the loop awake while some are parked */
@@ -61,6 +61,6 @@ int sessions_open(struct sessions *s, struct loop *loop, const struct session_ca
 void sessions_close(struct sessions *s);
 void sessions_free(struct sessions *s);
 /* Returns the session with this id, or NULL. */
-struct client *sessions_find(struct sessions *s, uint32_t id);
+struct session *sessions_find(struct sessions *s, uint32_t id);
 
 #endif

@@ -249,13 +249,13 @@ void check_joined(const struct trainer *t, const struct request *r, const struct
 	const struct seen_epoch *e;
 	if (!same_id(r->id, j->id) || (uint32_t)j->rank != r->rank ||
 	    (uint32_t)j->nranks != r->nranks)
-		fail("pid %d asked for rank %u and got rank %d", t->client.pid, r->rank, j->rank);
+		fail("pid %d asked for rank %u and got rank %d", t->session.pid, r->rank, j->rank);
 	DL_FOREACH (epochs, e)
 		if (same_id(e->id, j->id) && e->epoch == j->epoch &&
-		    e->pids[j->rank] == t->client.pid)
+		    e->pids[j->rank] == t->session.pid)
 			return;
-	fail("pid %d is in epoch %u of %02x%02x, where another is rank %d", t->client.pid, j->epoch,
-	     j->id[0], j->id[1], j->rank);
+	fail("pid %d is in epoch %u of %02x%02x, where another is rank %d", t->session.pid,
+	     j->epoch, j->id[0], j->id[1], j->rank);
 }
 
 /* Orders by key, then by old rank. */
@@ -271,7 +271,7 @@ void check_part(const struct trainer *t, const struct request *r, const struct s
 	*p = (struct seen_part){
 		.colour = r->colour, .key = r->key, .old = r->rank, .rank = (uint32_t)j->rank};
 	if (!j->comm != (r->colour < 0))
-		fail("pid %d: SPLIT with colour %d has handle %u", t->client.pid, r->colour,
+		fail("pid %d: SPLIT with colour %d has handle %u", t->session.pid, r->colour,
 		     j->comm);
 	if (!j->comm) {
 		free(p);
@@ -318,10 +318,10 @@ void check_event(const struct trainer *t, const struct belief *b, const struct s
 {
 	const bool node = ev->status.field == NCCLSVC_FIELD_NODE;
 	if (node && nodes[ev->status.value_a].alive)
-		fail("pid %d is notified that node %u is gone, but it is alive", t->client.pid,
+		fail("pid %d is notified that node %u is gone, but it is alive", t->session.pid,
 		     (unsigned)ev->status.value_a);
 	if (ev->rank >= (int32_t)b->nranks)
-		fail("pid %d is notified of rank %d, but there are only %u ranks", t->client.pid,
+		fail("pid %d is notified of rank %d, but there are only %u ranks", t->session.pid,
 		     ev->rank, b->nranks);
 	if (ev->rank < 0 || ev->rank >= (int32_t)b->nranks || node)
 		return;
@@ -329,7 +329,7 @@ void check_event(const struct trainer *t, const struct belief *b, const struct s
 	*blame = (struct blame){.epoch = b->epoch,
 				.rank = (uint32_t)ev->rank,
 				.pid = ev->pid,
-				.listener = t->client.pid,
+				.listener = t->session.pid,
 				.reason = ev->reason};
 	memcpy(blame->id, b->id, sizeof(blame->id));
 	at(clock_now(), -1, check_blame, blame); /* the blamed rank may be about to learn it too */
@@ -371,10 +371,10 @@ static void check_missing(const struct trainer *t, const struct request *r, cons
 		const uint32_t rank = (uint32_t)strtoul(list, &end, 10);
 		if (rank >= r->nranks)
 			fail("pid %d: rank %u is reported missing, but there are only %u ranks",
-			     t->client.pid, rank, r->nranks);
+			     t->session.pid, rank, r->nranks);
 		else if (has_waited(r->id, r->nranks, rank))
 			fail("pid %d: rank %u of %02x%02x is reported missing, but it waits",
-			     t->client.pid, rank, r->id[0], r->id[1]);
+			     t->session.pid, rank, r->id[0], r->id[1]);
 		list = !strncmp(end, ", ", 2) ? end + 2 : end;
 	}
 }
@@ -384,12 +384,12 @@ void check_error(const struct trainer *t, const struct request *r, int result, c
 	if (strstr(text, "could not begin on"))
 		return; /* another node's scheduler has ended the epoch with TIMEOUT */
 	if (result == NCCLSVC_TIMEOUT && !r->deadline && r->kind == ASK_JOIN)
-		fail("pid %d: a JOIN without a deadline ends with TIMEOUT", t->client.pid);
+		fail("pid %d: a JOIN without a deadline ends with TIMEOUT", t->session.pid);
 	if (result == NCCLSVC_TIMEOUT && r->deadline && clock_now() < r->deadline &&
 	    r->kind == ASK_JOIN)
-		fail("pid %d: a JOIN ends with TIMEOUT before its deadline", t->client.pid);
+		fail("pid %d: a JOIN ends with TIMEOUT before its deadline", t->session.pid);
 	if (result == NCCLSVC_PEER_GONE && r->kind == ASK_JOIN && !r->cuda && !t->fail_fast)
-		fail("pid %d: a JOIN that does not fail fast ends with PEER_GONE", t->client.pid);
+		fail("pid %d: a JOIN that does not fail fast ends with PEER_GONE", t->session.pid);
 	/* When an epoch was about to begin on GPUs, or the gathering node was lost, all ranks
 	 * join again: skip the check. */
 	if (result == NCCLSVC_TIMEOUT && r->kind == ASK_JOIN && !r->cuda && all_live())
@@ -444,7 +444,7 @@ static bool waits_for_somebody(const struct trainer *t, const struct request *r)
 	const struct seen_epoch *e;
 	DL_FOREACH (epochs, e) {
 		if (!same_id(e->id, r->id) || e->epoch != r->epoch ||
-		    e->pids[r->rank] != t->client.pid)
+		    e->pids[r->rank] != t->session.pid)
 			continue;
 		for (uint32_t k = 0; k < e->nranks; k++) {
 			const struct trainer *who = trainer_of_pid(e->pids[k]);
@@ -467,7 +467,7 @@ static void check_waiting(const struct trainer *t)
 		if (!may_wait)
 			fail("pid %d (node %u) waits for ever: request %u (kind %d) on %02x%02x as "
 			     "rank %u, epoch %u%s",
-			     t->client.pid, t->node, r->serial, r->kind, r->id[0], r->id[1],
+			     t->session.pid, t->node, r->serial, r->kind, r->id[0], r->id[1],
 			     r->rank, r->epoch, r->deadline ? ", with a deadline" : "");
 	}
 }

@@ -12,6 +12,7 @@
 #include "base/timings.h"
 #include "comm/comm.h"
 #include "comm/gpus.h"
+#include "comm/nodes/nodes.h"
 #include "comm/plans.h"
 #include "comm/remote.h"
 #include "comm/report.h"

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "comm/comm.h"
+#include "comm/nodes/nodes.h"
 #include "comm/plans.h"
 #include "coord/plan.h"
 #include "sched/api/command.h"
@@ -84,7 +85,7 @@ static void drop_plan(struct scheduler *x, const struct command *c)
 	if (!r || !r->plan || c->plan.number != r->plan->number)
 		return;
 	const struct communicator *m = comms_of(x)->comm_by_slot[r->slot];
-	if (m->members[c->plan.rank].client && ++r->left == r->plan->nheld)
+	if (m->members[c->plan.rank].session && ++r->left == r->plan->nheld)
 		let_plan_go(x, r);
 }
 

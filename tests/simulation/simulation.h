@@ -126,7 +126,7 @@ struct belief {
 #define HANDLES_MAX 32
 
 struct trainer {
-	struct client client;
+	struct session session;
 	uint32_t node, place;
 	bool dying;
 	bool fail_fast; /* its JOINs carry SVC_JOIN_FAIL_FAST */

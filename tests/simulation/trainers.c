@@ -32,9 +32,9 @@ void trainers_begin(void)
 	last_pid = 100;
 }
 
-static struct trainer *of(struct client *c)
+static struct trainer *of(struct session *c)
 {
-	return (struct trainer *)((char *)c - offsetof(struct trainer, client));
+	return (struct trainer *)((char *)c - offsetof(struct trainer, session));
 }
 
 static struct comms *comms_of(const struct trainer *t)
@@ -104,7 +104,7 @@ struct trainer *trainer_of_pid(int32_t pid)
 {
 	for (uint32_t n = 0; n < nnodes; n++)
 		for (uint32_t k = 0; nodes[n].alive && k < TRAINERS_MAX; k++)
-			if (nodes[n].trainers[k] && nodes[n].trainers[k]->client.pid == pid)
+			if (nodes[n].trainers[k] && nodes[n].trainers[k]->session.pid == pid)
 				return nodes[n].trainers[k];
 	return NULL;
 }
@@ -120,7 +120,7 @@ bool trainer_is_in(const struct trainer *t, const uint8_t *id, uint32_t epoch, u
 	return false;
 }
 
-/* ---- Answers: replaces daemon/session/client.c ---- */
+/* ---- Answers: replaces daemon/session/session.c ---- */
 
 static const char *asking_name(enum asking a)
 {
@@ -139,14 +139,14 @@ static struct request *take(struct trainer *t, uint32_t serial, unsigned opcode)
 	};
 	struct request *r = find(t, serial);
 	if (!r) {
-		fail("pid %d: a reply to request %u, which is not pending", t->client.pid, serial);
+		fail("pid %d: a reply to request %u, which is not pending", t->session.pid, serial);
 		return NULL;
 	}
 	if (opcodes[r->kind] != opcode)
-		fail("pid %d: the reply to %s has opcode %u", t->client.pid, asking_name(r->kind),
+		fail("pid %d: the reply to %s has opcode %u", t->session.pid, asking_name(r->kind),
 		     opcode);
 	if (r->deadline && clock_now() > r->deadline + ANSWER_LATE_NS)
-		fail("pid %d: %s is answered %.3f s after its deadline", t->client.pid,
+		fail("pid %d: %s is answered %.3f s after its deadline", t->session.pid,
 		     asking_name(r->kind), (double)(clock_now() - r->deadline) / (double)S);
 	DL_DELETE(t->requests, r);
 	return r;
@@ -155,7 +155,7 @@ static struct request *take(struct trainer *t, uint32_t serial, unsigned opcode)
 static void hold(struct trainer *t, uint32_t handle, bool cuda, const struct svc_join_reply *j)
 {
 	if (handle >= HANDLES_MAX) {
-		fail("pid %d: handle %u", t->client.pid, handle);
+		fail("pid %d: handle %u", t->session.pid, handle);
 		return;
 	}
 	/* An older handle of the same rank is useless: another process has held the rank since. */
@@ -195,13 +195,13 @@ static void on_reply(struct trainer *t, const struct request *r, const void *bod
 	}
 }
 
-void client_watch_process(struct client *c)
+void session_watch_process(struct session *c)
 {
 	c->process = (struct process){.watched = true, .pid = c->pid, .fd = -1};
 }
 
-void client_reply(struct client *c, unsigned opcode, uint32_t serial, const void *body, size_t size,
-		  const int *fds, unsigned nfds)
+void session_reply(struct session *c, unsigned opcode, uint32_t serial, const void *body,
+		   size_t size, const int *fds, unsigned nfds)
 {
 	struct trainer *t = of(c);
 	(void)size;
@@ -216,8 +216,8 @@ void client_reply(struct client *c, unsigned opcode, uint32_t serial, const void
 	free(r);
 }
 
-void client_error(struct client *c, unsigned opcode, uint32_t serial, int result,
-		  const char *format, ...)
+void session_error(struct session *c, unsigned opcode, uint32_t serial, int result,
+		   const char *format, ...)
 {
 	struct trainer *t = of(c);
 	char text[SVC_TEXT_BYTES];
@@ -234,13 +234,13 @@ void client_error(struct client *c, unsigned opcode, uint32_t serial, int result
 	free(r);
 }
 
-bool client_wait(struct client *c)
+bool session_wait(struct session *c)
 {
 	(void)c;
 	return false;
 }
 
-void client_comm_event(struct client *c, const struct svc_event_comm *event)
+void session_comm_event(struct session *c, const struct svc_event_comm *event)
 {
 	struct trainer *t = of(c);
 	struct belief *b = event->comm < HANDLES_MAX ? &t->beliefs[event->comm] : NULL;
@@ -257,13 +257,13 @@ void client_comm_event(struct client *c, const struct svc_event_comm *event)
 	check_event(t, b, event);
 }
 
-struct client *sessions_find(struct sessions *s, uint32_t id)
+struct session *sessions_find(struct sessions *s, uint32_t id)
 {
 	struct node_state *n =
 		(struct node_state *)((char *)s - offsetof(struct node_state, sessions));
 	for (uint32_t k = 0; k < TRAINERS_MAX; k++)
-		if (n->trainers[k] && n->trainers[k]->client.id == id)
-			return &n->trainers[k]->client;
+		if (n->trainers[k] && n->trainers[k]->session.id == id)
+			return &n->trainers[k]->session;
 	return NULL;
 }
 
@@ -281,16 +281,16 @@ void trainer_join(struct trainer *t, const uint8_t *id, uint32_t nranks, uint32_
 	memcpy(b.id, id, sizeof(b.id));
 	memcpy(j.id, id, sizeof(j.id));
 	trace((int)t->node, "pid %d asks: JOIN %02x%02x as rank %u of %u, timeout %.1f s",
-	      t->client.pid, id[0], id[1], rank, nranks, (double)timeout / (double)S);
+	      t->session.pid, id[0], id[1], rank, nranks, (double)timeout / (double)S);
 	const uint32_t serial = ask(t, ASK_JOIN, &b, 0, timeout)->serial;
-	comm_join(comms_of(t), &t->client, serial, &j);
+	comm_join(comms_of(t), &t->session, serial, &j);
 }
 
 void trainer_cancel(struct trainer *t, const struct request *r)
 {
 	struct belief b = {.rank = r->rank};
 	memcpy(b.id, r->id, sizeof(b.id));
-	trace((int)t->node, "pid %d asks: JOIN_CANCEL", t->client.pid);
+	trace((int)t->node, "pid %d asks: JOIN_CANCEL", t->session.pid);
 	const uint32_t join = r->serial;
 	/* The cancel also drops a broken membership. */
 	for (uint32_t h = 0; h < HANDLES_MAX; h++)
@@ -298,19 +298,19 @@ void trainer_cancel(struct trainer *t, const struct request *r)
 		    !memcmp(t->beliefs[h].id, b.id, sizeof(b.id)))
 			t->beliefs[h].held = false;
 	const uint32_t serial = ask(t, ASK_CANCEL, &b, 0, 0)->serial;
-	comm_join_cancel(&t->client, serial, join);
+	comm_join_cancel(&t->session, serial, join);
 }
 
 void trainer_leave(struct trainer *t, uint32_t handle)
 {
 	struct belief *b = &t->beliefs[handle];
-	trace((int)t->node, "pid %d asks: LEAVE %02x%02x, rank %u", t->client.pid, b->id[0],
+	trace((int)t->node, "pid %d asks: LEAVE %02x%02x, rank %u", t->session.pid, b->id[0],
 	      b->id[1], b->rank);
 	const uint32_t serial = ask(t, ASK_LEAVE, b, handle, 0)->serial;
 	if (!b->held)
 		return;
 	b->held = false;
-	comm_leave(&t->client, serial, handle);
+	comm_leave(&t->session, serial, handle);
 }
 
 void trainer_split(struct trainer *t, uint32_t handle, int32_t colour, int32_t key,
@@ -320,11 +320,11 @@ void trainer_split(struct trainer *t, uint32_t handle, int32_t colour, int32_t k
 		.comm = handle, .colour = colour, .key = key, .timeout_ns = timeout};
 	const struct belief *b = &t->beliefs[handle];
 	trace((int)t->node, "pid %d asks: SPLIT of %02x%02x, rank %u, colour %d, timeout %.1f s",
-	      t->client.pid, b->id[0], b->id[1], b->rank, colour, (double)timeout / (double)S);
+	      t->session.pid, b->id[0], b->id[1], b->rank, colour, (double)timeout / (double)S);
 	struct request *r = ask(t, ASK_SPLIT, b, handle, timeout);
 	r->colour = colour;
 	r->key = key;
-	comm_split(&t->client, r->serial, &s);
+	comm_split(&t->session, r->serial, &s);
 }
 
 /* Plans a ring; a wrong plan has a Send that no rank receives. */
@@ -352,10 +352,10 @@ void trainer_commit(struct trainer *t, uint32_t handle, bool wrong, uint64_t tim
 		.comm = handle, .epoch = b->epoch, .groups = 1, .timeout_ns = timeout};
 	const int fd = plan_file(b, wrong, &commit.tasks);
 	trace((int)t->node, "pid %d asks: PLAN_COMMIT on %02x%02x, rank %u, %s, timeout %.1f s",
-	      t->client.pid, b->id[0], b->id[1], b->rank, wrong ? "wrong" : "right",
+	      t->session.pid, b->id[0], b->id[1], b->rank, wrong ? "wrong" : "right",
 	      (double)timeout / (double)S);
 	const uint32_t serial = ask(t, ASK_PLAN, b, handle, timeout)->serial;
-	plan_commit(&t->client, serial, &commit, fd);
+	plan_commit(&t->session, serial, &commit, fd);
 	close(fd);
 }
 
@@ -363,11 +363,11 @@ void trainer_drop(struct trainer *t, uint32_t handle)
 {
 	struct belief *b = &t->beliefs[handle];
 	const struct svc_plan_drop drop = {.comm = handle, .plan = b->plan};
-	trace((int)t->node, "pid %d asks: PLAN_DROP on %02x%02x", t->client.pid, b->id[0],
+	trace((int)t->node, "pid %d asks: PLAN_DROP on %02x%02x", t->session.pid, b->id[0],
 	      b->id[1]);
 	const uint32_t serial = ask(t, ASK_DROP, b, handle, 0)->serial;
 	b->plan = 0;
-	plan_terminate(comms_of(t), &t->client, serial, &drop);
+	plan_terminate(comms_of(t), &t->session, serial, &drop);
 }
 
 /* ---- Beginning and end ---- */
@@ -380,16 +380,16 @@ struct trainer *trainer_start(uint32_t node, uint32_t place)
 		abort();
 	t->node = node;
 	t->place = place;
-	t->client.id = ++n->sessions.last_session;
-	t->client.slot = place;
-	t->client.pid = ++last_pid;
-	t->client.uid = USER;
-	t->client.version = SVC_PROTOCOL_MAX;
-	t->client.state = CLIENT_OPEN;
-	t->client.account = account_get(&n->accounts, USER);
-	account_add(t->client.account, SHARE_SESSIONS, 1);
+	t->session.id = ++n->sessions.last_session;
+	t->session.slot = place;
+	t->session.pid = ++last_pid;
+	t->session.uid = USER;
+	t->session.version = SVC_PROTOCOL_MAX;
+	t->session.state = SESSION_OPEN;
+	t->session.account = account_get(&n->accounts, USER);
+	account_add(t->session.account, SHARE_SESSIONS, 1);
 	n->trainers[place] = t;
-	trace((int)node, "pid %d begins (session %u)", t->client.pid, t->client.id);
+	trace((int)node, "pid %d begins (session %u)", t->session.pid, t->session.id);
 	return t;
 }
 
@@ -398,18 +398,18 @@ static void release(struct trainer *t)
 	struct request *r, *next;
 	DL_FOREACH_SAFE (t->requests, r, next)
 		free(r);
-	free(t->client.memberships);
+	free(t->session.memberships);
 	free(t);
 }
 
 void trainer_die(struct trainer *t)
 {
 	struct node_state *n = &nodes[t->node];
-	struct account *a = t->client.account;
-	trace((int)t->node, "pid %d DIES", t->client.pid);
+	struct account *a = t->session.account;
+	trace((int)t->node, "pid %d DIES", t->session.pid);
 	n->trainers[t->place] = NULL;
 	remote_handle_own(&n->comms);
-	comm_client_gone(&n->comms, &t->client, UINT64_MAX);
+	comm_session_gone(&n->comms, &t->session, UINT64_MAX);
 	account_give(a, SHARE_SESSIONS, 1);
 	account_put(a);
 	release(t);

@@ -159,14 +159,14 @@ struct gpu *gpu_find(struct gpus *s, int32_t device)
 	return device < 0 || (uint32_t)device >= s->ngpus ? NULL : s->gpu[device];
 }
 
-ncclsvc_mps gpu_mps_of(struct gpus *s, const struct client *c)
+ncclsvc_mps gpu_mps_of(struct gpus *s, const struct session *c)
 {
 	(void)s;
 	(void)c;
 	return NCCLSVC_MPS_NONE;
 }
 
-void gpu_mps_joined(struct gpus *s, struct client *c, const struct svc_join *join)
+void gpu_mps_joined(struct gpus *s, struct session *c, const struct svc_join *join)
 {
 	(void)s;
 	(void)c;
@@ -174,7 +174,7 @@ void gpu_mps_joined(struct gpus *s, struct client *c, const struct svc_join *joi
 }
 
 /* Sessions have no ring in the simulation. */
-bool gpu_session_known(struct memory *s, struct gpu *g, struct client *c)
+bool gpu_session_known(struct memory *s, struct gpu *g, struct session *c)
 {
 	(void)s;
 	(void)g;
@@ -184,7 +184,7 @@ bool gpu_session_known(struct memory *s, struct gpu *g, struct client *c)
 
 /* ---- Shares: members have no GPU memory here ---- */
 
-void memory_unshared(struct memory *s, struct client *c, uint32_t serial, uint32_t region,
+void memory_unshared(struct memory *s, struct session *c, uint32_t serial, uint32_t region,
 		     uint32_t wait_ms)
 {
 	(void)s;
@@ -199,7 +199,7 @@ uint32_t gpu_region_parts(const struct mapping *m)
 	return 0;
 }
 
-const struct mapping *gpu_region_part(const struct client *c, const struct mapping *m, uint32_t n)
+const struct mapping *gpu_region_part(const struct session *c, const struct mapping *m, uint32_t n)
 {
 	(void)c;
 	(void)m;

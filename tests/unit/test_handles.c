@@ -11,7 +11,7 @@
 #include "memory/memory.h"
 
 static struct handles all;
-static const struct client alice = {.uid = 1000}, bob = {.uid = 1001};
+static const struct session alice = {.uid = 1000}, bob = {.uid = 1001};
 
 static struct mapping of(uint8_t handle, int32_t device)
 {

@@ -65,7 +65,7 @@ bool __wrap_table_get(const struct task_table *t, uint32_t slot, struct table_en
 /* ---- Communicators with pages ---- */
 
 static struct comms comms;
-static struct client client;
+static struct session session;
 
 static struct communicator *begin(struct account *a, uint32_t nranks)
 {
@@ -82,7 +82,7 @@ static struct communicator *begin(struct account *a, uint32_t nranks)
 	m->peer->base = calloc(nranks, PEER_PAGE);
 	assert_non_null(m->peer->base);
 	for (uint32_t k = 0; k < nranks; k++) {
-		m->members[k].client = &client;
+		m->members[k].session = &session;
 		m->members[k].state = NCCLSVC_MEMBER_JOINED;
 	}
 	assert_int_equal(deadlines_add(&comms.looks, &m->peer->look, 1), 0);

@@ -436,7 +436,7 @@ static void finished_operations_are_forgotten(void **state)
 static void names_of_a_lost_node_are_kept_for_a_while(void **state)
 {
 	(void)state;
-	const uint64_t first = UINT64_C(2) << EPOCH_GIVER_SHIFT | 5;
+	const uint64_t first = UINT64_C(2) << EPOCH_RENDEZVOUS_SHIFT | 5;
 	gives_credit(2, first);
 	all_is_received();
 	command((struct command){.kind = COMMAND_NODE_LOST, .node = {1}});

@@ -16,7 +16,7 @@
 #include "base/config.h"
 #include "base/loop.h"
 #include "base/timings.h"
-#include "session/client.h"
+#include "session/session.h"
 #include "session/sessions.h"
 #include "wire.h"
 
@@ -28,21 +28,21 @@ struct scene {
 	struct config config;
 	struct accounts accounts;
 	struct sessions sessions;
-	struct client *client[MANY];
+	struct session *session[MANY];
 	int peer[MANY];
 	int n; /* sessions */
 	unsigned vacated, requests;
-	struct client *ended[MANY]; /* whose scheduler has not answered yet */
+	struct session *ended[MANY]; /* whose scheduler has not answered yet */
 	unsigned nended;
 };
 
 static uint64_t expire(void *arg, uint64_t now)
 {
 	struct scene *x = arg;
-	return client_retry(&x->sessions, now);
+	return session_retry(&x->sessions, now);
 }
 
-static void on_request(void *owner, struct client *c, const struct svc_header *h, const void *body,
+static void on_request(void *owner, struct session *c, const struct svc_header *h, const void *body,
 		       int *fds)
 {
 	struct scene *x = owner;
@@ -54,7 +54,7 @@ static void on_request(void *owner, struct client *c, const struct svc_header *h
 }
 
 /* Uses up a session's whole turn. */
-static bool on_vacate(void *owner, struct client *c, uint64_t until_ns)
+static bool on_vacate(void *owner, struct session *c, uint64_t until_ns)
 {
 	struct scene *x = owner;
 	(void)c;
@@ -64,7 +64,7 @@ static bool on_vacate(void *owner, struct client *c, uint64_t until_ns)
 	return true;
 }
 
-static void on_end_tasks(void *owner, struct client *c)
+static void on_end_tasks(void *owner, struct session *c)
 {
 	struct scene *x = owner;
 	x->ended[x->nended++] = c;
@@ -74,10 +74,10 @@ static void turn(struct scene *x)
 {
 	uv_run(&x->uv, UV_RUN_ONCE);
 	while (x->nended)
-		client_scheduler_gone(x->ended[--x->nended]);
+		session_scheduler_gone(x->ended[--x->nended]);
 }
 
-static bool on_free_memory(void *owner, struct client *c, uint64_t until_ns)
+static bool on_free_memory(void *owner, struct session *c, uint64_t until_ns)
 {
 	(void)owner, (void)c, (void)until_ns;
 	return true;
@@ -110,20 +110,20 @@ static void begin(struct scene *x, int n)
 		struct account *a = account_get(&x->accounts, cred.uid);
 		assert_true(account_take(a, SHARE_SESSIONS, 1, text));
 		assert_true(account_take(a, SHARE_FDS, 1, text));
-		x->client[i] = client_create(&x->sessions, fds[0], a, &cred, false);
+		x->session[i] = session_create(&x->sessions, fds[0], a, &cred, false);
 		x->peer[i] = fds[1];
-		assert_non_null(x->client[i]);
+		assert_non_null(x->session[i]);
 	}
 }
 
 static void end(struct scene *x)
 {
-	struct client *c = x->sessions.clients, *next;
+	struct session *c = x->sessions.all, *next;
 	for (; c; c = next) {
 		next = c->next;
-		client_close(c, 0, NULL);
+		session_end(c, 0, NULL);
 	}
-	while (x->sessions.nclients)
+	while (x->sessions.nsessions)
 		turn(x);
 	sessions_close(&x->sessions);
 	loop_close(&x->loop);
@@ -135,10 +135,10 @@ static void end(struct scene *x)
 	accounts_fini(&x->accounts);
 }
 
-static void reply_long(struct client *c)
+static void reply_long(struct session *c)
 {
 	static const char body[LONG];
-	client_reply(c, SVC_LIST, 1, body, sizeof(body), NULL, 0);
+	session_reply(c, SVC_LIST, 1, body, sizeof(body), NULL, 0);
 }
 
 static void sessions_are_found_and_counted(void **state)
@@ -146,30 +146,30 @@ static void sessions_are_found_and_counted(void **state)
 	struct scene *x = *state;
 	begin(x, FEW);
 	for (int i = 0; i < x->n; i++)
-		assert_ptr_equal(sessions_find(&x->sessions, x->client[i]->id), x->client[i]);
+		assert_ptr_equal(sessions_find(&x->sessions, x->session[i]->id), x->session[i]);
 	assert_null(sessions_find(&x->sessions, 0));
 	/* The one that has been silent longest comes first. */
-	assert_ptr_equal(x->sessions.silent, x->client[0]);
-	client_opened(x->client[0]);
-	assert_ptr_equal(x->sessions.silent, x->client[1]);
-	client_close(x->client[1], 0, NULL);
-	assert_ptr_equal(x->sessions.silent, x->client[2]);
+	assert_ptr_equal(x->sessions.silent, x->session[0]);
+	session_opened(x->session[0]);
+	assert_ptr_equal(x->sessions.silent, x->session[1]);
+	session_end(x->session[1], 0, NULL);
+	assert_ptr_equal(x->sessions.silent, x->session[2]);
 	assert_int_equal(x->sessions.nopen, 1);
-	client_close(x->client[0], 0, NULL);
+	session_end(x->session[0], 0, NULL);
 	assert_int_equal(x->sessions.nopen, 0);
 	end(x);
 }
 
-/* Calls client_retry as if the first deadline had come. Returns how many messages were tried. */
+/* Calls session_retry as if the first deadline had come. Returns how many messages were tried. */
 static unsigned retry_first(struct scene *x)
 {
 	uint64_t at[MANY];
 	unsigned tried = 0;
 	for (int i = 0; i < x->n; i++)
-		at[i] = x->client[i]->retry.at_ns;
-	client_retry(&x->sessions, deadlines_first(&x->sessions.retries)->at_ns);
+		at[i] = x->session[i]->retry.at_ns;
+	session_retry(&x->sessions, deadlines_first(&x->sessions.retries)->at_ns);
 	for (int i = 0; i < x->n; i++)
-		tried += x->client[i]->retry.at_ns != at[i];
+		tried += x->session[i]->retry.at_ns != at[i];
 	return tried;
 }
 
@@ -178,16 +178,16 @@ static void unread_messages_are_retried_less_and_less_often(void **state)
 	struct scene *x = *state;
 	begin(x, FEW);
 	for (int i = 0; i < x->n; i++) {
-		client_opened(x->client[i]);
-		reply_long(x->client[i]);
-		reply_long(x->client[i]);
+		session_opened(x->session[i]);
+		reply_long(x->session[i]);
+		reply_long(x->session[i]);
 	}
 	assert_int_equal(x->sessions.retries.n, x->n);
 	unsigned tried = 0, doublings = 0;
 	for (uint64_t ns = SEND_AGAIN_NS; ns < SEND_AGAIN_MAX_NS; ns *= 2)
 		doublings++;
 	while (deadlines_first(&x->sessions.retries) &&
-	       x->client[x->n - 1]->retry_after_ns < SEND_AGAIN_MAX_NS)
+	       x->session[x->n - 1]->retry_after_ns < SEND_AGAIN_MAX_NS)
 		tried += retry_first(x);
 	/* Each is retried when it is due, and no other with it. */
 	assert_in_range(tried, x->n, x->n * (doublings + 1));
@@ -200,13 +200,13 @@ static void reading_lets_waiting_messages_follow(void **state)
 	struct scene *x = *state;
 	char message[2 * LONG];
 	begin(x, FEW);
-	struct client *c = x->client[0];
-	client_opened(c);
+	struct session *c = x->session[0];
+	session_opened(c);
 	reply_long(c);
 	reply_long(c);
 	assert_true(read(x->peer[0], message, sizeof(message)) > LONG);
 	assert_true(read(x->peer[0], message, sizeof(message)) < 0);
-	client_retry(&x->sessions, c->retry.at_ns);
+	session_retry(&x->sessions, c->retry.at_ns);
 	assert_true(read(x->peer[0], message, sizeof(message)) > LONG);
 	assert_int_equal(x->sessions.retries.n, 0);
 	assert_int_equal(c->retry_after_ns, 0);
@@ -220,9 +220,9 @@ static void sessions_of_one_user_end_in_turns(void **state)
 	struct scene *x = *state;
 	begin(x, FEW);
 	for (int i = 0; i < x->n; i++) {
-		client_opened(x->client[i]);
-		reply_long(x->client[i]);
-		reply_long(x->client[i]);
+		session_opened(x->session[i]);
+		reply_long(x->session[i]);
+		reply_long(x->session[i]);
 		close(x->peer[i]);
 		x->peer[i] = -1;
 	}
@@ -246,8 +246,8 @@ static void ask(struct scene *x, int i)
 		struct svc_header header;
 		struct svc_daemon_info_request body;
 	} m = {.header = {.length = sizeof(m), .opcode = SVC_DAEMON_INFO, .serial = 1}};
-	x->client[i]->version = SVC_PROTOCOL_MAX;
-	client_opened(x->client[i]);
+	x->session[i]->version = SVC_PROTOCOL_MAX;
+	session_opened(x->session[i]);
 	assert_int_equal(write(x->peer[i], &m, sizeof(m)), sizeof(m));
 }
 

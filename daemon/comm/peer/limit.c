@@ -79,7 +79,7 @@ static const char *model_of(const struct communicator *m)
 static bool all_use_mps(const struct communicator *m)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (gpu_mps_of(m->comms->gpus, m->members[k].client) != NCCLSVC_MPS_ACTIVE)
+		if (gpu_mps_of(m->comms->gpus, m->members[k].session) != NCCLSVC_MPS_ACTIVE)
 			return false;
 	return true;
 }

@@ -21,13 +21,13 @@ _Static_assert(sizeof(struct peer_page) <= PEER_PAGE, "a page for each member");
 
 /* ---- Staging memory ---- */
 
-static const struct mapping *lent_region(const struct client *c, uint32_t region)
+static const struct mapping *lent_region(const struct session *c, uint32_t region)
 {
 	const struct mapping *r = region < c->nmappings ? &c->mappings[region] : NULL;
 	return r && r->used && !r->pending && !r->leaving && r->kind == SVC_REGION_LENT ? r : NULL;
 }
 
-bool peer_staging_fits(struct client *c, unsigned opcode, uint32_t serial, int32_t device,
+bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t serial, int32_t device,
 		       uint32_t region)
 {
 	if (!region)
@@ -35,9 +35,9 @@ bool peer_staging_fits(struct client *c, unsigned opcode, uint32_t serial, int32
 	const struct mapping *r = device != SVC_DEVICE_HOST ? lent_region(c, region) : NULL;
 	if (r && r->device == device && r->bytes >= PEER_STAGING)
 		return true;
-	client_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
-		     "staging: region %u is not lent memory of device %d with at least %llu bytes",
-		     region, device, (unsigned long long)PEER_STAGING);
+	session_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
+		      "staging: region %u is not lent memory of device %d with at least %llu bytes",
+		      region, device, (unsigned long long)PEER_STAGING);
 	return false;
 }
 
@@ -69,15 +69,15 @@ void peer_staging_drop(struct member *member)
 {
 	if (member->staging_fd < 0)
 		return;
-	give_shares(member->client->account, member->staging_device, member->staging_bytes);
-	account_close(member->client->account, &member->staging_fd, 1);
+	give_shares(member->session->account, member->staging_device, member->staging_bytes);
+	account_close(member->session->account, &member->staging_fd, 1);
 	member->staging_fd = -1;
 }
 
 void peer_staging_take(struct member *member, uint32_t region)
 {
 	char text[SVC_TEXT_BYTES];
-	struct client *c = member->client;
+	struct session *c = member->session;
 	const struct mapping *r = lent_region(c, region);
 	peer_staging_drop(member);
 	if (!r)
@@ -125,7 +125,7 @@ static bool all_reach(const struct communicator *m)
 static int32_t out_of_reach(const struct communicator *m, uint32_t rank)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (k != rank && m->members[rank].client->out_of_reach >> m->members[k].device & 1)
+		if (k != rank && m->members[rank].session->out_of_reach >> m->members[k].device & 1)
 			return m->members[k].device;
 	return -1;
 }
@@ -164,7 +164,7 @@ static void staging_keep(struct communicator *m, uint32_t k)
 {
 	struct member *member = &m->members[k];
 	const int32_t device = member->staging_device;
-	give_shares(member->client->account, device, member->staging_bytes);
+	give_shares(member->session->account, device, member->staging_bytes);
 	account_add(m->account, SHARE_FDS, 1);
 	account_add(m->account, account_lent(device), member->staging_bytes);
 	account_add(m->account, SHARE_REGION_BYTES, member->staging_bytes);
@@ -217,7 +217,7 @@ void peer_begin(struct communicator *m)
 		return;
 	}
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		m->peer->members[k].session = m->members[k].client->id;
+		m->peer->members[k].session = m->members[k].session->id;
 		peer_page_of(m->peer->base, k)->pid = m->members[k].pid;
 		staging_keep(m, k);
 	}
@@ -270,22 +270,22 @@ ncclsvc_peer_source peer_source(const struct communicator *m)
 	return peer_bytes(m) ? m->peer->limit_source : NCCLSVC_PEER_UNKNOWN;
 }
 
-void peer_staging_give(struct client *c, uint32_t serial, const struct svc_staging *r)
+void peer_staging_give(struct session *c, uint32_t serial, const struct svc_staging *r)
 {
 	int32_t rank;
 	const struct communicator *m = comm_of_handle(c, r->comm, &rank);
 	if (!m) {
-		client_error(c, SVC_STAGING, serial, NCCLSVC_NOT_FOUND,
-			     "there is no communicator %u in this session", r->comm);
+		session_error(c, SVC_STAGING, serial, NCCLSVC_NOT_FOUND,
+			      "there is no communicator %u in this session", r->comm);
 	} else if (r->rank < -1 || (r->rank >= 0 && (uint32_t)r->rank >= m->nranks)) {
-		client_error(c, SVC_STAGING, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "communicator %s has no rank %d", m->label, r->rank);
+		session_error(c, SVC_STAGING, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "communicator %s has no rank %d", m->label, r->rank);
 	} else if (!m->peer) {
-		client_error(c, SVC_STAGING, serial, NCCLSVC_STALE_EPOCH,
-			     "communicator %s has no epoch whose members all have staging memory",
-			     m->label);
+		session_error(c, SVC_STAGING, serial, NCCLSVC_STALE_EPOCH,
+			      "communicator %s has no epoch whose members all have staging memory",
+			      m->label);
 	} else {
 		const int fd = r->rank < 0 ? m->peer->fd : m->peer->staging[r->rank].fd;
-		client_reply(c, SVC_STAGING, serial, NULL, 0, &fd, 1);
+		session_reply(c, SVC_STAGING, serial, NULL, 0, &fd, 1);
 	}
 }

@@ -21,7 +21,7 @@
 
 /* A region's shares, in all epochs. */
 struct region_shares {
-	struct client *client; /* its owner, which outlives it */
+	struct session *session; /* its owner, which outlives it */
 	uint32_t region, serial;
 	uint64_t until_ns; /* when a REGION_DEL ends its wait */
 	bool later;	   /* a member unmaps it later */
@@ -43,31 +43,31 @@ struct shared {
 
 /* An eventfd would not do: its reader could fill its counter and clear O_NONBLOCK, and a write
  * would then block. Setting a timer never blocks, and its descriptor reads like an eventfd. */
-static void ring(const struct client *c)
+static void ring(const struct session *c)
 {
 	const struct itimerspec now = {.it_value = {0, 1}};
 	if (c->bell >= 0)
 		timerfd_settime(c->bell, 0, &now, NULL);
 }
 
-void shares_bell_give(struct client *c, uint32_t serial)
+void shares_bell_give(struct session *c, uint32_t serial)
 {
 	char text[SVC_TEXT_BYTES];
 	if (c->bell < 0 && !account_take(c->account, SHARE_FDS, 1, text)) {
-		if (!client_wait(c))
-			client_error(c, SVC_SHARES, serial, NCCLSVC_LIMIT, "%s", text);
+		if (!session_wait(c))
+			session_error(c, SVC_SHARES, serial, NCCLSVC_LIMIT, "%s", text);
 		return;
 	}
 	if (c->bell < 0) {
 		c->bell = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
 		if (c->bell < 0) {
 			account_give(c->account, SHARE_FDS, 1);
-			client_error(c, SVC_SHARES, serial, NCCLSVC_NO_MEMORY,
-				     "the daemon has run out of file descriptors");
+			session_error(c, SVC_SHARES, serial, NCCLSVC_NO_MEMORY,
+				      "the daemon has run out of file descriptors");
 			return;
 		}
 	}
-	client_reply(c, SVC_SHARES, serial, NULL, 0, &c->bell, 1);
+	session_reply(c, SVC_SHARES, serial, NULL, 0, &c->bell, 1);
 }
 
 /* ---- The log ---- */
@@ -81,7 +81,7 @@ static struct share_entry *entry_at(const struct peer_shares *l, uint64_t positi
 static bool takes_part(const struct communicator *m, uint32_t rank)
 {
 	const struct member *member = &m->members[rank];
-	return comm_takes_part(member) && member->client->id == m->peer->members[rank].session;
+	return comm_takes_part(member) && member->session->id == m->peer->members[rank].session;
 }
 
 /* Have the other members passed the entry, or those of them that read the log? */
@@ -135,7 +135,7 @@ static void append(struct shared *share, uint32_t what)
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		__atomic_store_n(&peer_page_of(m->peer->base, k)->shares, l->end, __ATOMIC_RELEASE);
 		if (k != share->rank && takes_part(m, k))
-			ring(m->members[k].client);
+			ring(m->members[k].session);
 	}
 }
 
@@ -226,7 +226,7 @@ void shares_end(struct communicator *m)
 	free(l->log);
 }
 
-bool shares_drop(struct comms *s, struct client *c, uint32_t region, uint32_t serial)
+bool shares_drop(struct comms *s, struct session *c, uint32_t region, uint32_t serial)
 {
 	const struct mapping *r = &c->mappings[region];
 	struct region_shares *of = r->shares;
@@ -277,7 +277,7 @@ uint64_t shares_expire(struct comms *s, uint64_t now)
 		struct region_shares *of =
 			(struct region_shares *)((char *)d -
 						 offsetof(struct region_shares, deadline));
-		memory_unshared(s->memory, of->client, of->serial, of->region,
+		memory_unshared(s->memory, of->session, of->serial, of->region,
 				wait_left_ms(of, now));
 	}
 	return d ? d->at_ns : 0;
@@ -287,77 +287,77 @@ uint64_t shares_expire(struct comms *s, uint64_t now)
 
 /* The communicator of this handle, if the session takes part in an epoch with a log. NULL: an error
  * was sent. */
-static struct communicator *epoch_of(struct client *c, unsigned opcode, uint32_t serial,
+static struct communicator *epoch_of(struct session *c, unsigned opcode, uint32_t serial,
 				     uint32_t handle, uint32_t *rank)
 {
 	int32_t at = -1;
 	struct communicator *m = comm_of_handle(c, handle, &at);
 	if (!m) {
-		client_error(c, opcode, serial, NCCLSVC_NOT_FOUND,
-			     "there is no communicator %u in this session", handle);
+		session_error(c, opcode, serial, NCCLSVC_NOT_FOUND,
+			      "there is no communicator %u in this session", handle);
 		return NULL;
 	}
 	*rank = (uint32_t)at;
 	if (m->peer && takes_part(m, *rank))
 		return m;
-	client_error(c, opcode, serial, NCCLSVC_STALE_EPOCH,
-		     "communicator %s has no epoch whose members all have staging memory",
-		     m->label);
+	session_error(c, opcode, serial, NCCLSVC_STALE_EPOCH,
+		      "communicator %s has no epoch whose members all have staging memory",
+		      m->label);
 	return NULL;
 }
 
 /* NULL: an error was sent. */
-static const struct mapping *region_of(struct client *c, uint32_t serial, uint32_t region,
+static const struct mapping *region_of(struct session *c, uint32_t serial, uint32_t region,
 				       int32_t device)
 {
 	const struct mapping *r = region < c->nmappings ? &c->mappings[region] : NULL;
 	if (!r || !r->used || r->leaving) {
-		client_error(c, SVC_SHARE, serial, NCCLSVC_NOT_FOUND,
-			     "there is no region %u in this session", region);
+		session_error(c, SVC_SHARE, serial, NCCLSVC_NOT_FOUND,
+			      "there is no region %u in this session", region);
 		return NULL;
 	}
 	if (r->kind != SVC_REGION_MEMFD && r->device == device && !r->pending && r->address)
 		return r;
-	client_error(c, SVC_SHARE, serial, NCCLSVC_INVALID_ARGUMENT,
-		     "region %u is not memory of device %d, or is being imported", region, device);
+	session_error(c, SVC_SHARE, serial, NCCLSVC_INVALID_ARGUMENT,
+		      "region %u is not memory of device %d, or is being imported", region, device);
 	return NULL;
 }
 
 /* Checks the slot, the number and the limits. False: an error was sent. */
-static bool may_share(struct client *c, uint32_t serial, const struct mapping *region,
+static bool may_share(struct session *c, uint32_t serial, const struct mapping *region,
 		      const struct share_rank *rank, const struct svc_share *r)
 {
 	if (r->slot >= SVC_SHARE_SLOTS || (rank->slots && rank->slots[r->slot])) {
-		client_error(c, SVC_SHARE, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "slot %u is in use, or not less than %d", r->slot, SVC_SHARE_SLOTS);
+		session_error(c, SVC_SHARE, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "slot %u is in use, or not less than %d", r->slot, SVC_SHARE_SLOTS);
 		return false;
 	}
 	if (r->number != rank->number + 1) {
-		client_error(c, SVC_SHARE, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "this member's next share has the number %u, not %u", rank->number + 1,
-			     r->number);
+		session_error(c, SVC_SHARE, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "this member's next share has the number %u, not %u",
+			      rank->number + 1, r->number);
 		return false;
 	}
 	if (region->shares && region->shares->n >= REGION_SHARES) {
-		client_error(c, SVC_SHARE, serial, NCCLSVC_LIMIT, "a region has at most %d shares",
-			     REGION_SHARES);
+		session_error(c, SVC_SHARE, serial, NCCLSVC_LIMIT, "a region has at most %d shares",
+			      REGION_SHARES);
 		return false;
 	}
 	if (rank->entries + rank->live + 2 <= SVC_SHARE_LOG)
 		return true;
-	client_error(c, SVC_SHARE, serial, NCCLSVC_LIMIT,
-		     "not all members have read this member's last %d shares", SVC_SHARE_LOG);
+	session_error(c, SVC_SHARE, serial, NCCLSVC_LIMIT,
+		      "not all members have read this member's last %d shares", SVC_SHARE_LOG);
 	return false;
 }
 
-static struct region_shares *region_shares(struct comms *s, struct client *c, uint32_t region)
+static struct region_shares *region_shares(struct comms *s, struct session *c, uint32_t region)
 {
 	struct mapping *r = &c->mappings[region];
 	if (r->shares || deadlines_reserve(&s->unshares, s->sessions->nregions))
 		return r->shares;
 	r->shares = calloc(1, sizeof(*r->shares));
 	if (r->shares)
-		*r->shares = (struct region_shares){.client = c, .region = region};
+		*r->shares = (struct region_shares){.session = c, .region = region};
 	return r->shares;
 }
 
@@ -369,7 +369,7 @@ static struct shared **slots_of(struct share_rank *rank)
 }
 
 /* False: there is no memory for it. */
-static bool add(struct communicator *m, uint32_t rank, struct client *c, const struct svc_share *r)
+static bool add(struct communicator *m, uint32_t rank, struct session *c, const struct svc_share *r)
 {
 	struct peer_shares *l = &m->peer->shares;
 	struct region_shares *of = region_shares(m->comms, c, r->region);
@@ -388,7 +388,7 @@ static bool add(struct communicator *m, uint32_t rank, struct client *c, const s
 	return true;
 }
 
-void shares_add(struct client *c, uint32_t serial, const struct svc_share *r)
+void shares_add(struct session *c, uint32_t serial, const struct svc_share *r)
 {
 	uint32_t rank;
 	struct communicator *m = epoch_of(c, SVC_SHARE, serial, r->comm, &rank);
@@ -397,10 +397,10 @@ void shares_add(struct client *c, uint32_t serial, const struct svc_share *r)
 	if (!region || !may_share(c, serial, region, &m->peer->shares.ranks[rank], r))
 		return;
 	if (add(m, rank, c, r))
-		client_reply(c, SVC_SHARE, serial, NULL, 0, NULL, 0);
+		session_reply(c, SVC_SHARE, serial, NULL, 0, NULL, 0);
 	else
-		client_error(c, SVC_SHARE, serial, NCCLSVC_NO_MEMORY,
-			     "the daemon has no memory for a share");
+		session_error(c, SVC_SHARE, serial, NCCLSVC_NO_MEMORY,
+			      "the daemon has no memory for a share");
 }
 
 static struct svc_shared_reply reply_of(const struct share_entry *e)
@@ -414,7 +414,7 @@ static struct svc_shared_reply reply_of(const struct share_entry *e)
 		return reply;
 	}
 	const struct region_shares *of = e->share->of;
-	const struct mapping *r = &of->client->mappings[of->region];
+	const struct mapping *r = &of->session->mappings[of->region];
 	reply.bytes = r->bytes;
 	reply.base = r->base_there;
 	reply.kind = r->kind;
@@ -423,7 +423,7 @@ static struct svc_shared_reply reply_of(const struct share_entry *e)
 	return reply;
 }
 
-void shares_read(struct client *c, uint32_t serial, const struct svc_shared *r)
+void shares_read(struct session *c, uint32_t serial, const struct svc_shared *r)
 {
 	uint32_t k;
 	struct communicator *m = epoch_of(c, SVC_SHARED, serial, r->comm, &k);
@@ -432,15 +432,15 @@ void shares_read(struct client *c, uint32_t serial, const struct svc_shared *r)
 	struct peer_shares *l = &m->peer->shares;
 	struct share_rank *rank = &l->ranks[k];
 	if (r->later > 1) {
-		client_error(c, SVC_SHARED, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "`later` is %u, not 0 or 1", r->later);
+		session_error(c, SVC_SHARED, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "`later` is %u, not 0 or 1", r->later);
 		return;
 	}
 	if (r->position < rank->position || r->position > l->end) {
-		client_error(c, SVC_SHARED, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the next position is %llu to %llu, not %llu",
-			     (unsigned long long)rank->position, (unsigned long long)l->end,
-			     (unsigned long long)r->position);
+		session_error(c, SVC_SHARED, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "the next position is %llu to %llu, not %llu",
+			      (unsigned long long)rank->position, (unsigned long long)l->end,
+			      (unsigned long long)r->position);
 		return;
 	}
 	const uint64_t before = rank->position;
@@ -452,11 +452,11 @@ void shares_read(struct client *c, uint32_t serial, const struct svc_shared *r)
 		reply = (struct svc_shared_reply){.what = SVC_SHARED_GONE, .rank = (int32_t)k};
 	else if (r->position < l->end)
 		reply = reply_of(entry_at(l, r->position));
-	client_reply(c, SVC_SHARED, serial, &reply, sizeof(reply), NULL, 0);
+	session_reply(c, SVC_SHARED, serial, &reply, sizeof(reply), NULL, 0);
 	shares_expire(m->comms, clock_now()); /* rather than at the loop's next turn */
 }
 
-void shares_part(struct client *c, uint32_t serial, const struct svc_shared_part *r)
+void shares_part(struct session *c, uint32_t serial, const struct svc_shared_part *r)
 {
 	uint32_t rank;
 	const struct mapping *part = NULL;
@@ -468,14 +468,14 @@ void shares_part(struct client *c, uint32_t serial, const struct svc_shared_part
 	const struct share_entry *e = known ? entry_at(l, r->position) : NULL;
 	if (e && e->what == SVC_SHARED_MAP && e->share) {
 		const struct region_shares *of = e->share->of;
-		part = gpu_region_part(of->client, &of->client->mappings[of->region], r->part);
+		part = gpu_region_part(of->session, &of->session->mappings[of->region], r->part);
 	}
 	if (!part) {
-		client_error(c, SVC_SHARED_PART, serial, NCCLSVC_NOT_FOUND,
-			     "no memory is shared at position %llu, or it has no part %u",
-			     (unsigned long long)r->position, r->part);
+		session_error(c, SVC_SHARED_PART, serial, NCCLSVC_NOT_FOUND,
+			      "no memory is shared at position %llu, or it has no part %u",
+			      (unsigned long long)r->position, r->part);
 		return;
 	}
 	const struct svc_shared_part_reply reply = {.bytes = part->bytes};
-	client_reply(c, SVC_SHARED_PART, serial, &reply, sizeof(reply), &part->fd, 1);
+	session_reply(c, SVC_SHARED_PART, serial, &reply, sizeof(reply), &part->fd, 1);
 }

@@ -95,7 +95,7 @@ void operation_of_kernel(const struct communicator *m, uint32_t rank,
 			 const struct peer_operation *op, ncclsvc_operation_info *i)
 {
 	const struct svc_record r = svc_header_record(op->record.header);
-	const struct client *c = m->members[rank].client;
+	const struct session *c = m->members[rank].session;
 	const bool over = op->state == NCCLSVC_DONE || op->state == NCCLSVC_FAILED;
 	*i = (ncclsvc_operation_info){
 		.comm = m->uid,

@@ -38,7 +38,7 @@ void comm_record_members(struct communicator *m, enum transport_kind kind,
 				     .transport = comm_recorded_transport(kind)};
 	memcpy(join.label, m->label, sizeof(join.label));
 	for (uint32_t k = 0; m->comms->recorder && k < m->nranks; k++) {
-		const struct client *c = m->members[k].client;
+		const struct session *c = m->members[k].session;
 		if (members[k].session == EPOCH_ELSEWHERE)
 			continue;
 		join.rank = (int32_t)k;

@@ -54,7 +54,7 @@ struct unexpected_messages {
 /* The index of the rendezvous that has given it: 1 + the node; 0: none, in tests. */
 static uint32_t announcer_of(const struct scheduler *sched, uint64_t id)
 {
-	const uint64_t announcer = id >> EPOCH_GIVER_SHIFT;
+	const uint64_t announcer = id >> EPOCH_RENDEZVOUS_SHIFT;
 	return announcer <= sched->config.nodes ? (uint32_t)announcer : 0;
 }
 

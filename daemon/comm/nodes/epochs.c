@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Communicators with members on other nodes: handles reports, from these nodes or its own
  * scheduler, that an epoch begins or ends, or that a member has left. */
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "comm.h"
-#include "comms.h"
-#include "consequences.h"
+#include "comm/comm.h"
+#include "comm/comms.h"
+#include "comm/remote.h"
+#include "comm/report.h"
 #include "coord/messages.h"
-#include "remote.h"
-#include "report.h"
+#include "nodes.h"
 
 /* The node is missing from the epoch that is about to begin. */
 static void begin_without(struct communicator *m, uint32_t node)
@@ -63,24 +61,6 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 	remote_handle_unexpected(m);
 }
 
-static bool names_ranks_of(const struct communicator *m, const ncclsvc_status *st)
-{
-	const int32_t n = (int32_t)m->nranks;
-	bool valid = st->rank_a < n && st->rank_b < n;
-	for (uint32_t i = 0; i < st->missing_count && i < NCCLSVC_MISSING_SHOWN; i++)
-		valid = valid && st->missing[i] >= 0 && st->missing[i] < n;
-	return valid;
-}
-
-void comm_broken_elsewhere(struct communicator *m, const struct control_break *b)
-{
-	if (b->rank >= 0)
-		m->members[b->rank].ending = b->ending;
-	const bool follows = b->first.result && names_ranks_of(m, &b->first);
-	comm_break_after(m, b->renewed ? NCCLSVC_CAUSE_RENEWED : NCCLSVC_CAUSE_ENDED_ELSEWHERE,
-			 b->result, b->rank, b->node, follows ? &b->first : NULL);
-}
-
 void comm_left_elsewhere(struct communicator *m, int32_t rank)
 {
 	struct comms *s = m->comms;
@@ -103,7 +83,7 @@ void comm_left_elsewhere(struct communicator *m, int32_t rank)
 	comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
 }
 
-/* The scheduler knew before the message came. */
+/* The scheduler knew before the message arrived. */
 void comm_member_left(struct comms *s, uint32_t slot, uint32_t epoch, int32_t rank)
 {
 	struct communicator *m = s->comm_by_slot[slot];
@@ -157,4 +137,16 @@ void comm_internode_failed(struct comms *s, uint32_t slot, uint32_t epoch, int r
 			rank = (int32_t)k;
 	comm_break_for(m, NCCLSVC_CAUSE_NODES_FAILED, result, rank, node);
 	remote_break(m, result, rank, node);
+}
+
+void comm_not_in_table(struct communicator *m, ncclsvc_epoch_cause cause)
+{
+	const bool tell = m->comms->cluster && epoch_runs(&m->life);
+	if (epoch_lives(&m->life))
+		comm_break_for(m, NCCLSVC_CAUSE_FAULT, NCCLSVC_STALE_EPOCH, -1, -1);
+	else if (m->joining && cause != NCCLSVC_CAUSE_START_FAILED)
+		comm_fail_joins(m->comms, m, NCCLSVC_STALE_EPOCH, -1,
+				"a defect of the daemon: see its log; join again");
+	if (tell)
+		remote_break(m, NCCLSVC_STALE_EPOCH, -1, -1);
 }

@@ -1,29 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
- * NCCL communicators across nodes: reports to the pool (coord/nccl_pool.c) about this node's parts,
- * and the handling of its answers. */
+ * NCCL communicators across nodes: what the pool (coord/nccl_pool.c) answers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
-#include "comm.h"
-#include "comms.h"
+#include "comm/comm.h"
+#include "comm/comms.h"
+#include "comm/gpus.h"
+#include "comm/remote.h"
 #include "coord/nccl_pool.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
-#include "gpus.h"
 #include "names.h"
-#include "remote.h"
+#include "nodes.h"
 
-bool nodes_across(const struct communicator *m)
-{
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (!comm_is_member_here(m, k))
-			return true;
-	return false;
-}
-
-uint32_t nodes_of(const struct communicator *m)
+/* The number of nodes with members of the epoch. */
+static uint32_t nodes_of(const struct communicator *m)
 {
 	uint32_t n = 0;
 	for (uint32_t k = 0; k < m->nranks; k++) {
@@ -57,23 +50,6 @@ static int32_t a_rank_here(const struct communicator *m)
 	while (!comm_is_member_here(m, k))
 		k++;
 	return (int32_t)k;
-}
-
-/* ---- Beginning ---- */
-
-void nodes_want(struct communicator *m)
-{
-	m->barrier = BARRIER_READY;
-	remote_nccl_ready(m, NCCLSVC_OK, -1, false);
-}
-
-void nodes_withdraw(struct communicator *m, int result, int32_t rank)
-{
-	if (m->barrier != BARRIER_OVER)
-		remote_nccl_ready(m, result, rank, m->barrier == BARRIER_READY);
-	m->barrier = BARRIER_OVER;
-	if (!epoch_held(&m->life)) /* otherwise the last epoch still uses it */
-		nccl_comm_release(&m->nccl_comm);
 }
 
 static void lost_before(struct communicator *m, uint64_t serial)

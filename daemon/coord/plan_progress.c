@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Each member's progress in its plan, read while the scheduler runs. */
-#include "coord/plan.h"
+#include "plan.h"
 
 #include <string.h>
 

@@ -2,11 +2,11 @@
 #ifndef COMM_DESCRIBE_H
 #define COMM_DESCRIBE_H
 
-#include "communicator.h"
+#include "comm/communicator.h"
 #include "wire.h"
 
 struct control_description;
-void comm_describe(struct client *c, uint32_t serial, const struct svc_describe *request);
+void comm_describe(struct session *c, uint32_t serial, const struct svc_describe *request);
 /* A member has said that; the oldest of DESCRIPTIONS_KEPT gives way. */
 void description_keep(struct communicator *m, const struct control_description *d);
 

@@ -21,10 +21,10 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/timings.h"
-#include "client.h"
 #include "connection.h"
 #include "fdio.h"
 #include "names.h"
+#include "session.h"
 #include "sessions.h"
 
 #define MESSAGES_PER_TURN 32 /* read from one session before others get their turn */
@@ -34,7 +34,7 @@ static void on_poll(uv_poll_t *poll, int status, int events);
 static void on_leaving(uv_idle_t *idle);
 
 /* No further requests are read from a session that does not read its replies. */
-static void watch(struct client *c)
+static void watch(struct session *c)
 {
 	int events = c->parked ? 0 : UV_DISCONNECT;
 	const bool replies = c->out || c->events;
@@ -51,13 +51,13 @@ static void watch(struct client *c)
 
 /* ---- One user's time in a turn of the loop ---- */
 
-static bool has_time(const struct client *c)
+static bool has_time(const struct session *c)
 {
 	const struct account *a = c->account;
 	return a->turn != c->sessions->turn || a->turn_ns < USER_TURN_NS;
 }
 
-static void spend_time(struct client *c, uint64_t since_ns)
+static void spend_time(struct session *c, uint64_t since_ns)
 {
 	struct account *a = c->account;
 	if (a->turn != c->sessions->turn) {
@@ -72,7 +72,7 @@ static void on_turn_again(uv_idle_t *idle)
 	(void)idle;
 }
 
-static void park(struct client *c)
+static void park(struct session *c)
 {
 	struct sessions *s = c->sessions;
 	c->parked = true;
@@ -82,7 +82,7 @@ static void park(struct client *c)
 	uv_idle_start(&s->turn_again, on_turn_again);
 }
 
-static void unpark(struct client *c)
+static void unpark(struct session *c)
 {
 	struct sessions *s = c->sessions;
 	c->parked = false;
@@ -94,7 +94,7 @@ static void unpark(struct client *c)
 
 /* ---- Sending ---- */
 
-static void drop_outgoing(struct client *c, struct outgoing *o)
+static void drop_outgoing(struct session *c, struct outgoing *o)
 {
 	svc_close_fds(o->fds, o->nfds);
 	account_give(c->account, SHARE_FDS, o->nfds);
@@ -106,7 +106,7 @@ static void drop_outgoing(struct client *c, struct outgoing *o)
 
 /* The last message of a session that may not have read earlier ones. The socket's buffer is
  * enlarged only now, to make room for it. */
-static void say_bye(struct client *c, int reason, const char *text)
+static void say_bye(struct session *c, int reason, const char *text)
 {
 	struct {
 		struct svc_header header;
@@ -128,7 +128,7 @@ static const char *end_text(int error)
 
 /* The session cannot be sent to. The caller may be iterating over a list with the session, so the
  * loop closes it later; the shutdown wakes the loop. */
-static void lose(struct client *c, int reason, const char *text)
+static void lose(struct session *c, int reason, const char *text)
 {
 	if (c->lost[0])
 		return;
@@ -137,7 +137,7 @@ static void lose(struct client *c, int reason, const char *text)
 	shutdown(c->fd, SHUT_RD);
 }
 
-static bool count_outgoing(struct client *c, size_t length, unsigned nfds)
+static bool count_outgoing(struct session *c, size_t length, unsigned nfds)
 {
 	char text[SVC_TEXT_BYTES];
 	if (length > SVC_SESSION_QUEUE_BYTES - c->queued ||
@@ -149,7 +149,7 @@ static bool count_outgoing(struct client *c, size_t length, unsigned nfds)
 	return false;
 }
 
-static void queue_message(struct client *c, const void *message, size_t length, const int *fds,
+static void queue_message(struct session *c, const void *message, size_t length, const int *fds,
 			  unsigned nfds)
 {
 	if (!count_outgoing(c, length, nfds)) {
@@ -180,14 +180,14 @@ static void queue_message(struct client *c, const void *message, size_t length, 
 
 /* A reply with file descriptors, or a long one, waits until the session has read the earlier
  * replies, so a session that does not read holds little, however much it requests. */
-static bool must_wait(const struct client *c, size_t length, unsigned nfds)
+static bool must_wait(const struct session *c, size_t length, unsigned nfds)
 {
 	int unread = 0;
 	return (nfds || length > SVC_MESSAGE_MAX) && !ioctl(c->fd, SIOCOUTQ, &unread) && unread > 0;
 }
 
 /* A process that does not read is retried less and less often. */
-static void try_again_later(struct client *c)
+static void try_again_later(struct session *c)
 {
 	struct sessions *s = c->sessions;
 	c->retry_after_ns = c->retry_after_ns ? c->retry_after_ns * 2 : SEND_AGAIN_NS;
@@ -200,7 +200,7 @@ static void try_again_later(struct client *c)
 }
 
 /* Returns 0, -EAGAIN (the message must be sent later), or another -errno. */
-static int try_send(struct client *c, const void *message, size_t length, const int *fds,
+static int try_send(struct session *c, const void *message, size_t length, const int *fds,
 		    unsigned nfds)
 {
 	int error = must_wait(c, length, nfds)
@@ -217,14 +217,14 @@ static int try_send(struct client *c, const void *message, size_t length, const 
 	return -EAGAIN;
 }
 
-static void send_message(struct client *c, unsigned opcode, uint32_t serial, int result,
+static void send_message(struct session *c, unsigned opcode, uint32_t serial, int result,
 			 const void *body, size_t size, const int *fds, unsigned nfds)
 {
 	struct {
 		struct svc_header header;
 		char body[SVC_LIST_MESSAGE_MAX - sizeof(struct svc_header)];
 	} m;
-	if (c->state == CLIENT_CLOSING || c->lost[0])
+	if (c->state == SESSION_CLOSING || c->lost[0])
 		return;
 	m.header = (struct svc_header){
 		.length = (uint32_t)(sizeof(m.header) + size),
@@ -241,7 +241,7 @@ static void send_message(struct client *c, unsigned opcode, uint32_t serial, int
 		lose(c, 0, end_text(-error));
 }
 
-static int try_event(struct client *c, const struct svc_event_comm *event)
+static int try_event(struct session *c, const struct svc_event_comm *event)
 {
 	struct {
 		struct svc_header header;
@@ -253,9 +253,9 @@ static int try_event(struct client *c, const struct svc_event_comm *event)
 }
 
 /* Events wait in the memberships, not in the queue: there is at most one per membership. */
-void client_comm_event(struct client *c, const struct svc_event_comm *event)
+void session_comm_event(struct session *c, const struct svc_event_comm *event)
 {
-	if (c->state == CLIENT_CLOSING || c->lost[0])
+	if (c->state == SESSION_CLOSING || c->lost[0])
 		return;
 	int error = c->out || c->events ? -EAGAIN : try_event(c, event);
 	if (!error)
@@ -270,7 +270,7 @@ void client_comm_event(struct client *c, const struct svc_event_comm *event)
 }
 
 /* Returns like try_send. */
-static int send_events(struct client *c)
+static int send_events(struct session *c)
 {
 	for (uint32_t i = 1; i < c->nmemberships; i++) {
 		struct svc_event_comm *event = &c->memberships[i].event;
@@ -283,15 +283,15 @@ static int send_events(struct client *c)
 	return 0;
 }
 
-void client_reply(struct client *c, unsigned opcode, uint32_t serial, const void *body, size_t size,
-		  const int *fds, unsigned nfds)
+void session_reply(struct session *c, unsigned opcode, uint32_t serial, const void *body,
+		   size_t size, const int *fds, unsigned nfds)
 {
 	size = svc_shape_cut(svc_shape_of(c->version, opcode), size);
 	send_message(c, opcode | SVC_REPLY, serial, NCCLSVC_OK, body, size, fds, nfds);
 }
 
-void client_error(struct client *c, unsigned opcode, uint32_t serial, int result,
-		  const char *format, ...)
+void session_error(struct session *c, unsigned opcode, uint32_t serial, int result,
+		   const char *format, ...)
 {
 	struct svc_error error = {.version_min = SVC_PROTOCOL_MIN,
 				  .version_max = SVC_PROTOCOL_MAX,
@@ -307,7 +307,7 @@ void client_error(struct client *c, unsigned opcode, uint32_t serial, int result
 	send_message(c, opcode | SVC_REPLY, serial, result, &error, sizeof(error), NULL, 0);
 }
 
-bool client_allows(const struct client *c, uint32_t uid)
+bool session_allows(const struct session *c, uint32_t uid)
 {
 	return c->admin || c->uid == uid;
 }
@@ -315,7 +315,7 @@ bool client_allows(const struct client *c, uint32_t uid)
 /* ---- Ending ---- */
 
 /* True: the session holds no communicator any more, and the scheduler was told. */
-static bool vacate(struct client *c, uint64_t until_ns)
+static bool vacate(struct session *c, uint64_t until_ns)
 {
 	const struct sessions *s = c->sessions;
 	if (!s->callbacks->vacate(s->owner, c, until_ns))
@@ -328,14 +328,14 @@ static bool vacate(struct client *c, uint64_t until_ns)
 	return true;
 }
 
-static bool free_memory(struct client *c, uint64_t until_ns)
+static bool free_memory(struct session *c, uint64_t until_ns)
 {
 	c->memory_gone = c->sessions->callbacks->free_memory(c->sessions->owner, c, until_ns);
 	return c->memory_gone;
 }
 
 /* Does the next step for at most SESSION_END_TURN_NS. True: the step is done. */
-static bool take_turn(struct client *c)
+static bool take_turn(struct session *c)
 {
 	const uint64_t begin = clock_now(), until = begin + SESSION_END_TURN_NS;
 	const bool done = c->vacated ? free_memory(c, until) : vacate(c, until);
@@ -344,7 +344,7 @@ static bool take_turn(struct client *c)
 }
 
 /* True: it is done at once. Otherwise try_free is called when it is done. */
-static bool take_turns(struct client *c)
+static bool take_turns(struct session *c)
 {
 	struct sessions *s = c->sessions;
 	if (has_time(c) && take_turn(c))
@@ -354,7 +354,7 @@ static bool take_turns(struct client *c)
 	return false;
 }
 
-void client_watch_process(struct client *c)
+void session_watch_process(struct session *c)
 {
 	char text[SVC_TEXT_BYTES];
 	c->process = ending_watch(c->fd, c->pid);
@@ -364,7 +364,7 @@ void client_watch_process(struct client *c)
 	c->process.fd = -1;
 }
 
-static void forget_process(struct client *c)
+static void forget_process(struct session *c)
 {
 	if (c->process.fd < 0)
 		return;
@@ -372,7 +372,7 @@ static void forget_process(struct client *c)
 	account_give(c->account, SHARE_FDS, 1);
 }
 
-static void forget_bell(struct client *c)
+static void forget_bell(struct session *c)
 {
 	if (c->bell < 0)
 		return;
@@ -380,7 +380,7 @@ static void forget_bell(struct client *c)
 	account_give(c->account, SHARE_FDS, 1);
 }
 
-static void try_free(struct client *c)
+static void try_free(struct session *c)
 {
 	struct sessions *s = c->sessions;
 	if (!c->poll_closed || !c->scheduler_gone || (!c->memory_gone && !take_turns(c)))
@@ -392,9 +392,9 @@ static void try_free(struct client *c)
 	s->by_slot[c->slot] = NULL;
 	account_give(c->account, SHARE_SESSIONS, 1);
 	account_put(c->account);
-	DL_DELETE(s->clients, c);
+	DL_DELETE(s->all, c);
 	HASH_DEL(s->by_id, c);
-	s->nclients--;
+	s->nsessions--;
 	free(c->memberships);
 	free(c);
 }
@@ -402,7 +402,7 @@ static void try_free(struct client *c)
 static void on_leaving(uv_idle_t *idle)
 {
 	struct sessions *s = idle->data;
-	struct client *c, *next;
+	struct session *c, *next;
 	DL_FOREACH_SAFE2 (s->leaving, c, next, next_waiting) {
 		if (!has_time(c) || !take_turn(c))
 			continue;
@@ -415,19 +415,19 @@ static void on_leaving(uv_idle_t *idle)
 
 static void on_poll_closed(uv_handle_t *handle)
 {
-	struct client *c = handle->data;
+	struct session *c = handle->data;
 	c->sessions->loop->handles--;
 	c->poll_closed = true;
 	try_free(c);
 }
 
-void client_scheduler_gone(struct client *c)
+void session_scheduler_gone(struct session *c)
 {
 	c->scheduler_gone = true;
 	try_free(c);
 }
 
-static void end_ring(struct client *c, int reason)
+static void end_ring(struct session *c, int reason)
 {
 	if (!c->ring)
 		return;
@@ -438,7 +438,7 @@ static void end_ring(struct client *c, int reason)
 
 /* A session closed by its process has ended in good order, or comm_break_for logs more. One that
  * only made queries (ncclsvc-ctl) is not logged at info level. */
-static void log_end(const struct client *c, const char *text)
+static void log_end(const struct session *c, const char *text)
 {
 	if (!text)
 		return;
@@ -450,34 +450,34 @@ static void log_end(const struct client *c, const char *text)
 		log_debug("session %u (%s, pid %d) has ended", c->id, c->name, c->pid);
 }
 
-/* Descriptors that came with a message, and were charged. */
-static void drop_fds(struct client *c, const int *fds, unsigned nfds)
+/* Descriptors from a message, which were charged. */
+static void drop_fds(struct session *c, const int *fds, unsigned nfds)
 {
 	account_close(c->account, fds, nfds);
 	account_give(c->account, SHARE_FDS, nfds);
 }
 
-static void stop_waiting(struct client *c)
+static void stop_waiting(struct session *c)
 {
 	c->sessions->waiting -= c->waiting.length != 0;
 	c->waiting.length = 0;
 }
 
-void client_close(struct client *c, int reason, const char *text)
+void session_end(struct session *c, int reason, const char *text)
 {
 	struct sessions *s = c->sessions;
-	if (c->state == CLIENT_CLOSING)
+	if (c->state == SESSION_CLOSING)
 		return;
-	if (c->state == CLIENT_OPEN)
+	if (c->state == SESSION_OPEN)
 		log_end(c, text);
 	c->ending = reason ? (struct ending){.how = NCCLSVC_ENDED_DISCONNECTED}
 			   : ending_of(&c->process);
-	c->known = c->state == CLIENT_OPEN;
+	c->known = c->state == SESSION_OPEN;
 	if (c->known)
 		s->nopen--;
 	else
 		DL_DELETE2(s->silent, c, prev_waiting, next_waiting);
-	c->state = CLIENT_CLOSING;
+	c->state = SESSION_CLOSING;
 	if (c->parked)
 		unpark(c);
 	deadlines_remove(&s->retries, &c->retry);
@@ -497,14 +497,14 @@ void client_close(struct client *c, int reason, const char *text)
 
 /* ---- Reading ---- */
 
-bool client_wait(struct client *c)
+bool session_wait(struct session *c)
 {
 	c->waiting.asked = account_closing(c->account);
 	return c->waiting.asked;
 }
 
 /* The request waits, with its descriptors and their share. */
-static void keep_waiting(struct client *c, const char *message, size_t length, const int *fds,
+static void keep_waiting(struct session *c, const char *message, size_t length, const int *fds,
 			 unsigned nfds)
 {
 	memmove(c->waiting.message, message, SVC_MESSAGE_MAX); /* it may have waited before */
@@ -516,25 +516,25 @@ static void keep_waiting(struct client *c, const char *message, size_t length, c
 }
 
 /* The request fills the message's buffer, with zeros at its end. */
-static void handle_request(struct client *c, const struct svc_header *h, const char *message,
+static void handle_request(struct session *c, const struct svc_header *h, const char *message,
 			   int *fds, unsigned nfds)
 {
 	c->waiting.asked = false;
 	c->sessions->callbacks->request(c->sessions->owner, c, h, message + sizeof(*h), fds);
-	if (c->waiting.asked && c->state != CLIENT_CLOSING)
+	if (c->waiting.asked && c->state != SESSION_CLOSING)
 		keep_waiting(c, message, h->length, fds, nfds);
 }
 
-static void judge(struct client *c, const char *message, size_t length, int *fds, unsigned nfds)
+static void judge(struct session *c, const char *message, size_t length, int *fds, unsigned nfds)
 {
 	struct svc_header h;
 	char text[SVC_TEXT_BYTES];
 	switch (svc_check_request(c->version, message, length, nfds, &h, text)) {
 	case SVC_MALFORMED:
-		client_close(c, NCCLSVC_PROTOCOL, text);
+		session_end(c, NCCLSVC_PROTOCOL, text);
 		break;
 	case SVC_BAD:
-		client_error(c, h.opcode & ~SVC_REPLY, h.serial, NCCLSVC_PROTOCOL, "%s", text);
+		session_error(c, h.opcode & ~SVC_REPLY, h.serial, NCCLSVC_PROTOCOL, "%s", text);
 		break;
 	case SVC_GOOD:
 		handle_request(c, &h, message, fds, nfds);
@@ -543,18 +543,19 @@ static void judge(struct client *c, const char *message, size_t length, int *fds
 }
 
 /* Handles one message, or the end of the connection. */
-static void take_message(struct client *c, const char *message, ssize_t n, int *fds, unsigned nfds)
+static void take_message(struct session *c, const char *message, ssize_t n, int *fds, unsigned nfds)
 {
 	if (n == -EMSGSIZE)
-		client_close(c, NCCLSVC_PROTOCOL, "a message, or its control data, is too long");
+		session_end(c, NCCLSVC_PROTOCOL, "a message, or its control data, is too long");
 	else if (n <= 0) /* an empty message looks like the end, except for fds that it may bring */
-		client_close(c, 0, end_text((int)-n));
+		session_end(c, 0, end_text((int)-n));
 	else
 		judge(c, message, (size_t)n, fds, nfds);
 }
 
 /* Received descriptors are charged to the user, even while they wait to be closed. */
-static void take_with_fds(struct client *c, const char *message, ssize_t n, int *fds, unsigned nfds)
+static void take_with_fds(struct session *c, const char *message, ssize_t n, int *fds,
+			  unsigned nfds)
 {
 	account_add(c->account, SHARE_FDS, nfds); /* connection_may_read has found room */
 	take_message(c, message, n, fds, nfds);
@@ -563,7 +564,7 @@ static void take_with_fds(struct client *c, const char *message, ssize_t n, int 
 }
 
 /* Handles the waiting request once more. */
-static void wake(struct client *c)
+static void wake(struct session *c)
 {
 	const uint64_t begin = clock_now();
 	char *message = c->waiting.message;
@@ -574,18 +575,18 @@ static void wake(struct client *c)
 	judge(c, message, length, fds, nfds);
 	if (!c->waiting.length)
 		drop_fds(c, fds, nfds);
-	if (c->state != CLIENT_CLOSING)
+	if (c->state != SESSION_CLOSING)
 		watch(c);
 	spend_time(c, begin);
 }
 
-bool client_wake(struct sessions *s)
+bool session_wake(struct sessions *s)
 {
 	bool all = true;
-	struct client *c, *next;
+	struct session *c, *next;
 	if (!s->waiting)
 		return true;
-	DL_FOREACH_SAFE (s->clients, c, next) {
+	DL_FOREACH_SAFE (s->all, c, next) {
 		if (c->waiting.length && has_time(c))
 			wake(c);
 		else
@@ -594,20 +595,20 @@ bool client_wake(struct sessions *s)
 	return all;
 }
 
-static void read_messages(struct client *c)
+static void read_messages(struct session *c)
 {
 	_Alignas(8) char message[SVC_MESSAGE_MAX];
 	int fds[SVC_FDS_KERNEL];
 	char text[SVC_TEXT_BYTES];
 	unsigned nfds;
 	for (int i = 0; i < MESSAGES_PER_TURN; i++) {
-		if (c->state == CLIENT_CLOSING || c->lost[0] || c->out || c->events ||
+		if (c->state == SESSION_CLOSING || c->lost[0] || c->out || c->events ||
 		    c->waiting.length || !has_time(c))
 			return;
 		const uint64_t begin = clock_now();
 		const int may = connection_may_read(c->account, c->fd, text);
 		if (may == -EMFILE)
-			client_close(c, NCCLSVC_LIMIT, text);
+			session_end(c, NCCLSVC_LIMIT, text);
 		if (may)
 			return;
 		ssize_t n = svc_recv_all(c->fd, message, sizeof(message), fds, &nfds, MSG_DONTWAIT);
@@ -623,7 +624,7 @@ static void read_messages(struct client *c)
 	}
 }
 
-static void write_messages(struct client *c)
+static void write_messages(struct session *c)
 {
 	int error = 0;
 	while (c->out && !error) {
@@ -635,12 +636,12 @@ static void write_messages(struct client *c)
 	if (!error && c->events)
 		error = send_events(c);
 	if (error && error != -EAGAIN)
-		client_close(c, 0, end_text(-error));
+		session_end(c, 0, end_text(-error));
 	else
 		watch(c);
 }
 
-uint64_t client_retry(struct sessions *s, uint64_t now)
+uint64_t session_retry(struct sessions *s, uint64_t now)
 {
 	const uint64_t until = clock_now() + EXPIRE_TURN_NS;
 	struct deadline *d;
@@ -648,51 +649,51 @@ uint64_t client_retry(struct sessions *s, uint64_t now)
 		if (clock_now() > until)
 			return clock_now() + NAP_NS;
 		deadlines_remove(&s->retries, d);
-		write_messages((struct client *)((char *)d - offsetof(struct client, retry)));
+		write_messages((struct session *)((char *)d - offsetof(struct session, retry)));
 	}
 	return d ? d->at_ns : 0;
 }
 
-static void serve(struct client *c, int status, int events)
+static void serve(struct session *c, int status, int events)
 {
 	if (c->lost[0]) {
-		client_close(c, c->lost_reason, c->lost);
+		session_end(c, c->lost_reason, c->lost);
 		return;
 	}
 	if (status < 0) { /* POLLERR: the peer closed with unread replies */
-		client_close(c, 0, CLOSED);
+		session_end(c, 0, CLOSED);
 		return;
 	}
 	if (events & UV_WRITABLE)
 		write_messages(c);
-	if (c->state != CLIENT_CLOSING && (events & UV_READABLE))
+	if (c->state != SESSION_CLOSING && (events & UV_READABLE))
 		read_messages(c);
 	/* The client has closed its end while replies waited: drop them. */
-	if (c->state != CLIENT_CLOSING && (events & UV_DISCONNECT) &&
+	if (c->state != SESSION_CLOSING && (events & UV_DISCONNECT) &&
 	    (c->out || c->events || c->waiting.length))
-		client_close(c, 0, CLOSED);
+		session_end(c, 0, CLOSED);
 }
 
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
-	struct client *c = poll->data;
+	struct session *c = poll->data;
 	if (c->parked) /* the kernel had reported it before */
 		return;
 	if (has_time(c))
 		serve(c, status, events);
-	if (c->state != CLIENT_CLOSING && !has_time(c))
+	if (c->state != SESSION_CLOSING && !has_time(c))
 		park(c);
 }
 
-/* In order; clients whose users have used up their time again come last. */
-void client_turn(struct sessions *s)
+/* In order; sessions whose users have used up their time again come last. */
+void session_turn(struct sessions *s)
 {
 	for (uint32_t n = s->nparked; n && s->parked; n--) {
-		struct client *c = s->parked;
+		struct session *c = s->parked;
 		unpark(c);
 		if (has_time(c))
 			serve(c, 0, UV_READABLE);
-		if (c->state == CLIENT_CLOSING)
+		if (c->state == SESSION_CLOSING)
 			continue;
 		if (has_time(c))
 			watch(c);
@@ -703,20 +704,20 @@ void client_turn(struct sessions *s)
 
 /* ---- Start ---- */
 
-void client_opened(struct client *c)
+void session_opened(struct session *c)
 {
-	c->state = CLIENT_OPEN;
+	c->state = SESSION_OPEN;
 	c->sessions->nopen++;
 	DL_DELETE2(c->sessions->silent, c, prev_waiting, next_waiting);
 }
 
-struct client *client_create(struct sessions *s, int fd, struct account *account,
-			     const struct ucred *cred, bool admin)
+struct session *session_create(struct sessions *s, int fd, struct account *account,
+			       const struct ucred *cred, bool admin)
 {
 	uint32_t slot = 0;
 	while (slot < SVC_SESSIONS_MAX && s->by_slot[slot])
 		slot++;
-	struct client *c = slot < SVC_SESSIONS_MAX ? calloc(1, sizeof(*c)) : NULL;
+	struct session *c = slot < SVC_SESSIONS_MAX ? calloc(1, sizeof(*c)) : NULL;
 	if (!c)
 		return NULL;
 	c->sessions = s;
@@ -742,8 +743,8 @@ struct client *client_create(struct sessions *s, int fd, struct account *account
 	}
 	s->loop->handles++;
 	s->by_slot[slot] = c;
-	s->nclients++;
-	DL_APPEND(s->clients, c);
+	s->nsessions++;
+	DL_APPEND(s->all, c);
 	DL_APPEND2(s->silent, c, prev_waiting, next_waiting);
 	HASH_ADD(hh, s->by_id, id, sizeof(c->id), c);
 	watch(c);

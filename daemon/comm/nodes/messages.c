@@ -1,38 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Handles messages from the deciding components (coord/) and from the other members' nodes, and
- * messages that overtake the START of their epoch. */
+ * Handles messages from the deciding components (coord/) and from the other members' nodes. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include <utlist.h>
-
 #include "base/log.h"
-#include "base/nofail.h"
-#include "comm.h"
-#include "comms.h"
+#include "comm/comm.h"
+#include "comm/comms.h"
+#include "comm/gpus.h"
+#include "comm/plans.h"
+#include "comm/remote.h"
 #include "coord/rendezvous.h"
 #include "describe.h"
-#include "gpus.h"
 #include "names.h"
-#include "remote.h"
-
-struct communicator *remote_find(const struct comms *s, const uint8_t *id)
-{
-	struct communicator *m;
-	HASH_FIND(hh, s->comms, id, NCCLSVC_ID_BYTES, m);
-	return m;
-}
+#include "nodes.h"
 
 static void on_refuse(struct comms *s, const struct control_refuse *r)
 {
-	struct communicator *m = remote_find(s, r->id);
+	struct communicator *m = comm_find(s, r->id);
 	if (!m || r->rank >= m->nranks)
 		return;
 	struct member *member = &m->members[r->rank];
 	const bool starts = comm_is_still_there(m, r->rank);
-	if (member->state != NCCLSVC_MEMBER_JOINING || !member->client ||
-	    member->client->id != r->session || member->serial != r->serial)
+	if (member->state != NCCLSVC_MEMBER_JOINING || !member->session ||
+	    member->session->id != r->session || member->serial != r->serial)
 		return;
 	comm_refuse_join(m, r->rank, r->result, r->text);
 	if (starts)
@@ -46,8 +36,8 @@ static bool is_awaited(const struct communicator *m, const struct control_start 
 		const struct member *member = &m->members[k];
 		const struct control_member *who = &start->members[k];
 		if (who->node == m->comms->coord.me && comm_alive(member) &&
-		    member->state == NCCLSVC_MEMBER_JOINING && member->client->id == who->session &&
-		    member->serial == who->serial)
+		    member->state == NCCLSVC_MEMBER_JOINING &&
+		    member->session->id == who->session && member->serial == who->serial)
 			return true;
 	}
 	return false;
@@ -56,7 +46,7 @@ static bool is_awaited(const struct communicator *m, const struct control_start 
 /* Another member's node has already reported it. */
 static bool is_known(const struct comms *s, const struct control_start *start)
 {
-	const struct communicator *m = remote_find(s, start->id);
+	const struct communicator *m = comm_find(s, start->id);
 	if (!m || m->nranks != start->nranks)
 		return false;
 	if (m->start && m->start->epoch == start->epoch)
@@ -84,7 +74,7 @@ static void tell_over(struct comms *s, const struct control_start *start, bool f
 
 static void on_start(struct comms *s, const struct control_start *start)
 {
-	struct communicator *m = remote_find(s, start->id);
+	struct communicator *m = comm_find(s, start->id);
 	if (!m || m->nranks != start->nranks)
 		tell_over(s, start, true); /* its last member here is gone */
 	else if (start->epoch > m->epoch || is_awaited(m, start))
@@ -96,12 +86,12 @@ static void on_start(struct comms *s, const struct control_start *start)
 static void on_break(struct comms *s, uint32_t from, const struct control_break *b)
 {
 	char text[SVC_TEXT_BYTES];
-	struct communicator *m = remote_find(s, b->id);
+	struct communicator *m = comm_find(s, b->id);
 	if (!m || b->rank >= (int32_t)m->nranks || b->node >= (int32_t)s->coord.n)
 		return;
 	/* It may come before the epoch has begun here: then the epoch ends as soon as it has begun.
 	 */
-	if (m->start && m->start->epoch == b->epoch && m->cuda && nodes_across(m)) {
+	if (m->start && m->start->epoch == b->epoch && m->cuda && comm_across_nodes(m)) {
 		snprintf(text, sizeof(text), "the epoch could not begin on node %u (%s): %s", from,
 			 coord_host(&s->coord, from), svc_result_name(b->result));
 		if (b->result == NCCLSVC_PEER_GONE && b->node < 0 && comm_can_wait(m))
@@ -119,7 +109,7 @@ static void on_break(struct comms *s, uint32_t from, const struct control_break 
 
 static void on_left(struct comms *s, const struct control_left *l)
 {
-	struct communicator *m = remote_find(s, l->id);
+	struct communicator *m = comm_find(s, l->id);
 	if (!m || m->epoch != l->epoch || l->rank >= m->nranks)
 		return;
 	if (l->plan)
@@ -130,7 +120,7 @@ static void on_left(struct comms *s, const struct control_left *l)
 
 static void on_description(const struct comms *s, const struct control_description *d)
 {
-	struct communicator *m = remote_find(s, d->id);
+	struct communicator *m = comm_find(s, d->id);
 	if (m && m->epoch == d->epoch && d->rank < m->nranks)
 		description_keep(m, d);
 }
@@ -151,7 +141,7 @@ static void on_split_result(struct comms *s, struct communicator *m, const struc
 
 static void on_result(struct comms *s, const struct control_result *v)
 {
-	struct communicator *m = remote_find(s, v->id);
+	struct communicator *m = comm_find(s, v->id);
 	if (m && m->epoch != v->epoch)
 		m = NULL;
 	if (v->asked == SVC_SPLIT) {
@@ -160,140 +150,6 @@ static void on_result(struct comms *s, const struct control_result *v)
 		plan_result(m, v);
 		remote_handle_unexpected(m); /* members that have finished with the plan */
 	}
-}
-
-/* ---- Messages that overtake START, or a plan's RESULT, from another node ---- */
-
-struct unexpected_message {
-	struct unexpected_message *prev, *next;
-	uint32_t from;
-	enum control_kind kind;
-	bool started; /* START had come */
-	_Alignas(8) char body[];
-};
-
-/* The common beginning of all messages about an epoch that has started. */
-struct of_epoch {
-	uint8_t id[NCCLSVC_ID_BYTES];
-	uint32_t epoch;
-};
-
-static uint32_t epoch_of(const void *body)
-{
-	struct of_epoch of;
-	memcpy(&of, body, sizeof(of));
-	return of.epoch;
-}
-
-/* It leaves a plan that is not known to be in force here. */
-static bool is_before_plan(const struct communicator *m, enum control_kind kind, const void *body)
-{
-	const struct control_left *l = body;
-	return kind == CONTROL_LEFT && l->epoch == m->epoch && l->plan > m->plan_round;
-}
-
-/* The communicator, if the message is about an epoch or plan that has not begun here. */
-static struct communicator *not_begun(const struct comms *s, enum control_kind kind,
-				      const void *body)
-{
-	struct communicator *m;
-	switch (kind) {
-	case CONTROL_BREAK:
-	case CONTROL_LEFT:
-	case CONTROL_RESULT:
-		m = remote_find(s, body);
-		if (m && (epoch_of(body) > m->epoch || is_before_plan(m, kind, body)))
-			return m;
-		return NULL;
-	default:
-		return NULL;
-	}
-}
-
-static void forget_unexpected(struct communicator *m, uint32_t before)
-{
-	struct unexpected_message *e, *next;
-	DL_FOREACH_SAFE (m->unexpected, e, next)
-		if (epoch_of(e->body) < before) {
-			DL_DELETE(m->unexpected, e);
-			free(e);
-		}
-}
-
-uint32_t remote_last_epoch(const struct communicator *m)
-{
-	const struct unexpected_message *e;
-	uint32_t last = m->start && m->start->epoch > m->epoch ? m->start->epoch : m->epoch;
-	DL_FOREACH (m->unexpected, e)
-		if (epoch_of(e->body) > last)
-			last = epoch_of(e->body);
-	return last;
-}
-
-void remote_forget_unexpected(struct communicator *m)
-{
-	forget_unexpected(m, UINT32_MAX);
-}
-
-static void keep_unexpected(struct communicator *m, uint32_t from, enum control_kind kind,
-			    const void *body, size_t size, bool started)
-{
-	struct unexpected_message *e =
-		nofail_malloc(sizeof(*e) + size, "a message about an epoch that has not begun");
-	e->from = from;
-	e->kind = kind;
-	e->started = started;
-	memcpy(e->body, body, size);
-	forget_unexpected(m, epoch_of(body)); /* the START of these will not come any more */
-	DL_APPEND(m->unexpected, e);
-}
-
-static void handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body);
-
-/* False: it must be kept. BREAK ends an epoch that is about to begin; other messages wait until it
- * has begun. */
-static bool handle_unexpected(struct communicator *m, struct unexpected_message *e)
-{
-	struct comms *s = m->comms;
-	const uint32_t epoch = epoch_of(e->body);
-	const bool begun = epoch <= m->epoch, starts = m->start && m->start->epoch == epoch;
-	if (!begun && !starts)
-		return false;
-	if (!e->started)
-		coord_handle_started(&s->coord, e->kind, e->body);
-	e->started = true;
-	if ((!begun && e->kind != CONTROL_BREAK) || is_before_plan(m, e->kind, e->body))
-		return false;
-	handle(s, e->from, e->kind, e->body);
-	return true;
-}
-
-void remote_handle_unexpected(struct communicator *m)
-{
-	struct unexpected_message *list = m->unexpected, *e, *next;
-	m->unexpected = NULL;
-	DL_FOREACH_SAFE (list, e, next) {
-		DL_DELETE(list, e);
-		if (handle_unexpected(m, e))
-			free(e);
-		else
-			DL_APPEND(m->unexpected, e);
-	}
-}
-
-/* False: it is not unexpected. */
-static bool take_unexpected(struct comms *s, uint32_t from, enum control_kind kind,
-			    const void *body, size_t size)
-{
-	struct communicator *m = not_begun(s, kind, body);
-	const bool started = m && m->start && m->start->epoch == epoch_of(body);
-	if (!m || (started && kind == CONTROL_BREAK))
-		return false;
-	coord_handle_early(&s->coord, from, kind, body);
-	if (started)
-		coord_handle_started(&s->coord, kind, body);
-	keep_unexpected(m, from, kind, body, size, started);
-	return true;
 }
 
 void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body,
@@ -309,13 +165,13 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 	}
 	if (kind == CONTROL_START && is_known(s, body))
 		return;
-	if (take_unexpected(s, from, kind, body, size) || coord_handle(&s->coord, from, kind, body))
+	if (remote_take_unexpected(s, from, kind, body, size) ||
+	    coord_handle(&s->coord, from, kind, body))
 		return;
-	handle(s, from, kind, body);
+	remote_deliver(s, from, kind, body);
 }
 
-/* A message to the members on this node. */
-static void handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body)
+void remote_deliver(struct comms *s, uint32_t from, enum control_kind kind, const void *body)
 {
 	switch (kind) {
 	case CONTROL_BEAT:
@@ -364,7 +220,7 @@ static void tell_begun(struct comms *s, const struct communicator *m)
 	}
 }
 
-/* A client waits for a rank that another node's member holds. */
+/* A session waits for a rank that another node's member holds. */
 static void refuse_stray(struct comms *s, struct communicator *m, uint32_t rank)
 {
 	const struct member *member = &m->members[rank];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One connection, and the resources of its process. */
-#ifndef SESSION_CLIENT_H
-#define SESSION_CLIENT_H
+#ifndef SESSION_SESSION_H
+#define SESSION_SESSION_H
 
 #include <sys/socket.h>
 #include <uv.h>
@@ -33,16 +33,16 @@ struct outgoing {
 	char message[];
 };
 
-enum client_state {
-	CLIENT_NEW, /* has not said hello */
-	CLIENT_OPEN,
-	CLIENT_CLOSING,
+enum session_state {
+	SESSION_NEW, /* has not said hello */
+	SESSION_OPEN,
+	SESSION_CLOSING,
 };
 
-struct client {
+struct session {
 	struct sessions *sessions;
 	uint32_t slot, id;
-	enum client_state state;
+	enum session_state state;
 	int fd;
 	int32_t pid;
 	uint32_t uid;
@@ -52,7 +52,7 @@ struct client {
 	uint64_t failure_ns;
 	uint64_t failure_done;		   /* tasks that had succeeded a second later */
 	bool failure_settled;		   /* failure_done is known */
-	bool admin;			   /* it came by the socket for administration */
+	bool admin;			   /* it uses the socket for administration */
 	bool refused;			   /* may not use this daemon */
 	uint16_t version_min, version_max; /* from HELLO */
 	uint16_t version;		   /* of the protocol; before HELLO, the lowest */
@@ -85,9 +85,9 @@ struct client {
 		unsigned nfds;
 	} waiting;	     /* the waiting request; length 0: none */
 	uint32_t leaving_at; /* while it ends: the next membership to be vacated */
-	struct client *prev_waiting, *next_waiting; /* while it is silent, or leaving */
-	bool parked;				    /* until its user has time in a turn */
-	struct client *prev_parked, *next_parked;
+	struct session *prev_waiting, *next_waiting; /* while it is silent, or leaving */
+	bool parked;				     /* until its user has time in a turn */
+	struct session *prev_parked, *next_parked;
 	struct {
 		uint32_t number; /* 0: none */
 		uint32_t node, what, serial;
@@ -118,42 +118,42 @@ struct client {
 	struct membership *memberships; /* [1..nmemberships) */
 	uint32_t nmemberships, comms;
 	uint32_t last_plan; /* handle */
-	struct client *prev, *next;
+	struct session *prev, *next;
 	UT_hash_handle hh; /* by id */
 };
 
-/* The caller has taken the account's shares of sessions and fds; the client returns them. admin:
+/* The caller has taken the account's shares of sessions and fds; the session returns them. admin:
  * connected through the socket for administration. */
-struct client *client_create(struct sessions *s, int fd, struct account *account,
-			     const struct ucred *cred, bool admin);
+struct session *session_create(struct sessions *s, int fd, struct account *account,
+			       const struct ucred *cred, bool admin);
 /* Has it sent HELLO? */
-void client_opened(struct client *c);
+void session_opened(struct session *c);
 /* Its process is to be remembered well enough to tell how it ends. */
-void client_watch_process(struct client *c);
+void session_watch_process(struct session *c);
 /* Sends a reply. fds stay the caller's. */
-void client_reply(struct client *c, unsigned opcode, uint32_t serial, const void *body, size_t size,
-		  const int *fds, unsigned nfds);
-void client_error(struct client *c, unsigned opcode, uint32_t serial, int result,
-		  const char *format, ...) __attribute__((format(printf, 5, 6)));
+void session_reply(struct session *c, unsigned opcode, uint32_t serial, const void *body,
+		   size_t size, const int *fds, unsigned nfds);
+void session_error(struct session *c, unsigned opcode, uint32_t serial, int result,
+		   const char *format, ...) __attribute__((format(printf, 5, 6)));
 /* The request being handled was refused a share. If the user still has memory to be unmapped or
  * descriptors to be closed, which count until then, the request waits and is handled again. It must
  * not have changed anything, and must not be answered now. Until then, no other request of the
  * session is read. */
-bool client_wait(struct client *c);
-/* A turn of the loop begins; parked clients continue. */
-void client_turn(struct sessions *s);
+bool session_wait(struct session *c);
+/* A turn of the loop begins; parked sessions continue. */
+void session_turn(struct sessions *s);
 /* Handles waiting requests again. False: there was not enough time for all of them. */
-bool client_wake(struct sessions *s);
+bool session_wake(struct sessions *s);
 /* Reports the epoch's end. At most one event waits for each membership. */
-void client_comm_event(struct client *c, const struct svc_event_comm *event);
+void session_comm_event(struct session *c, const struct svc_event_comm *event);
 /* Retries messages that could not be sent, for EXPIRE_TURN_NS; returns when to call again, 0: after
- * the next failure. Visits only clients whose time has come. */
-uint64_t client_retry(struct sessions *s, uint64_t now);
+ * the next failure. Visits only sessions whose time has come. */
+uint64_t session_retry(struct sessions *s, uint64_t now);
 /* Ends the session. A reason other than 0 is sent in an event with the text. */
-void client_close(struct client *c, int reason, const char *text);
-void client_scheduler_gone(struct client *c);
+void session_end(struct session *c, int reason, const char *text);
+void session_scheduler_gone(struct session *c);
 /* May it act on resources of this user? On the jobs' socket only the same user may, so not even
  * root. */
-bool client_allows(const struct client *c, uint32_t uid);
+bool session_allows(const struct session *c, uint32_t uid);
 
 #endif

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * An epoch ends: because of a member, its GPU or a node, on this node and as another node says. */
+#include "comm.h"
+#include "comms.h"
+#include "gpu/gpu.h"
+#include "gpu/nccl_comm.h"
+#include "plans.h"
+#include "record/dump.h"
+#include "remote.h"
+#include "report.h"
+
+/* 1 + the node at fault; 0: none. */
+static uint32_t lost_node(const ncclsvc_status *st)
+{
+	return st->field == NCCLSVC_FIELD_NODE ? (uint32_t)st->value_a + 1 : 0;
+}
+
+static void tell_end(struct communicator *m, uint32_t k, const ncclsvc_status *why, int32_t rank)
+{
+	struct member *member = &m->members[k];
+	struct svc_event_comm ev = {
+		.comm = member->handle,
+		.epoch = m->epoch,
+		.reason = why->result,
+		.rank = rank,
+		.pid = rank >= 0 ? m->members[rank].pid : 0,
+		.status = *why,
+	};
+	member->state = NCCLSVC_MEMBER_BROKEN;
+	ev.status.epoch = m->epoch;
+	session_comm_event(member->session, &ev);
+}
+
+/* ended: the rank that the epoch lacks, or -1; told: what members are told. */
+static void end_epoch(struct communicator *m, ncclsvc_epoch_cause cause, const ncclsvc_status *why,
+		      int32_t ended, const ncclsvc_status *told, int32_t told_rank)
+{
+	const uint32_t node = lost_node(why);
+	const bool failure = recorder_dump_wanted(m, told);
+	comm_event_for(m, cause, told);
+	if (failure)
+		recorder_dump_for(m, told);
+	comm_split_failed(m, told->result, told_rank);
+	plan_commit_failed(m, told->result, told_rank);
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct member *member = &m->members[k];
+		bool gone = (int32_t)k == ended && why->result == NCCLSVC_PEER_GONE && !node;
+		if (!comm_alive(member) && member->node >= 0) { /* on another node */
+			bool dead = gone || (uint32_t)member->node + 1 == node;
+			member->state = dead ? NCCLSVC_MEMBER_DEAD : NCCLSVC_MEMBER_BROKEN;
+		}
+		if (comm_takes_part(member))
+			tell_end(m, k, told, told_rank);
+	}
+}
+
+void comm_end_epoch(struct communicator *m, ncclsvc_epoch_cause cause, const ncclsvc_status *why,
+		    int32_t rank)
+{
+	end_epoch(m, cause, why, rank, why, rank);
+}
+
+/* Adds the GPU and the pid of the lost worker, unless it is another node's. */
+static void name_worker(const struct communicator *m, ncclsvc_status *why)
+{
+	const struct member *member = why->rank_a >= 0 ? &m->members[why->rank_a] : NULL;
+	const struct gpu *g =
+		member && member->node < 0 ? gpu_find(m->comms->gpus, member->device) : NULL;
+	if (!g)
+		return;
+	why->value_a = (uint64_t)g->index;
+	why->pid_b = g->info.pid;
+}
+
+/* first: the failure from which this follows, as another node says; NULL: none. */
+static void break_after(struct communicator *m, ncclsvc_epoch_cause cause, int reason, int32_t rank,
+			int32_t node, const ncclsvc_status *first)
+{
+	ncclsvc_status why = {
+		.result = reason,
+		.field = node >= 0 ? NCCLSVC_FIELD_NODE : NCCLSVC_FIELD_NONE,
+		.value_a = node >= 0 ? (uint64_t)node : 0,
+		.rank_a = rank,
+		.pid_a = rank >= 0 ? m->members[rank].pid : 0,
+		.rank_b = -1,
+		.ending = rank >= 0 ? m->members[rank].ending.how : NCCLSVC_ENDED_UNKNOWN,
+		.ending_code = rank >= 0 ? m->members[rank].ending.code : 0,
+	};
+	if (reason == NCCLSVC_WORKER_LOST)
+		name_worker(m, &why);
+	ncclsvc_status told = why;
+	if (m->life.state == NCCLSVC_EPOCH_LEFT)
+		comm_event_for(m, cause, &why);
+	if (!epoch_runs(&m->life))
+		return;
+	report_epoch(m, &told, first);
+	end_epoch(m, cause, &why, rank, &told, told.rank_a);
+}
+
+void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reason, int32_t rank,
+		    int32_t node)
+{
+	break_after(m, cause, reason, rank, node, NULL);
+}
+
+void comm_break_epoch(struct communicator *m, ncclsvc_epoch_cause cause, int32_t rank)
+{
+	const bool tell = epoch_runs(&m->life);
+	comm_break_for(m, cause, NCCLSVC_PEER_GONE, rank, -1);
+	if (tell)
+		remote_break(m, NCCLSVC_PEER_GONE, rank, -1);
+}
+
+void comm_gpu_lost(struct communicator *m, int result, int32_t rank)
+{
+	const bool tell = epoch_lives(&m->life);
+	comm_break_for(m, NCCLSVC_CAUSE_GPU_LOST, result, rank, -1);
+	if (tell)
+		remote_break(m, result, rank, -1);
+}
+
+static bool names_ranks_of(const struct communicator *m, const ncclsvc_status *st)
+{
+	const int32_t n = (int32_t)m->nranks;
+	bool valid = st->rank_a < n && st->rank_b < n;
+	for (uint32_t i = 0; i < st->missing_count && i < NCCLSVC_MISSING_SHOWN; i++)
+		valid = valid && st->missing[i] >= 0 && st->missing[i] < n;
+	return valid;
+}
+
+void comm_broken_elsewhere(struct communicator *m, const struct control_break *b)
+{
+	if (b->rank >= 0)
+		m->members[b->rank].ending = b->ending;
+	const bool follows = b->first.result && names_ranks_of(m, &b->first);
+	break_after(m, b->renewed ? NCCLSVC_CAUSE_RENEWED : NCCLSVC_CAUSE_ENDED_ELSEWHERE,
+		    b->result, b->rank, b->node, follows ? &b->first : NULL);
+}
+
+void comm_close_all(struct comms *s, int reason)
+{
+	struct communicator *m, *tmp;
+	HASH_ITER (hh, s->comms, m, tmp) {
+		comm_event_for(m, NCCLSVC_CAUSE_DAEMON_ENDS,
+			       &(ncclsvc_status){.result = reason, .rank_a = -1, .rank_b = -1});
+		if (m->nccl_comm &&
+		    epoch_held(&m->life)) /* no operation that never ends may be left */
+			nccl_comm_abort(m->nccl_comm, NULL);
+	}
+}

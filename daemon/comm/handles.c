@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The handles by which sessions name communicators; a handle comes with the rank that its session
+ * holds. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm.h"
+#include "comms.h"
+#include "peer/peer.h"
+#include "peer/shares.h"
+
+uint32_t comm_new_handle(struct session *c, struct communicator *m, int32_t rank)
+{
+	uint32_t i = 1;
+	while (i < c->nmemberships && c->memberships[i].comm)
+		i++;
+	if (i >= c->nmemberships) {
+		uint32_t n = c->nmemberships ? c->nmemberships * 2 : 4;
+		if (n > SVC_SESSION_COMMS)
+			n = SVC_SESSION_COMMS;
+		if (i >= n)
+			return 0;
+		struct membership *p = realloc(c->memberships, n * sizeof(*p));
+		if (!p)
+			return 0;
+		memset(p + c->nmemberships, 0, (n - c->nmemberships) * sizeof(*p));
+		c->memberships = p;
+		c->nmemberships = n;
+	}
+	c->memberships[i] = (struct membership){.comm = m, .rank = rank};
+	if (!c->process.watched)
+		session_watch_process(c);
+	c->comms++;
+	return i;
+}
+
+void comm_vacate(struct communicator *m, struct member *member, uint32_t state)
+{
+	struct session *c = member->session;
+	peer_staging_drop(member);
+	c->memberships[member->handle] = (struct membership){0};
+	c->comms--;
+	m->occupied--;
+	member->session = NULL;
+	member->state = state;
+	shares_left(m);
+	comm_join_deadline(m->comms, member, 0);
+	member->overdue = false;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Connects this node's coord/ with its communicators. */
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/loop.h"
+#include "comm/comms.h"
+#include "comm/remote.h"
+#include "nodes.h"
+
+static void op_send(void *arg, uint32_t node, enum control_kind kind, const void *body, size_t size)
+{
+	remote_send(arg, node, kind, body, size);
+}
+
+static bool op_gone(void *arg, uint32_t node)
+{
+	const struct comms *s = arg;
+	return s->cluster && s->cluster->nodes[node].gone;
+}
+
+static const char *op_host(void *arg, uint32_t node)
+{
+	const struct comms *s = arg;
+	return s->cluster ? s->cluster->nodes[node].info.host : "this one";
+}
+
+static uint64_t op_now(void *arg)
+{
+	(void)arg;
+	return clock_now();
+}
+
+static void op_deadline(void *arg, uint64_t at_ns)
+{
+	struct comms *s = arg;
+	loop_deadline(s->loop, at_ns);
+}
+
+static int op_random_id(void *arg, uint8_t id[NCCLSVC_ID_BYTES])
+{
+	(void)arg;
+	return coord_random_id(id);
+}
+
+static void op_make_nccl_id(void *arg, const uint8_t *id, uint32_t epoch, int32_t device)
+{
+	nodes_make_id(arg, id, epoch, device);
+}
+
+static void op_run_job(void *arg, struct loop_job *job, uint64_t steps)
+{
+	struct comms *s = arg;
+	loop_run_job(s->loop, job, steps);
+}
+
+static uint64_t op_new_uid(void *arg)
+{
+	struct comms *s = arg;
+	return ++s->last_comm;
+}
+
+static const struct comm_hooks hooks = {
+	.own_message = remote_handle,
+	.begun = remote_deliver,
+	.not_in_table = comm_not_in_table,
+};
+
+void remote_start(struct comms *s)
+{
+	static const struct coord_ops ops = {
+		.send = op_send,
+		.gone = op_gone,
+		.host = op_host,
+		.now_ns = op_now,
+		.deadline = op_deadline,
+		.random_id = op_random_id,
+		.make_nccl_id = op_make_nccl_id,
+		.run_job = op_run_job,
+		.new_uid = op_new_uid,
+	};
+	s->hooks = &hooks;
+	coord_init(&s->coord, &ops, s, s->cluster ? s->cluster->me : 0,
+		   s->cluster ? s->cluster->n : 1);
+	s->coord.keep_ns = (uint64_t)s->config->comm_idle_seconds * 1000000000;
+	remote_open(s);
+}

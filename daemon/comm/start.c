@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * An epoch starts when all ranks have joined, the last epoch is gone and, on GPUs, their workers
+ * and NCCL are ready. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "account/lateness.h"
+#include "base/loop.h"
+#include "base/nofail.h"
+#include "comm.h"
+#include "comms.h"
+#include "gpu/gpu.h"
+#include "gpu/nccl_comm.h"
+#include "peer/peer.h"
+#include "record/record.h"
+#include "remote.h"
+
+static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
+{
+	struct member *member = &m->members[rank];
+	struct svc_join_reply r = {
+		.comm_uid = m->uid,
+		.comm = member->handle,
+		.epoch = m->epoch,
+		.nranks = (int32_t)m->nranks,
+		.rank = (int32_t)rank,
+	};
+	memcpy(r.id, m->id, sizeof(r.id));
+	memcpy(r.label, m->label, sizeof(r.label));
+	r.peer_bytes = peer_bytes(m);
+	session_reply(member->session, opcode, member->serial, &r, sizeof(r), NULL, 0);
+}
+
+/* Is the rank's member on another node, or gone since all had joined? False: it is here. */
+static bool is_elsewhere(struct comms *s, struct communicator *m, uint32_t k,
+			 struct epoch_member *told)
+{
+	struct member *member = &m->members[k];
+	const struct control_member *who = &m->start->members[k];
+	bool here = who->node == s->coord.me;
+	*told = (struct epoch_member){
+		.session = EPOCH_ELSEWHERE, .device = -1, .pid = who->pid, .node = who->node};
+	if (comm_is_still_there(m, k))
+		return false;
+	if (here)
+		return true;
+	member->node = (int32_t)who->node;
+	member->pid = member->far_pid = who->pid;
+	member->device = m->cuda ? who->device : SVC_DEVICE_HOST;
+	member->state = NCCLSVC_MEMBER_JOINED;
+	m->remote++;
+	return true;
+}
+
+/* Returns a rank whose member has gone since all had joined; -1: none. */
+static int32_t fill_members(struct comms *s, struct communicator *m, struct epoch_member *members)
+{
+	int32_t vanished = -1;
+	m->remote = 0;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct member *member = &m->members[k];
+		member->node = -1;
+		member->ending = (struct ending){0};
+		if (is_elsewhere(s, m, k, &members[k])) {
+			if (member->node < 0)
+				vanished = (int32_t)k;
+			continue;
+		}
+		members[k] = (struct epoch_member){
+			.session = member->session->slot,
+			.handle = member->handle,
+			.device = member->device,
+			.pid = member->pid,
+			.node = s->coord.me,
+		};
+		member->state = NCCLSVC_MEMBER_JOINED;
+		member->session->failure = 0; /* it goes on */
+		comm_join_deadline(s, member, 0);
+		member->overdue = false;
+		m->joining--;
+	}
+	return vanished;
+}
+
+static enum transport_kind transport_of(const struct comms *s, const struct communicator *m)
+{
+	if (!m->cuda)
+		return m->remote ? TRANSPORT_INTERNODE : TRANSPORT_HOST;
+	return s->gpus->staging ? TRANSPORT_STAGED : TRANSPORT_NCCL;
+}
+
+/* A JOIN on this node for a rank of another node: it arrived after all had joined, or the
+ * rendezvous was lost and its successor did not know of the member. */
+static void turn_away_others(struct communicator *m)
+{
+	char text[SVC_TEXT_BYTES];
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct member *member = &m->members[k];
+		const struct control_member *who = &m->start->members[k];
+		if (comm_is_member_here(m, k) || !comm_alive(member))
+			continue;
+		snprintf(text, sizeof(text),
+			 "rank %u of communicator %s is held by pid %d, session %u of node %u (%s)",
+			 k, m->label, who->pid, who->session, who->node,
+			 coord_host(&m->comms->coord, who->node));
+		if (member->state == NCCLSVC_MEMBER_JOINING) {
+			remote_unjoin(m, k, member->session->id, WITHDRAW_CANCELLED);
+			comm_refuse_join(m, k, NCCLSVC_RANK_TAKEN, text);
+		}
+		if (comm_alive(member))
+			comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
+	}
+}
+
+static void start_epoch(struct comms *s, struct communicator *m)
+{
+	struct epoch_member *members = calloc(m->nranks, sizeof(*members));
+	struct member_progress *progress = calloc(m->nranks, sizeof(*progress));
+	struct comm_lateness *lateness = lateness_create(m->nranks);
+	struct control_start *start = m->start;
+	const bool over = m->start_is_over;
+	if (!members || !progress || !lateness) {
+		free(members);
+		free(progress);
+		free(lateness);
+		comm_fail_joins(s, m, NCCLSVC_NO_MEMORY, -1,
+				"the daemon has no memory for an epoch");
+		return;
+	}
+	turn_away_others(m);
+	m->epoch = start->epoch;
+	m->failure = 0;
+	m->ended_in_order.result = NCCLSVC_OK;
+	m->refused_task.pid = 0;
+	m->coordinator = start->members[0].node;
+	comm_event(m, NCCLSVC_CAUSE_STARTED);
+	m->split_round = m->plan_round = 0;
+	m->split_lost = m->plan_lost = false;
+	m->progress = progress;
+	m->lateness = lateness;
+	int32_t vanished = fill_members(s, m, members);
+	comm_record_members(m, transport_of(s, m), members);
+	if (vanished < 0)
+		peer_begin(m);
+	if (m->peer)
+		m->pending = nofail_calloc(m->nranks, sizeof(*m->pending), "an epoch's members");
+	m->begun = start;
+	m->start = NULL;
+	m->start_is_over = false;
+	struct command cmd = {.kind = COMMAND_EPOCH_START};
+	cmd.epoch_start.comm = m->slot;
+	cmd.epoch_start.nranks = m->nranks;
+	cmd.epoch_start.epoch = m->epoch;
+	cmd.epoch_start.uid = m->uid;
+	cmd.epoch_start.members = members;
+	cmd.epoch_start.progress = progress;
+	cmd.epoch_start.pending = m->pending;
+	cmd.epoch_start.lateness = lateness;
+	cmd.epoch_start.transport = transport_of(s, m);
+	cmd.epoch_start.comm_slot = m->nccl_comm ? m->nccl_comm->slot : 0;
+	cmd.epoch_start.internode_id = m->remote ? start->internode_id : 0;
+	scheduler_command(s->scheduler, &cmd);
+	/* The command is queued, so later submissions are behind it. A failed reply may end its
+	 * session, and with it this epoch; the others must still be told that the epoch began. */
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (comm_alive(&m->members[k]) && m->members[k].state == NCCLSVC_MEMBER_JOINED)
+			reply_joined(m, k, m->reply_opcode);
+	if (vanished >= 0)
+		comm_break_epoch(m, NCCLSVC_CAUSE_MEMBER_DIED, vanished);
+	if (over)
+		comm_broken_elsewhere(m, &m->start_break);
+	remote_handle_unexpected(m);
+}
+
+void comm_try_start(struct comms *s, struct communicator *m)
+{
+	if (s->loop->closing || epoch_held(&m->life) || !comm_all_joined(m))
+		return;
+	if (m->cuda && m->life.state == NCCLSVC_EPOCH_FORMING)
+		comm_event(m, NCCLSVC_CAUSE_GPUS_AWAITED);
+	if (!m->cuda || comm_gpus_ready(s, m))
+		start_epoch(s, m);
+}
+
+/* ---- What an epoch waited for ---- */
+
+void comm_nccl_ready(struct communicator *m, int result, const char *why)
+{
+	struct comms *s = m->comms;
+	if (result)
+		comm_fail_joins(s, m, result, -1, why);
+	else
+		comm_try_start(s, m);
+}
+
+void comm_gpu_ready(struct comms *s)
+{
+	struct communicator *m, *tmp;
+	HASH_ITER (hh, s->comms, m, tmp)
+		if (m->cuda)
+			comm_try_start(s, m);
+}
+
+void comm_session_known(struct session *c)
+{
+	for (uint32_t i = 1; i < c->nmemberships; i++)
+		if (c->memberships[i].comm && c->memberships[i].comm->cuda)
+			comm_try_start(c->memberships[i].comm->comms, c->memberships[i].comm);
+}
+
+void comm_epoch_gone(struct comms *s, uint32_t slot)
+{
+	struct communicator *m = s->comm_by_slot[slot];
+	comm_event(m, NCCLSVC_CAUSE_RELEASED);
+	free(m->progress);
+	free(m->lateness);
+	free(m->pending);
+	m->progress = NULL;
+	m->lateness = NULL;
+	m->pending = NULL;
+	nccl_comm_release(&m->nccl_comm);
+	comm_try_start(s, m);
+	if (m->cuda) /* others may have waited for its NCCL communicator */
+		comm_gpu_ready(s);
+}
