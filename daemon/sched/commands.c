@@ -33,7 +33,7 @@
 
 static void add_session(struct scheduler *sched, const struct command *c)
 {
-	struct session *s = nofail_calloc(1, sizeof(*s), "a session");
+	struct sched_session *s = nofail_calloc(1, sizeof(*s), "a session");
 	s->user = user_get(sched, c->session_add.uid);
 	s->user->sessions++;
 	s->slot = c->session;
@@ -46,7 +46,7 @@ static void add_session(struct scheduler *sched, const struct command *c)
 	sched->sessions[s->slot] = s;
 }
 
-static void add_ring(struct scheduler *sched, struct session *s, const struct command *c)
+static void add_ring(struct scheduler *sched, struct sched_session *s, const struct command *c)
 {
 	/* Each write to the doorbell is an edge. The scheduler never reads it, since the client
 	 * could empty it, so that the read blocks. */
@@ -60,10 +60,10 @@ static void add_ring(struct scheduler *sched, struct session *s, const struct co
 	if (epoll_ctl(sched->epoll_fd, EPOLL_CTL_ADD, c->ring.doorbell, &ev) < 0)
 		complete_break_session(sched, s, NCCLSVC_LIMIT, "its doorbell cannot be watched");
 	/* The client may have been faster than this command. */
-	session_active(sched, s);
+	sched_session_active(sched, s);
 }
 
-static void remove_session(struct scheduler *sched, struct session *s)
+static void remove_session(struct scheduler *sched, struct sched_session *s)
 {
 	s->broken = true;
 	s->leaving = true;
@@ -71,7 +71,7 @@ static void remove_session(struct scheduler *sched, struct session *s)
 	triggers_free(sched, s);
 	sched->inputs_ns = 0; /* checks at once for inputs that it no longer signals */
 	if (s->active)
-		session_idle(sched, s);
+		sched_session_idle(sched, s);
 	if (s->ring)
 		epoll_ctl(sched->epoll_fd, EPOLL_CTL_DEL, s->doorbell, NULL);
 	regions_drop_departures(s); /* all its regions are freed with it */
@@ -79,7 +79,7 @@ static void remove_session(struct scheduler *sched, struct session *s)
 	sched->leaving = s;
 }
 
-static void add_region(struct session *s, const struct command *c)
+static void add_region(struct sched_session *s, const struct command *c)
 {
 	uint32_t i = c->region.region;
 	if (i >= s->nregions) {
@@ -102,7 +102,7 @@ static void add_region(struct session *s, const struct command *c)
 
 /* ---- Communicators ---- */
 
-static void set_handle(struct session *s, uint32_t handle, struct comm *c, int32_t rank)
+static void set_handle(struct sched_session *s, uint32_t handle, struct comm *c, int32_t rank)
 {
 	if (handle >= s->nhandles) {
 		uint32_t n = handle + 4;
@@ -319,7 +319,7 @@ static void tell_transports(struct scheduler *sched, const struct command *c)
 /* False: there is more to do, in the next round and before any other command. */
 static bool run_command(struct scheduler *sched, const struct command *c)
 {
-	struct session *s =
+	struct sched_session *s =
 		c->session < sched->config.sessions_max ? sched->sessions[c->session] : NULL;
 	bool over = true;
 	switch (c->kind) {

@@ -27,7 +27,7 @@
  */
 static bool wait_for_commands(struct scheduler *sched, const struct task *t)
 {
-	struct session *s = t->session;
+	struct sched_session *s = t->session;
 	if (t->by_socket || s->waited == t->record.number)
 		return false;
 	s->waited = t->record.number;
@@ -35,8 +35,8 @@ static bool wait_for_commands(struct scheduler *sched, const struct task *t)
 	return s->after > sched->commands_run;
 }
 
-static const struct handle *find_comm(const struct session *s, const struct task *t, int *result,
-				      const ncclsvc_status **end, const char **text)
+static const struct handle *find_comm(const struct sched_session *s, const struct task *t,
+				      int *result, const ncclsvc_status **end, const char **text)
 {
 	const struct svc_record *r = &t->record;
 	const struct handle *h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
@@ -59,7 +59,7 @@ static bool locate(const struct task *t, int32_t device, uint32_t *region, uint6
 		   uint64_t bytes, char **at)
 {
 	static char nowhere[1];
-	const struct session *s = t->session;
+	const struct sched_session *s = t->session;
 	*at = nowhere;
 	if (!bytes) {
 		*region = 0; /* an unused region is not pinned */
@@ -129,7 +129,7 @@ static __attribute__((noinline)) int check_more(struct scheduler *sched, const s
 }
 
 /* *end: how the epoch ended, if the task is too late for it. */
-static int check(struct scheduler *sched, struct session *s, struct task *t,
+static int check(struct scheduler *sched, struct sched_session *s, struct task *t,
 		 const ncclsvc_status **end, const char **text)
 {
 	static char sentence[SVC_TEXT_BYTES];
@@ -176,7 +176,8 @@ static int check(struct scheduler *sched, struct session *s, struct task *t,
 }
 
 /* Refuses the group as a whole, for the reason of its first bad record. */
-static void refuse_group(struct scheduler *sched, struct session *s, const ncclsvc_status *why)
+static void refuse_group(struct scheduler *sched, struct sched_session *s,
+			 const ncclsvc_status *why)
 {
 	struct task *t, *next;
 	DL_FOREACH_SAFE (s->group, t, next) {
@@ -188,13 +189,13 @@ static void refuse_group(struct scheduler *sched, struct session *s, const nccls
 	s->group_end.result = NCCLSVC_OK;
 }
 
-void ingest_drop_group(struct scheduler *sched, struct session *s)
+void ingest_drop_group(struct scheduler *sched, struct sched_session *s)
 {
 	ncclsvc_status st = status_of(NCCLSVC_CANCELLED);
 	refuse_group(sched, s, &st);
 }
 
-static void close_group(struct scheduler *sched, struct session *s)
+static void close_group(struct scheduler *sched, struct sched_session *s)
 {
 	struct task *first = s->group;
 	const uint32_t n = s->group_tasks;
@@ -212,7 +213,7 @@ static void close_group(struct scheduler *sched, struct session *s)
 }
 
 /* Why the session may have no more tasks; NULL: it may. */
-static inline const char *too_many(const struct session *s, bool by_socket)
+static inline const char *too_many(const struct sched_session *s, bool by_socket)
 {
 	if (s->group_tasks >= SVC_GROUP_TASKS)
 		return "the task group is too large";
@@ -223,13 +224,13 @@ static inline const char *too_many(const struct session *s, bool by_socket)
 	return NULL;
 }
 
-static inline struct task *admit(struct scheduler *sched, struct session *s, bool by_socket)
+static inline struct task *admit(struct scheduler *sched, struct sched_session *s, bool by_socket)
 {
 	return too_many(s, by_socket) ? NULL : task_alloc(sched, s);
 }
 
 /* Refuses its group with it. t is NULL if it was not even admitted. */
-static void refuse(struct scheduler *sched, struct session *s, struct task *t,
+static void refuse(struct scheduler *sched, struct sched_session *s, struct task *t,
 		   const struct svc_record *record, uint32_t serial, bool by_socket,
 		   const ncclsvc_status *why, const char *text)
 {
@@ -243,7 +244,8 @@ static void refuse(struct scheduler *sched, struct session *s, struct task *t,
 		refuse_group(sched, s, &s->group_end);
 }
 
-static __attribute__((noinline)) void refuse_unadmitted(struct scheduler *sched, struct session *s,
+static __attribute__((noinline)) void refuse_unadmitted(struct scheduler *sched,
+							struct sched_session *s,
 							const struct svc_record *record,
 							uint32_t serial, bool by_socket)
 {
@@ -264,14 +266,14 @@ static bool is_kept(const struct task *t)
 }
 
 /* It is not part of an open group. */
-static void refuse_kept(struct scheduler *sched, struct session *s, struct task *t,
+static void refuse_kept(struct scheduler *sched, struct sched_session *s, struct task *t,
 			const ncclsvc_status *why, const char *text)
 {
 	complete_refused(sched, s, &t->record, t->serial, true, why, text);
 	task_free(sched, t);
 }
 
-static void keep(struct scheduler *sched, struct session *s, struct task *t)
+static void keep(struct scheduler *sched, struct sched_session *s, struct task *t)
 {
 	const char *text;
 	const int result = trigger_keep(sched, t, &text);
@@ -284,7 +286,7 @@ static void keep(struct scheduler *sched, struct session *s, struct task *t)
 }
 
 /* t->record is a copy. False: it waits for commands, as if it had not been read. */
-static bool take(struct scheduler *sched, struct session *s, struct task *t)
+static bool take(struct scheduler *sched, struct sched_session *s, struct task *t)
 {
 	const char *text = "";
 	const ncclsvc_status *end = NULL;
@@ -335,7 +337,7 @@ static void read_record(struct svc_record *record, const struct svc_record *slot
 }
 
 /* False: it must be taken later. */
-static inline bool take_slot(struct scheduler *sched, struct session *s,
+static inline bool take_slot(struct scheduler *sched, struct sched_session *s,
 			     const struct svc_record *slot, uint64_t number)
 {
 	struct task *t = admit(sched, s, false);
@@ -351,7 +353,7 @@ static inline bool take_slot(struct scheduler *sched, struct session *s,
 }
 
 /* Neither the number of the next record nor of the slot's previous one. */
-static void break_ring(struct scheduler *sched, struct session *s, uint64_t number)
+static void break_ring(struct scheduler *sched, struct sched_session *s, uint64_t number)
 {
 	complete_break_session(sched, s, NCCLSVC_PROTOCOL,
 			       number == s->next
@@ -359,7 +361,7 @@ static void break_ring(struct scheduler *sched, struct session *s, uint64_t numb
 				       : "a record in the ring has an invalid number");
 }
 
-uint32_t ingest_ring(struct scheduler *sched, struct session *s)
+uint32_t ingest_ring(struct scheduler *sched, struct sched_session *s)
 {
 	const uint32_t entries = s->entries;
 	const uint64_t enough = sched->steps + STEP_SLICE;
@@ -400,7 +402,7 @@ uint32_t ingest_ring(struct scheduler *sched, struct session *s)
 	return taken;
 }
 
-void ingest_socket(struct scheduler *sched, struct session *s, uint32_t serial,
+void ingest_socket(struct scheduler *sched, struct sched_session *s, uint32_t serial,
 		   const struct svc_record *record)
 {
 	struct task *t = admit(sched, s, true);

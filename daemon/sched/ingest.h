@@ -6,9 +6,9 @@
 #include "sched/base/state.h"
 
 /* Takes some records of its ring; returns how many. */
-uint32_t ingest_ring(struct scheduler *sched, struct session *s);
-void ingest_socket(struct scheduler *sched, struct session *s, uint32_t serial,
+uint32_t ingest_ring(struct scheduler *sched, struct sched_session *s);
+void ingest_socket(struct scheduler *sched, struct sched_session *s, uint32_t serial,
 		   const struct svc_record *record);
-void ingest_drop_group(struct scheduler *sched, struct session *s);
+void ingest_drop_group(struct scheduler *sched, struct sched_session *s);
 
 #endif

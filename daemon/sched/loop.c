@@ -34,10 +34,10 @@
 
 static void free_leaving(struct scheduler *sched)
 {
-	struct session **at = &sched->leaving, *next;
+	struct sched_session **at = &sched->leaving, *next;
 	while (*at) {
 		next = (*at)->next_leaving;
-		if (session_release(sched, *at))
+		if (sched_session_release(sched, *at))
 			*at = next;
 		else
 			at = &(*at)->next_leaving;
@@ -66,9 +66,9 @@ static void handle(struct scheduler *sched, const struct epoll_event *events, in
 				continue;
 			continue;
 		}
-		struct session *s = sched->sessions[events[i].data.u64];
+		struct sched_session *s = sched->sessions[events[i].data.u64];
 		if (s && !s->leaving)
-			session_active(sched, s);
+			sched_session_active(sched, s);
 	}
 }
 
@@ -140,10 +140,10 @@ static bool sessions_idle(struct scheduler *sched)
 	struct user *u;
 	DL_FOREACH (sched->users, u) {
 		while (u->active) {
-			struct session *s = u->active;
+			struct sched_session *s = u->active;
 			if (s->departures)
 				return false;
-			session_idle(sched, s);
+			sched_session_idle(sched, s);
 			if (s->active)
 				return false;
 		}
@@ -171,7 +171,7 @@ static void fall_asleep(struct scheduler *sched)
 }
 
 /* The user's next turn begins with this session. */
-static void begin_with(struct user *u, struct session *s)
+static void begin_with(struct user *u, struct sched_session *s)
 {
 	u->active->prev_active->next_active = u->active;
 	s->prev_active->next_active = NULL;
@@ -181,7 +181,7 @@ static void begin_with(struct user *u, struct session *s)
 static bool poll_rings_of(struct scheduler *sched, struct user *u)
 {
 	bool any = false;
-	struct session *s, *next;
+	struct sched_session *s, *next;
 	const uint64_t enough = sched->steps + STEP_SLICE;
 	for (s = u->active; s; s = next) {
 		next = s->next_active;
@@ -196,7 +196,7 @@ static bool poll_rings_of(struct scheduler *sched, struct user *u)
 		if (s->departures)
 			regions_depart(sched, s);
 		else if (!n && (s->broken || sched->now - s->active_ns > sched->spin.worth_ns))
-			session_idle(sched, s);
+			sched_session_idle(sched, s);
 		if (sched->steps >= enough && next) {
 			begin_with(u, next);
 			return true;

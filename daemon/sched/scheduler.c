@@ -44,7 +44,7 @@ static void scheduler_free(struct scheduler *sched)
 	for (uint32_t i = 0; sched->sessions && i < sched->config.sessions_max; i++)
 		if (sched->sessions[i]) {
 			triggers_free(sched, sched->sessions[i]);
-			session_free(sched->sessions[i]);
+			sched_session_free(sched->sessions[i]);
 		}
 	DL_FOREACH_SAFE (sched->users, u, next) {
 		if (u->pool)

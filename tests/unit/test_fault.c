@@ -234,7 +234,7 @@ static void what_was_computed_from_it_is_no_result(void **state)
 	start();
 	struct shared good = make(), bad = make();
 	struct region regions[] = {{0}, {.fault = good.number}, {.fault = bad.number}};
-	struct session session = {.pid = 77, .regions = regions, .nregions = 3};
+	struct sched_session session = {.pid = 77, .regions = regions, .nregions = 3};
 	struct task tasks[2] = {
 		{.session = &session, .rank = 0, .record = {.src_region = 1}},
 		{.session = &session, .rank = 1, .record = {.src_region = 1, .dst_region = 2}}};

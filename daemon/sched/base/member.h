@@ -18,7 +18,7 @@ struct scheduler;
 struct node_match;
 struct set_match;
 struct plan;
-struct session;
+struct sched_session;
 struct internode_comm;
 struct pending;
 struct recorder_ring;
@@ -58,7 +58,7 @@ struct task {
 	uint64_t visit;
 	uint64_t uid;
 	struct task *prev, *next; /* in a member's queue, an open group, or the free list */
-	struct session *session;
+	struct sched_session *session;
 	struct member *member;
 	char *src, *dst;
 	uint64_t submitted_ns;
@@ -97,8 +97,8 @@ struct member {
 	struct recorder_ring *recording; /* of its session's operations; NULL: none */
 	uint32_t join;			 /* what it is called there */
 	uint64_t submitted, completed;
-	struct session *session; /* NULL: gone, or on another node */
-	struct user *user;	 /* the session's */
+	struct sched_session *session; /* NULL: gone, or on another node */
+	struct user *user;	       /* the session's */
 	uint32_t handle;
 	int32_t pid;
 	int32_t device;		/* -1: host */

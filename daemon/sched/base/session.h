@@ -55,11 +55,11 @@ struct user {
 	uint64_t file_bytes; /* of all registered host memory */
 	struct pool *pool;   /* made by user_own_pool */
 	bool pool_failed;
-	struct session *active;		   /* whose rings are polled */
+	struct sched_session *active;	   /* whose rings are polled */
 	struct member *ready, **ready_end; /* whose queues may advance */
 };
 
-struct session {
+struct sched_session {
 	/* Fields that every record needs come first. */
 	struct svc_ring *ring; /* NULL: socket only */
 	uint64_t next;	       /* number of the next record */
@@ -72,7 +72,7 @@ struct session {
 	bool leaving;
 	uint64_t active_ns;	      /* when the last record came */
 	struct departure *departures; /* regions that are to be freed */
-	struct session *next_active, *next_dirty;
+	struct sched_session *next_active, *next_dirty;
 	struct user *user;
 	struct session_counts *counts;
 	struct task *group; /* the open group */
@@ -90,15 +90,15 @@ struct session {
 	uint32_t slot, id;
 	int32_t pid;
 	int fd, doorbell, completion;
-	struct session *prev_active, *next_leaving;
+	struct sched_session *prev_active, *next_leaving;
 	uint32_t inputs;
 	struct line *lines;  /* [SVC_TIMELINES]; NULL: no communicator of GPUs yet */
 	uint64_t triggering; /* bitmap of lines with triggers */
-	struct session *prev_triggering, *next_triggering;
+	struct sched_session *prev_triggering, *next_triggering;
 };
 
 /* Adds to the pins of the record's regions, which ingest.c has found or set to 0. */
-static inline void session_pin(struct session *s, const struct svc_record *r, int by)
+static inline void sched_session_pin(struct sched_session *s, const struct svc_record *r, int by)
 {
 	if (r->src_region)
 		s->regions[r->src_region].pins += (uint32_t)by;
@@ -107,7 +107,7 @@ static inline void session_pin(struct session *s, const struct svc_record *r, in
 }
 
 /* All available records have been taken. */
-static inline bool session_ring_empty(const struct session *s)
+static inline bool sched_session_ring_empty(const struct sched_session *s)
 {
 	return svc_number_load(&svc_record_slot(s->ring, s->entries, s->next)->number) != s->next;
 }

@@ -21,12 +21,12 @@ struct departure {
 
 static void tell_crowded(const struct user *u, bool crowded)
 {
-	for (struct session *s = u->active; s; s = s->next_active)
+	for (struct sched_session *s = u->active; s; s = s->next_active)
 		atomic_store_explicit(&s->ring->crowded, crowded, memory_order_relaxed);
 }
 
 /* Clients that spin need a core each, in addition to the scheduler's; otherwise they must yield. */
-static void advise_spin(struct scheduler *sched, struct session *changed)
+static void advise_spin(struct scheduler *sched, struct sched_session *changed)
 {
 	struct user *u;
 	bool crowded = sched->nactive + 1 > sched->cores;
@@ -40,7 +40,7 @@ static void advise_spin(struct scheduler *sched, struct session *changed)
 		tell_crowded(u, crowded);
 }
 
-void session_poll(struct scheduler *sched, struct session *s)
+void sched_session_poll(struct scheduler *sched, struct sched_session *s)
 {
 	if (!s->ring || s->broken)
 		return;
@@ -51,7 +51,7 @@ void session_poll(struct scheduler *sched, struct session *s)
 	advise_spin(sched, s);
 }
 
-void session_idle(struct scheduler *sched, struct session *s)
+void sched_session_idle(struct scheduler *sched, struct sched_session *s)
 {
 	if (!s->active)
 		return;
@@ -66,7 +66,7 @@ void session_idle(struct scheduler *sched, struct session *s)
 	uint64_t number = __atomic_load_n(&svc_record_slot(s->ring, s->entries, s->next)->number,
 					  __ATOMIC_SEQ_CST);
 	if (number != svc_number_before(s->entries, s->next) && !s->broken)
-		session_active(sched, s);
+		sched_session_active(sched, s);
 	if (s->inputs)
 		sched->inputs_due = sched->ninputs;
 }
@@ -84,7 +84,7 @@ struct user *user_get(struct scheduler *sched, uint32_t uid)
 	return u;
 }
 
-void regions_drop_departures(struct session *s)
+void regions_drop_departures(struct sched_session *s)
 {
 	struct departure *d, *next;
 	DL_FOREACH_SAFE (s->departures, d, next)
@@ -92,7 +92,7 @@ void regions_drop_departures(struct session *s)
 	s->departures = NULL;
 }
 
-void session_free(struct session *s)
+void sched_session_free(struct sched_session *s)
 {
 	regions_drop_departures(s);
 	free(s->handles);
@@ -102,7 +102,7 @@ void session_free(struct session *s)
 	free(s);
 }
 
-bool session_release(struct scheduler *sched, struct session *s)
+bool sched_session_release(struct scheduler *sched, struct sched_session *s)
 {
 	struct user *u = s->user;
 	/* With other nodes, an epoch ends a little later than requested. */
@@ -112,7 +112,7 @@ bool session_release(struct scheduler *sched, struct session *s)
 	supervisor_event(sched, &(struct event){.kind = EVENT_SESSION_GONE, .session = s->slot});
 	for (uint32_t i = 0; i < s->nregions; i++)
 		u->file_bytes -= s->regions[i].file_bytes;
-	session_free(s);
+	sched_session_free(s);
 	if (!--u->sessions) {
 		if (sched->turn == u)
 			sched->turn = NULL;
@@ -124,7 +124,7 @@ bool session_release(struct scheduler *sched, struct session *s)
 	return true;
 }
 
-static void answer_region(struct scheduler *sched, struct session *s, enum event_kind kind,
+static void answer_region(struct scheduler *sched, struct sched_session *s, enum event_kind kind,
 			  uint32_t region, uint32_t serial)
 {
 	supervisor_event(
@@ -132,7 +132,7 @@ static void answer_region(struct scheduler *sched, struct session *s, enum event
 		&(struct event){.kind = kind, .session = s->slot, .region = {region, serial}});
 }
 
-static void remove_region(struct scheduler *sched, struct session *s, uint32_t region,
+static void remove_region(struct scheduler *sched, struct sched_session *s, uint32_t region,
 			  uint32_t serial)
 {
 	struct region *r = &s->regions[region];
@@ -146,7 +146,7 @@ static void remove_region(struct scheduler *sched, struct session *s, uint32_t r
 }
 
 /* Tasks submitted earlier may use it, and have not been taken in yet. */
-void region_remove_later(struct scheduler *sched, struct session *s, const struct command *c)
+void region_remove_later(struct scheduler *sched, struct sched_session *s, const struct command *c)
 {
 	const uint32_t region = c->region.region, serial = c->region.serial;
 	if (!s->ring || s->broken) {
@@ -160,14 +160,14 @@ void region_remove_later(struct scheduler *sched, struct session *s, const struc
 	}
 	*d = (struct departure){.region = region, .serial = serial, .until = s->next + s->entries};
 	DL_APPEND(s->departures, d);
-	session_active(sched, s);
+	sched_session_active(sched, s);
 }
 
-void regions_depart(struct scheduler *sched, struct session *s)
+void regions_depart(struct scheduler *sched, struct sched_session *s)
 {
 	struct departure *d;
 	for (uint32_t n = 0; n < DEPARTURES_PER_TURN && (d = s->departures); n++) {
-		if (s->next < d->until && !s->broken && !session_ring_empty(s))
+		if (s->next < d->until && !s->broken && !sched_session_ring_empty(s))
 			return;
 		remove_region(sched, s, d->region, d->serial);
 		DL_DELETE(s->departures, d);

@@ -8,23 +8,23 @@
 /* Made at the first call. */
 struct user *user_get(struct scheduler *sched, uint32_t uid);
 /* The command deletes a region, which tasks may use that were submitted before it. */
-void region_remove_later(struct scheduler *sched, struct session *s, const struct command *c);
-void regions_drop_departures(struct session *s);
+void region_remove_later(struct scheduler *sched, struct sched_session *s, const struct command *c);
+void regions_drop_departures(struct sched_session *s);
 /* Frees the regions that commands have deleted, once earlier tasks were taken in, unless they are
  * in use. */
-void regions_depart(struct scheduler *sched, struct session *s);
-void session_poll(struct scheduler *sched, struct session *s);
-void session_idle(struct scheduler *sched, struct session *s);
+void regions_depart(struct scheduler *sched, struct sched_session *s);
+void sched_session_poll(struct scheduler *sched, struct sched_session *s);
+void sched_session_idle(struct scheduler *sched, struct sched_session *s);
 /* Frees a session that leaves. False: part of it is in use. */
-bool session_release(struct scheduler *sched, struct session *s);
-void session_free(struct session *s);
+bool sched_session_release(struct scheduler *sched, struct sched_session *s);
+void sched_session_free(struct sched_session *s);
 
 /* Its ring has, or soon will have, a record. */
-static inline void session_active(struct scheduler *sched, struct session *s)
+static inline void sched_session_active(struct scheduler *sched, struct sched_session *s)
 {
 	s->active_ns = sched->now;
 	if (!s->active)
-		session_poll(sched, s);
+		sched_session_poll(sched, s);
 }
 
 /* Returns the pool whose threads must move these tasks' bytes; NULL: any thread may. Entries of

@@ -79,16 +79,16 @@ struct scheduler {
 	bool pinged;			   /* the supervisor waits for a reply */
 	uint64_t ping_turns;		   /* ... which follows after this many turns of members */
 	struct user *users;
-	struct session **sessions; /* by slot */
-	struct comm **comms;	   /* by slot */
-	struct session *dirty;
+	struct sched_session **sessions; /* by slot */
+	struct comm **comms;		 /* by slot */
+	struct sched_session *dirty;
 	uint32_t nactive, cores;
-	bool crowded;		    /* more pollers than cores, so they yield in every round */
-	uint32_t ready;		    /* members */
-	uint64_t turns;		    /* turns of members so far */
-	struct user *turn;	    /* the user of the last turn */
-	struct session *triggering; /* sessions with triggers */
-	uint64_t triggered_ns;	    /* when one of them last started a task */
+	bool crowded;	   /* more pollers than cores, so they yield in every round */
+	uint32_t ready;	   /* members */
+	uint64_t turns;	   /* turns of members so far */
+	struct user *turn; /* the user of the last turn */
+	struct sched_session *triggering; /* sessions with triggers */
+	uint64_t triggered_ns;		  /* when one of them last started a task */
 	struct task *inputs;
 	uint32_t ninputs, inputs_due; /* due: not checked since a session went to sleep */
 	struct deadlines deadlines;
@@ -99,7 +99,7 @@ struct scheduler {
 	struct task **published; /* buckets by the low bits of uid, one per value of the mask */
 	uint32_t published_mask;
 	struct task **decided; /* decision.c: as many buckets */
-	struct session *leaving;
+	struct sched_session *leaving;
 	uint64_t uids;
 	uint64_t live; /* tasks whose client has not been told their end */
 	uint32_t groups;

@@ -54,7 +54,7 @@ void task_show_published(struct scheduler *sched, struct task *t)
 
 void task_pin(struct task *t, int by)
 {
-	session_pin(t->session, &t->record, by);
+	sched_session_pin(t->session, &t->record, by);
 }
 
 void task_stop_input_wait(struct scheduler *sched, struct task *t)

@@ -12,7 +12,7 @@
 
 /* ---- Memory ---- */
 
-struct task *task_alloc(struct scheduler *sched, struct session *s)
+struct task *task_alloc(struct scheduler *sched, struct sched_session *s)
 {
 	struct task *t = sched->free;
 	if (s->user->tasks >= sched->config.user_tasks_max)
@@ -115,7 +115,7 @@ static const struct user *with_most_tasks(const struct scheduler *sched)
 	return most;
 }
 
-ncclsvc_status task_no_room(const struct scheduler *sched, const struct session *s)
+ncclsvc_status task_no_room(const struct scheduler *sched, const struct sched_session *s)
 {
 	ncclsvc_status why = status_of(NCCLSVC_LIMIT);
 	const bool own = s->user->tasks >= sched->config.user_tasks_max;

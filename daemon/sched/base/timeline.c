@@ -6,7 +6,7 @@
 
 #include "base/nofail.h"
 
-void timeline_reserve(struct session *s)
+void timeline_reserve(struct sched_session *s)
 {
 	if (!s->lines)
 		s->lines = nofail_calloc(SVC_TIMELINES, sizeof(*s->lines), "timelines");
@@ -18,12 +18,12 @@ static void raise(_Atomic uint64_t *word, uint64_t value)
 		atomic_store(word, value);
 }
 
-static _Atomic uint64_t *done_of(const struct session *s, uint32_t timeline)
+static _Atomic uint64_t *done_of(const struct sched_session *s, uint32_t timeline)
 {
 	return &svc_timelines(s->ring)[timeline].done;
 }
 
-void timeline_forget_owed(const struct session *s, uint32_t timeline)
+void timeline_forget_owed(const struct sched_session *s, uint32_t timeline)
 {
 	struct line *l = &s->lines[timeline];
 	if (!l->in_flight && atomic_load(done_of(s, timeline)) < l->owed)
@@ -33,7 +33,7 @@ void timeline_forget_owed(const struct session *s, uint32_t timeline)
 /* Raises done to the value and to all that is owed: at once, or when no task of the timeline is in
  * flight.
  */
-static void owe(const struct session *s, uint32_t timeline, uint64_t value, bool at_once)
+static void owe(const struct sched_session *s, uint32_t timeline, uint64_t value, bool at_once)
 {
 	struct line *l = s->lines ? &s->lines[timeline] : NULL;
 	if (l && l->owed < value)
@@ -44,7 +44,7 @@ static void owe(const struct session *s, uint32_t timeline, uint64_t value, bool
 
 /* A task of the timeline has ended. flew: it has completed on the GPU; at_once: do not wait for
  * tasks that have not. */
-static void end(const struct session *s, const struct svc_record *r, bool flew, bool at_once)
+static void end(const struct sched_session *s, const struct svc_record *r, bool flew, bool at_once)
 {
 	const bool triggered = r->flags & SVC_TASK_TRIGGER;
 	if (s->lines && !flew)
@@ -58,8 +58,8 @@ static void end(const struct session *s, const struct svc_record *r, bool flew, 
 /* Likewise for a staged task, or a record that became no task (but is NULL). Tasks of one group end
  * in any order, even while they run on after their epoch's end; done never passes one that has not
  * ended. */
-static void end_staged(const struct session *s, const struct svc_record *r, const struct member *m,
-		       const struct task *but)
+static void end_staged(const struct sched_session *s, const struct svc_record *r,
+		       const struct member *m, const struct task *but)
 {
 	struct line *l = &s->lines[r->timeline];
 	const struct task *t, *first = NULL;
@@ -111,14 +111,14 @@ void timeline_landed(const struct task *t)
 }
 
 /* The session that submits with timelines; NULL: none on a staged communicator. */
-static const struct member *staged_member(const struct session *s, const struct svc_record *r)
+static const struct member *staged_member(const struct sched_session *s, const struct svc_record *r)
 {
 	const struct handle *h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
 	const struct member *m = h && h->comm ? &h->comm->members[h->rank] : NULL;
 	return m && is_staged(m) ? m : NULL;
 }
 
-void timeline_refused(const struct session *s, const struct svc_record *r)
+void timeline_refused(const struct sched_session *s, const struct svc_record *r)
 {
 	if (!(r->flags & SVC_TASK_TIMELINE) || r->timeline >= SVC_TIMELINES)
 		return;
@@ -129,7 +129,7 @@ void timeline_refused(const struct session *s, const struct svc_record *r)
 		end(s, r, false, false);
 }
 
-void timeline_kill(const struct session *s, uint32_t timeline)
+void timeline_kill(const struct sched_session *s, uint32_t timeline)
 {
 	owe(s, timeline, SVC_TRIGGER_DEAD, false);
 }
@@ -167,7 +167,7 @@ void timeline_release_input(const struct task *t)
 }
 
 /* The client may reuse the timeline: no member has triggers on it, and none of its tasks runs. */
-void timeline_let_go(struct session *s, uint32_t timeline)
+void timeline_let_go(struct sched_session *s, uint32_t timeline)
 {
 	struct line *l = &s->lines[timeline];
 	if (l->comm || l->triggered || l->in_flight)

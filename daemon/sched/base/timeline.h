@@ -17,10 +17,10 @@
 #include "state.h"
 
 /* Reserves the resources for a session's timelines. */
-void timeline_reserve(struct session *s);
+void timeline_reserve(struct sched_session *s);
 /* No task of it is in flight, so all that is owed has been raised, or the timeline belongs to
  * another stream by now. */
-void timeline_forget_owed(const struct session *s, uint32_t timeline);
+void timeline_forget_owed(const struct sched_session *s, uint32_t timeline);
 /* An event of a task with a timeline: it ... */
 /* ... is launched on a GPU; */
 void timeline_flies(const struct task *t);
@@ -30,16 +30,16 @@ void timeline_told(const struct task *t, bool well);
 /* ... has completed on the GPU. */
 void timeline_landed(const struct task *t);
 /* A record that became no task; a stream may wait for it anyway. */
-void timeline_refused(const struct session *s, const struct svc_record *r);
+void timeline_refused(const struct sched_session *s, const struct svc_record *r);
 /* No stream waits any more for tasks started by triggers of the timeline (trigger.h). */
-void timeline_kill(const struct session *s, uint32_t timeline);
+void timeline_kill(const struct sched_session *s, uint32_t timeline);
 /* Streams of the communicator no longer wait for tasks in flight, whatever state the GPUs are in.
  */
 void timeline_release(struct comm *c);
 /* Has its trainer's stream reached it? For a launched task, the GPU checks this. */
 bool timeline_input_there(const struct task *t);
 /* The client may reuse the timeline, if no member has triggers on it and none of its tasks runs. */
-void timeline_let_go(struct session *s, uint32_t timeline);
+void timeline_let_go(struct sched_session *s, uint32_t timeline);
 /* A task that a trigger has started has ended. */
 void timeline_task_over(const struct task *t);
 /* The GPU no longer waits for the task's input. */

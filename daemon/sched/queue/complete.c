@@ -45,7 +45,7 @@ const ncclsvc_status *complete_ran(struct task *const *tasks, uint32_t n, ncclsv
 	return &status_ok;
 }
 
-void complete_break_session(struct scheduler *sched, struct session *s, int result,
+void complete_break_session(struct scheduler *sched, struct sched_session *s, int result,
 			    const char *text)
 {
 	if (s->broken)
@@ -57,8 +57,8 @@ void complete_break_session(struct scheduler *sched, struct session *s, int resu
 }
 
 /* Writes the whole slot except its number, which publishes it. */
-static inline void publish_status(struct scheduler *sched, struct session *s, ncclsvc_status *slot,
-				  uint64_t number)
+static inline void publish_status(struct scheduler *sched, struct sched_session *s,
+				  ncclsvc_status *slot, uint64_t number)
 {
 	svc_number_store(&slot->number, number);
 	s->busy[number & (s->entries - 1)] = 0;
@@ -67,10 +67,10 @@ static inline void publish_status(struct scheduler *sched, struct session *s, nc
 		s->next_dirty = sched->dirty;
 		sched->dirty = s;
 	}
-	session_active(sched, s); /* a client with an answer is likely to submit again soon */
+	sched_session_active(sched, s); /* a client with an answer is likely to submit again soon */
 }
 
-static void write_status(struct scheduler *sched, struct session *s, uint64_t number,
+static void write_status(struct scheduler *sched, struct sched_session *s, uint64_t number,
 			 const ncclsvc_status *st)
 {
 	ncclsvc_status *slot = svc_status_slot(s->ring, s->entries, number);
@@ -79,8 +79,8 @@ static void write_status(struct scheduler *sched, struct session *s, uint64_t nu
 	publish_status(sched, s, slot, number);
 }
 
-static void send_reply(struct scheduler *sched, struct session *s, uint32_t serial, int result,
-		       const void *body, size_t size)
+static void send_reply(struct scheduler *sched, struct sched_session *s, uint32_t serial,
+		       int result, const void *body, size_t size)
 {
 	struct {
 		struct svc_header header;
@@ -125,7 +125,7 @@ static void report_triggered(struct scheduler *sched, const struct comm *c,
 
 /* A member that ends an epoch with nothing pending does no harm, unless another member then submits
  * a task: the supervisor is told of each session's first. */
-static void report_too_late(struct scheduler *sched, struct session *s, uint32_t handle,
+static void report_too_late(struct scheduler *sched, struct sched_session *s, uint32_t handle,
 			    uint32_t epoch, uint32_t op)
 {
 	struct handle *h = &s->handles[handle];
@@ -231,8 +231,8 @@ static void send_refusal(struct scheduler *sched, const struct handle *h,
 }
 
 /* Tells the flight recorder and the supervisor of a refused submission. */
-static void note_refused(struct scheduler *sched, struct session *s, const struct svc_record *r,
-			 int result, const char *text)
+static void note_refused(struct scheduler *sched, struct sched_session *s,
+			 const struct svc_record *r, int result, const char *text)
 {
 	const struct handle *h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
 	if (!h || !svc_op_known(r->op))
@@ -247,7 +247,7 @@ static void note_refused(struct scheduler *sched, struct session *s, const struc
 
 static void tell(struct scheduler *sched, struct task *t, const ncclsvc_status *how)
 {
-	struct session *s = t->session;
+	struct sched_session *s = t->session;
 	ncclsvc_status st = *how;
 	name_late_rank(t->comm, &st);
 	st.number = t->record.number;
@@ -278,7 +278,7 @@ static __attribute__((noinline)) void complete_in_full(struct scheduler *sched, 
 
 void complete_task(struct scheduler *sched, struct task *t, const ncclsvc_status *how)
 {
-	struct session *s = t->session;
+	struct sched_session *s = t->session;
 	table_count(&sched->table.completed, 1);
 	table_count(&s->counts->completed, 1);
 	sched->live--;
@@ -296,8 +296,9 @@ void complete_task(struct scheduler *sched, struct task *t, const ncclsvc_status
 	publish_status(sched, s, slot, number);
 }
 
-void complete_refused(struct scheduler *sched, struct session *s, const struct svc_record *record,
-		      uint32_t serial, bool by_socket, const ncclsvc_status *why, const char *text)
+void complete_refused(struct scheduler *sched, struct sched_session *s,
+		      const struct svc_record *record, uint32_t serial, bool by_socket,
+		      const ncclsvc_status *why, const char *text)
 {
 	table_count(&sched->table.failed, 1);
 	table_count(&sched->table.completed, 1);
@@ -323,7 +324,7 @@ void complete_refused(struct scheduler *sched, struct session *s, const struct s
 
 /* The caller's fence is between the statuses and this check, as the client's is between its request
  * for a wake-up and its last check of the status: so one of the two sees the other. */
-static void wake(struct session *s)
+static void wake(struct sched_session *s)
 {
 	struct svc_ring *ring = s->ring;
 	if (atomic_load_explicit(&ring->waiters, memory_order_relaxed)) {
@@ -344,7 +345,7 @@ void complete_flush(struct scheduler *sched)
 	if (sched->dirty)
 		__sync_synchronize();
 	while (sched->dirty) {
-		struct session *s = sched->dirty;
+		struct sched_session *s = sched->dirty;
 		sched->dirty = s->next_dirty;
 		s->dirty = false;
 		wake(s);

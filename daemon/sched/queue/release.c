@@ -109,7 +109,7 @@ static bool clear_member(struct scheduler *sched, struct member *m, const ncclsv
 }
 
 /* Refuses the session's open group if it has tasks of the communicator. rank: whose; -1: any. */
-static void spoil_group(struct session *s, const struct comm *c, int32_t rank,
+static void spoil_group(struct sched_session *s, const struct comm *c, int32_t rank,
 			const ncclsvc_status *st)
 {
 	struct task *t;
@@ -142,7 +142,7 @@ static void close_epoch(struct scheduler *sched, struct comm *c, const ncclsvc_s
 		struct member *m = &c->members[k];
 		if (m->gone || !m->session)
 			continue;
-		struct session *s = m->session;
+		struct sched_session *s = m->session;
 		struct handle *h = &s->handles[m->handle];
 		h->comm = NULL;
 		h->ended = c->epoch;
@@ -219,7 +219,7 @@ bool release_member(struct scheduler *sched, struct comm *c, int32_t rank)
 	ncclsvc_status st = status_gone(c, rank);
 	const uint64_t enough = sched->steps + STEP_SLICE;
 	if (!m->gone && m->session) {
-		struct session *s = m->session;
+		struct sched_session *s = m->session;
 		struct handle *h = &s->handles[m->handle];
 		s->members -= h->comm != NULL;
 		*h = (struct handle){0};

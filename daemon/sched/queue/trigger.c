@@ -31,14 +31,14 @@ struct trigger {
 	struct triggered ops[];
 };
 
-static struct svc_timeline *words(const struct session *s, uint32_t timeline)
+static struct svc_timeline *words(const struct sched_session *s, uint32_t timeline)
 {
 	return &svc_timelines(s->ring)[timeline];
 }
 
 /* ---- Adding and removing ---- */
 
-static struct trigger *find(const struct session *s, uint32_t timeline, uint64_t number)
+static struct trigger *find(const struct sched_session *s, uint32_t timeline, uint64_t number)
 {
 	struct trigger *t = NULL;
 	const uint32_t key = (uint32_t)number;
@@ -48,14 +48,14 @@ static struct trigger *find(const struct session *s, uint32_t timeline, uint64_t
 }
 
 /* The word is checked until its member's epoch has ended, or must end because of the word. */
-static void watch(struct scheduler *sched, struct session *s, uint32_t timeline)
+static void watch(struct scheduler *sched, struct sched_session *s, uint32_t timeline)
 {
 	if (!s->triggering)
 		DL_APPEND2(sched->triggering, s, prev_triggering, next_triggering);
 	s->triggering |= UINT64_C(1) << timeline;
 }
 
-static void unwatch(struct scheduler *sched, struct session *s, uint32_t timeline)
+static void unwatch(struct scheduler *sched, struct sched_session *s, uint32_t timeline)
 {
 	const uint64_t bit = UINT64_C(1) << timeline;
 	if (s->triggering == bit)
@@ -91,13 +91,13 @@ static void insert(struct scheduler *sched, const struct task *of, struct trigge
 	watch(sched, of->session, of->record.timeline);
 }
 
-static void release(struct scheduler *sched, struct session *s, uint32_t timeline,
+static void release(struct scheduler *sched, struct sched_session *s, uint32_t timeline,
 		    struct trigger *t)
 {
 	struct line *l = &s->lines[timeline];
 	HASH_DELETE(hh, l->triggers, t);
 	for (uint32_t i = 0; i < t->n; i++)
-		session_pin(s, &t->ops[i].record, -1);
+		sched_session_pin(s, &t->ops[i].record, -1);
 	s->user->triggered -= t->n;
 	free(t);
 	if (!l->triggers && !--l->comm->triggering)
@@ -108,7 +108,7 @@ static void release(struct scheduler *sched, struct session *s, uint32_t timelin
 static const char *refusal(const struct scheduler *sched, const struct task *t, uint32_t n,
 			   int *result)
 {
-	const struct session *s = t->session;
+	const struct sched_session *s = t->session;
 	const struct line *l = &s->lines[t->record.timeline];
 	timeline_forget_owed(s, t->record.timeline);
 	*result = NCCLSVC_INVALID_ARGUMENT;
@@ -127,7 +127,7 @@ static void append(struct trigger *trigger, const struct task *t)
 {
 	trigger->ops[trigger->n++] = (struct triggered){t->record, t->member, t->src, t->dst};
 	t->session->user->triggered++;
-	session_pin(t->session, &t->record, 1);
+	sched_session_pin(t->session, &t->record, 1);
 }
 
 /* Creates a trigger with the task's number, with room for n more operations than `old`, which it
@@ -156,7 +156,7 @@ static struct trigger *make_trigger(struct scheduler *sched, const struct task *
 
 int trigger_keep(struct scheduler *sched, struct task *t, const char **text)
 {
-	struct session *s = t->session;
+	struct sched_session *s = t->session;
 	int result;
 	*text = refusal(sched, t, 1, &result);
 	if (result) {
@@ -194,7 +194,7 @@ static bool is_one(const struct task *first)
 
 int trigger_group(struct scheduler *sched, struct task *first, uint32_t n)
 {
-	struct session *s = first->session;
+	struct sched_session *s = first->session;
 	struct task *t, *next;
 	int result;
 	if (!is_one(first) || find(s, first->record.timeline, first->record.value))
@@ -212,7 +212,8 @@ int trigger_group(struct scheduler *sched, struct task *first, uint32_t n)
 	return NCCLSVC_OK;
 }
 
-void trigger_del(struct scheduler *sched, struct session *s, uint32_t timeline, uint64_t value)
+void trigger_del(struct scheduler *sched, struct sched_session *s, uint32_t timeline,
+		 uint64_t value)
 {
 	if (!s->lines || timeline >= SVC_TIMELINES)
 		return;
@@ -224,7 +225,7 @@ void trigger_del(struct scheduler *sched, struct session *s, uint32_t timeline, 
 /* ---- The end of an epoch ---- */
 
 /* Tasks that run once are reported to their client. */
-static void refuse_once(struct scheduler *sched, struct session *s, const struct trigger *t,
+static void refuse_once(struct scheduler *sched, struct sched_session *s, const struct trigger *t,
 			const ncclsvc_status *end)
 {
 	for (uint32_t i = 0; !t->kept && i < t->n; i++) {
@@ -233,7 +234,7 @@ static void refuse_once(struct scheduler *sched, struct session *s, const struct
 	}
 }
 
-void triggers_end(struct scheduler *sched, struct session *s, const struct member *m,
+void triggers_end(struct scheduler *sched, struct sched_session *s, const struct member *m,
 		  const ncclsvc_status *end)
 {
 	for (uint32_t i = 0; s->lines && i < SVC_TIMELINES; i++) {
@@ -252,7 +253,7 @@ void triggers_end(struct scheduler *sched, struct session *s, const struct membe
 	}
 }
 
-void triggers_free(struct scheduler *sched, struct session *s)
+void triggers_free(struct scheduler *sched, struct sched_session *s)
 {
 	for (uint32_t i = 0; s->lines && i < SVC_TIMELINES; i++) {
 		while (s->lines[i].triggers) {
@@ -267,7 +268,8 @@ void triggers_free(struct scheduler *sched, struct session *s)
 
 /* ---- Starting ---- */
 
-static struct task *make(struct scheduler *sched, struct session *s, const struct triggered *op)
+static struct task *make(struct scheduler *sched, struct sched_session *s,
+			 const struct triggered *op)
 {
 	struct task *t = task_alloc(sched, s);
 	if (!t)
@@ -294,7 +296,7 @@ static void free_all(struct scheduler *sched, struct task *first)
 }
 
 /* NULL: there is no room for this many tasks, as *why says. */
-static struct task *make_all(struct scheduler *sched, struct session *s,
+static struct task *make_all(struct scheduler *sched, struct sched_session *s,
 			     const struct trigger *trigger, ncclsvc_status *why)
 {
 	struct task *first = NULL;
@@ -310,7 +312,7 @@ static struct task *make_all(struct scheduler *sched, struct session *s,
 	return first;
 }
 
-static bool start(struct scheduler *sched, struct session *s, const struct trigger *trigger,
+static bool start(struct scheduler *sched, struct sched_session *s, const struct trigger *trigger,
 		  ncclsvc_status *why)
 {
 	sched->steps += STEP_RECORD;
@@ -330,7 +332,7 @@ static bool start(struct scheduler *sched, struct session *s, const struct trigg
 /* The next operation of the graph may be launched ahead, and wait for its input on the GPU. But
  * streams can share a queue of the GPU, so a waiting operation may block work that its input
  * depends on, unless this is the only such communicator on the GPUs. */
-static void start_ahead(struct scheduler *sched, struct session *s, uint32_t timeline,
+static void start_ahead(struct scheduler *sched, struct sched_session *s, uint32_t timeline,
 			uint64_t value)
 {
 	struct line *l = &s->lines[timeline];
@@ -345,7 +347,7 @@ static void start_ahead(struct scheduler *sched, struct session *s, uint32_t tim
 
 /* An operation started by a stream does not run. Its epoch must end for that, and the word is not
  * checked again. */
-static void fail(struct scheduler *sched, struct session *s, uint32_t timeline,
+static void fail(struct scheduler *sched, struct sched_session *s, uint32_t timeline,
 		 const ncclsvc_status *why)
 {
 	const struct comm *c = s->lines[timeline].comm;
@@ -368,7 +370,8 @@ static void show_all(struct scheduler *sched, const struct member *m)
 
 /* The stream has reached that trigger. A task launched ahead may have run before its own number was
  * seen, as a later number shows. */
-static void arrive(struct scheduler *sched, struct session *s, uint32_t timeline, uint64_t value)
+static void arrive(struct scheduler *sched, struct sched_session *s, uint32_t timeline,
+		   uint64_t value)
 {
 	struct line *l = &s->lines[timeline];
 	struct trigger *t = find(s, timeline, value);
@@ -390,7 +393,7 @@ static void arrive(struct scheduler *sched, struct session *s, uint32_t timeline
 		release(sched, s, timeline, t);
 }
 
-static bool look(struct scheduler *sched, struct session *s, uint32_t timeline)
+static bool look(struct scheduler *sched, struct sched_session *s, uint32_t timeline)
 {
 	struct line *l = &s->lines[timeline];
 	_Atomic uint64_t *ready = &words(s, timeline)->ready;
@@ -404,8 +407,8 @@ static bool look(struct scheduler *sched, struct session *s, uint32_t timeline)
 	if (l->seen - 1 > sched->commands_run)
 		return false;
 	/* Tasks that the trainer submitted before it launched the graph come first. */
-	if (!session_ring_empty(s) || s->group) {
-		session_active(sched, s);
+	if (!sched_session_ring_empty(s) || s->group) {
+		sched_session_active(sched, s);
 		return false;
 	}
 	/* The stream writes the next number when these have run, which may be now for tasks
@@ -419,7 +422,7 @@ static bool look(struct scheduler *sched, struct session *s, uint32_t timeline)
 bool triggers_poll(struct scheduler *sched)
 {
 	bool any = false;
-	struct session *s, *next;
+	struct sched_session *s, *next;
 	DL_FOREACH_SAFE2 (sched->triggering, s, next, next_triggering) {
 		/* One group per session and round, so that others have their turn. */
 		bool one = false;

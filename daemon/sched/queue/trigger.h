@@ -17,12 +17,13 @@ int trigger_keep(struct scheduler *sched, struct task *t, const char **text);
 int trigger_group(struct scheduler *sched, struct task *first, uint32_t n);
 /* Checks the words. True: a task was submitted. */
 bool triggers_poll(struct scheduler *sched);
-void trigger_del(struct scheduler *sched, struct session *s, uint32_t timeline, uint64_t value);
+void trigger_del(struct scheduler *sched, struct sched_session *s, uint32_t timeline,
+		 uint64_t value);
 /* The member takes no further part: its triggers are removed and their timelines are dead. end: the
  * status of tasks that were to run once. */
-void triggers_end(struct scheduler *sched, struct session *s, const struct member *m,
+void triggers_end(struct scheduler *sched, struct sched_session *s, const struct member *m,
 		  const ncclsvc_status *end);
 /* Removes all of the session's triggers. */
-void triggers_free(struct scheduler *sched, struct session *s);
+void triggers_free(struct scheduler *sched, struct sched_session *s);
 
 #endif
