@@ -82,6 +82,14 @@ struct own {
 };
 struct own *own(void);
 
+/* ---- version.c ---- */
+
+/* Whether this process is the daemon or a worker, which would query itself. */
+bool process_is_daemon(void);
+/* The version of the daemon's NCCL; without a daemon, the one that this library needs; 0 in the
+ * daemon. */
+int version_of_daemon(void);
+
 /* ---- connections.c ---- */
 
 /* Warns once if the environment makes streams block each other. */

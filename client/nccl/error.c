@@ -145,8 +145,7 @@ void inform(const char *format, ...)
 	if (level() < LEVEL_VERSION)
 		return;
 	if (!atomic_exchange(&introduced, true)) {
-		int version = NCCL_ABI_VERSION;
-		session_nccl_version(&version);
+		const int found = version_of_daemon(), version = found ? found : NCCL_ABI_VERSION;
 		snprintf(text, sizeof(text), "version %d.%d.%d (ncclsvc %s)", version / 10000,
 			 version % 10000 / 100, version % 100, NCCLSVC_VERSION_STRING);
 		print("INFO", text);

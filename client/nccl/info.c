@@ -9,7 +9,14 @@ ncclResult_t ncclGetVersion(int *version)
 {
 	if (!version)
 		return fail(ncclInvalidArgument, "ncclGetVersion: version is NULL");
-	return session_nccl_version(version);
+	const int found = version_of_daemon();
+	if (!found)
+		return fail(
+			ncclSystemError,
+			"the daemon was started with the drop-in libnccl.so.2 in LD_PRELOAD or "
+			"LD_LIBRARY_PATH, but needs NCCL's own: restart it without the drop-in");
+	*version = found;
+	return ncclSuccess;
 }
 NCCL_TWIN(ncclGetVersion);
 

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "session.h"
+#include "dropin.h"
 
 #define WAIT_MS 10000 /* for a daemon whose workers are just starting */
 
@@ -13,18 +13,8 @@ bool process_is_daemon(void)
 	return !strncmp(program_invocation_short_name, "ncclsvcd", 8);
 }
 
-static bool in_the_daemon(void)
-{
-	if (!process_is_daemon())
-		return false;
-	fail(ncclSystemError,
-	     "the daemon was started with the drop-in libnccl.so.2 in LD_PRELOAD or "
-	     "LD_LIBRARY_PATH, but needs NCCL's own: restart it without the drop-in");
-	return true;
-}
-
 /* 0: no worker is ready. *starting: one will be. */
-static ncclsvc_result ask_version(ncclsvc_session *service, int *version, bool *starting)
+static ncclsvc_result ask_workers(ncclsvc_session *service, int *version, bool *starting)
 {
 	ncclsvc_device_info *list;
 	size_t n;
@@ -47,8 +37,8 @@ static ncclsvc_result ask_version(ncclsvc_session *service, int *version, bool *
 	return r;
 }
 
-/* The version of the daemon's workers; 0: there is no daemon, or no usable GPU in it. */
-static int version_of_daemon(void)
+/* 0: there is no daemon, or no usable GPU in it. */
+static int ask_daemon(void)
 {
 	const ncclsvc_options options = {.size = sizeof(options), .no_ring = true};
 	ncclsvc_session *service;
@@ -58,7 +48,7 @@ static int version_of_daemon(void)
 	if (r)
 		return 0;
 	for (int ms = 0; !r && !found && starting && ms < WAIT_MS; ms += 20) {
-		r = ask_version(service, &found, &starting);
+		r = ask_workers(service, &found, &starting);
 		if (!r && !found && starting)
 			nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
 	}
@@ -66,13 +56,12 @@ static int version_of_daemon(void)
 	return found;
 }
 
-ncclResult_t session_nccl_version(int *version)
+int version_of_daemon(void)
 {
 	static atomic_int known;
-	if (in_the_daemon())
-		return ncclSystemError;
+	if (process_is_daemon())
+		return 0;
 	if (!known)
-		known = version_of_daemon();
-	*version = known ? known : NCCL_VERSION_NEEDED;
-	return ncclSuccess;
+		known = ask_daemon();
+	return known ? known : NCCL_VERSION_NEEDED;
 }
