@@ -35,6 +35,15 @@ ncclComm_t handle_ref(ncclComm_t comm)
 	return comm;
 }
 
+static void registrations_free(struct ncclComm *comm)
+{
+	while (comm->registrations) {
+		struct registration *r = comm->registrations;
+		comm->registrations = r->next;
+		free(r);
+	}
+}
+
 /* Handles that their user has freed. The last ones stay allocated, so that a thread that still uses
  * one gets an error that says so. */
 #define FREED_MAX 1024

@@ -20,6 +20,14 @@ struct made {
 };
 #define REDOPS_MADE 48
 
+/* Memory that the user has registered with a communicator: memory.c. */
+struct registration {
+	struct registration *next;
+	bool window;
+	const char *base;
+	size_t bytes;
+};
+
 struct ncclComm {
 	uint64_t magic;
 	unsigned generation; /* generation of the process */
@@ -50,7 +58,7 @@ struct ncclComm {
 	uint64_t shrinks, grows, splits; /* splits: those since it was revoked */
 	uint64_t splits_called,
 		splits_ended; /* splits before that, which run in the order of the calls */
-	struct registration *registrations; /* used by memory.c */
+	struct registration *registrations;
 	ncclsvc_task newest;
 	ncclResult_t async; /* the first failure, which stays */
 	char text[768];
@@ -81,10 +89,6 @@ void handle_break_off(ncclComm_t comm);
 /* Waits until nobody is inside, and leaves the service's communicator. The user's reference
  * remains. */
 ncclResult_t handle_leave(ncclComm_t comm);
-
-/* ---- memory.c ---- */
-
-void registrations_free(struct ncclComm *comm);
 
 /* ---- mps.c ---- */
 

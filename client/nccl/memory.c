@@ -19,13 +19,6 @@ struct lent {
 	struct lent *next;
 };
 
-struct registration {
-	struct registration *next; /* list of the communicator, under its lock */
-	bool window;
-	const char *base;
-	size_t bytes;
-};
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct lent *all;
 FREE_IN_CHILDREN(lock)
@@ -180,15 +173,6 @@ static ncclResult_t deregister(const char *function, bool window, ncclComm_t com
 			    function, handle);
 	free(found);
 	return ncclSuccess;
-}
-
-void registrations_free(struct ncclComm *comm)
-{
-	while (comm->registrations) {
-		struct registration *r = comm->registrations;
-		comm->registrations = r->next;
-		free(r);
-	}
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *p, size_t bytes, void **handle)
