@@ -64,13 +64,28 @@ ncclResult_t group_add_operation(const struct operation *operation)
 	return ncclSuccess;
 }
 
-void group_add_start(struct start *start)
+static void add_start(struct start *start)
 {
 	struct group *g = own()->group;
 	if (!g->starts)
 		g->starts_end = &g->starts;
 	*g->starts_end = start;
 	g->starts_end = &start->next;
+}
+
+ncclResult_t group_begin_start(struct start *s)
+{
+	if (s->parent) {
+		pthread_mutex_lock(&s->parent->lock);
+		s->parent->pending++;
+		pthread_mutex_unlock(&s->parent->lock);
+	}
+	if (s->out)
+		*s->out = s->comm;
+	if (!group_is_open())
+		return starts_run(s);
+	add_start(s);
+	return ncclSuccess;
 }
 
 ncclResult_t ncclGroupStart(void)

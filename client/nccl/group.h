@@ -25,7 +25,8 @@ bool group_is_open(void);
 void group_free(struct group *group);
 /* Keeps the operation for ncclGroupEnd. */
 ncclResult_t group_add_operation(const struct operation *operation);
-void group_add_start(struct start *start);
+/* Runs it, or keeps it for ncclGroupEnd. Takes ownership. */
+ncclResult_t group_begin_start(struct start *start);
 /* Marks the open group as failed; ncclGroupEnd reports it. */
 void group_note(ncclResult_t result);
 

@@ -71,7 +71,7 @@ static ncclResult_t join(const char *function, ncclComm_t *comm, int nranks, con
 	s->id = *id;
 	s->nranks = nranks;
 	s->rank = rank;
-	return start_begin(s);
+	return group_begin_start(s);
 }
 
 static ncclResult_t join_here(const char *function, ncclComm_t *comm, int nranks,
@@ -217,7 +217,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int colour, int key, ncclComm_t *new
 		s->comm = NULL;
 		s->out = NULL;
 	}
-	return start_begin(s);
+	return group_begin_start(s);
 }
 NCCL_TWIN(ncclCommSplit);
 
@@ -300,7 +300,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int *exclude, int n, ncclComm_t *ne
 		return r;
 	}
 	s->parent = handle_ref(comm);
-	return start_begin(s);
+	return group_begin_start(s);
 }
 NCCL_TWIN(ncclCommShrink);
 
@@ -388,6 +388,6 @@ ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, i
 		return r;
 	}
 	s->parent = handle_ref(comm);
-	return start_begin(s);
+	return group_begin_start(s);
 }
 NCCL_TWIN(ncclCommGrow);
