@@ -78,7 +78,10 @@ __attribute__((format(printf, 1, 2))) void inform(const char *format, ...);
 struct own {
 	char sentence[1024]; /* for last_sentence */
 	char text[768];	     /* for ncclGetLastError */
-	struct group *group; /* NULL before the first */
+	unsigned depth;	     /* calls of ncclGroupStart without their ncclGroupEnd */
+	/* The open group's first failure, for the outermost ncclGroupEnd. */
+	ncclResult_t group_failed;
+	char group_text[1024];
 };
 struct own *own(void);
 

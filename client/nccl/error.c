@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "build_config.h"
-#include "group.h"
+#include "dropin.h"
 
 #define SENTENCE sizeof(((struct own *)0)->sentence)
 
@@ -27,9 +27,7 @@ static _Thread_local struct own *mine;
 
 static void own_free(void *arg)
 {
-	struct own *o = arg;
-	group_free(o->group);
-	free(o);
+	free(arg);
 	mine = NULL;
 }
 
@@ -165,6 +163,15 @@ void warn(const char *format, ...)
 
 /* ---- Sentences ---- */
 
+static void keep_for_group(ncclResult_t result, const char *text)
+{
+	struct own *o = own();
+	if (!o->depth || o->group_failed || !result || result == ncclInProgress)
+		return;
+	o->group_failed = result;
+	snprintf(o->group_text, sizeof(o->group_text), "%s", text);
+}
+
 static ncclResult_t keep(ncclResult_t result, const char *text)
 {
 	pthread_mutex_lock(&lock);
@@ -172,7 +179,7 @@ static ncclResult_t keep(ncclResult_t result, const char *text)
 	pthread_mutex_unlock(&lock);
 	if (level() >= LEVEL_WARN)
 		print("WARN", text);
-	group_note(result);
+	keep_for_group(result, text);
 	return result;
 }
 

@@ -20,15 +20,11 @@ struct operation {
 	bool done;
 };
 
-struct group;
 bool group_is_open(void);
-void group_free(struct group *group);
 /* Keeps the operation for ncclGroupEnd. */
 ncclResult_t group_add_operation(const struct operation *operation);
 /* Runs it, or keeps it for ncclGroupEnd. Takes ownership. */
 ncclResult_t group_begin_start(struct start *start);
-/* Marks the open group as failed; ncclGroupEnd reports it. */
-void group_note(ncclResult_t result);
 
 /* submit.c: enters the communicators, submits everything, and waits while there is no room. */
 ncclResult_t operations_submit(struct operation *operations, unsigned n);

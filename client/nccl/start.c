@@ -10,8 +10,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "start.h"
 #include "interrupt/interrupt.h"
+#include "start.h"
 
 #define TIMEOUT_S   600
 #define INTERRUPTED "the communicator's creation was interrupted by SIGINT"
