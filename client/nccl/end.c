@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The functions that end communicators. */
-#include "group.h"
+#include "operation.h"
+#include "start.h"
 
 /* Waits for all submitted operations; for non-blocking communicators, in the background. */
 static void *finalize(void *arg)

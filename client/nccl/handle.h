@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators as the user sees them: comm.c. */
+ * Communicators as the user sees them. */
 #ifndef NCCL_HANDLE_H
 #define NCCL_HANDLE_H
 
