@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "call.h"
 #include "comm.h"
-#include "dispatch.h"
 #include "failure.h"
 #include "proto/names.h"
 #include "proto/printable.h"
@@ -105,7 +104,7 @@ void comm_event(ncclsvc_session *s, const struct svc_event_comm *event)
 	comm->broken_told = false;
 	comm->end_told = failure_told(s, comm->key, comm->epoch, comm->broken);
 	calls_cancel_beside(s, comm->key);
-	dispatch_kick(s);
+	session_kick(s);
 }
 
 void comms_break(ncclsvc_session *s)

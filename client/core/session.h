@@ -69,9 +69,11 @@ struct ncclsvc_session {
 
 void session_lock(ncclsvc_session *s);
 void session_unlock(ncclsvc_session *s);
-/* socket.c: waits until another thread changes something. False: the deadline passed. Locked;
- * yields. */
+/* Waits until another thread changes something. False: the deadline passed. Locked; yields. */
 bool session_wait(ncclsvc_session *s, uint64_t deadline);
+/* Makes the event loop's fd readable. Locked. */
+void session_kick(ncclsvc_session *s);
+/* ---- socket.c ---- */
 /* Ends the connection. Locked. */
 __attribute__((format(printf, 2, 3))) void session_lose(ncclsvc_session *s, const char *format,
 							...);

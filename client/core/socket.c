@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -17,7 +16,6 @@
 #include "base/ring.h"
 #include "call.h"
 #include "comm.h"
-#include "dispatch.h"
 #include "proto/fdio.h"
 #include "proto/names.h"
 #include "session.h"
@@ -61,7 +59,7 @@ void session_lose(ncclsvc_session *s, const char *format, ...)
 	shutdown(s->connection->sock, SHUT_RDWR);
 	if (s->connection->ring)
 		ring_wake(s->connection);
-	dispatch_kick(s);
+	session_kick(s);
 	pthread_cond_broadcast(&s->changed);
 }
 
@@ -201,17 +199,6 @@ unsigned socket_pump(ncclsvc_session *s)
 	if (n)
 		pthread_cond_broadcast(&s->changed);
 	return n;
-}
-
-bool session_wait(ncclsvc_session *s, uint64_t deadline)
-{
-	if (deadline == NO_DEADLINE)
-		return pthread_cond_wait(&s->changed, &s->lock) == 0;
-	struct timespec t = {
-		.tv_sec = (time_t)(deadline / 1000000000),
-		.tv_nsec = (long)(deadline % 1000000000),
-	};
-	return pthread_cond_timedwait(&s->changed, &s->lock, &t) != ETIMEDOUT;
 }
 
 bool socket_step(ncclsvc_session *s, uint64_t deadline)

@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/frame.h"
 #include "base/ring.h"
-#include "dispatch.h"
 #include "failure.h"
 #include "refusal.h"
 #include "session.h"
@@ -117,7 +116,7 @@ bool task_answer(ncclsvc_session *s, uint32_t serial, const void *body, size_t l
 		arrive_failed(s, slot, result, text);
 	}
 	t->running--;
-	dispatch_kick(s);
+	session_kick(s);
 	return true;
 }
 
@@ -154,7 +153,7 @@ static void copy_out(ncclsvc_session *s, struct slot *slot)
 		session_unlock(s);
 		memcpy(slot->out, slot->chunk->base + slot->out_at, slot->out_bytes);
 		session_lock(s);
-		dispatch_kick(s);
+		session_kick(s);
 		pthread_cond_broadcast(&s->changed);
 	}
 	staging_put(s, slot->chunk);
