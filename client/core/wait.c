@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/ring.h"
+#include "comm.h"
 #include "failure.h"
 #include "session.h"
 #include "socket.h"
@@ -136,6 +137,23 @@ ncclsvc_result ncclsvc_task_status(ncclsvc_session *s, ncclsvc_task task, ncclsv
 		r = NCCLSVC_IN_PROGRESS;
 	if (!r)
 		task_status_of(s, task, status);
+	session_unlock(s);
+	return r;
+}
+
+ncclsvc_result ncclsvc_comm_error(ncclsvc_comm *comm)
+{
+	if (!comm)
+		return error_argument("ncclsvc_comm_error: the communicator is NULL");
+	ncclsvc_session *s = comm->session;
+	session_lock(s);
+	socket_pump(s);
+	tasks_look(s);
+	ncclsvc_result r = failures_report(s, comm->key, UINT64_MAX);
+	if (!r && comm->broken && !comm->broken_told) {
+		comm->broken_told = comm->end_told = true;
+		r = comm_end(comm);
+	}
 	session_unlock(s);
 	return r;
 }
