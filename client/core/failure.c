@@ -75,6 +75,17 @@ static ncclsvc_result tell(ncclsvc_session *s, struct failure *f)
 				f->text[0] ? ": " : "", f->text);
 }
 
+void task_status_of(ncclsvc_session *s, uint64_t task, ncclsvc_status *status)
+{
+	const struct slot *slot = task_slot(&s->tasks, task);
+	if (slot->number == task) {
+		*status = slot->status;
+		return;
+	}
+	const struct failure *f = failure_find(&s->tasks, task);
+	*status = f ? f->status : (ncclsvc_status){.number = task, .rank_a = -1, .rank_b = -1};
+}
+
 ncclsvc_result task_report(ncclsvc_session *s, uint64_t task)
 {
 	ncclsvc_status status;

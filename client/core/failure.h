@@ -29,6 +29,8 @@ struct failure *failure_find(const struct tasks *t, uint64_t task);
  * Locked. */
 bool failure_told(const ncclsvc_session *s, uint32_t comm_key, uint32_t epoch,
 		  ncclsvc_result result);
+/* Writes the status of an ended task; all zeros with result OK if it is forgotten. Locked. */
+void task_status_of(ncclsvc_session *s, uint64_t task, ncclsvc_status *status);
 /* Returns an ended task's result, stores its sentence, and marks it as reported. Locked. */
 ncclsvc_result task_report(ncclsvc_session *s, uint64_t task);
 /* Returns the result of the first unreported failure, and stores its sentence. Looks at one

@@ -11,7 +11,7 @@
 #include "core/failure.h"
 #include "core/session.h"
 #include "core/socket.h"
-#include "core/wait.h"
+#include "core/task.h"
 #include "plan.h"
 
 #define COMPLETION_NS UINT64_C(5000000000) /* at the end, for tasks that already run */
