@@ -73,10 +73,18 @@ void session_unlock(ncclsvc_session *s);
 bool session_wait(ncclsvc_session *s, uint64_t deadline);
 /* Makes the event loop's fd readable. Locked. */
 void session_kick(ncclsvc_session *s);
-/* ---- socket.c ---- */
+
+/* ---- loss.c ---- */
+
 /* Ends the connection. Locked. */
 __attribute__((format(printf, 2, 3))) void session_lose(ncclsvc_session *s, const char *format,
 							...);
+/* Whether this process is a forked child. It loses the session only for itself: what it shares with
+ * its parent stays untouched. Locked. */
+bool session_is_foreign(ncclsvc_session *s);
+
+/* ---- socket.c ---- */
+
 /* The slow part of session_check: the session is or seems lost, or belongs to the process that
  * forked this one. Locked. */
 ncclsvc_result session_over(ncclsvc_session *s);

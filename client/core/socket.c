@@ -4,7 +4,6 @@
  * others. One of those still waiting then takes over. */
 #include <errno.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -24,47 +23,10 @@
 
 #define PUMP_MAX 1024
 
-/* A forked child loses the session only for itself: what it shares with its parent stays untouched.
- */
-static bool is_foreign(ncclsvc_session *s)
-{
-	if (!s->connection->foreign)
-		return false;
-	s->lost = true;
-	snprintf(s->lost_text, sizeof(s->lost_text),
-		 "the session belongs to the process that forked this one: open a new session");
-	return true;
-}
-
-void session_lose(ncclsvc_session *s, const char *format, ...)
-{
-	va_list args;
-	if (s->lost || is_foreign(s))
-		return;
-	s->lost = true;
-	va_start(args, format);
-	vsnprintf(s->lost_text, sizeof(s->lost_text), format, args);
-	va_end(args);
-	for (struct call *c = s->calls; c; c = c->next) {
-		c->done = true;
-		c->result = NCCLSVC_DAEMON_LOST;
-		snprintf(c->text, sizeof(c->text), "%s", s->lost_text);
-	}
-	s->calls = NULL;
-	comms_break(s);
-	tasks_release_timelines(s);
-	/* Wakes threads that poll the socket, and keeps it readable for event loops. */
-	shutdown(s->connection->sock, SHUT_RDWR);
-	if (s->connection->ring)
-		ring_wake(s->connection);
-	session_kick(s);
-	pthread_cond_broadcast(&s->changed);
-}
-
 ncclsvc_result session_over(ncclsvc_session *s)
 {
 	const struct svc_ring *ring = s->connection->ring;
-	if (is_foreign(s))
+	if (session_is_foreign(s))
 		return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
 	if (!s->lost && ring && atomic_load_explicit(&ring->ended, memory_order_relaxed)) {
 		socket_pump(s); /* reads its last messages, if there are any */

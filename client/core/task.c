@@ -146,16 +146,3 @@ void tasks_spoil(ncclsvc_session *s, uint64_t from)
 			slot->spoiled = true;
 	}
 }
-
-void tasks_release_timelines(ncclsvc_session *s)
-{
-	const struct tasks *t = &s->tasks;
-	timelines_await_workers(s);
-	for (uint64_t n = tasks_first_pending(t); s->connection->ring && n < t->next; n++) {
-		const struct slot *slot = task_slot(t, n);
-		if (slot->number == n && slot->state == SLOT_PENDING && slot->timeline)
-			timeline_raise(&svc_timelines(s->connection->ring)[slot->timeline].done,
-				       slot->timeline_value);
-	}
-	timelines_release(s);
-}

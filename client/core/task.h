@@ -97,9 +97,6 @@ struct kernel_hooks {
 	void (*ended)(ncclsvc_session *s, uint64_t task);
 };
 
-/* Raises `done` of pending tasks' timelines, so that no stream waits for a lost daemon. Locked. */
-void tasks_release_timelines(ncclsvc_session *s);
-
 /* ---- wait.c ---- */
 
 enum task_state { TASK_PENDING, TASK_COPYING, TASK_ENDED, TASK_FORGOTTEN };
