@@ -88,9 +88,7 @@ void plan_begin_iteration(ncclsvc_plan *p);
 /* build.c: computes what plan_end adds. Not locked. */
 ncclsvc_result plan_complete(ncclsvc_plan *p);
 void plan_free(ncclsvc_plan *p);
-/* commit.c: the session's callbacks. */
-extern const struct plan_hooks plan_hooks;
-/* Locked; yields. */
+/* commit.c. Locked; yields. */
 ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline);
 /* bounce.c: copies the source and sends the copy. Locked; yields. */
 ncclsvc_result bounce_copy(ncclsvc_plan *p, uint32_t place, struct op *op, uint64_t deadline);
