@@ -27,15 +27,6 @@ static ncclsvc_result check(const struct plan_claim *c)
 	return r;
 }
 
-static void unlink_claim(struct plan_claim *c)
-{
-	struct plan_claim **at = &c->plan->claims;
-	while (*at != c)
-		at = &(*at)->next;
-	*at = c->next;
-	c->plan = NULL;
-}
-
 /* Locked. */
 static void drop(struct plan_claim *c)
 {
@@ -44,7 +35,7 @@ static void drop(struct plan_claim *c)
 		return;
 	if (c->iteration == p->base && p->numbers[c->place] == PLACE_TAKEN)
 		plan_give_back(p, c->place);
-	unlink_claim(c);
+	plan_claim_unlink(c);
 }
 
 /* Locked. */
@@ -157,35 +148,7 @@ ncclsvc_result plan_claim_submit(struct plan_claim *c, struct op *op)
 		p->calls--;
 	}
 	if (op->entered && c->plan)
-		unlink_claim(c);
+		plan_claim_unlink(c);
 	session_unlock(c->session);
 	return r;
-}
-
-void plan_claims_forget(ncclsvc_plan *p)
-{
-	while (p->claims)
-		unlink_claim(p->claims);
-}
-
-bool plan_has_claims(const ncclsvc_plan *p)
-{
-	const struct plan_claim *c = p->claims;
-	while (c && c->iteration != p->base)
-		c = c->next;
-	return c;
-}
-
-ncclsvc_result plan_claims_precede(const ncclsvc_plan *p, uint32_t place, const void *stream)
-{
-	char text[PLACE_TEXT];
-	for (const struct plan_claim *c = p->claims; c; c = c->next)
-		if (c->iteration == p->base && c->stream == stream &&
-		    p->tasks[c->place].group < p->tasks[place].group)
-			return error_set(NCCLSVC_BUSY,
-					 "the %s still waits for its shapes and will run on this "
-					 "stream, which follows the order of the plan's groups: "
-					 "wait for its request first",
-					 place_text(p, c->place, text));
-	return NCCLSVC_OK;
 }

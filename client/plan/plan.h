@@ -102,15 +102,24 @@ const char *kind_text(const struct svc_plan_task *task, char text[PLACE_TEXT]);
 int plan_compare_kinds(const struct svc_plan_task *a, const struct svc_plan_task *b);
 /* Adds a task to the open group. Not locked. */
 ncclsvc_result plan_add(ncclsvc_plan *p, const struct svc_plan_task *task, const char *function);
-/* submit.c: plan_take_place takes the earliest free place of that kind, in the given group or
- * (NCCLSVC_PLAN_FIRST) in any; another call gives it back; plan_submit_at submits its task, already
- * checked. If that does not become a task, the place stays taken. Locked; plan_submit_at yields. */
+/* place.c: plan_take_place takes the earliest free place of that kind, in the given group or
+ * (NCCLSVC_PLAN_FIRST) in any; plan_give_back gives it back. Locked. */
 ncclsvc_result plan_take_place(ncclsvc_plan *p, const struct svc_plan_task *kind, uint32_t group,
 			       uint32_t *place);
 void plan_give_back(ncclsvc_plan *p, uint32_t place);
+void plan_claim_unlink(struct plan_claim *c); /* locked */
+/* Forgets all claims, because the plan is terminated. Locked. */
+void plan_claims_forget(ncclsvc_plan *p);
+/* Whether this iteration has claims. Locked. */
+bool plan_has_claims(const ncclsvc_plan *p);
+/* BUSY: a list of an earlier group will use this stream. Locked. */
+ncclsvc_result plan_claims_precede(const ncclsvc_plan *p, uint32_t place, const void *stream);
+
+/* submit.c: submits the task of a taken place, already checked. If that does not become a task, the
+ * place stays taken. Locked; yields. */
 ncclsvc_result plan_submit_at(ncclsvc_plan *p, uint32_t place, struct op *op, uint64_t deadline);
 
-/* claim.c. Not locked, except the last. Takes the place of a list of this kind and agreement on the
+/* claim.c. Not locked. Takes the place of a list of this kind and agreement on the
  * communicator, whose data will be on the stream. INVALID_ARGUMENT: there is no such place, or
  * another list was planned there. */
 ncclsvc_result plan_claim(ncclsvc_plan *p, struct plan_claim *c, const ncclsvc_comm *comm,
@@ -127,12 +136,6 @@ uint64_t plan_claim_number(const struct plan_claim *c);
 uint32_t plan_claim_group(const struct plan_claim *c);
 /* Submits the data. If that becomes a task, even a failed one, the claim is dropped. */
 ncclsvc_result plan_claim_submit(struct plan_claim *c, struct op *op);
-/* Forgets all claims, because the plan is terminated. Locked. */
-void plan_claims_forget(ncclsvc_plan *p);
-/* Whether this iteration has claims. Locked. */
-bool plan_has_claims(const ncclsvc_plan *p);
-/* BUSY: a list of an earlier group will use this stream. Locked. */
-ncclsvc_result plan_claims_precede(const ncclsvc_plan *p, uint32_t place, const void *stream);
 
 /* wait.c: waits until another thread has launched the plan. Locked; yields. */
 ncclsvc_result launch_wait(ncclsvc_plan *p, uint64_t deadline, const char *function);
