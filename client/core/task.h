@@ -23,8 +23,8 @@ struct slot {
 	uint8_t op;
 	uint8_t timeline;
 	uint32_t comm_key, epoch;
-	uint32_t place; /* place in its plan, from 1; 0: none */
-	uint64_t seq;	/* number on its communicator, from 0 */
+	uint32_t plan_slot; /* slot in its plan, from 1; 0: none */
+	uint64_t seq;	    /* number on its communicator, from 0 */
 	uint64_t timeline_value;
 	/* The kernel, if the task uses the peer transport, until the task has ARRIVED: */
 	struct peer *peer;

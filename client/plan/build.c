@@ -72,10 +72,10 @@ static void free_all(ncclsvc_session *s)
 static void copy_label(const ncclsvc_session *s, const struct slot *slot,
 		       char label[NCCLSVC_LABEL_BYTES])
 {
-	const uint32_t place = slot->place - 1u;
+	const uint32_t index = slot->plan_slot - 1u;
 	for (const ncclsvc_plan *p = s->plans; p; p = p->next)
-		if (p->numbers && place < p->ntasks && p->numbers[place] == slot->number)
-			memcpy(label, p->tasks[place].label, NCCLSVC_LABEL_BYTES);
+		if (p->numbers && index < p->ntasks && p->numbers[index] == slot->number)
+			memcpy(label, p->tasks[index].label, NCCLSVC_LABEL_BYTES);
 }
 
 static const struct plan_hooks hooks = {
@@ -282,24 +282,24 @@ ncclsvc_result plan_complete(ncclsvc_plan *p)
 	return NCCLSVC_OK;
 }
 
-const char *kind_text(const struct svc_plan_task *t, char text[PLACE_TEXT])
+const char *kind_text(const struct svc_plan_task *t, char text[SLOT_TEXT])
 {
 	char label[SVC_QUOTED_BYTES];
-	int n = snprintf(text, PLACE_TEXT, "%s%s %s rank %d", svc_op_name(t->op),
+	int n = snprintf(text, SLOT_TEXT, "%s%s %s rank %d", svc_op_name(t->op),
 			 svc_label_quote(t->label, label), t->op == NCCLSVC_SEND ? "to" : "from",
 			 t->peer);
 	if (t->agreement)
-		snprintf(text + n, PLACE_TEXT - (size_t)n, " of a list (%s, tag %lld)",
+		snprintf(text + n, SLOT_TEXT - (size_t)n, " of a list (%s, tag %lld)",
 			 svc_plan_is_ahead(t) ? "shapes ahead" : "static shapes",
 			 (long long)t->tag);
 	return text;
 }
 
-const char *place_text(const ncclsvc_plan *p, uint32_t place, char text[PLACE_TEXT])
+const char *slot_text(const ncclsvc_plan *p, uint32_t slot, char text[SLOT_TEXT])
 {
-	const struct svc_plan_task *t = &p->tasks[place];
+	const struct svc_plan_task *t = &p->tasks[slot];
 	kind_text(t, text);
 	const size_t n = strlen(text);
-	snprintf(text + n, PLACE_TEXT - n, " in group %u", t->group);
+	snprintf(text + n, SLOT_TEXT - n, " in group %u", t->group);
 	return text;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Submitting a planned task. Once it has a place, it is an operation like any other. */
+ * Submitting a planned task. Once it has a slot, it is an operation like any other. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,54 +17,54 @@
 #include "proto/names.h"
 #include "proto/task.h"
 
-static ncclsvc_result check_size(const ncclsvc_plan *p, uint32_t place, size_t count,
+static ncclsvc_result check_size(const ncclsvc_plan *p, uint32_t slot, size_t count,
 				 ncclsvc_type type)
 {
-	char text[PLACE_TEXT];
-	const struct svc_plan_task *t = &p->tasks[place];
+	char text[SLOT_TEXT];
+	const struct svc_plan_task *t = &p->tasks[slot];
 	if (t->count == SVC_PLAN_ANY || (t->count == count && t->type == type))
 		return NCCLSVC_OK;
 	return error_argument("%s was planned with %llu %s, but submitted with %zu %s",
-			      place_text(p, place, text), (unsigned long long)t->count,
+			      slot_text(p, slot, text), (unsigned long long)t->count,
 			      svc_type_name(t->type), count, svc_type_name(type));
 }
 
 /* Whether this is the last task that this member's part of the group waits for. */
-static bool completes(const ncclsvc_plan *p, uint32_t place)
+static bool completes(const ncclsvc_plan *p, uint32_t slot)
 {
-	uint32_t group = p->tasks[place].group;
+	uint32_t group = p->tasks[slot].group;
 	return p->group == group && p->missing[group] == 1;
 }
 
-static void submitted(ncclsvc_plan *p, uint32_t place, uint64_t task)
+static void submitted(ncclsvc_plan *p, uint32_t slot, uint64_t task)
 {
-	p->numbers[place] = task;
+	p->numbers[slot] = task;
 	p->nsubmitted++;
-	p->missing[p->tasks[place].group]--;
+	p->missing[p->tasks[slot].group]--;
 	while (p->group < p->ngroups && !p->missing[p->group])
 		p->group++;
-	p->session->tasks.slots[task & (p->session->tasks.entries - 1)].place = place + 1;
+	p->session->tasks.slots[task & (p->session->tasks.entries - 1)].plan_slot = slot + 1;
 	pthread_cond_broadcast(&p->session->changed); /* a reset may be waiting for it */
 }
 
-ncclsvc_result plan_submit_at(ncclsvc_plan *p, uint32_t place, struct op *op, uint64_t deadline)
+ncclsvc_result plan_slot_submit(ncclsvc_plan *p, uint32_t slot, struct op *op, uint64_t deadline)
 {
 	uint64_t number = 0;
 	const uint64_t iteration = p->base;
 	ncclsvc_task *task = op->task;
 	op->record.flags |= SVC_TASK_PLAN;
 	op->record.plan = p->handle;
-	op->record.plan_group = p->tasks[place].group;
-	op->record.plan_task = place - p->first[p->tasks[place].group];
+	op->record.plan_group = p->tasks[slot].group;
+	op->record.plan_task = slot - p->first[p->tasks[slot].group];
 	op->record.timeout_ns = p->comm->timeout_ns;
 	op->planned = p->base + op->record.plan_group;
 	op->detached = true;
 	op->task = &number;
 	ncclsvc_result r = NCCLSVC_OK;
 	if (p->comm->device >= 0)
-		r = plan_claims_precede(p, place, op->stream);
+		r = list_slots_precede(p, slot, op->stream);
 	if (!r && op->copied && p->comm->device >= 0)
-		r = bounce_copy(p, place, op, deadline);
+		r = bounce_copy(p, slot, op, deadline);
 	if (!r)
 		r = ops_submit(p->session, op, 1);
 	op->task = task;
@@ -72,7 +72,7 @@ ncclsvc_result plan_submit_at(ncclsvc_plan *p, uint32_t place, struct op *op, ui
 		*task = number;
 	/* If not, the epoch ended meanwhile, and everything has begun anew. */
 	if (op->entered && iteration == p->base)
-		submitted(p, place, number);
+		submitted(p, slot, number);
 	return r;
 }
 
@@ -97,30 +97,30 @@ static ncclsvc_result prepare(const ncclsvc_plan *p, struct op *op)
 static ncclsvc_result submit(ncclsvc_plan *p, struct op *op, const ncclsvc_planned *x,
 			     uint64_t deadline, const char *function)
 {
-	uint32_t place = 0;
+	uint32_t slot = 0;
 	const struct svc_plan_task kind = {.op = op->record.op, .peer = op->record.peer};
 	const bool waits = x->flags & NCCLSVC_PLANNED_WAIT;
 	ncclsvc_result r = plan_running(p, function);
 	if (!r && p->busy)
 		r = error_set(NCCLSVC_BUSY, "%s: another thread is resetting the plan", function);
 	if (!r)
-		r = plan_take_place(p, &kind, x->group, &place);
+		r = plan_slot_take(p, &kind, x->group, &slot);
 	if (r)
 		return r;
 	const uint64_t iteration = p->base;
-	const bool returns = waits && !p->strict && x->op == NCCLSVC_SEND && !completes(p, place);
+	const bool returns = waits && !p->strict && x->op == NCCLSVC_SEND && !completes(p, slot);
 	op->copied = returns && !(x->flags & NCCLSVC_PLANNED_STABLE);
-	r = check_size(p, place, x->count, x->type);
+	r = check_size(p, slot, x->count, x->type);
 	if (!r)
 		r = prepare(p, op);
 	if (!r)
-		r = plan_submit_at(p, place, op, deadline);
+		r = plan_slot_submit(p, slot, op, deadline);
 	if (iteration != p->base)
 		return r;
 	if (!op->entered)
-		plan_give_back(p, place);
+		plan_slot_give_back(p, slot);
 	else if (!r && waits && !returns)
-		r = group_wait(p, place, p->strict, deadline);
+		r = group_wait(p, slot, p->strict, deadline);
 	return r;
 }
 

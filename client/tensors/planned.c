@@ -75,7 +75,7 @@ static ncclsvc_result submit(struct ncclsvc_request *r)
 	struct op op = r->data;
 	op.task = r->result ? NULL : &r->tasks[r->ntasks];
 	op.quiet = r->result;
-	ncclsvc_result result = plan_claim_submit(&r->claim, &op);
+	ncclsvc_result result = list_slot_submit(&r->slot, &op);
 	if (op.entered)
 		r->ntasks += !r->result;
 	if (!result)
@@ -95,7 +95,7 @@ static bool submit_or_refuse(struct ncclsvc_request *r)
 	if (result == NCCLSVC_AGAIN)
 		return false;
 	if (result) {
-		plan_claim_drop(&r->claim);
+		list_slot_drop(&r->slot);
 		request_waive(r);
 	}
 	return true;
@@ -114,7 +114,7 @@ static void give_up(struct batch *b, ncclsvc_result result)
 static bool go_on(struct batch *b)
 {
 	bool all = true;
-	ncclsvc_result turn = b->begun ? NCCLSVC_OK : plan_claim_turn(&b->first->claim);
+	ncclsvc_result turn = b->begun ? NCCLSVC_OK : list_slot_turn(&b->first->slot);
 	if (turn == NCCLSVC_IN_PROGRESS)
 		return false;
 	if (turn) {
@@ -145,14 +145,14 @@ void planned_go_on(ncclsvc_tensors *l)
 /* The batch of the request's group in this iteration. NULL: out of memory. */
 static struct batch *batch_of(ncclsvc_tensors *l, const struct ncclsvc_request *r)
 {
-	const uint32_t group = plan_claim_group(&r->claim);
+	const uint32_t group = list_slot_group(&r->slot);
 	struct batch *b = l->planned;
-	while (b && (b->group != group || b->iteration != r->claim.iteration))
+	while (b && (b->group != group || b->iteration != r->slot.iteration))
 		b = b->next;
 	if (b || !(b = batch_new(l)))
 		return b;
 	b->group = group;
-	b->iteration = r->claim.iteration;
+	b->iteration = r->slot.iteration;
 	b->ahead = true;
 	b->next = l->planned;
 	l->planned = b;
@@ -165,7 +165,7 @@ static ncclsvc_result join(struct ncclsvc_request *r)
 	if (!b)
 		return NCCLSVC_NO_MEMORY;
 	struct ncclsvc_request **at = &b->first;
-	while (*at && (*at)->claim.place < r->claim.place)
+	while (*at && (*at)->slot.index < r->slot.index)
 		at = &(*at)->next_in_batch;
 	r->next_in_batch = *at;
 	*at = r;
@@ -182,8 +182,8 @@ static ncclsvc_result begin(struct ncclsvc_request *r, ncclsvc_plan *plan, const
 	if (!result)
 		result = describe(&task, r->op, m->shapes, m->tag, m->tensors, m->n, r->peer);
 	if (!result)
-		result = plan_claim(plan, &r->claim, r->lists->comm, &task, r->stream.handle,
-				    function);
+		result = list_slot_take(plan, &r->slot, r->lists->comm, &task, r->stream.handle,
+					function);
 	if (!result)
 		result = message_prepare(r, m);
 	if (!result)

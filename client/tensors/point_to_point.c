@@ -44,7 +44,7 @@ static uint64_t announced(const struct ncclsvc_request *r)
 /* The announcement that shapes follow, which the receiver does not know yet. */
 static uint64_t shapes_follow(const struct ncclsvc_request *r)
 {
-	return r->planned ? agreement(AGREED_PLANNED, plan_claim_number(&r->claim))
+	return r->planned ? agreement(AGREED_PLANNED, list_slot_number(&r->slot))
 			  : agreement(AGREED_SHAPES, 0);
 }
 

@@ -47,7 +47,7 @@ void request_drop(struct ncclsvc_request *r)
 	while (*at != r)
 		at = &(*at)->next;
 	*at = r->next;
-	plan_claim_drop(&r->claim);
+	list_slot_drop(&r->slot);
 	buffer_put(r->buffer);
 	list_free(&r->list);
 	list_free(&r->outputs);

@@ -35,7 +35,7 @@ struct ncclsvc_request {
 	ncclsvc_task tasks[TASKS_MAX];
 	unsigned ntasks, nseen;
 	bool planned; /* the turn of its data is a place in a plan: */
-	struct plan_claim claim;
+	struct list_slot slot;
 	uint8_t op; /* ncclsvc_op of data */
 	int peer;   /* -1: a collective */
 	int64_t tag;

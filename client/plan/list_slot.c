@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Places that lists of tensors reserve, and fill later. */
+ * Slots that lists of tensors take early and fill later. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "core/comm.h"
@@ -10,8 +10,8 @@
 #define LIST_OF_PLAN "a list of the plan"
 #define SPREAD	     UINT64_C(0x9e3779b97f4a7c15) /* odd, so that different numbers stay different */
 
-/* OK: the claim is still valid. Locked. */
-static ncclsvc_result check(const struct plan_claim *c)
+/* OK: the slot is still valid. Locked. */
+static ncclsvc_result check(const struct list_slot *c)
 {
 	const ncclsvc_plan *p = c->plan;
 	if (!p)
@@ -28,21 +28,21 @@ static ncclsvc_result check(const struct plan_claim *c)
 }
 
 /* Locked. */
-static void drop(struct plan_claim *c)
+static void drop(struct list_slot *c)
 {
 	ncclsvc_plan *p = c->plan;
 	if (!p)
 		return;
-	if (c->iteration == p->base && p->numbers[c->place] == PLACE_TAKEN)
-		plan_give_back(p, c->place);
-	plan_claim_unlink(c);
+	if (c->iteration == p->base && p->numbers[c->index] == PLAN_SLOT_TAKEN)
+		plan_slot_give_back(p, c->index);
+	list_slot_unlink(c);
 }
 
 /* Locked. */
 static ncclsvc_result take(ncclsvc_plan *p, const ncclsvc_comm *comm,
-			   const struct svc_plan_task *task, uint32_t *place, const char *function)
+			   const struct svc_plan_task *task, uint32_t *slot, const char *function)
 {
-	char text[PLACE_TEXT];
+	char text[SLOT_TEXT];
 	ncclsvc_result r = plan_running(p, function);
 	if (!r && p->busy)
 		r = error_set(NCCLSVC_BUSY, "%s: another thread is resetting the plan", function);
@@ -50,34 +50,34 @@ static ncclsvc_result take(ncclsvc_plan *p, const ncclsvc_comm *comm,
 		r = error_argument("%s: the lists and the plan belong to different communicators",
 				   function);
 	if (!r)
-		r = plan_take_place(p, task, NCCLSVC_PLAN_FIRST, place);
-	if (r || p->tasks[*place].agreement == task->agreement)
+		r = plan_slot_take(p, task, NCCLSVC_PLAN_FIRST, slot);
+	if (r || p->tasks[*slot].agreement == task->agreement)
 		return r;
-	plan_give_back(p, *place);
-	return error_argument(
-		"%s: the %s was planned with %s", function, place_text(p, *place, text),
-		svc_plan_is_ahead(task) ? "a different number of tensors, or other types"
-					: "tensors of different types or shapes");
+	plan_slot_give_back(p, *slot);
+	return error_argument("%s: the %s was planned with %s", function, slot_text(p, *slot, text),
+			      svc_plan_is_ahead(task)
+				      ? "a different number of tensors, or other types"
+				      : "tensors of different types or shapes");
 }
 
-ncclsvc_result plan_claim(ncclsvc_plan *p, struct plan_claim *c, const ncclsvc_comm *comm,
-			  const struct svc_plan_task *task, const void *stream,
-			  const char *function)
+ncclsvc_result list_slot_take(ncclsvc_plan *p, struct list_slot *c, const ncclsvc_comm *comm,
+			      const struct svc_plan_task *task, const void *stream,
+			      const char *function)
 {
-	uint32_t place = 0;
+	uint32_t slot = 0;
 	ncclsvc_result r = plan_lock(p, function);
 	if (r)
 		return r;
-	r = take(p, comm, task, &place, function);
+	r = take(p, comm, task, &slot, function);
 	if (!r) {
-		*c = (struct plan_claim){p->session, p->claims, p, place, p->base, stream};
-		p->claims = c;
+		*c = (struct list_slot){p->session, p->list_slots, p, slot, p->base, stream};
+		p->list_slots = c;
 	}
 	plan_unlock(p);
 	return r;
 }
 
-void plan_claim_drop(struct plan_claim *c)
+void list_slot_drop(struct list_slot *c)
 {
 	if (!c->session)
 		return;
@@ -90,19 +90,19 @@ void plan_claim_drop(struct plan_claim *c)
 static bool group_is_taken(const ncclsvc_plan *p, uint32_t group)
 {
 	for (uint32_t i = p->first[group]; i < p->first[group + 1]; i++)
-		if (svc_plan_is_ahead(&p->tasks[i]) && p->numbers[i] == PLACE_FREE)
+		if (svc_plan_is_ahead(&p->tasks[i]) && p->numbers[i] == PLAN_SLOT_FREE)
 			return false;
 	return true;
 }
 
-ncclsvc_result plan_claim_turn(const struct plan_claim *c)
+ncclsvc_result list_slot_turn(const struct list_slot *c)
 {
 	session_lock(c->session);
 	ncclsvc_result r = check(c);
 	if (r == NCCLSVC_BUSY)
 		r = NCCLSVC_IN_PROGRESS;
 	if (!r) {
-		const uint32_t group = c->plan->tasks[c->place].group;
+		const uint32_t group = c->plan->tasks[c->index].group;
 		const bool due = c->plan->group == group && group_is_taken(c->plan, group);
 		r = due ? NCCLSVC_OK : NCCLSVC_IN_PROGRESS;
 	}
@@ -110,23 +110,23 @@ ncclsvc_result plan_claim_turn(const struct plan_claim *c)
 	return r;
 }
 
-uint32_t plan_claim_group(const struct plan_claim *c)
+uint32_t list_slot_group(const struct list_slot *c)
 {
 	session_lock(c->session);
-	const uint32_t group = c->plan ? c->plan->tasks[c->place].group : 0;
+	const uint32_t group = c->plan ? c->plan->tasks[c->index].group : 0;
 	session_unlock(c->session);
 	return group;
 }
 
-uint64_t plan_claim_number(const struct plan_claim *c)
+uint64_t list_slot_number(const struct list_slot *c)
 {
 	uint64_t number = 0;
 	session_lock(c->session);
 	const ncclsvc_plan *p = c->plan;
 	if (p) {
-		const struct svc_plan_task *t = &p->tasks[c->place];
+		const struct svc_plan_task *t = &p->tasks[c->index];
 		uint64_t nth = 0; /* counts such lists between the two ranks */
-		for (uint32_t i = 0; i < c->place; i++)
+		for (uint32_t i = 0; i < c->index; i++)
 			nth += svc_plan_is_ahead(&p->tasks[i]) && p->tasks[i].op == t->op &&
 			       p->tasks[i].peer == t->peer;
 		number = ((p->uid * SPREAD) ^ p->round) * SPREAD ^ nth;
@@ -135,7 +135,7 @@ uint64_t plan_claim_number(const struct plan_claim *c)
 	return number;
 }
 
-ncclsvc_result plan_claim_submit(struct plan_claim *c, struct op *op)
+ncclsvc_result list_slot_submit(struct list_slot *c, struct op *op)
 {
 	session_lock(c->session);
 	ncclsvc_result r = check(c);
@@ -144,11 +144,11 @@ ncclsvc_result plan_claim_submit(struct plan_claim *c, struct op *op)
 	if (!r) {
 		ncclsvc_plan *p = c->plan;
 		p->calls++;
-		r = plan_submit_at(p, c->place, op, NO_DEADLINE);
+		r = plan_slot_submit(p, c->index, op, NO_DEADLINE);
 		p->calls--;
 	}
 	if (op->entered && c->plan)
-		plan_claim_unlink(c);
+		list_slot_unlink(c);
 	session_unlock(c->session);
 	return r;
 }
