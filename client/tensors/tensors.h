@@ -6,7 +6,7 @@
  *   agree.c                 the words that members compare, and what it means if they differ
  *   describe.c              what members tell each other after a failure
  *   announce.c              types and shapes on their way to the receiver
- *   context.c, copy.c       buffers, and copies to and from them
+ *   buffer.c, copy.c        buffers, and copies to and from them
  *   request.c               an operation under way; point_to_point.c, collective.c: its steps
  *   batch.c                 whose turn it is; planned.c: turns in a plan
  */
@@ -94,7 +94,7 @@ ncclsvc_result announce_read(const uint64_t *words, size_t nwords, struct list *
 /* OK if `allowed` permits the list. */
 ncclsvc_result announce_allowed(const struct list *list, const struct list *allowed);
 
-/* ---- context.c ---- */
+/* ---- buffer.c ---- */
 
 struct stage_buffer {
 	struct stage_buffer *next;
@@ -136,7 +136,8 @@ static inline bool on_gpu(const ncclsvc_tensors *lists)
 }
 
 ncclsvc_result buffer_get(ncclsvc_tensors *lists, uint64_t bytes, struct stage_buffer **buffer);
-void buffer_put(struct stage_buffer *buffer); /* NULL is allowed. */
+void buffer_put(struct stage_buffer *buffer);	     /* NULL is allowed. */
+ncclsvc_result buffers_free(ncclsvc_tensors *lists); /* all of them, which are idle */
 
 /* ---- copy.c: host memory at once, GPU memory on the request's stream ---- */
 
