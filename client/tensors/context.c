@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "batch.h"
 #include "comm/join.h"
 #include "core/comm.h"
 #include "core/session.h"

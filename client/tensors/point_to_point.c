@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "batch.h"
 #include "core/comm.h"
 #include "nvtx.h"
 #include "proto/names.h"

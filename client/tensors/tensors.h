@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files of list operations share.
+ * What the files of list operations share. Bottom up:
  *
  *   layout.c, partition.c   pure arithmetic
  *   list.c                  a caller's list, checked and copied
- *   agree.c                 the words that members compare, and what it means if they differ
- *   describe.c              what members tell each other after a failure
  *   announce.c              types and shapes on their way to the receiver
+ *   describe.c              what members tell each other after a failure
+ *   agree.c                 the words that members compare, and what it means if they differ
  *   buffer.c, copy.c        buffers, and copies to and from them
- *   request.c               an operation under way; point_to_point.c, collective.c: its steps
- *   batch.c                 whose turn it is; planned.c: turns in a plan
+ *   request.c               an operation under way
+ *   batch.c                 requests that are submitted together; planned.c: those of a plan
+ *   queue.c                 whose turn it is
+ *   wait.c                  waiting for requests
+ *   point_to_point.c, collective.c, plan.c   the operations
+ *   context.c               lists on a communicator
  */
 #ifndef CLIENT_TENSORS_H
 #define CLIENT_TENSORS_H
