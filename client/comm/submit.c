@@ -126,7 +126,7 @@ static void enter(ncclsvc_session *s, struct op *op, uint64_t entry)
 	slot->out = op->dst;
 	slot->out_at = op->dst_at;
 	slot->out_bytes = op->dst_staged ? op->dst_bytes : 0;
-	slot->place = 0;
+	slot->plan_slot = 0;
 	op->chunk = NULL;
 	op->entered = true;
 	if (op->comm->peer)

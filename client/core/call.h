@@ -8,6 +8,9 @@
 #include "base/error.h"
 #include "proto/wire.h"
 
+#define SERIAL_MAX    UINT32_C(0x7fffffff) /* larger serials are tasks' */
+#define SERIAL_FORGET SERIAL_MAX	   /* the answer is dropped */
+
 struct call {
 	uint32_t serial;
 	uint16_t opcode;
@@ -31,13 +34,6 @@ struct list_chunk {
 			      sizeof(struct svc_list_reply)];
 };
 
-/* call_begin sends the request; if it returns OK, call_finish must follow and waits for the reply.
- * Both locked, both yield. fd may be -1 and stays the caller's. */
-ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode, const void *body,
-			  int fd, uint64_t deadline);
-ncclsvc_result call_finish(ncclsvc_session *s, struct call *call, uint64_t deadline);
-ncclsvc_result call_run(ncclsvc_session *s, struct call *call, unsigned opcode, const void *body,
-			int fd, uint64_t deadline);
 /* Ends an unanswered call with CANCELLED: a JOIN by the daemon's answer; other calls, and a JOIN if
  * the daemon has no JOIN_CANCEL, at once with the text. Locked. */
 void call_cancel(ncclsvc_session *s, struct call *call, const char *text);
@@ -48,5 +44,15 @@ void calls_cancel_beside(ncclsvc_session *s, uint32_t comm_key);
 void calls_give_up(ncclsvc_session *s, uint32_t comm_key);
 /* Sends a request whose answer is dropped. False: it was not sent. Locked. */
 bool call_forget(ncclsvc_session *s, unsigned opcode, const void *body);
+
+/* ---- socket.c ---- */
+
+/* call_begin sends the request; if it returns OK, call_finish must follow and waits for the reply.
+ * Both locked, both yield. fd may be -1 and stays the caller's. */
+ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode, const void *body,
+			  int fd, uint64_t deadline);
+ncclsvc_result call_finish(ncclsvc_session *s, struct call *call, uint64_t deadline);
+ncclsvc_result call_run(ncclsvc_session *s, struct call *call, unsigned opcode, const void *body,
+			int fd, uint64_t deadline);
 
 #endif

@@ -31,9 +31,9 @@ struct ncclsvc_comm {
 	/* not OK: the epoch is over, and this is why */
 	ncclsvc_result broken;
 	ncclsvc_status end;
-	bool broken_told;  /* ncclsvc_comm_error has reported it */
-	bool end_told;	   /* some call has reported it: later calls get STALE_EPOCH */
-	uint32_t too_late; /* the last epoch that an operation came too late for (refusal.h) */
+	bool broken_reported; /* ncclsvc_comm_error has reported it */
+	bool end_reported;    /* some call has reported it: later calls get STALE_EPOCH */
+	uint32_t too_late;    /* the last epoch that an operation came too late for (refusal.h) */
 	char label[NCCLSVC_NAME_BYTES];
 };
 
@@ -46,6 +46,13 @@ ncclsvc_comm *comm_by_handle(const ncclsvc_session *s, uint32_t handle); /* lock
 ncclsvc_comm *comm_by_key(const ncclsvc_session *s, uint32_t key);	 /* locked */
 void comm_unlink(ncclsvc_session *s, const ncclsvc_comm *comm);		 /* locked */
 bool join_reply_valid(const struct svc_join_reply *reply);
+/* Derives another id: the same for all who derive it with the same key. */
+void id_derive(const ncclsvc_unique_id *from, uint64_t key, ncclsvc_unique_id *to);
+const char *comm_label(const ncclsvc_session *s, uint32_t key); /* locked */
+void comms_free(ncclsvc_session *s);
+
+/* ---- epoch.c ---- */
+
 /* Begins a new epoch. Locked. */
 void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_reply *reply);
 /* OK, or an error with a sentence if the epoch is over: its cause if no call has reported that yet,
@@ -57,10 +64,6 @@ void comm_event(ncclsvc_session *s, const struct svc_event_comm *event); /* lock
 /* Leaves the communicator that a late reply to JOIN or SPLIT brought after its caller had given up.
  * Locked. */
 void comm_give_back(ncclsvc_session *s, const struct svc_join_reply *reply);
-/* Derives another id: the same for all who derive it with the same key. */
-void id_derive(const ncclsvc_unique_id *from, uint64_t key, ncclsvc_unique_id *to);
-const char *comm_label(const ncclsvc_session *s, uint32_t key); /* locked */
 void comms_break(ncclsvc_session *s); /* all of them, because the daemon is lost; locked */
-void comms_free(ncclsvc_session *s);
 
 #endif

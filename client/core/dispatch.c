@@ -21,12 +21,6 @@
 
 #define TICK_NS 1000000
 
-void dispatch_kick(ncclsvc_session *s)
-{
-	if (s->kick >= 0)
-		eventfd_write(s->kick, 1);
-}
-
 /* Locked. */
 static void tick(ncclsvc_session *s, bool on)
 {
@@ -57,7 +51,7 @@ ncclsvc_result dispatch_watch(ncclsvc_session *s)
 		return error_set(NCCLSVC_SYSTEM, "epoll_ctl: %m");
 	if (s->connection->ring)
 		atomic_store(&s->connection->ring->armed, 1);
-	dispatch_kick(s); /* something may have ended before it was armed */
+	session_kick(s); /* something may have ended before it was armed */
 	return NCCLSVC_OK;
 }
 

@@ -4,8 +4,6 @@
 
 #include "base/api.h"
 
-/* Makes the event loop's fd readable. Locked. */
-void dispatch_kick(ncclsvc_session *s);
 /* A kernel runs, whose end nothing signals: starts the timer. Locked. */
 void dispatch_tick(ncclsvc_session *s);
 /* The event loop's fd stays the same when the connection changes. Locked. */

@@ -1,7 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The session and its parts. Throughout the library, "locked" means: call with the session's lock
  * held. "Yields" means: the function may drop the lock meanwhile, so re-read what was read before.
- */
+ *
+ * The files of this folder, bottom up; none calls a file of a later line:
+ *
+ *   session.c    the lock, waiting for changes     call.c     requests whose reply is dropped
+ *   thread.c     what a thread has set             comm.c     communicator handles
+ *   failure.c    failed tasks                      refusal.c  operations that the library refuses
+ *   task.c       the table of tasks                epoch.c    begin and end of an epoch
+ *   loss.c       the loss of the session
+ *   socket.c     the reader, requests and replies
+ *   memory.c     registered regions                inspect.c  listings
+ *   staging.c    memory for plain pointers
+ *   wait.c       the progress of tasks
+ *   dispatch.c   event loops                       timeline.c the user's timelines */
 #ifndef CLIENT_CORE_SESSION_H
 #define CLIENT_CORE_SESSION_H
 
@@ -69,12 +81,22 @@ struct ncclsvc_session {
 
 void session_lock(ncclsvc_session *s);
 void session_unlock(ncclsvc_session *s);
-/* socket.c: waits until another thread changes something. False: the deadline passed. Locked;
- * yields. */
+/* Waits until another thread changes something. False: the deadline passed. Locked; yields. */
 bool session_wait(ncclsvc_session *s, uint64_t deadline);
+/* Makes the event loop's fd readable. Locked. */
+void session_kick(ncclsvc_session *s);
+
+/* ---- loss.c ---- */
+
 /* Ends the connection. Locked. */
 __attribute__((format(printf, 2, 3))) void session_lose(ncclsvc_session *s, const char *format,
 							...);
+/* Whether this process is a forked child. It loses the session only for itself: what it shares with
+ * its parent stays untouched. Locked. */
+bool session_is_foreign(ncclsvc_session *s);
+
+/* ---- socket.c ---- */
+
 /* The slow part of session_check: the session is or seems lost, or belongs to the process that
  * forked this one. Locked. */
 ncclsvc_result session_over(ncclsvc_session *s);

@@ -1,74 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The session's socket, on which several threads wait for different things. One thread at a time
- * reads: it sleeps in poll without the lock, takes in one message under the lock, and wakes the
- * others. One of those still waiting then takes over. */
+ * Requests, replies, and the session's socket, on which several threads wait for different things.
+ * One thread at a time reads: it sleeps in poll without the lock, takes in one message under the
+ * lock, and wakes the others. One of those still waiting then takes over. */
 #include <errno.h>
 #include <poll.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/frame.h"
-#include "base/ring.h"
 #include "call.h"
 #include "comm.h"
-#include "dispatch.h"
 #include "proto/fdio.h"
 #include "proto/names.h"
 #include "session.h"
 #include "socket.h"
 #include "timeline.h"
 
-#define PUMP_MAX      1024
-#define SERIAL_MAX    UINT32_C(0x7fffffff) /* larger serials are tasks' */
-#define SERIAL_FORGET SERIAL_MAX	   /* the answer is dropped */
-
-/* A forked child loses the session only for itself: what it shares with its parent stays untouched.
- */
-static bool is_foreign(ncclsvc_session *s)
-{
-	if (!s->connection->foreign)
-		return false;
-	s->lost = true;
-	snprintf(s->lost_text, sizeof(s->lost_text),
-		 "the session belongs to the process that forked this one: open a new session");
-	return true;
-}
-
-void session_lose(ncclsvc_session *s, const char *format, ...)
-{
-	va_list args;
-	if (s->lost || is_foreign(s))
-		return;
-	s->lost = true;
-	va_start(args, format);
-	vsnprintf(s->lost_text, sizeof(s->lost_text), format, args);
-	va_end(args);
-	for (struct call *c = s->calls; c; c = c->next) {
-		c->done = true;
-		c->result = NCCLSVC_DAEMON_LOST;
-		snprintf(c->text, sizeof(c->text), "%s", s->lost_text);
-	}
-	s->calls = NULL;
-	comms_break(s);
-	tasks_release_timelines(s);
-	/* Wakes threads that poll the socket, and keeps it readable for event loops. */
-	shutdown(s->connection->sock, SHUT_RDWR);
-	if (s->connection->ring)
-		ring_wake(s->connection);
-	dispatch_kick(s);
-	pthread_cond_broadcast(&s->changed);
-}
+#define PUMP_MAX 1024
 
 ncclsvc_result session_over(ncclsvc_session *s)
 {
 	const struct svc_ring *ring = s->connection->ring;
-	if (is_foreign(s))
+	if (session_is_foreign(s))
 		return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
 	if (!s->lost && ring && atomic_load_explicit(&ring->ended, memory_order_relaxed)) {
 		socket_pump(s); /* reads its last messages, if there are any */
@@ -203,17 +159,6 @@ unsigned socket_pump(ncclsvc_session *s)
 	return n;
 }
 
-bool session_wait(ncclsvc_session *s, uint64_t deadline)
-{
-	if (deadline == NO_DEADLINE)
-		return pthread_cond_wait(&s->changed, &s->lock) == 0;
-	struct timespec t = {
-		.tv_sec = (time_t)(deadline / 1000000000),
-		.tv_nsec = (long)(deadline % 1000000000),
-	};
-	return pthread_cond_timedwait(&s->changed, &s->lock, &t) != ETIMEDOUT;
-}
-
 bool socket_step(ncclsvc_session *s, uint64_t deadline)
 {
 	/* Without a connection no message can come, but another thread may be finishing. */
@@ -301,71 +246,4 @@ ncclsvc_result call_run(ncclsvc_session *s, struct call *call, unsigned opcode, 
 {
 	ncclsvc_result r = call_begin(s, call, opcode, body, fd, deadline);
 	return r ? r : call_finish(s, call, deadline);
-}
-
-/* Ends a call at once. What its late answer brings is given back when it arrives. */
-static void give_up(struct call **at, const char *text)
-{
-	struct call *c = *at;
-	*at = c->next;
-	c->done = true;
-	c->result = NCCLSVC_CANCELLED;
-	snprintf(c->text, sizeof(c->text), "%s", text);
-}
-
-static bool cancel_join(ncclsvc_session *s, const struct call *c)
-{
-	return c->opcode == SVC_JOIN &&
-	       call_forget(s, SVC_JOIN_CANCEL, &(struct svc_join_cancel){.serial = c->serial});
-}
-
-/* The abandoned call's thread may be the reader, asleep in poll; this request's answer wakes it. */
-static void wake_reader(ncclsvc_session *s)
-{
-	pthread_cond_broadcast(&s->changed);
-	if (s->reading)
-		call_forget(s, SVC_DAEMON_INFO, &(struct svc_daemon_info_request){0});
-}
-
-void call_cancel(ncclsvc_session *s, struct call *call, const char *text)
-{
-	struct call **at = &s->calls;
-	while (*at && *at != call)
-		at = &(*at)->next;
-	if (!*at || cancel_join(s, call))
-		return;
-	give_up(at, text);
-	wake_reader(s);
-}
-
-void calls_cancel_beside(ncclsvc_session *s, uint32_t comm_key)
-{
-	struct call *next;
-	for (struct call *c = s->calls; c; c = next) {
-		next = c->next;
-		if (c->beside == comm_key)
-			call_cancel(s, c, "the epoch of the world is over");
-	}
-}
-
-void calls_give_up(ncclsvc_session *s, uint32_t comm_key)
-{
-	for (struct call **at = &s->calls; *at;) {
-		if ((*at)->comm_key != comm_key) {
-			at = &(*at)->next;
-			continue;
-		}
-		cancel_join(s, *at);
-		give_up(at, "the communicator was left before all had joined");
-	}
-	wake_reader(s);
-}
-
-bool call_forget(ncclsvc_session *s, unsigned opcode, const void *body)
-{
-	/* If the socket's buffer is full, what the request would free lives until the session ends.
-	 */
-	const bool sent = !s->lost && !frame_send(s->connection, opcode, SERIAL_FORGET, body, -1);
-	s->forgotten += sent;
-	return sent;
 }

@@ -23,8 +23,8 @@ struct slot {
 	uint8_t op;
 	uint8_t timeline;
 	uint32_t comm_key, epoch;
-	uint32_t place; /* place in its plan, from 1; 0: none */
-	uint64_t seq;	/* number on its communicator, from 0 */
+	uint32_t plan_slot; /* slot in its plan, from 1; 0: none */
+	uint64_t seq;	    /* number on its communicator, from 0 */
 	uint64_t timeline_value;
 	/* The kernel, if the task uses the peer transport, until the task has ARRIVED: */
 	struct peer *peer;
@@ -57,24 +57,20 @@ static inline struct slot *task_slot(const struct tasks *t, uint64_t task)
 	return &t->slots[task & (t->entries - 1)];
 }
 
-enum task_state { TASK_PENDING, TASK_COPYING, TASK_ENDED, TASK_FORGOTTEN };
-
 ncclsvc_result tasks_init(struct tasks *t, uint32_t entries);
 /* Starts a new ring. Handles continue. Locked. */
 void tasks_restart(struct tasks *t);
-/* Takes in the task's status from the daemon, and copies staged output. Locked; yields. */
-enum task_state task_look(ncclsvc_session *s, uint64_t task);
-/* Like task_look, but asks the GPU about a kernel when nothing else reports its end. */
-enum task_state task_ask(ncclsvc_session *s, uint64_t task);
-/* Looks at every task that may be pending. Locked; yields. */
-void tasks_look(ncclsvc_session *s);
 /* How many of the timeline's tasks the daemon has not ended. Changes nothing. Locked. */
 uint32_t tasks_on_timeline(const ncclsvc_session *s, uint32_t timeline);
 /* The process was restored from a checkpoint: tasks on GPUs fail when they end, if they are pending
  * and detached, or are `from` or later. Locked. */
 void tasks_spoil(ncclsvc_session *s, uint64_t from);
-/* Makes room for n more tasks: OK or AGAIN. Locked; yields. */
-ncclsvc_result tasks_room(ncclsvc_session *s, unsigned n);
+/* The lowest number that may be pending. Locked. */
+uint64_t tasks_first_pending(const struct tasks *t);
+/* PENDING to ARRIVED, with the status in the slot. `text` adds to it, or is "". Locked. */
+void task_arrive(ncclsvc_session *s, struct slot *slot, const char *text);
+/* PENDING to ARRIVED: it failed before it reached the daemon, or without an answer. Locked. */
+void task_arrive_failed(ncclsvc_session *s, struct slot *slot, int result, const char *text);
 /* Handles the answer to a SUBMIT. Locked. */
 bool task_answer(ncclsvc_session *s, uint32_t serial, const void *body, size_t length, int result);
 uint32_t task_serial(uint64_t task);
@@ -84,8 +80,6 @@ static inline bool task_went_well(const struct tasks *t, uint64_t task)
 	const struct slot *slot = task_slot(t, task);
 	return slot->number == task && !slot->status.result;
 }
-/* Writes the status of an ended task; all zeros with result OK if it is forgotten. Locked. */
-void task_status_of(ncclsvc_session *s, uint64_t task, ncclsvc_status *status);
 /* Ends a kernel's task with CANCELLED, because the member has left its epoch. Locked. */
 void kernel_task_cancel(ncclsvc_session *s, struct slot *slot);
 /* The session's callbacks into the CUDA layer for tasks that are kernels. Locked. */
@@ -103,7 +97,21 @@ struct kernel_hooks {
 	void (*ended)(ncclsvc_session *s, uint64_t task);
 };
 
-/* Raises `done` of pending tasks' timelines, so that no stream waits for a lost daemon. Locked. */
-void tasks_release_timelines(ncclsvc_session *s);
+/* ---- wait.c ---- */
+
+enum task_state { TASK_PENDING, TASK_COPYING, TASK_ENDED, TASK_FORGOTTEN };
+
+/* Takes in the task's status from the daemon, and copies staged output. Locked; yields. */
+enum task_state task_look(ncclsvc_session *s, uint64_t task);
+/* Like task_look, but asks the GPU about a kernel when nothing else reports its end. */
+enum task_state task_ask(ncclsvc_session *s, uint64_t task);
+/* Looks at every task that may be pending. Locked; yields. */
+void tasks_look(ncclsvc_session *s);
+/* Makes room for n more tasks: OK or AGAIN. Locked; yields. */
+ncclsvc_result tasks_room(ncclsvc_session *s, unsigned n);
+/* task_wait returns OK once the task is over, else TIMEOUT; task_over looks once. Locked; yields.
+ */
+ncclsvc_result task_wait(ncclsvc_session *s, uint64_t task, uint64_t deadline);
+bool task_over(ncclsvc_session *s, uint64_t task);
 
 #endif

@@ -1,54 +1,16 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Timelines that the user creates. */
 #include <stdlib.h>
-#include <time.h>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/ring.h"
 #include "session.h"
 #include "thread.h"
 #include "timeline.h"
 
-#define WORKERS_END_NS                                                                             \
-	UINT64_C(500000000) /* without a daemon: a little over SUPERVISOR_LOST_STILL_NS */
-
 static struct svc_timeline *counters(const ncclsvc_timeline *t)
 {
 	return &svc_timelines(t->session->connection->ring)[t->index];
-}
-
-void timeline_raise(_Atomic uint64_t *counter, uint64_t value)
-{
-	uint64_t now = atomic_load(counter);
-	while (now < value && !atomic_compare_exchange_weak(counter, &now, value))
-		;
-}
-
-static bool streams_wait(const ncclsvc_session *s)
-{
-	for (uint32_t i = 1; i < SVC_TIMELINES; i++) {
-		const ncclsvc_timeline *t = s->timelines[i];
-		if (t && t->of_stream && atomic_load(&counters(t)->done) < t->last)
-			return true;
-	}
-	return false;
-}
-
-void timelines_await_workers(const ncclsvc_session *s)
-{
-	const struct timespec nap = {.tv_nsec = 200000};
-	const uint64_t end = now_ns() + WORKERS_END_NS;
-	while (streams_wait(s) && now_ns() < end)
-		nanosleep(&nap, NULL);
-}
-
-void timelines_release(const ncclsvc_session *s)
-{
-	for (uint32_t i = 1; i < SVC_TIMELINES; i++) {
-		const ncclsvc_timeline *t = s->timelines[i];
-		if (t && t->of_stream)
-			timeline_raise(&counters(t)->done, t->last);
-	}
 }
 
 ncclsvc_result ncclsvc_timeline_create(ncclsvc_session *s, ncclsvc_timeline **timeline)

@@ -8,7 +8,12 @@
 #include "base/api.h"
 
 /* Never lowers the counter. */
-void timeline_raise(_Atomic uint64_t *counter, uint64_t value);
+static inline void timeline_raise(_Atomic uint64_t *counter, uint64_t value)
+{
+	uint64_t now = atomic_load(counter);
+	while (now < value && !atomic_compare_exchange_weak(counter, &now, value))
+		;
+}
 
 struct ncclsvc_timeline {
 	ncclsvc_session *session;
@@ -25,11 +30,7 @@ struct stream_hooks {
 	void (*ended)(ncclsvc_session *s, uint64_t task);
 };
 
-/* Waits for the workers of a lost daemon. They outlive it while their kernels write to the tasks'
- * memory, and then release the streams. The wait is bounded by the longest time they can take.
- * Locked. */
-void timelines_await_workers(const ncclsvc_session *s);
-/* Releases every stream: raises its timelines' `done`. Locked. */
+/* loss.c: releases every stream, by raising its timelines' `done`. Locked. */
 void timelines_release(const ncclsvc_session *s);
 
 #endif

@@ -1,14 +1,159 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Waiting for tasks, and querying their results. */
-#include "wait.h"
+ * The progress of tasks: looking at them, waiting for them, querying their results. */
+#include <string.h>
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/ring.h"
+#include "comm.h"
 #include "failure.h"
+#include "refusal.h"
 #include "session.h"
 #include "socket.h"
+#include "timeline.h"
 
 #define TEST_LOOK_NS UINT64_C(10000000) /* how often a polling test checks the socket */
+
+/* PENDING to ARRIVED, if the ring says so or the daemon is lost. */
+static void look_at_ring(ncclsvc_session *s, struct slot *slot)
+{
+	const struct connection *c = s->connection;
+	const uint64_t n = slot->entry;
+	bool bad = false;
+	if (c->ring && ring_ended(c, n, &bad)) {
+		const ncclsvc_status *from = svc_status_slot(c->ring, c->entries, n);
+		memcpy(&slot->status, from, SVC_HALF);
+		memset((char *)&slot->status + SVC_HALF, 0, SVC_HALF);
+		if (slot->status.result)
+			slot->status = *from;
+		task_arrive(s, slot, "");
+		return;
+	}
+	if (bad)
+		session_lose(s, "the daemon broke the protocol: a status in the ring has a number "
+				"that is not its task's");
+	else
+		session_check(s);
+	if (s->lost)
+		task_arrive_failed(s, slot, NCCLSVC_DAEMON_LOST, s->lost_text);
+}
+
+/* Copies without the lock, because copying can take long. The state COPYING keeps other threads
+ * away. */
+static void copy_out(ncclsvc_session *s, struct slot *slot)
+{
+	if (slot->status.result == NCCLSVC_OK && slot->out_bytes) {
+		slot->state = SLOT_COPYING;
+		session_unlock(s);
+		memcpy(slot->out, slot->chunk->base + slot->out_at, slot->out_bytes);
+		session_lock(s);
+		session_kick(s);
+		pthread_cond_broadcast(&s->changed);
+	}
+	staging_put(s, slot->chunk);
+	slot->chunk = NULL;
+}
+
+static void end(ncclsvc_session *s, struct slot *slot)
+{
+	if (slot->chunk)
+		copy_out(s, slot);
+	ncclsvc_timeline *t = slot->timeline ? s->timelines[slot->timeline] : NULL;
+	if (t)
+		t->pending--;
+	if (t && t->of_stream)
+		t->of_stream->ended(s, slot->number);
+	if (slot->serial)
+		s->kernel_hooks->ended(s, slot->number);
+	slot->called_back = !s->callback || slot->quiet;
+	slot->state = SLOT_ENDED;
+	s->tasks.ended++;
+}
+
+static void look_at_kernel(ncclsvc_session *s, struct slot *slot, bool ask)
+{
+	if (s->kernel_hooks->over(s, slot, ask))
+		task_arrive(s, slot,
+			    slot->status.result == NCCLSVC_DAEMON_LOST ? s->lost_text : "");
+	if (slot->state == SLOT_ARRIVED && slot->status.result == NCCLSVC_PEER_GONE)
+		refusal_tell_too_late(s, slot);
+}
+
+static enum task_state look(ncclsvc_session *s, uint64_t task, bool ask)
+{
+	struct slot *slot = task_slot(&s->tasks, task);
+	if (slot->number != task || slot->state == SLOT_EMPTY) /* 0 is not a task */
+		return TASK_FORGOTTEN;
+	if (slot->state == SLOT_PENDING && slot->peer)
+		look_at_kernel(s, slot, ask);
+	else if (slot->state == SLOT_PENDING)
+		look_at_ring(s, slot);
+	if (slot->state == SLOT_ARRIVED)
+		end(s, slot);
+	if (slot->state == SLOT_COPYING)
+		return TASK_COPYING;
+	return slot->state == SLOT_ENDED ? TASK_ENDED : TASK_PENDING;
+}
+
+enum task_state task_look(ncclsvc_session *s, uint64_t task)
+{
+	return look(s, task, false);
+}
+
+enum task_state task_ask(ncclsvc_session *s, uint64_t task)
+{
+	return look(s, task, true);
+}
+
+void tasks_look(ncclsvc_session *s)
+{
+	struct tasks *t = &s->tasks;
+	bool all = true;
+	t->oldest = tasks_first_pending(t);
+	for (uint64_t n = t->oldest; n < t->next; n++) {
+		enum task_state state = task_look(s, n);
+		all = all && state != TASK_PENDING && state != TASK_COPYING;
+		if (all && t->oldest == n)
+			t->oldest = n + 1;
+	}
+}
+
+/* OK if the slot's previous task is over. Yields. */
+static ncclsvc_result slot_vacate(ncclsvc_session *s, const struct slot *slot)
+{
+	if (slot->state == SLOT_EMPTY || (slot->state == SLOT_ENDED && slot->called_back))
+		return NCCLSVC_OK;
+	if (task_ask(s, slot->number) != TASK_ENDED)
+		return error_set(NCCLSVC_AGAIN, "the ring of %u tasks is full: wait for task %llu",
+				 s->tasks.entries, (unsigned long long)slot->number);
+	if (!slot->called_back && s->callback)
+		return error_set(NCCLSVC_AGAIN,
+				 "the ring of %u tasks is full of ended tasks with a callback to "
+				 "run: call ncclsvc_dispatch",
+				 s->tasks.entries);
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result tasks_room(ncclsvc_session *s, unsigned n)
+{
+	struct tasks *t = &s->tasks;
+	uint64_t next = t->next;
+	for (unsigned i = 0; i < n; i++) {
+		ncclsvc_result r = slot_vacate(s, task_slot(t, next + i));
+		if (r)
+			return r;
+		if (t->next != next) /* another thread submitted in between */
+			return tasks_room(s, n);
+	}
+	if (s->options.no_ring && t->running + n > SVC_SOCKET_TASKS)
+		socket_pump(s);
+	if (s->options.no_ring && t->running + n > SVC_SOCKET_TASKS)
+		return error_set(NCCLSVC_AGAIN,
+				 "%llu tasks are pending; a session without a ring can have %d: "
+				 "wait for one",
+				 (unsigned long long)t->running, SVC_SOCKET_TASKS);
+	return NCCLSVC_OK;
+}
 
 static bool is_over(enum task_state state)
 {
@@ -136,6 +281,23 @@ ncclsvc_result ncclsvc_task_status(ncclsvc_session *s, ncclsvc_task task, ncclsv
 		r = NCCLSVC_IN_PROGRESS;
 	if (!r)
 		task_status_of(s, task, status);
+	session_unlock(s);
+	return r;
+}
+
+ncclsvc_result ncclsvc_comm_error(ncclsvc_comm *comm)
+{
+	if (!comm)
+		return error_argument("ncclsvc_comm_error: the communicator is NULL");
+	ncclsvc_session *s = comm->session;
+	session_lock(s);
+	socket_pump(s);
+	tasks_look(s);
+	ncclsvc_result r = failures_report(s, comm->key, UINT64_MAX);
+	if (!r && comm->broken && !comm->broken_reported) {
+		comm->broken_reported = comm->end_reported = true;
+		r = comm_end(comm);
+	}
 	session_unlock(s);
 	return r;
 }

@@ -3,18 +3,27 @@
  * The drop-in libnccl.so.2: what all its files share. NCCL's functions, each in the file of its
  * subject, are thin: they check their arguments and call the session of their GPU.
  *
- *   error.c    sentences, NCCL_DEBUG        session.c  a session for each GPU; fork
- *   comm.c     handles, calls inside        config.c   ncclConfig_t, field by field
- *   start.c    joins, splits, in threads    init.c     functions that create communicators
- *   end.c      functions that end them      info.c     queries
- *   group.c    ncclGroupStart and End       submit.c   operations to sessions
- *   ops.c      the operations               redop.c    user-made reductions
- *   memory.c   lent memory, registration    suspend.c  suspending, memory statistics
- *   device.c   the device API (refused)     onesided.c one-sided operations (refused)
- *   interrupt.c  Ctrl-C in Python programs
- *   params.c   NCCL's variables, which belong to the daemon
+ * Bottom up; a file only calls files of earlier lines:
+ *
+ *   version.c  the version of the daemon's NCCL
+ *   error.c    results, sentences, NCCL_DEBUG
+ *   driver.c   the CUDA driver             config.c   ncclConfig_t, field by field
  *   connections.c, mps.c  environment variables that CUDA reads when it initializes
- *   driver.c   the CUDA driver
+ *   session.c  a session for each GPU; fork
+ *   handle.c   communicators as users see them; calls inside
+ *   submit.c   operations to sessions      start.c    joins, splits, in threads
+ *   redop.c    user-made reductions
+ *   group.c    ncclGroupStart and End
+ *
+ * NCCL's other functions:
+ *
+ *   init.c     create communicators        end.c      end them
+ *   info.c     queries                     suspend.c  suspending, memory statistics
+ *   ops.c      the operations              memory.c   lent memory, registration
+ *   device.c   the device API (refused)    onesided.c one-sided operations (refused)
+ *   params.c   NCCL's variables, which belong to the daemon
+ *
+ * CUDA's functions that free memory: free.c.
  *
  * Every exported function is weak and has an alias whose name begins with p, as in NCCL, for tools
  * that wrap the one and call the other. */
@@ -37,7 +46,7 @@
 NCCL_FUNCTIONS(NCCL_EXPORT)
 NCCL_MORE_FUNCTIONS(NCCL_EXPORT)
 /* Follows a function's definition: exports its second name. */
-#define NCCL_TWIN(function)                                                                        \
+#define NCCL_ALIAS(function)                                                                       \
 	__attribute__((visibility("default"), alias(#function))) __typeof__(function) p##function
 
 /* A fork waits until nobody holds this file's lock, because its child could never get it.
@@ -73,14 +82,25 @@ __attribute__((format(printf, 1, 2))) void warn(const char *format, ...);
 /* Prints a line with NCCL_DEBUG=INFO. */
 __attribute__((format(printf, 1, 2))) void inform(const char *format, ...);
 
-/* A thread's state. On the heap, because a library that is opened late has little thread-local
+/* A thread's errors. On the heap, because a library that is opened late has little thread-local
  * storage. */
-struct own {
-	char sentence[1024]; /* for last_sentence */
-	char text[768];	     /* for ncclGetLastError */
-	struct group *group; /* NULL before the first */
+struct thread_errors {
+	char sentence[1024];  /* for last_sentence */
+	char text[768];	      /* for ncclGetLastError */
+	unsigned group_depth; /* calls of ncclGroupStart without their ncclGroupEnd */
+	/* The open group's first failure, for the outermost ncclGroupEnd. */
+	ncclResult_t group_failed;
+	char group_text[1024];
 };
-struct own *own(void);
+struct thread_errors *thread_errors(void);
+
+/* ---- version.c ---- */
+
+/* Whether this process is the daemon or a worker, which would query itself. */
+bool process_is_daemon(void);
+/* The version of the daemon's NCCL; without a daemon, the one that this library needs; 0 in the
+ * daemon. */
+int version_of_daemon(void);
 
 /* ---- connections.c ---- */
 

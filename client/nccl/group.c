@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Groups: a thread's calls between ncclGroupStart and the outermost ncclGroupEnd. */
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "group.h"
 
+/* What a thread's open group keeps. On the heap, like struct thread_errors. */
 struct group {
-	unsigned depth;
-	ncclResult_t failed; /* the first refusal, for ncclGroupEnd */
-	char text[1024];
 	struct operation *operations;
 	unsigned noperations, room;
 	struct start *starts, **starts_end;
 };
 
+static pthread_key_t key;
+static _Thread_local struct group *mine; /* NULL before the thread's first */
+
 bool group_is_open(void)
 {
-	const struct group *g = own()->group;
-	return g && g->depth;
+	return mine && thread_errors()->group_depth > 0;
 }
 
 static void drop_operations(const struct operation *operations, unsigned n)
@@ -28,29 +27,35 @@ static void drop_operations(const struct operation *operations, unsigned n)
 	}
 }
 
-void group_free(struct group *g)
+static void group_free(void *arg)
 {
-	if (!g)
-		return;
+	struct group *g = arg;
 	drop_operations(g->operations, g->noperations);
 	free(g->operations);
 	free(g);
+	mine = NULL;
 }
 
-void group_note(ncclResult_t result)
+static void make_key(void)
 {
-	if (!group_is_open() || !result || result == ncclInProgress)
-		return;
-	struct group *g = own()->group;
-	if (g->failed)
-		return;
-	g->failed = result;
-	snprintf(g->text, sizeof(g->text), "%s", last_sentence());
+	pthread_key_create(&key, group_free);
+}
+
+static struct group *group_get(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	if (mine)
+		return mine;
+	pthread_once(&once, make_key);
+	mine = calloc(1, sizeof(*mine));
+	if (mine)
+		pthread_setspecific(key, mine);
+	return mine;
 }
 
 ncclResult_t group_add_operation(const struct operation *operation)
 {
-	struct group *g = own()->group;
+	struct group *g = mine;
 	if (g->noperations == g->room) {
 		unsigned room = g->room ? 2 * g->room : 16;
 		struct operation *grown = realloc(g->operations, room * sizeof(*grown));
@@ -64,27 +69,39 @@ ncclResult_t group_add_operation(const struct operation *operation)
 	return ncclSuccess;
 }
 
-void group_add_start(struct start *start)
+static void add_start(struct start *start)
 {
-	struct group *g = own()->group;
-	if (!g->starts)
-		g->starts_end = &g->starts;
-	*g->starts_end = start;
-	g->starts_end = &start->next;
+	if (!mine->starts)
+		mine->starts_end = &mine->starts;
+	*mine->starts_end = start;
+	mine->starts_end = &start->next;
+}
+
+ncclResult_t group_begin_start(struct start *s)
+{
+	if (s->parent) {
+		pthread_mutex_lock(&s->parent->lock);
+		s->parent->pending++;
+		pthread_mutex_unlock(&s->parent->lock);
+	}
+	if (s->out)
+		*s->out = s->comm;
+	if (!group_is_open())
+		return starts_run(s);
+	add_start(s);
+	return ncclSuccess;
 }
 
 ncclResult_t ncclGroupStart(void)
 {
-	struct own *o = own();
-	if (!o->group)
-		o->group = calloc(1, sizeof(*o->group));
-	if (!o->group)
+	struct thread_errors *e = thread_errors();
+	if (!group_get())
 		return fail(ncclSystemError, "out of memory");
-	if (!o->group->depth++)
-		o->group->failed = ncclSuccess;
+	if (!e->group_depth++)
+		e->group_failed = ncclSuccess;
 	return ncclSuccess;
 }
-NCCL_TWIN(ncclGroupStart);
+NCCL_ALIAS(ncclGroupStart);
 
 /* The starts fail together, as if they had never begun. */
 static void drop_starts(struct start *list, ncclResult_t why, const char *text)
@@ -109,26 +126,27 @@ static ncclResult_t run(struct start *starts, struct operation *operations, unsi
 
 ncclResult_t ncclGroupEnd(void)
 {
-	struct group *g = own()->group;
-	if (!g || !g->depth)
+	struct thread_errors *e = thread_errors();
+	struct group *g = mine;
+	if (!group_is_open())
 		return fail(ncclInvalidUsage, "ncclGroupEnd: there is no open ncclGroupStart");
-	if (--g->depth)
+	if (--e->group_depth)
 		return ncclSuccess;
 	struct start *starts = g->starts;
 	unsigned n = g->noperations;
-	ncclResult_t r = g->failed;
+	ncclResult_t r = e->group_failed;
 	g->starts = NULL;
 	g->noperations = 0; /* a thread that makes one group makes more, so keep the array */
 	if (r) {
-		fail(r, "%s", g->text);
-		drop_starts(starts, r, g->text);
+		fail(r, "%s", e->group_text);
+		drop_starts(starts, r, e->group_text);
 	} else {
 		r = run(starts, g->operations, n);
 	}
 	drop_operations(g->operations, n);
 	return r;
 }
-NCCL_TWIN(ncclGroupEnd);
+NCCL_ALIAS(ncclGroupEnd);
 
 /* Only the daemon's NCCL can estimate how long a group takes. */
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *info)
@@ -139,4 +157,4 @@ ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *info)
 	return fail(ncclInvalidUsage, "ncclGroupSimulateEnd: the daemon plans a group only when it "
 				      "runs: time it, or use NCCL's own library");
 }
-NCCL_TWIN(ncclGroupSimulateEnd);
+NCCL_ALIAS(ncclGroupSimulateEnd);

@@ -3,40 +3,13 @@
 #ifndef NCCL_GROUP_H
 #define NCCL_GROUP_H
 
+#include "operation.h"
 #include "start.h"
 
-/* An operation: a reference to its communicator, and what will be submitted. */
-struct operation {
-	ncclComm_t comm;
-	CUstream stream;
-	unsigned op; /* ncclsvc_op */
-	const void *src;
-	void *dst;
-	size_t count;
-	int type, redop, peer;
-	int made;	  /* place of a user-made reduction, from 1; 0: none */
-	CUevent launched; /* from its configuration; NULL: none */
-	ncclsvc_task task;
-	bool done;
-};
-
-struct group;
 bool group_is_open(void);
-void group_free(struct group *group);
 /* Keeps the operation for ncclGroupEnd. */
 ncclResult_t group_add_operation(const struct operation *operation);
-void group_add_start(struct start *start);
-/* Marks the open group as failed; ncclGroupEnd reports it. */
-void group_note(ncclResult_t result);
-
-/* submit.c: enters the communicators, submits everything, and waits while there is no room. */
-ncclResult_t operations_submit(struct operation *operations, unsigned n);
-/* Waits until everything submitted on the communicator has ended, or it is over. */
-void handle_flush(ncclComm_t comm);
-
-/* redop.c: gives the operation the service's number for the reduction, reserved until it is
- * released. */
-ncclResult_t redop_take(struct operation *operation, ncclRedOp_t op);
-void redop_release(const struct operation *operation);
+/* Runs it, or keeps it for ncclGroupEnd. Takes ownership. */
+ncclResult_t group_begin_start(struct start *start);
 
 #endif

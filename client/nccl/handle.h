@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators as the user sees them: comm.c. */
+ * Communicators as the user sees them. */
 #ifndef NCCL_HANDLE_H
 #define NCCL_HANDLE_H
 
@@ -11,14 +11,22 @@ enum comm_state { COMM_STARTING, COMM_READY, COMM_FAILED, COMM_LEFT };
 
 /* A user-made reduction. It is kept after its user destroys it, for the next one with the same
  * scalar. */
-struct made {
+struct user_redop {
 	int service; /* an ncclsvc_redop; 0: the entry is free */
 	ncclDataType_t type;
 	unsigned users;
 	unsigned queued; /* unsubmitted operations that use its number */
 	uint8_t scalar[8];
 };
-#define REDOPS_MADE 48
+#define USER_REDOPS 48
+
+/* Memory that the user has registered with a communicator: memory.c. */
+struct registration {
+	struct registration *next;
+	bool window;
+	const char *base;
+	size_t bytes;
+};
 
 struct ncclComm {
 	uint64_t magic;
@@ -31,7 +39,7 @@ struct ncclComm {
 			    from it */
 
 	pthread_mutex_t redops_lock; /* taken before `lock` */
-	struct made redops[REDOPS_MADE];
+	struct user_redop redops[USER_REDOPS];
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -50,7 +58,7 @@ struct ncclComm {
 	uint64_t shrinks, grows, splits; /* splits: those since it was revoked */
 	uint64_t splits_called,
 		splits_ended; /* splits before that, which run in the order of the calls */
-	struct registration *registrations; /* used by memory.c */
+	struct registration *registrations;
 	ncclsvc_task newest;
 	ncclResult_t async; /* the first failure, which stays */
 	char text[768];
@@ -81,10 +89,6 @@ void handle_break_off(ncclComm_t comm);
 /* Waits until nobody is inside, and leaves the service's communicator. The user's reference
  * remains. */
 ncclResult_t handle_leave(ncclComm_t comm);
-
-/* ---- memory.c ---- */
-
-void registrations_free(struct ncclComm *comm);
 
 /* ---- mps.c ---- */
 

@@ -19,13 +19,6 @@ struct lent {
 	struct lent *next;
 };
 
-struct registration {
-	struct registration *next; /* list of the communicator, under its lock */
-	bool window;
-	const char *base;
-	size_t bytes;
-};
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct lent *all;
 FREE_IN_CHILDREN(lock)
@@ -67,7 +60,7 @@ ncclResult_t ncclMemAlloc(void **p, size_t bytes)
 	       lent->base);
 	return ncclSuccess;
 }
-NCCL_TWIN(ncclMemAlloc);
+NCCL_ALIAS(ncclMemAlloc);
 
 /* Removes and returns it; NULL: not found. An entry of the parent process stays in the list; the
  * newest entries are found first. */
@@ -116,7 +109,7 @@ ncclResult_t ncclMemFree(void *p)
 	free(lent);
 	return e ? fail_service(e) : ncclSuccess;
 }
-NCCL_TWIN(ncclMemFree);
+NCCL_ALIAS(ncclMemFree);
 
 static bool is_lent(const void *p, size_t bytes)
 {
@@ -182,26 +175,17 @@ static ncclResult_t deregister(const char *function, bool window, ncclComm_t com
 	return ncclSuccess;
 }
 
-void registrations_free(struct ncclComm *comm)
-{
-	while (comm->registrations) {
-		struct registration *r = comm->registrations;
-		comm->registrations = r->next;
-		free(r);
-	}
-}
-
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *p, size_t bytes, void **handle)
 {
 	return register_with("ncclCommRegister", false, comm, p, bytes, handle);
 }
-NCCL_TWIN(ncclCommRegister);
+NCCL_ALIAS(ncclCommRegister);
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 {
 	return deregister("ncclCommDeregister", false, comm, handle);
 }
-NCCL_TWIN(ncclCommDeregister);
+NCCL_ALIAS(ncclCommDeregister);
 
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *p, size_t bytes, ncclWindow_t *window,
 				    int flags)
@@ -222,13 +206,13 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *p, size_t bytes, nccl
 		*window = handle;
 	return r;
 }
-NCCL_TWIN(ncclCommWindowRegister);
+NCCL_ALIAS(ncclCommWindowRegister);
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
 {
 	return deregister("ncclCommWindowDeregister", true, comm, window);
 }
-NCCL_TWIN(ncclCommWindowDeregister);
+NCCL_ALIAS(ncclCommWindowDeregister);
 
 ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void **p)
 {
@@ -251,4 +235,4 @@ ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void **p)
 			    (void *)window);
 	return ncclSuccess;
 }
-NCCL_TWIN(ncclWinGetUserPtr);
+NCCL_ALIAS(ncclWinGetUserPtr);

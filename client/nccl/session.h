@@ -26,10 +26,6 @@ long now_ms(void);
 /* Makes the daemon release memory that is about to be freed. Waits for at most 1 s, and not at all
  * for 10 s after a wait that failed, because a program may free thousands of mappings in a row. */
 void sessions_forget(const void *p);
-/* The version of the daemon's NCCL. */
-ncclResult_t session_nccl_version(int *version);
-/* Whether this process is the daemon or a worker, which would query itself. */
-bool process_is_daemon(void);
 /* The number of forks between this process and its first ancestor. */
 unsigned process_generation(void);
 

@@ -10,8 +10,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "group.h"
 #include "interrupt/interrupt.h"
+#include "start.h"
 
 #define TIMEOUT_S   600
 #define INTERRUPTED "the communicator's creation was interrupted by SIGINT"
@@ -369,19 +369,4 @@ ncclResult_t starts_run(struct start *list)
 	if (result)
 		return fail(result, "%s", text);
 	return background ? ncclInProgress : ncclSuccess;
-}
-
-ncclResult_t start_begin(struct start *s)
-{
-	if (s->parent) {
-		pthread_mutex_lock(&s->parent->lock);
-		s->parent->pending++;
-		pthread_mutex_unlock(&s->parent->lock);
-	}
-	if (s->out)
-		*s->out = s->comm;
-	if (!group_is_open())
-		return starts_run(s);
-	group_add_start(s);
-	return ncclSuccess;
 }

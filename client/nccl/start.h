@@ -28,8 +28,6 @@ struct start {
 	struct start *next;
 };
 
-/* Runs it, or keeps it for ncclGroupEnd. Takes ownership. */
-ncclResult_t start_begin(struct start *start);
 /* Runs the starts of a group, and takes ownership of the list. ncclInProgress if one continues in
  * the background. */
 ncclResult_t starts_run(struct start *list);

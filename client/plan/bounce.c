@@ -57,7 +57,7 @@ static ncclsvc_result replace(ncclsvc_plan *p, struct bounce *b, uint64_t bytes)
 	return NCCLSVC_OK;
 }
 
-/* Provides the place's memory for so many bytes on this stream. An abandoned copy runs before later
+/* Provides the slot's memory for so many bytes on this stream. An abandoned copy runs before later
  * copies on its own stream, but may run after those on other streams. */
 static ncclsvc_result make(ncclsvc_plan *p, struct bounce *b, CUstream stream, CUcontext push,
 			   uint64_t bytes)
@@ -101,7 +101,7 @@ static ncclsvc_result wait_copied(ncclsvc_session *s, const struct gpu *g, CUstr
 	return e ? cuda_error(g->cuda, e, "the Send's buffer cannot be copied") : NCCLSVC_OK;
 }
 
-ncclsvc_result bounce_copy(ncclsvc_plan *p, uint32_t place, struct op *op, uint64_t deadline)
+ncclsvc_result bounce_copy(ncclsvc_plan *p, uint32_t slot, struct op *op, uint64_t deadline)
 {
 	ncclsvc_session *s = p->session;
 	struct gpu *g = s->gpu;
@@ -111,7 +111,7 @@ ncclsvc_result bounce_copy(ncclsvc_plan *p, uint32_t place, struct op *op, uint6
 	p->bounce_device = p->comm->device;
 	if (!p->bounces && !(p->bounces = calloc(p->ntasks, sizeof(*p->bounces))))
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
-	struct bounce *b = &p->bounces[place];
+	struct bounce *b = &p->bounces[slot];
 	ncclsvc_result r = stream_context(g, p->comm->device, op->stream, &push);
 	if (!r)
 		r = make(p, b, op->stream, push, op->src_bytes);
@@ -127,7 +127,7 @@ ncclsvc_result bounce_copy(ncclsvc_plan *p, uint32_t place, struct op *op, uint6
 	}
 	if (e)
 		return cuda_error(g->cuda, e, "the Send's buffer cannot be copied");
-	if (b->at == at) /* the epoch may have ended, and another copy may have the place */
+	if (b->at == at) /* the epoch may have ended, and another copy may have the slot */
 		b->copying = r;
 	op->src = (const char *)(uintptr_t)at;
 	return r;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Planning, which is entirely local. */
+ * Plans of a session, and planning, which is entirely local. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +40,47 @@ void plan_unlock(ncclsvc_plan *p)
 	session_unlock(p->session);
 }
 
+void plan_free(ncclsvc_plan *p)
+{
+	bounces_free(p);
+	free(p->tasks);
+	free(p->first);
+	free(p->missing);
+	free(p->alike);
+	free(p->full);
+	free(p->numbers);
+	free(p);
+}
+
+static void leave(ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	for (ncclsvc_plan *p = s->plans; p; p = p->next)
+		if (p->comm == comm)
+			p->comm = NULL;
+	pthread_cond_broadcast(&s->changed); /* threads may wait for a launch */
+}
+
+static void free_all(ncclsvc_session *s)
+{
+	while (s->plans) {
+		ncclsvc_plan *p = s->plans;
+		s->plans = p->next;
+		plan_free(p);
+	}
+}
+
+static void copy_label(const ncclsvc_session *s, const struct slot *slot,
+		       char label[NCCLSVC_LABEL_BYTES])
+{
+	const uint32_t index = slot->plan_slot - 1u;
+	for (const ncclsvc_plan *p = s->plans; p; p = p->next)
+		if (p->numbers && index < p->ntasks && p->numbers[index] == slot->number)
+			memcpy(label, p->tasks[index].label, NCCLSVC_LABEL_BYTES);
+}
+
+static const struct plan_hooks hooks = {
+	.comm_left = leave, .closing = free_all, .label = copy_label};
+
 ncclsvc_result ncclsvc_plan_start(ncclsvc_comm *comm, ncclsvc_plan **plan)
 {
 	if (!comm || !plan)
@@ -53,7 +94,7 @@ ncclsvc_result ncclsvc_plan_start(ncclsvc_comm *comm, ncclsvc_plan **plan)
 	session_lock(s);
 	p->next = s->plans;
 	s->plans = p;
-	s->plan_hooks = &plan_hooks;
+	s->plan_hooks = &hooks;
 	session_unlock(s);
 	*plan = p;
 	return NCCLSVC_OK;
@@ -241,36 +282,24 @@ ncclsvc_result plan_complete(ncclsvc_plan *p)
 	return NCCLSVC_OK;
 }
 
-void plan_free(ncclsvc_plan *p)
-{
-	bounces_free(p);
-	free(p->tasks);
-	free(p->first);
-	free(p->missing);
-	free(p->alike);
-	free(p->full);
-	free(p->numbers);
-	free(p);
-}
-
-const char *kind_text(const struct svc_plan_task *t, char text[PLACE_TEXT])
+const char *kind_text(const struct svc_plan_task *t, char text[SLOT_TEXT])
 {
 	char label[SVC_QUOTED_BYTES];
-	int n = snprintf(text, PLACE_TEXT, "%s%s %s rank %d", svc_op_name(t->op),
+	int n = snprintf(text, SLOT_TEXT, "%s%s %s rank %d", svc_op_name(t->op),
 			 svc_label_quote(t->label, label), t->op == NCCLSVC_SEND ? "to" : "from",
 			 t->peer);
 	if (t->agreement)
-		snprintf(text + n, PLACE_TEXT - (size_t)n, " of a list (%s, tag %lld)",
+		snprintf(text + n, SLOT_TEXT - (size_t)n, " of a list (%s, tag %lld)",
 			 svc_plan_is_ahead(t) ? "shapes ahead" : "static shapes",
 			 (long long)t->tag);
 	return text;
 }
 
-const char *place_text(const ncclsvc_plan *p, uint32_t place, char text[PLACE_TEXT])
+const char *slot_text(const ncclsvc_plan *p, uint32_t slot, char text[SLOT_TEXT])
 {
-	const struct svc_plan_task *t = &p->tasks[place];
+	const struct svc_plan_task *t = &p->tasks[slot];
 	kind_text(t, text);
 	const size_t n = strlen(text);
-	snprintf(text + n, PLACE_TEXT - n, " in group %u", t->group);
+	snprintf(text + n, SLOT_TEXT - n, " in group %u", t->group);
 	return text;
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Committing a plan to the daemon, and giving it up. */
-#include <stdlib.h>
+ * Committing a plan to the daemon, and launching it. */
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -195,31 +194,3 @@ uint64_t ncclsvc_plan_iterations(const ncclsvc_plan *p)
 	session_unlock(p->session);
 	return n;
 }
-
-static void leave(ncclsvc_session *s, const ncclsvc_comm *comm)
-{
-	for (ncclsvc_plan *p = s->plans; p; p = p->next)
-		if (p->comm == comm)
-			p->comm = NULL;
-	pthread_cond_broadcast(&s->changed); /* threads may wait for a launch */
-}
-
-static void free_all(ncclsvc_session *s)
-{
-	while (s->plans) {
-		ncclsvc_plan *p = s->plans;
-		s->plans = p->next;
-		plan_free(p);
-	}
-}
-
-static void copy_label(const ncclsvc_session *s, const struct slot *slot,
-		       char label[NCCLSVC_LABEL_BYTES])
-{
-	const uint32_t place = slot->place - 1u;
-	for (const ncclsvc_plan *p = s->plans; p; p = p->next)
-		if (p->numbers && place < p->ntasks && p->numbers[place] == slot->number)
-			memcpy(label, p->tasks[place].label, NCCLSVC_LABEL_BYTES);
-}
-
-const struct plan_hooks plan_hooks = {.comm_left = leave, .closing = free_all, .label = copy_label};

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One member's part of a plan, as its process sees it. build.c: planning. commit.c: committing it
- * to the daemon, again after a rejoin; giving it up. submit.c: places and tasks; bounce.c: copies
- * in GPU memory; claim.c: places of lists. wait.c: launch, groups and iterations. */
+ * One member's part of a plan, as its process sees it. Bottom up:
+ *
+ *   bounce.c     copies in GPU memory
+ *   build.c      planning
+ *   commit.c     committing it to the daemon, again after a rejoin; the launch
+ *   slot.c       the slots of one iteration
+ *   wait.c       groups and iterations; giving the plan up
+ *   submit.c     tasks in slots
+ *   list_slot.c  slots of lists */
 #ifndef CLIENT_PLAN_H
 #define CLIENT_PLAN_H
 
@@ -9,12 +15,12 @@
 #include "core/session.h"
 #include "proto/task.h"
 
-#define PLACE_FREE  UINT64_C(0)
-#define PLACE_TAKEN UINT64_MAX /* its task is being submitted */
+#define PLAN_SLOT_FREE	UINT64_C(0)
+#define PLAN_SLOT_TAKEN UINT64_MAX /* its task is being submitted */
 
 enum plan_phase { PLAN_OPEN, PLAN_ENDED, PLAN_COMMITTED, PLAN_LAUNCHED };
 
-/* GPU memory, kept for the place's next task. */
+/* GPU memory, kept for the slot's next task. */
 struct bounce {
 	unsigned long long at; /* CUdeviceptr */
 	uint64_t bytes;	       /* 0: none */
@@ -37,16 +43,16 @@ struct ncclsvc_plan {
 	struct svc_plan_task *tasks;
 	uint32_t ngroups, ntasks, room;
 
-	/* From plan_end on. A place is an index into tasks. */
-	uint32_t *first; /* [ngroups + 1]: the first place of each group */
-	uint32_t *alike; /* places sorted by operation, peer, and order */
+	/* From plan_end on. A slot is an index into tasks. */
+	uint32_t *first; /* [ngroups + 1]: the first slot of each group */
+	uint32_t *alike; /* slots sorted by operation, peer, and order */
 	uint32_t *full;	 /* at the first of several alike: how many of them are known to be taken */
 	/* Where and when it was committed: */
 	uint32_t handle, epoch, generation;
 	uint64_t uid;
 
 	/* For this iteration: */
-	uint64_t *numbers; /* [ntasks]: of the task in each place */
+	uint64_t *numbers; /* [ntasks]: of the task in each slot */
 	uint32_t *missing; /* [ngroups]: number of tasks not yet submitted */
 	uint32_t group;	   /* the first group that misses tasks */
 	uint32_t nsubmitted;
@@ -57,17 +63,17 @@ struct ncclsvc_plan {
 	struct bounce *bounces; /* [ntasks]; NULL: none yet */
 	struct bounce *retired; /* freed with the plan */
 	int bounce_device;
-	struct plan_claim *claims; /* places taken by lists whose data is not yet submitted */
+	struct list_slot *list_slots; /* slots taken by lists whose data is not yet submitted */
 };
 
-/* A list of tensors (client/tensors) whose shapes go ahead takes its place before its data can be
+/* A list of tensors (client/tensors) whose shapes go ahead takes its slot before its data can be
  * submitted. */
-struct plan_claim {
+struct list_slot {
 	ncclsvc_session *session;
-	struct plan_claim *next; /* next claim of the plan */
-	ncclsvc_plan *plan;	 /* NULL: none, or the plan was terminated */
-	uint32_t place;
-	uint64_t iteration; /* the plan's base when the place was taken */
+	struct list_slot *next; /* next one of the plan */
+	ncclsvc_plan *plan;	/* NULL: none, or the plan was terminated */
+	uint32_t index;
+	uint64_t iteration; /* the plan's base when the slot was taken */
 	const void *stream; /* the GPU stream on which its data will be */
 };
 
@@ -88,57 +94,58 @@ void plan_begin_iteration(ncclsvc_plan *p);
 /* build.c: computes what plan_end adds. Not locked. */
 ncclsvc_result plan_complete(ncclsvc_plan *p);
 void plan_free(ncclsvc_plan *p);
-/* commit.c: the session's callbacks. */
-extern const struct plan_hooks plan_hooks;
-/* Locked; yields. */
+/* commit.c. Locked; yields. */
 ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline);
 /* bounce.c: copies the source and sends the copy. Locked; yields. */
-ncclsvc_result bounce_copy(ncclsvc_plan *p, uint32_t place, struct op *op, uint64_t deadline);
+ncclsvc_result bounce_copy(ncclsvc_plan *p, uint32_t slot, struct op *op, uint64_t deadline);
 void bounces_free(ncclsvc_plan *p);
-/* Describes a place: 'Send "label" to rank 1 in group 3'. */
-#define PLACE_TEXT 160
-const char *place_text(const ncclsvc_plan *p, uint32_t place, char text[PLACE_TEXT]);
+/* Describes a slot: 'Send "label" to rank 1 in group 3'. */
+#define SLOT_TEXT 160
+const char *slot_text(const ncclsvc_plan *p, uint32_t slot, char text[SLOT_TEXT]);
 /* The same without the group, for any task of that kind: a list shares no kind with a plain task,
  * or with lists of another mode or tag. */
-const char *kind_text(const struct svc_plan_task *task, char text[PLACE_TEXT]);
+const char *kind_text(const struct svc_plan_task *task, char text[SLOT_TEXT]);
 int plan_compare_kinds(const struct svc_plan_task *a, const struct svc_plan_task *b);
 /* Adds a task to the open group. Not locked. */
 ncclsvc_result plan_add(ncclsvc_plan *p, const struct svc_plan_task *task, const char *function);
-/* submit.c: plan_take_place takes the earliest free place of that kind, in the given group or
- * (NCCLSVC_PLAN_FIRST) in any; another call gives it back; plan_submit_at submits its task, already
- * checked. If that does not become a task, the place stays taken. Locked; plan_submit_at yields. */
-ncclsvc_result plan_take_place(ncclsvc_plan *p, const struct svc_plan_task *kind, uint32_t group,
-			       uint32_t *place);
-void plan_give_back(ncclsvc_plan *p, uint32_t place);
-ncclsvc_result plan_submit_at(ncclsvc_plan *p, uint32_t place, struct op *op, uint64_t deadline);
-
-/* claim.c. Not locked, except the last. Takes the place of a list of this kind and agreement on the
- * communicator, whose data will be on the stream. INVALID_ARGUMENT: there is no such place, or
- * another list was planned there. */
-ncclsvc_result plan_claim(ncclsvc_plan *p, struct plan_claim *c, const ncclsvc_comm *comm,
-			  const struct svc_plan_task *task, const void *stream,
-			  const char *function);
-/* Gives the place back, unless its task was submitted or its iteration is over. */
-void plan_claim_drop(struct plan_claim *c);
-/* OK: announce the shapes of its group's lists now. IN_PROGRESS: some of these lists have no place
- * yet, or an earlier group is not completely submitted. Otherwise the plan is over for this claim.
- */
-ncclsvc_result plan_claim_turn(const struct plan_claim *c);
-/* A number that both sides derive for the list, unique on this communicator. */
-uint64_t plan_claim_number(const struct plan_claim *c);
-uint32_t plan_claim_group(const struct plan_claim *c);
-/* Submits the data. If that becomes a task, even a failed one, the claim is dropped. */
-ncclsvc_result plan_claim_submit(struct plan_claim *c, struct op *op);
-/* Forgets all claims, because the plan is terminated. Locked. */
-void plan_claims_forget(ncclsvc_plan *p);
-/* Whether this iteration has claims. Locked. */
-bool plan_has_claims(const ncclsvc_plan *p);
+/* slot.c: plan_slot_take takes the earliest free slot of that kind, in the given group or
+ * (NCCLSVC_PLAN_FIRST) in any; plan_slot_give_back gives it back. Locked. */
+ncclsvc_result plan_slot_take(ncclsvc_plan *p, const struct svc_plan_task *kind, uint32_t group,
+			      uint32_t *slot);
+void plan_slot_give_back(ncclsvc_plan *p, uint32_t slot);
+void list_slot_unlink(struct list_slot *c); /* locked */
+/* Takes all slots from their lists, because the plan is terminated. Locked. */
+void list_slots_forget(ncclsvc_plan *p);
+/* Whether lists hold slots of this iteration. Locked. */
+bool list_slots_held(const ncclsvc_plan *p);
 /* BUSY: a list of an earlier group will use this stream. Locked. */
-ncclsvc_result plan_claims_precede(const ncclsvc_plan *p, uint32_t place, const void *stream);
+ncclsvc_result list_slots_precede(const ncclsvc_plan *p, uint32_t slot, const void *stream);
+
+/* submit.c: submits the task of a taken slot, already checked. If that does not become a task, the
+ * slot stays taken. Locked; yields. */
+ncclsvc_result plan_slot_submit(ncclsvc_plan *p, uint32_t slot, struct op *op, uint64_t deadline);
+
+/* list_slot.c. Not locked. Takes the slot of a list of this kind and agreement on the
+ * communicator, whose data will be on the stream. INVALID_ARGUMENT: there is no such slot, or
+ * another list was planned there. */
+ncclsvc_result list_slot_take(ncclsvc_plan *p, struct list_slot *c, const ncclsvc_comm *comm,
+			      const struct svc_plan_task *task, const void *stream,
+			      const char *function);
+/* Gives the slot back, unless its task was submitted or its iteration is over. */
+void list_slot_drop(struct list_slot *c);
+/* OK: announce the shapes of its group's lists now. IN_PROGRESS: some of these lists have no slot
+ * yet, or an earlier group is not completely submitted. Otherwise the plan is over for this list.
+ */
+ncclsvc_result list_slot_turn(const struct list_slot *c);
+/* A number that both sides derive for the list, unique on this communicator. */
+uint64_t list_slot_number(const struct list_slot *c);
+uint32_t list_slot_group(const struct list_slot *c);
+/* Submits the data. If that becomes a task, even a failed one, the list has no slot any more. */
+ncclsvc_result list_slot_submit(struct list_slot *c, struct op *op);
 
 /* wait.c: waits until another thread has launched the plan. Locked; yields. */
 ncclsvc_result launch_wait(ncclsvc_plan *p, uint64_t deadline, const char *function);
-/* Waits for a whole group; `own` is the place of a submitted task. Returns the first failure in the
+/* Waits for a whole group; `own` is the slot of a submitted task. Returns the first failure in the
  * group, or only that of `own`, and then waits for no other. Locked; yields. */
 ncclsvc_result group_wait(ncclsvc_plan *p, uint32_t own, bool own_only, uint64_t deadline);
 

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Submitting a planned task. Once it has a place, it is an operation like any other. */
-#include <stdio.h>
-#include <stdlib.h>
+ * Submitting a planned task. Once it has a slot, it is an operation like any other. */
 
+#include "comm/submit.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/submit.h"
 #include "core/comm.h"
 #include "core/op.h"
 #include "core/refusal.h"
@@ -17,142 +15,54 @@
 #include "proto/names.h"
 #include "proto/task.h"
 
-#define TASKS_SHOWN 4 /* of a group's tasks, in a sentence */
-
-/* The first index in `alike` that is not before this kind. */
-static uint32_t lower_bound(const ncclsvc_plan *p, const struct svc_plan_task *kind)
-{
-	uint32_t low = 0, high = p->ntasks;
-	while (low < high) {
-		uint32_t middle = low + (high - low) / 2;
-		if (plan_compare_kinds(&p->tasks[p->alike[middle]], kind) < 0)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
-static bool is_kind(const ncclsvc_plan *p, uint32_t i, const struct svc_plan_task *kind)
-{
-	return i < p->ntasks && !plan_compare_kinds(&p->tasks[p->alike[i]], kind);
-}
-
-/* Writes "2 tasks: Send to rank 1 (submitted), Recv from rank 0". */
-static void group_text(const ncclsvc_plan *p, uint32_t group, char *text, size_t size)
-{
-	char kind[PLACE_TEXT];
-	const uint32_t n = p->first[group + 1] - p->first[group];
-	size_t used = (size_t)snprintf(text, size, "%u task%s", n, n == 1 ? "" : "s");
-	for (uint32_t i = 0; i < n && i < TASKS_SHOWN && used < size; i++) {
-		const uint32_t place = p->first[group] + i;
-		used += (size_t)snprintf(text + used, size - used, "%s%s%s", i ? ", " : ": ",
-					 kind_text(&p->tasks[place], kind),
-					 p->numbers[place] == PLACE_FREE ? "" : " (submitted)");
-	}
-	if (n > TASKS_SHOWN && used < size)
-		snprintf(text + used, size - used, " and %u more", n - TASKS_SHOWN);
-}
-
-/* Takes the group's first free place of the kind. Locked. */
-static ncclsvc_result take_in_group(ncclsvc_plan *p, const struct svc_plan_task *kind,
-				    uint32_t group, uint32_t *place)
-{
-	char text[TASKS_SHOWN * PLACE_TEXT], kind_is[PLACE_TEXT];
-	if (group >= p->ngroups)
-		return error_argument("there is no group %u: the plan has %u, counting from 0",
-				      group, p->ngroups);
-	for (uint32_t i = p->first[group]; i < p->first[group + 1]; i++)
-		if (!plan_compare_kinds(&p->tasks[i], kind) && p->numbers[i] == PLACE_FREE) {
-			*place = i;
-			p->numbers[i] = PLACE_TAKEN;
-			return NCCLSVC_OK;
-		}
-	group_text(p, group, text, sizeof(text));
-	return error_argument("%s has no free slot in group %u of this iteration, which has %s",
-			      kind_text(kind, kind_is), group, text);
-}
-
-ncclsvc_result plan_take_place(ncclsvc_plan *p, const struct svc_plan_task *kind, uint32_t group,
-			       uint32_t *place)
-{
-	char text[PLACE_TEXT];
-	uint32_t begin = lower_bound(p, kind);
-	if (!is_kind(p, begin, kind))
-		return error_argument("%s is not in the plan", kind_text(kind, text));
-	if (group != NCCLSVC_PLAN_FIRST)
-		return take_in_group(p, kind, group, place);
-	uint32_t i = begin + p->full[begin];
-	while (is_kind(p, i, kind) && p->numbers[p->alike[i]] != PLACE_FREE)
-		i++;
-	p->full[begin] = i - begin;
-	if (!is_kind(p, i, kind))
-		return error_argument("%s: all %u planned tasks have been submitted in this "
-				      "iteration: call ncclsvc_plan_reset to begin the next",
-				      kind_text(kind, text), i - begin);
-	*place = p->alike[i];
-	p->numbers[*place] = PLACE_TAKEN;
-	return NCCLSVC_OK;
-}
-
-void plan_give_back(ncclsvc_plan *p, uint32_t place)
-{
-	uint32_t begin = lower_bound(p, &p->tasks[place]), i = begin;
-	while (p->alike[i] != place)
-		i++;
-	if (p->full[begin] > i - begin)
-		p->full[begin] = i - begin;
-	p->numbers[place] = PLACE_FREE;
-}
-
-static ncclsvc_result check_size(const ncclsvc_plan *p, uint32_t place, size_t count,
+static ncclsvc_result check_size(const ncclsvc_plan *p, uint32_t slot, size_t count,
 				 ncclsvc_type type)
 {
-	char text[PLACE_TEXT];
-	const struct svc_plan_task *t = &p->tasks[place];
+	char text[SLOT_TEXT];
+	const struct svc_plan_task *t = &p->tasks[slot];
 	if (t->count == SVC_PLAN_ANY || (t->count == count && t->type == type))
 		return NCCLSVC_OK;
 	return error_argument("%s was planned with %llu %s, but submitted with %zu %s",
-			      place_text(p, place, text), (unsigned long long)t->count,
+			      slot_text(p, slot, text), (unsigned long long)t->count,
 			      svc_type_name(t->type), count, svc_type_name(type));
 }
 
 /* Whether this is the last task that this member's part of the group waits for. */
-static bool completes(const ncclsvc_plan *p, uint32_t place)
+static bool completes(const ncclsvc_plan *p, uint32_t slot)
 {
-	uint32_t group = p->tasks[place].group;
+	uint32_t group = p->tasks[slot].group;
 	return p->group == group && p->missing[group] == 1;
 }
 
-static void submitted(ncclsvc_plan *p, uint32_t place, uint64_t task)
+static void submitted(ncclsvc_plan *p, uint32_t slot, uint64_t task)
 {
-	p->numbers[place] = task;
+	p->numbers[slot] = task;
 	p->nsubmitted++;
-	p->missing[p->tasks[place].group]--;
+	p->missing[p->tasks[slot].group]--;
 	while (p->group < p->ngroups && !p->missing[p->group])
 		p->group++;
-	p->session->tasks.slots[task & (p->session->tasks.entries - 1)].place = place + 1;
+	p->session->tasks.slots[task & (p->session->tasks.entries - 1)].plan_slot = slot + 1;
 	pthread_cond_broadcast(&p->session->changed); /* a reset may be waiting for it */
 }
 
-ncclsvc_result plan_submit_at(ncclsvc_plan *p, uint32_t place, struct op *op, uint64_t deadline)
+ncclsvc_result plan_slot_submit(ncclsvc_plan *p, uint32_t slot, struct op *op, uint64_t deadline)
 {
 	uint64_t number = 0;
 	const uint64_t iteration = p->base;
 	ncclsvc_task *task = op->task;
 	op->record.flags |= SVC_TASK_PLAN;
 	op->record.plan = p->handle;
-	op->record.plan_group = p->tasks[place].group;
-	op->record.plan_task = place - p->first[p->tasks[place].group];
+	op->record.plan_group = p->tasks[slot].group;
+	op->record.plan_task = slot - p->first[p->tasks[slot].group];
 	op->record.timeout_ns = p->comm->timeout_ns;
 	op->planned = p->base + op->record.plan_group;
 	op->detached = true;
 	op->task = &number;
 	ncclsvc_result r = NCCLSVC_OK;
 	if (p->comm->device >= 0)
-		r = plan_claims_precede(p, place, op->stream);
+		r = list_slots_precede(p, slot, op->stream);
 	if (!r && op->copied && p->comm->device >= 0)
-		r = bounce_copy(p, place, op, deadline);
+		r = bounce_copy(p, slot, op, deadline);
 	if (!r)
 		r = ops_submit(p->session, op, 1);
 	op->task = task;
@@ -160,7 +70,7 @@ ncclsvc_result plan_submit_at(ncclsvc_plan *p, uint32_t place, struct op *op, ui
 		*task = number;
 	/* If not, the epoch ended meanwhile, and everything has begun anew. */
 	if (op->entered && iteration == p->base)
-		submitted(p, place, number);
+		submitted(p, slot, number);
 	return r;
 }
 
@@ -185,30 +95,30 @@ static ncclsvc_result prepare(const ncclsvc_plan *p, struct op *op)
 static ncclsvc_result submit(ncclsvc_plan *p, struct op *op, const ncclsvc_planned *x,
 			     uint64_t deadline, const char *function)
 {
-	uint32_t place = 0;
+	uint32_t slot = 0;
 	const struct svc_plan_task kind = {.op = op->record.op, .peer = op->record.peer};
 	const bool waits = x->flags & NCCLSVC_PLANNED_WAIT;
 	ncclsvc_result r = plan_running(p, function);
 	if (!r && p->busy)
 		r = error_set(NCCLSVC_BUSY, "%s: another thread is resetting the plan", function);
 	if (!r)
-		r = plan_take_place(p, &kind, x->group, &place);
+		r = plan_slot_take(p, &kind, x->group, &slot);
 	if (r)
 		return r;
 	const uint64_t iteration = p->base;
-	const bool returns = waits && !p->strict && x->op == NCCLSVC_SEND && !completes(p, place);
+	const bool returns = waits && !p->strict && x->op == NCCLSVC_SEND && !completes(p, slot);
 	op->copied = returns && !(x->flags & NCCLSVC_PLANNED_STABLE);
-	r = check_size(p, place, x->count, x->type);
+	r = check_size(p, slot, x->count, x->type);
 	if (!r)
 		r = prepare(p, op);
 	if (!r)
-		r = plan_submit_at(p, place, op, deadline);
+		r = plan_slot_submit(p, slot, op, deadline);
 	if (iteration != p->base)
 		return r;
 	if (!op->entered)
-		plan_give_back(p, place);
+		plan_slot_give_back(p, slot);
 	else if (!r && waits && !returns)
-		r = group_wait(p, place, p->strict, deadline);
+		r = group_wait(p, slot, p->strict, deadline);
 	return r;
 }
 

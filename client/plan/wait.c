@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Groups and iterations: waiting for them, beginning the next iteration, and giving the plan up. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -11,7 +10,7 @@
 #include "core/failure.h"
 #include "core/session.h"
 #include "core/socket.h"
-#include "core/wait.h"
+#include "core/task.h"
 #include "plan.h"
 
 #define COMPLETION_NS UINT64_C(5000000000) /* at the end, for tasks that already run */
@@ -19,25 +18,25 @@
 /* ---- What is missing ---- */
 
 /* The list was submitted, but its data was not. Locked. */
-static ncclsvc_result list_timeout(const ncclsvc_plan *p, uint32_t place, const char *what)
+static ncclsvc_result list_timeout(const ncclsvc_plan *p, uint32_t slot, const char *what)
 {
-	char text[PLACE_TEXT];
+	char text[SLOT_TEXT];
 	return error_set(NCCLSVC_TIMEOUT,
 			 "%s: the %s waits for its shapes: rank %d has not submitted its side, or "
 			 "this rank has not waited for the list's request",
-			 what, place_text(p, place, text), p->tasks[place].peer);
+			 what, slot_text(p, slot, text), p->tasks[slot].peer);
 }
 
 /* Returns TIMEOUT, and names the missing task of the groups up to this one. Locked. */
 static ncclsvc_result plan_timeout(const ncclsvc_plan *p, uint32_t group, const char *what)
 {
-	char text[PLACE_TEXT];
+	char text[SLOT_TEXT];
 	uint32_t n = 0, first = 0, list = p->ntasks;
 	for (uint32_t i = 0; i < p->first[group + 1]; i++) {
-		const bool taken = p->numbers[i] == PLACE_TAKEN;
+		const bool taken = p->numbers[i] == PLAN_SLOT_TAKEN;
 		if (taken && svc_plan_is_ahead(&p->tasks[i]))
 			list = i < list ? i : list;
-		else if ((taken || p->numbers[i] == PLACE_FREE) && !n++)
+		else if ((taken || p->numbers[i] == PLAN_SLOT_FREE) && !n++)
 			first = i;
 	}
 	if (!n && list < p->ntasks)
@@ -48,7 +47,7 @@ static ncclsvc_result plan_timeout(const ncclsvc_plan *p, uint32_t group, const 
 			"%s: not over in time, although this rank has submitted all of it: it is "
 			"still running, or other ranks have not submitted theirs",
 			what);
-	place_text(p, first, text);
+	slot_text(p, first, text);
 	if (n == 1)
 		return error_set(NCCLSVC_TIMEOUT, "%s: this rank has not submitted the %s", what,
 				 text);
@@ -86,7 +85,7 @@ ncclsvc_result launch_wait(ncclsvc_plan *p, uint64_t deadline, const char *funct
 
 static bool is_task(uint64_t number)
 {
-	return number != PLACE_FREE && number != PLACE_TAKEN;
+	return number != PLAN_SLOT_FREE && number != PLAN_SLOT_TAKEN;
 }
 
 /* ---- A group ---- */
@@ -122,31 +121,31 @@ ncclsvc_result group_wait(ncclsvc_plan *p, uint32_t own, bool own_only, uint64_t
 	return r;
 }
 
-/* Finds a task's place. False: the task is not of this iteration. */
-static bool find_place(const ncclsvc_plan *p, uint64_t task, uint32_t *place)
+/* Finds a task's slot. False: the task is not of this iteration. */
+static bool find_slot(const ncclsvc_plan *p, uint64_t task, uint32_t *index)
 {
 	const struct tasks *t = &p->session->tasks;
 	const struct slot *slot = &t->slots[task & (t->entries - 1)];
 	if (slot->number == task) {
-		*place = slot->place - 1;
-		return slot->place && *place < p->ntasks && p->numbers[*place] == task;
+		*index = slot->plan_slot - 1;
+		return slot->plan_slot && *index < p->ntasks && p->numbers[*index] == task;
 	}
-	for (*place = 0; *place < p->ntasks; ++*place)
-		if (p->numbers[*place] == task)
+	for (*index = 0; *index < p->ntasks; ++*index)
+		if (p->numbers[*index] == task)
 			return true;
 	return false;
 }
 
 ncclsvc_result ncclsvc_plan_wait(ncclsvc_plan *p, ncclsvc_task task, int timeout_ms)
 {
-	uint32_t place;
+	uint32_t slot;
 	uint64_t deadline = deadline_in(timeout_ms);
 	ncclsvc_result r = plan_lock(p, "ncclsvc_plan_wait");
 	if (r)
 		return r;
-	bool here = p->numbers && task && is_task(task) && find_place(p, task, &place);
+	bool here = p->numbers && task && is_task(task) && find_slot(p, task, &slot);
 	if (here)
-		r = group_wait(p, place, false, deadline);
+		r = group_wait(p, slot, false, deadline);
 	ncclsvc_session *s = p->session;
 	plan_unlock(p);
 	return here ? r : ncclsvc_wait(s, task, timeout_ms);
@@ -176,13 +175,13 @@ static ncclsvc_result group_test(ncclsvc_plan *p, uint32_t own)
 
 ncclsvc_result ncclsvc_plan_test(ncclsvc_plan *p, ncclsvc_task task)
 {
-	uint32_t place;
+	uint32_t slot;
 	ncclsvc_result r = plan_lock(p, "ncclsvc_plan_test");
 	if (r)
 		return r;
-	bool here = p->numbers && task && is_task(task) && find_place(p, task, &place);
+	bool here = p->numbers && task && is_task(task) && find_slot(p, task, &slot);
 	if (here)
-		r = group_test(p, place);
+		r = group_test(p, slot);
 	ncclsvc_session *s = p->session;
 	plan_unlock(p);
 	return here ? r : ncclsvc_test(s, task);
@@ -190,7 +189,7 @@ ncclsvc_result ncclsvc_plan_test(ncclsvc_plan *p, ncclsvc_task task)
 
 /* ---- An iteration ---- */
 
-/* Returns the iteration's first unreported failure, and marks all as reported. Locked. */
+/* Returns the iteration's first failure not yet handled, and reports all. Locked. */
 static ncclsvc_result iteration_report(const ncclsvc_plan *p)
 {
 	ncclsvc_session *s = p->session;
@@ -199,7 +198,7 @@ static ncclsvc_result iteration_report(const ncclsvc_plan *p)
 		if (!is_task(p->numbers[i]))
 			continue;
 		struct failure *f = failure_find(&s->tasks, p->numbers[i]);
-		if (!f || f->reported)
+		if (!f || f->handled)
 			continue;
 		if (task_report(s, p->numbers[i]) && !first.status.result)
 			error_keep(&first);
@@ -261,7 +260,7 @@ ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
 		r = plan_live(p, "ncclsvc_plan_reset");
 	if (!r && plan_stale(p)) {
 		r = plan_commit(p, deadline);
-	} else if (!r && (p->nsubmitted || plan_has_claims(p))) {
+	} else if (!r && (p->nsubmitted || list_slots_held(p))) {
 		/* Other threads may still submit, so `busy` is not set. */
 		const uint64_t iteration = p->base;
 		r = wait_iteration(p, iteration, deadline);
@@ -300,7 +299,7 @@ static void let_land(ncclsvc_plan *p)
 		task_wait(p->session, p->numbers[i], deadline);
 		struct failure *f = failure_find(&p->session->tasks, p->numbers[i]);
 		if (f)
-			f->reported = true;
+			f->handled = true;
 	}
 }
 
@@ -356,7 +355,7 @@ ncclsvc_result ncclsvc_plan_terminate(ncclsvc_plan *p, int timeout_ms)
 	p->over = true;
 	p->calls++;
 	pthread_cond_broadcast(&s->changed); /* threads may be waiting for the launch */
-	plan_claims_forget(p);
+	list_slots_forget(p);
 	if (p->comm)
 		r = give_up(p, deadline);
 	p->comm = NULL;

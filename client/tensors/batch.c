@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Batches: requests that take their turns together (request.h), either those of a task group or a
+ * Batches: requests that take their turns together (batch.h), either those of a task group or a
  * single one. If all shapes are static, a batch is done when it is submitted. If some requests send
  * their shapes ahead, the data of all waits until these are known, and is then submitted as one
  * task group: if two ranks sending to each other both began with their Sends, NCCL would wait
@@ -9,12 +9,12 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "batch.h"
 #include "comm/group.h"
 #include "comm/submit.h"
 #include "core/comm.h"
 #include "core/session.h"
 #include "core/thread.h"
-#include "planned.h"
 #include "request.h"
 
 #define OPS_EACH 2 /* of one request in one submission */
@@ -77,7 +77,7 @@ static struct ncclsvc_request *next_of(const struct ncclsvc_request *r, bool alo
 static ncclsvc_result check_epochs(const struct batch *b)
 {
 	const ncclsvc_tensors *l = b->first->lists;
-	if (l->missed == l->comm->epoch)
+	if (l->missed_epoch == l->comm->epoch)
 		return error_set(NCCLSVC_STALE_EPOCH,
 				 "an earlier list ended with LIMIT and did not take its turn on "
 				 "communicator %s: leave and join it again",
@@ -166,7 +166,7 @@ void batch_close(struct batch *b)
 	free(b);
 }
 
-static void batch_add(struct batch *b, struct ncclsvc_request *r)
+void batch_add(struct batch *b, struct ncclsvc_request *r)
 {
 	struct ncclsvc_request **at = &b->first;
 	while (*at)
@@ -181,7 +181,7 @@ static unsigned first_parts(const struct batch *b)
 	return b->ahead ? AHEAD : AHEAD | DATA;
 }
 
-static bool begin_batch(struct batch *b)
+bool batch_begin(struct batch *b)
 {
 	b->begun = b->begun || submit_or_refuse(b->first, false, first_parts(b));
 	return b->begun;
@@ -197,7 +197,7 @@ static bool any_ahead(const struct batch *b)
 
 bool batch_go_on(struct batch *b)
 {
-	bool ended = begin_batch(b), more = b->ahead;
+	bool ended = batch_begin(b), more = b->ahead;
 	while (ended && more) {
 		for (struct ncclsvc_request *r = b->first; r; r = r->next_in_batch)
 			ended = request_step(r) && ended;
@@ -208,141 +208,23 @@ bool batch_go_on(struct batch *b)
 	return ended;
 }
 
-void lists_go_on(ncclsvc_tensors *l)
+bool batch_submit_data(struct batch *b)
 {
-	struct batch *b;
-	if (l->allocating) /* called from allocate: the request that called it already makes
-			      progress */
-		return;
-	while ((b = l->queue) && batch_go_on(b) &&
-	       (!b->ahead || submit_or_refuse(b->first, false, DATA))) {
-		l->queue = b->next;
-		batch_close(b);
-	}
-	planned_go_on(l);
+	return !b->ahead || submit_or_refuse(b->first, false, DATA);
 }
 
-static void append(ncclsvc_tensors *l, struct batch *b)
-{
-	struct batch **at = &l->queue;
-	while (*at)
-		at = &(*at)->next;
-	*at = b;
-}
+/* ---- Of a task group ---- */
 
-static bool others_go_on(const struct batch *b, const struct ncclsvc_request *r)
+ncclsvc_result batch_check(const struct batch *b)
 {
-	for (const struct ncclsvc_request *q = b->first; q; q = q->next_in_batch)
-		if (q != r && !request_settled(q))
-			return true;
-	return false;
-}
-
-bool lists_await_others(const ncclsvc_tensors *l, const struct ncclsvc_request *r)
-{
-	bool others = l->queue && others_go_on(l->queue, r);
-	for (const struct batch *b = l->planned; b && !others; b = b->next)
-		others = others_go_on(b, r);
-	return others;
-}
-
-/* ---- Beginning ---- */
-
-ncclsvc_result lists_callable(const ncclsvc_tensors *l)
-{
-	return l->allocating ? error_argument("a list function is called within allocate, which "
-					      "may only call ncclsvc_tensors_allocate")
-			     : NCCLSVC_OK;
-}
-
-ncclsvc_result lists_usable(const ncclsvc_tensors *l, bool waits)
-{
-	const ncclsvc_result r = lists_callable(l);
-	if (r)
-		return r;
-	return waits ? thread_plain(l->session) : thread_untimed(l->session);
-}
-
-bool request_is_open(const struct ncclsvc_request *r)
-{
-	return r->batch && r->batch->open;
-}
-
-bool request_is_held(const struct ncclsvc_request *r)
-{
-	return r->batch && !r->batch->begun;
-}
-
-/* Removes the request as if it had never existed. */
-static ncclsvc_result drop(struct ncclsvc_request *r, ncclsvc_result result)
-{
-	request_drop(r);
+	ncclsvc_session *s = b->first->lists->session;
+	session_lock(s);
+	const ncclsvc_result result = check_epochs(b);
+	session_unlock(s);
 	return result;
 }
 
-static ncclsvc_result begin(struct ncclsvc_request *r, struct batch *b)
-{
-	ncclsvc_tensors *l = r->lists;
-	const bool refused = r->result;
-	struct error why;
-	lists_go_on(l);
-	if (!l->queue && !begin_batch(b) && !refused) {
-		free(b);
-		return drop(r, NCCLSVC_AGAIN);
-	}
-	if (b->begun && !b->ahead)
-		batch_close(b);
-	else
-		append(l, b);
-	if (!r->result || r->ntasks)
-		return NCCLSVC_OK;
-	ncclsvc_result result = request_told(r);
-	if (r->ended)
-		return drop(r, result);
-	r->forgotten = true;
-	error_keep(&why);
-	lists_go_on(l);
-	return error_again(&why);
-}
-
-static struct thread_state *open_group(ncclsvc_session *s)
-{
-	session_lock(s);
-	struct thread_state *t = thread_find(s);
-	session_unlock(s);
-	return t && t->grouping ? t : NULL;
-}
-
-ncclsvc_result request_begin(struct ncclsvc_request *r, ncclsvc_result prepared)
-{
-	ncclsvc_tensors *l = r->lists;
-	struct thread_state *t = open_group(l->session);
-	if (prepared)
-		request_fail(r, prepared);
-	struct batch *b = t && l->open ? l->open : batch_new(l);
-	if (!b)
-		return drop(r, NCCLSVC_NO_MEMORY);
-	batch_add(b, r);
-	if (!t)
-		return begin(r, b);
-	if (!l->open) {
-		b->open = true;
-		l->open = b;
-		l->next_in_group = t->lists;
-		t->lists = l;
-		session_lock(l->session);
-		l->session->list_hooks = &list_hooks;
-		session_unlock(l->session);
-	}
-	if (!prepared)
-		return NCCLSVC_OK;
-	r->forgotten = true;
-	return request_told(r);
-}
-
-/* ---- The end of a task group ---- */
-
-static ncclsvc_result join_one(struct batch *b, struct thread_state *t)
+ncclsvc_result batch_join(struct batch *b, struct thread_state *t)
 {
 	struct op ops[OPS_EACH];
 	ncclsvc_result result = NCCLSVC_OK;
@@ -354,68 +236,20 @@ static ncclsvc_result join_one(struct batch *b, struct thread_state *t)
 	return result;
 }
 
-static ncclsvc_result join(struct thread_state *t)
-{
-	ncclsvc_result result = NCCLSVC_OK;
-	for (ncclsvc_tensors *l = t->lists; !result && l; l = l->next_in_group) {
-		lists_go_on(l);
-		if (l->queue)
-			return error_set(NCCLSVC_BUSY,
-					 "a list with its shapes ahead is in progress, and the "
-					 "group has plain operations, which must not overtake it: "
-					 "wait for it first; nothing of the group was submitted");
-		session_lock(l->session);
-		result = check_epochs(l->open);
-		session_unlock(l->session);
-		if (!result)
-			result = join_one(l->open, t);
-	}
-	return result;
-}
-
-/* Undoes the batch: nothing of the group has happened. */
-static void withdraw(struct batch *b, ncclsvc_result result)
+void batch_give_up(struct batch *b, ncclsvc_result result)
 {
 	for (struct ncclsvc_request *r = b->first; r; r = r->next_in_batch) {
 		request_fail(r, result);
 		request_waive(r);
 	}
-	batch_close(b);
 }
 
-static void end_one(ncclsvc_tensors *l, struct batch *b, bool joined, bool withdrawn,
-		    ncclsvc_result result)
+void batch_group_ended(struct batch *b, bool joined, ncclsvc_result result)
 {
-	b->open = false;
 	b->begun = joined && !result;
-	if (withdrawn) {
-		withdraw(b, result);
-		return;
-	}
 	for (struct ncclsvc_request *r = b->first; r; r = r->next_in_batch)
 		if (result)
 			request_fail(r, result);
 		else if (joined)
 			submitted(r, first_parts(b));
-	append(l, b);
-	lists_go_on(l);
 }
-
-static void ended(ncclsvc_tensors *l, bool joined, bool withdrawn, ncclsvc_result result)
-{
-	struct error why;
-	error_keep(&why);
-	for (ncclsvc_tensors *next; l; l = next) {
-		struct batch *b = l->open;
-		next = l->next_in_group;
-		l->open = NULL;
-		l->next_in_group = NULL;
-		if (result)
-			error_again(&why);
-		end_one(l, b, joined, withdrawn, result);
-	}
-	if (result)
-		error_again(&why);
-}
-
-const struct list_hooks list_hooks = {.join = join, .ended = ended};

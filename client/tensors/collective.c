@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "batch.h"
 #include "core/comm.h"
 #include "proto/names.h"
 #include "request.h"

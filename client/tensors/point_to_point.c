@@ -5,9 +5,9 @@
  * list announces itself there with an empty message. A side that finds the peer in the other mode
  * also takes the data's turn, by refusing it. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/error.h"
+#include "batch.h"
 #include "core/comm.h"
 #include "nvtx.h"
 #include "proto/names.h"
@@ -44,7 +44,7 @@ static uint64_t announced(const struct ncclsvc_request *r)
 /* The announcement that shapes follow, which the receiver does not know yet. */
 static uint64_t shapes_follow(const struct ncclsvc_request *r)
 {
-	return r->planned ? agreement(AGREED_PLANNED, plan_claim_number(&r->claim))
+	return r->planned ? agreement(AGREED_PLANNED, list_slot_number(&r->slot))
 			  : agreement(AGREED_SHAPES, 0);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * List operations in progress, and which of them take their turns together. */
+ * List operations in progress. */
 #ifndef CLIENT_REQUEST_H
 #define CLIENT_REQUEST_H
 
@@ -34,8 +34,8 @@ struct ncclsvc_request {
 	/* Submitted, and not yet known to have ended. */
 	ncclsvc_task tasks[TASKS_MAX];
 	unsigned ntasks, nseen;
-	bool planned; /* the turn of its data is a place in a plan: */
-	struct plan_claim claim;
+	bool planned; /* the turn of its data is a slot of a plan: */
+	struct list_slot slot;
 	uint8_t op; /* ncclsvc_op of data */
 	int peer;   /* -1: a collective */
 	int64_t tag;
@@ -83,13 +83,16 @@ bool request_settled(const struct ncclsvc_request *r);
 ncclsvc_result request_copy_out(struct ncclsvc_request *r, ncclsvc_task after);
 void request_end(struct ncclsvc_request *r, ncclsvc_result result);
 /* The result of a request that has ended, with its sentence. */
-ncclsvc_result request_told(const struct ncclsvc_request *r);
+ncclsvc_result request_result(const struct ncclsvc_request *r);
 /* Called when all turns are taken: IN_PROGRESS, or OK when it has ended. */
 ncclsvc_result request_close(struct ncclsvc_request *r);
-/* For calls that wait: frees the request. */
-ncclsvc_result request_finish(struct ncclsvc_request *r);
 /* Only for a request that has ended. */
 void request_drop(struct ncclsvc_request *r);
+
+/* ---- wait.c ---- */
+
+/* For calls that wait: frees the request. */
+ncclsvc_result request_finish(struct ncclsvc_request *r);
 
 /* ---- point_to_point.c ---- */
 
@@ -102,48 +105,5 @@ ncclsvc_result message_request(ncclsvc_tensors *lists, const ncclsvc_message *m,
 			       int timeout_ms, bool waited, struct ncclsvc_request **r);
 /* Checks the rest of the message, and prepares the request's first submission. */
 ncclsvc_result message_prepare(struct ncclsvc_request *r, const ncclsvc_message *m);
-
-/* ---- batch.c ---- The requests of one task group form a batch; so does a single request. First
- * everything that goes ahead of their data is submitted together, then the data. Batches are
- * processed in order: the next one begins when the data of the previous one has been submitted. So
- * ranks that begin their lists in matching orders also submit them so, whichever they wait for
- * first. */
-
-struct batch {
-	struct batch *next;
-	struct ncclsvc_request *first;
-	uint32_t epoch, host_epoch; /* epochs of lists->comm and lists->host */
-	bool open;		    /* its task group has not ended */
-	bool begun;		    /* the first submissions of its requests are done */
-	bool ahead; /* some send their shapes ahead, so the data of all comes later */
-	/* For planned lists: the group, in this iteration. */
-	uint32_t group;
-	uint64_t iteration;
-};
-
-/* NULL with the error set. */
-struct batch *batch_new(ncclsvc_tensors *lists);
-/* Advances what goes ahead of the data, in parts. Each part is a task group of all requests that
- * have such a part, because two ranks may both send first. True: only data is missing. */
-bool batch_go_on(struct batch *b);
-/* All requests have taken their turns. Frees the batch. */
-void batch_close(struct batch *b);
-extern const struct list_hooks list_hooks;
-
-/* Refuses a call made within a receiver's allocate. */
-ncclsvc_result lists_callable(const ncclsvc_tensors *lists);
-/* The same; also refuses if the thread has a timeline set, or an open group and the call waits. */
-ncclsvc_result lists_usable(const ncclsvc_tensors *lists, bool waits);
-/* The request takes its turn, or joins the thread's open group. On an error it is ended and freed,
- * after its peers are informed if necessary. */
-ncclsvc_result request_begin(struct ncclsvc_request *r, ncclsvc_result prepared);
-/* Advances all turns of all lists as far as possible. */
-void lists_go_on(ncclsvc_tensors *lists);
-/* Whether the turns of other requests depend on calls of lists_go_on. */
-bool lists_await_others(const ncclsvc_tensors *lists, const struct ncclsvc_request *r);
-/* Whether nothing of it is submitted yet because others have their turn. */
-bool request_is_held(const struct ncclsvc_request *r);
-/* Whether its task group has not ended. */
-bool request_is_open(const struct ncclsvc_request *r);
 
 #endif

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files of list operations share.
+ * What the files of list operations share. Bottom up:
  *
  *   layout.c, partition.c   pure arithmetic
  *   list.c                  a caller's list, checked and copied
- *   agree.c                 the words that members compare, and what it means if they differ
- *   describe.c              what members tell each other after a failure
  *   announce.c              types and shapes on their way to the receiver
- *   context.c, copy.c       buffers, and copies to and from them
- *   request.c               an operation under way; point_to_point.c, collective.c: its steps
- *   batch.c                 whose turn it is; planned.c: turns in a plan
+ *   describe.c              what members tell each other after a failure
+ *   agree.c                 the words that members compare, and what it means if they differ
+ *   buffer.c, copy.c        buffers, and copies to and from them
+ *   request.c               an operation under way
+ *   batch.c                 requests that are submitted together; planned.c: those of a plan
+ *   queue.c                 whose turn it is
+ *   wait.c                  waiting for requests
+ *   point_to_point.c, collective.c, plan.c   the operations
+ *   context.c               lists on a communicator
  */
 #ifndef CLIENT_TENSORS_H
 #define CLIENT_TENSORS_H
@@ -94,7 +98,7 @@ ncclsvc_result announce_read(const uint64_t *words, size_t nwords, struct list *
 /* OK if `allowed` permits the list. */
 ncclsvc_result announce_allowed(const struct list *list, const struct list *allowed);
 
-/* ---- context.c ---- */
+/* ---- buffer.c ---- */
 
 struct stage_buffer {
 	struct stage_buffer *next;
@@ -125,9 +129,10 @@ struct ncclsvc_tensors {
 	struct list_stream stream; /* for copies: stream of the request that makes progress */
 	struct spin spin;	   /* for waits for copies */
 	uint64_t copied;
-	bool allocating;  /* a receiver's allocate is running */
-	uint32_t missed;  /* the communicator's epoch in which a list missed its turn; 0: none */
-	uint32_t unheard; /* the epoch in which a peer has said nothing about a failure; 0: none */
+	bool allocating; /* a receiver's allocate is running */
+	/* The communicator's epoch in which a list missed its turn, and the one in which a peer did
+	 * not describe a failure; 0: none. */
+	uint32_t missed_epoch, silent_epoch;
 };
 
 static inline bool on_gpu(const ncclsvc_tensors *lists)
@@ -136,7 +141,8 @@ static inline bool on_gpu(const ncclsvc_tensors *lists)
 }
 
 ncclsvc_result buffer_get(ncclsvc_tensors *lists, uint64_t bytes, struct stage_buffer **buffer);
-void buffer_put(struct stage_buffer *buffer); /* NULL is allowed. */
+void buffer_put(struct stage_buffer *buffer);	     /* NULL is allowed. */
+ncclsvc_result buffers_free(ncclsvc_tensors *lists); /* all of them, which are idle */
 
 /* ---- copy.c: host memory at once, GPU memory on the request's stream ---- */
 

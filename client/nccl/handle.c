@@ -4,8 +4,6 @@
  * communicator that other threads use. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #include "handle.h"
 
@@ -33,6 +31,15 @@ ncclComm_t handle_ref(ncclComm_t comm)
 {
 	comm->refs++;
 	return comm;
+}
+
+static void registrations_free(struct ncclComm *comm)
+{
+	while (comm->registrations) {
+		struct registration *r = comm->registrations;
+		comm->registrations = r->next;
+		free(r);
+	}
 }
 
 /* Handles that their user has freed. The last ones stay allocated, so that a thread that still uses
