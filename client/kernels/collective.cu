@@ -2,8 +2,8 @@
  * A collective on the trainer's stream: each rank's kernel writes its data into the staging memory
  * of the ranks that need it, and reads what the others have written into its own. The stores carry
  * the operation's round (proto/abi/peer.h), so no other synchronization is needed. The kernel also
- * works with blocks of one thread: the CPU build runs it so, with one thread as mover and keeper
- * (work.h). */
+ * works with blocks of one thread: the CPU reference runs it so, with one thread as mover and
+ * keeper (work.h). */
 #include "keeper.h"
 #include "values.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The kernels of client/kernels, in their CPU builds. All memory that the call names stays mapped
+ * The kernels of client/kernels, as the CPU reference. All memory that the call names stays mapped
  * while a kernel runs. */
 #include <limits.h>
 #include <pthread.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "fake.h"
-#include "kernels/twin.h"
+#include "kernels/cpu_ref.h"
 
 #define WARP 32
 

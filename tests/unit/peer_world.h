@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The CPU builds of the collective kernels, for tests: one thread per rank, with as many kernels
+ * The collective kernels on the CPU, for tests: one thread per rank, with as many kernels
  * running at a time. */
 #ifndef TESTS_PEER_WORLD_H
 #define TESTS_PEER_WORLD_H
@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdint.h>
 
-#include "kernels/twin.h"
+#include "kernels/cpu_ref.h"
 #include "proto/ncclsvc_types.h"
 
 #define FEW	   704			    /* bytes */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The CPU build of the message kernel: each rank is a thread, and so is each block of its kernels.
+ * The message kernel on the CPU: each rank is a thread, and so is each block of its kernels.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -17,7 +17,7 @@
 
 #include "peer_beat.h"
 
-#include "kernels/twin.h"
+#include "kernels/cpu_ref.h"
 #include "proto/ncclsvc_types.h"
 
 #define GUARD	   0xa5

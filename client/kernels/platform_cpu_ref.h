@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * platform.h for the CPU build: one CPU thread does a block's work. */
-#ifndef KERNELS_PLATFORM_TWIN_H
-#define KERNELS_PLATFORM_TWIN_H
+ * platform.h for the CPU reference: one CPU thread does a block's work. */
+#ifndef KERNELS_PLATFORM_CPU_REF_H
+#define KERNELS_PLATFORM_CPU_REF_H
 
 #include <sched.h>
 #include <stdbool.h>
@@ -9,8 +9,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "cpu_ref.h"
 #include "proto/abi/peer.h"
-#include "twin.h"
 
 #define KERNEL void
 #define THREADS_MOST(n)
@@ -164,6 +164,6 @@ DEVICE void add_shared(volatile uint32_t *to)
 	*to += 1;
 }
 
-#include "platform_twin_half.h"
+#include "platform_cpu_ref_half.h"
 
 #endif
