@@ -119,7 +119,7 @@ static uint32_t at_most(uint64_t a, uint32_t b)
 	return a < b ? (uint32_t)a : b;
 }
 
-/* The keeper warp comes on top of the warps that move data. */
+/* The monitor warp comes on top of the warps that move data. */
 static void shape(const struct op *op, unsigned *blocks, unsigned *threads)
 {
 	const uint64_t bytes = call_bytes(op);

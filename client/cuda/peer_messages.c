@@ -40,7 +40,7 @@ static void way_add(const struct peer *p, struct way *way, const struct op *op, 
 	const uint64_t bytes = message_bytes(&op->record);
 	const uint32_t channels =
 		peer_channels(bytes, p->call.nranks, op->record.peer == p->call.rank);
-	const unsigned n = movers(bytes, channels) + WARP; /* plus the keeper warp */
+	const unsigned n = movers(bytes, channels) + WARP; /* plus the monitor warp */
 	way->n++;
 	way->channels = channels > way->channels ? channels : way->channels;
 	*threads = n > *threads ? n : *threads;

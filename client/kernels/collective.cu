@@ -3,8 +3,8 @@
  * of the ranks that need it, and reads what the others have written into its own. The stores carry
  * the operation's round (proto/abi/peer.h), so no other synchronization is needed. The kernel also
  * works with blocks of one thread: the CPU reference runs it so, with one thread as mover and
- * keeper (work.h). */
-#include "keeper.h"
+ * monitor (work.h). */
+#include "monitor.h"
 #include "values.h"
 
 #include "proto/abi/peer.h"

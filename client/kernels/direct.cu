@@ -2,7 +2,7 @@
  * A collective of many bytes on the trainer's stream, without copies in between: the kernels read
  * and write the buffers of all ranks, which the library has mapped. Where a rank has not mapped a
  * buffer yet, the block's part goes through staging memory, chunk by chunk. */
-#include "keeper.h"
+#include "monitor.h"
 #include "vectors.h"
 
 #include "proto/abi/peer.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a block's keeper (keeper.h) writes at the end: for later kernels, for streams, and into the
- * page. */
+ * What a block's monitor (monitor.h) writes at the end: for later kernels, for streams, and into
+ * the page. */
 #ifndef KERNELS_ENDING_H
 #define KERNELS_ENDING_H
 

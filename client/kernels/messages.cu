@@ -2,7 +2,7 @@
  * Messages on the trainer's stream: any number of Sends and Recvs, which all progress
  * independently. A block moves the messages of one peer and direction on one channel, one after the
  * other, through the channel's ring (proto/abi/peer.h). */
-#include "keeper.h"
+#include "monitor.h"
 #include "shares.h"
 #include "values.h"
 
@@ -232,7 +232,7 @@ DEVICE void header_check(struct work *w, const struct slice *s, uint64_t header)
 }
 
 /* After a header that differs, the data that a Recv waits for may never come. */
-DEVICE void header_look(struct work *w, const struct ring *r, const struct slice *s)
+DEVICE void header_poll(struct work *w, const struct ring *r, const struct slice *s)
 {
 	uint64_t header;
 	if (line_there(ring_line(r, r->at), ring_flag(r->at), &header))
@@ -264,7 +264,7 @@ DEVICE void window_receive(struct work *w, const struct ring *r, const struct sl
 			if (!all && mover_waited(w))
 				return;
 			if (!all && !i && w->spins % 64 == 0)
-				header_look(w, r, s);
+				header_poll(w, r, s);
 		}
 		EACH_LINE(past) slice_keep(w, s, k, data[u]);
 	}

@@ -17,8 +17,8 @@
 #define DEVICE static inline
 #define COLD   static __attribute__((noinline))
 #define SHARED
-#define MOVERS_KEEP 1 /* may a thread that moves data also be the keeper? */
-#define WARP	    1u
+#define MOVER_IS_MONITOR 1 /* may a thread that moves data also be the monitor? */
+#define WARP		 1u
 #define ROLLED
 #define UNROLLED
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Waiting for other ranks. While a block waits, its keeper reads the member's page from time to
+ * Waiting for other ranks. While a block waits, its monitor reads the member's page from time to
  * time, and stops the block when the daemon asks for it. */
 #ifndef KERNELS_WAITING_H
 #define KERNELS_WAITING_H
@@ -28,7 +28,7 @@ COLD void waits_add(struct peer_page *page, uint32_t ranks, uint64_t ns)
 	}
 }
 
-/* Counts the waits for the ranks in `came` that had not begun at the last look. */
+/* Counts the waits for the ranks in `came` that had not begun at the last poll. */
 DEVICE void waits_count(struct work *w, uint32_t came, uint64_t now)
 {
 	if (w->came && came != w->came)
@@ -37,7 +37,7 @@ DEVICE void waits_count(struct work *w, uint32_t came, uint64_t now)
 }
 
 /* A rank that has sent less data than this one waits for has still sent its header. */
-DEVICE void headers_look(struct work *w, uint64_t now)
+DEVICE void headers_poll(struct work *w, uint64_t now)
 {
 	uint64_t header;
 	uint32_t came = 1u << w->call->rank;
@@ -74,16 +74,16 @@ DEVICE void waits_post(const struct work *w)
 	post(&w->page->begun, c->serial, w->sequence);
 }
 
-DEVICE void look(struct work *w)
+DEVICE void monitor_poll(struct work *w)
 {
 	const uint64_t now = clock_ns();
-	if (!w->looked)
-		w->began = w->looked = now;
-	if (now - w->looked < PEER_LOOK_NS)
+	if (!w->polled)
+		w->began = w->polled = now;
+	if (now - w->polled < PEER_POLL_NS)
 		return;
-	w->looked = now;
+	w->polled = now;
 	if (!block() && w->round)
-		headers_look(w, now);
+		headers_poll(w, now);
 	const uint32_t dead = load32(&w->page->abort) ? PEER_ABORTED : load32(&w->state->dead);
 	if (dead)
 		w->words->stop = dead;
@@ -111,17 +111,17 @@ DEVICE bool waited(struct work *w)
 {
 	if (!rested(w))
 		return false;
-	if (keeps(LOOKER))
-		look(w);
+	if (is_monitor(MONITOR_LANE))
+		monitor_poll(w);
 	return w->words->stop;
 }
 
-/* The same for a thread that moves data. On a GPU such a thread is never the keeper, which the
+/* The same for a thread that moves data. On a GPU such a thread is never the monitor, which the
  * compiler must know. On the CPU, one thread moves all lines, and after a stop it rests for none.
  */
 DEVICE bool mover_waited(struct work *w)
 {
-	if (MOVERS_KEEP)
+	if (MOVER_IS_MONITOR)
 		return w->words->stop || waited(w);
 	return rested(w) && w->words->stop;
 }

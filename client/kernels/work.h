@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One thread's part of an operation of the peer transport: headers and lines. The last warp of each
- * block, the keeper, moves no data (waiting.h). */
+ * block, the monitor, moves no data (waiting.h). */
 #ifndef KERNELS_WORK_H
 #define KERNELS_WORK_H
 
@@ -33,10 +33,10 @@ struct work {
 	uint32_t round; /* 0: the kernel moves messages */
 	uint32_t spins;
 	uint32_t heartbeat;
-	/* Times in ns; 0: not yet. A wait began; the page was last read; its heartbeat last rose.
+	/* Times in ns; 0: not yet. A wait began; the page was last polled; its heartbeat last rose.
 	 */
-	uint64_t began, looked, heard;
-	uint32_t came; /* bitmap of the ranks that had begun at the last look, this one included */
+	uint64_t began, polled, heard;
+	uint32_t came; /* bitmap of the ranks that had begun at the last poll, this one included */
 	uint32_t way, channel; /* the block's, if the kernel moves messages */
 };
 
@@ -57,21 +57,21 @@ DEVICE bool posts(const struct work *w)
 
 /* ---- Roles ---- */
 
-#define LOOKER (WARP - 1) /* the keeper's thread that speaks for the block */
+#define MONITOR_LANE (WARP - 1) /* the monitor's thread that speaks for the block */
 
 DEVICE uint32_t movers(void)
 {
 	return threads() > WARP ? threads() - WARP : 1;
 }
 
-/* Whether this thread is the keeper's thread of that number. */
-DEVICE bool keeps(uint32_t lane)
+/* Whether this thread is the monitor's thread of that number. */
+DEVICE bool is_monitor(uint32_t lane)
 {
 	return thread() + WARP - lane == threads();
 }
 
-/* Divides 0 to n - 1 among the keeper's threads, each in steps of a warp. */
-#define FOR_KEEPERS(i, n)                                                                          \
+/* Divides 0 to n - 1 among the monitor's threads, each in steps of a warp. */
+#define FOR_MONITOR(i, n)                                                                          \
 	for (uint32_t i = thread() + WARP - threads(); (int32_t)i >= 0 && i < (n); i += WARP)
 
 /* ---- Headers and lines ---- */

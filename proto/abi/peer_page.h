@@ -55,7 +55,7 @@ struct peer_page {
 	uint32_t pad1[10];
 	/* Written by kernels. begun and ended: a sequence, and above it the call's serial. In a
 	 * graph: 0 for a kernel that begins, the newest earlier serial for one that ends. */
-	uint64_t begun; /* only for kernels that wait longer than PEER_LOOK_NS */
+	uint64_t begun; /* only for kernels that wait longer than PEER_POLL_NS */
 	/* From a kernel that posts: all its stores are visible to everyone. From a kernel that has
 	 * posted its begin: its first block has ended, and all kernels before it. */
 	uint64_t ended;
@@ -76,7 +76,7 @@ struct peer_page {
 	 * collective and another rank's; the sender, or that rank; and enum peer_unlike. */
 	uint64_t unlike[4];
 	/* For each rank: how many of this member's kernels of collectives have waited for it, and
-	 * how long in all. Waits of less than PEER_LOOK_NS do not count. */
+	 * how long in all. Waits of less than PEER_POLL_NS do not count. */
 	struct peer_waited waited[PEER_RANKS];
 	/* How many large collectives have gone through staging memory, as not all ranks had mapped
 	 * all buffers. */
@@ -107,9 +107,9 @@ struct peer_page {
  * cyclically, so none may fall 2^31 kernels behind. */
 #define PEER_REFRESH (UINT32_C(1) << 28)
 
-/* How often a waiting kernel looks at its page, and how long without a heartbeat until it considers
+/* How often a waiting kernel polls its page, and how long without a heartbeat until it considers
  * the daemon dead. */
-#define PEER_LOOK_NS	  50000
+#define PEER_POLL_NS	  50000
 #define PEER_HEARTBEAT_NS UINT64_C(10000000000)
 
 /* A stopped kernel ends only when no peer can write into its rank's buffers any more. What it has

@@ -67,7 +67,7 @@ struct peer_state {
  * number of steps that a block has taken since has the round above it. */
 
 #define PEER_DIRECT_THREADS                                                                        \
-	480 /* of a block, for moving data: 512 with the keeper's, so that each                    \
+	480 /* of a block, for moving data: 512 with the monitor's, so that each                   \
 		has 128 registers */
 #define PEER_SHARES	 1024
 #define PEER_OFFER_LINES 16

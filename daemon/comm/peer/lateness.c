@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How long kernels of collectives have waited for each rank. The kernels count in their pages, from
- * PEER_LOOK_NS on. */
+ * PEER_POLL_NS on. */
 #include "account/lateness.h"
 #include "look.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the keepers (work.h) of all kernels do: read the sequence, exchange headers, finish. */
-#ifndef KERNELS_KEEPER_H
-#define KERNELS_KEEPER_H
+ * What the monitors (work.h) of all kernels do: read the sequence, exchange headers, finish. */
+#ifndef KERNELS_MONITOR_H
+#define KERNELS_MONITOR_H
 
 #include "ending.h"
 #include "waiting.h"
@@ -9,7 +9,7 @@
 DEVICE void headers_put(struct work *w)
 {
 	const struct peer_call *c = w->call;
-	FOR_KEEPERS (p, c->nranks)
+	FOR_MONITOR (p, c->nranks)
 		if (p != c->rank)
 			line_put(header_at(w, p, c->rank), w->round, c->header);
 }
@@ -20,7 +20,7 @@ DEVICE void headers_put(struct work *w)
 DEVICE void headers_take(struct work *w)
 {
 	const struct peer_call *c = w->call;
-	FOR_KEEPERS (p, c->nranks) {
+	FOR_MONITOR (p, c->nranks) {
 		const uint64_t from = header_at(w, c->rank, p);
 		uint64_t header = c->header;
 		while (p != c->rank && !line_there(from, w->round, &header))
@@ -69,7 +69,7 @@ DEVICE void arrive(struct work *w)
  * this one may have. */
 DEVICE void former_look(struct work *w)
 {
-	FOR_KEEPERS (i, w->words->former_blocks) {
+	FOR_MONITOR (i, w->words->former_blocks) {
 		const uint32_t ended = load32(&w->state->ended[i]);
 		if (ended != w->words->former && ended != w->sequence)
 			w->words->stop = PEER_OVERLAP;
@@ -87,13 +87,13 @@ DEVICE void work_begin(struct work *w, const struct peer_call *call,
 	w->words = words;
 	w->spins = 0;
 	w->round = collective;
-	w->looked = w->heard = w->heartbeat = w->came = 0;
-	if (keeps(LOOKER))
+	w->polled = w->heard = w->heartbeat = w->came = 0;
+	if (is_monitor(MONITOR_LANE))
 		begin(w);
 	block_sync();
 	w->sequence = words->sequence;
 	w->round = collective ? words->round : 0;
-	if (keeps(LOOKER))
+	if (is_monitor(MONITOR_LANE))
 		arrive(w);
 	if (block() || words->stop)
 		return;
@@ -118,7 +118,7 @@ DEVICE void work_end(struct work *w)
 	const bool headers = w->round && !block();
 	if (headers)
 		headers_take(w);
-	if (!keeps(LOOKER))
+	if (!is_monitor(MONITOR_LANE))
 		return;
 	const uint32_t parts = movers() / WARP + (headers ? w->call->nranks : 0);
 	/* The page is host memory: while a multiprocessor reads it, its other loads are held up. */
