@@ -64,7 +64,7 @@ static bool modules_load(const struct cuda *cuda, struct peer_module *m)
 		const void *image;
 		const char *name;
 	} kernels[KERNELS] = {
-		[KERNEL_LINES] = {ncclsvc_peer_collective_image, "ncclsvc_peer_collective"},
+		[KERNEL_LL] = {ncclsvc_peer_collective_image, "ncclsvc_peer_collective"},
 		[KERNEL_DIRECT] = {ncclsvc_peer_direct_image, "ncclsvc_peer_direct"},
 		[KERNEL_MESSAGES] = {ncclsvc_peer_messages_image, "ncclsvc_peer_messages"},
 	};
@@ -87,7 +87,7 @@ static const struct peer_module *module_of(struct gpu *g, int device)
 	if (!g->modules)
 		return NULL;
 	struct peer_module *m = &g->modules[device];
-	return m->functions[KERNEL_LINES] || modules_load(g->cuda, m) ? m : NULL;
+	return m->functions[KERNEL_LL] || modules_load(g->cuda, m) ? m : NULL;
 }
 
 /* ---- Before JOIN ---- */
@@ -236,7 +236,7 @@ void peer_modules_unload(struct gpu *g)
 	}
 	for (int d = 0; g->modules && d < GPU_DEVICES; d++) {
 		struct peer_module *m = &g->modules[d];
-		if (!m->functions[KERNEL_LINES] || cuda_push(g->cuda, g->primary[d]))
+		if (!m->functions[KERNEL_LL] || cuda_push(g->cuda, g->primary[d]))
 			continue;
 		modules_unload(g->cuda, m);
 		cuda_pop(g->cuda, g->primary[d]);

@@ -16,7 +16,7 @@
 #define WARP 32
 
 /* In the order in which a group's kernels are launched. */
-enum kernel { KERNEL_NONE, KERNEL_LINES, KERNEL_DIRECT, KERNEL_MESSAGES, KERNELS };
+enum kernel { KERNEL_NONE, KERNEL_LL, KERNEL_DIRECT, KERNEL_MESSAGES, KERNELS };
 
 struct import;
 struct importer;

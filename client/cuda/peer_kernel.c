@@ -32,12 +32,12 @@ enum kernel peer_choose(const struct op *op)
 		return choose_message(op);
 	const uint32_t nranks = (uint32_t)comm->nranks;
 	const uint64_t bytes = svc_task_bytes(r, nranks);
-	const uint64_t slot = (uint64_t)PEER_SLOT_LINES(nranks) * PEER_LINE_DATA;
+	const uint64_t slot = (uint64_t)PEER_SLOT_LINES(nranks) * LL_LINE_DATA;
 	if (bytes > comm->peer_bytes || r->count > PEER_COUNT_MOST)
 		return KERNEL_NONE;
-	if (bytes <= PEER_LINES_MOST && r->count * svc_type_size(r->type) <= slot)
-		return KERNEL_LINES;
-	return comm->peer_bytes > PEER_LINES_MOST ? KERNEL_DIRECT : KERNEL_NONE;
+	if (bytes <= PEER_LL_MOST && r->count * svc_type_size(r->type) <= slot)
+		return KERNEL_LL;
+	return comm->peer_bytes > PEER_LL_MOST ? KERNEL_DIRECT : KERNEL_NONE;
 }
 
 /* ---- The kernel's argument ---- */
@@ -128,7 +128,7 @@ static void shape(const struct op *op, unsigned *blocks, unsigned *threads)
 		*threads = PEER_DIRECT_THREADS + WARP;
 		return;
 	}
-	const uint64_t lines = (bytes + PEER_LINE_DATA - 1) / PEER_LINE_DATA;
+	const uint64_t lines = (bytes + LL_LINE_DATA - 1) / LL_LINE_DATA;
 	const uint32_t movers = at_most((lines + WARP - 1) / WARP * WARP, PEER_THREADS);
 	*blocks = lines > LINES_OF_BLOCK ? at_most(lines / LINES_OF_BLOCK, PEER_BLOCKS) : 1;
 	*threads = (movers ? movers : WARP) + WARP;

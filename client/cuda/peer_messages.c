@@ -26,7 +26,7 @@ static uint64_t message_bytes(const struct svc_record *r)
 /* Threads for the longest slice: one per line, up to the limit. */
 static unsigned movers(uint64_t bytes, uint32_t channels)
 {
-	const uint64_t lines = 1 + (bytes / channels + PEER_LINE_DATA) / PEER_LINE_DATA;
+	const uint64_t lines = 1 + (bytes / channels + LL_LINE_DATA) / LL_LINE_DATA;
 	return lines < PEER_THREADS ? (unsigned)(lines + WARP - 1) / WARP * WARP : PEER_THREADS;
 }
 

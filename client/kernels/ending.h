@@ -33,7 +33,7 @@ DEVICE void unlike_post(struct work *w)
 	unsigned first = 0, n = 0;
 	bool agree = true;
 	for (unsigned p = 0; p < c->nranks; p++) {
-		if (p == c->rank || !line_there(header_at(w, c->rank, p), w->round, &header) ||
+		if (p == c->rank || !ll_ready(header_at(w, c->rank, p), w->round, &header) ||
 		    header == c->header)
 			continue;
 		if (!n++) {
@@ -61,7 +61,7 @@ DEVICE void headers_post(struct work *w, uint32_t serial)
 	const struct peer_call *c = w->call;
 	for (unsigned p = 0; p < c->nranks; p++) {
 		uint64_t header;
-		if (p == c->rank || !line_there(header_at(w, c->rank, p), w->round, &header))
+		if (p == c->rank || !ll_ready(header_at(w, c->rank, p), w->round, &header))
 			header = c->header;
 		store64(&w->page->headers[serial % PEER_RESULTS][p], header);
 	}

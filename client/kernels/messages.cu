@@ -33,17 +33,17 @@ DEVICE void ring_find(const struct work *w, struct ring *r)
 	const uint64_t ring = from * PEER_CHANNELS_OF(c->nranks) + w->channel;
 	const uint64_t credit = to * PEER_CHANNELS + w->channel;
 	const uint64_t count = w->way * PEER_CHANNELS + w->channel;
-	r->lines = c->staging[to] + PEER_RINGS + ring * PEER_RING_LINES * sizeof(struct peer_line);
+	r->lines = c->staging[to] + PEER_RINGS + ring * PEER_RING_LINES * sizeof(struct ll_line);
 	r->credits = (uint64_t *)(c->staging[from] + PEER_CREDITS) + credit;
 	r->count = (uint64_t *)(c->staging[c->rank] + PEER_COUNTS) + count;
 	r->ticket = c->staging[from] + PEER_TICKETS +
-		    credit * PEER_TICKET_LINES * sizeof(struct peer_line);
+		    credit * PEER_TICKET_LINES * sizeof(struct ll_line);
 	r->at = load64(r->count);
 }
 
 DEVICE uint64_t ring_line(const struct ring *r, uint64_t at)
 {
-	return r->lines + at % PEER_RING_LINES * sizeof(struct peer_line);
+	return r->lines + at % PEER_RING_LINES * sizeof(struct ll_line);
 }
 
 /* Never 0, and different each time the ring wraps around. */
@@ -76,7 +76,7 @@ DEVICE bool slice_cut(const struct work *w, const struct peer_messages *m, uint3
 	s->bytes = begin < bytes ? bytes - begin : 0;
 	s->bytes = s->bytes < each ? s->bytes : each;
 	s->first = bytes >= PEER_MESSAGE_LONG && !self ? 2 : 1;
-	s->lines = s->first + (s->bytes + PEER_LINE_DATA - 1) / PEER_LINE_DATA;
+	s->lines = s->first + (s->bytes + LL_LINE_DATA - 1) / LL_LINE_DATA;
 	s->to = m->parts[part].share;
 	s->offset = m->parts[part].share_at + begin;
 	return w->channel < channels;
@@ -85,8 +85,8 @@ DEVICE bool slice_cut(const struct work *w, const struct peer_messages *m, uint3
 /* Address of the data of line i, which is not one of the first. */
 DEVICE uint64_t slice_place(const struct slice *s, uint64_t i, uint32_t *n)
 {
-	const uint64_t at = (i - s->first) * PEER_LINE_DATA, left = s->bytes - at;
-	*n = left < PEER_LINE_DATA ? (uint32_t)left : PEER_LINE_DATA;
+	const uint64_t at = (i - s->first) * LL_LINE_DATA, left = s->bytes - at;
+	*n = left < LL_LINE_DATA ? (uint32_t)left : LL_LINE_DATA;
 	return s->at + at;
 }
 
@@ -112,7 +112,7 @@ DEVICE uint32_t ticket_flag(const struct ring *r)
 DEVICE void ticket_put(const struct ring *r, const struct slice *s)
 {
 	for (uint32_t i = thread(); i < PEER_TICKET_LINES; i += movers())
-		line_put(r->ticket + i * sizeof(struct peer_line), ticket_flag(r),
+		ll_store(r->ticket + i * sizeof(struct ll_line), ticket_flag(r),
 			 i == 0	  ? s->to
 			 : i == 1 ? s->offset
 				  : s->header);
@@ -126,8 +126,8 @@ DEVICE bool ticket_take(struct work *w, const struct ring *r, const struct slice
 	uint64_t got[PEER_TICKET_LINES] = {0};
 	bool good = true;
 	UNROLLED for (uint32_t i = 0; i < PEER_TICKET_LINES; i++) while (
-		good && !line_there(r->ticket + i * sizeof(struct peer_line), ticket_flag(r),
-				    &got[i])) good = !mover_waited(w);
+		good && !ll_ready(r->ticket + i * sizeof(struct ll_line), ticket_flag(r), &got[i]))
+		good = !mover_waited(w);
 	if (!threads_all(movers(), good))
 		return false;
 	const uint32_t mapped = shares_mapped(w, peer);
@@ -164,7 +164,7 @@ DEVICE void lines_send(struct work *w, const struct ring *r, const struct slice 
 		{
 			if (!ring_has_room(w, r, r->at + k, &credits))
 				return;
-			line_put(ring_line(r, r->at + k), ring_flag(r->at + k), data[u]);
+			ll_store(ring_line(r, r->at + k), ring_flag(r->at + k), data[u]);
 		}
 	}
 }
@@ -235,7 +235,7 @@ DEVICE void header_check(struct work *w, const struct slice *s, uint64_t header)
 DEVICE void header_poll(struct work *w, const struct ring *r, const struct slice *s)
 {
 	uint64_t header;
-	if (line_there(ring_line(r, r->at), ring_flag(r->at), &header))
+	if (ll_ready(ring_line(r, r->at), ring_flag(r->at), &header))
 		header_check(w, s, header);
 }
 
@@ -260,7 +260,7 @@ DEVICE void window_receive(struct work *w, const struct ring *r, const struct sl
 		while (!all) {
 			all = true;
 			EACH_LINE(past)
-			all &= line_there(ring_line(r, r->at + k), ring_flag(r->at + k), &data[u]);
+			all &= ll_ready(ring_line(r, r->at + k), ring_flag(r->at + k), &data[u]);
 			if (!all && mover_waited(w))
 				return;
 			if (!all && !i && w->spins % 64 == 0)
@@ -278,11 +278,11 @@ DEVICE void ticket_withdraw(const struct ring *r, const struct slice *s)
 	const uint64_t began = clock_ns();
 	uint64_t header, second;
 	for (uint32_t i = thread(); i < PEER_TICKET_LINES; i += movers())
-		line_put(r->ticket + i * sizeof(struct peer_line), 0, 0);
+		ll_store(r->ticket + i * sizeof(struct ll_line), 0, 0);
 	while (clock_ns() - began < PEER_SETTLE_NS)
 		rest();
-	while (line_there(ring_line(r, r->at), ring_flag(r->at), &header) && header == s->header &&
-	       !line_there(ring_line(r, r->at + 1), ring_flag(r->at + 1), &second) &&
+	while (ll_ready(ring_line(r, r->at), ring_flag(r->at), &header) && header == s->header &&
+	       !ll_ready(ring_line(r, r->at + 1), ring_flag(r->at + 1), &second) &&
 	       clock_ns() - began < PEER_LEAVE_NS)
 		rest();
 	threads_all(movers(), true);

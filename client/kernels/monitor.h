@@ -11,7 +11,7 @@ DEVICE void headers_put(struct work *w)
 	const struct peer_call *c = w->call;
 	FOR_MONITOR (p, c->nranks)
 		if (p != c->rank)
-			line_put(header_at(w, p, c->rank), w->round, c->header);
+			ll_store(header_at(w, p, c->rank), w->round, c->header);
 }
 
 /* Waits for the headers, and so for all ranks, even after a mismatch. A kernel that finished
@@ -23,7 +23,7 @@ DEVICE void headers_take(struct work *w)
 	FOR_MONITOR (p, c->nranks) {
 		const uint64_t from = header_at(w, c->rank, p);
 		uint64_t header = c->header;
-		while (p != c->rank && !line_there(from, w->round, &header))
+		while (p != c->rank && !ll_ready(from, w->round, &header))
 			if (waited(w) && w->words->stop != PEER_MISMATCH)
 				break;
 		header_compare(w, header);

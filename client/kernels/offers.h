@@ -37,7 +37,7 @@ DEVICE uint64_t offer_at(const struct work *w, unsigned owner, unsigned sender, 
 {
 	const uint32_t row = ((w->round & 1) * PEER_BLOCKS + block()) * PEER_RANKS + sender;
 	return w->call->staging[owner] + PEER_OFFERS +
-	       (row * PEER_OFFER_LINES + word) * sizeof(struct peer_line);
+	       (row * PEER_OFFER_LINES + word) * sizeof(struct ll_line);
 }
 
 DEVICE uint64_t *step_at(const struct work *w, unsigned owner, unsigned sender)
@@ -75,7 +75,7 @@ DEVICE void offers_put(const struct work *w, struct offers *o)
 		const uint64_t word = offer_word(w, i);
 		o->words[c->rank][i] = word;
 		ROLLED for (unsigned k = 0; k + 1 < c->nranks; k++)
-			line_put(offer_at(w, peer(c, k), c->rank, i), w->round, word);
+			ll_store(offer_at(w, peer(c, k), c->rank, i), w->round, word);
 	}
 }
 
@@ -90,7 +90,7 @@ DEVICE bool offers_take(struct work *w, struct offers *o)
 		if (p == c->rank)
 			continue;
 		const uint64_t from = offer_at(w, c->rank, p, word);
-		while (good && !line_there(from, w->round, &got))
+		while (good && !ll_ready(from, w->round, &got))
 			good = !mover_waited(w);
 		acquire64((const uint64_t *)from); /* the buffers are read after this */
 		o->words[p][word] = got;
@@ -192,12 +192,12 @@ DEVICE void leave(const struct work *w)
 	uint64_t header;
 	for (uint32_t p = thread(); p < c->nranks; p += movers())
 		if (p != c->rank)
-			line_put(offer_at(w, p, c->rank, OFFER_HEADER), 0, 0);
+			ll_store(offer_at(w, p, c->rank, OFFER_HEADER), 0, 0);
 	while (clock_ns() - began < PEER_SETTLE_NS)
 		rest();
 	for (uint32_t p = thread(); p < c->nranks; p += movers())
 		while (p != c->rank &&
-		       line_there(offer_at(w, c->rank, p, OFFER_HEADER), w->round, &header) &&
+		       ll_ready(offer_at(w, c->rank, p, OFFER_HEADER), w->round, &header) &&
 		       acquire64(step_at(w, c->rank, p)) >> 32 != w->round &&
 		       clock_ns() - began < PEER_LEAVE_NS)
 			rest();

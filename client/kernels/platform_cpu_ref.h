@@ -75,13 +75,13 @@ DEVICE uint64_t clock_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-DEVICE void line_store(uint64_t to, uint64_t a, uint64_t b)
+DEVICE void ll_store_halves(uint64_t to, uint64_t a, uint64_t b)
 {
 	__atomic_store_n((uint64_t *)to, a, __ATOMIC_RELEASE);
 	__atomic_store_n((uint64_t *)to + 1, b, __ATOMIC_RELEASE);
 }
 
-DEVICE void line_load(uint64_t from, uint64_t *a, uint64_t *b)
+DEVICE void ll_load_halves(uint64_t from, uint64_t *a, uint64_t *b)
 {
 	*a = __atomic_load_n((uint64_t *)from, __ATOMIC_ACQUIRE);
 	*b = __atomic_load_n((uint64_t *)from + 1, __ATOMIC_ACQUIRE);

@@ -43,7 +43,7 @@ DEVICE void headers_poll(struct work *w, uint64_t now)
 	uint32_t came = 1u << w->call->rank;
 	for (unsigned p = 0; p < w->call->nranks; p++) {
 		if (p == w->call->rank ||
-		    !line_there(header_at(w, w->call->rank, p), w->round, &header))
+		    !ll_ready(header_at(w, w->call->rank, p), w->round, &header))
 			continue;
 		came |= 1u << p;
 		header_compare(w, header);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One thread's part of an operation of the peer transport: headers and lines. The last warp of each
- * block, the monitor, moves no data (waiting.h). */
+ * One thread's part of an operation of the peer transport: headers and LL lines. The last warp of
+ * each block, the monitor, moves no data (waiting.h). */
 #ifndef KERNELS_WORK_H
 #define KERNELS_WORK_H
 
@@ -74,26 +74,26 @@ DEVICE bool is_monitor(uint32_t lane)
 #define FOR_MONITOR(i, n)                                                                          \
 	for (uint32_t i = thread() + WARP - threads(); (int32_t)i >= 0 && i < (n); i += WARP)
 
-/* ---- Headers and lines ---- */
+/* ---- Headers and LL lines ---- */
 
 DEVICE uint64_t header_at(const struct work *w, unsigned owner, unsigned sender)
 {
 	return w->call->staging[owner] + PEER_HEADERS +
-	       ((w->round & 1) * PEER_RANKS + sender) * sizeof(struct peer_line);
+	       ((w->round & 1) * PEER_RANKS + sender) * sizeof(struct ll_line);
 }
 
-DEVICE bool line_there(uint64_t from, uint32_t flag, uint64_t *data)
+DEVICE bool ll_ready(uint64_t from, uint32_t flag, uint64_t *data)
 {
 	uint64_t a, b;
-	line_load(from, &a, &b);
+	ll_load_halves(from, &a, &b);
 	*data = (uint32_t)a | b << 32;
 	return a >> 32 == flag && b >> 32 == flag;
 }
 
-DEVICE void line_put(uint64_t to, uint32_t flag, uint64_t data)
+DEVICE void ll_store(uint64_t to, uint32_t flag, uint64_t data)
 {
 	const uint64_t above = (uint64_t)flag << 32;
-	line_store(to, (uint32_t)data | above, data >> 32 | above);
+	ll_store_halves(to, (uint32_t)data | above, data >> 32 | above);
 }
 
 #endif

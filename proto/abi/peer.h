@@ -95,7 +95,7 @@ PEER_INLINE uint64_t peer_message(uint8_t type, uint64_t bytes)
 /* The number of channels for a message of this many bytes; self: to the sender itself. */
 PEER_INLINE uint32_t peer_channels(uint64_t bytes, uint32_t nranks, int self)
 {
-	const uint64_t wanted = bytes / (PEER_CHANNEL_LINES * PEER_LINE_DATA);
+	const uint64_t wanted = bytes / (PEER_CHANNEL_LINES * LL_LINE_DATA);
 	const uint32_t most = self ? 1 : PEER_CHANNELS_OF(nranks);
 	return wanted < most ? (uint32_t)wanted + !wanted : most;
 }

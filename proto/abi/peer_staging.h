@@ -17,13 +17,14 @@
 
 /* ---- Staging memory, per rank and epoch, on the rank's GPU ---- */
 
-/* Eight bytes of data, in two halves with a flag above each: a 64-bit store is never torn, so data
- * with its flag is valid. A collective's flag is its round. */
-struct peer_line {
+/* A line of LL, NCCL's low-latency format: eight bytes of data, in two halves with a flag above
+ * each. A 64-bit store is never torn, so data with its flag is valid. A collective's flag is its
+ * round. */
+struct ll_line {
 	uint64_t half[2];
 };
 
-#define PEER_LINE_DATA 8
+#define LL_LINE_DATA 8
 
 /* Written by the rank's own kernels, which read the first four words at once. */
 struct peer_state {
@@ -40,19 +41,19 @@ struct peer_state {
 	uint32_t told[PEER_BLOCKS];  /* by block: the serial of the last one outside of graphs */
 };
 
-#define PEER_HEADERS	 1024 /* offset of struct peer_line [2][PEER_RANKS] */
-#define PEER_CREDITS	 1280 /* of uint64_t [rank][channel], for messages */
-#define PEER_COUNTS	 2560 /* of uint64_t [way][channel]: total lines so far, likewise */
-#define PEER_LINES	 8192 /* of the slots: [2][nranks][lines] */
-#define PEER_LINES_BYTES (UINT64_C(4) << 20)
+#define PEER_HEADERS	    1024 /* offset of struct ll_line [2][PEER_RANKS] */
+#define PEER_CREDITS	    1280 /* of uint64_t [rank][channel], for messages */
+#define PEER_COUNTS	    2560 /* of uint64_t [way][channel]: total lines so far, likewise */
+#define PEER_LL_SLOTS	    8192 /* [2][nranks][lines] */
+#define PEER_LL_SLOTS_BYTES (UINT64_C(4) << 20)
 
 /* ncclsvc_peer_direct takes larger operations, and those with more lines from one rank to another
  * than a slot has, which may be fewer bytes. */
-#define PEER_LINES_MOST (UINT64_C(512) << 10)
+#define PEER_LL_MOST (UINT64_C(512) << 10)
 
 /* The most lines of one rank's data in another's slot. */
 #define PEER_SLOT_LINES(nranks)                                                                    \
-	((uint32_t)(PEER_LINES_BYTES / sizeof(struct peer_line) / 2 / (nranks)))
+	((uint32_t)(PEER_LL_SLOTS_BYTES / sizeof(struct ll_line) / 2 / (nranks)))
 
 /* ---- Staging memory of ncclsvc_peer_direct ----
  *
@@ -61,9 +62,9 @@ struct peer_state {
  * the regions in the order of their numbers, and write where to into a table. An operation's buffer
  * is a share, with its slot in the upper bits and its number below, and an offset.
  *
- * As an operation begins, each block offers its peers, in lines whose flag is the round, where its
- * rank's buffers are, and up to which number the rank has mapped the shares of each other one. So
- * all ranks know whether all have mapped all buffers. If not, the data goes through chunks. The
+ * As an operation begins, each block offers its peers, in LL lines whose flag is the round, where
+ * its rank's buffers are, and up to which number the rank has mapped the shares of each other one.
+ * So all ranks know whether all have mapped all buffers. If not, the data goes through chunks. The
  * number of steps that a block has taken since has the round above it. */
 
 #define PEER_DIRECT_THREADS                                                                        \
@@ -73,9 +74,9 @@ struct peer_state {
 #define PEER_OFFER_LINES 16
 #define PEER_CHUNK	 UINT32_C(65536) /* bytes */
 
-#define PEER_OFFERS (PEER_LINES + PEER_LINES_BYTES) /* [odd round][block][sender][line] */
+#define PEER_OFFERS (PEER_LL_SLOTS + PEER_LL_SLOTS_BYTES) /* [odd round][block][sender][line] */
 #define PEER_STEPS                                                                                 \
-	(PEER_OFFERS + 2 * PEER_BLOCKS * PEER_RANKS * PEER_OFFER_LINES * sizeof(struct peer_line))
+	(PEER_OFFERS + 2 * PEER_BLOCKS * PEER_RANKS * PEER_OFFER_LINES * sizeof(struct ll_line))
 /* uint64_t [odd round][block][sender] */
 #define PEER_MAPPED (PEER_STEPS + 2 * PEER_BLOCKS * PEER_RANKS * sizeof(uint64_t))
 /* uint32_t [rank], written by this rank's library: how many of that rank's shares are mapped */
@@ -86,11 +87,11 @@ struct peer_state {
 /* ---- Staging memory of messages (Send with its Recv): from PEER_RINGS on ----
  *
  * A way is one peer and one direction: all messages to one rank, or all from one rank. Each ordered
- * pair of ranks has channels, and each channel a ring of lines in the receiver's memory. A message
- * begins with a header line; if it is long, each of its channels has a slice of it behind a header
- * of its own. Lines are counted from the ring's first use, and their flag is the number of the pass
- * around the ring. The receiver periodically tells the sender how many lines it has consumed, so a
- * sender waits for its receiver only if the ring is full.
+ * pair of ranks has channels, and each channel a ring of LL lines in the receiver's memory. A
+ * message begins with a header line; if it is long, each of its channels has a slice of it behind a
+ * header of its own. Lines are counted from the ring's first use, and their flag is the number of
+ * the pass around the ring. The receiver periodically tells the sender how many lines it has
+ * consumed, so a sender waits for its receiver only if the ring is full.
  *
  * A long message has one more line behind the header. Its sender waits for a ticket in its own
  * memory, which tells where the receiver's buffer is. If that is mapped, it writes the block's
@@ -103,14 +104,13 @@ struct peer_state {
 #define PEER_RING_LINES	    UINT64_C(8192)
 #define PEER_TICKET_LINES   3						 /* share, offset, header */
 #define PEER_TICKETS	    (PEER_CHUNKS + 2 * PEER_BLOCKS * PEER_CHUNK) /* [receiver][channel] */
-#define PEER_TICKETS_BYTES                                                                         \
-	(PEER_RANKS * PEER_CHANNELS * PEER_TICKET_LINES * sizeof(struct peer_line))
-#define PEER_RINGS	   (PEER_TICKETS + PEER_TICKETS_BYTES)
-#define PEER_MESSAGE_LONG  (UINT64_C(512) << 10) /* bytes */
-#define PEER_RINGS_BYTES   (UINT64_C(4) << 20)	 /* [sender][channel] */
+#define PEER_TICKETS_BYTES  (PEER_RANKS * PEER_CHANNELS * PEER_TICKET_LINES * sizeof(struct ll_line))
+#define PEER_RINGS	    (PEER_TICKETS + PEER_TICKETS_BYTES)
+#define PEER_MESSAGE_LONG   (UINT64_C(512) << 10) /* bytes */
+#define PEER_RINGS_BYTES    (UINT64_C(4) << 20)	  /* [sender][channel] */
 /* In total: a multiple of the GPU's pages. */
-#define PEER_STAGING	   ((PEER_RINGS + PEER_RINGS_BYTES + 0x1fffff) / 0x200000 * 0x200000)
-#define PEER_CHANNEL_LINES 512 /* longer messages use more channels */
+#define PEER_STAGING	    ((PEER_RINGS + PEER_RINGS_BYTES + 0x1fffff) / 0x200000 * 0x200000)
+#define PEER_CHANNEL_LINES  512 /* longer messages use more channels */
 
 /* For a pair of ranks, so that all ways of a rank together have PEER_BLOCKS blocks; a rank's way to
  * itself has one.

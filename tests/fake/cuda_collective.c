@@ -83,7 +83,7 @@ void peer_kernel_launch(const struct peer_kernel *kernel, unsigned blocks, unsig
 	if (kernel->run == run_messages)
 		messages_check(blocks, m);
 	if (kernel->run == run_collective &&
-	    call->bytes > (uint64_t)PEER_SLOT_LINES(call->nranks) * PEER_LINE_DATA)
+	    call->bytes > (uint64_t)PEER_SLOT_LINES(call->nranks) * LL_LINE_DATA)
 		fake_die("a peer kernel of more bytes than its slots have");
 }
 

@@ -4,7 +4,7 @@
 #include "kernels.h"
 #include "proto/abi/peer.h"
 
-#define LINES(words)  (1 + ((words) * sizeof(uint32_t) + PEER_LINE_DATA - 1) / PEER_LINE_DATA)
+#define LINES(words)  (1 + ((words) * sizeof(uint32_t) + LL_LINE_DATA - 1) / LL_LINE_DATA)
 #define MESSAGE	      250 /* words */
 #define MESSAGE_BYTES (MESSAGE * sizeof(uint32_t))
 #define FIT	      ((unsigned)(PEER_RING_LINES / LINES(MESSAGE))) /* messages in a full ring */

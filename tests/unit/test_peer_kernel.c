@@ -159,10 +159,10 @@ struct posts {
 	uint64_t ended;
 };
 
-static uint64_t lines_most(unsigned nranks)
+static uint64_t ll_most(unsigned nranks)
 {
-	const uint64_t slot = (uint64_t)PEER_SLOT_LINES(nranks) * PEER_LINE_DATA;
-	return slot < PEER_LINES_MOST ? slot : PEER_LINES_MOST;
+	const uint64_t slot = (uint64_t)PEER_SLOT_LINES(nranks) * LL_LINE_DATA;
+	return slot < PEER_LL_MOST ? slot : PEER_LL_MOST;
 }
 
 /* Mostly few; some are around the limit of the kernel for few bytes. */
@@ -172,7 +172,7 @@ static uint64_t random_bytes(unsigned *seed, unsigned nranks)
 	if (n % 16 == 0)
 		return 0;
 	if (n % 16 < 3)
-		return lines_most(nranks) - 600 + n / 16 % 1200;
+		return ll_most(nranks) - 600 + n / 16 % 1200;
 	return 1 + n / 16 % 3000;
 }
 
@@ -229,7 +229,7 @@ static void mixed_round(struct rank *r, unsigned *seed, unsigned round, struct p
 	const bool differs = odd < r->nranks && r->nranks > 1 && most;
 	struct peer_call c = call_of(r, differs && odd == r->number ? most / 2 : most);
 	const bool direct = rand_r(seed) & 1;
-	const struct kernel *k = direct || c.bytes > lines_most(r->nranks) ? &many : &few;
+	const struct kernel *k = direct || c.bytes > ll_most(r->nranks) ? &many : &few;
 	const enum shape shape = (unsigned)rand_r(seed) % SHAPES;
 	const unsigned root = (unsigned)rand_r(seed) % r->nranks;
 	const unsigned blocks = 1 + (unsigned)rand_r(seed) % BLOCKS_MOST;

@@ -22,7 +22,7 @@
 
 #define GUARD	   0xa5
 #define MOST	   (UINT64_C(3) << 20) /* bytes of a message: more than a pair's rings hold */
-#define RING_BYTES (PEER_RING_LINES * PEER_LINE_DATA)
+#define RING_BYTES (PEER_RING_LINES * LL_LINE_DATA)
 #define ABOVE(v)   ((uint32_t)((v) >> 32))
 /* The third message, or a long one, reuses the flag of the ring's first use. */
 #define NEAR_WRAP  (((UINT64_C(1) << 31) * PEER_RING_LINES) - 100)
@@ -311,7 +311,7 @@ static void stream_work(struct rank *r)
 static void sender_goes_ahead(void **unused)
 {
 	(void)unused;
-	assert_true(STREAM * (STREAM_BYTES / PEER_LINE_DATA + 1) < PEER_RING_LINES);
+	assert_true(STREAM * (STREAM_BYTES / LL_LINE_DATA + 1) < PEER_RING_LINES);
 	world_free(world_run(2, stream_work));
 }
 
