@@ -55,8 +55,8 @@ struct peer {
 	uint32_t serial;	      /* serial of the newest kernel */
 	uint8_t serial_blocks;	      /* its number of blocks */
 	uint32_t round;		      /* round of the newest collective */
-	uint32_t messages[PEER_WAYS]; /* messages so far */
-	uint32_t turns[PEER_WAYS];    /* turns in the current group */
+	uint32_t messages[PEER_DIRS]; /* messages so far */
+	uint32_t turns[PEER_DIRS];    /* turns in the current group */
 	uint32_t over; /* a kernel that is known to have ended, like all earlier ones */
 	uint32_t told[PEER_BLOCKS]; /* by block: the newest kernel whose end it has reported */
 	uint32_t posting;	    /* how many more kernels post their ends for a waiting thread */
@@ -177,10 +177,10 @@ CUresult peer_streams_join(const struct op *ops, unsigned n, const struct peer *
 
 /* ---- peer_messages.c ---- */
 
-static inline unsigned peer_way(const struct svc_record *r)
+static inline unsigned peer_dir_of(const struct svc_record *r)
 {
-	return r->op == NCCLSVC_SEND ? PEER_WAY_TO((unsigned)r->peer)
-				     : PEER_WAY_FROM((unsigned)r->peer);
+	return r->op == NCCLSVC_SEND ? PEER_DIR_TO((unsigned)r->peer)
+				     : PEER_DIR_FROM((unsigned)r->peer);
 }
 /* Gives each message of the group, whose kernels are chosen, its turn. Locked. */
 void peer_turns(struct op *ops, unsigned n);

@@ -134,7 +134,7 @@ static void shape(const struct op *op, unsigned *blocks, unsigned *threads)
 	*threads = (movers ? movers : WARP) + WARP;
 }
 
-_Static_assert(PEER_WAYS <= PEER_PARTS, "a turn fits");
+_Static_assert(PEER_DIRS <= PEER_PARTS, "a turn fits");
 
 /* How many messages join: only whole turns, so that nothing they wait for is in a later kernel of
  * another rank, which has other messages; but at least one turn. */

@@ -110,7 +110,7 @@ static void page_enter(const struct op *op)
 {
 	struct peer_page *page = op->comm->peer->page;
 	if (op->kernel == KERNEL_MESSAGES)
-		__atomic_store_n(&page->messages[peer_way(&op->record)], op->message,
+		__atomic_store_n(&page->messages[peer_dir_of(&op->record)], op->message,
 				 __ATOMIC_RELEASE);
 	else if (op->kernel != KERNEL_NONE)
 		__atomic_store_n(&page->entered, op->round, __ATOMIC_RELEASE);
@@ -127,7 +127,7 @@ void peer_enter(struct op *op, struct slot *slot)
 	}
 	op->round = 0;
 	if (op->kernel == KERNEL_MESSAGES)
-		op->message = ++p->messages[peer_way(&op->record)];
+		op->message = ++p->messages[peer_dir_of(&op->record)];
 	else if (op->kernel != KERNEL_NONE)
 		op->round = p->round = peer_sequence_after(p->round);
 	page_enter(op);

@@ -7,7 +7,7 @@ _Static_assert(PEER_HEADERS + 2 * PEER_RANKS * sizeof(struct ll_line) <= PEER_CR
 	       "headers fit");
 _Static_assert(PEER_CREDITS + PEER_RANKS * PEER_CHANNELS * sizeof(uint64_t) <= PEER_COUNTS,
 	       "credits fit");
-_Static_assert(PEER_COUNTS + PEER_WAYS * PEER_CHANNELS * sizeof(uint64_t) <= PEER_LL_SLOTS,
+_Static_assert(PEER_COUNTS + PEER_DIRS * PEER_CHANNELS * sizeof(uint64_t) <= PEER_LL_SLOTS,
 	       "counts fit");
 _Static_assert(PEER_BLOCKS *PEER_RING_LINES * sizeof(struct ll_line) <= PEER_RINGS_BYTES,
 	       "rings fit");

@@ -108,7 +108,7 @@ DEVICE void end(struct work *w)
 	if (!block() && !c->graph && c->serial % PEER_REFRESH == 0)
 		refresh(w->state->told, c->serial);
 	if (!w->round && !w->channel && w->heard)
-		post(&w->page->waits[w->way], 0, 0);
+		post(&w->page->waits[w->peer_dir], 0, 0);
 	store32(&w->state->ended[block()], w->sequence);
 	if (!c->graph)
 		store32(&w->state->told[block()], c->serial);

@@ -27,12 +27,12 @@ struct ring {
 DEVICE void ring_find(const struct work *w, struct ring *r)
 {
 	const struct peer_call *c = w->call;
-	const bool sends = w->way < PEER_RANKS;
-	const unsigned peer = w->way % PEER_RANKS;
+	const bool sends = w->peer_dir < PEER_RANKS;
+	const unsigned peer = w->peer_dir % PEER_RANKS;
 	const unsigned from = sends ? c->rank : peer, to = sends ? peer : c->rank;
 	const uint64_t ring = from * PEER_CHANNELS_OF(c->nranks) + w->channel;
 	const uint64_t credit = to * PEER_CHANNELS + w->channel;
-	const uint64_t count = w->way * PEER_CHANNELS + w->channel;
+	const uint64_t count = w->peer_dir * PEER_CHANNELS + w->channel;
 	r->lines = c->staging[to] + PEER_RINGS + ring * PEER_RING_LINES * sizeof(struct ll_line);
 	r->credits = (uint64_t *)(c->staging[from] + PEER_CREDITS) + credit;
 	r->count = (uint64_t *)(c->staging[c->rank] + PEER_COUNTS) + count;
@@ -67,7 +67,7 @@ DEVICE bool slice_cut(const struct work *w, const struct peer_messages *m, uint3
 {
 	s->header = m->parts[part].header;
 	const uint64_t bytes = PEER_MESSAGE_BYTES(s->header);
-	const bool self = w->way % PEER_RANKS == w->call->rank;
+	const bool self = w->peer_dir % PEER_RANKS == w->call->rank;
 	const uint32_t channels = peer_channels(bytes, w->call->nranks, self);
 	const uint64_t vectors = (bytes + 15) / 16;
 	const uint64_t each = (vectors + channels - 1) / channels * 16;
@@ -122,7 +122,7 @@ DEVICE void ticket_put(const struct ring *r, const struct slice *s)
  * alike: the block was stopped. */
 DEVICE bool ticket_take(struct work *w, const struct ring *r, const struct slice *s, uint64_t *to)
 {
-	const unsigned peer = w->way % PEER_RANKS;
+	const unsigned peer = w->peer_dir % PEER_RANKS;
 	uint64_t got[PEER_TICKET_LINES] = {0};
 	bool good = true;
 	UNROLLED for (uint32_t i = 0; i < PEER_TICKET_LINES; i++) while (
@@ -225,7 +225,7 @@ DEVICE void header_check(struct work *w, const struct slice *s, uint64_t header)
 		return;
 	store64(&w->page->unlike[0], s->header);
 	store64(&w->page->unlike[1], header);
-	store64(&w->page->unlike[2], w->way % PEER_RANKS);
+	store64(&w->page->unlike[2], w->peer_dir % PEER_RANKS);
 	store64(&w->page->unlike[3], PEER_MESSAGES);
 	fence_system();
 	w->words->stop = PEER_UNLIKE;
@@ -320,16 +320,16 @@ DEVICE void move(struct work *w, const struct peer_messages *m)
 	struct ring r;
 	ring_find(w, &r);
 	/* After a failure, the data to send may depend on data that was not received. */
-	const uint32_t past = w->words->dead ? 0 : m->first[w->way + 1];
-	for (uint32_t i = m->first[w->way]; i < past; i++) {
+	const uint32_t past = w->words->dead ? 0 : m->first[w->peer_dir + 1];
+	for (uint32_t i = m->first[w->peer_dir]; i < past; i++) {
 		struct slice s;
 		if (!slice_cut(w, m, i, &s))
 			continue;
 		if (!thread()) {
-			w->words->message = m->before[w->way] + i - m->first[w->way] + 1;
+			w->words->message = m->before[w->peer_dir] + i - m->first[w->peer_dir] + 1;
 			w->words->part = s.header;
 		}
-		if (w->way < PEER_RANKS)
+		if (w->peer_dir < PEER_RANKS)
 			slice_send(w, &r, &s);
 		else if (!slice_receive(w, &r, &s))
 			break;
@@ -344,7 +344,7 @@ KERNEL ncclsvc_peer_messages(struct peer_messages messages)
 {
 	SHARED struct block_words words;
 	struct work w;
-	w.way = messages.block[block()] >> 4;
+	w.peer_dir = messages.block[block()] >> 4;
 	w.channel = messages.block[block()] & 15;
 	work_begin(&w, &messages.call, &words, false);
 	if (thread() < movers())

@@ -60,9 +60,9 @@ DEVICE void waits_post(const struct work *w)
 	if (w->round ? block() : w->channel)
 		return;
 	if (!w->round)
-		post(&w->page->waits[w->way], w->sequence, w->words->message);
+		post(&w->page->waits[w->peer_dir], w->sequence, w->words->message);
 	if (!w->round)
-		store64(&w->page->parts[w->way], w->words->part);
+		store64(&w->page->parts[w->peer_dir], w->words->part);
 	if (w->heard)
 		return;
 	if (!c->graph)

@@ -37,7 +37,7 @@ struct work {
 	 */
 	uint64_t began, polled, heard;
 	uint32_t came; /* bitmap of the ranks that had begun at the last poll, this one included */
-	uint32_t way, channel; /* the block's, if the kernel moves messages */
+	uint32_t peer_dir, channel; /* the block's, if the kernel moves messages */
 };
 
 DEVICE void post(uint64_t *to, uint32_t above, uint32_t below)

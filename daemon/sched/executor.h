@@ -37,8 +37,8 @@ enum pending_kind {
 	PENDING_COLLECTIVE_QUEUED, /* or failed, but still to be matched */
 	PENDING_COLLECTIVE_WAITS,  /* for other members to submit it */
 	PENDING_COLLECTIVE_LAUNCHED,
-	PENDING_MESSAGE_WAITS, /* a Send or Recv, by its way (PEER_WAY_) */
-	PENDING_KINDS_OF_PLACE = PENDING_MESSAGE_WAITS + PEER_WAYS,
+	PENDING_MESSAGE_WAITS, /* a Send or Recv, by its direction (PEER_DIR_) */
+	PENDING_KINDS_OF_PLACE = PENDING_MESSAGE_WAITS + PEER_DIRS,
 };
 
 /* Added to a kind. No kind is 0. */

@@ -71,11 +71,11 @@ PEER_INLINE uint64_t peer_segment(uint64_t bytes, uint32_t nranks)
 
 struct peer_messages {
 	struct peer_call call;
-	/* A block's channel, and above it its way: PEER_BLOCK_OF. */
+	/* A block's channel, and above it its direction: PEER_BLOCK_OF. */
 	uint8_t block[PEER_BLOCKS];
-	/* The messages of a way, in submission order, are first[way] to first[way + 1] - 1. */
-	uint8_t first[PEER_WAYS + 1];
-	uint32_t before[PEER_WAYS]; /* how many messages the way had before; in a graph 0 */
+	/* The messages of direction d, in submission order, are first[d] to first[d + 1] - 1. */
+	uint8_t first[PEER_DIRS + 1];
+	uint32_t before[PEER_DIRS]; /* how many messages the direction had before; in a graph 0 */
 	struct {
 		uint64_t at;
 		uint64_t header; /* the type in the upper bits, the bytes below: peer_message */
@@ -83,9 +83,9 @@ struct peer_messages {
 	} parts[PEER_PARTS];
 };
 
-#define PEER_BLOCK_OF(way, channel) ((uint8_t)((way) << 4 | (channel)))
-#define PEER_MESSAGE_BYTES(header)  ((header)&0xffffffffffffff)
-#define PEER_MESSAGE_DIRECT	    (UINT64_C(1) << 63)
+#define PEER_BLOCK_OF(peer_dir, channel) ((uint8_t)((peer_dir) << 4 | (channel)))
+#define PEER_MESSAGE_BYTES(header)	 ((header)&0xffffffffffffff)
+#define PEER_MESSAGE_DIRECT		 (UINT64_C(1) << 63)
 
 PEER_INLINE uint64_t peer_message(uint8_t type, uint64_t bytes)
 {

@@ -38,7 +38,7 @@ struct peer_record {
 	uint32_t serial;      /* of its kernel, which several messages may share */
 	uint32_t collective;  /* low half of its number among the member's collectives */
 	uint32_t round;	      /* as counted by the library; 0: it is a message */
-	uint32_t message;     /* its number in its way, from 1 */
+	uint32_t message;     /* its number in its direction, from 1 */
 };
 
 struct peer_waited {
@@ -68,10 +68,10 @@ struct peer_page {
 	uint64_t header; /* of the call, if it has no messages */
 	uint32_t place;	 /* its round, as counted by all ranks' GPUs */
 	uint32_t came;	 /* bitmap of the ranks that have begun it, too */
-	/* The kernel's waits, by way: a message's number, and above it the kernel's sequence, until
-	 * the way's messages have been moved. */
-	uint64_t waits[PEER_WAYS];
-	uint64_t parts[PEER_WAYS]; /* the headers of these messages */
+	/* The kernel's waits, by direction: a message's number, and above it the kernel's sequence,
+	 * until the direction's messages have been moved. */
+	uint64_t waits[PEER_DIRS];
+	uint64_t parts[PEER_DIRS]; /* the headers of these messages */
 	/* With PEER_UNLIKE: the headers of the expected and the received message, or of the
 	 * collective and another rank's; the sender, or that rank; and enum peer_unlike. */
 	uint64_t unlike[4];
@@ -92,7 +92,7 @@ struct peer_page {
 	uint32_t graphs;     /* number of existing graphs with kernels of the member */
 	uint64_t timeout_ns; /* of the operation captured last; 0: none */
 	uint32_t pad3[8];
-	uint32_t messages[PEER_WAYS]; /* number of messages launched or to be launched */
+	uint32_t messages[PEER_DIRS]; /* number of messages launched or to be launched */
 	struct peer_record history[PEER_HISTORY]; /* the newest records: by number % PEER_HISTORY */
 	/* Kernels outside of graphs that failed, and above each enum peer_end: by serial %
 	 * PEER_RESULTS.

@@ -43,7 +43,7 @@ struct peer_state {
 
 #define PEER_HEADERS	    1024 /* offset of struct ll_line [2][PEER_RANKS] */
 #define PEER_CREDITS	    1280 /* of uint64_t [rank][channel], for messages */
-#define PEER_COUNTS	    2560 /* of uint64_t [way][channel]: total lines so far, likewise */
+#define PEER_COUNTS	    2560 /* of uint64_t [peer_dir][channel]: total lines so far, likewise */
 #define PEER_LL_SLOTS	    8192 /* [2][nranks][lines] */
 #define PEER_LL_SLOTS_BYTES (UINT64_C(4) << 20)
 
@@ -86,7 +86,7 @@ struct peer_state {
 
 /* ---- Staging memory of messages (Send with its Recv): from PEER_RINGS on ----
  *
- * A way is one peer and one direction: all messages to one rank, or all from one rank. Each ordered
+ * A direction (peer_dir) is all messages to one rank, or all from one rank. Each ordered
  * pair of ranks has channels, and each channel a ring of LL lines in the receiver's memory. A
  * message begins with a header line; if it is long, each of its channels has a slice of it behind a
  * header of its own. Lines are counted from the ring's first use, and their flag is the number of
@@ -97,9 +97,9 @@ struct peer_state {
  * memory, which tells where the receiver's buffer is. If that is mapped, it writes the block's
  * slice there, and then this line, with PEER_MESSAGE_DIRECT; no other follows. */
 
-#define PEER_WAYS	    (2 * PEER_RANKS)
-#define PEER_WAY_TO(rank)   (rank)
-#define PEER_WAY_FROM(rank) (PEER_RANKS + (rank))
+#define PEER_DIRS	    (2 * PEER_RANKS)
+#define PEER_DIR_TO(rank)   (rank)
+#define PEER_DIR_FROM(rank) (PEER_RANKS + (rank))
 #define PEER_CHANNELS	    16 /* at most */
 #define PEER_RING_LINES	    UINT64_C(8192)
 #define PEER_TICKET_LINES   3						 /* share, offset, header */
@@ -112,8 +112,8 @@ struct peer_state {
 #define PEER_STAGING	    ((PEER_RINGS + PEER_RINGS_BYTES + 0x1fffff) / 0x200000 * 0x200000)
 #define PEER_CHANNEL_LINES  512 /* longer messages use more channels */
 
-/* For a pair of ranks, so that all ways of a rank together have PEER_BLOCKS blocks; a rank's way to
- * itself has one.
+/* For a pair of ranks, so that all directions of a rank together have PEER_BLOCKS blocks; a rank's
+ * direction to itself has one.
  */
 #define PEER_CHANNELS_OF(nranks) ((PEER_BLOCKS / 2 - 1) / ((nranks)-1))
 

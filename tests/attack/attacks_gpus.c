@@ -202,9 +202,9 @@ static void falsify(struct peer_page *p, int rank)
 		r->timeout_ns = 0;
 		r->operation = (uint64_t)random();
 	}
-	for (unsigned way = 0; way < PEER_WAYS; way++) {
-		p->messages[way] = (uint32_t)random();
-		p->waits[way] = UINT64_C(1) << 32 | (uint32_t)random() % 8;
+	for (unsigned peer_dir = 0; peer_dir < PEER_DIRS; peer_dir++) {
+		p->messages[peer_dir] = (uint32_t)random();
+		p->waits[peer_dir] = UINT64_C(1) << 32 | (uint32_t)random() % 8;
 	}
 	p->submitted = (uint64_t)random();
 	p->entered = (uint32_t)random();

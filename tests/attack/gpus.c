@@ -83,7 +83,7 @@ void gpu_pages_close(struct peer_page *pages)
 static void message_waits(struct peer_page *p, int rank, int op)
 {
 	const uint32_t other = (uint32_t)!rank;
-	const unsigned way = op == NCCLSVC_SEND ? PEER_WAY_TO(other) : PEER_WAY_FROM(other);
+	const unsigned peer_dir = op == NCCLSVC_SEND ? PEER_DIR_TO(other) : PEER_DIR_FROM(other);
 	p->history[p->records % PEER_HISTORY] = (struct peer_record){
 		.operation = p->records,
 		.header = peer_header((uint8_t)op, NCCLSVC_UINT32, 0, (uint8_t)other, 8),
@@ -91,9 +91,9 @@ static void message_waits(struct peer_page *p, int rank, int op)
 		.serial = 1,
 		.message = 1,
 	};
-	__atomic_store_n(&p->messages[way], 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&p->messages[peer_dir], 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&p->records, p->records + 1, __ATOMIC_RELEASE);
-	__atomic_store_n(&p->waits[way], UINT64_C(1) << 32 | 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&p->waits[peer_dir], UINT64_C(1) << 32 | 1, __ATOMIC_RELEASE);
 }
 
 void gpu_kernel_waits(struct peer_page *pages, int rank)

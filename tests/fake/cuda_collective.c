@@ -51,15 +51,15 @@ const struct peer_kernel *peer_kernel_find(const char *name)
 
 static void messages_check(unsigned blocks, const struct peer_messages *m)
 {
-	unsigned parts = m->first[PEER_WAYS];
-	for (unsigned i = 0; i < PEER_WAYS; i++)
+	unsigned parts = m->first[PEER_DIRS];
+	for (unsigned i = 0; i < PEER_DIRS; i++)
 		if (m->first[i] > m->first[i + 1])
 			parts = UINT_MAX;
 	if (m->first[0] || parts > PEER_PARTS)
 		fake_die("a peer kernel of messages whose parts are out of order");
 	for (unsigned i = 0; i < blocks; i++) {
-		const unsigned way = m->block[i] >> 4, channel = m->block[i] & 15;
-		const unsigned peer = way % PEER_RANKS;
+		const unsigned peer_dir = m->block[i] >> 4, channel = m->block[i] & 15;
+		const unsigned peer = peer_dir % PEER_RANKS;
 		const unsigned channels =
 			peer == m->call.rank ? 1 : PEER_CHANNELS_OF((unsigned)m->call.nranks);
 		if (peer >= m->call.nranks || channel >= channels)
@@ -126,7 +126,7 @@ static bool reach_buffers(struct reached *r, struct peer_call *c)
 static bool reach_messages(struct reached *r, struct peer_messages *m)
 {
 	bool good = true;
-	for (unsigned i = 0; good && i < m->first[PEER_WAYS]; i++) {
+	for (unsigned i = 0; good && i < m->first[PEER_DIRS]; i++) {
 		const uint64_t bytes = PEER_MESSAGE_BYTES(m->parts[i].header);
 		good = !bytes || reach(r, &m->parts[i].at, bytes);
 	}

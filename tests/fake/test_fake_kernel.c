@@ -393,15 +393,17 @@ static void captured_test(void **state)
 /* A Send to the other rank and a Recv of the same size from it. */
 static void exchange(const struct comm *c, uint64_t from, uint64_t to, uint64_t bytes)
 {
-	const unsigned other = 1 - c->rank, ways[] = {PEER_WAY_TO(other), PEER_WAY_FROM(other)};
+	const unsigned other = 1 - c->rank,
+		       peer_dirs[] = {PEER_DIR_TO(other), PEER_DIR_FROM(other)};
 	struct peer_messages m = {.call = call_of(c, 0)};
 	for (unsigned i = 0; i < 2; i++) {
-		m.block[i] = PEER_BLOCK_OF(ways[i], 0);
+		m.block[i] = PEER_BLOCK_OF(peer_dirs[i], 0);
 		m.parts[i].at = i ? c->dst + to : c->src + from;
 		m.parts[i].header = peer_message(NCCLSVC_UINT8, bytes);
 	}
-	for (unsigned way = 0; way <= PEER_WAYS; way++)
-		m.first[way] = (uint8_t)((way > ways[0]) + (way > ways[1]));
+	for (unsigned peer_dir = 0; peer_dir <= PEER_DIRS; peer_dir++)
+		m.first[peer_dir] =
+			(uint8_t)((peer_dir > peer_dirs[0]) + (peer_dir > peer_dirs[1]));
 	void *parameters[] = {&m};
 	OK(cuda.cuLaunchKernel(kernels[MESSAGES], 2, 1, 1, THREADS, 1, 1, 0, c->stream, parameters,
 			       NULL));

@@ -7,10 +7,10 @@
 #define WORDS 8
 
 /* The peer and direction of the rank's messages to, or from, the other rank. */
-static unsigned way_of(int rank, int op)
+static unsigned peer_dir_of(int rank, int op)
 {
 	const unsigned other = !rank;
-	return op == NCCLSVC_SEND ? PEER_WAY_TO(other) : PEER_WAY_FROM(other);
+	return op == NCCLSVC_SEND ? PEER_DIR_TO(other) : PEER_DIR_FROM(other);
 }
 
 /* Launches the next message in this direction, in kernel `sequence`. */
@@ -23,10 +23,10 @@ static void launch(struct scene *s, int rank, int op, uint32_t sequence, uint64_
 		.launched_ns = now_ns(),
 		.timeout_ns = timeout_ns,
 		.serial = sequence,
-		.message = p->messages[way_of(rank, op)] + 1,
+		.message = p->messages[peer_dir_of(rank, op)] + 1,
 	};
-	__atomic_store_n(&p->messages[way_of(rank, op)], p->messages[way_of(rank, op)] + 1,
-			 __ATOMIC_RELEASE);
+	__atomic_store_n(&p->messages[peer_dir_of(rank, op)],
+			 p->messages[peer_dir_of(rank, op)] + 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&p->records, p->records + 1, __ATOMIC_RELEASE);
 }
 
@@ -41,7 +41,7 @@ static void waits(struct scene *s, int rank, int op, uint32_t sequence, uint32_t
 {
 	struct peer_page *p = scene_page(s, rank);
 	p->moves = 1;
-	__atomic_store_n(&p->waits[way_of(rank, op)], (uint64_t)sequence << 32 | message,
+	__atomic_store_n(&p->waits[peer_dir_of(rank, op)], (uint64_t)sequence << 32 | message,
 			 __ATOMIC_RELEASE);
 	__atomic_store_n(&p->begun, (uint64_t)sequence << 32 | sequence, __ATOMIC_RELEASE);
 }

@@ -25,9 +25,9 @@ static struct {
 } count;
 
 struct peer_history __real_peer_history_of(const struct peer_page *page, uint32_t serial,
-					   const uint32_t messages[PEER_WAYS]);
+					   const uint32_t messages[PEER_DIRS]);
 struct peer_history __wrap_peer_history_of(const struct peer_page *page, uint32_t serial,
-					   const uint32_t messages[PEER_WAYS])
+					   const uint32_t messages[PEER_DIRS])
 {
 	count.histories++;
 	return __real_peer_history_of(page, serial, messages);
@@ -42,11 +42,11 @@ bool __wrap_peer_record_of(const struct peer_page *page, uint32_t serial, struct
 	return false;
 }
 
-bool __wrap_peer_record_in(const struct peer_page *page, uint32_t way, uint32_t message,
+bool __wrap_peer_record_in(const struct peer_page *page, uint32_t peer_dir, uint32_t message,
 			   struct peer_record *r)
 {
 	(void)page;
-	(void)way;
+	(void)peer_dir;
 	(void)message;
 	(void)r;
 	count.scans++;
@@ -114,9 +114,9 @@ static void fill(struct communicator *m, uint32_t kernel)
 		p->moves = 1;
 		p->begun = (uint64_t)kernel << 32 | kernel;
 		p->records = 3 * PEER_HISTORY;
-		for (uint32_t way = 0; way < PEER_WAYS; way++) {
-			p->waits[way] = (uint64_t)kernel << 32 | kernel;
-			p->messages[way] = kernel + 1;
+		for (uint32_t peer_dir = 0; peer_dir < PEER_DIRS; peer_dir++) {
+			p->waits[peer_dir] = (uint64_t)kernel << 32 | kernel;
+			p->messages[peer_dir] = kernel + 1;
 		}
 		for (uint32_t i = 0; i < PEER_HISTORY; i++)
 			p->history[i] = (struct peer_record){

@@ -18,7 +18,7 @@ static bool waiting_find(const struct communicator *m, struct waiting *w)
 		struct look *l = &w->looks[k];
 		*l = peer_look_at(peer_member_page(m, k));
 		if (!peer_runs_kernels(m, k))
-			l->waits = l->ways = 0;
+			l->waits = l->peer_dirs = 0;
 		any = any || l->waits;
 		if (l->waits && l->round && (!w->round || peer_reached(w->round, l->round)))
 			w->round = l->round;
@@ -33,12 +33,13 @@ static bool is_awaited(const struct waiting *w, uint32_t rank, const struct peer
 		return w->round && peer_reached(r->round, w->round);
 	const struct svc_record record = svc_header_record(r->header);
 	const uint32_t peer = (uint32_t)record.peer;
-	const uint32_t way = record.op == NCCLSVC_SEND ? PEER_WAY_TO(peer) : PEER_WAY_FROM(peer);
+	const uint32_t peer_dir =
+		record.op == NCCLSVC_SEND ? PEER_DIR_TO(peer) : PEER_DIR_FROM(peer);
 	const struct look *other = peer < PEER_RANKS ? &w->looks[peer] : NULL;
-	const uint32_t back = peer_way_back(way, rank);
+	const uint32_t back = peer_dir_reverse(peer_dir, rank);
 	if (other && other->graph) /* graphs have their own counts */
 		return false;
-	return other && other->ways >> back & 1 &&
+	return other && other->peer_dirs >> back & 1 &&
 	       (int32_t)(r->message - other->message[back]) >= 0;
 }
 
@@ -66,7 +67,8 @@ static uint32_t missing_in_graph(const struct communicator *m, const struct wait
 	uint32_t ranks = 0;
 	const struct look *l = &w->looks[rank];
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (l->moves ? l->ways >> PEER_WAY_TO(k) & 1 || l->ways >> PEER_WAY_FROM(k) & 1
+		if (l->moves ? l->peer_dirs >> PEER_DIR_TO(k) & 1 ||
+				       l->peer_dirs >> PEER_DIR_FROM(k) & 1
 			     : !peer_reached(w->looks[k].place, l->place))
 			ranks |= UINT32_C(1) << k;
 	return ranks;
@@ -86,8 +88,10 @@ static uint32_t missing(const struct communicator *m, const struct waiting *w, u
 			ranks |= UINT32_C(1) << k;
 	if (r->round || peer >= m->nranks)
 		return ranks;
-	const uint32_t way = record.op == NCCLSVC_SEND ? PEER_WAY_FROM(rank) : PEER_WAY_TO(rank);
-	return (int32_t)(w->looks[peer].messages[way] - r->message) < 0 ? UINT32_C(1) << peer : 0;
+	const uint32_t peer_dir =
+		record.op == NCCLSVC_SEND ? PEER_DIR_FROM(rank) : PEER_DIR_TO(rank);
+	return (int32_t)(w->looks[peer].messages[peer_dir] - r->message) < 0 ? UINT32_C(1) << peer
+									     : 0;
 }
 
 static void pending_range(const struct communicator *m, const struct waiting *w, uint32_t rank,

@@ -49,13 +49,13 @@ struct awaited {
 	uint32_t round;		     /* of a collective outside of graphs */
 	uint32_t place;		     /* of a collective, as counted by the GPUs */
 	uint32_t rank, came;	     /* the waiting rank, and the ranks that have begun it, too */
-	uint32_t way, message;	     /* from the other rank's view, if outside of graphs */
+	uint32_t peer_dir, message;  /* from the other rank's view, if outside of graphs */
 	const struct peer_record *r; /* of the waiting operation; NULL: not known */
 };
 
-static unsigned way_op(uint32_t way)
+static unsigned peer_dir_op(uint32_t peer_dir)
 {
-	return way < PEER_RANKS ? NCCLSVC_SEND : NCCLSVC_RECV;
+	return peer_dir < PEER_RANKS ? NCCLSVC_SEND : NCCLSVC_RECV;
 }
 
 /* Was it launched, or will it be? For graphs, only the kernels show that. */
@@ -64,7 +64,7 @@ static bool is_entered(const struct look *l, const struct awaited *a)
 	if (a->graph)
 		return !a->moves && peer_reached(l->place, a->place);
 	if (a->moves)
-		return (int32_t)(l->messages[a->way] - a->message) >= 0;
+		return (int32_t)(l->messages[a->peer_dir] - a->message) >= 0;
 	return peer_reached(l->entered, a->round) || peer_reached(l->place, a->place);
 }
 
@@ -74,8 +74,8 @@ static bool is_entered(const struct look *l, const struct awaited *a)
 static bool waits_in_graph(const struct communicator *m, uint32_t rank, const struct awaited *a)
 {
 	const uint32_t messages = PENDING_IN_GRAPH + PENDING_MESSAGE_WAITS;
-	if (pending(m, rank, messages + PEER_WAY_TO(a->rank)) ||
-	    pending(m, rank, messages + PEER_WAY_FROM(a->rank)))
+	if (pending(m, rank, messages + PEER_DIR_TO(a->rank)) ||
+	    pending(m, rank, messages + PEER_DIR_FROM(a->rank)))
 		return true;
 	return pending(m, rank, PENDING_IN_GRAPH + PENDING_COLLECTIVE_WAITS) &&
 	       !pending(m, a->rank, PENDING_IN_GRAPH + PENDING_COLLECTIVE_QUEUED) &&
@@ -95,7 +95,7 @@ static bool took_nccl(const struct communicator *m, uint32_t rank, const struct 
 	if (a->graph)
 		return false;
 	if (a->moves)
-		return pending(m, rank, PENDING_IN_NO_GRAPH + PENDING_MESSAGE_WAITS + a->way);
+		return pending(m, rank, PENDING_IN_NO_GRAPH + PENDING_MESSAGE_WAITS + a->peer_dir);
 	return a->r && (int32_t)((uint32_t)l->submitted - a->r->collective) > 0;
 }
 
@@ -112,7 +112,7 @@ static int absence(const struct communicator *m, uint32_t rank, const struct loo
 }
 
 /* Finds the step that rank k must take for a kernel of `rank` to continue. False: none. */
-static bool next_awaited(const struct look *looks, uint32_t rank, uint32_t way, uint32_t k,
+static bool next_awaited(const struct look *looks, uint32_t rank, uint32_t peer_dir, uint32_t k,
 			 const struct peer_record *r, struct awaited *a)
 {
 	const struct look *l = &looks[rank];
@@ -124,10 +124,10 @@ static bool next_awaited(const struct look *looks, uint32_t rank, uint32_t way, 
 			      .came = l->came,
 			      .r = r};
 	if (!l->moves)
-		return !way && k != rank;
-	a->way = peer_way_back(way, rank);
-	a->message = l->graph ? 0 : l->message[way];
-	return l->ways >> way & 1 && way % PEER_RANKS == k;
+		return !peer_dir && k != rank;
+	a->peer_dir = peer_dir_reverse(peer_dir, rank);
+	a->message = l->graph ? 0 : l->message[peer_dir];
+	return l->peer_dirs >> peer_dir & 1 && peer_dir % PEER_RANKS == k;
 }
 
 /* The first rank that will never do its part. False: none. */
@@ -136,14 +136,14 @@ static bool find_absence(const struct communicator *m, const struct look *looks,
 {
 	struct awaited a;
 	for (uint32_t k = 0; k < m->nranks; k++)
-		for (uint32_t way = 0; way < PEER_WAYS; way++) {
-			if (!next_awaited(looks, rank, way, k, r, &a))
+		for (uint32_t peer_dir = 0; peer_dir < PEER_DIRS; peer_dir++) {
+			if (!next_awaited(looks, rank, peer_dir, k, r, &a))
 				continue;
 			stuck->result = absence(m, k, &looks[k], &a);
 			if (!stuck->result)
 				continue;
 			stuck->other = (int32_t)k;
-			stuck->way = way;
+			stuck->peer_dir = peer_dir;
 			stuck->message = a.message;
 			return true;
 		}
@@ -151,11 +151,11 @@ static bool find_absence(const struct communicator *m, const struct look *looks,
 }
 
 /* Does the rank's waiting kernel move the message, or did an earlier one? For a Recv that the
- * sender waits for, earlier ones of the way count as well, since they make room. A record that was
- * overwritten may have moved it. */
+ * sender waits for, earlier ones of the direction count as well, since they make room. A record
+ * that was overwritten may have moved it. */
 static bool message_begun(const struct look *l, const struct awaited *a)
 {
-	const uint32_t serial = l->history.serials[a->way];
+	const uint32_t serial = l->history.serials[a->peer_dir];
 	if (!l->waits)
 		return false;
 	if (a->graph || l->graph) /* it is unknown which messages that rank's kernel has, if any */
@@ -164,7 +164,7 @@ static bool message_begun(const struct look *l, const struct awaited *a)
 		return false;
 	if (!serial || peer_reached(l->serial, serial))
 		return true;
-	return way_op(a->way) == NCCLSVC_RECV && l->history.ways >> a->way & 1;
+	return peer_dir_op(a->peer_dir) == NCCLSVC_RECV && l->history.peer_dirs >> a->peer_dir & 1;
 }
 
 /* The rank is in it, or past it. */
@@ -179,8 +179,9 @@ static int32_t first_short_of(bool (*has_come)(const struct look *l, const struc
 {
 	struct awaited a;
 	for (uint32_t k = 0; k < m->nranks; k++)
-		for (uint32_t way = 0; way < PEER_WAYS; way++)
-			if (next_awaited(looks, rank, way, k, NULL, &a) && !has_come(&looks[k], &a))
+		for (uint32_t peer_dir = 0; peer_dir < PEER_DIRS; peer_dir++)
+			if (next_awaited(looks, rank, peer_dir, k, NULL, &a) &&
+			    !has_come(&looks[k], &a))
 				return (int32_t)k;
 	return -1;
 }
@@ -201,8 +202,8 @@ static uint32_t waits_behind(const struct communicator *m, const struct look *lo
 	uint32_t ranks = 0;
 	struct awaited a;
 	for (uint32_t k = 0; looks[rank].waits && k < m->nranks; k++)
-		for (uint32_t way = 0; looks[k].waits && way < PEER_WAYS; way++)
-			if (next_awaited(looks, rank, way, k, NULL, &a) &&
+		for (uint32_t peer_dir = 0; looks[k].waits && peer_dir < PEER_DIRS; peer_dir++)
+			if (next_awaited(looks, rank, peer_dir, k, NULL, &a) &&
 			    !has_begun(&looks[k], &a))
 				ranks |= UINT32_C(1) << k;
 	return ranks;
@@ -240,11 +241,11 @@ static uint32_t circle_of(const struct behind *b, uint32_t n, uint32_t rank, int
 /* One of the messages between the two that the rank's kernel waits for. */
 static void note_message(const struct look *l, struct peer_stuck *stuck)
 {
-	for (uint32_t way = 0; !stuck->message && way < PEER_WAYS; way++)
-		if (l->ways >> way & 1 &&
-		    (stuck->other < 0 || way % PEER_RANKS == (uint32_t)stuck->other)) {
-			stuck->way = way;
-			stuck->message = l->message[way];
+	for (uint32_t peer_dir = 0; !stuck->message && peer_dir < PEER_DIRS; peer_dir++)
+		if (l->peer_dirs >> peer_dir & 1 &&
+		    (stuck->other < 0 || peer_dir % PEER_RANKS == (uint32_t)stuck->other)) {
+			stuck->peer_dir = peer_dir;
+			stuck->message = l->message[peer_dir];
 		}
 }
 
@@ -276,17 +277,17 @@ static struct peer_stuck untaken(const struct communicator *m, const struct look
 				 uint32_t rank)
 {
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		const uint32_t way = PEER_WAY_TO(k), back = peer_way_back(way, rank);
+		const uint32_t peer_dir = PEER_DIR_TO(k), back = peer_dir_reverse(peer_dir, rank);
 		const struct awaited a = {.moves = true,
-					  .way = back,
+					  .peer_dir = back,
 					  .message = looks[k].messages[back] + 1,
 					  .rank = rank};
-		if ((int32_t)(looks[rank].messages[way] - a.message) >= 0 &&
+		if ((int32_t)(looks[rank].messages[peer_dir] - a.message) >= 0 &&
 		    took_nccl(m, k, &looks[k], &a))
 			return (struct peer_stuck){.result = NCCLSVC_MISMATCH,
 						   .rank = rank,
 						   .other = (int32_t)k,
-						   .way = way,
+						   .peer_dir = peer_dir,
 						   .message = a.message};
 	}
 	return (struct peer_stuck){0};
@@ -307,22 +308,22 @@ static struct peer_stuck broken_at(const struct communicator *m, uint32_t rank)
 		.result = NCCLSVC_PEER_GONE, .rank = rank, .other = (int32_t)rank};
 }
 
-/* Finds, for each of the rank's ways, the message that another rank's kernel waits for; 0: not
- * known. */
+/* Finds, for each of the rank's directions, the message that another rank's kernel waits for; 0:
+ * not known. */
 static void find_asked(const struct communicator *m, const struct look *looks, uint32_t rank,
-		       uint32_t messages[PEER_WAYS])
+		       uint32_t messages[PEER_DIRS])
 {
-	for (uint32_t way = 0; way < PEER_WAYS; way++) {
-		const uint32_t k = way % PEER_RANKS;
+	for (uint32_t peer_dir = 0; peer_dir < PEER_DIRS; peer_dir++) {
+		const uint32_t k = peer_dir % PEER_RANKS;
 		const bool asks = k < m->nranks && !looks[k].graph;
-		messages[way] = asks ? looks[k].message[peer_way_back(way, rank)] : 0;
+		messages[peer_dir] = asks ? looks[k].message[peer_dir_reverse(peer_dir, rank)] : 0;
 	}
 }
 
 /* Once per look, since the records can change, and there are many: PEER_HISTORY in a page. */
 static void read_histories(const struct communicator *m, struct look *looks)
 {
-	uint32_t messages[PEER_WAYS];
+	uint32_t messages[PEER_DIRS];
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		if (!looks[k].waits || !looks[k].serial)
 			continue;
@@ -360,7 +361,7 @@ static bool same(const struct peer_stuck *a, const struct peer_stuck *b)
 {
 	return a->result == b->result && a->rank == b->rank && a->sequence == b->sequence &&
 	       a->serial == b->serial && a->other == b->other && a->circle == b->circle &&
-	       a->unlike == b->unlike && a->way == b->way && a->message == b->message;
+	       a->unlike == b->unlike && a->peer_dir == b->peer_dir && a->message == b->message;
 }
 
 /* ---- Ending the epoch ---- */
@@ -376,8 +377,8 @@ static void order_status(ncclsvc_status *st, unsigned op_a, unsigned op_b)
 static unsigned waiting_op(const struct communicator *m, const struct look *look, uint32_t rank)
 {
 	struct peer_record r;
-	if (look->ways)
-		return way_op((uint32_t)__builtin_ctz(look->ways));
+	if (look->peer_dirs)
+		return peer_dir_op((uint32_t)__builtin_ctz(look->peer_dirs));
 	if (look->graph)
 		return (unsigned)(look->header >> 56);
 	return peer_record_of(peer_member_page(m, rank), look->serial, &r) ? r.header >> 56 : 0;
@@ -440,8 +441,8 @@ static struct svc_record pending_record(const struct communicator *m, uint32_t r
 	uint64_t seq = UINT64_MAX;
 	if (svc_op_is_p2p(op)) {
 		first = PENDING_MESSAGE_WAITS + (op == NCCLSVC_SEND
-							 ? PEER_WAY_TO((uint32_t)other)
-							 : PEER_WAY_FROM((uint32_t)other));
+							 ? PEER_DIR_TO((uint32_t)other)
+							 : PEER_DIR_FROM((uint32_t)other));
 		end = first + 1;
 	}
 	for (unsigned i = 0; i < 2; i++)
@@ -515,8 +516,8 @@ static const char *lack(const struct peer_stuck *stuck, const struct look *looks
 	struct awaited a;
 	const uint32_t k = (uint32_t)stuck->other;
 	bool entered = true;
-	for (uint32_t way = 0; way < PEER_WAYS; way++)
-		if (next_awaited(looks, stuck->rank, way, k, NULL, &a))
+	for (uint32_t peer_dir = 0; peer_dir < PEER_DIRS; peer_dir++)
+		if (next_awaited(looks, stuck->rank, peer_dir, k, NULL, &a))
 			entered = entered && is_entered(&looks[k], &a);
 	if (looks[k].broken)
 		return "whose kernels are aborted";
@@ -573,7 +574,7 @@ static struct peer_record record_of_stuck(const struct communicator *m,
 	const struct peer_page *page = peer_member_page(m, stuck->rank);
 	if (l->graph && stuck->sequence)
 		return peer_record_of_graph(page, l);
-	if (stuck->message ? peer_record_in(page, stuck->way, stuck->message, &r)
+	if (stuck->message ? peer_record_in(page, stuck->peer_dir, stuck->message, &r)
 			   : peer_record_of(page, stuck->serial, &r))
 		return r;
 	return (struct peer_record){0};
