@@ -116,7 +116,7 @@ static void session_unuse(struct importer *m)
 static bool has_news(const struct peer *p)
 {
 	return p && peer_is_open(p) && p->importer &&
-	       (__atomic_load_n(&p->page->shares, __ATOMIC_ACQUIRE) > p->imports_at ||
+	       (__atomic_load_n(&p->control->shares, __ATOMIC_ACQUIRE) > p->imports_at ||
 		p->imports_told < p->imports_at);
 }
 
@@ -210,7 +210,7 @@ static bool here_reach(const struct importer *m, const struct job *job)
 static bool is_here(const struct job *job)
 {
 	const struct peer *p = job->peer;
-	return peer_page_of(p->pages, (uint32_t)job->shared.rank)->pid == p->page->pid;
+	return peer_control_of(p->controls, (uint32_t)job->shared.rank)->pid == p->control->pid;
 }
 
 static bool region_map(struct importer *m, const struct job *job, struct import *i)

@@ -129,8 +129,8 @@ static void destroy(struct peer *p)
 		for (unsigned r = 0; r < PEER_RANKS; r++)
 			if (p->call.staging[r])
 				shared_unmap(p->cuda, p->call.staging[r], p->own.bytes);
-		if (p->pages)
-			p->cuda->cuMemHostUnregister(p->pages);
+		if (p->controls)
+			p->cuda->cuMemHostUnregister(p->controls);
 		if (p->asking)
 			p->cuda->cuStreamDestroy(p->asking);
 		if (p->aside)
@@ -145,8 +145,8 @@ static void destroy(struct peer *p)
 	}
 	if (p->context)
 		p->cuda->cuDevicePrimaryCtxRelease(p->device);
-	if (p->pages)
-		munmap(p->pages, p->pages_bytes);
+	if (p->controls)
+		munmap(p->controls, p->controls_bytes);
 	peer_graphs_sweep(p);
 	triggers_free(p);
 	if (p->trigger_page)
@@ -169,9 +169,9 @@ static bool is_quiet(const struct peer *p)
  * triggers. */
 static bool becomes_quiet(struct peer *p)
 {
-	if (p->page && !is_quiet(p))
+	if (p->control && !is_quiet(p))
 		peer_ask(p);
-	return (!p->page || is_quiet(p)) && (!p->trigger_line || peer_order_reached(p));
+	return (!p->control || is_quiet(p)) && (!p->trigger_line || peer_order_reached(p));
 }
 
 static void release(struct peer *p)
@@ -340,10 +340,10 @@ static ncclsvc_result fetch(ncclsvc_session *s, const ncclsvc_comm *comm, int32_
 }
 
 /* Takes ownership of the fd. The context must be current. */
-static CUresult pages_map(struct peer *p, int fd, unsigned nranks)
+static CUresult controls_map(struct peer *p, int fd, unsigned nranks)
 {
 	char text[SVC_TEXT_BYTES];
-	const size_t bytes = (size_t)nranks * PEER_PAGE;
+	const size_t bytes = (size_t)nranks * PEER_CONTROL_BYTES;
 	void *at = MAP_FAILED;
 	if (svc_memfd_trusted(fd, bytes, text))
 		at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -362,10 +362,10 @@ static CUresult pages_map(struct peer *p, int fd, unsigned nranks)
 		munmap(at, bytes);
 		return e;
 	}
-	p->pages = at;
-	p->pages_bytes = bytes;
-	p->page = peer_page_of(at, p->call.rank);
-	p->call.page = address + (CUdeviceptr)p->call.rank * PEER_PAGE;
+	p->controls = at;
+	p->controls_bytes = bytes;
+	p->control = peer_control_of(at, p->call.rank);
+	p->call.control = address + (CUdeviceptr)p->call.rank * PEER_CONTROL_BYTES;
 	return CUDA_SUCCESS;
 }
 
@@ -380,7 +380,7 @@ static CUresult map(struct peer *p, const ncclsvc_comm *comm, int32_t rank, int 
 		return e;
 	}
 	if (rank < 0) {
-		e = pages_map(p, fd, (unsigned)comm->nranks);
+		e = controls_map(p, fd, (unsigned)comm->nranks);
 	} else {
 		e = p->cuda->cuCtxGetDevice(&device);
 		if (!e)
@@ -457,7 +457,7 @@ static void pause_unlocked(ncclsvc_session *s)
 /* Lets running launches end, or aborts them; later launches do nothing. Locked; yields. */
 static void graphs_quiesce(ncclsvc_session *s, struct peer *p, uint64_t deadline)
 {
-	const uint32_t *abort = &p->page->abort;
+	const uint32_t *abort = &p->control->abort;
 	while (!__atomic_load_n(abort, __ATOMIC_RELAXED) && !peer_graphs_quiet(p) &&
 	       now_ns() < deadline)
 		pause_unlocked(s);
@@ -470,7 +470,7 @@ static void graphs_quiesce(ncclsvc_session *s, struct peer *p, uint64_t deadline
 static void quiesce(ncclsvc_session *s, struct peer *p)
 {
 	const uint64_t deadline = now_ns() + CLOSE_NS;
-	if (!p->page)
+	if (!p->control)
 		return;
 	if (!becomes_quiet(p))
 		peer_hooks.break_off(p);

@@ -41,9 +41,9 @@ struct peer {
 	unsigned refs; /* held by its communicator, and by threads that launch or wait; locked */
 	uint16_t out_of_reach; /* as in JOIN */
 	struct lent own;
-	struct peer_page *pages; /* pages of all ranks; NULL: not open yet */
-	struct peer_page *page;	 /* page of this rank */
-	size_t pages_bytes;
+	struct peer_control *controls; /* of all ranks; NULL: not open yet */
+	struct peer_control *control;  /* of this rank */
+	size_t controls_bytes;
 	struct peer_call call; /* the argument that all kernels share */
 	CUstream asking;       /* for queries of the GPU */
 	CUstream aside;	       /* for operations that the trainer's stream does not wait for */
@@ -103,7 +103,7 @@ struct peer {
 
 static inline bool peer_is_open(const struct peer *p)
 {
-	return p->page;
+	return p->control;
 }
 
 /* ---- peer.c: from JOIN to LEAVE. Called without the lock; all but peer_close yield. ---- */

@@ -106,15 +106,15 @@ ncclsvc_result peer_prepare(struct gpu *g, struct op *op)
 /* ---- Launching ---- */
 
 /* Called in the order in which the operations were entered. */
-static void page_enter(const struct op *op)
+static void control_enter(const struct op *op)
 {
-	struct peer_page *page = op->comm->peer->page;
+	struct peer_control *control = op->comm->peer->control;
 	if (op->kernel == KERNEL_MESSAGES)
-		__atomic_store_n(&page->messages[peer_dir_of(&op->record)], op->message,
+		__atomic_store_n(&control->messages[peer_dir_of(&op->record)], op->message,
 				 __ATOMIC_RELEASE);
 	else if (op->kernel != KERNEL_NONE)
-		__atomic_store_n(&page->entered, op->round, __ATOMIC_RELEASE);
-	__atomic_store_n(&page->submitted, op->comm->collectives, __ATOMIC_RELEASE);
+		__atomic_store_n(&control->entered, op->round, __ATOMIC_RELEASE);
+	__atomic_store_n(&control->submitted, op->comm->collectives, __ATOMIC_RELEASE);
 }
 
 void peer_enter(struct op *op, struct slot *slot)
@@ -130,7 +130,7 @@ void peer_enter(struct op *op, struct slot *slot)
 		op->message = ++p->messages[peer_dir_of(&op->record)];
 	else if (op->kernel != KERNEL_NONE)
 		op->round = p->round = peer_sequence_after(p->round);
-	page_enter(op);
+	control_enter(op);
 	if (op->kernel == KERNEL_NONE)
 		return;
 	op->peer = p;
@@ -147,7 +147,7 @@ void peer_enter(struct op *op, struct slot *slot)
 static void note(const struct op *op)
 {
 	struct peer *p = op->peer;
-	struct peer_record *record = &p->page->history[p->records % PEER_HISTORY];
+	struct peer_record *record = &p->control->history[p->records % PEER_HISTORY];
 	__atomic_store_n(&record->serial, 0, __ATOMIC_RELEASE);
 	record->operation = op->operation;
 	record->collective = (uint32_t)op->collective;
@@ -157,9 +157,9 @@ static void note(const struct op *op)
 	record->launched_ns = now_ns();
 	record->timeout_ns = op->record.timeout_ns;
 	__atomic_store_n(&record->serial, op->serial, __ATOMIC_RELEASE);
-	__atomic_store_n(&p->page->records, ++p->records, __ATOMIC_RELEASE);
+	__atomic_store_n(&p->control->records, ++p->records, __ATOMIC_RELEASE);
 	if (op->round)
-		__atomic_store_n(&p->page->reached, op->round, __ATOMIC_RELEASE);
+		__atomic_store_n(&p->control->reached, op->round, __ATOMIC_RELEASE);
 }
 
 CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t serial, unsigned blocks)

@@ -180,7 +180,7 @@ DEVICE void chunks_begin(const struct work *w, struct offers *o, struct plan *pl
 	}
 	threads_all(movers(), true);
 	if (!thread() && !block())
-		store64(&w->page->staged, load64(&w->page->staged) + 1);
+		store64(&w->control->staged, load64(&w->control->staged) + 1);
 }
 
 DEVICE void move(struct work *w, struct offers *o)

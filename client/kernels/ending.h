@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a block's monitor (monitor.h) writes at the end: for later kernels, for streams, and into
- * the page. */
+ * the control block. */
 #ifndef KERNELS_ENDING_H
 #define KERNELS_ENDING_H
 
@@ -42,15 +42,15 @@ DEVICE void unlike_post(struct work *w)
 		}
 		agree = agree && header == other;
 	}
-	store64(&w->page->unlike[0], c->header);
-	store64(&w->page->unlike[1], other);
-	store64(&w->page->unlike[2], first);
+	store64(&w->control->unlike[0], c->header);
+	store64(&w->control->unlike[1], other);
+	store64(&w->control->unlike[2], first);
 	unsigned how = PEER_TWO;
 	if (c->nranks > 2 && n == 1)
 		how = PEER_OTHER_ODD;
 	else if (c->nranks > 2 && n == (unsigned)c->nranks - 1 && agree)
 		how = PEER_OWN_ODD;
-	store64(&w->page->unlike[3], how);
+	store64(&w->control->unlike[3], how);
 	fence_system();
 }
 
@@ -63,7 +63,7 @@ DEVICE void headers_post(struct work *w, uint32_t serial)
 		uint64_t header;
 		if (p == c->rank || !ll_ready(header_at(w, c->rank, p), w->round, &header))
 			header = c->header;
-		store64(&w->page->headers[serial % PEER_RESULTS][p], header);
+		store64(&w->control->headers[serial % PEER_RESULTS][p], header);
 	}
 }
 
@@ -78,7 +78,7 @@ DEVICE void failure_post(struct work *w, uint32_t stop)
 	if (stop == PEER_MISMATCH && !graph && !block())
 		headers_post(w, serial);
 	if (!graph)
-		post(&w->page->results[serial % PEER_RESULTS], stop, serial);
+		post(&w->control->results[serial % PEER_RESULTS], stop, serial);
 	if (stop == PEER_MISMATCH && (!graph || block()))
 		return;
 	if (stop == PEER_MISMATCH) {
@@ -87,7 +87,7 @@ DEVICE void failure_post(struct work *w, uint32_t stop)
 	}
 	store32(&w->state->dead, stop);
 	if (!w->words->dead)
-		post(&w->page->failed, stop, graph ? peer_sequence_after(serial) : serial);
+		post(&w->control->failed, stop, graph ? peer_sequence_after(serial) : serial);
 }
 
 /* `ended` and `told` are written last, after the words that explain them. */
@@ -102,18 +102,18 @@ DEVICE void end(struct work *w)
 	if (stop || posts(w))
 		fence_system();
 	if (!posts(w) && w->heard && !block())
-		post(&w->page->ended, w->words->serial, w->sequence);
+		post(&w->control->ended, w->words->serial, w->sequence);
 	if (!block() && refreshes(w))
 		refresh(w->state->ended, w->sequence);
 	if (!block() && !c->graph && c->serial % PEER_REFRESH == 0)
 		refresh(w->state->told, c->serial);
 	if (!w->round && !w->channel && w->heard)
-		post(&w->page->waits[w->peer_dir], 0, 0);
+		post(&w->control->waits[w->peer_dir], 0, 0);
 	store32(&w->state->ended[block()], w->sequence);
 	if (!c->graph)
 		store32(&w->state->told[block()], c->serial);
 	if (posts(w) && ends_last(w))
-		post(&w->page->ended, w->words->serial, w->sequence);
+		post(&w->control->ended, w->words->serial, w->sequence);
 }
 
 #endif

@@ -223,10 +223,10 @@ DEVICE void header_check(struct work *w, const struct slice *s, uint64_t header)
 {
 	if (header == s->header || w->words->stop)
 		return;
-	store64(&w->page->unlike[0], s->header);
-	store64(&w->page->unlike[1], header);
-	store64(&w->page->unlike[2], w->peer_dir % PEER_RANKS);
-	store64(&w->page->unlike[3], PEER_MESSAGES);
+	store64(&w->control->unlike[0], s->header);
+	store64(&w->control->unlike[1], header);
+	store64(&w->control->unlike[2], w->peer_dir % PEER_RANKS);
+	store64(&w->control->unlike[3], PEER_MESSAGES);
 	fence_system();
 	w->words->stop = PEER_UNLIKE;
 }

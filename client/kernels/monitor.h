@@ -83,7 +83,7 @@ DEVICE void work_begin(struct work *w, const struct peer_call *call,
 {
 	w->call = call;
 	w->state = (struct peer_state *)call->staging[call->rank];
-	w->page = (struct peer_page *)call->page;
+	w->control = (struct peer_control *)call->control;
 	w->words = words;
 	w->spins = 0;
 	w->round = collective;
@@ -121,7 +121,8 @@ DEVICE void work_end(struct work *w)
 	if (!is_monitor(MONITOR_LANE))
 		return;
 	const uint32_t parts = movers() / WARP + (headers ? w->call->nranks : 0);
-	/* The page is host memory: while a multiprocessor reads it, its other loads are held up. */
+	/* The control block is host memory: while a multiprocessor reads it, its other loads are
+	 * held up. */
 	while (w->words->finished != parts)
 		if (!w->words->moving)
 			waited(w);

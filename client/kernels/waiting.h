@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Waiting for other ranks. While a block waits, its monitor reads the member's page from time to
- * time, and stops the block when the daemon asks for it. */
+ * Waiting for other ranks. While a block waits, its monitor reads the member's control block from
+ * time to time, and stops the block when the daemon asks for it. */
 #ifndef KERNELS_WAITING_H
 #define KERNELS_WAITING_H
 
@@ -14,13 +14,13 @@ DEVICE void header_compare(struct work *w, uint64_t header)
 	store32(&w->state->stopped, w->sequence);
 }
 
-/* Adds one kernel, and the time, to the page's counters of those ranks. It takes no struct work,
- * because a pointer to it would keep its words out of registers. */
-COLD void waits_add(struct peer_page *page, uint32_t ranks, uint64_t ns)
+/* Adds one kernel, and the time, to the control block's counters of those ranks. It takes no struct
+ * work, because a pointer to it would keep its words out of registers. */
+COLD void waits_add(struct peer_control *control, uint32_t ranks, uint64_t ns)
 {
 	ROLLED for (unsigned p = 0; p < PEER_RANKS; p++)
 	{
-		struct peer_waited *waited = &page->waited[p];
+		struct peer_waited *waited = &control->waited[p];
 		if (!(ranks >> p & 1))
 			continue;
 		store64(&waited->kernels, load64(&waited->kernels) + 1);
@@ -32,7 +32,7 @@ COLD void waits_add(struct peer_page *page, uint32_t ranks, uint64_t ns)
 DEVICE void waits_count(struct work *w, uint32_t came, uint64_t now)
 {
 	if (w->came && came != w->came)
-		waits_add(w->page, came & ~w->came, now - w->began);
+		waits_add(w->control, came & ~w->came, now - w->began);
 	w->came = came;
 }
 
@@ -48,30 +48,30 @@ DEVICE void headers_poll(struct work *w, uint64_t now)
 		came |= 1u << p;
 		header_compare(w, header);
 	}
-	store32(&w->page->came, came);
+	store32(&w->control->came, came);
 	waits_count(w, came, now);
 }
 
-/* Writes what the block waits for into the page; a collective's first block does it for all of
- * them. */
+/* Writes what the block waits for into the control block; a collective's first block does it for
+ * all of them. */
 DEVICE void waits_post(const struct work *w)
 {
 	const struct peer_call *c = w->call;
 	if (w->round ? block() : w->channel)
 		return;
 	if (!w->round)
-		post(&w->page->waits[w->peer_dir], w->sequence, w->words->message);
+		post(&w->control->waits[w->peer_dir], w->sequence, w->words->message);
 	if (!w->round)
-		store64(&w->page->parts[w->peer_dir], w->words->part);
+		store64(&w->control->parts[w->peer_dir], w->words->part);
 	if (w->heard)
 		return;
 	if (!c->graph)
-		store32(&w->page->round, c->round);
-	store32(&w->page->place, w->words->round);
-	store32(&w->page->moves, !w->round);
-	store64(&w->page->header, c->header);
-	post(&w->page->graph, c->graph, c->index);
-	post(&w->page->begun, c->serial, w->sequence);
+		store32(&w->control->round, c->round);
+	store32(&w->control->place, w->words->round);
+	store32(&w->control->moves, !w->round);
+	store64(&w->control->header, c->header);
+	post(&w->control->graph, c->graph, c->index);
+	post(&w->control->begun, c->serial, w->sequence);
 }
 
 DEVICE void monitor_poll(struct work *w)
@@ -84,12 +84,12 @@ DEVICE void monitor_poll(struct work *w)
 	w->polled = now;
 	if (!block() && w->round)
 		headers_poll(w, now);
-	const uint32_t dead = load32(&w->page->abort) ? PEER_ABORTED : load32(&w->state->dead);
+	const uint32_t dead = load32(&w->control->abort) ? PEER_ABORTED : load32(&w->state->dead);
 	if (dead)
 		w->words->stop = dead;
 	else if (load32(&w->state->stopped) == w->sequence)
 		w->words->stop = PEER_MISMATCH;
-	const uint32_t heartbeat = load32(&w->page->heartbeat);
+	const uint32_t heartbeat = load32(&w->control->heartbeat);
 	waits_post(w);
 	if (!w->heard || heartbeat != w->heartbeat)
 		w->heard = now;

@@ -27,13 +27,14 @@ struct block_words {
 struct work {
 	const struct peer_call *call;
 	struct peer_state *state; /* this rank's */
-	struct peer_page *page;
+	struct peer_control *control;
 	volatile struct block_words *words;
 	uint32_t sequence;
 	uint32_t round; /* 0: the kernel moves messages */
 	uint32_t spins;
 	uint32_t heartbeat;
-	/* Times in ns; 0: not yet. A wait began; the page was last polled; its heartbeat last rose.
+	/* Times in ns; 0: not yet. A wait began; the control block was last polled; its heartbeat
+	 * last rose.
 	 */
 	uint64_t began, polled, heard;
 	uint32_t came; /* bitmap of the ranks that had begun at the last poll, this one included */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Memory that the kernels of the peer transport share with each other (staging memory on the GPUs)
- * and with the daemon and the library (a page of host memory per member). Also compiled for GPUs,
- * so it has no other includes.
+ * and with the daemon and the library (a control block in host memory per member). Also compiled
+ * for GPUs, so it has no other includes.
  *
  * Sequences count a rank's kernels; rounds count the communicator's collectives among them, and are
  * the same on all ranks. Neither is ever 0. The GPU counts them, since the library does not see the
@@ -16,7 +16,7 @@
 #ifndef PROTO_PEER_H
 #define PROTO_PEER_H
 
-#include "peer_page.h"
+#include "peer_control.h"
 #include "peer_staging.h"
 
 /* ---- One operation, as a kernel's argument. In a CUDA graph it is the same at each launch, so
@@ -24,7 +24,7 @@
 
 struct peer_call {
 	uint64_t staging[PEER_RANKS]; /* by rank, as mapped in this process */
-	uint64_t page;		      /* the GPU's address of it */
+	uint64_t control;	      /* the GPU's address of it */
 	uint64_t src, dst;
 	/* For ncclsvc_peer_direct: the shares with these buffers, 0: none, and where in them. */
 	uint64_t src_share, src_at, dst_share, dst_at;
@@ -125,9 +125,9 @@ PEER_INLINE uint64_t peer_share(uint32_t slot, uint32_t number)
 	return (uint64_t)slot << 32 | number;
 }
 
-PEER_INLINE struct peer_page *peer_page_of(void *pages, uint32_t rank)
+PEER_INLINE struct peer_control *peer_control_of(void *controls, uint32_t rank)
 {
-	return (struct peer_page *)((char *)pages + (uintptr_t)rank * PEER_PAGE);
+	return (struct peer_control *)((char *)controls + (uintptr_t)rank * PEER_CONTROL_BYTES);
 }
 
 /* Has the sequence `at` (0: none yet) reached s? */

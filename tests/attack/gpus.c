@@ -63,24 +63,24 @@ bool gpu_join(struct conn *conns, const uint32_t *staging, struct rank ranks[GPU
 	return ranks_joined(conns, GPUS, ranks);
 }
 
-struct peer_page *gpu_pages(const struct rank *rank)
+struct peer_control *gpu_controls(const struct rank *rank)
 {
 	const struct svc_staging request = {.comm = rank->comm, .rank = -1};
 	struct answer answer;
 	if (!ask(rank->conn, SVC_STAGING, &request, sizeof(request), &answer) || !answer.nfds)
 		return NULL;
-	void *p =
-		mmap(NULL, GPUS * PEER_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, answer.fds[0], 0);
+	void *p = mmap(NULL, GPUS * PEER_CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED,
+		       answer.fds[0], 0);
 	svc_close_fds(answer.fds, answer.nfds);
 	return p == MAP_FAILED ? NULL : p;
 }
 
-void gpu_pages_close(struct peer_page *pages)
+void gpu_controls_close(struct peer_control *controls)
 {
-	munmap(pages, GPUS * PEER_PAGE);
+	munmap(controls, GPUS * PEER_CONTROL_BYTES);
 }
 
-static void message_waits(struct peer_page *p, int rank, int op)
+static void message_waits(struct peer_control *p, int rank, int op)
 {
 	const uint32_t other = (uint32_t)!rank;
 	const unsigned peer_dir = op == NCCLSVC_SEND ? PEER_DIR_TO(other) : PEER_DIR_FROM(other);
@@ -96,9 +96,9 @@ static void message_waits(struct peer_page *p, int rank, int op)
 	__atomic_store_n(&p->waits[peer_dir], UINT64_C(1) << 32 | 1, __ATOMIC_RELEASE);
 }
 
-void gpu_kernel_waits(struct peer_page *pages, int rank)
+void gpu_kernel_waits(struct peer_control *controls, int rank)
 {
-	struct peer_page *p = peer_page_of(pages, (uint32_t)rank);
+	struct peer_control *p = peer_control_of(controls, (uint32_t)rank);
 	p->moves = 1;
 	message_waits(p, rank, NCCLSVC_RECV);
 	message_waits(p, rank, NCCLSVC_SEND);

@@ -136,7 +136,7 @@ static bool reach_messages(struct reached *r, struct peer_messages *m)
 static bool reach_all(struct reached *r, const struct peer_kernel *kernel, struct peer_messages *m)
 {
 	struct peer_call *c = &m->call;
-	bool good = reach(r, &c->page, sizeof(struct peer_page)) &&
+	bool good = reach(r, &c->control, sizeof(struct peer_control)) &&
 		    (kernel->run == run_messages ? reach_messages(r, m) : reach_buffers(r, c));
 	for (unsigned p = 0; good && p < c->nranks; p++)
 		good = reach(r, &c->staging[p], kernel->staging);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How the daemon handles message kernels, from the content of the members' pages. */
+ * How the daemon handles message kernels, from the content of the members' control blocks. */
 #include "proto/names.h"
 #include "scene.h"
 
@@ -16,7 +16,7 @@ static unsigned peer_dir_of(int rank, int op)
 /* Launches the next message in this direction, in kernel `sequence`. */
 static void launch(struct scene *s, int rank, int op, uint32_t sequence, uint64_t timeout_ns)
 {
-	struct peer_page *p = scene_page(s, rank);
+	struct peer_control *p = scene_control(s, rank);
 	p->history[p->records % PEER_HISTORY] = (struct peer_record){
 		.operation = p->records,
 		.header = peer_header((uint8_t)op, NCCLSVC_UINT32, 0, (uint8_t)!rank, WORDS),
@@ -39,7 +39,7 @@ static void launch_many(struct scene *s, int rank, int op, uint32_t sequence, un
 /* Reports that the kernel waits for this message. */
 static void waits(struct scene *s, int rank, int op, uint32_t sequence, uint32_t message)
 {
-	struct peer_page *p = scene_page(s, rank);
+	struct peer_control *p = scene_control(s, rank);
 	p->moves = 1;
 	__atomic_store_n(&p->waits[peer_dir_of(rank, op)], (uint64_t)sequence << 32 | message,
 			 __ATOMIC_RELEASE);
@@ -61,7 +61,7 @@ static void is_circle(struct scene *s, unsigned op_a, unsigned op_b)
 static void goes_on(struct scene *s)
 {
 	scene_quiet(s);
-	scene_page(s, 0)->abort = 1;
+	scene_control(s, 0)->abort = 1;
 	scene_ends(s, NCCLSVC_PEER_GONE);
 	scene_open(s);
 }
@@ -183,7 +183,7 @@ static void on_nccl(struct scene *s)
 	scene_quiet(s);
 	stage("one more message");
 	launch(s, 0, NCCLSVC_SEND, 2, 0);
-	peer_wait_aborted(s->pages);
+	peer_wait_aborted(s->controls);
 	raw_reply_to(&s->m[1].raw, serial, &reply);
 	CHECK_EQ(reply.submit.status.result, NCCLSVC_MISMATCH);
 	const ncclsvc_status st = scene_heard(s, 0);

@@ -34,7 +34,7 @@ struct rank {
 	unsigned number, nranks;
 	pthread_t thread;
 	char *staging;
-	struct peer_page page;
+	struct peer_control control;
 	uint8_t src[BUFFER], dst[BUFFER];
 	struct world *world;
 };

@@ -130,7 +130,7 @@ static void random_round(struct rank *r, unsigned *seed, unsigned round)
 		((uint8_t *)(uintptr_t)c.src)[i] = input(r->number, i, round);
 	memset((void *)(uintptr_t)c.dst, GUARD, c.bytes * (c.dst_each ? r->nranks : 1) + 1);
 	k->run(c);
-	assert_int_equal(r->page.failed, 0);
+	assert_int_equal(r->control.failed, 0);
 	check(&c, shape, root, round, GUARD);
 }
 
@@ -200,21 +200,21 @@ static void posts_check(struct rank *r, const struct peer_call *c, struct posts 
 			unsigned blocks)
 {
 	posts->sequence = peer_sequence_after(posts->sequence);
-	assert_int_equal(r->page.failed, 0);
+	assert_int_equal(r->control.failed, 0);
 	assert_int_equal(state(r)->sequence, posts->sequence);
 	for (unsigned i = 0; i < blocks; i++)
 		assert_true(state(r)->ended[i] == posts->sequence &&
 			    state(r)->told[i] == c->serial);
 	const uint64_t ended = (uint64_t)c->serial << 32 | posts->sequence;
-	if (c->posts || r->page.ended != posts->ended)
-		assert_true(r->page.ended == ended);
-	posts->ended = r->page.ended;
+	if (c->posts || r->control.ended != posts->ended)
+		assert_true(r->control.ended == ended);
+	posts->ended = r->control.ended;
 }
 
 /* Checks that the kernel failed, or did not. */
 static void result_check(struct rank *r, uint32_t sequence, bool fails)
 {
-	const uint64_t result = r->page.results[sequence % PEER_RESULTS];
+	const uint64_t result = r->control.results[sequence % PEER_RESULTS];
 	if (fails)
 		assert_true(result == ((uint64_t)PEER_MISMATCH << 32 | sequence));
 	else

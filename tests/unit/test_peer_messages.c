@@ -31,7 +31,7 @@ struct rank {
 	unsigned number, nranks;
 	pthread_t thread;
 	char *staging;
-	struct peer_page page;
+	struct peer_control control;
 	struct world *world;
 	struct peer_messages kernel;
 	unsigned nblocks, nparts;
@@ -87,7 +87,7 @@ static struct world *world_run(unsigned nranks, void (*work)(struct rank *))
 		assert_int_equal(pthread_create(&w->ranks[i].thread, NULL, rank_main, &w->ranks[i]),
 				 0);
 	for (unsigned i = 0; i < nranks; i++)
-		join_with_heartbeats(w->ranks[i].thread, &w->ranks[0].page.heartbeat,
+		join_with_heartbeats(w->ranks[i].thread, &w->ranks[0].control.heartbeat,
 				     sizeof(w->ranks[0]), nranks);
 	return w;
 }
@@ -104,7 +104,7 @@ static void world_free(struct world *w)
 
 static void kernel_begin(struct rank *r)
 {
-	r->kernel = (struct peer_messages){.call = {.page = (uintptr_t)&r->page,
+	r->kernel = (struct peer_messages){.call = {.control = (uintptr_t)&r->control,
 						    .rank = (uint8_t)r->number,
 						    .nranks = (uint8_t)r->nranks}};
 	for (unsigned i = 0; i < r->nranks; i++)
@@ -265,7 +265,7 @@ static void random_round(struct rank *r, unsigned *seed, unsigned round)
 	}
 	if (r->nblocks)
 		kernel_run(r);
-	assert_int_equal(r->page.failed, 0);
+	assert_int_equal(r->control.failed, 0);
 	for (unsigned i = 0; i < n; i++) {
 		if (received[i].to == r->number)
 			message_check(&received[i], round);
@@ -354,15 +354,15 @@ static void unlike_work(struct rank *r)
 	message_run(r, r->number ? PEER_DIR_FROM(0) : PEER_DIR_TO(1), data[r->number],
 		    r->number ? 4096 : 100);
 	if (!r->number) {
-		assert_int_equal(r->page.failed, 0);
+		assert_int_equal(r->control.failed, 0);
 		return;
 	}
-	assert_int_equal(ABOVE(r->page.failed), PEER_UNLIKE);
-	assert_int_equal(ABOVE(r->page.results[(uint32_t)r->page.failed % PEER_RESULTS]),
+	assert_int_equal(ABOVE(r->control.failed), PEER_UNLIKE);
+	assert_int_equal(ABOVE(r->control.results[(uint32_t)r->control.failed % PEER_RESULTS]),
 			 PEER_UNLIKE);
-	assert_int_equal(r->page.unlike[0], peer_message(NCCLSVC_UINT8, 4096));
-	assert_int_equal(r->page.unlike[1], peer_message(NCCLSVC_UINT8, 100));
-	assert_int_equal(r->page.unlike[2], 0);
+	assert_int_equal(r->control.unlike[0], peer_message(NCCLSVC_UINT8, 4096));
+	assert_int_equal(r->control.unlike[1], peer_message(NCCLSVC_UINT8, 100));
+	assert_int_equal(r->control.unlike[2], 0);
 }
 
 static void unlike_is_told(void **unused)
@@ -390,8 +390,8 @@ static void lost_work(struct rank *r)
 		message_run(r, PEER_DIR_FROM(1), data, sizeof(data));
 		assert_int_equal(data[99], 7);
 		message_run(r, PEER_DIR_FROM(1), data, sizeof(data));
-		assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
-		assert_int_equal(r->page.waits[PEER_DIR_FROM(1)], 0);
+		assert_int_equal(ABOVE(r->control.failed), PEER_ABORTED);
+		assert_int_equal(r->control.waits[PEER_DIR_FROM(1)], 0);
 		message_run(r, PEER_DIR_TO(1), data, sizeof(data));
 		for (uint64_t at = PEER_RINGS; at < PEER_STAGING; at++)
 			assert_int_equal(other->staging[at], 0);
@@ -399,9 +399,9 @@ static void lost_work(struct rank *r)
 	}
 	memset(data, 7, sizeof(data));
 	message_run(r, PEER_DIR_TO(0), data, sizeof(data));
-	until(&other->page.waits[PEER_DIR_FROM(1)], UINT64_C(2) << 32 | 2);
-	until(&other->page.begun, 2);
-	__atomic_store_n(&other->page.abort, 1, __ATOMIC_RELEASE);
+	until(&other->control.waits[PEER_DIR_FROM(1)], UINT64_C(2) << 32 | 2);
+	until(&other->control.begun, 2);
+	__atomic_store_n(&other->control.abort, 1, __ATOMIC_RELEASE);
 }
 
 static void lost_is_aborted(void **unused)
@@ -410,7 +410,7 @@ static void lost_is_aborted(void **unused)
 	world_free(world_run(2, lost_work));
 }
 
-/* The ring is full: the sender waits until its page tells it to end. */
+/* The ring is full: the sender waits until its control block tells it to end. */
 static void full_work(struct rank *r)
 {
 	struct rank *other = &r->world->ranks[!r->number];
@@ -418,12 +418,12 @@ static void full_work(struct rank *r)
 		uint8_t *data = calloc(1, MOST);
 		assert_non_null(data);
 		message_run(r, PEER_DIR_TO(1), data, MOST);
-		assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
+		assert_int_equal(ABOVE(r->control.failed), PEER_ABORTED);
 		free(data);
 		return;
 	}
-	until(&other->page.waits[PEER_DIR_TO(1)], UINT64_C(1) << 32 | 1);
-	__atomic_store_n(&other->page.abort, 1, __ATOMIC_RELEASE);
+	until(&other->control.waits[PEER_DIR_TO(1)], UINT64_C(1) << 32 | 1);
+	__atomic_store_n(&other->control.abort, 1, __ATOMIC_RELEASE);
 }
 
 static void full_is_aborted(void **unused)
@@ -434,11 +434,11 @@ static void full_is_aborted(void **unused)
 
 /* ---- A stopped receiver, and a sender that is about to write into its buffer ---- */
 
-static struct peer_page *stopped_page;
+static struct peer_control *stopped_control;
 
 static uint64_t reach_late(uint64_t at)
 {
-	__atomic_store_n(&stopped_page->abort, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&stopped_control->abort, 1, __ATOMIC_RELEASE);
 	usleep(30000);
 	return at;
 }
@@ -450,13 +450,13 @@ static void written_work(struct rank *r)
 	memset(data, (int)r->number, MOST);
 	r->reach = reach_late;
 	if (!r->number)
-		stopped_page = &r->page;
+		stopped_control = &r->control;
 	pthread_barrier_wait(&r->world->round);
 	message_run(r, r->number ? PEER_DIR_TO(0) : PEER_DIR_FROM(1), data, MOST);
 	memset(data, 7, r->number ? 0 : MOST);
 	pthread_barrier_wait(&r->world->round);
 	if (!r->number)
-		assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
+		assert_int_equal(ABOVE(r->control.failed), PEER_ABORTED);
 	for (uint64_t i = 0; i < MOST && !r->number; i++)
 		assert_int_equal(data[i], 7);
 	free(data);

@@ -16,7 +16,7 @@ static bool waiting_find(const struct communicator *m, struct waiting *w)
 	*w = (struct waiting){0}; /* a record can name an invalid rank */
 	for (uint32_t k = 0; m->peer && k < m->nranks; k++) {
 		struct look *l = &w->looks[k];
-		*l = peer_look_at(peer_member_page(m, k));
+		*l = peer_look_at(peer_member_control(m, k));
 		if (!peer_runs_kernels(m, k))
 			l->waits = l->peer_dirs = 0;
 		any = any || l->waits;
@@ -49,10 +49,10 @@ static uint32_t first_pending(const struct communicator *m, const struct waiting
 {
 	struct peer_record r;
 	const struct look *l = &w->looks[rank];
-	const struct peer_page *page = peer_member_page(m, rank);
+	const struct peer_control *control = peer_member_control(m, rank);
 	for (uint32_t i = PEER_HISTORY - 1; i; i--) {
 		const uint32_t number = l->records - i;
-		if (peer_record(page, number, &r) &&
+		if (peer_record(control, number, &r) &&
 		    (l->waits ? peer_reached(r.serial, l->serial) : is_awaited(w, rank, &r)))
 			return number;
 	}
@@ -119,7 +119,7 @@ static bool operation_in_graph(const struct communicator *m, const struct waitin
 	const struct look *l = &w->looks[rank];
 	if (!l->waits || l->graph != graph)
 		return false;
-	op->record = peer_record_of_graph(peer_member_page(m, rank), l);
+	op->record = peer_record_of_graph(peer_member_control(m, rank), l);
 	op->graph = graph;
 	op->kernel = l->waits;
 	op->missing = missing_in_graph(m, w, rank);
@@ -129,7 +129,7 @@ static bool operation_in_graph(const struct communicator *m, const struct waitin
 static bool operation_of_record(const struct communicator *m, const struct waiting *w,
 				uint32_t rank, uint32_t number, struct peer_operation *op)
 {
-	if (!peer_record(peer_member_page(m, rank), number, &op->record))
+	if (!peer_record(peer_member_control(m, rank), number, &op->record))
 		return false;
 	op->kernel = op->record.serial;
 	op->missing = missing(m, w, rank, &op->record);
@@ -181,14 +181,14 @@ static int32_t result_of_end(uint32_t end)
 }
 
 /* Nothing says that a kernel has ended, but for some that fail. */
-static bool ended_operation(const struct peer_page *page, uint32_t number,
+static bool ended_operation(const struct peer_control *control, uint32_t number,
 			    struct peer_operation *op)
 {
 	*op = (struct peer_operation){.state = NCCLSVC_DONE};
-	if (!peer_record(page, number, &op->record))
+	if (!peer_record(control, number, &op->record))
 		return false;
 	op->kernel = op->record.serial;
-	const uint64_t end = peer_load64(&page->results[op->kernel % PEER_RESULTS]);
+	const uint64_t end = peer_load64(&control->results[op->kernel % PEER_RESULTS]);
 	if ((uint32_t)end == op->kernel)
 		op->result = result_of_end((uint32_t)(end >> 32));
 	if (op->result)
@@ -202,9 +202,9 @@ uint32_t peer_each_launched(const struct communicator *m, uint32_t rank, uint32_
 	struct waiting w;
 	struct peer_range pending;
 	struct peer_operation op;
-	const struct peer_page *page = peer_member_page(m, rank);
+	const struct peer_control *control = peer_member_control(m, rank);
 	if (!waiting_find(m, &w)) /* then nothing is pending */
-		w.looks[rank] = peer_look_at(page);
+		w.looks[rank] = peer_look_at(control);
 	const uint32_t records = w.looks[rank].records;
 	const uint32_t n = records < PEER_HISTORY ? records : PEER_HISTORY - 1;
 	pending_range(m, &w, rank, &pending);
@@ -217,7 +217,7 @@ uint32_t peer_each_launched(const struct communicator *m, uint32_t rank, uint32_
 			known = pending_operation(m, &w, rank, &pending, number - pending.first,
 						  &op);
 		else
-			known = ended_operation(page, number, &op);
+			known = ended_operation(control, number, &op);
 		if (known && !each(arg, &op))
 			return i;
 	}
@@ -226,7 +226,7 @@ uint32_t peer_each_launched(const struct communicator *m, uint32_t rank, uint32_
 
 uint32_t peer_launched(const struct communicator *m, uint32_t rank)
 {
-	return m->peer ? peer_load32(&peer_member_page(m, rank)->records) : 0;
+	return m->peer ? peer_load32(&peer_member_control(m, rank)->records) : 0;
 }
 
 uint32_t peer_pending(const struct communicator *m)

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reads the shared pages of members whose kernels communicate directly. A page is untrusted and can
- * change at any time, so each value is read once. */
+ * Reads the shared control blocks of members whose kernels communicate directly. A control block is
+ * untrusted and can change at any time, so each value is read once. */
 #ifndef COMM_PEER_LOOK_H
 #define COMM_PEER_LOOK_H
 
 #include "peer.h"
 
-/* One reading of a page's records: what they say about the waiting kernel. */
+/* One reading of a control block's records: what they say about the waiting kernel. */
 struct peer_history {
-	bool known; /* the page has the kernel's first record: */
+	bool known; /* the control block has the kernel's first record: */
 	struct peer_record record;
 	uint32_t peer_dirs;	     /* bitmap of the directions in which the kernel has messages */
 	uint32_t serials[PEER_DIRS]; /* of the kernel with the requested message; 0: unknown */
 };
 
-/* One reading of a member's page. */
+/* One reading of a member's control block. */
 struct look {
 	uint64_t submitted;
 	uint32_t entered, reached, records;
@@ -33,24 +33,24 @@ struct look {
 	struct peer_history history; /* if it was read */
 };
 
-struct look peer_look_at(const struct peer_page *page);
+struct look peer_look_at(const struct peer_control *control);
 /* lateness.c: when a half minute begins, notes how long kernels have waited so far. */
 void peer_lateness_note(struct communicator *m, uint64_t now);
 /* Its kernels can still run: it holds its rank, or has left while its process continues. */
 bool peer_runs_kernels(const struct communicator *m, uint32_t rank);
 
 /* False: it was not written yet, or was overwritten. */
-bool peer_record(const struct peer_page *page, uint32_t number, struct peer_record *r);
+bool peer_record(const struct peer_control *control, uint32_t number, struct peer_record *r);
 /* The kernel's first record; for kernel 0, which is in a graph, none. */
-bool peer_record_of(const struct peer_page *page, uint32_t serial, struct peer_record *r);
+bool peer_record_of(const struct peer_control *control, uint32_t serial, struct peer_record *r);
 /* Reads at most PEER_HISTORY records. messages: by direction, the number of the message to look
  * for; 0: any. */
-struct peer_history peer_history_of(const struct peer_page *page, uint32_t serial,
+struct peer_history peer_history_of(const struct peer_control *control, uint32_t serial,
 				    const uint32_t messages[PEER_DIRS]);
-/* The record of an operation in a graph whose kernel waits, according to the page. */
-struct peer_record peer_record_of_graph(const struct peer_page *page, const struct look *l);
+/* The record of an operation in a graph whose kernel waits, according to the control block. */
+struct peer_record peer_record_of_graph(const struct peer_control *control, const struct look *l);
 /* The direction's first message of that number. */
-bool peer_record_in(const struct peer_page *page, uint32_t peer_dir, uint32_t message,
+bool peer_record_in(const struct peer_control *control, uint32_t peer_dir, uint32_t message,
 		    struct peer_record *r);
 
 static inline uint64_t peer_load64(const uint64_t *word)
@@ -63,9 +63,9 @@ static inline uint32_t peer_load32(const uint32_t *word)
 	return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
-static inline struct peer_page *peer_member_page(const struct communicator *m, uint32_t rank)
+static inline struct peer_control *peer_member_control(const struct communicator *m, uint32_t rank)
 {
-	return peer_page_of(m->peer->base, rank);
+	return peer_control_of(m->peer->base, rank);
 }
 
 /* The direction of the same messages on the other rank. */

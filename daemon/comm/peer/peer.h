@@ -32,7 +32,7 @@ struct peer_stuck {
 	bool unlike;		    /* the message received differs from the one sent */
 };
 
-/* The pages' counters of waits at the beginning of a half minute (account/lateness.h). */
+/* The control blocks' counters of waits at the beginning of a half minute (account/lateness.h). */
 struct peer_lateness {
 	uint32_t number; /* of the half minute */
 	uint64_t since_ns;
@@ -45,9 +45,9 @@ struct peer_staging {
 	uint64_t bytes;
 };
 
-struct peer_pages {
+struct peer_epoch {
 	int fd;
-	char *base; /* [nranks][PEER_PAGE] */
+	char *base; /* [nranks][PEER_CONTROL_BYTES] */
 	size_t bytes;
 	uint32_t operation_bytes; /* the largest operation that runs in kernels */
 	uint32_t limit_source;	  /* ncclsvc_peer_source of this limit */
@@ -72,14 +72,15 @@ bool peer_staging_fits(struct client *c, unsigned opcode, uint32_t serial, int32
 void peer_staging_take(struct member *member, uint32_t region);
 void peer_staging_drop(struct member *member);
 
-/* The epoch begins. If all members have staging memory, creates their pages; otherwise frees it. */
+/* The epoch begins. If all members have staging memory, creates their control blocks; otherwise
+ * frees it. */
 void peer_begin(struct communicator *m);
 /* The epoch has ended; waiting kernels abort. */
 void peer_end(struct communicator *m);
 
-/* watch.c: looks at the pages of the communicators that are due, as many as fit in a turn of the
- * loop, and ends the epochs in which a kernel waits in vain. Returns when to look again; 0: there
- * are none. */
+/* watch.c: looks at the control blocks of the communicators that are due, as many as fit in a turn
+ * of the loop, and ends the epochs in which a kernel waits in vain. Returns when to look again; 0:
+ * there are none. */
 uint64_t peer_watch(struct comms *s, uint64_t now);
 /* Ends the epoch at the request of that process, as nothing less ends a waiting kernel. */
 void peer_cancel(struct communicator *m, int32_t pid);
@@ -90,7 +91,8 @@ bool peer_broken_off(const struct communicator *m, uint32_t rank);
 /* For JOIN's reply: the largest operation that runs in the members' kernels; 0: none. */
 uint32_t peer_bytes(const struct communicator *m);
 
-/* How many of the epoch's collectives went through staging memory, as the members' pages say. */
+/* How many of the epoch's collectives went through staging memory, as the members' control blocks
+ * say. */
 uint64_t peer_staged(const struct communicator *m);
 
 /* ---- limit.c: the size from which NCCL is faster ---- */

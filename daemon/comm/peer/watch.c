@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Watches the pages of a communicator whose members' kernels communicate directly. A kernel that
- * waits for another rank in vain can only be ended together with the epoch: after its deadline, or
- * because the other rank is gone, uses NCCL for the same operation, or waits for this rank
- * elsewhere. A conclusion from the pages must hold at PEER_LOOKS looks. So the worst that a member
- * can do is to end its own epoch. */
+ * Watches the control blocks of a communicator whose members' kernels communicate directly. A
+ * kernel that waits for another rank in vain can only be ended together with the epoch: after its
+ * deadline, or because the other rank is gone, uses NCCL for the same operation, or waits for this
+ * rank elsewhere. A conclusion from the control blocks must hold at PEER_LOOKS looks. So the worst
+ * that a member can do is to end its own epoch. */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,14 +22,14 @@
 
 /* The timeout of the waiting kernel. If its record was overwritten, the oldest remaining record
  * determines it. 0: none. */
-static uint64_t timeout_of(const struct peer_page *page, const struct look *l)
+static uint64_t timeout_of(const struct peer_control *control, const struct look *l)
 {
 	struct peer_record r;
 	if (l->graph)
-		return peer_record_of_graph(page, l).timeout_ns;
+		return peer_record_of_graph(control, l).timeout_ns;
 	if (l->history.known)
 		return l->history.record.timeout_ns;
-	if (peer_record(page, peer_load32(&page->records) - (PEER_HISTORY - 2), &r))
+	if (peer_record(control, peer_load32(&control->records) - (PEER_HISTORY - 2), &r))
 		return r.timeout_ns;
 	return 0;
 }
@@ -263,7 +263,7 @@ static struct peer_stuck stuck_at(const struct communicator *m, const struct loo
 		note_message(l, &stuck);
 		return stuck;
 	}
-	const uint64_t timeout = timeout_of(peer_member_page(m, rank), l);
+	const uint64_t timeout = timeout_of(peer_member_control(m, rank), l);
 	if (timeout && now - m->peer->members[rank].waits_ns > timeout) {
 		stuck.result = NCCLSVC_TIMEOUT;
 		stuck.other = last_of(m, looks, rank);
@@ -296,8 +296,9 @@ static struct peer_stuck untaken(const struct communicator *m, const struct look
 /* Why the rank's kernels were aborted. */
 static struct peer_stuck broken_at(const struct communicator *m, uint32_t rank)
 {
-	const struct peer_page *page = peer_member_page(m, rank);
-	const uint64_t failed = peer_load64(&page->failed), sender = peer_load64(&page->unlike[2]);
+	const struct peer_control *control = peer_member_control(m, rank);
+	const uint64_t failed = peer_load64(&control->failed),
+		       sender = peer_load64(&control->unlike[2]);
 	if (failed >> 32 == PEER_UNLIKE && sender < m->nranks && sender != rank)
 		return (struct peer_stuck){.result = NCCLSVC_MISMATCH,
 					   .rank = rank,
@@ -320,7 +321,8 @@ static void find_asked(const struct communicator *m, const struct look *looks, u
 	}
 }
 
-/* Once per look, since the records can change, and there are many: PEER_HISTORY in a page. */
+/* Once per look, since the records can change, and there are many: PEER_HISTORY in a control block.
+ */
 static void read_histories(const struct communicator *m, struct look *looks)
 {
 	uint32_t messages[PEER_DIRS];
@@ -329,7 +331,7 @@ static void read_histories(const struct communicator *m, struct look *looks)
 			continue;
 		find_asked(m, looks, k, messages);
 		looks[k].history =
-			peer_history_of(peer_member_page(m, k), looks[k].serial, messages);
+			peer_history_of(peer_member_control(m, k), looks[k].serial, messages);
 	}
 }
 
@@ -381,13 +383,13 @@ static unsigned waiting_op(const struct communicator *m, const struct look *look
 		return peer_dir_op((uint32_t)__builtin_ctz(look->peer_dirs));
 	if (look->graph)
 		return (unsigned)(look->header >> 56);
-	return peer_record_of(peer_member_page(m, rank), look->serial, &r) ? r.header >> 56 : 0;
+	return peer_record_of(peer_member_control(m, rank), look->serial, &r) ? r.header >> 56 : 0;
 }
 
 /* The headers of a message and of its receiver's Recv, or of a collective in a graph. */
 static void compare_unlike(const struct communicator *m, ncclsvc_status *st)
 {
-	const uint64_t *unlike = peer_member_page(m, (uint32_t)st->rank_a)->unlike;
+	const uint64_t *unlike = peer_member_control(m, (uint32_t)st->rank_a)->unlike;
 	struct svc_record r[2];
 	const uint64_t how = peer_load64(&unlike[3]);
 	for (int i = 0; i < 2; i++) {
@@ -550,7 +552,7 @@ static void tell(struct communicator *m, const struct peer_stuck *stuck, const s
 			 stuck->rank);
 	else if (stuck->unlike)
 		snprintf(text, sizeof(text),
-			 peer_load64(&peer_member_page(m, stuck->rank)->unlike[3])
+			 peer_load64(&peer_member_control(m, stuck->rank)->unlike[3])
 				 ? "rank %u has a different operation in a CUDA graph than rank %d"
 				 : "rank %u expects a different message than rank %d sent",
 			 stuck->rank, stuck->other);
@@ -571,11 +573,11 @@ static struct peer_record record_of_stuck(const struct communicator *m,
 					  const struct peer_stuck *stuck, const struct look *l)
 {
 	struct peer_record r;
-	const struct peer_page *page = peer_member_page(m, stuck->rank);
+	const struct peer_control *control = peer_member_control(m, stuck->rank);
 	if (l->graph && stuck->sequence)
-		return peer_record_of_graph(page, l);
-	if (stuck->message ? peer_record_in(page, stuck->peer_dir, stuck->message, &r)
-			   : peer_record_of(page, stuck->serial, &r))
+		return peer_record_of_graph(control, l);
+	if (stuck->message ? peer_record_in(control, stuck->peer_dir, stuck->message, &r)
+			   : peer_record_of(control, stuck->serial, &r))
 		return r;
 	return (struct peer_record){0};
 }
@@ -601,16 +603,16 @@ void peer_cancel(struct communicator *m, int32_t pid)
 
 static void look_at_all(struct communicator *m, struct look looks[PEER_RANKS], uint64_t now)
 {
-	struct peer_pages *p = m->peer;
+	struct peer_epoch *p = m->peer;
 	p->heartbeat++;
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct peer_page *page = peer_member_page(m, k);
+		struct peer_control *control = peer_member_control(m, k);
 		struct peer_member *member = &p->members[k];
-		__atomic_store_n(&page->heartbeat, p->heartbeat, __ATOMIC_RELEASE);
-		looks[k] = peer_look_at(page);
+		__atomic_store_n(&control->heartbeat, p->heartbeat, __ATOMIC_RELEASE);
+		looks[k] = peer_look_at(control);
 		/* The launch of a graph is not reported. */
 		if (looks[k].waits || looks[k].records != member->records ||
-		    peer_load32(&page->graphs))
+		    peer_load32(&control->graphs))
 			p->active_ns = now;
 		if (looks[k].waits != member->waits)
 			member->waits_ns = now;
@@ -619,11 +621,11 @@ static void look_at_all(struct communicator *m, struct look looks[PEER_RANKS], u
 	}
 }
 
-/* False: the epoch has ended, and its pages are gone. */
+/* False: the epoch has ended, and its control blocks are gone. */
 static bool look(struct communicator *m, uint64_t now)
 {
 	struct look looks[PEER_RANKS];
-	struct peer_pages *p = m->peer;
+	struct peer_epoch *p = m->peer;
 	look_at_all(m, looks, now);
 	peer_lateness_note(m, now);
 	const struct peer_stuck stuck = find_stuck(m, looks, now);
@@ -653,8 +655,8 @@ uint64_t peer_watch(struct comms *s, uint64_t now)
 	struct deadline *d;
 	const uint64_t enough = now + PEER_LOOKS_TURN_NS;
 	while ((d = deadlines_first(&s->looks)) && d->at_ns <= now && now < enough) {
-		struct peer_pages *p =
-			(struct peer_pages *)((char *)d - offsetof(struct peer_pages, look));
+		struct peer_epoch *p =
+			(struct peer_epoch *)((char *)d - offsetof(struct peer_epoch, look));
 		struct communicator *m = p->comm;
 		const uint64_t began = now;
 		const bool goes_on = look(m, began);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Part of peer.h: host memory that a member's kernels, the library and the daemon share. */
-#ifndef PROTO_PEER_PAGE_H
-#define PROTO_PEER_PAGE_H
+#ifndef PROTO_PEER_CONTROL_H
+#define PROTO_PEER_CONTROL_H
 
 #include "peer_staging.h"
 
-#define PEER_PAGE 65536
+#define PEER_CONTROL_BYTES 65536
 
 enum peer_end {
 	PEER_GOOD,
 	PEER_MISMATCH,	  /* another rank's header differs */
-	PEER_ABORTED,	  /* the page's abort word is set */
+	PEER_ABORTED,	  /* the control block's abort word is set */
 	PEER_DAEMON_LOST, /* the daemon is gone */
 	PEER_OVERLAP,	  /* the communicator's previous kernel was still running */
 	PEER_UNLIKE, /* a received message differs from the expected one, or a collective in a graph
@@ -45,7 +45,7 @@ struct peer_waited {
 	uint64_t kernels, ns;
 };
 
-struct peer_page {
+struct peer_control {
 	/* Written by the daemon, and by the library for its own member. */
 	uint32_t abort;
 	uint32_t heartbeat; /* incremented by the daemon */
@@ -107,8 +107,8 @@ struct peer_page {
  * cyclically, so none may fall 2^31 kernels behind. */
 #define PEER_REFRESH (UINT32_C(1) << 28)
 
-/* How often a waiting kernel polls its page, and how long without a heartbeat until it considers
- * the daemon dead. */
+/* How often a waiting kernel polls its control block, and how long without a heartbeat until it
+ * considers the daemon dead. */
 #define PEER_POLL_NS	  50000
 #define PEER_HEARTBEAT_NS UINT64_C(10000000000)
 
