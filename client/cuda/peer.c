@@ -161,7 +161,7 @@ static bool is_quiet(const struct peer *p)
 {
 	if (p->failed) /* nothing was launched after that kernel */
 		return !p->any || peer_reached(p->over, p->latest) ||
-		       peer_blocks_told(p, p->latest, p->blocks);
+		       peer_blocks_completed(p, p->latest, p->blocks);
 	return !p->serial || peer_reached(p->over, p->serial);
 }
 

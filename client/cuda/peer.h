@@ -58,9 +58,9 @@ struct peer {
 	uint32_t messages[PEER_DIRS]; /* messages so far */
 	uint32_t turns[PEER_DIRS];    /* turns in the current group */
 	uint32_t over; /* a kernel that is known to have ended, like all earlier ones */
-	uint32_t told[PEER_BLOCKS]; /* by block: the newest kernel whose end it has reported */
-	uint32_t posting;	    /* how many more kernels post their ends for a waiting thread */
-	uint64_t asked_ns;	    /* when the GPU was last asked */
+	uint32_t completed[PEER_BLOCKS]; /* by block: the newest kernel it ended */
+	uint32_t posting;  /* how many more kernels post their ends for a waiting thread */
+	uint64_t asked_ns; /* when the GPU was last asked */
 	uint64_t checked[PEER_CHECKED]; /* buffers known to be memory of the GPU, by hash */
 	/* Numbers of its shares (shares.c), by their regions' places; NULL: none yet */
 	uint32_t *shares, nshares;
@@ -68,8 +68,8 @@ struct peer {
 	struct importer *importer; /* NULL: nothing is mapped */
 	struct import *imports;
 	uint32_t known[PEER_RANKS], mapped[PEER_RANKS];
-	uint64_t imports_at, imports_told; /* how much of the log is done, and reported as done */
-	bool imports_later;		   /* some of that is to be unmapped */
+	uint64_t imports_at, imports_reported; /* how much of the log is done, and reported */
+	bool imports_later;		       /* some of that is to be unmapped */
 
 	/* Keeps launches in the order of serials; no other lock is held meanwhile. */
 	pthread_mutex_t turn;
@@ -195,6 +195,6 @@ extern const struct kernel_hooks peer_hooks;
 /* Updates the kernels' progress, asking the GPU if needed. Locked. */
 void peer_ask(struct peer *p);
 /* Whether all blocks of that kernel have ended, according to the GPU's last answer. */
-bool peer_blocks_told(const struct peer *p, uint32_t serial, unsigned blocks);
+bool peer_blocks_completed(const struct peer *p, uint32_t serial, unsigned blocks);
 
 #endif

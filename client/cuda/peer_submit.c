@@ -165,11 +165,11 @@ static void note(const struct op *op)
 CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t serial, unsigned blocks)
 {
 	CUstreamBatchMemOpParams ops[PEER_BLOCKS];
-	const CUdeviceptr told = p->own.at + offsetof(struct peer_state, told);
+	const CUdeviceptr completed = p->own.at + offsetof(struct peer_state, completed);
 	for (unsigned i = 0; i < blocks; i++)
 		ops[i] = (CUstreamBatchMemOpParams){
 			.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
-				      .address = told + i * sizeof(uint32_t),
+				      .address = completed + i * sizeof(uint32_t),
 				      .value = serial,
 				      .flags = CU_STREAM_WAIT_VALUE_GEQ}};
 	return p->cuda->cuStreamBatchMemOp(stream, blocks, ops, 0);

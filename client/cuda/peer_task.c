@@ -48,11 +48,11 @@ static void look(struct peer *p, const struct slot *slot)
 		known(p, ended == slot->serial && slot->posted ? ended : before(ended));
 }
 
-bool peer_blocks_told(const struct peer *p, uint32_t serial, unsigned blocks)
+bool peer_blocks_completed(const struct peer *p, uint32_t serial, unsigned blocks)
 {
 	bool all = blocks;
 	for (unsigned i = 0; i < blocks; i++)
-		all = all && peer_reached(p->told[i], serial);
+		all = all && peer_reached(p->completed[i], serial);
 	return all;
 }
 
@@ -71,11 +71,11 @@ void peer_ask(struct peer *p)
 	p->asked_ns = now_ns();
 	if (e)
 		return;
-	memcpy(p->told, state.told, sizeof(p->told));
+	memcpy(p->completed, state.completed, sizeof(p->completed));
 	for (unsigned i = 0; i < PEER_BLOCKS; i++)
-		if (p->told[i]) /* it began after the previous kernel had ended */
-			known(p, before(p->told[i]));
-	if (peer_blocks_told(p, p->serial, p->serial_blocks))
+		if (p->completed[i]) /* it began after the previous kernel had ended */
+			known(p, before(p->completed[i]));
+	if (peer_blocks_completed(p, p->serial, p->serial_blocks))
 		known(p, p->serial);
 }
 
@@ -133,7 +133,7 @@ static void mismatched(const struct peer *p, uint32_t serial, ncclsvc_status *st
 static bool is_over(const struct peer *p, const struct slot *slot)
 {
 	return peer_reached(p->over, slot->serial) ||
-	       peer_blocks_told(p, slot->serial, slot->blocks);
+	       peer_blocks_completed(p, slot->serial, slot->blocks);
 }
 
 static bool has_failed(const struct peer *p, uint32_t serial)

@@ -90,7 +90,7 @@ DEVICE void failure_post(struct work *w, uint32_t stop)
 		post(&w->control->failed, stop, graph ? peer_sequence_after(serial) : serial);
 }
 
-/* `ended` and `told` are written last, after the words that explain them. */
+/* `ended` and `completed` are written last, after the words that explain them. */
 DEVICE void end(struct work *w)
 {
 	const struct peer_call *c = w->call;
@@ -106,12 +106,12 @@ DEVICE void end(struct work *w)
 	if (!block() && refreshes(w))
 		refresh(w->state->ended, w->sequence);
 	if (!block() && !c->graph && c->serial % PEER_REFRESH == 0)
-		refresh(w->state->told, c->serial);
+		refresh(w->state->completed, c->serial);
 	if (!w->round && !w->channel && w->heard)
 		post(&w->control->waits[w->peer_dir], 0, 0);
 	store32(&w->state->ended[block()], w->sequence);
 	if (!c->graph)
-		store32(&w->state->told[block()], c->serial);
+		store32(&w->state->completed[block()], c->serial);
 	if (posts(w) && ends_last(w))
 		post(&w->control->ended, w->words->serial, w->sequence);
 }

@@ -103,8 +103,8 @@ struct peer_control {
 };
 
 /* A kernel whose sequence is a multiple of this posts its end even with posts = 0, and also writes
- * `ended`, and `told` with its serial, for blocks that it does not have. These words are compared
- * cyclically, so none may fall 2^31 kernels behind. */
+ * `ended`, and `completed` with its serial, for blocks that it does not have. These words are
+ * compared cyclically, so none may fall 2^31 kernels behind. */
 #define PEER_REFRESH (UINT32_C(1) << 28)
 
 /* How often a waiting kernel polls its control block, and how long without a heartbeat until it

@@ -38,7 +38,8 @@ struct peer_state {
 	uint32_t round;	    /* of the newest collective whose blocks have all begun */
 	uint32_t serial;    /* of the newest kernel outside of graphs, likewise */
 	uint32_t ended[PEER_BLOCKS]; /* by block: the sequence of the last kernel it ended */
-	uint32_t told[PEER_BLOCKS];  /* by block: the serial of the last one outside of graphs */
+	uint32_t
+		completed[PEER_BLOCKS]; /* by block: the serial of the last one outside of graphs */
 };
 
 #define PEER_HEADERS	    1024 /* offset of struct ll_line [2][PEER_RANKS] */

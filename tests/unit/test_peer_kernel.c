@@ -204,7 +204,7 @@ static void posts_check(struct rank *r, const struct peer_call *c, struct posts 
 	assert_int_equal(state(r)->sequence, posts->sequence);
 	for (unsigned i = 0; i < blocks; i++)
 		assert_true(state(r)->ended[i] == posts->sequence &&
-			    state(r)->told[i] == c->serial);
+			    state(r)->completed[i] == c->serial);
 	const uint64_t ended = (uint64_t)c->serial << 32 | posts->sequence;
 	if (c->posts || r->control.ended != posts->ended)
 		assert_true(r->control.ended == ended);

@@ -237,7 +237,7 @@ static void refresh_work(struct rank *r)
 	for (unsigned i = 0; i < PEER_BLOCKS; i++)
 		state(r)->ended[i] = 2 * PEER_REFRESH - 2;
 	for (unsigned i = 0; i < PEER_BLOCKS; i++)
-		state(r)->told[i] = SERIAL;
+		state(r)->completed[i] = SERIAL;
 	state(r)->sequence = 2 * PEER_REFRESH - 2;
 	pthread_barrier_wait(&r->world->round);
 	kernel->run(c);
@@ -246,12 +246,12 @@ static void refresh_work(struct rank *r)
 	for (uint32_t i = 0; i < PEER_BLOCKS; i++)
 		assert_int_equal(block_ended(r, i), 2 * PEER_REFRESH);
 	assert_true(control_ended(r) == posted(2 * PEER_REFRESH));
-	assert_int_equal(state(r)->told[1], SERIAL);
+	assert_int_equal(state(r)->completed[1], SERIAL);
 	c.serial = PEER_REFRESH;
 	kernel->run(c);
 	assert_int_equal(block_ended(r, 1), 2 * PEER_REFRESH);
 	for (uint32_t i = 0; i < PEER_BLOCKS; i++)
-		assert_int_equal(state(r)->told[i], PEER_REFRESH);
+		assert_int_equal(state(r)->completed[i], PEER_REFRESH);
 	assert_int_equal(r->control.failed, 0);
 }
 
@@ -323,7 +323,7 @@ static void graph_work(struct rank *r)
 	assert_int_equal(r->control.failed, 0);
 	assert_true(r->control.ended == ((uint64_t)SERIAL << 32 | second));
 	assert_int_equal(state(r)->ended[0], second);
-	assert_int_equal(state(r)->told[0], SERIAL);
+	assert_int_equal(state(r)->completed[0], SERIAL);
 	assert_int_equal(state(r)->serial, SERIAL);
 }
 
@@ -348,7 +348,7 @@ static void graph_mismatch_work(struct rank *r)
 	c = call_of(r, 64);
 	kernel->run(c);
 	assert_int_equal(ABOVE(r->control.results[SERIAL % PEER_RESULTS]), PEER_UNLIKE);
-	assert_int_equal(state(r)->told[0], SERIAL);
+	assert_int_equal(state(r)->completed[0], SERIAL);
 }
 
 static void graph_mismatch(void **unused)
