@@ -107,7 +107,7 @@ static void enter(ncclsvc_session *s, struct op *op, uint64_t entry)
 	slot->number = number;
 	slot->entry = entry;
 	slot->peer = NULL;
-	slot->serial = 0;
+	slot->kernel_seq = 0;
 	slot->state = SLOT_PENDING;
 	slot->called_back = op->quiet;
 	slot->quiet = op->quiet;

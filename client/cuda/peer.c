@@ -162,7 +162,7 @@ static bool is_quiet(const struct peer *p)
 	if (p->failed) /* nothing was launched after that kernel */
 		return !p->any || peer_reached(p->over, p->latest) ||
 		       peer_blocks_completed(p, p->latest, p->blocks);
-	return !p->serial || peer_reached(p->over, p->serial);
+	return !p->kernel_seq || peer_reached(p->over, p->kernel_seq);
 }
 
 /* The same, but asks the GPU if nothing else reports the end, and checks that streams are done with

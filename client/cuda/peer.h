@@ -52,8 +52,8 @@ struct peer {
 	CUevent order;	       /* orders kernels in graphs and others: recorded behind the newest */
 
 	/* With the session's lock. Kernels in graphs do not count. */
-	uint32_t serial;	      /* serial of the newest kernel */
-	uint8_t serial_blocks;	      /* its number of blocks */
+	uint32_t kernel_seq;	      /* of the newest kernel */
+	uint8_t kernel_seq_blocks;    /* its number of blocks */
 	uint32_t round;		      /* round of the newest collective */
 	uint32_t messages[PEER_DIRS]; /* messages so far */
 	uint32_t turns[PEER_DIRS];    /* turns in the current group */
@@ -71,7 +71,7 @@ struct peer {
 	uint64_t imports_at, imports_reported; /* how much of the log is done, and reported */
 	bool imports_later;		       /* some of that is to be unmapped */
 
-	/* Keeps launches in the order of serials; no other lock is held meanwhile. */
+	/* Keeps launches in the order of kernel_seq; no other lock is held meanwhile. */
 	pthread_mutex_t turn;
 	pthread_cond_t turned;
 	uint32_t launched; /* or skipped */
@@ -167,7 +167,8 @@ ncclsvc_result peer_launch(const struct op *ops, unsigned n);
 ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struct slot *slot);
 /* Makes the stream wait until all blocks of the kernel, or of later ones, have reported their end.
  * The context must be current, also for the next functions. */
-CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t serial, unsigned blocks);
+CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t kernel_seq,
+			 unsigned blocks);
 /* Makes `stream` wait for the work that is on `from` now. */
 CUresult peer_follow(const struct peer *p, CUevent event, CUstream from, CUstream stream);
 /* Makes the kernel's stream wait for the work on the operations' streams. `done`: the one whose
@@ -195,6 +196,6 @@ extern const struct kernel_hooks peer_hooks;
 /* Updates the kernels' progress, asking the GPU if needed. Locked. */
 void peer_ask(struct peer *p);
 /* Whether all blocks of that kernel have ended, according to the GPU's last answer. */
-bool peer_blocks_completed(const struct peer *p, uint32_t serial, unsigned blocks);
+bool peer_blocks_completed(const struct peer *p, uint32_t kernel_seq, unsigned blocks);
 
 #endif

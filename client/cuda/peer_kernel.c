@@ -175,7 +175,7 @@ CUresult peer_put(const struct op *ops, unsigned n, const struct peer *p, CUstre
 		m.call.graph = graph->number;
 		m.call.index = graph->operations;
 	} else {
-		m.call.serial = ops->serial;
+		m.call.kernel_seq = ops->kernel_seq;
 		m.call.round = ops->newest;
 		m.call.posts = ops->posts;
 	}

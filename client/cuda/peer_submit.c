@@ -55,9 +55,9 @@ static ncclsvc_result room_check(const struct op *op)
 	struct peer *p = op->comm->peer;
 	/* While graphs exist, each kernel also waits for an event and records it. */
 	const uint32_t most = peer_graphs_live(p) ? PENDING_MAX / 3 : PENDING_MAX;
-	if (p->serial - p->over >= most)
+	if (p->kernel_seq - p->over >= most)
 		peer_ask(p);
-	if (p->serial - p->over < most)
+	if (p->kernel_seq - p->over < most)
 		return NCCLSVC_OK;
 	return error_set(NCCLSVC_AGAIN, "%u kernels are pending on %s: wait for a task", most,
 			 op->comm->label);
@@ -121,8 +121,8 @@ void peer_enter(struct op *op, struct slot *slot)
 {
 	struct peer *p = op->comm->peer;
 	if (op->kernel != KERNEL_NONE && !op->joined) {
-		p->serial = peer_sequence_after(p->serial);
-		p->serial_blocks = op->blocks;
+		p->kernel_seq = peer_sequence_after(p->kernel_seq);
+		p->kernel_seq_blocks = op->blocks;
 		p->posting -= p->posting ? 1 : 0;
 	}
 	op->round = 0;
@@ -134,11 +134,11 @@ void peer_enter(struct op *op, struct slot *slot)
 	if (op->kernel == KERNEL_NONE)
 		return;
 	op->peer = p;
-	op->serial = p->serial;
+	op->kernel_seq = p->kernel_seq;
 	op->newest = p->round;
 	op->posts = p->posting;
 	slot->peer = p;
-	slot->serial = op->serial;
+	slot->kernel_seq = op->kernel_seq;
 	slot->posted = op->posts;
 	slot->blocks = op->blocks;
 	device_pin(op->comm->session, op, slot->number);
@@ -148,7 +148,7 @@ static void note(const struct op *op)
 {
 	struct peer *p = op->peer;
 	struct peer_record *record = &p->control->history[p->records % PEER_HISTORY];
-	__atomic_store_n(&record->serial, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&record->kernel_seq, 0, __ATOMIC_RELEASE);
 	record->operation = op->operation;
 	record->collective = (uint32_t)op->collective;
 	record->round = op->round;
@@ -156,13 +156,14 @@ static void note(const struct op *op)
 	record->header = peer_header_of(&op->record);
 	record->launched_ns = now_ns();
 	record->timeout_ns = op->record.timeout_ns;
-	__atomic_store_n(&record->serial, op->serial, __ATOMIC_RELEASE);
+	__atomic_store_n(&record->kernel_seq, op->kernel_seq, __ATOMIC_RELEASE);
 	__atomic_store_n(&p->control->records, ++p->records, __ATOMIC_RELEASE);
 	if (op->round)
 		__atomic_store_n(&p->control->reached, op->round, __ATOMIC_RELEASE);
 }
 
-CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t serial, unsigned blocks)
+CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t kernel_seq,
+			 unsigned blocks)
 {
 	CUstreamBatchMemOpParams ops[PEER_BLOCKS];
 	const CUdeviceptr completed = p->own.at + offsetof(struct peer_state, completed);
@@ -170,7 +171,7 @@ CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t serial,
 		ops[i] = (CUstreamBatchMemOpParams){
 			.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
 				      .address = completed + i * sizeof(uint32_t),
-				      .value = serial,
+				      .value = kernel_seq,
 				      .flags = CU_STREAM_WAIT_VALUE_GEQ}};
 	return p->cuda->cuStreamBatchMemOp(stream, blocks, ops, 0);
 }
@@ -187,7 +188,7 @@ ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struc
 		return r;
 	CUresult e = cuda_push(g->cuda, st.push);
 	if (!e) {
-		e = peer_wait_ended(slot->peer, handle, slot->serial, slot->blocks);
+		e = peer_wait_ended(slot->peer, handle, slot->kernel_seq, slot->blocks);
 		cuda_pop(g->cuda, st.push);
 	}
 	return e ? cuda_error(g->cuda, e, "the stream cannot wait for the task") : NCCLSVC_OK;
@@ -223,7 +224,7 @@ static CUresult streams_follow(const struct op *ops, unsigned n, const struct pe
 	for (unsigned i = 0; !e && i < n; i++) {
 		if (ops[i].detached || (done && ops[i].stream == done->stream))
 			continue;
-		e = peer_wait_ended(p, ops[i].stream, ops->serial, ops->blocks);
+		e = peer_wait_ended(p, ops[i].stream, ops->kernel_seq, ops->blocks);
 		done = &ops[i];
 	}
 	return e;
@@ -233,7 +234,7 @@ static CUresult streams_follow(const struct op *ops, unsigned n, const struct pe
 static void put_note(struct peer *p, const struct op *op, uint64_t id, CUcontext context)
 {
 	p->any = true;
-	p->latest = op->serial;
+	p->latest = op->kernel_seq;
 	p->stream_id = id;
 	p->stream_context = context;
 	p->blocks = op->blocks;
@@ -278,13 +279,13 @@ ncclsvc_result peer_launch(const struct op *ops, unsigned n)
 {
 	struct peer *p = ops->peer;
 	pthread_mutex_lock(&p->turn);
-	while (peer_sequence_after(p->launched) != ops->serial)
+	while (peer_sequence_after(p->launched) != ops->kernel_seq)
 		pthread_cond_wait(&p->turned, &p->turn);
 	/* After a failed launch nothing may be left on a stream that waits for this kernel. */
 	const CUresult e = p->failed ? CUDA_SUCCESS : launch(ops, n, p);
 	if (e)
 		__atomic_store_n(&p->failed, true, __ATOMIC_RELEASE);
-	p->launched = ops->serial;
+	p->launched = ops->kernel_seq;
 	pthread_cond_broadcast(&p->turned);
 	pthread_mutex_unlock(&p->turn);
 	if (!e)

@@ -56,14 +56,14 @@ DEVICE void unlike_post(struct work *w)
 
 /* For a kernel outside graphs: posts each rank's header. All have arrived, unless the kernel is
  * aborted. */
-DEVICE void headers_post(struct work *w, uint32_t serial)
+DEVICE void headers_post(struct work *w, uint32_t kernel_seq)
 {
 	const struct peer_call *c = w->call;
 	for (unsigned p = 0; p < c->nranks; p++) {
 		uint64_t header;
 		if (p == c->rank || !ll_ready(header_at(w, c->rank, p), w->round, &header))
 			header = c->header;
-		store64(&w->control->headers[serial % PEER_RESULTS][p], header);
+		store64(&w->control->headers[kernel_seq % PEER_RESULTS][p], header);
 	}
 }
 
@@ -72,13 +72,13 @@ DEVICE void headers_post(struct work *w, uint32_t serial)
 DEVICE void failure_post(struct work *w, uint32_t stop)
 {
 	const bool graph = w->call->graph;
-	const uint32_t serial = w->words->serial;
+	const uint32_t kernel_seq = w->words->kernel_seq;
 	if (stop == PEER_MISMATCH)
 		store32(&w->state->stopped, w->sequence);
 	if (stop == PEER_MISMATCH && !graph && !block())
-		headers_post(w, serial);
+		headers_post(w, kernel_seq);
 	if (!graph)
-		post(&w->control->results[serial % PEER_RESULTS], stop, serial);
+		post(&w->control->results[kernel_seq % PEER_RESULTS], stop, kernel_seq);
 	if (stop == PEER_MISMATCH && (!graph || block()))
 		return;
 	if (stop == PEER_MISMATCH) {
@@ -87,7 +87,8 @@ DEVICE void failure_post(struct work *w, uint32_t stop)
 	}
 	store32(&w->state->dead, stop);
 	if (!w->words->dead)
-		post(&w->control->failed, stop, graph ? peer_sequence_after(serial) : serial);
+		post(&w->control->failed, stop,
+		     graph ? peer_sequence_after(kernel_seq) : kernel_seq);
 }
 
 /* `ended` and `completed` are written last, after the words that explain them. */
@@ -102,18 +103,18 @@ DEVICE void end(struct work *w)
 	if (stop || posts(w))
 		fence_system();
 	if (!posts(w) && w->heard && !block())
-		post(&w->control->ended, w->words->serial, w->sequence);
+		post(&w->control->ended, w->words->kernel_seq, w->sequence);
 	if (!block() && refreshes(w))
 		refresh(w->state->ended, w->sequence);
-	if (!block() && !c->graph && c->serial % PEER_REFRESH == 0)
-		refresh(w->state->completed, c->serial);
+	if (!block() && !c->graph && c->kernel_seq % PEER_REFRESH == 0)
+		refresh(w->state->completed, c->kernel_seq);
 	if (!w->round && !w->channel && w->heard)
 		post(&w->control->waits[w->peer_dir], 0, 0);
 	store32(&w->state->ended[block()], w->sequence);
 	if (!c->graph)
-		store32(&w->state->completed[block()], c->serial);
+		store32(&w->state->completed[block()], c->kernel_seq);
 	if (posts(w) && ends_last(w))
-		post(&w->control->ended, w->words->serial, w->sequence);
+		post(&w->control->ended, w->words->kernel_seq, w->sequence);
 }
 
 #endif

@@ -42,7 +42,7 @@ DEVICE void begin(struct work *w)
 	words->round = load32(&w->state->round);
 	if (w->round)
 		words->round = peer_sequence_after(words->round);
-	words->serial = w->call->graph ? load32(&w->state->serial) : w->call->serial;
+	words->kernel_seq = w->call->graph ? load32(&w->state->kernel_seq) : w->call->kernel_seq;
 	words->stop = words->dead = dead;
 	words->finished = words->message = words->moving = 0;
 	words->part = 0;
@@ -60,7 +60,7 @@ DEVICE void arrive(struct work *w)
 	if (w->round)
 		store32(&w->state->round, w->round);
 	if (!w->call->graph)
-		store32(&w->state->serial, w->words->serial);
+		store32(&w->state->kernel_seq, w->words->kernel_seq);
 	store32(&w->state->sequence, w->sequence);
 	store32(&w->state->arrived, 0);
 }

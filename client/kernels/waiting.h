@@ -71,7 +71,7 @@ DEVICE void waits_post(const struct work *w)
 	store32(&w->control->moves, !w->round);
 	store64(&w->control->header, c->header);
 	post(&w->control->graph, c->graph, c->index);
-	post(&w->control->begun, c->serial, w->sequence);
+	post(&w->control->begun, c->kernel_seq, w->sequence);
 }
 
 DEVICE void monitor_poll(struct work *w)

@@ -16,11 +16,12 @@ struct block_words {
 	uint32_t dead;	       /* enum peer_end: an earlier kernel failed for all ranks */
 	uint32_t finished; /* number of warps that moved their data, and of headers that arrived */
 	uint32_t round;	   /* round of this collective, or of the newest one before */
-	uint32_t serial;   /* the call's serial; in a graph, that of the newest kernel before */
-	uint32_t message;  /* number of the message that the block moves */
-	uint64_t part;	   /* that message's header */
-	uint32_t direct;   /* its data has come directly */
-	uint32_t moving;   /* the movers access buffers, and wait for nothing */
+	uint32_t kernel_seq; /* the call's kernel_seq; in a graph, that of the newest kernel before
+			      */
+	uint32_t message;    /* number of the message that the block moves */
+	uint64_t part;	     /* that message's header */
+	uint32_t direct;     /* its data has come directly */
+	uint32_t moving;     /* the movers access buffers, and wait for nothing */
 };
 
 /* One thread's view. */

@@ -7,9 +7,9 @@
  * Sequences count a rank's kernels; rounds count the communicator's collectives among them, and are
  * the same on all ranks. Neither is ever 0. The GPU counts them, since the library does not see the
  * launch of a CUDA graph. The library has its own numbers for operations outside of graphs:
- * serials, and rounds that do not count those in graphs. Rounds alternate between two slots without
- * acknowledgements, since every collective waits for the headers of all ranks: when a rank begins
- * round n + 2, all ranks have begun n + 1, and so have ended n.
+ * kernel_seq, and rounds that do not count those in graphs. Rounds alternate between two slots
+ * without acknowledgements, since every collective waits for the headers of all ranks: when a rank
+ * begins round n + 2, all ranks have begun n + 1, and so have ended n.
  *
  * Known limit: rounds repeat after 2^32 - 2 collectives. A line or counter that was not written in
  * between would then be mistaken for one of the new round. */
@@ -20,7 +20,7 @@
 #include "peer_staging.h"
 
 /* ---- One operation, as a kernel's argument. In a CUDA graph it is the same at each launch, so
- * `serial`, `round` and `posts`, which otherwise change from call to call, are 0 there ---- */
+ * `kernel_seq`, `round` and `posts`, which otherwise change from call to call, are 0 there ---- */
 
 struct peer_call {
 	uint64_t staging[PEER_RANKS]; /* by rank, as mapped in this process */
@@ -28,11 +28,11 @@ struct peer_call {
 	uint64_t src, dst;
 	/* For ncclsvc_peer_direct: the shares with these buffers, 0: none, and where in them. */
 	uint64_t src_share, src_at, dst_share, dst_at;
-	uint64_t bytes;	   /* from one rank to another */
-	uint64_t src_each; /* stride between receivers; 0: all get the same data */
-	uint64_t dst_each; /* stride between senders */
-	uint64_t header;   /* what all ranks must agree on, packed by the caller */
-	uint32_t serial;   /* the library's number of the kernel; 0: it is in a graph */
+	uint64_t bytes;	     /* from one rank to another */
+	uint64_t src_each;   /* stride between receivers; 0: all get the same data */
+	uint64_t dst_each;   /* stride between senders */
+	uint64_t header;     /* what all ranks must agree on, packed by the caller */
+	uint32_t kernel_seq; /* the library's number of the kernel; 0: it is in a graph */
 	uint32_t round; /* the library's number of the newest collective, this or an earlier one */
 	uint32_t graph; /* the library's number of the graph; 0: it is in none */
 	uint32_t index; /* of the operation, among the communicator's operations in the graph, from

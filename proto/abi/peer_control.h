@@ -35,7 +35,7 @@ struct peer_record {
 	uint64_t header;      /* peer_header */
 	uint64_t launched_ns; /* CLOCK_MONOTONIC */
 	uint64_t timeout_ns;  /* 0: none */
-	uint32_t serial;      /* of its kernel, which several messages may share */
+	uint32_t kernel_seq;  /* of its kernel, which several messages may share */
 	uint32_t collective;  /* low half of its number among the member's collectives */
 	uint32_t round;	      /* as counted by the library; 0: it is a message */
 	uint32_t message;     /* its number in its direction, from 1 */
@@ -53,13 +53,13 @@ struct peer_control {
 	uint32_t pad0;
 	uint64_t shares; /* the length of the epoch's log of shares; written by the daemon */
 	uint32_t pad1[10];
-	/* Written by kernels. begun and ended: a sequence, and above it the call's serial. In a
-	 * graph: 0 for a kernel that begins, the newest earlier serial for one that ends. */
+	/* Written by kernels. begun and ended: a sequence, and above it the call's kernel_seq. In a
+	 * graph: 0 for a kernel that begins, the newest earlier kernel_seq for one that ends. */
 	uint64_t begun; /* only for kernels that wait longer than PEER_POLL_NS */
 	/* From a kernel that posts: all its stores are visible to everyone. From a kernel that has
 	 * posted its begin: its first block has ended, and all kernels before it. */
 	uint64_t ended;
-	/* The serial from which on all kernels fail; above it enum peer_end. */
+	/* The kernel_seq from which on all kernels fail; above it enum peer_end. */
 	uint64_t failed;
 	uint32_t round; /* the call's round, for `begun`. Kernels in graphs do not change it */
 	uint32_t moves; /* 1: the kernel has messages */
@@ -94,7 +94,7 @@ struct peer_control {
 	uint32_t pad3[8];
 	uint32_t messages[PEER_DIRS]; /* number of messages launched or to be launched */
 	struct peer_record history[PEER_HISTORY]; /* the newest records: by number % PEER_HISTORY */
-	/* Kernels outside of graphs that failed, and above each enum peer_end: by serial %
+	/* Kernels outside of graphs that failed, and above each enum peer_end: by kernel_seq %
 	 * PEER_RESULTS.
 	 */
 	uint64_t results[PEER_RESULTS];
@@ -103,7 +103,7 @@ struct peer_control {
 };
 
 /* A kernel whose sequence is a multiple of this posts its end even with posts = 0, and also writes
- * `ended`, and `completed` with its serial, for blocks that it does not have. These words are
+ * `ended`, and `completed` with its kernel_seq, for blocks that it does not have. These words are
  * compared cyclically, so none may fall 2^31 kernels behind. */
 #define PEER_REFRESH (UINT32_C(1) << 28)
 

@@ -196,7 +196,7 @@ static void falsify(struct peer_control *p, int rank)
 		struct peer_record *r = &p->history[i];
 		const int op = random() % 2 ? NCCLSVC_SEND : NCCLSVC_RECV;
 		r->header = peer_header((uint8_t)op, NCCLSVC_UINT32, 0, (uint8_t)!rank, 8);
-		r->serial = 1 + (uint32_t)random() % 4;
+		r->kernel_seq = 1 + (uint32_t)random() % 4;
 		r->message = 1 + (uint32_t)random() % 4;
 		r->round = random() % 2 ? 0 : r->message;
 		r->timeout_ns = 0;

@@ -88,7 +88,7 @@ static void message_waits(struct peer_control *p, int rank, int op)
 		.operation = p->records,
 		.header = peer_header((uint8_t)op, NCCLSVC_UINT32, 0, (uint8_t)other, 8),
 		.launched_ns = clock_ns(),
-		.serial = 1,
+		.kernel_seq = 1,
 		.message = 1,
 	};
 	__atomic_store_n(&p->messages[peer_dir], 1, __ATOMIC_RELEASE);

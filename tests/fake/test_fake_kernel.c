@@ -280,7 +280,7 @@ static void ended_check(struct comm *c, const struct peer_call *call, unsigned b
 	for (unsigned i = 0; i < blocks; i++)
 		CHECK_EQ(state->ended[i], state->sequence);
 	if (call->posts)
-		CHECK_EQ(c->control->ended, (uint64_t)call->serial << 32 | state->sequence);
+		CHECK_EQ(c->control->ended, (uint64_t)call->kernel_seq << 32 | state->sequence);
 }
 
 static void eager(struct ranks *ranks, int rank, unsigned n)
@@ -295,7 +295,7 @@ static void eager(struct ranks *ranks, int rank, unsigned n)
 		call.src += (unsigned)rand_r(&seed) % 16;
 		call = shape(call, (unsigned)rand_r(&seed) % SHAPES, root);
 		call.posts = rand_r(&seed) & 1;
-		call.serial = round;
+		call.kernel_seq = round;
 		const unsigned blocks = 1 + (unsigned)rand_r(&seed) % PEER_BLOCKS;
 		const unsigned shift = (unsigned)(call.src - c->src);
 		input_fill(c, round);
@@ -565,7 +565,7 @@ static void peer_killed(struct ranks *ranks, int rank)
 	struct comm *c = comm_make(ranks, 0, (unsigned)rank, MORTALS);
 	struct peer_call call = call_of(c, 640);
 	call.reduces = 1;
-	call.serial = 7;
+	call.kernel_seq = 7;
 	if (rank == MORTALS - 1) {
 		for (unsigned p = 0; p < MORTALS - 1; p++)
 			CHECK(soon(waits, control_of(ranks, 0, p)));

@@ -28,7 +28,7 @@ static void launch(struct scene *s, int rank, uint32_t sequence, uint64_t number
 				     .header = HEADER(NCCLSVC_ALL_REDUCE, 8),
 				     .launched_ns = now_ns(),
 				     .timeout_ns = timeout_ns,
-				     .serial = sequence,
+				     .kernel_seq = sequence,
 				     .round = sequence};
 	__atomic_store_n(&p->records, p->records + 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&p->reached, sequence, __ATOMIC_RELEASE);

@@ -22,7 +22,7 @@ static void launch(struct scene *s, int rank, int op, uint32_t sequence, uint64_
 		.header = peer_header((uint8_t)op, NCCLSVC_UINT32, 0, (uint8_t)!rank, WORDS),
 		.launched_ns = now_ns(),
 		.timeout_ns = timeout_ns,
-		.serial = sequence,
+		.kernel_seq = sequence,
 		.message = p->messages[peer_dir_of(rank, op)] + 1,
 	};
 	__atomic_store_n(&p->messages[peer_dir_of(rank, op)],

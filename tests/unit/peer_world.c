@@ -129,7 +129,7 @@ struct peer_call call_of(struct rank *r, uint64_t bytes)
 		.dst = (uintptr_t)r->dst,
 		.bytes = bytes,
 		.header = bytes,
-		.serial = SERIAL,
+		.kernel_seq = KERNEL_SEQ,
 		.rank = (uint8_t)r->number,
 		.nranks = (uint8_t)r->nranks,
 		.from_past = (uint8_t)r->nranks,

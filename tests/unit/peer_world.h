@@ -13,7 +13,7 @@
 #define FEW	   704			 /* bytes */
 #define MANY	   150000		 /* more than two chunks */
 #define MOST	   (PEER_LL_MOST + 1024) /* maximum of all tests */
-#define SERIAL	   78			 /* serial for kernels where it does not matter */
+#define KERNEL_SEQ 78			 /* for kernels where it does not matter */
 #define NEAR_WRAP  UINT32_C(0xfffffffe)	 /* the second operation has sequence 2 */
 #define ABOVE(v)   ((uint32_t)((v) >> 32))
 #define GUARD	   0xa5

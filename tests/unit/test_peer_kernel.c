@@ -204,8 +204,8 @@ static void posts_check(struct rank *r, const struct peer_call *c, struct posts 
 	assert_int_equal(state(r)->sequence, posts->sequence);
 	for (unsigned i = 0; i < blocks; i++)
 		assert_true(state(r)->ended[i] == posts->sequence &&
-			    state(r)->completed[i] == c->serial);
-	const uint64_t ended = (uint64_t)c->serial << 32 | posts->sequence;
+			    state(r)->completed[i] == c->kernel_seq);
+	const uint64_t ended = (uint64_t)c->kernel_seq << 32 | posts->sequence;
 	if (c->posts || r->control.ended != posts->ended)
 		assert_true(r->control.ended == ended);
 	posts->ended = r->control.ended;
@@ -235,7 +235,7 @@ static void mixed_round(struct rank *r, unsigned *seed, unsigned round, struct p
 	const unsigned blocks = 1 + (unsigned)rand_r(seed) % BLOCKS_MOST;
 	const bool in_place = rand_r(seed) & 1;
 	c.posts = rand_r(seed) & 1;
-	c.serial = peer_sequence_after(posts->sequence);
+	c.kernel_seq = peer_sequence_after(posts->sequence);
 	c.src += random_offset(seed);
 	c.dst += random_offset(seed);
 	shape_call(&c, shape, root);

@@ -23,9 +23,9 @@ static void mismatch_work(struct rank *r)
 	struct peer_call c = call_of(r, r->number + 1 == r->nranks ? 8 : n);
 	c.reduces = 1;
 	kernel->run(c);
-	const uint64_t result = r->control.results[SERIAL % PEER_RESULTS];
+	const uint64_t result = r->control.results[KERNEL_SEQ % PEER_RESULTS];
 	assert_int_equal(ABOVE(result), PEER_MISMATCH);
-	assert_int_equal((uint32_t)result, SERIAL);
+	assert_int_equal((uint32_t)result, KERNEL_SEQ);
 	assert_int_equal(r->control.failed, 0);
 	pthread_barrier_wait(&r->world->round);
 	memset(r->src, 1, n);
@@ -52,7 +52,7 @@ static void late_work(struct rank *r)
 		__atomic_store_n(came, 1, __ATOMIC_RELEASE);
 	}
 	kernel->run(c);
-	assert_int_equal(ABOVE(r->control.results[SERIAL % PEER_RESULTS]), PEER_MISMATCH);
+	assert_int_equal(ABOVE(r->control.results[KERNEL_SEQ % PEER_RESULTS]), PEER_MISMATCH);
 	assert_int_equal(__atomic_load_n(came, __ATOMIC_ACQUIRE), 1);
 }
 
@@ -77,7 +77,7 @@ static void dead_work(struct rank *r, struct peer_call c)
 	memcpy(before, peer, PEER_STAGING);
 	const uint64_t first = r->control.failed;
 	kernel->run(c);
-	assert_int_equal(ABOVE(r->control.results[c.serial % PEER_RESULTS]), PEER_ABORTED);
+	assert_int_equal(ABOVE(r->control.results[c.kernel_seq % PEER_RESULTS]), PEER_ABORTED);
 	assert_true(r->control.failed == first);
 	assert_memory_equal(before, peer, PEER_STAGING);
 	free(before);
@@ -87,7 +87,7 @@ static void dead_work(struct rank *r, struct peer_call c)
 static void abort_work(struct rank *r)
 {
 	struct peer_call c = call_of(r, 64);
-	c.serial = 77;
+	c.kernel_seq = 77;
 	if (r->number) {
 		abort_soon(&r->world->ranks[0]);
 		return;
@@ -180,7 +180,7 @@ static uint64_t control_ended(struct rank *r)
 
 static uint64_t posted(uint32_t sequence)
 {
-	return (uint64_t)SERIAL << 32 | sequence;
+	return (uint64_t)KERNEL_SEQ << 32 | sequence;
 }
 
 static struct peer_call posting_call(struct rank *r)
@@ -233,11 +233,11 @@ static void posts_after_all_blocks(void **unused)
 static void refresh_work(struct rank *r)
 {
 	struct peer_call c = call_of(r, 8);
-	c.serial = SERIAL;
+	c.kernel_seq = KERNEL_SEQ;
 	for (unsigned i = 0; i < PEER_BLOCKS; i++)
 		state(r)->ended[i] = 2 * PEER_REFRESH - 2;
 	for (unsigned i = 0; i < PEER_BLOCKS; i++)
-		state(r)->completed[i] = SERIAL;
+		state(r)->completed[i] = KERNEL_SEQ;
 	state(r)->sequence = 2 * PEER_REFRESH - 2;
 	pthread_barrier_wait(&r->world->round);
 	kernel->run(c);
@@ -246,8 +246,8 @@ static void refresh_work(struct rank *r)
 	for (uint32_t i = 0; i < PEER_BLOCKS; i++)
 		assert_int_equal(block_ended(r, i), 2 * PEER_REFRESH);
 	assert_true(control_ended(r) == posted(2 * PEER_REFRESH));
-	assert_int_equal(state(r)->completed[1], SERIAL);
-	c.serial = PEER_REFRESH;
+	assert_int_equal(state(r)->completed[1], KERNEL_SEQ);
+	c.kernel_seq = PEER_REFRESH;
 	kernel->run(c);
 	assert_int_equal(block_ended(r, 1), 2 * PEER_REFRESH);
 	for (uint32_t i = 0; i < PEER_BLOCKS; i++)
@@ -295,7 +295,7 @@ static struct peer_call graph_call(struct rank *r, uint64_t bytes)
 {
 	struct peer_call c = call_of(r, bytes);
 	c.reduces = 1;
-	c.serial = 0;
+	c.kernel_seq = 0;
 	c.graph = GRAPH;
 	c.index = INDEX;
 	return c;
@@ -315,16 +315,16 @@ static void graph_work(struct rank *r)
 		assert_true(waits->control.graph == ((uint64_t)GRAPH << 32 | INDEX));
 		assert_int_equal(waits->control.header, c.header);
 		assert_int_equal(waits->control.place, second);
-		single.serial++;
+		single.kernel_seq++;
 		kernel->run(single);
 		return;
 	}
 	kernel->run(c);
 	assert_int_equal(r->control.failed, 0);
-	assert_true(r->control.ended == ((uint64_t)SERIAL << 32 | second));
+	assert_true(r->control.ended == ((uint64_t)KERNEL_SEQ << 32 | second));
 	assert_int_equal(state(r)->ended[0], second);
-	assert_int_equal(state(r)->completed[0], SERIAL);
-	assert_int_equal(state(r)->serial, SERIAL);
+	assert_int_equal(state(r)->completed[0], KERNEL_SEQ);
+	assert_int_equal(state(r)->kernel_seq, KERNEL_SEQ);
 }
 
 static void in_graph(void **unused)
@@ -337,7 +337,7 @@ static void in_graph(void **unused)
 static void graph_mismatch_work(struct rank *r)
 {
 	struct peer_call c = graph_call(r, r->number ? 64 : 128);
-	const uint32_t next = peer_sequence_after(state(r)->serial);
+	const uint32_t next = peer_sequence_after(state(r)->kernel_seq);
 	kernel->run(c);
 	assert_true(r->control.failed == ((uint64_t)PEER_UNLIKE << 32 | next));
 	assert_int_equal(r->control.unlike[0], c.header);
@@ -347,8 +347,8 @@ static void graph_mismatch_work(struct rank *r)
 	pthread_barrier_wait(&r->world->round);
 	c = call_of(r, 64);
 	kernel->run(c);
-	assert_int_equal(ABOVE(r->control.results[SERIAL % PEER_RESULTS]), PEER_UNLIKE);
-	assert_int_equal(state(r)->completed[0], SERIAL);
+	assert_int_equal(ABOVE(r->control.results[KERNEL_SEQ % PEER_RESULTS]), PEER_UNLIKE);
+	assert_int_equal(state(r)->completed[0], KERNEL_SEQ);
 }
 
 static void graph_mismatch(void **unused)

@@ -24,20 +24,20 @@ static struct {
 	unsigned histories, scans, tasks;
 } count;
 
-struct peer_history __real_peer_history_of(const struct peer_control *control, uint32_t serial,
+struct peer_history __real_peer_history_of(const struct peer_control *control, uint32_t kernel_seq,
 					   const uint32_t messages[PEER_DIRS]);
-struct peer_history __wrap_peer_history_of(const struct peer_control *control, uint32_t serial,
+struct peer_history __wrap_peer_history_of(const struct peer_control *control, uint32_t kernel_seq,
 					   const uint32_t messages[PEER_DIRS])
 {
 	count.histories++;
-	return __real_peer_history_of(control, serial, messages);
+	return __real_peer_history_of(control, kernel_seq, messages);
 }
 
-bool __wrap_peer_record_of(const struct peer_control *control, uint32_t serial,
+bool __wrap_peer_record_of(const struct peer_control *control, uint32_t kernel_seq,
 			   struct peer_record *r)
 {
 	(void)control;
-	(void)serial;
+	(void)kernel_seq;
 	(void)r;
 	count.scans++;
 	return false;
@@ -122,7 +122,7 @@ static void fill(struct communicator *m, uint32_t kernel)
 		for (uint32_t i = 0; i < PEER_HISTORY; i++)
 			p->history[i] = (struct peer_record){
 				.header = peer_header(NCCLSVC_SEND, NCCLSVC_UINT32, 0, 0, 8),
-				.serial = UINT32_MAX,
+				.kernel_seq = UINT32_MAX,
 				.message = UINT32_MAX};
 	}
 }

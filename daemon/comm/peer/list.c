@@ -53,7 +53,8 @@ static uint32_t first_pending(const struct communicator *m, const struct waiting
 	for (uint32_t i = PEER_HISTORY - 1; i; i--) {
 		const uint32_t number = l->records - i;
 		if (peer_record(control, number, &r) &&
-		    (l->waits ? peer_reached(r.serial, l->serial) : is_awaited(w, rank, &r)))
+		    (l->waits ? peer_reached(r.kernel_seq, l->kernel_seq)
+			      : is_awaited(w, rank, &r)))
 			return number;
 	}
 	return l->records;
@@ -84,7 +85,7 @@ static uint32_t missing(const struct communicator *m, const struct waiting *w, u
 	const uint32_t peer = (uint32_t)record.peer;
 	for (uint32_t k = 0; r->round && k < m->nranks; k++)
 		if (!peer_reached(w->looks[k].reached, r->round) &&
-		    !(l->serial == r->serial && peer_reached(w->looks[k].place, l->place)))
+		    !(l->kernel_seq == r->kernel_seq && peer_reached(w->looks[k].place, l->place)))
 			ranks |= UINT32_C(1) << k;
 	if (r->round || peer >= m->nranks)
 		return ranks;
@@ -131,7 +132,7 @@ static bool operation_of_record(const struct communicator *m, const struct waiti
 {
 	if (!peer_record(peer_member_control(m, rank), number, &op->record))
 		return false;
-	op->kernel = op->record.serial;
+	op->kernel = op->record.kernel_seq;
 	op->missing = missing(m, w, rank, &op->record);
 	return true;
 }
@@ -146,7 +147,7 @@ static bool pending_operation(const struct communicator *m, const struct waiting
 		return false;
 	const struct look *l = &w->looks[rank];
 	const struct peer_member *member = &m->peer->members[rank];
-	const bool waits = l->waits && l->serial == op->record.serial;
+	const bool waits = l->waits && l->kernel_seq == op->record.kernel_seq;
 	if (waits)
 		op->state = op->missing ? NCCLSVC_WAITING_PEERS : NCCLSVC_LAUNCHED;
 	else /* its stream has not reached it, or the one before */
@@ -187,7 +188,7 @@ static bool ended_operation(const struct peer_control *control, uint32_t number,
 	*op = (struct peer_operation){.state = NCCLSVC_DONE};
 	if (!peer_record(control, number, &op->record))
 		return false;
-	op->kernel = op->record.serial;
+	op->kernel = op->record.kernel_seq;
 	const uint64_t end = peer_load64(&control->results[op->kernel % PEER_RESULTS]);
 	if ((uint32_t)end == op->kernel)
 		op->result = result_of_end((uint32_t)(end >> 32));

@@ -33,8 +33,8 @@ static void waits_look(const struct peer_control *control, struct look *l)
 {
 	const uint64_t posted = peer_load64(&control->begun), graph = peer_load64(&control->graph);
 	const uint32_t begun = (uint32_t)posted, ended = (uint32_t)peer_load64(&control->ended);
-	l->serial = (uint32_t)(posted >> 32);
-	l->graph = l->serial ? 0 : (uint32_t)(graph >> 32);
+	l->kernel_seq = (uint32_t)(posted >> 32);
+	l->graph = l->kernel_seq ? 0 : (uint32_t)(graph >> 32);
 	l->index = (uint32_t)graph;
 	l->place = peer_load32(&control->place);
 	l->came = peer_load32(&control->came);
@@ -81,17 +81,18 @@ bool peer_runs_kernels(const struct communicator *m, uint32_t rank)
 bool peer_record(const struct peer_control *control, uint32_t number, struct peer_record *r)
 {
 	const struct peer_record *from = &control->history[number % PEER_HISTORY];
-	const uint32_t serial = peer_load32(&from->serial);
+	const uint32_t kernel_seq = peer_load32(&from->kernel_seq);
 	*r = (struct peer_record){.operation = peer_load64(&from->operation),
 				  .header = peer_load64(&from->header),
 				  .launched_ns = peer_load64(&from->launched_ns),
 				  .timeout_ns = peer_load64(&from->timeout_ns),
-				  .serial = serial,
+				  .kernel_seq = kernel_seq,
 				  .collective = peer_load32(&from->collective),
 				  .round = peer_load32(&from->round),
 				  .message = peer_load32(&from->message)};
 	const uint32_t behind = peer_load32(&control->records) - number;
-	return serial && peer_load32(&from->serial) == serial && behind && behind < PEER_HISTORY;
+	return kernel_seq && peer_load32(&from->kernel_seq) == kernel_seq && behind &&
+	       behind < PEER_HISTORY;
 }
 
 /* The direction of a message; PEER_DIRS: it is no message. Does not use svc_header_record, which
@@ -105,11 +106,11 @@ static uint32_t peer_dir_of(const struct peer_record *r)
 	return op == NCCLSVC_SEND ? PEER_DIR_TO(peer) : PEER_DIR_FROM(peer);
 }
 
-bool peer_record_of(const struct peer_control *control, uint32_t serial, struct peer_record *r)
+bool peer_record_of(const struct peer_control *control, uint32_t kernel_seq, struct peer_record *r)
 {
 	const uint32_t records = peer_load32(&control->records);
-	for (uint32_t i = PEER_HISTORY - 1; serial && i; i--)
-		if (peer_record(control, records - i, r) && r->serial == serial)
+	for (uint32_t i = PEER_HISTORY - 1; kernel_seq && i; i--)
+		if (peer_record(control, records - i, r) && r->kernel_seq == kernel_seq)
 			return true;
 	return false;
 }
@@ -132,7 +133,7 @@ bool peer_record_in(const struct peer_control *control, uint32_t peer_dir, uint3
 	return false;
 }
 
-struct peer_history peer_history_of(const struct peer_control *control, uint32_t serial,
+struct peer_history peer_history_of(const struct peer_control *control, uint32_t kernel_seq,
 				    const uint32_t messages[PEER_DIRS])
 {
 	struct peer_record r;
@@ -142,7 +143,7 @@ struct peer_history peer_history_of(const struct peer_control *control, uint32_t
 		if (!peer_record(control, records - i, &r))
 			continue;
 		const uint32_t peer_dir = peer_dir_of(&r);
-		const bool waits = r.serial == serial;
+		const bool waits = r.kernel_seq == kernel_seq;
 		if (waits && !h.known) {
 			h.known = true;
 			h.record = r;
@@ -151,9 +152,9 @@ struct peer_history peer_history_of(const struct peer_control *control, uint32_t
 			continue;
 		if (waits)
 			h.peer_dirs |= UINT32_C(1) << peer_dir;
-		if (!h.serials[peer_dir] &&
+		if (!h.kernel_seqs[peer_dir] &&
 		    (!messages[peer_dir] || r.message == messages[peer_dir]))
-			h.serials[peer_dir] = r.serial;
+			h.kernel_seqs[peer_dir] = r.kernel_seq;
 	}
 	return h;
 }

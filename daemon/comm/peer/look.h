@@ -10,8 +10,8 @@
 struct peer_history {
 	bool known; /* the control block has the kernel's first record: */
 	struct peer_record record;
-	uint32_t peer_dirs;	     /* bitmap of the directions in which the kernel has messages */
-	uint32_t serials[PEER_DIRS]; /* of the kernel with the requested message; 0: unknown */
+	uint32_t peer_dirs; /* bitmap of the directions in which the kernel has messages */
+	uint32_t kernel_seqs[PEER_DIRS]; /* of the kernel with the requested message; 0: unknown */
 };
 
 /* One reading of a member's control block. */
@@ -20,7 +20,7 @@ struct look {
 	uint32_t entered, reached, records;
 	uint32_t messages[PEER_DIRS];
 	uint32_t waits;	       /* as in struct peer_member */
-	uint32_t serial;       /* of that kernel; 0: it is in a graph */
+	uint32_t kernel_seq;   /* of that kernel; 0: it is in a graph */
 	uint32_t graph, index; /* then that graph, and the operation's index in it */
 	bool moves;	       /* the kernel has messages */
 	uint32_t round;	       /* counted by the library; 0: it has messages, or is in a graph */
@@ -42,10 +42,10 @@ bool peer_runs_kernels(const struct communicator *m, uint32_t rank);
 /* False: it was not written yet, or was overwritten. */
 bool peer_record(const struct peer_control *control, uint32_t number, struct peer_record *r);
 /* The kernel's first record; for kernel 0, which is in a graph, none. */
-bool peer_record_of(const struct peer_control *control, uint32_t serial, struct peer_record *r);
+bool peer_record_of(const struct peer_control *control, uint32_t kernel_seq, struct peer_record *r);
 /* Reads at most PEER_HISTORY records. messages: by direction, the number of the message to look
  * for; 0: any. */
-struct peer_history peer_history_of(const struct peer_control *control, uint32_t serial,
+struct peer_history peer_history_of(const struct peer_control *control, uint32_t kernel_seq,
 				    const uint32_t messages[PEER_DIRS]);
 /* The record of an operation in a graph whose kernel waits, according to the control block. */
 struct peer_record peer_record_of_graph(const struct peer_control *control, const struct look *l);

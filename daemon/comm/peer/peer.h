@@ -25,7 +25,7 @@ struct peer_stuck {
 	int32_t result; /* 0: none does */
 	uint32_t rank;
 	uint32_t sequence;	    /* of its kernel, as the GPU counts; 0: the kernel has ended */
-	uint32_t serial;	    /* the library's number of the kernel; 0: it is in a graph */
+	uint32_t kernel_seq;	    /* the library's number of the kernel; 0: it is in a graph */
 	int32_t other;		    /* the rank at fault; -1: none */
 	uint32_t circle;	    /* bitmap of ranks that wait for each other */
 	uint32_t peer_dir, message; /* the message it waits for; 0: it waits in a collective */

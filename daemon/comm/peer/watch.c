@@ -155,14 +155,14 @@ static bool find_absence(const struct communicator *m, const struct look *looks,
  * that was overwritten may have moved it. */
 static bool message_begun(const struct look *l, const struct awaited *a)
 {
-	const uint32_t serial = l->history.serials[a->peer_dir];
+	const uint32_t kernel_seq = l->history.kernel_seqs[a->peer_dir];
 	if (!l->waits)
 		return false;
 	if (a->graph || l->graph) /* it is unknown which messages that rank's kernel has, if any */
 		return l->moves;
 	if (!is_entered(l, a))
 		return false;
-	if (!serial || peer_reached(l->serial, serial))
+	if (!kernel_seq || peer_reached(l->kernel_seq, kernel_seq))
 		return true;
 	return peer_dir_op(a->peer_dir) == NCCLSVC_RECV && l->history.peer_dirs >> a->peer_dir & 1;
 }
@@ -254,7 +254,7 @@ static struct peer_stuck stuck_at(const struct communicator *m, const struct loo
 {
 	const struct look *l = &looks[rank];
 	struct peer_stuck stuck = {
-		.rank = rank, .sequence = l->waits, .serial = l->serial, .other = -1};
+		.rank = rank, .sequence = l->waits, .kernel_seq = l->kernel_seq, .other = -1};
 	if (find_absence(m, looks, rank, l->history.known ? &l->history.record : NULL, &stuck))
 		return stuck;
 	stuck.circle = circle_of(behind, m->nranks, rank, &stuck.other);
@@ -302,7 +302,7 @@ static struct peer_stuck broken_at(const struct communicator *m, uint32_t rank)
 	if (failed >> 32 == PEER_UNLIKE && sender < m->nranks && sender != rank)
 		return (struct peer_stuck){.result = NCCLSVC_MISMATCH,
 					   .rank = rank,
-					   .serial = (uint32_t)failed,
+					   .kernel_seq = (uint32_t)failed,
 					   .other = (int32_t)sender,
 					   .unlike = true};
 	return (struct peer_stuck){
@@ -327,11 +327,11 @@ static void read_histories(const struct communicator *m, struct look *looks)
 {
 	uint32_t messages[PEER_DIRS];
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		if (!looks[k].waits || !looks[k].serial)
+		if (!looks[k].waits || !looks[k].kernel_seq)
 			continue;
 		find_asked(m, looks, k, messages);
 		looks[k].history =
-			peer_history_of(peer_member_control(m, k), looks[k].serial, messages);
+			peer_history_of(peer_member_control(m, k), looks[k].kernel_seq, messages);
 	}
 }
 
@@ -362,7 +362,7 @@ static struct peer_stuck find_stuck(const struct communicator *m, struct look *l
 static bool same(const struct peer_stuck *a, const struct peer_stuck *b)
 {
 	return a->result == b->result && a->rank == b->rank && a->sequence == b->sequence &&
-	       a->serial == b->serial && a->other == b->other && a->circle == b->circle &&
+	       a->kernel_seq == b->kernel_seq && a->other == b->other && a->circle == b->circle &&
 	       a->unlike == b->unlike && a->peer_dir == b->peer_dir && a->message == b->message;
 }
 
@@ -383,7 +383,8 @@ static unsigned waiting_op(const struct communicator *m, const struct look *look
 		return peer_dir_op((uint32_t)__builtin_ctz(look->peer_dirs));
 	if (look->graph)
 		return (unsigned)(look->header >> 56);
-	return peer_record_of(peer_member_control(m, rank), look->serial, &r) ? r.header >> 56 : 0;
+	return peer_record_of(peer_member_control(m, rank), look->kernel_seq, &r) ? r.header >> 56
+										  : 0;
 }
 
 /* The headers of a message and of its receiver's Recv, or of a collective in a graph. */
@@ -541,7 +542,7 @@ static void tell(struct communicator *m, const struct peer_stuck *stuck, const s
 	char text[192], what[96] = "an operation";
 	const struct look *l = &looks[stuck->rank];
 	const char *op = svc_op_name((unsigned)(r->header >> 56));
-	if (r->serial)
+	if (r->kernel_seq)
 		snprintf(what, sizeof(what), "%s #%llu", op, (unsigned long long)r->operation);
 	else if (r->header)
 		snprintf(what, sizeof(what), "%s (#%llu in CUDA graph %u)", op,
@@ -577,7 +578,7 @@ static struct peer_record record_of_stuck(const struct communicator *m,
 	if (l->graph && stuck->sequence)
 		return peer_record_of_graph(control, l);
 	if (stuck->message ? peer_record_in(control, stuck->peer_dir, stuck->message, &r)
-			   : peer_record_of(control, stuck->serial, &r))
+			   : peer_record_of(control, stuck->kernel_seq, &r))
 		return r;
 	return (struct peer_record){0};
 }
