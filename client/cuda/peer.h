@@ -57,11 +57,11 @@ struct peer {
 	uint32_t round;		      /* round of the newest collective */
 	uint32_t messages[PEER_DIRS]; /* messages so far */
 	uint32_t turns[PEER_DIRS];    /* turns in the current group */
-	uint32_t over; /* a kernel that is known to have ended, like all earlier ones */
+	uint32_t over; /* this kernel is known to have ended, like all earlier ones */
 	uint32_t completed[PEER_BLOCKS]; /* by block: the newest kernel it ended */
 	uint32_t posting;  /* how many more kernels post their ends for a waiting thread */
 	uint64_t asked_ns; /* when the GPU was last asked */
-	uint64_t checked[PEER_CHECKED]; /* buffers known to be memory of the GPU, by hash */
+	uint64_t checked[PEER_CHECKED]; /* buffers known to be GPU memory, by hash */
 	/* Numbers of its shares (shares.c), by their regions' places; NULL: none yet */
 	uint32_t *shares, nshares;
 	/* Others' shares (imports.c): how many are known of each rank, and mapped. */

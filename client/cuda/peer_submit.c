@@ -121,7 +121,7 @@ void peer_enter(struct op *op, struct slot *slot)
 {
 	struct peer *p = op->comm->peer;
 	if (op->kernel != KERNEL_NONE && !op->joined) {
-		p->kernel_seq = peer_sequence_after(p->kernel_seq);
+		p->kernel_seq = peer_seq_after(p->kernel_seq);
 		p->kernel_seq_blocks = op->blocks;
 		p->posting -= p->posting ? 1 : 0;
 	}
@@ -129,7 +129,7 @@ void peer_enter(struct op *op, struct slot *slot)
 	if (op->kernel == KERNEL_MESSAGES)
 		op->message = ++p->messages[peer_dir_of(&op->record)];
 	else if (op->kernel != KERNEL_NONE)
-		op->round = p->round = peer_sequence_after(p->round);
+		op->round = p->round = peer_seq_after(p->round);
 	control_enter(op);
 	if (op->kernel == KERNEL_NONE)
 		return;
@@ -279,7 +279,7 @@ ncclsvc_result peer_launch(const struct op *ops, unsigned n)
 {
 	struct peer *p = ops->peer;
 	pthread_mutex_lock(&p->turn);
-	while (peer_sequence_after(p->launched) != ops->kernel_seq)
+	while (peer_seq_after(p->launched) != ops->kernel_seq)
 		pthread_cond_wait(&p->turned, &p->turn);
 	/* After a failed launch nothing may be left on a stream that waits for this kernel. */
 	const CUresult e = p->failed ? CUDA_SUCCESS : launch(ops, n, p);

@@ -12,7 +12,7 @@ DEVICE bool ends_last(struct work *w)
 {
 	if (blocks() == 1)
 		return true;
-	if (count_around(&w->state->ending[w->sequence & 1], blocks()))
+	if (count_around(&w->state->ending[w->launch_seq & 1], blocks()))
 		return false;
 	fence_system();
 	return true;
@@ -74,7 +74,7 @@ DEVICE void failure_post(struct work *w, uint32_t stop)
 	const bool graph = w->call->graph;
 	const uint32_t kernel_seq = w->words->kernel_seq;
 	if (stop == PEER_MISMATCH)
-		store32(&w->state->stopped, w->sequence);
+		store32(&w->state->stopped, w->launch_seq);
 	if (stop == PEER_MISMATCH && !graph && !block())
 		headers_post(w, kernel_seq);
 	if (!graph)
@@ -87,8 +87,7 @@ DEVICE void failure_post(struct work *w, uint32_t stop)
 	}
 	store32(&w->state->dead, stop);
 	if (!w->words->dead)
-		post(&w->control->failed, stop,
-		     graph ? peer_sequence_after(kernel_seq) : kernel_seq);
+		post(&w->control->failed, stop, graph ? peer_seq_after(kernel_seq) : kernel_seq);
 }
 
 /* `ended` and `completed` are written last, after the words that explain them. */
@@ -103,18 +102,18 @@ DEVICE void end(struct work *w)
 	if (stop || posts(w))
 		fence_system();
 	if (!posts(w) && w->heard && !block())
-		post(&w->control->ended, w->words->kernel_seq, w->sequence);
+		post(&w->control->ended, w->words->kernel_seq, w->launch_seq);
 	if (!block() && refreshes(w))
-		refresh(w->state->ended, w->sequence);
+		refresh(w->state->ended, w->launch_seq);
 	if (!block() && !c->graph && c->kernel_seq % PEER_REFRESH == 0)
 		refresh(w->state->completed, c->kernel_seq);
 	if (!w->round && !w->channel && w->heard)
 		post(&w->control->waits[w->peer_dir], 0, 0);
-	store32(&w->state->ended[block()], w->sequence);
+	store32(&w->state->ended[block()], w->launch_seq);
 	if (!c->graph)
 		store32(&w->state->completed[block()], c->kernel_seq);
 	if (posts(w) && ends_last(w))
-		post(&w->control->ended, w->words->kernel_seq, w->sequence);
+		post(&w->control->ended, w->words->kernel_seq, w->launch_seq);
 }
 
 #endif

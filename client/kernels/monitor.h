@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the monitors (work.h) of all kernels do: read the sequence, exchange headers, finish. */
+ * What the monitors (work.h) of all kernels do: read launch_seq, exchange headers, finish. */
 #ifndef KERNELS_MONITOR_H
 #define KERNELS_MONITOR_H
 
@@ -38,17 +38,17 @@ DEVICE void begin(struct work *w)
 	state_load(w->state, &former, &dead, &blocks_before, &arrived);
 	words->former = former;
 	words->former_blocks = blocks_before;
-	words->sequence = peer_sequence_after(former);
+	words->launch_seq = peer_seq_after(former);
 	words->round = load32(&w->state->round);
 	if (w->round)
-		words->round = peer_sequence_after(words->round);
+		words->round = peer_seq_after(words->round);
 	words->kernel_seq = w->call->graph ? load32(&w->state->kernel_seq) : w->call->kernel_seq;
 	words->stop = words->dead = dead;
 	words->finished = words->message = words->moving = 0;
 	words->part = 0;
 }
 
-/* The sequence may advance once all blocks have read it; the next kernel reads it next. */
+/* launch_seq may advance once all blocks have read it; the next kernel reads it next. */
 DEVICE void arrive(struct work *w)
 {
 	const uint32_t before = add32(&w->state->arrived, 1);
@@ -61,7 +61,7 @@ DEVICE void arrive(struct work *w)
 		store32(&w->state->round, w->round);
 	if (!w->call->graph)
 		store32(&w->state->kernel_seq, w->words->kernel_seq);
-	store32(&w->state->sequence, w->sequence);
+	store32(&w->state->launch_seq, w->launch_seq);
 	store32(&w->state->arrived, 0);
 }
 
@@ -71,7 +71,7 @@ DEVICE void former_look(struct work *w)
 {
 	FOR_MONITOR (i, w->words->former_blocks) {
 		const uint32_t ended = load32(&w->state->ended[i]);
-		if (ended != w->words->former && ended != w->sequence)
+		if (ended != w->words->former && ended != w->launch_seq)
 			w->words->stop = PEER_OVERLAP;
 	}
 }
@@ -91,7 +91,7 @@ DEVICE void work_begin(struct work *w, const struct peer_call *call,
 	if (is_monitor(MONITOR_LANE))
 		begin(w);
 	block_sync();
-	w->sequence = words->sequence;
+	w->launch_seq = words->launch_seq;
 	w->round = collective ? words->round : 0;
 	if (is_monitor(MONITOR_LANE))
 		arrive(w);

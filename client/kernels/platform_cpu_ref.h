@@ -153,7 +153,7 @@ DEVICE void fence_system(void)
 DEVICE void state_load(const struct peer_state *s, uint32_t *a, uint32_t *b, uint32_t *c,
 		       uint32_t *d)
 {
-	*a = load32(&s->sequence);
+	*a = load32(&s->launch_seq);
 	*b = load32(&s->dead);
 	*c = load32(&s->blocks);
 	*d = load32(&s->arrived);

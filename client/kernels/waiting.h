@@ -11,7 +11,7 @@ DEVICE void header_compare(struct work *w, uint64_t header)
 	if (header == w->call->header || w->words->stop)
 		return;
 	w->words->stop = PEER_MISMATCH;
-	store32(&w->state->stopped, w->sequence);
+	store32(&w->state->stopped, w->launch_seq);
 }
 
 /* Adds one kernel, and the time, to the control block's counters of those ranks. It takes no struct
@@ -60,7 +60,7 @@ DEVICE void waits_post(const struct work *w)
 	if (w->round ? block() : w->channel)
 		return;
 	if (!w->round)
-		post(&w->control->waits[w->peer_dir], w->sequence, w->words->message);
+		post(&w->control->waits[w->peer_dir], w->launch_seq, w->words->message);
 	if (!w->round)
 		store64(&w->control->parts[w->peer_dir], w->words->part);
 	if (w->heard)
@@ -71,7 +71,7 @@ DEVICE void waits_post(const struct work *w)
 	store32(&w->control->moves, !w->round);
 	store64(&w->control->header, c->header);
 	post(&w->control->graph, c->graph, c->index);
-	post(&w->control->begun, c->kernel_seq, w->sequence);
+	post(&w->control->begun, c->kernel_seq, w->launch_seq);
 }
 
 DEVICE void monitor_poll(struct work *w)
@@ -87,7 +87,7 @@ DEVICE void monitor_poll(struct work *w)
 	const uint32_t dead = load32(&w->control->abort) ? PEER_ABORTED : load32(&w->state->dead);
 	if (dead)
 		w->words->stop = dead;
-	else if (load32(&w->state->stopped) == w->sequence)
+	else if (load32(&w->state->stopped) == w->launch_seq)
 		w->words->stop = PEER_MISMATCH;
 	const uint32_t heartbeat = load32(&w->control->heartbeat);
 	waits_post(w);

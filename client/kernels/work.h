@@ -9,9 +9,9 @@
 #include "proto/abi/peer.h"
 
 struct block_words {
-	uint32_t sequence;
+	uint32_t launch_seq;
 	uint32_t former,
-		former_blocks; /* the previous kernel: its sequence, and its number of blocks */
+		former_blocks; /* the previous kernel: its launch_seq, and its number of blocks */
 	uint32_t stop;	       /* enum peer_end */
 	uint32_t dead;	       /* enum peer_end: an earlier kernel failed for all ranks */
 	uint32_t finished; /* number of warps that moved their data, and of headers that arrived */
@@ -30,7 +30,7 @@ struct work {
 	struct peer_state *state; /* this rank's */
 	struct peer_control *control;
 	volatile struct block_words *words;
-	uint32_t sequence;
+	uint32_t launch_seq;
 	uint32_t round; /* 0: the kernel moves messages */
 	uint32_t spins;
 	uint32_t heartbeat;
@@ -49,7 +49,7 @@ DEVICE void post(uint64_t *to, uint32_t above, uint32_t below)
 
 DEVICE bool refreshes(const struct work *w)
 {
-	return w->sequence % PEER_REFRESH == 0;
+	return w->launch_seq % PEER_REFRESH == 0;
 }
 
 DEVICE bool posts(const struct work *w)

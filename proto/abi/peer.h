@@ -4,9 +4,9 @@
  * and with the daemon and the library (a control block in host memory per member). Also compiled
  * for GPUs, so it has no other includes.
  *
- * Sequences count a rank's kernels; rounds count the communicator's collectives among them, and are
- * the same on all ranks. Neither is ever 0. The GPU counts them, since the library does not see the
- * launch of a CUDA graph. The library has its own numbers for operations outside of graphs:
+ * launch_seq counts a rank's kernels; rounds count the communicator's collectives among them, and
+ * are the same on all ranks. Neither is ever 0. The GPU counts them, since the library does not see
+ * the launch of a CUDA graph. The library has its own numbers for operations outside of graphs:
  * kernel_seq, and rounds that do not count those in graphs. Rounds alternate between two slots
  * without acknowledgements, since every collective waits for the headers of all ranks: when a rank
  * begins round n + 2, all ranks have begun n + 1, and so have ended n.
@@ -130,16 +130,16 @@ PEER_INLINE struct peer_control *peer_control_of(void *controls, uint32_t rank)
 	return (struct peer_control *)((char *)controls + (uintptr_t)rank * PEER_CONTROL_BYTES);
 }
 
-/* Has the sequence `at` (0: none yet) reached s? */
+/* Has the number `at` (0: none yet) reached s? */
 PEER_INLINE int peer_reached(uint32_t at, uint32_t s)
 {
 	return at && (int32_t)(at - s) >= 0;
 }
 
-/* The sequence of the next kernel. */
-PEER_INLINE uint32_t peer_sequence_after(uint32_t sequence)
+/* The number after this one. */
+PEER_INLINE uint32_t peer_seq_after(uint32_t seq)
 {
-	return sequence + 1 ? sequence + 1 : 2; /* 0 means none; 2 keeps the slots alternating */
+	return seq + 1 ? seq + 1 : 2; /* 0 means none; 2 keeps the slots alternating */
 }
 
 #endif

@@ -53,8 +53,8 @@ struct peer_control {
 	uint32_t pad0;
 	uint64_t shares; /* the length of the epoch's log of shares; written by the daemon */
 	uint32_t pad1[10];
-	/* Written by kernels. begun and ended: a sequence, and above it the call's kernel_seq. In a
-	 * graph: 0 for a kernel that begins, the newest earlier kernel_seq for one that ends. */
+	/* Written by kernels. begun and ended: a launch_seq, and above it the call's kernel_seq. In
+	 * a graph: 0 for a kernel that begins, the newest earlier kernel_seq for one that ends. */
 	uint64_t begun; /* only for kernels that wait longer than PEER_POLL_NS */
 	/* From a kernel that posts: all its stores are visible to everyone. From a kernel that has
 	 * posted its begin: its first block has ended, and all kernels before it. */
@@ -68,8 +68,8 @@ struct peer_control {
 	uint64_t header; /* of the call, if it has no messages */
 	uint32_t place;	 /* its round, as counted by all ranks' GPUs */
 	uint32_t came;	 /* bitmap of the ranks that have begun it, too */
-	/* The kernel's waits, by direction: a message's number, and above it the kernel's sequence,
-	 * until the direction's messages have been moved. */
+	/* The kernel's waits, by direction: a message's number, and above it the kernel's
+	 * launch_seq, until the direction's messages have been moved. */
 	uint64_t waits[PEER_DIRS];
 	uint64_t parts[PEER_DIRS]; /* the headers of these messages */
 	/* With PEER_UNLIKE: the headers of the expected and the received message, or of the
@@ -102,9 +102,9 @@ struct peer_control {
 	uint64_t headers[PEER_RESULTS][PEER_RANKS];
 };
 
-/* A kernel whose sequence is a multiple of this posts its end even with posts = 0, and also writes
- * `ended`, and `completed` with its kernel_seq, for blocks that it does not have. These words are
- * compared cyclically, so none may fall 2^31 kernels behind. */
+/* A kernel whose launch_seq is a multiple of this posts its end even with posts = 0, and also
+ * writes `ended`, and `completed` with its kernel_seq, for blocks that it does not have. These
+ * words are compared cyclically, so none may fall 2^31 kernels behind. */
 #define PEER_REFRESH (UINT32_C(1) << 28)
 
 /* How often a waiting kernel polls its control block, and how long without a heartbeat until it

@@ -28,16 +28,15 @@ struct ll_line {
 
 /* Written by the rank's own kernels, which read the first four words at once. */
 struct peer_state {
-	uint32_t sequence;   /* of the newest kernel whose blocks have all begun */
+	uint32_t launch_seq; /* of the newest kernel whose blocks have all begun */
 	uint32_t dead;	     /* enum peer_end; if not PEER_GOOD, all later operations fail, too */
 	uint32_t blocks;     /* number of blocks of that kernel */
 	uint32_t arrived;    /* blocks of the next kernel that have begun */
-	uint32_t stopped;    /* sequence of a kernel that failed */
-	uint32_t ending[2];  /* ended blocks of kernels that post their end, for even and odd
-				sequences */
+	uint32_t stopped;    /* launch_seq of a kernel that failed */
+	uint32_t ending[2];  /* ended blocks of kernels that post their end, by launch_seq & 1 */
 	uint32_t round;	     /* of the newest collective whose blocks have all begun */
 	uint32_t kernel_seq; /* of the newest kernel outside of graphs, likewise */
-	uint32_t ended[PEER_BLOCKS];	 /* by block: the sequence of the last kernel it ended */
+	uint32_t ended[PEER_BLOCKS];	 /* by block: the launch_seq of the last kernel it ended */
 	uint32_t completed[PEER_BLOCKS]; /* by block: the kernel_seq of the last one outside of
 					    graphs */
 };

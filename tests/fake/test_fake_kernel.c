@@ -278,9 +278,9 @@ static void ended_check(struct comm *c, const struct peer_call *call, unsigned b
 {
 	const struct peer_state *state = host(c->staging[c->rank]);
 	for (unsigned i = 0; i < blocks; i++)
-		CHECK_EQ(state->ended[i], state->sequence);
+		CHECK_EQ(state->ended[i], state->launch_seq);
 	if (call->posts)
-		CHECK_EQ(c->control->ended, (uint64_t)call->kernel_seq << 32 | state->sequence);
+		CHECK_EQ(c->control->ended, (uint64_t)call->kernel_seq << 32 | state->launch_seq);
 }
 
 static void eager(struct ranks *ranks, int rank, unsigned n)
@@ -365,7 +365,7 @@ static void captured(struct ranks *ranks, int rank)
 	for (unsigned i = 0; i < 2; i++)
 		OK(cuGraphInstantiateWithFlags(&execs[i], graph, 0));
 	OK(cuGraphDestroy(graph));
-	CHECK_EQ(((struct peer_state *)host(c->staging[rank]))->sequence, 0);
+	CHECK_EQ(((struct peer_state *)host(c->staging[rank]))->launch_seq, 0);
 	unsigned launched = 0;
 	for (unsigned replay = 0; replay < REPLAYS; replay++) {
 		input_fill(c, replay);
@@ -378,7 +378,7 @@ static void captured(struct ranks *ranks, int rank)
 		for (unsigned i = 0; i < CAPTURED; i++)
 			output_check(c, &calls[i], 1, replay);
 	}
-	CHECK_EQ(((struct peer_state *)host(c->staging[rank]))->sequence, launched);
+	CHECK_EQ(((struct peer_state *)host(c->staging[rank]))->launch_seq, launched);
 	OK(cuGraphExecDestroy(execs[0]));
 	OK(cuGraphExecDestroy(execs[1]));
 	ranks_barrier(ranks, 2);

@@ -15,37 +15,36 @@
 
 /* ---- The library's part ---- */
 
-/* Launches kernel `sequence`, an AllReduce of 8 words with this number, from 0. Only collectives
+/* Launches kernel `seq`, an AllReduce of 8 words with this number, from 0. Only collectives
  * are launched, so kernels and rounds are counted alike. */
-static void launch(struct scene *s, int rank, uint32_t sequence, uint64_t number,
-		   uint64_t timeout_ns)
+static void launch(struct scene *s, int rank, uint32_t seq, uint64_t number, uint64_t timeout_ns)
 {
 	struct peer_control *p = scene_control(s, rank);
-	p->entered = sequence;
+	p->entered = seq;
 	p->history[p->records % PEER_HISTORY] =
 		(struct peer_record){.operation = number,
 				     .collective = (uint32_t)number,
 				     .header = HEADER(NCCLSVC_ALL_REDUCE, 8),
 				     .launched_ns = now_ns(),
 				     .timeout_ns = timeout_ns,
-				     .kernel_seq = sequence,
-				     .round = sequence};
+				     .kernel_seq = seq,
+				     .round = seq};
 	__atomic_store_n(&p->records, p->records + 1, __ATOMIC_RELEASE);
-	__atomic_store_n(&p->reached, sequence, __ATOMIC_RELEASE);
+	__atomic_store_n(&p->reached, seq, __ATOMIC_RELEASE);
 	scene_submitted(s, rank, number + 1);
 }
 
 /* Reports that a kernel waits. */
-static void begin(struct scene *s, int rank, uint32_t sequence)
+static void begin(struct scene *s, int rank, uint32_t seq)
 {
 	struct peer_control *p = scene_control(s, rank);
-	p->round = p->place = sequence;
-	__atomic_store_n(&p->begun, (uint64_t)sequence << 32 | sequence, __ATOMIC_RELEASE);
+	p->round = p->place = seq;
+	__atomic_store_n(&p->begun, (uint64_t)seq << 32 | seq, __ATOMIC_RELEASE);
 }
 
-static void end(struct scene *s, int rank, uint32_t sequence)
+static void end(struct scene *s, int rank, uint32_t seq)
 {
-	__atomic_store_n(&scene_control(s, rank)->ended, sequence, __ATOMIC_RELEASE);
+	__atomic_store_n(&scene_control(s, rank)->ended, seq, __ATOMIC_RELEASE);
 }
 
 static void is_missing(const ncclsvc_status *st, int waits, int missing)
@@ -147,9 +146,9 @@ static void deadlines(struct scene *s)
 	stage("sequence numbers that wrap around");
 	scene_open(s);
 	launch(s, 1, UINT32_MAX, 0, 0);
-	launch(s, 0, peer_sequence_after(UINT32_MAX), 1, 200 * MS);
+	launch(s, 0, peer_seq_after(UINT32_MAX), 1, 200 * MS);
 	begin(s, 1, UINT32_MAX);
-	begin(s, 0, peer_sequence_after(UINT32_MAX));
+	begin(s, 0, peer_seq_after(UINT32_MAX));
 	st = scene_ends(s, NCCLSVC_TIMEOUT);
 	is_missing(&st, 0, 1);
 

@@ -13,8 +13,8 @@ static unsigned peer_dir_of(int rank, int op)
 	return op == NCCLSVC_SEND ? PEER_DIR_TO(other) : PEER_DIR_FROM(other);
 }
 
-/* Launches the next message in this direction, in kernel `sequence`. */
-static void launch(struct scene *s, int rank, int op, uint32_t sequence, uint64_t timeout_ns)
+/* Launches the next message in this direction, in kernel `seq`. */
+static void launch(struct scene *s, int rank, int op, uint32_t seq, uint64_t timeout_ns)
 {
 	struct peer_control *p = scene_control(s, rank);
 	p->history[p->records % PEER_HISTORY] = (struct peer_record){
@@ -22,7 +22,7 @@ static void launch(struct scene *s, int rank, int op, uint32_t sequence, uint64_
 		.header = peer_header((uint8_t)op, NCCLSVC_UINT32, 0, (uint8_t)!rank, WORDS),
 		.launched_ns = now_ns(),
 		.timeout_ns = timeout_ns,
-		.kernel_seq = sequence,
+		.kernel_seq = seq,
 		.message = p->messages[peer_dir_of(rank, op)] + 1,
 	};
 	__atomic_store_n(&p->messages[peer_dir_of(rank, op)],
@@ -30,20 +30,20 @@ static void launch(struct scene *s, int rank, int op, uint32_t sequence, uint64_
 	__atomic_store_n(&p->records, p->records + 1, __ATOMIC_RELEASE);
 }
 
-static void launch_many(struct scene *s, int rank, int op, uint32_t sequence, unsigned n)
+static void launch_many(struct scene *s, int rank, int op, uint32_t seq, unsigned n)
 {
 	while (n--)
-		launch(s, rank, op, sequence, 0);
+		launch(s, rank, op, seq, 0);
 }
 
 /* Reports that the kernel waits for this message. */
-static void waits(struct scene *s, int rank, int op, uint32_t sequence, uint32_t message)
+static void waits(struct scene *s, int rank, int op, uint32_t seq, uint32_t message)
 {
 	struct peer_control *p = scene_control(s, rank);
 	p->moves = 1;
-	__atomic_store_n(&p->waits[peer_dir_of(rank, op)], (uint64_t)sequence << 32 | message,
+	__atomic_store_n(&p->waits[peer_dir_of(rank, op)], (uint64_t)seq << 32 | message,
 			 __ATOMIC_RELEASE);
-	__atomic_store_n(&p->begun, (uint64_t)sequence << 32 | sequence, __ATOMIC_RELEASE);
+	__atomic_store_n(&p->begun, (uint64_t)seq << 32 | seq, __ATOMIC_RELEASE);
 }
 
 static void is_circle(struct scene *s, unsigned op_a, unsigned op_b)

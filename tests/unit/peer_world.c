@@ -100,7 +100,7 @@ struct world *world_run(unsigned nranks, void (*work)(struct rank *))
 		r->staging = mmap(NULL, PEER_STAGING, PROT_READ | PROT_WRITE,
 				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		assert_ptr_not_equal(r->staging, MAP_FAILED);
-		state(r)->sequence = NEAR_WRAP;
+		state(r)->launch_seq = NEAR_WRAP;
 	}
 	for (unsigned i = 0; i < nranks; i++)
 		tables_fill(w, &w->ranks[i]);

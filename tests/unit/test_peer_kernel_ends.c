@@ -178,9 +178,9 @@ static uint64_t control_ended(struct rank *r)
 	return __atomic_load_n(&r->control.ended, __ATOMIC_ACQUIRE);
 }
 
-static uint64_t posted(uint32_t sequence)
+static uint64_t posted(uint32_t launch_seq)
 {
-	return (uint64_t)KERNEL_SEQ << 32 | sequence;
+	return (uint64_t)KERNEL_SEQ << 32 | launch_seq;
 }
 
 static struct peer_call posting_call(struct rank *r)
@@ -192,7 +192,7 @@ static struct peer_call posting_call(struct rank *r)
 
 /* Rank 1 runs its blocks one after the other, in either order, so that rank 0's other block waits.
  */
-static void posts_round(struct rank *r, uint32_t first, uint32_t sequence)
+static void posts_round(struct rank *r, uint32_t first, uint32_t launch_seq)
 {
 	const uint64_t before = r->control.ended;
 	struct peer_call c = posting_call(r);
@@ -200,17 +200,17 @@ static void posts_round(struct rank *r, uint32_t first, uint32_t sequence)
 		struct rank *other = &r->world->ranks[0];
 		block_run(kernel, &c, first, 2);
 		assert_true(control_ended(r) == before);
-		while (block_ended(other, first) != sequence)
+		while (block_ended(other, first) != launch_seq)
 			usleep(100);
 		usleep(2000);
-		assert_int_not_equal(block_ended(other, !first), sequence);
-		assert_int_not_equal((uint32_t)control_ended(other), sequence);
+		assert_int_not_equal(block_ended(other, !first), launch_seq);
+		assert_int_not_equal((uint32_t)control_ended(other), launch_seq);
 		block_run(kernel, &c, !first, 2);
 	} else {
 		blocks_at_once(kernel, &c, 2);
 	}
 	assert_int_equal(r->control.failed, 0);
-	assert_true(control_ended(r) == posted(sequence));
+	assert_true(control_ended(r) == posted(launch_seq));
 }
 
 static void posts_work(struct rank *r)
@@ -238,7 +238,7 @@ static void refresh_work(struct rank *r)
 		state(r)->ended[i] = 2 * PEER_REFRESH - 2;
 	for (unsigned i = 0; i < PEER_BLOCKS; i++)
 		state(r)->completed[i] = KERNEL_SEQ;
-	state(r)->sequence = 2 * PEER_REFRESH - 2;
+	state(r)->launch_seq = 2 * PEER_REFRESH - 2;
 	pthread_barrier_wait(&r->world->round);
 	kernel->run(c);
 	assert_int_equal(block_ended(r, 1), 2 * PEER_REFRESH - 2);
@@ -306,7 +306,7 @@ static void graph_work(struct rank *r)
 {
 	struct rank *waits = &r->world->ranks[0];
 	struct peer_call single = call_of(r, 64), c = graph_call(r, 64);
-	const uint32_t second = peer_sequence_after(NEAR_WRAP + 1);
+	const uint32_t second = peer_seq_after(NEAR_WRAP + 1);
 	single.reduces = 1;
 	kernel->run(single);
 	if (r->number) {
@@ -337,7 +337,7 @@ static void in_graph(void **unused)
 static void graph_mismatch_work(struct rank *r)
 {
 	struct peer_call c = graph_call(r, r->number ? 64 : 128);
-	const uint32_t next = peer_sequence_after(state(r)->kernel_seq);
+	const uint32_t next = peer_seq_after(state(r)->kernel_seq);
 	kernel->run(c);
 	assert_true(r->control.failed == ((uint64_t)PEER_UNLIKE << 32 | next));
 	assert_int_equal(r->control.unlike[0], c.header);

@@ -16,7 +16,7 @@ struct gpu;
 struct peer_member {
 	uint32_t session; /* of the member with which the epoch began */
 	uint32_t records;
-	uint32_t waits;	   /* the sequence of its waiting kernel; 0: none */
+	uint32_t waits;	   /* the launch_seq of its waiting kernel; 0: none */
 	uint64_t waits_ns; /* since when */
 };
 
@@ -24,7 +24,7 @@ struct peer_member {
 struct peer_stuck {
 	int32_t result; /* 0: none does */
 	uint32_t rank;
-	uint32_t sequence;	    /* of its kernel, as the GPU counts; 0: the kernel has ended */
+	uint32_t launch_seq;	    /* of its kernel, as the GPU counts; 0: the kernel has ended */
 	uint32_t kernel_seq;	    /* the library's number of the kernel; 0: it is in a graph */
 	int32_t other;		    /* the rank at fault; -1: none */
 	uint32_t circle;	    /* bitmap of ranks that wait for each other */

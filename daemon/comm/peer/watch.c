@@ -254,7 +254,7 @@ static struct peer_stuck stuck_at(const struct communicator *m, const struct loo
 {
 	const struct look *l = &looks[rank];
 	struct peer_stuck stuck = {
-		.rank = rank, .sequence = l->waits, .kernel_seq = l->kernel_seq, .other = -1};
+		.rank = rank, .launch_seq = l->waits, .kernel_seq = l->kernel_seq, .other = -1};
 	if (find_absence(m, looks, rank, l->history.known ? &l->history.record : NULL, &stuck))
 		return stuck;
 	stuck.circle = circle_of(behind, m->nranks, rank, &stuck.other);
@@ -361,7 +361,7 @@ static struct peer_stuck find_stuck(const struct communicator *m, struct look *l
 
 static bool same(const struct peer_stuck *a, const struct peer_stuck *b)
 {
-	return a->result == b->result && a->rank == b->rank && a->sequence == b->sequence &&
+	return a->result == b->result && a->rank == b->rank && a->launch_seq == b->launch_seq &&
 	       a->kernel_seq == b->kernel_seq && a->other == b->other && a->circle == b->circle &&
 	       a->unlike == b->unlike && a->peer_dir == b->peer_dir && a->message == b->message;
 }
@@ -557,7 +557,7 @@ static void tell(struct communicator *m, const struct peer_stuck *stuck, const s
 				 ? "rank %u has a different operation in a CUDA graph than rank %d"
 				 : "rank %u expects a different message than rank %d sent",
 			 stuck->rank, stuck->other);
-	else if (!stuck->sequence && stuck->message)
+	else if (!stuck->launch_seq && stuck->message)
 		snprintf(text, sizeof(text),
 			 "%s of rank %u ran in a kernel, but rank %d's Recv did not", what,
 			 stuck->rank, stuck->other);
@@ -575,7 +575,7 @@ static struct peer_record record_of_stuck(const struct communicator *m,
 {
 	struct peer_record r;
 	const struct peer_control *control = peer_member_control(m, stuck->rank);
-	if (l->graph && stuck->sequence)
+	if (l->graph && stuck->launch_seq)
 		return peer_record_of_graph(control, l);
 	if (stuck->message ? peer_record_in(control, stuck->peer_dir, stuck->message, &r)
 			   : peer_record_of(control, stuck->kernel_seq, &r))
