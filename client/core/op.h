@@ -39,10 +39,10 @@ struct op {
 	uint8_t blocks;
 	uint16_t threads;
 	struct peer *peer;
-	uint32_t kernel_seq, round, message; /* 0: the operation is in a graph */
-	uint32_t newest;		     /* round of the communicator */
-	bool captured;			     /* its stream is being captured into a graph */
-	bool triggered;			     /* its stream starts the operation (cuda/trigger.h) */
+	uint32_t kernel_seq, coll_seq, message; /* 0: the operation is in a graph */
+	uint32_t newest_coll_seq;		/* of the communicator */
+	bool captured;				/* its stream is being captured into a graph */
+	bool triggered;	      /* its stream starts the operation (cuda/trigger.h) */
 	uint32_t trigger;     /* number of the captured group, if it goes to NCCL that way or from a
 				 graph */
 	struct trigger *kept; /* for a graph */

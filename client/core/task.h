@@ -28,7 +28,7 @@ struct slot {
 	uint64_t timeline_value;
 	/* The kernel, if the task uses the peer transport, until the task has ARRIVED: */
 	struct peer *peer;
-	uint32_t kernel_seq, round; /* kernel_seq 0: it is no kernel; round 0: it is a message */
+	uint32_t kernel_seq; /* 0: it is no kernel */
 	uint8_t blocks;
 	bool posted;	/* the kernel signals its end */
 	const void *in; /* its source */

@@ -54,7 +54,7 @@ struct peer {
 	/* With the session's lock. Kernels in graphs do not count. */
 	uint32_t kernel_seq;	      /* of the newest kernel */
 	uint8_t kernel_seq_blocks;    /* its number of blocks */
-	uint32_t round;		      /* round of the newest collective */
+	uint32_t coll_seq;	      /* of the newest collective */
 	uint32_t messages[PEER_DIRS]; /* messages so far */
 	uint32_t turns[PEER_DIRS];    /* turns in the current group */
 	uint32_t over; /* this kernel is known to have ended, like all earlier ones */
@@ -131,8 +131,7 @@ void peer_close(ncclsvc_session *s, ncclsvc_comm *comm);
 /* Closes the parts of all communicators when the session closes. */
 void peers_close(ncclsvc_session *s);
 void peer_modules_unload(struct gpu *g);
-/* The last reference frees the part if nothing of it runs or can be launched; otherwise it is kept.
- * Locked. */
+/* The last reference frees the part, unless something of it runs or can be launched. Locked. */
 void peer_unref(struct peer *p);
 
 /* Sets the error of a refused capture. */

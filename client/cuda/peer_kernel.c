@@ -176,7 +176,7 @@ CUresult peer_put(const struct op *ops, unsigned n, const struct peer *p, CUstre
 		m.call.index = graph->operations;
 	} else {
 		m.call.kernel_seq = ops->kernel_seq;
-		m.call.round = ops->newest;
+		m.call.coll_seq = ops->newest_coll_seq;
 		m.call.posts = ops->posts;
 	}
 	if (ops->kernel == KERNEL_MESSAGES)

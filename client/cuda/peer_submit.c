@@ -113,7 +113,7 @@ static void control_enter(const struct op *op)
 		__atomic_store_n(&control->messages[peer_dir_of(&op->record)], op->message,
 				 __ATOMIC_RELEASE);
 	else if (op->kernel != KERNEL_NONE)
-		__atomic_store_n(&control->entered, op->round, __ATOMIC_RELEASE);
+		__atomic_store_n(&control->entered, op->coll_seq, __ATOMIC_RELEASE);
 	__atomic_store_n(&control->submitted, op->comm->collectives, __ATOMIC_RELEASE);
 }
 
@@ -125,17 +125,17 @@ void peer_enter(struct op *op, struct slot *slot)
 		p->kernel_seq_blocks = op->blocks;
 		p->posting -= p->posting ? 1 : 0;
 	}
-	op->round = 0;
+	op->coll_seq = 0;
 	if (op->kernel == KERNEL_MESSAGES)
 		op->message = ++p->messages[peer_dir_of(&op->record)];
 	else if (op->kernel != KERNEL_NONE)
-		op->round = p->round = peer_seq_after(p->round);
+		op->coll_seq = p->coll_seq = peer_seq_after(p->coll_seq);
 	control_enter(op);
 	if (op->kernel == KERNEL_NONE)
 		return;
 	op->peer = p;
 	op->kernel_seq = p->kernel_seq;
-	op->newest = p->round;
+	op->newest_coll_seq = p->coll_seq;
 	op->posts = p->posting;
 	slot->peer = p;
 	slot->kernel_seq = op->kernel_seq;
@@ -151,15 +151,15 @@ static void note(const struct op *op)
 	__atomic_store_n(&record->kernel_seq, 0, __ATOMIC_RELEASE);
 	record->operation = op->operation;
 	record->collective = (uint32_t)op->collective;
-	record->round = op->round;
+	record->coll_seq = op->coll_seq;
 	record->message = op->message;
 	record->header = peer_header_of(&op->record);
 	record->launched_ns = now_ns();
 	record->timeout_ns = op->record.timeout_ns;
 	__atomic_store_n(&record->kernel_seq, op->kernel_seq, __ATOMIC_RELEASE);
 	__atomic_store_n(&p->control->records, ++p->records, __ATOMIC_RELEASE);
-	if (op->round)
-		__atomic_store_n(&p->control->reached, op->round, __ATOMIC_RELEASE);
+	if (op->coll_seq)
+		__atomic_store_n(&p->control->reached, op->coll_seq, __ATOMIC_RELEASE);
 }
 
 CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t kernel_seq,

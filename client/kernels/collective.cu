@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A collective on the trainer's stream: each rank's kernel writes its data into the staging memory
  * of the ranks that need it, and reads what the others have written into its own. The LL lines
- * (proto/abi/peer_staging.h) carry the operation's round, so no other synchronization is needed.
+ * (proto/abi/peer_staging.h) carry coll_launch_seq, so no other synchronization is needed.
  * The kernel also works with blocks of one thread: the CPU reference runs it so, with one thread as
  * mover and monitor (work.h). */
 #include "monitor.h"
@@ -16,7 +16,7 @@
 DEVICE uint64_t ll_line_at(const struct work *w, unsigned owner, unsigned sender, uint64_t i)
 {
 	const struct peer_call *c = w->call;
-	const uint64_t slot = (w->round & 1) * c->nranks + sender;
+	const uint64_t slot = (w->coll_launch_seq & 1) * c->nranks + sender;
 	return c->staging[owner] + PEER_LL_SLOTS +
 	       (slot * PEER_SLOT_LINES(c->nranks) + i) * sizeof(struct ll_line);
 }
@@ -67,7 +67,8 @@ DEVICE void lines_take(struct work *w, const struct lines *l, unsigned p, uint64
 	while (!all) {
 		all = true;
 		EACH_LINE(l)
-		all &= ll_ready(ll_line_at(w, w->call->rank, p, line_of(l, u)), w->round, &data[u]);
+		all &= ll_ready(ll_line_at(w, w->call->rank, p, line_of(l, u)), w->coll_launch_seq,
+				&data[u]);
 		if (!all && mover_waited(w))
 			break;
 	}
@@ -165,7 +166,8 @@ DEVICE void lines_send(struct work *w, const struct lines *l)
 			continue;
 		if (c->src_each)
 			lines_load(c, l, c->src + p * c->src_each, data);
-		EACH_LINE(l) ll_store(ll_line_at(w, p, c->rank, line_of(l, u)), w->round, data[u]);
+		EACH_LINE(l)
+		ll_store(ll_line_at(w, p, c->rank, line_of(l, u)), w->coll_launch_seq, data[u]);
 	}
 }
 

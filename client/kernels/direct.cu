@@ -18,10 +18,10 @@ struct plan {
 DEVICE void chunks_cut(const struct peer_call *c, struct plan *plan)
 {
 	const uint64_t bytes = c->parts ? c->bytes : c->segment;
-	const uint64_t round = (uint64_t)blocks() * movers() * 16;
+	const uint64_t turn = (uint64_t)blocks() * movers() * 16;
 	const uint32_t parts = c->parts & PEER_PART_FOR_EACH ? c->nranks : 1;
 	plan->vectors = PEER_CHUNK / 16 / (parts * movers());
-	plan->chunks = (uint32_t)((bytes + round * plan->vectors - 1) / (round * plan->vectors));
+	plan->chunks = (uint32_t)((bytes + turn * plan->vectors - 1) / (turn * plan->vectors));
 }
 
 /* ---- Spans ---- */

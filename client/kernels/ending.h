@@ -33,7 +33,8 @@ DEVICE void unlike_post(struct work *w)
 	unsigned first = 0, n = 0;
 	bool agree = true;
 	for (unsigned p = 0; p < c->nranks; p++) {
-		if (p == c->rank || !ll_ready(header_at(w, c->rank, p), w->round, &header) ||
+		if (p == c->rank ||
+		    !ll_ready(header_at(w, c->rank, p), w->coll_launch_seq, &header) ||
 		    header == c->header)
 			continue;
 		if (!n++) {
@@ -61,7 +62,8 @@ DEVICE void headers_post(struct work *w, uint32_t kernel_seq)
 	const struct peer_call *c = w->call;
 	for (unsigned p = 0; p < c->nranks; p++) {
 		uint64_t header;
-		if (p == c->rank || !ll_ready(header_at(w, c->rank, p), w->round, &header))
+		if (p == c->rank ||
+		    !ll_ready(header_at(w, c->rank, p), w->coll_launch_seq, &header))
 			header = c->header;
 		store64(&w->control->headers[kernel_seq % PEER_RESULTS][p], header);
 	}
@@ -107,7 +109,7 @@ DEVICE void end(struct work *w)
 		refresh(w->state->ended, w->launch_seq);
 	if (!block() && !c->graph && c->kernel_seq % PEER_REFRESH == 0)
 		refresh(w->state->completed, c->kernel_seq);
-	if (!w->round && !w->channel && w->heard)
+	if (!w->coll_launch_seq && !w->channel && w->heard)
 		post(&w->control->waits[w->peer_dir], 0, 0);
 	store32(&w->state->ended[block()], w->launch_seq);
 	if (!c->graph)

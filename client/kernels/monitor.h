@@ -11,7 +11,7 @@ DEVICE void headers_put(struct work *w)
 	const struct peer_call *c = w->call;
 	FOR_MONITOR (p, c->nranks)
 		if (p != c->rank)
-			ll_store(header_at(w, p, c->rank), w->round, c->header);
+			ll_store(header_at(w, p, c->rank), w->coll_launch_seq, c->header);
 }
 
 /* Waits for the headers, and so for all ranks, even after a mismatch. A kernel that finished
@@ -23,7 +23,7 @@ DEVICE void headers_take(struct work *w)
 	FOR_MONITOR (p, c->nranks) {
 		const uint64_t from = header_at(w, c->rank, p);
 		uint64_t header = c->header;
-		while (p != c->rank && !ll_ready(from, w->round, &header))
+		while (p != c->rank && !ll_ready(from, w->coll_launch_seq, &header))
 			if (waited(w) && w->words->stop != PEER_MISMATCH)
 				break;
 		header_compare(w, header);
@@ -39,9 +39,9 @@ DEVICE void begin(struct work *w)
 	words->former = former;
 	words->former_blocks = blocks_before;
 	words->launch_seq = peer_seq_after(former);
-	words->round = load32(&w->state->round);
-	if (w->round)
-		words->round = peer_seq_after(words->round);
+	words->coll_launch_seq = load32(&w->state->coll_launch_seq);
+	if (w->coll_launch_seq)
+		words->coll_launch_seq = peer_seq_after(words->coll_launch_seq);
 	words->kernel_seq = w->call->graph ? load32(&w->state->kernel_seq) : w->call->kernel_seq;
 	words->stop = words->dead = dead;
 	words->finished = words->message = words->moving = 0;
@@ -57,8 +57,8 @@ DEVICE void arrive(struct work *w)
 	if (before != blocks() - 1)
 		return;
 	store32(&w->state->blocks, blocks());
-	if (w->round)
-		store32(&w->state->round, w->round);
+	if (w->coll_launch_seq)
+		store32(&w->state->coll_launch_seq, w->coll_launch_seq);
 	if (!w->call->graph)
 		store32(&w->state->kernel_seq, w->words->kernel_seq);
 	store32(&w->state->launch_seq, w->launch_seq);
@@ -86,13 +86,13 @@ DEVICE void work_begin(struct work *w, const struct peer_call *call,
 	w->control = (struct peer_control *)call->control;
 	w->words = words;
 	w->spins = 0;
-	w->round = collective;
+	w->coll_launch_seq = collective;
 	w->polled = w->heard = w->heartbeat = w->came = 0;
 	if (is_monitor(MONITOR_LANE))
 		begin(w);
 	block_sync();
 	w->launch_seq = words->launch_seq;
-	w->round = collective ? words->round : 0;
+	w->coll_launch_seq = collective ? words->coll_launch_seq : 0;
 	if (is_monitor(MONITOR_LANE))
 		arrive(w);
 	if (block() || words->stop)
@@ -115,7 +115,7 @@ DEVICE void work_moved(struct work *w)
 
 DEVICE void work_end(struct work *w)
 {
-	const bool headers = w->round && !block();
+	const bool headers = w->coll_launch_seq && !block();
 	if (headers)
 		headers_take(w);
 	if (!is_monitor(MONITOR_LANE))

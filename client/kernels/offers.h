@@ -35,14 +35,15 @@ DEVICE unsigned peer(const struct peer_call *c, unsigned index)
 
 DEVICE uint64_t offer_at(const struct work *w, unsigned owner, unsigned sender, unsigned word)
 {
-	const uint32_t row = ((w->round & 1) * PEER_BLOCKS + block()) * PEER_RANKS + sender;
+	const uint32_t row =
+		((w->coll_launch_seq & 1) * PEER_BLOCKS + block()) * PEER_RANKS + sender;
 	return w->call->staging[owner] + PEER_OFFERS +
 	       (row * PEER_OFFER_LINES + word) * sizeof(struct ll_line);
 }
 
 DEVICE uint64_t *step_at(const struct work *w, unsigned owner, unsigned sender)
 {
-	const uint32_t i = ((w->round & 1) * PEER_BLOCKS + block()) * PEER_RANKS + sender;
+	const uint32_t i = ((w->coll_launch_seq & 1) * PEER_BLOCKS + block()) * PEER_RANKS + sender;
 	return (uint64_t *)(w->call->staging[owner] + PEER_STEPS) + i;
 }
 
@@ -75,7 +76,7 @@ DEVICE void offers_put(const struct work *w, struct offers *o)
 		const uint64_t word = offer_word(w, i);
 		o->words[c->rank][i] = word;
 		ROLLED for (unsigned k = 0; k + 1 < c->nranks; k++)
-			ll_store(offer_at(w, peer(c, k), c->rank, i), w->round, word);
+			ll_store(offer_at(w, peer(c, k), c->rank, i), w->coll_launch_seq, word);
 	}
 }
 
@@ -90,7 +91,7 @@ DEVICE bool offers_take(struct work *w, struct offers *o)
 		if (p == c->rank)
 			continue;
 		const uint64_t from = offer_at(w, c->rank, p, word);
-		while (good && !ll_ready(from, w->round, &got))
+		while (good && !ll_ready(from, w->coll_launch_seq, &got))
 			good = !mover_waited(w);
 		acquire64((const uint64_t *)from); /* the buffers are read after this */
 		o->words[p][word] = got;
@@ -168,11 +169,12 @@ DEVICE bool step(struct work *w, uint32_t count)
 	threads_all(movers(), true);
 	for (uint32_t p = thread(); p < c->nranks; p += movers())
 		if (p != c->rank)
-			release64(step_at(w, p, c->rank), (uint64_t)w->round << 32 | count);
+			release64(step_at(w, p, c->rank),
+				  (uint64_t)w->coll_launch_seq << 32 | count);
 	for (uint32_t p = thread(); p < c->nranks; p += movers())
 		while (all && p != c->rank) {
 			const uint64_t at = acquire64(step_at(w, c->rank, p));
-			if (at >> 32 == w->round && (uint32_t)at >= count)
+			if (at >> 32 == w->coll_launch_seq && (uint32_t)at >= count)
 				break;
 			all = !mover_waited(w);
 		}
@@ -197,8 +199,9 @@ DEVICE void leave(const struct work *w)
 		rest();
 	for (uint32_t p = thread(); p < c->nranks; p += movers())
 		while (p != c->rank &&
-		       ll_ready(offer_at(w, c->rank, p, OFFER_HEADER), w->round, &header) &&
-		       acquire64(step_at(w, c->rank, p)) >> 32 != w->round &&
+		       ll_ready(offer_at(w, c->rank, p, OFFER_HEADER), w->coll_launch_seq,
+				&header) &&
+		       acquire64(step_at(w, c->rank, p)) >> 32 != w->coll_launch_seq &&
 		       clock_ns() - began < PEER_LEAVE_NS)
 			rest();
 	threads_all(movers(), true);

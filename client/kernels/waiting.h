@@ -43,7 +43,7 @@ DEVICE void headers_poll(struct work *w, uint64_t now)
 	uint32_t came = 1u << w->call->rank;
 	for (unsigned p = 0; p < w->call->nranks; p++) {
 		if (p == w->call->rank ||
-		    !ll_ready(header_at(w, w->call->rank, p), w->round, &header))
+		    !ll_ready(header_at(w, w->call->rank, p), w->coll_launch_seq, &header))
 			continue;
 		came |= 1u << p;
 		header_compare(w, header);
@@ -57,18 +57,18 @@ DEVICE void headers_poll(struct work *w, uint64_t now)
 DEVICE void waits_post(const struct work *w)
 {
 	const struct peer_call *c = w->call;
-	if (w->round ? block() : w->channel)
+	if (w->coll_launch_seq ? block() : w->channel)
 		return;
-	if (!w->round)
+	if (!w->coll_launch_seq)
 		post(&w->control->waits[w->peer_dir], w->launch_seq, w->words->message);
-	if (!w->round)
+	if (!w->coll_launch_seq)
 		store64(&w->control->parts[w->peer_dir], w->words->part);
 	if (w->heard)
 		return;
 	if (!c->graph)
-		store32(&w->control->round, c->round);
-	store32(&w->control->place, w->words->round);
-	store32(&w->control->moves, !w->round);
+		store32(&w->control->coll_seq, c->coll_seq);
+	store32(&w->control->coll_launch_seq, w->words->coll_launch_seq);
+	store32(&w->control->moves, !w->coll_launch_seq);
 	store64(&w->control->header, c->header);
 	post(&w->control->graph, c->graph, c->index);
 	post(&w->control->begun, c->kernel_seq, w->launch_seq);
@@ -82,7 +82,7 @@ DEVICE void monitor_poll(struct work *w)
 	if (now - w->polled < PEER_POLL_NS)
 		return;
 	w->polled = now;
-	if (!block() && w->round)
+	if (!block() && w->coll_launch_seq)
 		headers_poll(w, now);
 	const uint32_t dead = load32(&w->control->abort) ? PEER_ABORTED : load32(&w->state->dead);
 	if (dead)

@@ -15,13 +15,13 @@ struct block_words {
 	uint32_t stop;	       /* enum peer_end */
 	uint32_t dead;	       /* enum peer_end: an earlier kernel failed for all ranks */
 	uint32_t finished; /* number of warps that moved their data, and of headers that arrived */
-	uint32_t round;	   /* round of this collective, or of the newest one before */
-	uint32_t kernel_seq; /* the call's kernel_seq; in a graph, that of the newest kernel before
-			      */
-	uint32_t message;    /* number of the message that the block moves */
-	uint64_t part;	     /* that message's header */
-	uint32_t direct;     /* its data has come directly */
-	uint32_t moving;     /* the movers access buffers, and wait for nothing */
+	uint32_t coll_launch_seq; /* of this collective, or of the newest one before */
+	uint32_t kernel_seq;	  /* the call's; in a graph, that of the newest kernel before
+				   */
+	uint32_t message;	  /* number of the message that the block moves */
+	uint64_t part;		  /* that message's header */
+	uint32_t direct;	  /* its data has come directly */
+	uint32_t moving;	  /* the movers access buffers, and wait for nothing */
 };
 
 /* One thread's view. */
@@ -31,7 +31,7 @@ struct work {
 	struct peer_control *control;
 	volatile struct block_words *words;
 	uint32_t launch_seq;
-	uint32_t round; /* 0: the kernel moves messages */
+	uint32_t coll_launch_seq; /* 0: the kernel moves messages */
 	uint32_t spins;
 	uint32_t heartbeat;
 	/* Times in ns; 0: not yet. A wait began; the control block was last polled; its heartbeat
@@ -81,7 +81,7 @@ DEVICE bool is_monitor(uint32_t lane)
 DEVICE uint64_t header_at(const struct work *w, unsigned owner, unsigned sender)
 {
 	return w->call->staging[owner] + PEER_HEADERS +
-	       ((w->round & 1) * PEER_RANKS + sender) * sizeof(struct ll_line);
+	       ((w->coll_launch_seq & 1) * PEER_RANKS + sender) * sizeof(struct ll_line);
 }
 
 DEVICE bool ll_ready(uint64_t from, uint32_t flag, uint64_t *data)

@@ -2,17 +2,7 @@
  *
  * Memory that the kernels of the peer transport share with each other (staging memory on the GPUs)
  * and with the daemon and the library (a control block in host memory per member). Also compiled
- * for GPUs, so it has no other includes.
- *
- * launch_seq counts a rank's kernels; rounds count the communicator's collectives among them, and
- * are the same on all ranks. Neither is ever 0. The GPU counts them, since the library does not see
- * the launch of a CUDA graph. The library has its own numbers for operations outside of graphs:
- * kernel_seq, and rounds that do not count those in graphs. Rounds alternate between two slots
- * without acknowledgements, since every collective waits for the headers of all ranks: when a rank
- * begins round n + 2, all ranks have begun n + 1, and so have ended n.
- *
- * Known limit: rounds repeat after 2^32 - 2 collectives. A line or counter that was not written in
- * between would then be mistaken for one of the new round. */
+ * for GPUs, so it has no other includes. */
 #ifndef PROTO_PEER_H
 #define PROTO_PEER_H
 
@@ -20,7 +10,7 @@
 #include "peer_staging.h"
 
 /* ---- One operation, as a kernel's argument. In a CUDA graph it is the same at each launch, so
- * `kernel_seq`, `round` and `posts`, which otherwise change from call to call, are 0 there ---- */
+ * kernel_seq, coll_seq and posts, which otherwise change from call to call, are 0 there ---- */
 
 struct peer_call {
 	uint64_t staging[PEER_RANKS]; /* by rank, as mapped in this process */
@@ -32,9 +22,9 @@ struct peer_call {
 	uint64_t src_each;   /* stride between receivers; 0: all get the same data */
 	uint64_t dst_each;   /* stride between senders */
 	uint64_t header;     /* what all ranks must agree on, packed by the caller */
-	uint32_t kernel_seq; /* the library's number of the kernel; 0: it is in a graph */
-	uint32_t round; /* the library's number of the newest collective, this or an earlier one */
-	uint32_t graph; /* the library's number of the graph; 0: it is in none */
+	uint32_t kernel_seq; /* 0: it is in a graph */
+	uint32_t coll_seq;   /* of the newest collective, this or an earlier one */
+	uint32_t graph;	     /* the library's number of the graph; 0: it is in none */
 	uint32_t index; /* of the operation, among the communicator's operations in the graph, from
 			   0 */
 	/* For ncclsvc_peer_direct, the same on all ranks: which ones have data, from `from` to

@@ -37,7 +37,7 @@ struct peer_record {
 	uint64_t timeout_ns;  /* 0: none */
 	uint32_t kernel_seq;  /* of its kernel, which several messages may share */
 	uint32_t collective;  /* low half of its number among the member's collectives */
-	uint32_t round;	      /* as counted by the library; 0: it is a message */
+	uint32_t coll_seq;    /* 0: it is a message */
 	uint32_t message;     /* its number in its direction, from 1 */
 };
 
@@ -61,13 +61,13 @@ struct peer_control {
 	uint64_t ended;
 	/* The kernel_seq from which on all kernels fail; above it enum peer_end. */
 	uint64_t failed;
-	uint32_t round; /* the call's round, for `begun`. Kernels in graphs do not change it */
-	uint32_t moves; /* 1: the kernel has messages */
+	uint32_t coll_seq; /* the call's, for `begun`. Kernels in graphs do not change it */
+	uint32_t moves;	   /* 1: the kernel has messages */
 	/* For `begun`: the index of its operation, and above it the graph; 0: it is in none. */
 	uint64_t graph;
-	uint64_t header; /* of the call, if it has no messages */
-	uint32_t place;	 /* its round, as counted by all ranks' GPUs */
-	uint32_t came;	 /* bitmap of the ranks that have begun it, too */
+	uint64_t header;	  /* of the call, if it has no messages */
+	uint32_t coll_launch_seq; /* of the newest collective, this or an earlier one */
+	uint32_t came;		  /* bitmap of the ranks that have begun it, too */
 	/* The kernel's waits, by direction: a message's number, and above it the kernel's
 	 * launch_seq, until the direction's messages have been moved. */
 	uint64_t waits[PEER_DIRS];
@@ -86,8 +86,8 @@ struct peer_control {
 	 * after: records, then launched. */
 	uint64_t submitted;  /* the member's collectives in this epoch, on all transports, without
 				Sends and Recvs, whose number differs between ranks */
-	uint32_t entered;    /* round of the newest collective to be launched; 0: none */
-	uint32_t reached;    /* round of the newest launched collective; 0: none */
+	uint32_t entered;    /* coll_seq of the newest collective to be launched; 0: none */
+	uint32_t reached;    /* coll_seq of the newest launched collective; 0: none */
 	uint32_t records;    /* number of records written */
 	uint32_t graphs;     /* number of existing graphs with kernels of the member */
 	uint64_t timeout_ns; /* of the operation captured last; 0: none */

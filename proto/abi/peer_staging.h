@@ -15,11 +15,27 @@
 #define PEER_BLOCKS  32
 #define PEER_THREADS 512 /* of a block, for moving data */
 
+/* ---- Numbers of kernels and collectives ----
+ *
+ * They are counted twice, because the library does not see the launches of a CUDA graph. 0 is none.
+ *
+ * - The library numbers what it submits outside of graphs: kernel_seq is the number of a rank's
+ *   kernel, coll_seq of a collective in the communicator.
+ * - The GPUs number all launches, also those by graphs: launch_seq is the number of a rank's
+ *   kernel, coll_launch_seq of a collective in the communicator.
+ *
+ * The numbers of collectives are the same on all ranks. Collectives alternate between two slots
+ * without acknowledgements, since each waits for the headers of all ranks: when a rank begins
+ * collective n + 2, all ranks have begun n + 1, and so have ended n.
+ *
+ * Known limit: coll_launch_seq repeats after 2^32 - 2 collectives. A line or counter that was not
+ * written in between would then be mistaken for one of the new collective. */
+
 /* ---- Staging memory, per rank and epoch, on the rank's GPU ---- */
 
 /* A line of LL, NCCL's low-latency format: eight bytes of data, in two halves with a flag above
  * each. A 64-bit store is never torn, so data with its flag is valid. A collective's flag is its
- * round. */
+ * coll_launch_seq. */
 struct ll_line {
 	uint64_t half[2];
 };
@@ -34,8 +50,8 @@ struct peer_state {
 	uint32_t arrived;    /* blocks of the next kernel that have begun */
 	uint32_t stopped;    /* launch_seq of a kernel that failed */
 	uint32_t ending[2];  /* ended blocks of kernels that post their end, by launch_seq & 1 */
-	uint32_t round;	     /* of the newest collective whose blocks have all begun */
-	uint32_t kernel_seq; /* of the newest kernel outside of graphs, likewise */
+	uint32_t coll_launch_seq;	 /* of the newest collective whose blocks have all begun */
+	uint32_t kernel_seq;		 /* of the newest kernel outside of graphs, likewise */
 	uint32_t ended[PEER_BLOCKS];	 /* by block: the launch_seq of the last kernel it ended */
 	uint32_t completed[PEER_BLOCKS]; /* by block: the kernel_seq of the last one outside of
 					    graphs */
@@ -62,10 +78,10 @@ struct peer_state {
  * the regions in the order of their numbers, and write where to into a table. An operation's buffer
  * is a share, with its slot in the upper bits and its number below, and an offset.
  *
- * As an operation begins, each block offers its peers, in LL lines whose flag is the round, where
- * its rank's buffers are, and up to which number the rank has mapped the shares of each other one.
- * So all ranks know whether all have mapped all buffers. If not, the data goes through chunks. The
- * number of steps that a block has taken since has the round above it. */
+ * As an operation begins, each block offers its peers, in LL lines whose flag is coll_launch_seq,
+ * where its rank's buffers are, and up to which number the rank has mapped the shares of each other
+ * one. So all ranks know whether all have mapped all buffers. If not, the data goes through chunks.
+ * The number of steps that a block has taken since has coll_launch_seq above it. */
 
 #define PEER_DIRECT_THREADS                                                                        \
 	480 /* of a block, for moving data: 512 with the monitor's, so that each                   \
@@ -74,10 +90,11 @@ struct peer_state {
 #define PEER_OFFER_LINES 16
 #define PEER_CHUNK	 UINT32_C(65536) /* bytes */
 
-#define PEER_OFFERS (PEER_LL_SLOTS + PEER_LL_SLOTS_BYTES) /* [odd round][block][sender][line] */
+/* [coll_launch_seq & 1][block][sender][line] */
+#define PEER_OFFERS (PEER_LL_SLOTS + PEER_LL_SLOTS_BYTES)
 #define PEER_STEPS                                                                                 \
 	(PEER_OFFERS + 2 * PEER_BLOCKS * PEER_RANKS * PEER_OFFER_LINES * sizeof(struct ll_line))
-/* uint64_t [odd round][block][sender] */
+/* uint64_t [coll_launch_seq & 1][block][sender] */
 #define PEER_MAPPED (PEER_STEPS + 2 * PEER_BLOCKS * PEER_RANKS * sizeof(uint64_t))
 /* uint32_t [rank], written by this rank's library: how many of that rank's shares are mapped */
 #define PEER_TABLE  (PEER_MAPPED + 256) /* uint64_t [rank][slot], likewise: where they are */

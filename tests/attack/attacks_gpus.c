@@ -198,7 +198,7 @@ static void falsify(struct peer_control *p, int rank)
 		r->header = peer_header((uint8_t)op, NCCLSVC_UINT32, 0, (uint8_t)!rank, 8);
 		r->kernel_seq = 1 + (uint32_t)random() % 4;
 		r->message = 1 + (uint32_t)random() % 4;
-		r->round = random() % 2 ? 0 : r->message;
+		r->coll_seq = random() % 2 ? 0 : r->message;
 		r->timeout_ns = 0;
 		r->operation = (uint64_t)random();
 	}

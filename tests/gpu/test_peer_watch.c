@@ -28,7 +28,7 @@ static void launch(struct scene *s, int rank, uint32_t seq, uint64_t number, uin
 				     .launched_ns = now_ns(),
 				     .timeout_ns = timeout_ns,
 				     .kernel_seq = seq,
-				     .round = seq};
+				     .coll_seq = seq};
 	__atomic_store_n(&p->records, p->records + 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&p->reached, seq, __ATOMIC_RELEASE);
 	scene_submitted(s, rank, number + 1);
@@ -38,7 +38,7 @@ static void launch(struct scene *s, int rank, uint32_t seq, uint64_t number, uin
 static void begin(struct scene *s, int rank, uint32_t seq)
 {
 	struct peer_control *p = scene_control(s, rank);
-	p->round = p->place = seq;
+	p->coll_seq = p->coll_launch_seq = seq;
 	__atomic_store_n(&p->begun, (uint64_t)seq << 32 | seq, __ATOMIC_RELEASE);
 }
 

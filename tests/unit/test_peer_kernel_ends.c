@@ -314,7 +314,7 @@ static void graph_work(struct rank *r)
 			usleep(100);
 		assert_true(waits->control.graph == ((uint64_t)GRAPH << 32 | INDEX));
 		assert_int_equal(waits->control.header, c.header);
-		assert_int_equal(waits->control.place, second);
+		assert_int_equal(waits->control.coll_launch_seq, second);
 		single.kernel_seq++;
 		kernel->run(single);
 		return;

@@ -7,7 +7,7 @@
 /* Looks at all members, some of which have waiting kernels. */
 struct waiting {
 	struct look looks[PEER_RANKS];
-	uint32_t round; /* the first one waited for, outside of graphs; 0: none */
+	uint32_t coll_seq; /* the first one waited for, outside of graphs; 0: none */
 };
 
 static bool waiting_find(const struct communicator *m, struct waiting *w)
@@ -20,8 +20,9 @@ static bool waiting_find(const struct communicator *m, struct waiting *w)
 		if (!peer_runs_kernels(m, k))
 			l->waits = l->peer_dirs = 0;
 		any = any || l->waits;
-		if (l->waits && l->round && (!w->round || peer_reached(w->round, l->round)))
-			w->round = l->round;
+		if (l->waits && l->coll_seq &&
+		    (!w->coll_seq || peer_reached(w->coll_seq, l->coll_seq)))
+			w->coll_seq = l->coll_seq;
 	}
 	return any;
 }
@@ -29,8 +30,8 @@ static bool waiting_find(const struct communicator *m, struct waiting *w)
 /* Does another rank wait for this operation? */
 static bool is_awaited(const struct waiting *w, uint32_t rank, const struct peer_record *r)
 {
-	if (r->round)
-		return w->round && peer_reached(r->round, w->round);
+	if (r->coll_seq)
+		return w->coll_seq && peer_reached(r->coll_seq, w->coll_seq);
 	const struct svc_record record = svc_header_record(r->header);
 	const uint32_t peer = (uint32_t)record.peer;
 	const uint32_t peer_dir =
@@ -70,7 +71,7 @@ static uint32_t missing_in_graph(const struct communicator *m, const struct wait
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (l->moves ? l->peer_dirs >> PEER_DIR_TO(k) & 1 ||
 				       l->peer_dirs >> PEER_DIR_FROM(k) & 1
-			     : !peer_reached(w->looks[k].place, l->place))
+			     : !peer_reached(w->looks[k].coll_launch_seq, l->coll_launch_seq))
 			ranks |= UINT32_C(1) << k;
 	return ranks;
 }
@@ -83,11 +84,12 @@ static uint32_t missing(const struct communicator *m, const struct waiting *w, u
 	const struct look *l = &w->looks[rank];
 	const struct svc_record record = svc_header_record(r->header);
 	const uint32_t peer = (uint32_t)record.peer;
-	for (uint32_t k = 0; r->round && k < m->nranks; k++)
-		if (!peer_reached(w->looks[k].reached, r->round) &&
-		    !(l->kernel_seq == r->kernel_seq && peer_reached(w->looks[k].place, l->place)))
+	for (uint32_t k = 0; r->coll_seq && k < m->nranks; k++)
+		if (!peer_reached(w->looks[k].reached, r->coll_seq) &&
+		    !(l->kernel_seq == r->kernel_seq &&
+		      peer_reached(w->looks[k].coll_launch_seq, l->coll_launch_seq)))
 			ranks |= UINT32_C(1) << k;
-	if (r->round || peer >= m->nranks)
+	if (r->coll_seq || peer >= m->nranks)
 		return ranks;
 	const uint32_t peer_dir =
 		record.op == NCCLSVC_SEND ? PEER_DIR_FROM(rank) : PEER_DIR_TO(rank);

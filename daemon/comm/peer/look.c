@@ -36,10 +36,10 @@ static void waits_look(const struct peer_control *control, struct look *l)
 	l->kernel_seq = (uint32_t)(posted >> 32);
 	l->graph = l->kernel_seq ? 0 : (uint32_t)(graph >> 32);
 	l->index = (uint32_t)graph;
-	l->place = peer_load32(&control->place);
+	l->coll_launch_seq = peer_load32(&control->coll_launch_seq);
 	l->came = peer_load32(&control->came);
 	l->moves = peer_load32(&control->moves);
-	l->round = l->moves || l->graph ? 0 : peer_load32(&control->round);
+	l->coll_seq = l->moves || l->graph ? 0 : peer_load32(&control->coll_seq);
 	l->header = l->moves ? 0 : peer_load64(&control->header);
 	for (uint32_t peer_dir = 0; l->moves && peer_dir < PEER_DIRS; peer_dir++) {
 		const uint64_t waits = peer_load64(&control->waits[peer_dir]);
@@ -88,7 +88,7 @@ bool peer_record(const struct peer_control *control, uint32_t number, struct pee
 				  .timeout_ns = peer_load64(&from->timeout_ns),
 				  .kernel_seq = kernel_seq,
 				  .collective = peer_load32(&from->collective),
-				  .round = peer_load32(&from->round),
+				  .coll_seq = peer_load32(&from->coll_seq),
 				  .message = peer_load32(&from->message)};
 	const uint32_t behind = peer_load32(&control->records) - number;
 	return kernel_seq && peer_load32(&from->kernel_seq) == kernel_seq && behind &&
@@ -101,7 +101,7 @@ static uint32_t peer_dir_of(const struct peer_record *r)
 {
 	const unsigned op = peer_header_op(r->header);
 	const uint32_t peer = peer_header_root(r->header);
-	if (r->round || !svc_op_is_p2p(op) || peer >= PEER_RANKS)
+	if (r->coll_seq || !svc_op_is_p2p(op) || peer >= PEER_RANKS)
 		return PEER_DIRS;
 	return op == NCCLSVC_SEND ? PEER_DIR_TO(peer) : PEER_DIR_FROM(peer);
 }

@@ -19,15 +19,15 @@ struct look {
 	uint64_t submitted;
 	uint32_t entered, reached, records;
 	uint32_t messages[PEER_DIRS];
-	uint32_t waits;	       /* as in struct peer_member */
-	uint32_t kernel_seq;   /* of that kernel; 0: it is in a graph */
-	uint32_t graph, index; /* then that graph, and the operation's index in it */
-	bool moves;	       /* the kernel has messages */
-	uint32_t round;	       /* counted by the library; 0: it has messages, or is in a graph */
-	uint32_t place;	    /* round of the newest collective that has begun, as the GPUs count */
-	uint32_t came;	    /* bitmap of the ranks that have begun it, too */
-	uint64_t header;    /* of its collective, or of a waiting message */
-	uint32_t peer_dirs; /* bitmap of the directions of a waiting kernel of messages */
+	uint32_t waits;		     /* as in struct peer_member */
+	uint32_t kernel_seq;	     /* of that kernel; 0: it is in a graph */
+	uint32_t graph, index;	     /* then that graph, and the operation's index in it */
+	bool moves;		     /* the kernel has messages */
+	uint32_t coll_seq;	     /* 0: it has messages, or is in a graph */
+	uint32_t coll_launch_seq;    /* of the newest collective that has begun */
+	uint32_t came;		     /* bitmap of the ranks that have begun it, too */
+	uint64_t header;	     /* of its collective, or of a waiting message */
+	uint32_t peer_dirs;	     /* bitmap of the directions of a waiting kernel of messages */
 	uint32_t message[PEER_DIRS]; /* by direction: the number of the waiting message */
 	bool broken;		     /* it runs no kernels any more */
 	struct peer_history history; /* if it was read */

@@ -46,8 +46,8 @@ static uint32_t pending(const struct communicator *m, uint32_t rank, uint32_t ki
 struct awaited {
 	bool moves;		     /* it waits for a message */
 	uint32_t graph;		     /* of the waiting kernel; 0: it is in none */
-	uint32_t round;		     /* of a collective outside of graphs */
-	uint32_t place;		     /* of a collective, as counted by the GPUs */
+	uint32_t coll_seq;	     /* of a collective outside of graphs */
+	uint32_t coll_launch_seq;    /* of a collective */
 	uint32_t rank, came;	     /* the waiting rank, and the ranks that have begun it, too */
 	uint32_t peer_dir, message;  /* from the other rank's view, if outside of graphs */
 	const struct peer_record *r; /* of the waiting operation; NULL: not known */
@@ -62,10 +62,11 @@ static unsigned peer_dir_op(uint32_t peer_dir)
 static bool is_entered(const struct look *l, const struct awaited *a)
 {
 	if (a->graph)
-		return !a->moves && peer_reached(l->place, a->place);
+		return !a->moves && peer_reached(l->coll_launch_seq, a->coll_launch_seq);
 	if (a->moves)
 		return (int32_t)(l->messages[a->peer_dir] - a->message) >= 0;
-	return peer_reached(l->entered, a->round) || peer_reached(l->place, a->place);
+	return peer_reached(l->entered, a->coll_seq) ||
+	       peer_reached(l->coll_launch_seq, a->coll_launch_seq);
 }
 
 /* The rank's stream waits, in a graph, for an operation on NCCL without a counterpart on the
@@ -118,8 +119,8 @@ static bool next_awaited(const struct look *looks, uint32_t rank, uint32_t peer_
 	const struct look *l = &looks[rank];
 	*a = (struct awaited){.moves = l->moves,
 			      .graph = l->graph,
-			      .round = l->round,
-			      .place = l->place,
+			      .coll_seq = l->coll_seq,
+			      .coll_launch_seq = l->coll_launch_seq,
 			      .rank = rank,
 			      .came = l->came,
 			      .r = r};
@@ -170,7 +171,8 @@ static bool message_begun(const struct look *l, const struct awaited *a)
 /* The rank is in it, or past it. */
 static bool has_begun(const struct look *l, const struct awaited *a)
 {
-	return a->moves ? message_begun(l, a) : peer_reached(l->place, a->place);
+	return a->moves ? message_begun(l, a)
+			: peer_reached(l->coll_launch_seq, a->coll_launch_seq);
 }
 
 /* The first rank that must do something for `rank` and has not reached it. -1: none. */
@@ -479,9 +481,10 @@ static bool is_odd_one(const struct communicator *m, const struct peer_stuck *st
 		       const struct look *looks)
 {
 	uint32_t n = 0;
-	const uint32_t round = looks[stuck->rank].round;
+	const uint32_t coll_seq = looks[stuck->rank].coll_seq;
 	for (uint32_t k = 0; k < m->nranks; k++)
-		n += (int32_t)k != stuck->other && round && peer_reached(looks[k].reached, round);
+		n += (int32_t)k != stuck->other && coll_seq &&
+		     peer_reached(looks[k].reached, coll_seq);
 	return stuck->result == NCCLSVC_MISMATCH && !stuck->message && !stuck->circle &&
 	       m->nranks > 2 && n == m->nranks - 1;
 }
