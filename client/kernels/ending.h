@@ -26,7 +26,7 @@ DEVICE void refresh(uint32_t *words, uint32_t value)
 }
 
 /* Reports the first rank whose header differs, and which of the two is the odd one. */
-DEVICE void unlike_post(struct work *w)
+DEVICE void mismatch_post(struct work *w)
 {
 	const struct peer_call *c = w->call;
 	uint64_t header, other = c->header;
@@ -43,15 +43,15 @@ DEVICE void unlike_post(struct work *w)
 		}
 		agree = agree && header == other;
 	}
-	store64(&w->control->unlike[0], c->header);
-	store64(&w->control->unlike[1], other);
-	store64(&w->control->unlike[2], first);
-	unsigned how = PEER_TWO;
+	store64(&w->control->mismatch[0], c->header);
+	store64(&w->control->mismatch[1], other);
+	store64(&w->control->mismatch[2], first);
+	unsigned how = PEER_MISMATCH_TWO;
 	if (c->nranks > 2 && n == 1)
-		how = PEER_OTHER_ODD;
+		how = PEER_MISMATCH_OTHER;
 	else if (c->nranks > 2 && n == (unsigned)c->nranks - 1 && agree)
-		how = PEER_OWN_ODD;
-	store64(&w->control->unlike[3], how);
+		how = PEER_MISMATCH_OWN;
+	store64(&w->control->mismatch[3], how);
 	fence_system();
 }
 
@@ -84,8 +84,8 @@ DEVICE void failure_post(struct work *w, uint32_t stop)
 	if (stop == PEER_MISMATCH && (!graph || block()))
 		return;
 	if (stop == PEER_MISMATCH) {
-		unlike_post(w);
-		stop = PEER_UNLIKE;
+		mismatch_post(w);
+		stop = PEER_FATAL_MISMATCH;
 	}
 	store32(&w->state->dead, stop);
 	if (!w->words->dead)

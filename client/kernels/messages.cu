@@ -223,12 +223,12 @@ DEVICE void header_check(struct work *w, const struct slice *s, uint64_t header)
 {
 	if (header == s->header || w->words->stop)
 		return;
-	store64(&w->control->unlike[0], s->header);
-	store64(&w->control->unlike[1], header);
-	store64(&w->control->unlike[2], w->peer_dir % PEER_RANKS);
-	store64(&w->control->unlike[3], PEER_MESSAGES);
+	store64(&w->control->mismatch[0], s->header);
+	store64(&w->control->mismatch[1], header);
+	store64(&w->control->mismatch[2], w->peer_dir % PEER_RANKS);
+	store64(&w->control->mismatch[3], PEER_MISMATCH_MESSAGE);
 	fence_system();
-	w->words->stop = PEER_UNLIKE;
+	w->words->stop = PEER_FATAL_MISMATCH;
 }
 
 /* After a header that differs, the data that a Recv waits for may never come. */

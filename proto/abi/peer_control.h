@@ -13,15 +13,16 @@ enum peer_end {
 	PEER_ABORTED,	  /* the control block's abort word is set */
 	PEER_DAEMON_LOST, /* the daemon is gone */
 	PEER_OVERLAP,	  /* the communicator's previous kernel was still running */
-	PEER_UNLIKE, /* a received message differs from the expected one, or a collective in a graph
-			differs from another rank's */
+	/* A received message differs from the expected one, or a collective in a graph differs from
+	 * another rank's. */
+	PEER_FATAL_MISMATCH,
 };
 
-enum peer_unlike {
-	PEER_MESSAGES,	/* a message differs */
-	PEER_TWO,	/* two ranks' collectives differ */
-	PEER_OTHER_ODD, /* that rank's collective differs from those of all others, three or more */
-	PEER_OWN_ODD,	/* this one's does, likewise */
+enum peer_mismatch {
+	PEER_MISMATCH_MESSAGE, /* a message differs */
+	PEER_MISMATCH_TWO,     /* two ranks' collectives differ */
+	PEER_MISMATCH_OTHER,   /* that rank's collective differs from all others', three or more */
+	PEER_MISMATCH_OWN,     /* this one's does, likewise */
 };
 
 /* An operation outside of graphs with its launched kernel. It is written before `records` rises.
@@ -72,9 +73,9 @@ struct peer_control {
 	 * launch_seq, until the direction's messages have been moved. */
 	uint64_t waits[PEER_DIRS];
 	uint64_t parts[PEER_DIRS]; /* the headers of these messages */
-	/* With PEER_UNLIKE: the headers of the expected and the received message, or of the
-	 * collective and another rank's; the sender, or that rank; and enum peer_unlike. */
-	uint64_t unlike[4];
+	/* With PEER_FATAL_MISMATCH: the headers of the expected and the received message, or of the
+	 * collective and another rank's; the sender, or that rank; and enum peer_mismatch. */
+	uint64_t mismatch[4];
 	/* For each rank: how many of this member's kernels of collectives have waited for it, and
 	 * how long in all. Waits of less than PEER_POLL_NS do not count. */
 	struct peer_waited waited[PEER_RANKS];

@@ -339,15 +339,15 @@ static void graph_mismatch_work(struct rank *r)
 	struct peer_call c = graph_call(r, r->number ? 64 : 128);
 	const uint32_t next = peer_seq_after(state(r)->kernel_seq);
 	kernel->run(c);
-	assert_true(r->control.failed == ((uint64_t)PEER_UNLIKE << 32 | next));
-	assert_int_equal(r->control.unlike[0], c.header);
-	assert_int_equal(r->control.unlike[1], r->number ? 128 : 64);
-	assert_int_equal(r->control.unlike[2], !r->number);
-	assert_int_equal(r->control.unlike[3], 1);
+	assert_true(r->control.failed == ((uint64_t)PEER_FATAL_MISMATCH << 32 | next));
+	assert_int_equal(r->control.mismatch[0], c.header);
+	assert_int_equal(r->control.mismatch[1], r->number ? 128 : 64);
+	assert_int_equal(r->control.mismatch[2], !r->number);
+	assert_int_equal(r->control.mismatch[3], 1);
 	pthread_barrier_wait(&r->world->round);
 	c = call_of(r, 64);
 	kernel->run(c);
-	assert_int_equal(ABOVE(r->control.results[KERNEL_SEQ % PEER_RESULTS]), PEER_UNLIKE);
+	assert_int_equal(ABOVE(r->control.results[KERNEL_SEQ % PEER_RESULTS]), PEER_FATAL_MISMATCH);
 	assert_int_equal(state(r)->completed[0], KERNEL_SEQ);
 }
 

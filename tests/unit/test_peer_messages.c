@@ -348,7 +348,7 @@ static void long_ones_cross(void **unused)
 
 /* ---- Messages that do not match ---- */
 
-static void unlike_work(struct rank *r)
+static void mismatch_work(struct rank *r)
 {
 	static uint8_t data[2][4096];
 	message_run(r, r->number ? PEER_DIR_FROM(0) : PEER_DIR_TO(1), data[r->number],
@@ -357,18 +357,18 @@ static void unlike_work(struct rank *r)
 		assert_int_equal(r->control.failed, 0);
 		return;
 	}
-	assert_int_equal(ABOVE(r->control.failed), PEER_UNLIKE);
+	assert_int_equal(ABOVE(r->control.failed), PEER_FATAL_MISMATCH);
 	assert_int_equal(ABOVE(r->control.results[(uint32_t)r->control.failed % PEER_RESULTS]),
-			 PEER_UNLIKE);
-	assert_int_equal(r->control.unlike[0], peer_message(NCCLSVC_UINT8, 4096));
-	assert_int_equal(r->control.unlike[1], peer_message(NCCLSVC_UINT8, 100));
-	assert_int_equal(r->control.unlike[2], 0);
+			 PEER_FATAL_MISMATCH);
+	assert_int_equal(r->control.mismatch[0], peer_message(NCCLSVC_UINT8, 4096));
+	assert_int_equal(r->control.mismatch[1], peer_message(NCCLSVC_UINT8, 100));
+	assert_int_equal(r->control.mismatch[2], 0);
 }
 
-static void unlike_is_told(void **unused)
+static void mismatch_is_reported(void **unused)
 {
 	(void)unused;
-	world_free(world_run(2, unlike_work));
+	world_free(world_run(2, mismatch_work));
 }
 
 /* ---- A message that does not come ---- */
@@ -472,7 +472,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_ranks),		  cmocka_unit_test(sender_goes_ahead),
-		cmocka_unit_test(long_ones_cross),	  cmocka_unit_test(unlike_is_told),
+		cmocka_unit_test(long_ones_cross),	  cmocka_unit_test(mismatch_is_reported),
 		cmocka_unit_test(lost_is_aborted),	  cmocka_unit_test(full_is_aborted),
 		cmocka_unit_test(stopped_is_not_written),
 	};

@@ -173,7 +173,7 @@ static int32_t result_of_end(uint32_t end)
 	case PEER_GOOD:
 		return NCCLSVC_OK;
 	case PEER_MISMATCH:
-	case PEER_UNLIKE:
+	case PEER_FATAL_MISMATCH:
 		return NCCLSVC_MISMATCH;
 	case PEER_ABORTED:
 		return NCCLSVC_PEER_GONE;

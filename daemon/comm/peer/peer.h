@@ -29,7 +29,7 @@ struct peer_stuck {
 	int32_t other;		    /* the rank at fault; -1: none */
 	uint32_t circle;	    /* bitmap of ranks that wait for each other */
 	uint32_t peer_dir, message; /* the message it waits for; 0: it waits in a collective */
-	bool unlike;		    /* the message received differs from the one sent */
+	bool mismatch;		    /* the message received differs from the one sent */
 };
 
 /* The control blocks' counters of waits at the beginning of a half minute (account/lateness.h). */

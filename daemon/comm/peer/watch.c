@@ -300,13 +300,13 @@ static struct peer_stuck broken_at(const struct communicator *m, uint32_t rank)
 {
 	const struct peer_control *control = peer_member_control(m, rank);
 	const uint64_t failed = peer_load64(&control->failed),
-		       sender = peer_load64(&control->unlike[2]);
-	if (failed >> 32 == PEER_UNLIKE && sender < m->nranks && sender != rank)
+		       sender = peer_load64(&control->mismatch[2]);
+	if (failed >> 32 == PEER_FATAL_MISMATCH && sender < m->nranks && sender != rank)
 		return (struct peer_stuck){.result = NCCLSVC_MISMATCH,
 					   .rank = rank,
 					   .kernel_seq = (uint32_t)failed,
 					   .other = (int32_t)sender,
-					   .unlike = true};
+					   .mismatch = true};
 	return (struct peer_stuck){
 		.result = NCCLSVC_PEER_GONE, .rank = rank, .other = (int32_t)rank};
 }
@@ -365,7 +365,7 @@ static bool same(const struct peer_stuck *a, const struct peer_stuck *b)
 {
 	return a->result == b->result && a->rank == b->rank && a->launch_seq == b->launch_seq &&
 	       a->kernel_seq == b->kernel_seq && a->other == b->other && a->circle == b->circle &&
-	       a->unlike == b->unlike && a->peer_dir == b->peer_dir && a->message == b->message;
+	       a->mismatch == b->mismatch && a->peer_dir == b->peer_dir && a->message == b->message;
 }
 
 /* ---- Ending the epoch ---- */
@@ -390,21 +390,21 @@ static unsigned waiting_op(const struct communicator *m, const struct look *look
 }
 
 /* The headers of a message and of its receiver's Recv, or of a collective in a graph. */
-static void compare_unlike(const struct communicator *m, ncclsvc_status *st)
+static void compare_mismatch(const struct communicator *m, ncclsvc_status *st)
 {
-	const uint64_t *unlike = peer_member_control(m, (uint32_t)st->rank_a)->unlike;
+	const uint64_t *mismatch = peer_member_control(m, (uint32_t)st->rank_a)->mismatch;
 	struct svc_record r[2];
-	const uint64_t how = peer_load64(&unlike[3]);
+	const uint64_t how = peer_load64(&mismatch[3]);
 	for (int i = 0; i < 2; i++) {
-		const uint64_t header = peer_load64(&unlike[i]);
+		const uint64_t header = peer_load64(&mismatch[i]);
 		const uint64_t size = svc_type_size((unsigned)(header >> 56));
 		r[i] = (struct svc_record){.op = i ? NCCLSVC_SEND : NCCLSVC_RECV,
 					   .type = (uint8_t)(header >> 56),
 					   .count = size ? PEER_MESSAGE_BYTES(header) / size : 0};
-		if (how != PEER_MESSAGES)
+		if (how != PEER_MISMATCH_MESSAGE)
 			r[i] = svc_header_record(header);
 	}
-	const bool own = how == PEER_OWN_ODD;
+	const bool own = how == PEER_MISMATCH_OWN;
 	st->field = svc_record_differs(&r[own], &r[!own], &st->value_a, &st->value_b);
 	if (own) {
 		const ncclsvc_status pair = *st;
@@ -413,7 +413,7 @@ static void compare_unlike(const struct communicator *m, ncclsvc_status *st)
 		st->rank_b = pair.rank_a;
 		st->pid_b = pair.pid_a;
 	}
-	if (own || how == PEER_OTHER_ODD) {
+	if (own || how == PEER_MISMATCH_OTHER) {
 		st->missing_count = 1;
 		st->missing[0] = st->rank_b;
 	}
@@ -503,8 +503,8 @@ static ncclsvc_status status_of_stuck(const struct communicator *m, const struct
 			     .pid_b = b >= 0 ? m->members[b].pid : 0,
 			     .ending = m->members[a].ending.how,
 			     .ending_code = m->members[a].ending.code};
-	if (stuck->unlike)
-		compare_unlike(m, &st);
+	if (stuck->mismatch)
+		compare_mismatch(m, &st);
 	else if (stuck->circle)
 		order_status(&st, (unsigned)(header >> 56),
 			     waiting_op(m, &looks[other], (uint32_t)other));
@@ -554,9 +554,9 @@ static void tell(struct communicator *m, const struct peer_stuck *stuck, const s
 		snprintf(text, sizeof(text),
 			 "%s of rank %u has begun on all GPUs, but does not end", what,
 			 stuck->rank);
-	else if (stuck->unlike)
+	else if (stuck->mismatch)
 		snprintf(text, sizeof(text),
-			 peer_load64(&peer_member_control(m, stuck->rank)->unlike[3])
+			 peer_load64(&peer_member_control(m, stuck->rank)->mismatch[3])
 				 ? "rank %u has a different operation in a CUDA graph than rank %d"
 				 : "rank %u expects a different message than rank %d sent",
 			 stuck->rank, stuck->other);
