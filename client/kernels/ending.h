@@ -99,17 +99,17 @@ DEVICE void end(struct work *w)
 	const uint32_t stop = w->words->stop;
 	if (stop)
 		failure_post(w, stop);
-	if (w->came && !stop)
+	if (w->arrived_ranks && !stop)
 		waits_count(w, (1u << c->nranks) - 1, clock_ns());
 	if (stop || posts(w))
 		fence_system();
-	if (!posts(w) && w->heard && !block())
+	if (!posts(w) && w->last_heartbeat && !block())
 		post(&w->control->ended, w->words->kernel_seq, w->launch_seq);
 	if (!block() && refreshes(w))
 		refresh(w->state->ended, w->launch_seq);
 	if (!block() && !c->graph && c->kernel_seq % PEER_REFRESH == 0)
 		refresh(w->state->completed, c->kernel_seq);
-	if (!w->coll_launch_seq && !w->channel && w->heard)
+	if (!w->coll_launch_seq && !w->channel && w->last_heartbeat)
 		post(&w->control->waits[w->peer_dir], 0, 0);
 	store32(&w->state->ended[block()], w->launch_seq);
 	if (!c->graph)

@@ -34,11 +34,11 @@ DEVICE void headers_take(struct work *w)
 DEVICE void begin(struct work *w)
 {
 	volatile struct block_words *words = w->words;
-	uint32_t former, dead, blocks_before, arrived;
-	state_load(w->state, &former, &dead, &blocks_before, &arrived);
-	words->former = former;
-	words->former_blocks = blocks_before;
-	words->launch_seq = peer_seq_after(former);
+	uint32_t previous, dead, blocks_before, arrived;
+	state_load(w->state, &previous, &dead, &blocks_before, &arrived);
+	words->previous = previous;
+	words->previous_blocks = blocks_before;
+	words->launch_seq = peer_seq_after(previous);
 	words->coll_launch_seq = load32(&w->state->coll_launch_seq);
 	if (w->coll_launch_seq)
 		words->coll_launch_seq = peer_seq_after(words->coll_launch_seq);
@@ -67,11 +67,11 @@ DEVICE void arrive(struct work *w)
 
 /* All blocks of the previous kernel have ended, unless two kernels run at a time; some blocks of
  * this one may have. */
-DEVICE void former_look(struct work *w)
+DEVICE void previous_check(struct work *w)
 {
-	FOR_MONITOR (i, w->words->former_blocks) {
+	FOR_MONITOR (i, w->words->previous_blocks) {
 		const uint32_t ended = load32(&w->state->ended[i]);
-		if (ended != w->words->former && ended != w->launch_seq)
+		if (ended != w->words->previous && ended != w->launch_seq)
 			w->words->stop = PEER_OVERLAP;
 	}
 }
@@ -87,7 +87,7 @@ DEVICE void work_begin(struct work *w, const struct peer_call *call,
 	w->words = words;
 	w->spins = 0;
 	w->coll_launch_seq = collective;
-	w->polled = w->heard = w->heartbeat = w->came = 0;
+	w->polled = w->last_heartbeat = w->heartbeat = w->arrived_ranks = 0;
 	if (is_monitor(MONITOR_LANE))
 		begin(w);
 	block_sync();
@@ -99,7 +99,7 @@ DEVICE void work_begin(struct work *w, const struct peer_call *call,
 		return;
 	if (collective)
 		headers_put(w);
-	former_look(w);
+	previous_check(w);
 }
 
 /* Called once by each warp that moves data. */

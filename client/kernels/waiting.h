@@ -28,28 +28,28 @@ COLD void waits_add(struct peer_control *control, uint32_t ranks, uint64_t ns)
 	}
 }
 
-/* Counts the waits for the ranks in `came` that had not begun at the last poll. */
-DEVICE void waits_count(struct work *w, uint32_t came, uint64_t now)
+/* Counts the waits for the ranks in `arrived_ranks` that had not begun at the last poll. */
+DEVICE void waits_count(struct work *w, uint32_t arrived_ranks, uint64_t now)
 {
-	if (w->came && came != w->came)
-		waits_add(w->control, came & ~w->came, now - w->began);
-	w->came = came;
+	if (w->arrived_ranks && arrived_ranks != w->arrived_ranks)
+		waits_add(w->control, arrived_ranks & ~w->arrived_ranks, now - w->began);
+	w->arrived_ranks = arrived_ranks;
 }
 
 /* A rank that has sent less data than this one waits for has still sent its header. */
 DEVICE void headers_poll(struct work *w, uint64_t now)
 {
 	uint64_t header;
-	uint32_t came = 1u << w->call->rank;
+	uint32_t arrived_ranks = 1u << w->call->rank;
 	for (unsigned p = 0; p < w->call->nranks; p++) {
 		if (p == w->call->rank ||
 		    !ll_ready(header_at(w, w->call->rank, p), w->coll_launch_seq, &header))
 			continue;
-		came |= 1u << p;
+		arrived_ranks |= 1u << p;
 		header_compare(w, header);
 	}
-	store32(&w->control->came, came);
-	waits_count(w, came, now);
+	store32(&w->control->arrived_ranks, arrived_ranks);
+	waits_count(w, arrived_ranks, now);
 }
 
 /* Writes what the block waits for into the control block; a collective's first block does it for
@@ -63,7 +63,7 @@ DEVICE void waits_post(const struct work *w)
 		post(&w->control->waits[w->peer_dir], w->launch_seq, w->words->message);
 	if (!w->coll_launch_seq)
 		store64(&w->control->parts[w->peer_dir], w->words->part);
-	if (w->heard)
+	if (w->last_heartbeat)
 		return;
 	if (!c->graph)
 		store32(&w->control->coll_seq, c->coll_seq);
@@ -91,9 +91,9 @@ DEVICE void monitor_poll(struct work *w)
 		w->words->stop = PEER_MISMATCH;
 	const uint32_t heartbeat = load32(&w->control->heartbeat);
 	waits_post(w);
-	if (!w->heard || heartbeat != w->heartbeat)
-		w->heard = now;
-	else if (now - w->heard > PEER_HEARTBEAT_NS)
+	if (!w->last_heartbeat || heartbeat != w->heartbeat)
+		w->last_heartbeat = now;
+	else if (now - w->last_heartbeat > PEER_HEARTBEAT_NS)
 		w->words->stop = PEER_DAEMON_LOST;
 	w->heartbeat = heartbeat;
 }

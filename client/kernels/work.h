@@ -10,10 +10,10 @@
 
 struct block_words {
 	uint32_t launch_seq;
-	uint32_t former,
-		former_blocks; /* the previous kernel: its launch_seq, and its number of blocks */
-	uint32_t stop;	       /* enum peer_end */
-	uint32_t dead;	       /* enum peer_end: an earlier kernel failed for all ranks */
+	uint32_t previous;	  /* launch_seq of the previous kernel */
+	uint32_t previous_blocks; /* its number of blocks */
+	uint32_t stop;		  /* enum peer_end */
+	uint32_t dead;		  /* enum peer_end: an earlier kernel failed for all ranks */
 	uint32_t finished; /* number of warps that moved their data, and of headers that arrived */
 	uint32_t coll_launch_seq; /* of this collective, or of the newest one before */
 	uint32_t kernel_seq;	  /* the call's; in a graph, that of the newest kernel before
@@ -37,8 +37,8 @@ struct work {
 	/* Times in ns; 0: not yet. A wait began; the control block was last polled; its heartbeat
 	 * last rose.
 	 */
-	uint64_t began, polled, heard;
-	uint32_t came; /* bitmap of the ranks that had begun at the last poll, this one included */
+	uint64_t began, polled, last_heartbeat;
+	uint32_t arrived_ranks;	    /* bitmap: had begun at the last poll, this one included */
 	uint32_t peer_dir, channel; /* the block's, if the kernel moves messages */
 };
 

@@ -68,7 +68,7 @@ struct peer_control {
 	uint64_t graph;
 	uint64_t header;	  /* of the call, if it has no messages */
 	uint32_t coll_launch_seq; /* of the newest collective, this or an earlier one */
-	uint32_t came;		  /* bitmap of the ranks that have begun it, too */
+	uint32_t arrived_ranks;	  /* bitmap: have begun it, too */
 	/* The kernel's waits, by direction: a message's number, and above it the kernel's
 	 * launch_seq, until the direction's messages have been moved. */
 	uint64_t waits[PEER_DIRS];

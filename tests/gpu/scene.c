@@ -39,7 +39,7 @@ void scene_quiet(struct scene *s)
 		CHECK(!scene_over(s));
 }
 
-ncclsvc_status scene_heard(struct scene *s, int rank)
+ncclsvc_status scene_reported(struct scene *s, int rank)
 {
 	struct raw_reply reply;
 	do {
@@ -54,7 +54,7 @@ ncclsvc_status scene_heard(struct scene *s, int rank)
 ncclsvc_status scene_ends(struct scene *s, ncclsvc_result result)
 {
 	peer_wait_aborted(s->controls);
-	const ncclsvc_status st = scene_heard(s, 0), other = scene_heard(s, 1);
+	const ncclsvc_status st = scene_reported(s, 0), other = scene_reported(s, 1);
 	CHECK_EQ(st.result, result);
 	CHECK(!memcmp(&st, &other, sizeof(st)));
 	scene_close(s);

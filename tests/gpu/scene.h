@@ -26,7 +26,7 @@ void scene_submitted(struct scene *s, int rank, uint64_t n);
 bool scene_over(struct scene *s);
 void scene_quiet(struct scene *s);
 /* Waits for the epoch's end to be reported to the member, and returns its status. */
-ncclsvc_status scene_heard(struct scene *s, int rank);
+ncclsvc_status scene_reported(struct scene *s, int rank);
 /* Waits for the end of the epoch, and checks that both members receive the same status. */
 ncclsvc_status scene_ends(struct scene *s, ncclsvc_result result);
 

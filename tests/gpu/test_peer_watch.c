@@ -178,7 +178,7 @@ static void leave(struct scene *s, int rank)
 static void is_gone(struct scene *s)
 {
 	peer_wait_aborted(s->controls);
-	const ncclsvc_status st = scene_heard(s, 0);
+	const ncclsvc_status st = scene_reported(s, 0);
 	CHECK_EQ(st.result, NCCLSVC_PEER_GONE);
 	CHECK_EQ(st.rank_a, 1);
 	scene_close(s);
@@ -236,7 +236,7 @@ static void disagrees(struct scene *s, int op, uint64_t count, unsigned field, u
 	scene_submitted(s, 1, 1);
 	peer_wait_aborted(s->controls);
 	raw_reply_to(&s->m[1].raw, serial, &reply);
-	const ncclsvc_status st = scene_heard(s, 0), *task = &reply.submit.status;
+	const ncclsvc_status st = scene_reported(s, 0), *task = &reply.submit.status;
 	CHECK_EQ(st.result, NCCLSVC_MISMATCH);
 	CHECK_EQ(st.rank_a, 0);
 	CHECK_EQ(st.rank_b, 1);
@@ -493,8 +493,8 @@ static void rubbish(struct scene *s)
 		CHECK(pending(session) <= 2 * PEER_HISTORY);
 		if (!scene_over(s))
 			continue;
-		scene_heard(s, 0);
-		scene_heard(s, 1);
+		scene_reported(s, 0);
+		scene_reported(s, 1);
 		scene_close(s);
 		scene_open(s);
 	}

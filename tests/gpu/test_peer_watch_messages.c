@@ -186,7 +186,7 @@ static void on_nccl(struct scene *s)
 	peer_wait_aborted(s->controls);
 	raw_reply_to(&s->m[1].raw, serial, &reply);
 	CHECK_EQ(reply.submit.status.result, NCCLSVC_MISMATCH);
-	const ncclsvc_status st = scene_heard(s, 0);
+	const ncclsvc_status st = scene_reported(s, 0);
 	CHECK_EQ(st.result, NCCLSVC_MISMATCH);
 	CHECK_EQ(st.rank_a, 0);
 	CHECK_EQ(st.rank_b, 1);

@@ -46,14 +46,14 @@ static void mismatch(void **unused)
 static void late_work(struct rank *r)
 {
 	struct peer_call c = call_of(r, r->number + 1 == r->nranks ? 8 : 640);
-	uint32_t *came = &r->world->came;
+	uint32_t *arrived = &r->world->arrived;
 	if (r->number == 1) {
 		usleep(20000);
-		__atomic_store_n(came, 1, __ATOMIC_RELEASE);
+		__atomic_store_n(arrived, 1, __ATOMIC_RELEASE);
 	}
 	kernel->run(c);
 	assert_int_equal(ABOVE(r->control.results[KERNEL_SEQ % PEER_RESULTS]), PEER_MISMATCH);
-	assert_int_equal(__atomic_load_n(came, __ATOMIC_ACQUIRE), 1);
+	assert_int_equal(__atomic_load_n(arrived, __ATOMIC_ACQUIRE), 1);
 }
 
 static void mismatch_waits_for_all(void **unused)

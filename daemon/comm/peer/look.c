@@ -37,7 +37,7 @@ static void waits_look(const struct peer_control *control, struct look *l)
 	l->graph = l->kernel_seq ? 0 : (uint32_t)(graph >> 32);
 	l->index = (uint32_t)graph;
 	l->coll_launch_seq = peer_load32(&control->coll_launch_seq);
-	l->came = peer_load32(&control->came);
+	l->arrived_ranks = peer_load32(&control->arrived_ranks);
 	l->moves = peer_load32(&control->moves);
 	l->coll_seq = l->moves || l->graph ? 0 : peer_load32(&control->coll_seq);
 	l->header = l->moves ? 0 : peer_load64(&control->header);

@@ -25,7 +25,7 @@ struct look {
 	bool moves;		     /* the kernel has messages */
 	uint32_t coll_seq;	     /* 0: it has messages, or is in a graph */
 	uint32_t coll_launch_seq;    /* of the newest collective that has begun */
-	uint32_t came;		     /* bitmap of the ranks that have begun it, too */
+	uint32_t arrived_ranks;	     /* bitmap: have begun it, too */
 	uint64_t header;	     /* of its collective, or of a waiting message */
 	uint32_t peer_dirs;	     /* bitmap of the directions of a waiting kernel of messages */
 	uint32_t message[PEER_DIRS]; /* by direction: the number of the waiting message */

@@ -44,13 +44,13 @@ static uint32_t pending(const struct communicator *m, uint32_t rank, uint32_t ki
 
 /* A kernel's wait: for each rank, or one rank, to do its part. */
 struct awaited {
-	bool moves;		     /* it waits for a message */
-	uint32_t graph;		     /* of the waiting kernel; 0: it is in none */
-	uint32_t coll_seq;	     /* of a collective outside of graphs */
-	uint32_t coll_launch_seq;    /* of a collective */
-	uint32_t rank, came;	     /* the waiting rank, and the ranks that have begun it, too */
-	uint32_t peer_dir, message;  /* from the other rank's view, if outside of graphs */
-	const struct peer_record *r; /* of the waiting operation; NULL: not known */
+	bool moves;		      /* it waits for a message */
+	uint32_t graph;		      /* of the waiting kernel; 0: it is in none */
+	uint32_t coll_seq;	      /* of a collective outside of graphs */
+	uint32_t coll_launch_seq;     /* of a collective */
+	uint32_t rank, arrived_ranks; /* the waiting one; bitmap: have begun it, too */
+	uint32_t peer_dir, message;   /* from the other rank's view, if outside of graphs */
+	const struct peer_record *r;  /* of the waiting operation; NULL: not known */
 };
 
 static unsigned peer_dir_op(uint32_t peer_dir)
@@ -89,7 +89,7 @@ static bool waits_in_graph(const struct communicator *m, uint32_t rank, const st
 static bool took_nccl(const struct communicator *m, uint32_t rank, const struct look *l,
 		      const struct awaited *a)
 {
-	if (!a->moves && a->came >> rank & 1)
+	if (!a->moves && a->arrived_ranks >> rank & 1)
 		return false;
 	if (waits_in_graph(m, rank, a))
 		return true;
@@ -122,7 +122,7 @@ static bool next_awaited(const struct look *looks, uint32_t rank, uint32_t peer_
 			      .coll_seq = l->coll_seq,
 			      .coll_launch_seq = l->coll_launch_seq,
 			      .rank = rank,
-			      .came = l->came,
+			      .arrived_ranks = l->arrived_ranks,
 			      .r = r};
 	if (!l->moves)
 		return !peer_dir && k != rank;
