@@ -205,13 +205,13 @@ static int by_transport(const void *a, const void *b)
 }
 
 /* A message in a kernel may be needed on another rank before an NCCL message can end. */
-static void set_aside(struct op *ops, unsigned in_ring, unsigned n)
+static void beside_nccl_choose(struct op *ops, unsigned in_ring, unsigned n)
 {
 	bool any = false;
 	for (unsigned i = 0; i < in_ring; i++)
 		any = any || svc_op_is_p2p(ops[i].record.op);
 	for (unsigned i = in_ring; i < n; i++)
-		ops[i].aside = any && svc_op_is_p2p(ops[i].record.op);
+		ops[i].beside_nccl = any && svc_op_is_p2p(ops[i].record.op);
 }
 
 /* Chooses each operation's transport, and moves those of the ring to the front. Returns their
@@ -223,13 +223,13 @@ static unsigned choose(struct op *ops, unsigned n)
 		ops[i].kernel = (uint8_t)peer_choose(&ops[i]);
 		ops[i].place = i;
 		ops[i].turn = ops[i].slice = 0;
-		ops[i].aside = false;
+		ops[i].beside_nccl = false;
 		in_ring += !ops[i].kernel;
 	}
 	if (n > 1 && in_ring < n) {
 		peer_turns(ops, n);
 		qsort(ops, n, sizeof(*ops), by_transport);
-		set_aside(ops, in_ring, n);
+		beside_nccl_choose(ops, in_ring, n);
 	}
 	return in_ring;
 }

@@ -30,12 +30,12 @@ struct op {
 	bool unshared;	    /* its buffers cannot be shared */
 	/* If a kernel does the operation: which kernel, how many earlier operations share it, and
 	 * its place among the communicator's. */
-	uint8_t kernel;	 /* enum kernel */
-	uint32_t joined; /* number of earlier operations in the same kernel */
-	uint32_t turn;	 /* a message's place among those of its peer and direction */
-	uint32_t place;	 /* place among all operations of the group */
-	uint32_t slice;	 /* slice, among the group's operations that go to the daemon */
-	bool aside;	 /* runs on another stream, beside the group's NCCL operations */
+	uint8_t kernel;	  /* enum kernel */
+	uint32_t joined;  /* number of earlier operations in the same kernel */
+	uint32_t turn;	  /* a message's place among those of its peer and direction */
+	uint32_t place;	  /* place among all operations of the group */
+	uint32_t slice;	  /* slice, among the group's operations that go to the daemon */
+	bool beside_nccl; /* on the side stream, beside the group's NCCL operations */
 	uint8_t blocks;
 	uint16_t threads;
 	struct peer *peer;

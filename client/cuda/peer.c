@@ -114,7 +114,7 @@ static bool prepare(ncclsvc_session *s, struct peer *p, int device, bool kernels
 		p->module = module_of(g, device);
 	const bool good = (p->module || !kernels) &&
 			  !g->cuda->cuStreamCreate(&p->asking, CU_STREAM_NON_BLOCKING) &&
-			  !g->cuda->cuStreamCreate(&p->aside, CU_STREAM_NON_BLOCKING) &&
+			  !g->cuda->cuStreamCreate(&p->side_stream, CU_STREAM_NON_BLOCKING) &&
 			  !g->cuda->cuEventCreate(&p->input, CU_EVENT_DISABLE_TIMING) &&
 			  !g->cuda->cuEventCreate(&p->fork, CU_EVENT_DISABLE_TIMING) &&
 			  !g->cuda->cuEventCreate(&p->order, CU_EVENT_DISABLE_TIMING);
@@ -133,8 +133,8 @@ static void destroy(struct peer *p)
 			p->cuda->cuMemHostUnregister(p->controls);
 		if (p->asking)
 			p->cuda->cuStreamDestroy(p->asking);
-		if (p->aside)
-			p->cuda->cuStreamDestroy(p->aside);
+		if (p->side_stream)
+			p->cuda->cuStreamDestroy(p->side_stream);
 		if (p->input)
 			p->cuda->cuEventDestroy(p->input);
 		if (p->fork)

@@ -46,7 +46,7 @@ struct peer {
 	size_t controls_bytes;
 	struct peer_call call; /* the argument that all kernels share */
 	CUstream asking;       /* for queries of the GPU */
-	CUstream aside;	       /* for operations that the trainer's stream does not wait for */
+	CUstream side_stream;  /* for operations that the trainer's stream does not wait for */
 	CUevent input;	       /* of those, and of messages on several streams */
 	CUevent fork;	       /* of operations beside others; used with the session's lock */
 	CUevent order;	       /* orders kernels in graphs and others: recorded behind the newest */

@@ -121,8 +121,8 @@ static CUresult order_begin(const struct peer *p)
 	if (peer_graphs_live(p))
 		return CUDA_SUCCESS;
 	if (p->any)
-		e = peer_wait_ended(p, p->aside, p->latest, p->blocks);
-	return e ? e : p->cuda->cuEventRecord(p->order, p->aside);
+		e = peer_wait_ended(p, p->side_stream, p->latest, p->blocks);
+	return e ? e : p->cuda->cuEventRecord(p->order, p->side_stream);
 }
 
 /* ---- Capturing ---- */

@@ -65,14 +65,15 @@ static ncclsvc_result room_check(const struct op *op)
 
 /* The operation's input is what is on the stream now. The group's NCCL operations come next on the
  * stream, and do not belong to the input. */
-static ncclsvc_result fork_aside(struct gpu *g, const struct op *op)
+static ncclsvc_result side_stream_fork(struct gpu *g, const struct op *op)
 {
 	const struct peer *p = op->comm->peer;
 	CUresult e = cuda_push(g->cuda, op->push);
 	if (!e) {
-		e = peer_follow(p, p->fork, op->stream, p->aside);
+		e = peer_follow(p, p->fork, op->stream, p->side_stream);
 		if (!e && peer_graphs_live(p))
-			e = p->cuda->cuStreamWaitEvent(p->aside, p->order, CU_EVENT_WAIT_DEFAULT);
+			e = p->cuda->cuStreamWaitEvent(p->side_stream, p->order,
+						       CU_EVENT_WAIT_DEFAULT);
 		cuda_pop(g->cuda, op->push);
 	}
 	return e ? cuda_error(g->cuda, e,
@@ -99,8 +100,8 @@ ncclsvc_result peer_prepare(struct gpu *g, struct op *op)
 	op->push = st.push;
 	op->captured = st.captured;
 	op->stream_id = op->detached ? DETACHED : st.id;
-	op->stream_context = op->detached || op->aside ? NULL : st.context;
-	return op->aside && !op->captured ? fork_aside(g, op) : NCCLSVC_OK;
+	op->stream_context = op->detached || op->beside_nccl ? NULL : st.context;
+	return op->beside_nccl && !op->captured ? side_stream_fork(g, op) : NCCLSVC_OK;
 }
 
 /* ---- Launching ---- */
@@ -195,19 +196,19 @@ ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struc
 }
 
 /* The operations of one kernel can come from several streams, detached or not. */
-static bool is_apart(const struct op *ops, unsigned n)
+static bool uses_side_stream(const struct op *ops, unsigned n)
 {
-	bool apart = ops->aside;
-	for (unsigned i = 0; !apart && i < n; i++)
-		apart = ops[i].detached;
-	return apart;
+	bool side = ops->beside_nccl;
+	for (unsigned i = 0; !side && i < n; i++)
+		side = ops[i].detached;
+	return side;
 }
 
 CUresult peer_streams_join(const struct op *ops, unsigned n, const struct peer *p, CUstream stream,
 			   const struct op *done)
 {
 	CUresult e = CUDA_SUCCESS;
-	for (unsigned i = 0; !e && !ops->aside && i < n; i++) {
+	for (unsigned i = 0; !e && !ops->beside_nccl && i < n; i++) {
 		if (done && ops[i].stream == done->stream)
 			continue;
 		e = peer_follow(p, p->input, ops[i].stream, stream);
@@ -242,20 +243,20 @@ static void put_note(struct peer *p, const struct op *op, uint64_t id, CUcontext
 
 static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 {
-	const bool apart = is_apart(ops, n);
-	const CUstream stream = apart ? p->aside : ops->stream;
-	const CUcontext context = apart ? NULL : ops->stream_context;
-	const uint64_t id = apart ? DETACHED : ops->stream_id;
+	const bool side = uses_side_stream(ops, n);
+	const CUstream stream = side ? p->side_stream : ops->stream;
+	const CUcontext context = side ? NULL : ops->stream_context;
+	const uint64_t id = side ? DETACHED : ops->stream_id;
 	/* The communicator's kernels run one after the other, also on different streams. */
 	const bool same = p->stream_id == id && p->stream_context == context;
 	CUresult e = cuda_push(p->cuda, ops->push);
 	if (e)
 		return e;
 	const bool graphs = peer_graphs_live(p);
-	e = peer_streams_join(ops, n, p, stream, apart ? NULL : ops);
-	/* A kernel that is set aside waited for the event before its group, which may have recorded
-	 * it since. */
-	if (!e && graphs && !ops->aside)
+	e = peer_streams_join(ops, n, p, stream, side ? NULL : ops);
+	/* A kernel beside NCCL waited for the event before its group, which may have
+	 * recorded it since. */
+	if (!e && graphs && !ops->beside_nccl)
 		e = p->cuda->cuStreamWaitEvent(stream, p->order, CU_EVENT_WAIT_DEFAULT);
 	else if (!e && p->any && !same)
 		e = peer_wait_ended(p, stream, p->latest, p->blocks);
@@ -265,12 +266,12 @@ static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 		e = peer_put(ops, n, p, stream, NULL);
 	if (!e)
 		put_note(p, ops, id, context);
-	if (!e && graphs && ops->aside)
+	if (!e && graphs && ops->beside_nccl)
 		e = p->cuda->cuStreamWaitEvent(stream, p->order, CU_EVENT_WAIT_DEFAULT);
 	if (!e && graphs)
 		e = p->cuda->cuEventRecord(p->order, stream);
 	if (!e)
-		e = streams_follow(ops, n, p, apart ? NULL : ops);
+		e = streams_follow(ops, n, p, side ? NULL : ops);
 	cuda_pop(p->cuda, ops->push);
 	return e;
 }

@@ -459,11 +459,11 @@ static bool any_detached(const struct op *ops, unsigned n)
 static CUresult launch(const struct op *ops, unsigned n, unsigned parts)
 {
 	const struct peer *p = ops->peer;
-	const bool apart = any_detached(ops, n);
-	const CUstream stream = apart ? p->aside : ops->stream;
+	const bool side = any_detached(ops, n);
+	const CUstream stream = side ? p->side_stream : ops->stream;
 	CUresult e = CUDA_SUCCESS;
 	if (parts & TRIGGER_START)
-		e = peer_streams_join(ops, n, p, stream, apart ? NULL : ops);
+		e = peer_streams_join(ops, n, p, stream, side ? NULL : ops);
 	for (unsigned i = 0; !e && parts & TRIGGER_START && i < n; i += run_of(&ops[i], n - i))
 		e = p->cuda->cuStreamWaitEvent(stream, ops[i].peer->order, CU_EVENT_WAIT_DEFAULT);
 	if (!e)
