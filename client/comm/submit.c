@@ -201,7 +201,7 @@ static int by_transport(const void *a, const void *b)
 		return message ? 1 : -1;
 	if (x->turn != y->turn)
 		return x->turn < y->turn ? -1 : 1;
-	return x->place < y->place ? -1 : 1;
+	return x->group_index < y->group_index ? -1 : 1;
 }
 
 /* A message in a kernel may be needed on another rank before an NCCL message can end. */
@@ -221,7 +221,7 @@ static unsigned choose(struct op *ops, unsigned n)
 	unsigned in_ring = 0;
 	for (unsigned i = 0; i < n; i++) {
 		ops[i].kernel = (uint8_t)peer_choose(&ops[i]);
-		ops[i].place = i;
+		ops[i].group_index = i;
 		ops[i].turn = ops[i].slice = 0;
 		ops[i].beside_nccl = false;
 		in_ring += !ops[i].kernel;

@@ -207,8 +207,8 @@ ncclsvc_result devices_rematch(ncclsvc_session *s)
 }
 
 /* Querying memory needs a current context: a thread that has none gets one meanwhile. */
-static ncclsvc_result place_all(ncclsvc_session *s, struct gpu *g, struct op *ops, unsigned n,
-				uint64_t since, bool *yielded)
+static ncclsvc_result buffers_find_all(ncclsvc_session *s, struct gpu *g, struct op *ops,
+				       unsigned n, uint64_t since, bool *yielded)
 {
 	CUcontext now = NULL, own = NULL;
 	ncclsvc_result r = NCCLSVC_OK;
@@ -225,7 +225,7 @@ static ncclsvc_result place_all(ncclsvc_session *s, struct gpu *g, struct op *op
 			}
 		}
 		if (!r)
-			r = device_place(s, g, &ops[i], since, yielded);
+			r = device_buffers_find(s, g, &ops[i], since, yielded);
 	}
 	if (own)
 		g->cuda->cuCtxPopCurrent(&own);
@@ -264,7 +264,7 @@ static ncclsvc_result prepare(ncclsvc_session *s, struct op *ops, unsigned n, ui
 		if (ops[i].comm->device >= 0)
 			r = stream_find(s, g, &ops[i], *since, &yielded);
 	if (!r && !yielded)
-		r = place_all(s, g, ops, n, *since, &yielded);
+		r = buffers_find_all(s, g, ops, n, *since, &yielded);
 	if (!r && !yielded)
 		r = checkpoint_look(s, g, &yielded);
 	*finished = !r && !yielded;
@@ -332,7 +332,7 @@ void ncclsvc_mem_sweep(ncclsvc_session *s)
 		return;
 	session_lock(s);
 	struct gpu *g = s->gpu;
-	/* As in place_all; without a region there is no context. */
+	/* As in buffers_find_all; without a region there is no context. */
 	if (g && g->nsorted && !session_check(s) && !g->cuda->cuCtxGetCurrent(&now)) {
 		ncclsvc_result r =
 			now ? NCCLSVC_OK : gpu_primary(g, g->regions[g->sorted[0]].device, &own);

@@ -62,7 +62,7 @@ struct peer {
 	uint32_t posting;  /* how many more kernels post their ends for a waiting thread */
 	uint64_t asked_ns; /* when the GPU was last asked */
 	uint64_t checked[PEER_CHECKED]; /* buffers known to be GPU memory, by hash */
-	/* Numbers of its shares (shares.c), by their regions' places; NULL: none yet */
+	/* Numbers of its shares (shares.c), by their regions' entries; NULL: none yet */
 	uint32_t *shares, nshares;
 	/* Others' shares (imports.c): how many are known of each rank, and mapped. */
 	struct importer *importer; /* NULL: nothing is mapped */

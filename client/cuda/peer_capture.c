@@ -239,7 +239,7 @@ CUresult peer_graph_note(const struct op *op, unsigned n, CUstream stream)
 	return CUDA_SUCCESS;
 }
 
-ncclsvc_result peer_graph_place(const struct op *op, struct peer_graph_place *at)
+ncclsvc_result peer_graph_position(const struct op *op, struct peer_graph_position *at)
 {
 	struct peer *p = comm_captures(op->comm);
 	CUresult e = cuda_push(p->cuda, op->push);
@@ -248,7 +248,8 @@ ncclsvc_result peer_graph_place(const struct op *op, struct peer_graph_place *at
 		peer_graphs_sweep(p);
 		e = graph_find(p, op->stream);
 		if (!e)
-			*at = (struct peer_graph_place){p->graphs->number, p->graphs->operations};
+			*at = (struct peer_graph_position){p->graphs->number,
+							   p->graphs->operations};
 		pthread_mutex_unlock(&p->turn);
 		cuda_pop(p->cuda, op->push);
 	}

@@ -22,8 +22,8 @@ struct trigger {
 	uint32_t number;
 	bool gone;	/* the graph is gone; atomic */
 	bool forgotten; /* the daemon is gone, or has forgotten the trigger */
-	unsigned nplaces;
-	uint16_t places[]; /* its operations' regions, from 1 */
+	unsigned nentries;
+	uint16_t entries[]; /* of its operations' regions, from 1 */
 };
 
 static int by_comm(const void *a, const void *b)
@@ -35,7 +35,7 @@ static int by_comm(const void *a, const void *b)
 		return x->triggered ? 1 : -1;
 	if (x->comm->key != y->comm->key)
 		return x->comm->key < y->comm->key ? -1 : 1;
-	return x->place < y->place ? -1 : 1;
+	return x->group_index < y->group_index ? -1 : 1;
 }
 
 void triggers_sort(struct op *ops, unsigned n)
@@ -75,9 +75,9 @@ static void trigger_gone(void *arg)
 static void unpin(ncclsvc_session *s, struct trigger *t)
 {
 	/* Numbers of another connection name other regions. */
-	for (unsigned i = 0; i < t->nplaces && t->peer->own.generation == s->generation; i++)
-		device_place_unpin(s, t->places[i]);
-	t->nplaces = 0;
+	for (unsigned i = 0; i < t->nentries && t->peer->own.generation == s->generation; i++)
+		device_entry_unpin(s, t->entries[i]);
+	t->nentries = 0;
 	t->forgotten = true;
 }
 
@@ -175,16 +175,16 @@ static uint32_t next_number(struct peer *p, uint32_t graph)
 static struct trigger *trigger_new(ncclsvc_session *s, struct op *ops, unsigned n, uint32_t graph)
 {
 	struct peer *p = comm_captures(ops->comm);
-	struct trigger *t = malloc(sizeof(*t) + 2 * n * sizeof(t->places[0]));
+	struct trigger *t = malloc(sizeof(*t) + 2 * n * sizeof(t->entries[0]));
 	if (!t)
 		return NULL;
 	*t = (struct trigger){.next = p->triggers, .peer = p, .number = next_number(p, graph)};
 	for (unsigned i = 0; i < 2 * n; i++) {
-		const uint16_t place = ops[i / 2].places[i % 2];
-		if (!place)
+		const uint16_t entry = ops[i / 2].region_entries[i % 2];
+		if (!entry)
 			continue;
-		device_place_pin(s, place);
-		t->places[t->nplaces++] = place;
+		device_entry_pin(s, entry);
+		t->entries[t->nentries++] = entry;
 	}
 	for (unsigned i = 0; i < n; i++) {
 		ops[i].trigger = t->number;
@@ -196,7 +196,7 @@ static struct trigger *trigger_new(ncclsvc_session *s, struct op *ops, unsigned 
 
 /* Locked; yields. */
 static ncclsvc_result send(ncclsvc_session *s, const struct op *op,
-			   const struct peer_graph_place *at)
+			   const struct peer_graph_position *at)
 {
 	const struct peer *p = comm_captures(op->comm);
 	struct call call = {.fd = -1};
@@ -232,8 +232,8 @@ static void take_back(ncclsvc_session *s, struct trigger *t)
 static ncclsvc_result keep(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	struct peer *p = comm_captures(ops->comm);
-	struct peer_graph_place at;
-	ncclsvc_result r = peer_graph_place(ops, &at);
+	struct peer_graph_position at;
+	ncclsvc_result r = peer_graph_position(ops, &at);
 	struct trigger *t = r ? NULL : trigger_new(s, ops, n, at.graph);
 	if (!t)
 		return r ? r : error_set(NCCLSVC_NO_MEMORY, "out of memory");

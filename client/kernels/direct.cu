@@ -112,7 +112,7 @@ DEVICE void take_span(const struct peer_call *c, struct span *s, uint32_t p)
 
 /* ---- The block's part ---- */
 
-/* Chunks alternate between two places: when a rank fills one again, all have taken the one after
+/* Chunks alternate between two slots: when a rank fills one again, all have taken the one after
  * it. */
 DEVICE void staged_span(const struct peer_call *c, const struct plan *plan, struct span *s,
 			uint32_t chunk, uint32_t fills, uint32_t i)

@@ -83,7 +83,7 @@ DEVICE bool slice_cut(const struct work *w, const struct peer_messages *m, uint3
 }
 
 /* Address of the data of line i, which is not one of the first. */
-DEVICE uint64_t slice_place(const struct slice *s, uint64_t i, uint32_t *n)
+DEVICE uint64_t slice_address(const struct slice *s, uint64_t i, uint32_t *n)
 {
 	const uint64_t at = (i - s->first) * LL_LINE_DATA, left = s->bytes - at;
 	*n = left < LL_LINE_DATA ? (uint32_t)left : LL_LINE_DATA;
@@ -93,7 +93,7 @@ DEVICE uint64_t slice_place(const struct slice *s, uint64_t i, uint32_t *n)
 DEVICE uint64_t slice_load(const struct slice *s, uint64_t i)
 {
 	uint32_t n;
-	const uint64_t from = i < s->first ? 0 : slice_place(s, i, &n);
+	const uint64_t from = i < s->first ? 0 : slice_address(s, i, &n);
 	return i < s->first ? s->header : bytes_load(from, n);
 }
 
@@ -242,7 +242,7 @@ DEVICE void header_poll(struct work *w, const struct ring *r, const struct slice
 DEVICE void slice_keep(struct work *w, const struct slice *s, uint64_t i, uint64_t data)
 {
 	uint32_t n;
-	const uint64_t to = i < s->first ? 0 : slice_place(s, i, &n);
+	const uint64_t to = i < s->first ? 0 : slice_address(s, i, &n);
 	if (i >= s->first)
 		bytes_store(to, data, n);
 	else if (!i)

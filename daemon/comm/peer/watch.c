@@ -440,7 +440,7 @@ static void take_older(const struct communicator *m, uint32_t rank, uint32_t kin
 static struct svc_record pending_record(const struct communicator *m, uint32_t rank, unsigned op,
 					int32_t other)
 {
-	const uint32_t places[] = {PENDING_IN_NO_GRAPH, PENDING_IN_GRAPH};
+	const uint32_t offsets[] = {PENDING_IN_NO_GRAPH, PENDING_IN_GRAPH};
 	uint32_t first = 0, end = PENDING_MESSAGE_WAITS;
 	struct svc_record r = {0};
 	uint64_t seq = UINT64_MAX;
@@ -452,7 +452,7 @@ static struct svc_record pending_record(const struct communicator *m, uint32_t r
 	}
 	for (unsigned i = 0; i < 2; i++)
 		for (uint32_t kind = first; kind < end; kind++)
-			take_older(m, rank, places[i] + kind, &seq, &r);
+			take_older(m, rank, offsets[i] + kind, &seq, &r);
 	return r;
 }
 
