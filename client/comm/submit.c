@@ -15,10 +15,10 @@
 #include "core/session.h"
 #include "core/socket.h"
 #include "core/timeline.h"
+#include "cuda/captured_group.h"
 #include "cuda/gpu.h"
 #include "cuda/peer_graph.h"
 #include "cuda/shares.h"
-#include "cuda/trigger.h"
 #include "proto/names.h"
 #include "submit.h"
 
@@ -115,7 +115,7 @@ static void enter(ncclsvc_session *s, struct op *op, uint64_t entry)
 	slot->spoiled = false;
 	slot->op = r->op;
 	slot->timeline = (uint8_t)r->timeline;
-	slot->timeline_value = op->triggered ? SVC_TRIGGER_DEAD : r->value;
+	slot->timeline_value = op->stream_started ? SVC_TRIGGER_DEAD : r->value;
 	slot->comm_key = op->comm->key;
 	slot->epoch = op->comm->epoch;
 	op->operation = slot->seq = op->comm->seq++;
@@ -319,11 +319,12 @@ static ncclsvc_result capture(ncclsvc_session *s, struct op *ops, unsigned in_ri
 	}
 	session_unlock(s);
 	if (in_ring)
-		r = triggers_capture(ops, in_ring, TRIGGER_START | (kernels ? 0 : TRIGGER_END));
+		r = captured_groups_capture(
+			ops, in_ring, CAPTURED_GROUP_START | (kernels ? 0 : CAPTURED_GROUP_END));
 	if (!r && kernels)
 		r = put_kernels(ops + in_ring, kernels, peer_capture);
 	if (!r && kernels && in_ring)
-		r = triggers_capture(ops, in_ring, TRIGGER_END);
+		r = captured_groups_capture(ops, in_ring, CAPTURED_GROUP_END);
 	session_lock(s);
 	for (unsigned i = 0; i < n; i++)
 		peer_unref(ops[i].peer);
@@ -335,13 +336,13 @@ static ncclsvc_result capture_tasks(ncclsvc_session *s, struct op *ops, unsigned
 {
 	unsigned alone = 0;
 	struct op *copies = ops;
-	triggers_sort(ops, n);
+	captured_groups_sort(ops, n);
 	while (alone < n && ops[alone].comm->nranks == 1)
 		alone++;
 	ops += alone;
 	n -= alone;
 	all -= alone;
-	ncclsvc_result r = n ? triggers_keep(s, ops, n) : NCCLSVC_OK;
+	ncclsvc_result r = n ? captured_groups_keep(s, ops, n) : NCCLSVC_OK;
 	if (r)
 		return r;
 	/* A refusal leaves nothing in the graph. */
@@ -350,7 +351,7 @@ static ncclsvc_result capture_tasks(ncclsvc_session *s, struct op *ops, unsigned
 	for (unsigned i = 0; !r && i < alone; i++)
 		r = peer_capture_alone(s->gpu, &copies[i]);
 	if (r)
-		triggers_take_back(s, ops, n);
+		captured_groups_take_back(s, ops, n);
 	return r || !all ? r : capture(s, ops, n, all);
 }
 
@@ -358,8 +359,8 @@ static ncclsvc_result capture_tasks(ncclsvc_session *s, struct op *ops, unsigned
  * communicator, others by slice. */
 static bool are_one(const struct op *a, const struct op *b)
 {
-	return a->triggered == b->triggered &&
-	       (a->triggered ? a->comm == b->comm : a->slice == b->slice);
+	return a->stream_started == b->stream_started &&
+	       (a->stream_started ? a->comm == b->comm : a->slice == b->slice);
 }
 
 /* Submits the first n operations, which are those of the ring. If they are captured, nothing else

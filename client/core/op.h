@@ -42,10 +42,10 @@ struct op {
 	uint32_t kernel_seq, coll_seq, message; /* 0: the operation is in a graph */
 	uint32_t newest_coll_seq;		/* of the communicator */
 	bool captured;				/* its stream is being captured into a graph */
-	bool triggered;	      /* its stream starts the operation (cuda/trigger.h) */
-	uint32_t trigger;     /* number of the captured group, if it goes to NCCL that way or from a
-				 graph */
-	struct trigger *kept; /* for a graph */
+	bool stream_started;	     /* its stream starts the operation (cuda/captured_group.h) */
+	uint32_t captured_group;     /* number of the captured group, if it goes to NCCL that way or
+				 from a     graph */
+	struct captured_group *kept; /* for a graph */
 	uint64_t operation,
 		collective; /* how many operations of all transports were submitted before */
 	bool posts;

@@ -2,9 +2,9 @@
  * The memory and kernels that a member shares with others, from JOIN to LEAVE. The kernels are
  * loaded and the staging memory is mapped before JOIN, because neither may happen while a peer's
  * kernel waits. */
+#include "captured_group.h"
 #include "peer_graph.h"
 #include "shares.h"
-#include "trigger.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -148,11 +148,11 @@ static void destroy(struct peer *p)
 	if (p->controls)
 		munmap(p->controls, p->controls_bytes);
 	peer_graphs_sweep(p);
-	triggers_free(p);
-	if (p->trigger_page)
-		__atomic_fetch_or(&p->trigger_page->given, UINT64_C(1) << p->trigger_line,
+	captured_groups_free(p);
+	if (p->captured_page)
+		__atomic_fetch_or(&p->captured_page->given, UINT64_C(1) << p->captured_timeline,
 				  __ATOMIC_RELEASE);
-	page_unref(p->trigger_page);
+	page_unref(p->captured_page);
 }
 
 /* ---- Epochs that are over ---- */
@@ -166,12 +166,12 @@ static bool is_quiet(const struct peer *p)
 }
 
 /* The same, but asks the GPU if nothing else reports the end, and checks that streams are done with
- * triggers. */
+ * captured groups. */
 static bool becomes_quiet(struct peer *p)
 {
 	if (p->control && !is_quiet(p))
 		peer_ask(p);
-	return (!p->control || is_quiet(p)) && (!p->trigger_line || peer_order_reached(p));
+	return (!p->control || is_quiet(p)) && (!p->captured_timeline || peer_order_reached(p));
 }
 
 static void release(struct peer *p)
@@ -496,8 +496,8 @@ static void close_one(ncclsvc_session *s, ncclsvc_comm *comm)
 	struct peer *p = comm->peer;
 	quiesce(s, p);
 	cancel_tasks(s, p);
-	triggers_sweep(s, p);
-	triggers_forget(s, p);
+	captured_groups_sweep(s, p);
+	captured_groups_forget(s, p);
 	if (p->own.region && p->own.generation == s->generation) /* it was never open */
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = p->own.region});
 	comm->peer = NULL;
@@ -516,8 +516,8 @@ static void close_bare(ncclsvc_session *s, ncclsvc_comm *comm)
 	}
 	if (!p)
 		return;
-	triggers_sweep(s, p);
-	triggers_forget(s, p);
+	captured_groups_sweep(s, p);
+	captured_groups_forget(s, p);
 	comm->bare = NULL;
 	peer_unref(p);
 }

@@ -21,7 +21,7 @@ enum kernel { KERNEL_NONE, KERNEL_LL, KERNEL_DIRECT, KERNEL_MESSAGES, KERNELS };
 struct import;
 struct importer;
 struct peer_graph;
-struct trigger;
+struct captured_group;
 
 struct peer_module {
 	CUmodule modules[KERNELS]; /* indexed by enum kernel */
@@ -87,17 +87,17 @@ struct peer {
 	/* How many there were, and how many are gone. Atomic. */
 	uint32_t ngraphs, graphs_gone;
 
-	/* Triggers (trigger.h): operations in graphs that go to NCCL. With the session's lock: */
-	uint32_t trigger_line;	   /* their timeline; 0: none yet */
-	struct page *trigger_page; /* page that holds this timeline; NULL: none yet */
-	CUdeviceptr trigger_at;	   /* device address of its words */
-	uint32_t trigger_numbers;  /* number of the newest trigger */
-	uint32_t trigger_graph;	   /* its graph; 0: none */
-	struct trigger *triggers;
+	/* Operations in graphs that go to NCCL (captured_group.h). With the session's lock: */
+	uint32_t captured_timeline; /* their timeline; 0: none yet */
+	struct page *captured_page; /* page that holds this timeline; NULL: none yet */
+	CUdeviceptr captured_at;    /* device address of its words */
+	uint32_t captured_number;   /* number of the newest captured group */
+	uint32_t captured_graph;    /* its graph; 0: none */
+	struct captured_group *captured_groups;
 	/* How many there were, and how many are gone with their graphs. Atomic. */
-	uint32_t ntriggers, triggers_gone;
-	uint32_t triggers_swept; /* how many of those gone have been swept */
-	uint64_t due_clock; /* clock of the submission that triggers_due was last asked about */
+	uint32_t ncaptured_groups, captured_groups_gone;
+	uint32_t captured_groups_swept; /* how many of those gone have been swept */
+	uint64_t due_clock; /* of the submission that captured_groups_due was last asked about */
 	bool due;	    /* and its answer */
 };
 

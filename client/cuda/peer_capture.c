@@ -95,9 +95,9 @@ unsigned ncclsvc_comm_graphs(ncclsvc_comm *comm)
 /* If so, the daemon ends the epoch. */
 static bool is_broken_off(const struct peer *p)
 {
-	if (p->trigger_line &&
-	    atomic_load(&svc_timelines(p->trigger_page->connection->ring)[p->trigger_line].done) >=
-		    SVC_TRIGGER_DEAD)
+	if (p->captured_timeline &&
+	    atomic_load(&svc_timelines(p->captured_page->connection->ring)[p->captured_timeline]
+				 .done) >= SVC_TRIGGER_DEAD)
 		return true;
 	return p->control && (__atomic_load_n(&p->control->abort, __ATOMIC_RELAXED) ||
 			      __atomic_load_n(&p->control->failed, __ATOMIC_RELAXED));

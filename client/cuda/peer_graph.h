@@ -30,10 +30,10 @@ static inline bool peer_graphs_live(const struct peer *p)
 {
 	return __atomic_load_n(&p->ngraphs, __ATOMIC_ACQUIRE) !=
 		       __atomic_load_n(&p->graphs_gone, __ATOMIC_ACQUIRE) ||
-	       __atomic_load_n(&p->ntriggers, __ATOMIC_ACQUIRE) !=
-		       __atomic_load_n(&p->triggers_gone, __ATOMIC_ACQUIRE);
+	       __atomic_load_n(&p->ncaptured_groups, __ATOMIC_ACQUIRE) !=
+		       __atomic_load_n(&p->captured_groups_gone, __ATOMIC_ACQUIRE);
 }
-/* Captures beside kernels (trigger.c). Except for _position, call with the turn held and the
+/* Captures beside kernels (captured_group.c). Except for _position, call with the turn held and the
  * stream's context current; the graph is that of the stream's capture. */
 struct peer_graph_position {
 	uint32_t graph, operation; /* numbers of the next operation, from 0 */

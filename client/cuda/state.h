@@ -114,7 +114,7 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 			   bool *yielded);
 /* A timeline of the connection that no other stream takes over until it is given back (page.h).
  * Locked. */
-ncclsvc_result stream_line(ncclsvc_session *s, struct gpu *g, uint32_t *index);
+ncclsvc_result stream_timeline(ncclsvc_session *s, struct gpu *g, uint32_t *index);
 /* Gives the operation the next value of its stream's timeline. */
 void streams_number(struct gpu *g, struct op *op);
 /* The context that must be current while the stream is used; NULL: the current one. */
