@@ -270,7 +270,7 @@ typedef struct ncclsvc_epoch_step {
 	uint64_t age_ns;
 } ncclsvc_epoch_step;
 
-/* The source of the size limit for operations in kernels. */
+/* The source of the direct transport's size limit. */
 typedef enum ncclsvc_peer_source {
 	NCCLSVC_PEER_UNKNOWN = 0, /* no kernels, or the daemon is too old to say */
 	NCCLSVC_PEER_DEFAULT = 1,

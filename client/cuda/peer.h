@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The peer transport in a session: operations that run as kernels on the trainer's own streams
+ * The direct transport in a session: operations that run as kernels on the trainer's own streams
  * (proto/abi/peer.h), without the daemon. It decides which members take part, holds the memory that
  * the kernels share, and aborts them. */
 #ifndef CLIENT_CUDA_PEER_H

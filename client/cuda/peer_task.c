@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How kernels of the peer transport ended. Kernels do not notify the host unless a thread waits:
+ * How kernels of the direct transport ended. Kernels do not notify the host unless a thread waits:
  * then the next kernels post their ends in the member's control block, and the GPU is asked about
  * earlier ones. */
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One thread's part of an operation of the peer transport: headers and LL lines. The last warp of
+ * One thread's part of an operation of the direct transport: headers and LL lines. The last warp of
  * each block, the monitor, moves no data (waiting.h). */
 #ifndef KERNELS_WORK_H
 #define KERNELS_WORK_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory that the kernels of the peer transport share with each other (staging memory on the GPUs)
- * and with the daemon and the library (a control block in host memory per member). Also compiled
- * for GPUs, so it has no other includes. */
+ * Memory that the kernels of the direct transport share with each other (staging memory on the
+ * GPUs) and with the daemon and the library (a control block in host memory per member). Also
+ * compiled for GPUs, so it has no other includes. */
 #ifndef PROTO_PEER_H
 #define PROTO_PEER_H
 

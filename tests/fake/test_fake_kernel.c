@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tests of the libcuda stand-in: the peer transport's kernels, loaded from the data in the library.
- * The arguments are the kernels' PTX files: for few bytes, for many bytes, and for messages. */
+ * Tests of the libcuda stand-in: the direct transport's kernels, loaded from the data in the
+ * library. The arguments are the kernels' PTX files: for few bytes, for many bytes, and for
+ * messages. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>

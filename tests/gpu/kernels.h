@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Helpers for tests of operations that run in kernels on the ranks' own streams. */
+ * Helpers for tests of the direct transport: operations in kernels on the ranks' own streams. */
 #ifndef TESTS_GPU_KERNELS_H
 #define TESTS_GPU_KERNELS_H
 

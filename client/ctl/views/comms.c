@@ -141,7 +141,7 @@ static const char *state_word(const ncclsvc_comm_info *x)
 	return ncclsvc_epoch_state_name(x->epoch_state);
 }
 
-/* Writes the size up to which operations run in kernels, and where it comes from. */
+/* Writes the direct transport's size limit, and where it comes from. */
 static void kernels(const ncclsvc_comm_info *x, struct text *out)
 {
 	const char *source = peer_source_name(x->peer_source);

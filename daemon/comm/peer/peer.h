@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A communicator's state for the peer transport: the memory that its members' kernels share. The
+ * A communicator's state for the direct transport: the memory that its members' kernels share. The
  * daemon holds it, so that it outlives the trainers, and aborts the kernels when the epoch ends. */
 #ifndef COMM_PEER_H
 #define COMM_PEER_H
@@ -49,7 +49,7 @@ struct peer_epoch {
 	int fd;
 	char *base; /* [nranks][PEER_CONTROL_BYTES] */
 	size_t bytes;
-	uint32_t operation_bytes; /* the largest operation that runs in kernels */
+	uint32_t operation_bytes; /* the direct transport's largest operation */
 	uint32_t limit_source;	  /* ncclsvc_peer_source of this limit */
 	uint32_t heartbeat;
 	struct communicator *comm;
