@@ -441,7 +441,8 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 	comm->peer_bytes = 0;
 	peer_unref(p);
 	session_unlock(s);
-	/* A member has left: operations then fail on NCCL's path, as they would in kernels. */
+	/* A member has left: operations then fail on NCCL's path, as they would on the direct
+	 * transport. */
 	return r == NCCLSVC_PEER_GONE || r == NCCLSVC_STALE_EPOCH ? NCCLSVC_OK : r;
 }
 

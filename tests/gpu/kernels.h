@@ -5,7 +5,7 @@
 
 #include "ranks.h"
 
-#define SMALL	    64		      /* words of an operation in kernels */
+#define SMALL	    64		      /* words of an operation on the direct transport */
 #define LARGE	    ((size_t)9 << 20) /* bytes of an operation that NCCL runs */
 #define LARGE_WORDS (LARGE / sizeof(uint32_t))
 #define LONG_WORDS  ((size_t)1 << 19) /* words of a kernel's longest message: more than a ring */

@@ -192,7 +192,7 @@ static void test_staging(void)
 	ranks_run(1, staging_rank, NULL);
 }
 
-/* The size limit for operations in kernels in an epoch, and its source. */
+/* The direct transport's size limit in an epoch, and its source. */
 struct limit {
 	uint32_t bytes;
 	ncclsvc_peer_source source;

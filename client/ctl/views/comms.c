@@ -11,7 +11,7 @@
 static const struct table_column columns[] = {
 	{"COMM", true},	   {"LABEL", false},   {"STATE", false}, {"EPOCH", true},
 	{"JOINED", false}, {"TASKS", true},    {"UID", true},	 {"JOB", false},
-	{"AGE", true},	   {"DEVICES", false}, {"PEER", true},	 {"NOT JOINED", false},
+	{"AGE", true},	   {"DEVICES", false}, {"DIRECT", true}, {"NOT JOINED", false},
 };
 
 /* The first is shown if several nodes were asked. */

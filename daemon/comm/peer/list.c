@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Inspection of operations that are running in kernels. Only waiting kernels show how far a rank's
- * stream has come: the operations they wait for, and all later ones, are pending. */
+ * Inspection of operations that use the direct transport. Only waiting kernels show how far a
+ * rank's stream has come: the operations they wait for, and all later ones, are pending. */
 #include "look.h"
 #include "task.h"
 

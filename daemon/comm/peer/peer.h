@@ -129,9 +129,10 @@ bool peer_operations(const struct communicator *m, uint32_t rank, struct peer_ra
 /* The nth of these operations. False: it is not known any more. */
 bool peer_operation(const struct communicator *m, uint32_t rank, const struct peer_range *range,
 		    uint32_t nth, struct peer_operation *op);
-/* Calls each for the member's operations in kernels that are still known, over or not, in the order
- * of their launch, from the nth one on, until it returns false. Returns the number of the one that
- * it was called for last, or how many there are. An operation in a graph is known while it waits.
+/* Calls each for the member's operations on the direct transport that are still known, over or not,
+ * in the order of their launch, from the nth one on, until it returns false. Returns the number of
+ * the one that it was called for last, or how many there are. An operation in a graph is known
+ * while it waits.
  */
 typedef bool peer_each(void *arg, const struct peer_operation *op);
 uint32_t peer_each_launched(const struct communicator *m, uint32_t rank, uint32_t from,
