@@ -3,6 +3,7 @@
  * and write the buffers of all ranks, which the library has mapped. Where a rank has not mapped a
  * buffer yet, the block's part goes through staging memory, chunk by chunk. */
 #include "monitor.h"
+#include "steps.h"
 #include "vectors.h"
 
 #include "proto/abi/peer.h"
