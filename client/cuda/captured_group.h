@@ -25,8 +25,7 @@ void captured_groups_sort(struct op *ops, unsigned n);
 ncclsvc_result captured_groups_keep(ncclsvc_session *s, struct op *ops, unsigned n);
 /* Takes back captured groups that no graph will contain. Keeps the last error. Locked; yields. */
 void captured_groups_take_back(ncclsvc_session *s, const struct op *ops, unsigned n);
-/* The parts of a captured group on a stream: the operations start; the stream waits for their end.
- */
+/* A captured group's parts on a stream: the operations start; the stream waits for their end. */
 enum captured_group_part { CAPTURED_GROUP_START = 1, CAPTURED_GROUP_END = 2 };
 /* Puts parts of the kept groups into the graph. Not locked. */
 ncclsvc_result captured_groups_capture(const struct op *ops, unsigned n, unsigned parts);

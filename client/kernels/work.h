@@ -16,8 +16,7 @@ struct block_words {
 	uint32_t dead;		  /* enum peer_end: an earlier kernel failed for all ranks */
 	uint32_t finished; /* number of warps that moved their data, and of headers that arrived */
 	uint32_t coll_launch_seq; /* of this collective, or of the newest one before */
-	uint32_t kernel_seq;	  /* the call's; in a graph, that of the newest kernel before
-				   */
+	uint32_t kernel_seq;	  /* the call's; in a graph, the newest kernel's before */
 	uint32_t message;	  /* number of the message that the block moves */
 	uint64_t part;		  /* that message's header */
 	uint32_t direct;	  /* its data has come directly */
@@ -34,9 +33,8 @@ struct work {
 	uint32_t coll_launch_seq; /* 0: the kernel moves messages */
 	uint32_t spins;
 	uint32_t heartbeat;
-	/* Times in ns; 0: not yet. A wait began; the control block was last polled; its heartbeat
-	 * last rose.
-	 */
+	/* Times in ns; 0: not yet. Begin of a wait; last poll of the control block; last rise of
+	 * its heartbeat. */
 	uint64_t began, polled, last_heartbeat;
 	uint32_t arrived_ranks;	    /* bitmap: had begun at the last poll, this one included */
 	uint32_t peer_dir, channel; /* the block's, if the kernel moves messages */

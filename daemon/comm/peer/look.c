@@ -27,8 +27,7 @@ static uint64_t message_header(uint32_t peer_dir, uint64_t part)
 			   size ? PEER_MESSAGE_BYTES(part) / size : 0);
 }
 
-/* A collective waits until it has ended; a kernel of messages, while one of its directions waits.
- */
+/* A collective waits until it has ended; a message kernel, while one of its directions waits. */
 static void waits_look(const struct peer_control *control, struct look *l)
 {
 	const uint64_t posted = peer_load64(&control->begun), graph = peer_load64(&control->graph);

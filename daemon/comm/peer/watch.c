@@ -323,8 +323,7 @@ static void find_asked(const struct communicator *m, const struct look *looks, u
 	}
 }
 
-/* Once per look, since the records can change, and there are many: PEER_HISTORY in a control block.
- */
+/* Once per look, since the records can change, and there are many: PEER_HISTORY for each member. */
 static void read_histories(const struct communicator *m, struct look *looks)
 {
 	uint32_t messages[PEER_DIRS];
