@@ -185,7 +185,7 @@ static int make_directories(const char *path)
 
 static bool print(const struct crossover *c, FILE *f)
 {
-	fputs("# Up to how many bytes collectives are faster in kernels of their members than on "
+	fputs("# Up to how many bytes collectives are faster on the direct transport than on "
 	      "NCCL,\n"
 	      "# as ncclsvc-perf crossover has measured it. ncclsvcd reads it: peer_bytes in\n"
 	      "# ncclsvcd.conf(5).\n"

@@ -270,7 +270,7 @@ typedef struct ncclsvc_epoch_step {
 	uint64_t age_ns;
 } ncclsvc_epoch_step;
 
-/* The source of the size limit for operations in kernels. */
+/* The source of the direct transport's size limit. */
 typedef enum ncclsvc_peer_source {
 	NCCLSVC_PEER_UNKNOWN = 0, /* no kernels, or the daemon is too old to say */
 	NCCLSVC_PEER_DEFAULT = 1,
@@ -576,7 +576,7 @@ typedef struct ncclsvc_failure_info {
 
 /* How long after the first rank a rank of the asked node came to its communicator's collectives, in
  * the last 30 to 60 seconds. A rank comes when its task has its turn; on GPUs, when it has been
- * submitted and has its turn, whatever its stream does. Operations in kernels (peer_bytes) are not
+ * submitted and has its turn, whatever its stream does. Operations on the direct transport are not
  * among these operations: kernels count themselves how long they wait, from 50 us on. Where no rank
  * was late by 1 us, and the communicator has no kernels, there is no record. */
 typedef struct ncclsvc_lateness_info {

@@ -62,9 +62,9 @@ struct svc_join_reply {
 	char label[NCCLSVC_NAME_BYTES]; /* as inspection shows it. From version 3. */
 };
 
-/* Returns the staging memory of a rank, as a CUDA VMM handle; or (rank -1) the pages of all
- * members: one memfd, with a struct peer_page every PEER_PAGE bytes. While the epoch runs. From
- * version 2. */
+/* Returns the staging memory of a rank, as a CUDA VMM handle; or (rank -1) the control blocks of
+ * all members: one memfd, with a struct peer_control every PEER_CONTROL_BYTES bytes. While the
+ * epoch runs. From version 2. */
 struct svc_staging {
 	uint32_t comm;
 	int32_t rank;

@@ -15,10 +15,10 @@
 #include "core/session.h"
 #include "core/socket.h"
 #include "core/timeline.h"
+#include "cuda/captured_group.h"
 #include "cuda/gpu.h"
 #include "cuda/peer_graph.h"
 #include "cuda/shares.h"
-#include "cuda/trigger.h"
 #include "proto/names.h"
 #include "submit.h"
 
@@ -107,7 +107,7 @@ static void enter(ncclsvc_session *s, struct op *op, uint64_t entry)
 	slot->number = number;
 	slot->entry = entry;
 	slot->peer = NULL;
-	slot->serial = 0;
+	slot->kernel_seq = 0;
 	slot->state = SLOT_PENDING;
 	slot->called_back = op->quiet;
 	slot->quiet = op->quiet;
@@ -115,7 +115,7 @@ static void enter(ncclsvc_session *s, struct op *op, uint64_t entry)
 	slot->spoiled = false;
 	slot->op = r->op;
 	slot->timeline = (uint8_t)r->timeline;
-	slot->timeline_value = op->triggered ? SVC_TRIGGER_DEAD : r->value;
+	slot->timeline_value = op->stream_started ? SVC_TRIGGER_DEAD : r->value;
 	slot->comm_key = op->comm->key;
 	slot->epoch = op->comm->epoch;
 	op->operation = slot->seq = op->comm->seq++;
@@ -201,17 +201,17 @@ static int by_transport(const void *a, const void *b)
 		return message ? 1 : -1;
 	if (x->turn != y->turn)
 		return x->turn < y->turn ? -1 : 1;
-	return x->place < y->place ? -1 : 1;
+	return x->group_index < y->group_index ? -1 : 1;
 }
 
 /* A message in a kernel may be needed on another rank before an NCCL message can end. */
-static void set_aside(struct op *ops, unsigned in_ring, unsigned n)
+static void beside_nccl_choose(struct op *ops, unsigned in_ring, unsigned n)
 {
 	bool any = false;
 	for (unsigned i = 0; i < in_ring; i++)
 		any = any || svc_op_is_p2p(ops[i].record.op);
 	for (unsigned i = in_ring; i < n; i++)
-		ops[i].aside = any && svc_op_is_p2p(ops[i].record.op);
+		ops[i].beside_nccl = any && svc_op_is_p2p(ops[i].record.op);
 }
 
 /* Chooses each operation's transport, and moves those of the ring to the front. Returns their
@@ -221,15 +221,15 @@ static unsigned choose(struct op *ops, unsigned n)
 	unsigned in_ring = 0;
 	for (unsigned i = 0; i < n; i++) {
 		ops[i].kernel = (uint8_t)peer_choose(&ops[i]);
-		ops[i].place = i;
+		ops[i].group_index = i;
 		ops[i].turn = ops[i].slice = 0;
-		ops[i].aside = false;
+		ops[i].beside_nccl = false;
 		in_ring += !ops[i].kernel;
 	}
 	if (n > 1 && in_ring < n) {
 		peer_turns(ops, n);
 		qsort(ops, n, sizeof(*ops), by_transport);
-		set_aside(ops, in_ring, n);
+		beside_nccl_choose(ops, in_ring, n);
 	}
 	return in_ring;
 }
@@ -319,11 +319,12 @@ static ncclsvc_result capture(ncclsvc_session *s, struct op *ops, unsigned in_ri
 	}
 	session_unlock(s);
 	if (in_ring)
-		r = triggers_capture(ops, in_ring, TRIGGER_START | (kernels ? 0 : TRIGGER_END));
+		r = captured_groups_capture(
+			ops, in_ring, CAPTURED_GROUP_START | (kernels ? 0 : CAPTURED_GROUP_END));
 	if (!r && kernels)
 		r = put_kernels(ops + in_ring, kernels, peer_capture);
 	if (!r && kernels && in_ring)
-		r = triggers_capture(ops, in_ring, TRIGGER_END);
+		r = captured_groups_capture(ops, in_ring, CAPTURED_GROUP_END);
 	session_lock(s);
 	for (unsigned i = 0; i < n; i++)
 		peer_unref(ops[i].peer);
@@ -335,13 +336,13 @@ static ncclsvc_result capture_tasks(ncclsvc_session *s, struct op *ops, unsigned
 {
 	unsigned alone = 0;
 	struct op *copies = ops;
-	triggers_sort(ops, n);
+	captured_groups_sort(ops, n);
 	while (alone < n && ops[alone].comm->nranks == 1)
 		alone++;
 	ops += alone;
 	n -= alone;
 	all -= alone;
-	ncclsvc_result r = n ? triggers_keep(s, ops, n) : NCCLSVC_OK;
+	ncclsvc_result r = n ? captured_groups_keep(s, ops, n) : NCCLSVC_OK;
 	if (r)
 		return r;
 	/* A refusal leaves nothing in the graph. */
@@ -350,7 +351,7 @@ static ncclsvc_result capture_tasks(ncclsvc_session *s, struct op *ops, unsigned
 	for (unsigned i = 0; !r && i < alone; i++)
 		r = peer_capture_alone(s->gpu, &copies[i]);
 	if (r)
-		triggers_take_back(s, ops, n);
+		captured_groups_take_back(s, ops, n);
 	return r || !all ? r : capture(s, ops, n, all);
 }
 
@@ -358,8 +359,8 @@ static ncclsvc_result capture_tasks(ncclsvc_session *s, struct op *ops, unsigned
  * communicator, others by slice. */
 static bool are_one(const struct op *a, const struct op *b)
 {
-	return a->triggered == b->triggered &&
-	       (a->triggered ? a->comm == b->comm : a->slice == b->slice);
+	return a->stream_started == b->stream_started &&
+	       (a->stream_started ? a->comm == b->comm : a->slice == b->slice);
 }
 
 /* Submits the first n operations, which are those of the ring. If they are captured, nothing else

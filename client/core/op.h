@@ -23,29 +23,29 @@ struct op {
 	bool entered; /* the operation is a task now */
 	/* On GPUs: */
 	struct CUstream_st *stream;
-	bool detached;	    /* the stream does not wait for it */
-	uint64_t planned;   /* 0: not planned; otherwise grows in the order of groups */
-	uint16_t places[2]; /* places of its regions, from 1; 0: none */
-	uint64_t shares[2]; /* with other ranks (cuda/shares.c); 0: none */
-	bool unshared;	    /* its buffers cannot be shared */
+	bool detached;		    /* the stream does not wait for it */
+	uint64_t planned;	    /* 0: not planned; otherwise grows in the order of groups */
+	uint16_t region_entries[2]; /* of its regions in the table, from 1; 0: none */
+	uint64_t shares[2];	    /* with other ranks (cuda/shares.c); 0: none */
+	bool unshared;		    /* its buffers cannot be shared */
 	/* If a kernel does the operation: which kernel, how many earlier operations share it, and
-	 * its place among the communicator's. */
-	uint8_t kernel;	 /* enum kernel */
-	uint32_t joined; /* number of earlier operations in the same kernel */
-	uint32_t turn;	 /* a message's place among those of its peer and direction */
-	uint32_t place;	 /* place among all operations of the group */
-	uint32_t slice;	 /* slice, among the group's operations that go to the daemon */
-	bool aside;	 /* runs on another stream, beside the group's NCCL operations */
+	 * its number among the communicator's. */
+	uint8_t kernel;	      /* enum kernel */
+	uint32_t joined;      /* number of earlier operations in the same kernel */
+	uint32_t turn;	      /* a message's number among those of its direction */
+	uint32_t group_index; /* among all operations of the group */
+	uint32_t slice;	      /* slice, among the group's operations that go to the daemon */
+	bool beside_nccl;     /* on the side stream, beside the group's NCCL operations */
 	uint8_t blocks;
 	uint16_t threads;
 	struct peer *peer;
-	uint32_t serial, round, message; /* 0: the operation is in a graph */
-	uint32_t newest;		 /* round of the communicator */
-	bool captured;			 /* its stream is being captured into a graph */
-	bool triggered;			 /* its stream starts the operation (cuda/trigger.h) */
-	uint32_t trigger;     /* number of the captured group, if it goes to NCCL that way or from a
-				 graph */
-	struct trigger *kept; /* for a graph */
+	uint32_t kernel_seq, coll_seq, message; /* 0: the operation is in a graph */
+	uint32_t newest_coll_seq;		/* of the communicator */
+	bool captured;				/* its stream is being captured into a graph */
+	bool stream_started;	     /* its stream starts the operation (cuda/captured_group.h) */
+	uint32_t captured_group;     /* number of the captured group, if it goes to NCCL that way or
+				 from a     graph */
+	struct captured_group *kept; /* for a graph */
 	uint64_t operation,
 		collective; /* how many operations of all transports were submitted before */
 	bool posts;

@@ -26,9 +26,9 @@ struct slot {
 	uint32_t plan_slot; /* slot in its plan, from 1; 0: none */
 	uint64_t seq;	    /* number on its communicator, from 0 */
 	uint64_t timeline_value;
-	/* The kernel, if the task uses the peer transport, until the task has ARRIVED: */
+	/* The kernel, if the task uses the direct transport, until the task has ARRIVED: */
 	struct peer *peer;
-	uint32_t serial, round; /* serial 0: it is no kernel; round 0: it is a message */
+	uint32_t kernel_seq; /* 0: it is no kernel */
 	uint8_t blocks;
 	bool posted;	/* the kernel signals its end */
 	const void *in; /* its source */

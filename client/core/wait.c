@@ -63,7 +63,7 @@ static void end(ncclsvc_session *s, struct slot *slot)
 		t->pending--;
 	if (t && t->of_stream)
 		t->of_stream->ended(s, slot->number);
-	if (slot->serial)
+	if (slot->kernel_seq)
 		s->kernel_hooks->ended(s, slot->number);
 	slot->called_back = !s->callback || slot->quiet;
 	slot->state = SLOT_ENDED;

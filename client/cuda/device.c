@@ -7,13 +7,13 @@
 #include <sys/socket.h>
 
 #include "base/error.h"
+#include "captured_group.h"
 #include "core/comm.h"
 #include "core/op.h"
 #include "core/session.h"
 #include "peer.h"
 #include "shares.h"
 #include "state.h"
-#include "trigger.h"
 
 #define REACH_BYTES                                                                                \
 	((size_t)2 << 20) /* size of the allocation that tests whether a device is in reach */
@@ -207,8 +207,8 @@ ncclsvc_result devices_rematch(ncclsvc_session *s)
 }
 
 /* Querying memory needs a current context: a thread that has none gets one meanwhile. */
-static ncclsvc_result place_all(ncclsvc_session *s, struct gpu *g, struct op *ops, unsigned n,
-				uint64_t since, bool *yielded)
+static ncclsvc_result buffers_find_all(ncclsvc_session *s, struct gpu *g, struct op *ops,
+				       unsigned n, uint64_t since, bool *yielded)
 {
 	CUcontext now = NULL, own = NULL;
 	ncclsvc_result r = NCCLSVC_OK;
@@ -225,7 +225,7 @@ static ncclsvc_result place_all(ncclsvc_session *s, struct gpu *g, struct op *op
 			}
 		}
 		if (!r)
-			r = device_place(s, g, &ops[i], since, yielded);
+			r = device_buffers_find(s, g, &ops[i], since, yielded);
 	}
 	if (own)
 		g->cuda->cuCtxPopCurrent(&own);
@@ -235,20 +235,20 @@ static ncclsvc_result place_all(ncclsvc_session *s, struct gpu *g, struct op *op
 /* Puts operations that streams start at the end. */
 static void number_all(struct gpu *g, struct op *ops, unsigned n, bool finished)
 {
-	unsigned triggered = 0;
+	unsigned started = 0;
 	for (unsigned i = 0; i < n; i++) {
-		triggered += ops[i].triggered;
-		if (ops[i].comm->device < 0 || ops[i].triggered || ops[i].captured)
+		started += ops[i].stream_started;
+		if (ops[i].comm->device < 0 || ops[i].stream_started || ops[i].captured)
 			continue;
 		if (finished)
 			streams_number(g, &ops[i]);
 		else
 			ops[i].record.timeline = 0;
 	}
-	if (!finished || !triggered)
+	if (!finished || !started)
 		return;
-	triggers_sort(ops, n);
-	triggers_number(ops + n - triggered, triggered);
+	captured_groups_sort(ops, n);
+	captured_groups_number(ops + n - started, started);
 }
 
 static ncclsvc_result prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint64_t *since,
@@ -264,7 +264,7 @@ static ncclsvc_result prepare(ncclsvc_session *s, struct op *ops, unsigned n, ui
 		if (ops[i].comm->device >= 0)
 			r = stream_find(s, g, &ops[i], *since, &yielded);
 	if (!r && !yielded)
-		r = place_all(s, g, ops, n, *since, &yielded);
+		r = buffers_find_all(s, g, ops, n, *since, &yielded);
 	if (!r && !yielded)
 		r = checkpoint_look(s, g, &yielded);
 	*finished = !r && !yielded;
@@ -288,15 +288,15 @@ static ncclsvc_result enqueue(ncclsvc_session *s, const struct op *ops, unsigned
 		if (ops[i].comm->device >= 0)
 			device_pin(s, &ops[i], s->tasks.next - n + i);
 	unsigned others = n;
-	while (others && ops[others - 1].triggered)
+	while (others && ops[others - 1].stream_started)
 		others--;
 	ncclsvc_result started = NCCLSVC_OK, ended = NCCLSVC_OK;
 	/* All starts precede the first wait. */
 	if (others < n)
-		started = triggers_launch(s, ops + others, n - others, TRIGGER_START);
+		started = captured_groups_launch(s, ops + others, n - others, CAPTURED_GROUP_START);
 	ncclsvc_result r = streams_enqueue(s, ops, others);
 	if (others < n)
-		ended = triggers_launch(s, ops + others, n - others, TRIGGER_END);
+		ended = captured_groups_launch(s, ops + others, n - others, CAPTURED_GROUP_END);
 	r = r ? r : started ? started : ended;
 	if (!r)
 		r = checkpoint_prove(s, s->gpu, n);
@@ -332,7 +332,7 @@ void ncclsvc_mem_sweep(ncclsvc_session *s)
 		return;
 	session_lock(s);
 	struct gpu *g = s->gpu;
-	/* As in place_all; without a region there is no context. */
+	/* As in buffers_find_all; without a region there is no context. */
 	if (g && g->nsorted && !session_check(s) && !g->cuda->cuCtxGetCurrent(&now)) {
 		ncclsvc_result r =
 			now ? NCCLSVC_OK : gpu_primary(g, g->regions[g->sorted[0]].device, &own);

@@ -267,8 +267,8 @@ ncclsvc_result host_check(const ncclsvc_session *s, const struct op *op, const c
 			 svc_op_name(op->record.op), (const void *)buffer, op->comm->label);
 }
 
-ncclsvc_result device_place(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
-			    bool *yielded)
+ncclsvc_result device_buffers_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
+				   bool *yielded)
 {
 	struct buffer src = {op, "sendbuf", (uintptr_t)op->src, op->src_bytes};
 	struct buffer dst = {op, "recvbuf", (uintptr_t)op->dst, op->dst_bytes};
@@ -287,8 +287,8 @@ ncclsvc_result device_place(ncclsvc_session *s, struct gpu *g, struct op *op, ui
 		r = locate(s, g, &dst, since, &to, yielded);
 	if (r || *yielded)
 		return r;
-	op->places[0] = from ? (uint16_t)(from - g->regions + 1) : 0;
-	op->places[1] = to ? (uint16_t)(to - g->regions + 1) : 0;
+	op->region_entries[0] = from ? (uint16_t)(from - g->regions + 1) : 0;
+	op->region_entries[1] = to ? (uint16_t)(to - g->regions + 1) : 0;
 	op->record.src_region = from ? from->id : 0;
 	op->record.dst_region = to ? to->id : 0;
 	op->record.src_offset = from ? src.at - from->base : 0;

@@ -83,7 +83,7 @@ void device_regions_sweep(ncclsvc_session *s, struct gpu *g)
 }
 
 /* A free entry of the table, made free if necessary. NULL: all are in use. */
-static struct device_region *place(ncclsvc_session *s, struct gpu *g, uint64_t since)
+static struct device_region *free_entry(ncclsvc_session *s, struct gpu *g, uint64_t since)
 {
 	struct device_region *oldest = NULL;
 	for (unsigned i = 0; i < DEVICE_REGIONS; i++) {
@@ -110,7 +110,7 @@ static void sort_in(struct gpu *g, const struct device_region *r)
 struct device_region *device_region_insert(ncclsvc_session *s, struct gpu *g, uint64_t since,
 					   const struct device_region *new)
 {
-	struct device_region *r = place(s, g, since);
+	struct device_region *r = free_entry(s, g, since);
 	if (!r) {
 		error_set(NCCLSVC_LIMIT,
 			  "all %d regions of the session's device memory are in use: wait for "
@@ -128,14 +128,14 @@ struct device_region *device_region_insert(ncclsvc_session *s, struct gpu *g, ui
 	return r;
 }
 
-void device_place_pin(ncclsvc_session *s, uint16_t place)
+void device_entry_pin(ncclsvc_session *s, uint16_t entry)
 {
-	s->gpu->regions[place - 1].pins++;
+	s->gpu->regions[entry - 1].pins++;
 }
 
-void device_place_unpin(ncclsvc_session *s, uint16_t place)
+void device_entry_unpin(ncclsvc_session *s, uint16_t entry)
 {
-	struct device_region *r = &s->gpu->regions[place - 1];
+	struct device_region *r = &s->gpu->regions[entry - 1];
 	if (!--r->pins && r->gone)
 		let_go(s, r);
 }
@@ -145,9 +145,9 @@ void device_pin(ncclsvc_session *s, const struct op *op, uint64_t task)
 	struct gpu *g = s->gpu;
 	uint16_t *pins = g->pins[task & (s->tasks.entries - 1)];
 	for (int i = 0; i < 2; i++) {
-		pins[i] = op->places[i];
+		pins[i] = op->region_entries[i];
 		if (pins[i])
-			device_place_pin(s, pins[i]);
+			device_entry_pin(s, pins[i]);
 	}
 }
 
@@ -157,7 +157,7 @@ void device_unpin(ncclsvc_session *s, uint64_t task)
 	const uint16_t *pins = g->pins[task & (s->tasks.entries - 1)];
 	for (int i = 0; i < 2; i++) {
 		if (pins[i])
-			device_place_unpin(s, pins[i]);
+			device_entry_unpin(s, pins[i]);
 	}
 }
 

@@ -116,8 +116,8 @@ static void session_unuse(struct importer *m)
 static bool has_news(const struct peer *p)
 {
 	return p && peer_is_open(p) && p->importer &&
-	       (__atomic_load_n(&p->page->shares, __ATOMIC_ACQUIRE) > p->imports_at ||
-		p->imports_told < p->imports_at);
+	       (__atomic_load_n(&p->control->shares, __ATOMIC_ACQUIRE) > p->imports_at ||
+		p->imports_reported < p->imports_at);
 }
 
 /* Asks for the next entry of a log. False: none is left, or the session is of no use. */
@@ -131,7 +131,7 @@ static bool job_find(struct importer *m, struct job *job)
 	bool good = c && !session_check(s);
 	if (good) {
 		*job = (struct job){.peer = c->peer, .handle = c->handle};
-		job->position = c->peer->imports_told = c->peer->imports_at;
+		job->position = c->peer->imports_reported = c->peer->imports_at;
 		c->peer->refs++;
 		const struct svc_shared request = {.comm = job->handle,
 						   .later = c->peer->imports_later,
@@ -141,7 +141,7 @@ static bool job_find(struct importer *m, struct job *job)
 		memcpy(&job->shared, call.body, sizeof(job->shared));
 	}
 	if (!good && job->peer) { /* its epoch is over */
-		job->peer->imports_at = job->peer->imports_told = UINT64_MAX;
+		job->peer->imports_at = job->peer->imports_reported = UINT64_MAX;
 		peer_unref(job->peer);
 		job->peer = NULL;
 		good = true;
@@ -210,7 +210,7 @@ static bool here_reach(const struct importer *m, const struct job *job)
 static bool is_here(const struct job *job)
 {
 	const struct peer *p = job->peer;
-	return peer_page_of(p->pages, (uint32_t)job->shared.rank)->pid == p->page->pid;
+	return peer_control_of(p->controls, (uint32_t)job->shared.rank)->pid == p->control->pid;
 }
 
 static bool region_map(struct importer *m, const struct job *job, struct import *i)

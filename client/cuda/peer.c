@@ -2,9 +2,9 @@
  * The memory and kernels that a member shares with others, from JOIN to LEAVE. The kernels are
  * loaded and the staging memory is mapped before JOIN, because neither may happen while a peer's
  * kernel waits. */
+#include "captured_group.h"
 #include "peer_graph.h"
 #include "shares.h"
-#include "trigger.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -64,7 +64,7 @@ static bool modules_load(const struct cuda *cuda, struct peer_module *m)
 		const void *image;
 		const char *name;
 	} kernels[KERNELS] = {
-		[KERNEL_LINES] = {ncclsvc_peer_collective_image, "ncclsvc_peer_collective"},
+		[KERNEL_LL] = {ncclsvc_peer_collective_image, "ncclsvc_peer_collective"},
 		[KERNEL_DIRECT] = {ncclsvc_peer_direct_image, "ncclsvc_peer_direct"},
 		[KERNEL_MESSAGES] = {ncclsvc_peer_messages_image, "ncclsvc_peer_messages"},
 	};
@@ -87,7 +87,7 @@ static const struct peer_module *module_of(struct gpu *g, int device)
 	if (!g->modules)
 		return NULL;
 	struct peer_module *m = &g->modules[device];
-	return m->functions[KERNEL_LINES] || modules_load(g->cuda, m) ? m : NULL;
+	return m->functions[KERNEL_LL] || modules_load(g->cuda, m) ? m : NULL;
 }
 
 /* ---- Before JOIN ---- */
@@ -114,7 +114,7 @@ static bool prepare(ncclsvc_session *s, struct peer *p, int device, bool kernels
 		p->module = module_of(g, device);
 	const bool good = (p->module || !kernels) &&
 			  !g->cuda->cuStreamCreate(&p->asking, CU_STREAM_NON_BLOCKING) &&
-			  !g->cuda->cuStreamCreate(&p->aside, CU_STREAM_NON_BLOCKING) &&
+			  !g->cuda->cuStreamCreate(&p->side_stream, CU_STREAM_NON_BLOCKING) &&
 			  !g->cuda->cuEventCreate(&p->input, CU_EVENT_DISABLE_TIMING) &&
 			  !g->cuda->cuEventCreate(&p->fork, CU_EVENT_DISABLE_TIMING) &&
 			  !g->cuda->cuEventCreate(&p->order, CU_EVENT_DISABLE_TIMING);
@@ -129,12 +129,12 @@ static void destroy(struct peer *p)
 		for (unsigned r = 0; r < PEER_RANKS; r++)
 			if (p->call.staging[r])
 				shared_unmap(p->cuda, p->call.staging[r], p->own.bytes);
-		if (p->pages)
-			p->cuda->cuMemHostUnregister(p->pages);
+		if (p->controls)
+			p->cuda->cuMemHostUnregister(p->controls);
 		if (p->asking)
 			p->cuda->cuStreamDestroy(p->asking);
-		if (p->aside)
-			p->cuda->cuStreamDestroy(p->aside);
+		if (p->side_stream)
+			p->cuda->cuStreamDestroy(p->side_stream);
 		if (p->input)
 			p->cuda->cuEventDestroy(p->input);
 		if (p->fork)
@@ -145,14 +145,14 @@ static void destroy(struct peer *p)
 	}
 	if (p->context)
 		p->cuda->cuDevicePrimaryCtxRelease(p->device);
-	if (p->pages)
-		munmap(p->pages, p->pages_bytes);
+	if (p->controls)
+		munmap(p->controls, p->controls_bytes);
 	peer_graphs_sweep(p);
-	triggers_free(p);
-	if (p->trigger_page)
-		__atomic_fetch_or(&p->trigger_page->given, UINT64_C(1) << p->trigger_line,
+	captured_groups_free(p);
+	if (p->captured_page)
+		__atomic_fetch_or(&p->captured_page->given, UINT64_C(1) << p->captured_timeline,
 				  __ATOMIC_RELEASE);
-	page_unref(p->trigger_page);
+	page_unref(p->captured_page);
 }
 
 /* ---- Epochs that are over ---- */
@@ -161,17 +161,17 @@ static bool is_quiet(const struct peer *p)
 {
 	if (p->failed) /* nothing was launched after that kernel */
 		return !p->any || peer_reached(p->over, p->latest) ||
-		       peer_blocks_told(p, p->latest, p->blocks);
-	return !p->serial || peer_reached(p->over, p->serial);
+		       peer_blocks_completed(p, p->latest, p->blocks);
+	return !p->kernel_seq || peer_reached(p->over, p->kernel_seq);
 }
 
 /* The same, but asks the GPU if nothing else reports the end, and checks that streams are done with
- * triggers. */
+ * captured groups. */
 static bool becomes_quiet(struct peer *p)
 {
-	if (p->page && !is_quiet(p))
+	if (p->control && !is_quiet(p))
 		peer_ask(p);
-	return (!p->page || is_quiet(p)) && (!p->trigger_line || peer_order_reached(p));
+	return (!p->control || is_quiet(p)) && (!p->captured_timeline || peer_order_reached(p));
 }
 
 static void release(struct peer *p)
@@ -236,7 +236,7 @@ void peer_modules_unload(struct gpu *g)
 	}
 	for (int d = 0; g->modules && d < GPU_DEVICES; d++) {
 		struct peer_module *m = &g->modules[d];
-		if (!m->functions[KERNEL_LINES] || cuda_push(g->cuda, g->primary[d]))
+		if (!m->functions[KERNEL_LL] || cuda_push(g->cuda, g->primary[d]))
 			continue;
 		modules_unload(g->cuda, m);
 		cuda_pop(g->cuda, g->primary[d]);
@@ -340,10 +340,10 @@ static ncclsvc_result fetch(ncclsvc_session *s, const ncclsvc_comm *comm, int32_
 }
 
 /* Takes ownership of the fd. The context must be current. */
-static CUresult pages_map(struct peer *p, int fd, unsigned nranks)
+static CUresult controls_map(struct peer *p, int fd, unsigned nranks)
 {
 	char text[SVC_TEXT_BYTES];
-	const size_t bytes = (size_t)nranks * PEER_PAGE;
+	const size_t bytes = (size_t)nranks * PEER_CONTROL_BYTES;
 	void *at = MAP_FAILED;
 	if (svc_memfd_trusted(fd, bytes, text))
 		at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -362,10 +362,10 @@ static CUresult pages_map(struct peer *p, int fd, unsigned nranks)
 		munmap(at, bytes);
 		return e;
 	}
-	p->pages = at;
-	p->pages_bytes = bytes;
-	p->page = peer_page_of(at, p->call.rank);
-	p->call.page = address + (CUdeviceptr)p->call.rank * PEER_PAGE;
+	p->controls = at;
+	p->controls_bytes = bytes;
+	p->control = peer_control_of(at, p->call.rank);
+	p->call.control = address + (CUdeviceptr)p->call.rank * PEER_CONTROL_BYTES;
 	return CUDA_SUCCESS;
 }
 
@@ -380,7 +380,7 @@ static CUresult map(struct peer *p, const ncclsvc_comm *comm, int32_t rank, int 
 		return e;
 	}
 	if (rank < 0) {
-		e = pages_map(p, fd, (unsigned)comm->nranks);
+		e = controls_map(p, fd, (unsigned)comm->nranks);
 	} else {
 		e = p->cuda->cuCtxGetDevice(&device);
 		if (!e)
@@ -441,7 +441,8 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 	comm->peer_bytes = 0;
 	peer_unref(p);
 	session_unlock(s);
-	/* A member has left: operations then fail on NCCL's path, as they would in kernels. */
+	/* A member has left: operations then fail on NCCL's path, as they would on the direct
+	 * transport. */
 	return r == NCCLSVC_PEER_GONE || r == NCCLSVC_STALE_EPOCH ? NCCLSVC_OK : r;
 }
 
@@ -457,7 +458,7 @@ static void pause_unlocked(ncclsvc_session *s)
 /* Lets running launches end, or aborts them; later launches do nothing. Locked; yields. */
 static void graphs_quiesce(ncclsvc_session *s, struct peer *p, uint64_t deadline)
 {
-	const uint32_t *abort = &p->page->abort;
+	const uint32_t *abort = &p->control->abort;
 	while (!__atomic_load_n(abort, __ATOMIC_RELAXED) && !peer_graphs_quiet(p) &&
 	       now_ns() < deadline)
 		pause_unlocked(s);
@@ -470,7 +471,7 @@ static void graphs_quiesce(ncclsvc_session *s, struct peer *p, uint64_t deadline
 static void quiesce(ncclsvc_session *s, struct peer *p)
 {
 	const uint64_t deadline = now_ns() + CLOSE_NS;
-	if (!p->page)
+	if (!p->control)
 		return;
 	if (!becomes_quiet(p))
 		peer_hooks.break_off(p);
@@ -496,8 +497,8 @@ static void close_one(ncclsvc_session *s, ncclsvc_comm *comm)
 	struct peer *p = comm->peer;
 	quiesce(s, p);
 	cancel_tasks(s, p);
-	triggers_sweep(s, p);
-	triggers_forget(s, p);
+	captured_groups_sweep(s, p);
+	captured_groups_forget(s, p);
 	if (p->own.region && p->own.generation == s->generation) /* it was never open */
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = p->own.region});
 	comm->peer = NULL;
@@ -516,8 +517,8 @@ static void close_bare(ncclsvc_session *s, ncclsvc_comm *comm)
 	}
 	if (!p)
 		return;
-	triggers_sweep(s, p);
-	triggers_forget(s, p);
+	captured_groups_sweep(s, p);
+	captured_groups_forget(s, p);
 	comm->bare = NULL;
 	peer_unref(p);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The peer transport in a session: operations that run as kernels on the trainer's own streams
+ * The direct transport in a session: operations that run as kernels on the trainer's own streams
  * (proto/abi/peer.h), without the daemon. It decides which members take part, holds the memory that
  * the kernels share, and aborts them. */
 #ifndef CLIENT_CUDA_PEER_H
@@ -16,12 +16,12 @@
 #define WARP 32
 
 /* In the order in which a group's kernels are launched. */
-enum kernel { KERNEL_NONE, KERNEL_LINES, KERNEL_DIRECT, KERNEL_MESSAGES, KERNELS };
+enum kernel { KERNEL_NONE, KERNEL_LL, KERNEL_DIRECT, KERNEL_MESSAGES, KERNELS };
 
 struct import;
 struct importer;
 struct peer_graph;
-struct trigger;
+struct captured_group;
 
 struct peer_module {
 	CUmodule modules[KERNELS]; /* indexed by enum kernel */
@@ -41,37 +41,37 @@ struct peer {
 	unsigned refs; /* held by its communicator, and by threads that launch or wait; locked */
 	uint16_t out_of_reach; /* as in JOIN */
 	struct lent own;
-	struct peer_page *pages; /* pages of all ranks; NULL: not open yet */
-	struct peer_page *page;	 /* page of this rank */
-	size_t pages_bytes;
+	struct peer_control *controls; /* of all ranks; NULL: not open yet */
+	struct peer_control *control;  /* of this rank */
+	size_t controls_bytes;
 	struct peer_call call; /* the argument that all kernels share */
 	CUstream asking;       /* for queries of the GPU */
-	CUstream aside;	       /* for operations that the trainer's stream does not wait for */
+	CUstream side_stream;  /* for operations that the trainer's stream does not wait for */
 	CUevent input;	       /* of those, and of messages on several streams */
 	CUevent fork;	       /* of operations beside others; used with the session's lock */
 	CUevent order;	       /* orders kernels in graphs and others: recorded behind the newest */
 
 	/* With the session's lock. Kernels in graphs do not count. */
-	uint32_t serial;	      /* serial of the newest kernel */
-	uint8_t serial_blocks;	      /* its number of blocks */
-	uint32_t round;		      /* round of the newest collective */
-	uint32_t messages[PEER_WAYS]; /* messages so far */
-	uint32_t turns[PEER_WAYS];    /* turns in the current group */
-	uint32_t over; /* a kernel that is known to have ended, like all earlier ones */
-	uint32_t told[PEER_BLOCKS]; /* by block: the newest kernel whose end it has reported */
-	uint32_t posting;	    /* how many more kernels post their ends for a waiting thread */
-	uint64_t asked_ns;	    /* when the GPU was last asked */
-	uint64_t checked[PEER_CHECKED]; /* buffers known to be memory of the GPU, by hash */
-	/* Numbers of its shares (shares.c), by their regions' places; NULL: none yet */
+	uint32_t kernel_seq;	      /* of the newest kernel */
+	uint8_t kernel_seq_blocks;    /* its number of blocks */
+	uint32_t coll_seq;	      /* of the newest collective */
+	uint32_t messages[PEER_DIRS]; /* messages so far */
+	uint32_t turns[PEER_DIRS];    /* turns in the current group */
+	uint32_t over; /* this kernel is known to have ended, like all earlier ones */
+	uint32_t completed[PEER_BLOCKS]; /* by block: the newest kernel it ended */
+	uint32_t posting;  /* how many more kernels post their ends for a waiting thread */
+	uint64_t asked_ns; /* when the GPU was last asked */
+	uint64_t checked[PEER_CHECKED]; /* buffers known to be GPU memory, by hash */
+	/* Numbers of its shares (shares.c), by their regions' entries; NULL: none yet */
 	uint32_t *shares, nshares;
 	/* Others' shares (imports.c): how many are known of each rank, and mapped. */
 	struct importer *importer; /* NULL: nothing is mapped */
 	struct import *imports;
 	uint32_t known[PEER_RANKS], mapped[PEER_RANKS];
-	uint64_t imports_at, imports_told; /* how much of the log is done, and reported as done */
-	bool imports_later;		   /* some of that is to be unmapped */
+	uint64_t imports_at, imports_reported; /* how much of the log is done, and reported */
+	bool imports_later;		       /* some of that is to be unmapped */
 
-	/* Keeps launches in the order of serials; no other lock is held meanwhile. */
+	/* Keeps launches in the order of kernel_seq; no other lock is held meanwhile. */
 	pthread_mutex_t turn;
 	pthread_cond_t turned;
 	uint32_t launched; /* or skipped */
@@ -87,23 +87,23 @@ struct peer {
 	/* How many there were, and how many are gone. Atomic. */
 	uint32_t ngraphs, graphs_gone;
 
-	/* Triggers (trigger.h): operations in graphs that go to NCCL. With the session's lock: */
-	uint32_t trigger_line;	   /* their timeline; 0: none yet */
-	struct page *trigger_page; /* page that holds this timeline; NULL: none yet */
-	CUdeviceptr trigger_at;	   /* device address of its words */
-	uint32_t trigger_numbers;  /* number of the newest trigger */
-	uint32_t trigger_graph;	   /* its graph; 0: none */
-	struct trigger *triggers;
+	/* Operations in graphs that go to NCCL (captured_group.h). With the session's lock: */
+	uint32_t captured_timeline; /* their timeline; 0: none yet */
+	struct page *captured_page; /* page that holds this timeline; NULL: none yet */
+	CUdeviceptr captured_at;    /* device address of its words */
+	uint32_t captured_number;   /* number of the newest captured group */
+	uint32_t captured_graph;    /* its graph; 0: none */
+	struct captured_group *captured_groups;
 	/* How many there were, and how many are gone with their graphs. Atomic. */
-	uint32_t ntriggers, triggers_gone;
-	uint32_t triggers_swept; /* how many of those gone have been swept */
-	uint64_t due_clock; /* clock of the submission that triggers_due was last asked about */
+	uint32_t ncaptured_groups, captured_groups_gone;
+	uint32_t captured_groups_swept; /* how many of those gone have been swept */
+	uint64_t due_clock; /* of the submission that captured_groups_due was last asked about */
 	bool due;	    /* and its answer */
 };
 
 static inline bool peer_is_open(const struct peer *p)
 {
-	return p->page;
+	return p->control;
 }
 
 /* ---- peer.c: from JOIN to LEAVE. Called without the lock; all but peer_close yield. ---- */
@@ -131,8 +131,7 @@ void peer_close(ncclsvc_session *s, ncclsvc_comm *comm);
 /* Closes the parts of all communicators when the session closes. */
 void peers_close(ncclsvc_session *s);
 void peer_modules_unload(struct gpu *g);
-/* The last reference frees the part if nothing of it runs or can be launched; otherwise it is kept.
- * Locked. */
+/* The last reference frees the part, unless something of it runs or can be launched. Locked. */
 void peer_unref(struct peer *p);
 
 /* Sets the error of a refused capture. */
@@ -167,7 +166,8 @@ ncclsvc_result peer_launch(const struct op *ops, unsigned n);
 ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struct slot *slot);
 /* Makes the stream wait until all blocks of the kernel, or of later ones, have reported their end.
  * The context must be current, also for the next functions. */
-CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t serial, unsigned blocks);
+CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t kernel_seq,
+			 unsigned blocks);
 /* Makes `stream` wait for the work that is on `from` now. */
 CUresult peer_follow(const struct peer *p, CUevent event, CUstream from, CUstream stream);
 /* Makes the kernel's stream wait for the work on the operations' streams. `done`: the one whose
@@ -177,10 +177,10 @@ CUresult peer_streams_join(const struct op *ops, unsigned n, const struct peer *
 
 /* ---- peer_messages.c ---- */
 
-static inline unsigned peer_way(const struct svc_record *r)
+static inline unsigned peer_dir_of(const struct svc_record *r)
 {
-	return r->op == NCCLSVC_SEND ? PEER_WAY_TO((unsigned)r->peer)
-				     : PEER_WAY_FROM((unsigned)r->peer);
+	return r->op == NCCLSVC_SEND ? PEER_DIR_TO((unsigned)r->peer)
+				     : PEER_DIR_FROM((unsigned)r->peer);
 }
 /* Gives each message of the group, whose kernels are chosen, its turn. Locked. */
 void peer_turns(struct op *ops, unsigned n);
@@ -195,6 +195,6 @@ extern const struct kernel_hooks peer_hooks;
 /* Updates the kernels' progress, asking the GPU if needed. Locked. */
 void peer_ask(struct peer *p);
 /* Whether all blocks of that kernel have ended, according to the GPU's last answer. */
-bool peer_blocks_told(const struct peer *p, uint32_t serial, unsigned blocks);
+bool peer_blocks_completed(const struct peer *p, uint32_t kernel_seq, unsigned blocks);
 
 #endif

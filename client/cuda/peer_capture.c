@@ -32,8 +32,8 @@ static void graph_gone(void *arg)
 {
 	struct peer_graph *graph = arg;
 	struct peer *p = graph->peer;
-	if (p->page)
-		__atomic_sub_fetch(&p->page->graphs, 1, __ATOMIC_RELEASE);
+	if (p->control)
+		__atomic_sub_fetch(&p->control->graphs, 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&graph->gone, true, __ATOMIC_RELEASE);
 	__atomic_add_fetch(&p->graphs_gone, 1,
 			   __ATOMIC_RELEASE); /* this may be the last reference to p */
@@ -95,12 +95,12 @@ unsigned ncclsvc_comm_graphs(ncclsvc_comm *comm)
 /* If so, the daemon ends the epoch. */
 static bool is_broken_off(const struct peer *p)
 {
-	if (p->trigger_line &&
-	    atomic_load(&svc_timelines(p->trigger_page->connection->ring)[p->trigger_line].done) >=
-		    SVC_TRIGGER_DEAD)
+	if (p->captured_timeline &&
+	    atomic_load(&svc_timelines(p->captured_page->connection->ring)[p->captured_timeline]
+				 .done) >= SVC_TRIGGER_DEAD)
 		return true;
-	return p->page && (__atomic_load_n(&p->page->abort, __ATOMIC_RELAXED) ||
-			   __atomic_load_n(&p->page->failed, __ATOMIC_RELAXED));
+	return p->control && (__atomic_load_n(&p->control->abort, __ATOMIC_RELAXED) ||
+			      __atomic_load_n(&p->control->failed, __ATOMIC_RELAXED));
 }
 
 int ncclsvc_comm_graphs_running(ncclsvc_comm *comm)
@@ -121,8 +121,8 @@ static CUresult order_begin(const struct peer *p)
 	if (peer_graphs_live(p))
 		return CUDA_SUCCESS;
 	if (p->any)
-		e = peer_wait_ended(p, p->aside, p->latest, p->blocks);
-	return e ? e : p->cuda->cuEventRecord(p->order, p->aside);
+		e = peer_wait_ended(p, p->side_stream, p->latest, p->blocks);
+	return e ? e : p->cuda->cuEventRecord(p->order, p->side_stream);
 }
 
 /* ---- Capturing ---- */
@@ -149,8 +149,8 @@ static CUresult graph_begin(struct peer *p, uint64_t capture, CUgraph handle, CU
 		return e;
 	}
 	p->graphs = graph;
-	if (p->page)
-		__atomic_add_fetch(&p->page->graphs, 1, __ATOMIC_RELEASE);
+	if (p->control)
+		__atomic_add_fetch(&p->control->graphs, 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&p->ngraphs, graph->number, __ATOMIC_RELEASE);
 	e = cuda->cuGraphRetainUserObject(handle, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
 	if (!e)
@@ -234,12 +234,12 @@ CUresult peer_graph_note(const struct op *op, unsigned n, CUstream stream)
 	graph->stream = stream;
 	graph->kernel = node;
 	graph->operations += n;
-	if (p->page)
-		__atomic_store_n(&p->page->timeout_ns, op->record.timeout_ns, __ATOMIC_RELEASE);
+	if (p->control)
+		__atomic_store_n(&p->control->timeout_ns, op->record.timeout_ns, __ATOMIC_RELEASE);
 	return CUDA_SUCCESS;
 }
 
-ncclsvc_result peer_graph_place(const struct op *op, struct peer_graph_place *at)
+ncclsvc_result peer_graph_position(const struct op *op, struct peer_graph_position *at)
 {
 	struct peer *p = comm_captures(op->comm);
 	CUresult e = cuda_push(p->cuda, op->push);
@@ -248,7 +248,8 @@ ncclsvc_result peer_graph_place(const struct op *op, struct peer_graph_place *at
 		peer_graphs_sweep(p);
 		e = graph_find(p, op->stream);
 		if (!e)
-			*at = (struct peer_graph_place){p->graphs->number, p->graphs->operations};
+			*at = (struct peer_graph_position){p->graphs->number,
+							   p->graphs->operations};
 		pthread_mutex_unlock(&p->turn);
 		cuda_pop(p->cuda, op->push);
 	}

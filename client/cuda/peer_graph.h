@@ -30,15 +30,15 @@ static inline bool peer_graphs_live(const struct peer *p)
 {
 	return __atomic_load_n(&p->ngraphs, __ATOMIC_ACQUIRE) !=
 		       __atomic_load_n(&p->graphs_gone, __ATOMIC_ACQUIRE) ||
-	       __atomic_load_n(&p->ntriggers, __ATOMIC_ACQUIRE) !=
-		       __atomic_load_n(&p->triggers_gone, __ATOMIC_ACQUIRE);
+	       __atomic_load_n(&p->ncaptured_groups, __ATOMIC_ACQUIRE) !=
+		       __atomic_load_n(&p->captured_groups_gone, __ATOMIC_ACQUIRE);
 }
-/* Captures beside kernels (trigger.c). Except for _place, call with the turn held and the stream's
- * context current; the graph is that of the stream's capture. */
-struct peer_graph_place {
+/* Captures beside kernels (captured_group.c). Except for _position, call with the turn held and the
+ * stream's context current; the graph is that of the stream's capture. */
+struct peer_graph_position {
 	uint32_t graph, operation; /* numbers of the next operation, from 0 */
 };
-ncclsvc_result peer_graph_place(const struct op *op, struct peer_graph_place *at);
+ncclsvc_result peer_graph_position(const struct op *op, struct peer_graph_position *at);
 /* Orders the stream's next entry behind everything of the communicator in the graph. */
 CUresult peer_graph_follow(struct peer *p, CUstream stream);
 /* Notes that the last entry contains that many operations. */

@@ -32,12 +32,12 @@ enum kernel peer_choose(const struct op *op)
 		return choose_message(op);
 	const uint32_t nranks = (uint32_t)comm->nranks;
 	const uint64_t bytes = svc_task_bytes(r, nranks);
-	const uint64_t slot = (uint64_t)PEER_SLOT_LINES(nranks) * PEER_LINE_DATA;
+	const uint64_t slot = (uint64_t)PEER_SLOT_LINES(nranks) * LL_LINE_DATA;
 	if (bytes > comm->peer_bytes || r->count > PEER_COUNT_MOST)
 		return KERNEL_NONE;
-	if (bytes <= PEER_LINES_MOST && r->count * svc_type_size(r->type) <= slot)
-		return KERNEL_LINES;
-	return comm->peer_bytes > PEER_LINES_MOST ? KERNEL_DIRECT : KERNEL_NONE;
+	if (bytes <= PEER_LL_MOST && r->count * svc_type_size(r->type) <= slot)
+		return KERNEL_LL;
+	return comm->peer_bytes > PEER_LL_MOST ? KERNEL_DIRECT : KERNEL_NONE;
 }
 
 /* ---- The kernel's argument ---- */
@@ -119,7 +119,7 @@ static uint32_t at_most(uint64_t a, uint32_t b)
 	return a < b ? (uint32_t)a : b;
 }
 
-/* The keeper warp comes on top of the warps that move data. */
+/* The monitor warp comes on top of the warps that move data. */
 static void shape(const struct op *op, unsigned *blocks, unsigned *threads)
 {
 	const uint64_t bytes = call_bytes(op);
@@ -128,13 +128,13 @@ static void shape(const struct op *op, unsigned *blocks, unsigned *threads)
 		*threads = PEER_DIRECT_THREADS + WARP;
 		return;
 	}
-	const uint64_t lines = (bytes + PEER_LINE_DATA - 1) / PEER_LINE_DATA;
+	const uint64_t lines = (bytes + LL_LINE_DATA - 1) / LL_LINE_DATA;
 	const uint32_t movers = at_most((lines + WARP - 1) / WARP * WARP, PEER_THREADS);
 	*blocks = lines > LINES_OF_BLOCK ? at_most(lines / LINES_OF_BLOCK, PEER_BLOCKS) : 1;
 	*threads = (movers ? movers : WARP) + WARP;
 }
 
-_Static_assert(PEER_WAYS <= PEER_PARTS, "a turn fits");
+_Static_assert(PEER_DIRS <= PEER_PARTS, "a turn fits");
 
 /* How many messages join: only whole turns, so that nothing they wait for is in a later kernel of
  * another rank, which has other messages; but at least one turn. */
@@ -175,8 +175,8 @@ CUresult peer_put(const struct op *ops, unsigned n, const struct peer *p, CUstre
 		m.call.graph = graph->number;
 		m.call.index = graph->operations;
 	} else {
-		m.call.serial = ops->serial;
-		m.call.round = ops->newest;
+		m.call.kernel_seq = ops->kernel_seq;
+		m.call.coll_seq = ops->newest_coll_seq;
 		m.call.posts = ops->posts;
 	}
 	if (ops->kernel == KERNEL_MESSAGES)

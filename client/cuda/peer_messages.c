@@ -12,10 +12,10 @@ void peer_turns(struct op *ops, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		if (ops[i].kernel == KERNEL_MESSAGES)
-			ops[i].comm->peer->turns[peer_way(&ops[i].record)] = 0;
+			ops[i].comm->peer->turns[peer_dir_of(&ops[i].record)] = 0;
 	for (unsigned i = 0; i < n; i++)
 		if (ops[i].kernel == KERNEL_MESSAGES)
-			ops[i].turn = ops[i].comm->peer->turns[peer_way(&ops[i].record)]++;
+			ops[i].turn = ops[i].comm->peer->turns[peer_dir_of(&ops[i].record)]++;
 }
 
 static uint64_t message_bytes(const struct svc_record *r)
@@ -26,36 +26,37 @@ static uint64_t message_bytes(const struct svc_record *r)
 /* Threads for the longest slice: one per line, up to the limit. */
 static unsigned movers(uint64_t bytes, uint32_t channels)
 {
-	const uint64_t lines = 1 + (bytes / channels + PEER_LINE_DATA) / PEER_LINE_DATA;
+	const uint64_t lines = 1 + (bytes / channels + LL_LINE_DATA) / LL_LINE_DATA;
 	return lines < PEER_THREADS ? (unsigned)(lines + WARP - 1) / WARP * WARP : PEER_THREADS;
 }
 
-struct way {
+struct peer_dir {
 	unsigned n;
 	uint32_t channels;
 };
 
-static void way_add(const struct peer *p, struct way *way, const struct op *op, unsigned *threads)
+static void peer_dir_add(const struct peer *p, struct peer_dir *peer_dir, const struct op *op,
+			 unsigned *threads)
 {
 	const uint64_t bytes = message_bytes(&op->record);
 	const uint32_t channels =
 		peer_channels(bytes, p->call.nranks, op->record.peer == p->call.rank);
-	const unsigned n = movers(bytes, channels) + WARP; /* plus the keeper warp */
-	way->n++;
-	way->channels = channels > way->channels ? channels : way->channels;
+	const unsigned n = movers(bytes, channels) + WARP; /* plus the monitor warp */
+	peer_dir->n++;
+	peer_dir->channels = channels > peer_dir->channels ? channels : peer_dir->channels;
 	*threads = n > *threads ? n : *threads;
 }
 
 static void parts_fill(const struct op *ops, unsigned n, struct peer_messages *m)
 {
-	uint8_t next[PEER_WAYS];
-	for (unsigned way = 0; way < PEER_WAYS; way++)
-		next[way] = m->first[way];
+	uint8_t next[PEER_DIRS];
+	for (unsigned peer_dir = 0; peer_dir < PEER_DIRS; peer_dir++)
+		next[peer_dir] = m->first[peer_dir];
 	for (unsigned i = 0; i < n; i++) {
 		const struct svc_record *r = &ops[i].record;
-		const unsigned way = peer_way(r), part = next[way]++;
-		if (part == m->first[way] && ops[i].message)
-			m->before[way] = ops[i].message - 1;
+		const unsigned peer_dir = peer_dir_of(r), part = next[peer_dir]++;
+		if (part == m->first[peer_dir] && ops[i].message)
+			m->before[peer_dir] = ops[i].message - 1;
 		m->parts[part].at = (uintptr_t)(r->op == NCCLSVC_SEND ? ops[i].src : ops[i].dst);
 		m->parts[part].header = peer_message(r->type, message_bytes(r));
 		m->parts[part].share = ops[i].shares[1];
@@ -66,22 +67,22 @@ static void parts_fill(const struct op *ops, unsigned n, struct peer_messages *m
 unsigned peer_messages_describe(const struct peer *p, const struct op *ops, unsigned n,
 				struct peer_messages *m, unsigned *threads)
 {
-	struct way ways[PEER_WAYS] = {0};
+	struct peer_dir peer_dirs[PEER_DIRS] = {0};
 	unsigned blocks = 0, parts = 0;
 	*threads = 0;
 	for (unsigned i = 0; i < n; i++)
-		way_add(p, &ways[peer_way(&ops[i].record)], &ops[i], threads);
-	for (unsigned way = 0; way < PEER_WAYS; way++) {
-		for (uint32_t c = 0; c < ways[way].channels; c++, blocks++)
+		peer_dir_add(p, &peer_dirs[peer_dir_of(&ops[i].record)], &ops[i], threads);
+	for (unsigned peer_dir = 0; peer_dir < PEER_DIRS; peer_dir++) {
+		for (uint32_t c = 0; c < peer_dirs[peer_dir].channels; c++, blocks++)
 			if (m)
-				m->block[blocks] = PEER_BLOCK_OF(way, c);
+				m->block[blocks] = PEER_BLOCK_OF(peer_dir, c);
 		if (m)
-			m->first[way] = (uint8_t)parts;
-		parts += ways[way].n;
+			m->first[peer_dir] = (uint8_t)parts;
+		parts += peer_dirs[peer_dir].n;
 	}
 	if (!m)
 		return blocks;
-	m->first[PEER_WAYS] = (uint8_t)parts;
+	m->first[PEER_DIRS] = (uint8_t)parts;
 	parts_fill(ops, n, m);
 	return blocks;
 }

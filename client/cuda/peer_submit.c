@@ -55,9 +55,9 @@ static ncclsvc_result room_check(const struct op *op)
 	struct peer *p = op->comm->peer;
 	/* While graphs exist, each kernel also waits for an event and records it. */
 	const uint32_t most = peer_graphs_live(p) ? PENDING_MAX / 3 : PENDING_MAX;
-	if (p->serial - p->over >= most)
+	if (p->kernel_seq - p->over >= most)
 		peer_ask(p);
-	if (p->serial - p->over < most)
+	if (p->kernel_seq - p->over < most)
 		return NCCLSVC_OK;
 	return error_set(NCCLSVC_AGAIN, "%u kernels are pending on %s: wait for a task", most,
 			 op->comm->label);
@@ -65,14 +65,15 @@ static ncclsvc_result room_check(const struct op *op)
 
 /* The operation's input is what is on the stream now. The group's NCCL operations come next on the
  * stream, and do not belong to the input. */
-static ncclsvc_result fork_aside(struct gpu *g, const struct op *op)
+static ncclsvc_result side_stream_fork(struct gpu *g, const struct op *op)
 {
 	const struct peer *p = op->comm->peer;
 	CUresult e = cuda_push(g->cuda, op->push);
 	if (!e) {
-		e = peer_follow(p, p->fork, op->stream, p->aside);
+		e = peer_follow(p, p->fork, op->stream, p->side_stream);
 		if (!e && peer_graphs_live(p))
-			e = p->cuda->cuStreamWaitEvent(p->aside, p->order, CU_EVENT_WAIT_DEFAULT);
+			e = p->cuda->cuStreamWaitEvent(p->side_stream, p->order,
+						       CU_EVENT_WAIT_DEFAULT);
 		cuda_pop(g->cuda, op->push);
 	}
 	return e ? cuda_error(g->cuda, e,
@@ -99,46 +100,46 @@ ncclsvc_result peer_prepare(struct gpu *g, struct op *op)
 	op->push = st.push;
 	op->captured = st.captured;
 	op->stream_id = op->detached ? DETACHED : st.id;
-	op->stream_context = op->detached || op->aside ? NULL : st.context;
-	return op->aside && !op->captured ? fork_aside(g, op) : NCCLSVC_OK;
+	op->stream_context = op->detached || op->beside_nccl ? NULL : st.context;
+	return op->beside_nccl && !op->captured ? side_stream_fork(g, op) : NCCLSVC_OK;
 }
 
 /* ---- Launching ---- */
 
 /* Called in the order in which the operations were entered. */
-static void page_enter(const struct op *op)
+static void control_enter(const struct op *op)
 {
-	struct peer_page *page = op->comm->peer->page;
+	struct peer_control *control = op->comm->peer->control;
 	if (op->kernel == KERNEL_MESSAGES)
-		__atomic_store_n(&page->messages[peer_way(&op->record)], op->message,
+		__atomic_store_n(&control->messages[peer_dir_of(&op->record)], op->message,
 				 __ATOMIC_RELEASE);
 	else if (op->kernel != KERNEL_NONE)
-		__atomic_store_n(&page->entered, op->round, __ATOMIC_RELEASE);
-	__atomic_store_n(&page->submitted, op->comm->collectives, __ATOMIC_RELEASE);
+		__atomic_store_n(&control->entered, op->coll_seq, __ATOMIC_RELEASE);
+	__atomic_store_n(&control->submitted, op->comm->collectives, __ATOMIC_RELEASE);
 }
 
 void peer_enter(struct op *op, struct slot *slot)
 {
 	struct peer *p = op->comm->peer;
 	if (op->kernel != KERNEL_NONE && !op->joined) {
-		p->serial = peer_sequence_after(p->serial);
-		p->serial_blocks = op->blocks;
+		p->kernel_seq = peer_seq_after(p->kernel_seq);
+		p->kernel_seq_blocks = op->blocks;
 		p->posting -= p->posting ? 1 : 0;
 	}
-	op->round = 0;
+	op->coll_seq = 0;
 	if (op->kernel == KERNEL_MESSAGES)
-		op->message = ++p->messages[peer_way(&op->record)];
+		op->message = ++p->messages[peer_dir_of(&op->record)];
 	else if (op->kernel != KERNEL_NONE)
-		op->round = p->round = peer_sequence_after(p->round);
-	page_enter(op);
+		op->coll_seq = p->coll_seq = peer_seq_after(p->coll_seq);
+	control_enter(op);
 	if (op->kernel == KERNEL_NONE)
 		return;
 	op->peer = p;
-	op->serial = p->serial;
-	op->newest = p->round;
+	op->kernel_seq = p->kernel_seq;
+	op->newest_coll_seq = p->coll_seq;
 	op->posts = p->posting;
 	slot->peer = p;
-	slot->serial = op->serial;
+	slot->kernel_seq = op->kernel_seq;
 	slot->posted = op->posts;
 	slot->blocks = op->blocks;
 	device_pin(op->comm->session, op, slot->number);
@@ -147,30 +148,31 @@ void peer_enter(struct op *op, struct slot *slot)
 static void note(const struct op *op)
 {
 	struct peer *p = op->peer;
-	struct peer_record *record = &p->page->history[p->records % PEER_HISTORY];
-	__atomic_store_n(&record->serial, 0, __ATOMIC_RELEASE);
+	struct peer_record *record = &p->control->history[p->records % PEER_HISTORY];
+	__atomic_store_n(&record->kernel_seq, 0, __ATOMIC_RELEASE);
 	record->operation = op->operation;
 	record->collective = (uint32_t)op->collective;
-	record->round = op->round;
+	record->coll_seq = op->coll_seq;
 	record->message = op->message;
 	record->header = peer_header_of(&op->record);
 	record->launched_ns = now_ns();
 	record->timeout_ns = op->record.timeout_ns;
-	__atomic_store_n(&record->serial, op->serial, __ATOMIC_RELEASE);
-	__atomic_store_n(&p->page->records, ++p->records, __ATOMIC_RELEASE);
-	if (op->round)
-		__atomic_store_n(&p->page->reached, op->round, __ATOMIC_RELEASE);
+	__atomic_store_n(&record->kernel_seq, op->kernel_seq, __ATOMIC_RELEASE);
+	__atomic_store_n(&p->control->records, ++p->records, __ATOMIC_RELEASE);
+	if (op->coll_seq)
+		__atomic_store_n(&p->control->reached, op->coll_seq, __ATOMIC_RELEASE);
 }
 
-CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t serial, unsigned blocks)
+CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t kernel_seq,
+			 unsigned blocks)
 {
 	CUstreamBatchMemOpParams ops[PEER_BLOCKS];
-	const CUdeviceptr told = p->own.at + offsetof(struct peer_state, told);
+	const CUdeviceptr completed = p->own.at + offsetof(struct peer_state, completed);
 	for (unsigned i = 0; i < blocks; i++)
 		ops[i] = (CUstreamBatchMemOpParams){
 			.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
-				      .address = told + i * sizeof(uint32_t),
-				      .value = serial,
+				      .address = completed + i * sizeof(uint32_t),
+				      .value = kernel_seq,
 				      .flags = CU_STREAM_WAIT_VALUE_GEQ}};
 	return p->cuda->cuStreamBatchMemOp(stream, blocks, ops, 0);
 }
@@ -187,26 +189,26 @@ ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struc
 		return r;
 	CUresult e = cuda_push(g->cuda, st.push);
 	if (!e) {
-		e = peer_wait_ended(slot->peer, handle, slot->serial, slot->blocks);
+		e = peer_wait_ended(slot->peer, handle, slot->kernel_seq, slot->blocks);
 		cuda_pop(g->cuda, st.push);
 	}
 	return e ? cuda_error(g->cuda, e, "the stream cannot wait for the task") : NCCLSVC_OK;
 }
 
 /* The operations of one kernel can come from several streams, detached or not. */
-static bool is_apart(const struct op *ops, unsigned n)
+static bool uses_side_stream(const struct op *ops, unsigned n)
 {
-	bool apart = ops->aside;
-	for (unsigned i = 0; !apart && i < n; i++)
-		apart = ops[i].detached;
-	return apart;
+	bool side = ops->beside_nccl;
+	for (unsigned i = 0; !side && i < n; i++)
+		side = ops[i].detached;
+	return side;
 }
 
 CUresult peer_streams_join(const struct op *ops, unsigned n, const struct peer *p, CUstream stream,
 			   const struct op *done)
 {
 	CUresult e = CUDA_SUCCESS;
-	for (unsigned i = 0; !e && !ops->aside && i < n; i++) {
+	for (unsigned i = 0; !e && !ops->beside_nccl && i < n; i++) {
 		if (done && ops[i].stream == done->stream)
 			continue;
 		e = peer_follow(p, p->input, ops[i].stream, stream);
@@ -223,7 +225,7 @@ static CUresult streams_follow(const struct op *ops, unsigned n, const struct pe
 	for (unsigned i = 0; !e && i < n; i++) {
 		if (ops[i].detached || (done && ops[i].stream == done->stream))
 			continue;
-		e = peer_wait_ended(p, ops[i].stream, ops->serial, ops->blocks);
+		e = peer_wait_ended(p, ops[i].stream, ops->kernel_seq, ops->blocks);
 		done = &ops[i];
 	}
 	return e;
@@ -233,7 +235,7 @@ static CUresult streams_follow(const struct op *ops, unsigned n, const struct pe
 static void put_note(struct peer *p, const struct op *op, uint64_t id, CUcontext context)
 {
 	p->any = true;
-	p->latest = op->serial;
+	p->latest = op->kernel_seq;
 	p->stream_id = id;
 	p->stream_context = context;
 	p->blocks = op->blocks;
@@ -241,20 +243,20 @@ static void put_note(struct peer *p, const struct op *op, uint64_t id, CUcontext
 
 static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 {
-	const bool apart = is_apart(ops, n);
-	const CUstream stream = apart ? p->aside : ops->stream;
-	const CUcontext context = apart ? NULL : ops->stream_context;
-	const uint64_t id = apart ? DETACHED : ops->stream_id;
+	const bool side = uses_side_stream(ops, n);
+	const CUstream stream = side ? p->side_stream : ops->stream;
+	const CUcontext context = side ? NULL : ops->stream_context;
+	const uint64_t id = side ? DETACHED : ops->stream_id;
 	/* The communicator's kernels run one after the other, also on different streams. */
 	const bool same = p->stream_id == id && p->stream_context == context;
 	CUresult e = cuda_push(p->cuda, ops->push);
 	if (e)
 		return e;
 	const bool graphs = peer_graphs_live(p);
-	e = peer_streams_join(ops, n, p, stream, apart ? NULL : ops);
-	/* A kernel that is set aside waited for the event before its group, which may have recorded
-	 * it since. */
-	if (!e && graphs && !ops->aside)
+	e = peer_streams_join(ops, n, p, stream, side ? NULL : ops);
+	/* A kernel beside NCCL waited for the event before its group, which may have
+	 * recorded it since. */
+	if (!e && graphs && !ops->beside_nccl)
 		e = p->cuda->cuStreamWaitEvent(stream, p->order, CU_EVENT_WAIT_DEFAULT);
 	else if (!e && p->any && !same)
 		e = peer_wait_ended(p, stream, p->latest, p->blocks);
@@ -264,12 +266,12 @@ static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 		e = peer_put(ops, n, p, stream, NULL);
 	if (!e)
 		put_note(p, ops, id, context);
-	if (!e && graphs && ops->aside)
+	if (!e && graphs && ops->beside_nccl)
 		e = p->cuda->cuStreamWaitEvent(stream, p->order, CU_EVENT_WAIT_DEFAULT);
 	if (!e && graphs)
 		e = p->cuda->cuEventRecord(p->order, stream);
 	if (!e)
-		e = streams_follow(ops, n, p, apart ? NULL : ops);
+		e = streams_follow(ops, n, p, side ? NULL : ops);
 	cuda_pop(p->cuda, ops->push);
 	return e;
 }
@@ -278,13 +280,13 @@ ncclsvc_result peer_launch(const struct op *ops, unsigned n)
 {
 	struct peer *p = ops->peer;
 	pthread_mutex_lock(&p->turn);
-	while (peer_sequence_after(p->launched) != ops->serial)
+	while (peer_seq_after(p->launched) != ops->kernel_seq)
 		pthread_cond_wait(&p->turned, &p->turn);
 	/* After a failed launch nothing may be left on a stream that waits for this kernel. */
 	const CUresult e = p->failed ? CUDA_SUCCESS : launch(ops, n, p);
 	if (e)
 		__atomic_store_n(&p->failed, true, __ATOMIC_RELEASE);
-	p->launched = ops->serial;
+	p->launched = ops->kernel_seq;
 	pthread_cond_broadcast(&p->turned);
 	pthread_mutex_unlock(&p->turn);
 	if (!e)

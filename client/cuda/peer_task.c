@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How kernels of the peer transport ended. Kernels do not notify the host unless a thread waits:
- * then the next kernels post their ends in the member's page, and the GPU is asked about earlier
- * ones. */
+ * How kernels of the direct transport ended. Kernels do not notify the host unless a thread waits:
+ * then the next kernels post their ends in the member's control block, and the GPU is asked about
+ * earlier ones. */
 #include <string.h>
 #include <time.h>
 
@@ -22,37 +22,37 @@
 
 /* ---- Progress ---- */
 
-static void known(struct peer *p, uint32_t serial)
+static void known(struct peer *p, uint32_t kernel_seq)
 {
-	if (serial && !peer_reached(p->over, serial))
-		p->over = serial;
+	if (kernel_seq && !peer_reached(p->over, kernel_seq))
+		p->over = kernel_seq;
 }
 
 /* The kernel before that one; the wrap may have skipped its number. */
-static uint32_t before(uint32_t serial)
+static uint32_t before(uint32_t kernel_seq)
 {
-	return serial - 1;
+	return kernel_seq - 1;
 }
 
-/* The newest kernel outside graphs whose end, or whose block 0's end, the page reports. */
-static uint32_t page_ended(const struct peer *p)
+/* The newest kernel outside graphs whose end, or whose block 0's end, the control block reports. */
+static uint32_t control_ended(const struct peer *p)
 {
-	return (uint32_t)(__atomic_load_n(&p->page->ended, __ATOMIC_ACQUIRE) >> 32);
+	return (uint32_t)(__atomic_load_n(&p->control->ended, __ATOMIC_ACQUIRE) >> 32);
 }
 
 /* A kernel's block 0 may report its end while other blocks still run; earlier kernels are over. */
 static void look(struct peer *p, const struct slot *slot)
 {
-	const uint32_t ended = page_ended(p);
+	const uint32_t ended = control_ended(p);
 	if (ended)
-		known(p, ended == slot->serial && slot->posted ? ended : before(ended));
+		known(p, ended == slot->kernel_seq && slot->posted ? ended : before(ended));
 }
 
-bool peer_blocks_told(const struct peer *p, uint32_t serial, unsigned blocks)
+bool peer_blocks_completed(const struct peer *p, uint32_t kernel_seq, unsigned blocks)
 {
 	bool all = blocks;
 	for (unsigned i = 0; i < blocks; i++)
-		all = all && peer_reached(p->told[i], serial);
+		all = all && peer_reached(p->completed[i], kernel_seq);
 	return all;
 }
 
@@ -71,19 +71,19 @@ void peer_ask(struct peer *p)
 	p->asked_ns = now_ns();
 	if (e)
 		return;
-	memcpy(p->told, state.told, sizeof(p->told));
+	memcpy(p->completed, state.completed, sizeof(p->completed));
 	for (unsigned i = 0; i < PEER_BLOCKS; i++)
-		if (p->told[i]) /* it began after the previous kernel had ended */
-			known(p, before(p->told[i]));
-	if (peer_blocks_told(p, p->serial, p->serial_blocks))
-		known(p, p->serial);
+		if (p->completed[i]) /* it began after the previous kernel had ended */
+			known(p, before(p->completed[i]));
+	if (peer_blocks_completed(p, p->kernel_seq, p->kernel_seq_blocks))
+		known(p, p->kernel_seq);
 }
 
 /* ---- Statuses ---- */
 
 static bool aborted(const struct peer *p)
 {
-	return __atomic_load_n(&p->page->abort, __ATOMIC_RELAXED);
+	return __atomic_load_n(&p->control->abort, __ATOMIC_RELAXED);
 }
 
 /* With more than two ranks: the rank whose header differs from all others, which agree; n: none. */
@@ -100,10 +100,10 @@ static unsigned odd_one(const uint64_t *headers, unsigned n)
 	return n;
 }
 
-static void mismatched(const struct peer *p, uint32_t serial, ncclsvc_status *status)
+static void mismatched(const struct peer *p, uint32_t kernel_seq, ncclsvc_status *status)
 {
 	uint64_t headers[PEER_RANKS], value_a = 0, value_b = 0;
-	const uint64_t *posted = p->page->headers[serial % PEER_RESULTS];
+	const uint64_t *posted = p->control->headers[kernel_seq % PEER_RESULTS];
 	const unsigned n = p->call.nranks;
 	status->result = NCCLSVC_MISMATCH;
 	for (unsigned k = 0; k < n; k++)
@@ -123,8 +123,8 @@ static void mismatched(const struct peer *p, uint32_t serial, ncclsvc_status *st
 				other = svc_header_record(headers[b]);
 	status->rank_a = (int32_t)a;
 	status->rank_b = (int32_t)b;
-	status->pid_a = peer_page_of(p->pages, a)->pid;
-	status->pid_b = peer_page_of(p->pages, b)->pid;
+	status->pid_a = peer_control_of(p->controls, a)->pid;
+	status->pid_b = peer_control_of(p->controls, b)->pid;
 	status->field = svc_record_differs(&mine, &other, &value_a, &value_b);
 	status->value_a = value_a;
 	status->value_b = value_b;
@@ -132,32 +132,34 @@ static void mismatched(const struct peer *p, uint32_t serial, ncclsvc_status *st
 
 static bool is_over(const struct peer *p, const struct slot *slot)
 {
-	return peer_reached(p->over, slot->serial) ||
-	       peer_blocks_told(p, slot->serial, slot->blocks);
+	return peer_reached(p->over, slot->kernel_seq) ||
+	       peer_blocks_completed(p, slot->kernel_seq, slot->blocks);
 }
 
-static bool has_failed(const struct peer *p, uint32_t serial)
+static bool has_failed(const struct peer *p, uint32_t kernel_seq)
 {
 	const uint64_t result =
-		__atomic_load_n(&p->page->results[serial % PEER_RESULTS], __ATOMIC_ACQUIRE);
-	return (uint32_t)result == serial || __atomic_load_n(&p->page->failed, __ATOMIC_ACQUIRE);
+		__atomic_load_n(&p->control->results[kernel_seq % PEER_RESULTS], __ATOMIC_ACQUIRE);
+	return (uint32_t)result == kernel_seq ||
+	       __atomic_load_n(&p->control->failed, __ATOMIC_ACQUIRE);
 }
 
 /* Fills in the status of a kernel that is over, or whose epoch is. */
 static bool finish(ncclsvc_session *s, struct slot *slot)
 {
 	const struct peer *p = slot->peer;
-	const uint64_t result =
-		__atomic_load_n(&p->page->results[slot->serial % PEER_RESULTS], __ATOMIC_ACQUIRE);
-	const uint64_t failed = __atomic_load_n(&p->page->failed, __ATOMIC_ACQUIRE);
+	const uint64_t result = __atomic_load_n(
+		&p->control->results[slot->kernel_seq % PEER_RESULTS], __ATOMIC_ACQUIRE);
+	const uint64_t failed = __atomic_load_n(&p->control->failed, __ATOMIC_ACQUIRE);
 	ncclsvc_status *status = &slot->status;
 	*status = (ncclsvc_status){
 		.rank_a = -1, .rank_b = -1, .epoch = slot->epoch, .done_ns = now_ns()};
-	if (is_over(p, slot) && (uint32_t)result == slot->serial && result >> 32 == PEER_MISMATCH) {
-		mismatched(p, slot->serial, status);
+	if (is_over(p, slot) && (uint32_t)result == slot->kernel_seq &&
+	    result >> 32 == PEER_MISMATCH) {
+		mismatched(p, slot->kernel_seq, status);
 		return true;
 	}
-	if (is_over(p, slot) && (!failed || !peer_reached(slot->serial, (uint32_t)failed)))
+	if (is_over(p, slot) && (!failed || !peer_reached(slot->kernel_seq, (uint32_t)failed)))
 		return true;
 	if (is_over(p, slot) && failed >> 32 == PEER_OVERLAP) {
 		status->result = NCCLSVC_SYSTEM;
@@ -177,7 +179,7 @@ static bool over(ncclsvc_session *s, struct slot *slot, bool ask)
 	struct peer *p = slot->peer;
 	if (!is_over(p, slot))
 		look(p, slot);
-	if (!is_over(p, slot) && (ask || aborted(p) || has_failed(p, slot->serial)))
+	if (!is_over(p, slot) && (ask || aborted(p) || has_failed(p, slot->kernel_seq)))
 		peer_ask(p);
 	if (!is_over(p, slot) && !aborted(p))
 		return false;
@@ -191,22 +193,22 @@ static bool over(ncclsvc_session *s, struct slot *slot, bool ask)
 
 /* ---- Waiting ---- */
 
-static bool posted(const struct peer *p, uint32_t serial)
+static bool posted(const struct peer *p, uint32_t kernel_seq)
 {
-	return peer_reached(page_ended(p), serial) || aborted(p);
+	return peer_reached(control_ended(p), kernel_seq) || aborted(p);
 }
 
 /* Called without the lock. */
-static void poll_page(const struct peer *p, uint32_t serial, uint64_t until)
+static void control_poll(const struct peer *p, uint32_t kernel_seq, uint64_t until)
 {
-	while (!posted(p, serial) && now_ns() < until)
+	while (!posted(p, kernel_seq) && now_ns() < until)
 		spin_pause();
 }
 
 static void wait(ncclsvc_session *s, struct slot *slot, uint64_t deadline)
 {
 	struct peer *p = slot->peer;
-	const uint32_t serial = slot->serial;
+	const uint32_t kernel_seq = slot->kernel_seq;
 	const bool posts = slot->posted;
 	const uint64_t now = now_ns();
 	p->posting = POSTING;
@@ -221,8 +223,8 @@ static void wait(ncclsvc_session *s, struct slot *slot, uint64_t deadline)
 	const uint64_t most = posts ? POLL_NS : ASK_NS;
 	p->refs++;
 	session_unlock(s);
-	poll_page(p, serial, deadline < now + most ? deadline : now + most);
-	if (!posted(p, serial) && now_ns() - now >= POLL_NS)
+	control_poll(p, kernel_seq, deadline < now + most ? deadline : now + most);
+	if (!posted(p, kernel_seq) && now_ns() - now >= POLL_NS)
 		nanosleep(&(struct timespec){.tv_nsec = (long)SLEEP_NS}, NULL);
 	session_lock(s);
 	peer_unref(p);
@@ -230,15 +232,15 @@ static void wait(ncclsvc_session *s, struct slot *slot, uint64_t deadline)
 
 static bool ask(struct peer *p)
 {
-	if (p->page && p->over != p->serial)
+	if (p->control && p->over != p->kernel_seq)
 		peer_ask(p);
-	return p->page && p->over != p->serial;
+	return p->control && p->over != p->kernel_seq;
 }
 
 static void break_off(struct peer *p)
 {
-	if (p->page)
-		__atomic_store_n(&p->page->abort, 1, __ATOMIC_RELEASE);
+	if (p->control)
+		__atomic_store_n(&p->control->abort, 1, __ATOMIC_RELEASE);
 }
 
 const struct kernel_hooks peer_hooks = {

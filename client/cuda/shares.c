@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Shares: regions of GPU memory that this rank shares with the other ranks of an epoch, whose
- * libraries map them (imports.c). A share's slot is the place of its region in the table, so it is
+ * libraries map them (imports.c). A share's slot is its region's entry in the table, so it is
  * free again when the memory is gone and no task uses it. */
 #include <stdlib.h>
 
@@ -18,27 +18,27 @@ _Static_assert(DEVICE_REGIONS <= PEER_SHARES, "each region has a slot");
 
 /* The region's share, which is sent to the daemon at the first use. 0: none. */
 static uint64_t share_of(ncclsvc_session *s, struct peer *p, const ncclsvc_comm *comm,
-			 uint16_t place)
+			 uint16_t entry)
 {
-	struct device_region *region = place ? &s->gpu->regions[place - 1] : NULL;
+	struct device_region *region = entry ? &s->gpu->regions[entry - 1] : NULL;
 	if (!region || !region->id || s->connection->version < 3)
 		return 0;
 	if (!p->shares)
 		p->shares = calloc(DEVICE_REGIONS, sizeof(*p->shares));
-	uint32_t *number = p->shares ? &p->shares[place - 1] : NULL;
+	uint32_t *number = p->shares ? &p->shares[entry - 1] : NULL;
 	if (!number)
 		return 0;
 	if (!*number) {
 		const struct svc_share request = {.comm = comm->handle,
 						  .region = region->id,
-						  .slot = place - 1u,
+						  .slot = entry - 1u,
 						  .number = p->nshares + 1};
 		if (s->gpu->shared >= SHARED_MOST || !call_forget(s, SVC_SHARE, &request))
 			return 0;
 		s->gpu->shared += !region->shares++;
 		*number = ++p->nshares;
 	}
-	return peer_share(place - 1u, *number);
+	return peer_share(entry - 1u, *number);
 }
 
 /* Whether other ranks access the operation's buffers. Those of a Send are only read here. */
@@ -55,13 +55,13 @@ static bool goes_staged(ncclsvc_result r)
 	return r != NCCLSVC_OK && r != NCCLSVC_INVALID_ARGUMENT && r != NCCLSVC_DAEMON_LOST;
 }
 
-static ncclsvc_result place(ncclsvc_session *s, struct op *op, uint64_t since, bool *yielded)
+static ncclsvc_result buffers_find(ncclsvc_session *s, struct op *op, uint64_t since, bool *yielded)
 {
-	const ncclsvc_result r = device_place(s, s->gpu, op, since, yielded);
+	const ncclsvc_result r = device_buffers_find(s, s->gpu, op, since, yielded);
 	op->unshared = goes_staged(r);
 	if (!op->unshared)
 		return r;
-	op->places[0] = op->places[1] = 0;
+	op->region_entries[0] = op->region_entries[1] = 0;
 	return NCCLSVC_OK;
 }
 
@@ -79,24 +79,24 @@ ncclsvc_result shares_prepare(ncclsvc_session *s, struct op *ops, unsigned n, ui
 		if (!is_shared(&ops[i]) || ops[i].unshared || cuda_push(g->cuda, context))
 			continue;
 		const int mode = relaxed_begin(g->cuda);
-		r = place(s, &ops[i], *since, &yielded);
+		r = buffers_find(s, &ops[i], *since, &yielded);
 		relaxed_end(g->cuda, mode);
 		cuda_pop(g->cuda, context);
 	}
 	*finished = !r && !yielded;
 	for (unsigned i = 0; *finished && i < n; i++)
 		for (unsigned k = 0; is_shared(&ops[i]) && k < 2; k++)
-			ops[i].shares[k] =
-				share_of(s, ops[i].comm->peer, ops[i].comm, ops[i].places[k]);
+			ops[i].shares[k] = share_of(s, ops[i].comm->peer, ops[i].comm,
+						    ops[i].region_entries[k]);
 	return r;
 }
 
-static void drop(struct gpu *g, struct peer *p, unsigned place)
+static void drop(struct gpu *g, struct peer *p, unsigned slot)
 {
-	if (!p || !p->shares || !p->shares[place])
+	if (!p || !p->shares || !p->shares[slot])
 		return;
-	p->shares[place] = 0;
-	g->shared -= !--g->regions[place].shares;
+	p->shares[slot] = 0;
+	g->shared -= !--g->regions[slot].shares;
 }
 
 void shares_drop(ncclsvc_session *s, const struct device_region *region)

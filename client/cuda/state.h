@@ -90,7 +90,7 @@ struct gpu {
 	uint64_t reach_generation;    /* 1 + the connection's generation; 0: unknown */
 	uint16_t out_of_reach; /* bits of the daemon's devices that turned out to be out of reach
 				  then */
-	uint16_t (*pins)[2];   /* for each task slot: its regions' places, from 1; 0: none */
+	uint16_t (*pins)[2];   /* for each task slot: its regions' entries, from 1; 0: none */
 };
 
 /* device.c: the device's primary context, retained until the session closes. Locked. */
@@ -114,7 +114,7 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 			   bool *yielded);
 /* A timeline of the connection that no other stream takes over until it is given back (page.h).
  * Locked. */
-ncclsvc_result stream_line(ncclsvc_session *s, struct gpu *g, uint32_t *index);
+ncclsvc_result stream_timeline(ncclsvc_session *s, struct gpu *g, uint32_t *index);
 /* Gives the operation the next value of its stream's timeline. */
 void streams_number(struct gpu *g, struct op *op);
 /* The context that must be current while the stream is used; NULL: the current one. */
@@ -142,9 +142,9 @@ void device_regions_forget(ncclsvc_session *s, struct gpu *g);
 void device_pin(ncclsvc_session *s, const struct op *op, uint64_t task);
 void device_unpin(ncclsvc_session *s, uint64_t task); /* the task has ended */
 
-/* The same for a region by its place, from 1, until it is unpinned. */
-void device_place_pin(ncclsvc_session *s, uint16_t place);
-void device_place_unpin(ncclsvc_session *s, uint16_t place);
+/* The same for a region by its entry in the table, from 1, until it is unpinned. */
+void device_entry_pin(ncclsvc_session *s, uint16_t entry);
+void device_entry_unpin(ncclsvc_session *s, uint16_t entry);
 
 /* device_range.c: a buffer that begins in the mapping `first` and does not end there. */
 struct buffer;
@@ -173,8 +173,8 @@ ncclsvc_result device_introduce(ncclsvc_session *s, struct gpu *g, struct device
 				unsigned opcode, const void *request, int fd);
 
 /* device_memory.c: finds an operation's buffers, or registers them. Like stream_find. */
-ncclsvc_result device_place(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
-			    bool *yielded);
+ncclsvc_result device_buffers_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
+				   bool *yielded);
 
 /* lend.c: zeroed memory that the daemon has lent, mapped for the process's device. Not locked. */
 struct lent {

@@ -3,11 +3,12 @@
  * timeline. A task takes the timeline's next value n; its stream writes ready = n and waits for
  * done >= n, and the worker's stream does the opposite. A timeline's counters never decrease while
  * its page lives, not even when another pair takes it over, because a stream may still have to wait
- * for an old value. Triggers' counters do start again: the event behind them shows when no stream
- * has to wait (trigger.h). */
+ * for an old value. Captured groups' counters do start again: the event behind them shows when no
+ * stream has to wait (captured_group.h). */
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "captured_group.h"
 #include "core/comm.h"
 #include "core/op.h"
 #include "core/session.h"
@@ -16,7 +17,6 @@
 #include "peer.h"
 #include "proto/names.h"
 #include "state.h"
-#include "trigger.h"
 
 #define CAPTURING                                                                                  \
 	"the stream is being captured into a CUDA graph, and planned operations and lists cannot " \
@@ -138,8 +138,8 @@ static ncclsvc_result no_line(void)
 		SVC_TIMELINES - 1);
 }
 
-/* A member's triggers had it, and neither streams nor the daemon use it any more. Tasks may have
- * ended without being looked at. */
+/* A member's captured groups had it, and neither streams nor the daemon use it any more. Tasks may
+ * have ended without being looked at. */
 static bool is_given(const ncclsvc_session *s, const struct gpu *g, uint32_t i)
 {
 	return __atomic_load_n(&g->page->given, __ATOMIC_ACQUIRE) >> i & 1 &&
@@ -190,7 +190,7 @@ static ncclsvc_result pair_room(ncclsvc_session *s, struct gpu *g, uint64_t sinc
 	return NCCLSVC_OK;
 }
 
-ncclsvc_result stream_line(ncclsvc_session *s, struct gpu *g, uint32_t *index)
+ncclsvc_result stream_timeline(ncclsvc_session *s, struct gpu *g, uint32_t *index)
 {
 	ncclsvc_result r = new_line(s, g, index);
 	return r || *index ? r : no_line();
@@ -236,8 +236,8 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 		return r;
 	op->push = st.push;
 	op->captured = st.captured;
-	op->triggered = !st.captured && triggers_due(s, comm_captures(comm), g->clock);
-	if (op->triggered && op->planned)
+	op->stream_started = !st.captured && captured_groups_due(s, comm_captures(comm), g->clock);
+	if (op->stream_started && op->planned)
 		return error_set(
 			NCCLSVC_UNSUPPORTED,
 			"%s: communicator %s has NCCL operations in CUDA graphs: use another "
@@ -249,14 +249,14 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 		return op->planned || op->record.flags & SVC_TASK_AGREE
 			       ? error_set(NCCLSVC_UNSUPPORTED, CAPTURING)
 			       : NCCLSVC_OK;
-	struct pair *p = op->triggered ? NULL : pair_find(g, &st, op);
+	struct pair *p = op->stream_started ? NULL : pair_find(g, &st, op);
 	if (!p) {
 		r = find_page(s, g, comm, &st, &address);
 		if (r)
 			return r;
 	}
-	if (op->triggered)
-		return trigger_prepare(s, op);
+	if (op->stream_started)
+		return captured_group_prepare(s, op);
 	if (!p) {
 		CUcontext unused;
 		/* It is queried again when the page goes. */
@@ -387,7 +387,7 @@ static ncclsvc_result wait_on(ncclsvc_session *s, CUstream handle, ncclsvc_task 
 	if (state == TASK_ENDED || !timeline)
 		return NCCLSVC_OK;
 	if (timeline->last == SVC_TRIGGER_DEAD)
-		return trigger_stream_wait(s, handle, slot);
+		return captured_group_stream_wait(s, handle, slot);
 	const struct pair *p = &g->pairs[slot->timeline];
 	struct stream st;
 	CUdevice device;

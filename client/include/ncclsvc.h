@@ -270,9 +270,9 @@ ncclsvc_result ncclsvc_mem_free(ncclsvc_session *session, void *ptr);
  *
  * *task may be NULL if no call is to wait for the task (the communicator then reports its error).
  * Errors at submission: INVALID_ARGUMENT, AGAIN (the ring is full, or 512 tasks are pending on the
- * stream, or in kernels on the communicator, or fewer beside CUDA graphs: nothing was submitted),
- * DAEMON_LOST; and once the epoch is over, the reason (for example PEER_GONE, with rank and pid),
- * or STALE_EPOCH if an earlier call has reported the reason: rejoin. Other errors are the
+ * stream, or on the direct transport of the communicator, or fewer beside CUDA graphs: nothing was
+ * submitted), DAEMON_LOST; and once the epoch is over, the reason (for example PEER_GONE, with rank
+ * and pid), or STALE_EPOCH if an earlier call has reported the reason: rejoin. Other errors are the
  * task's. */
 
 /* sendbuf, recvbuf: count elements. */
@@ -459,8 +459,8 @@ typedef void ncclsvc_callback(ncclsvc_task task, ncclsvc_result result, void *ar
  * none. */
 void ncclsvc_set_callback(ncclsvc_session *session, ncclsvc_callback *callback, void *arg);
 /* Handles pending events, waiting up to timeout_ms for one. Returns OK also if there was none;
- * DAEMON_LOST when the connection is over. While operations in kernels are under way, the fd
- * becomes readable every millisecond. */
+ * DAEMON_LOST when the connection is over. While operations of the direct transport are under way,
+ * the fd becomes readable every millisecond. */
 ncclsvc_result ncclsvc_dispatch(ncclsvc_session *session, int timeout_ms);
 
 /* ---- Inspection: works while tasks hang ------------------------------------------------ */

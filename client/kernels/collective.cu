@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A collective on the trainer's stream: each rank's kernel writes its data into the staging memory
- * of the ranks that need it, and reads what the others have written into its own. The stores carry
- * the operation's round (proto/abi/peer.h), so no other synchronization is needed. The kernel also
- * works with blocks of one thread: the CPU build runs it so, with one thread as mover and keeper
- * (work.h). */
-#include "keeper.h"
+ * of the ranks that need it, and reads what the others have written into its own. The LL lines
+ * (proto/abi/peer_staging.h) carry coll_launch_seq, so no other synchronization is needed.
+ * The kernel also works with blocks of one thread: the CPU reference runs it so, with one thread as
+ * mover and monitor (work.h). */
+#include "monitor.h"
 #include "values.h"
 
 #include "proto/abi/peer.h"
@@ -13,17 +13,17 @@
 /* ---- Addresses in staging memory ---- */
 
 /* Where, in the owner's staging memory, `sender` puts its line i. */
-DEVICE uint64_t line_at(const struct work *w, unsigned owner, unsigned sender, uint64_t i)
+DEVICE uint64_t ll_line_at(const struct work *w, unsigned owner, unsigned sender, uint64_t i)
 {
 	const struct peer_call *c = w->call;
-	const uint64_t slot = (w->round & 1) * c->nranks + sender;
-	return c->staging[owner] + PEER_LINES +
-	       (slot * PEER_SLOT_LINES(c->nranks) + i) * sizeof(struct peer_line);
+	const uint64_t slot = (w->coll_launch_seq & 1) * c->nranks + sender;
+	return c->staging[owner] + PEER_LL_SLOTS +
+	       (slot * PEER_SLOT_LINES(c->nranks) + i) * sizeof(struct ll_line);
 }
 
-/* ---- Lines: a thread's next `n`, which are `step` apart. The compiler knows n, so it issues all
- * loads before the first value is needed; but more code takes longer to fetch, so operations of few
- * lines use n = 1. ---- */
+/* ---- LL lines: a thread's next `n`, which are `step` apart. The compiler knows n, so it issues
+ * all loads before the first value is needed; but more code takes longer to fetch, so operations of
+ * few lines use n = 1. ---- */
 
 #define LINES 2 /* at most; in measurements, 4 were no faster */
 
@@ -42,22 +42,22 @@ DEVICE uint64_t line_of(const struct lines *l, unsigned u)
 
 DEVICE uint32_t line_bytes(const struct peer_call *c, uint64_t i)
 {
-	const uint64_t left = c->bytes - i * PEER_LINE_DATA;
-	return left < PEER_LINE_DATA ? (uint32_t)left : PEER_LINE_DATA;
+	const uint64_t left = c->bytes - i * LL_LINE_DATA;
+	return left < LL_LINE_DATA ? (uint32_t)left : LL_LINE_DATA;
 }
 
 DEVICE void lines_load(const struct peer_call *c, const struct lines *l, uint64_t from,
 		       uint64_t data[LINES])
 {
 	EACH_LINE(l)
-	data[u] = bytes_load(from + line_of(l, u) * PEER_LINE_DATA, line_bytes(c, line_of(l, u)));
+	data[u] = bytes_load(from + line_of(l, u) * LL_LINE_DATA, line_bytes(c, line_of(l, u)));
 }
 
 DEVICE void lines_store(const struct peer_call *c, const struct lines *l, uint64_t to,
 			const uint64_t data[LINES])
 {
 	EACH_LINE(l)
-	bytes_store(to + line_of(l, u) * PEER_LINE_DATA, data[u], line_bytes(c, line_of(l, u)));
+	bytes_store(to + line_of(l, u) * LL_LINE_DATA, data[u], line_bytes(c, line_of(l, u)));
 }
 
 /* Reads what rank p has sent. */
@@ -67,7 +67,8 @@ DEVICE void lines_take(struct work *w, const struct lines *l, unsigned p, uint64
 	while (!all) {
 		all = true;
 		EACH_LINE(l)
-		all &= line_there(line_at(w, w->call->rank, p, line_of(l, u)), w->round, &data[u]);
+		all &= ll_ready(ll_line_at(w, w->call->rank, p, line_of(l, u)), w->coll_launch_seq,
+				&data[u]);
 		if (!all && mover_waited(w))
 			break;
 	}
@@ -165,7 +166,8 @@ DEVICE void lines_send(struct work *w, const struct lines *l)
 			continue;
 		if (c->src_each)
 			lines_load(c, l, c->src + p * c->src_each, data);
-		EACH_LINE(l) line_put(line_at(w, p, c->rank, line_of(l, u)), w->round, data[u]);
+		EACH_LINE(l)
+		ll_store(ll_line_at(w, p, c->rank, line_of(l, u)), w->coll_launch_seq, data[u]);
 	}
 }
 
@@ -210,7 +212,7 @@ DEVICE void lines_move(struct work *w, uint64_t lines, unsigned n)
 
 DEVICE void move(struct work *w)
 {
-	const uint64_t lines = (w->call->bytes + PEER_LINE_DATA - 1) / PEER_LINE_DATA;
+	const uint64_t lines = (w->call->bytes + LL_LINE_DATA - 1) / LL_LINE_DATA;
 	if (lines <= (uint64_t)blocks() * movers())
 		lines_move(w, lines, 1);
 	else

@@ -2,7 +2,8 @@
  * A collective of many bytes on the trainer's stream, without copies in between: the kernels read
  * and write the buffers of all ranks, which the library has mapped. Where a rank has not mapped a
  * buffer yet, the block's part goes through staging memory, chunk by chunk. */
-#include "keeper.h"
+#include "monitor.h"
+#include "steps.h"
 #include "vectors.h"
 
 #include "proto/abi/peer.h"
@@ -18,10 +19,10 @@ struct plan {
 DEVICE void chunks_cut(const struct peer_call *c, struct plan *plan)
 {
 	const uint64_t bytes = c->parts ? c->bytes : c->segment;
-	const uint64_t round = (uint64_t)blocks() * movers() * 16;
+	const uint64_t turn = (uint64_t)blocks() * movers() * 16;
 	const uint32_t parts = c->parts & PEER_PART_FOR_EACH ? c->nranks : 1;
 	plan->vectors = PEER_CHUNK / 16 / (parts * movers());
-	plan->chunks = (uint32_t)((bytes + round * plan->vectors - 1) / (round * plan->vectors));
+	plan->chunks = (uint32_t)((bytes + turn * plan->vectors - 1) / (turn * plan->vectors));
 }
 
 /* ---- Spans ---- */
@@ -112,7 +113,7 @@ DEVICE void take_span(const struct peer_call *c, struct span *s, uint32_t p)
 
 /* ---- The block's part ---- */
 
-/* Chunks alternate between two places: when a rank fills one again, all have taken the one after
+/* Chunks alternate between two slots: when a rank fills one again, all have taken the one after
  * it. */
 DEVICE void staged_span(const struct peer_call *c, const struct plan *plan, struct span *s,
 			uint32_t chunk, uint32_t fills, uint32_t i)
@@ -180,7 +181,7 @@ DEVICE void chunks_begin(const struct work *w, struct offers *o, struct plan *pl
 	}
 	threads_all(movers(), true);
 	if (!thread() && !block())
-		store64(&w->page->staged, load64(&w->page->staged) + 1);
+		store64(&w->control->staged, load64(&w->control->staged) + 1);
 }
 
 DEVICE void move(struct work *w, struct offers *o)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a block's keeper (keeper.h) writes at the end: for later kernels, for streams, and into the
- * page. */
+ * What a block's monitor (monitor.h) writes at the end: for later kernels, for streams, and into
+ * the control block. */
 #ifndef KERNELS_ENDING_H
 #define KERNELS_ENDING_H
 
@@ -12,7 +12,7 @@ DEVICE bool ends_last(struct work *w)
 {
 	if (blocks() == 1)
 		return true;
-	if (count_around(&w->state->ending[w->sequence & 1], blocks()))
+	if (count_around(&w->state->ending[w->launch_seq & 1], blocks()))
 		return false;
 	fence_system();
 	return true;
@@ -26,14 +26,15 @@ DEVICE void refresh(uint32_t *words, uint32_t value)
 }
 
 /* Reports the first rank whose header differs, and which of the two is the odd one. */
-DEVICE void unlike_post(struct work *w)
+DEVICE void mismatch_post(struct work *w)
 {
 	const struct peer_call *c = w->call;
 	uint64_t header, other = c->header;
 	unsigned first = 0, n = 0;
 	bool agree = true;
 	for (unsigned p = 0; p < c->nranks; p++) {
-		if (p == c->rank || !line_there(header_at(w, c->rank, p), w->round, &header) ||
+		if (p == c->rank ||
+		    !ll_ready(header_at(w, c->rank, p), w->coll_launch_seq, &header) ||
 		    header == c->header)
 			continue;
 		if (!n++) {
@@ -42,28 +43,29 @@ DEVICE void unlike_post(struct work *w)
 		}
 		agree = agree && header == other;
 	}
-	store64(&w->page->unlike[0], c->header);
-	store64(&w->page->unlike[1], other);
-	store64(&w->page->unlike[2], first);
-	unsigned how = PEER_TWO;
+	store64(&w->control->mismatch[0], c->header);
+	store64(&w->control->mismatch[1], other);
+	store64(&w->control->mismatch[2], first);
+	unsigned how = PEER_MISMATCH_TWO;
 	if (c->nranks > 2 && n == 1)
-		how = PEER_OTHER_ODD;
+		how = PEER_MISMATCH_OTHER;
 	else if (c->nranks > 2 && n == (unsigned)c->nranks - 1 && agree)
-		how = PEER_OWN_ODD;
-	store64(&w->page->unlike[3], how);
+		how = PEER_MISMATCH_OWN;
+	store64(&w->control->mismatch[3], how);
 	fence_system();
 }
 
 /* For a kernel outside graphs: posts each rank's header. All have arrived, unless the kernel is
  * aborted. */
-DEVICE void headers_post(struct work *w, uint32_t serial)
+DEVICE void headers_post(struct work *w, uint32_t kernel_seq)
 {
 	const struct peer_call *c = w->call;
 	for (unsigned p = 0; p < c->nranks; p++) {
 		uint64_t header;
-		if (p == c->rank || !line_there(header_at(w, c->rank, p), w->round, &header))
+		if (p == c->rank ||
+		    !ll_ready(header_at(w, c->rank, p), w->coll_launch_seq, &header))
 			header = c->header;
-		store64(&w->page->headers[serial % PEER_RESULTS][p], header);
+		store64(&w->control->headers[kernel_seq % PEER_RESULTS][p], header);
 	}
 }
 
@@ -72,48 +74,48 @@ DEVICE void headers_post(struct work *w, uint32_t serial)
 DEVICE void failure_post(struct work *w, uint32_t stop)
 {
 	const bool graph = w->call->graph;
-	const uint32_t serial = w->words->serial;
+	const uint32_t kernel_seq = w->words->kernel_seq;
 	if (stop == PEER_MISMATCH)
-		store32(&w->state->stopped, w->sequence);
+		store32(&w->state->stopped, w->launch_seq);
 	if (stop == PEER_MISMATCH && !graph && !block())
-		headers_post(w, serial);
+		headers_post(w, kernel_seq);
 	if (!graph)
-		post(&w->page->results[serial % PEER_RESULTS], stop, serial);
+		post(&w->control->results[kernel_seq % PEER_RESULTS], stop, kernel_seq);
 	if (stop == PEER_MISMATCH && (!graph || block()))
 		return;
 	if (stop == PEER_MISMATCH) {
-		unlike_post(w);
-		stop = PEER_UNLIKE;
+		mismatch_post(w);
+		stop = PEER_FATAL_MISMATCH;
 	}
 	store32(&w->state->dead, stop);
 	if (!w->words->dead)
-		post(&w->page->failed, stop, graph ? peer_sequence_after(serial) : serial);
+		post(&w->control->failed, stop, graph ? peer_seq_after(kernel_seq) : kernel_seq);
 }
 
-/* `ended` and `told` are written last, after the words that explain them. */
+/* `ended` and `completed` are written last, after the words that explain them. */
 DEVICE void end(struct work *w)
 {
 	const struct peer_call *c = w->call;
 	const uint32_t stop = w->words->stop;
 	if (stop)
 		failure_post(w, stop);
-	if (w->came && !stop)
+	if (w->arrived_ranks && !stop)
 		waits_count(w, (1u << c->nranks) - 1, clock_ns());
 	if (stop || posts(w))
 		fence_system();
-	if (!posts(w) && w->heard && !block())
-		post(&w->page->ended, w->words->serial, w->sequence);
+	if (!posts(w) && w->last_heartbeat && !block())
+		post(&w->control->ended, w->words->kernel_seq, w->launch_seq);
 	if (!block() && refreshes(w))
-		refresh(w->state->ended, w->sequence);
-	if (!block() && !c->graph && c->serial % PEER_REFRESH == 0)
-		refresh(w->state->told, c->serial);
-	if (!w->round && !w->channel && w->heard)
-		post(&w->page->waits[w->way], 0, 0);
-	store32(&w->state->ended[block()], w->sequence);
+		refresh(w->state->ended, w->launch_seq);
+	if (!block() && !c->graph && c->kernel_seq % PEER_REFRESH == 0)
+		refresh(w->state->completed, c->kernel_seq);
+	if (!w->coll_launch_seq && !w->channel && w->last_heartbeat)
+		post(&w->control->waits[w->peer_dir], 0, 0);
+	store32(&w->state->ended[block()], w->launch_seq);
 	if (!c->graph)
-		store32(&w->state->told[block()], c->serial);
+		store32(&w->state->completed[block()], c->kernel_seq);
 	if (posts(w) && ends_last(w))
-		post(&w->page->ended, w->words->serial, w->sequence);
+		post(&w->control->ended, w->words->kernel_seq, w->launch_seq);
 }
 
 #endif

@@ -2,7 +2,7 @@
  * Messages on the trainer's stream: any number of Sends and Recvs, which all progress
  * independently. A block moves the messages of one peer and direction on one channel, one after the
  * other, through the channel's ring (proto/abi/peer.h). */
-#include "keeper.h"
+#include "monitor.h"
 #include "shares.h"
 #include "values.h"
 
@@ -27,23 +27,23 @@ struct ring {
 DEVICE void ring_find(const struct work *w, struct ring *r)
 {
 	const struct peer_call *c = w->call;
-	const bool sends = w->way < PEER_RANKS;
-	const unsigned peer = w->way % PEER_RANKS;
+	const bool sends = w->peer_dir < PEER_RANKS;
+	const unsigned peer = w->peer_dir % PEER_RANKS;
 	const unsigned from = sends ? c->rank : peer, to = sends ? peer : c->rank;
 	const uint64_t ring = from * PEER_CHANNELS_OF(c->nranks) + w->channel;
 	const uint64_t credit = to * PEER_CHANNELS + w->channel;
-	const uint64_t count = w->way * PEER_CHANNELS + w->channel;
-	r->lines = c->staging[to] + PEER_RINGS + ring * PEER_RING_LINES * sizeof(struct peer_line);
+	const uint64_t count = w->peer_dir * PEER_CHANNELS + w->channel;
+	r->lines = c->staging[to] + PEER_RINGS + ring * PEER_RING_LINES * sizeof(struct ll_line);
 	r->credits = (uint64_t *)(c->staging[from] + PEER_CREDITS) + credit;
 	r->count = (uint64_t *)(c->staging[c->rank] + PEER_COUNTS) + count;
 	r->ticket = c->staging[from] + PEER_TICKETS +
-		    credit * PEER_TICKET_LINES * sizeof(struct peer_line);
+		    credit * PEER_TICKET_LINES * sizeof(struct ll_line);
 	r->at = load64(r->count);
 }
 
 DEVICE uint64_t ring_line(const struct ring *r, uint64_t at)
 {
-	return r->lines + at % PEER_RING_LINES * sizeof(struct peer_line);
+	return r->lines + at % PEER_RING_LINES * sizeof(struct ll_line);
 }
 
 /* Never 0, and different each time the ring wraps around. */
@@ -67,7 +67,7 @@ DEVICE bool slice_cut(const struct work *w, const struct peer_messages *m, uint3
 {
 	s->header = m->parts[part].header;
 	const uint64_t bytes = PEER_MESSAGE_BYTES(s->header);
-	const bool self = w->way % PEER_RANKS == w->call->rank;
+	const bool self = w->peer_dir % PEER_RANKS == w->call->rank;
 	const uint32_t channels = peer_channels(bytes, w->call->nranks, self);
 	const uint64_t vectors = (bytes + 15) / 16;
 	const uint64_t each = (vectors + channels - 1) / channels * 16;
@@ -76,24 +76,24 @@ DEVICE bool slice_cut(const struct work *w, const struct peer_messages *m, uint3
 	s->bytes = begin < bytes ? bytes - begin : 0;
 	s->bytes = s->bytes < each ? s->bytes : each;
 	s->first = bytes >= PEER_MESSAGE_LONG && !self ? 2 : 1;
-	s->lines = s->first + (s->bytes + PEER_LINE_DATA - 1) / PEER_LINE_DATA;
+	s->lines = s->first + (s->bytes + LL_LINE_DATA - 1) / LL_LINE_DATA;
 	s->to = m->parts[part].share;
 	s->offset = m->parts[part].share_at + begin;
 	return w->channel < channels;
 }
 
 /* Address of the data of line i, which is not one of the first. */
-DEVICE uint64_t slice_place(const struct slice *s, uint64_t i, uint32_t *n)
+DEVICE uint64_t slice_address(const struct slice *s, uint64_t i, uint32_t *n)
 {
-	const uint64_t at = (i - s->first) * PEER_LINE_DATA, left = s->bytes - at;
-	*n = left < PEER_LINE_DATA ? (uint32_t)left : PEER_LINE_DATA;
+	const uint64_t at = (i - s->first) * LL_LINE_DATA, left = s->bytes - at;
+	*n = left < LL_LINE_DATA ? (uint32_t)left : LL_LINE_DATA;
 	return s->at + at;
 }
 
 DEVICE uint64_t slice_load(const struct slice *s, uint64_t i)
 {
 	uint32_t n;
-	const uint64_t from = i < s->first ? 0 : slice_place(s, i, &n);
+	const uint64_t from = i < s->first ? 0 : slice_address(s, i, &n);
 	return i < s->first ? s->header : bytes_load(from, n);
 }
 
@@ -112,7 +112,7 @@ DEVICE uint32_t ticket_flag(const struct ring *r)
 DEVICE void ticket_put(const struct ring *r, const struct slice *s)
 {
 	for (uint32_t i = thread(); i < PEER_TICKET_LINES; i += movers())
-		line_put(r->ticket + i * sizeof(struct peer_line), ticket_flag(r),
+		ll_store(r->ticket + i * sizeof(struct ll_line), ticket_flag(r),
 			 i == 0	  ? s->to
 			 : i == 1 ? s->offset
 				  : s->header);
@@ -122,12 +122,12 @@ DEVICE void ticket_put(const struct ring *r, const struct slice *s)
  * alike: the block was stopped. */
 DEVICE bool ticket_take(struct work *w, const struct ring *r, const struct slice *s, uint64_t *to)
 {
-	const unsigned peer = w->way % PEER_RANKS;
+	const unsigned peer = w->peer_dir % PEER_RANKS;
 	uint64_t got[PEER_TICKET_LINES] = {0};
 	bool good = true;
 	UNROLLED for (uint32_t i = 0; i < PEER_TICKET_LINES; i++) while (
-		good && !line_there(r->ticket + i * sizeof(struct peer_line), ticket_flag(r),
-				    &got[i])) good = !mover_waited(w);
+		good && !ll_ready(r->ticket + i * sizeof(struct ll_line), ticket_flag(r), &got[i]))
+		good = !mover_waited(w);
 	if (!threads_all(movers(), good))
 		return false;
 	const uint32_t mapped = shares_mapped(w, peer);
@@ -164,7 +164,7 @@ DEVICE void lines_send(struct work *w, const struct ring *r, const struct slice 
 		{
 			if (!ring_has_room(w, r, r->at + k, &credits))
 				return;
-			line_put(ring_line(r, r->at + k), ring_flag(r->at + k), data[u]);
+			ll_store(ring_line(r, r->at + k), ring_flag(r->at + k), data[u]);
 		}
 	}
 }
@@ -223,26 +223,26 @@ DEVICE void header_check(struct work *w, const struct slice *s, uint64_t header)
 {
 	if (header == s->header || w->words->stop)
 		return;
-	store64(&w->page->unlike[0], s->header);
-	store64(&w->page->unlike[1], header);
-	store64(&w->page->unlike[2], w->way % PEER_RANKS);
-	store64(&w->page->unlike[3], PEER_MESSAGES);
+	store64(&w->control->mismatch[0], s->header);
+	store64(&w->control->mismatch[1], header);
+	store64(&w->control->mismatch[2], w->peer_dir % PEER_RANKS);
+	store64(&w->control->mismatch[3], PEER_MISMATCH_MESSAGE);
 	fence_system();
-	w->words->stop = PEER_UNLIKE;
+	w->words->stop = PEER_FATAL_MISMATCH;
 }
 
 /* After a header that differs, the data that a Recv waits for may never come. */
-DEVICE void header_look(struct work *w, const struct ring *r, const struct slice *s)
+DEVICE void header_poll(struct work *w, const struct ring *r, const struct slice *s)
 {
 	uint64_t header;
-	if (line_there(ring_line(r, r->at), ring_flag(r->at), &header))
+	if (ll_ready(ring_line(r, r->at), ring_flag(r->at), &header))
 		header_check(w, s, header);
 }
 
 DEVICE void slice_keep(struct work *w, const struct slice *s, uint64_t i, uint64_t data)
 {
 	uint32_t n;
-	const uint64_t to = i < s->first ? 0 : slice_place(s, i, &n);
+	const uint64_t to = i < s->first ? 0 : slice_address(s, i, &n);
 	if (i >= s->first)
 		bytes_store(to, data, n);
 	else if (!i)
@@ -260,11 +260,11 @@ DEVICE void window_receive(struct work *w, const struct ring *r, const struct sl
 		while (!all) {
 			all = true;
 			EACH_LINE(past)
-			all &= line_there(ring_line(r, r->at + k), ring_flag(r->at + k), &data[u]);
+			all &= ll_ready(ring_line(r, r->at + k), ring_flag(r->at + k), &data[u]);
 			if (!all && mover_waited(w))
 				return;
 			if (!all && !i && w->spins % 64 == 0)
-				header_look(w, r, s);
+				header_poll(w, r, s);
 		}
 		EACH_LINE(past) slice_keep(w, s, k, data[u]);
 	}
@@ -278,11 +278,11 @@ DEVICE void ticket_withdraw(const struct ring *r, const struct slice *s)
 	const uint64_t began = clock_ns();
 	uint64_t header, second;
 	for (uint32_t i = thread(); i < PEER_TICKET_LINES; i += movers())
-		line_put(r->ticket + i * sizeof(struct peer_line), 0, 0);
+		ll_store(r->ticket + i * sizeof(struct ll_line), 0, 0);
 	while (clock_ns() - began < PEER_SETTLE_NS)
 		rest();
-	while (line_there(ring_line(r, r->at), ring_flag(r->at), &header) && header == s->header &&
-	       !line_there(ring_line(r, r->at + 1), ring_flag(r->at + 1), &second) &&
+	while (ll_ready(ring_line(r, r->at), ring_flag(r->at), &header) && header == s->header &&
+	       !ll_ready(ring_line(r, r->at + 1), ring_flag(r->at + 1), &second) &&
 	       clock_ns() - began < PEER_LEAVE_NS)
 		rest();
 	threads_all(movers(), true);
@@ -320,16 +320,16 @@ DEVICE void move(struct work *w, const struct peer_messages *m)
 	struct ring r;
 	ring_find(w, &r);
 	/* After a failure, the data to send may depend on data that was not received. */
-	const uint32_t past = w->words->dead ? 0 : m->first[w->way + 1];
-	for (uint32_t i = m->first[w->way]; i < past; i++) {
+	const uint32_t past = w->words->dead ? 0 : m->first[w->peer_dir + 1];
+	for (uint32_t i = m->first[w->peer_dir]; i < past; i++) {
 		struct slice s;
 		if (!slice_cut(w, m, i, &s))
 			continue;
 		if (!thread()) {
-			w->words->message = m->before[w->way] + i - m->first[w->way] + 1;
+			w->words->message = m->before[w->peer_dir] + i - m->first[w->peer_dir] + 1;
 			w->words->part = s.header;
 		}
-		if (w->way < PEER_RANKS)
+		if (w->peer_dir < PEER_RANKS)
 			slice_send(w, &r, &s);
 		else if (!slice_receive(w, &r, &s))
 			break;
@@ -344,7 +344,7 @@ KERNEL ncclsvc_peer_messages(struct peer_messages messages)
 {
 	SHARED struct block_words words;
 	struct work w;
-	w.way = messages.block[block()] >> 4;
+	w.peer_dir = messages.block[block()] >> 4;
 	w.channel = messages.block[block()] & 15;
 	work_begin(&w, &messages.call, &words, false);
 	if (thread() < movers())

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the blocks of a large collective tell each other: where the ranks' buffers are, and how far
- * they have come (proto/abi/peer_staging.h). A block talks only to the same block of each other
- * rank, so all ranks decide alike for a block, and different blocks may decide differently. */
+ * The handshake of a large collective's blocks: each offers its peers where its rank's buffers are,
+ * and tells them which shares the rank has mapped (proto/abi/peer_staging.h). A block talks only to
+ * the same block of each other rank, so all ranks decide alike for a block, and different blocks
+ * may decide differently. */
 #ifndef KERNELS_OFFERS_H
 #define KERNELS_OFFERS_H
 
@@ -35,15 +36,10 @@ DEVICE unsigned peer(const struct peer_call *c, unsigned index)
 
 DEVICE uint64_t offer_at(const struct work *w, unsigned owner, unsigned sender, unsigned word)
 {
-	const uint32_t row = ((w->round & 1) * PEER_BLOCKS + block()) * PEER_RANKS + sender;
+	const uint32_t row =
+		((w->coll_launch_seq & 1) * PEER_BLOCKS + block()) * PEER_RANKS + sender;
 	return w->call->staging[owner] + PEER_OFFERS +
-	       (row * PEER_OFFER_LINES + word) * sizeof(struct peer_line);
-}
-
-DEVICE uint64_t *step_at(const struct work *w, unsigned owner, unsigned sender)
-{
-	const uint32_t i = ((w->round & 1) * PEER_BLOCKS + block()) * PEER_RANKS + sender;
-	return (uint64_t *)(w->call->staging[owner] + PEER_STEPS) + i;
+	       (row * PEER_OFFER_LINES + word) * sizeof(struct ll_line);
 }
 
 /* ---- Offers ---- */
@@ -75,7 +71,7 @@ DEVICE void offers_put(const struct work *w, struct offers *o)
 		const uint64_t word = offer_word(w, i);
 		o->words[c->rank][i] = word;
 		ROLLED for (unsigned k = 0; k + 1 < c->nranks; k++)
-			line_put(offer_at(w, peer(c, k), c->rank, i), w->round, word);
+			ll_store(offer_at(w, peer(c, k), c->rank, i), w->coll_launch_seq, word);
 	}
 }
 
@@ -90,7 +86,7 @@ DEVICE bool offers_take(struct work *w, struct offers *o)
 		if (p == c->rank)
 			continue;
 		const uint64_t from = offer_at(w, c->rank, p, word);
-		while (good && !line_there(from, w->round, &got))
+		while (good && !ll_ready(from, w->coll_launch_seq, &got))
 			good = !mover_waited(w);
 		acquire64((const uint64_t *)from); /* the buffers are read after this */
 		o->words[p][word] = got;
@@ -155,53 +151,6 @@ DEVICE bool buffers_find(const struct work *w, struct offers *o)
 			o->dst[p] = share_address(w, p, of[OFFER_DST], of[OFFER_DST_AT]);
 	}
 	return threads_all(movers(), true);
-}
-
-/* ---- Steps ---- */
-
-/* Waits until the block of each rank has taken as many steps. What a rank stored before a step is
- * visible to all after it. False: one will not come. */
-DEVICE bool step(struct work *w, uint32_t count)
-{
-	const struct peer_call *c = w->call;
-	bool all = true;
-	threads_all(movers(), true);
-	for (uint32_t p = thread(); p < c->nranks; p += movers())
-		if (p != c->rank)
-			release64(step_at(w, p, c->rank), (uint64_t)w->round << 32 | count);
-	for (uint32_t p = thread(); p < c->nranks; p += movers())
-		while (all && p != c->rank) {
-			const uint64_t at = acquire64(step_at(w, c->rank, p));
-			if (at >> 32 == w->round && (uint32_t)at >= count)
-				break;
-			all = !mover_waited(w);
-		}
-	return threads_all(movers(), all);
-}
-
-/* ---- Leaving early ---- */
-
-/* Called by a block that was stopped after it had made its offers. Its rank's stream continues
- * next, so no peer may write into the rank's buffers afterwards. A peer whose offers have not
- * arrived sees that this block's are withdrawn, and writes nothing. Any other may be writing: its
- * first step, or its withdrawal, ends the wait. */
-DEVICE void leave(const struct work *w)
-{
-	const struct peer_call *c = w->call;
-	const uint64_t began = clock_ns();
-	uint64_t header;
-	for (uint32_t p = thread(); p < c->nranks; p += movers())
-		if (p != c->rank)
-			line_put(offer_at(w, p, c->rank, OFFER_HEADER), 0, 0);
-	while (clock_ns() - began < PEER_SETTLE_NS)
-		rest();
-	for (uint32_t p = thread(); p < c->nranks; p += movers())
-		while (p != c->rank &&
-		       line_there(offer_at(w, c->rank, p, OFFER_HEADER), w->round, &header) &&
-		       acquire64(step_at(w, c->rank, p)) >> 32 != w->round &&
-		       clock_ns() - began < PEER_LEAVE_NS)
-			rest();
-	threads_all(movers(), true);
 }
 
 #endif

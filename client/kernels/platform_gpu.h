@@ -8,13 +8,13 @@
 
 #include "proto/abi/peer.h"
 
-#define KERNEL		extern "C" __attribute__((global)) void
+#define KERNEL		 extern "C" __attribute__((global)) void
 /* After KERNEL: the maximum number of threads of a block, which limits their registers. */
-#define THREADS_MOST(n) __attribute__((launch_bounds(n)))
-#define DEVICE		static __attribute__((device)) inline __attribute__((always_inline))
-#define COLD		static __attribute__((device)) __attribute__((noinline)) /* seldom called */
-#define SHARED		static __attribute__((shared))
-#define MOVERS_KEEP	0 /* may a thread that moves data also be the keeper? */
+#define THREADS_MOST(n)	 __attribute__((launch_bounds(n)))
+#define DEVICE		 static __attribute__((device)) inline __attribute__((always_inline))
+#define COLD		 static __attribute__((device)) __attribute__((noinline)) /* seldom called */
+#define SHARED		 static __attribute__((shared))
+#define MOVER_IS_MONITOR 0 /* may a thread that moves data also be the monitor? */
 
 #define REGISTER(function, name)                                                                   \
 	DEVICE uint32_t function(void)                                                             \

@@ -3,14 +3,14 @@
 #ifndef KERNELS_PLATFORM_GPU_MEMORY_H
 #define KERNELS_PLATFORM_GPU_MEMORY_H
 
-/* Lines: both halves in one access. */
-DEVICE void line_store(uint64_t to, uint64_t a, uint64_t b)
+/* LL lines: both halves in one access. */
+DEVICE void ll_store_halves(uint64_t to, uint64_t a, uint64_t b)
 {
 	asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(a), "l"(b)
 		     : "memory");
 }
 
-DEVICE void line_load(uint64_t from, uint64_t *a, uint64_t *b)
+DEVICE void ll_load_halves(uint64_t from, uint64_t *a, uint64_t *b)
 {
 	asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
 		     : "=l"(*a), "=l"(*b)

@@ -37,29 +37,29 @@ DEVICE uint64_t chunk_at(const struct span *s, const struct offers *o, unsigned 
 	return o->chunks[owner] + i + (uint64_t)vectors * 16;
 }
 
-/* A thread's kth vector in a buffer or chunk, and the distance to the next one. */
-struct place {
+/* A thread's kth vector in a buffer or chunk, and the distance to the next. */
+struct strided {
 	uint64_t at;
-	uint64_t next;
+	uint64_t stride;
 };
 
-DEVICE struct place place_in(const struct span *s, const struct offers *o, uint64_t buffer,
-			     unsigned owner, bool chunk, uint32_t k)
+DEVICE struct strided strided_at(const struct span *s, const struct offers *o, uint64_t buffer,
+				 unsigned owner, bool chunk, uint32_t k)
 {
-	const uint64_t next = (uint64_t)movers() * 16;
+	const uint64_t stride = (uint64_t)movers() * 16;
 	if (chunk)
-		return (struct place){chunk_at(s, o, owner) + (k - s->first) * next, next};
-	return (struct place){buffer + (uint64_t)vector_number(k) * 16, next * blocks()};
+		return (struct strided){chunk_at(s, o, owner) + (k - s->first) * stride, stride};
+	return (struct strided){buffer + (uint64_t)vector_number(k) * 16, stride * blocks()};
 }
 
-DEVICE struct place src_of(const struct span *s, const struct offers *o, unsigned p, uint32_t k)
+DEVICE struct strided src_of(const struct span *s, const struct offers *o, unsigned p, uint32_t k)
 {
-	return place_in(s, o, o->src[p] + s->src_at, p, s->from_chunks && p != s->rank, k);
+	return strided_at(s, o, o->src[p] + s->src_at, p, s->from_chunks && p != s->rank, k);
 }
 
-DEVICE struct place dst_of(const struct span *s, const struct offers *o, unsigned p, uint32_t k)
+DEVICE struct strided dst_of(const struct span *s, const struct offers *o, unsigned p, uint32_t k)
 {
-	return place_in(s, o, o->dst[p] + s->dst_at, p, s->to_chunks, k);
+	return strided_at(s, o, o->dst[p] + s->dst_at, p, s->to_chunks, k);
 }
 
 /* A thread's vectors in the span: how many are complete, and whether one more is not. */
@@ -102,20 +102,20 @@ DEVICE void part_store(const struct span *s, uint64_t to, uint32_t k, const uint
 
 #define LOAD(WHOLE, U, p, x)                                                                       \
 	do {                                                                                       \
-		const struct place from_ = src_of(s, o, p, k);                                     \
+		const struct strided from_ = src_of(s, o, p, k);                                   \
 		if (!(WHOLE))                                                                      \
 			part_load(s, from_.at, k, (x)[0].bits);                                    \
 		else                                                                               \
-			EACH_VECTOR(U) vector_load(from_.at + u * from_.next, (x)[u].bits);        \
+			EACH_VECTOR(U) vector_load(from_.at + u * from_.stride, (x)[u].bits);      \
 	} while (0)
 
 #define STORE(WHOLE, U, p, x)                                                                      \
 	do {                                                                                       \
-		const struct place to_ = dst_of(s, o, p, k);                                       \
+		const struct strided to_ = dst_of(s, o, p, k);                                     \
 		if (!(WHOLE))                                                                      \
 			part_store(s, to_.at, k, (x)[0].bits);                                     \
 		else                                                                               \
-			EACH_VECTOR(U) vector_store(to_.at + u * to_.next, (x)[u].bits);           \
+			EACH_VECTOR(U) vector_store(to_.at + u * to_.stride, (x)[u].bits);         \
 	} while (0)
 
 /* Whether all addresses of the span are aligned to vectors. */

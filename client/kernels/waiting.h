@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Waiting for other ranks. While a block waits, its keeper reads the member's page from time to
- * time, and stops the block when the daemon asks for it. */
+ * Waiting for other ranks. While a block waits, its monitor reads the member's control block from
+ * time to time, and stops the block when the daemon asks for it. */
 #ifndef KERNELS_WAITING_H
 #define KERNELS_WAITING_H
 
@@ -11,16 +11,16 @@ DEVICE void header_compare(struct work *w, uint64_t header)
 	if (header == w->call->header || w->words->stop)
 		return;
 	w->words->stop = PEER_MISMATCH;
-	store32(&w->state->stopped, w->sequence);
+	store32(&w->state->stopped, w->launch_seq);
 }
 
-/* Adds one kernel, and the time, to the page's counters of those ranks. It takes no struct work,
- * because a pointer to it would keep its words out of registers. */
-COLD void waits_add(struct peer_page *page, uint32_t ranks, uint64_t ns)
+/* Adds one kernel, and the time, to the control block's counters of those ranks. It takes no struct
+ * work, because a pointer to it would keep its words out of registers. */
+COLD void waits_add(struct peer_control *control, uint32_t ranks, uint64_t ns)
 {
 	ROLLED for (unsigned p = 0; p < PEER_RANKS; p++)
 	{
-		struct peer_waited *waited = &page->waited[p];
+		struct peer_waited *waited = &control->waited[p];
 		if (!(ranks >> p & 1))
 			continue;
 		store64(&waited->kernels, load64(&waited->kernels) + 1);
@@ -28,72 +28,72 @@ COLD void waits_add(struct peer_page *page, uint32_t ranks, uint64_t ns)
 	}
 }
 
-/* Counts the waits for the ranks in `came` that had not begun at the last look. */
-DEVICE void waits_count(struct work *w, uint32_t came, uint64_t now)
+/* Counts the waits for the ranks in `arrived_ranks` that had not begun at the last poll. */
+DEVICE void waits_count(struct work *w, uint32_t arrived_ranks, uint64_t now)
 {
-	if (w->came && came != w->came)
-		waits_add(w->page, came & ~w->came, now - w->began);
-	w->came = came;
+	if (w->arrived_ranks && arrived_ranks != w->arrived_ranks)
+		waits_add(w->control, arrived_ranks & ~w->arrived_ranks, now - w->began);
+	w->arrived_ranks = arrived_ranks;
 }
 
 /* A rank that has sent less data than this one waits for has still sent its header. */
-DEVICE void headers_look(struct work *w, uint64_t now)
+DEVICE void headers_poll(struct work *w, uint64_t now)
 {
 	uint64_t header;
-	uint32_t came = 1u << w->call->rank;
+	uint32_t arrived_ranks = 1u << w->call->rank;
 	for (unsigned p = 0; p < w->call->nranks; p++) {
 		if (p == w->call->rank ||
-		    !line_there(header_at(w, w->call->rank, p), w->round, &header))
+		    !ll_ready(header_at(w, w->call->rank, p), w->coll_launch_seq, &header))
 			continue;
-		came |= 1u << p;
+		arrived_ranks |= 1u << p;
 		header_compare(w, header);
 	}
-	store32(&w->page->came, came);
-	waits_count(w, came, now);
+	store32(&w->control->arrived_ranks, arrived_ranks);
+	waits_count(w, arrived_ranks, now);
 }
 
-/* Writes what the block waits for into the page; a collective's first block does it for all of
- * them. */
+/* Writes what the block waits for into the control block; a collective's first block does it for
+ * all of them. */
 DEVICE void waits_post(const struct work *w)
 {
 	const struct peer_call *c = w->call;
-	if (w->round ? block() : w->channel)
+	if (w->coll_launch_seq ? block() : w->channel)
 		return;
-	if (!w->round)
-		post(&w->page->waits[w->way], w->sequence, w->words->message);
-	if (!w->round)
-		store64(&w->page->parts[w->way], w->words->part);
-	if (w->heard)
+	if (!w->coll_launch_seq)
+		post(&w->control->waits[w->peer_dir], w->launch_seq, w->words->message);
+	if (!w->coll_launch_seq)
+		store64(&w->control->parts[w->peer_dir], w->words->part);
+	if (w->last_heartbeat)
 		return;
 	if (!c->graph)
-		store32(&w->page->round, c->round);
-	store32(&w->page->place, w->words->round);
-	store32(&w->page->moves, !w->round);
-	store64(&w->page->header, c->header);
-	post(&w->page->graph, c->graph, c->index);
-	post(&w->page->begun, c->serial, w->sequence);
+		store32(&w->control->coll_seq, c->coll_seq);
+	store32(&w->control->coll_launch_seq, w->words->coll_launch_seq);
+	store32(&w->control->moves, !w->coll_launch_seq);
+	store64(&w->control->header, c->header);
+	post(&w->control->graph, c->graph, c->index);
+	post(&w->control->begun, c->kernel_seq, w->launch_seq);
 }
 
-DEVICE void look(struct work *w)
+DEVICE void monitor_poll(struct work *w)
 {
 	const uint64_t now = clock_ns();
-	if (!w->looked)
-		w->began = w->looked = now;
-	if (now - w->looked < PEER_LOOK_NS)
+	if (!w->polled)
+		w->began = w->polled = now;
+	if (now - w->polled < PEER_POLL_NS)
 		return;
-	w->looked = now;
-	if (!block() && w->round)
-		headers_look(w, now);
-	const uint32_t dead = load32(&w->page->abort) ? PEER_ABORTED : load32(&w->state->dead);
+	w->polled = now;
+	if (!block() && w->coll_launch_seq)
+		headers_poll(w, now);
+	const uint32_t dead = load32(&w->control->abort) ? PEER_ABORTED : load32(&w->state->dead);
 	if (dead)
 		w->words->stop = dead;
-	else if (load32(&w->state->stopped) == w->sequence)
+	else if (load32(&w->state->stopped) == w->launch_seq)
 		w->words->stop = PEER_MISMATCH;
-	const uint32_t heartbeat = load32(&w->page->heartbeat);
+	const uint32_t heartbeat = load32(&w->control->heartbeat);
 	waits_post(w);
-	if (!w->heard || heartbeat != w->heartbeat)
-		w->heard = now;
-	else if (now - w->heard > PEER_HEARTBEAT_NS)
+	if (!w->last_heartbeat || heartbeat != w->heartbeat)
+		w->last_heartbeat = now;
+	else if (now - w->last_heartbeat > PEER_HEARTBEAT_NS)
 		w->words->stop = PEER_DAEMON_LOST;
 	w->heartbeat = heartbeat;
 }
@@ -111,17 +111,17 @@ DEVICE bool waited(struct work *w)
 {
 	if (!rested(w))
 		return false;
-	if (keeps(LOOKER))
-		look(w);
+	if (is_monitor(MONITOR_LANE))
+		monitor_poll(w);
 	return w->words->stop;
 }
 
-/* The same for a thread that moves data. On a GPU such a thread is never the keeper, which the
+/* The same for a thread that moves data. On a GPU such a thread is never the monitor, which the
  * compiler must know. On the CPU, one thread moves all lines, and after a stop it rests for none.
  */
 DEVICE bool mover_waited(struct work *w)
 {
-	if (MOVERS_KEEP)
+	if (MOVER_IS_MONITOR)
 		return w->words->stop || waited(w);
 	return rested(w) && w->words->stop;
 }

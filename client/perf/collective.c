@@ -28,7 +28,8 @@ static bool run_rounds_and_tell(struct bench *b, const struct command *command, 
 	const double before = ranks_mean(ranks, REPLY(tasks));
 	if (!turns_run(b, command, n) || !count_tasks(ranks))
 		return false;
-	/* If operations ran in kernels, the daemon has seen only the barriers before the rounds. */
+	/* If operations used the direct transport, the daemon has seen only the barriers before the
+	 * rounds. */
 	const double seen = ranks_mean(ranks, REPLY(tasks)) - before;
 	const bool all = seen >= (double)(b->options->rounds * (command->iters + command->warmup));
 	const bool mpi = ranks->members[0].reply.transport == NCCLSVC_TRANSPORT_MPI;

@@ -44,10 +44,10 @@ static const struct column columns[] = {
 	{"ranks", "", "ranks", 6, 0, 0},
 	{"MPS", "", "mps", 5, 0, 0},
 	{"size", "(B)", "bytes", 12, 0, 0},
-	{"kernels", "(us)", "kernels_us", 10, DIGITS, 0},
+	{"direct", "(us)", "kernels_us", 10, DIGITS, 0},
 	{"NCCL", "(us)", "nccl_us", 10, DIGITS, 0},
 	{"ratio", "", "ratio", 7, 2, 0},
-	{"kernels", "in place", "in_place_kernels_us", 10, DIGITS, 0},
+	{"direct", "in place", "in_place_kernels_us", 10, DIGITS, 0},
 	{"NCCL", "(us)", "in_place_nccl_us", 10, DIGITS, 0},
 	{"ratio", "", "in_place_ratio", 7, 2, 0},
 };
@@ -154,7 +154,7 @@ static bool look(struct scan *s)
 			return false;
 		}
 		if (r->peer_bytes < s->options->max_bytes) {
-			complain("here kernels take operations of up to %" PRIu64
+			complain("here the direct transport takes operations of up to %" PRIu64
 				 " bytes, not of %" PRIu64 ": `ncclsvc-ctl doctor` may say why",
 				 r->peer_bytes, s->options->max_bytes);
 			return false;
@@ -172,8 +172,8 @@ static bool add_limit(struct scan *s, uint32_t nranks)
 		complain("the file has no room for \"%s\"", l.gpu);
 		return false;
 	}
-	report_note(&s->bench.report, "%u ranks %s MPS: up to %u bytes in kernels", l.ranks,
-		    l.mps ? "with" : "without", l.bytes);
+	report_note(&s->bench.report, "%u ranks %s MPS: up to %u bytes on the direct transport",
+		    l.ranks, l.mps ? "with" : "without", l.bytes);
 	if (s->limits &&
 	    json_array_append_new(s->limits,
 				  json_pack("{s:i, s:b, s:I, s:s}", "ranks", (int)l.ranks, "mps",
@@ -248,7 +248,7 @@ static bool find_ranks(const struct options *o, uint32_t *ranks)
 	const bool chosen = o->gpus_n || o->given & GIVEN_RANKS;
 	*ranks = !chosen && gpus < o->ranks ? (uint32_t)gpus : o->ranks;
 	if (good && *ranks < 2)
-		complain("there is only one GPU, but kernels need two or more");
+		complain("there is only one GPU, but the direct transport needs two or more");
 	return good && *ranks >= 2;
 }
 
@@ -329,7 +329,8 @@ int crossover_run(const struct options *o)
 		return EXIT_ERROR;
 	if (chosen)
 		snprintf(mps, sizeof(mps), "%s", chosen);
-	report_begin(&s.bench.report, o, "the size from which NCCL is faster than kernels");
+	report_begin(&s.bench.report, o,
+		     "the size from which NCCL is faster than the direct transport");
 	report_note(&s.bench.report, "AllReduce of float32, in stream order, median of %u rounds",
 		    o->rounds);
 	report_note(&s.bench.report,

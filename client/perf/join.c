@@ -51,7 +51,7 @@ static const struct column columns[] = {
 	{"ranks", "", "ranks", 6, 0, 0},
 	{"join", "(us)", "join_us", 12, 1, 0},
 	{"of each", "(us)", "join_each_us", 14, 2, 0},
-	{"no kernels", "(us)", "nccl_join_us", 12, 1, WITH_GPUS},
+	{"no direct", "(us)", "nccl_join_us", 12, 1, WITH_GPUS},
 	{"commit", "(us)", "commit_us", 12, 1, 0},
 	{"of each", "(us)", "commit_each_us", 14, 2, 0},
 };
@@ -120,7 +120,7 @@ static bool measure_all(struct bench *b)
 	if (o->cuda)
 		report_note(
 			&r,
-			"warm: the NCCL communicators exist already. no kernels: NCCLSVC_PEER=0");
+			"warm: the NCCL communicators exist already. no direct: NCCLSVC_PEER=0");
 	r.shown = o->cuda ? WITH_GPUS : 0;
 	report_titles(&r, columns, COLUMNS);
 	for (uint32_t n = o->ranks < 2 ? 1 : 2; good && n <= o->ranks; n *= 2)
@@ -128,9 +128,8 @@ static bool measure_all(struct bench *b)
 	if (o->cuda && good) {
 		report_set(&r, "kernels", json_boolean(b->kernels));
 		if (!b->kernels)
-			report_note(&r,
-				    "The communicators have no kernels: `ncclsvc-ctl doctor` may "
-				    "say why.");
+			report_note(&r, "The communicators have no direct transport: "
+					"`ncclsvc-ctl doctor` may say why.");
 	}
 	if (good) {
 		const double join = exponent(b, b->first.join_us, b->last.join_us);

@@ -48,7 +48,7 @@ struct account {
 	uint64_t held[SHARES];
 	struct closer *closer;
 	uint64_t turn, turn_ns; /* time spent on the user's requests in this turn of the loop */
-	uint64_t looked_ns;	/* the user's budget for looking at pages is spent until then */
+	uint64_t looked_ns;	/* until then, the budget for control blocks is spent */
 	uint64_t report_ns;	/* when the user's current window of the log began */
 	uint32_t reports;	/* failures in that window */
 	uint32_t relayed;	/* its sessions' requests that other nodes have yet to answer */

@@ -60,10 +60,10 @@
 /* After the loss of an epoch's rendezvous, messages about epochs not announced on this node are
  * kept for this long, while other nodes may still announce them. Then they are dropped. */
 #define UNEXPECTED_KEPT_NS	 UINT64_C(60000000000)
-/* For a communicator whose members' kernels communicate directly, the supervisor inspects the pages
- * and writes its heartbeat at this interval; at QUIET if no member has launched a kernel or waited
- * for that long. A kernel that waits in vain at so many looks ends the epoch: within 100 ms, of
- * which the GPUs and the scheduler had 50 ms to make progress. */
+/* For a communicator whose members' kernels communicate directly, the supervisor inspects the
+ * control blocks and writes its heartbeat at this interval; at QUIET if no member has launched a
+ * kernel or waited for that long. A kernel that waits in vain at so many looks ends the epoch:
+ * within 100 ms, of which the GPUs and the scheduler had 50 ms to make progress. */
 #define PEER_LOOK_AGAIN_NS	 UINT64_C(25000000)
 #define PEER_LOOKS		 3
 #define PEER_LOOK_QUIET_NS	 UINT64_C(1000000000)

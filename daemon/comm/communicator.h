@@ -16,7 +16,7 @@ struct member_pending;
 struct member_progress;
 struct unexpected_message;
 struct nccl_comm;
-struct peer_pages;
+struct peer_epoch;
 struct plan;
 struct comms;
 
@@ -95,7 +95,7 @@ struct communicator {
 	struct reported refusals; /* what the library refused, and was reported of late */
 	uint64_t dumped_ns;	  /* when its operations were last written to a file; 0: never */
 	bool late_reported;	  /* this attempt's timeout was reported */
-	struct peer_pages
+	struct peer_epoch
 		*peer; /* while an epoch runs whose members have staging memory; otherwise NULL */
 	struct member_progress *progress; /* of the running epoch */
 	struct comm_lateness *lateness;	  /* likewise */

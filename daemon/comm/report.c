@@ -220,7 +220,7 @@ static uint64_t load(const _Atomic uint64_t *counter)
 	return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
-/* Tasks, and operations in kernels, of the members that are left. */
+/* Tasks, and operations on the direct transport, of the members that are left. */
 static uint64_t pending(const struct communicator *m, int32_t gone)
 {
 	struct peer_range range;

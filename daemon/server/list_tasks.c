@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The list of tasks: those of the scheduler, and operations in kernels. */
+ * The list of tasks: those of the scheduler, and operations on the direct transport. */
 #include <string.h>
 
 #include "channel/cluster.h"

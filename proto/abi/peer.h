@@ -1,40 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory that the kernels of the peer transport share with each other (staging memory on the GPUs)
- * and with the daemon and the library (a page of host memory per member). Also compiled for GPUs,
- * so it has no other includes.
- *
- * Sequences count a rank's kernels; rounds count the communicator's collectives among them, and are
- * the same on all ranks. Neither is ever 0. The GPU counts them, since the library does not see the
- * launch of a CUDA graph. The library has its own numbers for operations outside of graphs:
- * serials, and rounds that do not count those in graphs. Rounds alternate between two slots without
- * acknowledgements, since every collective waits for the headers of all ranks: when a rank begins
- * round n + 2, all ranks have begun n + 1, and so have ended n.
- *
- * Known limit: rounds repeat after 2^32 - 2 collectives. A line or counter that was not written in
- * between would then be mistaken for one of the new round. */
+ * Memory that the kernels of the direct transport share with each other (staging memory on the
+ * GPUs) and with the daemon and the library (a control block in host memory per member). Also
+ * compiled for GPUs, so it has no other includes. */
 #ifndef PROTO_PEER_H
 #define PROTO_PEER_H
 
-#include "peer_page.h"
+#include "peer_control.h"
 #include "peer_staging.h"
 
 /* ---- One operation, as a kernel's argument. In a CUDA graph it is the same at each launch, so
- * `serial`, `round` and `posts`, which otherwise change from call to call, are 0 there ---- */
+ * kernel_seq, coll_seq and posts, which otherwise change from call to call, are 0 there ---- */
 
 struct peer_call {
 	uint64_t staging[PEER_RANKS]; /* by rank, as mapped in this process */
-	uint64_t page;		      /* the GPU's address of it */
+	uint64_t control;	      /* the GPU's address of it */
 	uint64_t src, dst;
 	/* For ncclsvc_peer_direct: the shares with these buffers, 0: none, and where in them. */
 	uint64_t src_share, src_at, dst_share, dst_at;
-	uint64_t bytes;	   /* from one rank to another */
-	uint64_t src_each; /* stride between receivers; 0: all get the same data */
-	uint64_t dst_each; /* stride between senders */
-	uint64_t header;   /* what all ranks must agree on, packed by the caller */
-	uint32_t serial;   /* the library's number of the kernel; 0: it is in a graph */
-	uint32_t round; /* the library's number of the newest collective, this or an earlier one */
-	uint32_t graph; /* the library's number of the graph; 0: it is in none */
+	uint64_t bytes;	     /* from one rank to another */
+	uint64_t src_each;   /* stride between receivers; 0: all get the same data */
+	uint64_t dst_each;   /* stride between senders */
+	uint64_t header;     /* what all ranks must agree on, packed by the caller */
+	uint32_t kernel_seq; /* 0: it is in a graph */
+	uint32_t coll_seq;   /* of the newest collective, this or an earlier one */
+	uint32_t graph;	     /* the library's number of the graph; 0: it is in none */
 	uint32_t index; /* of the operation, among the communicator's operations in the graph, from
 			   0 */
 	/* For ncclsvc_peer_direct, the same on all ranks: which ones have data, from `from` to
@@ -71,11 +61,11 @@ PEER_INLINE uint64_t peer_segment(uint64_t bytes, uint32_t nranks)
 
 struct peer_messages {
 	struct peer_call call;
-	/* A block's channel, and above it its way: PEER_BLOCK_OF. */
+	/* A block's channel, and above it its direction: PEER_BLOCK_OF. */
 	uint8_t block[PEER_BLOCKS];
-	/* The messages of a way, in submission order, are first[way] to first[way + 1] - 1. */
-	uint8_t first[PEER_WAYS + 1];
-	uint32_t before[PEER_WAYS]; /* how many messages the way had before; in a graph 0 */
+	/* The messages of direction d, in submission order, are first[d] to first[d + 1] - 1. */
+	uint8_t first[PEER_DIRS + 1];
+	uint32_t before[PEER_DIRS]; /* how many messages the direction had before; in a graph 0 */
 	struct {
 		uint64_t at;
 		uint64_t header; /* the type in the upper bits, the bytes below: peer_message */
@@ -83,9 +73,9 @@ struct peer_messages {
 	} parts[PEER_PARTS];
 };
 
-#define PEER_BLOCK_OF(way, channel) ((uint8_t)((way) << 4 | (channel)))
-#define PEER_MESSAGE_BYTES(header)  ((header)&0xffffffffffffff)
-#define PEER_MESSAGE_DIRECT	    (UINT64_C(1) << 63)
+#define PEER_BLOCK_OF(peer_dir, channel) ((uint8_t)((peer_dir) << 4 | (channel)))
+#define PEER_MESSAGE_BYTES(header)	 ((header)&0xffffffffffffff)
+#define PEER_MESSAGE_DIRECT		 (UINT64_C(1) << 63)
 
 PEER_INLINE uint64_t peer_message(uint8_t type, uint64_t bytes)
 {
@@ -95,7 +85,7 @@ PEER_INLINE uint64_t peer_message(uint8_t type, uint64_t bytes)
 /* The number of channels for a message of this many bytes; self: to the sender itself. */
 PEER_INLINE uint32_t peer_channels(uint64_t bytes, uint32_t nranks, int self)
 {
-	const uint64_t wanted = bytes / (PEER_CHANNEL_LINES * PEER_LINE_DATA);
+	const uint64_t wanted = bytes / (PEER_CHANNEL_LINES * LL_LINE_DATA);
 	const uint32_t most = self ? 1 : PEER_CHANNELS_OF(nranks);
 	return wanted < most ? (uint32_t)wanted + !wanted : most;
 }
@@ -125,21 +115,21 @@ PEER_INLINE uint64_t peer_share(uint32_t slot, uint32_t number)
 	return (uint64_t)slot << 32 | number;
 }
 
-PEER_INLINE struct peer_page *peer_page_of(void *pages, uint32_t rank)
+PEER_INLINE struct peer_control *peer_control_of(void *controls, uint32_t rank)
 {
-	return (struct peer_page *)((char *)pages + (uintptr_t)rank * PEER_PAGE);
+	return (struct peer_control *)((char *)controls + (uintptr_t)rank * PEER_CONTROL_BYTES);
 }
 
-/* Has the sequence `at` (0: none yet) reached s? */
+/* Has the number `at` (0: none yet) reached s? */
 PEER_INLINE int peer_reached(uint32_t at, uint32_t s)
 {
 	return at && (int32_t)(at - s) >= 0;
 }
 
-/* The sequence of the next kernel. */
-PEER_INLINE uint32_t peer_sequence_after(uint32_t sequence)
+/* The number after this one. */
+PEER_INLINE uint32_t peer_seq_after(uint32_t seq)
 {
-	return sequence + 1 ? sequence + 1 : 2; /* 0 means none; 2 keeps the slots alternating */
+	return seq + 1 ? seq + 1 : 2; /* 0 means none; 2 keeps the slots alternating */
 }
 
 #endif

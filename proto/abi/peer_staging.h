@@ -15,44 +15,61 @@
 #define PEER_BLOCKS  32
 #define PEER_THREADS 512 /* of a block, for moving data */
 
+/* ---- Numbers of kernels and collectives ----
+ *
+ * They are counted twice, because the library does not see the launches of a CUDA graph. 0 is none.
+ *
+ * - The library numbers what it submits outside of graphs: kernel_seq is the number of a rank's
+ *   kernel, coll_seq of a collective in the communicator.
+ * - The GPUs number all launches, also those by graphs: launch_seq is the number of a rank's
+ *   kernel, coll_launch_seq of a collective in the communicator.
+ *
+ * The numbers of collectives are the same on all ranks. Collectives alternate between two slots
+ * without acknowledgements, since each waits for the headers of all ranks: when a rank begins
+ * collective n + 2, all ranks have begun n + 1, and so have ended n.
+ *
+ * Known limit: coll_launch_seq repeats after 2^32 - 2 collectives. A line or counter that was not
+ * written in between would then be mistaken for one of the new collective. */
+
 /* ---- Staging memory, per rank and epoch, on the rank's GPU ---- */
 
-/* Eight bytes of data, in two halves with a flag above each: a 64-bit store is never torn, so data
- * with its flag is valid. A collective's flag is its round. */
-struct peer_line {
+/* A line of LL, NCCL's low-latency format: eight bytes of data, in two halves with a flag above
+ * each. A 64-bit store is never torn, so data with its flag is valid. A collective's flag is its
+ * coll_launch_seq. */
+struct ll_line {
 	uint64_t half[2];
 };
 
-#define PEER_LINE_DATA 8
+#define LL_LINE_DATA 8
 
 /* Written by the rank's own kernels, which read the first four words at once. */
 struct peer_state {
-	uint32_t sequence;  /* of the newest kernel whose blocks have all begun */
-	uint32_t dead;	    /* enum peer_end; if not PEER_GOOD, all later operations fail, too */
-	uint32_t blocks;    /* number of blocks of that kernel */
-	uint32_t arrived;   /* blocks of the next kernel that have begun */
-	uint32_t stopped;   /* sequence of a kernel that failed */
-	uint32_t ending[2]; /* ended blocks of kernels that post their end, for even and odd
-			       sequences */
-	uint32_t round;	    /* of the newest collective whose blocks have all begun */
-	uint32_t serial;    /* of the newest kernel outside of graphs, likewise */
-	uint32_t ended[PEER_BLOCKS]; /* by block: the sequence of the last kernel it ended */
-	uint32_t told[PEER_BLOCKS];  /* by block: the serial of the last one outside of graphs */
+	uint32_t launch_seq; /* of the newest kernel whose blocks have all begun */
+	uint32_t dead;	     /* enum peer_end; if not PEER_GOOD, all later operations fail, too */
+	uint32_t blocks;     /* number of blocks of that kernel */
+	uint32_t arrived;    /* blocks of the next kernel that have begun */
+	uint32_t stopped;    /* launch_seq of a kernel that failed */
+	uint32_t ending[2];  /* ended blocks of kernels that post their end, by launch_seq & 1 */
+	uint32_t coll_launch_seq;	 /* of the newest collective whose blocks have all begun */
+	uint32_t kernel_seq;		 /* of the newest kernel outside of graphs, likewise */
+	uint32_t ended[PEER_BLOCKS];	 /* by block: the launch_seq of the last kernel it ended */
+	uint32_t completed[PEER_BLOCKS]; /* by block: the kernel_seq of the last one outside of
+					    graphs */
 };
 
-#define PEER_HEADERS	 1024 /* offset of struct peer_line [2][PEER_RANKS] */
-#define PEER_CREDITS	 1280 /* of uint64_t [rank][channel], for messages */
-#define PEER_COUNTS	 2560 /* of uint64_t [way][channel]: total lines so far, likewise */
-#define PEER_LINES	 8192 /* of the slots: [2][nranks][lines] */
-#define PEER_LINES_BYTES (UINT64_C(4) << 20)
+#define PEER_HEADERS	    1024 /* offset of struct ll_line [2][PEER_RANKS] */
+#define PEER_CREDITS	    1280 /* of uint64_t [rank][channel], for messages */
+#define PEER_COUNTS	    2560 /* of uint64_t [peer_dir][channel]: total lines so far, likewise */
+#define PEER_LL_SLOTS	    8192 /* [2][nranks][lines] */
+#define PEER_LL_SLOTS_BYTES (UINT64_C(4) << 20)
 
 /* ncclsvc_peer_direct takes larger operations, and those with more lines from one rank to another
  * than a slot has, which may be fewer bytes. */
-#define PEER_LINES_MOST (UINT64_C(512) << 10)
+#define PEER_LL_MOST (UINT64_C(512) << 10)
 
 /* The most lines of one rank's data in another's slot. */
 #define PEER_SLOT_LINES(nranks)                                                                    \
-	((uint32_t)(PEER_LINES_BYTES / sizeof(struct peer_line) / 2 / (nranks)))
+	((uint32_t)(PEER_LL_SLOTS_BYTES / sizeof(struct ll_line) / 2 / (nranks)))
 
 /* ---- Staging memory of ncclsvc_peer_direct ----
  *
@@ -61,22 +78,23 @@ struct peer_state {
  * the regions in the order of their numbers, and write where to into a table. An operation's buffer
  * is a share, with its slot in the upper bits and its number below, and an offset.
  *
- * As an operation begins, each block offers its peers, in lines whose flag is the round, where its
- * rank's buffers are, and up to which number the rank has mapped the shares of each other one. So
- * all ranks know whether all have mapped all buffers. If not, the data goes through chunks. The
- * number of steps that a block has taken since has the round above it. */
+ * As an operation begins, each block offers its peers, in LL lines whose flag is coll_launch_seq,
+ * where its rank's buffers are, and up to which number the rank has mapped the shares of each other
+ * one. So all ranks know whether all have mapped all buffers. If not, the data goes through chunks.
+ * The number of steps that a block has taken since has coll_launch_seq above it. */
 
 #define PEER_DIRECT_THREADS                                                                        \
-	480 /* of a block, for moving data: 512 with the keeper's, so that each                    \
+	480 /* of a block, for moving data: 512 with the monitor's, so that each                   \
 		has 128 registers */
 #define PEER_SHARES	 1024
 #define PEER_OFFER_LINES 16
 #define PEER_CHUNK	 UINT32_C(65536) /* bytes */
 
-#define PEER_OFFERS (PEER_LINES + PEER_LINES_BYTES) /* [odd round][block][sender][line] */
+/* [coll_launch_seq & 1][block][sender][line] */
+#define PEER_OFFERS (PEER_LL_SLOTS + PEER_LL_SLOTS_BYTES)
 #define PEER_STEPS                                                                                 \
-	(PEER_OFFERS + 2 * PEER_BLOCKS * PEER_RANKS * PEER_OFFER_LINES * sizeof(struct peer_line))
-/* uint64_t [odd round][block][sender] */
+	(PEER_OFFERS + 2 * PEER_BLOCKS * PEER_RANKS * PEER_OFFER_LINES * sizeof(struct ll_line))
+/* uint64_t [coll_launch_seq & 1][block][sender] */
 #define PEER_MAPPED (PEER_STEPS + 2 * PEER_BLOCKS * PEER_RANKS * sizeof(uint64_t))
 /* uint32_t [rank], written by this rank's library: how many of that rank's shares are mapped */
 #define PEER_TABLE  (PEER_MAPPED + 256) /* uint64_t [rank][slot], likewise: where they are */
@@ -85,35 +103,34 @@ struct peer_state {
 
 /* ---- Staging memory of messages (Send with its Recv): from PEER_RINGS on ----
  *
- * A way is one peer and one direction: all messages to one rank, or all from one rank. Each ordered
- * pair of ranks has channels, and each channel a ring of lines in the receiver's memory. A message
- * begins with a header line; if it is long, each of its channels has a slice of it behind a header
- * of its own. Lines are counted from the ring's first use, and their flag is the number of the pass
- * around the ring. The receiver periodically tells the sender how many lines it has consumed, so a
- * sender waits for its receiver only if the ring is full.
+ * A direction (peer_dir) is all messages to one rank, or all from one rank. Each ordered
+ * pair of ranks has channels, and each channel a ring of LL lines in the receiver's memory. A
+ * message begins with a header line; if it is long, each of its channels has a slice of it behind a
+ * header of its own. Lines are counted from the ring's first use, and their flag is the number of
+ * the pass around the ring. The receiver periodically tells the sender how many lines it has
+ * consumed, so a sender waits for its receiver only if the ring is full.
  *
  * A long message has one more line behind the header. Its sender waits for a ticket in its own
  * memory, which tells where the receiver's buffer is. If that is mapped, it writes the block's
  * slice there, and then this line, with PEER_MESSAGE_DIRECT; no other follows. */
 
-#define PEER_WAYS	    (2 * PEER_RANKS)
-#define PEER_WAY_TO(rank)   (rank)
-#define PEER_WAY_FROM(rank) (PEER_RANKS + (rank))
+#define PEER_DIRS	    (2 * PEER_RANKS)
+#define PEER_DIR_TO(rank)   (rank)
+#define PEER_DIR_FROM(rank) (PEER_RANKS + (rank))
 #define PEER_CHANNELS	    16 /* at most */
 #define PEER_RING_LINES	    UINT64_C(8192)
 #define PEER_TICKET_LINES   3						 /* share, offset, header */
 #define PEER_TICKETS	    (PEER_CHUNKS + 2 * PEER_BLOCKS * PEER_CHUNK) /* [receiver][channel] */
-#define PEER_TICKETS_BYTES                                                                         \
-	(PEER_RANKS * PEER_CHANNELS * PEER_TICKET_LINES * sizeof(struct peer_line))
-#define PEER_RINGS	   (PEER_TICKETS + PEER_TICKETS_BYTES)
-#define PEER_MESSAGE_LONG  (UINT64_C(512) << 10) /* bytes */
-#define PEER_RINGS_BYTES   (UINT64_C(4) << 20)	 /* [sender][channel] */
+#define PEER_TICKETS_BYTES  (PEER_RANKS * PEER_CHANNELS * PEER_TICKET_LINES * sizeof(struct ll_line))
+#define PEER_RINGS	    (PEER_TICKETS + PEER_TICKETS_BYTES)
+#define PEER_MESSAGE_LONG   (UINT64_C(512) << 10) /* bytes */
+#define PEER_RINGS_BYTES    (UINT64_C(4) << 20)	  /* [sender][channel] */
 /* In total: a multiple of the GPU's pages. */
-#define PEER_STAGING	   ((PEER_RINGS + PEER_RINGS_BYTES + 0x1fffff) / 0x200000 * 0x200000)
-#define PEER_CHANNEL_LINES 512 /* longer messages use more channels */
+#define PEER_STAGING	    ((PEER_RINGS + PEER_RINGS_BYTES + 0x1fffff) / 0x200000 * 0x200000)
+#define PEER_CHANNEL_LINES  512 /* longer messages use more channels */
 
-/* For a pair of ranks, so that all ways of a rank together have PEER_BLOCKS blocks; a rank's way to
- * itself has one.
+/* For a pair of ranks, so that all directions of a rank together have PEER_BLOCKS blocks; a rank's
+ * direction to itself has one.
  */
 #define PEER_CHANNELS_OF(nranks) ((PEER_BLOCKS / 2 - 1) / ((nranks)-1))
 

@@ -177,7 +177,7 @@ static void tasks_beside(struct attacker *a)
 }
 
 /* False: no more can be opened. */
-static bool open_kernels(struct attacker *a, struct conn c[GPUS], struct peer_page **pages)
+static bool open_kernels(struct attacker *a, struct conn c[GPUS], struct peer_control **controls)
 {
 	struct rank ranks[GPUS];
 	struct answer answer;
@@ -186,25 +186,25 @@ static bool open_kernels(struct attacker *a, struct conn c[GPUS], struct peer_pa
 		if (!conn_open(&c[i], a->socket) ||
 		    !(staging[i] = gpu_lend(&c[i], i, PEER_STAGING, NULL, &answer)))
 			return false;
-	return gpu_join(c, staging, ranks) && (*pages = gpu_pages(&ranks[0]));
+	return gpu_join(c, staging, ranks) && (*controls = gpu_controls(&ranks[0]));
 }
 
 /* Writes plausible but false words. */
-static void falsify(struct peer_page *p, int rank)
+static void falsify(struct peer_control *p, int rank)
 {
 	for (unsigned i = 0; i < PEER_HISTORY; i++) {
 		struct peer_record *r = &p->history[i];
 		const int op = random() % 2 ? NCCLSVC_SEND : NCCLSVC_RECV;
 		r->header = peer_header((uint8_t)op, NCCLSVC_UINT32, 0, (uint8_t)!rank, 8);
-		r->serial = 1 + (uint32_t)random() % 4;
+		r->kernel_seq = 1 + (uint32_t)random() % 4;
 		r->message = 1 + (uint32_t)random() % 4;
-		r->round = random() % 2 ? 0 : r->message;
+		r->coll_seq = random() % 2 ? 0 : r->message;
 		r->timeout_ns = 0;
 		r->operation = (uint64_t)random();
 	}
-	for (unsigned way = 0; way < PEER_WAYS; way++) {
-		p->messages[way] = (uint32_t)random();
-		p->waits[way] = UINT64_C(1) << 32 | (uint32_t)random() % 8;
+	for (unsigned peer_dir = 0; peer_dir < PEER_DIRS; peer_dir++) {
+		p->messages[peer_dir] = (uint32_t)random();
+		p->waits[peer_dir] = UINT64_C(1) << 32 | (uint32_t)random() % 8;
 	}
 	p->submitted = (uint64_t)random();
 	p->entered = (uint32_t)random();
@@ -215,29 +215,29 @@ static void falsify(struct peer_page *p, int rank)
 	p->begun = UINT64_C(1) << 32 | 1;
 }
 
-/* False pages, beside as many queued tasks as the user may have. */
+/* False control blocks, beside as many queued tasks as the user may have. */
 static void false_pages(struct attacker *a)
 {
 	enum { COMMS = 4 };
 	static struct conn c[COMMS][GPUS];
-	struct peer_page *pages[COMMS];
+	struct peer_control *controls[COMMS];
 	unsigned comms = 0;
-	while (comms < COMMS && open_kernels(a, c[comms], &pages[comms]))
+	while (comms < COMMS && open_kernels(a, c[comms], &controls[comms]))
 		comms++;
 	uint64_t n = queue_tasks(a, 262144, 0);
 	attack_ready(a, "%u communicators, %llu tasks queued", comms, (unsigned long long)n);
 	for (;; pause_ms(2))
 		for (unsigned i = 0; i < comms; i++) {
 			for (int rank = 0; rank < GPUS; rank++)
-				falsify(peer_page_of(pages[i], (uint32_t)rank), rank);
+				falsify(peer_control_of(controls[i], (uint32_t)rank), rank);
 			a->asked++;
-			if (!pages[i]->abort)
+			if (!controls[i]->abort)
 				continue;
-			gpu_pages_close(pages[i]); /* the epoch has ended: start another one */
+			gpu_controls_close(controls[i]); /* the epoch has ended: start another */
 			for (int rank = 0; rank < GPUS; rank++)
 				conn_close(&c[i][rank]);
 			a->ended++;
-			if (!open_kernels(a, c[i], &pages[i]))
+			if (!open_kernels(a, c[i], &controls[i]))
 				attack_hold();
 		}
 }
@@ -255,6 +255,7 @@ const struct attack gpu_attacks[] = {
 	{"gpu-memory", "as much lent memory as the user may have", .run = all_memory, .gpus = true},
 	{"gpu-tasks", "the whole table of tasks, beside another's kernel that waits",
 	 .run = tasks_beside, .gpus = true},
-	{"gpu-pages", "false pages of kernels that wait, beside the whole table of tasks",
+	{"gpu-controls",
+	 "false control blocks of kernels that wait, beside the whole table of tasks",
 	 .run = false_pages, .gpus = true},
 	{0}};

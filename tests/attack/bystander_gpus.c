@@ -68,7 +68,7 @@ void gpu_waits(struct bystanders *b)
 	struct gauge *g = &b->reduce;
 	struct rank ranks[GPUS];
 	struct answer answer = {0};
-	struct peer_page *pages = NULL;
+	struct peer_control *controls = NULL;
 	uint32_t staging[GPUS];
 	for (int i = 0; i < GPUS; i++)
 		if (!conn_open(&c[i], b->socket) ||
@@ -76,13 +76,13 @@ void gpu_waits(struct bystanders *b)
 			fail(g, &answer);
 			return;
 		}
-	if (!gpu_join(c, staging, ranks) || !(pages = gpu_pages(&ranks[0]))) {
+	if (!gpu_join(c, staging, ranks) || !(controls = gpu_controls(&ranks[0]))) {
 		gauge_fail(g, CONN_LOST, "JOIN with staging memory");
 		return;
 	}
-	gpu_kernel_waits(pages, 0);
+	gpu_kernel_waits(controls, 0);
 	b->ready++;
-	while (!__atomic_load_n(&pages->abort, __ATOMIC_ACQUIRE))
+	while (!__atomic_load_n(&controls->abort, __ATOMIC_ACQUIRE))
 		pause_ms(10);
 	gauge_fail(g, CONN_LOST, "the epoch of the kernel that waits has ended");
 }

@@ -63,42 +63,42 @@ bool gpu_join(struct conn *conns, const uint32_t *staging, struct rank ranks[GPU
 	return ranks_joined(conns, GPUS, ranks);
 }
 
-struct peer_page *gpu_pages(const struct rank *rank)
+struct peer_control *gpu_controls(const struct rank *rank)
 {
 	const struct svc_staging request = {.comm = rank->comm, .rank = -1};
 	struct answer answer;
 	if (!ask(rank->conn, SVC_STAGING, &request, sizeof(request), &answer) || !answer.nfds)
 		return NULL;
-	void *p =
-		mmap(NULL, GPUS * PEER_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, answer.fds[0], 0);
+	void *p = mmap(NULL, GPUS * PEER_CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED,
+		       answer.fds[0], 0);
 	svc_close_fds(answer.fds, answer.nfds);
 	return p == MAP_FAILED ? NULL : p;
 }
 
-void gpu_pages_close(struct peer_page *pages)
+void gpu_controls_close(struct peer_control *controls)
 {
-	munmap(pages, GPUS * PEER_PAGE);
+	munmap(controls, GPUS * PEER_CONTROL_BYTES);
 }
 
-static void message_waits(struct peer_page *p, int rank, int op)
+static void message_waits(struct peer_control *p, int rank, int op)
 {
 	const uint32_t other = (uint32_t)!rank;
-	const unsigned way = op == NCCLSVC_SEND ? PEER_WAY_TO(other) : PEER_WAY_FROM(other);
+	const unsigned peer_dir = op == NCCLSVC_SEND ? PEER_DIR_TO(other) : PEER_DIR_FROM(other);
 	p->history[p->records % PEER_HISTORY] = (struct peer_record){
 		.operation = p->records,
 		.header = peer_header((uint8_t)op, NCCLSVC_UINT32, 0, (uint8_t)other, 8),
 		.launched_ns = clock_ns(),
-		.serial = 1,
+		.kernel_seq = 1,
 		.message = 1,
 	};
-	__atomic_store_n(&p->messages[way], 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&p->messages[peer_dir], 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&p->records, p->records + 1, __ATOMIC_RELEASE);
-	__atomic_store_n(&p->waits[way], UINT64_C(1) << 32 | 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&p->waits[peer_dir], UINT64_C(1) << 32 | 1, __ATOMIC_RELEASE);
 }
 
-void gpu_kernel_waits(struct peer_page *pages, int rank)
+void gpu_kernel_waits(struct peer_control *controls, int rank)
 {
-	struct peer_page *p = peer_page_of(pages, (uint32_t)rank);
+	struct peer_control *p = peer_control_of(controls, (uint32_t)rank);
 	p->moves = 1;
 	message_waits(p, rank, NCCLSVC_RECV);
 	message_waits(p, rank, NCCLSVC_SEND);

@@ -20,12 +20,12 @@ bool gpu_forget(struct conn *c, uint32_t region);
  * False: refused. */
 bool gpu_join(struct conn *conns, const uint32_t *staging, struct rank ranks[GPUS]);
 
-/* All members' pages of a communicator with staging memory, or NULL. */
-struct peer_page *gpu_pages(const struct rank *rank);
-void gpu_pages_close(struct peer_page *pages);
+/* All members' control blocks of a communicator with staging memory, or NULL. */
+struct peer_control *gpu_controls(const struct rank *rank);
+void gpu_controls_close(struct peer_control *controls);
 
-/* A kernel of a Recv and a Send that waits for the other rank: writes to the rank's page what the
- * library and the kernel would. */
-void gpu_kernel_waits(struct peer_page *pages, int rank);
+/* A kernel of a Recv and a Send that waits for the other rank: writes to the rank's control block
+ * what the library and the kernel would. */
+void gpu_kernel_waits(struct peer_control *controls, int rank);
 
 #endif

@@ -349,9 +349,9 @@ CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 		return error;
 	if (*mode < 0 || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
 		return CUDA_ERROR_INVALID_VALUE;
-	const int former = thread_mode;
+	const int previous = thread_mode;
 	thread_mode = *mode;
-	*mode = former;
+	*mode = previous;
 	return CUDA_SUCCESS;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The kernels of client/kernels, in their CPU builds. All memory that the call names stays mapped
+ * The kernels of client/kernels, as the CPU reference. All memory that the call names stays mapped
  * while a kernel runs. */
 #include <limits.h>
 #include <pthread.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "fake.h"
-#include "kernels/twin.h"
+#include "kernels/cpu_ref.h"
 
 #define WARP 32
 
@@ -51,15 +51,15 @@ const struct peer_kernel *peer_kernel_find(const char *name)
 
 static void messages_check(unsigned blocks, const struct peer_messages *m)
 {
-	unsigned parts = m->first[PEER_WAYS];
-	for (unsigned i = 0; i < PEER_WAYS; i++)
+	unsigned parts = m->first[PEER_DIRS];
+	for (unsigned i = 0; i < PEER_DIRS; i++)
 		if (m->first[i] > m->first[i + 1])
 			parts = UINT_MAX;
 	if (m->first[0] || parts > PEER_PARTS)
 		fake_die("a peer kernel of messages whose parts are out of order");
 	for (unsigned i = 0; i < blocks; i++) {
-		const unsigned way = m->block[i] >> 4, channel = m->block[i] & 15;
-		const unsigned peer = way % PEER_RANKS;
+		const unsigned peer_dir = m->block[i] >> 4, channel = m->block[i] & 15;
+		const unsigned peer = peer_dir % PEER_RANKS;
 		const unsigned channels =
 			peer == m->call.rank ? 1 : PEER_CHANNELS_OF((unsigned)m->call.nranks);
 		if (peer >= m->call.nranks || channel >= channels)
@@ -83,7 +83,7 @@ void peer_kernel_launch(const struct peer_kernel *kernel, unsigned blocks, unsig
 	if (kernel->run == run_messages)
 		messages_check(blocks, m);
 	if (kernel->run == run_collective &&
-	    call->bytes > (uint64_t)PEER_SLOT_LINES(call->nranks) * PEER_LINE_DATA)
+	    call->bytes > (uint64_t)PEER_SLOT_LINES(call->nranks) * LL_LINE_DATA)
 		fake_die("a peer kernel of more bytes than its slots have");
 }
 
@@ -126,7 +126,7 @@ static bool reach_buffers(struct reached *r, struct peer_call *c)
 static bool reach_messages(struct reached *r, struct peer_messages *m)
 {
 	bool good = true;
-	for (unsigned i = 0; good && i < m->first[PEER_WAYS]; i++) {
+	for (unsigned i = 0; good && i < m->first[PEER_DIRS]; i++) {
 		const uint64_t bytes = PEER_MESSAGE_BYTES(m->parts[i].header);
 		good = !bytes || reach(r, &m->parts[i].at, bytes);
 	}
@@ -136,7 +136,7 @@ static bool reach_messages(struct reached *r, struct peer_messages *m)
 static bool reach_all(struct reached *r, const struct peer_kernel *kernel, struct peer_messages *m)
 {
 	struct peer_call *c = &m->call;
-	bool good = reach(r, &c->page, sizeof(struct peer_page)) &&
+	bool good = reach(r, &c->control, sizeof(struct peer_control)) &&
 		    (kernel->run == run_messages ? reach_messages(r, m) : reach_buffers(r, c));
 	for (unsigned p = 0; good && p < c->nranks; p++)
 		good = reach(r, &c->staging[p], kernel->staging);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Kernels: those of client/kernels run in their CPU builds; all others only take time on their
+ * Kernels: those of client/kernels run as the CPU reference; all others only take time on their
  * stream. */
 #include <ctype.h>
 #include <stdint.h>

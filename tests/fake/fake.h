@@ -217,7 +217,7 @@ const struct peer_kernel *peer_kernel_find(const char *name);
  * fewer blocks or threads, or does not accept the argument. */
 void peer_kernel_launch(const struct peer_kernel *kernel, unsigned blocks, unsigned threads,
 			const void *argument, struct peer_messages *m);
-/* Runs the kernel's blocks in the CPU build. An unmapped address fails the context, and *stop ends
+/* Runs the kernel's blocks on the CPU. An unmapped address fails the context, and *stop ends
  * a kernel that waits. */
 void peer_kernel_run(struct CUctx_st *context, const struct peer_kernel *kernel, unsigned blocks,
 		     const struct peer_messages *argument, const atomic_int *stop);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tests of the libcuda stand-in: the peer transport's kernels, loaded from the data in the library.
- * The arguments are the kernels' PTX files: for few bytes, for many bytes, and for messages. */
+ * Tests of the libcuda stand-in: the direct transport's kernels, loaded from the data in the
+ * library. The arguments are the kernels' PTX files: for few bytes, for many bytes, and for
+ * messages. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -38,7 +39,7 @@ static CUfunction kernels[KERNELS];
 /* ---- A communicator ---- */
 
 struct comm {
-	struct peer_page *page;
+	struct peer_control *control;
 	unsigned rank, n;
 	uint64_t staging[PROCESSES_MAX];
 	CUstream stream;
@@ -51,10 +52,10 @@ static void *host(CUdeviceptr p)
 	return (void *)(uintptr_t)p;
 }
 
-static struct peer_page *page_of(struct ranks *ranks, unsigned comm, unsigned rank)
+static struct peer_control *control_of(struct ranks *ranks, unsigned comm, unsigned rank)
 {
-	return (struct peer_page *)(void *)(ranks->scratch +
-					    (comm * PROCESSES_MAX + rank) * PEER_PAGE);
+	return (struct peer_control *)(void *)(ranks->scratch +
+					       (comm * PROCESSES_MAX + rank) * PEER_CONTROL_BYTES);
 }
 
 static char *ptx_read(const char *path)
@@ -130,7 +131,7 @@ static struct comm *comm_make(struct ranks *ranks, unsigned number, unsigned ran
 {
 	static struct comm comms[2];
 	struct comm *c = &comms[number];
-	c->page = page_of(ranks, number, rank);
+	c->control = control_of(ranks, number, rank);
 	c->rank = rank;
 	c->n = n;
 	c->stream = stream_open();
@@ -181,7 +182,7 @@ static void modules_test(void **state)
 
 static struct peer_call call_of(const struct comm *c, uint64_t bytes)
 {
-	struct peer_call call = {.page = (uintptr_t)c->page,
+	struct peer_call call = {.control = (uintptr_t)c->control,
 				 .src = c->src,
 				 .dst = c->dst,
 				 .bytes = bytes,
@@ -265,7 +266,7 @@ static void output_check(struct comm *c, const struct peer_call *call, unsigned 
 	const uint64_t bytes = call->dst_each ? call->bytes * c->n : call->bytes;
 	OK(cuMemcpyDtoHAsync(c->out, call->dst, bytes + 1, c->stream));
 	OK(cuStreamSynchronize(c->stream));
-	CHECK_EQ(c->page->failed, 0);
+	CHECK_EQ(c->control->failed, 0);
 	for (uint64_t i = 0; i < bytes; i++)
 		CHECK_EQ(c->out[i], expected(call, root, i, round));
 	CHECK_EQ(c->out[bytes], GUARD);
@@ -278,9 +279,9 @@ static void ended_check(struct comm *c, const struct peer_call *call, unsigned b
 {
 	const struct peer_state *state = host(c->staging[c->rank]);
 	for (unsigned i = 0; i < blocks; i++)
-		CHECK_EQ(state->ended[i], state->sequence);
+		CHECK_EQ(state->ended[i], state->launch_seq);
 	if (call->posts)
-		CHECK_EQ(c->page->ended, (uint64_t)call->serial << 32 | state->sequence);
+		CHECK_EQ(c->control->ended, (uint64_t)call->kernel_seq << 32 | state->launch_seq);
 }
 
 static void eager(struct ranks *ranks, int rank, unsigned n)
@@ -295,7 +296,7 @@ static void eager(struct ranks *ranks, int rank, unsigned n)
 		call.src += (unsigned)rand_r(&seed) % 16;
 		call = shape(call, (unsigned)rand_r(&seed) % SHAPES, root);
 		call.posts = rand_r(&seed) & 1;
-		call.serial = round;
+		call.kernel_seq = round;
 		const unsigned blocks = 1 + (unsigned)rand_r(&seed) % PEER_BLOCKS;
 		const unsigned shift = (unsigned)(call.src - c->src);
 		input_fill(c, round);
@@ -365,7 +366,7 @@ static void captured(struct ranks *ranks, int rank)
 	for (unsigned i = 0; i < 2; i++)
 		OK(cuGraphInstantiateWithFlags(&execs[i], graph, 0));
 	OK(cuGraphDestroy(graph));
-	CHECK_EQ(((struct peer_state *)host(c->staging[rank]))->sequence, 0);
+	CHECK_EQ(((struct peer_state *)host(c->staging[rank]))->launch_seq, 0);
 	unsigned launched = 0;
 	for (unsigned replay = 0; replay < REPLAYS; replay++) {
 		input_fill(c, replay);
@@ -378,7 +379,7 @@ static void captured(struct ranks *ranks, int rank)
 		for (unsigned i = 0; i < CAPTURED; i++)
 			output_check(c, &calls[i], 1, replay);
 	}
-	CHECK_EQ(((struct peer_state *)host(c->staging[rank]))->sequence, launched);
+	CHECK_EQ(((struct peer_state *)host(c->staging[rank]))->launch_seq, launched);
 	OK(cuGraphExecDestroy(execs[0]));
 	OK(cuGraphExecDestroy(execs[1]));
 	ranks_barrier(ranks, 2);
@@ -393,15 +394,17 @@ static void captured_test(void **state)
 /* A Send to the other rank and a Recv of the same size from it. */
 static void exchange(const struct comm *c, uint64_t from, uint64_t to, uint64_t bytes)
 {
-	const unsigned other = 1 - c->rank, ways[] = {PEER_WAY_TO(other), PEER_WAY_FROM(other)};
+	const unsigned other = 1 - c->rank,
+		       peer_dirs[] = {PEER_DIR_TO(other), PEER_DIR_FROM(other)};
 	struct peer_messages m = {.call = call_of(c, 0)};
 	for (unsigned i = 0; i < 2; i++) {
-		m.block[i] = PEER_BLOCK_OF(ways[i], 0);
+		m.block[i] = PEER_BLOCK_OF(peer_dirs[i], 0);
 		m.parts[i].at = i ? c->dst + to : c->src + from;
 		m.parts[i].header = peer_message(NCCLSVC_UINT8, bytes);
 	}
-	for (unsigned way = 0; way <= PEER_WAYS; way++)
-		m.first[way] = (uint8_t)((way > ways[0]) + (way > ways[1]));
+	for (unsigned peer_dir = 0; peer_dir <= PEER_DIRS; peer_dir++)
+		m.first[peer_dir] =
+			(uint8_t)((peer_dir > peer_dirs[0]) + (peer_dir > peer_dirs[1]));
 	void *parameters[] = {&m};
 	OK(cuda.cuLaunchKernel(kernels[MESSAGES], 2, 1, 1, THREADS, 1, 1, 0, c->stream, parameters,
 			       NULL));
@@ -420,7 +423,7 @@ static void exchanges_check(struct comm *c, unsigned round)
 {
 	OK(cuMemcpyDtoHAsync(c->out, c->dst, BUFFER, c->stream));
 	OK(cuStreamSynchronize(c->stream));
-	CHECK_EQ(c->page->failed, 0);
+	CHECK_EQ(c->control->failed, 0);
 	const uint8_t *at = c->out;
 	for (uint64_t i = 0; i < EXCHANGES; i++)
 		for (uint64_t k = 0; k <= i; k++)
@@ -538,7 +541,7 @@ static void two_communicators(struct ranks *ranks, int rank)
 	if (rank == 1)
 		OK(launch(comms[0], FEW, &a));
 	OK(cuStreamSynchronize(comms[0]->stream));
-	CHECK_EQ(comms[0]->page->failed | comms[1]->page->failed, 0);
+	CHECK_EQ(comms[0]->control->failed | comms[1]->control->failed, 0);
 	ranks_barrier(ranks, 2);
 }
 
@@ -552,9 +555,9 @@ static void two_communicators_test(void **state)
 
 #define MORTALS 3
 
-static bool waits(void *page)
+static bool waits(void *control)
 {
-	return __atomic_load_n(&((struct peer_page *)page)->begun, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&((struct peer_control *)control)->begun, __ATOMIC_ACQUIRE);
 }
 
 static void peer_killed(struct ranks *ranks, int rank)
@@ -563,10 +566,10 @@ static void peer_killed(struct ranks *ranks, int rank)
 	struct comm *c = comm_make(ranks, 0, (unsigned)rank, MORTALS);
 	struct peer_call call = call_of(c, 640);
 	call.reduces = 1;
-	call.serial = 7;
+	call.kernel_seq = 7;
 	if (rank == MORTALS - 1) {
 		for (unsigned p = 0; p < MORTALS - 1; p++)
-			CHECK(soon(waits, page_of(ranks, 0, p)));
+			CHECK(soon(waits, control_of(ranks, 0, p)));
 		atomic_store(&ranks->step, 1);
 		raise(SIGKILL);
 	}
@@ -574,10 +577,10 @@ static void peer_killed(struct ranks *ranks, int rank)
 	ranks_wait(ranks, 1);
 	snooze(20);
 	CHECK_EQ(cuStreamQuery(c->stream), CUDA_ERROR_NOT_READY);
-	__atomic_store_n(&c->page->abort, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&c->control->abort, 1, __ATOMIC_RELEASE);
 	OK(cuStreamSynchronize(c->stream));
-	CHECK_EQ(ABOVE(c->page->failed), PEER_ABORTED);
-	CHECK_EQ(ABOVE(c->page->ended), 7);
+	CHECK_EQ(ABOVE(c->control->failed), PEER_ABORTED);
+	CHECK_EQ(ABOVE(c->control->ended), 7);
 	gpu_alloc(8); /* the context is still usable */
 }
 
@@ -597,7 +600,7 @@ static void wrong_address(struct ranks *ranks, int rank)
 	ranks_barrier(ranks, PROCESSES_MAX);
 	static struct comm comm;
 	struct comm *c = &comm;
-	comm = (struct comm){.page = page_of(ranks, 0, (unsigned)rank),
+	comm = (struct comm){.control = control_of(ranks, 0, (unsigned)rank),
 			     .n = 1,
 			     .stream = stream_open(),
 			     .src = gpu_alloc(64),
@@ -612,7 +615,7 @@ static void wrong_address(struct ranks *ranks, int rank)
 	else if (rank == 1)
 		call.dst += 8192;
 	else if (rank == 2)
-		call.page = (uintptr_t)stack;
+		call.control = (uintptr_t)stack;
 	OK(launch(c, rank < 3 ? FEW : MANY, &call));
 	CHECK_EQ(cuStreamSynchronize(c->stream), CUDA_ERROR_ILLEGAL_ADDRESS);
 	call = call_of(c, 64);
@@ -647,7 +650,7 @@ static bool fewer_tasks(void *busy)
 static void torn_down(struct ranks *ranks, int rank)
 {
 	process_open(ranks, rank);
-	struct comm c = {.page = page_of(ranks, 0, 0),
+	struct comm c = {.control = control_of(ranks, 0, 0),
 			 .n = 2,
 			 .stream = stream_open(),
 			 .src = gpu_alloc(64),
@@ -656,15 +659,15 @@ static void torn_down(struct ranks *ranks, int rank)
 	c.staging[1] = gpu_alloc(PEER_STAGING);
 	struct peer_call call = call_of(&c, 64);
 	OK(launch(&c, FEW, &call));
-	CHECK(soon(waits, c.page));
+	CHECK(soon(waits, c.control));
 	int busy = tasks();
 	CUcontext context;
 	OK(cuCtxGetCurrent(&context));
 	fake_context_fault(context);
 	CHECK_EQ(cuStreamDestroy(c.stream), CUDA_ERROR_ILLEGAL_ADDRESS);
 	CHECK(soon(fewer_tasks, &busy));
-	CHECK_EQ(c.page->failed, 0);
-	CHECK_EQ(c.page->ended, 0);
+	CHECK_EQ(c.control->failed, 0);
+	CHECK_EQ(c.control->ended, 0);
 }
 
 static void torn_down_test(void **state)

@@ -128,9 +128,9 @@ static void memory_freed(void)
 static void memory_other(void)
 {
 	CUgraphExec exec = filler();
-	const CUdeviceptr former = memory;
+	const CUdeviceptr previous = memory;
 	OK(cuMemFree(memory));
-	CHECK_EQ(gpu_alloc(4096), former);
+	CHECK_EQ(gpu_alloc(4096), previous);
 	replay(exec);
 }
 
@@ -168,9 +168,9 @@ static void word_other(void)
 	begin(A, RELAXED);
 	OK(cuStreamWaitValue64(A, memory, 0, 0));
 	CUgraphExec exec = end_exec(A);
-	const CUdeviceptr former = memory;
+	const CUdeviceptr previous = memory;
 	OK(cuMemFree(memory));
-	CHECK_EQ(gpu_alloc(4096), former);
+	CHECK_EQ(gpu_alloc(4096), previous);
 	replay(exec);
 }
 

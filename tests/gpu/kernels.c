@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* Tells the test the size of the largest operation in kernels. */
+/* Tells the test the size of the direct transport's largest operation. */
 static void probe_rank(struct client *c)
 {
 	struct rank r;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Helpers for tests of operations that run in kernels on the ranks' own streams. */
+ * Helpers for tests of the direct transport: operations in kernels on the ranks' own streams. */
 #ifndef TESTS_GPU_KERNELS_H
 #define TESTS_GPU_KERNELS_H
 
 #include "ranks.h"
 
-#define SMALL	    64		      /* words of an operation in kernels */
+#define SMALL	    64		      /* words of an operation on the direct transport */
 #define LARGE	    ((size_t)9 << 20) /* bytes of an operation that NCCL runs */
 #define LARGE_WORDS (LARGE / sizeof(uint32_t))
 #define LONG_WORDS  ((size_t)1 << 19) /* words of a kernel's longest message: more than a ring */

@@ -49,26 +49,26 @@ int peer_staging_fd(struct member *m, int rank)
 	return reply.fds[0];
 }
 
-struct peer_page *peer_pages_map(int fd)
+struct peer_control *peer_controls_map(int fd)
 {
 	struct stat st;
 	CHECK(!fstat(fd, &st));
-	CHECK_EQ(st.st_size, 2 * PEER_PAGE);
-	CHECK(ftruncate(fd, PEER_PAGE) < 0);
-	void *p = mmap(NULL, 2 * PEER_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK_EQ(st.st_size, 2 * PEER_CONTROL_BYTES);
+	CHECK(ftruncate(fd, PEER_CONTROL_BYTES) < 0);
+	void *p = mmap(NULL, 2 * PEER_CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	CHECK(p != MAP_FAILED);
 	close(fd);
 	return p;
 }
 
-bool peer_aborted(struct peer_page *pages, int rank)
+bool peer_aborted(struct peer_control *controls, int rank)
 {
-	return __atomic_load_n(&peer_page_of(pages, (uint32_t)rank)->abort, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&peer_control_of(controls, (uint32_t)rank)->abort, __ATOMIC_ACQUIRE);
 }
 
-void peer_wait_aborted(struct peer_page *pages)
+void peer_wait_aborted(struct peer_control *controls)
 {
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;
-	     !peer_aborted(pages, 0) || !peer_aborted(pages, 1); sleep_ms(1))
+	     !peer_aborted(controls, 0) || !peer_aborted(controls, 1); sleep_ms(1))
 		CHECK(now_ns() < end);
 }

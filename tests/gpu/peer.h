@@ -22,9 +22,9 @@ void peer_join_end(struct member *m);
 /* Both join with staging memory, the second one only if `second` is set. */
 void peer_join(struct member m[2], const ncclsvc_unique_id *id, bool second);
 int peer_staging_fd(struct member *m, int rank);
-/* Maps both members' pages, and closes fd. */
-struct peer_page *peer_pages_map(int fd);
-bool peer_aborted(struct peer_page *pages, int rank);
-void peer_wait_aborted(struct peer_page *pages);
+/* Maps both members' control blocks, and closes fd. */
+struct peer_control *peer_controls_map(int fd);
+bool peer_aborted(struct peer_control *controls, int rank);
+void peer_wait_aborted(struct peer_control *controls);
 
 #endif

@@ -6,30 +6,30 @@
 
 #define NOTHING_MS 350 /* how long scene_quiet watches */
 
-struct peer_page *scene_page(struct scene *s, int rank)
+struct peer_control *scene_control(struct scene *s, int rank)
 {
-	return peer_page_of(s->pages, (uint32_t)rank);
+	return peer_control_of(s->controls, (uint32_t)rank);
 }
 
 void scene_submitted(struct scene *s, int rank, uint64_t n)
 {
-	__atomic_store_n(&scene_page(s, rank)->submitted, n, __ATOMIC_RELEASE);
+	__atomic_store_n(&scene_control(s, rank)->submitted, n, __ATOMIC_RELEASE);
 }
 
 void scene_open(struct scene *s)
 {
 	peer_join(s->m, &s->id, true);
-	s->pages = peer_pages_map(peer_staging_fd(&s->m[0], -1));
+	s->controls = peer_controls_map(peer_staging_fd(&s->m[0], -1));
 }
 
 void scene_close(struct scene *s)
 {
-	munmap(s->pages, 2 * PEER_PAGE);
+	munmap(s->controls, 2 * PEER_CONTROL_BYTES);
 }
 
 bool scene_over(struct scene *s)
 {
-	return peer_aborted(s->pages, 0);
+	return peer_aborted(s->controls, 0);
 }
 
 void scene_quiet(struct scene *s)
@@ -39,7 +39,7 @@ void scene_quiet(struct scene *s)
 		CHECK(!scene_over(s));
 }
 
-ncclsvc_status scene_heard(struct scene *s, int rank)
+ncclsvc_status scene_reported(struct scene *s, int rank)
 {
 	struct raw_reply reply;
 	do {
@@ -53,8 +53,8 @@ ncclsvc_status scene_heard(struct scene *s, int rank)
 
 ncclsvc_status scene_ends(struct scene *s, ncclsvc_result result)
 {
-	peer_wait_aborted(s->pages);
-	const ncclsvc_status st = scene_heard(s, 0), other = scene_heard(s, 1);
+	peer_wait_aborted(s->controls);
+	const ncclsvc_status st = scene_reported(s, 0), other = scene_reported(s, 1);
 	CHECK_EQ(st.result, result);
 	CHECK(!memcmp(&st, &other, sizeof(st)));
 	scene_close(s);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Operations in kernels: ranks that disagree about the operation or its transport, and NCCL
+ * The direct transport: ranks that disagree about the operation or its transport, and NCCL
  * operations in between. */
 #include <stdio.h>
 #include <string.h>

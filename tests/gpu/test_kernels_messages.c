@@ -4,7 +4,7 @@
 #include "kernels.h"
 #include "proto/abi/peer.h"
 
-#define LINES(words)  (1 + ((words) * sizeof(uint32_t) + PEER_LINE_DATA - 1) / PEER_LINE_DATA)
+#define LINES(words)  (1 + ((words) * sizeof(uint32_t) + LL_LINE_DATA - 1) / LL_LINE_DATA)
 #define MESSAGE	      250 /* words */
 #define MESSAGE_BYTES (MESSAGE * sizeof(uint32_t))
 #define FIT	      ((unsigned)(PEER_RING_LINES / LINES(MESSAGE))) /* messages in a full ring */
@@ -179,7 +179,7 @@ static const struct variant variants[] = {
 #define VARIANTS (sizeof(variants) / sizeof(variants[0]))
 
 /* The daemon notices errors of senders and receivers separately, so either may be named first. */
-static void check_unlike(const struct variant *v, const ncclsvc_status *st)
+static void check_mismatch(const struct variant *v, const ncclsvc_status *st)
 {
 	const bool sender = st->rank_a == 0;
 	const bool type = v->field == NCCLSVC_FIELD_TYPE;
@@ -192,7 +192,7 @@ static void check_unlike(const struct variant *v, const ncclsvc_status *st)
 }
 
 /* The Send may have ended long before, so the sender waits for its next operation, which fails. */
-static void unlike(struct rank *r, CUdeviceptr p, const struct variant *v)
+static void mismatch(struct rank *r, CUdeviceptr p, const struct variant *v)
 {
 	ncclsvc_task task = 0;
 	const uint64_t begin = now_ns();
@@ -207,7 +207,7 @@ static void unlike(struct rank *r, CUdeviceptr p, const struct variant *v)
 	wait_for(r->session, task, NCCLSVC_MISMATCH);
 	CHECK(now_ns() - begin < limit_ms(1500) * UINT64_C(1000000));
 	const ncclsvc_status st = status_of(r->session, task);
-	check_unlike(v, &st);
+	check_mismatch(v, &st);
 	kernels_over(r, NCCLSVC_MISMATCH);
 	CHECK_RESULT(ncclsvc_send(at(p), SMALL, NCCLSVC_UINT32, r->rank ? 0 : 1, r->comm, NULL),
 		     NCCLSVC_STALE_EPOCH);
@@ -226,7 +226,7 @@ static void exchange(struct rank *r, CUdeviceptr p)
 	gpu_check(to, 7 + (unsigned)before, SMALL, "what the rank before sent");
 }
 
-static void unlike_rank(struct client *c)
+static void message_mismatch_rank(struct client *c)
 {
 	struct rank r;
 	CUdeviceptr p;
@@ -235,7 +235,7 @@ static void unlike_rank(struct client *c)
 	exchange(&r, p);
 	for (size_t i = 0; i < VARIANTS; i++) {
 		stage("%s", variants[i].what);
-		unlike(&r, p, &variants[i]);
+		mismatch(&r, p, &variants[i]);
 		kernels_rejoin(&r);
 		exchange(&r, p);
 	}
@@ -243,9 +243,9 @@ static void unlike_rank(struct client *c)
 	rank_close(&r);
 }
 
-static void test_unlike(void)
+static void test_mismatch(void)
 {
-	kernels_run(ranks_count(), unlike_rank, NULL);
+	kernels_run(ranks_count(), message_mismatch_rank, NULL);
 }
 
 /* ---- To itself ---- */
@@ -294,8 +294,8 @@ const struct gpu_test kernel_message_tests[] = {
 	{"kernels/messages/ahead", test_ahead, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/messages/ahead/4", test_ahead, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/messages/full", test_full, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"kernels/messages/unlike", test_unlike, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"kernels/messages/unlike/4", test_unlike, 4, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"kernels/messages/mismatch", test_mismatch, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"kernels/messages/mismatch/4", test_mismatch, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/messages/oneself", test_oneself, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };

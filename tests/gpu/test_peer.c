@@ -110,11 +110,11 @@ static void nothing_is_held(struct client *c)
 static void peer_dies(struct client *c, struct member m[2], const ncclsvc_unique_id *id)
 {
 	stage("a peer that dies");
-	struct peer_page *pages = peer_pages_map(peer_staging_fd(&m[0], -1));
-	CHECK(!peer_aborted(pages, 0) && !peer_aborted(pages, 1));
+	struct peer_control *controls = peer_controls_map(peer_staging_fd(&m[0], -1));
+	CHECK(!peer_aborted(controls, 0) && !peer_aborted(controls, 1));
 	raw_close(&m[1].raw);
-	peer_wait_aborted(pages);
-	munmap(pages, 2 * PEER_PAGE);
+	peer_wait_aborted(controls);
+	munmap(controls, 2 * PEER_CONTROL_BYTES);
 	staging_refused(&m[0], m[0].joined.comm, 0, NCCLSVC_STALE_EPOCH, "staging memory");
 
 	stage("an epoch in which only one member has staging memory");
@@ -155,16 +155,16 @@ static void member_leaves(struct member m[2])
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	peer_join(m, &id, true);
 	split(m);
-	struct peer_page *pages = peer_pages_map(peer_staging_fd(&m[0], -1));
+	struct peer_control *controls = peer_controls_map(peer_staging_fd(&m[0], -1));
 	struct svc_leave leave = {.comm = m[1].joined.comm};
 	raw_call(&m[1].raw, SVC_LEAVE, &leave, sizeof(leave), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
-	CHECK(!peer_aborted(pages, 0));
+	CHECK(!peer_aborted(controls, 0));
 	close(peer_staging_fd(&m[0], 1)); /* a rank can still open it */
 	leave.comm = m[0].joined.comm;
 	raw_call(&m[0].raw, SVC_LEAVE, &leave, sizeof(leave), NULL, 0, &reply);
-	peer_wait_aborted(pages);
-	munmap(pages, 2 * PEER_PAGE);
+	peer_wait_aborted(controls);
+	munmap(controls, 2 * PEER_CONTROL_BYTES);
 }
 
 static void staging_rank(struct client *c)
@@ -192,7 +192,7 @@ static void test_staging(void)
 	ranks_run(1, staging_rank, NULL);
 }
 
-/* The size limit for operations in kernels in an epoch, and its source. */
+/* The direct transport's size limit in an epoch, and its source. */
 struct limit {
 	uint32_t bytes;
 	ncclsvc_peer_source source;

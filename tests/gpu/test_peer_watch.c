@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How the daemon handles the pages of a communicator whose members use kernels. The test writes to
- * the pages what the library and its kernels would. */
+ * How the daemon handles the control blocks of a communicator whose members use kernels. The test
+ * writes to the control blocks what the library and its kernels would. */
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -15,37 +15,36 @@
 
 /* ---- The library's part ---- */
 
-/* Launches kernel `sequence`, an AllReduce of 8 words with this number, from 0. Only collectives
+/* Launches kernel `seq`, an AllReduce of 8 words with this number, from 0. Only collectives
  * are launched, so kernels and rounds are counted alike. */
-static void launch(struct scene *s, int rank, uint32_t sequence, uint64_t number,
-		   uint64_t timeout_ns)
+static void launch(struct scene *s, int rank, uint32_t seq, uint64_t number, uint64_t timeout_ns)
 {
-	struct peer_page *p = scene_page(s, rank);
-	p->entered = sequence;
+	struct peer_control *p = scene_control(s, rank);
+	p->entered = seq;
 	p->history[p->records % PEER_HISTORY] =
 		(struct peer_record){.operation = number,
 				     .collective = (uint32_t)number,
 				     .header = HEADER(NCCLSVC_ALL_REDUCE, 8),
 				     .launched_ns = now_ns(),
 				     .timeout_ns = timeout_ns,
-				     .serial = sequence,
-				     .round = sequence};
+				     .kernel_seq = seq,
+				     .coll_seq = seq};
 	__atomic_store_n(&p->records, p->records + 1, __ATOMIC_RELEASE);
-	__atomic_store_n(&p->reached, sequence, __ATOMIC_RELEASE);
+	__atomic_store_n(&p->reached, seq, __ATOMIC_RELEASE);
 	scene_submitted(s, rank, number + 1);
 }
 
 /* Reports that a kernel waits. */
-static void begin(struct scene *s, int rank, uint32_t sequence)
+static void begin(struct scene *s, int rank, uint32_t seq)
 {
-	struct peer_page *p = scene_page(s, rank);
-	p->round = p->place = sequence;
-	__atomic_store_n(&p->begun, (uint64_t)sequence << 32 | sequence, __ATOMIC_RELEASE);
+	struct peer_control *p = scene_control(s, rank);
+	p->coll_seq = p->coll_launch_seq = seq;
+	__atomic_store_n(&p->begun, (uint64_t)seq << 32 | seq, __ATOMIC_RELEASE);
 }
 
-static void end(struct scene *s, int rank, uint32_t sequence)
+static void end(struct scene *s, int rank, uint32_t seq)
 {
-	__atomic_store_n(&scene_page(s, rank)->ended, sequence, __ATOMIC_RELEASE);
+	__atomic_store_n(&scene_control(s, rank)->ended, seq, __ATOMIC_RELEASE);
 }
 
 static void is_missing(const ncclsvc_status *st, int waits, int missing)
@@ -68,7 +67,7 @@ static void logged(struct scene *s, const char *text)
 
 static uint32_t heartbeat(struct scene *s, int rank)
 {
-	return __atomic_load_n(&scene_page(s, rank)->heartbeat, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&scene_control(s, rank)->heartbeat, __ATOMIC_ACQUIRE);
 }
 
 static void beats(struct scene *s, uint32_t times)
@@ -147,9 +146,9 @@ static void deadlines(struct scene *s)
 	stage("sequence numbers that wrap around");
 	scene_open(s);
 	launch(s, 1, UINT32_MAX, 0, 0);
-	launch(s, 0, peer_sequence_after(UINT32_MAX), 1, 200 * MS);
+	launch(s, 0, peer_seq_after(UINT32_MAX), 1, 200 * MS);
 	begin(s, 1, UINT32_MAX);
-	begin(s, 0, peer_sequence_after(UINT32_MAX));
+	begin(s, 0, peer_seq_after(UINT32_MAX));
 	st = scene_ends(s, NCCLSVC_TIMEOUT);
 	is_missing(&st, 0, 1);
 
@@ -178,8 +177,8 @@ static void leave(struct scene *s, int rank)
 
 static void is_gone(struct scene *s)
 {
-	peer_wait_aborted(s->pages);
-	const ncclsvc_status st = scene_heard(s, 0);
+	peer_wait_aborted(s->controls);
+	const ncclsvc_status st = scene_reported(s, 0);
 	CHECK_EQ(st.result, NCCLSVC_PEER_GONE);
 	CHECK_EQ(st.rank_a, 1);
 	scene_close(s);
@@ -235,9 +234,9 @@ static void disagrees(struct scene *s, int op, uint64_t count, unsigned field, u
 	begin(s, 0, 1);
 	const uint32_t serial = submit(s, 1, op, count);
 	scene_submitted(s, 1, 1);
-	peer_wait_aborted(s->pages);
+	peer_wait_aborted(s->controls);
 	raw_reply_to(&s->m[1].raw, serial, &reply);
-	const ncclsvc_status st = scene_heard(s, 0), *task = &reply.submit.status;
+	const ncclsvc_status st = scene_reported(s, 0), *task = &reply.submit.status;
 	CHECK_EQ(st.result, NCCLSVC_MISMATCH);
 	CHECK_EQ(st.rank_a, 0);
 	CHECK_EQ(st.rank_b, 1);
@@ -254,7 +253,7 @@ static void disagrees(struct scene *s, int op, uint64_t count, unsigned field, u
 
 static void break_off(struct scene *s)
 {
-	scene_page(s, 1)->abort = 1;
+	scene_control(s, 1)->abort = 1;
 	const ncclsvc_status st = scene_ends(s, NCCLSVC_PEER_GONE);
 	CHECK_EQ(st.rank_a, 1);
 }
@@ -283,7 +282,7 @@ static void ranks_that_disagree(struct scene *s)
 
 	stage("a rank that has chosen a kernel, but not launched it yet");
 	scene_open(s);
-	scene_page(s, 1)->entered = 1;
+	scene_control(s, 1)->entered = 1;
 	scene_submitted(s, 1, 3);
 	launch(s, 0, 1, 0, 0);
 	begin(s, 0, 1);
@@ -464,15 +463,15 @@ static void operations(struct scene *s)
 	ncclsvc_close(session);
 }
 
-/* ---- Pages with random content ---- */
+/* ---- Control blocks with random content ---- */
 
 /* Writes random words, except where the daemon writes. */
 static void scribble(struct scene *s, uint64_t *state)
 {
 	for (int i = 0; i < 2000; i++) {
-		uint32_t *words = (uint32_t *)(void *)scene_page(s, (int)(draw(state) % 2));
-		const uint32_t at = draw(state) % (PEER_PAGE / 4), value = draw(state);
-		if (at >= offsetof(struct peer_page, begun) / 4)
+		uint32_t *words = (uint32_t *)(void *)scene_control(s, (int)(draw(state) % 2));
+		const uint32_t at = draw(state) % (PEER_CONTROL_BYTES / 4), value = draw(state);
+		if (at >= offsetof(struct peer_control, begun) / 4)
 			words[at] = value & 8 ? value : value & 6;
 	}
 }
@@ -481,7 +480,7 @@ static void rubbish(struct scene *s)
 {
 	uint64_t state = setup.seed;
 	ncclsvc_session *session = session_open(s->c->daemon);
-	stage("random content in the pages");
+	stage("random content in the control blocks");
 	for (uint64_t until = now_ns() + 1500 * MS; now_ns() < until; sleep_ms(1)) {
 		ncclsvc_task_info *list;
 		size_t n;
@@ -494,8 +493,8 @@ static void rubbish(struct scene *s)
 		CHECK(pending(session) <= 2 * PEER_HISTORY);
 		if (!scene_over(s))
 			continue;
-		scene_heard(s, 0);
-		scene_heard(s, 1);
+		scene_reported(s, 0);
+		scene_reported(s, 1);
 		scene_close(s);
 		scene_open(s);
 	}

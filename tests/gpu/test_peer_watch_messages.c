@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How the daemon handles message kernels, from the content of the members' pages. */
+ * How the daemon handles message kernels, from the content of the members' control blocks. */
 #include "proto/names.h"
 #include "scene.h"
 
@@ -7,43 +7,43 @@
 #define WORDS 8
 
 /* The peer and direction of the rank's messages to, or from, the other rank. */
-static unsigned way_of(int rank, int op)
+static unsigned peer_dir_of(int rank, int op)
 {
 	const unsigned other = !rank;
-	return op == NCCLSVC_SEND ? PEER_WAY_TO(other) : PEER_WAY_FROM(other);
+	return op == NCCLSVC_SEND ? PEER_DIR_TO(other) : PEER_DIR_FROM(other);
 }
 
-/* Launches the next message in this direction, in kernel `sequence`. */
-static void launch(struct scene *s, int rank, int op, uint32_t sequence, uint64_t timeout_ns)
+/* Launches the next message in this direction, in kernel `seq`. */
+static void launch(struct scene *s, int rank, int op, uint32_t seq, uint64_t timeout_ns)
 {
-	struct peer_page *p = scene_page(s, rank);
+	struct peer_control *p = scene_control(s, rank);
 	p->history[p->records % PEER_HISTORY] = (struct peer_record){
 		.operation = p->records,
 		.header = peer_header((uint8_t)op, NCCLSVC_UINT32, 0, (uint8_t)!rank, WORDS),
 		.launched_ns = now_ns(),
 		.timeout_ns = timeout_ns,
-		.serial = sequence,
-		.message = p->messages[way_of(rank, op)] + 1,
+		.kernel_seq = seq,
+		.message = p->messages[peer_dir_of(rank, op)] + 1,
 	};
-	__atomic_store_n(&p->messages[way_of(rank, op)], p->messages[way_of(rank, op)] + 1,
-			 __ATOMIC_RELEASE);
+	__atomic_store_n(&p->messages[peer_dir_of(rank, op)],
+			 p->messages[peer_dir_of(rank, op)] + 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&p->records, p->records + 1, __ATOMIC_RELEASE);
 }
 
-static void launch_many(struct scene *s, int rank, int op, uint32_t sequence, unsigned n)
+static void launch_many(struct scene *s, int rank, int op, uint32_t seq, unsigned n)
 {
 	while (n--)
-		launch(s, rank, op, sequence, 0);
+		launch(s, rank, op, seq, 0);
 }
 
 /* Reports that the kernel waits for this message. */
-static void waits(struct scene *s, int rank, int op, uint32_t sequence, uint32_t message)
+static void waits(struct scene *s, int rank, int op, uint32_t seq, uint32_t message)
 {
-	struct peer_page *p = scene_page(s, rank);
+	struct peer_control *p = scene_control(s, rank);
 	p->moves = 1;
-	__atomic_store_n(&p->waits[way_of(rank, op)], (uint64_t)sequence << 32 | message,
+	__atomic_store_n(&p->waits[peer_dir_of(rank, op)], (uint64_t)seq << 32 | message,
 			 __ATOMIC_RELEASE);
-	__atomic_store_n(&p->begun, (uint64_t)sequence << 32 | sequence, __ATOMIC_RELEASE);
+	__atomic_store_n(&p->begun, (uint64_t)seq << 32 | seq, __ATOMIC_RELEASE);
 }
 
 static void is_circle(struct scene *s, unsigned op_a, unsigned op_b)
@@ -61,7 +61,7 @@ static void is_circle(struct scene *s, unsigned op_a, unsigned op_b)
 static void goes_on(struct scene *s)
 {
 	scene_quiet(s);
-	scene_page(s, 0)->abort = 1;
+	scene_control(s, 0)->abort = 1;
 	scene_ends(s, NCCLSVC_PEER_GONE);
 	scene_open(s);
 }
@@ -183,10 +183,10 @@ static void on_nccl(struct scene *s)
 	scene_quiet(s);
 	stage("one more message");
 	launch(s, 0, NCCLSVC_SEND, 2, 0);
-	peer_wait_aborted(s->pages);
+	peer_wait_aborted(s->controls);
 	raw_reply_to(&s->m[1].raw, serial, &reply);
 	CHECK_EQ(reply.submit.status.result, NCCLSVC_MISMATCH);
-	const ncclsvc_status st = scene_heard(s, 0);
+	const ncclsvc_status st = scene_reported(s, 0);
 	CHECK_EQ(st.result, NCCLSVC_MISMATCH);
 	CHECK_EQ(st.rank_a, 0);
 	CHECK_EQ(st.rank_b, 1);

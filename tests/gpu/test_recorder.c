@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The flight recorder's records of operations in kernels and on NCCL, of live ranks and of one that
- * was killed. */
+ * The flight recorder's records of operations on the direct transport and on NCCL, of live ranks
+ * and of one that was killed. */
 #include "kernels.h"
 
 enum { READY = 1, GO };

@@ -7,9 +7,9 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Joins a thread, and increments the heartbeats of n pages meanwhile, as the daemon does: a kernel
- * that sees none for PEER_HEARTBEAT_NS gives up, and on a busy machine it may wait that long for
- * another rank. The first page's heartbeat, and the bytes from each to the next. */
+/* Joins a thread, and increments the heartbeats of n control blocks meanwhile, as the daemon does:
+ * a kernel that sees none for PEER_HEARTBEAT_NS gives up, and on a busy machine it may wait that
+ * long for another rank. Given: the first heartbeat, and the bytes from each to the next. */
 static inline void join_with_heartbeats(pthread_t thread, uint32_t *first, size_t stride,
 					unsigned n)
 {

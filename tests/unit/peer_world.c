@@ -54,8 +54,8 @@ static uint64_t share_of(const struct rank *r, uint64_t at, uint64_t *offset)
 
 void direct_run(struct peer_call c, const uint32_t *mapped)
 {
-	const size_t at = offsetof(struct rank, page);
-	const struct rank *r = (const struct rank *)(uintptr_t)(c.page - at);
+	const size_t at = offsetof(struct rank, control);
+	const struct rank *r = (const struct rank *)(uintptr_t)(c.control - at);
 	uint32_t *to = (uint32_t *)(r->staging + PEER_MAPPED);
 	for (unsigned p = 0; p < c.nranks; p++)
 		__atomic_store_n(&to[p], mapped[p], __ATOMIC_RELEASE);
@@ -100,7 +100,7 @@ struct world *world_run(unsigned nranks, void (*work)(struct rank *))
 		r->staging = mmap(NULL, PEER_STAGING, PROT_READ | PROT_WRITE,
 				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		assert_ptr_not_equal(r->staging, MAP_FAILED);
-		state(r)->sequence = NEAR_WRAP;
+		state(r)->launch_seq = NEAR_WRAP;
 	}
 	for (unsigned i = 0; i < nranks; i++)
 		tables_fill(w, &w->ranks[i]);
@@ -108,7 +108,7 @@ struct world *world_run(unsigned nranks, void (*work)(struct rank *))
 		assert_int_equal(pthread_create(&w->ranks[i].thread, NULL, rank_main, &w->ranks[i]),
 				 0);
 	for (unsigned i = 0; i < nranks; i++)
-		join_with_heartbeats(w->ranks[i].thread, &w->ranks[0].page.heartbeat,
+		join_with_heartbeats(w->ranks[i].thread, &w->ranks[0].control.heartbeat,
 				     sizeof(w->ranks[0]), nranks);
 	return w;
 }
@@ -124,12 +124,12 @@ void world_free(struct world *w)
 struct peer_call call_of(struct rank *r, uint64_t bytes)
 {
 	struct peer_call c = {
-		.page = (uintptr_t)&r->page,
+		.control = (uintptr_t)&r->control,
 		.src = (uintptr_t)r->src,
 		.dst = (uintptr_t)r->dst,
 		.bytes = bytes,
 		.header = bytes,
-		.serial = SERIAL,
+		.kernel_seq = KERNEL_SEQ,
 		.rank = (uint8_t)r->number,
 		.nranks = (uint8_t)r->nranks,
 		.from_past = (uint8_t)r->nranks,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The CPU builds of the collective kernels, for tests: one thread per rank, with as many kernels
+ * The collective kernels on the CPU, for tests: one thread per rank, with as many kernels
  * running at a time. */
 #ifndef TESTS_PEER_WORLD_H
 #define TESTS_PEER_WORLD_H
@@ -7,14 +7,14 @@
 #include <pthread.h>
 #include <stdint.h>
 
-#include "kernels/twin.h"
+#include "kernels/cpu_ref.h"
 #include "proto/ncclsvc_types.h"
 
-#define FEW	   704			    /* bytes */
-#define MANY	   150000		    /* more than two chunks */
-#define MOST	   (PEER_LINES_MOST + 1024) /* maximum of all tests */
-#define SERIAL	   78			    /* serial for kernels where it does not matter */
-#define NEAR_WRAP  UINT32_C(0xfffffffe)	    /* the second operation has sequence 2 */
+#define FEW	   704			 /* bytes */
+#define MANY	   150000		 /* more than two chunks */
+#define MOST	   (PEER_LL_MOST + 1024) /* maximum of all tests */
+#define KERNEL_SEQ 78			 /* for kernels where it does not matter */
+#define NEAR_WRAP  UINT32_C(0xfffffffe)	 /* the second operation has launch_seq 2 */
 #define ABOVE(v)   ((uint32_t)((v) >> 32))
 #define GUARD	   0xa5
 #define BUFFER	   (MOST * PEER_RANKS + 64)
@@ -34,7 +34,7 @@ struct rank {
 	unsigned number, nranks;
 	pthread_t thread;
 	char *staging;
-	struct peer_page page;
+	struct peer_control control;
 	uint8_t src[BUFFER], dst[BUFFER];
 	struct world *world;
 };
@@ -44,7 +44,7 @@ struct world {
 	struct rank ranks[PEER_RANKS];
 	pthread_barrier_t round;
 	void (*work)(struct rank *);
-	uint32_t came; /* for the work */
+	uint32_t arrived; /* for the work */
 };
 
 static inline struct peer_state *state(struct rank *r)

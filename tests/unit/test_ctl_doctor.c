@@ -96,7 +96,7 @@ static void test_well(void **state)
 	says("nccl", DOCTOR_OK, "2.28.9");
 	says("devices", DOCTOR_OK, "Device 1 (G) is ready: this process's GPU 1.");
 	says("peers", DOCTOR_OK, "All 2 GPUs");
-	says("kernels", DOCTOR_OK, "has kernels");
+	says("kernels", DOCTOR_OK, "direct transport's kernels");
 	says("mps", DOCTOR_NOTE, "28 to 29 ms");
 	says("mps", DOCTOR_NOTE, "Device 1, without MPS: as above.");
 }
@@ -247,7 +247,7 @@ static void test_kernels(void **state)
 	(void)state;
 	facts.peer = "1";
 	judge(DOCTOR_NOTE);
-	says("kernels", DOCTOR_OK, "has kernels");
+	says("kernels", DOCTOR_OK, "direct transport's kernels");
 	facts.peer = "0";
 	judge(DOCTOR_NOTE);
 	says("kernels", DOCTOR_NOTE, "NCCLSVC_PEER is 0");

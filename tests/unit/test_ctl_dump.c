@@ -119,7 +119,7 @@ static void a_table(void **state)
 	assert_non_null(strstr(s, "Send \"a label\""));
 	assert_non_null(strstr(s, "TIMEOUT\n"));
 	assert_non_null(strstr(s, "0 of graph 6  Barrier"));
-	assert_non_null(strstr(s, "kernel     queued\n"));
+	assert_non_null(strstr(s, "direct     queued\n"));
 	assert_null(strstr(s, "waiting-peers"));
 	free(s);
 	s = shown((struct snapshot){0}, command(false));

@@ -130,7 +130,7 @@ static void random_round(struct rank *r, unsigned *seed, unsigned round)
 		((uint8_t *)(uintptr_t)c.src)[i] = input(r->number, i, round);
 	memset((void *)(uintptr_t)c.dst, GUARD, c.bytes * (c.dst_each ? r->nranks : 1) + 1);
 	k->run(c);
-	assert_int_equal(r->page.failed, 0);
+	assert_int_equal(r->control.failed, 0);
 	check(&c, shape, root, round, GUARD);
 }
 
@@ -155,14 +155,14 @@ static void random_collectives(void **unused)
 
 /* Latest posts of a rank's kernels. */
 struct posts {
-	uint32_t sequence;
+	uint32_t launch_seq;
 	uint64_t ended;
 };
 
-static uint64_t lines_most(unsigned nranks)
+static uint64_t ll_most(unsigned nranks)
 {
-	const uint64_t slot = (uint64_t)PEER_SLOT_LINES(nranks) * PEER_LINE_DATA;
-	return slot < PEER_LINES_MOST ? slot : PEER_LINES_MOST;
+	const uint64_t slot = (uint64_t)PEER_SLOT_LINES(nranks) * LL_LINE_DATA;
+	return slot < PEER_LL_MOST ? slot : PEER_LL_MOST;
 }
 
 /* Mostly few; some are around the limit of the kernel for few bytes. */
@@ -172,7 +172,7 @@ static uint64_t random_bytes(unsigned *seed, unsigned nranks)
 	if (n % 16 == 0)
 		return 0;
 	if (n % 16 < 3)
-		return lines_most(nranks) - 600 + n / 16 % 1200;
+		return ll_most(nranks) - 600 + n / 16 % 1200;
 	return 1 + n / 16 % 3000;
 }
 
@@ -199,26 +199,26 @@ static uint8_t buffers_fill(const struct peer_call *c, unsigned round)
 static void posts_check(struct rank *r, const struct peer_call *c, struct posts *posts,
 			unsigned blocks)
 {
-	posts->sequence = peer_sequence_after(posts->sequence);
-	assert_int_equal(r->page.failed, 0);
-	assert_int_equal(state(r)->sequence, posts->sequence);
+	posts->launch_seq = peer_seq_after(posts->launch_seq);
+	assert_int_equal(r->control.failed, 0);
+	assert_int_equal(state(r)->launch_seq, posts->launch_seq);
 	for (unsigned i = 0; i < blocks; i++)
-		assert_true(state(r)->ended[i] == posts->sequence &&
-			    state(r)->told[i] == c->serial);
-	const uint64_t ended = (uint64_t)c->serial << 32 | posts->sequence;
-	if (c->posts || r->page.ended != posts->ended)
-		assert_true(r->page.ended == ended);
-	posts->ended = r->page.ended;
+		assert_true(state(r)->ended[i] == posts->launch_seq &&
+			    state(r)->completed[i] == c->kernel_seq);
+	const uint64_t ended = (uint64_t)c->kernel_seq << 32 | posts->launch_seq;
+	if (c->posts || r->control.ended != posts->ended)
+		assert_true(r->control.ended == ended);
+	posts->ended = r->control.ended;
 }
 
 /* Checks that the kernel failed, or did not. */
-static void result_check(struct rank *r, uint32_t sequence, bool fails)
+static void result_check(struct rank *r, uint32_t kernel_seq, bool fails)
 {
-	const uint64_t result = r->page.results[sequence % PEER_RESULTS];
+	const uint64_t result = r->control.results[kernel_seq % PEER_RESULTS];
 	if (fails)
-		assert_true(result == ((uint64_t)PEER_MISMATCH << 32 | sequence));
+		assert_true(result == ((uint64_t)PEER_MISMATCH << 32 | kernel_seq));
 	else
-		assert_int_not_equal((uint32_t)result, sequence);
+		assert_int_not_equal((uint32_t)result, kernel_seq);
 }
 
 /* In some rounds one rank has half of the bytes, and maybe the other kernel. */
@@ -229,13 +229,13 @@ static void mixed_round(struct rank *r, unsigned *seed, unsigned round, struct p
 	const bool differs = odd < r->nranks && r->nranks > 1 && most;
 	struct peer_call c = call_of(r, differs && odd == r->number ? most / 2 : most);
 	const bool direct = rand_r(seed) & 1;
-	const struct kernel *k = direct || c.bytes > lines_most(r->nranks) ? &many : &few;
+	const struct kernel *k = direct || c.bytes > ll_most(r->nranks) ? &many : &few;
 	const enum shape shape = (unsigned)rand_r(seed) % SHAPES;
 	const unsigned root = (unsigned)rand_r(seed) % r->nranks;
 	const unsigned blocks = 1 + (unsigned)rand_r(seed) % BLOCKS_MOST;
 	const bool in_place = rand_r(seed) & 1;
 	c.posts = rand_r(seed) & 1;
-	c.serial = peer_sequence_after(posts->sequence);
+	c.kernel_seq = peer_seq_after(posts->launch_seq);
 	c.src += random_offset(seed);
 	c.dst += random_offset(seed);
 	shape_call(&c, shape, root);
@@ -244,7 +244,7 @@ static void mixed_round(struct rank *r, unsigned *seed, unsigned round, struct p
 	const uint8_t behind = buffers_fill(&c, round);
 	(r->number & 1 ? blocks_at_once : blocks_in_turn)(k, &c, blocks);
 	posts_check(r, &c, posts, blocks);
-	result_check(r, posts->sequence, differs);
+	result_check(r, posts->launch_seq, differs);
 	if (!differs && (!in_place || c.receives_from))
 		check(&c, shape, root, round, behind);
 }
@@ -253,8 +253,8 @@ static void mixed_round(struct rank *r, unsigned *seed, unsigned round, struct p
 static void mixed_work(struct rank *r)
 {
 	unsigned seed = r->nranks, own = r->number;
-	struct posts posts = {.sequence = MIXED_WRAP};
-	state(r)->sequence = MIXED_WRAP;
+	struct posts posts = {.launch_seq = MIXED_WRAP};
+	state(r)->launch_seq = MIXED_WRAP;
 	pthread_barrier_wait(&r->world->round);
 	for (unsigned round = 0; round < MIXED_ROUNDS; round++) {
 		if ((unsigned)rand_r(&own) % 8 == 0)

@@ -23,16 +23,16 @@ static void mismatch_work(struct rank *r)
 	struct peer_call c = call_of(r, r->number + 1 == r->nranks ? 8 : n);
 	c.reduces = 1;
 	kernel->run(c);
-	const uint64_t result = r->page.results[SERIAL % PEER_RESULTS];
+	const uint64_t result = r->control.results[KERNEL_SEQ % PEER_RESULTS];
 	assert_int_equal(ABOVE(result), PEER_MISMATCH);
-	assert_int_equal((uint32_t)result, SERIAL);
-	assert_int_equal(r->page.failed, 0);
+	assert_int_equal((uint32_t)result, KERNEL_SEQ);
+	assert_int_equal(r->control.failed, 0);
 	pthread_barrier_wait(&r->world->round);
 	memset(r->src, 1, n);
 	c = call_of(r, n);
 	c.reduces = 1;
 	kernel->run(c);
-	assert_int_equal(r->page.failed, 0);
+	assert_int_equal(r->control.failed, 0);
 	assert_int_equal(r->dst[n - 1], r->nranks);
 }
 
@@ -46,14 +46,14 @@ static void mismatch(void **unused)
 static void late_work(struct rank *r)
 {
 	struct peer_call c = call_of(r, r->number + 1 == r->nranks ? 8 : 640);
-	uint32_t *came = &r->world->came;
+	uint32_t *arrived = &r->world->arrived;
 	if (r->number == 1) {
 		usleep(20000);
-		__atomic_store_n(came, 1, __ATOMIC_RELEASE);
+		__atomic_store_n(arrived, 1, __ATOMIC_RELEASE);
 	}
 	kernel->run(c);
-	assert_int_equal(ABOVE(r->page.results[SERIAL % PEER_RESULTS]), PEER_MISMATCH);
-	assert_int_equal(__atomic_load_n(came, __ATOMIC_ACQUIRE), 1);
+	assert_int_equal(ABOVE(r->control.results[KERNEL_SEQ % PEER_RESULTS]), PEER_MISMATCH);
+	assert_int_equal(__atomic_load_n(arrived, __ATOMIC_ACQUIRE), 1);
 }
 
 static void mismatch_waits_for_all(void **unused)
@@ -64,9 +64,9 @@ static void mismatch_waits_for_all(void **unused)
 
 static void abort_soon(struct rank *r)
 {
-	while (!__atomic_load_n(&r->page.begun, __ATOMIC_ACQUIRE))
+	while (!__atomic_load_n(&r->control.begun, __ATOMIC_ACQUIRE))
 		usleep(100);
-	__atomic_store_n(&r->page.abort, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&r->control.abort, 1, __ATOMIC_RELEASE);
 }
 
 /* The rank is dead: its next kernel ends although nothing aborts it, and sends nothing. */
@@ -75,10 +75,10 @@ static void dead_work(struct rank *r, struct peer_call c)
 	char *peer = r->world->ranks[1].staging, *before = malloc(PEER_STAGING);
 	assert_non_null(before);
 	memcpy(before, peer, PEER_STAGING);
-	const uint64_t first = r->page.failed;
+	const uint64_t first = r->control.failed;
 	kernel->run(c);
-	assert_int_equal(ABOVE(r->page.results[c.serial % PEER_RESULTS]), PEER_ABORTED);
-	assert_true(r->page.failed == first);
+	assert_int_equal(ABOVE(r->control.results[c.kernel_seq % PEER_RESULTS]), PEER_ABORTED);
+	assert_true(r->control.failed == first);
 	assert_memory_equal(before, peer, PEER_STAGING);
 	free(before);
 }
@@ -87,15 +87,15 @@ static void dead_work(struct rank *r, struct peer_call c)
 static void abort_work(struct rank *r)
 {
 	struct peer_call c = call_of(r, 64);
-	c.serial = 77;
+	c.kernel_seq = 77;
 	if (r->number) {
 		abort_soon(&r->world->ranks[0]);
 		return;
 	}
 	kernel->run(c);
-	assert_int_equal(ABOVE(r->page.begun), 77);
-	assert_true(r->page.begun == r->page.ended);
-	assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
+	assert_int_equal(ABOVE(r->control.begun), 77);
+	assert_true(r->control.begun == r->control.ended);
+	assert_int_equal(ABOVE(r->control.failed), PEER_ABORTED);
 	dead_work(r, c);
 }
 
@@ -106,11 +106,11 @@ static void aborted(void **unused)
 }
 
 /* Rank 0 is aborted when rank 1 is about to write into its buffer. */
-static struct peer_page *stopped_page;
+static struct peer_control *stopped_control;
 
 static uint64_t reach_late(uint64_t at)
 {
-	__atomic_store_n(&stopped_page->abort, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&stopped_control->abort, 1, __ATOMIC_RELEASE);
 	usleep(30000);
 	return at;
 }
@@ -119,7 +119,7 @@ static void written_work(struct rank *r)
 {
 	static const uint32_t all[PEER_RANKS] = {2, 2, 2, 2, 2, 2, 2, 2};
 	if (!r->number)
-		stopped_page = &r->page;
+		stopped_control = &r->control;
 	pthread_barrier_wait(&r->world->round);
 	if (r->number)
 		ncclsvc_peer_reach = reach_late;
@@ -131,7 +131,7 @@ static void written_work(struct rank *r)
 		memset(r->dst, 7, MANY);
 	pthread_barrier_wait(&r->world->round);
 	if (!r->number)
-		assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
+		assert_int_equal(ABOVE(r->control.failed), PEER_ABORTED);
 	for (unsigned i = 0; i < MANY && !r->number; i++)
 		assert_int_equal(r->dst[i], 7);
 }
@@ -151,10 +151,10 @@ static void overlap_work(struct rank *r)
 		kernel->run(c);
 		return;
 	}
-	while (!__atomic_load_n(&waits->page.begun, __ATOMIC_ACQUIRE))
+	while (!__atomic_load_n(&waits->control.begun, __ATOMIC_ACQUIRE))
 		usleep(100);
 	kernel->run(c);
-	assert_int_equal(ABOVE(__atomic_load_n(&waits->page.failed, __ATOMIC_ACQUIRE)),
+	assert_int_equal(ABOVE(__atomic_load_n(&waits->control.failed, __ATOMIC_ACQUIRE)),
 			 PEER_OVERLAP);
 }
 
@@ -173,14 +173,14 @@ static uint32_t block_ended(struct rank *r, uint32_t number)
 	return __atomic_load_n(&state(r)->ended[number], __ATOMIC_ACQUIRE);
 }
 
-static uint64_t page_ended(struct rank *r)
+static uint64_t control_ended(struct rank *r)
 {
-	return __atomic_load_n(&r->page.ended, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&r->control.ended, __ATOMIC_ACQUIRE);
 }
 
-static uint64_t posted(uint32_t sequence)
+static uint64_t posted(uint32_t launch_seq)
 {
-	return (uint64_t)SERIAL << 32 | sequence;
+	return (uint64_t)KERNEL_SEQ << 32 | launch_seq;
 }
 
 static struct peer_call posting_call(struct rank *r)
@@ -192,25 +192,25 @@ static struct peer_call posting_call(struct rank *r)
 
 /* Rank 1 runs its blocks one after the other, in either order, so that rank 0's other block waits.
  */
-static void posts_round(struct rank *r, uint32_t first, uint32_t sequence)
+static void posts_round(struct rank *r, uint32_t first, uint32_t launch_seq)
 {
-	const uint64_t before = r->page.ended;
+	const uint64_t before = r->control.ended;
 	struct peer_call c = posting_call(r);
 	if (r->number) {
 		struct rank *other = &r->world->ranks[0];
 		block_run(kernel, &c, first, 2);
-		assert_true(page_ended(r) == before);
-		while (block_ended(other, first) != sequence)
+		assert_true(control_ended(r) == before);
+		while (block_ended(other, first) != launch_seq)
 			usleep(100);
 		usleep(2000);
-		assert_int_not_equal(block_ended(other, !first), sequence);
-		assert_int_not_equal((uint32_t)page_ended(other), sequence);
+		assert_int_not_equal(block_ended(other, !first), launch_seq);
+		assert_int_not_equal((uint32_t)control_ended(other), launch_seq);
 		block_run(kernel, &c, !first, 2);
 	} else {
 		blocks_at_once(kernel, &c, 2);
 	}
-	assert_int_equal(r->page.failed, 0);
-	assert_true(page_ended(r) == posted(sequence));
+	assert_int_equal(r->control.failed, 0);
+	assert_true(control_ended(r) == posted(launch_seq));
 }
 
 static void posts_work(struct rank *r)
@@ -220,7 +220,7 @@ static void posts_work(struct rank *r)
 	posts_round(r, 1, 2);
 	struct peer_call c = posting_call(r);
 	kernel->run(c); /* of one block */
-	assert_true(page_ended(r) == posted(3));
+	assert_true(control_ended(r) == posted(3));
 }
 
 static void posts_after_all_blocks(void **unused)
@@ -233,26 +233,26 @@ static void posts_after_all_blocks(void **unused)
 static void refresh_work(struct rank *r)
 {
 	struct peer_call c = call_of(r, 8);
-	c.serial = SERIAL;
+	c.kernel_seq = KERNEL_SEQ;
 	for (unsigned i = 0; i < PEER_BLOCKS; i++)
 		state(r)->ended[i] = 2 * PEER_REFRESH - 2;
 	for (unsigned i = 0; i < PEER_BLOCKS; i++)
-		state(r)->told[i] = SERIAL;
-	state(r)->sequence = 2 * PEER_REFRESH - 2;
+		state(r)->completed[i] = KERNEL_SEQ;
+	state(r)->launch_seq = 2 * PEER_REFRESH - 2;
 	pthread_barrier_wait(&r->world->round);
 	kernel->run(c);
 	assert_int_equal(block_ended(r, 1), 2 * PEER_REFRESH - 2);
 	kernel->run(c);
 	for (uint32_t i = 0; i < PEER_BLOCKS; i++)
 		assert_int_equal(block_ended(r, i), 2 * PEER_REFRESH);
-	assert_true(page_ended(r) == posted(2 * PEER_REFRESH));
-	assert_int_equal(state(r)->told[1], SERIAL);
-	c.serial = PEER_REFRESH;
+	assert_true(control_ended(r) == posted(2 * PEER_REFRESH));
+	assert_int_equal(state(r)->completed[1], KERNEL_SEQ);
+	c.kernel_seq = PEER_REFRESH;
 	kernel->run(c);
 	assert_int_equal(block_ended(r, 1), 2 * PEER_REFRESH);
 	for (uint32_t i = 0; i < PEER_BLOCKS; i++)
-		assert_int_equal(state(r)->told[i], PEER_REFRESH);
-	assert_int_equal(r->page.failed, 0);
+		assert_int_equal(state(r)->completed[i], PEER_REFRESH);
+	assert_int_equal(r->control.failed, 0);
 }
 
 static void refreshed(void **unused)
@@ -267,17 +267,17 @@ static void failure_work(struct rank *r)
 	struct peer_call c = posting_call(r);
 	if (r->number) {
 		struct rank *other = &r->world->ranks[0];
-		while (!__atomic_load_n(&other->page.begun, __ATOMIC_ACQUIRE))
+		while (!__atomic_load_n(&other->control.begun, __ATOMIC_ACQUIRE))
 			usleep(100);
-		assert_int_equal(page_ended(other), 0);
+		assert_int_equal(control_ended(other), 0);
 		abort_soon(other);
 		return;
 	}
 	blocks_at_once(kernel, &c, 2);
-	assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
-	assert_true(page_ended(r) == posted(NEAR_WRAP + 1));
+	assert_int_equal(ABOVE(r->control.failed), PEER_ABORTED);
+	assert_true(control_ended(r) == posted(NEAR_WRAP + 1));
 	kernel->run(c); /* it is dead */
-	assert_true(page_ended(r) == posted(2));
+	assert_true(control_ended(r) == posted(2));
 }
 
 static void posts_failure(void **unused)
@@ -295,7 +295,7 @@ static struct peer_call graph_call(struct rank *r, uint64_t bytes)
 {
 	struct peer_call c = call_of(r, bytes);
 	c.reduces = 1;
-	c.serial = 0;
+	c.kernel_seq = 0;
 	c.graph = GRAPH;
 	c.index = INDEX;
 	return c;
@@ -306,25 +306,25 @@ static void graph_work(struct rank *r)
 {
 	struct rank *waits = &r->world->ranks[0];
 	struct peer_call single = call_of(r, 64), c = graph_call(r, 64);
-	const uint32_t second = peer_sequence_after(NEAR_WRAP + 1);
+	const uint32_t second = peer_seq_after(NEAR_WRAP + 1);
 	single.reduces = 1;
 	kernel->run(single);
 	if (r->number) {
-		while (__atomic_load_n(&waits->page.begun, __ATOMIC_ACQUIRE) != second)
+		while (__atomic_load_n(&waits->control.begun, __ATOMIC_ACQUIRE) != second)
 			usleep(100);
-		assert_true(waits->page.graph == ((uint64_t)GRAPH << 32 | INDEX));
-		assert_int_equal(waits->page.header, c.header);
-		assert_int_equal(waits->page.place, second);
-		single.serial++;
+		assert_true(waits->control.graph == ((uint64_t)GRAPH << 32 | INDEX));
+		assert_int_equal(waits->control.header, c.header);
+		assert_int_equal(waits->control.coll_launch_seq, second);
+		single.kernel_seq++;
 		kernel->run(single);
 		return;
 	}
 	kernel->run(c);
-	assert_int_equal(r->page.failed, 0);
-	assert_true(r->page.ended == ((uint64_t)SERIAL << 32 | second));
+	assert_int_equal(r->control.failed, 0);
+	assert_true(r->control.ended == ((uint64_t)KERNEL_SEQ << 32 | second));
 	assert_int_equal(state(r)->ended[0], second);
-	assert_int_equal(state(r)->told[0], SERIAL);
-	assert_int_equal(state(r)->serial, SERIAL);
+	assert_int_equal(state(r)->completed[0], KERNEL_SEQ);
+	assert_int_equal(state(r)->kernel_seq, KERNEL_SEQ);
 }
 
 static void in_graph(void **unused)
@@ -333,22 +333,22 @@ static void in_graph(void **unused)
 	world_free(world_run(2, graph_work));
 }
 
-/* All later kernels fail, and the page says why. */
+/* All later kernels fail, and the control block says why. */
 static void graph_mismatch_work(struct rank *r)
 {
 	struct peer_call c = graph_call(r, r->number ? 64 : 128);
-	const uint32_t next = peer_sequence_after(state(r)->serial);
+	const uint32_t next = peer_seq_after(state(r)->kernel_seq);
 	kernel->run(c);
-	assert_true(r->page.failed == ((uint64_t)PEER_UNLIKE << 32 | next));
-	assert_int_equal(r->page.unlike[0], c.header);
-	assert_int_equal(r->page.unlike[1], r->number ? 128 : 64);
-	assert_int_equal(r->page.unlike[2], !r->number);
-	assert_int_equal(r->page.unlike[3], 1);
+	assert_true(r->control.failed == ((uint64_t)PEER_FATAL_MISMATCH << 32 | next));
+	assert_int_equal(r->control.mismatch[0], c.header);
+	assert_int_equal(r->control.mismatch[1], r->number ? 128 : 64);
+	assert_int_equal(r->control.mismatch[2], !r->number);
+	assert_int_equal(r->control.mismatch[3], 1);
 	pthread_barrier_wait(&r->world->round);
 	c = call_of(r, 64);
 	kernel->run(c);
-	assert_int_equal(ABOVE(r->page.results[SERIAL % PEER_RESULTS]), PEER_UNLIKE);
-	assert_int_equal(state(r)->told[0], SERIAL);
+	assert_int_equal(ABOVE(r->control.results[KERNEL_SEQ % PEER_RESULTS]), PEER_FATAL_MISMATCH);
+	assert_int_equal(state(r)->completed[0], KERNEL_SEQ);
 }
 
 static void graph_mismatch(void **unused)

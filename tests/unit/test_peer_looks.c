@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How much work the supervisor does when it reads pages: their content is hostile, and one user
- * has many. The test is linked so that it can count this work. */
+ * How much work the supervisor does when it reads control blocks: their content is hostile, and one
+ * user has many. The test is linked so that it can count this work. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,29 +24,30 @@ static struct {
 	unsigned histories, scans, tasks;
 } count;
 
-struct peer_history __real_peer_history_of(const struct peer_page *page, uint32_t serial,
-					   const uint32_t messages[PEER_WAYS]);
-struct peer_history __wrap_peer_history_of(const struct peer_page *page, uint32_t serial,
-					   const uint32_t messages[PEER_WAYS])
+struct peer_history __real_peer_history_of(const struct peer_control *control, uint32_t kernel_seq,
+					   const uint32_t messages[PEER_DIRS]);
+struct peer_history __wrap_peer_history_of(const struct peer_control *control, uint32_t kernel_seq,
+					   const uint32_t messages[PEER_DIRS])
 {
 	count.histories++;
-	return __real_peer_history_of(page, serial, messages);
+	return __real_peer_history_of(control, kernel_seq, messages);
 }
 
-bool __wrap_peer_record_of(const struct peer_page *page, uint32_t serial, struct peer_record *r)
+bool __wrap_peer_record_of(const struct peer_control *control, uint32_t kernel_seq,
+			   struct peer_record *r)
 {
-	(void)page;
-	(void)serial;
+	(void)control;
+	(void)kernel_seq;
 	(void)r;
 	count.scans++;
 	return false;
 }
 
-bool __wrap_peer_record_in(const struct peer_page *page, uint32_t way, uint32_t message,
+bool __wrap_peer_record_in(const struct peer_control *control, uint32_t peer_dir, uint32_t message,
 			   struct peer_record *r)
 {
-	(void)page;
-	(void)way;
+	(void)control;
+	(void)peer_dir;
 	(void)message;
 	(void)r;
 	count.scans++;
@@ -62,7 +63,7 @@ bool __wrap_table_get(const struct task_table *t, uint32_t slot, struct table_en
 	return false;
 }
 
-/* ---- Communicators with pages ---- */
+/* ---- Communicators with control blocks ---- */
 
 static struct comms comms;
 static struct session session;
@@ -79,7 +80,7 @@ static struct communicator *begin(struct account *a, uint32_t nranks)
 	m->peer = calloc(1, sizeof(*m->peer));
 	assert_true(m->members && m->pending && m->peer);
 	m->peer->comm = m;
-	m->peer->base = calloc(nranks, PEER_PAGE);
+	m->peer->base = calloc(nranks, PEER_CONTROL_BYTES);
 	assert_non_null(m->peer->base);
 	for (uint32_t k = 0; k < nranks; k++) {
 		m->members[k].session = &session;
@@ -110,18 +111,18 @@ static void end_all(void)
 static void fill(struct communicator *m, uint32_t kernel)
 {
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct peer_page *p = peer_member_page(m, k);
+		struct peer_control *p = peer_member_control(m, k);
 		p->moves = 1;
 		p->begun = (uint64_t)kernel << 32 | kernel;
 		p->records = 3 * PEER_HISTORY;
-		for (uint32_t way = 0; way < PEER_WAYS; way++) {
-			p->waits[way] = (uint64_t)kernel << 32 | kernel;
-			p->messages[way] = kernel + 1;
+		for (uint32_t peer_dir = 0; peer_dir < PEER_DIRS; peer_dir++) {
+			p->waits[peer_dir] = (uint64_t)kernel << 32 | kernel;
+			p->messages[peer_dir] = kernel + 1;
 		}
 		for (uint32_t i = 0; i < PEER_HISTORY; i++)
 			p->history[i] = (struct peer_record){
 				.header = peer_header(NCCLSVC_SEND, NCCLSVC_UINT32, 0, 0, 8),
-				.serial = UINT32_MAX,
+				.kernel_seq = UINT32_MAX,
 				.message = UINT32_MAX};
 	}
 }
@@ -186,11 +187,11 @@ static void late_ranks_are_found(void **state)
 	struct communicator *m = begin(&user, 3);
 	ncclsvc_lateness_info i = {0};
 	assert_false(peer_lateness_read(m, 0, clock_now(), &i));
-	peer_member_page(m, 0)->waited[2] = (struct peer_waited){10, 500};
+	peer_member_control(m, 0)->waited[2] = (struct peer_waited){10, 500};
 	is_due(m);
 	peer_watch(&comms, clock_now());
-	peer_member_page(m, 0)->waited[2] = (struct peer_waited){13, 1100};
-	peer_member_page(m, 1)->waited[2] = (struct peer_waited){4, 400};
+	peer_member_control(m, 0)->waited[2] = (struct peer_waited){13, 1100};
+	peer_member_control(m, 1)->waited[2] = (struct peer_waited){4, 400};
 	for (uint32_t k = 0; k < 3; k++) {
 		i = (ncclsvc_lateness_info){0};
 		assert_true(peer_lateness_read(m, k, clock_now() + 1000, &i));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The CPU build of the message kernel: each rank is a thread, and so is each block of its kernels.
+ * The message kernel on the CPU: each rank is a thread, and so is each block of its kernels.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -17,12 +17,12 @@
 
 #include "peer_beat.h"
 
-#include "kernels/twin.h"
+#include "kernels/cpu_ref.h"
 #include "proto/ncclsvc_types.h"
 
 #define GUARD	   0xa5
 #define MOST	   (UINT64_C(3) << 20) /* bytes of a message: more than a pair's rings hold */
-#define RING_BYTES (PEER_RING_LINES * PEER_LINE_DATA)
+#define RING_BYTES (PEER_RING_LINES * LL_LINE_DATA)
 #define ABOVE(v)   ((uint32_t)((v) >> 32))
 /* The third message, or a long one, reuses the flag of the ring's first use. */
 #define NEAR_WRAP  (((UINT64_C(1) << 31) * PEER_RING_LINES) - 100)
@@ -31,11 +31,11 @@ struct rank {
 	unsigned number, nranks;
 	pthread_t thread;
 	char *staging;
-	struct peer_page page;
+	struct peer_control control;
 	struct world *world;
 	struct peer_messages kernel;
 	unsigned nblocks, nparts;
-	uint32_t messages[PEER_WAYS]; /* number of messages so far */
+	uint32_t messages[PEER_DIRS]; /* number of messages so far */
 	/* NULL: the set of mapped shares is random. Otherwise all are, and this is called as a
 	 * sender has found the receiver's buffer. */
 	uint64_t (*reach)(uint64_t at);
@@ -59,7 +59,7 @@ static void counts_begin(struct rank *r)
 {
 	uint64_t *counts = (uint64_t *)(void *)(r->staging + PEER_COUNTS);
 	uint64_t *credits = (uint64_t *)(void *)(r->staging + PEER_CREDITS);
-	for (unsigned i = 0; i < PEER_WAYS * PEER_CHANNELS; i++)
+	for (unsigned i = 0; i < PEER_DIRS * PEER_CHANNELS; i++)
 		counts[i] = NEAR_WRAP;
 	for (unsigned i = 0; i < PEER_RANKS * PEER_CHANNELS; i++)
 		credits[i] = NEAR_WRAP;
@@ -87,7 +87,7 @@ static struct world *world_run(unsigned nranks, void (*work)(struct rank *))
 		assert_int_equal(pthread_create(&w->ranks[i].thread, NULL, rank_main, &w->ranks[i]),
 				 0);
 	for (unsigned i = 0; i < nranks; i++)
-		join_with_heartbeats(w->ranks[i].thread, &w->ranks[0].page.heartbeat,
+		join_with_heartbeats(w->ranks[i].thread, &w->ranks[0].control.heartbeat,
 				     sizeof(w->ranks[0]), nranks);
 	return w;
 }
@@ -104,7 +104,7 @@ static void world_free(struct world *w)
 
 static void kernel_begin(struct rank *r)
 {
-	r->kernel = (struct peer_messages){.call = {.page = (uintptr_t)&r->page,
+	r->kernel = (struct peer_messages){.call = {.control = (uintptr_t)&r->control,
 						    .rank = (uint8_t)r->number,
 						    .nranks = (uint8_t)r->nranks}};
 	for (unsigned i = 0; i < r->nranks; i++)
@@ -113,10 +113,10 @@ static void kernel_begin(struct rank *r)
 }
 
 /* Peers and directions come in order. */
-static void kernel_way(struct rank *r, unsigned way)
+static void kernel_peer_dir(struct rank *r, unsigned peer_dir)
 {
-	r->kernel.first[way] = (uint8_t)r->nparts;
-	r->kernel.before[way] = r->messages[way];
+	r->kernel.first[peer_dir] = (uint8_t)r->nparts;
+	r->kernel.before[peer_dir] = r->messages[peer_dir];
 }
 
 static void kernel_add(struct rank *r, const void *at, uint64_t bytes)
@@ -129,18 +129,18 @@ static void kernel_add(struct rank *r, const void *at, uint64_t bytes)
 	r->kernel.parts[r->nparts++].header = peer_message(NCCLSVC_UINT8, bytes);
 }
 
-static void kernel_way_end(struct rank *r, unsigned way)
+static void kernel_peer_dir_end(struct rank *r, unsigned peer_dir)
 {
 	uint32_t channels = 0;
-	r->kernel.first[way + 1] = (uint8_t)r->nparts;
-	r->messages[way] += r->nparts - r->kernel.first[way];
-	for (unsigned i = r->kernel.first[way]; i < r->nparts; i++) {
+	r->kernel.first[peer_dir + 1] = (uint8_t)r->nparts;
+	r->messages[peer_dir] += r->nparts - r->kernel.first[peer_dir];
+	for (unsigned i = r->kernel.first[peer_dir]; i < r->nparts; i++) {
 		const uint32_t n = peer_channels(PEER_MESSAGE_BYTES(r->kernel.parts[i].header),
-						 r->nranks, way % PEER_RANKS == r->number);
+						 r->nranks, peer_dir % PEER_RANKS == r->number);
 		channels = n > channels ? n : channels;
 	}
 	for (uint32_t c = 0; c < channels; c++)
-		r->kernel.block[r->nblocks++] = PEER_BLOCK_OF(way, c);
+		r->kernel.block[r->nblocks++] = PEER_BLOCK_OF(peer_dir, c);
 }
 
 struct block {
@@ -175,14 +175,14 @@ static void kernel_run(const struct rank *r)
 }
 
 /* One message alone. */
-static void message_run(struct rank *r, unsigned way, const void *at, uint64_t bytes)
+static void message_run(struct rank *r, unsigned peer_dir, const void *at, uint64_t bytes)
 {
 	kernel_begin(r);
-	for (unsigned w = 0; w < PEER_WAYS; w++) {
-		kernel_way(r, w);
-		if (w == way)
+	for (unsigned w = 0; w < PEER_DIRS; w++) {
+		kernel_peer_dir(r, w);
+		if (w == peer_dir)
 			kernel_add(r, at, bytes);
-		kernel_way_end(r, w);
+		kernel_peer_dir_end(r, w);
 	}
 	kernel_run(r);
 }
@@ -252,20 +252,20 @@ static void random_round(struct rank *r, unsigned *seed, unsigned round)
 	const unsigned n = random_messages(sent, r->nranks, seed);
 	memcpy(received, sent, sizeof(received));
 	kernel_begin(r);
-	for (unsigned way = 0; way < PEER_WAYS; way++) {
-		const bool sends = way < PEER_RANKS;
-		kernel_way(r, way);
+	for (unsigned peer_dir = 0; peer_dir < PEER_DIRS; peer_dir++) {
+		const bool sends = peer_dir < PEER_RANKS;
+		kernel_peer_dir(r, peer_dir);
 		for (unsigned i = 0; i < n; i++) {
 			struct message *m = sends ? &sent[i] : &received[i];
 			const unsigned own = sends ? m->from : m->to;
-			if (own == r->number && (sends ? m->to : m->from) == way % PEER_RANKS)
+			if (own == r->number && (sends ? m->to : m->from) == peer_dir % PEER_RANKS)
 				message_add(r, m, sends, round);
 		}
-		kernel_way_end(r, way);
+		kernel_peer_dir_end(r, peer_dir);
 	}
 	if (r->nblocks)
 		kernel_run(r);
-	assert_int_equal(r->page.failed, 0);
+	assert_int_equal(r->control.failed, 0);
 	for (unsigned i = 0; i < n; i++) {
 		if (received[i].to == r->number)
 			message_check(&received[i], round);
@@ -300,7 +300,7 @@ static void stream_work(struct rank *r)
 		pthread_barrier_wait(&r->world->round); /* everything has been sent */
 	for (unsigned i = 0; i < STREAM; i++) {
 		memset(data, r->number ? GUARD : (int)i, sizeof(data));
-		message_run(r, r->number ? PEER_WAY_FROM(0) : PEER_WAY_TO(1), data, sizeof(data));
+		message_run(r, r->number ? PEER_DIR_FROM(0) : PEER_DIR_TO(1), data, sizeof(data));
 		for (unsigned k = 0; k < sizeof(data); k++)
 			assert_int_equal(data[k], i % 256);
 	}
@@ -311,7 +311,7 @@ static void stream_work(struct rank *r)
 static void sender_goes_ahead(void **unused)
 {
 	(void)unused;
-	assert_true(STREAM * (STREAM_BYTES / PEER_LINE_DATA + 1) < PEER_RING_LINES);
+	assert_true(STREAM * (STREAM_BYTES / LL_LINE_DATA + 1) < PEER_RING_LINES);
 	world_free(world_run(2, stream_work));
 }
 
@@ -325,11 +325,11 @@ static void cross_work(struct rank *r)
 	assert_non_null(in);
 	memset(out, (int)r->number + 1, MOST);
 	kernel_begin(r);
-	for (unsigned w = 0; w < PEER_WAYS; w++) {
-		kernel_way(r, w);
+	for (unsigned w = 0; w < PEER_DIRS; w++) {
+		kernel_peer_dir(r, w);
 		if (w % PEER_RANKS == other)
 			kernel_add(r, w < PEER_RANKS ? out : in, MOST);
-		kernel_way_end(r, w);
+		kernel_peer_dir_end(r, w);
 	}
 	assert_int_equal(r->nblocks, 2 * PEER_CHANNELS_OF(2));
 	kernel_run(r);
@@ -348,27 +348,27 @@ static void long_ones_cross(void **unused)
 
 /* ---- Messages that do not match ---- */
 
-static void unlike_work(struct rank *r)
+static void mismatch_work(struct rank *r)
 {
 	static uint8_t data[2][4096];
-	message_run(r, r->number ? PEER_WAY_FROM(0) : PEER_WAY_TO(1), data[r->number],
+	message_run(r, r->number ? PEER_DIR_FROM(0) : PEER_DIR_TO(1), data[r->number],
 		    r->number ? 4096 : 100);
 	if (!r->number) {
-		assert_int_equal(r->page.failed, 0);
+		assert_int_equal(r->control.failed, 0);
 		return;
 	}
-	assert_int_equal(ABOVE(r->page.failed), PEER_UNLIKE);
-	assert_int_equal(ABOVE(r->page.results[(uint32_t)r->page.failed % PEER_RESULTS]),
-			 PEER_UNLIKE);
-	assert_int_equal(r->page.unlike[0], peer_message(NCCLSVC_UINT8, 4096));
-	assert_int_equal(r->page.unlike[1], peer_message(NCCLSVC_UINT8, 100));
-	assert_int_equal(r->page.unlike[2], 0);
+	assert_int_equal(ABOVE(r->control.failed), PEER_FATAL_MISMATCH);
+	assert_int_equal(ABOVE(r->control.results[(uint32_t)r->control.failed % PEER_RESULTS]),
+			 PEER_FATAL_MISMATCH);
+	assert_int_equal(r->control.mismatch[0], peer_message(NCCLSVC_UINT8, 4096));
+	assert_int_equal(r->control.mismatch[1], peer_message(NCCLSVC_UINT8, 100));
+	assert_int_equal(r->control.mismatch[2], 0);
 }
 
-static void unlike_is_told(void **unused)
+static void mismatch_is_reported(void **unused)
 {
 	(void)unused;
-	world_free(world_run(2, unlike_work));
+	world_free(world_run(2, mismatch_work));
 }
 
 /* ---- A message that does not come ---- */
@@ -387,21 +387,21 @@ static void lost_work(struct rank *r)
 	struct rank *other = &r->world->ranks[!r->number];
 	uint8_t data[100] = {0};
 	if (!r->number) {
-		message_run(r, PEER_WAY_FROM(1), data, sizeof(data));
+		message_run(r, PEER_DIR_FROM(1), data, sizeof(data));
 		assert_int_equal(data[99], 7);
-		message_run(r, PEER_WAY_FROM(1), data, sizeof(data));
-		assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
-		assert_int_equal(r->page.waits[PEER_WAY_FROM(1)], 0);
-		message_run(r, PEER_WAY_TO(1), data, sizeof(data));
+		message_run(r, PEER_DIR_FROM(1), data, sizeof(data));
+		assert_int_equal(ABOVE(r->control.failed), PEER_ABORTED);
+		assert_int_equal(r->control.waits[PEER_DIR_FROM(1)], 0);
+		message_run(r, PEER_DIR_TO(1), data, sizeof(data));
 		for (uint64_t at = PEER_RINGS; at < PEER_STAGING; at++)
 			assert_int_equal(other->staging[at], 0);
 		return;
 	}
 	memset(data, 7, sizeof(data));
-	message_run(r, PEER_WAY_TO(0), data, sizeof(data));
-	until(&other->page.waits[PEER_WAY_FROM(1)], UINT64_C(2) << 32 | 2);
-	until(&other->page.begun, 2);
-	__atomic_store_n(&other->page.abort, 1, __ATOMIC_RELEASE);
+	message_run(r, PEER_DIR_TO(0), data, sizeof(data));
+	until(&other->control.waits[PEER_DIR_FROM(1)], UINT64_C(2) << 32 | 2);
+	until(&other->control.begun, 2);
+	__atomic_store_n(&other->control.abort, 1, __ATOMIC_RELEASE);
 }
 
 static void lost_is_aborted(void **unused)
@@ -410,20 +410,20 @@ static void lost_is_aborted(void **unused)
 	world_free(world_run(2, lost_work));
 }
 
-/* The ring is full: the sender waits until its page tells it to end. */
+/* The ring is full: the sender waits until its control block tells it to end. */
 static void full_work(struct rank *r)
 {
 	struct rank *other = &r->world->ranks[!r->number];
 	if (!r->number) {
 		uint8_t *data = calloc(1, MOST);
 		assert_non_null(data);
-		message_run(r, PEER_WAY_TO(1), data, MOST);
-		assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
+		message_run(r, PEER_DIR_TO(1), data, MOST);
+		assert_int_equal(ABOVE(r->control.failed), PEER_ABORTED);
 		free(data);
 		return;
 	}
-	until(&other->page.waits[PEER_WAY_TO(1)], UINT64_C(1) << 32 | 1);
-	__atomic_store_n(&other->page.abort, 1, __ATOMIC_RELEASE);
+	until(&other->control.waits[PEER_DIR_TO(1)], UINT64_C(1) << 32 | 1);
+	__atomic_store_n(&other->control.abort, 1, __ATOMIC_RELEASE);
 }
 
 static void full_is_aborted(void **unused)
@@ -434,11 +434,11 @@ static void full_is_aborted(void **unused)
 
 /* ---- A stopped receiver, and a sender that is about to write into its buffer ---- */
 
-static struct peer_page *stopped_page;
+static struct peer_control *stopped_control;
 
 static uint64_t reach_late(uint64_t at)
 {
-	__atomic_store_n(&stopped_page->abort, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&stopped_control->abort, 1, __ATOMIC_RELEASE);
 	usleep(30000);
 	return at;
 }
@@ -450,13 +450,13 @@ static void written_work(struct rank *r)
 	memset(data, (int)r->number, MOST);
 	r->reach = reach_late;
 	if (!r->number)
-		stopped_page = &r->page;
+		stopped_control = &r->control;
 	pthread_barrier_wait(&r->world->round);
-	message_run(r, r->number ? PEER_WAY_TO(0) : PEER_WAY_FROM(1), data, MOST);
+	message_run(r, r->number ? PEER_DIR_TO(0) : PEER_DIR_FROM(1), data, MOST);
 	memset(data, 7, r->number ? 0 : MOST);
 	pthread_barrier_wait(&r->world->round);
 	if (!r->number)
-		assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
+		assert_int_equal(ABOVE(r->control.failed), PEER_ABORTED);
 	for (uint64_t i = 0; i < MOST && !r->number; i++)
 		assert_int_equal(data[i], 7);
 	free(data);
@@ -472,7 +472,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_ranks),		  cmocka_unit_test(sender_goes_ahead),
-		cmocka_unit_test(long_ones_cross),	  cmocka_unit_test(unlike_is_told),
+		cmocka_unit_test(long_ones_cross),	  cmocka_unit_test(mismatch_is_reported),
 		cmocka_unit_test(lost_is_aborted),	  cmocka_unit_test(full_is_aborted),
 		cmocka_unit_test(stopped_is_not_written),
 	};

@@ -46,11 +46,11 @@ static void pending_tasks_are_shown_by_kind(void **state)
 	add_trainer(1);
 	start_looked_at(0);
 	submit_one(0, p2p(0, NCCLSVC_SEND, 0, 1));
-	comes(0, place + PENDING_MESSAGE_WAITS + PEER_WAY_TO(1), NCCLSVC_SEND);
+	comes(0, place + PENDING_MESSAGE_WAITS + PEER_DIR_TO(1), NCCLSVC_SEND);
 	submit_one(0, record(0, NCCLSVC_ALL_REDUCE, 0));
 	comes(0, place + PENDING_COLLECTIVE_QUEUED, NCCLSVC_ALL_REDUCE);
 	submit_one(1, p2p(0, NCCLSVC_RECV, 1, 0));
-	goes(0, place + PENDING_MESSAGE_WAITS + PEER_WAY_TO(1));
+	goes(0, place + PENDING_MESSAGE_WAITS + PEER_DIR_TO(1));
 	comes(0, place + PENDING_COLLECTIVE_WAITS, NCCLSVC_ALL_REDUCE);
 	goes(0, place + PENDING_COLLECTIVE_QUEUED);
 	submit_one(1, record(0, NCCLSVC_ALL_REDUCE, 1));

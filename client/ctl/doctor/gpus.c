@@ -83,7 +83,7 @@ static void judge_nodes(const struct doctor_facts *f, struct doctor_report *r)
 		doctor_say(r, "device-files", DOCTOR_NOTE,
 			   "This process has the device nodes of only %zu of %zu GPUs. "
 			   "Communicators with the others run on NCCL in the daemon's workers, "
-			   "without kernels, so small operations are slower.",
+			   "without the direct transport, so small operations are slower.",
 			   nodes, f->ndevices);
 }
 
@@ -297,37 +297,37 @@ static void judge_peers(const struct doctor_facts *f, struct doctor_report *r)
 		doctor_say(
 			r, "peers", DOCTOR_WARNING,
 			"GPUs %s%s cannot access each other's memory (of %d pairs, %zu): between "
-			"them NCCL goes through host memory, and also runs the small operations "
-			"that would be faster in the trainers' kernels. See `nvidia-smi topo -p2p "
-			"r`; IOMMU and ACS settings can prevent access too.",
+			"them the direct transport is off, and NCCL goes through host memory. See "
+			"`nvidia-smi topo -p2p r`; IOMMU and ACS settings can prevent access too.",
 			text, bad > 4 ? ", ..." : "", n * (n - 1) / 2, bad);
 	else if (n > 1)
 		doctor_say(r, "peers", DOCTOR_OK, "All %d GPUs can access each other's memory.", n);
 	free(text);
 }
 
-/* Small operations are faster in kernels than in the workers. */
+/* Small operations are faster on the direct transport than in the workers. */
 static void judge_kernels(const struct doctor_facts *f, struct doctor_report *r)
 {
 	if (!doctor_gpus_matter(f))
 		return;
 	if (!f->kernels)
-		doctor_say(r, "kernels", DOCTOR_NOTE,
-			   "This library was built without nvcc or clang, so it has no GPU "
-			   "kernels: all operations go to the daemon's workers, and small ones are "
-			   "slower. Install either compiler, and set up a new build directory.");
+		doctor_say(
+			r, "kernels", DOCTOR_NOTE,
+			"This library was built without nvcc or clang, so it has no direct "
+			"transport: all operations go to the daemon's workers, and small ones are "
+			"slower. Install either compiler, and set up a new build directory.");
 	else if (f->peer && !strcmp(f->peer, "0"))
 		doctor_say(r, "kernels", DOCTOR_NOTE,
-			   "NCCLSVC_PEER is 0 here: all operations go to the daemon's workers, so "
-			   "small ones are slower, also on the other ranks of the same "
-			   "communicators.");
+			   "NCCLSVC_PEER is 0 here, so the direct transport is off: all operations "
+			   "go to the daemon's workers, and small ones are slower, also on the "
+			   "other ranks of the same communicators.");
 	else
 		doctor_say(r, "kernels", DOCTOR_OK,
-			   "This library has kernels for operations on GPUs.");
+			   "This library has the direct transport's kernels.");
 }
 
-/* The size up to which kernels are faster than NCCL. A single GPU has no communicators that use
- * kernels. */
+/* The size up to which the direct transport is faster than NCCL. Communicators of a single GPU do
+ * not use it. */
 static void judge_crossover(const struct doctor_facts *f, struct doctor_report *r)
 {
 	size_t measured = 0;
@@ -335,8 +335,8 @@ static void judge_crossover(const struct doctor_facts *f, struct doctor_report *
 		measured += f->devices[i].peer_source == NCCLSVC_PEER_MEASURED;
 	if (f->ndevices > 1 && f->kernels && measured)
 		doctor_say(r, "crossover", DOCTOR_OK,
-			   "The size from which NCCL is faster than kernels was measured on this "
-			   "machine.");
+			   "The size from which NCCL is faster than the direct transport was "
+			   "measured on this machine.");
 }
 
 void doctor_judge_gpus(const struct doctor_facts *f, struct doctor_report *r)

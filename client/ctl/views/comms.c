@@ -11,7 +11,7 @@
 static const struct table_column columns[] = {
 	{"COMM", true},	   {"LABEL", false},   {"STATE", false}, {"EPOCH", true},
 	{"JOINED", false}, {"TASKS", true},    {"UID", true},	 {"JOB", false},
-	{"AGE", true},	   {"DEVICES", false}, {"PEER", true},	 {"NOT JOINED", false},
+	{"AGE", true},	   {"DEVICES", false}, {"DIRECT", true}, {"NOT JOINED", false},
 };
 
 /* The first is shown if several nodes were asked. */
@@ -141,7 +141,7 @@ static const char *state_word(const ncclsvc_comm_info *x)
 	return ncclsvc_epoch_state_name(x->epoch_state);
 }
 
-/* Writes the size up to which operations run in kernels, and where it comes from. */
+/* Writes the direct transport's size limit, and where it comes from. */
 static void kernels(const ncclsvc_comm_info *x, struct text *out)
 {
 	const char *source = peer_source_name(x->peer_source);

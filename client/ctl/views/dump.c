@@ -137,7 +137,8 @@ static void row(const struct view *v, struct table *t, const ncclsvc_operation_i
 	cell_after(t, x, x->matched_ns);
 	cell_after(t, x, x->started_ns);
 	cell_after(t, x, x->done_ns);
-	table_add(t, svc_transport_name(x->transport));
+	table_add(t, x->transport == NCCLSVC_OPERATION_KERNEL ? "direct"
+							      : svc_transport_name(x->transport));
 	cell_result(t, x);
 }
 

@@ -5,9 +5,9 @@
  *
  * The ranks are those of the largest communicator that the options leave, or of the one that they
  * name. Its sessions' other communicators are written with these ranks. A communicator's epoch is a
- * process group, and what its ranks run in kernels is another, as both are counted by themselves.
- * Sends and Recvs from one rank to another are a process group of these two: the analysis expects
- * of each operation that all ranks of its group take part.
+ * process group, and what its ranks run on the direct transport is another, as both are counted by
+ * themselves. Sends and Recvs from one rank to another are a process group of these two: the
+ * analysis expects of each operation that all ranks of its group take part.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -149,7 +149,7 @@ static int32_t place_in(const struct group *g, int32_t rank)
 static void name_group(struct group *g)
 {
 	int n = snprintf(g->name, sizeof(g->name), "%016" PRIx64 ".%u%s", g->key, g->epoch,
-			 g->kernel ? " kernels" : "");
+			 g->kernel ? " direct" : "");
 	if (g->from >= 0)
 		snprintf(g->name + n, sizeof(g->name) - (size_t)n, " %d->%d", g->from, g->to);
 }

@@ -13,9 +13,9 @@
 #define STRAGGLER_SHARE	     10 /* of the time between operations: 1/10 */
 
 static const struct table_column columns[] = {
-	{"COMM", true},	 {"LABEL", false}, {"RANK", true},     {"PID", true},
-	{"NODE", false}, {"OPS", true},	   {"LAST%", true},    {"MEDIAN", true},
-	{"P99", true},	 {"MAX", true},	   {"KERNELS%", true},
+	{"COMM", true},	 {"LABEL", false}, {"RANK", true},    {"PID", true},
+	{"NODE", false}, {"OPS", true},	   {"LAST%", true},   {"MEDIAN", true},
+	{"P99", true},	 {"MAX", true},	   {"DIRECT%", true},
 };
 
 /* Rounded down: 100 are all. */
@@ -39,8 +39,8 @@ static bool is_straggler_in_kernels(const ncclsvc_lateness_info *x)
 	       x->kernel_waited_ns > x->kernel_window_ns / STRAGGLER_SHARE;
 }
 
-/* The one that was late for the longest time in all; if none is, of those in kernels the one that
- * was waited for most. NULL: none is worth a sentence. */
+/* The one that was late for the longest time in all; if none is, of those on the direct transport
+ * the one that was waited for most. NULL: none is worth a sentence. */
 static const ncclsvc_lateness_info *find_straggler(const struct snapshot *s)
 {
 	const ncclsvc_lateness_info *worst = NULL, *in_kernels = NULL;

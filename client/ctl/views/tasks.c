@@ -102,7 +102,7 @@ static void row(const struct view *v, struct table *t, const ncclsvc_task_info *
 	} else if (x->graph) {
 		text_printf(table_cell(t), "graph %u", x->graph);
 	} else if (x->kernel) {
-		text_add(table_cell(t), "kernel");
+		text_add(table_cell(t), "direct");
 	} else {
 		units_number(table_cell(t), x->task);
 	}

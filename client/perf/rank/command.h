@@ -65,7 +65,7 @@ struct reply {
 	uint64_t tasks;	     /* TASKS: total that the daemon has seen from this process */
 	uint64_t transport;  /* TASKS: their ncclsvc_transport */
 	uint64_t mps;	     /* PLACE: ncclsvc_mps of this process */
-	uint64_t peer_bytes; /* PLACE, JOIN_AND_PLAN: size of the largest operations in kernels */
+	uint64_t peer_bytes; /* PLACE, JOIN_AND_PLAN: the direct transport's largest operations */
 	uint64_t wrong;
 	int64_t gpu_bytes;	       /* JOIN: GPU memory used */
 	char text[COMMAND_TEXT_BYTES]; /* the reason of a failure; PLACE: the GPU's model */

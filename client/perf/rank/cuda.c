@@ -156,7 +156,7 @@ static bool finish(struct rank *r)
 	return succeeded(r, result ? result : ncclsvc_comm_error(c->comm));
 }
 
-/* The daemon counts all operations except those in kernels. */
+/* The daemon counts all operations except those on the direct transport. */
 static bool count_tasks(struct rank *r)
 {
 	ncclsvc_member_info *list = NULL;

@@ -41,7 +41,7 @@ int service_patience_ms(const struct service_options *options);
 /* Runs a barrier and waits for its end. */
 ncclsvc_result service_barrier(ncclsvc_session *session, const struct service_options *options,
 			       ncclsvc_comm *comm);
-/* The largest operation, in bytes, that runs in kernels in this process's communicators. */
+/* The direct transport's largest operation, in bytes, in this process's communicators. */
 ncclsvc_result service_limit(ncclsvc_session *session, uint64_t *bytes);
 /* Executes COMMAND_JOIN_AND_PLAN; device as above. */
 ncclsvc_result service_join_and_plan(ncclsvc_session *session,

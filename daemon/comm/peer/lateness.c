@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How long kernels of collectives have waited for each rank. The kernels count in their pages, from
- * PEER_LOOK_NS on. */
+ * How long kernels of collectives have waited for each rank. The kernels count in their control
+ * blocks, from PEER_POLL_NS on. */
 #include "account/lateness.h"
 #include "look.h"
 
 static struct peer_waited waited_for(const struct communicator *m, uint32_t rank, uint32_t late)
 {
-	const struct peer_waited *w = &peer_member_page(m, rank)->waited[late];
+	const struct peer_waited *w = &peer_member_control(m, rank)->waited[late];
 	return (struct peer_waited){peer_load64(&w->kernels), peer_load64(&w->ns)};
 }
 
@@ -24,7 +24,7 @@ void peer_lateness_note(struct communicator *m, uint64_t now)
 }
 
 /* The older of the half minutes that are to be shown; NULL: there is none. */
-static const struct peer_lateness *oldest_recent(const struct peer_pages *p, uint64_t now)
+static const struct peer_lateness *oldest_recent(const struct peer_epoch *p, uint64_t now)
 {
 	const struct peer_lateness *oldest = NULL;
 	for (uint32_t half = 0; half < 2; half++) {
@@ -36,7 +36,7 @@ static const struct peer_lateness *oldest_recent(const struct peer_pages *p, uin
 }
 
 /* The record has the counters of the member whose kernels waited longest for the rank. Members can
- * write anything to their pages. */
+ * write anything to their control blocks. */
 bool peer_lateness_read(const struct communicator *m, uint32_t rank, uint64_t now,
 			ncclsvc_lateness_info *i)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The largest operation that runs in kernels of a communicator's members. peer_bytes sets the
+ * The largest operation that uses the direct transport in a communicator. peer_bytes sets the
  * limit; otherwise the file measured on this machine; otherwise there is none. All members are on
  * this node, and get the same limit when their epoch begins. */
 #include <limits.h>
@@ -47,7 +47,7 @@ void peer_limits_read(struct comms *s)
 			    "crossover --write` measures those of this machine",
 			    path);
 	else if (s->crossover.n)
-		log_info("%s sets the largest operations that run in kernels", path);
+		log_info("%s sets the largest operations of the direct transport", path);
 	else if (had)
 		log_info("%s no longer has limits: the defaults are used", path);
 }

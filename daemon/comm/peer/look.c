@@ -7,63 +7,65 @@
 #include "task.h"
 
 /* The member has aborted its kernels, or one has failed in a way that makes all later ones fail. */
-static bool is_broken(const struct peer_page *page)
+static bool is_broken(const struct peer_control *control)
 {
-	return peer_load32(&page->abort) || peer_load64(&page->failed);
+	return peer_load32(&control->abort) || peer_load64(&control->failed);
 }
 
 bool peer_broken_off(const struct communicator *m, uint32_t rank)
 {
-	return m->peer && is_broken(peer_member_page(m, rank));
+	return m->peer && is_broken(peer_member_control(m, rank));
 }
 
 /* A message's header has its type and bytes; converts it to the form in records. */
-static uint64_t message_header(uint32_t way, uint64_t part)
+static uint64_t message_header(uint32_t peer_dir, uint64_t part)
 {
 	const uint8_t type = (uint8_t)(part >> 56);
 	const uint64_t size = svc_type_size(type);
-	return peer_header(way < PEER_RANKS ? NCCLSVC_SEND : NCCLSVC_RECV, type, 0,
-			   (uint8_t)(way % PEER_RANKS), size ? PEER_MESSAGE_BYTES(part) / size : 0);
+	return peer_header(peer_dir < PEER_RANKS ? NCCLSVC_SEND : NCCLSVC_RECV, type, 0,
+			   (uint8_t)(peer_dir % PEER_RANKS),
+			   size ? PEER_MESSAGE_BYTES(part) / size : 0);
 }
 
-/* A collective waits until it has ended; a kernel of messages, while one of its ways waits. */
-static void waits_look(const struct peer_page *page, struct look *l)
+/* A collective waits until it has ended; a message kernel, while one of its directions waits. */
+static void waits_look(const struct peer_control *control, struct look *l)
 {
-	const uint64_t posted = peer_load64(&page->begun), graph = peer_load64(&page->graph);
-	const uint32_t begun = (uint32_t)posted, ended = (uint32_t)peer_load64(&page->ended);
-	l->serial = (uint32_t)(posted >> 32);
-	l->graph = l->serial ? 0 : (uint32_t)(graph >> 32);
+	const uint64_t posted = peer_load64(&control->begun), graph = peer_load64(&control->graph);
+	const uint32_t begun = (uint32_t)posted, ended = (uint32_t)peer_load64(&control->ended);
+	l->kernel_seq = (uint32_t)(posted >> 32);
+	l->graph = l->kernel_seq ? 0 : (uint32_t)(graph >> 32);
 	l->index = (uint32_t)graph;
-	l->place = peer_load32(&page->place);
-	l->came = peer_load32(&page->came);
-	l->moves = peer_load32(&page->moves);
-	l->round = l->moves || l->graph ? 0 : peer_load32(&page->round);
-	l->header = l->moves ? 0 : peer_load64(&page->header);
-	for (uint32_t way = 0; l->moves && way < PEER_WAYS; way++) {
-		const uint64_t waits = peer_load64(&page->waits[way]);
-		l->message[way] = (uint32_t)waits;
+	l->coll_launch_seq = peer_load32(&control->coll_launch_seq);
+	l->arrived_ranks = peer_load32(&control->arrived_ranks);
+	l->moves = peer_load32(&control->moves);
+	l->coll_seq = l->moves || l->graph ? 0 : peer_load32(&control->coll_seq);
+	l->header = l->moves ? 0 : peer_load64(&control->header);
+	for (uint32_t peer_dir = 0; l->moves && peer_dir < PEER_DIRS; peer_dir++) {
+		const uint64_t waits = peer_load64(&control->waits[peer_dir]);
+		l->message[peer_dir] = (uint32_t)waits;
 		if (!begun || waits >> 32 != begun)
 			continue;
-		l->ways |= UINT32_C(1) << way;
+		l->peer_dirs |= UINT32_C(1) << peer_dir;
 		if (!l->header)
-			l->header = message_header(way, peer_load64(&page->parts[way]));
+			l->header =
+				message_header(peer_dir, peer_load64(&control->parts[peer_dir]));
 	}
-	if (begun && (l->moves ? l->ways : !peer_reached(ended, begun)))
+	if (begun && (l->moves ? l->peer_dirs : !peer_reached(ended, begun)))
 		l->waits = begun;
 }
 
 /* In the reverse of the order in which the member writes: entered covers everything that is
  * submitted. */
-struct look peer_look_at(const struct peer_page *page)
+struct look peer_look_at(const struct peer_control *control)
 {
-	struct look l = {.submitted = peer_load64(&page->submitted)};
-	waits_look(page, &l);
-	for (uint32_t way = 0; way < PEER_WAYS; way++)
-		l.messages[way] = peer_load32(&page->messages[way]);
-	l.entered = peer_load32(&page->entered);
-	l.broken = is_broken(page);
-	l.reached = peer_load32(&page->reached);
-	l.records = peer_load32(&page->records);
+	struct look l = {.submitted = peer_load64(&control->submitted)};
+	waits_look(control, &l);
+	for (uint32_t peer_dir = 0; peer_dir < PEER_DIRS; peer_dir++)
+		l.messages[peer_dir] = peer_load32(&control->messages[peer_dir]);
+	l.entered = peer_load32(&control->entered);
+	l.broken = is_broken(control);
+	l.reached = peer_load32(&control->reached);
+	l.records = peer_load32(&control->records);
 	return l;
 }
 
@@ -75,80 +77,83 @@ bool peer_runs_kernels(const struct communicator *m, uint32_t rank)
 
 /* ---- Records ---- */
 
-bool peer_record(const struct peer_page *page, uint32_t number, struct peer_record *r)
+bool peer_record(const struct peer_control *control, uint32_t number, struct peer_record *r)
 {
-	const struct peer_record *from = &page->history[number % PEER_HISTORY];
-	const uint32_t serial = peer_load32(&from->serial);
+	const struct peer_record *from = &control->history[number % PEER_HISTORY];
+	const uint32_t kernel_seq = peer_load32(&from->kernel_seq);
 	*r = (struct peer_record){.operation = peer_load64(&from->operation),
 				  .header = peer_load64(&from->header),
 				  .launched_ns = peer_load64(&from->launched_ns),
 				  .timeout_ns = peer_load64(&from->timeout_ns),
-				  .serial = serial,
+				  .kernel_seq = kernel_seq,
 				  .collective = peer_load32(&from->collective),
-				  .round = peer_load32(&from->round),
+				  .coll_seq = peer_load32(&from->coll_seq),
 				  .message = peer_load32(&from->message)};
-	const uint32_t behind = peer_load32(&page->records) - number;
-	return serial && peer_load32(&from->serial) == serial && behind && behind < PEER_HISTORY;
+	const uint32_t behind = peer_load32(&control->records) - number;
+	return kernel_seq && peer_load32(&from->kernel_seq) == kernel_seq && behind &&
+	       behind < PEER_HISTORY;
 }
 
-/* The way of a message; PEER_WAYS: it is no message. Does not use svc_header_record, which fills in
- * much more. */
-static uint32_t way_of(const struct peer_record *r)
+/* The direction of a message; PEER_DIRS: it is no message. Does not use svc_header_record, which
+ * fills in much more. */
+static uint32_t peer_dir_of(const struct peer_record *r)
 {
 	const unsigned op = peer_header_op(r->header);
 	const uint32_t peer = peer_header_root(r->header);
-	if (r->round || !svc_op_is_p2p(op) || peer >= PEER_RANKS)
-		return PEER_WAYS;
-	return op == NCCLSVC_SEND ? PEER_WAY_TO(peer) : PEER_WAY_FROM(peer);
+	if (r->coll_seq || !svc_op_is_p2p(op) || peer >= PEER_RANKS)
+		return PEER_DIRS;
+	return op == NCCLSVC_SEND ? PEER_DIR_TO(peer) : PEER_DIR_FROM(peer);
 }
 
-bool peer_record_of(const struct peer_page *page, uint32_t serial, struct peer_record *r)
+bool peer_record_of(const struct peer_control *control, uint32_t kernel_seq, struct peer_record *r)
 {
-	const uint32_t records = peer_load32(&page->records);
-	for (uint32_t i = PEER_HISTORY - 1; serial && i; i--)
-		if (peer_record(page, records - i, r) && r->serial == serial)
+	const uint32_t records = peer_load32(&control->records);
+	for (uint32_t i = PEER_HISTORY - 1; kernel_seq && i; i--)
+		if (peer_record(control, records - i, r) && r->kernel_seq == kernel_seq)
 			return true;
 	return false;
 }
 
-struct peer_record peer_record_of_graph(const struct peer_page *page, const struct look *l)
+struct peer_record peer_record_of_graph(const struct peer_control *control, const struct look *l)
 {
 	return (struct peer_record){.operation = l->index,
 				    .header = l->header,
-				    .timeout_ns = peer_load64(&page->timeout_ns)};
+				    .timeout_ns = peer_load64(&control->timeout_ns)};
 }
 
-bool peer_record_in(const struct peer_page *page, uint32_t way, uint32_t message,
+bool peer_record_in(const struct peer_control *control, uint32_t peer_dir, uint32_t message,
 		    struct peer_record *r)
 {
-	const uint32_t records = peer_load32(&page->records);
+	const uint32_t records = peer_load32(&control->records);
 	for (uint32_t i = PEER_HISTORY - 1; i; i--)
-		if (peer_record(page, records - i, r) && way_of(r) == way && r->message == message)
+		if (peer_record(control, records - i, r) && peer_dir_of(r) == peer_dir &&
+		    r->message == message)
 			return true;
 	return false;
 }
 
-struct peer_history peer_history_of(const struct peer_page *page, uint32_t serial,
-				    const uint32_t messages[PEER_WAYS])
+struct peer_history peer_history_of(const struct peer_control *control, uint32_t kernel_seq,
+				    const uint32_t messages[PEER_DIRS])
 {
 	struct peer_record r;
 	struct peer_history h = {0};
-	const uint32_t records = peer_load32(&page->records);
+	const uint32_t records = peer_load32(&control->records);
 	for (uint32_t i = PEER_HISTORY - 1; i; i--) {
-		if (!peer_record(page, records - i, &r))
+		if (!peer_record(control, records - i, &r))
 			continue;
-		const uint32_t way = way_of(&r);
-		const bool waits = r.serial == serial;
+		const uint32_t peer_dir = peer_dir_of(&r);
+		const bool waits = r.kernel_seq == kernel_seq;
 		if (waits && !h.known) {
 			h.known = true;
 			h.record = r;
 		}
-		if (way == PEER_WAYS)
+		if (peer_dir == PEER_DIRS)
 			continue;
 		if (waits)
-			h.ways |= UINT32_C(1) << way;
-		if (!h.serials[way] && (!messages[way] || r.message == messages[way]))
-			h.serials[way] = r.serial;
+			h.peer_dirs |= UINT32_C(1) << peer_dir;
+		if (!h.kernel_seqs[peer_dir] &&
+		    (!messages[peer_dir] || r.message == messages[peer_dir]))
+			h.kernel_seqs[peer_dir] = r.kernel_seq;
 	}
 	return h;
 }

@@ -17,7 +17,8 @@
 #include "gpu/gpu.h"
 #include "memory/memory.h"
 
-_Static_assert(sizeof(struct peer_page) <= PEER_PAGE, "a page for each member");
+_Static_assert(sizeof(struct peer_control) <= PEER_CONTROL_BYTES,
+	       "a control block for each member");
 
 /* ---- Staging memory ---- */
 
@@ -94,7 +95,7 @@ void peer_staging_take(struct member *member, uint32_t region)
 		give_shares(c->account, r->device, r->bytes);
 }
 
-/* ---- Pages ---- */
+/* ---- Control blocks ---- */
 
 static bool all_have_staging(const struct communicator *m)
 {
@@ -145,9 +146,9 @@ static bool all_can_map(struct communicator *m)
 	return !m->out_of_reach;
 }
 
-static bool pages_make(struct peer_pages *p, uint32_t nranks)
+static bool controls_make(struct peer_epoch *p, uint32_t nranks)
 {
-	p->bytes = (size_t)nranks * PEER_PAGE;
+	p->bytes = (size_t)nranks * PEER_CONTROL_BYTES;
 	p->fd = svc_memfd_create("ncclsvc-peer", p->bytes, true);
 	if (p->fd < 0)
 		return false;
@@ -181,7 +182,7 @@ static void staging_let_go(struct communicator *m, uint32_t k)
 }
 
 /* False: the epoch does without kernels. */
-static bool pages_begin(struct communicator *m)
+static bool controls_begin(struct communicator *m)
 {
 	char text[SVC_TEXT_BYTES];
 	m->out_of_reach = false;
@@ -195,12 +196,12 @@ static bool pages_begin(struct communicator *m)
 	}
 	m->peer = calloc(1, sizeof(*m->peer));
 	if (m->peer && !deadlines_add(&m->comms->looks, &m->peer->look, clock_now())) {
-		if (pages_make(m->peer, m->nranks))
+		if (controls_make(m->peer, m->nranks))
 			return true;
 		deadlines_remove(&m->comms->looks, &m->peer->look);
 	}
 	log_info("communicator %s: its members' staging memory is not used: the daemon has no "
-		 "memory for their pages",
+		 "memory for their control blocks",
 		 m->label);
 	account_give(m->account, SHARE_FDS, 1);
 	free(m->peer);
@@ -210,7 +211,7 @@ static bool pages_begin(struct communicator *m)
 
 void peer_begin(struct communicator *m)
 {
-	if (!pages_begin(m)) {
+	if (!controls_begin(m)) {
 		for (uint32_t k = 0; k < m->nranks; k++)
 			if (comm_takes_part(&m->members[k]))
 				peer_staging_drop(&m->members[k]);
@@ -218,7 +219,7 @@ void peer_begin(struct communicator *m)
 	}
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		m->peer->members[k].session = m->members[k].session->id;
-		peer_page_of(m->peer->base, k)->pid = m->members[k].pid;
+		peer_control_of(m->peer->base, k)->pid = m->members[k].pid;
 		staging_keep(m, k);
 	}
 	const struct peer_limit limit = peer_limit_of(m);
@@ -231,13 +232,13 @@ void peer_begin(struct communicator *m)
 
 void peer_end(struct communicator *m)
 {
-	struct peer_pages *p = m->peer;
+	struct peer_epoch *p = m->peer;
 	if (!p)
 		return;
 	deadlines_remove(&m->comms->looks, &p->look);
 	shares_end(m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		__atomic_store_n(&peer_page_of(p->base, k)->abort, 1, __ATOMIC_RELEASE);
+		__atomic_store_n(&peer_control_of(p->base, k)->abort, 1, __ATOMIC_RELEASE);
 		staging_let_go(m, k);
 	}
 	munmap(p->base, p->bytes);
@@ -256,8 +257,8 @@ uint64_t peer_staged(const struct communicator *m)
 {
 	uint64_t most = 0;
 	for (uint32_t k = 0; m->peer && k < m->nranks; k++) {
-		const uint64_t n =
-			__atomic_load_n(&peer_page_of(m->peer->base, k)->staged, __ATOMIC_RELAXED);
+		const uint64_t n = __atomic_load_n(&peer_control_of(m->peer->base, k)->staged,
+						   __ATOMIC_RELAXED);
 		most = n > most ? n : most;
 	}
 	return most;

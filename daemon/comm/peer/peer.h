@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A communicator's state for the peer transport: the memory that its members' kernels share. The
+ * A communicator's state for the direct transport: the memory that its members' kernels share. The
  * daemon holds it, so that it outlives the trainers, and aborts the kernels when the epoch ends. */
 #ifndef COMM_PEER_H
 #define COMM_PEER_H
@@ -16,7 +16,7 @@ struct gpu;
 struct peer_member {
 	uint32_t session; /* of the member with which the epoch began */
 	uint32_t records;
-	uint32_t waits;	   /* the sequence of its waiting kernel; 0: none */
+	uint32_t waits;	   /* the launch_seq of its waiting kernel; 0: none */
 	uint64_t waits_ns; /* since when */
 };
 
@@ -24,15 +24,15 @@ struct peer_member {
 struct peer_stuck {
 	int32_t result; /* 0: none does */
 	uint32_t rank;
-	uint32_t sequence;     /* of its kernel, as the GPU counts; 0: the kernel has ended */
-	uint32_t serial;       /* the library's number of the kernel; 0: it is in a graph */
-	int32_t other;	       /* the rank at fault; -1: none */
-	uint32_t circle;       /* bitmap of ranks that wait for each other */
-	uint32_t way, message; /* the message it waits for; 0: it waits in a collective */
-	bool unlike;	       /* the message received differs from the one sent */
+	uint32_t launch_seq;	    /* of its kernel, as the GPU counts; 0: the kernel has ended */
+	uint32_t kernel_seq;	    /* the library's number of the kernel; 0: it is in a graph */
+	int32_t other;		    /* the rank at fault; -1: none */
+	uint32_t circle;	    /* bitmap of ranks that wait for each other */
+	uint32_t peer_dir, message; /* the message it waits for; 0: it waits in a collective */
+	bool mismatch;		    /* the message received differs from the one sent */
 };
 
-/* The pages' counters of waits at the beginning of a half minute (account/lateness.h). */
+/* The control blocks' counters of waits at the beginning of a half minute (account/lateness.h). */
 struct peer_lateness {
 	uint32_t number; /* of the half minute */
 	uint64_t since_ns;
@@ -45,11 +45,11 @@ struct peer_staging {
 	uint64_t bytes;
 };
 
-struct peer_pages {
+struct peer_epoch {
 	int fd;
-	char *base; /* [nranks][PEER_PAGE] */
+	char *base; /* [nranks][PEER_CONTROL_BYTES] */
 	size_t bytes;
-	uint32_t operation_bytes; /* the largest operation that runs in kernels */
+	uint32_t operation_bytes; /* the direct transport's largest operation */
 	uint32_t limit_source;	  /* ncclsvc_peer_source of this limit */
 	uint32_t heartbeat;
 	struct communicator *comm;
@@ -72,14 +72,15 @@ bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t serial, int3
 void peer_staging_take(struct member *member, uint32_t region);
 void peer_staging_drop(struct member *member);
 
-/* The epoch begins. If all members have staging memory, creates their pages; otherwise frees it. */
+/* The epoch begins. If all members have staging memory, creates their control blocks; otherwise
+ * frees it. */
 void peer_begin(struct communicator *m);
 /* The epoch has ended; waiting kernels abort. */
 void peer_end(struct communicator *m);
 
-/* watch.c: looks at the pages of the communicators that are due, as many as fit in a turn of the
- * loop, and ends the epochs in which a kernel waits in vain. Returns when to look again; 0: there
- * are none. */
+/* watch.c: looks at the control blocks of the communicators that are due, as many as fit in a turn
+ * of the loop, and ends the epochs in which a kernel waits in vain. Returns when to look again; 0:
+ * there are none. */
 uint64_t peer_watch(struct comms *s, uint64_t now);
 /* Ends the epoch at the request of that process, as nothing less ends a waiting kernel. */
 void peer_cancel(struct communicator *m, int32_t pid);
@@ -90,7 +91,8 @@ bool peer_broken_off(const struct communicator *m, uint32_t rank);
 /* For JOIN's reply: the largest operation that runs in the members' kernels; 0: none. */
 uint32_t peer_bytes(const struct communicator *m);
 
-/* How many of the epoch's collectives went through staging memory, as the members' pages say. */
+/* How many of the epoch's collectives went through staging memory, as the members' control blocks
+ * say. */
 uint64_t peer_staged(const struct communicator *m);
 
 /* ---- limit.c: the size from which NCCL is faster ---- */
@@ -127,9 +129,10 @@ bool peer_operations(const struct communicator *m, uint32_t rank, struct peer_ra
 /* The nth of these operations. False: it is not known any more. */
 bool peer_operation(const struct communicator *m, uint32_t rank, const struct peer_range *range,
 		    uint32_t nth, struct peer_operation *op);
-/* Calls each for the member's operations in kernels that are still known, over or not, in the order
- * of their launch, from the nth one on, until it returns false. Returns the number of the one that
- * it was called for last, or how many there are. An operation in a graph is known while it waits.
+/* Calls each for the member's operations on the direct transport that are still known, over or not,
+ * in the order of their launch, from the nth one on, until it returns false. Returns the number of
+ * the one that it was called for last, or how many there are. An operation in a graph is known
+ * while it waits.
  */
 typedef bool peer_each(void *arg, const struct peer_operation *op);
 uint32_t peer_each_launched(const struct communicator *m, uint32_t rank, uint32_t from,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Watches the pages of a communicator whose members' kernels communicate directly. A kernel that
- * waits for another rank in vain can only be ended together with the epoch: after its deadline, or
- * because the other rank is gone, uses NCCL for the same operation, or waits for this rank
- * elsewhere. A conclusion from the pages must hold at PEER_LOOKS looks. So the worst that a member
- * can do is to end its own epoch. */
+ * Watches the control blocks of a communicator whose members' kernels communicate directly. A
+ * kernel that waits for another rank in vain can only be ended together with the epoch: after its
+ * deadline, or because the other rank is gone, uses NCCL for the same operation, or waits for this
+ * rank elsewhere. A conclusion from the control blocks must hold at PEER_LOOKS looks. So the worst
+ * that a member can do is to end its own epoch. */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,14 +22,14 @@
 
 /* The timeout of the waiting kernel. If its record was overwritten, the oldest remaining record
  * determines it. 0: none. */
-static uint64_t timeout_of(const struct peer_page *page, const struct look *l)
+static uint64_t timeout_of(const struct peer_control *control, const struct look *l)
 {
 	struct peer_record r;
 	if (l->graph)
-		return peer_record_of_graph(page, l).timeout_ns;
+		return peer_record_of_graph(control, l).timeout_ns;
 	if (l->history.known)
 		return l->history.record.timeout_ns;
-	if (peer_record(page, peer_load32(&page->records) - (PEER_HISTORY - 2), &r))
+	if (peer_record(control, peer_load32(&control->records) - (PEER_HISTORY - 2), &r))
 		return r.timeout_ns;
 	return 0;
 }
@@ -44,28 +44,29 @@ static uint32_t pending(const struct communicator *m, uint32_t rank, uint32_t ki
 
 /* A kernel's wait: for each rank, or one rank, to do its part. */
 struct awaited {
-	bool moves;		     /* it waits for a message */
-	uint32_t graph;		     /* of the waiting kernel; 0: it is in none */
-	uint32_t round;		     /* of a collective outside of graphs */
-	uint32_t place;		     /* of a collective, as counted by the GPUs */
-	uint32_t rank, came;	     /* the waiting rank, and the ranks that have begun it, too */
-	uint32_t way, message;	     /* from the other rank's view, if outside of graphs */
-	const struct peer_record *r; /* of the waiting operation; NULL: not known */
+	bool moves;		      /* it waits for a message */
+	uint32_t graph;		      /* of the waiting kernel; 0: it is in none */
+	uint32_t coll_seq;	      /* of a collective outside of graphs */
+	uint32_t coll_launch_seq;     /* of a collective */
+	uint32_t rank, arrived_ranks; /* the waiting one; bitmap: have begun it, too */
+	uint32_t peer_dir, message;   /* from the other rank's view, if outside of graphs */
+	const struct peer_record *r;  /* of the waiting operation; NULL: not known */
 };
 
-static unsigned way_op(uint32_t way)
+static unsigned peer_dir_op(uint32_t peer_dir)
 {
-	return way < PEER_RANKS ? NCCLSVC_SEND : NCCLSVC_RECV;
+	return peer_dir < PEER_RANKS ? NCCLSVC_SEND : NCCLSVC_RECV;
 }
 
 /* Was it launched, or will it be? For graphs, only the kernels show that. */
 static bool is_entered(const struct look *l, const struct awaited *a)
 {
 	if (a->graph)
-		return !a->moves && peer_reached(l->place, a->place);
+		return !a->moves && peer_reached(l->coll_launch_seq, a->coll_launch_seq);
 	if (a->moves)
-		return (int32_t)(l->messages[a->way] - a->message) >= 0;
-	return peer_reached(l->entered, a->round) || peer_reached(l->place, a->place);
+		return (int32_t)(l->messages[a->peer_dir] - a->message) >= 0;
+	return peer_reached(l->entered, a->coll_seq) ||
+	       peer_reached(l->coll_launch_seq, a->coll_launch_seq);
 }
 
 /* The rank's stream waits, in a graph, for an operation on NCCL without a counterpart on the
@@ -74,8 +75,8 @@ static bool is_entered(const struct look *l, const struct awaited *a)
 static bool waits_in_graph(const struct communicator *m, uint32_t rank, const struct awaited *a)
 {
 	const uint32_t messages = PENDING_IN_GRAPH + PENDING_MESSAGE_WAITS;
-	if (pending(m, rank, messages + PEER_WAY_TO(a->rank)) ||
-	    pending(m, rank, messages + PEER_WAY_FROM(a->rank)))
+	if (pending(m, rank, messages + PEER_DIR_TO(a->rank)) ||
+	    pending(m, rank, messages + PEER_DIR_FROM(a->rank)))
 		return true;
 	return pending(m, rank, PENDING_IN_GRAPH + PENDING_COLLECTIVE_WAITS) &&
 	       !pending(m, a->rank, PENDING_IN_GRAPH + PENDING_COLLECTIVE_QUEUED) &&
@@ -88,14 +89,14 @@ static bool waits_in_graph(const struct communicator *m, uint32_t rank, const st
 static bool took_nccl(const struct communicator *m, uint32_t rank, const struct look *l,
 		      const struct awaited *a)
 {
-	if (!a->moves && a->came >> rank & 1)
+	if (!a->moves && a->arrived_ranks >> rank & 1)
 		return false;
 	if (waits_in_graph(m, rank, a))
 		return true;
 	if (a->graph)
 		return false;
 	if (a->moves)
-		return pending(m, rank, PENDING_IN_NO_GRAPH + PENDING_MESSAGE_WAITS + a->way);
+		return pending(m, rank, PENDING_IN_NO_GRAPH + PENDING_MESSAGE_WAITS + a->peer_dir);
 	return a->r && (int32_t)((uint32_t)l->submitted - a->r->collective) > 0;
 }
 
@@ -112,22 +113,22 @@ static int absence(const struct communicator *m, uint32_t rank, const struct loo
 }
 
 /* Finds the step that rank k must take for a kernel of `rank` to continue. False: none. */
-static bool next_awaited(const struct look *looks, uint32_t rank, uint32_t way, uint32_t k,
+static bool next_awaited(const struct look *looks, uint32_t rank, uint32_t peer_dir, uint32_t k,
 			 const struct peer_record *r, struct awaited *a)
 {
 	const struct look *l = &looks[rank];
 	*a = (struct awaited){.moves = l->moves,
 			      .graph = l->graph,
-			      .round = l->round,
-			      .place = l->place,
+			      .coll_seq = l->coll_seq,
+			      .coll_launch_seq = l->coll_launch_seq,
 			      .rank = rank,
-			      .came = l->came,
+			      .arrived_ranks = l->arrived_ranks,
 			      .r = r};
 	if (!l->moves)
-		return !way && k != rank;
-	a->way = peer_way_back(way, rank);
-	a->message = l->graph ? 0 : l->message[way];
-	return l->ways >> way & 1 && way % PEER_RANKS == k;
+		return !peer_dir && k != rank;
+	a->peer_dir = peer_dir_reverse(peer_dir, rank);
+	a->message = l->graph ? 0 : l->message[peer_dir];
+	return l->peer_dirs >> peer_dir & 1 && peer_dir % PEER_RANKS == k;
 }
 
 /* The first rank that will never do its part. False: none. */
@@ -136,14 +137,14 @@ static bool find_absence(const struct communicator *m, const struct look *looks,
 {
 	struct awaited a;
 	for (uint32_t k = 0; k < m->nranks; k++)
-		for (uint32_t way = 0; way < PEER_WAYS; way++) {
-			if (!next_awaited(looks, rank, way, k, r, &a))
+		for (uint32_t peer_dir = 0; peer_dir < PEER_DIRS; peer_dir++) {
+			if (!next_awaited(looks, rank, peer_dir, k, r, &a))
 				continue;
 			stuck->result = absence(m, k, &looks[k], &a);
 			if (!stuck->result)
 				continue;
 			stuck->other = (int32_t)k;
-			stuck->way = way;
+			stuck->peer_dir = peer_dir;
 			stuck->message = a.message;
 			return true;
 		}
@@ -151,26 +152,27 @@ static bool find_absence(const struct communicator *m, const struct look *looks,
 }
 
 /* Does the rank's waiting kernel move the message, or did an earlier one? For a Recv that the
- * sender waits for, earlier ones of the way count as well, since they make room. A record that was
- * overwritten may have moved it. */
+ * sender waits for, earlier ones of the direction count as well, since they make room. A record
+ * that was overwritten may have moved it. */
 static bool message_begun(const struct look *l, const struct awaited *a)
 {
-	const uint32_t serial = l->history.serials[a->way];
+	const uint32_t kernel_seq = l->history.kernel_seqs[a->peer_dir];
 	if (!l->waits)
 		return false;
 	if (a->graph || l->graph) /* it is unknown which messages that rank's kernel has, if any */
 		return l->moves;
 	if (!is_entered(l, a))
 		return false;
-	if (!serial || peer_reached(l->serial, serial))
+	if (!kernel_seq || peer_reached(l->kernel_seq, kernel_seq))
 		return true;
-	return way_op(a->way) == NCCLSVC_RECV && l->history.ways >> a->way & 1;
+	return peer_dir_op(a->peer_dir) == NCCLSVC_RECV && l->history.peer_dirs >> a->peer_dir & 1;
 }
 
 /* The rank is in it, or past it. */
 static bool has_begun(const struct look *l, const struct awaited *a)
 {
-	return a->moves ? message_begun(l, a) : peer_reached(l->place, a->place);
+	return a->moves ? message_begun(l, a)
+			: peer_reached(l->coll_launch_seq, a->coll_launch_seq);
 }
 
 /* The first rank that must do something for `rank` and has not reached it. -1: none. */
@@ -179,8 +181,9 @@ static int32_t first_short_of(bool (*has_come)(const struct look *l, const struc
 {
 	struct awaited a;
 	for (uint32_t k = 0; k < m->nranks; k++)
-		for (uint32_t way = 0; way < PEER_WAYS; way++)
-			if (next_awaited(looks, rank, way, k, NULL, &a) && !has_come(&looks[k], &a))
+		for (uint32_t peer_dir = 0; peer_dir < PEER_DIRS; peer_dir++)
+			if (next_awaited(looks, rank, peer_dir, k, NULL, &a) &&
+			    !has_come(&looks[k], &a))
 				return (int32_t)k;
 	return -1;
 }
@@ -201,8 +204,8 @@ static uint32_t waits_behind(const struct communicator *m, const struct look *lo
 	uint32_t ranks = 0;
 	struct awaited a;
 	for (uint32_t k = 0; looks[rank].waits && k < m->nranks; k++)
-		for (uint32_t way = 0; looks[k].waits && way < PEER_WAYS; way++)
-			if (next_awaited(looks, rank, way, k, NULL, &a) &&
+		for (uint32_t peer_dir = 0; looks[k].waits && peer_dir < PEER_DIRS; peer_dir++)
+			if (next_awaited(looks, rank, peer_dir, k, NULL, &a) &&
 			    !has_begun(&looks[k], &a))
 				ranks |= UINT32_C(1) << k;
 	return ranks;
@@ -240,11 +243,11 @@ static uint32_t circle_of(const struct behind *b, uint32_t n, uint32_t rank, int
 /* One of the messages between the two that the rank's kernel waits for. */
 static void note_message(const struct look *l, struct peer_stuck *stuck)
 {
-	for (uint32_t way = 0; !stuck->message && way < PEER_WAYS; way++)
-		if (l->ways >> way & 1 &&
-		    (stuck->other < 0 || way % PEER_RANKS == (uint32_t)stuck->other)) {
-			stuck->way = way;
-			stuck->message = l->message[way];
+	for (uint32_t peer_dir = 0; !stuck->message && peer_dir < PEER_DIRS; peer_dir++)
+		if (l->peer_dirs >> peer_dir & 1 &&
+		    (stuck->other < 0 || peer_dir % PEER_RANKS == (uint32_t)stuck->other)) {
+			stuck->peer_dir = peer_dir;
+			stuck->message = l->message[peer_dir];
 		}
 }
 
@@ -253,7 +256,7 @@ static struct peer_stuck stuck_at(const struct communicator *m, const struct loo
 {
 	const struct look *l = &looks[rank];
 	struct peer_stuck stuck = {
-		.rank = rank, .sequence = l->waits, .serial = l->serial, .other = -1};
+		.rank = rank, .launch_seq = l->waits, .kernel_seq = l->kernel_seq, .other = -1};
 	if (find_absence(m, looks, rank, l->history.known ? &l->history.record : NULL, &stuck))
 		return stuck;
 	stuck.circle = circle_of(behind, m->nranks, rank, &stuck.other);
@@ -262,7 +265,7 @@ static struct peer_stuck stuck_at(const struct communicator *m, const struct loo
 		note_message(l, &stuck);
 		return stuck;
 	}
-	const uint64_t timeout = timeout_of(peer_member_page(m, rank), l);
+	const uint64_t timeout = timeout_of(peer_member_control(m, rank), l);
 	if (timeout && now - m->peer->members[rank].waits_ns > timeout) {
 		stuck.result = NCCLSVC_TIMEOUT;
 		stuck.other = last_of(m, looks, rank);
@@ -276,17 +279,17 @@ static struct peer_stuck untaken(const struct communicator *m, const struct look
 				 uint32_t rank)
 {
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		const uint32_t way = PEER_WAY_TO(k), back = peer_way_back(way, rank);
+		const uint32_t peer_dir = PEER_DIR_TO(k), back = peer_dir_reverse(peer_dir, rank);
 		const struct awaited a = {.moves = true,
-					  .way = back,
+					  .peer_dir = back,
 					  .message = looks[k].messages[back] + 1,
 					  .rank = rank};
-		if ((int32_t)(looks[rank].messages[way] - a.message) >= 0 &&
+		if ((int32_t)(looks[rank].messages[peer_dir] - a.message) >= 0 &&
 		    took_nccl(m, k, &looks[k], &a))
 			return (struct peer_stuck){.result = NCCLSVC_MISMATCH,
 						   .rank = rank,
 						   .other = (int32_t)k,
-						   .way = way,
+						   .peer_dir = peer_dir,
 						   .message = a.message};
 	}
 	return (struct peer_stuck){0};
@@ -295,40 +298,41 @@ static struct peer_stuck untaken(const struct communicator *m, const struct look
 /* Why the rank's kernels were aborted. */
 static struct peer_stuck broken_at(const struct communicator *m, uint32_t rank)
 {
-	const struct peer_page *page = peer_member_page(m, rank);
-	const uint64_t failed = peer_load64(&page->failed), sender = peer_load64(&page->unlike[2]);
-	if (failed >> 32 == PEER_UNLIKE && sender < m->nranks && sender != rank)
+	const struct peer_control *control = peer_member_control(m, rank);
+	const uint64_t failed = peer_load64(&control->failed),
+		       sender = peer_load64(&control->mismatch[2]);
+	if (failed >> 32 == PEER_FATAL_MISMATCH && sender < m->nranks && sender != rank)
 		return (struct peer_stuck){.result = NCCLSVC_MISMATCH,
 					   .rank = rank,
-					   .serial = (uint32_t)failed,
+					   .kernel_seq = (uint32_t)failed,
 					   .other = (int32_t)sender,
-					   .unlike = true};
+					   .mismatch = true};
 	return (struct peer_stuck){
 		.result = NCCLSVC_PEER_GONE, .rank = rank, .other = (int32_t)rank};
 }
 
-/* Finds, for each of the rank's ways, the message that another rank's kernel waits for; 0: not
- * known. */
+/* Finds, for each of the rank's directions, the message that another rank's kernel waits for; 0:
+ * not known. */
 static void find_asked(const struct communicator *m, const struct look *looks, uint32_t rank,
-		       uint32_t messages[PEER_WAYS])
+		       uint32_t messages[PEER_DIRS])
 {
-	for (uint32_t way = 0; way < PEER_WAYS; way++) {
-		const uint32_t k = way % PEER_RANKS;
+	for (uint32_t peer_dir = 0; peer_dir < PEER_DIRS; peer_dir++) {
+		const uint32_t k = peer_dir % PEER_RANKS;
 		const bool asks = k < m->nranks && !looks[k].graph;
-		messages[way] = asks ? looks[k].message[peer_way_back(way, rank)] : 0;
+		messages[peer_dir] = asks ? looks[k].message[peer_dir_reverse(peer_dir, rank)] : 0;
 	}
 }
 
-/* Once per look, since the records can change, and there are many: PEER_HISTORY in a page. */
+/* Once per look, since the records can change, and there are many: PEER_HISTORY for each member. */
 static void read_histories(const struct communicator *m, struct look *looks)
 {
-	uint32_t messages[PEER_WAYS];
+	uint32_t messages[PEER_DIRS];
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		if (!looks[k].waits || !looks[k].serial)
+		if (!looks[k].waits || !looks[k].kernel_seq)
 			continue;
 		find_asked(m, looks, k, messages);
 		looks[k].history =
-			peer_history_of(peer_member_page(m, k), looks[k].serial, messages);
+			peer_history_of(peer_member_control(m, k), looks[k].kernel_seq, messages);
 	}
 }
 
@@ -358,9 +362,9 @@ static struct peer_stuck find_stuck(const struct communicator *m, struct look *l
 
 static bool same(const struct peer_stuck *a, const struct peer_stuck *b)
 {
-	return a->result == b->result && a->rank == b->rank && a->sequence == b->sequence &&
-	       a->serial == b->serial && a->other == b->other && a->circle == b->circle &&
-	       a->unlike == b->unlike && a->way == b->way && a->message == b->message;
+	return a->result == b->result && a->rank == b->rank && a->launch_seq == b->launch_seq &&
+	       a->kernel_seq == b->kernel_seq && a->other == b->other && a->circle == b->circle &&
+	       a->mismatch == b->mismatch && a->peer_dir == b->peer_dir && a->message == b->message;
 }
 
 /* ---- Ending the epoch ---- */
@@ -376,29 +380,30 @@ static void order_status(ncclsvc_status *st, unsigned op_a, unsigned op_b)
 static unsigned waiting_op(const struct communicator *m, const struct look *look, uint32_t rank)
 {
 	struct peer_record r;
-	if (look->ways)
-		return way_op((uint32_t)__builtin_ctz(look->ways));
+	if (look->peer_dirs)
+		return peer_dir_op((uint32_t)__builtin_ctz(look->peer_dirs));
 	if (look->graph)
 		return (unsigned)(look->header >> 56);
-	return peer_record_of(peer_member_page(m, rank), look->serial, &r) ? r.header >> 56 : 0;
+	return peer_record_of(peer_member_control(m, rank), look->kernel_seq, &r) ? r.header >> 56
+										  : 0;
 }
 
 /* The headers of a message and of its receiver's Recv, or of a collective in a graph. */
-static void compare_unlike(const struct communicator *m, ncclsvc_status *st)
+static void compare_mismatch(const struct communicator *m, ncclsvc_status *st)
 {
-	const uint64_t *unlike = peer_member_page(m, (uint32_t)st->rank_a)->unlike;
+	const uint64_t *mismatch = peer_member_control(m, (uint32_t)st->rank_a)->mismatch;
 	struct svc_record r[2];
-	const uint64_t how = peer_load64(&unlike[3]);
+	const uint64_t how = peer_load64(&mismatch[3]);
 	for (int i = 0; i < 2; i++) {
-		const uint64_t header = peer_load64(&unlike[i]);
+		const uint64_t header = peer_load64(&mismatch[i]);
 		const uint64_t size = svc_type_size((unsigned)(header >> 56));
 		r[i] = (struct svc_record){.op = i ? NCCLSVC_SEND : NCCLSVC_RECV,
 					   .type = (uint8_t)(header >> 56),
 					   .count = size ? PEER_MESSAGE_BYTES(header) / size : 0};
-		if (how != PEER_MESSAGES)
+		if (how != PEER_MISMATCH_MESSAGE)
 			r[i] = svc_header_record(header);
 	}
-	const bool own = how == PEER_OWN_ODD;
+	const bool own = how == PEER_MISMATCH_OWN;
 	st->field = svc_record_differs(&r[own], &r[!own], &st->value_a, &st->value_b);
 	if (own) {
 		const ncclsvc_status pair = *st;
@@ -407,7 +412,7 @@ static void compare_unlike(const struct communicator *m, ncclsvc_status *st)
 		st->rank_b = pair.rank_a;
 		st->pid_b = pair.pid_a;
 	}
-	if (own || how == PEER_OTHER_ODD) {
+	if (own || how == PEER_MISMATCH_OTHER) {
 		st->missing_count = 1;
 		st->missing[0] = st->rank_b;
 	}
@@ -434,19 +439,19 @@ static void take_older(const struct communicator *m, uint32_t rank, uint32_t kin
 static struct svc_record pending_record(const struct communicator *m, uint32_t rank, unsigned op,
 					int32_t other)
 {
-	const uint32_t places[] = {PENDING_IN_NO_GRAPH, PENDING_IN_GRAPH};
+	const uint32_t offsets[] = {PENDING_IN_NO_GRAPH, PENDING_IN_GRAPH};
 	uint32_t first = 0, end = PENDING_MESSAGE_WAITS;
 	struct svc_record r = {0};
 	uint64_t seq = UINT64_MAX;
 	if (svc_op_is_p2p(op)) {
 		first = PENDING_MESSAGE_WAITS + (op == NCCLSVC_SEND
-							 ? PEER_WAY_TO((uint32_t)other)
-							 : PEER_WAY_FROM((uint32_t)other));
+							 ? PEER_DIR_TO((uint32_t)other)
+							 : PEER_DIR_FROM((uint32_t)other));
 		end = first + 1;
 	}
 	for (unsigned i = 0; i < 2; i++)
 		for (uint32_t kind = first; kind < end; kind++)
-			take_older(m, rank, places[i] + kind, &seq, &r);
+			take_older(m, rank, offsets[i] + kind, &seq, &r);
 	return r;
 }
 
@@ -475,9 +480,10 @@ static bool is_odd_one(const struct communicator *m, const struct peer_stuck *st
 		       const struct look *looks)
 {
 	uint32_t n = 0;
-	const uint32_t round = looks[stuck->rank].round;
+	const uint32_t coll_seq = looks[stuck->rank].coll_seq;
 	for (uint32_t k = 0; k < m->nranks; k++)
-		n += (int32_t)k != stuck->other && round && peer_reached(looks[k].reached, round);
+		n += (int32_t)k != stuck->other && coll_seq &&
+		     peer_reached(looks[k].reached, coll_seq);
 	return stuck->result == NCCLSVC_MISMATCH && !stuck->message && !stuck->circle &&
 	       m->nranks > 2 && n == m->nranks - 1;
 }
@@ -496,8 +502,8 @@ static ncclsvc_status status_of_stuck(const struct communicator *m, const struct
 			     .pid_b = b >= 0 ? m->members[b].pid : 0,
 			     .ending = m->members[a].ending.how,
 			     .ending_code = m->members[a].ending.code};
-	if (stuck->unlike)
-		compare_unlike(m, &st);
+	if (stuck->mismatch)
+		compare_mismatch(m, &st);
 	else if (stuck->circle)
 		order_status(&st, (unsigned)(header >> 56),
 			     waiting_op(m, &looks[other], (uint32_t)other));
@@ -515,8 +521,8 @@ static const char *lack(const struct peer_stuck *stuck, const struct look *looks
 	struct awaited a;
 	const uint32_t k = (uint32_t)stuck->other;
 	bool entered = true;
-	for (uint32_t way = 0; way < PEER_WAYS; way++)
-		if (next_awaited(looks, stuck->rank, way, k, NULL, &a))
+	for (uint32_t peer_dir = 0; peer_dir < PEER_DIRS; peer_dir++)
+		if (next_awaited(looks, stuck->rank, peer_dir, k, NULL, &a))
 			entered = entered && is_entered(&looks[k], &a);
 	if (looks[k].broken)
 		return "whose kernels are aborted";
@@ -538,7 +544,7 @@ static void tell(struct communicator *m, const struct peer_stuck *stuck, const s
 	char text[192], what[96] = "an operation";
 	const struct look *l = &looks[stuck->rank];
 	const char *op = svc_op_name((unsigned)(r->header >> 56));
-	if (r->serial)
+	if (r->kernel_seq)
 		snprintf(what, sizeof(what), "%s #%llu", op, (unsigned long long)r->operation);
 	else if (r->header)
 		snprintf(what, sizeof(what), "%s (#%llu in CUDA graph %u)", op,
@@ -547,13 +553,13 @@ static void tell(struct communicator *m, const struct peer_stuck *stuck, const s
 		snprintf(text, sizeof(text),
 			 "%s of rank %u has begun on all GPUs, but does not end", what,
 			 stuck->rank);
-	else if (stuck->unlike)
+	else if (stuck->mismatch)
 		snprintf(text, sizeof(text),
-			 peer_load64(&peer_member_page(m, stuck->rank)->unlike[3])
+			 peer_load64(&peer_member_control(m, stuck->rank)->mismatch[3])
 				 ? "rank %u has a different operation in a CUDA graph than rank %d"
 				 : "rank %u expects a different message than rank %d sent",
 			 stuck->rank, stuck->other);
-	else if (!stuck->sequence && stuck->message)
+	else if (!stuck->launch_seq && stuck->message)
 		snprintf(text, sizeof(text),
 			 "%s of rank %u ran in a kernel, but rank %d's Recv did not", what,
 			 stuck->rank, stuck->other);
@@ -570,11 +576,11 @@ static struct peer_record record_of_stuck(const struct communicator *m,
 					  const struct peer_stuck *stuck, const struct look *l)
 {
 	struct peer_record r;
-	const struct peer_page *page = peer_member_page(m, stuck->rank);
-	if (l->graph && stuck->sequence)
-		return peer_record_of_graph(page, l);
-	if (stuck->message ? peer_record_in(page, stuck->way, stuck->message, &r)
-			   : peer_record_of(page, stuck->serial, &r))
+	const struct peer_control *control = peer_member_control(m, stuck->rank);
+	if (l->graph && stuck->launch_seq)
+		return peer_record_of_graph(control, l);
+	if (stuck->message ? peer_record_in(control, stuck->peer_dir, stuck->message, &r)
+			   : peer_record_of(control, stuck->kernel_seq, &r))
 		return r;
 	return (struct peer_record){0};
 }
@@ -600,16 +606,16 @@ void peer_cancel(struct communicator *m, int32_t pid)
 
 static void look_at_all(struct communicator *m, struct look looks[PEER_RANKS], uint64_t now)
 {
-	struct peer_pages *p = m->peer;
+	struct peer_epoch *p = m->peer;
 	p->heartbeat++;
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct peer_page *page = peer_member_page(m, k);
+		struct peer_control *control = peer_member_control(m, k);
 		struct peer_member *member = &p->members[k];
-		__atomic_store_n(&page->heartbeat, p->heartbeat, __ATOMIC_RELEASE);
-		looks[k] = peer_look_at(page);
+		__atomic_store_n(&control->heartbeat, p->heartbeat, __ATOMIC_RELEASE);
+		looks[k] = peer_look_at(control);
 		/* The launch of a graph is not reported. */
 		if (looks[k].waits || looks[k].records != member->records ||
-		    peer_load32(&page->graphs))
+		    peer_load32(&control->graphs))
 			p->active_ns = now;
 		if (looks[k].waits != member->waits)
 			member->waits_ns = now;
@@ -618,11 +624,11 @@ static void look_at_all(struct communicator *m, struct look looks[PEER_RANKS], u
 	}
 }
 
-/* False: the epoch has ended, and its pages are gone. */
+/* False: the epoch has ended, and its control blocks are gone. */
 static bool look(struct communicator *m, uint64_t now)
 {
 	struct look looks[PEER_RANKS];
-	struct peer_pages *p = m->peer;
+	struct peer_epoch *p = m->peer;
 	look_at_all(m, looks, now);
 	peer_lateness_note(m, now);
 	const struct peer_stuck stuck = find_stuck(m, looks, now);
@@ -652,8 +658,8 @@ uint64_t peer_watch(struct comms *s, uint64_t now)
 	struct deadline *d;
 	const uint64_t enough = now + PEER_LOOKS_TURN_NS;
 	while ((d = deadlines_first(&s->looks)) && d->at_ns <= now && now < enough) {
-		struct peer_pages *p =
-			(struct peer_pages *)((char *)d - offsetof(struct peer_pages, look));
+		struct peer_epoch *p =
+			(struct peer_epoch *)((char *)d - offsetof(struct peer_epoch, look));
 		struct communicator *m = p->comm;
 		const uint64_t began = now;
 		const bool goes_on = look(m, began);

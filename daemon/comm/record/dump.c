@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The supervisor collects where the members' operations are: their recordings, whose rings a thread
- * then reads, and the operations in kernels. The thread waits for a moment, reads pending tasks
- * first and rings then, so that nothing that ends meanwhile is missing, and writes the file.
+ * then reads, and the operations on the direct transport. The thread waits for a moment, reads
+ * pending tasks first and rings then, so that nothing that ends meanwhile is missing, and writes
+ * the file.
  */
 #include "dump.h"
 

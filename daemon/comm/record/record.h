@@ -13,8 +13,8 @@ uint64_t comm_recorded_key(const struct communicator *m);
 /* An epoch begins: members get the rings that their operations go to. */
 void comm_record_members(struct communicator *m, enum transport_kind kind,
 			 struct epoch_member *members);
-/* An epoch ends: the operations of its kernels, if it has any, are copied from the members' pages.
- * result: how those that are pending fail. */
+/* An epoch ends: the operations of its kernels, if it has any, are copied from the members' control
+ * blocks. result: how those that are pending fail. */
 void comm_record_kernels(const struct communicator *m, int result);
 
 #endif

@@ -41,14 +41,14 @@ enum pending_kind {
 	PENDING_COLLECTIVE_QUEUED, /* or failed, but still to be matched */
 	PENDING_COLLECTIVE_WAITS,  /* for other members to submit it */
 	PENDING_COLLECTIVE_LAUNCHED,
-	PENDING_MESSAGE_WAITS, /* a Send or Recv, by its way (PEER_WAY_) */
-	PENDING_KINDS_OF_PLACE = PENDING_MESSAGE_WAITS + PEER_WAYS,
+	PENDING_MESSAGE_WAITS, /* a Send or Recv, by its direction (PEER_DIR_) */
+	PENDING_KINDS_EACH = PENDING_MESSAGE_WAITS + PEER_DIRS,
 };
 
 /* Added to a kind. No kind is 0. */
 #define PENDING_IN_NO_GRAPH 1
-#define PENDING_IN_GRAPH    (PENDING_IN_NO_GRAPH + PENDING_KINDS_OF_PLACE)
-#define PENDING_KINDS	    (PENDING_IN_GRAPH + PENDING_KINDS_OF_PLACE)
+#define PENDING_IN_GRAPH    (PENDING_IN_NO_GRAPH + PENDING_KINDS_EACH)
+#define PENDING_KINDS	    (PENDING_IN_GRAPH + PENDING_KINDS_EACH)
 
 struct member_pending {
 	_Atomic uint32_t first[PENDING_KINDS];

@@ -40,7 +40,7 @@ static uint32_t kind_of(const struct task *t, uint32_t state)
 		return 0;
 	const uint32_t peer = (uint32_t)r->peer;
 	return base + PENDING_MESSAGE_WAITS +
-	       (r->op == NCCLSVC_SEND ? PEER_WAY_TO(peer) : PEER_WAY_FROM(peer));
+	       (r->op == NCCLSVC_SEND ? PEER_DIR_TO(peer) : PEER_DIR_FROM(peer));
 }
 
 static void share(const struct pending *p, uint32_t kind)

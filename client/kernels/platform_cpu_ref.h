@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * platform.h for the CPU build: one CPU thread does a block's work. */
-#ifndef KERNELS_PLATFORM_TWIN_H
-#define KERNELS_PLATFORM_TWIN_H
+ * platform.h for the CPU reference: one CPU thread does a block's work. */
+#ifndef KERNELS_PLATFORM_CPU_REF_H
+#define KERNELS_PLATFORM_CPU_REF_H
 
 #include <sched.h>
 #include <stdbool.h>
@@ -9,16 +9,16 @@
 #include <string.h>
 #include <time.h>
 
+#include "cpu_ref.h"
 #include "proto/abi/peer.h"
-#include "twin.h"
 
 #define KERNEL void
 #define THREADS_MOST(n)
 #define DEVICE static inline
 #define COLD   static __attribute__((noinline))
 #define SHARED
-#define MOVERS_KEEP 1 /* may a thread that moves data also be the keeper? */
-#define WARP	    1u
+#define MOVER_IS_MONITOR 1 /* may a thread that moves data also be the monitor? */
+#define WARP		 1u
 #define ROLLED
 #define UNROLLED
 
@@ -75,13 +75,13 @@ DEVICE uint64_t clock_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-DEVICE void line_store(uint64_t to, uint64_t a, uint64_t b)
+DEVICE void ll_store_halves(uint64_t to, uint64_t a, uint64_t b)
 {
 	__atomic_store_n((uint64_t *)to, a, __ATOMIC_RELEASE);
 	__atomic_store_n((uint64_t *)to + 1, b, __ATOMIC_RELEASE);
 }
 
-DEVICE void line_load(uint64_t from, uint64_t *a, uint64_t *b)
+DEVICE void ll_load_halves(uint64_t from, uint64_t *a, uint64_t *b)
 {
 	*a = __atomic_load_n((uint64_t *)from, __ATOMIC_ACQUIRE);
 	*b = __atomic_load_n((uint64_t *)from + 1, __ATOMIC_ACQUIRE);
@@ -153,7 +153,7 @@ DEVICE void fence_system(void)
 DEVICE void state_load(const struct peer_state *s, uint32_t *a, uint32_t *b, uint32_t *c,
 		       uint32_t *d)
 {
-	*a = load32(&s->sequence);
+	*a = load32(&s->launch_seq);
 	*b = load32(&s->dead);
 	*c = load32(&s->blocks);
 	*d = load32(&s->arrived);
@@ -164,6 +164,6 @@ DEVICE void add_shared(volatile uint32_t *to)
 	*to += 1;
 }
 
-#include "platform_twin_half.h"
+#include "platform_cpu_ref_half.h"
 
 #endif

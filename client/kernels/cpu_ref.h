@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The kernels built for the CPU. A call runs one block, and returns when it has ended; addresses
- * are those of the process. */
-#ifndef KERNELS_TWIN_H
-#define KERNELS_TWIN_H
+ * The CPU reference: the kernels built for the CPU. A call runs one block, and returns when it has
+ * ended; addresses are those of the process. */
+#ifndef KERNELS_CPU_REF_H
+#define KERNELS_CPU_REF_H
 
 #include "proto/abi/peer.h"
 

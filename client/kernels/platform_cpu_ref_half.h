@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Part of platform_twin.h: 16-bit floats. */
-#ifndef KERNELS_PLATFORM_TWIN_HALF_H
-#define KERNELS_PLATFORM_TWIN_HALF_H
+ * Part of platform_cpu_ref.h: 16-bit floats. */
+#ifndef KERNELS_PLATFORM_CPU_REF_HALF_H
+#define KERNELS_PLATFORM_CPU_REF_HALF_H
 
 DEVICE uint32_t float_bits(float f)
 {

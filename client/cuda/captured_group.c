@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "trigger.h"
+#include "captured_group.h"
 
 #include <stdlib.h>
 
@@ -15,15 +15,15 @@
 #include "proto/operation.h"
 
 /* A group's operations on one communicator, which the daemon keeps for a graph. The graph's user
- * object holds the trigger. */
-struct trigger {
-	struct trigger *next;
+ * object holds it. */
+struct captured_group {
+	struct captured_group *next;
 	struct peer *peer;
 	uint32_t number;
 	bool gone;	/* the graph is gone; atomic */
-	bool forgotten; /* the daemon is gone, or has forgotten the trigger */
-	unsigned nplaces;
-	uint16_t places[]; /* its operations' regions, from 1 */
+	bool forgotten; /* the daemon is gone, or has forgotten the group */
+	unsigned nentries;
+	uint16_t entries[]; /* of its operations' regions, from 1 */
 };
 
 static int by_comm(const void *a, const void *b)
@@ -31,14 +31,14 @@ static int by_comm(const void *a, const void *b)
 	const struct op *x = a, *y = b;
 	if ((x->comm->nranks == 1) != (y->comm->nranks == 1))
 		return x->comm->nranks == 1 ? -1 : 1;
-	if (x->triggered != y->triggered)
-		return x->triggered ? 1 : -1;
+	if (x->stream_started != y->stream_started)
+		return x->stream_started ? 1 : -1;
 	if (x->comm->key != y->comm->key)
 		return x->comm->key < y->comm->key ? -1 : 1;
-	return x->place < y->place ? -1 : 1;
+	return x->group_index < y->group_index ? -1 : 1;
 }
 
-void triggers_sort(struct op *ops, unsigned n)
+void captured_groups_sort(struct op *ops, unsigned n)
 {
 	qsort(ops, n, sizeof(*ops), by_comm);
 }
@@ -56,147 +56,150 @@ static unsigned run_of(const struct op *ops, unsigned n)
 static uint32_t pending_on(const ncclsvc_session *s, const struct peer *p)
 {
 	/* Timelines of another connection belong to other streams. */
-	const uint32_t line = p->own.generation == s->generation ? p->trigger_line : 0;
-	return line && s->timelines[line]->pending ? tasks_on_timeline(s, line) : 0;
+	const uint32_t timeline = p->own.generation == s->generation ? p->captured_timeline : 0;
+	return timeline && s->timelines[timeline]->pending ? tasks_on_timeline(s, timeline) : 0;
 }
 
-/* ---- The end of triggers ---- */
+/* ---- The end of captured groups ---- */
 
 /* A user object's destructor: the driver calls it on its own thread. */
-static void trigger_gone(void *arg)
+static void captured_group_gone(void *arg)
 {
-	struct trigger *t = arg;
-	struct peer *p = t->peer;
-	__atomic_store_n(&t->gone, true, __ATOMIC_RELEASE);
-	__atomic_add_fetch(&p->triggers_gone, 1,
+	struct captured_group *group = arg;
+	struct peer *p = group->peer;
+	__atomic_store_n(&group->gone, true, __ATOMIC_RELEASE);
+	__atomic_add_fetch(&p->captured_groups_gone, 1,
 			   __ATOMIC_RELEASE); /* this may be the last reference to p */
 }
 
-static void unpin(ncclsvc_session *s, struct trigger *t)
+static void unpin(ncclsvc_session *s, struct captured_group *group)
 {
 	/* Numbers of another connection name other regions. */
-	for (unsigned i = 0; i < t->nplaces && t->peer->own.generation == s->generation; i++)
-		device_place_unpin(s, t->places[i]);
-	t->nplaces = 0;
-	t->forgotten = true;
+	for (unsigned i = 0; i < group->nentries && group->peer->own.generation == s->generation;
+	     i++)
+		device_entry_unpin(s, group->entries[i]);
+	group->nentries = 0;
+	group->forgotten = true;
 }
 
-bool triggers_due(ncclsvc_session *s, struct peer *p, uint64_t clock)
+bool captured_groups_due(ncclsvc_session *s, struct peer *p, uint64_t clock)
 {
 	if (!p || p->due_clock == clock)
 		return p && p->due;
-	if (p->triggers_swept != __atomic_load_n(&p->triggers_gone, __ATOMIC_ACQUIRE))
-		triggers_sweep(s, p);
+	if (p->captured_groups_swept != __atomic_load_n(&p->captured_groups_gone, __ATOMIC_ACQUIRE))
+		captured_groups_sweep(s, p);
 	p->due_clock = clock;
-	p->due = triggers_live(p) || pending_on(s, p);
+	p->due = captured_groups_live(p) || pending_on(s, p);
 	return p->due;
 }
 
 #define UNANSWERED_MAX 64
 
-void triggers_sweep(ncclsvc_session *s, struct peer *p)
+void captured_groups_sweep(ncclsvc_session *s, struct peer *p)
 {
 	/* If the socket has no room for a deletion, a later sweep sends it; also if its answer
 	 * could take the room of an operation's answer, for which the daemon does not wait. */
-	for (struct trigger **link = &p->triggers, *t; (t = *link);) {
-		if (!__atomic_load_n(&t->gone, __ATOMIC_ACQUIRE)) {
-			link = &t->next;
+	for (struct captured_group **link = &p->captured_groups, *group; (group = *link);) {
+		if (!__atomic_load_n(&group->gone, __ATOMIC_ACQUIRE)) {
+			link = &group->next;
 			continue;
 		}
-		if (!t->forgotten && p->own.generation == s->generation && !s->lost &&
+		if (!group->forgotten && p->own.generation == s->generation && !s->lost &&
 		    (s->forgotten >= UNANSWERED_MAX ||
 		     !call_forget(s, SVC_TRIGGER_DEL,
-				  &(struct svc_trigger_del){.timeline = p->trigger_line,
-							    .value = t->number})))
+				  &(struct svc_trigger_del){.timeline = p->captured_timeline,
+							    .value = group->number})))
 			return;
-		unpin(s, t);
-		*link = t->next;
-		free(t);
-		p->triggers_swept++;
+		unpin(s, group);
+		*link = group->next;
+		free(group);
+		p->captured_groups_swept++;
 	}
 }
 
-void triggers_forget(ncclsvc_session *s, struct peer *p)
+void captured_groups_forget(ncclsvc_session *s, struct peer *p)
 {
-	for (struct trigger *t = p->triggers; t; t = t->next)
-		if (!t->forgotten)
-			unpin(s, t);
+	for (struct captured_group *group = p->captured_groups; group; group = group->next)
+		if (!group->forgotten)
+			unpin(s, group);
 }
 
-void triggers_free(struct peer *p)
+void captured_groups_free(struct peer *p)
 {
-	while (p->triggers) {
-		struct trigger *t = p->triggers;
-		p->triggers = t->next;
-		free(t);
+	while (p->captured_groups) {
+		struct captured_group *group = p->captured_groups;
+		p->captured_groups = group->next;
+		free(group);
 	}
 }
 
 /* ---- Keeping ---- */
 
 /* Creates the member's timeline in this epoch. */
-static ncclsvc_result line_make(ncclsvc_session *s, const ncclsvc_comm *comm, struct peer *p)
+static ncclsvc_result timeline_make(ncclsvc_session *s, const ncclsvc_comm *comm, struct peer *p)
 {
 	struct gpu *g = s->gpu;
 	struct svc_timeline *words;
-	uint32_t line;
-	if (p->trigger_line)
+	uint32_t timeline;
+	if (p->captured_timeline)
 		return NCCLSVC_OK;
 	ncclsvc_result r = page_register(s, g, comm->device);
 	if (!r)
-		r = stream_line(s, g, &line);
+		r = stream_timeline(s, g, &timeline);
 	if (r)
 		return r;
-	words = stream_counters(g, line);
+	words = stream_counters(g, timeline);
 	CUresult e = cuda_push(p->cuda, p->context);
 	if (!e) {
-		e = p->cuda->cuMemHostGetDevicePointer(&p->trigger_at, words, 0);
+		e = p->cuda->cuMemHostGetDevicePointer(&p->captured_at, words, 0);
 		cuda_pop(p->cuda, p->context);
 	}
 	if (e)
 		return cuda_error(p->cuda, e, "the GPU cannot access the timelines");
-	p->trigger_line = line;
-	p->trigger_page = page_ref(g->page);
-	s->timelines[line]->last = SVC_TRIGGER_DEAD; /* the value that releases its streams */
+	p->captured_timeline = timeline;
+	p->captured_page = page_ref(g->page);
+	s->timelines[timeline]->last = SVC_TRIGGER_DEAD; /* the value that releases its streams */
 	return NCCLSVC_OK;
 }
 
 /* Numbers of one graph are consecutive and exclusive to it. graph 0: in no graph. */
 static uint32_t next_number(struct peer *p, uint32_t graph)
 {
-	const bool follows = graph && graph == p->trigger_graph;
-	p->trigger_graph = graph;
-	p->trigger_numbers += follows ? 1 : 2;
-	if (p->trigger_numbers < 2) /* the counter has wrapped */
-		p->trigger_numbers = 2;
-	return p->trigger_numbers;
+	const bool follows = graph && graph == p->captured_graph;
+	p->captured_graph = graph;
+	p->captured_number += follows ? 1 : 2;
+	if (p->captured_number < 2) /* the counter has wrapped */
+		p->captured_number = 2;
+	return p->captured_number;
 }
 
-static struct trigger *trigger_new(ncclsvc_session *s, struct op *ops, unsigned n, uint32_t graph)
+static struct captured_group *captured_group_new(ncclsvc_session *s, struct op *ops, unsigned n,
+						 uint32_t graph)
 {
 	struct peer *p = comm_captures(ops->comm);
-	struct trigger *t = malloc(sizeof(*t) + 2 * n * sizeof(t->places[0]));
-	if (!t)
+	struct captured_group *group = malloc(sizeof(*group) + 2 * n * sizeof(group->entries[0]));
+	if (!group)
 		return NULL;
-	*t = (struct trigger){.next = p->triggers, .peer = p, .number = next_number(p, graph)};
+	*group = (struct captured_group){
+		.next = p->captured_groups, .peer = p, .number = next_number(p, graph)};
 	for (unsigned i = 0; i < 2 * n; i++) {
-		const uint16_t place = ops[i / 2].places[i % 2];
-		if (!place)
+		const uint16_t entry = ops[i / 2].region_entries[i % 2];
+		if (!entry)
 			continue;
-		device_place_pin(s, place);
-		t->places[t->nplaces++] = place;
+		device_entry_pin(s, entry);
+		group->entries[group->nentries++] = entry;
 	}
 	for (unsigned i = 0; i < n; i++) {
-		ops[i].trigger = t->number;
-		ops[i].kept = t;
+		ops[i].captured_group = group->number;
+		ops[i].kept = group;
 	}
-	p->triggers = t;
-	return t;
+	p->captured_groups = group;
+	return group;
 }
 
 /* Locked; yields. */
 static ncclsvc_result send(ncclsvc_session *s, const struct op *op,
-			   const struct peer_graph_place *at)
+			   const struct peer_graph_position *at)
 {
 	const struct peer *p = comm_captures(op->comm);
 	struct call call = {.fd = -1};
@@ -204,52 +207,52 @@ static ncclsvc_result send(ncclsvc_session *s, const struct op *op,
 	r.comm = op->comm->handle;
 	r.epoch = op->comm->epoch;
 	r.flags |= SVC_TASK_TIMELINE | SVC_TASK_TRIGGER;
-	r.timeline = p->trigger_line;
-	r.value = op->trigger;
+	r.timeline = p->captured_timeline;
+	r.value = op->captured_group;
 	r.graph = at->graph;
 	r.graph_place = at->operation;
-	atomic_store(&svc_timelines(p->trigger_page->connection->ring)[r.timeline].triggers, 1);
+	atomic_store(&svc_timelines(p->captured_page->connection->ring)[r.timeline].triggers, 1);
 	return call_run(s, &call, SVC_SUBMIT, &r, -1, deadline_in(REQUEST_MS));
 }
 
-/* No graph will contain this trigger, but its number follows those of a graph, whose launches must
+/* No graph will contain this group, but its number follows those of a graph, whose launches must
  * not reuse it. Keeps the last error. Locked; yields. */
-static void take_back(ncclsvc_session *s, struct trigger *t)
+static void take_back(ncclsvc_session *s, struct captured_group *group)
 {
-	const struct svc_trigger_del request = {.timeline = t->peer->trigger_line,
-						.value = t->number};
+	const struct svc_trigger_del request = {.timeline = group->peer->captured_timeline,
+						.value = group->number};
 	struct call call = {.fd = -1};
 	struct error why;
 	error_keep(&why);
-	if (!t->forgotten && t->peer->own.generation == s->generation)
+	if (!group->forgotten && group->peer->own.generation == s->generation)
 		call_run(s, &call, SVC_TRIGGER_DEL, &request, -1, deadline_in(REQUEST_MS));
 	error_again(&why);
-	if (!t->forgotten)
-		unpin(s, t);
-	trigger_gone(t);
+	if (!group->forgotten)
+		unpin(s, group);
+	captured_group_gone(group);
 }
 
 static ncclsvc_result keep(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	struct peer *p = comm_captures(ops->comm);
-	struct peer_graph_place at;
-	ncclsvc_result r = peer_graph_place(ops, &at);
-	struct trigger *t = r ? NULL : trigger_new(s, ops, n, at.graph);
-	if (!t)
+	struct peer_graph_position at;
+	ncclsvc_result r = peer_graph_position(ops, &at);
+	struct captured_group *group = r ? NULL : captured_group_new(s, ops, n, at.graph);
+	if (!group)
 		return r ? r : error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	p->refs++;
 	for (unsigned i = 0; !r && i < n; i++, at.operation++)
 		r = send(s, &ops[i], &at);
 	/* From here on it counts as a graph's: if something fails later, releasing its user object
 	 * frees it. */
-	__atomic_add_fetch(&p->ntriggers, 1, __ATOMIC_RELEASE);
+	__atomic_add_fetch(&p->ncaptured_groups, 1, __ATOMIC_RELEASE);
 	if (r)
-		take_back(s, t);
+		take_back(s, group);
 	peer_unref(p);
 	return r;
 }
 
-void triggers_take_back(ncclsvc_session *s, const struct op *ops, unsigned n)
+void captured_groups_take_back(ncclsvc_session *s, const struct op *ops, unsigned n)
 {
 	for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i))
 		take_back(s, ops[i].kept);
@@ -273,19 +276,19 @@ static ncclsvc_result keep_all(ncclsvc_session *s, struct op *ops, unsigned n)
 		if (r)
 			return r;
 		struct peer *p = comm_captures(ops[i].comm);
-		triggers_sweep(s, p);
-		r = line_make(s, ops[i].comm, p);
+		captured_groups_sweep(s, p);
+		r = timeline_make(s, ops[i].comm, p);
 	}
 	for (unsigned i = 0, k; !r && i < n; i += k) {
 		k = run_of(&ops[i], n - i);
 		r = keep(s, &ops[i], k);
 		if (r)
-			triggers_take_back(s, ops, i);
+			captured_groups_take_back(s, ops, i);
 	}
 	return r;
 }
 
-ncclsvc_result triggers_keep(ncclsvc_session *s, struct op *ops, unsigned n)
+ncclsvc_result captured_groups_keep(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	const int mode = relaxed_begin(s->gpu->cuda);
 	ncclsvc_result r = keep_all(s, ops, n);
@@ -295,7 +298,7 @@ ncclsvc_result triggers_keep(ncclsvc_session *s, struct op *ops, unsigned n)
 
 /* ---- On streams ---- */
 
-#define WORD(op, word) ((op)->peer->trigger_at + offsetof(struct svc_timeline, word))
+#define WORD(op, word) ((op)->peer->captured_at + offsetof(struct svc_timeline, word))
 
 /* Memory operations for one stream, sent together. */
 struct batch {
@@ -328,13 +331,13 @@ static CUresult put(const struct op *ops, unsigned n, CUstream stream, unsigned 
 	b.stream = stream;
 	b.n = 0;
 	b.error = CUDA_SUCCESS;
-	for (unsigned i = 0; parts & TRIGGER_START && i < n; i += run_of(&ops[i], n - i)) {
+	for (unsigned i = 0; parts & CAPTURED_GROUP_START && i < n; i += run_of(&ops[i], n - i)) {
 		add(&b, memop_write_32(WORD(&ops[i], go), 1));
-		add(&b, memop_write_64(WORD(&ops[i], ready), ops[i].trigger));
+		add(&b, memop_write_64(WORD(&ops[i], ready), ops[i].captured_group));
 	}
-	for (unsigned i = 0; parts & TRIGGER_END && i < n; i += run_of(&ops[i], n - i))
+	for (unsigned i = 0; parts & CAPTURED_GROUP_END && i < n; i += run_of(&ops[i], n - i))
 		add(&b, memop_wait_64(WORD(&ops[i], done), SVC_TRIGGER_DONE));
-	for (unsigned i = 0; parts & TRIGGER_END && i < n; i += run_of(&ops[i], n - i))
+	for (unsigned i = 0; parts & CAPTURED_GROUP_END && i < n; i += run_of(&ops[i], n - i))
 		add(&b, memop_write_32(WORD(&ops[i], done), 0));
 	flush(&b);
 	return b.error;
@@ -362,15 +365,15 @@ static CUresult capture_behind(const struct op *ops, unsigned n, CUstream stream
 	return e;
 }
 
-/* Makes the graph hold the triggers. */
+/* Makes the graph hold the captured groups. */
 static CUresult capture_hold(const struct op *ops, unsigned n, CUstream stream)
 {
 	CUresult e = CUDA_SUCCESS;
 	for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i)) {
 		if (!e)
-			e = peer_graph_hold(ops[i].peer, stream, ops[i].kept, trigger_gone);
+			e = peer_graph_hold(ops[i].peer, stream, ops[i].kept, captured_group_gone);
 		else
-			trigger_gone(ops[i].kept);
+			captured_group_gone(ops[i].kept);
 	}
 	return e;
 }
@@ -391,29 +394,29 @@ static CUresult capture(const struct op *ops, unsigned n, unsigned parts)
 {
 	const CUstream stream = ops->stream;
 	CUresult e = CUDA_SUCCESS;
-	if (parts & TRIGGER_START)
+	if (parts & CAPTURED_GROUP_START)
 		e = capture_hold(ops, n, stream);
-	if (!e && parts & TRIGGER_START)
+	if (!e && parts & CAPTURED_GROUP_START)
 		e = peer_streams_join(ops, n, ops->peer, stream, ops);
 	if (!e)
 		e = capture_behind(ops, n, stream);
 	if (!e)
 		e = put(ops, n, stream, parts);
-	if (!e && parts & TRIGGER_END)
+	if (!e && parts & CAPTURED_GROUP_END)
 		e = capture_note(ops, n, stream);
-	return e || !(parts & TRIGGER_END) ? e : streams_follow(ops, n, stream);
+	return e || !(parts & CAPTURED_GROUP_END) ? e : streams_follow(ops, n, stream);
 }
 
-ncclsvc_result triggers_capture(const struct op *ops, unsigned n, unsigned parts)
+ncclsvc_result captured_groups_capture(const struct op *ops, unsigned n, unsigned parts)
 {
 	const struct cuda *cuda = ops->peer->cuda;
 	CUresult e = cuda_push(cuda, ops->push);
 	if (!e) {
 		e = capture(ops, n, parts);
 		cuda_pop(cuda, ops->push);
-	} else if (parts & TRIGGER_START) {
+	} else if (parts & CAPTURED_GROUP_START) {
 		for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i))
-			trigger_gone(ops[i].kept);
+			captured_group_gone(ops[i].kept);
 	}
 	return e ? cuda_error(cuda, e, "the operations were not captured") : NCCLSVC_OK;
 }
@@ -423,11 +426,11 @@ ncclsvc_result triggers_capture(const struct op *ops, unsigned n, unsigned parts
 /* Each puts five entries on its stream, whose queue holds about a thousand. */
 #define PENDING_MAX 128
 
-ncclsvc_result trigger_prepare(ncclsvc_session *s, struct op *op)
+ncclsvc_result captured_group_prepare(ncclsvc_session *s, struct op *op)
 {
 	struct peer *p = comm_captures(op->comm);
 	op->peer = p;
-	if (s->timelines[p->trigger_line]->pending >= PENDING_MAX &&
+	if (s->timelines[p->captured_timeline]->pending >= PENDING_MAX &&
 	    pending_on(s, p) >= PENDING_MAX)
 		return error_set(NCCLSVC_AGAIN,
 				 "%d operations beside CUDA graphs are pending on "
@@ -436,15 +439,15 @@ ncclsvc_result trigger_prepare(ncclsvc_session *s, struct op *op)
 	return NCCLSVC_OK;
 }
 
-void triggers_number(struct op *ops, unsigned n)
+void captured_groups_number(struct op *ops, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
 		struct peer *p = ops[i].peer;
 		const bool first = !i || ops[i - 1].comm != ops[i].comm;
 		ops[i].kept = NULL;
-		ops[i].trigger = first ? next_number(p, 0) : p->trigger_numbers;
-		ops[i].record.timeline = p->trigger_line;
-		ops[i].record.value = ops[i].trigger;
+		ops[i].captured_group = first ? next_number(p, 0) : p->captured_number;
+		ops[i].record.timeline = p->captured_timeline;
+		ops[i].record.value = ops[i].captured_group;
 		ops[i].record.flags |= SVC_TASK_TIMELINE | SVC_TASK_TRIGGER;
 	}
 }
@@ -459,18 +462,19 @@ static bool any_detached(const struct op *ops, unsigned n)
 static CUresult launch(const struct op *ops, unsigned n, unsigned parts)
 {
 	const struct peer *p = ops->peer;
-	const bool apart = any_detached(ops, n);
-	const CUstream stream = apart ? p->aside : ops->stream;
+	const bool side = any_detached(ops, n);
+	const CUstream stream = side ? p->side_stream : ops->stream;
 	CUresult e = CUDA_SUCCESS;
-	if (parts & TRIGGER_START)
-		e = peer_streams_join(ops, n, p, stream, apart ? NULL : ops);
-	for (unsigned i = 0; !e && parts & TRIGGER_START && i < n; i += run_of(&ops[i], n - i))
+	if (parts & CAPTURED_GROUP_START)
+		e = peer_streams_join(ops, n, p, stream, side ? NULL : ops);
+	for (unsigned i = 0; !e && parts & CAPTURED_GROUP_START && i < n;
+	     i += run_of(&ops[i], n - i))
 		e = p->cuda->cuStreamWaitEvent(stream, ops[i].peer->order, CU_EVENT_WAIT_DEFAULT);
 	if (!e)
 		e = put(ops, n, stream, parts);
-	for (unsigned i = 0; !e && parts & TRIGGER_END && i < n; i += run_of(&ops[i], n - i))
+	for (unsigned i = 0; !e && parts & CAPTURED_GROUP_END && i < n; i += run_of(&ops[i], n - i))
 		e = p->cuda->cuEventRecord(ops[i].peer->order, stream);
-	return e || !(parts & TRIGGER_END) ? e : streams_follow(ops, n, stream);
+	return e || !(parts & CAPTURED_GROUP_END) ? e : streams_follow(ops, n, stream);
 }
 
 /* Starts operations that no stream starts: they run on whatever their buffers hold. */
@@ -479,7 +483,7 @@ static void start_all(ncclsvc_session *s, const struct op *ops, unsigned n)
 	for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i)) {
 		struct svc_timeline *words = stream_counters(s->gpu, ops[i].record.timeline);
 		atomic_store(&words->go, 1);
-		atomic_store(&words->ready, ops[i].trigger);
+		atomic_store(&words->ready, ops[i].captured_group);
 	}
 	ring_doorbell(s->connection);
 }
@@ -491,17 +495,18 @@ static void turns(const struct op *ops, unsigned n, int (*call)(pthread_mutex_t 
 		call(&ops[i].peer->turn);
 }
 
-ncclsvc_result triggers_launch(ncclsvc_session *s, const struct op *ops, unsigned n, unsigned parts)
+ncclsvc_result captured_groups_launch(ncclsvc_session *s, const struct op *ops, unsigned n,
+				      unsigned parts)
 {
 	const struct cuda *cuda = ops->peer->cuda;
-	if (parts & TRIGGER_START)
+	if (parts & CAPTURED_GROUP_START)
 		turns(ops, n, pthread_mutex_lock);
 	CUresult e = cuda_push(cuda, ops->push);
 	if (!e) {
 		e = launch(ops, n, parts);
 		cuda_pop(cuda, ops->push);
 	}
-	if (parts & TRIGGER_END)
+	if (parts & CAPTURED_GROUP_END)
 		turns(ops, n, pthread_mutex_unlock);
 	if (!e)
 		return NCCLSVC_OK;
@@ -511,7 +516,8 @@ ncclsvc_result triggers_launch(ncclsvc_session *s, const struct op *ops, unsigne
 			  "without its order, and the contents of their buffers are undefined");
 }
 
-ncclsvc_result trigger_stream_wait(ncclsvc_session *s, CUstream handle, const struct slot *slot)
+ncclsvc_result captured_group_stream_wait(ncclsvc_session *s, CUstream handle,
+					  const struct slot *slot)
 {
 	const ncclsvc_comm *comm = comm_by_key(s, slot->comm_key);
 	struct stream st;

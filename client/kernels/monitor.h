@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the keepers (work.h) of all kernels do: read the sequence, exchange headers, finish. */
-#ifndef KERNELS_KEEPER_H
-#define KERNELS_KEEPER_H
+ * What the monitors (work.h) of all kernels do: read launch_seq, exchange headers, finish. */
+#ifndef KERNELS_MONITOR_H
+#define KERNELS_MONITOR_H
 
 #include "ending.h"
 #include "waiting.h"
@@ -9,9 +9,9 @@
 DEVICE void headers_put(struct work *w)
 {
 	const struct peer_call *c = w->call;
-	FOR_KEEPERS (p, c->nranks)
+	FOR_MONITOR (p, c->nranks)
 		if (p != c->rank)
-			line_put(header_at(w, p, c->rank), w->round, c->header);
+			ll_store(header_at(w, p, c->rank), w->coll_launch_seq, c->header);
 }
 
 /* Waits for the headers, and so for all ranks, even after a mismatch. A kernel that finished
@@ -20,10 +20,10 @@ DEVICE void headers_put(struct work *w)
 DEVICE void headers_take(struct work *w)
 {
 	const struct peer_call *c = w->call;
-	FOR_KEEPERS (p, c->nranks) {
+	FOR_MONITOR (p, c->nranks) {
 		const uint64_t from = header_at(w, c->rank, p);
 		uint64_t header = c->header;
-		while (p != c->rank && !line_there(from, w->round, &header))
+		while (p != c->rank && !ll_ready(from, w->coll_launch_seq, &header))
 			if (waited(w) && w->words->stop != PEER_MISMATCH)
 				break;
 		header_compare(w, header);
@@ -34,21 +34,21 @@ DEVICE void headers_take(struct work *w)
 DEVICE void begin(struct work *w)
 {
 	volatile struct block_words *words = w->words;
-	uint32_t former, dead, blocks_before, arrived;
-	state_load(w->state, &former, &dead, &blocks_before, &arrived);
-	words->former = former;
-	words->former_blocks = blocks_before;
-	words->sequence = peer_sequence_after(former);
-	words->round = load32(&w->state->round);
-	if (w->round)
-		words->round = peer_sequence_after(words->round);
-	words->serial = w->call->graph ? load32(&w->state->serial) : w->call->serial;
+	uint32_t previous, dead, blocks_before, arrived;
+	state_load(w->state, &previous, &dead, &blocks_before, &arrived);
+	words->previous = previous;
+	words->previous_blocks = blocks_before;
+	words->launch_seq = peer_seq_after(previous);
+	words->coll_launch_seq = load32(&w->state->coll_launch_seq);
+	if (w->coll_launch_seq)
+		words->coll_launch_seq = peer_seq_after(words->coll_launch_seq);
+	words->kernel_seq = w->call->graph ? load32(&w->state->kernel_seq) : w->call->kernel_seq;
 	words->stop = words->dead = dead;
 	words->finished = words->message = words->moving = 0;
 	words->part = 0;
 }
 
-/* The sequence may advance once all blocks have read it; the next kernel reads it next. */
+/* launch_seq may advance once all blocks have read it; the next kernel reads it next. */
 DEVICE void arrive(struct work *w)
 {
 	const uint32_t before = add32(&w->state->arrived, 1);
@@ -57,21 +57,21 @@ DEVICE void arrive(struct work *w)
 	if (before != blocks() - 1)
 		return;
 	store32(&w->state->blocks, blocks());
-	if (w->round)
-		store32(&w->state->round, w->round);
+	if (w->coll_launch_seq)
+		store32(&w->state->coll_launch_seq, w->coll_launch_seq);
 	if (!w->call->graph)
-		store32(&w->state->serial, w->words->serial);
-	store32(&w->state->sequence, w->sequence);
+		store32(&w->state->kernel_seq, w->words->kernel_seq);
+	store32(&w->state->launch_seq, w->launch_seq);
 	store32(&w->state->arrived, 0);
 }
 
 /* All blocks of the previous kernel have ended, unless two kernels run at a time; some blocks of
  * this one may have. */
-DEVICE void former_look(struct work *w)
+DEVICE void previous_check(struct work *w)
 {
-	FOR_KEEPERS (i, w->words->former_blocks) {
+	FOR_MONITOR (i, w->words->previous_blocks) {
 		const uint32_t ended = load32(&w->state->ended[i]);
-		if (ended != w->words->former && ended != w->sequence)
+		if (ended != w->words->previous && ended != w->launch_seq)
 			w->words->stop = PEER_OVERLAP;
 	}
 }
@@ -83,23 +83,23 @@ DEVICE void work_begin(struct work *w, const struct peer_call *call,
 {
 	w->call = call;
 	w->state = (struct peer_state *)call->staging[call->rank];
-	w->page = (struct peer_page *)call->page;
+	w->control = (struct peer_control *)call->control;
 	w->words = words;
 	w->spins = 0;
-	w->round = collective;
-	w->looked = w->heard = w->heartbeat = w->came = 0;
-	if (keeps(LOOKER))
+	w->coll_launch_seq = collective;
+	w->polled = w->last_heartbeat = w->heartbeat = w->arrived_ranks = 0;
+	if (is_monitor(MONITOR_LANE))
 		begin(w);
 	block_sync();
-	w->sequence = words->sequence;
-	w->round = collective ? words->round : 0;
-	if (keeps(LOOKER))
+	w->launch_seq = words->launch_seq;
+	w->coll_launch_seq = collective ? words->coll_launch_seq : 0;
+	if (is_monitor(MONITOR_LANE))
 		arrive(w);
 	if (block() || words->stop)
 		return;
 	if (collective)
 		headers_put(w);
-	former_look(w);
+	previous_check(w);
 }
 
 /* Called once by each warp that moves data. */
@@ -115,13 +115,14 @@ DEVICE void work_moved(struct work *w)
 
 DEVICE void work_end(struct work *w)
 {
-	const bool headers = w->round && !block();
+	const bool headers = w->coll_launch_seq && !block();
 	if (headers)
 		headers_take(w);
-	if (!keeps(LOOKER))
+	if (!is_monitor(MONITOR_LANE))
 		return;
 	const uint32_t parts = movers() / WARP + (headers ? w->call->nranks : 0);
-	/* The page is host memory: while a multiprocessor reads it, its other loads are held up. */
+	/* The control block is host memory: while a multiprocessor reads it, its other loads are
+	 * held up. */
 	while (w->words->finished != parts)
 		if (!w->words->moving)
 			waited(w);

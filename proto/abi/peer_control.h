@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Part of peer.h: host memory that a member's kernels, the library and the daemon share. */
-#ifndef PROTO_PEER_PAGE_H
-#define PROTO_PEER_PAGE_H
+#ifndef PROTO_PEER_CONTROL_H
+#define PROTO_PEER_CONTROL_H
 
 #include "peer_staging.h"
 
-#define PEER_PAGE 65536
+#define PEER_CONTROL_BYTES 65536
 
 enum peer_end {
 	PEER_GOOD,
 	PEER_MISMATCH,	  /* another rank's header differs */
-	PEER_ABORTED,	  /* the page's abort word is set */
+	PEER_ABORTED,	  /* the control block's abort word is set */
 	PEER_DAEMON_LOST, /* the daemon is gone */
 	PEER_OVERLAP,	  /* the communicator's previous kernel was still running */
-	PEER_UNLIKE, /* a received message differs from the expected one, or a collective in a graph
-			differs from another rank's */
+	/* A received message differs from the expected one, or a collective in a graph differs from
+	 * another rank's. */
+	PEER_FATAL_MISMATCH,
 };
 
-enum peer_unlike {
-	PEER_MESSAGES,	/* a message differs */
-	PEER_TWO,	/* two ranks' collectives differ */
-	PEER_OTHER_ODD, /* that rank's collective differs from those of all others, three or more */
-	PEER_OWN_ODD,	/* this one's does, likewise */
+enum peer_mismatch {
+	PEER_MISMATCH_MESSAGE, /* a message differs */
+	PEER_MISMATCH_TWO,     /* two ranks' collectives differ */
+	PEER_MISMATCH_OTHER,   /* that rank's collective differs from all others', three or more */
+	PEER_MISMATCH_OWN,     /* this one's does, likewise */
 };
 
 /* An operation outside of graphs with its launched kernel. It is written before `records` rises.
@@ -35,17 +36,17 @@ struct peer_record {
 	uint64_t header;      /* peer_header */
 	uint64_t launched_ns; /* CLOCK_MONOTONIC */
 	uint64_t timeout_ns;  /* 0: none */
-	uint32_t serial;      /* of its kernel, which several messages may share */
+	uint32_t kernel_seq;  /* of its kernel, which several messages may share */
 	uint32_t collective;  /* low half of its number among the member's collectives */
-	uint32_t round;	      /* as counted by the library; 0: it is a message */
-	uint32_t message;     /* its number in its way, from 1 */
+	uint32_t coll_seq;    /* 0: it is a message */
+	uint32_t message;     /* its number in its direction, from 1 */
 };
 
 struct peer_waited {
 	uint64_t kernels, ns;
 };
 
-struct peer_page {
+struct peer_control {
 	/* Written by the daemon, and by the library for its own member. */
 	uint32_t abort;
 	uint32_t heartbeat; /* incremented by the daemon */
@@ -53,30 +54,30 @@ struct peer_page {
 	uint32_t pad0;
 	uint64_t shares; /* the length of the epoch's log of shares; written by the daemon */
 	uint32_t pad1[10];
-	/* Written by kernels. begun and ended: a sequence, and above it the call's serial. In a
-	 * graph: 0 for a kernel that begins, the newest earlier serial for one that ends. */
-	uint64_t begun; /* only for kernels that wait longer than PEER_LOOK_NS */
+	/* Written by kernels. begun and ended: a launch_seq, and above it the call's kernel_seq. In
+	 * a graph: 0 for a kernel that begins, the newest earlier kernel_seq for one that ends. */
+	uint64_t begun; /* only for kernels that wait longer than PEER_POLL_NS */
 	/* From a kernel that posts: all its stores are visible to everyone. From a kernel that has
 	 * posted its begin: its first block has ended, and all kernels before it. */
 	uint64_t ended;
-	/* The serial from which on all kernels fail; above it enum peer_end. */
+	/* The kernel_seq from which on all kernels fail; above it enum peer_end. */
 	uint64_t failed;
-	uint32_t round; /* the call's round, for `begun`. Kernels in graphs do not change it */
-	uint32_t moves; /* 1: the kernel has messages */
+	uint32_t coll_seq; /* the call's, for `begun`. Kernels in graphs do not change it */
+	uint32_t moves;	   /* 1: the kernel has messages */
 	/* For `begun`: the index of its operation, and above it the graph; 0: it is in none. */
 	uint64_t graph;
-	uint64_t header; /* of the call, if it has no messages */
-	uint32_t place;	 /* its round, as counted by all ranks' GPUs */
-	uint32_t came;	 /* bitmap of the ranks that have begun it, too */
-	/* The kernel's waits, by way: a message's number, and above it the kernel's sequence, until
-	 * the way's messages have been moved. */
-	uint64_t waits[PEER_WAYS];
-	uint64_t parts[PEER_WAYS]; /* the headers of these messages */
-	/* With PEER_UNLIKE: the headers of the expected and the received message, or of the
-	 * collective and another rank's; the sender, or that rank; and enum peer_unlike. */
-	uint64_t unlike[4];
+	uint64_t header;	  /* of the call, if it has no messages */
+	uint32_t coll_launch_seq; /* of the newest collective, this or an earlier one */
+	uint32_t arrived_ranks;	  /* bitmap: have begun it, too */
+	/* The kernel's waits, by direction: a message's number, and above it the kernel's
+	 * launch_seq, until the direction's messages have been moved. */
+	uint64_t waits[PEER_DIRS];
+	uint64_t parts[PEER_DIRS]; /* the headers of these messages */
+	/* With PEER_FATAL_MISMATCH: the headers of the expected and the received message, or of the
+	 * collective and another rank's; the sender, or that rank; and enum peer_mismatch. */
+	uint64_t mismatch[4];
 	/* For each rank: how many of this member's kernels of collectives have waited for it, and
-	 * how long in all. Waits of less than PEER_LOOK_NS do not count. */
+	 * how long in all. Waits of less than PEER_POLL_NS do not count. */
 	struct peer_waited waited[PEER_RANKS];
 	/* How many large collectives have gone through staging memory, as not all ranks had mapped
 	 * all buffers. */
@@ -86,15 +87,15 @@ struct peer_page {
 	 * after: records, then launched. */
 	uint64_t submitted;  /* the member's collectives in this epoch, on all transports, without
 				Sends and Recvs, whose number differs between ranks */
-	uint32_t entered;    /* round of the newest collective to be launched; 0: none */
-	uint32_t reached;    /* round of the newest launched collective; 0: none */
+	uint32_t entered;    /* coll_seq of the newest collective to be launched; 0: none */
+	uint32_t reached;    /* coll_seq of the newest launched collective; 0: none */
 	uint32_t records;    /* number of records written */
 	uint32_t graphs;     /* number of existing graphs with kernels of the member */
 	uint64_t timeout_ns; /* of the operation captured last; 0: none */
 	uint32_t pad3[8];
-	uint32_t messages[PEER_WAYS]; /* number of messages launched or to be launched */
+	uint32_t messages[PEER_DIRS]; /* number of messages launched or to be launched */
 	struct peer_record history[PEER_HISTORY]; /* the newest records: by number % PEER_HISTORY */
-	/* Kernels outside of graphs that failed, and above each enum peer_end: by serial %
+	/* Kernels outside of graphs that failed, and above each enum peer_end: by kernel_seq %
 	 * PEER_RESULTS.
 	 */
 	uint64_t results[PEER_RESULTS];
@@ -102,14 +103,14 @@ struct peer_page {
 	uint64_t headers[PEER_RESULTS][PEER_RANKS];
 };
 
-/* A kernel whose sequence is a multiple of this posts its end even with posts = 0, and also writes
- * `ended`, and `told` with its serial, for blocks that it does not have. These words are compared
- * cyclically, so none may fall 2^31 kernels behind. */
+/* A kernel whose launch_seq is a multiple of this posts its end even with posts = 0, and also
+ * writes `ended`, and `completed` with its kernel_seq, for blocks that it does not have. These
+ * words are compared cyclically, so none may fall 2^31 kernels behind. */
 #define PEER_REFRESH (UINT32_C(1) << 28)
 
-/* How often a waiting kernel looks at its page, and how long without a heartbeat until it considers
- * the daemon dead. */
-#define PEER_LOOK_NS	  50000
+/* How often a waiting kernel polls its control block, and how long without a heartbeat until it
+ * considers the daemon dead. */
+#define PEER_POLL_NS	  50000
 #define PEER_HEARTBEAT_NS UINT64_C(10000000000)
 
 /* A stopped kernel ends only when no peer can write into its rank's buffers any more. What it has
