@@ -11,8 +11,8 @@
 #include "base/clock.h"
 #include "comms.h"
 #include "gpu/nccl_comm.h"
-#include "plans.h"
 #include "remote.h"
+#include "requests.h"
 
 static void set_label(struct communicator *m)
 {

@@ -20,7 +20,6 @@
 #include "coord/missing.h"
 
 struct control_break;
-struct control_result;
 
 /* ---- find.c ---- */
 
@@ -89,17 +88,6 @@ void comm_event(struct communicator *m, ncclsvc_epoch_cause cause);
 /* 0: the session is at its limit. */
 uint32_t comm_new_handle(struct session *c, struct communicator *m, int32_t rank);
 void comm_vacate(struct communicator *m, struct member *member, uint32_t state);
-
-/* ---- requests.c, for SPLIT; for plans, see plans.h ---- */
-
-/* Why a request of all members has ended, when no rank is at fault. */
-void comm_blameless_text(const struct communicator *m, int result, uint32_t asked,
-			 char text[SVC_TEXT_BYTES]);
-void comm_split_refused(struct communicator *m, int result, const char *text);
-/* Answers every waiting SPLIT of m with this error; rank: the one that is gone, or -1. */
-void comm_split_failed(struct communicator *m, int result, int32_t rank);
-/* Returns the next deadline of a SPLIT of m; 0: none. */
-uint64_t comm_split_expire(struct communicator *m, uint64_t now);
 
 /* ---- comm.c ---- */
 
@@ -173,7 +161,7 @@ void comm_gpu_ready(struct comms *s);
 void comm_session_known(struct session *c);
 void comm_epoch_gone(struct comms *s, uint32_t slot);
 
-/* ---- join.c, leave.c, split.c, world.c ---- */
+/* ---- join.c, leave.c, world.c ---- */
 
 void comm_join(struct comms *s, struct session *c, uint32_t serial, const struct svc_join *request);
 void comm_leave(struct session *c, uint32_t serial, uint32_t handle);
@@ -182,9 +170,6 @@ void comm_abort(struct session *c, uint32_t serial, const struct svc_abort *requ
 void comm_join_cancel(struct session *c, uint32_t serial, uint32_t join);
 /* Frees the ranks of a session that ends, until that time at the latest. True: all are free. */
 bool comm_session_gone(struct comms *s, struct session *c, uint64_t until_ns);
-void comm_split(struct session *c, uint32_t serial, const struct svc_split *r);
-/* m: the communicator being split; NULL: its epoch has ended on this node. */
-void comm_split_parts(struct comms *s, struct communicator *m, const struct control_result *p);
 int comm_create_world(struct comms *s);
 void world_tell(struct comms *s, struct session *c, uint32_t serial);
 

@@ -4,10 +4,10 @@
 #include "comms.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
-#include "plans.h"
 #include "record/dump.h"
 #include "remote.h"
 #include "report.h"
+#include "requests.h"
 
 /* 1 + the node at fault; 0: none. */
 static uint32_t lost_node(const ncclsvc_status *st)

@@ -15,8 +15,8 @@
 #include "gpu/nccl_comm.h"
 #include "peer/peer.h"
 #include "peer/shares.h"
-#include "plans.h"
 #include "remote.h"
+#include "requests.h"
 
 /* Aborts operations still running on GPUs, which may never end by themselves. Returns the next
  * deadline; 0: none.

@@ -4,9 +4,9 @@
 #include "comm.h"
 #include "comms.h"
 #include "peer/peer.h"
-#include "plans.h"
 #include "remote.h"
 #include "report.h"
+#include "requests.h"
 
 static void leave(struct session *c, struct communicator *m, int32_t rank)
 {

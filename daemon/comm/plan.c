@@ -15,8 +15,8 @@
 #include "coord/messages.h"
 #include "fdio.h"
 #include "names.h"
-#include "plans.h"
 #include "remote.h"
+#include "requests.h"
 
 /* ---- Quota ---- */
 

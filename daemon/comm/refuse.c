@@ -12,6 +12,7 @@
 #include "gpus.h"
 #include "remote.h"
 #include "report.h"
+#include "requests.h"
 
 static void report_join(struct communicator *m, int32_t rank, int32_t pid, int result,
 			const char *text)

@@ -9,9 +9,9 @@
 #include "comms.h"
 #include "coord/plan.h"
 #include "names.h"
-#include "plans.h"
 #include "remote.h"
 #include "report.h"
+#include "requests.h"
 
 void comm_blameless_text(const struct communicator *m, int result, uint32_t asked,
 			 char text[SVC_TEXT_BYTES])

@@ -11,6 +11,7 @@
 #include "names.h"
 #include "peer/peer.h"
 #include "remote.h"
+#include "requests.h"
 
 void comm_split(struct session *c, uint32_t serial, const struct svc_split *r)
 {

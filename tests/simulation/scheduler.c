@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "comm/comm.h"
 #include "comm/nodes/nodes.h"
-#include "comm/plans.h"
+#include "comm/requests.h"
 #include "coord/plan.h"
 #include "sched/api/command.h"
 #include "simulation.h"

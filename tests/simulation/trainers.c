@@ -13,8 +13,8 @@
 #include "base/clock.h"
 #include "base/timings.h"
 #include "comm/comm.h"
-#include "comm/plans.h"
 #include "comm/remote.h"
+#include "comm/requests.h"
 #include "names.h"
 #include "simulation.h"
 

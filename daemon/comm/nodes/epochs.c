@@ -7,6 +7,7 @@
 #include "comm/comms.h"
 #include "comm/remote.h"
 #include "comm/report.h"
+#include "comm/requests.h"
 #include "coord/messages.h"
 #include "nodes.h"
 

@@ -1,14 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Plans on their way through the supervisor. */
-#ifndef COMM_PLANS_H
-#define COMM_PLANS_H
+ * Requests that wait for the same request of all members: SPLIT, and plans on their way through the
+ * supervisor. */
+#ifndef COMM_REQUESTS_H
+#define COMM_REQUESTS_H
 
 #include "communicator.h"
 
 struct control_result;
 
-/* ---- requests.c ---- */
+/* ---- requests.c: how they fail ---- */
 
+/* Why a request of all members has ended, when no rank is at fault. */
+void comm_blameless_text(const struct communicator *m, int result, uint32_t asked,
+			 char text[SVC_TEXT_BYTES]);
+void comm_split_refused(struct communicator *m, int result, const char *text);
+/* Answers every waiting SPLIT of m with this error; rank: the one that is gone, or -1. */
+void comm_split_failed(struct communicator *m, int result, int32_t rank);
+/* Returns the next deadline of a SPLIT of m; 0: none. */
+uint64_t comm_split_expire(struct communicator *m, uint64_t now);
 /* Answers all requests that wait for a plan of m; rank: the one that is gone, or -1. */
 void plan_commit_failed(struct communicator *m, int result, int32_t rank);
 /* Returns the next deadline of these requests; 0: none. */
@@ -19,6 +28,12 @@ void plan_forget(struct communicator *m);
 void plan_refused(struct communicator *m, int result, const char *text);
 /* Frees a plan; NULL: does nothing. */
 void plan_discard(struct account *a, struct plan *p);
+
+/* ---- split.c ---- */
+
+void comm_split(struct session *c, uint32_t serial, const struct svc_split *r);
+/* m: the communicator being split; NULL: its epoch has ended on this node. */
+void comm_split_parts(struct comms *s, struct communicator *m, const struct control_result *p);
 
 /* ---- plan.c ---- */
 
