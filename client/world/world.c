@@ -144,7 +144,7 @@ static void try_device(ncclsvc_world *w)
 static ncclsvc_result join_all(ncclsvc_world *w, int timeout_ms)
 {
 	try_device(w);
-	ncclsvc_result r = claims_compare(w, timeout_ms);
+	ncclsvc_result r = proposals_compare(w, timeout_ms);
 	return r ? r : join_groups(w, timeout_ms);
 }
 

@@ -9,8 +9,8 @@
 #include "core/session.h"
 #include "world.h"
 
-/* One rank's claim, as it is gathered. */
-struct claim {
+/* One rank's proposal, as it is gathered. */
+struct proposal {
 	int32_t local, data, horizontal, pipeline;
 	int32_t on_gpus;
 	int32_t unusable; /* the result from its GPU */
@@ -19,9 +19,9 @@ struct claim {
 	uint8_t id[NCCLSVC_ID_BYTES];
 };
 
-static struct claim claim_of(const ncclsvc_world *w)
+static struct proposal proposal_of(const ncclsvc_world *w)
 {
-	struct claim c = {
+	struct proposal c = {
 		.local = w->sizes.local,
 		.data = w->sizes.data,
 		.horizontal = w->sizes.horizontal,
@@ -41,12 +41,12 @@ static ncclsvc_result differ(const char *what, int first, int other, int rank)
 			 what, first, rank, other);
 }
 
-/* Every rank compares all claims with rank 0's, so all reach the same result. */
-static ncclsvc_result compare(const struct claim *claims, int n)
+/* Every rank compares all proposals with rank 0's, so all reach the same result. */
+static ncclsvc_result compare(const struct proposal *proposals, int n)
 {
-	const struct claim *a = &claims[0];
+	const struct proposal *a = &proposals[0];
 	for (int k = 1; k < n; k++) {
-		const struct claim *b = &claims[k];
+		const struct proposal *b = &proposals[k];
 		if (a->local != b->local)
 			return differ("local size", a->local, b->local, k);
 		if (a->data != b->data)
@@ -66,12 +66,12 @@ static ncclsvc_result compare(const struct claim *claims, int n)
 }
 
 /* If one rank cannot join the world, no rank begins to. */
-static ncclsvc_result all_usable(const ncclsvc_world *w, const struct claim *claims, int n)
+static ncclsvc_result all_usable(const ncclsvc_world *w, const struct proposal *proposals, int n)
 {
 	if (w->unusable)
 		return error_set(w->unusable, "%s", w->why);
 	for (int k = 0; k < n; k++)
-		if (claims[k].unusable)
+		if (proposals[k].unusable)
 			return error_set(NCCLSVC_UNSUPPORTED,
 					 "rank %d cannot use its GPU: see that rank's own error",
 					 k);
@@ -80,13 +80,14 @@ static ncclsvc_result all_usable(const ncclsvc_world *w, const struct claim *cla
 
 /* A survivor's id belongs to existing communicators, so it is used; without a survivor, rank 0's.
  * Survivors of different worlds cannot share one, because their communicators would never match. */
-static ncclsvc_result choose_id(ncclsvc_world *w, const struct claim *claims, int n)
+static ncclsvc_result choose_id(ncclsvc_world *w, const struct proposal *proposals, int n)
 {
 	int chosen = -1;
 	for (int k = 0; k < n; k++) {
-		if (!claims[k].survivor)
+		if (!proposals[k].survivor)
 			continue;
-		if (chosen >= 0 && memcmp(claims[chosen].id, claims[k].id, sizeof(claims[k].id)))
+		if (chosen >= 0 &&
+		    memcmp(proposals[chosen].id, proposals[k].id, sizeof(proposals[k].id)))
 			return error_set(NCCLSVC_MISMATCH,
 					 "ranks %d and %d belong to different worlds: end one of "
 					 "them, or restart both with ncclsvc_world_init",
@@ -94,38 +95,38 @@ static ncclsvc_result choose_id(ncclsvc_world *w, const struct claim *claims, in
 		if (chosen < 0)
 			chosen = k;
 	}
-	memcpy(w->base.bytes, claims[chosen < 0 ? 0 : chosen].id, sizeof(w->base.bytes));
+	memcpy(w->base.bytes, proposals[chosen < 0 ? 0 : chosen].id, sizeof(w->base.bytes));
 	w->has_base = true;
 	return NCCLSVC_OK;
 }
 
-ncclsvc_result claims_compare(ncclsvc_world *w, int timeout_ms)
+ncclsvc_result proposals_compare(ncclsvc_world *w, int timeout_ms)
 {
 	const int n = w->layout.size;
 	ncclsvc_task task;
-	struct claim *claims = calloc((size_t)n + 1, sizeof(*claims));
-	if (!claims)
+	struct proposal *proposals = calloc((size_t)n + 1, sizeof(*proposals));
+	if (!proposals)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
-	struct claim *own = claims + n;
+	struct proposal *own = proposals + n;
 	ncclsvc_result r = w->has_base ? NCCLSVC_OK : ncclsvc_unique_id_create(&w->base);
 	session_lock(w->session);
-	uint64_t former = w->host->timeout_ns; /* the user's */
+	uint64_t previous = w->host->timeout_ns; /* the user's */
 	__atomic_store_n(&w->host->timeout_ns, timeout_on_wire(timeout_ms), __ATOMIC_RELAXED);
 	session_unlock(w->session);
-	*own = claim_of(w);
+	*own = proposal_of(w);
 	if (!r)
-		r = ncclsvc_all_gather(own, claims, sizeof(*own), NCCLSVC_UINT8, w->host, &task);
+		r = ncclsvc_all_gather(own, proposals, sizeof(*own), NCCLSVC_UINT8, w->host, &task);
 	if (!r)
 		r = ncclsvc_wait(w->session, task, NCCLSVC_NO_TIMEOUT);
 	session_lock(w->session);
-	__atomic_store_n(&w->host->timeout_ns, former, __ATOMIC_RELAXED);
+	__atomic_store_n(&w->host->timeout_ns, previous, __ATOMIC_RELAXED);
 	session_unlock(w->session);
 	if (!r)
-		r = compare(claims, n);
+		r = compare(proposals, n);
 	if (!r)
-		r = all_usable(w, claims, n);
+		r = all_usable(w, proposals, n);
 	if (!r)
-		r = choose_id(w, claims, n);
-	free(claims);
+		r = choose_id(w, proposals, n);
+	free(proposals);
 	return r;
 }
