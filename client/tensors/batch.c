@@ -77,7 +77,7 @@ static struct ncclsvc_request *next_of(const struct ncclsvc_request *r, bool alo
 static ncclsvc_result check_epochs(const struct batch *b)
 {
 	const ncclsvc_tensors *l = b->first->lists;
-	if (l->missed == l->comm->epoch)
+	if (l->missed_epoch == l->comm->epoch)
 		return error_set(NCCLSVC_STALE_EPOCH,
 				 "an earlier list ended with LIMIT and did not take its turn on "
 				 "communicator %s: leave and join it again",

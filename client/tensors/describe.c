@@ -77,12 +77,12 @@ static bool hear(const struct exchange *x, int peer, uint64_t about, void *text)
 {
 	struct svc_describe request = {.peer = peer, .peer_about = about};
 	bool known = false;
-	if (x->lists->unheard == x->epoch) /* nor will it say anything about the next one */
+	if (x->lists->silent_epoch == x->epoch) /* nor will it say anything about the next one */
 		return false;
 	while (call(x, &request, &known, text) && !known && now_ns() < x->deadline)
 		nanosleep(&(struct timespec){.tv_nsec = ASK_AGAIN_NS}, NULL);
 	if (!known)
-		x->lists->unheard = x->epoch;
+		x->lists->silent_epoch = x->epoch;
 	return known;
 }
 
@@ -230,7 +230,7 @@ static bool ask(const struct exchange *e, const struct list *l, uint64_t word,
 }
 
 /* The first of the parts whose digests differ; PARTS: none. */
-static size_t first_unlike(const uint64_t a[WORDS], const uint64_t b[WORDS])
+static size_t first_difference(const uint64_t a[WORDS], const uint64_t b[WORDS])
 {
 	size_t i = 0;
 	while (i < PARTS && a[1 + i] == b[1 + i])
@@ -254,7 +254,7 @@ bool lists_compare(ncclsvc_tensors *lists, const struct list *list, uint64_t wor
 		}
 		if (a[0] == 1)
 			return tell_tensor(&both, r.from);
-		r = part_of(r, first_unlike(a, b));
+		r = part_of(r, first_difference(a, b));
 		e.depth++;
 		if (r.from == r.to)
 			return false;

@@ -148,7 +148,7 @@ static ncclsvc_result begin(struct ncclsvc_request *r, struct batch *b)
 		append(l, b);
 	if (!r->result || r->ntasks)
 		return NCCLSVC_OK;
-	ncclsvc_result result = request_told(r);
+	ncclsvc_result result = request_result(r);
 	if (r->ended)
 		return drop(r, result);
 	r->forgotten = true;
@@ -189,5 +189,5 @@ ncclsvc_result request_begin(struct ncclsvc_request *r, ncclsvc_result prepared)
 	if (!prepared)
 		return NCCLSVC_OK;
 	r->forgotten = true;
-	return request_told(r);
+	return request_result(r);
 }

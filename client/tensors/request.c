@@ -148,7 +148,7 @@ void request_end(struct ncclsvc_request *r, ncclsvc_result result)
 	r->range = 0;
 }
 
-ncclsvc_result request_told(const struct ncclsvc_request *r)
+ncclsvc_result request_result(const struct ncclsvc_request *r)
 {
 	return r->result ? error_again(&r->why) : NCCLSVC_OK;
 }
@@ -164,7 +164,7 @@ static void check_turn(const struct ncclsvc_request *r, ncclsvc_task task)
 	if (ncclsvc_task_status(l->session, task, &st) || st.field == NCCLSVC_FIELD_REFUSAL)
 		return;
 	session_lock(l->session);
-	l->missed = l->comm->epoch;
+	l->missed_epoch = l->comm->epoch;
 	session_unlock(l->session);
 }
 

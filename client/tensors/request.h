@@ -83,7 +83,7 @@ bool request_settled(const struct ncclsvc_request *r);
 ncclsvc_result request_copy_out(struct ncclsvc_request *r, ncclsvc_task after);
 void request_end(struct ncclsvc_request *r, ncclsvc_result result);
 /* The result of a request that has ended, with its sentence. */
-ncclsvc_result request_told(const struct ncclsvc_request *r);
+ncclsvc_result request_result(const struct ncclsvc_request *r);
 /* Called when all turns are taken: IN_PROGRESS, or OK when it has ended. */
 ncclsvc_result request_close(struct ncclsvc_request *r);
 /* Only for a request that has ended. */

@@ -32,7 +32,7 @@ ncclsvc_result ncclsvc_request_test(ncclsvc_request *r)
 	ncclsvc_result result = check_open(r);
 	if (result)
 		return result;
-	return go_on(r) ? NCCLSVC_IN_PROGRESS : request_told(r);
+	return go_on(r) ? NCCLSVC_IN_PROGRESS : request_result(r);
 }
 
 /* Sleeps, because nothing wakes the thread. *since 0: this is the first check. */
@@ -90,7 +90,7 @@ ncclsvc_result ncclsvc_request_wait(ncclsvc_request *r, int timeout_ms)
 	if (wait_until(r, deadline_in(timeout_ms), true))
 		return error_set(NCCLSVC_TIMEOUT,
 				 "the list has not ended within this wait's timeout; it continues");
-	return request_told(r);
+	return request_result(r);
 }
 
 ncclsvc_result ncclsvc_request_free(ncclsvc_request *r)
@@ -120,9 +120,9 @@ ncclsvc_result request_finish(struct ncclsvc_request *r)
 						  ? "an earlier one still waits for its shapes"
 						  : "the ring is full"));
 		r->forgotten = true;
-		return request_told(r);
+		return request_result(r);
 	}
-	ncclsvc_result result = request_told(r);
+	ncclsvc_result result = request_result(r);
 	request_drop(r);
 	return result;
 }
