@@ -31,9 +31,9 @@ struct ncclsvc_comm {
 	/* not OK: the epoch is over, and this is why */
 	ncclsvc_result broken;
 	ncclsvc_status end;
-	bool broken_told;  /* ncclsvc_comm_error has reported it */
-	bool end_told;	   /* some call has reported it: later calls get STALE_EPOCH */
-	uint32_t too_late; /* the last epoch that an operation came too late for (refusal.h) */
+	bool broken_reported; /* ncclsvc_comm_error has reported it */
+	bool end_reported;    /* some call has reported it: later calls get STALE_EPOCH */
+	uint32_t too_late;    /* the last epoch that an operation came too late for (refusal.h) */
 	char label[NCCLSVC_NAME_BYTES];
 };
 

@@ -22,7 +22,7 @@ void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_re
 		memcpy(comm->label, reply->label, sizeof(comm->label));
 		svc_make_printable(comm->label, sizeof(comm->label));
 	}
-	comm->broken_told = comm->end_told = true;
+	comm->broken_reported = comm->end_reported = true;
 	if (comm->key)
 		failures_forgive(s, comm->key);
 }
@@ -48,8 +48,8 @@ void comm_event(ncclsvc_session *s, const struct svc_event_comm *event)
 					     .rank_a = event->rank,
 					     .pid_a = event->pid,
 					     .rank_b = -1};
-	comm->broken_told = false;
-	comm->end_told = failure_told(s, comm->key, comm->epoch, comm->broken);
+	comm->broken_reported = false;
+	comm->end_reported = failure_reported(s, comm->key, comm->epoch, comm->broken);
 	calls_cancel_beside(s, comm->key);
 	session_kick(s);
 }
@@ -59,8 +59,8 @@ void comms_break(ncclsvc_session *s)
 	for (ncclsvc_comm *c = s->comms; c; c = c->next) {
 		c->handle = 0;
 		c->broken = NCCLSVC_DAEMON_LOST;
-		c->broken_told = false;
-		c->end_told = true; /* session_check reports it */
+		c->broken_reported = false;
+		c->end_reported = true; /* session_check reports it */
 		c->end =
 			(ncclsvc_status){.result = NCCLSVC_DAEMON_LOST, .rank_a = -1, .rank_b = -1};
 		if (c->peer && s->kernel_hooks)
@@ -88,8 +88,8 @@ ncclsvc_result comm_check(ncclsvc_comm *comm)
 {
 	if (!comm->broken)
 		return NCCLSVC_OK;
-	const ncclsvc_result r = comm->end_told ? NCCLSVC_STALE_EPOCH : comm->broken;
-	comm->end_told = true;
+	const ncclsvc_result r = comm->end_reported ? NCCLSVC_STALE_EPOCH : comm->broken;
+	comm->end_reported = true;
 	return broken_error(comm, r);
 }
 

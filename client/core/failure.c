@@ -28,7 +28,7 @@ void failure_keep(ncclsvc_session *s, const struct slot *slot, const char *text)
 		return;
 	struct failure *f = failure_at(t, t->nfailures++);
 	*f = (struct failure){
-		.reported = slot->quiet,
+		.handled = slot->quiet,
 		.op = slot->op,
 		.comm_key = slot->comm_key,
 		.seq = slot->seq,
@@ -48,13 +48,13 @@ struct failure *failure_find(const struct tasks *t, uint64_t task)
 	return NULL;
 }
 
-bool failure_told(const ncclsvc_session *s, uint32_t comm_key, uint32_t epoch,
-		  ncclsvc_result result)
+bool failure_reported(const ncclsvc_session *s, uint32_t comm_key, uint32_t epoch,
+		      ncclsvc_result result)
 {
 	const struct tasks *t = &s->tasks;
 	for (uint64_t i = first_kept(t); i < t->nfailures; i++) {
 		const struct failure *f = failure_at(t, i);
-		if (f->told && f->comm_key == comm_key && f->status.epoch == epoch &&
+		if (f->reported && f->comm_key == comm_key && f->status.epoch == epoch &&
 		    f->status.result == (int)result)
 			return true;
 	}
@@ -65,9 +65,9 @@ static ncclsvc_result tell(ncclsvc_session *s, struct failure *f)
 {
 	char sentence[SVC_TEXT_BYTES], label[SVC_QUOTED_BYTES];
 	ncclsvc_comm *comm = comm_by_key(s, f->comm_key);
-	f->reported = f->told = true;
+	f->handled = f->reported = true;
 	if (comm && comm->epoch == f->status.epoch && (int)comm->broken == f->status.result)
-		comm->end_told = true;
+		comm->end_reported = true;
 	svc_status_reason(&f->status, sentence, sizeof(sentence));
 	return error_set_status(&f->status, "%s%s #%llu on communicator %s: %s%s%s",
 				svc_op_name(f->op), svc_label_quote(f->label, label),
@@ -108,11 +108,11 @@ ncclsvc_result failures_report(ncclsvc_session *s, uint32_t comm_key, uint64_t l
 	struct failure *first = NULL;
 	for (uint64_t i = first_kept(t); i < t->nfailures; i++) {
 		struct failure *f = failure_at(t, i);
-		if (f->reported || f->status.number > last || (comm_key && f->comm_key != comm_key))
+		if (f->handled || f->status.number > last || (comm_key && f->comm_key != comm_key))
 			continue;
 		if (!first || f->status.number < first->status.number)
 			first = f;
-		f->reported = !comm_key;
+		f->handled = !comm_key;
 	}
 	return first ? tell(s, first) : NCCLSVC_OK;
 }
@@ -122,5 +122,5 @@ void failures_forgive(ncclsvc_session *s, uint32_t comm_key)
 	const struct tasks *t = &s->tasks;
 	for (uint64_t i = first_kept(t); i < t->nfailures; i++)
 		if (failure_at(t, i)->comm_key == comm_key)
-			failure_at(t, i)->reported = true;
+			failure_at(t, i)->handled = true;
 }

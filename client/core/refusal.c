@@ -41,20 +41,20 @@ static const char *sentence(const struct error *e, unsigned op)
 									    : e->text;
 }
 
-static void tell(const ncclsvc_comm *comm, unsigned op, uint64_t seq, ncclsvc_result result,
-		 const char *text)
+static void send_refused(const ncclsvc_comm *comm, unsigned op, uint64_t seq, ncclsvc_result result,
+			 const char *text)
 {
 	ncclsvc_session *s = comm->session;
 	if (!is_refusal(result) || !svc_op_known(op) || !comm->handle || s->lost ||
 	    s->connection->version < 3)
 		return;
-	struct svc_refused told = {.comm = comm->handle,
-				   .epoch = comm->epoch,
-				   .seq = seq,
-				   .result = result,
-				   .op = (uint8_t)op};
-	snprintf(told.text, sizeof(told.text), "%.*s", (int)sizeof(told.text) - 1, text);
-	call_forget(s, SVC_REFUSED, &told);
+	struct svc_refused request = {.comm = comm->handle,
+				      .epoch = comm->epoch,
+				      .seq = seq,
+				      .result = result,
+				      .op = (uint8_t)op};
+	snprintf(request.text, sizeof(request.text), "%.*s", (int)sizeof(request.text) - 1, text);
+	call_forget(s, SVC_REFUSED, &request);
 }
 
 void refusal_tell(const struct op *op)
@@ -62,8 +62,8 @@ void refusal_tell(const struct op *op)
 	struct error why;
 	error_keep(&why);
 	if (!op->entered)
-		tell(op->comm, op->record.op, op->comm->seq, (ncclsvc_result)why.status.result,
-		     sentence(&why, op->record.op));
+		send_refused(op->comm, op->record.op, op->comm->seq,
+			     (ncclsvc_result)why.status.result, sentence(&why, op->record.op));
 }
 
 void refusal_tell_too_late(ncclsvc_session *s, const struct slot *slot)
@@ -72,5 +72,5 @@ void refusal_tell_too_late(ncclsvc_session *s, const struct slot *slot)
 	if (!comm || comm->epoch != slot->epoch || comm->too_late == comm->epoch)
 		return;
 	comm->too_late = comm->epoch;
-	tell(comm, slot->op, slot->seq, NCCLSVC_PEER_GONE, "");
+	send_refused(comm, slot->op, slot->seq, NCCLSVC_PEER_GONE, "");
 }

@@ -294,8 +294,8 @@ ncclsvc_result ncclsvc_comm_error(ncclsvc_comm *comm)
 	socket_pump(s);
 	tasks_look(s);
 	ncclsvc_result r = failures_report(s, comm->key, UINT64_MAX);
-	if (!r && comm->broken && !comm->broken_told) {
-		comm->broken_told = comm->end_told = true;
+	if (!r && comm->broken && !comm->broken_reported) {
+		comm->broken_reported = comm->end_reported = true;
 		r = comm_end(comm);
 	}
 	session_unlock(s);

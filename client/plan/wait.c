@@ -190,7 +190,7 @@ ncclsvc_result ncclsvc_plan_test(ncclsvc_plan *p, ncclsvc_task task)
 
 /* ---- An iteration ---- */
 
-/* Returns the iteration's first unreported failure, and marks all as reported. Locked. */
+/* Returns the iteration's first failure not yet handled, and reports all. Locked. */
 static ncclsvc_result iteration_report(const ncclsvc_plan *p)
 {
 	ncclsvc_session *s = p->session;
@@ -199,7 +199,7 @@ static ncclsvc_result iteration_report(const ncclsvc_plan *p)
 		if (!is_task(p->numbers[i]))
 			continue;
 		struct failure *f = failure_find(&s->tasks, p->numbers[i]);
-		if (!f || f->reported)
+		if (!f || f->handled)
 			continue;
 		if (task_report(s, p->numbers[i]) && !first.status.result)
 			error_keep(&first);
@@ -300,7 +300,7 @@ static void let_land(ncclsvc_plan *p)
 		task_wait(p->session, p->numbers[i], deadline);
 		struct failure *f = failure_find(&p->session->tasks, p->numbers[i]);
 		if (f)
-			f->reported = true;
+			f->handled = true;
 	}
 }
 

@@ -129,10 +129,10 @@ struct ncclsvc_tensors {
 	struct list_stream stream; /* for copies: stream of the request that makes progress */
 	struct spin spin;	   /* for waits for copies */
 	uint64_t copied;
-	bool allocating;       /* a receiver's allocate is running */
-	uint32_t missed_epoch; /* the communicator's epoch in which a list missed its turn; 0: none
-				*/
-	uint32_t silent_epoch; /* the one in which a peer has not described a failure; 0: none */
+	bool allocating; /* a receiver's allocate is running */
+	/* The communicator's epoch in which a list missed its turn, and the one in which a peer did
+	 * not describe a failure; 0: none. */
+	uint32_t missed_epoch, silent_epoch;
 };
 
 static inline bool on_gpu(const ncclsvc_tensors *lists)
