@@ -18,7 +18,7 @@ ncclResult_t ncclDevCommCreate(ncclComm_t comm, const void *requirements, void *
 	ncclResult_t r = handle_check(comm, "ncclDevCommCreate");
 	return r ? r : refuse("ncclDevCommCreate");
 }
-NCCL_TWIN(ncclDevCommCreate);
+NCCL_ALIAS(ncclDevCommCreate);
 
 ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const void *device_comm)
 {
@@ -26,7 +26,7 @@ ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const void *device_comm)
 	ncclResult_t r = handle_check(comm, "ncclDevCommDestroy");
 	return r ? r : refuse("ncclDevCommDestroy");
 }
-NCCL_TWIN(ncclDevCommDestroy);
+NCCL_ALIAS(ncclDevCommDestroy);
 
 /* The team of all ranks needs no device support. */
 ncclTeam_t ncclTeamWorld(ncclComm_t comm)
@@ -36,7 +36,7 @@ ncclTeam_t ncclTeamWorld(ncclComm_t comm)
 		team.stride = 1;
 	return team;
 }
-NCCL_TWIN(ncclTeamWorld);
+NCCL_ALIAS(ncclTeamWorld);
 
 /* The teams that do need it have no members. */
 ncclTeam_t ncclTeamLsa(ncclComm_t comm)
@@ -45,7 +45,7 @@ ncclTeam_t ncclTeamLsa(ncclComm_t comm)
 	refuse("ncclTeamLsa");
 	return (ncclTeam_t){0};
 }
-NCCL_TWIN(ncclTeamLsa);
+NCCL_ALIAS(ncclTeamLsa);
 
 ncclTeam_t ncclTeamRail(ncclComm_t comm)
 {
@@ -53,14 +53,14 @@ ncclTeam_t ncclTeamRail(ncclComm_t comm)
 	refuse("ncclTeamRail");
 	return (ncclTeam_t){0};
 }
-NCCL_TWIN(ncclTeamRail);
+NCCL_ALIAS(ncclTeamRail);
 
 int ncclTeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank)
 {
 	const ncclTeam_t world = ncclTeamWorld(comm);
 	return world.rank + (rank - team.rank) * team.stride;
 }
-NCCL_TWIN(ncclTeamRankToWorld);
+NCCL_ALIAS(ncclTeamRankToWorld);
 
 int ncclTeamRankToLsa(ncclComm_t comm, ncclTeam_t team, int rank)
 {
@@ -70,7 +70,7 @@ int ncclTeamRankToLsa(ncclComm_t comm, ncclTeam_t team, int rank)
 	refuse("ncclTeamRankToLsa");
 	return -1;
 }
-NCCL_TWIN(ncclTeamRankToLsa);
+NCCL_ALIAS(ncclTeamRankToLsa);
 
 ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t team, int n, void *handle,
 					     void *requirements)
@@ -81,7 +81,7 @@ ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t team, int n, void *handl
 	(void)requirements;
 	return refuse("ncclLsaBarrierCreateRequirement");
 }
-NCCL_TWIN(ncclLsaBarrierCreateRequirement);
+NCCL_ALIAS(ncclLsaBarrierCreateRequirement);
 
 ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t comm, ncclTeam_t team, int n, void *handle,
 					     void *requirements)
@@ -93,7 +93,7 @@ ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t comm, ncclTeam_t team, i
 	(void)requirements;
 	return refuse("ncclGinBarrierCreateRequirement");
 }
-NCCL_TWIN(ncclGinBarrierCreateRequirement);
+NCCL_ALIAS(ncclGinBarrierCreateRequirement);
 
 int ncclLLA2ACalcSlots(int elements, int element_bytes)
 {
@@ -102,7 +102,7 @@ int ncclLLA2ACalcSlots(int elements, int element_bytes)
 	refuse("ncclLLA2ACalcSlots");
 	return 0;
 }
-NCCL_TWIN(ncclLLA2ACalcSlots);
+NCCL_ALIAS(ncclLLA2ACalcSlots);
 
 ncclResult_t ncclLLA2ACreateRequirement(int blocks, int slots, void *handle, void *requirements)
 {
@@ -112,7 +112,7 @@ ncclResult_t ncclLLA2ACreateRequirement(int blocks, int slots, void *handle, voi
 	(void)requirements;
 	return refuse("ncclLLA2ACreateRequirement");
 }
-NCCL_TWIN(ncclLLA2ACreateRequirement);
+NCCL_ALIAS(ncclLLA2ACreateRequirement);
 
 ncclTeam_t ncclTeamCft(ncclComm_t comm, int mode)
 {
@@ -121,7 +121,7 @@ ncclTeam_t ncclTeamCft(ncclComm_t comm, int mode)
 	refuse("ncclTeamCft");
 	return (ncclTeam_t){0};
 }
-NCCL_TWIN(ncclTeamCft);
+NCCL_ALIAS(ncclTeamCft);
 
 ncclTeam_t ncclTeamCftMultimem(ncclComm_t comm)
 {
@@ -129,7 +129,7 @@ ncclTeam_t ncclTeamCftMultimem(ncclComm_t comm)
 	refuse("ncclTeamCftMultimem");
 	return (ncclTeam_t){0};
 }
-NCCL_TWIN(ncclTeamCftMultimem);
+NCCL_ALIAS(ncclTeamCftMultimem);
 
 ncclResult_t ncclCftBarrierCreateRequirement(ncclTeam_t team, int n, void *handle,
 					     void *requirements)
@@ -140,7 +140,7 @@ ncclResult_t ncclCftBarrierCreateRequirement(ncclTeam_t team, int n, void *handl
 	(void)requirements;
 	return refuse("ncclCftBarrierCreateRequirement");
 }
-NCCL_TWIN(ncclCftBarrierCreateRequirement);
+NCCL_ALIAS(ncclCftBarrierCreateRequirement);
 
 ncclResult_t ncclGinOutboxCreateRequirement(int blocks, int size_log2, void *handle,
 					    void *requirements)
@@ -151,7 +151,7 @@ ncclResult_t ncclGinOutboxCreateRequirement(int blocks, int size_log2, void *han
 	(void)requirements;
 	return refuse("ncclGinOutboxCreateRequirement");
 }
-NCCL_TWIN(ncclGinOutboxCreateRequirement);
+NCCL_ALIAS(ncclGinOutboxCreateRequirement);
 
 ncclResult_t ncclGinInboxA2ACreateRequirement(ncclTeam_t peers, int blocks, int size_log2,
 					      void *handle, void *requirements)
@@ -163,7 +163,7 @@ ncclResult_t ncclGinInboxA2ACreateRequirement(ncclTeam_t peers, int blocks, int 
 	(void)requirements;
 	return refuse("ncclGinInboxA2ACreateRequirement");
 }
-NCCL_TWIN(ncclGinInboxA2ACreateRequirement);
+NCCL_ALIAS(ncclGinInboxA2ACreateRequirement);
 
 /* ---- Addresses of windows: in this process, windows are mapped only at their own address ---- */
 
@@ -181,7 +181,7 @@ ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t window, size_t offset, int ran
 	(void)rank;
 	return no_pointer("ncclGetLsaDevicePointer", p);
 }
-NCCL_TWIN(ncclGetLsaDevicePointer);
+NCCL_ALIAS(ncclGetLsaDevicePointer);
 
 ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void **p)
 {
@@ -190,7 +190,7 @@ ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int pe
 	(void)peer;
 	return no_pointer("ncclGetPeerDevicePointer", p);
 }
-NCCL_TWIN(ncclGetPeerDevicePointer);
+NCCL_ALIAS(ncclGetPeerDevicePointer);
 
 ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t window, size_t offset, void **p)
 {
@@ -198,7 +198,7 @@ ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t window, size_t offset,
 	(void)offset;
 	return no_pointer("ncclGetLsaMultimemDevicePointer", p);
 }
-NCCL_TWIN(ncclGetLsaMultimemDevicePointer);
+NCCL_ALIAS(ncclGetLsaMultimemDevicePointer);
 
 ncclResult_t ncclGetMultimemDevicePointer(ncclWindow_t window, size_t offset,
 					  ncclMultimemHandle_t multimem, void **p)
@@ -208,7 +208,7 @@ ncclResult_t ncclGetMultimemDevicePointer(ncclWindow_t window, size_t offset,
 	(void)multimem;
 	return no_pointer("ncclGetMultimemDevicePointer", p);
 }
-NCCL_TWIN(ncclGetMultimemDevicePointer);
+NCCL_ALIAS(ncclGetMultimemDevicePointer);
 
 ncclResult_t ncclGetPeerDeviceLeInfo(ncclWindow_t window, size_t offset, int peer, uint32_t *id,
 				     size_t *at)
@@ -220,7 +220,7 @@ ncclResult_t ncclGetPeerDeviceLeInfo(ncclWindow_t window, size_t offset, int pee
 	(void)at;
 	return refuse("ncclGetPeerDeviceLeInfo");
 }
-NCCL_TWIN(ncclGetPeerDeviceLeInfo);
+NCCL_ALIAS(ncclGetPeerDeviceLeInfo);
 
 ncclResult_t ncclGetCftDeviceLeInfo(ncclWindow_t window, size_t offset, int peer, ncclTeam_t team,
 				    uint32_t *id, size_t *at)
@@ -233,7 +233,7 @@ ncclResult_t ncclGetCftDeviceLeInfo(ncclWindow_t window, size_t offset, int peer
 	(void)at;
 	return refuse("ncclGetCftDeviceLeInfo");
 }
-NCCL_TWIN(ncclGetCftDeviceLeInfo);
+NCCL_ALIAS(ncclGetCftDeviceLeInfo);
 
 ncclResult_t ncclGetMultimemDeviceLeInfo(ncclWindow_t window, size_t offset, uint32_t *id,
 					 size_t *at)
@@ -244,4 +244,4 @@ ncclResult_t ncclGetMultimemDeviceLeInfo(ncclWindow_t window, size_t offset, uin
 	(void)at;
 	return refuse("ncclGetMultimemDeviceLeInfo");
 }
-NCCL_TWIN(ncclGetMultimemDeviceLeInfo);
+NCCL_ALIAS(ncclGetMultimemDeviceLeInfo);

@@ -46,7 +46,7 @@
 NCCL_FUNCTIONS(NCCL_EXPORT)
 NCCL_MORE_FUNCTIONS(NCCL_EXPORT)
 /* Follows a function's definition: exports its second name. */
-#define NCCL_TWIN(function)                                                                        \
+#define NCCL_ALIAS(function)                                                                       \
 	__attribute__((visibility("default"), alias(#function))) __typeof__(function) p##function
 
 /* A fork waits until nobody holds this file's lock, because its child could never get it.
@@ -82,17 +82,17 @@ __attribute__((format(printf, 1, 2))) void warn(const char *format, ...);
 /* Prints a line with NCCL_DEBUG=INFO. */
 __attribute__((format(printf, 1, 2))) void inform(const char *format, ...);
 
-/* A thread's state. On the heap, because a library that is opened late has little thread-local
+/* A thread's errors. On the heap, because a library that is opened late has little thread-local
  * storage. */
-struct own {
-	char sentence[1024]; /* for last_sentence */
-	char text[768];	     /* for ncclGetLastError */
-	unsigned depth;	     /* calls of ncclGroupStart without their ncclGroupEnd */
+struct thread_errors {
+	char sentence[1024];  /* for last_sentence */
+	char text[768];	      /* for ncclGetLastError */
+	unsigned group_depth; /* calls of ncclGroupStart without their ncclGroupEnd */
 	/* The open group's first failure, for the outermost ncclGroupEnd. */
 	ncclResult_t group_failed;
 	char group_text[1024];
 };
-struct own *own(void);
+struct thread_errors *thread_errors(void);
 
 /* ---- version.c ---- */
 

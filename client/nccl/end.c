@@ -43,7 +43,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 	pthread_mutex_unlock(&comm->lock);
 	return r;
 }
-NCCL_TWIN(ncclCommFinalize);
+NCCL_ALIAS(ncclCommFinalize);
 
 /* pending: its submitted operations may still run, and are aborted. */
 static ncclResult_t end(ncclComm_t comm, bool pending)
@@ -72,7 +72,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 	ncclResult_t r = handle_check(comm, "ncclCommAbort");
 	return r ? r : end(comm, true);
 }
-NCCL_TWIN(ncclCommAbort);
+NCCL_ALIAS(ncclCommAbort);
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
@@ -92,7 +92,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 	}
 	return end(comm, !flush);
 }
-NCCL_TWIN(ncclCommDestroy);
+NCCL_ALIAS(ncclCommDestroy);
 
 /* Cancels this rank's pending operations, and fails those of the other ranks. The handle remains.
  */
@@ -119,4 +119,4 @@ ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
 	handle_break_off(comm);
 	return handle_leave(comm);
 }
-NCCL_TWIN(ncclCommRevoke);
+NCCL_ALIAS(ncclCommRevoke);

@@ -12,7 +12,7 @@
 #include "build_config.h"
 #include "dropin.h"
 
-#define SENTENCE sizeof(((struct own *)0)->sentence)
+#define SENTENCE sizeof(((struct thread_errors *)0)->sentence)
 
 enum level { LEVEL_NONE, LEVEL_VERSION, LEVEL_WARN, LEVEL_INFO };
 
@@ -22,32 +22,32 @@ FREE_IN_CHILDREN(lock)
 
 /* ---- Of threads ---- */
 
-static pthread_key_t own_key;
-static _Thread_local struct own *mine;
+static pthread_key_t key;
+static _Thread_local struct thread_errors *mine;
 
-static void own_free(void *arg)
+static void thread_free(void *arg)
 {
 	free(arg);
 	mine = NULL;
 }
 
-static void own_key_make(void)
+static void make_key(void)
 {
-	pthread_key_create(&own_key, own_free);
+	pthread_key_create(&key, thread_free);
 }
 
-struct own *own(void)
+struct thread_errors *thread_errors(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	static struct own nobodys; /* a fallback when out of memory */
+	static struct thread_errors shared; /* a fallback when out of memory */
 	if (mine)
 		return mine;
-	pthread_once(&once, own_key_make);
-	struct own *o = calloc(1, sizeof(*o));
-	if (!o)
-		return &nobodys;
-	pthread_setspecific(own_key, o);
-	return mine = o;
+	pthread_once(&once, make_key);
+	struct thread_errors *e = calloc(1, sizeof(*e));
+	if (!e)
+		return &shared;
+	pthread_setspecific(key, e);
+	return mine = e;
 }
 
 /* ---- Lines ---- */
@@ -165,11 +165,11 @@ void warn(const char *format, ...)
 
 static void keep_for_group(ncclResult_t result, const char *text)
 {
-	struct own *o = own();
-	if (!o->depth || o->group_failed || !result || result == ncclInProgress)
+	struct thread_errors *e = thread_errors();
+	if (!e->group_depth || e->group_failed || !result || result == ncclInProgress)
 		return;
-	o->group_failed = result;
-	snprintf(o->group_text, sizeof(o->group_text), "%s", text);
+	e->group_failed = result;
+	snprintf(e->group_text, sizeof(e->group_text), "%s", text);
 }
 
 static ncclResult_t keep(ncclResult_t result, const char *text)
@@ -228,11 +228,11 @@ ncclResult_t fail_service(ncclsvc_result result)
 
 const char *last_sentence(void)
 {
-	struct own *o = own();
+	struct thread_errors *e = thread_errors();
 	pthread_mutex_lock(&lock);
-	memcpy(o->sentence, last, sizeof(o->sentence));
+	memcpy(e->sentence, last, sizeof(e->sentence));
 	pthread_mutex_unlock(&lock);
-	return o->sentence;
+	return e->sentence;
 }
 
 const char *ncclGetErrorString(ncclResult_t result)
@@ -250,15 +250,15 @@ const char *ncclGetErrorString(ncclResult_t result)
 	};
 	return result >= 0 && result <= ncclTimeout ? texts[result] : "unknown result code";
 }
-NCCL_TWIN(ncclGetErrorString);
+NCCL_ALIAS(ncclGetErrorString);
 
 void ncclResetDebugInit(void)
 {
 	/* NCCL_DEBUG is read only once. NCCL has deprecated this function. */
 }
-NCCL_TWIN(ncclResetDebugInit);
+NCCL_ALIAS(ncclResetDebugInit);
 
 void ncclResetDebugInitInternal(void)
 {
 }
-NCCL_TWIN(ncclResetDebugInitInternal);
+NCCL_ALIAS(ncclResetDebugInitInternal);

@@ -4,7 +4,7 @@
 
 #include "group.h"
 
-/* What a thread's open group keeps. On the heap, like struct own. */
+/* What a thread's open group keeps. On the heap, like struct thread_errors. */
 struct group {
 	struct operation *operations;
 	unsigned noperations, room;
@@ -16,7 +16,7 @@ static _Thread_local struct group *mine; /* NULL before the thread's first */
 
 bool group_is_open(void)
 {
-	return mine && own()->depth > 0;
+	return mine && thread_errors()->group_depth > 0;
 }
 
 static void drop_operations(const struct operation *operations, unsigned n)
@@ -94,14 +94,14 @@ ncclResult_t group_begin_start(struct start *s)
 
 ncclResult_t ncclGroupStart(void)
 {
-	struct own *o = own();
+	struct thread_errors *e = thread_errors();
 	if (!group_get())
 		return fail(ncclSystemError, "out of memory");
-	if (!o->depth++)
-		o->group_failed = ncclSuccess;
+	if (!e->group_depth++)
+		e->group_failed = ncclSuccess;
 	return ncclSuccess;
 }
-NCCL_TWIN(ncclGroupStart);
+NCCL_ALIAS(ncclGroupStart);
 
 /* The starts fail together, as if they had never begun. */
 static void drop_starts(struct start *list, ncclResult_t why, const char *text)
@@ -126,27 +126,27 @@ static ncclResult_t run(struct start *starts, struct operation *operations, unsi
 
 ncclResult_t ncclGroupEnd(void)
 {
-	struct own *o = own();
+	struct thread_errors *e = thread_errors();
 	struct group *g = mine;
 	if (!group_is_open())
 		return fail(ncclInvalidUsage, "ncclGroupEnd: there is no open ncclGroupStart");
-	if (--o->depth)
+	if (--e->group_depth)
 		return ncclSuccess;
 	struct start *starts = g->starts;
 	unsigned n = g->noperations;
-	ncclResult_t r = o->group_failed;
+	ncclResult_t r = e->group_failed;
 	g->starts = NULL;
 	g->noperations = 0; /* a thread that makes one group makes more, so keep the array */
 	if (r) {
-		fail(r, "%s", o->group_text);
-		drop_starts(starts, r, o->group_text);
+		fail(r, "%s", e->group_text);
+		drop_starts(starts, r, e->group_text);
 	} else {
 		r = run(starts, g->operations, n);
 	}
 	drop_operations(g->operations, n);
 	return r;
 }
-NCCL_TWIN(ncclGroupEnd);
+NCCL_ALIAS(ncclGroupEnd);
 
 /* Only the daemon's NCCL can estimate how long a group takes. */
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *info)
@@ -157,4 +157,4 @@ ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *info)
 	return fail(ncclInvalidUsage, "ncclGroupSimulateEnd: the daemon plans a group only when it "
 				      "runs: time it, or use NCCL's own library");
 }
-NCCL_TWIN(ncclGroupSimulateEnd);
+NCCL_ALIAS(ncclGroupSimulateEnd);

@@ -18,7 +18,7 @@ ncclResult_t ncclGetVersion(int *version)
 	*version = found;
 	return ncclSuccess;
 }
-NCCL_TWIN(ncclGetVersion);
+NCCL_ALIAS(ncclGetVersion);
 
 static ncclResult_t tell(ncclComm_t comm, const char *function, int *to, const int *from)
 {
@@ -42,19 +42,19 @@ ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
 {
 	return tell(comm, "ncclCommCount", count, comm ? &comm->nranks : NULL);
 }
-NCCL_TWIN(ncclCommCount);
+NCCL_ALIAS(ncclCommCount);
 
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
 {
 	return tell(comm, "ncclCommUserRank", rank, comm ? &comm->rank : NULL);
 }
-NCCL_TWIN(ncclCommUserRank);
+NCCL_ALIAS(ncclCommUserRank);
 
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 {
 	return tell(comm, "ncclCommCuDevice", device, comm ? &comm->device : NULL);
 }
-NCCL_TWIN(ncclCommCuDevice);
+NCCL_ALIAS(ncclCommCuDevice);
 
 /* The same on all ranks, and not secret. */
 static uint64_t hash_of(const ncclUniqueId *id)
@@ -86,7 +86,7 @@ ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *prop
 	memcpy((char *)properties + from, (const char *)&is + from, size - from);
 	return ncclSuccess;
 }
-NCCL_TWIN(ncclCommQueryProperties);
+NCCL_ALIAS(ncclCommQueryProperties);
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
@@ -111,18 +111,18 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 	pthread_mutex_unlock(&comm->lock);
 	return ncclSuccess;
 }
-NCCL_TWIN(ncclCommGetAsyncError);
+NCCL_ALIAS(ncclCommGetAsyncError);
 
 const char *ncclGetLastError(ncclComm_t comm)
 {
-	struct own *o = own();
+	struct thread_errors *e = thread_errors();
 	if (!comm || comm->magic != COMM_MAGIC)
 		return last_sentence();
 	pthread_mutex_lock(&comm->lock);
 	bool failed = comm->async != ncclSuccess;
 	if (failed)
-		snprintf(o->text, sizeof(o->text), "%s", comm->text);
+		snprintf(e->text, sizeof(e->text), "%s", comm->text);
 	pthread_mutex_unlock(&comm->lock);
-	return failed ? o->text : last_sentence();
+	return failed ? e->text : last_sentence();
 }
-NCCL_TWIN(ncclGetLastError);
+NCCL_ALIAS(ncclGetLastError);

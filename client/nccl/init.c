@@ -17,7 +17,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 	memcpy(id->internal, random.bytes, sizeof(random.bytes));
 	return ncclSuccess;
 }
-NCCL_TWIN(ncclGetUniqueId);
+NCCL_ALIAS(ncclGetUniqueId);
 
 static struct start *start_new(enum start_kind kind, int device, const struct config *config,
 			       ncclComm_t *out)
@@ -86,14 +86,14 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int
 {
 	return join_here("ncclCommInitRank", comm, nranks, &id, rank, NULL);
 }
-NCCL_TWIN(ncclCommInitRank);
+NCCL_ALIAS(ncclCommInitRank);
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
 				    ncclConfig_t *config)
 {
 	return join_here("ncclCommInitRankConfig", comm, nranks, &id, rank, config);
 }
-NCCL_TWIN(ncclCommInitRankConfig);
+NCCL_ALIAS(ncclCommInitRankConfig);
 
 /* All ranks pass the same ids, and the first one is enough: an id is only a name, without a
  * listener. */
@@ -106,7 +106,7 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int rank, in
 			    nids, nranks);
 	return join_here("ncclCommInitRankScalable", comm, nranks, &ids[0], rank, config);
 }
-NCCL_TWIN(ncclCommInitRankScalable);
+NCCL_ALIAS(ncclCommInitRankScalable);
 
 ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *devices)
 {
@@ -138,7 +138,7 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *devices)
 	}
 	return r;
 }
-NCCL_TWIN(ncclCommInitAll);
+NCCL_ALIAS(ncclCommInitAll);
 
 /* ---- From existing communicators ---- */
 
@@ -219,7 +219,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int colour, int key, ncclComm_t *new
 	}
 	return group_begin_start(s);
 }
-NCCL_TWIN(ncclCommSplit);
+NCCL_ALIAS(ncclCommSplit);
 
 /* Fills in rank and number of ranks in s. */
 static ncclResult_t shrink(ncclComm_t comm, const int *exclude, int n, struct start *s)
@@ -302,7 +302,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int *exclude, int n, ncclComm_t *ne
 	s->parent = handle_ref(comm);
 	return group_begin_start(s);
 }
-NCCL_TWIN(ncclCommShrink);
+NCCL_ALIAS(ncclCommShrink);
 
 /* The id with which the next grown communicator is joined. Locked. */
 static void grown_id(const struct ncclComm *comm, ncclUniqueId *id)
@@ -325,7 +325,7 @@ ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *id)
 	pthread_mutex_unlock(&comm->lock);
 	return ncclSuccess;
 }
-NCCL_TWIN(ncclCommGetUniqueId);
+NCCL_ALIAS(ncclCommGetUniqueId);
 
 /* A rank that is already in comm. id: NULL, or from ncclCommGetUniqueId. */
 static ncclResult_t grow(ncclComm_t comm, int nranks, const ncclUniqueId *id, struct start *s)
@@ -390,4 +390,4 @@ ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, i
 	s->parent = handle_ref(comm);
 	return group_begin_start(s);
 }
-NCCL_TWIN(ncclCommGrow);
+NCCL_ALIAS(ncclCommGrow);

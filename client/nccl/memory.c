@@ -60,7 +60,7 @@ ncclResult_t ncclMemAlloc(void **p, size_t bytes)
 	       lent->base);
 	return ncclSuccess;
 }
-NCCL_TWIN(ncclMemAlloc);
+NCCL_ALIAS(ncclMemAlloc);
 
 /* Removes and returns it; NULL: not found. An entry of the parent process stays in the list; the
  * newest entries are found first. */
@@ -109,7 +109,7 @@ ncclResult_t ncclMemFree(void *p)
 	free(lent);
 	return e ? fail_service(e) : ncclSuccess;
 }
-NCCL_TWIN(ncclMemFree);
+NCCL_ALIAS(ncclMemFree);
 
 static bool is_lent(const void *p, size_t bytes)
 {
@@ -179,13 +179,13 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *p, size_t bytes, void
 {
 	return register_with("ncclCommRegister", false, comm, p, bytes, handle);
 }
-NCCL_TWIN(ncclCommRegister);
+NCCL_ALIAS(ncclCommRegister);
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 {
 	return deregister("ncclCommDeregister", false, comm, handle);
 }
-NCCL_TWIN(ncclCommDeregister);
+NCCL_ALIAS(ncclCommDeregister);
 
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *p, size_t bytes, ncclWindow_t *window,
 				    int flags)
@@ -206,13 +206,13 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *p, size_t bytes, nccl
 		*window = handle;
 	return r;
 }
-NCCL_TWIN(ncclCommWindowRegister);
+NCCL_ALIAS(ncclCommWindowRegister);
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
 {
 	return deregister("ncclCommWindowDeregister", true, comm, window);
 }
-NCCL_TWIN(ncclCommWindowDeregister);
+NCCL_ALIAS(ncclCommWindowDeregister);
 
 ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void **p)
 {
@@ -235,4 +235,4 @@ ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void **p)
 			    (void *)window);
 	return ncclSuccess;
 }
-NCCL_TWIN(ncclWinGetUserPtr);
+NCCL_ALIAS(ncclWinGetUserPtr);

@@ -30,7 +30,7 @@ ncclResult_t ncclPutSignal(const void *src, size_t count, ncclDataType_t type, i
 	(void)stream;
 	return refuse(comm, "ncclPutSignal");
 }
-NCCL_TWIN(ncclPutSignal);
+NCCL_ALIAS(ncclPutSignal);
 
 ncclResult_t ncclSignal(int peer, int signal, int context, unsigned flags, ncclComm_t comm,
 			CUstream stream)
@@ -42,7 +42,7 @@ ncclResult_t ncclSignal(int peer, int signal, int context, unsigned flags, ncclC
 	(void)stream;
 	return refuse(comm, "ncclSignal");
 }
-NCCL_TWIN(ncclSignal);
+NCCL_ALIAS(ncclSignal);
 
 ncclResult_t ncclWaitSignal(int n, ncclWaitSignalDesc_t *signals, ncclComm_t comm, CUstream stream)
 {
@@ -51,4 +51,4 @@ ncclResult_t ncclWaitSignal(int n, ncclWaitSignalDesc_t *signals, ncclComm_t com
 	(void)stream;
 	return refuse(comm, "ncclWaitSignal");
 }
-NCCL_TWIN(ncclWaitSignal);
+NCCL_ALIAS(ncclWaitSignal);

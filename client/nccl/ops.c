@@ -43,14 +43,14 @@ ncclResult_t ncclAllReduceConfig(const void *src, void *dst, size_t count, ncclD
 	return operate("ncclAllReduce", NCCLSVC_ALL_REDUCE, src, dst, count, type, op, NO_PEER,
 		       comm, stream, config);
 }
-NCCL_TWIN(ncclAllReduceConfig);
+NCCL_ALIAS(ncclAllReduceConfig);
 
 ncclResult_t ncclAllReduce(const void *src, void *dst, size_t count, ncclDataType_t type,
 			   ncclRedOp_t op, ncclComm_t comm, CUstream stream)
 {
 	return ncclAllReduceConfig(src, dst, count, type, op, comm, stream, NULL);
 }
-NCCL_TWIN(ncclAllReduce);
+NCCL_ALIAS(ncclAllReduce);
 
 ncclResult_t ncclReduceConfig(const void *src, void *dst, size_t count, ncclDataType_t type,
 			      ncclRedOp_t op, int root, ncclComm_t comm, CUstream stream,
@@ -59,14 +59,14 @@ ncclResult_t ncclReduceConfig(const void *src, void *dst, size_t count, ncclData
 	return operate("ncclReduce", NCCLSVC_REDUCE, src, dst, count, type, op, root, comm, stream,
 		       config);
 }
-NCCL_TWIN(ncclReduceConfig);
+NCCL_ALIAS(ncclReduceConfig);
 
 ncclResult_t ncclReduce(const void *src, void *dst, size_t count, ncclDataType_t type,
 			ncclRedOp_t op, int root, ncclComm_t comm, CUstream stream)
 {
 	return ncclReduceConfig(src, dst, count, type, op, root, comm, stream, NULL);
 }
-NCCL_TWIN(ncclReduce);
+NCCL_ALIAS(ncclReduce);
 
 ncclResult_t ncclBroadcastConfig(const void *src, void *dst, size_t count, ncclDataType_t type,
 				 int root, ncclComm_t comm, CUstream stream,
@@ -75,14 +75,14 @@ ncclResult_t ncclBroadcastConfig(const void *src, void *dst, size_t count, ncclD
 	return operate("ncclBroadcast", NCCLSVC_BROADCAST, src, dst, count, type, NO_REDOP, root,
 		       comm, stream, config);
 }
-NCCL_TWIN(ncclBroadcastConfig);
+NCCL_ALIAS(ncclBroadcastConfig);
 
 ncclResult_t ncclBroadcast(const void *src, void *dst, size_t count, ncclDataType_t type, int root,
 			   ncclComm_t comm, CUstream stream)
 {
 	return ncclBroadcastConfig(src, dst, count, type, root, comm, stream, NULL);
 }
-NCCL_TWIN(ncclBroadcast);
+NCCL_ALIAS(ncclBroadcast);
 
 ncclResult_t ncclBcast(void *buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
 		       CUstream stream)
@@ -90,7 +90,7 @@ ncclResult_t ncclBcast(void *buffer, size_t count, ncclDataType_t type, int root
 	return operate("ncclBcast", NCCLSVC_BROADCAST, buffer, buffer, count, type, NO_REDOP, root,
 		       comm, stream, NULL);
 }
-NCCL_TWIN(ncclBcast);
+NCCL_ALIAS(ncclBcast);
 
 ncclResult_t ncclReduceScatterConfig(const void *src, void *dst, size_t recvcount,
 				     ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
@@ -99,14 +99,14 @@ ncclResult_t ncclReduceScatterConfig(const void *src, void *dst, size_t recvcoun
 	return operate("ncclReduceScatter", NCCLSVC_REDUCE_SCATTER, src, dst, recvcount, type, op,
 		       NO_PEER, comm, stream, config);
 }
-NCCL_TWIN(ncclReduceScatterConfig);
+NCCL_ALIAS(ncclReduceScatterConfig);
 
 ncclResult_t ncclReduceScatter(const void *src, void *dst, size_t recvcount, ncclDataType_t type,
 			       ncclRedOp_t op, ncclComm_t comm, CUstream stream)
 {
 	return ncclReduceScatterConfig(src, dst, recvcount, type, op, comm, stream, NULL);
 }
-NCCL_TWIN(ncclReduceScatter);
+NCCL_ALIAS(ncclReduceScatter);
 
 ncclResult_t ncclAllGatherConfig(const void *src, void *dst, size_t sendcount, ncclDataType_t type,
 				 ncclComm_t comm, CUstream stream, const ncclCollConfig_t *config)
@@ -114,14 +114,14 @@ ncclResult_t ncclAllGatherConfig(const void *src, void *dst, size_t sendcount, n
 	return operate("ncclAllGather", NCCLSVC_ALL_GATHER, src, dst, sendcount, type, NO_REDOP,
 		       NO_PEER, comm, stream, config);
 }
-NCCL_TWIN(ncclAllGatherConfig);
+NCCL_ALIAS(ncclAllGatherConfig);
 
 ncclResult_t ncclAllGather(const void *src, void *dst, size_t sendcount, ncclDataType_t type,
 			   ncclComm_t comm, CUstream stream)
 {
 	return ncclAllGatherConfig(src, dst, sendcount, type, comm, stream, NULL);
 }
-NCCL_TWIN(ncclAllGather);
+NCCL_ALIAS(ncclAllGather);
 
 ncclResult_t ncclAlltoAllConfig(const void *src, void *dst, size_t count, ncclDataType_t type,
 				ncclComm_t comm, CUstream stream, const ncclCollConfig_t *config)
@@ -129,14 +129,14 @@ ncclResult_t ncclAlltoAllConfig(const void *src, void *dst, size_t count, ncclDa
 	return operate("ncclAlltoAll", NCCLSVC_ALL_TO_ALL, src, dst, count, type, NO_REDOP, NO_PEER,
 		       comm, stream, config);
 }
-NCCL_TWIN(ncclAlltoAllConfig);
+NCCL_ALIAS(ncclAlltoAllConfig);
 
 ncclResult_t ncclAlltoAll(const void *src, void *dst, size_t count, ncclDataType_t type,
 			  ncclComm_t comm, CUstream stream)
 {
 	return ncclAlltoAllConfig(src, dst, count, type, comm, stream, NULL);
 }
-NCCL_TWIN(ncclAlltoAll);
+NCCL_ALIAS(ncclAlltoAll);
 
 ncclResult_t ncclGatherConfig(const void *src, void *dst, size_t count, ncclDataType_t type,
 			      int root, ncclComm_t comm, CUstream stream,
@@ -145,14 +145,14 @@ ncclResult_t ncclGatherConfig(const void *src, void *dst, size_t count, ncclData
 	return operate("ncclGather", NCCLSVC_GATHER, src, dst, count, type, NO_REDOP, root, comm,
 		       stream, config);
 }
-NCCL_TWIN(ncclGatherConfig);
+NCCL_ALIAS(ncclGatherConfig);
 
 ncclResult_t ncclGather(const void *src, void *dst, size_t count, ncclDataType_t type, int root,
 			ncclComm_t comm, CUstream stream)
 {
 	return ncclGatherConfig(src, dst, count, type, root, comm, stream, NULL);
 }
-NCCL_TWIN(ncclGather);
+NCCL_ALIAS(ncclGather);
 
 ncclResult_t ncclScatterConfig(const void *src, void *dst, size_t count, ncclDataType_t type,
 			       int root, ncclComm_t comm, CUstream stream,
@@ -161,14 +161,14 @@ ncclResult_t ncclScatterConfig(const void *src, void *dst, size_t count, ncclDat
 	return operate("ncclScatter", NCCLSVC_SCATTER, src, dst, count, type, NO_REDOP, root, comm,
 		       stream, config);
 }
-NCCL_TWIN(ncclScatterConfig);
+NCCL_ALIAS(ncclScatterConfig);
 
 ncclResult_t ncclScatter(const void *src, void *dst, size_t count, ncclDataType_t type, int root,
 			 ncclComm_t comm, CUstream stream)
 {
 	return ncclScatterConfig(src, dst, count, type, root, comm, stream, NULL);
 }
-NCCL_TWIN(ncclScatter);
+NCCL_ALIAS(ncclScatter);
 
 ncclResult_t ncclSend(const void *src, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
 		      CUstream stream)
@@ -176,7 +176,7 @@ ncclResult_t ncclSend(const void *src, size_t count, ncclDataType_t type, int pe
 	return operate("ncclSend", NCCLSVC_SEND, src, NULL, count, type, NO_REDOP, peer, comm,
 		       stream, NULL);
 }
-NCCL_TWIN(ncclSend);
+NCCL_ALIAS(ncclSend);
 
 ncclResult_t ncclRecv(void *dst, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
 		      CUstream stream)
@@ -184,4 +184,4 @@ ncclResult_t ncclRecv(void *dst, size_t count, ncclDataType_t type, int peer, nc
 	return operate("ncclRecv", NCCLSVC_RECV, NULL, dst, count, type, NO_REDOP, peer, comm,
 		       stream, NULL);
 }
-NCCL_TWIN(ncclRecv);
+NCCL_ALIAS(ncclRecv);

@@ -17,7 +17,7 @@ ncclResult_t ncclParamBind(ncclParamHandle_t *handle, const char *key)
 		*handle = NULL;
 	return refuse("ncclParamBind");
 }
-NCCL_TWIN(ncclParamBind);
+NCCL_ALIAS(ncclParamBind);
 
 /* There are no handles to read. */
 #define PARAM_GET(name, type)                                                                      \
@@ -27,7 +27,7 @@ NCCL_TWIN(ncclParamBind);
 		(void)out;                                                                         \
 		return refuse(#name);                                                              \
 	}                                                                                          \
-	NCCL_TWIN(name)
+	NCCL_ALIAS(name)
 PARAM_GET(ncclParamGetI8, int8_t);
 PARAM_GET(ncclParamGetI16, int16_t);
 PARAM_GET(ncclParamGetI32, int32_t);
@@ -46,7 +46,7 @@ ncclResult_t ncclParamGet(ncclParamHandle_t handle, void *out, int size, int *by
 	(void)bytes;
 	return refuse("ncclParamGet");
 }
-NCCL_TWIN(ncclParamGet);
+NCCL_ALIAS(ncclParamGet);
 
 ncclResult_t ncclParamGetParameter(const char *key, const char **value, int *bytes)
 {
@@ -57,7 +57,7 @@ ncclResult_t ncclParamGetParameter(const char *key, const char **value, int *byt
 		*bytes = 0;
 	return refuse("ncclParamGetParameter");
 }
-NCCL_TWIN(ncclParamGetParameter);
+NCCL_ALIAS(ncclParamGetParameter);
 
 ncclResult_t ncclParamGetAllParameterKeys(const char ***keys, int *n)
 {
@@ -67,13 +67,13 @@ ncclResult_t ncclParamGetAllParameterKeys(const char ***keys, int *n)
 		*n = 0;
 	return refuse("ncclParamGetAllParameterKeys");
 }
-NCCL_TWIN(ncclParamGetAllParameterKeys);
+NCCL_ALIAS(ncclParamGetAllParameterKeys);
 
 void ncclParamDumpAll(void)
 {
 	refuse("ncclParamDumpAll");
 }
-NCCL_TWIN(ncclParamDumpAll);
+NCCL_ALIAS(ncclParamDumpAll);
 
 ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t *config)
 {
@@ -86,4 +86,4 @@ ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t *config)
 	return fail(ncclInvalidUsage, "ncclSetEncryption: NCCL's connections are in the daemon: "
 				      "set their encryption in the environment of ncclsvcd");
 }
-NCCL_TWIN(ncclSetEncryption);
+NCCL_ALIAS(ncclSetEncryption);

@@ -166,7 +166,7 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
 	handle_unref(comm);
 	return r;
 }
-NCCL_TWIN(ncclRedOpCreatePreMulSum);
+NCCL_ALIAS(ncclRedOpCreatePreMulSum);
 
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 {
@@ -185,4 +185,4 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 			    "destroyed",
 			    op);
 }
-NCCL_TWIN(ncclRedOpDestroy);
+NCCL_ALIAS(ncclRedOpDestroy);

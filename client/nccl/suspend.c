@@ -29,7 +29,7 @@ ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags)
 	pthread_mutex_unlock(&comm->lock);
 	return ncclSuccess;
 }
-NCCL_TWIN(ncclCommSuspend);
+NCCL_ALIAS(ncclCommSuspend);
 
 ncclResult_t ncclCommResume(ncclComm_t comm)
 {
@@ -41,7 +41,7 @@ ncclResult_t ncclCommResume(ncclComm_t comm)
 	pthread_mutex_unlock(&comm->lock);
 	return ncclSuccess;
 }
-NCCL_TWIN(ncclCommResume);
+NCCL_ALIAS(ncclCommResume);
 
 ncclResult_t ncclCommMemStats(ncclComm_t comm, int stat, uint64_t *value)
 {
@@ -57,4 +57,4 @@ ncclResult_t ncclCommMemStats(ncclComm_t comm, int stat, uint64_t *value)
 	pthread_mutex_unlock(&comm->lock);
 	return ncclSuccess;
 }
-NCCL_TWIN(ncclCommMemStats);
+NCCL_ALIAS(ncclCommMemStats);
