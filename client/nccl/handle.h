@@ -11,14 +11,14 @@ enum comm_state { COMM_STARTING, COMM_READY, COMM_FAILED, COMM_LEFT };
 
 /* A user-made reduction. It is kept after its user destroys it, for the next one with the same
  * scalar. */
-struct made {
+struct user_redop {
 	int service; /* an ncclsvc_redop; 0: the entry is free */
 	ncclDataType_t type;
 	unsigned users;
 	unsigned queued; /* unsubmitted operations that use its number */
 	uint8_t scalar[8];
 };
-#define REDOPS_MADE 48
+#define USER_REDOPS 48
 
 /* Memory that the user has registered with a communicator: memory.c. */
 struct registration {
@@ -39,7 +39,7 @@ struct ncclComm {
 			    from it */
 
 	pthread_mutex_t redops_lock; /* taken before `lock` */
-	struct made redops[REDOPS_MADE];
+	struct user_redop redops[USER_REDOPS];
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed;

@@ -14,7 +14,7 @@ struct operation {
 	void *dst;
 	size_t count;
 	int type, redop, peer;
-	int made;	  /* place of a user-made reduction, from 1; 0: none */
+	int user_redop;	  /* entry of a user-made reduction, from 1; 0: none */
 	CUevent launched; /* from its configuration; NULL: none */
 	ncclsvc_task task;
 	bool done;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Reductions. The worker creates a PreMulSum, and it is kept when its user destroys it: tasks that
- * name it may still be queued, and the next training step uses the same scalar. When all places are
- * taken, an unused one is given up once all tasks are over. Operations of an open group hold theirs
- * until they become tasks. */
+ * name it may still be queued, and the next training step uses the same scalar. When all entries
+ * are taken, an unused one is given up once all tasks are over. Operations of an open group hold
+ * theirs until they become tasks. */
 #include <string.h>
 
 #include "driver.h"
@@ -15,33 +15,33 @@ ncclResult_t redop_take(struct operation *operation, ncclRedOp_t op)
 	if (op < NCCL_NUM_OPS && op >= 0)
 		return ncclSuccess;
 	const unsigned i = (unsigned)op - NCCL_NUM_OPS;
-	if (op < 0 || i >= REDOPS_MADE)
+	if (op < 0 || i >= USER_REDOPS)
 		return fail(ncclInvalidArgument, "%d is not a reduction", op);
 	pthread_mutex_lock(&comm->redops_lock);
-	const struct made made = comm->redops[i];
-	const bool fits = made.users && made.type == operation->type;
+	const struct user_redop redop = comm->redops[i];
+	const bool fits = redop.users && redop.type == operation->type;
 	comm->redops[i].queued += fits;
 	pthread_mutex_unlock(&comm->redops_lock);
-	if (!made.users)
+	if (!redop.users)
 		return fail(ncclInvalidArgument,
 			    "%d is not a reduction of this communicator, or has been destroyed",
 			    op);
 	if (!fits)
 		return fail(ncclInvalidArgument,
 			    "reduction %d was created for another data type: %s, not %s", op,
-			    ncclsvc_type_name((unsigned)made.type),
+			    ncclsvc_type_name((unsigned)redop.type),
 			    ncclsvc_type_name((unsigned)operation->type));
-	operation->redop = made.service;
-	operation->made = (int)i + 1;
+	operation->redop = redop.service;
+	operation->user_redop = (int)i + 1;
 	return ncclSuccess;
 }
 
 void redop_release(const struct operation *operation)
 {
-	if (!operation->made)
+	if (!operation->user_redop)
 		return;
 	pthread_mutex_lock(&operation->comm->redops_lock);
-	operation->comm->redops[operation->made - 1].queued--;
+	operation->comm->redops[operation->user_redop - 1].queued--;
 	pthread_mutex_unlock(&operation->comm->redops_lock);
 }
 
@@ -77,11 +77,11 @@ static ncclResult_t read_device(int device, const void *scalar, size_t bytes, vo
 }
 
 /* An entry with the same scalar, or a free one, or one that can be given up. Locked. */
-static int place(ncclComm_t comm, const struct made *like)
+static int find_entry(ncclComm_t comm, const struct user_redop *like)
 {
 	int free = -1, unused = -1;
-	for (int i = 0; i < REDOPS_MADE; i++) {
-		const struct made *m = &comm->redops[i];
+	for (int i = 0; i < USER_REDOPS; i++) {
+		const struct user_redop *m = &comm->redops[i];
 		if (m->service && m->type == like->type &&
 		    !memcmp(m->scalar, like->scalar, sizeof(m->scalar)))
 			return i;
@@ -94,18 +94,18 @@ static int place(ncclComm_t comm, const struct made *like)
 }
 
 /* Locked, and inside. */
-static ncclResult_t make(ncclComm_t comm, const struct made *like, ncclRedOp_t *op)
+static ncclResult_t make(ncclComm_t comm, const struct user_redop *like, ncclRedOp_t *op)
 {
 	ncclsvc_redop service;
-	const int i = place(comm, like);
+	const int i = find_entry(comm, like);
 	ncclsvc_result r = NCCLSVC_OK;
 	if (i < 0)
 		return fail(
 			ncclInvalidUsage,
 			"ncclRedOpCreatePreMulSum: a communicator can have %d at once, including "
 			"those that an open group uses: destroy some, or end the group",
-			REDOPS_MADE);
-	struct made *m = &comm->redops[i];
+			USER_REDOPS);
+	struct user_redop *m = &comm->redops[i];
 	bool same = m->service && m->type == like->type &&
 		    !memcmp(m->scalar, like->scalar, sizeof(m->scalar));
 	if (m->service && !same) {
@@ -132,7 +132,7 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
 				      int residence, ncclComm_t comm)
 {
 	static const char function[] = "ncclRedOpCreatePreMulSum";
-	struct made like = {.type = type};
+	struct user_redop like = {.type = type};
 	const size_t bytes = (unsigned)type <= NCCLSVC_FLOAT8E5M2
 				     ? ncclsvc_type_size((unsigned)type)
 				     : 0; /* NCCL has no other types */
@@ -175,7 +175,7 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 		return r;
 	const unsigned i = (unsigned)op - NCCL_NUM_OPS;
 	pthread_mutex_lock(&comm->redops_lock);
-	bool known = i < REDOPS_MADE && comm->redops[i].users;
+	bool known = i < USER_REDOPS && comm->redops[i].users;
 	if (known)
 		comm->redops[i].users--;
 	pthread_mutex_unlock(&comm->redops_lock);
