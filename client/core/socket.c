@@ -4,7 +4,6 @@
  * others. One of those still waiting then takes over. */
 #include <errno.h>
 #include <poll.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,7 +11,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/frame.h"
-#include "base/ring.h"
 #include "call.h"
 #include "comm.h"
 #include "proto/fdio.h"

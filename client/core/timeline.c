@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/ring.h"
 #include "session.h"

@@ -4,8 +4,6 @@
  * communicator that other threads use. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #include "handle.h"
 

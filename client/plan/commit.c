@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Committing a plan to the daemon, and launching it. */
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>

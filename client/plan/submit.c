@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Submitting a planned task. Once it has a slot, it is an operation like any other. */
-#include <stdio.h>
-#include <stdlib.h>
 
+#include "comm/submit.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/submit.h"
 #include "core/comm.h"
 #include "core/op.h"
 #include "core/refusal.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Groups and iterations: waiting for them, beginning the next iteration, and giving the plan up. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/error.h"

@@ -5,7 +5,6 @@
  * list announces itself there with an empty message. A side that finds the peer in the other mode
  * also takes the data's turn, by refusing it. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/error.h"
 #include "batch.h"

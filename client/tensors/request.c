@@ -3,7 +3,6 @@
  * others. Its turns on the communicators are counted. If it ends before it has taken all of them,
  * it submits refusals for the rest, so that the peers' tasks end and the next lists match again. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
