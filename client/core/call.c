@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Requests that end without their reply, or that need none. */
+ * Requests that are given up, or whose reply is dropped. */
 #include "call.h"
 
 #include <stdio.h>

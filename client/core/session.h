@@ -1,7 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The session and its parts. Throughout the library, "locked" means: call with the session's lock
  * held. "Yields" means: the function may drop the lock meanwhile, so re-read what was read before.
- */
+ *
+ * The files of this folder, bottom up; none calls a file of a later line:
+ *
+ *   session.c    the lock, waiting for changes     call.c     requests whose reply is dropped
+ *   thread.c     what a thread has set             comm.c     communicator handles
+ *   failure.c    failed tasks                      refusal.c  operations that the library refuses
+ *   task.c       the table of tasks                epoch.c    begin and end of an epoch
+ *   loss.c       the loss of the session
+ *   socket.c     the reader, requests and replies
+ *   memory.c     registered regions                inspect.c  listings
+ *   staging.c    memory for plain pointers
+ *   wait.c       the progress of tasks
+ *   dispatch.c   event loops                       timeline.c the user's timelines */
 #ifndef CLIENT_CORE_SESSION_H
 #define CLIENT_CORE_SESSION_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The session's socket, on which several threads wait for different things. One thread at a time
- * reads: it sleeps in poll without the lock, takes in one message under the lock, and wakes the
- * others. One of those still waiting then takes over. */
+ * Requests, replies, and the session's socket, on which several threads wait for different things.
+ * One thread at a time reads: it sleeps in poll without the lock, takes in one message under the
+ * lock, and wakes the others. One of those still waiting then takes over. */
 #include <errno.h>
 #include <poll.h>
 #include <string.h>

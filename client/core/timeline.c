@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Timelines that the user creates. */
 #include <stdlib.h>
 
 #include "base/error.h"
