@@ -267,8 +267,9 @@ static void a_rank_killed_before_all_have_joined_is_named(void **state)
 	daemon_stop(&d);
 }
 
-/* The message that every rank gets from each other once all have joined (client/world/claims.c). */
-struct claim {
+/* The message that every rank gets from each other once all have joined (client/world/proposals.c).
+ */
+struct proposal {
 	int32_t local, data, horizontal, pipeline, on_gpus, unusable;
 	uint32_t reserved, survivor;
 	uint8_t id[NCCLSVC_ID_BYTES];
@@ -277,8 +278,8 @@ struct claim {
 /* The last rank, which stops where ncclsvc_world_init would join the groups. */
 static void stops_halfway(struct client *me, ncclsvc_session *s)
 {
-	const struct claim own = {.local = RANKS, .data = RANKS, .horizontal = 1, .pipeline = 1};
-	struct claim all[RANKS];
+	const struct proposal own = {.local = RANKS, .data = RANKS, .horizontal = 1, .pipeline = 1};
+	struct proposal all[RANKS];
 	ncclsvc_comm *comm;
 	ncclsvc_task task;
 	CHECK_OK(ncclsvc_comm_world(s, me->rank, WAIT_MS, &comm));
