@@ -133,6 +133,13 @@ void comm_broken_elsewhere(struct communicator *m, const struct control_break *b
 	if (b->rank >= 0)
 		m->members[b->rank].ending = b->ending;
 	const bool follows = b->first.result && names_ranks_of(m, &b->first);
+	if (follows && b->result == NCCLSVC_MISMATCH && b->first.result == b->result &&
+	    epoch_runs(&m->life)) {
+		ncclsvc_status why = b->first;
+		report_epoch(m, &why, NULL);
+		comm_end_epoch(m, NCCLSVC_CAUSE_ENDED_ELSEWHERE, &b->first, b->rank);
+		return;
+	}
 	break_after(m, b->renewed ? NCCLSVC_CAUSE_RENEWED : NCCLSVC_CAUSE_ENDED_ELSEWHERE,
 		    b->result, b->rank, b->node, follows ? &b->first : NULL);
 }

@@ -210,6 +210,12 @@ void remote_late(struct communicator *m, uint32_t rank, uint32_t serial)
 
 void remote_break(struct communicator *m, int result, int32_t rank, int32_t node)
 {
+	remote_break_with(m, &(ncclsvc_status){.result = result}, rank, node);
+}
+
+void remote_break_with(struct communicator *m, const ncclsvc_status *st, int32_t rank, int32_t node)
+{
+	const int result = st->result;
 	struct control_break b = {
 		.epoch = m->epoch,
 		.result = result,
@@ -223,6 +229,8 @@ void remote_break(struct communicator *m, int result, int32_t rank, int32_t node
 	const ncclsvc_status *first = consequences_first(m, root);
 	if (first)
 		b.first = *first;
+	else if (st->result == NCCLSVC_MISMATCH)
+		b.first = *st;
 	memcpy(b.id, m->id, sizeof(b.id));
 	tell_epoch(m, CONTROL_BREAK, &b, sizeof(b));
 }

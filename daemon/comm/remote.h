@@ -34,6 +34,9 @@ void remote_part_refused(struct comms *s, const struct control_part *part, uint3
 void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, enum withdrawal why);
 /* The epoch has ended because of this rank (-1: none) or that node (-1: none). */
 void remote_break(struct communicator *m, int result, int32_t rank, int32_t node);
+/* Likewise, with all of the status. */
+void remote_break_with(struct communicator *m, const ncclsvc_status *st, int32_t rank,
+		       int32_t node);
 /* plan: the number of the plan that it has finished with; 0: it has left the epoch. */
 void remote_left(struct communicator *m, uint32_t rank, uint32_t plan);
 /* The name of the running epoch. */

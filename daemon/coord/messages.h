@@ -86,7 +86,8 @@ struct control_break {
 	int32_t node;	      /* that is gone, or does not answer; -1: none */
 	uint32_t renewed;     /* somebody joins beside one that has left */
 	struct ending ending; /* the rank's */
-	ncclsvc_status first; /* from which that follows; result 0: it does not */
+	/* From which that follows; result 0: it does not. With MISMATCH: what differs. */
+	ncclsvc_status first;
 };
 
 struct control_left {

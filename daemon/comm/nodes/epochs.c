@@ -124,7 +124,7 @@ void comm_trigger_failed(struct comms *s, uint32_t slot, const ncclsvc_status *s
 	if (st->result == NCCLSVC_LIMIT)
 		report_kernels(m, st, "no room for operations that a stream starts");
 	comm_end_epoch(m, NCCLSVC_CAUSE_GRAPH_FAILED, st, rank);
-	remote_break(m, st->result, rank, -1);
+	remote_break_with(m, st, rank, -1);
 }
 
 void comm_internode_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result, int32_t node)
