@@ -43,8 +43,7 @@ struct op {
 	uint32_t newest_coll_seq;		/* of the communicator */
 	bool captured;				/* its stream is being captured into a graph */
 	bool stream_started;	     /* its stream starts the operation (cuda/captured_group.h) */
-	uint32_t captured_group;     /* number of the captured group, if it goes to NCCL that way or
-				 from a     graph */
+	uint32_t captured_group;     /* its number, if it is in one or started like one */
 	struct captured_group *kept; /* for a graph */
 	uint64_t operation,
 		collective; /* how many operations of all transports were submitted before */

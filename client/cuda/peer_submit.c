@@ -254,8 +254,8 @@ static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 		return e;
 	const bool graphs = peer_graphs_live(p);
 	e = peer_streams_join(ops, n, p, stream, side ? NULL : ops);
-	/* A kernel beside NCCL waited for the event before its group, which may have
-	 * recorded it since. */
+	/* A kernel beside NCCL waited for the event before its group, which may have recorded it
+	 * since. */
 	if (!e && graphs && !ops->beside_nccl)
 		e = p->cuda->cuStreamWaitEvent(stream, p->order, CU_EVENT_WAIT_DEFAULT);
 	else if (!e && p->any && !same)

@@ -275,7 +275,7 @@ class PerfCuda(unittest.TestCase):
 
     def test_no_crossover(self):
         self.assertIn("can't write", self.crossover("--write", "/dev/null/file", status=1))
-        for gpus, why in ("1", "there is only one GPU"), ("2", "kernels take operations of up to 0 bytes"):
+        for gpus, why in ("1", "there is only one GPU"), ("2", "direct transport takes operations of up to 0 bytes"):
             self.env.update(NCCLSVC_FAKE_GPUS=gpus, NCCLSVC_FAKE_NO_PEER="0-1")
             self.assertIn(why, self.crossover(status=1))
 
