@@ -39,7 +39,7 @@ ncclsvc_result call_finish(ncclsvc_session *s, struct call *call, uint64_t deadl
 ncclsvc_result call_run(ncclsvc_session *s, struct call *call, unsigned opcode, const void *body,
 			int fd, uint64_t deadline);
 /* Ends an unanswered call with CANCELLED: a JOIN by the daemon's answer; other calls, and a JOIN if
- * the daemon has no JOIN_CANCEL, at once with the text. Locked. */
+ * JOIN_CANCEL cannot be sent, at once with the text. Locked. */
 void call_cancel(ncclsvc_session *s, struct call *call, const char *text);
 /* Cancels the calls tied to that communicator, whose epoch is over. Locked. */
 void calls_cancel_beside(ncclsvc_session *s, uint32_t comm_key);

@@ -45,8 +45,7 @@ static void tell(const ncclsvc_comm *comm, unsigned op, uint64_t seq, ncclsvc_re
 		 const char *text)
 {
 	ncclsvc_session *s = comm->session;
-	if (!is_refusal(result) || !svc_op_known(op) || !comm->handle || s->lost ||
-	    s->connection->version < 3)
+	if (!is_refusal(result) || !svc_op_known(op) || !comm->handle || s->lost)
 		return;
 	struct svc_refused told = {.comm = comm->handle,
 				   .epoch = comm->epoch,

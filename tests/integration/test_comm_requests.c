@@ -18,9 +18,9 @@ struct rank {
 	struct svc_join_reply comm;
 };
 
-static void open_rank(struct rank *k, const struct daemon *d, unsigned version)
+static void open_rank(struct rank *k, const struct daemon *d)
 {
-	raw_open_version(&k->r, d, version);
+	raw_open(&k->r, d);
 	raw_attach(&k->r, ENTRIES);
 	k->region = raw_region(&k->r, (size_t)2 * COUNT * sizeof(int32_t));
 }
@@ -42,10 +42,10 @@ static void join_both(struct rank k[2])
 	}
 }
 
-static void open_pair(struct rank k[2], const struct daemon *d, unsigned first, unsigned second)
+static void open_pair(struct rank k[2], const struct daemon *d)
 {
-	open_rank(&k[0], d, first);
-	open_rank(&k[1], d, second);
+	open_rank(&k[0], d);
+	open_rank(&k[1], d);
 	join_both(k);
 }
 
@@ -94,6 +94,27 @@ static void sum_by_ring(struct rank k[2])
 	}
 }
 
+static void the_end_of_an_epoch_says_why(void **state)
+{
+	struct daemon d;
+	struct rank k[2];
+	struct raw_reply reply;
+	(void)state;
+	daemon_start(&d, NULL);
+	open_pair(k, &d);
+	close_rank(&k[1]);
+	CHECK(raw_next(&k[0].r, &reply));
+	CHECK_EQ(reply.header.opcode, SVC_EVENT_COMM);
+	CHECK_EQ(reply.body, sizeof(struct svc_event_comm));
+	CHECK_EQ(reply.event.reason, NCCLSVC_PEER_GONE);
+	CHECK_EQ(reply.event.rank, 1);
+	CHECK_EQ(reply.event.status.result, NCCLSVC_PEER_GONE);
+	CHECK_EQ(reply.event.status.rank_a, 1);
+	CHECK_EQ(reply.event.status.field, NCCLSVC_FIELD_NONE);
+	close_rank(&k[0]);
+	daemon_stop(&d);
+}
+
 static uint32_t join_alone_of_two(struct raw *r, const ncclsvc_unique_id *id)
 {
 	const struct svc_join join = raw_join_request(id, 2, 0);
@@ -108,7 +129,7 @@ static void a_join_that_waits_is_taken_back(void **state)
 	ncclsvc_unique_id id;
 	(void)state;
 	daemon_start(&d, NULL);
-	raw_open_version(&r, &d, 2);
+	raw_open(&r, &d);
 	raw_open(&other, &d);
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	const uint32_t join = join_alone_of_two(&r, &id);
@@ -152,7 +173,7 @@ static void a_member_aborts(void **state)
 	struct raw_reply reply;
 	(void)state;
 	daemon_start(&d, NULL);
-	open_pair(k, &d, 2, 2);
+	open_pair(k, &d);
 	struct svc_abort abort = {.comm = k[1].comm.comm + 1, .epoch = k[1].comm.epoch};
 	raw_refused(&k[1].r, SVC_ABORT, &abort, sizeof(abort), NULL, 0, NCCLSVC_NOT_FOUND,
 		    "no communicator");
@@ -196,7 +217,7 @@ static void members_say_more_about_their_words(void **state)
 	char text[SVC_DESCRIPTION_BYTES];
 	(void)state;
 	daemon_start(&d, NULL);
-	open_pair(k, &d, 3, 3);
+	open_pair(k, &d);
 	struct svc_describe say = {.comm = k[1].comm.comm + 1,
 				   .epoch = k[1].comm.epoch,
 				   .about = 5,
@@ -235,7 +256,7 @@ static void libraries_say_what_they_refuse(void **state)
 	char text[128];
 	(void)state;
 	daemon_start(&d, NULL);
-	open_pair(k, &d, 3, 3);
+	open_pair(k, &d);
 	struct svc_refused refused = {.comm = k[1].comm.comm + 1,
 				      .epoch = k[1].comm.epoch,
 				      .seq = 7,
@@ -289,8 +310,8 @@ static void plans_end(ncclsvc_session *watch)
 
 static const char *const labels[] = {"first of 0", "second of 0", "first of 1", "second of 1"};
 
-/* Two Sends from rank 0 to rank 1, with labels if the version has them. */
-static uint32_t commit_plan(struct rank *k, unsigned version, int me)
+/* Two Sends from rank 0 to rank 1, with labels. */
+static uint32_t commit_plan(struct rank *k, int me)
 {
 	struct svc_plan_task t[2] = {
 		{.op = me ? NCCLSVC_RECV : NCCLSVC_SEND,
@@ -302,11 +323,9 @@ static uint32_t commit_plan(struct rank *k, unsigned version, int me)
 	t[1].group = 1;
 	for (int i = 0; i < 2; i++)
 		memcpy(t[i].label, labels[2 * me + i], strlen(labels[2 * me + i]));
-	const size_t entry = version > 1 ? sizeof(t[0]) : 24;
-	const int fd = svc_memfd_create("plan", 2 * entry, false);
+	const int fd = svc_memfd_create("plan", sizeof(t), false);
 	CHECK(fd >= 0);
-	for (int i = 0; i < 2; i++)
-		CHECK_EQ(pwrite(fd, &t[i], entry, (off_t)(i * entry)), entry);
+	CHECK_EQ(pwrite(fd, t, sizeof(t), 0), sizeof(t));
 	const struct svc_plan_commit m = {
 		.comm = k->comm.comm, .epoch = k->comm.epoch, .groups = 2, .tasks = 2};
 	const uint32_t serial = raw_send(&k->r, SVC_PLAN_COMMIT, &m, sizeof(m), &fd, 1);
@@ -314,44 +333,40 @@ static uint32_t commit_plan(struct rank *k, unsigned version, int me)
 	return serial;
 }
 
-static void check_labels(ncclsvc_session *watch, const unsigned versions[2])
+static void check_labels(ncclsvc_session *watch)
 {
 	ncclsvc_plan_task_info *list;
 	size_t n;
 	CHECK_OK(ncclsvc_list_plan_tasks(watch, &list, &n));
 	CHECK_EQ(n, sizeof(labels) / sizeof(labels[0]));
 	for (size_t i = 0; i < n; i++) {
-		const char *due = versions[i / 2] > 1 ? labels[i] : "";
 		CHECK_EQ(list[i].group, i % 2);
 		CHECK_EQ(list[i].count, COUNT);
-		CHECK(!strcmp(list[i].label, due));
+		CHECK(!strcmp(list[i].label, labels[i]));
 	}
 	ncclsvc_list_free(list);
 }
 
-static void planned_tasks_have_labels_in_version_2(void **state)
+static void planned_tasks_have_labels(void **state)
 {
 	struct daemon d;
+	struct rank k[2];
+	uint32_t serials[2];
 	(void)state;
 	daemon_start(&d, NULL);
 	ncclsvc_session *watch = session_open(&d);
-	for (int i = 0; i < 4; i++) {
-		const unsigned v[] = {1 + i % 2, 1 + i / 2};
-		struct rank k[2];
-		uint32_t serials[2];
-		open_pair(k, &d, v[0], v[1]);
-		for (int r = 0; r < 2; r++)
-			serials[r] = commit_plan(&k[r], v[r], r);
-		for (int r = 0; r < 2; r++) {
-			struct raw_reply reply;
-			raw_reply_to(&k[r].r, serials[r], &reply);
-			CHECK_EQ(reply.header.result, 0);
-		}
-		check_labels(watch, v);
-		close_rank(&k[0]);
-		close_rank(&k[1]);
-		plans_end(watch);
+	open_pair(k, &d);
+	for (int r = 0; r < 2; r++)
+		serials[r] = commit_plan(&k[r], r);
+	for (int r = 0; r < 2; r++) {
+		struct raw_reply reply;
+		raw_reply_to(&k[r].r, serials[r], &reply);
+		CHECK_EQ(reply.header.result, 0);
 	}
+	check_labels(watch);
+	close_rank(&k[0]);
+	close_rank(&k[1]);
+	plans_end(watch);
 	ncclsvc_close(watch);
 	daemon_stop(&d);
 }
@@ -388,13 +403,6 @@ static void hostile_names_of_jobs_are_refused(void **state)
 	(void)state;
 	daemon_start(&d, NULL);
 	ncclsvc_session *watch = session_open(&d);
-	for (unsigned v = SVC_PROTOCOL_MIN; v < 3; v++) {
-		raw_open_version(&r, &d, v);
-		raw_refused(&r, SVC_IDENTIFY, &m, sizeof(m), NULL, 0, NCCLSVC_PROTOCOL,
-			    "has no opcode 31");
-		check_job(watch, &r, "");
-		raw_close(&r);
-	}
 	raw_open(&r, &d);
 	struct raw_reply reply;
 	raw_call(&r, SVC_IDENTIFY, &m, sizeof(m), NULL, 0, &reply);
@@ -533,11 +541,12 @@ static void the_library_says_job_and_label(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		TEST(the_end_of_an_epoch_says_why),
 		TEST(a_join_that_waits_is_taken_back),
 		TEST(a_member_aborts),
 		TEST(members_say_more_about_their_words),
 		TEST(libraries_say_what_they_refuse),
-		TEST(planned_tasks_have_labels_in_version_2),
+		TEST(planned_tasks_have_labels),
 		TEST(hostile_names_of_jobs_are_refused),
 		TEST(communicators_are_called_as_their_users_say),
 		TEST(the_library_says_job_and_label),

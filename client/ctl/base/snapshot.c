@@ -115,13 +115,6 @@ void snapshot_order(struct snapshot *s)
 	sort(s->lateness, s->nlateness, sizeof(*s->lateness), by_lateness);
 }
 
-/* A daemon that is too old does not know the list. */
-static ncclsvc_result take_lateness(ncclsvc_session *session, struct snapshot *s)
-{
-	ncclsvc_result result = ncclsvc_list_lateness(session, &s->lateness, &s->nlateness);
-	return result == NCCLSVC_INVALID_ARGUMENT ? NCCLSVC_OK : result;
-}
-
 static ncclsvc_result take_lists(ncclsvc_session *session, unsigned parts, struct snapshot *s)
 {
 	ncclsvc_result result = NCCLSVC_OK;
@@ -146,7 +139,7 @@ static ncclsvc_result take_lists(ncclsvc_session *session, unsigned parts, struc
 	if (result == NCCLSVC_OK && parts & SNAPSHOT_OPERATIONS)
 		result = ncclsvc_list_operations(session, &s->operations, &s->noperations);
 	if (result == NCCLSVC_OK && parts & SNAPSHOT_LATENESS)
-		result = take_lateness(session, s);
+		result = ncclsvc_list_lateness(session, &s->lateness, &s->nlateness);
 	return result;
 }
 

@@ -16,8 +16,8 @@ enum snapshot_part {
 	SNAPSHOT_NODES = 256,
 	SNAPSHOT_FAILURES = 512,
 	SNAPSHOT_OPERATIONS = 4096,
-	SNAPSHOT_LATENESS = 1024, /* empty if the daemon is too old to have it */
-	SNAPSHOT_MERGED = 16384,  /* other nodes' parts are merged: ALL is possible */
+	SNAPSHOT_LATENESS = 1024,
+	SNAPSHOT_MERGED = 16384, /* other nodes' parts are merged: ALL is possible */
 };
 
 #define SNAPSHOT_LOCAL (-1) /* the asked daemon's node */
