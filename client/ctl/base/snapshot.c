@@ -145,7 +145,7 @@ static ncclsvc_result take_lists(ncclsvc_session *session, unsigned parts, struc
 
 /* ---- Other nodes ---- */
 
-static uint64_t now_ns(void)
+uint64_t snapshot_now_ns(void)
 {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
@@ -168,7 +168,7 @@ static void take_far(ncclsvc_session *session, unsigned parts, const ncclsvc_nod
 	snapshot_free(far);
 	a->asked = true;
 	a->result = take_lists_from(session, parts, (int)n->node, far);
-	a->age_ns = now_ns();
+	a->age_ns = snapshot_now_ns();
 	if (a->result == NCCLSVC_OK)
 		snapshot_order(far);
 	else
@@ -180,7 +180,7 @@ static void take_far(ncclsvc_session *session, unsigned parts, const ncclsvc_nod
 static void renew(ncclsvc_session *session, unsigned parts, struct snapshot *s,
 		  struct snapshot *far)
 {
-	const uint64_t now = now_ns();
+	const uint64_t now = snapshot_now_ns();
 	ncclsvc_node_info *nodes;
 	size_t n;
 	if (ncclsvc_list_nodes(session, &nodes, &n) == NCCLSVC_OK && n == s->nnodes) {
@@ -230,10 +230,11 @@ static ncclsvc_result take_parts(ncclsvc_session *session, unsigned parts, int32
 	take_nodes(session, parts, node, s, far);
 	struct snapshot_answer *a = main_answer(s, node);
 	if (a && !a->asked)
-		*a = (struct snapshot_answer){true, take_lists(session, parts, s), now_ns()};
+		*a = (struct snapshot_answer){true, take_lists(session, parts, s),
+					      snapshot_now_ns()};
 	const ncclsvc_result result =
 		a ? a->result : ncclsvc_set_error(NCCLSVC_NOT_FOUND, "there is no such node");
-	const uint64_t now = now_ns();
+	const uint64_t now = snapshot_now_ns();
 	for (size_t i = 0; i < s->nnodes; i++)
 		s->answers[i].age_ns = now - s->answers[i].age_ns;
 	if (result == NCCLSVC_OK)

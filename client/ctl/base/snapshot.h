@@ -64,6 +64,8 @@ struct snapshot {
 ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, int32_t node,
 			     struct snapshot *s);
 void snapshot_free(struct snapshot *s);
+/* CLOCK_MONOTONIC. */
+uint64_t snapshot_now_ns(void);
 /* Sorts for the look-ups: sessions, communicators and devices by id, members by communicator and
  * rank. */
 void snapshot_order(struct snapshot *s);
