@@ -84,6 +84,8 @@ struct sample {
 /* Prints an error and returns false if the text is too short. */
 bool text_read(struct text *t, const char *path);
 void text_free(struct text *t);
+/* A hash of a number. */
+uint64_t mix(uint64_t x);
 /* Micro-batch number `micro` of the run, counted over all steps and replicas. */
 void text_samples(const struct text *t, uint64_t micro, struct sample samples[MICRO]);
 
